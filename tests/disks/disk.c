@@ -31,7 +31,7 @@
 static struct {
   char op[16], part[128];
   long first, times;
-  int error; /* 0: slow */
+  int error; /* errno of the fault; 0: the disk is slow instead */
   long delay_ms;
   bool is_on;
   int log; /* -1: no log */
@@ -103,7 +103,7 @@ static void add_line(const char *op, const char *path, const char *more) {
   (void)!REAL(write)(disk.log, line, (size_t)n);
 }
 
-/* Paths relative to a folder descriptor become whole. */
+/* Returns the absolute path of a path relative to a folder descriptor. */
 static const char *whole(int dir, const char *name, char path[2 * PATH_MAX]) {
   char folder[PATH_MAX];
   if (name[0] == '/') return strcpy(path, name);
@@ -113,7 +113,7 @@ static const char *whole(int dir, const char *name, char path[2 * PATH_MAX]) {
   return path;
 }
 
-/* Keeps the content of a file as of now. */
+/* Copies the file's present content to the log: this much survives a power failure. */
 static void log_fsync(int fd) {
   char path[PATH_MAX], copy[400], number[32], buf[65536];
   struct stat st;

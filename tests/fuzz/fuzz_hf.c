@@ -7,7 +7,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Whether the last dimension of the output is what the head makes. */
+/* True if the last dimension of the output is that of the head. */
 static bool fits(const clv_hf_config *c, clv_hf_head head, const clv_graph *g, int last) {
   const clv_shape *s = &g->nodes[last].shape;
   int64_t want = head == CLV_HF_NO_HEAD                           ? c->hidden

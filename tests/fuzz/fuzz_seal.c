@@ -12,7 +12,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Makes the key of 32 bytes 7, with which the seeds are sealed. */
+/* Makes the key of 32 bytes of value 7, with which the seed files are sealed. */
 static clv_seal_key make_key(void) {
   static char path[] = "fuzz.key";
   clv_seal_key key = {.path = path};
@@ -23,7 +23,7 @@ static clv_seal_key make_key(void) {
   return key;
 }
 
-/* Returns whether the file opens to its end, and then *ret_data, if it is given. */
+/* True if the file can be opened to its end; *ret_data (may be NULL) receives the content. */
 static bool opens(int fd, clv_bytes *ret_data) {
   CLV_AUTO(clv_sealed_reader_freep) clv_sealed_reader *r = NULL;
   const clv_seal_key key = make_key();

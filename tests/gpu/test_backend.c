@@ -37,7 +37,7 @@ static void *put(const clv_backend *b, const void *host, size_t bytes) {
   return p;
 }
 
-/* Numbers around 0 that differ. */
+/* Returns different numbers around 0. */
 static float *drawn(uint32_t stream, size_t n) {
   float *x = take(n * sizeof *x);
   clv_rng_key key = {.seed = 5, .layer = stream};
@@ -47,7 +47,7 @@ static float *drawn(uint32_t stream, size_t n) {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* More than all slots of the host hold. */
+/* The copy is larger than all slots of the host together. */
 static void copies_larger_than_all_host_slots_round_trip(void **state) {
   size_t n = (11u << 20) / sizeof(float) + 3, bytes = n * sizeof(float);
   (void)state;
@@ -59,7 +59,7 @@ static void copies_larger_than_all_host_slots_round_trip(void **state) {
     must(b->memory->take(b, bytes, &p, &err), &err);
     must(b->memory->take(b, bytes, &q, &err), &err);
     must(b->memory->put(b, p, x, bytes, &err), &err);
-    memset(x, 0, bytes); /* it may be written again */
+    memset(x, 0, bytes); /* the source may be overwritten once `put` has returned */
     must(b->memory->copy(b, q, p, bytes, &err), &err);
     must(b->memory->fill(b, p, 0x11, bytes, &err), &err);
     must(clv_backend_get(b, back, q, bytes, &err), &err);
@@ -97,8 +97,9 @@ static void allocated_memory_is_zeroed(void **state) {
   closed(b);
 }
 
-/* Two backends, of two devices or of one. What is copied is what `of` was asked for before; nothing
- * waits in between, and `of` writes over it and gives it back at once. */
+/* Copies between two backends, of two devices or of one, and checks that the copy contains the work
+ * requested of `of` before. Nothing waits in between, and `of` overwrites and frees the source at
+ * once. */
 static void copied_between(int second, uint64_t seed) {
   const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .devices = 2});
   clv_backend *of, *to;
@@ -135,8 +136,8 @@ static void one_backend_copies_from_another(void **state) {
     for (int second = 0; second < 2; second++) copied_between(second, seed);
 }
 
-/* What one session leaves, another does not find: not in the memory of the device, nor in the slots
- * of the host, which the simulated device gives out again. */
+/* The next session finds nothing of the previous one, neither in device memory nor in the host's
+ * slots, which the simulated device reuses. */
 static void freed_memory_and_host_slots_do_not_leak_between_sessions(void **state) {
   size_t bytes = (size_t)GPU_SLOTS * GPU_SLOT_BYTES;
   char *secret = take(bytes), *back = take(bytes);
@@ -188,7 +189,7 @@ static float widened(uint16_t x) {
   return value;
 }
 
-/* Packs of 16 bytes and what is left over; and where no pack can begin. */
+/* Tests packs of 16 bytes with a remainder, and addresses that no pack may begin at. */
 static void add_accumulates_bf16_values_at_any_alignment(void **state) {
   (void)state;
   for (size_t at = 0; at < 2; at++) {
@@ -199,7 +200,7 @@ static void add_accumulates_bf16_values_at_any_alignment(void **state) {
     b->add(b, CLV_BF16, (uint16_t *)p + at, (uint16_t *)q + at, N - at - 1);
     must(clv_backend_get(b, back, p, sizeof back, &err), &err);
     for (size_t i = at; i < N - 1; i++)
-      assert_true(widened(back[i]) == widened(x[i]) + 2); /* which a bf16 holds */
+      assert_true(widened(back[i]) == widened(x[i]) + 2); /* a number that bf16 represents */
     assert_true((!at || back[0] == x[0]) && back[N - 1] == x[N - 1]);
     b->memory->give(b, p);
     b->memory->give(b, q);
@@ -235,7 +236,8 @@ static void sum_squares_over_many_extents_takes_two_launches(void **state) {
   free(x);
 }
 
-/* More than there are tables of: each sum is that of its own runs, the first time and again. */
+/* There are more lists than cached tables. Each sum must be that of its own list, the first time
+ * and again. */
 static void sum_squares_is_right_with_more_lists_than_cached_tables(void **state) {
   enum { LISTS = 40 };
   clv_backend *b = opened(&(clv_sim_options){0});
@@ -255,7 +257,8 @@ static void sum_squares_is_right_with_more_lists_than_cached_tables(void **state
   free(x);
 }
 
-/* Two steps over the runs, on both: to the bit. Values between the runs stay. */
+/* Compares two steps over the runs on both backends, bit by bit. Values between the runs must not
+ * change. */
 static void check_optimiser(const clv_optim_config *c) {
   enum { RUNS = 70 };
   clv_extent runs[RUNS] = {{0, 300}, {310, 1}, {311, 0}, {400, 2300}};
@@ -312,7 +315,7 @@ static void optimiser_steps_match_the_ref_backend(void **state) {
 typedef struct refusal {
   clv_op op;
   clv_shape in, param;
-  int64_t whole[4]; /* labels, or row numbers */
+  int64_t whole[4]; /* input of integers: labels or row numbers */
   float x;
 } refusal;
 
@@ -342,7 +345,7 @@ static clv_kernel *prepared(const clv_backend *b, const refusal *r) {
   return k;
 }
 
-/* What the backend says of it, at once or when somebody waits. */
+/* Returns the backend's refusal, which comes at once or when it is waited for. */
 static clv_code said(const clv_backend *b, const refusal *r, int64_t *ret_layer, clv_err *ret) {
   execution e = {.o = &(run_options){.backend = b, .dtype = CLV_F32}};
   clv_kernel *k = prepared(b, r);
@@ -393,7 +396,7 @@ static void invalid_values_give_the_error_text_of_the_ref_backend(void **state) 
     if (code != CLV_OK) {
       assert_string_equal(got.text, want.text);
       assert_string_equal(got.offending_value, want.offending_value);
-      finished(b); /* it is said once */
+      finished(b); /* the error is reported once */
     }
     closed(b);
   }
@@ -401,7 +404,7 @@ static void invalid_values_give_the_error_text_of_the_ref_backend(void **state) 
 
 /* ---- when the device fails ------------------------------------------------------------------- */
 
-/* Some of everything; false as soon as something fails. */
+/* Uses all kinds of memory, streams and kernels. Returns false at the first failure. */
 static bool use_all(const clv_sim_options *o) {
   clv_backend *b;
   float x[100] = {1}, back[100];

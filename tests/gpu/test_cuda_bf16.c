@@ -27,7 +27,7 @@ static void closed(clv_backend *b) {
   assert_int_equal(clv_sim_leaks(), 0);
 }
 
-/* Ops that one kernel would do, were they not to round each. */
+/* Returns a graph of ops that one kernel could compute if they did not round each result. */
 static clv_graph *chained_graph(int64_t batch) {
   int x;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(batch, 3, 6, 7), &x);
@@ -44,7 +44,7 @@ static void bf16_chain_results_are_the_same_at_every_cut(void **state) {
   closed(b);
 }
 
-/* `make test` cuts the wide graph alone. */
+/* `make test` cuts the wide graph only. */
 static void bf16_results_are_the_same_at_every_cut(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(graphs); i += is_long() ? 1 : 2) {
@@ -91,7 +91,7 @@ static void bf16_results_are_close_to_f32(void **state) {
   }
 }
 
-/* Going in, and its gradient coming out. */
+/* The input and its gradient are reordered, and nothing else. */
 static void images_are_reordered_only_at_the_graph_edges(void **state) {
   (void)state;
   clv_backend *backend = opened(0, false);
@@ -102,7 +102,7 @@ static void images_are_reordered_only_at_the_graph_edges(void **state) {
   closed(backend);
 }
 
-/* Each channel times a number that is made of its image: squeeze and excite. */
+/* Returns squeeze and excite: each channel times a number computed from its image. */
 static clv_graph *gated_graph(int64_t batch) {
   clv_attr_value out = int_attr(CLV_ATTR_OUT, 8);
   clv_attr_value shape = {.key = CLV_ATTR_SHAPE, .n_ints = 3, .ints = {8, 1, 1}};
@@ -116,7 +116,7 @@ static clv_graph *gated_graph(int64_t batch) {
   return g;
 }
 
-/* Input and output are turned at the edges, and so are their gradients; gates are f32. */
+/* Input, output and their gradients are reordered at the edges; the gates are f32. */
 static void f32_gates_add_no_image_reorder(void **state) {
   (void)state;
   clv_backend *backend = opened(0, false);

@@ -20,8 +20,9 @@ static void closed(clv_backend *b) {
   assert_int_equal(clv_sim_leaks(), 0);
 }
 
-/* Thread sanitizer is slow, most where warps meet: there rows of keys take two warps in the first
- * comparison alone, and one of 8 cuts is made, each time other ones. `make test` makes one of 6. */
+/* Thread sanitizer is slow, mostly where warps meet. So there only the first comparison has rows of
+ * keys of two warps, and one of 8 cuts is tested, another one each time. `make test` tests one of
+ * 6. */
 static int cut_every(void) { return CLV_THREAD_SANITIZED ? 8 : is_long() ? 1 : 6; }
 static const batch *usual(void) { return CLV_THREAD_SANITIZED ? &narrow : &wide; }
 

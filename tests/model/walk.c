@@ -13,19 +13,19 @@
 enum { MAX_STATES = 40000000, NO_PARENT = -1 };
 
 typedef struct origin {
-  int32_t parent; /* number of the state before; NO_PARENT: the first */
+  int32_t parent; /* number of the state before; NO_PARENT: the initial state */
   uint8_t step, subject;
 } origin;
 
 struct model_walk {
   const model *m;
-  uint8_t *states; /* [cap * m->bytes] */
-  origin *origins; /* [cap] */
+  uint8_t *states; /* [cap * m->bytes] all states */
+  origin *origins; /* [cap] how each state was reached */
   size_t n, cap;
-  int32_t *table; /* [table_size], a power of two; numbers of states, -1: free */
+  int32_t *table; /* [table_size] hash table, a power of two; numbers of states, -1: free */
   size_t table_size, transitions, successors;
   int32_t at;   /* number of the state that is expanded */
-  uint8_t step; /* index of its step */
+  uint8_t step; /* index of the step that led here */
 };
 
 static int present_break = -1;
@@ -92,8 +92,8 @@ void model_next(model_walk *w, const void *state, unsigned subject) {
   add_state(w, state, (origin){w->at, w->step, (uint8_t)subject});
 }
 
-/* Expands a state. Returns the rule that the state breaks; NULL: none. A step may move the states
- * in memory, so that it gets a copy. */
+/* Expands a state. Returns the rule that the state violates; NULL: none. Works on a copy, because a
+ * step may reallocate the states. */
 static const char *expand(model_walk *w, int32_t number) {
   uint8_t state[256];
   memcpy(state, state_at(w, number), w->m->bytes);

@@ -38,7 +38,7 @@ static void print_value(const clv_attr_value *v) {
     print_ints(v->ints, v->n_ints);
 }
 
-/* Every attribute: clv_attrs_encode has those that are not as the row has them. */
+/* Prints every attribute; clv_attrs_encode prints only those that differ from the defaults. */
 static void print_attrs(const clv_node_desc *d) {
   const clv_op_def *def = clv_op_def_of(d->op);
   clv_attr_value set[CLV_COUNT(def->attrs)];
@@ -76,7 +76,7 @@ static void print_inputs(const op_case *c) {
   printf("]");
 }
 
-/* A counter has no place in a golden. */
+/* Prints the parameters. A counter is not in the golden files. */
 static void print_params(const clv_node_desc *d) {
   clv_slot slot[CLV_MAX_PARAMS];
   int n = slots_of(d, slot), printed = 0;

@@ -14,11 +14,11 @@
 
 #include <math.h>
 
-/* Tensors of a case; parameters have the places of their slots. */
+/* Indexes of the tensors of a case. Parameters are in the order of their slots. */
 enum {
   V_IN = 0,
   V_PARAM = V_IN + CLV_MAX_IN,
-  V_DOUT = V_PARAM + CLV_MAX_PARAMS, /* the last that is given */
+  V_DOUT = V_PARAM + CLV_MAX_PARAMS, /* the last input of a run */
   V_OUT,
   V_DIN,
   V_DPARAM = V_DIN + CLV_MAX_IN,
@@ -27,13 +27,14 @@ enum {
   V_FIRST_RESULT = V_OUT,
 };
 
-/* The numbers of one run; n[i] == 0 where the case has no such tensor. */
+/* Values of one run. n[i]: number of values; 0: the case has no such tensor. */
 typedef struct values {
   double *v[V_COUNT];
   size_t n[V_COUNT];
 } values;
 
-/* "in0", "weight", "dout", "out", "din0", "dweight", "mean_after" into buf. */
+/* Writes a tensor's name to buf: "in0", "weight", "dout", "out", "din0", "dweight",
+ * "mean_after". */
 static inline const char *value_name(const clv_node_desc *d, int v, char buf[40]) {
   if (v == V_DOUT || v == V_OUT) return v == V_OUT ? "out" : "dout";
   if (v < V_PARAM)
@@ -49,7 +50,7 @@ static inline const char *value_name(const clv_node_desc *d, int v, char buf[40]
   return buf;
 }
 
-/* What the row says of that tensor's shape. */
+/* Returns the shape of a tensor of the case. */
 static inline clv_shape value_shape(const clv_node_desc *d, int v) {
   if (v == V_DOUT || v == V_OUT) return d->out;
   if (v < V_PARAM) return d->in[v - V_IN];
@@ -71,7 +72,7 @@ static inline void die(const char *what) {
 static inline void *take(size_t bytes) {
   void *p = aligned_alloc(64, clv_align_up(bytes ? bytes : 1, 64));
   if (!p) die("out of memory");
-  memset(p, 0xFF, bytes); /* NaN in every float type */
+  memset(p, 0xFF, bytes); /* bytes 0xFF are NaN in every float type */
   return p;
 }
 
@@ -86,7 +87,7 @@ static inline void values_init(values *s, const clv_node_desc *d) {
   }
   int n_slots = slots_of(d, slot);
   for (int i = 0; i < n_slots; i++) {
-    if (slot[i].is_i64) continue; /* a counter is no number of the op's */
+    if (slot[i].is_i64) continue; /* an integer slot is a counter, not a tensor of values */
     s->n[V_PARAM + i] = numel(&d->param[i]);
     s->n[V_DPARAM + i] = d->need_dw && !slot[i].is_buffer ? s->n[V_PARAM + i] : 0;
     s->n[V_AFTER + i] = slot[i].is_buffer ? s->n[V_PARAM + i] : 0;
@@ -110,13 +111,14 @@ static inline void copy_given(values *dst, const values *src) {
 typedef struct run_options {
   const clv_backend *backend;
   clv_dtype dtype;
-  int offered_block; /* for inputs of rank 4 */
+  int offered_block; /* layout offered for inputs of rank 4: size of the channel block */
   int threads;
-  bool tf32, bf16;         /* as in clv_node_desc, */
-  bool bf16_weight;        /* which then learns nothing */
-  bool in_place;           /* where the kernel allows it */
-  bool accumulate;         /* parameter gradients are added to ones */
-  uint64_t (*waits)(void); /* of the host for its device so far, or NULL */
+  bool tf32, bf16;  /* as in clv_node_desc */
+  bool bf16_weight; /* as in clv_node_desc; such a weight gets no gradient */
+  bool in_place;    /* output and input share memory where the kernel supports it */
+  bool accumulate;  /* parameter gradients are added to a buffer of ones */
+  /* returns how often the host has waited for its device; NULL: not checked */
+  uint64_t (*waits)(void);
 } run_options;
 
 typedef struct execution {
@@ -124,7 +126,7 @@ typedef struct execution {
   clv_node_desc d;
   clv_kernel *k;
   clv_kernel_args a;
-  void *row[V_COUNT]; /* row-major, in the kernel's type */
+  void *row[V_COUNT]; /* row-major values in the kernel's type */
 } execution;
 
 static inline void must(clv_code code, const clv_err *err) {
@@ -133,7 +135,8 @@ static inline void must(clv_code code, const clv_err *err) {
 
 typedef clv_code kernel_fn(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
 
-/* A kernel takes its memory when it is prepared: no run of it takes any, or waits for a device. */
+/* Runs a function of the kernel. Fails if it allocates memory or waits for a device: kernels
+ * allocate while they are prepared. */
 static inline void run_kernel(const execution *e, kernel_fn *f, const clv_kernel_args *a) {
   clv_err err;
   uint64_t before = clv_alloc_count(), waits = e->o->waits ? e->o->waits() : 0;
@@ -144,7 +147,7 @@ static inline void run_kernel(const execution *e, kernel_fn *f, const clv_kernel
 
 /* ---- memory of the backend: the host's, or that of a device ---------------------------------- */
 
-/* Gets what host memory of take() holds, and that memory. */
+/* Copies host memory from take() to memory of the backend, and frees the host memory. */
 static inline void *given(const execution *e, void *host, size_t bytes) {
   const clv_backend *b = e->o->backend;
   clv_err err;
@@ -158,7 +161,7 @@ static inline void *given(const execution *e, void *host, size_t bytes) {
 
 static inline void *room(const execution *e, size_t bytes) { return given(e, take(bytes), bytes); }
 
-/* What lies there, in memory of take(). */
+/* Returns the content of backend memory in host memory from take(). */
 static inline void *fetched(const execution *e, const void *p, size_t bytes) {
   const clv_backend *b = e->o->backend;
   clv_err err;
@@ -178,7 +181,8 @@ static inline void drop(const execution *e, const void *p) {
     free((void *)(uintptr_t)p);
 }
 
-/* Kernels of a device may say only here that they refused something. */
+/* Waits for the backend. A kernel of a device may report only now that it has refused its
+ * values. */
 static inline void wait_for_all(const execution *e) {
   const clv_backend *b = e->o->backend;
   int64_t layer;
@@ -188,7 +192,7 @@ static inline void wait_for_all(const execution *e) {
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* A row-major copy in the kernel's type. */
+/* Returns a row-major copy in the kernel's type. */
 static inline void *typed(clv_dtype dtype, const double *v, size_t n) {
   void *p = take(n * clv_dtype_size(dtype));
   for (size_t i = 0; i < n; i++) {
@@ -220,18 +224,18 @@ static inline float of_bf16(uint16_t x) {
   return value;
 }
 
-/* Bytes of a value of the kernel's. */
+/* Bytes of one value in the kernel's type. */
 static inline size_t value_bytes(const execution *e, int layout) {
   return clv_layout_is_bf16(layout) ? sizeof(uint16_t) : clv_dtype_size(e->o->dtype);
 }
 
-/* Where value i of the row-major order lies with channels last. */
+/* Returns the channels-last position of value i of the row-major order. */
 static inline size_t place_last(const clv_shape *s, size_t i) {
   size_t c = (size_t)s->dim[1], places = (size_t)(s->dim[2] * s->dim[3]);
   return (i / places / c * places + i % places) * c + i / places % c;
 }
 
-/* Between row-major f32 and bf16 with channels last. */
+/* Converts row-major f32 to channels-last bf16, or back. */
 static inline void put_last(const clv_shape *s, const float *row, uint16_t *last) {
   for (size_t i = 0; i < numel(s); i++) last[place_last(s, i)] = bf16_of(row[i]);
 }
@@ -239,7 +243,7 @@ static inline void get_last(const clv_shape *s, const uint16_t *last, float *row
   for (size_t i = 0; i < numel(s); i++) row[i] = of_bf16(last[place_last(s, i)]);
 }
 
-/* Memory for an activation in a layout; filled from row-major `row`, or with NaN. */
+/* Allocates an activation in a layout, and fills it from row-major `row`, or with NaN. */
 static inline void *laid_out(const execution *e, const clv_shape *shape, const void *row,
                              int block) {
   size_t bytes = clv_layout_numel(shape, block) * value_bytes(e, block);
@@ -264,7 +268,7 @@ static inline void last_back(const execution *e, const clv_shape *shape, const v
   free(row);
 }
 
-/* From a layout to doubles; the channel padding must be zero. */
+/* Converts an activation to row-major doubles. Fails unless the channel padding is zero. */
 static inline void take_back(const execution *e, const clv_shape *shape, const void *p, int block,
                              double *v) {
   if (clv_layout_is_channels_last(block)) {
@@ -292,7 +296,7 @@ static inline void take_back(const execution *e, const clv_shape *shape, const v
   free(row);
 }
 
-/* n values of the kernel's type, as doubles. */
+/* Converts n values of the kernel's type to doubles. */
 static inline void values_out(const execution *e, const void *p, double *v, size_t n) {
   if (!n) return;
   void *host = fetched(e, p, n * clv_dtype_size(e->o->dtype));
@@ -306,7 +310,7 @@ static inline void *narrowed(const double *v, size_t n) {
   return p;
 }
 
-/* Floats of the case; every counter is TRACKED_BEFORE. */
+/* Allocates the parameters and copies the case's values. Every counter starts at TRACKED_BEFORE. */
 static inline void params_init(execution *e, const values *s) {
   size_t size = clv_dtype_size(e->o->dtype);
   for (int i = 0; i < e->d.n_params; i++) {
@@ -324,7 +328,7 @@ static inline void params_done(execution *e) {
   for (int i = 0; i < e->d.n_params; i++) drop(e, e->a.param[i]);
 }
 
-/* One forward of in0 * scale + shift into fresh buffers, which *a then names. */
+/* Runs forward on in0 * scale + shift with new buffers, and sets *a to them. */
 static inline void forward(execution *e, const values *s, double scale, double shift,
                            clv_kernel_args *a) {
   clv_kernel *k = e->k;
@@ -378,8 +382,8 @@ static inline bool wants_dx(const clv_node_desc *d) {
   return any;
 }
 
-/* backward with what `saves` promises and nothing else; where no gradient of an input is wanted,
- * that of the parameters alone, as a plan has it. */
+/* Runs backward with only the values that `saves` promises. If no gradient of an input is wanted,
+ * it computes those of the parameters alone, as a plan does. */
 static inline void backward(execution *e, const clv_kernel_args *from, values *s) {
   clv_kernel *k = e->k;
   clv_kernel_args a = *from;
@@ -417,8 +421,8 @@ static inline void statistics_out(const execution *e, values *s) {
   }
 }
 
-/* Results of case d for the given values of *s into the computed ones. False where the backend
- * leaves the op to ref. *ret_impl (may be NULL) gets the kernel's name. */
+/* Runs case d on the given values of *s and stores the results there. Returns false if the backend
+ * has no kernel for the op. *ret_impl receives the kernel's name; may be NULL. */
 static inline bool run_case(const run_options *o, const clv_node_desc *d, values *s,
                             const char **ret_impl) {
   execution e = {.o = o, .d = *d};
@@ -453,7 +457,8 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   forward_done(&e, &first);
   forward_done(&e, &second);
   params_done(&e);
-  if (o->bf16_weight) s->n[V_DPARAM + CLV_SLOT_WEIGHT] = 0; /* what lies there nobody wants */
+  /* a bf16 weight has no gradient to compare */
+  if (o->bf16_weight) s->n[V_DPARAM + CLV_SLOT_WEIGHT] = 0;
   drop(&e, e.a.cache);
   e.k->free(e.k);
   return true;
@@ -462,8 +467,8 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
 /* ---- comparing and drawing ---------------------------------------------------------------------
  */
 
-/* ||a - b|| / ||b||, where b is 0 ||a||; infinite when NaN or infinity are not in the same places.
- */
+/* Returns ||a - b|| / ||b||, or ||a|| if b is 0; infinite if NaN or infinity are at different
+ * positions. */
 static inline double distance(const double *a, const double *b, size_t n) {
   double difference = 0, norm = 0;
   for (size_t i = 0; i < n; i++) {
@@ -511,7 +516,8 @@ static inline void draw_input(const op_case *c, uint32_t stream, double *v, size
   }
 }
 
-/* They differ whatever they are below. */
+/* Draws integers 0 <= v < below. Successive ones differ, because the step is no multiple of the
+ * limit. */
 static inline void draw_whole(double *v, size_t n, uint32_t stream, int64_t below) {
   size_t step = below % 7 ? 7 : 5;
   for (size_t i = 0; i < n; i++) v[i] = (double)((i * step + stream % 5) % (size_t)below);
@@ -533,7 +539,7 @@ static inline void draw_second(const op_case *c, uint32_t stream, values *s) {
   }
 }
 
-/* A buffer that starts at one is a variance: positive. */
+/* Draws parameters. A buffer whose initial value is 1 is a variance, so it stays positive. */
 static inline void draw_params(const clv_node_desc *d, uint32_t stream, values *s) {
   clv_slot slot[CLV_MAX_PARAMS];
   int n_slots = slots_of(d, slot);
@@ -549,7 +555,8 @@ static int ascending(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Where columns are subtracted, each place's numbers ascend, so that no difference is negative. */
+/* Draws row numbers. If columns are subtracted, those of a position ascend, so that no difference
+ * is negative. */
 static inline void draw_rows(const clv_node_desc *d, uint32_t stream, values *s) {
   double *v = s->v[V_IN];
   size_t n = s->n[V_IN], width = clv_row_numbers_of(d).width;
@@ -558,7 +565,7 @@ static inline void draw_rows(const clv_node_desc *d, uint32_t stream, values *s)
     qsort(v + i, width, sizeof *v, ascending);
 }
 
-/* Numbers for a case, the same at every call. */
+/* Draws values for a case; every call draws the same ones. */
 static inline void draw_case(const op_case *c, values *s) {
   const clv_node_desc *d = &c->d;
   uint32_t stream = 0;

@@ -7,11 +7,11 @@
 #include "tests/ops/each_op.h"
 #include "tests/ops/run_int.h"
 
-/* The last is large enough for two threads. */
+/* Index of the largest image, which is large enough for two threads. */
 enum { LARGE = 3 };
 static const int64_t images[][4] = {{2, 3, 5, 7}, {3, 17, 6, 5}, {1, 16, 9, 8}, {4, 24, 41, 43}};
 
-/* The case with other extents; false where its attributes do not go with them. */
+/* Makes the case with other extents. Returns false if its attributes do not fit them. */
 static bool resized(const op_case *c, const int64_t v[4], op_case *ret) {
   clv_err err;
   *ret = *c;
@@ -21,7 +21,7 @@ static bool resized(const op_case *c, const int64_t v[4], op_case *ret) {
   return case_finish(&ret->d, &err) == CLV_OK;
 }
 
-/* The layout that the kernel takes when `block` is offered; 0: cpu has none. */
+/* Returns the block that the kernel accepts when `block` is offered; 0: cpu has no kernel. */
 static int block_taken(const op_case *c, int block) {
   clv_node_desc d = c->d;
   clv_kernel *k;
@@ -95,7 +95,7 @@ static void check_case(const op_case *c) {
   compare_ways(c, any);
 }
 
-/* The large image with one case of the op, in `make long` with all of them. */
+/* Runs the large image with one case of the op; in `make long` with all cases. */
 static void test_op(clv_op op) {
   int n = 0;
   bool had_large = false;

@@ -40,8 +40,8 @@ static void check_zero(const op_case *c, const clv_op_def *def) {
 /* ---- elementwise ------------------------------------------------------------------------------
  */
 
-/* Value `at` of input i, which holds no lengths, becomes another: only that value of the output
- * may. */
+/* Changes value `at` of input i, which holds no lengths. Only that value of the output may
+ * change. */
 static void check_one_value(const op_case *c, const values *plain, int i, size_t at) {
   values s;
   values_init(&s, &c->d);
@@ -70,12 +70,12 @@ static void check_elementwise(const op_case *c) {
 /* ---- samples ----------------------------------------------------------------------------------
  */
 
-/* Rows of input 0 that are the first sample's: those of the first of packed sequences. */
+/* Returns the rows of input 0 that belong to the first sample, or to the first packed sequence. */
 static size_t rows_of_first(const op_case *c) {
   return c->lengths.rank ? (size_t)c->lengths.dim[0] : 1;
 }
 
-/* Other numbers for the first sample of input 0. */
+/* Changes the first sample of input 0. */
 static void change_first_sample(const op_case *c, values *s) {
   size_t per_sample = s->n[V_IN] / (size_t)c->d.in[0].dim[0] * rows_of_first(c);
   for (size_t j = 0; j < per_sample; j++) {
@@ -87,7 +87,7 @@ static void change_first_sample(const op_case *c, values *s) {
   }
 }
 
-/* The other samples' outputs become others exactly where the row says so. */
+/* Asserts that outputs of other samples change exactly if the op's row says so. */
 static void check_samples(const op_case *c, const clv_op_def *def) {
   if (c->d.out.rank == 0 || c->d.in[0].dim[0] < 2) return;
   values plain, s;

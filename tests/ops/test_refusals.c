@@ -15,7 +15,7 @@ static void refuses(clv_code code, const clv_err *err, const char *what, const c
 /* ---- attributes -------------------------------------------------------------------------------
  */
 
-/* The attribute alone as v, refused with the op's and its own name. */
+/* Asserts that an attribute with value v is refused, by names of the op and the attribute. */
 static void refuses_value(clv_op op, const clv_attr_row *row, clv_attr_value v, const char *why) {
   char what[96], part[64];
   clv_err err;
@@ -57,7 +57,8 @@ static void check_attributes(clv_op op) {
 /* ---- inputs -----------------------------------------------------------------------------------
  */
 
-/* The case as a node of a graph, with n inputs; input `other` (or none: -1) of the other type. */
+/* Adds the case to a graph with n inputs. other: index of an input that gets the other type; -1:
+ * none. */
 static clv_code add_to_graph(const op_case *c, int n, int other, clv_err *err) {
   clv_graph *g;
   int in[CLV_MAX_IN + 1] = {0}, node;

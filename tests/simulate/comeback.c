@@ -17,7 +17,8 @@ static void rejoin(program *p, uint32_t place) {
   anybody(p);
 }
 
-/* What comes too late may have come there: the next attempt is another module to its node. */
+/* Loads a module again. A late load may have reached the node, so the next attempt loads a module
+ * with a new generation. */
 static cleave_status loaded_again(program *p, cleave_module *m) {
   uint32_t hurry_ms = sim_below(&p->forms, 2) * (1 + sim_below(&p->forms, 6));
   cleave_status status = cleave_module_reload(p->rt, m, NULL, NULL, hurry_ms, &p->error);
@@ -48,7 +49,7 @@ static void fill(cleave_tensor *t) {
       ((int64_t *)t->data)[i] = 3;
 }
 
-/* All its parameters and running statistics. */
+/* Sets all parameters and running statistics of a module. */
 static void set_weights(program *p, int i) {
   cleave_module *m = p->stages[i].module;
   const char *name;
@@ -77,7 +78,7 @@ static void use(program *p, scope *s, int i) {
   read_weight_gradient(p, s, i);
 }
 
-/* A context for each module: they have room for little. */
+/* Uses each module in a context of its own, because the accounts are small. */
 static void use_each(program *p) {
   for (int i = 1; i < p->n_stages; i++) {
     scope *s = &p->scopes[0];

@@ -36,23 +36,25 @@ static value *some_value(program *p, scope *s, bool wide) {
   return v ? v : new_leaf(p, s, wide, one_in(p, 2));
 }
 
-/* What the context stands on, running statistics that it moves stand on. */
+/* Running statistics that the context changes depend on the places of the context. */
 static void spread(program *p, const scope *s) {
   for (int i = 0; i < p->n_stages && !s->evaluation; i++)
     if ((s->stages & bit((uint32_t)i)) && p->stages[i].kind == NORM)
       p->stages[i].stands |= s->stands;
 }
 
-/* What calling the module means for what the context's numbers stand on, and it for theirs. */
+/* Records dependencies of a call: the context's numbers depend on the module's state, and changed
+ * statistics on the context. */
 static void joins(program *p, scope *s, stage *m, int index) {
   s->needs |= bit(m->place);
-  if (!m->placed && m->place) s->stands |= EVERYBODY; /* its node dials the others */
+  /* the first call makes its node dial the others */
+  if (!m->placed && m->place) s->stands |= EVERYBODY;
   s->stands |= s->needs | m->stands;
   s->stages |= bit((uint32_t)index);
   spread(p, s);
 }
 
-/* The first call of a module takes it to its node, which dials the others. */
+/* Records a call. The first call of a module loads it, and its node dials the others. */
 static void called(program *p, stage *m, bool good) {
   if (!m->placed) anybody(p);
   m->placed |= good;
@@ -203,13 +205,14 @@ void fetch_kept(program *p, int i) {
     note_tensor(p, &p->tensor);
 }
 
-/* Those made in the context. */
+/* Fetches the kept values that were made in the context. */
 static void fetch_kept_of(program *p, const scope *s) {
   for (int i = 0; i < p->n_kept; i++)
     if (p->kept[i].scope == number_of(p, s)) fetch_kept(p, i);
 }
 
-/* What is still to be computed when a context ends is given up, but for what is kept. */
+/* Computes all values. Those that are still uncomputed when a context ends are dropped, unless they
+ * are kept. */
 static void compute_all(program *p, scope *s) {
   for (int i = 0; i < s->n; i++)
     if (s->values[i].moves) fetch(p, s, &s->values[i], "what moves statistics");
@@ -229,7 +232,8 @@ void do_open(program *p) {
   anybody(p);
 }
 
-/* A future stays until it is released, unless it was waited for and brought something. */
+/* Releases futures. A future exists until it is released, unless it was waited for and had a
+ * result. */
 void release_futures(program *p, scope *s) {
   for (int i = 0; i < s->n; i++) (void)cleave_future_release(p->rt, s->values[i].future, NULL);
   for (int i = 0; i < s->n_losses; i++)
@@ -333,7 +337,7 @@ void read_weight_gradient(program *p, scope *s, int module) {
     note_tensor(p, &p->tensor);
 }
 
-/* Some gradients of the context: of a leaf, and of a parameter. */
+/* Reads some gradients of the context: a leaf's and a parameter's. */
 void read_gradients(program *p, scope *s) {
   int leaf = (int)below(p, VALUES);
   if (leaf < s->n && s->values[leaf].gradient && !s->values[leaf].released)
@@ -341,7 +345,7 @@ void read_gradients(program *p, scope *s) {
   read_weight_gradient(p, s, (int)below(p, (uint32_t)p->n_stages));
 }
 
-/* Parameters change: what was computed with them before may have no backward any more. */
+/* Records that parameters changed: values computed before may have no backward any more. */
 void age(program *p) {
   for (int i = 0; i < p->n_scopes; i++) p->scopes[i].old = true;
 }
@@ -352,7 +356,7 @@ bool moves_statistics(const program *p, const scope *s) {
   return false;
 }
 
-/* From the n last losses. */
+/* Runs a backward from the n last losses. */
 void backward(program *p, scope *s, const float *weights, size_t n, bool retain) {
   cleave_reference roots[LOSSES] = {{0}};
   bool there = s->made;
@@ -370,7 +374,8 @@ void backward(program *p, scope *s, const float *weights, size_t n, bool retain)
        number_of(p, s), n, retain ? ", retaining" : "");
 }
 
-/* What has come of values when their context fails is nobody's to say: they come before. */
+/* Fetches all values before the context may fail, because it is not defined which of them exist
+ * then. */
 void fetch_all(program *p, scope *s) {
   for (int i = 0; i < s->n; i++)
     if (!s->values[i].released) fetch(p, s, &s->values[i], "what a failure may overtake");
@@ -378,8 +383,8 @@ void fetch_all(program *p, scope *s) {
   fetch_kept_of(p, s);
 }
 
-/* A backward that fails ends its context: whether statistics that it moved go back then depends on
- * who has moved them since, and whether a step of it does on what has been heard of that. */
+/* Runs a backward. If it fails, its context ends; whether its statistics and its step are rolled
+ * back then depends on time, so numbers that depend on them are not compared. */
 static void do_backward(program *p, scope *s) {
   if (s->old && (moves_statistics(p, s) || s->undecided)) return;
   static const float unequal[] = {0.5f, 1.5f};
@@ -390,11 +395,11 @@ static void do_backward(program *p, scope *s) {
   if (s->old) fetch_all(p, s);
   backward(p, s, weighted ? unequal : NULL, (size_t)n, retain);
   if (s->old)
-    s->needs |= s->stands; /* whether the context has failed is said by all that follows */
+    s->needs |= s->stands; /* all later statements report whether the context has failed */
   read_gradients(p, s);
 }
 
-/* From a value of some module, with a gradient of the program's. */
+/* Runs a backward from a module's value, with a gradient of the program. */
 static void do_backward_from(program *p, scope *s) {
   static float numbers[ROWS * WIDEST_WIDTH];
   value *v = any_value(p, s, false);
@@ -429,7 +434,7 @@ static void do_list(program *p, scope *s) {
     note_list(p, &list);
 }
 
-/* A gradient that is not finite holds a step back. */
+/* Writes a gradient that is not finite, which prevents the step. */
 static void do_write_gradient(program *p, scope *s) {
   int module = (int)below(p, (uint32_t)p->n_stages);
   const stage *m = &p->stages[module];
@@ -451,8 +456,8 @@ static void do_write_gradient(program *p, scope *s) {
      name);
 }
 
-/* What a step means for what the rest of the program stands on. */
-/* What has called the module before can have no backward there, if it changes. */
+/* Records the effects of a step on values, modules and contexts. */
+/* Records that a module's parameters change: its earlier calls may have no backward there. */
 static void change(program *p, int i, uint32_t stands) {
   p->stages[i].stands |= stands;
   for (int k = 0; k < p->n_scopes; k++)
@@ -496,7 +501,8 @@ void do_in_scope(program *p, scope *s) {
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* The first use of a module dials the others. What is not read is not written either. */
+/* Reads a weight. The first use of a module makes its node dial the others. A weight that could not
+ * be read is not written either. */
 static bool read_weight(program *p, int i, const char *name) {
   stage *m = &p->stages[i];
   if (!m->placed && m->place) m->stands |= EVERYBODY;
@@ -508,7 +514,7 @@ static bool read_weight(program *p, int i, const char *name) {
   return read;
 }
 
-/* What was read, with another first number. */
+/* Writes the values that were read, with another first number. */
 static bool write_back(program *p, int i, const char *name, bool read) {
   const stage *m = &p->stages[i];
   float number = (float)below(p, 100) / 100;

@@ -7,7 +7,8 @@
  */
 #include "tests/gpu/sim/sim_int.h"
 
-/* Of the reserve: what its first value says, and where values of steps and gradients begin. */
+/* Values of the reserve's first element: which passes have run. Then the offsets of its rows and of
+ * its gradients. */
 enum { FORWARD_DONE = 1, DATA_DONE = 2 };
 enum { RESERVE_ROWS = 16 };
 

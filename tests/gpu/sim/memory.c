@@ -12,21 +12,23 @@
 
 #include "tests/gpu/sim/sim_int.h"
 
-#define KEPT ((size_t)1 << 20) /* bytes freed that still hold what they were filled with */
+/* bytes of freed memory that are kept filled, so that later use is found */
+#define KEPT ((size_t)1 << 20)
 enum { ALIGNED = 256, PAGE = 4096, GAP_BYTE = 0xC5 };
 
 char *sim_region = (char *)(UINTPTR_MAX - SIM_REGION);
-static char *end;         /* of what was cut; NULL before there is a region */
-static sim_block *blocks; /* by address */
+static char *end;         /* end of the allocated part; NULL until memory is mapped */
+static sim_block *blocks; /* sorted by address */
 static size_t n_blocks, room, first /* that is not released */;
-static size_t kept_bytes, oldest, newest; /* of those that are gone and not released */
+static size_t kept_bytes, oldest, newest; /* list of blocks that are gone and not released */
 static size_t used[SIM_MOST_DEVICES];
 static int opened;
-/* Of the processor, for the region: a right to it is the thread's own, and costs no call of the
- * system. Without a key the pages change their rights. */
+/* Protection key of the device memory. A key's rights are per thread and change without a system
+ * call. -1: the processor has none, so the rights of the pages are changed. */
 static int key = -1;
 
-/* Past the interceptors, which would prepare for as much. */
+/* Maps the region by a direct system call, because the sanitizers' interceptors would prepare
+ * shadow memory for all of it. */
 static void region_map(void) {
   long at = syscall(SYS_mmap, NULL, SIM_REGION, PROT_NONE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, (off_t)0);
@@ -134,7 +136,7 @@ static void check_gap(const sim_block *b) {
     }
 }
 
-/* The pages that only b lies in go back to the system. */
+/* Returns to the system the pages that only b uses. */
 static void release(sim_block *b) {
   char *low = page_of(b->p + PAGE - 1), *high = page_of(b->p + b->bytes + gap_of(b));
   b->released = true;
@@ -212,7 +214,8 @@ typedef struct host_block {
 } host_block;
 
 static host_block *host_blocks;
-static host_block *host_given; /* kept: the next who takes as much gets that memory */
+/* blocks kept for reuse: the next allocation of the same size gets one */
+static host_block *host_given;
 
 static host_block *given_before(size_t bytes) {
   host_block **at = &host_given;

@@ -18,10 +18,10 @@ void sim_lines_here(sim_lines *ret) { ret->n = backtrace(ret->at, CLV_COUNT(ret-
 static int program_base(struct dl_phdr_info *info, size_t size, void *ret) {
   (void)size;
   *(uintptr_t *)ret = info->dlpi_addr;
-  return 1; /* the program is the first */
+  return 1; /* the first object is the program */
 }
 
-/* addr2line writes the lines; without it there are addresses. */
+/* Prints the lines by addr2line; without that program, as addresses. */
 void sim_lines_print(const sim_lines *lines) {
   char program[32], text[CLV_COUNT(lines->at)][24], *args[8 + CLV_COUNT(lines->at)];
   uintptr_t base = 0;

@@ -9,8 +9,8 @@
 #include "tests/gpu/sim/sim_int.h"
 
 static sim_stream *streams;
-static sim_fibres spare; /* of streams that were freed: a new one comes behind all they did */
-static uint64_t n_done;  /* the simulation's clock */
+static sim_fibres spare; /* fibres of freed streams; a new stream is ordered after all their work */
+static uint64_t n_done;  /* number of operations done: the simulation's clock */
 
 /* ---- doing ----------------------------------------------------------------------------------- */
 
@@ -78,8 +78,8 @@ static void library_main(void *arg) {
   sim_order_before(&op->ends);
 }
 
-/* As a launch of one thread. The workspace is used, with nothing in it before or after that anybody
- * may rely on. */
+/* Runs a library's operation, as a launch of one thread. The workspace is undefined before and
+ * after it. */
 bool sim_run_library(sim_stream *s, sim_op *op) {
   sim_undefined(op->workspace, op->workspace_bytes);
   sim_checks_undefined(op->workspace, op->workspace_bytes);
@@ -102,7 +102,7 @@ static void pop(sim_stream *s) {
   op_free(op);
 }
 
-/* A device that is broken does nothing more, and nobody waits for it. */
+/* Drops all operations of a broken device, so that nothing waits for them. */
 static void drop_all(sim_stream *s) {
   while (s->first) {
     if (s->first->run == sim_run_record) mark_done(s->first->mark);
@@ -139,7 +139,8 @@ void sim_go_on(uint64_t steps) {
   sim_memory_close();
 }
 
-/* By the seed: everything at once, nothing before somebody waits, or now and then a little. */
+/* Draws how far streams advance: everything at once, nothing before the host waits, or a little at
+ * times. */
 static void draw_progress(void) {
   if (sim.o.seed % 3 == 1) return;
   sim_go_on(sim.o.seed % 3 == 2 ? UINT64_MAX : sim_draw(4) == 0 ? sim_draw(32) : 0);
@@ -178,7 +179,7 @@ void sim_ops_free(sim_op *first) {
   }
 }
 
-/* The device goes on until what `done` asks for is so. */
+/* Advances the device until `done` returns true. */
 static void finish(bool (*done)(const void *what), const void *what, const char *who) {
   sim_memory_open();
   while (!done(what)) {

@@ -27,10 +27,10 @@ static void unlock(const int *held) {
   pthread_mutex_unlock(&lock);
 }
 
-/* What follows in this scope has the simulation for itself. */
+/* Locks the simulation until the end of the scope. */
 #define LOCK CLV_AUTO(unlock) __attribute__((unused)) int held_ = locked()
 
-/* Whether what is asked of the device is what was planned to go wrong. */
+/* True if this call is the one that is planned to fail. */
 static bool is_planned(int device, uint64_t *so_far, uint64_t at) {
   if (sim.o.failing && sim.o.failing != 1 + device) return false;
   return ++*so_far == at;
@@ -47,7 +47,8 @@ static clv_code check_device(int device, clv_err *err) {
   return CLV_OK;
 }
 
-/* No stream of one's own is the default one, behind which all others of the device would wait. */
+/* Refuses a NULL stream: CUDA's default stream, for which all other streams of the device would
+ * wait. */
 static clv_code check_stream(const sim_stream *s, clv_err *err) {
   if (s) return check_device(s->device, err);
   sim.counts.default_stream++;
@@ -225,7 +226,7 @@ struct clv_cuda_event {
   clv_cuda_event *next, **at;
   int device;
   bool timed;
-  sim_mark *mark; /* where it was recorded last */
+  sim_mark *mark; /* mark of the last record; NULL: none */
   sim_lines lines;
 };
 
@@ -317,7 +318,7 @@ static clv_code check_launch(const clv_cuda_launch *l, clv_err *err) {
   return CLV_OK;
 }
 
-/* Those of graphs too, each time. */
+/* Counts a launch, including each launch of a replayed graph. */
 static void count_launch(int device) {
   sim.counts.launches++;
   if (is_planned(device, &sim.launches, sim.o.fail_launch)) sim.broken[device] = true;
@@ -343,10 +344,10 @@ struct clv_cuda_graph {
 
 static size_t n_graphs;
 
-/* By the thread that runs: NVIDIA's rule for captures of one thread. */
+/* True while this thread captures, as in NVIDIA's thread-local capture mode. */
 static __thread bool captures;
 
-/* What would make a handle, load code or take memory of its own. */
+/* Refuses operations during a capture that would create a handle, load code or allocate memory. */
 static void check_makes_nothing(const char *what) {
   if (captures) sim_fault("%s is made while a stream is captured", what);
 }
@@ -392,7 +393,7 @@ static clv_code vendor_capture_end(sim_stream *s, clv_cuda_graph **ret, size_t *
   return CLV_OK;
 }
 
-/* What lived when it was captured must live now. */
+/* Faults if memory that a graph uses has been freed since the capture. */
 static void check_again(const sim_op *op, int device) {
   if (op->launch) sim_launch_check(op->launch, device);
   if (op->from_host) sim_host_check(op->src, op->bytes, "what a graph puts");
@@ -439,7 +440,7 @@ struct clv_cuda_conv {
 
 static size_t n_plans;
 
-/* Bytes of a column-major matrix; it has no end behind its last column. */
+/* Bytes of a column-major matrix, without the padding after the last column. */
 static size_t matrix_bytes(int64_t rows, int64_t columns, int64_t ld, int64_t batch, int64_t stride,
                            size_t of_one) {
   return (size_t)((batch - 1) * stride + (columns - 1) * ld + rows) * of_one;
@@ -570,7 +571,7 @@ static clv_code vendor_lstm_new(sim_stream *s, const clv_cuda_lstm_desc *d, clv_
                                 clv_cuda_lstm_space *ret_space, clv_err *err) {
   LOCK;
   CLV_TRY(check_stream(s, err));
-  CLV_TRY(check_not_captured(s, err)); /* it may make a handle */
+  CLV_TRY(check_not_captured(s, err)); /* the call may create a handle */
   if (sim.o.no_cudnn) return clv_fail(err, CLV_UNIMPLEMENTED, "no cuDNN, as planned");
   CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
   (*ret)->d = *d;
@@ -588,7 +589,7 @@ static void vendor_lstm_free(clv_cuda_lstm *l) {
 
 enum { LSTM_FORWARD = 1 << 0, LSTM_DATA = 1 << 1, LSTM_WEIGHT = 1 << 2 };
 
-/* An operand of those calls that use it; the others' it is not looked at. */
+/* Which calls use an operand; other calls do not check it. */
 typedef struct lstm_use {
   int calls;
   float *p;

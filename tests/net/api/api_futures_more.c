@@ -14,7 +14,7 @@ static bool tensor_of(cleave_future f, cleave_tensor *ret) {
   return release(f);
 }
 
-/* Behind a backward that has not ended, and before a step that waits for them. */
+/* The futures follow a backward that has not ended, and precede a step that waits for them. */
 static bool gradients_come_by_futures(void) {
   float numbers[5] = {1, 2, 3, 4, 5};
   cleave_tensor mine = CLEAVE_TENSOR_F32(numbers, 5), got = {0}, here = {0};
@@ -41,7 +41,8 @@ static bool gradients_come_by_futures(void) {
   for (size_t i = 0; i < 4; i++) note(&all.items[i].tensor);
   DO(finished(stepped) && finished(put));
   MUST(cleave_future_step_result(rt, stepped, &done, e));
-  CHECK(done.applied && done.norm * done.norm > 55); /* of what was written */
+  /* the norm includes the gradient that was written */
+  CHECK(done.applied && done.norm * done.norm > 55);
   REFUSED(cleave_future_gradients(rt, passed, &all, e), CLEAVE_INVALID, "brings no gradients");
   REFUSED(cleave_future_tensor(rt, put, &got, e), CLEAVE_INVALID, "brings no tensor");
   REFUSED(cleave_gradient_async(rt, c, small.a, "none", 0, &one, e), CLEAVE_NOT_FOUND, "none");
@@ -52,7 +53,7 @@ static bool gradients_come_by_futures(void) {
   return close_context(c);
 }
 
-/* What waits for a backward of 300 ms does not keep the program, and may be withdrawn. */
+/* Reading waits for a backward of 300 ms without blocking the program, and can be cancelled. */
 static bool reading_gradients_does_not_block(void) {
   cleave_gradients all = {0};
   cleave_context c;
@@ -98,7 +99,8 @@ static bool state_is_written_by_futures(void) {
   return release(f) && finished(all) && release(all);
 }
 
-/* Ahead of its first call, which need not wait then; what the node refuses is the future's. */
+/* A module is placed before its first call, which then need not wait. A refusal by the node is the
+ * future's error. */
 static bool modules_are_placed_by_futures(void) {
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   cleave_module_options o = {.size = sizeof o, .name = "greedy", .at = at_b, .threads = 100000};
@@ -108,7 +110,7 @@ static bool modules_are_placed_by_futures(void) {
   DO(load("ahead", at_b, "[{op: linear, out: 5}]", 3, &m));
   MUST(cleave_module_place_async(rt, m, true, 0, &f, e));
   DO(read_weight(m, "0.bias", &got) && finished(f) && release(f));
-  MUST(cleave_module_place_async(rt, m, true, 0, &f, e)); /* it is there */
+  MUST(cleave_module_place_async(rt, m, true, 0, &f, e)); /* the module is placed already */
   DO(finished(f) && release(f));
   MUST(cleave_module_release(rt, m, e));
   cleave_tensor_free(&got);

@@ -14,10 +14,10 @@ static cleave_module *source, *wide, *wider, *narrow;
 static struct slot {
   cleave_context made, used;
   cleave_kept kept;
-  cleave_reference value; /* B's; of a context at A alone, A's */
+  cleave_reference value; /* B's value; in a context of A alone, A's */
 } slots[SLOTS];
 
-/* They are made ready for a row: what they need for more comes with the first call. */
+/* Loads a module for a batch of one row. Memory for more rows is allocated at its first call. */
 static bool load_row(const char *name, const char *at, const char *layers, int64_t in,
                      cleave_module **ret) {
   cleave_module_options o = {.size = sizeof o, .name = name, .at = at, .seed = 7};
@@ -35,14 +35,14 @@ static bool load_modules(const char *at_c) {
   return true;
 }
 
-/* Its calls keep nothing for a backward. */
+/* Opens a context whose calls keep nothing for a backward. */
 static bool open_evaluation(cleave_context *ret) {
   cleave_context_options o = {.size = sizeof o, .name = "spring", .evaluation = true};
   MUST(cleave_context_open(rt, &o, ret, e));
   return true;
 }
 
-/* A wide value of the slot's numbers, on its way. */
+/* Makes a wide value of the slot's numbers, which is sent to its node. */
 static bool made(cleave_context c, const struct slot *s, cleave_reference *ret) {
   float numbers[ROWS * IN];
   cleave_reference x, y;
@@ -64,7 +64,7 @@ static bool hold(struct slot *s) {
   return true;
 }
 
-/* Contexts at a worker that is lost or silent end without its answer. */
+/* Ends contexts at a worker that is lost or silent, without waiting for its answer. */
 static bool let_go(struct slot *s) {
   (void)!cleave_context_end(rt, s->used, NULL);
   MUST(cleave_context_end(rt, s->made, e));
@@ -80,7 +80,7 @@ static bool same(cleave_tensor *a, cleave_tensor *b) {
   return true;
 }
 
-/* The kept value is that of the same calls, made now. */
+/* True if the kept value equals that of the same calls made now. */
 static bool is_there(struct slot *s) {
   cleave_context c;
   cleave_reference y;
@@ -99,7 +99,7 @@ static bool is_gone(struct slot *s) {
   return true;
 }
 
-/* What B made of it is what it makes of the same numbers. */
+/* True if B's result equals its result for the same numbers. */
 static bool was_used(struct slot *s) {
   cleave_context c;
   cleave_reference x, y;
@@ -127,7 +127,7 @@ static bool user_was_lost(struct slot *s) {
   return true;
 }
 
-/* A context at A alone: one that begins now, and what has become of it. */
+/* Begins a context at A alone, whose result end_at_owner checks. */
 static bool begin_at_owner(struct slot *s) {
   float numbers[IN];
   cleave_reference x;
@@ -159,7 +159,7 @@ static cleave_status call_wider(cleave_error *e) {
   return status;
 }
 
-/* A has no place for another large value while it keeps one for nobody. */
+/* True if A has no space for another large value because it keeps one that no node uses. */
 static bool is_crowded(struct slot *s) {
   (void)s;
   REFUSED(call_wider(e), CLEAVE_EXHAUSTED, "quota");
@@ -172,7 +172,7 @@ static bool has_room(struct slot *s) {
   return true;
 }
 
-/* The slot's handle is the only thing that was not released. */
+/* True if the slot's handle is the only object that was not released. */
 static bool leaves(struct slot *s) {
   cleave_leaks leaks;
   char line[200];

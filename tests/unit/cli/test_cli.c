@@ -60,7 +60,7 @@ static const clv_cli cli = {.name = "prog",
                             .n_options = CLV_COUNT(options),
                             .see_also = "other(1)"};
 
-/* Words apart by a space; "" between two spaces is an empty word. */
+/* Parses words separated by a space. Two spaces enclose an empty word. */
 static clv_code parse(const char *text, arguments *a, clv_err *err) {
   static char copy[512];
   char *argv[64] = {"prog"};
@@ -96,14 +96,15 @@ static void option_values_parse_in_every_form(void **state) {
   assert_string_equal(a->out, "x");
   assert_string_equal(a->sets.items[1], "c=d");
   assert_string_equal(a->sets.items[2], "e=f");
-  a = good("--count 9 run --out=a --out=b p.yaml"); /* before the command; the last one counts */
+  /* an option before the command; the last one counts */
+  a = good("--count 9 run --out=a --out=b p.yaml");
   assert_true(a->count == 9 && strcmp(a->out, "b") == 0);
   a = good("run -- -f");
   assert_false(a->fast);
   assert_string_equal(a->line.words[0], "-f");
-  a = good("run -"); /* a word */
+  a = good("run -"); /* "-" is a word */
   assert_string_equal(a->line.words[0], "-");
-  a = good("run x --out --fast"); /* a value may look like an option */
+  a = good("run x --out --fast"); /* a value may begin like an option */
   assert_string_equal(a->out, "--fast");
   a = good("run x --out=");
   assert_string_equal(a->out, "");
@@ -159,7 +160,7 @@ static void option_mistakes_are_named(void **state) {
   bad("run p --=3", "there is no option --");
 }
 
-/* The form of the message is decided by an option that may come later. */
+/* An option that follows the faulty one decides the form of the message. */
 static void log_format_is_read_even_after_an_error(void **state) {
   (void)state;
   arguments a;
@@ -196,14 +197,14 @@ static void too_many_list_values_are_refused(void **state) {
   assert_int_equal(clv_cli_parse(&cli, argc, argv, &a, &err), CLV_INVALID);
   assert_string_equal(err.text, "--set may be given at most 256 times");
   a = (arguments){0};
-  assert_int_equal(clv_cli_parse(&cli, 0, argv, &a, &err), CLV_INVALID); /* no argv[0] */
+  assert_int_equal(clv_cli_parse(&cli, 0, argv, &a, &err), CLV_INVALID); /* without argv[0] */
 }
 
 static void help_needs_no_other_arguments(void **state) {
   (void)state;
   assert_true(good("--help")->line.help);
   assert_null(good("--help")->line.command);
-  assert_true(good("run --help")->line.help); /* no PLAN needed */
+  assert_true(good("run --help")->line.help); /* help needs no PLAN */
   assert_string_equal(good("-h box close")->line.command->name, "box close");
   assert_string_equal(good("box --help")->line.group, "box");
   assert_true(good("--version")->line.version);

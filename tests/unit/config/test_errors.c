@@ -402,7 +402,7 @@ static void conflicting_layers_and_model_are_refused(void **state) {
       "loss:", "model: {}\nloss:", "/etc/cleave/s.yaml:14:1: a model needs an arch, layers or hf");
 }
 
-/* `layers` of both stages given as ranges, over a model of three layers. */
+/* Asserts that these `layers` of two stages over a model of three layers are refused. */
 static void refused_ranges(const char *front, const char *back, const char *message) {
   char *with_model =
       edited(session_text,
@@ -578,7 +578,8 @@ static void inconsistent_image_options_are_refused(void **state) {
                "[train], got 2 names");
 }
 
-/* The session with these keys of data, by the message behind its place. */
+/* Asserts that a session with these keys of data is refused with this message after the
+ * position. */
 static void refused_data(const char *data, const char *message) {
   char *text = edited(session_text, "format: idx, train: [a.gz, b.gz]", data);
   clv_session_config *config = NULL;
@@ -662,7 +663,7 @@ static void later_failures_name_the_position(void **state) {
   clv_session_config_free(c);
 }
 
-/* What a message ends with is there, wherever the file lies. */
+/* A message keeps its end, however long the path of the file is. */
 static void long_path_does_not_cut_the_end_of_a_message(void **state) {
   (void)state;
   char file[900], fix[300];

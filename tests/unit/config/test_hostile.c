@@ -132,7 +132,7 @@ static void hostile_overrides_are_refused(void **state) {
               "supported: write the value out");
 }
 
-/* Whatever the YAML library has to say goes into our error, nothing to the terminal. */
+/* Messages of the YAML library become part of the error; nothing is printed. */
 static void yaml_errors_print_nothing_to_stderr(void **state) {
   (void)state;
   static const char *const texts[] = {
@@ -158,7 +158,7 @@ static void yaml_errors_print_nothing_to_stderr(void **state) {
   assert_int_equal(printed, 0);
 }
 
-/* A cut anywhere before the last newline is an error with a place. */
+/* A file cut anywhere before its last newline is refused with a position. */
 static void truncated_session_file_is_refused_with_position(void **state) {
   (void)state;
   for (size_t len = 0; len + 1 < strlen(session_text); len++) {

@@ -5,7 +5,7 @@
  */
 #include "tests/unit/cpu/cpu_test.h"
 
-/* Training batch norm moves the running statistics; evaluation reads them. */
+/* Batchnorm updates its running statistics in training, and reads them in evaluation. */
 static void test_batchnorm_updates_statistics_only_in_training(void **state) {
   (void)state;
   clv_node_desc d = image_desc(CLV_OP_BATCHNORM, 3, 9, 4, 5);
@@ -26,8 +26,8 @@ static void test_batchnorm_updates_statistics_only_in_training(void **state) {
   node_done(&n);
 }
 
-/* What dropout keeps is decided by the row-major index: Philox block i/4, word i%4. */
-/* Whether dropout with probability p keeps element i. */
+/* The row-major index decides if dropout keeps an element: Philox block i/4, word i%4. */
+/* True if dropout with probability p keeps element i. */
 static bool keeps(const node *n, size_t i, double p) {
   uint32_t word[4];
   clv_rng_block(&n->a.key, (uint32_t)(i / 4), word);

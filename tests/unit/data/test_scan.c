@@ -55,11 +55,11 @@ static void scan_names_record_and_column_of_first_nan(void **state) {
   expect_bad(&some, (uint32_t[]){17, 499}, 2, "/x.npy: record 17, column 3 is nan");
 }
 
-/* Where a record is more than a row, the place is what NumPy would be asked for. */
+/* If a record has more than one dimension, the position is printed as NumPy's index. */
 static void scan_gives_the_numpy_index_inside_a_record(void **state) {
   (void)state;
   static double x[4 * 2 * 3];
-  x[1 * 6 + 1 * 3 + 2] = 1e300; /* f32 has no such number */
+  x[1 * 6 + 1 * 3 + 2] = 1e300; /* f32 cannot represent this number */
   CLV_AUTO(clv_scan_done) clv_scan s = {0};
   clv_err err;
   clv_dataset_options o = {.inputs_path = put_npy("d.npy", "<f8", "4, 2, 3", x, sizeof x)};
@@ -97,7 +97,7 @@ static void label_outside_the_range_is_found(void **state) {
   if (!strstr(first, "/y.npy: label of record 2, column 1 is -0.25")) fail_msg("%s", first);
 }
 
-/* A sample is spread over the whole file, and its size is what was asked for. */
+/* A sample is spread over the whole file and has the requested size. */
 static void sampled_scan_spreads_over_the_file(void **state) {
   (void)state;
   static float x[RECORDS * COLUMNS];

@@ -94,7 +94,7 @@ static void end_and_pad_token_options_are_applied(void **state) {
                &err);
 }
 
-/* A tokenizer.json of the fuzzer's corpus, which a NUL ends. */
+/* Writes a tokenizer.json of the fuzzer's corpus, which ends in a NUL there. */
 static const char *put_json(const char *name) {
   CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
   char path[80];
@@ -174,7 +174,7 @@ static void invalid_table_error_gives_line_and_column(void **state) {
   refused("x.tsv", "text\tlabel\n", "x.tsv: texts come as .csv or .jsonl");
 }
 
-/* Also in gzip, and in front of a later line, where files were joined. */
+/* Also inside gzip, and at the start of a later line, where files were joined. */
 static void byte_order_marks_are_skipped(void **state) {
   (void)state;
   static const char lines[] =
@@ -203,7 +203,7 @@ static void utf16_and_utf32_files_are_refused_by_name(void **state) {
   expect_error(CLV_INVALID, "iconv -f UTF-32", clv_dataset_open(&o, &ds, &err), &err);
 }
 
-/* 200 MB of zeros in 200 KB of gzip cost the memory of one record. */
+/* 200 MB of zeros, in 200 KB of gzip, cost the memory of one record. */
 static void oversized_record_is_refused_in_bounded_memory(void **state) {
   (void)state;
   static const char *const names[] = {"bomb.jsonl.gz", "bomb.csv.gz"};
@@ -225,7 +225,7 @@ static void oversized_record_is_refused_in_bounded_memory(void **state) {
   }
 }
 
-/* Seconds of this process for a table with `len` bytes after the header. */
+/* Returns the processor time in seconds for a table with `len` bytes after the header. */
 static double seconds_for(const char *more, size_t len, const char *name) {
   static const char head[] = "text,label,more\na,k,\n";
   CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
@@ -246,8 +246,8 @@ static double seconds_for(const char *more, size_t len, const char *name) {
          1e-6 * (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec);
 }
 
-/* 12 MB of empty lines take less time than one field of 12 MB. Each line cost a record once, and
- * took longer than all of that field. */
+/* 12 MB of empty lines must take less time than one field of 12 MB. If each line cost a record,
+ * they would take longer. */
 static void empty_lines_parse_faster_than_one_long_field(void **state) {
   (void)state;
   static const char *const kinds[] = {"\n\n", "\r\n"};

@@ -6,7 +6,7 @@
 #include "master/egress/egress.h"
 #include "tests/unit/files.h"
 
-/* Lines as the record writes them, without knowledge of their spelling. */
+/* Adds a line in the record's format. Does not use the product's writer. */
 static void add(clv_bytes *out, const clv_egress_line *l) { clv_egress_line_format(l, out); }
 
 static clv_egress_line line(clv_egress_event event, uint64_t attempt, int second) {
@@ -75,7 +75,8 @@ static void says(const clv_bytes *page, const char *part) {
   if (!strstr(page->data, part)) fail_msg("no \"%s\" in\n%s", part, page->data);
 }
 
-/* A training that was killed with 600 bytes allowed, and an evaluation that ended. */
+/* Returns a record of a training that was killed with 600 bytes allowed, and of an evaluation that
+ * ended. */
 static clv_bytes usual(void) {
   clv_bytes t = {0};
   const clv_egress_line lines[] = {
@@ -94,7 +95,7 @@ static clv_bytes usual(void) {
   return t;
 }
 
-/* A failure is of no stage and has no shape. */
+/* A failure belongs to no stage and has no shape. */
 static void what_a_worker_is_told_of_a_failure(void **state) {
   (void)state;
   clv_bytes t = {0};
@@ -149,7 +150,7 @@ static void empty_record_shows_zero_bytes(void **state) {
   }
 }
 
-/* Tags, quotes, a reversed direction and a forged line, in every text that is free. */
+/* Returns a record whose free texts have tags, quotes, right-to-left marks and a forged line. */
 static clv_bytes hostile(void) {
   static const char evil[] =
       "</td><script>alert(\"1\")</script><img src='http://x/'>&"
@@ -189,7 +190,7 @@ static void hostile_text_is_escaped_in_html_and_terminal(void **state) {
   clv_bytes_done(&t);
 }
 
-/* It refers to nothing outside itself. */
+/* The page refers to no other file or address. */
 static void html_page_has_no_external_references(void **state) {
   (void)state;
   clv_bytes t = usual(), html = page_of(&t, CLV_EGRESS_HTML);

@@ -19,7 +19,7 @@ typedef struct fixture {
   uint32_t n_seen, wanted;
   clv_state_save *queued[SEEN]; /* files that wait for the writer */
   uint32_t n_queued, n_withdrawn, n_written_at_once;
-  const char *path; /* of the file that `open` opens */
+  const char *path; /* path of the file that `open` opens */
 } fixture;
 
 static void on_program(void *user, clv_packet *p) {
@@ -89,7 +89,7 @@ static void closed(fixture *f) {
   free(f);
 }
 
-/* Until so many packets more have reached the program; the last one. */
+/* Runs the node until this many more packets have reached the program. Returns the last one. */
 static const clv_frame *pump(fixture *f, uint32_t more) {
   f->wanted = f->n_seen + more;
   clv_node_clear_interrupt(f->node);
@@ -114,7 +114,7 @@ static float *weights(fixture *f) {
   return item.data;
 }
 
-/* Reads the weights, which takes the compute thread: two items and STATE_DONE. */
+/* Reads the weights, which needs the compute thread: two items and STATE_DONE. */
 static void go_on(fixture *f) {
   ask(f, CLV_STATE_GET, 50, NULL);
   assert_int_equal(pump(f, 3)->kind, CLV_STATE_DONE);
@@ -148,7 +148,7 @@ static void answer_leaves_when_the_file_is_written(void **state) {
   for (size_t i = 0; i < save->n; i++)
     if (strcmp(save->list[i].name, "0.weight") == 0)
       assert_true(((const float *)save->list[i].data)[0] == 5);
-  ask(f, CLV_UNLOAD, 8, NULL); /* the names of the items were the module's */
+  ask(f, CLV_UNLOAD, 8, NULL); /* names of items pointed into the module */
   assert_int_equal(pump(f, 1)->kind, CLV_UNLOADED);
   assert_true(strncmp(save->list[0].name, "0.", 2) == 0);
   assert_int_equal(pthread_create(&thread, NULL, done_by_a_thread, f->queued[0]), 0);
@@ -177,7 +177,7 @@ static void failed_file_is_refused(void **state) {
   closed(f);
 }
 
-/* One file waits, the next was written but not answered yet. */
+/* One file waits; the next is written but not answered yet. */
 static void node_that_ends_withdraws_its_files(void **state) {
   (void)state;
   fixture *f = opened(POOL, WIDTH);

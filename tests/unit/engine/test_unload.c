@@ -62,7 +62,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* Until so many packets more have reached the program; the last one. */
+/* Runs the node until this many more packets have reached the program. Returns the last one. */
 static const clv_frame *pump(fixture *f, uint32_t more) {
   f->wanted = f->n_seen + more;
   clv_node_clear_interrupt(f->node);
@@ -103,7 +103,7 @@ static void call(fixture *f, uint64_t context, uint64_t id, uint32_t generation,
   call_wide(f, context, id, generation, deliver, WIDTH);
 }
 
-/* The backward of one call, with a vote, whose gradient comes along. */
+/* Sends the backward of one call with its gradient and a vote. */
 static void backward(fixture *f, uint64_t context, uint64_t id) {
   clv_err err = {0};
   clv_packet *p;
@@ -133,13 +133,14 @@ static void is(const clv_frame *f, clv_frame_kind kind, clv_code code) {
 
 /* ---- the tests ------------------------------------------------------------------------------- */
 
-/* Calls, a backward and a step that can be taken back; then the same again at the same index. */
+/* Calls, a backward and a step that can be rolled back; then the same with a new module of the same
+ * index. */
 static void repeated_load_and_unload_leaks_nothing(void **state) {
   fixture *f = *state;
   clv_module_counts sum;
   size_t bytes = 0;
   uint64_t context = 0;
-  for (uint32_t g = 0; g < 2600; g++) { /* more contexts than are remembered */
+  for (uint32_t g = 0; g < 2600; g++) { /* more contexts than there are tombstones */
     assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, g), CLV_OK);
     call(f, ++context, 5, g, false);
     backward(f, context, 5);
@@ -160,7 +161,7 @@ static void repeated_load_and_unload_leaks_nothing(void **state) {
   assert_int_equal(sum.stepped, 2600);
 }
 
-/* Kept for their sizes, which that module alone had. */
+/* Tensors are pooled by size, and only that module used these sizes. */
 static void unload_frees_pooled_tensors_of_its_sizes(void **state) {
   fixture *f = *state;
   size_t bytes[2];
@@ -195,7 +196,7 @@ static void unload_is_refused_while_a_context_used_it(void **state) {
   is(pump(f, 2), CLV_UNLOADED, CLV_OK);
 }
 
-/* Running statistics are kept for a context that may give its step up. */
+/* Running statistics are backed up for a context that may roll back its step. */
 static void unload_is_refused_while_statistics_may_revert(void **state) {
   fixture *f = *state;
   clv_err err = {0};
@@ -243,7 +244,7 @@ static void late_frame_does_not_reach_a_newer_generation(void **state) {
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, UINT32_MAX), CLV_PRECONDITION);
 }
 
-/* A call that waits for its input stands before it, and one behind it keeps the module. */
+/* A call before UNLOAD waits for its input; a call after it keeps the module loaded. */
 static void unload_waits_for_earlier_calls(void **state) {
   fixture *f = *state;
   clv_err err = {0};
@@ -253,7 +254,7 @@ static void unload_waits_for_earlier_calls(void **state) {
   assert_ok(clv_packet_add_arg(p, 1000, true, NULL, &err));
   post(f, p, 0);
   unload(f, 0, 0);
-  end(f, 3, false); /* takes it out of the queue */
+  end(f, 3, false); /* takes the call out of the queue */
   assert_int_equal(pump(f, 2)->kind, CLV_UNLOADED);
   assert_int_equal(f->seen[0]->frame.kind, CLV_ENDED);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 1), CLV_OK);
@@ -270,8 +271,8 @@ static void unload_waits_for_earlier_calls(void **state) {
   is(pump(f, 2), CLV_UNLOADED, CLV_OK);
 }
 
-/* A call that waits for its input holds up UNLOAD. A step and a REVERT come behind UNLOAD, and
- * their contexts end before they are taken. */
+/* A call that waits for its input blocks UNLOAD. A step and a REVERT are queued after UNLOAD, and
+ * their contexts end before they run. */
 static void unload_is_refused_while_a_change_is_pending(void **state) {
   fixture *f = *state;
   clv_err err = {0};

@@ -25,7 +25,7 @@ typedef struct rig_options {
   bool evaluation, split_backward, transient_weights, bf16;
   bool no_input_grad[CLV_MAX_INPUTS];
   const char *frozen[4];
-  int threads; /* 0: one */
+  int threads; /* 0 means one */
 } rig_options;
 
 static inline void *take(size_t bytes) {
@@ -35,7 +35,7 @@ static inline void *take(size_t bytes) {
   return p;
 }
 
-/* Numbers in [-1, 1) of the buffer's dtype; class indices 0, 1, 2, 0... */
+/* Draws numbers in [-1, 1) of the buffer's dtype, or class indices 0, 1, 2, 0... */
 static inline void fill(void *dst, clv_dtype dtype, size_t n, uint32_t stream) {
   clv_rng_key key = {.seed = 77, .layer = stream};
   float *f = take(n * sizeof *f);
@@ -72,7 +72,7 @@ static inline void rig_memory(rig *r) {
   clv_params_init(r->g, r->params, r->block);
 }
 
-/* Takes the graph over. */
+/* Makes a plan of the graph, which it frees with the rig. */
 static inline rig rig_new(clv_graph *g, const rig_options *o) {
   rig r = {.g = g};
   clv_plan_options po = {.backend = o->backend,
@@ -112,7 +112,7 @@ static inline void rig_done(rig *r) {
   }
 }
 
-/* Parameters and their gradients where the backend computes, and back. */
+/* Copies parameters and gradients to the backend's memory, and back. */
 static inline void lend(rig *r, char **ret_block, char **ret_grads) {
   const clv_backend *b = r->plan->backend;
   *ret_block = r->block;
@@ -166,7 +166,7 @@ static inline void backward_weight(rig *r, clv_call *c, bool accumulate) {
   take_back(r, block, grads);
 }
 
-/* Another call may run between two phases: nothing in the scratch survives. */
+/* Fills the scratch with NaN, because another call may run between two phases and overwrite it. */
 static inline void poison(rig *r) {
   assert_ok(
       clv_backend_fill(r->plan->backend, r->plan->scratch, 0xFF, r->plan->info.scratch_bytes, err));

@@ -13,7 +13,7 @@ static int add_embedding(clv_graph *g, int x) {
   return add_node(g, CLV_OP_EMBEDDING, 0, x, -1, v, 2);
 }
 
-/* Words, and an lstm, which only ref has. */
+/* Returns a text model with an lstm, for which only ref has a kernel. */
 static clv_graph *words(void) {
   int x;
   clv_graph *g = new_graph(CLV_I64, CLV_SHAPE(3, 4), &x);
@@ -23,7 +23,8 @@ static clv_graph *words(void) {
   return g;
 }
 
-/* A loss over labels, a value that several read, an input that nobody does. */
+/* Returns a loss over labels, with a value that is read several times and an input that is not
+ * read. */
 static clv_graph *labelled(void) {
   int x, labels, unused;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
@@ -36,7 +37,7 @@ static clv_graph *labelled(void) {
   return g;
 }
 
-/* The value that comes in is the one that leaves. */
+/* Returns a graph whose output is its input. */
 static clv_graph *nothing(void) {
   int x;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 3, 2), &x);
@@ -44,7 +45,7 @@ static clv_graph *nothing(void) {
   return g;
 }
 
-/* Rows of which there are none, up to their mean, which is not a number. */
+/* Returns a graph over no rows, up to their mean, which is NaN. */
 static clv_graph *no_rows(void) {
   int x;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 0, 3), &x);
@@ -63,7 +64,7 @@ static void assert_same(const rig *a, const rig *b) {
   for (int i = 0; i < a->n_in; i++) same(a->din[i], b->din[i], a->in_bytes[i], "input gradient");
 }
 
-/* A second call between the phases of the first, which adds to its gradients. */
+/* Runs a second call between the phases of the first one, which adds to its gradients. */
 static void two_calls(rig *r) {
   clv_call *c[2];
   for (int i = 0; i < 2; i++) {
@@ -111,7 +112,7 @@ static void device_plan_gives_host_bits(void **state) {
     same_as(clv_backend_cpu(), true);
 }
 
-/* What nobody computes is zero there too. */
+/* Gradients that are not computed are zero on the device too. */
 static void frozen_gradients_match_host_and_empty_loss_is_nan(void **state) {
   (void)state;
   rig_options o = {.backend = clv_backend_ref(), .frozen = {"4.weight", "1.bias"}};
@@ -140,7 +141,7 @@ static void frozen_gradients_match_host_and_empty_loss_is_nan(void **state) {
   clv_graph_free(g);
 }
 
-/* A kernel refuses its values when it runs, which is known at the end of the phase. */
+/* A kernel refuses its values while it runs, which is known at the end of the phase. */
 static void late_kernel_refusal_names_layer_and_element(void **state) {
   (void)state;
   rig r = rig_new(
@@ -185,7 +186,7 @@ static void device_error_fails_forward_and_next_succeeds(void **state) {
   forward(&r, c);
   uint64_t before = far.finished;
   backward_weight(&r, (backward_input(&r, c, false), c), false);
-  assert_int_equal(far.finished - before, 3); /* once a phase, and once for the weights */
+  assert_int_equal(far.finished - before, 3); /* one finish per phase, and one for the weights */
   clv_plan_call_put(r.plan, c);
   rig_done(&r);
 }
@@ -196,7 +197,7 @@ static clv_code has_none(const clv_backend *b, const clv_node_desc *d, clv_kerne
   return clv_fail(err, CLV_UNIMPLEMENTED, "no op %d here", (int)d->op);
 }
 
-/* ref's kernels are the host's. */
+/* the kernels of ref compute in host memory. */
 static void device_plan_does_not_fall_back_to_ref(void **state) {
   (void)state;
   clv_backend b = *far_backend(clv_backend_cpu());

@@ -46,7 +46,7 @@ static void packed_row_count_follows_the_batch(void **state) {
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-/* Each over [N, S, F], in front of attention that reads the lengths. */
+/* Each op over [N, S, F], before attention that reads the lengths. */
 static void ops_that_mix_sequences_refuse_packing(void **state) {
   (void)state;
   static const struct {
@@ -86,13 +86,14 @@ static void ops_that_mix_sequences_refuse_packing(void **state) {
     join(g, CLV_OP_ATTENTION, 6, (int[]){x, x, x, at}, 4, &heads, 1);
     int n = all[i].values[0].key ? all[i].values[1].key ? 2 : 1 : 0;
     int y = add_node(g, all[i].op, 7, x, -1, all[i].values, n);
-    if (all[i].op == CLV_OP_SLICE) add_plain(g, CLV_OP_FLATTEN, 8, y); /* not the first place */
+    /* a slice of another position than the first */
+    if (all[i].op == CLV_OP_SLICE) add_plain(g, CLV_OP_FLATTEN, 8, y);
     assert_fails(clv_graph_pack(g, &p, err), CLV_INVALID, all[i].text);
     clv_graph_free(g);
   }
 }
 
-/* Over tokens as images of one column: [N, S, H, W]. */
+/* Tokens as images of one column: [N, S, H, W]. */
 static void image_ops_refuse_packing(void **state) {
   (void)state;
   const clv_attr_value sizes[] = {int_attr(CLV_ATTR_KERNEL, 1), int_attr(CLV_ATTR_OUT, 3)};

@@ -6,7 +6,8 @@
 
 static const char *const backends[] = {"cpu", "ref"};
 
-/* Never less than a plan of either backend, and what the first says. */
+/* Asserts that the estimate of saved tensors is never below the plan of either backend, and equals
+ * the first one's. */
 static void agrees(clv_graph *(*make)(void), rig_options o, bool want, const char *what) {
   for (int i = 0; i < 2; i++) {
     o.backend = i ? clv_backend_ref() : clv_backend_cpu();
@@ -51,14 +52,15 @@ static clv_graph *norm(void) {
   return g;
 }
 
-/* The second layer of parameters stands beside what the output is made of. */
+/* Returns a graph whose second layer with parameters does not lead to the output. */
 static clv_graph *dead_branch(void) {
   clv_graph *g = two_linears();
   g->output = 1;
   return g;
 }
 
-/* Its values are computed again, the weights of the first layer with them. */
+/* Returns a graph that recomputes its values, for which the first layer's weights are read
+ * again. */
 static clv_graph *again(void) {
   clv_graph *g = two_linears();
   for (int i = 1; i < g->n_nodes; i++) g->nodes[i].recompute = 1;
@@ -90,7 +92,7 @@ static void layers_after_a_trainable_one_read_their_weights(void **state) {
   agrees(again, behind, true, "computed again");
 }
 
-/* As PyTorch keeps the weight of a batchnorm for backward, whatever is wanted. */
+/* PyTorch saves a batchnorm's weight for backward too, whichever gradients are wanted. */
 static void trainable_batchnorm_reads_its_weight(void **state) {
   (void)state;
   agrees(norm, data, true, "batchnorm over data");

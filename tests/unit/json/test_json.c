@@ -53,7 +53,7 @@ static void invalid_json_is_located(void **state) {
   static const char *const cases[][2] = {
       {"", "f.json:1:1: the text ends where a value should be"},
       {"[1,\n \xc3\xa9]", "f.json:2:2: no JSON value begins here"},
-      {"[\"\xc3\xa9\", x]", "f.json:1:7: no JSON value"}, /* characters, not bytes */
+      {"[\"\xc3\xa9\", x]", "f.json:1:7: no JSON value"}, /* columns count characters, not bytes */
       {"[1 2]", "f.json:1:4: ',' or ']' is expected here"},
       {"{\"a\" 1}", "f.json:1:6: ':' is expected here"},
       {"{1: 2}", "f.json:1:2: a text is expected here, found a number"},

@@ -8,7 +8,7 @@
 
 static const char reason[] = "the peer's certificate was revoked";
 
-/* The first lane ends as soon as something is sent on it. */
+/* A link that was dialled; its first lane ends when a frame is sent on it. */
 typedef struct dialled {
   clv_lane *first;
   uint32_t dials, ends;

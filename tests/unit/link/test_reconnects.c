@@ -11,7 +11,7 @@
 enum { LANES = 2, MOST = 64, LEASE_MS = 60000, KINDS = 40 };
 #define MS UINT64_C(1000000)
 
-/* One stream of the test, with the frames that were sent on it. */
+/* A stream of the test, with the frames that were sent on it. */
 typedef struct stream {
   clv_lane *lane;
   uint32_t index;
@@ -27,7 +27,7 @@ static struct {
   stream streams[KINDS];
   uint32_t n_streams;
   uint64_t now;
-  clv_code refusal; /* how dialling fails; CLV_OK: it does not */
+  clv_code refusal; /* error of dialling; CLV_OK: dialling succeeds */
   const char *refusal_text;
   uint32_t packets, ends;
   char end_text[CLV_ERR_TEXT];
@@ -189,7 +189,7 @@ static void unreceived_messages_are_sent_again(void **state) {
   hear_packets(first, 3);
   end_stream(first, CLV_UNAVAILABLE);
   assert_true(clv_link_is_mending(w.link));
-  send_frames(2); /* they wait */
+  send_frames(2); /* these frames wait */
   (void)clv_link_tend(w.link);
   stream *second = &w.streams[LANES];
   assert_int_equal(second->n, 1);
@@ -250,7 +250,7 @@ static void decisions_of_the_peer_end_the_link(void **state) {
   }
 }
 
-/* Redials until the link ends. Returns after how many ms. */
+/* Redials until the link ends. Returns the time in ms. */
 static uint64_t time_until_end(void) {
   uint64_t began = w.now, due;
   while ((due = clv_link_tend(w.link)) != UINT64_MAX) w.now = CLV_MAX(due, w.now + 1);
@@ -299,7 +299,7 @@ static void attach_waits_for_the_end_of_the_earlier_connection(void **state) {
   hear_attach(second, 0, 1, 2);
   assert_true(first->cancelled);
   assert_int_equal(second->n, 0);
-  hear_packets(first, 2); /* what had come before */
+  hear_packets(first, 2); /* received before */
   hear_attach(third, 0, 2, 1);
   assert_true(second->cancelled);
   end_stream(second, CLV_CANCELLED);
@@ -332,7 +332,7 @@ static void waiting_connection_that_ended_is_forgotten(void **state) {
   begin(false);
   stream *second = accept_stream();
   hear_attach(second, 0, 1, 0);
-  second->full = true; /* it has ended, and the link does not know yet */
+  second->full = true; /* the stream has ended, and the link has not noticed yet */
   end_stream(&w.streams[0], CLV_CANCELLED);
   assert_int_equal(w.ends, 0);
   end_stream(second, CLV_CANCELLED);
@@ -369,7 +369,7 @@ static void ack_goes_with_the_next_message(void **state) {
   assert_int_equal(w.link->writer->n_coalesced, 0);
   assert_int_equal(s->n, 2);
   for (int i = 0; i <= CLV_WIRE_BUNDLED; i++) hear_packets(s, ACK_MESSAGES);
-  assert_int_equal(count_kind(s, CLV_ACK), 1); /* there was no room for more */
+  assert_int_equal(count_kind(s, CLV_ACK), 1); /* there was no space for more */
   end();
 }
 

@@ -64,14 +64,15 @@ static void only_adapters_and_named_modules_learn(void **state) {
           : FRONT "  - {name: m, at: w1, " LAYERS ", lora: {targets: [query], r: 4}}\n" HEAD,
         &c);
     learns(&b->stages[1], i ? more : adapters, i ? 4 : 2);
-    assert_int_equal(b->stages[0].n_learning_params, 2); /* stages without lora learn as ever */
+    /* stages without lora are trained as before */
+    assert_int_equal(b->stages[0].n_learning_params, 2);
     assert_int_equal(b->stages[1].first_layer, 1);
-    assert_int_equal(b->stages[2].first_layer, 3); /* nobody's number has changed */
+    assert_int_equal(b->stages[2].first_layer, 3); /* numbers of layers do not change */
     assert_int_equal(clv_params_find(b->stages[1].params, adapters[0])->shape.dim[0], i ? 8 : 4);
   }
 }
 
-/* A session file with it, written and read again; without it nothing is written. */
+/* Writes a session with lora and reads it again; without lora, no such key is written. */
 static void lora_config_round_trips(void **state) {
   (void)state;
   for (int with = 0; with < 2; with++) {
@@ -141,8 +142,8 @@ static clv_code made(const char *train, const char *front, const char *head, clv
   return clv_blueprint_new(c, &CLV_SHAPE(1, 9), CLV_I64, &b, err);
 }
 
-/* Adapters are drawn from the seed, whatever file the base has; and they add to what the base
- * does, so that its layer has to hide by itself. */
+/* Adapters are drawn from the seed, and add to the base's output. So a layer with a known base file
+ * must hide by the base alone, which it does not. */
 static void adapters_do_not_hide_a_known_or_frozen_layer(void **state) {
   (void)state;
   static const struct {
@@ -165,7 +166,7 @@ static void adapters_do_not_hide_a_known_or_frozen_layer(void **state) {
   }
 }
 
-/* A layer that begins with 0 is known to everybody. */
+/* A layer whose first values are 0 is known to everyone. */
 static void zero_initialized_layer_counts_as_known(void **state) {
   (void)state;
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;

@@ -12,7 +12,8 @@
 
 #include "master/report/report.h"
 
-/* Stage s1 at worker-1 and s2 at worker-2 of one session, and a stranger's session at worker-2. */
+/* Stage s1 at worker-1 and s2 at worker-2 of one session, and another identity's session at
+ * worker-2. */
 static clv_status_module modules[] = {
     {.index = 1, .name = "s1", .is_stage = true, .calls_per_s = 4},
     {.index = 2, .name = "s2", .is_stage = true, .calls_per_s = 4},
@@ -126,7 +127,8 @@ static void long_round_trip_to_a_peer_is_named(void **state) {
   says(&second[0], "stage s2 waits for s1 on worker-1 80 %: 80 ms round trip, 9.0 waits a second");
 }
 
-/* Not every program is a pipeline: whose values a module waits for is not known by its number. */
+/* Not every program is a pipeline, so the number of a module does not tell for whose values it
+ * waits. */
 static void program_module_is_named_instead_of_a_stage(void **state) {
   (void)state;
   static clv_status_module encoder[] = {{.index = 1, .name = "encoder", .calls_per_s = 4}};
@@ -143,7 +145,7 @@ static void program_module_is_named_instead_of_a_stage(void **state) {
   says(&second[0], "waiting 100 %: module encoder on worker-1 computes 95 %");
 }
 
-/* Waits that are shorter than a round trip are not for one. */
+/* A wait that is shorter than a round trip is not attributed to a link. */
 static void waits_shorter_than_a_round_trip_blame_the_master(void **state) {
   (void)state;
   links[1][0].waiting_share = 0.9;
@@ -154,7 +156,7 @@ static void waits_shorter_than_a_round_trip_blame_the_master(void **state) {
        "trip)");
 }
 
-/* A PING that stands in line at a busy host does not make its link the reason. */
+/* A PING that waits in the queue of a busy host does not make its link the cause. */
 static void slow_ping_of_a_busy_host_does_not_blame_the_link(void **state) {
   (void)state;
   shares(&first, 0.75, 0.25, 0);
@@ -166,7 +168,7 @@ static void slow_ping_of_a_busy_host_does_not_blame_the_link(void **state) {
   says(&second[0], "waiting for the master 97 %: 13 ms round trip, 52 waits a second");
 }
 
-/* The master only waits as well: who computes is named, wherever the packets came from. */
+/* The master also waits, so the module that computes is named, from wherever the packets came. */
 static void computing_stage_is_named_as_the_cause(void **state) {
   (void)state;
   shares(&first, 0.95, 0.05, 0);
@@ -232,7 +234,7 @@ static void core_wait_names_the_computing_session(void **state) {
   shares(&second[0], 0.2, 0.2, 0.6);
   shares(&second[1], 0.9, 0.1, 0);
   says(&second[0], "waiting for the cores 60 %: session heavy computes");
-  workers[1].n_sessions = 1; /* it is somebody else's and not shown */
+  workers[1].n_sessions = 1; /* another identity's sessions are not shown */
   says(&second[0], "waiting for the cores 60 %: a session of another identity computes");
 }
 

@@ -37,7 +37,7 @@ static const char *seal(const char *file, const char *name, size_t len, size_t s
   return at(file);
 }
 
-/* Reads a sealed file to its end, and checks each byte that it is given. */
+/* Reads a sealed file to its end, and checks each byte of its content. */
 static clv_code unseal(const char *path, const char *name, const clv_seal_key *with, size_t *ret,
                        clv_err *err) {
   CLV_AUTO(clv_sealed_reader_freep) clv_sealed_reader *r = NULL;

@@ -17,7 +17,7 @@ enum { N = 3000, BYTES = N * 4, LONG = CLV_BASE_CHUNK_BYTES / 4 + N };
 
 static clv_err err;
 
-/* How often a part was asked for; fails while `refusals` are left. */
+/* Source of a base that counts requests for parts. Fails while `refusals` are left. */
 typedef struct source {
   int fills, refusals;
 } source;
@@ -30,7 +30,7 @@ static clv_code fill(void *user, size_t first, size_t n, void *to, clv_err *e) {
   return CLV_OK;
 }
 
-/* It has the numbers of `fill`. */
+/* Asserts that x has the numbers that `fill` writes. */
 static void is_filled(const float *x, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (x[i] != (float)(i + 7)) fail_msg("number %zu is %g", i, (double)x[i]);
@@ -74,7 +74,7 @@ static size_t left_there(void) {
   return left;
 }
 
-/* By way of parts, and waited for. */
+/* The base is filled in parts, and a second request waits for it. */
 static void base_is_stored_once_per_device(void **state) {
   (void)state;
   clv_bases *b = opened();
@@ -126,7 +126,7 @@ static void freed_device_memory_is_zeroed(void **state) {
   clv_bases_free(b);
 }
 
-/* It has no memory, the file is damaged, the device is gone when what was put is waited for. */
+/* Three failures: no memory; a damaged file; the device is lost when the copy is waited for. */
 static void failed_acquire_frees_device_memory(void **state) {
   static const clv_code codes[] = {CLV_EXHAUSTED, CLV_DATA_LOSS, CLV_INTERNAL};
   (void)state;

@@ -27,7 +27,8 @@ static clv_base_key key_of(const char *owner, const char *name) {
       .owner = owner, .artifact = {{1}}, .name = name, .dtype = CLV_F32, .shape = CLV_SHAPE(N)};
 }
 
-/* How often a part was asked for; fails while `refusals` are left; waits while `slow`. */
+/* Source of a base that counts requests for parts. Fails while `refusals` are left; waits while
+ * `slow`. */
 typedef struct source {
   int fills, refusals;
   bool slow, started;
@@ -43,7 +44,7 @@ static clv_code fill(void *user, size_t first, size_t n, void *to, clv_err *e) {
   return CLV_OK;
 }
 
-/* It has the numbers of `fill`. */
+/* Asserts that x has the numbers that `fill` writes. */
 static void is_filled(const float *x, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (x[i] != (float)(i + 7)) fail_msg("number %zu is %g", i, (double)x[i]);
@@ -84,7 +85,7 @@ static void same_key_shares_one_copy(void **state) {
   clv_bases_free(b);
 }
 
-/* Whatever of the key differs. */
+/* Each field of the key makes a difference. */
 static void different_key_gets_its_own_copy(void **state) {
   (void)state;
   clv_bases *b = opened();
@@ -116,7 +117,8 @@ static void write_to_a_base_kills_the_process(void **state) {
   }
   int status;
   assert_int_equal(waitpid(child, &status, 0), child);
-  assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) != 0); /* a sanitizer reports and exits */
+  /* a sanitizer reports the fault and exits */
+  assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) != 0);
   clv_tensor_unref(t);
   clv_bases_free(b);
 }
@@ -155,7 +157,7 @@ static void waiter_during_a_fill_can_leave_or_take_over(void **state) {
   assert_int_equal(clv_bases_acquire(b, &key, &impatient, fill, &own, &t, &err), CLV_CANCELLED);
   assert_int_equal(own.fills, 0);
   __atomic_store_n(&s.slow, false, __ATOMIC_RELEASE);
-  t = taken(b, "a", "w", &own); /* after the first has failed, or because it has */
+  t = taken(b, "a", "w", &own); /* after the first one failed, or because it did */
   pthread_join(thread, NULL);
   assert_int_equal(k.code, CLV_DATA_LOSS);
   assert_int_equal(own.fills, 1);

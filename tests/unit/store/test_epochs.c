@@ -37,7 +37,7 @@ static void older_epoch_is_refused_after_a_restart(void **state) {
   assert_int_equal(enter(e, "spiffe://b/m", 1, 1, 1, &changed), CLV_OK); /* of another identity */
   assert_int_equal(enter(e, "spiffe://a/m", 2, 1, 1, &changed), CLV_OK);
   clv_epochs_free(e);
-  e = opened(folder); /* the worker was started again */
+  e = opened(folder); /* as after a restart of the worker */
   assert_int_equal(enter(e, "spiffe://a/m", 1, 2, 1, &changed), CLV_PRECONDITION);
   assert_non_null(strstr(err.text, "attempt 2 of this session is refused: attempt 3, a newer one"));
   assert_int_equal(enter(e, "spiffe://a/m", 1, 3, 1, &changed), CLV_OK);
@@ -58,7 +58,8 @@ static void remembered_sessions_per_identity_are_bounded(void **state) {
     assert_int_equal(enter(e, "spiffe://a/m", (uint8_t)i, 2, 1, &changed), CLV_OK);
   assert_int_equal(enter(e, "spiffe://a/m", 36, 1, 1, &changed), CLV_PRECONDITION);
   assert_int_equal(enter(e, "spiffe://b/m", 1, 1, 1, &changed), CLV_PRECONDITION);
-  assert_int_equal(enter(e, "spiffe://a/m", 35, 1, 1, &changed), CLV_OK); /* forgotten */
+  /* the oldest entry was dropped */
+  assert_int_equal(enter(e, "spiffe://a/m", 35, 1, 1, &changed), CLV_OK);
   clv_epochs_free(e);
 }
 

@@ -30,7 +30,7 @@ static clv_states *opened(void) {
   return s;
 }
 
-/* Of so many numbers. */
+/* Saves a file with `n` numbers. */
 static clv_code save(clv_states *s, const char *who, uint64_t most, const char *name, int64_t n) {
   clv_sha256 digest;
   uint64_t bytes;
@@ -42,7 +42,7 @@ static clv_code save(clv_states *s, const char *who, uint64_t most, const char *
   return code;
 }
 
-/* The first number of the file, or a code below 0. */
+/* Returns the first number of the file, or a negative code. */
 static int first_of(clv_states *s, const char *who, const char *name, size_t most) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   clv_code code = clv_states_open_file(s, who, name, most, NULL, &f, &err);
@@ -62,7 +62,7 @@ static void state_is_visible_only_to_its_identity(void **state) {
   numbers[0] = 6;
   assert_int_equal(save(s, B, 1 << 20, "x", 100), CLV_OK);
   clv_states_free(s);
-  s = opened(); /* the worker was started again */
+  s = opened(); /* as after a restart of the worker */
   assert_int_equal(first_of(s, A, "x", 1 << 20), 5);
   assert_int_equal(first_of(s, B, "x", 1 << 20), 6);
   assert_int_equal(first_of(s, A, "x", 100), -CLV_EXHAUSTED);
@@ -97,10 +97,10 @@ static void state_quota_counts_stored_files(void **state) {
   assert_int_equal(save(s, A, 0, "x", 10), CLV_EXHAUSTED);
   assert_non_null(strstr(err.text, "allow[].state_bytes"));
   assert_int_equal(save(s, A, 12288, "x", 10), CLV_OK);
-  assert_int_equal(save(s, A, 12288, "y", 2000), CLV_OK); /* two times 4 KiB */
+  assert_int_equal(save(s, A, 12288, "y", 2000), CLV_OK); /* two files of 4 KiB */
   assert_int_equal(save(s, A, 12288, "z", 10), CLV_EXHAUSTED);
   assert_int_equal(save(s, B, 4096, "z", 10), CLV_OK);
-  assert_int_equal(save(s, A, 12288, "y", 2000), CLV_OK); /* over itself */
+  assert_int_equal(save(s, A, 12288, "y", 2000), CLV_OK); /* replaces itself */
   assert_int_equal(save(s, A, 12288, "x", 2000), CLV_EXHAUSTED);
   assert_int_equal(save(s, A, 12288, "y", 10), CLV_OK);
   clv_states_free(s);
@@ -114,7 +114,7 @@ static void state_quota_counts_stored_files(void **state) {
 
 /* ---- writers --------------------------------------------------------------------------------- */
 
-/* A save that stops behind its data until the test lets it go on. */
+/* A save that stops after its data until the test lets it continue. */
 typedef struct slow_save {
   clv_states *s;
   const char *name;
@@ -194,7 +194,7 @@ static void two_sessions_at_once_keep_the_quota(void **state) {
   end_slow_save(&first);
   assert_int_equal(first.code, CLV_OK);
   slow_save less = {.s = s, .name = "q2", .n = 10, .most = most};
-  begin_slow_save(&less); /* the old file of 8 KiB counts until the new one is there */
+  begin_slow_save(&less); /* the old file of 8 KiB counts until the new one is complete */
   assert_int_equal(save(s, A, most, "q3", 10), CLV_EXHAUSTED);
   end_slow_save(&less);
   assert_int_equal(save(s, A, most, "q3", 10), CLV_OK);
@@ -257,9 +257,9 @@ static void cancelled_save_leaves_the_old_file(void **state) {
 
 /* ---- the disk -------------------------------------------------------------------------------- */
 
-static int fsync_error; /* 0: the disk is well */
+static int fsync_error; /* error of fsync; 0: none */
 
-/* In place of libc's. */
+/* Replaces fsync of the C library. */
 int fsync(int fd) {
   (void)fd;
   errno = fsync_error;
@@ -328,7 +328,7 @@ static void lists_are_sorted_and_have_pages(void **state) {
   clv_states_free(s);
 }
 
-/* A folder stands where the file should. */
+/* A folder at the path of the file. */
 static void disk_error_is_returned_as_unavailable(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};

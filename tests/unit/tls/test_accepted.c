@@ -15,7 +15,7 @@ enum { PLACES = 4, BUFFER = 16384 };
 /* ---- an admission of the test's own ---------------------------------------------------------- */
 
 static struct {
-  clv_tls_decision judged, entered; /* what it answers */
+  clv_tls_decision judged, entered; /* decisions that the callbacks return */
   unsigned judges, held, sheds;
   bool client;
   char uri[100], issuer[100], serial[80], address[64];
@@ -59,7 +59,7 @@ static int listener;
 static struct sockaddr_in at_port;
 
 typedef struct pair {
-  int here, there; /* accepted; the client's */
+  int here, there; /* sockets: the accepted one and the client's */
   bool taken;
   SSL *server, *client;
   BIO *in, *out;
@@ -89,7 +89,8 @@ static void hang_up(pair *p) {
   ERR_clear_error();
 }
 
-/* What has come goes in, one step, what was said goes out: but not what is said by a failure. */
+/* Passes received bytes to the server, makes one step, and sends its output, but not that of a
+ * failed step. */
 static bool step(pair *p) {
   char data[BUFFER];
   char *said = NULL;
@@ -103,7 +104,7 @@ static bool step(pair *p) {
   return true;
 }
 
-/* The whole handshake; whether the server took it. */
+/* Runs the handshake to its end. Returns true if the server accepted it. */
 static bool shake(pair *p) {
   bool alive = true;
   p->client = SSL_new(client_ctx);
@@ -119,7 +120,7 @@ static bool shake(pair *p) {
   return alive && SSL_is_init_finished(p->server);
 }
 
-/* The alert that the client reads, or -1: a connection that was closed, or stays open. */
+/* Returns the alert that the client reads; -1: none, the connection was closed or stays open. */
 static int alert_of(pair *p) {
   char byte;
   if (SSL_read(p->client, &byte, 1) > 0) return -1;
@@ -215,7 +216,7 @@ static void refusal_sends_its_alert_and_is_counted(void **state) {
   refused(CLV_TLS_NO_CLIENT, SSL_AD_UNSUPPORTED_CERTIFICATE, CLV_TLS_FAILURE_BAD_CERTIFICATE);
 }
 
-/* Whether the door hears of a client that shows a certificate of this usage. */
+/* True if the callback sees a client whose certificate has this usage. */
 static bool is_client(const char *name, const char *eku) {
   const by_hand how = {.name = name, .days = 1, .san = "URI:spiffe://cleave/x", .eku = eku};
   SSL_CTX *usual_ctx = client_ctx;
@@ -240,10 +241,11 @@ static bool is_client(const char *name, const char *eku) {
 static void certificate_without_client_usage_is_no_client(void **state) {
   (void)state;
   assert_true(is_client("both", "serverAuth,clientAuth"));
-  assert_false(is_client("none", NULL)); /* OpenSSL takes it */
+  assert_false(is_client("none", NULL)); /* OpenSSL accepts it */
 }
 
-/* Between the certificate and the proof of its key another one has taken the last place. */
+/* Between the certificate and the proof of its key, another connection takes the last free one of
+ * the quota. */
 static void late_quota_refusal_closes_the_connection(void **state) {
   (void)state;
   uint64_t before = failures(CLV_TLS_FAILURE_QUOTA);
@@ -251,7 +253,7 @@ static void late_quota_refusal_closes_the_connection(void **state) {
   door.entered = CLV_TLS_OVER_QUOTA;
   pair p = dial();
   (void)shake(&p);
-  assert_int_equal(recv(p.here, &byte, 1, 0), 0); /* shut */
+  assert_int_equal(recv(p.here, &byte, 1, 0), 0); /* the connection was shut down */
   assert_int_equal(door.held, 0);
   hang_up(&p);
   assert_int_equal(door.held, 0);
@@ -263,7 +265,7 @@ static void tls_sessions_are_not_resumable(void **state) {
   char byte;
   pair p = dial();
   assert_true(shake(&p));
-  (void)SSL_read(p.client, &byte, 1); /* where tickets would be */
+  (void)SSL_read(p.client, &byte, 1); /* this is where session tickets would be read */
   assert_false(SSL_SESSION_is_resumable(SSL_get_session(p.client)));
   hang_up(&p);
 }
@@ -273,7 +275,8 @@ static bool is_open(const pair *p) {
   return recv(p->there, &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0;
 }
 
-/* Silent ones go first, the oldest of them; those that are in stay. */
+/* Silent connections are closed first, the longest silent one before the others; accepted
+ * connections stay. */
 static void longest_silent_handshake_is_shed_first(void **state) {
   (void)state;
   pair in = dial();
@@ -286,7 +289,7 @@ static void longest_silent_handshake_is_shed_first(void **state) {
   assert_true(late.taken && door.sheds == 1);
   assert_false(is_open(&first));
   assert_true(is_open(&second) && is_open(&late));
-  hang_up(&first); /* gone already: its place is not given back twice */
+  hang_up(&first); /* it has ended already, so its quota is not returned twice */
   pair later = dial();
   assert_true(later.taken && door.sheds == 2);
   assert_false(is_open(&second));
@@ -313,7 +316,8 @@ static void full_server_refuses_new_connections(void **state) {
   hang_up(&late);
 }
 
-/* A server's object that nobody has announced comes from somewhere that is not guarded. */
+/* A server-side TLS object without an announced connection is not guarded, so its handshake
+ * fails. */
 static void unannounced_connection_fails_its_handshake(void **state) {
   (void)state;
   pair p = dial();
@@ -330,8 +334,8 @@ static void unannounced_connection_fails_its_handshake(void **state) {
   hang_up(&p);
 }
 
-/* Both ends show the same certificate here: the caller's connection that is open ends, and a caller
- * that looks at the list refuses this server. */
+/* Both ends have the same certificate. Revoking it ends the caller's open connection, and a caller
+ * that reads the list refuses this server. */
 static void revocation_ends_open_connections(void **state) {
   (void)state;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
@@ -348,7 +352,7 @@ static void revocation_ends_open_connections(void **state) {
   assert_false(clv_tls_is_peer_revoked("spiffe://cleave/worker-2"));
   assert_int_equal(clv_tls_accepted_recheck(NULL, NULL), 1);
   assert_int_equal(clv_tls_accepted_recheck(NULL, NULL), 0);
-  assert_int_equal(recv(p.here, &byte, 1, 0), 0); /* shut */
+  assert_int_equal(recv(p.here, &byte, 1, 0), 0); /* the connection was shut down */
   hang_up(&p);
   assert_int_equal(door.held, 0);
   p = dial();

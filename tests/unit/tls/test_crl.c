@@ -166,7 +166,7 @@ static void invalid_revocation_lists_are_refused(void **state) {
   assert_null(crl);
 }
 
-/* Nobody passes: not with a list that has ended, and not whom none is about. */
+/* No peer is accepted with an expired list, nor a peer whose CA has no list. */
 static void expired_revocation_list_fails_closed(void **state) {
   (void)state;
   clv_err err;

@@ -22,7 +22,7 @@ static void refuse(const char *ca, const char *cert, const char *key, clv_code c
   assert_null(identity);
 }
 
-/* Counts what is wiped; the program's own definition is taken instead of the C library's. */
+/* Bytes that were wiped, counted by this program's definition of the C library's function. */
 static size_t wiped_bytes;
 static bool wiped_a_key;
 void explicit_bzero(void *data, size_t len) {
@@ -71,7 +71,7 @@ static void private_key_is_wiped_when_freed(void **state) {
   assert_null(identity);
   assert_true(wiped_a_key);
   assert_int_equal(wiped_bytes, len);
-  wiped_a_key = false; /* a refusal wipes it too */
+  wiped_a_key = false; /* a refusal also wipes the key */
   refuse("ca.pem", "other.pem", "good.key", CLV_INVALID, "does not belong");
   assert_true(wiped_a_key);
   clv_tls_identity_free(NULL);
@@ -166,7 +166,7 @@ static void truncated_identity_files_are_refused(void **state) {
   }
 }
 
-/* A good leaf does not excuse what follows it. */
+/* A valid leaf does not make up for a damaged certificate after it. */
 static void truncated_chain_is_refused(void **state) {
   (void)state;
   clv_bytes leaf = read_text(at("good.pem")), next = read_text(at("other.pem"));
@@ -209,7 +209,7 @@ static void encrypted_key_is_refused(void **state) {
   EVP_PKEY_free(key);
 }
 
-/* Other PEM blocks around ours are common, and are not handed on. */
+/* Other PEM blocks are common; they are ignored and not passed on. */
 static void other_pem_blocks_are_ignored(void **state) {
   (void)state;
   clv_bytes cert = read_text(at("good.pem")), key = read_text(at("good.key")), both = {0};
@@ -220,7 +220,7 @@ static void other_pem_blocks_are_ignored(void **state) {
   clv_tls_identity *identity = NULL;
   clv_err err;
   must(load("ca.pem", "both", "both", &identity, &err), &err);
-  assert_string_equal(identity->cert_pem, cert.data); /* the key does not travel with it */
+  assert_string_equal(identity->cert_pem, cert.data); /* the text has no key */
   clv_tls_identity_free(identity);
   clv_bytes_done(&cert);
   clv_bytes_done(&key);
@@ -237,7 +237,7 @@ typedef struct bad {
   unsigned usage, rsa_bits;
   size_t n_uris;
   const char *dns;
-  bool usual; /* `certs issue` makes these too */
+  bool usual; /* `certs issue` makes such a certificate too */
 } bad;
 
 static const bad bad_certificates[] = {
@@ -302,7 +302,7 @@ static void bad_certificates_are_refused(void **state) {
     snprintf(cert, sizeof cert, "%s.pem", b->name);
     snprintf(key, sizeof key, "%s.key", b->name);
     refuse("ca.pem", cert, key, b->code, b->text);
-    refuse("ca.pem", cert, key, b->code, cert); /* names the file */
+    refuse("ca.pem", cert, key, b->code, cert); /* the error names the file */
   }
 }
 
@@ -344,7 +344,8 @@ static void certificate_of_another_ca_is_refused(void **state) {
   clv_err err;
   must(clv_tls_ca_init(at("ca2"), "another CA", 30, &err), &err);
   refuse("ca2/ca.pem", "good.pem", "good.key", CLV_INVALID, "not issued by this CA");
-  must(clv_tls_ca_init(at("ca3"), "unit test CA", 30, &err), &err); /* the same name, another key */
+  /* a CA of the same name with another key */
+  must(clv_tls_ca_init(at("ca3"), "unit test CA", 30, &err), &err);
   refuse("ca3/ca.pem", "good.pem", "good.key", CLV_INVALID, "good.pem: as a client certificate");
 }
 
@@ -386,7 +387,8 @@ static void intermediate_ca_chain_must_be_complete_leaf_first(void **state) {
   clv_err err;
   must(load("root.pem", "chain.pem", "leaf.key", &identity, &err), &err);
   assert_string_equal(identity->uri, "spiffe://cleave/deep");
-  assert_int_equal(clv_tls_identity_days_left(identity), 5); /* the intermediate ends first */
+  /* the intermediate certificate expires first */
+  assert_int_equal(clv_tls_identity_days_left(identity), 5);
   clv_tls_identity_free(identity);
   refuse("root.pem", "alone.pem", "leaf.key", CLV_INVALID, "not issued by this CA");
   refuse("root.pem", "reversed.pem", "leaf.key", CLV_INVALID, "the leaf must come first");

@@ -24,7 +24,7 @@ static const clv_session_config config = {.name = "films",
 static clv_wire_module_status modules[2][2];
 static clv_wire_link_status links[2][1];
 static clv_wire_session_status sessions[2][1];
-static clv_wire_status_reply replies[2]; /* before and now */
+static clv_wire_status_reply replies[2]; /* [before and now] */
 static clv_status_buffers memory;
 
 enum { BEFORE, NOW };
@@ -128,16 +128,16 @@ static void two_replies_give_link_rates(void **state) {
   const clv_status_link *l = &w.sessions[0].links[0];
   near(l->in_per_s, 1000);
   near(l->round_trip_s, 0.082);
-  near(l->receiving, 0.2); /* of two seconds */
+  near(l->receiving, 0.2); /* over two seconds */
   near(l->link_in_per_s, 2e6);
-  near(l->waiting_share, 0.3); /* of the second that the thread tells of */
+  near(l->waiting_share, 0.3); /* over the second that the thread reports */
   near(l->awaits_per_s, 2);
-  near(l->sending, 0); /* the other side had not been asked before */
+  near(l->sending, 0); /* the other worker had not been asked before */
 }
 
 static void peer_rates_need_two_measurements(void **state) {
   (void)state;
-  links[NOW][0].awaited_ns = 7 + 900000000; /* most of it before the first answer */
+  links[NOW][0].awaited_ns = 7 + 900000000; /* mostly before the first answer */
   near(look(0, true).sessions[0].links[0].waiting_share, 0.4);
   end(NULL);
   links[BEFORE][0].measured_ns = 1000000000;
@@ -160,30 +160,30 @@ static void modules_of_a_run_have_stage_names(void **state) {
   assert_module(&s->modules[0], "s1", true);
   assert_module(&s->modules[1], "loss", true);
   end(NULL);
-  modules[NOW][0].name = modules[NOW][1].name = ""; /* a master of before told no names */
+  /* a master of an older version sends no names */
+  modules[NOW][0].name = modules[NOW][1].name = "";
   s = look(0, true).sessions;
   assert_module(&s->modules[0], "s1", true);
   assert_module(&s->modules[1], "loss", true);
   end(NULL);
-  s = look(1, true).sessions; /* they are not at that worker */
+  s = look(1, true).sessions; /* these modules are not at that worker */
   assert_module(&s->modules[0], NULL, false);
 }
 
 static void program_modules_keep_their_own_names(void **state) {
   (void)state;
   modules[NOW][0].name = "s1";
-  sessions[NOW][0].name = "other"; /* which may be a run of another file */
+  sessions[NOW][0].name = "other"; /* may be a run of another file */
   const clv_status_session *s = look(0, true).sessions;
   assert_module(&s->modules[0], "s1", false);
   assert_module(&s->modules[1], "(loss)", false);
   end(NULL);
-  sessions[NOW][0].name = "films"; /* the session's name, and modules of a program of its own */
+  sessions[NOW][0].name = "films"; /* the session's name, with modules of a program */
   modules[NOW][0].name = "encoder";
   assert_module(&look(0, true).sessions[0].modules[0], "encoder", false);
 }
 
-/* A session that is new, and one of a worker that has been restarted, is compared with its
- * beginning. */
+/* A session that is new, or whose worker was restarted, is compared with its beginning. */
 static void new_session_rates_count_from_its_start(void **state) {
   (void)state;
   clv_status_worker w = look(0, false);
