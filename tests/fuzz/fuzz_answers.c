@@ -100,12 +100,12 @@ static void hear_frame(program *g, const uint8_t *data, size_t len) {
   clv_err err;
   if (clv_frame_decode(&piece, 1, &limits, &f, &payload, &err) != CLV_OK) return;
   if (f.kind == CLV_PING) return; /* there is no stream on which it could be answered */
-  put_right(&f, &piece, &payload);
+  correct_checksums(&f, &piece, &payload);
   if (clv_link_on_frame(g->link, 0, &f, &piece, &payload, &err) != CLV_OK)
     clv_link_end(g->link, err.code, err.text);
 }
 
-static void hear(program *g) {
+static void deliver_frame(program *g) {
   while (g->end - g->at >= 2 && !g->lost) {
     size_t len = g->at[0] | (size_t)g->at[1] << 8;
     g->at += 2;
@@ -124,7 +124,7 @@ bool __wrap_clv_node_help(clv_session_node *n, uint64_t until_ns);
 bool __wrap_clv_node_help(clv_session_node *n, uint64_t until_ns) {
   while (!__real_clv_node_help(n, 0)) {
     if (current->lost) return __real_clv_node_help(n, until_ns);
-    hear(current);
+    deliver_frame(current);
   }
   return true;
 }

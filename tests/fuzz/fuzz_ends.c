@@ -95,7 +95,7 @@ static void send_frame(play *p, clv_frame *f, bool by_worker) {
     for (size_t at = 0; at < payload; at += sizeof numbers)
       clv_bytes_add(&head, numbers, sizeof numbers);
     n_frames++;
-    hear(&p->c, by_worker, (const uint8_t *)head.data, head.len);
+    deliver_frame(&p->c, by_worker, (const uint8_t *)head.data, head.len);
   }
   clv_bytes_done(&head);
   if (!one_in(p, 8)) run_node(p);
@@ -400,7 +400,7 @@ static void end_all_work(play *p) {
 }
 
 static void tick(play *p) { clv_node_tick(p->c.node); }
-static void lose_or_find_links(play *p) { nothing_leaves = one_in(p, 3); }
+static void lose_or_find_links(play *p) { refuses_sends = one_in(p, 3); }
 
 static const struct {
   uint32_t weight;
@@ -456,7 +456,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   begin(&p.c, elsewhere ? (clv_executor){&p, on_start} : (clv_executor){0});
   for (int i = 0; i < SLOTS; i++) p.contexts[i] = ++p.n_contexts;
   while (p.at < p.end) move(&p);
-  nothing_leaves = false;
+  refuses_sends = false;
   if (!in_the_middle) check_nothing_is_left(&p);
   while (p.n_started) end_work(&p, 0);
   end(&p.c);

@@ -29,7 +29,7 @@ typedef struct conversation {
   uint32_t next_generation[MODULES];
 } conversation;
 
-static bool nothing_leaves; /* true: __wrap_clv_link_send refuses all packets */
+static bool refuses_sends; /* true: __wrap_clv_link_send refuses all packets */
 
 /* ---- what the node sends --------------------------------------------------------------------- */
 
@@ -50,7 +50,7 @@ clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ret_err) {
   NEVER(clv_frame_is_failure(&p->frame) && p->frame.failure.code == CLV_INTERNAL);
   clv_bytes_done(&head);
   clv_packet_free(p);
-  return nothing_leaves ? clv_fail(ret_err, CLV_EXHAUSTED, "the link is full") : CLV_OK;
+  return refuses_sends ? clv_fail(ret_err, CLV_EXHAUSTED, "the link is full") : CLV_OK;
 }
 
 /* ---- the node -------------------------------------------------------------------------------- */
@@ -203,7 +203,7 @@ static void end(conversation *c) {
 
 /* Gives the node a message as a lane does. PING is left out, because there is no stream for its
  * answer and the link would end. */
-static void hear(conversation *c, uint8_t from, const uint8_t *data, size_t len) {
+static void deliver_frame(conversation *c, uint8_t from, const uint8_t *data, size_t len) {
   clv_link *link = c->link[from % PEERS];
   clv_piece piece = {data, len};
   clv_frame f;
@@ -213,7 +213,7 @@ static void hear(conversation *c, uint8_t from, const uint8_t *data, size_t len)
   if (c->ended[from % PEERS]) return;
   clv_code code = clv_frame_decode(&piece, 1, &limits, &f, &payload, &err);
   if (code == CLV_OK) {
-    put_right(&f, &piece, &payload);
+    correct_checksums(&f, &piece, &payload);
     code = clv_link_on_frame(link, from / PEERS % LANES, &f, &piece, &payload, &err);
     if (f.kind == CLV_PING) return;
   }

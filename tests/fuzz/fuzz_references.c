@@ -66,7 +66,7 @@ static void check_visits(const clv_rref_visits *v) {
         NEVER(v->n[m][s][f] && clv_rref_cell_of(m, s, f)->rule == RREF_IMPOSSIBLE);
 }
 
-static void hear(node *n, input *in, uint64_t now) {
+static void deliver_frame(node *n, input *in, uint64_t now) {
   static const clv_rref_failure failure = {CLV_NOT_FOUND, "none", "", false};
   uint32_t from = next(in) % (NODES + 1);
   clv_rref_message m = {.kind = (clv_rref_kind)(next(in) % (CLV_RREF_KINDS + 1)),
@@ -129,7 +129,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   while (in.at < in.end) {
     uint8_t kind = next(&in);
     if (kind < 160)
-      hear(&n, &in, now);
+      deliver_frame(&n, &in, now);
     else if (kind < 240)
       act(&n, &in, now);
     else

@@ -175,7 +175,7 @@ static void begin_link(world *w) {
     clv_node_set_master(w->node, w->link);
 }
 
-static void hold(held_for held) {
+static void hold_last_piece(held_for held) {
   pthread_mutex_lock(&seen.lock);
   seen.chunks = seen.heads = seen.pieces = seen.products = seen.given = 0;
   seen.last = NULL, seen.copying = NULL;
@@ -282,7 +282,7 @@ static void was_in_time(void) {
 static void run(side at, uint64_t seed, held_for held) {
   world w;
   begin(&w, at, seed, FEW, COLUMNS);
-  hold(held);
+  hold_last_piece(held);
   for (uint32_t i = 1; i <= CALLS; i++) {
     post_call(&w, i, false);
     wait_for(&seen.pieces, PIECES);
@@ -309,10 +309,10 @@ static void the_next_call_computes_while_a_value_is_copied(void **state) {
 static void gradients(side at) {
   world w;
   begin(&w, at, 2, COLUMNS, FEW);
-  hold(NOTHING);
+  hold_last_piece(NOTHING);
   post_call(&w, 1, true);
   wait_for(&seen.heads, 1); /* the value is small, so the log copies it after its head */
-  hold(A_CHUNK);
+  hold_last_piece(A_CHUNK);
   post_backward(&w, 1);
   wait_for(&seen.heads, at.master ? 1 : 2); /* FINISHED is the second head */
   was_in_time();
@@ -330,7 +330,7 @@ static void program_callback_receives_the_complete_value(void **state) {
   world w;
   (void)state;
   begin(&w, program, 1, FEW, COLUMNS);
-  hold(NOTHING);
+  hold_last_piece(NOTHING);
   post_call(&w, 1, false);
   wait_for(&seen.given, 1);
   assert_int_equal(seen.pieces, PIECES);

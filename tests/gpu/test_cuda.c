@@ -11,7 +11,7 @@
 /* Thread sanitizer is slow, and a small case shows the same races as a big one. */
 static bool too_big(const op_case *c) { return CLV_THREAD_SANITIZED && !c->small; }
 
-static clv_backend *opened(uint64_t seed, bool no_cudnn) {
+static clv_backend *open_device(uint64_t seed, bool no_cudnn) {
   clv_backend *b;
   clv_err err;
   const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .no_cudnn = no_cudnn});
@@ -19,7 +19,7 @@ static clv_backend *opened(uint64_t seed, bool no_cudnn) {
   return b;
 }
 
-static void closed(const op_case *c, clv_backend *b) {
+static void close_device(const op_case *c, clv_backend *b) {
   clv_cuda_close(b);
   if (clv_sim_leaks()) fail_msg("%s: something is left on the device", c->name);
 }
@@ -39,12 +39,12 @@ static bool has_ways(const op_case *c) {
 static bool run_cuda(const op_case *c, uint64_t seed, const run_options *with, values *ret,
                      const char **ret_impl) {
   run_options o = *with;
-  clv_backend *b = opened(seed, seed & 1);
+  clv_backend *b = open_device(seed, seed & 1);
   o.backend = b;
   o.dtype = CLV_F32;
   o.waits = waits;
   bool ran = run_on(c, &o, ret, ret_impl);
-  closed(c, b);
+  close_device(c, b);
   return ran;
 }
 

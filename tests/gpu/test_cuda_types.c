@@ -50,7 +50,7 @@ static size_t tile; /* tile of attention; 0: the backend's own */
 
 static bool simulated; /* true if the device opened last is simulated */
 
-static clv_backend *opened(uint64_t seed) {
+static clv_backend *open_device(uint64_t seed) {
   clv_backend *b;
   clv_err err;
   const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .no_cudnn = seed & 1});
@@ -84,7 +84,7 @@ static void draw(const op_case *c, bool few, values *s) {
 /* Runs a case. seed: of the device; unused if `o` is for ref. */
 static void run(const op_case *c, const run_options *o, bool few, uint64_t seed, values *ret) {
   run_options with = *o;
-  clv_backend *b = o == &on_ref || o == &narrow_on_ref ? NULL : opened(seed);
+  clv_backend *b = o == &on_ref || o == &narrow_on_ref ? NULL : open_device(seed);
   with.backend = b ? b : clv_backend_ref();
   with.dtype = CLV_F32;
   draw(c, few, ret);
@@ -108,7 +108,7 @@ static bool only_zeros(const values *s) {
   return true;
 }
 
-static bool same(const values *a, const values *b) {
+static bool are_bits_equal(const values *a, const values *b) {
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++)
     if (a->n[i] && memcmp(a->v[i], b->v[i], a->n[i] * sizeof(double))) return false;
   return true;
@@ -141,7 +141,7 @@ static double check_near(const op_case *c, const kind *k, bool few, const values
 static void check_rounds(const op_case *c, const kind *k, const values *got) {
   values exact;
   run(c, &(run_options){0}, false, 0, &exact);
-  if (finite_numbers(&exact) && !only_zeros(&exact) && same(got, &exact))
+  if (finite_numbers(&exact) && !only_zeros(&exact) && are_bits_equal(got, &exact))
     fail_msg("%s: %s was asked for, and nothing is rounded", c->name, k->name);
   values_done(&exact);
 }
@@ -204,7 +204,7 @@ static void round_weight(values *s) {
 /* Runs the case with an f32 weight whose values bf16 represents. */
 static void run_rounded(const op_case *c, const run_options *o, values *ret) {
   run_options with = *o;
-  clv_backend *b = opened(0);
+  clv_backend *b = open_device(0);
   with.backend = b;
   with.dtype = CLV_F32;
   draw(c, false, ret);

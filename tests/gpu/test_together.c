@@ -9,7 +9,7 @@
 #include "tests/gpu/sim.h"
 #include "tests/unit/graph/plan_test.h"
 
-static clv_backend *opened(uint64_t seed) {
+static clv_backend *open_device(uint64_t seed) {
   clv_backend *b;
   const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed});
   assert_ok(clv_cuda_open(v, 0, &b, err));
@@ -91,7 +91,7 @@ static void outcome_done(outcome *o) {
 /* Runs two steps on a new device. whether: each op alone, or fused. */
 static void on_device(graph_fn *graph, rig_options o, bool with_nan, uint64_t seed, bool each,
                       outcome *ret) {
-  clv_backend *b = opened(seed), lone = alone(b);
+  clv_backend *b = open_device(seed), lone = alone(b);
   o.backend = each ? &lone : b;
   two_steps(graph, &o, with_nan, ret);
   clv_cuda_close(b);
@@ -123,8 +123,8 @@ static void every_way(graph_fn *graph, const rig_options *frozen) {
 }
 
 /* Asserts how often the plan's text contains `word`, fused and not fused. */
-static void says(graph_fn *graph, bool evaluation, const char *word, int together) {
-  clv_backend *b = opened(0), lone = alone(b);
+static void assert_plan_says(graph_fn *graph, bool evaluation, const char *word, int together) {
+  clv_backend *b = open_device(0), lone = alone(b);
   rig all = rig_new(graph(), &(rig_options){.backend = b, .evaluation = evaluation});
   rig each = rig_new(graph(), &(rig_options){.backend = &lone, .evaluation = evaluation});
   if (count_in(&all, word) != together || count_in(&each, word))
@@ -138,8 +138,8 @@ static void says(graph_fn *graph, bool evaluation, const char *word, int togethe
 static void batchnorm_is_fused_with_add_and_relu(void **state) {
   (void)state;
   every_way(residual, &(rig_options){.frozen = {"1.weight", "4.weight", "4.bias", "8.bias"}});
-  says(residual, true, "batchnorm+relu", 1);
-  says(residual, true, "batchnorm+add+relu", 2);
+  assert_plan_says(residual, true, "batchnorm+relu", 1);
+  assert_plan_says(residual, true, "batchnorm+add+relu", 2);
 }
 
 /* Returns layers followed by relu, without bias, and with a second reader between. */
@@ -162,8 +162,8 @@ static clv_graph *layers(void) {
 static void conv_and_linear_are_fused_with_relu(void **state) {
   (void)state;
   every_way(layers, &(rig_options){.frozen = {"0.weight", "3.bias", "11.weight", "11.bias"}});
-  says(layers, true, "conv2d+relu", 1);
-  says(layers, true, "linear+relu", 2);
+  assert_plan_says(layers, true, "conv2d+relu", 1);
+  assert_plan_says(layers, true, "linear+relu", 2);
 }
 
 static int add_scale(clv_graph *g, uint32_t layer, int x, double factor) {
@@ -209,7 +209,7 @@ static void chains_of_elementwise_ops_are_fused(void **state) {
                                     " tanh+scale "};
   (void)state;
   every_way(chains, &(rig_options){.frozen = {"10.weight", "10.bias"}});
-  for (size_t i = 0; i < CLV_COUNT(all); i++) says(chains, false, all[i], 2);
+  for (size_t i = 0; i < CLV_COUNT(all); i++) assert_plan_says(chains, false, all[i], 2);
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
@@ -243,7 +243,7 @@ static void optimise(const clv_backend *b, const rig *r) {
 
 /* Counts the launches of a forward, a backward and a step. each: ops are not fused. */
 static int launches_of(graph_fn *graph, bool each) {
-  clv_backend *b = opened(0), lone = alone(b);
+  clv_backend *b = open_device(0), lone = alone(b);
   rig r = rig_new(graph(), &(rig_options){.backend = each ? &lone : b, .no_input_grad = {true}});
   uint64_t before = asked();
   step(&r);

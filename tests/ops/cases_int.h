@@ -99,13 +99,13 @@ static inline bool has_labels(clv_op op) { return clv_op_def_of(op)->takes_label
 static inline bool is_loss(clv_op op) { return clv_op_def_of(op)->is_loss; }
 
 /* True if input i holds integers: class labels, row numbers or lengths. */
-static inline bool is_whole(clv_op op, int i) {
+static inline bool holds_integers(clv_op op, int i) {
   return clv_op_int_input_text(clv_op_def_of(op), i);
 }
 
 /* Returns the least integer that input i may not hold. Lengths are limited by the steps of input 1;
  * those of op `last` by its other input. */
-static inline int64_t whole_below(const clv_node_desc *d, int i) {
+static inline int64_t integer_limit(const clv_node_desc *d, int i) {
   const clv_op_def *def = clv_op_def_of(d->op);
   return def->takes_row_numbers && !i  ? d->attrs.rows
          : def->takes_labels && i == 1 ? d->in[0].dim[d->in[0].rank - 1]
@@ -116,7 +116,7 @@ static inline clv_op_site site_of(const clv_node_desc *d) {
   clv_op_site site = {.attrs = &d->attrs, .n_in = d->n_in};
   for (int i = 0; i < d->n_in; i++) {
     site.in[i] = d->in[i];
-    site.in_dtype[i] = is_whole(d->op, i) ? CLV_I64 : CLV_F32;
+    site.in_dtype[i] = holds_integers(d->op, i) ? CLV_I64 : CLV_F32;
   }
   return site;
 }
@@ -199,7 +199,7 @@ static inline bool parse_attr(clv_op op, const char *key, const char *text, clv_
 }
 
 /* Parses a key that is not an attribute. Returns false for other keys. */
-static inline bool case_key(op_case *c, const char *key, const char *value) {
+static inline bool parse_case_key(op_case *c, const char *key, const char *value) {
   if (key[0] == 'i' && key[1] == 'n' && (!key[2] || (key[2] >= '1' && key[2] <= '7' && !key[3]))) {
     clv_shape *in = &c->d.in[key[2] ? key[2] - '0' : 0];
     in->rank = parse_extents(value, in->dim);
@@ -221,7 +221,7 @@ static inline bool case_key(op_case *c, const char *key, const char *value) {
 
 /* Sets the shapes of inputs that no key gave: the shape of in[0], or for labels that shape without
  * its last dimension. */
-static inline void case_inputs(clv_node_desc *d) {
+static inline void set_default_inputs(clv_node_desc *d) {
   const clv_op_def *def = clv_op_def_of(d->op);
   for (int i = 1; d->attrs.packed && i < def->max_in - 1; i++)
     if (!d->in[i].rank) d->in[i] = d->in[0];
@@ -235,13 +235,13 @@ static inline void case_inputs(clv_node_desc *d) {
 /* Derives what op, attributes and in[0] determine. */
 static inline clv_code case_finish(clv_node_desc *d, clv_err *err) {
   clv_slot slots[CLV_MAX_PARAMS];
-  case_inputs(d);
+  set_default_inputs(d);
   clv_op_site site = site_of(d);
   CLV_TRY(clv_op_def_of(d->op)->shape(&site, &d->out, err));
   d->n_params = slots_of(d, slots);
   for (int i = 0; i < d->n_params; i++) d->param[i] = slots[i].shape;
   for (int i = 0; i < d->n_in; i++) {
-    d->need_dx[i] = !is_whole(d->op, i);
+    d->need_dx[i] = !holds_integers(d->op, i);
     d->offered_block[i] = 1;
   }
   d->need_dw = d->n_params > 0;
@@ -250,7 +250,7 @@ static inline clv_code case_finish(clv_node_desc *d, clv_err *err) {
 }
 
 /* Parses attributes and inputs of a line into c->d. Stores the op's own error in *err. */
-static inline clv_code case_words(op_case *c, char **rest, clv_err *err) {
+static inline clv_code parse_case_words(op_case *c, char **rest, clv_err *err) {
   clv_attr_value values[16];
   int n = 0;
   for (char *word; (word = strtok_r(NULL, " \n", rest));) {
@@ -258,7 +258,8 @@ static inline clv_code case_words(op_case *c, char **rest, clv_err *err) {
     if (equals) *equals = 0;
     if (!equals || n == CLV_COUNT(values))
       case_problem(c->d.op, "%s: '%s' is not KEY=VALUE, or one too many", c->name, word);
-    else if (!case_key(c, word, equals + 1) && parse_attr(c->d.op, word, equals + 1, &values[n]))
+    else if (!parse_case_key(c, word, equals + 1) &&
+             parse_attr(c->d.op, word, equals + 1, &values[n]))
       c->keys |= (uint64_t)1 << values[n++].key;
   }
   CLV_TRY(clv_attrs_parse(c->d.op, values, n, &c->d.attrs, err));
@@ -279,7 +280,7 @@ static inline void case_line(clv_op op, char *line) {
   for (int i = 0; i < n_cases; i++)
     if (!strcmp(cases[i].name, c->name)) case_problem(op, "two cases are called %s", c->name);
   clv_err err;
-  if (case_words(c, &rest, &err) != CLV_OK) {
+  if (parse_case_words(c, &rest, &err) != CLV_OK) {
     case_problem(op, "%s: %s", c->name, err.text);
     return;
   }
@@ -362,7 +363,8 @@ static inline void cases_read(void) {
 }
 
 /* Returns a file NAME`ending` in the folder if no op is called NAME; NULL: there is none. */
-static inline const char *files_astray(const char *folder, const char *ending, char buf[300]) {
+static inline const char *find_file_without_op(const char *folder, const char *ending,
+                                               char buf[300]) {
   DIR *dir = opendir(folder);
   const char *found = NULL;
   for (struct dirent *e; dir && !found && (e = readdir(dir));) {

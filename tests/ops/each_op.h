@@ -30,7 +30,7 @@ static inline void run_one_op(void **state) {
 static inline void every_cases_file_belongs_to_an_op(void **state) {
   char name[300];
   (void)state;
-  if (files_astray(CASES_FOLDER, ".cases", name))
+  if (find_file_without_op(CASES_FOLDER, ".cases", name))
     fail_msg(CASES_FOLDER "/%s.cases: no op is called so", name);
 }
 

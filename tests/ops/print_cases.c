@@ -61,7 +61,7 @@ static void print_attrs(const clv_node_desc *d) {
 static void print_inputs(const op_case *c) {
   printf(", \"inputs\": [");
   for (int i = 0; i < c->d.n_in; i++) {
-    bool whole = is_whole(c->d.op, i);
+    bool whole = holds_integers(c->d.op, i);
     printf("%s{\"shape\": ", i ? ", " : "");
     print_ints(c->d.in[i].dim, c->d.in[i].rank);
     printf(", \"fill\": \"%s\"", fill_names[i ? c->second : c->fill]);
@@ -69,7 +69,7 @@ static void print_inputs(const op_case *c) {
       printf(", \"values\": ");
       print_ints(c->lengths.dim, c->lengths.rank);
     } else if (whole) {
-      printf(", \"below\": %lld", (long long)whole_below(&c->d, i));
+      printf(", \"below\": %lld", (long long)integer_limit(&c->d, i));
     }
     printf("}");
   }
@@ -118,7 +118,7 @@ int main(void) {
     fprintf(stderr, CASES_FOLDER "/%s.cases: %s\n", clv_op_name((clv_op)op), files[op].problem);
     failed = 1;
   }
-  if (files_astray(CASES_FOLDER, ".cases", name)) {
+  if (find_file_without_op(CASES_FOLDER, ".cases", name)) {
     fprintf(stderr, CASES_FOLDER "/%s.cases: no op is called so\n", name);
     failed = 1;
   }

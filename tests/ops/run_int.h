@@ -148,7 +148,7 @@ static inline void run_kernel(const execution *e, kernel_fn *f, const clv_kernel
 /* ---- memory of the backend: the host's, or that of a device ---------------------------------- */
 
 /* Copies host memory from take() to memory of the backend, and frees the host memory. */
-static inline void *given(const execution *e, void *host, size_t bytes) {
+static inline void *to_device_memory(const execution *e, void *host, size_t bytes) {
   const clv_backend *b = e->o->backend;
   clv_err err;
   void *p;
@@ -159,10 +159,12 @@ static inline void *given(const execution *e, void *host, size_t bytes) {
   return p;
 }
 
-static inline void *room(const execution *e, size_t bytes) { return given(e, take(bytes), bytes); }
+static inline void *new_backend_memory(const execution *e, size_t bytes) {
+  return to_device_memory(e, take(bytes), bytes);
+}
 
 /* Returns the content of backend memory in host memory from take(). */
-static inline void *fetched(const execution *e, const void *p, size_t bytes) {
+static inline void *to_host_memory(const execution *e, const void *p, size_t bytes) {
   const clv_backend *b = e->o->backend;
   clv_err err;
   void *host = take(bytes);
@@ -193,7 +195,7 @@ static inline void wait_for_all(const execution *e) {
 /* ---- values ---------------------------------------------------------------------------------- */
 
 /* Returns a row-major copy in the kernel's type. */
-static inline void *typed(clv_dtype dtype, const double *v, size_t n) {
+static inline void *to_kernel_type(clv_dtype dtype, const double *v, size_t n) {
   void *p = take(n * clv_dtype_size(dtype));
   for (size_t i = 0; i < n; i++) {
     if (dtype == CLV_F32)
@@ -206,7 +208,7 @@ static inline void *typed(clv_dtype dtype, const double *v, size_t n) {
   return p;
 }
 
-static inline void untyped(clv_dtype dtype, const void *p, double *v, size_t n) {
+static inline void to_doubles(clv_dtype dtype, const void *p, double *v, size_t n) {
   for (size_t i = 0; i < n; i++)
     v[i] = dtype == CLV_F32 ? ((const float *)p)[i] : ((const double *)p)[i];
 }
@@ -230,61 +232,62 @@ static inline size_t value_bytes(const execution *e, int layout) {
 }
 
 /* Returns the channels-last position of value i of the row-major order. */
-static inline size_t place_last(const clv_shape *s, size_t i) {
+static inline size_t channels_last_index(const clv_shape *s, size_t i) {
   size_t c = (size_t)s->dim[1], places = (size_t)(s->dim[2] * s->dim[3]);
   return (i / places / c * places + i % places) * c + i / places % c;
 }
 
 /* Converts row-major f32 to channels-last bf16, or back. */
-static inline void put_last(const clv_shape *s, const float *row, uint16_t *last) {
-  for (size_t i = 0; i < numel(s); i++) last[place_last(s, i)] = bf16_of(row[i]);
+static inline void to_channels_last(const clv_shape *s, const float *row, uint16_t *last) {
+  for (size_t i = 0; i < numel(s); i++) last[channels_last_index(s, i)] = bf16_of(row[i]);
 }
-static inline void get_last(const clv_shape *s, const uint16_t *last, float *row) {
-  for (size_t i = 0; i < numel(s); i++) row[i] = of_bf16(last[place_last(s, i)]);
+static inline void from_channels_last(const clv_shape *s, const uint16_t *last, float *row) {
+  for (size_t i = 0; i < numel(s); i++) row[i] = of_bf16(last[channels_last_index(s, i)]);
 }
 
 /* Allocates an activation in a layout, and fills it from row-major `row`, or with NaN. */
-static inline void *laid_out(const execution *e, const clv_shape *shape, const void *row,
-                             int block) {
+static inline void *to_layout(const execution *e, const clv_shape *shape, const void *row,
+                              int block) {
   size_t bytes = clv_layout_numel(shape, block) * value_bytes(e, block);
   void *p = take(bytes);
   clv_err err;
   if (row && block == 1)
     memcpy(p, row, bytes);
   else if (row && clv_layout_is_channels_last(block))
-    put_last(shape, row, p);
+    to_channels_last(shape, row, p);
   else if (row)
     must(e->o->backend->reorder(e->o->backend, shape, e->o->dtype, row, 1, p, block, &err), &err);
-  return given(e, p, bytes);
+  return to_device_memory(e, p, bytes);
 }
 
-static inline void last_back(const execution *e, const clv_shape *shape, const void *p, double *v) {
+static inline void channels_last_to_doubles(const execution *e, const clv_shape *shape,
+                                            const void *p, double *v) {
   size_t n = numel(shape);
-  uint16_t *last = fetched(e, p, n * sizeof *last);
+  uint16_t *last = to_host_memory(e, p, n * sizeof *last);
   float *row = take(n * sizeof *row);
-  get_last(shape, last, row);
-  untyped(CLV_F32, row, v, n);
+  from_channels_last(shape, last, row);
+  to_doubles(CLV_F32, row, v, n);
   free(last);
   free(row);
 }
 
 /* Converts an activation to row-major doubles. Fails unless the channel padding is zero. */
-static inline void take_back(const execution *e, const clv_shape *shape, const void *p, int block,
-                             double *v) {
+static inline void layout_to_doubles(const execution *e, const clv_shape *shape, const void *p,
+                                     int block, double *v) {
   if (clv_layout_is_channels_last(block)) {
-    last_back(e, shape, p, v);
+    channels_last_to_doubles(e, shape, p, v);
     return;
   }
   size_t n = numel(shape), size = clv_dtype_size(e->o->dtype);
   size_t padded = clv_layout_numel(shape, block);
-  void *row = block == 1 ? fetched(e, p, n * size) : take(n * size);
+  void *row = block == 1 ? to_host_memory(e, p, n * size) : take(n * size);
   clv_err err;
   if (block != 1) {
     must(e->o->backend->reorder(e->o->backend, shape, e->o->dtype, p, block, row, 1, &err), &err);
-    void *again = laid_out(e, shape, row, block);
+    void *again = to_layout(e, shape, row, block);
     double *a = take(padded * sizeof *a), *b = take(padded * sizeof *b);
-    untyped(e->o->dtype, p, a, padded);
-    untyped(e->o->dtype, again, b, padded);
+    to_doubles(e->o->dtype, p, a, padded);
+    to_doubles(e->o->dtype, again, b, padded);
     for (size_t i = 0; i < padded; i++)
       if (a[i] != b[i] && !(isnan(a[i]) && isnan(b[i])))
         die("the channel padding of a blocked result is not zero");
@@ -292,15 +295,15 @@ static inline void take_back(const execution *e, const clv_shape *shape, const v
     free(a);
     free(b);
   }
-  untyped(e->o->dtype, row, v, n);
+  to_doubles(e->o->dtype, row, v, n);
   free(row);
 }
 
 /* Converts n values of the kernel's type to doubles. */
 static inline void values_out(const execution *e, const void *p, double *v, size_t n) {
   if (!n) return;
-  void *host = fetched(e, p, n * clv_dtype_size(e->o->dtype));
-  untyped(e->o->dtype, host, v, n);
+  void *host = to_host_memory(e, p, n * clv_dtype_size(e->o->dtype));
+  to_doubles(e->o->dtype, host, v, n);
   free(host);
 }
 
@@ -317,10 +320,11 @@ static inline void params_init(execution *e, const values *s) {
     size_t n = s->n[V_PARAM + i];
     double tracked = TRACKED_BEFORE;
     if (e->d.bf16_weight && i == CLV_SLOT_WEIGHT)
-      e->a.param[i] = given(e, narrowed(s->v[V_PARAM + i], n), n * sizeof(uint16_t));
+      e->a.param[i] = to_device_memory(e, narrowed(s->v[V_PARAM + i], n), n * sizeof(uint16_t));
     else
-      e->a.param[i] = n ? given(e, typed(e->o->dtype, s->v[V_PARAM + i], n), n * size)
-                        : given(e, typed(CLV_I64, &tracked, 1), sizeof(int64_t));
+      e->a.param[i] =
+          n ? to_device_memory(e, to_kernel_type(e->o->dtype, s->v[V_PARAM + i], n), n * size)
+            : to_device_memory(e, to_kernel_type(CLV_I64, &tracked, 1), sizeof(int64_t));
   }
 }
 
@@ -335,18 +339,18 @@ static inline void forward(execution *e, const values *s, double scale, double s
   double *x = take(s->n[V_IN] * sizeof *x);
   for (size_t i = 0; i < s->n[V_IN]; i++) x[i] = s->v[V_IN][i] * scale + shift;
   for (int i = 0; i < e->d.n_in; i++) {
-    void *row = typed(e->d.in_dtype[i], i ? s->v[V_IN + i] : x, s->n[V_IN + i]);
+    void *row = to_kernel_type(e->d.in_dtype[i], i ? s->v[V_IN + i] : x, s->n[V_IN + i]);
     bool whole = e->d.in_dtype[i] == CLV_I64;
-    a->in[i] = whole ? given(e, row, s->n[V_IN + i] * sizeof(int64_t))
-                     : laid_out(e, &e->d.in[i], row, k->in_block[i]);
+    a->in[i] = whole ? to_device_memory(e, row, s->n[V_IN + i] * sizeof(int64_t))
+                     : to_layout(e, &e->d.in[i], row, k->in_block[i]);
     if (!whole) free(row);
   }
   free(x);
-  a->saved = room(e, k->saved_bytes);
-  a->scratch = room(e, k->scratch_bytes);
+  a->saved = new_backend_memory(e, k->saved_bytes);
+  a->scratch = new_backend_memory(e, k->scratch_bytes);
   a->key = dropout_key;
   bool in_place = e->o->in_place && k->in_place;
-  a->out = in_place ? (void *)(uintptr_t)a->in[0] : laid_out(e, &e->d.out, NULL, k->out_block);
+  a->out = in_place ? (void *)(uintptr_t)a->in[0] : to_layout(e, &e->d.out, NULL, k->out_block);
   run_kernel(e, k->forward, a);
   drop(e, a->scratch);
   if (in_place) a->in[0] = NULL;
@@ -360,17 +364,18 @@ static inline void forward_done(const execution *e, const clv_kernel_args *a) {
 
 static inline void backward_buffers(execution *e, const values *s, clv_kernel_args *a) {
   clv_kernel *k = e->k;
-  void *row = typed(e->o->dtype, s->v[V_DOUT], s->n[V_DOUT]);
-  a->dout = laid_out(e, &e->d.out, row, k->out_block);
+  void *row = to_kernel_type(e->o->dtype, s->v[V_DOUT], s->n[V_DOUT]);
+  a->dout = to_layout(e, &e->d.out, row, k->out_block);
   free(row);
   for (int i = 0; i < e->d.n_in; i++)
-    if (e->d.need_dx[i]) a->din[i] = laid_out(e, &e->d.in[i], NULL, k->in_block[i]);
+    if (e->d.need_dx[i]) a->din[i] = to_layout(e, &e->d.in[i], NULL, k->in_block[i]);
   for (int i = 0; i < CLV_MAX_PARAMS; i++) {
     size_t n = s->n[V_DPARAM + i];
     if (!n) continue;
     double *ones = take(n * sizeof *ones);
     for (size_t j = 0; j < n && e->o->accumulate; j++) ones[j] = 1;
-    a->dparam[i] = given(e, typed(e->o->dtype, ones, n), n * clv_dtype_size(e->o->dtype));
+    a->dparam[i] =
+        to_device_memory(e, to_kernel_type(e->o->dtype, ones, n), n * clv_dtype_size(e->o->dtype));
     free(ones);
   }
   a->accumulate = e->o->accumulate;
@@ -391,16 +396,17 @@ static inline void backward(execution *e, const clv_kernel_args *from, values *s
     if (!(k->saves & clv_save_flag_of_input(i))) a.in[i] = NULL;
   if (!(k->saves & CLV_SAVE_OUT)) a.out = NULL;
   backward_buffers(e, s, &a);
-  a.scratch = room(e, k->scratch_bytes);
+  a.scratch = new_backend_memory(e, k->scratch_bytes);
   bool input = wants_dx(&e->d) || k->fused_grads;
   if (k->backward_input && input) run_kernel(e, k->backward_input, &a);
   if (e->d.need_dw && !k->fused_grads) {
     drop(e, a.scratch);
-    a.scratch = room(e, k->scratch_bytes);
+    a.scratch = new_backend_memory(e, k->scratch_bytes);
     run_kernel(e, k->backward_weight, &a);
   }
   for (int i = 0; i < e->d.n_in; i++)
-    if (e->d.need_dx[i]) take_back(e, &e->d.in[i], a.din[i], k->in_block[i], s->v[V_DIN + i]);
+    if (e->d.need_dx[i])
+      layout_to_doubles(e, &e->d.in[i], a.din[i], k->in_block[i], s->v[V_DIN + i]);
   for (int i = 0; i < CLV_MAX_PARAMS; i++)
     values_out(e, a.dparam[i], s->v[V_DPARAM + i], s->n[V_DPARAM + i]);
   for (int i = 0; i < CLV_MAX_IN; i++) drop(e, a.din[i]);
@@ -414,7 +420,7 @@ static inline void statistics_out(const execution *e, values *s) {
     values_out(e, e->a.param[i], s->v[V_AFTER + i], s->n[V_AFTER + i]);
   for (int i = 0; i < e->d.n_params; i++) {
     if (s->n[V_PARAM + i]) continue;
-    int64_t *tracked = fetched(e, e->a.param[i], sizeof *tracked);
+    int64_t *tracked = to_host_memory(e, e->a.param[i], sizeof *tracked);
     if (*tracked != TRACKED_BEFORE + e->d.training)
       die("num_batches_tracked is not one higher after training, or moved outside it");
     free(tracked);
@@ -433,7 +439,7 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   e.d.bf16_weight = o->bf16_weight;
   if (o->threads) e.d.threads = o->threads;
   for (int i = 0; i < e.d.n_in; i++) {
-    e.d.in_dtype[i] = is_whole(e.d.op, i) ? CLV_I64 : o->dtype;
+    e.d.in_dtype[i] = holds_integers(e.d.op, i) ? CLV_I64 : o->dtype;
     e.d.offered_block[i] = e.d.in[i].rank == 4 && o->offered_block ? o->offered_block : 1;
   }
   clv_code code = o->backend->prepare(o->backend, &e.d, &e.k, &err);
@@ -442,15 +448,15 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   if (ret_impl) *ret_impl = e.k->impl;
   o->backend->set_threads(e.d.threads);
   params_init(&e, s);
-  e.a.cache = room(&e, e.k->cache_bytes);
-  e.a.scratch = room(&e, e.k->scratch_bytes);
+  e.a.cache = new_backend_memory(&e, e.k->cache_bytes);
+  e.a.scratch = new_backend_memory(&e, e.k->scratch_bytes);
   e.a.refresh_for = CLV_FOR_FORWARD | CLV_FOR_BACKWARD;
   if (e.k->refresh) run_kernel(&e, e.k->refresh, &e.a);
   drop(&e, e.a.scratch);
   clv_kernel_args first = e.a, second = e.a;
   forward(&e, s, 1, 0, &first);
   statistics_out(&e, s);
-  take_back(&e, &e.d.out, first.out, e.k->out_block, s->v[V_OUT]);
+  layout_to_doubles(&e, &e.d.out, first.out, e.k->out_block, s->v[V_OUT]);
   forward(&e, s, 0.5, 0.25, &second);
   backward(&e, &first, s);
   wait_for_all(&e);
@@ -518,20 +524,20 @@ static inline void draw_input(const op_case *c, uint32_t stream, double *v, size
 
 /* Draws integers 0 <= v < below. Successive ones differ, because the step is no multiple of the
  * limit. */
-static inline void draw_whole(double *v, size_t n, uint32_t stream, int64_t below) {
+static inline void draw_integers(double *v, size_t n, uint32_t stream, int64_t below) {
   size_t step = below % 7 ? 7 : 5;
   for (size_t i = 0; i < n; i++) v[i] = (double)((i * step + stream % 5) % (size_t)below);
 }
 
-static inline void draw_second(const op_case *c, uint32_t stream, values *s) {
+static inline void draw_other_inputs(const op_case *c, uint32_t stream, values *s) {
   const clv_node_desc *d = &c->d;
   for (int i = 1; i < d->n_in; i++) {
     double *v = s->v[V_IN + i];
     size_t n = s->n[V_IN + i];
     if (c->lengths.rank && i == d->n_in - 1)
       for (size_t j = 0; j < n; j++) v[j] = (double)c->lengths.dim[j];
-    else if (is_whole(d->op, i))
-      draw_whole(v, n, stream, whole_below(d, i));
+    else if (holds_integers(d->op, i))
+      draw_integers(v, n, stream, integer_limit(d, i));
     else if (c->second == FILL_UNIT)
       draw_uniform(v, n, stream + (uint32_t)i, 0, 1);
     else
@@ -560,7 +566,7 @@ static int ascending(const void *a, const void *b) {
 static inline void draw_rows(const clv_node_desc *d, uint32_t stream, values *s) {
   double *v = s->v[V_IN];
   size_t n = s->n[V_IN], width = clv_row_numbers_of(d).width;
-  draw_whole(v, n, stream, d->attrs.rows);
+  draw_integers(v, n, stream, d->attrs.rows);
   for (size_t i = 0; d->attrs.minus >= 0 && i < n; i += width)
     qsort(v + i, width, sizeof *v, ascending);
 }
@@ -570,11 +576,11 @@ static inline void draw_case(const op_case *c, values *s) {
   const clv_node_desc *d = &c->d;
   uint32_t stream = 0;
   for (const char *p = c->name; *p; p++) stream = stream * 31 + (uint8_t)*p;
-  if (is_whole(d->op, 0))
+  if (holds_integers(d->op, 0))
     draw_rows(d, stream, s);
   else
     draw_input(c, stream, s->v[V_IN], s->n[V_IN]);
-  draw_second(c, stream, s);
+  draw_other_inputs(c, stream, s);
   draw_params(d, stream, s);
   draw_normal(s->v[V_DOUT], s->n[V_DOUT], stream + 9, 0, 1);
   if (is_loss(d->op)) s->v[V_DOUT][0] = 0.375;

@@ -117,7 +117,7 @@ static clv_kernel_args norm_args(const memory *m, results *r, float *weight, flo
       .dparam = {r->v[3], r->v[4]}};
 }
 
-static void apart(const setup *s, memory *m, results *r, float *weight, float *bias) {
+static void run_separately(const setup *s, memory *m, results *r, float *weight, float *bias) {
   clv_kernel *norm = prepared(s, CLV_OP_BATCHNORM, 0, 1);
   clv_kernel *add = prepared(s, CLV_OP_ADD, 0, 2), *relu = prepared(s, CLV_OP_RELU, 0, 1);
   size_t bytes = r->n[0] * sizeof(float);
@@ -154,7 +154,7 @@ static void recompute(clv_kernel *k, clv_kernel_args *a, const results *r) {
 }
 
 /* Runs in place: a gradient shares the memory of dout where the kernel allows it. */
-static void together(const setup *s, memory *m, results *r, float *weight, float *bias) {
+static void run_in_place(const setup *s, memory *m, results *r, float *weight, float *bias) {
   unsigned tail = s->add ? CLV_TAIL_ADD | CLV_TAIL_RELU : CLV_TAIL_RELU;
   clv_kernel *k = prepared(s, CLV_OP_BATCHNORM, tail, s->add ? 2 : 1);
   int shares = s->add ? 1 : 0;
@@ -192,8 +192,8 @@ static void check(const setup *s, int which) {
   memory m = {drawn(s, 1, which == 1), drawn(s, 2, which == 2), drawn(s, 3, which == 3), 0, NULL};
   results_new(s, &a);
   results_new(s, &b);
-  apart(s, &m, &a, weight, bias);
-  together(s, &m, &b, weight, bias);
+  run_separately(s, &m, &a, weight, bias);
+  run_in_place(s, &m, &b, weight, bias);
   for (int i = 0; i < RESULTS; i++)
     if ((i != 2 || s->add) && memcmp(a.v[i], b.v[i], a.n[i] * sizeof(float)))
       fail_msg("%s: block %d, %d threads, %s%s%s: not the bits of the ops apart", names[i],

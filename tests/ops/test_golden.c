@@ -151,7 +151,7 @@ static void check_attributes(clv_op op) {
 /* Asserts that each golden file belongs to an op. */
 static void none_astray(void) {
   char name[300];
-  if (files_astray("tests/golden/ops", ".txt", name))
+  if (find_file_without_op("tests/golden/ops", ".txt", name))
     fail_msg("tests/golden/ops/%s.txt: no op is called so", name);
 }
 

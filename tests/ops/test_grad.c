@@ -52,7 +52,7 @@ static double check_gradient(const op_case *c, const values *at, int given, int 
 
 /* True if the case is differentiable. Ties and the ends of bce's range are left to the golden
  * files, and so is a row without gradient on which outputs depend. */
-static bool smooth(const op_case *c) {
+static bool is_differentiable(const op_case *c) {
   return c->small && !(c->keys >> CLV_ATTR_PADDING_IDX & 1) &&
          (c->fill == FILL_NORMAL || c->fill == FILL_UNIT || c->fill == FILL_BIG);
 }
@@ -77,7 +77,7 @@ static void test_op(clv_op op) {
   int ran = 0;
   for (int i = 0; i < n_cases; i++) {
     const op_case *c = &cases[i];
-    if (c->d.op != op || !smooth(c)) continue;
+    if (c->d.op != op || !is_differentiable(c)) continue;
     worst = fmax(worst, check_case(c));
     ran++;
   }

@@ -39,8 +39,8 @@ static const float *golden_f32(const char *name, const char *what, size_t *ret_n
 
 static double far_f32(const float *a, const float *b, size_t n) {
   double *da = take(n * sizeof *da), *db = take(n * sizeof *db);
-  untyped(CLV_F32, a, da, n);
-  untyped(CLV_F32, b, db, n);
+  to_doubles(CLV_F32, a, da, n);
+  to_doubles(CLV_F32, b, db, n);
   double far = distance(da, db, n);
   free(da);
   free(db);

@@ -167,7 +167,7 @@ static void give_up_reading(program *p, scope *s) {
   uint32_t needs = weight ? bit(m->place) : s->needs;
   done(p, status, needs, weight ? m->stands : s->stands, "c%d: reading %s given up",
        number_of(p, s), weight ? "a weight" : "a value");
-  anybody(p);
+  allow_other_failure(p);
 }
 
 /* Starts two backwards and cancels one. A backward that has begun continues. A backward that waits
@@ -228,7 +228,7 @@ static void give_up_step(program *p, scope *s) {
   status = give_up(p, status, f, waits);
   done(p, status, s->needs, s->stands, "c%d: step of optimizer %d, %s", number_of(p, s), o,
        waits ? "in a future" : "given up");
-  anybody(p);
+  allow_other_failure(p);
 }
 
 void do_cancel(program *p, scope *s) {

@@ -232,7 +232,7 @@ static void ended(end *e, clv_code code, const char *text) {
 }
 
 /* Ends this side after the peer has closed, when its own messages are sent. */
-static void closed(end *e) {
+static void end_after_close(end *e) {
   if (e->ended) return;
   e->closing = true;
   end_at(e->other, arrival(e), CLV_OK, "");
@@ -328,7 +328,7 @@ static void happen(sim_network *n, event *e) {
   } else if (e->kind == ENDED) {
     ended(to, e->code, e->text);
   } else if (e->kind == CLOSE) {
-    closed(to);
+    end_after_close(to);
   } else if (e->kind == ACCEPT) {
     accepted(to);
   } else if (e->kind == TAKEN && to->lane) {

@@ -132,7 +132,7 @@ void skip(program *p, const char *what) {
   snprintf(l->what, sizeof l->what, "%s", what);
 }
 
-void anybody(program *p) { last(p)->anybody = true; }
+void allow_other_failure(program *p) { last(p)->may_report_other_failure = true; }
 
 cleave_status impossible(program *p, const char *fmt, ...) {
   va_list args;
@@ -142,7 +142,7 @@ cleave_status impossible(program *p, const char *fmt, ...) {
   return CLEAVE_INTERNAL;
 }
 
-void note(program *p, const void *bytes, size_t n) {
+void record_bytes(program *p, const void *bytes, size_t n) {
   sim_record *r = p->record;
   r->numbers = grown(r->numbers, r->n_numbers + n, &r->cap_numbers, 1);
   memcpy(r->numbers + r->n_numbers, bytes, n);
@@ -150,8 +150,8 @@ void note(program *p, const void *bytes, size_t n) {
   last(p)->bytes += n;
 }
 
-void note_tensor(program *p, const cleave_tensor *t) {
-  note(p, t->data, cleave_tensor_count(t) * (t->dtype == CLEAVE_I64 ? 8 : 4));
+void record_tensor(program *p, const cleave_tensor *t) {
+  record_bytes(p, t->data, cleave_tensor_count(t) * (t->dtype == CLEAVE_I64 ? 8 : 4));
 }
 
 /* ---- what it is made of ---------------------------------------------------------------------- */
@@ -210,13 +210,13 @@ void do_replace(program *p) {
   if (m->optimizer >= 0) return;
   DO(p, cleave_module_release(p->rt, m->module, &p->error), 0, 0, "release m%d", index);
   m->module = NULL;
-  anybody(p);
+  allow_other_failure(p);
   m->placed = false;
   m->times++;
   load(p, index);
 }
 
-static bool learns(const stage *m) {
+static bool is_trained(const stage *m) {
   return cleave_module_weight_name(m->module, 0) && m->kind != FROZEN;
 }
 
@@ -227,7 +227,7 @@ static void add_optimizer(program *p, bool final) {
   int index = p->n_optimizers;
   size_t n = 0;
   for (int i = 0; i < p->n_stages; i++) {
-    if (!learns(&p->stages[i]) || p->stages[i].optimizer >= 0 || one_in(p, 4)) continue;
+    if (!is_trained(&p->stages[i]) || p->stages[i].optimizer >= 0 || one_in(p, 4)) continue;
     p->stages[i].optimizer = index;
     joined[n++] = p->stages[i].module;
   }

@@ -137,12 +137,12 @@ bool done(program *p, cleave_status status, uint32_t needs, uint32_t stands, con
 /* Records a statement that is not executed because a value that it needs has failed. */
 void skip(program *p, const char *what);
 /* Allows the last statement to report the failure of another one. */
-void anybody(program *p);
+void allow_other_failure(program *p);
 /* Returns the status that `done` records for an impossible result. */
 cleave_status impossible(program *p, const char *fmt, ...) CLV_PRINTF(2, 3);
 /* Adds numbers to the last statement. */
-void note(program *p, const void *bytes, size_t n);
-void note_tensor(program *p, const cleave_tensor *t);
+void record_bytes(program *p, const void *bytes, size_t n);
+void record_tensor(program *p, const cleave_tensor *t);
 
 /* statements.c: each function draws what it needs and executes statements. */
 value *new_leaf(program *p, scope *s, bool wide, bool gradient);
@@ -166,7 +166,7 @@ void fetch_all(program *p, scope *s);
 void read_gradients(program *p, scope *s);
 bool moves_statistics(const program *p, const scope *s);
 void steps(program *p, scope *s, int optimizer);
-void age(program *p);
+void note_weights_changed(program *p);
 void do_open(program *p);
 void do_in_scope(program *p, scope *s); /* executes a random statement in an open context */
 /* reads and writes weights, and fetches or releases kept values */

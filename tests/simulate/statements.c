@@ -56,7 +56,7 @@ static void joins(program *p, scope *s, stage *m, int index) {
 
 /* Records a call. The first call of a module loads it, and its node dials the others. */
 static void called(program *p, stage *m, bool good) {
-  if (!m->placed) anybody(p);
+  if (!m->placed) allow_other_failure(p);
   m->placed |= good;
 }
 
@@ -140,7 +140,7 @@ void fetch(program *p, scope *s, value *v, const char *what) {
     status = to_here(p, v->ref);
   if (done(p, status, s->needs, s->stands, "c%d: %s %s", number_of(p, s),
            waited ? "wait for" : "fetch", what))
-    note_tensor(p, &p->tensor);
+    record_tensor(p, &p->tensor);
 }
 
 static void do_fetch(program *p, scope *s) {
@@ -202,7 +202,7 @@ void fetch_kept(program *p, int i) {
     return;
   }
   if (DO(p, fetch_of(p, k->id), needs_of(p, k), stands_of(p, k), "fetch k%d", i))
-    note_tensor(p, &p->tensor);
+    record_tensor(p, &p->tensor);
 }
 
 /* Fetches the kept values that were made in the context. */
@@ -229,7 +229,7 @@ void do_open(program *p) {
   cleave_context_options o = {.size = sizeof o, .evaluation = s->evaluation};
   s->made = DO(p, cleave_context_open(p->rt, &o, &s->id, &p->error), 0, 0, "open c%d%s",
                number_of(p, s), s->evaluation ? " to evaluate" : "");
-  anybody(p);
+  allow_other_failure(p);
 }
 
 /* Releases futures. A future exists until it is released, unless it was waited for and had a
@@ -258,7 +258,7 @@ void do_close(program *p, scope *s) {
   else
     DO(p, cleave_context_end(p->rt, s->id, &p->error), s->needs, 0, "end c%d", c);
   release_futures(p, s);
-  anybody(p);
+  allow_other_failure(p);
 }
 
 /* ---- kept values ----------------------------------------------------------------------------- */
@@ -322,7 +322,7 @@ void read_leaf_gradient(program *p, scope *s, const value *v) {
   }
   if (DO(p, cleave_leaf_gradient(p->rt, v->ref, &p->tensor, &p->error), s->needs, s->stands,
          "c%d: gradient of v%d", number_of(p, s), (int)(v - s->values)))
-    note_tensor(p, &p->tensor);
+    record_tensor(p, &p->tensor);
 }
 
 void read_weight_gradient(program *p, scope *s, int module) {
@@ -334,7 +334,7 @@ void read_weight_gradient(program *p, scope *s, int module) {
   else if (DO(p, cleave_gradient(p->rt, s->id, m->module, name, 0, &p->tensor, &p->error),
               s->needs | bit(m->place), s->stands, "c%d: gradient of m%d %s", number_of(p, s),
               module, name))
-    note_tensor(p, &p->tensor);
+    record_tensor(p, &p->tensor);
 }
 
 /* Reads some gradients of the context: a leaf's and a parameter's. */
@@ -346,7 +346,7 @@ void read_gradients(program *p, scope *s) {
 }
 
 /* Records that parameters changed: values computed before may have no backward any more. */
-void age(program *p) {
+void note_weights_changed(program *p) {
   for (int i = 0; i < p->n_scopes; i++) p->scopes[i].old = true;
 }
 
@@ -421,7 +421,7 @@ static void do_backward_from(program *p, scope *s) {
 }
 
 static void note_list(program *p, cleave_gradients *list) {
-  for (size_t i = 0; i < list->n; i++) note_tensor(p, &list->items[i].tensor);
+  for (size_t i = 0; i < list->n; i++) record_tensor(p, &list->items[i].tensor);
   cleave_gradients_free(list);
 }
 
@@ -466,7 +466,7 @@ static void change(program *p, int i, uint32_t stands) {
 
 void steps(program *p, scope *s, int optimizer) {
   s->undecided |= !p->final;
-  age(p);
+  note_weights_changed(p);
   for (int i = 0; i < p->n_stages; i++)
     if (p->stages[i].optimizer == optimizer && (s->stages & bit((uint32_t)i)))
       change(p, i, s->stands);
@@ -484,10 +484,10 @@ static void do_step(program *p, scope *s) {
   if (DO(p, stepped_by(p, p->optimizers[o], s->id, &stepped), s->needs, s->stands,
          "c%d: step of optimizer %d", number_of(p, s), o)) {
     p->step_given_up = false;
-    note(p, &stepped.norm, sizeof stepped.norm);
-    note(p, &stepped.applied, sizeof stepped.applied);
+    record_bytes(p, &stepped.norm, sizeof stepped.norm);
+    record_bytes(p, &stepped.applied, sizeof stepped.applied);
   }
-  anybody(p);
+  allow_other_failure(p);
 }
 
 void do_in_scope(program *p, scope *s) {
@@ -509,8 +509,8 @@ static bool read_weight(program *p, int i, const char *name) {
   bool read =
       DO(p, weight_of(p, m->module, name), bit(m->place), m->stands, "read m%d %s", i, name);
   called(p, m, read);
-  anybody(p);
-  if (read) note_tensor(p, &p->tensor);
+  allow_other_failure(p);
+  if (read) record_tensor(p, &p->tensor);
   return read;
 }
 
@@ -518,7 +518,7 @@ static bool read_weight(program *p, int i, const char *name) {
 static bool write_back(program *p, int i, const char *name, bool read) {
   const stage *m = &p->stages[i];
   float number = (float)below(p, 100) / 100;
-  age(p);
+  note_weights_changed(p);
   if (!read) {
     skip(p, "write");
     return false;
@@ -526,7 +526,7 @@ static bool write_back(program *p, int i, const char *name, bool read) {
   if (p->tensor.dtype == CLEAVE_F32) *(float *)p->tensor.data = number;
   bool good = DO(p, cleave_weight_write(p->rt, m->module, name, &p->tensor, 0, &p->error),
                  bit(m->place), 0, "write m%d %s", i, name);
-  anybody(p);
+  allow_other_failure(p);
   return good;
 }
 
@@ -562,8 +562,8 @@ static void read_state(program *p, stage *m, cleave_state_kind what) {
   cleave_state state = {0};
   bool good = DO(p, cleave_state_read(p->rt, m->module, what, 0, &state, &p->error), bit(m->place),
                  m->stands, "state %d of m%d", (int)what, (int)(m - p->stages));
-  anybody(p);
-  for (size_t i = 0; good && i < state.n; i++) note_tensor(p, &state.items[i].tensor);
+  allow_other_failure(p);
+  for (size_t i = 0; good && i < state.n; i++) record_tensor(p, &state.items[i].tensor);
   cleave_state_free(&state);
 }
 

@@ -102,12 +102,12 @@ static clv_code random_bytes(void *user, void *ret, size_t len, clv_err *err) {
 
 static sim_worker *worker_of(sim_world *w, const char *name) { return &w->workers[name[1] - '0']; }
 
-static void nothing(void *user) { (void)user; }
+static void do_nothing(void *user) { (void)user; }
 
 /* Lets the time of a request and its answer pass, in which the world goes on. */
 static clv_code travel(sim_world *w, const sim_worker *k, uint64_t until, clv_err *err) {
   uint64_t there = sim_network_now(w->network) + sim_network_delay(w->network);
-  sim_network_at(w->network, there, nothing, w);
+  sim_network_at(w->network, there, do_nothing, w);
   run_to(w, CLV_MIN(there, until));
   if (k->dead) return clv_fail(err, CLV_UNAVAILABLE, "%s: connection lost", k->name);
   if (there > until) return clv_fail(err, CLV_DEADLINE, "%s: no answer", k->name);

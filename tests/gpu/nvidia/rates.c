@@ -51,7 +51,7 @@ static clv_code convolve(bench *m, clv_err *err) {
   return m->v->conv(m->s, m->conv, (float *)m->a, (float *)m->b, (float *)m->d, 0, m->lent, err);
 }
 
-static double once(bench *m, act *f, int times) {
+static double measure_once(bench *m, act *f, int times) {
   double ms = 0;
   clv_err err;
   must(m->v->event_record(m->begin, m->s, &err), &err);
@@ -70,8 +70,8 @@ static int compare(const void *a, const void *b) {
 /* Prints the median of ROUNDS measurements. A first round is not counted. */
 static void measure(bench *m, const char *what, act *f, int times, double work, const char *unit) {
   double s[ROUNDS];
-  once(m, f, times);
-  for (int i = 0; i < ROUNDS; i++) s[i] = once(m, f, times);
+  measure_once(m, f, times);
+  for (int i = 0; i < ROUNDS; i++) s[i] = measure_once(m, f, times);
   qsort(s, ROUNDS, sizeof *s, compare);
   printf("{\"what\":\"%s\",\"us\":%.2f,\"rate\":%.4g,\"unit\":\"%s\"}\n", what, 1e6 * s[ROUNDS / 2],
          work / s[ROUNDS / 2], unit);

@@ -26,7 +26,7 @@ static void ok(clv_code code) {
   exit(3);
 }
 
-static void *taken(const clv_gpu *g) {
+static void *take_memory(const clv_gpu *g) {
   void *p;
   ok(v->take(g->stream, BYTES, &p, &err));
   return p;
@@ -38,11 +38,11 @@ static void begin(uint64_t seed) {
   ok(v->stream_new(0, false, &one.stream, &err));
   ok(v->stream_new(0, false, &two.stream, &err));
   ok(v->host_take(BYTES, (void **)&host, &err));
-  x = taken(&one);
-  y = taken(&one);
+  x = take_memory(&one);
+  y = take_memory(&one);
   ok(v->stream_finish(one.stream, &err));
   ok(v->stream_new(1, false, &other.stream, &err));
-  far = taken(&other);
+  far = take_memory(&other);
   ok(v->stream_finish(other.stream, &err));
 }
 

@@ -35,7 +35,7 @@ typedef struct sim_meeting {
 
 typedef struct sim_array {
   const void *key;
-  sim_place at; /* array's address and size, with the bytes of sim_unwritten behind it */
+  sim_place at; /* array's address and size, with the bytes of sim_unwritten_flag behind it */
 } sim_array;
 
 /* A block of a launch, from its start to its end. */
@@ -122,12 +122,12 @@ extern const char __executable_start, end;
 
 static const sim_place *array_of(const sim_group *g, const void *p, size_t bytes) {
   for (int i = 0; i < g->n_arrays; i++)
-    if (sim_place_has(&g->arrays[i].at, p, bytes)) return &g->arrays[i].at;
+    if (sim_place_contains(&g->arrays[i].at, p, bytes)) return &g->arrays[i].at;
   return NULL;
 }
 
-static bool array_touch(const sim_place *array, const void *p, size_t bytes, bool write) {
-  char *unwritten = sim_unwritten(array, p);
+static bool touch_array(const sim_place *array, const void *p, size_t bytes, bool write) {
+  char *unwritten = sim_unwritten_flag(array, p);
   sim_array_here = *array;
   for (size_t i = 0; i < bytes; i++) {
     if (write) unwritten[i] = 0;
@@ -137,17 +137,17 @@ static bool array_touch(const sim_place *array, const void *p, size_t bytes, boo
 }
 
 bool sim_launch_touch(const void *p, size_t bytes, bool write) {
-  if (!here || sim_place_has(&sim_stack_here, p, bytes)) return true;
+  if (!here || sim_place_contains(&sim_stack_here, p, bytes)) return true;
   const sim_group *g = here->group;
   const sim_place *a = array_of(g, p, bytes);
-  if (a) return array_touch(a, p, bytes, write);
-  return !write && (sim_place_has(&sim_arguments_here, p, bytes) ||
+  if (a) return touch_array(a, p, bytes, write);
+  return !write && (sim_place_contains(&sim_arguments_here, p, bytes) ||
                     within(p, bytes, &__executable_start, (size_t)(&end - &__executable_start)));
 }
 
 bool sim_launch_is_shared(const void *p) { return here && array_of(here->group, p, 1); }
 
-void sim_launch_name_here(void) {
+void sim_launch_print_thread(void) {
   if (!here) return;
   const sim_launch *l = here->group->launch;
   fprintf(stderr, "cuda-sim: in thread %u of block %u,%u of %s, launched at\n", here->index,
@@ -182,7 +182,7 @@ static void thread_enter(sim_thread *t) {
 }
 
 /* Called when all lanes of a mask have arrived: gives each the value that another one passed. */
-static void warp_meets(sim_group *g, unsigned warp) {
+static void complete_shuffle(sim_group *g, unsigned warp) {
   sim_thread *lanes = &g->threads[warp * SIM_WARP];
   unsigned n = CLV_MIN(SIM_WARP, g->n - warp * SIM_WARP), mask = 0;
   uint64_t given[SIM_WARP];
@@ -214,7 +214,7 @@ static const sim_thread *one_that_waits(const sim_group *g, thread_state state) 
 }
 
 /* Called when the block's threads wait: they have all reached one barrier, or it is a fault. */
-static void block_meets(sim_group *g) {
+static void complete_barrier(sim_group *g) {
   const sim_thread *t = one_that_waits(g, AT_BARRIER), *other = one_that_waits(g, AT_SHUFFLE);
   if (other)
     sim_fault("%s waits for lanes that do not come, at %s", g->launch->l.name, other->where);
@@ -247,7 +247,7 @@ static void group_leave(void) {
 }
 
 /* Runs each thread of a block until it waits or ends, in random order. */
-static void group_go_on(sim_group *g) {
+static void group_advance(sim_group *g) {
   unsigned at = (unsigned)sim_draw(g->n), step = sim_draw(2) ? 1 : g->n - 1;
   bool any = false;
   group_enter(g);
@@ -255,11 +255,11 @@ static void group_go_on(sim_group *g) {
     sim_thread *t = &g->threads[at];
     if (t->state != NEW && t->state != READY) continue;
     thread_enter(t);
-    if (t->state == AT_SHUFFLE) warp_meets(g, at / SIM_WARP);
+    if (t->state == AT_SHUFFLE) complete_shuffle(g, at / SIM_WARP);
     any = true;
   }
   group_leave();
-  if (!any) block_meets(g);
+  if (!any) complete_barrier(g);
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
@@ -326,13 +326,13 @@ static void group_begin(sim_launch *l) {
   l->groups[l->n_groups++] = g;
 }
 
-bool sim_launch_go_on(sim_launch *l, sim_fibres *spare) {
+bool sim_launch_advance(sim_launch *l, sim_fibres *spare) {
   l->spare = spare;
   if (l->next == 0) sim_order_before(&l->begins);
   if (l->next < l->n && l->n_groups < l->most_groups) group_begin(l);
   int at = (int)sim_draw((uint64_t)l->n_groups);
   sim_group *g = l->groups[at];
-  group_go_on(g);
+  group_advance(g);
   if (g->ended == g->n) {
     group_free(g);
     l->groups[at] = l->groups[--l->n_groups];

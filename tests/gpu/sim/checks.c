@@ -34,11 +34,11 @@ void sim_checks_map(void) {
 
 static unsigned char *state_of(const void *p) { return states + ((const char *)p - sim_region); }
 
-void sim_checks_nothing(const void *p, size_t bytes) {
+void sim_checks_set_inaccessible(const void *p, size_t bytes) {
   if (checked) memset(state_of(p), NOTHING, bytes);
 }
 
-void sim_checks_forget(const void *pages, size_t bytes) {
+void sim_checks_set_unmapped(const void *pages, size_t bytes) {
   if (checked) madvise(state_of(pages), bytes, MADV_DONTNEED);
 }
 
@@ -50,7 +50,7 @@ void sim_checks_defined(const void *p, size_t bytes) {
   if (checked) memset(state_of(p), DEFINED, bytes);
 }
 
-void sim_checks_copied(void *dst, const void *src, size_t bytes) {
+void sim_checks_copy_state(void *dst, const void *src, size_t bytes) {
   if (checked) memcpy(state_of(dst), state_of(src), bytes);
 }
 
@@ -102,11 +102,11 @@ static inline bool may_soon(const void *p, size_t bytes, bool write) {
                                             DEFINED, DEFINED, DEFINED, DEFINED};
   static const unsigned char written[16];
   if (sim_memory_is_device(p)) return memcmp(state_of(p), defined, bytes) == 0;
-  if (sim_place_has(&sim_stack_here, p, bytes)) return true;
-  if (!write && sim_place_has(&sim_arguments_here, p, bytes)) return true;
-  if (!sim_place_has(&sim_array_here, p, bytes)) return false;
-  if (write) memset(sim_unwritten(&sim_array_here, p), 0, bytes);
-  return write || memcmp(sim_unwritten(&sim_array_here, p), written, bytes) == 0;
+  if (sim_place_contains(&sim_stack_here, p, bytes)) return true;
+  if (!write && sim_place_contains(&sim_arguments_here, p, bytes)) return true;
+  if (!sim_place_contains(&sim_array_here, p, bytes)) return false;
+  if (write) memset(sim_unwritten_flag(&sim_array_here, p), 0, bytes);
+  return write || memcmp(sim_unwritten_flag(&sim_array_here, p), written, bytes) == 0;
 }
 
 static inline void check(const void *p, size_t bytes, bool write) {

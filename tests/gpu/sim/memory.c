@@ -94,7 +94,7 @@ clv_code sim_memory_take(int device, size_t bytes, char **ret, clv_err *err) {
   }
   sim_block *b = &blocks[n_blocks++];
   *b = (sim_block){.p = end, .bytes = bytes, .device = device};
-  sim_lines_here(&b->lines);
+  sim_lines_capture(&b->lines);
   end += bytes + gap_of(b);
   if (end > sim_region + SIM_REGION) sim_fault("all %zu bytes of addresses were given", SIM_REGION);
   used[device] += bytes;
@@ -103,7 +103,7 @@ clv_code sim_memory_take(int device, size_t bytes, char **ret, clv_err *err) {
   return CLV_OK;
 }
 
-void sim_memory_born(char *p) {
+void sim_memory_on_alloc(char *p) {
   sim_block *b = sim_memory_find(p);
   sim_undefined(p, b->bytes);
   sim_checks_undefined(p, b->bytes);
@@ -121,12 +121,12 @@ void sim_memory_give(int device, char *p) {
     sim_fault("device memory is given back twice");
   }
   b->given = true;
-  sim_lines_here(&b->given_at);
+  sim_lines_capture(&b->given_at);
   used[device] -= b->bytes;
 }
 
 static void check_gap(const sim_block *b) {
-  size_t n = sim_forbids() ? 0 : gap_of(b);
+  size_t n = sim_can_forbid() ? 0 : gap_of(b);
   for (size_t i = 0; i < n; i++)
     if ((unsigned char)b->p[b->bytes + i] != GAP_BYTE) {
       fputs("cuda-sim: they were taken at\n", stderr);
@@ -142,10 +142,10 @@ static void release(sim_block *b) {
   b->released = true;
   if (high <= low) return;
   madvise(low, (size_t)(high - low), MADV_DONTNEED);
-  sim_checks_forget(low, (size_t)(high - low));
+  sim_checks_set_unmapped(low, (size_t)(high - low));
 }
 
-static void keep_for_now(sim_block *b) {
+static void keep_freed_block(sim_block *b) {
   size_t at = (size_t)(b - blocks);
   if (kept_bytes)
     blocks[newest].then = at;
@@ -162,14 +162,14 @@ static void keep_for_now(sim_block *b) {
   while (first < n_blocks && blocks[first].released) first++;
 }
 
-void sim_memory_gone(char *p) {
+void sim_memory_on_free(char *p) {
   sim_block *b = sim_memory_find(p);
   check_gap(b);
   sim_undefined(p, b->bytes);
-  sim_checks_nothing(p, b->bytes);
+  sim_checks_set_inaccessible(p, b->bytes);
   sim_forbid(p, b->bytes);
   b->gone = true;
-  keep_for_now(b);
+  keep_freed_block(b);
 }
 
 void sim_memory_check_copy(const void *p, const sim_lines *asked, const char *what) {
@@ -217,7 +217,7 @@ static host_block *host_blocks;
 /* blocks kept for reuse: the next allocation of the same size gets one */
 static host_block *host_given;
 
-static host_block *given_before(size_t bytes) {
+static host_block *find_freed_block(size_t bytes) {
   host_block **at = &host_given;
   while (*at && (*at)->bytes != bytes) at = &(*at)->next;
   host_block *b = *at;
@@ -234,13 +234,13 @@ static host_block *host_block_new(size_t bytes) {
 }
 
 clv_code sim_host_take(size_t bytes, void **ret, clv_err *err) {
-  host_block *b = given_before(bytes);
+  host_block *b = find_freed_block(bytes);
   (void)err;
   if (!b) b = host_block_new(bytes);
   sim_permit(b->p, bytes);
   memset(b->p, 0, bytes);
   b->next = host_blocks;
-  sim_lines_here(&b->lines);
+  sim_lines_capture(&b->lines);
   host_blocks = b;
   *ret = b->p;
   return CLV_OK;

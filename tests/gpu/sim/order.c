@@ -93,7 +93,7 @@ void sim_permit(const void *p, size_t bytes) {
   if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(p, bytes);
 }
 
-bool sim_forbids(void) { return __asan_poison_memory_region != NULL; }
+bool sim_can_forbid(void) { return __asan_poison_memory_region != NULL; }
 
 /* ---- fibres ---------------------------------------------------------------------------------- */
 
@@ -183,7 +183,7 @@ void sim_fibres_move(sim_fibres *to, sim_fibres *from) {
   while (from->n) sim_fibre_give(to, from->all[--from->n]);
 }
 
-void sim_fibre_told(sim_fibre *f, bool enters) {
+void sim_fibre_switch(sim_fibre *f, bool enters) {
   void *fake = NULL;
   if (__sanitizer_start_switch_fiber) {
     if (enters)

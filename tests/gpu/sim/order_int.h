@@ -37,7 +37,7 @@ void sim_fresh_give(void *p);
 void sim_undefined(void *p, size_t bytes); /* fills with 0xFF; reading such a value is reported */
 void sim_forbid(const void *p, size_t bytes);
 void sim_permit(const void *p, size_t bytes);
-bool sim_forbids(void); /* true if address sanitizer guards the memory */
+bool sim_can_forbid(void); /* true if address sanitizer guards the memory */
 
 /* ---- fibres ---------------------------------------------------------------------------------- */
 
@@ -73,7 +73,7 @@ void sim_fibres_move(sim_fibres *to, sim_fibres *from);
 
 extern sim_fibre *sim_running;
 /* switches stacks and reports the switch to the sanitizers */
-void sim_fibre_told(sim_fibre *f, bool enters);
+void sim_fibre_switch(sim_fibre *f, bool enters);
 
 /* Switches to the stack saved at *at and saves the current one there. All registers are declared
  * clobbered, and the 128 bytes of red zone below the stack pointer are skipped. */
@@ -96,7 +96,7 @@ static inline void sim_fibre_enter(sim_fibre *f) {
   sim_fibre *before = sim_running;
   sim_running = f;
   if (CLV_SANITIZED)
-    sim_fibre_told(f, true);
+    sim_fibre_switch(f, true);
   else
     sim_fibre_jump(&f->sp);
   sim_running = before;
@@ -105,7 +105,7 @@ static inline void sim_fibre_enter(sim_fibre *f) {
 static inline void sim_fibre_leave(void) {
   sim_fibre *f = sim_running;
   if (CLV_SANITIZED)
-    sim_fibre_told(f, false);
+    sim_fibre_switch(f, false);
   else
     sim_fibre_jump(&f->sp);
 }

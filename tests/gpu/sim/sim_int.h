@@ -32,7 +32,7 @@ typedef struct sim_lines {
   int n;
 } sim_lines;
 
-void sim_lines_here(sim_lines *ret);
+void sim_lines_capture(sim_lines *ret);
 void sim_lines_print(const sim_lines *lines);
 /* Prints the text, the position and the stack, and exits. */
 void sim_fault(const char *format, ...) CLV_PRINTF(1, 2) __attribute__((noreturn));
@@ -62,9 +62,9 @@ static inline bool sim_memory_is_device(const void *p) {
 }
 
 clv_code sim_memory_take(int device, size_t bytes, char **ret, clv_err *err);
-void sim_memory_born(char *p);
+void sim_memory_on_alloc(char *p);
 void sim_memory_give(int device, char *p);
-void sim_memory_gone(char *p);
+void sim_memory_on_free(char *p);
 size_t sim_memory_used(int device);
 sim_block *sim_memory_find(const void *p); /* allocation that contains p or ends at p */
 
@@ -85,11 +85,12 @@ size_t sim_memory_leaks(void);
 
 /* Records the state of bytes of device memory: not accessible, undefined or defined. */
 void sim_checks_map(void);
-void sim_checks_nothing(const void *p, size_t bytes);
-void sim_checks_forget(const void *pages, size_t bytes); /* makes the pages inaccessible for good */
+void sim_checks_set_inaccessible(const void *p, size_t bytes);
+/* makes the pages inaccessible for good */
+void sim_checks_set_unmapped(const void *pages, size_t bytes);
 void sim_checks_undefined(const void *p, size_t bytes);
 void sim_checks_defined(const void *p, size_t bytes);
-void sim_checks_copied(void *dst, const void *src, size_t bytes);
+void sim_checks_copy_state(void *dst, const void *src, size_t bytes);
 
 /* ---- launches (blocks.c) --------------------------------------------------------------------- */
 
@@ -101,7 +102,7 @@ void sim_launch_free(sim_launch *l);
 void sim_launch_check(const sim_launch *l, int device);
 /* Runs some threads of the launch up to their next barrier. Returns true when the launch is done.
  * *spare: fibres of earlier launches of the stream. */
-bool sim_launch_go_on(sim_launch *l, sim_fibres *spare);
+bool sim_launch_advance(sim_launch *l, sim_fibres *spare);
 /* Memory other than device memory that the running kernel thread may use: its stack, the shared
  * array that it used last, or (to read) its arguments. */
 typedef struct sim_place {
@@ -109,13 +110,13 @@ typedef struct sim_place {
   size_t bytes; /* size; 0: no such memory */
 } sim_place;
 extern _Thread_local sim_place sim_stack_here, sim_array_here, sim_arguments_here;
-static inline bool sim_place_has(const sim_place *s, const void *p, size_t bytes) {
+static inline bool sim_place_contains(const sim_place *s, const void *p, size_t bytes) {
   size_t at = (uintptr_t)p - (uintptr_t)s->low;
   return at < s->bytes && bytes <= s->bytes - at;
 }
 /* Address of the byte that tells if a byte of a shared array has not been written (not 0: not
  * written). These bytes follow the array. */
-static inline char *sim_unwritten(const sim_place *array, const void *p) {
+static inline char *sim_unwritten_flag(const sim_place *array, const void *p) {
   return array->low + array->bytes + ((const char *)p - array->low);
 }
 /* Checks an access of the running kernel thread to memory that is not the device's. Returns false
@@ -124,7 +125,7 @@ static inline char *sim_unwritten(const sim_place *array, const void *p) {
 bool sim_launch_touch(const void *p, size_t bytes, bool write);
 bool sim_launch_is_shared(const void *p); /* true if p is in a shared array of the block */
 /* prints the number of the kernel thread that runs, if any */
-void sim_launch_name_here(void);
+void sim_launch_print_thread(void);
 
 /* ---- what is drawn (draw.c) ------------------------------------------------------------------ */
 
@@ -191,10 +192,10 @@ struct clv_cuda_stream {
 };
 
 /* enqueues a copy of *op, then advances streams at random */
-void sim_ask(sim_stream *s, const sim_op *op);
-void sim_ask_again(sim_stream *s, const sim_op *op); /* enqueues a captured operation again */
+void sim_enqueue(sim_stream *s, const sim_op *op);
+void sim_enqueue_again(sim_stream *s, const sim_op *op); /* enqueues a captured operation again */
 void sim_ops_free(sim_op *first);
-void sim_go_on(uint64_t steps); /* advances random streams by at most so many steps */
+void sim_advance(uint64_t steps); /* advances random streams by at most so many steps */
 void sim_finish_stream(sim_stream *s);
 void sim_finish_mark(sim_mark *m);
 sim_stream *sim_stream_new(int device);
@@ -207,8 +208,8 @@ void sim_mark_unref(sim_mark *m);
 bool sim_run_launch(sim_stream *s, sim_op *op);
 bool sim_run_copy(sim_stream *s, sim_op *op);
 bool sim_run_fill(sim_stream *s, sim_op *op);
-bool sim_run_born(sim_stream *s, sim_op *op);
-bool sim_run_gone(sim_stream *s, sim_op *op);
+bool sim_run_alloc(sim_stream *s, sim_op *op);
+bool sim_run_free(sim_stream *s, sim_op *op);
 bool sim_run_record(sim_stream *s, sim_op *op);
 bool sim_run_wait(sim_stream *s, sim_op *op);
 bool sim_run_library(sim_stream *s, sim_op *op);

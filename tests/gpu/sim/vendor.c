@@ -72,7 +72,7 @@ static clv_code check_waits(const sim_stream *s, clv_err *err) {
 }
 
 static clv_code ask(sim_stream *s, const sim_op *op, clv_err *err) {
-  sim_ask(s, op);
+  sim_enqueue(s, op);
   if (sim.broken[s->device]) return check_device(s->device, err);
   return CLV_OK;
 }
@@ -108,7 +108,7 @@ static clv_code vendor_take(sim_stream *s, size_t bytes, void **ret, clv_err *er
     return clv_fail(err, CLV_EXHAUSTED, "device %d has no %zu bytes left, as planned", s->device,
                     bytes);
   CLV_TRY(sim_memory_take(s->device, bytes, &p, err));
-  sim_ask(s, &(sim_op){.run = sim_run_born, .dst = p});
+  sim_enqueue(s, &(sim_op){.run = sim_run_alloc, .dst = p});
   *ret = p;
   return CLV_OK;
 }
@@ -119,7 +119,7 @@ static void vendor_give(sim_stream *s, void *p) {
   if (!p || (!s && check_stream(s, &ignored) != CLV_OK)) return;
   if (s->captures) sim_fault("device memory is given back while its stream is captured");
   sim_memory_give(s->device, p);
-  sim_ask(s, &(sim_op){.run = sim_run_gone, .dst = p});
+  sim_enqueue(s, &(sim_op){.run = sim_run_free, .dst = p});
 }
 
 static clv_code vendor_memory(int device, size_t *ret_free, size_t *ret_total, clv_err *err) {
@@ -239,7 +239,7 @@ static clv_code vendor_event_new(int device, bool timed, clv_cuda_event **ret, c
   (*ret)->device = device;
   (*ret)->timed = timed;
   (*ret)->next = events;
-  sim_lines_here(&(*ret)->lines);
+  sim_lines_capture(&(*ret)->lines);
   events = *ret;
   return CLV_OK;
 }
@@ -270,7 +270,7 @@ static clv_code vendor_event_record(clv_cuda_event *e, sim_stream *s, clv_err *e
 static clv_code vendor_event_done(clv_cuda_event *e, bool *ret, clv_err *err) {
   LOCK;
   CLV_TRY(check_device(e->device, err));
-  sim_go_on(sim_draw(16));
+  sim_advance(sim_draw(16));
   *ret = !e->mark || e->mark->done;
   if (e->mark && *ret) sim_order_after(e->mark);
   return CLV_OK;
@@ -329,7 +329,7 @@ static clv_code vendor_launch(sim_stream *s, const clv_cuda_launch *l, clv_err *
   sim_lines lines;
   CLV_TRY(check_stream(s, err));
   CLV_TRY(check_launch(l, err));
-  sim_lines_here(&lines);
+  sim_lines_capture(&lines);
   sim_launch *launch = sim_launch_new(l, &lines);
   sim_launch_check(launch, s->device);
   count_launch(s->device);
@@ -414,7 +414,7 @@ static clv_code vendor_graph_launch(sim_stream *s, clv_cuda_graph *g, clv_err *e
   for (const sim_op *op = g->first; op; op = op->next) {
     check_again(op, s->device);
     if (op->launch) count_launch(s->device);
-    sim_ask_again(s, op);
+    sim_enqueue_again(s, op);
   }
   return sim.broken[s->device] ? check_device(s->device, err) : CLV_OK;
 }

@@ -461,7 +461,7 @@ static clv_code ask(bench *m, const kernel *k, clv_err *err) {
   return k->map(m->g, k->last, m->x, k->two ? m->z : NULL, m->y, m->n, 1.5f, err);
 }
 
-static double once(bench *m, const kernel *k) {
+static double measure_once(bench *m, const kernel *k) {
   const clv_vendor *v = m->g->vendor;
   int times = m->n < MANY ? 1 : TIMES;
   double ms = 0;
@@ -482,8 +482,8 @@ static int compare(const void *a, const void *b) {
 /* Returns bytes per second: the median of ROUNDS measurements. A first round is not counted. */
 static double rate_of(bench *m, const kernel *k) {
   double s[ROUNDS];
-  once(m, k);
-  for (int i = 0; i < ROUNDS; i++) s[i] = once(m, k);
+  measure_once(m, k);
+  for (int i = 0; i < ROUNDS; i++) s[i] = measure_once(m, k);
   qsort(s, ROUNDS, sizeof *s, compare);
   return k->bytes * (double)m->n / s[ROUNDS / 2];
 }

@@ -320,7 +320,7 @@ static clv_code broadcast(bench *m, clv_err *err) {
   return clv_gpu_broadcast(m->g, &v, &(cuda_bf16_flags){0}, false, m->x, m->small, m->y, m->n, err);
 }
 
-static clv_code fold_alone(bench *m, clv_err *err) {
+static clv_code sum_with_thread_per_value(bench *m, clv_err *err) {
   const cuda_broadcast_sum f = fold_of(m, true);
   return clv_gpu_sum_broadcast(m->g, &f, m->x, NULL, m->y, err);
 }
@@ -397,7 +397,7 @@ const kernel more_kernels[] = {
     {"to channels last", 8, .f = to_last_f32},
     {"add to a gradient, bf16", 6, .f = added_bf16},
     {"add of a row", 8, .f = broadcast},
-    {"sum over rows, a thread each", 4, .f = fold_alone},
+    {"sum over rows, a thread each", 4, .f = sum_with_thread_per_value},
     {"sum over rows, a block each", 4, .f = fold_blocks},
 };
 const size_t n_more_kernels = CLV_COUNT(more_kernels);

@@ -18,7 +18,7 @@ static bool call(cleave_context c, cleave_module *m, cleave_reference in, cleave
   return true;
 }
 
-static bool here(cleave_reference r, cleave_tensor *ret) {
+static bool fetch_value(cleave_reference r, cleave_tensor *ret) {
   MUST(cleave_to_here(rt, r, 0, ret, e));
   return true;
 }
@@ -48,7 +48,7 @@ static bool item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds(void) {
     for (int i = 0; i < 2 * rounds; i++) DO(call(c, m[i % 2], at, &at));
     MUST(cleave_call(rt, c, loss, (cleave_reference[]){at, t}, 2, &l, e));
     DO(backward(c, l, false));
-    DO(here(at, &y));
+    DO(fetch_value(at, &y));
     CHECK(memcmp(y.data, numbers, sizeof numbers) == 0);
     for (int i = 0; i < 2; i++) {
       DO(gradient(c, m[i], "0.weight", rounds == 1 && i == 0 ? &once : &g));
@@ -165,7 +165,7 @@ static bool joined_step(cleave_module *m, cleave_module *join, cleave_module *lo
   DO(leaf(c, target, 8, 2, false, &t));
   MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
   DO(backward(c, l, false));
-  DO(here(y, ret_y));
+  DO(fetch_value(y, ret_y));
   DO(gradient(c, m, "0.weight", ret_g));
   MUST(cleave_owner(rt, y, &place, e));
   CHECK(strcmp(place.node, at_b) == 0 && ret_y->rank == 2 && ret_y->shape[0] == 8);
@@ -262,9 +262,9 @@ static bool item_8_and_10_references_are_used_before_their_owner_made_them(pid_t
   /* releasing it before it exists does not affect the others */
   MUST(cleave_reference_release(rt, z[0], e));
   CHECK(kill(pid, SIGCONT) == 0);
-  DO(here(y, &got[0]));
+  DO(fetch_value(y, &got[0]));
   MUST(cleave_wait(rt, f, 0, &got[1], e));
-  DO(here(z[1], &got[2]));
+  DO(fetch_value(z[1], &got[2]));
   CHECK(memcmp(out.data, got[0].data, 80) == 0);
   for (int i = 0; i < 20; i++) {
     float v = ((float *)out.data)[i], r = v > 0 ? v : 0;
@@ -295,7 +295,7 @@ static bool item_6_a_worker_killed_in_backward_is_told_before_the_deadline(pid_t
   DO(make_net("dying", at_a, &n));
   DO(open_context(&c));
   DO(run_net(&n, c, 3, NULL, NULL, &loss));
-  DO(here(loss, &out));
+  DO(fetch_value(loss, &out));
   DO(stop_process(pid));
   CHECK(pthread_create(&killer, NULL, kill_soon, &pid) == 0);
   cleave_error error = {0};
@@ -316,7 +316,7 @@ static bool item_6_a_worker_killed_in_backward_is_told_before_the_deadline(pid_t
 /* ---- to be killed ---------------------------------------------------------------------------- */
 
 /* Opens N contexts, each with 1 MiB of values at A and at B. */
-static bool hold(int n_contexts) {
+static bool fill_workers(int n_contexts) {
   enum { WIDE = 64 << 10 };
   cleave_module *a, *b;
   cleave_tensor out = {0};
@@ -330,7 +330,7 @@ static bool hold(int n_contexts) {
     DO(leaf(c, numbers, 4, WIDE, true, &x));
     DO(call(c, a, x, &h));
     DO(call(c, b, h, &y));
-    DO(here(y, &out));
+    DO(fetch_value(y, &out));
   }
   cleave_tensor_free(&out);
   printf("holding\n");
@@ -356,15 +356,15 @@ static const struct {
 int main(int argc, char **argv) {
   if (argc < 4) return 2;
   if (!open_session(argv)) {
-    said(false, "open");
+    print_result(false, "open");
     return 1;
   }
   if (argc > 5 && strcmp(argv[4], "hold") == 0) {
-    if (!hold(atoi(argv[5]))) said(false, "hold");
+    if (!fill_workers(atoi(argv[5]))) print_result(false, "hold");
   } else if (argc > 4) {
     pid_t pid = (pid_t)atol(argv[4]);
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
-      said(faults[i].run(pid), faults[i].name);
+      print_result(faults[i].run(pid), faults[i].name);
   } else {
     (void)RUN_ALL(shapes);
     print_digest();

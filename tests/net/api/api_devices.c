@@ -29,7 +29,7 @@ static bool load_loss_on(const char *device, const char *at, const char *name, b
   return true;
 }
 
-static bool lives(cleave_context c, cleave_module *m, const char *device) {
+static bool is_on_device(cleave_context c, cleave_module *m, const char *device) {
   cleave_place place;
   MUST(cleave_gradient_place(rt, c, m, "0.weight", 0, &place, e));
   CHECK(strcmp(place.node, at_a) == 0 && strcmp(place.device, device) == 0);
@@ -71,8 +71,8 @@ static bool values_on_two_devices_of_one_node_do_not_meet(void) {
   if (strcmp(at_a, at_b) != 0) MUST(cleave_call(rt, c, loss[2], both, 2, &l, e));
   MUST(cleave_call(rt, c, loss[1], both, 2, &l, e));
   DO(backward(c, l, false));
-  DO(lives(c, first, "cpu:0"));
-  DO(lives(c, second, "cpu:1"));
+  DO(is_on_device(c, first, "cpu:0"));
+  DO(is_on_device(c, second, "cpu:1"));
   DO(gradient(c, second, "0.weight", &g));
   note(&g);
   cleave_tensor_free(&g);

@@ -200,25 +200,25 @@ int main(int argc, char **argv) {
   if (argc < 5) return 2;
   pid_t pid = (pid_t)atol(argv[4]);
   if (!open_session(argv)) {
-    said(false, "open");
+    print_result(false, "open");
     return 1;
   }
   if (argc > 5) {
     cleave_leaks left;
-    said(many_steps(atol(argv[5])), "memory_stays_flat_over_many_steps");
+    print_result(many_steps(atol(argv[5])), "memory_stays_flat_over_many_steps");
     snprintf(why, sizeof why, "see the report");
-    said(cleave_close(rt, 0, &left, NULL) == CLEAVE_OK &&
-             left.contexts + left.references + left.futures == 0,
-         "close_finds_nothing_left");
+    print_result(cleave_close(rt, 0, &left, NULL) == CLEAVE_OK &&
+                     left.contexts + left.references + left.futures == 0,
+                 "close_finds_nothing_left");
     printf("%u contexts, %u references, %u futures left open\n", left.contexts, left.references,
            left.futures);
     return n_failed != 0;
   } else {
-    said(deadlines_and_closing_end_a_wait(pid), "deadlines_and_closing_end_a_wait");
-    said(a_step_that_is_not_answered_in_time_is_taken_back(pid),
-         "a_step_that_is_not_answered_in_time_is_taken_back");
-    said(a_worker_killed_before_the_step_leaves_the_other_as_it_was(pid),
-         "a_worker_killed_before_the_step_leaves_the_other_as_it_was");
+    print_result(deadlines_and_closing_end_a_wait(pid), "deadlines_and_closing_end_a_wait");
+    print_result(a_step_that_is_not_answered_in_time_is_taken_back(pid),
+                 "a_step_that_is_not_answered_in_time_is_taken_back");
+    print_result(a_worker_killed_before_the_step_leaves_the_other_as_it_was(pid),
+                 "a_worker_killed_before_the_step_leaves_the_other_as_it_was");
   }
   (void)cleave_close(rt, 0, NULL, NULL);
   return n_failed != 0;

@@ -64,12 +64,12 @@ static bool futures_give_what_the_blocking_forms_give(void) {
   DO(step_blocking(3, &stepped[1], &value[1]));
   CHECK(stepped[0].applied && stepped[0].norm == stepped[1].norm);
   CHECK(stepped[0].number + 1 == stepped[1].number);
-  DO(same(&value[0], &value[1]));
+  DO(is_same_tensor(&value[0], &value[1]));
   for (int i = 0; i < 2; i++)
     for (size_t k = 0; k < after[i].n; k++) {
       MUST(cleave_weight_read_async(rt, both[i], after[i].items[k].name, 0, &f, e));
       MUST(cleave_wait(rt, f, 0, &weight, e));
-      DO(same(&weight, &after[i].items[k].tensor));
+      DO(is_same_tensor(&weight, &after[i].items[k].tensor));
       note(&weight);
     }
   for (int i = 0; i < 2; i++) {
@@ -96,8 +96,8 @@ static bool a_kept_value_comes_by_a_future(void) {
   DO(finished(f[1]));
   MUST(cleave_future_tensor(rt, f[1], &t[1], e));
   MUST(cleave_kept_fetch(rt, k, 0, &t[2], e));
-  DO(same(&t[0], &t[1]));
-  DO(same(&t[0], &t[2]));
+  DO(is_same_tensor(&t[0], &t[1]));
+  DO(is_same_tensor(&t[0], &t[2]));
   for (int i = 0; i < 3; i++) cleave_tensor_free(&t[i]);
   MUST(cleave_kept_release(rt, k, e));
   return release(f[1]);
@@ -320,7 +320,7 @@ static bool what_has_not_been_sent_is_withdrawn(void) {
   DO(finished(passed));
   MUST(cleave_weight_read_async(rt, small.a, "0.weight", 0, &read, e));
   MUST(cleave_wait(rt, read, 0, &after, e));
-  DO(same(&before, &after));
+  DO(is_same_tensor(&before, &after));
   MUST(cleave_step(rt, optimizer, c, 0, &done, e)); /* the context stays open */
   CHECK(done.applied);
   MUST(cleave_future_cancel(rt, passed, e)); /* cancelling a future that is done does nothing */
@@ -628,16 +628,16 @@ int main(int argc, char **argv) {
   o.single_thread = single = argc > 4 && strcmp(argv[4], "single") == 0;
   bool ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules();
   if (e.text[0]) snprintf(why, sizeof why, "%.900s", e.text);
-  said(ready, "open");
+  print_result(ready, "open");
   if (!ready) return 1;
   if (argc > 5 && strcmp(argv[4], "lost") == 0) {
-    said(the_loss_of_a_worker_ends_its_futures((pid_t)atoi(argv[5])),
-         "the_loss_of_a_worker_ends_its_futures");
+    print_result(the_loss_of_a_worker_ends_its_futures((pid_t)atoi(argv[5])),
+                 "the_loss_of_a_worker_ends_its_futures");
     (void)!cleave_close(rt, 0, NULL, NULL);
     return n_failed != 0;
   }
   (void)RUN_ALL(tests);
   print_digest();
-  said(open_futures_are_listed_and_end(), "open_futures_are_listed_and_end");
+  print_result(open_futures_are_listed_and_end(), "open_futures_are_listed_and_end");
   return n_failed != 0;
 }

@@ -55,7 +55,7 @@ static inline bool run_slow(cleave_context c, cleave_reference *ret_y, cleave_re
   return true;
 }
 
-static inline bool same(const cleave_tensor *a, const cleave_tensor *b) {
+static inline bool is_same_tensor(const cleave_tensor *a, const cleave_tensor *b) {
   size_t n = cleave_tensor_count(a);
   CHECK(n == cleave_tensor_count(b) && memcmp(a->data, b->data, 4 * n) == 0);
   return true;

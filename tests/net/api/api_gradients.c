@@ -53,7 +53,7 @@ static bool read_list(cleave_context c, cleave_gradients *ret) {
 
 static float *numbers_of(const cleave_gradient_item *i) { return i->tensor.data; }
 
-static bool agree(const cleave_gradients *a, const cleave_gradients *b, float factor) {
+static bool are_gradients_near(const cleave_gradients *a, const cleave_gradients *b, float factor) {
   CHECK(a->n == b->n);
   for (size_t i = 0; i < a->n; i++)
     for (size_t k = 0; k < cleave_tensor_count(&a->items[i].tensor); k++)
@@ -89,7 +89,7 @@ static bool a_given_gradient_is_the_losss_own(void) {
   cleave_tensor g = CLEAVE_TENSOR_F32(numbers, 4, 2);
   MUST(backward_from(given.c, &given.y, 1, NULL, &g, false, e));
   DO(read_list(given.c, &got));
-  DO(agree(&got, &want, 1));
+  DO(are_gradients_near(&got, &want, 1));
   cleave_tensor_free(&y);
   cleave_gradients_free(&want);
   cleave_gradients_free(&got);
@@ -118,8 +118,8 @@ static bool roots_add_up_however_they_start(void) {
   MUST(backward_from(p[2].c, &p[2].y, 1, NULL, &y, false, e));
   MUST(backward_from(p[3].c, &p[3].y, 1, NULL, &y, false, e));
   for (int i = 0; i < 4; i++) DO(read_list(p[i].c, &got[i]));
-  DO(agree(&got[0], &got[1], 1));
-  DO(agree(&got[2], &got[3], 2));
+  DO(are_gradients_near(&got[0], &got[1], 1));
+  DO(are_gradients_near(&got[2], &got[3], 2));
   for (int i = 0; i < 4; i++) {
     cleave_gradients_free(&got[i]);
     DO(close_context(p[i].c));

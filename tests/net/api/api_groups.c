@@ -63,7 +63,7 @@ static void step_param(param *p, cleave_optimizer_kind kind, int t, double scale
                                                  t);
 }
 
-static bool agrees(const param *p) {
+static bool matches_expected(const param *p) {
   cleave_tensor t = {0};
   DO(read_weight(p->module, p->name, &t));
   note(&t);
@@ -154,7 +154,7 @@ static bool five_steps(const two_groups *c) {
     CHECK(fabs(done.lr - rate_at(&c->weights, t)) < 1e-12);
     for (size_t i = 0; i < 4; i++) {
       step_param(&params[i], c->kind, t, c->clip_norm > 0 && scale < 1 ? scale : 1);
-      DO(agrees(&params[i]));
+      DO(matches_expected(&params[i]));
     }
   }
   for (size_t i = 0; i < 4; i++) cleave_tensor_free(&params[i].gradient);
@@ -235,7 +235,7 @@ static bool another_schedule_is_for_all_groups(void) {
   DO(step_net(&n, o, 1, false, params, 2, &done));
   CHECK(done.lr == 0 && done.number == 4);
   for (size_t i = 0; i < 2; i++) {
-    DO(agrees(&params[i]));
+    DO(matches_expected(&params[i]));
     cleave_tensor_free(&params[i].gradient);
   }
   return true;
@@ -345,7 +345,7 @@ static bool a_module_has_sixteen_groups(void) {
   MUST(cleave_step(rt, o, c, 0, NULL, e));
   for (int i = 0; i < MOST; i++) {
     step_param(&params[i], CLEAVE_SGD, 0, 1);
-    DO(agrees(&params[i]));
+    DO(matches_expected(&params[i]));
     cleave_tensor_free(&params[i].gradient);
   }
   return close_context(c);

@@ -186,7 +186,7 @@ typedef struct test {
   { f, #f }
 
 /* Prints the line of a test that the runner reads. */
-static inline void said(bool ok, const char *name) {
+static inline void print_result(bool ok, const char *name) {
   printf(ok ? "ok %s\n" : "not ok %s: %s\n", name, why);
   fflush(stdout);
   n_failed += !ok;
@@ -195,7 +195,7 @@ static inline void said(bool ok, const char *name) {
 static inline int run_all(const test *list, size_t n) {
   for (size_t i = 0; i < n; i++) {
     snprintf(why, sizeof why, "see the report");
-    said(list[i].run(), list[i].name);
+    print_result(list[i].run(), list[i].name);
   }
   return n_failed != 0;
 }
@@ -208,12 +208,12 @@ static inline int run_session(int argc, char **argv, bool (*open)(char **), cons
                               size_t n) {
   if (argc < 4) return 2;
   if (!open(argv)) {
-    said(false, "open");
+    print_result(false, "open");
     return 1;
   }
   (void)run_all(list, n);
   print_digest();
-  said(cleave_close(rt, 0, NULL, NULL) == CLEAVE_OK, "close");
+  print_result(cleave_close(rt, 0, NULL, NULL) == CLEAVE_OK, "close");
   return n_failed != 0;
 }
 #define RUN_SESSION(argc, argv, open, list) \

@@ -43,7 +43,7 @@ static bool fetched(cleave_kept k, cleave_tensor *ret) {
   return true;
 }
 
-static bool same(const cleave_tensor *a, const cleave_tensor *b) {
+static bool is_same_tensor(const cleave_tensor *a, const cleave_tensor *b) {
   size_t n = cleave_tensor_count(a);
   CHECK(n == cleave_tensor_count(b) && memcmp(a->data, b->data, 4 * n) == 0);
   return true;
@@ -63,7 +63,7 @@ static bool used_as_by_hand(cleave_kept k, cleave_module *m) {
   MUST(cleave_call(rt, c, m, &leaf_x, 1, &by_hand, e));
   MUST(cleave_to_here(rt, y, 0, &got, e));
   MUST(cleave_to_here(rt, by_hand, 0, &wanted, e));
-  DO(same(&got, &wanted));
+  DO(is_same_tensor(&got, &wanted));
   note(&got);
   DO(close_context(c));
   cleave_tensor_free(&value);
@@ -134,7 +134,7 @@ static bool uses_share_a_value(void) {
   for (int i = 0; i < 3; i++) {
     for (int j = 0; j < 2; j++) {
       MUST(cleave_to_here(rt, y[i][j], 0, &t, e));
-      DO(same(&first, &t));
+      DO(is_same_tensor(&first, &t));
     }
     MUST(cleave_to_here(rt, x[i], 0, &t, e));
     DO(close_context(c[i]));
@@ -269,7 +269,7 @@ static bool what_is_kept_is_computed_whatever_closes(void) {
   DO(fetched(k[0], &first));
   for (int i = 0; i < n; i++) {
     DO(fetched(k[i], &t));
-    DO(same(&first, &t));
+    DO(is_same_tensor(&first, &t));
     DO(release(k[i]));
   }
   note(&first);
@@ -413,18 +413,18 @@ int main(int argc, char **argv) {
   }
   if (argc == 6 && strcmp(argv[4], "lost") == 0) {
     bool ok = the_loss_of_the_owner_is_an_error_of_the_reference(argv[1], (pid_t)atoi(argv[5]));
-    said(ok, "the_loss_of_the_owner_is_an_error_of_the_reference");
+    print_result(ok, "the_loss_of_the_owner_is_an_error_of_the_reference");
     return n_failed != 0;
   }
   bool ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules();
   snprintf(why, sizeof why, "%.900s", e.text);
-  said(ready, "open");
+  print_result(ready, "open");
   if (ready) (void)RUN_ALL(tests);
   print_digest();
   cleave_leaks leaks;
-  said(cleave_close(rt, 0, &leaks, NULL) == CLEAVE_OK && leaks.kept == 0, "close");
-  said(what_may_not_leave_is_an_error_of_the_use(argv[1]),
-       "what_may_not_leave_is_an_error_of_the_use");
-  said(leaks_are_listed(), "leaks_are_listed");
+  print_result(cleave_close(rt, 0, &leaks, NULL) == CLEAVE_OK && leaks.kept == 0, "close");
+  print_result(what_may_not_leave_is_an_error_of_the_use(argv[1]),
+               "what_may_not_leave_is_an_error_of_the_use");
+  print_result(leaks_are_listed(), "leaks_are_listed");
   return n_failed != 0;
 }

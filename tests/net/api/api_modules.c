@@ -119,7 +119,7 @@ static bool pass(bool released, cleave_tensor *dx, cleave_tensor *y) {
   return true;
 }
 
-static bool same(const cleave_tensor *a, const cleave_tensor *b) {
+static bool is_same_tensor(const cleave_tensor *a, const cleave_tensor *b) {
   size_t n = cleave_tensor_count(a);
   return n == cleave_tensor_count(b) && memcmp(a->data, b->data, n * sizeof(float)) == 0;
 }
@@ -127,7 +127,7 @@ static bool same(const cleave_tensor *a, const cleave_tensor *b) {
 static bool a_context_goes_on_with_released_modules(void) {
   cleave_tensor dx[2] = {{0}, {0}}, y[2] = {{0}, {0}};
   for (int i = 0; i < 2; i++) DO(pass(i, &dx[i], &y[i]));
-  CHECK(same(&dx[0], &dx[1]) && same(&y[0], &y[1]));
+  CHECK(is_same_tensor(&dx[0], &dx[1]) && is_same_tensor(&y[0], &y[1]));
   for (int i = 0; i < 2; i++) {
     note(&dx[i]);
     cleave_tensor_free(&dx[i]);
@@ -182,7 +182,8 @@ static bool a_kept_value_outlives_its_module(void) {
   for (int i = 0; i < 3; i++) DO(load_call_release(at_a, 5, &t));
   MUST(cleave_kept_fetch(rt, k[0], 0, &later, e));
   MUST(cleave_kept_owner(rt, k[0], &place, e));
-  CHECK(same(&first, &later) && strcmp(place.node, at_a) == 0 && strcmp(place.device, "cpu") == 0);
+  CHECK(is_same_tensor(&first, &later) && strcmp(place.node, at_a) == 0 &&
+        strcmp(place.device, "cpu") == 0);
   MUST(cleave_kept_release(rt, k[0], e));
   MUST(cleave_kept_fetch(rt, k[1], 0, &later, e));
   MUST(cleave_kept_release(rt, k[1], e));
@@ -536,13 +537,13 @@ static bool end(void) {
 
 int main(int argc, char **argv) {
   if (argc < 6 || !open_session(argv)) {
-    said(false, "open");
+    print_result(false, "open");
     return 1;
   }
   n_loops = atoi(argv[4]);
   folder = argv[5];
   (void)RUN_ALL(tests);
   print_digest();
-  said(end(), "close");
+  print_result(end(), "close");
   return n_failed != 0;
 }

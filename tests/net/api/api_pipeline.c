@@ -43,7 +43,7 @@ static bool a_window_changes_no_bit_of_the_gradients(void) {
     DO(gradients_of(c, &n, &found[width]));
     DO(close_context(c));
   }
-  CHECK(same(&found[0], &found[1]) && same(&found[0], &found[2]));
+  CHECK(are_numbers_equal(&found[0], &found[1]) && are_numbers_equal(&found[0], &found[2]));
   CHECK(found[0].a[0] != 0 && found[0].b[0] != 0);
   return true;
 }
@@ -68,7 +68,7 @@ static bool a_long_pipeline_has_the_bits_of_one_without_a_window(void) {
     DO(gradients_of(c, &n, &found[width]));
     DO(close_context(c));
   }
-  CHECK(same(&found[0], &found[1]));
+  CHECK(are_numbers_equal(&found[0], &found[1]));
   return true;
 }
 
@@ -128,7 +128,7 @@ static bool a_value_is_sent_where_it_will_be_needed(void) {
     DO(gradients_of(c, &used, i ? &sent : &asked));
     DO(close_context(c));
   }
-  CHECK(same(&asked, &sent));
+  CHECK(are_numbers_equal(&asked, &sent));
   cleave_tensor_free(&out);
   return true;
 }
@@ -265,7 +265,7 @@ static bool a_weight_scales_and_none_is_one(void) {
     DO(gradients_of(c, &n, &found[i]));
     DO(close_context(c));
   }
-  CHECK(same(&found[0], &found[1]));
+  CHECK(are_numbers_equal(&found[0], &found[1]));
   for (int k = 0; k < 15; k++) CHECK(found[2].a[k] == 0.25f * found[0].a[k]);
   return true;
 }
@@ -306,7 +306,7 @@ static bool final_steps_give_the_same_bits(void) {
     DO(weights_of(&n, &found[i]));
     cleave_optimizer_release(rt, o, NULL);
   }
-  CHECK(same(&found[0], &found[1]) && same(&found[0], &found[2]));
+  CHECK(are_numbers_equal(&found[0], &found[1]) && are_numbers_equal(&found[0], &found[2]));
   return true;
 }
 
@@ -328,7 +328,7 @@ static bool rates_and_optimisers_that_differ_step_right(void) {
     DO(train(&n, o, i < 2 ? 1 : 2, 90, 5, last ? END : CLOSE));
     DO(weights_of(&n, &found[i]));
   }
-  for (int i = 1; i < 4; i++) CHECK(same(&found[0], &found[i]));
+  for (int i = 1; i < 4; i++) CHECK(are_numbers_equal(&found[0], &found[i]));
   return true;
 }
 
@@ -372,7 +372,8 @@ static bool only_what_a_final_step_names_moves(void) {
   DO(weights_of(&n, &after));
   DO(weights_of(&other, &others[1]));
   CHECK(memcmp(before.a, after.a, sizeof before.a) != 0);
-  CHECK(memcmp(before.b, after.b, sizeof before.b) == 0 && same(&others[0], &others[1]));
+  CHECK(memcmp(before.b, after.b, sizeof before.b) == 0 &&
+        are_numbers_equal(&others[0], &others[1]));
   return true;
 }
 
@@ -400,7 +401,7 @@ static bool a_final_step_that_is_not_finite_moves_nothing(void) {
   CHECK(!done.applied && done.number == 1);
   MUST(cleave_context_end(rt, c, e));
   DO(weights_of(&n, &after));
-  CHECK(same(&before, &after));
+  CHECK(are_numbers_equal(&before, &after));
   return true;
 }
 
@@ -698,15 +699,15 @@ int main(int argc, char **argv) {
   if (!arguments(argc, argv, &mode)) return 2;
   const cleave_options o = {.size = sizeof o, .single_thread = single};
   if (!open_runtime(&o, &rt)) {
-    said(false, "open");
+    print_result(false, "open");
     return 1;
   }
   if (strcmp(mode, "window") == 0) {
-    if (!steps_for_a_watcher(atoi(argv[7]))) said(false, "steps_for_a_watcher");
+    if (!steps_for_a_watcher(atoi(argv[7]))) print_result(false, "steps_for_a_watcher");
   } else {
     (void)RUN_ALL(placed);
     print_digest();
   }
-  said(close_runtime(rt), "close_finds_nothing_left");
+  print_result(close_runtime(rt), "close_finds_nothing_left");
   return n_failed != 0;
 }

@@ -94,7 +94,9 @@ typedef struct numbers {
   float a[15], b[10];
 } numbers;
 
-static inline bool same(const numbers *p, const numbers *q) { return memcmp(p, q, sizeof *p) == 0; }
+static inline bool are_numbers_equal(const numbers *p, const numbers *q) {
+  return memcmp(p, q, sizeof *p) == 0;
+}
 
 static inline bool weights_of(const net *n, numbers *ret) {
   return copy_weight(n->a, "0.weight", ret->a, 15) && copy_weight(n->b, "0.weight", ret->b, 10);

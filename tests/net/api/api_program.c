@@ -788,11 +788,11 @@ static bool close_tells_what_was_left(void) {
 int main(int argc, char **argv) {
   if (argc < 4) return 2;
   if (!open_session(argv)) {
-    said(false, "open");
+    print_result(false, "open");
     return 1;
   }
   (void)RUN_ALL(tests);
-  said(close_tells_what_was_left(), "close_tells_what_was_left");
+  print_result(close_tells_what_was_left(), "close_tells_what_was_left");
   print_digest();
   return n_failed != 0;
 }

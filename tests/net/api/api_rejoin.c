@@ -151,7 +151,7 @@ static bool train_undisturbed(saved *ret) {
   return close_runtime();
 }
 
-static bool go_back(net *n, cleave_optimizer *o, const saved *s) {
+static bool return_to_saved(net *n, cleave_optimizer *o, const saved *s) {
   MUST(cleave_module_reload(rt, n->b, &s->weights[1], &s->moments[1], 0, e));
   DO(write_back(n->a, s, 0));
   MUST(cleave_optimizer_set_steps(rt, o, 2, e));
@@ -179,7 +179,7 @@ static bool training_goes_on_from_what_was_saved(void) {
     REFUSED(cleave_step(rt, o, c, 0, NULL, e), CLEAVE_UNAVAILABLE, at_b);
     DO(take_b_back());
     REFUSED(cleave_context_close(rt, c, 0, e), CLEAVE_UNAVAILABLE, at_b);
-    DO(go_back(&n, o, &s));
+    DO(return_to_saved(&n, o, &s));
     DO(train(&n, o, 2, 5) && save(&n, &here));
     DO(same(&wanted, &here));
     saved_free(&here);
@@ -327,7 +327,7 @@ static bool contexts_without_it_never_notice(void) {
   cleave_reference y, z;
   cleave_module *late;
   pthread_t thread;
-  void *went_well;
+  void *is_result_ok;
   cleave_tensor a = {0}, b = {0};
   DO(open_runtime());
   DO(make_other("quiet", &quiet) && make_other("busy", &busy));
@@ -342,8 +342,8 @@ static bool contexts_without_it_never_notice(void) {
   DO(leaf(c, x, 4, 3, false, &y));
   CHECK(pthread_create(&thread, NULL, go_round, &busy) == 0);
   bool ok = lose_b() && take_b_back();
-  pthread_join(thread, &went_well);
-  CHECK(ok && went_well);
+  pthread_join(thread, &is_result_ok);
+  CHECK(ok && is_result_ok);
   DO(read_weight(busy.m, "0.weight", &b));
   CHECK(memcmp(a.data, b.data, 12) == 0);
   MUST(cleave_call(rt, c, busy.m, &y, 1, &z, e));
@@ -459,7 +459,7 @@ static const struct {
     {reload_b, "module_reload", false, false}, /* last, because it repairs the module */
 };
 
-static bool says_so(size_t i) {
+static bool is_worker_lost_error(size_t i) {
   cleave_error error = {.status = CLEAVE_OK};
   cleave_status status = functions[i].meets(&error);
   if (status == CLEAVE_UNAVAILABLE && error.status == status && strcmp(error.node, at_b) == 0 &&
@@ -490,10 +490,10 @@ static bool prepare(void) {
 static bool every_call_says_the_same(void) {
   enum { N = sizeof functions / sizeof *functions };
   DO(open_runtime() && prepare() && lose_b());
-  for (size_t i = 0; i < N; i++) DO(says_so(i));
+  for (size_t i = 0; i < N; i++) DO(is_worker_lost_error(i));
   DO(take_b_back());
   for (size_t i = 0; i < N; i++)
-    if (functions[i].gone) DO(says_so(i));
+    if (functions[i].gone) DO(is_worker_lost_error(i));
   MUST(cleave_module_reload(rt, the.n.b, &the.s.weights[1], &the.s.moments[1], 0, e));
   for (size_t i = 0; i < N; i++) {
     cleave_error error = {.text = ""};
@@ -715,7 +715,7 @@ int main(int argc, char **argv) {
         only ? strcmp(only, tests[i].name) == 0 : !long_one || strcmp(loss_of_b, "cut") == 0;
     if (!wanted) continue;
     snprintf(why, sizeof why, "see the report");
-    said(tests[i].run(), tests[i].name);
+    print_result(tests[i].run(), tests[i].name);
   }
   return n_failed != 0;
 }

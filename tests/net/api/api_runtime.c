@@ -64,7 +64,7 @@ static bool restored_and_three_more(saved *s) {
   }
   DO(train(&n, &o, 1, 203, 3, CLOSE));
   DO(weights_of(&n, &reached));
-  CHECK(same(&reached, &s->reached));
+  CHECK(are_numbers_equal(&reached, &s->reached));
   return true;
 }
 
@@ -721,15 +721,15 @@ static const test with_artifacts[] = {TEST(weights_are_those_of_the_artifact),
 static void run_each_in_a_runtime(const test *list, size_t n) {
   const cleave_options o = {.size = sizeof o, .single_thread = single};
   for (size_t i = 0; i < n; i++)
-    said(open_runtime(&o, &rt) && list[i].run() && close_runtime(rt), list[i].name);
+    print_result(open_runtime(&o, &rt) && list[i].run() && close_runtime(rt), list[i].name);
 }
 #define RUN_EACH_IN_A_RUNTIME(list) run_each_in_a_runtime(list, sizeof list / sizeof *list)
 
 /* Closes without its worker; the error of closing is ignored. */
 static void run_with_a_lost_worker(pid_t pid) {
   const cleave_options o = {.size = sizeof o, .single_thread = single};
-  said(open_runtime(&o, &rt) && a_lost_worker_is_an_error_that_names_it(pid),
-       "a_lost_worker_is_an_error_that_names_it");
+  print_result(open_runtime(&o, &rt) && a_lost_worker_is_an_error_that_names_it(pid),
+               "a_lost_worker_is_an_error_that_names_it");
   (void)cleave_close(rt, 0, NULL, NULL);
 }
 

@@ -61,7 +61,7 @@ static bool same_state(const pipeline *p, const cleave_state *a, const cleave_st
   return true;
 }
 
-static void done_states(const pipeline *p, cleave_state *list) {
+static void read_all_states(const pipeline *p, cleave_state *list) {
   for (uint32_t i = 0; i < p->n; i++) cleave_state_free(&list[i]);
 }
 
@@ -152,7 +152,7 @@ static bool trains_the_same(const pipeline *p) {
   cleave_state now[STAGES];
   DO(read_state(p, now));
   bool same = same_state(p, now, p->trained);
-  done_states(p, now);
+  read_all_states(p, now);
   CHECK(same);
   return true;
 }
@@ -171,7 +171,7 @@ static uint32_t *clock_of(progress *g, const char *at) {
 
 /* Returns bits of what stage s may do next: 1 forward, 2 gradient of its input, 4 gradients of its
  * parameters. */
-static uint32_t may(const pipeline *p, const progress *g, uint32_t s) {
+static uint32_t possible_work(const pipeline *p, const progress *g, uint32_t s) {
   uint32_t k = g->i[s], ret = 0;
   if (g->f[s] < p->micros && (s == 0 || g->f[s - 1] > g->f[s])) ret |= 1;
   bool there = k < g->f[s] && (s == p->n || g->i[s + 1] > k);
@@ -180,7 +180,7 @@ static uint32_t may(const pipeline *p, const progress *g, uint32_t s) {
   return ret;
 }
 
-static void take(const pipeline *p, progress *g, uint32_t s, uint32_t what, schedule *ret) {
+static void choose_work(const pipeline *p, progress *g, uint32_t s, uint32_t what, schedule *ret) {
   uint32_t position = ++*clock_of(g, p->at[s]);
   if (what == 1) ret->of[s][g->f[s]++].forward = position;
   if (what == 4) ret->of[s][g->w[s]++].weight = position;
@@ -199,10 +199,10 @@ static void random_schedule(const pipeline *p, schedule *ret) {
     uint32_t list[3 * (STAGES + 1)][2], n = 0;
     for (uint32_t s = 0; s <= p->n; s++)
       for (uint32_t what = 1; what <= 4; what *= 2)
-        if (may(p, &g, s) & what) list[n][0] = s, list[n++][1] = what;
+        if (possible_work(p, &g, s) & what) list[n][0] = s, list[n++][1] = what;
     if (!n) return;
     uint32_t i = roll(n);
-    take(p, &g, list[i][0], list[i][1], ret);
+    choose_work(p, &g, list[i][0], list[i][1], ret);
   }
 }
 
@@ -405,8 +405,8 @@ static bool the_pipelines_still_train(void) {
     DO(step(&pipelines[i], &s, 0, &e));
     CHECK(e.status == CLEAVE_OK);
     DO(trains_the_same(&pipelines[i]));
-    done_states(&pipelines[i], pipelines[i].first);
-    done_states(&pipelines[i], pipelines[i].trained);
+    read_all_states(&pipelines[i], pipelines[i].first);
+    read_all_states(&pipelines[i], pipelines[i].trained);
     cleave_optimizer_release(rt, pipelines[i].optimizer, NULL);
   }
   return true;
@@ -430,10 +430,10 @@ int main(int argc, char **argv) {
   n_each = *number ? (uint32_t)atoi(number) : n_each;
   state = argc > 7 ? (uint64_t)atoll(argv[7]) : 1;
   if (!open_runtime(&o, &rt)) {
-    said(false, "open");
+    print_result(false, "open");
     return 1;
   }
   (void)RUN_ALL(tests);
-  said(close_runtime(rt), "close_finds_nothing_left");
+  print_result(close_runtime(rt), "close_finds_nothing_left");
   return n_failed != 0;
 }

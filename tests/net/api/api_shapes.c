@@ -167,7 +167,7 @@ static bool run_linear(int rank, const int64_t *shape, cleave_tensor *y, cleave_
   return true;
 }
 
-static bool same(const cleave_tensor *a, const cleave_tensor *b, size_t n) {
+static bool is_same_tensor(const cleave_tensor *a, const cleave_tensor *b, size_t n) {
   return cleave_tensor_count(a) == n && cleave_tensor_count(b) == n &&
          memcmp(a->data, b->data, n * sizeof(float)) == 0;
 }
@@ -182,7 +182,8 @@ static bool linear_takes_any_rank(void) {
   DO(run_linear(2, NULL, &flat[0], &flat[1], &flat[2]));
   for (size_t i = 0; i < sizeof like / sizeof *like; i++) {
     DO(run_linear(like[i].rank, like[i].shape, &t[0], &t[1], &t[2]));
-    CHECK(same(&flat[0], &t[0], 168) && same(&flat[1], &t[1], 120) && same(&flat[2], &t[2], 35));
+    CHECK(is_same_tensor(&flat[0], &t[0], 168) && is_same_tensor(&flat[1], &t[1], 120) &&
+          is_same_tensor(&flat[2], &t[2], 35));
   }
   for (int i = 0; i < 3; i++) {
     note(&flat[i]);

@@ -304,12 +304,12 @@ static const struct {
 
 int main(int argc, char **argv) {
   bool going = argc == 6 && open_session(argv);
-  if (!going) said(false, "open");
+  if (!going) print_result(false, "open");
   if (going) folder = argv[4];
   for (size_t i = 0; going && i < sizeof tests / sizeof *tests; i++) {
     if (strcmp(tests[i].when, argv[5]) != 0) continue;
     bool ok = tests[i].run();
-    said(ok, tests[i].name);
+    print_result(ok, tests[i].name);
     going = ok;
   }
   if (rt) (void)cleave_close(rt, 0, NULL, NULL);

@@ -19,7 +19,7 @@ typedef struct newer_options {
   uint64_t later;
 } newer_options;
 
-static void opens(const void *options, bool *ret_opened) {
+static void open_with_options(const void *options, bool *ret_opened) {
   cleave_context c;
   *ret_opened = cleave_context_open(rt, options, &c, &e) == CLEAVE_OK;
   if (*ret_opened) assert_int_equal(cleave_context_close(rt, c, 0, &e), CLEAVE_OK);
@@ -29,10 +29,10 @@ static void unknown_newer_fields_must_be_zero(void **state) {
   (void)state;
   bool opened;
   newer_options o = {.known = {.size = sizeof o, .name = "spring"}};
-  opens(&o, &opened);
+  open_with_options(&o, &opened);
   assert_true(opened);
   o.later = 1;
-  opens(&o, &opened);
+  open_with_options(&o, &opened);
   assert_false(opened);
   assert_int_equal(e.status, CLEAVE_UNIMPLEMENTED);
   assert_non_null(strstr(e.text, "cleave_context_options has "));

@@ -28,12 +28,15 @@ static void unknown_keys_are_refused_with_a_suggestion(void **state) {
 
 static void duplicate_keys_are_refused(void **state) {
   (void)state;
-  refused_edit("name: small\n", "name: small\nname: other\n",
-               "/etc/cleave/s.yaml:3:1: duplicate key 'name', first given at line 2");
-  refused_edit("out: 8", "out: 8, out: 9",
-               "/etc/cleave/s.yaml:10:35: duplicate key 'out', first given at line 10");
-  refused_edit("    at: gpu1\n", "    at: gpu1\n    \"at\": gpu1\n",
-               "/etc/cleave/s.yaml:13:5: duplicate key 'at', first given at line 12");
+  refused_edit(
+      "name: small\n", "name: small\nname: other\n",
+      "/etc/cleave/s.yaml:3:1: duplicate key 'name', first given at line 2: remove one of them");
+  refused_edit(
+      "out: 8", "out: 8, out: 9",
+      "/etc/cleave/s.yaml:10:35: duplicate key 'out', first given at line 10: remove one of them");
+  refused_edit(
+      "    at: gpu1\n", "    at: gpu1\n    \"at\": gpu1\n",
+      "/etc/cleave/s.yaml:13:5: duplicate key 'at', first given at line 12: remove one of them");
 }
 
 static void old_key_beside_the_new_one_is_refused(void **state) {
@@ -86,8 +89,9 @@ static void wrong_types_are_refused(void **state) {
                "/etc/cleave/s.yaml:6:21: 'data.train' must name 3 files, one per name of "
                "data.inputs and then the labels, "
                "got 2");
-  refused_edit("[a.gz, b.gz]", "[a.gz, b.gz, c.gz], inputs: [ids, ids]",
-               "/etc/cleave/s.yaml:6:48: data.inputs has 'ids' twice");
+  refused_edit(
+      "[a.gz, b.gz]", "[a.gz, b.gz, c.gz], inputs: [ids, ids]",
+      "/etc/cleave/s.yaml:6:48: data.inputs has 'ids' twice: give each input its own name");
   refused_edit("[a.gz, b.gz]", "[a.gz, {b: 1}]",
                "/etc/cleave/s.yaml:6:35: 'data.train' must be a list of at least 1 texts, such as "
                "[train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz], got a mapping");

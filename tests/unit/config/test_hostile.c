@@ -68,7 +68,9 @@ static void control_characters_and_bad_utf8_are_refused(void **state) {
   refused_yaml(
       "\xff\xfe"
       "a",
-      "s.yaml:1:1: its text is UTF-16, and UTF-8 is expected");      /* UTF-16 */
+      /* UTF-16 */
+      "s.yaml:1:1: its text is UTF-16, and UTF-8 is expected: convert it with iconv -f UTF-16 -t "
+      "UTF-8");
   refused_yaml("\xc3\xa9: \xe2\x82", "s.yaml:1:4: not valid UTF-8"); /* cut short */
   refused_yaml("name: \"a\\0b\"\n", "s.yaml:1:7: a value holds a NUL character");
   refused_yaml("name: \"\\ud800\"\n",

@@ -280,7 +280,7 @@ static void resumed_loader_gives_the_same_values(void **state) {
 }
 
 /* Waits until inotify reports that `name` was opened in the watched folder. */
-static bool opened(int watch, const char *name) {
+static bool wait_until_opened(int watch, const char *name) {
   _Alignas(struct inotify_event) char events[4096];
   struct pollfd p = {.fd = watch, .events = POLLIN};
   while (poll(&p, 1, 20000) == 1) {
@@ -313,7 +313,7 @@ static void next_batch_is_decoded_ahead(void **state) {
   clv_batches_options bo = {.subset = &all, .batch_size = 8};
   assert_ok(clv_loader_new(ds, &bo, &l, &err), &err);
   assert_ok(clv_loader_next(l, &b, &err), &err);
-  assert_true(opened(watch, "22.png")); /* the last image of batch 1 */
+  assert_true(wait_until_opened(watch, "22.png")); /* the last image of batch 1 */
   close(watch);
 }
 

@@ -104,7 +104,7 @@ static void masking_rates_match_bert(void **state) {
   assert_int_equal(r->y[RECORDS - 1][1], token_at(RECORDS - 1, 1)); /* its only letter */
 }
 
-static bool same(const rows *a, const rows *b) { return memcmp(a, b, sizeof *a) == 0; }
+static bool are_rows_equal(const rows *a, const rows *b) { return memcmp(a, b, sizeof *a) == 0; }
 
 static void same_seed_and_epoch_mask_the_same_tokens(void **state) {
   (void)state;
@@ -115,11 +115,11 @@ static void same_seed_and_epoch_mask_the_same_tokens(void **state) {
   CLV_AUTO(clv_freep) rows *seed = draw_all(ds, &(clv_draw_seed){8, 1});
   CLV_AUTO(clv_freep) rows *test = draw_all(ds, NULL);
   CLV_AUTO(clv_freep) rows *again = draw_all(ds, NULL);
-  assert_true(same(a, b));
-  assert_true(same(test, again));
-  assert_false(same(a, epoch));
-  assert_false(same(a, seed));
-  assert_false(same(a, test));
+  assert_true(are_rows_equal(a, b));
+  assert_true(are_rows_equal(test, again));
+  assert_false(are_rows_equal(a, epoch));
+  assert_false(are_rows_equal(a, seed));
+  assert_false(are_rows_equal(a, test));
   assert_memory_not_equal(a->y[0], a->y[1], sizeof a->y[0]);
 }
 

@@ -149,7 +149,7 @@ static void invalid_table_error_gives_line_and_column(void **state) {
   refused("t.csv", "text,label,text\n", "t.csv:1:1: the header has 'text' twice");
   refused("q.csv", "text,label\nb,k\n\xc3\xa9,\"k\n", "q.csv:3:3: these quotes have no end");
   refused("a.csv", "text,label\n\"a\"b,k\n", "a.csv:2:4: a comma or the line's end is expected");
-  refused("f.csv", "text,label\na,k\nb\n", "f.csv:3:1: this record has 1 fields, the header has 2");
+  refused("f.csv", "text,label\na,k\nb\n", "f.csv:3:1: this record has 1 field, the header has 2");
   refused("m.csv", "text,label\na,k,c\n", "m.csv:2:1: this record has more than 2 fields");
   refused("u.csv", "text,label\n\"a\nb\",k\na\xff,k\n", "u.csv:4: byte 1 is not UTF-8");
   refused("l.csv", "text,label\na,\n", "l.csv:2: a class's name has 1 to 255 bytes");
@@ -164,7 +164,7 @@ static void invalid_table_error_gives_line_and_column(void **state) {
           "column_with_a_long_name_4,column_with_a_long_name_5,column_with_a_long_name_6,x,y\n",
           "column_with_a_long_name_6' and 2 more: set data.text.column");
   refused("y.csv", "\n\r\nid,class\n", "y.csv:3:1: the header has no 'text', but 'id', 'class'");
-  refused("z.csv", "text,label\n\n\r\n\nb\n", "z.csv:5:1: this record has 1 fields");
+  refused("z.csv", "text,label\n\n\r\n\nb\n", "z.csv:5:1: this record has 1 field,");
   refused("z.jsonl", "\n \t\r\n  {\"text\": 1}\n", "z.jsonl:3:12: a text is expected");
   refused("r.csv", "text,label\ra,k\rb,k\r", "r.csv:1: its lines end with CR alone");
   refused("s.csv", "text,\"la\nbel\"\ra,k\r", "s.csv:1: its lines end with CR alone");

@@ -37,7 +37,7 @@ static bool fresh(void) {
   return true;
 }
 
-static void opens(bool signed_only, const char *approver) {
+static void assert_opens(bool signed_only, const char *approver) {
   CLV_AUTO(clv_policy_freep) clv_policy *p = NULL;
   clv_err err;
   assert_ok(clv_policy_open(at("etc"), signed_only, &p, &err), &err);
@@ -119,14 +119,14 @@ static void sign_as(const char *ca) {
 static void policy_for_root_needs_a_valid_signature(void **state) {
   (void)state;
   if (!fresh()) return;
-  opens(false, "");
+  assert_opens(false, "");
   is_refused(true, "egress.policy.yaml.sig is missing: root could write any policy");
   make_people();
   sign_as("approver-ca");
   is_refused(true, "approver-ca.pem is missing");
   shell("cp approver-ca.pem etc/ && chmod 644 etc/approver-ca.pem");
-  opens(true, "CN=Dr. Yes");
-  opens(false, "CN=Dr. Yes");
+  assert_opens(true, "CN=Dr. Yes");
+  assert_opens(false, "CN=Dr. Yes");
   shell("chmod 666 etc/approver-ca.pem");
   is_refused(true, "approver-ca.pem must be owned by root");
   shell("chmod 644 etc/approver-ca.pem && sed -i s/1000/9000/ etc/egress.policy.yaml");
@@ -134,7 +134,7 @@ static void policy_for_root_needs_a_valid_signature(void **state) {
   /* a signature that exists must be valid, even where none is required */
   is_refused(false, "the signature does not hold");
   shell("sed -i s/9000/1000/ etc/egress.policy.yaml");
-  opens(true, "CN=Dr. Yes");
+  assert_opens(true, "CN=Dr. Yes");
   sign_as("session-ca");
   is_refused(true, "unable to get local issuer certificate");
 }

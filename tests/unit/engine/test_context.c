@@ -59,7 +59,7 @@ static int tear_down(void **state) {
 }
 
 /* Runs the node until `wanted` packets have reached the program. */
-static void pump(fixture *f, uint32_t wanted) {
+static void run_until_packets(fixture *f, uint32_t wanted) {
   f->wanted = wanted;
   if (f->n_seen >= wanted) return;
   clv_node_clear_interrupt(f->node);
@@ -105,7 +105,7 @@ static void one_context(fixture *f, uint64_t context) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = filled(f, 1), *dy = filled(f, 2);
   post_call(f, context, 12, 11, NULL); /* sent before the value that it takes */
   post_call(f, context, 11, 10, x);
-  pump(f, 2);
+  run_until_packets(f, 2);
   assert_int_equal(f->seen[0]->frame.kind, CLV_VALUE);
   assert_int_equal(f->seen[0]->frame.message + f->seen[1]->frame.message, 23);
   assert_ok(clv_packet_new_prepare(f->pool, context, 1, 2, false, true, true, &p, &err));
@@ -117,7 +117,7 @@ static void one_context(fixture *f, uint64_t context) {
   assert_ok(clv_packet_add_target(p, 0, 10, "", 4, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   post_gradient(f, context, 12, dy);
-  pump(f, 4);
+  run_until_packets(f, 4);
   assert_int_equal(f->seen[2]->frame.kind, CLV_GRADIENT);
   assert_int_equal(f->seen[2]->frame.message, 10);
   assert_int_equal(f->seen[2]->frame.order, 4);
@@ -127,7 +127,7 @@ static void one_context(fixture *f, uint64_t context) {
   assert_ok(clv_packet_new_apply(f->pool, context, 21, CLV_MODULE_ALL, 1, 1e-9f, true, &p, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   post_end(f, context);
-  pump(f, 6);
+  run_until_packets(f, 6);
   assert_int_equal(f->seen[4]->frame.kind, CLV_APPLIED);
   assert_int_equal(f->seen[4]->frame.reply_to, 21);
   assert_int_equal(f->seen[5]->frame.kind, CLV_ENDED);
@@ -166,7 +166,7 @@ static void values_and_gradients_match_direct_computation(void **state) {
   assert_ok(clv_packet_add_target(p, 0, 10, "", 0, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   post_gradient(f, 7, 11, dy);
-  pump(f, 3);
+  run_until_packets(f, 3);
   const float *y = f->seen[0]->tensor[0]->data, *dx = f->seen[1]->tensor[0]->data;
   for (int r = 0; r < BATCH; r++)
     for (int c = 0; c < WIDTH; c++) {
@@ -275,8 +275,8 @@ static void random_frame_order_leaves_no_state(void **state) {
     random_frame(f, 1 + (uint64_t)round / 100 * 4, &seed);
     assert_ok(clv_packet_new_end_context(f->pool, 1u << 20, 9, &p, &err)); /* the last packet */
     assert_ok(clv_node_send_to(f->node, "", p, &err));
-    pump(f, 1);
-    while (f->seen[f->n_seen - 1]->frame.context != 1u << 20) pump(f, f->n_seen + 1);
+    run_until_packets(f, 1);
+    while (f->seen[f->n_seen - 1]->frame.context != 1u << 20) run_until_packets(f, f->n_seen + 1);
     forget(f);
   }
   assert_ok(clv_packet_new(f->pool, CLV_ABORT, &p, &err));
@@ -284,7 +284,7 @@ static void random_frame_order_leaves_no_state(void **state) {
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   assert_ok(clv_packet_new_end_context(f->pool, 1u << 20, 9, &p, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
-  pump(f, 1);
+  run_until_packets(f, 1);
   forget(f);
   clv_context_counts counts;
   clv_node_context_count(f->node, &counts);
@@ -299,7 +299,7 @@ static void delivery_to_unknown_worker_is_an_error(void **state) {
   post_call(f, 8, 11, 10, x);
   assert_ok(clv_packet_new_deliver(f->pool, 8, 11, "w9", &p, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
-  pump(f, 2);
+  run_until_packets(f, 2);
   assert_int_equal(f->seen[1]->frame.kind, CLV_ERROR);
   assert_non_null(strstr(f->seen[1]->frame.failure.text, "'w9'"));
   assert_ok(clv_packet_new_deliver(f->pool, 8, 11, "w9", &p, &err));

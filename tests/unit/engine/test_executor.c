@@ -291,7 +291,7 @@ static void simultaneous_completions_are_all_handled(void **state) {
   free_node(&w);
 }
 
-static void *let_go(void *user) {
+static void *finish_held_work(void *user) {
   computer *c = user;
   usleep(50 * 1000);
   set(c, &c->held, false);
@@ -308,7 +308,7 @@ static void node_free_waits_for_executor_work(void **state) {
   post_calls(&w, 1);
   wait_for_work(&w.computer);
   stop(&w);
-  assert_int_equal(pthread_create(&other, NULL, let_go, &w.computer), 0);
+  assert_int_equal(pthread_create(&other, NULL, finish_held_work, &w.computer), 0);
   clv_node_free(clv_steal(&w.node));
   assert_int_equal(w.computer.n_ended, 1);
   pthread_join(other, NULL);

@@ -317,7 +317,7 @@ static void not_before_it_is_done(void *owner) {
   gone++;
 }
 
-static clv_tensor *lent_by(const clv_backend *home, float *at) {
+static clv_tensor *share_weight(const clv_backend *home, float *at) {
   clv_err err = {0};
   clv_tensor *t;
   clv_shape shape = CLV_SHAPE(COLUMNS, COLUMNS);
@@ -344,7 +344,7 @@ static void shared_weight_of_another_device_is_refused(void **state) {
   const clv_backend *homes[] = {NULL, far_device(clv_backend_ref(), 1), device};
   gone = 0;
   for (size_t i = 0; i < CLV_COUNT(homes); i++) {
-    clv_tensor *t = lent_by(homes[i], host);
+    clv_tensor *t = share_weight(homes[i], host);
     assert_int_equal(clv_module_set_shared_param(m, names[0], t, &err),
                      i == 2 ? CLV_OK : CLV_INVALID);
     clv_tensor_unref(t);

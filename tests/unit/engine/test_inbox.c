@@ -72,7 +72,7 @@ static int tear_down(void **state) {
 
 /* ---- packets --------------------------------------------------------------------------------- */
 
-static clv_tensor *ones(world *w, int64_t rows) {
+static clv_tensor *tensor_of_ones(world *w, int64_t rows) {
   clv_err err = {0};
   clv_tensor *t;
   assert_ok(clv_pool_tensor(w->pool, CLV_F32, &CLV_SHAPE(rows, COLUMNS), &t, &err));
@@ -83,7 +83,7 @@ static clv_tensor *ones(world *w, int64_t rows) {
 static void post_call(world *w, bool here) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = ones(w, ROWS);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor_of_ones(w, ROWS);
   assert_ok(clv_packet_new_call(w->pool, w->context, CALLED, w->module, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, LEAF, true, here ? t : NULL, &err));
   assert_ok(clv_packet_add_delivery(p, "", &err));
@@ -93,7 +93,7 @@ static void post_call(world *w, bool here) {
 static void post_value(world *w, int64_t rows) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = ones(w, rows);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor_of_ones(w, rows);
   assert_ok(clv_packet_new_value(w->pool, w->context, LEAF, "", t, &p, &err));
   clv_node_post(w->node, p);
 }
@@ -117,7 +117,7 @@ static void post_prepare(world *w) {
 static void post_gradient(world *w) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = ones(w, ROWS);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor_of_ones(w, ROWS);
   assert_ok(clv_packet_new_gradient(w->pool, w->context, 1, CALLED, 0, "", t, &p, &err));
   clv_node_post(w->node, p);
 }
@@ -345,7 +345,7 @@ static uint64_t draw(uint64_t *seed, uint64_t n) {
 static clv_packet *by_chance(world *w, uint64_t context, uint64_t *seed) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = ones(w, ROWS);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor_of_ones(w, ROWS);
   uint64_t call = CALLED + draw(seed, 3);
   switch (draw(seed, 7)) {
     case 0:

@@ -266,7 +266,7 @@ static void refused_state_item_counts_as_received(void **state) {
   assert_int_equal(w.sent[before].reply_to, 81);
 }
 
-static void hear(clv_rref_message m) {
+static void note_text(clv_rref_message m) {
   m.ref = 3;
   m.key = 5;
   clv_rrefs_receive(w.node->references, 0, &m, clv_now_ns());
@@ -279,8 +279,8 @@ static void unsendable_fetched_value_is_a_failure(void **state) {
   (void)state;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = much();
   assert_ok(clv_rrefs_own(w.node->references, &b, t, clv_now_ns(), &err));
-  hear((clv_rref_message){.kind = CLV_RREF_FORK, .fork = 6, .number = 1});
-  hear((clv_rref_message){.kind = CLV_RREF_FETCH, .fork = 6, .number = 2});
+  note_text((clv_rref_message){.kind = CLV_RREF_FORK, .fork = 6, .number = 1});
+  note_text((clv_rref_message){.kind = CLV_RREF_FETCH, .fork = 6, .number = 2});
   clv_node_tick(w.node);
   uint32_t values = 0;
   for (uint32_t i = 0; i < w.n_sent; i++) {

@@ -20,7 +20,7 @@ typedef struct walk {
 
 /* ---- what is said ---------------------------------------------------------------------------- */
 
-static void hear(walk *all, const char *text) {
+static void handle_frame(walk *all, const char *text) {
   for (uint32_t m = 0; m < MACHINES; m++)
     for (uint32_t i = 0; i < clv_table_of((clv_state_machine)m)->n_states * MACHINE_MAX_EVENTS;
          i++) {
@@ -47,7 +47,7 @@ static void on_result(engine *w, clv_result *r) {
   if (f->step) fprintf(all->log, ", %u spared", (unsigned)f->step);
   if (clv_frame_is_failure(f)) fprintf(all->log, ": %d %s", (int)f->failure.code, f->failure.text);
   fprintf(all->log, "\n");
-  if (clv_frame_is_failure(f)) hear(all, f->failure.text);
+  if (clv_frame_is_failure(f)) handle_frame(all, f->failure.text);
   clv_packet_free(r->packet);
 }
 
@@ -81,7 +81,7 @@ static void send(engine *w, clv_packet *p) {
   clv_frame_kind kind = p->frame.kind;
   uint64_t context = p->frame.context, id = p->frame.message;
   if (engine_packet(w, p, &err) != CLV_OK) {
-    hear(all, err.text);
+    handle_frame(all, err.text);
     fprintf(all->log, "  refused: %d %s\n", (int)err.code, err.text);
   }
   show(w, kind, context, id);
@@ -141,7 +141,7 @@ static void head(engine *w, uint64_t context, uint64_t id) {
   send(w, h);
 }
 
-static void whole(engine *w, uint64_t context, uint64_t id) {
+static void announced_call_completes(engine *w, uint64_t context, uint64_t id) {
   clv_packet *p = call_of(w, context, id, 0);
   p->was_announced = true;
   send(w, p);
@@ -264,7 +264,7 @@ static void differentiate(engine *w, uint64_t context, uint64_t id, int flags) {
 
 static void every_frame(engine *w, uint64_t c) {
   head(w, c, 11);
-  whole(w, c, 11);
+  announced_call_completes(w, c, 11);
   call(w, c, 12, 0);
   deliver(w, c, 12);
   value(w, c, 13);
@@ -343,19 +343,19 @@ static void facts_about(engine *w, uint64_t c, void (*before)(engine *w, uint64_
 static void awaited(engine *w, uint64_t c) { deliver(w, c, 12); }
 static void making(engine *w, uint64_t c) { call(w, c, 12, 50); }
 static void leaf(engine *w, uint64_t c) { value(w, c, 12); }
-static void made(engine *w, uint64_t c) { call(w, c, 12, 0); }
+static void settle_value(engine *w, uint64_t c) { call(w, c, 12, 0); }
 
 static void values(engine *w) {
   facts_about(w, 100, awaited);
   facts_about(w, 110, making);
   facts_about(w, 120, leaf);
-  facts_about(w, 130, made);
+  facts_about(w, 130, settle_value);
 }
 
 static void calls(engine *w) {
   head(w, 1, 11);
   call_after(w, 1, 12, 11);
-  whole(w, 1, 11);
+  announced_call_completes(w, 1, 11);
   call(w, 1, 13, 60); /* waits */
   call_after(w, 1, 14, 13);
   call_flagged(w, 1, 15, CLV_FLAG_TRAINING | CLV_FLAG_RECOMPUTE);
@@ -385,7 +385,7 @@ static void calls(engine *w) {
   head(w, 7, 11);
   prepare(w, 7, 1, 11, 0);
   gradient(w, 7, 1, 11, true);
-  whole(w, 7, 11);
+  announced_call_completes(w, 7, 11);
   clv_packet *wrong = call_of(w, 5, 11, 0);
   wrong->frame.module = 200;
   send(w, wrong);

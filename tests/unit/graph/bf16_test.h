@@ -125,8 +125,8 @@ static inline void whole_and_cut(const clv_backend *backend, graph_fn *graph, in
 
 static const clv_backend *taken_apart;
 
-static inline clv_code apart_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
-                                     clv_err *e) {
+static inline clv_code prepare_unfused(const clv_backend *b, const clv_node_desc *d,
+                                       clv_kernel **ret, clv_err *e) {
   (void)b;
   clv_node_desc alone = *d;
   if (d->tail || d->n_links) return CLV_UNIMPLEMENTED;
@@ -137,10 +137,10 @@ static inline clv_code apart_prepare(const clv_backend *b, const clv_node_desc *
 
 /* Returns a backend that runs each op by itself: nothing is fused, and no kernel writes a layout
  * for the next one. */
-static inline clv_backend apart_of(const clv_backend *backend) {
+static inline clv_backend unfused_backend(const clv_backend *backend) {
   clv_backend apart = *backend;
   taken_apart = backend;
-  apart.prepare = apart_prepare;
+  apart.prepare = prepare_unfused;
   return apart;
 }
 

@@ -85,7 +85,8 @@ static inline clv_graph *packed_graph(const clv_graph *g, int64_t rows) {
 }
 
 /* Copies rows of `width` bytes, and leaves out the padding rows. */
-static inline void squeeze(const batch *b, const void *padded, size_t width, void *ret) {
+static inline void copy_without_padding(const batch *b, const void *padded, size_t width,
+                                        void *ret) {
   char *to = ret;
   for (int n = 0; n < N; n++)
     for (int64_t s = 0; s < b->lengths[n]; s++, to += width)
@@ -100,12 +101,12 @@ static inline void zero_pads(const batch *b, void *padded, size_t width) {
 
 /* Gives both graphs the same records and gradients. The packed one has `rows` rows; those after the
  * last sequence belong to none. */
-static inline void lend_records(const batch *b, rig *padded, rig *packed, int64_t rows, bool last) {
+static inline void copy_records(const batch *b, rig *padded, rig *packed, int64_t rows, bool last) {
   size_t width = last ? 0 : CLASSES * sizeof(float);
   for (int64_t i = 0; i < N * b->steps; i++)
     ((int64_t *)(void *)padded->in[0])[i] = i * 7 % VOCABULARY;
   memset(packed->in[0], 0, (size_t)rows * sizeof(int64_t));
-  squeeze(b, padded->in[0], sizeof(int64_t), packed->in[0]);
+  copy_without_padding(b, padded->in[0], sizeof(int64_t), packed->in[0]);
   memcpy(padded->in[1], b->lengths, sizeof b->lengths);
   memcpy(packed->in[1], b->lengths, sizeof b->lengths);
   if (last) { /* an empty sequence has no first position */
@@ -115,7 +116,7 @@ static inline void lend_records(const batch *b, rig *padded, rig *packed, int64_
   }
   zero_pads(b, padded->dout, width);
   memset(packed->dout, 0, packed->out_bytes);
-  squeeze(b, padded->dout, width, packed->dout);
+  copy_without_padding(b, padded->dout, width, packed->dout);
 }
 
 /* Relative distance; b may be NULL: zeros. */
@@ -131,7 +132,7 @@ static inline double distance(const float *a, const float *b, size_t n) {
 /* Asserts that gradients are close, as one vector of all parameters. The gradient of a key's bias
  * is only rounding error, since softmax ignores it; a causal first position attends to itself only,
  * so its query and key get no gradient. */
-static inline void near_gradients(const rig *a, const rig *b) {
+static inline void assert_gradients_near(const rig *a, const rig *b) {
   const clv_params *all = a->params;
   double size = 0;
   int some = 0;
@@ -150,7 +151,7 @@ static inline void near_gradients(const rig *a, const rig *b) {
 
 /* Asserts equal values; on the backend cpu close ones, because a library multiplies there, and with
  * AVX2 alone the sums of a row depend on the rows before it. */
-static inline void near_values(const rig *a, const rig *b, size_t bytes) {
+static inline void assert_values_near(const rig *a, const rig *b, size_t bytes) {
   const float *x = (const void *)a->out, *y = (const void *)b->out;
   size_t n = bytes / sizeof(float);
   if (a->plan->backend != clv_backend_cpu()) same(x, y, bytes, "a value");
@@ -165,14 +166,14 @@ static inline void compare(const batch *b, family of, end last, int64_t more,
   int64_t rows = b->rows + more;
   clv_graph *g = padded_graph(b, of, last, &layers), *p = packed_graph(g, rows);
   rig padded = rig_new(g, o), packed = rig_new(p, o);
-  lend_records(b, &padded, &packed, rows, last);
+  copy_records(b, &padded, &packed, rows, last);
   step(&padded);
   step(&packed);
   size_t width = CLASSES * sizeof(float);
-  if (!last) squeeze(b, padded.out, width, padded.out);
+  if (!last) copy_without_padding(b, padded.out, width, padded.out);
   if (last == FIRST) memset(padded.out + EMPTY * width, 0, width);
-  near_values(&padded, &packed, last ? padded.out_bytes : (size_t)b->rows * width);
-  if (!o->evaluation) near_gradients(&padded, &packed);
+  assert_values_near(&padded, &packed, last ? padded.out_bytes : (size_t)b->rows * width);
+  if (!o->evaluation) assert_gradients_near(&padded, &packed);
   rig_done(&padded);
   rig_done(&packed);
 }
@@ -187,8 +188,8 @@ static inline clv_graph *as_loaded(clv_graph *g, const int64_t batches[CLV_MAX_I
 }
 
 /* Compares two parts, run one after the other, with the uncut graph. */
-static inline void cut_behind(const batch *s, const clv_graph *g, uint32_t layer, uint32_t layers,
-                              const rig *whole, const rig_options *o) {
+static inline void compare_with_cut(const batch *s, const clv_graph *g, uint32_t layer,
+                                    uint32_t layers, const rig *whole, const rig_options *o) {
   int64_t batches[CLV_MAX_INPUTS] = {s->rows + 2, N};
   clv_graph *first, *second;
   assert_ok(clv_graph_slice(g, 0, layer, &first, err));
@@ -218,17 +219,18 @@ static inline void cut_behind(const batch *s, const clv_graph *g, uint32_t layer
 }
 
 /* Tests each `every`-th cut, beginning with number `from`. */
-static inline void cuts_of(const batch *s, family of, int every, int from, const rig_options *o) {
+static inline void compare_with_cuts(const batch *s, family of, int every, int from,
+                                     const rig_options *o) {
   uint32_t layers;
   clv_graph *g = padded_graph(s, of, ALL, &layers), *p = packed_graph(g, s->rows + 2);
   rig padded = rig_new(g, o), whole = rig_new(packed_graph(g, s->rows + 2), o);
   int cuts = 0, made = 0;
-  lend_records(s, &padded, &whole, s->rows + 2, false);
+  copy_records(s, &padded, &whole, s->rows + 2, false);
   step(&whole);
   for (uint32_t layer = 0; layer + 1 < layers; layer++) {
     if (clv_graph_cut_check(p, layer, &(clv_err){0}) != CLV_OK) continue;
     if (cuts++ % every != from % every) continue;
-    cut_behind(s, p, layer, layers, &whole, o);
+    compare_with_cut(s, p, layer, layers, &whole, o);
     made++;
   }
   assert_true(made > 0);
@@ -241,7 +243,7 @@ static inline void cuts_of(const batch *s, family of, int every, int from, const
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 /* Runs forward and waits, because a device reports errors only when it is waited for. */
-static inline clv_code said_of_forward(rig *r, clv_call *c, clv_err *why) {
+static inline clv_code forward_and_wait(rig *r, clv_call *c, clv_err *why) {
   const clv_backend *b = r->plan->backend;
   clv_code code = try_forward(r, c, why);
   int64_t layer;
@@ -250,7 +252,7 @@ static inline clv_code said_of_forward(rig *r, clv_call *c, clv_err *why) {
 
 /* Asserts that lengths from a peer are refused if one is out of range, or if they add up to more
  * than the rows. */
-static inline void refused_lengths(const clv_backend *backend) {
+static inline void assert_lengths_refused(const clv_backend *backend) {
   static const struct {
     int64_t lengths[N];
     const char *text;
@@ -276,7 +278,7 @@ static inline void refused_lengths(const clv_backend *backend) {
       memcpy(r.in[1], all[i].lengths, sizeof all[i].lengths);
       clv_call *call;
       assert_ok(clv_plan_call_get(r.plan, &call, err));
-      assert_fails(said_of_forward(&r, call, err), CLV_INVALID, all[i].text);
+      assert_fails(forward_and_wait(&r, call, err), CLV_INVALID, all[i].text);
       clv_plan_call_put(r.plan, call);
       rig_done(&r);
     }

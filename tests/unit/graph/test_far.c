@@ -14,7 +14,7 @@ static int add_embedding(clv_graph *g, int x) {
 }
 
 /* Returns a text model with an lstm, for which only ref has a kernel. */
-static clv_graph *words(void) {
+static clv_graph *text_graph(void) {
   int x;
   clv_graph *g = new_graph(CLV_I64, CLV_SHAPE(3, 4), &x);
   clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, 6), int_attr(CLV_ATTR_LAYERS, 2)};
@@ -25,7 +25,7 @@ static clv_graph *words(void) {
 
 /* Returns a loss over labels, with a value that is read several times and an input that is not
  * read. */
-static clv_graph *labelled(void) {
+static clv_graph *loss_graph(void) {
   int x, labels, unused;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
   x = add_linear(g, 0, x, 5);
@@ -38,7 +38,7 @@ static clv_graph *labelled(void) {
 }
 
 /* Returns a graph whose output is its input. */
-static clv_graph *nothing(void) {
+static clv_graph *identity_graph(void) {
   int x;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 3, 2), &x);
   add_plain(g, CLV_OP_FLATTEN, 0, x);
@@ -55,7 +55,8 @@ static clv_graph *no_rows(void) {
   return g;
 }
 
-static clv_graph *(*const graphs[])(void) = {chain, residual, words, labelled, nothing, no_rows};
+static clv_graph *(*const graphs[])(void) = {chain,      residual,       text_graph,
+                                             loss_graph, identity_graph, no_rows};
 
 static void assert_same(const rig *a, const rig *b) {
   same(a->out, b->out, a->out_bytes, "output");
@@ -69,14 +70,14 @@ static void two_calls(rig *r) {
   clv_call *c[2];
   for (int i = 0; i < 2; i++) {
     assert_ok(clv_plan_call_get(r->plan, &c[i], err));
-    poison(r);
+    fill_scratch_with_nan(r);
     forward(r, c[i]);
     assert_int_equal(far.asked, 0);
   }
   for (int i = 0; i < 2 && r->plan->options.training; i++) {
-    poison(r);
+    fill_scratch_with_nan(r);
     backward_input(r, c[i], i);
-    poison(r);
+    fill_scratch_with_nan(r);
     backward_weight(r, c[i], i);
   }
   for (int i = 0; i < 2; i++) clv_plan_call_put(r->plan, c[i]);
@@ -90,7 +91,8 @@ static void same_as(const clv_backend *backend, bool bf16) {
                        .split_backward = way & 2,
                        .transient_weights = way & 4,
                        .bf16 = bf16};
-      if (graphs[g] == words || graphs[g] == nothing) o.no_input_grad[0] = graphs[g] == words;
+      if (graphs[g] == text_graph || graphs[g] == identity_graph)
+        o.no_input_grad[0] = graphs[g] == text_graph;
       rig near = rig_new(graphs[g](), &o);
       o.backend = far_backend(backend);
       rig away = rig_new(graphs[g](), &o);
@@ -124,7 +126,7 @@ static void frozen_gradients_match_host_and_empty_loss_is_nan(void **state) {
   assert_same(&near, &away);
   rig_done(&near);
   rig_done(&away);
-  clv_graph *g = labelled();
+  clv_graph *g = loss_graph();
   clv_plan *plan;
   clv_call *c;
   clv_params *params;
@@ -144,8 +146,8 @@ static void frozen_gradients_match_host_and_empty_loss_is_nan(void **state) {
 /* A kernel refuses its values while it runs, which is known at the end of the phase. */
 static void late_kernel_refusal_names_layer_and_element(void **state) {
   (void)state;
-  rig r = rig_new(
-      words(), &(rig_options){.backend = far_backend(clv_backend_cpu()), .no_input_grad = {true}});
+  rig r = rig_new(text_graph(), &(rig_options){.backend = far_backend(clv_backend_cpu()),
+                                               .no_input_grad = {true}});
   clv_call *c;
   clv_err why = {0};
   int64_t *rows = (int64_t *)(void *)r.in[0], kept = rows[5];
@@ -201,7 +203,7 @@ static clv_code has_none(const clv_backend *b, const clv_node_desc *d, clv_kerne
 static void device_plan_does_not_fall_back_to_ref(void **state) {
   (void)state;
   clv_backend b = *far_backend(clv_backend_cpu());
-  clv_graph *g = labelled();
+  clv_graph *g = loss_graph();
   clv_params *params;
   clv_plan *plan;
   b.prepare = has_none;

@@ -94,7 +94,7 @@ static void done(one *r) {
   for (size_t i = 0; i < CLV_COUNT(all); i++) free(all[i]);
 }
 
-static void alike(const float *a, const float *b, size_t n, double most, const char *what) {
+static void assert_near(const float *a, const float *b, size_t n, double most, const char *what) {
   double off = 0, all = 1e-30;
   for (size_t i = 0; i < n; i++) {
     off += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
@@ -105,8 +105,8 @@ static void alike(const float *a, const float *b, size_t n, double most, const c
 
 static void compare(const linear_case *c, const clv_backend *backend, bool bf16, double most) {
   one a = run(c, backend, bf16, true), b = run(c, backend, bf16, false);
-  alike(a.y, b.y, (size_t)(c->rows * c->out), most, "output");
-  alike(a.dx, b.dx, (size_t)(c->rows * c->features), most, "input gradient");
+  assert_near(a.y, b.y, (size_t)(c->rows * c->out), most, "output");
+  assert_near(a.dx, b.dx, (size_t)(c->rows * c->features), most, "input gradient");
   assert_int_equal(a.params->trainable_bytes, b.params->trainable_bytes);
   assert_memory_equal(a.grads, b.grads, a.params->trainable_bytes); /* gradient of the bias */
   done(&a);

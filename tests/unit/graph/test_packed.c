@@ -22,7 +22,7 @@ static void packed_results_match_padded_results(void **state) {
 static void every_cut_gives_the_same_packed_results(void **state) {
   (void)state;
   for (int of = 0; of < FAMILIES; of++)
-    cuts_of(&wide, (family)of, 1, 0, &(rig_options){.backend = clv_backend_cpu()});
+    compare_with_cuts(&wide, (family)of, 1, 0, &(rig_options){.backend = clv_backend_cpu()});
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */
@@ -133,8 +133,8 @@ static void packing_without_lengths_is_refused(void **state) {
 
 static void invalid_packed_lengths_are_refused(void **state) {
   (void)state;
-  refused_lengths(clv_backend_ref());
-  refused_lengths(clv_backend_cpu());
+  assert_lengths_refused(clv_backend_ref());
+  assert_lengths_refused(clv_backend_cpu());
 }
 
 int main(void) {

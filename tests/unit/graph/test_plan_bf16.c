@@ -109,9 +109,9 @@ static void step_twice(rig *r) {
     clv_call *c;
     assert_ok(clv_plan_call_get(r->plan, &c, err));
     forward(r, c);
-    poison(r);
+    fill_scratch_with_nan(r);
     backward_input(r, c, i > 0);
-    poison(r);
+    fill_scratch_with_nan(r);
     backward_weight(r, c, i > 0);
     clv_plan_call_put(r->plan, c);
   }
@@ -223,7 +223,7 @@ static void within_reach(const rig *a, const rig *f, const rig *cut) {
 static void unfused_ops_give_the_same_bf16_bits(void **state) {
   (void)state;
   if (lacks_bf16()) skip();
-  clv_backend apart = apart_of(clv_backend_cpu());
+  clv_backend apart = unfused_backend(clv_backend_cpu());
   for (size_t i = 0; i < CLV_COUNT(graphs); i++) {
     rig a = rig_new(graphs[i](3), &(rig_options){.backend = clv_backend_cpu(), .bf16 = true});
     rig b = rig_new(graphs[i](3), &(rig_options){.backend = &apart, .bf16 = true});
@@ -260,7 +260,7 @@ static void bf16_values_stay_bf16_between_convolutions(void **state) {
   rig_done(&r);
 }
 
-static clv_code never(const clv_backend *b, clv_err *e) {
+static clv_code refuse_bf16(const clv_backend *b, clv_err *e) {
   (void)b;
   return clv_fail(e, CLV_PRECONDITION, "not here");
 }
@@ -271,7 +271,7 @@ static void bf16_without_hardware_support_is_refused(void **state) {
   clv_graph *g = wide_graph(2);
   clv_params *params;
   clv_plan *plan = NULL;
-  none.check_bf16 = never;
+  none.check_bf16 = refuse_bf16;
   clv_plan_options po = {.backend = &none, .dtype = CLV_F32, .batch = 2, .bf16 = true};
   assert_ok(clv_params_of(g, &params, err));
   clv_err why;

@@ -8,7 +8,8 @@ static const char *const backends[] = {"cpu", "ref"};
 
 /* Asserts that the estimate of saved tensors is never below the plan of either backend, and equals
  * the first one's. */
-static void agrees(clv_graph *(*make)(void), rig_options o, bool want, const char *what) {
+static void assert_reads_weights(clv_graph *(*make)(void), rig_options o, bool want,
+                                 const char *what) {
   for (int i = 0; i < 2; i++) {
     o.backend = i ? clv_backend_ref() : clv_backend_cpu();
     rig r = rig_new(make(), &o);
@@ -73,31 +74,34 @@ static const rig_options data = {.no_input_grad = {true}};
 
 static void linear_reads_weights_only_for_its_input_gradient(void **state) {
   (void)state;
-  agrees(linear, data, false, "over data");
-  agrees(linear, (rig_options){0}, true, "over a value");
-  agrees(one_relu, (rig_options){0}, false, "without parameters");
-  agrees(dead_branch, data, false, "beside the output");
+  assert_reads_weights(linear, data, false, "over data");
+  assert_reads_weights(linear, (rig_options){0}, true, "over a value");
+  assert_reads_weights(one_relu, (rig_options){0}, false, "without parameters");
+  assert_reads_weights(dead_branch, data, false, "beside the output");
 }
 
 static void layers_after_a_trainable_one_read_their_weights(void **state) {
   (void)state;
-  agrees(two_linears, data, true, "two layers");
-  agrees(two_linears, (rig_options){.no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}},
-         false, "behind frozen ones");
-  agrees(two_linears,
-         (rig_options){.no_input_grad = {true}, .frozen = {"0.weight", "2.weight", "2.bias"}}, true,
-         "of which a bias learns");
-  agrees(residual, data, true, "a residual block");
+  assert_reads_weights(two_linears, data, true, "two layers");
+  assert_reads_weights(two_linears,
+                       (rig_options){.no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}},
+                       false, "behind frozen ones");
+  assert_reads_weights(
+      two_linears,
+      (rig_options){.no_input_grad = {true}, .frozen = {"0.weight", "2.weight", "2.bias"}}, true,
+      "of which a bias learns");
+  assert_reads_weights(residual, data, true, "a residual block");
   rig_options behind = {.no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}};
-  agrees(again, behind, true, "computed again");
+  assert_reads_weights(again, behind, true, "computed again");
 }
 
 /* PyTorch saves a batchnorm's weight for backward too, whichever gradients are wanted. */
 static void trainable_batchnorm_reads_its_weight(void **state) {
   (void)state;
-  agrees(norm, data, true, "batchnorm over data");
-  agrees(norm, (rig_options){.no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}}, false,
-         "a frozen batchnorm");
+  assert_reads_weights(norm, data, true, "batchnorm over data");
+  assert_reads_weights(norm,
+                       (rig_options){.no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}},
+                       false, "a frozen batchnorm");
 }
 
 int main(void) {

@@ -76,13 +76,13 @@ static void two_calls(rig *r) {
   clv_call *c[2];
   for (int i = 0; i < 2; i++) {
     assert_ok(clv_plan_call_get(r->plan, &c[i], err));
-    poison(r);
+    fill_scratch_with_nan(r);
     forward(r, c[i]);
   }
   for (int i = 0; i < 2; i++) {
-    poison(r);
+    fill_scratch_with_nan(r);
     backward_input(r, c[i], i);
-    poison(r);
+    fill_scratch_with_nan(r);
     backward_weight(r, c[i], i);
   }
   for (int i = 0; i < 2; i++) clv_plan_call_put(r->plan, c[i]);

@@ -103,7 +103,7 @@ static void send_all(int fd, const char *text, size_t len) {
 
 /* Reads the answer until its end, for at most `ms`. Returns the time that took, or -1 if it did not
  * end. */
-static long hear(int fd, char reply[REPLY], unsigned ms) {
+static long read_reply(int fd, char reply[REPLY], unsigned ms) {
   uint64_t begin = clv_now_ns();
   size_t got = 0;
   reply[0] = '\0';
@@ -123,7 +123,7 @@ static long hear(int fd, char reply[REPLY], unsigned ms) {
 static int status_of(const char *request, size_t len, char reply[REPLY]) {
   int fd = dial(), status = 0;
   send_all(fd, request, len);
-  assert_true(hear(fd, reply, 5000) >= 0);
+  assert_true(read_reply(fd, reply, 5000) >= 0);
   close(fd);
   if (sscanf(reply, "HTTP/1.%*d %d", &status) != 1) return 0;
   return status;
@@ -247,7 +247,7 @@ static void silent_clients_are_disconnected(void **state) {
   (void)state;
   char reply[REPLY];
   int fd = dial();
-  long ms = hear(fd, reply, 5000);
+  long ms = read_reply(fd, reply, 5000);
   close(fd);
   assert_in_range(ms, REQUEST_MS - 50, REQUEST_MS + 500);
 }
@@ -263,7 +263,7 @@ static void slow_clients_are_disconnected(void **state) {
   send_all(fd, "GET /hello HTTP/1.1\r\nX: ", 24);
   for (int i = 0; ms < 0 && i < 100; i++) {
     send_all(fd, "a", 1);
-    ms = hear(fd, reply, 50);
+    ms = read_reply(fd, reply, 50);
   }
   close(fd);
   ms = (long)((clv_now_ns() - begin) / 1000000u);
@@ -341,7 +341,7 @@ static void hostname_and_ipv6_addresses_are_served(void **state) {
   assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
   char reply[REPLY];
   send_all(fd, "GET /none HTTP/1.1\r\nHost: x\r\n\r\n", 31);
-  assert_true(hear(fd, reply, 5000) >= 0);
+  assert_true(read_reply(fd, reply, 5000) >= 0);
   assert_non_null(strstr(reply, " 404 "));
   close(fd);
   clv_http_closep(&other);

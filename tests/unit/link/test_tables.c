@@ -213,7 +213,7 @@ static clv_code dial(void *user, uint32_t index, clv_lane *lane, const bool *sto
   return CLV_OK;
 }
 
-static void hear(clv_lane *lane, const clv_frame *f, const char *payload, size_t len) {
+static void receive_frame(clv_lane *lane, const clv_frame *f, const char *payload, size_t len) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes head = {0};
   assert_ok(clv_frame_encode(f, len, &head, &err));
@@ -247,7 +247,7 @@ static void make_lanes(clv_lane_state state, clv_lane *ret[LANES]) {
   for (uint32_t i = 0; i < LANES; i++) {
     clv_frame attach = attach_of(i);
     assert_ok(clv_lane_new(&acceptor, "spiffe://x", &transport, &w.streams[i], &ret[i], &err));
-    if (state != CLV_LANE_ACCEPTED) hear(ret[i], &attach, NULL, 0);
+    if (state != CLV_LANE_ACCEPTED) receive_frame(ret[i], &attach, NULL, 0);
   }
 }
 
@@ -271,7 +271,7 @@ static bool is_taken(clv_lane_state state, clv_frame_kind kind) {
   clv_frame f = frame_of(kind, index);
   make_lanes(state, lanes);
   w.link->pings = 7;
-  hear(lanes[index], &f, "bits", kind == CLV_CHUNK ? HALF : 0);
+  receive_frame(lanes[index], &f, "bits", kind == CLV_CHUNK ? HALF : 0);
   const fake *s = &w.streams[index];
   bool refused = s->cancelled > 0;
   assert_int_equal(s->code, refused ? CLV_PRECONDITION : CLV_OK);
@@ -306,7 +306,7 @@ static void ping_during_close_is_no_violation(void **state) {
   clv_frame f = frame_of(CLV_PING, 0);
   make_lanes(CLV_LANE_CONTROL, lanes);
   clv_link_end(w.link, CLV_OK, "closed");
-  hear(lanes[0], &f, NULL, 0);
+  receive_frame(lanes[0], &f, NULL, 0);
   assert_false(clv_link_has_violation(w.link));
   assert_int_equal(w.streams[0].cancelled, 0);
   for (uint32_t i = 0; i < LANES; i++) clv_lane_on_ended(lanes[i], CLV_CANCELLED, "over");

@@ -22,7 +22,7 @@ static void fill(uint32_t stream, float *to, size_t n) {
   clv_rng_normal(&key, 0, 1, to, n);
 }
 
-static size_t whole(uint32_t stream, size_t i, size_t below) {
+static size_t random_integer(uint32_t stream, size_t i, size_t below) {
   const clv_rng_key key = {.seed = 8, .layer = stream};
   uint32_t word[4];
   clv_rng_block(&key, (uint32_t)i, word);
@@ -80,7 +80,7 @@ static float table[ROWS][WIDTH];
 static void draw_tokens(void) {
   fill(5, table[0], sizeof table / sizeof(float));
   for (size_t i = 0; i < (size_t)RECORDS * TOKENS; i++)
-    tokens[i / TOKENS][i % TOKENS] = (int64_t)whole(1, i, ROWS);
+    tokens[i / TOKENS][i % TOKENS] = (int64_t)random_integer(1, i, ROWS);
 }
 
 static double read_tokens(const float *values, clv_shape shape) {
@@ -194,7 +194,7 @@ static clv_look_reading read_labels(size_t n_lengths) { return read_columns(labe
 
 static void draw_gradients(size_t classes) {
   fill(9, gradients[0], sizeof gradients / sizeof(float));
-  for (size_t i = 0; i < SAMPLES; i++) labels[i] = (int64_t)whole(2, i, classes);
+  for (size_t i = 0; i < SAMPLES; i++) labels[i] = (int64_t)random_integer(2, i, classes);
 }
 
 static void scale(size_t sample, float by) {

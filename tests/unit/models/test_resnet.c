@@ -40,7 +40,7 @@ static const struct {
      {3, 4, 6, 3}},
 };
 
-static clv_graph *whole(const char *arch, const char *attrs, const clv_shape *in) {
+static clv_graph *full_network(const char *arch, const char *attrs, const clv_shape *in) {
   clv_session_config *c = session(arch, attrs, (const char *[]){"conv1..fc"}, 1);
   clv_graph *g = NULL;
   uint32_t first, last;
@@ -75,7 +75,7 @@ static void check_state(const clv_params *p, const char *want) {
 static void resnet_parameters_match_torchvision(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(archs); i++) {
-    clv_graph *g = whole(archs[i].arch, "", &image);
+    clv_graph *g = full_network(archs[i].arch, "", &image);
     clv_params *p = params_of(g);
     int trainable = 0;
     for (int k = 0; k < p->n; k++) trainable += p->list[k].trainable;
@@ -93,14 +93,14 @@ static void resnet_parameters_match_torchvision(void **state) {
 static void resnet_accepts_other_sizes_and_classes(void **state) {
   (void)state;
   static const clv_shape fashion = {4, {4, 1, 28, 28}}, tiny = {4, {4, 5, 1, 7}};
-  clv_graph *g = whole("resnet18", ", classes: 10", &fashion);
+  clv_graph *g = full_network("resnet18", ", classes: 10", &fashion);
   clv_params *p = params_of(g);
   assert_true(clv_shape_equal(&clv_params_find(p, "conv1.weight")->shape, &CLV_SHAPE(64, 1, 7, 7)));
   assert_true(clv_shape_equal(&g->nodes[g->output].shape, &CLV_SHAPE(4, 10)));
   assert_int_equal(p->n_values, 11689512 - 2 * 64 * 49 - 990 * 513);
   clv_params_free(p);
   clv_graph_free(g);
-  g = whole("resnet50", ", classes: 1", &tiny);
+  g = full_network("resnet50", ", classes: 1", &tiny);
   assert_true(clv_shape_equal(&g->nodes[g->output].shape, &CLV_SHAPE(4, 1)));
   clv_graph_free(g);
 }
@@ -134,7 +134,7 @@ static void initial_weights_match_torchvision(void **state) {
                {"layer3.2.conv2.weight", 0.029462783},    /* sqrt(2 / (256 * 9)) */
                {"layer4.0.conv3.weight", 0.03125},        /* sqrt(2 / 2048) */
                {"layer2.0.downsample.0.weight", 0.0625}}; /* sqrt(2 / 512) */
-  clv_graph *g = whole("resnet50", "", &image);
+  clv_graph *g = full_network("resnet50", "", &image);
   clv_params *p = params_of(g);
   char *block = malloc(p->total_bytes);
   clv_params_init(g, p, block);
@@ -278,7 +278,7 @@ typedef struct trial {
 
 static void trial_open(trial *t, size_t arch) {
   *t = (trial){.arch = arch, .in = CLV_SHAPE(2, 3, 32, 32)};
-  clv_graph *g = whole(archs[arch].arch, ", classes: 10", &t->in);
+  clv_graph *g = full_network(archs[arch].arch, ", classes: 10", &t->in);
   part_open(&t->all, g, 0, (uint32_t)g->n_nodes - 2);
   clv_graph_free(g);
   init_part(&t->all);

@@ -39,7 +39,7 @@ static clv_blueprint *blueprint(const char *stages, clv_session_config **ret) {
   return b;
 }
 
-static void learns(const clv_stage_plan *s, const char *const *want, size_t n) {
+static void assert_trained(const clv_stage_plan *s, const char *const *want, size_t n) {
   size_t found = 0;
   for (int i = 0; i < s->params->n; i++) {
     const clv_param *p = &s->params->list[i];
@@ -63,7 +63,7 @@ static void only_adapters_and_named_modules_learn(void **state) {
         i ? FRONT "  - {name: m, at: w1, " LAYERS ", lora: {targets: [query], train: [key]}}\n" HEAD
           : FRONT "  - {name: m, at: w1, " LAYERS ", lora: {targets: [query], r: 4}}\n" HEAD,
         &c);
-    learns(&b->stages[1], i ? more : adapters, i ? 4 : 2);
+    assert_trained(&b->stages[1], i ? more : adapters, i ? 4 : 2);
     /* stages without lora are trained as before */
     assert_int_equal(b->stages[0].n_learning_params, 2);
     assert_int_equal(b->stages[1].first_layer, 1);
@@ -129,7 +129,8 @@ static void invalid_lora_options_are_refused(void **state) {
 
 /* ---- secrets --------------------------------------------------------------------------------- */
 
-static clv_code made(const char *train, const char *front, const char *head, clv_err *err) {
+static clv_code make_blueprint(const char *train, const char *front, const char *head,
+                               clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes stages = {0};
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
@@ -160,7 +161,7 @@ static void adapters_do_not_hide_a_known_or_frozen_layer(void **state) {
   };
   for (size_t i = 0; i < CLV_COUNT(rows); i++) {
     clv_err err = {0};
-    clv_code code = made(rows[i].train, rows[i].front, rows[i].head, &err);
+    clv_code code = make_blueprint(rows[i].train, rows[i].front, rows[i].head, &err);
     if ((code == CLV_OK) != !rows[i].text) fail_msg("row %zu: %s", i, err.text);
     if (rows[i].text && !strstr(err.text, rows[i].text)) fail_msg("row %zu: %s", i, err.text);
   }

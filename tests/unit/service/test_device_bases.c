@@ -45,7 +45,7 @@ static clv_base_key key_of(const clv_backend *home, int64_t n) {
                         .backend = home};
 }
 
-static clv_bases *opened(void) {
+static clv_bases *open_bases(void) {
   clv_bases *b = NULL;
   assert_int_equal(clv_bases_new(&b, &err), CLV_OK);
   return b;
@@ -53,7 +53,7 @@ static clv_bases *opened(void) {
 
 static const clv_backend *device(int number) { return far_device(clv_backend_ref(), number); }
 
-static clv_tensor *taken(clv_bases *b, const clv_backend *home, int64_t n, source *s) {
+static clv_tensor *acquire_tensor(clv_bases *b, const clv_backend *home, int64_t n, source *s) {
   const clv_base_key key = key_of(home, n);
   clv_tensor *t = NULL;
   if (clv_bases_acquire(b, &key, NULL, fill, s, &t, &err) != CLV_OK) fail_msg("%s", err.text);
@@ -68,7 +68,7 @@ static void is_filled_there(const clv_tensor *t) {
   free(host);
 }
 
-static size_t left_there(void) {
+static size_t device_bytes_left(void) {
   size_t left, total;
   assert_int_equal(device(0)->memory->room(device(0), &left, &total, &err), CLV_OK);
   return left;
@@ -77,17 +77,19 @@ static size_t left_there(void) {
 /* The base is filled in parts, and a second request waits for it. */
 static void base_is_stored_once_per_device(void **state) {
   (void)state;
-  clv_bases *b = opened();
+  clv_bases *b = open_bases();
   source s = {0};
-  size_t before = left_there();
-  clv_tensor *here = taken(b, NULL, N, &s), *first = taken(b, device(0), LONG, &s);
+  size_t before = device_bytes_left();
+  clv_tensor *here = acquire_tensor(b, NULL, N, &s),
+             *first = acquire_tensor(b, device(0), LONG, &s);
   assert_int_equal(s.fills, 3);
   assert_int_equal(far.asked, 0);
-  size_t by = before - left_there();
-  clv_tensor *second = taken(b, device(0), LONG, &s), *other = taken(b, device(1), LONG, &s);
+  size_t by = before - device_bytes_left();
+  clv_tensor *second = acquire_tensor(b, device(0), LONG, &s),
+             *other = acquire_tensor(b, device(1), LONG, &s);
   assert_ptr_equal(first->data, second->data);
   assert_ptr_not_equal(first->data, other->data);
-  assert_int_equal(before - left_there(), 2 * by);
+  assert_int_equal(before - device_bytes_left(), 2 * by);
   assert_int_equal(s.fills, 5);
   is_filled_there(first);
   is_filled_there(other);
@@ -95,7 +97,7 @@ static void base_is_stored_once_per_device(void **state) {
   is_filled_there(second);
   clv_tensor_unref(second);
   clv_tensor_unref(other);
-  assert_int_equal(left_there(), before);
+  assert_int_equal(device_bytes_left(), before);
   assert_int_equal(far.asked, 0);
   is_filled(here->data, N);
   clv_tensor_unref(here);
@@ -115,13 +117,13 @@ static void look_and_give(const clv_backend *b, void *p) {
 
 static void freed_device_memory_is_zeroed(void **state) {
   (void)state;
-  clv_bases *b = opened();
+  clv_bases *b = open_bases();
   clv_backend looking = *device(0);
   clv_backend_memory memory = *looking.memory;
   source s = {0};
   memory.give = look_and_give;
   looking.memory = &memory;
-  clv_tensor_unref(taken(b, &looking, N, &s));
+  clv_tensor_unref(acquire_tensor(b, &looking, N, &s));
   assert_int_equal(given, 1);
   clv_bases_free(b);
 }
@@ -130,16 +132,16 @@ static void freed_device_memory_is_zeroed(void **state) {
 static void failed_acquire_frees_device_memory(void **state) {
   static const clv_code codes[] = {CLV_EXHAUSTED, CLV_DATA_LOSS, CLV_INTERNAL};
   (void)state;
-  clv_bases *b = opened();
+  clv_bases *b = open_bases();
   const clv_base_key key = key_of(device(0), N);
   clv_tensor *t = NULL;
-  size_t before = left_there();
+  size_t before = device_bytes_left();
   for (int i = 0; i < 3; i++) {
     source s = {.refusals = i == 1};
     far.fail_take = i == 0;
     far.fail_finish = i == 2;
     assert_int_equal(clv_bases_acquire(b, &key, NULL, fill, &s, &t, &err), codes[i]);
-    assert_int_equal(left_there(), before);
+    assert_int_equal(device_bytes_left(), before);
     assert_int_equal(clv_bases_bytes(b), 0);
   }
   clv_bases_free(b);

@@ -50,14 +50,14 @@ static void is_filled(const float *x, size_t n) {
     if (x[i] != (float)(i + 7)) fail_msg("number %zu is %g", i, (double)x[i]);
 }
 
-static clv_tensor *taken(clv_bases *b, const char *owner, const char *name, source *s) {
+static clv_tensor *acquire_tensor(clv_bases *b, const char *owner, const char *name, source *s) {
   const clv_base_key key = key_of(owner, name);
   clv_tensor *t = NULL;
   if (clv_bases_acquire(b, &key, NULL, fill, s, &t, &err) != CLV_OK) fail_msg("%s", err.text);
   return t;
 }
 
-static clv_bases *opened(void) {
+static clv_bases *open_bases(void) {
   clv_bases *b = NULL;
   assert_int_equal(clv_bases_new(&b, &err), CLV_OK);
   return b;
@@ -65,13 +65,13 @@ static clv_bases *opened(void) {
 
 static void same_key_shares_one_copy(void **state) {
   (void)state;
-  clv_bases *b = opened();
+  clv_bases *b = open_bases();
   source s = {0};
-  clv_tensor *first = taken(b, "a", "w", &s), *second = taken(b, "a", "w", &s);
+  clv_tensor *first = acquire_tensor(b, "a", "w", &s), *second = acquire_tensor(b, "a", "w", &s);
   assert_ptr_equal(first->data, second->data);
   assert_int_equal(s.fills, 1);
   assert_int_equal(clv_bases_bytes(b), BYTES);
-  clv_tensor *stranger = taken(b, "b", "w", &s), *other = taken(b, "a", "v", &s);
+  clv_tensor *stranger = acquire_tensor(b, "b", "w", &s), *other = acquire_tensor(b, "a", "v", &s);
   assert_ptr_not_equal(stranger->data, first->data);
   assert_ptr_not_equal(other->data, first->data);
   assert_int_equal(s.fills, 3);
@@ -88,9 +88,9 @@ static void same_key_shares_one_copy(void **state) {
 /* Each field of the key makes a difference. */
 static void different_key_gets_its_own_copy(void **state) {
   (void)state;
-  clv_bases *b = opened();
+  clv_bases *b = open_bases();
   source s = {0};
-  clv_tensor *t = taken(b, "", "w", &s), *more[3];
+  clv_tensor *t = acquire_tensor(b, "", "w", &s), *more[3];
   clv_base_key key[3] = {key_of("", "w"), key_of("", "w"), key_of("", "w")};
   key[0].artifact.bytes[31] = 1;
   key[1].dtype = CLV_I32;
@@ -106,9 +106,9 @@ static void different_key_gets_its_own_copy(void **state) {
 
 static void write_to_a_base_kills_the_process(void **state) {
   (void)state;
-  clv_bases *b = opened();
+  clv_bases *b = open_bases();
   source s = {0};
-  clv_tensor *t = taken(b, "a", "w", &s);
+  clv_tensor *t = acquire_tensor(b, "a", "w", &s);
   pid_t child = fork();
   if (!child) {
     signal(SIGSEGV, SIG_DFL);
@@ -145,7 +145,7 @@ static bool has_left(void *user) {
 
 static void waiter_during_a_fill_can_leave_or_take_over(void **state) {
   (void)state;
-  clv_bases *b = opened();
+  clv_bases *b = open_bases();
   source s = {.slow = true, .refusals = 1}, own = {0};
   taker k = {.b = b, .s = &s};
   pthread_t thread;
@@ -157,7 +157,7 @@ static void waiter_during_a_fill_can_leave_or_take_over(void **state) {
   assert_int_equal(clv_bases_acquire(b, &key, &impatient, fill, &own, &t, &err), CLV_CANCELLED);
   assert_int_equal(own.fills, 0);
   __atomic_store_n(&s.slow, false, __ATOMIC_RELEASE);
-  t = taken(b, "a", "w", &own); /* after the first one failed, or because it did */
+  t = acquire_tensor(b, "a", "w", &own); /* after the first one failed, or because it did */
   pthread_join(thread, NULL);
   assert_int_equal(k.code, CLV_DATA_LOSS);
   assert_int_equal(own.fills, 1);

@@ -28,7 +28,7 @@ enum { WIDTH = 6, RECORDS = 9 };
 static char folder[] = "/tmp/clv-caches-XXXXXX";
 static clv_err err;
 
-static clv_caches *opened(void) {
+static clv_caches *open_caches(void) {
   clv_caches *c = NULL;
   if (clv_caches_open(folder, &c, &err) != CLV_OK) fail_msg("%s", err.text);
   return c;
@@ -116,7 +116,7 @@ static int leftovers(void) {
 
 static void cached_rows_are_read_in_any_order(void **state) {
   (void)state;
-  clv_caches *c = opened();
+  clv_caches *c = open_caches();
   const clv_cache one = cache_of(1, 60);
   clv_cache_status s;
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){8, 0, 3}, 3), CLV_OK);
@@ -124,7 +124,7 @@ static void cached_rows_are_read_in_any_order(void **state) {
   assert_int_equal(get(c, A, &one, (int64_t[]){3, 1}, 2), CLV_NOT_FOUND);
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){1}, 1), CLV_OK);
   clv_caches_free(c);
-  c = opened(); /* as after a restart of the worker */
+  c = open_caches(); /* as after a restart of the worker */
   assert_int_equal(get(c, A, &one, (int64_t[]){3, 1}, 2), CLV_OK);
   assert_int_equal(count(c, A, NULL, false, &s), 1);
   assert_true(s.records == RECORDS && s.rows == 4 && s.row_bytes == WIDTH * 4);
@@ -136,7 +136,7 @@ static void cached_rows_are_read_in_any_order(void **state) {
 
 static void cache_is_visible_only_to_its_identity(void **state) {
   (void)state;
-  clv_caches *c = opened();
+  clv_caches *c = open_caches();
   const clv_cache one = cache_of(1, 60), other = cache_of(2, 60);
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){2}, 1), CLV_OK);
   assert_int_equal(put(c, A, MIB, &other, (int64_t[]){2}, 1), CLV_OK);
@@ -151,7 +151,7 @@ static void cache_is_visible_only_to_its_identity(void **state) {
 
 static void invalid_row_numbers_and_shapes_are_refused(void **state) {
   (void)state;
-  clv_caches *c = opened();
+  clv_caches *c = open_caches();
   clv_cache one = cache_of(1, 60);
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){RECORDS}, 1), CLV_INVALID);
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){-1}, 1), CLV_INVALID);
@@ -166,7 +166,7 @@ static void invalid_row_numbers_and_shapes_are_refused(void **state) {
   clv_caches_free(c);
 }
 
-static bool says(int64_t row) {
+static bool is_row_refused(int64_t row) {
   char number[24];
   snprintf(number, sizeof number, "%lld", (long long)row);
   return strstr(err.text, number) || strstr(err.offending_value, number);
@@ -178,20 +178,20 @@ static void error_texts_omit_row_numbers(void **state) {
   const int64_t row = 87654, beyond = 9876543;
   clv_cache one = cache_of(1, 60);
   (void)state;
-  clv_caches *c = opened();
+  clv_caches *c = open_caches();
   one.records = 100000;
   assert_int_equal(put(c, A, MIB * MIB, &one, (int64_t[]){0, row}, 2), CLV_OK);
   assert_int_equal(put(c, A, MIB * MIB, &one, (int64_t[]){0, beyond}, 2), CLV_INVALID);
-  assert_false(says(beyond));
+  assert_false(is_row_refused(beyond));
   assert_int_equal(get(c, A, &one, (int64_t[]){0, -beyond}, 2), CLV_INVALID);
-  assert_false(says(beyond));
+  assert_false(is_row_refused(beyond));
   assert_non_null(strstr(err.text, "sample 1"));
   assert_int_equal(get(c, A, &one, (int64_t[]){row, 0, row + 1}, 3), CLV_NOT_FOUND);
-  assert_false(says(row + 1));
+  assert_false(is_row_refused(row + 1));
   assert_non_null(strstr(err.text, "sample 2"));
   damage(1, 806912 + row * WIDTH * 4);
   assert_int_equal(get(c, A, &one, (int64_t[]){0, row}, 2), CLV_DATA_LOSS);
-  assert_false(says(row));
+  assert_false(is_row_refused(row));
   assert_non_null(strstr(err.text, "sample 1"));
   assert_int_equal(count(c, A, NULL, true, NULL), 1);
   clv_caches_free(c);
@@ -199,7 +199,7 @@ static void error_texts_omit_row_numbers(void **state) {
 
 static void cache_quota_counts_whole_files(void **state) {
   (void)state;
-  clv_caches *c = opened();
+  clv_caches *c = open_caches();
   const clv_cache one = cache_of(1, 60), other = cache_of(2, 60);
   assert_int_equal(put(c, A, 0, &one, (int64_t[]){0}, 1), CLV_EXHAUSTED);
   assert_non_null(strstr(err.text, "allow[].cache_bytes"));
@@ -226,7 +226,7 @@ static void cache_quota_counts_whole_files(void **state) {
 static void damaged_row_is_detected_and_dropped(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  clv_caches *c = opened();
+  clv_caches *c = open_caches();
   const clv_cache one = cache_of(1, 60);
   clv_cache_status s;
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0, 1, 2}, 3), CLV_OK);
@@ -252,7 +252,7 @@ static void damaged_row_is_detected_and_dropped(void **state) {
 static void expired_caches_are_deleted(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, unfinished = {0};
-  clv_caches *c = opened();
+  clv_caches *c = open_caches();
   const clv_cache one = cache_of(1, 60), longer = cache_of(2, 6000);
   int64_t now = (int64_t)(clv_wall_ms() / 1000);
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
@@ -270,7 +270,7 @@ static void expired_caches_are_deleted(void **state) {
   const struct timespec old[2] = {{now - 61, 0}, {now - 61, 0}};
   assert_int_equal(utimensat(AT_FDCWD, path.data, old, 0), 0);
   clv_caches_free(c);
-  c = opened();
+  c = open_caches();
   assert_int_equal(leftovers(), 0);
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
   assert_int_equal(utimensat(AT_FDCWD, path.data, old, 0), 0);
@@ -286,7 +286,7 @@ static void failed_cache_write_leaves_no_file(void **state) {
   const struct rlimit tight = {CLV_CACHE_HEADER_BYTES + 8, RLIM_INFINITY},
                       wide = {RLIM_INFINITY, RLIM_INFINITY};
   const clv_cache one = cache_of(1, 60);
-  clv_caches *c = opened();
+  clv_caches *c = open_caches();
   (void)state;
   signal(SIGXFSZ, SIG_IGN);
   setrlimit(RLIMIT_FSIZE, &tight);
@@ -303,7 +303,7 @@ static void failed_cache_write_leaves_no_file(void **state) {
 static void symbolic_links_are_not_followed(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  clv_caches *c = opened();
+  clv_caches *c = open_caches();
   const clv_cache one = cache_of(1, 60);
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
   path_of(1, &path);

@@ -44,7 +44,7 @@ static UNUSED clv_bytes read_text(const char *path) {
 }
 
 /* Returns options of a valid certificate of the scratch CA. Tests change single fields. */
-static UNUSED clv_tls_issue_options usual(const char *name) {
+static UNUSED clv_tls_issue_options valid_options(const char *name) {
   static const char *const uri[] = {"spiffe://cleave/worker-1"};
   return (clv_tls_issue_options){.ca_dir = scratch,
                                  .name = name,

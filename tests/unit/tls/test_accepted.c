@@ -46,7 +46,7 @@ static void leave(void *user, size_t holder) {
   door.held--;
 }
 
-static void shed(void *user, const char *address) {
+static void note_shed(void *user, const char *address) {
   (void)user;
   door.sheds++;
   snprintf(door.address, sizeof door.address, "%s", address);
@@ -105,7 +105,7 @@ static bool step(pair *p) {
 }
 
 /* Runs the handshake to its end. Returns true if the server accepted it. */
-static bool shake(pair *p) {
+static bool complete_handshake(pair *p) {
   bool alive = true;
   p->client = SSL_new(client_ctx);
   SSL_set_fd(p->client, p->there);
@@ -144,7 +144,7 @@ static int group_up(void **state) {
   socklen_t len = sizeof at_port;
   assert_int_equal(scratch_setup(state), 0);
   must(clv_tls_ca_init(scratch, "home", 31, &err), &err);
-  issue(usual("good"));
+  issue(valid_options("good"));
   must(clv_tls_floor_install(&err), &err);
   must(clv_tls_handshakes_watch(3000, &err), &err);
   server_ctx = context(true);
@@ -166,8 +166,11 @@ static int group_down(void **state) {
 
 static int begin(void **state) {
   (void)state;
-  const clv_tls_admission a = {
-      .max_connections = PLACES, .decide = judge, .enter = enter, .leave = leave, .on_shed = shed};
+  const clv_tls_admission a = {.max_connections = PLACES,
+                               .decide = judge,
+                               .enter = enter,
+                               .leave = leave,
+                               .on_shed = note_shed};
   clv_err err;
   memset(&door, 0, sizeof door);
   must(clv_tls_accepted_open(&a, &err), &err);
@@ -185,7 +188,7 @@ static uint64_t failures(clv_tls_failure f) {
 static void closed_connection_returns_its_slot(void **state) {
   (void)state;
   pair p = dial();
-  assert_true(shake(&p));
+  assert_true(complete_handshake(&p));
   assert_int_equal(door.judges, 1);
   assert_int_equal(door.held, 1);
   assert_string_equal(door.uri, "spiffe://cleave/worker-1");
@@ -200,7 +203,7 @@ static void refused(clv_tls_decision decision, int alert, clv_tls_failure failur
   uint64_t before = failures(failure);
   door.judged = decision;
   pair p = dial();
-  assert_false(shake(&p));
+  assert_false(complete_handshake(&p));
   assert_int_equal(alert_of(&p), alert);
   assert_int_equal(door.held, 0);
   hang_up(&p);
@@ -228,7 +231,7 @@ static bool is_client(const char *name, const char *eku) {
   SSL_CTX_use_PrivateKey(client_ctx, key);
   door.judges = 0;
   pair p = dial();
-  (void)shake(&p);
+  (void)complete_handshake(&p);
   assert_int_equal(door.judges, 1);
   hang_up(&p);
   SSL_CTX_free(client_ctx);
@@ -252,7 +255,7 @@ static void late_quota_refusal_closes_the_connection(void **state) {
   char byte;
   door.entered = CLV_TLS_OVER_QUOTA;
   pair p = dial();
-  (void)shake(&p);
+  (void)complete_handshake(&p);
   assert_int_equal(recv(p.here, &byte, 1, 0), 0); /* the connection was shut down */
   assert_int_equal(door.held, 0);
   hang_up(&p);
@@ -264,7 +267,7 @@ static void tls_sessions_are_not_resumable(void **state) {
   (void)state;
   char byte;
   pair p = dial();
-  assert_true(shake(&p));
+  assert_true(complete_handshake(&p));
   (void)SSL_read(p.client, &byte, 1); /* this is where session tickets would be read */
   assert_false(SSL_SESSION_is_resumable(SSL_get_session(p.client)));
   hang_up(&p);
@@ -280,7 +283,7 @@ static bool is_open(const pair *p) {
 static void longest_silent_handshake_is_shed_first(void **state) {
   (void)state;
   pair in = dial();
-  assert_true(shake(&in));
+  assert_true(complete_handshake(&in));
   pair spoke = dial(), first = dial(), second = dial();
   assert_true(spoke.taken && first.taken && second.taken);
   assert_int_equal(send(spoke.there, "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03", 10, 0), 10);
@@ -303,7 +306,7 @@ static void full_server_refuses_new_connections(void **state) {
   pair in[PLACES];
   for (int i = 0; i < PLACES; i++) {
     in[i] = dial();
-    assert_true(shake(&in[i]));
+    assert_true(complete_handshake(&in[i]));
   }
   pair late = dial();
   assert_false(late.taken);
@@ -329,7 +332,7 @@ static void unannounced_connection_fails_its_handshake(void **state) {
   BIO_up_ref(p.out);
   SSL_set_bio(p.server, p.in, p.out);
   SSL_set_accept_state(p.server);
-  assert_false(shake(&p));
+  assert_false(complete_handshake(&p));
   assert_int_equal(door.held, 0);
   hang_up(&p);
 }
@@ -343,7 +346,7 @@ static void revocation_ends_open_connections(void **state) {
   clv_err err;
   char byte;
   pair p = dial();
-  assert_true(shake(&p));
+  assert_true(complete_handshake(&p));
   assert_int_equal(clv_tls_accepted_recheck(NULL, NULL), 0);
   must(clv_tls_identity_load(at("ca.pem"), at("good.pem"), at("good.key"), &id, &err), &err);
   must(clv_tls_ca_revoke(scratch, "good", 1, &err), &err);
@@ -356,7 +359,7 @@ static void revocation_ends_open_connections(void **state) {
   hang_up(&p);
   assert_int_equal(door.held, 0);
   p = dial();
-  assert_false(shake(&p));
+  assert_false(complete_handshake(&p));
   assert_int_equal(SSL_get_verify_result(p.client), X509_V_ERR_CERT_REVOKED);
   hang_up(&p);
   clv_tls_revocation_set(&none);

@@ -90,7 +90,7 @@ static void days_left_rounds_down(void **state) {
 
 static void client_only_identity_cannot_be_a_server(void **state) {
   (void)state;
-  clv_tls_issue_options o = usual("client");
+  clv_tls_issue_options o = valid_options("client");
   o.usage = CLV_TLS_CLIENT;
   issue(o);
   clv_tls_identity *identity = NULL;
@@ -105,7 +105,7 @@ static void client_only_identity_cannot_be_a_server(void **state) {
 
 static void rsa_2048_key_is_accepted(void **state) {
   (void)state;
-  clv_tls_issue_options o = usual("rsa2048");
+  clv_tls_issue_options o = valid_options("rsa2048");
   o.rsa_bits = 2048;
   issue(o);
   clv_tls_identity *identity = NULL;
@@ -237,7 +237,7 @@ typedef struct bad {
   unsigned usage, rsa_bits;
   size_t n_uris;
   const char *dns;
-  bool usual; /* `certs issue` makes such a certificate too */
+  bool is_usual; /* `certs issue` makes such a certificate too */
 } bad;
 
 static const bad bad_certificates[] = {
@@ -253,7 +253,7 @@ static const bad bad_certificates[] = {
      .n_uris = 1,
      .code = CLV_PRECONDITION,
      .text = "not valid yet, it begins in 2 days",
-     .usual = true},
+     .is_usual = true},
     {.name = "signing",
      .days = 9,
      .usage = CLV_TLS_CODE_SIGNING,
@@ -285,7 +285,7 @@ static void bad_certificates_are_refused(void **state) {
   static const char *const uris[] = {"spiffe://cleave/a", "spiffe://cleave/b"};
   for (size_t i = 0; i < CLV_COUNT(bad_certificates); i++) {
     const bad *b = &bad_certificates[i];
-    clv_tls_issue_options o = usual(b->name);
+    clv_tls_issue_options o = valid_options(b->name);
     o.uris = uris;
     o.n_uris = b->n_uris;
     o.dns = &b->dns;
@@ -295,7 +295,7 @@ static void bad_certificates_are_refused(void **state) {
     o.usage = b->usage;
     o.rsa_bits = b->rsa_bits;
     clv_err err = {0};
-    if (!b->usual) assert_int_equal(clv_tls_issue(&o, &err), CLV_INVALID);
+    if (!b->is_usual) assert_int_equal(clv_tls_issue(&o, &err), CLV_INVALID);
     o.allow_unusual = true;
     issue(o);
     char cert[64], key[64];
@@ -428,8 +428,8 @@ static int set_up(void **state) {
   clv_err err;
   if (scratch_setup(state) != 0 || clv_tls_ca_init(scratch, "unit test CA", 400, &err) != CLV_OK)
     return -1;
-  issue(usual("good"));
-  issue(usual("other"));
+  issue(valid_options("good"));
+  issue(valid_options("other"));
   return 0;
 }
 

@@ -440,7 +440,7 @@ static void version_probe_without_a_tls_peer_fails(void **state) {
 /* ---- set-up ---------------------------------------------------------------------------------- */
 
 static void issue_unusual(const char *name, int days, int64_t offset, unsigned usage) {
-  clv_tls_issue_options o = usual(name);
+  clv_tls_issue_options o = valid_options(name);
   o.days = days;
   o.not_before_offset_s = offset;
   o.usage = usage;
@@ -454,23 +454,23 @@ static int set_up(void **state) {
   if (clv_tls_floor_install(&err) != CLV_OK || scratch_setup(state) != 0) return -1;
   must(clv_tls_ca_init(scratch, "unit test CA", 400, &err), &err);
   must(clv_tls_ca_init(at("ca2"), "another CA", 400, &err), &err);
-  issue(usual("good"));
+  issue(valid_options("good"));
   issue_unusual("expired", 1, -4 * DAY_S, 0);
   issue_unusual("early", 9, 2 * 3600 + 60, 0);
   issue_unusual("client", 9, -300, CLV_TLS_CLIENT);
   issue_unusual("signing", 9, -300, CLV_TLS_CODE_SIGNING);
-  clv_tls_issue_options o = usual("two");
+  clv_tls_issue_options o = valid_options("two");
   o.uris = two;
   o.n_uris = 2;
   o.allow_unusual = true;
   issue(o);
-  o = usual("spelled");
+  o = valid_options("spelled");
   o.dns = two;
   o.n_dns = 1;
   o.n_uris = 0;
   o.allow_unusual = true;
   issue(o);
-  o = usual("alien");
+  o = valid_options("alien");
   o.ca_dir = at("ca2");
   issue(o);
   must(clv_tls_identity_load(at("ca.pem"), at("good.pem"), at("good.key"), &good, &err), &err);
