@@ -48,7 +48,8 @@ static clv_code set_resize(const clv_image_options *o, uint32_t width, uint32_t 
   uint64_t longer = (uint64_t)o->resize * *more / *less;
   if (longer * o->resize > o->max_pixels)
     return clv_fail(err, CLV_DATA_LOSS,
-                    "%u x %u resized to %u on its shorter side has %llu pixels, the limit is %llu",
+                    "%u x %u resized to %u on its shorter side has %llu pixels, the limit is %llu: "
+                    "raise data.images.max_pixels or lower data.images.resize",
                     width, height, o->resize, (unsigned long long)(longer * o->resize),
                     (unsigned long long)o->max_pixels);
   *less = o->resize;
@@ -182,7 +183,8 @@ static clv_code check_intermediate_size(const clv_image_view *v, uint32_t across
                                         uint64_t max_pixels, clv_err *err) {
   if ((uint64_t)across * v->box.height <= max_pixels) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS,
-                  "%u x %u needs %u x %u intermediate pixels to become %u x %u, the limit is %llu",
+                  "%u x %u needs %u x %u intermediate pixels to become %u x %u, the limit is %llu: "
+                  "raise data.images.max_pixels",
                   v->box.width, v->box.height, across, v->box.height, v->width, v->height,
                   (unsigned long long)max_pixels);
 }

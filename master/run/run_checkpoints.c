@@ -36,7 +36,8 @@ static clv_code check_sizes(const clv_run_checkpoint *c, clv_err *err) {
     clv_bytes_printf(&path, "%s/%s", c->folder, f->name);
     if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     if (lstat(path.data, &st) != 0)
-      return clv_fail(err, CLV_DATA_LOSS, "%s: is in the manifest, but is missing", path.data);
+      return clv_fail(err, CLV_DATA_LOSS, "%s: is in the manifest, but is missing: restore it",
+                      path.data);
     if ((uint64_t)st.st_size != f->bytes)
       return clv_fail(err, CLV_DATA_LOSS, "%s: %lld bytes, the manifest says %llu", path.data,
                       (long long)st.st_size, (unsigned long long)f->bytes);

@@ -98,9 +98,12 @@ static bool can_read_as(const clv_weights_entry *e, const clv_weights_want *w) {
 static clv_code fail_other_form(const clv_weights_entry *e, const clv_weights_want *w,
                                 clv_err *err) {
   char has[160], needs[160];
-  return clv_fail(err, CLV_INVALID, "'%.120s' is %s %s in the checkpoint, and %s %s in the session",
-                  w->name, e->type_name, clv_shape_format(&e->shape, has, sizeof has),
-                  clv_dtype_name(w->dtype), clv_shape_format(&w->shape, needs, sizeof needs));
+  return clv_fail(
+      err, CLV_INVALID,
+      "'%.120s' is %s %s in the checkpoint, and %s %s in the session: restore the layer, "
+      "or start over with --fresh",
+      w->name, e->type_name, clv_shape_format(&e->shape, has, sizeof has), clv_dtype_name(w->dtype),
+      clv_shape_format(&w->shape, needs, sizeof needs));
 }
 
 /* Adds the tensor `w` to those of a stage. If the checkpoint lacks it, adds its name to

@@ -20,9 +20,10 @@
 
 enum { WARM_UP = 30, MEASURED = 20, BATCH = 48, MICRO = 3 };
 
-/* Every allocation of our own objects goes through these (-Wl,--wrap). */
+/* Allocations of the project's own objects, which call these functions by the linker's --wrap. */
 static _Atomic uint64_t taken;
-static _Atomic bool trap; /* set while measuring, to find the culprit in a debugger */
+/* set while allocations are counted; a debugger can stop here to find the caller */
+static _Atomic bool trap;
 
 void *__real_malloc(size_t n);
 void *__real_calloc(size_t n, size_t m);
@@ -175,7 +176,7 @@ static void run_steps(world *w, int n) {
   }
 }
 
-/* What `plan` prints as reorders per step, over all stages. */
+/* Sum of the reorders per step that `plan` prints for all stages. */
 static uint64_t planned_reorders(const world *w) {
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
   clv_err err;

@@ -25,7 +25,7 @@ static void durations_are_formatted_briefly(void **state) {
     assert_string_equal(clv_format_duration(cases[i].s, text), cases[i].text);
 }
 
-/* What the run printed after so many of `total` steps, as text and as JSON. */
+/* Stores the run's output after `steps` of `total` steps, as text and as JSON. */
 static void print(uint64_t steps, uint64_t total, clv_bytes *ret_text, clv_bytes *ret_json) {
   clv_journal *journal = NULL;
   clv_reporter *r = NULL;

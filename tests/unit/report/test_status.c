@@ -172,8 +172,7 @@ static void status_text_matches_the_expected_text(void **state) {
   assert_string_equal(brief.data, brief_at_80);
 }
 
-/* Whatever the width: no line is longer, and nothing but printable ASCII and line ends comes
- * out. */
+/* For each width: no line is longer, and only printable ASCII and line ends are written. */
 static void status_text_stays_within_the_width(void **state) {
   (void)state;
   for (unsigned width = 0; width < 200; width++) {
@@ -191,8 +190,8 @@ static void status_text_stays_within_the_width(void **state) {
   }
 }
 
-/* What a program calls its modules comes from the network too. And who sees its own alone is shown
- * nothing that it cannot know. */
+/* Names of modules come from other programs. A viewer that sees only its own sessions must not get
+ * numbers of others. */
 static clv_status_module hostile_modules[] = {{.index = 0, .name = NASTY, .steps = 1, .evals = 1},
                                               {.index = 1, .name = "encoder", .steps = 2}};
 static clv_status_session hostile_session = {.name = "s",
@@ -304,7 +303,7 @@ static void tenant_sees_only_its_own_session(void **state) {
   assert_non_null(strstr(json.data, "c\\u007f \\u009b31m"));
 }
 
-/* A word that is longer than the line is cut, not lost. */
+/* A word longer than the line is wrapped, not cut off. */
 static void words_longer_than_the_line_are_wrapped(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
@@ -328,7 +327,7 @@ static void status_without_workers_is_one_line(void **state) {
   assert_int_equal(json.len, 0);
 }
 
-/* What a script relies on; that it is JSON is checked where there is a parser (tests/net). */
+/* Checks the keys that scripts use. tests/net check that the text is JSON. */
 static void json_has_a_line_per_worker(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
