@@ -198,7 +198,7 @@ of("master/api/core/state_pieces.c", "tests/net/hostile/test_hostile_state.py st
 of("common/engine/module_state.c", "tests/net/hostile/test_rules.py r5_42_a_piece_beyond_its_item",
    pieces_lie_behind_their_item=("clv_code clv_state_item_part(", "|| length > item->bytes - offset", ""))
 of("common/net/wire/frame_check.c", "tests/net/hostile/test_rules.py r5_41_a_piece_that_is_none",
-   a_piece_has_any_bytes=("static clv_code check_piece(", "t->dtype == CLV_U8 && t->bytes == f->state.length", "t->bytes"))
+   a_piece_has_any_bytes=("static clv_code check_state_piece(", "t->dtype == CLV_U8 && t->bytes == f->state.length", "t->bytes"))
 of("common/model/weights/convert.c", PRETRAINED,
    small_halves_are_zero=("static float float_from_f16(", "(float)fraction * 0x1p-24f", "0.0f"))
 
@@ -230,7 +230,7 @@ of("worker/service/load_module.c", BASES_NET,
    every_session_has_a_base_of_its_own=("static clv_code list_shared(", "|| !r->frozen_is_final", "|| true"),
    fresh_parameters_are_lent=("static clv_code list_shared(", "!clv_weights_is_fresh(r->frozen[i], r->fresh, r->n_fresh)", "r->frozen[i]"))
 of("common/engine/module_memory.c", BASES_NET,
-   what_is_lent_costs_nothing=("static clv_code charge_ahead(", "m->params->total_bytes + m->params->shared_bytes", "m->params->total_bytes"))
+   what_is_lent_costs_nothing=("static clv_code charge_known_memory(", "m->params->total_bytes + m->params->shared_bytes", "m->params->total_bytes"))
 of("common/engine/node_frames.c", BASES_NET,
    pieces_of_a_base_are_given=("static clv_code find_piece(", "CLV_TRY(clv_module_check_readable(m, &item, err));", ""),
    a_snapshot_has_the_base=("static clv_code find_items(", "&& !item.is_withheld", ""))
@@ -317,9 +317,9 @@ of("common/net/link/crc.c", "tests/unit/link/test_crc",
 PROGRAMS, CELLS = "faults/references --runs 3000", "tests/unit/reference/test_tables"
 of("common/engine/reference/rref_tables.c", PROGRAMS,
    a_parent_goes_before_the_owner_knows_its_child=(
-       "[RREF_NONE] = {", "DO(JOINING, RREF_SEND_FORK,", "DO(JOINING, RREF_SEND_FORK, RREF_SEND_ACCEPT,"),
+       "[RREF_HANDLE_NONE] = {", "DO(HANDLE_JOINING, RREF_SEND_FORK,", "DO(HANDLE_JOINING, RREF_SEND_FORK, RREF_SEND_ACCEPT,"),
    a_handle_goes_before_its_owner_has_answered=(
-       "[RREF_JOINING] = {", "DO(JOINING_RELEASED, RREF_CANCEL_FETCH)", "DO(JOINED_RELEASED, RREF_CANCEL_FETCH, RREF_CHECK)"),
+       "[RREF_HANDLE_JOINING] = {", "DO(HANDLE_JOINING_RELEASED, RREF_CANCEL_FETCH)", "DO(HANDLE_JOINED_RELEASED, RREF_CANCEL_FETCH, RREF_CHECK)"),
    an_early_fetch_is_taken_and_forgotten=("[RREF_FORK_NONE] = {", "DO(FORK_NONE, RREF_PARK)", "STAY(FORK_NONE)"),
    a_fetch_that_waits_for_the_value_is_forgotten=("[RREF_FORK_ASKED] = {", "DO(FORK_KNOWN, RREF_SEND_VALUE)", "STAY(FORK_KNOWN)"),
    an_early_fork_is_refused=("[RREF_ENTRY_NONE] = {", "DO(ENTRY_NONE, RREF_PARK)", "REFUSE(NOT_FOUND)"),
@@ -328,46 +328,46 @@ of("common/engine/reference/rref_tables.c", PROGRAMS,
    a_failure_is_kept_from_who_asked=(
        "[RREF_ENTRY_EXPECTED] = {", "DO(ENTRY_FAILURE, RREF_STORE_FAILURE, RREF_SERVE_FORKS)", "DO(ENTRY_FAILURE, RREF_STORE_FAILURE)"),
    who_has_joined_does_not_release_its_parent=(
-       "[RREF_JOINING] = {", "RREF_NOTE_JOINED, RREF_SEND_ACCEPT,", "RREF_NOTE_JOINED,"),
-   a_released_handle_stays=("[RREF_JOINED] = {", "RREF_CANCEL_FETCH, RREF_CHECK", "RREF_CANCEL_FETCH"),
+       "[RREF_HANDLE_JOINING] = {", "RREF_NOTE_JOINED, RREF_SEND_ACCEPT,", "RREF_NOTE_JOINED,"),
+   a_released_handle_stays=("[RREF_HANDLE_JOINED] = {", "RREF_CANCEL_FETCH, RREF_CHECK", "RREF_CANCEL_FETCH"),
    the_owner_is_not_told_that_a_handle_goes=(
-       "[RREF_JOINED_RELEASED] = {", "[RREF_NO_WAITERS] = DO(LEAVING, RREF_SEND_DELETE)", "[RREF_NO_WAITERS] = STAY(LEAVING)"),
+       "[RREF_HANDLE_JOINED_RELEASED] = {", "[RREF_HANDLE_HAS_NO_WAITERS] = DO(HANDLE_LEAVING, RREF_SEND_DELETE)", "[RREF_HANDLE_HAS_NO_WAITERS] = STAY(HANDLE_LEAVING)"),
    an_accepted_child_stays=("[RREF_CHILD_TAKEN] = {", "[RREF_CHILD_ACCEPTED] = DO(CHILD_NONE, RREF_FREE)", "[RREF_CHILD_ACCEPTED] = STAY(CHILD_TAKEN)"),
    a_fork_stays_when_its_user_goes=("[RREF_FORK_KNOWN] = {", "[RREF_FORK_DELETED] = DO(FORK_NONE, RREF_FREE)", "[RREF_FORK_DELETED] = STAY(FORK_KNOWN)"))
 of("common/engine/reference/rref_tables.c", CELLS,
    a_lost_message_is_not_sent_again=("[RREF_POST_SENT] = {", "[RREF_POST_DUE] = DO(POST_SENT, RREF_TRANSMIT)", "[RREF_POST_DUE] = STAY(POST_SENT)"),
    forks_before_their_entry_are_forgotten=("[RREF_ENTRY_NONE] = {", "RREF_UNPARK_FORKS,", ""),
-   what_stood_behind_the_window_stays_there=("[RREF_POST_BEHIND] = {", "DO(POST_SENT, RREF_TRANSMIT)", "STAY(POST_SENT)"),
+   what_stood_behind_the_window_stays_there=("[RREF_POST_WAITING] = {", "DO(POST_SENT, RREF_TRANSMIT)", "STAY(POST_SENT)"),
    a_refused_handle_is_gone_before_who_passed_it_knows=(
-       "[RREF_JOINING_RELEASED] = {", "[RREF_JOIN_REFUSED] = DO(ENDED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_CHECK)",
-       "[RREF_JOIN_REFUSED] = DO(ENDED, RREF_CANCEL_OWNER_POSTS, RREF_CHECK, RREF_SEND_ACCEPT, RREF_REPORT_JOINED)"),
+       "[RREF_HANDLE_JOINING_RELEASED] = {", "[RREF_HANDLE_JOIN_REFUSED] = DO(HANDLE_ENDED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_CHECK)",
+       "[RREF_HANDLE_JOIN_REFUSED] = DO(HANDLE_ENDED, RREF_CANCEL_OWNER_POSTS, RREF_CHECK, RREF_SEND_ACCEPT, RREF_REPORT_JOINED)"),
    a_handle_is_used_before_its_owner_is_asked=(
-       "[RREF_NONE] = {", "RREF_SEND_FORK, RREF_REPORT_USED", "RREF_REPORT_USED, RREF_SEND_FORK"),
-   FORK_is_posted_twice=("[RREF_NONE] = {", "RREF_SEND_FORK, RREF_REPORT_USED", "RREF_SEND_FORK, RREF_SEND_FORK, RREF_REPORT_USED"),
+       "[RREF_HANDLE_NONE] = {", "RREF_SEND_FORK, RREF_REPORT_USED", "RREF_REPORT_USED, RREF_SEND_FORK"),
+   FORK_is_posted_twice=("[RREF_HANDLE_NONE] = {", "RREF_SEND_FORK, RREF_REPORT_USED", "RREF_SEND_FORK, RREF_SEND_FORK, RREF_REPORT_USED"),
    a_value_is_wanted_before_who_came_early_is_served=(
        "[RREF_ENTRY_NONE] = {", "RREF_UNPARK_FORKS, RREF_REPORT_CREATE", "RREF_REPORT_CREATE, RREF_UNPARK_FORKS"),
    a_value_is_stored_twice=(
        "[RREF_ENTRY_VALUE] = {", "[RREF_ENTRY_SETTLED] = STAY(ENTRY_VALUE)", "[RREF_ENTRY_SETTLED] = DO(ENTRY_VALUE, RREF_STORE_VALUE)"),
    a_FETCH_outlives_its_handle=(
-       "[RREF_JOINED] = {", "RREF_CANCEL_FETCH, RREF_CHECK", "RREF_CHECK"),
-   an_owner_is_asked_soon_again_and_again=("[RREF_JOINED] = {", "RREF_REFETCH_LATER", "RREF_REFETCH_SOON"),
+       "[RREF_HANDLE_JOINED] = {", "RREF_CANCEL_FETCH, RREF_CHECK", "RREF_CHECK"),
+   an_owner_is_asked_soon_again_and_again=("[RREF_HANDLE_JOINED] = {", "RREF_REFETCH_LATER", "RREF_REFETCH_SOON"),
    what_was_wanted_of_a_lost_owner_never_comes=(
-       "[RREF_JOINED] = {", "[RREF_OWNER_LOST] = DO(FAILED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_FAILURE)",
-       "[RREF_OWNER_LOST] = DO(FAILED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT)"),
+       "[RREF_HANDLE_JOINED] = {", "[RREF_HANDLE_OWNER_LOST] = DO(HANDLE_FAILED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_FAILURE)",
+       "[RREF_HANDLE_OWNER_LOST] = DO(HANDLE_FAILED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT)"),
    who_joins_a_lost_owner_waits_for_ever=(
-       "[RREF_JOINING] = {",
-       "[RREF_OWNER_LOST] = DO(FAILED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_REPORT_FAILURE)",
-       "[RREF_OWNER_LOST] = STAY(JOINING)"),
+       "[RREF_HANDLE_JOINING] = {",
+       "[RREF_HANDLE_OWNER_LOST] = DO(HANDLE_FAILED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_REPORT_FAILURE)",
+       "[RREF_HANDLE_OWNER_LOST] = STAY(HANDLE_JOINING)"),
    an_entry_goes_in_silence=("[RREF_ENTRY_VALUE] = {", "DO(ENTRY_NONE, RREF_REPORT_FREED, RREF_FREE)", "DO(ENTRY_NONE, RREF_FREE)"))
 of("common/engine/reference/rref_post.c", PROGRAMS,
    repeats_are_handled_again=("bool clv_rref_is_new_message", "return !answered;", "return true;"),
-   messages_are_sent_once=("static clv_code transmit", "post->due_ns = t->now + post->wait_ns;", "post->due_ns = UINT64_MAX;"))
+   messages_are_sent_once=("static clv_code transmit", "post->due_ns = t->now_ns + post->wait_ns;", "post->due_ns = UINT64_MAX;"))
 of("common/engine/reference/rref_post.c", CELLS,
    of_several_answers_that_wait_one_is_sent=("static void owe_ack", "p->ack_last = first ?", "p->ack_first = p->ack_last = true ?"))
 of("common/engine/reference/rref_record.c", CELLS,
-   a_record_goes_although_a_result_is_to_be_made_from_it=("void clv_rref_record_drop", "if (!r->results) clv_slab_recycle(s, r);", "clv_slab_recycle(s, r);"))
+   a_record_goes_although_a_result_is_to_be_made_from_it=("void clv_rref_record_drop", "if (!r->n_queued_results) clv_slab_recycle(s, r);", "clv_slab_recycle(s, r);"))
 of("common/engine/reference/rref.c", PROGRAMS,
-   who_is_silent_is_never_given_up=("static void tick_peer", "if (t->now - p->heard_ns > t->o.lease_ns) drop_lost_peer(t, p);", ""),
+   who_is_silent_is_never_given_up=("static void tick_peer", "if (t->now_ns - p->last_message_ns > t->o.lease_ns) drop_lost_peer(t, p);", ""),
    nobody_renews=("static void renew_if_due", "if (!owes ||", "if (true ||"))
 of("common/engine/reference/rref_user.c", PROGRAMS,
    an_owners_own_early_handle_counts_as_known=("int clv_rref_on_use", "m->owner == from && !m->is_before_join", "m->owner == from"))
@@ -404,7 +404,7 @@ of("common/engine/context_work.c", ENGINE_WORK,
    two_works_of_a_module_at_once=("clv_work *clv_work_take", "while (l && !are_modules_idle(e, l->first)) l = l->next;", ""),
    a_module_stays_busy=("void clv_work_note_end", "set_modules_busy(e, w, false);", ""))
 of("common/engine/inbox.c", "simulate/simulate --runs 20",
-   an_end_leaves_the_thread_asleep=("void clv_inbox_post_ended_work", "b->has_urgent = true;", ""))
+   an_end_leaves_the_thread_asleep=("void clv_inbox_post_ended_work", "b->has_urgent_item = true;", ""))
 EXECUTOR = "tests/unit/engine/test_executor"
 of("common/engine/inbox.c", EXECUTOR,
    an_end_hides_the_one_behind_it=("void clv_inbox_post_ended_work", "b->ended_work_end = &w->next;", ""))
@@ -419,7 +419,7 @@ of("common/engine/context_queue.c", OVERTAKEN,
 of("common/engine/context_step.c", OVERTAKEN,
    a_step_that_has_begun_is_not_counted=("static clv_code finish_step", "if (code == CLV_OK && s->is_computing)", "if (code == CLV_OK && s->is_computing && ctx->state == CONTEXT_OPEN)"))
 of("common/engine/context_forward.c", OVERTAKEN,
-   statistics_are_kept_of_a_call_without_memory=("static clv_code prepare(", "CLV_TRY(clv_call_prepare_forward(e, c, err));\n  request_buffer_save(e, c);", "request_buffer_save(e, c);\n  CLV_TRY(clv_call_prepare_forward(e, c, err));"))
+   statistics_are_kept_of_a_call_without_memory=("static clv_code prepare_forward(", "CLV_TRY(clv_call_prepare_forward(e, c, err));\n  request_buffer_save(e, c);", "request_buffer_save(e, c);\n  CLV_TRY(clv_call_prepare_forward(e, c, err));"))
 of("common/engine/context_wake.c", OVERTAKEN,
    an_end_rests_while_a_call_waits=("static bool can_end_frame_wait", "if (e->counts.calls_waiting) return false;", ""),
    an_answer_rests=("static bool can_apply_frame_wait", "c && c->gradients && can_steps_wait(", "c && can_steps_wait("))
@@ -481,11 +481,11 @@ of("common/net/link/redial.c", CONNECTIONS,
 of("common/net/link/received.c", LINKS,
    messages_are_not_counted=("uint64_t clv_link_received", "__atomic_load_n(&l->lanes[index].received, __ATOMIC_RELAXED)", "0"))
 of("common/net/link/dial.c", "tests/unit/link/test_dial",
-   a_lane_that_is_taken_no_more_is_the_reason=("clv_code clv_link_dial_lane", "if (code != CLV_OK) code = use_end_reason(l, code, err);", ""))
+   a_lane_that_is_taken_no_more_is_the_reason=("clv_code clv_link_dial_lane", "if (code != CLV_OK) code = replace_by_end_reason(l, code, err);", ""))
 
 # ---- messages of several frames ------------------------------------------------------------------
 of("common/net/link/frame_writer.c", CONNECTIONS,
-   more_is_enclosed_than_a_receiver_takes=("static bool hold_back", "o->n_coalesced == CLV_WIRE_BUNDLED ||", ""))
+   more_is_enclosed_than_a_receiver_takes=("static bool hold_frame_back", "o->n_coalesced == CLV_WIRE_BUNDLED ||", ""))
 of("common/net/wire/frame_decode.c", "tests/unit/wire/test_frame_hostile",
    frames_before_one_are_not_counted=("static clv_code read_preceding_frame", "if (d->preceding->n == CLV_WIRE_BUNDLED)", "if (d->preceding->n == 2 * CLV_WIRE_BUNDLED)"),
    a_frame_before_one_has_some_before_it=("clv_code clv_frame_decode_bundled", "decoder d = {.limits = limits};", "clv_bundle none = {0};\n  decoder d = {.limits = limits, .before = &none};"))
@@ -503,11 +503,11 @@ of("common/engine/context_free.c", SPARED,
    what_a_call_on_its_way_takes_goes_before=("void clv_value_free_if_dropped", "&& !is_retained_for_announced_call(v)", ""))
 of("common/engine/context_end.c", SPARED,
    statistics_of_spared_calls_stay=("static void free_all_but_retained(", "c->restores_buffers = end->has_commit && !end->commit.apply;", ""),
-   who_waits_for_the_last_end_hears_nothing=("void clv_context_abort(", "if (owes) send_second_ended(e, c);", "(void)owes;"))
+   who_waits_for_the_last_end_hears_nothing=("void clv_context_abort(", "if (owes) send_final_ended(e, c);", "(void)owes;"))
 of("common/engine/context_call.c", SPARED,
    a_leaf_behind_the_end_stays=("static clv_code get_arg_value(", "(*ret)->is_retained = (*ret)->is_dropped = true;", ""))
 of("common/engine/context_frames.c", SPARED,
-   frames_behind_the_end_are_taken=("static clv_code handle_after_end(", "!clv_context_needs_frame(e, c, &p->frame)", "false"))
+   frames_behind_the_end_are_taken=("static clv_code handle_frame_after_end(", "!clv_context_needs_frame(e, c, &p->frame)", "false"))
 
 # ---- master and three workers, simulated ---------------------------------------------------------
 SIMULATED = "simulate/simulate --runs 200"
@@ -586,9 +586,9 @@ of("common/engine/context_backward.c", "tests/unit/engine/test_far",
 of("common/engine/context_backward.c", "tests/unit/engine/test_work",
    one_of_two_gradients_on_a_device_is_lost=("static clv_code sum_on_device(", "if (begun) b->add(b, CLV_F32, sum->data, to, sum->n);", ""))
 of("common/engine/module_block.c", "tests/unit/engine/test_work",
-   copies_are_not_waited_for=("void clv_module_copy(", "if (code == CLV_OK) code = clv_backend_finish(m->o.backend, &why);", ""))
+   copies_are_not_waited_for=("void clv_module_copy_bytes(", "if (code == CLV_OK) code = clv_backend_finish(m->o.backend, &why);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
-   a_device_is_charged_with_nothing=("static clv_code charge_memory(", "if (m->o.pool) m->charged += bytes;", ""))
+   a_device_is_charged_with_nothing=("static clv_code charge_memory(", "if (m->o.pool) m->charged_bytes += bytes;", ""))
 of("common/model/optim/optim.c", "tests/unit/optim/test_optim",
    sums_begin_with_nothing=("static clv_code init_adagrad_sums(", "sums[r->at + k] = (float)o->groups[g].initial_accumulator_value;", ""))
 of("worker/service/devices.c", "tests/unit/service/test_devices",
@@ -660,8 +660,8 @@ of("common/engine/node_modules.c", "tests/unit/engine/test_unload",
    free_tensors_of_its_sizes_stay=("clv_code clv_node_remove_module(", "clv_pool_shrink(n->o.pool);", ""),
    what_it_did_is_forgotten=("static clv_code remove_from_index(", "if (!pinned) add_counts(&n->unloaded_counts, &c);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
-   what_a_module_was_charged_stays=("void clv_module_free(", "if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), m->charged);", ""),
-   what_its_calls_were_charged_stays=("clv_code clv_module_call_get(", "m->charged += bytes;", ""))
+   what_a_module_was_charged_stays=("void clv_module_free(", "if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), m->charged_bytes);", ""),
+   what_its_calls_were_charged_stays=("clv_code clv_module_call_get(", "m->charged_bytes += bytes;", ""))
 
 # ---- gradients that the program gives ------------------------------------------------------------
 of("common/model/graph/reads.c", "tests/unit/graph/test_reads",

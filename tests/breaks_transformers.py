@@ -195,7 +195,7 @@ of("master/plan/run_data.c", "tests/net/training/test_hf.py", more_labels_than_c
 TIED = "tests/net/training/test_tied.py"
 of("common/engine/module_tie.c", TIED,
    the_heads_gradient_of_a_table_is_lost=("clv_code clv_module_add_tied_gradient(", "b->add(b, p->dtype, (char *)owner + p->offset, mine, p->n);", ""))
-of("common/engine/context_vote.c", TIED, gradients_of_ties_stay_apart=("static clv_code compute(", "CLV_TRY(add_ties(w->ctx, err));", ""))
+of("common/engine/context_vote.c", TIED, gradients_of_ties_stay_apart=("static clv_code compute_end_of_pass(", "CLV_TRY(add_ties(w->ctx, err));", ""))
 of("master/plan/ties.c", TIED, a_table_may_be_at_another_node=("static clv_code check_node(", "if (s->worker != of->worker)", "if (false)"))
 of("master/plan/ties.c", "tests/net/training/test_cuda.py tied_weights_on_a_device_give_the_same_bits",
    a_tie_may_be_across_devices=("static clv_code check_node(", "if (strcmp(s->device, of->device) == 0) return CLV_OK;", "if (s && of) return CLV_OK;"))

@@ -147,14 +147,14 @@ static clv_code read_words(clv_json *j, clv_bytes *text, clv_err *err) {
   clv_json_kind kind;
   bool more = true;
   CLV_TRY(clv_json_peek(j, &kind, err));
-  if (kind != CLV_JSON_LIST) return clv_json_text(j, text, err);
+  if (kind != CLV_JSON_LIST) return clv_json_read_text(j, text, err);
   CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
   text->len = 0;
   clv_bytes_add(text, "", 0);
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
     if (!more) return text->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for words") : CLV_OK;
-    CLV_TRY(clv_json_text(j, &word, err));
+    CLV_TRY(clv_json_read_text(j, &word, err));
     if (n) clv_bytes_add(text, " ", 1);
     clv_bytes_add(text, word.data, word.len);
   }

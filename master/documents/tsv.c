@@ -41,7 +41,7 @@ static void copy_clean_text(const char *at, size_t len, clv_bytes *out) {
   clv_bytes_add(out, "", 0);
   for (size_t i = 0, n; i < len; i += CLV_MAX(n, (size_t)1)) {
     uint32_t c = 0;
-    n = clv_utf8(at + i, len - i, &c);
+    n = clv_utf8_decode(at + i, len - i, &c);
     if (n && !clv_is_control(c) && c != ' ') clv_bytes_add(out, at + i, n);
   }
 }

@@ -104,7 +104,7 @@ static void put_text(clv_bytes *out, const char *text, size_t size) {
   uint32_t code_point;
   size_t len = 0;
   for (size_t i = 0, n; i < size && text[i] && len < sizeof clean - 1; i += CLV_MAX(n, (size_t)1)) {
-    n = clv_utf8(text + i, size - i, &code_point);
+    n = clv_utf8_decode(text + i, size - i, &code_point);
     bool shown = n && !clv_is_control(code_point);
     if (len + n > sizeof clean - 1) break;
     memcpy(clean + len, shown ? text + i : "?", shown ? n : 1);

@@ -159,7 +159,7 @@ clv_exit_code clv_run_check_identity(const clv_run *r, bool always, clv_err *err
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
   if (!t->ca || !(always || uses_workers(r))) return CLV_EXIT_OK;
   if (clv_tls_identity_load(t->ca, t->cert, t->key, &id, err) == CLV_OK &&
-      clv_tls_identity_require(id, CLV_TLS_CLIENT, err) == CLV_OK &&
+      clv_tls_identity_require_usage(id, CLV_TLS_CLIENT, err) == CLV_OK &&
       clv_tls_revocation_load(t->crl, id, err) == CLV_OK)
     return CLV_EXIT_OK;
   return clv_run_fail(r, CLV_EXIT_CONNECT, err);

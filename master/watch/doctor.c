@@ -281,7 +281,7 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
   }
   for (size_t i = 0; i < d->config->n_workers; i++) {
     const clv_remote_spec *w = &d->config->workers[i];
-    CLV_AUTO(clv_wire_done) clv_wire_hello_reply h = {0};
+    CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply h = {0};
     if (!probe_worker(d, w, id)) continue;
     if (clv_watch_call_hello(d->config, runtime, w, id, &h, &err) == CLV_OK)
       report_hello(d, (int)i, &h);
@@ -350,10 +350,10 @@ clv_exit_code clv_run_doctor(const clv_session_config *config, const clv_run_opt
   d.blueprint = b;
   clv_run_data_done(&data);
   if (config->n_workers) {
-    code = clv_tls_floor_install(&err);
+    code = clv_tls_set_min_version(&err);
     if (code == CLV_OK)
       code = clv_tls_identity_load(config->tls.ca, config->tls.cert, config->tls.key, &id, &err);
-    if (code == CLV_OK) code = clv_tls_identity_require(id, CLV_TLS_CLIENT, &err);
+    if (code == CLV_OK) code = clv_tls_identity_require_usage(id, CLV_TLS_CLIENT, &err);
     report_check(&d, code == CLV_OK, CLV_EXIT_CONNECT, "our certificate", NULL, "%s",
                  code == CLV_OK ? id->uri : err.text);
     if (code == CLV_OK) {

@@ -90,7 +90,7 @@ static clv_code query_node(clv_blueprint *b, int node, clv_rpc_runtime *runtime,
   const clv_backend *cpu = clv_backend_cpu();
   const char *device = cpu->device, *name = node < 0 ? "master" : c->workers[node].name;
   clv_wire_device_kind kind = {cpu->name, clv_backend_isa(cpu), clv_backend_libraries(cpu)};
-  CLV_AUTO(clv_wire_done)
+  CLV_AUTO(clv_wire_message_clear)
   clv_wire_hello_reply h = {.n_devices = 1, .devices = &device, .kinds = &kind};
   bool asked = node < 0;
   for (uint32_t i = 0; i < b->n_stages; i++) {
@@ -106,7 +106,7 @@ static clv_code query_node(clv_blueprint *b, int node, clv_rpc_runtime *runtime,
 
 static clv_code open_identity(const clv_tls_config *t, clv_tls_identity **ret, clv_err *err) {
   CLV_TRY(clv_tls_identity_load(t->ca, t->cert, t->key, ret, err));
-  CLV_TRY(clv_tls_identity_require(*ret, CLV_TLS_CLIENT, err));
+  CLV_TRY(clv_tls_identity_require_usage(*ret, CLV_TLS_CLIENT, err));
   return clv_tls_revocation_load(t->crl, *ret, err);
 }
 
@@ -115,7 +115,7 @@ clv_code clv_query_device_kinds(clv_blueprint *b, bool json, clv_bytes *out, clv
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
   CLV_AUTO(clv_rpc_runtime_freep) clv_rpc_runtime *runtime = NULL;
   clv_rpc_runtime_options ro = {.queue_threads = 2};
-  CLV_TRY(clv_tls_floor_install(err));
+  CLV_TRY(clv_tls_set_min_version(err));
   if (c->n_workers && open_identity(&c->tls, &id, err) != CLV_OK)
     return err->code = CLV_UNAUTHENTICATED; /* NOT_FOUND would mean a missing device */
   CLV_TRY(clv_rpc_runtime_new(&ro, &runtime, err));

@@ -225,7 +225,7 @@ static void put_silences(clv_metrics_out *out, const void *numbers_of) {
 static void put_failures(clv_metrics_out *out, const void *numbers_of) {
   const scrape *n = numbers_of;
   for (int i = 0; i < CLV_TLS_FAILURES; i++)
-    clv_metric_sample(out, (double)n->handshakes.failed[i],
+    clv_metric_sample(out, (double)n->handshakes.n_failed[i],
                       &(clv_metric_label){"reason", clv_tls_failure_reason((clv_tls_failure)i)}, 1);
 }
 

@@ -122,8 +122,8 @@ static void write_remedy(const watched_worker *w, const clv_err *why, char *dst,
 
 static void store_failure(watched_worker *w, const clv_err *why) {
   pthread_mutex_lock(&w->status->lock);
-  clv_wire_done(&w->before);
-  clv_wire_done(&w->now);
+  clv_wire_message_clear(&w->before);
+  clv_wire_message_clear(&w->now);
   w->n_replies = 0;
   w->asked = w->failed = true;
   snprintf(w->error, sizeof w->error, "%s", why->text);
@@ -134,7 +134,7 @@ static void store_failure(watched_worker *w, const clv_err *why) {
 
 static void store_reply(watched_worker *w, const clv_wire_status_reply *reply) {
   pthread_mutex_lock(&w->status->lock);
-  clv_wire_done(&w->before);
+  clv_wire_message_clear(&w->before);
   w->before = w->now;
   w->now = *reply;
   w->n_replies = CLV_MIN(w->n_replies + 1, 2u);
@@ -272,9 +272,9 @@ static void show_repeatedly(status *s, clv_screen *screen) {
 static clv_code open_status(status *s, clv_err *err) {
   const clv_tls_config *t = &s->config->tls;
   clv_rpc_runtime_options ro = {.queue_threads = 2};
-  CLV_TRY(clv_tls_floor_install(err));
+  CLV_TRY(clv_tls_set_min_version(err));
   CLV_TRY(clv_tls_identity_load(t->ca, t->cert, t->key, &s->identity, err));
-  CLV_TRY(clv_tls_identity_require(s->identity, CLV_TLS_CLIENT, err));
+  CLV_TRY(clv_tls_identity_require_usage(s->identity, CLV_TLS_CLIENT, err));
   CLV_TRY(clv_tls_revocation_load(t->crl, s->identity, err));
   CLV_TRY(clv_alloc(s->config->n_workers, sizeof *s->workers, &s->workers, err));
   CLV_TRY(clv_rpc_runtime_new(&ro, &s->runtime, err));
@@ -300,8 +300,8 @@ static void close_status(status *s) {
   pthread_mutex_unlock(&s->lock);
   join_threads(s);
   for (uint32_t i = 0; s->workers && i < s->config->n_workers; i++) {
-    clv_wire_done(&s->workers[i].before);
-    clv_wire_done(&s->workers[i].now);
+    clv_wire_message_clear(&s->workers[i].before);
+    clv_wire_message_clear(&s->workers[i].now);
     clv_rpc_channel_free(s->workers[i].channel);
   }
   clv_rpc_runtime_free(s->runtime);

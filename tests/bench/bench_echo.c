@@ -186,7 +186,7 @@ int main(int argc, char **argv) {
   clv_err err;
   if (argc != 4) die("usage: bench_echo CERTS CLIENT SERVER");
   if (pipe(pipes) != 0) die("pipe");
-  must(clv_tls_floor_install(&err), &err);
+  must(clv_tls_set_min_version(&err), &err);
   if (fork() == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     serve(identity_of(argv[1], argv[3]), pipes[1]);

@@ -38,7 +38,7 @@ static void start(process *p, const char *certs, const char *name) {
   snprintf(cert, sizeof cert, "%s/%s.pem", certs, name);
   snprintf(key, sizeof key, "%s/%s.key", certs, name);
   must(clv_tls_identity_load(ca, cert, key, &p->identity, &err), &err);
-  must(clv_tls_floor_install(&err), &err);
+  must(clv_tls_set_min_version(&err), &err);
   clv_rpc_runtime_options options = {.queue_threads = 2, .spin_us = clv_spin_us(1)};
   must(clv_rpc_runtime_new(&options, &p->runtime, &err), &err);
   must(clv_pool_new((size_t)1 << 30, 4096, &p->pool, &err), &err);

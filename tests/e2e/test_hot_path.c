@@ -192,7 +192,7 @@ static void training_step_allocates_nothing_and_reorders_as_planned(void **state
   world w = {0};
   clv_err err;
   assert_non_null(mkdtemp(dir));
-  assert_int_equal(clv_tls_floor_install(&err), CLV_OK);
+  assert_int_equal(clv_tls_set_min_version(&err), CLV_OK);
   assert_int_equal(clv_tls_ca_init(dir, "test", 30, &err), CLV_OK);
   issue("w", "spiffe://t/w");
   issue("master", "spiffe://t/master");

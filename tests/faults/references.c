@@ -226,7 +226,7 @@ static void settle(object *o) {
   o->settled_at = w.now;
   clv_rrefs *t = w.nodes[o->owner];
   if (o->fails) {
-    clv_rrefs_settle(t, o->ref, NULL, &o->failure, w.now);
+    clv_rrefs_settle_entry(t, o->ref, NULL, &o->failure, w.now);
     return;
   }
   clv_tensor *v;
@@ -234,7 +234,7 @@ static void settle(object *o) {
   clv_err err;
   if (clv_tensor_new(CLV_I64, &scalar, &v, &err) != CLV_OK) exit(2);
   *(int64_t *)v->data = o->number;
-  clv_rrefs_settle(t, o->ref, v, NULL, w.now);
+  clv_rrefs_settle_entry(t, o->ref, v, NULL, w.now);
   clv_tensor_unref(v);
 }
 
@@ -254,7 +254,7 @@ static void release(handle *h) {
   h->state = RELEASED;
   h->fetching = false;
   trace("%u releases %" PRIx64, h->node, h->fork);
-  if (clv_rrefs_release(w.nodes[h->node], h->fork, w.now, &err) != CLV_OK)
+  if (clv_rrefs_release_handle(w.nodes[h->node], h->fork, w.now, &err) != CLV_OK)
     complain("release of %" PRIx64 " at %u: %s", h->fork, h->node, err.text);
 }
 
@@ -341,7 +341,7 @@ static void take_results(uint32_t node) {
       [CLV_RREF_RESULT_UNUSED] = on_unused, [CLV_RREF_RESULT_FETCHED] = on_fetched,
       [CLV_RREF_RESULT_FREED] = on_freed};
   clv_rref_result r;
-  while (w.nodes[node] && clv_rrefs_next(w.nodes[node], &r)) on[r.kind](node, &r);
+  while (w.nodes[node] && clv_rrefs_next_result(w.nodes[node], &r)) on[r.kind](node, &r);
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */
@@ -391,7 +391,8 @@ static void do_own(void) {
   if (clv_tensor_new(CLV_I64, &scalar, &v, &err) != CLV_OK) exit(2);
   *(int64_t *)v->data = o->number;
   trace("%u owns %" PRIx64 ", handle %" PRIx64, node, o->ref, h->fork);
-  if (clv_rrefs_own(w.nodes[node], &b, v, w.now, &err) != CLV_OK) complain("own: %s", err.text);
+  if (clv_rrefs_new_owned(w.nodes[node], &b, v, w.now, &err) != CLV_OK)
+    complain("own: %s", err.text);
   clv_tensor_unref(v);
 }
 
@@ -403,7 +404,7 @@ static void do_keep(void) {
   clv_rref_new_ids b = {o->ref, h->fork, o->key};
   h->state = HERE;
   trace("%u keeps %" PRIx64 " at %u, handle %" PRIx64, node, o->ref, owner, h->fork);
-  if (clv_rrefs_keep(w.nodes[node], &b, owner, 1, o->ref, w.now, &err) != CLV_OK)
+  if (clv_rrefs_new_kept(w.nodes[node], &b, owner, 1, o->ref, w.now, &err) != CLV_OK)
     complain("keep: %s", err.text);
 }
 
@@ -429,7 +430,7 @@ static void do_pass(void) {
   handle *child = new_handle(o, h->node, to, h);
   clv_rref_pass_args what = {child->fork, to, 0, 0};
   trace("%u passes %" PRIx64 " to %u as %" PRIx64, h->node, h->fork, to, child->fork);
-  if (clv_rrefs_pass(w.nodes[h->node], h->fork, &what, w.now, &err) == CLV_OK) return;
+  if (clv_rrefs_pass_handle(w.nodes[h->node], h->fork, &what, w.now, &err) == CLV_OK) return;
   child->state = NEVER_CAME;
   if (!excusable(h, &err)) complain("pass of %" PRIx64 ": %s", h->fork, err.text);
 }
@@ -442,7 +443,7 @@ static void do_fetch(void) {
   bool was = h->fetching;
   h->fetching = true;
   if (!was) h->asked_at = w.now;
-  if (clv_rrefs_fetch(w.nodes[h->node], h->fork, w.now, &err) == CLV_OK) return;
+  if (clv_rrefs_fetch_value(w.nodes[h->node], h->fork, w.now, &err) == CLV_OK) return;
   h->fetching = was;
   if (!excusable(h, &err)) complain("fetch of %" PRIx64 ": %s", h->fork, err.text);
 }
@@ -460,9 +461,9 @@ static void do_use_after(void) {
   clv_rrefs *t = w.nodes[h->node];
   clv_rref_pass_args what = {new_id(h->node), 0, 0, 0};
   uint64_t how = below(3);
-  clv_code code = how == 0   ? clv_rrefs_fetch(t, h->fork, w.now, &err)
-                  : how == 1 ? clv_rrefs_release(t, h->fork, w.now, &err)
-                             : clv_rrefs_pass(t, h->fork, &what, w.now, &err);
+  clv_code code = how == 0   ? clv_rrefs_fetch_value(t, h->fork, w.now, &err)
+                  : how == 1 ? clv_rrefs_release_handle(t, h->fork, w.now, &err)
+                             : clv_rrefs_pass_handle(t, h->fork, &what, w.now, &err);
   if (code != CLV_NOT_FOUND)
     complain("use after release of %" PRIx64 " gave %d", h->fork, (int)code);
 }
@@ -597,7 +598,7 @@ static void happen(event *e) {
   uint32_t node = e->node;
   bool away = e->kind == MESSAGE && (node == w.n_nodes || w.dead[node] || w.silent[node]);
   if (e->kind == MESSAGE && !away) {
-    clv_rrefs_receive(w.nodes[node], e->from, &e->m, w.now);
+    clv_rrefs_receive_message(w.nodes[node], e->from, &e->m, w.now);
   } else if (e->kind == TICK && !w.dead[node] && w.tick_at[node] == e->at) {
     w.tick_at[node] = UINT64_MAX;
     clv_rrefs_tick(w.nodes[node], w.now);
@@ -620,11 +621,11 @@ static void check_end(void) {
     clv_rref_counts c;
     if (w.dead[i]) continue;
     clv_rrefs_count(w.nodes[i], &c);
-    if (c.owned || c.forks || c.used || c.passing || c.parked || c.unacknowledged)
+    if (c.n_entries || c.n_forks || c.n_handles || c.n_children || c.n_parked || c.n_unacknowledged)
       complain(
           "node %u is left with %u references, %u users, %u handles, %u being passed, %u "
           "parked, %u messages",
-          i, c.owned, c.forks, c.used, c.passing, c.parked, c.unacknowledged);
+          i, c.n_entries, c.n_forks, c.n_handles, c.n_children, c.n_parked, c.n_unacknowledged);
   }
   for (uint32_t i = 0; i < w.n_handles; i++) {
     const handle *h = &w.handles[i];

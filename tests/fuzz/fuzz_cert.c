@@ -56,7 +56,7 @@ static void check_identity(char path[FILES][PATH_LEN]) {
   if (!identity) return;
   check(identity->uri);
   NEVER(!(identity->usage & (CLV_TLS_CLIENT | CLV_TLS_SERVER)));
-  (void)!clv_tls_identity_require(identity, CLV_TLS_SERVER, &err);
+  (void)!clv_tls_identity_require_usage(identity, CLV_TLS_SERVER, &err);
   (void)clv_tls_identity_days_left(identity);
 }
 

@@ -202,7 +202,7 @@ static void send_spare(play *p) {
 }
 
 static void send_needed(play *p, clv_frame *f) {
-  clv_needed *n = &f->backward.calls[f->backward.n_calls++];
+  clv_needed_call *n = &f->backward.calls[f->backward.n_calls++];
   n->call = draw_value(p);
   n->contributions = draw(p, 3);
   n->root = one_in(p, 4) ? 1 : 0;
@@ -222,7 +222,7 @@ static void send_prepare(play *p) {
   clv_frame f = {.kind = CLV_PREPARE, .context = draw_context(p)};
   const clv_context *ctx = context_of(p, f.context);
   uint32_t last = ctx ? ctx->phase : 0;
-  bool same = ctx && ctx->pass == PASS_COLLECTING;
+  bool same = ctx && ctx->pass_state == PASS_COLLECTING;
   f.backward.skipped_phases = one_in(p, 8);
   f.phase = same ? last : last + 1 + f.backward.skipped_phases;
   f.step = draw_calls(p, f.context);
@@ -258,7 +258,7 @@ static void send_pass(play *p) {
   clv_frame prepare = {.kind = CLV_PREPARE, .context = call.context};
   prepare.phase = 1 + (ctx ? ctx->phase : 0);
   prepare.backward.n_calls = 1;
-  prepare.backward.calls[0] = (clv_needed){.call = call.message, .contributions = 1};
+  prepare.backward.calls[0] = (clv_needed_call){.call = call.message, .contributions = 1};
   send_frame(p, &prepare, false);
   clv_frame gradient = {.kind = CLV_GRADIENT, .context = call.context, .message = call.message};
   gradient.phase = prepare.phase;

@@ -20,7 +20,7 @@ static void check(clv_module *module) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  CLV_AUTO(clv_wire_done) clv_wire_load_request request = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request request = {0};
   clv_piece piece = {data, size};
   const clv_device cpu = {.name = "cpu", .backend = clv_backend_cpu()};
   clv_pool *pool;

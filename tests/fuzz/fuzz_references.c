@@ -32,16 +32,16 @@ static void on_send(node *n, const clv_rref_result *r) {
 }
 /* Settles the values of some new objects at once. The input settles the others. */
 static void on_create(node *n, const clv_rref_result *r) {
-  if (r->handle.value % 2) clv_rrefs_settle(n->t, r->handle.ref, n->tensor, NULL, 0);
+  if (r->handle.value % 2) clv_rrefs_settle_entry(n->t, r->handle.ref, n->tensor, NULL, 0);
 }
 static void on_used(node *n, const clv_rref_result *r) {
   clv_err ignored;
-  if (r->handle.value % 2) (void)!clv_rrefs_fetch(n->t, r->handle.fork, 0, &ignored);
+  if (r->handle.value % 2) (void)!clv_rrefs_fetch_value(n->t, r->handle.fork, 0, &ignored);
 }
 static void on_fetched(node *n, const clv_rref_result *r) {
   clv_err ignored;
   NEVER(!r->tensor == !r->failure);
-  if (r->handle.value % 2) (void)!clv_rrefs_release(n->t, r->handle.fork, 0, &ignored);
+  if (r->handle.value % 2) (void)!clv_rrefs_release_handle(n->t, r->handle.fork, 0, &ignored);
 }
 static void on_other(node *n, const clv_rref_result *r) {
   (void)n;
@@ -55,7 +55,7 @@ static void take_results(node *n) {
       [CLV_RREF_RESULT_FETCHED] = on_fetched, [CLV_RREF_RESULT_UNUSED] = on_other,
       [CLV_RREF_RESULT_FREED] = on_other};
   clv_rref_result r;
-  while (clv_rrefs_next(n->t, &r)) on[r.kind](n, &r);
+  while (clv_rrefs_next_result(n->t, &r)) on[r.kind](n, &r);
 }
 
 /* Asserts that no event came in a state for which the tables exclude it. */
@@ -80,7 +80,7 @@ static void deliver_frame(node *n, input *in, uint64_t now) {
   m.context = m.value = bits >> 4;
   if (bits & 16) m.failure = &failure;
   if (bits & 32) m.tensor = n->tensor;
-  clv_rrefs_receive(n->t, from, &m, now);
+  clv_rrefs_receive_message(n->t, from, &m, now);
 }
 
 static void act(node *n, input *in, uint64_t now) {
@@ -91,22 +91,22 @@ static void act(node *n, input *in, uint64_t now) {
   clv_rref_pass_args passing = {b, to, what >> 4, what >> 4};
   switch (what % 6) {
     case 0:
-      (void)!clv_rrefs_own(n->t, &birth, n->tensor, now, &ignored);
+      (void)!clv_rrefs_new_owned(n->t, &birth, n->tensor, now, &ignored);
       break;
     case 1:
-      (void)!clv_rrefs_keep(n->t, &birth, to, 1, what >> 4, now, &ignored);
+      (void)!clv_rrefs_new_kept(n->t, &birth, to, 1, what >> 4, now, &ignored);
       break;
     case 2:
-      (void)!clv_rrefs_pass(n->t, a, &passing, now, &ignored);
+      (void)!clv_rrefs_pass_handle(n->t, a, &passing, now, &ignored);
       break;
     case 3:
-      (void)!clv_rrefs_fetch(n->t, a, now, &ignored);
+      (void)!clv_rrefs_fetch_value(n->t, a, now, &ignored);
       break;
     case 4:
-      (void)!clv_rrefs_release(n->t, a, now, &ignored);
+      (void)!clv_rrefs_release_handle(n->t, a, now, &ignored);
       break;
     default:
-      clv_rrefs_settle(n->t, a, n->tensor, NULL, now);
+      clv_rrefs_settle_entry(n->t, a, n->tensor, NULL, now);
   }
 }
 

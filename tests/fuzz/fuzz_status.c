@@ -109,8 +109,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   draw(&view, 20 + (unsigned)(size * 7 % 150));
   for (uint32_t i = 0; i < WORKERS; i++) {
     clv_status_buffers_done(&a[i].memory);
-    clv_wire_done(&a[i].before);
-    clv_wire_done(&a[i].now);
+    clv_wire_message_clear(&a[i].before);
+    clv_wire_message_clear(&a[i].now);
   }
   return 0;
 }

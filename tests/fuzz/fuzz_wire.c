@@ -95,7 +95,7 @@ static void fuzz_frame(const input *in) {
       clv_code code = clv_wire_##m##_encode(&message, &bytes, &err);         \
       check(code == CLV_OK || code == CLV_EXHAUSTED);                        \
     }                                                                        \
-    clv_wire_done(&message);                                                 \
+    clv_wire_message_clear(&message);                                        \
     clv_bytes_done(&bytes);                                                  \
   }
 UNARY(hello_request)
@@ -125,7 +125,7 @@ static void fuzz_hello(const input *in) {
     }
     check(clv_wire_limits_check(&reply.about.limits, &err) == CLV_OK || strstr(err.text, "raise "));
   }
-  clv_wire_done(&reply);
+  clv_wire_message_clear(&reply);
 }
 
 static void fuzz_health(const input *in) {

@@ -16,7 +16,7 @@ static void check_word(const clv_page_word *w) {
   NEVER(!w->text[0] || w->x0 > w->x1 || w->y0 > w->y1 || w->x1 > CLV_BOX_MAX ||
         w->y1 > CLV_BOX_MAX);
   for (size_t i = 0, n; w->text[i]; i += n) {
-    n = clv_utf8(w->text + i, SIZE_MAX, &c);
+    n = clv_utf8_decode(w->text + i, SIZE_MAX, &c);
     NEVER(!n || clv_is_control(c));
   }
 }

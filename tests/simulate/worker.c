@@ -116,7 +116,7 @@ static clv_code dial_peer(sim_worker *k, const char *name, clv_err *err) {
 /* ---- methods --------------------------------------------------------------------------------- */
 
 static clv_code on_hello(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err) {
-  CLV_AUTO(clv_wire_done) clv_wire_hello_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request r = {0};
   CLV_TRY(clv_wire_hello_request_decode(request, 1, &r, err));
   const char *capabilities[] = {"chunks", "direct", CLV_CAPABILITY_REFERENCE_LEASE};
   const char *devices[] = {clv_backend_cpu()->name};
@@ -150,7 +150,7 @@ static void leave(sim_worker *k, bool process) {
 }
 
 static clv_code on_open(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err) {
-  CLV_AUTO(clv_wire_done) clv_wire_open_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_open_request r = {0};
   CLV_TRY(clv_wire_open_request_decode(request, 1, &r, err));
   leave(k, false);
   k->session = r.session;
@@ -161,7 +161,7 @@ static clv_code on_open(sim_worker *k, const clv_piece *request, clv_bytes *repl
 }
 
 static clv_code on_close(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err) {
-  CLV_AUTO(clv_wire_done) clv_wire_close_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_close_request r = {0};
   CLV_TRY(clv_wire_close_request_decode(request, 1, &r, err));
   sim_worker_close(k);
   return clv_wire_close_reply_encode(&(clv_wire_close_reply){0}, reply, err);
@@ -208,7 +208,7 @@ static clv_code load(sim_worker *k, const clv_wire_load_request *r, clv_wire_loa
 }
 
 static clv_code on_load(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err) {
-  CLV_AUTO(clv_wire_done) clv_wire_load_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request r = {0};
   CLV_TRY(clv_wire_load_request_decode(request, 1, &r, err));
   clv_wire_param params[16];
   clv_wire_spec outputs[1];
@@ -292,14 +292,14 @@ void sim_worker_holds(const sim_worker *k, char *text, size_t len) {
   text[0] = '\0';
   if (!k->node || !k->open || k->dead) return;
   clv_node_context_count(k->node, &c);
-  if (c.contexts || c.values || c.calls_waiting || c.references.owned || c.references.used ||
-      c.references.pending)
+  if (c.contexts || c.values || c.calls_waiting || c.references.n_owned || c.references.n_used ||
+      c.references.n_pending)
     snprintf(text, len,
              "%s holds %llu contexts, %llu values, %llu calls, %llu + %llu references, %llu "
              "unanswered",
              k->name, (unsigned long long)c.contexts, (unsigned long long)c.values,
-             (unsigned long long)c.calls_waiting, (unsigned long long)c.references.owned,
-             (unsigned long long)c.references.used, (unsigned long long)c.references.pending);
+             (unsigned long long)c.calls_waiting, (unsigned long long)c.references.n_owned,
+             (unsigned long long)c.references.n_used, (unsigned long long)c.references.n_pending);
 }
 
 void sim_worker_stop(sim_worker *k) {

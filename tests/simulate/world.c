@@ -321,9 +321,9 @@ void sim_pool_left(clv_pool *pool, const char *whose, char *text, size_t len) {
   /* makes the account return free blocks for the new size */
   clv_account_set_limit(a, CLV_QUOTA_BYTES, 1);
   if (clv_pool_tensor(pool, CLV_F32, &CLV_SHAPE(977), &t, &err) == CLV_OK) clv_tensor_unref(t);
-  if (clv_account_used(a, CLV_QUOTA_TENSORS))
+  if (clv_account_usage(a, CLV_QUOTA_TENSORS))
     snprintf(text, len, "%llu tensors of %s are left",
-             (unsigned long long)clv_account_used(a, CLV_QUOTA_TENSORS), whose);
+             (unsigned long long)clv_account_usage(a, CLV_QUOTA_TENSORS), whose);
 }
 
 void sim_world_free(sim_world *w, char *text, size_t len) {

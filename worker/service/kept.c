@@ -164,7 +164,7 @@ static clv_code handle(call *c, clv_err *err) {
 
 clv_code clv_service_on_kept(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
                              clv_bytes *reply, clv_err *err) {
-  CLV_AUTO(clv_wire_done) clv_wire_kept_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_kept_request r = {0};
   CLV_AUTO(call_done) call c = {.service = user, .peer = peer, .request = &r};
   CLV_TRY(clv_wire_kept_request_decode((const clv_piece *)request, n, &r, err));
   clv_code code = handle(&c, err);

@@ -67,7 +67,7 @@ static clv_code list_artifacts(const clv_worker_config *config, clv_wire_artifac
 static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
                          clv_bytes *reply, clv_err *err) {
   clv_service *v = user;
-  CLV_AUTO(clv_wire_done) clv_wire_hello_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request r = {0};
   CLV_TRY(clv_wire_hello_request_decode(pieces_of(request), n, &r, err));
   if (r.about.protocol != CLV_WIRE_PROTOCOL)
     return clv_fail(err, CLV_UNIMPLEMENTED, "this worker uses protocol %d, the caller %u",
@@ -106,7 +106,7 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
 static clv_code on_open(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
                         clv_bytes *reply, clv_err *err) {
   clv_service *v = user;
-  CLV_AUTO(clv_wire_done) clv_wire_open_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_open_request r = {0};
   CLV_TRY(clv_wire_open_request_decode(pieces_of(request), n, &r, err));
   clv_wire_open_reply out = {.incarnation = v->incarnation};
   CLV_TRY(clv_session_open(v, peer->uri, &r, &out.granted, err));
@@ -116,7 +116,7 @@ static clv_code on_open(void *user, const clv_rpc_peer *peer, const clv_iov *req
 static clv_code on_close(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
                          clv_bytes *reply, clv_err *err) {
   clv_service *v = user;
-  CLV_AUTO(clv_wire_done) clv_wire_close_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_close_request r = {0};
   CLV_TRY(clv_wire_close_request_decode(pieces_of(request), n, &r, err));
   CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
   CLV_TRY(clv_session_find(v, &r.session, r.epoch, peer->uri, &s, err));
@@ -129,7 +129,7 @@ static clv_code on_close(void *user, const clv_rpc_peer *peer, const clv_iov *re
 static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
                         clv_bytes *reply, clv_err *err) {
   clv_service *v = user;
-  CLV_AUTO(clv_wire_done) clv_wire_load_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request r = {0};
   CLV_TRY(clv_wire_load_request_decode(pieces_of(request), n, &r, err));
   CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
   CLV_TRY(clv_session_find(v, &r.session, r.epoch, peer->uri, &s, err));
@@ -168,7 +168,7 @@ static clv_code encode_fitting_sessions(clv_wire_status_reply *r, clv_bytes *rep
 static clv_code on_status(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
                           clv_bytes *reply, clv_err *err) {
   clv_service *v = user;
-  CLV_AUTO(clv_wire_done) clv_wire_status_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_status_request r = {0};
   CLV_AUTO(clv_service_snapshot_done) clv_service_snapshot now = {0};
   CLV_TRY(clv_wire_status_request_decode(pieces_of(request), n, &r, err));
   CLV_TRY(clv_service_snapshot_take(v, peer->uri, r.all ? NULL : &r.session, &now, err));

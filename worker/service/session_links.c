@@ -206,7 +206,7 @@ static clv_code send_hello(clv_session *s, const clv_remote_spec *peer, const cl
   clv_service *v = s->service;
   CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
-  CLV_AUTO(clv_wire_done) clv_wire_hello_reply h = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply h = {0};
   clv_rpc_channel_options o = {
       .target = peer->address, .expected_uri = peer->identity, .pem = *pem};
   clv_wire_hello_request q = {.about = {.protocol = CLV_WIRE_PROTOCOL,
@@ -274,7 +274,7 @@ clv_code clv_session_dial_peer(clv_session *s, const char *name, clv_err *err) {
   clv_rpc_pem pem;
   CLV_TRY(clv_service_pem(v, &pem, err));
   clv_code code = dial_peer_link(s, peer, &pem, &link, err);
-  clv_rpc_pem_done(&pem);
+  clv_rpc_pem_clear(&pem);
   if (code != CLV_OK) return clv_err_prefix(err, "peer %s at its address", name);
   pthread_mutex_lock(&s->lock);
   snprintf(s->out[s->n_out].name, sizeof s->out[0].name, "%s", name);

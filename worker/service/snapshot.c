@@ -134,9 +134,9 @@ static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
   out->values = k.values;
   out->calls_waiting = k.calls_waiting;
   out->late_frames = k.late_frames;
-  out->references_owned = k.references.owned;
-  out->references_used = k.references.used;
-  out->references_pending = k.references.pending;
+  out->references_owned = k.references.n_owned;
+  out->references_used = k.references.n_used;
+  out->references_pending = k.references.n_pending;
   out->busy_ns = t.busy_ns;
   out->idle_ns = t.idle_ns;
   out->share_wait_ns = t.share_ns;
@@ -219,7 +219,7 @@ static void fill_process(clv_service *v, const clv_worker_settings *at, clv_serv
   out->max_connections = (uint32_t)at->config->limits.connections;
   out->handshake_failures = now->calls.calls_unauthenticated;
   for (size_t i = 0; i < CLV_TLS_FAILURES; i++)
-    out->handshake_failures += now->callers.failed[i] + now->peers.failed[i];
+    out->handshake_failures += now->callers.n_failed[i] + now->peers.n_failed[i];
 }
 
 static void fill_worker(clv_service *v, const clv_worker_settings *at, uint64_t now,
@@ -242,7 +242,7 @@ static void fill_worker(clv_service *v, const clv_worker_settings *at, uint64_t 
 static uint64_t device_bytes_of_viewer(const memory *m, uint32_t i) {
   uint64_t bytes = 0;
   for (size_t k = 0; k < m->n_held; k++)
-    bytes += clv_account_used(m->held[k]->device_accounts[i], CLV_QUOTA_BYTES);
+    bytes += clv_account_usage(m->held[k]->device_accounts[i], CLV_QUOTA_BYTES);
   return bytes;
 }
 
@@ -250,7 +250,7 @@ static void fill_devices(const clv_service *v, memory *m, clv_wire_status_reply 
   out->devices = m->devices;
   for (uint32_t i = 0; i < v->n_devices; i++) {
     const clv_device *d = &v->devices[i];
-    uint64_t used = out->sees_all ? clv_account_used(d->account, CLV_QUOTA_BYTES)
+    uint64_t used = out->sees_all ? clv_account_usage(d->account, CLV_QUOTA_BYTES)
                                   : device_bytes_of_viewer(m, i);
     m->devices[out->n_devices++] =
         (clv_wire_device_status){d->name,

@@ -63,7 +63,7 @@ const clv_weights_type *clv_weights_type_of(clv_dtype dtype) {
 static bool is_valid_text(const char *text, bool allow_control) {
   uint32_t code_point;
   for (size_t n; *text; text += n) {
-    n = clv_utf8(text, SIZE_MAX, &code_point);
+    n = clv_utf8_decode(text, SIZE_MAX, &code_point);
     if (n == 0 || (!allow_control && clv_is_control(code_point))) return false;
   }
   return true;

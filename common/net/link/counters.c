@@ -20,7 +20,8 @@ void clv_link_count(clv_link *l, clv_link_counts *ret) {
                            .peer_receiving_ns = c->peer_receiving_ns,
                            .peer_measured_ns = c->peer_measured_ns,
                            .reconnects = c->reconnects};
-  /* An open PING counts too, if it already takes longer than the last one. */
+  /* While the last PING has no PONG, its age is a lower bound of the round trip: report it if it is
+   * longer. */
   if (l->pongs != l->pings) ret->round_trip_ns = CLV_MAX(ret->round_trip_ns, now - l->ping_sent_ns);
   pthread_mutex_unlock(&l->lock);
   ret->n_node_waits = __atomic_load_n(&c->n_node_waits, __ATOMIC_RELAXED);

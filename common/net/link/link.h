@@ -117,7 +117,7 @@ clv_code clv_packet_new_spare(clv_pool *pool, uint64_t context, const uint64_t *
 /* Makes a PREPARE, for a backward pass. phase: 1 for the first backward pass of the context, then
  * 2, ... calls: the node first waits for that many CALLs of the context, up to the last one that
  * the frame names. more: other PREPAREs of this phase follow with the same flags, because a frame
- * holds CLV_WIRE_NEEDED calls, CLV_WIRE_TARGETS targets and CLV_WIRE_PREPARE_PEERS names. The
+ * holds CLV_WIRE_NEEDED_CALLS calls, CLV_WIRE_TARGETS targets and CLV_WIRE_PREPARE_PEERS names. The
  * backward of a module's calls runs in the order in which the frame names the calls. */
 clv_code clv_packet_new_prepare(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t calls,
                                 bool retain, bool vote, bool more, clv_packet **ret,
@@ -268,7 +268,7 @@ typedef struct clv_link_dial {
   clv_rpc_pem pem;
   clv_rpc_limits limits;
   /* Optional. Returns the certificates for a later connection, which may have been renewed, in
-   * memory that clv_rpc_pem_free frees. May be called until the link is closed. */
+   * memory that clv_rpc_pem_clear frees. May be called until the link is closed. */
   clv_code (*read_pem)(void *user, clv_rpc_pem *ret, clv_err *err);
   void *pem_user;
   clv_wire_id session, incarnation;

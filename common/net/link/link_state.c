@@ -60,13 +60,13 @@ static clv_code join_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
 }
 
 /* Returns the stream of the lane that waits for a slot, with a reference, and clears the slot. */
-static clv_stream take_waiting(clv_lane_slot *s) {
+static clv_stream take_waiting_stream(clv_lane_slot *s) {
   const clv_lane *waiting = clv_steal(&s->waiting);
   return waiting ? clv_stream_ref(waiting->stream) : (clv_stream){0};
 }
 
-/* Joins a lane again over a new connection, or lets it wait for the end of the present one. An
- * older connection than one that was here is refused. */
+/* Joins a lane again over a new connection, or lets it wait for the end of the present one. Refuses
+ * a connection whose number is not above that of the last one. */
 static clv_code join_again(clv_link *l, clv_link_event_args *n, clv_err *err) {
   clv_lane_slot *s = &l->lanes[n->index < MAX_LANES ? n->index : 0];
   if (n->index >= l->n_lanes || l->n_lanes != n->n_lanes || !n->connection || !l->lease_ms)
@@ -78,7 +78,7 @@ static clv_code join_again(clv_link *l, clv_link_event_args *n, clv_err *err) {
   s->connection = n->connection;
   n->must_wait = s->has_joined;
   if (n->must_wait) {
-    n->replaced = take_waiting(s);
+    n->replaced = take_waiting_stream(s);
     s->waiting = n->lane;
     return CLV_OK;
   }
@@ -102,7 +102,7 @@ static clv_code attach_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
 
 /* Records how a redial has failed. A host that does not accept our certificate, or does not prove
  * its identity, refuses it as one where no process listens. */
-static void note_failed_redial(clv_link *l, clv_code code, const char *text) {
+static void record_failed_redial(clv_link *l, clv_code code, const char *text) {
   clv_redials *r = &l->redials;
   snprintf(r->why, sizeof r->why, "%s", text);
   bool is_refused = code == CLV_UNAUTHENTICATED || strstr(text, CLV_RPC_REFUSED);
@@ -111,7 +111,7 @@ static void note_failed_redial(clv_link *l, clv_code code, const char *text) {
 
 /* Records the loss of an attached connection. The first redial comes at once, unless the connection
  * was lost soon after it had been made. */
-static void note_loss(clv_link *l, clv_lane_slot *s, const char *text) {
+static void record_loss(clv_link *l, clv_lane_slot *s, const char *text) {
   clv_redials *r = &l->redials;
   uint64_t now = clv_clock_now(&l->clock);
   l->n_attached--;
@@ -123,7 +123,7 @@ static void note_loss(clv_link *l, clv_lane_slot *s, const char *text) {
 }
 
 /* Lets the connection that has waited for the slot join. */
-static void join_waiting(clv_lane_slot *s, clv_link_event_args *n) {
+static void join_waiting_lane(clv_lane_slot *s, clv_link_event_args *n) {
   clv_lane *ln = clv_steal(&s->waiting);
   n->next = clv_stream_ref(ln->stream);
   n->connection = ln->connection;
@@ -132,19 +132,19 @@ static void join_waiting(clv_lane_slot *s, clv_link_event_args *n) {
   __atomic_store_n(&ln->state, ln->index ? CLV_LANE_BULK : CLV_LANE_CONTROL, __ATOMIC_RELAXED);
 }
 
-/* Removes the connection of a lane. One that waits for that takes its place. */
+/* Removes the connection of a lane. A later connection that waits for this takes its place. */
 static clv_code lose_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
   clv_lane_slot *s = &l->lanes[n->index < MAX_LANES ? n->index : 0];
   if (!l->lease_ms || n->index >= MAX_LANES || !s->has_joined) return refuse_event(l, n, err);
   CLV_FAILPOINT("link.lose_lane");
   if (s->is_attached)
-    note_loss(l, s, n->text);
+    record_loss(l, s, n->text);
   else
-    note_failed_redial(l, n->code, n->text);
+    record_failed_redial(l, n->code, n->text);
   s->is_attached = false;
   s->attach_until_ns = 0;
   if (s->waiting) {
-    join_waiting(s, n);
+    join_waiting_lane(s, n);
   } else {
     s->has_joined = false;
     l->n_joined--;
@@ -203,10 +203,10 @@ clv_code clv_link_on_event(clv_link *l, clv_link_state_event event, clv_link_eve
 /* ---- end ------------------------------------------------------------------------------------- */
 
 /* Cancels the connections that waited for the end of earlier ones. */
-static void cancel_waiting(clv_link *l, clv_code code, const char *text) {
+static void cancel_waiting_lanes(clv_link *l, clv_code code, const char *text) {
   for (uint32_t i = 0; i < MAX_LANES; i++) {
     pthread_mutex_lock(&l->lock);
-    clv_stream s = take_waiting(&l->lanes[i]);
+    clv_stream s = take_waiting_stream(&l->lanes[i]);
     pthread_mutex_unlock(&l->lock);
     if (s.transport) s.transport->cancel(s.handle, code == CLV_OK ? CLV_CANCELLED : code, text);
     clv_stream_unref(&s);
@@ -223,7 +223,7 @@ void clv_link_end(clv_link *l, clv_code code, const char *text) {
   clv_send_queue_end(l->send_queue);
   clv_reassembly_end(&l->reassembly);
   clv_frame_writer_shut(l->writer, code, text);
-  cancel_waiting(l, code, text);
+  cancel_waiting_lanes(l, code, text);
   owner->on_closed(owner->user, l, code, text);
 }
 

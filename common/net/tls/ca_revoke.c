@@ -124,7 +124,7 @@ static clv_code check_issuer(const char *path, X509 *cert, const clv_tls_authori
 
 clv_code clv_tls_ca_revoke(const char *dir, const char *name, int days, clv_err *err) {
   char path[4096], list[4096];
-  CLV_AUTO(clv_tls_authority_done) clv_tls_authority ca = {0};
+  CLV_AUTO(clv_tls_authority_clear) clv_tls_authority ca = {0};
   CLV_AUTO(clv_certs_freep) STACK_OF(X509) *certs = NULL;
   CLV_AUTO(clv_crl_freep) X509_CRL *old = NULL;
   CLV_AUTO(clv_crl_freep) X509_CRL *crl = NULL;

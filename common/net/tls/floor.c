@@ -27,7 +27,7 @@ static bool is_floor_in_force(void) {
   return ctx && (SSL_CTX_get_options(ctx) & (older | SSL_OP_NO_TLSv1_3)) == older;
 }
 
-clv_code clv_tls_floor_install(clv_err *err) {
+clv_code clv_tls_set_min_version(clv_err *err) {
   /* Read the system's file first, because the file read last wins. */
   if (OPENSSL_init_ssl(OPENSSL_INIT_LOAD_CONFIG, NULL) != 1) {
     char why[CLV_TLS_ERROR_LEN];

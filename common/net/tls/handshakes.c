@@ -11,7 +11,7 @@
 
 #include "common/net/tls/tls_int.h"
 
-typedef enum stage { HANDSHAKING, DONE, FAILED } stage;
+typedef enum stage { STAGE_HANDSHAKING, STAGE_DONE, STAGE_FAILED } stage;
 
 /* [1] as server, [0] as client */
 static atomic_uint_fast64_t failed[2][CLV_TLS_FAILURES], done[2];
@@ -80,23 +80,23 @@ static void count_failure(const SSL *ssl, clv_tls_failure failure) {
 
 static void on_alert(SSL *ssl, bool ours, uint8_t alert) {
   if (alert == SSL_AD_CLOSE_NOTIFY || alert == SSL_AD_USER_CANCELLED) return;
-  /* A client's handshake may still fail when it is DONE, because the server checks the client's
-   * certificate later. */
+  /* A client's handshake may still fail when it is STAGE_DONE, because the server checks the
+   * client's certificate later. */
   stage s = stage_of(SSL_get_ex_data(ssl, ex_data_index));
-  if (s == FAILED || (s == DONE && SSL_is_server(ssl))) return;
+  if (s == STAGE_FAILED || (s == STAGE_DONE && SSL_is_server(ssl))) return;
   clv_tls_failure failure = ours ? failure_of_alert(alert) : CLV_TLS_FAILURE_REFUSED;
   (void)clv_tls_accepted_get_failure(ssl, &failure);
   count_failure(ssl, failure);
-  set_stage(ssl, FAILED);
+  set_stage(ssl, STAGE_FAILED);
 }
 
 /* Handles the Finished message of the peer, before OpenSSL checks it. */
 static void on_finished(SSL *ssl) {
   clv_tls_failure failure;
-  if (stage_of(SSL_get_ex_data(ssl, ex_data_index)) != HANDSHAKING) return;
+  if (stage_of(SSL_get_ex_data(ssl, ex_data_index)) != STAGE_HANDSHAKING) return;
   if (clv_tls_accepted_get_failure(ssl, &failure)) return; /* on_ssl_free counts the failure */
   atomic_fetch_add_explicit(&done[SSL_is_server(ssl)], 1, memory_order_relaxed);
-  set_stage(ssl, DONE);
+  set_stage(ssl, STAGE_DONE);
 }
 
 static void on_message(int sent, int version, int type, const void *data, size_t len, SSL *ssl,
@@ -113,7 +113,7 @@ static void on_message(int sent, int version, int type, const void *data, size_t
 static void on_ssl_new(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl,
                        void *argp) {
   (void)ptr, (void)argl, (void)argp;
-  CRYPTO_set_ex_data(ad, index, pack_state(clv_now_ns() / 1000000u, HANDSHAKING));
+  CRYPTO_set_ex_data(ad, index, pack_state(clv_now_ns() / 1000000u, STAGE_HANDSHAKING));
   SSL_set_msg_callback(parent, on_message);
 }
 
@@ -125,7 +125,7 @@ static void on_ssl_free(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, 
                         void *argp) {
   const SSL *ssl = parent;
   (void)ad, (void)index, (void)argl, (void)argp;
-  if (!ptr || stage_of(ptr) != HANDSHAKING) return;
+  if (!ptr || stage_of(ptr) != STAGE_HANDSHAKING) return;
   uint64_t waited = clv_now_ns() / 1000000u - start_ms_of(ptr);
   clv_tls_failure failure =
       has_timed_out(waited) ? CLV_TLS_FAILURE_TIMEOUT : CLV_TLS_FAILURE_CLOSED;
@@ -150,6 +150,6 @@ clv_code clv_tls_handshakes_watch(uint64_t timeout_ms, clv_err *err) {
 }
 
 void clv_tls_handshakes_count(bool server, clv_tls_handshakes *ret) {
-  *ret = (clv_tls_handshakes){.done = atomic_load(&done[server])};
-  for (int i = 0; i < CLV_TLS_FAILURES; i++) ret->failed[i] = atomic_load(&failed[server][i]);
+  *ret = (clv_tls_handshakes){.n_completed = atomic_load(&done[server])};
+  for (int i = 0; i < CLV_TLS_FAILURES; i++) ret->n_failed[i] = atomic_load(&failed[server][i]);
 }

@@ -198,7 +198,7 @@ clv_code clv_wire_hello_request_encode(const clv_wire_hello_request *message, cl
   CLV_TRY(clv_about_put(&message->about, mem, &parts, err));
   to.about = &parts.about;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
-  CLV_AUTO(clv_wire_done) clv_wire_hello_request back = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request back = {0};
   return clv_wire_hello_request_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
 }
 
@@ -312,6 +312,6 @@ clv_code clv_wire_hello_reply_encode(const clv_wire_hello_reply *message, clv_by
   to.n_artifacts = message->n_artifacts;
   CLV_TRY(put_kinds(message, mem, &to, err));
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
-  CLV_AUTO(clv_wire_done) clv_wire_hello_reply back = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply back = {0};
   return clv_wire_hello_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
 }

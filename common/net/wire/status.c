@@ -34,7 +34,7 @@ clv_code clv_wire_status_request_encode(const clv_wire_status_request *message, 
 
 /* ---- reply, decoding ----------------------------------------------------------------------- */
 
-static clv_wire_last_error get_trouble(const Cleave__V1__Trouble *from) {
+static clv_wire_last_error get_last_error(const Cleave__V1__Trouble *from) {
   if (!from) return (clv_wire_last_error){.text = ""};
   return (clv_wire_last_error){from->text, from->age_ms};
 }
@@ -118,7 +118,7 @@ static clv_code get_session(const Cleave__V1__SessionStatus *from, clv_wire_mem 
                                    .share_wait_ns = from->turn_ns,
                                    .n_modules = (uint32_t)from->n_modules,
                                    .n_links = (uint32_t)from->n_links,
-                                   .last_error = get_trouble(from->last_error)};
+                                   .last_error = get_last_error(from->last_error)};
   CLV_TRY(clv_get_id(from->session, "session id", &ret->session, err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_modules, sizeof *ret->modules, &ret->modules, err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_links, sizeof *ret->links, &ret->links, err));
@@ -152,7 +152,7 @@ clv_code clv_wire_status_reply_decode(const clv_piece *pieces, size_t n_pieces,
                              .memory_limit = from->memory_limit,
                              .handshake_failures = from->handshake_failures,
                              .certificate_ends = from->certificate_ends,
-                             .last_error = get_trouble(from->last_error),
+                             .last_error = get_last_error(from->last_error),
                              .n_sessions = (uint32_t)from->n_sessions,
                              .n_devices = (uint32_t)from->n_devices};
   if (from->about) CLV_TRY(clv_about_get(from->about, mem, &m.about, err));
@@ -181,7 +181,8 @@ static size_t encoding_memory(const clv_wire_status_reply *m) {
 }
 
 /* Returns NULL if there is no error to report. */
-static Cleave__V1__Trouble *put_trouble(const clv_wire_last_error *from, Cleave__V1__Trouble *to) {
+static Cleave__V1__Trouble *put_last_error(const clv_wire_last_error *from,
+                                           Cleave__V1__Trouble *to) {
   if (!from->text || !from->text[0]) return NULL;
   cleave__v1__trouble__init(to);
   to->text = clv_put_text(from->text);
@@ -274,7 +275,7 @@ static clv_code put_session(const clv_wire_session_status *from, clv_wire_mem *m
   for (uint32_t i = 0; i < from->n_links; i++) put_link(&from->links[i], &links[i]);
   to->n_modules = from->n_modules;
   to->n_links = from->n_links;
-  to->last_error = put_trouble(&from->last_error, trouble);
+  to->last_error = put_last_error(&from->last_error, trouble);
   put_numbers(from, to);
   return CLV_OK;
 }
@@ -316,9 +317,9 @@ clv_code clv_wire_status_reply_encode(const clv_wire_status_reply *message, clv_
     CLV_TRY(clv_about_put(&message->about, mem, &about, err));
     to.about = &about.about;
   }
-  to.last_error = put_trouble(&message->last_error, &trouble);
+  to.last_error = put_last_error(&message->last_error, &trouble);
   put_worker(message, &to);
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
-  CLV_AUTO(clv_wire_done) clv_wire_status_reply back = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_status_reply back = {0};
   return clv_wire_status_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
 }

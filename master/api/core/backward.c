@@ -207,7 +207,7 @@ static cleave_status send_prepare(prepare_message *p, bool more, cleave_error *e
 
 static bool has_room_for_call(const prepare_message *p, const api_value *v) {
   const clv_frame *f = &p->packet->frame;
-  return f->backward.n_calls < CLV_WIRE_NEEDED &&
+  return f->backward.n_calls < CLV_WIRE_NEEDED_CALLS &&
          f->backward.n_targets + v->n_args <= CLV_WIRE_TARGETS &&
          f->backward.n_peers + v->n_args <= CLV_WIRE_PREPARE_PEERS;
 }

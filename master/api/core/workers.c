@@ -131,7 +131,7 @@ static clv_code check_lease(const clv_session_config *c, const clv_wire_about *t
 static clv_code exchange_hello(api_peer *p, clv_err *err) {
   const clv_session_config *c = p->runtime->config;
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
-  CLV_AUTO(clv_wire_done) clv_wire_hello_reply h = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply h = {0};
   clv_wire_hello_request q = {.about = {.protocol = CLV_WIRE_PROTOCOL,
                                         .limits = clv_wire_limits_default(),
                                         .software = "libcleave " CLV_VERSION,
@@ -169,7 +169,7 @@ static clv_code open_session(api_peer *p, clv_err *err) {
   cleave_runtime *rt = p->runtime;
   const char *identities[CLV_WIRE_PEERS];
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
-  CLV_AUTO(clv_wire_done) clv_wire_open_reply o = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_open_reply o = {0};
   clv_wire_open_request q = {.session = rt->session,
                              .epoch = rt->epoch,
                              .config_digest = rt->config->attempt.config_digest,
@@ -249,8 +249,8 @@ static cleave_status start_transport(cleave_runtime *rt, cleave_error *error) {
   const clv_tls_config *t = &rt->config->tls;
   TRY(clv_open_files_check(OWN_FILES + WORKER_FILES * (rt->n_peers - 1), &err));
   TRY(clv_tls_identity_load(t->ca, t->cert, t->key, &rt->identity, &err));
-  TRY(clv_tls_identity_require(rt->identity, CLV_TLS_CLIENT, &err));
-  TRY(clv_tls_floor_install(&err));
+  TRY(clv_tls_identity_require_usage(rt->identity, CLV_TLS_CLIENT, &err));
+  TRY(clv_tls_set_min_version(&err));
   TRY(clv_tls_revocation_load(t->crl, rt->identity, &err));
   clv_rpc_runtime_options ro = {.queue_threads = 2, .spin_us = clv_spin_us(1)};
   TRY(clv_rpc_runtime_new(&ro, &rt->rpc, &err));
@@ -385,9 +385,9 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
   const char *others[API_MAX_NODES];
   clv_wire_group groups[CLV_WIRE_GROUPS];
   CLV_AUTO(clv_freep) const char **names = NULL;
-  CLV_AUTO(clv_module_message_done) clv_module_message message = {0};
+  CLV_AUTO(clv_module_message_clear) clv_module_message message = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
-  CLV_AUTO(clv_wire_done) clv_wire_load_reply o = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_reply o = {0};
   clv_wire_load_request q = {.session = rt->session,
                              .epoch = rt->epoch,
                              .module = m->index,
@@ -458,7 +458,7 @@ typedef struct pinned_owners {
 } pinned_owners;
 
 static void unpin_owners(pinned_owners *o) {
-  for (uint32_t i = 0; i < o->n; i++) clv_node_unpin_module(o->list[i].of);
+  for (uint32_t i = 0; i < o->n; i++) clv_node_unpin_module(o->list[i].owner);
   free(o->list);
 }
 
@@ -467,7 +467,8 @@ static clv_code pin_owners(const cleave_module *m, pinned_owners *o, clv_err *er
   for (int i = 0; i < m->params->n_ties; i++) {
     if (!m->tie_owners[i]) continue;
     o->list[o->n].node = m->graph->nodes[m->params->ties[i].param.node].name;
-    CLV_TRY(clv_node_pin_module(m->runtime->node, m->tie_owners[i]->index, &o->list[o->n].of, err));
+    CLV_TRY(
+        clv_node_pin_module(m->runtime->node, m->tie_owners[i]->index, &o->list[o->n].owner, err));
     o->n++;
   }
   return CLV_OK;

@@ -385,7 +385,7 @@ static bool has_all_tensors(side *s) {
   clv_account_set_limit(s->account, CLV_QUOTA_BYTES, LITTLE);
   clv_code code = clv_pool_tensor(s->pool, CLV_U8, &CLV_SHAPE(LITTLE), &t, &err);
   clv_tensor_unref(t);
-  return code == CLV_OK && clv_account_used(s->account, CLV_QUOTA_BYTES) == LITTLE;
+  return code == CLV_OK && clv_account_usage(s->account, CLV_QUOTA_BYTES) == LITTLE;
 }
 
 static void end_side(side *s) {

@@ -79,7 +79,7 @@ static inline void engine_results(engine *w) {
       w->on_result(w, &r);
     else
       clv_packet_free(r.packet);
-    clv_result_done(w->contexts, &r);
+    clv_result_clear(w->contexts, &r);
   }
 }
 

@@ -320,7 +320,8 @@ static void full_prepare_refuses_more_targets_and_calls(void **state) {
   }
   assert_ok(clv_packet_add_target(p, 8, 5, "w3", 0, &err));
   assert_int_equal(clv_packet_add_target(p, 9, 5, "w99", 0, &err), CLV_EXHAUSTED);
-  for (int i = 1; i < CLV_WIRE_NEEDED; i++) assert_ok(clv_packet_add_needed_call(p, 9, 1, 0, &err));
+  for (int i = 1; i < CLV_WIRE_NEEDED_CALLS; i++)
+    assert_ok(clv_packet_add_needed_call(p, 9, 1, 0, &err));
   assert_int_equal(clv_packet_add_needed_call(p, 9, 1, 0, &err), CLV_EXHAUSTED);
   clv_packet_free(p);
 }

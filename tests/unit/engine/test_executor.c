@@ -148,7 +148,7 @@ static void free_node(world *w) {
   clv_node_free(clv_steal(&w->node));
   set(&w->computer, &w->computer.over, true);
   pthread_join(w->computer.thread, NULL);
-  assert_int_equal(clv_account_used(clv_pool_account(w->pool), CLV_QUOTA_CALLS), 0);
+  assert_int_equal(clv_account_usage(clv_pool_account(w->pool), CLV_QUOTA_CALLS), 0);
   clv_pool_unref(w->pool);
 }
 

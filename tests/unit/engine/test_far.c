@@ -109,12 +109,12 @@ static void failed_module_alloc_leaves_nothing_charged(void **state) {
     far.fail_take = nth;
     made = clv_module_new(&o, &m, &err) == CLV_OK;
     if (!made) assert_int_equal(err.code, CLV_EXHAUSTED);
-    if (made) assert_true(clv_account_used(device, CLV_QUOTA_BYTES) >= clv_module_bytes(m));
+    if (made) assert_true(clv_account_usage(device, CLV_QUOTA_BYTES) >= clv_module_bytes(m));
     if (made) assert_string_equal(clv_module_device(m), "far:0");
     clv_module_free(m);
     assert_true(nth > 1 || !made);
     assert_int_equal(far.n_blocks, 0);
-    assert_int_equal(clv_account_used(device, CLV_QUOTA_BYTES), 0);
+    assert_int_equal(clv_account_usage(device, CLV_QUOTA_BYTES), 0);
     clv_account_unref(device);
   }
   far.fail_take = 0;

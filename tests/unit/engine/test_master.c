@@ -266,10 +266,10 @@ static void refused_state_item_counts_as_received(void **state) {
   assert_int_equal(w.sent[before].reply_to, 81);
 }
 
-static void note_text(clv_rref_message m) {
+static void receive_message(clv_rref_message m) {
   m.ref = 3;
   m.key = 5;
-  clv_rrefs_receive(w.node->references, 0, &m, clv_now_ns());
+  clv_rrefs_receive_message(w.node->references, 0, &m, clv_now_ns());
 }
 
 /* A FETCH is answered by a failure in place of the value. */
@@ -278,9 +278,9 @@ static void unsendable_fetched_value_is_a_failure(void **state) {
   const clv_rref_new_ids b = {.ref = 3, .fork = 4, .key = 5};
   (void)state;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = much();
-  assert_ok(clv_rrefs_own(w.node->references, &b, t, clv_now_ns(), &err));
-  note_text((clv_rref_message){.kind = CLV_RREF_FORK, .fork = 6, .number = 1});
-  note_text((clv_rref_message){.kind = CLV_RREF_FETCH, .fork = 6, .number = 2});
+  assert_ok(clv_rrefs_new_owned(w.node->references, &b, t, clv_now_ns(), &err));
+  receive_message((clv_rref_message){.kind = CLV_RREF_FORK, .fork = 6, .number = 1});
+  receive_message((clv_rref_message){.kind = CLV_RREF_FETCH, .fork = 6, .number = 2});
   clv_node_tick(w.node);
   uint32_t values = 0;
   for (uint32_t i = 0; i < w.n_sent; i++) {

@@ -20,11 +20,11 @@ typedef struct walk {
 
 /* ---- what is said ---------------------------------------------------------------------------- */
 
-static void handle_frame(walk *all, const char *text) {
+static void note_text(walk *all, const char *text) {
   for (uint32_t m = 0; m < MACHINES; m++)
-    for (uint32_t i = 0; i < clv_table_of((clv_state_machine)m)->n_states * MACHINE_MAX_EVENTS;
-         i++) {
-      const clv_cell *cell = &clv_table_of((clv_state_machine)m)
+    for (uint32_t i = 0;
+         i < clv_transition_table_of((clv_state_machine)m)->n_states * MACHINE_MAX_EVENTS; i++) {
+      const clv_cell *cell = &clv_transition_table_of((clv_state_machine)m)
                                   ->cells[i / MACHINE_MAX_EVENTS][i % MACHINE_MAX_EVENTS];
       if (cell->text && strstr(text, cell->text))
         all->said[clv_table_index((clv_state_machine)m, i / MACHINE_MAX_EVENTS,
@@ -47,7 +47,7 @@ static void on_result(engine *w, clv_result *r) {
   if (f->step) fprintf(all->log, ", %u spared", (unsigned)f->step);
   if (clv_frame_is_failure(f)) fprintf(all->log, ": %d %s", (int)f->failure.code, f->failure.text);
   fprintf(all->log, "\n");
-  if (clv_frame_is_failure(f)) handle_frame(all, f->failure.text);
+  if (clv_frame_is_failure(f)) note_text(all, f->failure.text);
   clv_packet_free(r->packet);
 }
 
@@ -63,7 +63,7 @@ static void show(engine *w, clv_frame_kind kind, uint64_t context, uint64_t id) 
   uint32_t late = (uint32_t)w->contexts->counts.late_frames;
   fprintf(log, "%s %llu/%llu -> %s%s, late %u", clv_frame_kind_name(kind),
           (unsigned long long)context, (unsigned long long)id, c ? contexts[c->state] : "none",
-          c ? passes[c->pass] : "", late);
+          c ? passes[c->pass_state] : "", late);
   for (const clv_value *v = c ? c->values : NULL; v; v = v->next)
     fprintf(log, "; %llu %s%s%s", (unsigned long long)v->id, values[v->state],
             v->producer ? " " : "", v->producer ? calls[v->producer->call_state] : "");
@@ -81,7 +81,7 @@ static void send(engine *w, clv_packet *p) {
   clv_frame_kind kind = p->frame.kind;
   uint64_t context = p->frame.context, id = p->frame.message;
   if (engine_packet(w, p, &err) != CLV_OK) {
-    handle_frame(all, err.text);
+    note_text(all, err.text);
     fprintf(all->log, "  refused: %d %s\n", (int)err.code, err.text);
   }
   show(w, kind, context, id);
@@ -513,7 +513,7 @@ static void run(walk *all, void (*program)(engine *w), bool later) {
 }
 
 static bool is_right(const walk *all, clv_state_machine machine, uint32_t state, uint32_t fact) {
-  const clv_table *table = clv_table_of(machine);
+  const clv_table *table = clv_transition_table_of(machine);
   clv_action action = table->cells[state][fact].action;
   uint32_t i = clv_table_index(machine, state, fact);
   bool there = action != CELL_IMPOSSIBLE, moves = table->cells[state][fact].next_state != state;
@@ -532,16 +532,16 @@ static void check_step(clv_state_machine machine, uint32_t state, uint32_t fact)
   clv_err err = {0};
   const clv_cell *cell;
   uint8_t at = (uint8_t)state;
-  bool there = clv_table_of(machine)->cells[state][fact].action != CELL_IMPOSSIBLE;
-  assert_int_equal(clv_table_step(NULL, machine, &at, fact, &cell, &err),
+  bool there = clv_transition_table_of(machine)->cells[state][fact].action != CELL_IMPOSSIBLE;
+  assert_int_equal(clv_table_apply_event(NULL, machine, &at, fact, &cell, &err),
                    there ? CLV_OK : CLV_INTERNAL);
   if (!there) assert_int_equal(at, state);
 }
 
 static uint32_t count_wrong(const walk *all, clv_state_machine m) {
   uint32_t wrong = 0;
-  for (uint32_t s = 0; s < clv_table_of(m)->n_states; s++)
-    for (uint32_t f = 0; f < clv_table_of(m)->n_events; f++) {
+  for (uint32_t s = 0; s < clv_transition_table_of(m)->n_states; s++)
+    for (uint32_t f = 0; f < clv_transition_table_of(m)->n_events; f++) {
       check_step(m, s, f);
       wrong += !is_right(all, m, s, f);
     }
@@ -605,7 +605,8 @@ static void on_mistake(engine *w, clv_result *r) {
   assert_int_equal(f->kind, CLV_ABORT);
   assert_int_equal(f->failure.code, CLV_INTERNAL);
   assert_non_null(strstr(f->failure.text, "is impossible for a"));
-  assert_non_null(strstr(f->failure.text, clv_table_of(*(clv_state_machine *)w->user)->name));
+  assert_non_null(
+      strstr(f->failure.text, clv_transition_table_of(*(clv_state_machine *)w->user)->name));
   clv_packet_free(r->packet);
 }
 
@@ -619,7 +620,7 @@ static void mistake(clv_contexts *e, clv_context *c, clv_state_machine machine) 
   assert_int_equal(k->call_state, CALL_FORWARD_DONE);
   assert_int_equal(k->work.state, WORK_IDLE);
   assert_int_equal(e->n_work, 0);
-  assert_int_equal(c->pass, PASS_NONE);
+  assert_int_equal(c->pass_state, PASS_NONE);
   assert_int_equal(e->queues[MODULE].revertible_context_id, 0);
 }
 

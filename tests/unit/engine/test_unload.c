@@ -56,7 +56,7 @@ static int tear_down(void **state) {
   fixture *f = *state;
   forget(f);
   clv_node_free(f->node);
-  assert_int_equal(clv_account_used(clv_pool_account(f->pool), CLV_QUOTA_CALLS), 0);
+  assert_int_equal(clv_account_usage(clv_pool_account(f->pool), CLV_QUOTA_CALLS), 0);
   clv_pool_unref(f->pool);
   free(f);
   return 0;
@@ -158,7 +158,7 @@ static void repeated_load_and_unload_leaks_nothing(void **state) {
   assert_int_equal(clv_pool_bytes(f->pool), bytes);
   clv_node_count_work(f->node, &sum);
   assert_int_equal(sum.forwards, 2600);
-  assert_int_equal(sum.stepped, 2600);
+  assert_int_equal(sum.steps_since_load, 2600);
 }
 
 /* Tensors are pooled by size, and only that module used these sizes. */
@@ -297,7 +297,7 @@ static void unload_is_refused_while_a_change_is_pending(void **state) {
     end(f, waits, false);
     is(run_until_packets(f, 2 + reverts), CLV_ERROR, CLV_PRECONDITION);
     clv_node_count_work(f->node, &sum);
-    assert_int_equal(sum.stepped, 1);
+    assert_int_equal(sum.steps_since_load, 1);
     unload(f, 0, reverts);
     is(run_until_packets(f, 1), CLV_UNLOADED, CLV_OK);
     forget(f);

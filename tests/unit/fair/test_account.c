@@ -66,7 +66,7 @@ static void refused(clv_pool *pool, int64_t bytes, const char *text) {
   assert_string_equal(err.text, text);
 }
 
-static uint64_t used(const clv_account *a) { return clv_account_used(a, CLV_QUOTA_BYTES); }
+static uint64_t used(const clv_account *a) { return clv_account_usage(a, CLV_QUOTA_BYTES); }
 
 static void exceeded_quota_is_named(void **state) {
   fixture *f = *state;
@@ -162,8 +162,8 @@ static void freed_session_returns_all_its_charges(void **state) {
   clv_pool_unref(f->pools[1]);
   f->pools[1] = NULL;
   assert_int_equal(used(f->identity), 0);
-  assert_int_equal(clv_account_used(f->identity, CLV_QUOTA_CALLS), 0);
-  assert_int_equal(clv_account_used(f->identity, CLV_QUOTA_TENSORS), 0);
+  assert_int_equal(clv_account_usage(f->identity, CLV_QUOTA_CALLS), 0);
+  assert_int_equal(clv_account_usage(f->identity, CLV_QUOTA_TENSORS), 0);
 }
 
 /* ---- threads --------------------------------------------------------------------------------- */

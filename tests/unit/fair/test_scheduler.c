@@ -469,7 +469,7 @@ static void destructors_accept_null(void **state) {
   clv_account_unref(NULL);
   clv_account_unrefp(&none);
   clv_pool_unref(NULL);
-  clv_slab_done(NULL);
+  clv_slab_clear(NULL);
   clv_share_release(NULL);
   clv_share_yield(NULL);
   clv_share_refund(NULL, 1);

@@ -31,14 +31,14 @@ static int set_up(void **state) {
   fixture *f = calloc(1, sizeof *f);
   assert_non_null(f);
   assert_ok(clv_pool_new(1 << 20, 16, &f->pool, &err));
-  f->slab = clv_slab_of(BYTES, MOST, "records");
+  f->slab = clv_slab_make(BYTES, MOST, "records");
   *state = f;
   return 0;
 }
 
 static int tear_down(void **state) {
   fixture *f = *state;
-  clv_slab_done(&f->slab);
+  clv_slab_clear(&f->slab);
   clv_pool_unref(f->pool);
   free(f);
   return 0;

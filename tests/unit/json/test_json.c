@@ -35,10 +35,10 @@ static void every_json_value_type_is_read(void **state) {
     assert_true(more);
     must(clv_json_find_key(&j, names, 5, &seen, &which, &err), &err);
     assert_int_equal(which, n);
-    if (n == 0) must(clv_json_text(&j, &text, &err), &err);
-    if (n == 1) must(clv_json_integer(&j, -12, 12, &whole, &err), &err);
-    if (n == 2) must(clv_json_real(&j, &real, &err), &err);
-    if (n == 3) must(clv_json_bool(&j, &truth, &err), &err);
+    if (n == 0) must(clv_json_read_text(&j, &text, &err), &err);
+    if (n == 1) must(clv_json_read_integer(&j, -12, 12, &whole, &err), &err);
+    if (n == 2) must(clv_json_read_real(&j, &real, &err), &err);
+    if (n == 3) must(clv_json_read_bool(&j, &truth, &err), &err);
     if (n == 4) assert_true(clv_json_skip_null(&j));
   }
   must(clv_json_next(&j, CLV_JSON_OBJECT, 5, &more, &err), &err);
@@ -90,9 +90,9 @@ static void deep_nesting_and_bad_numbers_are_refused(void **state) {
                &err);
   j = parse_text("1.5");
   expect_error(CLV_INVALID, "1.5 is no whole number from 0 to 9",
-               clv_json_integer(&j, 0, 9, &whole, &err), &err);
+               clv_json_read_integer(&j, 0, 9, &whole, &err), &err);
   j = parse_text("99999999999999999999");
-  expect_error(CLV_INVALID, "is no whole number", clv_json_integer(&j, 0, INT64_MAX, &whole, &err),
+  expect_error(CLV_INVALID, "is no whole number", clv_json_read_integer(&j, 0, INT64_MAX, &whole, &err),
                &err);
   j = parse_text("\"a\": 1");
   expect_error(CLV_INVALID, "key 'a' occurs twice",

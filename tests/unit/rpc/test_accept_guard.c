@@ -27,7 +27,7 @@ static pid_t server;
 static _Noreturn void run_server(const char *dir) {
   clv_err err;
   struct rlimit limit = {DESCRIPTORS, DESCRIPTORS};
-  must(clv_tls_floor_install(&err), &err);
+  must(clv_tls_set_min_version(&err), &err);
   setrlimit(RLIMIT_NOFILE, &limit);
   serve_forever(dir);
 }

@@ -15,7 +15,7 @@ static service svc;
 static int group_up(void **state) {
   (void)state;
   clv_err err;
-  must(clv_tls_floor_install(&err), &err);
+  must(clv_tls_set_min_version(&err), &err);
   make_scratch();
   const char *const pair[] = {MASTER_URI, OTHER_URI};
   const char *const worker_pair[] = {WORKER_URI, OTHER_URI};

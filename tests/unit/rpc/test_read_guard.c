@@ -27,13 +27,13 @@ static char reason[100];
 static clv_tls_decision judge(void *user, const clv_tls_caller *caller, size_t *ret_holder) {
   (void)user, (void)caller;
   *ret_holder = 3;
-  return CLV_TLS_ADMIT;
+  return CLV_TLS_ADMITTED;
 }
 
 static clv_tls_decision enter(void *user, size_t holder) {
   (void)user, (void)holder;
   held++;
-  return CLV_TLS_ADMIT;
+  return CLV_TLS_ADMITTED;
 }
 
 static void leave(void *user, size_t holder) {
@@ -76,7 +76,7 @@ static SSL_CTX *client_context(void) {
 static int group_up(void **state) {
   (void)state;
   clv_err err;
-  must(clv_tls_floor_install(&err), &err);
+  must(clv_tls_set_min_version(&err), &err);
   must(clv_tls_handshakes_watch(PATIENCE_MS, &err), &err);
   open_door(UNREAD);
   signal(SIGPIPE, SIG_IGN);
@@ -87,7 +87,7 @@ static int group_up(void **state) {
   runtime = new_runtime();
   clv_rpc_server_options options = service_options(&svc, &worker);
   options.limits.max_message = 32 << 20;
-  options.connection = clv_tls_accepted_connection;
+  options.find_connection = clv_tls_accepted_connection;
   options.on_call_delivered = clv_tls_accepted_on_call;
   options.on_message_delivered = clv_tls_accepted_on_message;
   options.memory_limit = 64 << 20;

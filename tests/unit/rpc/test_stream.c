@@ -42,7 +42,7 @@ static int tear_down(void **state) {
 static int group_up(void **state) {
   (void)state;
   clv_err err;
-  must(clv_tls_floor_install(&err), &err);
+  must(clv_tls_set_min_version(&err), &err);
   make_scratch();
   master = issue_one("home", "master", MASTER_URI);
   worker = issue_one("home", "worker", WORKER_URI);

@@ -36,7 +36,7 @@ static clv_tls_decision judge(void *user, const clv_tls_caller *c, size_t *ret_h
 static clv_tls_decision enter(void *user, size_t holder) {
   (void)user;
   assert_int_equal(holder, 7);
-  if (door.entered == CLV_TLS_ADMIT) door.held++;
+  if (door.entered == CLV_TLS_ADMITTED) door.held++;
   return door.entered;
 }
 
@@ -145,7 +145,7 @@ static int group_up(void **state) {
   assert_int_equal(scratch_setup(state), 0);
   must(clv_tls_ca_init(scratch, "home", 31, &err), &err);
   issue(valid_options("good"));
-  must(clv_tls_floor_install(&err), &err);
+  must(clv_tls_set_min_version(&err), &err);
   must(clv_tls_handshakes_watch(3000, &err), &err);
   server_ctx = context(true);
   client_ctx = context(false);
@@ -180,7 +180,7 @@ static int begin(void **state) {
 static uint64_t failures(clv_tls_failure f) {
   clv_tls_handshakes h;
   clv_tls_handshakes_count(true, &h);
-  return h.failed[f];
+  return h.n_failed[f];
 }
 
 /* ---- tests ----------------------------------------------------------------------------------- */
@@ -216,7 +216,7 @@ static void refusal_sends_its_alert_and_is_counted(void **state) {
   refused(CLV_TLS_OVER_QUOTA, SSL_AD_INTERNAL_ERROR, CLV_TLS_FAILURE_QUOTA);
   refused(CLV_TLS_FULL, SSL_AD_INTERNAL_ERROR, CLV_TLS_FAILURE_SHED);
   refused(CLV_TLS_REVOKED, SSL_AD_CERTIFICATE_REVOKED, CLV_TLS_FAILURE_REVOKED);
-  refused(CLV_TLS_NO_CLIENT, SSL_AD_UNSUPPORTED_CERTIFICATE, CLV_TLS_FAILURE_BAD_CERTIFICATE);
+  refused(CLV_TLS_NOT_FOR_CLIENTS, SSL_AD_UNSUPPORTED_CERTIFICATE, CLV_TLS_FAILURE_BAD_CERTIFICATE);
 }
 
 /* True if the callback sees a client whose certificate has this usage. */

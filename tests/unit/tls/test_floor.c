@@ -93,7 +93,7 @@ static void client_takes_tls13(void **state) {
 static void floor_can_be_installed_again(void **state) {
   (void)state;
   clv_err err;
-  for (int i = 0; i < 3; i++) must(clv_tls_floor_install(&err), &err);
+  for (int i = 0; i < 3; i++) must(clv_tls_set_min_version(&err), &err);
   server_refuses_tls12(state);
   server_takes_tls13(state);
 }
@@ -106,7 +106,7 @@ static int child(const char *mode) {
   /* simulates a library that starts OpenSSL without its configuration */
   if (!strcmp(mode, "unread")) OPENSSL_init_ssl(OPENSSL_INIT_NO_LOAD_CONFIG, NULL);
   clv_err err = {0};
-  if (strcmp(mode, "bare") != 0 && clv_tls_floor_install(&err) != CLV_OK) {
+  if (strcmp(mode, "bare") != 0 && clv_tls_set_min_version(&err) != CLV_OK) {
     fprintf(stderr, "%s\n", err.text);
     return 99;
   }
@@ -154,7 +154,7 @@ static void floor_works_without_openssl_cnf(void **state) {
 
 static int set_up(void **state) {
   clv_err err;
-  if (clv_tls_floor_install(&err) != CLV_OK) return -1;
+  if (clv_tls_set_min_version(&err) != CLV_OK) return -1;
   return scratch_setup(state);
 }
 

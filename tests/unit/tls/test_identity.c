@@ -47,7 +47,7 @@ static void valid_identity_is_loaded(void **state) {
   int64_t age = (int64_t)time(NULL) - identity->not_before;
   assert_in_range(age, 299, 330);
   assert_int_equal(clv_tls_identity_days_left(identity), 29);
-  must(clv_tls_identity_require(identity, CLV_TLS_CLIENT | CLV_TLS_SERVER, &err), &err);
+  must(clv_tls_identity_require_usage(identity, CLV_TLS_CLIENT | CLV_TLS_SERVER, &err), &err);
   clv_bytes want = read_text(at("good.key"));
   assert_string_equal(identity->key_pem, want.data);
   clv_bytes_done(&want);
@@ -97,9 +97,9 @@ static void client_only_identity_cannot_be_a_server(void **state) {
   clv_err err;
   must(load("ca.pem", "client.pem", "client.key", &identity, &err), &err);
   assert_int_equal(identity->usage, CLV_TLS_CLIENT);
-  must(clv_tls_identity_require(identity, CLV_TLS_CLIENT, &err), &err);
+  must(clv_tls_identity_require_usage(identity, CLV_TLS_CLIENT, &err), &err);
   expect_error(CLV_INVALID, "may not be used as a TLS server",
-               clv_tls_identity_require(identity, CLV_TLS_SERVER, &err), &err);
+               clv_tls_identity_require_usage(identity, CLV_TLS_SERVER, &err), &err);
   clv_tls_identity_free(identity);
 }
 

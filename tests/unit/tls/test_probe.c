@@ -451,7 +451,7 @@ static void issue_unusual(const char *name, int days, int64_t offset, unsigned u
 static int set_up(void **state) {
   static const char *const two[] = {"spiffe://cleave/worker-1", "spiffe://cleave/worker-2"};
   clv_err err;
-  if (clv_tls_floor_install(&err) != CLV_OK || scratch_setup(state) != 0) return -1;
+  if (clv_tls_set_min_version(&err) != CLV_OK || scratch_setup(state) != 0) return -1;
   must(clv_tls_ca_init(scratch, "unit test CA", 400, &err), &err);
   must(clv_tls_ca_init(at("ca2"), "another CA", 400, &err), &err);
   issue(valid_options("good"));

@@ -17,7 +17,7 @@ static void assert_same_backward(const clv_frame *a, const clv_frame *b) {
   assert_int_equal(a->backward.n_targets, b->backward.n_targets);
   assert_int_equal(a->backward.n_peers, b->backward.n_peers);
   for (uint32_t i = 0; i < a->backward.n_calls; i++) {
-    const clv_needed *p = &a->backward.calls[i], *q = &b->backward.calls[i];
+    const clv_needed_call *p = &a->backward.calls[i], *q = &b->backward.calls[i];
     assert_true(p->call == q->call && p->contributions == q->contributions);
     assert_true(p->n_targets == q->n_targets && p->root == q->root);
   }
@@ -233,11 +233,11 @@ static void the_largest_frames_round_trip(void **state) {
   decode_and_compare(&(clv_piece){drops.data, drops.len}, 1, &drop, 0);
 
   clv_frame prepare = sample_frame(CLV_PREPARE);
-  prepare.backward.n_calls = CLV_WIRE_NEEDED;
+  prepare.backward.n_calls = CLV_WIRE_NEEDED_CALLS;
   prepare.backward.n_targets = CLV_WIRE_TARGETS;
   prepare.backward.n_peers = CLV_WIRE_PREPARE_PEERS;
-  for (uint32_t i = 0; i < CLV_WIRE_NEEDED; i++)
-    prepare.backward.calls[i] = (clv_needed){UINT64_MAX - i, 4096, 2, 1};
+  for (uint32_t i = 0; i < CLV_WIRE_NEEDED_CALLS; i++)
+    prepare.backward.calls[i] = (clv_needed_call){UINT64_MAX - i, 4096, 2, 1};
   for (uint32_t i = 0; i < CLV_WIRE_TARGETS; i++)
     prepare.backward.targets[i] = (clv_target){UINT64_MAX, i % 2 + 6, 4095, CLV_WIRE_PREPARE_PEERS};
   for (uint32_t i = 0; i < CLV_WIRE_PREPARE_PEERS; i++) {

@@ -418,7 +418,7 @@ typedef struct bodies {
   Cleave__V1__Call call;
   Cleave__V1__Arg args[CLV_WIRE_ARGS], *arg_list[CLV_WIRE_ARGS];
   Cleave__V1__Backward backward;
-  Cleave__V1__NeededCall calls[CLV_WIRE_NEEDED], *call_list[CLV_WIRE_NEEDED];
+  Cleave__V1__NeededCall calls[CLV_WIRE_NEEDED_CALLS], *call_list[CLV_WIRE_NEEDED_CALLS];
   Cleave__V1__Target targets[CLV_WIRE_TARGETS], *target_list[CLV_WIRE_TARGETS];
   char *peers[CLV_WIRE_PREPARE_PEERS];
 } bodies;
@@ -449,7 +449,7 @@ static void put_backward(const clv_frame *f, bodies *b) {
     b->target_list[i] = &b->targets[i];
   }
   for (uint32_t i = 0, first = 0; i < f->backward.n_calls; i++) {
-    const clv_needed *from = &f->backward.calls[i];
+    const clv_needed_call *from = &f->backward.calls[i];
     cleave__v1__needed_call__init(&b->calls[i]);
     b->calls[i].call = from->call;
     b->calls[i].contributions = from->contributions;
@@ -757,7 +757,8 @@ static void too_many_arguments_calls_or_peers_are_refused(void **state) {
       "12345678";
   static const char peer[] = "\x22\x02w2";
   assert_too_many("\x08\x14", "\xc2\x01", arg, 11, CLV_WIRE_ARGS + 1, "more than 8 arguments");
-  assert_too_many("\x08\x18", "\xca\x01", needed, 11, CLV_WIRE_NEEDED + 1, "more than 16 calls");
+  assert_too_many("\x08\x18", "\xca\x01", needed, 11, CLV_WIRE_NEEDED_CALLS + 1,
+                  "more than 16 calls");
   assert_too_many("\x08\x18", "\xca\x01", peer, 4, CLV_WIRE_PREPARE_PEERS + 1, "more than 8 peers");
 }
 

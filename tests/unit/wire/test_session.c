@@ -49,7 +49,7 @@ static void hello_round_trips(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_hello_request request = {.about = some_about()};
-  CLV_AUTO(clv_wire_done) clv_wire_hello_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request got = {0};
   assert_ok(clv_wire_hello_request_encode(&request, &bytes, &err));
   assert_ok(clv_wire_hello_request_decode(cut(&bytes).piece, 2, &got, &err));
   assert_about(&got.about);
@@ -74,7 +74,7 @@ static void hello_reply_round_trips(void **state) {
                                 .devices = devices,
                                 .n_artifacts = 2,
                                 .artifacts = artifacts};
-  CLV_AUTO(clv_wire_done) clv_wire_hello_reply got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply got = {0};
   assert_ok(clv_wire_hello_reply_encode(&reply, &bytes, &err));
   assert_ok(clv_wire_hello_reply_decode(cut(&bytes).piece, 2, &got, &err));
   memset(bytes.data, 0xff, bytes.len);
@@ -111,7 +111,7 @@ static void device_kinds_round_trip_or_are_derived(void **state) {
   reply.about.n_libraries = 2;
   reply.about.libraries = versions;
   for (int older = 0; older < 2; older++) {
-    CLV_AUTO(clv_wire_done) clv_wire_hello_reply got = {0};
+    CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply got = {0};
     if (older) reply.kinds = NULL;
     assert_ok(clv_wire_hello_reply_encode(&reply, &bytes, &err));
     assert_ok(clv_wire_hello_reply_decode(cut(&bytes).piece, 2, &got, &err));
@@ -192,7 +192,7 @@ static void open_messages_round_trip(void **state) {
                                    .config_digest = some_digest(9),
                                    .is_only_attempt = true,
                                    .reference_lease_ms = 2500};
-  CLV_AUTO(clv_wire_done) clv_wire_open_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_open_request got = {0};
   assert_ok(clv_wire_open_request_encode(&request, &bytes, &err));
   assert_ok(clv_wire_open_request_decode(cut(&bytes).piece, 2, &got, &err));
   assert_memory_equal(&got.session, &request.session, sizeof got.session);
@@ -208,7 +208,7 @@ static void open_messages_round_trip(void **state) {
   assert_fails(clv_wire_open_request_encode(&request, &bytes, &err), CLV_EXHAUSTED, "17 lanes");
 
   clv_wire_open_reply reply = {.incarnation = some_id(2), .granted = clv_wire_limits_default()};
-  CLV_AUTO(clv_wire_done) clv_wire_open_reply got_reply = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_open_reply got_reply = {0};
   assert_ok(clv_wire_open_reply_encode(&reply, &bytes, &err));
   assert_ok(clv_wire_open_reply_decode(cut(&bytes).piece, 2, &got_reply, &err));
   assert_memory_equal(&got_reply.incarnation, &reply.incarnation, sizeof reply.incarnation);
@@ -227,7 +227,7 @@ static void reference_lease_out_of_range_is_refused(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_open_request request = {.session = some_id(1), .epoch = 1, .name = "s"};
   for (size_t i = 0; i < CLV_COUNT(leases); i++) {
-    CLV_AUTO(clv_wire_done) clv_wire_open_request got = {0};
+    CLV_AUTO(clv_wire_message_clear) clv_wire_open_request got = {0};
     request.reference_lease_ms = leases[i].said;
     if (leases[i].got) {
       assert_ok(clv_wire_open_request_encode(&request, &bytes, &err));
@@ -245,13 +245,13 @@ static void close_messages_round_trip(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_close_request request = {.session = some_id(1), .epoch = 8};
-  CLV_AUTO(clv_wire_done) clv_wire_close_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_close_request got = {0};
   assert_ok(clv_wire_close_request_encode(&request, &bytes, &err));
   assert_ok(clv_wire_close_request_decode(cut(&bytes).piece, 2, &got, &err));
   assert_memory_equal(&got.session, &request.session, sizeof got.session);
   assert_int_equal(got.epoch, 8);
   clv_wire_close_reply reply = {.bytes_in = 1, .bytes_out = 2, .forwards = 3, .backwards = 4};
-  CLV_AUTO(clv_wire_done) clv_wire_close_reply got_reply = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_close_reply got_reply = {0};
   assert_ok(clv_wire_close_reply_encode(&reply, &bytes, &err));
   assert_ok(clv_wire_close_reply_decode(cut(&bytes).piece, 2, &got_reply, &err));
   assert_int_equal(got_reply.bytes_in, 1);
@@ -276,7 +276,7 @@ static void status_request_round_trips(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   for (int all = 0; all < 2; all++) {
     clv_wire_status_request request = {.all = all, .session = some_id(5)};
-    CLV_AUTO(clv_wire_done) clv_wire_status_request got = {0};
+    CLV_AUTO(clv_wire_message_clear) clv_wire_status_request got = {0};
     assert_ok(clv_wire_status_request_encode(&request, &bytes, &err));
     assert_ok(clv_wire_status_request_decode(cut(&bytes).piece, 2, &got, &err));
     assert_int_equal(got.all, all);
@@ -304,7 +304,7 @@ static void kept_requests_round_trip(void **state) {
       {.verb = CLV_KEPT_REMOVE, .sort = CLV_KEPT_CACHES, .name = "", .after = ""}};
   for (size_t i = 0; i < CLV_COUNT(requests); i++) {
     const clv_wire_kept_request *q = &requests[i];
-    CLV_AUTO(clv_wire_done) clv_wire_kept_request got = {0};
+    CLV_AUTO(clv_wire_message_clear) clv_wire_kept_request got = {0};
     assert_ok(clv_wire_kept_request_encode(q, &bytes, &err));
     if (!bytes.len) continue; /* all fields are 0 */
     assert_ok(clv_wire_kept_request_decode(cut(&bytes).piece, 2, &got, &err));
@@ -368,7 +368,7 @@ static void kept_replies_round_trip(void **state) {
                                .data_bytes = CLV_WIRE_KEPT_BYTES,
                                .used_bytes = 8,
                                .quota_bytes = 9};
-  CLV_AUTO(clv_wire_done) clv_wire_kept_reply got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_kept_reply got = {0};
   assert_ok(clv_wire_kept_reply_encode(&reply, &bytes, &err));
   assert_ok(clv_wire_kept_reply_decode(cut(&bytes).piece, 2, &got, &err));
   assert_true(got.n_caches == 2 && got.n_files == 2 && got.has_more);
@@ -503,7 +503,7 @@ static void status_reply_round_trips(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_status_reply reply = some_reply();
-  CLV_AUTO(clv_wire_done) clv_wire_status_reply got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_status_reply got = {0};
   assert_ok(clv_wire_status_reply_encode(&reply, &bytes, &err));
   assert_ok(clv_wire_status_reply_decode(cut(&bytes).piece, 2, &got, &err));
   assert_memory_equal(&got.incarnation, &reply.incarnation, sizeof got.incarnation);
@@ -561,7 +561,7 @@ static void status_reply_of_an_older_worker_is_read(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  CLV_AUTO(clv_wire_done) clv_wire_status_reply got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_status_reply got = {0};
   clv_wire_status_reply old = {.incarnation = some_id(3), .uptime_ms = 5};
   assert_ok(clv_wire_status_reply_encode(&old, &bytes, &err));
   assert_ok(clv_wire_status_reply_decode(cut(&bytes).piece, 2, &got, &err));

@@ -87,7 +87,7 @@ static void load_request_round_trips(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_load_request m = some_load();
-  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
   memset(bytes.data, 0xff, bytes.len);
@@ -152,7 +152,7 @@ static void missing_module_name_reads_as_empty(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_load_request m = some_load();
   m.name = NULL;
-  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
   assert_string_equal(got.name, "");
@@ -165,7 +165,7 @@ static void final_optimizer_round_trips(void **state) {
   clv_wire_load_request m = some_load();
   m.optimizer.nesterov = false;
   m.optimizer.final = true;
-  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
   assert_true(got.optimizer.final && !got.optimizer.nesterov);
@@ -191,7 +191,7 @@ static void parameter_groups_round_trip(void **state) {
   m.groups[1].optimizer.nesterov = true;
   m.n_groups = 3;
   m.freezes_rest = true;
-  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
   memset(bytes.data, 0xff, bytes.len);
@@ -234,7 +234,7 @@ static void too_many_calls_in_flight_are_refused(void **state) {
   m.in_flight = 4096;
   m.input_needs_grad = true;
   m.bf16 = m.tf32 = m.frozen_is_final = m.frozen_bf16 = true;
-  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
   assert_int_equal(got.in_flight, 4096);
@@ -260,7 +260,7 @@ static void load_reply_round_trips(void **state) {
                            .outputs = inputs,
                            .memory_bytes = 12345,
                            .device = "cuda:1"};
-  CLV_AUTO(clv_wire_done) clv_wire_load_reply got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_reply got = {0};
   assert_ok(clv_wire_load_reply_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_reply_decode(cut(&bytes).piece, 2, &got, &err));
   assert_int_equal(got.memory_bytes, 12345);
@@ -447,7 +447,7 @@ static void large_graph_fits_the_memory_budget(void **state) {
  */
 
 static clv_code load(const clv_bytes *bytes, clv_err *err) {
-  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   return clv_wire_load_request_decode(&(clv_piece){bytes->data, bytes->len}, 1, &got, err);
 }
 
@@ -565,7 +565,7 @@ static void accepted_message_stays_within_the_memory_bound(void **state) {
   m.graph = (clv_wire_graph){.n_nodes = N, .nodes = many};
   m.keys = many_keys;
   assert_ok(clv_wire_load_request_encode(&m, &whole, &err));
-  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   bool measured = !CLV_SANITIZED && peak_reset();
   size_t before = status_bytes("VmRSS:");
   assert_ok(clv_wire_load_request_decode(&(clv_piece){whole.data, whole.len}, 1, &got, &err));

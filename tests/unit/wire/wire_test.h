@@ -76,9 +76,9 @@ static inline void sample_prepare(clv_frame *f) {
   f->backward.retain = f->backward.vote = f->backward.more = true;
   f->backward.skipped_phases = 2;
   f->backward.n_calls = 3;
-  f->backward.calls[0] = (clv_needed){.call = 80, .root = 1, .n_targets = 2};
-  f->backward.calls[1] = (clv_needed){.call = 79, .contributions = 1};
-  f->backward.calls[2] = (clv_needed){.call = UINT64_MAX, .contributions = 7, .n_targets = 1};
+  f->backward.calls[0] = (clv_needed_call){.call = 80, .root = 1, .n_targets = 2};
+  f->backward.calls[1] = (clv_needed_call){.call = 79, .contributions = 1};
+  f->backward.calls[2] = (clv_needed_call){.call = UINT64_MAX, .contributions = 7, .n_targets = 1};
   f->backward.n_targets = 3;
   f->backward.targets[0] = (clv_target){.value = 79, .to = 2};
   f->backward.targets[1] = (clv_target){.value = 78, .slot = 1, .order = 4095};
