@@ -69,7 +69,7 @@ of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
 of("master/train/steps.c", "tests/net/training/test_places.py",
    micro_batches_share_by_records=("static float compute_share(", "own > 0 ? own", "own > all ? own"))
 of("master/train/batch_weight.c", "tests/unit/train/test_accuracy",
-   ignored_places_are_judged=("size_t clv_trainer_count_labelled(", "labelled += !clv_trainer_is_ignored(t, label[i]);", "labelled += t && label[i] != INT64_MIN;"),
+   ignored_places_are_judged=("size_t clv_trainer_count_labelled(", "labelled += !clv_trainer_is_ignored_label(t, label[i]);", "labelled += t && label[i] != INT64_MIN;"),
    places_weigh_alike=("double clv_trainer_batch_weight(", "class_weight_of(&t->config->loss.weight, label[i])", "class_weight_of(&t->config->loss.weight, -1)"))
 of("common/model/models/loss.c", "tests/net/training/test_places.py",
    a_session_keeps_its_weights=("clv_code clv_session_loss_graph(", "if (weights)", "if (false)"))
@@ -138,7 +138,7 @@ of("common/engine/module_memory.c", FIXED,
 of("common/engine/module_state.c", FIXED,
    fixed_parameters_have_moments=("static bool has_moments(", "&& !p->fixed", ""))
 of("master/train/state.c", "tests/net/training/test_lora.py",
-   moments_of_the_frozen_are_put_back=("static bool is_moment_of_fixed(", "return p->fixed;", "return false;"))
+   moments_of_the_frozen_are_put_back=("static bool is_moment_of_fixed_param(", "return p->fixed;", "return false;"))
 of("common/model/weights/peft.c", "tests/unit/weights/test_peft",
    a_pattern_is_any_end_of_a_name=("static bool is_layer_match(", "n == len || layer[n - len - 1] == '.'", "true"),
    dora_is_taken_for_lora=("static clv_code require_off(", "if (is_off) return CLV_OK;", "if (is_off || key) return CLV_OK;"),
@@ -185,7 +185,7 @@ of("common/model/weights/write.c", PARTS,
    what_is_given_up_stays=("void clv_weights_writer_free(", "if (w->tmp) unlink(w->tmp);", ";"))
 MEMORY = "tests/net/training/test_memory.py"
 of("master/train/modules.c", MEMORY,
-   evaluations_have_moments=("static clv_code load_modules(", "if (t->use != CLV_TRAINER_EVALUATES) CLV_TRY(make_optimizer(t, err));", "CLV_TRY(make_optimizer(t, err));"))
+   evaluations_have_moments=("static clv_code load_modules(", "if (t->use != CLV_TRAINER_EVALUATION) CLV_TRY(make_optimizer(t, err));", "CLV_TRY(make_optimizer(t, err));"))
 of("worker/service/artifact.c", MEMORY,
    an_artifact_comes_at_once=("", "enum { PART_BYTES = CLV_BASE_CHUNK_BYTES };", "enum { PART_BYTES = 1 << 26 };"))
 of("master/api/core/state_pieces.c", MEMORY,
@@ -666,7 +666,7 @@ of("master/api/core/optimizer.c", "tests/net/api/test_recovery_example.py",
 
 # ---- parameters that are frozen, optimisers that are replaced ------------------------------------
 of("master/api/core/module_load.c", "tests/net/api/test_api_optimizers.py",
-   a_module_that_is_loaded_again_loses_its_moments=("cleave_status api_module_restore_state(", "for (int k = 0; k < 2; k++)\n    if (m->n_saved_state[k])", "for (int k = 0; k < 1; k++)\n    if (m->n_saved_state[k])"))
+   a_module_that_is_loaded_again_loses_its_moments=("cleave_status api_module_restore_state(", "for (int k = 0; k < 2; k++)\n    if (m->n_saved_state_items[k])", "for (int k = 0; k < 1; k++)\n    if (m->n_saved_state_items[k])"))
 of("master/api/core/module_unload.c", "tests/net/api/test_api_optimizers.py",
    moments_outlive_their_optimiser=("void api_module_mark_outdated(", "m->resets_moments |= resets_moments;", ""))
 

@@ -124,7 +124,7 @@ of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger", nothing_is_wr
 of("master/egress/page_formats.c", "tests/unit/egress/test_egress_page",
    names_are_marks=first("", "for (const char *p = clean.data; p && *p; p++) {", 'clv_bytes_puts(out, clean.data ? clean.data : ""); return;'))
 of("master/egress/record.c", "tests/unit/egress/test_egress_record",
-   allowances_come_before_their_line=first("", "CLV_TRY(flush_lines(r, any, err)); for", "for (clv_egress_flow *f = r->flows; f; f = f->next) give_credit(f);"),
+   allowances_come_before_their_line=first("", "CLV_TRY(flush_lines(r, any, err)); for", "for (clv_egress_flow *f = r->flows; f; f = f->next) add_to_balance(f);"),
    half_a_line_stays=("", "if (text.len > whole && ftruncate(r->fd, (off_t)whole) != 0)", "if (r->fd < 0)"),
    a_record_may_be_removed=("", "if (!st.st_nlink)", "if (r->fd < 0)"),
    attempts_are_numbered_without_a_lock=("static clv_code write_attempt(", "CLV_TRY(lock_file(r, err)); fd = r->fd;", ""))
@@ -146,7 +146,7 @@ of("master/run/run_egress.c", "tests/unit/run/test_begin",
    a_lost_table_is_an_empty_one=first("", "if (code == CLV_OK || (code == CLV_NOT_FOUND && !clv_checkpoint_has_any(dir))) return code;", "if (code != CLV_OK) return CLV_NOT_FOUND;"))
 of("common/model/weights/checkpoint_read.c", "tests/unit/weights/test_checkpoint",
    the_best_is_pruned=first("", "for (size_t i = 0; i < l.n; i++) { CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL; bool wanted", "spared = CLV_CHECKPOINT_NONE;"))
-of("master/run/run_best.c", "tests/unit/run/test_best", infinity_is_best=("", "if (!isfinite(now->value)) return false;", ""))
+of("master/run/run_best.c", "tests/unit/run/test_best", infinity_is_best=("", "if (!isfinite(candidate->value)) return false;", ""))
 of("master/run/run_classes.c", "tests/unit/run/test_records", damaged_classes_are_none=first("static clv_code fail_damaged_line(", "return clv_fail", RET_OK))
 of("master/plan/policy_check.c", "tests/unit/plan/test_hops",
    hops_are_named_by_their_stage=("clv_egress_row clv_blueprint_hop_row(", "from->gradient_findings : from->hop_findings", "from->gradient_findings : from->output_findings"),

@@ -63,11 +63,11 @@ of("master/history/run_lock.c", RECOVERY,
 of("master/history/run_lock.c", RECOVERY + " master_whose_run_was_taken_over_writes_nothing_more",
    two_masters_of_one_epoch_go_on=("static bool is_same_attempt(", "x->pid == y->pid", "x->pid"))
 of("master/run/run_train.c", RECOVERY + " run_that_was_killed_behind_its_last_checkpoint_is_pruned",
-   a_killed_attempt_leaves_old_checkpoints=("static clv_code prune_after_killed_attempt(", "if (!r->is_resumed || r->steps.n_done != r->steps.first) return CLV_OK;", "if (r) return CLV_OK;"))
+   a_killed_attempt_leaves_old_checkpoints=("static clv_code prune_after_killed_attempt(", "if (!r->is_resumed || r->steps.n_steps_done != r->steps.restored_step) return CLV_OK;", "if (r) return CLV_OK;"))
 DISKS = "tests/net/operations/test_disks.py"
 of("master/run/run_save.c", DISKS,
    a_checkpoint_that_the_disk_refuses_ends_the_run=("static clv_code skip_if_disk_failed(", "if (code != CLV_PRECONDITION) return code;", "if (code != CLV_OK) return code;"),
-   lines_of_steps_are_not_synced=("static clv_code begin(", "CLV_TRY(clv_reporter_sync(r->reporter, err));", ""))
+   lines_of_steps_are_not_synced=("static clv_code begin_checkpoint(", "CLV_TRY(clv_reporter_sync(r->reporter, err));", ""))
 of("master/report/progress.c", DISKS + " lines_that_the_disk_refuses_wait_in_memory",
    a_line_that_the_disk_refuses_ends_the_run=("static clv_code flush_table(", "if (write_pending(r, t, err) == CLV_OK) return CLV_OK;", "if (f) return write_pending(r, t, err);"))
 of("common/base/file.c", DISKS + " power_cut_leaves_each_committed_checkpoint",
@@ -77,7 +77,7 @@ of("master/watch/metrics.c", RECOVERY,
 of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_steps_left(", "step < session_steps", "true"))
 of("master/run/run_changes.c", RESUMED,
    keys_that_came_are_not_told=("static void compare_key_lines(", "if (backwards && !now)", "if (false)"),
-   another_length_is_not_told=("static void compare_length(", "if (before == after)", "if (before)"),
+   another_length_is_not_told=("static void compare_total_steps(", "if (before == after)", "if (before)"),
    an_optimiser_without_state_is_taken=("static clv_code check_optimizer(", "if (moment < 0)", "if (moment < 99)"))
 of("master/history/run_lock.c", RESUMED,
    a_test_is_the_best_of_validations=("void clv_run_lock_note_evaluation(", "other ? strcmp(e->what, \"validation\") == 0 : is_better(e, best)", "true"))

@@ -130,9 +130,9 @@ CACHE = "tests/net/training/test_cache.py"
 of("master/train/front_cache.c", CACHE,
    rows_are_sent_in_every_epoch=("clv_code clv_trainer_front_leaf(", "bool kept = are_all_rows_sent(t, index, s->n);", "bool kept = !s->n;"),
    rows_are_those_of_the_first_records=("clv_code clv_trainer_front_leaf(", "c->batch_numbers[i] = c->record_number[index[i]];", "c->batch_numbers[i] = (int64_t)(s->start + i);"),
-   numbers_of_rows_are_places=("static clv_code draw_numbers(", "clv_rng_permutation(&stream, c->record_number, (size_t)c->to.records);", "for (uint32_t i = 0; stream.seed && i < c->to.records; i++) c->record_number[i] = i;"),
+   numbers_of_rows_are_places=("static clv_code draw_numbers(", "clv_rng_permutation(&stream, c->record_number, (size_t)c->worker_cache.records);", "for (uint32_t i = 0; stream.seed && i < c->worker_cache.records; i++) c->record_number[i] = i;"),
    the_front_has_dropout=("static clv_code compute_front_output(", ".evaluation = true", ".evaluation = false"),
-   the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.to, END_MS, ret_rows, err);", "(void)END_MS; return CLV_OK;"))
+   the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.worker_cache, END_MS, ret_rows, err);", "(void)END_MS; return CLV_OK;"))
 of("master/plan/cache.c", CACHE,
    a_front_that_learns_is_cached=("static const char *why_output_changes(", 'return b->stages[0].n_learning_params ? "it learns: add `freeze: true`" : NULL;', "return NULL;"),
    records_are_kept=("static const char *why_not_cacheable(", "if (b->stages[0].output_findings & CLV_FINDING_RAW_INPUT)", "if (false)"))
@@ -145,8 +145,8 @@ of("master/api/core/may_send.c", CACHE,
 of("master/run/run_cache.c", CACHE,
    other_records_have_the_same_rows=("static clv_code add_file_stamps(", "CLV_TRY(clv_data_stamp(c->data.train.items[i], lines, err));", "if (!lines) return clv_fail(err, CLV_INVALID, \" \");"))
 of("master/train/front_cache.c", CACHE,
-   some_rows_are_all=("static const char *find_worker_with_all_rows(", "|| rows != c->to.records", "|| !rows"),
-   a_resumed_run_sends_all_again=("static const char *find_worker_with_all_rows(", "if (t->use != CLV_TRAINER_RESUMES) return NULL;", "if (t->use != CLV_TRAINER_BEGINS) return NULL;"))
+   some_rows_are_all=("static const char *find_worker_with_all_rows(", "|| rows != c->worker_cache.records", "|| !rows"),
+   a_resumed_run_sends_all_again=("static const char *find_worker_with_all_rows(", "if (t->use != CLV_TRAINER_RESUMED_RUN) return NULL;", "if (t->use != CLV_TRAINER_NEW_RUN) return NULL;"))
 CACHED = "tests/unit/plan/test_cached"
 of("master/plan/cache.c", CACHED,
    pictures_may_be_cut_at_random=("static const char *why_output_changes(", "d->images.train_crop != CLV_TRAIN_CROP_CENTER", "false"),

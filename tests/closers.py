@@ -16,7 +16,6 @@ DEVICES = "kernels/cuda"   # linked with what runs its kernels alone, a device o
 ENDS = "free|unref|close|done|release|stop"
 # What ends like a closer and is none, or has no NULL to be given, and why.
 NONE = {
-    "clv_run_check_done": "a question about a run",
     "api_pass_is_done": "a question about a pass",
     "clv_cmd_stop": "a command of cleave-master",
     "clv_pass_call_done": "an event of a call",

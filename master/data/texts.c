@@ -124,8 +124,9 @@ static clv_code read_fields(text_table *t, clv_csv *c, const columns *of, clv_er
     if (n == of->n) last = true; /* more fields than the header has: stop */
   }
   if (n == of->n) return CLV_OK;
-  return clv_csv_fail(c, line, from, err, "this record has %s%zu fields, the header has %zu",
-                      n > of->n ? "more than " : "", CLV_MIN(n, of->n), of->n);
+  return clv_csv_fail(
+      c, line, from, err, "this record has %s%zu field%s, the header has %zu: correct the line",
+      n > of->n ? "more than " : "", CLV_MIN(n, of->n), CLV_S(CLV_MIN(n, of->n)), of->n);
 }
 
 static clv_code read_csv_record(text_table *t, const clv_text_record *r, clv_err *err) {

@@ -18,7 +18,8 @@ static clv_code find_special_token(const clv_text_rows *r, const char *key, cons
   if (!name && !usual) return CLV_OK;
   *ret = clv_tokenizer_token_id(r->tokenizer, name ? name : usual);
   if (*ret >= 0) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "data.tokenizer.%s: %s has no token '%.80s'", key, r->path,
+  return clv_fail(err, CLV_INVALID,
+                  "data.tokenizer.%s: %s has no token '%.80s': name one that it has", key, r->path,
                   name ? name : usual);
 }
 

@@ -152,7 +152,7 @@ static void put_devices(clv_bytes *out, const clv_status_worker *w) {
 }
 
 static void put_numbers(clv_bytes *out, const clv_status_worker *w) {
-  put_text(out, "name", w->said);
+  put_text(out, "name", w->own_name);
   put_text(out, "software", w->software);
   put_count(out, "protocol", w->protocol);
   put_number(out, "uptime_s", w->uptime_s);
@@ -178,7 +178,7 @@ static void put_numbers(clv_bytes *out, const clv_status_worker *w) {
 }
 
 static void put_worker(clv_bytes *out, const clv_status_view *view, const clv_status_worker *w) {
-  bool ok = w->asked && !w->error;
+  bool ok = w->has_outcome && !w->error;
   clv_bytes_puts(out, "{\"worker\":");
   clv_bytes_add_json(out, w->name);
   put_text(out, "address", w->address);

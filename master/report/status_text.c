@@ -152,9 +152,12 @@ static void add_missing_worker(clv_line_wrap *f, const clv_status_worker *w) {
   status_begin_line(f, 0);
   status_add_item(f, "%s", w->name);
   status_add_item(f, "%s", w->address);
-  status_add_item(f, "%s", !w->asked ? "asking" : w->refused ? "REFUSES US" : "DOES NOT ANSWER");
+  status_add_item(f, "%s",
+                  !w->has_outcome ? "asking"
+                  : w->refused    ? "REFUSES US"
+                                  : "DOES NOT ANSWER");
   status_end_line(f);
-  if (!w->asked) return;
+  if (!w->has_outcome) return;
   status_begin_line(f, SESSION);
   status_add_words(f, w->error);
   status_end_line(f);
@@ -229,7 +232,8 @@ static void add_answer(clv_line_wrap *f, const clv_status_worker *w) {
   status_begin_line(f, 0);
   status_add_item(f, "%s", w->name);
   status_add_item(f, "%s", w->address);
-  if (w->said[0] && strcmp(w->said, w->name) != 0) status_add_item(f, "calls itself %s", w->said);
+  if (w->own_name[0] && strcmp(w->own_name, w->name) != 0)
+    status_add_item(f, "calls itself %s", w->own_name);
   if (w->draining) status_add_item(f, "DRAINING: takes no new sessions");
   if (f->brief && w->certificate_days < 7) add_certificate(f, w);
   if (w->must_upgrade)
@@ -254,7 +258,7 @@ static void add_unseen_sessions(clv_line_wrap *f, const clv_status_worker *w) {
 }
 
 static void add_worker(clv_line_wrap *f, const clv_status_view *view, const clv_status_worker *w) {
-  if (!w->asked || w->error) {
+  if (!w->has_outcome || w->error) {
     add_missing_worker(f, w);
     return;
   }
@@ -270,7 +274,7 @@ static void draw_status(const clv_status_view *view, unsigned width, bool brief,
   char text[STATUS_TEXT_BYTES];
   for (uint32_t i = 0; i < view->n_workers; i++) {
     const clv_status_worker *w = &view->workers[i];
-    n += w->asked && !w->error;
+    n += w->has_outcome && !w->error;
     if (!w->error) interval_s = CLV_MAX(interval_s, w->interval_s);
   }
   status_begin_line(&f, 0);
@@ -294,6 +298,6 @@ void clv_status_text(const clv_status_view *view, unsigned width, clv_bytes *out
   draw_status(view, width, false, out);
 }
 
-void clv_status_brief(const clv_status_view *view, unsigned width, clv_bytes *out) {
+void clv_status_brief_text(const clv_status_view *view, unsigned width, clv_bytes *out) {
   draw_status(view, width, true, out);
 }

@@ -103,7 +103,7 @@ void clv_run_escrow_stop(clv_run *r) {
 /* ---- restoring ------------------------------------------------------------------------------- */
 
 /* Notes the files of a checkpoint that are still at workers, before its copy replaces them. */
-static clv_code orphan_files(const char *dir, uint64_t step, clv_err *err) {
+static clv_code note_orphan_files(const char *dir, uint64_t step, clv_err *err) {
   CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
   if (clv_checkpoint_read_manifest(dir, step, &m, NULL) != CLV_OK) return CLV_OK;
   return clv_orphans_add(dir, &m, err);
@@ -119,7 +119,7 @@ clv_code clv_run_escrow_restore(clv_run *r, uint64_t step, bool *ret, clv_err *e
   if (newest == CLV_CHECKPOINT_NONE || (step != CLV_CHECKPOINT_NONE && newest <= step))
     return CLV_OK;
   clv_run_escrow_stop(r); /* the thread would read what is being written */
-  CLV_TRY(orphan_files(r->dir.data, newest, err));
+  CLV_TRY(note_orphan_files(r->dir.data, newest, err));
   clv_code code = clv_escrow_restore(&at, &r->escrow_key, r->dir.data, &newest, err);
   if (code != CLV_OK) return clv_err_prefix(err, "the sealed copy of a checkpoint cannot be used");
   snprintf(text, sizeof text,
@@ -141,7 +141,7 @@ clv_code clv_run_escrow_fetch(const clv_session_config *config, uint64_t step, b
       clv_escrow_newest_step(&at) != step)
     return CLV_OK;
   clv_code code = clv_seal_key_read(config->checkpoint.escrow.key, &key, err);
-  if (code == CLV_OK) code = orphan_files(dir, step, err);
+  if (code == CLV_OK) code = note_orphan_files(dir, step, err);
   if (code == CLV_OK) code = clv_escrow_restore(&at, &key, dir, &step, err);
   *ret = code == CLV_OK;
   if (code != CLV_NOT_FOUND && code != CLV_DENIED) return code;

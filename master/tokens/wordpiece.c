@@ -24,7 +24,8 @@ static clv_code add_line(clv_tokenizer *t, const char *line, size_t len, const c
   for (size_t i = 0, n; i < len; i += n) {
     uint32_t c;
     if (!(n = clv_utf8(line + i, len - i, &c)))
-      return clv_fail(err, CLV_INVALID, "%s:%zu: byte %zu of the line is not UTF-8", label,
+      return clv_fail(err, CLV_INVALID,
+                      "%s:%zu: byte %zu of the line is not UTF-8: convert the file", label,
                       number + 1, i);
   }
   return clv_vocab_add(&t->vocab, line, len, (int32_t)number, (uint32_t)number + 1, 0, err);

@@ -60,7 +60,7 @@ void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_resu
   step_numbers *t = &m->numbers;
   clv_histogram_add(&t->step_s, (double)s->step_ns * 1e-9);
   add_phase_times(m, s);
-  t->steps[s->applied ? APPLIED : SKIPPED]++;
+  t->steps[s->changed_weights ? APPLIED : SKIPPED]++;
   t->samples += (double)s->samples;
   t->step = (double)step;
   t->loss = s->loss;
@@ -74,12 +74,12 @@ void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_resu
 /* Callback of clv_trainer_set_on_waits: stores the shares of the causes. */
 static void on_waits(void *user, const clv_waits *w) {
   clv_run_metrics *m = user;
-  double all = w->network + w->peer + w->own;
+  double all = w->network_s + w->peer_s + w->own_s;
   if (all <= 0) return;
   pthread_mutex_lock(&m->lock);
-  m->wait_shares[NETWORK] = w->network / all;
-  m->wait_shares[PEER] = w->peer / all;
-  m->wait_shares[OTHER] = w->own / all;
+  m->wait_shares[NETWORK] = w->network_s / all;
+  m->wait_shares[PEER] = w->peer_s / all;
+  m->wait_shares[OTHER] = w->own_s / all;
   pthread_mutex_unlock(&m->lock);
 }
 

@@ -195,7 +195,7 @@ static clv_code make_view(status *s, clv_status_view *l, clv_status_buffers *mem
     if (w->n_replies)
       CLV_TRY(clv_status_compare(s->config, i, w->n_replies > 1 ? &w->before : NULL, &w->now,
                                  &memory[i], to, err));
-    to->asked = w->asked;
+    to->has_outcome = w->asked;
     to->error = w->failed ? w->error : NULL;
     to->refused = w->refused;
     to->fix = w->failed ? w->fix : NULL;
@@ -220,7 +220,7 @@ static void show_report(status *s, clv_screen *screen) {
   pthread_mutex_lock(&s->lock);
   if (code == CLV_OK) code = make_view(s, &l, memory, &err);
   if (code == CLV_OK && screen) clv_status_text(&l, clv_screen_width(screen), &text);
-  if (code == CLV_OK && screen) clv_status_brief(&l, clv_screen_width(screen), &brief);
+  if (code == CLV_OK && screen) clv_status_brief_text(&l, clv_screen_width(screen), &brief);
   if (code == CLV_OK && !screen) clv_status_json(&l, &text);
   pthread_mutex_unlock(&s->lock);
   for (uint32_t i = 0; memory && i < n; i++) clv_status_buffers_done(&memory[i]);

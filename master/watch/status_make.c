@@ -186,8 +186,8 @@ static void fill_worker(const clv_remote_spec *spec, const clv_wire_status_reply
                         clv_status_worker *ret) {
   ret->name = spec->name;
   ret->address = spec->address;
-  ret->asked = true;
-  ret->said = now->worker;
+  ret->has_outcome = true;
+  ret->own_name = now->worker;
   ret->software = now->has_about ? now->about.software : "an older cleave, which says little";
   ret->protocol = now->about.protocol;
   ret->must_upgrade = now->has_about && !clv_wire_has_acks(now->about.protocol);

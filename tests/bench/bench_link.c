@@ -66,7 +66,8 @@ static void ended(void *user, clv_link *link, clv_code code, const char *text) {
 static clv_link_options link_options(process *p,
                                      void (*on_packet)(void *, clv_link *, clv_packet *)) {
   clv_wire_limits accept = clv_wire_limits_default();
-  accept.credit_bytes = 128 << 20; /* the default lets 64 MiB be on their way, headers included */
+  /* the default credit of 64 MiB, headers included, would limit the test */
+  accept.credit_bytes = 128 << 20;
   return (clv_link_options){.peer_name = "peer",
                             .pool = p->pool,
                             .accept_limits = accept,
@@ -114,7 +115,7 @@ static void serve(process *p) {
   must(clv_rpc_server_new(p->runtime, &options, &server, &err), &err);
   printf("%u\n", clv_rpc_server_port(server));
   fflush(stdout);
-  while (getchar() != EOF) continue; /* until bench.py is done with us */
+  while (getchar() != EOF) continue; /* waits until bench.py closes the standard input */
 }
 
 /* ---- the dialling side ----------------------------------------------------------------------- */

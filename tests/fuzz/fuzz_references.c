@@ -30,7 +30,7 @@ static void on_send(node *n, const clv_rref_result *r) {
   NEVER(r->to >= NODES || r->to == SELF || m->kind >= CLV_RREF_KINDS);
   NEVER(m->tensor && m->kind != CLV_RREF_VALUE);
 }
-/* Some values are there at once; others are settled by the input. */
+/* Settles the values of some new objects at once. The input settles the others. */
 static void on_create(node *n, const clv_rref_result *r) {
   if (r->handle.value % 2) clv_rrefs_settle(n->t, r->handle.ref, n->tensor, NULL, 0);
 }
@@ -58,7 +58,7 @@ static void take_results(node *n) {
   while (clv_rrefs_next(n->t, &r)) on[r.kind](n, &r);
 }
 
-/* Nothing happened that the tables say cannot. */
+/* Asserts that no event came in a state for which the tables exclude it. */
 static void check_visits(const clv_rref_visits *v) {
   for (clv_rref_machine m = 0; m < RREF_MACHINES; m++)
     for (uint8_t s = 0; s < clv_rref_n_states(m); s++)
@@ -66,7 +66,7 @@ static void check_visits(const clv_rref_visits *v) {
         NEVER(v->n[m][s][f] && clv_rref_cell_of(m, s, f)->rule == RREF_IMPOSSIBLE);
 }
 
-static void hear(node *n, input *in, uint64_t now) {
+static void deliver_frame(node *n, input *in, uint64_t now) {
   static const clv_rref_failure failure = {CLV_NOT_FOUND, "none", "", false};
   uint32_t from = next(in) % (NODES + 1);
   clv_rref_message m = {.kind = (clv_rref_kind)(next(in) % (CLV_RREF_KINDS + 1)),
@@ -129,12 +129,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   while (in.at < in.end) {
     uint8_t kind = next(&in);
     if (kind < 160)
-      hear(&n, &in, now);
+      deliver_frame(&n, &in, now);
     else if (kind < 240)
       act(&n, &in, now);
     else
       clv_rrefs_tick(n.t, now += (uint64_t)next(&in) * SECOND / 10);
-    if (kind % 8) take_results(&n); /* now and then after a few */
+    if (kind % 8) take_results(&n); /* results are taken only after a few inputs */
   }
   check_visits(&visits);
   clv_rrefs_free(n.t);

@@ -61,7 +61,7 @@ static void check_json(const clv_bytes *json, uint32_t lines) {
 static void draw(clv_status_view *view, unsigned width) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, brief = {0}, json = {0};
   clv_status_text(view, width, &text);
-  clv_status_brief(view, width, &brief);
+  clv_status_brief_text(view, width, &brief);
   clv_status_json(view, &json);
   if (text.failed || brief.failed || json.failed) return;
   check_text(&text, width);
@@ -94,7 +94,7 @@ static void fill(uint32_t worker, clv_piece *rest, answers *a, clv_status_worker
       clv_status_compare(config, worker, earlier ? &a->before : NULL, &a->now, &a->memory, w,
                          &err) == CLV_OK)
     return;
-  w->asked = true;
+  w->has_outcome = true;
   snprintf(a->error, sizeof a->error, "%.*s", (int)now.len, (const char *)now.data);
   w->error = w->fix = a->error;
 }

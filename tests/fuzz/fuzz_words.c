@@ -38,7 +38,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_document d = {0};
   clv_err err = {0};
   if (!size) return 0;
-  CLV_AUTO(clv_freep) char *text = malloc(size); /* ends in a NUL, as what a child prints does */
+  /* ends in a NUL, like the output of a child process */
+  CLV_AUTO(clv_freep) char *text = malloc(size);
   NEVER(!text);
   memcpy(text, data + 1, size - 1);
   text[size - 1] = '\0';

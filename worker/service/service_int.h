@@ -72,8 +72,9 @@ typedef struct clv_member {
 
 struct clv_session {
   clv_service *service;
-  clv_worker_settings *settings; /* newest settings when the session was opened */
-  int refs;                      /* references: the table, each link, each handler at work */
+  clv_worker_settings *settings; /* settings that were the newest when the session was opened */
+  /* references held by the table, by each link and by each handler that runs */
+  int refs;
   clv_wire_id id;
   uint64_t epoch, opened_ms;
   uint64_t send_credit;                      /* initial send window towards the owner, bytes */
@@ -313,7 +314,7 @@ clv_code clv_load_describe_module(clv_module *module, const clv_cancel_hook *wai
 
 /* ---- states.c -------------------------------------------------------------------------------- */
 
-/* Returns the callbacks for files of state; zeroed without a state_dir. */
+/* Returns the callbacks for files of state; all NULL without a state_dir. */
 clv_state_files clv_session_files(clv_session *s);
 
 /* ---- state_writer.c -------------------------------------------------------------------------- */
@@ -338,7 +339,7 @@ clv_state_writes clv_state_writer_counts(clv_state_writer *w);
 void clv_service_log_state(const char *verb, const char *session, const char *owner,
                            const char *name, unsigned lines, clv_code code, const clv_err *err);
 
-/* Returns the callbacks for caches; zeroed without a state_dir. (caches.c) */
+/* Returns the callbacks for caches; all NULL without a state_dir. (caches.c) */
 clv_row_caches clv_session_caches(clv_session *s);
 /* clv_service_has_caches_for tells whether an identity may have caches. clv_service_evict_caches
  * deletes expired caches. */

@@ -123,7 +123,8 @@ void clv_session_set_node_links(clv_session *s) {
   pass_peers_to_node(s);
 }
 
-/* Refuses the ATTACH of a later connection of a link that is not here. */
+/* Refuses a reconnecting ATTACH (`again`), because this session does not have the link that was
+ * connected before. */
 static clv_code check_first_attach(const clv_frame *f, clv_err *err) {
   return f->attach.again ? clv_fail(err, CLV_NOT_FOUND, "no such session") : CLV_OK;
 }

@@ -22,7 +22,7 @@ typedef struct module_texts {
 typedef struct clv_snapshot_memory {
   clv_session *held[MAX_SESSIONS];
   uint32_t n_held;
-  /* of each session, [n_held]; `sessions` has the same length */
+  /* one for each session, [n_held]; `sessions` has the same length */
   clv_last_error last_error, *last_errors;
   clv_wire_session_status *sessions;
   clv_wire_module_status *modules; /* [n_held * CLV_WIRE_MODULES]; `texts` has the same length */

@@ -59,7 +59,10 @@ clv_code clv_json_peek(clv_json *j, clv_json_kind *ret, clv_err *err) {
                 {'"', CLV_JSON_TEXT}, {'[', CLV_JSON_LIST}, {'{', CLV_JSON_OBJECT}};
   int c = next_byte(j);
   const char *encoding = j->depth ? NULL : clv_text_utf16_or_32(j->text, j->len);
-  if (encoding) return clv_json_fail(j, 0, err, "its text is %s, and UTF-8 is expected", encoding);
+  if (encoding)
+    return clv_json_fail(
+        j, 0, err, "its text is %s, and UTF-8 is expected: convert it with iconv -f %s -t UTF-8",
+        encoding, encoding);
   if (c < 0) return clv_json_fail(j, j->at, err, "the text ends where a value should be");
   *ret = CLV_JSON_NUMERAL;
   if (c == '-' || (c >= '0' && c <= '9')) return CLV_OK;

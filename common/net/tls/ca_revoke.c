@@ -129,7 +129,7 @@ clv_code clv_tls_ca_revoke(const char *dir, const char *name, int days, clv_err 
   CLV_AUTO(clv_crl_freep) X509_CRL *old = NULL;
   CLV_AUTO(clv_crl_freep) X509_CRL *crl = NULL;
   if (days < 1 || days > CLV_TLS_MAX_DAYS)
-    return clv_fail(err, CLV_INVALID, "a list for %d days; it must be 1 to %d", days,
+    return clv_fail(err, CLV_INVALID, "--days: a list is for 1 to %d days, not %d", days,
                     CLV_TLS_MAX_DAYS);
   int n = snprintf(list, sizeof list, "%s/crl.pem", dir);
   int m = snprintf(path, sizeof path, "%s/%s.pem", dir, name ? name : "ca");

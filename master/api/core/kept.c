@@ -14,7 +14,7 @@ struct cleave_kept_client {
   clv_tls_identity *identity;
   clv_rpc_runtime *rpc;
   clv_rpc_channel *channel;
-  unsigned timeout_ms; /* of each call */
+  unsigned timeout_ms; /* deadline of each call */
 };
 
 /* ---- the connection -------------------------------------------------------------------------- */

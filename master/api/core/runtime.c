@@ -16,7 +16,7 @@ void api_unlockp(cleave_runtime **rt) { api_unlock(*rt); }
 
 uint64_t api_now(const cleave_runtime *rt) { return clv_clock_now(&rt->platform.clock); }
 
-clv_code api_random(const cleave_runtime *rt, void *ret, size_t len, clv_err *err) {
+clv_code api_fill_random(const cleave_runtime *rt, void *ret, size_t len, clv_err *err) {
   const api_platform *w = &rt->platform;
   return w->random_bytes ? w->random_bytes(w->user, ret, len, err)
                          : clv_random_bytes(ret, len, err);

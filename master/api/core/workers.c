@@ -87,8 +87,8 @@ static void compare_processors(const api_peer *p, const char *isa, const char *l
 }
 
 /* Notifies the program if the worker's results will not be bit-identical to the master's, or its
- * clock is wrong. Bits are promised for one kind of device, one instruction set or capability of
- * it, and one version of its libraries. */
+ * clock is wrong. Bit-identical results are promised for one kind of device, one instruction set or
+ * capability of it, and one version of its libraries. */
 static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
   const clv_wire_about *theirs = &h->about;
   int at = clv_wire_device_of(h, p->device);
@@ -304,7 +304,7 @@ static uint32_t list_direct_peers(const cleave_module *m, const char **names) {
 static void put_groups(const cleave_module *m, const char **names, clv_wire_group *groups,
                        clv_wire_load_request *q) {
   if (!m->optimizer) return;
-  bool final = m->optimizer->no_rollback;
+  bool final = m->optimizer->cannot_revert;
   q->optimizer = clv_module_message_optimizer(&m->groups[0]->optim, final);
   q->freezes_rest = m->has_unstepped_group;
   q->groups = groups;
@@ -435,7 +435,7 @@ static void put_local_groups(const cleave_module *m, const char **names, clv_mod
                              clv_module_options *o) {
   if (!m->optimizer) return;
   o->is_trainable = true;
-  o->has_no_revert = m->optimizer->no_rollback;
+  o->has_no_revert = m->optimizer->cannot_revert;
   o->optimizer = m->groups[0]->optim;
   o->group0_is_frozen = m->has_unstepped_group;
   o->groups = groups;

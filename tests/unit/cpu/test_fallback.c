@@ -16,7 +16,7 @@ static void test_unknown_op_has_no_cpu_kernel(void **state) {
   assert_false(clv_backend_cpu()->has((clv_op)-1));
 }
 
-/* Each has products of its own, but for the first two. */
+/* Each has its own products, except for the first two. */
 static void test_each_isa_has_a_distinct_name(void **state) {
   const char *names[] = {
       clv_cpu_isa_name(0, false),
@@ -24,7 +24,8 @@ static void test_each_isa_has_a_distinct_name(void **state) {
       clv_cpu_isa_name(dnnl_cpu_isa_avx2, false),
       clv_cpu_isa_name(dnnl_cpu_isa_avx512_core, false),
       clv_cpu_isa_name(dnnl_cpu_isa_avx512_core_bf16, false),
-      clv_cpu_isa_name(dnnl_cpu_isa_avx512_core_amx, false), /* the system refuses it */
+      /* an instruction set that the system refuses */
+      clv_cpu_isa_name(dnnl_cpu_isa_avx512_core_amx, false),
       clv_cpu_isa_name(dnnl_cpu_isa_avx512_core_amx, true),
   };
   (void)state;

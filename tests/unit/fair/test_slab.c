@@ -68,7 +68,7 @@ static void recycled_record_is_zeroed(void **state) {
   }
 }
 
-/* Whoever uses it still is seen: by address sanitizer, elsewhere by what stands there. */
+/* Use after free is found: by address sanitizer, elsewhere by the poison value. */
 static void freed_record_is_poisoned(void **state) {
   fixture *f = *state;
   uint8_t *one = take(f), *other = take(f), *last = one + BYTES - 1;

@@ -15,7 +15,7 @@
 
 enum { KIB = 1024, QUOTA = 1024 * KIB, RETRY_NS = 1000, LEASE_NS = 1000000 };
 
-/* A node that is alone in its session, and what came of its table. */
+/* A node that is alone in its session, with the results of its table. */
 typedef struct node {
   clv_pool *pool;
   clv_rrefs *table;
@@ -66,7 +66,7 @@ static void assert_empty(const node *n) {
   assert_int_equal(c.owned + c.forks + c.used + c.passing + c.parked + c.unacknowledged, 0);
 }
 
-/* Keeps a tensor while the pool has so many bytes left; false: there was no memory for it. */
+/* Keeps a tensor while the pool has `left` bytes. Returns false if there was no memory. */
 static bool own_with(node *n, size_t left, const clv_rref_new_ids *b, clv_tensor *v) {
   clv_err err;
   assert_int_equal(clv_pool_charge(n->pool, QUOTA - left, &err), CLV_OK);
@@ -76,7 +76,7 @@ static bool own_with(node *n, size_t left, const clv_rref_new_ids *b, clv_tensor
   return code == CLV_OK;
 }
 
-/* Kept with its value or not at all, wherever in between the memory ends. */
+/* A value is kept, or refused as a whole, wherever memory runs out. */
 static void kept_reference_has_its_value_or_is_refused(void **state) {
   const clv_rref_new_ids b = {1, 2, 3};
   const clv_shape scalar = {0};

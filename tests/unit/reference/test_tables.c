@@ -26,9 +26,9 @@ typedef struct node {
   clv_pool *pool;
   clv_rrefs *t;
   clv_tensor *v;
-  clv_rref_visits visits, before; /* before: the last word */
+  clv_rref_visits visits, before; /* visits in all, and before the last word of the program */
   uint64_t now, number[NODES], sent[NODES][KINDS];
-  char out[1024]; /* of the last word */
+  char out[1024]; /* results of the last word */
   clv_code code;
 } node;
 
@@ -71,7 +71,7 @@ static void receive(node *n, uint32_t from, clv_rref_message m) {
   clv_rrefs_receive(n->t, from, &m, n->now);
 }
 
-/* The last one of a kind is acknowledged by who got it, or refused. */
+/* Acknowledges, or refuses, the last message of a kind as its receiver would. */
 static void acknowledge(node *n, const char *kind, bool well) {
   for (uint32_t i = 0; i < NODES; i++)
     for (int k = 0; k < KINDS; k++) {
@@ -82,7 +82,7 @@ static void acknowledge(node *n, const char *kind, bool well) {
     }
 }
 
-/* At the times that the node wants. */
+/* Ticks at the times that the node requests. */
 static void tick_for(node *n, uint64_t ns, bool heard) {
   uint64_t end = n->now + ns;
   clv_rref_message m = {.kind = CLV_RREF_ACK, .number = UINT64_MAX};
@@ -115,7 +115,7 @@ static void do_pass_owner(node *n) {
   clv_rref_pass_args what = {CHILD, OWNER, 1, 2};
   n->code = clv_rrefs_pass(n->t, FORK, &what, n->now, NULL);
 }
-/* So many to the other node that what comes after is behind the window. */
+/* Sends so many messages to the other node that the next one is outside the window. */
 static void do_flood(node *n) {
   for (uint64_t i = 0; i < MANY; i++) {
     clv_rref_pass_args what = {1000 + i, OTHER, 1, 2};
@@ -140,7 +140,7 @@ static void do_value(node *n) {
 static void do_accepted(node *n) {
   receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACCEPT, .fork = CHILD});
 }
-/* To this node as the owner: by the one that keeps, and by the other one. */
+/* Sends frames to this node as the owner: KEEP by the creator, and by the other node. */
 static void do_kept(node *n) { receive(n, OWNER, (clv_rref_message){.kind = CLV_RREF_KEEP}); }
 static void do_forked(node *n) {
   receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_FORK, .fork = CHILD});
@@ -167,7 +167,7 @@ static void do_ack_first(node *n) {
 static void do_ack_behind(node *n) {
   receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACK, .number = MANY + 1});
 }
-/* Nobody is heard of for a lease; time passes, and all are. */
+/* Lets a lease pass without any message from the others. */
 static void do_silence(node *n) { tick_for(n, lease * 5 / 4, false); }
 static void do_renew(node *n) { tick_for(n, lease / 2, true); }
 static void do_again(node *n) { clv_rrefs_tick(n->t, n->now += 2 * retry); }
@@ -251,15 +251,15 @@ static void node_done(node *n) {
 
 typedef struct cell {
   clv_rref_machine machine;
-  uint8_t state, fact; /* the fact comes with the last word of the program */
+  uint8_t state, fact; /* the event is caused by the last word of the program */
   const char *program;
-  uint8_t next;    /* of the record, when all of that is done */
+  uint8_t next;    /* state of the record after all words */
   const char *out; /* results of the last word */
-  clv_code code;   /* its own */
+  clv_code code;   /* code of the last word */
 } cell;
 
 /* clang-format off */
-/* Of reference REF at this node. */
+/* Cells of reference REF at this node. */
 static const cell entry_cells[] = {
     {RREF_ENTRIES, RREF_ENTRY_NONE, RREF_ENTRY_KEPT, "<KEEP", RREF_ENTRY_EXPECTED, "create ACK1", CLV_OK},
     {RREF_ENTRIES, RREF_ENTRY_NONE, RREF_ENTRY_KEPT, "<FORK <KEEP", RREF_ENTRY_EXPECTED, "ACK2 create ACK1", CLV_OK},
@@ -292,7 +292,7 @@ static const cell entry_cells[] = {
     {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_UNUSED, "<KEEP fail <DELETE-first", RREF_ENTRY_NONE, "freed ACK1", CLV_OK},
 };
 
-/* Of the other node's fork at this node. */
+/* Cells of the other node's fork at this node. */
 static const cell fork_cells[] = {
     {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_ADDED, "<KEEP <FORK", RREF_FORK_KNOWN, "ACK2", CLV_OK},
     {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_ADDED, "<KEEP <FETCH-early <FORK", RREF_FORK_ASKED, "ACK2 ACK2", CLV_OK},
@@ -333,7 +333,7 @@ static const cell fork_cells[] = {
     {RREF_FORKS, RREF_FORK_ASKED, RREF_FORK_LOST, "keep-here pass +USE <FETCH silence", RREF_FORK_NONE, "", CLV_OK},
 };
 
-/* Of this node's handle. */
+/* Cells of this node's handle. */
 static const cell handle_cells[] = {
     {RREF_HANDLES, RREF_NONE, RREF_KEPT, "keep", RREF_JOINING, "KEEP1", CLV_OK},
     {RREF_HANDLES, RREF_NONE, RREF_OWNED, "own", RREF_JOINED, "joined", CLV_OK},
@@ -396,7 +396,7 @@ static const cell handle_cells[] = {
     {RREF_HANDLES, RREF_ENDED, RREF_OWNER_LOST, "<USE +FORK release +DELETE silence", RREF_NONE, "", CLV_OK},
 };
 
-/* Of what it passes to the other node. */
+/* Cells of a reference that this node passes to the other one. */
 static const cell child_cells[] = {
     {RREF_CHILDREN, RREF_CHILD_NONE, RREF_CHILD_PASSED, "keep pass", RREF_CHILD_OFFERED, "USE2", CLV_OK},
     {RREF_CHILDREN, RREF_CHILD_NONE, RREF_CHILD_ACCEPTED, "<ACCEPT", RREF_CHILD_NONE, "ACK2", CLV_OK},
@@ -410,7 +410,7 @@ static const cell child_cells[] = {
     {RREF_CHILDREN, RREF_CHILD_TAKEN, RREF_CHILD_LOST, "keep pass +USE silence", RREF_CHILD_NONE, "joined! unused!", CLV_OK},
 };
 
-/* Of the USE for that. */
+/* Cells of the USE for that. */
 static const cell post_cells[] = {
     {RREF_POSTS, RREF_POST_NONE, RREF_POST_POSTED, "keep pass", RREF_POST_SENT, "USE2", CLV_OK},
     {RREF_POSTS, RREF_POST_NONE, RREF_POST_OVER_WINDOW, "keep flood pass", RREF_POST_BEHIND, "", CLV_OK},
@@ -424,7 +424,8 @@ static const cell post_cells[] = {
 };
 /* clang-format on */
 
-/* How a handle comes into a state. What is taken stays so, what is released is not here. */
+/* Programs that bring a handle into each state. A handle that was taken stays taken; released ones
+ * are covered elsewhere. */
 static const char *const to_state[RREF_HANDLE_STATES] = {
     [RREF_JOINING] = "keep",
     [RREF_JOINED] = "keep +KEEP",
@@ -448,8 +449,8 @@ static const cell released_cells[] = {
 
 /* ---- walking them ---------------------------------------------------------------------------- */
 
-static clv_rref_visits reached; /* by a program that is about the cell */
-static clv_rref_visits visited; /* by any */
+static clv_rref_visits reached; /* cells visited by the program written for them */
+static clv_rref_visits visited; /* cells visited by any program */
 
 static uint8_t state_of(const node *n, clv_rref_machine m) {
   const clv_rref_map *const maps[] = {[RREF_ENTRIES] = &n->t->entries,
@@ -516,7 +517,7 @@ static void each_table_cell_has_its_documented_effect(void **state) {
     walk_after(to_state[s], s, released_cells, CLV_COUNT(released_cells));
 }
 
-/* It changes nothing and is refused. */
+/* Asserts that an excluded event changes nothing and is refused. */
 static void check_never(clv_rref_machine m, uint8_t s, uint8_t f) {
   static clv_rref_action_fn *const nothing[RREF_ACTIONS] = {0};
   clv_rrefs t = {0};
@@ -542,7 +543,7 @@ static void each_table_cell_is_reached_or_impossible(void **state) {
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* A word, and what comes of the next one. */
+/* Runs a program, and asserts the results of its last word. */
 static void assert_then(const char *program, const char *out) {
   node n;
   node_init(&n);
@@ -551,17 +552,19 @@ static void assert_then(const char *program, const char *out) {
   node_done(&n);
 }
 
-/* Soon from an owner that did not know the handle yet, later from one that has the request. */
+/* The fetch is repeated soon if the owner did not know the handle yet, later if it has the
+ * request. */
 static void missing_value_is_fetched_again(void **state) {
   (void)state;
   assert_then("keep fetch -FETCH again", "KEEP1 FETCH1");
   assert_then("keep +KEEP fetch +FETCH again", "");
   assert_then("keep +KEEP fetch fetch", "");
   assert_then("keep fetch +FETCH <VALUE <VALUE", "");
-  assert_then("keep +KEEP pass fetch release again", "USE2"); /* and of what is released no more */
+  /* a released reference is not fetched again */
+  assert_then("keep +KEEP pass fetch release again", "USE2");
 }
 
-/* Each number once: the second time it is the answer alone. */
+/* Each message number is handled once; a repetition only gets the answer again. */
 static void repeated_message_is_only_acknowledged(void **state) {
   node n;
   (void)state;
@@ -578,7 +581,7 @@ static void repeated_message_is_only_acknowledged(void **state) {
   node_done(&n);
 }
 
-/* What its sender gave up: its place in the window is that of a later message. */
+/* The sender gave up the message: its place in the window belongs to a later one. */
 static void late_acknowledgment_is_dropped(void **state) {
   node n;
   uint64_t number;
@@ -600,7 +603,7 @@ static void count(const node *n, uint32_t *ret) {
   *ret = c.owned + c.forks + c.used + c.passing + c.parked + c.unacknowledged;
 }
 
-/* The first value, and no other, is held and let go once. */
+/* Only the first value is stored, and it is released once. */
 static void first_settled_value_is_kept(void **state) {
   clv_shape scalar = {0};
   clv_tensor *other;
@@ -621,7 +624,7 @@ static void first_settled_value_is_kept(void **state) {
   node_done(&n);
 }
 
-/* Nothing is lost, and what was cancelled does not come. */
+/* No result is lost, and a cancelled one is not delivered. */
 static void queued_results_survive_later_messages(void **state) {
   node n;
   uint32_t left;
@@ -643,7 +646,7 @@ static void queued_results_survive_later_messages(void **state) {
   node_done(&n);
 }
 
-/* Its record is not the next one's before its last result has been taken. */
+/* A record is not reused before its last result has been taken. */
 static void record_is_reused_only_after_its_last_result(void **state) {
   node n;
   uint32_t left;
@@ -661,7 +664,7 @@ static void record_is_reused_only_after_its_last_result(void **state) {
   node_done(&n);
 }
 
-/* Each kind of result, left in the queue with what it holds. */
+/* One result of each kind is left in the queue with the memory it holds. */
 static void table_free_releases_queued_results(void **state) {
   static const char *const programs[] = {"own",   "own fetch",      "keep pass",
                                          "<KEEP", "keep-here pass", "<USE fetch"};
@@ -680,7 +683,8 @@ static void table_free_releases_queued_results(void **state) {
   clv_rrefs_free(NULL);
 }
 
-/* Hostile numbers between two takings: what left the window is not answered, and none is sought. */
+/* Receives hostile message numbers between two takings: messages that left the window are not
+ * answered or searched for. */
 static void number_jump_drops_acks_outside_the_window(void **state) {
   node n;
   (void)state;

@@ -101,7 +101,7 @@ static void test_server_recovers_from_300_connections(void **state) {
   after_flood_of(300);
 }
 
-/* Silent connections are let go after the handshake time even if the flood never closes them. */
+/* Silent connections are closed after the handshake time, even if the client never closes them. */
 static void test_silent_connections_are_dropped_after_a_timeout(void **state) {
   (void)state;
   enum { N = 200 };

@@ -89,7 +89,7 @@ static void best_file_line_is_parsed_strictly(void **state) {
   assert_true(b.metric == CLV_BEST_ACCURACY && b.value == 0.1 && b.step == 0);
 }
 
-/* What a run that goes on takes for its best. */
+/* Returns the best checkpoint that a resumed run takes over. */
 static clv_best_checkpoint recalled(clv_best_metric metric, bool resume) {
   clv_session_config config = {.name = "run"};
   clv_run r = {.config = &config, .is_resumed = resume};
@@ -108,14 +108,14 @@ static void resumed_run_restores_its_best(void **state) {
   put("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
   assert_int_equal(recalled(CLV_BEST_LOSS, true).step, 4);
   assert_true(recalled(CLV_BEST_LOSS, true).value == 0.25);
-  assert_int_equal(recalled(CLV_BEST_NONE, true).step, 4); /* it stays */
+  assert_int_equal(recalled(CLV_BEST_NONE, true).step, 4); /* it is kept */
   put("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 5\n");
   assert_int_equal(recalled(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);
   put("run/" CLV_RUN_BEST_FILE, "validation.loss");
   assert_int_equal(recalled(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);
   put("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
   assert_int_equal(recalled(CLV_BEST_ACCURACY, true).step, CLV_CHECKPOINT_NONE);
-  assert_int_not_equal(access("run/" CLV_RUN_BEST_FILE, F_OK), 0); /* of another value */
+  assert_int_not_equal(access("run/" CLV_RUN_BEST_FILE, F_OK), 0); /* of another metric */
   put("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
   assert_int_equal(recalled(CLV_BEST_LOSS, false).step, CLV_CHECKPOINT_NONE);
   assert_int_not_equal(access("run/" CLV_RUN_BEST_FILE, F_OK), 0); /* of another run */
@@ -172,7 +172,7 @@ static void checkpoint_names_are_validated(void **state) {
   for (size_t i = 0; i < CLV_COUNT(bad); i++) assert_false(clv_is_checkpoint_name(bad[i]));
 }
 
-/* 3 % of the time at most, from every 10 s to every 30 min. */
+/* The interval costs at most 3 % of the time, and is between 10 s and 30 min. */
 static void automatic_interval_follows_the_cost(void **state) {
   static const struct {
     uint64_t cost_ms, interval_ms;

@@ -53,7 +53,7 @@ static void hello_round_trips(void **state) {
   assert_ok(clv_wire_hello_request_encode(&request, &bytes, &err));
   assert_ok(clv_wire_hello_request_decode(cut(&bytes).piece, 2, &got, &err));
   assert_about(&got.about);
-  /* A decoded struct does not point into the caller's pieces. */
+  /* A decoded struct does not point into the caller's buffer. */
   memset(bytes.data, 0xff, bytes.len);
   assert_about(&got.about);
 }
@@ -97,7 +97,7 @@ static void assert_kind(const clv_wire_device_kind *k, const char *kind, const c
   assert_string_equal(k->libraries, built_with);
 }
 
-/* What computes on each device is told, or found out as far as an older worker tells. */
+/* The kind of each device is sent, or derived from what an older worker sends. */
 static void device_kinds_round_trip_or_are_derived(void **state) {
   (void)state;
   clv_err err = {0};
@@ -249,7 +249,7 @@ static void open_messages_round_trip(void **state) {
   assert_memory_equal(&got_reply.granted, &reply.granted, sizeof reply.granted);
 }
 
-/* Left out it is what it was before it could be said. */
+/* Without the field, the value is that of versions before it. */
 static const struct {
   uint32_t said, got; /* 0: refused */
 } leases[] = {{0, 300000}, {1000, 1000},  {86400000, 86400000}, {999, 0},
@@ -340,7 +340,7 @@ static void kept_requests_round_trip(void **state) {
     const clv_wire_kept_request *q = &requests[i];
     CLV_AUTO(clv_wire_done) clv_wire_kept_request got = {0};
     assert_ok(clv_wire_kept_request_encode(q, &bytes, &err));
-    if (!bytes.len) continue; /* everything is 0 */
+    if (!bytes.len) continue; /* all fields are 0 */
     assert_ok(clv_wire_kept_request_decode(cut(&bytes).piece, 2, &got, &err));
     assert_true(got.verb == q->verb && got.sort == q->sort && got.has_key == q->has_key);
     assert_true(got.offset == q->offset && got.length == q->length && got.version == q->version);
@@ -590,7 +590,7 @@ static void overlong_module_name_is_refused(void **state) {
   assert_ok(clv_wire_status_reply_encode(&reply, &bytes, &err));
 }
 
-/* A worker of before these fields were there says less, and no more is invented. */
+/* A worker of an older version sends less, and no values are invented. */
 static void status_reply_of_an_older_worker_is_read(void **state) {
   (void)state;
   clv_err err = {0};
