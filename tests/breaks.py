@@ -483,6 +483,27 @@ of("common/net/link/received.c", LINKS,
 of("common/net/link/dial.c", "tests/unit/link/test_dial",
    a_lane_that_is_taken_no_more_is_the_reason=("clv_code clv_link_dial_lane", "if (code != CLV_OK) code = replace_by_end_reason(l, code, err);", ""))
 
+# ---- peers of the protocol before ----------------------------------------------------------------
+WIRE_SESSION, OLD_CLIENT = "tests/unit/wire/test_session", "tests/net/contexts/test_client.py "
+OLD_WORKER = "tests/net/hostile/test_hostile_worker.py "
+of("common/net/wire/hello.c", WIRE_SESSION,
+   protocol_8_is_refused=("clv_code clv_about_get", "from->protocol < CLV_WIRE_PROTOCOL_MIN ||", "from->protocol < CLV_WIRE_PROTOCOL ||"),
+   protocol_7_is_accepted=("clv_code clv_about_get", "from->protocol < CLV_WIRE_PROTOCOL_MIN ||", ""),
+   hello_is_said_once=("clv_code clv_wire_hello_exchange", "if (code != CLV_UNIMPLEMENTED) return code;", "return code;"))
+of("common/net/link/frame_writer.c", CONNECTIONS,
+   an_old_peer_fills_the_log=("void clv_frame_writer_count_accepted", "if (o->has_no_acks)", "if (o->has_no_acks && !n)"))
+of("common/net/link/received.c", CONNECTIONS,
+   an_old_peer_gets_acks=("clv_code clv_link_count_received", "if (!l->lease_ms) return CLV_OK;", ""),
+   an_old_peer_may_ack=("clv_code clv_link_note_ack", "if (!l->lease_ms)", "if (!l)"))
+of("worker/service/session_links.c", OLD_CLIENT + "client_of_protocol_8_meets_a_worker_of_protocol_8",
+   a_worker_mends_links_of_an_old_master=("static uint64_t link_lease_ms", "clv_wire_has_acks(protocol) ?", "protocol ?"))
+of("worker/service/session_links.c", "tests/net/contexts/test_context_life.py link_to_a_peer_of_protocol_8_has_no_acks",
+   a_worker_mends_links_of_an_old_peer=("clv_code clv_session_find_link", "clv_service_protocol(v, uri)", "s->owner_protocol"))
+of("worker/service/methods.c", OLD_CLIENT + "status_reply_has_the_protocol_that_the_caller_reads",
+   an_old_status_cannot_read_a_new_worker=("static clv_code on_status", "r.protocol < CLV_WIRE_PROTOCOL ?", "r.protocol > CLV_WIRE_PROTOCOL ?"))
+of("master/api/core/links.c", OLD_WORKER + "worker_of_protocol_8_trains_without_acks",
+   a_master_mends_links_of_an_old_worker=("cleave_status api_open_link", "clv_wire_has_acks(p->protocol) ?", "p->protocol ?"))
+
 # ---- messages of several frames ------------------------------------------------------------------
 of("common/net/link/frame_writer.c", CONNECTIONS,
    more_is_enclosed_than_a_receiver_takes=("static bool hold_frame_back", "o->n_coalesced == CLV_WIRE_BUNDLED ||", ""))

@@ -220,6 +220,7 @@ typedef struct clv_status_worker {
   const char *software, *device, *isa;
   uint32_t protocol, cores;
   double uptime_s, interval_s; /* interval_s: time between the two answers */
+  bool must_upgrade;           /* its protocol is old: a lost connection ends its link */
   bool draining, sees_all;     /* sees_all: this identity may see the sessions of all identities */
   uint64_t memory, memory_limit, session_limit;
   uint32_t open_sessions, max_sessions, sessions_omitted; /* omitted: did not fit the answer */

@@ -236,6 +236,9 @@ static void add_answer(clv_line_wrap *f, const clv_status_worker *w) {
     status_add_item(f, "calls itself %s", w->own_name);
   if (w->draining) status_add_item(f, "DRAINING: takes no new sessions");
   if (f->brief && w->certificate_days < 7) add_certificate(f, w);
+  if (w->must_upgrade)
+    status_add_item(f, "speaks protocol %u: a lost connection ends its link; upgrade it",
+                    w->protocol);
   status_end_line(f);
   if (!f->brief) add_worker_details(f, w);
   add_last_error(f, SESSION, &w->last_error);

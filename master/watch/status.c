@@ -68,7 +68,7 @@ static clv_code connect_to(watched_worker *w, unsigned ms, clv_err *err) {
 
 static clv_code request_status(watched_worker *w, clv_wire_status_reply *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
-  const clv_wire_status_request q = {.all = true};
+  const clv_wire_status_request q = {.all = true, .protocol = CLV_WIRE_PROTOCOL};
   uint64_t limit = w->status->config->limits.connect_timeout_ms;
   unsigned ms = (unsigned)CLV_MIN(limit, (uint64_t)ASK_MS);
   CLV_TRY(connect_to(w, ms, err));

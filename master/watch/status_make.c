@@ -190,6 +190,7 @@ static void fill_worker(const clv_remote_spec *spec, const clv_wire_status_reply
   ret->own_name = now->worker;
   ret->software = now->has_about ? now->about.software : "an older cleave, which says little";
   ret->protocol = now->about.protocol;
+  ret->must_upgrade = now->has_about && !clv_wire_has_acks(now->about.protocol);
   ret->device = now->device;
   ret->isa = now->about.isa;
   ret->cores = now->cores;

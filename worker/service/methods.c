@@ -40,10 +40,11 @@ static uint32_t list_capabilities(const clv_service *v, const clv_worker_setting
   return n;
 }
 
-/* Fills the worker's description. The caller owns the arrays. */
+/* Fills the worker's description for a caller of this protocol. The caller owns the arrays. */
 static void fill_about(const clv_service *v, const clv_worker_settings *now, const char *uri,
-                       clv_wire_about *a, const char **capabilities, clv_wire_library *libraries) {
-  *a = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
+                       uint32_t protocol, clv_wire_about *a, const char **capabilities,
+                       clv_wire_library *libraries) {
+  *a = (clv_wire_about){.protocol = protocol,
                         .n_capabilities = list_capabilities(v, now, uri, capabilities),
                         .n_libraries = list_libraries(v, libraries),
                         .capabilities = capabilities,
@@ -69,15 +70,12 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
   clv_service *v = user;
   CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request r = {0};
   CLV_TRY(clv_wire_hello_request_decode(pieces_of(request), n, &r, err));
-  if (r.about.protocol != CLV_WIRE_PROTOCOL)
-    return clv_fail(err, CLV_UNIMPLEMENTED, "this worker uses protocol %d, the caller %u",
-                    CLV_WIRE_PROTOCOL, r.about.protocol);
   if (clv_wire_limits_check(&r.about.limits, err) != CLV_OK) {
     clv_err_prefix(err, "this caller");
     return err->code = CLV_PRECONDITION;
   }
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
-  clv_service_set_credit(v, peer->uri, r.about.limits.credit_bytes);
+  clv_service_note_hello(v, peer->uri, &r.about);
   const char *capabilities[CAPABILITIES], *devices[MAX_DEVICES];
   clv_wire_device_kind kinds[MAX_DEVICES];
   clv_wire_library libraries[MAX_DEVICES];
@@ -99,7 +97,7 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
       .kinds = kinds,
       .n_artifacts = (uint32_t)CLV_MIN(now->config->n_artifacts, (size_t)CLV_WIRE_LIST),
       .artifacts = artifacts};
-  fill_about(v, now, peer->uri, &out.about, capabilities, libraries);
+  fill_about(v, now, peer->uri, r.about.protocol, &out.about, capabilities, libraries);
   return clv_wire_hello_reply_encode(&out, reply, err);
 }
 
@@ -172,6 +170,8 @@ static clv_code on_status(void *user, const clv_rpc_peer *peer, const clv_iov *r
   CLV_AUTO(clv_service_snapshot_done) clv_service_snapshot now = {0};
   CLV_TRY(clv_wire_status_request_decode(pieces_of(request), n, &r, err));
   CLV_TRY(clv_service_snapshot_take(v, peer->uri, r.all ? NULL : &r.session, &now, err));
+  now.status.about.protocol =
+      r.protocol < CLV_WIRE_PROTOCOL ? CLV_WIRE_PROTOCOL_MIN : CLV_WIRE_PROTOCOL;
   if (!r.all && !now.status.n_sessions) return clv_fail(err, CLV_NOT_FOUND, "no such session");
   return encode_fitting_sessions(&now.status, reply, err);
 }
@@ -224,10 +224,11 @@ static const struct {
     {CLV_METHOD_REFLECTION, MASTER | OBSERVER},
 };
 
-void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes) {
+void clv_service_note_hello(clv_service *s, const char *uri, const clv_wire_about *about) {
   pthread_mutex_lock(&s->lock);
   clv_member *m = clv_service_member(s, uri);
-  if (m) m->credit = bytes;
+  if (m) m->credit = about->limits.credit_bytes;
+  if (m) m->protocol = about->protocol;
   pthread_mutex_unlock(&s->lock);
 }
 

@@ -65,6 +65,7 @@ typedef struct clv_member {
   /* receive window granted by its last Hello, bytes; under the service's lock, as are the fields
    * below */
   uint64_t credit;
+  uint32_t protocol;            /* of its last Hello; 0: none */
   clv_last_error last_error;    /* last error of a call or session of the identity */
   clv_work_counts ended_counts; /* counters of the ended sessions of the identity */
 } clv_member;
@@ -79,6 +80,7 @@ struct clv_session {
   uint64_t send_credit;                      /* initial send window towards the owner, bytes */
   clv_member *member;                        /* identity that opened the session */
   clv_account *device_accounts[MAX_DEVICES]; /* account of the session below that of each device */
+  uint32_t owner_protocol;                   /* that the owner spoke when it opened the session */
   char owner[CLV_WIRE_URI + 1], name[CLV_WIRE_NAME + 1];
   char **peers; /* identities of peers that may attach */
   uint32_t n_peers;
@@ -174,10 +176,13 @@ clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char 
                                clv_err *err);
 /* Copies the credentials in use, for dialling, because a reload may replace them meanwhile. */
 clv_code clv_service_pem(clv_service *s, clv_rpc_pem *ret, clv_err *err) CLV_USE_RESULT;
-/* Set and return the receive window that the last Hello of `uri` granted: bytes of tensors that may
- * be in flight to it. */
-void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes);
+/* Records the last Hello of `uri`. */
+void clv_service_note_hello(clv_service *s, const char *uri, const clv_wire_about *about);
+/* Returns the receive window that the last Hello of `uri` granted: bytes of tensors that may be in
+ * flight to it. */
 uint64_t clv_service_credit(clv_service *s, const char *uri);
+/* Returns the protocol of the last Hello of `uri`; without one the newest. */
+uint32_t clv_service_protocol(clv_service *s, const char *uri);
 
 /* ---- settings.c ------------------------------------------------------------------------------ */
 

@@ -420,7 +420,9 @@ uint64_t clv_frame_writer_count_unsent(clv_frame_writer *o) {
 }
 
 void clv_frame_writer_count_accepted(clv_frame_writer *o, uint32_t index) {
-  __atomic_add_fetch(&o->logs[index].n_accepted, 1, __ATOMIC_RELAXED);
+  clv_err ignored; /* the transport accepts only what was sent */
+  uint64_t n = __atomic_add_fetch(&o->logs[index].n_accepted, 1, __ATOMIC_RELAXED);
+  if (o->has_no_acks) (void)!clv_frame_writer_ack(o, index, n, &ignored);
 }
 
 /* Puts the frames that were held back behind a message of lane 0. The caller holds the lock. */

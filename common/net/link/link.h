@@ -251,7 +251,7 @@ typedef struct clv_link_options {
   uint64_t send_credit; /* bytes of tensors that may be sent before CREDIT; ATTACHED replaces it */
   bool quota_fails_packet; /* tensors over the pool's quota fail their packet, not the link */
   /* time for which a lane that has lost its connection is mended before the link ends, ms; 0: the
-   * loss of a connection ends the link */
+   * loss of a connection ends the link, and no ACK is sent or accepted */
   uint64_t lease_ms;
   clv_link_events events;
 } clv_link_options;

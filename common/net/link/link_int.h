@@ -158,7 +158,8 @@ typedef struct clv_frame_writer {
   /* is_shut: the writer refuses to send. is_broken: a send has failed, so the writer refuses to
    * send until the link has ended. */
   bool is_shut, is_broken;
-  clv_code code; /* why the writer is shut, with `text` */
+  bool has_no_acks; /* the transport has a message: the log forgets it, as if it was acknowledged */
+  clv_code code;    /* why the writer is shut, with `text` */
   char text[CLV_ERR_TEXT];
   clv_logged_message *spare;   /* free entries of logs */
   size_t n_spare, n_allocated; /* free entries, all entries */
@@ -559,7 +560,7 @@ struct clv_link {
   bool has_violation; /* atomic: a message that violated the protocol ended the link */
   bool is_mending;    /* atomic: the state is CLV_LINK_MENDING */
   bool must_ack;      /* atomic: a packet with tensors is complete, so an ACK is due */
-  uint64_t lease_ms;  /* time for mending a lane; 0: the loss of a lane ends the link */
+  uint64_t lease_ms;  /* time for mending a lane; 0: the loss of a lane ends the link, no ACKs */
   clv_clock clock;
   clv_wire_limits accept_limits;
   clv_link_events events;

@@ -251,6 +251,7 @@ bool clv_link_wait(clv_link *l, uint64_t deadline_ns) {
 
 static clv_code make_parts(clv_link *l, const clv_link_options *o, clv_err *err) {
   CLV_TRY(clv_frame_writer_new(o->peer_name, &l->writer, err));
+  l->writer->has_no_acks = !o->lease_ms;
   CLV_TRY(clv_send_queue_new(l->writer, &o->clock, o->send_credit, &l->send_queue, err));
   CLV_TRY(clv_recv_window_new(l->writer, o->accept_limits.credit_bytes, l, &l->recv_window, err));
   return clv_reassembly_init(&l->reassembly, o, l, l->recv_window, err);

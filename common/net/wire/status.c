@@ -18,7 +18,7 @@ clv_code clv_wire_status_request_decode(const clv_piece *pieces, size_t n_pieces
   Cleave__V1__StatusRequest *from;
   CLV_TRY(
       clv_wire_unpack(&cleave__v1__status_request__descriptor, pieces, n_pieces, &mem, &from, err));
-  clv_wire_status_request m = {.all = from->session.len == 0};
+  clv_wire_status_request m = {.all = from->session.len == 0, .protocol = from->protocol};
   if (!m.all) CLV_TRY(clv_get_id(from->session, "session id", &m.session, err));
   m.mem = clv_steal(&mem);
   *ret = m;
@@ -29,6 +29,7 @@ clv_code clv_wire_status_request_encode(const clv_wire_status_request *message, 
                                         clv_err *err) {
   Cleave__V1__StatusRequest to = CLEAVE__V1__STATUS_REQUEST__INIT;
   if (!message->all) to.session = clv_put_bytes(&message->session, sizeof message->session);
+  to.protocol = message->protocol;
   return clv_wire_pack(&to.base, ret, err);
 }
 

@@ -9,6 +9,7 @@ typedef struct clv_wire_status_request {
   clv_wire_mem *mem;
   bool all;
   clv_wire_id session; /* session to report, unless `all` is set */
+  uint32_t protocol;   /* newest protocol that the caller reads; 0: CLV_WIRE_PROTOCOL_MIN */
 } clv_wire_status_request;
 
 typedef struct clv_wire_module_status {

@@ -11,7 +11,7 @@
  *
  * Threads: no state; different objects may be used from different threads at once.
  * Errors of every decoder: CLV_INVALID (malformed, out of range), CLV_EXHAUSTED (over a limit, or
- * out of memory), CLV_UNIMPLEMENTED (another protocol version).
+ * out of memory), CLV_UNIMPLEMENTED (a protocol version that is refused).
  */
 #ifndef CLEAVE_WIRE_H
 #define CLEAVE_WIRE_H
@@ -26,6 +26,8 @@ extern "C" {
 
 enum {
   CLV_WIRE_PROTOCOL = 9,
+  CLV_WIRE_PROTOCOL_MIN = 8,      /* oldest protocol of a peer that is not refused */
+  CLV_WIRE_PROTOCOL_ACKS = 9,     /* first protocol whose links outlive their connections */
   CLV_WIRE_ID_BYTES = 16,         /* session ids and incarnations */
   CLV_WIRE_INLINE_MAX = 64 << 10, /* bytes of all tensors of a frame with inline tensors */
   /* the usual chunk; Limits.chunk_bytes is the largest accepted */
@@ -452,6 +454,17 @@ typedef struct clv_wire_hello_reply {
   clv_wire_device_kind *kinds;
   clv_wire_artifact *artifacts;
 } clv_wire_hello_reply;
+
+/* Calls Hello with this side's newest protocol, and with each older one down to
+ * CLV_WIRE_PROTOCOL_MIN while the peer answers CLV_UNIMPLEMENTED. `call` makes one call. If the
+ * peer refuses all, the error is that of the newest. */
+clv_code clv_wire_hello_exchange(const clv_wire_about *about,
+                                 clv_code (*call)(void *user, const clv_bytes *request,
+                                                  clv_bytes *reply, clv_err *err),
+                                 void *user, clv_bytes *ret_reply, clv_err *err) CLV_USE_RESULT;
+/* True if a link to a peer of this protocol outlives its connections: ACKs, a lease, redials. */
+bool clv_wire_has_acks(uint32_t protocol);
+bool clv_wire_has_capability(const clv_wire_about *about, const char *capability);
 
 /* Returns the index of the device that a name selects; -1: none. "", "auto" and NULL select the
  * first that is not a CPU, else the first; "cuda" the first of NVIDIA's. */

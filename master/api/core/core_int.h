@@ -93,12 +93,13 @@ typedef struct api_peer {
   clv_wire_id incarnation;
   clv_wire_limits limits;
   uint32_t peer_timeout_ms; /* silence after which the link to the peer is given up */
+  uint32_t protocol;        /* that the peer speaks */
   api_peer_state state;
   bool has_session; /* a session is open at the worker */
   bool has_module;  /* a module was loaded at the peer */
   /* features of the worker's version */
   bool has_state_files, has_row_cache, has_state_pieces, has_fixed_modules, has_ties;
-  bool has_bf16_weights;
+  bool has_bf16_weights, has_kept;
   uint64_t last_packet_ns;       /* monotonic time of the peer's last packet */
   char device[API_DEVICE_NAME];  /* device of the peer that "auto" means */
   char devices[API_DEVICE_LIST]; /* all devices of the peer: "cpu, cuda:0" */

@@ -62,7 +62,11 @@ clv_code api_kept_call(clv_rpc_channel *channel, const clv_wire_kept_request *re
                        unsigned timeout_ms, clv_wire_kept_reply *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0}, in = {0};
   CLV_TRY(clv_wire_kept_request_encode(request, &out, err));
-  CLV_TRY(clv_rpc_call(channel, CLV_METHOD_KEPT, out.data, out.len, timeout_ms, &in, err));
+  clv_code code = clv_rpc_call(channel, CLV_METHOD_KEPT, out.data, out.len, timeout_ms, &in, err);
+  if (code == CLV_DENIED) /* workers before 0.10 deny a method that they do not know */
+    return clv_fail(err, code, "%s: no master in its `allow`, or the worker is older than 0.10",
+                    err->text);
+  CLV_TRY(code);
   return clv_wire_kept_reply_decode(&(clv_piece){in.data, in.len}, 1, ret, err);
 }
 

@@ -108,18 +108,12 @@ static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
                (long long)(skew / 1000));
 }
 
-static bool has_capability(const clv_wire_about *a, const char *capability) {
-  for (uint32_t i = 0; i < a->n_capabilities; i++)
-    if (strcmp(a->capabilities[i], capability) == 0) return true;
-  return false;
-}
-
 /* Refuses a worker that cannot use the session's reference lease. With a shorter lease it would
  * free values that other nodes still use. */
 static clv_code check_lease(const clv_session_config *c, const clv_wire_about *theirs,
                             clv_err *err) {
   if (c->limits.reference_lease_ms == CLV_WIRE_REF_LEASE ||
-      has_capability(theirs, CLV_CAPABILITY_REFERENCE_LEASE))
+      clv_wire_has_capability(theirs, CLV_CAPABILITY_REFERENCE_LEASE))
     return CLV_OK;
   return clv_fail(
       err, CLV_UNAVAILABLE,
@@ -128,25 +122,41 @@ static clv_code check_lease(const clv_session_config *c, const clv_wire_about *t
       theirs->software, CLV_WIRE_REF_LEASE / 1000, c->file);
 }
 
+/* Stores what the worker's version can do. */
+static void store_features(const clv_wire_about *theirs, api_peer *p) {
+  p->protocol = theirs->protocol;
+  p->has_kept = clv_wire_has_capability(theirs, CLV_CAPABILITY_KEPT);
+  /* a worker without Kept could not give its files out again */
+  p->has_state_files = p->has_kept && clv_wire_has_capability(theirs, CLV_CAPABILITY_STATE_FILES);
+  p->has_row_cache = clv_wire_has_capability(theirs, CLV_CAPABILITY_CACHED);
+  p->has_state_pieces = clv_wire_has_capability(theirs, CLV_CAPABILITY_STATE_PIECES);
+  p->has_fixed_modules = clv_wire_has_capability(theirs, CLV_CAPABILITY_FIXED);
+  p->has_ties = clv_wire_has_capability(theirs, CLV_CAPABILITY_TIES);
+  p->has_bf16_weights = clv_wire_has_capability(theirs, CLV_CAPABILITY_FROZEN_BF16);
+  if (!clv_wire_has_acks(p->protocol))
+    clv_notify(p->runtime->on_notice,
+               "worker %s speaks protocol %u: a lost connection ends its link; upgrade it", p->name,
+               p->protocol);
+}
+
+static clv_code call_hello(void *peer, const clv_bytes *request, clv_bytes *reply, clv_err *err) {
+  const api_peer *p = peer;
+  return call_worker(p, CLV_METHOD_HELLO, request, api_connect_timeout_ms(p), reply, err);
+}
+
 static clv_code exchange_hello(api_peer *p, clv_err *err) {
   const clv_session_config *c = p->runtime->config;
-  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply h = {0};
-  clv_wire_hello_request q = {.about = {.protocol = CLV_WIRE_PROTOCOL,
-                                        .limits = clv_wire_limits_default(),
-                                        .software = "libcleave " CLV_VERSION,
-                                        .isa = clv_backend_isa(clv_backend_cpu()),
-                                        .unix_ms = clv_wall_ms()}};
-  q.about.limits.credit_bytes = c->limits.credit_bytes;
-  q.about.limits.peer_timeout_ms = (uint32_t)c->limits.peer_timeout_ms;
-  CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
-  CLV_TRY(map_call_error(
-      call_worker(p, CLV_METHOD_HELLO, &request, api_connect_timeout_ms(p), &reply, err), err));
+  clv_wire_about ours = {.limits = clv_wire_limits_default(),
+                         .software = "libcleave " CLV_VERSION,
+                         .isa = clv_backend_isa(clv_backend_cpu()),
+                         .unix_ms = clv_wall_ms()};
+  ours.limits.credit_bytes = c->limits.credit_bytes;
+  ours.limits.peer_timeout_ms = (uint32_t)c->limits.peer_timeout_ms;
+  CLV_TRY(map_call_error(clv_wire_hello_exchange(&ours, call_hello, p, &reply, err), err));
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(map_answer_error(clv_wire_hello_reply_decode(&piece, 1, &h, err), err));
-  if (h.about.protocol != CLV_WIRE_PROTOCOL)
-    return clv_fail(err, CLV_UNAVAILABLE, "it speaks protocol %u, this program %d",
-                    h.about.protocol, CLV_WIRE_PROTOCOL);
   CLV_TRY(clv_wire_limits_check(&h.about.limits, err));
   CLV_TRY(check_lease(c, &h.about, err));
   CLV_TRY(cleave_secrets_check(c, &h, err));
@@ -154,12 +164,7 @@ static clv_code exchange_hello(api_peer *p, clv_err *err) {
   p->limits = h.about.limits;
   p->peer_timeout_ms =
       clv_shorter_timeout((uint32_t)c->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
-  p->has_state_files = has_capability(&h.about, CLV_CAPABILITY_STATE_FILES);
-  p->has_row_cache = has_capability(&h.about, CLV_CAPABILITY_CACHED);
-  p->has_state_pieces = has_capability(&h.about, CLV_CAPABILITY_STATE_PIECES);
-  p->has_fixed_modules = has_capability(&h.about, CLV_CAPABILITY_FIXED);
-  p->has_ties = has_capability(&h.about, CLV_CAPABILITY_TIES);
-  p->has_bf16_weights = has_capability(&h.about, CLV_CAPABILITY_FROZEN_BF16);
+  store_features(&h.about, p);
   store_devices(&h, p);
   compare_builds(p, &h);
   return CLV_OK;

@@ -145,7 +145,7 @@ static void send_frames(int n) {
   }
 }
 
-static void begin(bool dials) {
+static void begin_with_lease(bool dials, uint64_t lease_ms) {
   clv_err err = {0};
   memset(&w, 0, sizeof w);
   w.read_clock = 1000 * MS;
@@ -155,7 +155,7 @@ static void begin(bool dials) {
                               .pool = w.pool,
                               .accept_limits = clv_wire_limits_default(),
                               .send_credit = 1 << 20,
-                              .lease_ms = LEASE_MS,
+                              .lease_ms = lease_ms,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
   const clv_link_dial d = {.role = CLV_ATTACH_MASTER, .bulk_lanes = LANES - 1, .epoch = 1};
   const clv_dialler dialler = {.transport = &transport, .dial = dial};
@@ -168,6 +168,8 @@ static void begin(bool dials) {
   }
   assert_int_equal(w.link->state, CLV_LINK_OPEN);
 }
+
+static void begin(bool dials) { begin_with_lease(dials, LEASE_MS); }
 
 static void end(void) {
   clv_link_end(w.link, CLV_OK, "over");
@@ -386,6 +388,38 @@ static void acknowledged_messages_are_forgotten(void **state) {
   end();
 }
 
+/* ---- peers of protocol 8 --------------------------------------------------------------------- */
+
+static void link_without_lease_sends_no_ack_and_forgets_accepted_messages(void **state) {
+  (void)state;
+  begin_with_lease(false, 0);
+  stream *s = &w.streams[0];
+  for (int i = 0; i < 3; i++) receive_packets(s, ACK_MESSAGES);
+  assert_int_equal(w.link->writer->n_coalesced, 0);
+  send_frames(5);
+  assert_int_equal(s->n, 1 + 5);
+  const clv_lane_log *g = &w.link->writer->logs[0];
+  clv_lane_on_sent(s->lane); /* of ATTACHED, which is not logged */
+  assert_int_equal(g->n_acked, 0);
+  for (int i = 0; i < 4; i++) clv_lane_on_sent(s->lane);
+  assert_true(g->first && g->first == g->last && g->n_acked == 4);
+  end();
+}
+
+static void link_without_lease_refuses_acks_and_ends_with_a_connection(void **state) {
+  (void)state;
+  const clv_frame ack = {.kind = CLV_ACK, .ack = {LANES, {0}}};
+  begin_with_lease(true, 0);
+  receive_frame(&w.streams[0], &ack);
+  assert_int_equal(w.ends, 1);
+  assert_non_null(strstr(w.end_text, "speak protocol 8"));
+  end();
+  begin_with_lease(true, 0);
+  end_stream(&w.streams[1], CLV_UNAVAILABLE);
+  assert_int_equal(w.ends, 1);
+  end();
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(unreceived_messages_are_sent_again),
@@ -399,6 +433,8 @@ int main(void) {
       cmocka_unit_test(waiting_connection_that_ended_is_forgotten),
       cmocka_unit_test(ack_goes_with_the_next_message),
       cmocka_unit_test(acknowledged_messages_are_forgotten),
+      cmocka_unit_test(link_without_lease_sends_no_ack_and_forgets_accepted_messages),
+      cmocka_unit_test(link_without_lease_refuses_acks_and_ends_with_a_connection),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -303,6 +303,17 @@ static void tenant_sees_only_its_own_session(void **state) {
   assert_non_null(strstr(json.data, "c\\u007f \\u009b31m"));
 }
 
+static void worker_that_must_be_upgraded_is_named(void **state) {
+  (void)state;
+  clv_status_worker old = a_tenants_worker;
+  const clv_status_view view = {.title = "t", .clock = "1", .n_workers = 1, .workers = &old};
+  CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
+  old.must_upgrade = true;
+  clv_status_brief_text(&view, 100, &got);
+  assert_non_null(
+      strstr(got.data, "  speaks protocol 4: a lost connection ends its link; upgrade it\n"));
+}
+
 /* A word longer than the line is wrapped, not cut off. */
 static void words_longer_than_the_line_are_wrapped(void **state) {
   (void)state;
@@ -362,6 +373,7 @@ int main(void) {
       cmocka_unit_test(status_text_matches_the_expected_text),
       cmocka_unit_test(status_text_stays_within_the_width),
       cmocka_unit_test(tenant_sees_only_its_own_session),
+      cmocka_unit_test(worker_that_must_be_upgraded_is_named),
       cmocka_unit_test(words_longer_than_the_line_are_wrapped),
       cmocka_unit_test(status_without_workers_is_one_line),
       cmocka_unit_test(json_has_a_line_per_worker),

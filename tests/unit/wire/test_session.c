@@ -145,14 +145,48 @@ static void device_names_resolve_to_devices(void **state) {
   assert_int_equal(clv_wire_device_of(&h, "auto"), -1);
 }
 
+/* A peer that refuses newer protocols than its own, and counts the calls. */
+typedef struct old_peer {
+  uint32_t protocol, n_calls;
+} old_peer;
+
+static clv_code answer_hello(void *peer, const clv_bytes *request, clv_bytes *reply, clv_err *err) {
+  old_peer *p = peer;
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request q = {0};
+  (void)reply;
+  p->n_calls++;
+  const clv_piece piece = {request->data, request->len};
+  assert_int_equal(clv_wire_hello_request_decode(&piece, 1, &q, err), CLV_OK);
+  if (q.about.protocol == p->protocol) return CLV_OK;
+  return clv_fail(err, CLV_UNIMPLEMENTED, "no %u", q.about.protocol);
+}
+
+static void hello_is_repeated_with_older_protocols(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
+  const clv_wire_about ours = some_about();
+  for (uint32_t protocol = CLV_WIRE_PROTOCOL; protocol >= CLV_WIRE_PROTOCOL_MIN; protocol--) {
+    old_peer p = {.protocol = protocol};
+    assert_ok(clv_wire_hello_exchange(&ours, answer_hello, &p, &reply, &err));
+    assert_int_equal(p.n_calls, 1 + CLV_WIRE_PROTOCOL - protocol);
+  }
+  old_peer older = {.protocol = CLV_WIRE_PROTOCOL_MIN - 1};
+  assert_fails(clv_wire_hello_exchange(&ours, answer_hello, &older, &reply, &err),
+               CLV_UNIMPLEMENTED, "no 9");
+}
+
 static void invalid_hello_is_refused_with_its_reason(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_hello_request request = {.about = some_about()};
-  request.about.protocol = CLV_WIRE_PROTOCOL - 1;
+  request.about.protocol = CLV_WIRE_PROTOCOL_MIN - 1;
   assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_UNIMPLEMENTED,
-               "protocol 8, this side speaks 9");
+               "protocol 7, this side speaks 8 to 9");
+  request.about.protocol = CLV_WIRE_PROTOCOL + 1;
+  assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_UNIMPLEMENTED,
+               "protocol 10, this side speaks 8 to 9");
   request.about = some_about();
   request.about.limits.session_bytes = CLV_WIRE_BYTES_MAX + 1;
   assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_INVALID, "a limit of");
@@ -602,6 +636,7 @@ int main(void) {
       cmocka_unit_test(hello_reply_round_trips),
       cmocka_unit_test(device_kinds_round_trip_or_are_derived),
       cmocka_unit_test(device_names_resolve_to_devices),
+      cmocka_unit_test(hello_is_repeated_with_older_protocols),
       cmocka_unit_test(invalid_hello_is_refused_with_its_reason),
       cmocka_unit_test(open_messages_round_trip),
       cmocka_unit_test(reference_lease_out_of_range_is_refused),
