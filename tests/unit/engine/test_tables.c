@@ -322,7 +322,7 @@ static void contexts(engine *w) {
   ends(w, 5);
   refused_ends(w, 20);
   assert_int_equal(w->contexts->n_open, 0); /* and none of them is left */
-  assert_null(w->contexts->open);
+  assert_null(w->contexts->n_open);
 }
 
 /* Sends each event about a value to a context of its own, because it may fail the context. */
