@@ -475,6 +475,12 @@ of("common/net/link/lane_log.c", CONNECTIONS,
 of("common/net/link/lane.c", CONNECTIONS,
    credit_is_granted_again=("static clv_code on_attached", "if (is_first && ln->index == 0)", "if (ln->index == 0)"),
    a_lost_link_ends=("static bool may_reconnect", "return code == CLV_UNAVAILABLE ||", "return"))
+of("master/api/core/runtime.c", "tests/net/operations/test_outages.py silence_ends_nothing",
+   links_between_workers_do_not_stop_the_clock=("static bool is_any_link_mending", "reports_outage(rt, p) ||", "false ||"))
+of("worker/service/session_links.c", "tests/net/operations/test_outages.py silence_ends_nothing",
+   links_between_workers_are_not_reported=("static uint32_t count_mending_peers", "return n;", "return 0;"))
+of("master/api/core/runtime.c", "tests/net/hostile/test_hostile_worker.py reported_outage_stops_the_clock_for_the_lease",
+   a_reported_outage_has_no_end=("static bool reports_outage", "now - p->mending_since_ns < rt->config->limits.lease_ms", "0 < rt->config->limits.lease_ms"))
 of("common/net/link/redial.c", CONNECTIONS,
    a_refusal_waits_for_the_lease=("static void check_refusals", "!r->refused_ns ||", "r->refused_ns ||"),
    no_answer_is_waited_for_without_end=("static void find_late_lane", "d->late[d->n_late++] = index;", ""))

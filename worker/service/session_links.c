@@ -77,6 +77,17 @@ static uint64_t link_lease_ms(const clv_session *s) {
   return CLV_MIN(s->settings->config->limits.lease_ms, most_ms);
 }
 
+/* Counts the links to other workers that are mending. Called by the link of the master. */
+static uint32_t count_mending_peers(void *user) {
+  clv_session *s = user;
+  uint32_t n = 0;
+  pthread_mutex_lock(&s->lock);
+  for (uint32_t i = 0; i < s->n_in; i++) n += clv_link_is_mending(s->in[i].link);
+  for (uint32_t i = 0; i < s->n_out; i++) n += clv_link_is_mending(s->out[i].link);
+  pthread_mutex_unlock(&s->lock);
+  return n;
+}
+
 static clv_link_options make_link_options(clv_session *s, const char *peer, uint64_t send_credit,
                                           void (*closed)(void *, clv_link *, clv_code,
                                                          const char *)) {
@@ -134,6 +145,7 @@ static clv_code get_master_link(clv_session *s, const clv_frame *attach, clv_lin
   }
   CLV_TRY(check_first_attach(attach, err));
   clv_link_options o = make_link_options(s, "the master", s->send_credit, on_master_closed);
+  o.events.count_mending = count_mending_peers;
   CLV_TRY(clv_link_new(&o, &s->master_link, err));
   clv_session_ref(s);
   clv_session_set_node_links(s);

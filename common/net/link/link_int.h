@@ -551,10 +551,11 @@ struct clv_link {
 
   int refs;
   char peer[CLV_WIRE_NAME + 1];
-  bool has_violation; /* atomic: a message that violated the protocol ended the link */
-  bool is_mending;    /* atomic: the state is CLV_LINK_MENDING */
-  bool must_ack;      /* atomic: a packet with tensors is complete, so an ACK is due */
-  uint64_t lease_ms;  /* time for mending a lane; 0: the loss of a lane ends the link */
+  bool has_violation;   /* atomic: a message that violated the protocol ended the link */
+  bool is_mending;      /* atomic: the state is CLV_LINK_MENDING */
+  bool is_peer_mending; /* atomic: the last PONG reported other links that are mending */
+  bool must_ack;        /* atomic: a packet with tensors is complete, so an ACK is due */
+  uint64_t lease_ms;    /* time for mending a lane; 0: the loss of a lane ends the link */
   clv_clock clock;
   clv_wire_limits accept_limits;
   clv_link_events events;

@@ -311,6 +311,9 @@ const char *clv_link_peer(const clv_link *l) { return l->peer; }
 bool clv_link_is_mending(const clv_link *l) {
   return __atomic_load_n(&l->is_mending, __ATOMIC_RELAXED);
 }
+bool clv_link_is_peer_mending(const clv_link *l) {
+  return __atomic_load_n(&l->is_peer_mending, __ATOMIC_RELAXED);
+}
 bool clv_link_has_violation(const clv_link *l) {
   return __atomic_load_n(&l->has_violation, __ATOMIC_RELAXED);
 }

@@ -109,19 +109,27 @@ class Relay:
 
 
 class RelayedCluster(Cluster):
-    """A Cluster in which whoever dials a worker, the master or another worker, does so through a
-    Relay of that worker's: self.relays[i]."""
+    """A Cluster in which whoever dials a worker does so through a Relay of that worker's: the
+    master through self.relays[i], other workers through self.between[i], which is another one or,
+    unless `parted`, the same."""
 
-    def __init__(self, n=2, **options):
+    def __init__(self, n=2, parted=False, **options):
         self.relays = {}
+        self.between = {} if parted else self.relays
         super().__init__(n, **options)
 
+    def _through(self, relays, i):
+        if i not in relays:
+            relays[i] = Relay(self.ports[i])
+        return f"127.0.0.1:{relays[i].port}"
+
     def address(self, i):
-        if i not in self.relays:
-            self.relays[i] = Relay(self.ports[i])
-        return f"127.0.0.1:{self.relays[i].port}"
+        return self._through(self.relays, i)
+
+    def peer_address(self, i):
+        return self._through(self.between, i)
 
     def close(self):
-        for relay in self.relays.values():
+        for relay in {*self.relays.values(), *self.between.values()}:
             relay.close()
         return super().close()

@@ -1,7 +1,7 @@
 """Outages: connections that are reset, or silent, or refused, while a session goes on. No step is
 taken again, no bit differs, and the record tells of one attempt. A link ends when limits.lease is
 over, and soon when its peer's process is gone."""
-import os, random, signal, subprocess, sys, time
+import functools, os, random, signal, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 from relays import RelayedCluster
@@ -57,42 +57,50 @@ class Run:
 
 
 class the:
-    cluster, bits = None, None
+    cluster = None
+
+
+@functools.cache
+def undisturbed():
+    return Run("alone").ends().result()
 
 
 @suite.test
 def resets_change_no_bit():
     """Of all connections of one worker at once, of single ones, and in the middle of a message."""
-    the.bits = Run("alone").ends().result()
-    # links between workers are dialled again after up to 5 s, which the master does not know
-    run, draw, resets = Run("reset", None, "--set", "limits.step_timeout=60s").at(5), random.Random(7), 0
+    # a link between workers is dialled again after up to 5 s, which is longer than step_timeout
+    run, draw, resets = Run("reset").at(5), random.Random(7), 0
+    relays = [*the.cluster.relays.values(), *the.cluster.between.values()]
     while run.step() < STEPS - 20 and not run.is_over():
-        relay = the.cluster.relays[draw.randrange(2)]
+        relay = draw.choice(relays)
         if draw.random() < 0.5:
             relay.after(draw.randrange(200_000))
             resets += 1
         else:
             resets += relay.reset(draw.choice([1, 1, None]))
         time.sleep(0.05 + draw.random() / 5)
-    assert run.ends().result() == the.bits
+    assert run.ends().result() == undisturbed()
     assert resets >= 10, resets
     print(f"# {resets} resets")
 
 
 @suite.test
 def silence_ends_nothing():
-    """Packets are dropped for a moment, and for longer than peer_timeout and step_timeout."""
-    run = Run("silent").at(5)
-    for i, seconds in ((0, 0.3), (1, 4 * PEER_TIMEOUT)):
+    """Packets are dropped for a moment, and for longer than peer_timeout and step_timeout: from the
+    master to a worker, and between two workers alone."""
+    run, relays, between = Run("silent").at(5), the.cluster.relays, the.cluster.between
+    for cut, seconds in (([relays[0]], 0.3), ([relays[1]], 3 * PEER_TIMEOUT), (between.values(), 4 * PEER_TIMEOUT)):
         before = run.step()
-        the.cluster.relays[i].drop()
+        for relay in cut:
+            relay.drop()
         time.sleep(seconds)
-        the.cluster.relays[i].heal()
+        for relay in cut:
+            relay.heal()
         healed = time.monotonic()
         until(lambda: run.step() > before + 3 or run.is_over(), 30)
         took = time.monotonic() - healed
         assert took < 5 or SLOW > 1, took
-    assert run.ends().result() == the.bits
+    assert run.ends().result() == undisturbed()
     print(f"# back {took:.1f} s after the heal")
 
 
@@ -133,7 +141,7 @@ def interrupt_ends_a_run_whose_link_is_mended():
     assert time.monotonic() - begin < LEASE / 2, time.monotonic() - begin
 
 
-with RelayedCluster(2, limits=f"limits: {{peer_timeout: {PEER_TIMEOUT:g}s, lease: {LEASE:g}s}}\n") as the.cluster:
+with RelayedCluster(2, parted=True, limits=f"limits: {{peer_timeout: {PEER_TIMEOUT:g}s, lease: {LEASE:g}s}}\n") as the.cluster:
     os.mkdir(os.path.join(the.cluster.dir, "data"))
     synthetic_images(os.path.join(the.cluster.dir, "data"), n=512, n_test=16, side=8)
     suite.main()
