@@ -469,6 +469,8 @@ CONNECTIONS = "tests/unit/link/test_reconnects"
 of("common/net/link/link_state.c", CONNECTIONS,
    an_older_connection_is_taken=("static clv_code join_again", "n->connection <= s->connection", "n->connection < s->connection"),
    the_earlier_connection_need_not_end=("static clv_code join_again", "n->must_wait = s->has_joined;", "n->must_wait = false;"))
+of("common/net/link/link_state.c", CONNECTIONS,
+   an_outage_never_ends=("static void note_outage", "l->outage_since_ns = 0;", ""))
 of("common/net/link/lane_log.c", CONNECTIONS,
    all_is_sent_again=("clv_code clv_lane_log_resume", "CLV_TRY(clv_lane_log_ack(g, received, removed, err));", "if (received > g->n_sent) return CLV_INVALID;"),
    nothing_is_sent_again=("clv_code clv_lane_log_resume", "g->unsent = g->first;", ""))

@@ -173,6 +173,9 @@ typedef struct clv_status_link {
   double link_in_per_s, link_out_per_s; /* bytes per second during that time; 0: no such tensor */
   double waiting_share; /* share of the time in waits that a packet of this link ended */
   double awaits_per_s;  /* number of such waits per second */
+  uint64_t outages;     /* times that lost connections were made again */
+  double last_outage_age_s, last_outage_s; /* when the last one ended, how long it lasted */
+  double outage_s;                         /* how long a connection is missing now; 0: none is */
 } clv_status_link;
 
 typedef struct clv_status_module {

@@ -93,6 +93,10 @@ static void put_link(clv_bytes *out, const clv_status_link *l) {
   put_number(out, "link_out_bytes_per_s", l->link_out_per_s > 0 ? l->link_out_per_s : NAN);
   put_renamed_number(out, "waiting", "awaited", l->waiting_share);
   put_renamed_number(out, "waits_per_s", "awaits_per_s", l->awaits_per_s);
+  put_count(out, "outages", l->outages);
+  put_number(out, "last_outage_age_s", l->outages ? l->last_outage_age_s : NAN);
+  put_number(out, "last_outage_s", l->outages ? l->last_outage_s : NAN);
+  put_number(out, "outage_s", l->outage_s);
   clv_bytes_puts(out, "}");
 }
 

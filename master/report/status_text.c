@@ -49,6 +49,16 @@ static void add_in_flight(clv_line_wrap *f, const clv_status_link *l) {
     status_add_item(f, "leaving: %s to go", clv_format_size(l->missing_out, out, sizeof out));
 }
 
+static void add_outages(clv_line_wrap *f, const clv_status_link *l) {
+  char age[STATUS_TEXT_BYTES], lasted[STATUS_TEXT_BYTES], now[STATUS_TEXT_BYTES];
+  if (l->outage_s > 0)
+    status_add_item(f, "NO CONNECTION for %s", status_format_time(l->outage_s, now));
+  if (l->outages)
+    status_add_item(f, "%llu outage%s, the last of %s %s ago", (ull)l->outages, CLV_S(l->outages),
+                    status_format_time(l->last_outage_s, lasted),
+                    status_format_time(l->last_outage_age_s, age));
+}
+
 static void add_link(clv_line_wrap *f, const clv_status_link *l) {
   char in[STATUS_TEXT_BYTES], out[STATUS_TEXT_BYTES], all_in[STATUS_TEXT_BYTES],
       all_out[STATUS_TEXT_BYTES], rtt[STATUS_TEXT_BYTES];
@@ -62,6 +72,7 @@ static void add_link(clv_line_wrap *f, const clv_status_link *l) {
   status_add_item(f, "out %s (%s)", status_format_rate(l->out_per_s, out),
                   clv_format_size(l->bytes_out, all_out, sizeof all_out));
   add_in_flight(f, l);
+  add_outages(f, l);
   status_end_line(f);
 }
 

@@ -19,7 +19,11 @@ void clv_link_count(clv_link *l, clv_link_counts *ret) {
                            .peer_received_bytes = c->peer_received_bytes,
                            .peer_receiving_ns = c->peer_receiving_ns,
                            .peer_measured_ns = c->peer_measured_ns,
-                           .reconnects = c->reconnects};
+                           .reconnects = c->reconnects,
+                           .outages = c->outages,
+                           .last_outage_ns = c->last_outage_ns};
+  if (l->outage_ended_ns) ret->last_outage_age_ns = now - l->outage_ended_ns;
+  if (l->outage_since_ns) ret->outage_ns = CLV_MAX(now - l->outage_since_ns, UINT64_C(1));
   /* An open PING counts too, if it already takes longer than the last one. */
   if (l->pongs != l->pings) ret->round_trip_ns = CLV_MAX(ret->round_trip_ns, now - l->ping_sent_ns);
   pthread_mutex_unlock(&l->lock);

@@ -217,6 +217,10 @@ typedef struct clv_link_counts {
   /* lanes that were connected again after a loss; bytes of messages that were sent again, which
    * bytes_out counts once */
   uint64_t reconnects, resent_bytes;
+  /* Outages that have ended: each from the first lost connection until all were made again. Then
+   * how long ago the last one ended and how long it lasted; 0: there was none. Last how long a
+   * connection is missing now; 0: none is. */
+  uint64_t outages, last_outage_age_ns, last_outage_ns, outage_ns;
 } clv_link_counts;
 
 /* Frames and tensors in transfer now. */

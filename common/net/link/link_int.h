@@ -547,6 +547,8 @@ struct clv_link {
   clv_redials redials;
   uint64_t ping_sent_ns, pings, pongs;
   uint64_t min_rtt_ns; /* shortest round trip of a PING so far; 0: none yet */
+  /* since when a connection is missing, and when the last outage ended; 0: none is, none has */
+  uint64_t outage_since_ns, outage_ended_ns;
   clv_link_counts counts;
 
   int refs;

@@ -84,16 +84,26 @@ def resets_change_no_bit():
     print(f"# {resets} resets")
 
 
+def outages(name, worker, peer):
+    """The link's row in `status --json`."""
+    done = master("status", os.path.join(the.cluster.dir, name + ".yaml"), "--json", "--interval", "0.1")
+    row = next(row for row in map(json.loads, done.stdout.splitlines()) if row["worker"] == worker)
+    (session,) = row["sessions"]
+    return next(link for link in session["links"] if link["peer"] == peer)
+
+
 @suite.test
 def silence_ends_nothing():
     """Packets are dropped for a moment, and for longer than peer_timeout and step_timeout: from the
     master to a worker, and between two workers alone."""
-    run, relays, between = Run("silent").at(5), the.cluster.relays, the.cluster.between
-    for cut, seconds in (([relays[0]], 0.3), ([relays[1]], 3 * PEER_TIMEOUT), (between.values(), 4 * PEER_TIMEOUT)):
+    run, relays, between = Run("silent").at(5), the.cluster.relays, list(the.cluster.between.values())
+    for cut, seconds in (([relays[0]], 0.3), ([relays[1]], 3 * PEER_TIMEOUT), (between, 4 * PEER_TIMEOUT)):
         before = run.step()
         for relay in cut:
             relay.drop()
         time.sleep(seconds)
+        if cut == between:
+            w1_to_w2, w2_to_master = outages("silent", "w1", "w2"), outages("silent", "w2", "master")
         for relay in cut:
             relay.heal()
         healed = time.monotonic()
@@ -101,6 +111,9 @@ def silence_ends_nothing():
         took = time.monotonic() - healed
         assert took < 5 or SLOW > 1, took
     assert run.ends().result() == undisturbed()
+    assert w1_to_w2["outage_s"] > PEER_TIMEOUT and w2_to_master["outage_s"] == 0, (w1_to_w2, w2_to_master)
+    assert w2_to_master["outages"] == 1 and 1 < w2_to_master["last_outage_s"] < 4 * PEER_TIMEOUT, w2_to_master
+    assert 0 < w2_to_master["last_outage_age_s"] < 60 * SLOW, w2_to_master
     print(f"# back {took:.1f} s after the heal")
 
 
