@@ -11,10 +11,10 @@ class Relay:
     reset() ends each present connection by a reset. drop() carries nothing any more, also not what
     a new connection sends, until heal(): a firewall that drops packets. refuse() resets and accepts
     no connection until heal(). after(n): the connection that brings the n-th byte from now on is
-    reset once."""
+    reset once. before_next(f): the next connection is passed on after f()."""
 
     def __init__(self, port):
-        self.to, self.port = port, free_port()
+        self.to, self.port, self.job = port, free_port(), None
         self.lock, self.pairs, self.accepted = threading.Lock(), set(), 0
         self.open, self.countdown, self.closing = threading.Event(), None, False
         self.open.set()
@@ -35,6 +35,9 @@ class Relay:
                 if not select.select([listener], [], [], 0.05)[0]:
                     continue
                 near = listener.accept()[0]
+                self.job, job = None, self.job
+                if job:
+                    job()
                 far = socket.create_connection(("127.0.0.1", self.to))
             except (OSError, ValueError):
                 continue
@@ -89,6 +92,9 @@ class Relay:
         with self.lock:
             self.countdown = n
 
+    def before_next(self, job):
+        self.job = job
+
     def drop(self):
         self.open.clear()
 
@@ -117,6 +123,8 @@ class RelayedCluster(Cluster):
         self.relays = {}
         self.between = {} if parted else self.relays
         super().__init__(n, **options)
+        for i in range(n):
+            self.address(i)
 
     def _through(self, relays, i):
         if i not in relays:

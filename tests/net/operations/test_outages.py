@@ -154,6 +154,22 @@ def interrupt_ends_a_run_whose_link_is_mended():
     assert time.monotonic() - begin < LEASE / 2, time.monotonic() - begin
 
 
+@suite.test
+def worker_that_restarts_while_resume_connects_is_waited_for():
+    """The master has said Hello to it and opened a session, and attaches at another process."""
+    relay, restarts = the.cluster.relays[0], []
+
+    def restart():
+        the.cluster.workers[0].kill()
+        the.cluster.restart(0)
+        restarts.append(time.monotonic())
+
+    relay.before_next(lambda: relay.before_next(restart))  # the first connection is that of Hello
+    session = the.cluster.session("resumed", BODY.replace("recovery: off\n", "recovery: {wait: 200ms}\n"))
+    run = Run("resumed", session, "--resume", "--set", "train.max_steps=20").ends()
+    assert len(restarts) == 1 and "has been restarted since the master's Hello" in run.out + run.err, (run.out, run.err)
+
+
 with RelayedCluster(2, parted=True, limits=f"limits: {{peer_timeout: {PEER_TIMEOUT:g}s, lease: {LEASE:g}s}}\n") as the.cluster:
     os.mkdir(os.path.join(the.cluster.dir, "data"))
     synthetic_images(os.path.join(the.cluster.dir, "data"), n=512, n_test=16, side=8)
