@@ -153,5 +153,7 @@ of("master/checkpoints/escrow.c", COPIES,
    copies_of_runs_can_be_exchanged=("static void bound_name(", "c->at->id", '"run"'))
 of("master/run/run_gather.c", CHECKPOINTS + " newest_checkpoint_is_deleted_by_force_alone",
    the_newest_is_deleted_as_others=("static clv_code remove_checkpoint(", "if (k->is_newest && !c->o->force)", "if (false)"))
+of("master/checkpoints/escrow_thread.c", CHECKPOINTS + " lost_and_wrong_keys_are_named",
+   a_sealed_copy_is_not_counted=("static void seal_newest(", "count_copy(e, step, bytes);", ";"))
 of("master/run/run_escrow.c", CHECKPOINTS + " lost_and_wrong_keys_are_named",
    a_lost_key_is_made_again=("static clv_code make_key(", "if (clv_escrow_key_id(at, id, NULL) == CLV_OK)", "if (false)"))

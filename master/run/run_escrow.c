@@ -86,8 +86,18 @@ clv_code clv_run_escrow_start(clv_run *r, clv_err *err) {
   return clv_escrow_start(r->config, &at, &r->escrow_key, r->dir.data, &r->escrow, err);
 }
 
+/* Passes the progress of the thread to the metrics. */
+static void update_metrics(const clv_run *r) {
+  clv_escrow_progress p;
+  if (!r->escrow) return;
+  clv_escrow_get_progress(r->escrow, &p);
+  uint64_t step = p.step == CLV_CHECKPOINT_NONE ? 0 : p.step;
+  clv_run_metrics_escrow(r->metrics, step, p.bytes, p.wall_ms, p.failures);
+}
+
 void clv_run_escrow_print(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  update_metrics(r);
   clv_escrow_take_notes(r->escrow, &notes);
   char *rest = notes.data;
   for (char *line; rest && (line = strsep(&rest, "\n")) != NULL;)

@@ -40,6 +40,10 @@ void clv_run_metrics_lost(clv_run_metrics *m); /* a worker was lost, and the run
 void clv_run_metrics_recovered(clv_run_metrics *m, uint64_t took_ns);
 void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_result *s);
 void clv_run_metrics_checkpoint(clv_run_metrics *m, uint64_t step, uint64_t took_ns);
+/* Stores what checkpoint.escrow has done: step of the newest sealed copy, its bytes and when it was
+ * complete (0: not by this process), copies that have failed. */
+void clv_run_metrics_escrow(clv_run_metrics *m, uint64_t step, uint64_t bytes, uint64_t wall_ms,
+                            uint64_t failures);
 /* Warns on standard error if other machines can read the port. */
 void clv_run_metrics_warn(const clv_session_config *config);
 
