@@ -156,4 +156,6 @@ of("master/run/run_gather.c", CHECKPOINTS + " newest_checkpoint_is_deleted_by_fo
 of("master/checkpoints/escrow_thread.c", CHECKPOINTS + " lost_and_wrong_keys_are_named",
    a_sealed_copy_is_not_counted=("static void seal_newest(", "count_copy(e, step, bytes);", ";"))
 of("master/run/run_escrow.c", CHECKPOINTS + " lost_and_wrong_keys_are_named",
+   status_has_no_sealed_copies=("bool clv_run_find_escrow(", "if (!has_escrow(config)) return false;", "if (config) return false;"))
+of("master/run/run_escrow.c", CHECKPOINTS + " lost_and_wrong_keys_are_named",
    a_lost_key_is_made_again=("static clv_code make_key(", "if (clv_escrow_key_id(at, id, NULL) == CLV_OK)", "if (false)"))

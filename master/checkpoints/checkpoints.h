@@ -138,6 +138,19 @@ clv_code clv_escrow_key_id(const clv_escrow_place *at, char ret_id[17],
 clv_code clv_escrow_restore(const clv_escrow_place *at, const clv_seal_key *key,
                             const char *run_dir, uint64_t *ret_step, clv_err *err) CLV_USE_RESULT;
 
+/* ---- state of the copies (escrow_state.c) ---------------------------------------------------- */
+
+/* The sealed copies of a run, as any process with the folder can read. */
+typedef struct clv_escrow_state {
+  uint64_t step;            /* of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
+  uint64_t bytes, wall_ms;  /* its sealed files, and when they were complete, ms since 1970 */
+  char error[CLV_ERR_TEXT]; /* why the last try has failed; empty: it has not */
+  uint64_t error_wall_ms;
+} clv_escrow_state;
+void clv_escrow_read_state(const clv_escrow_place *at, clv_escrow_state *ret);
+/* Stores why a copy has failed; NULL: forgets it, since one has succeeded. */
+void clv_escrow_note_error(const clv_escrow_place *at, const char *text);
+
 /* ---- escrow in the background (escrow_thread.c) ---------------------------------------------- */
 
 /* A thread that seals the newest checkpoint of a run again and again. */

@@ -84,9 +84,11 @@ static void seal_newest(clv_escrow *e) {
     code = clv_escrow_write(&at, &e->key, e->run_dir, step, s, &waiter, &bytes, &why);
   if (code == CLV_OK) {
     count_copy(e, step, bytes);
+    clv_escrow_note_error(&at, NULL);
     if (bytes) note_copy(e, step, bytes, clv_now_ns() - begin_ns);
   } else if (code != CLV_CANCELLED && !is_deleted(e, step)) {
     count_failure(e);
+    clv_escrow_note_error(&at, why.text);
     note_failure(e, step, &why);
   }
 }

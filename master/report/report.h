@@ -236,11 +236,20 @@ typedef struct clv_status_worker {
   clv_status_device *devices;
 } clv_status_worker;
 
+/* Sealed copies of the run's checkpoints (checkpoint.escrow). */
+typedef struct clv_status_escrow {
+  bool has_copy; /* a complete copy is there */
+  uint64_t step, bytes;
+  double age_s;
+  clv_status_last_error last_error; /* of the last try; text NULL: it has not failed */
+} clv_status_escrow;
+
 typedef struct clv_status_view {
   const char *title; /* title of the session file */
   const char *clock; /* time of day: "19:42:07" */
   uint32_t n_workers;
   clv_status_worker *workers;
+  const clv_status_escrow *escrow; /* NULL: the session has no escrow */
 } clv_status_view;
 
 /* Appends one line that explains what slows the session down, and why. */

@@ -21,7 +21,12 @@ clv_code clv_query_device_kinds(clv_blueprint *b, bool json, clv_bytes *out,
  * o->delete_caches: deletes them. Returns the exit code. */
 clv_exit_code clv_show_caches(const clv_session_config *config, const clv_run_options *o);
 /* Runs the command status and returns the exit code. */
-clv_exit_code clv_show_status(const clv_session_config *config, const clv_run_options *o);
+/* find_escrow: returns the state of the sealed copies, with the text of an error in `text`; false:
+ * the session has none. */
+typedef bool clv_find_escrow(const clv_session_config *config, clv_status_escrow *ret,
+                             char text[CLV_ERR_TEXT]);
+clv_exit_code clv_show_status(const clv_session_config *config, const clv_run_options *o,
+                              clv_find_escrow *find_escrow);
 
 /* ---- metrics (metrics.c) --------------------------------------------------------------------- */
 

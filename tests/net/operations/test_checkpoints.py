@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """The commands on checkpoints: what is listed, compared, fetched and removed while files are at
 workers, what is said of workers that cannot be reached, and sealed copies."""
-import hashlib, os, re, shutil, subprocess, sys, time
+import hashlib, json, os, re, shutil, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 from measured import get
@@ -272,6 +272,8 @@ def escrowed(name):
                         if "cleave_master_escrow_bytes " in (text := get(port)[1]) else None)
         assert float(numbers["step"]) >= 500 and float(numbers["bytes"]) > 1000 and numbers["failures_total"] == "0", numbers
         assert abs(float(numbers["timestamp_seconds"]) - time.time()) < 60 * SLOW, numbers
+        row = json.loads(master("status", session, "--json", "--interval", "0.1", cwd=cluster.dir).stdout.splitlines()[0])
+        assert row["escrow"]["step"] >= 500 and row["escrow"]["bytes"] > 1000 and row["escrow"]["last_error"] is None, row
         running.process.kill()
         said = running.process.stderr.read()
         running.process.stderr.close()
