@@ -469,12 +469,27 @@ CONNECTIONS = "tests/unit/link/test_reconnects"
 of("common/net/link/link_state.c", CONNECTIONS,
    an_older_connection_is_taken=("static clv_code join_again", "n->connection <= s->connection", "n->connection < s->connection"),
    the_earlier_connection_need_not_end=("static clv_code join_again", "n->must_wait = s->has_joined;", "n->must_wait = false;"))
+of("common/net/link/link_state.c", CONNECTIONS,
+   an_outage_never_ends=("static void note_outage", "l->outage_since_ns = 0;", ""))
 of("common/net/link/lane_log.c", CONNECTIONS,
    all_is_sent_again=("clv_code clv_lane_log_resume", "CLV_TRY(clv_lane_log_ack(g, received, removed, err));", "if (received > g->n_sent) return CLV_INVALID;"),
    nothing_is_sent_again=("clv_code clv_lane_log_resume", "g->unsent = g->first;", ""))
 of("common/net/link/lane.c", CONNECTIONS,
    credit_is_granted_again=("static clv_code on_attached", "if (is_first && ln->index == 0)", "if (ln->index == 0)"),
    a_lost_link_ends=("static bool may_reconnect", "return code == CLV_UNAVAILABLE ||", "return"))
+of("master/api/core/runtime.c", "tests/net/operations/test_outages.py silence_ends_nothing",
+   links_between_workers_do_not_stop_the_clock=("static bool is_any_link_mending", "reports_outage(rt, p) ||", "false ||"))
+of("worker/service/session_links.c", "tests/net/operations/test_outages.py silence_ends_nothing",
+   links_between_workers_are_not_reported=("static uint32_t count_mending_peers", "return n;", "return 0;"))
+of("master/api/core/runtime.c", "tests/net/hostile/test_hostile_worker.py reported_outage_stops_the_clock_for_the_lease",
+   a_reported_outage_has_no_end=("static bool reports_outage", "now - p->mending_since_ns < rt->config->limits.lease_ms", "0 < rt->config->limits.lease_ms"))
+of("common/net/rpc/stream.c", "tests/unit/rpc/test_stream",
+   a_reason_to_end_an_idle_stream_looks_like_a_loss=("void clv_rpc_stream_cancel", "!stream->is_server && stream->send_state == SEND_IDLE && code != CLV_CANCELLED;", "false;"))
+of("worker/service/service.c", "tests/net/operations/test_daemon.py sigterm_lets_running_sessions_finish",
+   draining_waits_for_masters_that_left=("static void end_detached(", "now_ms - x->detached_ms >= DETACHED_MS", "false"),
+   draining_does_not_wait_for_a_master=("static void end_detached(", "now_ms - x->detached_ms >= DETACHED_MS", "now_ms"))
+of("master/run/run_recover.c", "tests/net/operations/test_outages.py worker_that_restarts_while_resume_connects_is_waited_for",
+   a_worker_that_restarts_while_connecting_ends_the_run=("static bool may_be_temporary", "return clv_run_lock_check_newest(r->lock, &ignored) == CLV_OK;", "return clv_run_lock_check_newest(r->lock, &ignored) != CLV_OK;"))
 of("common/net/link/redial.c", CONNECTIONS,
    a_refusal_waits_for_the_lease=("static void check_refusals", "!r->refused_ns ||", "r->refused_ns ||"),
    no_answer_is_waited_for_without_end=("static void find_late_lane", "d->late[d->n_late++] = index;", ""))

@@ -54,8 +54,10 @@ of("common/base/file.c", "tests/unit/weights/test_checkpoint",
 of("master/train/state.c", KEPT,
    a_lost_file_ends_the_run=("clv_code clv_trainer_restore(", "if (code == CLV_OK || !is_lost) return code;", "return code;"))
 of("master/run/run_home.c", KEPT,
-   leftovers_are_removed_at_the_end_alone=("void clv_run_remove_leftovers(", "if (!r->o->resume || ", "if (r || "),
+   leftovers_are_removed_at_the_end_alone=("void clv_run_remove_leftovers(", "if (clv_session_checkpoint_home", "if (r || clv_session_checkpoint_home"),
    an_interrupted_run_leaves_its_files=("void clv_run_bring_home(", "clv_interrupt_handled(); /* a second signal ends the process */", ""))
+of("master/run/run_recover.c", KEPT + " killed_workers_load_what_they_kept",
+   a_recovery_leaves_the_files_of_its_attempt=("clv_code clv_run_recover(", "clv_run_remove_leftovers(r);", ""))
 of("master/run/run_save.c", KEPT + " master_that_lost_its_run_while_workers_wrote_commits_nothing",
    a_master_that_lost_its_run_goes_on_writing=("static clv_code check_newest(", "return clv_run_lock_check_newest(r->lock, err);", "return r ? CLV_OK : clv_run_lock_check_newest(NULL, err);"))
 of("master/history/run_lock.c", RECOVERY,
@@ -151,5 +153,9 @@ of("master/checkpoints/escrow.c", COPIES,
    copies_of_runs_can_be_exchanged=("static void bound_name(", "c->at->id", '"run"'))
 of("master/run/run_gather.c", CHECKPOINTS + " newest_checkpoint_is_deleted_by_force_alone",
    the_newest_is_deleted_as_others=("static clv_code remove_checkpoint(", "if (k->is_newest && !c->o->force)", "if (false)"))
+of("master/checkpoints/escrow_thread.c", CHECKPOINTS + " lost_and_wrong_keys_are_named",
+   a_sealed_copy_is_not_counted=("static void seal_newest(", "count_copy(e, step, bytes);", ";"))
+of("master/run/run_escrow.c", CHECKPOINTS + " lost_and_wrong_keys_are_named",
+   status_has_no_sealed_copies=("bool clv_run_find_escrow(", "if (!has_escrow(config)) return false;", "if (config) return false;"))
 of("master/run/run_escrow.c", CHECKPOINTS + " lost_and_wrong_keys_are_named",
    a_lost_key_is_made_again=("static clv_code make_key(", "if (clv_escrow_key_id(at, id, NULL) == CLV_OK)", "if (false)"))

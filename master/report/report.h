@@ -174,6 +174,9 @@ typedef struct clv_status_link {
   double link_in_per_s, link_out_per_s;
   double waiting_share; /* share of the time in waits that a packet of this link ended */
   double awaits_per_s;  /* number of waits per second that a packet of this link ended */
+  uint64_t outages;     /* number of outages after which the link went on */
+  double last_outage_age_s, last_outage_s; /* seconds since the last outage ended, its length */
+  double outage_s;                         /* seconds since the link lost a connection; 0: it has all */
 } clv_status_link;
 
 typedef struct clv_status_module {
@@ -235,11 +238,20 @@ typedef struct clv_status_worker {
   clv_status_device *devices;
 } clv_status_worker;
 
+/* Sealed copies of the run's checkpoints (checkpoint.escrow). */
+typedef struct clv_status_escrow {
+  bool has_copy; /* a complete copy is there */
+  uint64_t step, bytes;
+  double age_s;
+  clv_status_last_error last_error; /* of the last try; text NULL: it has not failed */
+} clv_status_escrow;
+
 typedef struct clv_status_view {
   const char *title; /* title of the session file */
   const char *clock; /* time of day: "19:42:07" */
   uint32_t n_workers;
   clv_status_worker *workers;
+  const clv_status_escrow *escrow; /* NULL: the session has no escrow */
 } clv_status_view;
 
 /* Appends one line that explains what slows the session down, and why. */

@@ -49,6 +49,16 @@ static void add_in_flight(clv_line_wrap *f, const clv_status_link *l) {
     status_add_item(f, "leaving: %s to go", clv_format_size(l->missing_out, out, sizeof out));
 }
 
+static void add_outages(clv_line_wrap *f, const clv_status_link *l) {
+  char age[STATUS_TEXT_BYTES], lasted[STATUS_TEXT_BYTES], now[STATUS_TEXT_BYTES];
+  if (l->outage_s > 0)
+    status_add_item(f, "NO CONNECTION for %s", status_format_time(l->outage_s, now));
+  if (l->outages)
+    status_add_item(f, "%llu outage%s, the last of %s %s ago", (ull)l->outages, CLV_S(l->outages),
+                    status_format_time(l->last_outage_s, lasted),
+                    status_format_time(l->last_outage_age_s, age));
+}
+
 static void add_link(clv_line_wrap *f, const clv_status_link *l) {
   char in[STATUS_TEXT_BYTES], out[STATUS_TEXT_BYTES], all_in[STATUS_TEXT_BYTES],
       all_out[STATUS_TEXT_BYTES], rtt[STATUS_TEXT_BYTES];
@@ -62,6 +72,7 @@ static void add_link(clv_line_wrap *f, const clv_status_link *l) {
   status_add_item(f, "out %s (%s)", status_format_rate(l->out_per_s, out),
                   clv_format_size(l->bytes_out, all_out, sizeof all_out));
   add_in_flight(f, l);
+  add_outages(f, l);
   status_end_line(f);
 }
 
@@ -267,6 +278,19 @@ static void add_worker(clv_line_wrap *f, const clv_status_view *view, const clv_
   add_unseen_sessions(f, w);
 }
 
+static void add_escrow(clv_line_wrap *f, const clv_status_escrow *e) {
+  char size[STATUS_TEXT_BYTES], age[STATUS_TEXT_BYTES];
+  status_begin_line(f, 0);
+  if (e->has_copy)
+    status_add_item(f, "escrow: a sealed copy of checkpoint-%llu, %s, %s old", (ull)e->step,
+                    clv_format_size(e->bytes, size, sizeof size),
+                    status_format_time(e->age_s, age));
+  else
+    status_add_item(f, "escrow: no sealed copy of a checkpoint yet");
+  status_end_line(f);
+  add_last_error(f, SESSION, &e->last_error);
+}
+
 static void draw_status(const clv_status_view *view, unsigned width, bool brief, clv_bytes *out) {
   clv_line_wrap f = {.out = out, .width = CLV_MAX(width, (unsigned)LEAST_WIDTH), .brief = brief};
   uint32_t n = 0;
@@ -283,6 +307,7 @@ static void draw_status(const clv_status_view *view, unsigned width, bool brief,
                   view->n_workers == 1 ? "worker answers" : "workers answer");
   if (n) status_add_item(&f, "rates and shares over %s", status_format_time(interval_s, text));
   status_end_line(&f);
+  if (view->escrow) add_escrow(&f, view->escrow);
   for (uint32_t i = 0; i < view->n_workers; i++) {
     clv_bytes_puts(out, "\n");
     add_worker(&f, view, &view->workers[i]);

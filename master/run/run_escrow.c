@@ -27,6 +27,27 @@ clv_code clv_run_escrow_place(const clv_session_config *config, char buf[33], cl
   return CLV_OK;
 }
 
+static double seconds_since(uint64_t wall_ms) {
+  uint64_t now = clv_wall_ms();
+  return now > wall_ms ? (double)(now - wall_ms) / 1e3 : 0;
+}
+
+bool clv_run_find_escrow(const clv_session_config *config, clv_status_escrow *ret,
+                         char text[CLV_ERR_TEXT]) {
+  clv_escrow_place at;
+  clv_escrow_state s = {.step = CLV_CHECKPOINT_NONE};
+  char id[33];
+  if (!has_escrow(config)) return false;
+  if (clv_run_escrow_place(config, id, &at, NULL) == CLV_OK) clv_escrow_read_state(&at, &s);
+  snprintf(text, CLV_ERR_TEXT, "%s", s.error);
+  *ret = (clv_status_escrow){.has_copy = s.step != CLV_CHECKPOINT_NONE,
+                             .step = s.step,
+                             .bytes = s.bytes,
+                             .age_s = seconds_since(s.wall_ms),
+                             .last_error = {text, seconds_since(s.error_wall_ms)}};
+  return true;
+}
+
 clv_code clv_run_escrow_remove(const clv_session_config *config, uint64_t step, clv_err *err) {
   clv_escrow_place at;
   char id[33];
@@ -86,8 +107,18 @@ clv_code clv_run_escrow_start(clv_run *r, clv_err *err) {
   return clv_escrow_start(r->config, &at, &r->escrow_key, r->dir.data, &r->escrow, err);
 }
 
+/* Passes the progress of the thread to the metrics. */
+static void update_metrics(const clv_run *r) {
+  clv_escrow_progress p;
+  if (!r->escrow) return;
+  clv_escrow_get_progress(r->escrow, &p);
+  uint64_t step = p.step == CLV_CHECKPOINT_NONE ? 0 : p.step;
+  clv_run_metrics_escrow(r->metrics, step, p.bytes, p.wall_ms, p.failures);
+}
+
 void clv_run_escrow_print(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  update_metrics(r);
   clv_escrow_take_notes(r->escrow, &notes);
   char *rest = notes.data;
   for (char *line; rest && (line = strsep(&rest, "\n")) != NULL;)

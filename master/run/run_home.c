@@ -5,9 +5,9 @@
  * workers. It names each file that it cannot fetch, with the worker and the reason, and the older
  * checkpoints that stay.
  *
- * Files at workers that no checkpoint of the run lists are removed at the end and when an attempt
- * resumes the run. A master that is no longer the newest of its run removes nothing, because the
- * files may belong to a checkpoint that another master is writing.
+ * Files at workers that no checkpoint of the run lists are removed at the end, and when an attempt
+ * resumes the run or a recovery begins another one. A master that is no longer the newest of its
+ * run removes nothing, because the files may belong to a checkpoint that another master is writing.
  */
 #include <stdio.h>
 #include <string.h>
@@ -141,7 +141,7 @@ static void remove_leftovers(gathering *g) {
 void clv_run_remove_leftovers(clv_run *r) {
   CLV_AUTO(free_gathering) gathering g = {.run = r};
   clv_err err;
-  if (!r->o->resume || clv_session_checkpoint_home(r->config) == CLV_HOME_ALWAYS) return;
+  if (clv_session_checkpoint_home(r->config) == CLV_HOME_ALWAYS) return;
   if (clv_stores_new(r->config, &g.stores, &err) == CLV_OK)
     remove_leftovers(&g);
   else

@@ -198,9 +198,8 @@ clv_code clv_run_try_save_now(clv_run *r, clv_err *err) CLV_USE_RESULT;
  * ends, if checkpoint.home is `end`. Prints the files that stay there. Then removes files there as
  * clv_run_remove_leftovers does. BLOCKS. (run_home.c) */
 void clv_run_bring_home(clv_run *r);
-/* Removes the files of the run at workers that none of its checkpoints lists, if the attempt
- * resumes the run. Ignores workers that cannot be reached. Call before a checkpoint begins.
- * BLOCKS. */
+/* Removes the files of the run at workers that none of its checkpoints lists, as an ended attempt
+ * leaves them. Ignores workers that cannot be reached. Call before a checkpoint begins. BLOCKS. */
 void clv_run_remove_leftovers(clv_run *r);
 /* Adds the weights of a gathered file of the checkpoint of a step to the ledger. Does nothing for
  * files without weights. */

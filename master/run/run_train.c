@@ -323,7 +323,7 @@ static clv_code connect_and_restore(clv_run *r, clv_err *err) {
   clv_code code = clv_run_open_trainer(r, err);
   if (code == CLV_OK) code = clv_run_restore(r, err);
   if (code != CLV_OK) CLV_TRY(clv_run_wait_for_workers(r, err));
-  clv_run_remove_leftovers(r);
+  if (r->o->resume) clv_run_remove_leftovers(r);
   return CLV_OK;
 }
 

@@ -39,6 +39,7 @@ typedef struct watched_worker {
 typedef struct status {
   const clv_session_config *config;
   const clv_run_options *o;
+  clv_find_escrow *find_escrow;
   clv_tls_identity *identity;
   clv_rpc_runtime *runtime;
   uint64_t interval_ns;
@@ -207,13 +208,15 @@ static void show_report(status *s, clv_screen *screen) {
   CLV_AUTO(clv_freep) clv_status_worker *workers = NULL;
   CLV_AUTO(clv_freep) clv_status_buffers *memory = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, brief = {0};
-  char clock[16];
+  char clock[16], escrow_error[CLV_ERR_TEXT];
+  clv_status_escrow escrow;
   time_t now = time(NULL);
   struct tm tm;
   clv_err err;
   uint32_t n = (uint32_t)s->config->n_workers;
   strftime(clock, sizeof clock, "%H:%M:%S", localtime_r(&now, &tm));
   clv_status_view l = {.title = s->config->name, .clock = clock, .n_workers = n};
+  if (s->find_escrow(s->config, &escrow, escrow_error)) l.escrow = &escrow;
   clv_code code = clv_alloc(n, sizeof *workers, &workers, &err);
   if (code == CLV_OK) code = clv_alloc(n, sizeof *memory, &memory, &err);
   l.workers = workers;
@@ -338,9 +341,13 @@ static void init_status(status *s) {
   pthread_condattr_destroy(&monotonic);
 }
 
-clv_exit_code clv_show_status(const clv_session_config *config, const clv_run_options *o) {
+clv_exit_code clv_show_status(const clv_session_config *config, const clv_run_options *o,
+                              clv_find_escrow *find_escrow) {
   double interval = o->interval_s > 0 ? o->interval_s : 1;
-  status s = {.config = config, .o = o, .interval_ns = (uint64_t)(interval * 1e9)};
+  status s = {.config = config,
+              .o = o,
+              .find_escrow = find_escrow,
+              .interval_ns = (uint64_t)(interval * 1e9)};
   sigset_t blocked_signals, before;
   clv_err err;
   if (!config->n_workers) {

@@ -112,7 +112,11 @@ static clv_status_link make_link_status(const clv_wire_link_status *now,
        * to the idle time. */
       .waiting_share =
           CLV_MIN(share_of_whole(difference(now->awaited_ns, before->awaited_ns), thread_ns), idle),
-      .awaits_per_s = quotient(difference(now->awaits, before->awaits), seconds)};
+      .awaits_per_s = quotient(difference(now->awaits, before->awaits), seconds),
+      .outages = now->outages,
+      .last_outage_age_s = (double)now->last_outage_age_ms / 1e3,
+      .last_outage_s = (double)now->last_outage_ms / 1e3,
+      .outage_s = (double)now->outage_ms / 1e3};
 }
 
 static void set_time_shares(const clv_wire_session_status *now,

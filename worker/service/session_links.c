@@ -78,6 +78,17 @@ static uint64_t link_lease_ms(const clv_session *s, uint32_t protocol) {
   return clv_wire_has_acks(protocol) ? CLV_MIN(s->settings->config->limits.lease_ms, most_ms) : 0;
 }
 
+/* Counts the links to other workers that are mending. Called by the link of the master. */
+static uint32_t count_mending_peers(void *user) {
+  clv_session *s = user;
+  uint32_t n = 0;
+  pthread_mutex_lock(&s->lock);
+  for (uint32_t i = 0; i < s->n_in; i++) n += clv_link_is_mending(s->in[i].link);
+  for (uint32_t i = 0; i < s->n_out; i++) n += clv_link_is_mending(s->out[i].link);
+  pthread_mutex_unlock(&s->lock);
+  return n;
+}
+
 static clv_link_options make_link_options(clv_session *s, const char *peer, uint64_t send_credit,
                                           uint32_t protocol,
                                           void (*closed)(void *, clv_link *, clv_code,
@@ -138,6 +149,7 @@ static clv_code get_master_link(clv_session *s, const clv_frame *attach, clv_lin
   CLV_TRY(check_first_attach(attach, err));
   clv_link_options o =
       make_link_options(s, "the master", s->send_credit, s->owner_protocol, on_master_closed);
+  o.events.count_mending = count_mending_peers;
   CLV_TRY(clv_link_new(&o, &s->master_link, err));
   clv_session_ref(s);
   clv_session_set_node_links(s);

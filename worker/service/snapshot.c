@@ -78,6 +78,17 @@ static clv_wire_link_status *find_or_add_row(clv_wire_session_status *s, const c
   return &s->links[s->n_links++];
 }
 
+/* Adds the outages of a link. The last one of the row is the last of its links. */
+static void add_outages(clv_wire_link_status *r, const clv_link_counts *c) {
+  uint64_t age_ms = c->last_outage_age_ns / 1000000;
+  if (c->outages && (!r->outages || age_ms < r->last_outage_age_ms)) {
+    r->last_outage_age_ms = age_ms;
+    r->last_outage_ms = c->last_outage_ns / 1000000;
+  }
+  r->outages += c->outages;
+  r->outage_ms = CLV_MAX(r->outage_ms, (c->outage_ns + 999999) / 1000000);
+}
+
 static void add_link_counts(clv_wire_session_status *s, const held_link *h) {
   clv_wire_link_status *r = find_or_add_row(s, h->name);
   clv_link_counts c;
@@ -100,6 +111,7 @@ static void add_link_counts(clv_wire_session_status *s, const held_link *h) {
   r->measured_ns = CLV_MAX(r->measured_ns, c.peer_measured_ns);
   r->awaits += c.n_node_waits;
   r->awaited_ns += c.node_wait_ns;
+  add_outages(r, &c);
   s->bytes_in += c.bytes_in;
   s->bytes_out += c.bytes_out;
   clv_link_ping_async(h->link);

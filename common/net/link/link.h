@@ -217,6 +217,10 @@ typedef struct clv_link_counts {
   /* lanes that were connected again after a loss; bytes of messages that were sent again, which
    * bytes_out counts once */
   uint64_t reconnects, resent_bytes;
+  /* Outages that have ended: each from the first lost connection until all were made again. Then
+   * how long ago the last one ended and how long it lasted; 0: there was none. Last how long a
+   * connection is missing now; 0: none is. */
+  uint64_t outages, last_outage_age_ns, last_outage_ns, outage_ns;
 } clv_link_counts;
 
 /* Frames and tensors in transfer now. */
@@ -240,6 +244,9 @@ typedef struct clv_link_events {
   /* Called once, when the link has ended: the peer has ended it or violated the protocol, a lane
    * could not be connected again in time, or the link is closed. */
   void (*on_closed)(void *user, clv_link *link, clv_code code, const char *text);
+  /* Optional. Returns how many other links of the session are mending. Each PONG reports the number
+   * to the peer. Called on a queue thread. */
+  uint32_t (*count_mending)(void *user);
 } clv_link_events;
 
 typedef struct clv_link_options {
@@ -323,6 +330,8 @@ void clv_link_ping_or_end(clv_link *link, unsigned ms, const char *text);
 uint64_t clv_link_tend(clv_link *link);
 /* True while a lane has lost its connection and the link has not ended. */
 bool clv_link_is_mending(const clv_link *link);
+/* True if the peer's last PONG reported that it is mending another link of the session. */
+bool clv_link_is_peer_mending(const clv_link *link);
 const char *clv_link_peer(const clv_link *link);
 /* True if the link has ended because a message of the peer violated the protocol. For on_closed. */
 bool clv_link_has_violation(const clv_link *link);

@@ -553,14 +553,17 @@ struct clv_link {
   clv_redials redials;
   uint64_t ping_sent_ns, pings, pongs;
   uint64_t min_rtt_ns; /* shortest round trip of a PING so far; 0: none yet */
+  /* since when a connection is missing, and when the last outage ended; 0: none is, none has */
+  uint64_t outage_since_ns, outage_ended_ns;
   clv_link_counts counts;
 
   int refs;
   char peer[CLV_WIRE_NAME + 1];
-  bool has_violation; /* atomic: a message that violated the protocol ended the link */
-  bool is_mending;    /* atomic: the state is CLV_LINK_MENDING */
-  bool must_ack;      /* atomic: a packet with tensors is complete, so an ACK is due */
-  uint64_t lease_ms;  /* time for mending a lane; 0: the loss of a lane ends the link, no ACKs */
+  bool has_violation;   /* atomic: a message that violated the protocol ended the link */
+  bool is_mending;      /* atomic: the state is CLV_LINK_MENDING */
+  bool is_peer_mending; /* atomic: the last PONG reported other links that are mending */
+  bool must_ack;        /* atomic: a packet with tensors is complete, so an ACK is due */
+  uint64_t lease_ms;    /* time for mending a lane; 0: the loss of a lane ends the link, no ACKs */
   clv_clock clock;
   clv_wire_limits accept_limits;
   clv_link_events events;

@@ -88,6 +88,14 @@ static clv_code join_again(clv_link *l, clv_link_event_args *n, clv_err *err) {
   return CLV_OK;
 }
 
+/* Counts an outage that has ended. */
+static void note_outage(clv_link *l, uint64_t now) {
+  l->counts.outages++;
+  l->counts.last_outage_ns = now - l->outage_since_ns;
+  l->outage_ended_ns = now;
+  l->outage_since_ns = 0;
+}
+
 static clv_code attach_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
   clv_lane_slot *s = &l->lanes[n->index];
   (void)err;
@@ -96,7 +104,10 @@ static clv_code attach_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
   s->is_attached = true;
   s->lost_since_ns = s->attach_until_ns = 0;
   s->attached_ns = clv_clock_now(&l->clock);
-  if (++l->n_attached == l->n_lanes) l->state = CLV_LINK_OPEN;
+  if (++l->n_attached == l->n_lanes) {
+    l->state = CLV_LINK_OPEN;
+    if (l->outage_since_ns) note_outage(l, s->attached_ns);
+  }
   return CLV_OK;
 }
 
@@ -116,6 +127,7 @@ static void record_loss(clv_link *l, clv_lane_slot *s, const char *text) {
   uint64_t now = clv_clock_now(&l->clock);
   l->n_attached--;
   s->lost_since_ns = CLV_MAX(now, UINT64_C(1));
+  if (!l->outage_since_ns) l->outage_since_ns = s->lost_since_ns;
   snprintf(l->lost_text, sizeof l->lost_text, "%s", text);
   if (now - s->attached_ns < (uint64_t)STABLE_MS * 1000000u) return;
   r->pause_ms = r->next_ns = r->refused_ns = 0;
@@ -311,6 +323,9 @@ void clv_link_unrefp(clv_link **l) {
 const char *clv_link_peer(const clv_link *l) { return l->peer; }
 bool clv_link_is_mending(const clv_link *l) {
   return __atomic_load_n(&l->is_mending, __ATOMIC_RELAXED);
+}
+bool clv_link_is_peer_mending(const clv_link *l) {
+  return __atomic_load_n(&l->is_peer_mending, __ATOMIC_RELAXED);
 }
 bool clv_link_has_violation(const clv_link *l) {
   return __atomic_load_n(&l->has_violation, __ATOMIC_RELAXED);

@@ -168,6 +168,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [1] = {.name = "clock_ns", .type = FIELD_U64, .offset = AT(measure.clock_ns)},
         [2] = {.name = "received_bytes", .type = FIELD_U64, .offset = AT(measure.received_bytes)},
         [3] = {.name = "receiving_ns", .type = FIELD_U64, .offset = AT(measure.receiving_ns)},
+        [4] = {.name = "mending_links", .type = FIELD_U32, .offset = AT(measure.mending_links)},
     },
     /* fields of reference */
     {

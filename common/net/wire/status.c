@@ -90,7 +90,11 @@ static clv_code get_link(const Cleave__V1__LinkStatus *from, clv_wire_link_statu
                                .sending_ns = from->sending_ns,
                                .measured_ns = from->measured_ns,
                                .awaits = from->awaits,
-                               .awaited_ns = from->awaited_ns};
+                               .awaited_ns = from->awaited_ns,
+                               .outages = from->outages,
+                               .last_outage_age_ms = from->last_outage_age_ms,
+                               .last_outage_ms = from->last_outage_ms,
+                               .outage_ms = from->outage_ms};
   return CLV_OK;
 }
 
@@ -239,6 +243,10 @@ static void put_link(const clv_wire_link_status *from, Cleave__V1__LinkStatus *t
   to->measured_ns = from->measured_ns;
   to->awaits = from->awaits;
   to->awaited_ns = from->awaited_ns;
+  to->outages = from->outages;
+  to->last_outage_age_ms = from->last_outage_age_ms;
+  to->last_outage_ms = from->last_outage_ms;
+  to->outage_ms = from->outage_ms;
 }
 
 static void put_numbers(const clv_wire_session_status *from, Cleave__V1__SessionStatus *to) {

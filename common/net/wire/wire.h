@@ -313,7 +313,8 @@ typedef struct clv_frame {
   } call;
   struct {
     uint64_t clock_ns, received_bytes, receiving_ns;
-  } measure; /* of PONG */
+    uint32_t mending_links; /* the sender's links to other workers that have lost a connection */
+  } measure;                /* of PONG */
   struct {
     uint64_t ref, fork, key;
     /* counted by the sender for each receiver; REF_ACK: the number acknowledged */

@@ -100,8 +100,9 @@ typedef struct api_peer {
   /* features of the worker's version */
   bool has_state_files, has_row_cache, has_state_pieces, has_fixed_modules, has_ties;
   bool has_bf16_weights, has_kept;
-  uint64_t last_packet_ns;       /* monotonic time of the peer's last packet */
-  char device[API_DEVICE_NAME];  /* device of the peer that "auto" means */
+  uint64_t last_packet_ns;      /* monotonic time of the peer's last packet */
+  uint64_t mending_since_ns;    /* since when the peer reports a broken link to a worker; 0: none */
+  char device[API_DEVICE_NAME]; /* device of the peer that "auto" means */
   char devices[API_DEVICE_LIST]; /* all devices of the peer: "cpu, cuda:0" */
   /* error of the peer's last loss, which functions that need the peer return */
   cleave_error loss_error;
@@ -539,8 +540,8 @@ struct cleave_runtime {
   uint64_t
       /* monotonic time before which no deadline passes, because the process was stopped */
       deadlines_paused_until_ns;
-  /* Time that does not count towards deadlines, because a link was without connection: of ended
-   * outages, and since when one lasts; 0: none does */
+  /* Time that does not count towards deadlines, because a link of the master or between two workers
+   * was without connection: of ended outages, and since when one lasts; 0: none does */
   uint64_t outages_ns, outage_since_ns;
 };
 
@@ -570,6 +571,9 @@ uint64_t api_time_of_deadline(const cleave_runtime *rt, uint64_t until_ns);
 /* Stops the clock of the deadlines while a link is mended. Called now and then by who waits. With
  * the lock. */
 void api_note_outage(cleave_runtime *rt);
+/* Asks the workers whether they are mending links to each other, if `all`, else those that have
+ * reported that. The next api_note_outage uses the answers. With the lock. */
+void api_ask_about_outages(cleave_runtime *rt, bool all);
 void api_add_job(cleave_runtime *rt, const api_job *job);
 /* Add and remove a record that is freed with the runtime. With the lock. */
 void api_attach(cleave_runtime *rt, api_attachment *a, void (*free)(api_attachment *a));

@@ -264,6 +264,23 @@ def slow_answers_exceed_the_step_timeout():
 
 
 @suite.test
+def reported_outage_stops_the_clock_for_the_lease():
+    """A worker that says in each PONG that its link to another worker is being mended, and never
+    finishes. A report counts for limits.lease and the silence before it, so the run still ends."""
+    def mends(f):
+        f.measure.mending_links = 1
+        return [] if f.kind == pb.FINISHED else [f]
+
+    begin, lease, silence, limit = time.monotonic(), 2 * PACE, PACE, 0.6 * PACE
+    with fake(twist=lambda f: mends(f) if f.kind in (pb.PONG, pb.FINISHED) else [f]) as worker:
+        met = Met(worker, [x for k, v in (("lease", lease), ("peer_timeout", silence), ("step_timeout", limit))
+                           for x in ("--set", f"limits.{k}={v * 1000:.0f}ms")])
+    took = time.monotonic() - begin
+    assert met.code == 5 and "(limits.step_timeout)" in met.said, (met.code, met.said)
+    assert lease < took < 3 * (lease + silence + limit), took
+
+
+@suite.test
 def missing_credit_times_out_and_names_the_worker():
     meets([5], "last heard of worker 'w1'", credit=16 << 10, twist=on(pb.CREDIT, nothing),
           args=["--set", "train.max_steps=40"])

@@ -11,10 +11,10 @@ class Relay:
     reset() ends each present connection by a reset. drop() carries nothing any more, also not what
     a new connection sends, until heal(): a firewall that drops packets. refuse() resets and accepts
     no connection until heal(). after(n): the connection that brings the n-th byte from now on is
-    reset once."""
+    reset once. before_next(f): the next connection is passed on after f()."""
 
     def __init__(self, port):
-        self.to, self.port = port, free_port()
+        self.to, self.port, self.job = port, free_port(), None
         self.lock, self.pairs, self.accepted = threading.Lock(), set(), 0
         self.open, self.countdown, self.closing = threading.Event(), None, False
         self.open.set()
@@ -35,6 +35,9 @@ class Relay:
                 if not select.select([listener], [], [], 0.05)[0]:
                     continue
                 near = listener.accept()[0]
+                self.job, job = None, self.job
+                if job:
+                    job()
                 far = socket.create_connection(("127.0.0.1", self.to))
             except (OSError, ValueError):
                 continue
@@ -89,6 +92,9 @@ class Relay:
         with self.lock:
             self.countdown = n
 
+    def before_next(self, job):
+        self.job = job
+
     def drop(self):
         self.open.clear()
 
@@ -109,19 +115,29 @@ class Relay:
 
 
 class RelayedCluster(Cluster):
-    """A Cluster in which whoever dials a worker, the master or another worker, does so through a
-    Relay of that worker's: self.relays[i]."""
+    """A Cluster in which whoever dials a worker does so through a Relay of that worker's: the
+    master through self.relays[i], other workers through self.between[i], which is another one or,
+    unless `parted`, the same."""
 
-    def __init__(self, n=2, **options):
+    def __init__(self, n=2, parted=False, **options):
         self.relays = {}
+        self.between = {} if parted else self.relays
         super().__init__(n, **options)
+        for i in range(n):
+            self.address(i)
+
+    def _through(self, relays, i):
+        if i not in relays:
+            relays[i] = Relay(self.ports[i])
+        return f"127.0.0.1:{relays[i].port}"
 
     def address(self, i):
-        if i not in self.relays:
-            self.relays[i] = Relay(self.ports[i])
-        return f"127.0.0.1:{self.relays[i].port}"
+        return self._through(self.relays, i)
+
+    def peer_address(self, i):
+        return self._through(self.between, i)
 
     def close(self):
-        for relay in self.relays.values():
+        for relay in {*self.relays.values(), *self.between.values()}:
             relay.close()
         return super().close()

@@ -226,11 +226,17 @@ static void ongoing_wait_is_reported(void **state) {
       "waiting for worker-2 100 %: 3.0 MiB still to receive, link 12 Mbit/s in, 0.2 ms round "
       "trip");
   links[0][0].round_trip_s = 1.4;
+  links[0][1].outages = 3;
+  links[0][1].last_outage_s = 4.2;
+  links[0][1].last_outage_age_s = 720;
+  links[0][1].outage_s = 8;
   assert_diagnosis(&first,
                    "waiting for the master 100 %: nothing has come, not even an answer for 1.4 s");
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_status_text(&view, 80, &text);
   assert_non_null(strstr(text.data, "link to the master  no answer for 1.4 s  in"));
+  assert_non_null(strstr(text.data, "NO CONNECTION for 8.0 s"));
+  assert_non_null(strstr(text.data, "3 outages, the last of 4.2 s 12 min ago"));
   assert_non_null(strstr(text.data, "link to worker-2  0.2 ms round trip  in"));
   links[0][0].round_trip_s = 0.0002;
   links[0][1].missing_in = 0;

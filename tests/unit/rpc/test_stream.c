@@ -290,6 +290,26 @@ static void test_client_receives_the_end_code_of_the_server(void **state) {
   clv_rpc_stream_unref(stream);
 }
 
+/* A server cannot tell a cancel from a lost connection. So a client that cancels an idle stream
+ * with a reason half-closes it, and the server sees an end. */
+static void test_cancel_of_an_idle_stream_is_an_end_for_the_server(void **state) {
+  (void)state;
+  clv_err err;
+  static recorder r;
+  clv_rpc_stream *stream = open_stream("/test/Sink", &r);
+  clv_rpc_piece piece = {"b", 1, NULL, NULL};
+  must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
+  assert_true(event_wait(&svc.sink.messages, 1, 5000));
+  for (int i = 0; i < 500 && clv_rpc_stream_queued_bytes(stream); i++) usleep(10000);
+  clv_rpc_stream_cancel(stream, CLV_INVALID, "no such frame");
+  assert_true(event_wait(&r.closed, 1, 5000));
+  assert_int_equal(r.code, CLV_INVALID);
+  assert_string_equal(r.text, "no such frame");
+  assert_true(event_wait(&svc.sink.closed, 1, 5000));
+  assert_int_equal(svc.sink.code, CLV_OK);
+  clv_rpc_stream_unref(stream);
+}
+
 /* The receiver stalls and the sender cancels with megabytes queued: everything is freed. */
 static void test_cancel_releases_queued_megabytes(void **state) {
   (void)state;
@@ -484,6 +504,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(test_send_after_close_is_refused, set_up, tear_down),
     cmocka_unit_test_setup_teardown(test_server_can_send_the_first_message, set_up, tear_down),
     cmocka_unit_test_setup_teardown(test_client_receives_the_end_code_of_the_server, set_up,
+                                    tear_down),
+    cmocka_unit_test_setup_teardown(test_cancel_of_an_idle_stream_is_an_end_for_the_server, set_up,
                                     tear_down),
     cmocka_unit_test_setup_teardown(test_cancel_releases_queued_megabytes, set_up, tear_down),
     cmocka_unit_test_setup_teardown(test_thousand_streams_in_a_row_succeed, set_up, tear_down),

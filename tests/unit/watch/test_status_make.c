@@ -50,7 +50,11 @@ static const clv_wire_link_status seen_links[2] = {
      .sending_ns = 250000000,
      .measured_ns = 2000000000,
      .awaits = 9,
-     .awaited_ns = 7 + 300000000}};
+     .awaited_ns = 7 + 300000000,
+     .outages = 2,
+     .last_outage_age_ms = 1500,
+     .last_outage_ms = 250,
+     .outage_ms = 125}};
 
 static void fill_session(int when) {
   sessions[when][0] = (clv_wire_session_status){.name = "films",
@@ -133,6 +137,8 @@ static void two_replies_give_link_rates(void **state) {
   assert_near(l->waiting_share, 0.3); /* over the second that the thread reports */
   assert_near(l->awaits_per_s, 2);
   assert_near(l->sending, 0); /* the other worker had not been asked before */
+  assert_true(l->outages == 2 && l->last_outage_age_s == 1.5);
+  assert_true(l->last_outage_s == 0.25 && l->outage_s == 0.125);
 }
 
 static void peer_rates_need_two_measurements(void **state) {

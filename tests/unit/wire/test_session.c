@@ -436,7 +436,7 @@ static clv_wire_module_status some_modules[] = {{.module = 1, .forwards = 3, .ba
 
 static clv_wire_link_status some_links[] = {
     {.peer = "", .bytes_in = 1},
-    {"worker-2", 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}};
+    {"worker-2", 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21}};
 
 static clv_wire_session_status some_sessions[] = {{.epoch = 2,
                                                    .bytes_in = 3,
