@@ -71,6 +71,8 @@ of("master/run/run_save.c", DISKS,
    lines_of_steps_are_not_synced=("static clv_code begin(", "CLV_TRY(clv_reporter_sync(r->reporter, err));", ""))
 of("master/report/progress.c", DISKS + " lines_that_the_disk_refuses_wait_in_memory",
    a_line_that_the_disk_refuses_ends_the_run=("static clv_code flush_table(", "if (write_pending(r, t, err) == CLV_OK) return CLV_OK;", "if (f) return write_pending(r, t, err);"))
+of("common/model/weights/write.c", DISKS + " power_cut_of_a_worker_leaves_each_committed_checkpoint",
+   a_published_file_is_not_synced_into_its_folder=("clv_code clv_weights_publish(", "CLV_TRY(sync_parent(w->path, err));", "if (!ret_bytes) CLV_TRY(sync_parent(w->path, err));"))
 of("common/base/file.c", DISKS + " power_cut_leaves_each_committed_checkpoint",
    a_new_folder_is_not_synced=("static clv_code make_folder(", "if (mkdir(path, 0755) == 0) return clv_file_sync_folder(path, err);", "if (mkdir(path, 0755) == 0) return CLV_OK;"))
 of("master/watch/metrics.c", RECOVERY,
