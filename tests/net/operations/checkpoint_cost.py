@@ -14,7 +14,7 @@ from cluster import *
 
 MIB = int(sys.argv[1]) if len(sys.argv) > 1 else 1024
 SECONDS = int(sys.argv[2]) if len(sys.argv) > 2 else 600
-WIDTH, MOST_AUTO, BESIDE_S = 2048, 0.03, 20  # a layer has 16 MiB
+WIDTH, MOST_AUTO, BESIDE_S = 2048, 0.03, 30  # a layer has 16 MiB
 LAYERS = max(1, MIB * (1 << 20) // (WIDTH * WIDTH * 4))
 BODY = (IMAGE_DATA + "stages:\n"
         f"  - {{name: a, at: master, layers: [{{op: flatten}}, {{op: linear, out: {WIDTH}}}, {{op: relu}}]}}\n"
@@ -125,11 +125,13 @@ def trained(name, every, seconds, most_writes=1000):
 
 def measure(name, every, seconds, usual, most_writes=1000):
     ends, writes, most = trained(name, every, seconds, most_writes)
-    assert len(writes) >= 3, f"{len(writes)} checkpoints in {seconds} s"
+    assert len(writes) >= 2, f"{len(writes)} checkpoints in {seconds} s"
     beside, costs = costs_of(ends, writes)
-    found = sum(costs[:-1]) / (writes[-1][0] - writes[0][0])
-    if beside is None:
+    if beside is None:  # against the run without, which is as good as the machine is quiet
+        assert every != "auto", "the disk wrote all the time"
         beside, found = usual, 1 - usual * (len(ends) - 4) / (ends[-1] - ends[3])
+    else:
+        found = sum(costs[:-1]) / (writes[-1][0] - writes[0][0])
     lengths = [b - a for a, b in writes]
     print(f"# every: {every}: {len(writes)} checkpoints of {most / 1e6:.0f} MB in {ends[-1] - ends[0]:.0f} s, written in {statistics.median(lengths):.1f} s "
           f"(median); a step takes {beside:.3f} s beside them and {usual:.3f} s in a run without; seconds each cost: "
@@ -143,7 +145,7 @@ with Keeping(1) as cluster:
     rates = [disk_rate()]
     ends, _, _ = trained("none", "30m", 25)
     usual = (ends[-1] - ends[3]) / (len(ends) - 4)
-    often = measure("often", "10s", SECONDS, usual, 5)
+    often = measure("often", "10s", SECONDS, usual, 4)
     auto = measure("auto", "auto", SECONDS, usual, 5)
     rates.append(disk_rate())
     print(f"{MIB} MiB every 10 s: {100 * often:.1f} % of the time; every: auto: {100 * auto:.1f} %; the disk writes {rates[0]:.0f} and {rates[1]:.0f} MB/s", flush=True)
