@@ -493,6 +493,8 @@ of("master/run/run_recover.c", "tests/net/operations/test_outages.py worker_that
 of("common/net/link/redial.c", CONNECTIONS,
    a_refusal_waits_for_the_lease=("static void check_refusals", "!r->refused_ns ||", "r->refused_ns ||"),
    no_answer_is_waited_for_without_end=("static void find_late_lane", "d->late[d->n_late++] = index;", ""))
+of("common/net/link/link_rpc.c", "tests/net/operations/test_pauses.py pause_over_the_lease_ends_the_run",
+   a_link_is_silent_for_the_peer_timeout=("clv_code clv_link_open", "if (options->lease_ms)", "if (!options)"))
 of("common/net/link/received.c", LINKS,
    messages_are_not_counted=("uint64_t clv_link_received", "__atomic_load_n(&l->lanes[index].received, __ATOMIC_RELAXED)", "0"))
 of("common/net/link/dial.c", "tests/unit/link/test_dial",

@@ -42,7 +42,8 @@ of("master/run/run_recover.c", RECOVERY,
 of("master/run/run_recover.c", "tests/net/operations/test_approval.py",
    a_recovery_asks_no_policy=("static clv_code count_lost_worker(", "if (check_policy_permits_resume(r, &why) != CLV_OK) {", "if (false) {"))
 of("master/run/run_save.c", "tests/unit/run/test_best",
-   a_checkpoint_may_take_all_the_time=("uint64_t clv_checkpoint_interval_ns(", "CLV_MAX(interval, MIN_INTERVAL_NS)", "MIN_INTERVAL_NS"))
+   a_checkpoint_may_take_all_the_time=("uint64_t clv_checkpoint_interval_ns(", "CLV_MAX(interval, MIN_INTERVAL_NS)", "MIN_INTERVAL_NS"),
+   a_slow_first_round_is_usual=("void clv_checkpoint_note_round(", "if (s->n_rounds++ < FIRST_ROUNDS) return;", "s->n_rounds++;"))
 KEPT = "tests/net/operations/test_kept_checkpoints.py"
 of("master/train/save.c", KEPT,
    kept_files_are_not_removed=("clv_code clv_trainer_prune(", "remove_kept_files, t, err);", "NULL, NULL, err);"),
@@ -72,6 +73,8 @@ of("master/run/run_save.c", DISKS,
    lines_of_steps_are_not_synced=("static clv_code begin_checkpoint(", "CLV_TRY(clv_reporter_sync(r->reporter, err));", ""))
 of("master/report/progress.c", DISKS + " lines_that_the_disk_refuses_wait_in_memory",
    a_line_that_the_disk_refuses_ends_the_run=("static clv_code flush_table(", "if (write_pending(r, t, err) == CLV_OK) return CLV_OK;", "if (f) return write_pending(r, t, err);"))
+of("common/model/weights/write.c", DISKS + " power_cut_of_a_worker_leaves_each_committed_checkpoint",
+   a_published_file_is_not_synced_into_its_folder=("clv_code clv_weights_publish(", "CLV_TRY(sync_parent(w->path, err));", "if (!ret_bytes) CLV_TRY(sync_parent(w->path, err));"))
 of("common/base/file.c", DISKS + " power_cut_leaves_each_committed_checkpoint",
    a_new_folder_is_not_synced=("static clv_code make_folder(", "if (mkdir(path, 0755) == 0) return clv_file_sync_folder(path, err);", "if (mkdir(path, 0755) == 0) return CLV_OK;"))
 of("master/watch/metrics.c", RECOVERY,

@@ -70,13 +70,16 @@ typedef struct clv_run_steps {
 
 /* The checkpoints of a training (run_save.c). */
 typedef struct clv_run_saving {
-  uint64_t step;     /* step of the checkpoint in progress or of the last one */
-  uint64_t began_ns; /* monotonic time when it began, or when the training began */
-  bool is_due;       /* a checkpoint begins as soon as none is in progress */
+  uint64_t step; /* step of the checkpoint in progress or of the last one */
+  /* monotonic time when it began, or when the training began; with `every: auto` when it was
+   * complete */
+  uint64_t began_ns;
+  bool is_due; /* a checkpoint begins as soon as none is in progress */
   /* time by which a checkpoint delays the training: of the last one, and so far of the present one
    */
   uint64_t cost_ns, present_cost_ns;
   uint64_t usual_round_ns; /* running mean of a round without a checkpoint; 0: no round yet */
+  uint64_t n_rounds;       /* of this attempt */
 } clv_run_saving;
 
 /* The recovery of a training after a worker was lost (run_recover.c). */
@@ -209,6 +212,9 @@ clv_code clv_run_note_gathered(const char *dir, uint64_t step, const clv_manifes
 void clv_run_reset_saving(clv_run *r);
 /* Returns the time between two checkpoints with checkpoint.every: auto, if one costs cost_ns. */
 uint64_t clv_checkpoint_interval_ns(uint64_t cost_ns);
+/* Adds a round that took `ns` to the usual time of a round or, while a checkpoint is in progress,
+ * what it took longer to the checkpoint's cost. Leaves out the first rounds of an attempt. */
+void clv_checkpoint_note_round(clv_run_saving *s, bool is_saving, uint64_t ns);
 
 /* ---- recovery (run_recover.c) ---------------------------------------------------------------- */
 

@@ -8,7 +8,8 @@
  * accepted its files.
  *
  * With `every: auto` the interval follows from the cost of the checkpoint before: the time in which
- * the master did not train, and the time by which steps were slower while workers wrote.
+ * the master did not train, and the time by which steps were slower while workers wrote. It begins
+ * when that checkpoint is complete.
  */
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +19,10 @@
 /* checkpoint.every: auto */
 #define MIN_INTERVAL_NS (UINT64_C(10) * 1000000000)
 #define MAX_INTERVAL_NS (UINT64_C(30) * 60 * 1000000000)
-enum { MAX_COST_PERCENT = 3 };
+enum {
+  MAX_COST_PERCENT = 3,
+  FIRST_ROUNDS = 2 /* rounds of an attempt that take longer: they make plans and touch memory */
+};
 
 uint64_t clv_checkpoint_interval_ns(uint64_t cost_ns) {
   uint64_t interval = cost_ns > UINT64_MAX / 100 ? UINT64_MAX : cost_ns * 100 / MAX_COST_PERCENT;
@@ -35,9 +39,8 @@ static uint64_t find_interval_ns(const clv_run *r) {
 
 /* ---- cost ------------------------------------------------------------------------------------ */
 
-/* Adds a round that took `ns` to the usual time of a round or, while a checkpoint is in progress,
- * what it took longer to the checkpoint's cost. */
-static void note_round(clv_run_saving *s, bool is_saving, uint64_t ns) {
+void clv_checkpoint_note_round(clv_run_saving *s, bool is_saving, uint64_t ns) {
+  if (s->n_rounds++ < FIRST_ROUNDS) return;
   if (!is_saving)
     s->usual_round_ns = s->usual_round_ns ? (7 * s->usual_round_ns + ns) / 8 : ns;
   else if (ns > s->usual_round_ns)
@@ -71,6 +74,8 @@ static void note_complete(clv_run *r) {
   clv_run_saving *s = &r->saving;
   r->steps.saved_step = s->step;
   s->cost_ns = s->present_cost_ns;
+  /* the rounds until the next one say how long a round takes, also if the disk is slow */
+  if (clv_session_checkpoint_is_auto(r->config)) s->began_ns = clv_now_ns();
   clv_run_lock_note_checkpoint(r->lock);
   clv_run_metrics_checkpoint(r->metrics, s->step, s->present_cost_ns);
 }
@@ -160,7 +165,7 @@ static bool is_checkpoint_time(const clv_run *r, uint64_t before) {
 
 static clv_code save_if_due(clv_run *r, uint64_t before, uint64_t round_ns, clv_err *err) {
   clv_run_saving *s = &r->saving;
-  note_round(s, clv_trainer_is_saving(r->trainer), round_ns);
+  clv_checkpoint_note_round(s, clv_trainer_is_saving(r->trainer), round_ns);
   s->is_due |= is_checkpoint_time(r, before);
   CLV_TRY(finish_if_in_progress(r, false, err));
   if (!s->is_due || clv_trainer_is_saving(r->trainer)) return CLV_OK;

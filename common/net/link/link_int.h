@@ -66,7 +66,10 @@ enum {
   ATTACH_TIMEOUT_MS = 5000,  /* time for a redial: connect, TLS and ATTACHED */
   REFUSED_MS = 3000,         /* the link ends when its peer's host refuses it for this time */
   REDIAL_FIRST_MS = 200,     /* pause before the second redial; doubles up to REDIAL_MAX_MS */
-  REDIAL_MAX_MS = 5000,
+  REDIAL_MAX_MS = 2000,
+  /* silence after which the dialling side replaces a connection, if limits.peer_timeout is longer:
+   * a NAT that forgot it, or another address, and the link outlives it */
+  SILENT_MS = 3000,
   STABLE_MS = 1000,     /* a connection that lasted this long ends the pauses between redials */
   INITIAL_CHUNKS = 256, /* capacity of the queue of chunks when it is first allocated */
   MAX_PROBES = 256,     /* open PINGs about chunks: more than a window needs, also with 16 lanes */

@@ -468,8 +468,8 @@ static void test_killed_server_ends_the_stream(void **state) {
 static void test_grpc_end_texts_are_translated(void **state) {
   (void)state;
   static const char *const rows[][2] = {
-      {"keepalive watchdog timeout", "the peer was silent for 60 s (limits.peer_timeout)"},
-      {"recvmsg:Connection timed out", "the peer was silent for 60 s (limits.peer_timeout)"},
+      {"keepalive watchdog timeout", "the peer was silent for 60 s"},
+      {"recvmsg:Connection timed out", "the peer was silent for 60 s"},
       {"recvmsg:Connection reset by peer", "the connection was reset"},
       {"Connection reset by peer", "the connection was reset"},
       {"Socket closed", "the process of the peer closed the connection, or has ended"},
@@ -486,7 +486,7 @@ static void test_grpc_end_texts_are_translated(void **state) {
 
 static void test_frozen_server_exceeds_the_peer_timeout(void **state) {
   (void)state;
-  killed_server(SIGSTOP, 5000, "the peer was silent for 1.5 s (limits.peer_timeout)");
+  killed_server(SIGSTOP, 5000, "the peer was silent for 1.5 s");
 }
 
 static const struct CMUnitTest tests[] = {

@@ -189,6 +189,21 @@ static void automatic_interval_follows_the_cost(void **state) {
                      cases[i].interval_ms);
 }
 
+/* A first round that takes five times as long would hide the cost of the first checkpoints. */
+static void first_rounds_are_not_the_usual_ones(void **state) {
+  static const struct {
+    bool is_saving;
+    uint64_t ns, cost_ns;
+  } rounds[] = {{false, 5000, 0},  {false, 2000, 0}, {false, 1000, 0},
+                {true, 1500, 500}, {true, 900, 500}, {true, 1100, 600}};
+  clv_run_saving s = {0};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(rounds); i++) {
+    clv_checkpoint_note_round(&s, rounds[i].is_saving, rounds[i].ns);
+    assert_int_equal(s.present_cost_ns, rounds[i].cost_ns);
+  }
+}
+
 static int remove_run(void **state) {
   (void)state;
   return system("rm -rf run");
@@ -196,6 +211,7 @@ static int remove_run(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(first_rounds_are_not_the_usual_ones),
       cmocka_unit_test(only_a_finite_strict_improvement_is_better),
       cmocka_unit_test(best_file_line_is_parsed_strictly),
       cmocka_unit_test_teardown(resumed_run_restores_its_best, remove_run),
