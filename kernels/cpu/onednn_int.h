@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * onednn_int: the one place that knows which oneDNN the build has. Debian 12 has 2.6, Ubuntu 24.04
- * 3.4 and Debian 13 3.7. In 3 a memory description is an object, primitive descriptions are made
+ * 3.1 and Debian 13 3.7. In 3 a memory description is an object, primitive descriptions are made
  * without the descriptions of operations that stand between in 2, and some names differ. Everything
  * else of the library's interface is equal in both.
  */
