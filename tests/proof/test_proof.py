@@ -119,7 +119,7 @@ def packages_have_names_on_known_systems_and_others_learn_what_to_do():
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, DISTRIBUTION=system))
         return run.returncode, run.stdout.split(), run.stderr
     names = {system: named(system, "build", "test")[1] for system in ("debian-12", "debian-13", "ubuntu-24.04")}
-    assert len({len(of) for of in names.values()}) == 1 and all("-" not in of and "=" not in of for of in names.values()), names
+    assert all(len(of) > 35 and not {"-", "="} & set(of) for of in names.values()), names
     runtimes = {name for of in names.values() for name in of if "clang-rt" in name}
     assert runtimes == {f"libclang-rt-{version}-dev" for version in (14, 18, 19)}, runtimes
     code, out, err = named("fedora-41", "build")
