@@ -23,6 +23,7 @@ of("worker/accept_guard.c", "tests/unit/rpc/test_accept_guard", grpc_accepts_by_
 of("worker/read_guard.c", "tests/unit/rpc/test_read_guard", grpc_reads_by_itself=("", '__asm__("SSL_read")', '__asm__("other_SSL_read")'))
 of("common/net/tls/accepted.c", "tests/unit/tls/test_accepted",
    nobody_is_asked_for_a_place=first("static int on_verify(", "entry *e =", "return ok;"),
+   contexts_are_not_verified=("", "SSL_CTX_set_cert_verify_callback(parent, verify_chain, NULL);", ""),
    tickets_resume=("", "SSL_set_options(ssl, SSL_OP_NO_TICKET); SSL_set_num_tickets(ssl, 0);", ""),
    any_usage_is_a_clients=first("static bool is_for_client(", "return clv_tls_cert_usage", "return true;"),
    a_full_table_sheds_nobody=("static bool make_room_for_connection(", "if (!admission.decide || n_live < admission.max_connections) return true;", "return true;"),

@@ -27,7 +27,7 @@ fuzz: deps-test
 # not reached.
 ##+ fuzz-coverage    lines of each parser that the corpora reach, against floors
 fuzz-coverage: deps-test
-	$(Q)tests/install-packages llvm
+	$(Q)tests/install-packages coverage
 	$(Q)$(MAKE) --no-print-directory fuzzers
 	$(Q)$(PYTHON) tests/fuzz/coverage.py build/fuzz $(FUZZ_COVERAGE_ARGS)
 
@@ -43,6 +43,11 @@ long: deps-test
 sanitize: deps-test
 	$(Q)$(MAKE) --no-print-directory BUILD=asan test
 	$(Q)$(MAKE) --no-print-directory BUILD=tsan test
+
+##+ test-trixie      demo and suite of HEAD in a Debian 13 root (mmdebstrap; as root): the counts
+test-trixie:
+	$(Q)tests/install-packages trixie
+	$(Q)tests/trixie
 
 # What make gpu-bundle packs, within its bound, and every piece of it in a dry run.
 ##+ gpu-dry          the bundle for a GPU, each piece on the simulated device beside PyTorch

@@ -48,7 +48,7 @@ static void copy_clean_text(const char *at, size_t len, clv_bytes *out) {
 
 static clv_code read_row(clv_document_builder *g, const tsv_row *c, double page[2], clv_bytes *text,
                          bool *ret_good, clv_err *err) {
-  double level, at[4];
+  double level = 0, at[4];
   *ret_good = parse_number(c, LEVEL, &level);
   for (int i = 0; i < 4; i++) *ret_good = *ret_good && parse_number(c, LEFT + i, &at[i]);
   if (!*ret_good) return CLV_OK;

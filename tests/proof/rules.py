@@ -236,6 +236,7 @@ PROOFS = (
     Proof("mutate", "none survives", mutants, (*BREAKS, "tests/unit", "tests/faults"), minutes=60),
     Proof("long", NONE_FAILED, suites(1), ("tests",), minutes=25),
     Proof("sanitize", NONE_FAILED, suites(2), ("tests",), minutes=90),
+    Proof("test-trixie", NONE_FAILED, suites(1), ("tests", "deploy/packages"), minutes=30),
     Proof("gpu-sanitized", NONE_FAILED, suites(2), ("tests/gpu", "tests/ops", LIB), minutes=20),
     Proof("gpu-dry", "no piece fails, at most 60 MiB", dry_run, ("tests/gpu", "tests/bench/peers", "deploy/sessions"),
           short={"GPU_DRY_ARGS": "devices parity_mlp"}, minutes=20),

@@ -112,6 +112,22 @@ def help_and_help_all_have_each_target_once():
     assert "deps" in said[0] and "deps-test" in said[1] and not said[0] & said[1], said
 
 
+@suite.test
+def packages_have_names_on_known_systems_and_others_learn_what_to_do():
+    def named(system, *uses):
+        run = subprocess.run([os.path.join(HERE, "../install-packages"), "--print", *uses], text=True, timeout=20,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, DISTRIBUTION=system))
+        return run.returncode, run.stdout.split(), run.stderr
+    names = {system: named(system, "build", "test")[1] for system in ("debian-12", "debian-13", "ubuntu-24.04")}
+    assert all(len(of) > 35 and not {"-", "="} & set(of) for of in names.values()), names
+    runtimes = {name for of in names.values() for name in of if "clang-rt" in name}
+    assert runtimes == {f"libclang-rt-{version}-dev" for version in (14, 18, 19)}, runtimes
+    code, out, err = named("fedora-41", "build")
+    assert code == 1 and not out, (code, out)
+    assert all(word in err for word in ("fedora-41", "debian-13 ubuntu-24.04", "DISTRIBUTION=none", "libdnnl-dev")), err
+    assert named("none", "build") == (0, [], "")
+
+
 @in_tree
 def proofs_go_on_after_a_kill(tree):
     """Killed in the second: the first keeps its row, the second is run again and says why."""
@@ -199,6 +215,7 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
     "mutate": ("ok caught: lost: seed 1 at 0.1 s: gone", "not ok caught: lost: survives unit/x"),
     "long": ("400 passed, 0 failed, 1 skipped", "400 passed, 1 failed"),
     "sanitize": ("400 passed, 0 failed\n400 passed, 0 failed, 2 skipped", "400 passed, 0 failed\n1 passed, 3 failed"),
+    "test-trixie": ("test accuracy 84.1 %\n400 passed, 0 failed, 2 skipped", "400 passed, 2 failed"),
     "gpu-sanitized": ("40 passed, 0 failed\n40 passed, 0 failed", "40 passed, 0 failed\n39 passed, 1 failed"),
     "gpu-dry": ("23 ok, 20 skipped, 0 failed; 41.0 of 60 MiB; no network", "22 ok, 20 skipped, 1 failed; 41.0 of 60 MiB; no network"),
     "schedules": ("ok random (3s)\nok damaged (4s)", "ok random (3s)\nnot ok damaged (AssertionError: x)"),

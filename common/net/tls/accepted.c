@@ -239,7 +239,7 @@ static void redirect_output(SSL *ssl, entry *e) {
 static int on_verify(int ok, X509_STORE_CTX *ctx) {
   SSL *ssl = X509_STORE_CTX_get_ex_data(ctx, SSL_get_ex_data_X509_STORE_CTX_idx());
   if (!SSL_is_server(ssl)) return clv_tls_revocation_verify(ok, ctx);
-  if (X509_STORE_CTX_get_error_depth(ctx) > 0) return ok;
+  if (X509_STORE_CTX_get_error_depth(ctx) > 0 || ex_data_index < 0) return ok;
   entry *e = SSL_get_ex_data(ssl, ex_data_index);
   if (!ok && e && !e->is_output_redirected)
     redirect_output(ssl, e); /* so that send_alert sends OpenSSL's own reason */
@@ -469,16 +469,31 @@ static entry *take_entry(int fd) {
 
 static void on_ssl_new(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl,
                        void *argp) {
-  SSL *ssl = parent;
-  (void)ptr, (void)argl, (void)argp;
+  (void)parent, (void)ptr, (void)argl, (void)argp;
   CRYPTO_set_ex_data(ad, index, next_fd >= 0 ? take_entry(next_fd) : NULL);
   next_fd = -1;
-  /* Without tickets no session is resumed. */
+}
+
+/* Without tickets no session is resumed. */
+void clv_tls_accepted_on_begin(SSL *ssl) {
+  if (ex_data_index < 0) return;
   SSL_set_options(ssl, SSL_OP_NO_TICKET);
   SSL_set_num_tickets(ssl, 0);
-  /* gRPC's SSL objects have no callback. An object that has one keeps it; the probe sets its own
-   * after this function. */
-  if (!SSL_get_verify_callback(ssl)) SSL_set_verify(ssl, SSL_get_verify_mode(ssl), on_verify);
+}
+
+/* Verifies a chain as OpenSSL would. gRPC's SSL objects have no callback and get on_verify; an
+ * object that has one, such as the probe's, keeps it. */
+static int verify_chain(X509_STORE_CTX *ctx, void *arg) {
+  const SSL *ssl = X509_STORE_CTX_get_ex_data(ctx, SSL_get_ex_data_X509_STORE_CTX_idx());
+  (void)arg;
+  if (ssl && !SSL_get_verify_callback(ssl)) X509_STORE_CTX_set_verify_cb(ctx, on_verify);
+  return X509_verify_cert(ctx) > 0;
+}
+
+static void on_context_new(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl,
+                           void *argp) {
+  (void)ptr, (void)ad, (void)index, (void)argl, (void)argp;
+  SSL_CTX_set_cert_verify_callback(parent, verify_chain, NULL);
 }
 
 static void on_ssl_free(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl,
@@ -502,6 +517,20 @@ static void register_callbacks(void) {
   if (entries)
     ex_data_index =
         CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, on_ssl_new, NULL, on_ssl_free);
+}
+
+static bool verifies_contexts;
+static void register_contexts(void) {
+  verifies_contexts =
+      CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL_CTX, 0, NULL, on_context_new, NULL, NULL) >= 0;
+}
+
+clv_code clv_tls_verification_install(clv_err *err) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, register_contexts);
+  return verifies_contexts
+             ? CLV_OK
+             : clv_fail(err, CLV_INTERNAL, "OpenSSL gives no extra data for contexts");
 }
 
 clv_code clv_tls_accepted_install(clv_err *err) {

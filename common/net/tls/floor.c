@@ -33,6 +33,7 @@ clv_code clv_tls_set_min_version(clv_err *err) {
     char why[CLV_TLS_ERROR_LEN];
     return clv_fail(err, CLV_INTERNAL, "OpenSSL did not start: %s", clv_tls_openssl_error(why));
   }
+  CLV_TRY(clv_tls_verification_install(err));
   if (is_floor_in_force()) return CLV_OK;
   CLV_AUTO(clv_bio_freep) BIO *text = BIO_new_mem_buf(floor_conf, (int)strlen(floor_conf));
   CLV_AUTO(conf_freep) CONF *conf = NCONF_new(NULL);

@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Counters of how handshakes of this process end. gRPC 1.51 reports no failed handshakes, so this
- * file registers extra data for OpenSSL's connection objects: OpenSSL calls on_ssl_new and
- * on_ssl_free, and passes every message and alert of a connection to on_message. The extra data
- * itself is the state, a number and not a pointer, so nothing is allocated.
+ * file registers extra data for OpenSSL's contexts and connection objects: OpenSSL calls
+ * on_context_new, on_ssl_new and on_ssl_free, and passes every message and alert of a connection to
+ * on_message. The extra data itself is the state, a number and not a pointer, so nothing is
+ * allocated.
+ *
+ * on_ssl_new cannot set up the connection object: OpenSSL 3.2 and later call it before the object
+ * has its values. A context is complete enough in on_context_new, and a connection at its first
+ * message.
  */
 #include <openssl/ssl.h>
 #include <pthread.h>
@@ -11,7 +16,7 @@
 
 #include "common/net/tls/tls_int.h"
 
-typedef enum stage { STAGE_HANDSHAKING, STAGE_DONE, STAGE_FAILED } stage;
+typedef enum stage { STAGE_SILENT, STAGE_HANDSHAKING, STAGE_DONE, STAGE_FAILED } stage;
 
 /* [1] as server, [0] as client */
 static atomic_uint_fast64_t failed[2][CLV_TLS_FAILURES], done[2];
@@ -103,6 +108,10 @@ static void on_message(int sent, int version, int type, const void *data, size_t
                        void *arg) {
   const uint8_t *bytes = data;
   (void)version, (void)arg;
+  if (stage_of(SSL_get_ex_data(ssl, ex_data_index)) == STAGE_SILENT) {
+    clv_tls_accepted_on_begin(ssl);
+    set_stage(ssl, STAGE_HANDSHAKING);
+  }
   clv_tls_accepted_on_handshake(ssl, sent, type, bytes, len);
   if (type == SSL3_RT_HEADER && sent && len >= 5)
     clv_tls_accepted_on_sent(ssl, (size_t)bytes[3] << 8 | bytes[4]);
@@ -112,9 +121,15 @@ static void on_message(int sent, int version, int type, const void *data, size_t
 
 static void on_ssl_new(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl,
                        void *argp) {
-  (void)ptr, (void)argl, (void)argp;
-  CRYPTO_set_ex_data(ad, index, pack_state(clv_now_ns() / 1000000u, STAGE_HANDSHAKING));
-  SSL_set_msg_callback(parent, on_message);
+  (void)parent, (void)ptr, (void)argl, (void)argp;
+  CRYPTO_set_ex_data(ad, index, pack_state(clv_now_ns() / 1000000u, STAGE_SILENT));
+}
+
+/* Connection objects inherit the callback from their context. */
+static void on_context_new(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl,
+                           void *argp) {
+  (void)ptr, (void)ad, (void)index, (void)argl, (void)argp;
+  SSL_CTX_set_msg_callback(parent, on_message);
 }
 
 /* gRPC cuts at its deadline or slightly earlier, so a handshake that lasted nearly that long counts
@@ -125,7 +140,7 @@ static void on_ssl_free(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, 
                         void *argp) {
   const SSL *ssl = parent;
   (void)ad, (void)index, (void)argl, (void)argp;
-  if (!ptr || stage_of(ptr) != STAGE_HANDSHAKING) return;
+  if (!ptr || stage_of(ptr) > STAGE_HANDSHAKING) return;
   uint64_t waited = clv_now_ns() / 1000000u - start_ms_of(ptr);
   clv_tls_failure failure =
       has_timed_out(waited) ? CLV_TLS_FAILURE_TIMEOUT : CLV_TLS_FAILURE_CLOSED;
@@ -136,8 +151,9 @@ static void on_ssl_free(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, 
 /* ---- public functions ------------------------------------------------------------------------ */
 
 static void register_callbacks(void) {
-  ex_data_index =
-      CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, on_ssl_new, NULL, on_ssl_free);
+  if (CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL_CTX, 0, NULL, on_context_new, NULL, NULL) >= 0)
+    ex_data_index =
+        CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, on_ssl_new, NULL, on_ssl_free);
 }
 
 clv_code clv_tls_handshakes_watch(uint64_t timeout_ms, clv_err *err) {

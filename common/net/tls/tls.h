@@ -40,10 +40,11 @@ enum {
 /* ---- the floor ------------------------------------------------------------------------------- */
 
 /* Sets the minimum TLS version of this process, its floor: every TLS context made from now on, by
- * any library, as client or server, allows TLS 1.3 alone. Loads an OpenSSL configuration from
- * memory over the system's openssl.cnf (`Protocol`, because a library that sets its own minimum
- * version overwrites `MinProtocol`). Then makes a context and checks that the floor holds. May be
- * called again. Contexts made earlier keep their versions. Errors: CLV_INTERNAL. */
+ * any library, as client or server, allows TLS 1.3 alone and checks peers by the revocation list.
+ * Loads an OpenSSL configuration from memory over the system's openssl.cnf (`Protocol`, because a
+ * library that sets its own minimum version overwrites `MinProtocol`). Then makes a context and
+ * checks that the floor holds. May be called again. Contexts made earlier keep their versions.
+ * Errors: CLV_INTERNAL. */
 clv_code clv_tls_set_min_version(clv_err *err) CLV_USE_RESULT;
 
 /* ---- handshakes ------------------------------------------------------------------------------ */
@@ -75,9 +76,9 @@ typedef struct clv_tls_handshakes {
   uint64_t n_failed[CLV_TLS_FAILURES];
 } clv_tls_handshakes;
 
-/* Counts all handshakes of this process from now on. A handshake that ends unfinished after
- * timeout_ms counts as timed out. Call before the first connection; may be called again. Errors:
- * CLV_INTERNAL. */
+/* Counts all handshakes of this process from now on, of TLS contexts that are made from now on. A
+ * handshake that ends unfinished after timeout_ms counts as timed out. Call before credentials are
+ * made; may be called again. Errors: CLV_INTERNAL. */
 clv_code clv_tls_handshakes_watch(uint64_t timeout_ms, clv_err *err) CLV_USE_RESULT;
 void clv_tls_handshakes_count(bool server, clv_tls_handshakes *ret);
 

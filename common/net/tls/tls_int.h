@@ -105,6 +105,9 @@ void clv_tls_serial_text(const ASN1_INTEGER *serial, char buf[CLV_TLS_SERIAL_LEN
 /* Checks a leaf against the list in force, inside OpenSSL's verification callback. Returns the new
  * value of `ok`. */
 int clv_tls_revocation_verify(int ok, X509_STORE_CTX *ctx);
+/* Makes accepted.c verify the peers of all TLS contexts that are made from now on: by the list in
+ * force, and by the admission once clv_tls_accepted_install has been called. */
+clv_code clv_tls_verification_install(clv_err *err) CLV_USE_RESULT;
 /* Makes OpenSSL call accepted.c for every connection. */
 clv_code clv_tls_accepted_install(clv_err *err) CLV_USE_RESULT;
 
@@ -144,6 +147,8 @@ void clv_tls_frames_credit(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t am
 
 /* ---- accepted.c, called by handshakes.c ------------------------------------------------------ */
 
+/* Disables session tickets. Called at the first message of each connection. */
+void clv_tls_accepted_on_begin(SSL *ssl);
 /* Handles a message that this connection sent or received. Called before handshakes.c counts it. */
 void clv_tls_accepted_on_handshake(SSL *ssl, bool sent, int type, const uint8_t *data, size_t len);
 /* Credits a record of `bytes` that this connection has sent. */
