@@ -7,7 +7,7 @@ DEPS := gcc make pkg-config libgrpc-dev libprotobuf-c-dev protobuf-c-compiler pr
         libpng-dev libjpeg62-turbo-dev libmicrohttpd-dev libutf8proc-dev \
         librandom123-dev libisal-dev dataset-fashion-mnist openssl python3
 DEPS_TEST := g++ libcmocka-dev iproute2 man-db bash-completion zsh systemd prometheus python3-grpcio python3-grpc-tools python3-protobuf \
-        poppler-utils tesseract-ocr python3-numpy clang libclang-rt-14-dev cppcheck clang-format
+        poppler-utils tesseract-ocr python3-numpy python3-cffi libpython3-dev clang libclang-rt-14-dev cppcheck clang-format
 DEPS_PARITY := python3-torch python3-torchvision python3-numpy python3-venv
 
 .PHONY: uninstall
