@@ -38,7 +38,7 @@ def declarations(folder, compiler="gcc"):
 def builder(folder):
     ffi = cffi.FFI()
     ffi.cdef(declarations(folder))
-    ffi.set_source("cleave._ffi", "#include <alloca.h>\n#include <string.h>\n#include \"shim.h\"\n", py_limited_api=True)
+    ffi.set_source("cleave._ffi", '#include "shim.h"', py_limited_api=True)
     return ffi
 
 

@@ -17,7 +17,7 @@ $(PYTHON_OUT)/_ffi.c: deploy/python/build_ffi.py deploy/python/shim.h master/api
 $(PYTHON_FFI): $(PYTHON_OUT)/_ffi.c deploy/python/shim.c deploy/python/shim.h $(OUT)/libcleave.so.0
 	$(call say,CC,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) -shared -fPIC -fvisibility=hidden $(CFLAGS_$(BUILD)) -DPy_LIMITED_API=$(PYTHON_ABI) -Imaster/api -Ideploy/python \
+	$(Q)$(CC) -shared -fPIC -fvisibility=hidden $(CFLAGS_$(BUILD)) -DPy_LIMITED_API=$(PYTHON_ABI) -include string.h -include alloca.h -Imaster/api -Ideploy/python \
 	  -I$(PYTHON_INCLUDE) -o $@ $(filter %.c,$^) $(LDFLAGS) -L$(OUT) -l:libcleave.so.0 '-Wl,-rpath,$$ORIGIN/lib:$$ORIGIN/../..'
 $(PYTHON_OUT)/cleave/_export/ops.json: $(PYTHON_EXPORT)
 	@mkdir -p $(@D)
@@ -27,3 +27,10 @@ $(PYTHON_OUT)/cleave/%: deploy/python/src/cleave/%
 	$(Q)cp $< $@
 ##+ python           the Python package under build/$(BUILD)/python
 python: $(PYTHON_PACKAGE)
+
+# torch comes from PyPI, into build/python-env (PYTHON_ENV); Debian's is tried as well where it is.
+PYTHON_ENV ?= build/python-env
+##+ python-test      the Python package with the newest torch, mypy, and Debian's torch if it is
+#there
+python-test: all python
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/python/everything.py --env $(PYTHON_ENV)

@@ -78,7 +78,7 @@ static bool is_same_row(const shim_sent *sent, const cleave_sending *what) {
          strcmp(sent->module, what->module) == 0 && strcmp(sent->name, what->name) == 0;
 }
 
-/* NULL: out of memory. Caller holds the lock. */
+/* Adds a row. NULL: out of memory. Caller holds the lock. */
 static sent_row *add_row(shim_record *record, const cleave_sending *what, sent_row **slot) {
   size_t module = strlen(what->module) + 1, name = strlen(what->name) + 1;
   sent_row *row = calloc(1, sizeof *row + module + name);
@@ -258,7 +258,9 @@ static void release_forward(cleave_runtime *runtime, shim_forward *f) {
   abandon_future(runtime, &f->future);
   for (size_t i = 0; i < f->n_inputs; i++) release_reference(runtime, &f->leaves[i]);
   release_reference(runtime, &f->value);
-  if (f->own.id) (void)cleave_context_end(runtime, f->own, NULL);
+  if (f->own.id && cleave_context_end(runtime, f->own, NULL) != CLEAVE_OK) {
+    /* an error of the context is that of a call, which has been returned */
+  }
   f->own = (cleave_context){0};
 }
 

@@ -21,14 +21,16 @@ from ._runtime import Runtime, open
 from ._tables import Leaks, Sent, Table
 
 if TYPE_CHECKING:
-    pass
+    from ._export import Model, export
+    from ._optimizer import Optimizer
+    from ._remote import Remote
 
 # Names that need torch, or a program beside this package: imported by their first use.
-_LAZY: dict[str, str] = {}
+_LAZY = {"Model": "._export", "export": "._export", "Optimizer": "._optimizer", "Remote": "._remote"}
 
-__all__ = ["Code", "DeadlineError", "DeniedError", "Error", "ExhaustedError", "InvalidError", "Leaks", "NotFoundError",
-           "PreconditionError", "Runtime", "Sent", "Table", "UnavailableError", "UnimplementedError", "__version__", "open",
-           *_LAZY]
+__all__ = ["Code", "DeadlineError", "DeniedError", "Error", "ExhaustedError", "InvalidError", "Leaks", "Model", "NotFoundError",
+           "Optimizer", "PreconditionError", "Remote", "Runtime", "Sent", "Table", "UnavailableError", "UnimplementedError",
+           "__version__", "export", "open"]
 
 
 def __getattr__(name: str) -> object:

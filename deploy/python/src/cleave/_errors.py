@@ -44,6 +44,7 @@ class Error(Exception):
 
     def __init__(self, code: int, node: str = "", hop: str = "", text: str = "", hint: str = "") -> None:
         super().__init__(code, node, hop, text, hint)
+        self.args = code, node, hop, text, hint  # OSError would keep two
         self.code, self.node, self.hop, self.text, self.hint = Code(code), node, hop, text, hint
 
     def __str__(self) -> str:
@@ -97,10 +98,11 @@ BY_CODE: dict[int, type[Error]] = {
 HINTS = (
     ("had its backward", "call backward(retain_graph=True) the first time, or run the forward again"),
     ("after the call was made", "step the optimizer after the last backward of its forward"),
+    ("was lost", "start it again, then Runtime.rejoin(worker) and load_state_dict, or open another runtime"),
     ("connection refused", "is cleave-worker running at that address? `cleave-master doctor SESSION.yaml` asks"),
 )
 HINT_BY_CODE = {
-    Code.UNAVAILABLE: "Runtime.rejoin(worker) takes a restarted worker back; `cleave-master doctor SESSION.yaml` looks at all of them",
+    Code.UNAVAILABLE: "`cleave-master doctor SESSION.yaml` looks at all workers",
     Code.DEADLINE: "give cleave.open(deadline=SECONDS), or set limits.step_timeout in the session file",
 }
 

@@ -16,7 +16,7 @@ SLICE_MS = 50  # a call that waits looks at signals after so long
 
 def _preloaded(folder: str) -> object:
     """libcleave of a folder, before the extension asks for it by its name."""
-    import _cffi_backend
+    import _cffi_backend  # type: ignore[import-untyped,unused-ignore]
     path = os.path.join(folder, "libcleave.so.0")
     try:
         return _cffi_backend.FFI().dlopen(path, os.RTLD_NOW | os.RTLD_GLOBAL)
@@ -27,7 +27,7 @@ def _preloaded(folder: str) -> object:
 _kept = _preloaded(os.environ["CLEAVE_LIBRARY_DIR"]) if "CLEAVE_LIBRARY_DIR" in os.environ else None
 
 try:
-    from ._ffi import ffi, lib
+    from ._ffi import ffi as ffi, lib as lib
 except ImportError as e:
     raise ImportError(f"{e}; libcleave.so.0 is looked for beside this package, in the build tree that it is part of, and in "
                       "CLEAVE_LIBRARY_DIR=FOLDER") from e
@@ -75,7 +75,7 @@ def milliseconds(seconds: float | None, what: str = "deadline") -> int:
     return max(1, round(seconds * 1000))
 
 
-def in_thread(function: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
+def in_thread(function: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
     """Runs what has no future in a thread, so that Ctrl-C ends the wait at once. undo: what becomes
     of a result that nobody waits for any more."""
     result: list[T] = []

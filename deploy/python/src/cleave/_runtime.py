@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
@@ -55,6 +56,7 @@ class Training:
         self.context = context
         self.live = 0  # forwards whose backward may still come
         self.has_gradients = False
+        self.failure: BaseException | None = None  # of a call; the context can only be ended
 
 
 class Runtime:
@@ -73,6 +75,7 @@ class Runtime:
         self._garbage: collections.deque[Callable[[], None]] = collections.deque()
         self._modules: list[Any] = []     # cleave_module *, in the order of loading
         self._optimizers: list[Any] = []  # cleave_optimizer *
+        self._loaded: weakref.WeakSet[Any] = weakref.WeakSet()  # Modules of Remotes
         self._declared: dict[str, Sent] = {}
         self._shows: dict[tuple[str, int], str] = {}
         self._names: set[str] = set()
@@ -182,6 +185,9 @@ class Runtime:
         their calls until load_state_dict has given them weights again. deadline: seconds."""
         ms = _lib.milliseconds(deadline)
         self._wait(lambda rt, future, e: lib.cleave_worker_rejoin_async(rt, worker.encode(), ms, future, e))
+        for module in self._loaded:
+            if module.at == worker and not module.needs_place:
+                module.was_lost = True
 
     def close(self, *, deadline: float | None = None) -> Leaks:
         """Ends all contexts, waits until the workers have freed them, and closes the connections.
@@ -204,7 +210,10 @@ class Runtime:
         return self.leaks
 
     def _close(self, ms: int) -> Leaks:
-        self._garbage.clear()  # the end of the runtime frees all of it
+        self._collect()
+        t = self._training
+        if t and (t.failure or not (t.live or t.has_gradients)):
+            self._end_training()
         rt, error, leaks = self._handle, _lib.new_error(), ffi.new("cleave_leaks *")
         for optimizer in self._optimizers:
             lib.cleave_optimizer_release(rt, optimizer, ffi.NULL)
@@ -249,11 +258,14 @@ class Runtime:
     # ---- contexts --------------------------------------------------------------------------------
 
     def _training_context(self, rt: Any) -> Training:
-        """The open training context; a new one if there is none, or if nothing of it is wanted any
-        more: forwards that were forgotten without a backward."""
+        """The open training context; a new one if there is none, if it has failed, or if nothing of
+        it is wanted any more: forwards that were forgotten without a backward."""
         with self._lock:
             t = self._training
-            if t and not t.live and not t.has_gradients:
+            if t and t.failure and t.has_gradients:
+                raise _errors.precondition(f"a call since the last step failed ({t.failure}), and its gradients are lost with those before it",
+                                           "call zero_grad() of the optimizer, then begin the step again")
+            if t and not t.has_gradients and (t.failure or not t.live):
                 self._end_training()
                 t = None
             if t is None:
@@ -293,7 +305,7 @@ def open(path: str | os.PathLike[str], *, deadline: float | None = None, workers
     record = lib.shim_record_new()
     if record == ffi.NULL:
         raise MemoryError("cleave.open")
-    runtime = _lib.in_thread(lambda: _connect(name, workers, ms, record), lambda late: late._close(PATIENCE_MS) and None)
+    runtime = _lib.in_thread(lambda: _connect(name, workers, ms, record), lambda late: late._close(PATIENCE_MS))
     _open.append(runtime)
     runtime._log_notices()
     return runtime
