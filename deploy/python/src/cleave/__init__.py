@@ -24,13 +24,15 @@ if TYPE_CHECKING:
     from ._export import Model, export
     from ._optimizer import Optimizer
     from ._remote import Remote
+    from ._session import Callback, Plan, Progress, Run, Session, runs
 
 # Names that need torch, or a program beside this package: imported by their first use.
-_LAZY = {"Model": "._export", "export": "._export", "Optimizer": "._optimizer", "Remote": "._remote"}
+_LAZY = {"Model": "._export", "export": "._export", "Optimizer": "._optimizer", "Remote": "._remote",
+         **dict.fromkeys(("Callback", "Plan", "Progress", "Run", "Session", "runs"), "._session")}
 
-__all__ = ["Code", "DeadlineError", "DeniedError", "Error", "ExhaustedError", "InvalidError", "Leaks", "Model", "NotFoundError",
-           "Optimizer", "PreconditionError", "Remote", "Runtime", "Sent", "Table", "UnavailableError", "UnimplementedError",
-           "__version__", "export", "open"]
+__all__ = ["Callback", "Code", "DeadlineError", "DeniedError", "Error", "ExhaustedError", "InvalidError", "Leaks", "Model", "NotFoundError",
+           "Optimizer", "Plan", "PreconditionError", "Progress", "Remote", "Run", "Runtime", "Sent", "Session", "Table",
+           "UnavailableError", "UnimplementedError", "__version__", "export", "open", "runs"]
 
 
 def __getattr__(name: str) -> object:
