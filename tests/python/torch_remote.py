@@ -226,6 +226,37 @@ def adapters_learn_as_those_of_peft():
         assert "no linear layer" in str(raised(LookupError, far, rt, middle, lora={"targets": ["9"], "r": 1}))
 
 
+@suite.test
+def futures_and_await_train_adapters_that_peft_opens():
+    import asyncio
+    front, middle, head = parts()
+    plain = copy.deepcopy(nn.Sequential(front, middle, head))
+    with cleave.open(session) as rt:
+        model = nn.Sequential(front, far(rt, middle, lora={"targets": ["0", "3"], "r": 4, "alpha": 8}), head)
+        for p in (*front.parameters(), *head.parameters()):
+            p.requires_grad_(False)
+        with cleave.Training(model, optimizer={"kind": "adamw", "lr": 1e-2}) as c:
+            calls = [(c.forward_backward(*batch()), c.optim_step()) for _ in range(10)]
+            losses = [f.result(60).loss for f, _ in calls]
+            assert losses[-1] < losses[0] and calls[-1][1].result().number == 10, losses
+
+            async def step():
+                f, s = c.forward_backward(*batch()), c.optim_step()
+                return (await f).loss, (await s).applied
+            loss, applied = asyncio.run(step())
+            assert loss < losses[0] and applied
+            raised(RuntimeError, c.forward_backward(torch.zeros(4, 15), batch(0, 4)[1]).result)
+            out = c.forward(batch()[0]).result()
+            folder = os.path.join(cluster.dir, "adapters")
+            c.save_adapters(folder)
+    try:
+        import peft
+    except ImportError:
+        return
+    opened = peft.PeftModel.from_pretrained(plain, folder).eval()
+    assert (opened(batch()[0]) - out).abs().max().item() < 1e-5
+
+
 class Crossed(nn.Module):
     """Two inputs, a residual and a projection of several parts: it has to be traced."""
 

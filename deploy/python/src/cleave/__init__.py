@@ -25,14 +25,16 @@ if TYPE_CHECKING:
     from ._optimizer import Optimizer
     from ._remote import Remote
     from ._session import Callback, Plan, Progress, Run, Session, runs
+    from ._training import Future, Training
 
 # Names that need torch, or a program beside this package: imported by their first use.
 _LAZY = {"Model": "._export", "export": "._export", "Optimizer": "._optimizer", "Remote": "._remote",
-         **dict.fromkeys(("Callback", "Plan", "Progress", "Run", "Session", "runs"), "._session")}
+         **dict.fromkeys(("Callback", "Plan", "Progress", "Run", "Session", "runs"), "._session"),
+         **dict.fromkeys(("Future", "Training"), "._training")}
 
-__all__ = ["Callback", "Code", "DeadlineError", "DeniedError", "Error", "ExhaustedError", "InvalidError", "Leaks", "Model", "NotFoundError",
+__all__ = ["Callback", "Code", "DeadlineError", "DeniedError", "Error", "ExhaustedError", "Future", "InvalidError", "Leaks", "Model", "NotFoundError",
            "Optimizer", "Plan", "PreconditionError", "Progress", "Remote", "Run", "Runtime", "Sent", "Session", "Table",
-           "UnavailableError", "UnimplementedError", "__version__", "export", "open", "runs"]
+           "Training", "UnavailableError", "UnimplementedError", "__version__", "export", "open", "runs"]
 
 
 def __getattr__(name: str) -> object:

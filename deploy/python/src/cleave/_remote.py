@@ -214,7 +214,7 @@ class Remote(nn.Module):
         if weights is not None and set(weights) != {"artifact", "sha256"}:
             raise _errors.invalid(f"weights={dict(weights)}: it is {{'artifact': NAME, 'sha256': DIGEST}}, or None for the module's own values")
         options = {"device": device, "threads": threads, "recompute": recompute, "weights": weights}
-        self._name = self._unique(name or "remote")
+        self._name, self.lora = self._unique(name or "remote"), dict(lora) if lora else None
         self._modules_at: list[Module] = []
         self._prefixes: list[str] = []
         given = _export.examples_of(example)

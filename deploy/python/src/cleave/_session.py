@@ -69,8 +69,8 @@ class Callback:
         """Before the first step."""
 
     def progress(self, event: Mapping[str, Any]) -> None:
-        """A few times a second: step, epoch, loss, samples_per_s, up_MBps, down_MBps, wait (share of
-        time), eta_s."""
+        """A few times a second: step, epoch, loss, samples_per_s, up_MBps, down_MBps, wait (share
+        of time), eta_s."""
 
     def evaluation(self, event: Mapping[str, Any]) -> None:
         """Validation and test: event ("validation" or "test"), step, loss, accuracy, samples."""
@@ -281,8 +281,8 @@ class Session:
                 self._process.news.wait(_lib.SLICE_MS / 1000)
 
     def check(self, *, quick: bool = False) -> dict[str, Any]:
-        """Checks the file, the shapes and all records, as numbers of records and classes. Nothing is
-        sent. quick: looks at 1,000 records of each file."""
+        """Checks the file, the shapes and all records, as numbers of records and classes. Nothing
+        is sent. quick: looks at 1,000 records of each file."""
         return self._run("check", *["--quick"] * quick)[0]
 
     def plan(self) -> Plan:
@@ -326,14 +326,14 @@ class Session:
         _call(["stop", self.name, "--json", *["--now"] * now])
 
     def evaluate(self, *, checkpoint: int | str | None = None) -> dict[str, Any]:
-        """Loss, accuracy and scores of a checkpoint on data.test. checkpoint: a step, "latest" (also
-        None) or "best"."""
+        """Loss, accuracy and scores of a checkpoint on data.test. checkpoint: a step, "latest"
+        (also None) or "best"."""
         found = self._run("eval", *_checkpoint(checkpoint))
         return next(o for o in reversed(found) if o.get("event") in ("test", "eval"))
 
     def predict(self, output: str | os.PathLike[str] | None = None, *, checkpoint: int | str | None = None) -> Any:
-        """Outputs of a checkpoint for the records of data.test: a NumPy array [records, ...] f32, or
-        None with output, a file .csv, .jsonl or .npy that gets them."""
+        """Outputs of a checkpoint for the records of data.test: a NumPy array [records, ...] f32,
+        or None with output, a file .csv, .jsonl or .npy that gets them."""
         if output is not None:
             self._run("predict", "--output", os.fspath(output), *_checkpoint(checkpoint))
             return None
