@@ -232,6 +232,8 @@ class Remote(nn.Module):
         self._freeze_is_stale, self._learning = False, bool(self.remote_parameters())
         self._handles = ffi.new("cleave_module *[]", [m.handle for m in self._modules_at])
         self._declare(sends)
+        if weights is None:
+            self._declare_weights()
 
     # ---- what it is ------------------------------------------------------------------------------
 
@@ -264,11 +266,18 @@ class Remote(nn.Module):
 
     def _declare(self, sends: str | None) -> None:
         first, last = self._modules_at[0], self._modules_at[-1]
-        for k, (_, dtype, shape) in enumerate(first.model.inputs):
+        for k, (_, dtype, shape) in enumerate(first.model.inputs if first.at != "master" else ()):
             shows = f"declared by the program: {sends}" if sends else WORST[dtype]
             self.runtime._shows[first.name, k] = shows
             self.runtime._declare(Sent(first.at, "input", first.name, str(k), dtype, shape, shows, 0, 0))
-        self.runtime._declare(Sent(last.at, "gradient", last.name, "", "f32", (), "declared by the program: of the output", 0, 0))
+        if last.at != "master":
+            self.runtime._declare(Sent(last.at, "gradient", last.name, "", "f32", (), "of the output", 0, 0))
+
+    def _declare_weights(self) -> None:
+        for m in self._modules_at:
+            for name, value in m.model.weights.items() if m.at != "master" else ():
+                dtype = "i64" if value.dtype == "int64" else "f32"
+                self.runtime._declare(Sent(m.at, "weights", m.name, name, dtype, tuple(value.shape), "", 0, 0))
 
     @property
     def placement(self) -> str:

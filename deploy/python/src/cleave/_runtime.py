@@ -165,7 +165,7 @@ class Runtime:
                 break
             row = self._sent(sent)
             key = f"{row.to} {row.what} {row.module} {row.name}"
-            rows[key] = row if key not in rows or not rows[key].tensors else _joined(rows[key], row)
+            rows[key] = _joined(rows[key], row) if key in rows else row
         return Table(list(rows.values()), f"leaves this process by {self.path}")
 
     def _sent(self, s: Any) -> Sent:
@@ -283,8 +283,7 @@ class Runtime:
 
 
 def _joined(a: Sent, b: Sent) -> Sent:
-    shape = max(a.shape, b.shape)
-    return Sent(a.to, a.what, a.module, a.name, a.dtype, shape, a.shows, a.tensors + b.tensors, a.bytes + b.bytes)
+    return Sent(a.to, a.what, a.module, a.name, a.dtype, max(a.shape, b.shape) if a.tensors else b.shape, a.shows, a.tensors + b.tensors, a.bytes + b.bytes)
 
 
 def open(path: str | os.PathLike[str], *, deadline: float | None = None, workers: Sequence[str] | None = None,

@@ -127,7 +127,8 @@ class Training:
         self._later(lambda: _save_adapters(self.net, os.fspath(folder))).result()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the state_dict of the whole model as a safetensors file. Waits for the calls before."""
+        """Writes the state_dict of the whole model as a safetensors file. Waits for the calls
+        before."""
         def job() -> None:
             state = {k: v.detach().cpu().contiguous().numpy() for k, v in self.net.state_dict().items()}
             exporter().write_safetensors(os.fspath(path), state)
