@@ -356,7 +356,7 @@ cleave_status shim_step_run(cleave_runtime *runtime, shim_step *step, uint64_t s
     if (status == CLEAVE_OK && !is_end)
       status = cleave_future_step_result(runtime, step->future, &step->result, error);
     release_future(runtime, &step->future);
-    if (is_end) step->done = true;
+    step->done = is_end || step->keeps_context;
     step->stepped = true;
   }
   step->done = true;

@@ -93,10 +93,11 @@ cleave_status shim_backward_run(cleave_runtime *runtime, shim_backward *backward
                                 cleave_error *error);
 void shim_backward_abandon(cleave_runtime *runtime, shim_backward *backward);
 
-/* Step of an optimiser, then the end of its context. */
+/* Step of an optimiser, then the end of its context unless keeps_context. */
 typedef struct shim_step {
   cleave_context context;
   cleave_optimizer *optimizer; /* NULL: no step, only the end */
+  bool keeps_context;          /* the context stays, for the step of another optimiser */
   /* results */
   bool begun, stepped, done;
   cleave_future future;

@@ -133,6 +133,45 @@ def two_remotes_and_groups_of_their_own_rates():
 
 
 @suite.test
+def optimizers_of_their_own_share_a_context():
+    """Two parts, an optimizer each, as in GANs: both backwards, each step, in both orders."""
+    front, middle, head = parts()
+    plain = copy.deepcopy(nn.Sequential(front, middle, head))
+    with cleave.open(session) as rt:
+        ours = [far(rt, front, "w1", 16), nn.Sequential(far(rt, middle, "w2"), head)]
+        sides = [(ours, [cleave.Optimizer(torch.optim.Adam, m, lr=1e-2) for m in ours])]
+        theirs = [plain[0], nn.Sequential(plain[1], plain[2])]
+        sides.append((theirs, [torch.optim.Adam(m.parameters(), lr=1e-2) for m in theirs]))
+        for k in range(6):
+            losses, (x, y) = [], batch(k)
+            for (first, second), (a, b) in sides:
+                a.zero_grad(), b.zero_grad()
+                F.cross_entropy(second(first(x).detach()), y).backward()
+                b.step()
+                b.zero_grad()
+                loss = F.cross_entropy(second(first(x)), y)
+                loss.backward()
+                losses.append(loss.item())
+                if k % 2:
+                    b.zero_grad()
+                    a.step()
+                else:
+                    a.step()
+                    b.step()
+            assert abs(losses[0] - losses[1]) < LOSS, (k, losses)
+        assert apart(ours[1].state_dict(), theirs[1].state_dict()) < 1e-5
+        e = raised(cleave.PreconditionError, ours[1](ours[0](x)).sum().backward)
+        assert "without zero_grad() since its step" in str(e), e
+        for o in sides[0][1]:
+            o.zero_grad()
+        ours[1](ours[0](x)).sum().backward()
+        sides[0][1][0].step()
+        assert "neither stepped nor zeroed" in str(raised(cleave.PreconditionError, ours[0], x))
+        sides[0][1][1].zero_grad()
+        ours[0](x)
+
+
+@suite.test
 def state_goes_both_ways():
     """From torch to the workers, ten steps, and back: parameters and moments."""
     front, middle, head = parts()
@@ -188,7 +227,10 @@ def frozen_parameters_and_adapters():
         plain[1][0].bias.requires_grad_(False)
         model = nn.Sequential(front, remote, head)
         assert sorted(remote.remote_parameters()) == ["2.bias", "2.weight", "3.bias", "3.weight"]
-        trained(model, plain, cleave.Optimizer(torch.optim.SGD, model, lr=0.1), torch.optim.SGD([p for p in plain.parameters() if p.requires_grad], lr=0.1), 3)
+        ours = cleave.Optimizer(torch.optim.SGD, model, lr=0.1)
+        trained(model, plain, ours, torch.optim.SGD([p for p in plain.parameters() if p.requires_grad], lr=0.1), 3)
+        assert "a second time" in str(raised(cleave.PreconditionError, ours.step))
+        model.zero_grad()
         assert apart(model.state_dict(), plain.state_dict()) < 1e-6
         for net in (model, plain):
             dict(net.named_parameters())["1.2.weight"].requires_grad_(False)

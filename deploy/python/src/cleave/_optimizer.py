@@ -16,7 +16,7 @@ from . import _errors, _lib
 from ._lib import ffi, lib
 from ._modules import OPTIMIZER, Module
 from ._remote import Remote, RemoteParameter
-from ._runtime import Runtime
+from ._runtime import Runtime, Training
 
 log = logging.getLogger("cleave")
 
@@ -83,6 +83,8 @@ class Optimizer(torch.optim.Optimizer):
         if len(runtimes) > 1:
             raise _errors.unimplemented("Remotes of several runtimes in one optimizer")
         self._runtime: Runtime | None = next(iter(runtimes.values()), None)
+        for r in self._remotes:
+            r._has_optimizer = True
         self._handle: Any = None
         self._rates: list[tuple[int, float]] = []
         self._fixed = [dict(g) for g in self.param_groups]
@@ -129,7 +131,9 @@ class Optimizer(torch.optim.Optimizer):
         context = runtime._training if runtime else None
         if runtime and context and context.failure:
             raise _errors.precondition(f"a call since the last step failed: {context.failure}", "call zero_grad(), then begin the step again")
-        if runtime and context and context.has_gradients:
+        if again := [r for r in self._remotes if r._has_stepped]:
+            raise _errors.precondition(f"step() a second time without zero_grad(): the gradients of {again[0]._name} ended with the first")
+        if runtime and context and (context.touched - context.settled) & set(self._remotes):
             applied, norm, number = self._step_far(runtime, context, finite)
         else:
             applied, norm, number = finite, 0.0, self.last.number + 1 if self.last else 1
@@ -140,25 +144,26 @@ class Optimizer(torch.optim.Optimizer):
             self._inner.step()
         return loss
 
-    def _step_far(self, runtime: Runtime, context: Any, finite: bool) -> tuple[bool, float, int]:
-        state = ffi.new("shim_step *")
+    def _step_far(self, runtime: Runtime, context: Training, finite: bool) -> tuple[bool, float, int]:
+        """The workers' part. The context is closed, which waits for their answers, unless other
+        optimizers have gradients in it."""
+        mine, stepper = set(self._remotes), ffi.NULL
+        keeps = bool(context.others(mine))
         with runtime._use() as rt:
-            state.context = context.context
             if self._handle and finite:
                 self._set_rates(rt)
-                state.optimizer = self._handle
-            runtime._training = None  # whatever becomes of it
-            _lib.advance(lambda e: lib.shim_step_run(rt, state, _lib.SLICE_MS, e), state, lambda: self._abandon(rt, state))
+                stepper = self._handle
+            context.settled |= context.touched & mine
+            for remote in context.touched & mine:
+                remote._has_stepped = True
+            if not keeps:
+                runtime._training = None  # whatever becomes of it
+            result = runtime._close_context(context, stepper, keeps) if stepper or not keeps else None
         runtime._log_notices()
         number = self.last.number if self.last else 0
-        if not self._handle or not finite:
+        if result is None or not stepper:
             return finite, 0.0, number + finite
-        return bool(state.result.applied), float(state.result.norm), int(state.result.number)
-
-    @staticmethod
-    def _abandon(rt: Any, state: Any) -> None:
-        lib.shim_step_abandon(rt, state)
-        lib.cleave_context_end(rt, state.context, ffi.NULL)
+        return bool(result.applied), float(result.norm), int(result.number)
 
     def _set_rates(self, rt: Any) -> None:
         error = _lib.new_error()
@@ -188,10 +193,8 @@ class Optimizer(torch.optim.Optimizer):
                     p.grad = None
                 else:
                     p.grad.detach_().zero_()
-        t = self._runtime._training if self._runtime else None
-        if self._runtime and t and (t.has_gradients or t.failure):
-            with self._runtime._use():
-                self._runtime._end_training()
+        if self._runtime:
+            self._runtime._zero_gradients(set(self._remotes))
 
     def _home(self) -> list[torch.Tensor]:
         return [p for group in self.param_groups for p in group["params"] if not isinstance(p, RemoteParameter)]

@@ -55,7 +55,8 @@ class RemoteParameter(nn.Parameter):
         if sys._getframe(1).f_code.co_filename.endswith("clip_grad.py"):
             raise _errors.unimplemented("clip_grad_norm_ cannot see gradients at a worker", "cleave.Optimizer(..., clip_grad_norm=1.0)")
         t = self._remote.runtime._training
-        if not t or not t.has_gradients or not self.requires_grad:
+        has_some = self._remote._has_stepped or t and self._remote in t.touched - t.settled
+        if not has_some or not self.requires_grad:
             return None
         stand_in = torch.Tensor._make_subclass(RemoteGradient, torch.empty(self.shape, device="meta"))
         stand_in._remote = self._remote
@@ -140,12 +141,18 @@ class _Trained(torch.autograd.Function):
             if rt._training is not training:
                 raise _errors.precondition("the context of this forward was closed, by step() or zero_grad() of cleave.Optimizer",
                                            "run the forward again; zero_grad() belongs before the forward")
+            if remote._has_stepped:
+                raise _errors.precondition(f"backward through {remote._name} without zero_grad() since its step: a worker's gradients end with the step, those here do not",
+                                           "call zero_grad() of the optimizer before each backward phase")
+            if remote in training.settled:
+                raise _errors.precondition(f"backward through {remote._name} behind step() or zero_grad() of its optimizer, with a forward from before",
+                                           "run the forward again; zero_grad() belongs before it")
             try:
                 gradients = remote._backward(handle, training.context, ctx, outputs[0], retain)
             except BaseException as e:
                 training.failure = e
                 raise
-            training.has_gradients = True
+            training.touched.add(remote)
             ctx.runs += 1
             if not retain:
                 ctx.live.end()
@@ -214,6 +221,7 @@ class Remote(nn.Module):
         if weights is not None and set(weights) != {"artifact", "sha256"}:
             raise _errors.invalid(f"weights={dict(weights)}: it is {{'artifact': NAME, 'sha256': DIGEST}}, or None for the module's own values")
         options = {"device": device, "threads": threads, "recompute": recompute, "weights": weights}
+        self._has_optimizer = self._has_stepped = False
         self._name, self.lora = self._unique(name or "remote"), dict(lora) if lora else None
         self._modules_at: list[Module] = []
         self._prefixes: list[str] = []
@@ -382,23 +390,20 @@ class Remote(nn.Module):
                   for name, owner, entry in self._entries() if owner is m and entry.is_parameter for p in entry.parts}
         changed = {n: w for n, w in wanted.items() if now[n] != w}
         t = self.runtime._training
-        if changed and t and not t.has_gradients and not t.live:
+        if changed and t and not t.live and not t.others(set()):
             self.runtime._end_training()
         for frozen in (True, False):
             if names := [n for n, w in changed.items() if w != frozen]:
                 m.set_frozen(names, frozen)
 
     def _forget_gradients(self) -> None:
-        t = self.runtime._training
-        if t and t.has_gradients:
-            with self.runtime._use():
-                self.runtime._end_training()
+        self.runtime._zero_gradients({self})
 
     def gradients(self) -> dict[str, torch.Tensor]:
         """{name: gradient} of the parameters that have one since the last step, copied from the
         workers, in the shapes of the parameters."""
         t, found = self.runtime._training, {}
-        if not t or not t.has_gradients:
+        if not t or self not in t.touched - t.settled:
             return {}
         for prefix, m in zip(self._prefixes, self._modules_at):
             theirs = m.gradients(t.context)

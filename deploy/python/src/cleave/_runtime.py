@@ -52,10 +52,20 @@ def current() -> Runtime:
 class Training:
     """The open context of a training, and how much it holds."""
 
+    @property
+    def has_gradients(self) -> bool:
+        return not self.touched <= self.settled
+
+    def others(self, mine: set[Any]) -> set[Any]:
+        """Remotes of other optimizers with gradients that wait for a step or zero_grad."""
+        return {r for r in self.touched - self.settled - mine if r._has_optimizer}
+
     def __init__(self, context: Any) -> None:
         self.context = context
         self.live = 0  # forwards whose backward may still come
-        self.has_gradients = False
+        self.touched: set[Any] = set()  # Remotes that had a backward
+        # those of them that were stepped, or whose gradients were zeroed
+        self.settled: set[Any] = set()
         self.failure: BaseException | None = None  # of a call; the context can only be ended
 
 
@@ -265,7 +275,10 @@ class Runtime:
             if t and t.failure and t.has_gradients:
                 raise _errors.precondition(f"a call since the last step failed ({t.failure}), and its gradients are lost with those before it",
                                            "call zero_grad() of the optimizer, then begin the step again")
-            if t and not t.has_gradients and (t.failure or not t.live):
+            if t and t.settled and (left := t.others(set())):
+                raise _errors.precondition(f"gradients of {', '.join(sorted(r._name for r in left))} were neither stepped nor zeroed, and another optimizer has stepped",
+                                           "call step() or zero_grad() of each optimizer before the next forward")
+            if t and (t.settled or not t.touched) and (t.failure or not t.live):
                 self._end_training()
                 t = None
             if t is None:
@@ -275,11 +288,35 @@ class Runtime:
             return t
 
     def _end_training(self) -> None:
-        """Ends the training context without a step. Does not wait."""
+        """Ends the training context. Waits only for a step that its workers have not answered."""
         with self._lock:
             t, self._training = self._training, None
-            if t:
-                lib.cleave_context_end(self._handle, t.context, ffi.NULL)
+        if t and lib.cleave_context_end(self._handle, t.context, ffi.NULL) == _errors.Code.PRECONDITION:
+            self._close_context(t, ffi.NULL)
+
+    def _close_context(self, t: Training, optimizer: Any, keeps: bool = False) -> Any:
+        """Steps, if there is an optimizer, and closes the context unless it is kept. Returns the
+        cleave_step_result."""
+        state = ffi.new("shim_step *")
+        state.context, state.optimizer, state.keeps_context = t.context, optimizer, keeps
+
+        def abandon() -> None:
+            lib.shim_step_abandon(self._handle, state)
+            lib.cleave_context_end(self._handle, t.context, ffi.NULL)
+        _lib.advance(lambda e: lib.shim_step_run(self._handle, state, _lib.SLICE_MS, e), state, abandon)
+        return state.result
+
+    def _zero_gradients(self, mine: set[Any]) -> None:
+        """Forgets gradients of Remotes: the context ends, unless others have theirs in it."""
+        t = self._training
+        for remote in mine:
+            remote._has_stepped = False
+        if t and (t.touched & mine or t.failure):
+            with self._use():
+                if t.failure or not t.others(mine):
+                    self._end_training()
+                else:
+                    t.settled |= t.touched & mine
 
 
 def _joined(a: Sent, b: Sent) -> Sent:
