@@ -88,7 +88,7 @@ GEN_HEADERS := $(PROTOS:%=$(GEN)/%.pb-c.h)
 BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc $(OUT)/cleave-uninstalled.pc
 
-.PHONY: $(shell sed -n 's/^##+* *\([a-z0-9-]*\) .*/\1/p' Makefile */*.mk) help objects print-layers print-commands FORCE
+.PHONY: $(shell sed -n 's/^##+* *\([a-z0-9-]*\) .*/\1/p' Makefile */*.mk */*/*.mk) help objects print-layers print-commands FORCE
 ## all              cleave-master, cleave-worker and libcleave under build/$(BUILD)
 all: $(BINARIES) $(LIBCLEAVE) $(CUDA_LIBRARY) manuals
 
@@ -207,7 +207,7 @@ $(OUT)/cleave-uninstalled.pc: Makefile VERSION
 	  'Cflags: -I$(CURDIR)/master/api' 'Libs: -L$${libdir} -Wl,-rpath,$${libdir} -lcleave' > $@
 
 ##+ check-layers     includes against the layer table
-include deploy/deploy.mk tests/tests.mk tests/gpu.mk tests/proofs.mk
+include deploy/deploy.mk deploy/python/python.mk tests/tests.mk tests/gpu.mk tests/proofs.mk
 
 check-layers:
 	$(Q)tests/check-layers
@@ -237,7 +237,7 @@ C_FILES = $(sort $(shell git ls-files --cached --others --exclude-standard '*.c'
 compile_commands.json: FORCE
 	$(Q)$(MAKE) --no-print-directory -s print-commands | tests/compile-commands > $@.tmp && mv $@.tmp $@
 print-commands:
-	$(foreach s,$(C_FILES),$(info $(s) $(if $(filter $(s),$(PUBLIC_SOURCES)),$(public_compile) -Imaster/api -c $(s),$(call compile,$(s)))))@:
+	$(foreach s,$(C_FILES),$(info $(s) $(if $(filter $(s),$(PUBLIC_SOURCES) deploy/python/shim.c),$(public_compile) -Imaster/api -c $(s),$(call compile,$(s)))))@:
 
 # What needs no file to be up to date does not ask for what files are made of.
 ifneq ($(filter-out help help-all print-layers print-commands report clean,$(or $(MAKECMDGOALS),all)),)

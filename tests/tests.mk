@@ -153,7 +153,7 @@ $(LATER:%.c=$(OUT)/%.read): $(OUT)/%.read: %.c $(OUT)/flags
 	$(Q)$(call compile,$<) -fsyntax-only -MMD -MP -MF $(@:.read=.d) -MT $@
 	@touch $@
 
-units: $$(UNIT_PROGRAMS) $$(PUBLIC_PROGRAMS) $$(FAULTS) $$(DISK) $$(GPU_WORKER) $$(DAEMONS) $$(OUT)/bench/bench_link $$(GPU_PROGRAMS) $(LATER:%.c=$(OUT)/%.read)
+units: $$(UNIT_PROGRAMS) $$(PUBLIC_PROGRAMS) $$(PYTHON_PACKAGE) $$(FAULTS) $$(DISK) $$(GPU_WORKER) $$(DAEMONS) $$(OUT)/bench/bench_link $$(GPU_PROGRAMS) $(LATER:%.c=$(OUT)/%.read)
 
 ## test             build and run the whole test suite (installs missing Debian packages)
 test: deps-test

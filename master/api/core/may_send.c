@@ -148,6 +148,7 @@ static clv_code send_failure(const api_peer *to, clv_packet *p, clv_err *err) {
   cleave_sending what = {.kind = CLEAVE_SENDING_FAILURE,
                          .worker = to->name,
                          .module = m ? m->name : "",
+                         .name = "",
                          .relayed = p->from != NULL,
                          .bytes = strlen(f->failure.text)};
   if (!rt->may_send || rt->may_send(rt->user, &what, &why) == CLEAVE_OK) return CLV_OK;

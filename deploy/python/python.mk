@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+# The Python package, complete under build/$(BUILD)/python: PYTHONPATH names that folder, and the
+# package finds libcleave beside it.
+
+PYTHON_OUT := $(OUT)/python
+PYTHON_INCLUDE = $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')
+PYTHON_SRCS := $(wildcard deploy/python/src/cleave/*)
+PYTHON_EXPORT := deploy/export_torch.py deploy/export_traced.py deploy/export_values.py $(OUT)/share/cleave/ops.json
+PYTHON_FFI := $(PYTHON_OUT)/cleave/_ffi.abi3.so
+PYTHON_PACKAGE := $(PYTHON_FFI) $(PYTHON_OUT)/cleave/_export/ops.json $(PYTHON_SRCS:deploy/python/src/%=$(PYTHON_OUT)/%)
+# Where CPython's ABI is stable for the extension.
+PYTHON_ABI := 0x030B0000
+
+$(PYTHON_OUT)/_ffi.c: deploy/python/build_ffi.py deploy/python/shim.h master/api/cleave.h
+	@mkdir -p $(@D)
+	$(Q)$(PYTHON) $< --header master/api --out $@ > /dev/null
+$(PYTHON_FFI): $(PYTHON_OUT)/_ffi.c deploy/python/shim.c deploy/python/shim.h $(OUT)/libcleave.so.0
+	$(call say,CC,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -shared -fPIC -fvisibility=hidden $(CFLAGS_$(BUILD)) -DPy_LIMITED_API=$(PYTHON_ABI) -include string.h -include alloca.h -Imaster/api -Ideploy/python \
+	  -I$(PYTHON_INCLUDE) -o $@ $(filter %.c,$^) $(LDFLAGS) -L$(OUT) -l:libcleave.so.0 '-Wl,-rpath,$$ORIGIN/lib:$$ORIGIN/../..'
+$(PYTHON_OUT)/cleave/_export/ops.json: $(PYTHON_EXPORT)
+	@mkdir -p $(@D)
+	$(Q)cp $^ $(@D)
+$(PYTHON_OUT)/cleave/%: deploy/python/src/cleave/%
+	@mkdir -p $(@D)
+	$(Q)cp $< $@
+##+ python           the Python package under build/$(BUILD)/python
+python: $(PYTHON_PACKAGE)
+
+# torch comes from PyPI, into build/python-env (PYTHON_ENV); Debian's is tried as well where it is.
+PYTHON_ENV ?= build/python-env
+##+ python-test      the Python package with the newest torch, mypy, and Debian's torch if it is
+#there
+python-test: all python
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/python/everything.py --env $(PYTHON_ENV)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libcleave, and how Python waits for it."""
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from . import _errors
+
+T = TypeVar("T")
+SLICE_MS = 50  # a call that waits looks at signals after so long
+
+
+def _preloaded(folder: str) -> object:
+    """libcleave of a folder, before the extension asks for it by its name."""
+    import _cffi_backend  # type: ignore[import-untyped,unused-ignore]
+    path = os.path.join(folder, "libcleave.so.0")
+    try:
+        return _cffi_backend.FFI().dlopen(path, os.RTLD_NOW | os.RTLD_GLOBAL)
+    except OSError as e:
+        raise ImportError(f"CLEAVE_LIBRARY_DIR={folder}: {e}") from None
+
+
+_kept = _preloaded(os.environ["CLEAVE_LIBRARY_DIR"]) if "CLEAVE_LIBRARY_DIR" in os.environ else None
+
+try:
+    from ._ffi import ffi as ffi, lib as lib
+except ImportError as e:
+    raise ImportError(f"{e}; libcleave.so.0 is looked for beside this package, in the build tree that it is part of, and in "
+                      "CLEAVE_LIBRARY_DIR=FOLDER") from e
+
+
+def check_abi() -> str:
+    """The version of libcleave. ImportError: it is not the version that this package was built
+    with."""
+    built = f"{lib.CLEAVE_VERSION_MAJOR}.{lib.CLEAVE_VERSION_MINOR}.{lib.CLEAVE_VERSION_PATCH}"
+    found = str(ffi.string(lib.cleave_version()).decode())
+    if found.split(".")[:2] != built.split(".")[:2]:
+        raise ImportError(f"this package was built with cleave.h {built}, but the libcleave that was loaded is {found}: "
+                          "install both of one version, or unset CLEAVE_LIBRARY_DIR")
+    return found
+
+
+VERSION = check_abi()
+
+
+def text(chars: Any) -> str:
+    """A Python string of a C string; "" for NULL."""
+    return ffi.string(chars).decode(errors="replace") if chars != ffi.NULL else ""
+
+
+def new_error() -> Any:
+    return ffi.new("cleave_error *")
+
+
+def error_of(error: Any) -> _errors.Error:
+    """The exception that a cleave_error says."""
+    return _errors.make(error.status, text(error.text), node=text(error.node), hop=text(error.place))
+
+
+def check(status: int, error: Any) -> None:
+    if status:
+        raise error_of(error)
+
+
+def milliseconds(seconds: float | None, what: str = "deadline") -> int:
+    """cleave.h's deadline: 0 for None."""
+    if seconds is None:
+        return 0
+    if not 0 < seconds < 1e9:
+        raise _errors.invalid(f"{what}={seconds}: it is a number of seconds above 0, or None for limits.step_timeout of the session")
+    return max(1, round(seconds * 1000))
+
+
+def in_thread(function: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
+    """Runs what has no future in a thread, so that Ctrl-C ends the wait at once. undo: what becomes
+    of a result that nobody waits for any more."""
+    result: list[T] = []
+    failure: list[BaseException] = []
+    ended, lock, given_up = threading.Event(), threading.Lock(), False
+
+    def work() -> None:
+        try:
+            value = function()
+        except BaseException as e:
+            failure.append(e)
+        else:
+            with lock:
+                result.append(value)
+                late = given_up
+            if late and undo:
+                undo(value)
+        ended.set()
+
+    threading.Thread(target=work, name="cleave-call", daemon=True).start()
+    try:
+        while not ended.wait(SLICE_MS / 1000):
+            pass
+    except BaseException:
+        with lock:
+            given_up = True
+            left = list(result)
+        if left and undo:
+            threading.Thread(target=undo, args=left, name="cleave-undo", daemon=True).start()
+        raise
+    if failure:
+        raise failure[0]
+    return result[0]
+
+
+def advance(run: Callable[[Any], int], state: Any, abandon: Callable[[], None]) -> None:
+    """Calls run(error) until state.done. A signal's exception abandons the operation."""
+    error = new_error()
+    try:
+        while True:
+            status = run(error)
+            if status:
+                raise error_of(error)
+            if state.done:
+                return
+    except BaseException:
+        abandon()
+        raise
+
+
+def now() -> float:
+    return time.monotonic()

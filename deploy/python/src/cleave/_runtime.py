@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runtime: connections to the workers of a session file."""
+from __future__ import annotations
+
+import atexit
+import collections
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+from . import _errors, _lib
+from ._lib import ffi, lib
+from ._tables import Leaks, Sent, Table
+
+log = logging.getLogger("cleave")
+
+_opening = threading.Lock()  # cleave_open and cleave_close may not overlap
+_open: list[Runtime] = []
+KINDS = {1: "input", 2: "value", 3: "gradient", 4: "weights", 5: "failure", 6: "cached rows"}
+DTYPES = {0: "", 1: "f32", 3: "i64", 7: "bf16"}
+PATIENCE_MS = 1000  # for a close behind Ctrl-C and at the end of the process
+
+
+def _forked() -> None:
+    for runtime in _open:
+        runtime._is_forked = True
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+@atexit.register
+def _close_all() -> None:
+    for runtime in list(_open):
+        with contextlib.suppress(_errors.Error):
+            runtime.close(deadline=PATIENCE_MS / 1000)
+
+
+def current() -> Runtime:
+    """The one open runtime."""
+    if len(_open) != 1:
+        raise _errors.precondition(f"{len(_open)} runtimes are open; " + ("give runtime=" if _open else "open one with cleave.open(\"session.yaml\")"))
+    return _open[0]
+
+
+class Training:
+    """The open context of a training, and how much it holds."""
+
+    @property
+    def has_gradients(self) -> bool:
+        return not self.touched <= self.settled
+
+    def others(self, mine: set[Any]) -> set[Any]:
+        """Remotes of other optimizers with gradients that wait for a step or zero_grad."""
+        return {r for r in self.touched - self.settled - mine if r._has_optimizer}
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self.live = 0  # forwards whose backward may still come
+        self.touched: set[Any] = set()  # Remotes that had a backward
+        # those of them that were stepped, or whose gradients were zeroed
+        self.settled: set[Any] = set()
+        self.failure: BaseException | None = None  # of a call; the context can only be ended
+
+
+class Runtime:
+    """Connections to workers over mutual TLS. Made by cleave.open; a context manager.
+
+    Threads may use it at the same time. A forked child may not: its functions raise
+    PreconditionError there.
+    """
+
+    def __init__(self, handle: Any, record: Any, path: str) -> None:
+        self._handle, self._record, self.path = handle, record, path
+        self._is_forked = self._is_closed = False
+        self._lock, self._idle = threading.RLock(), threading.Condition()
+        self._users = 0
+        # of finalizers: run by the next call
+        self._garbage: collections.deque[Callable[[], None]] = collections.deque()
+        self._modules: list[Any] = []     # cleave_module *, in the order of loading
+        self._optimizers: list[Any] = []  # cleave_optimizer *
+        self._loaded: weakref.WeakSet[Any] = weakref.WeakSet()  # Modules of Remotes
+        self._declared: dict[str, Sent] = {}
+        self._shows: dict[tuple[str, int], str] = {}
+        self._names: set[str] = set()
+        self._training: Training | None = None
+        self.leaks: Leaks | None = None
+
+    # ---- use -------------------------------------------------------------------------------------
+
+    def _refuse(self) -> None:
+        if self._is_forked:
+            raise _errors.precondition("this process was forked from the one that opened the runtime, and connections cannot be shared",
+                                       "call Cleave in the parent only; a DataLoader's workers may prepare batches")
+        if self._is_closed:
+            raise _errors.precondition("the runtime is closed", "open another one with cleave.open")
+
+    @contextlib.contextmanager
+    def _use(self) -> Iterator[Any]:
+        """The handle, which stays valid inside the block."""
+        self._refuse()
+        with self._idle:
+            self._refuse()
+            self._users += 1
+        try:
+            if self._garbage:
+                self._collect()
+            yield self._handle
+        finally:
+            with self._idle:
+                self._users -= 1
+                if not self._users:
+                    self._idle.notify_all()
+
+    def _collect(self) -> None:
+        """Does what finalizers have left: they must not call the runtime themselves."""
+        while self._garbage:
+            with contextlib.suppress(IndexError):
+                self._garbage.popleft()()
+
+    def _log_notices(self) -> None:
+        notice = ffi.new("char[]", lib.SHIM_NOTICE)
+        while lib.shim_record_notice(self._record, notice, lib.SHIM_NOTICE):
+            log.warning("%s", _lib.text(notice))
+
+    def _wait(self, begin: Callable[[Any, Any, Any], int], read: Callable[[Any, Any, Any], int] | None = None) -> None:
+        """Begins an operation with begin(runtime, future *, error), waits for it, and reads its
+        result with read(runtime, future, error)."""
+        error, done, future = _lib.new_error(), ffi.new("bool *"), ffi.new("cleave_future *")
+        with self._use() as rt:
+            _lib.check(begin(rt, future, error), error)
+            try:
+                while not done[0]:
+                    _lib.check(lib.shim_wait(rt, future[0], _lib.SLICE_MS, done, error), error)
+                if read:
+                    _lib.check(read(rt, future[0], error), error)
+            except BaseException:
+                lib.cleave_future_cancel(rt, future[0], ffi.NULL)
+                raise
+            finally:
+                lib.cleave_future_release(rt, future[0], ffi.NULL)
+
+    def _call_in_thread(self, function: Callable[[Any, Any], int]) -> None:
+        """function(runtime, error) of what blocks and has no future."""
+        def work() -> None:
+            with self._use() as rt:
+                error = _lib.new_error()
+                _lib.check(function(rt, error), error)
+        self._refuse()
+        _lib.in_thread(work)
+
+    # ---- public ----------------------------------------------------------------------------------
+
+    def nodes(self) -> list[str]:
+        """Names of the nodes: "master", then the workers in the order of the session file."""
+        with self._use() as rt:
+            names: list[str] = []
+            while (name := lib.cleave_node_name(rt, len(names))) != ffi.NULL:
+                names.append(_lib.text(name))
+            return names
+
+    def egress(self) -> Table[Sent]:
+        """What leaves this process: a row for each kind of tensor that a Remote will send, and for
+        what was sent, with numbers of tensors and bytes. Failures of calls have no shape."""
+        rows = dict(self._declared)
+        for index in range(1 << 30):
+            sent = ffi.new("shim_sent *")
+            if not lib.shim_record_sent(self._record, index, sent):
+                break
+            row = self._sent(sent)
+            key = f"{row.to} {row.what} {row.module} {row.name}"
+            rows[key] = _joined(rows[key], row) if key in rows else row
+        return Table(list(rows.values()), f"leaves this process by {self.path}")
+
+    def _sent(self, s: Any) -> Sent:
+        what, name, module = KINDS[s.kind], _lib.text(s.name), _lib.text(s.module)
+        if what == "input":
+            name = str(s.input)
+        if what == "weights" and s.optimizer:
+            what = "optimizer"
+        shows = self._shows.get((module, s.input), "") if what == "input" else ""
+        return Sent(_lib.text(s.worker), what, module, name, DTYPES[s.dtype], tuple(s.shape[0:s.rank]), shows, s.tensors, s.bytes)
+
+    def _declare(self, row: Sent) -> None:
+        self._declared[f"{row.to} {row.what} {row.module} {row.name}"] = row
+
+    def rejoin(self, worker: str, *, deadline: float | None = None) -> None:
+        """Takes a lost worker back after its restart. It has lost everything: Remotes there refuse
+        their calls until load_state_dict has given them weights again. deadline: seconds."""
+        ms = _lib.milliseconds(deadline)
+        self._wait(lambda rt, future, e: lib.cleave_worker_rejoin_async(rt, worker.encode(), ms, future, e))
+        for module in self._loaded:
+            if module.at == worker and not module.needs_place:
+                module.was_lost = True
+
+    def close(self, *, deadline: float | None = None) -> Leaks:
+        """Ends all contexts, waits until the workers have freed them, and closes the connections.
+        Returns what the program had left open. deadline: seconds; None: the runtime's."""
+        if self._is_closed:
+            return self.leaks or Leaks()
+        self._refuse()
+        ms = _lib.milliseconds(deadline)
+        with self._idle:
+            while self._users:
+                self._idle.wait(_lib.SLICE_MS / 1000)
+            if self._is_closed:
+                return self.leaks or Leaks()
+            self._is_closed = True
+        if self in _open:
+            _open.remove(self)
+        self.leaks = _lib.in_thread(lambda: self._close(ms))
+        if self.leaks:
+            log.warning("the runtime was closed with open handles:\n%s", self.leaks.text.rstrip())
+        return self.leaks
+
+    def _close(self, ms: int) -> Leaks:
+        self._collect()
+        t = self._training
+        if t and (t.failure or not (t.live or t.has_gradients)):
+            self._end_training()
+        rt, error, leaks = self._handle, _lib.new_error(), ffi.new("cleave_leaks *")
+        for optimizer in self._optimizers:
+            lib.cleave_optimizer_release(rt, optimizer, ffi.NULL)
+        for module in self._modules:
+            lib.cleave_module_release(rt, module, ffi.NULL)
+        with _opening:
+            status = lib.cleave_close(rt, ms, leaks, error)
+        self._log_notices()
+        lib.shim_record_free(self._record)
+        self._handle = self._record = ffi.NULL
+        found = Leaks(leaks.contexts, leaks.references, leaks.futures, leaks.kept, _lib.text(leaks.text))
+        if status:
+            self.leaks = found
+            raise _lib.error_of(error)
+        return found
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self._is_forked or self._is_closed:
+            return
+        if kind is None:
+            self.close()
+            return
+        # The block's exception counts, and Ctrl-C does not wait for a worker that has stopped.
+        interrupted = issubclass(kind, KeyboardInterrupt)
+        try:
+            self.close(deadline=PATIENCE_MS / 1000 if interrupted else None)
+        except _errors.Error as e:
+            log.info("close: %s", e)
+
+    def __repr__(self) -> str:
+        state = "forked" if self._is_forked else "closed" if self._is_closed else "open"
+        return f"<cleave.Runtime {self.path} {state}>"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _errors.refuse_pickle(self, "open one in each process with cleave.open")
+
+    __copy__ = __deepcopy__ = lambda self, *_: _errors.refuse_pickle(self, "open another one with cleave.open")
+
+    # ---- contexts --------------------------------------------------------------------------------
+
+    def _training_context(self, rt: Any) -> Training:
+        """The open training context; a new one if there is none, if it has failed, or if nothing of
+        it is wanted any more: forwards that were forgotten without a backward."""
+        with self._lock:
+            t = self._training
+            if t and t.failure and t.has_gradients:
+                raise _errors.precondition(f"a call since the last step failed ({t.failure}), and its gradients are lost with those before it",
+                                           "call zero_grad() of the optimizer, then begin the step again")
+            if t and t.settled and (left := t.others(set())):
+                raise _errors.precondition(f"gradients of {', '.join(sorted(r._name for r in left))} were neither stepped nor zeroed, and another optimizer has stepped",
+                                           "call step() or zero_grad() of each optimizer before the next forward")
+            if t and (t.settled or not t.touched) and (t.failure or not t.live):
+                self._end_training()
+                t = None
+            if t is None:
+                context, error = ffi.new("cleave_context *"), _lib.new_error()
+                _lib.check(lib.cleave_context_open(rt, ffi.NULL, context, error), error)
+                t = self._training = Training(context[0])
+            return t
+
+    def _end_training(self) -> None:
+        """Ends the training context. Waits only for a step that its workers have not answered."""
+        with self._lock:
+            t, self._training = self._training, None
+        if t and lib.cleave_context_end(self._handle, t.context, ffi.NULL) == _errors.Code.PRECONDITION:
+            self._close_context(t, ffi.NULL)
+
+    def _close_context(self, t: Training, optimizer: Any, keeps: bool = False) -> Any:
+        """Steps, if there is an optimizer, and closes the context unless it is kept. Returns the
+        cleave_step_result."""
+        state = ffi.new("shim_step *")
+        state.context, state.optimizer, state.keeps_context = t.context, optimizer, keeps
+
+        def abandon() -> None:
+            lib.shim_step_abandon(self._handle, state)
+            lib.cleave_context_end(self._handle, t.context, ffi.NULL)
+        _lib.advance(lambda e: lib.shim_step_run(self._handle, state, _lib.SLICE_MS, e), state, abandon)
+        return state.result
+
+    def _zero_gradients(self, mine: set[Any]) -> None:
+        """Forgets gradients of Remotes: the context ends, unless others have theirs in it."""
+        t = self._training
+        for remote in mine:
+            remote._has_stepped = False
+        if t and (t.touched & mine or t.failure):
+            with self._use():
+                if t.failure or not t.others(mine):
+                    self._end_training()
+                else:
+                    t.settled |= t.touched & mine
+
+
+def _joined(a: Sent, b: Sent) -> Sent:
+    return Sent(a.to, a.what, a.module, a.name, a.dtype, max(a.shape, b.shape) if a.tensors else b.shape, a.shows, a.tensors + b.tensors, a.bytes + b.bytes)
+
+
+def open(path: str | os.PathLike[str], *, deadline: float | None = None, workers: Sequence[str] | None = None,
+         run: str | None = None) -> Runtime:
+    """Connects to the workers of a session file.
+
+    path: a session file. Its keys name, tls, workers, transfer, limits and train.seed are used.
+    deadline: seconds after which a call that waits raises DeadlineError; None: limits.step_timeout.
+    workers: names of those to connect to; None: all of the file.
+    run: name of a run for the egress record. UnimplementedError: this version has none.
+
+    Raises InvalidError (with file:line:column) for a wrong file, UnavailableError for a worker that
+    is not reached, DeniedError for one that refuses this certificate.
+    """
+    if run is not None:
+        raise _errors.unimplemented(f"run={run!r}: this version keeps no record of a program's egress on disk", "leave run= out; Runtime.egress() has the numbers")
+    name, ms = os.fspath(path), _lib.milliseconds(deadline)
+    record = lib.shim_record_new()
+    if record == ffi.NULL:
+        raise MemoryError("cleave.open")
+    runtime = _lib.in_thread(lambda: _connect(name, workers, ms, record), lambda late: late._close(PATIENCE_MS))
+    _open.append(runtime)
+    runtime._log_notices()
+    return runtime
+
+
+def _connect(path: str, workers: Sequence[str] | None, ms: int, record: Any) -> Runtime:
+    error, handle = _lib.new_error(), ffi.new("cleave_runtime **")
+    names = [ffi.new("char[]", w.encode()) for w in workers or ()]
+    given = ffi.new("char *[]", names) if workers is not None else ffi.NULL
+    with _opening:
+        status = lib.shim_open(os.fsencode(path), ffi.cast("char const *const *", given), len(names), ms, record, handle, error)
+    if status:
+        lib.shim_record_free(record)
+        raise _lib.error_of(error)
+    return Runtime(handle[0], record, path)

@@ -1,0 +1,134 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The Python package without torch: open and close, exceptions, signals, fork, pickle."""
+import copy, os, pickle, signal, subprocess, sys, threading, time
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, "../net/lib")]
+from cluster import BIN, SLOW, Cluster, Suite
+PACKAGE = os.path.abspath(os.path.join(BIN, "python"))
+sys.path.insert(0, PACKAGE)
+import cleave  # noqa: E402: build/*/python has it
+
+suite = Suite()
+
+
+def python(program, **env):
+    """Runs a program with the package; CompletedProcess."""
+    return subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": PACKAGE, **env}, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60 * SLOW)
+
+
+def raised(kind, function, *args, **options):
+    """The exception of that kind that the call raises."""
+    try:
+        function(*args, **options)
+    except kind as e:
+        return e
+    raise AssertionError(f"no {kind.__name__}")
+
+
+@suite.test
+def import_needs_neither_torch_nor_numpy():
+    done = python("import sys, cleave; print([m for m in ('torch', 'numpy', 'pandas', 'tqdm') if m in sys.modules], 'Error' in dir(cleave))")
+    assert done.stdout.strip() == "[] True", done
+
+
+@suite.test
+def library_of_a_folder_without_one_is_named():
+    done = python("import cleave", CLEAVE_LIBRARY_DIR="/nowhere")
+    assert "ImportError: CLEAVE_LIBRARY_DIR=/nowhere" in done.stderr, done
+    done = python("import cleave; print(cleave.__version__)", CLEAVE_LIBRARY_DIR=os.path.abspath(BIN))
+    assert done.stdout.strip() == cleave.__version__, done
+
+
+@suite.test
+def runtime_opens_lists_nodes_and_closes_without_leaks():
+    with cleave.open(session) as rt:
+        assert rt.nodes() == ["master", "w1", "w2"]
+        assert len(rt.egress()) == 0 and "nothing" in repr(rt.egress())
+    assert rt.leaks == cleave.Leaks() and not rt.leaks
+    e = raised(cleave.PreconditionError, rt.nodes)
+    assert "closed" in str(e) and "cleave.open" in e.hint
+    with cleave.open(session, workers=["w2"]) as rt:
+        assert rt.nodes() == ["master", "w2"]
+
+
+@suite.test
+def failures_are_errors_and_built_in_exceptions():
+    wrong = cluster.session("wrong", "tranfer: direct\n")
+    e = raised(ValueError, cleave.open, wrong)
+    assert isinstance(e, cleave.Error) and e.code == cleave.Code.INVALID and "wrong.yaml:" in str(e), e
+    e = raised(ConnectionError, cleave.open, unreached, deadline=5)
+    assert isinstance(e, cleave.UnavailableError) and "w1" in str(e) and "hint: " in str(e), e
+    raised(LookupError, cleave.open, session, workers=["w9"])
+    raised(ValueError, cleave.open, session, deadline=-1)
+    e = raised(NotImplementedError, cleave.open, session, run="r")
+    again = pickle.loads(pickle.dumps(e))
+    assert type(again) is cleave.UnimplementedError and str(again) == str(e)
+    assert not cleave._runtime._open
+
+
+def interrupted(function):
+    """Seconds from Ctrl-C to the KeyboardInterrupt of a call that blocks."""
+    sent = []
+
+    def press():
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(0.4, press)
+    timer.start()
+    raised(KeyboardInterrupt, function)
+    return time.monotonic() - sent[0]
+
+
+@suite.test
+def interrupt_ends_open_close_and_waits():
+    """With a worker that has stopped, each would wait for its deadline."""
+    rt = cleave.open(session, deadline=8)
+    cluster.workers[0].kill(signal.SIGSTOP)
+    try:
+        assert (took := interrupted(lambda: cleave.open(session, deadline=8))) < 0.1 * SLOW, took
+        assert (took := interrupted(rt.close)) < 0.1 * SLOW, took
+    finally:
+        cluster.workers[0].kill(signal.SIGCONT)
+
+
+@suite.test
+def forked_child_is_refused_in_words_and_harms_nobody():
+    with cleave.open(session) as rt:
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                rt.nodes()
+            except cleave.PreconditionError as e:
+                code = 0 if "forked" in str(e) else 2
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        assert rt.nodes() == ["master", "w1", "w2"]
+
+
+@suite.test
+def handles_are_neither_pickled_nor_copied():
+    with cleave.open(session) as rt:
+        for function in (pickle.dumps, copy.deepcopy, copy.copy):
+            assert "cannot pickle or copy a Runtime" in str(raised(TypeError, function, rt))
+
+
+@suite.test
+def open_runtime_is_closed_at_exit():
+    done = python(f"import cleave; rt = cleave.open({session!r}); print(rt)")
+    assert done.returncode == 0 and done.stdout.endswith("open>\n") and not done.stderr, done
+
+
+if __name__ == "__main__":
+    with Cluster(2) as cluster:
+        session = cluster.session("python", "")
+        with open(session) as f:
+            text = f.read()
+        unreached = os.path.join(cluster.dir, "unreached.yaml")
+        with open(unreached, "w") as f:
+            f.write(text.replace(cluster.address(0), "127.0.0.1:1"))
+        suite.main()

@@ -1,0 +1,51 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""`make python-test`: every block of deploy/PYTHON.md runs as it stands, one behind the other."""
+import os, re, sys, traceback
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, "../net/lib")]
+from cluster import BIN, IMAGE_DATA, Cluster, synthetic_images
+sys.path.insert(0, os.path.abspath(os.path.join(BIN, "python")))
+
+BODY = IMAGE_DATA + """stages:
+  - {name: front, at: master, layers: [{op: conv2d, out: 4, kernel: 3}, {op: relu}, {op: flatten}]}
+  - {name: back, at: worker-1, layers: [{op: linear, out: 16}, {op: relu}]}
+  - {name: head, at: master, layers: [{op: linear, out: 10}]}
+loss: {kind: cross_entropy}
+train: {epochs: 2, batch: 32, optimizer: {kind: adam, lr: 0.001}}
+"""
+
+
+def blocks(page):
+    """(line, program) of each Python block."""
+    for m in re.finditer(r"^```python\n(.*?)^```", page, re.M | re.S):
+        yield page.count("\n", 0, m.start(1)) + 1, m[1]
+
+
+def main():
+    path = os.path.join(HERE, "../../deploy/PYTHON.md")
+    with open(path) as f:
+        page = f.read()
+    failed, names = 0, {"__name__": "page"}
+    with Cluster(2) as c:
+        os.mkdir(os.path.join(c.dir, "data"))
+        synthetic_images(os.path.join(c.dir, "data"))
+        with open(c.session("session", BODY)) as f:
+            text = f.read().replace("  w1:", "  worker-1:").replace("  w2:", "  worker-2:")
+        with open(os.path.join(c.dir, "session.yaml"), "w") as f:
+            f.write(text)
+        os.chdir(c.dir)
+        for line, program in blocks(page):
+            name = f"block_of_line_{line}"
+            try:
+                exec(compile("\n" * (line - 1) + program, path, "exec"), names)
+                print(f"ok {name}", flush=True)
+            except BaseException as e:
+                traceback.print_exc()
+                print(f"not ok {name} ({type(e).__name__}: {e})", flush=True)
+                failed = 1
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
