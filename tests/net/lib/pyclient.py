@@ -6,8 +6,6 @@ import array, atexit, fcntl, functools, importlib.util, os, queue, shutil, socke
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 SLOW = float(os.environ.get("CLV_TEST_SLOW", "1"))
 MISSING = None
-# or Debian 13's gRPC waits, before a fork, for threads of its own that wait for calls
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 try:
     import grpc
     if importlib.util.find_spec("grpc_tools") is None:
