@@ -340,8 +340,8 @@ def draining_worker_is_shown_as_draining():
 
 
 class Terminal:
-    """A program on a terminal of so many columns. Not by fork(), in which the gRPC of Debian 13 waits
-    for threads of its own."""
+    """A program on a terminal of so many columns. Not by fork(), in which the gRPC of Debian 13
+    waits for threads of its own."""
 
     def __init__(self, columns, *command, rows=40):
         self.fd, inside = pty.openpty()
