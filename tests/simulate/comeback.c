@@ -96,10 +96,10 @@ void do_come_back(program *p) {
   p->in = NULL;
   p->record->comes_back = clv_clock_now(&p->stand->clock);
   p->stand->settle(p->stand->user);
-  p->firm = true;
+  p->is_after_rejoin = true;
   for (uint32_t place = 1; place < SIM_PLACES; place++) rejoin(p, place);
   for (int i = 0; i < p->n_stages; i++) reload(p, i);
   for (int i = 0; i < p->n_stages; i++) set_weights(p, i);
   use_each(p);
-  p->firm = false;
+  p->is_after_rejoin = false;
 }

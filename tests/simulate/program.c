@@ -92,10 +92,10 @@ static sim_line *add_line(program *p, uint32_t needs, uint32_t depends_on) {
   sim_line *l = &r->lines[r->n++];
   *l = (sim_line){.needs = needs,
                   .depends_on = needs | depends_on,
-                  .firm = p->firm,
+                  .is_after_rejoin = p->is_after_rejoin,
                   .began = p->began,
                   .ended = clv_clock_now(&p->stand->clock),
-                  .shaken = p->in && p->in->shaken,
+                  .context_has_failure = p->in && p->in->has_failure,
                   .at = r->n_numbers};
   return l;
 }
@@ -121,7 +121,7 @@ bool done(program *p, cleave_status status, uint32_t needs, uint32_t depends_on,
   if (status != CLEAVE_OK) l->error = p->error;
   l->error.status = status;
   bool refused = status == CLEAVE_PRECONDITION || status == CLEAVE_NOT_FOUND;
-  if (p->in && status != CLEAVE_OK && !refused) p->in->shaken = true;
+  if (p->in && status != CLEAVE_OK && !refused) p->in->has_failure = true;
   return status == CLEAVE_OK;
 }
 
@@ -129,7 +129,7 @@ void skip(program *p, const char *what) {
   begin(p);
   sim_line *l = add_line(p, 0, 0);
   l->skipped = true;
-  if (p->in) p->in->shaken = true;
+  if (p->in) p->in->has_failure = true;
   snprintf(l->what, sizeof l->what, "%s", what);
 }
 

@@ -76,7 +76,7 @@ typedef struct scope {
   uint32_t needs, depends_on; /* places, as in sim_line */
   uint32_t stages;            /* bit per module: modules that it has called */
   uint32_t passes;            /* bit per place: places where its backward may have begun */
-  bool shaken;                /* one of its statements has failed */
+  bool has_failure;           /* one of its statements has failed */
 } scope;
 
 typedef struct kept_value {
@@ -114,8 +114,8 @@ typedef struct program {
   cleave_tensor tensor; /* tensor that the last statement returned */
   cleave_error error;
   uint64_t began;
-  bool firm; /* value of `firm` for the next lines */
-  scope *in; /* context of the next lines; NULL: none */
+  bool is_after_rejoin; /* value of is_after_rejoin for the next lines */
+  scope *in;            /* context of the next lines; NULL: none */
 } program;
 
 static inline uint32_t below(program *p, uint32_t n) { return sim_below(&p->random, n); }
