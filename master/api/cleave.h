@@ -1069,6 +1069,21 @@ CLEAVE_API cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference 
 CLEAVE_API cleave_status cleave_reference_release(cleave_runtime *runtime,
                                                   cleave_reference reference, cleave_error *error);
 
+/* Releases the handle of a call or leaf, and frees at once what only it needed: the value, and the
+ * tensors that its node saved for the backward. For forwards whose backward never comes, which
+ * would else stay until the context ends. Returns at once.
+ *
+ * A value that an unforgotten call needs for its backward is freed when that call is forgotten too,
+ * or has had its backward without retain. So are inputs whose handles were released
+ * (cleave_reference_release). Nothing is freed while a backward of the context runs, or until the
+ * owners of kept values have confirmed them: the end of the backward, or the next call of this
+ * function, frees it then. A kept value, and what it is computed from, stay until the context ends.
+ *
+ * Later functions on the reference return CLEAVE_NOT_FOUND. CLEAVE_PRECONDITION: another call runs
+ * after its backward (cleave_call_options.after). */
+CLEAVE_API cleave_status cleave_call_forget(cleave_runtime *runtime, cleave_reference reference,
+                                            cleave_error *error);
+
 /* ---- references that outlive their context --------------------------------------------------- */
 
 /* A value that its owner keeps until it is released, even after its context has ended: PyTorch's
