@@ -1208,6 +1208,12 @@ CLEAVE_API cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_c
 CLEAVE_API cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference leaf,
                                               cleave_tensor *ret_tensor,
                                               cleave_error *error) CLEAVE_RESULT;
+/* As cleave_leaf_gradient, and removes the gradient from the leaf on success: the next backward
+ * starts from nothing, as after `x.grad = None`. So each of several backwards with retain gives its
+ * own gradient, and not the sum. CLEAVE_NOT_FOUND: no backward has reached the leaf since. */
+CLEAVE_API cleave_status cleave_leaf_gradient_take(cleave_runtime *runtime, cleave_reference leaf,
+                                                   cleave_tensor *ret_tensor,
+                                                   cleave_error *error) CLEAVE_RESULT;
 
 typedef struct cleave_gradient_item {
   cleave_module *module; /* module of the parameter; NULL: the gradient is that of a leaf */
