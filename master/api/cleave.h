@@ -272,7 +272,17 @@ typedef struct cleave_options {
    * computes with other instructions, or its clock is wrong. Called from any thread. It must return
    * at once and call no function of the runtime. */
   void (*on_notice)(void *user, const char *text);
-  void *user; /* first argument of the three hooks */
+  void *user; /* first argument of the hooks */
+  /* Hook for interrupts, such as a flag that a signal handler has set; NULL: none. Asked at least
+   * every 50 ms by each function that blocks, also by cleave_open and cleave_close, and by the
+   * threads of cleave_module_place_async and its like, from any thread, with or without the lock of
+   * the runtime. It must return at once and call no function of the runtime. While it returns true,
+   * such a function stops waiting within 100 ms and returns CLEAVE_CANCELLED. What it waited for
+   * goes on as after cleave_future_cancel: a step that was sent is decided, a backward adds its
+   * gradients. A future that was only waited for is unchanged. cleave_close frees the runtime, but
+   * does not wait for workers that do not answer at once. Time in which the caller's own thread
+   * computes (single_thread), or the master loads a module of its own, is not interrupted. */
+  bool (*interrupted)(void *user);
 } cleave_options;
 
 /* BLOCKS. Connects to the workers of a session file over mutual TLS and opens a session at each.
