@@ -627,6 +627,8 @@ of("master/api/core/await.c", FUTURES,
    what_is_cancelled_is_sent=("void api_future_abandon(", "if (f->cannot_cancel || f->is_finished)", "if (true)"))
 of("master/api/core/wait.c", FUTURES,
    waits_for_modules_are_not_interrupted=("bool api_wait(", "if (api_is_interrupted(rt)) return false;\n  return api_sleep(rt, until_ns) && !api_is_interrupted(rt);", "return api_sleep(rt, until_ns);"))
+of("common/net/rpc/fork.c", FUTURES,
+   children_share_connections=("static void after_fork_in_child(", "dup3(none, fds[i], O_CLOEXEC)", "0"))
 of("common/net/rpc/channel.c", FUTURES,
    calls_of_a_thread_are_not_interrupted=("static bool is_call_interrupted(", "waiter_says_stop()", "false"))
 of("master/api/core/await.c", FUTURES,

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <grpc/support/alloc.h>
+
 #include "common/net/rpc/stream_int.h"
 
 /* POLL_MS: how often a wait checks for an interrupt, and the time that calls get before the waiter
@@ -238,6 +240,12 @@ static void destroy_queue(grpc_completion_queue *queue) {
   grpc_completion_queue_destroy(queue);
 }
 
+static void note_peer(grpc_call *call) {
+  char *address = grpc_call_get_peer(call);
+  rpc_fork_note_peer(address);
+  gpr_free(address);
+}
+
 clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *request, size_t len,
                       unsigned deadline_ms, clv_bytes *reply, clv_err *err) {
   if (len > channel->limits.max_message)
@@ -257,6 +265,7 @@ clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *
   grpc_op ops[6];
   clv_code code = run_batch(call, queue, ops, make_unary_ops(&u, message, ops), err);
   if (code == CLV_OK) code = read_result(channel, &u, reply, err);
+  if (code == CLV_OK) note_peer(call);
   grpc_call_unref(call);
   grpc_byte_buffer_destroy(message);
   destroy_queue(queue);

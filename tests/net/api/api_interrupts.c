@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cleave_options.interrupted while a worker is stopped: api_interrupts SESSION.yaml A B PID runs
- * modules at the nodes A and B, and stops and continues the process PID, which is A's worker.
+ * cleave_options.interrupted while a worker is stopped, and forks: api_interrupts SESSION.yaml A B
+ * PID runs modules at the nodes A and B, and stops and continues the process PID, which is A's
+ * worker.
  */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <time.h>
 
 #include "api_int.h"
@@ -128,6 +131,40 @@ static bool opening_and_closing_end(void) {
   return true;
 }
 
+/* ---- forks ----------------------------------------------------------------------------------- */
+
+/* Exit code of a child: 0 if it shares no connected socket with its parent. */
+static int look_for_sockets(void) {
+  for (int fd = 3; fd < 1024; fd++) {
+    struct sockaddr_storage peer;
+    socklen_t size = sizeof peer;
+    if (getpeername(fd, (struct sockaddr *)&peer, &size) == 0 && peer.ss_family != AF_UNIX)
+      return 1;
+  }
+  return 0;
+}
+
+/* Runs a step, so the connections of this process work. */
+static bool train_once(void) {
+  cleave_context c;
+  cleave_reference loss;
+  DO(open_context(&c));
+  DO(run_net(&small, c, 4, NULL, NULL, &loss));
+  DO(backward(c, loss, false));
+  MUST(cleave_step(rt, optimizer, c, 0, NULL, e));
+  return close_context(c);
+}
+
+static bool children_have_no_connections(void) {
+  int status = -1;
+  CHECK(look_for_sockets() == 1);
+  pid_t child = fork();
+  if (child == 0) _exit(look_for_sockets());
+  CHECK(child > 0 && waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  return train_once();
+}
+
 int main(int argc, char **argv) {
   const cleave_options o = {
       .size = sizeof o, .deadline_ms = DEADLINE_MS, .interrupted = is_interrupted};
@@ -141,6 +178,7 @@ int main(int argc, char **argv) {
   if (e.text[0]) snprintf(why, sizeof why, "%.900s", e.text);
   print_result(is_ready, "open");
   if (!is_ready) return 1;
+  print_result(children_have_no_connections(), "children_have_no_connections");
   print_result(waits_for_values_and_modules_end(), "waits_for_values_and_modules_end");
   (void)kill(worker, SIGCONT);
   if (n_failed) return 1;
