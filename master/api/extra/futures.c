@@ -61,6 +61,26 @@ cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future
   return CLEAVE_OK;
 }
 
+cleave_status cleave_future_wait_for(cleave_runtime *runtime, cleave_future future,
+                                     uint64_t wait_ms, bool *ret_ready, cleave_error *error) {
+  api_future *f;
+  cleave_error why = {.status = CLEAVE_OK};
+  NOT_NULL(runtime, ret_ready);
+  if (!wait_ms) PASS(cleave_future_poll(runtime, future, ret_ready, error));
+  LOCKED(runtime);
+  PASS(api_future_find(runtime, future, &f, error));
+  uint64_t until = wait_ms ? api_deadline_ns(runtime, wait_ms) : api_now(runtime);
+  cleave_status status = api_future_await(runtime, f, until, &why);
+  bool is_ready = f->is_done, is_late = status == CLEAVE_DEADLINE && !is_ready;
+  api_future_release_use(runtime, f);
+  if (status == CLEAVE_OK || is_late) {
+    *ret_ready = is_ready;
+    return CLEAVE_OK;
+  }
+  if (error) *error = why;
+  return status;
+}
+
 /* ---- callbacks ------------------------------------------------------------------------------- */
 
 static bool take_callback(cleave_runtime *rt, api_callback *ret, cleave_future *ret_future,
