@@ -21,6 +21,8 @@ MAY = {
     ("cleave_graph_op", "name"): "its number",
     ("cleave_graph_op", "ret_node"): "nobody asks",
     ("cleave_load_architecture", "attributes"): "the defaults",
+    ("cleave_load_hf", "layers"): "those of the options",
+    ("cleave_load_hf", "head"): "none",
     ("cleave_module_release", "module"): "nothing is released",
     ("cleave_module_reload", "weights"): "those it began with",
     ("cleave_module_reload", "optimizer"): "moments and steps of 0",
@@ -38,6 +40,9 @@ MAY = {
     ("cleave_backward_async", "options"): "the defaults",
     ("cleave_future_then", "user"): "it is handed on",
     ("cleave_step", "ret"): "nobody asks",
+    ("cleave_step_with", "options"): "nothing beside the optimiser",
+    ("cleave_step_with", "ret"): "nobody asks",
+    ("cleave_step_with_async", "options"): "nothing beside the optimiser",
     ("cleave_step_at", "ret_lr"): "nobody asks",
 }
 DECLARED = re.compile(r"CLEAVE_API\s+([\w *]+?)\s*\b(cleave_\w+)\(([^;]*?)\)\s*(?:CLEAVE_RESULT)?;", re.S)

@@ -51,6 +51,10 @@
  * object in the runtime. _close ends a runtime or context, and waits. cleave_context_end does not
  * wait.
  *
+ * Forks. A child of fork() may use no function of the library on what its parent has opened. The
+ * library closes the parent's connections in the child, so that workers notice the end of the
+ * parent at once, whatever its children do.
+ *
  * Threads. Every function may be called from any thread, several at once, except cleave_open and
  * cleave_close. Calls of one context take effect in the order in which they were made.
  */
@@ -272,7 +276,17 @@ typedef struct cleave_options {
    * computes with other instructions, or its clock is wrong. Called from any thread. It must return
    * at once and call no function of the runtime. */
   void (*on_notice)(void *user, const char *text);
-  void *user; /* first argument of the three hooks */
+  void *user; /* first argument of the hooks */
+  /* Hook for interrupts, such as a flag that a signal handler has set; NULL: none. Asked at least
+   * every 50 ms by each function that blocks, also by cleave_open and cleave_close, and by the
+   * threads of cleave_module_place_async and its like, from any thread, with or without the lock of
+   * the runtime. It must return at once and call no function of the runtime. While it returns true,
+   * such a function stops waiting within 100 ms and returns CLEAVE_CANCELLED. What it waited for
+   * goes on as after cleave_future_cancel: a step that was sent is decided, a backward adds its
+   * gradients. A future that was only waited for is unchanged. cleave_close frees the runtime, but
+   * does not wait for workers that do not answer at once. Time in which the caller's own thread
+   * computes (single_thread), or the master loads a module of its own, is not interrupted. */
+  bool (*interrupted)(void *user);
 } cleave_options;
 
 /* BLOCKS. Connects to the workers of a session file over mutual TLS and opens a session at each.
@@ -453,7 +467,26 @@ typedef struct cleave_module_options {
   /* With `frozen_is_final`: stores frozen weights of linear layers in bf16. Weights given in f32
    * are rounded. Computation is otherwise as without this option. */
   bool frozen_bf16;
+  /* Low-rank adapters beside linear layers; NULL: none. All other parameters are frozen;
+   * cleave_parameter_thaw lets some learn as well. */
+  const struct cleave_lora *lora;
 } cleave_module_options;
+
+/* Settings of low-rank adapters, named as those of peft's LoraConfig. A linear layer y = x W^T + b
+ * becomes y + B(A(dropout(x))) * alpha / r. Parameters are NAME.lora_A.weight, [r, in], which is
+ * drawn, and NAME.lora_B.weight, [out, r], which begins at 0, so that the first outputs are those
+ * without adapters. An artifact has no values of them. */
+typedef struct cleave_lora {
+  size_t size; /* sizeof(cleave_lora) */
+  /* [n_targets] names of linear layers; "query" also matches "layer.0.self.query".
+   * CLEAVE_NOT_FOUND: no layer has such a name; CLEAVE_INVALID: the layer is not linear */
+  const char *const *targets;
+  size_t n_targets;
+  uint32_t r;     /* rank, at least 1 */
+  double alpha;   /* above 0 */
+  double dropout; /* probability in training, from 0 to below 1 */
+  bool rslora;    /* the factor is alpha / sqrt(r) */
+} cleave_lora;
 
 /* A parameter that two modules share, as a decoder and an embedding share a table. It has one set
  * of values, under the owner's name, one set of moments, and one gradient, the sum of both
@@ -500,6 +533,21 @@ CLEAVE_API cleave_status cleave_load_architecture(cleave_runtime *runtime,
                                                   const cleave_input *input,
                                                   cleave_module **ret_module,
                                                   cleave_error *error) CLEAVE_RESULT;
+
+/* Loads a model that FOLDER/config.json of Hugging Face describes (bert, roberta, layoutlm, vit,
+ * gpt2, llama, qwen2), with the parameter names of its weight files. layers: the part of it to
+ * load, such as "embeddings..encoder.layer.3", as in a session file; NULL: options->layers, and if
+ * that is NULL too, all. head: "sequence", "token", "masked" or "causal", the layers behind the
+ * last block;
+ * NULL: "none". input is that of the whole model: i64 [N, S] token numbers, or f32 [N, channels,
+ * height, width]; no position is padding. Only the config is read: give weights or an artifact in
+ * the options, else the values are drawn. CLEAVE_INVALID: there is no such file; it is wrong, and
+ * the message has the place; the family has no such head, or needs boxes as well (layoutlm). */
+CLEAVE_API cleave_status cleave_load_hf(cleave_runtime *runtime,
+                                        const cleave_module_options *options, const char *folder,
+                                        const char *layers, const char *head,
+                                        const cleave_input *input, cleave_module **ret_module,
+                                        cleave_error *error) CLEAVE_RESULT;
 
 /* Loads a loss of cleave-ops(7). Its inputs are the prediction, of the shape given, and the target:
  * [N] i64 classes for a loss over classes, else f32 of the prediction's shape. Its value is the
@@ -865,7 +913,9 @@ CLEAVE_API cleave_status cleave_context_close_async(cleave_runtime *runtime, cle
 /* As cleave_context_close, but waits only for the owners of kept values: nodes free what they hold
  * when they receive the end. If a final step of the context fails, this function returns the error.
  * If the failure is known only later, the next cleave_context_open, cleave_context_end,
- * cleave_step, read of state or cleave_close returns it, once. */
+ * cleave_step, read of state or cleave_close returns it, once. CLEAVE_PRECONDITION: a function
+ * waits in the context, or a step that is not final was taken in it and some node has not answered,
+ * so it may still be reverted. Use cleave_context_close then, which waits for the answers. */
 CLEAVE_API cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context context,
                                             cleave_error *error) CLEAVE_RESULT;
 
@@ -972,10 +1022,18 @@ CLEAVE_API cleave_status cleave_future_poll(cleave_runtime *runtime, cleave_futu
 
 /* BLOCKS until the future is done; returns its result: CLEAVE_OK, or the error with which it ended.
  * Several threads may call the function, and again after the end. A CLEAVE_DEADLINE of this
- * function itself changes nothing: cleave_future_poll then says that the future is not ready. */
+ * function itself changes nothing: cleave_future_poll then says that the future is not ready, and
+ * cleave_future_wait_for does not return it at all. */
 CLEAVE_API cleave_status cleave_future_wait(cleave_runtime *runtime, cleave_future future,
                                             uint64_t deadline_ms,
                                             cleave_error *error) CLEAVE_RESULT;
+
+/* BLOCKS, at most wait_ms milliseconds. As cleave_future_wait, but the end of wait_ms is no error:
+ * the function then returns CLEAVE_OK, and *ret_ready is false. So CLEAVE_DEADLINE is always that
+ * of the operation itself. wait_ms 0: does not wait. */
+CLEAVE_API cleave_status cleave_future_wait_for(cleave_runtime *runtime, cleave_future future,
+                                                uint64_t wait_ms, bool *ret_ready,
+                                                cleave_error *error) CLEAVE_RESULT;
 
 /* BLOCKS until one of futures, [n], is done, successfully or not. *ret_index: the first in the list
  * that is done. Futures with id 0 are skipped, so a program sets those that it has handled to 0.
@@ -1015,6 +1073,11 @@ struct cleave_step_result;
 CLEAVE_API cleave_status cleave_future_step_result(cleave_runtime *runtime, cleave_future future,
                                                    struct cleave_step_result *ret,
                                                    cleave_error *error) CLEAVE_RESULT;
+struct cleave_step_decision;
+/* Returns the decision of cleave_step_with_async. Set ret->size before the call. */
+CLEAVE_API cleave_status cleave_future_step_decision(cleave_runtime *runtime, cleave_future future,
+                                                     struct cleave_step_decision *ret,
+                                                     cleave_error *error) CLEAVE_RESULT;
 CLEAVE_API cleave_status cleave_future_state(cleave_runtime *runtime, cleave_future future,
                                              cleave_state *ret_state,
                                              cleave_error *error) CLEAVE_RESULT;
@@ -1069,6 +1132,21 @@ CLEAVE_API cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference 
 CLEAVE_API cleave_status cleave_reference_release(cleave_runtime *runtime,
                                                   cleave_reference reference, cleave_error *error);
 
+/* Releases the handle of a call or leaf, and frees at once what only it needed: the value, and the
+ * tensors that its node saved for the backward. For forwards whose backward never comes, which
+ * would else stay until the context ends. Returns at once.
+ *
+ * A value that an unforgotten call needs for its backward is freed when that call is forgotten too,
+ * or has had its backward without retain. So are inputs whose handles were released
+ * (cleave_reference_release). Nothing is freed while a backward of the context runs, or until the
+ * owners of kept values have confirmed them: the end of the backward, or the next call of this
+ * function, frees it then. A kept value, and what it is computed from, stay until the context ends.
+ *
+ * Later functions on the reference return CLEAVE_NOT_FOUND. CLEAVE_PRECONDITION: another call runs
+ * after its backward (cleave_call_options.after). */
+CLEAVE_API cleave_status cleave_call_forget(cleave_runtime *runtime, cleave_reference reference,
+                                            cleave_error *error);
+
 /* ---- references that outlive their context --------------------------------------------------- */
 
 /* A value that its owner keeps until it is released, even after its context has ended: PyTorch's
@@ -1084,7 +1162,8 @@ typedef struct cleave_kept {
  * every later function on it but its release returns that error. A node that is silent for
  * limits.reference_lease of the session, this one included, counts as dead: values kept for it
  * alone are freed, and its handles are CLEAVE_NOT_FOUND when it is back. cleave_close ends every
- * reference, and its workers free the values. */
+ * reference, and its workers free the values. CLEAVE_PRECONDITION: the reference is that of
+ * cleave_kept_use, so the value is kept already, under the handle that was used. */
 CLEAVE_API cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
                                      cleave_kept *ret_kept, cleave_error *error) CLEAVE_RESULT;
 
@@ -1193,6 +1272,12 @@ CLEAVE_API cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_c
 CLEAVE_API cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference leaf,
                                               cleave_tensor *ret_tensor,
                                               cleave_error *error) CLEAVE_RESULT;
+/* As cleave_leaf_gradient, and removes the gradient from the leaf on success: the next backward
+ * starts from nothing, as after `x.grad = None`. So each of several backwards with retain gives its
+ * own gradient, and not the sum. CLEAVE_NOT_FOUND: no backward has reached the leaf since. */
+CLEAVE_API cleave_status cleave_leaf_gradient_take(cleave_runtime *runtime, cleave_reference leaf,
+                                                   cleave_tensor *ret_tensor,
+                                                   cleave_error *error) CLEAVE_RESULT;
 
 typedef struct cleave_gradient_item {
   cleave_module *module; /* module of the parameter; NULL: the gradient is that of a leaf */
@@ -1384,6 +1469,44 @@ CLEAVE_API cleave_status cleave_step_async(cleave_runtime *runtime, cleave_optim
                                            cleave_context context, uint64_t deadline_ms,
                                            cleave_future *ret_future,
                                            cleave_error *error) CLEAVE_RESULT;
+
+/* Parameters that the program steps itself, beside those of the optimiser. */
+typedef struct cleave_step_options {
+  size_t size; /* sizeof(cleave_step_options) */
+  /* Sum of the squares of their gradients, which counts in the norm; 0: none. CLEAVE_INVALID: it is
+   * negative. If it is not finite, no module steps. */
+  double other_square;
+  bool other_not_finite; /* one of their gradients is not finite, so no module steps */
+  uint64_t deadline_ms;  /* 0: cleave_options.deadline_ms */
+} cleave_step_options;
+
+/* Set size before the call. */
+typedef struct cleave_step_decision {
+  size_t size;     /* sizeof(cleave_step_decision) */
+  bool applied;    /* false: no module has changed, and the program must not step either */
+  double norm;     /* norm of all gradients in groups and those of the program, before clipping */
+  double lr;       /* learning rate of the first group */
+  double scale;    /* factor by which nodes multiply their gradients for the step; 1: not clipped */
+  uint64_t number; /* steps decided so far, this one included */
+} cleave_step_decision;
+
+/* As cleave_step, for a program that steps parameters of its own with the same decision: it gives
+ * its share of the norm, and multiplies its gradients by `scale` if the step is applied. scale is
+ * clip_norm / (norm + 1e-6), at most 1, in f32, as torch's clip_grad_norm_ over all parameters has
+ * it. A step that is not final may still be reverted: step the own parameters after the context was
+ * closed without an error. options NULL: nothing beside the optimiser. ret may be NULL. */
+CLEAVE_API cleave_status cleave_step_with(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                          cleave_context context,
+                                          const cleave_step_options *options,
+                                          cleave_step_decision *ret,
+                                          cleave_error *error) CLEAVE_RESULT;
+/* As cleave_step_with, but returns a future (cleave_future_step_decision), like
+ * cleave_step_async. */
+CLEAVE_API cleave_status cleave_step_with_async(cleave_runtime *runtime,
+                                                cleave_optimizer *optimizer, cleave_context context,
+                                                const cleave_step_options *options,
+                                                cleave_future *ret_future,
+                                                cleave_error *error) CLEAVE_RESULT;
 
 /* Steps one module inside the context: at its node, in its position of the schedule, with the
  * gradients since its last step there, which are then cleared. For schedules whose stages do not

@@ -191,8 +191,7 @@ clv_rpc_job *rpc_peers_end_handling(rpc_peers *peers, rpc_peer_entry *entry) {
 
 /* ---- closing a connection -------------------------------------------------------------------- */
 
-/* Writes the peer address of `fd` as gRPC spells it. False: `fd` is no connected IP socket. */
-static bool read_peer_address(int fd, char *text, size_t len) {
+bool rpc_read_peer_address(int fd, char *text, size_t len) {
   struct sockaddr_storage storage = {0};
   socklen_t size = sizeof(storage);
   char host[INET6_ADDRSTRLEN];
@@ -228,11 +227,11 @@ static void cut_socket(int fd) {
 }
 
 static void cut_if_address(int fd, void *address) {
-  char text[80];
-  if (read_peer_address(fd, text, sizeof(text)) && strcmp(text, address) == 0) cut_socket(fd);
+  char text[RPC_ADDRESS];
+  if (rpc_read_peer_address(fd, text, sizeof(text)) && strcmp(text, address) == 0) cut_socket(fd);
 }
 
-/* Calls visit for each descriptor of the process. gRPC offers no way to list or close a single
+/* gRPC offers no way to list or close a single
  * connection of a server, so sockets are found among the descriptors. */
 static void for_each_fd(void (*visit)(int fd, void *user), void *user) {
   DIR *dir = opendir("/proc/self/fd");
@@ -251,6 +250,22 @@ void rpc_cut_connection(const char *address) {
   for_each_fd(cut_if_address, (void *)(uintptr_t)address);
 }
 
+typedef struct fd_list {
+  int *fds; /* [max] */
+  size_t n, max;
+} fd_list;
+
+static void add_to_list(int fd, void *user) {
+  fd_list *list = user;
+  if (list->n < list->max) list->fds[list->n++] = fd;
+}
+
+size_t rpc_list_fds(int *ret_fds, size_t max) {
+  fd_list list = {.fds = ret_fds, .max = max};
+  for_each_fd(add_to_list, &list);
+  return list.n;
+}
+
 typedef struct port_count {
   unsigned port, n;
 } port_count;
@@ -259,7 +274,7 @@ typedef struct port_count {
  * has another local port. */
 static void count_if_port(int fd, void *user) {
   port_count *count = user;
-  char text[80];
+  char text[RPC_ADDRESS];
   struct sockaddr_storage near = {0};
   socklen_t size = sizeof(near);
   if (getsockname(fd, (struct sockaddr *)&near, &size) != 0) return;
@@ -267,7 +282,7 @@ static void count_if_port(int fd, void *user) {
                   : near.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&near)->sin6_port
                                                : 0;
   count->n +=
-      port && ntohs((uint16_t)port) == count->port && read_peer_address(fd, text, sizeof(text));
+      port && ntohs((uint16_t)port) == count->port && rpc_read_peer_address(fd, text, sizeof(text));
 }
 
 unsigned rpc_count_connections(unsigned port) {

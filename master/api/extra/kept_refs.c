@@ -153,6 +153,7 @@ cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
     free_ref(runtime, k);
     return api_convert_error(error, &err);
   }
+  v->is_kept = true;
   k->awaiting_context = v->context;
   k->awaiting_context->n_unconfirmed_kept++;
   ret_kept->id = k->ids.ref;
@@ -161,7 +162,7 @@ cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
 
 static void await_owners(cleave_runtime *rt, api_context *c, uint64_t until_ns) {
   c->n_waiters++; /* the context stays meanwhile */
-  while (c->n_unconfirmed_kept && !c->has_failed && api_sleep(rt, until_ns)) continue;
+  while (c->n_unconfirmed_kept && !c->has_failed && api_wait(rt, until_ns)) continue;
   c->n_waiters--;
   if (c->state != API_CONTEXT_OPEN) api_wake(rt);
 }
