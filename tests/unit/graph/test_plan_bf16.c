@@ -287,7 +287,8 @@ static void suite_passes_without_amx(void **state) {
   const char *names[] = {"DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA"};
   int status = 0;
   (void)state;
-  bool has = strcmp(clv_backend_isa(clv_backend_cpu()), "avx512_core_amx") == 0;
+  const char *isa = clv_backend_isa(clv_backend_cpu());
+  bool has = strstr(isa, "amx") && !strstr(isa, "refused");
   if (!has) print_message("because oneDNN finds no AMX, and all of this has run without\n");
   if (!has) skip();
   pid_t child = fork();
