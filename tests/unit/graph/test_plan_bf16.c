@@ -16,6 +16,11 @@ static bool lacks_bf16(void) {
   return true;
 }
 
+static bool has_amx(void) {
+  const char *isa = clv_backend_isa(clv_backend_cpu());
+  return strstr(isa, "amx") && !strstr(isa, "refused");
+}
+
 /* ---- one convolution ------------------------------------------------------------------------- */
 
 typedef struct conv_case {
@@ -253,9 +258,11 @@ static void bf16_values_stay_bf16_between_convolutions(void **state) {
   clv_bytes text = {0};
   rig r = rig_new(wide_graph(2), &(rig_options){.backend = clv_backend_cpu(), .bf16 = true});
   clv_plan_describe(r.plan, &text);
-  assert_non_null(strstr(text.data, "block 16 bf16>16 bf16, 25.0 KiB in scratch, simd"));
-  /* at the input, the pool, and ops that have only f32 kernels */
-  assert_int_equal(steps_of(&r, "reorder"), 8);
+  assert_non_null(strstr(text.data, has_amx() ? "block 1 last bf16>1 last bf16, 25.0 KiB in scratch"
+                                              : "block 16 bf16>16 bf16, 25.0 KiB in scratch"));
+  /* at the input, its gradient (in blocks the kernel reorders that), the pool, and ops that have
+   * only f32 kernels */
+  assert_int_equal(steps_of(&r, "reorder"), has_amx() ? 9 : 8);
   clv_bytes_done(&text);
   rig_done(&r);
 }
@@ -281,16 +288,58 @@ static void bf16_without_hardware_support_is_refused(void **state) {
   clv_graph_free(g);
 }
 
+static int run_one_step(void) {
+  rig r = rig_new(wide_graph(2), &(rig_options){.backend = clv_backend_cpu(), .bf16 = true});
+  step(&r);
+  rig_done(&r);
+  return 0;
+}
+
+/* Runs a step in a process where oneDNN prints the primitives that it executes. */
+static FILE *primitives_of_a_step(void) {
+  FILE *f = tmpfile();
+  int status = 0;
+  pid_t child = fork();
+  if (!child) {
+    dup2(fileno(f), STDOUT_FILENO);
+    setenv("ONEDNN_VERBOSE", "1", 1);
+    setenv("DNNL_VERBOSE", "1", 1);
+    execl("/proc/self/exe", "test_plan_bf16", "step", (char *)NULL);
+    _exit(127);
+  }
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+  rewind(f);
+  return f;
+}
+
+/* With AMX every convolution uses it, in all three directions. */
+static void convolutions_use_amx_in_all_directions(void **state) {
+  static const char *const directions[] = {"forward_training", "backward_data", "backward_weights"};
+  int n[CLV_COUNT(directions)] = {0};
+  char line[1024];
+  (void)state;
+  if (!has_amx()) print_message("because oneDNN finds no AMX\n");
+  if (!has_amx()) skip();
+  FILE *f = primitives_of_a_step();
+  while (fgets(line, sizeof line, f)) {
+    if (!strstr(line, ",exec,") || !strstr(line, ",convolution,")) continue;
+    if (!strstr(line, "avx512_core_amx")) fail_msg("not with AMX: %s", line);
+    for (size_t i = 0; i < CLV_COUNT(directions); i++) n[i] += strstr(line, directions[i]) != NULL;
+  }
+  fclose(f);
+  for (size_t i = 0; i < CLV_COUNT(directions); i++)
+    if (!n[i]) fail_msg("no convolution ran %s", directions[i]);
+}
+
 /* Runs the tests again as if the processor had no AMX. */
 static void suite_passes_without_amx(void **state) {
   static const char older[] = "AVX512_CORE_BF16";
   const char *names[] = {"DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA"};
   int status = 0;
   (void)state;
-  const char *isa = clv_backend_isa(clv_backend_cpu());
-  bool has = strstr(isa, "amx") && !strstr(isa, "refused");
-  if (!has) print_message("because oneDNN finds no AMX, and all of this has run without\n");
-  if (!has) skip();
+  if (!has_amx()) print_message("because oneDNN finds no AMX, and all of this has run without\n");
+  if (!has_amx()) skip();
   pid_t child = fork();
   if (!child) {
     int nowhere = open("/dev/null", O_WRONLY);
@@ -303,7 +352,9 @@ static void suite_passes_without_amx(void **state) {
   assert_int_equal(status, 0);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  (void)argv;
+  if (argc > 1) return run_one_step();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bf16_convolution_matches_ref),
       cmocka_unit_test(bf16_linear_matches_ref),
@@ -315,6 +366,7 @@ int main(void) {
       cmocka_unit_test(unfused_ops_give_the_same_bf16_bits),
       cmocka_unit_test(bf16_values_stay_bf16_between_convolutions),
       cmocka_unit_test(bf16_without_hardware_support_is_refused),
+      cmocka_unit_test(convolutions_use_amx_in_all_directions),
       cmocka_unit_test(suite_passes_without_amx),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
