@@ -96,10 +96,12 @@ static void walk_groups(const norm_job *j, size_t begin, size_t end,
 }
 
 /* A piece of a plane: n values of one block. at: index of the first value in channel blocks.
- * in_rows: the values' place in channels last. */
+ * in_rows: the values' place in channels last. ahead: the part of the next pieces to prefetch when
+ * this one is read, because the processor's own prefetch does not follow rows that are far
+ * apart. */
 typedef struct norm_piece {
   size_t block, at, n;
-  cpu_last_tile in_rows;
+  cpu_last_tile in_rows, ahead;
 } norm_piece;
 
 static norm_piece make_piece(const norm_job *j, size_t block, size_t image, size_t position,
@@ -109,7 +111,7 @@ static norm_piece make_piece(const norm_job *j, size_t block, size_t image, size
                         .pitch = j->pitch,
                         .used = CLV_MIN(j->b, j->c - block * j->b)};
   size_t at = ((image * j->blocks + block) * j->image + position) * j->b;
-  return (norm_piece){block, at, n * j->b, rows};
+  return (norm_piece){block, at, n * j->b, rows, {0}};
 }
 
 /* State of a walk over the pieces of blocks begin to end - 1: blocks in the inner loop. */
@@ -119,6 +121,18 @@ typedef struct norm_walk {
 
 static norm_walk start_walk(size_t begin, size_t end) {
   return (norm_walk){begin, end, 0, 0, begin};
+}
+
+/* Returns the share of block w->block in what the walk reads after its present positions: as many
+ * positions again, behind them in memory. */
+static cpu_last_tile part_ahead(const norm_job *j, const norm_walk *w) {
+  size_t blocks = w->end - w->begin, share = w->block - w->begin, first = w->begin * j->b;
+  size_t from = j->n_positions * share / blocks, end = j->n_positions * (share + 1) / blocks;
+  size_t position = w->image * j->image + w->position + j->n_positions;
+  return (cpu_last_tile){.first = (position + from) * j->pitch + first,
+                         .rows = end - from,
+                         .pitch = j->pitch,
+                         .used = CLV_MIN(w->end * j->b, j->c) - first};
 }
 
 static bool next_piece(const norm_job *j, norm_walk *w, norm_piece *ret) {
@@ -132,7 +146,9 @@ static bool next_piece(const norm_job *j, norm_walk *w, norm_piece *ret) {
   }
   if (w->image >= j->n || !j->image) return false;
   size_t n = CLV_MIN(j->n_positions, j->image - w->position);
-  *ret = make_piece(j, w->block++, w->image, w->position, n);
+  *ret = make_piece(j, w->block, w->image, w->position, n);
+  if (j->pitch) ret->ahead = part_ahead(j, w);
+  w->block++;
   return true;
 }
 
@@ -147,11 +163,13 @@ static float *piece_address(const void *array, norm_piece p) {
 static const float *read_piece(const norm_job *j, const void *array, bool bf16, norm_piece p,
                                float *buffer) {
   if (!array || (!bf16 && !j->pitch)) return piece_address(array, p);
-  p.in_rows.bf16 = bf16;
-  if (j->pitch)
+  p.in_rows.bf16 = p.ahead.bf16 = bf16;
+  if (j->pitch) {
+    clv_cpu_prefetch_tile(array, &p.ahead);
     clv_cpu_gather_tile(array, &p.in_rows, buffer);
-  else
+  } else {
     clv_cpu_from_bf16((const uint16_t *)array + p.at, p.n, buffer);
+  }
   return buffer;
 }
 

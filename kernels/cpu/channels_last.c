@@ -72,6 +72,14 @@ void clv_cpu_scatter_tile(const float *tile, const cpu_last_tile *t, void *array
     scatter(tile, t->rows, t->pitch, t->used, to);
 }
 
+void clv_cpu_prefetch_tile(const void *array, const cpu_last_tile *t) {
+  enum { LINE = 64 };
+  size_t size = t->bf16 ? sizeof(uint16_t) : sizeof(float);
+  const char *row = tile_address(array, t);
+  for (size_t r = 0; r < t->rows; r++, row += t->pitch * size)
+    for (size_t at = 0; at < t->used * size; at += LINE) __builtin_prefetch(row + at, 0, 2);
+}
+
 /* ---- reorders -------------------------------------------------------------------------------- */
 
 /* Part of a tensor: `n` positions from position `i` of a sample on, and channels first to first +

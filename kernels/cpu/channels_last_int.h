@@ -21,6 +21,9 @@ typedef struct cpu_last_tile {
 void clv_cpu_gather_tile(const void *array, const cpu_last_tile *t, float *tile);
 void clv_cpu_scatter_tile(const float *tile, const cpu_last_tile *t, void *array);
 
+/* Prefetches the tile's values to the second-level cache; here `used` may be larger. */
+void clv_cpu_prefetch_tile(const void *array, const cpu_last_tile *t);
+
 /* Copies a tensor of rank 4 between channels last and row-major or channel blocks, each in f32 or
  * bf16. One of the layouts is channels last, not both. */
 void clv_cpu_reorder_last(const clv_shape *shape, const void *src, int src_layout, void *dst,

@@ -347,6 +347,8 @@ static clv_code make_backward_weight(conv_kernel *k, const clv_conv_choice *c, c
 }
 
 static size_t own_weight_grad_scratch(const conv_kernel *k) {
+  if (k->own_weight_grad == clv_cpu_product_conv_weight)
+    return clv_cpu_product_conv_scratch(&k->s, k->k.threads);
   if (k->own_weight_grad == clv_cpu_wide_conv_weight)
     return clv_cpu_wide_conv_scratch(&k->s, k->k.threads);
   return clv_cpu_small_conv_scratch(&k->s, k->y_block, k->k.threads);
@@ -393,8 +395,11 @@ static clv_code make_kernel(conv_kernel *k, const clv_conv_choice *c, clv_err *e
   k->y_block = c->dst;
   choose_functions(k);
   k->bf16 = c->bf16;
-  if (c->bf16)
-    k->k.base.din_block[0] = c->src;
+  if (c->bf16) k->k.base.din_block[0] = c->src;
+  if (c->needs_amx && clv_cpu_product_conv_fits(&k->s, k->k.d.attrs.groups))
+    k->own_weight_grad = clv_cpu_product_conv_weight;
+  else if (c->bf16)
+    k->own_weight_grad = NULL;
   else if (c->has_few_channels)
     k->own_weight_grad = clv_cpu_small_conv_weight;
   else if (k->k.d.attrs.groups == 1 && c->src > 1 && clv_cpu_wide_conv_fits(&k->s, c->src))
