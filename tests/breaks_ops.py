@@ -54,7 +54,7 @@ of("kernels/cpu/conv_choice.c", "tests/ops/test_pair conv2d",
 of("kernels/cpu/conv_choice.c", "tests/unit/graph/test_plan_bf16",
    blocks_are_fast_enough_with_amx=("clv_code clv_cpu_conv_choose(", "clv_cpu_has_amx() ? 0 : 1", "1"))
 of("kernels/cpu/conv_product.c", "tests/unit/graph/test_plan_bf16",
-   a_product_reads_skipped_positions=("static bool skips_positions(", "s->stride[0] != 1 || s->stride[1] != 1", "s->n < 0"))
+   taps_outside_the_image_are_read=("static void copy_tap_row(", "row < 0 || row >= s->h || ", "row < -1 || "))
 of("kernels/cpu/channels_last.c", "tests/unit/cpu/test_layouts",
    the_last_channels_come_from_the_first=("static part_steps steps_of(", "p->first + at", "at"))
 of("kernels/cpu/maxpool.c", "tests/ops/test_any_layout maxpool",

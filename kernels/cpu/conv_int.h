@@ -29,8 +29,8 @@ bool clv_cpu_wide_conv_fits(const clv_window *s, int block);
 size_t clv_cpu_wide_conv_scratch(const clv_window *s, int threads);
 void clv_cpu_wide_conv_weight(const cpu_weight_job *job);
 
-/* Weight gradient of a 1x1 convolution without padding and with one group. x and dy are bf16 and
- * channels last. Sums run over all images in f32. */
+/* Weight gradient of a convolution with clv_cpu_product_conv_fits: x and dy are bf16 and channels
+ * last. Sums run over all images in f32. */
 bool clv_cpu_product_conv_fits(const clv_window *s, int64_t groups);
 size_t clv_cpu_product_conv_scratch(const clv_window *s, int threads);
 void clv_cpu_product_conv_weight(const cpu_weight_job *job);
