@@ -116,7 +116,7 @@ size_t clv_layout_numel(const clv_shape *shape, int layout);
  */
 enum { CLV_LAYOUT_BF16 = 0x100 };
 
-/* Layout flag, set together with CLV_LAYOUT_BF16 and block 1: channels last, [N, H, W, C]. */
+/* Layout flag, set together with block 1: channels last, [N, H, W, C]. */
 enum { CLV_LAYOUT_CHANNELS_LAST = 0x200 };
 
 static inline int clv_layout_block(int layout) {

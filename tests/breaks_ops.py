@@ -51,6 +51,16 @@ of("kernels/cpu/gemm.c", SIGNALS, a_product_takes_signals=("clv_code clv_cpu_gem
 of("kernels/cpu/dnnl.c", SIGNALS, a_primitive_takes_signals=("clv_code clv_cpu_prim_run(", HELD, ""))
 of("kernels/cpu/conv_choice.c", "tests/ops/test_pair conv2d",
    dilation_is_not_asked_for=("static clv_code describe_tensors(", "s->dilation[i] - 1", "0"))
+of("kernels/cpu/conv_choice.c", "tests/unit/graph/test_plan_bf16",
+   blocks_are_fast_enough_with_amx=("clv_code clv_cpu_conv_choose(", "clv_cpu_has_amx() ? 0 : 1", "1"))
+of("kernels/cpu/conv_product.c", "tests/unit/graph/test_plan_bf16",
+   taps_outside_the_image_are_read=("static void copy_tap_row(", "row < 0 || row >= s->h || ", "row < -1 || "))
+of("kernels/cpu/channels_last.c", "tests/unit/cpu/test_layouts",
+   the_last_channels_come_from_the_first=("static part_steps steps_of(", "p->first + at", "at"))
+of("kernels/cpu/maxpool.c", "tests/ops/test_any_layout maxpool",
+   a_plane_begins_at_the_first_channel=("CPU_INLINE int64_t plane_start(", "p, image)", "p - p % j->planes.per_sample, image)"))
+of("kernels/cpu/batchnorm.c", "tests/ops/test_any_layout batchnorm",
+   pieces_of_an_image_have_its_first_positions=("static norm_piece make_piece(", "image * j->image + position) * j->pitch", "image * j->image) * j->pitch"))
 of("kernels/cpu/conv_small.c", "tests/unit/cpu/test_conv_weight",
    a_small_gradient_has_no_dilation=("", "(first + t) % s->kernel[1] * s->dilation[1]", "(first + t) % s->kernel[1]"))
 of("kernels/cpu/conv2d.c", "tests/ops/test_pair conv_transpose2d",

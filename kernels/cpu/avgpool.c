@@ -9,6 +9,7 @@ typedef struct mean_job {
   clv_window s;
   const float *x;
   float *y;
+  cpu_planes planes;
 } mean_job;
 
 typedef struct taps {
@@ -28,22 +29,23 @@ CPU_INLINE taps covering(const clv_window *s, int axis, int64_t h, int64_t out) 
   return (taps){first, CLV_MIN(last + 1, out)};
 }
 
-/* Computes one plane p of b channels: forward, each output is the mean over its window; with
+/* Computes plane p of b channels: forward, each output is the mean over its window; with
  * `back`, each input gradient is the sum over its windows divided by the window's size. */
 CPU_INLINE void mean_plane(const mean_job *j, size_t p, int64_t b, bool back) {
   const clv_window *s = &j->s;
   int64_t to_h = back ? s->h : s->oh, to_w = back ? s->w : s->ow;
   int64_t from_h = back ? s->oh : s->h, from_w = back ? s->ow : s->w;
-  const float *x = j->x + (int64_t)p * from_h * from_w * b;
-  float *y = j->y + (int64_t)p * to_h * to_w * b;
+  int64_t pitch = j->planes.pitch;
+  const float *x = j->x + clv_cpu_plane_start(&j->planes, p, from_h * from_w);
+  float *y = j->y + clv_cpu_plane_start(&j->planes, p, to_h * to_w);
   double count = (double)(s->kernel[0] * s->kernel[1]);
-  for (int64_t o = 0; o < to_h * to_w; o++, y += b) {
+  for (int64_t o = 0; o < to_h * to_w; o++, y += pitch) {
     taps h = back ? covering(s, 0, o / to_w, from_h) : covered(s, 0, o / to_w, from_h);
     taps w = back ? covering(s, 1, o % to_w, from_w) : covered(s, 1, o % to_w, from_w);
     double sum[16] = {0};
     for (int64_t u = h.begin; u < h.end; u++)
       for (int64_t v = w.begin; v < w.end; v++)
-        for (int64_t l = 0; l < b; l++) sum[l] += x[(u * from_w + v) * b + l];
+        for (int64_t l = 0; l < b; l++) sum[l] += x[(u * from_w + v) * pitch + l];
     for (int64_t l = 0; l < b; l++) y[l] = (float)(sum[l] / count);
   }
 }
@@ -85,10 +87,10 @@ static clv_window pool_window(const cpu_kernel *k) {
 
 static void compute_means(const cpu_kernel *k, const void *x, void *y,
                           clv_cpu_range_fn *const fn[3]) {
-  int b = k->base.in_block[0];
-  mean_job j = {pool_window(k), x, y};
-  size_t planes = (size_t)j.s.n * (size_t)((j.s.c + b - 1) / b);
-  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), planes, fn[b == 1 ? 0 : b / 8], &j);
+  clv_window s = pool_window(k);
+  mean_job j = {s, x, y, clv_cpu_planes_of(&s, k->base.in_block[0])};
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), j.planes.n, fn[j.planes.width / 8],
+                   &j);
 }
 
 static clv_code mean_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {

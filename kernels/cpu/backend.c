@@ -37,6 +37,8 @@ clv_code clv_cpu_kernel_new(const clv_node_desc *d, size_t size, int in_block, i
 
 int clv_cpu_offered_block(const clv_node_desc *d) {
   int b = clv_layout_block(d->offered_block[0]);
+  if (d->in[0].rank == 4 && clv_layout_is_channels_last(d->offered_block[0]))
+    return clv_layout_f32(d->offered_block[0]);
   return d->in[0].rank == 4 && (b == 8 || b == 16) ? b : 1;
 }
 
@@ -77,7 +79,8 @@ static clv_code cpu_reorder(const clv_backend *b, const clv_shape *shape, clv_dt
                             clv_err *err) {
   const int blocks[] = {clv_layout_block(src_block), clv_layout_block(dst_block)};
   (void)b;
-  bool converts = clv_layout_is_bf16(src_block) != clv_layout_is_bf16(dst_block);
+  bool moves = clv_layout_is_channels_last(src_block) != clv_layout_is_channels_last(dst_block);
+  bool converts = !moves && clv_layout_is_bf16(src_block) != clv_layout_is_bf16(dst_block);
   if (shape->rank != 4 || dtype != CLV_F32)
     return clv_fail(err, CLV_INVALID, "reorder needs f32 of rank 4, got %s of rank %d",
                     clv_dtype_name(dtype), shape->rank);

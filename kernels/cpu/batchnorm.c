@@ -4,13 +4,15 @@
  * them. ref computes [N, C].
  *
  * Each block of channels is walked twice in each direction: first for its sums, then for its
- * values, which are then still in the cache. Sums run over (n, i) in order within each of
+ * values, which are then still in the cache. In channels last, a thread walks all its blocks
+ * together, so that it reads memory in order. Sums run over (n, i) in order within each of
  * NORM_SPREAD partial sums, which are added as (0+2) + (1+3): the same bits in every layout and for
  * every number of threads. The moments are those of x minus the channel's first value, so that one
  * pass is enough: no more cancels than the spread of the values.
  *
- * Input, input gradient and, with nothing added, the output may be bf16. They are read and written
- * through a few thousand f32 numbers that stay in the cache. The arithmetic is the same. Where
+ * Input, input gradient and, with nothing added, the output may be bf16. These, and all arrays that
+ * are channels last, are read and written through a few thousand f32 numbers in channel blocks that
+ * stay in the cache. The arithmetic is the same. Where
  * convolutions keep a bf16 copy of the output, the f32 output is not saved for its signs as well: a
  * bit of `saved` records which outputs were above 0.
  *
@@ -20,17 +22,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/channels_last_int.h"
 #include "kernels/cpu/norm_int.h"
-
-typedef struct norm_job {
-  const cpu_kernel *k;
-  const clv_kernel_args *a;
-  size_t n, c, image, b, blocks;
-  size_t piece_size; /* number of values of a plane that are processed at a time */
-  bool x_bf16, dx_bf16, out_bf16, has_marks;
-  double count;
-  clv_norm_gate gate;
-} norm_job;
 
 /* Statistics, parameters and gradient sums of one block's channels; 0 for padding channels. */
 typedef struct norm_block {
@@ -38,68 +31,161 @@ typedef struct norm_block {
   float weight[NORM_BLOCK], bias[NORM_BLOCK];
 } norm_block;
 
+/* State of one block while its thread walks over it. */
+typedef struct norm_state {
+  norm_block v;
+  clv_norm_affine f;
+  clv_norm_sums sums;
+  clv_norm_lanes lanes; /* in forward its `mean` holds the shift of the moments */
+} norm_state;
+
+typedef struct norm_job {
+  const cpu_kernel *k;
+  const clv_kernel_args *a;
+  size_t n, c, image, b, blocks;
+  size_t pitch;       /* values from one position to the next if channels last; 0: blocks */
+  size_t n_positions; /* number of positions of an image that are processed at a time */
+  bool x_bf16, dx_bf16, out_bf16, has_marks;
+  double count;
+  clv_norm_gate gate;
+  norm_state *states; /* [blocks] in the kernel's scratch */
+} norm_job;
+
+/* Number of bytes of bf16 values of all channels that are processed at a time in channels last, so
+ * that the walks of the blocks over the same lines find these in the cache. */
+enum { LAST_BYTES = 128 << 10 };
+
+static size_t count_positions(const norm_job *j) {
+  bool in_pieces = j->x_bf16 || j->dx_bf16 || j->out_bf16 || j->has_marks || j->pitch;
+  size_t n = CLV_MIN(j->image, NORM_PIECE / j->b);
+  if (!in_pieces) return j->image;
+  if (j->pitch)
+    n = CLV_MIN(n, LAST_BYTES / sizeof(uint16_t) / j->pitch / NORM_SPREAD * NORM_SPREAD);
+  return CLV_MAX(n, (size_t)NORM_SPREAD);
+}
+
 static norm_job make_job(const cpu_kernel *k, const clv_kernel_args *a) {
   const clv_shape *x = &k->d.in[0];
+  bool last = clv_layout_is_channels_last(k->base.in_block[0]);
   norm_job j = {.k = k,
                 .a = a,
                 .n = (size_t)x->dim[0],
                 .c = (size_t)x->dim[1],
                 .image = (size_t)(x->dim[2] * x->dim[3]),
-                .b = (size_t)clv_layout_block(k->base.in_block[0]),
+                .b = last ? NORM_BLOCK : (size_t)clv_layout_block(k->base.in_block[0]),
+                .pitch = last ? (size_t)x->dim[1] : 0,
                 .x_bf16 = clv_layout_is_bf16(k->base.in_block[0]),
                 .dx_bf16 = clv_layout_is_bf16(k->base.din_block[0]),
                 .out_bf16 = clv_layout_is_bf16(k->base.out_block),
-                .has_marks = k->d.bf16 && clv_layout_block(k->base.in_block[0]) % 8 == 0 &&
-                             k->has_backward && k->d.tail & CLV_TAIL_ADD,
                 .gate = k->d.tail & CLV_TAIL_ADD ? NORM_BY_Y
                         : k->d.tail              ? NORM_BY_X
-                                                 : NORM_OPEN};
+                                                 : NORM_OPEN,
+                .states = a ? a->scratch : NULL};
+  j.has_marks = k->d.bf16 && j.b % 8 == 0 && k->has_backward && k->d.tail & CLV_TAIL_ADD;
   j.blocks = (j.c + j.b - 1) / j.b;
   j.count = (double)(j.n * j.image);
-  j.piece_size = j.image * j.b;
-  if (j.x_bf16 || j.dx_bf16 || j.out_bf16 || j.has_marks)
-    j.piece_size = CLV_MIN(j.piece_size, NORM_PIECE);
+  j.n_positions = count_positions(&j);
   return j;
 }
 
-/* A piece of a plane: n values from index `at` of the tensor on. */
-typedef struct norm_piece {
-  size_t at, n;
-} norm_piece;
-
-static size_t plane_index(const norm_job *j, size_t n, size_t block) {
-  return (n * j->blocks + block) * j->image * j->b;
+/* Calls `fn` on ranges of blocks that are walked together. */
+static void walk_groups(const norm_job *j, size_t begin, size_t end,
+                        void (*fn)(const norm_job *j, size_t begin, size_t end)) {
+  size_t step = j->pitch ? end - begin : 1;
+  for (size_t block = begin; block < end; block += step) fn(j, block, block + step);
 }
 
-/* State of a walk over the pieces of one channel block in all images; starts with {0}. */
+/* A piece of a plane: n values of one block. at: index of the first value in channel blocks.
+ * in_rows: the values' place in channels last. ahead: the part of the next pieces to prefetch when
+ * this one is read, because the processor's own prefetch does not follow rows that are far
+ * apart. */
+typedef struct norm_piece {
+  size_t block, at, n;
+  cpu_last_tile in_rows, ahead;
+} norm_piece;
+
+static norm_piece make_piece(const norm_job *j, size_t block, size_t image, size_t position,
+                             size_t n) {
+  cpu_last_tile rows = {.first = (image * j->image + position) * j->pitch + block * j->b,
+                        .rows = n,
+                        .pitch = j->pitch,
+                        .used = CLV_MIN(j->b, j->c - block * j->b)};
+  size_t at = ((image * j->blocks + block) * j->image + position) * j->b;
+  return (norm_piece){block, at, n * j->b, rows, {0}};
+}
+
+/* State of a walk over the pieces of blocks begin to end - 1: blocks in the inner loop. */
 typedef struct norm_walk {
-  size_t image, done;
+  size_t begin, end, image, position, block;
 } norm_walk;
 
-static bool next_piece(const norm_job *j, size_t block, norm_walk *w, norm_piece *ret) {
-  size_t plane = j->image * j->b;
-  if (w->done == plane) *w = (norm_walk){w->image + 1, 0};
-  if (w->image == j->n || !plane) return false;
-  *ret = (norm_piece){plane_index(j, w->image, block) + w->done,
-                      CLV_MIN(j->piece_size, plane - w->done)};
-  w->done += ret->n;
+static norm_walk start_walk(size_t begin, size_t end) {
+  return (norm_walk){begin, end, 0, 0, begin};
+}
+
+/* Returns the share of block w->block in what the walk reads after its present positions: as many
+ * positions again, behind them in memory. */
+static cpu_last_tile part_ahead(const norm_job *j, const norm_walk *w) {
+  size_t blocks = w->end - w->begin, share = w->block - w->begin, first = w->begin * j->b;
+  size_t from = j->n_positions * share / blocks, end = j->n_positions * (share + 1) / blocks;
+  size_t position = w->image * j->image + w->position + j->n_positions;
+  return (cpu_last_tile){.first = (position + from) * j->pitch + first,
+                         .rows = end - from,
+                         .pitch = j->pitch,
+                         .used = CLV_MIN(w->end * j->b, j->c) - first};
+}
+
+static bool next_piece(const norm_job *j, norm_walk *w, norm_piece *ret) {
+  if (w->block == w->end) {
+    w->block = w->begin;
+    w->position += j->n_positions;
+  }
+  if (w->position >= j->image) {
+    w->position = 0;
+    w->image++;
+  }
+  if (w->image >= j->n || !j->image) return false;
+  size_t n = CLV_MIN(j->n_positions, j->image - w->position);
+  *ret = make_piece(j, w->block, w->image, w->position, n);
+  if (j->pitch) ret->ahead = part_ahead(j, w);
+  w->block++;
   return true;
 }
 
-/* Returns the address of a piece in one of the kernel's arrays; NULL if there is no array. */
+/* Returns the address of a piece in one of the kernel's arrays in channel blocks; NULL if there is
+ * no array. */
 static float *piece_address(const void *array, norm_piece p) {
   return array ? (float *)(uintptr_t)array + p.at : NULL;
 }
 
-/* Returns the values of a piece: in the array, or widened into `buffer` if the array is bf16. */
-static const float *read_piece(const void *array, bool bf16, norm_piece p, float *buffer) {
-  if (!bf16) return piece_address(array, p);
-  clv_cpu_from_bf16((const uint16_t *)array + p.at, p.n, buffer);
+/* Returns the values of a piece: in the array, or copied into `buffer` if the array is bf16 or
+ * channels last. array may be NULL. */
+static const float *read_piece(const norm_job *j, const void *array, bool bf16, norm_piece p,
+                               float *buffer) {
+  if (!array || (!bf16 && !j->pitch)) return piece_address(array, p);
+  p.in_rows.bf16 = p.ahead.bf16 = bf16;
+  if (j->pitch) {
+    clv_cpu_prefetch_tile(array, &p.ahead);
+    clv_cpu_gather_tile(array, &p.in_rows, buffer);
+  } else {
+    clv_cpu_from_bf16((const uint16_t *)array + p.at, p.n, buffer);
+  }
   return buffer;
 }
 
-static void write_piece(const float *buffer, void *array, norm_piece p) {
-  clv_cpu_to_bf16(buffer, p.n, (uint16_t *)array + p.at);
+/* Returns where to compute values of a piece that write_piece then copies to the array. */
+static float *result_address(const norm_job *j, const void *array, bool bf16, norm_piece p,
+                             float *buffer) {
+  return array && (bf16 || j->pitch) ? buffer : piece_address(array, p);
+}
+
+static void write_piece(const norm_job *j, const float *result, void *array, bool bf16,
+                        norm_piece p) {
+  p.in_rows.bf16 = bf16;
+  if (array && j->pitch)
+    clv_cpu_scatter_tile(result, &p.in_rows, array);
+  else if (array && bf16)
+    clv_cpu_to_bf16(result, p.n, (uint16_t *)array + p.at);
 }
 
 static void fold_lanes(const double *lane, size_t b, double *ret) {
@@ -113,28 +199,33 @@ static void spread_to_lanes(const double *values, size_t b, double *ret_lanes) {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
+/* Computes the sums of the moments of each channel, less the channel's first value. */
+static void add_moments(const norm_job *j, size_t begin, size_t end) {
+  float buffer[NORM_PIECE];
+  norm_piece p;
+  for (size_t block = begin; block < end; block++) {
+    double first[NORM_BLOCK] = {0};
+    const float *x = read_piece(j, j->a->in[0], j->x_bf16, make_piece(j, block, 0, 0, 1), buffer);
+    for (size_t l = 0; l < j->b; l++) first[l] = isfinite(x[l]) ? x[l] : 0;
+    spread_to_lanes(first, j->b, j->states[block].lanes.mean);
+  }
+  for (norm_walk w = start_walk(begin, end); next_piece(j, &w, &p);) {
+    norm_state *s = &j->states[p.block];
+    clv_cpu_norm_add_moments(read_piece(j, j->a->in[0], j->x_bf16, p, buffer), p.n, j->b,
+                             s->lanes.mean, &s->sums);
+  }
+}
+
 /* Computes the mean of each channel of the block, and the sum of squared distances from the mean.
  */
-static void compute_statistics(const norm_job *j, size_t block, double *ret_mean,
+static void compute_statistics(const norm_job *j, const norm_state *s, double *ret_mean,
                                double *ret_squares) {
-  clv_norm_sums sums = {0};
-  double first[NORM_BLOCK] = {0}, shift[NORM_LANES], sum[NORM_BLOCK];
-  float buffer[NORM_PIECE];
-  norm_piece p = {plane_index(j, 0, block), j->b};
-  const float *x = read_piece(j->a->in[0], j->x_bf16, p, buffer);
-  for (size_t l = 0; l < j->b; l++) {
-    float value = x[l];
-    first[l] = isfinite(value) ? value : 0;
-  }
-  spread_to_lanes(first, j->b, shift);
-  for (norm_walk w = {0}; next_piece(j, block, &w, &p);)
-    clv_cpu_norm_add_moments(read_piece(j->a->in[0], j->x_bf16, p, buffer), p.n, j->b, shift,
-                             &sums);
-  fold_lanes(sums.first, j->b, sum);
-  fold_lanes(sums.second, j->b, ret_squares);
+  double sum[NORM_BLOCK];
+  fold_lanes(s->sums.first, j->b, sum);
+  fold_lanes(s->sums.second, j->b, ret_squares);
   for (size_t l = 0; l < j->b; l++) {
     double squares = ret_squares[l] - sum[l] * (sum[l] / j->count);
-    ret_mean[l] = first[l] + sum[l] / j->count;
+    ret_mean[l] = s->lanes.mean[l] + sum[l] / j->count;
     ret_squares[l] = squares < 0 ? 0 : squares; /* negative only by rounding; a NaN stays a NaN */
   }
 }
@@ -142,10 +233,11 @@ static void compute_statistics(const norm_job *j, size_t block, double *ret_mean
 /* Computes mean and 1/sqrt(var + eps) of the block's channels. In training they are those of the
  * batch, and the running statistics are updated (with the unbiased variance); otherwise they are
  * those of the running statistics. */
-static void compute_moments(const norm_job *j, size_t block, norm_block *v) {
+static void compute_moments(const norm_job *j, size_t block) {
+  norm_block *v = &j->states[block].v;
   float *running_mean = j->a->param[CLV_SLOT_MEAN], *running_var = j->a->param[CLV_SLOT_VAR];
   double squares[NORM_BLOCK], m = j->k->d.attrs.momentum;
-  if (j->k->d.training) compute_statistics(j, block, v->mean, squares);
+  if (j->k->d.training) compute_statistics(j, &j->states[block], v->mean, squares);
   for (size_t l = 0, c = block * j->b; l < j->b && c < j->c; l++, c++) {
     double var = running_var[c];
     if (j->k->d.training) {
@@ -186,15 +278,17 @@ static uint8_t *gate_bits_address(const norm_job *j, norm_piece p) {
   return (uint8_t *)((double *)j->a->saved + 2 * j->blocks * j->b) + p.at / 8;
 }
 
-static void write_output(const norm_job *j, size_t block, const norm_block *v) {
-  clv_norm_affine f = block_affine(j, v);
-  float buffer[NORM_PIECE], result[NORM_PIECE];
+static void write_output(const norm_job *j, size_t begin, size_t end) {
+  float buffer[NORM_PIECE], added[NORM_PIECE], result[NORM_PIECE];
   norm_piece p;
-  for (norm_walk w = {0}; next_piece(j, block, &w, &p);) {
-    float *y = j->out_bf16 ? result : piece_address(j->a->out, p);
-    clv_cpu_norm_apply(read_piece(j->a->in[0], j->x_bf16, p, buffer), piece_address(j->a->in[1], p),
-                       p.n, j->b, &f, j->gate != NORM_OPEN, y);
-    if (j->out_bf16) write_piece(result, j->a->out, p);
+  for (size_t block = begin; block < end; block++)
+    j->states[block].f = block_affine(j, &j->states[block].v);
+  for (norm_walk w = start_walk(begin, end); next_piece(j, &w, &p);) {
+    float *y = result_address(j, j->a->out, j->out_bf16, p, result);
+    clv_cpu_norm_apply(read_piece(j, j->a->in[0], j->x_bf16, p, buffer),
+                       read_piece(j, j->a->in[1], false, p, added), p.n, j->b,
+                       &j->states[p.block].f, j->gate != NORM_OPEN, y);
+    write_piece(j, y, j->a->out, j->out_bf16, p);
     if (j->has_marks) clv_cpu_norm_pack_gates(y, p.n, gate_bits_address(j, p));
   }
 }
@@ -215,23 +309,28 @@ static norm_block load_saved_block(const norm_job *j, size_t block) {
   return v;
 }
 
-static void forward_blocks(void *arg, size_t begin, size_t end) {
-  const norm_job *j = arg;
+static void forward_group(const norm_job *j, size_t begin, size_t end) {
+  memset(j->states + begin, 0, (end - begin) * sizeof *j->states);
+  if (j->k->d.training) add_moments(j, begin, end);
   for (size_t block = begin; block < end; block++) {
-    norm_block v = {0};
-    compute_moments(j, block, &v);
-    load_parameters(j, block, &v);
-    write_output(j, block, &v);
-    if (j->k->has_backward) save_block(j, block, &v);
+    compute_moments(j, block);
+    load_parameters(j, block, &j->states[block].v);
+    if (j->k->has_backward) save_block(j, block, &j->states[block].v);
   }
+  write_output(j, begin, end);
+}
+
+static void recompute_group(const norm_job *j, size_t begin, size_t end) {
+  for (size_t block = begin; block < end; block++) j->states[block].v = load_saved_block(j, block);
+  write_output(j, begin, end);
+}
+
+static void forward_blocks(void *arg, size_t begin, size_t end) {
+  walk_groups(arg, begin, end, forward_group);
 }
 
 static void recompute_blocks(void *arg, size_t begin, size_t end) {
-  const norm_job *j = arg;
-  for (size_t block = begin; block < end; block++) {
-    norm_block v = load_saved_block(j, block);
-    write_output(j, block, &v);
-  }
+  walk_groups(arg, begin, end, recompute_group);
 }
 
 static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -253,46 +352,52 @@ static clv_code batchnorm_recompute(clv_kernel *base, const clv_kernel_args *a, 
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
+/* Buffers for the pieces of one plane of a backward. */
+typedef struct norm_buffers {
+  float x[NORM_PIECE], dy[NORM_PIECE], g[NORM_PIECE], gates[NORM_PIECE], dx[NORM_PIECE];
+} norm_buffers;
+
 /* Returns the values whose sign decides if a gradient passes: the outputs, or numbers unpacked from
  * the saved bits; NULL if the gate does not read outputs. */
 static const float *gate_values(const norm_job *j, norm_piece p, float *buffer) {
   if (j->gate != NORM_BY_Y) return NULL;
-  if (!j->has_marks) return piece_address(j->a->out, p);
+  if (!j->has_marks) return read_piece(j, j->a->out, false, p, buffer);
   clv_cpu_norm_unpack_gates(gate_bits_address(j, p), p.n, buffer);
   return buffer;
 }
 
-static clv_norm_plane make_plane(const norm_job *j, norm_piece p, float *buffer) {
-  return (clv_norm_plane){.x = read_piece(j->a->in[0], j->x_bf16, p, buffer),
-                          .dy = piece_address(j->a->dout, p),
-                          .g = piece_address(j->a->din[1], p),
-                          .n = p.n,
-                          .b = j->b,
-                          .gate = j->gate};
+static void spread_coefficients(const norm_job *j, norm_state *s) {
+  spread_to_lanes(s->v.mean, j->b, s->lanes.mean);
+  for (size_t l = 0; l < NORM_SPREAD * j->b; l++) {
+    s->lanes.center[l] = s->f.mean[l % j->b];
+    s->lanes.scale[l] = s->f.scale[l % j->b];
+    s->lanes.shift[l] = s->f.shift[l % j->b];
+  }
 }
 
-/* Computes sum dy and sum dy (x - mean) / sqrt(var + eps) of the block's channels, which are the
- * gradients of bias and weight. */
-static void compute_gradients(const norm_job *j, size_t block, norm_block *v) {
-  clv_norm_sums sums = {0};
-  clv_norm_lanes lanes;
+/* Computes sum dy and sum dy (x - mean) / sqrt(var + eps) of the blocks' channels, which are the
+ * gradients of bias and weight. Writes the gradient of the added input. */
+static void compute_gradients(const norm_job *j, size_t begin, size_t end) {
+  norm_buffers b;
   norm_piece piece;
-  float buffer[NORM_PIECE], gates[NORM_PIECE];
-  clv_norm_affine f = block_affine(j, v);
-  spread_to_lanes(v->mean, j->b, lanes.mean);
-  for (size_t l = 0; l < NORM_SPREAD * j->b; l++) {
-    lanes.center[l] = f.mean[l % j->b];
-    lanes.scale[l] = f.scale[l % j->b];
-    lanes.shift[l] = f.shift[l % j->b];
+  for (norm_walk w = start_walk(begin, end); next_piece(j, &w, &piece);) {
+    norm_state *s = &j->states[piece.block];
+    clv_norm_plane p = {.x = read_piece(j, j->a->in[0], j->x_bf16, piece, b.x),
+                        .y = gate_values(j, piece, b.gates),
+                        .dy = read_piece(j, j->a->dout, false, piece, b.dy),
+                        .g = result_address(j, j->a->din[1], false, piece, b.g),
+                        .n = piece.n,
+                        .b = j->b,
+                        .gate = j->gate};
+    clv_cpu_norm_add_gradients(&p, &s->lanes, &s->sums);
+    write_piece(j, p.g, j->a->din[1], false, piece);
   }
-  for (norm_walk w = {0}; next_piece(j, block, &w, &piece);) {
-    clv_norm_plane p = make_plane(j, piece, buffer);
-    p.y = gate_values(j, piece, gates);
-    clv_cpu_norm_add_gradients(&p, &lanes, &sums);
-  }
-  fold_lanes(sums.first, j->b, v->bias_sum);
-  fold_lanes(sums.second, j->b, v->weight_sum);
-  for (size_t l = 0; l < j->b; l++) v->weight_sum[l] *= v->inverse[l];
+}
+
+static void fold_gradients(const norm_job *j, norm_state *s) {
+  fold_lanes(s->sums.first, j->b, s->v.bias_sum);
+  fold_lanes(s->sums.second, j->b, s->v.weight_sum);
+  for (size_t l = 0; l < j->b; l++) s->v.weight_sum[l] *= s->v.inverse[l];
 }
 
 static void write_gradients(const norm_job *j, size_t block, const norm_block *v) {
@@ -306,34 +411,44 @@ static void write_gradients(const norm_job *j, size_t block, const norm_block *v
 
 /* Computes dx. In training dx = w inverse (dy - mean(dy) - xhat mean(dy xhat)), with xhat = (x -
  * mean) inverse; otherwise the statistics are constants, and dx = w inverse dy. */
-static void write_input_gradient(const norm_job *j, size_t block, const norm_block *v) {
-  clv_norm_affine f = block_affine(j, v);
-  float buffer[NORM_PIECE], result[NORM_PIECE], gates[NORM_PIECE];
+static void write_input_gradient(const norm_job *j, size_t begin, size_t end) {
+  norm_buffers b;
   norm_piece piece;
-  for (norm_walk w = {0}; next_piece(j, block, &w, &piece);) {
-    clv_norm_plane p = make_plane(j, piece, buffer);
-    float *dx = j->dx_bf16 ? result : piece_address(j->a->din[0], piece);
-    /* p.g, the gradient of the added input, already has the part of dy that passes the gate:
-     * compute_gradients wrote it */
-    if (p.g) {
-      p.dy = p.g;
-      p.gate = NORM_OPEN;
-    } else {
-      p.y = gate_values(j, piece, gates);
-    }
-    clv_cpu_norm_backward(&p, &f, dx);
-    if (j->dx_bf16) write_piece(result, j->a->din[0], piece);
+  /* the gradient of the added input already has the part of dy that passes the gate */
+  const void *dy = j->a->din[1] ? j->a->din[1] : j->a->dout;
+  for (norm_walk w = start_walk(begin, end); next_piece(j, &w, &piece);) {
+    clv_norm_plane p = {.x = read_piece(j, j->a->in[0], j->x_bf16, piece, b.x),
+                        .y = j->a->din[1] ? NULL : gate_values(j, piece, b.gates),
+                        .dy = read_piece(j, dy, false, piece, b.dy),
+                        .n = piece.n,
+                        .b = j->b,
+                        .gate = j->a->din[1] ? NORM_OPEN : j->gate};
+    float *dx = result_address(j, j->a->din[0], j->dx_bf16, piece, b.dx);
+    clv_cpu_norm_backward(&p, &j->states[piece.block].f, dx);
+    write_piece(j, dx, j->a->din[0], j->dx_bf16, piece);
   }
 }
 
-static void backward_blocks(void *arg, size_t begin, size_t end) {
-  const norm_job *j = arg;
+static void backward_group(const norm_job *j, size_t begin, size_t end) {
   for (size_t block = begin; block < end; block++) {
-    norm_block v = load_saved_block(j, block);
-    compute_gradients(j, block, &v);
-    if (j->k->d.need_dw) write_gradients(j, block, &v);
-    if (j->a->din[0]) write_input_gradient(j, block, &v);
+    norm_state *s = &j->states[block];
+    s->v = load_saved_block(j, block);
+    s->f = block_affine(j, &s->v);
+    s->sums = (clv_norm_sums){0};
+    spread_coefficients(j, s);
   }
+  compute_gradients(j, begin, end);
+  for (size_t block = begin; block < end; block++) {
+    norm_state *s = &j->states[block];
+    fold_gradients(j, s);
+    if (j->k->d.need_dw) write_gradients(j, block, &s->v);
+    s->f = block_affine(j, &s->v);
+  }
+  if (j->a->din[0]) write_input_gradient(j, begin, end);
+}
+
+static void backward_blocks(void *arg, size_t begin, size_t end) {
+  walk_groups(arg, begin, end, backward_group);
 }
 
 static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -361,6 +476,7 @@ static clv_code batchnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   if (k->has_backward)
     k->base.saves = CLV_SAVE_IN0 | (j.gate == NORM_BY_Y && !j.has_marks ? CLV_SAVE_OUT : 0);
   if (k->has_backward && j.gate == NORM_BY_X) k->base.recompute = batchnorm_recompute;
+  k->base.scratch_bytes = j.blocks * sizeof(norm_state);
   k->base.saved_bytes = k->has_backward ? 2 * j.blocks * j.b * sizeof(double) : 0;
   if (j.has_marks) k->base.saved_bytes += j.n * j.blocks * j.image * j.b / 8;
   k->base.fused_grads = d->need_dw;

@@ -17,14 +17,8 @@ clv_code clv_cpu_check_bf16(const clv_backend *b, clv_err *err) {
                   clv_backend_isa(b));
 }
 
-/* Returns the bits of x rounded to bf16 in the upper half; the lower half has no meaning. */
-CPU_INLINE uint32_t rounded(float x) {
-  uint32_t bits = to_bits(x), up = bits + 0x7fff + (bits >> 16 & 1);
-  return (bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : up;
-}
-
 CPU_INLINE void to_bf16_body(const float *restrict x, size_t n, uint16_t *restrict y) {
-  for (size_t i = 0; i < n; i++) y[i] = (uint16_t)(rounded(x[i]) >> 16);
+  for (size_t i = 0; i < n; i++) y[i] = round_to_bf16(x[i]);
 }
 
 CPU_INLINE void from_bf16_body(const uint16_t *restrict x, size_t n, float *restrict y) {

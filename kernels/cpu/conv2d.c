@@ -29,9 +29,9 @@ typedef struct conv_kernel {
   size_t backward_offset;       /* offset of these weights in the cache, in floats */
   /* function for the weight gradient; NULL: oneDNN computes it */
   void (*own_weight_grad)(const cpu_weight_job *job);
-  int x_block, y_block;
-  int din_block; /* channel block in which x is computed from y */
-  bool bf16;     /* x, y, the gradient of y and the copies of the weights are bf16 */
+  int x_block, y_block; /* f32 layouts; with bf16 the values are bf16 in these layouts */
+  int din_block;        /* f32 layout in which x is computed from y */
+  bool bf16;            /* x, y, the gradient of y and the copies of the weights are bf16 */
   /* offsets into scratch after oneDNN's scratchpad, in floats */
   size_t dw_offset, plain_offset, db_offset, din_offset;
 } conv_kernel;
@@ -121,7 +121,7 @@ static clv_shape shape_of_x(const conv_kernel *k) {
 
 static clv_code compute_x(conv_kernel *k, const clv_kernel_args *a, const void *y, void *x,
                           clv_err *err) {
-  int x_block = clv_layout_block(k->x_block);
+  int x_block = k->x_block;
   bool apart = k->din_block != x_block;
   float *din = apart ? (float *)a->scratch + k->din_offset : x;
   const void *pointers[] = {y, backward_weight(k, a), din, a->scratch};
@@ -319,7 +319,7 @@ static clv_code make_backward_input(conv_kernel *k, const clv_conv_choice *c, cl
   };
   if (!computes_x(k)) return CLV_OK;
   *(k->is_transposed ? &k->k.base.reorders_forward : &k->k.base.reorders_backward) +=
-      k->din_block != clv_layout_block(k->x_block);
+      k->din_block != k->x_block;
   return clv_cpu_prim_init(&k->backward_input, c->data, args, 3, err);
 }
 
@@ -347,6 +347,8 @@ static clv_code make_backward_weight(conv_kernel *k, const clv_conv_choice *c, c
 }
 
 static size_t own_weight_grad_scratch(const conv_kernel *k) {
+  if (k->own_weight_grad == clv_cpu_product_conv_weight)
+    return clv_cpu_product_conv_scratch(&k->s, k->k.threads);
   if (k->own_weight_grad == clv_cpu_wide_conv_weight)
     return clv_cpu_wide_conv_scratch(&k->s, k->k.threads);
   return clv_cpu_small_conv_scratch(&k->s, k->y_block, k->k.threads);
@@ -371,7 +373,7 @@ static void lay_out_scratch(conv_kernel *k) {
   else if (k->k.d.need_dw)
     floats = CLV_MAX(floats, weight);
   clv_shape x = shape_of_x(k);
-  if (computes_x(k) && k->din_block != clv_layout_block(k->x_block))
+  if (computes_x(k) && k->din_block != k->x_block)
     floats = CLV_MAX(floats, pad + clv_layout_numel(&x, k->din_block));
   k->k.base.scratch_bytes = floats * sizeof(float);
 }
@@ -393,8 +395,11 @@ static clv_code make_kernel(conv_kernel *k, const clv_conv_choice *c, clv_err *e
   k->y_block = c->dst;
   choose_functions(k);
   k->bf16 = c->bf16;
-  if (c->bf16)
-    k->k.base.din_block[0] = c->src;
+  if (c->bf16) k->k.base.din_block[0] = c->src;
+  if (c->needs_amx && clv_cpu_product_conv_fits(&k->s, k->k.d.attrs.groups))
+    k->own_weight_grad = clv_cpu_product_conv_weight;
+  else if (c->bf16)
+    k->own_weight_grad = NULL;
   else if (c->has_few_channels)
     k->own_weight_grad = clv_cpu_small_conv_weight;
   else if (k->k.d.attrs.groups == 1 && c->src > 1 && clv_cpu_wide_conv_fits(&k->s, c->src))

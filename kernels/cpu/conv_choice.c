@@ -5,7 +5,9 @@
  * channels than a block, input row-major and output in blocks, with the weight gradient of
  * conv_small.c and an input gradient that is computed in blocks and reordered. (2) All row-major.
  * If bf16 is requested, (1) in bf16 comes first, with all gradients by the library; if the library
- * lacks it, the convolution is computed in f32.
+ * lacks it, the convolution is computed in f32. Before all of these comes bf16 with channels last,
+ * on processors with AMX and for shapes for which the library has code with AMX in all three
+ * directions: it has none for blocks.
  */
 #include <string.h>
 
@@ -24,6 +26,7 @@ void clv_cpu_conv_choice_done(clv_conv_choice *c) {
 /* ---- descriptions ---------------------------------------------------------------------------- */
 
 static dnnl_format_tag_t format_tag(int block) {
+  if (clv_layout_is_channels_last(block)) return dnnl_nhwc;
   return block == 16 ? dnnl_nChw16c : block == 8 ? dnnl_nChw8c : dnnl_nchw;
 }
 
@@ -116,29 +119,35 @@ static clv_code query_choice(const clv_conv_request *what, dnnl_primitive_attr_t
   return code;
 }
 
-static bool is_fast_impl(const_dnnl_primitive_desc_t pd) {
+static bool is_fast_impl(const_dnnl_primitive_desc_t pd, const clv_conv_choice *c) {
   const char *impl = "ref";
   dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&impl);
-  return strncmp(impl, "ref", 3) != 0;
+  return c->needs_amx ? strstr(impl, "amx") != NULL : strncmp(impl, "ref", 3) != 0;
+}
+
+static bool is_fast(const clv_conv_choice *c) {
+  return is_fast_impl(c->forward, c) && is_fast_impl(c->data, c) &&
+         (c->has_few_channels || is_fast_impl(c->weight, c));
 }
 
 clv_code clv_cpu_conv_choose(const clv_conv_request *what, dnnl_primitive_attr_t attr,
                              clv_conv_choice *ret, clv_err *err) {
   int b = clv_cpu_block();
   bool few = what->s.c < b && what->groups == 1;
+  int last = 1 | CLV_LAYOUT_CHANNELS_LAST;
   clv_conv_choice choices[] = {
+      {.src = last, .dst = last, .din = last, .bf16 = true, .needs_amx = true},
       {.src = few ? 1 : b, .dst = b, .din = b, .bf16 = true},
       {.src = few ? 1 : b, .dst = b, .din = b, .has_few_channels = few},
       {.src = 1, .dst = 1, .din = 1},
   };
   clv_code code = CLV_OK;
-  for (size_t i = !what->allows_blocks ? 2 : what->bf16 ? 0 : 1; i < CLV_COUNT(choices); i++) {
+  size_t first = !what->allows_blocks ? 3 : !what->bf16 ? 2 : clv_cpu_has_amx() ? 0 : 1;
+  for (size_t i = first; i < CLV_COUNT(choices); i++) {
     clv_conv_choice *c = &choices[i];
     code = query_choice(what, attr, c, err);
-    bool last = i + 1 == CLV_COUNT(choices);
-    bool fast = code == CLV_OK && is_fast_impl(c->forward) && is_fast_impl(c->data) &&
-                (c->has_few_channels || is_fast_impl(c->weight));
-    if (fast || (last && code == CLV_OK)) {
+    bool is_only = i + 1 == CLV_COUNT(choices);
+    if (code == CLV_OK && (is_only || is_fast(c))) {
       *ret = *c;
       return CLV_OK;
     }

@@ -8,12 +8,13 @@
 #include "kernels/cpu/conv_int.h"
 #include "kernels/cpu/dnnl_int.h"
 
-/* Layouts of a convolution's tensors, and oneDNN's primitives for them. src, dst, din: channel
- * blocks of input, output and input gradient. row_major_weight: describes the parameters'
+/* Layouts of a convolution's tensors, and oneDNN's primitives for them. src, dst, din: f32
+ * layouts of input, output and input gradient. row_major_weight: describes the parameters'
  * weights. */
 typedef struct clv_conv_choice {
   int src, dst, din;
   bool has_few_channels; /* the convolution has fewer input channels than a channel block */
+  bool needs_amx;        /* a primitive that does not use AMX does not count as fast */
   bool bf16;             /* input, output, output gradient and weights are bf16 */
   dnnl_primitive_desc_t forward, data, weight;
   cpu_md row_major_weight;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * conv_int: our weight gradients, for convolutions where oneDNN 2.6 has none (few channels,
- * row-major) or a slow one (three taps wide, AVX2), and weights in oneDNN's layouts.
+ * row-major) or a slow one (three taps wide, AVX2; 1x1, AMX), and weights in oneDNN's layouts.
  */
 #ifndef CLEAVE_KERNELS_CPU_CONV_INT_H
 #define CLEAVE_KERNELS_CPU_CONV_INT_H
@@ -16,7 +16,7 @@ typedef struct cpu_weight_job {
   int block, threads;
   const float *x, *dy;
   float *dw, *db;
-  float *scratch; /* bytes: clv_cpu_small_conv_scratch or clv_cpu_wide_conv_scratch */
+  float *scratch; /* bytes: those of the function */
   bool accumulate;
 } cpu_weight_job;
 
@@ -30,6 +30,12 @@ void clv_cpu_small_conv_weight(const cpu_weight_job *job);
 bool clv_cpu_wide_conv_fits(const clv_window *s, int block);
 size_t clv_cpu_wide_conv_scratch(const clv_window *s, int threads);
 void clv_cpu_wide_conv_weight(const cpu_weight_job *job);
+
+/* Weight gradient of a convolution with clv_cpu_product_conv_fits: x and dy are bf16 and channels
+ * last. Sums run over all images in f32. */
+bool clv_cpu_product_conv_fits(const clv_window *s, int64_t groups);
+size_t clv_cpu_product_conv_scratch(const clv_window *s, int threads);
+void clv_cpu_product_conv_weight(const cpu_weight_job *job);
 
 /* ---- weights in tiles of 16x16 channels ------------------------------------------------------ */
 

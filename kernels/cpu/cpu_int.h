@@ -12,6 +12,8 @@
 
 #include "kernels/ops/ops.h"
 
+#define CPU_INLINE static inline __attribute__((always_inline))
+
 /* ---- kernels --------------------------------------------------------------------------------- */
 
 typedef struct cpu_kernel {
@@ -40,8 +42,8 @@ typedef clv_code cpu_prepare_fn(const clv_node_desc *d, clv_kernel **ret, clv_er
 clv_code clv_cpu_kernel_new(const clv_node_desc *d, size_t size, int in_block, int out_block,
                             void *ret_pp, clv_err *err) CLV_USE_RESULT;
 
-/* Returns the channel block of an op that gives the same bits in any layout: the block offered for
- * in[0] if rank and width allow it, else 1. */
+/* Returns the f32 layout of an op that gives the same bits in any layout: channels last or the
+ * block offered for in[0], if rank and width allow it, else 1. */
 int clv_cpu_offered_block(const clv_node_desc *d);
 
 /* ---- layouts --------------------------------------------------------------------------------- */
@@ -61,6 +63,23 @@ uint64_t clv_cpu_reorder_count(void);
  * from one row of dst to the next. */
 void clv_cpu_transpose(const float *src, size_t rows, size_t columns, size_t sp, float *dst,
                        size_t dp);
+
+/* The planes of a tensor of rank 4, which one loop computes at a time: images of `width` channels
+ * of one sample, 1, 8 or 16. In channels last they are images of 16 channels, or of one if the
+ * number of channels is no multiple of 16. */
+typedef struct cpu_planes {
+  size_t n, per_sample, width;
+  int64_t pitch; /* values from one position to the next */
+  bool is_last;  /* the layout is channels last */
+} cpu_planes;
+
+cpu_planes clv_cpu_planes_of(const clv_window *s, int layout);
+
+/* Returns the index of the first value of plane p. image: number of positions of a channel. */
+CPU_INLINE int64_t clv_cpu_plane_start(const cpu_planes *v, size_t p, int64_t image) {
+  if (!v->is_last) return (int64_t)p * image * v->pitch;
+  return (int64_t)(p / v->per_sample) * image * v->pitch + (int64_t)(p % v->per_sample * v->width);
+}
 
 /* Zeroes the padding channels of x. */
 void clv_cpu_zero_padding(const clv_shape *shape, int block, float *x);
@@ -101,8 +120,6 @@ int clv_cpu_useful_threads(int threads, size_t work);
 enum { CPU_PLAIN, CPU_AVX2, CPU_AVX512 };
 /* returns the widest of these vector widths that the processor supports */
 int clv_cpu_vector_width(void);
-
-#define CPU_INLINE static inline __attribute__((always_inline))
 
 #define CPU_TARGET_PLAIN
 #define CPU_TARGET_256 __attribute__((target("avx2")))

@@ -91,11 +91,24 @@ static void apply_blocks(const clv_shape *shape, size_t b, const float *x, const
   }
 }
 
+/* As apply_blocks, but the values are channels last. */
+static void apply_channels_last(const clv_shape *shape, const float *x, const uint8_t *mask,
+                                float scale, float *y) {
+  size_t channels = (size_t)shape->dim[1], image = (size_t)(shape->dim[2] * shape->dim[3]);
+  for (size_t i = 0; i < (size_t)shape->dim[0] * image; i++) {
+    const uint8_t *position = mask + i / image * channels * image + i % image;
+    for (size_t c = 0; c < channels; c++)
+      y[i * channels + c] = x[i * channels + c] * (position[c * image] ? scale : 0);
+  }
+}
+
 static void apply_mask(const cpu_kernel *k, const float *x, const uint8_t *mask, float *y) {
   double p = k->d.attrs.p;
   float scale = (float)(p < 1 ? 1 / (1 - p) : 0);
   if (k->base.out_block == 1)
     apply_flat(x, mask, scale, y, k->n_in);
+  else if (clv_layout_is_channels_last(k->base.out_block))
+    apply_channels_last(&k->d.in[0], x, mask, scale, y);
   else
     apply_blocks(&k->d.in[0], (size_t)k->base.out_block, x, mask, scale, y);
 }

@@ -254,7 +254,7 @@ static clv_code groupnorm_backward(clv_kernel *base, const clv_kernel_args *a, c
 
 static clv_code groupnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   group_kernel *k;
-  int block = clv_cpu_offered_block(d);
+  int block = clv_layout_block(clv_cpu_offered_block(d));
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   k->n = (size_t)d->in[0].dim[0];
   k->c = (size_t)d->in[0].dim[1];

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "kernels/cpu/cpu_int.h"
+#include "kernels/cpu/channels_last_int.h"
 
 static _Atomic uint64_t reorders;
 
@@ -68,6 +68,11 @@ static void copy_between_blocks(const clv_shape *shape, const float *src, size_t
 
 void clv_cpu_reorder(const clv_shape *shape, const float *src, int src_block, float *dst,
                      int dst_block) {
+  if (clv_layout_is_channels_last(src_block) != clv_layout_is_channels_last(dst_block)) {
+    clv_cpu_count_reorder();
+    clv_cpu_reorder_last(shape, src, src_block, dst, dst_block);
+    return;
+  }
   size_t channels = (size_t)shape->dim[1], image = (size_t)(shape->dim[2] * shape->dim[3]);
   size_t b = (size_t)CLV_MAX(src_block, dst_block), blocks = (channels + b - 1) / b;
   clv_cpu_count_reorder();
@@ -89,9 +94,17 @@ void clv_cpu_reorder(const clv_shape *shape, const float *src, int src_block, fl
   }
 }
 
+cpu_planes clv_cpu_planes_of(const clv_window *s, int layout) {
+  bool last = clv_layout_is_channels_last(layout);
+  size_t c = (size_t)s->c, b = (size_t)clv_layout_block(layout);
+  size_t width = !last ? b : c % CPU_TILE_CHANNELS ? 1 : CPU_TILE_CHANNELS;
+  size_t per_sample = (c + width - 1) / width;
+  return (cpu_planes){(size_t)s->n * per_sample, per_sample, width, (int64_t)(last ? c : b), last};
+}
+
 void clv_cpu_zero_padding(const clv_shape *shape, int block, float *x) {
-  size_t b = (size_t)block, channels = (size_t)shape->dim[1];
-  if (block == 1 || channels % b == 0) return;
+  size_t b = (size_t)clv_layout_block(block), channels = (size_t)shape->dim[1];
+  if (b == 1 || channels % b == 0) return;
   size_t image = (size_t)(shape->dim[2] * shape->dim[3]), blocks = (channels + b - 1) / b;
   for (size_t n = 0; n < (size_t)shape->dim[0]; n++)
     for (size_t i = 0; i < image; i++)

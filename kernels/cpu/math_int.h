@@ -21,6 +21,15 @@ CPU_INLINE uint32_t to_bits(float f) {
   return bits;
 }
 
+/* Returns the bits of x rounded to bf16 (to nearest even; NaN stays NaN) in the upper half; the
+ * lower half has no meaning. */
+CPU_INLINE uint32_t rounded(float x) {
+  uint32_t bits = to_bits(x), up = bits + 0x7fff + (bits >> 16 & 1);
+  return (bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : up;
+}
+
+CPU_INLINE uint16_t round_to_bf16(float x) { return (uint16_t)(rounded(x) >> 16); }
+
 /* e^x within 2 units in the last place: x = n ln 2 + r with ln 2 in two parts, the degree-5 minimax
  * polynomial of Moshier's Cephes library (expf), and n added to the exponent. NaN passes; the
  * result saturates at 2^-126 and 2^127. */

@@ -14,9 +14,14 @@ typedef struct pool_job {
   const float *x; /* input of forward; gradient of the output in backward */
   float *y;       /* output of forward; gradient of the input in backward */
   uint8_t *argmax_tap;
+  cpu_planes planes;
   /* windows cover the image without overlap or gap, so each value is in one window */
   bool windows_tile_image;
 } pool_job;
+
+CPU_INLINE int64_t plane_start(const pool_job *j, size_t p, int64_t image) {
+  return clv_cpu_plane_start(&j->planes, p, image);
+}
 
 /* The taps of a window along one axis, and those of them that are inside the image. */
 typedef struct taps {
@@ -37,54 +42,57 @@ typedef uint8_t vu16 __attribute__((vector_size(16), aligned(1), may_alias));
  * its own loop below. Selections are bit masks, because vectors have no `?:` in C. `two`: windows
  * of 2x2 without overlap, a constant at the call, so that the most common case has no loop over
  * taps. */
-#define POOL_BLOCK(B, vf, vi, vu, W, TARGET)                                         \
-  TARGET CPU_INLINE void forward_##B##_##W(const pool_job *j, size_t p, bool two) {  \
-    const clv_window *s = &j->s;                                                     \
-    int64_t columns = two ? 2 : s->kernel[1];                                        \
-    const vf *x = (const vf *)j->x + (int64_t)p * s->h * s->w;                       \
-    vf *y = (vf *)j->y + (int64_t)p * s->oh * s->ow;                                 \
-    vu *where = (vu *)j->argmax_tap + (int64_t)p * s->oh * s->ow;                    \
-    for (int64_t i = 0; i < s->oh; i++)                                              \
-      for (int64_t o = 0; o < s->ow; o++) {                                          \
-        taps h = two ? (taps){2 * i, 0, 2} : taps_at(s, 0, i, s->h);                 \
-        taps w = two ? (taps){2 * o, 0, 2} : taps_at(s, 1, o, s->w);                 \
-        vf best = (vf){0} - INFINITY;                                                \
-        vi at = (vi){0} + (int32_t)(h.begin * columns + w.begin);                    \
-        for (int64_t u = h.begin; u < h.end; u++)                                    \
-          for (int64_t v = w.begin; v < w.end; v++) {                                \
-            vf value = x[(h.first + u) * s->w + w.first + v];                        \
-            vi wins = (value > best) | (value != value);                             \
-            vi tap = (vi){0} + (int32_t)(u * columns + v);                           \
-            best = (vf)((wins & (vi)value) | (~wins & (vi)best));                    \
-            at = (wins & tap) | (~wins & at);                                        \
-          }                                                                          \
-        y[i * s->ow + o] = best;                                                     \
-        where[i * s->ow + o] = __builtin_convertvector(at, vu);                      \
-      }                                                                              \
-  }                                                                                  \
-  TARGET CPU_INLINE void backward_##B##_##W(const pool_job *j, size_t p, bool two) { \
-    const clv_window *s = &j->s;                                                     \
-    bool tiles = two || j->windows_tile_image;                                       \
-    int64_t columns = two ? 2 : s->kernel[1];                                        \
-    const vf *dy = (const vf *)j->x + (int64_t)p * s->oh * s->ow;                    \
-    vf *dx = (vf *)j->y + (int64_t)p * s->h * s->w;                                  \
-    const vu *where = (const vu *)j->argmax_tap + (int64_t)p * s->oh * s->ow;        \
-    if (!tiles) memset(dx, 0, (size_t)(s->h * s->w) * sizeof *dx);                   \
-    for (int64_t i = 0; i < s->oh; i++)                                              \
-      for (int64_t o = 0; o < s->ow; o++) {                                          \
-        taps h = two ? (taps){2 * i, 0, 2} : taps_at(s, 0, i, s->h);                 \
-        taps w = two ? (taps){2 * o, 0, 2} : taps_at(s, 1, o, s->w);                 \
-        vi at = __builtin_convertvector(where[i * s->ow + o], vi);                   \
-        vf gradient = dy[i * s->ow + o];                                             \
-        for (int64_t u = h.begin; u < h.end; u++)                                    \
-          for (int64_t v = w.begin; v < w.end; v++) {                                \
-            vf *to = &dx[(h.first + u) * s->w + w.first + v];                        \
-            vi tap = (vi){0} + (int32_t)(u * columns + v);                           \
-            vf share = (vf)((at == tap) & (vi)gradient);                             \
-            if (!tiles) share += *to;                                                \
-            *to = share;                                                             \
-          }                                                                          \
-      }                                                                              \
+#define POOL_BLOCK(B, vf, vi, vu, W, TARGET)                                               \
+  TARGET CPU_INLINE void forward_##B##_##W(const pool_job *j, size_t p, bool two) {        \
+    const clv_window *s = &j->s;                                                           \
+    int64_t columns = two ? 2 : s->kernel[1];                                              \
+    int64_t pitch = j->planes.pitch;                                                       \
+    const float *x = j->x + plane_start(j, p, s->h * s->w);                                \
+    float *y = j->y + plane_start(j, p, s->oh * s->ow);                                    \
+    uint8_t *where = j->argmax_tap + plane_start(j, p, s->oh * s->ow);                     \
+    for (int64_t i = 0; i < s->oh; i++)                                                    \
+      for (int64_t o = 0; o < s->ow; o++) {                                                \
+        taps h = two ? (taps){2 * i, 0, 2} : taps_at(s, 0, i, s->h);                       \
+        taps w = two ? (taps){2 * o, 0, 2} : taps_at(s, 1, o, s->w);                       \
+        vf best = (vf){0} - INFINITY;                                                      \
+        vi at = (vi){0} + (int32_t)(h.begin * columns + w.begin);                          \
+        for (int64_t u = h.begin; u < h.end; u++)                                          \
+          for (int64_t v = w.begin; v < w.end; v++) {                                      \
+            vf value = *(const vf *)(x + ((h.first + u) * s->w + w.first + v) * pitch);    \
+            vi wins = (value > best) | (value != value);                                   \
+            vi tap = (vi){0} + (int32_t)(u * columns + v);                                 \
+            best = (vf)((wins & (vi)value) | (~wins & (vi)best));                          \
+            at = (wins & tap) | (~wins & at);                                              \
+          }                                                                                \
+        *(vf *)(y + (i * s->ow + o) * pitch) = best;                                       \
+        *(vu *)(where + (i * s->ow + o) * pitch) = __builtin_convertvector(at, vu);        \
+      }                                                                                    \
+  }                                                                                        \
+  TARGET CPU_INLINE void backward_##B##_##W(const pool_job *j, size_t p, bool two) {       \
+    const clv_window *s = &j->s;                                                           \
+    bool tiles = two || j->windows_tile_image;                                             \
+    int64_t columns = two ? 2 : s->kernel[1];                                              \
+    int64_t pitch = j->planes.pitch;                                                       \
+    const float *dy = j->x + plane_start(j, p, s->oh * s->ow);                             \
+    float *dx = j->y + plane_start(j, p, s->h * s->w);                                     \
+    const uint8_t *where = j->argmax_tap + plane_start(j, p, s->oh * s->ow);               \
+    for (int64_t i = 0; !tiles && i < s->h * s->w; i++) *(vf *)(dx + i * pitch) = (vf){0}; \
+    for (int64_t i = 0; i < s->oh; i++)                                                    \
+      for (int64_t o = 0; o < s->ow; o++) {                                                \
+        taps h = two ? (taps){2 * i, 0, 2} : taps_at(s, 0, i, s->h);                       \
+        taps w = two ? (taps){2 * o, 0, 2} : taps_at(s, 1, o, s->w);                       \
+        vu tap_of = *(const vu *)(where + (i * s->ow + o) * pitch);                        \
+        vi at = __builtin_convertvector(tap_of, vi);                                       \
+        vf gradient = *(const vf *)(dy + (i * s->ow + o) * pitch);                         \
+        for (int64_t u = h.begin; u < h.end; u++)                                          \
+          for (int64_t v = w.begin; v < w.end; v++) {                                      \
+            vf *to = (vf *)(dx + ((h.first + u) * s->w + w.first + v) * pitch);            \
+            vi tap = (vi){0} + (int32_t)(u * columns + v);                                 \
+            vf share = (vf)((at == tap) & (vi)gradient);                                   \
+            if (!tiles) share += *to;                                                      \
+            *to = share;                                                                   \
+          }                                                                                \
+      }                                                                                    \
   }
 
 POOL_BLOCK(8, cpu_vf8, cpu_vi8, vu8, PLAIN, CPU_TARGET_PLAIN)
@@ -96,7 +104,10 @@ POOL_BLOCK(16, cpu_vf16, cpu_vi16, vu16, 512, CPU_TARGET_512)
 
 CPU_INLINE void forward_1(const pool_job *j, size_t p, bool two) {
   const clv_window *s = &j->s;
-  const float *x = j->x + (int64_t)p * s->h * s->w;
+  int64_t pitch = j->planes.pitch;
+  const float *x = j->x + plane_start(j, p, s->h * s->w);
+  float *y = j->y + plane_start(j, p, s->oh * s->ow);
+  uint8_t *where = j->argmax_tap + plane_start(j, p, s->oh * s->ow);
   for (int64_t i = 0; i < s->oh * s->ow; i++) {
     int64_t row = i / s->ow, column = i % s->ow;
     taps h = two ? (taps){2 * row, 0, 2} : taps_at(s, 0, row, s->h);
@@ -105,28 +116,29 @@ CPU_INLINE void forward_1(const pool_job *j, size_t p, bool two) {
     int64_t at = h.begin * s->kernel[1] + w.begin;
     for (int64_t u = h.begin; u < h.end; u++)
       for (int64_t v = w.begin; v < w.end; v++) {
-        float value = x[(h.first + u) * s->w + w.first + v];
+        float value = x[((h.first + u) * s->w + w.first + v) * pitch];
         bool wins = value > best || value != value;
         best = wins ? value : best;
         at = wins ? u * s->kernel[1] + v : at;
       }
-    j->y[(int64_t)p * s->oh * s->ow + i] = best;
-    j->argmax_tap[(int64_t)p * s->oh * s->ow + i] = (uint8_t)at;
+    y[i * pitch] = best;
+    where[i * pitch] = (uint8_t)at;
   }
 }
 
 CPU_INLINE void backward_1(const pool_job *j, size_t p, bool two) {
   (void)two;
   const clv_window *s = &j->s;
-  const float *dy = j->x + (int64_t)p * s->oh * s->ow;
-  float *dx = j->y + (int64_t)p * s->h * s->w;
-  const uint8_t *where = j->argmax_tap + (int64_t)p * s->oh * s->ow;
-  memset(dx, 0, (size_t)(s->h * s->w) * sizeof *dx);
+  int64_t pitch = j->planes.pitch;
+  const float *dy = j->x + plane_start(j, p, s->oh * s->ow);
+  float *dx = j->y + plane_start(j, p, s->h * s->w);
+  const uint8_t *where = j->argmax_tap + plane_start(j, p, s->oh * s->ow);
+  for (int64_t i = 0; i < s->h * s->w; i++) dx[i * pitch] = 0;
   for (int64_t i = 0; i < s->oh * s->ow; i++) {
-    int64_t h = i / s->ow * s->stride[0] - s->pad[0] + where[i] / s->kernel[1];
-    int64_t w = i % s->ow * s->stride[1] - s->pad[1] + where[i] % s->kernel[1];
-    float *to = &dx[h * s->w + w];
-    *to = j->windows_tile_image ? dy[i] : *to + dy[i];
+    int64_t h = i / s->ow * s->stride[0] - s->pad[0] + where[i * pitch] / s->kernel[1];
+    int64_t w = i % s->ow * s->stride[1] - s->pad[1] + where[i * pitch] % s->kernel[1];
+    float *to = &dx[(h * s->w + w) * pitch];
+    *to = j->windows_tile_image ? dy[i * pitch] : *to + dy[i * pitch];
   }
 }
 
@@ -161,14 +173,13 @@ POOL_RANGES(forward)
 POOL_RANGES(backward)
 
 static void run_planes(const cpu_kernel *k, pool_job *j, clv_cpu_range_fn *const fn[3][3]) {
-  int b = k->base.in_block[0];
-  size_t planes = (size_t)j->s.n * (size_t)((j->s.c + b - 1) / b);
-  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), planes,
-                   fn[b == 1 ? 0 : b / 8][clv_cpu_vector_width()], j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), j->planes.n,
+                   fn[j->planes.width / 8][clv_cpu_vector_width()], j);
 }
 
 static pool_job make_job(const cpu_kernel *k, const void *x, void *y, const clv_kernel_args *a) {
-  pool_job j = {clv_window_of(&k->d), x, y, a->saved, true};
+  pool_job j = {clv_window_of(&k->d), x, y, a->saved, {0}, true};
+  j.planes = clv_cpu_planes_of(&j.s, k->base.in_block[0]);
   for (int i = 0; i < 2; i++) {
     int64_t in = i ? j.s.w : j.s.h, out = i ? j.s.ow : j.s.oh;
     j.windows_tile_image = j.windows_tile_image && j.s.pad[i] == 0 &&

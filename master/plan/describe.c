@@ -444,6 +444,21 @@ static void append_json_after_stages(const clv_blueprint *b, clv_bytes *out) {
   clv_bytes_puts(out, "}\n");
 }
 
+/* Returns which ops compute in bf16, and with which instructions of this processor. Workers may
+ * have other processors. */
+static const char *bf16_text(const clv_session_config *c) {
+  const clv_backend *cpu = clv_backend_cpu();
+  const char *isa = clv_backend_isa(cpu);
+  clv_err reason;
+  if (c->train.dtype != CLV_COMPUTE_BF16) return "";
+  if (cpu->check_bf16(cpu, &reason) != CLV_OK) return ", conv2d and linear in bf16";
+  if (strstr(isa, "amx") && !strstr(isa, "refused"))
+    return ", conv2d and linear in bf16 (with AMX on this processor)";
+  return ", conv2d and linear in bf16 (this processor has AVX512-BF16 without AMX: if it is "
+         "Intel's, "
+         "conv2d is faster in f32)";
+}
+
 clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
   const clv_session_config *c = b->config;
   CLV_AUTO(clv_placed_schedule_freep) clv_placed_schedule *l = NULL;
@@ -461,8 +476,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
                      c->name, (unsigned long long)c->train.batch, b->micro_batches,
                      c->pipeline.micro_batches == CLV_MICRO_AUTO ? ", until a run chooses" : "",
                      clv_pipeline_name(c->pipeline.schedule), clv_loss_name(c->loss.kind),
-                     node_name_of(b, b->n_stages),
-                     c->train.dtype == CLV_COMPUTE_BF16 ? ", conv2d and linear in bf16" : "");
+                     node_name_of(b, b->n_stages), bf16_text(c));
   }
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_usage f;

@@ -231,6 +231,11 @@ static inline size_t value_bytes(const execution *e, int layout) {
   return clv_layout_is_bf16(layout) ? sizeof(uint16_t) : clv_dtype_size(e->o->dtype);
 }
 
+/* True for the layout of devices, which only they reorder: channels last in bf16. */
+static inline bool is_last_bf16(int layout) {
+  return clv_layout_is_channels_last(layout) && clv_layout_is_bf16(layout);
+}
+
 /* Returns the channels-last position of value i of the row-major order. */
 static inline size_t channels_last_index(const clv_shape *s, size_t i) {
   size_t c = (size_t)s->dim[1], places = (size_t)(s->dim[2] * s->dim[3]);
@@ -253,7 +258,7 @@ static inline void *to_layout(const execution *e, const clv_shape *shape, const 
   clv_err err;
   if (row && block == 1)
     memcpy(p, row, bytes);
-  else if (row && clv_layout_is_channels_last(block))
+  else if (row && is_last_bf16(block))
     to_channels_last(shape, row, p);
   else if (row)
     must(e->o->backend->reorder(e->o->backend, shape, e->o->dtype, row, 1, p, block, &err), &err);
@@ -274,7 +279,7 @@ static inline void channels_last_to_doubles(const execution *e, const clv_shape 
 /* Converts an activation to row-major doubles. Fails unless the channel padding is zero. */
 static inline void layout_to_doubles(const execution *e, const clv_shape *shape, const void *p,
                                      int block, double *v) {
-  if (clv_layout_is_channels_last(block)) {
+  if (is_last_bf16(block)) {
     channels_last_to_doubles(e, shape, p, v);
     return;
   }

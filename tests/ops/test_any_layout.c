@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Kernels of cpu on images that fill no channel block: the same bits whatever block is offered, and
- * from those that take any block (`layout: any` beside the op) also with two threads and in place.
+ * from those that take any block (`layout: any` beside the op) also with two threads and in place,
+ * and in channels last, which all of them but groupnorm take.
  */
 #include "tests/long.h"
 #include "tests/ops/each_op.h"
 #include "tests/ops/run_int.h"
 
 /* Index of the largest image, which is large enough for two threads. */
-enum { LARGE = 3 };
-static const int64_t images[][4] = {{2, 3, 5, 7}, {3, 17, 6, 5}, {1, 16, 9, 8}, {4, 24, 41, 43}};
+enum { LARGE = 3, LAST = 1 | CLV_LAYOUT_CHANNELS_LAST };
+static const int64_t images[][4] = {
+    {2, 3, 5, 7}, {3, 17, 6, 5}, {1, 16, 9, 8}, {4, 24, 41, 43}, {2, 32, 5, 3}};
 
 /* Makes the case with other extents. Returns false if its attributes do not fit them. */
 static bool resized(const op_case *c, const int64_t v[4], op_case *ret) {
@@ -69,6 +71,8 @@ static void compare_ways(const op_case *c, bool any) {
               {"block 16 offered", 16, 1, false},
               {"two threads", 1, 2, false},
               {"two threads, block 8 offered", 8, 2, false},
+              {"channels last offered", LAST, 1, false},
+              {"two threads, channels last offered", LAST, 2, false},
               {"in place", 8, 1, true}};
   values plain, other;
   run_with(c, 1, 1, false, &plain);
@@ -88,6 +92,9 @@ static void check_case(const op_case *c) {
       fail_msg("%s: cpu does not take block %d, but " CASES_FOLDER "/%s.cases has 'layout: any'",
                c->name, block, clv_op_name(c->d.op));
   }
+  bool last = accepted_block(c, LAST) == LAST;
+  if (last != (any && c->d.op != CLV_OP_GROUPNORM))
+    fail_msg("%s: cpu %s channels last", c->name, last ? "takes" : "does not take");
   bool both = accepted_block(c, 8) == 8 && accepted_block(c, 16) == 16;
   if (!any && both)
     fail_msg("%s: cpu takes any block, but " CASES_FOLDER "/%s.cases lacks 'layout: any'", c->name,

@@ -96,7 +96,7 @@ static void run(clv_code (*fn)(clv_kernel *, const clv_kernel_args *, clv_err *)
 typedef struct memory {
   float *x, *other, *dout;
   int64_t tracked;
-  void *saved;
+  void *saved, *scratch;
 } memory;
 
 static void results_new(const setup *s, results *r) {
@@ -113,6 +113,7 @@ static clv_kernel_args norm_args(const memory *m, results *r, float *weight, flo
       .in = {m->x},
       .param = {weight, bias, r->v[5], r->v[6], (void *)(uintptr_t)&m->tracked},
       .saved = m->saved,
+      .scratch = m->scratch,
       .out = r->v[0],
       .dparam = {r->v[3], r->v[4]}};
 }
@@ -123,6 +124,7 @@ static void run_separately(const setup *s, memory *m, results *r, float *weight,
   size_t bytes = r->n[0] * sizeof(float);
   float *y = take(bytes), *z = take(bytes), *dz = take(bytes);
   m->saved = take(norm->saved_bytes);
+  m->scratch = take(norm->scratch_bytes);
   clv_kernel_args a = norm_args(m, r, weight, bias);
   a.accumulate = s->accumulate;
   a.out = y;
@@ -140,6 +142,7 @@ static void run_separately(const setup *s, memory *m, results *r, float *weight,
   free(z);
   free(dz);
   free(m->saved);
+  free(m->scratch);
 }
 
 /* Recomputes the output, which was not kept: backward runs without it, and `recompute` must return
@@ -163,6 +166,7 @@ static void run_in_place(const setup *s, memory *m, results *r, float *weight, f
   assert_int_equal(k->din_in_place, 1u << shares);
   assert_int_equal(k->saves, s->add ? CLV_SAVE_IN0 | CLV_SAVE_OUT : CLV_SAVE_IN0);
   m->saved = take(k->saved_bytes);
+  m->scratch = take(k->scratch_bytes);
   clv_kernel_args a = norm_args(m, r, weight, bias);
   a.accumulate = s->accumulate;
   a.in[1] = s->add ? m->other : NULL;
@@ -178,6 +182,7 @@ static void run_in_place(const setup *s, memory *m, results *r, float *weight, f
   k->free(k);
   free(dout);
   free(m->saved);
+  free(m->scratch);
 }
 
 static void check(const setup *s, int which) {
@@ -213,7 +218,7 @@ static void check(const setup *s, int which) {
 /* `make test` tests one kind of values for each setup. */
 static void fused_batchnorm_gives_the_same_bits(void **state) {
   (void)state;
-  static const int blocks[] = {1, 8, 16};
+  static const int blocks[] = {1, 8, 16, 1 | CLV_LAYOUT_CHANNELS_LAST};
   const clv_shape shapes[] = {CLV_SHAPE(3, 7, 4, 3), CLV_SHAPE(2, 17, 3, 3),
                               CLV_SHAPE(4, 32, 14, 14), CLV_SHAPE(4, 64, 4, 4)};
   int n = 0;

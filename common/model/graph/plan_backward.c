@@ -92,6 +92,7 @@ static clv_code write_recompute_step(clv_plan *p, int node, int *ret_buf, clv_er
   int from = p->nodes[node].src[0];
   clv_plan_step s = clv_plan_step_of(clv_plan_run_recompute, "again", from);
   CLV_TRY(clv_plan_value_buf(p, from, p->nodes[from].value_bufs[0].block, &s.dst, err));
+  CLV_TRY(clv_plan_add_scratch(p, from, &s, err));
   clv_plan_bind_step(p, &s);
   clv_plan_extend_lifetime(p, p->nodes[from].in[0]);
   clv_plan_extend_lifetime(p, p->nodes[from].saved);

@@ -5,8 +5,11 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from cluster import *
 
 suite = Suite()
-HAS = "avx512_bf16" in open("/proc/cpuinfo").read()
+with open("/proc/cpuinfo") as f:
+    CPU = f.read()
+HAS = "avx512_bf16" in CPU
 LACKS = "this processor has no AVX512-BF16"
+WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "DNNL_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 OLDER = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "DNNL_MAX_CPU_ISA": "AVX512_CORE"}
 NET = [
     ["{op: conv2d, out: 16, kernel: 3, pad: 1}", "{op: batchnorm}", "{op: relu}"],
@@ -66,6 +69,9 @@ def plan_shows_the_bf16_ops():
     session = cluster.session("said", body(["master", "w1", "w2"], "bf16", 20))
     done = run(MASTER, "plan", session, cwd=cluster.dir)
     assert "conv2d and linear in bf16" in done.stdout, done.stdout + done.stderr
+    assert ("with AMX on this processor" in done.stdout) == ("amx_bf16" in CPU), done.stdout
+    done = run(MASTER, "plan", session, cwd=cluster.dir, env=WITHOUT_AMX)
+    assert "AVX512-BF16 without AMX" in done.stdout, done.stdout + done.stderr
     assert '"dtype":"bf16"' in run(MASTER, "plan", session, "--json", cwd=cluster.dir).stdout
 
 

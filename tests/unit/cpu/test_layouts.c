@@ -82,6 +82,43 @@ static void test_reorder_moves_every_element(void **state) {
     }
 }
 
+/* Returns the row-major index of value i of an image that is channels last. */
+static size_t plain_index(const clv_shape *s, size_t i) {
+  size_t c = (size_t)s->dim[1], image = (size_t)(s->dim[2] * s->dim[3]);
+  return (i / c / image * c + i % c) * image + i / c % image;
+}
+
+/* Copies numbers that fit bf16 from each layout in each type to channels last and back. */
+static void test_reorder_to_channels_last_and_back(void **state) {
+  (void)state;
+  static const int others[] = {
+      1, 8, 16, 1 | CLV_LAYOUT_BF16, 8 | CLV_LAYOUT_BF16, 16 | CLV_LAYOUT_BF16};
+  const clv_backend *cpu = clv_backend_cpu();
+  clv_shape shape = CLV_SHAPE(2, 19, 9, 11);
+  size_t n = numel(&shape), most = clv_layout_numel(&shape, 16);
+  float *plain = floats_new(n), *b = floats_new(most), *c = floats_new(most);
+  float *last = floats_new(n);
+  clv_err err;
+  for (size_t i = 0; i < n; i++) plain[i] = (float)(i % 251);
+  for (size_t i = 0; i < 2 * CLV_COUNT(others); i++) {
+    int other = others[i / 2], to = 1 | CLV_LAYOUT_CHANNELS_LAST | (i % 2 ? CLV_LAYOUT_BF16 : 0);
+    bool bf16 = clv_layout_is_bf16(other);
+    float *a = to_layout(&shape, plain, clv_layout_block(other));
+    memset(b, 0x55, most * sizeof *b);
+    if (bf16)
+      ok(cpu->reorder(cpu, &shape, CLV_F32, a, clv_layout_f32(other), c, other, &err), &err);
+    ok(cpu->reorder(cpu, &shape, CLV_F32, bf16 ? c : a, other, last, to, &err), &err);
+    ok(cpu->reorder(cpu, &shape, CLV_F32, last, to, b, other, &err), &err);
+    assert_memory_equal(bf16 ? c : a, b, clv_layout_numel(&shape, other) * (bf16 ? 2 : 4));
+    for (size_t v = 0; v < n && i == 0; v++) assert_true(last[v] == plain[plain_index(&shape, v)]);
+    free(a);
+  }
+  free(plain);
+  free(b);
+  free(c);
+  free(last);
+}
+
 static void test_invalid_reorder_is_refused(void **state) {
   (void)state;
   clv_shape flat = CLV_SHAPE(2, 3), image = CLV_SHAPE(1, 1, 1, 1);
@@ -99,6 +136,7 @@ int main(void) {
       cmocka_unit_test(test_batchnorm_updates_statistics_only_in_training),
       cmocka_unit_test(test_blocked_dropout_uses_the_row_major_mask),
       cmocka_unit_test(test_reorder_moves_every_element),
+      cmocka_unit_test(test_reorder_to_channels_last_and_back),
       cmocka_unit_test(test_invalid_reorder_is_refused),
   };
   return cmocka_run_group_tests_name("cpu layouts", tests, NULL, NULL);

@@ -16,6 +16,11 @@ static bool lacks_bf16(void) {
   return true;
 }
 
+static bool has_amx(void) {
+  const char *isa = clv_backend_isa(clv_backend_cpu());
+  return strstr(isa, "amx") && !strstr(isa, "refused");
+}
+
 /* ---- one convolution ------------------------------------------------------------------------- */
 
 typedef struct conv_case {
@@ -25,6 +30,7 @@ typedef struct conv_case {
 static const conv_case convs[] = {
     {3, 64, 7, 2, 3, 17},  {32, 64, 1, 1, 0, 9}, {64, 32, 3, 1, 1, 8}, {32, 48, 3, 2, 1, 9},
     {64, 128, 1, 2, 0, 7}, {16, 16, 5, 1, 2, 8}, {24, 40, 3, 1, 1, 6}, {16, 32, 7, 1, 3, 9},
+    {48, 16, 3, 3, 0, 8},  {16, 24, 5, 2, 2, 7},
 };
 
 static rig conv_rig(const conv_case *c, const clv_backend *backend) {
@@ -40,14 +46,28 @@ static rig conv_rig(const conv_case *c, const clv_backend *backend) {
   return r;
 }
 
+/* Runs two steps, so that the second gradient is added to the first. */
+static void step_twice(rig *r) {
+  for (int i = 0; i < 2; i++) {
+    clv_call *c;
+    assert_ok(clv_plan_call_get(r->plan, &c, err));
+    forward(r, c);
+    fill_scratch_with_nan(r);
+    backward_input(r, c, i > 0);
+    fill_scratch_with_nan(r);
+    backward_weight(r, c, i > 0);
+    clv_plan_call_put(r->plan, c);
+  }
+}
+
 /* Sums are f32 and products are exact. Only the output is rounded, by at most one part in 256. */
 static void bf16_convolution_matches_ref(void **state) {
   (void)state;
   if (lacks_bf16()) skip();
   for (size_t i = 0; i < CLV_COUNT(convs); i++) {
     rig a = conv_rig(&convs[i], clv_backend_cpu()), b = conv_rig(&convs[i], clv_backend_ref());
-    step(&a);
-    step(&b);
+    step_twice(&a);
+    step_twice(&b);
     near(a.out, b.out, a.out_bytes, 1e-4, 1.0 / 256, "output");
     near(a.din[0], b.din[0], a.in_bytes[0], 0, 1e-5, "input gradient");
     near(a.grads, b.grads, a.params->trainable_bytes, 0, 1e-5, "weight gradient");
@@ -101,20 +121,6 @@ static void exact(rig *r) {
   make_exact(r->in[0], r->in_bytes[0]);
   make_exact(r->dout, r->out_bytes);
   make_exact(r->block, r->params->total_bytes);
-}
-
-/* Runs two steps, so that the second gradient is added to the first. */
-static void step_twice(rig *r) {
-  for (int i = 0; i < 2; i++) {
-    clv_call *c;
-    assert_ok(clv_plan_call_get(r->plan, &c, err));
-    forward(r, c);
-    fill_scratch_with_nan(r);
-    backward_input(r, c, i > 0);
-    fill_scratch_with_nan(r);
-    backward_weight(r, c, i > 0);
-    clv_plan_call_put(r->plan, c);
-  }
 }
 
 /* Products are exact and sums are f32. */
@@ -253,9 +259,11 @@ static void bf16_values_stay_bf16_between_convolutions(void **state) {
   clv_bytes text = {0};
   rig r = rig_new(wide_graph(2), &(rig_options){.backend = clv_backend_cpu(), .bf16 = true});
   clv_plan_describe(r.plan, &text);
-  assert_non_null(strstr(text.data, "block 16 bf16>16 bf16, 25.0 KiB in scratch, simd"));
-  /* at the input, the pool, and ops that have only f32 kernels */
-  assert_int_equal(steps_of(&r, "reorder"), 8);
+  assert_non_null(strstr(text.data, has_amx() ? "block 1 last bf16>1 last bf16, 25.0 KiB in scratch"
+                                              : "block 16 bf16>16 bf16, 25.0 KiB in scratch"));
+  /* at the input, its gradient (in blocks the kernel reorders that), the pool, and ops that have
+   * only f32 kernels */
+  assert_int_equal(steps_of(&r, "reorder"), has_amx() ? 9 : 8);
   clv_bytes_done(&text);
   rig_done(&r);
 }
@@ -281,16 +289,58 @@ static void bf16_without_hardware_support_is_refused(void **state) {
   clv_graph_free(g);
 }
 
+static int run_one_step(void) {
+  rig r = rig_new(wide_graph(2), &(rig_options){.backend = clv_backend_cpu(), .bf16 = true});
+  step(&r);
+  rig_done(&r);
+  return 0;
+}
+
+/* Runs a step in a process where oneDNN prints the primitives that it executes. */
+static FILE *primitives_of_a_step(void) {
+  FILE *f = tmpfile();
+  int status = 0;
+  pid_t child = fork();
+  if (!child) {
+    dup2(fileno(f), STDOUT_FILENO);
+    setenv("ONEDNN_VERBOSE", "1", 1);
+    setenv("DNNL_VERBOSE", "1", 1);
+    execl("/proc/self/exe", "test_plan_bf16", "step", (char *)NULL);
+    _exit(127);
+  }
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+  rewind(f);
+  return f;
+}
+
+/* With AMX every convolution uses it, in all three directions. */
+static void convolutions_use_amx_in_all_directions(void **state) {
+  static const char *const directions[] = {"forward_training", "backward_data", "backward_weights"};
+  int n[CLV_COUNT(directions)] = {0};
+  char line[1024];
+  (void)state;
+  if (!has_amx()) print_message("because oneDNN finds no AMX\n");
+  if (!has_amx()) skip();
+  FILE *f = primitives_of_a_step();
+  while (fgets(line, sizeof line, f)) {
+    if (!strstr(line, ",exec,") || !strstr(line, ",convolution,")) continue;
+    if (!strstr(line, "avx512_core_amx")) fail_msg("not with AMX: %s", line);
+    for (size_t i = 0; i < CLV_COUNT(directions); i++) n[i] += strstr(line, directions[i]) != NULL;
+  }
+  fclose(f);
+  for (size_t i = 0; i < CLV_COUNT(directions); i++)
+    if (!n[i]) fail_msg("no convolution ran %s", directions[i]);
+}
+
 /* Runs the tests again as if the processor had no AMX. */
 static void suite_passes_without_amx(void **state) {
   static const char older[] = "AVX512_CORE_BF16";
   const char *names[] = {"DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA"};
   int status = 0;
   (void)state;
-  const char *isa = clv_backend_isa(clv_backend_cpu());
-  bool has = strstr(isa, "amx") && !strstr(isa, "refused");
-  if (!has) print_message("because oneDNN finds no AMX, and all of this has run without\n");
-  if (!has) skip();
+  if (!has_amx()) print_message("because oneDNN finds no AMX, and all of this has run without\n");
+  if (!has_amx()) skip();
   pid_t child = fork();
   if (!child) {
     int nowhere = open("/dev/null", O_WRONLY);
@@ -304,7 +354,9 @@ static void suite_passes_without_amx(void **state) {
   assert_int_equal(status, 0);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  (void)argv;
+  if (argc > 1) return run_one_step();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bf16_convolution_matches_ref),
       cmocka_unit_test(bf16_linear_matches_ref),
@@ -316,6 +368,7 @@ int main(void) {
       cmocka_unit_test(unfused_ops_give_the_same_bf16_bits),
       cmocka_unit_test(bf16_values_stay_bf16_between_convolutions),
       cmocka_unit_test(bf16_without_hardware_support_is_refused),
+      cmocka_unit_test(convolutions_use_amx_in_all_directions),
       cmocka_unit_test(suite_passes_without_amx),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

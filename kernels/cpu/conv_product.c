@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Weight gradients in bf16 with channels last, as our own products: dW = dy^T x, where dy is a
+ * matrix of positions by channels, and x one of positions by taps and channels. For 1x1
+ * convolutions that is x itself. oneDNN 2.6 computes gradients row of an image by row, which takes
+ * up to eight times as long where rows are short, and three times as long with a stride.
+ */
+#include <string.h>
+
+#include "kernels/cpu/conv_int.h"
+#include "kernels/cpu/pairs_int.h"
+
+/* Largest number of output positions of an image for which products are faster if the convolution
+ * is not 1x1 and has no stride. */
+enum { FEW_POSITIONS = 64 };
+
+static size_t count_positions(const clv_window *s) { return (size_t)(s->n * s->oh * s->ow); }
+
+static size_t count_taps(const clv_window *s) { return (size_t)(s->kernel[0] * s->kernel[1]); }
+
+static bool has_stride(const clv_window *s) { return s->stride[0] != 1 || s->stride[1] != 1; }
+
+/* True if x has the rows of the product's factor. */
+static bool is_factor(const clv_window *s) {
+  return count_taps(s) == 1 && !has_stride(s) && s->pad[0] == 0 && s->pad[1] == 0;
+}
+
+bool clv_cpu_product_conv_fits(const clv_window *s, int64_t groups) {
+  bool wide = s->c % PAIRS_SIDE == 0 && s->dilation[0] == 1 && s->dilation[1] == 1;
+  bool slow = has_stride(s) || s->oh * s->ow <= FEW_POSITIONS;
+  return groups == 1 && (count_taps(s) == 1 || (wide && slow));
+}
+
+/* Offsets in scratch in bytes: the packed left factor at 0, the packed right factor, the rows of
+ * the right factor, and sums in the order of taps. */
+typedef struct product_layout {
+  size_t right, rows, sums, bias_sums, end;
+} product_layout;
+
+static product_layout lay_out_product(const clv_window *s, int threads) {
+  size_t n = count_positions(s), columns = count_taps(s) * (size_t)s->c, k = (size_t)s->k;
+  product_layout o = {.right = clv_cpu_pairs_scratch_bytes(threads, k, n)};
+  o.rows = o.right + clv_cpu_pairs_bytes(columns, n);
+  o.sums = o.rows + (is_factor(s) ? 0 : clv_align_up(n * columns * sizeof(uint16_t), 64));
+  o.bias_sums = o.sums + (count_taps(s) == 1 ? 0 : clv_align_up(k * columns * sizeof(float), 64));
+  o.end = o.bias_sums + clv_align_up(k * sizeof(float), 64);
+  return o;
+}
+
+size_t clv_cpu_product_conv_scratch(const clv_window *s, int threads) {
+  return lay_out_product(s, threads).end;
+}
+
+/* ---- the right factor ------------------------------------------------------------------------ */
+
+typedef struct rows_job {
+  const clv_window *s;
+  const uint16_t *x;
+  uint16_t *rows;
+} rows_job;
+
+/* Copies what one row of taps reads for output (i, o) of a sample; 0 outside the image. */
+static void copy_tap_row(const rows_job *j, int64_t sample, int64_t row, int64_t column,
+                         uint16_t *ret) {
+  const clv_window *s = j->s;
+  int64_t first = CLV_MAX(-column, (int64_t)0), end = CLV_MIN(s->kernel[1], s->w - column);
+  size_t c = (size_t)s->c, size = c * sizeof *ret, taps = (size_t)s->kernel[1];
+  if (row < 0 || row >= s->h || first >= end) {
+    memset(ret, 0, taps * size);
+    return;
+  }
+  const uint16_t *from = j->x + (size_t)((sample * s->h + row) * s->w + column + first) * c;
+  memset(ret, 0, (size_t)first * size);
+  memcpy(ret + (size_t)first * c, from, (size_t)(end - first) * size);
+  memset(ret + (size_t)end * c, 0, (taps - (size_t)end) * size);
+}
+
+static void copy_image_rows(void *arg, size_t begin, size_t end) {
+  const rows_job *j = arg;
+  const clv_window *s = j->s;
+  size_t tap_row = (size_t)(s->kernel[1] * s->c);
+  uint16_t *to = j->rows + begin * (size_t)(s->ow * s->kernel[0]) * tap_row;
+  for (size_t at = begin; at < end; at++)
+    for (int64_t o = 0; o < s->ow; o++)
+      for (int64_t u = 0; u < s->kernel[0]; u++, to += tap_row)
+        copy_tap_row(j, (int64_t)at / s->oh, (int64_t)at % s->oh * s->stride[0] - s->pad[0] + u,
+                     o * s->stride[1] - s->pad[1], to);
+}
+
+/* ---- the product ----------------------------------------------------------------------------- */
+
+static void store_sum(float *to, float sum, bool adds) { *to = adds ? *to + sum : sum; }
+
+/* Copies or adds sums[K][taps][C] to dw[K][C][taps]. */
+static void store_sums(const cpu_weight_job *job, const float *sums) {
+  size_t taps = count_taps(&job->s), c = (size_t)job->s.c;
+  for (size_t k = 0; k < (size_t)job->s.k; k++, sums += taps * c)
+    for (size_t i = 0; i < c; i++)
+      for (size_t t = 0; t < taps; t++)
+        store_sum(job->dw + (k * c + i) * taps + t, sums[t * c + i], job->accumulate);
+}
+
+void clv_cpu_product_conv_weight(const cpu_weight_job *job) {
+  const clv_window *s = &job->s;
+  product_layout o = lay_out_product(s, job->threads);
+  char *scratch = (char *)job->scratch;
+  uint16_t *right = (void *)(scratch + o.right), *rows = (void *)(scratch + o.rows);
+  float *bias_sums = (void *)(scratch + o.bias_sums);
+  bool direct = count_taps(s) == 1;
+  size_t n = count_positions(s), columns = count_taps(s) * (size_t)s->c;
+  rows_job copies = {s, (const void *)job->x, rows};
+  if (!is_factor(s))
+    clv_cpu_parallel(clv_cpu_useful_threads(job->threads, n * columns), (size_t)(s->n * s->oh),
+                     copy_image_rows, &copies);
+  const cpu_pairs_factor x = {
+      .bf16 = is_factor(s) ? copies.x : rows, .rows = n, .columns = columns, .is_right = true};
+  const cpu_pairs_factor dy = {
+      .bf16 = (const void *)job->dy, .rows = n, .columns = (size_t)s->k, .is_transposed = true};
+  cpu_pairs_product p = {.left_factor = dy,
+                         .m = (size_t)s->k,
+                         .n = columns,
+                         .k = n,
+                         .right_packed = right,
+                         .scratch = (void *)scratch,
+                         .c = direct ? job->dw : (void *)(scratch + o.sums),
+                         .accumulate = direct && job->accumulate,
+                         .sums = job->db ? bias_sums : NULL};
+  if (p.accumulate) memset(bias_sums, 0, (size_t)s->k * sizeof *bias_sums);
+  clv_cpu_pairs_pack(job->threads, &x, right);
+  clv_cpu_pairs_multiply(job->threads, &p);
+  if (!direct) store_sums(job, p.c);
+  for (size_t k = 0; job->db && k < (size_t)s->k; k++)
+    store_sum(job->db + k, bias_sums[k], job->accumulate);
+}
