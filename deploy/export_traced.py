@@ -152,6 +152,8 @@ class Layers(fx.Interpreter):
         if isinstance(m, nn.Identity):
             return args[0]
         need(target not in self.called or not list(m.parameters()), f"a second call of '{target}', which has parameters")
+        # a module without parameters, as a ReLU, may come again
+        name = None if target in self.called else target
         self.called.add(target)
         need(not isinstance(m, NO_LAYERS), f"{type(m).__name__}: of PyTorch's transformers there is TransformerEncoder, and MultiheadAttention")
         if isinstance(m, SEVERAL):
@@ -167,7 +169,7 @@ class Layers(fx.Interpreter):
         data = x.data if keeps_shape else m(x.data)
         data = data[0] if isinstance(m, nn.LSTM) else data
         attributes = {k: v for k, v in layer.items() if k != "op"}
-        made = Run(data, self.emit(layer["op"], [x.value], data.shape, target, **attributes))
+        made = Run(data, self.emit(layer["op"], [x.value], data.shape, name, **attributes))
         return (made, None) if isinstance(m, nn.LSTM) else made
 
     def multihead(self, m, target, args, kwargs):
