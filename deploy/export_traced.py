@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What export_torch.py does with a module that is no nn.Sequential: torch.fx follows it, and each
 thing that it does on records of the extents of --input becomes a layer of a session."""
+import dis
 import functools
+import inspect
 import os
 import re
 
@@ -33,12 +35,26 @@ SEVERAL = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLa
 MAX_RANK = 8  # dimensions of a value of a session, the batch among them
 
 
+class Followed(fx.Proxy):
+    """A value that is traced. torch 1.13 cannot unpack one into names with Python 3.11."""
+
+    def __iter__(self):
+        frame = inspect.currentframe().f_back
+        at = next((i for i in dis.get_instructions(frame.f_code) if i.offset == frame.f_lasti), None)
+        if at and at.opname == "UNPACK_SEQUENCE":
+            return (self[k] for k in range(at.argval))
+        return self.tracer.iter(self)
+
+
 class Tracer(fx.Tracer):
     """Stops at the modules that are layers, or several of them."""
 
     def __init__(self, is_layer):
         super().__init__()
         self.is_layer = is_layer
+
+    def proxy(self, node):
+        return Followed(node, self)
 
     def is_leaf_module(self, m, path):
         return self.is_layer(m) or isinstance(m, (nn.Identity, *SEVERAL, *NO_LAYERS))

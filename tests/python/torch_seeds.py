@@ -13,7 +13,8 @@ PACKAGE, SEEDS = os.path.abspath(os.path.join(BIN, "python")), os.path.join(HERE
 APART, APART_OF = 1e-4, {"seed003_rpc_pipeline": 5e-3}
 PROGRAMS = {"seed000_split": [], "seed001_two_part_cnn": [], "seed001_three_part_lstm": [], "seed001_cpu_gpu_hybrid": [], "seed002_single": ["200"],
             "seed002_data_parallel": ["100"], "seed002_tensor_parallel": ["100"], "seed004_spanning_backward": [],
-            "seed003_rpc_pipeline": ["4", "64", "1e-4"]}  # at the thread's rate, batches of four drift apart
+            # at the thread's rate, batches of four drift apart
+            "seed003_rpc_pipeline": ["4", "64", "1e-4"]}
 STAND_IN = '''
 import contextlib
 def open(path):
