@@ -81,10 +81,9 @@ ldlibs_for = $(sort $(foreach f,$(call closure,$(1)),$(LIBS_$(f)))) -lm
 include kernels/cuda/cuda.mk
 
 GEN := $(OUT)/gen
-GEN_OBJS := $(GEN)/cleave/v1/cleave.pb-c.o $(GEN)/grpc/health/v1/health.pb-c.o \
-            $(GEN)/grpc/reflection/v1alpha/reflection.pb-c.o $(GEN)/descriptors.o
-GEN_HEADERS := $(patsubst %.o,%.h,$(filter %.pb-c.o,$(GEN_OBJS)))
-GRPC_PROTO := /usr/share/grpc-proto
+PROTOS := cleave/v1/cleave grpc/health/v1/health grpc/reflection/v1alpha/reflection
+GEN_OBJS := $(PROTOS:%=$(GEN)/%.pb-c.o) $(GEN)/descriptors.o
+GEN_HEADERS := $(PROTOS:%=$(GEN)/%.pb-c.h)
 
 BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc $(OUT)/cleave-uninstalled.pc
@@ -108,17 +107,13 @@ $(OUT)/flags: FORCE
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 FORCE:
 
-$(GEN)/cleave/v1/cleave.pb-c.c $(GEN)/cleave/v1/cleave.pb-c.h &: proto/cleave/v1/cleave.proto
+$(GEN)/%.pb-c.c $(GEN)/%.pb-c.h &: proto/%.proto
 	$(call say,PROTO,$<)
 	@mkdir -p $(GEN)
-	$(Q)protoc-c -Iproto --c_out=$(GEN) cleave/v1/cleave.proto
-$(GEN)/grpc/%.pb-c.c $(GEN)/grpc/%.pb-c.h &: $(GRPC_PROTO)/grpc/%.proto
+	$(Q)protoc-c -Iproto --c_out=$(GEN) $*.proto
+$(GEN)/descriptors.c: $(PROTOS:%=proto/%.proto)
 	@mkdir -p $(GEN)
-	$(Q)protoc-c -I$(GRPC_PROTO) --c_out=$(GEN) grpc/$*.proto
-$(GEN)/descriptors.c: proto/cleave/v1/cleave.proto
-	@mkdir -p $(GEN)
-	$(Q)protoc -Iproto -I$(GRPC_PROTO) --include_imports --descriptor_set_out=$(GEN)/cleave.desc \
-	  cleave/v1/cleave.proto grpc/health/v1/health.proto grpc/reflection/v1alpha/reflection.proto
+	$(Q)protoc -Iproto --descriptor_set_out=$(GEN)/cleave.desc $(PROTOS:%=%.proto)
 	$(Q){ echo '#include <stddef.h>'; echo 'extern const unsigned char clv_descriptor_set[];'; \
 	  echo 'extern const size_t clv_descriptor_set_len;'; \
 	  echo 'const unsigned char clv_descriptor_set[] = {'; od -An -v -tu1 $(GEN)/cleave.desc | sed 's/\([0-9]\+\)/\1,/g'; \

@@ -2,24 +2,19 @@
 # What a user gets: packages, manuals, the demo, an installed tree.
 
 # ---- packages -----------------------------------------------------------------------------------
-DEPS := gcc make pkg-config libgrpc-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler \
-        grpc-proto libssl-dev libdnnl-dev libopenblas-dev libfyaml-dev libjansson-dev zlib1g-dev \
-        libpng-dev libjpeg62-turbo-dev libmicrohttpd-dev libutf8proc-dev \
-        librandom123-dev libisal-dev dataset-fashion-mnist openssl python3
-DEPS_TEST := g++ libcmocka-dev iproute2 man-db bash-completion zsh systemd prometheus python3-grpcio python3-grpc-tools python3-protobuf \
-        poppler-utils tesseract-ocr python3-numpy python3-cffi libpython3-dev clang libclang-rt-14-dev cppcheck clang-format
-DEPS_PARITY := python3-torch python3-torchvision python3-numpy python3-venv
+# deploy/packages names them. DISTRIBUTION: a system of that table in place of this one's, or none.
+export DISTRIBUTION
 
 .PHONY: uninstall
 ## deps             installs the packages that the build needs
 deps:
-	$(Q)tests/install-packages $(DEPS)
+	$(Q)tests/install-packages build
 ##+ deps-test        those of the tests as well
 deps-test:
-	$(Q)tests/install-packages $(DEPS) $(DEPS_TEST)
+	$(Q)tests/install-packages build test
 ##+ deps-parity      those of the comparisons with PyTorch as well
 deps-parity:
-	$(Q)tests/install-packages $(DEPS) $(DEPS_TEST) $(DEPS_PARITY)
+	$(Q)tests/install-packages build test parity
 
 # What the programs say of themselves: manual pages and shell completions.
 SHARED := man/man1/cleave-master.1 man/man1/cleave-worker.1 man/man5/cleave-session.yaml.5 man/man5/cleave-egress.policy.yaml.5 man/man5/cleave-worker.yaml.5 \

@@ -321,7 +321,8 @@ typedef struct clv_kernel_args {
   const clv_rng_position *rng_position;
 } clv_kernel_args;
 
-/* Parts of clv_kernel_args.cache, by the function that reads them: forward, backward_input. */
+/* Which functions of a kernel read clv_kernel_args.cache, the converted parameters: forward,
+ * backward_input. */
 enum { CLV_FOR_FORWARD = 1u << 0, CLV_FOR_BACKWARD = 1u << 1 };
 
 typedef struct clv_kernel clv_kernel;

@@ -216,7 +216,8 @@ static clv_code write_first(const first_data *d, clv_err *err) {
 /* Returns true, and prints an error, if the file exists. The command then writes no file at all. */
 static bool is_there(const char *path) {
   if (access(path, F_OK) != 0) return false;
-  clv_notice(CLV_LOG_ERROR, "failed", "%s exists already; no file was written", path);
+  clv_notice(CLV_LOG_ERROR, "failed", "%s exists already; no file was written: use another folder",
+             path);
   return true;
 }
 

@@ -95,9 +95,11 @@ int clv_cmd_plan(void *args) {
 
 int clv_cmd_cache(void *args) { return with_session_of(args, cleave_config_load, clv_show_caches); }
 
-int clv_cmd_status(void *args) {
-  return with_session_of(args, cleave_config_load, clv_show_status);
+static clv_exit_code show_status(const clv_session_config *config, const clv_run_options *o) {
+  return clv_show_status(config, o, clv_run_find_escrow);
 }
+
+int clv_cmd_status(void *args) { return with_session_of(args, cleave_config_load, show_status); }
 
 /* The session file is loaded for its workers and the run folder alone. */
 static int with_step(clv_master_arguments *a, session_command *command) {

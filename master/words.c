@@ -131,7 +131,9 @@ int clv_cmd_words(void *args) {
   if (code == CLV_OK) code = clv_documents_walk(a->line.words[0], print_file, &p, &err);
   clv_tokenizer_free(p.tokenizer);
   if (code == CLV_OK && !p.files)
-    code = clv_fail(&err, CLV_NOT_FOUND, "%s: has no PDF, PNG or JPEG", a->line.words[0]);
+    code = clv_fail(&err, CLV_NOT_FOUND,
+                    "%s: has no PDF, PNG or JPEG: name such a file or a folder with some",
+                    a->line.words[0]);
   if (code != CLV_OK) return clv_exit_report(CLV_EXIT_DATA, &err);
   if (p.bare > SHOWN_BARE)
     clv_notice(CLV_LOG_WARN, "words", "%zu pages have no words in all", p.bare);

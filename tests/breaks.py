@@ -69,7 +69,7 @@ of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
 of("master/train/steps.c", "tests/net/training/test_places.py",
    micro_batches_share_by_records=("static float compute_share(", "own > 0 ? own", "own > all ? own"))
 of("master/train/batch_weight.c", "tests/unit/train/test_accuracy",
-   ignored_places_are_judged=("size_t clv_trainer_count_labelled(", "labelled += !clv_trainer_is_ignored(t, label[i]);", "labelled += t && label[i] != INT64_MIN;"),
+   ignored_places_are_judged=("size_t clv_trainer_count_labelled(", "labelled += !clv_trainer_is_ignored_label(t, label[i]);", "labelled += t && label[i] != INT64_MIN;"),
    places_weigh_alike=("double clv_trainer_batch_weight(", "class_weight_of(&t->config->loss.weight, label[i])", "class_weight_of(&t->config->loss.weight, -1)"))
 of("common/model/models/loss.c", "tests/net/training/test_places.py",
    a_session_keeps_its_weights=("clv_code clv_session_loss_graph(", "if (weights)", "if (false)"))
@@ -138,7 +138,7 @@ of("common/engine/module_memory.c", FIXED,
 of("common/engine/module_state.c", FIXED,
    fixed_parameters_have_moments=("static bool has_moments(", "&& !p->fixed", ""))
 of("master/train/state.c", "tests/net/training/test_lora.py",
-   moments_of_the_frozen_are_put_back=("static bool is_moment_of_fixed(", "return p->fixed;", "return false;"))
+   moments_of_the_frozen_are_put_back=("static bool is_moment_of_fixed_param(", "return p->fixed;", "return false;"))
 of("common/model/weights/peft.c", "tests/unit/weights/test_peft",
    a_pattern_is_any_end_of_a_name=("static bool is_layer_match(", "n == len || layer[n - len - 1] == '.'", "true"),
    dora_is_taken_for_lora=("static clv_code require_off(", "if (is_off) return CLV_OK;", "if (is_off || key) return CLV_OK;"),
@@ -185,7 +185,7 @@ of("common/model/weights/write.c", PARTS,
    what_is_given_up_stays=("void clv_weights_writer_free(", "if (w->tmp) unlink(w->tmp);", ";"))
 MEMORY = "tests/net/training/test_memory.py"
 of("master/train/modules.c", MEMORY,
-   evaluations_have_moments=("static clv_code load_modules(", "if (t->use != CLV_TRAINER_EVALUATES) CLV_TRY(make_optimizer(t, err));", "CLV_TRY(make_optimizer(t, err));"))
+   evaluations_have_moments=("static clv_code load_modules(", "if (t->use != CLV_TRAINER_EVALUATION) CLV_TRY(make_optimizer(t, err));", "CLV_TRY(make_optimizer(t, err));"))
 of("worker/service/artifact.c", MEMORY,
    an_artifact_comes_at_once=("", "enum { PART_BYTES = CLV_BASE_CHUNK_BYTES };", "enum { PART_BYTES = 1 << 26 };"))
 of("master/api/core/state_pieces.c", MEMORY,
@@ -198,7 +198,7 @@ of("master/api/core/state_pieces.c", "tests/net/hostile/test_hostile_state.py st
 of("common/engine/module_state.c", "tests/net/hostile/test_rules.py r5_42_a_piece_beyond_its_item",
    pieces_lie_behind_their_item=("clv_code clv_state_item_part(", "|| length > item->bytes - offset", ""))
 of("common/net/wire/frame_check.c", "tests/net/hostile/test_rules.py r5_41_a_piece_that_is_none",
-   a_piece_has_any_bytes=("static clv_code check_piece(", "t->dtype == CLV_U8 && t->bytes == f->state.length", "t->bytes"))
+   a_piece_has_any_bytes=("static clv_code check_state_piece(", "t->dtype == CLV_U8 && t->bytes == f->state.length", "t->bytes"))
 of("common/model/weights/convert.c", PRETRAINED,
    small_halves_are_zero=("static float float_from_f16(", "(float)fraction * 0x1p-24f", "0.0f"))
 
@@ -230,7 +230,7 @@ of("worker/service/load_module.c", BASES_NET,
    every_session_has_a_base_of_its_own=("static clv_code list_shared(", "|| !r->frozen_is_final", "|| true"),
    fresh_parameters_are_lent=("static clv_code list_shared(", "!clv_weights_is_fresh(r->frozen[i], r->fresh, r->n_fresh)", "r->frozen[i]"))
 of("common/engine/module_memory.c", BASES_NET,
-   what_is_lent_costs_nothing=("static clv_code charge_ahead(", "m->params->total_bytes + m->params->shared_bytes", "m->params->total_bytes"))
+   what_is_lent_costs_nothing=("static clv_code charge_known_memory(", "m->params->total_bytes + m->params->shared_bytes", "m->params->total_bytes"))
 of("common/engine/node_frames.c", BASES_NET,
    pieces_of_a_base_are_given=("static clv_code find_piece(", "CLV_TRY(clv_module_check_readable(m, &item, err));", ""),
    a_snapshot_has_the_base=("static clv_code find_items(", "&& !item.is_withheld", ""))
@@ -317,9 +317,9 @@ of("common/net/link/crc.c", "tests/unit/link/test_crc",
 PROGRAMS, CELLS = "faults/references --runs 3000", "tests/unit/reference/test_tables"
 of("common/engine/reference/rref_tables.c", PROGRAMS,
    a_parent_goes_before_the_owner_knows_its_child=(
-       "[RREF_NONE] = {", "DO(JOINING, RREF_SEND_FORK,", "DO(JOINING, RREF_SEND_FORK, RREF_SEND_ACCEPT,"),
+       "[RREF_HANDLE_NONE] = {", "DO(HANDLE_JOINING, RREF_SEND_FORK,", "DO(HANDLE_JOINING, RREF_SEND_FORK, RREF_SEND_ACCEPT,"),
    a_handle_goes_before_its_owner_has_answered=(
-       "[RREF_JOINING] = {", "DO(JOINING_RELEASED, RREF_CANCEL_FETCH)", "DO(JOINED_RELEASED, RREF_CANCEL_FETCH, RREF_CHECK)"),
+       "[RREF_HANDLE_JOINING] = {", "DO(HANDLE_JOINING_RELEASED, RREF_CANCEL_FETCH)", "DO(HANDLE_JOINED_RELEASED, RREF_CANCEL_FETCH, RREF_CHECK)"),
    an_early_fetch_is_taken_and_forgotten=("[RREF_FORK_NONE] = {", "DO(FORK_NONE, RREF_PARK)", "STAY(FORK_NONE)"),
    a_fetch_that_waits_for_the_value_is_forgotten=("[RREF_FORK_ASKED] = {", "DO(FORK_KNOWN, RREF_SEND_VALUE)", "STAY(FORK_KNOWN)"),
    an_early_fork_is_refused=("[RREF_ENTRY_NONE] = {", "DO(ENTRY_NONE, RREF_PARK)", "REFUSE(NOT_FOUND)"),
@@ -328,46 +328,46 @@ of("common/engine/reference/rref_tables.c", PROGRAMS,
    a_failure_is_kept_from_who_asked=(
        "[RREF_ENTRY_EXPECTED] = {", "DO(ENTRY_FAILURE, RREF_STORE_FAILURE, RREF_SERVE_FORKS)", "DO(ENTRY_FAILURE, RREF_STORE_FAILURE)"),
    who_has_joined_does_not_release_its_parent=(
-       "[RREF_JOINING] = {", "RREF_NOTE_JOINED, RREF_SEND_ACCEPT,", "RREF_NOTE_JOINED,"),
-   a_released_handle_stays=("[RREF_JOINED] = {", "RREF_CANCEL_FETCH, RREF_CHECK", "RREF_CANCEL_FETCH"),
+       "[RREF_HANDLE_JOINING] = {", "RREF_NOTE_JOINED, RREF_SEND_ACCEPT,", "RREF_NOTE_JOINED,"),
+   a_released_handle_stays=("[RREF_HANDLE_JOINED] = {", "RREF_CANCEL_FETCH, RREF_CHECK", "RREF_CANCEL_FETCH"),
    the_owner_is_not_told_that_a_handle_goes=(
-       "[RREF_JOINED_RELEASED] = {", "[RREF_NO_WAITERS] = DO(LEAVING, RREF_SEND_DELETE)", "[RREF_NO_WAITERS] = STAY(LEAVING)"),
+       "[RREF_HANDLE_JOINED_RELEASED] = {", "[RREF_HANDLE_HAS_NO_WAITERS] = DO(HANDLE_LEAVING, RREF_SEND_DELETE)", "[RREF_HANDLE_HAS_NO_WAITERS] = STAY(HANDLE_LEAVING)"),
    an_accepted_child_stays=("[RREF_CHILD_TAKEN] = {", "[RREF_CHILD_ACCEPTED] = DO(CHILD_NONE, RREF_FREE)", "[RREF_CHILD_ACCEPTED] = STAY(CHILD_TAKEN)"),
    a_fork_stays_when_its_user_goes=("[RREF_FORK_KNOWN] = {", "[RREF_FORK_DELETED] = DO(FORK_NONE, RREF_FREE)", "[RREF_FORK_DELETED] = STAY(FORK_KNOWN)"))
 of("common/engine/reference/rref_tables.c", CELLS,
    a_lost_message_is_not_sent_again=("[RREF_POST_SENT] = {", "[RREF_POST_DUE] = DO(POST_SENT, RREF_TRANSMIT)", "[RREF_POST_DUE] = STAY(POST_SENT)"),
    forks_before_their_entry_are_forgotten=("[RREF_ENTRY_NONE] = {", "RREF_UNPARK_FORKS,", ""),
-   what_stood_behind_the_window_stays_there=("[RREF_POST_BEHIND] = {", "DO(POST_SENT, RREF_TRANSMIT)", "STAY(POST_SENT)"),
+   what_stood_behind_the_window_stays_there=("[RREF_POST_WAITING] = {", "DO(POST_SENT, RREF_TRANSMIT)", "STAY(POST_SENT)"),
    a_refused_handle_is_gone_before_who_passed_it_knows=(
-       "[RREF_JOINING_RELEASED] = {", "[RREF_JOIN_REFUSED] = DO(ENDED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_CHECK)",
-       "[RREF_JOIN_REFUSED] = DO(ENDED, RREF_CANCEL_OWNER_POSTS, RREF_CHECK, RREF_SEND_ACCEPT, RREF_REPORT_JOINED)"),
+       "[RREF_HANDLE_JOINING_RELEASED] = {", "[RREF_HANDLE_JOIN_REFUSED] = DO(HANDLE_ENDED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_CHECK)",
+       "[RREF_HANDLE_JOIN_REFUSED] = DO(HANDLE_ENDED, RREF_CANCEL_OWNER_POSTS, RREF_CHECK, RREF_SEND_ACCEPT, RREF_REPORT_JOINED)"),
    a_handle_is_used_before_its_owner_is_asked=(
-       "[RREF_NONE] = {", "RREF_SEND_FORK, RREF_REPORT_USED", "RREF_REPORT_USED, RREF_SEND_FORK"),
-   FORK_is_posted_twice=("[RREF_NONE] = {", "RREF_SEND_FORK, RREF_REPORT_USED", "RREF_SEND_FORK, RREF_SEND_FORK, RREF_REPORT_USED"),
+       "[RREF_HANDLE_NONE] = {", "RREF_SEND_FORK, RREF_REPORT_USED", "RREF_REPORT_USED, RREF_SEND_FORK"),
+   FORK_is_posted_twice=("[RREF_HANDLE_NONE] = {", "RREF_SEND_FORK, RREF_REPORT_USED", "RREF_SEND_FORK, RREF_SEND_FORK, RREF_REPORT_USED"),
    a_value_is_wanted_before_who_came_early_is_served=(
        "[RREF_ENTRY_NONE] = {", "RREF_UNPARK_FORKS, RREF_REPORT_CREATE", "RREF_REPORT_CREATE, RREF_UNPARK_FORKS"),
    a_value_is_stored_twice=(
        "[RREF_ENTRY_VALUE] = {", "[RREF_ENTRY_SETTLED] = STAY(ENTRY_VALUE)", "[RREF_ENTRY_SETTLED] = DO(ENTRY_VALUE, RREF_STORE_VALUE)"),
    a_FETCH_outlives_its_handle=(
-       "[RREF_JOINED] = {", "RREF_CANCEL_FETCH, RREF_CHECK", "RREF_CHECK"),
-   an_owner_is_asked_soon_again_and_again=("[RREF_JOINED] = {", "RREF_REFETCH_LATER", "RREF_REFETCH_SOON"),
+       "[RREF_HANDLE_JOINED] = {", "RREF_CANCEL_FETCH, RREF_CHECK", "RREF_CHECK"),
+   an_owner_is_asked_soon_again_and_again=("[RREF_HANDLE_JOINED] = {", "RREF_REFETCH_LATER", "RREF_REFETCH_SOON"),
    what_was_wanted_of_a_lost_owner_never_comes=(
-       "[RREF_JOINED] = {", "[RREF_OWNER_LOST] = DO(FAILED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_FAILURE)",
-       "[RREF_OWNER_LOST] = DO(FAILED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT)"),
+       "[RREF_HANDLE_JOINED] = {", "[RREF_HANDLE_OWNER_LOST] = DO(HANDLE_FAILED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_FAILURE)",
+       "[RREF_HANDLE_OWNER_LOST] = DO(HANDLE_FAILED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT)"),
    who_joins_a_lost_owner_waits_for_ever=(
-       "[RREF_JOINING] = {",
-       "[RREF_OWNER_LOST] = DO(FAILED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_REPORT_FAILURE)",
-       "[RREF_OWNER_LOST] = STAY(JOINING)"),
+       "[RREF_HANDLE_JOINING] = {",
+       "[RREF_HANDLE_OWNER_LOST] = DO(HANDLE_FAILED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_REPORT_FAILURE)",
+       "[RREF_HANDLE_OWNER_LOST] = STAY(HANDLE_JOINING)"),
    an_entry_goes_in_silence=("[RREF_ENTRY_VALUE] = {", "DO(ENTRY_NONE, RREF_REPORT_FREED, RREF_FREE)", "DO(ENTRY_NONE, RREF_FREE)"))
 of("common/engine/reference/rref_post.c", PROGRAMS,
    repeats_are_handled_again=("bool clv_rref_is_new_message", "return !answered;", "return true;"),
-   messages_are_sent_once=("static clv_code transmit", "post->due_ns = t->now + post->wait_ns;", "post->due_ns = UINT64_MAX;"))
+   messages_are_sent_once=("static clv_code transmit", "post->due_ns = t->now_ns + post->wait_ns;", "post->due_ns = UINT64_MAX;"))
 of("common/engine/reference/rref_post.c", CELLS,
    of_several_answers_that_wait_one_is_sent=("static void owe_ack", "p->ack_last = first ?", "p->ack_first = p->ack_last = true ?"))
 of("common/engine/reference/rref_record.c", CELLS,
-   a_record_goes_although_a_result_is_to_be_made_from_it=("void clv_rref_record_drop", "if (!r->results) clv_slab_recycle(s, r);", "clv_slab_recycle(s, r);"))
+   a_record_goes_although_a_result_is_to_be_made_from_it=("void clv_rref_record_drop", "if (!r->n_queued_results) clv_slab_recycle(s, r);", "clv_slab_recycle(s, r);"))
 of("common/engine/reference/rref.c", PROGRAMS,
-   who_is_silent_is_never_given_up=("static void tick_peer", "if (t->now - p->heard_ns > t->o.lease_ns) drop_lost_peer(t, p);", ""),
+   who_is_silent_is_never_given_up=("static void tick_peer", "if (t->now_ns - p->last_message_ns > t->o.lease_ns) drop_lost_peer(t, p);", ""),
    nobody_renews=("static void renew_if_due", "if (!owes ||", "if (true ||"))
 of("common/engine/reference/rref_user.c", PROGRAMS,
    an_owners_own_early_handle_counts_as_known=("int clv_rref_on_use", "m->owner == from && !m->is_before_join", "m->owner == from"))
@@ -404,7 +404,7 @@ of("common/engine/context_work.c", ENGINE_WORK,
    two_works_of_a_module_at_once=("clv_work *clv_work_take", "while (l && !are_modules_idle(e, l->first)) l = l->next;", ""),
    a_module_stays_busy=("void clv_work_note_end", "set_modules_busy(e, w, false);", ""))
 of("common/engine/inbox.c", "simulate/simulate --runs 20",
-   an_end_leaves_the_thread_asleep=("void clv_inbox_post_ended_work", "b->has_urgent = true;", ""))
+   an_end_leaves_the_thread_asleep=("void clv_inbox_post_ended_work", "b->has_urgent_item = true;", ""))
 EXECUTOR = "tests/unit/engine/test_executor"
 of("common/engine/inbox.c", EXECUTOR,
    an_end_hides_the_one_behind_it=("void clv_inbox_post_ended_work", "b->ended_work_end = &w->next;", ""))
@@ -419,7 +419,7 @@ of("common/engine/context_queue.c", OVERTAKEN,
 of("common/engine/context_step.c", OVERTAKEN,
    a_step_that_has_begun_is_not_counted=("static clv_code finish_step", "if (code == CLV_OK && s->is_computing)", "if (code == CLV_OK && s->is_computing && ctx->state == CONTEXT_OPEN)"))
 of("common/engine/context_forward.c", OVERTAKEN,
-   statistics_are_kept_of_a_call_without_memory=("static clv_code prepare(", "CLV_TRY(clv_call_prepare_forward(e, c, err));\n  request_buffer_save(e, c);", "request_buffer_save(e, c);\n  CLV_TRY(clv_call_prepare_forward(e, c, err));"))
+   statistics_are_kept_of_a_call_without_memory=("static clv_code prepare_forward(", "CLV_TRY(clv_call_prepare_forward(e, c, err));\n  request_buffer_save(e, c);", "request_buffer_save(e, c);\n  CLV_TRY(clv_call_prepare_forward(e, c, err));"))
 of("common/engine/context_wake.c", OVERTAKEN,
    an_end_rests_while_a_call_waits=("static bool can_end_frame_wait", "if (e->counts.calls_waiting) return false;", ""),
    an_answer_rests=("static bool can_apply_frame_wait", "c && c->gradients && can_steps_wait(", "c && can_steps_wait("))
@@ -469,23 +469,61 @@ CONNECTIONS = "tests/unit/link/test_reconnects"
 of("common/net/link/link_state.c", CONNECTIONS,
    an_older_connection_is_taken=("static clv_code join_again", "n->connection <= s->connection", "n->connection < s->connection"),
    the_earlier_connection_need_not_end=("static clv_code join_again", "n->must_wait = s->has_joined;", "n->must_wait = false;"))
+of("common/net/link/link_state.c", CONNECTIONS,
+   an_outage_never_ends=("static void note_outage", "l->outage_since_ns = 0;", ""))
 of("common/net/link/lane_log.c", CONNECTIONS,
    all_is_sent_again=("clv_code clv_lane_log_resume", "CLV_TRY(clv_lane_log_ack(g, received, removed, err));", "if (received > g->n_sent) return CLV_INVALID;"),
    nothing_is_sent_again=("clv_code clv_lane_log_resume", "g->unsent = g->first;", ""))
 of("common/net/link/lane.c", CONNECTIONS,
    credit_is_granted_again=("static clv_code on_attached", "if (is_first && ln->index == 0)", "if (ln->index == 0)"),
    a_lost_link_ends=("static bool may_reconnect", "return code == CLV_UNAVAILABLE ||", "return"))
+of("master/api/core/runtime.c", "tests/net/operations/test_outages.py silence_ends_nothing",
+   links_between_workers_do_not_stop_the_clock=("static bool is_any_link_mending", "reports_outage(rt, p) ||", "false ||"))
+of("worker/service/session_links.c", "tests/net/operations/test_outages.py silence_ends_nothing",
+   links_between_workers_are_not_reported=("static uint32_t count_mending_peers", "return n;", "return 0;"))
+of("master/api/core/runtime.c", "tests/net/hostile/test_hostile_worker.py reported_outage_stops_the_clock_for_the_lease",
+   a_reported_outage_has_no_end=("static bool reports_outage", "now - p->mending_since_ns < rt->config->limits.lease_ms", "0 < rt->config->limits.lease_ms"))
+of("common/net/rpc/stream.c", "tests/unit/rpc/test_stream",
+   a_reason_to_end_an_idle_stream_looks_like_a_loss=("void clv_rpc_stream_cancel", "!stream->is_server && stream->send_state == SEND_IDLE && code != CLV_CANCELLED;", "false;"))
+of("worker/service/service.c", "tests/net/operations/test_daemon.py sigterm_lets_running_sessions_finish",
+   draining_waits_for_masters_that_left=("static void end_detached(", "now_ms - x->detached_ms >= DETACHED_MS", "false"),
+   draining_does_not_wait_for_a_master=("static void end_detached(", "now_ms - x->detached_ms >= DETACHED_MS", "now_ms"))
+of("master/run/run_recover.c", "tests/net/operations/test_outages.py worker_that_restarts_while_resume_connects_is_waited_for",
+   a_worker_that_restarts_while_connecting_ends_the_run=("static bool may_be_temporary", "return clv_run_lock_check_newest(r->lock, &ignored) == CLV_OK;", "return clv_run_lock_check_newest(r->lock, &ignored) != CLV_OK;"))
 of("common/net/link/redial.c", CONNECTIONS,
    a_refusal_waits_for_the_lease=("static void check_refusals", "!r->refused_ns ||", "r->refused_ns ||"),
    no_answer_is_waited_for_without_end=("static void find_late_lane", "d->late[d->n_late++] = index;", ""))
+of("common/net/link/link_rpc.c", "tests/net/operations/test_pauses.py pause_over_the_lease_ends_the_run",
+   a_link_is_silent_for_the_peer_timeout=("clv_code clv_link_open", "if (options->lease_ms)", "if (!options)"))
 of("common/net/link/received.c", LINKS,
    messages_are_not_counted=("uint64_t clv_link_received", "__atomic_load_n(&l->lanes[index].received, __ATOMIC_RELAXED)", "0"))
 of("common/net/link/dial.c", "tests/unit/link/test_dial",
-   a_lane_that_is_taken_no_more_is_the_reason=("clv_code clv_link_dial_lane", "if (code != CLV_OK) code = use_end_reason(l, code, err);", ""))
+   a_lane_that_is_taken_no_more_is_the_reason=("clv_code clv_link_dial_lane", "if (code != CLV_OK) code = replace_by_end_reason(l, code, err);", ""))
+
+# ---- peers of the protocol before ----------------------------------------------------------------
+WIRE_SESSION, OLD_CLIENT = "tests/unit/wire/test_session", "tests/net/contexts/test_client.py "
+OLD_WORKER = "tests/net/hostile/test_hostile_worker.py "
+of("common/net/wire/hello.c", WIRE_SESSION,
+   protocol_8_is_refused=("clv_code clv_about_get", "from->protocol < CLV_WIRE_PROTOCOL_MIN ||", "from->protocol < CLV_WIRE_PROTOCOL ||"),
+   protocol_7_is_accepted=("clv_code clv_about_get", "from->protocol < CLV_WIRE_PROTOCOL_MIN ||", ""),
+   hello_is_said_once=("clv_code clv_wire_hello_exchange", "if (code != CLV_UNIMPLEMENTED) return code;", "return code;"))
+of("common/net/link/frame_writer.c", CONNECTIONS,
+   an_old_peer_fills_the_log=("void clv_frame_writer_count_accepted", "if (o->has_no_acks)", "if (o->has_no_acks && !n)"))
+of("common/net/link/received.c", CONNECTIONS,
+   an_old_peer_gets_acks=("clv_code clv_link_count_received", "if (!l->lease_ms) return CLV_OK;", ""),
+   an_old_peer_may_ack=("clv_code clv_link_note_ack", "if (!l->lease_ms)", "if (!l)"))
+of("worker/service/session_links.c", OLD_CLIENT + "client_of_protocol_8_meets_a_worker_of_protocol_8",
+   a_worker_mends_links_of_an_old_master=("static uint64_t link_lease_ms", "clv_wire_has_acks(protocol) ?", "protocol ?"))
+of("worker/service/session_links.c", "tests/net/contexts/test_context_life.py link_to_a_peer_of_protocol_8_has_no_acks",
+   a_worker_mends_links_of_an_old_peer=("clv_code clv_session_find_link", "clv_service_protocol(v, uri)", "s->owner_protocol"))
+of("worker/service/methods.c", OLD_CLIENT + "status_reply_has_the_protocol_that_the_caller_reads",
+   an_old_status_cannot_read_a_new_worker=("static clv_code on_status", "r.protocol < CLV_WIRE_PROTOCOL ?", "r.protocol > CLV_WIRE_PROTOCOL ?"))
+of("master/api/core/links.c", OLD_WORKER + "worker_of_protocol_8_trains_without_acks",
+   a_master_mends_links_of_an_old_worker=("cleave_status api_open_link", "clv_wire_has_acks(p->protocol) ?", "p->protocol ?"))
 
 # ---- messages of several frames ------------------------------------------------------------------
 of("common/net/link/frame_writer.c", CONNECTIONS,
-   more_is_enclosed_than_a_receiver_takes=("static bool hold_back", "o->n_coalesced == CLV_WIRE_BUNDLED ||", ""))
+   more_is_enclosed_than_a_receiver_takes=("static bool hold_frame_back", "o->n_coalesced == CLV_WIRE_BUNDLED ||", ""))
 of("common/net/wire/frame_decode.c", "tests/unit/wire/test_frame_hostile",
    frames_before_one_are_not_counted=("static clv_code read_preceding_frame", "if (d->preceding->n == CLV_WIRE_BUNDLED)", "if (d->preceding->n == 2 * CLV_WIRE_BUNDLED)"),
    a_frame_before_one_has_some_before_it=("clv_code clv_frame_decode_bundled", "decoder d = {.limits = limits};", "clv_bundle none = {0};\n  decoder d = {.limits = limits, .before = &none};"))
@@ -503,11 +541,11 @@ of("common/engine/context_free.c", SPARED,
    what_a_call_on_its_way_takes_goes_before=("void clv_value_free_if_dropped", "&& !is_retained_for_announced_call(v)", ""))
 of("common/engine/context_end.c", SPARED,
    statistics_of_spared_calls_stay=("static void free_all_but_retained(", "c->restores_buffers = end->has_commit && !end->commit.apply;", ""),
-   who_waits_for_the_last_end_hears_nothing=("void clv_context_abort(", "if (owes) send_second_ended(e, c);", "(void)owes;"))
+   who_waits_for_the_last_end_hears_nothing=("void clv_context_abort(", "if (owes) send_final_ended(e, c);", "(void)owes;"))
 of("common/engine/context_call.c", SPARED,
    a_leaf_behind_the_end_stays=("static clv_code get_arg_value(", "(*ret)->is_retained = (*ret)->is_dropped = true;", ""))
 of("common/engine/context_frames.c", SPARED,
-   frames_behind_the_end_are_taken=("static clv_code handle_after_end(", "!clv_context_needs_frame(e, c, &p->frame)", "false"))
+   frames_behind_the_end_are_taken=("static clv_code handle_frame_after_end(", "!clv_context_needs_frame(e, c, &p->frame)", "false"))
 
 # ---- master and three workers, simulated ---------------------------------------------------------
 SIMULATED = "simulate/simulate --runs 200"
@@ -586,9 +624,9 @@ of("common/engine/context_backward.c", "tests/unit/engine/test_far",
 of("common/engine/context_backward.c", "tests/unit/engine/test_work",
    one_of_two_gradients_on_a_device_is_lost=("static clv_code sum_on_device(", "if (begun) b->add(b, CLV_F32, sum->data, to, sum->n);", ""))
 of("common/engine/module_block.c", "tests/unit/engine/test_work",
-   copies_are_not_waited_for=("void clv_module_copy(", "if (code == CLV_OK) code = clv_backend_finish(m->o.backend, &why);", ""))
+   copies_are_not_waited_for=("void clv_module_copy_bytes(", "if (code == CLV_OK) code = clv_backend_finish(m->o.backend, &why);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
-   a_device_is_charged_with_nothing=("static clv_code charge_memory(", "if (m->o.pool) m->charged += bytes;", ""))
+   a_device_is_charged_with_nothing=("static clv_code charge_memory(", "if (m->o.pool) m->charged_bytes += bytes;", ""))
 of("common/model/optim/optim.c", "tests/unit/optim/test_optim",
    sums_begin_with_nothing=("static clv_code init_adagrad_sums(", "sums[r->at + k] = (float)o->groups[g].initial_accumulator_value;", ""))
 of("worker/service/devices.c", "tests/unit/service/test_devices",
@@ -645,7 +683,7 @@ of("master/api/core/optimizer.c", "tests/net/api/test_recovery_example.py",
 
 # ---- parameters that are frozen, optimisers that are replaced ------------------------------------
 of("master/api/core/module_load.c", "tests/net/api/test_api_optimizers.py",
-   a_module_that_is_loaded_again_loses_its_moments=("cleave_status api_module_restore_state(", "for (int k = 0; k < 2; k++)\n    if (m->n_saved_state[k])", "for (int k = 0; k < 1; k++)\n    if (m->n_saved_state[k])"))
+   a_module_that_is_loaded_again_loses_its_moments=("cleave_status api_module_restore_state(", "for (int k = 0; k < 2; k++)\n    if (m->n_saved_state_items[k])", "for (int k = 0; k < 1; k++)\n    if (m->n_saved_state_items[k])"))
 of("master/api/core/module_unload.c", "tests/net/api/test_api_optimizers.py",
    moments_outlive_their_optimiser=("void api_module_mark_outdated(", "m->resets_moments |= resets_moments;", ""))
 
@@ -660,8 +698,8 @@ of("common/engine/node_modules.c", "tests/unit/engine/test_unload",
    free_tensors_of_its_sizes_stay=("clv_code clv_node_remove_module(", "clv_pool_shrink(n->o.pool);", ""),
    what_it_did_is_forgotten=("static clv_code remove_from_index(", "if (!pinned) add_counts(&n->unloaded_counts, &c);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
-   what_a_module_was_charged_stays=("void clv_module_free(", "if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), m->charged);", ""),
-   what_its_calls_were_charged_stays=("clv_code clv_module_call_get(", "m->charged += bytes;", ""))
+   what_a_module_was_charged_stays=("void clv_module_free(", "if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), m->charged_bytes);", ""),
+   what_its_calls_were_charged_stays=("clv_code clv_module_call_get(", "m->charged_bytes += bytes;", ""))
 
 # ---- gradients that the program gives ------------------------------------------------------------
 of("common/model/graph/reads.c", "tests/unit/graph/test_reads",

@@ -19,14 +19,14 @@ of("common/engine/context_outbox.c", CHUNKS,
    nothing_leaves_while_it_comes=("bool clv_outbox_can_stream(", "name || !e->env.has_program", "name > bytes"),
    a_master_copies_before_it_sends=("bool clv_outbox_can_stream(", "name || !e->env.has_program", "!e->env.has_program"))
 of("common/engine/node_devices.c", CHUNKS,
-   who_computes_makes_copies=("void clv_node_post_copies(", "post_work(&n->copies, w)", "post_work(&n->devices, w)"))
+   who_computes_makes_copies=("void clv_node_post_copies(", "post_work(&n->copy_thread, w)", "post_work(&n->devices, w)"))
 of("common/engine/context_backward.c", CHUNKS,
    gradients_are_copied_first=("static bool can_stream_input_grad(", "t->value && ", "false && "))
 of("kernels/cuda/staging.c", CHUNKS,
    nobody_hears_of_a_piece=("clv_code clv_gpu_copy_to_host(", "if (to->report)", "if (to->report && taken == bytes)"))
 of("common/net/link/send_queue.c", COMING,
    a_chunk_leaves_before_its_bytes_have_come=("static copy_progress await_copy(", "d->copy_waiter.bytes = bytes;", "d->copy_waiter.bytes = bytes / 2;"),
-   a_parked_tensor_gets_another_number=("static copy_progress send_chunked(", "if (!p->has_transfer_id)", "if (!p->bytes_queued)"),
+   a_parked_tensor_gets_another_number=("static copy_progress send_packet_chunked(", "if (!p->has_transfer_id)", "if (!p->bytes_queued)"),
    frames_overtake_what_is_parked=("static send_decision decide_send(", "|| d->partially_sent", ""),
    what_is_parked_stays_when_the_link_ends=("void clv_send_queue_end(", "clv_steal(&d->partially_sent)", "NULL"))
 of("common/net/link/device_copy.c", COMING,
@@ -80,7 +80,7 @@ of("worker/service/artifact.c", DEVICE_BASES_NET,
    strangers_share_on_a_device=("static clv_code share_tensor(", 'spec->shared ? "" : f->s->owner', 'spec ? "" : f->s->owner'),
    a_base_on_a_device_is_given_out=("static clv_code withhold_frozen(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"))
 of("common/engine/module_memory.c", DEVICE_BASES_NET,
-   what_a_device_lends_costs_nothing=("static clv_code charge_ahead(", "m->params->total_bytes + m->params->shared_bytes", "m->params->total_bytes"))
+   what_a_device_lends_costs_nothing=("static clv_code charge_known_memory(", "m->params->total_bytes + m->params->shared_bytes", "m->params->total_bytes"))
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
    a_base_may_lie_anywhere=("static bool can_read_in_place(", "t->device && strcmp(t->device->device, b->device) == 0", "t != NULL"),
    a_base_goes_while_it_is_read=("static void release_shared_params(", "(void)!clv_backend_finish(m->o.backend, &why);", "(void)why;"))

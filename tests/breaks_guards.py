@@ -13,19 +13,20 @@ def first(inside, line, do):
 
 # ---- TLS and connections -------------------------------------------------------------------------
 of("common/net/tls/floor.c", "tests/unit/tls/test_floor",
-   no_floor_is_installed=first("clv_code clv_tls_floor_install(", "CLV_AUTO(conf_freep) CONF *conf", RET_OK))
+   no_floor_is_installed=first("clv_code clv_tls_set_min_version(", "CLV_AUTO(conf_freep) CONF *conf", RET_OK))
 of("common/net/rpc/credentials.c", "tests/unit/rpc/test_identity",
    a_peer_is_whom_grpc_names=("static grpc_auth_property_iterator peer_uris(", "grpc_auth_context_find_properties_by_name(context, GRPC_PEER_URI_PROPERTY_NAME)",
                               "grpc_auth_context_peer_identity(context)"))
 of("common/net/rpc/peers.c", "tests/unit/rpc/test_identity",
-   wasted_calls_are_free=("static rpc_refusal count_wasted_call(", "entry->n_wasted++;", "return RPC_REPLY;"))
+   wasted_calls_are_free=("static rpc_refusal count_wasted_call(", "entry->n_wasted++;", "return RPC_REFUSAL_WITH_STATUS;"))
 of("worker/accept_guard.c", "tests/unit/rpc/test_accept_guard", grpc_accepts_by_itself=("", '__asm__("accept4")', '__asm__("other_accept4")'))
 of("worker/read_guard.c", "tests/unit/rpc/test_read_guard", grpc_reads_by_itself=("", '__asm__("SSL_read")', '__asm__("other_SSL_read")'))
 of("common/net/tls/accepted.c", "tests/unit/tls/test_accepted",
    nobody_is_asked_for_a_place=first("static int on_verify(", "entry *e =", "return ok;"),
+   contexts_are_not_verified=("", "SSL_CTX_set_cert_verify_callback(parent, verify_chain, NULL);", ""),
    tickets_resume=("", "SSL_set_options(ssl, SSL_OP_NO_TICKET); SSL_set_num_tickets(ssl, 0);", ""),
    any_usage_is_a_clients=first("static bool is_for_client(", "return clv_tls_cert_usage", "return true;"),
-   a_full_table_sheds_nobody=("static bool make_room_for(", "if (!admission.decide || n_live < admission.max_connections) return true;", "return true;"),
+   a_full_table_sheds_nobody=("static bool make_room_for_connection(", "if (!admission.decide || n_live < admission.max_connections) return true;", "return true;"),
    open_connections_outlive_a_revocation=first("", "e->decision = CLV_TLS_REVOKED; shut_connection(e); if (ended) ended(user, e->uri); n_ended++;", "continue;"))
 of("worker/service/eviction.c", "tests/net/operations/test_revoke.py revoked_caller_is_disconnected_at_once",
    sessions_outlive_a_revocation=("static void mark_revoked(", "s->is_closing = true;", ""))
@@ -37,7 +38,7 @@ of("common/net/tls/revoke.c", "tests/unit/tls/test_crl",
    a_revoked_certificate_is_admitted=("static clv_tls_decision decide_by_list(", "crl && clv_tls_crl_has(crl, issuer, serial)", "crl && !serial"),
    a_list_that_has_ended_is_enough=("static clv_tls_decision decide_by_list(", "crl && clv_tls_crl_check(crl, issuer, err) != CLV_OK", "crl && !issuer"))
 of("common/net/tls/revoke.c", "tests/unit/tls/test_accepted",
-   a_revoked_worker_is_dialled=first("", "if (v == CLV_TLS_ADMIT) return 1;", "v = CLV_TLS_ADMIT;"))
+   a_revoked_worker_is_dialled=first("", "if (v == CLV_TLS_ADMITTED) return 1;", "v = CLV_TLS_ADMITTED;"))
 of("common/net/tls/signed.c", "tests/unit/tls/test_signed",
    any_signer_will_do=("", "CMS_BINARY)", "CMS_BINARY | CMS_NO_SIGNER_CERT_VERIFY)"),
    no_signer_will_do=first("", "if (n != 1) return clv_fail", "if (n == 0) return CLV_OK;"))
@@ -68,7 +69,7 @@ of("master/data/scan.c", "tests/unit/data/test_scan",
    any_number_is_finite=("", "!(__builtin_fabsf((float)v[i]) <= FLT_MAX)", "v[i] == v[i] + 1 && v[i] == v[i] - 1 && sizeof(type) == 0"))
 
 # ---- links and the engine ------------------------------------------------------------------------
-of("common/net/link/pace.c", "tests/unit/link/test_load", nothing_is_settled=first("static void assume_received(", "memcpy(", "return;"))
+of("common/net/link/pace.c", "tests/unit/link/test_load", nothing_is_settled=first("static void assume_bytes_received(", "memcpy(", "return;"))
 of("common/net/link/link_state.c", "tests/unit/link/test_tables", a_link_ends_again=("", "if (!n.is_first_end) return;", ""))
 of("common/net/link/send_queue.c", "tests/unit/link/test_tables",
    an_abort_waits=("", "if (urgent) return SEND_NOW;", ""),
@@ -77,7 +78,7 @@ of("common/net/link/recv_window.c", "tests/unit/link/test_tables",
    packets_wait_without_end=first("", "r->n_packets += !flood;", "flood = false;"),
    credit_is_passed=first("", "if (!over) r->used_bytes += bytes;", "over = false;"))
 of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
-   memory_is_charged_when_it_is_taken=[("", "CLV_TRY(charge_ahead(m, o, err));", ""), first("", "m->version = 1;", "CLV_TRY(charge_ahead(m, o, err));")])
+   memory_is_charged_when_it_is_taken=[("", "CLV_TRY(charge_known_memory(m, o, err));", ""), first("", "m->version = 1;", "CLV_TRY(charge_known_memory(m, o, err));")])
 of("common/engine/context_work.c", "tests/unit/engine/test_work",
    all_runs_at_once=first("", "if (w->kind == WORK_VOTE) return are_voters_idle(e, w);", "return true;"))
 of("common/engine/context_queue.c", "tests/unit/engine/test_work",
@@ -124,7 +125,7 @@ of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger", nothing_is_wr
 of("master/egress/page_formats.c", "tests/unit/egress/test_egress_page",
    names_are_marks=first("", "for (const char *p = clean.data; p && *p; p++) {", 'clv_bytes_puts(out, clean.data ? clean.data : ""); return;'))
 of("master/egress/record.c", "tests/unit/egress/test_egress_record",
-   allowances_come_before_their_line=first("", "CLV_TRY(flush_lines(r, any, err)); for", "for (clv_egress_flow *f = r->flows; f; f = f->next) give_credit(f);"),
+   allowances_come_before_their_line=first("", "CLV_TRY(flush_lines(r, any, err)); for", "for (clv_egress_flow *f = r->flows; f; f = f->next) add_to_balance(f);"),
    half_a_line_stays=("", "if (text.len > whole && ftruncate(r->fd, (off_t)whole) != 0)", "if (r->fd < 0)"),
    a_record_may_be_removed=("", "if (!st.st_nlink)", "if (r->fd < 0)"),
    attempts_are_numbered_without_a_lock=("static clv_code write_attempt(", "CLV_TRY(lock_file(r, err)); fd = r->fd;", ""))
@@ -146,7 +147,7 @@ of("master/run/run_egress.c", "tests/unit/run/test_begin",
    a_lost_table_is_an_empty_one=first("", "if (code == CLV_OK || (code == CLV_NOT_FOUND && !clv_checkpoint_has_any(dir))) return code;", "if (code != CLV_OK) return CLV_NOT_FOUND;"))
 of("common/model/weights/checkpoint_read.c", "tests/unit/weights/test_checkpoint",
    the_best_is_pruned=first("", "for (size_t i = 0; i < l.n; i++) { CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL; bool wanted", "spared = CLV_CHECKPOINT_NONE;"))
-of("master/run/run_best.c", "tests/unit/run/test_best", infinity_is_best=("", "if (!isfinite(now->value)) return false;", ""))
+of("master/run/run_best.c", "tests/unit/run/test_best", infinity_is_best=("", "if (!isfinite(candidate->value)) return false;", ""))
 of("master/run/run_classes.c", "tests/unit/run/test_records", damaged_classes_are_none=first("static clv_code fail_damaged_line(", "return clv_fail", RET_OK))
 of("master/plan/policy_check.c", "tests/unit/plan/test_hops",
    hops_are_named_by_their_stage=("clv_egress_row clv_blueprint_hop_row(", "from->gradient_findings : from->hop_findings", "from->gradient_findings : from->output_findings"),

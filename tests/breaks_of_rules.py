@@ -11,7 +11,7 @@ def rules(path, **edits):
 
 
 CHECK_HEAD, CHECK_COMMIT, CHECK_NEEDED, CHECK_REFERENCE, TAKE_TARGETS = (
-    f"static clv_code {name}(" for name in ("check_head", "check_commit", "check_needed", "check_reference", "record_targets"))
+    f"static clv_code {name}(" for name in ("check_head", "check_commit", "check_needed_calls", "check_reference", "record_targets"))
 rules("common/net/wire/frame_check.c",
    r5_2_a_body_of_another_kind=("static clv_code check_bodies(", "if ((bodies & bit) && !((rule->required_bodies | rule->allowed_bodies) & bit))", "if (false)"),
    r5_5_a_flag_that_is_none=(CHECK_HEAD, "if (f->flags & ~flags)", "if (false)"),
@@ -31,7 +31,7 @@ rules("common/net/wire/frame_check.c",
    r5_23_a_position_of_a_step_not_taken=(CHECK_COMMIT, "if (f->commit.position && !f->commit.apply)", "if (false)"),
    r5_24_a_reference_of_id_0=(CHECK_REFERENCE, "if (about && (!f->reference.ref || !f->reference.fork))", "if (false && about)"),
    r5_26_early_where_it_means_nothing=(CHECK_REFERENCE, "(f->reference.owner_lacks_fork && f->kind != CLV_REF_FETCH && f->kind != CLV_REF_USE) ||", ""),
-   r5_27_a_gradient_of_order_4096=("static clv_code check_by_rule(", "if (f->kind == CLV_GRADIENT && f->order >= CLV_WIRE_CONTRIBUTIONS)", "if (false)"),
+   r5_27_a_gradient_of_order_4096=("static clv_code check_kind_rule(", "if (f->kind == CLV_GRADIENT && f->order >= CLV_WIRE_CONTRIBUTIONS)", "if (false)"),
    r5_28_an_item_behind_the_last=("static clv_code check_state(", "|| (item && f->state.index >= f->state.count)", ""))
 rules("common/net/wire/session.c",
    r2_1_an_epoch_of_0=("clv_code clv_wire_open_request_decode(", "if (!from->epoch) return", "if (false) return"))
@@ -67,8 +67,8 @@ rules("worker/store/state_claims.c",
 rules("common/engine/node_files.c",
    r6_41_a_load_of_another_digest=("static clv_code open_file(", "if (code == CLV_OK) code = check_digest(f, *ret, err);", ""))
 rules("common/net/wire/frame_check.c",
-   r5_43_a_cache_of_nothing=("static clv_code check_cached(", "if (f->cached.keep_s < 1 || f->cached.keep_s > CLV_WIRE_CACHED_MAX_S)", "if (false)"),
-   r5_44_a_cache_without_numbers=("static clv_code check_cached(", "if (rows->dtype != CLV_I64 || rows->shape.rank != 1 || rows->shape.dim[0] < 1)", "if (false)"))
+   r5_43_a_cache_of_nothing=("static clv_code check_cached_rows(", "if (f->cached.keep_s < 1 || f->cached.keep_s > CLV_WIRE_CACHED_MAX_S)", "if (false)"),
+   r5_44_a_cache_without_numbers=("static clv_code check_cached_rows(", "if (rows->dtype != CLV_I64 || rows->shape.rank != 1 || rows->shape.dim[0] < 1)", "if (false)"))
 rules("common/engine/node_caches.c",
    r6_37_a_cache_of_another_worker=("clv_code clv_node_on_cached(", "if (!p->from || !clv_node_is_master(n, p->from))", "if (false)"))
 rules("worker/store/caches.c",
@@ -76,4 +76,4 @@ rules("worker/store/caches.c",
    r6_39_a_cache_over_its_quota=("static clv_code check_quota(", "if (u.bytes <= most && bytes <= most - u.bytes)", "if (true)"),
    r6_40_rows_that_are_not_there=("static clv_code get_row(", "if (m.there != 1)", "if (false)"))
 rules("common/engine/context_gradients.c",
-   r6_29_a_gradient_written_in_a_pass=("clv_code clv_contexts_find_gradient_item(", "if (ctx && ctx->pass != PASS_NONE)", "if (false)"))
+   r6_29_a_gradient_written_in_a_pass=("clv_code clv_contexts_find_gradient_item(", "if (ctx && ctx->pass_state != PASS_NONE)", "if (false)"))

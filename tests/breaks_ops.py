@@ -35,7 +35,7 @@ of("kernels/ops/conv_int.h", "tests/ops/test_golden conv_transpose1d",
 of("kernels/ops/conv_int.h", "tests/ops/test_refusals conv_transpose2d",
    any_place_may_be_left_open=("static inline clv_code conv_transpose_shape(", "a->output_pad[i] >= a->stride[i]", "false"))
 of("kernels/ops/conv_int.h", "tests/ops/test_refusals conv1d",
-   one_of_two_numbers_counts=("static inline clv_code check_equal_pairs(", "pairs[i].v[0] != pairs[i].v[1]", "false"))
+   one_of_two_numbers_counts=("static inline clv_code check_pair_halves_equal(", "pairs[i].v[0] != pairs[i].v[1]", "false"))
 of("kernels/ops/conv_int.h", "tests/unit/plan/test_privacy",
    all_taps_count_as_mixed=("static inline int64_t conv_transpose_fan_in(", "(s->attrs->kernel[i] + apart - 1) / apart", "s->attrs->kernel[i]"),
    taps_apart_count_as_alone=("static inline int64_t conv_transpose_fan_in(", "int64_t apart = s->attrs->stride[i] / step;", "int64_t apart = s->attrs->stride[i];"))

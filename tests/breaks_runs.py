@@ -42,7 +42,8 @@ of("master/run/run_recover.c", RECOVERY,
 of("master/run/run_recover.c", "tests/net/operations/test_approval.py",
    a_recovery_asks_no_policy=("static clv_code count_lost_worker(", "if (check_policy_permits_resume(r, &why) != CLV_OK) {", "if (false) {"))
 of("master/run/run_save.c", "tests/unit/run/test_best",
-   a_checkpoint_may_take_all_the_time=("uint64_t clv_checkpoint_interval_ns(", "CLV_MAX(interval, MIN_INTERVAL_NS)", "MIN_INTERVAL_NS"))
+   a_checkpoint_may_take_all_the_time=("uint64_t clv_checkpoint_interval_ns(", "CLV_MAX(interval, MIN_INTERVAL_NS)", "MIN_INTERVAL_NS"),
+   a_slow_first_round_is_usual=("void clv_checkpoint_note_round(", "if (s->n_rounds++ < FIRST_ROUNDS) return;", "s->n_rounds++;"))
 KEPT = "tests/net/operations/test_kept_checkpoints.py"
 of("master/train/save.c", KEPT,
    kept_files_are_not_removed=("clv_code clv_trainer_prune(", "remove_kept_files, t, err);", "NULL, NULL, err);"),
@@ -54,8 +55,10 @@ of("common/base/file.c", "tests/unit/weights/test_checkpoint",
 of("master/train/state.c", KEPT,
    a_lost_file_ends_the_run=("clv_code clv_trainer_restore(", "if (code == CLV_OK || !is_lost) return code;", "return code;"))
 of("master/run/run_home.c", KEPT,
-   leftovers_are_removed_at_the_end_alone=("void clv_run_remove_leftovers(", "if (!r->o->resume || ", "if (r || "),
+   leftovers_are_removed_at_the_end_alone=("void clv_run_remove_leftovers(", "if (clv_session_checkpoint_home", "if (r || clv_session_checkpoint_home"),
    an_interrupted_run_leaves_its_files=("void clv_run_bring_home(", "clv_interrupt_handled(); /* a second signal ends the process */", ""))
+of("master/run/run_recover.c", KEPT + " killed_workers_load_what_they_kept",
+   a_recovery_leaves_the_files_of_its_attempt=("clv_code clv_run_recover(", "clv_run_remove_leftovers(r);", ""))
 of("master/run/run_save.c", KEPT + " master_that_lost_its_run_while_workers_wrote_commits_nothing",
    a_master_that_lost_its_run_goes_on_writing=("static clv_code check_newest(", "return clv_run_lock_check_newest(r->lock, err);", "return r ? CLV_OK : clv_run_lock_check_newest(NULL, err);"))
 of("master/history/run_lock.c", RECOVERY,
@@ -63,13 +66,15 @@ of("master/history/run_lock.c", RECOVERY,
 of("master/history/run_lock.c", RECOVERY + " master_whose_run_was_taken_over_writes_nothing_more",
    two_masters_of_one_epoch_go_on=("static bool is_same_attempt(", "x->pid == y->pid", "x->pid"))
 of("master/run/run_train.c", RECOVERY + " run_that_was_killed_behind_its_last_checkpoint_is_pruned",
-   a_killed_attempt_leaves_old_checkpoints=("static clv_code prune_after_killed_attempt(", "if (!r->is_resumed || r->steps.n_done != r->steps.first) return CLV_OK;", "if (r) return CLV_OK;"))
+   a_killed_attempt_leaves_old_checkpoints=("static clv_code prune_after_killed_attempt(", "if (!r->is_resumed || r->steps.n_steps_done != r->steps.restored_step) return CLV_OK;", "if (r) return CLV_OK;"))
 DISKS = "tests/net/operations/test_disks.py"
 of("master/run/run_save.c", DISKS,
    a_checkpoint_that_the_disk_refuses_ends_the_run=("static clv_code skip_if_disk_failed(", "if (code != CLV_PRECONDITION) return code;", "if (code != CLV_OK) return code;"),
-   lines_of_steps_are_not_synced=("static clv_code begin(", "CLV_TRY(clv_reporter_sync(r->reporter, err));", ""))
+   lines_of_steps_are_not_synced=("static clv_code begin_checkpoint(", "CLV_TRY(clv_reporter_sync(r->reporter, err));", ""))
 of("master/report/progress.c", DISKS + " lines_that_the_disk_refuses_wait_in_memory",
    a_line_that_the_disk_refuses_ends_the_run=("static clv_code flush_table(", "if (write_pending(r, t, err) == CLV_OK) return CLV_OK;", "if (f) return write_pending(r, t, err);"))
+of("common/model/weights/write.c", DISKS + " power_cut_of_a_worker_leaves_each_committed_checkpoint",
+   a_published_file_is_not_synced_into_its_folder=("clv_code clv_weights_publish(", "CLV_TRY(sync_parent(w->path, err));", "if (!ret_bytes) CLV_TRY(sync_parent(w->path, err));"))
 of("common/base/file.c", DISKS + " power_cut_leaves_each_committed_checkpoint",
    a_new_folder_is_not_synced=("static clv_code make_folder(", "if (mkdir(path, 0755) == 0) return clv_file_sync_folder(path, err);", "if (mkdir(path, 0755) == 0) return CLV_OK;"))
 of("master/watch/metrics.c", RECOVERY,
@@ -77,7 +82,7 @@ of("master/watch/metrics.c", RECOVERY,
 of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_steps_left(", "step < session_steps", "true"))
 of("master/run/run_changes.c", RESUMED,
    keys_that_came_are_not_told=("static void compare_key_lines(", "if (backwards && !now)", "if (false)"),
-   another_length_is_not_told=("static void compare_length(", "if (before == after)", "if (before)"),
+   another_length_is_not_told=("static void compare_total_steps(", "if (before == after)", "if (before)"),
    an_optimiser_without_state_is_taken=("static clv_code check_optimizer(", "if (moment < 0)", "if (moment < 99)"))
 of("master/history/run_lock.c", RESUMED,
    a_test_is_the_best_of_validations=("void clv_run_lock_note_evaluation(", "other ? strcmp(e->what, \"validation\") == 0 : is_better(e, best)", "true"))
@@ -151,5 +156,9 @@ of("master/checkpoints/escrow.c", COPIES,
    copies_of_runs_can_be_exchanged=("static void bound_name(", "c->at->id", '"run"'))
 of("master/run/run_gather.c", CHECKPOINTS + " newest_checkpoint_is_deleted_by_force_alone",
    the_newest_is_deleted_as_others=("static clv_code remove_checkpoint(", "if (k->is_newest && !c->o->force)", "if (false)"))
+of("master/checkpoints/escrow_thread.c", CHECKPOINTS + " lost_and_wrong_keys_are_named",
+   a_sealed_copy_is_not_counted=("static void seal_newest(", "count_copy(e, step, bytes);", ";"))
+of("master/run/run_escrow.c", CHECKPOINTS + " lost_and_wrong_keys_are_named",
+   status_has_no_sealed_copies=("bool clv_run_find_escrow(", "if (!has_escrow(config)) return false;", "if (config) return false;"))
 of("master/run/run_escrow.c", CHECKPOINTS + " lost_and_wrong_keys_are_named",
    a_lost_key_is_made_again=("static clv_code make_key(", "if (clv_escrow_key_id(at, id, NULL) == CLV_OK)", "if (false)"))

@@ -13,17 +13,21 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDERS = ("common", "kernels", "master", "worker")
 TEMPLATES = "kernels/ops"  # their headers are included by each op, once for each real type
 DEVICES = "kernels/cuda"   # linked with what runs its kernels alone, a device or tests/gpu
-ENDS = "free|unref|close|done|release|stop"
+ENDS = "free|unref|close|clear|done|release|stop"
 # What ends like a closer and is none, or has no NULL to be given, and why.
 NONE = {
-    "clv_run_check_done": "a question about a run",
     "api_pass_is_done": "a question about a pass",
     "clv_cmd_stop": "a command of cleave-master",
-    "clv_pass_call_done": "an event of a call",
     "clv_call_dependency_done": "an event of a call",
     "clv_history_stop": "a command, too",
     "clv_packet_new_ref_release": "makes the packet of a handle, which has a number",
-    "clv_rrefs_release": "a handle by its number",
+    "clv_context_clear": "frees the records of a context that stays",
+    "clv_rref_entry_clear": "frees the value of an entry that stays",
+    "clv_rref_handle_clear": "frees the value of a handle that stays",
+    "clv_pace_clear": "drops the chunks of a queue that stays",
+    "clv_lane_log_clear": "drops the messages of a log that stays",
+    "clv_checkpoint_clear": "removes the files of a run",
+    "clv_run_folder_clear": "removes the files of a folder",
     "cleave_context_close": "the context is a handle by value, and 0 is an error by its number",
     "cleave_future_release": "a handle by value, as above",
     "cleave_reference_release": "a handle by value, as above",

@@ -27,7 +27,7 @@ fuzz: deps-test
 # not reached.
 ##+ fuzz-coverage    lines of each parser that the corpora reach, against floors
 fuzz-coverage: deps-test
-	$(Q)tests/install-packages llvm
+	$(Q)tests/install-packages coverage
 	$(Q)$(MAKE) --no-print-directory fuzzers
 	$(Q)$(PYTHON) tests/fuzz/coverage.py build/fuzz $(FUZZ_COVERAGE_ARGS)
 
@@ -43,6 +43,11 @@ long: deps-test
 sanitize: deps-test
 	$(Q)$(MAKE) --no-print-directory BUILD=asan test
 	$(Q)$(MAKE) --no-print-directory BUILD=tsan test
+
+##+ test-trixie      demo and suite of HEAD in a Debian 13 root (mmdebstrap; as root): the counts
+test-trixie:
+	$(Q)tests/install-packages trixie
+	$(Q)tests/trixie
 
 # What make gpu-bundle packs, within its bound, and every piece of it in a dry run.
 ##+ gpu-dry          the bundle for a GPU, each piece on the simulated device beside PyTorch
@@ -186,17 +191,31 @@ model:
 	$(Q)$(OUT)/model/model --full $(MODEL_ARGS)
 
 # WALK_ARGS='--points checkpoint' walks some of the points.
-##+ kill-walk        kill, stop or fail each process at each failpoint at 3 moments: the same bits
+##+ kill-walk        kill, stop or fail each process at each failpoint, also with a spare: same bits
 kill-walk: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(FAILPOINTS)
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/kill_walk.py $(WALK_ARGS)
 
+# OUTAGE_ARGS='nat' does one of its cases.
 RESETS ?= 1000
-##+ outages          a network that drops packets for 1, 10 and 60 s, another address, RESETS
-##+                  (1000): the same bits, and how soon steps go on
+##+ outages          dropped packets, a NAT that forgets, another address, RESETS (1000): same bits
 outages: deps-test
+	$(Q)tests/install-packages conntrack nftables
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
-	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/outages.py $(RESETS)
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/outages.py --resets $(RESETS) $(OUTAGE_ARGS)
+
+COST_MIB ?= 1024
+##+ checkpoint-cost  the share of a training's time that checkpoints of COST_MIB (1024) take
+checkpoint-cost: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/checkpoint_cost.py $(COST_MIB)
+
+# KILL_SEED=17 replays the kills, but not their moments.
+WRITE_KILLS ?= 30
+##+ kill-writes      WRITE_KILLS (30) while a checkpoint is being written: the same bits
+kill-writes: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/kill_writes.py $(WRITE_KILLS) $(KILL_SEED)
 
 ATTACK_SECONDS ?= 6
 NOISE_SECONDS ?= 75

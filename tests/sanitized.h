@@ -9,13 +9,13 @@
 #ifndef CLEAVE_TESTS_SANITIZED_H
 #define CLEAVE_TESTS_SANITIZED_H
 
-#ifdef __has_feature /* clang's */
+#ifdef __has_feature /* clang announces sanitizers by __has_feature */
 #if __has_feature(thread_sanitizer)
 #define CLV_THREAD_SANITIZED 1
 #endif
 #endif
 
-#ifdef __SANITIZE_THREAD__ /* gcc's */
+#ifdef __SANITIZE_THREAD__ /* gcc defines a macro */
 #define CLV_THREAD_SANITIZED 1
 #endif
 

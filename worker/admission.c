@@ -79,10 +79,10 @@ static uint64_t connections_for_identified(void) { return places - places / 8; }
 
 static clv_tls_decision decide_by_quota(const holder *h) {
   uint64_t most = connections_for_identified();
-  if (clv_now_ns() < h->refused_until_ns) return CLV_TLS_FLOODED;
+  if (clv_now_ns() < h->refused_until_ns) return CLV_TLS_CUT_OFF;
   if (h->held >= h->quota) return CLV_TLS_OVER_QUOTA;
   if (h->held >= FEW) most -= most / 8;
-  return held < most ? CLV_TLS_ADMIT : CLV_TLS_FULL;
+  return held < most ? CLV_TLS_ADMITTED : CLV_TLS_FULL;
 }
 
 static const char *refusal_reason(clv_tls_decision v) {
@@ -92,8 +92,9 @@ static const char *refusal_reason(clv_tls_decision v) {
           "over its quota of connections (allow[].connections or "
           "limits.identity_connections)",
       [CLV_TLS_FULL] = "all connections are in use (limits.connections)",
-      [CLV_TLS_FLOODED] = "refused for 10 s after a flood of frames that are not calls",
-      [CLV_TLS_NO_CLIENT] = "its certificate does not have TLS client in an extended key usage",
+      [CLV_TLS_CUT_OFF] = "refused for 10 s after a flood of frames that are not calls",
+      [CLV_TLS_NOT_FOR_CLIENTS] =
+          "its certificate does not have TLS client in an extended key usage",
   };
   return reasons[v];
 }
@@ -117,10 +118,10 @@ static clv_tls_decision decide_locked(const clv_tls_caller *caller, size_t *ret_
                                       clv_err *why) {
   size_t i = caller->uri ? find_holder(caller->uri) : n_holders;
   if (i == n_holders || !holders[i].is_listed) return CLV_TLS_NOT_ALLOWED;
-  if (!caller->is_client) return CLV_TLS_NO_CLIENT;
+  if (!caller->is_client) return CLV_TLS_NOT_FOR_CLIENTS;
   *ret_holder = i;
   clv_tls_decision v = clv_tls_revocation_decide(caller->issuer, caller->serial, why);
-  return v == CLV_TLS_ADMIT ? decide_by_quota(&holders[i]) : v;
+  return v == CLV_TLS_ADMITTED ? decide_by_quota(&holders[i]) : v;
 }
 
 static clv_tls_decision decide_admission(void *user, const clv_tls_caller *caller,
@@ -129,11 +130,11 @@ static clv_tls_decision decide_admission(void *user, const clv_tls_caller *calle
   clv_err why;
   pthread_mutex_lock(&lock);
   clv_tls_decision v = decide_locked(caller, ret_holder, &why);
-  if (v != CLV_TLS_ADMIT)
+  if (v != CLV_TLS_ADMITTED)
     log_refusal(caller->uri, caller->address,
                 !caller->uri ? "a certificate without exactly one URI"
-                : v == CLV_TLS_REVOKED || v == CLV_TLS_NO_LIST ? why.text
-                                                               : refusal_reason(v));
+                : v == CLV_TLS_REVOKED || v == CLV_TLS_NO_CRL ? why.text
+                                                              : refusal_reason(v));
   pthread_mutex_unlock(&lock);
   return v;
 }
@@ -142,7 +143,7 @@ static clv_tls_decision count_connection(void *user, size_t i) {
   (void)user;
   pthread_mutex_lock(&lock);
   clv_tls_decision v = decide_by_quota(&holders[i]);
-  if (v == CLV_TLS_ADMIT) {
+  if (v == CLV_TLS_ADMITTED) {
     holders[i].held++;
     held++;
   } else {

@@ -37,12 +37,12 @@ static const clv_cli_option options[] = {
 };
 /* clang-format on */
 
-static clv_code man_worker(clv_bytes *out, clv_err *err) {
+static clv_code write_worker_man_page(clv_bytes *out, clv_err *err) {
   return clv_config_man(CLV_CONFIG_WORKER, out, err);
 }
 
 static const clv_cli_page pages[] = {
-    {.name = "cleave-worker.yaml", .section = 5, .write = man_worker},
+    {.name = "cleave-worker.yaml", .section = 5, .write = write_worker_man_page},
 };
 
 int main(int argc, char **argv) {

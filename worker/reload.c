@@ -106,7 +106,7 @@ static clv_code read_new_files(const clv_worker_arguments *a, new_files *n, clv_
   CLV_TRY(clv_worker_read_config(a, &n->config, err));
   const clv_tls_config *tls = &n->config->tls;
   CLV_TRY(clv_tls_identity_load(tls->ca, tls->cert, tls->key, &n->identity, err));
-  CLV_TRY(clv_tls_identity_require(n->identity, CLV_TLS_SERVER, err));
+  CLV_TRY(clv_tls_identity_require_usage(n->identity, CLV_TLS_SERVER, err));
   CLV_TRY(clv_tls_revocation_read(tls->crl, n->identity, &n->crl, err));
   return clv_store_check(n->config, err);
 }

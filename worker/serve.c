@@ -134,7 +134,7 @@ static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {
   CLV_AUTO(clv_tls_crl_freep) clv_tls_crl *list = NULL;
   clv_err err;
   if (clv_tls_identity_load(c->tls.ca, c->tls.cert, c->tls.key, ret_id, &err) != CLV_OK ||
-      clv_tls_identity_require(*ret_id, CLV_TLS_SERVER, &err) != CLV_OK ||
+      clv_tls_identity_require_usage(*ret_id, CLV_TLS_SERVER, &err) != CLV_OK ||
       clv_tls_revocation_read(c->tls.crl, *ret_id, &list, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   if (clv_store_check(c, &err) != CLV_OK) return clv_exit_report(CLV_EXIT_DATA, &err);
@@ -183,7 +183,7 @@ static int serve(const clv_worker_arguments *a, bool check_only) {
     return CLV_EXIT_OK;
   }
   catch_signals();
-  if (clv_tls_floor_install(&err) != CLV_OK ||
+  if (clv_tls_set_min_version(&err) != CLV_OK ||
       clv_tls_handshakes_watch(config->limits.handshake_timeout_ms, &err) != CLV_OK ||
       clv_admission_open(config, &err) != CLV_OK ||
       clv_tls_revocation_load(config->tls.crl, identity, &err) != CLV_OK)

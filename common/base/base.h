@@ -73,8 +73,8 @@ clv_code clv_fail_at(const char *where, clv_err *err, clv_code code, const char 
     CLV_PRINTF(4, 5);
 #define clv_fail(err, code, ...) clv_fail_at(CLV_HERE, (err), (code), __VA_ARGS__)
 
-/* Stores the offending element of a tensor in an error that has just been filled. Returns the
- * error's code. */
+/* Stores the value of the offending element of a tensor as text in an error that has just been
+ * filled. Returns the error's code. */
 clv_code clv_err_set_offending_value(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
 
 /* Puts "prefix: " before the text, for the context of a caller. Returns err's code (CLV_INTERNAL if
@@ -253,7 +253,7 @@ const char *clv_text_utf16_or_32(const void *text, size_t len);
 /* Decodes the UTF-8 character (RFC 3629) at `text`. Returns its bytes, 1 to 4, and its code point.
  * `left`: bytes available, at least 1; SIZE_MAX for NUL-terminated text. 0: not a character
  * (truncated, overlong, a surrogate or above U+10FFFF); *ret_point is unchanged. */
-size_t clv_utf8(const void *text, size_t left, uint32_t *ret_point);
+size_t clv_utf8_decode(const void *text, size_t left, uint32_t *ret_point);
 /* True for U+0000..U+001F and U+007F..U+009F, the control characters of terminals. */
 bool clv_is_control(uint32_t point);
 

@@ -134,7 +134,7 @@ void clv_bytes_printf(clv_bytes *b, const char *fmt, ...) {
 
 static size_t utf8_len(const unsigned char *p) {
   uint32_t point;
-  return clv_utf8(p, SIZE_MAX, &point);
+  return clv_utf8_decode(p, SIZE_MAX, &point);
 }
 
 void clv_bytes_add_json(clv_bytes *b, const char *text) {

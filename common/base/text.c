@@ -36,7 +36,7 @@ const char *clv_text_truncate(const char *text, char *dst, size_t size) {
 void clv_text_sanitize_utf8(const char *text, clv_bytes *out) {
   uint32_t point;
   for (size_t n; *text; text += CLV_MAX(n, (size_t)1)) {
-    n = clv_utf8(text, SIZE_MAX, &point);
+    n = clv_utf8_decode(text, SIZE_MAX, &point);
     bool line = *text == '\n' || *text == '\t';
     if (n && (line || !clv_is_control(point)))
       clv_bytes_add(out, text, n);

@@ -6,7 +6,7 @@
 
 #include "common/base/base.h"
 
-size_t clv_utf8(const void *text, size_t left, uint32_t *ret_point) {
+size_t clv_utf8_decode(const void *text, size_t left, uint32_t *ret_point) {
   static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
   const unsigned char *p = text;
   if (p[0] < 0x80) {

@@ -38,7 +38,7 @@ static clv_shared_err no_memory = {
 clv_shared_err clv_shared_err_context_ended = {
     .refs = 1, .code = CLV_CANCELLED, .text = "its context ended before the value was computed"};
 
-static bool is_static(const clv_shared_err *c) {
+static bool is_static_error(const clv_shared_err *c) {
   return c == &no_memory || c == &clv_shared_err_context_ended;
 }
 
@@ -46,7 +46,7 @@ clv_shared_err *clv_shared_err_new(clv_contexts *e, const clv_err *why, const ch
   clv_shared_err *c;
   clv_err ignored;
   if (clv_contexts_slab_alloc(e, &e->errors, &c, &ignored) != CLV_OK) return &no_memory;
-  clv_frame text; /* frames cut and clean a text; apply the same here */
+  clv_frame text; /* a frame cuts and cleans its text; this frame does so for the shared reason */
   clv_frame_set_failure(&text, why->code, why->text, hop);
   c->refs = 1;
   c->code = why->code;
@@ -76,12 +76,12 @@ void clv_shared_err_to_frame(const clv_shared_err *why, clv_frame *f) {
 }
 
 clv_shared_err *clv_shared_err_ref(clv_shared_err *c) {
-  if (!is_static(c)) c->refs++;
+  if (!is_static_error(c)) c->refs++;
   return c;
 }
 
 void clv_shared_err_unref(clv_contexts *e, clv_shared_err *c) {
-  if (c && !is_static(c) && --c->refs == 0) clv_slab_recycle(&e->errors, c);
+  if (c && !is_static_error(c) && --c->refs == 0) clv_slab_recycle(&e->errors, c);
 }
 
 clv_code clv_contexts_index_of_name(clv_contexts *e, const char *name, uint32_t *ret,
@@ -162,10 +162,10 @@ clv_code clv_context_get_or_create(clv_contexts *e, uint64_t id, clv_context **r
   c->id = id;
   c->next_in_bucket = *bucket;
   *bucket = c;
-  c->next = e->open;
-  c->prev_next = &e->open;
+  c->next = e->open_contexts;
+  c->prev_next = &e->open_contexts;
   if (c->next) c->next->prev_next = &c->next;
-  e->open = c;
+  e->open_contexts = c;
   __atomic_store_n(&e->counts.contexts, ++e->n_open, __ATOMIC_RELAXED);
   *ret = c;
   return CLV_OK;
@@ -193,9 +193,9 @@ static void unlink_context(clv_contexts *e, clv_context *c) {
 }
 
 static void free_oldest_tombstone(clv_contexts *e) {
-  clv_context *oldest = e->tomb_first;
-  e->tomb_first = oldest->next;
-  e->n_tombs--;
+  clv_context *oldest = e->first_tombstone;
+  e->first_tombstone = oldest->next;
+  e->n_tombstones--;
   unlink_context(e, oldest);
   clv_slab_recycle(&e->contexts, oldest);
 }
@@ -206,12 +206,12 @@ void clv_context_make_tombstone(clv_contexts *e, clv_context *c) {
   if (c->next) c->next->prev_next = c->prev_next;
   __atomic_store_n(&e->counts.contexts, --e->n_open, __ATOMIC_RELAXED);
   c->next = NULL;
-  if (e->tomb_last)
-    e->tomb_last->next = c;
+  if (e->last_tombstone)
+    e->last_tombstone->next = c;
   else
-    e->tomb_first = c;
-  e->tomb_last = c;
-  if (++e->n_tombs > MAX_TOMBSTONES) free_oldest_tombstone(e);
+    e->first_tombstone = c;
+  e->last_tombstone = c;
+  if (++e->n_tombstones > MAX_TOMBSTONES) free_oldest_tombstone(e);
 }
 
 const clv_cell *clv_contexts_on_event(clv_contexts *e, uint64_t context, clv_state_machine machine,
@@ -219,7 +219,7 @@ const clv_cell *clv_contexts_on_event(clv_contexts *e, uint64_t context, clv_sta
   static const clv_cell never = {.action = CELL_IMPOSSIBLE};
   const clv_cell *cell;
   clv_err why;
-  if (clv_table_step(e->env.transition_counts, machine, state, event, &cell, &why) == CLV_OK)
+  if (clv_table_apply_event(e->env.transition_counts, machine, state, event, &cell, &why) == CLV_OK)
     return cell;
   if (e->impossible_event.code == CLV_OK) {
     e->impossible_event = why;
@@ -243,27 +243,27 @@ clv_action clv_step_on_event(clv_contexts *e, uint32_t module, uint64_t context,
 /* ---- the engine ------------------------------------------------------------------------------ */
 
 static void size_slabs(clv_contexts *e) {
-  e->contexts = clv_slab_of(sizeof(clv_context), MAX_CONTEXTS + MAX_TOMBSTONES + 1, "contexts");
-  e->values = clv_slab_of(sizeof(clv_value), MAX_CONTEXT_ITEMS, "values");
-  e->calls = clv_slab_of(sizeof(clv_context_call), MAX_CONTEXT_ITEMS, "calls");
-  e->deliveries = clv_slab_of(sizeof(clv_delivery), MAX_CONTEXT_ITEMS, "waiting deliveries");
+  e->contexts = clv_slab_make(sizeof(clv_context), MAX_CONTEXTS + MAX_TOMBSTONES + 1, "contexts");
+  e->values = clv_slab_make(sizeof(clv_value), MAX_CONTEXT_ITEMS, "values");
+  e->calls = clv_slab_make(sizeof(clv_context_call), MAX_CONTEXT_ITEMS, "calls");
+  e->deliveries = clv_slab_make(sizeof(clv_delivery), MAX_CONTEXT_ITEMS, "waiting deliveries");
   e->contributions =
-      clv_slab_of(sizeof(clv_contribution), MAX_CONTEXT_ITEMS, "gradients of values");
+      clv_slab_make(sizeof(clv_contribution), MAX_CONTEXT_ITEMS, "gradients of values");
   e->gradients =
-      clv_slab_of(sizeof(clv_module_gradient), MAX_CONTEXT_ITEMS, "gradients of modules");
-  e->errors = clv_slab_of(sizeof(clv_shared_err), MAX_CONTEXT_ITEMS, "errors");
+      clv_slab_make(sizeof(clv_module_gradient), MAX_CONTEXT_ITEMS, "gradients of modules");
+  e->errors = clv_slab_make(sizeof(clv_shared_err), MAX_CONTEXT_ITEMS, "errors");
   /* small slabs, so that a reason can still be recorded when the quota is nearly used up */
   e->errors.records_per_block = 4;
-  e->changes = clv_slab_of(sizeof(clv_change), MAX_CHANGES, "waiting parameter changes");
-  e->entries =
-      clv_slab_of(sizeof(clv_queue_entry), MAX_CONTEXT_ITEMS, "queue entries of parameter changes");
+  e->changes = clv_slab_make(sizeof(clv_change), MAX_CHANGES, "waiting parameter changes");
+  e->entries = clv_slab_make(sizeof(clv_queue_entry), MAX_CONTEXT_ITEMS,
+                             "queue entries of parameter changes");
   e->backward_queue_slab =
-      clv_slab_of(sizeof(clv_backward_queue), MAX_CONTEXT_ITEMS, "modules in backward passes");
-  e->steps = clv_slab_of(sizeof(clv_planned_step), MAX_CONTEXT_ITEMS,
-                         "steps that wait for their position");
-  e->weights = clv_slab_of(sizeof(clv_old_weights), MAX_CONTEXT_ITEMS, "copies of weights");
-  e->copies = clv_slab_of(sizeof(clv_copy), MAX_CONTEXT_ITEMS, "copies from devices");
-  e->transfers = clv_slab_of(sizeof(clv_state_transfer), MAX_CONTEXT_ITEMS, "transfers of state");
+      clv_slab_make(sizeof(clv_backward_queue), MAX_CONTEXT_ITEMS, "modules in backward passes");
+  e->steps = clv_slab_make(sizeof(clv_planned_step), MAX_CONTEXT_ITEMS,
+                           "steps that wait for their position");
+  e->weights = clv_slab_make(sizeof(clv_old_weights), MAX_CONTEXT_ITEMS, "copies of weights");
+  e->copies = clv_slab_make(sizeof(clv_copy), MAX_CONTEXT_ITEMS, "copies from devices");
+  e->transfers = clv_slab_make(sizeof(clv_state_transfer), MAX_CONTEXT_ITEMS, "transfers of state");
 }
 
 static clv_code alloc_tables(clv_contexts *e, clv_err *err) {
@@ -289,7 +289,7 @@ void clv_contexts_free_tables(clv_contexts *e) {
       &e->contexts,  &e->values,  &e->calls,   &e->deliveries, &e->contributions,
       &e->gradients, &e->errors,  &e->changes, &e->entries,    &e->backward_queue_slab,
       &e->steps,     &e->weights, &e->copies,  &e->transfers};
-  for (size_t i = 0; i < CLV_COUNT(slabs); i++) clv_slab_done(slabs[i]);
+  for (size_t i = 0; i < CLV_COUNT(slabs); i++) clv_slab_clear(slabs[i]);
   free(e->context_buckets);
   free(e->value_buckets);
   free(e->names);

@@ -202,9 +202,9 @@ static clv_code prepare_recompute(clv_contexts *e, clv_context_call *c, clv_err 
 
 static clv_code recompute_forward(clv_context_call *c, clv_err *err) {
   clv_tensor *kept = c->saved_buffers;
-  if (kept) clv_module_copy(c->mod, kept->data, get_buffers(c->mod), kept->bytes);
+  if (kept) clv_module_copy_bytes(c->mod, kept->data, get_buffers(c->mod), kept->bytes);
   clv_code code = clv_call_run_forward(c, err);
-  if (kept) clv_module_copy(c->mod, get_buffers(c->mod), kept->data, kept->bytes);
+  if (kept) clv_module_copy_bytes(c->mod, get_buffers(c->mod), kept->data, kept->bytes);
   return code;
 }
 
@@ -262,7 +262,7 @@ static clv_code alloc_input_grads(clv_contexts *e, clv_context_call *c, clv_err 
 }
 
 static clv_code prepare_input_part(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
-  clv_context_call *c = clv_work_call(w);
+  clv_context_call *c = clv_call_of_work(w);
   clv_module_gradient *g;
   if (!c->is_in_pass) return CLV_OK;
   CLV_TRY(check_params_unchanged(c, err));
@@ -280,7 +280,7 @@ static clv_code prepare_input_part(clv_contexts *e, clv_work *w, bool *ret_compu
 }
 
 static clv_code compute_input_part(clv_work *w, clv_err *err) {
-  clv_context_call *c = clv_work_call(w);
+  clv_context_call *c = clv_call_of_work(w);
   void *to[CLV_MAX_INPUTS] = {0};
   clv_plan_memories homes = {.dout = c->dout->device};
   CLV_TRY(add_contributions(c, err));
@@ -310,9 +310,10 @@ static void release_input_part(clv_contexts *e, clv_context_call *c) {
 
 static void end_backward(clv_contexts *e, clv_context_call *c) {
   clv_call_drop_state(c);
-  c->has_had_backward = c->out->ctx->retain;
+  c->has_had_backward = c->out->ctx->retains_inputs;
   c->is_recompute = false;
-  clv_call_on_event(e, c, c->out->ctx->retain ? CALL_BACKWARD_RETAINED : CALL_BACKWARD_DONE);
+  clv_call_on_event(e, c,
+                    c->out->ctx->retains_inputs ? CALL_BACKWARD_RETAINED : CALL_BACKWARD_DONE);
   if (c->call_state == CALL_SAVED_FREED) clv_call_release(e, c);
 }
 
@@ -336,10 +337,10 @@ static clv_code end_input_part(clv_contexts *e, clv_context_call *c, clv_err *er
     record_input_part(e, c);
   /* sent before the weight part runs, so that other modules can start */
   CLV_TRY(send_gradients(e, c, err));
-  /* done first, because clv_pass_call_done may free the call */
+  /* done first, because clv_pass_remove_call may free the call */
   release_input_part(e, c);
   if (nothing || c->order_entries[ORDER_WEIGHT].position)
-    clv_pass_call_done(e, c);
+    clv_pass_remove_call(e, c);
   else
     clv_work_enqueue_front(e, &c->work, WORK_WEIGHT_GRAD);
   return CLV_OK;
@@ -348,7 +349,7 @@ static clv_code end_input_part(clv_contexts *e, clv_context_call *c, clv_err *er
 /* Finishes the input part. Discards its result if the context has failed meanwhile. */
 static clv_code finish_input_part(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
                                   clv_err *err) {
-  clv_context_call *c = clv_work_call(w);
+  clv_context_call *c = clv_call_of_work(w);
   clv_err send_err;
   (void)err;
   if (code == CLV_OK && c->is_in_pass) {
@@ -371,7 +372,7 @@ static bool can_compute_weight_part(const clv_work *w, const clv_context_call *c
 
 static clv_code prepare_weight_part(clv_contexts *e, clv_work *w, bool *ret_computes,
                                     clv_err *err) {
-  clv_context_call *c = clv_work_call(w);
+  clv_context_call *c = clv_call_of_work(w);
   clv_module_gradient *g;
   if (!can_compute_weight_part(w, c)) return CLV_OK;
   CLV_TRY(get_or_create_gradients(e, w->ctx, c, &g, err));
@@ -383,7 +384,7 @@ static clv_code prepare_weight_part(clv_contexts *e, clv_work *w, bool *ret_comp
 }
 
 static clv_code compute_weight_part(clv_work *w, clv_err *err) {
-  clv_context_call *c = clv_work_call(w);
+  clv_context_call *c = clv_call_of_work(w);
   return clv_plan_backward_weight(c->plan->plan, c->state, clv_call_param_block(c),
                                   c->gradients ? c->gradients->data : NULL,
                                   c->accumulates_weight_grads, err);
@@ -399,14 +400,14 @@ static void record_weight_part(clv_contexts *e, clv_context_call *c) {
 
 static clv_code finish_weight_part(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
                                    clv_err *err) {
-  clv_context_call *c = clv_work_call(w);
+  clv_context_call *c = clv_call_of_work(w);
   clv_context *ctx = w->ctx;
   (void)err;
   if (code != CLV_OK) clv_context_fail_in_module(e, ctx, why, c->module);
   if (ctx->state != CONTEXT_OPEN) return CLV_OK;
   if (c->call_state == CALL_WEIGHT_GRAD) record_weight_part(e, c);
   if (!c->order_entries[ORDER_WEIGHT].position) {
-    clv_pass_call_done(e, c);
+    clv_pass_remove_call(e, c);
     return CLV_OK;
   }
   clv_order_remove(ctx, ORDER_WEIGHT, &c->order_entries[ORDER_WEIGHT]);

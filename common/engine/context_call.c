@@ -22,8 +22,8 @@ static clv_code get_arg_value(clv_contexts *e, clv_context *ctx, const clv_arg *
 
 /* Records a tensor that a CALL carries as the value of that argument, if the argument has a value
  * id, so that later calls can use it. */
-static clv_code record_leaf(clv_contexts *e, clv_context *ctx, const clv_arg *arg, clv_tensor *t,
-                            clv_err *err) {
+static clv_code record_leaf_value(clv_contexts *e, clv_context *ctx, const clv_arg *arg,
+                                  clv_tensor *t, clv_err *err) {
   clv_value *v;
   clv_action action;
   if (!arg->value) return CLV_OK;
@@ -41,7 +41,7 @@ static clv_code record_arg(clv_contexts *e, clv_context_call *c, uint32_t slot, 
   if (arg->needs_grad) c->input_grads |= 1u << slot;
   if (here) {
     c->in[slot] = clv_tensor_ref(here);
-    return record_leaf(e, ctx, arg, here, err);
+    return record_leaf_value(e, ctx, arg, here, err);
   }
   CLV_TRY(get_arg_value(e, ctx, arg, &v, err));
   CLV_TRY(clv_value_on_event(e, v, VALUE_USED, &action, err));

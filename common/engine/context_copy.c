@@ -8,7 +8,7 @@
 
 #include "common/engine/context_int.h"
 
-clv_copy *clv_work_copy(clv_work *w) {
+clv_copy *clv_copy_of_work(clv_work *w) {
   return (clv_copy *)(void *)((char *)w - offsetof(clv_copy, work));
 }
 
@@ -74,9 +74,9 @@ void clv_copy_free(clv_contexts *e, clv_copy *k) {
   clv_slab_recycle(&e->copies, k);
 }
 
-void clv_copies_done(clv_contexts *e) {
+void clv_copies_free(clv_contexts *e) {
   if (!e) return;
-  for (clv_work *w; (w = clv_contexts_take_copy(e)) != NULL;) clv_copy_free(e, clv_work_copy(w));
+  for (clv_work *w; (w = clv_contexts_take_copy(e)) != NULL;) clv_copy_free(e, clv_copy_of_work(w));
   for (size_t i = 0; i < CLV_COUNT(e->device_copies); i++)
     clv_device_copy_unref(e->device_copies[i]);
 }
@@ -85,7 +85,7 @@ static void report_progress(void *copy, size_t bytes) { clv_device_copy_advance(
 
 /* Makes the copy, on the thread that copies. */
 clv_code clv_copy_compute(clv_work *w, clv_err *err) {
-  const clv_copy *k = clv_work_copy(w);
+  const clv_copy *k = clv_copy_of_work(w);
   const clv_copy_progress to = {.report = report_progress, .user = k->device_copy};
   clv_err why;
   clv_code code = clv_backend_get_in_pieces(k->copier ? k->copier : k->from->device, k->to->data,

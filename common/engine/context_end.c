@@ -30,8 +30,8 @@ static void end_context(clv_contexts *e, clv_context *c) {
  * already, so retained calls may become ready here. */
 static void free_all_but_retained(clv_contexts *e, clv_context *c, const clv_frame *end) {
   clv_backward_queues_free(e, c);
-  c->pass = PASS_NONE;
-  clv_context_free_unretained(e, c);
+  c->pass_state = PASS_NONE;
+  clv_context_free_unretained_values(e, c);
   clv_order_free(e, c);
   clv_context_forget_gradients(e, c, CLV_MODULE_ALL);
   clv_context_forget_frames(c);
@@ -66,18 +66,18 @@ clv_code clv_context_end(clv_contexts *e, clv_context *c, const clv_frame *end, 
   return answers ? clv_context_send_ended(e, end, n_retained, trace, err) : CLV_OK;
 }
 
-static void send_second_ended(clv_contexts *e, const clv_context *c) {
+static void send_final_ended(clv_contexts *e, const clv_context *c) {
   const clv_frame end = {.context = c->id, .message = c->end_message_id};
   clv_err ignored; /* without memory the answer is lost; the master repeats END_CONTEXT */
   (void)!clv_context_send_ended(e, &end, 0, NULL, &ignored);
 }
 
 void clv_context_end_if_complete(clv_contexts *e, clv_context *c) {
-  if (c->state != CONTEXT_ENDING || !clv_context_drop_unneeded(e, c)) return;
+  if (c->state != CONTEXT_ENDING || !clv_context_free_unneeded_values(e, c)) return;
   if (clv_context_on_event(e, c, CONTEXT_RETAINED_DONE)->action != CELL_END) return;
   if (c->restores_buffers) clv_context_restore_buffers(e, c->id, CLV_MODULE_ALL);
   end_context(e, c);
-  send_second_ended(e, c);
+  send_final_ended(e, c);
 }
 
 void clv_context_abort(clv_contexts *e, clv_context *c, const clv_frame *f) {
@@ -86,5 +86,5 @@ void clv_context_abort(clv_contexts *e, clv_context *c, const clv_frame *f) {
   if (!c->failure && f->failure.code) c->failure = clv_shared_err_from_frame(e, f);
   clv_context_restore_buffers(e, c->id, CLV_MODULE_ALL);
   end_context(e, c);
-  if (owes) send_second_ended(e, c);
+  if (owes) send_final_ended(e, c);
 }

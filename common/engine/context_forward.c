@@ -25,7 +25,7 @@ static clv_code check_input(const clv_context_call *c, uint32_t slot, const clv_
                     clv_dtype_name(t->dtype), clv_shape_format(&t->shape, g, sizeof g));
   }
   if (c->mod->graph->has_per_input_batches)
-    return CLV_OK; /* ops of such a graph check which batch sizes must agree */
+    return CLV_OK; /* the ops of a graph that joins batches check which batch sizes must agree */
   if (batched && t->shape.dim[0] != get_batch_size(c))
     return clv_fail(err, CLV_INVALID, "module %u: input %u is a batch of %lld, others are of %lld",
                     c->module, slot, (long long)t->shape.dim[0], (long long)get_batch_size(c));
@@ -94,15 +94,15 @@ static void *get_buffers(const clv_module *m, void *block) {
 static void copy_buffers_to_old_weights(const clv_context_call *c) {
   clv_module *m = c->mod;
   if (c->weights)
-    clv_module_copy(m, get_buffers(m, c->weights->block->data), get_buffers(m, m->block),
-                    clv_module_buffer_bytes(m));
+    clv_module_copy_bytes(m, get_buffers(m, c->weights->block->data), get_buffers(m, m->block),
+                          clv_module_buffer_bytes(m));
 }
 
 static void copy_buffers_from_old_weights(const clv_context_call *c) {
   clv_module *m = c->mod;
   if (c->weights)
-    clv_module_copy(m, get_buffers(m, m->block), get_buffers(m, c->weights->block->data),
-                    clv_module_buffer_bytes(m));
+    clv_module_copy_bytes(m, get_buffers(m, m->block), get_buffers(m, c->weights->block->data),
+                          clv_module_buffer_bytes(m));
 }
 
 clv_code clv_call_run_forward(clv_context_call *c, clv_err *err) {
@@ -142,8 +142,8 @@ static clv_code check_inputs(const clv_context_call *c, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code prepare(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
-  clv_context_call *c = clv_work_call(w);
+static clv_code prepare_forward(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
+  clv_context_call *c = clv_call_of_work(w);
   if (c->failure) return CLV_OK;
   CLV_TRY(check_inputs(c, err));
   clv_call_use_old_weights(c->out->ctx, c);
@@ -153,8 +153,8 @@ static clv_code prepare(clv_contexts *e, clv_work *w, bool *ret_computes, clv_er
   return CLV_OK;
 }
 
-static clv_code compute(clv_work *w, clv_err *err) {
-  clv_context_call *c = clv_work_call(w);
+static clv_code compute_forward(clv_work *w, clv_err *err) {
+  clv_context_call *c = clv_call_of_work(w);
   if (c->saves_buffers) clv_module_save_buffers(c->mod);
   c->saves_buffers = false;
   return clv_call_run_forward(c, err);
@@ -206,9 +206,9 @@ static clv_code settle_value(clv_contexts *e, clv_context_call *c, clv_shared_er
   return code;
 }
 
-static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
-                       clv_err *err) {
-  clv_context_call *c = clv_work_call(w);
+static clv_code finish_forward(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
+                               clv_err *err) {
+  clv_context_call *c = clv_call_of_work(w);
   clv_shared_err *failed = c->failure;
   c->failure = NULL;
   if (code != CLV_OK) failed = clv_shared_err_new_in_module(e, why, c->module);
@@ -219,5 +219,7 @@ static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_er
   return settle_value(e, c, failed, err);
 }
 
-const clv_work_type clv_work_forward = {
-    .prepare = prepare, .compute = compute, .finish = finish, .needs_core_share = true};
+const clv_work_type clv_work_forward = {.prepare = prepare_forward,
+                                        .compute = compute_forward,
+                                        .finish = finish_forward,
+                                        .needs_core_share = true};

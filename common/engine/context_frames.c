@@ -23,10 +23,10 @@ clv_code clv_contexts_new(const clv_contexts_env *env, clv_contexts **ret, clv_e
 void clv_contexts_free(clv_contexts *e) {
   if (!e) return;
   while (e->waiting_changes) clv_change_free(e, e->waiting_changes);
-  for (clv_context *c = e->open; c; c = c->next) clv_context_clear(e, c);
+  for (clv_context *c = e->open_contexts; c; c = c->next) clv_context_clear(e, c);
   for (clv_packet *p; (p = clv_packet_list_take(&e->held_frames)) != NULL;) clv_packet_free(p);
   clv_outbox_free(e);
-  clv_copies_done(e);
+  clv_copies_free(e);
   clv_contexts_free_tables(e);
 }
 
@@ -48,7 +48,7 @@ static clv_code on_abort(clv_contexts *e, clv_packet *p, clv_err *err) {
   (void)err;
   if (p->frame.context && clv_context_get_or_create(e, p->frame.context, &c, &ignored) == CLV_OK)
     clv_context_abort(e, c, &p->frame);
-  while (!p->frame.context && e->open) clv_context_abort(e, e->open, &p->frame);
+  while (!p->frame.context && e->open_contexts) clv_context_abort(e, e->open_contexts, &p->frame);
   return CLV_OK;
 }
 
@@ -91,7 +91,8 @@ static void count_late_frame(clv_contexts *e) {
 
 /* Handles a frame that arrives after END_CONTEXT, if a retained call needs it; else counts it as
  * late. */
-static clv_code handle_after_end(clv_contexts *e, clv_context *c, clv_packet *p, clv_err *err) {
+static clv_code handle_frame_after_end(clv_contexts *e, clv_context *c, clv_packet *p,
+                                       clv_err *err) {
   if (!clv_context_needs_frame(e, c, &p->frame)) {
     count_late_frame(e);
     return CLV_OK;
@@ -108,7 +109,7 @@ static clv_code handle_event(clv_contexts *e, clv_context *c, clv_packet *p, clv
     case CELL_RECORD:
       return handlers[kind].handle(e, c, p, err);
     case CELL_GIVE:
-      return handle_after_end(e, c, p, err);
+      return handle_frame_after_end(e, c, p, err);
     case CELL_REPEAT:
       clv_context_resend_failure(e, c);
       return CLV_OK;
@@ -121,14 +122,14 @@ static clv_code handle_event(clv_contexts *e, clv_context *c, clv_packet *p, clv
 }
 
 /* True if the first `n` CALLs of the context have arrived completely. */
-static bool has_first_calls(const clv_context *c, uint64_t n) {
+static bool has_received_first_calls(const clv_context *c, uint64_t n) {
   return c->calls_seen >= n && (!c->announced_calls || c->announced_calls->number > n);
 }
 
 /* Handles the deferred frames whose CALLs have arrived, in order of arrival, so a PREPARE never
  * overtakes a DROP. */
-static clv_code handle_deferred(clv_contexts *e, clv_context *c, clv_err *err) {
-  while (c->deferred_frames && has_first_calls(c, c->deferred_frames->frame.step)) {
+static clv_code handle_deferred_frames(clv_contexts *e, clv_context *c, clv_err *err) {
+  while (c->deferred_frames && has_received_first_calls(c, c->deferred_frames->frame.step)) {
     clv_packet *p = c->deferred_frames;
     c->deferred_frames = p->next;
     if (!c->deferred_frames) c->last_deferred_frame = NULL;
@@ -153,7 +154,7 @@ static void on_announcement(clv_contexts *e, clv_packet *p) {
 static bool must_wait_for_calls(const clv_context *c, const clv_frame *f) {
   bool counts = f->kind == CLV_DROP || f->kind == CLV_PREPARE;
   return counts && c->state != CONTEXT_ENDED &&
-         (c->deferred_frames || !has_first_calls(c, f->step));
+         (c->deferred_frames || !has_received_first_calls(c, f->step));
 }
 
 static clv_code on_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
@@ -161,7 +162,7 @@ static clv_code on_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err
   CLV_TRY(clv_context_get_or_create(e, p->frame.context, &c, err));
   if (must_wait_for_calls(c, &p->frame)) return wait_for_calls(c, p, ret_kept, err);
   CLV_TRY(handle_event(e, c, p, err));
-  return p->frame.kind == CLV_CALL ? handle_deferred(e, c, err) : CLV_OK;
+  return p->frame.kind == CLV_CALL ? handle_deferred_frames(e, c, err) : CLV_OK;
 }
 
 /* ---- STATE_ frames, UNLOAD ------------------------------------------------------------------- */

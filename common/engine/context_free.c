@@ -138,7 +138,7 @@ void clv_context_forget_gradients(clv_contexts *e, clv_context *ctx, uint32_t mo
 
 void clv_context_clear(clv_contexts *e, clv_context *c) {
   clv_backward_queues_free(e, c);
-  c->pass = PASS_NONE;
+  c->pass_state = PASS_NONE;
   while (c->values) clv_value_free(e, c->values);
   clv_order_free(e, c);
   c->trace = clv_tensor_unref(c->trace);

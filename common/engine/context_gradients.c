@@ -32,7 +32,7 @@ bool clv_contexts_gradient_item(clv_contexts *e, uint64_t id, uint32_t module, u
 clv_code clv_contexts_find_gradient_item(clv_contexts *e, const clv_frame *f, clv_state_item *ret,
                                          clv_err *err) {
   const clv_context *ctx = clv_context_find(e, f->context);
-  if (ctx && ctx->pass != PASS_NONE)
+  if (ctx && ctx->pass_state != PASS_NONE)
     return clv_fail(err, CLV_PRECONDITION,
                     "cannot write a gradient of module %u while backward pass %u is in progress",
                     f->module, ctx->phase);

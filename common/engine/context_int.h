@@ -86,7 +86,7 @@ typedef enum clv_result_kind {
   CLV_RESULT_SEND,    /* `packet` is to be sent to frame.to */
   CLV_RESULT_STATE,   /* `packet` is a STATE_ frame that the node handles now */
   CLV_RESULT_REFUSED, /* `packet` was refused; frame.failure is the reason */
-  CLV_RESULT_KEPT,    /* kept value for `ref`: `tensor` or `failed` */
+  CLV_RESULT_KEPT,    /* kept value for `ref`: `tensor` or `failure` */
 } clv_result_kind;
 
 typedef struct clv_result {
@@ -97,11 +97,11 @@ typedef struct clv_result {
   clv_shared_err *failure;
 } clv_result;
 
-/* Takes the next result; false: none. The caller frees the result with clv_result_done, and the
+/* Takes the next result; false: none. The caller frees the result with clv_result_clear, and the
  * packet itself. */
 bool clv_contexts_take_result(clv_contexts *e, clv_result *ret);
 /* frees the tensor and the failure of a result, but not its packet */
-void clv_result_done(clv_contexts *e, clv_result *r);
+void clv_result_clear(clv_contexts *e, clv_result *r);
 
 /* Fails a context after one of its packets could not be sent. Returns false if the context is not
  * open or failed, in which case no node needs to know. */
@@ -123,8 +123,8 @@ bool clv_contexts_gradient_item(clv_contexts *e, uint64_t context, uint32_t modu
                                 clv_state_item *ret);
 /* context_transfer.c. Reads or writes state items of the request's module, as work of that module.
  * When the work is done its answers are sent, and the request becomes a result if it must be
- * handled a second time or was refused. Takes everything in `what`, unless it fails. Call it only
- * when no work is ready or runs. */
+ * handled a second time or was refused. Takes the request, the answers and the memory in `what`,
+ * unless it fails. Call it only when no work is ready or runs. */
 clv_code clv_contexts_transfer_state(clv_contexts *e, const clv_state_transfer *what,
                                      clv_err *err) CLV_USE_RESULT;
 /* Finds the gradient that a STATE_PUT names. CLV_PRECONDITION: a backward pass of its context is in
@@ -170,7 +170,7 @@ static inline const clv_cell *clv_call_on_event(clv_contexts *e, clv_context_cal
 /* Applies an event to the backward pass of a context. */
 static inline const clv_cell *clv_pass_on_event(clv_contexts *e, clv_context *c,
                                                 clv_pass_event event) {
-  return clv_contexts_on_event(e, c->id, MACHINE_PASS, &c->pass, event);
+  return clv_contexts_on_event(e, c->id, MACHINE_PASS, &c->pass_state, event);
 }
 
 /* Returns the context of that id in any state; creates it if it is new. */
@@ -276,9 +276,9 @@ void clv_work_note_end(clv_contexts *e, clv_work *w);
 static inline uint64_t clv_work_duration_ns(const clv_contexts *e, const clv_work *w) {
   return w->device_ns ? w->device_ns : clv_contexts_now(e) - w->begin_ns;
 }
-clv_context_call *clv_work_call(clv_work *w);
-clv_planned_step *clv_work_step(clv_work *w);
-clv_change *clv_work_change(clv_work *w);
+clv_context_call *clv_call_of_work(clv_work *w);
+clv_planned_step *clv_step_of_work(clv_work *w);
+clv_change *clv_change_of_work(clv_work *w);
 bool clv_work_is_on_device(const clv_contexts *e,
                            clv_work *w); /* true if a module of the work is on a device */
 
@@ -332,10 +332,10 @@ clv_code clv_order_add_step(clv_contexts *e, clv_context *ctx, const clv_frame *
 clv_code clv_copy_start(clv_contexts *e, clv_tensor *from, clv_copy **ret,
                         clv_err *err) CLV_USE_RESULT;
 clv_code clv_copy_compute(clv_work *w, clv_err *err) CLV_USE_RESULT;
-clv_copy *clv_work_copy(clv_work *w);
+clv_copy *clv_copy_of_work(clv_work *w);
 void clv_copy_free(clv_contexts *e, clv_copy *k);
 /* Frees the copies that have not started, and the idle progress records. */
-void clv_copies_done(clv_contexts *e);
+void clv_copies_free(clv_contexts *e);
 
 /* ---- freeing records (context_free.c) -------------------------------------------------------- */
 
@@ -373,12 +373,12 @@ void clv_context_resend_failure(clv_contexts *e, clv_context *c);
 uint32_t clv_context_mark_retained(clv_contexts *e, clv_context *ctx);
 /* Frees all values that are not retained. The calls of retained values then wait only for their
  * inputs. */
-void clv_context_free_unretained(clv_contexts *e, clv_context *ctx);
+void clv_context_free_unretained_values(clv_contexts *e, clv_context *ctx);
 uint32_t clv_context_n_retained(const clv_context *ctx);
 /* True if a frame that arrives after END_CONTEXT brings a retained value or call. */
 bool clv_context_needs_frame(clv_contexts *e, const clv_context *ctx, const clv_frame *f);
 /* Frees retained values that no retained call needs any more. True: no value is left. */
-bool clv_context_drop_unneeded(clv_contexts *e, clv_context *ctx);
+bool clv_context_free_unneeded_values(clv_contexts *e, clv_context *ctx);
 
 /* ---- values (context_value.c) ---------------------------------------------------------------- */
 
@@ -419,7 +419,7 @@ clv_code clv_pass_add_gradient(clv_contexts *e, clv_value *v, uint32_t phase, ui
                                clv_tensor *t, clv_err *err) CLV_USE_RESULT;
 /* Removes a call from the backward pass. The call must be the first of its module's backward
  * queue. */
-void clv_pass_call_done(clv_contexts *e, clv_context_call *c);
+void clv_pass_remove_call(clv_contexts *e, clv_context_call *c);
 /* Makes calls ready whose gradients have all arrived, and the end of a pass whose calls are
  * done. */
 void clv_pass_start_ready(clv_contexts *e, clv_context *ctx);

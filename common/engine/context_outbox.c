@@ -32,7 +32,9 @@ clv_code clv_outbox_new_packet(clv_contexts *e, clv_frame_kind kind, const clv_c
   return CLV_OK;
 }
 
-void clv_outbox_send(clv_contexts *e, clv_packet *p) { clv_packet_list_add(&e->send, p); }
+void clv_outbox_send(clv_contexts *e, clv_packet *p) {
+  clv_packet_list_add(&e->packets_to_send, p);
+}
 
 bool clv_outbox_can_stream(const clv_contexts *e, uint32_t name, size_t bytes) {
   return (name || !e->env.has_program) && bytes > CLV_WIRE_INLINE_MAX;
@@ -45,7 +47,7 @@ void clv_outbox_add_state_frame(clv_contexts *e, clv_packet *p) {
 void clv_outbox_refuse(clv_contexts *e, clv_packet *p, const clv_err *why) {
   clv_frame_set_failure(&p->frame, why->code, why->text, "");
   memcpy(p->frame.failure.offending_value, why->offending_value, sizeof why->offending_value);
-  clv_packet_list_add(&e->refused, p);
+  clv_packet_list_add(&e->refused_packets, p);
 }
 
 void clv_outbox_add_kept_value(clv_contexts *e, clv_delivery *d, clv_tensor *tensor,
@@ -76,12 +78,12 @@ static bool take_kept_value(clv_contexts *e, clv_result *ret) {
 }
 
 bool clv_contexts_take_result(clv_contexts *e, clv_result *ret) {
-  return take_packet(&e->send, CLV_RESULT_SEND, ret) ||
+  return take_packet(&e->packets_to_send, CLV_RESULT_SEND, ret) ||
          take_packet(&e->state_frames, CLV_RESULT_STATE, ret) ||
-         take_packet(&e->refused, CLV_RESULT_REFUSED, ret) || take_kept_value(e, ret);
+         take_packet(&e->refused_packets, CLV_RESULT_REFUSED, ret) || take_kept_value(e, ret);
 }
 
-void clv_result_done(clv_contexts *e, clv_result *r) {
+void clv_result_clear(clv_contexts *e, clv_result *r) {
   if (!r) return;
   clv_tensor_unref(r->tensor);
   clv_shared_err_unref(e, r->failure);
@@ -92,6 +94,6 @@ void clv_outbox_free(clv_contexts *e) {
   clv_result r;
   while (clv_contexts_take_result(e, &r)) {
     clv_packet_free(r.packet);
-    clv_result_done(e, &r);
+    clv_result_clear(e, &r);
   }
 }

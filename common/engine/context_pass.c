@@ -59,7 +59,7 @@ static void pop_call(clv_context *ctx, clv_context_call *c) {
   memset(c->targets, 0, sizeof c->targets);
 }
 
-void clv_pass_call_done(clv_contexts *e, clv_context_call *c) {
+void clv_pass_remove_call(clv_contexts *e, clv_context_call *c) {
   clv_context *ctx = c->out->ctx;
   pop_call(ctx, c);
   if (c->order_entries[ORDER_BACKWARD].position) {
@@ -134,8 +134,8 @@ static bool start_next_backward(clv_contexts *e, clv_context *ctx, clv_context_c
 }
 
 static bool is_pass_done(const clv_context *ctx) {
-  return ctx->pass == PASS_ACTIVE && !ctx->n_calls_in_pass && !ctx->order[ORDER_WEIGHT].first &&
-         !ctx->order[ORDER_STEP].first;
+  return ctx->pass_state == PASS_ACTIVE && !ctx->n_calls_in_pass &&
+         !ctx->order[ORDER_WEIGHT].first && !ctx->order[ORDER_STEP].first;
 }
 
 void clv_pass_start_ready(clv_contexts *e, clv_context *ctx) {
@@ -197,7 +197,7 @@ static clv_code add_calls_to_pass(clv_contexts *e, clv_context *ctx, const clv_f
                                   clv_err *err) {
   uint32_t first = 0;
   for (uint32_t i = 0; i < f->backward.n_calls; i++) {
-    const clv_needed *n = &f->backward.calls[i];
+    const clv_needed_call *n = &f->backward.calls[i];
     clv_value *v = clv_context_find_value(e, ctx, n->call);
     clv_context_call *c = v ? v->producer : NULL;
     if (!c || is_part_of_pass(c))
@@ -235,8 +235,8 @@ static clv_code handle_prepare(clv_contexts *e, clv_context *ctx, const clv_fram
                                clv_err *err) {
   CLV_TRY(begin_phase(e, ctx, f, err));
   if (!f->backward.more) clv_pass_on_event(e, ctx, PASS_COLLECTED);
-  ctx->retain = f->backward.retain;
-  ctx->vote = f->backward.vote;
+  ctx->retains_inputs = f->backward.retain;
+  ctx->needs_vote = f->backward.vote;
   return add_calls_to_pass(e, ctx, f, err);
 }
 

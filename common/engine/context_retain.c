@@ -3,8 +3,8 @@
  * Chooses the records that outlive END_CONTEXT. A kept value that is not computed yet needs its
  * call, and that call needs its inputs. clv_context_mark_retained marks these values and their
  * calls, which run when their inputs arrive. Retained calls lose their position and their leader,
- * so they wait for neither. clv_context_free_unretained frees all other records. context_end.c
- * calls both.
+ * so they wait for neither. clv_context_free_unretained_values frees all other records.
+ * context_end.c calls both.
  */
 #include "common/engine/context_int.h"
 
@@ -94,7 +94,7 @@ static void unlink_from_waiters(clv_contexts *e, clv_value *v) {
   remove_from_order(e, v->producer);
 }
 
-void clv_context_free_unretained(clv_contexts *e, clv_context *ctx) {
+void clv_context_free_unretained_values(clv_contexts *e, clv_context *ctx) {
   for (clv_value *v = ctx->values; v; v = v->next)
     if (v->is_retained) unlink_from_waiters(e, v);
   for (clv_value *v = ctx->values, *next; v; v = next) {
@@ -118,7 +118,7 @@ bool clv_context_needs_frame(clv_contexts *e, const clv_context *ctx, const clv_
                              : v->state == VALUE_AWAITED;
 }
 
-bool clv_context_drop_unneeded(clv_contexts *e, clv_context *ctx) {
+bool clv_context_free_unneeded_values(clv_contexts *e, clv_context *ctx) {
   for (clv_value *v = ctx->values, *next; v; v = next) {
     next = v->next;
     if (v->state != VALUE_AWAITED) clv_value_free_if_dropped(e, v);

@@ -21,7 +21,7 @@ static clv_code check_finite(const clv_module_gradient *g, clv_err *err) {
 }
 
 static clv_code prepare_step(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
-  clv_planned_step *s = clv_work_step(w);
+  clv_planned_step *s = clv_step_of_work(w);
   clv_module_gradient *g = clv_context_module_gradient(w->ctx, s->module);
   if (w->ctx->state != CONTEXT_OPEN || !g || !g->input_part_done) return CLV_OK;
   if (!g->weight_part_done)
@@ -36,7 +36,7 @@ static clv_code prepare_step(clv_contexts *e, clv_work *w, bool *ret_computes, c
 /* Computes a planned step. Fails if a gradient of the module is not finite, because no vote over
  * all modules checks that for a planned step. */
 static clv_code compute_step(clv_work *w, clv_err *err) {
-  const clv_planned_step *s = clv_work_step(w);
+  const clv_planned_step *s = clv_step_of_work(w);
   const clv_module_gradient *g = clv_context_module_gradient(w->ctx, s->module);
   if (s->saved_weights) clv_copy_old_weights(s->saved_weights);
   CLV_TRY(check_finite(g, err));
@@ -47,7 +47,7 @@ static clv_code compute_step(clv_work *w, clv_err *err) {
 static void count_step(clv_module *m) {
   m->version++;
   clv_counter_add(&m->steps, 1);
-  clv_counter_add(&m->counts.stepped, 1);
+  clv_counter_add(&m->counts.steps_since_load, 1);
 }
 
 /* Records a planned step, after which no earlier step of the module can be reverted. */
@@ -60,7 +60,7 @@ static void record_step(clv_contexts *e, const clv_context *ctx, uint32_t module
 
 static clv_code finish_step(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
                             clv_err *err) {
-  clv_planned_step *s = clv_work_step(w);
+  clv_planned_step *s = clv_step_of_work(w);
   clv_context *ctx = w->ctx;
   (void)err;
   clv_old_weights_unref(e, s->saved_weights);
@@ -86,7 +86,7 @@ _Static_assert((int)CLV_OPTIM_MAX_GROUPS == CLV_WIRE_GROUPS + 1,
 /* Prepares a change. Of a REVERT, finds the modules that have a step of the context to revert; a
  * step is reverted only once. */
 static clv_code prepare_change(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
-  clv_change *k = clv_work_change(w);
+  clv_change *k = clv_change_of_work(w);
   (void)err;
   k->saves_snapshot = !k->is_final;
   for (clv_queue_entry *t = k->entries; t && k->kind == CLV_REVERT; t = t->next_of_change) {
@@ -120,7 +120,7 @@ static clv_code change_module(const clv_change *k, const clv_queue_entry *t, clv
 }
 
 static clv_code compute_change(clv_work *w, clv_err *err) {
-  const clv_change *k = clv_work_change(w);
+  const clv_change *k = clv_change_of_work(w);
   clv_code first = CLV_OK;
   CLV_FAILPOINT("step.compute_change");
   clv_err why;
@@ -176,7 +176,7 @@ static void record_change(clv_contexts *e, const clv_change *k, const clv_err *f
  * passes may have waited for the change. */
 static clv_code finish_change(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
                               clv_err *err) {
-  clv_change *k = clv_work_change(w);
+  clv_change *k = clv_change_of_work(w);
   (void)err;
   CLV_FAILPOINT("step.finish_change");
   if (k->packet)
@@ -184,8 +184,8 @@ static clv_code finish_change(clv_contexts *e, clv_work *w, clv_code code, const
   else
     record_change(e, k, code == CLV_OK ? NULL : why);
   clv_change_free(e, k);
-  for (clv_context *c = e->open; c; c = c->next)
-    if (c->pass != PASS_NONE) clv_context_mark_dirty(e, c);
+  for (clv_context *c = e->open_contexts; c; c = c->next)
+    if (c->pass_state != PASS_NONE) clv_context_mark_dirty(e, c);
   return CLV_OK;
 }
 

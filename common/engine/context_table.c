@@ -195,7 +195,8 @@ static const clv_cell calls[][MACHINE_MAX_EVENTS] = {
     [CALL_RETAINED] = {[CALL_BACKWARD_DUE] = DO(BEGIN, CALL_BACKWARD),
                        [CALL_GOT_FOLLOWER] = RECORD(CALL_RETAINED)},
     [CALL_BACKWARD] = {[CALL_INPUT_GRAD_DONE] = RECORD(CALL_WEIGHT_GRAD),
-                       [CALL_BACKWARD_DONE] = DO(END, CALL_SAVED_FREED), /* no gradient */
+                       /* no gradient has a tensor */
+                       [CALL_BACKWARD_DONE] = DO(END, CALL_SAVED_FREED),
                        [CALL_BACKWARD_RETAINED] = DO(SETTLE, CALL_RETAINED),
                        [CALL_GOT_FOLLOWER] = RECORD(CALL_BACKWARD)},
     [CALL_WEIGHT_GRAD] = {[CALL_BACKWARD_DONE] = DO(END, CALL_SAVED_FREED),
@@ -307,7 +308,7 @@ static const clv_table tables[MACHINES] = {
     [MACHINE_WORK] = {"work", CLV_COUNT(work), WORK_ENDS + 1, work},
 };
 
-const clv_table *clv_table_of(clv_state_machine machine) { return &tables[machine]; }
+const clv_table *clv_transition_table_of(clv_state_machine machine) { return &tables[machine]; }
 
 const clv_cell *clv_table_cell(uint32_t *transition_counts, clv_state_machine machine,
                                uint32_t state, uint32_t event) {
@@ -315,8 +316,8 @@ const clv_cell *clv_table_cell(uint32_t *transition_counts, clv_state_machine ma
   return &tables[machine].cells[state][event];
 }
 
-clv_code clv_table_step(uint32_t *transition_counts, clv_state_machine machine, uint8_t *state,
-                        uint32_t event, const clv_cell **ret, clv_err *err) {
+clv_code clv_table_apply_event(uint32_t *transition_counts, clv_state_machine machine,
+                               uint8_t *state, uint32_t event, const clv_cell **ret, clv_err *err) {
   const clv_cell *cell = clv_table_cell(transition_counts, machine, *state, event);
   if (cell->action == CELL_IMPOSSIBLE)
     return clv_fail(err, CLV_INTERNAL, "event %u is impossible for a %s in state %u", event,

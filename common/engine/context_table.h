@@ -36,11 +36,12 @@ typedef enum clv_action {
   CELL_IGNORE,     /* the event changes nothing */
   CELL_RECORD,     /* the event is recorded, and nothing else is done now */
   CELL_SETTLE,     /* the calls, deliveries or records that waited for this event proceed */
-  CELL_GIVE,       /* the wanted thing exists: it is passed on at once */
-  CELL_BEGIN,      /* a longer state begins (backward, pass, closing), which a later event ends */
-  CELL_END,        /* the object reaches its end, or becomes idle */
-  CELL_COUNT,      /* the frame came too late: counted, otherwise ignored */
-  CELL_REPEAT,     /* the first failure, or the answer to END_CONTEXT, is sent again */
+  /* the value that a call, a delivery or a reference asks for exists: it is passed on at once */
+  CELL_GIVE,
+  CELL_BEGIN,  /* a longer state begins (backward, pass, closing), which a later event ends */
+  CELL_END,    /* the object reaches its end, or becomes idle */
+  CELL_COUNT,  /* the frame came too late: counted, otherwise ignored */
+  CELL_REPEAT, /* the first failure, or the answer to END_CONTEXT, is sent again */
 } clv_action;
 
 typedef struct clv_cell {
@@ -137,14 +138,16 @@ typedef enum clv_pass_state {
 } clv_pass_state;
 
 typedef enum clv_pass_event {
-  PASS_PREPARE_LATER,    /* PREPARE of a phase later than the last pass */
-  PASS_PREPARE_SAME,     /* PREPARE of the phase of the current, or else the last pass */
-  PASS_PREPARE_EARLIER,  /* PREPARE of an earlier phase */
-  PASS_COLLECTED,        /* the last PREPARE of the pass arrived */
-  PASS_GRADIENT_NEEDED,  /* GRADIENT of this phase for a call that waits for it */
-  PASS_GRADIENT_OTHER,   /* GRADIENT of this phase for a call not in the pass, or already done */
-  PASS_GRADIENT_LATER,   /* GRADIENT of a later phase */
-  PASS_GRADIENT_EARLIER, /* GRADIENT of an earlier phase */
+  PASS_PREPARE_LATER, /* a PREPARE arrived whose phase is later than that of the last pass */
+  /* a PREPARE arrived for the pass in progress, or for the last pass if none is in progress */
+  PASS_PREPARE_SAME,
+  PASS_PREPARE_EARLIER, /* a PREPARE arrived for an earlier phase */
+  PASS_COLLECTED,       /* the last PREPARE of the pass arrived */
+  PASS_GRADIENT_NEEDED, /* a GRADIENT of the last phase arrived for a call that waits for it */
+  /* a GRADIENT of the last phase arrived for a call that is not in the pass, or already done */
+  PASS_GRADIENT_OTHER,
+  PASS_GRADIENT_LATER,   /* a GRADIENT of a later phase arrived */
+  PASS_GRADIENT_EARLIER, /* a GRADIENT of an earlier phase arrived */
   PASS_STEP,             /* APPLY without a position arrived */
   PASS_DONE,             /* all calls of the pass are done */
   PASS_ENDED,            /* FINISHED was sent, or the context failed */
@@ -173,8 +176,9 @@ const clv_cell *clv_table_cell(uint32_t *transition_counts, clv_state_machine ma
                                uint32_t state, uint32_t event);
 /* As clv_table_cell, and moves *state to the state that follows. CLV_INTERNAL: the event is
  * impossible in this state. A CELL_REFUSE leaves *state as it is; the caller words the message. */
-clv_code clv_table_step(uint32_t *transition_counts, clv_state_machine machine, uint8_t *state,
-                        uint32_t event, const clv_cell **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_table_apply_event(uint32_t *transition_counts, clv_state_machine machine,
+                               uint8_t *state, uint32_t event, const clv_cell **ret,
+                               clv_err *err) CLV_USE_RESULT;
 
 /* The table of one machine, for tests. */
 typedef struct clv_table {
@@ -182,7 +186,7 @@ typedef struct clv_table {
   uint32_t n_states, n_events;
   const clv_cell (*cells)[MACHINE_MAX_EVENTS]; /* [n_states] */
 } clv_table;
-const clv_table *clv_table_of(clv_state_machine machine);
+const clv_table *clv_transition_table_of(clv_state_machine machine);
 
 static inline uint32_t clv_table_index(clv_state_machine machine, uint32_t state, uint32_t event) {
   return ((uint32_t)machine * MACHINE_MAX_STATES + state) * MACHINE_MAX_EVENTS + event;

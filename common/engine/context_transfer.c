@@ -12,11 +12,11 @@ static clv_state_transfer *get_transfer(clv_work *w) {
   return (clv_state_transfer *)(void *)((char *)w - offsetof(clv_state_transfer, work));
 }
 
-static void transfer_free(clv_contexts *e, clv_state_transfer *t) {
+static void free_transfer(clv_contexts *e, clv_state_transfer *t) {
   for (clv_packet *p; (p = clv_packet_list_take(&t->answers)) != NULL;) clv_packet_free(p);
   clv_packet_free(t->request);
   free(t->items);
-  free(t->host);
+  free(t->host_data);
   clv_slab_recycle(&e->transfers, t);
 }
 
@@ -29,17 +29,17 @@ clv_code clv_contexts_transfer_state(clv_contexts *e, const clv_state_transfer *
   return CLV_OK;
 }
 
-static clv_code prepare(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
+static clv_code prepare_transfer(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
   (void)e, (void)w, (void)err;
   *ret_computes = true;
   return CLV_OK;
 }
 
-static clv_code compute(clv_work *w, clv_err *err) {
+static clv_code compute_transfer(clv_work *w, clv_err *err) {
   const clv_state_transfer *t = get_transfer(w);
   for (uint32_t i = 0; i < t->n; i++)
-    CLV_TRY(t->is_write ? clv_state_item_set_async(&t->items[i], t->host[i], err)
-                        : clv_state_item_get(&t->items[i], t->host[i], err));
+    CLV_TRY(t->is_write ? clv_state_item_set_async(&t->items[i], t->host_data[i], err)
+                        : clv_state_item_get(&t->items[i], t->host_data[i], err));
   return t->is_write ? clv_backend_finish(w->env->modules[w->module]->o.backend, err) : CLV_OK;
 }
 
@@ -50,8 +50,8 @@ static void record_written(clv_contexts *e, const clv_state_transfer *t) {
     clv_module_note_state_written(m, f->state.what, t->items[i].name, !f->state.length);
 }
 
-static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
-                       clv_err *err) {
+static clv_code finish_transfer(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
+                                clv_err *err) {
   clv_state_transfer *t = get_transfer(w);
   (void)err;
   if (code == CLV_OK && t->is_write) record_written(e, t);
@@ -61,12 +61,14 @@ static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_er
     clv_outbox_add_state_frame(e, clv_steal(&t->request));
   for (clv_packet *p; code == CLV_OK && (p = clv_packet_list_take(&t->answers)) != NULL;)
     clv_outbox_send(e, p);
-  transfer_free(e, t);
+  free_transfer(e, t);
   return CLV_OK;
 }
 
-const clv_work_type clv_work_of_transfer = {
-    .prepare = prepare, .compute = compute, .finish = finish, .bypasses_scheduler = true};
+const clv_work_type clv_work_of_transfer = {.prepare = prepare_transfer,
+                                            .compute = compute_transfer,
+                                            .finish = finish_transfer,
+                                            .bypasses_scheduler = true};
 
 /* ---- running statistics ---------------------------------------------------------------------- */
 
@@ -83,7 +85,7 @@ static clv_code finish_restore(clv_contexts *e, clv_work *w, clv_code code, cons
   return CLV_OK;
 }
 
-const clv_work_type clv_work_of_restore = {.prepare = prepare,
+const clv_work_type clv_work_of_restore = {.prepare = prepare_transfer,
                                            .compute = compute_restore,
                                            .finish = finish_restore,
                                            .bypasses_scheduler = true};

@@ -151,7 +151,7 @@ struct clv_module_queue {
 
 /* An APPLY, a REVERT, or a STATE_ packet, which waits in module queues for the calls before it. */
 struct clv_change {
-  clv_work work; /* must be the first member: clv_work_change casts */
+  clv_work work; /* must be the first member: clv_change_of_work casts */
   clv_change *next, **prev_next, *next_ready;
   clv_frame_kind kind;
   uint64_t context, message;
@@ -179,7 +179,7 @@ typedef struct clv_delivery {
   uint32_t name; /* receiving node, as an index into clv_contexts.names */
   /* kept reference that receives the value, in place of a node; 0: deliver to `name` */
   uint64_t kept_ref;
-  /* the settled value, or NULL, and `failed` is the reason why it does not exist; set for kept
+  /* the settled value; NULL: `failure` is the reason why it does not exist. Both are set for kept
    * references alone */
   clv_tensor *tensor;
   clv_shared_err *failure;
@@ -198,7 +198,7 @@ struct clv_value {
   clv_context *ctx;
   uint64_t id;
   uint8_t state; /* clv_value_state */
-  /* the value, once it is settled; a settled value has either `tensor` or `failed` */
+  /* the value, once it is settled; a settled value has either `tensor` or `failure` */
   clv_tensor *tensor;
   /* copy of the value in host memory, if the value is on a device and a consumer needs a copy; else
    * NULL */
@@ -280,8 +280,8 @@ struct clv_context_call {
   /* Fields for the backward pass in progress. */
   clv_context_call *next_in_pass;
   bool is_in_pass;
-  /* While the input part of the call's backward is work: gradients_to_sum: gradients of the call's
-   * value to be summed; dout: their sum; dins: gradients of the inputs. */
+  /* While the input part of the call's backward is ready or runs: gradients_to_sum: gradients of
+   * the call's value to be summed; dout: their sum; dins: gradients of the inputs. */
   clv_contribution *gradients_to_sum;
   clv_tensor *dout, *dins[CLV_MAX_INPUTS];
   /* buffer on the device that receives the next gradient to add; NULL: the sum is made in host
@@ -289,7 +289,8 @@ struct clv_context_call {
   clv_tensor *addend_buffer;
   /* block with the gradients of the module's parameters (block of clv_module_gradient), or NULL */
   clv_tensor *gradients;
-  /* the input part, the weight part of this backward adds to gradients that are present */
+  /* the input part (first field) or the weight part (second) of this backward adds to gradients
+   * that are already there */
   bool accumulates_input_grads, accumulates_weight_grads;
   uint64_t backward_began_ns; /* time at which the input part began */
   /* gradient that the program gave for this call's value; 0: the call is no root of the pass */
@@ -305,7 +306,8 @@ typedef struct clv_module_gradient {
   clv_module *mod;
   clv_tensor *block;          /* gradients of all its parameters */
   uint64_t charged_on_device; /* bytes charged to the device for `block` */
-  /* the input part, the weight part of some backward has written `block`: later calls add to it */
+  /* the input part (first field) or the weight part (second) of some backward has written `block`:
+   * later calls add to it */
   bool input_part_done, weight_part_done;
   /* position of the last call that has one for its weight part; 0: none */
   uint32_t weight_position;
@@ -338,13 +340,13 @@ struct clv_context {
   /* One bit per module. buffers_saved: this context has saved the module's running statistics.
    * was_in_pass: calls of the module were in a backward pass. */
   uint8_t buffers_saved[(CLV_MODULE_ALL + 7) / 8], was_in_pass[(CLV_MODULE_ALL + 7) / 8];
-  uint8_t pass;   /* clv_pass_state */
-  uint32_t phase; /* phase of the last backward pass that began */
+  uint8_t pass_state; /* clv_pass_state */
+  uint32_t phase;     /* phase of the last backward pass that began */
   /* number that the first PREPARE of the last pass has in the order of arrival of changes and
    * PREPAREs */
   uint64_t prepare_number;
-  bool retain, vote;
-  /* one bit per module: the running vote covers it */
+  bool retains_inputs, needs_vote; /* flags of the PREPAREs of the last pass */
+  /* one bit per module; 1: the module is part of the vote in progress */
   uint8_t voting_modules[(CLV_MODULE_ALL + 7) / 8];
   clv_work end_of_pass_work;
   clv_tensor *sums; /* sums of squares of the vote while the vote is work; else NULL */
@@ -400,7 +402,7 @@ typedef struct clv_state_transfer {
   clv_packet *request;
   clv_packet_list answers; /* packets to send when the transfer is done */
   clv_state_item *items;   /* [n] */
-  void **host;             /* [n] host memory that item i is read to or written from */
+  void **host_data;        /* [n] host memory that item i is read to or written from */
   uint32_t n;
   bool is_write;
   /* the node handles the request a second time when the transfer is done */
@@ -419,8 +421,8 @@ typedef struct clv_contexts {
   clv_contexts_env env;
   clv_context **context_buckets;
   clv_value **value_buckets;
-  clv_context *open, *tomb_first, *tomb_last;
-  uint32_t n_open, n_tombs;
+  clv_context *open_contexts, *first_tombstone, *last_tombstone;
+  uint32_t n_open, n_tombstones;
   clv_slab contexts, values, calls, deliveries, contributions, gradients, errors, changes, entries,
       backward_queue_slab, steps, weights, copies, transfers;
   clv_work_list *work; /* [CLV_MODULE_ALL + 1]; the last list is for work of no module */
@@ -433,7 +435,7 @@ typedef struct clv_contexts {
   uint32_t n_work;             /* number of pieces of work that are ready or run */
   clv_packet_list held_frames; /* frames that are handled only when no work is ready or runs */
   /* queues of results that clv_contexts_take_result returns */
-  clv_packet_list send, state_frames, refused;
+  clv_packet_list packets_to_send, state_frames, refused_packets;
   clv_delivery *kept_results, *last_kept_result;
   clv_context *dirty_contexts;
   /* queues: [CLV_MODULE_ALL] queue of each module; dirty_queues: list of the queues whose head may

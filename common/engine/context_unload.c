@@ -36,7 +36,7 @@ static bool has_pending_change(const clv_contexts *e, uint32_t module) {
 
 bool clv_contexts_is_module_in_use(const clv_contexts *e, uint32_t module) {
   if (has_pending_change(e, module)) return true;
-  for (const clv_context *c = e->open; c; c = c->next)
+  for (const clv_context *c = e->open_contexts; c; c = c->next)
     if (is_used_by_context(c, module)) return true;
   return false;
 }

@@ -35,7 +35,7 @@ static clv_code get_tensor_for_module(clv_contexts *e, clv_value *v, const clv_m
 
 /* Adds the tensor of a value to a VALUE packet, complete or still being copied; if the value has
  * failed, adds its failure. */
-static void fill_value(const clv_value *v, clv_packet *p) {
+static void fill_value_packet(const clv_value *v, clv_packet *p) {
   if (v->failure) {
     p->frame.has_failure = true;
     clv_shared_err_to_frame(v->failure, &p->frame);
@@ -48,7 +48,7 @@ static void fill_value(const clv_value *v, clv_packet *p) {
 static clv_code send_value(clv_contexts *e, const clv_value *v, uint32_t name, clv_err *err) {
   clv_packet *p;
   CLV_TRY(clv_outbox_new_packet(e, CLV_VALUE, v->ctx, v->id, name, &p, err));
-  fill_value(v, p);
+  fill_value_packet(v, p);
   clv_context_trace_packet(e, v->ctx, CLV_TRACE_VALUE_OUT, p, clv_contexts_now(e));
   clv_outbox_send(e, p);
   return CLV_OK;
@@ -57,7 +57,8 @@ static clv_code send_value(clv_contexts *e, const clv_value *v, uint32_t name, c
 clv_code clv_value_on_event(clv_contexts *e, clv_value *v, clv_value_event event, clv_action *ret,
                             clv_err *err) {
   const clv_cell *cell;
-  CLV_TRY(clv_table_step(e->env.transition_counts, MACHINE_VALUE, &v->state, event, &cell, err));
+  CLV_TRY(
+      clv_table_apply_event(e->env.transition_counts, MACHINE_VALUE, &v->state, event, &cell, err));
   if (cell->action == CELL_REFUSE && event == VALUE_GRADIENT)
     return clv_fail(err, cell->code, "a gradient for value %llu, which %s",
                     (unsigned long long)v->id, cell->text);
@@ -112,7 +113,7 @@ static clv_code deliver_to_consumers(clv_contexts *e, clv_value *v, clv_err *err
 }
 
 /* Passes a settled value to the calls that use it. */
-static void pass_to_calls(clv_contexts *e, clv_value *v) {
+static void pass_value_to_calls(clv_contexts *e, clv_value *v) {
   for (clv_input_use **at = &v->uses, *u; (u = *at) != NULL;) {
     clv_context_call *c = u->call;
     if (!clv_call_take_input(e, c, (uint32_t)(u - c->uses), v)) {
@@ -128,7 +129,7 @@ clv_code clv_value_settle(clv_contexts *e, clv_value *v, clv_tensor *tensor, clv
                           clv_err *err) {
   if (tensor) v->tensor = clv_tensor_ref(tensor);
   v->failure = failed;
-  pass_to_calls(e, v);
+  pass_value_to_calls(e, v);
   return deliver_to_consumers(e, v, err);
 }
 
@@ -142,13 +143,13 @@ static void fail_value_copy(clv_contexts *e, clv_value *v, const clv_err *why) {
 
 static clv_code finish_copy(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
                             clv_err *err) {
-  clv_copy *k = clv_work_copy(w);
+  clv_copy *k = clv_copy_of_work(w);
   clv_value *v = k->value;
   if (code == CLV_OK && k->packet) clv_outbox_send(e, clv_steal(&k->packet));
   clv_copy_free(e, k);
   if (!v) return CLV_OK;
   if (code != CLV_OK) fail_value_copy(e, v, why);
-  pass_to_calls(e, v);
+  pass_value_to_calls(e, v);
   code = deliver_to_consumers(e, v, err);
   clv_value_free_if_dropped(e, v);
   return code;

@@ -86,11 +86,12 @@ static clv_code prepare_vote(clv_contexts *e, clv_context *ctx, bool *ret_comput
   return CLV_OK;
 }
 
-static clv_code prepare(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
+static clv_code prepare_end_of_pass(clv_contexts *e, clv_work *w, bool *ret_computes,
+                                    clv_err *err) {
   clv_context *ctx = w->ctx;
-  if (ctx->pass != PASS_ENDING) return CLV_OK;
+  if (ctx->pass_state != PASS_ENDING) return CLV_OK;
   CLV_TRY(check_ties(ctx, ret_computes, err));
-  return ctx->vote ? prepare_vote(e, ctx, ret_computes, err) : CLV_OK;
+  return ctx->needs_vote ? prepare_vote(e, ctx, ret_computes, err) : CLV_OK;
 }
 
 /* Computes the sums of squares of all gradients of the modules in the pass, in the order of modules
@@ -109,7 +110,7 @@ static clv_code compute_vote(const clv_work *w, clv_context *ctx, clv_err *err) 
   return CLV_OK;
 }
 
-static clv_code compute(clv_work *w, clv_err *err) {
+static clv_code compute_end_of_pass(clv_work *w, clv_err *err) {
   CLV_TRY(add_ties(w->ctx, err));
   return w->ctx->sums ? compute_vote(w, w->ctx, err) : CLV_OK;
 }
@@ -120,8 +121,8 @@ static clv_code send_finished(clv_contexts *e, clv_context *ctx, clv_err *err) {
   clv_pass_on_event(e, ctx, PASS_ENDED);
   CLV_TRY(clv_outbox_new_packet(e, CLV_FINISHED, ctx, ++*e->env.next_message, 0, &p, err));
   p->frame.phase = ctx->phase;
-  p->frame.has_vote = ctx->vote;
-  p->frame.vote.finite = ctx->vote && isfinite(ctx->total);
+  p->frame.has_vote = ctx->needs_vote;
+  p->frame.vote.finite = ctx->needs_vote && isfinite(ctx->total);
   if (sums) clv_packet_add(p, sums);
   clv_outbox_send(e, p);
   return CLV_OK;
@@ -129,12 +130,12 @@ static clv_code send_finished(clv_contexts *e, clv_context *ctx, clv_err *err) {
 
 /* Sends FINISHED. Sends nothing if the context has failed meanwhile, because its failure has been
  * sent already. */
-static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
-                       clv_err *err) {
+static clv_code finish_end_of_pass(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
+                                   clv_err *err) {
   clv_context *ctx = w->ctx;
   clv_err send_err;
   (void)err;
-  if (code == CLV_OK && ctx->pass == PASS_ENDING) {
+  if (code == CLV_OK && ctx->pass_state == PASS_ENDING) {
     code = send_finished(e, ctx, &send_err);
     why = &send_err;
   }
@@ -143,4 +144,5 @@ static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_er
   return CLV_OK;
 }
 
-const clv_work_type clv_work_vote = {.prepare = prepare, .compute = compute, .finish = finish};
+const clv_work_type clv_work_vote = {
+    .prepare = prepare_end_of_pass, .compute = compute_end_of_pass, .finish = finish_end_of_pass};

@@ -61,7 +61,7 @@ static bool can_drop_frame_wait(clv_contexts *e, const clv_context *c, const clv
 static bool can_prepare_frame_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   const clv_frame *f = &p->frame;
   for (uint32_t i = 0; i < f->backward.n_calls; i++) {
-    const clv_needed *n = &f->backward.calls[i];
+    const clv_needed_call *n = &f->backward.calls[i];
     const clv_value *v = c ? clv_context_find_value(e, c, n->call) : NULL;
     bool begun = v && v->producer && v->producer->call_state > CALL_READY;
     if (v && (v->received_gradients || v->failure)) return false;

@@ -53,8 +53,8 @@ static clv_code alloc_copy(clv_contexts *e, clv_module *m, clv_old_weights **ret
   w->mod = m;
   w->version = m->version;
   m->n_old_weights++;
-  uint32_t most = CLV_MAX(m->counts.most_versions, 1 + m->n_old_weights);
-  __atomic_store_n(&m->counts.most_versions, most, __ATOMIC_RELAXED);
+  uint32_t most = CLV_MAX(m->counts.max_versions, 1 + m->n_old_weights);
+  __atomic_store_n(&m->counts.max_versions, most, __ATOMIC_RELAXED);
   *ret = w;
   return CLV_OK;
 }
@@ -93,7 +93,7 @@ clv_code clv_save_old_weights(clv_contexts *e, clv_context *ctx, clv_module_grad
 
 void clv_copy_old_weights(const clv_old_weights *w) {
   clv_module *m = w->mod;
-  clv_module_copy(m, w->block->data, m->block, m->params->total_bytes);
+  clv_module_copy_bytes(m, w->block->data, m->block, m->params->total_bytes);
 }
 
 void clv_call_use_old_weights(const clv_context *ctx, clv_context_call *c) {

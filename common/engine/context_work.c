@@ -72,15 +72,15 @@ void clv_work_enqueue_front(clv_contexts *e, clv_work *w, clv_work_kind kind) {
 
 /* ---- taking work ----------------------------------------------------------------------------- */
 
-clv_context_call *clv_work_call(clv_work *w) {
+clv_context_call *clv_call_of_work(clv_work *w) {
   return (clv_context_call *)(void *)((char *)w - offsetof(clv_context_call, work));
 }
 
-clv_planned_step *clv_work_step(clv_work *w) {
+clv_planned_step *clv_step_of_work(clv_work *w) {
   return (clv_planned_step *)(void *)((char *)w - offsetof(clv_planned_step, work));
 }
 
-clv_change *clv_work_change(clv_work *w) { return (clv_change *)(void *)w; }
+clv_change *clv_change_of_work(clv_work *w) { return (clv_change *)(void *)w; }
 
 static bool is_module_on_device(const clv_contexts *e, uint32_t module) {
   const clv_module *m = module == CLV_MODULE_ALL ? NULL : clv_contexts_module(e, module);
@@ -101,7 +101,7 @@ bool clv_work_is_on_device(const clv_contexts *e, clv_work *w) {
   for (uint32_t i = 0; w->kind == WORK_VOTE && i < CLV_MODULE_ALL; i++)
     on_device |= is_device_voter(e, w, i);
   if (w->kind != WORK_CHANGE) return on_device;
-  for (const clv_queue_entry *t = clv_work_change(w)->entries; t; t = t->next_of_change)
+  for (const clv_queue_entry *t = clv_change_of_work(w)->entries; t; t = t->next_of_change)
     on_device |= is_module_on_device(e, t->module);
   return on_device;
 }
@@ -128,7 +128,7 @@ static bool are_modules_idle(clv_contexts *e, clv_work *w) {
   if (w->kind == WORK_VOTE) return are_voters_idle(e, w);
   if (w->kind != WORK_CHANGE)
     return w->module == CLV_MODULE_ALL || !get_list(e, w->module)->is_running;
-  const clv_queue_entry *t = clv_work_change(w)->entries;
+  const clv_queue_entry *t = clv_change_of_work(w)->entries;
   while (t && !get_list(e, t->module)->is_running) t = t->next_of_change;
   return !t;
 }
@@ -139,7 +139,7 @@ static void set_modules_busy(clv_contexts *e, clv_work *w, bool running) {
     get_list(e, w->module)->is_running = running && w->module != CLV_MODULE_ALL;
     return;
   }
-  for (const clv_queue_entry *t = clv_work_change(w)->entries; t; t = t->next_of_change)
+  for (const clv_queue_entry *t = clv_change_of_work(w)->entries; t; t = t->next_of_change)
     get_list(e, t->module)->is_running = running;
 }
 

@@ -66,11 +66,11 @@ typedef struct clv_module_message {
 } clv_module_message;
 
 /* Fills q->graph, q->keys, q->inputs and q->ties with views into *m. The caller releases *m with
- * clv_module_message_done, also after an error. For a tie to a node of another module the caller
+ * clv_module_message_clear, also after an error. For a tie to a node of another module the caller
  * then sets that module in q->ties. */
 clv_code clv_module_message_make(const clv_graph *graph, clv_module_message *m,
                                  clv_wire_load_request *q, clv_err *err) CLV_USE_RESULT;
-void clv_module_message_done(clv_module_message *m);
+void clv_module_message_clear(clv_module_message *m);
 
 /* Returns the settings of a parameter group as a LoadModule message carries them. final: steps
  * cannot be reverted (clv_module_options.has_no_revert). */
@@ -87,12 +87,12 @@ typedef struct clv_module_group {
   uint32_t n_params;
 } clv_module_group;
 
-/* The first parameter of `node` is tied to a parameter in module `of`. Module `of` must be on
+/* The first parameter of `node` is tied to a parameter in module `owner`. Module `owner` must be on
  * the same device and in the same session, and stay loaded at least as long as the module with
  * `node`. */
 typedef struct clv_module_tie {
   const char *node;
-  clv_module *of;
+  clv_module *owner;
 } clv_module_tie;
 
 typedef struct clv_module_options {
@@ -108,7 +108,8 @@ typedef struct clv_module_options {
    * module. NULL: none */
   clv_account *account;
   int threads;
-  bool bf16, tf32; /* kernels may compute in bf16, in TF32 (clv_plan_options) */
+  /* bf16: kernels may compute in bf16; tf32: kernels may compute in TF32 (clv_plan_options) */
+  bool bf16, tf32;
   /* the plan for batch size `batch` also computes the gradient of the first input */
   bool input_needs_grad;
   /* settings of group 0, which has the trainable parameters that no element of `groups` lists */
@@ -169,13 +170,14 @@ clv_code clv_module_withhold(clv_module *m, const char *param, const char *why,
 
 typedef struct clv_module_counts {
   uint64_t forwards, backwards, evals;
-  uint64_t steps;      /* optimiser steps so far, including those made before a restart */
-  uint64_t stepped;    /* steps made since the module was loaded, including reverted ones */
+  uint64_t steps; /* optimiser steps so far, including those made before a restart */
+  /* steps made since the module was loaded, including reverted ones */
+  uint64_t steps_since_load;
   uint64_t compute_ns; /* time of calls; on a device measured by its own clock, if it has one */
   /* work replayed from a recording (CUDA graph); work that could not be recorded */
   uint64_t replays, not_recorded;
   /* largest number of versions of the parameters that were in memory at once */
-  uint32_t most_versions;
+  uint32_t max_versions;
   /* bytes of values and gradients that another module of the node made on a device for this module
    * on a device: copied within the device, from another device, and through host memory */
   uint64_t device_bytes, peer_bytes, host_bytes;
@@ -289,7 +291,7 @@ typedef struct clv_state_save {
    */
   void (*on_done)(struct clv_state_save *save);
   clv_code code;
-  clv_err failure; /* unless code is CLV_OK */
+  clv_err failure; /* reason of the failure; set unless code is CLV_OK */
   clv_sha256 sha256;
   uint64_t bytes;
 } clv_state_save;
@@ -306,8 +308,8 @@ typedef struct clv_state_files {
                    clv_err *err);
   clv_code (*remove)(void *user, const char *name, clv_err *err);
   /* Starts to write a file, in the order of the calls, and returns at once. The caller keeps *save
-   * until on_done was called, or `withdraw` has returned, after which on_done is not called. NULL,
-   * both: the node writes with `save`. */
+   * until on_done was called, or `withdraw` has returned, after which on_done is not called. If
+   * save_later and withdraw are NULL, the node writes with `save`. */
   clv_code (*save_later)(void *user, clv_state_save *save, clv_err *err);
   void (*withdraw)(void *user, const clv_state_save *save);
 } clv_state_files;
@@ -320,8 +322,8 @@ typedef struct clv_row_caches {
   clv_code (*put)(void *user, const clv_wire_cached *cache, const int64_t *rows,
                   const clv_tensor *values, clv_err *err);
   /* Returns the dtype and shape of a tensor with n rows of the cache; `get` fills such a tensor. */
-  clv_code (*form)(void *user, const clv_wire_cached *cache, size_t n, clv_dtype *ret_dtype,
-                   clv_shape *ret_shape, clv_err *err);
+  clv_code (*get_shape)(void *user, const clv_wire_cached *cache, size_t n, clv_dtype *ret_dtype,
+                        clv_shape *ret_shape, clv_err *err);
   clv_code (*get)(void *user, const clv_wire_cached *cache, const int64_t *rows, clv_tensor *values,
                   clv_err *err);
 } clv_row_caches;
@@ -377,14 +379,14 @@ clv_code clv_node_check_module_slot(clv_session_node *n, uint32_t index, uint32_
 clv_code clv_node_pin_module(clv_session_node *n, uint32_t index, clv_module **ret,
                              clv_err *err) CLV_USE_RESULT;
 void clv_node_unpin_module(clv_module *m); /* NULL is allowed */
-/* The module of an index, or NULL. For the compute thread, or while no module is unloaded; other
- * threads call clv_node_module_info. */
+/* Returns the module at an index; NULL: none is loaded. For the compute thread, or while no module
+ * is unloaded; other threads call clv_node_module_info. */
 clv_module *clv_node_module(clv_session_node *n, uint32_t module);
 /* Returns counters, name and device of a module; ret_name and ret_device have CLV_WIRE_NAME + 1
  * bytes. False: no such module is loaded. Any thread. */
 bool clv_node_module_info(clv_session_node *n, uint32_t module, clv_module_counts *ret,
                           char *ret_name, char *ret_device);
-/* Sums the counters of all modules, including unloaded ones; `steps` and `most_versions` stay 0.
+/* Sums the counters of all modules, including unloaded ones; `steps` and `max_versions` stay 0.
  * Any thread. */
 void clv_node_count_work(clv_session_node *n, clv_module_counts *ret);
 
@@ -406,7 +408,7 @@ clv_code clv_node_send_to(clv_session_node *n, const char *name, clv_packet *pac
 /* References that outlive their context: values owned by this node, handles of values of any node,
  * and messages about either that are not acknowledged. */
 typedef struct clv_reference_counts {
-  uint64_t owned, used, pending;
+  uint64_t n_owned, n_used, n_pending;
 } clv_reference_counts;
 
 typedef struct clv_context_counts {
@@ -433,8 +435,9 @@ void clv_node_run(clv_session_node *n);
  * clv_node_run, clv_node_run_until or waiting for a share of the cores return soon. */
 void clv_node_stop(clv_session_node *n);
 /* Handles packets on this thread until clv_node_interrupt, in place of clv_node_run. An interrupt
- * ends this call. One that came before the call, after the last clv_node_clear_interrupt, ends it
- * at once. False: deadline_ns (monotonic) passed first. One thread at a time. */
+ * ends this call. An interrupt that came before the call, but after the last
+ * clv_node_clear_interrupt, ends the call at once. False: deadline_ns (monotonic) passed first. One
+ * thread at a time. */
 bool clv_node_run_until(clv_session_node *n, uint64_t deadline_ns);
 void clv_node_interrupt(clv_session_node *n); /* callable from any thread */
 void clv_node_clear_interrupt(clv_session_node *n);

@@ -13,7 +13,7 @@ void clv_inbox_init(clv_inbox *b) {
   pthread_condattr_destroy(&monotonic);
 }
 
-void clv_inbox_done(clv_inbox *b) {
+void clv_inbox_clear(clv_inbox *b) {
   if (!b) return;
   for (clv_packet *p = b->first, *next; p; p = next) {
     next = p->next;
@@ -29,7 +29,7 @@ static bool is_halted(const clv_inbox *b) { return b->is_stopped || b->is_interr
 
 bool clv_inbox_begin_post(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
-  return b->is_coalescing && !b->has_urgent && b->n_queued + 1 < CLV_COALESCE_PACKETS;
+  return b->is_coalescing && !b->has_urgent_item && b->n_queued + 1 < CLV_COALESCE_PACKETS;
 }
 
 void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from) {
@@ -38,9 +38,9 @@ void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from) {
   b->last = p;
   b->queued_kinds |= (uint64_t)1 << p->frame.kind;
   b->n_queued++;
-  b->has_urgent |= !wait_from;
+  b->has_urgent_item |= !wait_from;
   if (wait_from && b->wake_at_ns == UINT64_MAX) b->wake_at_ns = wait_from + CLV_COALESCE_NS;
-  bool wake = b->is_sleeping && (b->has_urgent || !b->is_coalescing);
+  bool wake = b->is_sleeping && (b->has_urgent_item || !b->is_coalescing);
   pthread_mutex_unlock(&b->lock);
   if (wake) pthread_cond_signal(&b->item_arrived);
 }
@@ -57,7 +57,7 @@ void clv_inbox_post_ended_work(clv_inbox *b, clv_work *w) {
   *b->ended_work_end = w;
   b->ended_work_end = &w->next;
   --*get_work_counter(b, w);
-  b->has_urgent = true;
+  b->has_urgent_item = true;
   pthread_cond_signal(&b->item_arrived);
   pthread_mutex_unlock(&b->lock);
 }
@@ -80,8 +80,7 @@ void clv_inbox_set_interrupted(clv_inbox *b, bool interrupted) {
 
 /* ---- taking ---------------------------------------------------------------------------------- */
 
-/* Removes the oldest ended work; NULL: none. The caller holds the lock, as for pop_packet and
- * pop. */
+/* Removes the oldest ended work; NULL: none. The caller holds the lock. */
 static clv_work *pop_ended_work(clv_inbox *b) {
   clv_work *w = b->ended_work;
   if (!w) return NULL;
@@ -102,7 +101,7 @@ static clv_inbox_item pop_item(clv_inbox *b) {
   clv_inbox_item i = {.ended_work = pop_ended_work(b)};
   if (!i.ended_work) i.packet = pop_packet(b);
   if (b->first || b->ended_work) return i;
-  b->has_urgent = false;
+  b->has_urgent_item = false;
   b->queued_kinds = b->n_queued = 0;
   b->wake_at_ns = UINT64_MAX;
   return i;
@@ -124,7 +123,7 @@ bool clv_inbox_is_interrupted(clv_inbox *b) {
   return interrupted;
 }
 
-const clv_packet *clv_inbox_newest(clv_inbox *b) {
+const clv_packet *clv_inbox_newest_packet(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
   const clv_packet *p = b->ended_work ? NULL : b->last;
   pthread_mutex_unlock(&b->lock);
@@ -169,7 +168,7 @@ void clv_inbox_set_coalescing(clv_inbox *b, bool coalescing) {
 
 uint64_t clv_inbox_due_ns(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
-  uint64_t due = b->has_urgent || is_halted(b) ? 0 : b->wake_at_ns;
+  uint64_t due = b->has_urgent_item || is_halted(b) ? 0 : b->wake_at_ns;
   pthread_mutex_unlock(&b->lock);
   return due;
 }
@@ -191,7 +190,8 @@ void clv_inbox_wait(clv_inbox *b, uint64_t now_ns, uint64_t until_ns) {
   bool early = true;
   pthread_mutex_lock(&b->lock);
   b->is_coalescing = true;
-  while (early && !b->has_urgent && !is_halted(b)) early = sleep_until(b, CLV_MIN(until_ns, back));
+  while (early && !b->has_urgent_item && !is_halted(b))
+    early = sleep_until(b, CLV_MIN(until_ns, back));
   b->is_coalescing = false;
   while (until_ns > back && !b->first && !b->ended_work && !is_halted(b))
     if (!sleep_until(b, until_ns)) break;

@@ -33,7 +33,7 @@ typedef struct clv_inbox {
   /* the compute thread sleeps for CLV_COALESCE_NS at most and changes nothing, so other threads may
    * read the engine */
   bool is_coalescing;
-  bool has_urgent;       /* some queued packet or ended work must wake the compute thread */
+  bool has_urgent_item;  /* some queued packet or ended work must wake the compute thread */
   uint64_t queued_kinds; /* set of the frame kinds of the queued packets, one bit each */
   uint32_t n_queued;     /* number of packets queued since the inbox was last empty */
   /* time at which the compute thread must handle the queued packets; UINT64_MAX: none is due */
@@ -49,7 +49,7 @@ typedef struct clv_inbox_item {
 } clv_inbox_item;
 
 void clv_inbox_init(clv_inbox *b);
-void clv_inbox_done(clv_inbox *b); /* frees the queued packets */
+void clv_inbox_clear(clv_inbox *b); /* frees the queued packets */
 
 /* Post a packet, from any thread: call clv_inbox_begin_post, then clv_inbox_end_post; the inbox is
  * locked in between. begin_post returns true if the packet may wait; the caller may then read the
@@ -70,7 +70,7 @@ bool clv_inbox_take(clv_inbox *b, clv_inbox_item *ret);
 bool clv_inbox_is_interrupted(clv_inbox *b);
 /* Returns the newest packet, which stays queued. NULL: there is no packet, or ended work will be
  * taken first. */
-const clv_packet *clv_inbox_newest(clv_inbox *b);
+const clv_packet *clv_inbox_newest_packet(clv_inbox *b);
 /* BLOCKS until an urgent item is queued, the inbox is stopped or interrupted, a coalescing interval
  * with a packet is over, or the machine's monotonic clock, now at `now_ns`, is at `until_ns`. */
 void clv_inbox_wait(clv_inbox *b, uint64_t now_ns, uint64_t until_ns);

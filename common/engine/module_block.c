@@ -83,7 +83,7 @@ static clv_code ensure_block_capacity(clv_module *m, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code alloc_wrapped(device_block *b, size_t bytes, clv_tensor **ret, clv_err *err) {
+static clv_code alloc_block_tensor(device_block *b, size_t bytes, clv_tensor **ret, clv_err *err) {
   clv_shape shape = CLV_SHAPE((int64_t)bytes);
   CLV_TRY(clv_backend_allocate(b->backend, bytes, &b->data, err));
   clv_code code = clv_tensor_wrap(CLV_U8, &shape, b->data, free_device_block, b, ret, err);
@@ -96,7 +96,7 @@ static clv_code new_block(clv_module *m, size_t bytes, clv_tensor **ret, clv_err
   CLV_TRY(ensure_block_capacity(m, err));
   CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
   b->backend = clv_backend_retain(m->o.backend);
-  clv_code code = alloc_wrapped(b, bytes, &m->blocks[m->n_blocks], err);
+  clv_code code = alloc_block_tensor(b, bytes, &m->blocks[m->n_blocks], err);
   if (code != CLV_OK) {
     clv_backend_release(b->backend);
     free(b);
@@ -114,11 +114,11 @@ clv_code clv_module_alloc_block(clv_module *m, size_t bytes, uint64_t *charged, 
   *ret = find_idle_block(m, bytes);
   if (*ret) return CLV_OK;
   CLV_TRY(clv_module_charge(m, m->pool, bytes, err));
-  m->charged += bytes;
+  m->charged_bytes += bytes;
   clv_code code = new_block(m, bytes, ret, err);
   if (code == CLV_OK) return CLV_OK;
   clv_module_discharge(m, m->pool, bytes);
-  m->charged -= bytes;
+  m->charged_bytes -= bytes;
   return code;
 }
 
@@ -151,7 +151,7 @@ void clv_module_count_transfer(clv_module *m, const clv_module *from, const clv_
                   t->bytes);
 }
 
-void clv_module_blocks_done(clv_module *m) {
+void clv_module_blocks_free(clv_module *m) {
   if (!m) return;
   for (size_t i = 0; i < m->n_blocks; i++) clv_tensor_unref(m->blocks[i]);
   free(m->blocks);
@@ -165,7 +165,7 @@ static void record_device_error(clv_module *m, const clv_err *why) {
   (void)!clv_err_prefix(&m->device_error, "module %u has lost its state", m->o.index);
 }
 
-void clv_module_copy(clv_module *m, void *dst, const void *src, size_t bytes) {
+void clv_module_copy_bytes(clv_module *m, void *dst, const void *src, size_t bytes) {
   clv_err why;
   clv_code code = clv_backend_copy(m->o.backend, dst, src, bytes, &why);
   if (code == CLV_OK) code = clv_backend_finish(m->o.backend, &why);

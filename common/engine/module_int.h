@@ -14,7 +14,7 @@ enum { MAX_PLANS = 32, KEPT_PLANS = 4 };
 typedef struct clv_module_plan {
   /* batch size of each input; the same for all inputs, unless the graph joins batches */
   int64_t batch[CLV_MAX_INPUTS];
-  bool training;
+  bool is_training;
   uint32_t input_grads; /* bit i: computes the gradient of input i */
   clv_plan *plan;       /* the plan; NULL: the entry is unused */
   /* calls: number of clv_calls made for this plan; calls_in_use: number in use */
@@ -38,14 +38,14 @@ struct clv_module {
   void *block; /* block with the parameters, followed by the buffers */
   /* [params->n] tensors of shared parameters, each with a reference; NULL: none */
   clv_tensor **shared_params;
-  const void **shared_data;   /* [params->n] memory of the tensors in shared_params, for plans */
-  void *saved_buffers;        /* saved copy of the buffers, restored when a step is discarded */
-  clv_optim *optim;           /* NULL: no trainable parameters */
-  clv_recorder *recorder;     /* NULL: the backend does not record */
-  uint64_t version;           /* version of the parameters, for weight caches of plans */
-  size_t bytes, charged;      /* bytes of the module; bytes charged to the pool */
-  uint64_t charged_on_device; /* bytes of the snapshot charged to the device */
-  uint32_t n_learning;        /* number of parameters that are trainable and not frozen */
+  const void **shared_data;    /* [params->n] memory of the tensors in shared_params, for plans */
+  void *saved_buffers;         /* saved copy of the buffers, restored when a step is discarded */
+  clv_optim *optim;            /* NULL: no trainable parameters */
+  clv_recorder *recorder;      /* NULL: the backend does not record */
+  uint64_t version;            /* version of the parameters, for weight caches of plans */
+  size_t bytes, charged_bytes; /* bytes of the module; bytes charged to the pool */
+  uint64_t charged_on_device;  /* bytes of the snapshot charged to the device */
+  uint32_t n_learning;         /* number of parameters that are trainable and not frozen */
   /* [n_learning] extents of the trained parameters in `block` */
   clv_extent *learning_extents;
   /* [n_learning] sums of squares of the gradients of trained parameters, for planned steps */
@@ -124,7 +124,7 @@ void clv_module_call_put(clv_module_plan *p, clv_call *call);
  * Always charged; *charged as for clv_module_alloc_tensor. */
 clv_code clv_module_alloc_block(clv_module *m, size_t bytes, uint64_t *charged, clv_tensor **ret,
                                 clv_err *err) CLV_USE_RESULT;
-void clv_module_blocks_done(clv_module *m);
+void clv_module_blocks_free(clv_module *m);
 /* Allocates a tensor in memory of the module's device; tensor->device is the module's backend. */
 clv_code clv_module_alloc_device_tensor(clv_module *m, clv_dtype dtype, const clv_shape *shape,
                                         clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
@@ -135,7 +135,7 @@ void clv_module_count_transfer(clv_module *m, const clv_module *from, const clv_
 
 /* Copies within memory of the module's backend, and waits for the copy. An error is recorded in the
  * module's device_error. */
-void clv_module_copy(clv_module *m, void *dst, const void *src, size_t bytes);
+void clv_module_copy_bytes(clv_module *m, void *dst, const void *src, size_t bytes);
 
 /* Waits for the device. Returns an error of the device, and records it in the module's
  * device_error. */

@@ -14,12 +14,12 @@ size_t clv_module_buffer_bytes(const clv_module *m) {
 static clv_code charge_memory(clv_module *m, size_t bytes, clv_err *err) {
   if (m->o.pool && clv_module_charge(m, m->o.pool, bytes, err) != CLV_OK)
     return clv_err_prefix(err, "module %u", m->o.index);
-  if (m->o.pool) m->charged += bytes;
+  if (m->o.pool) m->charged_bytes += bytes;
   m->bytes += bytes;
   return CLV_OK;
 }
 
-static clv_code mark_frozen(clv_module *m, const clv_module_options *o, clv_err *err) {
+static clv_code mark_frozen_params(clv_module *m, const clv_module_options *o, clv_err *err) {
   for (uint32_t i = 0; i < o->n_frozen; i++) {
     clv_param *p = (clv_param *)clv_params_find(m->params, o->frozen[i]);
     if (!p) return clv_fail(err, CLV_NOT_FOUND, "no parameter '%s' to freeze", o->frozen[i]);
@@ -28,7 +28,7 @@ static clv_code mark_frozen(clv_module *m, const clv_module_options *o, clv_err 
   return CLV_OK;
 }
 
-static clv_code mark_shared(clv_module *m, const clv_module_options *o, clv_err *err) {
+static clv_code mark_shared_params(clv_module *m, const clv_module_options *o, clv_err *err) {
   for (uint32_t i = 0; i < o->n_shared_params; i++) {
     clv_param *p = (clv_param *)clv_params_find(m->params, o->shared_params[i]);
     if (!p || !p->frozen || !o->is_frozen_for_good)
@@ -115,7 +115,7 @@ static size_t moment_bytes(const clv_module *m, const clv_module_options *o) {
 
 /* Charges all memory whose size is known from shapes, before any of it is allocated, so that a
  * module over the quota costs the host nothing. */
-static clv_code charge_ahead(clv_module *m, const clv_module_options *o, clv_err *err) {
+static clv_code charge_known_memory(clv_module *m, const clv_module_options *o, clv_err *err) {
   size_t state = m->params->total_bytes + m->params->shared_bytes;
   if (state > SIZE_MAX / 8)
     return clv_fail(err, CLV_EXHAUSTED, "module %u: %zu bytes of parameters", m->o.index, state);
@@ -222,13 +222,13 @@ static clv_code fill_module(clv_module *m, const clv_module_options *o, clv_err 
   CLV_TRY(open_recorder(m, err));
   CLV_TRY(count_inputs(m, err));
   CLV_TRY(clv_params_of(m->graph, &m->params, err));
-  CLV_TRY(mark_frozen(m, o, err));
-  CLV_TRY(mark_shared(m, o, err));
+  CLV_TRY(mark_frozen_params(m, o, err));
+  CLV_TRY(mark_shared_params(m, o, err));
   if (o->is_frozen_for_good && o->frozen_bf16) clv_params_frozen_to_bf16(m->graph, m->params);
   if (o->is_frozen_for_good) clv_params_fix_frozen(m->params);
   CLV_TRY(clv_module_resolve_ties(m, o, err));
   CLV_TRY(find_learning_extents(m, err));
-  CLV_TRY(charge_ahead(m, o, err));
+  CLV_TRY(charge_known_memory(m, o, err));
   CLV_TRY(alloc_memory(m, err));
   CLV_TRY(init_params(m, o->waiter, err));
   CLV_TRY(make_optimizer(m, o, err));
@@ -271,7 +271,7 @@ void clv_module_free(clv_module *m) {
   clv_recorder_free(m->recorder);
   clv_tensor_unref(m->snapshot);
   clv_module_uncharge_tensors(m, &m->charged_on_device);
-  clv_module_blocks_done(m);
+  clv_module_blocks_free(m);
   clv_optim_free(m->optim);
   if (m->block) clv_backend_free_memory(m->o.backend, m->block);
   if (m->saved_buffers) clv_backend_free_memory(m->o.backend, m->saved_buffers);
@@ -282,7 +282,7 @@ void clv_module_free(clv_module *m) {
   free(m->sums);
   clv_params_free(m->params);
   clv_graph_free(m->graph);
-  if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), m->charged);
+  if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), m->charged_bytes);
   clv_backend_release(m->o.backend);
   free(m);
 }
@@ -298,18 +298,19 @@ void clv_module_count(const clv_module *m, clv_module_counts *ret) {
   const clv_module_counts *c = &m->counts;
   clv_record_counts r;
   clv_recorder_count(m->recorder, &r);
-  *ret = (clv_module_counts){.device_bytes = __atomic_load_n(&c->device_bytes, __ATOMIC_RELAXED),
-                             .peer_bytes = __atomic_load_n(&c->peer_bytes, __ATOMIC_RELAXED),
-                             .host_bytes = __atomic_load_n(&c->host_bytes, __ATOMIC_RELAXED),
-                             .forwards = __atomic_load_n(&c->forwards, __ATOMIC_RELAXED),
-                             .backwards = __atomic_load_n(&c->backwards, __ATOMIC_RELAXED),
-                             .evals = __atomic_load_n(&c->evals, __ATOMIC_RELAXED),
-                             .steps = __atomic_load_n(&m->steps, __ATOMIC_RELAXED),
-                             .stepped = __atomic_load_n(&c->stepped, __ATOMIC_RELAXED),
-                             .compute_ns = __atomic_load_n(&c->compute_ns, __ATOMIC_RELAXED),
-                             .replays = r.replays,
-                             .not_recorded = r.keys_refused,
-                             .most_versions = __atomic_load_n(&c->most_versions, __ATOMIC_RELAXED)};
+  *ret = (clv_module_counts){
+      .device_bytes = __atomic_load_n(&c->device_bytes, __ATOMIC_RELAXED),
+      .peer_bytes = __atomic_load_n(&c->peer_bytes, __ATOMIC_RELAXED),
+      .host_bytes = __atomic_load_n(&c->host_bytes, __ATOMIC_RELAXED),
+      .forwards = __atomic_load_n(&c->forwards, __ATOMIC_RELAXED),
+      .backwards = __atomic_load_n(&c->backwards, __ATOMIC_RELAXED),
+      .evals = __atomic_load_n(&c->evals, __ATOMIC_RELAXED),
+      .steps = __atomic_load_n(&m->steps, __ATOMIC_RELAXED),
+      .steps_since_load = __atomic_load_n(&c->steps_since_load, __ATOMIC_RELAXED),
+      .compute_ns = __atomic_load_n(&c->compute_ns, __ATOMIC_RELAXED),
+      .replays = r.replays,
+      .not_recorded = r.keys_refused,
+      .max_versions = __atomic_load_n(&c->max_versions, __ATOMIC_RELAXED)};
 }
 
 uint32_t clv_module_index(const clv_module *m) { return m->o.index; }
@@ -390,7 +391,7 @@ static clv_code prepare_calls(clv_module *m, clv_plan *plan, uint32_t n, clv_err
 static void free_plan(clv_module *m, clv_module_plan *p) {
   clv_plan_free(p->plan);
   if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), p->charged_bytes);
-  m->charged -= p->charged_bytes;
+  m->charged_bytes -= p->charged_bytes;
   m->bytes -= p->bytes;
   *p = (clv_module_plan){0};
 }
@@ -426,15 +427,15 @@ clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS],
   for (int i = 0; i < m->n_plans; i++) {
     clv_module_plan *p = &m->plans[i];
     bool sizes = memcmp(p->batch, batch, (size_t)m->n_inputs * sizeof *batch) == 0;
-    if (!p->plan || !sizes || p->training != training || p->input_grads != input_grads) continue;
+    if (!p->plan || !sizes || p->is_training != training || p->input_grads != input_grads) continue;
     p->last_used = ++m->n_plan_uses;
     *ret = p;
     return CLV_OK;
   }
   CLV_TRY(find_plan_entry(m, &place, err));
-  size_t bytes = m->bytes, charged = m->charged;
+  size_t bytes = m->bytes, charged = m->charged_bytes;
   clv_module_plan made = {
-      .training = training, .input_grads = input_grads, .last_used = ++m->n_plan_uses};
+      .is_training = training, .input_grads = input_grads, .last_used = ++m->n_plan_uses};
   memcpy(made.batch, batch, sizeof made.batch);
   CLV_TRY(make_plan(m, batch, training, input_grads, &made.plan, err));
   /* the plan is made during clv_module_new: clv_node_add_module charges its bytes */
@@ -448,7 +449,7 @@ clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS],
     }
   }
   made.bytes = m->bytes - bytes;
-  made.charged_bytes = m->pool || m->o.pool ? m->charged - charged : made.bytes;
+  made.charged_bytes = m->pool || m->o.pool ? m->charged_bytes - charged : made.bytes;
   *place = made;
   *ret = place;
   return CLV_OK;
@@ -465,7 +466,7 @@ clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret, 
     clv_module_discharge(m, m->pool, bytes);
     return code;
   }
-  m->charged += bytes;
+  m->charged_bytes += bytes;
   p->charged_bytes += bytes;
   p->is_charged = true;
   p->calls += more;
@@ -489,31 +490,31 @@ clv_code clv_module_prepare_snapshot(clv_module *m, clv_err *err) {
 }
 
 /* Copies parameters, moments and the step count to the snapshot (save), or back from it. */
-static void copy_state(clv_module *m, bool save) {
+static void copy_snapshot_state(clv_module *m, bool save) {
   size_t bytes = m->params->trainable_bytes;
   char *at = m->snapshot->data;
   for (int i = -1; i < clv_optim_n_moments(m->optim); i++, at += bytes) {
     void *block = i < 0 ? m->block : (void *)clv_optim_moment(m->optim, i);
-    clv_module_copy(m, save ? at : block, save ? block : at, bytes);
+    clv_module_copy_bytes(m, save ? at : block, save ? block : at, bytes);
   }
   int64_t *count = clv_optim_step_count(m->optim);
   *(save ? &m->snapshot_steps : count) = *(save ? count : &m->snapshot_steps);
 }
 
-void clv_module_take_snapshot(clv_module *m) { copy_state(m, true); }
+void clv_module_take_snapshot(clv_module *m) { copy_snapshot_state(m, true); }
 
 void clv_module_save_buffers(clv_module *m) {
-  clv_module_copy(m, m->saved_buffers, (char *)m->block + m->params->buffer_offset,
-                  clv_module_buffer_bytes(m));
+  clv_module_copy_bytes(m, m->saved_buffers, (char *)m->block + m->params->buffer_offset,
+                        clv_module_buffer_bytes(m));
 }
 
 void clv_module_restore_buffers(clv_module *m) {
-  clv_module_copy(m, (char *)m->block + m->params->buffer_offset, m->saved_buffers,
-                  clv_module_buffer_bytes(m));
+  clv_module_copy_bytes(m, (char *)m->block + m->params->buffer_offset, m->saved_buffers,
+                        clv_module_buffer_bytes(m));
 }
 
 void clv_module_restore_snapshot(clv_module *m) {
-  copy_state(m, false);
+  copy_snapshot_state(m, false);
   m->version++;
 }
 

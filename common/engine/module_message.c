@@ -6,7 +6,7 @@
 
 #include "common/engine/module_int.h"
 
-void clv_module_message_done(clv_module_message *m) {
+void clv_module_message_clear(clv_module_message *m) {
   if (!m) return;
   free(m->nodes);
   free(m->inputs);

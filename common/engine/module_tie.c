@@ -20,7 +20,7 @@ static const char *get_node_name(const clv_module *m, const clv_tie *t) {
 static clv_module *find_given_owner(const clv_module *m, const clv_module_options *o,
                                     const clv_tie *t) {
   for (uint32_t i = 0; i < o->n_ties; i++)
-    if (strcmp(o->ties[i].node, get_node_name(m, t)) == 0) return o->ties[i].of;
+    if (strcmp(o->ties[i].node, get_node_name(m, t)) == 0) return o->ties[i].owner;
   return NULL;
 }
 

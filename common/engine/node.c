@@ -36,8 +36,9 @@ void clv_node_free(clv_session_node *n) {
   clv_node_drain_work(n);
   clv_node_end_devices(n);
   clv_node_drop_file(n, NULL);
-  clv_node_drop_saves(n); /* before the inbox, where files that are written put their requests */
-  clv_inbox_done(&n->inbox);
+  /* before the inbox is freed, because a thread that has written a file posts the request there */
+  clv_node_drop_saves(n);
+  clv_inbox_clear(&n->inbox);
   /* freed first, so that contexts do not report kept values to n->references */
   clv_rrefs_free(clv_steal(&n->references));
   /* freed before the modules, because calls of contexts belong to the modules' plans */
@@ -97,7 +98,7 @@ static bool wait_for_next_item(clv_session_node *n, uint64_t now, uint64_t deadl
     bool over = !clv_inbox_take(&n->inbox, ret) || !more || (!first && now >= deadline_ns);
     if (over || has_item(ret)) return has_item(ret);
     more = sleep_until(n, now, deadline_ns);
-    *ret_waker = clv_inbox_newest(&n->inbox);
+    *ret_waker = clv_inbox_newest_packet(&n->inbox);
     now = now_ns(n);
   }
 }
@@ -107,7 +108,7 @@ static bool wait_for_item(clv_session_node *n, uint64_t deadline_ns, clv_inbox_i
   uint64_t begin = now_ns(n);
   const clv_packet *waker = NULL;
   bool out = clv_inbox_has_running_work(&n->inbox);
-  __atomic_store_n(&n->idle_since, out ? 0 : begin, __ATOMIC_RELAXED);
+  __atomic_store_n(&n->idle_since_ns, out ? 0 : begin, __ATOMIC_RELAXED);
   if (!out) clv_share_yield(n->o.share);
   bool any = wait_for_next_item(n, begin, deadline_ns, ret, &waker);
   if (!any) clv_node_flush(n);
@@ -115,7 +116,7 @@ static bool wait_for_item(clv_session_node *n, uint64_t deadline_ns, clv_inbox_i
   uint64_t slept = now_ns(n) - begin, idle = out ? 0 : slept;
   n->slept_while_working_ns += slept - idle;
   /* cleared before idle_ns grows, because clv_node_idle_ns reads both */
-  __atomic_store_n(&n->idle_since, 0, __ATOMIC_RELEASE);
+  __atomic_store_n(&n->idle_since_ns, 0, __ATOMIC_RELEASE);
   __atomic_store_n(&n->idle_ns, n->idle_ns + idle, __ATOMIC_RELEASE);
   if (any && waker && waker->from) clv_link_count_wait(waker->from, idle);
   return any;

@@ -27,7 +27,7 @@ static clv_code load_cached_rows(clv_session_node *n, clv_packet *p, clv_err *er
   const clv_tensor *rows = p->tensor[0];
   clv_dtype dtype;
   clv_shape shape;
-  CLV_TRY(c->form(c->user, &p->frame.cached, rows->n, &dtype, &shape, err));
+  CLV_TRY(c->get_shape(c->user, &p->frame.cached, rows->n, &dtype, &shape, err));
   CLV_TRY(clv_pool_tensor(n->o.pool, dtype, &shape, &t, err));
   CLV_TRY(c->get(c->user, &p->frame.cached, rows->data, t, err));
   replace_tensors(p, clv_steal(&t));

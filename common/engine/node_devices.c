@@ -12,9 +12,9 @@
 
 /* ---- a thread -------------------------------------------------------------------------------- */
 
-static clv_work *next_work(clv_device_thread *t) {
+static clv_work *wait_for_next_work(clv_device_thread *t) {
   pthread_mutex_lock(&t->lock);
-  while (!t->first && !t->is_stopping) pthread_cond_wait(&t->changed, &t->lock);
+  while (!t->first && !t->is_stopping) pthread_cond_wait(&t->work_arrived, &t->lock);
   clv_work *w = t->first;
   if (w) t->first = w->next;
   if (!t->first) t->end = &t->first;
@@ -24,7 +24,7 @@ static clv_work *next_work(clv_device_thread *t) {
 
 static void *run_thread(void *user) {
   clv_device_thread *t = user;
-  for (clv_work *w; (w = next_work(t)) != NULL;) t->compute(t->node, w);
+  for (clv_work *w; (w = wait_for_next_work(t)) != NULL;) t->compute(t->node, w);
   return NULL;
 }
 
@@ -34,20 +34,20 @@ static void post_work(clv_device_thread *t, clv_work *w) {
   pthread_mutex_lock(&t->lock);
   *t->end = w;
   t->end = &w->next;
-  pthread_cond_signal(&t->changed);
+  pthread_cond_signal(&t->work_arrived);
   pthread_mutex_unlock(&t->lock);
 }
 
-static void thread_init(clv_device_thread *t, clv_session_node *n,
+static void init_thread(clv_device_thread *t, clv_session_node *n,
                         void (*compute_on_device)(clv_session_node *n, clv_work *w)) {
   t->node = n;
   t->compute = compute_on_device;
   t->end = &t->first;
   pthread_mutex_init(&t->lock, NULL);
-  pthread_cond_init(&t->changed, NULL);
+  pthread_cond_init(&t->work_arrived, NULL);
 }
 
-static clv_code thread_start(clv_device_thread *t, clv_err *err) {
+static clv_code start_thread(clv_device_thread *t, clv_err *err) {
   pthread_mutex_lock(&t->lock);
   bool began = t->is_started || pthread_create(&t->thread, NULL, run_thread, t) == 0;
   t->is_started = began;
@@ -56,13 +56,13 @@ static clv_code thread_start(clv_device_thread *t, clv_err *err) {
                : clv_fail(err, CLV_EXHAUSTED, "cannot start a thread for modules on devices");
 }
 
-static void thread_end(clv_device_thread *t) {
+static void end_thread(clv_device_thread *t) {
   pthread_mutex_lock(&t->lock);
   t->is_stopping = true;
-  pthread_cond_signal(&t->changed);
+  pthread_cond_signal(&t->work_arrived);
   pthread_mutex_unlock(&t->lock);
   if (t->is_started) pthread_join(t->thread, NULL);
-  pthread_cond_destroy(&t->changed);
+  pthread_cond_destroy(&t->work_arrived);
   pthread_mutex_destroy(&t->lock);
 }
 
@@ -78,19 +78,22 @@ static void compute_on_device(clv_session_node *n, clv_work *w) {
   clv_node_work_ended(n, w, code, &why);
 }
 
-void clv_node_post_device_work(clv_session_node *n, clv_work *w) { post_work(&n->devices, w); }
+void clv_node_post_device_work(clv_session_node *n, clv_work *w) {
+  post_work(&n->device_thread, w);
+}
 
 /* ---- copying --------------------------------------------------------------------------------- */
 
 /* Returns the entry of n->copiers that has the branch of a device, or the first unused entry; NULL:
- * all entries belong to other devices. Caller holds copies.lock. */
+ * all entries belong to other devices. Caller holds copy_thread.lock. */
 static const clv_backend **find_copier(clv_session_node *n, const clv_backend *device) {
   for (size_t i = 0; i < MAX_NODE_DEVICES; i++)
     if (!n->copiers[i] || strcmp(n->copiers[i]->device, device->device) == 0) return &n->copiers[i];
   return NULL;
 }
 
-/* Makes a branch of a device's backend, and charges the branch's host memory to the session. */
+/* Makes a branch of a device's backend (a second backend for the same device, clv_backend_branch),
+ * and charges its host memory to the session. */
 static clv_code make_branch(clv_session_node *n, const clv_backend *device, const clv_backend **ret,
                             clv_err *err) {
   size_t bytes = device->branch_bytes;
@@ -104,51 +107,52 @@ static clv_code make_branch(clv_session_node *n, const clv_backend *device, cons
 /* Makes a branch of a device's backend for the copy thread, unless there is one, because two
  * threads must not use one backend. */
 static clv_code open_copier(clv_session_node *n, const clv_backend *device, clv_err *err) {
-  pthread_mutex_lock(&n->copies.lock);
+  pthread_mutex_lock(&n->copy_thread.lock);
   const clv_backend **at = find_copier(n, device);
   clv_code code = CLV_OK;
   if (!at)
     code = clv_fail(err, CLV_EXHAUSTED, "a session has at most %d devices", MAX_NODE_DEVICES);
   else if (!*at)
     code = make_branch(n, device, at, err);
-  pthread_mutex_unlock(&n->copies.lock);
+  pthread_mutex_unlock(&n->copy_thread.lock);
   return code;
 }
 
 static void copy_to_host(clv_session_node *n, clv_work *w) {
-  clv_copy *k = clv_work_copy(w);
+  clv_copy *k = clv_copy_of_work(w);
   clv_err why;
-  pthread_mutex_lock(&n->copies.lock);
+  pthread_mutex_lock(&n->copy_thread.lock);
   const clv_backend **by = find_copier(n, k->from->device);
   k->copier = by ? *by : NULL;
-  pthread_mutex_unlock(&n->copies.lock);
+  pthread_mutex_unlock(&n->copy_thread.lock);
   clv_code code = clv_work_compute(w, &why);
   clv_node_work_ended(n, w, code, &why);
 }
 
 void clv_node_post_copies(clv_session_node *n) {
   if (n->o.executor.start || n->o.wait) return; /* the engine makes the copies itself */
-  for (clv_work *w; (w = clv_contexts_take_copy(n->contexts)) != NULL;) post_work(&n->copies, w);
+  for (clv_work *w; (w = clv_contexts_take_copy(n->contexts)) != NULL;)
+    post_work(&n->copy_thread, w);
 }
 
 /* ---- starting and ending both threads -------------------------------------------------------- */
 
 void clv_node_init_devices(clv_session_node *n, clv_contexts_env *env) {
-  thread_init(&n->devices, n, compute_on_device);
-  thread_init(&n->copies, n, copy_to_host);
+  init_thread(&n->device_thread, n, compute_on_device);
+  init_thread(&n->copy_thread, n, copy_to_host);
   pthread_mutex_init(&n->compute_lock, NULL);
   if (!env->executor && !n->o.wait) env->compute_lock = &n->compute_lock;
 }
 
 clv_code clv_node_start_devices(clv_session_node *n, const clv_backend *device, clv_err *err) {
   CLV_TRY(open_copier(n, device, err));
-  CLV_TRY(thread_start(&n->devices, err));
-  return thread_start(&n->copies, err);
+  CLV_TRY(start_thread(&n->device_thread, err));
+  return start_thread(&n->copy_thread, err);
 }
 
 void clv_node_end_devices(clv_session_node *n) {
-  thread_end(&n->devices);
-  thread_end(&n->copies);
+  end_thread(&n->device_thread);
+  end_thread(&n->copy_thread);
   for (size_t i = 0; i < MAX_NODE_DEVICES && n->copiers[i]; i++) {
     clv_pool_discharge(n->o.pool, n->copiers[i]->branch_bytes);
     clv_backend_release(n->copiers[i]);

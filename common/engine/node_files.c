@@ -33,7 +33,7 @@ struct clv_node_file {
   size_t charged;
 };
 
-static void whole_state_done(whole_state *s) {
+static void whole_state_clear(whole_state *s) {
   clv_tensor_unref(s->copies);
   free(s->items);
   free(s->list);
@@ -54,7 +54,7 @@ static clv_code list_state_items(clv_module *m, clv_state_kind what, whole_state
   return CLV_OK;
 }
 
-/* Finds the entry in a file of each item of s. */
+/* Finds, for each item of s, its entry in a file. */
 static clv_code match_items(const whole_state *s, const clv_weights_file *file,
                             const clv_weights_entry ***ret, clv_err *err) {
   CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
@@ -80,8 +80,8 @@ static clv_code write_items(clv_session_node *n, const clv_frame *f, const whole
   return CLV_OK;
 }
 
-/* Compares the digest of a file with that of a STATE_LOAD, before anything is written. A digest of
- * zeros is none. */
+/* Compares the digest of a file with that of a STATE_LOAD, before anything is written. A STATE_LOAD
+ * whose digest is all zeros accepts any file. */
 static clv_code check_digest(const clv_frame *f, const clv_weights_file *file, clv_err *err) {
   static const clv_sha256 none;
   char found[65], wanted[65];
@@ -131,8 +131,8 @@ static clv_code load_file(clv_session_node *n, const clv_frame *f, const whole_s
   return code;
 }
 
-/* Has the state written by another thread, or writes it here if the session has no memory for a
- * copy. *ret_kept: the file is answered later. */
+/* Lets another thread write the state, or writes it here if the session has no memory for a copy.
+ * *ret_kept: the file is answered later. */
 static clv_code save_file(clv_session_node *n, clv_packet *p, whole_state *s, clv_frame *ret,
                           bool *ret_kept, clv_err *err) {
   const clv_state_files *files = &n->o.files;
@@ -151,7 +151,7 @@ void clv_node_drop_file(clv_session_node *n, const clv_packet *p) {
   if (!f || (p && f->request != p)) return;
   if (f->file) clv_pool_discharge(n->o.pool, f->charged);
   clv_weights_closep(&f->file);
-  whole_state_done(&f->s);
+  whole_state_clear(&f->s);
   free(f);
   n->file = NULL;
 }
@@ -175,22 +175,22 @@ static clv_code open_source_file(clv_session_node *n, const clv_frame *f, struct
   return CLV_OK;
 }
 
-static void transfer_done(clv_state_transfer *t) {
+static void transfer_clear(clv_state_transfer *t) {
   free(t->items);
-  free(t->host);
+  free(t->host_data);
 }
 
 static clv_code start_transfer(clv_session_node *n, clv_module *m, clv_packet *p, clv_err *err) {
-  CLV_AUTO(transfer_done) clv_state_transfer t = {.request = p, .requeue_when_done = true};
+  CLV_AUTO(transfer_clear) clv_state_transfer t = {.request = p, .requeue_when_done = true};
   whole_state *s = &n->file->s;
   t.is_write = p->frame.kind == CLV_STATE_LOAD;
   CLV_TRY(list_state_items(m, p->frame.state.what, s, err));
   t.n = s->n;
   CLV_TRY(clv_alloc(CLV_MAX(s->n, 1u), sizeof *t.items, &t.items, err));
-  CLV_TRY(clv_alloc(CLV_MAX(s->n, 1u), sizeof *t.host, &t.host, err));
+  CLV_TRY(clv_alloc(CLV_MAX(s->n, 1u), sizeof *t.host_data, &t.host_data, err));
   if (s->n) memcpy(t.items, s->items, s->n * sizeof *t.items);
-  CLV_TRY(t.is_write ? open_source_file(n, &p->frame, n->file, t.host, err)
-                     : alloc_copies(n, s, t.host, err));
+  CLV_TRY(t.is_write ? open_source_file(n, &p->frame, n->file, t.host_data, err)
+                     : alloc_copies(n, s, t.host_data, err));
   CLV_TRY(clv_contexts_transfer_state(n->contexts, &t, err));
   t = (clv_state_transfer){0};
   return CLV_OK;
@@ -221,7 +221,7 @@ static clv_code finish_file(clv_session_node *n, clv_packet *p, clv_frame *ret, 
 
 static clv_code handle_on_host(clv_session_node *n, clv_module *m, clv_packet *p, clv_frame *ret,
                                bool *ret_kept, clv_err *err) {
-  CLV_AUTO(whole_state_done) whole_state s = {0};
+  CLV_AUTO(whole_state_clear) whole_state s = {0};
   CLV_TRY(list_state_items(m, p->frame.state.what, &s, err));
   return p->frame.kind == CLV_STATE_LOAD ? load_file(n, &p->frame, &s, ret, err)
                                          : save_file(n, p, &s, ret, ret_kept, err);
@@ -237,7 +237,8 @@ clv_code clv_node_on_state_file(clv_session_node *n, clv_module *m, clv_packet *
   ret->state.what = f->state.what;
   memcpy(ret->state.name, f->state.name, sizeof ret->state.name);
   clv_node_flush(n);
-  if (f->kind != CLV_STATE_SAVE) clv_share_release(n->o.share); /* for the time of the disk */
+  /* frees the cores for other sessions while this thread waits for the disk */
+  if (f->kind != CLV_STATE_SAVE) clv_share_release(n->o.share);
   if (f->kind == CLV_STATE_REMOVE) return files->remove(files->user, f->state.name, err);
   if (n->file && n->file->request == p) return finish_file(n, p, ret, ret_kept, err);
   return m->o.backend->memory ? begin_file(n, m, p, ret_kept, err)

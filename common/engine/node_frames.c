@@ -100,10 +100,10 @@ static clv_code add_answers(clv_session_node *n, const clv_module *m, const clv_
                             clv_state_transfer *r, clv_err *err) {
   const clv_frame done = {.state = {.what = f->state.what, .count = r->n}};
   clv_packet *p;
-  CLV_TRY(clv_alloc(CLV_MAX(r->n, 1u), sizeof *r->host, &r->host, err));
+  CLV_TRY(clv_alloc(CLV_MAX(r->n, 1u), sizeof *r->host_data, &r->host_data, err));
   for (uint32_t i = 0; i < r->n; i++) {
     CLV_TRY(make_item_answer(n, m, f, &r->items[i], r, &p, err));
-    r->host[i] = p->tensor[0]->data;
+    r->host_data[i] = p->tensor[0]->data;
     clv_packet_list_add(&r->answers, p);
   }
   CLV_TRY(make_answer(n, f, CLV_STATE_DONE, NULL, &done, &p, err));
@@ -111,14 +111,15 @@ static clv_code add_answers(clv_session_node *n, const clv_module *m, const clv_
   return CLV_OK;
 }
 
-static void transfer_done(clv_state_transfer *r) {
+static void transfer_clear(clv_state_transfer *r) {
   if (!r) return;
   for (clv_packet *p; (p = clv_packet_list_take(&r->answers)) != NULL;) clv_packet_free(p);
   free(r->items);
-  free(r->host);
+  free(r->host_data);
 }
 
-static clv_code send_done(clv_session_node *n, const clv_frame *to, uint32_t count, clv_err *err) {
+static clv_code send_state_done(clv_session_node *n, const clv_frame *to, uint32_t count,
+                                clv_err *err) {
   clv_frame done = {.state = {.what = to->state.what, .count = count}};
   return send_answer(n, to, CLV_STATE_DONE, &done, err);
 }
@@ -132,10 +133,11 @@ static clv_code send_items(clv_session_node *n, const clv_module *m, const clv_f
     CLV_TRY(clv_state_item_get(&r->items[i], p->tensor[0]->data, err));
     CLV_TRY(clv_node_send_to_program(n, clv_steal(&p), err));
   }
-  return send_done(n, f, r->n, err);
+  return send_state_done(n, f, r->n, err);
 }
 
-/* Starts a transfer of state as work of the module. Takes everything in *r. */
+/* Starts a transfer of state as work of the module. Takes the items, the memory and the answers in
+ * *r. */
 static clv_code start_transfer(clv_session_node *n, clv_state_transfer *r, bool *ret_kept,
                                clv_err *err) {
   CLV_TRY(clv_contexts_transfer_state(n->contexts, r, err));
@@ -145,7 +147,7 @@ static clv_code start_transfer(clv_session_node *n, clv_state_transfer *r, bool 
 }
 
 static clv_code on_state_get(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
-  CLV_AUTO(transfer_done) clv_state_transfer r = {.request = p};
+  CLV_AUTO(transfer_clear) clv_state_transfer r = {.request = p};
   clv_module *m;
   CLV_TRY(find_module(n, &p->frame, &m, err));
   CLV_TRY(find_items(n, m, &p->frame, &r, err));
@@ -171,16 +173,16 @@ static clv_code find_written_item(clv_session_node *n, clv_module *m, const clv_
   return clv_state_item_check(ret, CLV_U8, &CLV_SHAPE((int64_t)t->bytes), err);
 }
 
-static clv_code put_as_work(clv_session_node *n, clv_module *m, clv_packet *p, bool last,
-                            bool *ret_kept, clv_err *err) {
-  CLV_AUTO(transfer_done) clv_state_transfer r = {.request = p, .n = 1, .is_write = true};
+static clv_code write_item_as_work(clv_session_node *n, clv_module *m, clv_packet *p, bool last,
+                                   bool *ret_kept, clv_err *err) {
+  CLV_AUTO(transfer_clear) clv_state_transfer r = {.request = p, .n = 1, .is_write = true};
   const clv_frame *f = &p->frame;
   const clv_frame done = {.state = {.what = f->state.what, .count = f->state.count}};
   clv_packet *answer_packet;
   CLV_TRY(clv_alloc(1, sizeof *r.items, &r.items, err));
-  CLV_TRY(clv_alloc(1, sizeof *r.host, &r.host, err));
+  CLV_TRY(clv_alloc(1, sizeof *r.host_data, &r.host_data, err));
   CLV_TRY(find_written_item(n, m, p, r.items, err));
-  r.host[0] = p->tensor[0]->data;
+  r.host_data[0] = p->tensor[0]->data;
   if (last) {
     CLV_TRY(make_answer(n, f, CLV_STATE_DONE, NULL, &done, &answer_packet, err));
     clv_packet_list_add(&r.answers, answer_packet);
@@ -211,13 +213,13 @@ static clv_code on_state_put(clv_session_node *n, clv_packet *p, bool *ret_kept,
   CLV_TRY(find_module(n, f, &m, err));
   /* A large item comes in chunks on other lanes, and may be complete after the last item of the
    * STATE_PUT. A refused item counts as received. */
-  uint32_t *got = &n->puts[f->module][f->state.what];
+  uint32_t *got = &n->n_put_items[f->module][f->state.what];
   bool last = ++*got >= f->state.count;
   if (last) *got = 0;
   if (p->is_over_quota) return clv_fail(err, f->failure.code, "%s", f->failure.text);
-  if (m->o.backend->memory) return put_as_work(n, m, p, last, ret_kept, err);
+  if (m->o.backend->memory) return write_item_as_work(n, m, p, last, ret_kept, err);
   CLV_TRY(set_state_item(n, m, p, err));
-  return last ? send_done(n, f, f->state.count, err) : CLV_OK;
+  return last ? send_state_done(n, f, f->state.count, err) : CLV_OK;
 }
 
 static clv_code on_unload(clv_session_node *n, clv_packet *p, clv_err *err) {
@@ -237,7 +239,7 @@ static clv_code on_state_file(clv_session_node *n, clv_packet *p, bool *ret_kept
 }
 
 /* Answers a STATE_SAVE whose file was written by another thread. False: p is another packet. */
-static bool answer_saved(clv_session_node *n, clv_packet *p) {
+static bool answer_saved_file(clv_session_node *n, clv_packet *p) {
   const clv_request c = clv_node_request_of_frame(&p->frame);
   clv_frame done = {0};
   clv_code code;
@@ -290,7 +292,7 @@ static void take_results(clv_session_node *n) {
     if (r.kind == CLV_RESULT_STATE) handle_released_frame(n, r.packet);
     if (r.kind == CLV_RESULT_REFUSED) report_refusal(n, r.packet);
     if (r.kind == CLV_RESULT_KEPT) clv_node_on_kept_value(n, r.ref, r.tensor, r.failure);
-    clv_result_done(n->contexts, &r);
+    clv_result_clear(n->contexts, &r);
   }
 }
 
@@ -432,7 +434,7 @@ static clv_code check_sender(clv_session_node *n, const clv_packet *p, clv_err *
 }
 
 void clv_node_handle(clv_session_node *n, clv_packet *p) {
-  if (answer_saved(n, p)) return;
+  if (answer_saved_file(n, p)) return;
   const clv_request c = clv_node_request_of_frame(&p->frame);
   bool kept = false;
   clv_err err;
@@ -464,7 +466,7 @@ void clv_node_context_count(const clv_session_node *n, clv_context_counts *ret) 
   ret->calls_waiting = __atomic_load_n(&c->calls_waiting, __ATOMIC_RELAXED);
   ret->late_frames = __atomic_load_n(&c->late_frames, __ATOMIC_RELAXED);
   const clv_reference_counts *r = &n->reference_counts;
-  ret->references.owned = __atomic_load_n(&r->owned, __ATOMIC_RELAXED);
-  ret->references.used = __atomic_load_n(&r->used, __ATOMIC_RELAXED);
-  ret->references.pending = __atomic_load_n(&r->pending, __ATOMIC_RELAXED);
+  ret->references.n_owned = __atomic_load_n(&r->n_owned, __ATOMIC_RELAXED);
+  ret->references.n_used = __atomic_load_n(&r->n_used, __ATOMIC_RELAXED);
+  ret->references.n_pending = __atomic_load_n(&r->n_pending, __ATOMIC_RELAXED);
 }

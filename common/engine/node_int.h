@@ -16,7 +16,7 @@ typedef struct clv_device_thread {
   bool is_started, is_stopping; /* guarded by `lock`, as is the list of work */
   clv_work *first, **end;
   pthread_mutex_t lock;
-  pthread_cond_t changed;
+  pthread_cond_t work_arrived;
 } clv_device_thread;
 
 enum { MAX_NODE_DEVICES = 16 };
@@ -26,16 +26,16 @@ struct clv_session_node {
   pthread_mutex_t lock;
   clv_inbox inbox;
   uint64_t began_ns; /* time at which clv_node_run began; 0: it has not begun */
-  /* idle_ns: total idle time; idle_since: start of the wait in progress, 0: the thread works.
+  /* idle_ns: total idle time; idle_since_ns: start of the wait in progress, 0: the thread works.
    * Written by the compute thread alone */
-  uint64_t idle_ns, idle_since;
+  uint64_t idle_ns, idle_since_ns;
 
   /* module of each index; NULL: not loaded. Guarded by the inbox's lock, as is next_generation */
   clv_module *modules[CLV_MODULE_ALL];
   uint64_t next_generation[CLV_MODULE_ALL]; /* lowest generation that may be loaded at an index */
   clv_module_counts unloaded_counts;        /* sums of the counters of unloaded modules */
   /* number of items received of the STATE_PUT in progress, by module and kind of state */
-  uint32_t puts[CLV_MODULE_ALL][CLV_STATE_GRADIENTS + 1];
+  uint32_t n_put_items[CLV_MODULE_ALL][CLV_STATE_GRADIENTS + 1];
   uint64_t next_message;
   /* time that the compute thread slept while work ran, since the last end of work */
   uint64_t slept_while_working_ns;
@@ -45,10 +45,10 @@ struct clv_session_node {
   clv_executor executor;
   /* file of the STATE_SAVE or STATE_LOAD that will be handled a second time; NULL: none */
   struct clv_node_file *file;
-  struct clv_node_save *saves;       /* files that another thread writes; compute thread only */
-  clv_device_thread devices, copies; /* devices: the device thread; copies: the copy thread */
-  pthread_mutex_t compute_lock;      /* lock that the device thread holds while it computes */
-  /* one branch of the backend for each device; guarded by copies.lock */
+  struct clv_node_save *saves; /* files that another thread writes; compute thread only */
+  clv_device_thread device_thread, copy_thread;
+  pthread_mutex_t compute_lock; /* lock that the device thread holds while it computes */
+  /* one branch of the backend for each device; guarded by copy_thread.lock */
   const clv_backend *copiers[MAX_NODE_DEVICES];
   clv_rrefs *references;
   /* counters of references; written by the compute thread alone */
@@ -103,13 +103,14 @@ void clv_node_end_devices(clv_session_node *n); /* call when no work runs */
  * time after the transfer. */
 clv_code clv_node_on_state_file(clv_session_node *n, clv_module *m, clv_packet *p, clv_frame *ret,
                                 bool *ret_kept, clv_err *err) CLV_USE_RESULT;
-/* Frees the file that waits until p is handled a second time; p NULL: until any packet is. */
+/* Frees the file that waits until packet p is handled a second time; p NULL: frees the waiting file
+ * of any packet. */
 void clv_node_drop_file(clv_session_node *n, const clv_packet *p);
 
 /* node_saves.c. Allocates host memory for copies of the items of `list`, whose `data` it sets. */
 clv_code clv_node_alloc_copies(clv_session_node *n, clv_weights_tensor *list, size_t n_items,
                                clv_tensor **ret_block, clv_err *err) CLV_USE_RESULT;
-/* Has a copy of the items of `list` written in the background, for the STATE_SAVE p, which it takes
+/* Starts to write a copy of the items of `list` in the background, for the STATE_SAVE p. Takes p
  * and sets *ret_kept. Takes *block, which has the copies; *block NULL: copies the items at once.
  * *ret_kept stays false: the session has no memory for a copy, or no thread writes in the
  * background. */

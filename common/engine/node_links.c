@@ -186,8 +186,8 @@ void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request 
 }
 
 /* Sends a packet to the worker that it names, or to the master, which forwards it. If the packet
- * may not be sent, or the link has ended, its context fails at this node and ABORT is sent; not if
- * the packet is itself an ABORT. */
+ * may not be sent, or the link has ended, its context fails at this node and ABORT is sent. An
+ * ABORT that cannot be sent is dropped. */
 void clv_node_send(clv_session_node *n, clv_packet *p) {
   clv_err err;
   p->is_coalesced = true;

@@ -130,8 +130,8 @@ static void send_report(clv_session_node *n, clv_frame_kind kind, const clv_rref
 
 /* Delivers a fetched reference as a VALUE of a context, to this node's engine or to the node that
  * waits for it. */
-static void deliver(clv_session_node *n, const clv_rref_use *u, clv_tensor *tensor,
-                    const clv_rref_failure *why) {
+static void deliver_value(clv_session_node *n, const clv_rref_use *u, clv_tensor *tensor,
+                          const clv_rref_failure *why) {
   clv_packet *p;
   clv_err err;
   if (clv_packet_new(n->o.pool, CLV_VALUE, &p, &err) != CLV_OK) {
@@ -155,15 +155,15 @@ static void on_create(clv_session_node *n, const clv_rref_result *r) {
   clv_err err;
   if (clv_contexts_keep_value(n->contexts, u->ref, u->context, u->value, &err) == CLV_OK) return;
   clv_rref_failure why = make_failure(&err);
-  clv_rrefs_settle(n->references, u->ref, NULL, &why, get_now(n));
+  clv_rrefs_settle_entry(n->references, u->ref, NULL, &why, get_now(n));
 }
 
 /* Fetches a reference that was passed to this node, because a call here waits for its value. */
 static void on_used(clv_session_node *n, const clv_rref_result *r) {
   clv_err err;
-  if (clv_rrefs_fetch(n->references, r->handle.fork, get_now(n), &err) == CLV_OK) return;
+  if (clv_rrefs_fetch_value(n->references, r->handle.fork, get_now(n), &err) == CLV_OK) return;
   clv_rref_failure why = make_failure(&err);
-  deliver(n, &r->handle, NULL, &why);
+  deliver_value(n, &r->handle, NULL, &why);
 }
 
 static void on_fetched(clv_session_node *n, const clv_rref_result *r) {
@@ -173,8 +173,8 @@ static void on_fetched(clv_session_node *n, const clv_rref_result *r) {
     send_report(n, CLV_REF_VALUE, u, r->tensor, r->failure);
     return;
   }
-  deliver(n, u, r->tensor, r->failure);
-  (void)!clv_rrefs_release(n->references, u->fork, get_now(n), &ignored);
+  deliver_value(n, u, r->tensor, r->failure);
+  (void)!clv_rrefs_release_handle(n->references, u->fork, get_now(n), &ignored);
 }
 
 static void on_joined(clv_session_node *n, const clv_rref_result *r) {
@@ -182,7 +182,7 @@ static void on_joined(clv_session_node *n, const clv_rref_result *r) {
 }
 
 static void on_unused(clv_session_node *n, const clv_rref_result *r) {
-  deliver(n, &r->handle, NULL, r->failure);
+  deliver_value(n, &r->handle, NULL, r->failure);
 }
 
 static void on_freed(clv_session_node *n, const clv_rref_result *r) {
@@ -198,7 +198,7 @@ static void take_reference_results(clv_session_node *n) {
       [CLV_RREF_RESULT_UNUSED] = on_unused, [CLV_RREF_RESULT_FETCHED] = on_fetched,
       [CLV_RREF_RESULT_FREED] = on_freed};
   clv_rref_result r;
-  while (clv_rrefs_next(n->references, &r)) on[r.kind](n, &r);
+  while (clv_rrefs_next_result(n->references, &r)) on[r.kind](n, &r);
 }
 
 void clv_node_on_kept_value(clv_session_node *n, uint64_t ref, clv_tensor *tensor,
@@ -210,7 +210,7 @@ void clv_node_on_kept_value(clv_session_node *n, uint64_t ref, clv_tensor *tenso
     memcpy(why.text, failed->text, sizeof why.text);
     memcpy(why.hop, failed->hop, sizeof why.hop);
   }
-  clv_rrefs_settle(n->references, ref, tensor, failed ? &why : NULL, get_now(n));
+  clv_rrefs_settle_entry(n->references, ref, tensor, failed ? &why : NULL, get_now(n));
   take_reference_results(n);
 }
 
@@ -230,16 +230,16 @@ static clv_code handle_keep_request(clv_session_node *n, const clv_packet *p, cl
   const clv_frame *f = &p->frame;
   uint32_t owner;
   clv_rref_new_ids b = {f->reference.ref, f->reference.fork, f->reference.key};
-  if (f->n_tensors) return clv_rrefs_own(n->references, &b, p->tensor[0], get_now(n), err);
+  if (f->n_tensors) return clv_rrefs_new_owned(n->references, &b, p->tensor[0], get_now(n), err);
   CLV_TRY(clv_contexts_index_of_name(n->contexts, f->to, &owner, err));
-  return clv_rrefs_keep(n->references, &b, owner, f->context, f->message, get_now(n), err);
+  return clv_rrefs_new_kept(n->references, &b, owner, f->context, f->message, get_now(n), err);
 }
 
 static clv_code handle_pass_request(clv_session_node *n, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
   clv_rref_pass_args what = {.child = f->reply_to, .context = f->context, .value = f->message};
   CLV_TRY(clv_contexts_index_of_name(n->contexts, f->to, &what.to, err));
-  return clv_rrefs_pass(n->references, f->reference.fork, &what, get_now(n), err);
+  return clv_rrefs_pass_handle(n->references, f->reference.fork, &what, get_now(n), err);
 }
 
 static void deliver_use_failure(clv_session_node *n, const clv_frame *f,
@@ -247,7 +247,7 @@ static void deliver_use_failure(clv_session_node *n, const clv_frame *f,
   clv_err ignored;
   clv_rref_use u = {.context = f->context, .value = f->message};
   if (clv_contexts_index_of_name(n->contexts, f->to, &u.node, &ignored) == CLV_OK)
-    deliver(n, &u, NULL, why);
+    deliver_value(n, &u, NULL, why);
 }
 
 /* Handles a request of the program. If the request fails, the failure is reported as its answer. */
@@ -259,8 +259,8 @@ static void apply_program_request(clv_session_node *n, const clv_packet *p) {
   clv_err err = {0};
   if (f->kind == CLV_REF_KEEP) code = handle_keep_request(n, p, &err);
   if (f->kind == CLV_REF_USE) code = handle_pass_request(n, p, &err);
-  if (f->kind == CLV_REF_FETCH) code = clv_rrefs_fetch(n->references, u.fork, now, &err);
-  if (f->kind == CLV_REF_DELETE) code = clv_rrefs_release(n->references, u.fork, now, &err);
+  if (f->kind == CLV_REF_FETCH) code = clv_rrefs_fetch_value(n->references, u.fork, now, &err);
+  if (f->kind == CLV_REF_DELETE) code = clv_rrefs_release_handle(n->references, u.fork, now, &err);
   if (code == CLV_OK) return;
   clv_rref_failure why = make_failure(&err);
   if (f->kind == CLV_REF_KEEP) send_report(n, CLV_REF_ACK, &u, NULL, &why);
@@ -308,16 +308,16 @@ static clv_code handle_message(clv_session_node *n, const clv_packet *p, clv_err
     memcpy(why.hop, f->failure.hop, sizeof why.hop);
     m.failure = &why;
   }
-  clv_rrefs_receive(n->references, from, &m, get_now(n));
+  clv_rrefs_receive_message(n->references, from, &m, get_now(n));
   return CLV_OK;
 }
 
 static void publish_counts(clv_session_node *n) {
   clv_rref_counts c;
   clv_rrefs_count(n->references, &c);
-  __atomic_store_n(&n->reference_counts.owned, c.owned, __ATOMIC_RELAXED);
-  __atomic_store_n(&n->reference_counts.used, c.used, __ATOMIC_RELAXED);
-  __atomic_store_n(&n->reference_counts.pending, c.unacknowledged, __ATOMIC_RELAXED);
+  __atomic_store_n(&n->reference_counts.n_owned, c.n_entries, __ATOMIC_RELAXED);
+  __atomic_store_n(&n->reference_counts.n_used, c.n_handles, __ATOMIC_RELAXED);
+  __atomic_store_n(&n->reference_counts.n_pending, c.n_unacknowledged, __ATOMIC_RELAXED);
 }
 
 /* True for frame kinds that the master does not accept from a worker: it ignores such frames. */

@@ -12,7 +12,8 @@
 enum { ALIGNMENT = 64 };
 
 struct clv_node_save {
-  clv_state_save save; /* first, because on_done gets its address */
+  /* must be the first member: on_file_written casts its address to clv_node_save */
+  clv_state_save save;
   clv_session_node *node;
   clv_packet *request;
   clv_weights_tensor *list;
@@ -81,20 +82,20 @@ static clv_code copy_data(clv_session_node *n, struct clv_node_save *s,
 
 /* ---- the write ------------------------------------------------------------------------------- */
 
-static void on_done(clv_state_save *save) {
+static void on_file_written(clv_state_save *save) {
   struct clv_node_save *s = (struct clv_node_save *)(void *)save;
   s->is_done = true;
   clv_node_post(s->node, s->request);
 }
 
-static clv_code start(clv_session_node *n, struct clv_node_save *s, clv_packet *p, size_t n_items,
-                      clv_err *err) {
+static clv_code start_save(clv_session_node *n, struct clv_node_save *s, clv_packet *p,
+                           size_t n_items, clv_err *err) {
   s->node = n;
   s->request = p;
   s->save = (clv_state_save){
-      .name = p->frame.state.name, .list = s->list, .n = n_items, .on_done = on_done};
+      .name = p->frame.state.name, .list = s->list, .n = n_items, .on_done = on_file_written};
   s->next = n->saves;
-  n->saves = s; /* before the file can be written */
+  n->saves = s; /* linked first, because the write may end before save_later returns */
   clv_code code = n->o.files.save_later(n->o.files.user, &s->save, err);
   if (code != CLV_OK) n->saves = s->next;
   return code;
@@ -112,7 +113,7 @@ clv_code clv_node_save_later(clv_session_node *n, clv_packet *p, const clv_weigh
   clv_code code = s->block ? CLV_OK : copy_data(n, s, list, n_items, err);
   if (code == CLV_EXHAUSTED) return CLV_OK; /* the caller writes the file itself */
   CLV_TRY(code);
-  CLV_TRY(start(n, s, p, n_items, err));
+  CLV_TRY(start_save(n, s, p, n_items, err));
   (void)clv_steal(&s);
   *ret_kept = true;
   return CLV_OK;
@@ -139,7 +140,7 @@ void clv_node_drop_saves(clv_session_node *n) {
   for (struct clv_node_save *s = n->saves, *next; s; s = next) {
     next = s->next;
     n->o.files.withdraw(n->o.files.user, &s->save);
-    if (!s->is_done) clv_packet_free(s->request); /* otherwise the inbox has it */
+    if (!s->is_done) clv_packet_free(s->request); /* if is_done, the inbox owns the request */
     save_free(s);
   }
   n->saves = NULL;

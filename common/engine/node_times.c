@@ -9,9 +9,9 @@
 uint64_t clv_node_idle_ns(const clv_session_node *n) {
   uint64_t since, before, now = clv_clock_now(&n->o.clock);
   do {
-    since = __atomic_load_n(&n->idle_since, __ATOMIC_ACQUIRE);
+    since = __atomic_load_n(&n->idle_since_ns, __ATOMIC_ACQUIRE);
     before = __atomic_load_n(&n->idle_ns, __ATOMIC_ACQUIRE);
-  } while (since != __atomic_load_n(&n->idle_since, __ATOMIC_ACQUIRE));
+  } while (since != __atomic_load_n(&n->idle_since_ns, __ATOMIC_ACQUIRE));
   return before + (since ? now - CLV_MIN(since, now) : 0);
 }
 

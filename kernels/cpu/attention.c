@@ -33,7 +33,7 @@ typedef struct heads_job {
   const attention_kernel *k;
   const clv_kernel_args *a;
   clv_rng_stream stream;
-  size_t n_heads; /* number of heads to compute, divided among the parts */
+  size_t n_heads; /* number of heads to compute, divided among the threads */
 } heads_job;
 
 /* A head of queries, with its keys and values: t queries from row q on, and `steps` keys from row
@@ -372,8 +372,9 @@ static back_scratch lay_out_backward(const attention_kernel *k, float *at) {
                         .d = q + TILE * width};
 }
 
-/* Computes the gradients of query head e.h and of the following heads that share its keys. Keys
- * that the first tile does not attend to start with gradient 0. */
+/* Computes the gradients of query head e.h and of the following heads that share its keys. The
+ * first tile overwrites the gradients of the keys it attends to and later tiles add to them, so the
+ * gradients of the other keys are zeroed first. */
 static void backward_heads(head e) {
   const attention_kernel *k = e.j->k;
   const clv_kernel_args *a = e.j->a;

@@ -3,10 +3,10 @@
  * The functions of the cpu backend's clv_backend, and the preparation of its kernels
  * from gen/cpu_ops.def.
  */
-#include <dnnl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/cpu/dnnl_int.h"
 
@@ -101,22 +101,17 @@ static clv_code cpu_reorder(const clv_backend *b, const clv_shape *shape, clv_dt
 /* ---- names ----------------------------------------------------------------------------------- */
 
 const char *clv_cpu_isa_name(unsigned isa, bool amx_ready) {
+#define ISA(name) {dnnl_cpu_isa_##name, #name},
   static const struct {
     unsigned isa;
     const char *name;
-  } names[] = {
-      {dnnl_cpu_isa_sse41, "sse41"},
-      {dnnl_cpu_isa_avx, "avx"},
-      {dnnl_cpu_isa_avx2, "avx2"},
-      {dnnl_cpu_isa_avx2_vnni, "avx2_vnni"},
-      {dnnl_cpu_isa_avx512_core, "avx512_core"},
-      {dnnl_cpu_isa_avx512_core_vnni, "avx512_core_vnni"},
-      {dnnl_cpu_isa_avx512_core_bf16, "avx512_core_bf16"},
-      {dnnl_cpu_isa_avx512_core_amx, "avx512_core_amx"},
-  };
-  if (isa == dnnl_cpu_isa_avx512_core_amx && !amx_ready) return "avx512_core_amx_refused";
+  } names[] = {CPU_ISAS(ISA)};
+#undef ISA
+  static const char amx[] = "avx512_core_amx";
   for (size_t i = 0; i < CLV_COUNT(names); i++)
-    if (names[i].isa == isa) return names[i].name;
+    if (names[i].isa == isa)
+      return amx_ready || strncmp(names[i].name, amx, strlen(amx)) != 0 ? names[i].name
+                                                                        : "avx512_core_amx_refused";
   return "generic";
 }
 

@@ -251,18 +251,18 @@ static void conv_free(clv_kernel *base) {
   clv_freep(&k);
 }
 
-static const dnnl_memory_desc_t *weight_md(const_dnnl_primitive_desc_t pd) {
+static cpu_const_md weight_md(const_dnnl_primitive_desc_t pd) {
   return dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
 }
 
 /* True if oneDNN's layout `md` is that of `tag`, which conv_weights.c can pack. */
-static bool is_tiled(const conv_kernel *k, const dnnl_memory_desc_t *md, dnnl_data_type_t type,
+static bool is_tiled(const conv_kernel *k, cpu_const_md md, dnnl_data_type_t type,
                      dnnl_format_tag_t tag) {
-  dnnl_memory_desc_t wanted_md;
+  CLV_AUTO(clv_cpu_md_freep) cpu_md wanted = NULL;
   dnnl_dims_t dims = {k->s.k, k->s.c, k->s.kernel[0], k->s.kernel[1]};
   return clv_cpu_weight_tiles_fit(&k->s, k->k.d.attrs.groups, type == dnnl_bf16) &&
-         dnnl_memory_desc_init_by_tag(&wanted_md, 4, dims, type, tag) == dnnl_success &&
-         dnnl_memory_desc_equal(&wanted_md, md);
+         cpu_md_create(&wanted, 4, dims, type, tag) == dnnl_success &&
+         dnnl_memory_desc_equal(wanted, md);
 }
 
 typedef struct weight_tags {
@@ -276,10 +276,9 @@ static const weight_tags paired_tags = {dnnl_bf16, dnnl_OIhw8i16o2i, dnnl_OIhw8o
 
 /* Chooses the weight copies that refresh makes: none if oneDNN accepts row-major weights, one if
  * forward and backward use the same format. */
-static clv_code choose_weight_copies(conv_kernel *k, const clv_conv_choice *c,
-                                     const clv_conv_mds *m, clv_err *err) {
-  const dnnl_memory_desc_t *forward = weight_md(c->forward), *data = weight_md(c->data);
-  const dnnl_memory_desc_t *plain = &m->plain_weight;
+static clv_code choose_weight_copies(conv_kernel *k, const clv_conv_choice *c, clv_err *err) {
+  cpu_const_md forward = weight_md(c->forward), data = weight_md(c->data);
+  cpu_const_md plain = c->row_major_weight;
   const weight_tags t = k->bf16 ? paired_tags : plain_tags;
   clv_kernel *base = &k->k.base;
   if (!dnnl_memory_desc_equal(forward, plain)) {
@@ -324,8 +323,7 @@ static clv_code make_backward_input(conv_kernel *k, const clv_conv_choice *c, cl
   return clv_cpu_prim_init(&k->backward_input, c->data, args, 3, err);
 }
 
-static clv_code make_backward_weight(conv_kernel *k, const clv_conv_choice *c,
-                                     const clv_conv_mds *m, clv_err *err) {
+static clv_code make_backward_weight(conv_kernel *k, const clv_conv_choice *c, clv_err *err) {
   static const cpu_prim_arg args[] = {
       {.arg = DNNL_ARG_SRC, .query = dnnl_query_src_md},
       {.arg = DNNL_ARG_DIFF_DST, .query = dnnl_query_diff_dst_md},
@@ -335,12 +333,11 @@ static clv_code make_backward_weight(conv_kernel *k, const clv_conv_choice *c,
   if (!k->k.d.need_dw) return CLV_OK;
   k->k.base.saves = k->k.base.saves_for_dw = CLV_SAVE_IN0;
   if (k->own_weight_grad) return CLV_OK;
-  const dnnl_memory_desc_t *dw =
-      dnnl_primitive_desc_query_md(c->weight, dnnl_query_diff_weights_md, 0);
-  if (!dnnl_memory_desc_equal(dw, &m->plain_weight)) {
+  cpu_const_md dw = dnnl_primitive_desc_query_md(c->weight, dnnl_query_diff_weights_md, 0);
+  if (!dnnl_memory_desc_equal(dw, c->row_major_weight)) {
     k->gradient_is_tiled = is_tiled(k, dw, dnnl_f32, dnnl_OIhw16i16o);
     if (!k->gradient_is_tiled)
-      CLV_TRY(clv_cpu_prim_reorder(&k->from_gradient, dw, &m->plain_weight, err));
+      CLV_TRY(clv_cpu_prim_reorder(&k->from_gradient, dw, c->row_major_weight, err));
     k->k.base.reorders_backward++;
     /* the size in bytes, until lay_out_scratch replaces it by the offset */
     k->dw_offset = dnnl_memory_desc_get_size(dw);
@@ -388,8 +385,7 @@ static void choose_functions(conv_kernel *k) {
   if (k->k.d.need_dw) b->backward_weight = t ? transpose_backward_weight : conv_backward_weight;
 }
 
-static clv_code make_kernel(conv_kernel *k, const clv_conv_choice *c, const clv_conv_mds *m,
-                            clv_err *err) {
+static clv_code make_kernel(conv_kernel *k, const clv_conv_choice *c, clv_err *err) {
   dnnl_engine_t engine;
   k->s = clv_window_of(&k->k.d);
   k->is_transposed = clv_is_conv_transpose(k->k.d.op);
@@ -407,10 +403,10 @@ static clv_code make_kernel(conv_kernel *k, const clv_conv_choice *c, const clv_
   CLV_TRY(clv_cpu_engine(&engine, err));
   CLV_TRY(clv_cpu_dnnl_check(dnnl_stream_create(&k->stream, engine, dnnl_stream_default_flags),
                              "stream", err));
-  CLV_TRY(choose_weight_copies(k, c, m, err));
+  CLV_TRY(choose_weight_copies(k, c, err));
   CLV_TRY(make_forward(k, c, err));
   CLV_TRY(make_backward_input(k, c, err));
-  CLV_TRY(make_backward_weight(k, c, m, err));
+  CLV_TRY(make_backward_weight(k, c, err));
   lay_out_scratch(k);
   k->k.base.impl = computes_y(k) ? k->forward.impl : k->backward_input.impl;
   return CLV_OK;
@@ -425,17 +421,16 @@ static clv_code conv_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *
                            .allows_blocks = d->in[0].rank == 4};
   dnnl_primitive_attr_t attr;
   clv_conv_choice c = {0};
-  clv_conv_mds m = {0};
   conv_kernel *k;
   CLV_TRY(clv_cpu_dnnl_attr(&attr, err));
-  clv_code code = clv_cpu_conv_choose(&what, attr, &c, &m, err);
+  clv_code code = clv_cpu_conv_choose(&what, attr, &c, err);
   dnnl_primitive_attr_destroy(attr);
   CLV_TRY(code);
   int type = c.bf16 ? CLV_LAYOUT_BF16 : 0;
   int x = c.src | type, y = c.dst | type;
   code = clv_cpu_kernel_new(d, sizeof *k, transposed ? y : x, transposed ? x : y, &k, err);
   if (code == CLV_OK) {
-    code = make_kernel(k, &c, &m, err);
+    code = make_kernel(k, &c, err);
     if (code == CLV_OK)
       *ret = &k->k.base;
     else

@@ -16,47 +16,15 @@ void clv_cpu_conv_choice_done(clv_conv_choice *c) {
   dnnl_primitive_desc_t pds[] = {c->forward, c->data, c->weight};
   for (size_t i = 0; i < CLV_COUNT(pds); i++)
     if (pds[i]) dnnl_primitive_desc_destroy(pds[i]);
+  cpu_md_destroy(c->row_major_weight);
   c->forward = c->data = c->weight = NULL;
+  c->row_major_weight = NULL;
 }
 
 /* ---- descriptions ---------------------------------------------------------------------------- */
 
 static dnnl_format_tag_t format_tag(int block) {
   return block == 16 ? dnnl_nChw16c : block == 8 ? dnnl_nChw8c : dnnl_nchw;
-}
-
-static dnnl_status_t describe_weight(const clv_conv_request *what, dnnl_data_type_t type,
-                                     dnnl_format_tag_t plain, dnnl_memory_desc_t *ret) {
-  const clv_window *s = &what->s;
-  int64_t g = what->groups;
-  dnnl_dims_t dense = {s->k, s->c, s->kernel[0], s->kernel[1]};
-  dnnl_dims_t grouped = {g, s->k / g, s->c / g, s->kernel[0], s->kernel[1]};
-  return dnnl_memory_desc_init_by_tag(ret, g > 1 ? 5 : 4, g > 1 ? grouped : dense, type, plain);
-}
-
-static clv_code describe_tensors(const clv_conv_request *what, const clv_conv_choice *c,
-                                 clv_conv_mds *m, clv_err *err) {
-  const clv_window *s = &what->s;
-  dnnl_dims_t src = {s->n, s->c, s->h, s->w}, dst = {s->n, s->k, s->oh, s->ow}, bias = {s->k};
-  dnnl_data_type_t type = c->bf16 ? dnnl_bf16 : dnnl_f32;
-  dnnl_status_t status[] = {
-      dnnl_memory_desc_init_by_tag(&m->src, 4, src, type, format_tag(c->src)),
-      dnnl_memory_desc_init_by_tag(&m->din, 4, src, dnnl_f32, format_tag(c->din)),
-      dnnl_memory_desc_init_by_tag(&m->dst, 4, dst, type, format_tag(c->dst)),
-      dnnl_memory_desc_init_by_tag(&m->bias, 1, bias, dnnl_f32, dnnl_a),
-      describe_weight(what, type, dnnl_format_tag_any, &m->weight),
-      describe_weight(what, dnnl_f32, dnnl_format_tag_any, &m->dweight),
-      describe_weight(what, dnnl_f32, what->groups > 1 ? dnnl_goihw : dnnl_oihw, &m->plain_weight),
-  };
-  for (size_t i = 0; i < CLV_COUNT(status); i++)
-    CLV_TRY(clv_cpu_dnnl_check(status[i], "conv2d layout", err));
-  m->bias_or_null = what->bias ? &m->bias : NULL;
-  for (int i = 0; i < 2; i++) {
-    m->strides[i] = s->stride[i];
-    m->pads[i] = s->pad[i];
-    m->dilates[i] = s->dilation[i] - 1;
-  }
-  return CLV_OK;
 }
 
 /* Computes the padding after the image, which follows from the output's extent; may be negative. */
@@ -68,35 +36,84 @@ static void compute_right_pads(const clv_window *s, dnnl_dims_t ret) {
   }
 }
 
+/* Descriptions of a convolution's tensors, and the windows that it reads. */
+typedef struct conv_tensors {
+  cpu_md src, din, weight, dweight, bias, dst;
+  dnnl_dims_t strides, pads, right_pads,
+      dilates; /* dilates: number of positions between two taps */
+} conv_tensors;
+
+static void free_tensors(const conv_tensors *t) {
+  const cpu_md mds[] = {t->src, t->din, t->weight, t->dweight, t->bias, t->dst};
+  for (size_t i = 0; i < CLV_COUNT(mds); i++) cpu_md_destroy(mds[i]);
+}
+
+static dnnl_status_t describe_weight(const clv_conv_request *what, dnnl_data_type_t type,
+                                     dnnl_format_tag_t tag, cpu_md *ret) {
+  const clv_window *s = &what->s;
+  int64_t g = what->groups;
+  dnnl_dims_t dense = {s->k, s->c, s->kernel[0], s->kernel[1]};
+  dnnl_dims_t grouped = {g, s->k / g, s->c / g, s->kernel[0], s->kernel[1]};
+  return cpu_md_create(ret, g > 1 ? 5 : 4, g > 1 ? grouped : dense, type, tag);
+}
+
+static clv_code describe_tensors(const clv_conv_request *what, clv_conv_choice *c, conv_tensors *t,
+                                 clv_err *err) {
+  const clv_window *s = &what->s;
+  dnnl_dims_t src = {s->n, s->c, s->h, s->w}, dst = {s->n, s->k, s->oh, s->ow}, bias = {s->k};
+  dnnl_data_type_t type = c->bf16 ? dnnl_bf16 : dnnl_f32;
+  dnnl_format_tag_t row_major = what->groups > 1 ? dnnl_goihw : dnnl_oihw;
+  dnnl_status_t status[] = {
+      cpu_md_create(&t->src, 4, src, type, format_tag(c->src)),
+      cpu_md_create(&t->din, 4, src, dnnl_f32, format_tag(c->din)),
+      cpu_md_create(&t->dst, 4, dst, type, format_tag(c->dst)),
+      what->bias ? cpu_md_create(&t->bias, 1, bias, dnnl_f32, dnnl_a) : dnnl_success,
+      describe_weight(what, type, dnnl_format_tag_any, &t->weight),
+      describe_weight(what, dnnl_f32, dnnl_format_tag_any, &t->dweight),
+      describe_weight(what, dnnl_f32, row_major, &c->row_major_weight),
+  };
+  for (size_t i = 0; i < CLV_COUNT(status); i++)
+    CLV_TRY(clv_cpu_dnnl_check(status[i], "conv2d layout", err));
+  for (int i = 0; i < 2; i++) {
+    t->strides[i] = s->stride[i];
+    t->pads[i] = s->pad[i];
+    t->dilates[i] = s->dilation[i] - 1;
+  }
+  compute_right_pads(s, t->right_pads);
+  return CLV_OK;
+}
+
 /* Makes oneDNN's primitive descriptions for one choice, in c. Fails if oneDNN lacks one. */
-static clv_code query_onednn(const clv_window *s, const clv_conv_mds *m, dnnl_primitive_attr_t attr,
-                             clv_conv_choice *c, clv_err *err) {
-  dnnl_engine_t engine;
-  dnnl_convolution_desc_t forward, data, weight;
-  dnnl_dims_t right = {0};
-  compute_right_pads(s, right);
-  CLV_TRY(clv_cpu_engine(&engine, err));
-  CLV_TRY(clv_cpu_dnnl_check(
-      dnnl_dilated_convolution_forward_desc_init(
-          &forward, dnnl_forward_training, dnnl_convolution_direct, &m->src, &m->weight,
-          m->bias_or_null, &m->dst, m->strides, m->dilates, m->pads, right),
-      "conv2d", err));
-  CLV_TRY(clv_cpu_dnnl_check(dnnl_primitive_desc_create(&c->forward, &forward, attr, engine, NULL),
-                             "conv2d", err));
-  CLV_TRY(clv_cpu_dnnl_check(dnnl_dilated_convolution_backward_data_desc_init(
-                                 &data, dnnl_convolution_direct, &m->din, &m->weight, &m->dst,
-                                 m->strides, m->dilates, m->pads, right),
-                             "conv2d input gradient", err));
-  CLV_TRY(clv_cpu_dnnl_check(dnnl_primitive_desc_create(&c->data, &data, attr, engine, c->forward),
-                             "conv2d input gradient", err));
+static clv_code query_onednn(const conv_tensors *t, dnnl_primitive_attr_t attr, clv_conv_choice *c,
+                             clv_err *err) {
+  cpu_conv_desc d = {.algorithm = dnnl_convolution_direct,
+                     .src = t->src,
+                     .weight = t->weight,
+                     .bias = t->bias,
+                     .dst = t->dst,
+                     .strides = t->strides,
+                     .dilates = t->dilates,
+                     .pads = t->pads,
+                     .right_pads = t->right_pads,
+                     .attr = attr};
+  CLV_TRY(clv_cpu_engine(&d.engine, err));
+  CLV_TRY(clv_cpu_dnnl_check(cpu_conv_forward(&c->forward, &d), "conv2d", err));
+  d.hint = c->forward;
+  d.src = t->din;
+  CLV_TRY(clv_cpu_dnnl_check(cpu_conv_data(&c->data, &d), "conv2d input gradient", err));
   if (c->has_few_channels) return CLV_OK;
-  CLV_TRY(clv_cpu_dnnl_check(dnnl_dilated_convolution_backward_weights_desc_init(
-                                 &weight, dnnl_convolution_direct, &m->src, &m->dweight,
-                                 m->bias_or_null, &m->dst, m->strides, m->dilates, m->pads, right),
-                             "conv2d weight gradient", err));
-  return clv_cpu_dnnl_check(
-      dnnl_primitive_desc_create(&c->weight, &weight, attr, engine, c->forward),
-      "conv2d weight gradient", err);
+  d.src = t->src;
+  d.weight = t->dweight;
+  return clv_cpu_dnnl_check(cpu_conv_weight(&c->weight, &d), "conv2d weight gradient", err);
+}
+
+static clv_code query_choice(const clv_conv_request *what, dnnl_primitive_attr_t attr,
+                             clv_conv_choice *c, clv_err *err) {
+  conv_tensors t = {0};
+  clv_code code = describe_tensors(what, c, &t, err);
+  if (code == CLV_OK) code = query_onednn(&t, attr, c, err);
+  free_tensors(&t);
+  return code;
 }
 
 static bool is_fast_impl(const_dnnl_primitive_desc_t pd) {
@@ -106,7 +123,7 @@ static bool is_fast_impl(const_dnnl_primitive_desc_t pd) {
 }
 
 clv_code clv_cpu_conv_choose(const clv_conv_request *what, dnnl_primitive_attr_t attr,
-                             clv_conv_choice *ret, clv_conv_mds *ret_mds, clv_err *err) {
+                             clv_conv_choice *ret, clv_err *err) {
   int b = clv_cpu_block();
   bool few = what->s.c < b && what->groups == 1;
   clv_conv_choice choices[] = {
@@ -117,8 +134,7 @@ clv_code clv_cpu_conv_choose(const clv_conv_request *what, dnnl_primitive_attr_t
   clv_code code = CLV_OK;
   for (size_t i = !what->allows_blocks ? 2 : what->bf16 ? 0 : 1; i < CLV_COUNT(choices); i++) {
     clv_conv_choice *c = &choices[i];
-    CLV_TRY(describe_tensors(what, c, ret_mds, err));
-    code = query_onednn(&what->s, ret_mds, attr, c, err);
+    code = query_choice(what, attr, c, err);
     bool last = i + 1 == CLV_COUNT(choices);
     bool fast = code == CLV_OK && is_fast_impl(c->forward) && is_fast_impl(c->data) &&
                 (c->has_few_channels || is_fast_impl(c->weight));

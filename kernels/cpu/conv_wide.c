@@ -21,8 +21,8 @@ bool clv_cpu_wide_conv_fits(const clv_window *s, int block) {
 
 typedef struct wide_scratch {
   float *frame; /* image in a frame of zeros, [h + 2 pad][w + 2 pad][8] */
-  /* sums of each output block, [kernel h][3][8 c][8 k], then [8] of its bias; one more block
-   * receives the sums that an odd last block is paired with */
+  /* Sums of each output block, [kernel h][3][8 c][8 k], then [8] of its bias. Output blocks are
+   * computed in pairs, so there is one spare block for the partner of an odd last one. */
   float *sums;
 } wide_scratch;
 

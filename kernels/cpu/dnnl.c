@@ -13,7 +13,7 @@ clv_code clv_cpu_dnnl_check(dnnl_status_t status, const char *what, clv_err *err
       [dnnl_out_of_memory] = "out of memory",
       [dnnl_invalid_arguments] = "invalid arguments",
       [dnnl_unimplemented] = "unimplemented",
-      [dnnl_iterator_ends] = "no such implementation",
+      [dnnl_last_impl_reached] = "no such implementation",
       [dnnl_runtime_error] = "runtime error",
       [dnnl_not_required] = "not required",
   };
@@ -56,7 +56,7 @@ clv_code clv_cpu_dnnl_attr(dnnl_primitive_attr_t *ret, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code add_arg(cpu_prim *p, int arg, const dnnl_memory_desc_t *md, clv_err *err) {
+static clv_code add_arg(cpu_prim *p, int arg, cpu_const_md md, clv_err *err) {
   dnnl_engine_t engine;
   CLV_TRY(clv_cpu_engine(&engine, err));
   CLV_TRY(clv_cpu_dnnl_check(
@@ -68,10 +68,10 @@ static clv_code add_arg(cpu_prim *p, int arg, const dnnl_memory_desc_t *md, clv_
 
 clv_code clv_cpu_prim_init(cpu_prim *p, const_dnnl_primitive_desc_t pd, const cpu_prim_arg *args,
                            int n, clv_err *err) {
-  const dnnl_memory_desc_t *pad = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+  cpu_const_md pad = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
   CLV_TRY(clv_cpu_dnnl_check(dnnl_primitive_create(&p->primitive, pd), "primitive", err));
   for (int i = 0; i < n; i++) {
-    const dnnl_memory_desc_t *md = dnnl_primitive_desc_query_md(pd, args[i].query, args[i].index);
+    cpu_const_md md = dnnl_primitive_desc_query_md(pd, args[i].query, args[i].index);
     CLV_TRY(add_arg(p, args[i].arg, md, err));
   }
   p->scratch_bytes = pad ? dnnl_memory_desc_get_size(pad) : 0;
@@ -80,8 +80,7 @@ clv_code clv_cpu_prim_init(cpu_prim *p, const_dnnl_primitive_desc_t pd, const cp
   return CLV_OK;
 }
 
-clv_code clv_cpu_prim_reorder(cpu_prim *p, const dnnl_memory_desc_t *src,
-                              const dnnl_memory_desc_t *dst, clv_err *err) {
+clv_code clv_cpu_prim_reorder(cpu_prim *p, cpu_const_md src, cpu_const_md dst, clv_err *err) {
   static const cpu_prim_arg args[] = {
       {.arg = DNNL_ARG_FROM, .query = dnnl_query_src_md},
       {.arg = DNNL_ARG_TO, .query = dnnl_query_dst_md},

@@ -5,10 +5,10 @@
 #ifndef CLEAVE_KERNELS_CPU_DNNL_INT_H
 #define CLEAVE_KERNELS_CPU_DNNL_INT_H
 
-#include <dnnl.h>
 #include <signal.h>
 
 #include "kernels/cpu/cpu_int.h"
+#include "kernels/cpu/onednn_int.h"
 
 enum { PRIM_MAX_ARGS = 6 };
 
@@ -51,8 +51,8 @@ clv_code clv_cpu_prim_init(cpu_prim *p, const_dnnl_primitive_desc_t pd, const cp
                            int n, clv_err *err) CLV_USE_RESULT;
 
 /* Makes p a reorder. clv_cpu_prim_run then takes the pointers {source, destination, scratchpad}. */
-clv_code clv_cpu_prim_reorder(cpu_prim *p, const dnnl_memory_desc_t *src,
-                              const dnnl_memory_desc_t *dst, clv_err *err) CLV_USE_RESULT;
+clv_code clv_cpu_prim_reorder(cpu_prim *p, cpu_const_md src, cpu_const_md dst,
+                              clv_err *err) CLV_USE_RESULT;
 
 /* Runs p on the pointers, which are in the order of the arguments of clv_cpu_prim_init, with the
  * scratchpad last. */

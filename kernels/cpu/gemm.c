@@ -13,7 +13,6 @@
  */
 #include <cblas.h>
 #include <dlfcn.h>
-#include <dnnl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>

@@ -65,7 +65,8 @@ clv_code clv_gpu_attention_softmax(clv_gpu *g, const cuda_heads *h, const cuda_w
 clv_code clv_gpu_attention_softmax_back(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
                                         const cuda_weights *dw, const int64_t *lengths,
                                         const float *saved, clv_err *err) CLV_USE_RESULT;
-/* Records in the fault the first length that clv_gpu_attention_softmax refused. */
+/* Launches a kernel that writes the first length that clv_gpu_attention_softmax refused to the
+ * device's record of refused values (clv_gpu_fault). */
 clv_code clv_gpu_note_bad_length(clv_gpu *g, const cuda_heads *h, const int64_t *lengths,
                                  clv_err *err) CLV_USE_RESULT;
 

@@ -42,8 +42,8 @@ typedef struct cuda_broadcast_sum {
 clv_code clv_gpu_sum_broadcast(clv_gpu *g, const cuda_broadcast_sum *f, const void *dy,
                                const void *other, void *dx, clv_err *err) CLV_USE_RESULT;
 
-/* Kernels of add and mul for inputs whose shapes differ (clv_has_broadcast_input).
- * clv_gpu_broadcast_open is called for every add and mul. */
+/* Functions of add and mul for inputs whose shapes differ (clv_has_broadcast_input). _open is
+ * called for every add and mul, and does nothing if the shapes are equal. */
 clv_code clv_gpu_broadcast_open(cuda_kernel *k, clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_broadcast_forward(const cuda_kernel *k, const clv_kernel_args *a,
                                    clv_err *err) CLV_USE_RESULT;

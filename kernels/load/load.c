@@ -37,7 +37,8 @@ static clv_code find_file(const char *named, char *ret, size_t len, clv_err *err
   if (named && named[0]) {
     snprintf(ret, len, "%s", named);
     if (access(ret, R_OK) == 0) return CLV_OK;
-    return clv_fail(err, CLV_UNAVAILABLE, "cuda.library: cannot read %s", named);
+    return clv_fail(err, CLV_UNAVAILABLE,
+                    "cuda.library: cannot read %s: correct the path, or remove the key", named);
   }
   program_folder(folder, sizeof folder);
   for (size_t i = 0; i < CLV_COUNT(search_folders); i++) {

@@ -30,7 +30,8 @@ typedef struct clv_device_info {
 /* Store of convolution plans that outlive a process. The key of a plan is a text that describes the
  * convolution and the device. Both functions may be called from any thread. */
 typedef struct clv_plan_store {
-  bool (*find)(const char *what, clv_bytes *ret); /* returns false if no plan has this key */
+  /* what: the plan's key; returns false if the store has no plan with it */
+  bool (*find)(const char *what, clv_bytes *ret);
   void (*keep)(const char *what, const char *text, size_t n);
 } clv_plan_store;
 

@@ -22,7 +22,7 @@
 
 /* Fails unless each attribute of an op with one spatial dimension has the same number in both
  * halves of its pair. */
-static inline clv_code check_equal_pairs(const char *op, const clv_attrs *a, clv_err *err) {
+static inline clv_code check_pair_halves_equal(const char *op, const clv_attrs *a, clv_err *err) {
   const struct {
     const char *name;
     const int64_t *v;
@@ -44,7 +44,7 @@ static inline clv_code check_conv_input(const char *op, int places, const clv_op
   int64_t groups = s->attrs->groups;
   CLV_TRY(clv_check_rank(op, &s->in[0], 2 + places, layout, "", err));
   CLV_TRY(clv_check_no_empty_dim(op, &s->in[0], err));
-  if (places == 1) CLV_TRY(check_equal_pairs(op, s->attrs, err));
+  if (places == 1) CLV_TRY(check_pair_halves_equal(op, s->attrs, err));
   if (s->in[0].dim[1] % groups || s->attrs->out % groups)
     return clv_fail(err, CLV_INVALID,
                     "%s with groups %lld needs channels in and out divisible by it; they are "

@@ -35,8 +35,10 @@ static clv_code cross_entropy_shape(const clv_op_site *s, clv_shape *ret, clv_er
                     clv_shape_format(&s->in[1], c, sizeof c));
   int n = s->attrs->class_weights.n;
   if (n && n != x->dim[x->rank - 1])
-    return clv_fail(err, CLV_INVALID, "cross_entropy: class_weights has %d numbers, not %lld", n,
-                    (long long)x->dim[x->rank - 1]);
+    return clv_fail(
+        err, CLV_INVALID,
+        "cross_entropy: class_weights has %d numbers, not %lld: give one for each class", n,
+        (long long)x->dim[x->rank - 1]);
   *ret = (clv_shape){0};
   return CLV_OK;
 }

@@ -12,9 +12,10 @@ static clv_code check_columns(const clv_op_site *s, clv_err *err) {
   char text[160];
   if (column < 0 && minus <= 0) return CLV_OK;
   if (column < 0)
-    return clv_fail(err, CLV_INVALID,
-                    "embedding has minus: %lld, but no column to subtract it from",
-                    (long long)minus);
+    return clv_fail(
+        err, CLV_INVALID,
+        "embedding has minus: %lld, but no column to subtract it from: give column, too",
+        (long long)minus);
   if (in->rank < 2 || CLV_MAX(column, minus) >= in->dim[in->rank - 1])
     return clv_fail(err, CLV_INVALID, "embedding reads column %lld of the last dimension, got %s",
                     (long long)CLV_MAX(column, minus), clv_shape_format(in, text, sizeof text));

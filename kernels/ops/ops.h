@@ -102,10 +102,12 @@ typedef struct clv_op_site {
 typedef enum clv_init {
   CLV_INIT_ZERO,
   CLV_INIT_ONE,
-  CLV_INIT_FAN_IN,  /* uniform in +-1/sqrt(fan_in), where fan_in is that of slot 0 */
+  /* uniform in +-1/sqrt(fan_in), where fan_in is that of the op's first parameter, slot 0 */
+  CLV_INIT_FAN_IN,
   CLV_INIT_UNIFORM, /* uniform in +-bound */
   CLV_INIT_NORMAL,  /* normal, mean 0, standard deviation `bound`, or 1 if bound is 0 */
-  /* normal, mean 0, standard deviation sqrt(2 / fan_out), where fan_out is that of slot 0 */
+  /* normal, mean 0, standard deviation sqrt(2 / fan_out), where fan_out is that of the op's first
+   * parameter, slot 0 */
   CLV_INIT_FAN_OUT,
 } clv_init;
 

@@ -16,7 +16,8 @@ static clv_code permute_shape(const clv_op_site *s, clv_shape *ret, clv_err *err
   }
   if (in->rank > 1 && seen + 1 == 1u << in->rank) return CLV_OK;
   return clv_fail(
-      err, CLV_INVALID, "permute: %s is not a permutation of the dimensions 1 to %d of %s",
+      err, CLV_INVALID,
+      "permute: %s is not a permutation of the dimensions 1 to %d of %s: name each once",
       clv_shape_format(order, a, sizeof a), in->rank - 1, clv_shape_format(in, b, sizeof b));
 }
 

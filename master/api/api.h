@@ -149,7 +149,7 @@ clv_code cleave_kept_read(cleave_kept_client *k, const char *name, uint64_t offs
 /* Removes a file of state. CLV_NOT_FOUND: there is none. */
 clv_code cleave_kept_remove(cleave_kept_client *k, const char *name, clv_err *err) CLV_USE_RESULT;
 /* Lists all caches, and removes them if `remove` is set. The caller frees *ret with
- * clv_wire_done. */
+ * clv_wire_message_clear. */
 struct clv_wire_kept_reply;
 clv_code cleave_kept_caches(cleave_kept_client *k, bool remove, struct clv_wire_kept_reply *ret,
                             clv_err *err) CLV_USE_RESULT;

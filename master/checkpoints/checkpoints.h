@@ -138,6 +138,19 @@ clv_code clv_escrow_key_id(const clv_escrow_place *at, char ret_id[17],
 clv_code clv_escrow_restore(const clv_escrow_place *at, const clv_seal_key *key,
                             const char *run_dir, uint64_t *ret_step, clv_err *err) CLV_USE_RESULT;
 
+/* ---- state of the copies (escrow_state.c) ---------------------------------------------------- */
+
+/* The sealed copies of a run, as any process with the folder can read. */
+typedef struct clv_escrow_state {
+  uint64_t step;            /* of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
+  uint64_t bytes, wall_ms;  /* its sealed files, and when they were complete, ms since 1970 */
+  char error[CLV_ERR_TEXT]; /* why the last try has failed; empty: it has not */
+  uint64_t error_wall_ms;
+} clv_escrow_state;
+void clv_escrow_read_state(const clv_escrow_place *at, clv_escrow_state *ret);
+/* Stores why a copy has failed; NULL: forgets it, since one has succeeded. */
+void clv_escrow_note_error(const clv_escrow_place *at, const char *text);
+
 /* ---- escrow in the background (escrow_thread.c) ---------------------------------------------- */
 
 /* A thread that seals the newest checkpoint of a run again and again. */
@@ -148,6 +161,14 @@ typedef struct clv_escrow clv_escrow;
 clv_code clv_escrow_start(const clv_session_config *config, const clv_escrow_place *at,
                           const clv_seal_key *key, const char *run_dir, clv_escrow **ret,
                           clv_err *err) CLV_USE_RESULT;
+/* Progress of the thread. */
+typedef struct clv_escrow_progress {
+  uint64_t step;     /* of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
+  uint64_t bytes;    /* size of that copy's files; 0: this process has not made it */
+  uint64_t wall_ms;  /* when it was complete, ms since 1970; 0: as for bytes */
+  uint64_t failures; /* copies that have failed */
+} clv_escrow_progress;
+void clv_escrow_get_progress(clv_escrow *e, clv_escrow_progress *ret);
 /* Appends a line for each copy that was completed or failed since the last call. */
 void clv_escrow_take_notes(clv_escrow *e, clv_bytes *out);
 void clv_escrow_stop(clv_escrow *e); /* abandons the copy that is being written; takes NULL */

@@ -16,12 +16,12 @@ struct clv_escrow {
   const clv_session_config *config;
   char *dir, *id, *run_dir;
   clv_seal_key key;
-  uint64_t last_step; /* step of the newest copy; used by the thread alone */
   pthread_t thread;
   bool has_thread;
   atomic_bool must_stop;
-  pthread_mutex_t mutex; /* for `notes` and the wait */
+  pthread_mutex_t mutex; /* for `notes`, the wait, and changes of `progress` */
   pthread_cond_t stopped;
+  clv_escrow_progress progress; /* the thread alone changes it */
   clv_bytes notes;
 };
 
@@ -30,6 +30,20 @@ static bool should_stop(void *user) { return atomic_load(&((clv_escrow *)user)->
 static void add_note(clv_escrow *e, const clv_bytes *line) {
   pthread_mutex_lock(&e->mutex);
   if (!line->failed) clv_bytes_puts(&e->notes, line->data);
+  pthread_mutex_unlock(&e->mutex);
+}
+
+static void count_copy(clv_escrow *e, uint64_t step, uint64_t bytes) {
+  pthread_mutex_lock(&e->mutex);
+  e->progress.step = step;
+  e->progress.bytes = bytes;
+  e->progress.wall_ms = bytes ? clv_wall_ms() : 0;
+  pthread_mutex_unlock(&e->mutex);
+}
+
+static void count_failure(clv_escrow *e) {
+  pthread_mutex_lock(&e->mutex);
+  e->progress.failures++;
   pthread_mutex_unlock(&e->mutex);
 }
 
@@ -64,14 +78,17 @@ static void seal_newest(clv_escrow *e) {
   CLV_AUTO(clv_stores_freep) clv_stores *s = NULL;
   uint64_t step, bytes = 0, begin_ns = clv_now_ns();
   clv_err why;
-  if (!clv_checkpoint_steps(e->run_dir, &step, 1) || step == e->last_step) return;
+  if (!clv_checkpoint_steps(e->run_dir, &step, 1) || step == e->progress.step) return;
   clv_code code = clv_stores_new(e->config, &s, &why);
   if (code == CLV_OK)
     code = clv_escrow_write(&at, &e->key, e->run_dir, step, s, &waiter, &bytes, &why);
   if (code == CLV_OK) {
-    e->last_step = step;
+    count_copy(e, step, bytes);
+    clv_escrow_note_error(&at, NULL);
     if (bytes) note_copy(e, step, bytes, clv_now_ns() - begin_ns);
   } else if (code != CLV_CANCELLED && !is_deleted(e, step)) {
+    count_failure(e);
+    clv_escrow_note_error(&at, why.text);
     note_failure(e, step, &why);
   }
 }
@@ -138,13 +155,19 @@ clv_code clv_escrow_start(const clv_session_config *config, const clv_escrow_pla
   pthread_cond_init(&e->stopped, &monotonic);
   pthread_condattr_destroy(&monotonic);
   e->config = config;
-  e->last_step = clv_escrow_newest_step(at);
+  e->progress.step = clv_escrow_newest_step(at);
   CLV_TRY(copy_arguments(e, at, key, run_dir, err));
   if (pthread_create(&e->thread, NULL, run_thread, e) != 0)
     return clv_fail(err, CLV_EXHAUSTED, "no thread for checkpoint.escrow");
   e->has_thread = true;
   *ret = clv_steal(&e);
   return CLV_OK;
+}
+
+void clv_escrow_get_progress(clv_escrow *e, clv_escrow_progress *ret) {
+  pthread_mutex_lock(&e->mutex);
+  *ret = e->progress;
+  pthread_mutex_unlock(&e->mutex);
 }
 
 void clv_escrow_take_notes(clv_escrow *e, clv_bytes *out) {

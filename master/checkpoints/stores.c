@@ -124,8 +124,9 @@ static clv_code open_in_folder(const char *folder, const clv_manifest_file *f, i
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   fd = open(path.data, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0 || fstat(fd, &st) != 0)
-    return clv_fail(err, CLV_DATA_LOSS, "%s: is in the manifest, but cannot be opened: %s",
-                    path.data, strerror(errno));
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s: is in the manifest, but cannot be opened: %s; restore it", path.data,
+                    strerror(errno));
   if (!S_ISREG(st.st_mode))
     return clv_fail(err, CLV_DATA_LOSS, "%s: not a regular file", path.data);
   if ((uint64_t)st.st_size != f->bytes) return fail_short(path.data, (uint64_t)st.st_size, f, err);
@@ -155,8 +156,8 @@ clv_code clv_checkpoints_compare(const clv_sha256 *found, const clv_manifest_fil
   clv_sha256_hex(found, is);
   clv_sha256_hex(&f->sha256, should);
   return clv_fail(err, CLV_DATA_LOSS,
-                  "%s: damaged: SHA-256 is %.12s..., the manifest says %.12s...", f->name, is,
-                  should);
+                  "%s: damaged: SHA-256 is %.12s..., the manifest says %.12s...: restore the file",
+                  f->name, is, should);
 }
 
 struct clv_stored_reader {

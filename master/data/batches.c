@@ -16,8 +16,9 @@ static const uint32_t shuffle_stream = 0xfffffff0u;
 
 struct clv_batches {
   clv_batches_options o;
-  clv_cursor at;        /* start of the next batch, which exists unless the epochs are over */
-  uint32_t *order;      /* [subset n] permutation of order_epoch; NULL without shuffling */
+  clv_cursor at; /* start of the next batch, which exists unless the epochs are over */
+  /* [subset n] order of the records in epoch order_epoch; NULL without shuffling */
+  uint32_t *order;
   uint64_t order_epoch; /* epoch that `order` is for */
   bool is_order_valid;
   uint32_t *index; /* [batch] records of the current batch */

@@ -42,7 +42,9 @@ static clv_code read_quoted_field(clv_csv *c, clv_bytes *ret, clv_err *err) {
   size_t from = c->at++, line = c->line;
   for (;;) {
     const char *quote = memchr(c->text + c->at, '"', c->len - c->at);
-    if (!quote) return clv_csv_fail(c, line, from, err, "these quotes have no end");
+    if (!quote)
+      return clv_csv_fail(c, line, from, err,
+                          "these quotes have no end: close them or double them");
     size_t end = (size_t)(quote - c->text);
     clv_bytes_add(ret, c->text + c->at, end - c->at);
     for (size_t i = c->at; i < end; i++) c->line += c->text[i] == '\n';

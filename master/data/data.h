@@ -173,8 +173,8 @@ typedef struct clv_dataset_options {
 /* Records that cannot be read. */
 enum { CLV_BROKEN_LISTED = 20 };
 typedef struct clv_broken_records {
-  size_t n;
-  clv_bytes error_lines; /* errors of the first CLV_BROKEN_LISTED of them, a line each */
+  size_t n;              /* number of broken records */
+  clv_bytes error_lines; /* a line with the error of each of the first CLV_BROKEN_LISTED records */
 } clv_broken_records;
 
 void clv_broken_done(clv_broken_records *b);
@@ -228,7 +228,7 @@ clv_page_counts clv_dataset_page_counts(const clv_dataset *ds);
 /* A page that is kept because the documents were opened with skips_labels: predictions are printed
  * with its words. */
 typedef struct clv_kept_page {
-  clv_page_word *words; /* [n] */
+  clv_page_word *words; /* [n] words of the page */
   size_t n;
   /* further members of its JSON object, as text: "file":"a.pdf","page":1. For a line of JSON: all
    * members but words, boxes, labels, probabilities; "": none */

@@ -60,7 +60,7 @@ clv_code clv_dataset_stamp(const clv_dataset *ds, clv_sha256 *ret, clv_err *err)
   CLV_AUTO(clv_bytes_done) clv_bytes lines = {0};
   *ret = (clv_sha256){{0}};
   if (!ds->images) return CLV_OK;
-  CLV_TRY(clv_images_stamp(ds->images, &lines, err));
+  CLV_TRY(clv_images_list_file_stamps(ds->images, &lines, err));
   return clv_sha256_of(lines.data ? lines.data : "", lines.len, ret, err);
 }
 

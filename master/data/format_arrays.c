@@ -40,8 +40,8 @@ clv_code clv_arrays_set_records(clv_dataset *ds, const clv_dataset_options *o, c
   const clv_tensor *t = ds->inputs;
   char text[160];
   if (t->shape.rank == 0 || t->n == 0)
-    return clv_fail(err, CLV_INVALID, "%s: no records: its shape is %s", o->inputs_path,
-                    clv_shape_format(&t->shape, text, sizeof text));
+    return clv_fail(err, CLV_INVALID, "%s: no records: its shape is %s; name a file that has some",
+                    o->inputs_path, clv_shape_format(&t->shape, text, sizeof text));
   if (t->shape.dim[0] > UINT32_MAX)
     return clv_fail(err, CLV_EXHAUSTED, "%s: %lld records, the limit is %u", o->inputs_path,
                     (long long)t->shape.dim[0], UINT32_MAX);

@@ -53,8 +53,8 @@ static clv_code check_magic(const clv_source *s, const uint8_t *m, clv_err *err)
                     "0e f64",
                     clv_source_label(s), m[2]);
   if (m[3] < 1 || m[3] > CLV_MAX_RANK)
-    return clv_fail(err, CLV_INVALID, "%s: IDX rank %d is outside 1..%d", clv_source_label(s), m[3],
-                    CLV_MAX_RANK);
+    return clv_fail(err, CLV_INVALID, "%s: IDX rank %d is outside 1..%d; is it an IDX file?",
+                    clv_source_label(s), m[3], CLV_MAX_RANK);
   return CLV_OK;
 }
 

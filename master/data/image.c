@@ -60,7 +60,7 @@ clv_code clv_image_decode(const clv_encoded_image *in, clv_pixels *ret, clv_err 
     return CLV_OK;
   }
   uint8_t head[4] = {0};
-  if (!in->len) return clv_fail(err, CLV_DATA_LOSS, "the file is empty (0 bytes)");
+  if (!in->len) return clv_fail(err, CLV_DATA_LOSS, "the file is empty (0 bytes): copy it again");
   memcpy(head, in->data, CLV_MIN(in->len, sizeof head));
   return clv_fail(err, CLV_DATA_LOSS,
                   "neither PNG (89 50 4e 47) nor JPEG (ff d8 ff): begins with %02x %02x %02x %02x "

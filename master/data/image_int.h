@@ -36,7 +36,7 @@ typedef struct clv_encoded_image {
   size_t len;
   uint32_t channels;      /* 1 or 3, as the caller wants them */
   uint64_t max_pixels;    /* limit of width * height */
-  bool reads_header_only; /* read only the size; do not change ret->data */
+  bool reads_header_only; /* the decoder reads only the size and leaves ret->data unchanged */
 } clv_encoded_image;
 
 /* Decodes PNG or JPEG by content, as PIL's convert("RGB") or convert("L") does, but keeps all 16
@@ -118,9 +118,9 @@ typedef struct clv_image_folder {
   char *first_stray;       /* first stray file by name, relative to root; NULL: none */
 } clv_image_folder;
 
-/* root/CLASS/.../NAME.png|jpg|jpeg, in torchvision.datasets.ImageFolder's order: classes by name,
- * in a class by folder and then by name, all as bytes. Skips hidden names. unlabelled:
- * root/.../NAME without classes, and paths begin with "./". */
+/* Lists the images root/CLASS/.../NAME.png|jpg|jpeg in torchvision.datasets.ImageFolder's order:
+ * classes by name, in a class by folder and then by name, all as bytes. Skips hidden names.
+ * unlabelled: lists root/.../NAME without classes, with paths that begin with "./". */
 clv_code clv_image_folder_scan(const char *root, bool unlabelled, clv_image_folder *ret,
                                clv_err *err) CLV_USE_RESULT;
 /* Keeps `limit` images, evenly spread over the order. limit 0 keeps all. */
@@ -155,7 +155,8 @@ void clv_images_keep_only(clv_images *im, const clv_subset *kept);
 clv_code clv_images_digest(clv_images *im, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 /* Appends a line per image: path, device, inode, size, times of data and of inode. Reads no
  * file. */
-clv_code clv_images_stamp(const clv_images *im, clv_bytes *lines, clv_err *err) CLV_USE_RESULT;
+clv_code clv_images_list_file_stamps(const clv_images *im, clv_bytes *lines,
+                                     clv_err *err) CLV_USE_RESULT;
 /* True if unreadable images are skipped; false: an unreadable image ends the command with an
  * error. */
 bool clv_images_can_skip_broken(const clv_images *im);

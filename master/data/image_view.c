@@ -48,7 +48,8 @@ static clv_code set_resize(const clv_image_options *o, uint32_t width, uint32_t 
   uint64_t longer = (uint64_t)o->resize * *more / *less;
   if (longer * o->resize > o->max_pixels)
     return clv_fail(err, CLV_DATA_LOSS,
-                    "%u x %u resized to %u on its shorter side has %llu pixels, the limit is %llu",
+                    "%u x %u resized to %u on its shorter side has %llu pixels, the limit is %llu: "
+                    "raise data.images.max_pixels or lower data.images.resize",
                     width, height, o->resize, (unsigned long long)(longer * o->resize),
                     (unsigned long long)o->max_pixels);
   *less = o->resize;
@@ -101,8 +102,8 @@ static clv_box largest_part(const clv_image_options *o, uint32_t width, uint32_t
   return box;
 }
 
-static clv_box random_part(const clv_image_options *o, const clv_rng_key *key, uint32_t width,
-                           uint32_t height) {
+static clv_box draw_random_box(const clv_image_options *o, const clv_rng_key *key, uint32_t width,
+                               uint32_t height) {
   uint32_t random_words[4];
   for (uint32_t i = 0; i < RESIZED_TRIES; i++) {
     clv_rng_block(key, i, random_words);
@@ -122,7 +123,7 @@ static clv_box random_part(const clv_image_options *o, const clv_rng_key *key, u
 static clv_code crop_resized(const clv_image_options *o, const clv_rng_key *key, clv_image_view *v,
                              clv_err *err) {
   (void)err;
-  v->box = random_part(o, key, v->box.width, v->box.height);
+  v->box = draw_random_box(o, key, v->box.width, v->box.height);
   v->width = v->height = o->crop;
   return CLV_OK;
 }
@@ -182,7 +183,8 @@ static clv_code check_intermediate_size(const clv_image_view *v, uint32_t across
                                         uint64_t max_pixels, clv_err *err) {
   if ((uint64_t)across * v->box.height <= max_pixels) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS,
-                  "%u x %u needs %u x %u intermediate pixels to become %u x %u, the limit is %llu",
+                  "%u x %u needs %u x %u intermediate pixels to become %u x %u, the limit is %llu: "
+                  "raise data.images.max_pixels",
                   v->box.width, v->box.height, across, v->box.height, v->width, v->height,
                   (unsigned long long)max_pixels);
 }

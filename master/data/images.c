@@ -223,7 +223,7 @@ clv_code clv_images_digest(clv_images *im, clv_sha256 *ret, clv_err *err) {
   return clv_thread_pool_run(im->pool, im->folder.n, digest_record, &d, err);
 }
 
-clv_code clv_images_stamp(const clv_images *im, clv_bytes *lines, clv_err *err) {
+clv_code clv_images_list_file_stamps(const clv_images *im, clv_bytes *lines, clv_err *err) {
   CLV_AUTO(close_fd) int folder = open(im->folder.root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   struct stat st;
   for (uint32_t i = 0; i < im->folder.n; i++) {

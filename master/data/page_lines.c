@@ -44,7 +44,7 @@ static clv_code store_text(clv_page_reader *l, clv_json *j, size_t at, clv_ids *
 
 static clv_code read_word(clv_page_reader *l, clv_json *j, clv_err *err) {
   size_t at = j->at;
-  CLV_TRY(clv_json_text(j, &l->one, err));
+  CLV_TRY(clv_json_read_text(j, &l->one, err));
   return store_text(l, j, at, &l->words, err);
 }
 
@@ -65,7 +65,7 @@ static clv_code read_box(clv_page_reader *l, clv_json *j, clv_err *err) {
     CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
     if (!more) break;
     if (n == 4) return clv_json_fail(j, at, err, "a box has four numbers, and this one more");
-    CLV_TRY(clv_json_integer(j, 0, CLV_BOX_MAX, &box[n], err));
+    CLV_TRY(clv_json_read_integer(j, 0, CLV_BOX_MAX, &box[n], err));
     CLV_TRY(clv_ids_add(&l->boxes, (int32_t)box[n], err));
   }
   if (n < 4) return clv_json_fail(j, at, err, "a box has four numbers, and this one %zu", n);
@@ -112,7 +112,7 @@ static uint32_t needed_keys(clv_page_label_kind wants) {
 static clv_code read_file_name(clv_page_reader *l, clv_json *j, clv_err *err) {
   clv_json_kind kind;
   CLV_TRY(clv_json_peek(j, &kind, err));
-  return kind == CLV_JSON_TEXT ? clv_json_text(j, &l->file, err) : clv_json_skip(j, err);
+  return kind == CLV_JSON_TEXT ? clv_json_read_text(j, &l->file, err) : clv_json_skip(j, err);
 }
 
 static clv_code read_value(clv_page_reader *l, clv_json *j, int key_index, clv_err *err) {

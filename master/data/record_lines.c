@@ -152,7 +152,7 @@ static bool is_blank_byte(const clv_record_lines *l, size_t i) {
 
 /* Returns the bytes of `piece` up to the end of the last empty line before a record, and counts
  * these lines. */
-static size_t empty_bytes(clv_record_lines *l) {
+static size_t count_empty_bytes(clv_record_lines *l) {
   size_t end = l->at;
   for (size_t i = end; i < l->got; i++) {
     if (l->piece[i] == '\n') {
@@ -169,7 +169,7 @@ static size_t empty_bytes(clv_record_lines *l) {
 static clv_code skip_empty(clv_record_lines *l, clv_err *err) {
   do {
     if (l->at == l->got) CLV_TRY(fill_piece(l, err));
-    size_t n = empty_bytes(l);
+    size_t n = count_empty_bytes(l);
     if (n > l->max_bytes - l->taken) return fail_too_large(l, err);
     l->at += n;
     l->taken += n;

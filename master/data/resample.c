@@ -15,13 +15,13 @@
 enum { PRECISION = 32 - 8 - 2, HALF = 1 << (PRECISION - 1) };
 
 /* Weights of one axis. Output i is the sum of inputs first[i] to first[i] + count[i] - 1, with the
- * weights from k[i * taps] on, or for samples of 16 bits from wide_weights[i * taps] on. The other
- * array is NULL. */
+ * weights from k[i * taps] on, or for samples of 16 bits from weights_of_u16[i * taps] on. The
+ * other array is NULL. */
 typedef struct axis {
   size_t n, taps;
   uint32_t *first, *count;
   int32_t *k;
-  double *wide_weights;
+  double *weights_of_u16;
 } axis;
 
 void clv_resampler_done(clv_resampler *r) {
@@ -55,8 +55,8 @@ static void fill_output(axis *a, size_t i, uint32_t in, double scale, double cen
   double by = sum != 0 ? sum : 1;
   for (int64_t x = low; x < high; x++, at++) {
     double w = triangle(((double)x - center + 0.5) * inverse) / by;
-    if (a->wide_weights)
-      a->wide_weights[at] = w;
+    if (a->weights_of_u16)
+      a->weights_of_u16[at] = w;
     else
       a->k[at] = (int32_t)(0.5 + w * (1 << PRECISION));
   }
@@ -80,7 +80,7 @@ static uint8_t *assign_axis_memory(axis *a, uint8_t *at, bool wide) {
   uint8_t *weights = at;
   at += a->n * a->taps * (wide ? sizeof(double) : sizeof(int32_t));
   if (wide)
-    a->wide_weights = (double *)(void *)weights;
+    a->weights_of_u16 = (double *)(void *)weights;
   else
     a->k = (int32_t *)(void *)weights;
   a->first = (uint32_t *)(void *)at;
@@ -138,7 +138,7 @@ static uint16_t clip_to_u16(double sum) {
 static void row_u16(const axis *a, const uint16_t *src, size_t channels, uint16_t *dst) {
   for (size_t i = 0; i < a->n; i++)
     for (size_t c = 0; c < channels; c++) {
-      const double *w = a->wide_weights + i * a->taps;
+      const double *w = a->weights_of_u16 + i * a->taps;
       const uint16_t *s = src + channels * a->first[i] + c;
       double sum = 0;
       for (uint32_t t = 0; t < a->count[i]; t++) sum += s[t * channels] * w[t];
@@ -181,8 +181,8 @@ static void resample_row(const axis *across, const clv_pixels *src, const uint8_
 static void resample_rows_down(const axis *down, size_t y, const uint8_t *rows, size_t n, void *sum,
                                uint8_t *to) {
   size_t weights = y * down->taps;
-  if (down->wide_weights)
-    column_u16((const uint16_t *)(const void *)rows, down->wide_weights + weights, down->count[y],
+  if (down->weights_of_u16)
+    column_u16((const uint16_t *)(const void *)rows, down->weights_of_u16 + weights, down->count[y],
                n, sum, (uint16_t *)(void *)to);
   else
     column_u8(rows, down->k + weights, down->count[y], n, sum, to);

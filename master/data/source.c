@@ -155,9 +155,10 @@ static clv_code inflate_step(clv_source *s, clv_err *err) {
     s->z.next_in = s->chunk;
     s->z.avail_in = (uInt)got;
     if (got == 0)
-      return clv_fail(err, CLV_DATA_LOSS,
-                      "%s: truncated: the gzip data end in the middle (%llu bytes stored)",
-                      s->label, (unsigned long long)s->stored_bytes);
+      return clv_fail(
+          err, CLV_DATA_LOSS,
+          "%s: truncated: the gzip data end in the middle (%llu bytes stored); copy the file again",
+          s->label, (unsigned long long)s->stored_bytes);
   }
   int z = inflate(&s->z, Z_NO_FLUSH);
   if (z == Z_STREAM_END) {
@@ -200,9 +201,11 @@ clv_code clv_source_read_header(clv_source *s, const char *what, void *dst, size
   size_t got;
   CLV_TRY(clv_source_read(s, dst, n, &got, err));
   if (got == 0 && strstr(what, "magic"))
-    return clv_fail(err, CLV_DATA_LOSS, "%s: truncated: the file is empty", s->label);
+    return clv_fail(err, CLV_DATA_LOSS, "%s: truncated: the file is empty; copy it again",
+                    s->label);
   if (got < n)
-    return clv_fail(err, CLV_DATA_LOSS, "%s: truncated %s: %zu bytes expected here, %zu found",
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s: truncated %s: %zu bytes expected here, %zu found; copy the file again",
                     s->label, what, n, got);
   return CLV_OK;
 }
@@ -274,7 +277,7 @@ static clv_code check_declared_size(const clv_source *s, const char *shape, cons
   if (total > most)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: truncated: its header declares %s of %s, %zu bytes with the header; "
-                    "the file %s %llu",
+                    "the file %s %llu; copy it again",
                     s->label, shape, type, total, s->gzip ? "cannot unpack to more than" : "has",
                     (unsigned long long)most);
   if (!s->gzip && total < s->stored_bytes)

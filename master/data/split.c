@@ -323,8 +323,11 @@ static clv_code check_groups(const clv_dataset *ds, clv_err *err) {
                     "the records have no groups: data.validation.group names them");
   for (size_t i = 1; i < ds->count; i++)
     if (ds->groups[i] != ds->groups[0]) return CLV_OK;
-  return clv_fail(err, CLV_INVALID,
-                  "all %zu records are in one group, and a group is never divided", ds->count);
+  return clv_fail(
+      err, CLV_INVALID,
+      "all %zu records are in one group, and a group is never divided: use groups of fewer "
+      "records or another data.validation.by",
+      ds->count);
 }
 
 clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind kind,

@@ -124,8 +124,9 @@ static clv_code read_fields(text_table *t, clv_csv *c, const columns *of, clv_er
     if (n == of->n) last = true; /* more fields than the header has: stop */
   }
   if (n == of->n) return CLV_OK;
-  return clv_csv_fail(c, line, from, err, "this record has %s%zu fields, the header has %zu",
-                      n > of->n ? "more than " : "", CLV_MIN(n, of->n), of->n);
+  return clv_csv_fail(
+      c, line, from, err, "this record has %s%zu field%s, the header has %zu: correct the line",
+      n > of->n ? "more than " : "", CLV_MIN(n, of->n), CLV_S(CLV_MIN(n, of->n)), of->n);
 }
 
 static clv_code read_csv_record(text_table *t, const clv_text_record *r, clv_err *err) {
@@ -146,14 +147,14 @@ static clv_code read_words(clv_json *j, clv_bytes *text, clv_err *err) {
   clv_json_kind kind;
   bool more = true;
   CLV_TRY(clv_json_peek(j, &kind, err));
-  if (kind != CLV_JSON_LIST) return clv_json_text(j, text, err);
+  if (kind != CLV_JSON_LIST) return clv_json_read_text(j, text, err);
   CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
   text->len = 0;
   clv_bytes_add(text, "", 0);
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
     if (!more) return text->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for words") : CLV_OK;
-    CLV_TRY(clv_json_text(j, &word, err));
+    CLV_TRY(clv_json_read_text(j, &word, err));
     if (n) clv_bytes_add(text, " ", 1);
     clv_bytes_add(text, word.data, word.len);
   }

@@ -18,7 +18,8 @@ static clv_code find_special_token(const clv_text_rows *r, const char *key, cons
   if (!name && !usual) return CLV_OK;
   *ret = clv_tokenizer_token_id(r->tokenizer, name ? name : usual);
   if (*ret >= 0) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "data.tokenizer.%s: %s has no token '%.80s'", key, r->path,
+  return clv_fail(err, CLV_INVALID,
+                  "data.tokenizer.%s: %s has no token '%.80s': name one that it has", key, r->path,
                   name ? name : usual);
 }
 
@@ -132,8 +133,8 @@ clv_code clv_read_class_name(clv_json *j, clv_bytes *ret, clv_err *err) {
   clv_json_kind kind;
   int64_t number;
   CLV_TRY(clv_json_peek(j, &kind, err));
-  if (kind != CLV_JSON_NUMERAL) return clv_json_text(j, ret, err);
-  CLV_TRY(clv_json_integer(j, 0, INT32_MAX, &number, err));
+  if (kind != CLV_JSON_NUMERAL) return clv_json_read_text(j, ret, err);
+  CLV_TRY(clv_json_read_integer(j, 0, INT32_MAX, &number, err));
   ret->len = 0;
   clv_bytes_printf(ret, "%lld", (long long)number);
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for a label") : CLV_OK;
@@ -143,7 +144,7 @@ clv_code clv_check_class_name(const char *name, size_t len, clv_err *err) {
   bool good = len && len <= MAX_NAME && name[0] != '.';
   for (size_t i = 0, n; good && i < len; i += n) {
     uint32_t c = 0;
-    n = clv_utf8(name + i, len - i, &c);
+    n = clv_utf8_decode(name + i, len - i, &c);
     good = n && !clv_is_control(c) && c != '/';
     n = CLV_MAX(n, (size_t)1);
   }

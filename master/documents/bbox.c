@@ -116,7 +116,7 @@ static void unescape(const char *at, const char *end, clv_bytes *out) {
   clv_bytes_add(out, "", 0);
   while (at < end) {
     uint32_t c = 0xfffd;
-    size_t n = clv_utf8(at, (size_t)(end - at), &c);
+    size_t n = clv_utf8_decode(at, (size_t)(end - at), &c);
     if (!n) clv_bytes_add(out, "\xef\xbf\xbd", 3);
     if (n && *at == '&') {
       at = decode_entity(at, end, out);

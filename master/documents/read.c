@@ -60,14 +60,15 @@ static clv_code find_kind(int fd, const char *path, const kind **ret, clv_err *e
   char head[LEADING + 8];
   ssize_t n = pread(fd, head, sizeof head, 0);
   if (n < 0) return clv_fail(err, CLV_DATA_LOSS, "%s: read: %s", path, strerror(errno));
-  if (!n) return clv_fail(err, CLV_INVALID, "%s: the file is empty (0 bytes)", path);
+  if (!n) return clv_fail(err, CLV_INVALID, "%s: the file is empty (0 bytes): copy it again", path);
   for (size_t i = 0; i < CLV_COUNT(kinds); i++) {
     size_t len = strlen(kinds[i].magic);
     *ret = &kinds[i];
     if (memmem(head, CLV_MIN((size_t)n, kinds[i].leading + len), kinds[i].magic, len))
       return CLV_OK;
   }
-  return clv_fail(err, CLV_INVALID, "%s: not a PDF, PNG or JPEG file", path);
+  return clv_fail(err, CLV_INVALID, "%s: not a PDF, PNG or JPEG file: convert it to one of these",
+                  path);
 }
 
 static clv_code run_child(const char *const *args, int fd, const char *path,

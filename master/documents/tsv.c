@@ -41,14 +41,14 @@ static void copy_clean_text(const char *at, size_t len, clv_bytes *out) {
   clv_bytes_add(out, "", 0);
   for (size_t i = 0, n; i < len; i += CLV_MAX(n, (size_t)1)) {
     uint32_t c = 0;
-    n = clv_utf8(at + i, len - i, &c);
+    n = clv_utf8_decode(at + i, len - i, &c);
     if (n && !clv_is_control(c) && c != ' ') clv_bytes_add(out, at + i, n);
   }
 }
 
 static clv_code read_row(clv_document_builder *g, const tsv_row *c, double page[2], clv_bytes *text,
                          bool *ret_good, clv_err *err) {
-  double level, at[4];
+  double level = 0, at[4];
   *ret_good = parse_number(c, LEVEL, &level);
   for (int i = 0; i < 4; i++) *ret_good = *ret_good && parse_number(c, LEFT + i, &at[i]);
   if (!*ret_good) return CLV_OK;

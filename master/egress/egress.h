@@ -148,7 +148,7 @@ void clv_egress_line_format(const clv_egress_line *l, clv_bytes *out);
 
 /* Writer of the record for one command. */
 typedef struct clv_egress_record clv_egress_record;
-/* Flow: the tensors of one row of the record, and their credit, the bytes that may still leave.
+/* Flow: the tensors of one row of the record, and their balance, the bytes that may still leave.
  * Owned by the record. */
 typedef struct clv_egress_flow clv_egress_flow;
 
@@ -167,12 +167,13 @@ clv_code clv_egress_close(clv_egress_record *r, uint64_t exit_code, clv_err *err
 clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_key *key, bool has_one_tensor,
                              clv_egress_flow **ret, clv_err *err) CLV_USE_RESULT;
 /* Sets the bytes that the flow needs for one step, one batch of an evaluation, or its one tensor.
- * If the credit is smaller, the next clv_egress_write_ahead writes an allowance. */
+ * If the balance is smaller, the next clv_egress_write_ahead writes an allowance. */
 void clv_egress_set_step_bytes(clv_egress_flow *f, uint64_t step_bytes);
-/* Writes allowances for all flows that need credit. BLOCKS for a write and an fdatasync. */
+/* Writes allowances for all flows that need a larger balance. BLOCKS for a write and an
+ * fdatasync. */
 clv_code clv_egress_write_ahead(clv_egress_record *r, clv_err *err) CLV_USE_RESULT;
 
-/* Takes `bytes` from the credit of the flow; call before a tensor is sent. If the credit is too
+/* Takes `bytes` from the balance of the flow; call before a tensor is sent. If the balance is too
  * small, because no tensor was expected or the allowance was taken back, the call BLOCKS for an
  * allowance as clv_egress_write_ahead does. Otherwise it uses neither memory nor a lock. On an
  * error the record cannot be written any more, and the caller must not send the tensor. */

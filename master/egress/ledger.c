@@ -28,8 +28,8 @@ static const char *const kind_names[] = {[CLV_LEDGER_KEY] = "key",
  * entry for each digest. */
 typedef struct ledger_line {
   clv_ledger_kind kind;
-  uint8_t digest
-      [CLV_LEDGER_DIGEST_BYTES]; /* a row has CLV_LEDGER_ROW_BYTES of these; the others are 0 */
+  /* digest; a line "rows" has only the first CLV_LEDGER_ROW_BYTES of each, the others are 0 */
+  uint8_t digest[CLV_LEDGER_DIGEST_BYTES];
   size_t first_index;   /* index, in the order of the file, of the first digest on the same line */
   const char *date;     /* DATE_LEN bytes in `text` of the ledger, no NUL */
   const char *identity; /* identity_len bytes in `text` of the ledger, no NUL */
@@ -39,7 +39,8 @@ typedef struct ledger_line {
 struct clv_ledger {
   clv_bytes text;
   clv_sha256 salt;
-  bool is_new;        /* the file has no head line yet; clv_ledger_parse has drawn a new salt */
+  /* the file has no head line yet; clv_ledger_parse has drawn a new salt */
+  bool lacks_head_line;
   ledger_line *lines; /* [n] sorted by kind, digest and first_index */
   size_t n, cap, n_rows;
 };
@@ -192,7 +193,7 @@ clv_code clv_ledger_parse(const char *text, size_t len, const char *label, clv_l
   if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for %s", label);
   CLV_TRY(parse_lines(l, label, ret_whole, err));
   if (!*ret_whole) CLV_TRY(clv_random_bytes(&l->salt, sizeof l->salt, err));
-  l->is_new = !*ret_whole;
+  l->lacks_head_line = !*ret_whole;
   if (l->n) qsort(l->lines, l->n, sizeof *l->lines, compare_by_digest);
   *ret = clv_steal(&l);
   return CLV_OK;
@@ -320,7 +321,7 @@ static clv_code put_items(const clv_ledger *l, const clv_ledger_item *items, siz
 
 clv_code clv_ledger_format_new_lines(const clv_ledger *l, const clv_ledger_item *items, size_t n,
                                      clv_bytes *out, clv_err *err) {
-  if (l->is_new) put_head_line(l, out);
+  if (l->lacks_head_line) put_head_line(l, out);
   for (size_t i = 0; i < n;) CLV_TRY(put_items(l, items, n, &i, out, err));
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
@@ -363,7 +364,7 @@ static clv_code put_rows(const clv_ledger *l, clv_bytes *out, clv_err *err) {
 }
 
 clv_code clv_ledger_compact(const clv_ledger *l, clv_bytes *out, clv_err *err) {
-  if (!l->is_new) put_head_line(l, out);
+  if (!l->lacks_head_line) put_head_line(l, out);
   for (size_t i = 0; i < l->n && l->lines[i].kind != CLV_LEDGER_ROW; i++)
     if (!i || !has_same_digest(&l->lines[i - 1], &l->lines[i])) put_line(&l->lines[i], out);
   if (l->n_rows) CLV_TRY(put_rows(l, out, err));

@@ -104,9 +104,9 @@ static clv_code verify_signature(const folder *f, const clv_bytes *text, const c
                                  clv_policy *p, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes ca = {0};
   char signer[CLV_TLS_SIGNER_LEN];
-  bool there;
-  CLV_TRY(read_file(f, CLV_POLICY_CA, &there, &ca, err));
-  if (!there)
+  bool is_there;
+  CLV_TRY(read_file(f, CLV_POLICY_CA, &is_there, &ca, err));
+  if (!is_there)
     return clv_fail(err, CLV_INVALID, "%s/%s is missing: it says who may approve the policy",
                     f->path, CLV_POLICY_CA);
   const clv_tls_signed file = {.data = text->data,
@@ -128,9 +128,9 @@ static clv_code verify_signature(const folder *f, const clv_bytes *text, const c
 static clv_code check_signature(const folder *f, bool signed_only, const clv_bytes *text,
                                 clv_policy *p, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes signature = {0};
-  bool there;
-  CLV_TRY(read_file(f, CLV_POLICY_SIGNATURE, &there, &signature, err));
-  if (there) return verify_signature(f, text, &signature, p, err);
+  bool is_there;
+  CLV_TRY(read_file(f, CLV_POLICY_SIGNATURE, &is_there, &signature, err));
+  if (is_there) return verify_signature(f, text, &signature, p, err);
   if (!signed_only) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "%s/%s is missing: root could write any policy, so a run as root needs one that "
@@ -154,9 +154,9 @@ static clv_code fill_policy(const folder *f, bool signed_only, const clv_bytes *
 /* Fails if there is a signature without a policy, because then the policy was removed. */
 static clv_code check_no_signature(const folder *f, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes signature = {0};
-  bool there;
-  CLV_TRY(read_file(f, CLV_POLICY_SIGNATURE, &there, &signature, err));
-  if (!there) return CLV_OK;
+  bool is_there;
+  CLV_TRY(read_file(f, CLV_POLICY_SIGNATURE, &is_there, &signature, err));
+  if (!is_there) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "%s/%s exists, but %s does not: put the policy back, or remove its signature",
                   f->path, CLV_POLICY_SIGNATURE, CLV_POLICY_FILE);
@@ -166,15 +166,15 @@ clv_code clv_policy_open(const char *path, bool signed_only, clv_policy **ret, c
   CLV_AUTO(folder_done) folder f;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_AUTO(clv_policy_freep) clv_policy *p = NULL;
-  bool there;
+  bool is_there;
   *ret = NULL;
   CLV_TRY(open_folder(path, &f, err));
   if (f.fd < 0) return CLV_OK;
   /* Checked before the policy is read, because another user who may write to the folder can have
    * removed the policy. */
   CLV_TRY(check_folder(&f, err));
-  CLV_TRY(read_file(&f, CLV_POLICY_FILE, &there, &text, err));
-  if (!there) return check_no_signature(&f, err);
+  CLV_TRY(read_file(&f, CLV_POLICY_FILE, &is_there, &text, err));
+  if (!is_there) return check_no_signature(&f, err);
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
   CLV_TRY(fill_policy(&f, signed_only, &text, p, err));
   *ret = clv_steal(&p);

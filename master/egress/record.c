@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes allowances before their tensors are sent, and settles them. A flow has credit: bytes that
- * allowances on the disk cover. clv_egress_charge takes bytes from the credit with one atomic
+ * Writes allowances before their tensors are sent, and settles them. A flow has a balance: bytes
+ * that allowances on the disk cover. clv_egress_charge takes bytes from the balance with one atomic
  * exchange. When half of an allowance is used, the record's thread writes the next one, for all
- * flows in one write and one fdatasync, and raises the credit afterwards. A caller that finds too
- * little credit writes the allowance itself. After ten seconds the thread takes back the unused
+ * flows in one write and one fdatasync, and raises the balance afterwards. A caller that finds too
+ * small a balance writes the allowance itself. After ten seconds the thread takes back the unused
  * bytes of an allowance and settles it.
  */
 #include <errno.h>
@@ -39,9 +39,9 @@ struct clv_egress_flow {
   clv_egress_record *record;
   clv_egress_key key;
   bool has_one_tensor; /* the flow has one tensor: no further allowance is requested */
-  uint64_t credit; /* bytes that allowances on the disk cover and that were not yet sent; atomic */
+  uint64_t balance; /* bytes that allowances on the disk cover and that were not yet sent; atomic */
   uint64_t
-      refill_below; /* credit below which the next allowance is requested; 0: no request; atomic */
+      refill_below; /* balance below which the next allowance is requested; 0: no request; atomic */
   uint64_t tensors; /* number of tensors charged; atomic */
   uint64_t step_bytes;  /* bytes of a step; atomic */
   bool needs_allowance; /* the next write_ahead must write an allowance; atomic */
@@ -62,7 +62,8 @@ struct clv_egress_record {
   char path[4096];
   int fd;
   uint64_t attempt, last_id;
-  /* protects the flows and the file; a clv_egress_charge with enough credit does not take it */
+  /* protects the flows and the file; a clv_egress_charge with a sufficient balance does not take
+   * it */
   pthread_mutex_t lock;
   clv_egress_flow *flows, **last_flow;
   clv_bytes lines; /* formatted lines, not yet written */
@@ -174,15 +175,15 @@ static void settle_oldest_allowance(clv_egress_flow *f, uint64_t bytes) {
 
 /* Settles the open allowances of a flow whose bytes are used up. */
 static void settle_used_allowances(clv_egress_flow *f) {
-  uint64_t taken = f->granted_bytes - load_atomic(&f->credit);
+  uint64_t taken = f->granted_bytes - load_atomic(&f->balance);
   while (f->n_open_allowances && f->settled_bytes + f->open_allowances[0].bytes <= taken)
     settle_oldest_allowance(f, f->open_allowances[0].bytes);
 }
 
-/* Takes the flow's credit back and settles all its allowances with the bytes that were used. */
-static void take_back_credit(clv_egress_flow *f) {
+/* Takes the flow's balance back and settles all its allowances with the bytes that were used. */
+static void take_back_balance(clv_egress_flow *f) {
   store_atomic(&f->refill_below, 0);
-  f->granted_bytes -= __atomic_exchange_n(&f->credit, 0, __ATOMIC_SEQ_CST);
+  f->granted_bytes -= __atomic_exchange_n(&f->balance, 0, __ATOMIC_SEQ_CST);
   while (f->n_open_allowances)
     settle_oldest_allowance(
         f, CLV_MIN(f->open_allowances[0].bytes, f->granted_bytes - f->settled_bytes));
@@ -201,7 +202,7 @@ static uint64_t next_allowance_steps(const clv_egress_flow *f, uint64_t now) {
   return age_ms < SLOW_USE_MS ? f->allowance_steps : CLV_MAX(f->allowance_steps / 2, 1u);
 }
 
-/* Formats the next allowance of a flow. The caller calls give_credit when the line is on the
+/* Formats the next allowance of a flow. The caller calls add_to_balance when the line is on the
  * disk. */
 static void format_allowance(clv_egress_flow *f, uint64_t now) {
   clv_egress_record *r = f->record;
@@ -216,20 +217,20 @@ static void format_allowance(clv_egress_flow *f, uint64_t now) {
   f->bytes_unwritten = l.allow.bytes;
 }
 
-/* Raises the credit of a flow by its allowance of bytes_unwritten, whose line is on the disk
+/* Raises the balance of a flow by its allowance of bytes_unwritten, whose line is on the disk
  * now. */
-static void give_credit(clv_egress_flow *f) {
+static void add_to_balance(clv_egress_flow *f) {
   uint64_t bytes = f->bytes_unwritten;
   if (!bytes) return;
   f->bytes_unwritten = 0;
   f->granted_bytes += bytes;
   store_atomic(&f->refill_below, f->has_one_tensor ? 0 : bytes / 2);
-  __atomic_fetch_add(&f->credit, bytes, __ATOMIC_SEQ_CST);
+  __atomic_fetch_add(&f->balance, bytes, __ATOMIC_SEQ_CST);
 }
 
 static bool needs_allowance(const clv_egress_flow *f) {
   bool needs = __atomic_load_n(&f->needs_allowance, __ATOMIC_SEQ_CST);
-  return (needs || f->bytes_awaited > load_atomic(&f->credit)) &&
+  return (needs || f->bytes_awaited > load_atomic(&f->balance)) &&
          f->n_open_allowances < MAX_OPEN_ALLOWANCES;
 }
 
@@ -253,7 +254,7 @@ static clv_code write_ahead(clv_egress_record *r, clv_err *err) {
   if (!any && r->first_failure.code == CLV_OK) return CLV_OK;
   for (clv_egress_flow *f = r->flows; f; f = f->next) settle_used_allowances(f);
   CLV_TRY(flush_lines(r, any, err));
-  for (clv_egress_flow *f = r->flows; f; f = f->next) give_credit(f);
+  for (clv_egress_flow *f = r->flows; f; f = f->next) add_to_balance(f);
   return CLV_OK;
 }
 
@@ -266,27 +267,27 @@ clv_code clv_egress_write_ahead(clv_egress_record *r, clv_err *err) {
 
 /* ---- taking ---------------------------------------------------------------------------------- */
 
-/* Takes bytes from the credit of a flow, the bytes that allowances on the disk cover and that were
- * not yet sent. Returns false, and takes nothing, if the credit is too small. */
-static bool take_credit(clv_egress_flow *f, uint64_t bytes, uint64_t *ret_left) {
-  uint64_t left = load_atomic(&f->credit);
+/* Takes bytes from the balance of a flow, the bytes that allowances on the disk cover and that were
+ * not yet sent. Returns false, and takes nothing, if the balance is too small. */
+static bool take_from_balance(clv_egress_flow *f, uint64_t bytes, uint64_t *ret_left) {
+  uint64_t left = load_atomic(&f->balance);
   do {
     if (left < bytes) return false;
-  } while (!__atomic_compare_exchange_n(&f->credit, &left, left - bytes, true, __ATOMIC_SEQ_CST,
+  } while (!__atomic_compare_exchange_n(&f->balance, &left, left - bytes, true, __ATOMIC_SEQ_CST,
                                         __ATOMIC_SEQ_CST));
   *ret_left = left - bytes;
   return true;
 }
 
-/* Writes allowances until the credit of the flow suffices, and takes the bytes from it. */
+/* Writes allowances until the balance of the flow suffices, and takes the bytes from it. */
 static clv_code charge_with_new_allowances(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
   clv_egress_record *r = f->record;
   clv_code code = CLV_OK;
   uint64_t left;
   pthread_mutex_lock(&r->lock);
-  while (code == CLV_OK && !take_credit(f, bytes, &left)) {
+  while (code == CLV_OK && !take_from_balance(f, bytes, &left)) {
     f->bytes_awaited = bytes;
-    if (f->n_open_allowances == MAX_OPEN_ALLOWANCES) take_back_credit(f);
+    if (f->n_open_allowances == MAX_OPEN_ALLOWANCES) take_back_balance(f);
     code = write_ahead(r, err);
   }
   f->bytes_awaited = 0;
@@ -297,7 +298,7 @@ static clv_code charge_with_new_allowances(clv_egress_flow *f, uint64_t bytes, c
 clv_code clv_egress_charge(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
   uint64_t left;
   __atomic_fetch_add(&f->tensors, 1, __ATOMIC_SEQ_CST);
-  if (!take_credit(f, bytes, &left)) return charge_with_new_allowances(f, bytes, err);
+  if (!take_from_balance(f, bytes, &left)) return charge_with_new_allowances(f, bytes, err);
   if (left >= load_atomic(&f->refill_below) ||
       !__atomic_exchange_n(&f->refill_below, 0, __ATOMIC_SEQ_CST))
     return CLV_OK;
@@ -325,20 +326,20 @@ clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_key *key, bo
 
 void clv_egress_set_step_bytes(clv_egress_flow *f, uint64_t step_bytes) {
   store_atomic(&f->step_bytes, step_bytes);
-  if (load_atomic(&f->credit) < step_bytes)
+  if (load_atomic(&f->balance) < step_bytes)
     __atomic_store_n(&f->needs_allowance, true, __ATOMIC_SEQ_CST);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Takes back the credit of each flow that has an allowance of age CLV_EGRESS_ALLOWANCE_MS. Returns
+/* Takes back the balance of each flow that has an allowance of age CLV_EGRESS_ALLOWANCE_MS. Returns
  * the clv_now_ns time at which the next allowance reaches that age. */
-static uint64_t take_back_old(clv_egress_record *r) {
+static uint64_t take_back_old_allowances(clv_egress_record *r) {
   const uint64_t period = (uint64_t)CLV_EGRESS_ALLOWANCE_MS * 1000000u;
   uint64_t now = clv_now_ns(), next = now + period;
   for (clv_egress_flow *f = r->flows; f; f = f->next) {
     if (f->n_open_allowances && now - f->open_allowances[0].formatted_ns >= period)
-      take_back_credit(f);
+      take_back_balance(f);
     if (f->n_open_allowances) next = CLV_MIN(next, f->open_allowances[0].formatted_ns + period);
   }
   return next;
@@ -347,7 +348,7 @@ static uint64_t take_back_old(clv_egress_record *r) {
 uint64_t egress_renew_allowances(clv_egress_record *r) {
   clv_err ignored; /* r->first_failure keeps it; clv_egress_charge returns it */
   pthread_mutex_lock(&r->lock);
-  uint64_t next = take_back_old(r);
+  uint64_t next = take_back_old_allowances(r);
   if (write_ahead(r, &ignored) == CLV_OK && r->lines.len) (void)!flush_lines(r, false, &ignored);
   pthread_mutex_unlock(&r->lock);
   return next;
@@ -485,7 +486,7 @@ static void format_end(clv_egress_record *r, uint64_t code) {
   clv_egress_line l = {.event = CLV_EGRESS_END};
   l.end.code = code;
   for (clv_egress_flow *f = r->flows; f; f = f->next) {
-    take_back_credit(f);
+    take_back_balance(f);
     if (strcmp(f->key.from, CLV_EGRESS_MASTER) != 0) continue;
     l.end.tensors += f->settled_tensors;
     l.end.bytes += f->settled_bytes;

@@ -101,11 +101,11 @@ const char *clv_egress_kind_name(clv_egress_kind kind) {
 
 static void put_text(clv_bytes *out, const char *text, size_t size) {
   char clean[CLV_EGRESS_MAX_TEXT + 1];
-  uint32_t point;
+  uint32_t code_point;
   size_t len = 0;
   for (size_t i = 0, n; i < size && text[i] && len < sizeof clean - 1; i += CLV_MAX(n, (size_t)1)) {
-    n = clv_utf8(text + i, size - i, &point);
-    bool shown = n && !clv_is_control(point);
+    n = clv_utf8_decode(text + i, size - i, &code_point);
+    bool shown = n && !clv_is_control(code_point);
     if (len + n > sizeof clean - 1) break;
     memcpy(clean + len, shown ? text + i : "?", shown ? n : 1);
     len += shown ? n : 1;

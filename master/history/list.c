@@ -49,7 +49,7 @@ static clv_code add_runs_below(entries *l, const char *folder, clv_err *err) {
     return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_UNAVAILABLE,
                     errno == ENOENT ? "there is no folder %s: nothing was trained here yet; give "
                                       "the folder that session files have as run.dir"
-                                    : "%s cannot be read: %s",
+                                    : "%s cannot be read: %s; name a folder of runs",
                     folder, strerror(errno));
   for (struct dirent *d; l->n < MAX_RUNS && (d = readdir(dir));) {
     CLV_AUTO(clv_bytes_done) clv_bytes path = {0};

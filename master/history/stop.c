@@ -42,7 +42,7 @@ static clv_code fail_not_running(const clv_run_entry *e, clv_err *err) {
   if (e->state == CLV_STATE_ELSEWHERE)
     return clv_fail(err, CLV_UNAVAILABLE, "%s runs on host '%s': stop it there", e->folder,
                     a->host);
-  return clv_fail(err, CLV_PRECONDITION, "%s does not run: %s", e->folder,
+  return clv_fail(err, CLV_PRECONDITION, "%s does not run: %s; there is nothing to stop", e->folder,
                   e->state == CLV_STATE_DIED ? "its process died" : clv_run_state_name(e->state));
 }
 

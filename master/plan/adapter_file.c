@@ -33,9 +33,9 @@ static const char *name_in_file(const adapter_file *a, const char *param, prefix
 /* True if a stage loads the parameter from the folder: its own adapters always, and its other
  * learning parameters if the folder has them (*optional). A frozen parameter is not loaded, because
  * an export would leave it out. */
-static bool is_loaded_from_folder(const clv_stage_spec *s, const clv_param *p, bool *optional) {
+static bool is_loaded_from_folder(const clv_stage_spec *s, const clv_param *p, bool *is_optional) {
   bool adapter = clv_lora_is_adapter(p->name);
-  *optional = !adapter;
+  *is_optional = !adapter;
   return adapter ? s->lora.from != NULL : !p->frozen;
 }
 
@@ -100,22 +100,22 @@ static clv_code find_tensors(const clv_blueprint *b, uint32_t stage, const adapt
   CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **entries = NULL;
   size_t n = 0;
-  bool optional;
+  bool is_optional;
   CLV_TRY(clv_alloc((size_t)params->n, sizeof *names, &names, err));
   CLV_TRY(clv_alloc((size_t)params->n, sizeof *want, &want, err));
   CLV_TRY(clv_alloc((size_t)params->n, sizeof *entries, &entries, err));
   for (int i = 0; i < params->n; i++) {
     const clv_param *p = &params->list[i];
     name_in_file(a, p->name, names[n]);
-    bool wanted = is_loaded_from_folder(&b->config->stages[stage], p, &optional);
+    bool wanted = is_loaded_from_folder(&b->config->stages[stage], p, &is_optional);
     if (!wanted && clv_weights_find(a->file, names[n])) return refuse_tensor(p->name, err);
     if (!wanted) continue;
-    want[n] = (clv_weights_want){names[n], p->dtype, p->shape, optional};
+    want[n] = (clv_weights_want){names[n], p->dtype, p->shape, is_optional};
     n++;
   }
   CLV_TRY(clv_weights_match(a->file, want, n, CLV_WEIGHTS_ALLOW_UNEXPECTED, entries, err));
   for (int i = params->n; i-- > 0;)
-    if (is_loaded_from_folder(&b->config->stages[stage], &params->list[i], &optional))
+    if (is_loaded_from_folder(&b->config->stages[stage], &params->list[i], &is_optional))
       found[i] = entries[--n];
   return CLV_OK;
 }

@@ -459,8 +459,8 @@ clv_code clv_blueprint_new_of_inputs(const clv_session_config *config,
                                      const clv_model_inputs *inputs, clv_dtype label_dtype,
                                      clv_blueprint **ret, clv_err *err) {
   if (config->n_stages == 0 || config->n_stages > CLV_MAX_STAGES)
-    return clv_fail(err, CLV_INVALID, "%s: %zu stages (1..%d)", config->file, config->n_stages,
-                    CLV_MAX_STAGES);
+    return clv_fail(err, CLV_INVALID, "%s: %zu stages, outside 1..%d: put more layers into each",
+                    config->file, config->n_stages, CLV_MAX_STAGES);
   clv_blueprint *b;
   CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
   b->config = config;

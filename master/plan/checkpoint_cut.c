@@ -31,36 +31,39 @@ clv_code clv_params_find_in_checkpoint(const clv_params *p, const clv_checkpoint
 /* ---- the cut --------------------------------------------------------------------------------- */
 
 /* True if stage i of the checkpoint left its fixed weights to the artifact that the stage has now.
- * then: session of the checkpoint; NULL: it cannot be read, and counts as the present one. */
-static bool had_same_artifact(const clv_session_config *then, const clv_stage_spec *now,
-                              uint32_t i) {
-  if (!then) return true;
-  const char *sha256 = i < then->n_stages ? then->stages[i].weights_sha256 : NULL;
-  return sha256 && then->stages[i].weights_artifact && now->weights_sha256 &&
+ * checkpoint_config: session of the checkpoint; NULL: it cannot be read, and counts as the present
+ * one. */
+static bool had_same_artifact(const clv_session_config *checkpoint_config,
+                              const clv_stage_spec *now, uint32_t i) {
+  if (!checkpoint_config) return true;
+  const char *sha256 =
+      i < checkpoint_config->n_stages ? checkpoint_config->stages[i].weights_sha256 : NULL;
+  return sha256 && checkpoint_config->stages[i].weights_artifact && now->weights_sha256 &&
          strcmp(sha256, now->weights_sha256) == 0;
 }
 
 /* True if stage i restores the parameter from its own file, or leaves it to an artifact as before.
  * from: stage of the checkpoint that has the parameter; version 0.7 also wrote fixed ones. */
-static bool is_at_same_stage(const clv_blueprint *b, const clv_session_config *then, uint32_t i,
-                             const clv_param *p, uint32_t from) {
+static bool is_at_same_stage(const clv_blueprint *b, const clv_session_config *checkpoint_config,
+                             uint32_t i, const clv_param *p, uint32_t from) {
   const clv_stage_spec *spec = &b->config->stages[i];
   if (clv_is_param_checkpointed(spec, p)) return from == i;
-  return (from == i || from == CLV_CHECKPOINT_NO_STAGE) && had_same_artifact(then, spec, i);
+  return (from == i || from == CLV_CHECKPOINT_NO_STAGE) &&
+         had_same_artifact(checkpoint_config, spec, i);
 }
 
 clv_code clv_blueprint_compare_cut(const clv_blueprint *b, const clv_checkpoint *c, bool *ret,
                                    clv_err *err) {
-  CLV_AUTO(clv_session_config_freep) clv_session_config *then = NULL;
+  CLV_AUTO(clv_session_config_freep) clv_session_config *checkpoint_config = NULL;
   clv_err why;
-  if (clv_checkpoint_session(c, &then, &why) != CLV_OK) then = NULL;
+  if (clv_checkpoint_session(c, &checkpoint_config, &why) != CLV_OK) checkpoint_config = NULL;
   *ret = clv_checkpoint_manifest(c)->stages == b->n_stages;
   for (uint32_t i = 0; *ret && i < b->n_stages; i++) {
     const clv_params *p = b->stages[i].params;
     CLV_AUTO(clv_freep) uint32_t *stages = NULL;
     CLV_TRY(clv_params_find_in_checkpoint(p, c, &stages, err));
     for (int k = 0; *ret && k < p->n; k++)
-      *ret = is_at_same_stage(b, then, i, &p->list[k], stages[k]);
+      *ret = is_at_same_stage(b, checkpoint_config, i, &p->list[k], stages[k]);
   }
   return CLV_OK;
 }

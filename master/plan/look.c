@@ -130,8 +130,8 @@ static bool has_token_input(const clv_blueprint *b) {
 
 /* Removes findings that RAW INPUT includes: records that are sent as they are need no PICTURE as
  * well, and repeated vectors no TOKENS. */
-static clv_findings remove_included(const clv_blueprint *b, clv_findings found,
-                                    clv_findings shows) {
+static clv_findings remove_included_findings(const clv_blueprint *b, clv_findings found,
+                                             clv_findings shows) {
   clv_findings less = CLV_FINDING_PICTURE;
   if (!has_token_input(b)) less |= CLV_FINDING_TOKENS;
   return shows & CLV_FINDING_RAW_INPUT ? found & ~less : found;
@@ -141,7 +141,7 @@ static void add_findings(clv_blueprint *b, const clv_look *look) {
   for (size_t i = 0; i < b->n_egress; i++) {
     clv_egress_row *r = &b->egress[i];
     bool rows = r->kind == CLV_EGRESS_CACHED && !r->input;
-    clv_findings found = remove_included(
+    clv_findings found = remove_included_findings(
         b, findings_of_kind(b, look, rows ? CLV_EGRESS_ACTIVATION : r->kind, r->stage),
         r->findings);
     r->look_findings = found & ~(r->findings & ~r->look_findings);
@@ -151,8 +151,8 @@ static void add_findings(clv_blueprint *b, const clv_look *look) {
     bool sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
     clv_stage_plan *s = &b->stages[i];
     clv_findings value =
-        sent ? remove_included(b, findings_of_kind(b, look, CLV_EGRESS_ACTIVATION, i),
-                               s->output_findings)
+        sent ? remove_included_findings(b, findings_of_kind(b, look, CLV_EGRESS_ACTIVATION, i),
+                                        s->output_findings)
              : 0;
     clv_findings gradient = findings_of_kind(b, look, CLV_EGRESS_GRADIENT, i);
     s->output_look_findings = value & ~(s->output_findings & ~s->output_look_findings);

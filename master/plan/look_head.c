@@ -21,7 +21,7 @@ enum {
 };
 /* Random inputs are uniform in [-SPREAD, SPREAD], so their standard deviation is 1. */
 static const float SPREAD = 1.7320508f;
-static const double LEAST_SPEED = 1e10; /* multiply-adds per second, as in look_front.c */
+static const double LEAST_SPEED = 1e10; /* multiply-adds per second of the slowest machine */
 
 /* The part of a record's gradient that belongs to one label. */
 typedef struct gradient_part {

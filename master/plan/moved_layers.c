@@ -17,7 +17,7 @@
 
 void clv_moved_layers_done(clv_moved_layers *m) {
   if (!m) return;
-  clv_session_config_free(m->then);
+  clv_session_config_free(m->checkpoint_config);
   free(m->list);
   *m = (clv_moved_layers){0};
 }
@@ -26,26 +26,28 @@ static const char *name_of_place(const clv_session_config *c, int worker) {
   return worker < 0 ? "master" : c->workers[worker].name;
 }
 
-static bool is_same_place(const clv_session_config *then, int from, const clv_session_config *now,
-                          int to) {
+static bool is_same_place(const clv_session_config *checkpoint_config, int from,
+                          const clv_session_config *now, int to) {
   if (from < 0 || to < 0) return from == to;
-  return strcmp(then->workers[from].identity, now->workers[to].identity) == 0;
+  return strcmp(checkpoint_config->workers[from].identity, now->workers[to].identity) == 0;
 }
 
 /* Adds a layer of stage i if it has moved. stage: stage of the checkpoint that has its weights. */
 static void add_layer(const clv_blueprint *b, uint32_t i, const clv_node *layer, uint32_t stage,
                       clv_moved_layers *m) {
   const clv_moved_layer *last = m->n ? &m->list[m->n - 1] : NULL;
-  bool is_known = m->then && stage < m->then->n_stages;
-  int from = is_known ? m->then->stages[stage].worker : -1, to = b->stages[i].planned_worker;
+  bool is_known = m->checkpoint_config && stage < m->checkpoint_config->n_stages;
+  int from = is_known ? m->checkpoint_config->stages[stage].worker : -1,
+      to = b->stages[i].planned_worker;
   if (last && strcmp(last->name, layer->name) == 0) return; /* another parameter of the layer */
-  if (is_known ? is_same_place(m->then, from, b->config, to) : to < 0) return;
+  if (is_known ? is_same_place(m->checkpoint_config, from, b->config, to) : to < 0) return;
   clv_moved_layer *x = &m->list[m->n++];
-  *x = (clv_moved_layer){.layer = layer->layer,
-                         .stage = i,
-                         .from = is_known ? name_of_place(m->then, from) : "an unknown place",
-                         .to = name_of_place(b->config, to),
-                         .needs_release = from < 0 && to >= 0};
+  *x = (clv_moved_layer){
+      .layer = layer->layer,
+      .stage = i,
+      .from = is_known ? name_of_place(m->checkpoint_config, from) : "an unknown place",
+      .to = name_of_place(b->config, to),
+      .needs_release = from < 0 && to >= 0};
   snprintf(x->name, sizeof x->name, "%s", layer->name);
 }
 
@@ -64,7 +66,8 @@ clv_code clv_moved_layers_find(const clv_blueprint *b, const clv_checkpoint *c,
                                clv_moved_layers *ret, clv_err *err) {
   CLV_AUTO(clv_moved_layers_done) clv_moved_layers m = {0};
   size_t most = 0;
-  if (clv_checkpoint_session(c, &m.then, &m.why_unknown) != CLV_OK) m.then = NULL;
+  if (clv_checkpoint_session(c, &m.checkpoint_config, &m.why_unknown) != CLV_OK)
+    m.checkpoint_config = NULL;
   for (uint32_t i = 0; i < b->n_stages; i++) most += (size_t)b->stages[i].params->n;
   CLV_TRY(clv_alloc(most, sizeof *m.list, &m.list, err));
   for (uint32_t i = 0; i < b->n_stages; i++) CLV_TRY(add_stage(b, i, c, &m, err));
@@ -96,7 +99,9 @@ clv_code clv_release_check(const clv_blueprint *b, clv_err *err) {
   return CLV_OK;
 }
 
-/* Appends names of layers: "a, b, c and 4 more". */
+/* Appends name number n, from 0, to a list "a, b, c"; of more than MAX_NAMES names, the rest
+ * becomes
+ * ", ...". */
 static void append_name(clv_bytes *out, const char *name, size_t n) {
   enum { MAX_NAMES = 6 };
   if (n < MAX_NAMES) clv_bytes_printf(out, "%s%.100s", n ? ", " : "", name);

@@ -86,8 +86,8 @@ static clv_code find_why_not_hiding(const source *s, const clv_param *p, const c
   return CLV_OK;
 }
 
-/* Marks the layer of a parameter as known if the op of the layer mixes by weights, but these values
- * do not mix. */
+/* Marks the layer of a parameter as known to workers, so that it hides nothing, if the op of the
+ * layer mixes its inputs by weights, but the values of the parameter do not mix them. */
 static clv_code note_if_not_hiding(clv_blueprint *b, uint32_t stage, const clv_param *p,
                                    const source *s, clv_err *err) {
   const char *name = b->stages[stage].graph->nodes[p->node].name;

@@ -167,9 +167,9 @@ typedef struct clv_moved_layer {
 } clv_moved_layer;
 
 typedef struct clv_moved_layers {
-  clv_session_config *then; /* session of the checkpoint; NULL: it cannot be read */
-  clv_err why_unknown;      /* why `then` is NULL */
-  clv_moved_layer *list;    /* [n] in the order of the model */
+  clv_session_config *checkpoint_config; /* session of the checkpoint; NULL: it cannot be read */
+  clv_err why_unknown;                   /* why checkpoint_config is NULL */
+  clv_moved_layer *list;                 /* [n] in the order of the model */
   size_t n;
 } clv_moved_layers;
 
@@ -646,7 +646,7 @@ typedef struct clv_links {
   clv_link_estimate *hops;         /* [n][n] direct hops, from the lower to the higher index */
   double *speeds;  /* [n + 1] speed of each worker, and of the master as the last, compared
                             * with this machine */
-  clv_bytes notes; /* what was given or assumed: "w1 20 ms, 1000 Mbit/s" */
+  clv_bytes notes; /* latencies and speeds that were given or assumed: "w1 20 ms, 1000 Mbit/s" */
 } clv_links;
 /* Parses --link and --speed. A link that no option gives has 1 ms and 1 Gbit/s; a direct hop has
  * the worse values of its two workers' links. CLV_INVALID: an option cannot be parsed; the message

@@ -238,14 +238,14 @@ static bool find_known_values(const clv_privacy_view *v, uint32_t first, bool *r
 /* Computes the findings of records in gradients. A gradient shows records if layers of the master,
  * behind a worker's layers, read them. */
 static clv_code follow_records_back(clv_privacy_view *v, clv_err *err) {
-  bool known[CLV_MAX_NODES];
+  bool is_known[CLV_MAX_NODES];
   uint32_t s = 0;
   while (s < v->b->n_stages && v->b->stages[s].worker < 0) s++;
   if (v->assumes_all_at_master || s == v->b->n_stages ||
-      !find_known_values(v, v->b->stages[s].last_layer, known))
+      !find_known_values(v, v->b->stages[s].last_layer, is_known))
     return CLV_OK;
   find_layers(v, false);
-  return clv_reach_returned(v->g, v->layer_kinds, known, v->b->stages[s].last_layer,
+  return clv_reach_returned(v->g, v->layer_kinds, is_known, v->b->stages[s].last_layer,
                             v->record_gradient_reach, err);
 }
 

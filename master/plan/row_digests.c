@@ -84,7 +84,7 @@ static size_t index_of_point(const axis *a, size_t i) {
 }
 
 /* Returns the first point of a line whose index_of_point is `index` or more. */
-static size_t first_point_from(const axis *a, size_t index) {
+static size_t find_first_point_from(const axis *a, size_t index) {
   return a->length <= POINTS ? index : (index * POINTS + a->length - 1) / a->length;
 }
 
@@ -112,10 +112,10 @@ static void add_value(line *to, size_t point, float value) {
 static void add_part(clv_row_digests *d, clv_dtype dtype, size_t row, size_t first,
                      const char *data, size_t n) {
   const axis *rows = &d->of[0], *columns = &d->of[1];
-  size_t end = first + n, i = first_point_from(rows, first), at;
+  size_t end = first + n, i = find_first_point_from(rows, first), at;
   for (; row < rows->n && i < point_count(rows) && (at = index_of_point(rows, i)) < end; i++)
     add_value(&rows->lines[row], i, value_of(dtype, data, at - first));
-  i = first_point_from(columns, row);
+  i = find_first_point_from(columns, row);
   if (i >= point_count(columns) || index_of_point(columns, i) != row) return;
   for (at = first; at < end && at < columns->n; at++)
     add_value(&columns->lines[at], i, value_of(dtype, data, at - first));

@@ -20,8 +20,8 @@ static clv_code list_wanted_tensors(const clv_params *params, bool fresh,
   CLV_TRY(clv_alloc((size_t)params->n, sizeof *wanted, &wanted, err));
   for (int i = 0; i < params->n; i++) {
     const clv_param *p = &params->list[i];
-    bool optional = fresh ? clv_lora_is_adapter(p->name) : !clv_is_param_checkpointed(spec, p);
-    wanted[i] = (clv_weights_want){p->name, p->dtype, p->shape, optional};
+    bool is_optional = fresh ? clv_lora_is_adapter(p->name) : !clv_is_param_checkpointed(spec, p);
+    wanted[i] = (clv_weights_want){p->name, p->dtype, p->shape, is_optional};
   }
   *ret = wanted;
   return CLV_OK;

@@ -44,18 +44,18 @@ static double work_share(const clv_status_session *s) {
 }
 
 /* Returns the busiest part of the session at another worker; NULL: there is none. */
-static const clv_status_session *busiest_elsewhere(const clv_status_view *view,
-                                                   const clv_status_session *s,
-                                                   const clv_status_worker **ret_where) {
-  const clv_status_session *busiest = NULL;
+static const clv_status_session *find_busiest_elsewhere(const clv_status_view *view,
+                                                        const clv_status_session *s,
+                                                        const clv_status_worker **ret_where) {
+  const clv_status_session *busiest_part = NULL;
   const clv_status_worker *w;
   uint32_t at = 0;
   for (const clv_status_session *p; (p = next_part_elsewhere(view, s, &at, &w)) != NULL;) {
-    if (busiest && work_share(p) <= work_share(busiest)) continue;
-    busiest = p;
+    if (busiest_part && work_share(p) <= work_share(busiest_part)) continue;
+    busiest_part = p;
     *ret_where = w;
   }
-  return busiest;
+  return busiest_part;
 }
 
 /* Returns the part of the session at the worker of that name; NULL: there is none. */
@@ -107,7 +107,7 @@ static void append_name(const clv_status_session *s, const clv_status_worker *w,
 
 /* Returns the link that was awaited for the largest share of the time; NULL: none was. *ret_sum:
  * the sum of the shares of all links. */
-static const clv_status_link *most_awaited(const clv_status_session *s, double *ret_sum) {
+static const clv_status_link *find_most_awaited_link(const clv_status_session *s, double *ret_sum) {
   const clv_status_link *most = NULL;
   *ret_sum = 0;
   for (uint32_t i = 0; i < s->n_links; i++) {
@@ -162,7 +162,7 @@ static bool explain_by_distance(const clv_status_view *view, const clv_status_se
     if (trips_of_link <= LONGER * l->waiting_share) trips += trips_of_link;
   }
   if (trips < HALF * s->idle || most->round_trip_s < FAR) return false;
-  if (trips < work_share(busiest_elsewhere(view, s, &where))) return false;
+  if (trips < work_share(find_busiest_elsewhere(view, s, &where))) return false;
   clv_bytes_printf(out, ": %s round trip, %.*f waits a second",
                    status_format_time(most->round_trip_s, text), waits < 10, waits);
   return true;
@@ -173,13 +173,13 @@ static bool explain_by_distance(const clv_status_view *view, const clv_status_se
 static bool explain_by_busy_part(const clv_status_view *view, const clv_status_session *s,
                                  clv_bytes *out) {
   const clv_status_worker *where = NULL;
-  const clv_status_session *busiest = busiest_elsewhere(view, s, &where);
-  if (!busiest || work_share(busiest) < HALF) return false;
-  bool queued = busiest->waiting_for_cores > busiest->busy;
+  const clv_status_session *busiest_part = find_busiest_elsewhere(view, s, &where);
+  if (!busiest_part || work_share(busiest_part) < HALF) return false;
+  bool queued = busiest_part->waiting_for_cores > busiest_part->busy;
   clv_bytes_printf(out, "waiting %d %%: ", to_percent(s->idle));
-  append_name(busiest, where, out);
+  append_name(busiest_part, where, out);
   clv_bytes_printf(out, queued ? " waits for the cores there %d %%" : " computes %d %%",
-                   to_percent(queued ? busiest->waiting_for_cores : busiest->busy));
+                   to_percent(queued ? busiest_part->waiting_for_cores : busiest_part->busy));
   return true;
 }
 
@@ -221,7 +221,7 @@ static void describe_unknown_reason(const clv_status_view *view, const clv_statu
                                     const clv_status_link *l, clv_bytes *out) {
   double ignored;
   const clv_status_session *there = l->peer[0] ? find_part_at(view, s, l->peer) : NULL;
-  const clv_status_link *next = there ? most_awaited(there, &ignored) : NULL;
+  const clv_status_link *next = there ? find_most_awaited_link(there, &ignored) : NULL;
   if (next && next->waiting_share >= HALF * there->idle && !next->peer[0]) {
     clv_bytes_puts(out, ", which itself waits for the master");
     return;
@@ -272,7 +272,7 @@ static const clv_status_link *link_waited_for(const clv_status_session *s) {
  * other nodes. */
 static void append_unreachable(const clv_status_view *view, clv_bytes *out) {
   for (uint32_t i = 0; i < view->n_workers; i++)
-    if (view->workers[i].asked && view->workers[i].error && !view->workers[i].refused)
+    if (view->workers[i].has_outcome && view->workers[i].error && !view->workers[i].refused)
       clv_bytes_printf(out, "; %s does not answer", view->workers[i].name);
 }
 
@@ -312,10 +312,11 @@ static void describe_idle(const clv_status_session *s, clv_bytes *out) {
 
 static void describe_waiting(const clv_status_view *view, const clv_status_session *s,
                              clv_bytes *out) {
-  double ended;
-  const clv_status_link *l = most_awaited(s, &ended);
+  double waits_that_ended;
+  const clv_status_link *l = find_most_awaited_link(s, &waits_that_ended);
   CLV_AUTO(clv_bytes_done) clv_bytes why = {0};
-  if (!l || s->idle - ended > l->waiting_share) { /* the wait in progress counts for no link yet */
+  /* the wait in progress counts for no link yet */
+  if (!l || s->idle - waits_that_ended > l->waiting_share) {
     describe_open_wait(view, s, out);
     return;
   }

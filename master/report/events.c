@@ -18,7 +18,7 @@
 
 enum {
   PENDING = 1 << 16, /* most bytes that wait for the next flush */
-  ATTEMPTS = 100,    /* names tried for the file */
+  ATTEMPTS = 100,    /* most names that are tried for a new file */
 };
 
 struct clv_event_file {

@@ -252,7 +252,7 @@ static void add_step(clv_reporter *r, const clv_progress *p) {
   r->samples += p->samples;
   r->wait_ns += p->wait_ns;
   r->step_ns += p->step_ns;
-  r->skipped += !p->applied;
+  r->skipped += !p->changed_weights;
   if (isfinite(p->loss)) {
     r->n_finite += p->samples;
     r->loss += p->loss * (double)p->samples;
@@ -279,8 +279,8 @@ const char *clv_format_number(const char *format, double v, char dst[CLV_JSON_NU
 
 typedef struct interval {
   double loss, samples_s;
-  double up, down; /* MB/s */
-  double wait;     /* share of the time */
+  double up, down; /* MB/s sent and received */
+  double wait;     /* share of the time in which the master waited */
   double left_s;   /* seconds to the end of the run; < 0: unknown */
 } interval;
 
@@ -399,7 +399,7 @@ static clv_code write_step(clv_reporter *r, table t, const clv_progress *p,
     if (numbers[i].table == t && is_known(value, (number)i))
       add_number(&r->line, (number)i, value[i]);
     if (i == LR && t == METRICS)
-      clv_bytes_printf(&r->line, ",\"applied\":%s", p->applied ? "true" : "false");
+      clv_bytes_printf(&r->line, ",\"applied\":%s", p->changed_weights ? "true" : "false");
   }
   return write_line(r, t, err);
 }

@@ -62,16 +62,16 @@ void clv_event_file_closep(clv_event_file **e);
 /* ---- progress -------------------------------------------------------------------------------- */
 
 typedef struct clv_progress {
-  uint64_t step, total_steps; /* total 0: unknown */
+  uint64_t step, total_steps; /* total_steps 0: unknown */
   uint64_t epoch;
   double loss, accuracy; /* accuracy < 0: unknown */
   double grad_norm, lr;
-  uint64_t samples;              /* in this step */
-  uint64_t wait_ns;              /* in this step */
+  uint64_t samples;              /* samples of this step */
+  uint64_t wait_ns;              /* time that the master waited in this step */
   uint64_t step_ns;              /* duration of this step */
-  uint64_t bytes_up, bytes_down; /* totals so far */
-  uint64_t step_up, step_down;   /* bytes of this step */
-  bool applied; /* the step changed the weights; false: loss or gradient was not finite */
+  uint64_t bytes_up, bytes_down; /* bytes sent and received in the attempt so far */
+  uint64_t step_up, step_down;   /* bytes sent and received in this step */
+  bool changed_weights; /* the step changed the weights; false: loss or gradient was not finite */
 } clv_progress;
 
 typedef struct clv_evaluation {
@@ -164,22 +164,26 @@ typedef struct clv_status_last_error {
 typedef struct clv_status_link {
   const char *peer; /* name of the worker at the other end; "": the master */
   uint64_t bytes_in, bytes_out;
-  double in_per_s, out_per_s;           /* bytes */
-  double round_trip_s;                  /* round-trip time; 0: not measured yet */
-  uint64_t frames_in, frames_out;       /* frames queued */
-  uint64_t tensors_in, tensors_out;     /* large tensors (in chunks) in flight */
-  uint64_t missing_in, missing_out;     /* bytes of large tensors still to receive, to send */
-  double receiving, sending;            /* shares of the time with a large tensor in flight */
-  double link_in_per_s, link_out_per_s; /* bytes per second during that time; 0: no such tensor */
+  double in_per_s, out_per_s;       /* bytes per second */
+  double round_trip_s;              /* round-trip time; 0: not measured yet */
+  uint64_t frames_in, frames_out;   /* number of frames that wait to be handled, to be sent */
+  uint64_t tensors_in, tensors_out; /* number of large tensors (in chunks) in flight */
+  uint64_t missing_in, missing_out; /* bytes of large tensors still to receive, to send */
+  double receiving, sending;        /* shares of the time with a large tensor in flight */
+  /* bytes per second while a large tensor is in flight; 0: none was */
+  double link_in_per_s, link_out_per_s;
   double waiting_share; /* share of the time in waits that a packet of this link ended */
-  double awaits_per_s;  /* number of such waits per second */
+  double awaits_per_s;  /* number of waits per second that a packet of this link ended */
+  uint64_t outages;     /* number of outages after which the link went on */
+  double last_outage_age_s, last_outage_s; /* seconds since the last outage ended, its length */
+  double outage_s;                         /* seconds since the link lost a connection; 0: it has all */
 } clv_status_link;
 
 typedef struct clv_status_module {
   uint32_t index;
   const char *name;   /* as the program named it; NULL: unknown */
   const char *device; /* device that computes the module; "": unknown */
-  bool is_stage;      /* a stage of the session file, under this name */
+  bool is_stage;      /* the module is the stage `name` of the session file */
   uint64_t steps, forwards, backwards, evals;
   double calls_per_s; /* forwards, backwards and evaluations */
   double computing;   /* share of the time spent in kernels */
@@ -187,7 +191,7 @@ typedef struct clv_status_module {
 
 typedef struct clv_status_session {
   const char *name, *identity;
-  char id[33]; /* hexadecimal */
+  char id[33]; /* session id, hexadecimal */
   uint64_t epoch;
   double age_s;
   bool attached;
@@ -211,14 +215,15 @@ typedef struct clv_status_device {
 } clv_status_device;
 
 typedef struct clv_status_worker {
-  const char *name, *address; /* in the session file */
-  bool asked;                 /* false: neither an answer nor an error has arrived yet */
+  const char *name, *address; /* name and address of the worker in the session file */
+  bool has_outcome;           /* an answer or an error has arrived */
   const char *error, *fix;    /* why there is no answer, and what to do; NULL: it answered */
   bool refused;               /* the worker runs, but refuses this identity */
-  const char *said;           /* the worker's own name for itself */
+  const char *own_name;       /* the worker's own name for itself */
   const char *software, *device, *isa;
   uint32_t protocol, cores;
   double uptime_s, interval_s; /* interval_s: time between the two answers */
+  bool must_upgrade;           /* its protocol is old: a lost connection ends its link */
   bool draining, sees_all;     /* sees_all: this identity may see the sessions of all identities */
   uint64_t memory, memory_limit, session_limit;
   uint32_t open_sessions, max_sessions, sessions_omitted; /* omitted: did not fit the answer */
@@ -233,11 +238,20 @@ typedef struct clv_status_worker {
   clv_status_device *devices;
 } clv_status_worker;
 
+/* Sealed copies of the run's checkpoints (checkpoint.escrow). */
+typedef struct clv_status_escrow {
+  bool has_copy; /* a complete copy is there */
+  uint64_t step, bytes;
+  double age_s;
+  clv_status_last_error last_error; /* of the last try; text NULL: it has not failed */
+} clv_status_escrow;
+
 typedef struct clv_status_view {
   const char *title; /* title of the session file */
   const char *clock; /* time of day: "19:42:07" */
   uint32_t n_workers;
   clv_status_worker *workers;
+  const clv_status_escrow *escrow; /* NULL: the session has no escrow */
 } clv_status_view;
 
 /* Appends one line that explains what slows the session down, and why. */
@@ -247,7 +261,7 @@ void clv_status_diagnosis(const clv_status_view *view, const clv_status_worker *
 /* Draws lines of at most `width` columns (at least 20), of printable ASCII only. */
 void clv_status_text(const clv_status_view *view, unsigned width, clv_bytes *out);
 /* As clv_status_text, but only names, diagnoses and errors. */
-void clv_status_brief(const clv_status_view *view, unsigned width, clv_bytes *out);
+void clv_status_brief_text(const clv_status_view *view, unsigned width, clv_bytes *out);
 
 /* Appends one JSON object per worker, a line each. */
 void clv_status_json(const clv_status_view *view, clv_bytes *out);

@@ -93,6 +93,10 @@ static void put_link(clv_bytes *out, const clv_status_link *l) {
   put_number(out, "link_out_bytes_per_s", l->link_out_per_s > 0 ? l->link_out_per_s : NAN);
   put_renamed_number(out, "waiting", "awaited", l->waiting_share);
   put_renamed_number(out, "waits_per_s", "awaits_per_s", l->awaits_per_s);
+  put_count(out, "outages", l->outages);
+  put_number(out, "last_outage_age_s", l->outages ? l->last_outage_age_s : NAN);
+  put_number(out, "last_outage_s", l->outages ? l->last_outage_s : NAN);
+  put_number(out, "outage_s", l->outage_s);
   clv_bytes_puts(out, "}");
 }
 
@@ -152,7 +156,7 @@ static void put_devices(clv_bytes *out, const clv_status_worker *w) {
 }
 
 static void put_numbers(clv_bytes *out, const clv_status_worker *w) {
-  put_text(out, "name", w->said);
+  put_text(out, "name", w->own_name);
   put_text(out, "software", w->software);
   put_count(out, "protocol", w->protocol);
   put_number(out, "uptime_s", w->uptime_s);
@@ -177,14 +181,28 @@ static void put_numbers(clv_bytes *out, const clv_status_worker *w) {
   put_last_error(out, &w->last_error);
 }
 
+static void put_escrow(clv_bytes *out, const clv_status_escrow *e) {
+  if (!e) {
+    clv_bytes_puts(out, ",\"escrow\":null");
+    return;
+  }
+  clv_bytes_printf(out, ",\"escrow\":{\"has_copy\":%s", e->has_copy ? "true" : "false");
+  put_count_or_null(out, "step", e->step, e->has_copy);
+  put_count_or_null(out, "bytes", e->bytes, e->has_copy);
+  put_number(out, "age_s", e->has_copy ? e->age_s : NAN);
+  put_last_error(out, &e->last_error);
+  clv_bytes_puts(out, "}");
+}
+
 static void put_worker(clv_bytes *out, const clv_status_view *view, const clv_status_worker *w) {
-  bool ok = w->asked && !w->error;
+  bool ok = w->has_outcome && !w->error;
   clv_bytes_puts(out, "{\"worker\":");
   clv_bytes_add_json(out, w->name);
   put_text(out, "address", w->address);
   put_boolean(out, "ok", ok);
   put_text(out, "error", ok ? "" : w->error ? w->error : "it has not answered yet");
   put_text(out, "fix", ok ? "" : w->fix);
+  put_escrow(out, view->escrow);
   if (ok) put_numbers(out, w);
   clv_bytes_puts(out, ",\"sessions\":[");
   for (uint32_t i = 0; ok && i < w->n_sessions; i++) {

@@ -49,6 +49,16 @@ static void add_in_flight(clv_line_wrap *f, const clv_status_link *l) {
     status_add_item(f, "leaving: %s to go", clv_format_size(l->missing_out, out, sizeof out));
 }
 
+static void add_outages(clv_line_wrap *f, const clv_status_link *l) {
+  char age[STATUS_TEXT_BYTES], lasted[STATUS_TEXT_BYTES], now[STATUS_TEXT_BYTES];
+  if (l->outage_s > 0)
+    status_add_item(f, "NO CONNECTION for %s", status_format_time(l->outage_s, now));
+  if (l->outages)
+    status_add_item(f, "%llu outage%s, the last of %s %s ago", (ull)l->outages, CLV_S(l->outages),
+                    status_format_time(l->last_outage_s, lasted),
+                    status_format_time(l->last_outage_age_s, age));
+}
+
 static void add_link(clv_line_wrap *f, const clv_status_link *l) {
   char in[STATUS_TEXT_BYTES], out[STATUS_TEXT_BYTES], all_in[STATUS_TEXT_BYTES],
       all_out[STATUS_TEXT_BYTES], rtt[STATUS_TEXT_BYTES];
@@ -62,6 +72,7 @@ static void add_link(clv_line_wrap *f, const clv_status_link *l) {
   status_add_item(f, "out %s (%s)", status_format_rate(l->out_per_s, out),
                   clv_format_size(l->bytes_out, all_out, sizeof all_out));
   add_in_flight(f, l);
+  add_outages(f, l);
   status_end_line(f);
 }
 
@@ -152,9 +163,12 @@ static void add_missing_worker(clv_line_wrap *f, const clv_status_worker *w) {
   status_begin_line(f, 0);
   status_add_item(f, "%s", w->name);
   status_add_item(f, "%s", w->address);
-  status_add_item(f, "%s", !w->asked ? "asking" : w->refused ? "REFUSES US" : "DOES NOT ANSWER");
+  status_add_item(f, "%s",
+                  !w->has_outcome ? "asking"
+                  : w->refused    ? "REFUSES US"
+                                  : "DOES NOT ANSWER");
   status_end_line(f);
-  if (!w->asked) return;
+  if (!w->has_outcome) return;
   status_begin_line(f, SESSION);
   status_add_words(f, w->error);
   status_end_line(f);
@@ -229,9 +243,13 @@ static void add_answer(clv_line_wrap *f, const clv_status_worker *w) {
   status_begin_line(f, 0);
   status_add_item(f, "%s", w->name);
   status_add_item(f, "%s", w->address);
-  if (w->said[0] && strcmp(w->said, w->name) != 0) status_add_item(f, "calls itself %s", w->said);
+  if (w->own_name[0] && strcmp(w->own_name, w->name) != 0)
+    status_add_item(f, "calls itself %s", w->own_name);
   if (w->draining) status_add_item(f, "DRAINING: takes no new sessions");
   if (f->brief && w->certificate_days < 7) add_certificate(f, w);
+  if (w->must_upgrade)
+    status_add_item(f, "speaks protocol %u: a lost connection ends its link; upgrade it",
+                    w->protocol);
   status_end_line(f);
   if (!f->brief) add_worker_details(f, w);
   add_last_error(f, SESSION, &w->last_error);
@@ -251,13 +269,26 @@ static void add_unseen_sessions(clv_line_wrap *f, const clv_status_worker *w) {
 }
 
 static void add_worker(clv_line_wrap *f, const clv_status_view *view, const clv_status_worker *w) {
-  if (!w->asked || w->error) {
+  if (!w->has_outcome || w->error) {
     add_missing_worker(f, w);
     return;
   }
   add_answer(f, w);
   for (uint32_t i = 0; i < w->n_sessions; i++) add_session(f, view, w, &w->sessions[i]);
   add_unseen_sessions(f, w);
+}
+
+static void add_escrow(clv_line_wrap *f, const clv_status_escrow *e) {
+  char size[STATUS_TEXT_BYTES], age[STATUS_TEXT_BYTES];
+  status_begin_line(f, 0);
+  if (e->has_copy)
+    status_add_item(f, "escrow: a sealed copy of checkpoint-%llu, %s, %s old", (ull)e->step,
+                    clv_format_size(e->bytes, size, sizeof size),
+                    status_format_time(e->age_s, age));
+  else
+    status_add_item(f, "escrow: no sealed copy of a checkpoint yet");
+  status_end_line(f);
+  add_last_error(f, SESSION, &e->last_error);
 }
 
 static void draw_status(const clv_status_view *view, unsigned width, bool brief, clv_bytes *out) {
@@ -267,7 +298,7 @@ static void draw_status(const clv_status_view *view, unsigned width, bool brief,
   char text[STATUS_TEXT_BYTES];
   for (uint32_t i = 0; i < view->n_workers; i++) {
     const clv_status_worker *w = &view->workers[i];
-    n += w->asked && !w->error;
+    n += w->has_outcome && !w->error;
     if (!w->error) interval_s = CLV_MAX(interval_s, w->interval_s);
   }
   status_begin_line(&f, 0);
@@ -276,6 +307,7 @@ static void draw_status(const clv_status_view *view, unsigned width, bool brief,
                   view->n_workers == 1 ? "worker answers" : "workers answer");
   if (n) status_add_item(&f, "rates and shares over %s", status_format_time(interval_s, text));
   status_end_line(&f);
+  if (view->escrow) add_escrow(&f, view->escrow);
   for (uint32_t i = 0; i < view->n_workers; i++) {
     clv_bytes_puts(out, "\n");
     add_worker(&f, view, &view->workers[i]);
@@ -291,6 +323,6 @@ void clv_status_text(const clv_status_view *view, unsigned width, clv_bytes *out
   draw_status(view, width, false, out);
 }
 
-void clv_status_brief(const clv_status_view *view, unsigned width, clv_bytes *out) {
+void clv_status_brief_text(const clv_status_view *view, unsigned width, clv_bytes *out) {
   draw_status(view, width, true, out);
 }

@@ -33,7 +33,7 @@ void clv_run_done(clv_run *r) {
 
 clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scope, clv_err *err) {
   bool chosen = r->config->pipeline.micro_batches != CLV_MICRO_AUTO;
-  r->purpose = need_train ? RUN_TRAINS : RUN_EVALUATES;
+  r->purpose = need_train ? RUN_TRAINING : RUN_EVALUATION;
   if (need_train) clv_run_metrics_warn(r->config);
   CLV_TRY(clv_policy_find(&r->policy, err));
   CLV_TRY(clv_run_data_open(r->config, need_train, &r->data, err));
@@ -41,7 +41,7 @@ clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scop
   CLV_TRY(clv_run_make_blueprint(r, err));
   CLV_TRY(clv_run_data_check_fit(&r->data, r->blueprint, err));
   clv_run_data_measure_lengths(&r->data, r->blueprint);
-  CLV_TRY(clv_run_score_new(r, err));
+  CLV_TRY(clv_run_make_score(r, err));
   return need_train && chosen ? clv_pipeline_check(r->blueprint, err) : CLV_OK;
 }
 
@@ -90,7 +90,7 @@ clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_optio
   if (asked != CLV_OK)
     return (clv_exit_code)clv_exit_report(exit_code_of_failed_ask(asked), &unanswered);
   fputs(kinds.data ? kinds.data : "", stdout);
-  clv_run_print_later(&r);
+  clv_run_print_later_refusals(&r);
   return CLV_EXIT_OK;
 }
 
@@ -159,7 +159,7 @@ clv_exit_code clv_run_check_identity(const clv_run *r, bool always, clv_err *err
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
   if (!t->ca || !(always || uses_workers(r))) return CLV_EXIT_OK;
   if (clv_tls_identity_load(t->ca, t->cert, t->key, &id, err) == CLV_OK &&
-      clv_tls_identity_require(id, CLV_TLS_CLIENT, err) == CLV_OK &&
+      clv_tls_identity_require_usage(id, CLV_TLS_CLIENT, err) == CLV_OK &&
       clv_tls_revocation_load(t->crl, id, err) == CLV_OK)
     return CLV_EXIT_OK;
   return clv_run_fail(r, CLV_EXIT_CONNECT, err);
@@ -179,7 +179,7 @@ clv_exit_code clv_run_check(const clv_session_config *config, const clv_run_opti
   if (clv_run_describe_sets(&r, o->json, &sets, &err) != CLV_OK)
     return clv_run_fail(&r, CLV_EXIT_FAILED, &err);
   print_check_result(&r, sets.data ? sets.data : "");
-  clv_run_print_later(&r);
+  clv_run_print_later_refusals(&r);
   return CLV_EXIT_OK;
 }
 
@@ -213,7 +213,7 @@ static clv_code open_checkpoint_for_evaluation(clv_run *r, const char *command, 
   if (code == CLV_OK) code = open_record(r, command, err);
   if (code == CLV_OK)
     code =
-        clv_trainer_open(r->blueprint, r->egress_record, CLV_TRAINER_EVALUATES, &r->trainer, err);
+        clv_trainer_open(r->blueprint, r->egress_record, CLV_TRAINER_EVALUATION, &r->trainer, err);
   if (code == CLV_OK) clv_run_print_notices(r);
   if (code == CLV_OK) code = clv_trainer_restore_from(r->trainer, c, &at, &notes, err);
   clv_run_print_notes(r, "checkpoint", notes.data);
@@ -271,7 +271,7 @@ static void print_test_result(clv_run *r, const clv_step_result *e) {
 
 /* Checks that data.test has labels, and for images that its classes are those of the training. */
 static clv_code check_labels(const clv_run *r, clv_err *err) {
-  CLV_AUTO(clv_classes_done) clv_classes classes = {0};
+  CLV_AUTO(clv_classes_free) clv_classes classes = {0};
   const clv_session_config *c = r->config;
   if (!clv_dataset_has_labels(r->data.test))
     return clv_session_fail_at(c, c->data.test_pos, err,

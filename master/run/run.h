@@ -8,6 +8,7 @@
 
 #include "common/base/cli/cli.h"
 #include "master/plan/plan.h"
+#include "master/report/report.h"
 
 /* Each function runs the command of its name: it prints the results to standard output and errors
  * to standard error, and returns the exit code. */
@@ -23,6 +24,11 @@ bool clv_is_checkpoint_name(const char *text);
 clv_code clv_run_find_checkpoint(const char *dir, const char *which, clv_checkpoint **ret,
                                  clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 clv_exit_code clv_run_check(const clv_session_config *config, const clv_run_options *o);
+
+/* Returns the state of the run's sealed copies, with the text of an error in `text`. False: the
+ * session has no checkpoint.escrow. */
+bool clv_run_find_escrow(const clv_session_config *config, clv_status_escrow *ret,
+                         char text[CLV_ERR_TEXT]);
 
 /* The commands `checkpoint ls`, `verify`, `gather` and `rm`. o->checkpoint: value of --step. */
 clv_exit_code clv_run_checkpoint_ls(const clv_session_config *config, const clv_run_options *o);

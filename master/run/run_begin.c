@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decides how a run starts, by the contents of its folder: clv_run_check_done finds that it is
+ * Decides how a run starts, by the contents of its folder: clv_run_check_finished finds that it is
  * finished, clv_run_find_start whether it resumes from a checkpoint or begins. `train` calls both
  * after it has locked the folder. The other functions print the decision.
  */
@@ -54,7 +54,7 @@ static clv_code check_steps_left(const clv_run *r, uint64_t step, uint64_t sessi
                   (unsigned long long)r->n_records_at_begin, (unsigned long long)session_steps);
 }
 
-clv_code clv_run_check_done(clv_run *r, bool *ret, clv_err *err) {
+clv_code clv_run_check_finished(clv_run *r, bool *ret, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   uint64_t wanted, session_steps;
   bool finished = clv_run_lock_is_finished(r->lock);
@@ -84,10 +84,10 @@ static clv_code fail_missing_checkpoints(const clv_run *r, clv_err *err) {
  */
 static clv_code restore_copy(clv_run *r, clv_code failed, clv_err *err) {
   bool has_copy;
-  clv_err why;
-  clv_code code = clv_run_escrow_open(r, &why);
-  if (code == CLV_OK) code = clv_run_escrow_restore(r, CLV_CHECKPOINT_NONE, &has_copy, &why);
-  if (code != CLV_OK) return clv_fail(err, why.code, "%s", why.text);
+  clv_err reason;
+  clv_code code = clv_run_escrow_open(r, &reason);
+  if (code == CLV_OK) code = clv_run_escrow_restore(r, CLV_CHECKPOINT_NONE, &has_copy, &reason);
+  if (code != CLV_OK) return clv_fail(err, reason.code, "%s", reason.text);
   if (!has_copy) return failed;
   r->is_resumed = true;
   return clv_run_refuse_changes(r, err);

@@ -104,11 +104,11 @@ void clv_run_read_best(clv_run *r) {
   clv_run_warn(r, CLV_LOG_WARN, "notice", err.text);
 }
 
-bool clv_is_better_checkpoint(const clv_best_checkpoint *now, const clv_best_checkpoint *then,
+bool clv_is_better_checkpoint(const clv_best_checkpoint *candidate, const clv_best_checkpoint *best,
                               clv_best_mode mode) {
-  if (!isfinite(now->value)) return false;
-  if (then->step == CLV_CHECKPOINT_NONE) return true;
-  return mode == CLV_BEST_MAX ? now->value > then->value : now->value < then->value;
+  if (!isfinite(candidate->value)) return false;
+  if (best->step == CLV_CHECKPOINT_NONE) return true;
+  return mode == CLV_BEST_MAX ? candidate->value > best->value : candidate->value < best->value;
 }
 
 bool clv_run_is_best(const clv_run *r, const clv_step_result *e, clv_best_checkpoint *ret) {

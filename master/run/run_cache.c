@@ -22,7 +22,7 @@ static clv_code derive_cache_secret(const clv_run *r, clv_sha256 *ret, clv_err *
   const clv_backend *cpu = clv_backend_cpu();
   clv_sha256 session;
   char hex[65];
-  CLV_TRY(clv_run_public_session(r->config, &about, &session, err));
+  CLV_TRY(clv_run_write_public_session(r->config, &about, &session, err));
   clv_sha256_hex(&session, hex);
   clv_bytes_printf(&lines, "%s\n%s\n%s\n", hex, clv_backend_isa(cpu), clv_backend_libraries(cpu));
   CLV_TRY(add_file_stamps(r->config, &lines, err));
@@ -56,15 +56,15 @@ clv_code clv_run_cache_begin(clv_run *r, clv_err *err) {
 void clv_run_cache_end(clv_run *r) {
   const char *worker = NULL;
   uint64_t rows = 0;
-  clv_err why;
+  clv_err reason;
   char text[400];
-  clv_code code = r->trainer ? clv_trainer_end_cache(r->trainer, &worker, &rows, &why) : CLV_OK;
+  clv_code code = r->trainer ? clv_trainer_end_cache(r->trainer, &worker, &rows, &reason) : CLV_OK;
   if (!worker) return;
   if (code != CLV_OK) {
     snprintf(text, sizeof text,
              "cannot ask worker '%s' to delete its cache (%.120s): it will when the cache "
              "expires, or upon `cleave-master cache %.100s --delete`",
-             worker, why.text, r->config->file);
+             worker, reason.text, r->config->file);
     clv_run_warn(r, CLV_LOG_WARN, "cache", text);
     return;
   }

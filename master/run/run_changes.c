@@ -81,8 +81,9 @@ static uint64_t count_steps_of_run(const clv_train_config *t, uint64_t records) 
 
 /* Adds a change if the length of the run differs. The schedule of the learning rate then ends at
  * another step, unless the session sets train.schedule.total_steps. */
-static void compare_length(clv_run *r, const clv_session_config *then, uint64_t records) {
-  unsigned long long before = count_steps_of_run(&then->train, records);
+static void compare_total_steps(clv_run *r, const clv_session_config *earlier_session,
+                                uint64_t records) {
+  unsigned long long before = count_steps_of_run(&earlier_session->train, records);
   unsigned long long after = count_steps_of_run(&r->config->train, r->data.train_rows.n);
   const clv_lr_config *s = &r->config->train.schedule;
   bool follows = (s->kind == CLV_LR_COSINE || s->kind == CLV_LR_LINEAR) && !s->total_steps;
@@ -142,10 +143,10 @@ static clv_code print_all_changes(const clv_run *r, clv_err *err) {
 
 /* Sets data.validation.by and data.limit_by of an earlier version's session to the present values,
  * because that version had no such keys. */
-static void set_old_rules(const clv_run *r, clv_session_config *then) {
+static void set_old_rules(const clv_run *r, clv_session_config *earlier_session) {
   if (!r->is_of_old_version) return;
-  then->data.validation_by = r->config->data.validation_by;
-  then->data.limit_by = r->config->data.limit_by;
+  earlier_session->data.validation_by = r->config->data.validation_by;
+  earlier_session->data.limit_by = r->config->data.limit_by;
 }
 
 /* Adds the change of the cut, and warns if the schedule's results depend on the stages. */
@@ -162,47 +163,49 @@ static void add_cut_change(clv_run *r, const clv_bytes *before, const clv_bytes 
   if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "changed", text.data);
 }
 
-static clv_code compare_keys(clv_run *r, clv_session_config *then, clv_err *err) {
+static clv_code compare_keys(clv_run *r, clv_session_config *earlier_session, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0}, old_cut = {0}, new_cut = {0};
   bool has_same_layers;
-  const clv_seed *seed = &r->config->train.seed, *old = &then->train.seed;
-  set_old_rules(r, then);
-  CLV_TRY(clv_session_config_list(then, &before, err));
+  const clv_seed *seed = &r->config->train.seed, *old = &earlier_session->train.seed;
+  set_old_rules(r, earlier_session);
+  CLV_TRY(clv_session_config_list(earlier_session, &before, err));
   CLV_TRY(clv_session_config_list(r->config, &after, err));
-  CLV_TRY(clv_run_compare_cut(r, then, &old_cut, &new_cut, &has_same_layers, err));
+  CLV_TRY(clv_run_compare_cut(r, earlier_session, &old_cut, &new_cut, &has_same_layers, err));
   add_cut_change(r, &old_cut, &new_cut);
-  size_t n_common = has_same_layers ? CLV_MIN(then->n_stages, r->config->n_stages) : NO_STAGE;
+  size_t n_common =
+      has_same_layers ? CLV_MIN(earlier_session->n_stages, r->config->n_stages) : NO_STAGE;
   compare_key_lines(r, &before, &after, false, n_common);
   compare_key_lines(r, &after, &before, true, n_common);
   if (seed->given && old->given && memcmp(&seed->key, &old->key, sizeof seed->key) != 0)
     clv_run_add_change(r, "train.seed", "(secret)", "another one");
-  compare_length(r, then, r->n_records_at_begin ? r->n_records_at_begin : r->data.train_rows.n);
+  compare_total_steps(r, earlier_session,
+                      r->n_records_at_begin ? r->n_records_at_begin : r->data.train_rows.n);
   return CLV_OK;
 }
 
-/* Loads the session of the last attempt. If the file cannot be read, sets *ret to NULL and `why` to
- * the reason. */
-static clv_code load_last_session(const clv_run *r, clv_session_config **ret, clv_err *why,
+/* Loads the session of the last attempt. If the file cannot be read, sets *ret to NULL and `reason`
+ * to the reason. */
+static clv_code load_last_session(const clv_run *r, clv_session_config **ret, clv_err *reason,
                                   clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/session.effective.yaml", r->dir.data);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  if (clv_session_config_load(path.data, NULL, ret, why) != CLV_OK) *ret = NULL;
+  if (clv_session_config_load(path.data, NULL, ret, reason) != CLV_OK) *ret = NULL;
   return CLV_OK;
 }
 
 clv_code clv_run_print_changes(clv_run *r, clv_err *err) {
-  CLV_AUTO(clv_session_config_freep) clv_session_config *then = NULL;
+  CLV_AUTO(clv_session_config_freep) clv_session_config *earlier_session = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_err why;
+  clv_err reason;
   if (!r->is_resumed) return CLV_OK;
-  CLV_TRY(load_last_session(r, &then, &why, err));
-  if (then) {
-    CLV_TRY(compare_keys(r, then, err));
+  CLV_TRY(load_last_session(r, &earlier_session, &reason, err));
+  if (earlier_session) {
+    CLV_TRY(compare_keys(r, earlier_session, err));
     return print_all_changes(r, err);
   }
   clv_bytes_printf(&text, "which keys have changed since the last attempt is not known: %s",
-                   why.text);
+                   reason.text);
   if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "changed", text.data);
   return print_all_changes(r, err);
 }
@@ -243,26 +246,27 @@ static int find_missing_moment(const clv_optim_config *one, const clv_optim_conf
 /* Refuses an optimiser that has other moments than the last attempt's. Permits a change from adam
  * to adamw, because both have the same moments. */
 static clv_code check_optimizer(const clv_run *r, const clv_session_config *last, clv_err *err) {
-  clv_optim_config then = optimizer_config_of(last), now = optimizer_config_of(r->config);
-  const clv_optimizer_row *old = clv_optimizer_row_of(then.kind),
-                          *new = clv_optimizer_row_of(now.kind);
+  clv_optim_config old_optim = optimizer_config_of(last),
+                   new_optim = optimizer_config_of(r->config);
+  const clv_optimizer_row *old = clv_optimizer_row_of(old_optim.kind),
+                          *new = clv_optimizer_row_of(new_optim.kind);
   char key[64], before[32], after[32];
-  int more = find_missing_moment(&then, &now),
-      moment = more < 0 ? find_missing_moment(&now, &then) : more;
+  int more = find_missing_moment(&old_optim, &new_optim),
+      moment = more < 0 ? find_missing_moment(&new_optim, &old_optim) : more;
   if (moment < 0) return CLV_OK;
   if (old != new) return fail_changed_key(r, "train.optimizer.kind", old->name, new->name, err);
   uint32_t settings = new->moments[moment].absent_if_0;
   clv_optim_setting of = (clv_optim_setting)__builtin_ctz(settings);
   snprintf(key, sizeof key, "train.optimizer.%s", clv_optim_setting_name(of));
-  snprintf(before, sizeof before, "%g", clv_optim_setting_value(&then, of));
-  snprintf(after, sizeof after, "%g", clv_optim_setting_value(&now, of));
+  snprintf(before, sizeof before, "%g", clv_optim_setting_value(&old_optim, of));
+  snprintf(after, sizeof after, "%g", clv_optim_setting_value(&new_optim, of));
   return fail_changed_key(r, key, before, after, err);
 }
 
 clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *last = NULL;
-  clv_err why;
-  CLV_TRY(load_last_session(r, &last, &why, err));
+  clv_err reason;
+  CLV_TRY(load_last_session(r, &last, &reason, err));
   if (!last) return CLV_OK; /* not compared here: loading the checkpoint fails if it does not fit */
   return check_optimizer(r, last, err);
 }
@@ -283,12 +287,12 @@ static void warn_of_each_change(const clv_run *r) {
 }
 
 clv_code clv_run_warn_changed_keys(clv_run *r, clv_err *err) {
-  CLV_AUTO(clv_session_config_freep) clv_session_config *then = NULL;
+  CLV_AUTO(clv_session_config_freep) clv_session_config *earlier_session = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0};
-  clv_err why;
-  CLV_TRY(load_last_session(r, &then, &why, err));
-  if (!then) return CLV_OK; /* the folder has only checkpoints, no session */
-  CLV_TRY(clv_session_config_list(then, &before, err));
+  clv_err reason;
+  CLV_TRY(load_last_session(r, &earlier_session, &reason, err));
+  if (!earlier_session) return CLV_OK; /* the folder has only checkpoints, no session */
+  CLV_TRY(clv_session_config_list(earlier_session, &before, err));
   CLV_TRY(clv_session_config_list(r->config, &after, err));
   compare_key_lines(r, &before, &after, false, NO_STAGE);
   compare_key_lines(r, &after, &before, true, NO_STAGE);

@@ -14,14 +14,14 @@
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-static void checkpoint_done(clv_run_checkpoint *c) {
+static void free_checkpoint(clv_run_checkpoint *c) {
   clv_manifest_done(&c->manifest);
   free(c->folder);
 }
 
-void clv_run_checkpoints_done(clv_run_checkpoints *l) {
+void clv_run_checkpoints_free(clv_run_checkpoints *l) {
   if (!l) return;
-  for (size_t i = 0; i < l->n; i++) checkpoint_done(&l->list[i]);
+  for (size_t i = 0; i < l->n; i++) free_checkpoint(&l->list[i]);
   free(l->list);
   *l = (clv_run_checkpoints){0};
 }
@@ -36,7 +36,8 @@ static clv_code check_sizes(const clv_run_checkpoint *c, clv_err *err) {
     clv_bytes_printf(&path, "%s/%s", c->folder, f->name);
     if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     if (lstat(path.data, &st) != 0)
-      return clv_fail(err, CLV_DATA_LOSS, "%s: is in the manifest, but is missing", path.data);
+      return clv_fail(err, CLV_DATA_LOSS, "%s: is in the manifest, but is missing: restore it",
+                      path.data);
     if ((uint64_t)st.st_size != f->bytes)
       return clv_fail(err, CLV_DATA_LOSS, "%s: %lld bytes, the manifest says %llu", path.data,
                       (long long)st.st_size, (unsigned long long)f->bytes);
@@ -58,7 +59,7 @@ static clv_code read_checkpoint(const char *dir, uint64_t step, clv_run_checkpoi
 }
 
 clv_code clv_run_checkpoints_read(const char *dir, clv_run_checkpoints *ret, clv_err *err) {
-  CLV_AUTO(clv_run_checkpoints_done) clv_run_checkpoints l = {0};
+  CLV_AUTO(clv_run_checkpoints_free) clv_run_checkpoints l = {0};
   CLV_AUTO(clv_freep) uint64_t *steps = NULL;
   uint64_t best = clv_run_best_step(dir);
   bool has_newest = false;
@@ -91,7 +92,7 @@ clv_code clv_run_checkpoints_choose(clv_run_checkpoints *l, const char *dir, con
     if (is_chosen(&l->list[i], which))
       l->list[n++] = l->list[i];
     else
-      checkpoint_done(&l->list[i]);
+      free_checkpoint(&l->list[i]);
   }
   l->n = n;
   if (n) return CLV_OK;
@@ -207,7 +208,7 @@ static clv_code append_orphans(const clv_session_config *config, const clv_store
 
 static clv_code list_checkpoints(const clv_session_config *config, bool json, clv_bytes *out,
                                  clv_err *err) {
-  CLV_AUTO(clv_run_checkpoints_done) clv_run_checkpoints l = {0};
+  CLV_AUTO(clv_run_checkpoints_free) clv_run_checkpoints l = {0};
   CLV_AUTO(clv_stores_freep) clv_stores *s = NULL;
   CLV_TRY(clv_stores_new(config, &s, err));
   CLV_TRY(clv_run_checkpoints_read(config->checkpoint.dir, &l, err));
@@ -236,22 +237,22 @@ typedef struct verification {
   clv_exit_code exit_code; /* of the worst problem: a damaged file counts more than a lost worker */
 } verification;
 
-static void note_problem(verification *v, const clv_err *why) {
-  clv_exit_code code = clv_run_checkpoints_exit_code(why);
-  if (clv_stores_is_unreachable(why) && code == CLV_EXIT_CHECKPOINT) code = CLV_EXIT_CONNECT;
+static void note_problem(verification *v, const clv_err *reason) {
+  clv_exit_code code = clv_run_checkpoints_exit_code(reason);
+  if (clv_stores_is_unreachable(reason) && code == CLV_EXIT_CHECKPOINT) code = CLV_EXIT_CONNECT;
   if (v->exit_code != CLV_EXIT_DATA) v->exit_code = code;
 }
 
 static void append_problem(const verification *v, const clv_run_checkpoint *c, const char *file,
-                           const char *why, size_t before, clv_bytes *out) {
+                           const char *reason, size_t before, clv_bytes *out) {
   if (!v->json) {
-    clv_bytes_printf(out, "checkpoint-%llu: %s\n", (unsigned long long)c->step, why);
+    clv_bytes_printf(out, "checkpoint-%llu: %s\n", (unsigned long long)c->step, reason);
     return;
   }
   clv_bytes_puts(out, before ? ",{\"file\":" : "{\"file\":");
   clv_bytes_add_json(out, file);
   clv_bytes_puts(out, ",\"message\":");
-  clv_bytes_add_json(out, why);
+  clv_bytes_add_json(out, reason);
   clv_bytes_puts(out, "}");
 }
 
@@ -260,12 +261,12 @@ static size_t compare_files(verification *v, const clv_run_checkpoint *c, clv_by
   size_t n = 0;
   for (size_t i = 0; i < c->manifest.n_files && v->exit_code != CLV_EXIT_INTERRUPTED; i++) {
     const clv_manifest_file *f = &c->manifest.files[i];
-    clv_err why;
-    clv_code code = v->quick ? clv_stores_ask(v->stores, c->folder, f, &why)
-                             : clv_stores_check(v->stores, c->folder, f, &why);
+    clv_err reason;
+    clv_code code = v->quick ? clv_stores_ask(v->stores, c->folder, f, &reason)
+                             : clv_stores_check(v->stores, c->folder, f, &reason);
     if (code == CLV_OK) continue;
-    note_problem(v, &why);
-    append_problem(v, c, f->name, why.text, n++, out);
+    note_problem(v, &reason);
+    append_problem(v, c, f->name, reason.text, n++, out);
   }
   return n;
 }
@@ -312,7 +313,7 @@ static void verify_checkpoint(verification *v, const clv_run_checkpoint *c, clv_
 
 clv_exit_code clv_run_checkpoint_verify(const clv_session_config *config,
                                         const clv_run_options *o) {
-  CLV_AUTO(clv_run_checkpoints_done) clv_run_checkpoints l = {0};
+  CLV_AUTO(clv_run_checkpoints_free) clv_run_checkpoints l = {0};
   CLV_AUTO(clv_stores_freep) clv_stores *s = NULL;
   clv_err err;
   if (clv_stores_new(config, &s, &err) != CLV_OK ||

@@ -12,7 +12,7 @@
 
 enum { MAX_BYTES = 16 << 20, MAX_NAME = 255 };
 
-void clv_classes_done(clv_classes *c) {
+void clv_classes_free(clv_classes *c) {
   if (!c) return;
   free(c->text);
   free(c->names);
@@ -65,7 +65,7 @@ static clv_code check_names_unique(const clv_classes *c, const char *label, clv_
 
 clv_code clv_classes_parse(const char *text, size_t len, const char *label, clv_classes *ret,
                            clv_err *err) {
-  CLV_AUTO(clv_classes_done) clv_classes c = {0};
+  CLV_AUTO(clv_classes_free) clv_classes c = {0};
   size_t lines = 1;
   for (size_t i = 0; i < len; i++) lines += text[i] == '\n';
   CLV_TRY(clv_alloc(len + 1, 1, &c.text, err));
@@ -130,7 +130,7 @@ clv_code clv_run_compare_classes(const clv_run *r, const clv_classes *c, const c
 }
 
 clv_code clv_run_write_classes(const clv_run *r, clv_err *err) {
-  CLV_AUTO(clv_classes_done) clv_classes c = {0};
+  CLV_AUTO(clv_classes_free) clv_classes c = {0};
   if (!clv_dataset_class_count(r->data.train)) return CLV_OK;
   if (r->o->resume) {
     CLV_TRY(clv_classes_read(r->dir.data, &c, err));

@@ -14,7 +14,7 @@ typedef struct cut {
   clv_bytes text; /* "front at master: layers 0 to 2; back at w1: layer 3" */
 } cut;
 
-static void cut_done(cut *c) {
+static void free_cut(cut *c) {
   clv_graph_free(c->graph);
   clv_bytes_done(&c->text);
 }
@@ -45,13 +45,13 @@ static bool has_same_layers(const clv_graph *a, const clv_graph *b) {
   return same;
 }
 
-clv_code clv_run_compare_cut(const clv_run *r, const clv_session_config *then,
+clv_code clv_run_compare_cut(const clv_run *r, const clv_session_config *earlier_session,
                              clv_bytes *ret_before, clv_bytes *ret_after, bool *ret_same_layers,
                              clv_err *err) {
-  CLV_AUTO(cut_done) cut before = {0}, after = {0};
-  clv_err why;
+  CLV_AUTO(free_cut) cut before = {0}, after = {0};
+  clv_err reason;
   *ret_same_layers = false;
-  if (make_cut(then, &r->blueprint->inputs, &before, &why) != CLV_OK) return CLV_OK;
+  if (make_cut(earlier_session, &r->blueprint->inputs, &before, &reason) != CLV_OK) return CLV_OK;
   CLV_TRY(make_cut(r->config, &r->blueprint->inputs, &after, err));
   *ret_same_layers = has_same_layers(before.graph, after.graph);
   if (strcmp(before.text.data, after.text.data) == 0) return CLV_OK;

@@ -80,7 +80,7 @@ typedef struct digested_set {
   const char *name; /* "train", "validation", "test" */
   const clv_dataset *ds;
   const clv_subset *rows;
-  bool has_only_rows; /* another set has the same records, so only the rows get a digest */
+  bool digests_rows_only; /* another set has the same records, so only the rows get a digest */
 } digested_set;
 
 enum { SETS = 3 };
@@ -111,15 +111,15 @@ static void print_digest_notice(const digested_set *s) {
 }
 
 static clv_code compute_part_digest(const digested_set *s, size_t k, const clv_data_digest *stamp,
-                                    const clv_data_digests *then, clv_data_digests *now,
+                                    const clv_data_digests *earlier_digests, clv_data_digests *now,
                                     clv_err *err) {
   bool labels =
       strcmp(clv_dataset_part_name(s->ds, k), "labels") == 0 && k >= clv_dataset_input_count(s->ds);
   clv_data_digest *p =
       append_digest(now, s, labels ? "labels" : "input.",
                     labels ? "" : clv_dataset_part_name(s->ds, k), clv_dataset_count(s->ds));
-  const clv_data_digest *old = find_digest(then, p->name),
-                        *seen = stamp ? find_digest(then, stamp->name) : NULL;
+  const clv_data_digest *old = find_digest(earlier_digests, p->name),
+                        *seen = stamp ? find_digest(earlier_digests, stamp->name) : NULL;
   bool same_files = old && seen && memcmp(&seen->digest, &stamp->digest, sizeof seen->digest) == 0;
   if (!labels && same_files) {
     p->digest = old->digest;
@@ -129,18 +129,18 @@ static clv_code compute_part_digest(const digested_set *s, size_t k, const clv_d
   return clv_dataset_digest(s->ds, k, &p->digest, err);
 }
 
-static clv_code compute_set_digests(const digested_set *s, const clv_data_digests *then,
+static clv_code compute_set_digests(const digested_set *s, const clv_data_digests *earlier_digests,
                                     clv_data_digests *now, clv_err *err) {
   static const clv_sha256 no_stamp;
   clv_sha256 of;
   clv_data_digest *stamp = NULL;
   CLV_TRY(clv_dataset_stamp(s->ds, &of, err));
-  if (memcmp(&of, &no_stamp, sizeof of) != 0 && !s->has_only_rows) {
+  if (memcmp(&of, &no_stamp, sizeof of) != 0 && !s->digests_rows_only) {
     stamp = append_digest(now, s, "stamp", "", clv_dataset_count(s->ds));
     stamp->digest = of;
   }
-  for (size_t k = 0; k < clv_dataset_part_count(s->ds) && !s->has_only_rows; k++)
-    CLV_TRY(compute_part_digest(s, k, stamp, then, now, err));
+  for (size_t k = 0; k < clv_dataset_part_count(s->ds) && !s->digests_rows_only; k++)
+    CLV_TRY(compute_part_digest(s, k, stamp, earlier_digests, now, err));
   clv_data_digest *rows = append_digest(now, s, "rows", "", s->rows->n);
   return clv_subset_digest(s->ds, s->rows, &rows->digest, err);
 }
@@ -191,12 +191,13 @@ static clv_code compute_file_digests(const clv_session_config *c, clv_data_diges
   return CLV_OK;
 }
 
-static clv_code compute_data_digests(clv_run *r, const clv_data_digests *then, clv_err *err) {
+static clv_code compute_data_digests(clv_run *r, const clv_data_digests *earlier_digests,
+                                     clv_err *err) {
   digested_set sets[SETS];
   size_t n = list_digested_sets(r, sets);
   CLV_TRY(compute_file_digests(r->config, &r->data_digests, err));
   for (size_t i = 0; i < n; i++)
-    CLV_TRY(compute_set_digests(&sets[i], then, &r->data_digests, err));
+    CLV_TRY(compute_set_digests(&sets[i], earlier_digests, &r->data_digests, err));
   return CLV_OK;
 }
 
@@ -236,12 +237,12 @@ static bool has_set(const clv_data_digests *parts, const char *name) {
   return false;
 }
 
-/* Returns true if a part differs from `then`. A part does not count as changed if `then` has no
- * part of its set, for example because the user has added a test set. */
-static bool has_changed(const clv_data_digests *then, const clv_data_digest *now) {
-  const clv_data_digest *old = find_digest(then, now->name);
+/* Returns true if a part differs from `earlier_digests`. A part does not count as changed if
+ * `earlier_digests` has no part of its set, for example because the user has added a test set. */
+static bool has_changed(const clv_data_digests *earlier_digests, const clv_data_digest *now) {
+  const clv_data_digest *old = find_digest(earlier_digests, now->name);
   if (has_suffix(now->name, ".stamp")) return false;
-  if (!old) return has_set(then, now->name);
+  if (!old) return has_set(earlier_digests, now->name);
   return old->records != now->records || memcmp(&old->digest, &now->digest, sizeof old->digest);
 }
 
@@ -268,14 +269,14 @@ static void add_change(clv_run *r, const clv_data_digest *old, const clv_data_di
 
 /* Returns true if `now` are the rows of a set whose records have changed as well. The message then
  * names only the records. */
-static bool is_due_to_changed_records(const clv_run *r, const clv_data_digests *then,
+static bool is_due_to_changed_records(const clv_run *r, const clv_data_digests *earlier_digests,
                                       const clv_data_digest *now) {
   bool test = strncmp(now->name, "test.", 5) == 0;
   if (!has_suffix(now->name, ".rows")) return false;
   for (size_t i = 0; i < r->data_digests.n; i++) {
     const clv_data_digest *p = &r->data_digests.list[i];
     bool same_set = test == (strncmp(p->name, "test.", 5) == 0);
-    if (same_set && !has_suffix(p->name, ".rows") && has_changed(then, p)) return true;
+    if (same_set && !has_suffix(p->name, ".rows") && has_changed(earlier_digests, p)) return true;
   }
   return false;
 }
@@ -289,11 +290,13 @@ static void describe_change(const clv_run *r, const clv_data_digest *old,
 }
 
 /* Appends the first CHANGES_SHOWN changed parts to `text`. Returns the number of changed parts. */
-static size_t list_changes(clv_run *r, const clv_data_digests *then, clv_bytes *text) {
+static size_t list_changes(clv_run *r, const clv_data_digests *earlier_digests, clv_bytes *text) {
   size_t n = 0;
   for (size_t i = 0; i < r->data_digests.n; i++) {
-    const clv_data_digest *now = &r->data_digests.list[i], *old = find_digest(then, now->name);
-    if (!has_changed(then, now) || is_due_to_changed_records(r, then, now)) continue;
+    const clv_data_digest *now = &r->data_digests.list[i],
+                          *old = find_digest(earlier_digests, now->name);
+    if (!has_changed(earlier_digests, now) || is_due_to_changed_records(r, earlier_digests, now))
+      continue;
     if (n < CHANGES_SHOWN) {
       clv_bytes_puts(text, n ? "; " : "");
       describe_change(r, old, now, text);
@@ -305,10 +308,10 @@ static size_t list_changes(clv_run *r, const clv_data_digests *then, clv_bytes *
   return n;
 }
 
-static clv_code compare_digests(clv_run *r, const clv_data_digests *then, clv_err *err) {
+static clv_code compare_digests(clv_run *r, const clv_data_digests *earlier_digests, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  size_t n = list_changes(r, then, &text);
-  const clv_data_digest *rows = find_digest(then, "train.rows");
+  size_t n = list_changes(r, earlier_digests, &text);
+  const clv_data_digest *rows = find_digest(earlier_digests, "train.rows");
   r->n_records_at_begin = rows ? rows->records : 0;
   r->has_other_data = n > 0;
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -359,32 +362,35 @@ static clv_code warn_of_missing_digests(clv_run *r, clv_err *err) {
 /* ---- in a run -------------------------------------------------------------------------------- */
 
 clv_code clv_run_compare_data(clv_run *r, clv_err *err) {
-  clv_data_digests then = {0};
-  clv_err why;
+  clv_data_digests earlier_digests = {0};
+  clv_err reason;
   if (!r->o->resume || !clv_checkpoint_has_manifest(r->dir.data)) return CLV_OK;
-  clv_code code = read_digests(r->dir.data, &then, &why);
+  clv_code code = read_digests(r->dir.data, &earlier_digests, &reason);
   if (code == CLV_NOT_FOUND) return warn_of_missing_digests(r, err);
   if (code != CLV_OK && !r->o->accept_data)
     return clv_fail(
         err, CLV_DATA_LOSS,
         "%s: the data that the run began with are not known; pass --accept-data to continue "
         "with the present ones",
-        why.text);
-  CLV_TRY(compute_data_digests(r, &then, err));
-  return compare_digests(r, &then, err);
+        reason.text);
+  CLV_TRY(compute_data_digests(r, &earlier_digests, err));
+  return compare_digests(r, &earlier_digests, err);
 }
 
-/* Returns true if `then` lacks a part of `now`, because an earlier version wrote `then`. */
-static bool lacks_any_digest(const clv_data_digests *then, const clv_data_digests *now) {
+/* Returns true if `earlier_digests` lacks a part of `now`, because an earlier version wrote
+ * `earlier_digests`. */
+static bool lacks_some_digest(const clv_data_digests *earlier_digests,
+                              const clv_data_digests *now) {
   for (size_t i = 0; i < now->n; i++)
-    if (!find_digest(then, now->list[i].name)) return true;
+    if (!find_digest(earlier_digests, now->list[i].name)) return true;
   return false;
 }
 
 /* Warns of files whose digest the run does not have, or that have changed and were accepted. */
-static void warn_of_files(const clv_run *r, const clv_data_digests *then, const char *changes) {
+static void warn_of_files(const clv_run *r, const clv_data_digests *earlier_digests,
+                          const char *changes) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  if (lacks_any_digest(then, &r->data_digests))
+  if (lacks_some_digest(earlier_digests, &r->data_digests))
     clv_bytes_printf(
         &text,
         "%s has no digest of the files of model.hf and data.tokenizer, so it cannot be "
@@ -398,39 +404,39 @@ static void warn_of_files(const clv_run *r, const clv_data_digests *then, const 
 
 clv_code clv_run_compare_files(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_data_digests then = {0};
-  clv_err why;
+  clv_data_digests earlier_digests = {0};
+  clv_err reason;
   CLV_TRY(compute_file_digests(r->config, &r->data_digests, err));
   if (!r->data_digests.n || !clv_checkpoint_has_manifest(r->dir.data)) return CLV_OK;
-  clv_code code = read_digests(r->dir.data, &then, &why);
+  clv_code code = read_digests(r->dir.data, &earlier_digests, &reason);
   if (code != CLV_OK && code != CLV_NOT_FOUND && !r->o->accept_data)
     return clv_fail(
         err, CLV_DATA_LOSS,
         "%s: the files of model.hf and data.tokenizer that the run began with are not known; "
         "pass --accept-data to continue with the present ones",
-        why.text);
-  r->has_other_data = list_changes(r, &then, &text) > 0;
+        reason.text);
+  r->has_other_data = list_changes(r, &earlier_digests, &text) > 0;
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (r->has_other_data && !r->o->accept_data)
     return clv_fail(err, CLV_DATA_LOSS,
                     "differs from the begin of the run in %s: %s; restore the old files, or pass "
                     "--accept-data to continue with the present ones",
                     r->dir.data, text.data);
-  warn_of_files(r, &then, text.data);
+  warn_of_files(r, &earlier_digests, text.data);
   return CLV_OK;
 }
 
 /* Adds a note that the run has no digest of config.json. Fails if data.digest cannot be read and
  * `accept` is false. */
 static clv_code handle_missing_digest(const char *dir, const clv_session_config *c, clv_code code,
-                                      const clv_err *why, bool accept, clv_bytes *notes,
+                                      const clv_err *reason, bool accept, clv_bytes *notes,
                                       clv_err *err) {
   if (code != CLV_OK && code != CLV_NOT_FOUND && !accept)
     return clv_fail(
         err, CLV_DATA_LOSS,
         "%s: the config.json that the run began with is not known; pass --accept-data to "
         "export with that of model.hf (%s)",
-        why->text, c->model.hf);
+        reason->text, c->model.hf);
   clv_bytes_printf(
       notes,
       "%s has no digest of config.json of model.hf (%s), so it cannot be checked whether "
@@ -442,13 +448,13 @@ static clv_code handle_missing_digest(const char *dir, const clv_session_config 
 clv_code clv_run_compare_config(const char *dir, const clv_session_config *c, bool accept,
                                 clv_bytes *notes, clv_err *err) {
   const model_file *f = find_model_file("model.config");
-  clv_data_digests now = {0}, then = {0};
-  clv_err why;
+  clv_data_digests now = {0}, earlier_digests = {0};
+  clv_err reason;
   if (!f->path_of(c)) return CLV_OK;
   CLV_TRY(compute_file_digest(c, f, &now, err));
-  clv_code code = read_digests(dir, &then, &why);
-  const clv_data_digest *was = find_digest(&then, f->part);
-  if (!was) return handle_missing_digest(dir, c, code, &why, accept, notes, err);
+  clv_code code = read_digests(dir, &earlier_digests, &reason);
+  const clv_data_digest *was = find_digest(&earlier_digests, f->part);
+  if (!was) return handle_missing_digest(dir, c, code, &reason, accept, notes, err);
   if (memcmp(&now.list[0].digest, &was->digest, sizeof was->digest) == 0) return CLV_OK;
   if (!accept)
     return clv_fail(

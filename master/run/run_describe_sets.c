@@ -11,7 +11,7 @@
 enum { SAMPLE = 32 /* records whose values are looked at */, SHOWN = 8 /* most classes listed */ };
 
 typedef struct set {
-  const char *key, *what; /* key of the session file; name in text and JSON */
+  const char *key, *name; /* key of the session file; name in text and JSON */
   const clv_dataset *ds;  /* NULL: the session has no such set */
   const clv_subset *rows;
 } set;
@@ -95,13 +95,13 @@ static void append_classes(const set *s, const size_t *counts, size_t n, clv_byt
   if (n > SHOWN) append_rest_of_classes(&line, counts, n);
   if (!line.failed) clv_text_to_printable(line.data);
   out->failed |= line.failed;
-  clv_bytes_printf(out, "%s: %zu record%s: %s\n", s->what, s->rows->n, CLV_S(s->rows->n),
+  clv_bytes_printf(out, "%s: %zu record%s: %s\n", s->name, s->rows->n, CLV_S(s->rows->n),
                    line.data);
 }
 
 /* Appends all classes in the order of their numbers. */
 static void append_classes_json(const set *s, const size_t *counts, size_t n, clv_bytes *out) {
-  begin_member(out, s->what);
+  begin_member(out, s->name);
   clv_bytes_printf(out, "\"records\":%zu,\"classes\":", s->rows->n);
   clv_bytes_puts(out, n ? "[" : "null");
   for (size_t i = 0; i < n; i++) {

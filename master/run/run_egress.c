@@ -22,16 +22,16 @@ clv_code clv_run_write_file(const clv_run *r, const char *name, const clv_bytes 
  * --accept-egress by damaging the file. Only a folder without checkpoints may lack the table. */
 static clv_code read_table(const char *dir, clv_bytes *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  clv_err why;
+  clv_err reason;
   clv_bytes_printf(&path, "%s/egress.table", dir);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  clv_code code = clv_file_read(path.data, 1 << 20, ret, &why);
+  clv_code code = clv_file_read(path.data, 1 << 20, ret, &reason);
   if (code == CLV_OK || (code == CLV_NOT_FOUND && !clv_checkpoint_has_any(dir))) return code;
   return clv_fail(
       err, CLV_INVALID,
       "the egress table that this run began with is not known (%s); check `cleave-master plan`, "
       "then pass --accept-egress to continue",
-      why.text);
+      reason.text);
 }
 
 static bool has_row(const char *table, const char *row, size_t len) {
@@ -49,17 +49,17 @@ static const char *find_row_missing_in(const char *table, const char *other, siz
 }
 
 clv_code clv_run_compare_table(const clv_run *r, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes now = {0}, then = {0};
-  clv_blueprint_egress_text(r->blueprint, &now);
-  if (now.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_AUTO(clv_bytes_done) clv_bytes present_table = {0}, earlier_table = {0};
+  clv_blueprint_egress_text(r->blueprint, &present_table);
+  if (present_table.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (r->o->accept_egress) return CLV_OK;
-  clv_code code = read_table(r->dir.data, &then, err);
+  clv_code code = read_table(r->dir.data, &earlier_table, err);
   if (code != CLV_OK) return code == CLV_NOT_FOUND ? CLV_OK : code;
-  const char *table = now.data ? now.data : "";
-  if (strcmp(then.data, table) == 0) return CLV_OK;
+  const char *table = present_table.data ? present_table.data : "";
+  if (strcmp(earlier_table.data, table) == 0) return CLV_OK;
   size_t n_new, n_old;
-  const char *new = find_row_missing_in(table, then.data, &n_new),
-             *old = find_row_missing_in(then.data, table, &n_old);
+  const char *new = find_row_missing_in(table, earlier_table.data, &n_new),
+             *old = find_row_missing_in(earlier_table.data, table, &n_old);
   return clv_fail(err, CLV_INVALID,
                   "the tensors that leave have changed since this run began (%s/egress.table)%s"
                   "%.*s%s%.*s; compare with `cleave-master plan`, then pass --accept-egress to go "

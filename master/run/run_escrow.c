@@ -27,6 +27,27 @@ clv_code clv_run_escrow_place(const clv_session_config *config, char buf[33], cl
   return CLV_OK;
 }
 
+static double seconds_since(uint64_t wall_ms) {
+  uint64_t now = clv_wall_ms();
+  return now > wall_ms ? (double)(now - wall_ms) / 1e3 : 0;
+}
+
+bool clv_run_find_escrow(const clv_session_config *config, clv_status_escrow *ret,
+                         char text[CLV_ERR_TEXT]) {
+  clv_escrow_place at;
+  clv_escrow_state s = {.step = CLV_CHECKPOINT_NONE};
+  char id[33];
+  if (!has_escrow(config)) return false;
+  if (clv_run_escrow_place(config, id, &at, NULL) == CLV_OK) clv_escrow_read_state(&at, &s);
+  snprintf(text, CLV_ERR_TEXT, "%s", s.error);
+  *ret = (clv_status_escrow){.has_copy = s.step != CLV_CHECKPOINT_NONE,
+                             .step = s.step,
+                             .bytes = s.bytes,
+                             .age_s = seconds_since(s.wall_ms),
+                             .last_error = {text, seconds_since(s.error_wall_ms)}};
+  return true;
+}
+
 clv_code clv_run_escrow_remove(const clv_session_config *config, uint64_t step, clv_err *err) {
   clv_escrow_place at;
   char id[33];
@@ -86,8 +107,18 @@ clv_code clv_run_escrow_start(clv_run *r, clv_err *err) {
   return clv_escrow_start(r->config, &at, &r->escrow_key, r->dir.data, &r->escrow, err);
 }
 
+/* Passes the progress of the thread to the metrics. */
+static void update_metrics(const clv_run *r) {
+  clv_escrow_progress p;
+  if (!r->escrow) return;
+  clv_escrow_get_progress(r->escrow, &p);
+  uint64_t step = p.step == CLV_CHECKPOINT_NONE ? 0 : p.step;
+  clv_run_metrics_escrow(r->metrics, step, p.bytes, p.wall_ms, p.failures);
+}
+
 void clv_run_escrow_print(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  update_metrics(r);
   clv_escrow_take_notes(r->escrow, &notes);
   char *rest = notes.data;
   for (char *line; rest && (line = strsep(&rest, "\n")) != NULL;)
@@ -103,7 +134,7 @@ void clv_run_escrow_stop(clv_run *r) {
 /* ---- restoring ------------------------------------------------------------------------------- */
 
 /* Notes the files of a checkpoint that are still at workers, before its copy replaces them. */
-static clv_code orphan_files(const char *dir, uint64_t step, clv_err *err) {
+static clv_code note_orphan_files(const char *dir, uint64_t step, clv_err *err) {
   CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
   if (clv_checkpoint_read_manifest(dir, step, &m, NULL) != CLV_OK) return CLV_OK;
   return clv_orphans_add(dir, &m, err);
@@ -119,7 +150,7 @@ clv_code clv_run_escrow_restore(clv_run *r, uint64_t step, bool *ret, clv_err *e
   if (newest == CLV_CHECKPOINT_NONE || (step != CLV_CHECKPOINT_NONE && newest <= step))
     return CLV_OK;
   clv_run_escrow_stop(r); /* the thread would read what is being written */
-  CLV_TRY(orphan_files(r->dir.data, newest, err));
+  CLV_TRY(note_orphan_files(r->dir.data, newest, err));
   clv_code code = clv_escrow_restore(&at, &r->escrow_key, r->dir.data, &newest, err);
   if (code != CLV_OK) return clv_err_prefix(err, "the sealed copy of a checkpoint cannot be used");
   snprintf(text, sizeof text,
@@ -141,7 +172,7 @@ clv_code clv_run_escrow_fetch(const clv_session_config *config, uint64_t step, b
       clv_escrow_newest_step(&at) != step)
     return CLV_OK;
   clv_code code = clv_seal_key_read(config->checkpoint.escrow.key, &key, err);
-  if (code == CLV_OK) code = orphan_files(dir, step, err);
+  if (code == CLV_OK) code = note_orphan_files(dir, step, err);
   if (code == CLV_OK) code = clv_escrow_restore(&at, &key, dir, &step, err);
   *ret = code == CLV_OK;
   if (code != CLV_NOT_FOUND && code != CLV_DENIED) return code;

@@ -24,8 +24,9 @@ typedef struct export {
   uint32_t n_stages;
   /* family of model.hf, which decides the names in peft's files; -1: as in the session */
   int family;
-  clv_weights_file **stage_files; /* [n_stages] */
-  clv_weights_tensor *tensors;    /* [n], with names and merged values in `made` */
+  clv_weights_file **stage_files; /* [n_stages] file of each stage's weights */
+  /* [n] tensors to write; `allocated` has their names and merged values */
+  clv_weights_tensor *tensors;
   size_t n, n_allocated;
   void **allocated;
   clv_ledger_item
@@ -34,7 +35,7 @@ typedef struct export {
 }
 export;
 
-static void export_done(export *x) {
+static void free_export(export *x) {
   for (uint32_t i = 0; x->stage_files && i < x->n_stages; i++) clv_weights_close(x->stage_files[i]);
   for (size_t i = 0; i < x->n_allocated; i++) free(x->allocated[i]);
   clv_session_config_free(x->session);
@@ -140,7 +141,7 @@ typedef struct names {
   size_t n;
 } names;
 
-static void names_done(names *s) { free(s->list); }
+static void free_names(names *s) { free(s->list); }
 
 static void add_name(names *s, const char *name) {
   for (size_t i = 0; i < s->n; i++)
@@ -248,9 +249,9 @@ static int guess_family(const export *x) {
 
 clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool accept,
                              clv_err *err) {
-  CLV_AUTO(export_done) export x = {.c = c};
+  CLV_AUTO(free_export) export x = {.c = c};
   CLV_AUTO(clv_peft_done) clv_peft p = {0};
-  CLV_AUTO(names_done) names targets = {0}, saved = {0};
+  CLV_AUTO(free_names) names targets = {0}, saved = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t most = 0;
   CLV_TRY(open_all_tensors(&x, err));
@@ -442,7 +443,7 @@ static clv_code merge_all(export *x, clv_err *err) {
 }
 
 clv_code clv_export_merged(const clv_checkpoint *c, const char *folder, clv_err *err) {
-  CLV_AUTO(export_done) export x = {.c = c};
+  CLV_AUTO(free_export) export x = {.c = c};
   CLV_TRY(open_all_tensors(&x, err));
   CLV_TRY(merge_all(&x, err));
   return write_tensors(&x, folder, "model.safetensors", err);
@@ -469,7 +470,7 @@ static clv_code read_classes(const export *x, clv_classes *ret, clv_err *err) {
 
 static clv_code write_hf_config(const export *x, const char *folder, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes from = {0}, to = {0}, text = {0}, out = {0};
-  CLV_AUTO(clv_classes_done) clv_classes classes = {0};
+  CLV_AUTO(clv_classes_free) clv_classes classes = {0};
   const clv_model_config *m = &x->session->model;
   clv_hf_config model;
   clv_bytes_printf(&from, "%s/config.json", m->hf);
@@ -503,7 +504,7 @@ static clv_code add_bias_of_head(export *x, clv_err *err) {
 }
 
 clv_code clv_export_hf(const clv_checkpoint *c, const char *folder, bool accept, clv_err *err) {
-  CLV_AUTO(export_done) export x = {.c = c};
+  CLV_AUTO(free_export) export x = {.c = c};
   CLV_TRY(open_all_tensors(&x, err));
   if (!x.session->model.hf)
     return clv_fail(err, CLV_PRECONDITION,

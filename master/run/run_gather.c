@@ -10,64 +10,65 @@
 
 #include "master/run/run_int.h"
 
-/* State of one of the two commands. */
-typedef struct change {
+/* State of `checkpoint gather` or `checkpoint rm`. */
+typedef struct checkpoint_command {
   const clv_session_config *config;
   const clv_run_options *o;
   const char *dir;
   clv_run_lock *lock;
   clv_stores *stores;
-  clv_run_checkpoints checkpoints; /* those that --step names */
-  uint64_t step;                   /* checkpoint that is fetched now */
+  clv_run_checkpoints checkpoints; /* checkpoints that --step names */
+  uint64_t step;                   /* step of the checkpoint that is fetched now */
   clv_exit_code exit_code;
-} change;
+} checkpoint_command;
 
-static void change_done(change *c) {
-  clv_run_checkpoints_done(&c->checkpoints);
+static void free_command(checkpoint_command *c) {
+  clv_run_checkpoints_free(&c->checkpoints);
   clv_stores_free(c->stores);
   clv_run_lock_free(c->lock);
 }
 
 /* Locks the run folder, which must exist, and lists its checkpoints. */
-static clv_code open_change(change *c, clv_err *err) {
+static clv_code open_command(checkpoint_command *c, clv_err *err) {
   c->dir = c->config->checkpoint.dir;
   CLV_TRY(clv_run_checkpoints_read(c->dir, &c->checkpoints, err)); /* fails if there is no folder */
   CLV_TRY(clv_run_lock_new(c->dir, &c->lock, err));
-  clv_run_checkpoints_done(&c->checkpoints);
+  clv_run_checkpoints_free(&c->checkpoints);
   CLV_TRY(clv_run_checkpoints_read(c->dir, &c->checkpoints, err));
   return clv_stores_new(c->config, &c->stores, err);
 }
 
-static clv_exit_code fail(const clv_err *err) {
+static clv_exit_code fail_command(const clv_err *err) {
   fflush(stdout);
   return (clv_exit_code)clv_exit_report(clv_run_checkpoints_exit_code(err), err);
 }
 
 /* Reports a failure that does not end the command, and keeps the first exit code. */
-static void note_failure(change *c, const clv_err *why) {
-  clv_exit_code code = clv_run_checkpoints_exit_code(why);
-  if (code == CLV_EXIT_CHECKPOINT) code = CLV_EXIT_CONNECT; /* no such worker in the session file */
+static void note_failure(checkpoint_command *c, const clv_err *reason) {
+  clv_exit_code code = clv_run_checkpoints_exit_code(reason);
+  /* the session file has no such worker */
+  if (code == CLV_EXIT_CHECKPOINT) code = CLV_EXIT_CONNECT;
   if (c->exit_code == CLV_EXIT_OK) c->exit_code = code;
 }
 
 /* ---- orphans --------------------------------------------------------------------------------- */
 
-static void print_orphan(void *user, const clv_orphan *o, const clv_err *why) {
-  change *c = user;
+static void print_orphan(void *user, const clv_orphan *o, const clv_err *reason) {
+  checkpoint_command *c = user;
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
   const char *worker = clv_stores_name(c->stores, o->place);
   char size[24];
   clv_format_size(o->bytes, size, sizeof size);
-  if (why) note_failure(c, why);
+  if (reason) note_failure(c, reason);
   if (c->o->json) {
     clv_bytes_printf(&json, "{\"event\":\"%s\",\"kept\":\"%s\",\"bytes\":%llu",
-                     why ? "stays" : "removed", o->kept, (unsigned long long)o->bytes);
+                     reason ? "stays" : "removed", o->kept, (unsigned long long)o->bytes);
     clv_run_append_place(c->stores, o->place, &json);
-    if (why) clv_bytes_puts(&json, ",\"message\":");
-    if (why) clv_bytes_add_json(&json, why->text);
+    if (reason) clv_bytes_puts(&json, ",\"message\":");
+    if (reason) clv_bytes_add_json(&json, reason->text);
     if (!json.failed) printf("%s}\n", json.data);
-  } else if (why) {
-    printf("%s: %s (%s) stays there: %s\n", worker, o->kept, size, why->text);
+  } else if (reason) {
+    printf("%s: %s (%s) stays there: %s\n", worker, o->kept, size, reason->text);
   } else {
     printf("%s: %s (%s) is removed\n", worker, o->kept, size);
   }
@@ -75,7 +76,7 @@ static void print_orphan(void *user, const clv_orphan *o, const clv_err *why) {
 
 /* Removes the files at workers that no checkpoint needs. A worker that cannot be reached is
  * reported by print_orphan and is no failure here. */
-static clv_code sweep(change *c, clv_err *err) {
+static clv_code remove_unneeded_files(checkpoint_command *c, clv_err *err) {
   clv_code code = clv_orphans_sweep(c->dir, c->stores, print_orphan, c, err);
   if (code == CLV_OK || c->exit_code == CLV_EXIT_OK) return code;
   if (!c->o->json)
@@ -86,25 +87,25 @@ static clv_code sweep(change *c, clv_err *err) {
 
 /* ---- gather ---------------------------------------------------------------------------------- */
 
-static void print_fetched(void *user, const clv_manifest_file *f, const clv_err *why) {
-  change *c = user;
+static void print_fetched(void *user, const clv_manifest_file *f, const clv_err *reason) {
+  checkpoint_command *c = user;
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
   unsigned long long step = c->step, bytes = f->bytes;
   char size[24];
-  clv_err unnoted;
-  if (!why && clv_run_note_gathered(c->dir, c->step, f, &unnoted) != CLV_OK)
-    clv_notice(CLV_LOG_WARN, "notice", "%s", unnoted.text);
-  if (why) note_failure(c, why);
+  clv_err ledger_err;
+  if (!reason && clv_run_note_gathered(c->dir, c->step, f, &ledger_err) != CLV_OK)
+    clv_notice(CLV_LOG_WARN, "notice", "%s", ledger_err.text);
+  if (reason) note_failure(c, reason);
   if (c->o->json) {
     clv_bytes_printf(&json, "{\"event\":\"%s\",\"step\":%llu,\"file\":\"%s\",\"bytes\":%llu",
-                     why ? "failed" : "fetched", step, f->name, bytes);
+                     reason ? "failed" : "fetched", step, f->name, bytes);
     clv_run_append_place(c->stores, f->place, &json);
-    if (why) clv_bytes_puts(&json, ",\"message\":");
-    if (why) clv_bytes_add_json(&json, why->text);
+    if (reason) clv_bytes_puts(&json, ",\"message\":");
+    if (reason) clv_bytes_add_json(&json, reason->text);
     if (!json.failed) printf("%s}\n", json.data);
-  } else if (why) {
+  } else if (reason) {
     printf("checkpoint-%llu: %s stays at %s: %s\n", step, f->name,
-           clv_stores_name(c->stores, f->place), why->text);
+           clv_stores_name(c->stores, f->place), reason->text);
   } else {
     printf("checkpoint-%llu: %s fetched from %s (%s)\n", step, f->name,
            clv_stores_name(c->stores, f->place), clv_format_size(f->bytes, size, sizeof size));
@@ -113,12 +114,13 @@ static void print_fetched(void *user, const clv_manifest_file *f, const clv_err 
 }
 
 /* Without --step, chooses the newest checkpoint and the best. */
-static bool is_wanted(const change *c, const clv_run_checkpoint *k) {
+static bool is_wanted(const checkpoint_command *c, const clv_run_checkpoint *k) {
   return c->o->checkpoint || k->is_newest || k->is_best;
 }
 
 /* Restores the checkpoint from its sealed copy, if there is one. *ret: it was restored. */
-static clv_code restore_copy(change *c, const clv_run_checkpoint *k, bool *ret, clv_err *err) {
+static clv_code restore_copy(checkpoint_command *c, const clv_run_checkpoint *k, bool *ret,
+                             clv_err *err) {
   CLV_TRY(clv_run_escrow_fetch(c->config, k->step, ret, err));
   if (!*ret) return CLV_OK;
   c->exit_code = CLV_EXIT_OK;
@@ -129,9 +131,9 @@ static clv_code restore_copy(change *c, const clv_run_checkpoint *k, bool *ret, 
   return CLV_OK;
 }
 
-static clv_code gather(change *c, clv_err *err) {
+static clv_code gather_checkpoints(checkpoint_command *c, clv_err *err) {
   bool has_copy = false;
-  clv_err why;
+  clv_err reason;
   size_t n = 0;
   CLV_TRY(clv_run_checkpoints_choose(&c->checkpoints, c->dir, c->o->checkpoint, err));
   for (size_t i = 0; i < c->checkpoints.n; i++) {
@@ -140,31 +142,34 @@ static clv_code gather(change *c, clv_err *err) {
     if (k->problem.code != CLV_OK) return clv_fail(err, k->problem.code, "%s", k->problem.text);
     c->step = k->step;
     n++;
-    clv_code code = clv_checkpoint_gather(c->dir, k->step, c->stores, print_fetched, c, &why);
-    if (code == CLV_CANCELLED) return clv_fail(err, code, "%s", why.text);
+    clv_code code = clv_checkpoint_gather(c->dir, k->step, c->stores, print_fetched, c, &reason);
+    if (code == CLV_CANCELLED) return clv_fail(err, code, "%s", reason.text);
     if (code != CLV_OK) CLV_TRY(restore_copy(c, k, &has_copy, err));
     if (code != CLV_OK && has_copy) continue;
-    if (code != CLV_OK && c->exit_code == CLV_EXIT_OK) return clv_fail(err, code, "%s", why.text);
+    if (code != CLV_OK && c->exit_code == CLV_EXIT_OK)
+      return clv_fail(err, code, "%s", reason.text);
     if (code == CLV_OK && !c->o->json)
       printf("checkpoint-%llu: all files are in the run folder\n", (unsigned long long)k->step);
   }
   if (!n)
     return clv_fail(err, CLV_NOT_FOUND, "run folder %s has no usable checkpoint: train first",
                     c->dir);
-  return sweep(c, err);
+  return remove_unneeded_files(c, err);
 }
 
 clv_exit_code clv_run_checkpoint_gather(const clv_session_config *config,
                                         const clv_run_options *o) {
-  CLV_AUTO(change_done) change c = {.config = config, .o = o};
+  CLV_AUTO(free_command) checkpoint_command c = {.config = config, .o = o};
   clv_err err;
-  if (open_change(&c, &err) != CLV_OK || gather(&c, &err) != CLV_OK) return fail(&err);
+  if (open_command(&c, &err) != CLV_OK || gather_checkpoints(&c, &err) != CLV_OK)
+    return fail_command(&err);
   return c.exit_code;
 }
 
 /* ---- rm -------------------------------------------------------------------------------------- */
 
-static clv_code remove_checkpoint(const change *c, const clv_run_checkpoint *k, clv_err *err) {
+static clv_code remove_checkpoint(const checkpoint_command *c, const clv_run_checkpoint *k,
+                                  clv_err *err) {
   if (k->is_newest && !c->o->force)
     return clv_fail(err, CLV_PRECONDITION,
                     "checkpoint-%llu is the newest of %s, from which train --resume continues: "
@@ -180,19 +185,20 @@ static clv_code remove_checkpoint(const change *c, const clv_run_checkpoint *k, 
   return CLV_OK;
 }
 
-static clv_code remove_chosen(change *c, clv_err *err) {
+static clv_code remove_chosen(checkpoint_command *c, clv_err *err) {
   if (!c->o->orphans) {
     CLV_TRY(clv_run_checkpoints_choose(&c->checkpoints, c->dir, c->o->checkpoint, err));
     for (size_t i = 0; i < c->checkpoints.n; i++)
       CLV_TRY(remove_checkpoint(c, &c->checkpoints.list[i], err));
   }
-  return sweep(c, err);
+  return remove_unneeded_files(c, err);
 }
 
 clv_exit_code clv_run_checkpoint_rm(const clv_session_config *config, const clv_run_options *o) {
-  CLV_AUTO(change_done) change c = {.config = config, .o = o};
+  CLV_AUTO(free_command) checkpoint_command c = {.config = config, .o = o};
   clv_err err;
-  if (open_change(&c, &err) != CLV_OK || remove_chosen(&c, &err) != CLV_OK) return fail(&err);
+  if (open_command(&c, &err) != CLV_OK || remove_chosen(&c, &err) != CLV_OK)
+    return fail_command(&err);
   return c.exit_code;
 }
 
@@ -213,7 +219,7 @@ static size_t list_files_at(const clv_run_checkpoints *of, const char *place, cl
   return n;
 }
 
-clv_code clv_run_orphan(const clv_run *r, const clv_run_checkpoints *of, clv_err *err) {
+clv_code clv_run_note_orphans(const clv_run *r, const clv_run_checkpoints *of, clv_err *err) {
   for (size_t i = 0; i < of->n; i++)
     CLV_TRY(clv_orphans_add(r->dir.data, &of->list[i].manifest, err));
   for (size_t i = 0; i < r->config->n_workers; i++) {

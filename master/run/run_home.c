@@ -5,9 +5,9 @@
  * workers. It names each file that it cannot fetch, with the worker and the reason, and the older
  * checkpoints that stay.
  *
- * Files at workers that no checkpoint of the run lists are removed at the end and when an attempt
- * resumes the run. A master that is no longer the newest of its run removes nothing, because the
- * files may belong to a checkpoint that another master is writing.
+ * Files at workers that no checkpoint of the run lists are removed at the end, and when an attempt
+ * resumes the run or a recovery begins another one. A master that is no longer the newest of its
+ * run removes nothing, because the files may belong to a checkpoint that another master is writing.
  */
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +21,7 @@ typedef struct gathering {
   uint64_t step, bytes; /* bytes: sum of the files that were fetched */
 } gathering;
 
-static void gathering_done(gathering *g) { clv_stores_free(g->stores); }
+static void free_gathering(gathering *g) { clv_stores_free(g->stores); }
 
 static void print_line(const clv_run *r, const char *event, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
@@ -41,21 +41,23 @@ clv_code clv_run_note_gathered(const char *dir, uint64_t step, const clv_manifes
 }
 
 /* Callback of clv_checkpoint_gather. */
-static void on_file(void *user, const clv_manifest_file *f, const clv_err *why) {
+static void on_file(void *user, const clv_manifest_file *f, const clv_err *reason) {
   gathering *g = user;
   char text[CLV_ERR_TEXT + 400];
-  clv_err unnoted = {.code = CLV_OK};
-  if (!why) {
+  clv_err ledger_err = {.code = CLV_OK};
+  if (!reason) {
     g->bytes += f->bytes;
-    why = clv_run_note_gathered(g->run->dir.data, g->step, f, &unnoted) == CLV_OK ? NULL : &unnoted;
-    if (why) clv_run_warn(g->run, CLV_LOG_WARN, "notice", why->text);
+    reason = clv_run_note_gathered(g->run->dir.data, g->step, f, &ledger_err) == CLV_OK
+                 ? NULL
+                 : &ledger_err;
+    if (reason) clv_run_warn(g->run, CLV_LOG_WARN, "notice", reason->text);
     return;
   }
   snprintf(text, sizeof text,
            "checkpoint-%llu: %s (%llu bytes) stays at worker '%s' as '%s': %s; `cleave-master "
            "checkpoint gather %s` fetches it",
            (unsigned long long)g->step, f->name, (unsigned long long)f->bytes,
-           clv_stores_name(g->stores, f->place), f->kept, why->text, g->run->config->file);
+           clv_stores_name(g->stores, f->place), f->kept, reason->text, g->run->config->file);
   clv_run_warn(g->run, CLV_LOG_WARN, "stays", text);
 }
 
@@ -68,11 +70,12 @@ static bool is_at_workers(const clv_run *r, uint64_t step) {
 
 static void gather_step(gathering *g, uint64_t step) {
   char text[160], size[24];
-  clv_err why;
+  clv_err reason;
   if (!is_at_workers(g->run, step)) return;
   g->step = step;
   g->bytes = 0;
-  if (clv_checkpoint_gather(g->run->dir.data, step, g->stores, on_file, g, &why) != CLV_OK) return;
+  if (clv_checkpoint_gather(g->run->dir.data, step, g->stores, on_file, g, &reason) != CLV_OK)
+    return;
   snprintf(text, sizeof text, "checkpoint-%llu: %s fetched from the workers",
            (unsigned long long)step, clv_format_size(g->bytes, size, sizeof size));
   print_line(g->run, "fetched", text);
@@ -105,23 +108,23 @@ static bool is_needed(const clv_run *r, const char *kept) {
 static void remove_unneeded(const gathering *g, const clv_remote_spec *w) {
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
   char prefix[34];
-  clv_err why;
+  clv_err reason;
   clv_hex(g->run->effective_config.attempt.session, 16, prefix);
   strcat(prefix, ".");
-  if (clv_stores_list(g->stores, w->identity, NULL, &l, &why) != CLV_OK) return;
+  if (clv_stores_list(g->stores, w->identity, NULL, &l, &reason) != CLV_OK) return;
   for (size_t i = 0; i < l.n; i++)
     if (strncmp(l.files[i].name, prefix, strlen(prefix)) == 0 &&
         !is_needed(g->run, l.files[i].name) &&
-        clv_stores_remove(g->stores, w->identity, l.files[i].name, &why) != CLV_OK)
-      clv_log(CLV_LOG_DEBUG, "file '%s' stays at '%s': %s", l.files[i].name, w->name, why.text);
+        clv_stores_remove(g->stores, w->identity, l.files[i].name, &reason) != CLV_OK)
+      clv_log(CLV_LOG_DEBUG, "file '%s' stays at '%s': %s", l.files[i].name, w->name, reason.text);
 }
 
 /* Callback of clv_orphans_sweep. */
-static void on_orphan(void *user, const clv_orphan *o, const clv_err *why) {
+static void on_orphan(void *user, const clv_orphan *o, const clv_err *reason) {
   const gathering *g = user;
-  if (why)
+  if (reason)
     clv_log(CLV_LOG_DEBUG, "file '%s' stays at '%s': %s", o->kept,
-            clv_stores_name(g->stores, o->place), why->text);
+            clv_stores_name(g->stores, o->place), reason->text);
 }
 
 /* Removes the files of the run at workers that none of its checkpoints lists. */
@@ -136,9 +139,9 @@ static void remove_leftovers(gathering *g) {
 }
 
 void clv_run_remove_leftovers(clv_run *r) {
-  CLV_AUTO(gathering_done) gathering g = {.run = r};
+  CLV_AUTO(free_gathering) gathering g = {.run = r};
   clv_err err;
-  if (!r->o->resume || clv_session_checkpoint_home(r->config) == CLV_HOME_ALWAYS) return;
+  if (clv_session_checkpoint_home(r->config) == CLV_HOME_ALWAYS) return;
   if (clv_stores_new(r->config, &g.stores, &err) == CLV_OK)
     remove_leftovers(&g);
   else
@@ -146,7 +149,7 @@ void clv_run_remove_leftovers(clv_run *r) {
 }
 
 /* Prints the older checkpoints whose files stay at workers. */
-static void print_rest(const clv_run *r) {
+static void print_older_checkpoints(const clv_run *r) {
   uint64_t steps[CLV_RECORD_MAX_CHECKPOINTS];
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t n = clv_checkpoint_steps(r->dir.data, steps, CLV_COUNT(steps)), left = 0;
@@ -169,7 +172,7 @@ static bool has_files_at_workers(const clv_run *r, uint64_t *ret_newest) {
 }
 
 void clv_run_bring_home(clv_run *r) {
-  CLV_AUTO(gathering_done) gathering g = {.run = r};
+  CLV_AUTO(free_gathering) gathering g = {.run = r};
   bool fetches = clv_session_checkpoint_home(r->config) == CLV_HOME_END;
   uint64_t newest;
   clv_err err;
@@ -185,5 +188,5 @@ void clv_run_bring_home(clv_run *r) {
   if (fetches) gather_step(&g, newest);
   if (fetches) gather_step(&g, r->best_checkpoint.step);
   remove_leftovers(&g);
-  if (fetches) print_rest(r);
+  if (fetches) print_older_checkpoints(r);
 }

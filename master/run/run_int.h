@@ -22,8 +22,8 @@
 
 /* The purpose of a command. It decides which tensors the policy checks. */
 typedef enum run_purpose {
-  RUN_TRAINS,    /* train; also plan and check, which check the tensors that train would send */
-  RUN_EVALUATES, /* eval, predict */
+  RUN_TRAINING,   /* train; also plan and check, which check the tensors that train would send */
+  RUN_EVALUATION, /* eval, predict */
 } run_purpose;
 
 /* The best checkpoint, which a run keeps in addition to the newest ones, and its validation
@@ -59,9 +59,9 @@ typedef struct clv_run_steps {
   uint64_t session_steps; /* number of steps of the session */
   uint64_t stop_step;     /* step at which this attempt stops; --max-steps may lower it */
   uint64_t saved_step;    /* step of the newest checkpoint; UINT64_MAX: none */
-  /* step of the restored checkpoint; number of steps after it that changed the weights */
-  uint64_t first, taken;
-  uint64_t n_done;           /* number of steps of the run, including those before a resume */
+  /* step of the restored checkpoint; number of steps of this attempt that changed the weights */
+  uint64_t restored_step, n_weight_changes;
+  uint64_t n_steps_done;     /* number of steps of the run, including those before a resume */
   uint64_t skipped_in_a_row; /* number of last consecutive steps that changed no weight */
   /* steps of the run that changed no weight, because the loss or a gradient was not finite */
   uint64_t bad_losses, bad_gradients;
@@ -70,13 +70,16 @@ typedef struct clv_run_steps {
 
 /* The checkpoints of a training (run_save.c). */
 typedef struct clv_run_saving {
-  uint64_t step;     /* step of the checkpoint in progress or of the last one */
-  uint64_t began_ns; /* monotonic time when it began, or when the training began */
-  bool is_due;       /* a checkpoint begins as soon as none is in progress */
+  uint64_t step; /* step of the checkpoint in progress or of the last one */
+  /* monotonic time when it began, or when the training began; with `every: auto` when it was
+   * complete */
+  uint64_t began_ns;
+  bool is_due; /* a checkpoint begins as soon as none is in progress */
   /* time by which a checkpoint delays the training: of the last one, and so far of the present one
    */
   uint64_t cost_ns, present_cost_ns;
   uint64_t usual_round_ns; /* running mean of a round without a checkpoint; 0: no round yet */
+  uint64_t n_rounds;       /* of this attempt */
 } clv_run_saving;
 
 /* The recovery of a training after a worker was lost (run_recover.c). */
@@ -157,7 +160,7 @@ clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) CLV_USE_RESULT;
 clv_code clv_run_check_policy(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Warns of tensors that the policy permits now but refuses at a later command. For `plan` and
  * `check`. */
-void clv_run_print_later(const clv_run *r);
+void clv_run_print_later_refusals(const clv_run *r);
 
 /* ---- the begin of a training (run_open.c) ---------------------------------------------------- */
 
@@ -198,9 +201,8 @@ clv_code clv_run_try_save_now(clv_run *r, clv_err *err) CLV_USE_RESULT;
  * ends, if checkpoint.home is `end`. Prints the files that stay there. Then removes files there as
  * clv_run_remove_leftovers does. BLOCKS. (run_home.c) */
 void clv_run_bring_home(clv_run *r);
-/* Removes the files of the run at workers that none of its checkpoints lists, if the attempt
- * resumes the run. Ignores workers that cannot be reached. Call before a checkpoint begins.
- * BLOCKS. */
+/* Removes the files of the run at workers that none of its checkpoints lists, as an ended attempt
+ * leaves them. Ignores workers that cannot be reached. Call before a checkpoint begins. BLOCKS. */
 void clv_run_remove_leftovers(clv_run *r);
 /* Adds the weights of a gathered file of the checkpoint of a step to the ledger. Does nothing for
  * files without weights. */
@@ -210,6 +212,9 @@ clv_code clv_run_note_gathered(const char *dir, uint64_t step, const clv_manifes
 void clv_run_reset_saving(clv_run *r);
 /* Returns the time between two checkpoints with checkpoint.every: auto, if one costs cost_ns. */
 uint64_t clv_checkpoint_interval_ns(uint64_t cost_ns);
+/* Adds a round that took `ns` to the usual time of a round or, while a checkpoint is in progress,
+ * what it took longer to the checkpoint's cost. Leaves out the first rounds of an attempt. */
+void clv_checkpoint_note_round(clv_run_saving *s, bool is_saving, uint64_t ns);
 
 /* ---- recovery (run_recover.c) ---------------------------------------------------------------- */
 
@@ -223,7 +228,7 @@ clv_code clv_run_recover(clv_run *r, clv_err *err) CLV_USE_RESULT;
 clv_code clv_run_wait_for_workers(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Writes the present schedule to schedule.failed after a timeout or an internal error, so that a
  * deadlock can be analysed. */
-void clv_run_write_failed_schedule(const clv_run *r, const clv_err *why);
+void clv_run_write_failed_schedule(const clv_run *r, const clv_err *reason);
 
 /* ---- the look (run_look.c) ------------------------------------------------------------------- */
 
@@ -294,12 +299,12 @@ typedef struct clv_run_scores {
   size_t n;
 } clv_run_scores;
 void clv_run_take_scores(const clv_run *r, clv_run_scores *ret);
-void clv_run_scores_done(clv_run_scores *s);
+void clv_run_scores_free(clv_run_scores *s);
 
 /* Appends the scores of the last evaluation and ends the JSON object. */
 void clv_run_add_scores(const clv_run *r, bool table, clv_bytes *text, clv_bytes *json);
 /* Makes r->score as the session says. Needs the blueprint. */
-clv_code clv_run_score_new(clv_run *r, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_make_score(clv_run *r, clv_err *err) CLV_USE_RESULT;
 bool clv_run_has_json_output(const clv_run *r); /* the command prints its progress as JSON */
 bool clv_run_has_accuracy(const clv_run *r);    /* a prediction can be right or wrong */
 
@@ -335,7 +340,7 @@ clv_code clv_run_resolve_micro_batches(clv_run *r, bool recall, clv_err *err) CL
 
 /* Sets *ret to true if --resume finds that the run has done its last step, and prints that. Writes
  * no file. */
-clv_code clv_run_check_done(clv_run *r, bool *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_check_finished(clv_run *r, bool *ret, clv_err *err) CLV_USE_RESULT;
 /* Sets r->is_resumed: true if --resume continues from a checkpoint, false if the run never had a
  * checkpoint and begins. CLV_NOT_FOUND: the run had a checkpoint, which is missing now. Deletes
  * incomplete checkpoints. */
@@ -386,7 +391,7 @@ clv_code clv_run_warn_changed_keys(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Appends the cut of the last attempt and the present one, if they differ. Appends nothing if the
  * model of the last attempt cannot be read; its keys are then compared one by one.
  * *ret_same_layers: both sessions have the same layers, so that only their places can differ. */
-clv_code clv_run_compare_cut(const clv_run *r, const clv_session_config *then,
+clv_code clv_run_compare_cut(const clv_run *r, const clv_session_config *earlier_session,
                              clv_bytes *ret_before, clv_bytes *ret_after, bool *ret_same_layers,
                              clv_err *err) CLV_USE_RESULT;
 /* Compares the places of layers with those in the session of the checkpoint, and stores the layers
@@ -406,8 +411,8 @@ void clv_run_read_best(clv_run *r);
  * writes the checkpoint and calls clv_run_write_best with *ret. */
 bool clv_run_is_best(const clv_run *r, const clv_step_result *e, clv_best_checkpoint *ret);
 clv_code clv_run_write_best(clv_run *r, const clv_best_checkpoint *b, clv_err *err) CLV_USE_RESULT;
-/* Returns true if `now` is better than `then`. A value that is not finite is never better. */
-bool clv_is_better_checkpoint(const clv_best_checkpoint *now, const clv_best_checkpoint *then,
+/* Returns true if `candidate` is better than `best`. A value that is not finite is never better. */
+bool clv_is_better_checkpoint(const clv_best_checkpoint *candidate, const clv_best_checkpoint *best,
                               clv_best_mode mode);
 /* Parses the file of the best checkpoint: `len` bytes of text and a NUL. CLV_DATA_LOSS: the text is
  * not valid. */
@@ -440,7 +445,7 @@ typedef struct clv_run_checkpoints {
   size_t n;
 } clv_run_checkpoints;
 
-void clv_run_checkpoints_done(clv_run_checkpoints *l);
+void clv_run_checkpoints_free(clv_run_checkpoints *l);
 /* Lists the checkpoints of a run folder. Compares no digests. CLV_NOT_FOUND: there is no folder. */
 clv_code clv_run_checkpoints_read(const char *dir, clv_run_checkpoints *ret,
                                   clv_err *err) CLV_USE_RESULT;
@@ -450,8 +455,8 @@ clv_code clv_run_checkpoints_choose(clv_run_checkpoints *l, const char *dir, con
                                     clv_err *err) CLV_USE_RESULT;
 /* Notes the files at workers of a run that is deleted as orphans, and prints them.
  * (run_gather.c) */
-clv_code clv_run_orphan(const clv_run *r, const clv_run_checkpoints *of,
-                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_note_orphans(const clv_run *r, const clv_run_checkpoints *of,
+                              clv_err *err) CLV_USE_RESULT;
 /* Returns the exit code for a failure of the commands on checkpoints. */
 clv_exit_code clv_run_checkpoints_exit_code(const clv_err *err);
 /* Appends the identity of a worker and its name as members of a JSON object. */
@@ -490,7 +495,7 @@ typedef struct clv_classes {
   size_t n;           /* number of classes; 0: the run has no names */
 } clv_classes;
 
-void clv_classes_done(clv_classes *c); /* frees and zeroes */
+void clv_classes_free(clv_classes *c); /* frees and zeroes */
 /* Parses a file of class names; `text` may have any bytes. CLV_DATA_LOSS: the file is damaged; err
  * names `label` and the line. */
 clv_code clv_classes_parse(const char *text, size_t len, const char *label, clv_classes *ret,
@@ -546,8 +551,8 @@ void clv_run_cache_end(clv_run *r);
 
 /* Writes the session for the readers of a run's curves: without paths, addresses and credentials.
  * *ret_digest: digest of the complete session, as session.effective.yaml has it. */
-clv_code clv_run_public_session(const clv_session_config *c, clv_bytes *ret, clv_sha256 *ret_digest,
-                                clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_write_public_session(const clv_session_config *c, clv_bytes *ret,
+                                      clv_sha256 *ret_digest, clv_err *err) CLV_USE_RESULT;
 /* Appends the folder of the run's TensorBoard event files; nothing if the session has none. */
 clv_code clv_run_events_folder(const clv_session_config *c, clv_bytes *ret,
                                clv_err *err) CLV_USE_RESULT;

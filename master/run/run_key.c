@@ -18,7 +18,8 @@ static clv_code read_key(const clv_run *r, clv_sha256 *ret, clv_err *err) {
   CLV_TRY(clv_file_read(path.data, 256, &text, err));
   if (text.len && text.data[text.len - 1] == '\n') text.data[--text.len] = '\0';
   if (!text.len || !clv_sha256_parse(text.data, ret))
-    return clv_fail(err, CLV_DATA_LOSS, "%s is not 64 hexadecimal digits", path.data);
+    return clv_fail(err, CLV_DATA_LOSS, "%s is not 64 hexadecimal digits: restore it from a copy",
+                    path.data);
   return CLV_OK;
 }
 

@@ -6,7 +6,7 @@
 #include "master/run/run_int.h"
 
 static clv_code take_look(clv_run *r, const clv_checkpoint *c, bool preview, clv_err *err) {
-  bool evaluates = r->purpose == RUN_EVALUATES;
+  bool evaluates = r->purpose == RUN_EVALUATION;
   const clv_run_data *d = &r->data;
   const clv_look_options o = {.dataset = evaluates ? d->test : d->train,
                               .rows = evaluates ? &d->test_rows : &d->train_rows,

@@ -34,12 +34,12 @@ clv_code clv_run_check_moved_layers(clv_run *r, const clv_checkpoint *c, clv_err
 void clv_run_find_moved_layers(clv_run *r) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_err why;
-  if (clv_checkpoint_peek(r->config->checkpoint.dir, &c, &why) != CLV_OK) return;
-  clv_code code = find_moved_layers(r, c, &why);
-  if (code == CLV_OK) code = clv_blueprint_check_kept_files(r->blueprint, c, &why);
-  if (code == CLV_OK) code = clv_moved_layers_check(r->blueprint, &r->blueprint->moved, &why);
+  clv_err reason;
+  if (clv_checkpoint_peek(r->config->checkpoint.dir, &c, &reason) != CLV_OK) return;
+  clv_code code = find_moved_layers(r, c, &reason);
+  if (code == CLV_OK) code = clv_blueprint_check_kept_files(r->blueprint, c, &reason);
+  if (code == CLV_OK) code = clv_moved_layers_check(r->blueprint, &r->blueprint->moved, &reason);
   if (code == CLV_OK) return;
-  clv_bytes_printf(&text, "train --resume will be refused: %s", why.text);
+  clv_bytes_printf(&text, "train --resume will be refused: %s", reason.text);
   if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "privacy", text.data);
 }

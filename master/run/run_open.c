@@ -38,11 +38,11 @@ static clv_code lock_resumed_run(clv_run *r, clv_err *err) {
 }
 
 /* Moves the earlier run aside. If that run will be deleted, reports its files at workers. */
-static clv_code make_room(clv_run *r, clv_err *err) {
-  CLV_AUTO(clv_run_checkpoints_done) clv_run_checkpoints earlier = {0};
+static clv_code move_earlier_run_aside(clv_run *r, clv_err *err) {
+  CLV_AUTO(clv_run_checkpoints_free) clv_run_checkpoints earlier = {0};
   CLV_TRY(clv_run_checkpoints_read(r->dir.data, &earlier, err));
   CLV_TRY(clv_run_lock_make_room(r->lock, err));
-  return clv_run_lock_moved_folder(r->lock) ? CLV_OK : clv_run_orphan(r, &earlier, err);
+  return clv_run_lock_moved_folder(r->lock) ? CLV_OK : clv_run_note_orphans(r, &earlier, err);
 }
 
 /* Decides whether the run is finished, resumes or begins. Unless it is finished, begins its journal
@@ -60,10 +60,10 @@ static clv_code begin_run(clv_run *r, clv_err *err) {
                     "another run",
                     r->dir.data);
   CLV_TRY(clv_run_compare_data(r, err));
-  CLV_TRY(clv_run_check_done(r, &r->is_finished, err));
+  CLV_TRY(clv_run_check_finished(r, &r->is_finished, err));
   if (r->is_finished) return CLV_OK;
   CLV_TRY(clv_run_find_start(r, err));
-  if (r->o->fresh && !r->o->resume) CLV_TRY(make_room(r, err));
+  if (r->o->fresh && !r->o->resume) CLV_TRY(move_earlier_run_aside(r, err));
   CLV_TRY(clv_journal_open(r->dir.data, r->o->resume, stderr_notifier, &r->journal, err));
   CLV_TRY(clv_run_lock_begin(r->lock, &what, err));
   return clv_run_write_key(r, err);
@@ -132,7 +132,7 @@ clv_exit_code clv_run_fail_setup(const clv_run *r, const clv_err *err) {
   return code;
 }
 clv_code clv_run_open_trainer(clv_run *r, clv_err *err) {
-  clv_trainer_use use = r->is_resumed ? CLV_TRAINER_RESUMES : CLV_TRAINER_BEGINS;
+  clv_trainer_use use = r->is_resumed ? CLV_TRAINER_RESUMED_RUN : CLV_TRAINER_NEW_RUN;
   CLV_TRY(clv_run_lock_check_newest(r->lock, err));
   if (!r->metrics) CLV_TRY(clv_run_metrics_open(r->config, &r->metrics, err));
   CLV_TRY(clv_trainer_open(r->blueprint, r->egress_record, use, &r->trainer, err));
@@ -191,7 +191,7 @@ static clv_code open_reporter(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes about = {0}, events = {0};
   clv_sha256 digest;
   uint64_t step = clv_trainer_step_count(r->trainer);
-  CLV_TRY(clv_run_public_session(r->config, &about, &digest, err));
+  CLV_TRY(clv_run_write_public_session(r->config, &about, &digest, err));
   CLV_TRY(clv_run_events_folder(r->config, &events, err));
   clv_report_options o = {.run_dir = r->dir.data,
                           .last_kept_step = step,
@@ -225,14 +225,14 @@ static clv_code restore_newest(clv_run *r, clv_train_position *ret, bool *ret_re
 /* Restores the newest checkpoint. If workers have lost files of newer ones and a sealed copy is
  * newer than what was restored, restores the copy. */
 static clv_code restore_checkpoint(clv_run *r, clv_train_position *ret, clv_err *err) {
-  bool was_refused, has_copy;
-  clv_err why;
-  clv_code code = restore_newest(r, ret, &was_refused, err);
-  if (!was_refused) return code;
+  bool was_newer_refused, has_copy;
+  clv_err reason;
+  clv_code code = restore_newest(r, ret, &was_newer_refused, err);
+  if (!was_newer_refused) return code;
   uint64_t step = code == CLV_OK ? clv_trainer_step_count(r->trainer) : CLV_CHECKPOINT_NONE;
-  if (clv_run_escrow_restore(r, step, &has_copy, &why) != CLV_OK)
-    return clv_fail(err, why.code, "%s", why.text);
-  return has_copy ? restore_newest(r, ret, &was_refused, err) : code;
+  if (clv_run_escrow_restore(r, step, &has_copy, &reason) != CLV_OK)
+    return clv_fail(err, reason.code, "%s", reason.text);
+  return has_copy ? restore_newest(r, ret, &was_newer_refused, err) : code;
 }
 
 /* Sets the position and the counts with which the loop begins: those of the checkpoint, or the
@@ -245,7 +245,7 @@ static clv_code find_start_position(clv_run *r, clv_err *err) {
   if (r->has_other_data && at.cursor.index >= r->data.train_rows.n)
     at.cursor = (clv_cursor){at.cursor.epoch + 1, 0};
   r->steps = (clv_run_steps){.cursor = at.cursor,
-                             .skipped_in_a_row = at.skipped,
+                             .skipped_in_a_row = at.skipped_in_a_row,
                              .bad_losses = at.bad_losses,
                              .bad_gradients = at.bad_gradients};
   return CLV_OK;
@@ -266,7 +266,7 @@ static clv_code open_loader(clv_run *r, clv_err *err) {
                             .start = l->cursor};
   CLV_TRY(clv_loader_new(r->data.train, &bo, &l->loader, err));
   l->session_steps = l->stop_step = count_session_steps(r, l->loader);
-  clv_trainer_set_length(r->trainer, l->session_steps);
+  clv_trainer_set_total_steps(r->trainer, l->session_steps);
   if (r->o->max_steps) l->stop_step = CLV_MIN(l->session_steps, find_round_end(r, r->o->max_steps));
   return CLV_OK;
 }
@@ -279,9 +279,9 @@ clv_code clv_run_restore(clv_run *r, clv_err *err) {
   CLV_TRY(find_start_position(r, err));
   if (!again) CLV_TRY(clv_run_cache_begin(r, err));
   clv_run_read_best(r);
-  l->first = l->n_done = clv_trainer_step_count(r->trainer);
+  l->restored_step = l->n_steps_done = clv_trainer_step_count(r->trainer);
   l->last_epoch = l->cursor.epoch - (l->cursor.epoch && !l->cursor.index);
-  l->saved_step = r->is_resumed ? l->first : UINT64_MAX;
+  l->saved_step = r->is_resumed ? l->restored_step : UINT64_MAX;
   clv_run_reset_saving(r);
   CLV_TRY(open_loader(r, err));
   clv_run_metrics_attach(r->metrics, r->trainer, l->stop_step);

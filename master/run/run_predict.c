@@ -12,7 +12,7 @@
 #include "master/run/run_int.h"
 
 static clv_code open_inputs(clv_run *r, clv_err *err) {
-  r->purpose = RUN_EVALUATES;
+  r->purpose = RUN_EVALUATION;
   CLV_TRY(clv_policy_find(&r->policy, err));
   CLV_TRY(clv_run_data_open_inputs(r->config, &r->data, err));
   CLV_TRY(clv_run_scan_data(r, false, err));
@@ -60,7 +60,7 @@ static clv_code write_predictions(clv_run *r, const clv_tensor *outputs, clv_err
   static const char *const standard[] = {[CLV_PREDICTIONS_NPY] = "predictions.npy",
                                          [CLV_PREDICTIONS_CSV] = "predictions.csv",
                                          [CLV_PREDICTIONS_JSONL] = "predictions.jsonl"};
-  CLV_AUTO(clv_classes_done) clv_classes classes = {0};
+  CLV_AUTO(clv_classes_free) clv_classes classes = {0};
   char shape[160];
   clv_predictions_format format = choose_format(r->o);
   const char *path = r->o->out ? r->o->out : standard[format];

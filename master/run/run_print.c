@@ -56,7 +56,7 @@ void clv_run_print_notices(const clv_run *r) {
 
 /* Returns true if the user's interrupt caused the error: a call was cancelled, or the master
  * stopped waiting for a worker. */
-static bool was_interrupted(const clv_err *err) {
+static bool is_caused_by_interrupt(const clv_err *err) {
   return clv_ms_since_interrupt() && (err->code == CLV_CANCELLED || err->code == CLV_UNAVAILABLE);
 }
 
@@ -83,19 +83,19 @@ clv_exit_code clv_run_setup_exit_code(const clv_err *err) {
 }
 
 /* Returns true if the policy of the host refused a tensor at the gate. */
-static bool was_refused(const clv_run *r, const clv_err *err) {
+static bool is_caused_by_policy(const clv_run *r, const clv_err *err) {
   return err->code == CLV_DENIED && clv_policy_has_refused(r->policy);
 }
 
 clv_exit_code clv_run_connect_exit_code(const clv_run *r, const clv_err *err) {
-  if (was_interrupted(err)) return CLV_EXIT_INTERRUPTED;
-  if (was_refused(r, err)) return CLV_EXIT_CONFIG;
+  if (is_caused_by_interrupt(err)) return CLV_EXIT_INTERRUPTED;
+  if (is_caused_by_policy(r, err)) return CLV_EXIT_CONFIG;
   return err->code == CLV_INTERNAL ? CLV_EXIT_FAILED : clv_run_setup_exit_code(err);
 }
 
 clv_exit_code clv_run_exit_code(const clv_run *r, const clv_err *err) {
-  if (was_interrupted(err)) return CLV_EXIT_INTERRUPTED;
-  if (was_refused(r, err)) return CLV_EXIT_CONFIG;
+  if (is_caused_by_interrupt(err)) return CLV_EXIT_INTERRUPTED;
+  if (is_caused_by_policy(r, err)) return CLV_EXIT_CONFIG;
   if (err->code == CLV_RANGE) return CLV_EXIT_DIVERGED;
   if (err->code == CLV_DEADLINE) return CLV_EXIT_TIMEOUT;
   if (err->code == CLV_BAD_ANSWER) return CLV_EXIT_BAD_ANSWER;
@@ -121,12 +121,12 @@ void clv_run_print_eval(clv_run *r, const char *what, const clv_step_result *e, 
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   char number[CLV_JSON_NUMBER], loss[CLV_JSON_NUMBER];
   char positions[48] = "", positions_json[48] = "";
-  double share = e->labelled ? clv_step_accuracy(e) : 0;
+  double share = e->n_labelled ? clv_step_accuracy(e) : 0;
   unsigned long long samples = e->samples;
-  if (e->labelled != e->samples) {
-    snprintf(positions, sizeof positions, ", %llu places", (unsigned long long)e->labelled);
+  if (e->n_labelled != e->samples) {
+    snprintf(positions, sizeof positions, ", %llu places", (unsigned long long)e->n_labelled);
     snprintf(positions_json, sizeof positions_json, ",\"places\":%llu",
-             (unsigned long long)e->labelled);
+             (unsigned long long)e->n_labelled);
   }
   if (clv_run_has_accuracy(r))
     clv_bytes_printf(&text, "%s accuracy %.2f %%  (loss %s, %llu samples%s%s)", what, 100 * share,

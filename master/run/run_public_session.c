@@ -13,8 +13,8 @@ static clv_code digest_of(const clv_session_config *c, clv_sha256 *ret, clv_err 
   return clv_sha256_of(whole.data, whole.len, ret, err);
 }
 
-clv_code clv_run_public_session(const clv_session_config *c, clv_bytes *ret, clv_sha256 *ret_digest,
-                                clv_err *err) {
+clv_code clv_run_write_public_session(const clv_session_config *c, clv_bytes *ret,
+                                      clv_sha256 *ret_digest, clv_err *err) {
   CLV_TRY(digest_of(c, ret_digest, err));
   return clv_session_config_write_public(c, ret, err);
 }

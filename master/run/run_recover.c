@@ -287,6 +287,7 @@ clv_code clv_run_recover(clv_run *r, clv_err *err) {
   print_recovered(r);
   clv_run_metrics_recovered(r->metrics, clv_now_ns() - r->recovery.worker_lost_at_ns);
   r->recovery.worker_lost_at_ns = 0;
+  clv_run_remove_leftovers(r);
   return CLV_OK;
 }
 

@@ -8,7 +8,8 @@
  * accepted its files.
  *
  * With `every: auto` the interval follows from the cost of the checkpoint before: the time in which
- * the master did not train, and the time by which steps were slower while workers wrote.
+ * the master did not train, and the time by which steps were slower while workers wrote. It begins
+ * when that checkpoint is complete.
  */
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +19,10 @@
 /* checkpoint.every: auto */
 #define MIN_INTERVAL_NS (UINT64_C(10) * 1000000000)
 #define MAX_INTERVAL_NS (UINT64_C(30) * 60 * 1000000000)
-enum { MAX_COST_PERCENT = 3 };
+enum {
+  MAX_COST_PERCENT = 3,
+  FIRST_ROUNDS = 2 /* rounds of an attempt that take longer: they make plans and touch memory */
+};
 
 uint64_t clv_checkpoint_interval_ns(uint64_t cost_ns) {
   uint64_t interval = cost_ns > UINT64_MAX / 100 ? UINT64_MAX : cost_ns * 100 / MAX_COST_PERCENT;
@@ -35,9 +39,8 @@ static uint64_t find_interval_ns(const clv_run *r) {
 
 /* ---- cost ------------------------------------------------------------------------------------ */
 
-/* Adds a round that took `ns` to the usual time of a round or, while a checkpoint is in progress,
- * what it took longer to the checkpoint's cost. */
-static void note_round(clv_run_saving *s, bool is_saving, uint64_t ns) {
+void clv_checkpoint_note_round(clv_run_saving *s, bool is_saving, uint64_t ns) {
+  if (s->n_rounds++ < FIRST_ROUNDS) return;
   if (!is_saving)
     s->usual_round_ns = s->usual_round_ns ? (7 * s->usual_round_ns + ns) / 8 : ns;
   else if (ns > s->usual_round_ns)
@@ -48,12 +51,12 @@ static void note_round(clv_run_saving *s, bool is_saving, uint64_t ns) {
 
 static clv_train_position find_position(const clv_run *r) {
   return (clv_train_position){.cursor = r->steps.cursor,
-                              .skipped = r->steps.skipped_in_a_row,
+                              .skipped_in_a_row = r->steps.skipped_in_a_row,
                               .bad_losses = r->steps.bad_losses,
                               .bad_gradients = r->steps.bad_gradients};
 }
 
-static clv_code begin(clv_run *r, clv_err *err) {
+static clv_code begin_checkpoint(clv_run *r, clv_err *err) {
   clv_run_saving *s = &r->saving;
   const clv_train_position at = find_position(r);
   s->is_due = false;
@@ -71,6 +74,8 @@ static void note_complete(clv_run *r) {
   clv_run_saving *s = &r->saving;
   r->steps.saved_step = s->step;
   s->cost_ns = s->present_cost_ns;
+  /* the rounds until the next one say how long a round takes, also if the disk is slow */
+  if (clv_session_checkpoint_is_auto(r->config)) s->began_ns = clv_now_ns();
   clv_run_lock_note_checkpoint(r->lock);
   clv_run_metrics_checkpoint(r->metrics, s->step, s->present_cost_ns);
 }
@@ -83,12 +88,14 @@ static clv_code check_newest(void *user, clv_err *err) {
 
 /* Completes the checkpoint in progress if its files are durable; with `wait`, waits for that. After
  * a failure the next checkpoint is due at once. *ret (may be NULL): how it went. */
-static clv_code finish(clv_run *r, bool wait, clv_save_result *ret, clv_err *err) {
+static clv_code finish_checkpoint(clv_run *r, bool wait, clv_save_result *ret, clv_err *err) {
   clv_run_saving *s = &r->saving;
   clv_save_result result;
   uint64_t begin_ns = clv_now_ns();
-  const clv_save_end how = {
-      .waits = wait, .keep_step = r->best_checkpoint.step, .check = check_newest, .check_user = r};
+  const clv_save_end how = {.waits_for_files = wait,
+                            .step_to_keep = r->best_checkpoint.step,
+                            .check_before_rename = check_newest,
+                            .check_user = r};
   CLV_TRY(clv_trainer_end_save(r->trainer, &how, &result, err));
   s->present_cost_ns += clv_now_ns() - begin_ns;
   clv_run_print_notices(r);
@@ -99,7 +106,7 @@ static clv_code finish(clv_run *r, bool wait, clv_save_result *ret, clv_err *err
 }
 
 static clv_code finish_if_in_progress(clv_run *r, bool wait, clv_err *err) {
-  return clv_trainer_is_saving(r->trainer) ? finish(r, wait, NULL, err) : CLV_OK;
+  return clv_trainer_is_saving(r->trainer) ? finish_checkpoint(r, wait, NULL, err) : CLV_OK;
 }
 
 clv_code clv_run_save_now(clv_run *r, clv_err *err) {
@@ -108,8 +115,8 @@ clv_code clv_run_save_now(clv_run *r, clv_err *err) {
   if (r->steps.saved_step == clv_trainer_step_count(r->trainer)) return CLV_OK;
   /* each failure leaves fewer stages whose files stay at workers */
   while (result == CLV_SAVE_FAILED) {
-    CLV_TRY(begin(r, err));
-    CLV_TRY(finish(r, true, &result, err));
+    CLV_TRY(begin_checkpoint(r, err));
+    CLV_TRY(finish_checkpoint(r, true, &result, err));
   }
   return CLV_OK;
 }
@@ -118,7 +125,7 @@ clv_code clv_run_save_now(clv_run *r, clv_err *err) {
 
 /* Reports that the disk did not take a checkpoint, whose folder is removed because it takes space.
  * The run goes on; its last checkpoint must succeed. */
-static void skip_checkpoint(const clv_run *r, const clv_err *why) {
+static void skip_checkpoint(const clv_run *r, const clv_err *reason) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *complete = NULL;
   char text[CLV_ERR_TEXT + 240], earlier[80] = "there is no earlier one";
   clv_err err;
@@ -127,7 +134,7 @@ static void skip_checkpoint(const clv_run *r, const clv_err *why) {
     snprintf(earlier, sizeof earlier, "the one of step %llu stays", saved);
   snprintf(text, sizeof text,
            "the checkpoint of step %llu could not be written: %s; %s, and the run goes on", step,
-           why->text, earlier);
+           reason->text, earlier);
   clv_run_warn(r, CLV_LOG_WARN, "checkpoint", text);
   if (clv_checkpoint_load_step(r->dir.data, r->saving.step, &complete, NULL) != CLV_OK &&
       clv_checkpoint_remove(r->dir.data, r->saving.step, &err) != CLV_OK)
@@ -150,7 +157,7 @@ clv_code clv_run_try_save_now(clv_run *r, clv_err *err) {
 
 /* Returns true if the round that began behind step `before` has passed a multiple of every_steps,
  * or checkpoint.every has passed since the last checkpoint began. */
-static bool is_time(const clv_run *r, uint64_t before) {
+static bool is_checkpoint_time(const clv_run *r, uint64_t before) {
   uint64_t step = clv_trainer_step_count(r->trainer), every = r->config->checkpoint.every_steps;
   if (every && step / every != before / every) return true;
   return clv_now_ns() - r->saving.began_ns >= find_interval_ns(r);
@@ -158,16 +165,16 @@ static bool is_time(const clv_run *r, uint64_t before) {
 
 static clv_code save_if_due(clv_run *r, uint64_t before, uint64_t round_ns, clv_err *err) {
   clv_run_saving *s = &r->saving;
-  note_round(s, clv_trainer_is_saving(r->trainer), round_ns);
-  s->is_due |= is_time(r, before);
+  clv_checkpoint_note_round(s, clv_trainer_is_saving(r->trainer), round_ns);
+  s->is_due |= is_checkpoint_time(r, before);
   CLV_TRY(finish_if_in_progress(r, false, err));
   if (!s->is_due || clv_trainer_is_saving(r->trainer)) return CLV_OK;
   if (r->steps.saved_step == clv_trainer_step_count(r->trainer)) {
     s->is_due = false;
     return CLV_OK;
   }
-  CLV_TRY(begin(r, err));
-  return finish(r, false, NULL, err);
+  CLV_TRY(begin_checkpoint(r, err));
+  return finish_checkpoint(r, false, NULL, err);
 }
 
 clv_code clv_run_save_if_due(clv_run *r, uint64_t before, uint64_t round_ns, clv_err *err) {

@@ -30,7 +30,7 @@ static clv_score_outputs kind_of_outputs(clv_loss_kind kind) {
   return list[kind];
 }
 
-clv_code clv_run_score_new(clv_run *r, clv_err *err) {
+clv_code clv_run_make_score(clv_run *r, clv_err *err) {
   const clv_session_config *c = r->config;
   const clv_graph *last = r->blueprint->full_graph;
   const clv_shape *out = &last->nodes[last->output].shape;
@@ -40,7 +40,7 @@ clv_code clv_run_score_new(clv_run *r, clv_err *err) {
                          .classes = (size_t)width,
                          .has_ignored = c->loss.kind == CLV_LOSS_CROSS_ENTROPY,
                          .ignored_label = (int64_t)c->loss.ignore_index};
-  clv_err why;
+  clv_err reason;
   clv_score_freep(&r->score);
   if (!o.wanted) return CLV_OK;
   if (o.outputs >= CLV_SCORE_PROBABILITY && (width != 1 || out->rank != 2))
@@ -48,8 +48,8 @@ clv_code clv_run_score_new(clv_run *r, clv_err *err) {
                                "loss.scores go with class labels, or with one output of a binary "
                                "loss; the last layer has more");
   if (o.outputs >= CLV_SCORE_PROBABILITY) o.classes = 2;
-  if (clv_score_new(&o, &r->score, &why) == CLV_OK) return CLV_OK;
-  return clv_session_fail_at(c, c->loss.scores_pos, err, "loss.scores: %s", why.text);
+  if (clv_score_new(&o, &r->score, &reason) == CLV_OK) return CLV_OK;
+  return clv_session_fail_at(c, c->loss.scores_pos, err, "loss.scores: %s", reason.text);
 }
 
 static const char *class_name(const void *user, size_t c) {
@@ -71,7 +71,7 @@ void clv_run_take_scores(const clv_run *r, clv_run_scores *ret) {
   clv_scores_each(&s, add_scalar, ret);
 }
 
-void clv_run_scores_done(clv_run_scores *s) { clv_bytes_done(&s->json); }
+void clv_run_scores_free(clv_run_scores *s) { clv_bytes_done(&s->json); }
 
 void clv_run_add_scores(const clv_run *r, bool table, clv_bytes *text, clv_bytes *json) {
   CLV_AUTO(clv_scores_done) clv_scores s = {0};

@@ -20,7 +20,7 @@ enum { MAX_SKIPPED_STEPS = 20 };
 /* Writes the result of an evaluation to evaluations.jsonl, the event files and run.json. */
 static clv_code record_evaluation(clv_run *r, const char *what, const clv_step_result *e,
                                   uint64_t epoch, clv_err *err) {
-  CLV_AUTO(clv_run_scores_done) clv_run_scores scores;
+  CLV_AUTO(clv_run_scores_free) clv_run_scores scores;
   bool known = clv_run_has_accuracy(r);
   double accuracy = known ? clv_step_accuracy(e) : NAN;
   clv_run_take_scores(r, &scores);
@@ -31,7 +31,7 @@ static clv_code record_evaluation(clv_run *r, const char *what, const clv_step_r
                                .step = best.step,
                                .epoch = epoch,
                                .samples = e->samples,
-                               .places = e->labelled != e->samples ? e->labelled : 0,
+                               .places = e->n_labelled != e->samples ? e->n_labelled : 0,
                                .loss = e->loss,
                                .accuracy = known ? accuracy : -1,
                                .scores = scores.json.len ? scores.json.data : NULL,
@@ -70,10 +70,10 @@ static clv_code validate_and_keep_best(clv_run *r, uint64_t epoch, clv_err *err)
 }
 
 static void count_step(clv_run_steps *l, const clv_step_result *s) {
-  l->n_done++;
-  l->skipped_in_a_row = s->applied ? 0 : l->skipped_in_a_row + 1;
-  if (s->applied)
-    l->taken++;
+  l->n_steps_done++;
+  l->skipped_in_a_row = s->changed_weights ? 0 : l->skipped_in_a_row + 1;
+  if (s->changed_weights)
+    l->n_weight_changes++;
   else if (isfinite(s->loss))
     l->bad_gradients++;
   else
@@ -83,21 +83,22 @@ static void count_step(clv_run_steps *l, const clv_step_result *s) {
 /* Reports a step. bytes: bytes sent and received in the step. */
 static clv_code report_step(clv_run *r, uint64_t epoch, uint64_t step, const clv_step_result *s,
                             const uint64_t bytes[2], clv_err *err) {
-  clv_progress p = {.step = step,
-                    .total_steps = r->steps.stop_step,
-                    .epoch = epoch,
-                    .loss = s->loss,
-                    .accuracy = clv_run_has_accuracy(r) && r->config->loss.worker < 0 && s->labelled
-                                    ? clv_step_accuracy(s)
-                                    : -1,
-                    .grad_norm = s->grad_norm,
-                    .lr = s->lr,
-                    .samples = s->samples,
-                    .wait_ns = s->wait_ns,
-                    .step_ns = s->step_ns,
-                    .step_up = bytes[0],
-                    .step_down = bytes[1],
-                    .applied = s->applied};
+  clv_progress p = {
+      .step = step,
+      .total_steps = r->steps.stop_step,
+      .epoch = epoch,
+      .loss = s->loss,
+      .accuracy = clv_run_has_accuracy(r) && r->config->loss.worker < 0 && s->n_labelled
+                      ? clv_step_accuracy(s)
+                      : -1,
+      .grad_norm = s->grad_norm,
+      .lr = s->lr,
+      .samples = s->samples,
+      .wait_ns = s->wait_ns,
+      .step_ns = s->step_ns,
+      .step_up = bytes[0],
+      .step_down = bytes[1],
+      .changed_weights = s->changed_weights};
   clv_trainer_traffic(r->trainer, &p.bytes_up, &p.bytes_down);
   clv_run_lock_note_step(r->lock, step, p.loss, p.accuracy < 0 ? NAN : p.accuracy);
   clv_run_metrics_step(r->metrics, step, s);
@@ -126,16 +127,16 @@ static bool must_flush(const clv_run *r, const clv_batch *batch) {
 /* Takes a step and reports it. The steps of a round are reported with equal shares of the bytes. */
 static clv_code take_step(clv_run *r, const clv_batch *batch, clv_err *err) {
   const clv_step_result *results;
-  uint32_t done;
+  uint32_t n_done_now;
   uint64_t before = clv_trainer_step_count(r->trainer), from[2], to[2];
   clv_trainer_traffic(r->trainer, &from[0], &from[1]);
-  CLV_TRY(clv_trainer_step(r->trainer, batch, must_flush(r, batch), &done, &results, err));
+  CLV_TRY(clv_trainer_step(r->trainer, batch, must_flush(r, batch), &n_done_now, &results, err));
   clv_trainer_traffic(r->trainer, &to[0], &to[1]);
-  for (uint32_t i = 0; i < done; i++) {
-    const uint64_t bytes[2] = {(to[0] - from[0]) / done, (to[1] - from[1]) / done};
+  for (uint32_t i = 0; i < n_done_now; i++) {
+    const uint64_t bytes[2] = {(to[0] - from[0]) / n_done_now, (to[1] - from[1]) / n_done_now};
     CLV_TRY(report_step(r, batch->at.epoch, before + i + 1, &results[i], bytes, err));
   }
-  if (done && !clv_trainer_n_held(r->trainer)) r->steps.cursor = batch->next;
+  if (n_done_now && !clv_trainer_n_held(r->trainer)) r->steps.cursor = batch->next;
   print_schedule_notice(r);
   clv_run_print_notices(r);
   clv_run_escrow_print(r);
@@ -159,7 +160,7 @@ static clv_code end_round(clv_run *r, uint64_t before, uint64_t round_ns, bool e
 /* Removes the checkpoints that an earlier attempt would have removed, if it was killed after its
  * last checkpoint and this attempt had no step left to take. */
 static clv_code prune_after_killed_attempt(const clv_run *r, clv_err *err) {
-  if (!r->is_resumed || r->steps.n_done != r->steps.first) return CLV_OK;
+  if (!r->is_resumed || r->steps.n_steps_done != r->steps.restored_step) return CLV_OK;
   return clv_trainer_prune(r->trainer, r->dir.data, r->best_checkpoint.step, err);
 }
 
@@ -227,11 +228,11 @@ static void print_skipped_records_and_steps(clv_run *r) {
   snprintf(text, sizeof text,
            "%llu of %llu steps were skipped and changed no weight: %llu had a loss that was not "
            "finite, %llu a gradient",
-           (unsigned long long)skipped, (unsigned long long)r->steps.n_done,
+           (unsigned long long)skipped, (unsigned long long)r->steps.n_steps_done,
            (unsigned long long)r->steps.bad_losses, (unsigned long long)r->steps.bad_gradients);
   snprintf(json, sizeof json,
            "{\"event\":\"skipped\",\"steps\":%llu,\"of\":%llu,\"loss\":%llu,\"gradient\":%llu}",
-           (unsigned long long)skipped, (unsigned long long)r->steps.n_done,
+           (unsigned long long)skipped, (unsigned long long)r->steps.n_steps_done,
            (unsigned long long)r->steps.bad_losses, (unsigned long long)r->steps.bad_gradients);
   clv_reporter_notice(r->reporter, text, json);
 }
@@ -239,7 +240,7 @@ static void print_skipped_records_and_steps(clv_run *r) {
 /* Fails if no step of the run has changed the weights. */
 static clv_code check_weights_changed(const clv_run_steps *l, clv_err *err) {
   uint64_t skipped = l->bad_losses + l->bad_gradients;
-  if (l->first || l->taken || !skipped) return CLV_OK;
+  if (l->restored_step || l->n_weight_changes || !skipped) return CLV_OK;
   return clv_fail(err, CLV_RANGE,
                   "diverged: none of the %llu steps changed the weights, since no loss or gradient "
                   "was finite; look for such values with `cleave-master check`, lower "
@@ -322,7 +323,7 @@ static clv_code connect_and_restore(clv_run *r, clv_err *err) {
   clv_code code = clv_run_open_trainer(r, err);
   if (code == CLV_OK) code = clv_run_restore(r, err);
   if (code != CLV_OK) CLV_TRY(clv_run_wait_for_workers(r, err));
-  clv_run_remove_leftovers(r);
+  if (r->o->resume) clv_run_remove_leftovers(r);
   return CLV_OK;
 }
 

@@ -18,7 +18,7 @@ static size_t space_before(const char *text, size_t from, size_t at) {
   for (size_t i = at; i > from;) {
     uint32_t c;
     for (i--; i > from && (text[i] & 0xc0) == 0x80;) i--;
-    if (!clv_utf8(text + i, at - i, &c) || !clv_char_is_space(c)) break;
+    if (!clv_utf8_decode(text + i, at - i, &c) || !clv_char_is_space(c)) break;
     at = i;
   }
   return at;
@@ -26,7 +26,8 @@ static size_t space_before(const char *text, size_t from, size_t at) {
 
 static size_t space_after(const char *text, size_t len, size_t at) {
   uint32_t c;
-  for (size_t n; at < len && (n = clv_utf8(text + at, len - at, &c)) && clv_char_is_space(c);)
+  for (size_t n;
+       at < len && (n = clv_utf8_decode(text + at, len - at, &c)) && clv_char_is_space(c);)
     at += n;
   return at;
 }

@@ -69,7 +69,7 @@ static clv_code check_one_of(reading *r, const char *const *wanted, size_t n, co
   clv_json_kind kind;
   CLV_TRY(clv_json_peek(&r->j, &kind, err));
   size_t at = r->j.at;
-  CLV_TRY(clv_json_text(&r->j, &r->text, err));
+  CLV_TRY(clv_json_read_text(&r->j, &r->text, err));
   for (size_t i = 0; i < n; i++)
     if (strcmp(wanted[i], r->text.data) == 0) {
       if (ret_which) *ret_which = i;
@@ -80,7 +80,7 @@ static clv_code check_one_of(reading *r, const char *const *wanted, size_t n, co
 
 static clv_code check_false(reading *r, const char *what, clv_err *err) {
   bool value;
-  CLV_TRY(clv_json_bool(&r->j, &value, err));
+  CLV_TRY(clv_json_read_bool(&r->j, &value, err));
   return value ? clv_json_fail(&r->j, r->j.at, err, "%s", what) : CLV_OK;
 }
 
@@ -100,7 +100,7 @@ static clv_code read_token(reading *r, clv_err *err) {
   if (!r->text.len || r->text.len > CLV_TOKENS_MAX_TOKEN)
     return clv_json_fail(&r->j, place, err, "a token has %zu bytes, expected 1 to %d", r->text.len,
                          CLV_TOKENS_MAX_TOKEN);
-  CLV_TRY(clv_json_integer(&r->j, 0, CLV_TOKENS_MAX_ID - 1, &id, err));
+  CLV_TRY(clv_json_read_integer(&r->j, 0, CLV_TOKENS_MAX_ID - 1, &id, err));
   return clv_vocab_add(&r->t->vocab, r->text.data, r->text.len, (int32_t)id, place, 0, err);
 }
 
@@ -135,7 +135,7 @@ static clv_code keep_merges(reading *r, clv_err *err) {
 
 static clv_code read_text_pair(reading *r, clv_bytes *ret_right, clv_err *err) {
   size_t at = r->j.at;
-  CLV_TRY(clv_json_text(&r->j, &r->text, err));
+  CLV_TRY(clv_json_read_text(&r->j, &r->text, err));
   char *space = memchr(r->text.data, ' ', r->text.len);
   if (!space || memchr(space + 1, ' ', r->text.len - (size_t)(space + 1 - r->text.data)))
     return refuse_value(r, at, err, "a merge is two tokens with a space between them");
@@ -151,7 +151,7 @@ static clv_code read_list_pair(reading *r, clv_bytes *ret_right, clv_err *err) {
   for (size_t n = 0; n < 3; n++) {
     CLV_TRY(clv_json_next(&r->j, CLV_JSON_LIST, n, &more, err));
     if (more != (n < 2)) return clv_json_fail(&r->j, r->j.at, err, "a merge is two tokens");
-    if (more) CLV_TRY(clv_json_text(&r->j, n ? ret_right : &r->text, err));
+    if (more) CLV_TRY(clv_json_read_text(&r->j, n ? ret_right : &r->text, err));
   }
   return CLV_OK;
 }
@@ -227,7 +227,7 @@ static clv_code read_model_type(reading *r, clv_err *err) {
 static clv_code read_dropout(reading *r, clv_err *err) {
   double value = 0;
   if (clv_json_skip_null(&r->j)) return CLV_OK;
-  CLV_TRY(clv_json_real(&r->j, &value, err));
+  CLV_TRY(clv_json_read_real(&r->j, &value, err));
   return value == 0 ? CLV_OK
                     : clv_json_fail(&r->j, r->j.at, err, "dropout of merges is not supported");
 }
@@ -245,7 +245,7 @@ static clv_code read_fallback(reading *r, clv_err *err) {
 }
 
 static clv_code read_ignore_merges(reading *r, clv_err *err) {
-  return clv_json_bool(&r->j, &r->t->prefers_whole_piece, err);
+  return clv_json_read_bool(&r->j, &r->t->prefers_whole_piece, err);
 }
 
 static clv_code read_bytes(reading *r, size_t at, clv_err *err) {
@@ -333,11 +333,11 @@ static clv_code read_step_type(reading *r, clv_err *err) {
 }
 
 static clv_code read_prefix_space(reading *r, clv_err *err) {
-  return clv_json_bool(&r->j, &get_step(r)->adds_prefix_space, err);
+  return clv_json_read_bool(&r->j, &get_step(r)->adds_prefix_space, err);
 }
 
 static clv_code read_use_regex(reading *r, clv_err *err) {
-  return clv_json_bool(&r->j, &get_step(r)->by_pattern, err);
+  return clv_json_read_bool(&r->j, &get_step(r)->by_pattern, err);
 }
 
 static clv_code read_invert(reading *r, clv_err *err) {
@@ -448,11 +448,11 @@ static clv_code read_added_keys(clv_json *j, added_token *a, clv_err *err) {
     CLV_TRY(clv_read_known_key(j, &keys, &which, err));
     if (which < 0) return CLV_OK;
     if (which < ADDED_FLAGS)
-      CLV_TRY(clv_json_bool(j, &a->flags[which], err));
+      CLV_TRY(clv_json_read_bool(j, &a->flags[which], err));
     else if (which == ID)
-      CLV_TRY(clv_json_integer(j, 0, CLV_TOKENS_MAX_ID - 1, &a->id, err));
+      CLV_TRY(clv_json_read_integer(j, 0, CLV_TOKENS_MAX_ID - 1, &a->id, err));
     else
-      CLV_TRY(which == CONTENT ? clv_json_text(j, a->content, err) : clv_json_skip(j, err));
+      CLV_TRY(which == CONTENT ? clv_json_read_text(j, a->content, err) : clv_json_skip(j, err));
   }
 }
 

@@ -84,7 +84,7 @@ clv_code clv_codepoints_add(clv_codepoints *p, uint32_t c, clv_err *err) {
 clv_code clv_codepoints_from_utf8(clv_codepoints *p, const char *text, size_t len, clv_err *err) {
   for (size_t i = 0, n; i < len; i += n) {
     uint32_t c;
-    if (!(n = clv_utf8(text + i, len - i, &c)))
+    if (!(n = clv_utf8_decode(text + i, len - i, &c)))
       return clv_fail(err, CLV_INVALID, "byte %zu is not UTF-8", i);
     CLV_TRY(clv_codepoints_add(p, c, err));
   }

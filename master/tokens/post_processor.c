@@ -61,7 +61,7 @@ enum { PIECE_ID, PIECE_TYPE };
 
 static clv_code read_special_piece(clv_json *j, processor *p, int which, clv_err *err) {
   clv_bytes *to = p->n_texts ? &p->after : &p->before;
-  return which == PIECE_ID ? clv_json_text(j, to, err) : clv_json_skip(j, err);
+  return which == PIECE_ID ? clv_json_read_text(j, to, err) : clv_json_skip(j, err);
 }
 
 static clv_code read_text_piece(clv_json *j, processor *p, int which, clv_err *err) {
@@ -108,7 +108,7 @@ static clv_code read_ids(clv_json *j, int64_t *ret, clv_err *err) {
     CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
     if (more != (n < 1))
       return clv_json_fail(j, j->at, err, "a special token of post_processor has one number");
-    if (more) CLV_TRY(clv_json_integer(j, 0, CLV_TOKENS_MAX_ID - 1, ret, err));
+    if (more) CLV_TRY(clv_json_read_integer(j, 0, CLV_TOKENS_MAX_ID - 1, ret, err));
   }
   return CLV_OK;
 }
@@ -154,8 +154,8 @@ static clv_code read_pair(clv_json *j, int64_t *ret, clv_err *err) {
     CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
     if (more != (n < 2))
       return clv_json_fail(j, j->at, err, "sep and cls are a token and its number");
-    if (n == 0) CLV_TRY(clv_json_text(j, &text, err));
-    if (n == 1) CLV_TRY(clv_json_integer(j, 0, CLV_TOKENS_MAX_ID - 1, ret, err));
+    if (n == 0) CLV_TRY(clv_json_read_text(j, &text, err));
+    if (n == 1) CLV_TRY(clv_json_read_integer(j, 0, CLV_TOKENS_MAX_ID - 1, ret, err));
   }
   return CLV_OK;
 }
@@ -176,7 +176,7 @@ static clv_code read_processors(clv_json *j, processor *p, clv_err *err) {
 enum { TYPE, SEP, CLS, SINGLE, SPECIALS, PROCESSORS };
 
 static clv_code read_processor_key(clv_json *j, processor *p, int which, clv_err *err) {
-  if (which == TYPE) return clv_json_text(j, &p->type, err);
+  if (which == TYPE) return clv_json_read_text(j, &p->type, err);
   if (which == SEP) return read_pair(j, &p->sep, err);
   if (which == CLS) return read_pair(j, &p->cls, err);
   if (which == SINGLE) return read_single(j, p, err);
@@ -251,7 +251,7 @@ static clv_code read_right(clv_json *j, const char *what, clv_err *err) {
   clv_json_kind kind;
   CLV_TRY(clv_json_peek(j, &kind, err));
   size_t at = j->at;
-  CLV_TRY(clv_json_text(j, &text, err));
+  CLV_TRY(clv_json_read_text(j, &text, err));
   if (strcmp(text.data, "Right") == 0) return CLV_OK;
   return clv_json_fail(j, at, err, "%s.direction is '%.20s': texts are %s at their end here", what,
                        text.data, strcmp(what, "padding") == 0 ? "filled" : "cut");
@@ -259,7 +259,7 @@ static clv_code read_right(clv_json *j, const char *what, clv_err *err) {
 
 static clv_code read_truncation_key(clv_json *j, processor *p, int which, clv_err *err) {
   if (which == 0) return read_right(j, "truncation", err);
-  if (which == 1) return clv_json_integer(j, 1, MOST_LENGTH, &p->t->most, err);
+  if (which == 1) return clv_json_read_integer(j, 1, MOST_LENGTH, &p->t->most, err);
   return clv_json_skip(j, err);
 }
 
@@ -274,7 +274,7 @@ static clv_code read_padding_key(clv_json *j, processor *p, int which, clv_err *
   int64_t id;
   if (which == 0) return read_right(j, "padding", err);
   if (which > 1) return clv_json_skip(j, err);
-  CLV_TRY(clv_json_integer(j, 0, CLV_TOKENS_MAX_ID - 1, &id, err));
+  CLV_TRY(clv_json_read_integer(j, 0, CLV_TOKENS_MAX_ID - 1, &id, err));
   p->t->filler = (int32_t)id;
   return CLV_OK;
 }

@@ -19,7 +19,7 @@ typedef struct clv_cursor_text {
 static uint32_t decode_at(const clv_cursor_text *c, size_t at, size_t *ret_next) {
   uint32_t point = 0;
   *ret_next = at;
-  if (at < c->len) *ret_next += clv_utf8(c->text + at, c->len - at, &point);
+  if (at < c->len) *ret_next += clv_utf8_decode(c->text + at, c->len - at, &point);
   return point;
 }
 

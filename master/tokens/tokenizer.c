@@ -49,8 +49,8 @@ static clv_code encode_raw(const clv_tokenizer *t, const char *text, size_t len,
 static clv_code check_utf8(const char *text, size_t len, clv_err *err) {
   for (size_t i = 0, n; i < len; i += n) {
     uint32_t c;
-    if (!(n = clv_utf8(text + i, len - i, &c)))
-      return clv_fail(err, CLV_INVALID, "byte %zu is not UTF-8", i);
+    if (!(n = clv_utf8_decode(text + i, len - i, &c)))
+      return clv_fail(err, CLV_INVALID, "byte %zu is not UTF-8: convert the file to it", i);
   }
   return CLV_OK;
 }

@@ -23,8 +23,9 @@ static clv_code add_line(clv_tokenizer *t, const char *line, size_t len, const c
                     label, number + 1, CLV_TOKENS_MAX_ID, CLV_TOKENS_MAX_TOKEN);
   for (size_t i = 0, n; i < len; i += n) {
     uint32_t c;
-    if (!(n = clv_utf8(line + i, len - i, &c)))
-      return clv_fail(err, CLV_INVALID, "%s:%zu: byte %zu of the line is not UTF-8", label,
+    if (!(n = clv_utf8_decode(line + i, len - i, &c)))
+      return clv_fail(err, CLV_INVALID,
+                      "%s:%zu: byte %zu of the line is not UTF-8: convert the file", label,
                       number + 1, i);
   }
   return clv_vocab_add(&t->vocab, line, len, (int32_t)number, (uint32_t)number + 1, 0, err);
@@ -103,7 +104,7 @@ static clv_code add_cleaned(clv_codepoints *p, uint32_t c, clv_err *err) {
 static clv_code clean_text(const char *text, size_t len, clv_codepoints *p, clv_err *err) {
   for (size_t i = 0, n; i < len; i += n) {
     uint32_t c = 0;
-    n = CLV_MAX(clv_utf8(text + i, len - i, &c), (size_t)1);
+    n = CLV_MAX(clv_utf8_decode(text + i, len - i, &c), (size_t)1);
     CLV_TRY(add_cleaned(p, c, err));
   }
   return CLV_OK;

@@ -34,7 +34,7 @@ static size_t count_correct_classes(const clv_trainer *t, const float *output,
                                     const int64_t *labels, size_t places, size_t width) {
   size_t right = 0;
   for (size_t i = 0; i < places; i++)
-    right += !clv_trainer_is_ignored(t, labels[i]) &&
+    right += !clv_trainer_is_ignored_label(t, labels[i]) &&
              (int64_t)clv_argmax_row(output + i * width, width) == labels[i];
   return right;
 }

@@ -9,10 +9,10 @@
 #include "master/train/train_int.h"
 
 double clv_step_accuracy(const clv_step_result *r) {
-  return r->labelled ? (double)r->correct / (double)r->labelled : (double)NAN;
+  return r->n_labelled ? (double)r->n_correct / (double)r->n_labelled : (double)NAN;
 }
 
-bool clv_trainer_is_ignored(const clv_trainer *t, int64_t label) {
+bool clv_trainer_is_ignored_label(const clv_trainer *t, int64_t label) {
   return t->config->loss.kind == CLV_LOSS_CROSS_ENTROPY &&
          (double)label == t->config->loss.ignore_index;
 }
@@ -37,7 +37,7 @@ double clv_trainer_batch_weight(const clv_trainer *t, const clv_tensor *labels, 
   if (labels->dtype != CLV_I64) return (double)n;
   const int64_t *label = find_labels_of_rows(labels, start, n, &positions);
   for (size_t i = 0; i < positions; i++)
-    if (!clv_trainer_is_ignored(t, label[i]))
+    if (!clv_trainer_is_ignored_label(t, label[i]))
       sum += class_weight_of(&t->config->loss.weight, label[i]);
   return sum;
 }
@@ -47,6 +47,6 @@ size_t clv_trainer_count_labelled(const clv_trainer *t, const clv_tensor *labels
   size_t positions, labelled = 0;
   if (labels->dtype != CLV_I64) return n;
   const int64_t *label = find_labels_of_rows(labels, start, n, &positions);
-  for (size_t i = 0; i < positions; i++) labelled += !clv_trainer_is_ignored(t, label[i]);
+  for (size_t i = 0; i < positions; i++) labelled += !clv_trainer_is_ignored_label(t, label[i]);
   return labelled;
 }

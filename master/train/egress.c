@@ -148,7 +148,7 @@ clv_code clv_trainer_allow_batch(clv_trainer *t, uint64_t samples, bool training
   clv_trainer_egress *e = &t->egress;
   const clv_blueprint *b = t->b;
   uint64_t what = 8 * samples + 2 * (uint64_t)t->cache.use + training;
-  if (!e->record || e->allowed_batch == what) return CLV_OK;
+  if (!e->record || e->allowance_key == what) return CLV_OK;
   for (size_t k = 0; k < b->n_egress; k++)
     if (e->gate.flows[k].flow && is_sent_in_batch(t, &b->egress[k], training))
       clv_egress_set_step_bytes(e->gate.flows[k].flow, samples * e->gate.flows[k].sample_bytes);
@@ -156,7 +156,7 @@ clv_code clv_trainer_allow_batch(clv_trainer *t, uint64_t samples, bool training
     if (e->direct_flows[i].flow && (training || i % 2 == 0))
       clv_egress_set_step_bytes(e->direct_flows[i].flow, samples * e->direct_flows[i].sample_bytes);
   CLV_TRY(clv_egress_write_ahead(e->record, err));
-  e->allowed_batch = what;
+  e->allowance_key = what;
   return CLV_OK;
 }
 

@@ -10,23 +10,23 @@
 
 /* Returns true if the connection of the master failed at `operation`: "connect", "attach" or
  * "link". In an error that a worker reports, the same word means a connection of that worker. */
-static bool is_failure_at(const cleave_error *why, const char *operation) {
-  return !why->reported && strcmp(why->place, operation) == 0;
+static bool is_failure_at(const cleave_error *reason, const char *operation) {
+  return !reason->reported && strcmp(reason->place, operation) == 0;
 }
 
 /* Writes the reason to `err`. Puts the worker's name in front unless the reason contains it. */
-static void write_reason(const cleave_error *why, clv_err *err) {
-  bool at_worker = why->node[0] && strcmp(why->node, "master") != 0;
-  clv_code code = (clv_code)why->status;
-  if (at_worker && why->reported && cleave_is_passed_on(why))
-    clv_fail(err, CLV_INTERNAL, "%.400s (passed on by worker '%s')", why->text, why->node);
-  else if (at_worker && why->reported)
-    clv_fail(err, CLV_INTERNAL, "worker '%s' reports%s%s: %s", why->node,
-             why->place[0] ? " for " : "", why->place, why->text);
-  else if (at_worker && !strstr(why->text, why->node))
-    clv_fail(err, code, "worker '%s': %s", why->node, why->text);
+static void write_reason(const cleave_error *reason, clv_err *err) {
+  bool at_worker = reason->node[0] && strcmp(reason->node, "master") != 0;
+  clv_code code = (clv_code)reason->status;
+  if (at_worker && reason->reported && cleave_is_passed_on(reason))
+    clv_fail(err, CLV_INTERNAL, "%.400s (passed on by worker '%s')", reason->text, reason->node);
+  else if (at_worker && reason->reported)
+    clv_fail(err, CLV_INTERNAL, "worker '%s' reports%s%s: %s", reason->node,
+             reason->place[0] ? " for " : "", reason->place, reason->text);
+  else if (at_worker && !strstr(reason->text, reason->node))
+    clv_fail(err, code, "worker '%s': %s", reason->node, reason->text);
   else /* the error is the master's own, or the text names the worker */
-    clv_fail(err, cleave_is_passed_on(why) ? CLV_INTERNAL : code, "%s", why->text);
+    clv_fail(err, cleave_is_passed_on(reason) ? CLV_INTERNAL : code, "%s", reason->text);
 }
 
 /* Appends limits.step_timeout to a timeout, unless the text names a limit already. */
@@ -40,14 +40,14 @@ static void append_limit(const clv_trainer *t, clv_err *err) {
 
 /* Returns CLV_INTERNAL for an error that a worker reports, so that the worker's code does not
  * decide the exit code of the program. */
-clv_code clv_trainer_convert_error(clv_trainer *t, const cleave_error *why, clv_err *err) {
+clv_code clv_trainer_convert_error(clv_trainer *t, const cleave_error *reason, clv_err *err) {
   clv_err text;
-  bool connecting = is_failure_at(why, "connect") || is_failure_at(why, "attach");
-  write_reason(why, &text);
-  if (connecting || is_failure_at(why, "link"))
-    snprintf(t->lost_worker, sizeof t->lost_worker, "%s", why->node);
-  if (text.code == CLV_DEADLINE && !connecting && !why->reported) append_limit(t, &text);
-  if (is_failure_at(why, "link") && text.code != CLV_BAD_ANSWER) text.code = CLV_UNAVAILABLE;
+  bool connecting = is_failure_at(reason, "connect") || is_failure_at(reason, "attach");
+  write_reason(reason, &text);
+  if (connecting || is_failure_at(reason, "link"))
+    snprintf(t->lost_worker, sizeof t->lost_worker, "%s", reason->node);
+  if (text.code == CLV_DEADLINE && !connecting && !reason->reported) append_limit(t, &text);
+  if (is_failure_at(reason, "link") && text.code != CLV_BAD_ANSWER) text.code = CLV_UNAVAILABLE;
   if (t->activity)
     clv_err_prefix(&text, "%s %llu", t->activity, (unsigned long long)t->step_of_activity);
   if (err) *err = text;

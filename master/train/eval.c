@@ -35,29 +35,30 @@ typedef struct evaluation {
   uint32_t *row_of_sent;            /* [rows->n] index in `rows` of each record sent */
   clv_subset sent_rows;             /* rows in the order in which they are sent */
   clv_loader *loader;               /* loader of `sent_rows`; NULL if there are no rows */
-  eval_slot slots[CLV_EVAL_WINDOW]; /* circular list, the oldest at `first` */
-  size_t first, in_flight, at;
-  bool collects_all_rows;      /* `got` has all rows; false: those of one batch */
-  answers received;            /* outputs and labels received; allocated with the first batch */
+  eval_slot slots[CLV_EVAL_WINDOW]; /* circular list, the oldest at `oldest_slot` */
+  size_t oldest_slot, n_in_flight, n_sent;
+  bool collects_all_rows; /* `received_answers` has all rows; false: those of one batch */
+  /* outputs and labels received; allocated with the first batch */
+  answers received_answers;
   double loss_sum, weight_sum; /* sums of weighted losses and of weights */
   clv_score *score;            /* receives the predictions; NULL: no scores are wanted */
 } evaluation;
 
-static void eval_slot_done(eval_slot *s) {
+static void free_eval_slot(eval_slot *s) {
   s->y = clv_tensor_unref(s->y);
   s->lengths = clv_tensor_unref(s->lengths);
 }
 
 /* Frees an evaluation. If the evaluation failed, ends its contexts in flight. */
-static void evaluation_done(evaluation *e) {
-  for (; e->in_flight; e->in_flight--) {
-    eval_slot *s = &e->slots[e->first++ % CLV_EVAL_WINDOW];
-    eval_slot_done(s);
+static void end_evaluation(evaluation *e) {
+  for (; e->n_in_flight; e->n_in_flight--) {
+    eval_slot *s = &e->slots[e->oldest_slot++ % CLV_EVAL_WINDOW];
+    free_eval_slot(s);
     (void)!cleave_context_end(e->t->runtime, s->context, NULL);
   }
-  clv_tensor_unref(e->received.outputs);
-  clv_tensor_unref(e->received.y);
-  clv_tensor_unref(e->received.lengths);
+  clv_tensor_unref(e->received_answers.outputs);
+  clv_tensor_unref(e->received_answers.y);
+  clv_tensor_unref(e->received_answers.lengths);
   clv_loader_free(e->loader);
   clv_subset_done(&e->sent_rows);
   free(e->row_of_sent);
@@ -91,16 +92,17 @@ static clv_code call_stages(evaluation *e, eval_slot *s, const clv_batch *batch,
   clv_tensor *x[CLV_MAX_INPUTS];
   cleave_reference in[CLV_MAX_INPUTS];
   for (size_t k = 0; k < t->b->inputs.n; k++) x[k] = clv_batch_input(batch, k);
-  clv_sequences of;
-  CLV_TRY(clv_trainer_select_sequences(t, x, 0, s->n, &of, err));
+  clv_sequences sequences;
+  CLV_TRY(clv_trainer_select_sequences(t, x, 0, s->n, &sequences, err));
   bool cached = t->cache.data && t->cache.data == e->data;
-  if (cached) CLV_TRY(clv_trainer_front_leaf(t, s->context, batch->index, x, &of, &in[0], err));
+  if (cached)
+    CLV_TRY(clv_trainer_front_leaf(t, s->context, batch->index, x, &sequences, &in[0], err));
   for (uint32_t i = cached; i < last; i++) {
-    CLV_TRY(clv_trainer_stage_inputs(t, s->context, i, x, &of, in, &n, err));
-    CLV_TRY(clv_trainer_charge_direct(t, i, s->n, (uint64_t)of.rows, false, err));
+    CLV_TRY(clv_trainer_stage_inputs(t, s->context, i, x, &sequences, in, &n, err));
+    CLV_TRY(clv_trainer_charge_direct(t, i, s->n, (uint64_t)sequences.rows, false, err));
     CLV_TRY_API(cleave_call(t->runtime, s->context, t->modules[i], in, n, &in[0], CLV_API_ERROR));
   }
-  CLV_TRY(clv_trainer_stage_inputs(t, s->context, last, x, &of, in, &n, err));
+  CLV_TRY(clv_trainer_stage_inputs(t, s->context, last, x, &sequences, in, &n, err));
   CLV_TRY_API(cleave_rpc_async(t->runtime, s->context, t->modules[last], in, n, ret, &s->output,
                                CLV_API_ERROR));
   return CLV_OK;
@@ -116,7 +118,7 @@ static clv_code copy_tensor(const clv_tensor *of, clv_tensor **ret, clv_err *err
 
 static clv_code send_batch(evaluation *e, clv_err *err) {
   clv_trainer *t = e->t;
-  eval_slot *s = &e->slots[(e->first + e->in_flight) % CLV_EVAL_WINDOW];
+  eval_slot *s = &e->slots[(e->oldest_slot + e->n_in_flight) % CLV_EVAL_WINDOW];
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *y = NULL, *lengths = NULL;
   clv_batch batch;
   cleave_context_options o = {.size = sizeof o, .evaluation = true};
@@ -125,12 +127,12 @@ static clv_code send_batch(evaluation *e, clv_err *err) {
   CLV_TRY(copy_tensor(batch.y, &y, err));
   if (t->b->lengths_input >= 0)
     CLV_TRY(copy_tensor(clv_batch_input(&batch, (size_t)t->b->lengths_input), &lengths, err));
-  *s = (eval_slot){.at = e->at, .n = batch.n};
+  *s = (eval_slot){.at = e->n_sent, .n = batch.n};
   CLV_TRY_API(cleave_context_open(t->runtime, &o, &s->context, CLV_API_ERROR));
   s->y = clv_steal(&y);
   s->lengths = clv_steal(&lengths);
-  e->in_flight++;
-  e->at += batch.n;
+  e->n_in_flight++;
+  e->n_sent += batch.n;
   return call_stages(e, s, &batch, &output, err);
 }
 
@@ -162,14 +164,15 @@ static clv_code compute_loss(evaluation *e, size_t start, size_t n, float *ret, 
   cleave_future loss;
   cleave_module *module;
   cleave_tensor packed_part;
-  clv_sequences of;
+  clv_sequences sequences;
   CLV_TRY(load_local_loss(t, &module, err));
-  CLV_TRY(select_sequences(t, e->received.lengths, start, n, &of, err));
+  CLV_TRY(select_sequences(t, e->received_answers.lengths, start, n, &sequences, err));
   CLV_TRY_API(cleave_context_open(t->runtime, &o, &context, CLV_API_ERROR));
-  CLV_TRY(clv_trainer_pack_rows(t, &of, e->received.outputs, packed, 0, &packed_part, err));
+  CLV_TRY(clv_trainer_pack_rows(t, &sequences, e->received_answers.outputs, packed, 0, &packed_part,
+                                err));
   CLV_TRY_API(
       cleave_leaf(t->runtime, context, &packed_part, false, &loss_inputs[0], CLV_API_ERROR));
-  CLV_TRY(clv_trainer_pack_targets(t, &of, e->received.y, &packed_part, err));
+  CLV_TRY(clv_trainer_pack_targets(t, &sequences, e->received_answers.y, &packed_part, err));
   CLV_TRY_API(
       cleave_leaf(t->runtime, context, &packed_part, false, &loss_inputs[1], CLV_API_ERROR));
   CLV_TRY_API(
@@ -194,7 +197,7 @@ static clv_code add_binary_scores(clv_score *score, const float *outputs, const 
 
 static clv_code add_scores(const evaluation *e, const float *outputs, size_t start, size_t n,
                            clv_err *err) {
-  const clv_tensor *y = e->received.y;
+  const clv_tensor *y = e->received_answers.y;
   if (!e->score) return CLV_OK;
   if (y->dtype != CLV_I64) return add_binary_scores(e->score, outputs, y, start, n, err);
   size_t per_row = y->n / (size_t)y->shape.dim[0];
@@ -208,19 +211,19 @@ static clv_code evaluate_rows(evaluation *e, size_t start, size_t n, clv_step_re
   clv_trainer *t = e->t;
   float loss;
   CLV_TRY(compute_loss(e, start, n, &loss, err));
-  const cleave_tensor outputs = clv_batch_rows(e->received.outputs, start, n);
-  double counted = clv_trainer_batch_weight(t, e->received.y, start, n);
+  const cleave_tensor outputs = clv_batch_rows(e->received_answers.outputs, start, n);
+  double counted = clv_trainer_batch_weight(t, e->received_answers.y, start, n);
   e->loss_sum += loss * counted;
   e->weight_sum += counted;
-  ret->labelled += clv_trainer_count_labelled(t, e->received.y, start, n);
+  ret->n_labelled += clv_trainer_count_labelled(t, e->received_answers.y, start, n);
   if (clv_trainer_has_accuracy(t))
-    ret->correct += clv_trainer_count_correct(t, &outputs, e->received.y, start, n);
+    ret->n_correct += clv_trainer_count_correct(t, &outputs, e->received_answers.y, start, n);
   return add_scores(e, outputs.data, start, n, err);
 }
 
 static clv_code evaluate_collected(evaluation *e, clv_step_result *ret, clv_err *err) {
   size_t batch = (size_t)e->t->b->eval_size;
-  if (!e->collects_all_rows || !e->received.y) return CLV_OK;
+  if (!e->collects_all_rows || !e->received_answers.y) return CLV_OK;
   for (size_t at = 0; at < e->rows->n; at += batch)
     CLV_TRY(evaluate_rows(e, at, CLV_MIN(batch, e->rows->n - at), ret, err));
   return CLV_OK;
@@ -241,10 +244,11 @@ static clv_code new_rows_tensor(const evaluation *e, clv_dtype dtype, const clv_
 
 /* Allocates labels and lengths, with the shapes of the first batch. */
 static clv_code allocate_labels(evaluation *e, const eval_slot *s, clv_err *err) {
-  if (s->y && !e->received.y)
-    CLV_TRY(new_rows_tensor(e, s->y->dtype, &s->y->shape, &e->received.y, err));
-  if (s->lengths && !e->received.lengths)
-    CLV_TRY(new_rows_tensor(e, s->lengths->dtype, &s->lengths->shape, &e->received.lengths, err));
+  if (s->y && !e->received_answers.y)
+    CLV_TRY(new_rows_tensor(e, s->y->dtype, &s->y->shape, &e->received_answers.y, err));
+  if (s->lengths && !e->received_answers.lengths)
+    CLV_TRY(new_rows_tensor(e, s->lengths->dtype, &s->lengths->shape, &e->received_answers.lengths,
+                            err));
   return CLV_OK;
 }
 
@@ -256,19 +260,19 @@ static void copy_row(clv_tensor *to, size_t row, const void *from, size_t from_r
 static void store_rows(evaluation *e, const eval_slot *s, const void *outputs) {
   for (size_t i = 0; i < s->n; i++) {
     size_t row = e->collects_all_rows ? e->row_of_sent[s->at + i] : i;
-    copy_row(e->received.outputs, row, outputs, i);
-    if (s->y) copy_row(e->received.y, row, s->y->data, i);
-    if (s->lengths) copy_row(e->received.lengths, row, s->lengths->data, i);
+    copy_row(e->received_answers.outputs, row, outputs, i);
+    if (s->y) copy_row(e->received_answers.y, row, s->y->data, i);
+    if (s->lengths) copy_row(e->received_answers.lengths, row, s->lengths->data, i);
   }
 }
 
 static clv_code receive_output(evaluation *e, const eval_slot *s, clv_err *err) {
   clv_trainer *t = e->t;
   CLV_TRY_API(cleave_wait(t->runtime, s->output, 0, &t->fetched_value, CLV_API_ERROR));
-  clv_sequences of;
+  clv_sequences sequences;
   cleave_tensor output;
-  CLV_TRY(select_sequences(t, s->lengths, 0, s->n, &of, err));
-  CLV_TRY(clv_trainer_unpack_output(t, &of, &t->fetched_value, &output, err));
+  CLV_TRY(select_sequences(t, s->lengths, 0, s->n, &sequences, err));
+  CLV_TRY(clv_trainer_unpack_output(t, &sequences, &t->fetched_value, &output, err));
   CLV_TRY(allocate_labels(e, s, err));
   store_rows(e, s, output.data);
   return CLV_OK;
@@ -277,13 +281,13 @@ static clv_code receive_output(evaluation *e, const eval_slot *s, clv_err *err) 
 /* Waits for the oldest batch in flight and stores its output. */
 static clv_code finish_oldest_batch(evaluation *e, clv_step_result *ret, clv_err *err) {
   clv_trainer *t = e->t;
-  eval_slot *s = &e->slots[e->first % CLV_EVAL_WINDOW];
+  eval_slot *s = &e->slots[e->oldest_slot % CLV_EVAL_WINDOW];
   CLV_TRY(receive_output(e, s, err));
   if (!e->collects_all_rows && s->y) CLV_TRY(evaluate_rows(e, 0, s->n, ret, err));
   CLV_TRY_API(cleave_context_end(t->runtime, s->context, CLV_API_ERROR));
-  eval_slot_done(s);
-  e->first++;
-  e->in_flight--;
+  free_eval_slot(s);
+  e->oldest_slot++;
+  e->n_in_flight--;
   return CLV_OK;
 }
 
@@ -293,9 +297,9 @@ static clv_code send_and_evaluate(evaluation *e, clv_step_result *ret, clv_err *
                            .epochs = 1,
                            .is_evaluation = true};
   if (e->rows->n) CLV_TRY(clv_loader_new(e->data, &o, &e->loader, err));
-  while (e->at < e->rows->n || e->in_flight) {
-    if (e->t->use == CLV_TRAINER_EVALUATES) CLV_TRY(clv_interrupt_check(err));
-    while (e->at < e->rows->n && e->in_flight < CLV_EVAL_WINDOW) CLV_TRY(send_batch(e, err));
+  while (e->n_sent < e->rows->n || e->n_in_flight) {
+    if (e->t->use == CLV_TRAINER_EVALUATION) CLV_TRY(clv_interrupt_check(err));
+    while (e->n_sent < e->rows->n && e->n_in_flight < CLV_EVAL_WINDOW) CLV_TRY(send_batch(e, err));
     CLV_TRY(finish_oldest_batch(e, ret, err));
   }
   CLV_TRY(evaluate_collected(e, ret, err));
@@ -311,13 +315,13 @@ static clv_code allocate_outputs(evaluation *e, bool predicts, clv_err *err) {
   for (int i = 1; i < out->shape.rank; i++) row *= (size_t)out->shape.dim[i];
   e->collects_all_rows =
       predicts || (clv_mul_size(e->rows->n, row, &bytes) && bytes <= (size_t)COLLECT_BYTES);
-  return new_rows_tensor(e, CLV_F32, &out->shape, &e->received.outputs, err);
+  return new_rows_tensor(e, CLV_F32, &out->shape, &e->received_answers.outputs, err);
 }
 
 clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_subset *rows,
                           clv_score *score, clv_step_result *ret, clv_tensor **predictions,
                           clv_err *err) {
-  CLV_AUTO(evaluation_done) evaluation e = {.t = t, .data = data, .rows = rows, .score = score};
+  CLV_AUTO(end_evaluation) evaluation e = {.t = t, .data = data, .rows = rows, .score = score};
   if (score) clv_score_reset(score);
   *ret = (clv_step_result){.samples = rows->n};
   clv_trainer_set_activity(t, "evaluation after step", t->committed_steps);
@@ -327,6 +331,6 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
   CLV_TRY(draw_order(&e, err));
   if (rows->n || predictions) CLV_TRY(allocate_outputs(&e, predictions != NULL, err));
   CLV_TRY(send_and_evaluate(&e, ret, err));
-  if (predictions) *predictions = clv_tensor_ref(e.received.outputs);
+  if (predictions) *predictions = clv_tensor_ref(e.received_answers.outputs);
   return CLV_OK;
 }

@@ -21,10 +21,10 @@ static clv_code derive_cache_key(const clv_trainer *t, const clv_sha256 *secret,
                                  clv_sha256 *ret, clv_err *err) {
   const clv_graph *g = t->b->stages[0].graph;
   char shape[160], text[320];
-  int n =
-      snprintf(text, sizeof text, "%s of %llu records, %s %s", key_texts[form],
-               (unsigned long long)t->cache.to.records, clv_dtype_name(g->nodes[g->output].dtype),
-               clv_shape_format(&g->nodes[g->output].shape, shape, sizeof shape));
+  int n = snprintf(text, sizeof text, "%s of %llu records, %s %s", key_texts[form],
+                   (unsigned long long)t->cache.worker_cache.records,
+                   clv_dtype_name(g->nodes[g->output].dtype),
+                   clv_shape_format(&g->nodes[g->output].shape, shape, sizeof shape));
   return clv_hmac_sha256(secret, text, (size_t)n, ret, err);
 }
 
@@ -36,11 +36,12 @@ static clv_code draw_numbers(clv_trainer *t, const clv_sha256 *secret, clv_err *
   clv_trainer_cache_rows *c = &t->cache;
   clv_sha256 digest;
   clv_key key;
-  CLV_TRY(clv_alloc((size_t)c->to.records, sizeof *c->record_number, &c->record_number, err));
+  CLV_TRY(
+      clv_alloc((size_t)c->worker_cache.records, sizeof *c->record_number, &c->record_number, err));
   CLV_TRY(clv_hmac_sha256(secret, text, sizeof text - 1, &digest, err));
   memcpy(&key, &digest, sizeof key);
   const clv_rng_key stream = clv_rng_key_of(&key);
-  clv_rng_permutation(&stream, c->record_number, (size_t)c->to.records);
+  clv_rng_permutation(&stream, c->record_number, (size_t)c->worker_cache.records);
   return CLV_OK;
 }
 
@@ -49,9 +50,9 @@ static clv_code draw_numbers(clv_trainer *t, const clv_sha256 *secret, clv_err *
 static clv_code delete_old_rows(clv_trainer *t, const clv_sha256 *secret, uint64_t *ret_rows,
                                 clv_err *err) {
   enum { DROP_MS = 3000 };
-  cleave_cached old = t->cache.to;
+  cleave_cached old = t->cache.worker_cache;
   clv_err ignored;
-  if (t->use != CLV_TRAINER_RESUMES) return CLV_OK;
+  if (t->use != CLV_TRAINER_RESUMED_RUN) return CLV_OK;
   CLV_TRY(derive_cache_key(t, secret, BY_POSITION, &old.key, err));
   if (cleave_cache_end(&old, DROP_MS, ret_rows, &ignored) != CLV_OK) *ret_rows = 0;
   return CLV_OK;
@@ -65,10 +66,11 @@ static const char *find_worker_with_all_rows(clv_trainer *t) {
   clv_trainer_cache_rows *c = &t->cache;
   uint64_t rows;
   clv_err ignored;
-  if (t->use != CLV_TRAINER_RESUMES) return NULL;
-  if (cleave_cache_count(&c->to, ASK_MS, &rows, &ignored) != CLV_OK || rows != c->to.records)
+  if (t->use != CLV_TRAINER_RESUMED_RUN) return NULL;
+  if (cleave_cache_count(&c->worker_cache, ASK_MS, &rows, &ignored) != CLV_OK ||
+      rows != c->worker_cache.records)
     return NULL;
-  memset(c->is_row_sent, true, (size_t)c->to.records * sizeof *c->is_row_sent);
+  memset(c->is_row_sent, true, (size_t)c->worker_cache.records * sizeof *c->is_row_sent);
   return cleave_module_node(t->modules[1]);
 }
 
@@ -78,21 +80,21 @@ clv_code clv_trainer_begin_cache(clv_trainer *t, const clv_dataset *data, const 
   *ret_worker = NULL;
   *ret_dropped = 0;
   if (!t->b->has_cache) return CLV_OK;
-  c->to = (cleave_cached){.from = t->modules[0],
-                          .to = t->modules[1],
-                          .records = clv_dataset_count(data),
-                          .keep_s = t->config->stages[0].cache_ttl_ms / 1000,
-                          .n = 1};
-  CLV_TRY(derive_cache_key(t, secret, BY_NUMBER, &c->to.key, err));
+  c->worker_cache = (cleave_cached){.from = t->modules[0],
+                                    .to = t->modules[1],
+                                    .records = clv_dataset_count(data),
+                                    .keep_s = t->config->stages[0].cache_ttl_ms / 1000,
+                                    .n = 1};
+  CLV_TRY(derive_cache_key(t, secret, BY_NUMBER, &c->worker_cache.key, err));
   size_t most = (size_t)CLV_MAX(t->b->micro_size, t->b->eval_size);
-  CLV_TRY(clv_alloc((size_t)c->to.records, sizeof *c->is_row_sent, &c->is_row_sent, err));
+  CLV_TRY(clv_alloc((size_t)c->worker_cache.records, sizeof *c->is_row_sent, &c->is_row_sent, err));
   CLV_TRY(clv_alloc(most, sizeof *c->batch_numbers, &c->batch_numbers, err));
   CLV_TRY(draw_numbers(t, secret, err));
-  clv_err why;
+  clv_err reason;
   cleave_error refused;
-  if (cleave_cached_check(&c->to, &refused) != CLEAVE_OK) {
-    (void)clv_trainer_convert_error(t, &refused, &why);
-    return clv_session_fail_at(t->config, t->config->stages[0].cache_pos, err, "%s", why.text);
+  if (cleave_cached_check(&c->worker_cache, &refused) != CLEAVE_OK) {
+    (void)clv_trainer_convert_error(t, &refused, &reason);
+    return clv_session_fail_at(t->config, t->config->stages[0].cache_pos, err, "%s", reason.text);
   }
   CLV_TRY(delete_old_rows(t, secret, ret_dropped, err));
   c->data = data;
@@ -108,7 +110,7 @@ clv_code clv_trainer_end_cache(clv_trainer *t, const char **ret_worker, uint64_t
   if (!t->cache.data) return CLV_OK;
   *ret_worker = cleave_module_node(t->modules[1]);
   t->cache.data = NULL;
-  return cleave_cache_end(&t->cache.to, END_MS, ret_rows, err);
+  return cleave_cache_end(&t->cache.worker_cache, END_MS, ret_rows, err);
 }
 
 static bool are_all_rows_sent(const clv_trainer *t, const uint32_t *index, size_t n) {
@@ -143,11 +145,11 @@ clv_code clv_trainer_front_leaf(clv_trainer *t, cleave_context context, const ui
   clv_trainer_cache_rows *c = &t->cache;
   bool kept = are_all_rows_sent(t, index, s->n);
   for (size_t i = 0; i < s->n; i++) c->batch_numbers[i] = c->record_number[index[i]];
-  c->to.rows = c->batch_numbers;
-  c->to.n = s->n;
+  c->worker_cache.rows = c->batch_numbers;
+  c->worker_cache.n = s->n;
   if (!kept) CLV_TRY(compute_front_output(t, x, s, err));
-  CLV_TRY_API(cleave_leaf_cached(t->runtime, context, &c->to, kept ? NULL : &t->fetched_value, ret,
-                                 CLV_API_ERROR));
+  CLV_TRY_API(cleave_leaf_cached(t->runtime, context, &c->worker_cache,
+                                 kept ? NULL : &t->fetched_value, ret, CLV_API_ERROR));
   for (size_t i = 0; i < s->n; i++) c->is_row_sent[index[i]] = true;
   return CLV_OK;
 }

@@ -18,7 +18,7 @@ typedef struct ledger_note {
   size_t n, cap;
 } ledger_note;
 
-static void ledger_note_done(ledger_note *o) { free(o->items); }
+static void free_ledger_note(ledger_note *o) { free(o->items); }
 
 static clv_code add_item(ledger_note *o, const char *identity, clv_ledger_kind kind,
                          const clv_sha256 *of, clv_err *err) {
@@ -85,10 +85,10 @@ clv_code clv_trainer_check_ledger(const clv_trainer *t, clv_err *err) {
 }
 
 clv_code clv_trainer_note_keys(const clv_trainer *t, uint32_t stage, clv_err *err) {
-  CLV_AUTO(ledger_note_done) ledger_note o = {0};
+  CLV_AUTO(free_ledger_note) ledger_note o = {0};
   if (!is_in_ledger(t, stage)) return CLV_OK;
   CLV_TRY(add_keys(&o, t, stage, err));
-  if (t->use == CLV_TRAINER_BEGINS) CLV_TRY(add_params(&o, t, stage, err));
+  if (t->use == CLV_TRAINER_NEW_RUN) CLV_TRY(add_params(&o, t, stage, err));
   return clv_ledger_add(o.items, o.n, err);
 }
 
@@ -129,7 +129,7 @@ static clv_code add_sample(ledger_note *o, const char *identity, const clv_weigh
 }
 
 clv_code clv_trainer_note_params(const clv_trainer *t, uint32_t stage, clv_err *err) {
-  CLV_AUTO(ledger_note_done) ledger_note o = {0};
+  CLV_AUTO(free_ledger_note) ledger_note o = {0};
   if (!is_in_ledger(t, stage)) return CLV_OK;
   CLV_TRY(add_params(&o, t, stage, err));
   return clv_ledger_add(o.items, o.n, err);
@@ -137,7 +137,7 @@ clv_code clv_trainer_note_params(const clv_trainer *t, uint32_t stage, clv_err *
 
 clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
                                  const clv_weights_sample *samples, size_t n, clv_err *err) {
-  CLV_AUTO(ledger_note_done) ledger_note o = {0};
+  CLV_AUTO(free_ledger_note) ledger_note o = {0};
   if (samples) CLV_TRY(add_params(&o, t, stage, err));
   for (size_t i = 0; samples && i < n; i++)
     if (samples[i].n_parts) CLV_TRY(add_sample(&o, identity_of(t, stage), &samples[i], err));
@@ -169,7 +169,7 @@ static clv_code add_entry(ledger_note *o, const char *identity, const clv_weight
 }
 
 clv_code clv_note_gathered_weights(const char *path, const char *identity, clv_err *err) {
-  CLV_AUTO(ledger_note_done) ledger_note o = {0};
+  CLV_AUTO(free_ledger_note) ledger_note o = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_TRY(clv_weights_open_lazy(path, &f, err));
   for (size_t i = 0; i < clv_weights_count(f); i++)

@@ -64,7 +64,7 @@ void clv_trainer_on_event(void *user, cleave_context context, const cleave_event
   w->events[w->n_events++] = *event;
 }
 
-void clv_sampler_done(clv_sampler *w) {
+void clv_sampler_free_events(clv_sampler *w) {
   if (w) free(w->events);
 }
 
@@ -135,7 +135,7 @@ static void measure_stage_times(const clv_trainer *t, const clv_placed_schedule 
 
 /* Times in seconds at which the tensor of a micro-batch was sent and received; 0: no event. */
 typedef struct transfer {
-  double out, in;
+  double sent_s, received_s;
 } transfer;
 
 static void read_transfers(const clv_trainer *t, const clv_placed_schedule *l, uint32_t stage,
@@ -148,30 +148,34 @@ static void read_transfers(const clv_trainer *t, const clv_placed_schedule *l, u
     uint32_t at, k;
     if ((e->kind != out && e->kind != in) || !clv_sampler_locate(t, l, e, &at, &k) || at != stage)
       continue;
-    *(e->kind == out ? &list[k].out : &list[k].in) = (double)e->begin_ns * 1e-9;
+    *(e->kind == out ? &list[k].sent_s : &list[k].received_s) = (double)e->begin_ns * 1e-9;
   }
 }
 
 /* Returns true if the tensor waited on the link behind the tensor `before`: it was sent before that
  * tensor arrived, arrived after it, and took clearly longer than the quickest tensor. */
 static bool has_queued(const transfer *p, const transfer *before, double quickest) {
-  bool seen = before->in > 0 && p->out > 0 && p->out < before->in && p->in > before->in;
-  return seen && p->in - p->out > (1 + SLACK) * quickest + SLACK_S;
+  bool seen = before->received_s > 0 && p->sent_s > 0 && p->sent_s < before->received_s &&
+              p->received_s > before->received_s;
+  return seen && p->received_s - p->sent_s > (1 + SLACK) * quickest + SLACK_S;
 }
 
-/* Estimates the latency of a link and the transfer time of a tensor from n passages. known: latency
- * to use if no tensor has queued; < 0: not known. Returns false if no tensor crossed the link. */
-static bool estimate_link(const transfer *p, uint32_t n, double known, double *ret_latency,
+/* Estimates the latency of a link and the transfer time of a tensor from n passages. known_latency:
+ * latency to use if no tensor has queued; < 0: not known. Returns false if no tensor crossed the
+ * link. */
+static bool estimate_link(const transfer *p, uint32_t n, double known_latency, double *ret_latency,
                           double *ret_serialise, samples *s) {
   double quickest = INFINITY;
   s->n = 0;
   for (uint32_t k = 0; k < n; k++)
-    if (p[k].out > 0 && p[k].in > 0) quickest = fmin(quickest, p[k].in - p[k].out);
+    if (p[k].sent_s > 0 && p[k].received_s > 0)
+      quickest = fmin(quickest, p[k].received_s - p[k].sent_s);
   if (quickest == INFINITY) return false;
   quickest = fmax(quickest, 0);
   for (uint32_t k = 1; k < n; k++)
-    if (has_queued(&p[k], &p[k - 1], quickest)) s->list[s->n++] = p[k].in - p[k - 1].in;
-  double rest = known >= 0 ? fmax(quickest - known, 0) : 0;
+    if (has_queued(&p[k], &p[k - 1], quickest))
+      s->list[s->n++] = p[k].received_s - p[k - 1].received_s;
+  double rest = known_latency >= 0 ? fmax(quickest - known_latency, 0) : 0;
   *ret_serialise = s->n ? fmin(compute_median(s), quickest) : rest;
   *ret_latency = quickest - *ret_serialise;
   return true;
@@ -189,11 +193,11 @@ static void estimate_edge_times(const clv_trainer *t, const clv_placed_schedule 
                                 const double *round_trip, transfer *transfers, clv_sched_costs *c,
                                 samples *s) {
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
-    double back = 0, known = half_round_trip(t, i, round_trip);
+    double back = 0, known_latency = half_round_trip(t, i, round_trip);
     read_transfers(t, l, i, true, transfers);
-    estimate_link(transfers, l->n_micro, known, &c->latency[i], &c->serialise_f[i], s);
+    estimate_link(transfers, l->n_micro, known_latency, &c->latency[i], &c->serialise_f[i], s);
     read_transfers(t, l, i, false, transfers);
-    if (estimate_link(transfers, l->n_micro, known, &back, &c->serialise_b[i], s))
+    if (estimate_link(transfers, l->n_micro, known_latency, &back, &c->serialise_b[i], s))
       c->latency[i] = fmin(c->latency[i], back);
   }
 }
@@ -263,14 +267,14 @@ static void set_window_notice(clv_trainer *t, uint32_t window, double now_s, dou
 static clv_code choose_window(clv_trainer *t, const clv_placed_schedule *l,
                               const clv_sched_costs *c, clv_err *err) {
   uint32_t window;
-  double better, as_is;
+  double new_step_s, present_step_s;
   CLV_TRY(clv_sched_window(&l->sched->shape, c, &window, err));
   window = CLV_MIN(window, l->n_micro);
   if (window == t->window) return CLV_OK;
-  CLV_TRY(simulate_step_seconds(l, window, c, &better, err));
-  CLV_TRY(clv_sched_seconds(l->sched, c, &as_is, err));
-  if (better > (1 - MIN_GAIN) * as_is) return CLV_OK;
-  set_window_notice(t, window, better, as_is, c);
+  CLV_TRY(simulate_step_seconds(l, window, c, &new_step_s, err));
+  CLV_TRY(clv_sched_seconds(l->sched, c, &present_step_s, err));
+  if (new_step_s > (1 - MIN_GAIN) * present_step_s) return CLV_OK;
+  set_window_notice(t, window, new_step_s, present_step_s, c);
   t->window = window;
   t->costs = *c;
   t->has_costs = true;
@@ -302,8 +306,9 @@ clv_code clv_sampler_end(clv_trainer *t, const clv_placed_schedule *l, bool meas
   /* measures the links only to keep the clocks' offsets up to date */
   if (!w->is_window_auto || !enough) return ping_all_workers(t, NULL, err);
   CLV_TRY(clv_sampler_measure(t, l, &c, err));
-  clv_err why; /* event times come from the workers; impossible times must not end the run */
-  if (choose_window(t, l, &c, &why) != CLV_OK)
-    clv_notify((clv_notifier){clv_trainer_on_notice, t}, "the window stays as it is: %s", why.text);
+  clv_err reason; /* event times come from the workers; impossible times must not end the run */
+  if (choose_window(t, l, &c, &reason) != CLV_OK)
+    clv_notify((clv_notifier){clv_trainer_on_notice, t}, "the window stays as it is: %s",
+               reason.text);
   return CLV_OK;
 }

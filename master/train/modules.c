@@ -30,10 +30,10 @@ static clv_code load_graph(clv_trainer *t, const cleave_module_options *o, const
                            cleave_module **ret, clv_err *err) {
   cleave_graph *g;
   CLV_TRY_API(cleave_graph_of(graph, &g, CLV_API_ERROR));
-  cleave_error why;
-  cleave_status status = cleave_load_graph(t->runtime, o, g, ret, &why);
+  cleave_error reason;
+  cleave_status status = cleave_load_graph(t->runtime, o, g, ret, &reason);
   cleave_graph_free(g);
-  return status == CLEAVE_OK ? CLV_OK : clv_trainer_convert_error(t, &why, err);
+  return status == CLEAVE_OK ? CLV_OK : clv_trainer_convert_error(t, &reason, err);
 }
 
 /* Returns the largest number of micro-batches that a stage keeps at the same time, by the first
@@ -58,9 +58,10 @@ static clv_code list_ties(const clv_trainer *t, uint32_t i, cleave_tie **ret, si
   return CLV_OK;
 }
 
-static clv_code fail_at_tf32(const clv_trainer *t, const clv_stage_spec *spec, clv_err *err) {
-  clv_err why = *err;
-  return clv_session_fail_at(t->config, spec->tf32_pos, err, "%s", why.text);
+static clv_code refuse_tf32_at_worker(const clv_trainer *t, const clv_stage_spec *spec,
+                                      clv_err *err) {
+  clv_err reason = *err;
+  return clv_session_fail_at(t->config, spec->tf32_pos, err, "%s", reason.text);
 }
 
 static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
@@ -103,7 +104,7 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
     return clv_session_fail_at(t->config, spec->weights_pos, err,
                                "stage '%s': an artifact needs its sha256", spec->name);
   clv_code code = load_graph(t, &o, s->graph, &t->modules[i], err);
-  return code == CLV_PRECONDITION && spec->tf32 ? fail_at_tf32(t, spec, err) : code;
+  return code == CLV_PRECONDITION && spec->tf32 ? refuse_tf32_at_worker(t, spec, err) : code;
 }
 
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
@@ -119,7 +120,7 @@ clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cle
 static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
   const clv_optimizer_config *c = &t->config->train.optimizer;
   CLV_AUTO(clv_freep) cleave_module **learning = NULL;
-  CLV_AUTO(clv_trainer_decay_lists_done) clv_trainer_decay_lists sides = {0};
+  CLV_AUTO(clv_trainer_free_decay_lists) clv_trainer_decay_lists sides = {0};
   CLV_TRY(clv_alloc(t->b->n_stages, sizeof(cleave_module *), &learning, err));
   /* no_rollback: nodes keep no copies to revert a step, because after a failure the run resumes
    * from its checkpoint. */
@@ -139,7 +140,7 @@ static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
   return CLV_OK;
 }
 
-void clv_trainer_set_length(clv_trainer *t, uint64_t steps) {
+void clv_trainer_set_total_steps(clv_trainer *t, uint64_t steps) {
   cleave_schedule s = clv_trainer_make_schedule(t->config, steps);
   (void)cleave_optimizer_set_schedule(
       t->runtime, t->optimizer, &s,
@@ -151,14 +152,14 @@ static clv_code load_modules(clv_trainer *t, clv_err *err) {
   for (uint32_t i = 0; i < b->n_stages; i++) CLV_TRY(load_stage(t, i, err));
   CLV_TRY(clv_trainer_load_loss(t, CLV_LOSS_NAME, b->stages[b->n_stages].worker,
                                 &t->modules[b->n_stages], err));
-  if (t->use != CLV_TRAINER_EVALUATES) CLV_TRY(make_optimizer(t, err));
+  if (t->use != CLV_TRAINER_EVALUATION) CLV_TRY(make_optimizer(t, err));
   for (uint32_t i = 0; i <= b->n_stages; i++) {
     CLV_TRY(clv_interrupt_check(err));
     if (i < b->n_stages) CLV_TRY(clv_trainer_note_keys(t, i, err));
     CLV_TRY_API(cleave_module_place(t->runtime, t->modules[i], b->stages[i].input_needs_grad, 0,
                                     CLV_API_ERROR));
   }
-  return t->use == CLV_TRAINER_BEGINS ? clv_trainer_push_files(t, err) : CLV_OK;
+  return t->use == CLV_TRAINER_NEW_RUN ? clv_trainer_push_files(t, err) : CLV_OK;
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -190,22 +191,23 @@ static clv_code connect_workers(clv_trainer *t, clv_err *err) {
 static clv_code prepare_trainer(clv_trainer *t, clv_err *err) {
   const clv_blueprint *b = t->b;
   const clv_placed_schedule *first;
-  t->round = clv_pipeline_steps_in_round(t->config);
-  size_t most = (size_t)b->max_micro * t->round;
+  t->round_steps = clv_pipeline_steps_in_round(t->config);
+  size_t most = (size_t)b->max_micro * t->round_steps;
   CLV_TRY(clv_alloc(b->n_stages + 1, sizeof(cleave_module *), &t->modules, err));
   CLV_TRY(clv_alloc(most, sizeof *t->micro_batches, &t->micro_batches, err));
   CLV_TRY(clv_alloc(b->max_micro, sizeof *t->sizes, &t->sizes, err));
   CLV_TRY(clv_alloc(most, sizeof *t->losses, &t->losses, err));
   CLV_TRY(clv_alloc(most, sizeof *t->loss_shares, &t->loss_shares, err));
   CLV_TRY(clv_alloc(most * (b->n_stages + 1), sizeof *t->references, &t->references, err));
-  CLV_TRY(clv_alloc(t->round, sizeof *t->held_batches, &t->held_batches, err));
+  CLV_TRY(clv_alloc(t->round_steps, sizeof *t->held_batches, &t->held_batches, err));
   CLV_TRY(clv_alloc(b->n_stages, sizeof *t->is_stage_fetched, &t->is_stage_fetched, err));
-  CLV_TRY(clv_alloc(2 * t->round, sizeof *t->results, &t->results, err));
+  CLV_TRY(clv_alloc(2 * t->round_steps, sizeof *t->results, &t->results, err));
   t->window = clv_pipeline_first_window(t->config);
   t->sampler.next_measured_step = 1; /* nodes make plans in step 0, so its times do not count */
   t->sampler.is_window_auto = t->config->pipeline.schedule == CLV_PIPE_1F1B &&
                               t->config->pipeline.window == CLV_WINDOW_AUTO && b->micro_batches > 1;
-  CLV_TRY(clv_trainer_placed_schedule(t, b->micro_batches * t->round, t->round, &first, err));
+  CLV_TRY(clv_trainer_placed_schedule(t, b->micro_batches * t->round_steps, t->round_steps, &first,
+                                      err));
   CLV_TRY(clv_trainer_make_flows(t, err));
   CLV_TRY(clv_trainer_check_ledger(t, err));
   CLV_TRY(connect_workers(t, err));
@@ -228,15 +230,15 @@ clv_code clv_trainer_open(const clv_blueprint *b, clv_egress_record *record, clv
 
 void clv_trainer_close(clv_trainer *t) {
   if (!t) return;
-  cleave_error why;
+  cleave_error reason;
   clv_trainer_drop_save(t);
-  if (cleave_close(t->runtime, 3000, NULL, &why) != CLEAVE_OK)
-    clv_log(CLV_LOG_DEBUG, "closing the session: %s", why.text);
+  if (cleave_close(t->runtime, 3000, NULL, &reason) != CLEAVE_OK)
+    clv_log(CLV_LOG_DEBUG, "closing the session: %s", reason.text);
   cleave_tensor_free(&t->fetched_value);
   clv_trainer_drop_flows(t);
   clv_trainer_drop_held_batches(t);
   clv_trainer_forget_schedules(t);
-  clv_sampler_done(&t->sampler);
+  clv_sampler_free_events(&t->sampler);
   clv_bytes_done(&t->notes);
   pthread_mutex_destroy(&t->notes_lock);
   free(t->pack_buffer);

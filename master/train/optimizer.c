@@ -33,7 +33,7 @@ static bool has_weight_decay(const clv_graph *g, const clv_param *p) {
   return p->shape.rank > 1 && !is_normalisation(g->nodes[p->node].op);
 }
 
-void clv_trainer_decay_lists_done(clv_trainer_decay_lists *s) {
+void clv_trainer_free_decay_lists(clv_trainer_decay_lists *s) {
   if (!s) return;
   free(s->names[0]);
   free(s->names[1]);

@@ -18,12 +18,12 @@ enum {
 
 /* Seconds that a node computed or waited, by cause; summed over rounds. */
 typedef struct node_times {
-  double busy, network, peer, own;
+  double busy_s, network_s, peer_s, own_s;
 } node_times;
 
 typedef struct stage_times {
-  double forward, backward;
-  uint64_t forwards, backwards;
+  double forward_s, backward_s; /* seconds in forwards and in backwards */
+  uint64_t n_forwards, n_backwards;
 } stage_times;
 
 struct clv_profiler {
@@ -33,7 +33,7 @@ struct clv_profiler {
   double profiled_s; /* duration of the profiled rounds, which are all except the first */
   node_times times_of_node[CLV_SCHED_RANKS + 1];
   stage_times times_of_stage[CLV_SCHED_STAGES];
-  bool has_named_nodes;
+  bool has_written_node_names;
 };
 
 /* ---- one round's events ---------------------------------------------------------------------- */
@@ -97,9 +97,10 @@ static void write_trace_event(clv_trace *trace, const clv_trainer *t, const clv_
 
 static void write_trace_round(clv_profiler *o, const clv_trainer *t, const clv_placed_schedule *l) {
   const char *name;
-  for (uint32_t i = 0; !o->has_named_nodes && (name = cleave_node_name(t->runtime, i)) != NULL; i++)
+  for (uint32_t i = 0;
+       !o->has_written_node_names && (name = cleave_node_name(t->runtime, i)) != NULL; i++)
     clv_trace_node(o->trace, i, name);
-  o->has_named_nodes = true;
+  o->has_written_node_names = true;
   for (size_t i = 0; i < t->sampler.n_events; i++)
     write_trace_event(o->trace, t, l, &t->sampler.events[i]);
 }
@@ -138,17 +139,17 @@ static void add_idle_time(node_times *n, const clv_trainer *t, const clv_placed_
   if (out) in = find_arrival(&t->sampler, out);
   double network = in ? overlap_seconds(from, e->begin_ns, out->begin_ns, in->begin_ns) : 0;
   double peer = out ? overlap_seconds(from, e->begin_ns, 0, out->begin_ns) : 0;
-  n->network += network;
-  n->peer += peer;
-  n->own += gap - network - peer;
+  n->network_s += network;
+  n->peer_s += peer;
+  n->own_s += gap - network - peer;
 }
 
 static void add_stage_time(stage_times *s, const cleave_event *e) {
   double seconds = (double)(e->end_ns - e->begin_ns) * 1e-9;
   bool forward = e->kind == CLEAVE_EVENT_FORWARD;
-  *(forward ? &s->forward : &s->backward) += seconds;
-  s->forwards += forward;
-  s->backwards += e->kind == CLEAVE_EVENT_BACKWARD || e->kind == CLEAVE_EVENT_BACKWARD_INPUT;
+  *(forward ? &s->forward_s : &s->backward_s) += seconds;
+  s->n_forwards += forward;
+  s->n_backwards += e->kind == CLEAVE_EVENT_BACKWARD || e->kind == CLEAVE_EVENT_BACKWARD_INPUT;
 }
 
 /* Returns the begin of the first computation of the round at any node, and the end of the last. */
@@ -177,7 +178,7 @@ static void add_round_to_profile(clv_profiler *o, clv_trainer *t, const clv_plac
     if (e->node != node) last = begin;
     node = e->node;
     if (e->begin_ns > last) add_idle_time(n, t, l, last, e);
-    n->busy += (double)(e->end_ns - e->begin_ns) * 1e-9;
+    n->busy_s += (double)(e->end_ns - e->begin_ns) * 1e-9;
     last = CLV_MAX(last, e->end_ns);
     if (e->kind != CLEAVE_EVENT_STEP && clv_sampler_locate(t, l, e, &stage, &micro_batch))
       add_stage_time(&o->times_of_stage[stage], e);
@@ -220,9 +221,9 @@ static void add_wait(const clv_trainer *t, const clv_placed_schedule *l, uint64_
   double made = out ? overlap_seconds(from, to, 0, out->begin_ns) : 0;
   double computed =
       made > 0 ? sum_seconds_computed_elsewhere(&t->sampler, from, CLV_MIN(to, out->begin_ns)) : 0;
-  ret->peer += computed;
-  ret->network += travels + made - computed;
-  ret->own += gap - travels - made;
+  ret->peer_s += computed;
+  ret->network_s += travels + made - computed;
+  ret->own_s += gap - travels - made;
 }
 
 void clv_sampler_sum_waits(clv_trainer *t, const clv_placed_schedule *l, clv_waits *ret) {
@@ -241,8 +242,8 @@ void clv_sampler_sum_waits(clv_trainer *t, const clv_placed_schedule *l, clv_wai
   }
   if (last >= end) return;
   double computed = sum_seconds_computed_elsewhere(w, last, end);
-  ret->peer += computed;
-  ret->network += overlap_seconds(last, end, last, end) - computed;
+  ret->peer_s += computed;
+  ret->network_s += overlap_seconds(last, end, last, end) - computed;
 }
 
 static void on_sampled_round(void *user, clv_trainer *t, const clv_placed_schedule *l) {
@@ -282,8 +283,8 @@ static void append_stage_lines(const clv_profiler *o, const clv_trainer *t, clv_
     clv_bytes_printf(out, "%-16s %-12s %9.2f ms %9.2f ms   a micro-batch\n",
                      i < t->b->n_stages ? t->config->stages[i].name : "loss",
                      worker < 0 ? "master" : t->config->workers[worker].name,
-                     s->forwards ? 1e3 * s->forward / (double)s->forwards : 0,
-                     s->backwards ? 1e3 * s->backward / (double)s->backwards : 0);
+                     s->n_forwards ? 1e3 * s->forward_s / (double)s->n_forwards : 0,
+                     s->n_backwards ? 1e3 * s->backward_s / (double)s->n_backwards : 0);
   }
 }
 
@@ -300,13 +301,13 @@ void clv_profiler_text(const clv_profiler *o, const clv_trainer *t, clv_bytes *o
                    "network", "peer", "own", 1e3 * o->profiled_s / rounds, rounds);
   for (uint32_t i = 0; (name = cleave_node_name(t->runtime, i)) != NULL; i++) {
     const node_times *n = &o->times_of_node[i];
-    if (n->busy <= 0) continue;
+    if (n->busy_s <= 0) continue;
     ranks += node_has_stage(t, name);
-    busy += node_has_stage(t, name) ? n->busy : 0;
-    double rest = o->profiled_s - n->busy - n->network - n->peer;
+    busy += node_has_stage(t, name) ? n->busy_s : 0;
+    double rest = o->profiled_s - n->busy_s - n->network_s - n->peer_s;
     clv_bytes_printf(out, "%-16s %7.1f%% %7.1f%% %7.1f%% %7.1f%%\n", name,
-                     100 * n->busy / o->profiled_s, 100 * n->network / o->profiled_s,
-                     100 * n->peer / o->profiled_s, 100 * rest / o->profiled_s);
+                     100 * n->busy_s / o->profiled_s, 100 * n->network_s / o->profiled_s,
+                     100 * n->peer_s / o->profiled_s, 100 * rest / o->profiled_s);
   }
   clv_sched_kind kind = (clv_sched_kind)t->config->pipeline.schedule;
   clv_bytes_printf(out, "bubble %.1f %% of what %u nodes could compute",
@@ -316,9 +317,9 @@ void clv_profiler_text(const clv_profiler *o, const clv_trainer *t, clv_bytes *o
                      "; for equal stages and free links %.1f %% (textbook, which sends a backward "
                      "whole: %.1f %%)",
                      100 * clv_sched_bubble_formula(kind, ranks, max_stages_per_node(t),
-                                                    t->b->micro_batches * t->round, true),
+                                                    t->b->micro_batches * t->round_steps, true),
                      100 * clv_sched_bubble_formula(kind, ranks, max_stages_per_node(t),
-                                                    t->b->micro_batches * t->round, false));
+                                                    t->b->micro_batches * t->round_steps, false));
   clv_bytes_puts(out, "\n");
 }
 

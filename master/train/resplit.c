@@ -29,7 +29,7 @@ typedef struct name_list {
   size_t n;
 } name_list;
 
-static void name_list_done(name_list *l) { clv_bytes_done(&l->text); }
+static void free_name_list(name_list *l) { clv_bytes_done(&l->text); }
 
 static void add_name(name_list *l, const char *name) {
   if (l->n++ < MAX_NAMES) clv_bytes_printf(&l->text, "%s'%.120s'", l->text.len ? ", " : "", name);
@@ -49,7 +49,7 @@ typedef struct stage_tensors {
   clv_weights_file *file;
   clv_stage_folder folder;
   clv_weights_want *items; /* [n] the tensors as the stage takes them */
-  clv_state_origin *from;  /* [n] */
+  clv_state_origin *from;  /* [n] origin of each tensor */
   size_t n;
 } stage_tensors;
 
@@ -57,13 +57,13 @@ typedef struct stage_tensors {
 typedef struct resplit {
   clv_trainer *t;
   const clv_checkpoint *c;
-  clv_session_config *then; /* session of the checkpoint; NULL: it cannot be read */
+  clv_session_config *checkpoint_config; /* session of the checkpoint; NULL: it cannot be read */
   clv_checkpoint_tensors weights, moments;
-  bool *is_weight_used, *is_moment_used;  /* [weights.n], [moments.n] a stage takes the tensor */
-  stage_tensors *weights_of, *moments_of; /* [n_stages] */
+  bool *is_weight_used, *is_moment_used; /* [weights.n], [moments.n] a stage takes the tensor */
+  stage_tensors *stage_weights, *stage_moments; /* [n_stages] tensors of each stage */
 } resplit;
 
-static void stage_tensors_done(stage_tensors *s) {
+static void free_stage_tensors(stage_tensors *s) {
   cleave_state_list_done(&s->listed);
   clv_weights_close(s->file);
   clv_stage_folder_done(&s->folder);
@@ -71,16 +71,16 @@ static void stage_tensors_done(stage_tensors *s) {
   free(s->from);
 }
 
-static void resplit_done(resplit *r) {
-  for (uint32_t i = 0; r->weights_of && i < r->t->b->n_stages; i++)
-    stage_tensors_done(&r->weights_of[i]);
-  for (uint32_t i = 0; r->moments_of && i < r->t->b->n_stages; i++)
-    stage_tensors_done(&r->moments_of[i]);
+static void free_resplit(resplit *r) {
+  for (uint32_t i = 0; r->stage_weights && i < r->t->b->n_stages; i++)
+    free_stage_tensors(&r->stage_weights[i]);
+  for (uint32_t i = 0; r->stage_moments && i < r->t->b->n_stages; i++)
+    free_stage_tensors(&r->stage_moments[i]);
   clv_checkpoint_tensors_done(&r->weights);
   clv_checkpoint_tensors_done(&r->moments);
-  clv_session_config_free(r->then);
-  free(r->weights_of);
-  free(r->moments_of);
+  clv_session_config_free(r->checkpoint_config);
+  free(r->stage_weights);
+  free(r->stage_moments);
   free(r->is_weight_used);
   free(r->is_moment_used);
 }
@@ -98,9 +98,12 @@ static bool can_read_as(const clv_weights_entry *e, const clv_weights_want *w) {
 static clv_code fail_other_form(const clv_weights_entry *e, const clv_weights_want *w,
                                 clv_err *err) {
   char has[160], needs[160];
-  return clv_fail(err, CLV_INVALID, "'%.120s' is %s %s in the checkpoint, and %s %s in the session",
-                  w->name, e->type_name, clv_shape_format(&e->shape, has, sizeof has),
-                  clv_dtype_name(w->dtype), clv_shape_format(&w->shape, needs, sizeof needs));
+  return clv_fail(
+      err, CLV_INVALID,
+      "'%.120s' is %s %s in the checkpoint, and %s %s in the session: restore the layer, "
+      "or start over with --fresh",
+      w->name, e->type_name, clv_shape_format(&e->shape, has, sizeof has), clv_dtype_name(w->dtype),
+      clv_shape_format(&w->shape, needs, sizeof needs));
 }
 
 /* Adds the tensor `w` to those of a stage. If the checkpoint lacks it, adds its name to
@@ -123,8 +126,8 @@ static clv_code take_tensor(const clv_checkpoint_tensors *from, bool *is_used, c
 
 /* Appends the artifacts of workers that have weights which the checkpoint lacks. */
 static void describe_artifacts(const resplit *r, clv_bytes *out) {
-  for (size_t i = 0; r->then && i < r->then->n_stages; i++) {
-    const clv_stage_spec *s = &r->then->stages[i];
+  for (size_t i = 0; r->checkpoint_config && i < r->checkpoint_config->n_stages; i++) {
+    const clv_stage_spec *s = &r->checkpoint_config->stages[i];
     if (s->weights_artifact)
       clv_bytes_printf(out, "%s'%.60s' (sha256 %.64s) of stage '%.40s' at %.40s",
                        out->len ? ", " : "", s->weights_artifact,
@@ -149,8 +152,9 @@ static clv_code fail_missing_weights(const resplit *r, name_list *missing, clv_e
  * stage gives for its source. */
 static bool has_same_source(const resplit *r, const clv_stage_spec *spec) {
   bool same = false;
-  for (size_t i = 0; r->then && spec->weights_sha256 && i < r->then->n_stages; i++) {
-    const clv_stage_spec *s = &r->then->stages[i];
+  for (size_t i = 0;
+       r->checkpoint_config && spec->weights_sha256 && i < r->checkpoint_config->n_stages; i++) {
+    const clv_stage_spec *s = &r->checkpoint_config->stages[i];
     same |= s->weights_artifact && s->weights_sha256 &&
             strcmp(s->weights_sha256, spec->weights_sha256) == 0;
   }
@@ -170,7 +174,7 @@ static clv_code find_in_session_files(resplit *r, uint32_t stage, name_list *mis
   const clv_blueprint *b = r->t->b;
   const clv_stage_spec *spec = &r->t->config->stages[stage];
   const clv_params *p = b->stages[stage].params;
-  stage_tensors *s = &r->weights_of[stage];
+  stage_tensors *s = &r->stage_weights[stage];
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   if (!clv_stage_has_master_weights(spec) || !has_same_source(r, spec)) return CLV_OK;
@@ -178,7 +182,7 @@ static clv_code find_in_session_files(resplit *r, uint32_t stage, name_list *mis
     CLV_TRY(clv_stage_file_open(b, stage, &s->file, &found, &notes, err));
   else
     CLV_TRY(clv_stage_folder_open(b, stage, &s->folder, &notes, err));
-  name_list_done(missing);
+  free_name_list(missing);
   *missing = (name_list){0};
   for (int k = 0; k < p->n; k++) {
     const clv_param *x = &p->list[k];
@@ -201,7 +205,7 @@ static clv_code find_in_session_files(resplit *r, uint32_t stage, name_list *mis
 static clv_code check_artifact(const resplit *r, uint32_t stage, clv_err *err) {
   const clv_params *p = r->t->b->stages[stage].params;
   const clv_stage_spec *spec = &r->t->config->stages[stage];
-  CLV_AUTO(name_list_done) name_list replaced = {0}, left = {0};
+  CLV_AUTO(free_name_list) name_list replaced = {0}, left = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes artifacts = {0};
   for (int k = 0; k < p->n; k++)
     if (!clv_is_param_checkpointed(spec, &p->list[k]))
@@ -223,8 +227,8 @@ static clv_code check_artifact(const resplit *r, uint32_t stage, clv_err *err) {
 
 static clv_code find_weights(resplit *r, uint32_t stage, clv_err *err) {
   const clv_params *p = r->t->b->stages[stage].params;
-  stage_tensors *s = &r->weights_of[stage];
-  CLV_AUTO(name_list_done) name_list missing = {0};
+  stage_tensors *s = &r->stage_weights[stage];
+  CLV_AUTO(free_name_list) name_list missing = {0};
   CLV_TRY(check_artifact(r, stage, err));
   CLV_TRY(make_stage_tensors(s, (size_t)p->n, err));
   for (int k = 0; k < p->n; k++) {
@@ -263,8 +267,8 @@ static clv_code find_step(const resplit *r, uint32_t stage, int64_t *ret, clv_er
 }
 
 static clv_code find_moments(resplit *r, uint32_t stage, clv_err *err) {
-  stage_tensors *s = &r->moments_of[stage];
-  CLV_AUTO(name_list_done) name_list missing = {0};
+  stage_tensors *s = &r->stage_moments[stage];
+  CLV_AUTO(free_name_list) name_list missing = {0};
   clv_trainer *t = r->t;
   int64_t step = 0;
   CLV_TRY_API(
@@ -292,7 +296,7 @@ static clv_code find_moments(resplit *r, uint32_t stage, clv_err *err) {
 /* Refuses tensors that no stage of the session has taken. */
 static clv_code check_all_used(const clv_checkpoint_tensors *t, const bool *is_used,
                                const char *what, clv_err *err) {
-  CLV_AUTO(name_list_done) name_list left = {0};
+  CLV_AUTO(free_name_list) name_list left = {0};
   for (size_t i = 0; i < t->n; i++)
     if (!is_used[i]) add_name(&left, t->list[i].entry->name);
   if (!left.n) return CLV_OK;
@@ -321,7 +325,7 @@ static clv_code find_tensors(resplit *r, clv_err *err) {
 }
 
 static clv_code send_stage(resplit *r, uint32_t i, clv_err *err) {
-  stage_tensors *w = &r->weights_of[i], *m = &r->moments_of[i];
+  stage_tensors *w = &r->stage_weights[i], *m = &r->stage_moments[i];
   CLV_TRY(clv_trainer_send_state(r->t, i, CLEAVE_STATE_WEIGHTS, w->items, w->from, w->n, err));
   if (!has_moments(r, i)) return CLV_OK;
   return clv_trainer_send_state(r->t, i, CLEAVE_STATE_OPTIMIZER, m->items, m->from, m->n, err);
@@ -329,10 +333,11 @@ static clv_code send_stage(resplit *r, uint32_t i, clv_err *err) {
 
 static clv_code open_resplit(resplit *r, clv_err *err) {
   uint32_t n = r->t->b->n_stages;
-  clv_err why;
-  if (clv_checkpoint_session(r->c, &r->then, &why) != CLV_OK) r->then = NULL;
-  CLV_TRY(clv_alloc(n, sizeof *r->weights_of, &r->weights_of, err));
-  CLV_TRY(clv_alloc(n, sizeof *r->moments_of, &r->moments_of, err));
+  clv_err reason;
+  if (clv_checkpoint_session(r->c, &r->checkpoint_config, &reason) != CLV_OK)
+    r->checkpoint_config = NULL;
+  CLV_TRY(clv_alloc(n, sizeof *r->stage_weights, &r->stage_weights, err));
+  CLV_TRY(clv_alloc(n, sizeof *r->stage_moments, &r->stage_moments, err));
   CLV_TRY(clv_checkpoint_open_tensors(r->c, false, &r->weights, err));
   if (r->t->optimizer) CLV_TRY(clv_checkpoint_open_tensors(r->c, true, &r->moments, err));
   CLV_TRY(clv_alloc(r->weights.n, sizeof *r->is_weight_used, &r->is_weight_used, err));
@@ -340,7 +345,7 @@ static clv_code open_resplit(resplit *r, clv_err *err) {
 }
 
 clv_code clv_trainer_restore_other_cut(clv_trainer *t, const clv_checkpoint *c, clv_err *err) {
-  CLV_AUTO(resplit_done) resplit r = {.t = t, .c = c};
+  CLV_AUTO(free_resplit) resplit r = {.t = t, .c = c};
   CLV_TRY(clv_blueprint_check_kept_files(t->b, c, err));
   CLV_TRY(open_resplit(&r, err));
   clv_code code = find_tensors(&r, err);

@@ -22,7 +22,9 @@
 #include "master/train/train_int.h"
 
 /* Limit of a worker's answer about a file. A worker that is lost is noticed much earlier. */
-enum { FILE_DEADLINE_MS = 3600 * 1000, WAIT_MS = 200 };
+enum { FILE_DEADLINE_MS = 3600 * 1000 };
+/* Longest wait for one worker's answer before the next answer is looked at. */
+enum { WAIT_MS = 200 };
 
 /* The state of a stage while it is written to a checkpoint. */
 typedef struct state_reader {
@@ -37,11 +39,12 @@ typedef struct state_reader {
 /* A file of a stage that stays at the stage's worker. */
 typedef struct kept_part {
   uint32_t stage;
-  bool optimizer;
+  bool is_optimizer; /* the file has the state of the optimiser; false: the weights */
   state_reader state;
   cleave_future answer; /* id 0: the worker has answered, or there is no file because n is 0 */
   char name[CLV_FILE_NAME + 1];
-  clv_manifest_file row; /* place and kept are not owned */
+  /* the texts `place` and `kept` belong to the session and to `name` */
+  clv_manifest_file manifest_row;
 } kept_part;
 
 /* A checkpoint that has begun and has no manifest yet. */
@@ -54,7 +57,7 @@ struct clv_trainer_save {
   size_t n_parts;
 };
 
-static void state_reader_done(state_reader *s) {
+static void free_state_reader(state_reader *s) {
   cleave_state_list_done(&s->listed);
   clv_trainer_free_samples(s->samples, s->n);
   free(s->tensors);
@@ -69,13 +72,13 @@ bool clv_trainer_is_checkpointed(const clv_trainer *t, uint32_t stage, cleave_st
          clv_is_param_checkpointed(&t->config->stages[stage], p);
 }
 
-static cleave_state_kind kind_of(bool optimizer) {
+static cleave_state_kind state_kind_of(bool optimizer) {
   return optimizer ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
 }
 
 static clv_code list_state(clv_trainer *t, uint32_t stage, bool optimizer, state_reader *s,
                            clv_err *err) {
-  cleave_state_kind kind = kind_of(optimizer);
+  cleave_state_kind kind = state_kind_of(optimizer);
   CLV_TRY_API(cleave_state_list_of(t->modules[stage], kind, &s->listed, CLV_API_ERROR));
   CLV_TRY(clv_alloc(s->listed.n, sizeof *s->tensors, &s->tensors, err));
   CLV_TRY(clv_alloc(s->listed.n, sizeof *s->items, &s->items, err));
@@ -100,8 +103,8 @@ static clv_code on_piece_received(void *user, size_t item, uint64_t offset, void
 
 static clv_code save_state(clv_trainer *t, uint32_t i, bool optimizer, clv_checkpoint_writer *w,
                            clv_err *err) {
-  CLV_AUTO(state_reader_done) state_reader s = {0};
-  cleave_state_kind kind = kind_of(optimizer);
+  CLV_AUTO(free_state_reader) state_reader s = {0};
+  cleave_state_kind kind = state_kind_of(optimizer);
   CLV_TRY(list_state(t, i, optimizer, &s, err));
   CLV_TRY(clv_trainer_new_samples(t, i, kind, s.items, s.n, &s.samples, err));
   CLV_TRY(clv_checkpoint_begin_part(w, i, optimizer, s.tensors, s.n, &s.file, err));
@@ -137,7 +140,7 @@ static clv_code list_incomplete_stages(const clv_trainer *t, clv_bytes *ret, clv
 static const char skipped_key[] = "skipped_steps";
 
 static void format_skipped_steps(const clv_train_position *at, char text[80]) {
-  snprintf(text, 80, "%llu %llu %llu", (unsigned long long)at->skipped,
+  snprintf(text, 80, "%llu %llu %llu", (unsigned long long)at->skipped_in_a_row,
            (unsigned long long)at->bad_losses, (unsigned long long)at->bad_gradients);
 }
 
@@ -146,7 +149,7 @@ void clv_trainer_read_position(const clv_trainer_state *s, clv_train_position *r
   unsigned long long n[3];
   *ret = (clv_train_position){.cursor = {s->epoch, s->index}};
   if (!text || sscanf(text, "%llu %llu %llu", &n[0], &n[1], &n[2]) != 3) return;
-  ret->skipped = n[0];
+  ret->skipped_in_a_row = n[0];
   ret->bad_losses = n[1];
   ret->bad_gradients = n[2];
 }
@@ -186,11 +189,11 @@ static clv_code add_description(clv_trainer *t, struct clv_trainer_save *s,
 
 /* ---- files at workers ------------------------------------------------------------------------ */
 
-static void save_free(clv_trainer *t, struct clv_trainer_save *s) {
+static void free_save(clv_trainer *t, struct clv_trainer_save *s) {
   if (!s) return;
   for (size_t i = 0; i < s->n_parts; i++) {
     if (s->parts[i].answer.id) (void)cleave_future_release(t->runtime, s->parts[i].answer, NULL);
-    state_reader_done(&s->parts[i].state);
+    free_state_reader(&s->parts[i].state);
   }
   clv_checkpoint_writer_free(s->writer);
   free(s->parts);
@@ -198,7 +201,7 @@ static void save_free(clv_trainer *t, struct clv_trainer_save *s) {
   free(s);
 }
 
-void clv_trainer_drop_save(clv_trainer *t) { save_free(t, clv_steal(&t->save)); }
+void clv_trainer_drop_save(clv_trainer *t) { free_save(t, clv_steal(&t->save)); }
 
 bool clv_trainer_is_saving(const clv_trainer *t) { return t->save != NULL; }
 
@@ -212,38 +215,39 @@ static void format_name(const clv_trainer *t, kept_part *p) {
   char session[33];
   for (int i = 0; i < 16; i++) snprintf(session + 2 * i, 3, "%02x", t->config->attempt.session[i]);
   snprintf(p->name, sizeof p->name, "%s.%llu.%u.%c", session,
-           (unsigned long long)t->committed_steps, p->stage, p->optimizer ? 'o' : 'w');
+           (unsigned long long)t->committed_steps, p->stage, p->is_optimizer ? 'o' : 'w');
 }
 
-/* Notes that a worker does not keep a stage's files, which the master fetches from now on. why: the
- * reason; the notice has it if the worker has a place for files. */
-static void fetch_stage_from_now_on(clv_trainer *t, uint32_t stage, const cleave_error *why) {
+/* Notes that a worker does not keep a stage's files, which the master fetches from now on. reason:
+ * the worker's error; the notice has it if the worker has a place for files. */
+static void fetch_stage_from_now_on(clv_trainer *t, uint32_t stage, const cleave_error *reason) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   t->is_stage_fetched[stage] = true;
-  if (why->status == CLEAVE_UNIMPLEMENTED && !t->config->checkpoint.home) return;
+  if (reason->status == CLEAVE_UNIMPLEMENTED && !t->config->checkpoint.home) return;
   clv_bytes_printf(&text,
                    "checkpoint of step %llu: worker '%s' cannot keep the files of stage '%s': %s; "
                    "the master fetches them from now on",
                    (unsigned long long)t->step_of_activity,
                    t->config->workers[t->b->stages[stage].worker].name,
-                   t->config->stages[stage].name, why->text);
+                   t->config->stages[stage].name, reason->text);
   if (!text.failed) clv_trainer_on_notice(t, text.data);
 }
 
 /* Asks the stage's worker to write one file. */
 static clv_code begin_part(clv_trainer *t, uint32_t stage, bool optimizer, kept_part *p,
                            cleave_error *ret_refused, clv_err *err) {
-  cleave_error why;
-  *p = (kept_part){.stage = stage, .optimizer = optimizer};
+  cleave_error reason;
+  *p = (kept_part){.stage = stage, .is_optimizer = optimizer};
   format_name(t, p);
   CLV_TRY(list_state(t, stage, optimizer, &p->state, err));
   if (!p->state.n) return CLV_OK;
-  if (cleave_state_save_at_worker_async(t->runtime, t->modules[stage], kind_of(optimizer), p->name,
-                                        FILE_DEADLINE_MS, &p->answer, &why) == CLEAVE_OK)
+  if (cleave_state_save_at_worker_async(t->runtime, t->modules[stage], state_kind_of(optimizer),
+                                        p->name, FILE_DEADLINE_MS, &p->answer,
+                                        &reason) == CLEAVE_OK)
     return CLV_OK;
-  if (why.status != CLEAVE_UNIMPLEMENTED && !why.reported)
-    return clv_trainer_convert_error(t, &why, err);
-  *ret_refused = why;
+  if (reason.status != CLEAVE_UNIMPLEMENTED && !reason.reported)
+    return clv_trainer_convert_error(t, &reason, err);
+  *ret_refused = reason;
   return CLV_OK;
 }
 
@@ -258,7 +262,7 @@ static clv_code begin_kept_stage(clv_trainer *t, uint32_t stage, bool *ret, clv_
   while (s->n_parts && s->parts[s->n_parts - 1].stage == stage) {
     kept_part *p = &s->parts[--s->n_parts];
     if (p->answer.id) (void)cleave_future_release(t->runtime, p->answer, NULL);
-    state_reader_done(&p->state);
+    free_state_reader(&p->state);
   }
   fetch_stage_from_now_on(t, stage, &refused);
   return CLV_OK;
@@ -319,8 +323,8 @@ static cleave_status take_answer(clv_trainer *t, kept_part *p, cleave_error *err
   (void)cleave_future_release(t->runtime, p->answer, NULL);
   p->answer = (cleave_future){0};
   if (status != CLEAVE_OK) return status;
-  p->row.bytes = f.bytes;
-  (void)clv_sha256_parse(f.sha256, &p->row.sha256); /* libcleave has written it */
+  p->manifest_row.bytes = f.bytes;
+  (void)clv_sha256_parse(f.sha256, &p->manifest_row.sha256); /* libcleave has written it */
   return CLEAVE_OK;
 }
 
@@ -353,12 +357,13 @@ static clv_code add_part(clv_trainer *t, kept_part *p, clv_err *err) {
   const state_reader *r = &p->state;
   clv_weights_writer *file;
   if (!r->n) {
-    CLV_TRY(clv_checkpoint_begin_part(s->writer, p->stage, p->optimizer, NULL, 0, &file, err));
+    CLV_TRY(clv_checkpoint_begin_part(s->writer, p->stage, p->is_optimizer, NULL, 0, &file, err));
     return clv_checkpoint_end_part(s->writer, file, err);
   }
-  p->row.place = t->config->workers[t->b->stages[p->stage].worker].identity;
-  p->row.kept = p->name;
-  return clv_checkpoint_add_kept(s->writer, p->stage, p->optimizer, r->tensors, r->n, &p->row, err);
+  p->manifest_row.place = t->config->workers[t->b->stages[p->stage].worker].identity;
+  p->manifest_row.kept = p->name;
+  return clv_checkpoint_add_kept(s->writer, p->stage, p->is_optimizer, r->tensors, r->n,
+                                 &p->manifest_row, err);
 }
 
 /* Returns a module at the worker with that identity; NULL: the session has none. */
@@ -379,18 +384,20 @@ static void remove_kept_files(void *user, const clv_manifest *m) {
     const clv_manifest_file *f = &m->files[i];
     cleave_module *at = f->place ? find_module_at(t, f->place) : NULL;
     cleave_future done;
-    cleave_error why;
+    cleave_error reason;
     if (!at) continue;
     if (cleave_state_remove_at_worker_async(t->runtime, at, f->kept, FILE_DEADLINE_MS, &done,
-                                            &why) == CLEAVE_OK)
+                                            &reason) == CLEAVE_OK)
       (void)cleave_future_release(t->runtime, done, NULL);
     else
-      clv_log(CLV_LOG_DEBUG, "file '%s' at '%s' was not removed: %s", f->kept, f->place, why.text);
+      clv_log(CLV_LOG_DEBUG, "file '%s' at '%s' was not removed: %s", f->kept, f->place,
+              reason.text);
   }
 }
 
-clv_code clv_trainer_prune(clv_trainer *t, const char *run_dir, uint64_t keep_step, clv_err *err) {
-  return clv_checkpoint_prune(run_dir, (uint32_t)t->config->checkpoint.keep, keep_step,
+clv_code clv_trainer_prune(clv_trainer *t, const char *run_dir, uint64_t step_to_keep,
+                           clv_err *err) {
+  return clv_checkpoint_prune(run_dir, (uint32_t)t->config->checkpoint.keep, step_to_keep,
                               remove_kept_files, t, err);
 }
 
@@ -399,35 +406,36 @@ static void note_first_kept(clv_trainer *t) {
   const struct clv_trainer_save *s = t->save;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   char size[24];
-  if (t->has_kept_files || !s->n_parts) return;
-  t->has_kept_files = true;
+  if (t->has_noted_kept_files || !s->n_parts) return;
+  t->has_noted_kept_files = true;
   for (size_t i = 0; i + 1 < s->n_parts; i += 2) {
     const kept_part *p = &s->parts[i];
-    clv_bytes_printf(&text, "%sstage '%s' at worker '%s' (%s)",
-                     i ? ", " : "checkpoints stay at the workers, as plain files: ",
-                     t->config->stages[p->stage].name,
-                     t->config->workers[t->b->stages[p->stage].worker].name,
-                     clv_format_size(p[0].row.bytes + p[1].row.bytes, size, sizeof size));
+    clv_bytes_printf(
+        &text, "%sstage '%s' at worker '%s' (%s)",
+        i ? ", " : "checkpoints stay at the workers, as plain files: ",
+        t->config->stages[p->stage].name, t->config->workers[t->b->stages[p->stage].worker].name,
+        clv_format_size(p[0].manifest_row.bytes + p[1].manifest_row.bytes, size, sizeof size));
   }
   if (!text.failed) clv_trainer_on_notice(t, text.data);
 }
 
-static clv_code commit(clv_trainer *t, const clv_save_end *how, clv_err *err) {
+static clv_code commit_checkpoint(clv_trainer *t, const clv_save_end *how, clv_err *err) {
   struct clv_trainer_save *s = t->save;
   for (size_t i = 0; i < s->n_parts; i++) CLV_TRY(add_part(t, &s->parts[i], err));
-  clv_checkpoint_writer_set_check(s->writer, how->check, how->check_user);
+  clv_checkpoint_writer_set_check(s->writer, how->check_before_rename, how->check_user);
   CLV_TRY(clv_checkpoint_commit(s->writer, s->config_hash, CLV_WIRE_PROTOCOL, NULL, err));
   note_first_kept(t);
-  return clv_trainer_prune(t, s->run_dir, how->keep_step, err);
+  return clv_trainer_prune(t, s->run_dir, how->step_to_keep, err);
 }
 
 /* Handles a file that was not written. The reason of the worker is a notice; a lost worker is an
  * error. */
-static clv_code handle_failed_part(clv_trainer *t, const kept_part *p, const cleave_error *why,
+static clv_code handle_failed_part(clv_trainer *t, const kept_part *p, const cleave_error *reason,
                                    clv_err *err) {
-  if (!why->reported && why->status != CLEAVE_DEADLINE && why->status != CLEAVE_UNIMPLEMENTED)
-    return clv_trainer_convert_error(t, why, err);
-  fetch_stage_from_now_on(t, p->stage, why);
+  if (!reason->reported && reason->status != CLEAVE_DEADLINE &&
+      reason->status != CLEAVE_UNIMPLEMENTED)
+    return clv_trainer_convert_error(t, reason, err);
+  fetch_stage_from_now_on(t, p->stage, reason);
   return CLV_OK;
 }
 
@@ -435,18 +443,18 @@ clv_code clv_trainer_end_save(clv_trainer *t, const clv_save_end *how, clv_save_
                               clv_err *err) {
   kept_part *failed;
   bool pending;
-  cleave_error why;
+  cleave_error reason;
   *ret = CLV_SAVE_DONE;
   if (!t->save) return CLV_OK;
   clv_trainer_set_activity(t, "checkpoint of step", t->save->step);
-  clv_code code = take_answers(t, how->waits, &failed, &pending, &why, err);
-  if (code == CLV_OK && failed) code = handle_failed_part(t, failed, &why, err);
+  clv_code code = take_answers(t, how->waits_for_files, &failed, &pending, &reason, err);
+  if (code == CLV_OK && failed) code = handle_failed_part(t, failed, &reason, err);
   if (code == CLV_OK && pending && !failed) {
     *ret = CLV_SAVE_PENDING;
     return CLV_OK;
   }
   if (failed) *ret = CLV_SAVE_FAILED;
-  if (code == CLV_OK && !failed) code = commit(t, how, err);
+  if (code == CLV_OK && !failed) code = commit_checkpoint(t, how, err);
   clv_trainer_drop_save(t);
   return code;
 }

@@ -10,8 +10,8 @@
 
 /* Items that are sent, and the origin of each. */
 typedef struct state_source {
-  const clv_weights_want *items; /* [n] */
-  const clv_state_origin *from;  /* [n] */
+  const clv_weights_want *items; /* [n] items of the stage's state */
+  const clv_state_origin *from;  /* [n] origin of each item */
 } state_source;
 
 static clv_code read_piece(void *user, size_t item, uint64_t offset, void *data, size_t length,

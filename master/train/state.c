@@ -58,7 +58,7 @@ static clv_code send_weights(clv_trainer *t, uint32_t stage, const clv_weights_f
 
 /* Returns true for a moment of a fixed parameter. Checkpoints before version 0.7 have such moments.
  */
-static bool is_moment_of_fixed(const clv_params *params, const char *name) {
+static bool is_moment_of_fixed_param(const clv_params *params, const char *name) {
   const char *dot = strrchr(name, '.');
   for (int i = 0; dot && i < params->n; i++) {
     const clv_param *p = &params->list[i];
@@ -78,7 +78,8 @@ static clv_code send_optimizer_state(clv_trainer *t, uint32_t stage, const clv_w
   CLV_TRY(clv_alloc(all, sizeof *items, &items, err));
   for (size_t i = 0; i < all; i++) {
     const clv_weights_entry *e = &clv_weights_entries(f)[i];
-    if (all == want || !is_moment_of_fixed(t->b->stages[stage].params, e->name)) items[n++] = e;
+    if (all == want || !is_moment_of_fixed_param(t->b->stages[stage].params, e->name))
+      items[n++] = e;
   }
   if (n != want)
     return clv_fail(
@@ -126,18 +127,18 @@ static const char *name_of_place(const clv_trainer *t, const char *place) {
 
 /* Fails because a file of a stage cannot be loaded at the stage's worker. CLV_DATA_LOSS. */
 static clv_code fail_lost_file(const clv_trainer *t, uint32_t stage, const clv_manifest *m,
-                               const clv_manifest_file *f, const char *why, clv_err *err) {
+                               const clv_manifest_file *f, const char *reason, clv_err *err) {
   return clv_fail(
       err, CLV_DATA_LOSS,
       "stage '%s' of step %llu is lost: its file '%s' was kept by worker '%s' alone: %s",
       t->config->stages[stage].name, (unsigned long long)m->step, f->kept,
-      name_of_place(t, f->place), why);
+      name_of_place(t, f->place), reason);
 }
 
 /* Returns true if the error says that the worker does not have the file, or has another one. */
-static bool is_file_lost(const cleave_error *why) {
-  return (why->reported && why->status != CLEAVE_UNAVAILABLE) ||
-         why->status == CLEAVE_UNIMPLEMENTED;
+static bool is_file_lost(const cleave_error *reason) {
+  return (reason->reported && reason->status != CLEAVE_UNAVAILABLE) ||
+         reason->status == CLEAVE_UNIMPLEMENTED;
 }
 
 /* Loads one file at the worker of its stage, and compares it with the manifest. */
@@ -146,7 +147,7 @@ static clv_code load_kept_file(clv_trainer *t, uint32_t stage, bool optimizer,
   const clv_manifest_file *f = clv_manifest_find_stage(m, stage, optimizer);
   int worker = t->b->stages[stage].worker;
   cleave_state_file found = {.size = sizeof found};
-  cleave_error why;
+  cleave_error reason;
   char hex[65];
   if (!f->place) return CLV_OK;
   CLV_TRY(clv_interrupt_check(err));
@@ -155,9 +156,9 @@ static clv_code load_kept_file(clv_trainer *t, uint32_t stage, bool optimizer,
   CLV_TRY(clv_trainer_note_params(t, stage, err));
   cleave_state_kind kind = optimizer ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
   if (cleave_state_load_by_digest(t->runtime, t->modules[stage], kind, f->kept, &f->sha256,
-                                  LOAD_DEADLINE_MS, &found, &why) != CLEAVE_OK)
-    return is_file_lost(&why) ? fail_lost_file(t, stage, m, f, why.text, err)
-                              : clv_trainer_convert_error(t, &why, err);
+                                  LOAD_DEADLINE_MS, &found, &reason) != CLEAVE_OK)
+    return is_file_lost(&reason) ? fail_lost_file(t, stage, m, f, reason.text, err)
+                                 : clv_trainer_convert_error(t, &reason, err);
   clv_sha256_hex(&f->sha256, hex);
   if (found.bytes == f->bytes && strcmp(found.sha256, hex) == 0) return CLV_OK;
   return fail_lost_file(t, stage, m, f, "the file has other contents", err);
@@ -182,19 +183,19 @@ static clv_code load_kept_files(clv_trainer *t, const clv_manifest *m, bool *ret
 static void note_different_machine(const clv_trainer_state *s, clv_bytes *notes) {
   const clv_backend *cpu = clv_backend_cpu();
   const struct {
-    const char *then, *now;
+    const char *saved, *present;
   } compared[] = {{clv_trainer_state_get(s, "isa"), clv_backend_isa(cpu)},
                   {clv_trainer_state_get(s, "libraries"), clv_backend_libraries(cpu)}};
   for (size_t i = 0; i < CLV_COUNT(compared); i++)
-    if (compared[i].then && strcmp(compared[i].then, compared[i].now) != 0)
+    if (compared[i].saved && strcmp(compared[i].saved, compared[i].present) != 0)
       clv_bytes_printf(
           notes, "the checkpoint was computed with %s, this machine has %s: not bit-identical\n",
-          compared[i].then, compared[i].now);
+          compared[i].saved, compared[i].present);
 }
 
 /* Loads a checkpoint. *ret_lost: files of it at workers are lost. */
-static clv_code restore(clv_trainer *t, const clv_checkpoint *c, clv_train_position *ret,
-                        clv_bytes *notes, bool *ret_lost, clv_err *err) {
+static clv_code restore_checkpoint(clv_trainer *t, const clv_checkpoint *c, clv_train_position *ret,
+                                   clv_bytes *notes, bool *ret_lost, clv_err *err) {
   const clv_manifest *m = clv_checkpoint_manifest(c);
   const clv_trainer_state *s = clv_checkpoint_state(c);
   bool has_same_cut;
@@ -214,26 +215,26 @@ static clv_code restore(clv_trainer *t, const clv_checkpoint *c, clv_train_posit
 
 clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_train_position *ret,
                                   clv_bytes *notes, clv_err *err) {
-  bool lost;
-  return restore(t, c, ret, notes, &lost, err);
+  bool is_lost;
+  return restore_checkpoint(t, c, ret, notes, &is_lost, err);
 }
 
 clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_train_position *ret,
                              clv_bytes *notes, clv_err *err) {
   uint64_t before = CLV_CHECKPOINT_NONE;
-  clv_err lost = {.code = CLV_OK};
+  clv_err loss_err = {.code = CLV_OK};
   for (;;) {
     CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
     bool is_lost;
     clv_code code = clv_checkpoint_load_before(run_dir, before, &c, notes, err);
-    if (code == CLV_NOT_FOUND && lost.code != CLV_OK)
-      return clv_fail(err, CLV_DATA_LOSS, "%.400s; no older checkpoint can be used", lost.text);
+    if (code == CLV_NOT_FOUND && loss_err.code != CLV_OK)
+      return clv_fail(err, CLV_DATA_LOSS, "%.400s; no older checkpoint can be used", loss_err.text);
     CLV_TRY(code);
-    code = restore(t, c, ret, notes, &is_lost, err);
+    code = restore_checkpoint(t, c, ret, notes, &is_lost, err);
     if (code == CLV_OK || !is_lost) return code;
     before = t->first_lost_step = clv_checkpoint_manifest(c)->step;
     clv_bytes_printf(notes, "checkpoint-%llu refused: %s\n", (unsigned long long)before, err->text);
-    if (lost.code == CLV_OK) lost = *err;
+    if (loss_err.code == CLV_OK) loss_err = *err;
   }
 }
 

@@ -65,7 +65,7 @@ static cleave_call_options make_call_options(const clv_trainer *t, const clv_pla
 }
 
 /* Calls all stages and the loss for micro-batch k. */
-static clv_code call_micro(clv_trainer *t, const round_group *r, uint32_t k, clv_err *err) {
+static clv_code call_micro_batch(clv_trainer *t, const round_group *r, uint32_t k, clv_err *err) {
   const clv_micro_batch *m = &t->micro_batches[k];
   uint32_t n = t->b->n_stages;
   const clv_held_batch *batch = &r->batches[m->batch];
@@ -124,7 +124,7 @@ static clv_code collect_losses(clv_trainer *t, const round_group *r, clv_err *er
     cleave_tensor output;
     CLV_TRY(clv_trainer_select_sequences(t, batch->x, m->start, m->size, &of, err));
     CLV_TRY(clv_trainer_unpack_output(t, &of, &t->fetched_value, &output, err));
-    result->correct += clv_trainer_count_correct(t, &output, batch->y, m->start, m->size);
+    result->n_correct += clv_trainer_count_correct(t, &output, batch->y, m->start, m->size);
   }
   return CLV_OK;
 }
@@ -132,7 +132,7 @@ static clv_code collect_losses(clv_trainer *t, const round_group *r, clv_err *er
 static clv_code take_optimizer_step(clv_trainer *t, const round_group *r, clv_err *err) {
   cleave_step_result step_result;
   CLV_TRY_API(cleave_step(t->runtime, t->optimizer, r->context, 0, &step_result, CLV_API_ERROR));
-  r->results[0].applied = step_result.applied;
+  r->results[0].changed_weights = step_result.applied;
   r->results[0].grad_norm = step_result.norm;
   r->results[0].lr = step_result.lr;
   return CLV_OK;
@@ -147,9 +147,9 @@ static uint64_t round_timeout_ms(const clv_trainer *t, const round_group *r) {
 }
 
 static clv_code run_in_context(clv_trainer *t, round_group *r, clv_err *err) {
-  bool async = t->round > 1;
+  bool async = t->round_steps > 1;
   uint64_t timeout = async ? round_timeout_ms(t, r) : 0;
-  for (uint32_t k = 0; k < r->n_micro; k++) CLV_TRY(call_micro(t, r, k, err));
+  for (uint32_t k = 0; k < r->n_micro; k++) CLV_TRY(call_micro_batch(t, r, k, err));
   if (async) CLV_TRY(plan_optimizer_steps(t, r, err));
   const cleave_backward_options o = {
       .size = sizeof o, .weights = t->loss_shares, .deadline_ms = timeout};
@@ -169,8 +169,8 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   for (uint32_t i = 0; i < r->n_batches; i++)
     r->results[i] = (clv_step_result){
         .samples = r->batches[i].n,
-        .labelled = clv_trainer_count_labelled(t, r->batches[i].y, 0, r->batches[i].n),
-        .applied = true};
+        .n_labelled = clv_trainer_count_labelled(t, r->batches[i].y, 0, r->batches[i].n),
+        .changed_weights = true};
   CLV_TRY(clv_trainer_placed_schedule(t, r->n_micro, r->n_batches, &r->l, err));
   cleave_context_options o = {
       .size = sizeof o, .step = t->committed_steps + 1, .events = clv_sampler_begin(t)};
@@ -182,7 +182,7 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   else
     CLV_TRY_API(cleave_context_end(t->runtime, r->context, CLV_API_ERROR));
   t->committed_steps += r->n_batches;
-  if (t->round > 1)
+  if (t->round_steps > 1)
     CLV_TRY_API(
         cleave_optimizer_set_steps(t->runtime, t->optimizer, t->committed_steps, CLV_API_ERROR));
   cleave_get_link_totals(t->runtime, &after);
@@ -239,7 +239,7 @@ clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flush, ui
   *ret_done = 0;
   *ret_results = t->results;
   if (!batch->n || !batch->y) return clv_fail(err, CLV_INVALID, "an empty batch or no labels");
-  if (t->round == 1) {
+  if (t->round_steps == 1) {
     clv_held_batch present_batch = {.y = batch->y, .index = batch->index, .n = batch->n};
     for (size_t k = 0; k < t->b->inputs.n; k++) present_batch.x[k] = clv_batch_input(batch, k);
     round_group r = {.batches = &present_batch, .n_batches = 1, .results = t->results};
@@ -250,7 +250,7 @@ clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flush, ui
   if (t->n_held && count_micro_batches(t, batch->n) != count_micro_batches(t, t->held_batches[0].n))
     CLV_TRY(run_held_batches(t, &done, err));
   CLV_TRY(hold_batch(t, batch, err));
-  if (flush || t->n_held == t->round) CLV_TRY(run_held_batches(t, &done, err));
+  if (flush || t->n_held == t->round_steps) CLV_TRY(run_held_batches(t, &done, err));
   *ret_done = done;
   return CLV_OK;
 }

@@ -22,26 +22,26 @@ typedef struct clv_trainer clv_trainer;
 
 typedef struct clv_step_result {
   double loss; /* mean over the batch */
-  /* right predictions among `labelled`; 0 for losses without classes and, in training, for a loss
+  /* right predictions among n_labelled; 0 for losses without classes and, in training, for a loss
    * at a worker */
-  uint64_t correct;
-  /* labelled: number of samples, or, if samples have a label per position, of positions whose label
-   * is not ignored */
-  uint64_t samples, labelled;
+  uint64_t n_correct;
+  /* n_labelled: number of samples, or, if samples have a label per position, of positions whose
+   * label is not ignored */
+  uint64_t samples, n_labelled;
   double grad_norm, lr;
-  bool applied;     /* false: a loss or gradient was not finite, and no weight was changed */
-  uint64_t wait_ns; /* time the master waited for packets */
-  uint64_t step_ns; /* duration of the step */
+  bool changed_weights; /* false: a loss or gradient was not finite, so the step was skipped */
+  uint64_t wait_ns;     /* time the master waited for packets */
+  uint64_t step_ns;     /* duration of the step */
 } clv_step_result;
 
-/* Returns correct / labelled; NaN if labelled is 0. */
+/* Returns n_correct / n_labelled; NaN if n_labelled is 0. */
 double clv_step_accuracy(const clv_step_result *r);
 
 typedef enum clv_trainer_use {
-  CLV_TRAINER_BEGINS,    /* begins with the weights that the session names */
-  CLV_TRAINER_RESUMES,   /* loads a checkpoint next, so it reads and sends no weight files */
-  CLV_TRAINER_EVALUATES, /* loads a checkpoint next and does not train: no node has moments */
-  CLV_TRAINER_TRIAL      /* sends random numbers in place of records, and the record notes it */
+  CLV_TRAINER_NEW_RUN,     /* starts from the weights that the session names */
+  CLV_TRAINER_RESUMED_RUN, /* loads a checkpoint next, so it reads and sends no weight files */
+  CLV_TRAINER_EVALUATION,  /* loads a checkpoint next and does not train: no node has moments */
+  CLV_TRAINER_TRIAL        /* sends random numbers in place of records, and the record notes it */
 } clv_trainer_use;
 
 /* Connects to the workers, opens the session and loads all stages. BLOCKS. `record` gets the
@@ -58,7 +58,7 @@ uint64_t clv_trainer_step_count(const clv_trainer *t); /* committed steps */
 /* Sets the length of the complete run in steps, including steps before a resume. Cosine and linear
  * schedules of the learning rate end there unless the session sets train.schedule.total_steps.
  * Before this call their rate is that of the first step. */
-void clv_trainer_set_length(clv_trainer *t, uint64_t steps);
+void clv_trainer_set_total_steps(clv_trainer *t, uint64_t steps);
 
 /* Begins the cache of a session whose first stage is frozen and cached; does nothing for other
  * sessions. From now on the worker behind that stage keeps the stage's output rows for the records
@@ -111,8 +111,8 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
 /* The state of the training loop, which a checkpoint has in addition to the state of the stages. A
  * run ends as diverged by these counts, so a resume does not change the step at which it ends. */
 typedef struct clv_train_position {
-  clv_cursor cursor; /* position in the data from which training continues */
-  uint64_t skipped;  /* number of last consecutive steps that changed no weight */
+  clv_cursor cursor;         /* position in the data from which training continues */
+  uint64_t skipped_in_a_row; /* number of last consecutive steps that changed no weight */
   /* steps of the run that changed no weight, because the loss or a gradient was not finite */
   uint64_t bad_losses, bad_gradients;
 } clv_train_position;
@@ -131,9 +131,10 @@ typedef enum clv_save_result {
 } clv_save_result;
 /* How clv_trainer_end_save ends a checkpoint. */
 typedef struct clv_save_end {
-  bool waits;               /* waits until the files are durable; otherwise may be PENDING */
-  uint64_t keep_step;       /* checkpoint that is not deleted; CLV_CHECKPOINT_NONE: none */
-  clv_file_check_fn *check; /* called before the manifest gets its name; a failure is returned */
+  bool waits_for_files;  /* waits until the files are durable; false: the result may be PENDING */
+  uint64_t step_to_keep; /* step of a checkpoint that is not deleted; CLV_CHECKPOINT_NONE: none */
+  /* called before the manifest gets its name; its failure ends the function */
+  clv_file_check_fn *check_before_rename;
   void *check_user;
 } clv_save_end;
 /* Completes the checkpoint in progress if its files are durable. Then deletes older checkpoints as
@@ -142,7 +143,7 @@ clv_code clv_trainer_end_save(clv_trainer *t, const clv_save_end *how, clv_save_
                               clv_err *err) CLV_USE_RESULT;
 /* Deletes older checkpoints as the session says, with their files at workers, as
  * clv_trainer_end_save does. */
-clv_code clv_trainer_prune(clv_trainer *t, const char *run_dir, uint64_t keep_step,
+clv_code clv_trainer_prune(clv_trainer *t, const char *run_dir, uint64_t step_to_keep,
                            clv_err *err) CLV_USE_RESULT;
 bool clv_trainer_is_saving(const clv_trainer *t); /* a checkpoint is in progress */
 /* Loads the newest complete checkpoint whose files are in the folder or at the workers of their
@@ -186,9 +187,9 @@ void clv_profiler_free(clv_profiler *o);
 
 /* The time that the master's node waited in a round, in seconds, by cause. All 0: not measured. */
 typedef struct clv_waits {
-  double network; /* a tensor was in flight, to the master or to a node that will compute */
-  double peer;    /* another node computed */
-  double own;     /* no tensor was in flight and no other node computed */
+  double network_s; /* while a tensor was in flight, to the master or to a node that will compute */
+  double peer_s;    /* while another node computed */
+  double own_s;     /* while no tensor was in flight and no other node computed */
 } clv_waits;
 /* Callback with the waits of a round. The trainer calls it about every 16th round, at most a few
  * times a second. fn NULL: no callback. */

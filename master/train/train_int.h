@@ -60,8 +60,9 @@ typedef struct clv_trainer_egress {
   clv_gate gate;             /* the trainer owns the arrays in it */
   /* [2 * n_stages] flows of the value that a stage sends over a direct link, and of its gradient */
   clv_row_flow *direct_flows;
-  /* batch that has allowances: 8 * samples + 2 * cache use + 1 if training; 0: none */
-  uint64_t allowed_batch;
+  /* number that identifies the batch which has allowances: 8 * samples + 2 * cache use + 1 if
+   * training; 0: no batch has any */
+  uint64_t allowance_key;
 } clv_trainer_egress;
 
 /* How the master uses the cache for a batch: CLV_CACHE_NONE: not at all; CLV_CACHE_NUMBERS: sends
@@ -71,13 +72,13 @@ typedef enum clv_cache_use { CLV_CACHE_NONE, CLV_CACHE_NUMBERS, CLV_CACHE_ROWS }
 /* The cache of a frozen first stage, the front: the worker of the second stage keeps the rows of
  * the front's output (front_cache.c). */
 typedef struct clv_trainer_cache_rows {
-  const clv_dataset *data; /* the records whose rows are kept; NULL: no cache */
-  cleave_cached to;        /* the cache at the worker */
-  bool *is_row_sent;       /* [records] true if the master has sent the row of the record */
+  const clv_dataset *data;    /* the records whose rows are kept; NULL: no cache */
+  cleave_cached worker_cache; /* the cache at the worker */
+  bool *is_row_sent;          /* [records] true if the master has sent the row of the record */
   /* [records] number by which the worker knows the record: a random permutation, which hides the
    * record's position in the files */
   uint32_t *record_number;
-  int64_t *batch_numbers; /* [records of a batch] their numbers */
+  int64_t *batch_numbers; /* [records of a batch] record_number of each record of the batch */
   clv_cache_use use;      /* use of the cache for the present batch */
 } clv_trainer_cache_rows;
 
@@ -86,14 +87,14 @@ struct clv_trainer {
   const clv_session_config *config;
   cleave_runtime *runtime;
   clv_trainer_egress egress;
-  cleave_module **modules;     /* [n_stages + 1], the loss last */
+  cleave_module **modules;     /* [n_stages + 1] module of each stage, and last that of the loss */
   cleave_module *local_loss;   /* the loss for evaluations; NULL until the first evaluation */
-  cleave_optimizer *optimizer; /* NULL: with CLV_TRAINER_EVALUATES */
+  cleave_optimizer *optimizer; /* optimiser of all modules; NULL: the trainer only evaluates */
   clv_trainer_use use;
   clv_trainer_cache_rows cache;
   struct clv_trainer_save *save; /* the checkpoint in progress; NULL: none (save.c) */
   bool *is_stage_fetched;        /* [n_stages] the stage's worker keeps no files of checkpoints */
-  bool has_kept_files;           /* a notice has said which files stay at workers */
+  bool has_noted_kept_files;     /* a notice has said which files stay at workers */
   /* Checkpoints from this step on have lost files and are replaced; CLV_CHECKPOINT_NONE: none. */
   uint64_t first_lost_step;
   char lost_worker[CLEAVE_NAME + 1]; /* name of the worker that was lost; "": none */
@@ -101,10 +102,11 @@ struct clv_trainer {
   const char *activity;              /* "step", "checkpoint of step", ...; NULL while loading */
   uint64_t step_of_activity;         /* the step that `activity` belongs to */
   /* state of the round in progress */
-  uint32_t round, n_held;       /* steps of a full round; batches that wait for a full round */
-  clv_held_batch *held_batches; /* [round] */
-  clv_step_result *results;     /* [2 * round] results of the last steps */
-  /* arrays of [round * max_micro] micro-batches: micro_batches, losses, loss_shares */
+  uint32_t round_steps, n_held; /* steps of a full round; number of held batches */
+  clv_held_batch *held_batches; /* [round_steps] batches that wait for a full round */
+  clv_step_result *results;     /* [2 * round_steps] results of the last steps */
+  /* arrays of [round_steps * max_micro] elements, one for each micro-batch of a round:
+   * micro_batches, losses, loss_shares */
   clv_micro_batch *micro_batches;
   /* values of the calls, one after the other: by micro-batch, then by stage */
   cleave_reference *references;
@@ -115,13 +117,14 @@ struct clv_trainer {
   clv_placed_schedule *schedules[KEPT_SCHEDULES];
   uint32_t n_schedules, window;
   bool has_costs;
-  clv_sched_costs costs;
+  clv_sched_costs costs; /* costs of the last placed schedules; set if has_costs */
   clv_sampler sampler;
   char notice[256], taken_notice[256]; /* notice about the schedule; the last one taken; "": none */
   pthread_mutex_t notes_lock;          /* protects `notes` */
   clv_bytes notes;                     /* lines for clv_trainer_take_notes */
   cleave_tensor fetched_value;         /* the value fetched last */
-  void *pack_buffer;                   /* [pack_bytes] scratch of packed sequences (packed.c) */
+  /* [pack_buffer_bytes] scratch of packed sequences (packed.c) */
+  void *pack_buffer;
   size_t pack_buffer_bytes;
 };
 
@@ -147,7 +150,7 @@ bool clv_sampler_begin(clv_trainer *t);
  * round. measured: the events of the round have been stored; seconds: duration of the round. */
 clv_code clv_sampler_end(clv_trainer *t, const clv_placed_schedule *l, bool measured,
                          double seconds, clv_err *err) CLV_USE_RESULT;
-void clv_sampler_done(clv_sampler *w);
+void clv_sampler_free_events(clv_sampler *w);
 /* Finds stage and micro-batch of an event of the round. Returns false if the event belongs to no
  * stage. */
 bool clv_sampler_locate(const clv_trainer *t, const clv_placed_schedule *l, const cleave_event *e,
@@ -162,8 +165,8 @@ clv_code clv_sampler_measure(clv_trainer *t, const clv_placed_schedule *l, clv_s
                              clv_err *err) CLV_USE_RESULT;
 
 /* Converts a failure of libcleave to an error of the trainer, with step, worker and reason in its
- * text. Remembers the worker in t->lost if the failure is its loss. */
-clv_code clv_trainer_convert_error(clv_trainer *t, const cleave_error *why, clv_err *err);
+ * text. Stores the worker's name in t->lost_worker if the failure is its loss. */
+clv_code clv_trainer_convert_error(clv_trainer *t, const cleave_error *reason, clv_err *err);
 /* Sets the activity that later errors name: `what` is static text, `step` the step. */
 void clv_trainer_set_activity(clv_trainer *t, const char *what, uint64_t step);
 /* Calls a function of libcleave, and returns the converted error if the call fails. For functions
@@ -222,7 +225,7 @@ bool clv_trainer_has_accuracy(const clv_trainer *t);
 size_t clv_trainer_count_correct(const clv_trainer *t, const cleave_tensor *prediction,
                                  const clv_tensor *labels, size_t start, size_t n);
 /* Returns true for a label that loss.ignore_index leaves out of the loss. */
-bool clv_trainer_is_ignored(const clv_trainer *t, int64_t label);
+bool clv_trainer_is_ignored_label(const clv_trainer *t, int64_t label);
 /* Returns the divisor of the loss's mean over n rows: n, or, if labels are class numbers, the sum
  * of class weights of the labels that are not ignored. */
 double clv_trainer_batch_weight(const clv_trainer *t, const clv_tensor *labels, size_t start,
@@ -239,7 +242,7 @@ typedef struct clv_trainer_decay_lists {
   const char **names[2];
   size_t n[2];
 } clv_trainer_decay_lists;
-void clv_trainer_decay_lists_done(clv_trainer_decay_lists *s);
+void clv_trainer_free_decay_lists(clv_trainer_decay_lists *s);
 /* Copies the optimiser group `one` to `ret`: once, or twice if biases and normalisations have no
  * weight decay. *ret_n: number of copies. The groups refer to `sides`, which the caller frees after
  * their last use. */
@@ -309,7 +312,8 @@ bool clv_trainer_is_checkpointed(const clv_trainer *t, uint32_t stage, cleave_st
                                  const char *name);
 /* Reads the position of a checkpoint. Counts that are missing or malformed become 0. */
 void clv_trainer_read_position(const clv_trainer_state *s, clv_train_position *ret);
-/* Gives up the checkpoint in progress, if there is one. Its files stay; the folder is none. */
+/* Gives up the checkpoint in progress, if there is one. Its files stay, but
+ * a folder without a manifest is no checkpoint. */
 void clv_trainer_drop_save(clv_trainer *t);
 
 /* Sends the weights of the session's files to their stages. */

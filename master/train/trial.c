@@ -29,11 +29,11 @@ typedef struct trial {
   clv_batch batch;
   clv_sched_costs quickest_costs; /* costs of the quickest step */
   double quickest_s;              /* duration of the quickest step */
-  clv_code code;
+  clv_code code;                  /* of the first measurement that failed, with its error */
   clv_err err;
 } trial;
 
-static void trial_done(trial *t) {
+static void free_trial(trial *t) {
   clv_trainer_close(t->trainer);
   clv_blueprint_free(t->blueprint);
   for (size_t k = 0; k < t->batch.n_inputs; k++) clv_tensor_unref(t->batch.inputs[k]);
@@ -75,12 +75,12 @@ static void on_measured_step(void *user, clv_trainer *trainer, const clv_placed_
   trial *t = user;
   clv_sched_costs costs;
   double seconds;
-  clv_err why;
+  clv_err reason;
   if (trainer->committed_steps < 2 || t->code != CLV_OK) return;
   t->code = clv_sampler_measure(t->trainer, l, &costs, &t->err);
   if (t->code != CLV_OK) return;
   /* Event times come from the workers; a step with impossible times does not count. */
-  if (clv_sched_seconds(l->sched, &costs, &seconds, &why) != CLV_OK || seconds >= t->quickest_s)
+  if (clv_sched_seconds(l->sched, &costs, &seconds, &reason) != CLV_OK || seconds >= t->quickest_s)
     return;
   t->quickest_s = seconds;
   t->quickest_costs = costs;
@@ -88,21 +88,21 @@ static void on_measured_step(void *user, clv_trainer *trainer, const clv_placed_
 
 static clv_code take_trial_steps(trial *t, clv_err *err) {
   const clv_step_result *results;
-  uint32_t done;
+  uint32_t n_done;
   for (int i = 0; i < TRIAL_STEPS; i++) {
-    CLV_TRY(clv_trainer_step(t->trainer, &t->batch, true, &done, &results, err));
+    CLV_TRY(clv_trainer_step(t->trainer, &t->batch, true, &n_done, &results, err));
     if (t->code != CLV_OK) return *err = t->err, t->code;
   }
   return CLV_OK;
 }
 
-static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uint64_t micros,
+static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uint64_t n_micro,
                           trial *t, clv_err *err) {
   const clv_stage_plan *loss = &b->stages[b->n_stages];
   int64_t batch = (int64_t)b->config->train.batch;
   t->quickest_s = INFINITY;
   t->config = *b->config;
-  t->config.pipeline.micro_batches = micros;
+  t->config.pipeline.micro_batches = n_micro;
   CLV_TRY(clv_random_bytes(&t->config.train.seed.key, sizeof(clv_key), err));
   t->config.pipeline.window = CLV_WINDOW_TEXTBOOK; /* on_measured_step measures, not the trainer */
   if (t->config.pipeline.schedule ==
@@ -123,9 +123,9 @@ static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uin
 typedef struct choice {
   const clv_blueprint *b;
   uint32_t n; /* number of trials with a measured step */
-  uint64_t micros[TRIALS];
-  int64_t size[TRIALS];   /* samples of a micro-batch, descending */
-  clv_sched_costs *costs; /* [n] costs of the quickest step of each trial */
+  uint64_t n_micro[TRIALS];
+  int64_t micro_samples[TRIALS]; /* samples of a micro-batch, descending */
+  clv_sched_costs *costs;        /* [n] costs of the quickest step of each trial */
 } choice;
 
 /* Interpolates between the trials the costs of a micro-batch of `samples` samples. */
@@ -141,21 +141,21 @@ static void interpolate_costs(const choice *c, double samples, clv_sched_costs *
       double value[TRIALS];
       for (uint32_t k = 0; k < c->n; k++)
         memcpy(&value[k], (const char *)&c->costs[k] + at, sizeof *value);
-      value[0] = clv_interpolate(c->size, value, c->n, samples);
+      value[0] = clv_interpolate(c->micro_samples, value, c->n, samples);
       memcpy((char *)ret + at, value, sizeof *value);
     }
 }
 
-static clv_code predict_step_seconds(const choice *c, uint32_t micros, double *ret, clv_err *err) {
+static clv_code predict_step_seconds(const choice *c, uint32_t n_micro, double *ret, clv_err *err) {
   const clv_session_config *config = c->b->config;
   const char *names[CLV_SCHED_RANKS];
   clv_sched_options o = {.kind = (clv_sched_kind)config->pipeline.schedule,
                          .window = clv_pipeline_first_window(config)};
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
   clv_sched_costs costs;
-  interpolate_costs(c, (double)config->train.batch / micros, &costs);
+  interpolate_costs(c, (double)config->train.batch / n_micro, &costs);
   clv_pipeline_find_ranks(c->b, &o.shape, names);
-  o.shape.n_micro = micros;
+  o.shape.n_micro = n_micro;
   o.shape.n_accumulate = 0;
   o.costs = &costs;
   if (o.kind == CLV_SCHED_1F1B && config->pipeline.window == CLV_WINDOW_AUTO)
@@ -169,16 +169,16 @@ typedef struct choice_output {
   clv_journal *journal;
 } choice_output;
 
-static void print_choice(const choice *c, uint64_t micros, double seconds, double one_s,
+static void print_choice(const choice *c, uint64_t n_micro, double seconds, double one_s,
                          const choice_output *v) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   clv_bytes_printf(&json,
                    "{\"event\":\"micro_batches\",\"micro_batches\":%llu,\"step_s\":%.6f,"
                    "\"step_of_1_s\":%.6f}",
-                   (unsigned long long)micros, seconds, one_s);
-  clv_bytes_printf(&text, "micro_batches: %llu, by trial steps with", (unsigned long long)micros);
+                   (unsigned long long)n_micro, seconds, one_s);
+  clv_bytes_printf(&text, "micro_batches: %llu, by trial steps with", (unsigned long long)n_micro);
   for (uint32_t k = 0; k < c->n; k++)
-    clv_bytes_printf(&text, "%s %llu", k ? "," : "", (unsigned long long)c->micros[k]);
+    clv_bytes_printf(&text, "%s %llu", k ? "," : "", (unsigned long long)c->n_micro[k]);
   clv_bytes_printf(
       &text,
       ": a step of %llu samples is expected to take %.1f ms, one of a single micro-batch %.1f",
@@ -191,21 +191,21 @@ static void print_choice(const choice *c, uint64_t micros, double seconds, doubl
 
 static clv_code choose_number(const choice *c, const choice_output *v, uint64_t *ret,
                               clv_err *err) {
-  CLV_AUTO(clv_freep) uint32_t *micros = NULL;
+  CLV_AUTO(clv_freep) uint32_t *n_micro = NULL;
   CLV_AUTO(clv_freep) double *seconds = NULL;
   uint32_t n, i = 0;
   double best = INFINITY;
-  CLV_TRY(
-      clv_micro_batch_choices(c->b->config->train.batch, c->size[c->n - 1], 0, &micros, &n, err));
+  CLV_TRY(clv_micro_batch_choices(c->b->config->train.batch, c->micro_samples[c->n - 1], 0,
+                                  &n_micro, &n, err));
   CLV_TRY(clv_alloc(n, sizeof *seconds, &seconds, err));
   for (uint32_t k = 0; k < n; k++) {
-    clv_err why; /* ignored: the schedule cannot have this number of micro-batches */
-    if (predict_step_seconds(c, micros[k], &seconds[k], &why) != CLV_OK) seconds[k] = INFINITY;
+    clv_err reason; /* ignored: the schedule cannot have this number of micro-batches */
+    if (predict_step_seconds(c, n_micro[k], &seconds[k], &reason) != CLV_OK) seconds[k] = INFINITY;
     best = fmin(best, seconds[k]);
   }
   while (i + 1 < n && !(seconds[i] <= MAX_SLOWDOWN * best)) i++;
-  *ret = micros[i];
-  print_choice(c, micros[i], seconds[i], seconds[0], v);
+  *ret = n_micro[i];
+  print_choice(c, n_micro[i], seconds[i], seconds[0], v);
   return CLV_OK;
 }
 
@@ -217,7 +217,7 @@ clv_code clv_choose_micro_batches(const clv_blueprint *b, clv_egress_record *rec
   CLV_TRY(clv_alloc(TRIALS, sizeof *costs, &costs, err));
   c.costs = costs;
   for (int i = 0; i < TRIALS; i++) {
-    CLV_AUTO(trial_done) trial t = {0};
+    CLV_AUTO(free_trial) trial t = {0};
     uint64_t m = trial_micro_batches[i];
     if (!clv_can_cut_batch(b->config->train.batch, m, m > 1 ? 2 : 1, sizes))
       break; /* batch norm needs at least two rows in each micro-batch */
@@ -225,8 +225,8 @@ clv_code clv_choose_micro_batches(const clv_blueprint *b, clv_egress_record *rec
       return clv_err_prefix(err, "trial for micro_batches: auto");
     if (isinf(t.quickest_s)) continue;
     costs[c.n] = t.quickest_costs;
-    c.micros[c.n] = m;
-    c.size[c.n++] = (int64_t)((b->config->train.batch + m - 1) / m);
+    c.n_micro[c.n] = m;
+    c.micro_samples[c.n++] = (int64_t)((b->config->train.batch + m - 1) / m);
   }
   if (!c.n)
     return clv_fail(err, CLV_UNAVAILABLE,
@@ -236,12 +236,12 @@ clv_code clv_choose_micro_batches(const clv_blueprint *b, clv_egress_record *rec
 
 clv_code clv_read_micro_batches(const char *run_dir, uint64_t *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  CLV_AUTO(clv_session_config_freep) clv_session_config *then = NULL;
+  CLV_AUTO(clv_session_config_freep) clv_session_config *stored_session = NULL;
   clv_bytes_printf(&path, "%s/session.effective.yaml", run_dir);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  clv_code code = clv_session_config_load(path.data, NULL, &then, err);
-  if (code == CLV_OK && then->pipeline.micro_batches != CLV_MICRO_AUTO) {
-    *ret = then->pipeline.micro_batches;
+  clv_code code = clv_session_config_load(path.data, NULL, &stored_session, err);
+  if (code == CLV_OK && stored_session->pipeline.micro_batches != CLV_MICRO_AUTO) {
+    *ret = stored_session->pipeline.micro_batches;
     return CLV_OK;
   }
   if (code == CLV_OK) clv_fail(err, CLV_NOT_FOUND, "%s: it says auto itself", path.data);

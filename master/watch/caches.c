@@ -41,7 +41,7 @@ static void append_text_line(const char *worker, const clv_wire_cache_status *s,
 static clv_code show_worker(const clv_session_config *config, const clv_remote_spec *w,
                             const clv_run_options *o, clv_bytes *out, clv_err *err) {
   CLV_AUTO(cleave_kept_closep) cleave_kept_client *kept = NULL;
-  CLV_AUTO(clv_wire_done) clv_wire_kept_reply reply = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_kept_reply reply = {0};
   CLV_TRY(cleave_kept_open(config, w, 0, &kept, err));
   CLV_TRY(cleave_kept_caches(kept, o->delete_caches, &reply, err));
   for (uint32_t i = 0; i < reply.n_caches; i++)

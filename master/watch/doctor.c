@@ -229,7 +229,7 @@ static void report_no_quota(doctor *d, const clv_remote_spec *w, const clv_err *
 }
 
 /* Compares the quota for files of state with the bytes of the checkpoints that stay there. */
-static void check_state_quota(doctor *d, int worker) {
+static void check_state_quota(doctor *d, int worker, const clv_wire_hello_reply *h) {
   CLV_AUTO(cleave_kept_closep) cleave_kept_client *kept = NULL;
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
   const clv_remote_spec *w = &d->config->workers[worker];
@@ -237,6 +237,11 @@ static void check_state_quota(doctor *d, int worker) {
   char needed[24], granted[24], used[24], fix[200];
   clv_err err;
   if (!need) return;
+  if (!clv_wire_has_capability(&h->about, CLV_CAPABILITY_KEPT)) {
+    clv_fail(&err, CLV_UNIMPLEMENTED, "it has no state_dir, or is of a version before 0.10");
+    report_no_quota(d, w, &err);
+    return;
+  }
   if (cleave_kept_open(d->config, w, 0, &kept, &err) != CLV_OK ||
       cleave_kept_list(kept, NULL, &l, &err) != CLV_OK) {
     report_no_quota(d, w, &err);
@@ -258,9 +263,12 @@ static void check_state_quota(doctor *d, int worker) {
 static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   const clv_remote_spec *w = &d->config->workers[worker];
   int64_t skew = (int64_t)(h->about.unix_ms - clv_wall_ms());
-  report_check(d, h->about.protocol == CLV_WIRE_PROTOCOL, CLV_EXIT_CONNECT, w->name,
-               "run the same release on both sides", "%s, protocol %u, %u core%s",
-               h->about.software, h->about.protocol, h->cores, CLV_S(h->cores));
+  report_check(d, true, CLV_EXIT_OK, w->name, NULL, "%s, protocol %u, %u core%s", h->about.software,
+               h->about.protocol, h->cores, CLV_S(h->cores));
+  if (!clv_wire_has_acks(h->about.protocol))
+    report_check(d, true, CLV_EXIT_OK, w->name, NULL,
+                 "speaks protocol %u: a lost connection ends its link; upgrade it",
+                 h->about.protocol);
   check_device_kinds(d, worker, h);
   report_check(d, skew < 60000 && skew > -60000, CLV_EXIT_CONNECT, w->name,
                "run NTP on both machines", "clocks differ by %lld ms", (long long)skew);
@@ -268,7 +276,7 @@ static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   check_devices(d, worker, h);
   check_artifacts(d, worker, h);
   check_secret_weights(d, h);
-  check_state_quota(d, worker);
+  check_state_quota(d, worker, h);
 }
 
 static void check_workers(doctor *d, const clv_tls_identity *id) {
@@ -281,7 +289,7 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
   }
   for (size_t i = 0; i < d->config->n_workers; i++) {
     const clv_remote_spec *w = &d->config->workers[i];
-    CLV_AUTO(clv_wire_done) clv_wire_hello_reply h = {0};
+    CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply h = {0};
     if (!probe_worker(d, w, id)) continue;
     if (clv_watch_call_hello(d->config, runtime, w, id, &h, &err) == CLV_OK)
       report_hello(d, (int)i, &h);
@@ -350,10 +358,10 @@ clv_exit_code clv_run_doctor(const clv_session_config *config, const clv_run_opt
   d.blueprint = b;
   clv_run_data_done(&data);
   if (config->n_workers) {
-    code = clv_tls_floor_install(&err);
+    code = clv_tls_set_min_version(&err);
     if (code == CLV_OK)
       code = clv_tls_identity_load(config->tls.ca, config->tls.cert, config->tls.key, &id, &err);
-    if (code == CLV_OK) code = clv_tls_identity_require(id, CLV_TLS_CLIENT, &err);
+    if (code == CLV_OK) code = clv_tls_identity_require_usage(id, CLV_TLS_CLIENT, &err);
     report_check(&d, code == CLV_OK, CLV_EXIT_CONNECT, "our certificate", NULL, "%s",
                  code == CLV_OK ? id->uri : err.text);
     if (code == CLV_OK) {

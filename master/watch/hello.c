@@ -8,23 +8,33 @@
 #include <stdio.h>
 #include <string.h>
 
+/* A channel and the time for a call on it. */
+typedef struct timed_channel {
+  clv_rpc_channel *channel;
+  unsigned ms;
+} timed_channel;
+
+static clv_code call_hello(void *timed, const clv_bytes *request, clv_bytes *reply, clv_err *err) {
+  const timed_channel *t = timed;
+  return clv_rpc_call(t->channel, CLV_METHOD_HELLO, request->data, request->len, t->ms, reply, err);
+}
+
 clv_code clv_watch_call_hello(const clv_session_config *config, clv_rpc_runtime *runtime,
                               const clv_remote_spec *worker, const clv_tls_identity *id,
                               clv_wire_hello_reply *ret, clv_err *err) {
   CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
-  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   clv_rpc_channel_options o = {.target = worker->address,
                                .expected_uri = worker->identity,
                                .pem = {id->ca_pem, id->cert_pem, id->key_pem}};
-  clv_wire_hello_request q = {.about = {.protocol = CLV_WIRE_PROTOCOL, .unix_ms = clv_wall_ms()}};
+  const clv_wire_about ours = {.unix_ms = clv_wall_ms()};
   unsigned ms = (unsigned)config->limits.connect_timeout_ms;
   CLV_TRY(clv_rpc_channel_new(runtime, &o, &channel, err));
   uint64_t began = clv_now_ns();
   CLV_TRY(clv_rpc_channel_connect(channel, ms, err));
   uint64_t spent = (clv_now_ns() - began) / 1000000u;
-  CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
-  CLV_TRY(clv_rpc_call(channel, CLV_METHOD_HELLO, request.data, request.len,
-                       (unsigned)(ms - CLV_MIN(spent, ms - 1)), &reply, err));
+  timed_channel t = {channel, (unsigned)(ms - CLV_MIN(spent, ms - 1))};
+  CLV_TRY(clv_wire_hello_exchange(&ours, call_hello, &t, &reply, err));
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(clv_wire_hello_reply_decode(&piece, 1, ret, err));
   return clv_wire_limits_check(&ret->about.limits, err);
@@ -74,13 +84,19 @@ static clv_code add_stage(clv_blueprint *b, uint32_t i, const char *node,
 static clv_code check_worker_has_cache(const clv_session_config *c, int node,
                                        const clv_wire_hello_reply *h, clv_err *err) {
   if (!c->stages[0].cache || c->n_stages < 2 || c->stages[1].worker != node) return CLV_OK;
-  for (uint32_t i = 0; i < h->about.n_capabilities; i++)
-    if (strcmp(h->about.capabilities[i], CLV_CAPABILITY_CACHED) == 0) return CLV_OK;
+  if (clv_wire_has_capability(&h->about, CLV_CAPABILITY_CACHED)) return CLV_OK;
   clv_session_fail_at(c, c->stages[0].cache_pos, err,
                       "worker '%s' keeps no caches for this identity: it needs state_dir and "
                       "allow[].cache_bytes in its worker.yaml, or is of an older version",
                       c->workers[node].name);
   return err->code = CLV_NOT_FOUND;
+}
+
+static void note_old_protocol(const char *worker, const clv_wire_about *theirs) {
+  if (clv_wire_has_acks(theirs->protocol)) return;
+  clv_notice(CLV_LOG_WARN, "notice",
+             "worker %s speaks protocol %u: a lost connection ends its link; upgrade it", worker,
+             theirs->protocol);
 }
 
 /* Adds the devices of the stages of one node. node -1: the master, which needs no call. */
@@ -90,14 +106,17 @@ static clv_code query_node(clv_blueprint *b, int node, clv_rpc_runtime *runtime,
   const clv_backend *cpu = clv_backend_cpu();
   const char *device = cpu->device, *name = node < 0 ? "master" : c->workers[node].name;
   clv_wire_device_kind kind = {cpu->name, clv_backend_isa(cpu), clv_backend_libraries(cpu)};
-  CLV_AUTO(clv_wire_done)
+  CLV_AUTO(clv_wire_message_clear)
   clv_wire_hello_reply h = {.n_devices = 1, .devices = &device, .kinds = &kind};
   bool asked = node < 0;
   for (uint32_t i = 0; i < b->n_stages; i++) {
     if (c->stages[i].worker != node) continue;
     if (!asked && clv_watch_call_hello(c, runtime, &c->workers[node], id, &h, err) != CLV_OK)
       return clv_err_prefix(err, "worker %s", name);
-    if (!asked && node >= 0) CLV_TRY(check_worker_has_cache(c, node, &h, err));
+    if (!asked && node >= 0) {
+      CLV_TRY(check_worker_has_cache(c, node, &h, err));
+      note_old_protocol(name, &h.about);
+    }
     asked = true;
     CLV_TRY(add_stage(b, i, name, &h, json, out, err));
   }
@@ -106,7 +125,7 @@ static clv_code query_node(clv_blueprint *b, int node, clv_rpc_runtime *runtime,
 
 static clv_code open_identity(const clv_tls_config *t, clv_tls_identity **ret, clv_err *err) {
   CLV_TRY(clv_tls_identity_load(t->ca, t->cert, t->key, ret, err));
-  CLV_TRY(clv_tls_identity_require(*ret, CLV_TLS_CLIENT, err));
+  CLV_TRY(clv_tls_identity_require_usage(*ret, CLV_TLS_CLIENT, err));
   return clv_tls_revocation_load(t->crl, *ret, err);
 }
 
@@ -115,7 +134,7 @@ clv_code clv_query_device_kinds(clv_blueprint *b, bool json, clv_bytes *out, clv
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
   CLV_AUTO(clv_rpc_runtime_freep) clv_rpc_runtime *runtime = NULL;
   clv_rpc_runtime_options ro = {.queue_threads = 2};
-  CLV_TRY(clv_tls_floor_install(err));
+  CLV_TRY(clv_tls_set_min_version(err));
   if (c->n_workers && open_identity(&c->tls, &id, err) != CLV_OK)
     return err->code = CLV_UNAUTHENTICATED; /* NOT_FOUND would mean a missing device */
   CLV_TRY(clv_rpc_runtime_new(&ro, &runtime, err));

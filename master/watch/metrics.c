@@ -29,6 +29,8 @@ typedef struct step_numbers {
   double checkpoints, checkpoint_s, checkpoint_wall_s, checkpoint_step;
   /* recovering: 1 from when a worker is lost until the run trains again */
   double recoveries, recovery_s, recovering;
+  bool has_escrow; /* a sealed copy is there, or one has failed */
+  double escrow_step, escrow_bytes, escrow_wall_s, escrow_failures;
 } step_numbers;
 
 struct clv_run_metrics {
@@ -60,7 +62,7 @@ void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_resu
   step_numbers *t = &m->numbers;
   clv_histogram_add(&t->step_s, (double)s->step_ns * 1e-9);
   add_phase_times(m, s);
-  t->steps[s->applied ? APPLIED : SKIPPED]++;
+  t->steps[s->changed_weights ? APPLIED : SKIPPED]++;
   t->samples += (double)s->samples;
   t->step = (double)step;
   t->loss = s->loss;
@@ -74,12 +76,12 @@ void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_resu
 /* Callback of clv_trainer_set_on_waits: stores the shares of the causes. */
 static void on_waits(void *user, const clv_waits *w) {
   clv_run_metrics *m = user;
-  double all = w->network + w->peer + w->own;
+  double all = w->network_s + w->peer_s + w->own_s;
   if (all <= 0) return;
   pthread_mutex_lock(&m->lock);
-  m->wait_shares[NETWORK] = w->network / all;
-  m->wait_shares[PEER] = w->peer / all;
-  m->wait_shares[OTHER] = w->own / all;
+  m->wait_shares[NETWORK] = w->network_s / all;
+  m->wait_shares[PEER] = w->peer_s / all;
+  m->wait_shares[OTHER] = w->own_s / all;
   pthread_mutex_unlock(&m->lock);
 }
 
@@ -116,6 +118,18 @@ void clv_run_metrics_recovered(clv_run_metrics *m, uint64_t took_ns) {
   m->numbers.recovering = 0;
   m->numbers.recoveries++;
   m->numbers.recovery_s = (double)took_ns * 1e-9;
+  pthread_mutex_unlock(&m->lock);
+}
+
+void clv_run_metrics_escrow(clv_run_metrics *m, uint64_t step, uint64_t bytes, uint64_t wall_ms,
+                            uint64_t failures) {
+  if (!m) return;
+  pthread_mutex_lock(&m->lock);
+  m->numbers.has_escrow = true;
+  m->numbers.escrow_step = (double)step;
+  m->numbers.escrow_bytes = (double)bytes;
+  m->numbers.escrow_wall_s = (double)wall_ms / 1e3;
+  m->numbers.escrow_failures = (double)failures;
   pthread_mutex_unlock(&m->lock);
 }
 
@@ -225,7 +239,7 @@ static void put_silences(clv_metrics_out *out, const void *numbers_of) {
 static void put_failures(clv_metrics_out *out, const void *numbers_of) {
   const scrape *n = numbers_of;
   for (int i = 0; i < CLV_TLS_FAILURES; i++)
-    clv_metric_sample(out, (double)n->handshakes.failed[i],
+    clv_metric_sample(out, (double)n->handshakes.n_failed[i],
                       &(clv_metric_label){"reason", clv_tls_failure_reason((clv_tls_failure)i)}, 1);
 }
 
@@ -246,6 +260,23 @@ static void put_checkpoint_seconds(clv_metrics_out *out, const void *n) {
 }
 static void put_checkpoint_step(clv_metrics_out *out, const void *n) {
   put_checkpoint_value(out, n, ((const scrape *)n)->numbers.checkpoint_step);
+}
+
+/* Writes a metric of the last sealed copy; writes nothing without one. */
+static void put_escrow_value(clv_metrics_out *out, const scrape *n, double value, bool is_known) {
+  if (n->numbers.has_escrow && is_known) clv_metric_sample(out, value, NULL, 0);
+}
+static void put_escrow_step(clv_metrics_out *out, const void *numbers_of) {
+  const scrape *n = numbers_of;
+  put_escrow_value(out, n, n->numbers.escrow_step, true);
+}
+static void put_escrow_bytes(clv_metrics_out *out, const void *numbers_of) {
+  const scrape *n = numbers_of;
+  put_escrow_value(out, n, n->numbers.escrow_bytes, n->numbers.escrow_bytes > 0);
+}
+static void put_escrow_time(clv_metrics_out *out, const void *numbers_of) {
+  const scrape *n = numbers_of;
+  put_escrow_value(out, n, n->numbers.escrow_wall_s, n->numbers.escrow_wall_s > 0);
 }
 
 /* Writes a metric of the last step; writes nothing before the first one. */
@@ -335,6 +366,16 @@ static const clv_metric table[] = {
      .help = "What the last checkpoint took.", .write = put_checkpoint_seconds},
     {.name = "cleave_master_checkpoint_step", .kind = CLV_GAUGE, .unit = "",
      .help = "The step of the last checkpoint.", .write = put_checkpoint_step},
+    {.name = "cleave_master_escrow_step", .kind = CLV_GAUGE, .unit = "",
+     .help = "The step of the newest sealed copy of a checkpoint; 0: there is none.",
+     .write = put_escrow_step},
+    {.name = "cleave_master_escrow_bytes", .kind = CLV_GAUGE, .unit = "bytes",
+     .help = "Bytes of the files of the newest sealed copy.", .write = put_escrow_bytes},
+    {.name = "cleave_master_escrow_timestamp_seconds", .kind = CLV_GAUGE, .unit = "seconds",
+     .help = "When the newest sealed copy was complete; seconds since 1970.",
+     .write = put_escrow_time},
+    {.name = "cleave_master_escrow_failures_total", .kind = CLV_COUNTER, .unit = "",
+     .help = "Sealed copies of checkpoints that have failed.", .at = AT(numbers.escrow_failures)},
     {.name = "cleave_master_recovering", .kind = CLV_GAUGE, .unit = "",
      .help = "1 from the loss of a worker until the run trains again, else 0.",
      .at = AT(numbers.recovering)},

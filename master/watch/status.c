@@ -39,6 +39,7 @@ typedef struct watched_worker {
 typedef struct status {
   const clv_session_config *config;
   const clv_run_options *o;
+  clv_find_escrow *find_escrow;
   clv_tls_identity *identity;
   clv_rpc_runtime *runtime;
   uint64_t interval_ns;
@@ -68,7 +69,7 @@ static clv_code connect_to(watched_worker *w, unsigned ms, clv_err *err) {
 
 static clv_code request_status(watched_worker *w, clv_wire_status_reply *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
-  const clv_wire_status_request q = {.all = true};
+  const clv_wire_status_request q = {.all = true, .protocol = CLV_WIRE_PROTOCOL};
   uint64_t limit = w->status->config->limits.connect_timeout_ms;
   unsigned ms = (unsigned)CLV_MIN(limit, (uint64_t)ASK_MS);
   CLV_TRY(connect_to(w, ms, err));
@@ -122,8 +123,8 @@ static void write_remedy(const watched_worker *w, const clv_err *why, char *dst,
 
 static void store_failure(watched_worker *w, const clv_err *why) {
   pthread_mutex_lock(&w->status->lock);
-  clv_wire_done(&w->before);
-  clv_wire_done(&w->now);
+  clv_wire_message_clear(&w->before);
+  clv_wire_message_clear(&w->now);
   w->n_replies = 0;
   w->asked = w->failed = true;
   snprintf(w->error, sizeof w->error, "%s", why->text);
@@ -134,7 +135,7 @@ static void store_failure(watched_worker *w, const clv_err *why) {
 
 static void store_reply(watched_worker *w, const clv_wire_status_reply *reply) {
   pthread_mutex_lock(&w->status->lock);
-  clv_wire_done(&w->before);
+  clv_wire_message_clear(&w->before);
   w->before = w->now;
   w->now = *reply;
   w->n_replies = CLV_MIN(w->n_replies + 1, 2u);
@@ -195,7 +196,7 @@ static clv_code make_view(status *s, clv_status_view *l, clv_status_buffers *mem
     if (w->n_replies)
       CLV_TRY(clv_status_compare(s->config, i, w->n_replies > 1 ? &w->before : NULL, &w->now,
                                  &memory[i], to, err));
-    to->asked = w->asked;
+    to->has_outcome = w->asked;
     to->error = w->failed ? w->error : NULL;
     to->refused = w->refused;
     to->fix = w->failed ? w->fix : NULL;
@@ -207,20 +208,22 @@ static void show_report(status *s, clv_screen *screen) {
   CLV_AUTO(clv_freep) clv_status_worker *workers = NULL;
   CLV_AUTO(clv_freep) clv_status_buffers *memory = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, brief = {0};
-  char clock[16];
+  char clock[16], escrow_error[CLV_ERR_TEXT];
+  clv_status_escrow escrow;
   time_t now = time(NULL);
   struct tm tm;
   clv_err err;
   uint32_t n = (uint32_t)s->config->n_workers;
   strftime(clock, sizeof clock, "%H:%M:%S", localtime_r(&now, &tm));
   clv_status_view l = {.title = s->config->name, .clock = clock, .n_workers = n};
+  if (s->find_escrow(s->config, &escrow, escrow_error)) l.escrow = &escrow;
   clv_code code = clv_alloc(n, sizeof *workers, &workers, &err);
   if (code == CLV_OK) code = clv_alloc(n, sizeof *memory, &memory, &err);
   l.workers = workers;
   pthread_mutex_lock(&s->lock);
   if (code == CLV_OK) code = make_view(s, &l, memory, &err);
   if (code == CLV_OK && screen) clv_status_text(&l, clv_screen_width(screen), &text);
-  if (code == CLV_OK && screen) clv_status_brief(&l, clv_screen_width(screen), &brief);
+  if (code == CLV_OK && screen) clv_status_brief_text(&l, clv_screen_width(screen), &brief);
   if (code == CLV_OK && !screen) clv_status_json(&l, &text);
   pthread_mutex_unlock(&s->lock);
   for (uint32_t i = 0; memory && i < n; i++) clv_status_buffers_done(&memory[i]);
@@ -272,9 +275,9 @@ static void show_repeatedly(status *s, clv_screen *screen) {
 static clv_code open_status(status *s, clv_err *err) {
   const clv_tls_config *t = &s->config->tls;
   clv_rpc_runtime_options ro = {.queue_threads = 2};
-  CLV_TRY(clv_tls_floor_install(err));
+  CLV_TRY(clv_tls_set_min_version(err));
   CLV_TRY(clv_tls_identity_load(t->ca, t->cert, t->key, &s->identity, err));
-  CLV_TRY(clv_tls_identity_require(s->identity, CLV_TLS_CLIENT, err));
+  CLV_TRY(clv_tls_identity_require_usage(s->identity, CLV_TLS_CLIENT, err));
   CLV_TRY(clv_tls_revocation_load(t->crl, s->identity, err));
   CLV_TRY(clv_alloc(s->config->n_workers, sizeof *s->workers, &s->workers, err));
   CLV_TRY(clv_rpc_runtime_new(&ro, &s->runtime, err));
@@ -300,8 +303,8 @@ static void close_status(status *s) {
   pthread_mutex_unlock(&s->lock);
   join_threads(s);
   for (uint32_t i = 0; s->workers && i < s->config->n_workers; i++) {
-    clv_wire_done(&s->workers[i].before);
-    clv_wire_done(&s->workers[i].now);
+    clv_wire_message_clear(&s->workers[i].before);
+    clv_wire_message_clear(&s->workers[i].now);
     clv_rpc_channel_free(s->workers[i].channel);
   }
   clv_rpc_runtime_free(s->runtime);
@@ -338,9 +341,13 @@ static void init_status(status *s) {
   pthread_condattr_destroy(&monotonic);
 }
 
-clv_exit_code clv_show_status(const clv_session_config *config, const clv_run_options *o) {
+clv_exit_code clv_show_status(const clv_session_config *config, const clv_run_options *o,
+                              clv_find_escrow *find_escrow) {
   double interval = o->interval_s > 0 ? o->interval_s : 1;
-  status s = {.config = config, .o = o, .interval_ns = (uint64_t)(interval * 1e9)};
+  status s = {.config = config,
+              .o = o,
+              .find_escrow = find_escrow,
+              .interval_ns = (uint64_t)(interval * 1e9)};
   sigset_t blocked_signals, before;
   clv_err err;
   if (!config->n_workers) {

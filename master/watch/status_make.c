@@ -112,7 +112,11 @@ static clv_status_link make_link_status(const clv_wire_link_status *now,
        * to the idle time. */
       .waiting_share =
           CLV_MIN(share_of_whole(difference(now->awaited_ns, before->awaited_ns), thread_ns), idle),
-      .awaits_per_s = quotient(difference(now->awaits, before->awaits), seconds)};
+      .awaits_per_s = quotient(difference(now->awaits, before->awaits), seconds),
+      .outages = now->outages,
+      .last_outage_age_s = (double)now->last_outage_age_ms / 1e3,
+      .last_outage_s = (double)now->last_outage_ms / 1e3,
+      .outage_s = (double)now->outage_ms / 1e3};
 }
 
 static void set_time_shares(const clv_wire_session_status *now,
@@ -186,10 +190,11 @@ static void fill_worker(const clv_remote_spec *spec, const clv_wire_status_reply
                         clv_status_worker *ret) {
   ret->name = spec->name;
   ret->address = spec->address;
-  ret->asked = true;
-  ret->said = now->worker;
+  ret->has_outcome = true;
+  ret->own_name = now->worker;
   ret->software = now->has_about ? now->about.software : "an older cleave, which says little";
   ret->protocol = now->about.protocol;
+  ret->must_upgrade = now->has_about && !clv_wire_has_acks(now->about.protocol);
   ret->device = now->device;
   ret->isa = now->about.isa;
   ret->cores = now->cores;

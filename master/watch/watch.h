@@ -21,7 +21,12 @@ clv_code clv_query_device_kinds(clv_blueprint *b, bool json, clv_bytes *out,
  * o->delete_caches: deletes them. Returns the exit code. */
 clv_exit_code clv_show_caches(const clv_session_config *config, const clv_run_options *o);
 /* Runs the command status and returns the exit code. */
-clv_exit_code clv_show_status(const clv_session_config *config, const clv_run_options *o);
+/* find_escrow: returns the state of the sealed copies, with the text of an error in `text`; false:
+ * the session has none. */
+typedef bool clv_find_escrow(const clv_session_config *config, clv_status_escrow *ret,
+                             char text[CLV_ERR_TEXT]);
+clv_exit_code clv_show_status(const clv_session_config *config, const clv_run_options *o,
+                              clv_find_escrow *find_escrow);
 
 /* ---- metrics (metrics.c) --------------------------------------------------------------------- */
 
@@ -40,6 +45,10 @@ void clv_run_metrics_lost(clv_run_metrics *m); /* a worker was lost, and the run
 void clv_run_metrics_recovered(clv_run_metrics *m, uint64_t took_ns);
 void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_result *s);
 void clv_run_metrics_checkpoint(clv_run_metrics *m, uint64_t step, uint64_t took_ns);
+/* Stores what checkpoint.escrow has done: step of the newest sealed copy, its bytes and when it was
+ * complete (0: not by this process), copies that have failed. */
+void clv_run_metrics_escrow(clv_run_metrics *m, uint64_t step, uint64_t bytes, uint64_t wall_ms,
+                            uint64_t failures);
 /* Warns on standard error if other machines can read the port. */
 void clv_run_metrics_warn(const clv_session_config *config);
 

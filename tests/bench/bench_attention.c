@@ -17,7 +17,7 @@ enum { Q, K, V, INPUTS };
 typedef struct bench {
   clv_kernel *kernel;
   clv_kernel_args args;
-  size_t values; /* of each input, and of the output */
+  size_t values; /* number of values of each input, and of the output */
 } bench;
 
 static void *room(size_t bytes) {

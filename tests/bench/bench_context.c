@@ -38,7 +38,7 @@ typedef struct task {
   size_t n_parts;
   const char *loss, *loss_at;
   cleave_input prediction;
-  cleave_group group; /* without its modules */
+  cleave_group group; /* optimiser settings; its list of modules is filled later */
 } task;
 
 static const task tasks[] = {

@@ -31,7 +31,7 @@ static grpc_arg int_arg(const char *key, int value) {
       .type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value};
 }
 
-/* The settings of common/net/rpc/args.c that bear on a stream that is open. */
+/* Returns the channel arguments of common/net/rpc/args.c that affect an open stream. */
 static grpc_channel_args settings(void) {
   static grpc_arg arg[16];
   size_t n = 0;
@@ -63,8 +63,8 @@ static clv_tls_identity *identity_of(const char *certs, const char *name) {
   return id;
 }
 
-/* Waits as the leading queue thread of common/net/rpc does: polls for as long as that would, then
- * sleeps. */
+/* Waits for an event like the leading queue thread of common/net/rpc: polls for as long as that
+ * thread would, then sleeps. */
 static uintptr_t next_event(grpc_completion_queue *queue) {
   uint64_t until = clv_now_ns() + 1000ull * clv_spin_us(1);
   grpc_event event;
@@ -83,7 +83,7 @@ static void start(grpc_call *call, const grpc_op *ops, size_t n, uintptr_t tag) 
 
 /* ---- server ---------------------------------------------------------------------------------- */
 
-/* Receive, send back, receive. */
+/* Receives a message, sends it back and receives the next one. */
 static void echo(grpc_completion_queue *queue, grpc_call *call) {
   grpc_byte_buffer *message = NULL;
   int cancelled = 0;
@@ -186,7 +186,7 @@ int main(int argc, char **argv) {
   clv_err err;
   if (argc != 4) die("usage: bench_echo CERTS CLIENT SERVER");
   if (pipe(pipes) != 0) die("pipe");
-  must(clv_tls_floor_install(&err), &err);
+  must(clv_tls_set_min_version(&err), &err);
   if (fork() == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     serve(identity_of(argv[1], argv[3]), pipes[1]);

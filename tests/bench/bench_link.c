@@ -38,7 +38,7 @@ static void start(process *p, const char *certs, const char *name) {
   snprintf(cert, sizeof cert, "%s/%s.pem", certs, name);
   snprintf(key, sizeof key, "%s/%s.key", certs, name);
   must(clv_tls_identity_load(ca, cert, key, &p->identity, &err), &err);
-  must(clv_tls_floor_install(&err), &err);
+  must(clv_tls_set_min_version(&err), &err);
   clv_rpc_runtime_options options = {.queue_threads = 2, .spin_us = clv_spin_us(1)};
   must(clv_rpc_runtime_new(&options, &p->runtime, &err), &err);
   must(clv_pool_new((size_t)1 << 30, 4096, &p->pool, &err), &err);
@@ -66,7 +66,8 @@ static void ended(void *user, clv_link *link, clv_code code, const char *text) {
 static clv_link_options link_options(process *p,
                                      void (*on_packet)(void *, clv_link *, clv_packet *)) {
   clv_wire_limits accept = clv_wire_limits_default();
-  accept.credit_bytes = 128 << 20; /* the default lets 64 MiB be on their way, headers included */
+  /* the default credit of 64 MiB, headers included, would limit the test */
+  accept.credit_bytes = 128 << 20;
   return (clv_link_options){.peer_name = "peer",
                             .pool = p->pool,
                             .accept_limits = accept,
@@ -114,7 +115,7 @@ static void serve(process *p) {
   must(clv_rpc_server_new(p->runtime, &options, &server, &err), &err);
   printf("%u\n", clv_rpc_server_port(server));
   fflush(stdout);
-  while (getchar() != EOF) continue; /* until bench.py is done with us */
+  while (getchar() != EOF) continue; /* waits until bench.py closes the standard input */
 }
 
 /* ---- the dialling side ----------------------------------------------------------------------- */

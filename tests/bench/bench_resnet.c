@@ -146,7 +146,7 @@ int main(int argc, char **argv) {
     die("usage: bench_resnet BATCH SIZE THREADS [bf16]");
   b.batch = atol(argv[1]);
   b.size = atol(argv[2]);
-  clv_tune_malloc(); /* as cleave-master's main does */
+  clv_tune_malloc(); /* as main of cleave-master does */
   b.idle_mib = resident_mib("VmRSS:");
   bench_open(&b, atoi(argv[3]), argc == 5);
   printf("ready\n");

@@ -53,7 +53,7 @@ static void simulate(clv_sched_options *o, bool automatic) {
 }
 
 static void seconds(void) {
-  clv_sched_costs costs = {.input_first = true}; /* as our nodes do it */
+  clv_sched_costs costs = {.input_first = true}; /* as the nodes of the project do */
   clv_sched_options o = {.costs = &costs};
   const char *kind = strtok(NULL, " "), *window = strtok(NULL, " ");
   if (!kind || !window) die("seconds KIND WINDOW ...");

@@ -26,7 +26,7 @@ typedef struct bench {
   char record_path[32];
   clv_egress_record *record;
   clv_batch batches[BATCHES];
-  size_t n_batches; /* no more than there are data for */
+  size_t n_batches; /* at most as many as there are data for */
   uint64_t next;
 } bench;
 
@@ -63,7 +63,7 @@ static void open_session(bench *b, const char *path) {
   if (fd < 0) die("no file for the record");
   close(fd);
   must(clv_egress_open(b->record_path, &(clv_egress_line){0}, &b->record, &err), &err);
-  must(clv_trainer_open(b->blueprint, b->record, CLV_TRAINER_BEGINS, &b->trainer, &err), &err);
+  must(clv_trainer_open(b->blueprint, b->record, CLV_TRAINER_NEW_RUN, &b->trainer, &err), &err);
   prepare(b);
 }
 
@@ -77,7 +77,7 @@ static void steps(bench *b, unsigned n, bool waits) {
     uint64_t begin = clv_now_ns();
     must(clv_trainer_step(b->trainer, batch, false, &done, &r, &err), &err);
     ms[i] = (double)(waits ? r->wait_ns : clv_now_ns() - begin) / 1e6;
-    if (!r->applied) die("a step was not applied");
+    if (!r->changed_weights) die("a step was not applied");
   }
   answer(ms, n);
   free(ms);
@@ -97,7 +97,7 @@ int main(int argc, char **argv) {
   char line[128];
   unsigned n;
   if (argc != 2) die("usage: bench_train SESSION.yaml");
-  clv_tune_malloc(); /* as cleave-master's main does */
+  clv_tune_malloc(); /* as main of cleave-master does */
   open_session(&b, argv[1]);
   printf("ready\n");
   fflush(stdout);

@@ -56,7 +56,9 @@ static inline void profile_print(FILE *to, unsigned steps) {
 /* ---- kernels --------------------------------------------------------------------------------- */
 
 typedef struct profiled_kernel {
-  clv_kernel base; /* first; as the inner one but for the functions */
+  /* first member: a kernel of the profile is cast to it; copied from `inner`, except for the
+   * functions */
+  clv_kernel base;
   clv_kernel *inner;
   char name[64];
 } profiled_kernel;

@@ -31,7 +31,7 @@
 static struct {
   char op[16], part[128];
   long first, times;
-  int error; /* 0: slow */
+  int error; /* errno of the fault; 0: the disk is slow instead */
   long delay_ms;
   bool is_on;
   int log; /* -1: no log */
@@ -74,7 +74,7 @@ static const char *path_of(int fd, char path[PATH_MAX]) {
   return path;
 }
 
-static bool fails(const char *op, const char *path) {
+static bool must_fail(const char *op, const char *path) {
   if (!disk.is_on || (strcmp(disk.op, op) != 0 && strcmp(disk.op, "any") != 0)) return false;
   if (!strstr(path, disk.part)) return false;
   long n = ++disk.matched;
@@ -89,9 +89,9 @@ static bool fails_fd(const char *op, int fd) {
   char path[PATH_MAX];
   int before = errno;
   if (!disk.is_on) return false;
-  bool bad = fails(op, path_of(fd, path));
-  if (!bad) errno = before;
-  return bad;
+  bool must_fail_now = must_fail(op, path_of(fd, path));
+  if (!must_fail_now) errno = before;
+  return must_fail_now;
 }
 
 /* ---- the log of a power cut ------------------------------------------------------------------ */
@@ -103,8 +103,8 @@ static void add_line(const char *op, const char *path, const char *more) {
   (void)!REAL(write)(disk.log, line, (size_t)n);
 }
 
-/* Paths relative to a folder descriptor become whole. */
-static const char *whole(int dir, const char *name, char path[2 * PATH_MAX]) {
+/* Returns the absolute path of a path relative to a folder descriptor. */
+static const char *absolute_path(int dir, const char *name, char path[2 * PATH_MAX]) {
   char folder[PATH_MAX];
   if (name[0] == '/') return strcpy(path, name);
   if (dir == AT_FDCWD && !getcwd(folder, sizeof folder)) folder[0] = '\0';
@@ -113,7 +113,7 @@ static const char *whole(int dir, const char *name, char path[2 * PATH_MAX]) {
   return path;
 }
 
-/* Keeps the content of a file as of now. */
+/* Copies the file's present content to the log: this much survives a power failure. */
 static void log_fsync(int fd) {
   char path[PATH_MAX], copy[400], number[32], buf[65536];
   struct stat st;
@@ -158,30 +158,30 @@ int fdatasync(int fd) {
 
 int rename(const char *from, const char *to) {
   char a[2 * PATH_MAX], b[2 * PATH_MAX];
-  if (fails("rename", to)) return -1;
+  if (must_fail("rename", to)) return -1;
   int r = REAL(rename)(from, to);
-  if (r == 0) add_line("rename", whole(AT_FDCWD, from, a), whole(AT_FDCWD, to, b));
+  if (r == 0) add_line("rename", absolute_path(AT_FDCWD, from, a), absolute_path(AT_FDCWD, to, b));
   return r;
 }
 
 int mkdir(const char *path, mode_t mode) {
   char a[2 * PATH_MAX];
-  if (fails("mkdir", path)) return -1;
+  if (must_fail("mkdir", path)) return -1;
   int r = REAL(mkdir)(path, mode);
-  if (r == 0) add_line("mkdir", whole(AT_FDCWD, path, a), "");
+  if (r == 0) add_line("mkdir", absolute_path(AT_FDCWD, path, a), "");
   return r;
 }
 
 int unlink(const char *path) {
   char a[2 * PATH_MAX];
   int r = REAL(unlink)(path);
-  if (r == 0) add_line("unlink", whole(AT_FDCWD, path, a), "");
+  if (r == 0) add_line("unlink", absolute_path(AT_FDCWD, path, a), "");
   return r;
 }
 
 int unlinkat(int dir, const char *path, int flags) {
   char a[2 * PATH_MAX];
-  whole(dir, path, a);
+  absolute_path(dir, path, a);
   int r = REAL(unlinkat)(dir, path, flags);
   if (r == 0) add_line(flags & AT_REMOVEDIR ? "rmdir" : "unlink", a, "");
   return r;
@@ -190,17 +190,17 @@ int unlinkat(int dir, const char *path, int flags) {
 int rmdir(const char *path) {
   char a[2 * PATH_MAX];
   int r = REAL(rmdir)(path);
-  if (r == 0) add_line("rmdir", whole(AT_FDCWD, path, a), "");
+  if (r == 0) add_line("rmdir", absolute_path(AT_FDCWD, path, a), "");
   return r;
 }
 
 static int open_logged(int dir, const char *path, int flags, mode_t mode) {
   char a[2 * PATH_MAX];
   bool writes = (flags & O_ACCMODE) != O_RDONLY;
-  if (writes && fails("open", path)) return -1;
+  if (writes && must_fail("open", path)) return -1;
   bool is_new = writes && (flags & O_CREAT) && faccessat(dir, path, F_OK, 0) != 0;
   int fd = REAL(openat)(dir, path, flags, mode);
-  if (fd >= 0 && is_new) add_line("create", whole(dir, path, a), "");
+  if (fd >= 0 && is_new) add_line("create", absolute_path(dir, path, a), "");
   return fd;
 }
 

@@ -39,6 +39,10 @@ class Disk:
         return {p: self.content.get(inode) for p, inode in self.synced.items()
                 if inode != "folder" and reachable(os.path.dirname(p))}
 
+    def cut(self):
+        """The process sees what is on the disk, from now on."""
+        self.seen = dict(self.synced)
+
     def write(self, to):
         """Makes the folder `to` what is left."""
         os.makedirs(to)

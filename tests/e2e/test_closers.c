@@ -13,19 +13,19 @@
 
 typedef struct closer {
   const char *name;
-  bool (*with_null)(void); /* true: it said that all is well */
+  bool (*with_null)(void); /* calls the function with NULL; returns false if it reported an error */
 } closer;
 
 #include "closers.inc"
 
-/* NULL: nothing went wrong. */
+/* Describes what went wrong when the closer ran in a child process; NULL: nothing. */
 static const char *outcome_of(const closer *c) {
   int status;
   fflush(NULL);
   pid_t child = fork();
   assert_true(child >= 0);
   if (child == 0) {
-    signal(SIGSEGV, SIG_DFL); /* cmocka's would end its test, in this copy of it */
+    signal(SIGSEGV, SIG_DFL); /* cmocka's handler would end the test in the child */
     _exit(c->with_null() ? 0 : 1);
   }
   assert_int_equal(waitpid(child, &status, 0), child);

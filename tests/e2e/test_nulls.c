@@ -42,7 +42,7 @@ static int outcome_of(const null_call *c) {
   pid_t child = fork();
   assert_true(child >= 0);
   if (child == 0) {
-    signal(SIGSEGV, SIG_DFL); /* cmocka's would end its test, in this copy of it */
+    signal(SIGSEGV, SIG_DFL); /* cmocka's handler would end the test in the child */
     alarm(5);
     _exit(ask(c));
   }
@@ -64,7 +64,7 @@ static void null_argument_error_names_the_argument(void **state) {
   assert_int_equal(bad, 0);
 }
 
-/* What gives no status has an answer all the same. */
+/* Functions that return no status return a value, such as 0 or "". */
 static void getters_accept_null(void **state) {
   (void)state;
   cleave_link_totals counts = {.bytes_up = 1};

@@ -68,7 +68,7 @@ static const struct {
 
 static struct {
   char name[MAX_NAME];
-  atomic_long left; /* times until the point acts; 0 or less: it has acted */
+  atomic_long left; /* calls left until the failpoint acts; 0 or less: it has acted */
   void (*act)(void);
 } specs[MAX_SPECS];
 static size_t n_specs;

@@ -27,7 +27,7 @@
 #include "common/net/link/link_int.h"
 
 typedef struct delayed {
-  struct delayed *next; /* ascending */
+  struct delayed *next; /* next packet in the list, which ascends by time */
   uint64_t at_ns;
   clv_link *link;
   clv_packet *packet;
@@ -104,7 +104,7 @@ static clv_packet *copy_of(const clv_packet *p) {
   clv_packet *copy;
   clv_err ignored;
   if (clv_packet_new(p->pool, p->frame.kind, &copy, &ignored) != CLV_OK) return NULL;
-  copy->frame = p->frame; /* none of them has a tensor */
+  copy->frame = p->frame; /* none of these frames has a tensor */
   return copy;
 }
 
@@ -117,7 +117,7 @@ static void pass_twin(clv_link *link, const clv_packet *p) {
   pass(link, twin);
 }
 
-/* True when the packet was taken, to be sent later, or not at all. */
+/* Takes a packet to delay or to drop it. Returns false if the packet is to be sent now. */
 static bool take(clv_link *link, clv_packet *p) {
   clv_frame_kind kind = p->frame.kind;
   if (!faults.on || !touched(&p->frame)) return false;

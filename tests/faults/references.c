@@ -28,7 +28,8 @@ enum { MAX_NODES = 5, MAX_OBJECTS = 512, MAX_HANDLES = 4096, MAX_EVENTS = 1 << 1
 
 #define MS UINT64_C(1000000)
 static const uint64_t lease = 20000 * MS, retry = 50 * MS;
-/* A lease for what the lost leave behind, one for what waits for that, and a look. */
+/* Time to wait at the end: a lease for references of the lost node, a second one for those that
+ * wait for the first, and a third so that each node's periodic check has run. */
 static const uint64_t grace_ns = 3 * 20000 * MS;
 
 /* ---- the model ------------------------------------------------------------------------------- */
@@ -36,7 +37,7 @@ static const uint64_t grace_ns = 3 * 20000 * MS;
 typedef struct object {
   uint64_t ref, key;
   uint32_t maker, owner;
-  bool fails, made, settled, lost; /* made: the owner knows of it */
+  bool fails, made, settled, lost; /* made: the owner knows the object */
   clv_rref_failure failure;
   int64_t number;
   uint64_t settled_at;
@@ -46,11 +47,11 @@ typedef enum handle_state { PROMISED, HERE, RELEASED, NEVER_CAME } handle_state;
 
 typedef struct handle {
   uint64_t fork;
-  uint32_t object, node, from; /* from: who passed it */
+  uint32_t object, node, from; /* from: node that passed the reference */
   handle_state state;
   bool lost, fetching;
   uint64_t asked_at;
-  bool hasty; /* at the end it is released although its value has not come */
+  bool hasty; /* true: the program releases it at its end even if its value has not arrived */
 } handle;
 
 typedef enum event_kind {
@@ -60,13 +61,15 @@ typedef enum event_kind {
   SETTLE,
   CUT,
   HEAL,
-  END, /* of the program: nothing but handles may be left then, which go */
+  /* end of the program: the owner must then have no references but handles, which the test
+   * releases */
+  END,
 } event_kind;
 
 typedef struct event {
   uint64_t at, order;
   event_kind kind;
-  uint32_t node, from; /* of a SETTLE: the object */
+  uint32_t node, from; /* SETTLE: node is the object's number */
   clv_rref_message m;
   clv_rref_failure failure;
 } event;
@@ -80,9 +83,9 @@ static struct {
   uint64_t ids[MAX_NODES], tick_at[MAX_NODES];
   bool dead[MAX_NODES + 1], silent[MAX_NODES + 1];
   bool deaths_planned;
-  uint32_t bad;                 /* the node that dies or falls silent for longer than a lease */
-  uint64_t bad_from, bad_until; /* what passes it meanwhile is lost */
-  /* The network, in percent and nanoseconds. */
+  uint32_t bad;                 /* node that dies, or is silent for longer than a lease */
+  uint64_t bad_from, bad_until; /* from..until in ns: all messages from and to `bad` are lost */
+  /* Message faults in percent, and delays in nanoseconds. */
   uint32_t drop, twice;
   uint64_t least, spread;
   object objects[MAX_OBJECTS];
@@ -90,7 +93,7 @@ static struct {
   uint32_t n_objects, n_handles;
   event *events[MAX_EVENTS];
   uint32_t n_events;
-  clv_rref_visits visits; /* of the cells of the state machines, by all runs */
+  clv_rref_visits visits; /* cells of the state tables that all runs visited */
   uint64_t lies, messages, dropped, doubled, fetched, errors, deaths, operations;
 } w;
 
@@ -223,7 +226,7 @@ static void settle(object *o) {
   o->settled_at = w.now;
   clv_rrefs *t = w.nodes[o->owner];
   if (o->fails) {
-    clv_rrefs_settle(t, o->ref, NULL, &o->failure, w.now);
+    clv_rrefs_settle_entry(t, o->ref, NULL, &o->failure, w.now);
     return;
   }
   clv_tensor *v;
@@ -231,11 +234,11 @@ static void settle(object *o) {
   clv_err err;
   if (clv_tensor_new(CLV_I64, &scalar, &v, &err) != CLV_OK) exit(2);
   *(int64_t *)v->data = o->number;
-  clv_rrefs_settle(t, o->ref, v, NULL, w.now);
+  clv_rrefs_settle_entry(t, o->ref, v, NULL, w.now);
   clv_tensor_unref(v);
 }
 
-/* A value is there at once, or while the program runs, or after it. */
+/* Draws when the value of a new object is settled: at once, while the program runs, or after it. */
 static void on_create(uint32_t node, const clv_rref_result *r) {
   object *o = object_of(r->handle.ref);
   (void)node;
@@ -251,7 +254,7 @@ static void release(handle *h) {
   h->state = RELEASED;
   h->fetching = false;
   trace("%u releases %" PRIx64, h->node, h->fork);
-  if (clv_rrefs_release(w.nodes[h->node], h->fork, w.now, &err) != CLV_OK)
+  if (clv_rrefs_release_handle(w.nodes[h->node], h->fork, w.now, &err) != CLV_OK)
     complain("release of %" PRIx64 " at %u: %s", h->fork, h->node, err.text);
 }
 
@@ -262,7 +265,7 @@ static void on_used(uint32_t node, const clv_rref_result *r) {
     complain("node %u was passed a handle %" PRIx64 " that nobody passed to it", node, u->fork);
     return;
   }
-  /* The last USE may come after who sent it has given up on a node that was silent. */
+  /* The last USE may arrive after its sender gave up on a node that had been silent. */
   bool after_all = h->state == NEVER_CAME && h->lost;
   if (h->state != PROMISED && !after_all) complain("handle %" PRIx64 " came twice", u->fork);
   h->state = HERE;
@@ -277,7 +280,8 @@ static void on_joined(uint32_t node, const clv_rref_result *r) {
 
 static void on_unused(uint32_t node, const clv_rref_result *r) {
   handle *h = handle_of(r->handle.fork);
-  bool excused = h->lost || node == w.bad; /* who has heard of nobody */
+  /* true: the node was silent, so it may not know the loss of others */
+  bool excused = h->lost || node == w.bad;
   if (!excused) complain("handle %" PRIx64 " did not arrive: %s", h->fork, r->failure->text);
   if (h->state == PROMISED) h->state = NEVER_CAME;
 }
@@ -291,7 +295,8 @@ static void check_failure(const handle *h, const clv_rref_failure *why) {
     complain("fetch by handle %" PRIx64 " of %" PRIx64 " gave: %s", h->fork, o->ref, why->text);
 }
 
-/* KEEP, USE, FORK, FETCH, VALUE, and their answers: each at most so long on its way. */
+/* Checks the time from sending to arrival of KEEP, USE, FORK, FETCH, VALUE and their answers: each
+ * has a limit. */
 static void check_time(const handle *h, const object *o) {
   uint64_t begin = CLV_MAX(h->asked_at, o->settled_at), trips = 8 * (w.least + w.spread);
   bool calm = !w.drop && !w.deaths_planned && trips < lease / 8;
@@ -328,7 +333,7 @@ static void on_freed(uint32_t node, const clv_rref_result *r) {
   }
 }
 
-/* After each input all that came of it, and of what is done about that. */
+/* Handles all results of a node after each input, and the results that these cause. */
 static void take_results(uint32_t node) {
   static void (*const on[CLV_RREF_RESULTS])(uint32_t, const clv_rref_result *) = {
       [CLV_RREF_RESULT_SEND] = on_send,     [CLV_RREF_RESULT_CREATE] = on_create,
@@ -336,7 +341,7 @@ static void take_results(uint32_t node) {
       [CLV_RREF_RESULT_UNUSED] = on_unused, [CLV_RREF_RESULT_FETCHED] = on_fetched,
       [CLV_RREF_RESULT_FREED] = on_freed};
   clv_rref_result r;
-  while (w.nodes[node] && clv_rrefs_next(w.nodes[node], &r)) on[r.kind](node, &r);
+  while (w.nodes[node] && clv_rrefs_next_result(w.nodes[node], &r)) on[r.kind](node, &r);
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */
@@ -386,7 +391,8 @@ static void do_own(void) {
   if (clv_tensor_new(CLV_I64, &scalar, &v, &err) != CLV_OK) exit(2);
   *(int64_t *)v->data = o->number;
   trace("%u owns %" PRIx64 ", handle %" PRIx64, node, o->ref, h->fork);
-  if (clv_rrefs_own(w.nodes[node], &b, v, w.now, &err) != CLV_OK) complain("own: %s", err.text);
+  if (clv_rrefs_new_owned(w.nodes[node], &b, v, w.now, &err) != CLV_OK)
+    complain("own: %s", err.text);
   clv_tensor_unref(v);
 }
 
@@ -398,11 +404,11 @@ static void do_keep(void) {
   clv_rref_new_ids b = {o->ref, h->fork, o->key};
   h->state = HERE;
   trace("%u keeps %" PRIx64 " at %u, handle %" PRIx64, node, o->ref, owner, h->fork);
-  if (clv_rrefs_keep(w.nodes[node], &b, owner, 1, o->ref, w.now, &err) != CLV_OK)
+  if (clv_rrefs_new_kept(w.nodes[node], &b, owner, 1, o->ref, w.now, &err) != CLV_OK)
     complain("keep: %s", err.text);
 }
 
-/* Any handle in that state at a living node; NULL: a few tries found none. */
+/* Returns a random handle in that state at a node that lives; NULL if a few tries find none. */
 static handle *any_handle(handle_state state) {
   for (int i = 0; i < 8 && w.n_handles; i++) {
     handle *h = &w.handles[below(w.n_handles)];
@@ -424,7 +430,7 @@ static void do_pass(void) {
   handle *child = new_handle(o, h->node, to, h);
   clv_rref_pass_args what = {child->fork, to, 0, 0};
   trace("%u passes %" PRIx64 " to %u as %" PRIx64, h->node, h->fork, to, child->fork);
-  if (clv_rrefs_pass(w.nodes[h->node], h->fork, &what, w.now, &err) == CLV_OK) return;
+  if (clv_rrefs_pass_handle(w.nodes[h->node], h->fork, &what, w.now, &err) == CLV_OK) return;
   child->state = NEVER_CAME;
   if (!excusable(h, &err)) complain("pass of %" PRIx64 ": %s", h->fork, err.text);
 }
@@ -437,7 +443,7 @@ static void do_fetch(void) {
   bool was = h->fetching;
   h->fetching = true;
   if (!was) h->asked_at = w.now;
-  if (clv_rrefs_fetch(w.nodes[h->node], h->fork, w.now, &err) == CLV_OK) return;
+  if (clv_rrefs_fetch_value(w.nodes[h->node], h->fork, w.now, &err) == CLV_OK) return;
   h->fetching = was;
   if (!excusable(h, &err)) complain("fetch of %" PRIx64 ": %s", h->fork, err.text);
 }
@@ -447,7 +453,7 @@ static void do_release(void) {
   if (h) release(h);
 }
 
-/* Whatever is done with a handle that was released: the same clear error. */
+/* Uses a released handle in every way. Each must fail with the same clear error. */
 static void do_use_after(void) {
   clv_err err = {0};
   handle *h = any_handle(RELEASED);
@@ -455,15 +461,15 @@ static void do_use_after(void) {
   clv_rrefs *t = w.nodes[h->node];
   clv_rref_pass_args what = {new_id(h->node), 0, 0, 0};
   uint64_t how = below(3);
-  clv_code code = how == 0   ? clv_rrefs_fetch(t, h->fork, w.now, &err)
-                  : how == 1 ? clv_rrefs_release(t, h->fork, w.now, &err)
-                             : clv_rrefs_pass(t, h->fork, &what, w.now, &err);
+  clv_code code = how == 0   ? clv_rrefs_fetch_value(t, h->fork, w.now, &err)
+                  : how == 1 ? clv_rrefs_release_handle(t, h->fork, w.now, &err)
+                             : clv_rrefs_pass_handle(t, h->fork, &what, w.now, &err);
   if (code != CLV_NOT_FOUND)
     complain("use after release of %" PRIx64 " gave %d", h->fork, (int)code);
 }
 
-/* What a node says that was passed nothing (one beside the others, which is only heard): another's
- * fork, an id that is none, a wrong key. */
+/* Sends frames of a node that was passed no reference (an additional node that others only hear):
+ * another node's fork, an unknown id, a wrong key. */
 static void do_lie(void) {
   static const clv_rref_kind kinds[] = {CLV_RREF_FETCH,  CLV_RREF_FETCH,  CLV_RREF_FORK,
                                         CLV_RREF_DELETE, CLV_RREF_ACCEPT, CLV_RREF_VALUE,
@@ -490,7 +496,7 @@ static void operate(void) {
   if (!full) operations[below(CLV_COUNT(operations))]();
 }
 
-/* The program is over: what it still has goes, what is on its way goes when it comes. */
+/* Ends the program: releases the handles it still has; messages in flight arrive first. */
 static void drain(void) {
   for (uint32_t i = 0; i < w.n_handles; i++) {
     handle *h = &w.handles[i];
@@ -500,7 +506,8 @@ static void drain(void) {
 
 /* ---- accidents ------------------------------------------------------------------------------- */
 
-/* What it owned, used, or had passed on without the other knowing yet. */
+/* Marks as lost what the bad node owned, used, or had passed on before the receiver told the
+ * owner. */
 static void lose_by(uint32_t node) {
   for (uint32_t i = 0; i < w.n_objects; i++) {
     object *o = &w.objects[i];
@@ -517,7 +524,7 @@ static void cut(uint32_t node) {
   w.deaths++;
   w.silent[node] = true;
   trace("node %u is cut off", node);
-  if (node != w.bad) return; /* for so short that nobody may notice */
+  if (node != w.bad) return; /* too short a silence for others to notice */
   lose_by(node);
   if (w.bad_until != UINT64_MAX) return;
   w.dead[node] = true;
@@ -525,7 +532,7 @@ static void cut(uint32_t node) {
   w.nodes[node] = NULL;
 }
 
-/* A node dies, falls silent for longer than the lease, or for a part of it. */
+/* Plans an accident: a node dies, is silent for longer than the lease, or for a part of it. */
 static void plan_accident(void) {
   uint64_t begin = below(w.end), kind = below(10);
   uint32_t node = (uint32_t)below(w.n_nodes);
@@ -546,7 +553,7 @@ static void plan_accident(void) {
 
 static void new_node(uint32_t i) {
   clv_err err;
-  clv_rrefs_options o = {.n_nodes = w.n_nodes + 1, /* and the one that lies */
+  clv_rrefs_options o = {.n_nodes = w.n_nodes + 1, /* and one more node, for do_lie */
                          .self = i,
                          .lease_ns = lease,
                          .retry_ns = retry};
@@ -565,7 +572,8 @@ static void plan(void) {
   w.twice = twices[below(CLV_COUNT(twices))];
   w.least = (1 + below(5)) * MS;
   w.spread = spreads[below(CLV_COUNT(spreads))] * MS;
-  w.end = (500 + below(chance(20) ? 100000 : 10000)) * MS; /* some go on for leases */
+  /* some programs last for several leases */
+  w.end = (500 + below(chance(20) ? 100000 : 10000)) * MS;
   for (uint32_t i = 0; i < w.n_nodes; i++) new_node(i);
   uint64_t n = 10 + below(120);
   for (uint64_t i = 0; i < n; i++) push(below(w.end), OPERATION, 0);
@@ -590,7 +598,7 @@ static void happen(event *e) {
   uint32_t node = e->node;
   bool away = e->kind == MESSAGE && (node == w.n_nodes || w.dead[node] || w.silent[node]);
   if (e->kind == MESSAGE && !away) {
-    clv_rrefs_receive(w.nodes[node], e->from, &e->m, w.now);
+    clv_rrefs_receive_message(w.nodes[node], e->from, &e->m, w.now);
   } else if (e->kind == TICK && !w.dead[node] && w.tick_at[node] == e->at) {
     w.tick_at[node] = UINT64_MAX;
     clv_rrefs_tick(w.nodes[node], w.now);
@@ -613,11 +621,11 @@ static void check_end(void) {
     clv_rref_counts c;
     if (w.dead[i]) continue;
     clv_rrefs_count(w.nodes[i], &c);
-    if (c.owned || c.forks || c.used || c.passing || c.parked || c.unacknowledged)
+    if (c.n_entries || c.n_forks || c.n_handles || c.n_children || c.n_parked || c.n_unacknowledged)
       complain(
           "node %u is left with %u references, %u users, %u handles, %u being passed, %u "
           "parked, %u messages",
-          i, c.owned, c.forks, c.used, c.passing, c.parked, c.unacknowledged);
+          i, c.n_entries, c.n_forks, c.n_handles, c.n_children, c.n_parked, c.n_unacknowledged);
   }
   for (uint32_t i = 0; i < w.n_handles; i++) {
     const handle *h = &w.handles[i];
@@ -628,7 +636,8 @@ static void check_end(void) {
   }
 }
 
-/* How many cells of the tables were reached, and how many there are. No fact came that cannot. */
+/* Returns how many cells of the state tables were visited, and in *ret_all how many there are.
+ * Fails if an event came in a state that excludes it. */
 static uint32_t check_cells(uint32_t *ret_all) {
   uint32_t reached = 0;
   for (clv_rref_machine m = 0; m < RREF_MACHINES; m++)

@@ -39,13 +39,14 @@ typedef struct program {
 
 static clv_session_config *config;
 static program *current;
-static bool show; /* CLEAVE_FUZZ_SHOW: what the worker is told, for who writes seeds */
+/* CLEAVE_FUZZ_SHOW: prints the frames that the worker would receive, for authors of seeds */
+static bool show;
 
 static void free_config(void) { clv_session_config_free(config); }
 
 /* ---- the worker ------------------------------------------------------------------------------ */
 
-/* The linker has the library call this one. */
+/* Replaces clv_link_send in the library, by the linker's --wrap. */
 clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ignored);
 clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ignored) {
   const clv_frame *f = &p->frame;
@@ -74,7 +75,7 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
   api_on_packet(&g->rt->peers[1], p);
 }
 
-/* As the library does when a link has ended. */
+/* Loses the worker, as the library does when a link ends. */
 static void lose(program *g, const char *text) {
   api_peer *p = &g->rt->peers[1];
   if (g->lost) return;
@@ -98,13 +99,13 @@ static void hear_frame(program *g, const uint8_t *data, size_t len) {
   clv_wire_limits limits = clv_wire_limits_default();
   clv_err err;
   if (clv_frame_decode(&piece, 1, &limits, &f, &payload, &err) != CLV_OK) return;
-  if (f.kind == CLV_PING) return; /* there is no stream to answer on */
-  put_right(&f, &piece, &payload);
+  if (f.kind == CLV_PING) return; /* there is no stream on which it could be answered */
+  correct_checksums(&f, &piece, &payload);
   if (clv_link_on_frame(g->link, 0, &f, &piece, &payload, &err) != CLV_OK)
     clv_link_end(g->link, err.code, err.text);
 }
 
-static void hear(program *g) {
+static void deliver_frame(program *g) {
   while (g->end - g->at >= 2 && !g->lost) {
     size_t len = g->at[0] | (size_t)g->at[1] << 8;
     g->at += 2;
@@ -116,13 +117,14 @@ static void hear(program *g) {
   lose(g, "it has said everything");
 }
 
-/* Where the program waits; the linker has it call this one. */
+/* The program waits here for the node: the input's next answers are delivered instead. Replaced by
+ * the linker's --wrap. */
 bool __real_clv_node_help(clv_session_node *n, uint64_t until_ns);
 bool __wrap_clv_node_help(clv_session_node *n, uint64_t until_ns);
 bool __wrap_clv_node_help(clv_session_node *n, uint64_t until_ns) {
   while (!__real_clv_node_help(n, 0)) {
     if (current->lost) return __real_clv_node_help(n, until_ns);
-    hear(current);
+    deliver_frame(current);
   }
   return true;
 }
@@ -154,7 +156,7 @@ static void connect_worker(program *g) {
         clv_node_add_peer(g->rt->node, "w1", p->link, &err) != CLV_OK);
   p->limits = clv_wire_limits_default();
   g->link = p->link;
-  (void)!clv_link_ping(g->link, 0, &ns, &err); /* PING 1 may be answered */
+  (void)!clv_link_ping(g->link, 0, &ns, &err); /* the input may contain the answer to PING 1 */
   g->rt->n_peers = 2;
 }
 
@@ -163,7 +165,7 @@ static void on_event(void *user, cleave_context context, const cleave_event *eve
   NEVER(!context.id || !event->kind || event->kind >= CLEAVE_EVENT_KINDS || event->node != 1);
 }
 
-/* The worker's module counts as loaded: what loading answers is another target's. */
+/* Prepares a module that counts as loaded. Answers to loading are the subject of another fuzzer. */
 static void begin(program *g) {
   cleave_error e = {0};
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, BATCH, WIDTH);
@@ -248,7 +250,7 @@ static void write_state(program *g) {
   went(cleave_state_write(g->rt, g->far, CLEAVE_STATE_WEIGHTS, &item, 1, 0, &e), &e);
 }
 
-/* A value of the program's own that the worker is passed. */
+/* Passes a value of the program's own to the worker. */
 static void pass(program *g) {
   static const float numbers[BATCH * WIDTH];
   cleave_error e = {0};

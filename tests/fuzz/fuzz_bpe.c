@@ -4,7 +4,7 @@
  */
 #include "tests/fuzz/fuzz_tokens.h"
 
-/* The smallest file that is good, and what is tried with a text alone. */
+/* The smallest valid file. An input that is a text only is tokenised with it. */
 static const char good_path[] = "tests/fuzz/corpus/bpe/qwen2";
 
 static clv_tokenizer *good_one(void) {

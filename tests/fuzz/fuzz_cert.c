@@ -25,7 +25,8 @@ static void check(const char *uri) {
   for (const char *p = uri; *p; p++) NEVER(*p <= 0x20 || *p >= 0x7f);
 }
 
-/* A file of the given text that only its owner can read, until it is closed. */
+/* Returns a descriptor of a file with the given text that only its owner can read. The file ends
+ * when it is closed. */
 static int file_of(const char *text, size_t len, char path[PATH_LEN]) {
   int fd = memfd_create("fuzz", MFD_CLOEXEC);
   NEVER(fd < 0 || fchmod(fd, 0600) != 0 || write(fd, text, len) != (ssize_t)len);
@@ -55,7 +56,7 @@ static void check_identity(char path[FILES][PATH_LEN]) {
   if (!identity) return;
   check(identity->uri);
   NEVER(!(identity->usage & (CLV_TLS_CLIENT | CLV_TLS_SERVER)));
-  (void)!clv_tls_identity_require(identity, CLV_TLS_SERVER, &err);
+  (void)!clv_tls_identity_require_usage(identity, CLV_TLS_SERVER, &err);
   (void)clv_tls_identity_days_left(identity);
 }
 
@@ -78,7 +79,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   pem[size] = '\0';
   char *at = pem, *end = pem + size;
   for (int i = 0; i < FILES; i++) {
-    /* The last one may have NUL bytes of its own. */
+    /* The last text may contain NUL bytes. */
     size_t len = i + 1 < FILES ? strlen(at) : (size_t)(end - at);
     fd[i] = file_of(at, len, path[i]);
     at += CLV_MIN(len + 1, (size_t)(end - at));

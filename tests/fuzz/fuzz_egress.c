@@ -34,7 +34,7 @@ static void check_sums(const clv_egress_summary *b) {
   if (total != b->total_bytes || rows != total) abort();
 }
 
-/* No tags of others in HTML, and no character that a terminal obeys. */
+/* Asserts that the page has only its own HTML tags, and no terminal control characters. */
 static void check_page(const clv_egress_summary *b, clv_egress_format form) {
   CLV_AUTO(clv_bytes_done) clv_bytes page = {0};
   clv_err err;

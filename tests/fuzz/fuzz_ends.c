@@ -14,13 +14,14 @@ enum { SLOTS = 4, VALUES = 8, FLOATS = BATCH * WIDTH, MOST_STARTED = 64, TRANSFE
 
 typedef struct play {
   conversation c;
-  const uint8_t *at, *end; /* of the input */
+  const uint8_t *at, *end; /* present position in the input, and its end */
   uint64_t contexts[SLOTS], n_contexts, next_message;
-  uint32_t n_slots;             /* contexts at a time */
-  uint64_t n_references[PEERS]; /* messages about them, of each link */
+  uint32_t n_slots;             /* number of contexts that are open at a time */
+  uint64_t n_references[PEERS]; /* number of messages about references, for each link */
   clv_work *started[MOST_STARTED];
   uint32_t n_started;
-  uint64_t transfers[TRANSFERS], n_transfers; /* of tensors whose chunk is to come; 0: none */
+  /* ids of the transfers whose next chunk is not sent yet; 0: none */
+  uint64_t transfers[TRANSFERS], n_transfers;
 } play;
 
 static uint64_t n_frames;
@@ -35,7 +36,7 @@ static uint32_t draw(play *p, uint32_t n) { return p->at < p->end ? *p->at++ % n
 static bool one_in(play *p, uint32_t n) { return draw(p, n) == n - 1; }
 static uint64_t draw_value(play *p) { return 1 + draw(p, VALUES); }
 
-/* One that has ended is named now and then. */
+/* Draws a context: an open one, or at times one that has ended. */
 static uint64_t draw_context(play *p) {
   uint64_t id = p->contexts[draw(p, p->n_slots)];
   return one_in(p, 32) ? CLV_MAX(id, SLOTS + 1) - SLOTS : id;
@@ -51,7 +52,7 @@ static const clv_context_call *call_of(const play *p, uint64_t context, uint64_t
   return v ? v->producer : NULL;
 }
 
-/* Half of them are new to the context, while there are any. */
+/* Draws a call of the context; half of them are new, as long as numbers are left. */
 static uint64_t draw_call(play *p, uint64_t context) {
   uint64_t id = draw_value(p);
   const clv_context *ctx = context_of(p, context);
@@ -75,13 +76,14 @@ static void add_tensor(clv_frame *f) {
       .dtype = CLV_F32, .shape = CLV_SHAPE(BATCH, WIDTH), .bytes = sizeof numbers};
 }
 
-/* The engine is looked at, and its node works until nothing is ready. */
+/* Checks the engine's state, then lets the node work until nothing is ready. */
 static void run_node(play *p) {
   clv_node_run_until(p->c.node, 0);
   NEVER(p->c.node->contexts->impossible_event.code != CLV_OK);
 }
 
-/* From the master, or from the other worker. Not said: what no decoder would take. */
+/* Sends a frame as the master or as the other worker. Frames that no decoder accepts are left
+ * out. */
 static void send_frame(play *p, clv_frame *f, bool by_worker) {
   clv_bytes head = {0};
   clv_err err;
@@ -93,7 +95,7 @@ static void send_frame(play *p, clv_frame *f, bool by_worker) {
     for (size_t at = 0; at < payload; at += sizeof numbers)
       clv_bytes_add(&head, numbers, sizeof numbers);
     n_frames++;
-    hear(&p->c, by_worker, (const uint8_t *)head.data, head.len);
+    deliver_frame(&p->c, by_worker, (const uint8_t *)head.data, head.len);
   }
   clv_bytes_done(&head);
   if (!one_in(p, 8)) run_node(p);
@@ -180,7 +182,7 @@ static void send_deliver(play *p) {
   send_frame(p, &f, false);
 }
 
-/* Those before a call that comes in chunks wait for it. */
+/* Draws a call. Calls before one that arrives in chunks wait for it. */
 static uint64_t draw_calls(play *p, uint64_t context) {
   const clv_context *ctx = context_of(p, context);
   return one_in(p, 4) ? (ctx ? ctx->calls_seen : 0) + draw(p, 2) : 0;
@@ -200,7 +202,7 @@ static void send_spare(play *p) {
 }
 
 static void send_needed(play *p, clv_frame *f) {
-  clv_needed *n = &f->backward.calls[f->backward.n_calls++];
+  clv_needed_call *n = &f->backward.calls[f->backward.n_calls++];
   n->call = draw_value(p);
   n->contributions = draw(p, 3);
   n->root = one_in(p, 4) ? 1 : 0;
@@ -220,7 +222,7 @@ static void send_prepare(play *p) {
   clv_frame f = {.kind = CLV_PREPARE, .context = draw_context(p)};
   const clv_context *ctx = context_of(p, f.context);
   uint32_t last = ctx ? ctx->phase : 0;
-  bool same = ctx && ctx->pass == PASS_COLLECTING;
+  bool same = ctx && ctx->pass_state == PASS_COLLECTING;
   f.backward.skipped_phases = one_in(p, 8);
   f.phase = same ? last : last + 1 + f.backward.skipped_phases;
   f.step = draw_calls(p, f.context);
@@ -242,7 +244,7 @@ static void send_gradient(play *p) {
   send_frame(p, &f, one_in(p, 4));
 }
 
-/* A call with all of its backward, so that there is something to step. */
+/* Sends a call with its whole backward, so that a step has something to apply. */
 static void send_pass(play *p) {
   clv_frame call = {.kind = CLV_CALL, .flags = CLV_FLAG_TRAINING, .context = draw_context(p)};
   call.message = draw_call(p, call.context);
@@ -256,7 +258,7 @@ static void send_pass(play *p) {
   clv_frame prepare = {.kind = CLV_PREPARE, .context = call.context};
   prepare.phase = 1 + (ctx ? ctx->phase : 0);
   prepare.backward.n_calls = 1;
-  prepare.backward.calls[0] = (clv_needed){.call = call.message, .contributions = 1};
+  prepare.backward.calls[0] = (clv_needed_call){.call = call.message, .contributions = 1};
   send_frame(p, &prepare, false);
   clv_frame gradient = {.kind = CLV_GRADIENT, .context = call.context, .message = call.message};
   gradient.phase = prepare.phase;
@@ -291,7 +293,7 @@ static void send_revert(play *p) {
   send_frame(p, &f, false);
 }
 
-/* The next context takes its place. */
+/* Replaces the context by the next one. */
 static void end_slot(play *p, uint64_t context) {
   for (int i = 0; i < SLOTS; i++)
     if (p->contexts[i] == context && !one_in(p, 8)) p->contexts[i] = ++p->n_contexts;
@@ -304,8 +306,8 @@ static void send_end(play *p) {
   end_slot(p, f.context);
 }
 
-/* Calls that wait, one for the other, of which another worker needs the last; then an end. What the
- * first waits for may come. */
+/* Sends calls that wait for one another, the last of which another worker needs, and then the end
+ * of the context. The input of the first call may follow. */
 static void send_end_that_spares(play *p) {
   uint64_t context = draw_context(p), last = draw_value(p);
   for (uint32_t i = 0, n = 1 + draw(p, 2); i < n; i++) {
@@ -353,7 +355,7 @@ static void send_get(play *p) { send_state(p, CLV_STATE_GET); }
 static void send_put(play *p) { send_state(p, CLV_STATE_PUT); }
 static void send_file(play *p) { send_state(p, (clv_frame_kind)(CLV_STATE_SAVE + draw(p, 3))); }
 
-/* Few references, whose owner is this worker, or the other one. */
+/* Sends a frame about one of a few references, owned by this worker or by the other one. */
 static void send_reference(play *p) {
   static const clv_frame_kind kinds[] = {CLV_REF_KEEP,  CLV_REF_KEEP,   CLV_REF_USE,
                                          CLV_REF_FETCH, CLV_REF_DELETE, CLV_REF_RENEW};
@@ -398,7 +400,7 @@ static void end_all_work(play *p) {
 }
 
 static void tick(play *p) { clv_node_tick(p->c.node); }
-static void lose_or_find_links(play *p) { nothing_leaves = one_in(p, 3); }
+static void lose_or_find_links(play *p) { refuses_sends = one_in(p, 3); }
 
 static const struct {
   uint32_t weight;
@@ -421,8 +423,8 @@ static void move(play *p) {
   moves[i].move(p);
 }
 
-/* All contexts are given up: nothing is ready or waits, and no record is used but those of
- * references and of tombstones. */
+/* Aborts all contexts, then asserts that no work is ready or waits and that records exist only for
+ * references and tombstones. */
 static void check_nothing_is_left(play *p) {
   clv_frame f = {.kind = CLV_ABORT};
   clv_frame_set_failure(&f, CLV_ABORTED, "by the input", "");
@@ -445,7 +447,8 @@ static void check_nothing_is_left(play *p) {
   }
 }
 
-/* The first bytes: who computes, whether the session ends in the middle, how many contexts. */
+/* First bytes of the input: which thread computes, whether the session ends in the middle, how many
+ * contexts. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   play p = {.at = data, .end = data + size};
   bool elsewhere = one_in(&p, 2), in_the_middle = one_in(&p, 4);
@@ -453,7 +456,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   begin(&p.c, elsewhere ? (clv_executor){&p, on_start} : (clv_executor){0});
   for (int i = 0; i < SLOTS; i++) p.contexts[i] = ++p.n_contexts;
   while (p.at < p.end) move(&p);
-  nothing_leaves = false;
+  refuses_sends = false;
   if (!in_the_middle) check_nothing_is_left(&p);
   while (p.n_started) end_work(&p, 0);
   end(&p.c);

@@ -7,9 +7,10 @@
 
 #include "common/net/wire/wire.h"
 
-/* Tensors that a frame carries itself have their checksum put right, or nothing would get past
- * it. */
-static inline void put_right(clv_frame *f, const clv_piece *piece, const clv_payload *payload) {
+/* Corrects the checksums of the tensors inside the frame, because a frame with a wrong checksum is
+ * refused before anything else is read. */
+static inline void correct_checksums(clv_frame *f, const clv_piece *piece,
+                                     const clv_payload *payload) {
   size_t from = 0;
   for (uint32_t i = 0; i < f->n_tensors; i++) {
     clv_tensor_head *h = &f->tensors[i];

@@ -7,8 +7,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Whether the last dimension of the output is what the head makes. */
-static bool fits(const clv_hf_config *c, clv_hf_head head, const clv_graph *g, int last) {
+/* True if the last dimension of the output is that of the head. */
+static bool has_head_width(const clv_hf_config *c, clv_hf_head head, const clv_graph *g, int last) {
   const clv_shape *s = &g->nodes[last].shape;
   int64_t want = head == CLV_HF_NO_HEAD                           ? c->hidden
                  : head == CLV_HF_MASKED || head == CLV_HF_CAUSAL ? c->vocabulary
@@ -35,7 +35,7 @@ static void build(const clv_hf_config *c, clv_hf_head head) {
   if (tokens)
     NEVER(clv_graph_add_input(g, "lengths", CLV_I64, &lengths, &in.lengths, &err) != CLV_OK);
   if (clv_hf_add_layers(c, head, 0, &in, g, &layer, &last, &err) != CLV_OK) return;
-  NEVER(!clv_hf_class(c->family, head) || !fits(c, head, g, last));
+  NEVER(!clv_hf_class(c->family, head) || !has_head_width(c, head, g, last));
   NEVER(layer + 1 + tokens + clv_hf_takes_boxes(c) != (uint32_t)g->n_nodes);
   if (clv_params_of(g, &p, &err) == CLV_OK) NEVER(p->n_values == 0);
 }

@@ -48,7 +48,8 @@ static void put(const char *name, const void *data, size_t len) {
   close(fd);
 }
 
-/* A folder with lines of numbers is always a run's. Returns whether it is over for good. */
+/* Reads the folder. If it has lines of numbers, it must count as a run's. Returns true if the run
+ * has ended for good. */
 static bool look(void) {
   CLV_AUTO(clv_run_entry_done) clv_run_entry e = {0};
   NEVER(clv_run_entry_read(run, &e, NULL) != CLV_OK);
@@ -63,10 +64,11 @@ static void show(bool over) {
   NEVER(clv_history_list(home, false, NULL) != CLV_OK);
   NEVER(clv_history_list(run, true, NULL) != CLV_OK);
   NEVER(clv_history_log(run, over, false, &code, NULL) != CLV_OK);
-  NEVER(clv_history_log(run, false, true, &code, NULL) != CLV_NOT_FOUND); /* there is no JSON */
+  /* the folder has no JSON file */
+  NEVER(clv_history_log(run, false, true, &code, NULL) != CLV_NOT_FOUND);
 }
 
-/* What goes to a terminal, or to somebody's program. */
+/* Asserts that the text for a terminal, and the JSON for programs, are well formed. */
 static void check_shown(bool over) {
   char *text = NULL;
   size_t len = 0;
@@ -85,7 +87,7 @@ static void check_shown(bool over) {
   free(text);
 }
 
-/* A run that goes on keeps the lines up to its step, and goes on from there. */
+/* Resumes the run: lines up to the resumed step must stay, and new ones follow them. */
 static void resume(void) {
   clv_report_options o = {
       .run_dir = run, .last_kept_step = KEEP, .resumed = true, .steps_per_line = 1};

@@ -50,7 +50,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
   return atexit(close_http);
 }
 
-/* The alarm of the fuzzer interrupts a connect now and then: it goes on without the caller. */
+/* Connects. The fuzzer's alarm may interrupt connect, which then continues in the background, so
+ * this waits for it. */
 static bool connected(int fd, const struct sockaddr_in *to) {
   if (connect(fd, (const struct sockaddr *)to, sizeof *to) == 0) return true;
   if (errno != EINTR) return false;
@@ -66,20 +67,20 @@ static int dial(void) {
   struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)clv_http_port(http))};
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  struct linger gone = {1, 0}; /* ports are not kept busy by connections that have ended */
+  struct linger gone = {1, 0}; /* no closed connection may keep its port busy */
   NEVER(fd < 0);
   NEVER(setsockopt(fd, SOL_SOCKET, SO_LINGER, &gone, sizeof gone) != 0);
   NEVER(!connected(fd, &to));
   return fd;
 }
 
-/* Answers come at once; one that does not is that of a request which goes on. */
+/* True if an answer arrives at once. If none does, the server waits for the rest of the request. */
 static bool comes(int fd) {
   struct pollfd p = {.fd = fd, .events = POLLIN};
   return poll(&p, 1, PATIENCE_MS) > 0;
 }
 
-/* What is longer than this would be no page of ours. */
+/* Sends a request. An answer that is longer than this buffer would be no page of the project. */
 static void ask(const char *request, size_t len) {
   char reply[4096];
   size_t got = 0;
@@ -94,8 +95,8 @@ static void ask(const char *request, size_t len) {
   NEVER(got >= 5 && memcmp(reply, "HTTP/", 5) != 0);
 }
 
-/* An address of this machine that parses can also be bound; names are left to a resolver that is
- * not here. */
+/* Asserts that a numeric local address that parses can be bound. Host names are left out, because
+ * no resolver is available. */
 static void listen_on(const char *text, size_t len) {
   char address[300];
   clv_http *other;

@@ -14,7 +14,7 @@ enum { CROP = 8, MOST_PIXELS = 1 << 16 };
 
 static void show(const clv_pixels *p, const clv_image_options *o, const clv_rng_key *key) {
   CLV_AUTO(clv_resampler_done) clv_resampler r = {0};
-  uint16_t out[CROP * CROP * 3]; /* of 16 bits, or of 8 */
+  uint16_t out[CROP * CROP * 3]; /* pixels of 16 bits; also used for 8 bits */
   clv_image_view view;
   clv_err err;
   if (clv_image_view_choose(o, p->width, p->height, key, &view, &err) != CLV_OK) return;

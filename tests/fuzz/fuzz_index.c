@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* The name without its first part; with another last part. */
+/* Looks up the name without its first part, and with another last part. */
 static void find_others(const clv_weights_index *x, const char *name) {
   char other[CLV_WEIGHTS_MAX_NAME + 16];
   const char *dot = strchr(name, '.');

@@ -31,9 +31,9 @@ static clv_code read_value(clv_json *j, clv_err *err) {
   bool truth;
   CLV_TRY(clv_json_peek(j, &kind, err));
   if (kind >= CLV_JSON_LIST) return read_inside(j, kind, err);
-  if (kind == CLV_JSON_NUMERAL) return clv_json_integer(j, -1000, 1000, &whole, err);
-  if (kind == CLV_JSON_BOOL) return clv_json_bool(j, &truth, err);
-  if (kind == CLV_JSON_TEXT) return clv_json_text(j, &text, err);
+  if (kind == CLV_JSON_NUMERAL) return clv_json_read_integer(j, -1000, 1000, &whole, err);
+  if (kind == CLV_JSON_BOOL) return clv_json_read_bool(j, &truth, err);
+  if (kind == CLV_JSON_TEXT) return clv_json_read_text(j, &text, err);
   return clv_json_skip_null(j) ? CLV_OK : clv_json_fail(j, j->at, err, "no value");
 }
 

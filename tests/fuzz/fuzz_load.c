@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { QUOTA = 4 << 20 };
 
-/* The reply's list of parameters is as long as the module's. */
+/* Asserts that the reply lists as many parameters as the module has. */
 static void check(clv_module *module) {
   clv_state_item item;
   for (uint32_t i = 0; clv_module_state_item(module, CLV_STATE_WEIGHTS, i, &item); i++)
@@ -20,7 +20,7 @@ static void check(clv_module *module) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  CLV_AUTO(clv_wire_done) clv_wire_load_request request = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request request = {0};
   clv_piece piece = {data, size};
   const clv_device cpu = {.name = "cpu", .backend = clv_backend_cpu()};
   clv_pool *pool;

@@ -31,7 +31,7 @@ static void parse(const void *data, size_t size) {
   }
 }
 
-/* The list of a folder of weights, which has files alone. */
+/* Parses the input as the manifest of a weights folder, which has a list of files only. */
 static void parse_artifact(const void *data, size_t size) {
   CLV_AUTO(clv_manifest_done) clv_manifest m = {0}, again = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};

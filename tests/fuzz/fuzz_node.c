@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   begin(&c, (clv_executor){0});
   while (size >= 3) {
     size_t len = CLV_MIN(data[1] | (size_t)data[2] << 8, size - 3);
-    hear(&c, data[0], data + 3, len);
+    deliver_frame(&c, data[0], data + 3, len);
     if (!(data[0] & 128)) clv_node_run_until(c.node, 0);
     if (data[0] & 64) clv_node_tick(c.node);
     data += 3 + len;

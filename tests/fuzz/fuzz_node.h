@@ -22,18 +22,18 @@ enum { BATCH = 4, WIDTH = 3, QUOTA = 2 << 20, TENSORS = 48, PEERS = 2, LANES = 3
 typedef struct conversation {
   clv_pool *pool;
   clv_session_node *node;
-  clv_link *link[PEERS]; /* the master's, another worker's */
+  clv_link *link[PEERS]; /* links of the master and of the other worker */
   bool ended[PEERS];
-  clv_bytes file; /* of state, that the node keeps */
+  clv_bytes file; /* file of state that the node wrote */
   float row[WIDTH];
   uint32_t next_generation[MODULES];
 } conversation;
 
-static bool nothing_leaves; /* what the node sends is refused by its links */
+static bool refuses_sends; /* true: __wrap_clv_link_send refuses all packets */
 
 /* ---- what the node sends --------------------------------------------------------------------- */
 
-/* The linker has the node call this one. */
+/* Replaces clv_link_send in the node, by the linker's option --wrap. */
 clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ret_err);
 clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ret_err) {
   clv_bytes head = {0};
@@ -50,7 +50,7 @@ clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ret_err) {
   NEVER(clv_frame_is_failure(&p->frame) && p->frame.failure.code == CLV_INTERNAL);
   clv_bytes_done(&head);
   clv_packet_free(p);
-  return nothing_leaves ? clv_fail(ret_err, CLV_EXHAUSTED, "the link is full") : CLV_OK;
+  return refuses_sends ? clv_fail(ret_err, CLV_EXHAUSTED, "the link is full") : CLV_OK;
 }
 
 /* ---- the node -------------------------------------------------------------------------------- */
@@ -74,7 +74,7 @@ static void must(clv_code code, const clv_err *err) {
 
 static const clv_op module_ops[MODULES] = {CLV_OP_LINEAR, CLV_OP_BATCHNORM, CLV_OP_MSE};
 
-/* CLV_EXHAUSTED over the quota. */
+/* Loads a module at the node. Returns CLV_EXHAUSTED if the quota does not suffice. */
 static clv_code add_module(conversation *c, uint32_t index, clv_err *err) {
   clv_graph *g;
   clv_module *module;
@@ -161,7 +161,7 @@ static clv_code get_rows(void *user, const clv_wire_cached *cache, const int64_t
   return CLV_OK;
 }
 
-/* executor: of the node's work; {0}: its thread computes. */
+/* Starts a conversation. executor: runs the node's work; {0}: the node's own thread runs it. */
 static void begin(conversation *c, clv_executor executor) {
   static const char *const names[PEERS] = {"master", "w2"};
   clv_err err;
@@ -201,8 +201,9 @@ static void end(conversation *c) {
 
 /* ---- what it is told ------------------------------------------------------------------------- */
 
-/* As a lane does it. There is no stream for the answer to a PING, which would end the link. */
-static void hear(conversation *c, uint8_t from, const uint8_t *data, size_t len) {
+/* Gives the node a message as a lane does. PING is left out, because there is no stream for its
+ * answer and the link would end. */
+static void deliver_frame(conversation *c, uint8_t from, const uint8_t *data, size_t len) {
   clv_link *link = c->link[from % PEERS];
   clv_piece piece = {data, len};
   clv_frame f;
@@ -212,7 +213,7 @@ static void hear(conversation *c, uint8_t from, const uint8_t *data, size_t len)
   if (c->ended[from % PEERS]) return;
   clv_code code = clv_frame_decode(&piece, 1, &limits, &f, &payload, &err);
   if (code == CLV_OK) {
-    put_right(&f, &piece, &payload);
+    correct_checksums(&f, &piece, &payload);
     code = clv_link_on_frame(link, from / PEERS % LANES, &f, &piece, &payload, &err);
     if (f.kind == CLV_PING) return;
   }

@@ -23,7 +23,7 @@ static void check_window(const clv_page_set *p, int64_t i) {
     NEVER(boxes[4 * k] > boxes[4 * k + 2] || boxes[4 * k + 1] > boxes[4 * k + 3]);
 }
 
-/* Every window is one page's, and a place speaks for a word of it. */
+/* Asserts that each window belongs to one page and that each position names a word of that page. */
 static void check_kept(const clv_page_set *p) {
   size_t windows = 0;
   for (size_t i = 0; i < p->kept.n; i++) {

@@ -8,7 +8,7 @@
 
 #include "kernels/load/load.h"
 
-enum { MOST = 64 << 10 }; /* a larger plan is refused, be its line right or not */
+enum { MOST = 64 << 10 }; /* a larger file is refused, whether or not its first line is correct */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

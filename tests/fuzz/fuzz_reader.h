@@ -33,7 +33,8 @@ static clv_code read_file(const uint8_t *data, size_t size, clv_tensor **ret) {
   return code;
 }
 
-/* From memory, and as a file whose kind is guessed, which have to agree. */
+/* Reads the data from memory and from a file whose kind is guessed. Fails if the two results
+ * differ. */
 static void read_both(reader parse, const uint8_t *data, size_t size) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *again = NULL;

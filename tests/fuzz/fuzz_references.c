@@ -30,18 +30,18 @@ static void on_send(node *n, const clv_rref_result *r) {
   NEVER(r->to >= NODES || r->to == SELF || m->kind >= CLV_RREF_KINDS);
   NEVER(m->tensor && m->kind != CLV_RREF_VALUE);
 }
-/* Some values are there at once; others are settled by the input. */
+/* Settles the values of some new objects at once. The input settles the others. */
 static void on_create(node *n, const clv_rref_result *r) {
-  if (r->handle.value % 2) clv_rrefs_settle(n->t, r->handle.ref, n->tensor, NULL, 0);
+  if (r->handle.value % 2) clv_rrefs_settle_entry(n->t, r->handle.ref, n->tensor, NULL, 0);
 }
 static void on_used(node *n, const clv_rref_result *r) {
   clv_err ignored;
-  if (r->handle.value % 2) (void)!clv_rrefs_fetch(n->t, r->handle.fork, 0, &ignored);
+  if (r->handle.value % 2) (void)!clv_rrefs_fetch_value(n->t, r->handle.fork, 0, &ignored);
 }
 static void on_fetched(node *n, const clv_rref_result *r) {
   clv_err ignored;
   NEVER(!r->tensor == !r->failure);
-  if (r->handle.value % 2) (void)!clv_rrefs_release(n->t, r->handle.fork, 0, &ignored);
+  if (r->handle.value % 2) (void)!clv_rrefs_release_handle(n->t, r->handle.fork, 0, &ignored);
 }
 static void on_other(node *n, const clv_rref_result *r) {
   (void)n;
@@ -55,10 +55,10 @@ static void take_results(node *n) {
       [CLV_RREF_RESULT_FETCHED] = on_fetched, [CLV_RREF_RESULT_UNUSED] = on_other,
       [CLV_RREF_RESULT_FREED] = on_other};
   clv_rref_result r;
-  while (clv_rrefs_next(n->t, &r)) on[r.kind](n, &r);
+  while (clv_rrefs_next_result(n->t, &r)) on[r.kind](n, &r);
 }
 
-/* Nothing happened that the tables say cannot. */
+/* Asserts that no event came in a state for which the tables exclude it. */
 static void check_visits(const clv_rref_visits *v) {
   for (clv_rref_machine m = 0; m < RREF_MACHINES; m++)
     for (uint8_t s = 0; s < clv_rref_n_states(m); s++)
@@ -66,7 +66,7 @@ static void check_visits(const clv_rref_visits *v) {
         NEVER(v->n[m][s][f] && clv_rref_cell_of(m, s, f)->rule == RREF_IMPOSSIBLE);
 }
 
-static void hear(node *n, input *in, uint64_t now) {
+static void deliver_frame(node *n, input *in, uint64_t now) {
   static const clv_rref_failure failure = {CLV_NOT_FOUND, "none", "", false};
   uint32_t from = next(in) % (NODES + 1);
   clv_rref_message m = {.kind = (clv_rref_kind)(next(in) % (CLV_RREF_KINDS + 1)),
@@ -80,7 +80,7 @@ static void hear(node *n, input *in, uint64_t now) {
   m.context = m.value = bits >> 4;
   if (bits & 16) m.failure = &failure;
   if (bits & 32) m.tensor = n->tensor;
-  clv_rrefs_receive(n->t, from, &m, now);
+  clv_rrefs_receive_message(n->t, from, &m, now);
 }
 
 static void act(node *n, input *in, uint64_t now) {
@@ -91,22 +91,22 @@ static void act(node *n, input *in, uint64_t now) {
   clv_rref_pass_args passing = {b, to, what >> 4, what >> 4};
   switch (what % 6) {
     case 0:
-      (void)!clv_rrefs_own(n->t, &birth, n->tensor, now, &ignored);
+      (void)!clv_rrefs_new_owned(n->t, &birth, n->tensor, now, &ignored);
       break;
     case 1:
-      (void)!clv_rrefs_keep(n->t, &birth, to, 1, what >> 4, now, &ignored);
+      (void)!clv_rrefs_new_kept(n->t, &birth, to, 1, what >> 4, now, &ignored);
       break;
     case 2:
-      (void)!clv_rrefs_pass(n->t, a, &passing, now, &ignored);
+      (void)!clv_rrefs_pass_handle(n->t, a, &passing, now, &ignored);
       break;
     case 3:
-      (void)!clv_rrefs_fetch(n->t, a, now, &ignored);
+      (void)!clv_rrefs_fetch_value(n->t, a, now, &ignored);
       break;
     case 4:
-      (void)!clv_rrefs_release(n->t, a, now, &ignored);
+      (void)!clv_rrefs_release_handle(n->t, a, now, &ignored);
       break;
     default:
-      clv_rrefs_settle(n->t, a, n->tensor, NULL, now);
+      clv_rrefs_settle_entry(n->t, a, n->tensor, NULL, now);
   }
 }
 
@@ -129,12 +129,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   while (in.at < in.end) {
     uint8_t kind = next(&in);
     if (kind < 160)
-      hear(&n, &in, now);
+      deliver_frame(&n, &in, now);
     else if (kind < 240)
       act(&n, &in, now);
     else
       clv_rrefs_tick(n.t, now += (uint64_t)next(&in) * SECOND / 10);
-    if (kind % 8) take_results(&n); /* now and then after a few */
+    if (kind % 8) take_results(&n); /* results are taken only after a few inputs */
   }
   check_visits(&visits);
   clv_rrefs_free(n.t);

@@ -27,7 +27,7 @@ static void take_best(const char *text, size_t len) {
 }
 
 static void take_classes(const char *text, size_t len) {
-  CLV_AUTO(clv_classes_done) clv_classes c = {0};
+  CLV_AUTO(clv_classes_free) clv_classes c = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes again = {0};
   if (clv_classes_parse(text, len, "classes", &c, NULL) != CLV_OK) return;
   for (size_t i = 0; i < c.n; i++) clv_bytes_printf(&again, "%s\n", c.names[i]);

@@ -25,7 +25,8 @@ static void write_again(const clv_weights_file *f) {
     const clv_weights_entry *e = &clv_weights_entries(f)[i];
     t[i] = (clv_weights_tensor){e->name, e->dtype, e->shape, e->data};
   }
-  if (clv_weights_encode(t, n, NULL, 0, &b, &err) != CLV_OK) return; /* a foreign type */
+  /* a tensor has a type that is not written */
+  if (clv_weights_encode(t, n, NULL, 0, &b, &err) != CLV_OK) return;
   NEVER(clv_weights_open_memory(b.data, b.len, "again", &again, &err) != CLV_OK);
   for (size_t i = 0; i < n; i++) {
     const clv_weights_entry *e = clv_weights_find(again, t[i].name);
@@ -40,7 +41,7 @@ static clv_code open_whole(clv_weights_fd *fd, clv_weights_file **ret, clv_err *
   return clv_weights_open_fd(fd, 0, ret, err);
 }
 
-/* The same bytes through a descriptor. */
+/* Opens the input as a file, through a descriptor. */
 static clv_code open_as_file(const uint8_t *data, size_t size, opener open,
                              clv_weights_file **ret) {
   clv_err err;
@@ -50,7 +51,8 @@ static clv_code open_as_file(const uint8_t *data, size_t size, opener open,
   return open(&fd, ret, &err);
 }
 
-/* What stays in the file is read from there as it was in memory, and no byte behind its end. */
+/* Asserts that values read from the file equal those in memory, and that reads past the end
+ * fail. */
 static void read_parts(const clv_weights_file *f, const clv_weights_file *parts) {
   clv_err err;
   for (size_t i = 0; i < clv_weights_count(f); i++) {

@@ -12,7 +12,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Costs from the input itself. */
+/* Takes the costs from the input. */
 static void costs_of(const uint8_t *data, size_t size, clv_sched_costs *ret) {
   memset(ret, 0, sizeof *ret);
   for (size_t s = 0; s < CLV_SCHED_STAGES && size > 0; s++) {
@@ -46,7 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   NEVER(clv_sched_parse("again", text.data, text.len, &again, &err) != CLV_OK);
   clv_sched_format(again, &twice);
   NEVER(text.failed || twice.failed || strcmp(text.data, twice.data));
-  /* Only large lists make the rest slow, and they reach nothing small ones don't. */
+  /* Large lists make the rest slow and cover no more code than small ones. */
   if ((uint64_t)s->shape.n_stages * s->shape.n_micro > 1 << 16) return 0;
   if (clv_sched_check(s, &report, &err) == CLV_OK) run(s, data, size);
   return 0;

@@ -12,7 +12,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Makes the key of 32 bytes 7, with which the seeds are sealed. */
+/* Makes the key of 32 bytes of value 7, with which the seed files are sealed. */
 static clv_seal_key make_key(void) {
   static char path[] = "fuzz.key";
   clv_seal_key key = {.path = path};
@@ -23,8 +23,8 @@ static clv_seal_key make_key(void) {
   return key;
 }
 
-/* Returns whether the file opens to its end, and then *ret_data, if it is given. */
-static bool opens(int fd, clv_bytes *ret_data) {
+/* True if the file can be opened to its end; *ret_data (may be NULL) receives the content. */
+static bool is_openable(int fd, clv_bytes *ret_data) {
   CLV_AUTO(clv_sealed_reader_freep) clv_sealed_reader *r = NULL;
   const clv_seal_key key = make_key();
   const void *data;
@@ -49,14 +49,15 @@ static void seal_and_change(const uint8_t *data, size_t size) {
         clv_sealed_put(w, data, size, NULL) != CLV_OK || clv_sealed_finish(w, NULL) != CLV_OK);
   int fd = open(path, O_RDWR | O_CLOEXEC);
   NEVER(fd < 0 || unlink(path) != 0);
-  NEVER(!opens(fd, &plain) || plain.len != size || (size && memcmp(plain.data, data, size) != 0));
+  NEVER(!is_openable(fd, &plain) || plain.len != size ||
+        (size && memcmp(plain.data, data, size) != 0));
   off_t end = lseek(fd, 0, SEEK_END);
   off_t where = size ? data[0] * (off_t)257 % end : end - 1;
   uint8_t byte;
   NEVER(pread(fd, &byte, 1, where) != 1);
   byte ^= (uint8_t)(1 << (size ? data[size - 1] % 8 : 0));
   NEVER(pwrite(fd, &byte, 1, where) != 1);
-  NEVER(opens(fd, &changed));
+  NEVER(is_openable(fd, &changed));
   close(fd);
 }
 
@@ -69,7 +70,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   }
   int fd = memfd_create("sealed", MFD_CLOEXEC);
   NEVER(fd < 0 || write(fd, data + 1, size - 1) != (ssize_t)(size - 1));
-  opens(fd, &plain);
+  is_openable(fd, &plain);
   close(fd);
   return 0;
 }

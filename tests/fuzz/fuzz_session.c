@@ -28,7 +28,7 @@ static void check_written(const clv_session_config *config) {
   NEVER(first.len != second.len || memcmp(first.data, second.data, first.len) != 0);
 }
 
-/* Adapters beside layers of an accepted graph, or a reason for none; no layer's number changes. */
+/* Adds adapters to an accepted graph, or gets an error. No layer's number may change. */
 static void check_adapters(const clv_lora_config *l, const clv_graph *g) {
   CLV_AUTO(clv_graph_freep) clv_graph *with = NULL;
   clv_err err = {0};
@@ -44,7 +44,7 @@ static void check_adapters(const clv_lora_config *l, const clv_graph *g) {
   NEVER(with && with->nodes[with->output].layer != g->nodes[g->output].layer);
 }
 
-/* The layers of each stage, or a reason for none: too many values may cross. */
+/* Gets the layers of each stage, or an error: too many values may cross the cut. */
 static void check_slices(const clv_session_config *config, const clv_graph *g,
                          const uint32_t *first, const uint32_t *last) {
   for (size_t s = 0; s < config->n_stages; s++) {
@@ -57,7 +57,7 @@ static void check_slices(const clv_session_config *config, const clv_graph *g,
   }
 }
 
-/* The same over the inputs that data.inputs names, whole numbers and others. */
+/* As check_slices, for inputs of the types that data.inputs names. */
 static void check_inputs(const clv_session_config *config, uint32_t *first, uint32_t *last) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   clv_model_inputs inputs = {.n = config->data.inputs.n};
@@ -73,7 +73,8 @@ static void check_inputs(const clv_session_config *config, uint32_t *first, uint
   if (g) check_slices(config, g, first, last);
 }
 
-/* The graph of what is accepted, over images or rows: what fits neither is refused with a text. */
+/* Makes the graph of an accepted session, over images or rows. If neither fits, it is refused with
+ * a text. */
 static void check_model(const clv_session_config *config) {
   const clv_shape samples[] = {CLV_SHAPE(1, 3, 32, 32), CLV_SHAPE(1, 16)};
   CLV_AUTO(clv_freep) uint32_t *first = calloc(config->n_stages, sizeof *first);
@@ -101,8 +102,8 @@ static void check_model(const clv_session_config *config) {
   NEVER((sequences || anything) && (config->model.hf || config->model.arch != CLV_ARCH_NONE));
 }
 
-/* The texts after the file; an unfinished last one is left out. Even ones are sets, odd ones
- * environment entries. */
+/* Splits the input into the file and the texts after it. An unfinished last text is dropped. Even
+ * texts are --set options, odd ones environment entries. */
 static void split(const char *text, size_t len, const char **sets, size_t *ret_n_sets,
                   const char **env) {
   size_t n = 0, n_env = 0;

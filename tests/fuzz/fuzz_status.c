@@ -61,7 +61,7 @@ static void check_json(const clv_bytes *json, uint32_t lines) {
 static void draw(clv_status_view *view, unsigned width) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, brief = {0}, json = {0};
   clv_status_text(view, width, &text);
-  clv_status_brief(view, width, &brief);
+  clv_status_brief_text(view, width, &brief);
   clv_status_json(view, &json);
   if (text.failed || brief.failed || json.failed) return;
   check_text(&text, width);
@@ -94,7 +94,7 @@ static void fill(uint32_t worker, clv_piece *rest, answers *a, clv_status_worker
       clv_status_compare(config, worker, earlier ? &a->before : NULL, &a->now, &a->memory, w,
                          &err) == CLV_OK)
     return;
-  w->asked = true;
+  w->has_outcome = true;
   snprintf(a->error, sizeof a->error, "%.*s", (int)now.len, (const char *)now.data);
   w->error = w->fix = a->error;
 }
@@ -109,8 +109,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   draw(&view, 20 + (unsigned)(size * 7 % 150));
   for (uint32_t i = 0; i < WORKERS; i++) {
     clv_status_buffers_done(&a[i].memory);
-    clv_wire_done(&a[i].before);
-    clv_wire_done(&a[i].now);
+    clv_wire_message_clear(&a[i].before);
+    clv_wire_message_clear(&a[i].now);
   }
   return 0;
 }

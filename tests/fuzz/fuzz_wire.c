@@ -17,8 +17,8 @@ typedef struct input {
   size_t n;
 } input;
 
-/* Pieces of `step` bytes, the rest in the last; each on the heap alone, so that the address
- * sanitizer sees a read beyond any of them. step 0: one piece. */
+/* Cuts the input into pieces of `step` bytes, and a last one with the rest; step 0: one piece. Each
+ * is a separate heap block, so that address sanitizer detects reads beyond its end. */
 static input cut(const uint8_t *data, size_t size, size_t step) {
   input in = {.n = 0};
   while (size || !in.n) {
@@ -66,7 +66,7 @@ static void encode_again(const input *in, const clv_frame *read, clv_payload pay
   free(bytes);
 }
 
-/* The frames before the last one, and that. */
+/* Decodes the frames before the last one, and the last one. */
 static void fuzz_frame(const input *in) {
   clv_frame frame, one;
   clv_payload payload, of_one;
@@ -84,8 +84,8 @@ static void fuzz_frame(const input *in) {
   if (frame.kind) encode_again(in, &frame, payload);
 }
 
-/* An accepted message encodes again, unless what was dropped (unknown fields) had paid for its
- * budget. */
+/* Decodes a message. An accepted one must encode again, unless unknown fields that were dropped had
+ * used up its budget. */
 #define UNARY(m)                                                             \
   static void fuzz_##m(const input *in) {                                    \
     clv_wire_##m message = {0};                                              \
@@ -95,7 +95,7 @@ static void fuzz_frame(const input *in) {
       clv_code code = clv_wire_##m##_encode(&message, &bytes, &err);         \
       check(code == CLV_OK || code == CLV_EXHAUSTED);                        \
     }                                                                        \
-    clv_wire_done(&message);                                                 \
+    clv_wire_message_clear(&message);                                        \
     clv_bytes_done(&bytes);                                                  \
   }
 UNARY(hello_request)
@@ -111,7 +111,7 @@ UNARY(status_reply)
 UNARY(kept_request)
 UNARY(kept_reply)
 
-/* A master looks up devices by name in a worker's answer, and checks whether its limits suffice. */
+/* Decodes a worker's HELLO, looks up devices by name, as a master does, and checks its limits. */
 static void fuzz_hello(const input *in) {
   static const char *const names[] = {"", "auto", "cpu", "cuda", "cuda:0"};
   clv_wire_hello_reply reply = {0};
@@ -125,7 +125,7 @@ static void fuzz_hello(const input *in) {
     }
     check(clv_wire_limits_check(&reply.about.limits, &err) == CLV_OK || strstr(err.text, "raise "));
   }
-  clv_wire_done(&reply);
+  clv_wire_message_clear(&reply);
 }
 
 static void fuzz_health(const input *in) {

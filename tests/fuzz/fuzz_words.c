@@ -16,7 +16,7 @@ static void check_word(const clv_page_word *w) {
   NEVER(!w->text[0] || w->x0 > w->x1 || w->y0 > w->y1 || w->x1 > CLV_BOX_MAX ||
         w->y1 > CLV_BOX_MAX);
   for (size_t i = 0, n; w->text[i]; i += n) {
-    n = clv_utf8(w->text + i, SIZE_MAX, &c);
+    n = clv_utf8_decode(w->text + i, SIZE_MAX, &c);
     NEVER(!n || clv_is_control(c));
   }
 }
@@ -38,7 +38,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_document d = {0};
   clv_err err = {0};
   if (!size) return 0;
-  CLV_AUTO(clv_freep) char *text = malloc(size); /* ends in a NUL, as what a child prints does */
+  /* ends in a NUL, like the output of a child process */
+  CLV_AUTO(clv_freep) char *text = malloc(size);
   NEVER(!text);
   memcpy(text, data + 1, size - 1);
   text[size - 1] = '\0';

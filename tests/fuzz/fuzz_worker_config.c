@@ -22,8 +22,8 @@ static void check_written(const clv_worker_config *config) {
   NEVER(first.len != second.len || memcmp(first.data, second.data, first.len) != 0);
 }
 
-/* The texts after the file; an unfinished last one is left out. Even ones are sets, odd ones
- * environment entries. */
+/* Splits the input into the file and the texts after it. An unfinished last text is dropped. Even
+ * texts are --set options, odd ones environment entries. */
 static void split(const char *text, size_t len, const char **sets, size_t *ret_n_sets,
                   const char **env) {
   size_t n = 0, n_env = 0;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Ends the process with the condition, its place and errno if `condition` holds. */
+/* Prints the condition, its line and errno, and aborts, if `condition` is true. */
 #define NEVER(condition)                                                                   \
   ((condition) ? (fprintf(stderr, "%s:%d: never: %s (errno %d: %s)\n", __FILE__, __LINE__, \
                           #condition, errno, strerror(errno)),                             \

@@ -16,7 +16,7 @@ typedef struct golden_tensor {
   clv_dtype dtype;
   clv_shape shape;
   size_t n;
-  const void *data; /* borrowed from the golden */
+  const void *data; /* values, owned by the golden file */
 } golden_tensor;
 
 typedef struct golden {
@@ -47,7 +47,7 @@ static inline void golden_close(golden *g) {
   clv_bytes_done(&g->values);
 }
 
-/* The tensor "CASE.WHAT", or false. */
+/* Finds the tensor "CASE.WHAT". Returns false if the file has none. */
 static inline bool golden_find(const golden *g, const char *name, const char *what,
                                golden_tensor *ret) {
   char key[128], dtype[8];

@@ -16,16 +16,19 @@ typedef struct clv_sim_index {
   unsigned x, y, z;
 } clv_sim_index;
 
-/* Constant as long as a thread lives, and a kernel is called once by each. */
+/* Index of the calling thread. `const`, because a thread runs one kernel only and its index never
+ * changes. */
 clv_sim_index clv_sim_thread_index(void) __attribute__((const));
 clv_sim_index clv_sim_block_index(void) __attribute__((const));
 clv_sim_index clv_sim_block_size(void) __attribute__((const));
 clv_sim_index clv_sim_grid_size(void) __attribute__((const));
 
-/* The block's array `key`; made by the first of its threads that asks. */
+/* Returns the array `key` in the block's shared memory. The first thread of the block that calls
+ * this allocates it. */
 void *clv_sim_shared(const void *key, size_t bytes);
 void clv_sim_barrier(const char *where);
-/* What lane `from` of the warp gave, once all lanes of the mask have come. */
+/* Returns the value that lane `from` of the warp has passed, after all lanes in `mask` have called
+ * this. */
 uint64_t clv_sim_shuffle(unsigned mask, uint64_t bits, unsigned from, const char *where);
 
 #ifdef __cplusplus

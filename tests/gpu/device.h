@@ -23,8 +23,9 @@
 #include "tests/gpu/calls.h"
 #include "tests/sanitized.h"
 
-/* A thread that thread sanitizer has not met yet takes 0.3 ms: as many as the simulation keeps. So
- * threads have several values each, blocks several rows, and a block has two warps. */
+/* Sizes of the simulation. A warp has 32 lanes on any device. Under thread sanitizer each new
+ * thread costs 0.3 ms, so blocks are small there: a thread computes several values, a block several
+ * rows, and a block has two warps. */
 #if CLV_THREAD_SANITIZED
 #define GPU_FEWER_BLOCKS 4
 #define GPU_FEWER_THREADS 64
@@ -69,7 +70,8 @@ static inline T clv_sim_shuffled(unsigned mask, T value, unsigned from, const ch
 
 /* ---- functions of devices -------------------------------------------------------------------- */
 
-/* One thread runs at a time, and an atomic orders nothing else. */
+/* An ordinary read and write is atomic here, because the simulation runs one thread at a time. No
+ * memory order follows from it. */
 template <typename T>
 static inline T atomicCAS(T *p, T expected, T desired) {
   __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);

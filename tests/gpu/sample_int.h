@@ -13,12 +13,12 @@ extern "C" {
 
 /* y[i] = x[i] + by */
 clv_code sample_add(clv_gpu *g, const float *x, float *y, float by, size_t n, clv_err *err);
-/* y[b]: the sum of x[b * each .. (b + 1) * each - 1], by a tree over 256 threads */
+/* y[b] = sum of x[b * each .. (b + 1) * each - 1], by a tree over 256 threads */
 clv_code sample_sum(clv_gpu *g, const float *x, float *y, size_t each, unsigned blocks,
                     clv_err *err);
-/* y[i]: the sum of the 32 of its warp */
+/* y[i] = sum of the 32 values of i's warp */
 clv_code sample_warp_sum(clv_gpu *g, const float *x, float *y, unsigned blocks, clv_err *err);
-/* order[i]: which block came i-th */
+/* order[i] = number of the block that ran i-th */
 clv_code sample_order(clv_gpu *g, unsigned *order, unsigned *count, unsigned blocks, clv_err *err);
 clv_code sample_threads(clv_gpu *g, float *y, unsigned threads, clv_err *err);
 

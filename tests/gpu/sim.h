@@ -26,43 +26,45 @@ extern "C" {
 #endif
 
 typedef struct clv_sim_options {
-  uint64_t seed;       /* of the order */
-  int devices;         /* 0: one */
-  size_t memory_bytes; /* of each device; 0: a GiB */
-  bool no_graphs;      /* nothing can be captured */
-  bool no_cudnn;       /* as where cuDNN is absent */
-  int capability;      /* 0: 90 */
-  /* What goes wrong, by the count since clv_sim_vendor; 0: never. */
-  uint64_t fail_take; /* this taking of device memory finds none */
-  uint64_t
-      fail_launch; /* this launch fails, and with it all that its device is asked from then on */
-  uint64_t fail_capture; /* this capture fails at its end */
-  uint64_t lose_at;      /* at this call of a function that takes a clv_err the device is gone */
-  int failing;           /* 1 + the device whose calls these are; 0: of any */
+  uint64_t seed;       /* seed of the random order in which streams advance */
+  int devices;         /* number of devices; 0: one */
+  size_t memory_bytes; /* memory of each device; 0: 1 GiB */
+  bool no_graphs;      /* captures are refused, as by a device without graphs */
+  bool no_cudnn;       /* cuDNN is reported as absent */
+  int capability;      /* compute capability times 10; 0: 90 */
+  /* Planned failures. Each is the number of the call that fails, counted from clv_sim_vendor; 0:
+   * none. */
+  uint64_t fail_take;    /* allocation of device memory that fails */
+  uint64_t fail_launch;  /* kernel launch that fails; after it every call for its device fails */
+  uint64_t fail_capture; /* capture that fails when it ends */
+  uint64_t lose_at;      /* call, of all functions with a clv_err, at which the device is lost */
+  /* 1 + index of the device to which the planned failures apply; 0: any device */
+  int failing;
 } clv_sim_options;
 
 typedef struct clv_sim_counts {
   uint64_t takes, host_takes, launches, captures, graph_launches, calls;
-  uint64_t products; /* and convolutions, of the libraries */
-  /* Calls that hold up the host: functions called `finish`, the end of a stream, and page-locked
-   * memory that is taken or given back. */
+  uint64_t products; /* products and convolutions of the libraries */
+  /* calls that block the host: functions named `finish`, the end of a stream, and taking or freeing
+   * page-locked memory */
   uint64_t waits;
-  uint64_t default_stream; /* what was asked of no stream, and refused */
+  uint64_t default_stream; /* calls without a stream, which are refused */
   uint64_t put_bytes, get_bytes, copy_bytes;
-  uint64_t host_left; /* bytes of page-locked memory that were not 0 when it was given back */
+  uint64_t host_left; /* bytes of page-locked memory that were not zero when the memory was freed */
 } clv_sim_counts;
 
-/* The table. Everything that was made with it before must have been freed; counts begin anew. */
+/* Returns the function table of a new simulation and resets all counts. Free everything that was
+ * made with the previous table first. */
 const clv_vendor *clv_sim_vendor(const clv_sim_options *options);
 
-/* What the device says that a graph of so many launches takes: its own figure. */
+/* Bytes that the simulated device charges for a graph of so many launches. */
 size_t clv_sim_graph_bytes(size_t launches);
 
 clv_sim_counts clv_sim_count(void);
-uint64_t clv_sim_waits_here(void); /* those of the thread that asks, since it began */
+uint64_t clv_sim_waits_here(void); /* `waits` of the calling thread since it began */
 
-/* How many allocations, streams, events, graphs and products are left, each printed with the lines
- * that made it. */
+/* Returns how many allocations, streams, events, graphs and products have not been freed, and
+ * prints each with the stack that made it. */
 size_t clv_sim_leaks(void);
 
 #ifdef __cplusplus

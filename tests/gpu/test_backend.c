@@ -13,13 +13,13 @@ enum { N = 3003 };
 
 static clv_err err;
 
-static clv_backend *opened(const clv_sim_options *o) {
+static clv_backend *open_device(const clv_sim_options *o) {
   clv_backend *b;
   must(clv_cuda_open(clv_sim_vendor(o), 0, &b, &err), &err);
   return b;
 }
 
-static void closed(clv_backend *b) {
+static void close_device(clv_backend *b) {
   clv_cuda_close(b);
   assert_int_equal(clv_sim_leaks(), 0);
 }
@@ -37,7 +37,7 @@ static void *put(const clv_backend *b, const void *host, size_t bytes) {
   return p;
 }
 
-/* Numbers around 0 that differ. */
+/* Returns different numbers around 0. */
 static float *drawn(uint32_t stream, size_t n) {
   float *x = take(n * sizeof *x);
   clv_rng_key key = {.seed = 5, .layer = stream};
@@ -47,19 +47,19 @@ static float *drawn(uint32_t stream, size_t n) {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* More than all slots of the host hold. */
+/* The copy is larger than all slots of the host together. */
 static void copies_larger_than_all_host_slots_round_trip(void **state) {
   size_t n = (11u << 20) / sizeof(float) + 3, bytes = n * sizeof(float);
   (void)state;
   for (uint64_t seed = 0; seed < 3; seed++) {
-    clv_backend *b = opened(&(clv_sim_options){.seed = seed});
+    clv_backend *b = open_device(&(clv_sim_options){.seed = seed});
     float *x = drawn(1, n), *kept = take(bytes), *back = take(bytes);
     memcpy(kept, x, bytes);
     void *p, *q;
     must(b->memory->take(b, bytes, &p, &err), &err);
     must(b->memory->take(b, bytes, &q, &err), &err);
     must(b->memory->put(b, p, x, bytes, &err), &err);
-    memset(x, 0, bytes); /* it may be written again */
+    memset(x, 0, bytes); /* the source may be overwritten once `put` has returned */
     must(b->memory->copy(b, q, p, bytes, &err), &err);
     must(b->memory->fill(b, p, 0x11, bytes, &err), &err);
     must(clv_backend_get(b, back, q, bytes, &err), &err);
@@ -69,7 +69,7 @@ static void copies_larger_than_all_host_slots_round_trip(void **state) {
     b->memory->give(b, p);
     b->memory->give(b, q);
     finished(b);
-    closed(b);
+    close_device(b);
     free(x);
     free(kept);
     free(back);
@@ -77,7 +77,7 @@ static void copies_larger_than_all_host_slots_round_trip(void **state) {
 }
 
 static void allocated_memory_is_zeroed(void **state) {
-  clv_backend *b = opened(&(clv_sim_options){0});
+  clv_backend *b = open_device(&(clv_sim_options){0});
   char back[100], zero[100] = {0};
   size_t has, all, then;
   void *p;
@@ -94,11 +94,12 @@ static void allocated_memory_is_zeroed(void **state) {
   b->memory->give(b, NULL);
   assert_int_equal(b->memory->take(b, (size_t)1 << 40, &p, &err), CLV_EXHAUSTED);
   finished(b);
-  closed(b);
+  close_device(b);
 }
 
-/* Two backends, of two devices or of one. What is copied is what `of` was asked for before; nothing
- * waits in between, and `of` writes over it and gives it back at once. */
+/* Copies between two backends, of two devices or of one, and checks that the copy contains the work
+ * requested of `of` before. Nothing waits in between, and `of` overwrites and frees the source at
+ * once. */
 static void copied_between(int second, uint64_t seed) {
   const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .devices = 2});
   clv_backend *of, *to;
@@ -124,7 +125,7 @@ static void copied_between(int second, uint64_t seed) {
   finished(to);
   finished(of);
   clv_cuda_close(to);
-  closed(of);
+  close_device(of);
   free(x);
   free(back);
 }
@@ -135,14 +136,14 @@ static void one_backend_copies_from_another(void **state) {
     for (int second = 0; second < 2; second++) copied_between(second, seed);
 }
 
-/* What one session leaves, another does not find: not in the memory of the device, nor in the slots
- * of the host, which the simulated device gives out again. */
+/* The next session finds nothing of the previous one, neither in device memory nor in the host's
+ * slots, which the simulated device reuses. */
 static void freed_memory_and_host_slots_do_not_leak_between_sessions(void **state) {
   size_t bytes = (size_t)GPU_SLOTS * GPU_SLOT_BYTES;
   char *secret = take(bytes), *back = take(bytes);
   (void)state;
   memset(secret, 0x5E, bytes);
-  clv_backend *b = opened(&(clv_sim_options){0});
+  clv_backend *b = open_device(&(clv_sim_options){0});
   void *p = put(b, secret, bytes);
   must(clv_backend_get(b, back, p, bytes, &err), &err);
   assert_memory_equal(back, secret, bytes);
@@ -158,7 +159,7 @@ static void freed_memory_and_host_slots_do_not_leak_between_sessions(void **stat
   must(clv_backend_get(b, back, p, bytes, &err), &err);
   assert_memory_equal(back, secret, bytes);
   b->memory->give(b, p);
-  closed(b);
+  close_device(b);
   free(secret);
   free(back);
 }
@@ -166,7 +167,7 @@ static void freed_memory_and_host_slots_do_not_leak_between_sessions(void **stat
 /* ---- whole buffers --------------------------------------------------------------------------- */
 
 static void add_accumulates_f32_values(void **state) {
-  clv_backend *b = opened(&(clv_sim_options){0});
+  clv_backend *b = open_device(&(clv_sim_options){0});
   float *x = drawn(1, N), *y = drawn(2, N), *back = take(N * sizeof *back);
   void *p = put(b, x, N * sizeof *x), *q = put(b, y, N * sizeof *y);
   (void)state;
@@ -175,7 +176,7 @@ static void add_accumulates_f32_values(void **state) {
   for (int i = 0; i < N; i++) assert_true(back[i] == x[i] + y[i]);
   b->memory->give(b, p);
   b->memory->give(b, q);
-  closed(b);
+  close_device(b);
   free(x);
   free(y);
   free(back);
@@ -188,22 +189,22 @@ static float widened(uint16_t x) {
   return value;
 }
 
-/* Packs of 16 bytes and what is left over; and where no pack can begin. */
+/* Tests packs of 16 bytes with a remainder, and addresses that no pack may begin at. */
 static void add_accumulates_bf16_values_at_any_alignment(void **state) {
   (void)state;
   for (size_t at = 0; at < 2; at++) {
-    clv_backend *b = opened(&(clv_sim_options){0});
+    clv_backend *b = open_device(&(clv_sim_options){0});
     uint16_t x[N], y[N], back[N];
     for (size_t i = 0; i < N; i++) x[i] = (uint16_t)(0x3F80 + 2 * (i % 7)), y[i] = 0x4000;
     void *p = put(b, x, sizeof x), *q = put(b, y, sizeof y);
     b->add(b, CLV_BF16, (uint16_t *)p + at, (uint16_t *)q + at, N - at - 1);
     must(clv_backend_get(b, back, p, sizeof back, &err), &err);
     for (size_t i = at; i < N - 1; i++)
-      assert_true(widened(back[i]) == widened(x[i]) + 2); /* which a bf16 holds */
+      assert_true(widened(back[i]) == widened(x[i]) + 2); /* a number that bf16 represents */
     assert_true((!at || back[0] == x[0]) && back[N - 1] == x[N - 1]);
     b->memory->give(b, p);
     b->memory->give(b, q);
-    closed(b);
+    close_device(b);
   }
 }
 
@@ -216,14 +217,14 @@ static void sum_squares_over_many_extents_takes_two_launches(void **state) {
   for (size_t i = 0, at = 0; i < RUNS; at += runs[i++].n)
     runs[i] = (clv_extent){at, i == 7 ? 80000 : i % 50};
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
-    clv_backend *b = opened(&(clv_sim_options){.seed = seed});
+    clv_backend *b = open_device(&(clv_sim_options){.seed = seed});
     void *p = put(b, x, 90000 * sizeof *x);
     uint64_t before = clv_sim_count().launches;
     must(b->sum_squares(b, p, runs, RUNS, seed ? again : sums, &err), &err);
     assert_int_equal(clv_sim_count().launches - before, 2);
     must(b->sum_squares(b, p, NULL, 0, NULL, &err), &err);
     b->memory->give(b, p);
-    closed(b);
+    close_device(b);
     if (seed) assert_memory_equal(sums, again, sizeof sums);
   }
   for (size_t i = 0; i < RUNS; i++) {
@@ -235,10 +236,11 @@ static void sum_squares_over_many_extents_takes_two_launches(void **state) {
   free(x);
 }
 
-/* More than there are tables of: each sum is that of its own runs, the first time and again. */
+/* There are more lists than cached tables. Each sum must be that of its own list, the first time
+ * and again. */
 static void sum_squares_is_right_with_more_lists_than_cached_tables(void **state) {
   enum { LISTS = 40 };
-  clv_backend *b = opened(&(clv_sim_options){0});
+  clv_backend *b = open_device(&(clv_sim_options){0});
   float *x = drawn(1, N);
   void *p = put(b, x, N * sizeof *x);
   (void)state;
@@ -251,16 +253,17 @@ static void sum_squares_is_right_with_more_lists_than_cached_tables(void **state
     for (int k = 0; k < 2; k++) assert_true(fabs(sums[k] - want[k]) <= 1e-12 * want[k]);
   }
   b->memory->give(b, p);
-  closed(b);
+  close_device(b);
   free(x);
 }
 
-/* Two steps over the runs, on both: to the bit. Values between the runs stay. */
+/* Compares two steps over the runs on both backends, bit by bit. Values between the runs must not
+ * change. */
 static void check_optimiser(const clv_optim_config *c) {
   enum { RUNS = 70 };
   clv_extent runs[RUNS] = {{0, 300}, {310, 1}, {311, 0}, {400, 2300}};
   for (size_t i = 4; i < RUNS; i++) runs[i] = (clv_extent){2700 + 4 * i, i % 4};
-  clv_backend *b = opened(&(clv_sim_options){.seed = (uint64_t)c->kind});
+  clv_backend *b = open_device(&(clv_sim_options){.seed = (uint64_t)c->kind});
   const clv_backend *ref = clv_backend_ref();
   float *p = drawn(1, N), *g = drawn(2, N), *m[CLV_OPTIM_MAX_MOMENTS] = {0}, *back = take(N * 4);
   float *dp = put(b, p, N * 4), *dg = put(b, g, N * 4), *dm[CLV_OPTIM_MAX_MOMENTS] = {0};
@@ -291,7 +294,7 @@ static void check_optimiser(const clv_optim_config *c) {
   finished(b);
   b->memory->give(b, dp);
   b->memory->give(b, dg);
-  closed(b);
+  close_device(b);
   free(p);
   free(g);
   free(back);
@@ -312,7 +315,7 @@ static void optimiser_steps_match_the_ref_backend(void **state) {
 typedef struct refusal {
   clv_op op;
   clv_shape in, param;
-  int64_t whole[4]; /* labels, or row numbers */
+  int64_t whole[4]; /* input of integers: labels or row numbers */
   float x;
 } refusal;
 
@@ -342,8 +345,9 @@ static clv_kernel *prepared(const clv_backend *b, const refusal *r) {
   return k;
 }
 
-/* What the backend says of it, at once or when somebody waits. */
-static clv_code said(const clv_backend *b, const refusal *r, int64_t *ret_layer, clv_err *ret) {
+/* Returns the backend's refusal, which comes at once or when it is waited for. */
+static clv_code refusal_of(const clv_backend *b, const refusal *r, int64_t *ret_layer,
+                           clv_err *ret) {
   execution e = {.o = &(run_options){.backend = b, .dtype = CLV_F32}};
   clv_kernel *k = prepared(b, r);
   size_t n = numel(&r->in);
@@ -351,11 +355,12 @@ static clv_code said(const clv_backend *b, const refusal *r, int64_t *ret_layer,
   for (size_t i = 0; i < n; i++) x[i] = i == 1 ? r->x : 0.5f;
   int64_t *whole = take(sizeof r->whole);
   memcpy(whole, r->whole, sizeof r->whole);
-  void *reals = given(&e, x, n * sizeof *x), *wholes = given(&e, whole, sizeof r->whole);
-  clv_kernel_args a = {.out = room(&e, 4096),
-                       .saved = room(&e, k->saved_bytes),
-                       .scratch = room(&e, k->scratch_bytes),
-                       .param = {given(&e, table, 64 * sizeof *table)},
+  void *reals = to_device_memory(&e, x, n * sizeof *x);
+  void *wholes = to_device_memory(&e, whole, sizeof r->whole);
+  clv_kernel_args a = {.out = new_backend_memory(&e, 4096),
+                       .saved = new_backend_memory(&e, k->saved_bytes),
+                       .scratch = new_backend_memory(&e, k->scratch_bytes),
+                       .param = {to_device_memory(&e, table, 64 * sizeof *table)},
                        .key = {.layer = 9 << 4}};
   for (int i = 0; i < CLV_MAX_IN; i++)
     a.in[i] = clv_op_int_input_text(clv_op_def_of(r->op), i) ? wholes : reals;
@@ -384,24 +389,24 @@ static void invalid_values_give_the_error_text_of_the_ref_backend(void **state) 
   for (size_t i = 0; i < CLV_COUNT(all); i++) {
     clv_err want = {0}, got = {0};
     int64_t layer;
-    clv_backend *b = opened(&(clv_sim_options){.seed = i});
-    clv_code code = said(clv_backend_ref(), &all[i], &layer, &want);
-    clv_code also = said(b, &all[i], &layer, &got);
+    clv_backend *b = open_device(&(clv_sim_options){.seed = i});
+    clv_code code = refusal_of(clv_backend_ref(), &all[i], &layer, &want);
+    clv_code also = refusal_of(b, &all[i], &layer, &got);
     if (also != code)
       fail_msg("refusal %zu: %d (%s), ref %d (%s)", i, also, got.text, code, want.text);
     assert_int_equal(layer == -1, code == CLV_OK);
     if (code != CLV_OK) {
       assert_string_equal(got.text, want.text);
       assert_string_equal(got.offending_value, want.offending_value);
-      finished(b); /* it is said once */
+      finished(b); /* the error is reported once */
     }
-    closed(b);
+    close_device(b);
   }
 }
 
 /* ---- when the device fails ------------------------------------------------------------------- */
 
-/* Some of everything; false as soon as something fails. */
+/* Uses all kinds of memory, streams and kernels. Returns false at the first failure. */
 static bool use_all(const clv_sim_options *o) {
   clv_backend *b;
   float x[100] = {1}, back[100];
@@ -442,12 +447,12 @@ static void no_failure_leaks_device_memory(void **state) {
 static void device_below_capability_8_0_refuses_tf32(void **state) {
   (void)state;
   for (int capability = 75; capability <= 80; capability += 5) {
-    clv_backend *b = opened(&(clv_sim_options){.capability = capability});
+    clv_backend *b = open_device(&(clv_sim_options){.capability = capability});
     if (capability == 80)
       must(clv_backend_check_tf32(b, &err), &err);
     else
       assert_int_equal(clv_backend_check_tf32(b, &err), CLV_PRECONDITION);
-    closed(b);
+    close_device(b);
   }
   assert_non_null(strstr(err.text, "capability 8.0 or above, and cuda:0 has 7.5; leave tf32 out"));
 }

@@ -13,8 +13,8 @@
 #include "tests/gpu/sim.h"
 #include "tests/unit/engine/engine_test.h"
 
-/* PIECES of 256 KiB, the last of them shorter. The module is a product, which the simulated device
- * does at once: threads of kernels are fibres. */
+/* PIECES of 256 KiB, the last one shorter. The module is a product, because the simulated device
+ * runs products at once while threads of kernels are fibres. */
 enum {
   ROWS = 24,
   FEW = 4,
@@ -27,18 +27,19 @@ enum { CALLS = 2 };
 
 /* ---- what the transport and the device are told ---------------------------------------------- */
 
-/* HELD: the last piece of the first copy is not there before this has happened. */
+/* Event before which the last piece of the first copy must not be done. */
 typedef enum held_for { NOTHING, A_CHUNK, THE_NEXT_CALL } held_for;
 
 static struct {
   pthread_mutex_t lock;
   pthread_cond_t changed;
   uint32_t chunks, heads, refs;
-  uint32_t products; /* a forward has one */
-  uint32_t given;    /* values to the program, all of each */
+  uint32_t products; /* number of products; a forward has one */
+  uint32_t given;    /* number of values and bytes that the program received */
   held_for held;
-  uint32_t pieces;            /* asked for */
-  const clv_cuda_event *last; /* behind the last of the first copy; NULL: not recorded yet */
+  uint32_t pieces; /* number of requested pieces */
+  /* event after the last piece of the first copy; NULL: not recorded yet */
+  const clv_cuda_event *last;
   bool in_time, has_waited;
   clv_cuda_stream *copying;
 } seen = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
@@ -120,7 +121,7 @@ static clv_code finish(clv_cuda_event *e, clv_err *err) {
 
 /* ---- a worker -------------------------------------------------------------------------------- */
 
-/* Of the node, and where its values and gradients go: nowhere by name is the master, be it here. */
+/* A node, and the nodes that get its values and gradients. An empty name is the master. */
 typedef struct side {
   bool master;
   const char *to;
@@ -166,14 +167,15 @@ static void begin_link(world *w) {
   clv_frame_writer_attach(w->link->writer, 0, 0, (clv_stream){&transport, &seen});
   assert_ok(clv_frame_writer_resume(w->link->writer, 0, 0, 0, &err));
   clv_send_queue_set_lanes(w->link->send_queue, 1);
-  w->link->send_queue->pace.window = 64 << 20; /* nobody answers a PING */
+  /* a large window, because no PING is answered here */
+  w->link->send_queue->pace.window = 64 << 20;
   if (w->at.master)
     assert_ok(clv_node_add_peer(w->node, "w1", w->link, &err));
   else
     clv_node_set_master(w->node, w->link);
 }
 
-static void hold(held_for held) {
+static void hold_last_piece(held_for held) {
   pthread_mutex_lock(&seen.lock);
   seen.chunks = seen.heads = seen.pieces = seen.products = seen.given = 0;
   seen.last = NULL, seen.copying = NULL;
@@ -257,7 +259,7 @@ static void wait_for(const uint32_t *count, uint32_t n) {
   assert_int_equal(r, 0);
 }
 
-/* Of the call's input. */
+/* Sends the backward of the call's input. */
 static void post_backward(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
@@ -280,7 +282,7 @@ static void was_in_time(void) {
 static void run(side at, uint64_t seed, held_for held) {
   world w;
   begin(&w, at, seed, FEW, COLUMNS);
-  hold(held);
+  hold_last_piece(held);
   for (uint32_t i = 1; i <= CALLS; i++) {
     post_call(&w, i, false);
     wait_for(&seen.pieces, PIECES);
@@ -307,12 +309,12 @@ static void the_next_call_computes_while_a_value_is_copied(void **state) {
 static void gradients(side at) {
   world w;
   begin(&w, at, 2, COLUMNS, FEW);
-  hold(NOTHING);
+  hold_last_piece(NOTHING);
   post_call(&w, 1, true);
-  wait_for(&seen.heads, 1); /* its value, which is small: the log copies it behind its head */
-  hold(A_CHUNK);
+  wait_for(&seen.heads, 1); /* the value is small, so the log copies it after its head */
+  hold_last_piece(A_CHUNK);
   post_backward(&w, 1);
-  wait_for(&seen.heads, at.master ? 1 : 2); /* FINISHED is the other one */
+  wait_for(&seen.heads, at.master ? 1 : 2); /* FINISHED is the second head */
   was_in_time();
   assert_int_equal(seen.chunks, PIECES);
   end(&w);
@@ -328,7 +330,7 @@ static void program_callback_receives_the_complete_value(void **state) {
   world w;
   (void)state;
   begin(&w, program, 1, FEW, COLUMNS);
-  hold(NOTHING);
+  hold_last_piece(NOTHING);
   post_call(&w, 1, false);
   wait_for(&seen.given, 1);
   assert_int_equal(seen.pieces, PIECES);

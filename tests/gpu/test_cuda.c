@@ -8,10 +8,10 @@
 #include "tests/ops/compare_int.h"
 #include "tests/sanitized.h"
 
-/* Thread sanitizer is slow, and finds in a small case what it finds in a big one. */
+/* Thread sanitizer is slow, and a small case shows the same races as a big one. */
 static bool too_big(const op_case *c) { return CLV_THREAD_SANITIZED && !c->small; }
 
-static clv_backend *opened(uint64_t seed, bool no_cudnn) {
+static clv_backend *open_device(uint64_t seed, bool no_cudnn) {
   clv_backend *b;
   clv_err err;
   const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .no_cudnn = no_cudnn});
@@ -19,7 +19,7 @@ static clv_backend *opened(uint64_t seed, bool no_cudnn) {
   return b;
 }
 
-static void closed(const op_case *c, clv_backend *b) {
+static void close_device(const op_case *c, clv_backend *b) {
   clv_cuda_close(b);
   if (clv_sim_leaks()) fail_msg("%s: something is left on the device", c->name);
 }
@@ -29,27 +29,27 @@ static uint64_t waits(void) {
   return c.waits + c.takes + c.host_takes;
 }
 
-/* Of the ways a kernel may go: odd seeds are of a device without cuDNN. */
+/* True if the case has several kernels. Odd seeds are devices without cuDNN. */
 static bool has_ways(const op_case *c) {
   bool convolution = c->d.attrs.out && c->d.attrs.kernel[0];
   return convolution || c->d.op == CLV_OP_LSTM;
 }
 
-/* A run on a device of its own; false where the backend has no kernel. */
+/* Runs the case on a new device. Returns false if the backend has no kernel for it. */
 static bool run_cuda(const op_case *c, uint64_t seed, const run_options *with, values *ret,
                      const char **ret_impl) {
   run_options o = *with;
-  clv_backend *b = opened(seed, seed & 1);
+  clv_backend *b = open_device(seed, seed & 1);
   o.backend = b;
   o.dtype = CLV_F32;
   o.waits = waits;
   bool ran = run_on(c, &o, ret, ret_impl);
-  closed(c, b);
+  close_device(c, b);
   return ran;
 }
 
-/* What is wanted of every way: ref's results, and those with parameter gradients added to ones, as
- * those of the second micro-batch are to the first's. */
+/* Expected results: those of ref, and those with parameter gradients added to ones, as the second
+ * micro-batch adds to the first. */
 enum { PLAIN, ADDED, WANTED };
 static const run_options asked[WANTED] = {{0}, {.accumulate = true}};
 
@@ -61,7 +61,7 @@ static void check_added(const op_case *c, uint64_t way, const values *want, doub
   values_done(&got);
 }
 
-/* As the first layer of a model, of whose inputs nobody wants a gradient. */
+/* Runs the case as the first layer of a model, where no gradient of the inputs is needed. */
 static void check_first(const op_case *c, uint64_t way, const values *want, double *worst) {
   op_case first = *c;
   values got;
@@ -72,7 +72,8 @@ static void check_first(const op_case *c, uint64_t way, const values *want, doub
   values_done(&got);
 }
 
-/* Small cases; once more in `make test`, in `make long` twice, where big ones run once more. */
+/* Runs small cases again: once in `make test`, twice in `make long`, where big cases run once
+ * more. */
 static void check_again(const op_case *c, uint64_t way, const values *got) {
   static const struct {
     uint64_t seed;
@@ -118,7 +119,7 @@ static bool check_case(const op_case *c, double *worst) {
   return ran;
 }
 
-/* `make test` runs every other big case of an op, from the first on. */
+/* `make test` runs every other big case of an op, beginning with the first. */
 static void test_op(clv_op op) {
   int n = 0, n_big = 0;
   double worst = 0;

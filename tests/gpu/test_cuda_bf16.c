@@ -15,19 +15,19 @@
 #include "tests/long.h"
 #include "tests/unit/graph/bf16_test.h"
 
-static clv_backend *opened(uint64_t seed, bool no_conv) {
+static clv_backend *open_device(uint64_t seed, bool no_conv) {
   clv_backend *b;
   const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .no_cudnn = no_conv});
   assert_ok(clv_cuda_open(v, 0, &b, err));
   return b;
 }
 
-static void closed(clv_backend *b) {
+static void close_device(clv_backend *b) {
   clv_cuda_close(b);
   assert_int_equal(clv_sim_leaks(), 0);
 }
 
-/* Ops that one kernel would do, were they not to round each. */
+/* Returns a graph of ops that one kernel could compute if they did not round each result. */
 static clv_graph *chained_graph(int64_t batch) {
   int x;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(batch, 3, 6, 7), &x);
@@ -39,18 +39,18 @@ static clv_graph *chained_graph(int64_t batch) {
 
 static void bf16_chain_results_are_the_same_at_every_cut(void **state) {
   (void)state;
-  clv_backend *b = opened(5, false);
+  clv_backend *b = open_device(5, false);
   whole_and_cut(b, chained_graph, 5);
-  closed(b);
+  close_device(b);
 }
 
-/* `make test` cuts the wide graph alone. */
+/* `make test` cuts the wide graph only. */
 static void bf16_results_are_the_same_at_every_cut(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(graphs); i += is_long() ? 1 : 2) {
-    clv_backend *b = opened(i, i == 1);
+    clv_backend *b = open_device(i, i == 1);
     whole_and_cut(b, graphs[i], 8);
-    closed(b);
+    close_device(b);
   }
 }
 
@@ -58,7 +58,7 @@ static void fused_and_separate_ops_give_the_same_bf16_bits(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(graphs); i++)
     for (int evaluation = 0; evaluation < 2; evaluation++) {
-      clv_backend *together = opened(7, false), apart = apart_of(together);
+      clv_backend *together = open_device(7, false), apart = unfused_backend(together);
       rig_options o = {.backend = together, .bf16 = true, .evaluation = evaluation};
       rig a = rig_new(graphs[i](3), &o);
       o.backend = &apart;
@@ -71,14 +71,14 @@ static void fused_and_separate_ops_give_the_same_bf16_bits(void **state) {
       if (!evaluation) same_params(&a, &b);
       rig_done(&a);
       rig_done(&b);
-      closed(together);
+      close_device(together);
     }
 }
 
 static void bf16_results_are_close_to_f32(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(graphs); i++) {
-    clv_backend *backend = opened(2, false);
+    clv_backend *backend = open_device(2, false);
     rig a = rig_new(graphs[i](3), &(rig_options){.backend = backend, .bf16 = true});
     rig b = rig_new(graphs[i](3), &(rig_options){.backend = backend});
     step(&a);
@@ -87,22 +87,22 @@ static void bf16_results_are_close_to_f32(void **state) {
     near(a.grads, b.grads, a.params->trainable_bytes, 1e-4, 0.1, "gradients");
     rig_done(&a);
     rig_done(&b);
-    closed(backend);
+    close_device(backend);
   }
 }
 
-/* Going in, and its gradient coming out. */
+/* The input and its gradient are reordered, and nothing else. */
 static void images_are_reordered_only_at_the_graph_edges(void **state) {
   (void)state;
-  clv_backend *backend = opened(0, false);
+  clv_backend *backend = open_device(0, false);
   rig r = rig_new(wide_graph(2), &(rig_options){.backend = backend, .bf16 = true});
   assert_int_equal(steps_of(&r, "reorder"), 2);
   assert_int_equal(steps_of(&r, "add"), 2);
   rig_done(&r);
-  closed(backend);
+  close_device(backend);
 }
 
-/* Each channel times a number that is made of its image: squeeze and excite. */
+/* Returns squeeze and excite: each channel times a number computed from its image. */
 static clv_graph *gated_graph(int64_t batch) {
   clv_attr_value out = int_attr(CLV_ATTR_OUT, 8);
   clv_attr_value shape = {.key = CLV_ATTR_SHAPE, .n_ints = 3, .ints = {8, 1, 1}};
@@ -116,15 +116,15 @@ static clv_graph *gated_graph(int64_t batch) {
   return g;
 }
 
-/* Input and output are turned at the edges, and so are their gradients; gates are f32. */
+/* Input, output and their gradients are reordered at the edges; the gates are f32. */
 static void f32_gates_add_no_image_reorder(void **state) {
   (void)state;
-  clv_backend *backend = opened(0, false);
+  clv_backend *backend = open_device(0, false);
   rig r = rig_new(gated_graph(2), &(rig_options){.backend = backend, .bf16 = true});
   assert_int_equal(steps_of(&r, "reorder"), 4);
   rig_done(&r);
   whole_and_cut(backend, gated_graph, 5);
-  closed(backend);
+  close_device(backend);
 }
 
 int main(void) {

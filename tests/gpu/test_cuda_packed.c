@@ -9,49 +9,50 @@
 #include "tests/sanitized.h"
 #include "tests/unit/graph/packed_test.h"
 
-static clv_backend *opened(uint64_t seed) {
+static clv_backend *open_device(uint64_t seed) {
   clv_backend *b;
   assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){.seed = seed}), 0, &b, err));
   return b;
 }
 
-static void closed(clv_backend *b) {
+static void close_device(clv_backend *b) {
   clv_cuda_close(b);
   assert_int_equal(clv_sim_leaks(), 0);
 }
 
-/* Thread sanitizer is slow, most where warps meet: there rows of keys take two warps in the first
- * comparison alone, and one of 8 cuts is made, each time other ones. `make test` makes one of 6. */
+/* Thread sanitizer is slow, mostly where warps meet. So there only the first comparison has rows of
+ * keys of two warps, and one of 8 cuts is tested, another one each time. `make test` tests one of
+ * 6. */
 static int cut_every(void) { return CLV_THREAD_SANITIZED ? 8 : is_long() ? 1 : 6; }
-static const batch *usual(void) { return CLV_THREAD_SANITIZED ? &narrow : &wide; }
+static const batch *choose_batch(void) { return CLV_THREAD_SANITIZED ? &narrow : &wide; }
 
 static void packed_results_equal_padded_results(void **state) {
   (void)state;
   for (int how = 0; how < 8; how += is_long() ? 1 : 5) {
-    clv_backend *b = opened((uint64_t)how);
+    clv_backend *b = open_device((uint64_t)how);
     rig_options o = {.backend = b, .evaluation = how % 4 == 3, .bf16 = how & 1};
     for (int of = 0; of < FAMILIES; of++)
-      compare(how || of ? usual() : &wide, (family)of, (end)(how % 3), how & 2 ? 9 : 0, &o);
-    closed(b);
+      compare(how || of ? choose_batch() : &wide, (family)of, (end)(how % 3), how & 2 ? 9 : 0, &o);
+    close_device(b);
   }
 }
 
 static void packed_results_are_the_same_at_every_cut(void **state) {
   (void)state;
   for (int bf16 = 0; bf16 < 2; bf16++) {
-    clv_backend *b = opened(3);
+    clv_backend *b = open_device(3);
     for (int of = 0; of < FAMILIES; of++)
-      cuts_of(usual(), (family)of, cut_every(), 2 * of + bf16,
-              &(rig_options){.backend = b, .bf16 = bf16});
-    closed(b);
+      compare_with_cuts(choose_batch(), (family)of, cut_every(), 2 * of + bf16,
+                        &(rig_options){.backend = b, .bf16 = bf16});
+    close_device(b);
   }
 }
 
 static void invalid_sequence_lengths_are_refused(void **state) {
   (void)state;
-  clv_backend *b = opened(1);
-  refused_lengths(b);
-  closed(b);
+  clv_backend *b = open_device(1);
+  assert_lengths_refused(b);
+  close_device(b);
 }
 
 int main(void) {

@@ -8,15 +8,16 @@
 #include "tests/ops/compare_int.h"
 #include "tests/sanitized.h"
 
-/* What is asked of an op, and how far from ref it may be; 0: that is not looked at. Of givens that
- * bf16 holds, an op in bf16 rounds nothing but what it writes in bf16 or makes on the way. */
+/* Options of a run, and the allowed distance from ref; 0: not checked. If the inputs are exact in
+ * bf16, an op in bf16 rounds only what it writes or computes in bf16. */
 typedef struct kind {
   const char *name;
   run_options o;
   double far, far_of_few_bits;
 } kind;
 
-/* What an op does in bf16: it multiplies, writes images, goes on from what it has rounded. */
+/* What an op does in bf16. SUMS: it multiplies. WRITES: it writes images. KEEPS: it continues with
+ * rounded values. */
 enum { SUMS = 1 << 0, WRITES = 1 << 1, KEEPS = 1 << 2 };
 static const unsigned in_bf16[CLV_OP_COUNT] = {[CLV_OP_LINEAR] = SUMS,
                                                [CLV_OP_LSTM] = SUMS | KEEPS,
@@ -45,11 +46,11 @@ static const unsigned in_bf16[CLV_OP_COUNT] = {[CLV_OP_LINEAR] = SUMS,
 static const run_options on_ref = {.dtype = CLV_F32};
 static const run_options narrow_on_ref = {.dtype = CLV_F32, .bf16_weight = true};
 
-static size_t tile; /* of attention; 0: the backend's own */
+static size_t tile; /* tile of attention; 0: the backend's own */
 
-static bool simulated; /* the device that was opened last */
+static bool simulated; /* true if the device opened last is simulated */
 
-static clv_backend *opened(uint64_t seed) {
+static clv_backend *open_device(uint64_t seed) {
   clv_backend *b;
   clv_err err;
   const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .no_cudnn = seed & 1});
@@ -80,10 +81,10 @@ static void draw(const op_case *c, bool few, values *s) {
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-/* seed: of the device; on ref where `o` is its. */
+/* Runs a case. seed: of the device; unused if `o` is for ref. */
 static void run(const op_case *c, const run_options *o, bool few, uint64_t seed, values *ret) {
   run_options with = *o;
-  clv_backend *b = o == &on_ref || o == &narrow_on_ref ? NULL : opened(seed);
+  clv_backend *b = o == &on_ref || o == &narrow_on_ref ? NULL : open_device(seed);
   with.backend = b ? b : clv_backend_ref();
   with.dtype = CLV_F32;
   draw(c, few, ret);
@@ -99,7 +100,7 @@ static bool finite_numbers(const values *s) {
   return true;
 }
 
-/* Of sequences without places nothing but zeros comes. */
+/* True if all sequences are empty, so that the results are zeros. */
 static bool only_zeros(const values *s) {
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++)
     for (size_t j = 0; j < s->n[i]; j++)
@@ -107,7 +108,7 @@ static bool only_zeros(const values *s) {
   return true;
 }
 
-static bool same(const values *a, const values *b) {
+static bool are_bits_equal(const values *a, const values *b) {
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++)
     if (a->n[i] && memcmp(a->v[i], b->v[i], a->n[i] * sizeof(double))) return false;
   return true;
@@ -140,7 +141,7 @@ static double check_near(const op_case *c, const kind *k, bool few, const values
 static void check_rounds(const op_case *c, const kind *k, const values *got) {
   values exact;
   run(c, &(run_options){0}, false, 0, &exact);
-  if (finite_numbers(&exact) && !only_zeros(&exact) && same(got, &exact))
+  if (finite_numbers(&exact) && !only_zeros(&exact) && are_bits_equal(got, &exact))
     fail_msg("%s: %s was asked for, and nothing is rounded", c->name, k->name);
   values_done(&exact);
 }
@@ -155,7 +156,7 @@ static void check_orders(const op_case *c, const kind *k, const values *got) {
   }
 }
 
-/* Parameter gradients are added to ones. */
+/* Checks parameter gradients that are added to ones. */
 static void check_added(const op_case *c, const kind *k) {
   run_options ref = {.backend = clv_backend_ref(), .dtype = CLV_F32, .accumulate = true}, o = k->o;
   values want, got;
@@ -184,7 +185,7 @@ static double check(const op_case *c, const kind *k) {
   return worst;
 }
 
-/* What has no image is as it is without bf16. */
+/* Checks that an op without images gives the same results with bf16 as without. */
 static void check_stays(const op_case *c, const kind *k) {
   values got, exact;
   run(c, &k->o, false, 0, &got);
@@ -200,10 +201,10 @@ static void round_weight(values *s) {
   for (size_t i = 0; i < s->n[V_PARAM]; i++) s->v[V_PARAM][i] = few_bits(s->v[V_PARAM][i]);
 }
 
-/* With a weight in f32 whose numbers bf16 holds. */
+/* Runs the case with an f32 weight whose values bf16 represents. */
 static void run_rounded(const op_case *c, const run_options *o, values *ret) {
   run_options with = *o;
-  clv_backend *b = opened(0);
+  clv_backend *b = open_device(0);
   with.backend = b;
   with.dtype = CLV_F32;
   draw(c, false, ret);
@@ -212,7 +213,7 @@ static void run_rounded(const op_case *c, const run_options *o, values *ret) {
   clv_cuda_close(b);
 }
 
-/* One row of the weight at a time, and three with a rest. */
+/* Checks parts of one row of the weight, and of three rows with a remainder. */
 static void check_parts(const op_case *c, const kind *k, const run_options *o, const values *want) {
   const size_t row = (size_t)c->d.param[CLV_SLOT_WEIGHT].dim[1] * sizeof(float);
   for (size_t bytes = 1; bytes <= 3 * row; bytes += 3 * row - 1) {
@@ -225,8 +226,8 @@ static void check_parts(const op_case *c, const kind *k, const run_options *o, c
   }
 }
 
-/* Near ref with that weight, and to the bit what the device gives for its numbers in f32. The
- * gradients of the bias are as ever. */
+/* Compares the bf16 weight with ref, and bit by bit with the device's result for the same numbers
+ * in f32. The bias must have its usual gradient. */
 static double check_narrow(const op_case *c, const kind *k) {
   run_options o = k->o;
   values got, want, rounded;
@@ -244,8 +245,8 @@ static double check_narrow(const op_case *c, const kind *k) {
   return worst;
 }
 
-/* What a row gives depends on no other: the simulated products give it the same bits in any tile.
- * Those of a library may not, and gradients of keys and values are sums that tiles cut. */
+/* Checks that a row's results do not depend on the tile. The simulated products guarantee it; a
+ * library's may not, and gradients of keys and values are sums over tiles. */
 static void check_tile(const op_case *c, const kind *k, size_t bytes, const values *whole) {
   static const int of_rows[] = {V_OUT, V_DIN};
   values cut;
@@ -262,7 +263,7 @@ static void check_tile(const op_case *c, const kind *k, size_t bytes, const valu
   values_done(&cut);
 }
 
-/* Of one row, and of three with a rest. */
+/* Checks tiles of one row, and of three with a remainder. */
 static void check_tiles(const op_case *c, const kind *k) {
   clv_heads x = clv_heads_of(&c->d);
   size_t row = (size_t)(x.n * x.kv_heads * x.s) * sizeof(float);
@@ -284,12 +285,12 @@ static void check_all_tiles(const kind *k) {
   assert_true(n > 0);
 }
 
-/* Under thread sanitizer a product of many factors takes minutes. What such a case has beside a
- * small one is the number of tiles. */
+/* A product of many factors takes minutes under thread sanitizer. Compared with a small case, a big
+ * one only adds tiles. */
 static bool too_long(const op_case *c) {
   double work = (double)clv_layout_numel(&c->d.out, 1);
   for (int i = 1; i < c->d.param[0].rank; i++) work *= (double)c->d.param[0].dim[i];
-  if (c->d.op == CLV_OP_LSTM) work *= 16; /* four gates of each step, there and back */
+  if (c->d.op == CLV_OP_LSTM) work *= 16; /* four gates per step, forward and backward */
   return CLV_THREAD_SANITIZED && work > 12000;
 }
 
@@ -335,7 +336,7 @@ static void check_narrow_weights(clv_op op, const kind *k) {
 static void test_op(clv_op op) {
   static const kind tf32 = {"tf32", {.tf32 = true}, 2e-3, 0};
   unsigned does = in_bf16[op];
-  double steps = does & KEEPS ? 4 : 1; /* of many layers and steps, one after the other */
+  double steps = does & KEEPS ? 4 : 1; /* an op of many layers and steps accumulates its error */
   kind bf16 = {"bf16",
                {.bf16 = true},
                does & SUMS ? 1e-2 * steps : 0,

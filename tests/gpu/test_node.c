@@ -14,8 +14,8 @@
 #include "tests/gpu/sim.h"
 #include "tests/unit/engine/engine_test.h"
 
-/* WAITS: of a module's work in a step, a get for each piece and what it has to put. READS: of its
- * state once. */
+/* WAITS: waits of a module in a step: a get for each piece, and its puts. READS: waits for reading
+ * its state once. */
 enum {
   ROWS = 4,
   COLUMNS = 3,
@@ -35,12 +35,12 @@ typedef struct world {
   pthread_t thread;
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  uint32_t answers[KINDS]; /* by kind */
+  uint32_t answers[KINDS]; /* number of answers of each kind */
   char text[CLV_WIRE_TEXT + 1];
-  uint64_t waited;                  /* of the node's thread, for the device */
-  double item_sum;                  /* of the values of all STATE_ITEMs */
-  uint32_t rows[CLV_TRACE_KINDS];   /* of a trace, */
-  int64_t took_ns[CLV_TRACE_KINDS]; /* and the times of the last of them */
+  uint64_t waited;                  /* waits of the node's thread for the device */
+  double item_sum;                  /* sum of the values of all STATE_ITEMs */
+  uint32_t rows[CLV_TRACE_KINDS];   /* rows of a trace, by kind */
+  int64_t took_ns[CLV_TRACE_KINDS]; /* times of the last row of each kind, in ns */
 } world;
 
 static double sum_of(const clv_tensor *t) {
@@ -87,7 +87,7 @@ static void *run_node(void *user) {
   return NULL;
 }
 
-/* first: the graph of module 0. */
+/* Starts the node. first: graph of module 0. */
 static void begin_with(world *w, const clv_vendor *vendor, clv_share *share, clv_graph *first) {
   clv_err err = {0};
   *w = (world){.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
@@ -140,7 +140,7 @@ static clv_tensor *numbers(world *w, uint32_t first) {
   return t;
 }
 
-/* Each module takes what the one before it makes. */
+/* Sends a call of each module; each takes the output of the one before. */
 static void post_calls(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
@@ -153,7 +153,7 @@ static void post_calls(world *w, uint32_t context) {
   }
 }
 
-/* With a vote. */
+/* Sends a backward with a vote. */
 static void post_backward(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
@@ -200,7 +200,8 @@ static uint64_t bits_of(world *w) {
   return hash;
 }
 
-/* A step that came with an end may be out when ENDED has come; whoever asks for state has it. */
+/* Waits for the steps. A step of an END_CONTEXT may still run when ENDED arrives; reading the state
+ * waits for it. */
 static void wait_for_steps(world *w) {
   clv_err err = {0};
   clv_packet *p;
@@ -252,7 +253,7 @@ static void read_state(world *w, uint32_t context, clv_state_kind what) {
   wait_for(w, CLV_STATE_DONE, before + 1);
 }
 
-/* Parameters, in pieces too, moments and gradients. */
+/* Reads parameters (also in pieces), moments and gradients. */
 static void device_state_is_read_asynchronously(void **state) {
   clv_err err = {0};
   clv_packet *p;
@@ -290,7 +291,7 @@ static void device_state_is_read_asynchronously(void **state) {
   done(&w);
 }
 
-/* A value that stayed on the device is asked for. */
+/* Requests a value that stayed on the device. */
 static void late_deliver_copies_without_blocking_the_node(void **state) {
   clv_err err = {0};
   clv_packet *p;
@@ -325,7 +326,7 @@ static clv_packet *state_frame(world *w, clv_frame_kind kind, clv_state_kind wha
   return p;
 }
 
-/* Of module 0: n values, the first of them `first`, or at its value `at`. */
+/* Writes n values of module 0. at: position of the first; first: its value. */
 static void put_weights(world *w, clv_state_kind what, uint32_t context, float first, size_t n,
                         size_t at) {
   clv_err err = {0};
@@ -357,8 +358,8 @@ static void device_state_is_written_asynchronously(void **state) {
   begin(&w, 2);
   double bias = read_sum(&w, 0, CLV_STATE_WEIGHTS);
   put_weights(&w, CLV_STATE_WEIGHTS, 0, 0, WEIGHTS, 0);
-  double all = read_sum(&w, 0, CLV_STATE_WEIGHTS); /* 0 to 8, and the bias */
-  put_weights(&w, CLV_STATE_WEIGHTS, 0, 50, 2, 3); /* 50 and 51 where 3 and 4 were */
+  double all = read_sum(&w, 0, CLV_STATE_WEIGHTS); /* the weights are 0 to 8; the bias is added */
+  put_weights(&w, CLV_STATE_WEIGHTS, 0, 50, 2, 3); /* 50 and 51 replace 3 and 4 */
   assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) - all > 93.99 && bias != all);
   post_calls(&w, 1);
   wait_for(&w, CLV_VALUE, 1);
@@ -374,7 +375,7 @@ static void device_state_is_written_asynchronously(void **state) {
   done(&w);
 }
 
-/* What has no place is refused as on the host, and the module goes on. */
+/* A write to a wrong position is refused as on the host, and the module can still be used. */
 static void device_state_write_of_wrong_shape_is_refused(void **state) {
   clv_err err = {0};
   world w;
@@ -459,7 +460,7 @@ static clv_graph *images_normed(void) {
   return g;
 }
 
-/* A call moves them; when its context is aborted they are what they were. */
+/* A call changes the running statistics. Aborting its context restores them. */
 static void aborted_context_restores_device_running_statistics(void **state) {
   clv_err err = {0};
   clv_packet *p;
@@ -485,12 +486,13 @@ static void aborted_context_restores_device_running_statistics(void **state) {
 
 /* ---- the time of a call ---------------------------------------------------------------------- */
 
-enum { HELD_MS = 2, CALLS = 3 * MODULES * STEPS }; /* each has a forward and two parts behind it */
+/* each step has a forward and two backward parts */
+enum { HELD_MS = 2, CALLS = 3 * MODULES * STEPS };
 
 static const clv_vendor *right;
 static uint64_t measured, measures;
 
-/* The host is held up, and the device is not. */
+/* Delays the host at the end of an event, but not the device. */
 static clv_code finish_late(clv_cuda_event *e, clv_err *err) {
   const struct timespec held = {.tv_nsec = HELD_MS * 1000000};
   nanosleep(&held, NULL);
@@ -517,7 +519,7 @@ static clv_code none_is_timed(int device, bool timed, clv_cuda_event **ret, clv_
 }
 
 typedef struct times {
-  uint64_t account, share; /* ns that they have of all steps */
+  uint64_t account, share; /* share of the device's time in all steps, in ns */
   uint64_t waits;
 } times;
 
@@ -589,7 +591,7 @@ static void call_is_charged_the_measured_device_time(void **state) {
   assert_int_equal(without.waits, t.waits);
 }
 
-/* Rows of work in the trace of a context with a step in its order. */
+/* The trace of a context with a step has a row for each piece of work. */
 static void trace_rows_show_the_device_time(void **state) {
   clv_err err = {0};
   clv_packet *p;
@@ -616,14 +618,15 @@ static void trace_rows_show_the_device_time(void **state) {
   wait_for(&w, CLV_ENDED, 1);
   end(&w);
   for (int kind = CLV_TRACE_FORWARD; kind <= CLV_TRACE_STEP; kind++) {
-    if (kind == CLV_TRACE_BACKWARD) continue; /* its parts have places of their own */
+    if (kind == CLV_TRACE_BACKWARD) continue; /* its parts have positions of their own */
     assert_int_equal(w.rows[kind], 1);
     assert_in_range(w.took_ns[kind], 1, HELD_MS * 1000000 / 2);
   }
   done(&w);
 }
 
-/* The page-locked memory that copies pass, once for each device; and who cannot pay is told. */
+/* Page-locked memory for copies is charged once per device. A session that cannot pay for it gets
+ * an error. */
 static void session_is_charged_for_pinned_copy_buffers(void **state) {
   clv_err err = {0};
   world w;
@@ -680,7 +683,7 @@ static void session_is_charged_for_recorded_graphs(void **state) {
   done(&w);
 }
 
-/* Calls of several contexts, the last of them still at work. */
+/* Calls of several contexts run, the last ones still unfinished when the node is freed. */
 static void node_can_be_freed_while_device_work_is_running(void **state) {
   world w;
   (void)state;

@@ -13,7 +13,7 @@
 
 enum { BATCH = 6, ODD = 4, OUT = 5, CALLS = 2 };
 
-/* What draws numbers in a network, and whether backward computes it again. */
+/* Layers that draw random numbers, as bits, and whether backward recomputes the forward. */
 enum { ALONE = 1, ATTENDING = 2, CHAINED = 4, ALL_DRAW = 7, AGAIN = 8 };
 
 typedef struct bench {
@@ -22,12 +22,12 @@ typedef struct bench {
   clv_params *params;
   clv_recorder *records;
   clv_plan *plan, *odd;
-  char *block, *moment, *grads[2]; /* of the device */
+  char *block, *moment, *grads[2]; /* in device memory */
 } bench;
 
 /* ---- a small network ------------------------------------------------------------------------- */
 
-/* Attention of 4 steps among themselves; its weights may be dropped too. */
+/* Adds self-attention over 4 steps, whose weights may have dropout. */
 static int add_attention(clv_graph *g, uint32_t layer, int at, bool drops) {
   clv_attr_value steps = {.key = CLV_ATTR_SHAPE, .n_ints = 2, .ints = {4, -1}};
   clv_attr_value values[] = {int_attr(CLV_ATTR_HEADS, 2), real_attr(CLV_ATTR_P, drops ? 0.5 : 0)};
@@ -39,8 +39,8 @@ static int add_attention(clv_graph *g, uint32_t layer, int at, bool drops) {
   return node;
 }
 
-/* A convolution with what follows it, or what waits on the host. A dropout stands alone, and one in
- * a chain. */
+/* Returns a network of a convolution with its followers. waits: with an op that waits on the host.
+ * One dropout stands alone, one is in a chain. */
 static clv_graph *network(bool waits, unsigned draws) {
   clv_attr_value half = real_attr(CLV_ATTR_P, 0.5), out = int_attr(CLV_ATTR_OUT, OUT);
   clv_shape image = CLV_SHAPE(BATCH, 2, 4, 4);
@@ -117,7 +117,7 @@ static void tear_down(bench *t) {
 
 /* ---- its training ---------------------------------------------------------------------------- */
 
-/* What a host sees of a training. */
+/* Results of a training that the host sees. */
 typedef struct seen {
   float out[BATCH * OUT], din[BATCH * 2 * 16];
 } seen;
@@ -144,7 +144,7 @@ static void backward(const bench *t, clv_plan *plan, clv_call *c, char *grads, b
   assert_ok(clv_plan_backward_weight(plan, c, t->block, grads, accumulate, err));
 }
 
-/* The rate falls from step to step. */
+/* The learning rate decreases from step to step. */
 static void change(const bench *t, uint64_t step, const char *grads) {
   clv_optim_config c = {.kind = CLV_OPTIM_SGD, .lr = 0.1, .momentum = 0.9};
   float *moments[CLV_OPTIM_MAX_MOMENTS] = {(float *)(void *)t->moment};
@@ -155,8 +155,8 @@ static void change(const bench *t, uint64_t step, const char *grads) {
              1);
 }
 
-/* Two calls in flight, added up in one block of gradients or in another; sometimes a smaller
- * batch. */
+/* Takes a step: two calls in flight, whose gradients are added up in one of two blocks; some
+ * batches are smaller. */
 static void one_step(const bench *t, uint64_t step, seen ret[CALLS]) {
   clv_plan *plan = step % 3 == 2 ? t->odd : t->plan;
   char *grads = t->grads[step % 5 == 4];
@@ -166,7 +166,7 @@ static void one_step(const bench *t, uint64_t step, seen ret[CALLS]) {
     assert_ok(clv_plan_call_get(plan, &c[i], err));
     forward(t, plan, c[i], &key, &ret[i]);
   }
-  for (uint32_t i = 0; i < CALLS; i++) { /* now one begins, now the other */
+  for (uint32_t i = 0; i < CALLS; i++) { /* the two calls begin in turn */
     uint32_t at = step & 1 ? i : CALLS - 1 - i;
     backward(t, plan, c[at], grads, i > 0, &ret[at]);
   }
@@ -244,7 +244,8 @@ static void recompute_with_graphs_gives_the_same_bits(void **state) {
   outcome_free(want);
 }
 
-/* Two thirds of the outputs at least are not those of the step before, of the same input. */
+/* Asserts that at least two thirds of the outputs differ from those of the previous step for the
+ * same input. */
 static void check_draws(unsigned draws) {
   bench t = set_up(&(clv_sim_options){0}, true, false, draws);
   float before[BATCH * OUT];
@@ -266,7 +267,7 @@ static void check_draws(unsigned draws) {
   tear_down(&t);
 }
 
-/* Whichever op is the only one that draws. */
+/* Tests each random op as the only one in the graph. */
 static void each_graph_replay_draws_new_random_numbers(void **state) {
   static const unsigned draws[] = {ALONE, ATTENDING, CHAINED, ALL_DRAW};
   (void)state;
@@ -321,7 +322,7 @@ static clv_code lstm_forward(clv_cuda_stream *s, clv_cuda_lstm *l, const clv_cud
 
 enum { TURNS = 5, LSTM_OUT = BATCH * 4 * OUT };
 
-/* The same forward TURNS times, with the outputs of the last; x [BATCH, 4, 8]. */
+/* Runs the same forward TURNS times and returns the last outputs; x [BATCH, 4, 8]. */
 static void run_lstm(const clv_vendor *vendor, float ret[LSTM_OUT], clv_record_counts *counts) {
   clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, OUT), int_attr(CLV_ATTR_LAYERS, 2)};
   clv_shape shape = CLV_SHAPE(BATCH, 4, 8);
@@ -438,7 +439,7 @@ static void work_with_host_copies_is_not_captured(void **state) {
     assert_ok(clv_recorder_run(r, &(clv_record_key){.owner = b}, ask, &w, err));
     assert_int_equal(first_byte(&w), w.byte);
   }
-  assert_ok(b->memory->finish(b, &layer, err)); /* that it could not be recorded is no failure */
+  assert_ok(b->memory->finish(b, &layer, err)); /* a failed capture is no error */
   clv_recorder_count(r, &c);
   assert_int_equal(c.records_made, 0);
   assert_int_equal(c.keys_refused, 1);
@@ -465,7 +466,8 @@ static bool simulated(void) {
   return strcmp(clv_sim_vendor(&(clv_sim_options){0})->name, "cuda-sim") == 0;
 }
 
-/* Of three kinds of work, each a launch, two can be paid for, by what the device says of each. */
+/* The quota suffices for two of three graphs of one launch each, by the sizes that the device
+ * reports. */
 static void graph_over_the_memory_quota_is_not_kept(void **state) {
   const size_t each = clv_sim_graph_bytes(1);
   purse p = {.has = 2 * each + 1};
@@ -474,7 +476,7 @@ static void graph_over_the_memory_quota_is_not_kept(void **state) {
   clv_recorder *r;
   clv_record_counts c;
   (void)state;
-  if (!simulated()) skip(); /* what another takes is known only afterwards */
+  if (!simulated()) skip(); /* the size on a real device is known only after the capture */
   assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 0, &b, err));
   assert_ok(clv_recorder_new(b, &r, err));
   clv_recorder_set_account(r, &account);
@@ -496,7 +498,7 @@ static void graph_over_the_memory_quota_is_not_kept(void **state) {
   assert_int_equal(clv_sim_leaks(), 0);
 }
 
-/* The first thing that it is asked after `at` calls finds it gone. */
+/* Loses the device at the first call after `at` calls. Returns the error. */
 static clv_code lost_at(uint64_t at) {
   clv_backend *b;
   clv_recorder *r;
@@ -518,7 +520,7 @@ static clv_code lost_at(uint64_t at) {
 static void lost_device_returns_unavailable(void **state) {
   int tried = 0, failed = 0;
   (void)state;
-  if (!simulated()) skip(); /* another device is not lost when a test wants it */
+  if (!simulated()) skip(); /* a real device cannot be lost on demand */
   for (uint64_t at = 1; at < 60; at += is_long() ? 1 : 6, tried++) {
     clv_code code = lost_at(at);
     assert_true(code == CLV_OK || code == CLV_UNAVAILABLE);

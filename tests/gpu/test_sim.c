@@ -19,7 +19,7 @@
 typedef struct bench {
   const clv_vendor *v;
   clv_gpu g;
-  float *host; /* N, page-locked */
+  float *host; /* [N] page-locked */
   clv_err err;
 } bench;
 
@@ -37,7 +37,7 @@ static void begin_with(bench *b, const clv_vendor *v) {
 
 static void begin(bench *b, const clv_sim_options *o) { begin_with(b, clv_sim_vendor(o)); }
 
-/* The stream first, which waits for its work: a copy may still read what the host would give. */
+/* Frees the stream first, which waits for its work: a copy may still read the host memory. */
 static void end(bench *b) {
   b->v->stream_free(b->g.stream);
   b->v->host_give(b->host);
@@ -83,7 +83,7 @@ static void kernel_results_do_not_depend_on_the_seed(void **state) {
   }
 }
 
-/* The order of the blocks of one launch, as the device had it. */
+/* Compares the order in which the device ran the blocks of one launch. */
 static void seed_decides_the_order_of_blocks(void **state) {
   unsigned before[8] = {0}, differ = 0;
   (void)state;
@@ -105,14 +105,14 @@ static void seed_decides_the_order_of_blocks(void **state) {
   assert_true(differ > 4);
 }
 
-/* One stream overtakes another unless an event holds it back. */
+/* A stream may overtake another one unless an event orders them. */
 static void events_order_streams(void **state) {
   int early = 0;
   (void)state;
   for (uint64_t seed = 0; seed < 24; seed++) {
     bool with = seed % 2;
     bench b;
-    if (!with && CLV_THREAD_SANITIZED) continue; /* it is a race */
+    if (!with && CLV_THREAD_SANITIZED) continue; /* without the event it is a data race */
     begin(&b, &(clv_sim_options){.seed = seed});
     clv_gpu other = {.vendor = b.v};
     clv_cuda_event *e;
@@ -192,7 +192,7 @@ static void memory_in_use_is_counted_and_limited(void **state) {
   clv_sim_counts c = clv_sim_count();
   assert_int_equal(c.takes, 2);
   assert_int_equal(c.launches, 1);
-  assert_int_equal(c.waits, 2); /* `begin` takes page-locked memory */
+  assert_int_equal(c.waits, 2); /* clv_sim_count: `begin` takes page-locked memory */
   assert_int_equal(c.put_bytes, 4000);
   assert_int_equal(c.get_bytes, 40);
   b.v->give(b.g.stream, x);
@@ -212,7 +212,8 @@ static void planned_allocation_failure_happens_once(void **state) {
   end(&b);
 }
 
-/* A launch that fails says so later, and so does all behind it; letting go still works. */
+/* A failed launch reports an error at the next wait, and so does all later work; freeing still
+ * works. */
 static void failed_launch_fails_all_later_work(void **state) {
   (void)state;
   for (int lost = 0; lost < 2; lost++) {
@@ -231,7 +232,8 @@ static void failed_launch_fails_all_later_work(void **state) {
   }
 }
 
-/* D of m x n, column-major, of A' B with leading dimensions that are larger, twice. */
+/* Computes D = A' B, m x n, column-major, twice, with leading dimensions larger than the
+ * columns. */
 static void products_are_column_major(void **state) {
   enum { M = 2, NN = 3, K = 2, LDA = 3, LDB = 4, LDD = 5 };
   const clv_cuda_matmul_desc d = {.a_t = true,
@@ -266,7 +268,7 @@ static void products_are_column_major(void **state) {
         double twice = sum + sum;
         assert_true((double)b.host[16 * at + j * LDD + i] == twice);
       }
-  assert_true(b.host[2] == 2); /* between two columns */
+  assert_true(b.host[2] == 2); /* the padding between two columns */
   b.v->matmul_free(m);
   float *const all[] = {x, y, bias, lent};
   for (int i = 0; i < 4; i++) b.v->give(b.g.stream, all[i]);
@@ -302,7 +304,8 @@ static void devices_copy_to_each_other(void **state) {
 
 #define REFUSED(call) assert_int_equal((call), CLV_PRECONDITION)
 
-/* NULL is it: what is asked of it would wait for all streams of the device, and they for it. */
+/* NULL is CUDA's default stream: all streams of the device would wait for its work, and it for
+ * theirs. */
 static void the_default_stream_is_refused(void **state) {
   const clv_cuda_matmul_desc product = {
       .m = 1, .n = 1, .k = 1, .lda = 1, .ldb = 1, .ldd = 1, .batch = 1};
@@ -338,7 +341,7 @@ static void the_default_stream_is_refused(void **state) {
   end(&b);
 }
 
-/* One of several threads of the host, each with a stream of its own. */
+/* Uses a stream of its own; main of a host thread. */
 static void *use_a_stream(void *arg) {
   bench *b = arg;
   float *x = put(b);

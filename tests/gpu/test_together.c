@@ -9,14 +9,14 @@
 #include "tests/gpu/sim.h"
 #include "tests/unit/graph/plan_test.h"
 
-static clv_backend *opened(uint64_t seed) {
+static clv_backend *open_device(uint64_t seed) {
   clv_backend *b;
   const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed});
   assert_ok(clv_cuda_open(v, 0, &b, err));
   return b;
 }
 
-static clv_backend *apart; /* whose kernels are asked for each op alone */
+static clv_backend *apart; /* backend with the kernels of `inner`, prepared for each op alone */
 
 static clv_code apart_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
                               clv_err *err) {
@@ -44,8 +44,8 @@ static int count_in(const rig *r, const char *word) {
 
 typedef clv_graph *graph_fn(void);
 
-/* Normalisations with a relu behind them, with something added on either side, and one that
- * somebody else reads. */
+/* Returns normalisations followed by relu, with an addition on either side, and one whose output is
+ * read twice. */
 static clv_graph *residual(void) {
   int x, y, z;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(3, 2, 3, 5), &x);
@@ -59,7 +59,7 @@ static clv_graph *residual(void) {
   return g;
 }
 
-/* What two steps leave, in host memory. */
+/* Results of two steps, in host memory. */
 typedef struct outcome {
   char *v[4];
   size_t bytes[4];
@@ -75,7 +75,7 @@ static void two_steps(graph_fn *graph, const rig_options *o, bool with_nan, outc
   rig r = rig_new(graph(), o);
   if (with_nan) ((float *)r.in[0])[7] = NAN;
   step(&r);
-  step(&r); /* finds what the first left */
+  step(&r); /* starts from the results of the first step */
   *ret = (outcome){0};
   keep(ret, 0, r.out, r.out_bytes);
   keep(ret, 1, r.block, r.params->total_bytes);
@@ -88,10 +88,10 @@ static void outcome_done(outcome *o) {
   for (size_t i = 0; i < CLV_COUNT(o->v); i++) free(o->v[i]);
 }
 
-/* On a device of its own, each op alone or not. */
+/* Runs two steps on a new device. whether: each op alone, or fused. */
 static void on_device(graph_fn *graph, rig_options o, bool with_nan, uint64_t seed, bool each,
                       outcome *ret) {
-  clv_backend *b = opened(seed), lone = alone(b);
+  clv_backend *b = open_device(seed), lone = alone(b);
   o.backend = each ? &lone : b;
   two_steps(graph, &o, with_nan, ret);
   clv_cuda_close(b);
@@ -122,9 +122,9 @@ static void every_way(graph_fn *graph, const rig_options *frozen) {
   same_bits(graph, frozen, false, 0, "frozen parts");
 }
 
-/* How often the plan says `word`, of the ops together and apart. */
-static void says(graph_fn *graph, bool evaluation, const char *word, int together) {
-  clv_backend *b = opened(0), lone = alone(b);
+/* Asserts how often the plan's text contains `word`, fused and not fused. */
+static void assert_plan_says(graph_fn *graph, bool evaluation, const char *word, int together) {
+  clv_backend *b = open_device(0), lone = alone(b);
   rig all = rig_new(graph(), &(rig_options){.backend = b, .evaluation = evaluation});
   rig each = rig_new(graph(), &(rig_options){.backend = &lone, .evaluation = evaluation});
   if (count_in(&all, word) != together || count_in(&each, word))
@@ -138,11 +138,11 @@ static void says(graph_fn *graph, bool evaluation, const char *word, int togethe
 static void batchnorm_is_fused_with_add_and_relu(void **state) {
   (void)state;
   every_way(residual, &(rig_options){.frozen = {"1.weight", "4.weight", "4.bias", "8.bias"}});
-  says(residual, true, "batchnorm+relu", 1);
-  says(residual, true, "batchnorm+add+relu", 2);
+  assert_plan_says(residual, true, "batchnorm+relu", 1);
+  assert_plan_says(residual, true, "batchnorm+add+relu", 2);
 }
 
-/* Layers with a relu behind them, without a bias, and with somebody else who reads between. */
+/* Returns layers followed by relu, without bias, and with a second reader between. */
 static clv_graph *layers(void) {
   int x, y;
   clv_attr_value plain[] = {int_attr(CLV_ATTR_OUT, 7),
@@ -162,8 +162,8 @@ static clv_graph *layers(void) {
 static void conv_and_linear_are_fused_with_relu(void **state) {
   (void)state;
   every_way(layers, &(rig_options){.frozen = {"0.weight", "3.bias", "11.weight", "11.bias"}});
-  says(layers, true, "conv2d+relu", 1);
-  says(layers, true, "linear+relu", 2);
+  assert_plan_says(layers, true, "conv2d+relu", 1);
+  assert_plan_says(layers, true, "linear+relu", 2);
 }
 
 static int add_scale(clv_graph *g, uint32_t layer, int x, double factor) {
@@ -171,9 +171,9 @@ static int add_scale(clv_graph *g, uint32_t layer, int x, double factor) {
   return add_node(g, CLV_OP_SCALE, layer, x, -1, &v, 1);
 }
 
-/* Every op that can be in a chain, first, within and last; sums of either side, of what the chain
- * itself began with, of what somebody reads between the sum and the op behind it, and of values
- * that stand for several, which is no link. */
+/* Returns chains with every op that can be first, inside or last; sums with the chain's value on
+ * either side, with the chain's own first value, with a second reader between the sum and the next
+ * op, and with a broadcast value, which cannot be in a chain. */
 static clv_graph *chains(void) {
   int x, y, z, w;
   clv_attr_value first[] = {int_attr(CLV_ATTR_DIM, 1), int_attr(CLV_ATTR_STOP, 1)};
@@ -209,12 +209,12 @@ static void chains_of_elementwise_ops_are_fused(void **state) {
                                     " tanh+scale "};
   (void)state;
   every_way(chains, &(rig_options){.frozen = {"10.weight", "10.bias"}});
-  for (size_t i = 0; i < CLV_COUNT(all); i++) says(chains, false, all[i], 2);
+  for (size_t i = 0; i < CLV_COUNT(all); i++) assert_plan_says(chains, false, all[i], 2);
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-/* That of tests/gpu/predict.py and speed/steps.c, but narrow. */
+/* Returns the network of tests/gpu/predict.py and speed/steps.c, but narrow. */
 static clv_graph *mlp(void) {
   int x, target;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(8, 6), &x);
@@ -227,7 +227,7 @@ static clv_graph *mlp(void) {
 
 static uint64_t asked(void) { return clv_sim_count().launches + clv_sim_count().products; }
 
-/* SGD over all parameters of the rig, whose values do not matter. */
+/* Takes a step of SGD over all parameters of the rig. The results do not matter. */
 static void optimise(const clv_backend *b, const rig *r) {
   clv_extent runs[64];
   size_t n = 0, values = r->params->total_bytes / sizeof(float);
@@ -241,9 +241,9 @@ static void optimise(const clv_backend *b, const rig *r) {
   clv_backend_free_memory(b, p);
 }
 
-/* Forward, backward, a step of the optimiser. */
+/* Counts the launches of a forward, a backward and a step. each: ops are not fused. */
 static int launches_of(graph_fn *graph, bool each) {
-  clv_backend *b = opened(0), lone = alone(b);
+  clv_backend *b = open_device(0), lone = alone(b);
   rig r = rig_new(graph(), &(rig_options){.backend = each ? &lone : b, .no_input_grad = {true}});
   uint64_t before = asked();
   step(&r);
@@ -254,7 +254,7 @@ static int launches_of(graph_fn *graph, bool each) {
   return (int)n;
 }
 
-/* The launches of the row that begins so in tests/bench/GPU.md. */
+/* Reads the number of launches from the row of tests/bench/GPU.md that begins with `row`. */
 static int predicted(const char *row) {
   CLV_AUTO(clv_bytes_done) clv_bytes page = {0};
   assert_ok(clv_file_read("tests/bench/GPU.md", 1 << 20, &page, err));
@@ -263,8 +263,9 @@ static int predicted(const char *row) {
   return atoi(strchr(at + strlen(row), '|') + 1);
 }
 
-/* Six of a convolution with bias and of a normalisation, but no gradient of the input; a relu with
- * a sum, three sums of two gradients, the optimiser. Apart: four relus, three sums. */
+/* Expected launches. Fused: six each of a convolution with bias and of a normalisation, less the
+ * gradient of the input; a relu with a sum, three sums of two gradients, the optimiser. Not fused:
+ * four relus, three sums. */
 enum {
   EITHER = 4 * (6 + 6) - 1 + 3 + 1,
   RESIDUAL = EITHER + 2,
@@ -273,7 +274,7 @@ enum {
 
 static void step_launch_counts_match_the_predictions(void **state) {
   (void)state;
-  if (launches_of(mlp, false) == 0) skip(); /* on a device nobody counts */
+  if (launches_of(mlp, false) == 0) skip(); /* a real device does not count launches */
   assert_int_equal(launches_of(mlp, false), predicted("| MLP:"));
   assert_int_equal(launches_of(mlp, true), launches_of(mlp, false) + 2);
   assert_int_equal(launches_of(residual, false), RESIDUAL);

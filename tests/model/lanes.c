@@ -13,28 +13,34 @@
 
 enum { LANES = 2, STREAMS = 5, ACKS = 2, NOTHING = 255 };
 
-enum { IDLE, ATTACHING, OPEN, ENDED }; /* of a dialler's lane */
+enum { IDLE, ATTACHING, OPEN, ENDED }; /* states of a dialler's lane */
 
-/* One stream of a lane. Messages from+1 to `to` are on their way. */
+/* One stream of a lane. Messages from+1 to `to` are in flight. */
 typedef struct stream {
-  uint8_t is_dialled, attach_on_way, from, to, end_on_way; /* to the acceptor */
-  uint8_t attached_on_way;                                 /* `received` in it; NOTHING: none */
-  uint8_t is_taken;                                        /* the acceptor reads from it */
-  uint8_t is_broken;                                       /* no more is put on its way */
+  /* to the acceptor: DIAL arrived; ATTACH, and the end, are in flight */
+  uint8_t is_dialled, attach_on_way, from, to, end_on_way;
+  /* an ATTACHED in flight: its `received`; NOTHING: none */
+  uint8_t attached_on_way;
+  uint8_t is_taken; /* true: the acceptor reads from it */
+  /* true: no more messages are put on it */
+  uint8_t is_broken;
   uint8_t is_seen_closed;
 } stream;
 
 typedef struct lane {
-  uint8_t phase, again, sent, acked, freed; /* dialler; messages up to `freed` left the log */
-  uint8_t received, taken, pending;         /* acceptor; streams, 0: none */
-  uint8_t delivered;     /* messages that the engine has; the acceptor does not count them */
-  stream s[STREAMS + 1]; /* by `again`, from 1 */
+  /* dialler; again: number of its stream; messages up to `freed` are no longer in its log */
+  uint8_t phase, again, sent, acked, freed;
+  /* acceptor; taken, pending: numbers of streams, 0: none */
+  uint8_t received, taken, pending;
+  uint8_t delivered;     /* messages that the engine received; only the model counts them */
+  stream s[STREAMS + 1]; /* [again] streams, from 1 */
 } lane;
 
 typedef struct state {
   lane l[LANES];
-  uint8_t acks[ACKS][LANES], n_acks; /* on their way on lane 0's present stream */
-  uint8_t is_expired;                /* the acceptor has ended the link */
+  /* acknowledgements in flight on the present stream of lane 0 */
+  uint8_t acks[ACKS][LANES], n_acks;
+  uint8_t is_expired; /* true: the acceptor has ended the link */
   uint8_t is_twice, is_lost, is_freed_needed, is_old_taken;
 } state;
 
@@ -77,14 +83,15 @@ static void dial(model_walk *w, const void *from) {
   }
 }
 
-/* The dialler sees that its stream has broken, or no longer waits for ATTACHED. */
+/* The dialler notices that its stream is broken, or gives up waiting for ATTACHED. */
 static void lose_stream(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) {
     state s = *(const state *)from;
     lane *l = &s.l[i];
     if (l->phase != ATTACHING && l->phase != OPEN) continue;
     if (l->phase == OPEN && !l->s[l->again].is_broken) continue;
-    if (l->again == size.streams) continue; /* the last stream never breaks */
+    /* the last stream never breaks, so that a link can finish */
+    if (l->again == size.streams) continue;
     l->phase = IDLE;
     l->s[l->again].is_broken = 1;
     l->s[l->again].attached_on_way = NOTHING;
@@ -150,7 +157,7 @@ static void end_lane(model_walk *w, const void *from) {
   }
 }
 
-/* The acceptor has no such link any more: the dialler ends the link. */
+/* The acceptor does not have the link any more, so the dialler ends it. */
 static void on_not_found(model_walk *w, const void *from) {
   state s = *(const state *)from;
   if (!s.is_expired) return;
@@ -196,7 +203,7 @@ static void on_attach(model_walk *w, const void *from) {
   }
 }
 
-/* A stream hands over its next message. The numbers of messages are the model's: the acceptor
+/* A stream delivers its next message. Message numbers are the model's own; the acceptor only
  * counts. */
 static void deliver(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) FOR_EACH_STREAM(k, &((const state *)from)->l[i]) {
@@ -247,7 +254,7 @@ static void send_ack(model_walk *w, const void *from) {
 
 /* ---- the environment ------------------------------------------------------------------------- */
 
-/* The network cuts a stream; what is on its way may still arrive. */
+/* The network cuts a stream. Messages in flight may still arrive. */
 static void cut(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) FOR_EACH_STREAM(k, &((const state *)from)->l[i]) {
     state s = *(const state *)from;
@@ -305,7 +312,7 @@ static const char *violation(const void *at) {
   return NULL;
 }
 
-/* The link has ended at both sides: with all messages, or because its lease has passed. */
+/* True if the link has ended on both sides, with all messages or because its lease has passed. */
 static bool may_stop(const void *at) {
   const state *s = at;
   FOR_EACH_LANE(i) {
@@ -325,7 +332,7 @@ const model *model_of_lanes(int scale, int variant) {
                     .may_stop = may_stop,
                     .breaks = breaks,
                     .n_breaks = sizeof breaks / sizeof *breaks};
-  /* one lane with more streams and messages, or two with fewer */
+  /* one lane with more streams and messages, or two lanes with fewer */
   size.lanes = variant ? 2 : 1;
   size.messages = (uint8_t)(variant ? 1 + scale : 2 + 4 * scale);
   size.streams = (uint8_t)(variant ? 2 + scale : 3 + 2 * scale);

@@ -13,7 +13,7 @@
 
 typedef struct model_walk model_walk;
 
-/* A transition. take: calls model_next for each successor of `state`. */
+/* A transition of a model. take: calls model_next for each successor of `state`. */
 typedef struct model_step {
   const char *name;
   void (*take)(model_walk *w, const void *state);
@@ -21,30 +21,33 @@ typedef struct model_step {
 
 typedef struct model {
   const char *name;
-  size_t bytes; /* size of a state; states are compared byte by byte */
+  size_t bytes; /* size of a state, which is compared byte by byte */
   const model_step *steps;
   size_t n_steps;
-  void (*start)(void *ret); /* writes the first state to zeroed memory */
-  /* returns the rule that the state breaks; NULL: none */
+  void (*start)(void *ret); /* writes the initial state to zeroed memory */
+  /* returns the rule that the state violates; NULL: none */
   const char *(*violation)(const void *state);
-  bool (*may_stop)(const void *state); /* true: a state without successors is no deadlock */
+  /* true: the state may have no successor; else that is a deadlock */
+  bool (*may_stop)(const void *state);
   const char *const *breaks;
-  const uint8_t *break_variants; /* [n_breaks] the variant in which each shows; NULL: 0 */
+  /* [n_breaks] variant of the model in which the break shows; NULL: variant 0 for all */
+  const uint8_t *break_variants;
   size_t n_breaks;
 } model;
 
-/* Adds a successor. subject: number of the lane, master or step that the transition is about. */
+/* Adds a successor. subject: number of the lane, master or step that the transition concerns, for
+ * the trace. */
 void model_next(model_walk *w, const void *state, unsigned subject);
 
-/* True while the walk is to find the break `number` (its index in model.breaks). */
+/* True while the walk is to find a violation by `number`, an index in model.breaks. */
 bool model_has_break(unsigned number);
 
-/* Walks a model, without a break (-1) or with one. Prints a line that begins with `ok` or `not ok`,
- * and the trace of a rule that was broken if `prints_trace`. Returns true if the outcome is the one
- * wanted: no rule broken, or with a break, one. */
+/* Walks all states of a model, without a break (-1) or with one. Prints "ok" or "not ok", and the
+ * trace to a violated rule if `prints_trace`. Returns true if the result is as expected: no
+ * violation without a break, one with it. */
 bool model_check(const model *m, int break_number, bool prints_trace);
 
-/* The two models. scale: 0 for a second or two, 1 for `make model`. variant: 0 or 1. */
+/* The two models. scale: 0 takes a second or two, 1 is for `make model`. variant: 0 or 1. */
 const model *model_of_lanes(int scale, int variant);
 const model *model_of_runs(int scale, int variant);
 

@@ -21,20 +21,22 @@ enum { MASTERS = 2, STEPS = 4 };
 
 /* phases of a master */
 enum { OUT, READ, STARTED, CLEANING, TRAINING, BEGUN, WRITTEN, KEPT, COMMITTED, PRUNING, LOST };
-enum { NO_FOLDER, INCOMPLETE, COMPLETE, DAMAGED }; /* home's part of a checkpoint */
+enum { NO_FOLDER, INCOMPLETE, COMPLETE, DAMAGED }; /* state of the master's part of a checkpoint */
 
 typedef struct master {
-  uint8_t phase, epoch, step, number; /* number: the how manieth start of a master this is */
-  uint8_t plan;                       /* bit per step: files to remove at the worker */
+  uint8_t phase, epoch, step, number; /* number: counts the masters that were started */
+  /* bit per step: files that the master will remove at the worker */
+  uint8_t plan;
 } master;
 
 typedef struct state {
   uint8_t home[STEPS + 1], manifest[STEPS + 1], kept[STEPS + 1];
   master m[MASTERS];
-  uint8_t run_epoch, run_number, is_finished;       /* run.json: epoch and process of the attempt */
-  uint8_t top_epoch, session_epoch, session_number; /* worker; 0: no session */
+  uint8_t run_epoch, run_number, is_finished; /* run.json: epoch and process of the attempt */
+  /* of the worker: highest epoch it has seen; its session's epoch and master; 0: no session */
+  uint8_t top_epoch, session_epoch, session_number;
   uint8_t starts, deaths, worker_deaths, damages;
-  uint8_t committed; /* step of the newest checkpoint that was committed and can be read */
+  uint8_t committed; /* step of the newest committed checkpoint that can be read */
   uint8_t is_overwritten, is_stolen;
 } state;
 
@@ -108,8 +110,8 @@ static void begin_attempt(model_walk *w, const void *from) {
   }
 }
 
-/* The worker admits an attempt whose epoch is above that of each earlier one, or the same if it has
- * no session of the run. The master then knows from which checkpoint it goes on. */
+/* The worker admits an attempt if its epoch is higher than all earlier ones, or equal if it has no
+ * session of the run. Then the master knows from which checkpoint to resume. */
 static void open_session(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
@@ -136,8 +138,8 @@ static void open_session(model_walk *w, const void *from) {
   }
 }
 
-/* The master saw that its session has ended: it takes a higher epoch, if the run is still its
- * own. */
+/* The master notices that its session has ended. It takes a higher epoch if run.json still names
+ * it. */
 static void raise_epoch(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
@@ -172,7 +174,7 @@ static void lose_session(model_walk *w, const void *from) {
 
 /* ---- files at the worker --------------------------------------------------------------------- */
 
-/* Removes a file at the worker, after a look at run.json. */
+/* Removes a file at the worker after reading run.json again. */
 static void remove_kept(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) for (uint8_t k = 1; k <= size.steps; k++) {
     state s = *(const state *)from;
@@ -213,7 +215,7 @@ static void begin_training(model_walk *w, const void *from) {
   }
 }
 
-/* Takes a step and begins its checkpoint: an unfinished one of this step is cleared. */
+/* Takes a step and begins its checkpoint. An unfinished checkpoint of the same step is cleared. */
 static void begin_checkpoint(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
@@ -252,7 +254,7 @@ static void remove_older(state *s, uint8_t newest) {
   for (uint8_t k = 1; k < newest; k++) s->home[k] = s->manifest[k] = 0;
 }
 
-/* Files at the worker that the manifests before the newest checkpoint name. */
+/* Files at the worker that are named by manifests before the newest checkpoint. */
 static uint8_t older_at_worker(const state *s, uint8_t newest) {
   uint8_t plan = 0;
   for (uint8_t k = 1; k < newest; k++)
@@ -260,8 +262,8 @@ static uint8_t older_at_worker(const state *s, uint8_t newest) {
   return plan;
 }
 
-/* Renames the manifest, unless run.json has a newer attempt: that one may have listed the files
- * that no manifest names, and removes them. */
+/* Renames the manifest, unless run.json names a newer attempt: that one may have listed the files
+ * without a manifest, and removes them. */
 static void commit(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
@@ -283,7 +285,7 @@ static void commit(model_walk *w, const void *from) {
   }
 }
 
-/* Removes the checkpoints before the newest that can be read, at home first. */
+/* Removes the checkpoints before the newest one that can be read, first at the master. */
 static void prune(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;

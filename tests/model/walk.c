@@ -13,19 +13,19 @@
 enum { MAX_STATES = 40000000, NO_PARENT = -1 };
 
 typedef struct origin {
-  int32_t parent; /* number of the state before; NO_PARENT: the first */
+  int32_t parent; /* number of the state before; NO_PARENT: the initial state */
   uint8_t step, subject;
 } origin;
 
 struct model_walk {
   const model *m;
-  uint8_t *states; /* [cap * m->bytes] */
-  origin *origins; /* [cap] */
+  uint8_t *states; /* [cap * m->bytes] all states */
+  origin *origins; /* [cap] how each state was reached */
   size_t n, cap;
-  int32_t *table; /* [table_size], a power of two; numbers of states, -1: free */
+  int32_t *table; /* [table_size] hash table, a power of two; numbers of states, -1: free */
   size_t table_size, transitions, successors;
   int32_t at;   /* number of the state that is expanded */
-  uint8_t step; /* index of its step */
+  uint8_t step; /* index of the step that led here */
 };
 
 static int present_break = -1;
@@ -54,7 +54,7 @@ static uint8_t *state_at(const model_walk *w, int32_t number) {
   return w->states + (size_t)number * w->m->bytes;
 }
 
-static size_t slot_of(const model_walk *w, const uint8_t *state) {
+static size_t find_slot(const model_walk *w, const uint8_t *state) {
   size_t slot = hash_of(state, w->m->bytes) & (w->table_size - 1);
   while (w->table[slot] >= 0 && memcmp(state_at(w, w->table[slot]), state, w->m->bytes) != 0)
     slot = (slot + 1) & (w->table_size - 1);
@@ -65,12 +65,12 @@ static void grow_table(model_walk *w) {
   w->table_size = w->table_size ? 2 * w->table_size : 1 << 16;
   w->table = must(realloc(w->table, w->table_size * sizeof *w->table));
   memset(w->table, 0xff, w->table_size * sizeof *w->table);
-  for (size_t i = 0; i < w->n; i++) w->table[slot_of(w, state_at(w, (int32_t)i))] = (int32_t)i;
+  for (size_t i = 0; i < w->n; i++) w->table[find_slot(w, state_at(w, (int32_t)i))] = (int32_t)i;
 }
 
 static void add_state(model_walk *w, const void *state, origin from) {
   if (2 * (w->n + 1) > w->table_size) grow_table(w);
-  size_t slot = slot_of(w, state);
+  size_t slot = find_slot(w, state);
   if (w->table[slot] >= 0) return;
   if (w->n == MAX_STATES) {
     fprintf(stderr, "%s: more than %d states\n", w->m->name, MAX_STATES);
@@ -92,8 +92,8 @@ void model_next(model_walk *w, const void *state, unsigned subject) {
   add_state(w, state, (origin){w->at, w->step, (uint8_t)subject});
 }
 
-/* Expands a state. Returns the rule that the state breaks; NULL: none. A step may move the states
- * in memory, so that it gets a copy. */
+/* Expands a state. Returns the rule that the state violates; NULL: none. Works on a copy, because a
+ * step may reallocate the states. */
 static const char *expand(model_walk *w, int32_t number) {
   uint8_t state[256];
   memcpy(state, state_at(w, number), w->m->bytes);
@@ -118,9 +118,11 @@ static void print_trace(const model_walk *w, int32_t number) {
   printf("    %s %u\n", w->m->steps[o->step].name, o->subject);
 }
 
-static void report(const model_walk *w, const char *broken, int32_t last, bool good, double s) {
+static void report(const model_walk *w, const char *broken, int32_t last, bool is_expected,
+                   double s) {
   const char *name = present_break < 0 ? "" : w->m->breaks[present_break];
-  printf("%s %s_%s%s (", good ? "ok" : "not ok", w->m->name, name[0] ? "catches_" : "hold", name);
+  printf("%s %s_%s%s (", is_expected ? "ok" : "not ok", w->m->name, name[0] ? "catches_" : "hold",
+         name);
   if (broken) printf("\"%s\" after %zu transitions; ", broken, trace_length(w, last));
   printf("%zu states, %zu transitions, %.1f s)\n", w->n, w->transitions, s);
 }
@@ -136,15 +138,15 @@ bool model_check(const model *m, int break_number, bool prints_trace) {
   add_state(&w, first, (origin){.parent = NO_PARENT});
   int32_t i = 0;
   for (; !broken && i < (int32_t)w.n; i++) broken = expand(&w, i);
-  bool good = (break_number >= 0) == (broken != NULL);
+  bool is_expected = (break_number >= 0) == (broken != NULL);
   clock_gettime(CLOCK_MONOTONIC, &end);
-  report(&w, broken, i - 1, good,
+  report(&w, broken, i - 1, is_expected,
          (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec));
-  if (broken && (prints_trace || !good)) print_trace(&w, i - 1);
+  if (broken && (prints_trace || !is_expected)) print_trace(&w, i - 1);
   fflush(stdout);
   free(w.states);
   free(w.origins);
   free(w.table);
   present_break = -1;
-  return good;
+  return is_expected;
 }

@@ -54,21 +54,22 @@ static const char *const fill_names[FILL_COUNT] = {"normal", "ties", "nan",    "
 
 typedef struct op_case {
   char name[32];
-  clv_node_desc d; /* need_dx, need_dw set wherever a gradient exists */
+  clv_node_desc d; /* need_dx and need_dw are true for every gradient that exists */
   fill fill, second;
-  uint64_t keys;     /* bit k: attribute k is given */
-  clv_shape lengths; /* of packed sequences; rank 0: they are not packed */
-  bool small;        /* not golden=0 */
-  bool golden;       /* small, and PyTorch has the op */
+  uint64_t keys;     /* bit k: the case gives attribute k */
+  clv_shape lengths; /* lengths of the packed sequences; rank 0: not packed */
+  bool small;        /* the case has no golden=0 */
+  bool golden;       /* `small` is set and PyTorch has the op */
 } op_case;
 
 typedef struct op_file {
   char torch[200], none[200];
   fill second;
-  bool cpu_none, cpu_images; /* cpu: ref..., cpu: images */
-  bool any_layout;           /* layout: any */
+  /* cpu has no kernel (cpu: ref); cpu has kernels for images only (cpu: images) */
+  bool cpu_none, cpu_images;
+  bool any_layout; /* layout: any */
   int n_cases, n_golden;
-  char problem[300]; /* "" when there is none */
+  char problem[300]; /* the first error of the file; "": none */
 } op_file;
 
 typedef struct op_refusal {
@@ -84,7 +85,7 @@ static op_file files[CLV_OP_COUNT];
 static op_refusal refusals[MAX_REFUSALS];
 static int n_refusals;
 
-/* The op behind this one in the list; CLV_OP_COUNT behind the last. */
+/* Returns the op after this one in the list; CLV_OP_COUNT after the last. */
 static inline int next_op(int op) {
   do op++;
   while (op < CLV_OP_COUNT && !clv_op_def_of((clv_op)op));
@@ -97,14 +98,14 @@ static inline int next_op(int op) {
 static inline bool has_labels(clv_op op) { return clv_op_def_of(op)->takes_labels; }
 static inline bool is_loss(clv_op op) { return clv_op_def_of(op)->is_loss; }
 
-/* Input i holds integers: class labels, row numbers or lengths. */
-static inline bool is_whole(clv_op op, int i) {
+/* True if input i holds integers: class labels, row numbers or lengths. */
+static inline bool holds_integers(clv_op op, int i) {
   return clv_op_int_input_text(clv_op_def_of(op), i);
 }
 
-/* The least integer that input i cannot hold; lengths are of the steps of input 1,
- * of `last` of its only other one. */
-static inline int64_t whole_below(const clv_node_desc *d, int i) {
+/* Returns the least integer that input i may not hold. Lengths are limited by the steps of input 1;
+ * those of op `last` by its other input. */
+static inline int64_t integer_limit(const clv_node_desc *d, int i) {
   const clv_op_def *def = clv_op_def_of(d->op);
   return def->takes_row_numbers && !i  ? d->attrs.rows
          : def->takes_labels && i == 1 ? d->in[0].dim[d->in[0].rank - 1]
@@ -115,7 +116,7 @@ static inline clv_op_site site_of(const clv_node_desc *d) {
   clv_op_site site = {.attrs = &d->attrs, .n_in = d->n_in};
   for (int i = 0; i < d->n_in; i++) {
     site.in[i] = d->in[i];
-    site.in_dtype[i] = is_whole(d->op, i) ? CLV_I64 : CLV_F32;
+    site.in_dtype[i] = holds_integers(d->op, i) ? CLV_I64 : CLV_F32;
   }
   return site;
 }
@@ -137,7 +138,8 @@ static inline clv_slot slot_of(const clv_node_desc *d, int i) {
  */
 
 CLV_PRINTF(2, 3) static inline void case_problem(clv_op op, const char *format, ...) {
-  if (files[op].problem[0]) return; /* the first is the one to mend */
+  /* only the first error is kept, because later ones may follow from it */
+  if (files[op].problem[0]) return;
   va_list args;
   va_start(args, format);
   vsnprintf(files[op].problem, sizeof files[op].problem, format, args);
@@ -150,7 +152,7 @@ static inline int name_index(const char *word, const char *const *names, int n) 
   return -1;
 }
 
-/* "3x2x2" into at most CLV_MAX_RANK numbers; how many, or -1. */
+/* Parses "3x2x2" into at most CLV_MAX_RANK numbers. Returns how many, or -1. */
 static inline int parse_extents(const char *text, int64_t ret[CLV_MAX_RANK]) {
   char *end;
   for (int n = 0; n < CLV_MAX_RANK; text = end + 1) {
@@ -161,7 +163,7 @@ static inline int parse_extents(const char *text, int64_t ret[CLV_MAX_RANK]) {
   return -1;
 }
 
-/* "0.5x2x1" as a list of numbers, which live as long as the process. */
+/* Parses "0.5x2x1" into a list of numbers, which is never freed. */
 static inline bool parse_numbers(const char *text, clv_attr_value *ret) {
   static float lists[MAX_CASES][8];
   static int n_lists;
@@ -196,8 +198,8 @@ static inline bool parse_attr(clv_op op, const char *key, const char *text, clv_
   return ret->is_number || ret->n_ints >= 0;
 }
 
-/* Keys that are no attributes; false for others. */
-static inline bool case_key(op_case *c, const char *key, const char *value) {
+/* Parses a key that is not an attribute. Returns false for other keys. */
+static inline bool parse_case_key(op_case *c, const char *key, const char *value) {
   if (key[0] == 'i' && key[1] == 'n' && (!key[2] || (key[2] >= '1' && key[2] <= '7' && !key[3]))) {
     clv_shape *in = &c->d.in[key[2] ? key[2] - '0' : 0];
     in->rank = parse_extents(value, in->dim);
@@ -217,8 +219,9 @@ static inline bool case_key(op_case *c, const char *key, const char *value) {
   return true;
 }
 
-/* Inputs that no key gave: labels of all but the classes, or the first one's shape. */
-static inline void case_inputs(clv_node_desc *d) {
+/* Sets the shapes of inputs that no key gave: the shape of in[0], or for labels that shape without
+ * its last dimension. */
+static inline void set_default_inputs(clv_node_desc *d) {
   const clv_op_def *def = clv_op_def_of(d->op);
   for (int i = 1; d->attrs.packed && i < def->max_in - 1; i++)
     if (!d->in[i].rank) d->in[i] = d->in[0];
@@ -229,16 +232,16 @@ static inline void case_inputs(clv_node_desc *d) {
   }
 }
 
-/* Everything that follows from op, attributes and in[0]. */
+/* Derives what op, attributes and in[0] determine. */
 static inline clv_code case_finish(clv_node_desc *d, clv_err *err) {
   clv_slot slots[CLV_MAX_PARAMS];
-  case_inputs(d);
+  set_default_inputs(d);
   clv_op_site site = site_of(d);
   CLV_TRY(clv_op_def_of(d->op)->shape(&site, &d->out, err));
   d->n_params = slots_of(d, slots);
   for (int i = 0; i < d->n_params; i++) d->param[i] = slots[i].shape;
   for (int i = 0; i < d->n_in; i++) {
-    d->need_dx[i] = !is_whole(d->op, i);
+    d->need_dx[i] = !holds_integers(d->op, i);
     d->offered_block[i] = 1;
   }
   d->need_dw = d->n_params > 0;
@@ -246,8 +249,8 @@ static inline clv_code case_finish(clv_node_desc *d, clv_err *err) {
   return CLV_OK;
 }
 
-/* Attributes and inputs of a line into c->d; what the op says against them into *err. */
-static inline clv_code case_words(op_case *c, char **rest, clv_err *err) {
+/* Parses attributes and inputs of a line into c->d. Stores the op's own error in *err. */
+static inline clv_code parse_case_words(op_case *c, char **rest, clv_err *err) {
   clv_attr_value values[16];
   int n = 0;
   for (char *word; (word = strtok_r(NULL, " \n", rest));) {
@@ -255,7 +258,8 @@ static inline clv_code case_words(op_case *c, char **rest, clv_err *err) {
     if (equals) *equals = 0;
     if (!equals || n == CLV_COUNT(values))
       case_problem(c->d.op, "%s: '%s' is not KEY=VALUE, or one too many", c->name, word);
-    else if (!case_key(c, word, equals + 1) && parse_attr(c->d.op, word, equals + 1, &values[n]))
+    else if (!parse_case_key(c, word, equals + 1) &&
+             parse_attr(c->d.op, word, equals + 1, &values[n]))
       c->keys |= (uint64_t)1 << values[n++].key;
   }
   CLV_TRY(clv_attrs_parse(c->d.op, values, n, &c->d.attrs, err));
@@ -276,7 +280,7 @@ static inline void case_line(clv_op op, char *line) {
   for (int i = 0; i < n_cases; i++)
     if (!strcmp(cases[i].name, c->name)) case_problem(op, "two cases are called %s", c->name);
   clv_err err;
-  if (case_words(c, &rest, &err) != CLV_OK) {
+  if (parse_case_words(c, &rest, &err) != CLV_OK) {
     case_problem(op, "%s: %s", c->name, err.text);
     return;
   }
@@ -353,13 +357,14 @@ static inline void case_file_read(clv_op op) {
   if (!f->n_golden && !f->none[0]) case_problem(op, "it has no case for a golden");
 }
 
-/* Reads the cases of all ops. */
+/* Reads the cases of all ops from their files. */
 static inline void cases_read(void) {
   for (int op = 0; (op = next_op(op)) < CLV_OP_COUNT;) case_file_read((clv_op)op);
 }
 
-/* A file NAME`ending` in the folder whose NAME no op has, or NULL. */
-static inline const char *files_astray(const char *folder, const char *ending, char buf[300]) {
+/* Returns a file NAME`ending` in the folder if no op is called NAME; NULL: there is none. */
+static inline const char *find_file_without_op(const char *folder, const char *ending,
+                                               char buf[300]) {
   DIR *dir = opendir(folder);
   const char *found = NULL;
   for (struct dirent *e; dir && !found && (e = readdir(dir));) {

@@ -15,7 +15,7 @@ static inline bool run_on(const op_case *c, const run_options *o, values *s,
   return run_case(o, &c->d, s, ret_impl);
 }
 
-/* Each result of a backend against ref's: the largest distance. */
+/* Prints the largest distance of each result of a backend from that of ref. */
 static inline double compare(const op_case *c, const char *impl, const values *want,
                              const values *got) {
   double worst = 0;
@@ -29,7 +29,7 @@ static inline double compare(const op_case *c, const char *impl, const values *w
   return worst;
 }
 
-/* `now`: what of the run of *b differs from that of *a. */
+/* Compares the results of two runs bit by bit. now: describes how the run of *b differs. */
 static inline void same_bits(const op_case *c, const char *impl, const char *now, const values *a,
                              const values *b) {
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++)

@@ -30,11 +30,11 @@ static inline void run_one_op(void **state) {
 static inline void every_cases_file_belongs_to_an_op(void **state) {
   char name[300];
   (void)state;
-  if (files_astray(CASES_FOLDER, ".cases", name))
+  if (find_file_without_op(CASES_FOLDER, ".cases", name))
     fail_msg(CASES_FOLDER "/%s.cases: no op is called so", name);
 }
 
-/* Reads the cases; then a test GROUP_OP for each op, or for those named on the command line.
+/* Reads the cases. Then runs a test GROUP_OP for each op, or for the ops on the command line.
  * Returns how many failed. */
 static inline int run_each_op(const char *group, void (*test)(clv_op op), char **only) {
   static each_op ops[CLV_OP_COUNT];

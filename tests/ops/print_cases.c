@@ -38,7 +38,7 @@ static void print_value(const clv_attr_value *v) {
     print_ints(v->ints, v->n_ints);
 }
 
-/* Every attribute: clv_attrs_encode has those that are not as the row has them. */
+/* Prints every attribute; clv_attrs_encode prints only those that differ from the defaults. */
 static void print_attrs(const clv_node_desc *d) {
   const clv_op_def *def = clv_op_def_of(d->op);
   clv_attr_value set[CLV_COUNT(def->attrs)];
@@ -61,7 +61,7 @@ static void print_attrs(const clv_node_desc *d) {
 static void print_inputs(const op_case *c) {
   printf(", \"inputs\": [");
   for (int i = 0; i < c->d.n_in; i++) {
-    bool whole = is_whole(c->d.op, i);
+    bool whole = holds_integers(c->d.op, i);
     printf("%s{\"shape\": ", i ? ", " : "");
     print_ints(c->d.in[i].dim, c->d.in[i].rank);
     printf(", \"fill\": \"%s\"", fill_names[i ? c->second : c->fill]);
@@ -69,14 +69,14 @@ static void print_inputs(const op_case *c) {
       printf(", \"values\": ");
       print_ints(c->lengths.dim, c->lengths.rank);
     } else if (whole) {
-      printf(", \"below\": %lld", (long long)whole_below(&c->d, i));
+      printf(", \"below\": %lld", (long long)integer_limit(&c->d, i));
     }
     printf("}");
   }
   printf("]");
 }
 
-/* A counter has no place in a golden. */
+/* Prints the parameters. A counter is not in the golden files. */
 static void print_params(const clv_node_desc *d) {
   clv_slot slot[CLV_MAX_PARAMS];
   int n = slots_of(d, slot), printed = 0;
@@ -118,7 +118,7 @@ int main(void) {
     fprintf(stderr, CASES_FOLDER "/%s.cases: %s\n", clv_op_name((clv_op)op), files[op].problem);
     failed = 1;
   }
-  if (files_astray(CASES_FOLDER, ".cases", name)) {
+  if (find_file_without_op(CASES_FOLDER, ".cases", name)) {
     fprintf(stderr, CASES_FOLDER "/%s.cases: no op is called so\n", name);
     failed = 1;
   }

@@ -14,11 +14,11 @@
 
 #include <math.h>
 
-/* Tensors of a case; parameters have the places of their slots. */
+/* Indexes of the tensors of a case. Parameters are in the order of their slots. */
 enum {
   V_IN = 0,
   V_PARAM = V_IN + CLV_MAX_IN,
-  V_DOUT = V_PARAM + CLV_MAX_PARAMS, /* the last that is given */
+  V_DOUT = V_PARAM + CLV_MAX_PARAMS, /* the last input of a run */
   V_OUT,
   V_DIN,
   V_DPARAM = V_DIN + CLV_MAX_IN,
@@ -27,13 +27,14 @@ enum {
   V_FIRST_RESULT = V_OUT,
 };
 
-/* The numbers of one run; n[i] == 0 where the case has no such tensor. */
+/* Values of one run. n[i]: number of values; 0: the case has no such tensor. */
 typedef struct values {
   double *v[V_COUNT];
   size_t n[V_COUNT];
 } values;
 
-/* "in0", "weight", "dout", "out", "din0", "dweight", "mean_after" into buf. */
+/* Writes a tensor's name to buf: "in0", "weight", "dout", "out", "din0", "dweight",
+ * "mean_after". */
 static inline const char *value_name(const clv_node_desc *d, int v, char buf[40]) {
   if (v == V_DOUT || v == V_OUT) return v == V_OUT ? "out" : "dout";
   if (v < V_PARAM)
@@ -49,7 +50,7 @@ static inline const char *value_name(const clv_node_desc *d, int v, char buf[40]
   return buf;
 }
 
-/* What the row says of that tensor's shape. */
+/* Returns the shape of a tensor of the case. */
 static inline clv_shape value_shape(const clv_node_desc *d, int v) {
   if (v == V_DOUT || v == V_OUT) return d->out;
   if (v < V_PARAM) return d->in[v - V_IN];
@@ -71,7 +72,7 @@ static inline void die(const char *what) {
 static inline void *take(size_t bytes) {
   void *p = aligned_alloc(64, clv_align_up(bytes ? bytes : 1, 64));
   if (!p) die("out of memory");
-  memset(p, 0xFF, bytes); /* NaN in every float type */
+  memset(p, 0xFF, bytes); /* bytes 0xFF are NaN in every float type */
   return p;
 }
 
@@ -86,7 +87,7 @@ static inline void values_init(values *s, const clv_node_desc *d) {
   }
   int n_slots = slots_of(d, slot);
   for (int i = 0; i < n_slots; i++) {
-    if (slot[i].is_i64) continue; /* a counter is no number of the op's */
+    if (slot[i].is_i64) continue; /* an integer slot is a counter, not a tensor of values */
     s->n[V_PARAM + i] = numel(&d->param[i]);
     s->n[V_DPARAM + i] = d->need_dw && !slot[i].is_buffer ? s->n[V_PARAM + i] : 0;
     s->n[V_AFTER + i] = slot[i].is_buffer ? s->n[V_PARAM + i] : 0;
@@ -110,13 +111,14 @@ static inline void copy_given(values *dst, const values *src) {
 typedef struct run_options {
   const clv_backend *backend;
   clv_dtype dtype;
-  int offered_block; /* for inputs of rank 4 */
+  int offered_block; /* layout offered for inputs of rank 4: size of the channel block */
   int threads;
-  bool tf32, bf16;         /* as in clv_node_desc, */
-  bool bf16_weight;        /* which then learns nothing */
-  bool in_place;           /* where the kernel allows it */
-  bool accumulate;         /* parameter gradients are added to ones */
-  uint64_t (*waits)(void); /* of the host for its device so far, or NULL */
+  bool tf32, bf16;  /* as in clv_node_desc */
+  bool bf16_weight; /* as in clv_node_desc; such a weight gets no gradient */
+  bool in_place;    /* output and input share memory where the kernel supports it */
+  bool accumulate;  /* parameter gradients are added to a buffer of ones */
+  /* returns how often the host has waited for its device; NULL: not checked */
+  uint64_t (*waits)(void);
 } run_options;
 
 typedef struct execution {
@@ -124,7 +126,7 @@ typedef struct execution {
   clv_node_desc d;
   clv_kernel *k;
   clv_kernel_args a;
-  void *row[V_COUNT]; /* row-major, in the kernel's type */
+  void *row[V_COUNT]; /* row-major values in the kernel's type */
 } execution;
 
 static inline void must(clv_code code, const clv_err *err) {
@@ -133,7 +135,8 @@ static inline void must(clv_code code, const clv_err *err) {
 
 typedef clv_code kernel_fn(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
 
-/* A kernel takes its memory when it is prepared: no run of it takes any, or waits for a device. */
+/* Runs a function of the kernel. Fails if it allocates memory or waits for a device: kernels
+ * allocate while they are prepared. */
 static inline void run_kernel(const execution *e, kernel_fn *f, const clv_kernel_args *a) {
   clv_err err;
   uint64_t before = clv_alloc_count(), waits = e->o->waits ? e->o->waits() : 0;
@@ -144,8 +147,8 @@ static inline void run_kernel(const execution *e, kernel_fn *f, const clv_kernel
 
 /* ---- memory of the backend: the host's, or that of a device ---------------------------------- */
 
-/* Gets what host memory of take() holds, and that memory. */
-static inline void *given(const execution *e, void *host, size_t bytes) {
+/* Copies host memory from take() to memory of the backend, and frees the host memory. */
+static inline void *to_device_memory(const execution *e, void *host, size_t bytes) {
   const clv_backend *b = e->o->backend;
   clv_err err;
   void *p;
@@ -156,10 +159,12 @@ static inline void *given(const execution *e, void *host, size_t bytes) {
   return p;
 }
 
-static inline void *room(const execution *e, size_t bytes) { return given(e, take(bytes), bytes); }
+static inline void *new_backend_memory(const execution *e, size_t bytes) {
+  return to_device_memory(e, take(bytes), bytes);
+}
 
-/* What lies there, in memory of take(). */
-static inline void *fetched(const execution *e, const void *p, size_t bytes) {
+/* Returns the content of backend memory in host memory from take(). */
+static inline void *to_host_memory(const execution *e, const void *p, size_t bytes) {
   const clv_backend *b = e->o->backend;
   clv_err err;
   void *host = take(bytes);
@@ -178,7 +183,8 @@ static inline void drop(const execution *e, const void *p) {
     free((void *)(uintptr_t)p);
 }
 
-/* Kernels of a device may say only here that they refused something. */
+/* Waits for the backend. A kernel of a device may report only now that it has refused its
+ * values. */
 static inline void wait_for_all(const execution *e) {
   const clv_backend *b = e->o->backend;
   int64_t layer;
@@ -188,8 +194,8 @@ static inline void wait_for_all(const execution *e) {
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* A row-major copy in the kernel's type. */
-static inline void *typed(clv_dtype dtype, const double *v, size_t n) {
+/* Returns a row-major copy in the kernel's type. */
+static inline void *to_kernel_type(clv_dtype dtype, const double *v, size_t n) {
   void *p = take(n * clv_dtype_size(dtype));
   for (size_t i = 0; i < n; i++) {
     if (dtype == CLV_F32)
@@ -202,7 +208,7 @@ static inline void *typed(clv_dtype dtype, const double *v, size_t n) {
   return p;
 }
 
-static inline void untyped(clv_dtype dtype, const void *p, double *v, size_t n) {
+static inline void to_doubles(clv_dtype dtype, const void *p, double *v, size_t n) {
   for (size_t i = 0; i < n; i++)
     v[i] = dtype == CLV_F32 ? ((const float *)p)[i] : ((const double *)p)[i];
 }
@@ -220,67 +226,68 @@ static inline float of_bf16(uint16_t x) {
   return value;
 }
 
-/* Bytes of a value of the kernel's. */
+/* Bytes of one value in the kernel's type. */
 static inline size_t value_bytes(const execution *e, int layout) {
   return clv_layout_is_bf16(layout) ? sizeof(uint16_t) : clv_dtype_size(e->o->dtype);
 }
 
-/* Where value i of the row-major order lies with channels last. */
-static inline size_t place_last(const clv_shape *s, size_t i) {
+/* Returns the channels-last position of value i of the row-major order. */
+static inline size_t channels_last_index(const clv_shape *s, size_t i) {
   size_t c = (size_t)s->dim[1], places = (size_t)(s->dim[2] * s->dim[3]);
   return (i / places / c * places + i % places) * c + i / places % c;
 }
 
-/* Between row-major f32 and bf16 with channels last. */
-static inline void put_last(const clv_shape *s, const float *row, uint16_t *last) {
-  for (size_t i = 0; i < numel(s); i++) last[place_last(s, i)] = bf16_of(row[i]);
+/* Converts row-major f32 to channels-last bf16, or back. */
+static inline void to_channels_last(const clv_shape *s, const float *row, uint16_t *last) {
+  for (size_t i = 0; i < numel(s); i++) last[channels_last_index(s, i)] = bf16_of(row[i]);
 }
-static inline void get_last(const clv_shape *s, const uint16_t *last, float *row) {
-  for (size_t i = 0; i < numel(s); i++) row[i] = of_bf16(last[place_last(s, i)]);
+static inline void from_channels_last(const clv_shape *s, const uint16_t *last, float *row) {
+  for (size_t i = 0; i < numel(s); i++) row[i] = of_bf16(last[channels_last_index(s, i)]);
 }
 
-/* Memory for an activation in a layout; filled from row-major `row`, or with NaN. */
-static inline void *laid_out(const execution *e, const clv_shape *shape, const void *row,
-                             int block) {
+/* Allocates an activation in a layout, and fills it from row-major `row`, or with NaN. */
+static inline void *to_layout(const execution *e, const clv_shape *shape, const void *row,
+                              int block) {
   size_t bytes = clv_layout_numel(shape, block) * value_bytes(e, block);
   void *p = take(bytes);
   clv_err err;
   if (row && block == 1)
     memcpy(p, row, bytes);
   else if (row && clv_layout_is_channels_last(block))
-    put_last(shape, row, p);
+    to_channels_last(shape, row, p);
   else if (row)
     must(e->o->backend->reorder(e->o->backend, shape, e->o->dtype, row, 1, p, block, &err), &err);
-  return given(e, p, bytes);
+  return to_device_memory(e, p, bytes);
 }
 
-static inline void last_back(const execution *e, const clv_shape *shape, const void *p, double *v) {
+static inline void channels_last_to_doubles(const execution *e, const clv_shape *shape,
+                                            const void *p, double *v) {
   size_t n = numel(shape);
-  uint16_t *last = fetched(e, p, n * sizeof *last);
+  uint16_t *last = to_host_memory(e, p, n * sizeof *last);
   float *row = take(n * sizeof *row);
-  get_last(shape, last, row);
-  untyped(CLV_F32, row, v, n);
+  from_channels_last(shape, last, row);
+  to_doubles(CLV_F32, row, v, n);
   free(last);
   free(row);
 }
 
-/* From a layout to doubles; the channel padding must be zero. */
-static inline void take_back(const execution *e, const clv_shape *shape, const void *p, int block,
-                             double *v) {
+/* Converts an activation to row-major doubles. Fails unless the channel padding is zero. */
+static inline void layout_to_doubles(const execution *e, const clv_shape *shape, const void *p,
+                                     int block, double *v) {
   if (clv_layout_is_channels_last(block)) {
-    last_back(e, shape, p, v);
+    channels_last_to_doubles(e, shape, p, v);
     return;
   }
   size_t n = numel(shape), size = clv_dtype_size(e->o->dtype);
   size_t padded = clv_layout_numel(shape, block);
-  void *row = block == 1 ? fetched(e, p, n * size) : take(n * size);
+  void *row = block == 1 ? to_host_memory(e, p, n * size) : take(n * size);
   clv_err err;
   if (block != 1) {
     must(e->o->backend->reorder(e->o->backend, shape, e->o->dtype, p, block, row, 1, &err), &err);
-    void *again = laid_out(e, shape, row, block);
+    void *again = to_layout(e, shape, row, block);
     double *a = take(padded * sizeof *a), *b = take(padded * sizeof *b);
-    untyped(e->o->dtype, p, a, padded);
-    untyped(e->o->dtype, again, b, padded);
+    to_doubles(e->o->dtype, p, a, padded);
+    to_doubles(e->o->dtype, again, b, padded);
     for (size_t i = 0; i < padded; i++)
       if (a[i] != b[i] && !(isnan(a[i]) && isnan(b[i])))
         die("the channel padding of a blocked result is not zero");
@@ -288,15 +295,15 @@ static inline void take_back(const execution *e, const clv_shape *shape, const v
     free(a);
     free(b);
   }
-  untyped(e->o->dtype, row, v, n);
+  to_doubles(e->o->dtype, row, v, n);
   free(row);
 }
 
-/* n values of the kernel's type, as doubles. */
+/* Converts n values of the kernel's type to doubles. */
 static inline void values_out(const execution *e, const void *p, double *v, size_t n) {
   if (!n) return;
-  void *host = fetched(e, p, n * clv_dtype_size(e->o->dtype));
-  untyped(e->o->dtype, host, v, n);
+  void *host = to_host_memory(e, p, n * clv_dtype_size(e->o->dtype));
+  to_doubles(e->o->dtype, host, v, n);
   free(host);
 }
 
@@ -306,17 +313,18 @@ static inline void *narrowed(const double *v, size_t n) {
   return p;
 }
 
-/* Floats of the case; every counter is TRACKED_BEFORE. */
+/* Allocates the parameters and copies the case's values. Every counter starts at TRACKED_BEFORE. */
 static inline void params_init(execution *e, const values *s) {
   size_t size = clv_dtype_size(e->o->dtype);
   for (int i = 0; i < e->d.n_params; i++) {
     size_t n = s->n[V_PARAM + i];
     double tracked = TRACKED_BEFORE;
     if (e->d.bf16_weight && i == CLV_SLOT_WEIGHT)
-      e->a.param[i] = given(e, narrowed(s->v[V_PARAM + i], n), n * sizeof(uint16_t));
+      e->a.param[i] = to_device_memory(e, narrowed(s->v[V_PARAM + i], n), n * sizeof(uint16_t));
     else
-      e->a.param[i] = n ? given(e, typed(e->o->dtype, s->v[V_PARAM + i], n), n * size)
-                        : given(e, typed(CLV_I64, &tracked, 1), sizeof(int64_t));
+      e->a.param[i] =
+          n ? to_device_memory(e, to_kernel_type(e->o->dtype, s->v[V_PARAM + i], n), n * size)
+            : to_device_memory(e, to_kernel_type(CLV_I64, &tracked, 1), sizeof(int64_t));
   }
 }
 
@@ -324,25 +332,25 @@ static inline void params_done(execution *e) {
   for (int i = 0; i < e->d.n_params; i++) drop(e, e->a.param[i]);
 }
 
-/* One forward of in0 * scale + shift into fresh buffers, which *a then names. */
+/* Runs forward on in0 * scale + shift with new buffers, and sets *a to them. */
 static inline void forward(execution *e, const values *s, double scale, double shift,
                            clv_kernel_args *a) {
   clv_kernel *k = e->k;
   double *x = take(s->n[V_IN] * sizeof *x);
   for (size_t i = 0; i < s->n[V_IN]; i++) x[i] = s->v[V_IN][i] * scale + shift;
   for (int i = 0; i < e->d.n_in; i++) {
-    void *row = typed(e->d.in_dtype[i], i ? s->v[V_IN + i] : x, s->n[V_IN + i]);
+    void *row = to_kernel_type(e->d.in_dtype[i], i ? s->v[V_IN + i] : x, s->n[V_IN + i]);
     bool whole = e->d.in_dtype[i] == CLV_I64;
-    a->in[i] = whole ? given(e, row, s->n[V_IN + i] * sizeof(int64_t))
-                     : laid_out(e, &e->d.in[i], row, k->in_block[i]);
+    a->in[i] = whole ? to_device_memory(e, row, s->n[V_IN + i] * sizeof(int64_t))
+                     : to_layout(e, &e->d.in[i], row, k->in_block[i]);
     if (!whole) free(row);
   }
   free(x);
-  a->saved = room(e, k->saved_bytes);
-  a->scratch = room(e, k->scratch_bytes);
+  a->saved = new_backend_memory(e, k->saved_bytes);
+  a->scratch = new_backend_memory(e, k->scratch_bytes);
   a->key = dropout_key;
   bool in_place = e->o->in_place && k->in_place;
-  a->out = in_place ? (void *)(uintptr_t)a->in[0] : laid_out(e, &e->d.out, NULL, k->out_block);
+  a->out = in_place ? (void *)(uintptr_t)a->in[0] : to_layout(e, &e->d.out, NULL, k->out_block);
   run_kernel(e, k->forward, a);
   drop(e, a->scratch);
   if (in_place) a->in[0] = NULL;
@@ -356,17 +364,18 @@ static inline void forward_done(const execution *e, const clv_kernel_args *a) {
 
 static inline void backward_buffers(execution *e, const values *s, clv_kernel_args *a) {
   clv_kernel *k = e->k;
-  void *row = typed(e->o->dtype, s->v[V_DOUT], s->n[V_DOUT]);
-  a->dout = laid_out(e, &e->d.out, row, k->out_block);
+  void *row = to_kernel_type(e->o->dtype, s->v[V_DOUT], s->n[V_DOUT]);
+  a->dout = to_layout(e, &e->d.out, row, k->out_block);
   free(row);
   for (int i = 0; i < e->d.n_in; i++)
-    if (e->d.need_dx[i]) a->din[i] = laid_out(e, &e->d.in[i], NULL, k->in_block[i]);
+    if (e->d.need_dx[i]) a->din[i] = to_layout(e, &e->d.in[i], NULL, k->in_block[i]);
   for (int i = 0; i < CLV_MAX_PARAMS; i++) {
     size_t n = s->n[V_DPARAM + i];
     if (!n) continue;
     double *ones = take(n * sizeof *ones);
     for (size_t j = 0; j < n && e->o->accumulate; j++) ones[j] = 1;
-    a->dparam[i] = given(e, typed(e->o->dtype, ones, n), n * clv_dtype_size(e->o->dtype));
+    a->dparam[i] =
+        to_device_memory(e, to_kernel_type(e->o->dtype, ones, n), n * clv_dtype_size(e->o->dtype));
     free(ones);
   }
   a->accumulate = e->o->accumulate;
@@ -378,8 +387,8 @@ static inline bool wants_dx(const clv_node_desc *d) {
   return any;
 }
 
-/* backward with what `saves` promises and nothing else; where no gradient of an input is wanted,
- * that of the parameters alone, as a plan has it. */
+/* Runs backward with only the values that `saves` promises. If no gradient of an input is wanted,
+ * it computes those of the parameters alone, as a plan does. */
 static inline void backward(execution *e, const clv_kernel_args *from, values *s) {
   clv_kernel *k = e->k;
   clv_kernel_args a = *from;
@@ -387,16 +396,17 @@ static inline void backward(execution *e, const clv_kernel_args *from, values *s
     if (!(k->saves & clv_save_flag_of_input(i))) a.in[i] = NULL;
   if (!(k->saves & CLV_SAVE_OUT)) a.out = NULL;
   backward_buffers(e, s, &a);
-  a.scratch = room(e, k->scratch_bytes);
+  a.scratch = new_backend_memory(e, k->scratch_bytes);
   bool input = wants_dx(&e->d) || k->fused_grads;
   if (k->backward_input && input) run_kernel(e, k->backward_input, &a);
   if (e->d.need_dw && !k->fused_grads) {
     drop(e, a.scratch);
-    a.scratch = room(e, k->scratch_bytes);
+    a.scratch = new_backend_memory(e, k->scratch_bytes);
     run_kernel(e, k->backward_weight, &a);
   }
   for (int i = 0; i < e->d.n_in; i++)
-    if (e->d.need_dx[i]) take_back(e, &e->d.in[i], a.din[i], k->in_block[i], s->v[V_DIN + i]);
+    if (e->d.need_dx[i])
+      layout_to_doubles(e, &e->d.in[i], a.din[i], k->in_block[i], s->v[V_DIN + i]);
   for (int i = 0; i < CLV_MAX_PARAMS; i++)
     values_out(e, a.dparam[i], s->v[V_DPARAM + i], s->n[V_DPARAM + i]);
   for (int i = 0; i < CLV_MAX_IN; i++) drop(e, a.din[i]);
@@ -410,15 +420,15 @@ static inline void statistics_out(const execution *e, values *s) {
     values_out(e, e->a.param[i], s->v[V_AFTER + i], s->n[V_AFTER + i]);
   for (int i = 0; i < e->d.n_params; i++) {
     if (s->n[V_PARAM + i]) continue;
-    int64_t *tracked = fetched(e, e->a.param[i], sizeof *tracked);
+    int64_t *tracked = to_host_memory(e, e->a.param[i], sizeof *tracked);
     if (*tracked != TRACKED_BEFORE + e->d.training)
       die("num_batches_tracked is not one higher after training, or moved outside it");
     free(tracked);
   }
 }
 
-/* Results of case d for the given values of *s into the computed ones. False where the backend
- * leaves the op to ref. *ret_impl (may be NULL) gets the kernel's name. */
+/* Runs case d on the given values of *s and stores the results there. Returns false if the backend
+ * has no kernel for the op. *ret_impl receives the kernel's name; may be NULL. */
 static inline bool run_case(const run_options *o, const clv_node_desc *d, values *s,
                             const char **ret_impl) {
   execution e = {.o = o, .d = *d};
@@ -429,7 +439,7 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   e.d.bf16_weight = o->bf16_weight;
   if (o->threads) e.d.threads = o->threads;
   for (int i = 0; i < e.d.n_in; i++) {
-    e.d.in_dtype[i] = is_whole(e.d.op, i) ? CLV_I64 : o->dtype;
+    e.d.in_dtype[i] = holds_integers(e.d.op, i) ? CLV_I64 : o->dtype;
     e.d.offered_block[i] = e.d.in[i].rank == 4 && o->offered_block ? o->offered_block : 1;
   }
   clv_code code = o->backend->prepare(o->backend, &e.d, &e.k, &err);
@@ -438,22 +448,23 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   if (ret_impl) *ret_impl = e.k->impl;
   o->backend->set_threads(e.d.threads);
   params_init(&e, s);
-  e.a.cache = room(&e, e.k->cache_bytes);
-  e.a.scratch = room(&e, e.k->scratch_bytes);
+  e.a.cache = new_backend_memory(&e, e.k->cache_bytes);
+  e.a.scratch = new_backend_memory(&e, e.k->scratch_bytes);
   e.a.refresh_for = CLV_FOR_FORWARD | CLV_FOR_BACKWARD;
   if (e.k->refresh) run_kernel(&e, e.k->refresh, &e.a);
   drop(&e, e.a.scratch);
   clv_kernel_args first = e.a, second = e.a;
   forward(&e, s, 1, 0, &first);
   statistics_out(&e, s);
-  take_back(&e, &e.d.out, first.out, e.k->out_block, s->v[V_OUT]);
+  layout_to_doubles(&e, &e.d.out, first.out, e.k->out_block, s->v[V_OUT]);
   forward(&e, s, 0.5, 0.25, &second);
   backward(&e, &first, s);
   wait_for_all(&e);
   forward_done(&e, &first);
   forward_done(&e, &second);
   params_done(&e);
-  if (o->bf16_weight) s->n[V_DPARAM + CLV_SLOT_WEIGHT] = 0; /* what lies there nobody wants */
+  /* a bf16 weight has no gradient to compare */
+  if (o->bf16_weight) s->n[V_DPARAM + CLV_SLOT_WEIGHT] = 0;
   drop(&e, e.a.cache);
   e.k->free(e.k);
   return true;
@@ -462,8 +473,8 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
 /* ---- comparing and drawing ---------------------------------------------------------------------
  */
 
-/* ||a - b|| / ||b||, where b is 0 ||a||; infinite when NaN or infinity are not in the same places.
- */
+/* Returns ||a - b|| / ||b||, or ||a|| if b is 0; infinite if NaN or infinity are at different
+ * positions. */
 static inline double distance(const double *a, const double *b, size_t n) {
   double difference = 0, norm = 0;
   for (size_t i = 0; i < n; i++) {
@@ -511,21 +522,22 @@ static inline void draw_input(const op_case *c, uint32_t stream, double *v, size
   }
 }
 
-/* They differ whatever they are below. */
-static inline void draw_whole(double *v, size_t n, uint32_t stream, int64_t below) {
+/* Draws integers 0 <= v < below. Successive ones differ, because the step is no multiple of the
+ * limit. */
+static inline void draw_integers(double *v, size_t n, uint32_t stream, int64_t below) {
   size_t step = below % 7 ? 7 : 5;
   for (size_t i = 0; i < n; i++) v[i] = (double)((i * step + stream % 5) % (size_t)below);
 }
 
-static inline void draw_second(const op_case *c, uint32_t stream, values *s) {
+static inline void draw_other_inputs(const op_case *c, uint32_t stream, values *s) {
   const clv_node_desc *d = &c->d;
   for (int i = 1; i < d->n_in; i++) {
     double *v = s->v[V_IN + i];
     size_t n = s->n[V_IN + i];
     if (c->lengths.rank && i == d->n_in - 1)
       for (size_t j = 0; j < n; j++) v[j] = (double)c->lengths.dim[j];
-    else if (is_whole(d->op, i))
-      draw_whole(v, n, stream, whole_below(d, i));
+    else if (holds_integers(d->op, i))
+      draw_integers(v, n, stream, integer_limit(d, i));
     else if (c->second == FILL_UNIT)
       draw_uniform(v, n, stream + (uint32_t)i, 0, 1);
     else
@@ -533,7 +545,7 @@ static inline void draw_second(const op_case *c, uint32_t stream, values *s) {
   }
 }
 
-/* A buffer that starts at one is a variance: positive. */
+/* Draws parameters. A buffer whose initial value is 1 is a variance, so it stays positive. */
 static inline void draw_params(const clv_node_desc *d, uint32_t stream, values *s) {
   clv_slot slot[CLV_MAX_PARAMS];
   int n_slots = slots_of(d, slot);
@@ -549,25 +561,26 @@ static int ascending(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Where columns are subtracted, each place's numbers ascend, so that no difference is negative. */
+/* Draws row numbers. If columns are subtracted, those of a position ascend, so that no difference
+ * is negative. */
 static inline void draw_rows(const clv_node_desc *d, uint32_t stream, values *s) {
   double *v = s->v[V_IN];
   size_t n = s->n[V_IN], width = clv_row_numbers_of(d).width;
-  draw_whole(v, n, stream, d->attrs.rows);
+  draw_integers(v, n, stream, d->attrs.rows);
   for (size_t i = 0; d->attrs.minus >= 0 && i < n; i += width)
     qsort(v + i, width, sizeof *v, ascending);
 }
 
-/* Numbers for a case, the same at every call. */
+/* Draws values for a case; every call draws the same ones. */
 static inline void draw_case(const op_case *c, values *s) {
   const clv_node_desc *d = &c->d;
   uint32_t stream = 0;
   for (const char *p = c->name; *p; p++) stream = stream * 31 + (uint8_t)*p;
-  if (is_whole(d->op, 0))
+  if (holds_integers(d->op, 0))
     draw_rows(d, stream, s);
   else
     draw_input(c, stream, s->v[V_IN], s->n[V_IN]);
-  draw_second(c, stream, s);
+  draw_other_inputs(c, stream, s);
   draw_params(d, stream, s);
   draw_normal(s->v[V_DOUT], s->n[V_DOUT], stream + 9, 0, 1);
   if (is_loss(d->op)) s->v[V_DOUT][0] = 0.375;

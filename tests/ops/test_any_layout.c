@@ -7,11 +7,11 @@
 #include "tests/ops/each_op.h"
 #include "tests/ops/run_int.h"
 
-/* The last is large enough for two threads. */
+/* Index of the largest image, which is large enough for two threads. */
 enum { LARGE = 3 };
 static const int64_t images[][4] = {{2, 3, 5, 7}, {3, 17, 6, 5}, {1, 16, 9, 8}, {4, 24, 41, 43}};
 
-/* The case with other extents; false where its attributes do not go with them. */
+/* Makes the case with other extents. Returns false if its attributes do not fit them. */
 static bool resized(const op_case *c, const int64_t v[4], op_case *ret) {
   clv_err err;
   *ret = *c;
@@ -21,22 +21,22 @@ static bool resized(const op_case *c, const int64_t v[4], op_case *ret) {
   return case_finish(&ret->d, &err) == CLV_OK;
 }
 
-/* The layout that the kernel takes when `block` is offered; 0: cpu has none. */
-static int block_taken(const op_case *c, int block) {
+/* Returns the block that the kernel accepts when `block` is offered; 0: cpu has no kernel. */
+static int accepted_block(const op_case *c, int block) {
   clv_node_desc d = c->d;
   clv_kernel *k;
   clv_err err;
   d.dtype = CLV_F32;
   for (int i = 0; i < d.n_in; i++) {
-    d.in_dtype[i] = is_whole(d.op, i) ? CLV_I64 : CLV_F32;
+    d.in_dtype[i] = holds_integers(d.op, i) ? CLV_I64 : CLV_F32;
     d.offered_block[i] = block;
   }
   clv_code code = clv_backend_cpu()->prepare(clv_backend_cpu(), &d, &k, &err);
   if (code == CLV_UNIMPLEMENTED) return 0;
   must(code, &err);
-  int taken = k->in_block[0];
+  int accepted = k->in_block[0];
   k->free(k);
-  return taken;
+  return accepted;
 }
 
 static void run_with(const op_case *c, int block, int threads, bool in_place, values *s) {
@@ -83,19 +83,19 @@ static void compare_ways(const op_case *c, bool any) {
 static void check_case(const op_case *c) {
   bool any = files[c->d.op].any_layout;
   for (int block = 8; block <= 16; block += 8) {
-    bool takes = block_taken(c, block) == block;
+    bool takes = accepted_block(c, block) == block;
     if (any && !takes)
       fail_msg("%s: cpu does not take block %d, but " CASES_FOLDER "/%s.cases has 'layout: any'",
                c->name, block, clv_op_name(c->d.op));
   }
-  bool both = block_taken(c, 8) == 8 && block_taken(c, 16) == 16;
+  bool both = accepted_block(c, 8) == 8 && accepted_block(c, 16) == 16;
   if (!any && both)
     fail_msg("%s: cpu takes any block, but " CASES_FOLDER "/%s.cases lacks 'layout: any'", c->name,
              clv_op_name(c->d.op));
   compare_ways(c, any);
 }
 
-/* The large image with one case of the op, in `make long` with all of them. */
+/* Runs the large image with one case of the op; in `make long` with all cases. */
 static void test_op(clv_op op) {
   int n = 0;
   bool had_large = false;
@@ -104,7 +104,7 @@ static void test_op(clv_op op) {
     if (cases[i].d.op != op || cases[i].d.in[0].rank != 4 || !cases[i].small) continue;
     for (size_t image = 0; image < CLV_COUNT(images); image++) {
       if (image == LARGE && (!files[op].any_layout || (had_large && !is_long()))) continue;
-      if (!resized(&cases[i], images[image], &c) || !block_taken(&c, 1)) continue;
+      if (!resized(&cases[i], images[image], &c) || !accepted_block(&c, 1)) continue;
       had_large |= image == LARGE;
       check_case(&c);
       n++;

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-/* cmocka wants those first */
+/* cmocka.h requires the headers above */
 #include <cmocka.h>
 
 #include "kernels/kernels.h"
@@ -23,7 +23,8 @@ typedef struct setup {
 
 enum { VALUES = 4, RESULTS = 7 };
 
-/* out, gradient of x, of the other input, of weight and bias; running mean and variance. */
+/* Results: out; gradients of x, of the other input, of weight and bias; running mean and
+ * variance. */
 typedef struct results {
   float *v[RESULTS];
   size_t n[RESULTS];
@@ -33,11 +34,11 @@ static void *take(size_t bytes) {
   clv_err err;
   void *p;
   if (clv_alloc_aligned(bytes, &p, &err) != CLV_OK) fail_msg("%s", err.text);
-  memset(p, 0xFF, bytes); /* NaN */
+  memset(p, 0xFF, bytes); /* bytes 0xFF are NaN */
   return p;
 }
 
-/* Whole numbers and halves, so that outputs are exactly 0 now and then, and a NaN. */
+/* Draws integers and halves, so that some outputs are exactly 0, and a NaN. */
 static float *drawn(const setup *s, uint32_t stream, bool with_nan) {
   size_t n = clv_layout_numel(&s->shape, 1);
   float *row = take(n * sizeof *row);
@@ -116,7 +117,7 @@ static clv_kernel_args norm_args(const memory *m, results *r, float *weight, flo
       .dparam = {r->v[3], r->v[4]}};
 }
 
-static void apart(const setup *s, memory *m, results *r, float *weight, float *bias) {
+static void run_separately(const setup *s, memory *m, results *r, float *weight, float *bias) {
   clv_kernel *norm = prepared(s, CLV_OP_BATCHNORM, 0, 1);
   clv_kernel *add = prepared(s, CLV_OP_ADD, 0, 2), *relu = prepared(s, CLV_OP_RELU, 0, 1);
   size_t bytes = r->n[0] * sizeof(float);
@@ -141,7 +142,8 @@ static void apart(const setup *s, memory *m, results *r, float *weight, float *b
   free(m->saved);
 }
 
-/* The output is not kept: backward is without it, and `recompute` makes its bits once more. */
+/* Recomputes the output, which was not kept: backward runs without it, and `recompute` must return
+ * the same bits. */
 static void recompute(clv_kernel *k, clv_kernel_args *a, const results *r) {
   clv_kernel_args again = *a;
   again.out = take(r->n[0] * sizeof(float));
@@ -151,8 +153,8 @@ static void recompute(clv_kernel *k, clv_kernel_args *a, const results *r) {
   a->out = NULL;
 }
 
-/* In place: the gradient that may takes dout's memory. */
-static void together(const setup *s, memory *m, results *r, float *weight, float *bias) {
+/* Runs in place: a gradient shares the memory of dout where the kernel allows it. */
+static void run_in_place(const setup *s, memory *m, results *r, float *weight, float *bias) {
   unsigned tail = s->add ? CLV_TAIL_ADD | CLV_TAIL_RELU : CLV_TAIL_RELU;
   clv_kernel *k = prepared(s, CLV_OP_BATCHNORM, tail, s->add ? 2 : 1);
   int shares = s->add ? 1 : 0;
@@ -186,12 +188,12 @@ static void check(const setup *s, int which) {
   float *weight = take(channels * sizeof(float)), *bias = take(channels * sizeof(float));
   clv_rng_uniform(&(clv_rng_key){.seed = 4}, -1, 1, weight, channels);
   clv_rng_uniform(&(clv_rng_key){.seed = 5}, -1, 1, bias, channels);
-  bias[0] = weight[0] = 0; /* outputs on the edge of relu */
+  bias[0] = weight[0] = 0; /* makes outputs of exactly 0, where relu changes */
   memory m = {drawn(s, 1, which == 1), drawn(s, 2, which == 2), drawn(s, 3, which == 3), 0, NULL};
   results_new(s, &a);
   results_new(s, &b);
-  apart(s, &m, &a, weight, bias);
-  together(s, &m, &b, weight, bias);
+  run_separately(s, &m, &a, weight, bias);
+  run_in_place(s, &m, &b, weight, bias);
   for (int i = 0; i < RESULTS; i++)
     if ((i != 2 || s->add) && memcmp(a.v[i], b.v[i], a.n[i] * sizeof(float)))
       fail_msg("%s: block %d, %d threads, %s%s%s: not the bits of the ops apart", names[i],
@@ -208,7 +210,7 @@ static void check(const setup *s, int which) {
   free(bias);
 }
 
-/* `make test` takes one kind of values of each setup. */
+/* `make test` tests one kind of values for each setup. */
 static void fused_batchnorm_gives_the_same_bits(void **state) {
   (void)state;
   static const int blocks[] = {1, 8, 16};
@@ -232,7 +234,8 @@ static void fused_batchnorm_gives_the_same_bits(void **state) {
   print_message("%d kernels with tails have the bits of the ops apart\n", n);
 }
 
-/* Only batchnorm has tails here, and ref has none: the plan is told so. */
+/* Only batchnorm supports tails, and ref supports none: prepare returns CLV_UNIMPLEMENTED to the
+ * plan. */
 static void unsupported_tails_are_refused(void **state) {
   (void)state;
   clv_node_desc d = {.op = CLV_OP_RELU,
@@ -246,7 +249,7 @@ static void unsupported_tails_are_refused(void **state) {
   assert_int_equal(clv_backend_cpu()->prepare(clv_backend_cpu(), &d, &k, &err), CLV_UNIMPLEMENTED);
   d.op = CLV_OP_BATCHNORM;
   assert_int_equal(clv_backend_cpu()->prepare(clv_backend_cpu(), &d, &k, &err),
-                   CLV_UNIMPLEMENTED); /* [N, C] */
+                   CLV_UNIMPLEMENTED); /* shape [N, C] */
   assert_int_equal(clv_backend_ref()->prepare(clv_backend_ref(), &d, &k, &err), CLV_UNIMPLEMENTED);
 }
 

@@ -29,7 +29,7 @@ static void load_one(const golden *numbers, const op_case *c, int i, values *s) 
         t.dtype == CLV_I64 ? (double)((const int64_t *)t.data)[j] : ((const float *)t.data)[j];
 }
 
-/* Returns how many tensors the row wants. */
+/* Loads the tensors of a case. Returns how many the row of the op requires. */
 static int load(const golden *numbers, const op_case *c, values *s) {
   int n = 0;
   for (int i = 0; i < V_COUNT; i++) {
@@ -40,14 +40,14 @@ static int load(const golden *numbers, const op_case *c, values *s) {
   return n;
 }
 
-/* 1 + g has fewer digits of g: a unit in the last place of 1 for each value. */
+/* 1 + g has fewer digits of g. Returns that error: a unit in the last place of 1 for each value. */
 static double lost_by_adding(const double *g, size_t n) {
   double norm = 0;
   for (size_t i = 0; i < n; i++) norm += g[i] * g[i];
   return 0x1p-23 * sqrt((double)n / fmax(norm, 1e-30));
 }
 
-/* Compares the results of one run with the golden; returns the largest distance. */
+/* Compares the results of one run with the golden values. Returns the largest distance. */
 static double compare(const op_case *c, const run_options *o, const values *want, values *got) {
   double worst = 0;
   char name[40];
@@ -93,7 +93,7 @@ static bool check_ways(const op_case *c, const values *want, const clv_backend *
   return has;
 }
 
-/* All golden cases of one op on one backend. */
+/* Runs all golden cases of an op on a backend. */
 static void check_op(clv_op op, const golden *numbers, const clv_backend *backend,
                      clv_dtype dtype) {
   int ran = 0, left = 0;
@@ -114,8 +114,8 @@ static void check_op(clv_op op, const golden *numbers, const clv_backend *backen
   if (backend == clv_backend_ref()) assert_int_equal(left, 0);
 }
 
-/* What the row says of every tensor, before anything runs. A tensor that no case asks for is one
- * that the row has forgotten, or of a case that has gone. */
+/* Compares the row's shapes with all tensors, before any run. A tensor that no case uses is unknown
+ * to the row, or of a deleted case. */
 static void check_shapes(clv_op op, const golden *numbers) {
   int known = 0, stored = 0;
   for (int i = 0; i < n_cases; i++) {
@@ -131,12 +131,12 @@ static void check_shapes(clv_op op, const golden *numbers) {
              stored, known);
 }
 
-/* What PyTorch's function has no word for, each with a test of its own: first values of parameters
- * (test_models) and packed sequences (test_packed), whose numbers are the padded ones. */
+/* Attributes that PyTorch's functions do not have. Other tests cover them: test_models for first
+ * values of parameters, test_packed for packed sequences. */
 static const clv_attr_key no_words[] = {CLV_ATTR_INIT_STD, CLV_ATTR_INIT_ZERO,
                                         CLV_ATTR_KAIMING_NORMAL, CLV_ATTR_PACKED, CLV_ATTR_FIRST};
 
-/* An attribute that no case gives could mean anything. */
+/* Asserts that each attribute is used by a case. */
 static void check_attributes(clv_op op) {
   uint64_t given = 0;
   for (size_t i = 0; i < CLV_COUNT(no_words); i++) given |= (uint64_t)1 << no_words[i];
@@ -148,10 +148,10 @@ static void check_attributes(clv_op op) {
                clv_attr_name(row->key));
 }
 
-/* A file of numbers whose op has gone. */
+/* Asserts that each golden file belongs to an op. */
 static void none_astray(void) {
   char name[300];
-  if (files_astray("tests/golden/ops", ".txt", name))
+  if (find_file_without_op("tests/golden/ops", ".txt", name))
     fail_msg("tests/golden/ops/%s.txt: no op is called so", name);
 }
 

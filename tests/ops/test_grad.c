@@ -17,7 +17,8 @@ static double objective(const op_case *c, values *s) {
   return sum;
 }
 
-/* Compares the gradient `result` of the values `given` (at most ~50 of them, evenly spread). */
+/* Compares the gradient `result` with differences of the values `given`, at most 50 of them, evenly
+ * spread. */
 static double check_gradient(const op_case *c, const values *at, int given, int result) {
   const double h = 1e-5;
   size_t stride = at->n[given] / 50 + 1;
@@ -40,23 +41,23 @@ static double check_gradient(const op_case *c, const values *at, int given, int 
   double far = distance(analytic, numeric, n), floor = 0;
   for (size_t i = 0; i < n; i++) {
     double off = fabs(analytic[i] - numeric[i]);
-    if (!(off <= floor) && !isnan(floor)) floor = off; /* NaN stays */
+    if (!(off <= floor) && !isnan(floor)) floor = off; /* keeps NaN */
   }
-  /* Where the true gradient is 0 (softmax of one value) only its absolute size can be judged. */
+  /* If the true gradient is 0 (softmax of one value), only the absolute error is meaningful. */
   if (!(floor <= 1e-8) && !(far <= 1e-6))
     fail_msg("%s: %s is %.2e from central differences", c->name,
              value_name(&c->d, result, (char[40]){0}), far);
   return floor > 1e-8 ? far : 0;
 }
 
-/* Kinks have no derivative: ties and the ends of bce's range are left to the goldens. So is a row
- * that gets no gradient although outputs depend on it. */
-static bool smooth(const op_case *c) {
+/* True if the case is differentiable. Ties and the ends of bce's range are left to the golden
+ * files, and so is a row without gradient on which outputs depend. */
+static bool is_differentiable(const op_case *c) {
   return c->small && !(c->keys >> CLV_ATTR_PADDING_IDX & 1) &&
          (c->fill == FILL_NORMAL || c->fill == FILL_UNIT || c->fill == FILL_BIG);
 }
 
-/* The largest distance of any gradient of the case. */
+/* Returns the largest distance of any gradient of the case. */
 static double check_case(const op_case *c) {
   values at;
   double worst = 0;
@@ -76,7 +77,7 @@ static void test_op(clv_op op) {
   int ran = 0;
   for (int i = 0; i < n_cases; i++) {
     const op_case *c = &cases[i];
-    if (c->d.op != op || !smooth(c)) continue;
+    if (c->d.op != op || !is_differentiable(c)) continue;
     worst = fmax(worst, check_case(c));
     ran++;
   }

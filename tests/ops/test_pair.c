@@ -6,7 +6,7 @@
 #include "tests/long.h"
 #include "tests/ops/compare_int.h"
 
-/* Parameter gradients added to ones, as those of the second micro-batch are to the first's. */
+/* Checks parameter gradients that are added to ones, as those of the second micro-batch are. */
 static void check_added(const op_case *c, int threads, double *worst) {
   run_options o = {.backend = clv_backend_ref(), .dtype = CLV_F32, .accumulate = true};
   values want, got;
@@ -20,7 +20,7 @@ static void check_added(const op_case *c, int threads, double *worst) {
   values_done(&got);
 }
 
-/* One case with 1 and 2 threads; false where cpu leaves it to ref. */
+/* Checks a case with a number of threads. Returns false if cpu has no kernel for it. */
 static bool check_case(const op_case *c, int threads, double *worst) {
   static const int offers[] = {1, 8, 16, 1};
   static const char *const offered[] = {"", "with block 8", "with block 16", "again"};
@@ -45,7 +45,8 @@ static bool check_case(const op_case *c, int threads, double *worst) {
   return ran;
 }
 
-/* A backend that left all to ref would pass every comparison. */
+/* Fails if cpu leaves a case to ref without saying so, since a backend without kernels would pass
+ * every comparison. */
 static void check_fallback(const op_case *c, bool ran) {
   const op_file *f = &files[c->d.op];
   bool expected = !f->cpu_none && (!f->cpu_images || c->d.in[0].rank == 4);

@@ -18,7 +18,7 @@ static void values_of(const op_case *c, values *s) {
   draw_case(c, s);
 }
 
-static bool same(double a, double b) { return memcmp(&a, &b, sizeof a) == 0; }
+static bool is_equal(double a, double b) { return memcmp(&a, &b, sizeof a) == 0; }
 
 /* ---- maps_zero_to_zero --------------------------------------------------------------------------
  */
@@ -40,8 +40,8 @@ static void check_zero(const op_case *c, const clv_op_def *def) {
 /* ---- elementwise ------------------------------------------------------------------------------
  */
 
-/* Value `at` of input i, which holds no lengths, becomes another: only that value of the output
- * may. */
+/* Changes value `at` of input i, which holds no lengths. Only that value of the output may
+ * change. */
 static void check_one_value(const op_case *c, const values *plain, int i, size_t at) {
   values s;
   values_init(&s, &c->d);
@@ -49,7 +49,7 @@ static void check_one_value(const op_case *c, const values *plain, int i, size_t
   s.v[V_IN + i][at] = isnan(s.v[V_IN + i][at]) ? 1 : s.v[V_IN + i][at] / 2 + 3;
   output_of(c, c->d.training, &s);
   for (size_t j = 0; j < s.n[V_OUT]; j++)
-    if (j != at && !same(s.v[V_OUT][j], plain->v[V_OUT][j]))
+    if (j != at && !is_equal(s.v[V_OUT][j], plain->v[V_OUT][j]))
       fail_msg("%s: input %d [%zu] changes output [%zu], but the row of %s says elementwise",
                c->name, i, at, j, clv_op_name(c->d.op));
   values_done(&s);
@@ -61,7 +61,7 @@ static void check_elementwise(const op_case *c) {
     fail_msg("%s: an elementwise op has no parameters and its input's shape", c->name);
   values_of(c, &plain);
   output_of(c, c->d.training, &plain);
-  for (int i = 0; i < c->d.n_in && !is_whole(c->d.op, i); i++)
+  for (int i = 0; i < c->d.n_in && !holds_integers(c->d.op, i); i++)
     for (size_t at = 0; at < plain.n[V_IN + i]; at += plain.n[V_IN + i] / 20 + 1)
       check_one_value(c, &plain, i, at);
   values_done(&plain);
@@ -70,24 +70,24 @@ static void check_elementwise(const op_case *c) {
 /* ---- samples ----------------------------------------------------------------------------------
  */
 
-/* Rows of input 0 that are the first sample's: those of the first of packed sequences. */
+/* Returns the rows of input 0 that belong to the first sample, or to the first packed sequence. */
 static size_t rows_of_first(const op_case *c) {
   return c->lengths.rank ? (size_t)c->lengths.dim[0] : 1;
 }
 
-/* Other numbers for the first sample of input 0. */
+/* Changes the first sample of input 0. */
 static void change_first_sample(const op_case *c, values *s) {
   size_t per_sample = s->n[V_IN] / (size_t)c->d.in[0].dim[0] * rows_of_first(c);
   for (size_t j = 0; j < per_sample; j++) {
     double *v = &s->v[V_IN][j];
-    if (is_whole(c->d.op, 0))
+    if (holds_integers(c->d.op, 0))
       *v = c->d.attrs.minus < 0 ? (double)(((int64_t)*v + 1) % c->d.attrs.rows) : 0;
     else
       *v = isnan(*v) ? 1 : *v / 2 + 3;
   }
 }
 
-/* The other samples' outputs become others exactly where the row says so. */
+/* Asserts that outputs of other samples change exactly if the op's row says so. */
 static void check_samples(const op_case *c, const clv_op_def *def) {
   if (c->d.out.rank == 0 || c->d.in[0].dim[0] < 2) return;
   values plain, s;
@@ -101,7 +101,7 @@ static void check_samples(const op_case *c, const clv_op_def *def) {
   bool ends = def->packing == CLV_PACKS_SEQUENCES;
   for (size_t j = s.n[V_OUT] / (size_t)c->d.out.dim[0] * (ends ? 1 : rows_of_first(c));
        j < s.n[V_OUT]; j++)
-    meet = meet || !same(s.v[V_OUT][j], plain.v[V_OUT][j]);
+    meet = meet || !is_equal(s.v[V_OUT][j], plain.v[V_OUT][j]);
   if (meet != expected)
     fail_msg("%s: a sample's output depends on %s, but the row of %s says the reverse", c->name,
              meet ? "the others" : "that sample alone", def->name);

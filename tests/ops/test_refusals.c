@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-static void refuses(clv_code code, const clv_err *err, const char *what, const char *part) {
+static void assert_refused(clv_code code, const clv_err *err, const char *what, const char *part) {
   if (code == CLV_OK) fail_msg("%s is not refused", what);
   if (!strstr(err->text, part)) fail_msg("%s: '%s' lacks '%s'", what, err->text, part);
 }
@@ -15,20 +15,20 @@ static void refuses(clv_code code, const clv_err *err, const char *what, const c
 /* ---- attributes -------------------------------------------------------------------------------
  */
 
-/* The attribute alone as v, refused with the op's and its own name. */
+/* Asserts that an attribute with value v is refused, by names of the op and the attribute. */
 static void refuses_value(clv_op op, const clv_attr_row *row, clv_attr_value v, const char *why) {
   char what[96], part[64];
   clv_err err;
   snprintf(part, sizeof part, "%s.%s", clv_op_name(op), clv_attr_name(row->key));
   snprintf(what, sizeof what, "%s %s", part, why);
   v.key = row->key;
-  refuses(clv_op_attr_check(op, &v, &err), &err, what, part);
+  assert_refused(clv_op_attr_check(op, &v, &err), &err, what, part);
 }
 
-static bool whole(double v) { return fabs(v) < 1e15 && v == floor(v); }
+static bool is_integer(double v) { return fabs(v) < 1e15 && v == floor(v); }
 
 static void check_range(clv_op op, const clv_attr_row *row) {
-  bool reals = !whole(row->low) || !whole(row->high);
+  bool reals = !is_integer(row->low) || !is_integer(row->high);
   clv_attr_value below = {.n_ints = 1, .ints = {reals ? 0 : (int64_t)row->low - 1}};
   clv_attr_value above = {.n_ints = 1, .ints = {reals ? 0 : (int64_t)row->high + 1}};
   if (reals) {
@@ -46,18 +46,21 @@ static void check_attributes(clv_op op) {
   clv_attr_key key;
   clv_attrs attrs;
   clv_err err;
-  refuses(clv_op_attr_find(op, "no_such_key", &key, &err), &err, "an unknown key", def->name);
+  assert_refused(clv_op_attr_find(op, "no_such_key", &key, &err), &err, "an unknown key",
+                 def->name);
   for (const clv_attr_row *row = def->attrs; row->key; row++) {
     check_range(op, row);
     if (row->is_required)
-      refuses(clv_attrs_parse(op, NULL, 0, &attrs, &err), &err, "no required attribute", "needs '");
+      assert_refused(clv_attrs_parse(op, NULL, 0, &attrs, &err), &err, "no required attribute",
+                     "needs '");
   }
 }
 
 /* ---- inputs -----------------------------------------------------------------------------------
  */
 
-/* The case as a node of a graph, with n inputs; input `other` (or none: -1) of the other type. */
+/* Adds the case to a graph with n inputs. other: index of an input that gets the other type; -1:
+ * none. */
 static clv_code add_to_graph(const op_case *c, int n, int other, clv_err *err) {
   clv_graph *g;
   int in[CLV_MAX_IN + 1] = {0}, node;
@@ -65,10 +68,10 @@ static clv_code add_to_graph(const op_case *c, int n, int other, clv_err *err) {
   clv_code code = CLV_OK;
   for (int i = 0; i < n && i < CLV_MAX_IN && code == CLV_OK; i++) {
     char name[16];
-    bool whole = is_whole(c->d.op, i) != (i == other);
+    bool is_integer = holds_integers(c->d.op, i) != (i == other);
     snprintf(name, sizeof name, "x%d", i);
     const clv_shape *shape = &c->d.in[i < c->d.n_in ? i : 0];
-    code = clv_graph_add_input(g, name, whole ? CLV_I64 : CLV_F32, shape, &in[i], err);
+    code = clv_graph_add_input(g, name, is_integer ? CLV_I64 : CLV_F32, shape, &in[i], err);
   }
   if (code == CLV_OK) code = clv_graph_add(g, c->d.op, &c->d.attrs, "it", 0, in, n, &node, err);
   clv_graph_free(g);
@@ -80,10 +83,11 @@ static void check_inputs(const op_case *c) {
   int most = def->max_in ? def->max_in : def->n_in;
   clv_err err;
   if (add_to_graph(c, c->d.n_in, -1, &err) != CLV_OK) fail_msg("%s: %s", c->name, err.text);
-  refuses(add_to_graph(c, def->n_in - 1, -1, &err), &err, "an input too few", def->name);
-  refuses(add_to_graph(c, most + 1, -1, &err), &err, "an input too many", def->name);
+  assert_refused(add_to_graph(c, def->n_in - 1, -1, &err), &err, "an input too few", def->name);
+  assert_refused(add_to_graph(c, most + 1, -1, &err), &err, "an input too many", def->name);
   for (int i = 0; i < c->d.n_in; i++)
-    refuses(add_to_graph(c, c->d.n_in, i, &err), &err, "an input of another type", def->name);
+    assert_refused(add_to_graph(c, c->d.n_in, i, &err), &err, "an input of another type",
+                   def->name);
 }
 
 /* ---- shapes -----------------------------------------------------------------------------------
@@ -95,7 +99,7 @@ static void check_refusal(const op_refusal *r) {
   clv_err err = {0};
   snprintf(line, sizeof line, "x %s", r->keys);
   strtok_r(line, " ", &rest);
-  refuses(case_words(&c, &rest, &err), &err, r->keys, r->text);
+  assert_refused(parse_case_words(&c, &rest, &err), &err, r->keys, r->text);
   if (files[r->op].problem[0]) fail_msg("%s: %s", r->keys, files[r->op].problem);
 }
 

@@ -39,15 +39,15 @@ static const float *golden_f32(const char *name, const char *what, size_t *ret_n
 
 static double far_f32(const float *a, const float *b, size_t n) {
   double *da = take(n * sizeof *da), *db = take(n * sizeof *db);
-  untyped(CLV_F32, a, da, n);
-  untyped(CLV_F32, b, db, n);
+  to_doubles(CLV_F32, a, da, n);
+  to_doubles(CLV_F32, b, db, n);
   double far = distance(da, db, n);
   free(da);
   free(db);
   return far;
 }
 
-/* How far the step itself, not the parameters, is from torch's: after - before. */
+/* Returns the distance of the steps after - before from those of torch. */
 static double far_step(const float *before, const float *p, const float *want, size_t n) {
   double *da = take(n * sizeof *da), *db = take(n * sizeof *db);
   for (size_t i = 0; i < n; i++) {
@@ -60,7 +60,7 @@ static double far_step(const float *before, const float *p, const float *want, s
   return far;
 }
 
-/* The moments that the settings have, as they begin. */
+/* Sets the first moments that the settings use. */
 static void begin_moments(const clv_optim_config *c, size_t n,
                           float *moments[CLV_OPTIM_MAX_MOMENTS]) {
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
@@ -75,7 +75,8 @@ static double far_moment(const optim_case *c, int i, const float *moment, size_t
   return moment ? far_f32(moment, golden_f32(c->name, name, &n), n) : 0;
 }
 
-/* Five steps from torch's start; gradients are halved and grad_scale 2 must undo it exactly. */
+/* Takes five steps from torch's start. Gradients are halved, and grad_scale 2 must undo that
+ * exactly. */
 static void check_optimiser(const clv_backend *b, const optim_case *c) {
   size_t n, n_all, equal = 0;
   const float *start = golden_f32(c->name, "start", &n);
@@ -112,7 +113,7 @@ static void test_optimisers_match_the_golden_cases(void **state) {
     check_optimiser(backend_of(state), &optim_cases[i]);
 }
 
-/* The second moment shows 1 - beta2 undisguised: 0.001 and not 1 - 0.999f, which is 1.3e-5 off. */
+/* The second moment must be 1 - beta2 = 0.001; 1 - 0.999f is wrong by 1.3e-5. */
 static void test_adam_second_moment_keeps_its_precision(void **state) {
   const clv_optim_config adam = {
       .kind = CLV_OPTIM_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
@@ -177,7 +178,8 @@ static void test_add_accumulates_f64_values(void **state) {
 /* ---- reorders ----------------------------------------------------------------------------------
  */
 
-/* Between any two blocks: every element at its formula's place, the channel padding zero. */
+/* Reorders between two blocks: every element must be where the formula says, the channel padding
+ * zero. */
 static void check_reorder(const clv_backend *b, const clv_shape *s, int from, int to) {
   size_t image = (size_t)(s->dim[2] * s->dim[3]), channels = (size_t)s->dim[1];
   size_t n = numel(s), padded = clv_layout_numel(s, to);
@@ -283,7 +285,7 @@ static void test_labels_out_of_range_are_refused(void **state) {
       check_labels(backend_of(state), (clv_op)op, wrong[i]);
 }
 
-/* Of attention over 3 steps of 2 samples. */
+/* Checks attention over 3 steps of 2 samples. */
 static void check_lengths(const clv_backend *b, int64_t wrong) {
   clv_shape x = CLV_SHAPE(2, 3, 2);
   clv_node_desc d = {.op = CLV_OP_ATTENTION,
@@ -354,7 +356,7 @@ static void test_unknown_ops_are_refused(void **state) {
 /* ---- dropout -----------------------------------------------------------------------------------
  */
 
-/* Another step, micro-batch, layer or seed drops other elements, about p of them. */
+/* Another step, micro-batch, layer or seed must drop other elements, about a share p. */
 static void test_dropout_mask_depends_on_every_key_field(void **state) {
   enum { N = 4096 };
   clv_shape s = CLV_SHAPE(4, N / 4);

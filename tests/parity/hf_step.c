@@ -49,7 +49,7 @@ static clv_code put(output *o, const char *prefix, const clv_param *p, const cha
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
-/* The input of that name with the shape that the file gives it; -1 where it has none. */
+/* Adds the input of that name with its shape in the file; -1 if the file has none. */
 static clv_code add_input(model *m, const clv_weights_file *f, const char *name, int *ret,
                           clv_err *err) {
   char full[32];
@@ -114,7 +114,7 @@ static clv_code open_model(char *const *argv, model *m, clv_err *err) {
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* A copy of a tensor that must be there with this type and shape. */
+/* Copies a tensor, which must exist with this type and shape. */
 static clv_code take(const clv_weights_file *f, const char *prefix, const char *name,
                      clv_dtype dtype, const clv_shape *shape, void *to, clv_err *err) {
   char full[160];
@@ -141,7 +141,7 @@ static clv_code put_all(output *to, const char *prefix, const model *m, const ch
   return CLV_OK;
 }
 
-/* What is tied becomes part of its owner's gradient. */
+/* Adds the gradient of each tied parameter to its owner's. */
 static void add_ties(model *m) {
   for (int i = 0; i < m->params->n_ties; i++) {
     const clv_tie *t = &m->params->ties[i];
@@ -163,7 +163,7 @@ static clv_code compute(model *m, uint64_t version, clv_err *err) {
   return clv_plan_call_get(m->plan, &m->call, err);
 }
 
-/* The parameters' block becomes that behind the step; `before` is put out first. */
+/* Takes a step over the parameters' block. Writes the values of `before` first. */
 static clv_code take_step(model *m, const clv_weights_file *f, clv_err *err) {
   clv_shape one = CLV_SHAPE(1);
   CLV_TRY(take(f, "", "step", CLV_I64, &one, clv_optim_step_count(m->optim), err));
@@ -199,7 +199,7 @@ static clv_code run_step(model *m, const char *given, const char *wanted, uint64
 }
 
 static clv_code run(int argc, char **argv, clv_err *err) {
-  static model m; /* until the program ends */
+  static model m; /* not freed before the program ends */
   if (argc < 6 || argc % 2)
     return clv_fail(err, CLV_INVALID, "hf_step FOLDER HEAD LABELS IN OUT [IN OUT]...");
   CLV_TRY(open_model(argv, &m, err));

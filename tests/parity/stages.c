@@ -33,7 +33,7 @@ static clv_code put(output *o, const char *prefix, const char *name, clv_dtype d
   return CLV_OK;
 }
 
-/* A copy of a tensor that must be there with this type and shape. */
+/* Copies a tensor, which must exist with this type and shape. */
 static clv_code take(const clv_weights_file *f, const char *name, clv_dtype dtype,
                      const clv_shape *shape, void *to, clv_err *err) {
   clv_weights_want want = {name, dtype, *shape, false};
@@ -43,7 +43,7 @@ static clv_code take(const clv_weights_file *f, const char *name, clv_dtype dtyp
   return CLV_OK;
 }
 
-/* What a part computes on; it lives until the program ends, as `output` points at it. */
+/* Data of one part. It is not freed before the program ends, because `output` points to it. */
 typedef struct part {
   clv_graph *graph;
   clv_params *params;
@@ -114,7 +114,7 @@ static clv_code run_part(part *p, int index, const clv_weights_file *f, output *
   return CLV_OK;
 }
 
-/* The model in a session of these ranges. */
+/* Reads the model into a session with these ranges of layers. */
 static clv_code read_model(const char *model, char *const *ranges, int n, const clv_shape *in,
                            clv_graph **ret, uint32_t *first, uint32_t *last, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;

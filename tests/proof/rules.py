@@ -182,14 +182,28 @@ def model(lines):
 
 
 def kill_walk(lines):
-    m = last(r"^(\d+ runs, \d+ points of \d+ processes, \d+ reached, .*?), (\d+) problems", lines)
-    return f"{m[1]}, {m[2]} problems", m[2] == "0" and bool(every(r"^ok each_failpoint_changes_no_bit", lines))
+    found = every(r"^(\d+ runs(?: with a spare)?, \d+ points of \d+ processes, \d+ reached, .*?), (\d+) problems", lines)
+    if len(found) != 2:
+        raise Unreadable(f"{len(found)} summaries instead of 2")
+    problems = sum(int(m[2]) for m in found)
+    return f"{found[0][1]}; {found[1][1]}; {problems} problems", problems == 0 and bool(every(r"^ok each_failpoint_changes_no_bit", lines))
 
 
 def outages(lines):
-    back, resets = every(r"^(packets dropped for .*|another address): steps go on after ([\d.]+) s", lines), last(r"^ok (\d+ resets): the same bits", lines)
+    back = every(r"^(?:not )?ok (packets dropped for .*|another address|connections forgotten .*): steps go on after ([\d.]+) s", lines)
+    resets, pause = last(r"^(?:not )?ok (\d+ resets): ", lines), last(r"the longest pause between two steps was ([\d.]+) s", lines)
     said = "; ".join(f"{m[1]}: {m[2]} s" for m in back)
-    return f"{said}; {resets[1]}", bool(every(r"^ok the same bits, one attempt", lines))
+    return f"{said}; {resets[1]}: at most {pause[1]} s", len(back) >= 4 and not every("^not ok", lines)
+
+
+def checkpoint_cost(lines):
+    m = last(r"^(\d+ MiB every 10 s: .*)$", lines)
+    return m[1], bool(every(r"^ok checkpoints_take_at_most_3_percent_with_auto", lines))
+
+
+def kill_writes(lines):
+    m = last(r"^(\d+ kills while .*)$", lines)
+    return m[1], bool(every(r"^ok killed_writes_change_no_bit", lines))
 
 
 def bench(lines):
@@ -222,6 +236,7 @@ PROOFS = (
     Proof("mutate", "none survives", mutants, (*BREAKS, "tests/unit", "tests/faults"), minutes=60),
     Proof("long", NONE_FAILED, suites(1), ("tests",), minutes=25),
     Proof("sanitize", NONE_FAILED, suites(2), ("tests",), minutes=90),
+    Proof("test-trixie", NONE_FAILED, suites(1), ("tests", "deploy/packages"), minutes=30),
     Proof("gpu-sanitized", NONE_FAILED, suites(2), ("tests/gpu", "tests/ops", LIB), minutes=20),
     Proof("gpu-dry", "no piece fails, at most 60 MiB", dry_run, ("tests/gpu", "tests/bench/peers", "deploy/sessions"),
           short={"GPU_DRY_ARGS": "devices parity_mlp"}, minutes=20),
@@ -241,10 +256,12 @@ PROOFS = (
     Proof("soak-mixed", "nothing grows", soak_mixed, ("tests/net",), {"SOAK_SECONDS": "7200"},
           {"SOAK_SECONDS": "300"}, 125),
     Proof("soak-kill", "no bit differs", soak_kill, ("tests/net",), {"KILLS": "1000"}, {"KILLS": "60"}, 15),
-    Proof("outages", "the same bits in one attempt", outages, ("tests/net",), {"RESETS": "1000"}, {"RESETS": "50"}, 10),
+    Proof("outages", "the same bits, within 5 s", outages, ("tests/net",), {"RESETS": "1000"}, {"RESETS": "50", "OUTAGE_ARGS": "--seconds 1 --long 0"}, 25),
+    Proof("checkpoint-cost", "at most 3 % with `auto`", checkpoint_cost, ("tests/net",), {"COST_MIB": "1024"}, {"COST_MIB": "128"}, 15, measures=True),
+    Proof("kill-writes", "the same bits, an earlier checkpoint", kill_writes, ("tests/net",), {"WRITE_KILLS": "30"}, {"WRITE_KILLS": "4"}, 5),
     Proof("recut", "no bit differs", oks, ("tests/net",), {"RECUT_PAIRS": "20"}, {"RECUT_PAIRS": "3"}, 3),
     Proof("model", "every rule holds, every mistake is found", model, ("tests/model",), minutes=1),
-    Proof("kill-walk", "no bit differs", kill_walk, ("tests/net", "tests/failpoints"), short={"WALK_ARGS": "--points checkpoint"}, minutes=8),
+    Proof("kill-walk", "no bit differs", kill_walk, ("tests/net", "tests/failpoints"), short={"WALK_ARGS": "--points checkpoint"}, minutes=11),
     Proof("attacks", NONE_FAILED, oks, ("tests/net",), {"ATTACK_SECONDS": "6", "NOISE_SECONDS": "75"},
           {"ATTACK_SECONDS": "2", "NOISE_SECONDS": "5"}, 6),
     Proof("bench", "all targets met", bench, BENCH, {"STRICT": "1"}, {"STRICT": "", "BENCH_ARGS": "mlp"}, 60,

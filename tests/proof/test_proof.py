@@ -112,6 +112,22 @@ def help_and_help_all_have_each_target_once():
     assert "deps" in said[0] and "deps-test" in said[1] and not said[0] & said[1], said
 
 
+@suite.test
+def packages_have_names_on_known_systems_and_others_learn_what_to_do():
+    def named(system, *uses):
+        run = subprocess.run([os.path.join(HERE, "../install-packages"), "--print", *uses], text=True, timeout=20,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, DISTRIBUTION=system))
+        return run.returncode, run.stdout.split(), run.stderr
+    names = {system: named(system, "build", "test")[1] for system in ("debian-12", "debian-13", "ubuntu-24.04")}
+    assert all(len(of) > 35 and not {"-", "="} & set(of) for of in names.values()), names
+    runtimes = {name for of in names.values() for name in of if "clang-rt" in name}
+    assert runtimes == {f"libclang-rt-{version}-dev" for version in (14, 18, 19)}, runtimes
+    code, out, err = named("fedora-41", "build")
+    assert code == 1 and not out, (code, out)
+    assert all(word in err for word in ("fedora-41", "debian-13 ubuntu-24.04", "DISTRIBUTION=none", "libdnnl-dev")), err
+    assert named("none", "build") == (0, [], "")
+
+
 @in_tree
 def proofs_go_on_after_a_kill(tree):
     """Killed in the second: the first keeps its row, the second is run again and says why."""
@@ -199,6 +215,7 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
     "mutate": ("ok caught: lost: seed 1 at 0.1 s: gone", "not ok caught: lost: survives unit/x"),
     "long": ("400 passed, 0 failed, 1 skipped", "400 passed, 1 failed"),
     "sanitize": ("400 passed, 0 failed\n400 passed, 0 failed, 2 skipped", "400 passed, 0 failed\n1 passed, 3 failed"),
+    "test-trixie": ("test accuracy 84.1 %\n400 passed, 0 failed, 2 skipped", "400 passed, 2 failed"),
     "gpu-sanitized": ("40 passed, 0 failed\n40 passed, 0 failed", "40 passed, 0 failed\n39 passed, 1 failed"),
     "gpu-dry": ("23 ok, 20 skipped, 0 failed; 41.0 of 60 MiB; no network", "22 ok, 20 skipped, 1 failed; 41.0 of 60 MiB; no network"),
     "schedules": ("ok random (3s)\nok damaged (4s)", "ok random (3s)\nnot ok damaged (AssertionError: x)"),
@@ -220,10 +237,18 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
     "model": ("ok lanes_hold (2000 states, 9000 transitions)\nok runs_hold (600 states, 700 transitions)\n" +
               "\n".join(f"ok lanes_catches_{n}" for n in range(17)),
               "ok lanes_hold (2000 states, 9000 transitions)\nnot ok runs_catches_0"),
-    "kill-walk": ("195 runs, 31 points of 3 processes, 195 reached, 0 differ, 0 problems\nok each_failpoint_changes_no_bit",
-                  "195 runs, 31 points of 3 processes, 195 reached, 1 differ, 1 problems\nnot ok each_failpoint_changes_no_bit"),
-    "outages": ("packets dropped for 1 s: steps go on after 0.8 s\nanother address: steps go on after 14.9 s\nok the same bits, one attempt\nok 1000 resets: the same bits, one attempt",
-                "packets dropped for 1 s: steps go on after 0.8 s\nok 1000 resets: the same bits, one attempt"),
+    "kill-walk": ("195 runs, 31 points of 3 processes, 195 reached, 9 masters and 9 workers started again, 0 problems\n"
+                  "26 runs with a spare, 18 points of 3 processes, 26 reached, 10 masters and 7 workers started again, 0 problems\nok each_failpoint_changes_no_bit",
+                  "195 runs, 31 points of 3 processes, 195 reached, 9 masters and 9 workers started again, 0 problems\n"
+                  "26 runs with a spare, 18 points of 3 processes, 25 reached, 10 masters and 7 workers started again, 1 problems\nnot ok each_failpoint_changes_no_bit"),
+    "outages": ("ok packets dropped for 1 s: steps go on after 0.8 s\nok packets dropped for 10 s: steps go on after 0.8 s\nok another address: steps go on after 3.9 s\n"
+                "ok packets dropped for 300 s: steps go on after 6.5 s\nok 1000 resets: the same bits, no recoveries\nok resets: the longest pause between two steps was 0.7 s",
+                "ok packets dropped for 1 s: steps go on after 0.8 s\nok packets dropped for 10 s: steps go on after 0.8 s\nnot ok another address: steps go on after 14.9 s\n"
+                "ok packets dropped for 300 s: steps go on after 6.5 s\nok 1000 resets: the same bits, no recoveries\nok resets: the longest pause between two steps was 0.7 s"),
+    "checkpoint-cost": ("1024 MiB every 10 s: 14.0 % of the time; every: auto: 2.1 %; the disk writes 490 and 471 MB/s\nok checkpoints_take_at_most_3_percent_with_auto",
+                        "1024 MiB every 10 s: 14.0 % of the time; every: auto: 5.1 %; the disk writes 490 and 471 MB/s\nnot ok checkpoints_take_at_most_3_percent_with_auto"),
+    "kill-writes": ("30 kills while files were written, 18 of the worker and 12 of the master, 0 used an unfinished checkpoint (seed 7)\nok killed_writes_change_no_bit",
+                    "30 kills while files were written, 18 of the worker and 12 of the master, 1 used an unfinished checkpoint (seed 7)\nnot ok killed_writes_change_no_bit"),
     "soak-kill": ("1000 kills in 70 runs of 5 networks, 150 recoveries, median 0.7 s, 99 of 100 within 1.1 s, 0 differ (seed 8)\n"
                   "ok killed_runs_change_no_bit (900.1s)",
                   "1000 kills in 70 runs of 5 networks, 150 recoveries, median 0.7 s, 99 of 100 within 1.1 s, 1 differ (seed 8)\n"

@@ -39,7 +39,7 @@ static void load(const char *far) {
   must(cleave_load_loss(rt, &judge, "bce_with_logits", &last, &loss, &e));
 }
 
-/* One iteration; returns its loss. */
+/* Runs one iteration. Returns its loss. */
 static float train(cleave_optimizer *adam, const cleave_tensor *points,
                    const cleave_tensor *inside) {
   cleave_context c;
@@ -49,7 +49,8 @@ static float train(cleave_optimizer *adam, const cleave_tensor *points,
   must(cleave_leaf(rt, c, points, false, &in, &e));
   must(cleave_leaf(rt, c, inside, false, &target, &e));
   must(cleave_call(rt, c, half[0], &in, 1, &hidden, &e));
-  must(cleave_call(rt, c, half[1], &hidden, 1, &guess, &e)); /* travels by itself */
+  /* the value is sent from worker to worker */
+  must(cleave_call(rt, c, half[1], &hidden, 1, &guess, &e));
   must(cleave_call(rt, c, loss, (cleave_reference[]){guess, target}, 2, &error, &e));
   must(cleave_backward(rt, c, &error, 1, false, 0, &e));
   must(cleave_step(rt, adam, c, 0, NULL, &e));

@@ -17,14 +17,14 @@ enum { ROWS = 32, SAVE_EVERY = 25, MAX_TRIES = 300, PATH = 512 };
 
 static const char *session, *run;
 static uint64_t n_steps = 400;
-static int n_tries; /* since the state was last saved */
+static int n_tries; /* attempts since the state was last saved */
 
-/* All that ends with a session. `build` makes it, in a new session again. */
+/* Objects of the present session; `build` makes them again in a new session. */
 static cleave_runtime *rt;
 static cleave_module *half[2], *loss;
 static cleave_optimizer *adam;
 
-static uint64_t step; /* steps taken; goes back to the last save when a worker is lost */
+static uint64_t step; /* number of steps; set back to the last save when a worker is lost */
 static cleave_error e;
 
 #define TRY(call)                             \
@@ -66,8 +66,8 @@ static cleave_status build(void) {
 static const char *const part_names[4] = {"first.weights", "first.adam", "second.weights",
                                           "second.adam"};
 
-/* Part 0..3 of the state. Odd and even saves have files of their own: a save that is cut off leaves
- * the files of the one before it. */
+/* Name of file 0..3 of the state. Odd and even saves use different files, so an interrupted save
+ * leaves the files of the one before. */
 static const char *part_file(int part, uint64_t at) {
   static char name[129];
   snprintf(name, sizeof name, "%s.%s.%d", run, part_names[part], (int)(at / SAVE_EVERY % 2));
@@ -78,7 +78,7 @@ static cleave_state_kind part_kind(int part) {
   return part % 2 ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
 }
 
-/* Replaces RUN.saved by a line: the step, and the digests of the four files of that step. */
+/* Replaces RUN.saved by a line with the step and the digests of the step's four files. */
 static void write_saved(const char *line) {
   char path[PATH], tmp[PATH + 4];
   snprintf(path, sizeof path, "%s.saved", run);
@@ -97,13 +97,13 @@ static cleave_status save(void) {
                                     &e));
     n += snprintf(line + n, sizeof line - (size_t)n, " %s", file.sha256);
   }
-  write_saved(line); /* last: from here on this save is the one to go on from */
+  write_saved(line); /* last of all: this save is valid from now on */
   printf("saved step %" PRIu64 "\n", step);
   n_tries = 0;
   return CLEAVE_OK;
 }
 
-/* Returns to the last save; without one the modules are as `build` has drawn them. */
+/* Returns to the last save. Without one, the modules are as `build` drew them. */
 static cleave_status load(void) {
   char path[PATH], digest[4][65];
   step = 0;
@@ -125,8 +125,8 @@ static cleave_status load(void) {
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-/* Fills the rows of a step. They depend on its number alone, so they are the same when the step is
- * taken again. */
+/* Fills the rows of a step. They depend only on its number, so a repeated step gets the same
+ * rows. */
 static void fill(float *x, float *y) {
   for (int i = 0; i < ROWS; i++) { /* is the point inside the circle? */
     x[2 * i] = (float)((i + 3 * step) % 16) / 8 - 1;
@@ -173,7 +173,7 @@ static cleave_status train(void) {
   return CLEAVE_OK;
 }
 
-/* True if a new session may succeed. EXHAUSTED: a worker still has the session that was cut off. */
+/* True if a new session may succeed. EXHAUSTED: a worker still has the interrupted session. */
 static bool is_temporary(cleave_status status) {
   return status == CLEAVE_UNAVAILABLE || status == CLEAVE_DEADLINE || status == CLEAVE_EXHAUSTED;
 }
@@ -187,7 +187,7 @@ int main(int argc, char **argv) {
   for (cleave_status status; (status = train()) != CLEAVE_OK;) {
     if (!is_temporary(status) || ++n_tries > MAX_TRIES) die(e.node, e.text);
     printf("lost at step %" PRIu64 ": %s: %s\n", step, e.node, e.text);
-    cleave_close(rt, 0, NULL, NULL); /* ends the session at the workers that are there */
+    cleave_close(rt, 0, NULL, NULL); /* ends the session at the workers that still run */
     rt = NULL;
     sleep(1);
   }

@@ -23,15 +23,15 @@ enum { SEED_DATA = 1, SEED_LABELS = 2, SEED_WEIGHTS = 16, SEED_MAX_DRAWN = 32 };
 
 static struct {
   const char *name, *place;      /* place: NULL for the run from its beginning */
-  char set[96];                  /* of PyTorch's figures */
-  size_t first;                  /* iteration */
-  const cleave_options *options; /* of the runtime; NULL unless set before seed_begin */
+  char set[96];                  /* prefix of the names of PyTorch's tensors */
+  size_t first;                  /* first iteration */
+  const cleave_options *options; /* options of the runtime, set before seed_begin; NULL: default */
   cleave_runtime *rt;
   cleave_error e;
-  char *index, *values; /* of seeds.txt and seeds.bin */
+  char *index, *values; /* content of seeds.txt and of seeds.bin */
   size_t n_values;
   size_t n_compared;
-  double worst; /* largest relative difference so far, and where */
+  double worst; /* largest relative difference so far, and where it was */
   char where[96];
   struct {
     cleave_module *module;
@@ -57,7 +57,7 @@ static inline void seed_must(cleave_status status, int line) {
   seed_fail("line %d: %s at %s%s%s: %s", line, cleave_status_name(status), seed.e.node,
             seed.e.place[0] ? ", " : "", seed.e.place, seed.e.text);
 }
-/* A call of the API that has to succeed; it is given &seed.e. */
+/* Makes a call of the API with &seed.e, and ends the program if the call fails. */
 #define MUST(call) seed_must((call), __LINE__)
 
 /* ---- places ---------------------------------------------------------------------------------- */
@@ -68,7 +68,7 @@ typedef struct seed_spot {
 
 enum { SEED_SPOTS = 2 };
 
-/* The i-th of PLACES, or the program's own. */
+/* Returns the i-th of PLACES, or the node and port of the program's arguments. */
 static inline seed_spot seed_spot_of(int i, const char *node, const char *device) {
   static char texts[SEED_SPOTS][2][64];
   const char *at = getenv("PLACES");
@@ -91,13 +91,14 @@ static inline char *seed_file(const char *folder, const char *name, size_t *ret_
   char *data = n < 0 ? NULL : malloc((size_t)n + 2);
   if (!data || fread(data + 1, 1, (size_t)n, f) != (size_t)n) seed_fail("%s: read error", path);
   fclose(f);
-  data[0] = '\n'; /* so that every line begins behind one */
+  data[0] = '\n'; /* so that every line has a newline before it */
   data[n + 1] = 0;
   *ret_n = (size_t)n;
   return data;
 }
 
-/* The f32 tensor SET.WHAT of the figures; false when there is none. Its memory is theirs. */
+/* Finds the f32 tensor SET.WHAT of PyTorch's. Returns false if there is none. seed.values owns the
+ * data. */
 static inline bool seed_find(const char *set, const char *what, cleave_tensor *ret) {
   char key[160];
   size_t offset;
@@ -132,7 +133,8 @@ static inline float seed_at(const cleave_tensor *tensor, size_t i) {
   return ((const float *)tensor->data)[i];
 }
 
-/* Keeps the largest relative difference for seed_end; true if this is it. A NaN is the largest. */
+/* Records a relative difference. Returns true if it is the largest so far. NaN is larger than any
+ * number. */
 static inline bool seed_worst(double difference, double size) {
   double relative = difference == 0 ? 0 : size > 0 ? difference / size : INFINITY;
   seed.n_compared++;
@@ -141,7 +143,8 @@ static inline bool seed_worst(double difference, double size) {
   return true;
 }
 
-/* `least`: what the difference is divided by at least: it is absolute for smaller numbers. */
+/* Compares numbers. least: smallest divisor of a relative difference; below it the difference
+ * counts as absolute. */
 static inline void seed_compare_from(double least, const char *what, size_t index, double ours,
                                      double theirs) {
   if (seed_worst(fabs(ours - theirs), fmax(least, fabs(theirs))))
@@ -160,8 +163,8 @@ static inline double seed_norm(const cleave_tensor *tensor) {
   return sqrt(sum);
 }
 
-/* Tensors of one shape: the norm of their difference beside PyTorch's norm, which is taken for 1 if
- * it is smaller. */
+/* Compares tensors: norm of the difference divided by PyTorch's norm, or by 1 if that norm is
+ * smaller. */
 static inline void seed_compare_tensor(const char *what, size_t index, const cleave_tensor *ours,
                                        const cleave_tensor *theirs) {
   double sum = 0;
@@ -185,7 +188,7 @@ static inline uint32_t seed_bits(uint32_t stream, uint32_t i) {
   return seed_mix(seed_mix(i) + stream * 0x9E3779B9u);
 }
 
-/* The stream of what has a name: CRC-32 (zlib's). */
+/* Returns the number of the random stream of a name: the name's CRC-32 (zlib's). */
 static inline uint32_t seed_named(const char *name) {
   uint32_t crc = ~0u;
   for (; *name; name++) {
@@ -195,7 +198,7 @@ static inline uint32_t seed_named(const char *name) {
   return ~crc;
 }
 
-/* Odd multiples of 2^-24 between -1 and 1, times bound. */
+/* Draws uniform numbers: odd multiples of 2^-24 between -1 and 1, times bound. */
 static inline void seed_uniform(float *to, size_t n, uint32_t stream, float bound) {
   for (size_t i = 0; i < n; i++) {
     int32_t odd = (int32_t)(seed_bits(stream, (uint32_t)i) >> 8) * 2 - 0xFFFFFF;
@@ -203,7 +206,8 @@ static inline void seed_uniform(float *to, size_t n, uint32_t stream, float boun
   }
 }
 
-/* The numbers from `first` on of a stream of sums of three uniform ones: mean 0, variance 1. */
+/* Draws normal numbers from position `first` of a stream: sums of three uniform ones, with mean 0
+ * and variance 1. */
 static inline void seed_normal(float *to, size_t first, size_t n, uint32_t stream) {
   for (size_t i = 0; i < n; i++) {
     int32_t sum = 0;
@@ -217,7 +221,7 @@ static inline void seed_classes(int64_t *to, size_t n, uint32_t stream, uint32_t
   for (size_t i = 0; i < n; i++) to[i] = seed_bits(stream, (uint32_t)i) % n_classes;
 }
 
-/* The program's next parameter: uniform numbers within 1 / sqrt(fan), normal ones for fan 0. */
+/* Draws the program's next parameter: uniform within 1 / sqrt(fan), or normal if fan is 0. */
 static inline void seed_draw(cleave_module *module, const char *name, int fan) {
   cleave_tensor t = {0};
   uint32_t stream = SEED_WEIGHTS + (uint32_t)seed.n_drawn;
@@ -233,7 +237,7 @@ static inline void seed_draw(cleave_module *module, const char *name, int fan) {
   seed.drawn[seed.n_drawn++].name = name;
 }
 
-/* The context's gradient of every parameter drawn against PyTorch's `gradient_norms`. */
+/* Compares the norm of each drawn parameter's gradient with PyTorch's `gradient_norms`. */
 static inline void seed_compare_gradients(cleave_context c) {
   cleave_tensor norms = seed_golden("gradient_norms"), g = {0};
   for (int i = 0; i < seed.n_drawn; i++) {
@@ -243,7 +247,8 @@ static inline void seed_compare_gradients(cleave_context c) {
   cleave_tensor_free(&g);
 }
 
-/* A step for each of PyTorch's losses; `train` leaves ours in *value. Returns the last one. */
+/* Runs one step for each of PyTorch's losses and compares them. train: writes the step's loss to
+ * *value. Returns the last loss. */
 static inline double seed_train(void (*train)(size_t step, cleave_tensor *value),
                                 const cleave_tensor *losses) {
   cleave_tensor value = {0};
@@ -266,7 +271,7 @@ static inline void seed_open_place(const char *place) {
   seed.first = (size_t)seed_at(&first, 0);
 }
 
-/* Opens the session file and PyTorch's figures, after which seed.rt is there. */
+/* Opens the session file and PyTorch's tensors. Sets seed.rt. */
 static inline void seed_begin(const char *name, int argc, char **argv) {
   size_t n;
   seed.name = name;
@@ -275,7 +280,8 @@ static inline void seed_begin(const char *name, int argc, char **argv) {
   const char *folder = argc >= 3 ? argv[2] : "tests/golden";
   seed.index = seed_file(folder, "seeds.txt", &n);
   seed.values = seed_file(folder, "seeds.bin", &seed.n_values);
-  memmove(seed.values, seed.values + 1, seed.n_values); /* its tensors are aligned again */
+  /* drops the added newline, so that tensors are aligned */
+  memmove(seed.values, seed.values + 1, seed.n_values);
   if (argc == 4) seed_open_place(argv[3]);
   MUST(cleave_open(argv[1], seed.options, &seed.rt, &seed.e));
 }
@@ -287,7 +293,8 @@ static inline void seed_close(void) {
   seed.rt = NULL;
 }
 
-/* Closes, prints the last line and returns the exit code. `limit`: of the relative differences. */
+/* Closes the runtime, prints the last line and returns the exit code. limit: largest accepted
+ * relative difference. */
 static inline int seed_end(double limit, const char *fmt, ...) {
   va_list args;
   seed_close();

@@ -36,7 +36,8 @@ static void load(void) {
   seed_draw(model, "fc1.bias", WIDTH);
 }
 
-/* As their owner says. A loss over both devices is refused, with what to do. */
+/* Compares places with those of their owners. A loss over both devices is refused with a text that
+ * says what to do. */
 static void compare_places(cleave_context c, cleave_reference processed, cleave_reference outputs) {
   cleave_reference both[] = {outputs, processed}, none;
   cleave_place place;
@@ -50,7 +51,7 @@ static void compare_places(cleave_context c, cleave_reference processed, cleave_
     seed_fail("a loss over two devices: %s", seed.e.text);
 }
 
-/* One step; the loss goes to *value. */
+/* Takes one step; its loss goes to *value. */
 static void train(size_t step, cleave_tensor *value) {
   cleave_context c;
   cleave_reference in, processed, outputs, target, loss;

@@ -47,7 +47,7 @@ static void load(void) {
   MUST(cleave_load_loss(seed.rt, &beside, "cross_entropy", &scores, &criterion, &seed.e));
 }
 
-/* One step; the loss goes to *value. */
+/* Takes one step; its loss goes to *value. */
 static void train(size_t step, cleave_tensor *value) {
   cleave_context c;
   cleave_reference in, encoded, decoded, outputs, target, loss;

@@ -40,7 +40,7 @@ static void prepare(void) {
   seed_draw(part[1], "fc1.bias", 16 * POOLED * POOLED);
 }
 
-/* One step; the loss goes to *value. */
+/* Takes one step; its loss goes to *value. */
 static void train(size_t step, cleave_tensor *value) {
   cleave_context c;
   cleave_reference in, features, outputs, target, loss;
@@ -48,7 +48,8 @@ static void train(size_t step, cleave_tensor *value) {
   MUST(cleave_leaf(seed.rt, c, &input_data, false, &in, &seed.e));
   MUST(cleave_leaf(seed.rt, c, &labels, false, &target, &seed.e));
   MUST(cleave_call(seed.rt, c, part[0], &in, 1, &features, &seed.e));
-  MUST(cleave_call(seed.rt, c, part[1], &features, 1, &outputs, &seed.e)); /* w1 to w2 */
+  /* sends the features from w1 to w2 */
+  MUST(cleave_call(seed.rt, c, part[1], &features, 1, &outputs, &seed.e));
   cleave_reference both[] = {outputs, target};
   MUST(cleave_call(seed.rt, c, criterion, both, 2, &loss, &seed.e));
   MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));

@@ -12,7 +12,7 @@
 
 #include "seed.h"
 
-/* What the notebook drew, and where it went. */
+/* Parameters that the notebook drew, and the modules that hold them. */
 static struct {
   cleave_module *module;
   const char *name, *golden;
@@ -36,8 +36,8 @@ static inline cleave_tensor seed002_part(const cleave_tensor *whole, size_t star
   return part;
 }
 
-/* Rows start:end of the data; false when there are none. In PyTorch an empty batch has the loss nan
- * and gradients of zeros, so plain SGD does not move: a skipped step. */
+/* Gets rows start..end of the data. Returns false if there are none: PyTorch's loss of an empty
+ * batch is NaN and its gradients are zero, so plain SGD changes nothing and the step is skipped. */
 static inline bool seed002_slice(size_t start, size_t end, cleave_tensor *ret_x,
                                  cleave_tensor *ret_target) {
   cleave_tensor x = seed002_tensor("x", SEED002_WIDTH), target = seed002_tensor("target", 1);
@@ -47,8 +47,8 @@ static inline bool seed002_slice(size_t start, size_t end, cleave_tensor *ret_x,
   return true;
 }
 
-/* The notebook's batch i: i * size % 320 up to (i + 1) * size % 320, which is 0 for the last of the
- * data and leaves that batch empty. Counted from the iteration that the program begins with. */
+/* Gets the notebook's batch i: rows from i * size % 320 to (i + 1) * size % 320. The end is 0 for
+ * the last rows, so that batch is empty. i counts from the program's first iteration. */
 static inline bool seed002_batch(size_t i, size_t size, cleave_tensor *ret_x,
                                  cleave_tensor *ret_target) {
   i += seed.first;
@@ -60,7 +60,8 @@ static inline void seed002_write(int i, const cleave_tensor *t) {
                            &seed.e));
 }
 
-/* A parameter as the notebook drew it. From a place the iterations bring it: seed002_restart. */
+/* Sets a parameter as the notebook drew it. A run from a place gets its parameters from
+ * seed002_restart. */
 static inline void seed002_weight(cleave_module *module, const char *name, const char *golden) {
   int i = seed002_n_weights++;
   if (i == SEED_MAX_DRAWN) seed_fail("more than %d parameters", SEED_MAX_DRAWN);
@@ -72,7 +73,7 @@ static inline void seed002_weight(cleave_module *module, const char *name, const
   seed002_write(i, &t);
 }
 
-/* A parameter of PyTorch's before the program's iteration i. */
+/* Returns PyTorch's parameter before the program's iteration i. */
 static inline cleave_tensor seed002_before(const char *golden, size_t i) {
   cleave_tensor t = seed_golden(golden);
   if (t.rank < 1 || (int64_t)i >= t.shape[0]) seed_fail("%s ends before iteration %zu", golden, i);
@@ -82,7 +83,7 @@ static inline cleave_tensor seed002_before(const char *golden, size_t i) {
   return t;
 }
 
-/* What the iteration before i made of parameter k, beside PyTorch's. */
+/* Compares parameter k after the iteration before i with PyTorch's. */
 static inline void seed002_compare_weight(int k, size_t i) {
   cleave_tensor ours = {0}, theirs = seed002_before(seed002_weights[k].golden, i);
   MUST(cleave_weight_read(seed.rt, seed002_weights[k].module, seed002_weights[k].name, 0, &ours,
@@ -91,8 +92,9 @@ static inline void seed002_compare_weight(int k, size_t i) {
   cleave_tensor_free(&ours);
 }
 
-/* From a place: the weights of a module (NULL: of all) are compared with PyTorch's, which then take
- * their place. Called before every iteration; a run from its beginning is left alone, and false. */
+/* For a run from a place, called before every iteration: compares the weights of a module (NULL: of
+ * all) with PyTorch's, then replaces them by PyTorch's. For a run from its beginning: does nothing
+ * and returns false. */
 static inline bool seed002_restart(const cleave_module *module, size_t i) {
   if (!seed.place) return false;
   for (int k = 0; k < seed002_n_weights; k++) {
@@ -104,7 +106,7 @@ static inline bool seed002_restart(const cleave_module *module, size_t i) {
   return true;
 }
 
-/* One of the run's losses against PyTorch's, while they can be compared. */
+/* Compares a loss with PyTorch's, as long as the two runs are comparable. */
 static inline void seed002_compare(size_t i, double ours, double theirs) {
   if (seed.place)
     seed_compare_from(1, "loss", i, ours, theirs);
@@ -120,7 +122,7 @@ static inline int seed002_end_place(size_t iterations) {
   return seed_end(1e-6, "%zu iterations from %zu", iterations, seed.first);
 }
 
-/* seed_end, and the range of the end if the run was a whole one. */
+/* As seed_end, and for a run from its beginning also checks the range of the last loss. */
 static inline int seed002_end(size_t iterations, double first, double last) {
   cleave_tensor range;
   if (seed.place) return seed002_end_place(iterations);

@@ -29,7 +29,7 @@ static void load(replica *r, const char *worker, const char *mlp, const char *lo
   for (int k = 0; k < PARAMETERS; k++) seed002_weight(r->mlp, names[k], names[k]);
 }
 
-/* The forward pass over batch i, if that has rows; returns before it has run. */
+/* Starts the forward over batch i, if it has rows. Returns before it has run. */
 static void forward(replica *r, size_t i) {
   cleave_tensor batch_x, batch_target;
   cleave_reference x, both[2];
@@ -42,7 +42,7 @@ static void forward(replica *r, size_t i) {
   MUST(cleave_call(seed.rt, r->context, r->bce, both, 2, &r->loss, &seed.e));
 }
 
-/* The replica's loss, NaN without a batch; its gradients are added to sums. */
+/* Returns the replica's loss, NaN without a batch. Adds its gradients to sums. */
 static double backward(replica *r, cleave_tensor *sums) {
   cleave_tensor t = {0};
   if (!r->has_batch) return NAN;
@@ -59,7 +59,7 @@ static double backward(replica *r, cleave_tensor *sums) {
   return loss;
 }
 
-/* weights -= lr * sums, here and at both workers; the sums are zero again. */
+/* Computes weights -= lr * sums, here and at both workers, and clears the sums. */
 static void step(const replica *copies, cleave_tensor *weights, cleave_tensor *sums) {
   for (int k = 0; k < PARAMETERS; k++) {
     for (size_t j = 0; j < cleave_tensor_count(&weights[k]); j++) {
@@ -92,7 +92,8 @@ int main(int argc, char **argv) {
   size_t n = (size_t)losses.shape[0];
   for (size_t i = 0; i < n; i++) {
     if (seed002_restart(NULL, i)) read_weights(&copies[0], weights);
-    for (size_t c = 0; c < COPIES; c++) forward(&copies[c], i + c); /* both at once */
+    /* both replicas run at the same time */
+    for (size_t c = 0; c < COPIES; c++) forward(&copies[c], i + c);
     double mean = 0;
     for (size_t c = 0; c < COPIES; c++) {
       double loss = backward(&copies[c], sums);

@@ -41,13 +41,13 @@ static batch pop(queue *q) {
 
 static cleave_module *stages[2], *bce;
 static cleave_optimizer *optimizers[2];
-static unsigned wait_ms; /* 0: none */
+static unsigned wait_ms; /* 0: does not wait */
 static cleave_event events[MOST_EVENTS];
 static size_t n_events;
 static cleave_tensor losses;
 static double first_loss = NAN, last_loss = NAN;
 
-/* With the runtime held: one at a time. */
+/* Records an event. Called with the runtime's lock, so never by two threads at once. */
 static void on_event(void *user, cleave_context context, const cleave_event *event) {
   (void)user, (void)context;
   if (n_events < MOST_EVENTS) events[n_events++] = *event;
@@ -86,7 +86,7 @@ static void load(void) {
   MUST(cleave_load_loss(seed.rt, &beside, "bce", &guesses, &bce, &seed.e));
 }
 
-/* Stage 0's forward slot. A batch that would end at row 0 ends one row before the last. */
+/* Forward slot of stage 0. A batch that would end at row 0 ends one row before the last. */
 static batch enter(size_t number) {
   batch b = {.number = number};
   cleave_tensor batch_x, batch_target;
@@ -104,7 +104,7 @@ static batch enter(size_t number) {
   return b;
 }
 
-/* Stage 1's forward slot. */
+/* Forward slot of stage 1. */
 static batch judge(batch b) {
   cleave_reference both[] = {{0}, b.target};
   seed002_restart(stages[1], b.number);
@@ -113,7 +113,7 @@ static batch judge(batch b) {
   return b;
 }
 
-/* Stage 1's backward slot. */
+/* Backward slot of stage 1. */
 static batch learn(batch b) {
   cleave_tensor value = {0};
   MUST(cleave_backward(seed.rt, b.context, &b.loss, 1, false, 0, &seed.e));
@@ -126,7 +126,7 @@ static batch learn(batch b) {
   return b;
 }
 
-/* Stage 0's backward slot. */
+/* Backward slot of stage 0. */
 static void leave(batch b) {
   MUST(cleave_step(seed.rt, optimizers[0], b.context, 0, NULL, &seed.e));
   MUST(cleave_context_close(seed.rt, b.context, 0, &seed.e));
@@ -138,7 +138,8 @@ static bool computes(const cleave_event *e, int stage) {
   return e->module == stages[stage] && e->kind <= CLEAVE_EVENT_BACKWARD_WEIGHT;
 }
 
-/* Both workers are on this machine, and so on one clock. */
+/* True if an event of stage 1 happened at the same time. Both workers are on this machine and use
+ * one clock. */
 static bool beside_stage_1(const cleave_event *e) {
   for (size_t i = 0; i < n_events; i++)
     if (computes(&events[i], 1) && events[i].begin_ns < e->end_ns && e->begin_ns < events[i].end_ns)
@@ -146,7 +147,7 @@ static bool beside_stage_1(const cleave_event *e) {
   return false;
 }
 
-/* Of stage 0's forwards at least half: a machine that has much to do may let some pass. */
+/* Asserts that at least half of stage 0's forwards overlap; on a busy machine some may not. */
 static void judge_overlap(void) {
   unsigned n = 0, beside = 0;
   for (size_t i = 0; i < n_events; i++) {
@@ -193,7 +194,8 @@ int main(int argc, char **argv) {
   if (wait_ms) seed.options = &options;
   seed_begin("seed002_pipeline", argc, argv);
   losses = seed_golden("losses");
-  size_t n = cleave_tensor_count(&losses) + 2; /* the last two do not come back */
+  /* the losses of the last two batches are not returned */
+  size_t n = cleave_tensor_count(&losses) + 2;
   if (wait_ms) n = WAITED_BATCHES;
   load();
   run(n);

@@ -21,13 +21,14 @@ static const double lr = 0.5;
   "}, {op: relu},"                         \
   " {op: linear, name: w2, out: 1" rows "}, {op: sigmoid}]"
 
-/* The notebook's layers somewhere. */
+/* The notebook's layers, placed at some nodes. */
 typedef struct plan {
   const char *name;
-  const char *nodes[PARTS]; /* NULL: undivided, here */
-  const char *at;           /* where the parts are joined */
+  /* nodes of the parts; NULL: the layers are undivided and at the master */
+  const char *nodes[PARTS];
+  const char *at; /* node at which the parts are joined */
   cleave_parallel *parallel;
-  cleave_module *module; /* undivided */
+  cleave_module *module; /* the undivided layers */
   cleave_optimizer *sgd;
 } plan;
 
@@ -53,12 +54,12 @@ static void load(plan *p) {
     MUST(cleave_load_layers(seed.rt, &o, LAYERS("", ""), &x, &p->module, &seed.e));
 }
 
-/* Twice the rows, twice the rate. */
+/* Doubles the rate, because there are twice as many rows. */
 static void make_optimizer(plan *p) {
   cleave_module *learning[PARTS];
   cleave_group group = {.modules = learning, .n_modules = 1, .kind = CLEAVE_SGD, .lr = 2 * lr};
   learning[0] = p->module;
-  if (p->parallel) group.n_modules = PARTS; /* behind them is what joins: nothing to learn */
+  if (p->parallel) group.n_modules = PARTS; /* the joining module after them has no parameters */
   for (size_t k = 0; p->parallel && k < PARTS; k++)
     learning[k] = cleave_parallel_module(p->parallel, k);
   MUST(cleave_optimizer_new(seed.rt, &group, 1, 0, &p->sgd, &seed.e));
@@ -71,10 +72,11 @@ static void take_weights(const plan *p) {
   for (size_t k = 0; k < PARTS; k++)
     for (size_t i = 0; i < 3; i++)
       seed002_weight(cleave_parallel_module(p->parallel, k), names[i], golden[k][i]);
-  seed002_weight(cleave_parallel_module(p->parallel, 0), "w2.bias", "w2_0.bias"); /* the only one */
+  /* one bias for all parts */
+  seed002_weight(cleave_parallel_module(p->parallel, 0), "w2.bias", "w2_0.bias");
 }
 
-/* The undivided layers begin with what the parts have, put together. */
+/* Gives the undivided layers the weights of the parts, joined. */
 static void copy_weights(const plan *from, const plan *to) {
   cleave_state state;
   MUST(cleave_parallel_state_read(seed.rt, from->parallel, CLEAVE_STATE_WEIGHTS, 0, &state,
@@ -104,7 +106,7 @@ static cleave_reference forward(const plan *p, cleave_context c, cleave_referenc
   return y;
 }
 
-/* One iteration; returns its loss. */
+/* Runs one iteration. Returns its loss. */
 static float train(const plan *p, const cleave_tensor *batch_x, const cleave_tensor *batch_target) {
   cleave_context c;
   cleave_reference x, judged[2], loss;
@@ -130,8 +132,8 @@ static void has_the_bits(const plan *p, size_t i, float loss, const cleave_tenso
     seed_fail("iteration %zu: loss %.9g, '%s' has %.9g", i, loss, p->name, same);
 }
 
-/* The same step elsewhere has the same bits; undivided, from the same weights, it is within
- * 1e-6. */
+/* Compares plans. The same step at other nodes has the same bits; undivided, with the same weights,
+ * it differs by less than 1e-6. */
 static void compare_plans(size_t i, float loss, const cleave_tensor *x, const cleave_tensor *y) {
   has_the_bits(&home, i, loss, x, y);
   has_the_bits(&apart, i, loss, x, y);
@@ -149,7 +151,8 @@ int main(int argc, char **argv) {
   double last = NAN;
   for (size_t i = 0; i < n; i++) {
     seed002_restart(NULL, i);
-    if (!seed002_batch(i, ROWS, &batch_x, &batch_target)) continue; /* every fifth of 64 rows */
+    /* every fifth batch of 64 rows */
+    if (!seed002_batch(i, ROWS, &batch_x, &batch_target)) continue;
     if (i < COMPARED) copy_weights(&divided, &whole);
     float loss = train(&divided, &batch_x, &batch_target);
     last = loss;

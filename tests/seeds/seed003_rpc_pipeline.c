@@ -17,7 +17,8 @@
 
 #include "seed.h"
 
-enum { MOST_IMAGES = 120, TOGETHER = 8, READINGS = 2 }; /* TOGETHER: the most inputs of a concat */
+/* TOGETHER: largest number of inputs of a concat */
+enum { MOST_IMAGES = 120, TOGETHER = 8, READINGS = 2 };
 
 static const char *const readings[READINGS] = {"count", "size"};
 
@@ -27,26 +28,26 @@ static const char *const readings[READINGS] = {"count", "size"};
 static const struct {
   const char *name;
   int part;
-  double slack; /* what the limit is multiplied with */
+  double slack; /* factor of the limit */
 } compared[] = {
     {"bn1.running_mean", 0, 0.1},         {"bn1.running_var", 0, 0.1},
     {"layer2.3.bn1.running_var", 0, 0.1}, {"layer3.0.bn1.running_mean", 1, 0.1},
     {"layer4.2.bn2.running_var", 1, 1},   {"layer4.2.bn3.bias", 1, 20},
 };
 enum { COMPARED = sizeof compared / sizeof *compared };
-static const double first_loss = 0.1, later_losses = 300, moved_rows = 5; /* their slack */
+static const double first_loss = 0.1, later_losses = 300, moved_rows = 5; /* factors of the limit */
 
 static struct { int images, side, classes, batches; } sizes;
 static bool home;
 static uint64_t digest = UINT64_C(14695981039346656037); /* FNV-1a */
 
 typedef struct pipeline {
-  int chunk, n_chunks; /* images in each but the last; how many there are */
+  int chunk, n_chunks; /* images of each chunk but the last, and number of chunks */
   cleave_module *parts[2], *joins[TOGETHER + 1], *loss;
   cleave_optimizer *sgd;
 } pipeline;
 
-static void note(const void *data, size_t n) { /* n: a multiple of 4 */
+static void note(const void *data, size_t n) { /* n must be a multiple of 4 */
   for (size_t i = 0; i < n; i += 4) {
     uint32_t word;
     memcpy(&word, (const char *)data + i, 4);
@@ -62,7 +63,7 @@ static double seconds(void) {
 
 /* ---- the parts ------------------------------------------------------------------------------ */
 
-/* The tutorial's initialisation, from a stream that the parameter's name gives. */
+/* Draws a parameter as the tutorial does, from a random stream that its name selects. */
 static void draw(const char *name, const cleave_tensor *t) {
   size_t n = cleave_tensor_count(t);
   float *to = t->data;
@@ -78,7 +79,7 @@ static void draw(const char *name, const cleave_tensor *t) {
   }
 }
 
-static cleave_state first[2]; /* of both parts, drawn once */
+static cleave_state first[2]; /* [both parts] first state, drawn once */
 
 static void draw_weights(int s, cleave_module *part) {
   cleave_state *f = &first[s];
@@ -125,7 +126,7 @@ static void load_loss(pipeline *p) {
 
 /* ---- torch.cat ------------------------------------------------------------------------------- */
 
-/* n values one behind the other, whatever their rows; here. */
+/* Loads a module at the master that concatenates n values of any number of rows. */
 static cleave_module *load_join(int n) {
   char name[24];
   int in[TOGETHER];
@@ -146,16 +147,17 @@ static cleave_module *load_join(int n) {
   return module;
 }
 
-/* torch.cat of any number of values: a tree of concats. The list is used up. */
+/* torch.cat of any number of values: a tree of concats. Overwrites the list. */
 static cleave_reference cat(pipeline *p, cleave_context c, cleave_reference *parts, int n) {
   while (n > 1) {
     int groups = (n + TOGETHER - 1) / TOGETHER, at = 0;
     for (int g = 0; g < groups; g++) {
-      int k = n * (g + 1) / groups - at; /* as even as can be: none is left alone */
+      /* groups of about equal size, none of which has one value */
+      int k = n * (g + 1) / groups - at;
       if (!p->joins[k]) p->joins[k] = load_join(k);
       cleave_reference joined;
       MUST(cleave_call(seed.rt, c, p->joins[k], parts + at, (size_t)k, &joined, &seed.e));
-      parts[g] = joined; /* behind what was read */
+      parts[g] = joined; /* writes over values that were read */
       at += k;
     }
     n = groups;
@@ -165,7 +167,7 @@ static cleave_reference cat(pipeline *p, cleave_context c, cleave_reference *par
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-/* DistResNet50.forward: the outputs of all images. */
+/* DistResNet50.forward: returns the outputs of all images. */
 static cleave_reference forward(pipeline *p, cleave_context c, const float *xs) {
   cleave_reference outputs[MOST_IMAGES];
   size_t image = (size_t)(3 * sizes.side * sizes.side);
@@ -200,7 +202,7 @@ static float train_step(pipeline *p, const float *xs, const cleave_tensor *label
   return result;
 }
 
-/* RUN.WHAT of the figures: the norm of the difference beside PyTorch's norm. */
+/* Compares with RUN.WHAT of PyTorch's figures: norm of the difference divided by PyTorch's norm. */
 static void compare(const char *run, const char *what, double slack, const cleave_tensor *ours) {
   char key[64];
   double sum = 0;
@@ -214,8 +216,8 @@ static void compare(const char *run, const char *what, double slack, const cleav
              sqrt(sum) / seed_norm(&theirs), 1 / slack);
 }
 
-/* How far each row of the last layer's weight has moved: by gradients that came through the loss
- * and the concats. */
+/* Compares how far each row of the last layer's weight has moved. Its gradients came through the
+ * loss and the concats. */
 static void compare_moved(const char *run, const cleave_tensor *weight) {
   size_t rows = (size_t)sizes.classes, width = cleave_tensor_count(weight) / rows;
   const cleave_tensor *was = first_of(1, "fc.weight");
@@ -243,7 +245,7 @@ static void compare_state(pipeline *p, const char *run) {
   cleave_tensor_free(&t);
 }
 
-/* The steps of run_master. Returns the last loss. */
+/* Takes the steps of run_master. Returns the last loss. */
 static double train(pipeline *p, const char *run, float *xs, const cleave_tensor *labels) {
   char what[32];
   size_t values = (size_t)(sizes.images * 3 * sizes.side * sizes.side);
@@ -261,7 +263,7 @@ static double train(pipeline *p, const char *run, float *xs, const cleave_tensor
   return loss;
 }
 
-/* The whole state goes into the digest; every batch norm has counted every micro-batch. */
+/* Adds the whole state to the digest. Asserts that every batchnorm counted every micro-batch. */
 static void check_end(const pipeline *p) {
   for (int s = 0; s < 2; s++) {
     cleave_state state;
@@ -277,8 +279,8 @@ static void check_end(const pipeline *p) {
   }
 }
 
-/* One num_split, from a session that opens to its end. The time is without that of looking
- * at the end. */
+/* Runs one num_split in a session of its own. Returns the time, without that of the final
+ * checks. */
 static double run_split(const char *session, int reading, int num_split, float *xs,
                         const cleave_tensor *labels) {
   static bool used;
@@ -288,7 +290,7 @@ static double run_split(const char *session, int reading, int num_split, float *
   double begin = seconds(), took, loss;
   p.n_chunks = (images + p.chunk - 1) / p.chunk;
   snprintf(run, sizeof run, "%s_%d", readings[reading], num_split);
-  if (used) { /* the session of seed_begin is the first one's */
+  if (used) { /* the first session is that of seed_begin */
     seed_close();
     MUST(cleave_open(session, seed.options, &seed.rt, &seed.e));
   }
@@ -316,7 +318,7 @@ static void read_sizes(void) {
               sizes.classes);
 }
 
-/* The one-hot labels, the same for all batches. */
+/* Makes the one-hot labels, the same for all batches. */
 static float *make_labels(void) {
   int64_t classes[MOST_IMAGES];
   float *to = calloc((size_t)(sizes.images * sizes.classes), sizeof *to);

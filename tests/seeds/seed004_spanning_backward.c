@@ -10,7 +10,7 @@ enum { ROWS = 24, WIDTH = 16, HIDDEN = 32, CLASSES = 10 };
 
 static cleave_module *part[2], *nll;
 static seed_spot at[2];
-static uint64_t digest = 14695981039346656037u; /* of the bits of gradients and loss */
+static uint64_t digest = 14695981039346656037u; /* FNV-1a of the bits of gradients and loss */
 
 static void add_to_digest(const cleave_tensor *t) {
   const unsigned char *bytes = t->data;
@@ -18,7 +18,7 @@ static void add_to_digest(const cleave_tensor *t) {
     digest = (digest ^ bytes[i]) * 1099511628211u;
 }
 
-/* Node and device of the gradient are the module's, its numbers PyTorch's. */
+/* Compares a gradient: node and device must be the module's, its numbers PyTorch's. */
 static void compare_gradient(cleave_context c, cleave_module *module, const char *name,
                              const char *golden) {
   cleave_tensor theirs = seed_golden(golden), ours = {0};
@@ -37,7 +37,8 @@ static void compare_gradient(cleave_context c, cleave_module *module, const char
   cleave_tensor_free(&ours);
 }
 
-/* The loss on outputs at a worker and labels here: refused, with both places and a way out. */
+/* Asserts that a loss of outputs at a worker and labels at the master is refused with both places
+ * and advice. */
 static void compare_places(cleave_context c, const cleave_reference *both) {
   cleave_reference none;
   cleave_place outputs, labels;
@@ -63,7 +64,7 @@ static void load(void) {
                                   .name = "layerseq2",
                                   .at = at[1].node,
                                   .device = at[1].device,
-                                  .copies_inputs = true}; /* the text's x.cuda(device=1) */
+                                  .copies_inputs = true}; /* x.cuda(device=1) in the tutorial */
   cleave_module_options strict = {.size = sizeof strict,
                                   .name = "nll_loss",
                                   .at = at[1].node,
@@ -107,7 +108,7 @@ int main(int argc, char **argv) {
   MUST(cleave_call(seed.rt, c, part[0], &in, 1, &between, &seed.e));
   MUST(cleave_call(seed.rt, c, part[1], &between, 1, &both[0], &seed.e));
   compare_places(c, both);
-  MUST(cleave_send_to(seed.rt, both[1], at[1].node, &seed.e)); /* what the refusal says */
+  MUST(cleave_send_to(seed.rt, both[1], at[1].node, &seed.e)); /* the advice of the refusal */
   MUST(cleave_call(seed.rt, c, nll, both, 2, &loss, &seed.e));
   MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));
   compare_gradients(c);

@@ -5,19 +5,20 @@
  */
 #include "tests/simulate/program_int.h"
 
-static cleave_status there(cleave_status status) {
+static cleave_status ok_if_exists(cleave_status status) {
   bool stayed = status == CLEAVE_PRECONDITION || status == CLEAVE_NOT_FOUND;
   return stayed ? CLEAVE_OK : status;
 }
 
 static void rejoin(program *p, uint32_t place) {
   uint32_t needs = 1u << place;
-  DO(p, there(cleave_worker_rejoin(p->rt, place_name(p, place), 0, &p->error)), needs, needs,
+  DO(p, ok_if_exists(cleave_worker_rejoin(p->rt, place_name(p, place), 0, &p->error)), needs, needs,
      "w%u rejoins", place);
-  anybody(p);
+  allow_other_failure(p);
 }
 
-/* What comes too late may have come there: the next attempt is another module to its node. */
+/* Loads a module again. A late load may have reached the node, so the next attempt loads a module
+ * with a new generation. */
 static cleave_status loaded_again(program *p, cleave_module *m) {
   uint32_t hurry_ms = sim_below(&p->forms, 2) * (1 + sim_below(&p->forms, 6));
   cleave_status status = cleave_module_reload(p->rt, m, NULL, NULL, hurry_ms, &p->error);
@@ -27,8 +28,9 @@ static cleave_status loaded_again(program *p, cleave_module *m) {
 
 static void reload(program *p, int i) {
   const stage *m = &p->stages[i];
-  DO(p, there(loaded_again(p, m->module)), 1u << m->place, m->stands, "m%d is there again", i);
-  anybody(p);
+  DO(p, ok_if_exists(loaded_again(p, m->module)), 1u << m->place, m->stands, "m%d is there again",
+     i);
+  allow_other_failure(p);
 }
 
 void do_rejoin(program *p) {
@@ -48,7 +50,7 @@ static void fill(cleave_tensor *t) {
       ((int64_t *)t->data)[i] = 3;
 }
 
-/* All its parameters and running statistics. */
+/* Sets all parameters and running statistics of a module. */
 static void set_weights(program *p, int i) {
   cleave_module *m = p->stages[i].module;
   const char *name;
@@ -77,7 +79,7 @@ static void use(program *p, scope *s, int i) {
   read_weight_gradient(p, s, i);
 }
 
-/* A context for each module: they have room for little. */
+/* Uses each module in a context of its own, because the accounts are small. */
 static void use_each(program *p) {
   for (int i = 1; i < p->n_stages; i++) {
     scope *s = &p->scopes[0];

@@ -12,7 +12,7 @@
 
 static bool by_future(program *p) { return sim_below(&p->forms, 3) == 0; }
 
-/* Of all programs: a runtime with a thread of its own may call after the wait has ended. */
+/* Callbacks of all programs. A runtime with a thread may call one after the wait has ended. */
 static atomic_int calls;
 enum { CALL_MS = 10000 };
 
@@ -21,14 +21,14 @@ static void count(void *user, cleave_future future, const cleave_error *error) {
   atomic_fetch_add(&calls, 1);
 }
 
-/* Once, soon after the future is done. */
+/* Asserts that the callback was called exactly once, soon after the future was done. */
 static cleave_status called_once(program *p, int before, cleave_status status) {
   for (int ms = 0; atomic_load(&calls) == before && ms < CALL_MS; ms++) usleep(1000);
   int n = atomic_load(&calls) - before;
   return n == 1 ? status : impossible(p, "its callback was called %d times", n);
 }
 
-/* What the future of something that has begun ends with. */
+/* Returns the final status of the future of an operation that was started. */
 static cleave_status end_of(program *p, cleave_status begun, cleave_future f) {
   int before = atomic_load(&calls);
   if (begun != CLEAVE_OK) return begun;
@@ -44,7 +44,7 @@ static cleave_status tensor_of(program *p, cleave_status begun, cleave_future f)
   return status;
 }
 
-/* One that is given up on the way changes nothing. */
+/* Cancels an operation at once. The cancellation must change nothing. */
 static void give_up_at_once(program *p, cleave_status begun, cleave_future f) {
   if (begun != CLEAVE_OK) return;
   (void)cleave_future_cancel(p->rt, f, NULL);
@@ -77,7 +77,7 @@ cleave_status weight_of(program *p, cleave_module *m, const char *name) {
   return tensor_of(p, begun, f);
 }
 
-/* What has been closed all the same is there no more. */
+/* Asserts that a context that was closed in spite of the cancellation does not exist any more. */
 static cleave_status closed_after_all(program *p, cleave_context c) {
   cleave_status status = cleave_context_close(p->rt, c, 0, &p->error);
   return status == CLEAVE_NOT_FOUND ? CLEAVE_OK : status;
@@ -120,7 +120,7 @@ cleave_status passed(program *p, cleave_context c, const cleave_reference *roots
 
 /* ---- what is given up ------------------------------------------------------------------------ */
 
-/* It is done then, one way or the other. */
+/* Cancels a future, which must then be done, cancelled or not. */
 static cleave_status cancel(program *p, cleave_future f) {
   bool ready = false;
   cleave_status status = cleave_future_cancel(p->rt, f, &p->error);
@@ -129,7 +129,7 @@ static cleave_status cancel(program *p, cleave_future f) {
   return impossible(p, "it is not done when it has been cancelled");
 }
 
-/* Some time later, or never; then it is said of the future that it is done, once. */
+/* Waits some time, or not at all, then cancels. The future must be done once. */
 static cleave_status stop(program *p, cleave_future f) {
   int before = atomic_load(&calls);
   cleave_status status = cleave_future_then(p->rt, f, count, NULL, &p->error);
@@ -147,7 +147,7 @@ static cleave_status give_up(program *p, cleave_status begun, cleave_future f, b
   return begun;
 }
 
-/* Reading, which changes nothing, whatever becomes of it. */
+/* Starts reads and cancels them, which must change nothing. */
 static void give_up_reading(program *p, scope *s) {
   cleave_future f = {0};
   int i = (int)below(p, VALUES), module = (int)below(p, (uint32_t)p->n_stages);
@@ -163,15 +163,16 @@ static void give_up_reading(program *p, scope *s) {
   cleave_status status = weight ? cleave_weight_read_async(p->rt, m->module, name, 0, &f, &p->error)
                                 : cleave_to_here_async(p->rt, s->values[i].ref, 0, &f, &p->error);
   status = give_up(p, status, f, false);
-  if (weight) m->placed |= status == CLEAVE_OK; /* the first use takes it there */
+  if (weight) m->placed |= status == CLEAVE_OK; /* the first use loads the module at its node */
   uint32_t needs = weight ? bit(m->place) : s->needs;
   done(p, status, needs, weight ? m->stands : s->stands, "c%d: reading %s given up",
        number_of(p, s), weight ? "a weight" : "a value");
-  anybody(p);
+  allow_other_failure(p);
 }
 
-/* A backward that has begun goes on. One that waits for it never begins, if no thread sees to that:
- * the call of its root may have its backward later, and no worker hears of it. */
+/* Starts two backwards and cancels one. A backward that has begun continues. A backward that waits
+ * for it never begins unless a thread starts it: then the call of its root may run a backward
+ * later, and no worker is asked. */
 static cleave_status of_two(program *p, scope *s, bool second, cleave_future f[2]) {
   const cleave_backward_options o = {.size = sizeof o, .retain = true};
   s->passes += second ? 1 : 2;
@@ -227,7 +228,7 @@ static void give_up_step(program *p, scope *s) {
   status = give_up(p, status, f, waits);
   done(p, status, s->needs, s->stands, "c%d: step of optimizer %d, %s", number_of(p, s), o,
        waits ? "in a future" : "given up");
-  anybody(p);
+  allow_other_failure(p);
 }
 
 void do_cancel(program *p, scope *s) {

@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Notice of a loss takes 10 s at most; then comes what a worker waits for before it believes. */
+/* Longest time of a statement. A loss is noticed after at most 10 s; then a worker waits for its
+ * own timeouts. */
 static const uint64_t longest_ns = UINT64_C(30000000000);
 
 static bool same_line(const sim_record *a, const sim_record *b, size_t i) {
@@ -13,10 +14,10 @@ static bool same_line(const sim_record *a, const sim_record *b, size_t i) {
          memcmp(a->numbers + x->at, b->numbers + y->at, x->bytes) == 0;
 }
 
-/* By what the program itself looks at. */
+/* True if the program found a wrong result itself. */
 static bool is_wrong(const sim_line *l) { return l->error.status == CLEAVE_INTERNAL; }
 
-/* Where the numbers of a line begin to differ. */
+/* Position at which the numbers of two lines begin to differ. */
 static size_t first_other(const sim_record *a, const sim_record *b, size_t i) {
   const sim_line *x = &a->lines[i], *y = &b->lines[i];
   size_t at = 0, n = CLV_MIN(x->bytes, y->bytes);
@@ -49,7 +50,8 @@ bool sim_same(const sim_record *a, const sim_record *b, char *text, size_t len) 
 
 /* ---- with a fault ---------------------------------------------------------------------------- */
 
-/* Whether what needs these places may feel it: both ends of a lane, or who died. */
+/* True if a statement that needs these places may fail by the fault: both ends of a lane, or the
+ * killed worker. */
 static bool is_hit(const sim_fault *f, uint32_t places) {
   uint32_t hit = 1u << f->a;
   if (f->kind == SIM_CUT && f->b) hit |= 1u << f->b;
@@ -64,20 +66,21 @@ static bool names_the_lost(const sim_fault *f, const cleave_error *e) {
          strcmp(e->node, b) == 0;
 }
 
-/* A worker that has lost its master has no session any more, before the master hears of it. */
+/* True if the error says that a worker has no session any more. A worker that lost its master drops
+ * the session before the master notices. */
 static bool is_clean(const cleave_error *e) {
   return e->status == CLEAVE_UNAVAILABLE || e->status == CLEAVE_ABORTED ||
          e->status == CLEAVE_CANCELLED ||
          (e->status == CLEAVE_NOT_FOUND && strstr(e->text, "no such session"));
 }
 
-/* Of something that stands on what did not come about. */
+/* True if the error refuses an operation because what it needs had failed. */
 static bool is_refusal(const cleave_error *e) {
   return e->status == CLEAVE_PRECONDITION || e->status == CLEAVE_NOT_FOUND ||
          (e->status == CLEAVE_CANCELLED && strstr(e->text, "its context ended before"));
 }
 
-/* Between two workers nobody is lost, and so nobody comes back. */
+/* True if the worker comes back. A fault between two workers loses no worker. */
 static bool is_back(const sim_fault *f) { return f->kind == SIM_KILL || !f->b; }
 
 static const char *wrong(const sim_record *wanted, const sim_record *got, size_t i,
@@ -93,17 +96,17 @@ static const char *wrong(const sim_record *wanted, const sim_record *got, size_t
   if (b->error.status == CLEAVE_OK)
     return is_hit(f, b->stands) ? NULL : "it has nothing to do with the fault and is another";
   if (a->error.status == b->error.status) return NULL;
-  bool touched = b->shaken || b->anybody || is_hit(f, b->stands);
+  bool touched = b->shaken || b->may_report_other_failure || is_hit(f, b->stands);
   if (touched && is_refusal(&b->error)) return NULL;
   if (!is_clean(&b->error)) return "that is no code of a loss";
   if (!names_the_lost(f, &b->error)) return "it does not name who was lost";
-  if (!b->anybody && !is_hit(f, b->needs)) return "it does not need who was lost";
+  if (!b->may_report_other_failure && !is_hit(f, b->needs)) return "it does not need who was lost";
   return NULL;
 }
 
 bool sim_judge(const sim_record *wanted, const sim_record *got, const sim_fault *f, char *text,
                size_t len) {
-  if (!got->n) return true; /* it was not even opened */
+  if (!got->n) return true; /* the context was never opened */
   if (!as_many(wanted, got, text, len)) return false;
   for (size_t i = 0; i < got->n; i++) {
     const char *why = wrong(wanted, got, i, f);

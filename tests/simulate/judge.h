@@ -7,9 +7,10 @@
 
 #include "tests/simulate/world.h"
 
-/* The same statuses and numbers; otherwise the first difference in text. */
+/* True if both records have the same statuses and numbers; otherwise writes the first difference to
+ * text. */
 bool sim_same(const sim_record *wanted, const sim_record *got, char *text, size_t len);
-/* `got` is the run of `wanted` with the fault in it. */
+/* Checks `got`, the run of the same program with a fault, against `wanted`, the run without it. */
 bool sim_judge(const sim_record *wanted, const sim_record *got, const sim_fault *fault, char *text,
                size_t len);
 

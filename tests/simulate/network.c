@@ -8,17 +8,17 @@
 #include <string.h>
 
 #define MS UINT64_C(1000000)
-enum { MOST_CUTS = 12 }; /* in a run: pauses between redials grow with each */
+enum { MOST_CUTS = 12 }; /* cuts in a run; the pauses between redials grow with each */
 
-/* One side of a stream. Its memory stays until the network goes: a few hundred in a run. */
+/* One side of a stream. It is freed with the network: a run has a few hundred. */
 typedef struct end {
   sim_network *network;
   struct end *other, *next;
   clv_lane *lane; /* NULL: it has not begun, or has ended */
   uint32_t place, index;
   bool dialled, ended, closing, last_said;
-  bool gone;        /* it was at a place that died */
-  uint64_t last_at; /* when the last message from here arrives: they keep their order */
+  bool gone;        /* its place was killed */
+  uint64_t last_at; /* arrival time of its last message, so that messages stay in order */
   const clv_lane_acceptor *acceptor;
   const char *uri;
 } end;
@@ -33,20 +33,20 @@ typedef struct event {
   void (*happen)(void *user);
   void *user;
   clv_code code;
-  const char *text;   /* static */
-  struct event *next; /* in a list of jobs */
+  const char *text;   /* static text */
+  struct event *next; /* next event of a list of jobs */
   size_t len;
-  unsigned char bytes[]; /* [len] of a message */
+  unsigned char bytes[]; /* [len] content of a message */
 } event;
 
 struct sim_network {
   sim_network_options o;
   sim_random random;
   uint64_t now, order;
-  event **events; /* a heap */
+  event **events; /* heap, by time */
   size_t n_events, cap_events;
   end *ends;
-  event *undone; /* jobs of the dead: what they hold is let go of at the end */
+  event *undone; /* jobs of killed places, freed at the end */
   bool dead[SIM_MOST_PLACES];
   struct dialling *diallings;
   sim_network_counts counts;
@@ -98,7 +98,7 @@ static event *new_event(event_kind kind, end *to, uint64_t at, size_t len) {
   return e;
 }
 
-/* Most take moments, some long. */
+/* Most delays are short, some long. */
 uint64_t sim_network_delay(sim_network *n) {
   static const uint32_t most_us[] = {50, 50, 500, 500, 3000, 30000};
   if (n->o.calm) return 0;
@@ -127,7 +127,7 @@ sim_network_counts sim_network_count(const sim_network *n) { return n->counts; }
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* What is on its way from an end keeps its order. */
+/* Draws the arrival time of a message, after that of the message before. */
 static uint64_t arrival(end *from) {
   sim_network *n = from->network;
   uint64_t at = n->now + sim_network_delay(n);
@@ -166,7 +166,7 @@ static void stream_close(void *stream) {
   push(from->network, new_event(CLOSE, from->other, arrival(from), 0));
 }
 
-/* What is on its way from here is dropped, or not any more. */
+/* Drops the messages in flight from this side. text: reason. */
 static void stream_cancel(void *stream, clv_code code, const char *text) {
   end *from = stream;
   sim_network *n = from->network;
@@ -199,14 +199,14 @@ static const clv_transport transport = {.send = stream_send,
 
 /* ---- links that are mended ------------------------------------------------------------------- */
 
-/* A link that has lost a lane, with a reference. */
+/* A link that has lost a lane. Holds a reference to it. */
 typedef struct mending {
   sim_network *network;
   const end *at;
   clv_link *link;
 } mending;
 
-/* The link dials its lost lanes again, in place of its thread. */
+/* Redials the lost lanes of a link, which its thread would do otherwise. */
 static void tend(void *user) {
   mending *m = user;
   uint64_t due = m->at->gone || m->network->is_over ? UINT64_MAX : clv_link_tend(m->link);
@@ -231,8 +231,8 @@ static void ended(end *e, clv_code code, const char *text) {
   sim_network_at(e->network, e->network->now, tend, m);
 }
 
-/* The side that hears of a close ends in turn, behind what it has still to say. */
-static void closed(end *e) {
+/* Ends this side after the peer has closed, when its own messages are sent. */
+static void end_after_close(end *e) {
   if (e->ended) return;
   e->closing = true;
   end_at(e->other, arrival(e), CLV_OK, "");
@@ -254,7 +254,7 @@ static void print_frame(const sim_network *n, const event *e, const clv_frame *f
       (unsigned long long)f->reference.ref, (unsigned long long)f->reference.fork, e->len);
 }
 
-/* The last frame of a message first: it is what the others went with. */
+/* Prints the last frame of a message first, because the others were sent together with it. */
 static void print_event(const sim_network *n, const event *e) {
   clv_bundle before;
   clv_frame f;
@@ -274,7 +274,7 @@ static void print_event(const sim_network *n, const event *e) {
       print_frame(n, e, &f);
 }
 
-/* The peer notices it soon, and what is on its way is lost. */
+/* Loses a stream: the peer notices soon, and messages in flight are lost. */
 static void lose_soon(end *e) {
   sim_network *n = e->network;
   if (e->ended || e->last_said) return;
@@ -298,7 +298,7 @@ static void reset(end *e) {
   lose_messages(e->network);
 }
 
-/* A link that is still being opened ends with any of its connections. */
+/* True if the link is open. A link that is still being opened ends with any of its connections. */
 static bool was_opened(const end *e) {
   const clv_link *l = e->lane ? e->lane->link : NULL;
   return l && (l->state == CLV_LINK_OPEN || l->state == CLV_LINK_MENDING);
@@ -328,7 +328,7 @@ static void happen(sim_network *n, event *e) {
   } else if (e->kind == ENDED) {
     ended(to, e->code, e->text);
   } else if (e->kind == CLOSE) {
-    closed(to);
+    end_after_close(to);
   } else if (e->kind == ACCEPT) {
     accepted(to);
   } else if (e->kind == TAKEN && to->lane) {
@@ -400,7 +400,7 @@ clv_dialler sim_network_dialler(sim_network *n, uint32_t from, uint32_t to,
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
-/* The peer hears of it within moments, or when nothing has come for long. */
+/* Loses a stream; the peer notices soon, or by its timeout. */
 static void lose(end *e) {
   sim_network *n = e->network;
   bool silent = sim_below(&n->random, 4) == 0;
@@ -452,7 +452,7 @@ sim_network *sim_network_new(const sim_network_options *options) {
   sim_network *n = or_abort(calloc(1, sizeof *n));
   n->o = *options;
   n->random.state = options->seed;
-  n->now = 1000 * MS; /* zero stands for never in places */
+  n->now = 1000 * MS; /* the clock starts at 1 s, because some code uses 0 for never */
   return n;
 }
 
@@ -466,7 +466,7 @@ void sim_network_free(sim_network *n) {
   }
   while (n->n_events) {
     event *e = pop(n);
-    if (e->kind == JOB) e->job->run(e->job); /* whoever asked for it waits for it */
+    if (e->kind == JOB) e->job->run(e->job); /* a job is called by the thread that requested it */
     if (e->kind == CALL && e->happen == tend) tend(e->user);
     free(e);
   }

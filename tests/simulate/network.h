@@ -16,44 +16,44 @@ typedef struct sim_network sim_network;
 
 typedef struct sim_network_options {
   uint64_t seed;
-  bool calm;  /* nothing takes time */
-  bool trace; /* each message on standard output */
-  /* The connection of message number cut_at, and of each cut_every-th behind it, is lost before the
-   * message arrives or after it; 0: none. Links notice that within a second. */
+  bool calm;  /* true: no message takes time */
+  bool trace; /* prints each message to standard output */
+  /* Message cut_at and each cut_every-th after it lose their connection, before or after they
+   * arrive; 0: none. Links notice it within a second. */
   uint64_t cut_at, cut_every;
 } sim_network_options;
 
 sim_network *sim_network_new(const sim_network_options *options);
-/* Nothing is called any more: streams end as they are. */
+/* Frees the network. Calls no callbacks: streams stay unfinished. */
 void sim_network_free(sim_network *n);
 
 clv_clock sim_network_clock(sim_network *n);
 uint64_t sim_network_now(const sim_network *n);
-/* A time that a message may take. */
+/* Draws the time that a message takes. */
 uint64_t sim_network_delay(sim_network *n);
-/* happen(user) at that time, or now if it has passed. */
+/* Calls happen(user) at that time, or now if the time has passed. */
 void sim_network_at(sim_network *n, uint64_t at, void (*happen)(void *user), void *user);
-/* When the next thing happens; UINT64_MAX: nothing will. */
+/* Time of the next event; UINT64_MAX: no event is left. */
 uint64_t sim_network_due(const sim_network *n);
-/* The next thing happens. The time is then at least `now`. */
+/* Runs the next event. The time becomes the event's, unless it is later already. */
 void sim_network_step(sim_network *n);
-/* The time goes on, up to the next thing at most. */
+/* Advances the time to `until`, or to the next event if that is earlier. */
 void sim_network_pass(sim_network *n, uint64_t until);
 
-/* How a link of place `from` dials place `to`, where `acceptor` takes its lanes, as from `uri`. The
- * memory is the network's. */
+/* Returns the dialler by which place `from` reaches place `to` as identity `uri`; `acceptor`
+ * receives the lanes there. The network owns its memory. */
 clv_dialler sim_network_dialler(sim_network *n, uint32_t from, uint32_t to,
                                 const clv_lane_acceptor *acceptor, const char *uri);
 
-/* The streams of lane `index` between the two are lost, and each side notices it within a second.
- * How many. */
+/* Resets the streams of lane `index` between two places. Each side notices it within a second.
+ * Returns how many. */
 unsigned sim_network_reset(sim_network *n, uint32_t a, uint32_t b, uint32_t index);
-/* The streams of lane `index` between the two end, whoever dialled; on each side when it hears of
- * it. How many. */
+/* Closes the streams of lane `index` between two places, whichever side dialled. Each side notices
+ * it when the end arrives. Returns how many. */
 unsigned sim_network_cut(sim_network *n, uint32_t a, uint32_t b, uint32_t index);
-/* Nothing comes from there any more, or happens there. */
+/* Stops all messages and events of a place. */
 void sim_network_kill(sim_network *n, uint32_t place);
-/* It can be dialled again. What was open there stays dead. */
+/* Lets others dial a killed place again. Its earlier streams stay dead. */
 void sim_network_revive(sim_network *n, uint32_t place);
 
 typedef struct sim_network_counts {

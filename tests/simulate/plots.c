@@ -4,7 +4,7 @@
  */
 #include "tests/simulate/program_int.h"
 
-/* A module of the kind, or -1. */
+/* Returns the index of a module of the kind, or -1. */
 static int module_of(const program *p, stage_kind k) {
   for (int i = 0; i < p->n_stages; i++)
     if (p->stages[i].kind == k) return i;
@@ -17,7 +17,8 @@ static bool has_room(const scope *s, int values, int losses) {
 
 /* ---- a CALL whose tensors come late ---------------------------------------------------------- */
 
-/* What follows a CALL whose leaf is still coming: the end of its other input, or a backward. */
+/* Continues after a CALL whose leaf is still being sent: ends the context of its other input, or
+ * runs a backward. */
 static void overtake(program *p, scope *s) {
   int join = module_of(p, JOIN_WIDE), narrow = module_of(p, NARROW);
   bool learns = !s->evaluation && one_in(p, 2);
@@ -43,7 +44,7 @@ static void overtake(program *p, scope *s) {
 
 /* ---- a sum of many gradients ----------------------------------------------------------------- */
 
-/* A module with one narrow input and output, without statistics. */
+/* Returns a module with one narrow input and output and without statistics, or -1. */
 static int any_branch(program *p) {
   int fit[MODULES];
   uint32_t n = 0;
@@ -53,7 +54,7 @@ static int any_branch(program *p) {
   return fit[below(p, n)];
 }
 
-/* A value that modules of several nodes use, whose gradients are added in one order. */
+/* Has one value used by modules of several nodes, whose gradients are added in a fixed order. */
 static void fan(program *p, scope *s) {
   static const float weights[] = {1, 300, 0.007f, 11};
   size_t n = 3 + below(p, 2);
@@ -80,7 +81,7 @@ static scope *open_learning(program *p) {
   return s && !s->evaluation ? s : NULL;
 }
 
-/* A module that learns without statistics, elsewhere than the second. */
+/* Returns a trained module without statistics at another place than the second module, or -1. */
 static int any_failing(program *p) {
   for (int i = 2; i < p->n_stages; i++) {
     stage_kind k = p->stages[i].kind;
@@ -109,7 +110,7 @@ static void fail(program *p, scope *s, int failing) {
   backward(p, s, NULL, 2, false);
 }
 
-/* While it is still open, the module is free for others. */
+/* While the context is open, other contexts can use the module. */
 static void fail_and_go_on(program *p, scope *s) {
   int failing = any_failing(p);
   if (!p->neighbours || failing < 0 || !has_room(s, 2, 0)) return;

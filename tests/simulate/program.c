@@ -8,7 +8,7 @@
 /* ---- modules --------------------------------------------------------------------------------- */
 
 static const struct shape {
-  const char *ops[3][2]; /* op and attributes */
+  const char *ops[3][2]; /* [layers][op, attributes] */
   int inputs;
   bool wide_in, wide_out;
 } shapes[KINDS] = {
@@ -30,7 +30,7 @@ int inputs_of(stage_kind k) { return shapes[k].inputs; }
 bool takes_wide(stage_kind k) { return shapes[k].wide_in; }
 bool gives_wide(stage_kind k) { return shapes[k].wide_out; }
 
-/* Made once: texts are slow to read. */
+/* Graphs of all kinds, made once because parsing is slow. */
 static cleave_graph *graphs[2][KINDS];
 
 static cleave_graph *graph_of(stage_kind k, int64_t width) {
@@ -100,7 +100,7 @@ static sim_line *add_line(program *p, uint32_t needs, uint32_t stands) {
   return l;
 }
 
-/* A line is shown when the next one begins: then its numbers are there. */
+/* Shows a line when the next one begins, because then its numbers are complete. */
 static void show(program *p) {
   if (p->stand->line && p->record->n) p->stand->line(p->stand->user, p->record, last(p));
 }
@@ -132,7 +132,7 @@ void skip(program *p, const char *what) {
   snprintf(l->what, sizeof l->what, "%s", what);
 }
 
-void anybody(program *p) { last(p)->anybody = true; }
+void allow_other_failure(program *p) { last(p)->may_report_other_failure = true; }
 
 cleave_status impossible(program *p, const char *fmt, ...) {
   va_list args;
@@ -142,7 +142,7 @@ cleave_status impossible(program *p, const char *fmt, ...) {
   return CLEAVE_INTERNAL;
 }
 
-void note(program *p, const void *bytes, size_t n) {
+void record_bytes(program *p, const void *bytes, size_t n) {
   sim_record *r = p->record;
   r->numbers = grown(r->numbers, r->n_numbers + n, &r->cap_numbers, 1);
   memcpy(r->numbers + r->n_numbers, bytes, n);
@@ -150,8 +150,8 @@ void note(program *p, const void *bytes, size_t n) {
   last(p)->bytes += n;
 }
 
-void note_tensor(program *p, const cleave_tensor *t) {
-  note(p, t->data, cleave_tensor_count(t) * (t->dtype == CLEAVE_I64 ? 8 : 4));
+void record_tensor(program *p, const cleave_tensor *t) {
+  record_bytes(p, t->data, cleave_tensor_count(t) * (t->dtype == CLEAVE_I64 ? 8 : 4));
 }
 
 /* ---- what it is made of ---------------------------------------------------------------------- */
@@ -169,7 +169,7 @@ static stage_kind draw_kind(program *p, int index) {
   return (stage_kind)below(p, p->wide ? LOSS : WIDEN);
 }
 
-/* In place of the earlier one, if any. */
+/* Loads module `index`, in place of the earlier one if any. */
 static void load(program *p, int index) {
   static const char *const all[] = {"*"};
   stage *m = &p->stages[index];
@@ -186,7 +186,7 @@ static void load(program *p, int index) {
   if (DO(p, cleave_load_graph(p->rt, &o, g, &m->module, &p->error), bit(m->place), 0,
          "load %s of kind %d at %s", name, m->kind, o.at))
     return;
-  o.at = "master"; /* who was to have it is lost */
+  o.at = "master"; /* the place of the module is lost */
   cleave_error e;
   if (cleave_load_graph(p->rt, &o, g, &m->module, &e) != CLEAVE_OK) {
     fprintf(stderr, "module %s: %s\n", name, e.text);
@@ -203,30 +203,31 @@ static void add_module(program *p, int index) {
   load(p, index);
 }
 
-/* Contexts that are open have the old one. */
+/* Contexts that are open keep the old module. */
 void do_replace(program *p) {
   int index = 1 + (int)below(p, (uint32_t)p->n_stages - 1);
   stage *m = &p->stages[index];
   if (m->optimizer >= 0) return;
   DO(p, cleave_module_release(p->rt, m->module, &p->error), 0, 0, "release m%d", index);
   m->module = NULL;
-  anybody(p);
+  allow_other_failure(p);
   m->placed = false;
   m->times++;
   load(p, index);
 }
 
-static bool learns(const stage *m) {
+static bool is_trained(const stage *m) {
   return cleave_module_weight_name(m->module, 0) && m->kind != FROZEN;
 }
 
-/* Every module that learns and is in no optimiser is in the new one, or not. */
+/* Makes an optimiser. Each trained module without an optimiser is added to it, or not, at
+ * random. */
 static void add_optimizer(program *p, bool final) {
   cleave_module *joined[MODULES];
   int index = p->n_optimizers;
   size_t n = 0;
   for (int i = 0; i < p->n_stages; i++) {
-    if (!learns(&p->stages[i]) || p->stages[i].optimizer >= 0 || one_in(p, 4)) continue;
+    if (!is_trained(&p->stages[i]) || p->stages[i].optimizer >= 0 || one_in(p, 4)) continue;
     p->stages[i].optimizer = index;
     joined[n++] = p->stages[i].module;
   }
@@ -277,8 +278,8 @@ static void finish(program *p) {
   cleave_tensor_free(&p->tensor);
 }
 
-/* Another caller's work would make a step final that the program may take back, and would move
- * running statistics. */
+/* Runs another caller's work. It is left out where it would make a step final that the program may
+ * roll back, or would change running statistics. */
 static void intrude(program *p) {
   uint64_t what = sim_next(&p->intrusions);
   const stage *m = &p->stages[1 + what % ((uint64_t)p->n_stages - 1)];

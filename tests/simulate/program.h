@@ -12,18 +12,19 @@
 
 enum { SIM_PLACES = 4 }; /* the master and three workers */
 
-/* One thing that a program did. */
+/* One statement of a program, with its result. */
 typedef struct sim_line {
   char what[72];
-  bool skipped;    /* what it needs had failed before */
-  bool shaken;     /* something in its context has, or was not done for it */
-  bool firm;       /* whoever was lost is back: it is what it would be without the loss */
-  bool anybody;    /* it may say what happened to somebody else's work */
-  uint32_t needs;  /* places, a bit each, whose loss it may report */
-  uint32_t stands; /* the same with everything that its numbers depend on */
+  bool skipped; /* not executed, because a value that it needs had failed */
+  bool shaken;  /* another statement of its context has failed or was skipped */
+  /* executed after the lost worker came back, so its result must be as without the loss */
+  bool firm;
+  bool may_report_other_failure;    /* its error may report the failure of another statement */
+  uint32_t needs;  /* bit per place: places whose loss it may report */
+  uint32_t stands; /* bit per place: `needs`, and the places that its numbers depend on */
   uint64_t began, ended;
-  cleave_error error; /* its status is CLEAVE_OK for what went well */
-  size_t at, bytes;   /* its numbers */
+  cleave_error error; /* result of the call; the status is CLEAVE_OK if it succeeded */
+  size_t at, bytes;   /* position and length of its numbers in the record */
 } sim_line;
 
 typedef struct sim_record {
@@ -31,33 +32,33 @@ typedef struct sim_record {
   size_t n, cap;
   unsigned char *numbers;
   size_t n_numbers, cap_numbers;
-  uint64_t comes_back; /* when the program has done all but what is firm */
+  uint64_t comes_back; /* time in ns at which only statements with `firm` are left */
 } sim_record;
 
 void sim_record_done(sim_record *r);
 
 typedef struct sim_stand {
   cleave_runtime *runtime;
-  bool home;    /* all modules at the master */
-  bool threads; /* the runtime has threads: what is to come begins by itself */
+  bool home;    /* all modules are at the master */
+  bool threads; /* the runtime has threads, so pending work runs by itself */
   clv_clock clock;
-  /* Before each thing that the program does; may be NULL. */
+  /* called before each statement; NULL: not called */
   void (*between)(void *user);
-  void (*settle)(void *user); /* long enough to hear of every loss */
-  /* Backwards of a context that workers were asked for; may be NULL. */
+  void (*settle)(void *user); /* waits until every loss has been noticed */
+  /* returns how many backwards of a context workers were asked for; NULL: not checked */
   uint32_t (*passes)(void *user, uint64_t context);
-  /* Another caller of a module at a place does something that the program must not feel; may be
-   * NULL. what: random bits. */
+  /* makes another caller use a module of a place, which the program must not notice; NULL: not
+   * called. what: random bits */
   void (*intrude)(void *user, uint32_t place, const cleave_module *m, uint64_t what);
-  /* Told of each line when it is done; may be NULL. */
+  /* called after each statement; NULL: not called */
   void (*line)(void *user, const sim_record *record, const sim_line *line);
   void *user;
 } sim_stand;
 
-/* Runs the program of the seed, until all its contexts are closed and what it kept is released.
- * Fills *ret, which is emptied first. */
+/* Runs the program of the seed until all its contexts are closed and its kept values released.
+ * Clears *ret, then fills it. */
 void sim_program(uint64_t seed, const sim_stand *stand, sim_record *ret);
-/* Memory that programs share. */
+/* Frees the memory that programs share. */
 void sim_programs_done(void);
 
 #endif

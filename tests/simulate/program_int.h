@@ -8,8 +8,8 @@
 #include "tests/simulate/program.h"
 #include "tests/simulate/random.h"
 
-/* A wide value is over CLV_WIRE_INLINE_MAX with two rows, so that the head of its CALL can come
- * before it; the widest is over CLV_WIRE_CHUNK_BYTES with three. */
+/* Widths. A wide value of two rows exceeds CLV_WIRE_INLINE_MAX, so the head of its CALL can arrive
+ * before it. The widest value exceeds CLV_WIRE_CHUNK_BYTES with three rows. */
 enum {
   NARROW_WIDTH = 4,
   WIDE_WIDTH = 8400,
@@ -40,7 +40,7 @@ typedef enum stage_kind {
   KINDS
 } stage_kind;
 
-/* Of the modules of a kind. */
+/* Inputs of a module of the kind, and whether its input and its output are wide. */
 int inputs_of(stage_kind k);
 bool takes_wide(stage_kind k);
 bool gives_wide(stage_kind k);
@@ -50,32 +50,33 @@ typedef struct stage {
   stage_kind kind;
   uint32_t place;
   int optimizer;   /* -1: none */
-  bool placed;     /* its node has been asked to take it */
-  uint32_t stands; /* places that what it holds depends on, its own among them */
-  uint32_t times;  /* it has been replaced */
+  bool placed;     /* its node has been asked to load it */
+  uint32_t stands; /* bit per place: places that its state depends on, including its own */
+  uint32_t times;  /* how often it has been replaced */
 } stage;
 
 typedef struct value {
   cleave_reference ref;
-  cleave_future future; /* id 0: none */
+  cleave_future future; /* future of the value; id 0: none */
   int stage;            /* -1: a leaf */
   bool wide, released, gradient, awaited;
-  bool moves; /* running statistics, when it is computed: it has to be before its context ends */
+  /* computing it changes running statistics, so it must be computed before its context ends */
+  bool moves;
 } value;
 
-/* A context. */
+/* An open or closed context of the program. */
 typedef struct scope {
   cleave_context id;
   bool made, open, evaluation, passed;
-  bool old;       /* parameters have changed since it began */
-  bool undecided; /* a step of it may have to be taken back */
+  bool old;       /* parameters have changed since it was opened */
+  bool undecided; /* one of its steps may still be rolled back */
   int64_t rows;
   value values[VALUES], losses[LOSSES];
   int n, n_losses;
   uint32_t needs, stands; /* places, as in sim_line */
-  uint32_t stages;        /* it has called, a bit each */
-  uint32_t passes;        /* that it may have begun */
-  bool shaken;            /* something in it has gone wrong */
+  uint32_t stages;        /* bit per module: modules that it has called */
+  uint32_t passes;        /* bit per place: places where its backward may have begun */
+  bool shaken;            /* one of its statements has failed */
 } scope;
 
 typedef struct kept_value {
@@ -83,7 +84,7 @@ typedef struct kept_value {
   int64_t rows;
   bool wide;
   uint32_t place;
-  int scope; /* it was made in */
+  int scope; /* number of the scope in which it was made */
 } kept_value;
 
 typedef struct program {
@@ -91,27 +92,30 @@ typedef struct program {
   cleave_runtime *rt;
   sim_record *record;
   sim_random random;
-  sim_random forms;      /* of what is called: their own, as what is skipped draws none of them */
-  sim_random intrusions; /* their own: what the program does is the same without them */
+  /* draws shapes and attributes. Separate from `random`, because skipped statements draw none */
+  sim_random forms;
+  /* draws intrusions. Separate from `random`, so that the program's statements do not depend on
+   * them */
+  sim_random intrusions;
   stage stages[MODULES];
   int n_stages;
   cleave_optimizer *optimizers[2];
   int n_optimizers;
-  bool step_given_up; /* the last one, which may still be undecided */
-  bool wide, final;   /* final: steps are */
-  bool hurries;       /* no time passes before what it does next */
-  bool leaves_gap;    /* the next call has positions, and the last of them never comes */
-  bool neighbours;    /* the third module keeps statistics and is where the second is */
-  int64_t width;      /* of what is wide */
+  bool step_given_up; /* the last step was given up, and may still be undecided */
+  bool wide, final;   /* final: steps are final at once */
+  bool hurries;       /* no time passes before the next statement */
+  bool leaves_gap;    /* the next call has positions, and its last input is never sent */
+  bool neighbours;    /* the third module has running statistics and is at the second one's place */
+  int64_t width;      /* width of wide values */
   scope scopes[CONTEXTS];
   int n_scopes;
   kept_value kept[KEPT];
   int n_kept;
-  cleave_tensor tensor; /* of the last thing that gave one */
+  cleave_tensor tensor; /* tensor that the last statement returned */
   cleave_error error;
   uint64_t began;
-  bool firm; /* so are the lines that follow */
-  scope *in; /* of the lines that follow; NULL: of none */
+  bool firm; /* value of `firm` for the next lines */
+  scope *in; /* context of the next lines; NULL: none */
 } program;
 
 static inline uint32_t below(program *p, uint32_t n) { return sim_below(&p->random, n); }
@@ -120,66 +124,68 @@ static inline bool one_in(program *p, uint32_t n) { return below(p, n) == 0; }
 static inline uint32_t bit(uint32_t place) { return 1u << place; }
 static inline int number_of(const program *p, const scope *s) { return (int)(s - p->scopes); }
 
-/* The name of a place, of the master's where all is at home. */
+/* Name of a place; the master's if all modules are at the master. */
 const char *place_name(const program *p, uint32_t place);
 
-/* A line: `begin`, the call, `done` with its status. done returns whether it went well. */
+/* A statement is: begin, the call, done with the call's status. done returns true if the call
+ * succeeded. */
 void begin(program *p);
 bool done(program *p, cleave_status status, uint32_t needs, uint32_t stands, const char *fmt, ...)
     CLV_PRINTF(5, 6);
 #define DO(p, call, needs, stands, ...) \
   (begin(p), done((p), (call), (needs), (stands), __VA_ARGS__))
-/* What stands on something that failed is not done. */
+/* Records a statement that is not executed because a value that it needs has failed. */
 void skip(program *p, const char *what);
-/* The last line may say what happened to somebody else's work. */
-void anybody(program *p);
-/* For `done`, of what must not be. */
+/* Allows the last statement to report the failure of another one. */
+void allow_other_failure(program *p);
+/* Returns the status that `done` records for an impossible result. */
 cleave_status impossible(program *p, const char *fmt, ...) CLV_PRINTF(2, 3);
-/* Numbers of the last line. */
-void note(program *p, const void *bytes, size_t n);
-void note_tensor(program *p, const cleave_tensor *t);
+/* Adds numbers to the last statement. */
+void record_bytes(program *p, const void *bytes, size_t n);
+void record_tensor(program *p, const cleave_tensor *t);
 
-/* statements.c: each draws what it needs, and adds lines. */
+/* statements.c: each function draws what it needs and executes statements. */
 value *new_leaf(program *p, scope *s, bool wide, bool gradient);
-/* A call of a module with `after`, a value of its node, or NULL: its value is one more of the
- * context's. */
+/* Calls a module. after: a value of the same node that must be computed first, or NULL. The new
+ * value is added to the context. */
 value *new_call(program *p, scope *s, int index, const value *const *inputs, const value *after);
-/* The loss of a value, with a target of its own. */
+/* Computes the loss of a value against a newly drawn target. */
 void new_loss(program *p, scope *s, const value *of);
 void fetch(program *p, scope *s, value *v, const char *what);
 void release(program *p, scope *s, value *v);
-/* There is room for it; it is the last of the program's. */
+/* Keeps a value; the caller has checked that there is space. Adds it at the end of p->kept. */
 void keep(program *p, scope *s, const value *v);
 void fetch_kept(program *p, int index);
 void backward(program *p, scope *s, const float *weights, size_t n, bool retain);
 void read_leaf_gradient(program *p, scope *s, const value *v);
 void read_weight_gradient(program *p, scope *s, int module);
-/* Reads a parameter of the module and changes it. */
+/* Reads a parameter of the module and writes it back changed. */
 bool write_weight(program *p, int module);
 void do_loss(program *p, scope *s);
 void fetch_all(program *p, scope *s);
 void read_gradients(program *p, scope *s);
 bool moves_statistics(const program *p, const scope *s);
 void steps(program *p, scope *s, int optimizer);
-void age(program *p);
+void note_weights_changed(program *p);
 void do_open(program *p);
-void do_in_scope(program *p, scope *s); /* anything that is done in an open context */
-void do_outside(program *p);            /* weights and kept values */
+void do_in_scope(program *p, scope *s); /* executes a random statement in an open context */
+/* reads and writes weights, and fetches or releases kept values */
+void do_outside(program *p);
 void do_close(program *p, scope *s);
 void release_futures(program *p, scope *s);
 void do_release_kept(program *p, int index);
 void do_read_state(program *p, stage *m);
 
-/* program.c: another module under the name of one that is released. */
+/* program.c: replaces a released module by another one of the same name. */
 void do_replace(program *p);
 
 /* comeback.c */
-/* A worker that was lost comes back, its modules with it, as they began. */
+/* Brings a lost worker back, with its modules in their first state. */
 void do_rejoin(program *p);
-/* Everybody does; then all modules get the same numbers and are used once more. */
+/* Brings all lost workers back, gives all modules the same numbers and uses each once more. */
 void do_come_back(program *p);
 
-/* futures.c: what blocks, by a future now and then; tensors are the program's. */
+/* futures.c: blocking calls, some of them made by a future. They store tensors in p->tensor. */
 cleave_status to_here(program *p, cleave_reference from);
 cleave_status fetch_of(program *p, cleave_kept from);
 cleave_status weight_of(program *p, cleave_module *m, const char *name);
@@ -188,10 +194,10 @@ cleave_status stepped_by(program *p, cleave_optimizer *o, cleave_context c,
                          cleave_step_result *ret);
 cleave_status passed(program *p, cleave_context c, const cleave_reference *roots, size_t n,
                      const cleave_backward_options *o);
-/* Futures that are cancelled on the way. */
+/* Starts futures and cancels them. */
 void do_cancel(program *p, scope *s);
 
-/* plots.c: several of these in a row, which what is ordered by chance seldom does. */
+/* plots.c: a fixed sequence of statements that random order seldom produces. */
 void do_plot(program *p, scope *s);
 
 #endif

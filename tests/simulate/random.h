@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* splitmix64: small, and the same everywhere. */
+/* Random numbers of splitmix64, which are the same on all machines. */
 typedef struct sim_random {
   uint64_t state;
 } sim_random;

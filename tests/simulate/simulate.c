@@ -31,7 +31,7 @@
 static struct {
   bool trace;
   uint64_t lines, messages, faults, errors, bytes, cuts;
-  uint64_t cut_runs; /* of each seed */
+  uint64_t cut_runs; /* runs with a cut connection, for each seed */
 } total = {.cut_runs = 2};
 
 /* ---- one run --------------------------------------------------------------------------------- */
@@ -60,7 +60,7 @@ static const char *name_of(const sim_weather *w) {
   return w->home ? "at home" : w->calm ? "undisturbed" : w->cut_at ? cut : faults[w->fault.kind];
 }
 
-/* The runtime's own end: what is leaked, and how it closed. */
+/* Closes the runtime. Returns false if objects were leaked or the close failed. */
 static bool close_runtime(cleave_runtime *rt, char *text, size_t len, bool faulty) {
   cleave_leaks leaks;
   cleave_error e = {0};
@@ -112,7 +112,7 @@ static bool run(uint64_t seed, const sim_weather *weather, sim_record *ret, bool
 
 static sim_record home, calm, rough, faulty;
 
-/* ns; by then whoever waits for notice has heard of the loss. */
+/* Longest absence in ns. By then all waits for notice of the loss have ended. */
 static const uint64_t longest_away = UINT64_C(12000000000);
 
 static sim_fault draw_fault(sim_random *random, const sim_weather *w, const sim_record *r) {
@@ -144,7 +144,7 @@ static bool run_fault(uint64_t seed, sim_weather w, sim_random *random) {
          complain(seed, name_of(&w), text);
 }
 
-/* One connection is lost at message `at`, or more behind it. */
+/* Runs a seed in which one connection, and maybe later ones, is lost at message `at`. */
 static bool run_cut(uint64_t seed, sim_weather w, uint64_t at, uint64_t every) {
   bool none;
   w.mends = true;

@@ -36,25 +36,27 @@ static value *some_value(program *p, scope *s, bool wide) {
   return v ? v : new_leaf(p, s, wide, one_in(p, 2));
 }
 
-/* What the context stands on, running statistics that it moves stand on. */
+/* Running statistics that the context changes depend on the places of the context. */
 static void spread(program *p, const scope *s) {
   for (int i = 0; i < p->n_stages && !s->evaluation; i++)
     if ((s->stages & bit((uint32_t)i)) && p->stages[i].kind == NORM)
       p->stages[i].stands |= s->stands;
 }
 
-/* What calling the module means for what the context's numbers stand on, and it for theirs. */
+/* Records dependencies of a call: the context's numbers depend on the module's state, and changed
+ * statistics on the context. */
 static void joins(program *p, scope *s, stage *m, int index) {
   s->needs |= bit(m->place);
-  if (!m->placed && m->place) s->stands |= EVERYBODY; /* its node dials the others */
+  /* the first call makes its node dial the others */
+  if (!m->placed && m->place) s->stands |= EVERYBODY;
   s->stands |= s->needs | m->stands;
   s->stages |= bit((uint32_t)index);
   spread(p, s);
 }
 
-/* The first call of a module takes it to its node, which dials the others. */
+/* Records a call. The first call of a module loads it, and its node dials the others. */
 static void called(program *p, stage *m, bool good) {
-  if (!m->placed) anybody(p);
+  if (!m->placed) allow_other_failure(p);
   m->placed |= good;
 }
 
@@ -138,7 +140,7 @@ void fetch(program *p, scope *s, value *v, const char *what) {
     status = to_here(p, v->ref);
   if (done(p, status, s->needs, s->stands, "c%d: %s %s", number_of(p, s),
            waited ? "wait for" : "fetch", what))
-    note_tensor(p, &p->tensor);
+    record_tensor(p, &p->tensor);
 }
 
 static void do_fetch(program *p, scope *s) {
@@ -200,16 +202,17 @@ void fetch_kept(program *p, int i) {
     return;
   }
   if (DO(p, fetch_of(p, k->id), needs_of(p, k), stands_of(p, k), "fetch k%d", i))
-    note_tensor(p, &p->tensor);
+    record_tensor(p, &p->tensor);
 }
 
-/* Those made in the context. */
+/* Fetches the kept values that were made in the context. */
 static void fetch_kept_of(program *p, const scope *s) {
   for (int i = 0; i < p->n_kept; i++)
     if (p->kept[i].scope == number_of(p, s)) fetch_kept(p, i);
 }
 
-/* What is still to be computed when a context ends is given up, but for what is kept. */
+/* Computes all values. Those that are still uncomputed when a context ends are dropped, unless they
+ * are kept. */
 static void compute_all(program *p, scope *s) {
   for (int i = 0; i < s->n; i++)
     if (s->values[i].moves) fetch(p, s, &s->values[i], "what moves statistics");
@@ -226,10 +229,11 @@ void do_open(program *p) {
   cleave_context_options o = {.size = sizeof o, .evaluation = s->evaluation};
   s->made = DO(p, cleave_context_open(p->rt, &o, &s->id, &p->error), 0, 0, "open c%d%s",
                number_of(p, s), s->evaluation ? " to evaluate" : "");
-  anybody(p);
+  allow_other_failure(p);
 }
 
-/* A future stays until it is released, unless it was waited for and brought something. */
+/* Releases futures. A future exists until it is released, unless it was waited for and had a
+ * result. */
 void release_futures(program *p, scope *s) {
   for (int i = 0; i < s->n; i++) (void)cleave_future_release(p->rt, s->values[i].future, NULL);
   for (int i = 0; i < s->n_losses; i++)
@@ -254,7 +258,7 @@ void do_close(program *p, scope *s) {
   else
     DO(p, cleave_context_end(p->rt, s->id, &p->error), s->needs, 0, "end c%d", c);
   release_futures(p, s);
-  anybody(p);
+  allow_other_failure(p);
 }
 
 /* ---- kept values ----------------------------------------------------------------------------- */
@@ -318,7 +322,7 @@ void read_leaf_gradient(program *p, scope *s, const value *v) {
   }
   if (DO(p, cleave_leaf_gradient(p->rt, v->ref, &p->tensor, &p->error), s->needs, s->stands,
          "c%d: gradient of v%d", number_of(p, s), (int)(v - s->values)))
-    note_tensor(p, &p->tensor);
+    record_tensor(p, &p->tensor);
 }
 
 void read_weight_gradient(program *p, scope *s, int module) {
@@ -330,10 +334,10 @@ void read_weight_gradient(program *p, scope *s, int module) {
   else if (DO(p, cleave_gradient(p->rt, s->id, m->module, name, 0, &p->tensor, &p->error),
               s->needs | bit(m->place), s->stands, "c%d: gradient of m%d %s", number_of(p, s),
               module, name))
-    note_tensor(p, &p->tensor);
+    record_tensor(p, &p->tensor);
 }
 
-/* Some gradients of the context: of a leaf, and of a parameter. */
+/* Reads some gradients of the context: a leaf's and a parameter's. */
 void read_gradients(program *p, scope *s) {
   int leaf = (int)below(p, VALUES);
   if (leaf < s->n && s->values[leaf].gradient && !s->values[leaf].released)
@@ -341,8 +345,8 @@ void read_gradients(program *p, scope *s) {
   read_weight_gradient(p, s, (int)below(p, (uint32_t)p->n_stages));
 }
 
-/* Parameters change: what was computed with them before may have no backward any more. */
-void age(program *p) {
+/* Records that parameters changed: values computed before may have no backward any more. */
+void note_weights_changed(program *p) {
   for (int i = 0; i < p->n_scopes; i++) p->scopes[i].old = true;
 }
 
@@ -352,7 +356,7 @@ bool moves_statistics(const program *p, const scope *s) {
   return false;
 }
 
-/* From the n last losses. */
+/* Runs a backward from the n last losses. */
 void backward(program *p, scope *s, const float *weights, size_t n, bool retain) {
   cleave_reference roots[LOSSES] = {{0}};
   bool there = s->made;
@@ -370,7 +374,8 @@ void backward(program *p, scope *s, const float *weights, size_t n, bool retain)
        number_of(p, s), n, retain ? ", retaining" : "");
 }
 
-/* What has come of values when their context fails is nobody's to say: they come before. */
+/* Fetches all values before the context may fail, because it is not defined which of them exist
+ * then. */
 void fetch_all(program *p, scope *s) {
   for (int i = 0; i < s->n; i++)
     if (!s->values[i].released) fetch(p, s, &s->values[i], "what a failure may overtake");
@@ -378,8 +383,8 @@ void fetch_all(program *p, scope *s) {
   fetch_kept_of(p, s);
 }
 
-/* A backward that fails ends its context: whether statistics that it moved go back then depends on
- * who has moved them since, and whether a step of it does on what has been heard of that. */
+/* Runs a backward. If it fails, its context ends; whether its statistics and its step are rolled
+ * back then depends on time, so numbers that depend on them are not compared. */
 static void do_backward(program *p, scope *s) {
   if (s->old && (moves_statistics(p, s) || s->undecided)) return;
   static const float unequal[] = {0.5f, 1.5f};
@@ -390,11 +395,11 @@ static void do_backward(program *p, scope *s) {
   if (s->old) fetch_all(p, s);
   backward(p, s, weighted ? unequal : NULL, (size_t)n, retain);
   if (s->old)
-    s->needs |= s->stands; /* whether the context has failed is said by all that follows */
+    s->needs |= s->stands; /* all later statements report whether the context has failed */
   read_gradients(p, s);
 }
 
-/* From a value of some module, with a gradient of the program's. */
+/* Runs a backward from a module's value, with a gradient of the program. */
 static void do_backward_from(program *p, scope *s) {
   static float numbers[ROWS * WIDEST_WIDTH];
   value *v = any_value(p, s, false);
@@ -416,7 +421,7 @@ static void do_backward_from(program *p, scope *s) {
 }
 
 static void note_list(program *p, cleave_gradients *list) {
-  for (size_t i = 0; i < list->n; i++) note_tensor(p, &list->items[i].tensor);
+  for (size_t i = 0; i < list->n; i++) record_tensor(p, &list->items[i].tensor);
   cleave_gradients_free(list);
 }
 
@@ -429,7 +434,7 @@ static void do_list(program *p, scope *s) {
     note_list(p, &list);
 }
 
-/* A gradient that is not finite holds a step back. */
+/* Writes a gradient that is not finite, which prevents the step. */
 static void do_write_gradient(program *p, scope *s) {
   int module = (int)below(p, (uint32_t)p->n_stages);
   const stage *m = &p->stages[module];
@@ -451,8 +456,8 @@ static void do_write_gradient(program *p, scope *s) {
      name);
 }
 
-/* What a step means for what the rest of the program stands on. */
-/* What has called the module before can have no backward there, if it changes. */
+/* Records the effects of a step on values, modules and contexts. */
+/* Records that a module's parameters change: its earlier calls may have no backward there. */
 static void change(program *p, int i, uint32_t stands) {
   p->stages[i].stands |= stands;
   for (int k = 0; k < p->n_scopes; k++)
@@ -461,7 +466,7 @@ static void change(program *p, int i, uint32_t stands) {
 
 void steps(program *p, scope *s, int optimizer) {
   s->undecided |= !p->final;
-  age(p);
+  note_weights_changed(p);
   for (int i = 0; i < p->n_stages; i++)
     if (p->stages[i].optimizer == optimizer && (s->stages & bit((uint32_t)i)))
       change(p, i, s->stands);
@@ -479,10 +484,10 @@ static void do_step(program *p, scope *s) {
   if (DO(p, stepped_by(p, p->optimizers[o], s->id, &stepped), s->needs, s->stands,
          "c%d: step of optimizer %d", number_of(p, s), o)) {
     p->step_given_up = false;
-    note(p, &stepped.norm, sizeof stepped.norm);
-    note(p, &stepped.applied, sizeof stepped.applied);
+    record_bytes(p, &stepped.norm, sizeof stepped.norm);
+    record_bytes(p, &stepped.applied, sizeof stepped.applied);
   }
-  anybody(p);
+  allow_other_failure(p);
 }
 
 void do_in_scope(program *p, scope *s) {
@@ -496,23 +501,24 @@ void do_in_scope(program *p, scope *s) {
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* The first use of a module dials the others. What is not read is not written either. */
+/* Reads a weight. The first use of a module makes its node dial the others. A weight that could not
+ * be read is not written either. */
 static bool read_weight(program *p, int i, const char *name) {
   stage *m = &p->stages[i];
   if (!m->placed && m->place) m->stands |= EVERYBODY;
   bool read =
       DO(p, weight_of(p, m->module, name), bit(m->place), m->stands, "read m%d %s", i, name);
   called(p, m, read);
-  anybody(p);
-  if (read) note_tensor(p, &p->tensor);
+  allow_other_failure(p);
+  if (read) record_tensor(p, &p->tensor);
   return read;
 }
 
-/* What was read, with another first number. */
+/* Writes the values that were read, with another first number. */
 static bool write_back(program *p, int i, const char *name, bool read) {
   const stage *m = &p->stages[i];
   float number = (float)below(p, 100) / 100;
-  age(p);
+  note_weights_changed(p);
   if (!read) {
     skip(p, "write");
     return false;
@@ -520,7 +526,7 @@ static bool write_back(program *p, int i, const char *name, bool read) {
   if (p->tensor.dtype == CLEAVE_F32) *(float *)p->tensor.data = number;
   bool good = DO(p, cleave_weight_write(p->rt, m->module, name, &p->tensor, 0, &p->error),
                  bit(m->place), 0, "write m%d %s", i, name);
-  anybody(p);
+  allow_other_failure(p);
   return good;
 }
 
@@ -556,8 +562,8 @@ static void read_state(program *p, stage *m, cleave_state_kind what) {
   cleave_state state = {0};
   bool good = DO(p, cleave_state_read(p->rt, m->module, what, 0, &state, &p->error), bit(m->place),
                  m->stands, "state %d of m%d", (int)what, (int)(m - p->stages));
-  anybody(p);
-  for (size_t i = 0; good && i < state.n; i++) note_tensor(p, &state.items[i].tensor);
+  allow_other_failure(p);
+  for (size_t i = 0; good && i < state.n; i++) record_tensor(p, &state.items[i].tensor);
   cleave_state_free(&state);
 }
 

@@ -23,7 +23,7 @@ static void note_pass(sim_told *t, const clv_frame *f) {
   t->passes[i].phases |= UINT64_C(1) << f->phase % 64;
 }
 
-/* A module is one that was there when it is used: what came of a load may not have been heard. */
+/* Notes a module as loaded when it is used, because the answer to its load may have been lost. */
 static void note_use(sim_told *t, const clv_frame *f) {
   if (f->kind == CLV_CALL || f->kind == CLV_STATE_GET)
     t->next_generation[f->module] =
@@ -41,7 +41,7 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
     clv_packet_free(p);
 }
 
-/* The service closes such a session with its next tick. */
+/* The service closes such a session at its next tick. */
 static void master_closed(void *user, clv_link *link, clv_code code, const char *text) {
   sim_worker *k = user;
   (void)link, (void)code, (void)text;
@@ -73,7 +73,7 @@ static clv_link_options options_of(sim_worker *k, const char *peer, bool master)
           .user = k, .on_packet = on_packet, .on_closed = master ? master_closed : peer_closed}};
 }
 
-/* The node learns of all links known so far. */
+/* Shows all known links to the node. */
 static void show_links(sim_worker *k) {
   clv_err err;
   if (!k->node) return;
@@ -105,7 +105,7 @@ static clv_code dial_peer(sim_worker *k, const char *name, clv_err *err) {
   uint32_t to = (uint32_t)(name[1] - '0');
   if (k->out[to]) return CLV_OK;
   clv_link_options o = options_of(k, name, false);
-  o.send_credit = 0; /* ATTACHED says how much */
+  o.send_credit = 0; /* ATTACHED carries the credit */
   clv_link_dial d = {
       .session = k->session, .owner = "m0", .bulk_lanes = 4, .role = CLV_ATTACH_PEER};
   CLV_TRY(sim_world_dial(k->world, k->place, to, &o, &d, DIAL_MS, &k->out[to], err));
@@ -116,7 +116,7 @@ static clv_code dial_peer(sim_worker *k, const char *name, clv_err *err) {
 /* ---- methods --------------------------------------------------------------------------------- */
 
 static clv_code on_hello(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err) {
-  CLV_AUTO(clv_wire_done) clv_wire_hello_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request r = {0};
   CLV_TRY(clv_wire_hello_request_decode(request, 1, &r, err));
   const char *capabilities[] = {"chunks", "direct", CLV_CAPABILITY_REFERENCE_LEASE};
   const char *devices[] = {clv_backend_cpu()->name};
@@ -136,7 +136,8 @@ static clv_code on_hello(sim_worker *k, const clv_piece *request, clv_bytes *rep
   return clv_wire_hello_reply_encode(&out, reply, err);
 }
 
-/* What was its session, or its process, ends with the world: work of it may still be going on. */
+/* Keeps an earlier session or process until the end of the world, because its work may still
+ * run. */
 static void leave(sim_worker *k, bool process) {
   clv_err err;
   sim_worker *before;
@@ -145,11 +146,11 @@ static void leave(sim_worker *k, bool process) {
   *before = *k;
   k->node = NULL;
   k->before = before;
-  if (!process) before->pool = NULL; /* links have been dropped */
+  if (!process) before->pool = NULL; /* the links have been freed */
 }
 
 static clv_code on_open(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err) {
-  CLV_AUTO(clv_wire_done) clv_wire_open_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_open_request r = {0};
   CLV_TRY(clv_wire_open_request_decode(request, 1, &r, err));
   leave(k, false);
   k->session = r.session;
@@ -160,7 +161,7 @@ static clv_code on_open(sim_worker *k, const clv_piece *request, clv_bytes *repl
 }
 
 static clv_code on_close(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err) {
-  CLV_AUTO(clv_wire_done) clv_wire_close_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_close_request r = {0};
   CLV_TRY(clv_wire_close_request_decode(request, 1, &r, err));
   sim_worker_close(k);
   return clv_wire_close_reply_encode(&(clv_wire_close_reply){0}, reply, err);
@@ -180,7 +181,7 @@ static clv_code ready_node(sim_worker *k, clv_err *err) {
   return CLV_OK;
 }
 
-/* Whatever became of the one before, or of its worker. */
+/* Asserts that generations grow, also over lost sessions and restarts. */
 static void check_generation(sim_worker *k, const clv_wire_load_request *r) {
   sim_told *t = &k->world->told;
   if (r->generation < t->next_generation[r->module])
@@ -207,7 +208,7 @@ static clv_code load(sim_worker *k, const clv_wire_load_request *r, clv_wire_loa
 }
 
 static clv_code on_load(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err) {
-  CLV_AUTO(clv_wire_done) clv_wire_load_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request r = {0};
   CLV_TRY(clv_wire_load_request_decode(request, 1, &r, err));
   clv_wire_param params[16];
   clv_wire_spec outputs[1];
@@ -221,7 +222,7 @@ clv_code sim_worker_call(sim_worker *k, const char *method, const clv_piece *req
   static const struct {
     const char *method;
     clv_code (*run)(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err);
-    bool any; /* without a session */
+    bool any; /* true if the method needs no session */
   } methods[] = {{CLV_METHOD_HELLO, on_hello, true},
                  {CLV_METHOD_OPEN_SESSION, on_open, true},
                  {CLV_METHOD_LOAD_MODULE, on_load, false},
@@ -291,24 +292,25 @@ void sim_worker_holds(const sim_worker *k, char *text, size_t len) {
   text[0] = '\0';
   if (!k->node || !k->open || k->dead) return;
   clv_node_context_count(k->node, &c);
-  if (c.contexts || c.values || c.calls_waiting || c.references.owned || c.references.used ||
-      c.references.pending)
+  if (c.contexts || c.values || c.calls_waiting || c.references.n_owned || c.references.n_used ||
+      c.references.n_pending)
     snprintf(text, len,
              "%s holds %llu contexts, %llu values, %llu calls, %llu + %llu references, %llu "
              "unanswered",
              k->name, (unsigned long long)c.contexts, (unsigned long long)c.values,
-             (unsigned long long)c.calls_waiting, (unsigned long long)c.references.owned,
-             (unsigned long long)c.references.used, (unsigned long long)c.references.pending);
+             (unsigned long long)c.calls_waiting, (unsigned long long)c.references.n_owned,
+             (unsigned long long)c.references.n_used, (unsigned long long)c.references.n_pending);
 }
 
 void sim_worker_stop(sim_worker *k) {
   sim_worker_close(k);
-  clv_node_free(k->node); /* its work ends first */
+  clv_node_free(k->node); /* ends its work first */
   k->node = NULL;
   if (k->before) sim_worker_stop(k->before);
 }
 
-/* What is charged to its pool when node and links have gone are tensors that somebody holds. */
+/* Asserts that nothing is charged to the pool after node and links are freed. Such a charge is a
+ * leaked tensor. */
 void sim_worker_free(sim_worker *k, char *text, size_t len) {
   if (k->before) sim_worker_free(k->before, text, len);
   free(k->before);

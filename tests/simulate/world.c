@@ -12,7 +12,7 @@ enum { DEADLINE_MS = 120000, LEASE_MS = 5000, TICK_MS = 1000, NEWS_MS = 10000 };
 
 /* ---- what happens ---------------------------------------------------------------------------- */
 
-/* The worker whose node is next to run, or NULL. */
+/* Returns the worker whose node is to run next; NULL: none. */
 static sim_worker *next_worker(sim_world *w, uint64_t *ret_due) {
   sim_worker *next = NULL;
   *ret_due = UINT64_MAX;
@@ -102,12 +102,12 @@ static clv_code random_bytes(void *user, void *ret, size_t len, clv_err *err) {
 
 static sim_worker *worker_of(sim_world *w, const char *name) { return &w->workers[name[1] - '0']; }
 
-static void nothing(void *user) { (void)user; }
+static void do_nothing(void *user) { (void)user; }
 
-/* A request takes its time there and back, in which the world goes on. */
+/* Lets the time of a request and its answer pass, in which the world goes on. */
 static clv_code travel(sim_world *w, const sim_worker *k, uint64_t until, clv_err *err) {
   uint64_t there = sim_network_now(w->network) + sim_network_delay(w->network);
-  sim_network_at(w->network, there, nothing, w);
+  sim_network_at(w->network, there, do_nothing, w);
   run_to(w, CLV_MIN(there, until));
   if (k->dead) return clv_fail(err, CLV_UNAVAILABLE, "%s: connection lost", k->name);
   if (there > until) return clv_fail(err, CLV_DEADLINE, "%s: no answer", k->name);
@@ -196,7 +196,7 @@ sim_world *sim_world_new(const sim_weather *weather) {
   return w;
 }
 
-/* Read once: texts are slow. */
+/* Parsed once, because parsing is slow. */
 static clv_session_config *config;
 
 static cleave_status read_config(cleave_error *error) {
@@ -263,13 +263,14 @@ uint32_t sim_world_passes(void *world, uint64_t context) {
 /* ---- another caller -------------------------------------------------------------------------- */
 
 enum { INTRUDER_ROWS = 2, INTRUDER_COLUMNS = 4 };
-static const uint64_t intruders = UINT64_C(1) << 40; /* its contexts and messages */
+/* ids of the intruders' contexts and messages */
+static const uint64_t intruders = UINT64_C(1) << 40;
 
 static void must(clv_code code) {
   if (code != CLV_OK) abort();
 }
 
-/* after: another call, or 0. */
+/* Sends a call of an intruder. after: an earlier call; 0: none. */
 static void intruding_call(const sim_worker *k, const cleave_module *m, uint64_t context,
                            uint64_t id, uint64_t after) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
@@ -302,7 +303,7 @@ void sim_world_intrude(void *world, uint32_t place, const cleave_module *m, uint
   uint64_t context = intruders + ++w->intrusions, first = 1;
   uint32_t followers = 1 + (uint32_t)(what >> 32) % 4;
   intruding_call(k, m, context, first, 0);
-  for (uint32_t i = 0; i < followers; i++) /* of the first, or each of the one before it */
+  for (uint32_t i = 0; i < followers; i++) /* each follows the first call, or the call before it */
     intruding_call(k, m, context, first + 1 + i, what >> 40 & 1 ? first + i : first);
   intruding_end(k, context, first, what >> 41 & 1);
 }
@@ -317,11 +318,12 @@ void sim_pool_left(clv_pool *pool, const char *whose, char *text, size_t len) {
   clv_err err;
   clv_tensor *t;
   clv_account *a = clv_pool_account(pool);
-  clv_account_set_limit(a, CLV_QUOTA_BYTES, 1); /* free ones are given back for a new size */
+  /* makes the account return free blocks for the new size */
+  clv_account_set_limit(a, CLV_QUOTA_BYTES, 1);
   if (clv_pool_tensor(pool, CLV_F32, &CLV_SHAPE(977), &t, &err) == CLV_OK) clv_tensor_unref(t);
-  if (clv_account_used(a, CLV_QUOTA_TENSORS))
+  if (clv_account_usage(a, CLV_QUOTA_TENSORS))
     snprintf(text, len, "%llu tensors of %s are left",
-             (unsigned long long)clv_account_used(a, CLV_QUOTA_TENSORS), whose);
+             (unsigned long long)clv_account_usage(a, CLV_QUOTA_TENSORS), whose);
 }
 
 void sim_world_free(sim_world *w, char *text, size_t len) {

@@ -13,24 +13,24 @@
 
 typedef enum sim_fault_kind { SIM_NO_FAULT, SIM_CUT, SIM_KILL } sim_fault_kind;
 
-/* A lane between two places that ends, or a worker that dies. */
+/* A fault: a lane between two places is lost, or a worker is killed. */
 typedef struct sim_fault {
   sim_fault_kind kind;
-  uint32_t a, b, lane; /* SIM_KILL: worker a */
-  uint64_t at;         /* ns */
-  uint64_t back;       /* SIM_KILL: ns, when it is started again */
+  uint32_t a, b, lane; /* SIM_KILL: a is the worker */
+  uint64_t at;         /* time in ns */
+  uint64_t back;       /* SIM_KILL: time in ns at which the worker is started again */
 } sim_fault;
 
 typedef struct sim_weather {
   uint64_t seed;
   bool home; /* no worker takes part */
-  bool calm; /* nothing takes time */
+  bool calm; /* no message takes time */
   bool via_master;
-  uint64_t credit; /* bytes */
+  uint64_t credit; /* credit of a link in bytes */
   sim_fault fault;
-  bool mends;                 /* links are mended; else the loss of a lane ends its link */
+  bool mends;                 /* links are repaired; else a lost lane ends its link */
   uint64_t cut_at, cut_every; /* as in sim_network_options */
-  bool far;                   /* workers 2 and 3 compute in memory that the host cannot touch */
+  bool far;                   /* workers 2 and 3 compute in memory that the host cannot access */
   bool trace;
 } sim_weather;
 
@@ -39,21 +39,22 @@ typedef struct sim_world sim_world;
 sim_world *sim_world_new(const sim_weather *weather);
 cleave_status sim_world_open(sim_world *w, cleave_runtime **ret, cleave_error *error);
 clv_clock sim_world_clock(sim_world *w);
-/* Some time goes by, in which the program does not wait. For sim_stand.between. */
+/* Advances the time while the program does not wait: sim_stand.between. */
 void sim_world_pause(void *world);
-/* For as long as notice of a loss takes. For sim_stand.settle. */
+/* Waits as long as it takes to notice a loss: sim_stand.settle. */
 void sim_world_wait_for_notice(void *world);
-/* Backwards of a context that workers were asked for. For sim_stand.passes. */
+/* Returns how many backwards of a context workers were asked for: sim_stand.passes. */
 uint32_t sim_world_passes(void *world, uint64_t context);
-/* For sim_stand.intrude: a context of another caller, whose calls wait for the backward of the
- * first. Its gradient never comes. END_CONTEXT brings a step, which is refused. */
+/* sim_stand.intrude: opens a context of another caller whose calls wait for a backward that never
+ * comes. END_CONTEXT brings a step, which is refused. */
 void sim_world_intrude(void *world, uint32_t place, const cleave_module *m, uint64_t what);
-/* For as long as notice of a loss takes, and the leases of what is lost with it; then what a worker
- * should not have been asked for, or still holds, or "". */
+/* Waits until losses are noticed and the leases of what was lost have expired. Then writes to text
+ * what a worker holds, or was asked for, without need; "": nothing. */
 void sim_world_settle(sim_world *w, char *text, size_t len);
-/* After the runtime was closed. The same of tensors that are held after the nodes have gone. */
+/* Frees the world; the runtime has been closed. Writes to text which tensors outlived the nodes;
+ * "": none. */
 void sim_world_free(sim_world *w, char *text, size_t len);
-/* The same of a pool that nobody uses any more. */
+/* Writes to text what is left in a pool that has no users; "": nothing. */
 void sim_pool_left(clv_pool *pool, const char *whose, char *text, size_t len);
 
 typedef struct sim_counts {
@@ -61,6 +62,6 @@ typedef struct sim_counts {
   bool fault_came;
 } sim_counts;
 sim_counts sim_world_count(const sim_world *w);
-void sim_worlds_done(void); /* memory that worlds share */
+void sim_worlds_done(void); /* frees the memory that worlds share */
 
 #endif

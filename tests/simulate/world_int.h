@@ -11,14 +11,15 @@
 
 enum { SIM_TOLD = 64, SIM_LINK_LEASE_MS = 20000 };
 
-/* What workers were asked for in the life of a runtime, whoever they were when. */
+/* Requests that workers received from one runtime, over all restarts of a worker. */
 typedef struct sim_told {
-  uint64_t next_generation[256]; /* of each index, behind the last that was used */
+  uint64_t next_generation[256]; /* per module index: one more than the highest generation used */
   struct {
-    uint64_t context, phases; /* of a context, a bit each, those in which a call had a backward */
+    /* a context, and a bit for each phase in which one of its calls had a backward */
+    uint64_t context, phases;
   } passes[SIM_TOLD];
   uint32_t n_passes;
-  char wrong[120]; /* or "" */
+  char wrong[120]; /* violation that was found; "": none */
 } sim_told;
 
 typedef struct sim_worker {
@@ -29,54 +30,56 @@ typedef struct sim_worker {
   clv_wire_limits granted;
   uint32_t lease_ms;
   clv_pool *pool;
-  clv_session_node *node; /* at place 0: the master's, while it is open */
+  clv_session_node *node; /* place 0: the master's node, while its runtime is open */
   clv_lane_acceptor acceptor;
   clv_link *master, *in[SIM_PLACES], *out[SIM_PLACES];
   bool open, dead;
-  uint64_t busy_until;       /* its node computes */
-  uint32_t life;             /* how often it has been started again */
-  struct sim_worker *before; /* an earlier session of it, or life */
+  uint64_t busy_until;       /* time until which its node computes */
+  uint32_t life;             /* number of restarts */
+  struct sim_worker *before; /* earlier session, or earlier process, of the worker */
 } sim_worker;
 
 struct sim_world {
   sim_weather weather;
   sim_network *network;
-  sim_worker workers[SIM_PLACES]; /* 0: the master, of which nothing else is here */
+  sim_worker workers[SIM_PLACES]; /* index 0: the master, of which only `node` is used */
   sim_random random;
   uint64_t ids, intrusions;
-  cleave_runtime *runtime; /* while it is open */
+  cleave_runtime *runtime; /* NULL unless it is open */
   bool fault_came;
   bool work_takes_time;
   sim_told told;
 };
 
-/* What happens next, if that is by `until`; otherwise the time becomes `until`. False: nothing will
- * ever happen. */
+/* Runs the next event if it is due by `until`; otherwise advances the time to `until`. Returns
+ * false if no event is left. */
 bool sim_world_step(sim_world *w, uint64_t until);
-bool sim_world_wait(void *world, uint64_t until_ns); /* the same, for clv_node_options */
-/* Of the node of a place. */
+/* sim_world_step as the wait function of clv_node_options */
+bool sim_world_wait(void *world, uint64_t until_ns);
+/* Returns the executor of a place's node. */
 clv_executor sim_world_executor(sim_world *w, uint32_t place);
-/* BLOCKS, while the world goes on. A link of a worker or the master to a worker, with all lanes. */
+/* Dials a link with all lanes, from the master or a worker to a worker. Blocks while the world goes
+ * on. */
 clv_code sim_world_dial(sim_world *w, uint32_t from, uint32_t to, const clv_link_options *options,
                         const clv_link_dial *dial, unsigned timeout_ms, clv_link **ret,
                         clv_err *err);
-/* The service closes a session whose master is gone with its next tick. */
+/* Lets the worker's next tick close a session whose master is gone. */
 void sim_world_close_soon(sim_world *w, sim_worker *k);
 
 clv_code sim_worker_start(sim_world *w, uint32_t place, clv_err *err);
-/* After it has died: another process at its place. */
+/* Starts a killed worker again, as a new process at its place. */
 void sim_worker_restart(sim_worker *k);
-/* A method of the service, by the master. */
+/* Makes the master call a method of the worker's service. */
 clv_code sim_worker_call(sim_worker *k, const char *method, const clv_piece *request,
                          clv_bytes *reply, clv_err *err);
-/* When its node wants to run: UINT64_MAX, not before something comes. */
+/* Time at which the worker's node wants to run; UINT64_MAX: not before a message arrives. */
 uint64_t sim_worker_due(sim_worker *k);
 void sim_worker_run(sim_worker *k);
-/* The session's end: links closed, nothing computes any more. */
+/* Ends a session: closes links and stops its work. */
 void sim_worker_close(sim_worker *k);
-/* What it holds of contexts and references: "" or a sentence. */
+/* Writes what the worker holds of contexts and references, as a sentence; "": nothing. */
 void sim_worker_holds(const sim_worker *k, char *text, size_t len);
-/* Its node goes; then, when the network has gone, the rest. */
+/* Frees the worker's node. sim_network_free must follow before the rest is freed. */
 void sim_worker_stop(sim_worker *k);
 void sim_worker_free(sim_worker *k, char *text, size_t len);
 

@@ -27,14 +27,16 @@ typedef struct far_block {
 static struct {
   const clv_backend *inner;
   char *base;
-  size_t high;                  /* nothing has stood behind it */
-  far_block blocks[FAR_BLOCKS]; /* in order */
+  /* end of the highest block so far; memory behind it was never used */
+  size_t high;
+  far_block blocks[FAR_BLOCKS]; /* sorted by address */
   size_t n_blocks;
-  uint64_t fail_take, fail_finish; /* the how manieth from now on fails; 0: none */
-  uint64_t taken, finished;        /* so far */
-  uint64_t asked;                  /* since the last finish */
-  uint64_t put, got, from;         /* bytes to and from the host, and from other devices, so far */
-  clv_err failed;                  /* the first failure since the last finish */
+  uint64_t fail_take, fail_finish; /* number of calls until take, or finish, fails; 0: never */
+  uint64_t taken, finished;        /* calls of take and of finish so far */
+  uint64_t asked;                  /* operations enqueued since the last finish */
+  /* bytes copied to the host's memory, from it and between devices so far */
+  uint64_t put, got, from;
+  clv_err failed; /* first failure since the last finish */
   int64_t failed_layer;
 } far;
 
@@ -44,7 +46,7 @@ static inline void far_protect(int how) {
 
 static inline void far_open(void) { far_protect(PROT_READ | PROT_WRITE); }
 
-/* For what a device may do later. */
+/* Counts an operation that a real device would run later, and opens the memory for it. */
 static inline void far_ask(void) {
   far.asked++;
   far_open();
@@ -54,7 +56,7 @@ static inline void far_close(void) { far_protect(PROT_NONE); }
 
 static inline bool far_planned(uint64_t *countdown) { return *countdown && --*countdown == 0; }
 
-/* The number of the first block behind a gap of that size; *ret_at: where the gap begins. */
+/* Returns the number of the block after the first gap of that size; *ret_at: offset of the gap. */
 static inline size_t far_gap(size_t bytes, size_t *ret_at) {
   size_t i = 0;
   *ret_at = 0;
@@ -88,7 +90,7 @@ static inline void far_give(const clv_backend *b, void *p) {
   (void)b;
   if (!p) return;
   while (i < far.n_blocks && far.base + far.blocks[i].at != (char *)p) i++;
-  if (i == far.n_blocks) abort(); /* not of this memory, or given twice */
+  if (i == far.n_blocks) abort(); /* p is no block of this memory, or was freed before */
   far_open();
   memset(p, 0xFF, far.blocks[i].bytes);
   far_close();
@@ -102,7 +104,7 @@ static inline clv_code far_move(void *dst, const void *src, size_t bytes) {
   return CLV_OK;
 }
 
-/* Ends the test unless that is memory of the device. */
+/* Aborts unless the bytes are in a block of this device. */
 static inline void far_check(const clv_backend *b, const void *p, size_t bytes) {
   size_t i = 0, at = (size_t)((const char *)p - far.base);
   while (i < far.n_blocks && far.blocks[i].at + far.blocks[i].bytes <= at) i++;
@@ -289,8 +291,8 @@ static inline clv_code far_check_tf32(const clv_backend *b, clv_err *err) {
   return far.inner->check_tf32(far.inner, err);
 }
 
-/* One of two devices, with the kernels of `inner`, or ref's where it has none. There is one far
- * memory in a program. */
+/* Returns one of two devices, which use the kernels of `inner`, or of ref where it has none. All
+ * devices of a program share one memory. */
 static inline const clv_backend *far_device(const clv_backend *inner, int number) {
   static const clv_backend_memory memory = {.take = far_take,
                                             .give = far_give,

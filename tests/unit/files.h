@@ -7,7 +7,7 @@
 
 #include "tests/unit/scratch.h"
 
-/* A path in the scratch folder; eight may be alive at once. */
+/* Returns the path of a file in the scratch folder. Only the last eight results stay valid. */
 static inline const char *at(const char *name) {
   static char paths[8][320];
   static unsigned n;

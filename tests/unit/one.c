@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
-/* cmocka wants those first */
+/* cmocka.h requires the headers above */
 #include <cmocka.h>
 
 __attribute__((constructor)) static void run_one(void) {

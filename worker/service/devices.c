@@ -12,14 +12,14 @@
 static clv_code add_device(clv_service *v, const char *name, const clv_backend *backend,
                            clv_err *err) {
   clv_device *d = &v->devices[v->n_devices];
-  size_t left;
+  size_t free_bytes;
   clv_account_options o = {.owner_text = "this device",
                            .limit = {[CLV_QUOTA_BYTES] = v->config->device_memory},
                            .key = {[CLV_QUOTA_BYTES] = "device_memory"},
                            .is_shared = true,
                            .reports_remaining = true};
   d->memory_bytes = 0;
-  if (backend->memory) CLV_TRY(backend->memory->room(backend, &left, &d->memory_bytes, err));
+  if (backend->memory) CLV_TRY(backend->memory->room(backend, &free_bytes, &d->memory_bytes, err));
   CLV_TRY(clv_account_new(&o, &d->account, err));
   snprintf(d->name, sizeof d->name, "%s", name);
   d->backend = backend;

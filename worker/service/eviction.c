@@ -57,7 +57,7 @@ static const char *find_revoked_peer(const clv_session *s) {
 static uint64_t count_steps(const clv_session *s) {
   clv_module_counts c = {0};
   if (s->node) clv_node_count_work(s->node, &c);
-  return c.stepped;
+  return c.steps_since_load;
 }
 
 /* True if the session has no open context, has made a step since its eviction began, or its

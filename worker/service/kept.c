@@ -39,8 +39,8 @@ static void log_removed_caches(const char *owner, uint32_t n) {
   clv_log_limited(CLV_LOG_INFO, "audit", &source, "remove cache identity=%s caches=%u", owner, n);
 }
 
-/* Logs a read, a removal, or a failure. The first range of each file has lines of its own, so that
- * the ranges behind it don't use them up. */
+/* Logs a read, a removal, or a failure. The first range of each file counts for a limit of its own,
+ * so that later ranges do not use up the lines of other files. */
 static void log_file(const call *c, clv_code code, const clv_err *err) {
   static const char *const verbs[] = {"list", "read", "remove"};
   static const char *const kinds[] = {"lists of kept files", "kept files read",
@@ -77,7 +77,7 @@ static clv_code list_caches(call *c, bool remove, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_wire_kept_file to_wire(const clv_state_status *s) {
+static clv_wire_kept_file kept_file_to_wire(const clv_state_status *s) {
   return (clv_wire_kept_file){.name = s->name,
                               .bytes = s->bytes,
                               .age_s = s->age_s,
@@ -105,7 +105,7 @@ static clv_code list_files(call *c, clv_err *err) {
   CLV_TRY(clv_states_list(c->service->state_files, c->peer->uri, r->name, r->after, &c->list, err));
   CLV_TRY(add_digest(c, err));
   CLV_TRY(clv_alloc(CLV_MAX(c->list.n, 1u), sizeof *c->files, &c->files, err));
-  for (uint32_t i = 0; i < c->list.n; i++) c->files[i] = to_wire(&c->list.files[i]);
+  for (uint32_t i = 0; i < c->list.n; i++) c->files[i] = kept_file_to_wire(&c->list.files[i]);
   c->reply.files = c->files;
   c->reply.n_files = c->list.n;
   c->reply.has_more = c->list.has_more;
@@ -134,7 +134,7 @@ static clv_code handle_read(call *c, clv_err *err) {
   CLV_TRY(clv_alloc(1, sizeof *c->files, &c->files, err));
   CLV_TRY(clv_alloc(1, sizeof *c->list.files, &c->list.files, err));
   CLV_TRY(read_file(c, c->list.files, err));
-  *c->files = to_wire(c->list.files);
+  *c->files = kept_file_to_wire(c->list.files);
   c->reply.files = c->files;
   c->reply.n_files = 1;
   c->reply.data = c->data.data;
@@ -164,7 +164,7 @@ static clv_code handle(call *c, clv_err *err) {
 
 clv_code clv_service_on_kept(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
                              clv_bytes *reply, clv_err *err) {
-  CLV_AUTO(clv_wire_done) clv_wire_kept_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_kept_request r = {0};
   CLV_AUTO(call_done) call c = {.service = user, .peer = peer, .request = &r};
   CLV_TRY(clv_wire_kept_request_decode((const clv_piece *)request, n, &r, err));
   clv_code code = handle(&c, err);

@@ -131,7 +131,7 @@ typedef struct owners {
 } owners;
 
 static void owners_done(owners *o) {
-  for (uint32_t i = 0; i < o->n; i++) clv_node_unpin_module(o->list[i].of);
+  for (uint32_t i = 0; i < o->n; i++) clv_node_unpin_module(o->list[i].owner);
   free(o->list);
 }
 
@@ -146,7 +146,7 @@ static clv_code pin_owners(const clv_wire_load_request *r, clv_session_node *nod
       return clv_fail(err, CLV_NOT_FOUND,
                       "module %u, to which another is to be tied, is not loaded at this node",
                       t->module - 1);
-    CLV_TRY(clv_node_pin_module(node, t->module - 1, &to->of, err));
+    CLV_TRY(clv_node_pin_module(node, t->module - 1, &to->owner, err));
     to->node = r->graph.nodes[t->node].name;
     o->n++;
   }

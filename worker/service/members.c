@@ -26,3 +26,11 @@ uint64_t clv_service_credit(clv_service *s, const char *uri) {
   /* 0: no Hello has set the window */
   return bytes ? bytes : clv_wire_limits_default().credit_bytes;
 }
+
+uint32_t clv_service_protocol(clv_service *s, const char *uri) {
+  pthread_mutex_lock(&s->lock);
+  const clv_member *m = clv_service_member(s, uri);
+  uint32_t protocol = m ? m->protocol : 0;
+  pthread_mutex_unlock(&s->lock);
+  return protocol ? protocol : CLV_WIRE_PROTOCOL;
+}

@@ -40,10 +40,11 @@ static uint32_t list_capabilities(const clv_service *v, const clv_worker_setting
   return n;
 }
 
-/* Fills the worker's description. The caller owns the arrays. */
+/* Fills the worker's description for a caller of this protocol. The caller owns the arrays. */
 static void fill_about(const clv_service *v, const clv_worker_settings *now, const char *uri,
-                       clv_wire_about *a, const char **capabilities, clv_wire_library *libraries) {
-  *a = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
+                       uint32_t protocol, clv_wire_about *a, const char **capabilities,
+                       clv_wire_library *libraries) {
+  *a = (clv_wire_about){.protocol = protocol,
                         .n_capabilities = list_capabilities(v, now, uri, capabilities),
                         .n_libraries = list_libraries(v, libraries),
                         .capabilities = capabilities,
@@ -67,17 +68,14 @@ static clv_code list_artifacts(const clv_worker_config *config, clv_wire_artifac
 static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
                          clv_bytes *reply, clv_err *err) {
   clv_service *v = user;
-  CLV_AUTO(clv_wire_done) clv_wire_hello_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request r = {0};
   CLV_TRY(clv_wire_hello_request_decode(pieces_of(request), n, &r, err));
-  if (r.about.protocol != CLV_WIRE_PROTOCOL)
-    return clv_fail(err, CLV_UNIMPLEMENTED, "this worker uses protocol %d, the caller %u",
-                    CLV_WIRE_PROTOCOL, r.about.protocol);
   if (clv_wire_limits_check(&r.about.limits, err) != CLV_OK) {
     clv_err_prefix(err, "this caller");
     return err->code = CLV_PRECONDITION;
   }
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
-  clv_service_set_credit(v, peer->uri, r.about.limits.credit_bytes);
+  clv_service_note_hello(v, peer->uri, &r.about);
   const char *capabilities[CAPABILITIES], *devices[MAX_DEVICES];
   clv_wire_device_kind kinds[MAX_DEVICES];
   clv_wire_library libraries[MAX_DEVICES];
@@ -99,14 +97,14 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
       .kinds = kinds,
       .n_artifacts = (uint32_t)CLV_MIN(now->config->n_artifacts, (size_t)CLV_WIRE_LIST),
       .artifacts = artifacts};
-  fill_about(v, now, peer->uri, &out.about, capabilities, libraries);
+  fill_about(v, now, peer->uri, r.about.protocol, &out.about, capabilities, libraries);
   return clv_wire_hello_reply_encode(&out, reply, err);
 }
 
 static clv_code on_open(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
                         clv_bytes *reply, clv_err *err) {
   clv_service *v = user;
-  CLV_AUTO(clv_wire_done) clv_wire_open_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_open_request r = {0};
   CLV_TRY(clv_wire_open_request_decode(pieces_of(request), n, &r, err));
   clv_wire_open_reply out = {.incarnation = v->incarnation};
   CLV_TRY(clv_session_open(v, peer->uri, &r, &out.granted, err));
@@ -116,7 +114,7 @@ static clv_code on_open(void *user, const clv_rpc_peer *peer, const clv_iov *req
 static clv_code on_close(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
                          clv_bytes *reply, clv_err *err) {
   clv_service *v = user;
-  CLV_AUTO(clv_wire_done) clv_wire_close_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_close_request r = {0};
   CLV_TRY(clv_wire_close_request_decode(pieces_of(request), n, &r, err));
   CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
   CLV_TRY(clv_session_find(v, &r.session, r.epoch, peer->uri, &s, err));
@@ -129,7 +127,7 @@ static clv_code on_close(void *user, const clv_rpc_peer *peer, const clv_iov *re
 static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
                         clv_bytes *reply, clv_err *err) {
   clv_service *v = user;
-  CLV_AUTO(clv_wire_done) clv_wire_load_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request r = {0};
   CLV_TRY(clv_wire_load_request_decode(pieces_of(request), n, &r, err));
   CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
   CLV_TRY(clv_session_find(v, &r.session, r.epoch, peer->uri, &s, err));
@@ -168,10 +166,12 @@ static clv_code encode_fitting_sessions(clv_wire_status_reply *r, clv_bytes *rep
 static clv_code on_status(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
                           clv_bytes *reply, clv_err *err) {
   clv_service *v = user;
-  CLV_AUTO(clv_wire_done) clv_wire_status_request r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_status_request r = {0};
   CLV_AUTO(clv_service_snapshot_done) clv_service_snapshot now = {0};
   CLV_TRY(clv_wire_status_request_decode(pieces_of(request), n, &r, err));
   CLV_TRY(clv_service_snapshot_take(v, peer->uri, r.all ? NULL : &r.session, &now, err));
+  now.status.about.protocol =
+      r.protocol < CLV_WIRE_PROTOCOL ? CLV_WIRE_PROTOCOL_MIN : CLV_WIRE_PROTOCOL;
   if (!r.all && !now.status.n_sessions) return clv_fail(err, CLV_NOT_FOUND, "no such session");
   return encode_fitting_sessions(&now.status, reply, err);
 }
@@ -224,10 +224,11 @@ static const struct {
     {CLV_METHOD_REFLECTION, MASTER | OBSERVER},
 };
 
-void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes) {
+void clv_service_note_hello(clv_service *s, const char *uri, const clv_wire_about *about) {
   pthread_mutex_lock(&s->lock);
   clv_member *m = clv_service_member(s, uri);
-  if (m) m->credit = bytes;
+  if (m) m->credit = about->limits.credit_bytes;
+  if (m) m->protocol = about->protocol;
   pthread_mutex_unlock(&s->lock);
 }
 

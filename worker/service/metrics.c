@@ -121,7 +121,7 @@ static clv_code gather_numbers(clv_service *v, uint64_t shed, worker_numbers *n,
   n->connections = now->connections;
   n->connections_limit = now->max_connections;
   n->shed = (double)shed;
-  n->handshakes = (double)n->snapshot.callers.done;
+  n->handshakes = (double)n->snapshot.callers.n_completed;
   n->calls = (double)n->snapshot.calls.calls;
   n->active_calls = n->snapshot.calls.active_calls;
   n->cut = (double)n->snapshot.calls.cut_peers;
@@ -244,8 +244,8 @@ static void put_failures(clv_metrics_out *out, const void *numbers_of) {
   put_handshake_failure(out, "caller", "wrong_identity", n->snapshot.calls.calls_unauthenticated);
   for (int i = 0; i < CLV_TLS_FAILURES; i++) {
     const char *reason = clv_tls_failure_reason((clv_tls_failure)i);
-    put_handshake_failure(out, "caller", reason, n->snapshot.callers.failed[i]);
-    put_handshake_failure(out, "peer", reason, n->snapshot.peers.failed[i]);
+    put_handshake_failure(out, "caller", reason, n->snapshot.callers.n_failed[i]);
+    put_handshake_failure(out, "peer", reason, n->snapshot.peers.n_failed[i]);
   }
 }
 
@@ -290,7 +290,7 @@ static void put_by_device(clv_metrics_out *out, const worker_numbers *n,
 }
 
 static void put_devices(clv_metrics_out *out, const void *numbers_of) {
-  put_by_device(out, numbers_of, clv_account_used);
+  put_by_device(out, numbers_of, clv_account_usage);
 }
 
 static void put_device_peaks(clv_metrics_out *out, const void *numbers_of) {

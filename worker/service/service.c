@@ -65,7 +65,7 @@ static clv_code start_server(clv_service *s, clv_err *err) {
                               .stream_methods = streams,
                               .n_stream_methods = CLV_COUNT(streams),
                               .on_stream = on_stream,
-                              .connection = clv_tls_accepted_connection,
+                              .find_connection = clv_tls_accepted_connection,
                               .on_call_delivered = clv_tls_accepted_on_call,
                               .on_message_delivered = clv_tls_accepted_on_message,
                               .memory_limit = clv_service_transport_memory(c),
@@ -121,7 +121,7 @@ unsigned clv_service_port(const clv_service *s) { return clv_rpc_server_port(s->
 static clv_code apply_reload(clv_service *s, const clv_worker_config *config,
                              const clv_tls_identity *identity, clv_worker_settings *next,
                              clv_err *err) {
-  CLV_AUTO(clv_rpc_pem_done) clv_rpc_pem copy = {0};
+  CLV_AUTO(clv_rpc_pem_clear) clv_rpc_pem copy = {0};
   clv_rpc_pem pem = identity_pem(identity);
   CLV_TRY(clv_settings_prepare(s, config, err));
   CLV_TRY(clv_rpc_pem_copy(&pem, &copy, err));
@@ -290,7 +290,7 @@ void clv_service_close(clv_service *s) {
   }
   clv_rpc_server_free(s->server);
   clv_state_writer_free(s->state_writer);
-  clv_rpc_pem_done(&s->pem);
+  clv_rpc_pem_clear(&s->pem);
   clv_settings_done(s);
   clv_service_close_accounts(s);
   clv_epochs_free(s->epochs);

@@ -65,19 +65,22 @@ typedef struct clv_member {
   /* receive window granted by its last Hello, bytes; under the service's lock, as are the fields
    * below */
   uint64_t credit;
+  uint32_t protocol;            /* of its last Hello; 0: none */
   clv_last_error last_error;    /* last error of a call or session of the identity */
   clv_work_counts ended_counts; /* counters of the ended sessions of the identity */
 } clv_member;
 
 struct clv_session {
   clv_service *service;
-  clv_worker_settings *settings; /* newest settings when the session was opened */
-  int refs;                      /* references: the table, each link, each handler at work */
+  clv_worker_settings *settings; /* settings that were the newest when the session was opened */
+  /* references held by the table, by each link and by each handler that runs */
+  int refs;
   clv_wire_id id;
   uint64_t epoch, opened_ms;
   uint64_t send_credit;                      /* initial send window towards the owner, bytes */
   clv_member *member;                        /* identity that opened the session */
   clv_account *device_accounts[MAX_DEVICES]; /* account of the session below that of each device */
+  uint32_t owner_protocol;                   /* that the owner spoke when it opened the session */
   char owner[CLV_WIRE_URI + 1], name[CLV_WIRE_NAME + 1];
   char **peers; /* identities of peers that may attach */
   uint32_t n_peers;
@@ -173,10 +176,13 @@ clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char 
                                clv_err *err);
 /* Copies the credentials in use, for dialling, because a reload may replace them meanwhile. */
 clv_code clv_service_pem(clv_service *s, clv_rpc_pem *ret, clv_err *err) CLV_USE_RESULT;
-/* Set and return the receive window that the last Hello of `uri` granted: bytes of tensors that may
- * be in flight to it. */
-void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes);
+/* Records the last Hello of `uri`. */
+void clv_service_note_hello(clv_service *s, const char *uri, const clv_wire_about *about);
+/* Returns the receive window that the last Hello of `uri` granted: bytes of tensors that may be in
+ * flight to it. */
 uint64_t clv_service_credit(clv_service *s, const char *uri);
+/* Returns the protocol of the last Hello of `uri`; without one the newest. */
+uint32_t clv_service_protocol(clv_service *s, const char *uri);
 
 /* ---- settings.c ------------------------------------------------------------------------------ */
 
@@ -308,7 +314,7 @@ clv_code clv_load_describe_module(clv_module *module, const clv_cancel_hook *wai
 
 /* ---- states.c -------------------------------------------------------------------------------- */
 
-/* Returns the callbacks for files of state; zeroed without a state_dir. */
+/* Returns the callbacks for files of state; all NULL without a state_dir. */
 clv_state_files clv_session_files(clv_session *s);
 
 /* ---- state_writer.c -------------------------------------------------------------------------- */
@@ -333,7 +339,7 @@ clv_state_writes clv_state_writer_counts(clv_state_writer *w);
 void clv_service_log_state(const char *verb, const char *session, const char *owner,
                            const char *name, unsigned lines, clv_code code, const clv_err *err);
 
-/* Returns the callbacks for caches; zeroed without a state_dir. (caches.c) */
+/* Returns the callbacks for caches; all NULL without a state_dir. (caches.c) */
 clv_row_caches clv_session_caches(clv_session *s);
 /* clv_service_has_caches_for tells whether an identity may have caches. clv_service_evict_caches
  * deletes expired caches. */

@@ -71,13 +71,26 @@ static void on_peer_closed(void *user, clv_link *link, clv_code code, const char
 }
 
 /* Returns the time for mending a link: limits.lease, but less than the session's reference lease,
- * so that no link waits for a node whose references are freed already. */
-static uint64_t link_lease_ms(const clv_session *s) {
+ * so that no link waits for a node whose references are freed already. 0: the peer's protocol
+ * cannot mend links. */
+static uint64_t link_lease_ms(const clv_session *s, uint32_t protocol) {
   uint64_t most_ms = (uint64_t)s->reference_lease_ms / 4 * 3;
-  return CLV_MIN(s->settings->config->limits.lease_ms, most_ms);
+  return clv_wire_has_acks(protocol) ? CLV_MIN(s->settings->config->limits.lease_ms, most_ms) : 0;
+}
+
+/* Counts the links to other workers that are mending. Called by the link of the master. */
+static uint32_t count_mending_peers(void *user) {
+  clv_session *s = user;
+  uint32_t n = 0;
+  pthread_mutex_lock(&s->lock);
+  for (uint32_t i = 0; i < s->n_in; i++) n += clv_link_is_mending(s->in[i].link);
+  for (uint32_t i = 0; i < s->n_out; i++) n += clv_link_is_mending(s->out[i].link);
+  pthread_mutex_unlock(&s->lock);
+  return n;
 }
 
 static clv_link_options make_link_options(clv_session *s, const char *peer, uint64_t send_credit,
+                                          uint32_t protocol,
                                           void (*closed)(void *, clv_link *, clv_code,
                                                          const char *)) {
   return (clv_link_options){.peer_name = peer,
@@ -85,7 +98,7 @@ static clv_link_options make_link_options(clv_session *s, const char *peer, uint
                             .accept_limits = s->granted_limits,
                             .send_credit = send_credit,
                             .quota_fails_packet = true,
-                            .lease_ms = link_lease_ms(s),
+                            .lease_ms = link_lease_ms(s, protocol),
                             .events = {.user = s, .on_packet = on_packet, .on_closed = closed}};
 }
 
@@ -121,7 +134,8 @@ void clv_session_set_node_links(clv_session *s) {
   pass_peers_to_node(s);
 }
 
-/* Refuses the ATTACH of a later connection of a link that is not here. */
+/* Refuses a reconnecting ATTACH (`again`), because this session does not have the link that was
+ * connected before. */
 static clv_code check_first_attach(const clv_frame *f, clv_err *err) {
   return f->attach.again ? clv_fail(err, CLV_NOT_FOUND, "no such session") : CLV_OK;
 }
@@ -133,7 +147,9 @@ static clv_code get_master_link(clv_session *s, const clv_frame *attach, clv_lin
     return CLV_OK;
   }
   CLV_TRY(check_first_attach(attach, err));
-  clv_link_options o = make_link_options(s, "the master", s->send_credit, on_master_closed);
+  clv_link_options o =
+      make_link_options(s, "the master", s->send_credit, s->owner_protocol, on_master_closed);
+  o.events.count_mending = count_mending_peers;
   CLV_TRY(clv_link_new(&o, &s->master_link, err));
   clv_session_ref(s);
   clv_session_set_node_links(s);
@@ -142,7 +158,8 @@ static clv_code get_master_link(clv_session *s, const clv_frame *attach, clv_lin
 }
 
 static clv_code get_accepted_peer_link(clv_session *s, const clv_frame *attach, const char *uri,
-                                       uint64_t credit, clv_link **ret, clv_err *err) {
+                                       uint64_t credit, uint32_t protocol, clv_link **ret,
+                                       clv_err *err) {
   const clv_remote_spec *peer = find_peer_by_uri(s, uri);
   bool invited = false;
   for (uint32_t i = 0; i < s->n_peers; i++) invited |= strcmp(s->peers[i], uri) == 0;
@@ -153,7 +170,7 @@ static clv_code get_accepted_peer_link(clv_session *s, const clv_frame *attach, 
     if (s->n_in == MAX_PEER_LINKS)
       return clv_fail(err, CLV_EXHAUSTED,
                       "the session has links to 16 peers, the most it can have");
-    clv_link_options o = make_link_options(s, peer->name, credit, on_peer_closed);
+    clv_link_options o = make_link_options(s, peer->name, credit, protocol, on_peer_closed);
     CLV_TRY(clv_link_new(&o, &link, err));
     clv_session_ref(s);
     snprintf(s->in[s->n_in].name, sizeof s->in[0].name, "%s", peer->name);
@@ -177,11 +194,12 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
   CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
   CLV_TRY(clv_session_find(v, &attach->attach.session, attach->attach.epoch, owner, &s, err));
   uint64_t credit = clv_service_credit(v, uri);
+  uint32_t protocol = clv_service_protocol(v, uri);
   pthread_mutex_lock(&s->lock);
   clv_code code = s->is_closing ? clv_fail(err, CLV_NOT_FOUND, "no such session")
                   : attach->attach.role == CLV_ATTACH_MASTER
                       ? get_master_link(s, attach, ret, err)
-                      : get_accepted_peer_link(s, attach, uri, credit, ret, err);
+                      : get_accepted_peer_link(s, attach, uri, credit, protocol, ret, err);
   pthread_mutex_unlock(&s->lock);
   return code;
 }
@@ -199,29 +217,33 @@ void clv_session_tend_links(clv_session *s) {
   }
 }
 
+static clv_code call_hello(void *channel, const clv_bytes *request, clv_bytes *reply,
+                           clv_err *err) {
+  return clv_rpc_call(channel, CLV_METHOD_HELLO, request->data, request->len, PEER_TIMEOUT_MS,
+                      reply, err);
+}
+
 /* Sends Hello, which grants the peer its receive window before it attaches a link. */
 static clv_code send_hello(clv_session *s, const clv_remote_spec *peer, const clv_rpc_pem *pem,
-                           unsigned *ret_peer_timeout_ms, clv_err *err) {
+                           unsigned *ret_peer_timeout_ms, uint32_t *ret_protocol, clv_err *err) {
   clv_service *v = s->service;
   CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
-  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
-  CLV_AUTO(clv_wire_done) clv_wire_hello_reply h = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply h = {0};
   clv_rpc_channel_options o = {
       .target = peer->address, .expected_uri = peer->identity, .pem = *pem};
-  clv_wire_hello_request q = {.about = {.protocol = CLV_WIRE_PROTOCOL,
-                                        .limits = s->settings->limits,
-                                        .software = "cleave " CLV_VERSION,
-                                        .isa = clv_backend_isa(clv_service_backend(v)),
-                                        .unix_ms = clv_wall_ms()}};
+  const clv_wire_about ours = {.limits = s->settings->limits,
+                               .software = "cleave " CLV_VERSION,
+                               .isa = clv_backend_isa(clv_service_backend(v)),
+                               .unix_ms = clv_wall_ms()};
   CLV_TRY(clv_rpc_channel_new(v->runtime, &o, &channel, err));
   CLV_TRY(clv_rpc_channel_connect(channel, PEER_TIMEOUT_MS, err));
-  CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
-  CLV_TRY(clv_rpc_call(channel, CLV_METHOD_HELLO, request.data, request.len, PEER_TIMEOUT_MS,
-                       &reply, err));
+  CLV_TRY(clv_wire_hello_exchange(&ours, call_hello, channel, &reply, err));
   CLV_TRY(clv_wire_hello_reply_decode(&(clv_piece){reply.data, reply.len}, 1, &h, err));
   CLV_TRY(clv_wire_limits_check(&h.about.limits, err));
   *ret_peer_timeout_ms =
       clv_shorter_timeout(s->settings->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
+  *ret_protocol = h.about.protocol;
   return CLV_OK;
 }
 
@@ -233,9 +255,7 @@ static clv_code read_pem(void *service, clv_rpc_pem *ret, clv_err *err) {
 static clv_code dial_peer_link(clv_session *s, const clv_remote_spec *peer, const clv_rpc_pem *pem,
                                clv_link **ret, clv_err *err) {
   clv_service *v = s->service;
-  clv_link_options o =
-      /* 0: the frame ATTACHED sets the receive window */
-      make_link_options(s, peer->name, 0, on_peer_closed);
+  uint32_t protocol;
   clv_link_dial d = {.address = peer->address,
                      .identity = peer->identity,
                      .pem = *pem,
@@ -248,7 +268,9 @@ static clv_code dial_peer_link(clv_session *s, const clv_remote_spec *peer, cons
                      .bulk_lanes = 4,
                      .role = CLV_ATTACH_PEER,
                      .timeout_ms = PEER_TIMEOUT_MS};
-  CLV_TRY(send_hello(s, peer, pem, &d.limits.peer_timeout_ms, err));
+  CLV_TRY(send_hello(s, peer, pem, &d.limits.peer_timeout_ms, &protocol, err));
+  /* 0: the frame ATTACHED sets the receive window */
+  clv_link_options o = make_link_options(s, peer->name, 0, protocol, on_peer_closed);
   clv_session_ref(s);
   return clv_link_open(v->runtime, &o, &d, ret, err);
 }
@@ -273,7 +295,7 @@ clv_code clv_session_dial_peer(clv_session *s, const char *name, clv_err *err) {
   clv_rpc_pem pem;
   CLV_TRY(clv_service_pem(v, &pem, err));
   clv_code code = dial_peer_link(s, peer, &pem, &link, err);
-  clv_rpc_pem_done(&pem);
+  clv_rpc_pem_clear(&pem);
   if (code != CLV_OK) return clv_err_prefix(err, "peer %s at its address", name);
   pthread_mutex_lock(&s->lock);
   snprintf(s->out[s->n_out].name, sizeof s->out[0].name, "%s", name);

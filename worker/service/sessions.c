@@ -212,6 +212,7 @@ static clv_code new_session(clv_service *v, clv_worker_settings *at, const char 
   s->member = clv_service_member(v, uri);
   pthread_mutex_unlock(&v->lock);
   s->send_credit = clv_service_credit(v, uri);
+  s->owner_protocol = clv_service_protocol(v, uri);
   snprintf(s->owner, sizeof s->owner, "%s", uri);
   snprintf(s->name, sizeof s->name, "%s", r->name);
   pthread_mutex_init(&s->loading_lock, NULL);

@@ -22,7 +22,7 @@ typedef struct module_texts {
 typedef struct clv_snapshot_memory {
   clv_session *held[MAX_SESSIONS];
   uint32_t n_held;
-  /* of each session, [n_held]; `sessions` has the same length */
+  /* one for each session, [n_held]; `sessions` has the same length */
   clv_last_error last_error, *last_errors;
   clv_wire_session_status *sessions;
   clv_wire_module_status *modules; /* [n_held * CLV_WIRE_MODULES]; `texts` has the same length */
@@ -78,6 +78,17 @@ static clv_wire_link_status *find_or_add_row(clv_wire_session_status *s, const c
   return &s->links[s->n_links++];
 }
 
+/* Adds the outages of a link. The last one of the row is the last of its links. */
+static void add_outages(clv_wire_link_status *r, const clv_link_counts *c) {
+  uint64_t age_ms = c->last_outage_age_ns / 1000000;
+  if (c->outages && (!r->outages || age_ms < r->last_outage_age_ms)) {
+    r->last_outage_age_ms = age_ms;
+    r->last_outage_ms = c->last_outage_ns / 1000000;
+  }
+  r->outages += c->outages;
+  r->outage_ms = CLV_MAX(r->outage_ms, (c->outage_ns + 999999) / 1000000);
+}
+
 static void add_link_counts(clv_wire_session_status *s, const held_link *h) {
   clv_wire_link_status *r = find_or_add_row(s, h->name);
   clv_link_counts c;
@@ -100,6 +111,7 @@ static void add_link_counts(clv_wire_session_status *s, const held_link *h) {
   r->measured_ns = CLV_MAX(r->measured_ns, c.peer_measured_ns);
   r->awaits += c.n_node_waits;
   r->awaited_ns += c.node_wait_ns;
+  add_outages(r, &c);
   s->bytes_in += c.bytes_in;
   s->bytes_out += c.bytes_out;
   clv_link_ping_async(h->link);
@@ -134,9 +146,9 @@ static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
   out->values = k.values;
   out->calls_waiting = k.calls_waiting;
   out->late_frames = k.late_frames;
-  out->references_owned = k.references.owned;
-  out->references_used = k.references.used;
-  out->references_pending = k.references.pending;
+  out->references_owned = k.references.n_owned;
+  out->references_used = k.references.n_used;
+  out->references_pending = k.references.n_pending;
   out->busy_ns = t.busy_ns;
   out->idle_ns = t.idle_ns;
   out->share_wait_ns = t.share_ns;
@@ -219,7 +231,7 @@ static void fill_process(clv_service *v, const clv_worker_settings *at, clv_serv
   out->max_connections = (uint32_t)at->config->limits.connections;
   out->handshake_failures = now->calls.calls_unauthenticated;
   for (size_t i = 0; i < CLV_TLS_FAILURES; i++)
-    out->handshake_failures += now->callers.failed[i] + now->peers.failed[i];
+    out->handshake_failures += now->callers.n_failed[i] + now->peers.n_failed[i];
 }
 
 static void fill_worker(clv_service *v, const clv_worker_settings *at, uint64_t now,
@@ -242,7 +254,7 @@ static void fill_worker(clv_service *v, const clv_worker_settings *at, uint64_t 
 static uint64_t device_bytes_of_viewer(const memory *m, uint32_t i) {
   uint64_t bytes = 0;
   for (size_t k = 0; k < m->n_held; k++)
-    bytes += clv_account_used(m->held[k]->device_accounts[i], CLV_QUOTA_BYTES);
+    bytes += clv_account_usage(m->held[k]->device_accounts[i], CLV_QUOTA_BYTES);
   return bytes;
 }
 
@@ -250,7 +262,7 @@ static void fill_devices(const clv_service *v, memory *m, clv_wire_status_reply 
   out->devices = m->devices;
   for (uint32_t i = 0; i < v->n_devices; i++) {
     const clv_device *d = &v->devices[i];
-    uint64_t used = out->sees_all ? clv_account_used(d->account, CLV_QUOTA_BYTES)
+    uint64_t used = out->sees_all ? clv_account_usage(d->account, CLV_QUOTA_BYTES)
                                   : device_bytes_of_viewer(m, i);
     m->devices[out->n_devices++] =
         (clv_wire_device_status){d->name,

@@ -30,7 +30,7 @@ static void add_module_counts(clv_session_node *node, clv_work_counts *w) {
   clv_node_count_work(node, &c);
   w->forwards += c.forwards;
   w->backwards += c.backwards;
-  w->steps += c.stepped;
+  w->steps += c.steps_since_load;
   w->compute_ns += c.compute_ns;
   w->replays += c.replays;
   w->not_recorded += c.not_recorded;

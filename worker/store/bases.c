@@ -26,7 +26,8 @@ typedef struct base {
   const clv_backend *backend; /* backend of the device; NULL: pages of the host */
   void *at;
   size_t bytes; /* size of the memory at `at` */
-  /* tensors in use, plus threads that wait or fill; under the lock of `of`, as is `state` */
+  /* tensors that use the memory, plus threads that fill it or wait for that; clv_bases.lock guards
+   * it and `state` */
   uint32_t n_users;
   enum { EMPTY, FILLING, FULL } state;
 } base;

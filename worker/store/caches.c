@@ -122,7 +122,7 @@ typedef struct usage {
 } usage;
 
 static usage disk_usage(const char *dir) {
-  CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(dir);
+  CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(dir);
   usage u = {0};
   struct stat at;
   while (clv_folder_files_next(&f)) {
@@ -367,7 +367,7 @@ clv_code clv_caches_list(clv_caches *c, const char *identity, const clv_sha256 *
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   listing l = {.key = key, .remove = remove, .list = ret};
   CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
-  CLV_AUTO(clv_folder_files_done) clv_folder_files files = clv_folder_files_in(o.dir.data);
+  CLV_AUTO(clv_folder_files_close) clv_folder_files files = clv_folder_files_open(o.dir.data);
   while (clv_folder_files_next(&files)) list_file(&l, files.path.data, files.name);
   if (remove) (void)rmdir(o.dir.data); /* rmdir fails unless the folder is empty */
   *ret_n = l.n;
@@ -389,14 +389,14 @@ static uint32_t sweep_folder(clv_caches *c, const char *name, int64_t at_s) {
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   uint32_t removed = 0;
   if (!clv_state_folder_begin_named(&c->folders, name, &o)) return 0;
-  CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(o.dir.data);
+  CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(o.dir.data);
   while (clv_folder_files_next(&f)) removed += sweep_file(f.path.data, f.name, at_s);
   (void)rmdir(o.dir.data); /* rmdir fails unless the folder is empty */
   return removed;
 }
 
 uint32_t clv_caches_evict_expired(clv_caches *c, int64_t at_s) {
-  CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(c->folders.dir);
+  CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(c->folders.dir);
   uint32_t removed = 0;
   while (clv_folder_files_next(&f)) removed += sweep_folder(c, f.name, at_s);
   return removed;

@@ -91,7 +91,8 @@ static clv_code append_entry(clv_epochs *e, const epoch_entry *x, clv_err *err) 
 clv_code clv_epochs_parse(clv_epochs *e, char *text, const char *label, clv_err *err) {
   char *save = NULL, *line = strtok_r(text, "\n", &save);
   if (!line || strcmp(line, first_line) != 0)
-    return clv_fail(err, CLV_DATA_LOSS, "%s:1: not '%s'", label, first_line);
+    return clv_fail(err, CLV_DATA_LOSS, "%s:1: not '%s': move the file away to begin a new one",
+                    label, first_line);
   for (size_t number = 2; (line = strtok_r(NULL, "\n", &save)); number++) {
     epoch_entry x;
     if (e->n == MOST || !parse_entry(line, &x))

@@ -18,7 +18,7 @@ bool clv_name_ends_with(const char *name, const char *end) {
   return n > m && strcmp(name + n - m, end) == 0;
 }
 
-clv_folder_files clv_folder_files_in(const char *of) {
+clv_folder_files clv_folder_files_open(const char *of) {
   return (clv_folder_files){.dir = opendir(of), .of = of};
 }
 
@@ -32,7 +32,7 @@ bool clv_folder_files_next(clv_folder_files *f) {
   return false;
 }
 
-void clv_folder_files_done(clv_folder_files *f) {
+void clv_folder_files_close(clv_folder_files *f) {
   if (!f) return;
   if (f->dir) closedir(f->dir);
   clv_bytes_done(&f->path);

@@ -15,7 +15,8 @@ enum { CLV_STATE_FOLDER_LOCKS = 64 };
 
 typedef struct clv_state_folders {
   char *dir;
-  pthread_mutex_t locks[CLV_STATE_FOLDER_LOCKS]; /* chosen by the first byte of a folder's name */
+  /* the first byte of a folder's name chooses the lock */
+  pthread_mutex_t locks[CLV_STATE_FOLDER_LOCKS];
 } clv_state_folders;
 
 /* A folder of an identity, locked until clv_state_folder_done. */
@@ -48,9 +49,9 @@ typedef struct clv_folder_files {
 } clv_folder_files;
 
 /* Returns an iterator over the folder `of`, whose path must outlive the iterator. */
-clv_folder_files clv_folder_files_in(const char *of);
+clv_folder_files clv_folder_files_open(const char *of);
 bool clv_folder_files_next(clv_folder_files *f); /* returns false after the last file */
-void clv_folder_files_done(clv_folder_files *f);
+void clv_folder_files_close(clv_folder_files *f);
 
 bool clv_name_ends_with(const char *name, const char *end);
 

@@ -34,8 +34,9 @@ static void remove_claim(clv_states *s, const clv_state_claim *c) {
 void clv_states_end_claim(clv_states *s, clv_state_claim *c) {
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   clv_err ignored;
-  /* With the folder's lock, so that a writer that adds up sizes sees the new file or the claim. Of
-   * a folder that cannot be locked no sizes are added up. */
+  /* Ends the claim with the folder's lock held, so that a writer that adds up the sizes sees
+   * either the claim or its new file. If the folder cannot be locked, no other writer adds up
+   * its sizes. */
   (void)!clv_state_folder_begin(&s->folders, c->identity, &o, &ignored);
   remove_claim(s, c);
 }
@@ -92,7 +93,7 @@ static bool is_reserved(clv_states *s, const clv_state_claim *mine, const char *
 
 /* Adds up the files of the folder that no claim replaces, besides the file of `mine`. */
 static uint64_t bytes_of_files(clv_states *s, const char *dir, const clv_state_claim *mine) {
-  CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(dir);
+  CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(dir);
   char name[CLV_FILE_NAME + 1];
   uint64_t used = 0;
   while (clv_folder_files_next(&f))

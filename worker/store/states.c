@@ -12,7 +12,7 @@
 
 #include "worker/store/states_int.h"
 
-enum { PIECE = 1 << 20 }; /* bytes that are written between two looks at the caller */
+enum { PIECE = 1 << 20 }; /* bytes that are written between two checks if the caller has left */
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
@@ -147,13 +147,13 @@ clv_code clv_states_remove(clv_states *s, const char *identity, const char *name
 static void remove_unfinished(clv_states *s, const char *name) {
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   if (!clv_state_folder_begin_named(&s->folders, name, &o)) return;
-  CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(o.dir.data);
+  CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(o.dir.data);
   while (clv_folder_files_next(&f))
     if (clv_name_ends_with(f.name, ".tmp")) unlink(f.path.data);
 }
 
 static void remove_all_unfinished(clv_states *s) {
-  CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(s->folders.dir);
+  CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(s->folders.dir);
   while (clv_folder_files_next(&f)) remove_unfinished(s, f.name);
 }
 

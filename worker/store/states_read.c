@@ -60,7 +60,7 @@ static int compare_names(const void *a, const void *b) {
   return strcmp(((const clv_state_status *)a)->name, ((const clv_state_status *)b)->name);
 }
 
-/* Sorts the list, and drops files behind the first CLV_MAX_LISTED_STATES. */
+/* Sorts the list by name, and drops all after the first CLV_MAX_LISTED_STATES files. */
 static void sort_and_truncate(clv_state_list *l) {
   qsort(l->files, l->n, sizeof *l->files, compare_names);
   l->has_more |= l->n > CLV_MAX_LISTED_STATES;
@@ -86,7 +86,7 @@ clv_code clv_states_list(clv_states *s, const char *identity, const char *name, 
   if (name[0]) CLV_TRY(clv_state_check_name(name, err));
   CLV_TRY(clv_alloc((size_t)2 * CLV_MAX_LISTED_STATES, sizeof *l.files, &l.files, err));
   CLV_TRY(clv_state_folder_begin(&s->folders, identity, &o, err));
-  CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(o.dir.data);
+  CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(o.dir.data);
   while (clv_folder_files_next(&f)) list_file(s, &f, name, after, &l);
   sort_and_truncate(&l);
   *ret = l;
@@ -95,7 +95,7 @@ clv_code clv_states_list(clv_states *s, const char *identity, const char *name, 
 }
 
 static void add_folder(const char *path, clv_state_usage *u) {
-  CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(path);
+  CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(path);
   char name[CLV_FILE_NAME + 1];
   struct stat at;
   while (clv_folder_files_next(&f)) {
@@ -106,7 +106,7 @@ static void add_folder(const char *path, clv_state_usage *u) {
 }
 
 clv_state_usage clv_states_usage(const clv_states *s) {
-  CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(s->folders.dir);
+  CLV_AUTO(clv_folder_files_close) clv_folder_files f = clv_folder_files_open(s->folders.dir);
   clv_state_usage u = {0};
   while (clv_folder_files_next(&f)) add_folder(f.path.data, &u);
   return u;

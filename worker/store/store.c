@@ -46,7 +46,8 @@ static clv_code check_file(void *user, const char *name, int fd, clv_err *err) {
   CLV_TRY(clv_known_digest_of(&known, fd, a->waiter, a->label, &found, &bytes, err));
   if (memcmp(f ? &f->sha256 : &a->stated_digest, &found, sizeof found) == 0) return CLV_OK;
   clv_sha256_hex(&found, hex);
-  return clv_fail(err, CLV_DATA_LOSS, "%s has SHA-256 %s, not the stated one", what, hex);
+  return clv_fail(err, CLV_DATA_LOSS,
+                  "%s has SHA-256 %s, not the stated one: correct sha256 or the file", what, hex);
 }
 
 /* Checks that all listed files exist with their lengths. Files of tensors are hashed when they are
@@ -72,7 +73,8 @@ static clv_code open_folder(clv_stored_artifact *a, clv_err *err) {
   CLV_TRY(clv_artifact_read(a->spec->folder, a->label, &a->manifest, &found, err));
   if (memcmp(&found, &a->stated_digest, sizeof found) != 0) {
     clv_sha256_hex(&found, hex);
-    return clv_fail(err, CLV_DATA_LOSS, "its %s has SHA-256 %s, not the stated one",
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "its %s has SHA-256 %s, not the stated one: correct sha256 or the file",
                     CLV_ARTIFACT_NAME, hex);
   }
   return check_listed_files(a, err);

@@ -146,7 +146,7 @@ clv_code clv_states_remove(clv_states *s, const char *identity, const char *name
 typedef struct clv_state_status {
   char name[CLV_FILE_NAME + 1];
   uint64_t bytes, age_s;
-  uint64_t version; /* differs after each change of the file; never 0 */
+  uint64_t version; /* version: differs after each change of the file; never 0 */
   bool has_sha256;
   clv_sha256 sha256;
 } clv_state_status;
@@ -157,18 +157,18 @@ enum { CLV_MAX_LISTED_STATES = 512 };
 typedef struct clv_state_list {
   clv_state_status *files; /* [n] by name */
   uint32_t n;
-  bool has_more;       /* files follow behind the last one */
+  bool has_more;       /* there are more files after the last one */
   uint64_t used_bytes; /* of all files of the identity, each rounded up to 4 KiB */
 } clv_state_list;
 
 void clv_state_list_done(clv_state_list *l);
 
-/* Lists the file `name`, or, if that is "", the first CLV_MAX_LISTED_STATES files with names behind
+/* Lists the file `name`, or, if that is "", the first CLV_MAX_LISTED_STATES files with names after
  * `after`. A file that does not exist gives an empty list. */
 clv_code clv_states_list(clv_states *s, const char *identity, const char *name, const char *after,
                          clv_state_list *ret, clv_err *err) CLV_USE_RESULT;
 typedef struct clv_state_usage {
-  uint64_t files, bytes; /* of all identities */
+  uint64_t files, bytes; /* counts over all identities */
 } clv_state_usage;
 
 /* Counts the files on the disk. */
@@ -179,8 +179,8 @@ clv_code clv_states_digest(clv_states *s, const char *identity, const char *name
                            const clv_cancel_hook *waiter, clv_sha256 *ret,
                            clv_err *err) CLV_USE_RESULT;
 /* Reads a range of a file into memory that the caller frees with clv_bytes_done. version 0: any.
- * CLV_RANGE: the range ends behind the file; CLV_ABORTED: the file has another version, or changed
- * while it was read. */
+ * CLV_RANGE: the range ends after the end of the file; CLV_ABORTED: the file has another version,
+ * or changed while it was read. */
 clv_code clv_states_read(clv_states *s, const char *identity, const char *name, uint64_t offset,
                          size_t length, uint64_t version, clv_bytes *ret,
                          clv_state_status *ret_status, clv_err *err) CLV_USE_RESULT;

@@ -83,9 +83,11 @@ typedef struct clv_cli_option {
   /* commands that the option belongs to: "train, certs issue"; "certs" means all that begin with
    * certs; NULL: all commands */
   const char *commands;
-  size_t offset;              /* offset of the value in the struct of the program's arguments */
-  uint64_t min, max;          /* for NUMBER (max 0: no limit) and TEXTS */
-  double low, high;           /* for REAL */
+  size_t offset; /* offset of the value in the struct of the program's arguments */
+  /* NUMBER: least and greatest value (max 0: no limit). TEXTS: `max` is how often the option may be
+   * given (0: CLV_CLI_LIST) */
+  uint64_t min, max;
+  double low, high;           /* least and greatest value of a REAL */
   const char *const *choices; /* for CHOICE: the allowed words, NULL-terminated */
   /* Writes, for an option KEY=VALUE, the words to offer ("a.b=" or "c=value"), separated by spaces;
    * NULL: no words. */

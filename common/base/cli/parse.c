@@ -203,7 +203,9 @@ static clv_code read_word(parser *p, clv_err *err) {
   if (!p->options_ended && strncmp(word, "--", 2) == 0) return read_long(p, word + 2, err);
   if (!p->options_ended && word[0] == '-' && word[1]) return read_short(p, word + 1, err);
   if (p->line->n_words == CLV_CLI_WORDS)
-    return clv_fail(err, CLV_INVALID, "more than %d words", CLV_CLI_WORDS);
+    return clv_fail(err, CLV_INVALID,
+                    "more than %d words on the command line: quote a path that contains spaces",
+                    CLV_CLI_WORDS);
   p->line->words[p->line->n_words++] = word;
   return CLV_OK;
 }

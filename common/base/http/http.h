@@ -47,8 +47,8 @@ void clv_http_closep(clv_http **http);
 unsigned clv_http_health(void *user, clv_bytes *out);
 #define CLV_HTTP_TEXT "text/plain; charset=utf-8"
 
-/* True if only this machine can reach the address. Names other than localhost count as
- * reachable. */
+/* True if only this machine can reach the address. Names other than localhost count as reachable by
+ * other machines. */
 bool clv_http_is_loopback(const char *listen);
 
 #endif

@@ -59,7 +59,10 @@ clv_code clv_json_peek(clv_json *j, clv_json_kind *ret, clv_err *err) {
                 {'"', CLV_JSON_TEXT}, {'[', CLV_JSON_LIST}, {'{', CLV_JSON_OBJECT}};
   int c = next_byte(j);
   const char *encoding = j->depth ? NULL : clv_text_utf16_or_32(j->text, j->len);
-  if (encoding) return clv_json_fail(j, 0, err, "its text is %s, and UTF-8 is expected", encoding);
+  if (encoding)
+    return clv_json_fail(
+        j, 0, err, "its text is %s, and UTF-8 is expected: convert it with iconv -f %s -t UTF-8",
+        encoding, encoding);
   if (c < 0) return clv_json_fail(j, j->at, err, "the text ends where a value should be");
   *ret = CLV_JSON_NUMERAL;
   if (c == '-' || (c >= '0' && c <= '9')) return CLV_OK;
@@ -134,7 +137,7 @@ static clv_code read_unescaped_text(clv_json *j, clv_bytes *ret, clv_err *err) {
   size_t from = j->at;
   while (j->at < j->len && j->text[j->at] != '"' && j->text[j->at] != '\\') {
     uint32_t point;
-    size_t n = clv_utf8(j->text + j->at, j->len - j->at, &point);
+    size_t n = clv_utf8_decode(j->text + j->at, j->len - j->at, &point);
     if (!n) return clv_json_fail(j, j->at, err, "not UTF-8");
     if (point < ' ') return clv_json_fail(j, j->at, err, "a control character needs an escape");
     j->at += n;
@@ -143,7 +146,7 @@ static clv_code read_unescaped_text(clv_json *j, clv_bytes *ret, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_json_text(clv_json *j, clv_bytes *ret, clv_err *err) {
+clv_code clv_json_read_text(clv_json *j, clv_bytes *ret, clv_err *err) {
   CLV_TRY(expect_kind(j, CLV_JSON_TEXT, err));
   size_t from = j->at++;
   ret->len = 0;
@@ -198,7 +201,7 @@ static clv_code read_number(clv_json *j, char text[MAX_NUMBER + 1], bool *ret_wh
   return CLV_OK;
 }
 
-clv_code clv_json_integer(clv_json *j, int64_t low, int64_t high, int64_t *ret, clv_err *err) {
+clv_code clv_json_read_integer(clv_json *j, int64_t low, int64_t high, int64_t *ret, clv_err *err) {
   char text[MAX_NUMBER + 1];
   bool whole;
   skip_space(j);
@@ -213,7 +216,7 @@ clv_code clv_json_integer(clv_json *j, int64_t low, int64_t high, int64_t *ret, 
   return CLV_OK;
 }
 
-clv_code clv_json_real(clv_json *j, double *ret, clv_err *err) {
+clv_code clv_json_read_real(clv_json *j, double *ret, clv_err *err) {
   char text[MAX_NUMBER + 1];
   bool whole;
   skip_space(j);
@@ -223,7 +226,7 @@ clv_code clv_json_real(clv_json *j, double *ret, clv_err *err) {
   return isfinite(*ret) ? CLV_OK : clv_json_fail(j, from, err, "%s is too large", text);
 }
 
-clv_code clv_json_bool(clv_json *j, bool *ret, clv_err *err) {
+clv_code clv_json_read_bool(clv_json *j, bool *ret, clv_err *err) {
   CLV_TRY(expect_kind(j, CLV_JSON_BOOL, err));
   *ret = read_word(j, "true");
   if (*ret || read_word(j, "false")) return CLV_OK;
@@ -258,7 +261,7 @@ clv_code clv_json_next(clv_json *j, clv_json_kind kind, size_t n, bool *ret_more
 }
 
 clv_code clv_json_read_key(clv_json *j, clv_bytes *ret, clv_err *err) {
-  CLV_TRY(clv_json_text(j, ret, err));
+  CLV_TRY(clv_json_read_text(j, ret, err));
   if (next_byte(j) != ':') return clv_json_fail(j, j->at, err, "':' is expected here");
   j->at++;
   return CLV_OK;
@@ -285,9 +288,9 @@ static clv_code skip_scalar(clv_json *j, clv_json_kind kind, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   double number;
   bool truth;
-  if (kind == CLV_JSON_TEXT) return clv_json_text(j, &text, err);
-  if (kind == CLV_JSON_NUMERAL) return clv_json_real(j, &number, err);
-  if (kind == CLV_JSON_BOOL) return clv_json_bool(j, &truth, err);
+  if (kind == CLV_JSON_TEXT) return clv_json_read_text(j, &text, err);
+  if (kind == CLV_JSON_NUMERAL) return clv_json_read_real(j, &number, err);
+  if (kind == CLV_JSON_BOOL) return clv_json_read_bool(j, &truth, err);
   return clv_json_skip_null(j) ? CLV_OK : clv_json_fail(j, j->at, err, "no JSON value begins here");
 }
 

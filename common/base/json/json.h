@@ -45,11 +45,11 @@ clv_code clv_json_peek(clv_json *j, clv_json_kind *ret, clv_err *err) CLV_USE_RE
 
 /* Read the next value, which must be of the kind in the function's name. Texts may contain NUL;
  * integers have no fraction. */
-clv_code clv_json_text(clv_json *j, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
-clv_code clv_json_integer(clv_json *j, int64_t low, int64_t high, int64_t *ret,
-                          clv_err *err) CLV_USE_RESULT;
-clv_code clv_json_real(clv_json *j, double *ret, clv_err *err) CLV_USE_RESULT;
-clv_code clv_json_bool(clv_json *j, bool *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_json_read_text(clv_json *j, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_json_read_integer(clv_json *j, int64_t low, int64_t high, int64_t *ret,
+                               clv_err *err) CLV_USE_RESULT;
+clv_code clv_json_read_real(clv_json *j, double *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_json_read_bool(clv_json *j, bool *ret, clv_err *err) CLV_USE_RESULT;
 /* Skips null. False: the next value is not null, and nothing is skipped. */
 bool clv_json_skip_null(clv_json *j);
 /* Checks that the next value is valid JSON, and skips it. */

@@ -94,8 +94,8 @@ const clv_optimizer_row *clv_optimizer_row_of(clv_optim_kind kind);
 const char *clv_optim_setting_name(clv_optim_setting setting);
 double clv_optim_setting_value(const clv_optim_config *c, clv_optim_setting setting);
 
-/* Checks a kind and its settings. CLV_INVALID: there is no such kind, or a setting that the kind
- * reads is out of range; the message quotes it. */
+/* Checks the kind and the settings of an optimiser. CLV_INVALID: there is no such kind, or a
+ * setting that the kind reads is out of range; the message quotes it. */
 clv_code clv_optim_check(const clv_optim_config *c, clv_err *err) CLV_USE_RESULT;
 
 /* Sets each setting with a default other than 0 to its default, if all of these are 0. */

@@ -3,7 +3,8 @@
  * References that outlive their context (PROTOCOL.md 12): which node owns a value, which nodes may
  * use it, and when it can be freed. A state machine for one node of one session: no thread, no
  * I/O, no clock and no callbacks. Inputs are functions that take the time. Their results are
- * queued, and the caller takes all of them with clv_rrefs_next after each input or after a few.
+ * queued, and the caller takes all of them with clv_rrefs_next_result after each input or after a
+ * few.
  *
  * The owner of a reference holds an *entry*: the value, or the error in its place, and the set of
  * *forks*, one for each handle of any node. A user holds a *handle*, named by its fork. Handles
@@ -76,7 +77,7 @@ typedef struct clv_rref_message {
   const clv_rref_failure *failure;
 } clv_rref_message;
 
-/* A handle, and the value of a context that the handle becomes; context and value are 0: none. */
+/* A handle, and the value of a context that the handle becomes; context and value 0: no value. */
 typedef struct clv_rref_use {
   uint64_t ref, fork;
   uint32_t owner, node; /* owner: node of the value; node: node that has the handle */
@@ -101,8 +102,8 @@ void clv_rrefs_free(clv_rrefs *t);
 
 typedef enum clv_rref_result_kind {
   CLV_RREF_RESULT_SEND, /* send `message` to node `to`, another node */
-  /* a reference of this node needs the value of handle.context: the caller calls clv_rrefs_settle,
-   * now or later */
+  /* a reference of this node needs the value of handle.context: the caller calls
+   * clv_rrefs_settle_entry, now or later */
   CLV_RREF_RESULT_CREATE,
   CLV_RREF_RESULT_USED, /* `handle` was passed to this node */
   /* the owner answered for a handle that was created here; failure NULL: the owner keeps the
@@ -119,7 +120,8 @@ typedef struct clv_rref_result {
   clv_rref_result_kind kind;
   uint32_t to;              /* in SEND: receiver */
   clv_rref_message message; /* in SEND: the message */
-  /* in all other results; CREATE fills ref, context and value, FREED only ref */
+  /* handle of the result, in all kinds but SEND; CREATE fills ref, context and value, FREED only
+   * ref */
   clv_rref_use handle;
   clv_tensor *tensor; /* in FETCHED: the value, or NULL */
   const clv_rref_failure *failure;
@@ -127,8 +129,9 @@ typedef struct clv_rref_result {
 
 /* Takes the oldest result; false: none. Input functions may be called between two calls; the next
  * calls return their results too. Tensor and failure of a SEND are valid until the next call of an
- * input function or of clv_rrefs_next; those of other results until the next clv_rrefs_next. */
-bool clv_rrefs_next(clv_rrefs *t, clv_rref_result *ret);
+ * input function or of clv_rrefs_next_result; those of other results until the next
+ * clv_rrefs_next_result. */
+bool clv_rrefs_next_result(clv_rrefs *t, clv_rref_result *ret);
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
@@ -140,16 +143,17 @@ typedef struct clv_rref_new_ids {
 
 /* Makes a reference to `tensor`, owned by this node. CLV_EXISTS: an id is 0 or in use;
  * CLV_EXHAUSTED: too many references, or no memory. Result: JOINED. */
-clv_code clv_rrefs_own(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor, uint64_t now_ns,
-                       clv_err *err) CLV_USE_RESULT;
+clv_code clv_rrefs_new_owned(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor,
+                             uint64_t now_ns, clv_err *err) CLV_USE_RESULT;
 /* Makes a reference to a value of a context at node `owner`, which may be this node. Result:
- * JOINED. Fails as clv_rrefs_own does. */
-clv_code clv_rrefs_keep(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t owner, uint64_t context,
-                        uint64_t value, uint64_t now_ns, clv_err *err) CLV_USE_RESULT;
+ * JOINED. Fails as clv_rrefs_new_owned does. */
+clv_code clv_rrefs_new_kept(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t owner,
+                            uint64_t context, uint64_t value, uint64_t now_ns,
+                            clv_err *err) CLV_USE_RESULT;
 /* Settles an entry with a tensor (takes a new reference), or (tensor NULL) with a copy of `why`.
  * Does nothing if the entry is settled already or freed. */
-void clv_rrefs_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor, const clv_rref_failure *why,
-                      uint64_t now_ns);
+void clv_rrefs_settle_entry(clv_rrefs *t, uint64_t ref, clv_tensor *tensor,
+                            const clv_rref_failure *why, uint64_t now_ns);
 /* Arguments for passing a handle to node `to`. child: fork of the new handle. */
 typedef struct clv_rref_pass_args {
   uint64_t child;
@@ -158,25 +162,28 @@ typedef struct clv_rref_pass_args {
 } clv_rref_pass_args;
 
 /* Passes a handle on. CLV_NOT_FOUND: there is no handle `fork`, or it was released; other codes:
- * why the handle failed. clv_rrefs_fetch and clv_rrefs_release fail in the same cases. */
-clv_code clv_rrefs_pass(clv_rrefs *t, uint64_t fork, const clv_rref_pass_args *what,
-                        uint64_t now_ns, clv_err *err) CLV_USE_RESULT;
+ * why the handle failed. clv_rrefs_fetch_value and clv_rrefs_release_handle fail in the same
+ * cases. */
+clv_code clv_rrefs_pass_handle(clv_rrefs *t, uint64_t fork, const clv_rref_pass_args *what,
+                               uint64_t now_ns, clv_err *err) CLV_USE_RESULT;
 /* Asks the owner for the value of a handle. Result: FETCHED, once, unless the handle is released
  * first. */
-clv_code clv_rrefs_fetch(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err *err) CLV_USE_RESULT;
-clv_code clv_rrefs_release(clv_rrefs *t, uint64_t fork, uint64_t now_ns,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_rrefs_fetch_value(clv_rrefs *t, uint64_t fork, uint64_t now_ns,
+                               clv_err *err) CLV_USE_RESULT;
+clv_code clv_rrefs_release_handle(clv_rrefs *t, uint64_t fork, uint64_t now_ns,
+                                  clv_err *err) CLV_USE_RESULT;
 
 /* Handles a message of any content. Ignores or refuses a message that is impossible or that node
  * `from` may not send. */
-void clv_rrefs_receive(clv_rrefs *t, uint32_t from, const clv_rref_message *m, uint64_t now_ns);
+void clv_rrefs_receive_message(clv_rrefs *t, uint32_t from, const clv_rref_message *m,
+                               uint64_t now_ns);
 
 /* Returns the time at which clv_rrefs_tick must be called next; UINT64_MAX: no timer runs. */
 uint64_t clv_rrefs_due_ns(const clv_rrefs *t);
 void clv_rrefs_tick(clv_rrefs *t, uint64_t now_ns);
 
 typedef struct clv_rref_counts {
-  uint32_t owned, forks, used, passing, parked, unacknowledged;
+  uint32_t n_entries, n_forks, n_handles, n_children, n_parked, n_unacknowledged;
 } clv_rref_counts;
 void clv_rrefs_count(const clv_rrefs *t, clv_rref_counts *ret);
 

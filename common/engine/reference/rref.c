@@ -21,13 +21,14 @@ static void init_peer(clv_rref_peer *p, uint32_t node) {
 
 static void init_table(clv_rrefs *t, const clv_rrefs_options *o) {
   t->o = *o;
-  t->due = UINT64_MAX;
-  t->entry_slab = clv_slab_of(sizeof(clv_rref_entry), CLV_WIRE_REFS, "references");
-  t->fork_slab = clv_slab_of(sizeof(clv_rref_fork), CLV_WIRE_REFS, "users of references");
-  t->handle_slab = clv_slab_of(sizeof(clv_rref_handle), CLV_WIRE_REFS, "uses of references");
-  t->child_slab = clv_slab_of(sizeof(clv_rref_child), CLV_WIRE_REFS, "references being passed on");
-  t->parked_slab = clv_slab_of(sizeof(clv_rref_parked), CLV_WIRE_REF_PARKED,
-                               "messages about unknown references");
+  t->due_ns = UINT64_MAX;
+  t->entry_slab = clv_slab_make(sizeof(clv_rref_entry), CLV_WIRE_REFS, "references");
+  t->fork_slab = clv_slab_make(sizeof(clv_rref_fork), CLV_WIRE_REFS, "users of references");
+  t->handle_slab = clv_slab_make(sizeof(clv_rref_handle), CLV_WIRE_REFS, "uses of references");
+  t->child_slab =
+      clv_slab_make(sizeof(clv_rref_child), CLV_WIRE_REFS, "references being passed on");
+  t->parked_slab = clv_slab_make(sizeof(clv_rref_parked), CLV_WIRE_REF_PARKED,
+                                 "messages about unknown references");
   clv_rref_list_init(&t->fetching);
   clv_rref_list_init(&t->parked);
   clv_rref_list_init(&t->results);
@@ -66,21 +67,21 @@ void clv_rrefs_free(clv_rrefs *t) {
   for (size_t i = 0; i < CLV_COUNT(maps); i++) free(maps[i]->buckets);
   clv_slab *const slabs[] = {&t->entry_slab, &t->fork_slab, &t->handle_slab, &t->child_slab,
                              &t->parked_slab};
-  for (size_t i = 0; i < CLV_COUNT(slabs); i++) clv_slab_done(slabs[i]);
+  for (size_t i = 0; i < CLV_COUNT(slabs); i++) clv_slab_clear(slabs[i]);
   free(t->peers);
   free(t);
 }
 
 void clv_rrefs_count(const clv_rrefs *t, clv_rref_counts *ret) {
-  *ret = (clv_rref_counts){.owned = t->entries.n,
-                           .forks = t->forks.n,
-                           .used = t->handles.n,
-                           .passing = t->children.n,
-                           .parked = t->parked_slab.n_used,
-                           .unacknowledged = t->n_posts};
+  *ret = (clv_rref_counts){.n_entries = t->entries.n,
+                           .n_forks = t->forks.n,
+                           .n_handles = t->handles.n,
+                           .n_children = t->children.n,
+                           .n_parked = t->parked_slab.n_used,
+                           .n_unacknowledged = t->n_posts};
 }
 
-uint64_t clv_rrefs_due_ns(const clv_rrefs *t) { return t->due; }
+uint64_t clv_rrefs_due_ns(const clv_rrefs *t) { return t->due_ns; }
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
@@ -91,7 +92,7 @@ static void on_ack(clv_rrefs *t, clv_rref_peer *p, const clv_rref_message *m) {
   if (post != &p->renew)
     clv_rref_on_ack(t, post, code);
   else if (code != CLV_OK) /* the owner has dropped the forks of this node */
-    clv_rref_handles_fail_unknown(t, p, p->renewed_ns);
+    clv_rref_handles_fail_unknown(t, p, p->last_renew_ns);
 }
 
 typedef int numbered_handler(clv_rrefs *t, uint32_t from, const clv_rref_message *m);
@@ -103,7 +104,7 @@ static numbered_handler *const numbered[CLV_RREF_KINDS] = {
 };
 
 static void handle_message(clv_rrefs *t, clv_rref_peer *p, const clv_rref_message *m) {
-  p->heard_ns = t->now;
+  p->last_message_ns = t->now_ns;
   if (m->kind == CLV_RREF_ACK) {
     on_ack(t, p, m);
   } else if (m->kind == CLV_RREF_VALUE) {
@@ -115,14 +116,15 @@ static void handle_message(clv_rrefs *t, clv_rref_peer *p, const clv_rref_messag
 }
 
 /* Every input function calls begin first and end last. */
-static void begin_input(clv_rrefs *t, uint64_t now_ns) { t->now = CLV_MAX(t->now, now_ns); }
+static void begin_input(clv_rrefs *t, uint64_t now_ns) { t->now_ns = CLV_MAX(t->now_ns, now_ns); }
 
 static void end_input(clv_rrefs *t) {
   clv_rref_message m;
   while (clv_rref_next_to_self(t, &m)) handle_message(t, &t->peers[t->o.self], &m);
 }
 
-void clv_rrefs_receive(clv_rrefs *t, uint32_t from, const clv_rref_message *m, uint64_t now_ns) {
+void clv_rrefs_receive_message(clv_rrefs *t, uint32_t from, const clv_rref_message *m,
+                               uint64_t now_ns) {
   if (from >= t->o.n_nodes) return;
   begin_input(t, now_ns);
   handle_message(t, &t->peers[from], m);
@@ -142,24 +144,24 @@ static clv_code make_owned(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *
   return code;
 }
 
-clv_code clv_rrefs_own(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor, uint64_t now_ns,
-                       clv_err *err) {
+clv_code clv_rrefs_new_owned(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor,
+                             uint64_t now_ns, clv_err *err) {
   begin_input(t, now_ns);
   clv_code code = make_owned(t, b, tensor, err);
   end_input(t);
   return code;
 }
 
-clv_code clv_rrefs_keep(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t owner, uint64_t context,
-                        uint64_t value, uint64_t now_ns, clv_err *err) {
+clv_code clv_rrefs_new_kept(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t owner,
+                            uint64_t context, uint64_t value, uint64_t now_ns, clv_err *err) {
   begin_input(t, now_ns);
   clv_code code = clv_rref_handle_new_kept(t, b, owner, context, value, err);
   end_input(t);
   return code;
 }
 
-void clv_rrefs_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor, const clv_rref_failure *why,
-                      uint64_t now_ns) {
+void clv_rrefs_settle_entry(clv_rrefs *t, uint64_t ref, clv_tensor *tensor,
+                            const clv_rref_failure *why, uint64_t now_ns) {
   begin_input(t, now_ns);
   clv_rref_entry_settle(t, ref, tensor, why);
   end_input(t);
@@ -173,17 +175,17 @@ static clv_code apply_request(clv_rrefs *t, uint64_t fork, clv_rref_handle_event
   return code;
 }
 
-clv_code clv_rrefs_pass(clv_rrefs *t, uint64_t fork, const clv_rref_pass_args *what,
-                        uint64_t now_ns, clv_err *err) {
-  return apply_request(t, fork, RREF_PASS, what, now_ns, err);
+clv_code clv_rrefs_pass_handle(clv_rrefs *t, uint64_t fork, const clv_rref_pass_args *what,
+                               uint64_t now_ns, clv_err *err) {
+  return apply_request(t, fork, RREF_HANDLE_PASS, what, now_ns, err);
 }
 
-clv_code clv_rrefs_fetch(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err *err) {
-  return apply_request(t, fork, RREF_FETCH, NULL, now_ns, err);
+clv_code clv_rrefs_fetch_value(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err *err) {
+  return apply_request(t, fork, RREF_HANDLE_FETCH, NULL, now_ns, err);
 }
 
-clv_code clv_rrefs_release(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err *err) {
-  return apply_request(t, fork, RREF_RELEASE, NULL, now_ns, err);
+clv_code clv_rrefs_release_handle(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err *err) {
+  return apply_request(t, fork, RREF_HANDLE_RELEASE, NULL, now_ns, err);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
@@ -196,7 +198,7 @@ static void drop_lost_peer(clv_rrefs *t, clv_rref_peer *p) {
   clv_rref_forks_drop_lost(t, p);
   while (!clv_rref_list_is_empty(
       &p->outbox)) { /* the posts that are left concern only the peer: ACCEPT, RENEW */
-    clv_rref_post *post = RREF_OF(clv_rref_post, at, p->outbox.next);
+    clv_rref_post *post = RREF_OF(clv_rref_post, link, p->outbox.next);
     clv_rref_post_cancel(t, post);
     if (post != &p->renew) clv_rref_on_ack(t, post, CLV_UNAVAILABLE);
   }
@@ -205,9 +207,9 @@ static void drop_lost_peer(clv_rrefs *t, clv_rref_peer *p) {
 static void renew_if_due(clv_rrefs *t, clv_rref_peer *p) {
   bool owes = !clv_rref_list_is_empty(&p->handles) || !clv_rref_list_is_empty(&p->children);
   if (!owes || clv_rref_post_is_active(&p->renew) ||
-      t->now < p->renewed_ns + t->o.lease_ns / RENEWALS)
+      t->now_ns < p->last_renew_ns + t->o.lease_ns / RENEWALS)
     return;
-  p->renewed_ns = t->now;
+  p->last_renew_ns = t->now_ns;
   clv_rref_post_new(t, &p->renew, CLV_RREF_RENEW, p->node);
 }
 
@@ -218,18 +220,18 @@ static void tick_peer(clv_rrefs *t, clv_rref_peer *p, uint64_t overdue_ns) {
   if (p->node != t->o.self) {
     /* Messages of the peer may have arrived while this node was busy, and are not handled yet: so
      * the delay of the tick is not counted as silence. */
-    p->heard_ns = CLV_MIN(t->now, p->heard_ns + overdue_ns);
-    if (t->now - p->heard_ns > t->o.lease_ns) drop_lost_peer(t, p);
+    p->last_message_ns = CLV_MIN(t->now_ns, p->last_message_ns + overdue_ns);
+    if (t->now_ns - p->last_message_ns > t->o.lease_ns) drop_lost_peer(t, p);
     renew_if_due(t, p);
   }
   clv_rref_posts_resend(t, p);
-  if (clv_rref_peer_has_lease(p)) clv_rref_schedule_tick(t, t->now + t->o.lease_ns / CHECKS);
+  if (clv_rref_peer_has_lease(p)) clv_rref_schedule_tick(t, t->now_ns + t->o.lease_ns / CHECKS);
 }
 
 void clv_rrefs_tick(clv_rrefs *t, uint64_t now_ns) {
   begin_input(t, now_ns);
-  uint64_t overdue_ns = t->now - CLV_MIN(t->due, t->now);
-  t->due = UINT64_MAX;
+  uint64_t overdue_ns = t->now_ns - CLV_MIN(t->due_ns, t->now_ns);
+  t->due_ns = UINT64_MAX;
   for (uint32_t i = 0; i < t->o.n_nodes; i++) tick_peer(t, &t->peers[i], overdue_ns);
   clv_rref_fetches_resend(t);
   clv_rref_parked_expire(t);

@@ -20,12 +20,13 @@
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-/* Head of every record. results: number of queued results that will be made from the record;
+/* Head of every record. n_queued_results: number of queued results that will be made from the
+ * record;
  * is_dropped: the record was removed from its map, and is freed after the last of these results. */
 typedef struct clv_rref_record {
   struct clv_rref_record *next;
   uint64_t id;
-  uint8_t state, results;
+  uint8_t state, n_queued_results;
   bool is_dropped;
 } clv_rref_record;
 
@@ -43,28 +44,28 @@ typedef struct clv_rref_list {
 
 /* Record and purpose from which a result, or a message to this node itself, is made. */
 typedef enum clv_rref_source {
-  RREF_FROM_POST,
-  RREF_FROM_PEER, /* message ACK to a peer, made from the peer's record */
-  RREF_FROM_FORK, /* message VALUE to the node of a fork, made from the fork's record */
-  RREF_CREATE,    /* CREATE result, made from an entry, as is RREF_FREED */
-  RREF_FREED,
-  RREF_USED, /* USED result, made from a handle, as are RREF_JOIN_RESULT and RREF_FETCHED */
-  RREF_JOIN_RESULT,
-  RREF_FETCHED,
-  RREF_FORK_UNUSED,
-  RREF_CHILD_UNUSED,
+  RREF_FROM_POST,      /* numbered message, made from a post */
+  RREF_FROM_PEER,      /* message ACK to a peer, made from the record of that peer */
+  RREF_FROM_FORK,      /* message VALUE to the node of a fork, made from the record of that fork */
+  RREF_CREATE_RESULT,  /* result CREATE, made from an entry */
+  RREF_FREED_RESULT,   /* result FREED, made from an entry */
+  RREF_USED_RESULT,    /* result USED, made from a handle */
+  RREF_JOIN_RESULT,    /* result JOINED, made from a handle */
+  RREF_FETCHED_RESULT, /* result FETCHED, made from a handle */
+  RREF_FORK_UNUSED_RESULT,  /* result UNUSED, made from a fork */
+  RREF_CHILD_UNUSED_RESULT, /* result UNUSED, made from a child */
 } clv_rref_source;
 
 /* An entry in the queue of results, embedded in the record that the result is made from. */
 typedef struct clv_rref_queue_entry {
-  clv_rref_list at;
+  clv_rref_list link;
   clv_rref_source source;
   clv_code code; /* code of a JOINED or UNUSED result */
 } clv_rref_queue_entry;
 
 /* A numbered message that is not acknowledged, embedded in the record that it is made from. */
 typedef struct clv_rref_post {
-  clv_rref_list at; /* link in the outbox of the receiving peer, by ascending number */
+  clv_rref_list link; /* link in the outbox of the receiving peer, by ascending number */
   clv_rref_queue_entry out;
   clv_rref_kind kind;
   /* a USE that the owner itself sends, so the post is in a fork record; else a USE is in a child
@@ -78,7 +79,7 @@ typedef struct clv_rref_post {
 typedef struct clv_rref_entry {
   clv_rref_record record;
   uint64_t key, context, value; /* id and context of the value that the entry keeps */
-  clv_tensor *tensor;           /* the value; tensor and failed both NULL: not settled */
+  clv_tensor *tensor;           /* the value; tensor and failure both NULL: not settled */
   clv_rref_failure *failure;
   clv_rref_list forks;
   clv_rref_queue_entry create, freed;
@@ -88,7 +89,7 @@ typedef struct clv_rref_fork {
   clv_rref_record record;
   clv_rref_entry *entry;
   uint32_t node;
-  clv_rref_list of_entry, of_peer;
+  clv_rref_list entry_link, peer_link;
   clv_rref_post use; /* post of the USE, if the owner itself passed the handle */
   clv_rref_queue_entry answer, unused;
   uint64_t context, value;
@@ -103,7 +104,7 @@ typedef struct clv_rref_handle {
   bool wants_value, is_created_here;
   uint64_t context, value, joined_ns;
   uint64_t fetch_ns; /* time at which FETCH is sent again, although the owner has acknowledged it */
-  clv_rref_list of_peer, fetching, children;
+  clv_rref_list peer_link, fetching, children;
   clv_rref_post join_post, fetch_post, accept_post, delete_post;
   /* why the owner refused the handle; NULL: the handle has not failed */
   const clv_rref_failure *failure;
@@ -116,7 +117,7 @@ typedef struct clv_rref_handle {
 typedef struct clv_rref_child {
   clv_rref_record record; /* record.id is the fork of the passed handle */
   clv_rref_handle *parent;
-  clv_rref_list of_parent, of_peer;
+  clv_rref_list parent_link, peer_link;
   clv_rref_post use;
   clv_rref_queue_entry unused;
   uint64_t ref, context, value;
@@ -126,7 +127,7 @@ typedef struct clv_rref_child {
 /* A message that names an unknown record. It waits for a lease, because the record may still be
  * created. */
 typedef struct clv_rref_parked {
-  clv_rref_list at;
+  clv_rref_list link;
   clv_rref_kind kind;
   uint32_t from;
   uint64_t number, ref, fork, key, until_ns;
@@ -134,9 +135,9 @@ typedef struct clv_rref_parked {
 
 typedef struct clv_rref_peer {
   uint32_t node;
-  uint64_t heard_ns, renewed_ns;
-  uint64_t last_number;         /* last number posted to the peer */
-  uint64_t highest_number;      /* highest number received from the peer */
+  uint64_t last_message_ns, last_renew_ns; /* times of the last message received and RENEW sent */
+  uint64_t last_number;                    /* last number posted to the peer */
+  uint64_t highest_number;                 /* highest number received from the peer */
   uint64_t ack_first, ack_last; /* range of received numbers, some of which still need an ACK */
   /* answer to each of the last numbers received, at number % CLV_WIRE_REF_WINDOW; 0: not answered;
    * else 1 + code, plus ACK_OWED while an ACK must be sent */
@@ -150,14 +151,14 @@ typedef struct clv_rref_visits clv_rref_visits;
 
 struct clv_rrefs {
   clv_rrefs_options o;
-  uint64_t now, due;
+  uint64_t now_ns, due_ns; /* time of the last input; time of the next clv_rrefs_tick */
   clv_slab entry_slab, fork_slab, handle_slab, child_slab, parked_slab;
   clv_rref_map entries, forks, handles, children;
   clv_rref_peer *peers; /* [o.n_nodes] peer of each node number */
   clv_rref_list fetching, parked;
   /* results for the caller, and messages to this node itself, both in order of queueing */
   clv_rref_list results, to_self;
-  /* tensor and failure of the last FETCHED result, freed by the next clv_rrefs_next */
+  /* tensor and failure of the last FETCHED result, freed by the next clv_rrefs_next_result */
   clv_tensor *last_tensor;
   clv_rref_failure *last_failure;
   uint32_t n_posts;
@@ -216,7 +217,7 @@ typedef enum clv_rref_entry_state {
 
 typedef enum clv_rref_entry_event {
   RREF_ENTRY_KEPT,      /* KEEP arrived */
-  RREF_ENTRY_OWNED,     /* this node made a reference to a tensor (clv_rrefs_own) */
+  RREF_ENTRY_OWNED,     /* this node made a reference to a tensor (clv_rrefs_new_owned) */
   RREF_ENTRY_SETTLED,   /* the value exists now */
   RREF_ENTRY_FAILED,    /* the value has failed now */
   RREF_ENTRY_FORKED,    /* FORK arrived, with the right key if there is an entry */
@@ -250,39 +251,42 @@ typedef enum clv_rref_fork_event {
 } clv_rref_fork_event;
 
 typedef enum clv_rref_handle_state {
-  RREF_NONE,
-  RREF_JOINING, /* KEEP or FORK was sent, and the owner has not answered */
-  RREF_JOINED,
-  RREF_FAILED,           /* the owner refused or forgot the handle, or is lost */
-  RREF_JOINING_RELEASED, /* the handle was released before the owner answered */
+  RREF_HANDLE_NONE,
+  RREF_HANDLE_JOINING, /* KEEP or FORK was sent, and the owner has not answered */
+  RREF_HANDLE_JOINED,
+  RREF_HANDLE_FAILED,           /* the owner refused or forgot the handle, or is lost */
+  RREF_HANDLE_JOINING_RELEASED, /* the handle was released before the owner answered */
   /* the handle was released, and waits for its children before DELETE is sent */
-  RREF_JOINED_RELEASED,
-  RREF_LEAVING, /* DELETE was sent and is not acknowledged */
+  RREF_HANDLE_JOINED_RELEASED,
+  RREF_HANDLE_LEAVING, /* DELETE was sent and is not acknowledged */
   /* the owner has no fork of the handle; the record waits for its children and for the
    * acknowledgement of its ACCEPT */
-  RREF_ENDED,
+  RREF_HANDLE_ENDED,
   RREF_HANDLE_STATES
 } clv_rref_handle_state;
 
 typedef enum clv_rref_handle_event {
-  RREF_KEPT,                /* this node made the handle, with KEEP to the owner */
-  RREF_OWNED,               /* this node, which is the owner, made the handle */
-  RREF_RECEIVED,            /* USE arrived from a node that is not the owner */
-  RREF_RECEIVED_FROM_OWNER, /* USE arrived from the owner, which has added the fork */
-  RREF_PASS,                /* this node passes the handle on */
-  RREF_FETCH,               /* this node fetches the value */
-  RREF_RELEASE,             /* this node releases the handle */
-  RREF_JOIN_ACKED,          /* KEEP or FORK was acknowledged */
-  RREF_JOIN_REFUSED,        /* KEEP or FORK was refused */
-  RREF_FETCH_ACKED,         /* FETCH was acknowledged */
-  RREF_FETCH_REFUSED,       /* FETCH was refused */
-  RREF_VALUE_CAME,          /* the value or its failure arrived, and a FETCH waits for it */
-  RREF_DELETE_ACKED,        /* DELETE was acknowledged */
-  RREF_CHILDLESS,           /* the handle has no children; its ACCEPT is not acknowledged */
-  RREF_NO_WAITERS,          /* the handle has no children and no ACCEPT that is not acknowledged */
+  RREF_HANDLE_KEPT,                /* this node made the handle, with KEEP to the owner */
+  RREF_HANDLE_OWNED,               /* this node, which is the owner, made the handle */
+  RREF_HANDLE_RECEIVED,            /* USE arrived from a node that is not the owner */
+  RREF_HANDLE_RECEIVED_FROM_OWNER, /* USE arrived from the owner, which has added the fork */
+  RREF_HANDLE_PASS,                /* this node passes the handle on */
+  RREF_HANDLE_FETCH,               /* this node fetches the value */
+  RREF_HANDLE_RELEASE,             /* this node releases the handle */
+  RREF_HANDLE_JOIN_ACKED,          /* KEEP or FORK was acknowledged */
+  RREF_HANDLE_JOIN_REFUSED,        /* KEEP or FORK was refused */
+  RREF_HANDLE_FETCH_ACKED,         /* FETCH was acknowledged */
+  RREF_HANDLE_FETCH_REFUSED,       /* FETCH was refused */
+  /* the value or its failure arrived, and a FETCH waits for it */
+  RREF_HANDLE_VALUE_ARRIVED,
+  RREF_HANDLE_DELETE_ACKED, /* DELETE was acknowledged */
+  /* the handle has no children; its ACCEPT is not acknowledged */
+  RREF_HANDLE_HAS_NO_CHILDREN,
+  /* the handle has no children and no ACCEPT that is not acknowledged */
+  RREF_HANDLE_HAS_NO_WAITERS,
   /* the owner refused a RENEW that was sent after it had answered for the handle */
-  RREF_OWNER_FORGOT,
-  RREF_OWNER_LOST, /* the owner's lease expired */
+  RREF_HANDLE_OWNER_FORGOT,
+  RREF_HANDLE_OWNER_LOST, /* the owner's lease expired */
   RREF_HANDLE_EVENTS
 } clv_rref_handle_event;
 
@@ -304,14 +308,14 @@ typedef enum clv_rref_child_event {
 
 typedef enum clv_rref_post_state {
   RREF_POST_NONE,
-  RREF_POST_BEHIND, /* the message is behind the window, so it is not sent yet */
+  RREF_POST_WAITING, /* the message waits until the window reaches its number */
   RREF_POST_SENT,
   RREF_POST_STATES
 } clv_rref_post_state;
 
 typedef enum clv_rref_post_event {
   RREF_POST_POSTED,      /* the message was posted, and is within the window */
-  RREF_POST_OVER_WINDOW, /* the message was posted, but is behind the window */
+  RREF_POST_OVER_WINDOW, /* the message was posted, but its number is above the window */
   RREF_POST_IN_WINDOW,   /* the window has reached the message */
   RREF_POST_DUE,         /* the message was not acknowledged in time */
   RREF_POST_ACKED,
@@ -351,7 +355,7 @@ typedef enum clv_rref_action {
   RREF_REPORT_UNUSED,
   RREF_TRANSMIT,
   RREF_UNLINK,
-  RREF_CHECK, /* applies the event CHILDLESS or NO_WAITERS, if its condition holds */
+  RREF_CHECK, /* applies the event HAS_NO_CHILDREN or HAS_NO_WAITERS, if its condition holds */
   RREF_FREE,
   RREF_ACTIONS
 } clv_rref_action;
@@ -394,9 +398,9 @@ typedef struct clv_rref_event_args {
   const clv_rref_message *message; /* the message, for FORK and FETCH */
   uint32_t from;
   const clv_rref_pass_args *passing;
-  /* results. refused: the cell refused the event; parked: the message waits, so its answer follows
-   * later */
-  bool refused, parked;
+  /* results. is_refused: the cell refused the event; is_parked: the message waits, so its answer
+   * follows later */
+  bool is_refused, is_parked;
   clv_err *err;
 } clv_rref_event_args;
 
@@ -467,8 +471,8 @@ clv_code clv_rref_handle_new_owned(clv_rrefs *t, const clv_rref_new_ids *b,
                                    clv_err *err) CLV_USE_RESULT;
 clv_code clv_rref_handle_new_kept(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t owner,
                                   uint64_t context, uint64_t value, clv_err *err) CLV_USE_RESULT;
-/* Applies a request of this node to a handle. event: RREF_PASS, RREF_FETCH or RREF_RELEASE; what:
- * arguments of RREF_PASS. */
+/* Applies a request of this node to a handle. event: RREF_HANDLE_PASS, RREF_HANDLE_FETCH or
+ * RREF_HANDLE_RELEASE; what: arguments of RREF_HANDLE_PASS. */
 clv_code clv_rref_handle_request(clv_rrefs *t, uint64_t fork, clv_rref_handle_event event,
                                  const clv_rref_pass_args *what, clv_err *err) CLV_USE_RESULT;
 /* Handles the acknowledgement of a numbered message; code: the receiver's answer. */

@@ -5,10 +5,10 @@
  */
 #include "common/engine/reference/rref_int.h"
 
-static clv_code step_entry(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_event event,
-                           clv_rref_event_args *given);
-static clv_code step_fork(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event event,
-                          clv_rref_event_args *given);
+static clv_code run_entry_event(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_event event,
+                                clv_rref_event_args *given);
+static clv_code run_fork_event(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event event,
+                               clv_rref_event_args *given);
 
 /* ---- records --------------------------------------------------------------------------------- */
 
@@ -44,16 +44,16 @@ static clv_code new_fork(clv_rrefs *t, clv_rref_entry *e, uint64_t id, uint32_t 
   f->node = node;
   f->use.is_from_owner = true;
   clv_rref_peer_start_lease(t, &t->peers[node]);
-  clv_rref_list_add(&e->forks, &f->of_entry);
-  clv_rref_list_add(&t->peers[node].forks, &f->of_peer);
+  clv_rref_list_add(&e->forks, &f->entry_link);
+  clv_rref_list_add(&t->peers[node].forks, &f->peer_link);
   return CLV_OK;
 }
 
 static void drop_fork(clv_rrefs *t, clv_rref_fork *f) {
   clv_rref_post_cancel(t, &f->use);
-  clv_rref_list_remove(&f->answer.at);
-  clv_rref_list_remove(&f->of_entry);
-  clv_rref_list_remove(&f->of_peer);
+  clv_rref_list_remove(&f->answer.link);
+  clv_rref_list_remove(&f->entry_link);
+  clv_rref_list_remove(&f->peer_link);
   clv_rref_record_drop(&t->fork_slab, &t->forks, f);
 }
 
@@ -61,7 +61,8 @@ static clv_code free_fork(clv_rrefs *t, void *record, clv_rref_event_args *given
   clv_rref_fork *f = record;
   clv_rref_entry *e = f->entry;
   drop_fork(t, f);
-  return clv_rref_list_is_empty(&e->forks) ? step_entry(t, e, RREF_ENTRY_UNUSED, given) : CLV_OK;
+  return clv_rref_list_is_empty(&e->forks) ? run_entry_event(t, e, RREF_ENTRY_UNUSED, given)
+                                           : CLV_OK;
 }
 
 /* Returns the fork of that id; NULL: there is none, or it belongs to another node or reference. */
@@ -76,7 +77,7 @@ static bool is_settled(const clv_rref_entry *e) { return e->tensor || e->failure
 
 static bool is_parked(const clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   for (const clv_rref_list *r = t->parked.next; r != &t->parked; r = r->next) {
-    const clv_rref_parked *k = RREF_OF(const clv_rref_parked, at, r);
+    const clv_rref_parked *k = RREF_OF(const clv_rref_parked, link, r);
     if (k->from == from && k->number == m->number) return true;
   }
   return false;
@@ -88,7 +89,7 @@ static clv_code park_message(clv_rrefs *t, void *record, clv_rref_event_args *gi
   clv_rref_parked *k;
   clv_err ignored;
   (void)record;
-  given->parked = true;
+  given->is_parked = true;
   if (is_parked(t, given->from, m)) return CLV_OK;
   if (clv_slab_alloc(t->o.pool, &t->parked_slab, &k, &ignored) != CLV_OK) return CLV_OK;
   *k = (clv_rref_parked){.kind = m->kind,
@@ -97,22 +98,23 @@ static clv_code park_message(clv_rrefs *t, void *record, clv_rref_event_args *gi
                          .ref = m->ref,
                          .fork = m->fork,
                          .key = m->key,
-                         .until_ns = t->now + t->o.lease_ns};
-  clv_rref_list_add(&t->parked, &k->at);
+                         .until_ns = t->now_ns + t->o.lease_ns};
+  clv_rref_list_add(&t->parked, &k->link);
   clv_rref_schedule_tick(t, k->until_ns);
   return CLV_OK;
 }
 
-static clv_rref_parked remove_parked(clv_rrefs *t, clv_rref_parked *k) {
+static clv_rref_parked remove_parked_message(clv_rrefs *t, clv_rref_parked *k) {
   clv_rref_parked copy = *k;
-  clv_rref_list_remove(&k->at);
+  clv_rref_list_remove(&k->link);
   clv_slab_recycle(&t->parked_slab, k);
   return copy;
 }
 
 static void answer_fetch(clv_rrefs *t, clv_rref_fork *f) {
   clv_rref_event_args none = {0};
-  (void)step_fork(t, f, is_settled(f->entry) ? RREF_FORK_FETCH : RREF_FORK_FETCH_PENDING, &none);
+  (void)run_fork_event(t, f, is_settled(f->entry) ? RREF_FORK_FETCH : RREF_FORK_FETCH_PENDING,
+                       &none);
 }
 
 /* Handles the parked FETCH of a fork that has just been added, if there is one. */
@@ -120,10 +122,10 @@ static clv_code unpark_fetch(clv_rrefs *t, void *record, clv_rref_event_args *gi
   clv_rref_fork *f = record;
   (void)given;
   for (clv_rref_list *r = t->parked.next; r != &t->parked; r = r->next) {
-    clv_rref_parked *k = RREF_OF(clv_rref_parked, at, r);
+    clv_rref_parked *k = RREF_OF(clv_rref_parked, link, r);
     bool same = k->fork == f->record.id && k->ref == f->entry->record.id;
     if (k->kind != CLV_RREF_FETCH || k->from != f->node || !same) continue;
-    clv_rref_queue_ack(t, f->node, remove_parked(t, k).number, CLV_OK);
+    clv_rref_queue_ack(t, f->node, remove_parked_message(t, k).number, CLV_OK);
     answer_fetch(t, f);
     break;
   }
@@ -134,17 +136,17 @@ static clv_code add_parked_fork(clv_rrefs *t, clv_rref_entry *e, uint32_t from, 
   clv_rref_event_args given = {.from = from};
   clv_rref_message m = {.fork = id};
   given.message = &m;
-  return step_entry(t, e, RREF_ENTRY_FORKED, &given);
+  return run_entry_event(t, e, RREF_ENTRY_FORKED, &given);
 }
 
 static clv_code unpark_forks(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_entry *e = record;
   (void)given;
   for (clv_rref_list *r = t->parked.next; r != &t->parked;) {
-    clv_rref_parked *k = RREF_OF(clv_rref_parked, at, r);
+    clv_rref_parked *k = RREF_OF(clv_rref_parked, link, r);
     r = r->next;
     if (k->kind != CLV_RREF_FORK || k->ref != e->record.id || k->key != e->key) continue;
-    clv_rref_parked was = remove_parked(t, k);
+    clv_rref_parked was = remove_parked_message(t, k);
     clv_rref_queue_ack(t, was.from, was.number, add_parked_fork(t, e, was.from, was.fork));
     /* starts again, because the fork's parked FETCH may have been removed as well */
     r = t->parked.next;
@@ -154,12 +156,12 @@ static clv_code unpark_forks(clv_rrefs *t, void *record, clv_rref_event_args *gi
 
 void clv_rref_parked_expire(clv_rrefs *t) {
   while (!clv_rref_list_is_empty(&t->parked)) {
-    clv_rref_parked *k = RREF_OF(clv_rref_parked, at, t->parked.next);
-    if (k->until_ns > t->now) {
+    clv_rref_parked *k = RREF_OF(clv_rref_parked, link, t->parked.next);
+    if (k->until_ns > t->now_ns) {
       clv_rref_schedule_tick(t, k->until_ns);
       return;
     }
-    clv_rref_parked was = remove_parked(t, k);
+    clv_rref_parked was = remove_parked_message(t, k);
     clv_rref_queue_ack(t, was.from, was.number, CLV_NOT_FOUND);
   }
 }
@@ -167,8 +169,8 @@ void clv_rref_parked_expire(clv_rrefs *t) {
 void clv_rref_parked_drop_of_node(clv_rrefs *t, uint32_t node) {
   for (clv_rref_list *r = t->parked.next, *next; r != &t->parked; r = next) {
     next = r->next;
-    clv_rref_parked *k = RREF_OF(clv_rref_parked, at, r);
-    if (k->from == node) (void)remove_parked(t, k);
+    clv_rref_parked *k = RREF_OF(clv_rref_parked, link, r);
+    if (k->from == node) (void)remove_parked_message(t, k);
   }
 }
 
@@ -179,10 +181,10 @@ void clv_rref_parked_drop_of_node(clv_rrefs *t, uint32_t node) {
 static clv_code add_fork(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_fork *f = clv_rref_record_find(&t->forks, given->message->fork);
   clv_err why;
-  if (f && step_fork(t, f, RREF_FORK_ADDED, given) != CLV_OK) return CLV_NOT_FOUND;
+  if (f && run_fork_event(t, f, RREF_FORK_ADDED, given) != CLV_OK) return CLV_NOT_FOUND;
   clv_code code = new_fork(t, record, given->message->fork, given->from, &f, &why);
   if (code != CLV_OK) return code == CLV_EXISTS ? CLV_NOT_FOUND : code;
-  return step_fork(t, f, RREF_FORK_ADDED, given);
+  return run_fork_event(t, f, RREF_FORK_ADDED, given);
 }
 
 static clv_code store_value(clv_rrefs *t, void *record, clv_rref_event_args *given) {
@@ -200,14 +202,14 @@ static clv_code store_failure(clv_rrefs *t, void *record, clv_rref_event_args *g
 static clv_code serve_forks(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_entry *e = record;
   for (clv_rref_list *r = e->forks.next; r != &e->forks; r = r->next)
-    (void)step_fork(t, RREF_OF(clv_rref_fork, of_entry, r), RREF_FORK_SETTLED, given);
+    (void)run_fork_event(t, RREF_OF(clv_rref_fork, entry_link, r), RREF_FORK_SETTLED, given);
   return CLV_OK;
 }
 
 static clv_code report_create(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_entry *e = record;
   (void)given;
-  clv_rref_queue_report(t, &e->create, RREF_CREATE, &e->record);
+  clv_rref_queue_report(t, &e->create, RREF_CREATE_RESULT, &e->record);
   return CLV_OK;
 }
 
@@ -216,7 +218,7 @@ static clv_code report_freed(clv_rrefs *t, void *record, clv_rref_event_args *gi
   (void)given;
   /* the value need not be created any more, because no fork is left */
   clv_rref_unqueue_report(&e->create, &e->record);
-  clv_rref_queue_report(t, &e->freed, RREF_FREED, &e->record);
+  clv_rref_queue_report(t, &e->freed, RREF_FREED_RESULT, &e->record);
   return CLV_OK;
 }
 
@@ -232,8 +234,8 @@ static clv_rref_action_fn *const entry_doers[RREF_ACTIONS] = {
     [RREF_FREE] = free_entry,
 };
 
-static clv_code step_entry(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_event event,
-                           clv_rref_event_args *given) {
+static clv_code run_entry_event(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_event event,
+                                clv_rref_event_args *given) {
   uint8_t none = RREF_ENTRY_NONE;
   return clv_rref_on_event(t, RREF_ENTRIES, entry_doers, e, e ? &e->record.state : &none, event,
                            given);
@@ -242,8 +244,8 @@ static clv_code step_entry(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_event
 void clv_rref_entry_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor,
                            const clv_rref_failure *why) {
   clv_rref_event_args given = {.tensor = tensor, .failure = why};
-  (void)step_entry(t, clv_rref_record_find(&t->entries, ref),
-                   tensor ? RREF_ENTRY_SETTLED : RREF_ENTRY_FAILED, &given);
+  (void)run_entry_event(t, clv_rref_record_find(&t->entries, ref),
+                        tensor ? RREF_ENTRY_SETTLED : RREF_ENTRY_FAILED, &given);
 }
 
 /* Makes an entry and its first fork, for a KEEP or for this node itself. CLV_EXISTS: an id is in
@@ -252,7 +254,7 @@ static clv_code new_entry_with_fork(clv_rrefs *t, const clv_rref_new_ids *b, uin
                                     clv_rref_entry_event event, clv_rref_event_args *given,
                                     clv_rref_fork **ret, clv_err *err) {
   clv_rref_entry *e = clv_rref_record_find(&t->entries, b->ref);
-  if (e && step_entry(t, e, event, given) != CLV_OK)
+  if (e && run_entry_event(t, e, event, given) != CLV_OK)
     return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)b->ref);
   CLV_TRY(new_entry(t, b->ref, b->key, &e, err));
   clv_code code = new_fork(t, e, b->fork, node, ret, err);
@@ -260,8 +262,8 @@ static clv_code new_entry_with_fork(clv_rrefs *t, const clv_rref_new_ids *b, uin
     (void)free_entry(t, e, given);
     return code;
   }
-  (void)step_fork(t, *ret, RREF_FORK_ADDED, given);
-  return step_entry(t, e, event, given);
+  (void)run_fork_event(t, *ret, RREF_FORK_ADDED, given);
+  return run_entry_event(t, e, event, given);
 }
 
 clv_code clv_rref_entry_new_owned(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor,
@@ -296,7 +298,7 @@ static clv_code send_use(clv_rrefs *t, void *record, clv_rref_event_args *given)
 static clv_code report_unused(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_fork *f = record;
   f->unused.code = given->code;
-  clv_rref_queue_report(t, &f->unused, RREF_FORK_UNUSED, &f->record);
+  clv_rref_queue_report(t, &f->unused, RREF_FORK_UNUSED_RESULT, &f->record);
   return CLV_OK;
 }
 
@@ -306,8 +308,8 @@ static clv_rref_action_fn *const fork_doers[RREF_ACTIONS] = {
     [RREF_REPORT_UNUSED] = report_unused, [RREF_FREE] = free_fork,
 };
 
-static clv_code step_fork(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event event,
-                          clv_rref_event_args *given) {
+static clv_code run_fork_event(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event event,
+                               clv_rref_event_args *given) {
   uint8_t none = RREF_FORK_NONE;
   return clv_rref_on_event(t, RREF_FORKS, fork_doers, f, f ? &f->record.state : &none, event,
                            given);
@@ -316,7 +318,7 @@ static clv_code step_fork(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event ev
 void clv_rref_fork_on_event(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event event,
                             clv_code code) {
   clv_rref_event_args given = {.code = code};
-  (void)step_fork(t, f, event, &given);
+  (void)run_fork_event(t, f, event, &given);
 }
 
 clv_code clv_rref_fork_pass(clv_rrefs *t, uint64_t ref, const clv_rref_pass_args *what,
@@ -325,17 +327,17 @@ clv_code clv_rref_fork_pass(clv_rrefs *t, uint64_t ref, const clv_rref_pass_args
   clv_rref_fork *f = clv_rref_record_find(&t->forks, what->child);
   clv_rref_entry *e = clv_rref_record_find(&t->entries, ref);
   if (!e) return clv_fail(err, CLV_NOT_FOUND, "reference %llu is gone", (unsigned long long)ref);
-  if (f && step_fork(t, f, RREF_FORK_PASSED, &given) != CLV_OK)
+  if (f && run_fork_event(t, f, RREF_FORK_PASSED, &given) != CLV_OK)
     return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)what->child);
   CLV_TRY(new_fork(t, e, what->child, what->to, &f, err));
   f->context = what->context;
   f->value = what->value;
-  return step_fork(t, f, RREF_FORK_PASSED, &given);
+  return run_fork_event(t, f, RREF_FORK_PASSED, &given);
 }
 
 void clv_rref_forks_drop_lost(clv_rrefs *t, clv_rref_peer *p) {
   while (!clv_rref_list_is_empty(&p->forks))
-    clv_rref_fork_on_event(t, RREF_OF(clv_rref_fork, of_peer, p->forks.next), RREF_FORK_LOST,
+    clv_rref_fork_on_event(t, RREF_OF(clv_rref_fork, peer_link, p->forks.next), RREF_FORK_LOST,
                            CLV_UNAVAILABLE);
 }
 
@@ -357,8 +359,8 @@ int clv_rref_on_fork(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   clv_rref_event_args given = {.from = from, .message = m};
   clv_rref_entry *e = clv_rref_record_find(&t->entries, m->ref);
   bool wrong = e && e->key != m->key;
-  clv_code code = step_entry(t, e, wrong ? RREF_ENTRY_WRONG_KEY : RREF_ENTRY_FORKED, &given);
-  return given.parked ? RREF_PARKED : (int)code;
+  clv_code code = run_entry_event(t, e, wrong ? RREF_ENTRY_WRONG_KEY : RREF_ENTRY_FORKED, &given);
+  return given.is_parked ? RREF_PARKED : (int)code;
 }
 
 int clv_rref_on_delete(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
@@ -379,6 +381,6 @@ int clv_rref_on_fetch(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   clv_rref_fork_event event = f && !is_settled(f->entry) ? RREF_FORK_FETCH_PENDING
                               : !f && m->is_before_join  ? RREF_FORK_FETCH_EARLY
                                                          : RREF_FORK_FETCH;
-  clv_code code = step_fork(t, f, event, &given);
-  return given.parked ? RREF_PARKED : (int)code;
+  clv_code code = run_fork_event(t, f, event, &given);
+  return given.is_parked ? RREF_PARKED : (int)code;
 }

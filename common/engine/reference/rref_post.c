@@ -18,9 +18,9 @@ bool clv_rref_peer_has_lease(const clv_rref_peer *p) {
 
 void clv_rref_peer_start_lease(clv_rrefs *t, clv_rref_peer *p) {
   if (clv_rref_peer_has_lease(p)) return;
-  p->heard_ns = t->now;
-  p->renewed_ns = t->now;
-  if (p->node != t->o.self) clv_rref_schedule_tick(t, t->now + t->o.lease_ns / CHECKS);
+  p->last_message_ns = t->now_ns;
+  p->last_renew_ns = t->now_ns;
+  if (p->node != t->o.self) clv_rref_schedule_tick(t, t->now_ns + t->o.lease_ns / CHECKS);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -34,7 +34,7 @@ bool clv_rref_post_is_active(const clv_rref_post *post) { return post->state != 
 static clv_code transmit(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_post *post = record;
   (void)given;
-  post->due_ns = t->now + post->wait_ns;
+  post->due_ns = t->now_ns + post->wait_ns;
   post->wait_ns = CLV_MIN(2 * post->wait_ns, get_longest_wait(t));
   clv_rref_schedule_tick(t, post->due_ns);
   clv_rref_queue_message(t, &post->out, RREF_FROM_POST, post->to);
@@ -44,8 +44,8 @@ static clv_code transmit(clv_rrefs *t, void *record, clv_rref_event_args *given)
 static clv_code unlink_post(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_post *post = record;
   (void)given;
-  clv_rref_list_remove(&post->at);
-  clv_rref_list_remove(&post->out.at);
+  clv_rref_list_remove(&post->link);
+  clv_rref_list_remove(&post->out.link);
   t->n_posts--;
   return CLV_OK;
 }
@@ -59,7 +59,7 @@ static void apply_event(clv_rrefs *t, clv_rref_post *post, clv_rref_post_event e
 }
 
 static uint64_t get_oldest_number(const clv_rref_peer *p) {
-  return RREF_OF(clv_rref_post, at, p->outbox.next)->number;
+  return RREF_OF(clv_rref_post, link, p->outbox.next)->number;
 }
 
 /* Sends the messages to a peer that are within the window and were not sent. due: also sends again
@@ -68,11 +68,11 @@ static void send_window(clv_rrefs *t, clv_rref_peer *p, bool due) {
   if (clv_rref_list_is_empty(&p->outbox)) return;
   uint64_t first = get_oldest_number(p);
   for (clv_rref_list *r = p->outbox.next; r != &p->outbox; r = r->next) {
-    clv_rref_post *post = RREF_OF(clv_rref_post, at, r);
+    clv_rref_post *post = RREF_OF(clv_rref_post, link, r);
     if (post->number >= first + CLV_WIRE_REF_WINDOW) return;
-    if (post->state == RREF_POST_BEHIND)
+    if (post->state == RREF_POST_WAITING)
       apply_event(t, post, RREF_POST_IN_WINDOW);
-    else if (due && post->due_ns <= t->now)
+    else if (due && post->due_ns <= t->now_ns)
       apply_event(t, post, RREF_POST_DUE);
     clv_rref_schedule_tick(t, post->due_ns);
   }
@@ -89,16 +89,17 @@ void clv_rref_post_new(clv_rrefs *t, clv_rref_post *post, clv_rref_kind kind, ui
                           .is_from_owner = of_fork,
                           .number = ++p->last_number,
                           .wait_ns = t->o.retry_ns};
-  clv_rref_list_add(&p->outbox, &post->at);
+  clv_rref_list_add(&p->outbox, &post->link);
   t->n_posts++;
   bool room = post->number < get_oldest_number(p) + CLV_WIRE_REF_WINDOW;
   apply_event(t, post, room ? RREF_POST_POSTED : RREF_POST_OVER_WINDOW);
 }
 
-/* Ends a post with event `how`. If the post was the oldest of its peer, the window advances. */
+/* Applies the event `how`, which ends a post. If the post was the oldest of its peer, the window
+ * advances. */
 static void end_post(clv_rrefs *t, clv_rref_post *post, clv_rref_post_event how) {
   clv_rref_peer *p = &t->peers[post->to];
-  bool oldest = p->outbox.next == &post->at;
+  bool oldest = p->outbox.next == &post->link;
   apply_event(t, post, how);
   if (oldest) send_window(t, p, false);
 }
@@ -109,9 +110,9 @@ void clv_rref_post_cancel(clv_rrefs *t, clv_rref_post *post) {
 
 clv_rref_post *clv_rref_end_acked_post(clv_rrefs *t, clv_rref_peer *p, uint64_t number) {
   clv_rref_list *r = p->outbox.next;
-  while (r != &p->outbox && RREF_OF(clv_rref_post, at, r)->number < number) r = r->next;
+  while (r != &p->outbox && RREF_OF(clv_rref_post, link, r)->number < number) r = r->next;
   if (r == &p->outbox) return NULL;
-  clv_rref_post *post = RREF_OF(clv_rref_post, at, r);
+  clv_rref_post *post = RREF_OF(clv_rref_post, link, r);
   if (post->number != number) return NULL;
   end_post(t, post, RREF_POST_ACKED);
   return post;

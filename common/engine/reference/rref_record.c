@@ -81,42 +81,42 @@ void clv_rref_record_drop(clv_slab *s, clv_rref_map *map, void *record) {
   *at = r->next;
   map->n--;
   r->is_dropped = true;
-  if (!r->results) clv_slab_recycle(s, r);
+  if (!r->n_queued_results) clv_slab_recycle(s, r);
 }
 
 /* ---- the queue of results -------------------------------------------------------------------- */
 
-static bool is_queued(const clv_rref_queue_entry *out) { return out->at.next != NULL; }
+static bool is_queued(const clv_rref_queue_entry *out) { return out->link.next != NULL; }
 
 void clv_rref_queue_message(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_source source,
                             uint32_t to) {
   if (is_queued(out)) return;
   out->source = source;
-  clv_rref_list_add(to == t->o.self ? &t->to_self : &t->results, &out->at);
+  clv_rref_list_add(to == t->o.self ? &t->to_self : &t->results, &out->link);
 }
 
 void clv_rref_queue_report(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_source source,
                            clv_rref_record *of) {
   if (is_queued(out)) return;
   out->source = source;
-  clv_rref_list_add(&t->results, &out->at);
-  of->results++;
+  clv_rref_list_add(&t->results, &out->link);
+  of->n_queued_results++;
 }
 
 void clv_rref_unqueue_report(clv_rref_queue_entry *out, clv_rref_record *of) {
   if (!is_queued(out)) return;
-  clv_rref_list_remove(&out->at);
-  of->results--;
+  clv_rref_list_remove(&out->link);
+  of->n_queued_results--;
 }
 
 void clv_rref_record_result_taken(clv_slab *s, void *record) {
   clv_rref_record *r = record;
-  if (!--r->results && r->is_dropped) clv_slab_recycle(s, r);
+  if (!--r->n_queued_results && r->is_dropped) clv_slab_recycle(s, r);
 }
 
 /* ---- time and failures ----------------------------------------------------------------------- */
 
-void clv_rref_schedule_tick(clv_rrefs *t, uint64_t at_ns) { t->due = CLV_MIN(t->due, at_ns); }
+void clv_rref_schedule_tick(clv_rrefs *t, uint64_t at_ns) { t->due_ns = CLV_MIN(t->due_ns, at_ns); }
 
 static const clv_rref_failure no_memory = {
     CLV_EXHAUSTED, "no memory left in the session for the text of an error", "", false};

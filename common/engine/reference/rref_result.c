@@ -17,7 +17,7 @@ static void fill_handle_message(const clv_rref_handle *h, clv_rref_message *ret)
 static void fill_fetch_message(const clv_rref_handle *h, clv_rref_message *ret) {
   ret->ref = h->ref;
   ret->fork = h->record.id;
-  ret->is_before_join = h->record.state == RREF_JOINING;
+  ret->is_before_join = h->record.state == RREF_HANDLE_JOINING;
 }
 
 static void fill_fork_use(const clv_rref_fork *f, uint32_t self, clv_rref_message *ret) {
@@ -97,8 +97,8 @@ static bool fill_message(clv_rrefs *t, clv_rref_queue_entry *out, uint32_t *ret_
 
 static clv_rref_queue_entry *take_queue_entry(clv_rref_list *queue) {
   if (clv_rref_list_is_empty(queue)) return NULL;
-  clv_rref_queue_entry *out = RREF_OF(clv_rref_queue_entry, at, queue->next);
-  clv_rref_list_remove(&out->at);
+  clv_rref_queue_entry *out = RREF_OF(clv_rref_queue_entry, link, queue->next);
+  clv_rref_list_remove(&out->link);
   return out;
 }
 
@@ -111,8 +111,8 @@ bool clv_rref_next_to_self(clv_rrefs *t, clv_rref_message *ret) {
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
-/* Describes a handle. A handle that was created here stands for no value of a context at this node:
- * its context and value are those of its KEEP, so they are left out. */
+/* Describes a handle. Leaves context and value 0 for a handle that this node created, because they
+ * name the value of its KEEP, not one that the handle becomes at this node. */
 static clv_rref_use describe_handle(const clv_rrefs *t, const clv_rref_handle *h) {
   clv_rref_use u = {.ref = h->ref, .fork = h->record.id, .owner = h->owner, .node = t->o.self};
   if (h->is_created_here) return u;
@@ -150,7 +150,8 @@ static void report_joined(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_resu
   clv_rref_record_result_taken(&t->handle_slab, h);
 }
 
-/* Makes a FETCHED result. The table holds its tensor and failure until the next clv_rrefs_next. */
+/* Makes a FETCHED result. The table holds its tensor and failure until the next
+ * clv_rrefs_next_result. */
 static void report_fetched(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result *ret) {
   clv_rref_handle *h = RREF_OF(clv_rref_handle, fetched, out);
   ret->kind = CLV_RREF_RESULT_FETCHED;
@@ -181,13 +182,13 @@ static void report_child_unused(clv_rrefs *t, clv_rref_queue_entry *out, clv_rre
 
 typedef void reporter(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result *ret);
 static reporter *const reporters[] = {
-    [RREF_CREATE] = report_create,
-    [RREF_FREED] = report_freed,
-    [RREF_USED] = report_used,
+    [RREF_CREATE_RESULT] = report_create,
+    [RREF_FREED_RESULT] = report_freed,
+    [RREF_USED_RESULT] = report_used,
     [RREF_JOIN_RESULT] = report_joined,
-    [RREF_FETCHED] = report_fetched,
-    [RREF_FORK_UNUSED] = report_fork_unused,
-    [RREF_CHILD_UNUSED] = report_child_unused,
+    [RREF_FETCHED_RESULT] = report_fetched,
+    [RREF_FORK_UNUSED_RESULT] = report_fork_unused,
+    [RREF_CHILD_UNUSED_RESULT] = report_child_unused,
 };
 
 static bool make_result(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result *ret) {
@@ -199,7 +200,7 @@ static bool make_result(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result
 
 /* Takes the next result, and frees the tensor and failure of the last FETCHED result. The tensor of
  * a message stays in its record until the next input. */
-bool clv_rrefs_next(clv_rrefs *t, clv_rref_result *ret) {
+bool clv_rrefs_next_result(clv_rrefs *t, clv_rref_result *ret) {
   clv_tensor_unref(clv_steal(&t->last_tensor));
   clv_rref_failure_free(clv_steal(&t->last_failure));
   for (clv_rref_queue_entry *out; (out = take_queue_entry(&t->results)) != NULL;)

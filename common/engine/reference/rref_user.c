@@ -8,10 +8,10 @@
 /* number of FETCHes sent per lease for a value that the owner has promised */
 enum { FETCHES_PER_LEASE = 6 };
 
-static clv_code step_handle(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event event,
-                            clv_rref_event_args *given);
-static clv_code step_child(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event event,
-                           clv_rref_event_args *given);
+static clv_code run_handle_event(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event event,
+                                 clv_rref_event_args *given);
+static clv_code run_child_event(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event event,
+                                clv_rref_event_args *given);
 
 /* ---- handles --------------------------------------------------------------------------------- */
 
@@ -64,7 +64,7 @@ static clv_code send_accept(clv_rrefs *t, void *record, clv_rref_event_args *giv
 
 static clv_code note_joined(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   (void)given;
-  ((clv_rref_handle *)record)->joined_ns = t->now;
+  ((clv_rref_handle *)record)->joined_ns = t->now_ns;
   return CLV_OK;
 }
 
@@ -76,7 +76,7 @@ static clv_code cancel_owner_posts(clv_rrefs *t, void *record, clv_rref_event_ar
   clv_rref_post_cancel(t, &h->join_post);
   clv_rref_post_cancel(t, &h->fetch_post);
   clv_rref_post_cancel(t, &h->delete_post);
-  clv_rref_list_remove(&h->of_peer);
+  clv_rref_list_remove(&h->peer_link);
   return CLV_OK;
 }
 
@@ -98,7 +98,7 @@ static clv_code cancel_fetch(clv_rrefs *t, void *record, clv_rref_event_args *gi
 static clv_code refetch_soon(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
-  h->fetch_ns = t->now + t->o.retry_ns;
+  h->fetch_ns = t->now_ns + t->o.retry_ns;
   clv_rref_schedule_tick(t, h->fetch_ns);
   return CLV_OK;
 }
@@ -106,7 +106,7 @@ static clv_code refetch_soon(clv_rrefs *t, void *record, clv_rref_event_args *gi
 static clv_code refetch_later(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
-  h->fetch_ns = t->now + t->o.lease_ns / FETCHES_PER_LEASE;
+  h->fetch_ns = t->now_ns + t->o.lease_ns / FETCHES_PER_LEASE;
   clv_rref_schedule_tick(t, h->fetch_ns);
   return CLV_OK;
 }
@@ -114,7 +114,7 @@ static clv_code refetch_later(clv_rrefs *t, void *record, clv_rref_event_args *g
 static clv_code report_used(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
-  clv_rref_queue_report(t, &h->report, RREF_USED, &h->record);
+  clv_rref_queue_report(t, &h->report, RREF_USED_RESULT, &h->record);
   return CLV_OK;
 }
 
@@ -136,7 +136,7 @@ static clv_code report_value(clv_rrefs *t, void *record, clv_rref_event_args *gi
     h->tensor = clv_tensor_ref(given->tensor);
   else
     h->fetch_failure = clv_rref_failure_copy(given->failure);
-  clv_rref_queue_report(t, &h->fetched, RREF_FETCHED, &h->record);
+  clv_rref_queue_report(t, &h->fetched, RREF_FETCHED_RESULT, &h->record);
   return CLV_OK;
 }
 
@@ -148,14 +148,16 @@ static clv_code report_failure(clv_rrefs *t, void *record, clv_rref_event_args *
 static clv_code check_waiters(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   if (!clv_rref_list_is_empty(&h->children)) return CLV_OK;
-  return step_handle(
-      t, h, clv_rref_post_is_active(&h->accept_post) ? RREF_CHILDLESS : RREF_NO_WAITERS, given);
+  return run_handle_event(t, h,
+                          clv_rref_post_is_active(&h->accept_post) ? RREF_HANDLE_HAS_NO_CHILDREN
+                                                                   : RREF_HANDLE_HAS_NO_WAITERS,
+                          given);
 }
 
 static clv_code free_handle(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
-  clv_rref_list_remove(&h->of_peer);
+  clv_rref_list_remove(&h->peer_link);
   clv_rref_record_drop(&t->handle_slab, &t->handles, h);
   return CLV_OK;
 }
@@ -173,8 +175,8 @@ static clv_code new_child(clv_rrefs *t, clv_rref_handle *h, const clv_rref_pass_
   c->value = what->value;
   c->use.to = what->to;
   clv_rref_peer_start_lease(t, &t->peers[what->to]);
-  clv_rref_list_add(&h->children, &c->of_parent);
-  clv_rref_list_add(&t->peers[what->to].children, &c->of_peer);
+  clv_rref_list_add(&h->children, &c->parent_link);
+  clv_rref_list_add(&t->peers[what->to].children, &c->peer_link);
   *ret = c;
   return CLV_OK;
 }
@@ -185,12 +187,12 @@ static clv_code add_child(clv_rrefs *t, void *record, clv_rref_event_args *given
   const clv_rref_handle *h = record;
   clv_rref_event_args none = {0};
   clv_rref_child *c = clv_rref_record_find(&t->children, what->child);
-  if (h->owner == t->o.self && h->record.state == RREF_JOINED)
+  if (h->owner == t->o.self && h->record.state == RREF_HANDLE_JOINED)
     return clv_rref_fork_pass(t, h->ref, what, given->err);
-  if (c && step_child(t, c, RREF_CHILD_PASSED, &none) != CLV_OK)
+  if (c && run_child_event(t, c, RREF_CHILD_PASSED, &none) != CLV_OK)
     return clv_fail(given->err, CLV_EXISTS, "id %llu is taken", (unsigned long long)what->child);
   CLV_TRY(new_child(t, record, what, &c, given->err));
-  return step_child(t, c, RREF_CHILD_PASSED, &none);
+  return run_child_event(t, c, RREF_CHILD_PASSED, &none);
 }
 
 static clv_code send_use(clv_rrefs *t, void *record, clv_rref_event_args *given) {
@@ -203,7 +205,7 @@ static clv_code send_use(clv_rrefs *t, void *record, clv_rref_event_args *given)
 static clv_code report_unused(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_child *c = record;
   c->unused.code = given->code;
-  clv_rref_queue_report(t, &c->unused, RREF_CHILD_UNUSED, &c->record);
+  clv_rref_queue_report(t, &c->unused, RREF_CHILD_UNUSED_RESULT, &c->record);
   return CLV_OK;
 }
 
@@ -211,8 +213,8 @@ static clv_code free_child(clv_rrefs *t, void *record, clv_rref_event_args *give
   clv_rref_child *c = record;
   clv_rref_handle *h = c->parent;
   clv_rref_post_cancel(t, &c->use);
-  clv_rref_list_remove(&c->of_parent);
-  clv_rref_list_remove(&c->of_peer);
+  clv_rref_list_remove(&c->parent_link);
+  clv_rref_list_remove(&c->peer_link);
   clv_rref_record_drop(&t->child_slab, &t->children, c);
   return check_waiters(t, h, given);
 }
@@ -239,9 +241,9 @@ static clv_rref_action_fn *const handle_doers[RREF_ACTIONS] = {
     [RREF_FREE] = free_handle,
 };
 
-static clv_code step_handle(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event event,
-                            clv_rref_event_args *given) {
-  uint8_t none = RREF_NONE;
+static clv_code run_handle_event(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event event,
+                                 clv_rref_event_args *given) {
+  uint8_t none = RREF_HANDLE_NONE;
   return clv_rref_on_event(t, RREF_HANDLES, handle_doers, h, h ? &h->record.state : &none, event,
                            given);
 }
@@ -249,8 +251,8 @@ static clv_code step_handle(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_ev
 static clv_rref_action_fn *const child_doers[RREF_ACTIONS] = {
     [RREF_SEND_USE] = send_use, [RREF_REPORT_UNUSED] = report_unused, [RREF_FREE] = free_child};
 
-static clv_code step_child(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event event,
-                           clv_rref_event_args *given) {
+static clv_code run_child_event(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event event,
+                                clv_rref_event_args *given) {
   uint8_t none = RREF_CHILD_NONE;
   return clv_rref_on_event(t, RREF_CHILDREN, child_doers, c, c ? &c->record.state : &none, event,
                            given);
@@ -259,13 +261,13 @@ static clv_code step_child(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event
 static void apply_handle_event(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event event,
                                clv_code code) {
   clv_rref_event_args given = {.code = code};
-  (void)step_handle(t, h, event, &given);
+  (void)run_handle_event(t, h, event, &given);
 }
 
 static void apply_child_event(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event event,
                               clv_code code) {
   clv_rref_event_args given = {.code = code};
-  (void)step_child(t, c, event, &given);
+  (void)run_child_event(t, c, event, &given);
 }
 
 /* ---- new handles ----------------------------------------------------------------------------- */
@@ -276,7 +278,7 @@ static clv_code new_handle(clv_rrefs *t, const clv_rref_message *m, uint32_t par
                            clv_rref_handle_event event, clv_err *err) {
   clv_rref_event_args given = {0};
   clv_rref_handle *h = clv_rref_record_find(&t->handles, m->fork);
-  if (h && step_handle(t, h, event, &given) != CLV_OK)
+  if (h && run_handle_event(t, h, event, &given) != CLV_OK)
     return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)m->fork);
   CLV_TRY(clv_rref_record_new(t, &t->handle_slab, &t->handles, m->fork, &h, err));
   h->ref = m->ref;
@@ -285,16 +287,16 @@ static clv_code new_handle(clv_rrefs *t, const clv_rref_message *m, uint32_t par
   h->parent = parent;
   h->context = m->context;
   h->value = m->value;
-  h->is_created_here = event == RREF_KEPT || event == RREF_OWNED;
+  h->is_created_here = event == RREF_HANDLE_KEPT || event == RREF_HANDLE_OWNED;
   clv_rref_list_init(&h->children);
   clv_rref_peer_start_lease(t, &t->peers[h->owner]);
-  clv_rref_list_add(&t->peers[h->owner].handles, &h->of_peer);
-  return step_handle(t, h, event, &given);
+  clv_rref_list_add(&t->peers[h->owner].handles, &h->peer_link);
+  return run_handle_event(t, h, event, &given);
 }
 
 clv_code clv_rref_handle_new_owned(clv_rrefs *t, const clv_rref_new_ids *b, clv_err *err) {
   clv_rref_message m = {.ref = b->ref, .fork = b->fork, .key = b->key, .owner = t->o.self};
-  return new_handle(t, &m, RREF_NO_NODE, RREF_OWNED, err);
+  return new_handle(t, &m, RREF_NO_NODE, RREF_HANDLE_OWNED, err);
 }
 
 clv_code clv_rref_handle_new_kept(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t owner,
@@ -305,31 +307,32 @@ clv_code clv_rref_handle_new_kept(clv_rrefs *t, const clv_rref_new_ids *b, uint3
                         .owner = owner,
                         .context = context,
                         .value = value};
-  return new_handle(t, &m, RREF_NO_NODE, RREF_KEPT, err);
+  return new_handle(t, &m, RREF_NO_NODE, RREF_HANDLE_KEPT, err);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-static void join_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
+static void handle_join_answer(clv_rrefs *t, clv_rref_post *post, clv_code code) {
   apply_handle_event(t, RREF_OF(clv_rref_handle, join_post, post),
-                     code == CLV_OK ? RREF_JOIN_ACKED : RREF_JOIN_REFUSED, code);
+                     code == CLV_OK ? RREF_HANDLE_JOIN_ACKED : RREF_HANDLE_JOIN_REFUSED, code);
 }
 
-static void accept_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
+static void handle_accept_answer(clv_rrefs *t, clv_rref_post *post, clv_code code) {
   clv_rref_event_args given = {.code = code};
   (void)check_waiters(t, RREF_OF(clv_rref_handle, accept_post, post), &given);
 }
 
-static void delete_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
-  apply_handle_event(t, RREF_OF(clv_rref_handle, delete_post, post), RREF_DELETE_ACKED, code);
+static void handle_delete_answer(clv_rrefs *t, clv_rref_post *post, clv_code code) {
+  apply_handle_event(t, RREF_OF(clv_rref_handle, delete_post, post), RREF_HANDLE_DELETE_ACKED,
+                     code);
 }
 
-static void fetch_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
+static void handle_fetch_answer(clv_rrefs *t, clv_rref_post *post, clv_code code) {
   apply_handle_event(t, RREF_OF(clv_rref_handle, fetch_post, post),
-                     code == CLV_OK ? RREF_FETCH_ACKED : RREF_FETCH_REFUSED, code);
+                     code == CLV_OK ? RREF_HANDLE_FETCH_ACKED : RREF_HANDLE_FETCH_REFUSED, code);
 }
 
-static void use_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
+static void handle_use_answer(clv_rrefs *t, clv_rref_post *post, clv_code code) {
   if (post->is_from_owner)
     clv_rref_fork_on_event(t, RREF_OF(clv_rref_fork, use, post),
                            code == CLV_OK ? RREF_FORK_USE_ACKED : RREF_FORK_USE_REFUSED, code);
@@ -340,9 +343,9 @@ static void use_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
 
 void clv_rref_on_ack(clv_rrefs *t, clv_rref_post *post, clv_code code) {
   static void (*const answered[CLV_RREF_KINDS])(clv_rrefs *, clv_rref_post *, clv_code) = {
-      [CLV_RREF_KEEP] = join_answered,     [CLV_RREF_FORK] = join_answered,
-      [CLV_RREF_ACCEPT] = accept_answered, [CLV_RREF_DELETE] = delete_answered,
-      [CLV_RREF_USE] = use_answered,       [CLV_RREF_FETCH] = fetch_answered,
+      [CLV_RREF_KEEP] = handle_join_answer,     [CLV_RREF_FORK] = handle_join_answer,
+      [CLV_RREF_ACCEPT] = handle_accept_answer, [CLV_RREF_DELETE] = handle_delete_answer,
+      [CLV_RREF_USE] = handle_use_answer,       [CLV_RREF_FETCH] = handle_fetch_answer,
   };
   answered[post->kind](t, post, code);
 }
@@ -354,7 +357,7 @@ int clv_rref_on_use(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   if (m->owner >= t->o.n_nodes) return CLV_NOT_FOUND;
   bool of_owner = m->owner == from && !m->is_before_join;
   return new_handle(t, m, of_owner ? RREF_NO_NODE : from,
-                    of_owner ? RREF_RECEIVED_FROM_OWNER : RREF_RECEIVED, &why);
+                    of_owner ? RREF_HANDLE_RECEIVED_FROM_OWNER : RREF_HANDLE_RECEIVED, &why);
 }
 
 int clv_rref_on_accept(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
@@ -369,7 +372,7 @@ void clv_rref_on_value(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   clv_rref_event_args given = {.tensor = m->tensor, .failure = m->failure};
   if (!h || h->owner != from || h->ref != m->ref || !h->wants_value || !m->tensor == !m->failure)
     return;
-  (void)step_handle(t, h, RREF_VALUE_CAME, &given);
+  (void)run_handle_event(t, h, RREF_HANDLE_VALUE_ARRIVED, &given);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
@@ -378,7 +381,7 @@ void clv_rref_fetches_resend(clv_rrefs *t) {
   for (clv_rref_list *r = t->fetching.next; r != &t->fetching; r = r->next) {
     clv_rref_handle *h = RREF_OF(clv_rref_handle, fetching, r);
     if (clv_rref_post_is_active(&h->fetch_post)) continue;
-    if (h->fetch_ns <= t->now)
+    if (h->fetch_ns <= t->now_ns)
       clv_rref_post_new(t, &h->fetch_post, CLV_RREF_FETCH, h->owner);
     else
       clv_rref_schedule_tick(t, h->fetch_ns);
@@ -388,18 +391,19 @@ void clv_rref_fetches_resend(clv_rrefs *t) {
 void clv_rref_handles_fail_unknown(clv_rrefs *t, clv_rref_peer *p, uint64_t before_ns) {
   for (clv_rref_list *r = p->handles.next, *next; r != &p->handles; r = next) {
     next = r->next;
-    clv_rref_handle *h = RREF_OF(clv_rref_handle, of_peer, r);
-    if (h->joined_ns < before_ns) apply_handle_event(t, h, RREF_OWNER_FORGOT, CLV_NOT_FOUND);
+    clv_rref_handle *h = RREF_OF(clv_rref_handle, peer_link, r);
+    if (h->joined_ns < before_ns) apply_handle_event(t, h, RREF_HANDLE_OWNER_FORGOT, CLV_NOT_FOUND);
   }
 }
 
 void clv_rref_handles_fail_lost(clv_rrefs *t, clv_rref_peer *p) {
   for (clv_rref_list *r = p->handles.next, *next; r != &p->handles; r = next) {
     next = r->next;
-    apply_handle_event(t, RREF_OF(clv_rref_handle, of_peer, r), RREF_OWNER_LOST, CLV_UNAVAILABLE);
+    apply_handle_event(t, RREF_OF(clv_rref_handle, peer_link, r), RREF_HANDLE_OWNER_LOST,
+                       CLV_UNAVAILABLE);
   }
   while (!clv_rref_list_is_empty(&p->children))
-    apply_child_event(t, RREF_OF(clv_rref_child, of_peer, p->children.next), RREF_CHILD_LOST,
+    apply_child_event(t, RREF_OF(clv_rref_child, peer_link, p->children.next), RREF_CHILD_LOST,
                       CLV_UNAVAILABLE);
 }
 
@@ -409,9 +413,9 @@ clv_code clv_rref_handle_request(clv_rrefs *t, uint64_t fork, clv_rref_handle_ev
                                  const clv_rref_pass_args *what, clv_err *err) {
   clv_rref_event_args given = {.passing = what, .err = err};
   clv_rref_handle *h = clv_rref_record_find(&t->handles, fork);
-  bool failed = h && h->record.state == RREF_FAILED;
-  clv_code code = step_handle(t, h, event, &given);
-  if (!given.refused) return code;
+  bool failed = h && h->record.state == RREF_HANDLE_FAILED;
+  clv_code code = run_handle_event(t, h, event, &given);
+  if (!given.is_refused) return code;
   return failed ? clv_fail(err, h->failure->code, "%s", h->failure->text)
                 : clv_fail(err, CLV_NOT_FOUND, "handle %llu is not here, or was released",
                            (unsigned long long)fork);

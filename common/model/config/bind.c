@@ -207,6 +207,10 @@ static clv_code check_count(const clv_binder *b, const binding *s, clv_err *err)
   bool wrong = s->node->kind != (s->row->kind == CLV_ROW_MAP ? CLV_YAML_MAP : CLV_YAML_LIST);
   if (wrong) return fail_mismatch(b, s, err);
   if (n >= s->row->min && (!s->row->max || n <= s->row->max)) return CLV_OK;
+  if (n >= s->row->min)
+    return clv_yaml_source_fail(b->source, s->node->pos, err,
+                                "'%s' has %zu entries, at most %llu are possible: remove some",
+                                s->path, n, (unsigned long long)s->row->max);
   char expected[128];
   clv_row_describe_expected(s->row, expected, sizeof expected);
   return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s, got %zu", s->path,

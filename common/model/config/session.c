@@ -442,7 +442,9 @@ static clv_code check_inputs(clv_session_config *c, clv_err *err) {
   for (size_t i = 0; i < d->inputs.n; i++)
     for (size_t k = 0; k < i; k++)
       if (strcmp(d->inputs.items[i], d->inputs.items[k]) == 0)
-        return fail_at(c, d->inputs_pos, err, "data.inputs has '%s' twice", d->inputs.items[i]);
+        return fail_at(c, d->inputs_pos, err,
+                       "data.inputs has '%s' twice: give each input its own name",
+                       d->inputs.items[i]);
   return CLV_OK;
 }
 

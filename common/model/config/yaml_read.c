@@ -127,12 +127,14 @@ clv_code clv_yaml_text_check(const clv_yaml_source *source, const char *text, si
   uint32_t code_point;
   const char *encoding = clv_text_utf16_or_32(text, len);
   if (encoding)
-    return clv_yaml_source_fail(source, position_of(&r, 0, 0), err,
-                                "its text is %s, and UTF-8 is expected", encoding);
+    return clv_yaml_source_fail(
+        source, position_of(&r, 0, 0), err,
+        "its text is %s, and UTF-8 is expected: convert it with iconv -f %s -t UTF-8", encoding,
+        encoding);
   for (size_t i = 0, n; i < len; i += n, column++) {
     const char *wrong = NULL;
     unsigned char c = (unsigned char)text[i];
-    n = clv_utf8(text + i, len - i, &code_point);
+    n = clv_utf8_decode(text + i, len - i, &code_point);
     quotes = c == '\'' ? quotes + 1 : 0;
     if (n == 0)
       wrong = "not valid UTF-8";
@@ -161,7 +163,7 @@ static clv_code read_scalar(reader *r, struct fy_event *e, clv_yaml_node **ret, 
   /* checked again, because escapes may produce bytes that the file itself must not contain */
   uint32_t code_point;
   for (size_t i = 0, n; i < len; i += n)
-    if (!(n = clv_utf8(text + i, len - i, &code_point)))
+    if (!(n = clv_utf8_decode(text + i, len - i, &code_point)))
       return clv_yaml_source_fail(r->source, event_pos(r, e), err, "a value is not valid UTF-8");
   bool plain = !token || fy_token_scalar_style(token) == FYSS_PLAIN;
   CLV_AUTO(clv_freep) char *copy = NULL;
@@ -195,7 +197,7 @@ static clv_code check_key(reader *r, const clv_yaml_node *map, const clv_yaml_no
     return clv_yaml_source_fail(r->source, key->pos, err, "duplicate key '%s'",
                                 clv_text_for_message(key->text, shown_text));
   return clv_yaml_source_fail(r->source, key->pos, err,
-                              "duplicate key '%s', first given at line %u",
+                              "duplicate key '%s', first given at line %u: remove one of them",
                               clv_text_for_message(key->text, shown_text), first->key_pos.line);
 }
 

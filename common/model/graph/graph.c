@@ -125,7 +125,8 @@ static clv_code check_name(const clv_graph *g, const char *name, clv_err *err) {
                     "a node's name consists of [A-Za-z0-9_.-]; '%s' has another character", name);
   for (int i = 0; i < g->n_nodes; i++)
     if (strcmp(g->nodes[i].name, name) == 0)
-      return clv_fail(err, CLV_EXISTS, "two nodes have the name '%s'", name);
+      return clv_fail(err, CLV_EXISTS, "two nodes have the name '%s': give one of them another",
+                      name);
   return CLV_OK;
 }
 

@@ -74,7 +74,8 @@ static size_t value_offset(hf_text *r) {
 static clv_code read_whole(hf_text *r, const row *at, clv_err *err) {
   size_t from = value_offset(r);
   clv_err why;
-  if (clv_json_integer(&r->j, (int64_t)at->low, (int64_t)at->high, field_at(r, at), &why) == CLV_OK)
+  if (clv_json_read_integer(&r->j, (int64_t)at->low, (int64_t)at->high, field_at(r, at), &why) ==
+      CLV_OK)
     return CLV_OK;
   return clv_json_fail(&r->j, from, err, "%s is a whole number from %.0f to %.0f", r->key, at->low,
                        at->high);
@@ -113,7 +114,8 @@ static clv_code read_real(hf_text *r, const row *at, clv_err *err) {
   size_t from = value_offset(r);
   clv_err why;
   double *to = field_at(r, at);
-  if (clv_json_real(&r->j, to, &why) == CLV_OK && *to >= at->low && *to <= at->high) return CLV_OK;
+  if (clv_json_read_real(&r->j, to, &why) == CLV_OK && *to >= at->low && *to <= at->high)
+    return CLV_OK;
   return clv_json_fail(&r->j, from, err, "%s is a number from %g to %g", r->key, at->low, at->high);
 }
 
@@ -122,7 +124,7 @@ static clv_code read_real_or_null(hf_text *r, const row *at, clv_err *err) {
 }
 
 static clv_code read_bool(hf_text *r, const row *at, clv_err *err) {
-  return clv_json_bool(&r->j, field_at(r, at), err);
+  return clv_json_read_bool(&r->j, field_at(r, at), err);
 }
 
 static const struct {
@@ -142,7 +144,7 @@ static clv_code read_activation(hf_text *r, const row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   char known[160] = "";
   size_t from = value_offset(r), used = 0;
-  CLV_TRY(clv_json_text(&r->j, &text, err));
+  CLV_TRY(clv_json_read_text(&r->j, &text, err));
   for (size_t i = 0; i < CLV_COUNT(activations); i++) {
     const char *name = activations[i].name;
     if (text.len == strlen(name) && memcmp(text.data, name, text.len) == 0) {
@@ -185,7 +187,7 @@ static clv_code fail_refused(hf_text *r, size_t from, const row *at, const char 
 static clv_code require_bool(hf_text *r, const row *at, bool wanted, clv_err *err) {
   size_t from = value_offset(r);
   bool found;
-  CLV_TRY(clv_json_bool(&r->j, &found, err));
+  CLV_TRY(clv_json_read_bool(&r->j, &found, err));
   return found == wanted ? CLV_OK : fail_refused(r, from, at, found ? "true" : "false", err);
 }
 static clv_code require_false(hf_text *r, const row *at, clv_err *err) {
@@ -215,7 +217,7 @@ static clv_code require_word(hf_text *r, const row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t from = value_offset(r), len = strcspn(at->refusal_reason, " ");
   if (clv_json_skip_null(&r->j)) return CLV_OK;
-  CLV_TRY(clv_json_text(&r->j, &text, err));
+  CLV_TRY(clv_json_read_text(&r->j, &text, err));
   if (text.len == len && memcmp(text.data, at->refusal_reason, len) == 0) return CLV_OK;
   return clv_json_fail(&r->j, from, err, "%s '%.40s': only %s", r->key, text.len ? text.data : "",
                        at->refusal_reason);
@@ -237,7 +239,7 @@ static clv_code require_words(hf_text *r, const row *at, clv_err *err) {
 static clv_code require_one(hf_text *r, const row *at, clv_err *err) {
   size_t from = value_offset(r);
   double found = 1;
-  if (!clv_json_skip_null(&r->j)) CLV_TRY(clv_json_real(&r->j, &found, err));
+  if (!clv_json_skip_null(&r->j)) CLV_TRY(clv_json_read_real(&r->j, &found, err));
   return found == 1 ? CLV_OK : fail_refused(r, from, at, "not 1", err);
 }
 
@@ -476,7 +478,7 @@ static clv_code read_family(hf_text *r, const row *at, clv_err *err) {
   char known[160] = "";
   size_t from = value_offset(r), used = 0;
   (void)at;
-  CLV_TRY(clv_json_text(&r->j, &text, err));
+  CLV_TRY(clv_json_read_text(&r->j, &text, err));
   for (int f = 0; f < CLV_HF_FAMILIES; f++) {
     const char *name = clv_hf_family_name((clv_hf_family)f);
     if (text.len == strlen(name) && memcmp(text.data, name, text.len) == 0) {

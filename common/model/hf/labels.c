@@ -47,10 +47,10 @@ static clv_code read_pair(clv_json *j, bool by_number, clv_hf_labels *to, clv_er
   CLV_TRY(clv_json_peek(j, &kind, err));
   if (kind != (by_number ? CLV_JSON_TEXT : CLV_JSON_NUMERAL)) return clv_json_skip(j, err);
   if (by_number) {
-    CLV_TRY(clv_json_text(j, &text, err));
+    CLV_TRY(clv_json_read_text(j, &text, err));
     return set_name(to, parse_whole_number(&key), &text, err);
   }
-  CLV_TRY(clv_json_integer(j, INT64_MIN, INT64_MAX, &number, err));
+  CLV_TRY(clv_json_read_integer(j, INT64_MIN, INT64_MAX, &number, err));
   return set_name(to, number, &key, err);
 }
 

@@ -31,8 +31,9 @@ static clv_code parse_attr(const clv_session_config *c, clv_op op, const clv_att
                                  a->key, a->text);
     case CLV_ATTR_INTS:
       if (a->n_ints > CLV_MAX_RANK)
-        return clv_session_fail_at(c, a->pos, err, "%s: %zu numbers, at most %d", a->key, a->n_ints,
-                                   CLV_MAX_RANK);
+        return clv_session_fail_at(c, a->pos, err,
+                                   "%s: %zu numbers, at most %d are possible: remove some", a->key,
+                                   a->n_ints, CLV_MAX_RANK);
       v.n_ints = (int)a->n_ints;
       if (a->n_ints) memcpy(v.ints, a->ints, a->n_ints * sizeof *a->ints);
       break;

@@ -315,7 +315,7 @@ static clv_code compute_bubble(const clv_sched *s, double *ret, clv_err *err) {
   clv_sched_costs equal_costs;
   clv_sched_run run = {0};
   clv_sched_costs_equal(&equal_costs, 1, 1, 1);
-  CLV_TRY(clv_sched_walk(s, &equal_costs, false, &run, err));
+  CLV_TRY(clv_sched_simulate_lists(s, &equal_costs, false, &run, err));
   *ret = run.bubble;
   return CLV_OK;
 }
@@ -332,7 +332,7 @@ clv_code clv_sched_check(const clv_sched *s, clv_sched_report *ret, clv_err *err
     CLV_TRY(clv_alloc(cells, sizeof *c.weights_version, &c.weights_version, err));
   for (uint32_t r = 0; r < s->shape.n_ranks; r++) CLV_TRY(check_rank(&c, r));
   CLV_TRY(check_complete(&c));
-  CLV_TRY(clv_sched_walk(s, NULL, false, NULL, err));
+  CLV_TRY(clv_sched_simulate_lists(s, NULL, false, NULL, err));
   if (!ret) return CLV_OK;
   CLV_TRY(compute_bubble(s, &report.bubble, err));
   *ret = report;

@@ -71,8 +71,8 @@ double clv_sched_cost(const clv_sched_costs *c, clv_instr_kind kind, uint32_t st
  * Call it only for a schedule whose lists of instructions clv_sched_check has passed one by one
  * (check_rank in check.c). c NULL: nothing takes time. ret
  * NULL: only checks that all instructions run. */
-clv_code clv_sched_walk(const clv_sched *s, const clv_sched_costs *c, bool spans,
-                        clv_sched_run *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_sched_simulate_lists(const clv_sched *s, const clv_sched_costs *c, bool spans,
+                                  clv_sched_run *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the greedy generator -------------------------------------------------------------------- */
 

@@ -9,7 +9,7 @@ clv_code clv_sched_simulate(const clv_sched *s, const clv_sched_costs *c, bool s
   CLV_TRY(clv_sched_check(s, NULL, err));
   CLV_TRY(clv_sched_costs_check(&s->shape, c, err));
   clv_sched_run run = {0};
-  clv_code code = clv_sched_walk(s, c, spans, &run, err);
+  clv_code code = clv_sched_simulate_lists(s, c, spans, &run, err);
   if (code != CLV_OK) {
     clv_sched_run_done(&run, s);
     return code;

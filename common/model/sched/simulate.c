@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clv_sched_walk: runs the lists of a schedule in simulated time. The time of a rank depends only
- * on its own last instruction and on arrivals, and a link carries the tensors of one rank in that
- * rank's order. So ranks can be run one after another, each until it has to wait, with the same
- * result as running all at once.
+ * clv_sched_simulate_lists: runs the lists of a schedule in simulated time. The time of a rank
+ * depends only on its own last instruction and on arrivals, and a link carries the tensors of one
+ * rank in that rank's order. So ranks can be run one after another, each until it has to wait, with
+ * the same result as running all at once.
  */
 #include "common/model/sched/sched_int.h"
 
@@ -187,8 +187,8 @@ void clv_sched_run_done(clv_sched_run *r, const clv_sched *s) {
   memset(r, 0, sizeof *r);
 }
 
-clv_code clv_sched_walk(const clv_sched *s, const clv_sched_costs *c, bool spans,
-                        clv_sched_run *ret, clv_err *err) {
+clv_code clv_sched_simulate_lists(const clv_sched *s, const clv_sched_costs *c, bool spans,
+                                  clv_sched_run *ret, clv_err *err) {
   static const clv_sched_costs nothing;
   CLV_AUTO(walk_done) walk w = {.s = s, .c = c ? c : &nothing, .run = ret};
   CLV_TRY(walk_init(&w, err));

@@ -57,7 +57,7 @@ static clv_code simulate_window(const clv_sched_shape *shape, const clv_sched_co
   o.shape.n_accumulate = 0;
   clv_sched_run run = {0};
   CLV_TRY(clv_sched_make(&o, &s, err));
-  CLV_TRY(clv_sched_walk(s, c, false, &run, err));
+  CLV_TRY(clv_sched_simulate_lists(s, c, false, &run, err));
   *ret = run.seconds;
   return CLV_OK;
 }

@@ -80,8 +80,8 @@ static clv_code compare_digest(const clv_sha256 *found, const clv_manifest_file 
   clv_sha256_hex(found, is);
   clv_sha256_hex(&f->sha256, should);
   return clv_fail(err, CLV_DATA_LOSS,
-                  "%s: damaged: SHA-256 is %.12s..., the manifest says %.12s...", label, is,
-                  should);
+                  "%s: damaged: SHA-256 is %.12s..., the manifest says %.12s...: restore the file",
+                  label, is, should);
 }
 
 /* Compares length and digest of a file with the manifest, without loading the file into memory. */
@@ -322,8 +322,10 @@ clv_code clv_checkpoint_load_before(const char *run_dir, uint64_t before, clv_ch
   if (!l.n)
     return clv_fail(err, CLV_NOT_FOUND, "run folder %s: no usable checkpoint: train first",
                     run_dir);
-  return clv_fail(err, CLV_NOT_FOUND, "run folder %s: no usable checkpoint%s%s", run_dir,
-                  reasons ? ", all are refused" : ": ", reasons ? "" : why.data);
+  return clv_fail(
+      err, CLV_NOT_FOUND, "run folder %s: no usable checkpoint%s%s", run_dir,
+      reasons ? ", all are refused: restore their files, or start over with --fresh" : ": ",
+      reasons ? "" : why.data);
 }
 
 clv_code clv_checkpoint_load_latest(const char *run_dir, clv_checkpoint **ret, clv_bytes *reasons,

@@ -32,7 +32,7 @@ struct clv_checkpoint_writer {
   uint32_t part_stage;  /* stage whose two files are being written; NO_STAGE: none */
   bool part_is_optimizer;
   char part_name[CLV_STAGE_NAME];
-  clv_file_check_fn *check; /* called before the manifest gets its name; NULL: none */
+  clv_file_check_fn *check_manifest; /* called before the manifest gets its name; NULL: none */
   void *check_user;
 };
 
@@ -324,7 +324,7 @@ clv_code clv_manifest_write(const char *folder, const clv_manifest *m, clv_err *
 
 void clv_checkpoint_writer_set_check(clv_checkpoint_writer *w, clv_file_check_fn *check,
                                      void *user) {
-  w->check = check;
+  w->check_manifest = check;
   w->check_user = user;
 }
 
@@ -337,7 +337,7 @@ static clv_code write_manifest(clv_checkpoint_writer *w, const char *config_hash
                     .n_files = w->n_files};
   strcpy(m.config_hash, config_hash);
   qsort(w->files, w->n_files, sizeof *w->files, compare_files);
-  return write_checked_manifest(w->path, &m, w->check, w->check_user, err);
+  return write_checked_manifest(w->path, &m, w->check_manifest, w->check_user, err);
 }
 
 clv_code clv_checkpoint_commit(clv_checkpoint_writer *w, const char *config_hash,

@@ -63,7 +63,7 @@ const clv_weights_type *clv_weights_type_of(clv_dtype dtype) {
 static bool is_valid_text(const char *text, bool allow_control) {
   uint32_t code_point;
   for (size_t n; *text; text += n) {
-    n = clv_utf8(text, SIZE_MAX, &code_point);
+    n = clv_utf8_decode(text, SIZE_MAX, &code_point);
     if (n == 0 || (!allow_control && clv_is_control(code_point))) return false;
   }
   return true;
@@ -101,7 +101,8 @@ clv_code clv_weights_fd_open(int dir_fd, const char *name, const char *label, cl
   CLV_AUTO(clv_weights_closefd)
   int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0 && errno == ELOOP)
-    return clv_fail(err, CLV_INVALID, "%s: is a symbolic link, which is not followed", label);
+    return clv_fail(err, CLV_INVALID,
+                    "%s: is a symbolic link, which is not followed: name its target", label);
   if (fd < 0)
     return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "%s: %s", label,
                     strerror(errno));
@@ -258,8 +259,10 @@ clv_code clv_weights_json_file(const void *data, size_t len, size_t max_tokens, 
                                json_t **ret, clv_err *err) {
   const char *text = data, *encoding = clv_text_utf16_or_32(data, len);
   if (encoding)
-    return clv_fail(err, CLV_DATA_LOSS, "%s: its text is %s, and UTF-8 is expected", label,
-                    encoding);
+    return clv_fail(
+        err, CLV_DATA_LOSS,
+        "%s: its text is %s, and UTF-8 is expected: convert it with iconv -f %s -t UTF-8", label,
+        encoding, encoding);
   size_t mark = len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
   return clv_weights_json(text + mark, len - mark, max_tokens, label, ret, err);
 }

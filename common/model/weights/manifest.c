@@ -121,12 +121,13 @@ static clv_code check_tail(const char *data, size_t len, const char *label, clv_
   const char *digits = tail ? tail + sizeof tail_prefix - 1 : NULL;
   if (!tail || memcmp(tail, tail_prefix, sizeof tail_prefix - 1) != 0 ||
       memcmp(digits + 64, tail_suffix, sizeof tail_suffix - 1) != 0)
-    return clv_fail(err, CLV_DATA_LOSS, "%s: truncated or damaged: it does not end in its digest",
-                    label);
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s: truncated or damaged: it does not end in its digest; restore it", label);
   memcpy(hex, digits, 64);
   CLV_TRY(clv_sha256_of(data, len - TAIL, &found, err));
   if (!clv_sha256_parse(hex, &listed) || memcmp(&listed, &found, sizeof found) != 0)
-    return clv_fail(err, CLV_DATA_LOSS, "%s: damaged: its digest does not match its text", label);
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s: damaged: its digest does not match its text; restore it", label);
   return CLV_OK;
 }
 

@@ -82,12 +82,12 @@ typedef struct peft_reader {
 } peft_reader;
 
 static clv_code read_rank(peft_reader *r, int64_t *ret, clv_err *err) {
-  return clv_json_integer(&r->j, 1, MOST_RANK, ret, err);
+  return clv_json_read_integer(&r->j, 1, MOST_RANK, ret, err);
 }
 
 static clv_code read_alpha(peft_reader *r, double *ret, clv_err *err) {
   size_t at = r->j.at;
-  CLV_TRY(clv_json_real(&r->j, ret, err));
+  CLV_TRY(clv_json_read_real(&r->j, ret, err));
   if (*ret > 0 && *ret <= most_alpha) return CLV_OK;
   return clv_json_fail(&r->j, at, err, "lora_alpha must be above 0");
 }
@@ -132,7 +132,7 @@ struct peft_key {
 static clv_code require_text(peft_reader *r, const peft_key *key, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t at = r->j.at;
-  CLV_TRY(clv_json_text(&r->j, &text, err));
+  CLV_TRY(clv_json_read_text(&r->j, &text, err));
   if (strcmp((const char *)text.data, key->why) == 0) return CLV_OK;
   return clv_json_fail(&r->j, at, err, "%s must be \"%s\": nothing else is done here", key->name,
                        key->why);
@@ -148,11 +148,11 @@ static clv_code read_lora_alpha(peft_reader *r, const peft_key *key, clv_err *er
 }
 static clv_code read_rslora(peft_reader *r, const peft_key *key, clv_err *err) {
   (void)key;
-  return clv_json_bool(&r->j, &r->p->rslora, err);
+  return clv_json_read_bool(&r->j, &r->p->rslora, err);
 }
 static clv_code read_dropout(peft_reader *r, const peft_key *key, clv_err *err) {
   (void)key;
-  return clv_json_real(&r->j, &r->p->dropout, err);
+  return clv_json_read_real(&r->j, &r->p->dropout, err);
 }
 static clv_code read_rank_pattern(peft_reader *r, const peft_key *key, clv_err *err) {
   (void)key;
@@ -179,7 +179,7 @@ static clv_code skip_and_test_off(peft_reader *r, bool *ret_off, clv_err *err) {
   if (kind != CLV_JSON_BOOL && kind != CLV_JSON_LIST && kind != CLV_JSON_OBJECT)
     return clv_json_skip(&r->j, err);
   if (kind == CLV_JSON_BOOL) {
-    CLV_TRY(clv_json_bool(&r->j, &value, err));
+    CLV_TRY(clv_json_read_bool(&r->j, &value, err));
     *ret_off = !value;
     return CLV_OK;
   }
@@ -211,8 +211,8 @@ static clv_code read_init_method(peft_reader *r, const peft_key *key, clv_err *e
   if (clv_json_skip_null(&r->j)) return CLV_OK;
   CLV_TRY(clv_json_peek(&r->j, &kind, err));
   size_t at = r->j.at;
-  if (kind == CLV_JSON_BOOL) return clv_json_bool(&r->j, &unused_bool, err);
-  CLV_TRY(clv_json_text(&r->j, &text, err));
+  if (kind == CLV_JSON_BOOL) return clv_json_read_bool(&r->j, &unused_bool, err);
+  CLV_TRY(clv_json_read_text(&r->j, &text, err));
   for (size_t i = 0; i < CLV_COUNT(known); i++)
     if (strcmp((const char *)text.data, known[i]) == 0) return CLV_OK;
   return clv_json_fail(&r->j, at, err, "%s is \"%.40s\": %s", key->name, (const char *)text.data,

@@ -75,7 +75,9 @@ static clv_code parse_type(const json_t *v, const char *at, ranged_entry *p, siz
   const char *name;
   CLV_TRY(clv_weights_json_text(v, "dtype", at, &name, err));
   const clv_weights_type *type = clv_weights_type_find(name);
-  if (!type) return clv_fail(err, CLV_DATA_LOSS, "%s: unknown dtype '%.32s'", at, name);
+  if (!type)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: unknown dtype '%.32s': save it as F32 or BF16", at,
+                    name);
   if (!type->bytes)
     return clv_fail(err, CLV_UNIMPLEMENTED, "%s: dtype %s is smaller than a byte and is not read",
                     at, name);
@@ -96,7 +98,8 @@ static clv_code parse_shape(const json_t *v, const char *at, clv_shape *ret, clv
   for (size_t i = 0; i < rank; i++) {
     const json_t *d = json_array_get(shape, i);
     if (!json_is_integer(d) || json_integer_value(d) < 0)
-      return clv_fail(err, CLV_DATA_LOSS, "%s: extent %zu is not an integer >= 0", at, i);
+      return clv_fail(err, CLV_DATA_LOSS,
+                      "%s: extent %zu is not an integer >= 0; copy the file again", at, i);
     ret->dim[i] = json_integer_value(d);
   }
   return CLV_OK;
@@ -244,8 +247,9 @@ static clv_code header_length(const uint8_t prefix[PREFIX], size_t size, const c
   for (int i = PREFIX - 1; i >= 0; i--) n = n << 8 | prefix[i];
   if (n > CLV_WEIGHTS_MAX_HEADER)
     return clv_fail(err, CLV_DATA_LOSS,
-                    "%s: not safetensors, or damaged: header of %llu bytes, the limit is %d", label,
-                    (unsigned long long)n, CLV_WEIGHTS_MAX_HEADER);
+                    "%s: not safetensors, or damaged: header of %llu bytes, the limit is %d; is it "
+                    "the right file?",
+                    label, (unsigned long long)n, CLV_WEIGHTS_MAX_HEADER);
   if (n > size - PREFIX)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: truncated: header of %llu bytes declared, %zu bytes follow", label,

@@ -92,7 +92,7 @@ static const field attempt_fields[] = {
 static void append_printable(clv_bytes *out, const char *text) {
   uint32_t code_point;
   for (size_t n; *text; text += CLV_MAX(n, (size_t)1)) {
-    n = clv_utf8(text, SIZE_MAX, &code_point);
+    n = clv_utf8_decode(text, SIZE_MAX, &code_point);
     if (n && !clv_is_control(code_point))
       clv_bytes_add(out, text, n);
     else

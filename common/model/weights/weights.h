@@ -589,7 +589,7 @@ clv_code clv_run_record_add(clv_run_record *r, clv_run_attempt **ret, clv_err *e
  * spaces. */
 void clv_run_record_text(clv_bytes *out, const char *text);
 
-/* Makes the text of run.json, with all texts as clv_run_record_text writes them. */
+/* Makes the text of run.json. Strings are escaped and cleaned as by clv_run_record_text. */
 clv_code clv_run_record_format(const clv_run_record *r, clv_bytes *ret,
                                clv_err *err) CLV_USE_RESULT;
 

@@ -92,7 +92,7 @@ clv_code clv_account_fail_exceeded(clv_account *a, clv_quota q, uint64_t n, clv_
   const char *key = a->o.key[q], *raise = key ? "; raise " : "";
   const char *where = key ? " in worker.yaml" : "", *exceed = n == 1 ? "exceeds" : "exceed";
   const char *unit = quota_names[q][n != 1];
-  uint64_t used = clv_account_used(a, q), limit = limit_of(a, q);
+  uint64_t used = clv_account_usage(a, q), limit = limit_of(a, q);
   if (a->o.is_shared && a->o.reports_remaining)
     return clv_fail(
         err, CLV_EXHAUSTED, "%llu %s more %s the quota of %s, which has %llu left%s%s%s",
@@ -119,7 +119,7 @@ void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n) {
 
 /* ---- usage ----------------------------------------------------------------------------------- */
 
-uint64_t clv_account_used(const clv_account *a, clv_quota q) {
+uint64_t clv_account_usage(const clv_account *a, clv_quota q) {
   return __atomic_load_n(&a->usage[q], __ATOMIC_RELAXED);
 }
 

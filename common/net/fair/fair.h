@@ -48,7 +48,7 @@ void clv_account_unrefp(clv_account **a); /* sets *a to NULL */
  * that is exceeded, its usage and its key. */
 clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *err) CLV_USE_RESULT;
 void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n);
-uint64_t clv_account_used(const clv_account *a, clv_quota q);
+uint64_t clv_account_usage(const clv_account *a, clv_quota q);
 uint64_t clv_account_peak(const clv_account *a, clv_quota q); /* the highest usage so far */
 /* limit of this account alone; 0: none */
 uint64_t clv_account_own_limit(const clv_account *a, clv_quota q);
@@ -118,13 +118,13 @@ typedef struct clv_slab {
 
 /* Returns an empty slab. size: bytes of a record; limit: number of records in use at once;
  * record_name: static text. */
-clv_slab clv_slab_of(size_t size, uint32_t limit, const char *record_name);
+clv_slab clv_slab_make(size_t size, uint32_t limit, const char *record_name);
 /* Returns a zeroed record. CLV_EXHAUSTED: over `limit`, over the quota or out of memory. */
 clv_code clv_slab_alloc(clv_pool *pool, clv_slab *s, void *ret_pp, clv_err *err) CLV_USE_RESULT;
 void clv_slab_recycle(clv_slab *s, void *record); /* returns a record to the slab */
 /* Frees the blocks of the slab, even if records are in use. The charge of the blocks ends with the
  * session's account. NULL is allowed. */
-void clv_slab_done(clv_slab *s);
+void clv_slab_clear(clv_slab *s);
 
 /* ---- shares of the cores ------------------------------------------------------------------------
  *

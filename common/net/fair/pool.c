@@ -93,7 +93,7 @@ void clv_pool_unref(clv_pool *p) {
 
 clv_account *clv_pool_account(const clv_pool *p) { return p->account; }
 
-size_t clv_pool_bytes(const clv_pool *p) { return clv_account_used(p->account, CLV_QUOTA_BYTES); }
+size_t clv_pool_bytes(const clv_pool *p) { return clv_account_usage(p->account, CLV_QUOTA_BYTES); }
 
 static bool is_unused_tensor(clv_tensor *t) {
   return __atomic_load_n(&t->refs, __ATOMIC_ACQUIRE) == 1;

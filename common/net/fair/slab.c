@@ -48,7 +48,7 @@ void clv_slab_recycle(clv_slab *s, void *record) {
   s->n_used--;
 }
 
-void clv_slab_done(clv_slab *s) {
+void clv_slab_clear(clv_slab *s) {
   if (!s) return;
   for (slab_block *b = s->blocks, *next; b; b = next) {
     next = b->next;
@@ -56,7 +56,7 @@ void clv_slab_done(clv_slab *s) {
   }
 }
 
-clv_slab clv_slab_of(size_t size, uint32_t limit, const char *record_name) {
+clv_slab clv_slab_make(size_t size, uint32_t limit, const char *record_name) {
   return (clv_slab){
       .record_size = clv_align_up(size, 16), .limit = limit, .record_name = record_name};
 }

@@ -19,8 +19,13 @@ void clv_link_count(clv_link *l, clv_link_counts *ret) {
                            .peer_received_bytes = c->peer_received_bytes,
                            .peer_receiving_ns = c->peer_receiving_ns,
                            .peer_measured_ns = c->peer_measured_ns,
-                           .reconnects = c->reconnects};
-  /* An open PING counts too, if it already takes longer than the last one. */
+                           .reconnects = c->reconnects,
+                           .outages = c->outages,
+                           .last_outage_ns = c->last_outage_ns};
+  if (l->outage_ended_ns) ret->last_outage_age_ns = now - l->outage_ended_ns;
+  if (l->outage_since_ns) ret->outage_ns = CLV_MAX(now - l->outage_since_ns, UINT64_C(1));
+  /* While the last PING has no PONG, its age is a lower bound of the round trip: report it if it is
+   * longer. */
   if (l->pongs != l->pings) ret->round_trip_ns = CLV_MAX(ret->round_trip_ns, now - l->ping_sent_ns);
   pthread_mutex_unlock(&l->lock);
   ret->n_node_waits = __atomic_load_n(&c->n_node_waits, __ATOMIC_RELAXED);
@@ -87,9 +92,9 @@ clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_e
   pthread_mutex_unlock(&l->lock);
   CLV_TRY(clv_frame_writer_send_plain(l->writer, &f, err));
   pthread_mutex_lock(&l->lock);
-  while (l->pongs != f.message && !link_has_ended(l))
+  while (l->pongs < f.message && !link_has_ended(l))
     if (!clv_link_wait(l, deadline)) break;
-  bool answered = l->pongs == f.message;
+  bool answered = l->pongs >= f.message;
   *ret_ns = answered ? l->counts.round_trip_ns : *ret_ns;
   pthread_mutex_unlock(&l->lock);
   if (!answered) return clv_fail(err, CLV_DEADLINE, "%s did not answer a PING in time", l->peer);
@@ -101,6 +106,8 @@ clv_frame clv_link_make_pong(clv_link *l, const clv_frame *ping) {
       .kind = CLV_PONG, .message = ping->message, .reply_to = ping->message, .has_measure = true};
   clv_reassembly_measure(&l->reassembly, &pong.measure.received_bytes, &pong.measure.receiving_ns);
   pong.measure.clock_ns = clv_clock_now(&l->clock);
+  if (l->events.count_mending && !(ping->message & PROBE_BIT))
+    pong.measure.mending_links = l->events.count_mending(l->events.user);
   return pong;
 }
 
@@ -111,6 +118,7 @@ static void store_peer_measure(clv_link *l, const clv_frame *f, uint64_t now) {
   l->counts.peer_received_bytes = f->measure.received_bytes;
   l->counts.peer_receiving_ns = f->measure.receiving_ns;
   l->counts.peer_measured_ns = now;
+  __atomic_store_n(&l->is_peer_mending, f->measure.mending_links > 0, __ATOMIC_RELAXED);
   if (l->min_rtt_ns && l->min_rtt_ns <= l->counts.round_trip_ns) return;
   l->min_rtt_ns = l->counts.round_trip_ns;
   l->counts.clock_offset_ns = (int64_t)(f->measure.clock_ns - halfway);

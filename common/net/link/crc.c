@@ -7,7 +7,7 @@
  */
 #include "common/net/link/link_int.h"
 
-#define POLYNOMIAL 0x82f63b78u /* of CRC-32C, bit-reversed: the lowest bit is x^31 */
+#define POLYNOMIAL 0x82f63b78u /* polynomial of CRC-32C, bit-reversed: the lowest bit is x^31 */
 
 enum { POWERS = 31 };
 

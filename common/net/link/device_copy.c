@@ -11,7 +11,7 @@
 struct clv_device_copy {
   pthread_mutex_t lock;
   int refs;
-  size_t bytes_copied; /* so far, from the first byte */
+  size_t bytes_copied; /* bytes copied so far, from the first byte of the tensor */
   clv_err failure;     /* error of the copy; code 0: the copy has not failed */
   clv_copy_waiter *waiters;
 };

@@ -24,7 +24,7 @@ static clv_frame make_attach(clv_link *l, uint32_t index, uint64_t connection) {
 
 /* Replaces the error of a lane that could not join with the reason why the link has ended, if it
  * has. */
-static clv_code use_end_reason(clv_link *l, clv_code code, clv_err *err) {
+static clv_code replace_by_end_reason(clv_link *l, clv_code code, clv_err *err) {
   pthread_mutex_lock(&l->lock);
   if (l->state >= CLV_LINK_ENDING)
     code = clv_fail(err, CLV_UNAVAILABLE, "the connection to %s has ended: %s", l->peer,
@@ -35,7 +35,7 @@ static clv_code use_end_reason(clv_link *l, clv_code code, clv_err *err) {
 
 /* Ends a lane that was not dialled. A failed redial counts as a lost connection, because the peer
  * may be reached later. */
-static clv_code give_up(clv_link *l, clv_lane *ln, clv_err *err) {
+static clv_code fail_lane_dial(clv_link *l, clv_lane *ln, clv_err *err) {
   const clv_code code = err->code;
   const bool is_redial = ln->connection && code != CLV_UNAUTHENTICATED;
   if (!ln->connection) clv_link_end(l, CLV_OK, "closed");
@@ -52,11 +52,11 @@ clv_code clv_link_dial_lane(clv_link *l, uint32_t index, uint64_t connection, cl
       .index = index, .n_lanes = 1 + l->dial.bulk_lanes, .lane = ln, .connection = connection};
   if (code == CLV_OK) {
     code = clv_link_on_event(l, CLV_LINK_LANE_JOINS, &n, err);
-    if (code != CLV_OK) code = use_end_reason(l, code, err);
+    if (code != CLV_OK) code = replace_by_end_reason(l, code, err);
     if (code == CLV_OK)
       code = l->dialler.dial(l->dialler.user, index, ln,
                              connection ? &l->redials.is_stopping : NULL, &s.handle, err);
-    if (code != CLV_OK) code = give_up(l, ln, err);
+    if (code != CLV_OK) code = fail_lane_dial(l, ln, err);
   }
   if (code != CLV_OK) {
     s = (clv_stream){0};

@@ -21,8 +21,9 @@ static void free_message(clv_frame_writer *o, clv_logged_message *m) {
   free(m);
 }
 
-/* Makes a message. Those that the writer keeps for later get memory for most heads; a peer that
- * acknowledges nothing does not get that for each. */
+/* Makes a message, with memory for a head of HEAD_BYTES if at most MAX_SPARE_MESSAGES are
+ * allocated, because the writer reuses those. More messages get no memory ahead, so that a peer
+ * that acknowledges nothing costs less. */
 static clv_code new_message(clv_frame_writer *o, clv_logged_message **ret, clv_err *err) {
   static const char nothing[HEAD_BYTES];
   clv_logged_message *m;
@@ -182,7 +183,8 @@ static clv_code pass_message(clv_stream s, const clv_logged_message *m, clv_err 
 
 /* Passes one message without the lock, which the caller holds. The end of a stream that takes
  * nothing any more is reported to its lane, and the message stays in the log. */
-static void pass_in_hand(clv_frame_writer *o, clv_lane_log *g, const clv_logged_message *m) {
+static void pass_message_in_hand(clv_frame_writer *o, clv_lane_log *g,
+                                 const clv_logged_message *m) {
   clv_err err;
   clv_stream s = clv_stream_ref(g->stream);
   pthread_mutex_unlock(&o->lock);
@@ -200,7 +202,7 @@ static void pass_in_hand(clv_frame_writer *o, clv_lane_log *g, const clv_logged_
 
 /* Closes the stream of a lane whose writer was shut while its messages were passed. The caller
  * holds the lock, which is released. */
-static void finish_pump(clv_frame_writer *o, clv_lane_log *g) {
+static void close_stream_if_shut(clv_frame_writer *o, clv_lane_log *g) {
   clv_logged_message *removed = NULL;
   clv_stream s = {0};
   g->is_pumping = false;
@@ -223,9 +225,10 @@ static void pump_lane(clv_frame_writer *o, clv_lane_log *g) {
     return;
   }
   g->is_pumping = true;
-  for (const clv_logged_message *m; (m = clv_lane_log_take(g)) != NULL;) pass_in_hand(o, g, m);
+  for (const clv_logged_message *m; (m = clv_lane_log_take(g)) != NULL;)
+    pass_message_in_hand(o, g, m);
   if (o->is_shut) {
-    finish_pump(o, g);
+    close_stream_if_shut(o, g);
     return;
   }
   g->is_pumping = false;
@@ -308,8 +311,8 @@ static void end_streams(clv_stream *streams, uint32_t n, clv_code code, const ch
 }
 
 /* Empties the logs. A lane whose messages are passed now keeps them for an orderly end, and
- * finish_pump then closes its stream. Returns the number of streams to end. The caller holds the
- * lock. */
+ * close_stream_if_shut then closes its stream. Returns the number of streams to end. The caller
+ * holds the lock. */
 static uint32_t clear_logs(clv_frame_writer *o, clv_code code, clv_stream streams[MAX_LANES],
                            clv_logged_message **removed) {
   uint32_t n = 0;
@@ -397,7 +400,7 @@ static uint64_t count_not_accepted(const clv_lane_log *g) {
 
 /* Fails if the lane has too many messages. A peer that sends PINGs and never reads the PONGs, or
  * that acknowledges nothing, would fill the memory otherwise. The caller holds the lock. */
-static clv_code check_room(const clv_frame_writer *o, uint32_t index, clv_err *err) {
+static clv_code check_log_room(const clv_frame_writer *o, uint32_t index, clv_err *err) {
   const clv_lane_log *g = &o->logs[index];
   if (index == 0 && count_not_accepted(g) >= MAX_UNSENT)
     return clv_fail(err, CLV_EXHAUSTED,
@@ -417,7 +420,9 @@ uint64_t clv_frame_writer_count_unsent(clv_frame_writer *o) {
 }
 
 void clv_frame_writer_count_accepted(clv_frame_writer *o, uint32_t index) {
-  __atomic_add_fetch(&o->logs[index].n_accepted, 1, __ATOMIC_RELAXED);
+  clv_err ignored; /* the transport accepts only what was sent */
+  uint64_t n = __atomic_add_fetch(&o->logs[index].n_accepted, 1, __ATOMIC_RELAXED);
+  if (o->has_no_acks) (void)!clv_frame_writer_ack(o, index, n, &ignored);
 }
 
 /* Puts the frames that were held back behind a message of lane 0. The caller holds the lock. */
@@ -431,7 +436,7 @@ static void add_coalesced(clv_frame_writer *o, clv_logged_message *m) {
 /* Appends a message to its lane. The caller holds the lock. */
 static clv_code append_message(clv_frame_writer *o, uint32_t index, clv_logged_message *m,
                                clv_err *err) {
-  CLV_TRY(check_room(o, index, err));
+  CLV_TRY(check_log_room(o, index, err));
   if (index == 0 && o->n_coalesced) add_coalesced(o, m);
   if (m->head.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a message");
   clv_lane_log_append(&o->logs[index], m);
@@ -494,8 +499,8 @@ clv_code clv_frame_writer_send_first(clv_stream s, const clv_frame *f, clv_err *
 
 /* Holds an encoded frame back: prefix, head, payload. False: there is no room. The caller holds the
  * lock. */
-static bool hold_back(clv_frame_writer *o, const clv_bytes *head, const clv_rpc_piece *payload,
-                      size_t n, size_t bytes) {
+static bool hold_frame_back(clv_frame_writer *o, const clv_bytes *head,
+                            const clv_rpc_piece *payload, size_t n, size_t bytes) {
   uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX];
   size_t prefix_len = clv_frame_bundle_prefix(prefix, head->len + bytes);
   clv_bytes *to = &o->coalesced;
@@ -521,7 +526,7 @@ bool clv_frame_writer_coalesce(clv_frame_writer *o, const clv_frame *f,
   if (take_message(o, &scratch, &ignored) != CLV_OK) return false;
   if (clv_frame_encode(f, bytes, &scratch->head, &ignored) == CLV_OK) {
     pthread_mutex_lock(&o->lock);
-    is_held = hold_back(o, &scratch->head, payload, n_payload, bytes);
+    is_held = hold_frame_back(o, &scratch->head, payload, n_payload, bytes);
     o->n_acks += is_held && f->kind == CLV_ACK;
     pthread_mutex_unlock(&o->lock);
   }

@@ -27,7 +27,7 @@ typedef struct lane_frame {
   const clv_payload *payload;
 } lane_frame;
 
-/* Classes of frames that lanes treat alike. */
+/* Classes of frames: the table of actions has one column for each class. */
 typedef enum frame_class {
   ATTACH,
   ATTACHED,
@@ -122,8 +122,8 @@ static clv_code on_attached(const lane_frame *m, clv_err *err) {
                                  m->f->attached.received, err);
 }
 
-/* A connection of an accepted lane that has joined: what is needed of its clv_lane, which another
- * thread may free. */
+/* Copy of the fields of an accepted clv_lane that has joined, because another thread may free the
+ * clv_lane. */
 typedef struct joined {
   clv_link *link;
   clv_stream stream;
@@ -148,7 +148,7 @@ static clv_code answer_attach(const joined *j, clv_err *err) {
 }
 
 /* Describes a lane that has joined. Takes a reference to its stream. */
-static joined describe_joined(clv_link *l, clv_lane *ln) {
+static joined describe_joined_lane(clv_link *l, clv_lane *ln) {
   set_state(ln, ln->index ? CLV_LANE_BULK : CLV_LANE_CONTROL);
   return (joined){l, clv_stream_ref(ln->stream), ln->index, ln->connection, ln->peer_received};
 }
@@ -176,7 +176,7 @@ static clv_code join_lane(clv_link *l, clv_lane *ln, const clv_frame *f, clv_err
     clv_frame_writer_drop_stream(l->writer, n.index, "a newer connection came");
     return CLV_OK;
   }
-  joined j = describe_joined(l, ln);
+  joined j = describe_joined_lane(l, ln);
   if (!ln->connection) clv_send_queue_set_lanes(l->send_queue, n.n_lanes);
   code = answer_attach(&j, err);
   clv_stream_unref(&j.stream);
@@ -315,8 +315,9 @@ static clv_code handle_frame(clv_lane *ln, const clv_frame *f, const clv_piece *
 }
 
 /* Handles the frames of a bundle before the last one, in order. */
-static clv_code handle_bundled(clv_lane *ln, const clv_bundle *before, const clv_piece *pieces,
-                               size_t n, const clv_wire_limits *limits, clv_err *err) {
+static clv_code handle_bundled_frames(clv_lane *ln, const clv_bundle *before,
+                                      const clv_piece *pieces, size_t n,
+                                      const clv_wire_limits *limits, clv_err *err) {
   for (uint32_t i = 0; i < before->n; i++) {
     clv_frame f;
     clv_payload payload;
@@ -336,7 +337,7 @@ static clv_code handle_message(clv_lane *ln, const clv_iov *iov, size_t n, clv_e
   clv_wire_limits limits = ln->link ? ln->link->accept_limits : clv_wire_limits_default();
   CLV_TRY(clv_frame_decode_bundle(pieces, n, &limits, &before, &f, &payload, err));
   if (ln->link) count_message(ln->link, total_bytes(iov, n));
-  CLV_TRY(handle_bundled(ln, &before, pieces, n, &limits, err));
+  CLV_TRY(handle_bundled_frames(ln, &before, pieces, n, &limits, err));
   if (f.kind) CLV_TRY(handle_frame(ln, &f, pieces, &payload, err));
   return is_attached ? clv_link_count_received(ln->link, ln->index, err) : CLV_OK;
 }

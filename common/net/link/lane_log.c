@@ -30,7 +30,7 @@ clv_logged_message *clv_lane_log_put_down(clv_lane_log *g) {
 
 /* Puts the first message in front of a list of removed ones. The message in hand is only marked,
  * because the thread that passes it to the stream still reads it. */
-static void remove_first(clv_lane_log *g, clv_logged_message **removed) {
+static void remove_first_message(clv_lane_log *g, clv_logged_message **removed) {
   clv_logged_message *m = g->first;
   g->first = m->next;
   if (!g->first) g->last = NULL;
@@ -49,7 +49,7 @@ clv_code clv_lane_log_ack(clv_lane_log *g, uint64_t received, clv_logged_message
   if (received > g->n_sent)
     return clv_fail(err, CLV_INVALID, "the peer says it has received %llu messages of %llu sent",
                     (unsigned long long)received, (unsigned long long)g->n_sent);
-  while (g->n_acked < received) remove_first(g, removed);
+  while (g->n_acked < received) remove_first_message(g, removed);
   return CLV_OK;
 }
 
@@ -72,5 +72,5 @@ clv_code clv_lane_log_resume(clv_lane_log *g, uint64_t received, clv_logged_mess
 }
 
 void clv_lane_log_clear(clv_lane_log *g, clv_logged_message **removed) {
-  while (g->first) remove_first(g, removed);
+  while (g->first) remove_first_message(g, removed);
 }

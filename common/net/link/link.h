@@ -117,7 +117,7 @@ clv_code clv_packet_new_spare(clv_pool *pool, uint64_t context, const uint64_t *
 /* Makes a PREPARE, for a backward pass. phase: 1 for the first backward pass of the context, then
  * 2, ... calls: the node first waits for that many CALLs of the context, up to the last one that
  * the frame names. more: other PREPAREs of this phase follow with the same flags, because a frame
- * holds CLV_WIRE_NEEDED calls, CLV_WIRE_TARGETS targets and CLV_WIRE_PREPARE_PEERS names. The
+ * holds CLV_WIRE_NEEDED_CALLS calls, CLV_WIRE_TARGETS targets and CLV_WIRE_PREPARE_PEERS names. The
  * backward of a module's calls runs in the order in which the frame names the calls. */
 clv_code clv_packet_new_prepare(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t calls,
                                 bool retain, bool vote, bool more, clv_packet **ret,
@@ -217,6 +217,10 @@ typedef struct clv_link_counts {
   /* lanes that were connected again after a loss; bytes of messages that were sent again, which
    * bytes_out counts once */
   uint64_t reconnects, resent_bytes;
+  /* Outages that have ended: each from the first lost connection until all were made again. Then
+   * how long ago the last one ended and how long it lasted; 0: there was none. Last how long a
+   * connection is missing now; 0: none is. */
+  uint64_t outages, last_outage_age_ns, last_outage_ns, outage_ns;
 } clv_link_counts;
 
 /* Frames and tensors in transfer now. */
@@ -240,6 +244,9 @@ typedef struct clv_link_events {
   /* Called once, when the link has ended: the peer has ended it or violated the protocol, a lane
    * could not be connected again in time, or the link is closed. */
   void (*on_closed)(void *user, clv_link *link, clv_code code, const char *text);
+  /* Optional. Returns how many other links of the session are mending. Each PONG reports the number
+   * to the peer. Called on a queue thread. */
+  uint32_t (*count_mending)(void *user);
 } clv_link_events;
 
 typedef struct clv_link_options {
@@ -251,7 +258,7 @@ typedef struct clv_link_options {
   uint64_t send_credit; /* bytes of tensors that may be sent before CREDIT; ATTACHED replaces it */
   bool quota_fails_packet; /* tensors over the pool's quota fail their packet, not the link */
   /* time for which a lane that has lost its connection is mended before the link ends, ms; 0: the
-   * loss of a connection ends the link */
+   * loss of a connection ends the link, and no ACK is sent or accepted */
   uint64_t lease_ms;
   clv_link_events events;
 } clv_link_options;
@@ -268,7 +275,7 @@ typedef struct clv_link_dial {
   clv_rpc_pem pem;
   clv_rpc_limits limits;
   /* Optional. Returns the certificates for a later connection, which may have been renewed, in
-   * memory that clv_rpc_pem_free frees. May be called until the link is closed. */
+   * memory that clv_rpc_pem_clear frees. May be called until the link is closed. */
   clv_code (*read_pem)(void *user, clv_rpc_pem *ret, clv_err *err);
   void *pem_user;
   clv_wire_id session, incarnation;
@@ -323,6 +330,8 @@ void clv_link_ping_or_end(clv_link *link, unsigned ms, const char *text);
 uint64_t clv_link_tend(clv_link *link);
 /* True while a lane has lost its connection and the link has not ended. */
 bool clv_link_is_mending(const clv_link *link);
+/* True if the peer's last PONG reported that it is mending another link of the session. */
+bool clv_link_is_peer_mending(const clv_link *link);
 const char *clv_link_peer(const clv_link *link);
 /* True if the link has ended because a message of the peer violated the protocol. For on_closed. */
 bool clv_link_has_violation(const clv_link *link);

@@ -66,7 +66,10 @@ enum {
   ATTACH_TIMEOUT_MS = 5000,  /* time for a redial: connect, TLS and ATTACHED */
   REFUSED_MS = 3000,         /* the link ends when its peer's host refuses it for this time */
   REDIAL_FIRST_MS = 200,     /* pause before the second redial; doubles up to REDIAL_MAX_MS */
-  REDIAL_MAX_MS = 5000,
+  REDIAL_MAX_MS = 2000,
+  /* silence after which the dialling side replaces a connection, if limits.peer_timeout is longer:
+   * a NAT that forgot it, or another address, and the link outlives it */
+  SILENT_MS = 3000,
   STABLE_MS = 1000,     /* a connection that lasted this long ends the pauses between redials */
   INITIAL_CHUNKS = 256, /* capacity of the queue of chunks when it is first allocated */
   MAX_PROBES = 256,     /* open PINGs about chunks: more than a window needs, also with 16 lanes */
@@ -108,8 +111,9 @@ typedef struct clv_logged_message {
   size_t head_len;
   clv_tensor *payload[CLV_WIRE_TENSORS]; /* [n_payload], a reference to each */
   uint32_t n_payload;
-  size_t offset, len; /* bytes of payload[0]; of the others all are sent */
-  size_t bytes;       /* size of the message */
+  /* range of payload[0] that is sent; all other tensors of the payload are sent completely */
+  size_t offset, len;
+  size_t bytes;    /* size of the message */
   bool is_removed; /* acknowledged while a thread passes it to the stream; that thread frees it */
 } clv_logged_message;
 
@@ -157,12 +161,14 @@ typedef struct clv_frame_writer {
   /* is_shut: the writer refuses to send. is_broken: a send has failed, so the writer refuses to
    * send until the link has ended. */
   bool is_shut, is_broken;
-  clv_code code; /* why the writer is shut, with `text` */
+  bool has_no_acks; /* the transport has a message: the log forgets it, as if it was acknowledged */
+  clv_code code;    /* why the writer is shut, with `text` */
   char text[CLV_ERR_TEXT];
-  clv_logged_message *spare;    /* free entries of logs */
-  size_t n_spare, n_allocated;  /* free entries, all entries */
-  clv_bytes coalesced;          /* frames held back for the next message of lane 0, encoded */
-  uint32_t n_coalesced, n_acks; /* these frames, and the ACKs among them, which flush leaves */
+  clv_logged_message *spare;   /* free entries of logs */
+  size_t n_spare, n_allocated; /* free entries, all entries */
+  clv_bytes coalesced;         /* frames held back for the next message of lane 0, encoded */
+  /* n_coalesced: frames held back; n_acks: ACKs among them. A flush sends no ACKs alone. */
+  uint32_t n_coalesced, n_acks;
   uint64_t bytes_out, messages_out, resent_bytes; /* sent so far, and sent again; atomic */
 } clv_frame_writer;
 
@@ -357,10 +363,12 @@ typedef struct clv_send_queue {
   clv_frame_writer *writer;
   clv_clock clock;
   bool has_ended; /* the queued packets were dropped, new ones are refused */
-  /* bytes of tensors that may be sent now, and that the peer grants in all */
+  /* credit_left: bytes of tensors that may be sent now; credit_full: bytes that the peer grants
+   * when nothing is in flight */
   uint64_t credit_left, credit_full;
-  clv_packet *first, *last;     /* queue of packets that wait for credit or behind another packet */
-  bool is_draining, is_sending; /* drain_job, send_job is queued or runs */
+  clv_packet *first, *last; /* queue of packets that wait for credit or behind another packet */
+  /* is_draining: drain_job is queued or runs; is_sending: send_job is queued or runs */
+  bool is_draining, is_sending;
   /* a packet of which a part is sent and which waits for a device copy; NULL: none */
   clv_packet *partially_sent;
   /* waits for the device copy of `partially_sent`; holds a reference to the queue meanwhile */
@@ -503,7 +511,7 @@ typedef struct clv_link_event_args {
   /* set by CLV_LINK_LANE_LOST: stream of the lane that has waited and joins now, with a reference,
    * beside `connection`; zero: none */
   clv_stream next;
-  uint64_t peer_received; /* what the ATTACH of `next` said */
+  uint64_t peer_received; /* number of received messages that the ATTACH of `next` reported */
   clv_code code;          /* reason of CLV_LINK_ENDS, with `text` */
   const char *text;
   bool is_first_end;
@@ -511,15 +519,16 @@ typedef struct clv_link_event_args {
 
 /* A lane of a link, over all its connections. */
 typedef struct clv_lane_slot {
-  bool has_joined;          /* it has a stream: dialled or accepted, and not ended */
+  bool has_joined;          /* the lane has a stream, dialled or accepted, that has not ended */
   bool is_attached;         /* both sides have attached the stream */
   uint64_t connection;      /* highest number of a connection so far */
   uint64_t lost_since_ns;   /* when the last attached connection was lost; 0: it is attached */
   uint64_t attached_ns;     /* when the lane was last attached */
   uint64_t attach_until_ns; /* end of the time for ATTACHED of a redial; 0: none */
-  struct clv_lane *waiting; /* accepted, waits for the end of the present connection; NULL: none */
-  uint64_t received;        /* messages received over all connections; atomic */
-  uint64_t acked;           /* received messages that were acknowledged; atomic */
+  /* accepted lane that waits for the end of the present connection; NULL: none */
+  struct clv_lane *waiting;
+  uint64_t received; /* messages received over all connections; atomic */
+  uint64_t acked;    /* received messages that were acknowledged; atomic */
 } clv_lane_slot;
 
 /* Redials of the dialling side of a link. */
@@ -547,19 +556,22 @@ struct clv_link {
   clv_redials redials;
   uint64_t ping_sent_ns, pings, pongs;
   uint64_t min_rtt_ns; /* shortest round trip of a PING so far; 0: none yet */
+  /* since when a connection is missing, and when the last outage ended; 0: none is, none has */
+  uint64_t outage_since_ns, outage_ended_ns;
   clv_link_counts counts;
 
   int refs;
   char peer[CLV_WIRE_NAME + 1];
-  bool has_violation; /* atomic: a message that violated the protocol ended the link */
-  bool is_mending;    /* atomic: the state is CLV_LINK_MENDING */
-  bool must_ack;      /* atomic: a packet with tensors is complete, so an ACK is due */
-  uint64_t lease_ms;  /* time for mending a lane; 0: the loss of a lane ends the link */
+  bool has_violation;   /* atomic: a message that violated the protocol ended the link */
+  bool is_mending;      /* atomic: the state is CLV_LINK_MENDING */
+  bool is_peer_mending; /* atomic: the last PONG reported other links that are mending */
+  bool must_ack;        /* atomic: a packet with tensors is complete, so an ACK is due */
+  uint64_t lease_ms;    /* time for mending a lane; 0: the loss of a lane ends the link, no ACKs */
   clv_clock clock;
   clv_wire_limits accept_limits;
   clv_link_events events;
   clv_dialler dialler; /* of the dialling side; zeroed by clv_link_hang_up */
-  clv_link_dial dial;  /* what ATTACH says, on the dialling side; without address and pem */
+  clv_link_dial dial;  /* contents of ATTACH, on the dialling side; address and pem are not kept */
   char owner[CLV_WIRE_URI + 1]; /* memory of dial.owner */
   clv_frame_writer *writer;
   clv_recv_window *recv_window;

@@ -60,13 +60,13 @@ static clv_code join_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
 }
 
 /* Returns the stream of the lane that waits for a slot, with a reference, and clears the slot. */
-static clv_stream take_waiting(clv_lane_slot *s) {
+static clv_stream take_waiting_stream(clv_lane_slot *s) {
   const clv_lane *waiting = clv_steal(&s->waiting);
   return waiting ? clv_stream_ref(waiting->stream) : (clv_stream){0};
 }
 
-/* Joins a lane again over a new connection, or lets it wait for the end of the present one. An
- * older connection than one that was here is refused. */
+/* Joins a lane again over a new connection, or lets it wait for the end of the present one. Refuses
+ * a connection whose number is not above that of the last one. */
 static clv_code join_again(clv_link *l, clv_link_event_args *n, clv_err *err) {
   clv_lane_slot *s = &l->lanes[n->index < MAX_LANES ? n->index : 0];
   if (n->index >= l->n_lanes || l->n_lanes != n->n_lanes || !n->connection || !l->lease_ms)
@@ -78,7 +78,7 @@ static clv_code join_again(clv_link *l, clv_link_event_args *n, clv_err *err) {
   s->connection = n->connection;
   n->must_wait = s->has_joined;
   if (n->must_wait) {
-    n->replaced = take_waiting(s);
+    n->replaced = take_waiting_stream(s);
     s->waiting = n->lane;
     return CLV_OK;
   }
@@ -86,6 +86,14 @@ static clv_code join_again(clv_link *l, clv_link_event_args *n, clv_err *err) {
   if (n->lane) n->lane->has_joined = true;
   l->n_joined++;
   return CLV_OK;
+}
+
+/* Counts an outage that has ended. */
+static void note_outage(clv_link *l, uint64_t now) {
+  l->counts.outages++;
+  l->counts.last_outage_ns = now - l->outage_since_ns;
+  l->outage_ended_ns = now;
+  l->outage_since_ns = 0;
 }
 
 static clv_code attach_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
@@ -96,13 +104,16 @@ static clv_code attach_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
   s->is_attached = true;
   s->lost_since_ns = s->attach_until_ns = 0;
   s->attached_ns = clv_clock_now(&l->clock);
-  if (++l->n_attached == l->n_lanes) l->state = CLV_LINK_OPEN;
+  if (++l->n_attached == l->n_lanes) {
+    l->state = CLV_LINK_OPEN;
+    if (l->outage_since_ns) note_outage(l, s->attached_ns);
+  }
   return CLV_OK;
 }
 
 /* Records how a redial has failed. A host that does not accept our certificate, or does not prove
  * its identity, refuses it as one where no process listens. */
-static void note_failed_redial(clv_link *l, clv_code code, const char *text) {
+static void record_failed_redial(clv_link *l, clv_code code, const char *text) {
   clv_redials *r = &l->redials;
   snprintf(r->why, sizeof r->why, "%s", text);
   bool is_refused = code == CLV_UNAUTHENTICATED || strstr(text, CLV_RPC_REFUSED);
@@ -111,11 +122,12 @@ static void note_failed_redial(clv_link *l, clv_code code, const char *text) {
 
 /* Records the loss of an attached connection. The first redial comes at once, unless the connection
  * was lost soon after it had been made. */
-static void note_loss(clv_link *l, clv_lane_slot *s, const char *text) {
+static void record_loss(clv_link *l, clv_lane_slot *s, const char *text) {
   clv_redials *r = &l->redials;
   uint64_t now = clv_clock_now(&l->clock);
   l->n_attached--;
   s->lost_since_ns = CLV_MAX(now, UINT64_C(1));
+  if (!l->outage_since_ns) l->outage_since_ns = s->lost_since_ns;
   snprintf(l->lost_text, sizeof l->lost_text, "%s", text);
   if (now - s->attached_ns < (uint64_t)STABLE_MS * 1000000u) return;
   r->pause_ms = r->next_ns = r->refused_ns = 0;
@@ -123,7 +135,7 @@ static void note_loss(clv_link *l, clv_lane_slot *s, const char *text) {
 }
 
 /* Lets the connection that has waited for the slot join. */
-static void join_waiting(clv_lane_slot *s, clv_link_event_args *n) {
+static void join_waiting_lane(clv_lane_slot *s, clv_link_event_args *n) {
   clv_lane *ln = clv_steal(&s->waiting);
   n->next = clv_stream_ref(ln->stream);
   n->connection = ln->connection;
@@ -132,19 +144,19 @@ static void join_waiting(clv_lane_slot *s, clv_link_event_args *n) {
   __atomic_store_n(&ln->state, ln->index ? CLV_LANE_BULK : CLV_LANE_CONTROL, __ATOMIC_RELAXED);
 }
 
-/* Removes the connection of a lane. One that waits for that takes its place. */
+/* Removes the connection of a lane. A later connection that waits for this takes its place. */
 static clv_code lose_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
   clv_lane_slot *s = &l->lanes[n->index < MAX_LANES ? n->index : 0];
   if (!l->lease_ms || n->index >= MAX_LANES || !s->has_joined) return refuse_event(l, n, err);
   CLV_FAILPOINT("link.lose_lane");
   if (s->is_attached)
-    note_loss(l, s, n->text);
+    record_loss(l, s, n->text);
   else
-    note_failed_redial(l, n->code, n->text);
+    record_failed_redial(l, n->code, n->text);
   s->is_attached = false;
   s->attach_until_ns = 0;
   if (s->waiting) {
-    join_waiting(s, n);
+    join_waiting_lane(s, n);
   } else {
     s->has_joined = false;
     l->n_joined--;
@@ -203,10 +215,10 @@ clv_code clv_link_on_event(clv_link *l, clv_link_state_event event, clv_link_eve
 /* ---- end ------------------------------------------------------------------------------------- */
 
 /* Cancels the connections that waited for the end of earlier ones. */
-static void cancel_waiting(clv_link *l, clv_code code, const char *text) {
+static void cancel_waiting_lanes(clv_link *l, clv_code code, const char *text) {
   for (uint32_t i = 0; i < MAX_LANES; i++) {
     pthread_mutex_lock(&l->lock);
-    clv_stream s = take_waiting(&l->lanes[i]);
+    clv_stream s = take_waiting_stream(&l->lanes[i]);
     pthread_mutex_unlock(&l->lock);
     if (s.transport) s.transport->cancel(s.handle, code == CLV_OK ? CLV_CANCELLED : code, text);
     clv_stream_unref(&s);
@@ -223,7 +235,7 @@ void clv_link_end(clv_link *l, clv_code code, const char *text) {
   clv_send_queue_end(l->send_queue);
   clv_reassembly_end(&l->reassembly);
   clv_frame_writer_shut(l->writer, code, text);
-  cancel_waiting(l, code, text);
+  cancel_waiting_lanes(l, code, text);
   owner->on_closed(owner->user, l, code, text);
 }
 
@@ -251,6 +263,7 @@ bool clv_link_wait(clv_link *l, uint64_t deadline_ns) {
 
 static clv_code make_parts(clv_link *l, const clv_link_options *o, clv_err *err) {
   CLV_TRY(clv_frame_writer_new(o->peer_name, &l->writer, err));
+  l->writer->has_no_acks = !o->lease_ms;
   CLV_TRY(clv_send_queue_new(l->writer, &o->clock, o->send_credit, &l->send_queue, err));
   CLV_TRY(clv_recv_window_new(l->writer, o->accept_limits.credit_bytes, l, &l->recv_window, err));
   return clv_reassembly_init(&l->reassembly, o, l, l->recv_window, err);
@@ -310,6 +323,9 @@ void clv_link_unrefp(clv_link **l) {
 const char *clv_link_peer(const clv_link *l) { return l->peer; }
 bool clv_link_is_mending(const clv_link *l) {
   return __atomic_load_n(&l->is_mending, __ATOMIC_RELAXED);
+}
+bool clv_link_is_peer_mending(const clv_link *l) {
+  return __atomic_load_n(&l->is_peer_mending, __ATOMIC_RELAXED);
 }
 bool clv_link_has_violation(const clv_link *l) {
   return __atomic_load_n(&l->has_violation, __ATOMIC_RELAXED);

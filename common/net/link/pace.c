@@ -65,7 +65,7 @@ static uint64_t add_probe(clv_pace *p, uint32_t index, uint64_t now) {
 
 /* Assumes that all bytes sent so far are received. Called after a pause without open probes: the
  * last chunks of a transfer have no probe behind them, so no PONG reports them. */
-static void assume_received(clv_pace *p) {
+static void assume_bytes_received(clv_pace *p) {
   memcpy(p->assumed_received, p->sent_bytes, sizeof p->assumed_received);
 }
 
@@ -88,7 +88,7 @@ bool clv_pace_next(clv_pace *p, uint64_t now, clv_chunk_send *ret) {
   if (full && !silent) return false;
   p->first = (p->first + 1) % p->cap_chunks;
   p->n_chunks--;
-  if (silent) assume_received(p);
+  if (silent) assume_bytes_received(p);
   uint32_t bulk = p->n_lanes > 1 ? p->n_lanes - 1 : 0, i = bulk ? 1 + p->next_lane++ % bulk : 0;
   /* on lane 0, where no chunk of this link is in front of the PING */
   if (!p->n_probes && bulk) ret->probe_before = add_probe(p, 0, now);
@@ -146,7 +146,7 @@ static void adjust_window(clv_pace *p, uint64_t now, const clv_probe *b) {
 }
 
 /* Removes the bytes that a probe reports from those in flight. */
-static void subtract_reported(clv_pace *p, const clv_probe *b) {
+static void subtract_reported_bytes(clv_pace *p, const clv_probe *b) {
   if (b->reported_bytes <= p->reported_bytes[b->lane]) return;
   p->in_flight -= b->reported_bytes - p->reported_bytes[b->lane];
   p->reported_bytes[b->lane] = b->reported_bytes;
@@ -161,7 +161,7 @@ clv_code clv_pace_handle_pong(clv_pace *p, uint64_t number, uint64_t now, clv_er
                     (unsigned long long)number);
   clv_probe b = p->probes[at];
   memmove(&p->probes[at], &p->probes[at + 1], (--p->n_probes - at) * sizeof b);
-  subtract_reported(p, &b);
+  subtract_reported_bytes(p, &b);
   if (b.lane || p->n_lanes < 2)
     adjust_window(p, now, &b);
   else

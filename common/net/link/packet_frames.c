@@ -104,10 +104,10 @@ clv_code clv_packet_new_prepare(clv_pool *pool, uint64_t context, uint32_t phase
 clv_code clv_packet_add_needed_call(clv_packet *prepare, uint64_t call, uint32_t contributions,
                                     float root, clv_err *err) {
   clv_frame *f = &prepare->frame;
-  if (f->backward.n_calls == CLV_WIRE_NEEDED)
-    return clv_fail(err, CLV_EXHAUSTED, "a PREPARE has at most %d calls", CLV_WIRE_NEEDED);
+  if (f->backward.n_calls == CLV_WIRE_NEEDED_CALLS)
+    return clv_fail(err, CLV_EXHAUSTED, "a PREPARE has at most %d calls", CLV_WIRE_NEEDED_CALLS);
   f->backward.calls[f->backward.n_calls++] =
-      (clv_needed){.call = call, .contributions = contributions, .root = root};
+      (clv_needed_call){.call = call, .contributions = contributions, .root = root};
   return CLV_OK;
 }
 

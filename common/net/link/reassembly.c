@@ -79,7 +79,7 @@ void clv_reassembly_done(clv_reassembly *a) {
 
 /* ---- tensors in transfer --------------------------------------------------------------------- */
 
-static clv_partial_tensor *find_partial(clv_reassembly *a, uint64_t transfer) {
+static clv_partial_tensor *find_partial_tensor(clv_reassembly *a, uint64_t transfer) {
   for (size_t i = 0; i < a->n_partial; i++)
     if (a->partial[i].transfer == transfer) return &a->partial[i];
   return NULL;
@@ -94,7 +94,7 @@ static clv_partial_tensor_state transfer_state(const clv_partial_tensor *e) {
 
 clv_partial_tensor_state clv_reassembly_state(clv_reassembly *a, uint64_t transfer) {
   pthread_mutex_lock(&a->lock);
-  clv_partial_tensor_state s = transfer_state(find_partial(a, transfer));
+  clv_partial_tensor_state s = transfer_state(find_partial_tensor(a, transfer));
   pthread_mutex_unlock(&a->lock);
   return s;
 }
@@ -110,8 +110,8 @@ static clv_code alloc_tensor(clv_reassembly *a, uint64_t total, clv_tensor **ret
   return CLV_OK;
 }
 
-static clv_code add_partial(clv_reassembly *a, uint64_t transfer, uint64_t total,
-                            clv_partial_tensor **ret, clv_err *err) {
+static clv_code add_partial_tensor(clv_reassembly *a, uint64_t transfer, uint64_t total,
+                                   clv_partial_tensor **ret, clv_err *err) {
   clv_tensor *t;
   if (a->n_partial == MAX_PARTIAL)
     return clv_fail(err, CLV_EXHAUSTED,
@@ -207,13 +207,13 @@ static clv_code set_head(partial_event_args *n, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code begin_with_chunk(partial_event_args *n, clv_err *err) {
-  CLV_TRY(add_partial(n->a, n->transfer, n->total_bytes, &n->e, err));
+static clv_code begin_tensor_with_chunk(partial_event_args *n, clv_err *err) {
+  CLV_TRY(add_partial_tensor(n->a, n->transfer, n->total_bytes, &n->e, err));
   return claim_chunk(n, err);
 }
 
-static clv_code begin_with_head(partial_event_args *n, clv_err *err) {
-  CLV_TRY(add_partial(n->a, n->transfer, n->total_bytes, &n->e, err));
+static clv_code begin_tensor_with_head(partial_event_args *n, clv_err *err) {
+  CLV_TRY(add_partial_tensor(n->a, n->transfer, n->total_bytes, &n->e, err));
   return set_head(n, err);
 }
 
@@ -232,7 +232,7 @@ static clv_code refuse_repeated_bytes(partial_event_args *n, clv_err *err) {
  * after their head, each byte once. */
 static partial_action *const actions[CLV_PARTIAL_STATES][CLV_PARTIAL_EVENTS] = {
     /*                          HEAD         CHUNK */
-    [CLV_PARTIAL_NONE] = {begin_with_head, begin_with_chunk},
+    [CLV_PARTIAL_NONE] = {begin_tensor_with_head, begin_tensor_with_chunk},
     [CLV_PARTIAL_HEADLESS] = {set_head, claim_chunk},
     [CLV_PARTIAL_BYTES] = {set_head, refuse_repeated_bytes},
     [CLV_PARTIAL_HEADED] = {refuse_second_head, claim_chunk},
@@ -241,7 +241,7 @@ static partial_action *const actions[CLV_PARTIAL_STATES][CLV_PARTIAL_EVENTS] = {
 
 /* Runs the action for an event. The caller holds the lock. */
 static clv_code run_event(clv_partial_tensor_event event, partial_event_args *n, clv_err *err) {
-  n->e = find_partial(n->a, n->transfer);
+  n->e = find_partial_tensor(n->a, n->transfer);
   if (n->e && n->e->total_bytes != n->total_bytes)
     return clv_fail(err, CLV_INVALID, "transfer %llu states %llu bytes, then %llu",
                     (unsigned long long)n->transfer, (unsigned long long)n->e->total_bytes,
@@ -286,7 +286,7 @@ static void move_tensor_to_packet(clv_reassembly *a, size_t i) {
 
 /* Takes a packet from the table if all its tensors are received. NULL: tensors are missing. The
  * caller holds the lock. */
-static clv_packet *take_if_complete(clv_reassembly *a, clv_packet *p) {
+static clv_packet *take_packet_if_complete(clv_reassembly *a, clv_packet *p) {
   if (!p || !has_all_bytes(a, p)) return NULL;
   for (size_t i = 0; i < a->n_partial;)
     if (a->partial[i].packet == p)
@@ -332,10 +332,10 @@ static uint32_t copy_chunk(clv_tensor *t, const clv_frame *f, const clv_piece *p
 static clv_packet *add_received_bytes(clv_reassembly *a, uint64_t transfer, uint64_t bytes,
                                       uint32_t crc) {
   pthread_mutex_lock(&a->lock);
-  clv_partial_tensor *e = find_partial(a, transfer);
+  clv_partial_tensor *e = find_partial_tensor(a, transfer);
   e->copied_bytes += bytes;
   e->crc32c ^= crc;
-  clv_packet *complete = take_if_complete(a, e->packet);
+  clv_packet *complete = take_packet_if_complete(a, e->packet);
   pthread_mutex_unlock(&a->lock);
   return complete;
 }
@@ -426,7 +426,7 @@ static clv_code add_chunked_packet(clv_reassembly *a, clv_packet *p, clv_packet 
                                    clv_err *err) {
   pthread_mutex_lock(&a->lock);
   clv_code code = add_tensors(a, p, err);
-  clv_packet *complete = code == CLV_OK ? take_if_complete(a, p) : NULL;
+  clv_packet *complete = code == CLV_OK ? take_packet_if_complete(a, p) : NULL;
   pthread_mutex_unlock(&a->lock);
   if (code != CLV_OK) {
     p->frame.n_tensors = 0; /* the packet owns no tensor yet */

@@ -4,7 +4,7 @@
  * reports the counters to the peer, which then forgets these messages. An ACK is due when a packet
  * with tensors is complete, because they stay in the peer's memory until then, and after
  * ACK_MESSAGES messages of a lane. It is sent with the next message of the control lane; there is
- * no timer.
+ * no timer. A link without a lease has no ACKs.
  */
 #include "common/net/link/link_int.h"
 
@@ -34,6 +34,7 @@ static clv_code send_ack(clv_link *l, clv_err *err) {
 clv_code clv_link_count_received(clv_link *l, uint32_t index, clv_err *err) {
   clv_lane_slot *s = &l->lanes[index];
   uint64_t n = __atomic_add_fetch(&s->received, 1, __ATOMIC_RELAXED);
+  if (!l->lease_ms) return CLV_OK;
   bool is_due = n - __atomic_load_n(&s->acked, __ATOMIC_RELAXED) >= ACK_MESSAGES;
   if (!is_due && !__atomic_load_n(&l->must_ack, __ATOMIC_RELAXED)) return CLV_OK;
   __atomic_store_n(&l->must_ack, false, __ATOMIC_RELAXED);
@@ -41,6 +42,10 @@ clv_code clv_link_count_received(clv_link *l, uint32_t index, clv_err *err) {
 }
 
 clv_code clv_link_note_ack(clv_link *l, const clv_frame *f, clv_err *err) {
+  if (!l->lease_ms)
+    return clv_fail(err, CLV_INVALID,
+                    "an ACK, but the link has no lease: its two sides speak protocol %d",
+                    CLV_WIRE_PROTOCOL_MIN);
   if (f->ack.n_lanes != l->n_lanes)
     return clv_fail(err, CLV_INVALID, "an ACK with counters of %u lanes, but the link has %u",
                     f->ack.n_lanes, l->n_lanes);

@@ -4,7 +4,7 @@
  * when a lane stays lost for the link's lease. One thread of a dialled link does that
  * (clv_link_start_redials); the accepting side and simulations call clv_link_tend.
  *
- * A lost lane is dialled at once, then after pauses of 0.2 s to 5 s. A host that is silent, or that
+ * A lost lane is dialled at once, then after pauses of 0.2 s to 2 s. A host that is silent, or that
  * cannot be reached, is dialled until the lease is over. The link ends sooner if the host refuses
  * each connection for REFUSED_MS, because then no process of the peer is there, and at once if the
  * peer refuses ATTACH, because then it does not have the link any more.
@@ -21,22 +21,22 @@
 
 /* Work that a link has to do now. */
 typedef struct due_work {
-  bool ends; /* the link ends with `text` */
+  bool ends_link; /* the link must end, for the reason `text` */
   char text[CLV_ERR_TEXT];
-  bool redials;
+  bool must_redial;                 /* a lost lane must be dialled again now */
   uint32_t n_late, late[MAX_LANES]; /* lanes whose ATTACHED is overdue */
   uint64_t next_ns;                 /* when there is more to do */
 } due_work;
 
-static bool is_lost(const clv_lane_slot *s) { return s->lost_since_ns && !s->has_joined; }
+static bool is_lane_lost(const clv_lane_slot *s) { return s->lost_since_ns && !s->has_joined; }
 
 /* Ends the link if a lane is lost for too long. The caller holds the lock. */
 static void check_lease(clv_link *l, const clv_lane_slot *s, uint64_t now, due_work *d) {
   if (!s->lost_since_ns) return;
   uint64_t until = s->lost_since_ns + l->lease_ms * MS;
   d->next_ns = CLV_MIN(d->next_ns, until);
-  if (now < until || d->ends) return;
-  d->ends = true;
+  if (now < until || d->ends_link) return;
+  d->ends_link = true;
   snprintf(d->text, sizeof d->text,
            "%.200s; not connected again within %g s (limits.lease)%s%.120s", l->lost_text,
            (double)l->lease_ms / 1e3, l->redials.why[0] ? ": " : "", l->redials.why);
@@ -46,8 +46,8 @@ static void check_lease(clv_link *l, const clv_lane_slot *s, uint64_t now, due_w
  * lock. */
 static void check_refusals(clv_link *l, uint64_t now, due_work *d) {
   const clv_redials *r = &l->redials;
-  if (!r->refused_ns || now - r->refused_ns < REFUSED_MS * MS || d->ends) return;
-  d->ends = true;
+  if (!r->refused_ns || now - r->refused_ns < REFUSED_MS * MS || d->ends_link) return;
+  d->ends_link = true;
   snprintf(d->text, sizeof d->text, "%.200s; its host refuses connections: %.200s", l->lost_text,
            r->why);
 }
@@ -71,7 +71,7 @@ static void check_redials(clv_link *l, bool any_lost, uint64_t now, due_work *d)
     d->next_ns = CLV_MIN(d->next_ns, r->next_ns);
     return;
   }
-  d->redials = true;
+  d->must_redial = true;
   r->next_ns = now + r->pause_ms * MS;
   r->pause_ms = r->pause_ms ? CLV_MIN(2 * r->pause_ms, (uint64_t)REDIAL_MAX_MS) : REDIAL_FIRST_MS;
 }
@@ -79,21 +79,21 @@ static void check_redials(clv_link *l, bool any_lost, uint64_t now, due_work *d)
 static due_work find_due_work(clv_link *l) {
   due_work d = {.next_ns = UINT64_MAX};
   bool any_lost = false;
-  d.ends = clv_frame_writer_is_broken(l->writer, d.text);
+  d.ends_link = clv_frame_writer_is_broken(l->writer, d.text);
   pthread_mutex_lock(&l->lock);
   uint64_t now = clv_clock_now(&l->clock);
   if (l->state != CLV_LINK_MENDING) {
-    d.ends &= l->state < CLV_LINK_ENDING;
+    d.ends_link &= l->state < CLV_LINK_ENDING;
     pthread_mutex_unlock(&l->lock);
     return d;
   }
   for (uint32_t i = 0; i < l->n_lanes; i++) {
     check_lease(l, &l->lanes[i], now, &d);
     find_late_lane(&l->lanes[i], i, now, &d);
-    any_lost |= is_lost(&l->lanes[i]);
+    any_lost |= is_lane_lost(&l->lanes[i]);
   }
   check_refusals(l, now, &d);
-  if (!d.ends) check_redials(l, any_lost, now, &d);
+  if (!d.ends_link) check_redials(l, any_lost, now, &d);
   pthread_mutex_unlock(&l->lock);
   return d;
 }
@@ -106,7 +106,7 @@ static uint64_t begin_redial(clv_link *l, uint32_t index) {
   uint64_t connection = 0;
   pthread_mutex_lock(&l->lock);
   clv_lane_slot *s = &l->lanes[index];
-  if (l->state == CLV_LINK_MENDING && index < l->n_lanes && is_lost(s)) {
+  if (l->state == CLV_LINK_MENDING && index < l->n_lanes && is_lane_lost(s)) {
     connection = s->connection + 1;
     s->attach_until_ns = clv_clock_now(&l->clock) + ATTACH_TIMEOUT_MS * MS;
   }
@@ -125,13 +125,13 @@ static void redial_lanes(clv_link *l) {
 
 uint64_t clv_link_tend(clv_link *l) {
   due_work d = find_due_work(l);
-  if (d.ends) {
+  if (d.ends_link) {
     clv_link_end(l, CLV_UNAVAILABLE, d.text);
     return UINT64_MAX;
   }
   for (uint32_t i = 0; i < d.n_late; i++)
     clv_frame_writer_drop_stream(l->writer, d.late[i], "no answer to ATTACH");
-  if (!d.redials) return d.next_ns;
+  if (!d.must_redial) return d.next_ns;
   redial_lanes(l);
   return clv_clock_now(&l->clock);
 }

@@ -213,7 +213,7 @@ static void release_pieces(const clv_rpc_piece *pieces, size_t n) {
   for (size_t i = 0; i < n; i++) pieces[i].release(pieces[i].owner);
 }
 
-static clv_code send_inline(clv_send_queue *d, clv_packet *p, clv_err *err) {
+static clv_code send_packet_inline(clv_send_queue *d, clv_packet *p, clv_err *err) {
   clv_rpc_piece pieces[1 + CLV_WIRE_TENSORS];
   size_t payload = 0;
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
@@ -252,7 +252,7 @@ static copy_progress queue_chunks(clv_send_queue *d, clv_packet *p, clv_err *err
 
 /* Sends the tensors of a packet in chunks, then its frame. May continue a packet of which a part is
  * sent. */
-static copy_progress send_chunked(clv_send_queue *d, clv_packet *p, clv_err *err) {
+static copy_progress send_packet_chunked(clv_send_queue *d, clv_packet *p, clv_err *err) {
   for (; p->send_index < p->frame.n_tensors;
        p->send_index++, p->bytes_queued = 0, p->has_transfer_id = false) {
     clv_tensor_head *head = &p->frame.tensors[p->send_index];
@@ -268,19 +268,19 @@ static copy_progress send_chunked(clv_send_queue *d, clv_packet *p, clv_err *err
                                                                           : PART_FAILED;
 }
 
-static copy_progress send_unchunked(clv_send_queue *d, clv_packet *p, clv_err *err) {
+static copy_progress send_packet_unchunked(clv_send_queue *d, clv_packet *p, clv_err *err) {
   for (; p->send_index < p->frame.n_tensors; p->send_index++) {
     copy_progress found = await_copy(d, p, p->tensor[p->send_index]->bytes, err);
     if (found != PART_COPIED) return found;
   }
-  return send_inline(d, p, err) == CLV_OK ? PART_COPIED : PART_FAILED;
+  return send_packet_inline(d, p, err) == CLV_OK ? PART_COPIED : PART_FAILED;
 }
 
 /* Sends a packet and frees it. PART_PENDING: the queue keeps it as partially_sent. */
 static copy_progress send_packet(clv_send_queue *d, clv_packet *p, clv_err *err) {
   uint64_t bytes = bytes_of_tensors(p);
-  copy_progress found =
-      bytes <= CLV_WIRE_INLINE_MAX ? send_unchunked(d, p, err) : send_chunked(d, p, err);
+  copy_progress found = bytes <= CLV_WIRE_INLINE_MAX ? send_packet_unchunked(d, p, err)
+                                                     : send_packet_chunked(d, p, err);
   if (found == PART_PENDING) return found;
   __atomic_fetch_add(&d->tensors_out, p->frame.n_tensors, __ATOMIC_RELAXED);
   clv_packet_free(p);
@@ -288,7 +288,7 @@ static copy_progress send_packet(clv_send_queue *d, clv_packet *p, clv_err *err)
 }
 
 /* Sends a packet that waits for nothing, on the caller's thread. */
-static clv_code send_now(clv_send_queue *d, clv_packet *p, clv_err *err) {
+static clv_code send_packet_now(clv_send_queue *d, clv_packet *p, clv_err *err) {
   clv_err why;
   if (send_packet(d, p, &why) == PART_COPIED) return CLV_OK;
   if (err) *err = why;
@@ -400,7 +400,7 @@ clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) {
   if (what == SEND_QUEUED) append_packet(d, p);
   if (what == SEND_NOW) d->credit_left -= bytes;
   pthread_mutex_unlock(&d->lock);
-  if (what == SEND_NOW) return send_now(d, p, err);
+  if (what == SEND_NOW) return send_packet_now(d, p, err);
   if (what == SEND_QUEUED) {
     start_drain_job(d);
     return CLV_OK;

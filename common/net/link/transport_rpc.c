@@ -41,7 +41,7 @@ static clv_code renew_pem(connections *c, clv_err *err) {
   clv_rpc_pem pem = {0};
   if (!c->read_pem) return CLV_OK;
   CLV_TRY(c->read_pem(c->pem_user, &pem, err));
-  clv_rpc_pem_done(&c->pem);
+  clv_rpc_pem_clear(&c->pem);
   c->pem = pem;
   return CLV_OK;
 }
@@ -73,7 +73,7 @@ static clv_code dial_rpc(void *user, uint32_t index, clv_lane *lane, const bool 
 static void hang_up_rpc(void *user) {
   connections *c = user;
   for (uint32_t i = 0; i < MAX_LANES; i++) clv_rpc_channel_free(c->channels[i]);
-  clv_rpc_pem_done(&c->pem);
+  clv_rpc_pem_clear(&c->pem);
   free(c->address);
   free(c->identity);
   free(c);

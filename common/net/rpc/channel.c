@@ -51,7 +51,7 @@ static clv_code init_channel(clv_rpc_channel *channel, const clv_rpc_channel_opt
   CLV_TRY(rpc_pem_init(&pem, &options->pem, err));
   clv_code code = rpc_client_credentials(&pem, options->expected_uri, &channel->credentials,
                                          &channel->identity, err);
-  rpc_pem_done(&pem);
+  rpc_pem_clear(&pem);
   return code;
 }
 
@@ -194,13 +194,13 @@ static grpc_call *create_call(grpc_channel *channel, grpc_completion_queue *queu
   return call;
 }
 
-static void unary_init(unary *u) {
+static void unary_call_init(unary *u) {
   *u = (unary){.details = grpc_empty_slice()};
   grpc_metadata_array_init(&u->initial);
   grpc_metadata_array_init(&u->trailing);
 }
 
-static void unary_done(unary *u) {
+static void unary_call_clear(unary *u) {
   grpc_metadata_array_destroy(&u->initial);
   grpc_metadata_array_destroy(&u->trailing);
   grpc_slice_unref(u->details);
@@ -218,7 +218,7 @@ clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *
     return clv_fail(err, CLV_INVALID, "request of %zu bytes, the limit is %zu", len,
                     channel->limits.max_message);
   unary u;
-  unary_init(&u);
+  unary_call_init(&u);
   grpc_slice slice = grpc_slice_from_copied_buffer(request, len);
   grpc_byte_buffer *message = grpc_raw_byte_buffer_create(&slice, 1);
   grpc_slice_unref(slice);
@@ -234,7 +234,7 @@ clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *
   grpc_call_unref(call);
   grpc_byte_buffer_destroy(message);
   destroy_queue(queue);
-  unary_done(&u);
+  unary_call_clear(&u);
   return code;
 }
 
@@ -242,7 +242,8 @@ clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *
 
 #define NOT_OUR_CA "the server's certificate is not from our CA, or not valid at this time"
 
-/* Words in gRPC's and OpenSSL's texts, and their meanings; the first match counts. */
+/* Words in gRPC's and OpenSSL's texts, and the code and text for each; the first row that matches
+ * counts. */
 static const struct {
   const char *word;
   clv_code code;
@@ -283,7 +284,7 @@ static clv_code report_dial_error(clv_rpc_channel *channel, const char *text, cl
 static clv_code find_dial_error(clv_rpc_channel *channel, grpc_channel *failed, clv_err *err) {
   CLV_TRY(rpc_identity_check(channel->identity, err));
   unary u;
-  unary_init(&u);
+  unary_call_init(&u);
   grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
   grpc_call *call = create_call(failed, queue, "/cleave.Probe/Cause", rpc_deadline_in_ms(1000));
   grpc_op ops[6];
@@ -295,7 +296,7 @@ static clv_code find_dial_error(clv_rpc_channel *channel, grpc_channel *failed, 
     rpc_copy_printable(text, GRPC_SLICE_START_PTR(u.details), GRPC_SLICE_LENGTH(u.details));
     code = report_dial_error(channel, text, err);
   }
-  unary_done(&u);
+  unary_call_clear(&u);
   return code;
 }
 
@@ -388,7 +389,7 @@ clv_code clv_rpc_stream_open(clv_rpc_channel *channel, const char *method,
     return code;
   }
   stream->peer_timeout_ms = channel->limits.peer_timeout_ms;
-  /* for the caller; the first reference is the library's */
+  /* a reference for the caller; the first one belongs to the library */
   *ret_stream = clv_rpc_stream_ref(stream);
   rpc_stream_start_client(stream, events);
   return CLV_OK;

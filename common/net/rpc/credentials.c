@@ -24,14 +24,14 @@ static void wipe_and_free(char *text) {
   free(text);
 }
 
-void rpc_pem_done(rpc_pem *pem) {
+void rpc_pem_clear(rpc_pem *pem) {
   free(pem->ca);
   free(pem->cert);
   wipe_and_free(pem->key);
   *pem = (rpc_pem){0};
 }
 
-void clv_rpc_pem_done(clv_rpc_pem *pem) {
+void clv_rpc_pem_clear(clv_rpc_pem *pem) {
   if (!pem) return;
   free((char *)(uintptr_t)pem->ca);
   free((char *)(uintptr_t)pem->cert);
@@ -46,10 +46,10 @@ clv_code clv_rpc_pem_copy(const clv_rpc_pem *from, clv_rpc_pem *ret, clv_err *er
   if (code == CLV_OK) code = clv_strdup(from->key, &key, err);
   clv_rpc_pem pem = {ca, cert, key};
   if (code != CLV_OK) {
-    clv_rpc_pem_done(&pem);
+    clv_rpc_pem_clear(&pem);
     return code;
   }
-  clv_rpc_pem_done(ret);
+  clv_rpc_pem_clear(ret);
   *ret = pem;
   return CLV_OK;
 }
@@ -64,7 +64,7 @@ clv_code rpc_pem_init(rpc_pem *dst, const clv_rpc_pem *src, clv_err *err) {
   clv_code code = clv_strdup(src->ca, &dst->ca, err);
   if (code == CLV_OK) code = clv_strdup(src->cert, &dst->cert, err);
   if (code == CLV_OK) code = clv_strdup(src->key, &dst->key, err);
-  if (code != CLV_OK) rpc_pem_done(dst);
+  if (code != CLV_OK) rpc_pem_clear(dst);
   return code;
 }
 
@@ -85,7 +85,7 @@ clv_code rpc_pem_check(const clv_rpc_pem *pem, clv_err *err) {
   grpc_ssl_server_credentials_options *options =
       grpc_ssl_server_credentials_create_options_using_config(DEMAND, make_config(&copy));
   grpc_server_credentials *credentials = grpc_ssl_server_credentials_create_with_options(options);
-  rpc_pem_done(&copy);
+  rpc_pem_clear(&copy);
   char address[64];
   snprintf(address, sizeof(address), "unix-abstract:cleave-pem-%ld-%u", (long)getpid(),
            atomic_fetch_add(&count, 1));
@@ -115,8 +115,8 @@ clv_code rpc_server_certs_init(rpc_server_certs *certs, const clv_rpc_pem *pem, 
   return CLV_OK;
 }
 
-void rpc_server_certs_done(rpc_server_certs *certs) {
-  rpc_pem_done(&certs->pem);
+void rpc_server_certs_clear(rpc_server_certs *certs) {
+  rpc_pem_clear(&certs->pem);
   pthread_mutex_destroy(&certs->lock);
 }
 
@@ -129,7 +129,7 @@ clv_code rpc_server_certs_swap(rpc_server_certs *certs, const clv_rpc_pem *pem, 
   certs->pem = new_pem;
   certs->needs_fetch = true;
   pthread_mutex_unlock(&certs->lock);
-  rpc_pem_done(&old_pem);
+  rpc_pem_clear(&old_pem);
   return CLV_OK;
 }
 

@@ -46,8 +46,7 @@ bool rpc_translate_end_text(unsigned peer_timeout_ms, char text[RPC_TEXT]) {
   };
   end_kind kind = end_kind_of(text);
   if (kind == END_SILENT)
-    snprintf(text, RPC_TEXT, "the peer was silent for %g s (limits.peer_timeout)",
-             (double)peer_timeout_ms / 1e3);
+    snprintf(text, RPC_TEXT, "the peer was silent for %g s", (double)peer_timeout_ms / 1e3);
   else if (kind != END_KINDS)
     snprintf(text, RPC_TEXT, "%s", new_texts[kind]);
   return kind != END_KINDS;

@@ -33,11 +33,11 @@ clv_code rpc_pool_init(rpc_pool *pool, unsigned n_threads, unsigned max_waiting,
   if (pool->n_threads == n_threads) return CLV_OK;
   clv_code code = clv_fail(err, CLV_EXHAUSTED, "handler thread %u of %u could not be started",
                            pool->n_threads + 1, n_threads);
-  rpc_pool_done(pool);
+  rpc_pool_stop(pool);
   return code;
 }
 
-void rpc_pool_done(rpc_pool *pool) {
+void rpc_pool_stop(rpc_pool *pool) {
   pthread_mutex_lock(&pool->lock);
   pool->is_stopping = true;
   pthread_cond_broadcast(&pool->wake_threads);

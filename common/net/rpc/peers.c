@@ -24,7 +24,8 @@ struct rpc_peer_entry {
   rpc_peer_entry *next;
   unsigned n_active;   /* calls in progress */
   unsigned n_handling; /* requests that handler threads run or take next */
-  /* requests queued in first..last, because enough of this identity's are handled */
+  /* requests queued in first..last, because handler threads already run as many requests of this
+   * identity as it may have */
   unsigned n_waiting;
   clv_rpc_job *first, *last;
   unsigned n_wasted; /* calls wasted since window_start_ns */
@@ -43,7 +44,7 @@ void rpc_peers_init(rpc_peers *peers, const clv_rpc_server_options *options) {
   peers->max_waiting = options->max_waiting_unary ? options->max_waiting_unary : 64;
 }
 
-void rpc_peers_done(rpc_peers *peers) {
+void rpc_peers_clear(rpc_peers *peers) {
   for (size_t i = 0; i < CLV_COUNT(peers->buckets); i++)
     for (rpc_peer_entry *entry; (entry = peers->buckets[i]) != NULL;) {
       peers->buckets[i] = entry->next;
@@ -105,11 +106,13 @@ static rpc_refusal count_wasted_call(rpc_peers *peers, rpc_peer_entry *entry, ui
     entry->n_wasted = 0;
   }
   entry->n_wasted++;
-  if (entry->n_wasted <= peers->max_cancels_per_second) return RPC_REPLY;
+  if (entry->n_wasted <= peers->max_cancels_per_second) return RPC_REFUSAL_WITH_STATUS;
   if (entry->cut_until_ns < now) peers->n_cut_peers++;
   entry->cut_until_ns = now + 1000000ull * peers->cut_off_ms;
-  /* Disconnect repeatedly, because the identity may have several connections. */
-  return entry->n_wasted % peers->max_cancels_per_second == 1 ? RPC_DISCONNECT : RPC_DROP;
+  /* Close a connection at the first wasted call in every max_cancels_per_second, because the
+   * identity may have several connections. */
+  return entry->n_wasted % peers->max_cancels_per_second == 1 ? RPC_REFUSAL_WITH_DISCONNECT
+                                                              : RPC_REFUSAL_WITHOUT_ANSWER;
 }
 
 static clv_code begin_call_locked(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
@@ -135,7 +138,7 @@ static clv_code begin_call_locked(rpc_peers *peers, const char *uri, rpc_peer_en
 
 clv_code rpc_peers_begin_call(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
                               rpc_refusal *ret_refusal, clv_err *err) {
-  *ret_refusal = RPC_REPLY;
+  *ret_refusal = RPC_REFUSAL_WITH_STATUS;
   pthread_mutex_lock(&peers->lock);
   clv_code code = begin_call_locked(peers, uri, ret_entry, ret_refusal, err);
   pthread_mutex_unlock(&peers->lock);
@@ -145,8 +148,8 @@ clv_code rpc_peers_begin_call(rpc_peers *peers, const char *uri, rpc_peer_entry 
 bool rpc_peers_end_call(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_peer) {
   pthread_mutex_lock(&peers->lock);
   entry->n_active--;
-  bool must_cut =
-      cancelled_by_peer && count_wasted_call(peers, entry, clv_now_ns()) == RPC_DISCONNECT;
+  bool must_cut = cancelled_by_peer &&
+                  count_wasted_call(peers, entry, clv_now_ns()) == RPC_REFUSAL_WITH_DISCONNECT;
   pthread_mutex_unlock(&peers->lock);
   return must_cut;
 }
@@ -156,18 +159,18 @@ bool rpc_peers_end_call(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_
 /* Decides when a request is handled. One identity uses at most half of the handler threads, so that
  * others need not wait for all of its requests. */
 rpc_admission rpc_peers_begin_handling(rpc_peers *peers, rpc_peer_entry *entry, clv_rpc_job *job) {
-  rpc_admission admission = RPC_NOW;
+  rpc_admission admission = RPC_REQUEST_ADMITTED;
   pthread_mutex_lock(&peers->lock);
   if (entry->n_handling < peers->max_handling) {
     entry->n_handling++;
   } else if (entry->n_waiting < peers->max_waiting) {
-    admission = RPC_LATER;
+    admission = RPC_REQUEST_QUEUED;
     job->next = NULL;
     *(entry->first ? &entry->last->next : &entry->first) = job;
     entry->last = job;
     entry->n_waiting++;
   } else {
-    admission = RPC_NEVER;
+    admission = RPC_REQUEST_REFUSED;
   }
   pthread_mutex_unlock(&peers->lock);
   return admission;
@@ -242,8 +245,8 @@ static void for_each_fd(void (*visit)(int fd, void *user), void *user) {
   closedir(dir);
 }
 
-/* Cuts no other connection: if gRPC closes the descriptor meanwhile and the number is reused, the
- * peer address of the new socket differs. */
+/* Never cuts a wrong connection: if gRPC closes the descriptor meanwhile and its number is reused,
+ * the peer address of the new socket differs. */
 void rpc_cut_connection(const char *address) {
   for_each_fd(cut_if_address, (void *)(uintptr_t)address);
 }

@@ -86,7 +86,7 @@ void clv_rpc_busy_leave(clv_rpc_runtime *runtime);
 
 /* ---- credentials ----------------------------------------------------------------------------- */
 
-/* PEM text, NUL-terminated. Each function that takes it copies the text, but clv_rpc_pem_done. */
+/* PEM text, NUL-terminated. Each function that takes it copies the text, but clv_rpc_pem_clear. */
 typedef struct clv_rpc_pem {
   const char *ca;   /* CA certificates; the peer's chain must end in one of them */
   const char *cert; /* own leaf certificate first, then intermediates */
@@ -96,7 +96,7 @@ typedef struct clv_rpc_pem {
 /* Replaces *ret, zeroed or an earlier copy, by a copy. CLV_EXHAUSTED: *ret is unchanged. */
 clv_code clv_rpc_pem_copy(const clv_rpc_pem *from, clv_rpc_pem *ret, clv_err *err) CLV_USE_RESULT;
 /* wipes and frees a copy and zeroes *pem; NULL is allowed */
-void clv_rpc_pem_done(clv_rpc_pem *pem);
+void clv_rpc_pem_clear(clv_rpc_pem *pem);
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
@@ -247,10 +247,10 @@ typedef struct clv_rpc_server_options {
    * call with its code and text. NULL: every call is denied. */
   clv_code (*authorize)(void *user, const clv_rpc_peer *peer, const char *method, clv_err *err);
 
-  /* Optional; set all three or none. `connection` returns the program's number of the connection
-   * that carries a call; on_call_delivered and on_message_delivered report that gRPC has delivered
-   * a call, or a message of it. Called on queue threads. */
-  uint64_t (*connection)(const char *address);
+  /* Optional; set all three or none. `find_connection` returns the program's number of the
+   * connection that carries a call; on_call_delivered and on_message_delivered report that gRPC has
+   * delivered a call, or a message of it. Called on queue threads. */
+  uint64_t (*find_connection)(const char *address);
   void (*on_call_delivered)(uint64_t connection);
   void (*on_message_delivered)(uint64_t connection, size_t bytes);
 

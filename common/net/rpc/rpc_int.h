@@ -45,7 +45,7 @@ typedef struct rpc_pool {
 
 clv_code rpc_pool_init(rpc_pool *pool, unsigned n_threads, unsigned max_waiting,
                        clv_err *err) CLV_USE_RESULT;
-void rpc_pool_done(rpc_pool *pool); /* runs the queued jobs, then joins the threads */
+void rpc_pool_stop(rpc_pool *pool); /* runs the queued jobs, then joins the threads */
 /* false: the queue is full, or the pool is ending */
 bool rpc_pool_add_job(rpc_pool *pool, clv_rpc_job *job);
 
@@ -92,13 +92,14 @@ gpr_timespec rpc_no_deadline(void);
 /* Converts a gRPC status to a clv_code. */
 clv_code rpc_code_of_status(grpc_status_code status);
 grpc_status_code rpc_status_of_code(
-    clv_code code); /* maps codes that gRPC lacks to a similar one */
+    /* converts a clv_code to a gRPC status; codes that gRPC lacks become a similar one */
+    clv_code code);
 
 /* ---- bytes.c --------------------------------------------------------------------------------- */
 
-/* Returns the pieces of `buffer` in *ret_pieces. They point into the buffer. The array is `fixed`
- * if they fit, else *ret_heap, which the caller frees. CLV_UNIMPLEMENTED: the message is
- * compressed. */
+/* Returns the pieces of `buffer` in *ret_pieces. They point into the buffer. The array of pieces is
+ * `fixed` if they fit there, else *ret_heap, which the caller frees. CLV_UNIMPLEMENTED: the message
+ * is compressed. */
 clv_code rpc_buffer_pieces(grpc_byte_buffer *buffer, clv_iov fixed[RPC_MAX_PIECES],
                            const clv_iov **ret_pieces, size_t *ret_n, void **ret_heap,
                            clv_err *err) CLV_USE_RESULT;
@@ -114,7 +115,7 @@ typedef struct rpc_pem {
 } rpc_pem;
 
 clv_code rpc_pem_init(rpc_pem *dst, const clv_rpc_pem *src, clv_err *err) CLV_USE_RESULT;
-void rpc_pem_done(rpc_pem *pem); /* wipes the key */
+void rpc_pem_clear(rpc_pem *pem); /* wipes the key */
 
 /* Checks that gRPC can make a TLS server from the PEM text. CLV_INVALID: it is not readable, or the
  * key does not match the leaf certificate. */
@@ -147,7 +148,7 @@ typedef struct rpc_server_certs {
 
 clv_code rpc_server_certs_init(rpc_server_certs *certs, const clv_rpc_pem *pem,
                                clv_err *err) CLV_USE_RESULT;
-void rpc_server_certs_done(rpc_server_certs *certs);
+void rpc_server_certs_clear(rpc_server_certs *certs);
 clv_code rpc_server_certs_swap(rpc_server_certs *certs, const clv_rpc_pem *pem,
                                clv_err *err) CLV_USE_RESULT;
 
@@ -218,12 +219,14 @@ typedef struct rpc_peers {
 } rpc_peers;
 
 void rpc_peers_init(rpc_peers *peers, const clv_rpc_server_options *options);
-void rpc_peers_done(rpc_peers *peers);
+void rpc_peers_clear(rpc_peers *peers);
 
 typedef enum rpc_refusal {
-  RPC_REPLY,      /* answer with a status */
-  RPC_DISCONNECT, /* close the connection as well: this call exceeded the rate */
-  RPC_DROP,       /* cancel without an answer: the identity exceeds the rate */
+  RPC_REFUSAL_WITH_STATUS, /* the server answers with a status */
+  /* the server answers, and closes the connection, because this call exceeded the rate */
+  RPC_REFUSAL_WITH_DISCONNECT,
+  /* the server cancels the call without an answer, because the identity exceeds the rate */
+  RPC_REFUSAL_WITHOUT_ANSWER,
 } rpc_refusal;
 
 /* Counts one more call of `uri`. CLV_EXHAUSTED: the identity has too many calls at once, or is
@@ -236,9 +239,9 @@ clv_code rpc_peers_begin_call(rpc_peers *peers, const char *uri, rpc_peer_entry 
 bool rpc_peers_end_call(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_peer);
 
 typedef enum rpc_admission {
-  RPC_NOW,   /* pass it to the handler threads */
-  RPC_LATER, /* the request waits; rpc_peers_end_handling returns it */
-  RPC_NEVER, /* refuse the request: too many wait */
+  RPC_REQUEST_ADMITTED, /* the caller passes the request to the handler threads */
+  RPC_REQUEST_QUEUED,   /* the request waits; rpc_peers_end_handling returns it */
+  RPC_REQUEST_REFUSED,  /* the caller refuses the request, because too many wait */
 } rpc_admission;
 
 rpc_admission rpc_peers_begin_handling(rpc_peers *peers, rpc_peer_entry *entry, clv_rpc_job *job);

@@ -105,7 +105,7 @@ enum {
   HELP_IDLE_MS = 2,         /* a helper without an event for this time returns to waiting */
   STUCK_CHECK_MS = 100,     /* how often a waiting helper checks whether the leader is stuck */
   STUCK_NS = 50000000,      /* the leader is stuck after this time in one callback */
-  SENDERS = 1,
+  N_SENDER_THREADS = 1,
   MAX_DEFERRED = 1 << 16,
 };
 
@@ -255,7 +255,7 @@ static void make_queues(clv_rpc_runtime *runtime) {
 }
 
 static clv_code start_threads(clv_rpc_runtime *runtime, unsigned n, clv_err *err) {
-  CLV_TRY(rpc_pool_init(&runtime->sender_pool, SENDERS, MAX_DEFERRED, err));
+  CLV_TRY(rpc_pool_init(&runtime->sender_pool, N_SENDER_THREADS, MAX_DEFERRED, err));
   runtime->has_sender_pool = true;
   if (pthread_create(&runtime->admission_thread, NULL, admission_thread, runtime) != 0)
     return clv_fail(err, CLV_EXHAUSTED, "the admission thread could not be started");
@@ -315,12 +315,14 @@ void clv_rpc_runtime_free(clv_rpc_runtime *runtime) {
   if (!runtime) return;
   rpc_cancel_streams_of(runtime, NULL, CLV_CANCELLED, "this process is shutting down");
   if (runtime->n_threads > 0) wait_for_streams(runtime);
-  if (runtime->has_sender_pool) rpc_pool_done(&runtime->sender_pool);
+  if (runtime->has_sender_pool) rpc_pool_stop(&runtime->sender_pool);
   grpc_completion_queue_shutdown(runtime->admission_queue);
   grpc_completion_queue_shutdown(runtime->queue);
   if (runtime->has_admission_thread) pthread_join(runtime->admission_thread, NULL);
   for (unsigned i = 0; i < runtime->n_threads; i++) {
-    if (i == 1) { /* threads[0], the leader, has emptied the queue and ended: stop the helpers */
+    /* threads[0], the leader, was joined, so the queue is empty: stop the helpers, the other
+     * threads */
+    if (i == 1) {
       pthread_mutex_lock(&runtime->lock);
       runtime->is_stopping = true;
       pthread_cond_broadcast(&runtime->wake_helpers);

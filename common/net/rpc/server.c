@@ -166,7 +166,7 @@ static clv_code prepare_server(clv_rpc_server *server, const clv_rpc_pem *pem, c
   /* peers.c bounds the requests that wait, for each identity. */
   clv_code code = rpc_pool_init(&server->pool, options->handler_threads, UINT_MAX, err);
   if (code != CLV_OK) {
-    rpc_server_certs_done(&server->certs);
+    rpc_server_certs_clear(&server->certs);
     return code;
   }
   rpc_peers_init(&server->peers, options);
@@ -278,9 +278,9 @@ void clv_rpc_server_free(clv_rpc_server *server) {
   if (clv_rpc_server_drain(server, 0, &ignored) != CLV_OK)
     clv_log(CLV_LOG_DEBUG, "server freed: %s", ignored.text);
   grpc_server_destroy(server->grpc);
-  rpc_pool_done(&server->pool);
-  rpc_peers_done(&server->peers);
-  rpc_server_certs_done(&server->certs);
+  rpc_pool_stop(&server->pool);
+  rpc_peers_clear(&server->peers);
+  rpc_server_certs_clear(&server->certs);
   pthread_cond_destroy(&server->state_changed);
   pthread_mutex_destroy(&server->lock);
   free(server);

@@ -45,7 +45,7 @@ static void finish_call(incoming *in, bool cancelled) {
   rpc_server_drop_object(server);
 }
 
-static void drop_hold(incoming *in) {
+static void drop_call_hold(incoming *in) {
   if (atomic_fetch_sub_explicit(&in->n_holds, 1, memory_order_acq_rel) == 1)
     finish_call(in, in->cancelled != 0);
 }
@@ -54,12 +54,12 @@ static void on_close(rpc_tag *tag, bool ok) {
   (void)ok;
   incoming *in = RPC_OWNER(tag, incoming, close_tag);
   if (in->cancelled) __atomic_store_n(&in->is_cancelled, true, __ATOMIC_RELAXED);
-  drop_hold(in);
+  drop_call_hold(in);
 }
 
 static void on_answer_sent(rpc_tag *tag, bool ok) {
   (void)ok; /* false: the peer no longer wants the answer */
-  drop_hold(RPC_OWNER(tag, incoming, done_tag));
+  drop_call_hold(RPC_OWNER(tag, incoming, done_tag));
 }
 
 static void on_stream_ended(void *arg, bool cancelled) { finish_call(arg, cancelled); }
@@ -67,7 +67,7 @@ static void on_stream_ended(void *arg, bool cancelled) { finish_call(arg, cancel
 /* Starts a batch, which has a hold of its own until it ends. */
 static void start_batch(incoming *in, const grpc_op *ops, size_t n, rpc_tag *tag) {
   atomic_fetch_add_explicit(&in->n_holds, 1, memory_order_relaxed);
-  if (!rpc_start_batch(in->call, ops, n, tag)) drop_hold(in);
+  if (!rpc_start_batch(in->call, ops, n, tag)) drop_call_hold(in);
 }
 
 static void watch_close(incoming *in) {
@@ -104,15 +104,15 @@ static void send_answer(incoming *in, clv_code code, const char *text, clv_bytes
 }
 
 static void refuse_call(incoming *in, rpc_refusal refusal, const clv_err *err) {
-  if (refusal == RPC_DISCONNECT) rpc_cut_connection(in->address);
-  if (refusal != RPC_REPLY) {
+  if (refusal == RPC_REFUSAL_WITH_DISCONNECT) rpc_cut_connection(in->address);
+  if (refusal != RPC_REFUSAL_WITH_STATUS) {
     grpc_call_cancel(in->call, NULL);
-    drop_hold(in);
+    drop_call_hold(in);
     return;
   }
   watch_close(in);
   send_answer(in, err->code, err->text, NULL);
-  drop_hold(in);
+  drop_call_hold(in);
 }
 
 /* ---- unary ----------------------------------------------------------------------------------- */
@@ -145,7 +145,7 @@ static void run_handler(clv_rpc_job *job) {
     handle_and_answer(in);
     job = rpc_peers_end_handling(&server->peers, in->peer_entry);
     if (job && rpc_pool_add_job(&server->pool, job)) job = NULL;
-    drop_hold(in);
+    drop_call_hold(in);
   }
 }
 
@@ -158,8 +158,8 @@ static clv_code queue_handler(incoming *in, clv_err *err) {
     return clv_fail(err, CLV_EXHAUSTED, "request of %zu bytes, the limit is %zu", len, limit);
   in->job.run = run_handler;
   rpc_admission admission = rpc_peers_begin_handling(&server->peers, in->peer_entry, &in->job);
-  if (admission == RPC_LATER) return CLV_OK;
-  if (admission == RPC_NOW && rpc_pool_add_job(&server->pool, &in->job)) return CLV_OK;
+  if (admission == RPC_REQUEST_QUEUED) return CLV_OK;
+  if (admission == RPC_REQUEST_ADMITTED && rpc_pool_add_job(&server->pool, &in->job)) return CLV_OK;
   atomic_fetch_add(&server->calls_refused, 1);
   return clv_fail(err, CLV_EXHAUSTED,
                   "too many requests of this identity are waiting: try again later");
@@ -182,7 +182,7 @@ static void on_request(rpc_tag *tag, bool ok) {
     code = queue_handler(in, &err); /* a queued job takes over the hold of this event */
   if (code == CLV_OK) return;
   send_answer(in, code, err.text, NULL);
-  drop_hold(in);
+  drop_call_hold(in);
 }
 
 static void start_unary(incoming *in) {
@@ -190,7 +190,7 @@ static void start_unary(incoming *in) {
   grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
   op.data.recv_message.recv_message = &in->request;
   start_batch(in, &op, 1, &in->recv_tag);
-  drop_hold(in);
+  drop_call_hold(in);
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -202,7 +202,7 @@ static void start_stream(incoming *in) {
   clv_err err = {0};
   if (rpc_stream_new(server->runtime, server, in->call, true, options->limits.max_message, &stream,
                      &err) != CLV_OK) {
-    refuse_call(in, RPC_REPLY, &err);
+    refuse_call(in, RPC_REFUSAL_WITH_STATUS, &err);
     return;
   }
   in->call = NULL;
@@ -251,15 +251,15 @@ static bool is_stream_method(const clv_rpc_server_options *options, const char *
   return false;
 }
 
-static clv_code new_incoming(clv_rpc_server *server, grpc_call *call, grpc_slice method,
-                             incoming **ret_in, clv_err *err) {
+static clv_code new_incoming_call(clv_rpc_server *server, grpc_call *call, grpc_slice method,
+                                  incoming **ret_in, clv_err *err) {
   incoming *in = NULL;
   CLV_TRY(clv_alloc(1, sizeof(*in), &in, err));
   in->server = server;
   in->call = call;
   in->address = grpc_call_get_peer(call);
-  if (server->options.connection) {
-    in->connection = server->options.connection(in->address);
+  if (server->options.find_connection) {
+    in->connection = server->options.find_connection(in->address);
     server->options.on_call_delivered(in->connection);
   }
   rpc_copy_printable(in->method, GRPC_SLICE_START_PTR(method), GRPC_SLICE_LENGTH(method));
@@ -275,14 +275,14 @@ void rpc_server_admit(clv_rpc_server *server, grpc_call *call, grpc_slice method
   atomic_fetch_add(&server->calls, 1);
   incoming *in = NULL;
   clv_err err = {0};
-  if (new_incoming(server, call, method, &in, &err) != CLV_OK) {
+  if (new_incoming_call(server, call, method, &in, &err) != CLV_OK) {
     grpc_call_unref(call); /* cancels the call */
     rpc_server_drop_object(server);
     return;
   }
   atomic_fetch_add(&server->active_calls, 1);
   const clv_rpc_server_options *options = &server->options;
-  rpc_refusal refusal = RPC_REPLY;
+  rpc_refusal refusal = RPC_REFUSAL_WITH_STATUS;
   if (check_call(in, &refusal, &err) != CLV_OK) {
     refuse_call(in, refusal, &err);
   } else if ((in->unary_method = find_unary_method(options, in->method)) != NULL) {
@@ -291,6 +291,6 @@ void rpc_server_admit(clv_rpc_server *server, grpc_call *call, grpc_slice method
     start_stream(in);
   } else {
     clv_fail(&err, CLV_UNIMPLEMENTED, "there is no method %s", in->method);
-    refuse_call(in, RPC_REPLY, &err);
+    refuse_call(in, RPC_REFUSAL_WITH_STATUS, &err);
   }
 }

@@ -92,7 +92,7 @@ static void finish_stream(clv_rpc_stream *stream) {
   clv_rpc_stream_unref(stream);
 }
 
-bool rpc_stream_take_hold(clv_rpc_stream *stream) {
+bool rpc_stream_hold_call(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
   bool is_alive = !stream->is_call_dropped;
   if (is_alive) stream->n_holds++;
@@ -100,7 +100,7 @@ bool rpc_stream_take_hold(clv_rpc_stream *stream) {
   return is_alive;
 }
 
-void rpc_stream_drop_hold(clv_rpc_stream *stream) {
+void rpc_stream_release_call(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
   bool last = --stream->n_holds == 0 && stream->is_final_batch_done;
   if (last) stream->is_call_dropped = true;
@@ -114,16 +114,16 @@ static void on_end_batch(rpc_tag *tag, bool ok) {
   pthread_mutex_lock(&stream->lock);
   stream->is_final_batch_done = true;
   pthread_mutex_unlock(&stream->lock);
-  rpc_stream_drop_hold(stream);
+  rpc_stream_release_call(stream);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
 static void request_message(clv_rpc_stream *stream) {
-  if (!rpc_stream_take_hold(stream)) return;
+  if (!rpc_stream_hold_call(stream)) return;
   grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
   op.data.recv_message.recv_message = &stream->received_buffer;
-  if (!rpc_start_batch(stream->call, &op, 1, &stream->recv_tag)) rpc_stream_drop_hold(stream);
+  if (!rpc_start_batch(stream->call, &op, 1, &stream->recv_tag)) rpc_stream_release_call(stream);
 }
 
 static void deliver_message(clv_rpc_stream *stream, grpc_byte_buffer *buffer) {
@@ -162,7 +162,7 @@ static void on_recv_batch(rpc_tag *tag, bool ok) {
     if (buffer) grpc_byte_buffer_destroy(buffer);
     handle_half_close(stream);
   }
-  rpc_stream_drop_hold(stream);
+  rpc_stream_release_call(stream);
 }
 
 /* ---- start ----------------------------------------------------------------------------------- */
@@ -170,7 +170,7 @@ static void on_recv_batch(rpc_tag *tag, bool ok) {
 void rpc_stream_start_client(clv_rpc_stream *stream, const clv_rpc_stream_events *events) {
   stream->events = *events;
   stream->send_state = SEND_IDLE;
-  stream->n_holds = 2; /* one of the end batch, one of this function */
+  stream->n_holds = 2; /* one hold of the end batch, one of this function */
   grpc_op ops[3] = {{.op = GRPC_OP_SEND_INITIAL_METADATA},
                     {.op = GRPC_OP_RECV_INITIAL_METADATA},
                     {.op = GRPC_OP_RECV_STATUS_ON_CLIENT}};
@@ -184,7 +184,7 @@ void rpc_stream_start_client(clv_rpc_stream *stream, const clv_rpc_stream_events
     on_end_batch(&stream->end_tag, false);
   }
   request_message(stream);
-  rpc_stream_drop_hold(stream);
+  rpc_stream_release_call(stream);
 }
 
 void rpc_stream_start_server(clv_rpc_stream *stream, void (*took)(void *arg, size_t bytes),
@@ -192,8 +192,8 @@ void rpc_stream_start_server(clv_rpc_stream *stream, void (*took)(void *arg, siz
   stream->on_message_taken = took;
   stream->on_stream_ended = ended;
   stream->callback_arg = arg;
-  stream->send_state = SEND_HELD;
-  /* one of the end batch, one of the caller until rpc_stream_accept or rpc_stream_refuse */
+  stream->send_state = SEND_BEFORE_ACCEPT;
+  /* one hold of the end batch, one of the caller until rpc_stream_accept or rpc_stream_refuse */
   stream->n_holds = 2;
   grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
   op.data.recv_close_on_server.cancelled = &stream->cancelled_by_peer;
@@ -207,7 +207,7 @@ static void start_send_batch(clv_rpc_stream *stream, const grpc_op *ops, size_t 
     rpc_stream_on_sent(&stream->send_tag, false);
 }
 
-/* Starts the first send batch of a server stream in SEND_HELD, with a hold of its own. */
+/* Starts the first send batch of a server stream in SEND_BEFORE_ACCEPT, with a hold of its own. */
 static void start_first_send(clv_rpc_stream *stream, const grpc_op *ops, size_t n,
                              rpc_send_state state) {
   pthread_mutex_lock(&stream->lock);
@@ -222,7 +222,7 @@ void rpc_stream_accept(clv_rpc_stream *stream, const clv_rpc_stream_events *even
   grpc_op op = {.op = GRPC_OP_SEND_INITIAL_METADATA};
   start_first_send(stream, &op, 1, SEND_BUSY);
   request_message(stream);
-  rpc_stream_drop_hold(stream);
+  rpc_stream_release_call(stream);
 }
 
 static grpc_op make_status_op(clv_code code, grpc_slice *details) {
@@ -240,7 +240,7 @@ void rpc_stream_refuse(clv_rpc_stream *stream, clv_code code, const char *text) 
   rpc_stream_drop_queue(stream);
   start_first_send(stream, ops, 2, SEND_CLOSING);
   grpc_slice_unref(details);
-  rpc_stream_drop_hold(stream);
+  rpc_stream_release_call(stream);
 }
 
 void clv_rpc_stream_close(clv_rpc_stream *stream) {
@@ -256,13 +256,13 @@ void clv_rpc_stream_close(clv_rpc_stream *stream) {
 static void end_call(clv_rpc_stream *stream, bool with_status) {
   if (stream->ends_by_half_close) {
     rpc_stream_send_next(stream);
-    rpc_stream_drop_hold(stream);
+    rpc_stream_release_call(stream);
     return;
   }
   if (!with_status) {
     grpc_call_cancel_with_status(stream->call, rpc_status_of_code(stream->cancel_code),
                                  stream->cancel_text, NULL);
-    rpc_stream_drop_hold(stream);
+    rpc_stream_release_call(stream);
     return;
   }
   grpc_slice details = grpc_slice_from_copied_string(stream->cancel_text);
@@ -272,10 +272,10 @@ static void end_call(clv_rpc_stream *stream, bool with_status) {
 }
 
 /* Cancels a stream that already waits for its half close or status to be answered. */
-static void cancel_again(clv_rpc_stream *stream) {
-  if (!rpc_stream_take_hold(stream)) return;
+static void cancel_waiting_stream(clv_rpc_stream *stream) {
+  if (!rpc_stream_hold_call(stream)) return;
   grpc_call_cancel_with_status(stream->call, GRPC_STATUS_CANCELLED, stream->cancel_text, NULL);
-  rpc_stream_drop_hold(stream);
+  rpc_stream_release_call(stream);
 }
 
 /* The server of a client's cancelled stream cannot tell the cancel from a lost connection, so a
@@ -299,7 +299,7 @@ void clv_rpc_stream_cancel(clv_rpc_stream *stream, clv_code code, const char *te
     if (with_status) stream->send_state = SEND_CLOSING;
   }
   pthread_mutex_unlock(&stream->lock);
-  if (again) cancel_again(stream);
+  if (again) cancel_waiting_stream(stream);
   if (!first) return;
   rpc_stream_drop_queue(stream);
   end_call(stream, with_status);

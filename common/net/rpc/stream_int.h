@@ -19,16 +19,16 @@ typedef struct rpc_send_node {
   size_t bytes;
 } rpc_send_node;
 
-/* KEPT_NODES: send nodes that a stream keeps. NODE_BATCH: nodes allocated when none is left, so
- * that a larger burst allocates once, not for each message. */
-enum { KEPT_NODES = 128, NODE_BATCH = 48 };
+/* MAX_SPARE_NODES: send nodes that a stream keeps. NODE_BATCH: nodes allocated when none is left,
+ * so that a larger burst allocates once, not for each message. */
+enum { MAX_SPARE_NODES = 128, NODE_BATCH = 48 };
 
 /* State of the sending side. At most one send batch is in flight. */
 typedef enum rpc_send_state {
-  SEND_HELD,    /* server stream before rpc_stream_accept */
-  SEND_IDLE,    /* no batch in flight */
-  SEND_BUSY,    /* a message or the initial metadata is in flight */
-  SEND_CLOSING, /* the half close or the status is in flight, or done */
+  SEND_BEFORE_ACCEPT, /* server stream before rpc_stream_accept */
+  SEND_IDLE,          /* no batch in flight */
+  SEND_BUSY,          /* a message or the initial metadata is in flight */
+  SEND_CLOSING,       /* the half close or the status is in flight, or done */
 } rpc_send_state;
 
 struct clv_rpc_stream {
@@ -78,9 +78,9 @@ void rpc_runtime_add_stream(clv_rpc_runtime *runtime, clv_rpc_stream *stream);
 void rpc_runtime_remove_stream(clv_rpc_runtime *runtime, clv_rpc_stream *stream);
 
 /* Takes a hold on the stream's call. False: the call is released. Pair each success with
- * rpc_stream_drop_hold, which may end the stream. */
-bool rpc_stream_take_hold(clv_rpc_stream *stream);
-void rpc_stream_drop_hold(clv_rpc_stream *stream);
+ * rpc_stream_release_call, which may end the stream. */
+bool rpc_stream_hold_call(clv_rpc_stream *stream);
+void rpc_stream_release_call(clv_rpc_stream *stream);
 
 /* Starts the next send batch, if none is in flight. */
 void rpc_stream_send_next(clv_rpc_stream *stream);

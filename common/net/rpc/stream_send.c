@@ -74,7 +74,7 @@ static clv_code take_node(clv_rpc_stream *stream, rpc_send_node **ret_node, clv_
 static void return_node(clv_rpc_stream *stream, rpc_send_node *node) {
   grpc_slice_buffer_reset_and_unref(slice_buffer_of(node));
   pthread_mutex_lock(&stream->lock);
-  bool keep = stream->n_spare_nodes < KEPT_NODES;
+  bool keep = stream->n_spare_nodes < MAX_SPARE_NODES;
   if (keep) {
     node->next = stream->spare_nodes;
     stream->spare_nodes = node;
@@ -220,5 +220,5 @@ void rpc_stream_on_sent(rpc_tag *tag, bool ok) {
   rpc_stream_send_next(stream);
   if (node && ok && stream->events.on_sent)
     stream->events.on_sent(stream->events.user, stream, bytes);
-  rpc_stream_drop_hold(stream);
+  rpc_stream_release_call(stream);
 }

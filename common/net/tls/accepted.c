@@ -40,7 +40,7 @@ typedef struct entry {
   bool has_spoken;  /* a handshake message was received */
   bool is_admitted; /* the admission has admitted its certificate */
   bool is_counted;  /* the admission counts it against its holder */
-  bool is_shut;     /* shut by this file; not in n_live any more */
+  bool is_shut;     /* this file has shut the connection down; n_live does not count it */
   bool is_output_redirected;
   uint32_t generation; /* number of times that this table entry was used */
   clv_tls_frames frames;
@@ -48,7 +48,8 @@ typedef struct entry {
   int fd; /* -1: the number was reused by another connection */
   uint64_t began_ns;
   size_t holder;
-  char *issuer, *serial, *uri; /* of its certificate; NULL until the certificate is admitted */
+  /* fields of the connection's certificate; NULL until the certificate is admitted */
+  char *issuer, *serial, *uri;
   address peer_address;
 } entry;
 
@@ -56,7 +57,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static clv_tls_admission admission; /* callbacks of the program; decide NULL: no admission */
 static entry *entries;              /* [TABLE_ENTRIES]; memory is touched only when used */
 static size_t n_entries;            /* entries[0] to entries[n_entries - 1] have been used */
-static size_t n_live;               /* entries neither free nor shut */
+static size_t n_live;               /* number of entries with a connection that is not shut */
 /* bytes received and not delivered, of all connections that are not shut */
 static uint64_t total_unread;
 static _Atomic uint64_t n_shed, n_floods;
@@ -135,7 +136,7 @@ static void report_shed_connection(const address *from) {
 
 /* Makes room for the connection `fd`. False: all connections are in use and none is in its
  * handshake. The caller holds the lock. */
-static bool make_room_for(int fd) {
+static bool make_room_for_connection(int fd) {
   for (size_t i = 0; i < n_entries; i++)
     if (entries[i].is_used && entries[i].fd == fd) entries[i].fd = -1;
   if (!admission.decide || n_live < admission.max_connections) return true;
@@ -153,7 +154,7 @@ static bool make_room_for(int fd) {
 
 bool clv_tls_accepted_expect_fd(int fd) {
   pthread_mutex_lock(&lock);
-  bool has_room = make_room_for(fd);
+  bool has_room = make_room_for_connection(fd);
   pthread_mutex_unlock(&lock);
   next_fd = has_room ? fd : -1;
   return has_room;
@@ -184,7 +185,7 @@ uint64_t clv_tls_accepted_shed_count(void) { return n_shed; }
  * allowed), internal_error (no room), certificate_revoked, unsupported_certificate. */
 static int verify_error_of(clv_tls_decision v) {
   if (v == CLV_TLS_NOT_ALLOWED) return X509_V_ERR_APPLICATION_VERIFICATION;
-  if (v == CLV_TLS_NO_CLIENT) return X509_V_ERR_INVALID_PURPOSE;
+  if (v == CLV_TLS_NOT_FOR_CLIENTS) return X509_V_ERR_INVALID_PURPOSE;
   return v == CLV_TLS_REVOKED ? X509_V_ERR_CERT_REVOKED : X509_V_ERR_UNSPECIFIED;
 }
 
@@ -223,7 +224,7 @@ static clv_tls_decision decide_on_certificate(entry *e, const X509 *cert) {
                            .is_client = is_for_client(cert),
                            .address = address_text(&e->peer_address, from)};
   clv_tls_decision v = admission.decide(admission.user, &caller, &e->holder);
-  return v == CLV_TLS_ADMIT && !store_certificate(e, named ? uri : "", issuer, serial)
+  return v == CLV_TLS_ADMITTED && !store_certificate(e, named ? uri : "", issuer, serial)
              ? CLV_TLS_FULL
              : v;
 }
@@ -238,7 +239,7 @@ static void redirect_output(SSL *ssl, entry *e) {
 static int on_verify(int ok, X509_STORE_CTX *ctx) {
   SSL *ssl = X509_STORE_CTX_get_ex_data(ctx, SSL_get_ex_data_X509_STORE_CTX_idx());
   if (!SSL_is_server(ssl)) return clv_tls_revocation_verify(ok, ctx);
-  if (X509_STORE_CTX_get_error_depth(ctx) > 0) return ok;
+  if (X509_STORE_CTX_get_error_depth(ctx) > 0 || ex_data_index < 0) return ok;
   entry *e = SSL_get_ex_data(ssl, ex_data_index);
   if (!ok && e && !e->is_output_redirected)
     redirect_output(ssl, e); /* so that send_alert sends OpenSSL's own reason */
@@ -246,11 +247,11 @@ static int on_verify(int ok, X509_STORE_CTX *ctx) {
   clv_tls_decision v = CLV_TLS_FULL; /* decision if the connection has no table entry */
   pthread_mutex_lock(&lock);
   if (e)
-    v = e->decision =
-        admission.decide ? decide_on_certificate(e, X509_STORE_CTX_get0_cert(ctx)) : CLV_TLS_ADMIT;
-  if (e) e->is_admitted = v == CLV_TLS_ADMIT;
+    v = e->decision = admission.decide ? decide_on_certificate(e, X509_STORE_CTX_get0_cert(ctx))
+                                       : CLV_TLS_ADMITTED;
+  if (e) e->is_admitted = v == CLV_TLS_ADMITTED;
   pthread_mutex_unlock(&lock);
-  if (v == CLV_TLS_ADMIT) return 1;
+  if (v == CLV_TLS_ADMITTED) return 1;
   X509_STORE_CTX_set_error(ctx, verify_error_of(v));
   if (e) redirect_output(ssl, e);
   return 0;
@@ -263,7 +264,7 @@ static void count_connection(entry *e) {
   pthread_mutex_lock(&lock);
   if (e->is_admitted && admission.decide && !e->is_counted && !e->is_shut) {
     e->decision = admission.enter(admission.user, e->holder);
-    e->is_counted = e->decision == CLV_TLS_ADMIT;
+    e->is_counted = e->decision == CLV_TLS_ADMITTED;
   }
   if (!e->is_counted && !e->is_shut && admission.decide) shut_connection(e);
   pthread_mutex_unlock(&lock);
@@ -297,17 +298,17 @@ bool clv_tls_accepted_get_failure(const SSL *ssl, clv_tls_failure *ret) {
       [CLV_TLS_OVER_QUOTA] = CLV_TLS_FAILURE_QUOTA,
       [CLV_TLS_FULL] = CLV_TLS_FAILURE_SHED,
       [CLV_TLS_REVOKED] = CLV_TLS_FAILURE_REVOKED,
-      [CLV_TLS_NO_CLIENT] = CLV_TLS_FAILURE_BAD_CERTIFICATE,
-      [CLV_TLS_FLOODED] = CLV_TLS_FAILURE_QUOTA,
-      [CLV_TLS_NO_LIST] = CLV_TLS_FAILURE_REVOKED,
+      [CLV_TLS_NOT_FOR_CLIENTS] = CLV_TLS_FAILURE_BAD_CERTIFICATE,
+      [CLV_TLS_CUT_OFF] = CLV_TLS_FAILURE_QUOTA,
+      [CLV_TLS_NO_CRL] = CLV_TLS_FAILURE_REVOKED,
   };
   const entry *e = ex_data_index >= 0 ? SSL_get_ex_data(ssl, ex_data_index) : NULL;
   if (!e) return false;
   pthread_mutex_lock(&lock);
   clv_tls_decision refused = e->decision;
   pthread_mutex_unlock(&lock);
-  if (refused != CLV_TLS_ADMIT) *ret = by_decision[refused];
-  return refused != CLV_TLS_ADMIT;
+  if (refused != CLV_TLS_ADMITTED) *ret = by_decision[refused];
+  return refused != CLV_TLS_ADMITTED;
 }
 
 /* ---- frames ---------------------------------------------------------------------------------- */
@@ -468,16 +469,31 @@ static entry *take_entry(int fd) {
 
 static void on_ssl_new(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl,
                        void *argp) {
-  SSL *ssl = parent;
-  (void)ptr, (void)argl, (void)argp;
+  (void)parent, (void)ptr, (void)argl, (void)argp;
   CRYPTO_set_ex_data(ad, index, next_fd >= 0 ? take_entry(next_fd) : NULL);
   next_fd = -1;
-  /* Without tickets no session is resumed. */
+}
+
+/* Without tickets no session is resumed. */
+void clv_tls_accepted_on_begin(SSL *ssl) {
+  if (ex_data_index < 0) return;
   SSL_set_options(ssl, SSL_OP_NO_TICKET);
   SSL_set_num_tickets(ssl, 0);
-  /* gRPC's SSL objects have no callback. An object that has one keeps it; the probe sets its own
-   * after this function. */
-  if (!SSL_get_verify_callback(ssl)) SSL_set_verify(ssl, SSL_get_verify_mode(ssl), on_verify);
+}
+
+/* Verifies a chain as OpenSSL would. gRPC's SSL objects have no callback and get on_verify; an
+ * object that has one, such as the probe's, keeps it. */
+static int verify_chain(X509_STORE_CTX *ctx, void *arg) {
+  const SSL *ssl = X509_STORE_CTX_get_ex_data(ctx, SSL_get_ex_data_X509_STORE_CTX_idx());
+  (void)arg;
+  if (ssl && !SSL_get_verify_callback(ssl)) X509_STORE_CTX_set_verify_cb(ctx, on_verify);
+  return X509_verify_cert(ctx) > 0;
+}
+
+static void on_context_new(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl,
+                           void *argp) {
+  (void)ptr, (void)ad, (void)index, (void)argl, (void)argp;
+  SSL_CTX_set_cert_verify_callback(parent, verify_chain, NULL);
 }
 
 static void on_ssl_free(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl,
@@ -501,6 +517,20 @@ static void register_callbacks(void) {
   if (entries)
     ex_data_index =
         CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, on_ssl_new, NULL, on_ssl_free);
+}
+
+static bool verifies_contexts;
+static void register_contexts(void) {
+  verifies_contexts =
+      CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL_CTX, 0, NULL, on_context_new, NULL, NULL) >= 0;
+}
+
+clv_code clv_tls_verification_install(clv_err *err) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, register_contexts);
+  return verifies_contexts
+             ? CLV_OK
+             : clv_fail(err, CLV_INTERNAL, "OpenSSL gives no extra data for contexts");
 }
 
 clv_code clv_tls_accepted_install(clv_err *err) {

@@ -251,7 +251,7 @@ static clv_code check_options(const clv_tls_issue_options *o, clv_err *err) {
 
 /* ---- issue: the CA --------------------------------------------------------------------------- */
 
-void clv_tls_authority_done(clv_tls_authority *ca) {
+void clv_tls_authority_clear(clv_tls_authority *ca) {
   if (!ca) return;
   X509_free(ca->cert);
   EVP_PKEY_free(ca->key);
@@ -378,7 +378,7 @@ clv_code clv_tls_issue(const clv_tls_issue_options *o, clv_err *err) {
     CLV_TRY(refuse_existing(key_path, fix, err));
     CLV_TRY(refuse_existing(cert_path, fix, err));
   }
-  CLV_AUTO(clv_tls_authority_done) clv_tls_authority ca = {0};
+  CLV_AUTO(clv_tls_authority_clear) clv_tls_authority ca = {0};
   CLV_TRY(clv_tls_authority_load(o->ca_dir, &ca, err));
   CLV_AUTO(clv_pkey_freep)
   EVP_PKEY *key = o->rsa_bits ? EVP_RSA_gen(o->rsa_bits) : EVP_EC_gen("P-256");

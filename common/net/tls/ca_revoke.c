@@ -124,12 +124,12 @@ static clv_code check_issuer(const char *path, X509 *cert, const clv_tls_authori
 
 clv_code clv_tls_ca_revoke(const char *dir, const char *name, int days, clv_err *err) {
   char path[4096], list[4096];
-  CLV_AUTO(clv_tls_authority_done) clv_tls_authority ca = {0};
+  CLV_AUTO(clv_tls_authority_clear) clv_tls_authority ca = {0};
   CLV_AUTO(clv_certs_freep) STACK_OF(X509) *certs = NULL;
   CLV_AUTO(clv_crl_freep) X509_CRL *old = NULL;
   CLV_AUTO(clv_crl_freep) X509_CRL *crl = NULL;
   if (days < 1 || days > CLV_TLS_MAX_DAYS)
-    return clv_fail(err, CLV_INVALID, "a list for %d days; it must be 1 to %d", days,
+    return clv_fail(err, CLV_INVALID, "--days: a list is for 1 to %d days, not %d", days,
                     CLV_TLS_MAX_DAYS);
   int n = snprintf(list, sizeof list, "%s/crl.pem", dir);
   int m = snprintf(path, sizeof path, "%s/%s.pem", dir, name ? name : "ca");

@@ -27,12 +27,13 @@ static bool is_floor_in_force(void) {
   return ctx && (SSL_CTX_get_options(ctx) & (older | SSL_OP_NO_TLSv1_3)) == older;
 }
 
-clv_code clv_tls_floor_install(clv_err *err) {
+clv_code clv_tls_set_min_version(clv_err *err) {
   /* Read the system's file first, because the file read last wins. */
   if (OPENSSL_init_ssl(OPENSSL_INIT_LOAD_CONFIG, NULL) != 1) {
     char why[CLV_TLS_ERROR_LEN];
     return clv_fail(err, CLV_INTERNAL, "OpenSSL did not start: %s", clv_tls_openssl_error(why));
   }
+  CLV_TRY(clv_tls_verification_install(err));
   if (is_floor_in_force()) return CLV_OK;
   CLV_AUTO(clv_bio_freep) BIO *text = BIO_new_mem_buf(floor_conf, (int)strlen(floor_conf));
   CLV_AUTO(conf_freep) CONF *conf = NCONF_new(NULL);

@@ -38,9 +38,9 @@ static const struct {
 /* ---- buckets --------------------------------------------------------------------------------- */
 
 static void leak_buckets(clv_tls_frames *f, uint64_t now_ns) {
-  uint64_t s = (now_ns - f->leaked_until_ns) / 1000000000u;
+  uint64_t s = (now_ns - f->buckets_leaked_until_ns) / 1000000000u;
   if (s == 0) return;
-  f->leaked_until_ns += s * 1000000000u;
+  f->buckets_leaked_until_ns += s * 1000000000u;
   f->unread_bytes -= CLV_MIN(s * UNREAD_LEAKS_PER_S, f->unread_bytes);
   for (int i = 0; i < CLV_TLS_BUCKETS; i++) {
     uint64_t out = CLV_MIN(s, 1u << 20) * buckets[i].leaks_per_s;
@@ -94,7 +94,7 @@ static const char *charge_frame(clv_tls_frames *f) {
 }
 
 void clv_tls_frames_begin(clv_tls_frames *f, uint64_t now_ns) {
-  *f = (clv_tls_frames){.bytes_to_skip = PREFACE, .leaked_until_ns = now_ns};
+  *f = (clv_tls_frames){.bytes_to_skip = PREFACE, .buckets_leaked_until_ns = now_ns};
 }
 
 const char *clv_tls_frames_add(clv_tls_frames *f, const uint8_t *data, size_t len,

@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Counters of how handshakes of this process end. gRPC 1.51 reports no failed handshakes, so this
- * file registers extra data for OpenSSL's connection objects: OpenSSL calls on_ssl_new and
- * on_ssl_free, and passes every message and alert of a connection to on_message. The extra data
- * itself is the state, a number and not a pointer, so nothing is allocated.
+ * file registers extra data for OpenSSL's contexts and connection objects: OpenSSL calls
+ * on_context_new, on_ssl_new and on_ssl_free, and passes every message and alert of a connection to
+ * on_message. The extra data itself is the state, a number and not a pointer, so nothing is
+ * allocated.
+ *
+ * on_ssl_new cannot set up the connection object: OpenSSL 3.2 and later call it before the object
+ * has its values. A context is complete enough in on_context_new, and a connection at its first
+ * message.
  */
 #include <openssl/ssl.h>
 #include <pthread.h>
@@ -11,7 +16,7 @@
 
 #include "common/net/tls/tls_int.h"
 
-typedef enum stage { HANDSHAKING, DONE, FAILED } stage;
+typedef enum stage { STAGE_SILENT, STAGE_HANDSHAKING, STAGE_DONE, STAGE_FAILED } stage;
 
 /* [1] as server, [0] as client */
 static atomic_uint_fast64_t failed[2][CLV_TLS_FAILURES], done[2];
@@ -80,29 +85,33 @@ static void count_failure(const SSL *ssl, clv_tls_failure failure) {
 
 static void on_alert(SSL *ssl, bool ours, uint8_t alert) {
   if (alert == SSL_AD_CLOSE_NOTIFY || alert == SSL_AD_USER_CANCELLED) return;
-  /* A client's handshake may still fail when it is DONE, because the server checks the client's
-   * certificate later. */
+  /* A client's handshake may still fail when it is STAGE_DONE, because the server checks the
+   * client's certificate later. */
   stage s = stage_of(SSL_get_ex_data(ssl, ex_data_index));
-  if (s == FAILED || (s == DONE && SSL_is_server(ssl))) return;
+  if (s == STAGE_FAILED || (s == STAGE_DONE && SSL_is_server(ssl))) return;
   clv_tls_failure failure = ours ? failure_of_alert(alert) : CLV_TLS_FAILURE_REFUSED;
   (void)clv_tls_accepted_get_failure(ssl, &failure);
   count_failure(ssl, failure);
-  set_stage(ssl, FAILED);
+  set_stage(ssl, STAGE_FAILED);
 }
 
 /* Handles the Finished message of the peer, before OpenSSL checks it. */
 static void on_finished(SSL *ssl) {
   clv_tls_failure failure;
-  if (stage_of(SSL_get_ex_data(ssl, ex_data_index)) != HANDSHAKING) return;
+  if (stage_of(SSL_get_ex_data(ssl, ex_data_index)) != STAGE_HANDSHAKING) return;
   if (clv_tls_accepted_get_failure(ssl, &failure)) return; /* on_ssl_free counts the failure */
   atomic_fetch_add_explicit(&done[SSL_is_server(ssl)], 1, memory_order_relaxed);
-  set_stage(ssl, DONE);
+  set_stage(ssl, STAGE_DONE);
 }
 
 static void on_message(int sent, int version, int type, const void *data, size_t len, SSL *ssl,
                        void *arg) {
   const uint8_t *bytes = data;
   (void)version, (void)arg;
+  if (stage_of(SSL_get_ex_data(ssl, ex_data_index)) == STAGE_SILENT) {
+    clv_tls_accepted_on_begin(ssl);
+    set_stage(ssl, STAGE_HANDSHAKING);
+  }
   clv_tls_accepted_on_handshake(ssl, sent, type, bytes, len);
   if (type == SSL3_RT_HEADER && sent && len >= 5)
     clv_tls_accepted_on_sent(ssl, (size_t)bytes[3] << 8 | bytes[4]);
@@ -112,9 +121,15 @@ static void on_message(int sent, int version, int type, const void *data, size_t
 
 static void on_ssl_new(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl,
                        void *argp) {
-  (void)ptr, (void)argl, (void)argp;
-  CRYPTO_set_ex_data(ad, index, pack_state(clv_now_ns() / 1000000u, HANDSHAKING));
-  SSL_set_msg_callback(parent, on_message);
+  (void)parent, (void)ptr, (void)argl, (void)argp;
+  CRYPTO_set_ex_data(ad, index, pack_state(clv_now_ns() / 1000000u, STAGE_SILENT));
+}
+
+/* Connection objects inherit the callback from their context. */
+static void on_context_new(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl,
+                           void *argp) {
+  (void)ptr, (void)ad, (void)index, (void)argl, (void)argp;
+  SSL_CTX_set_msg_callback(parent, on_message);
 }
 
 /* gRPC cuts at its deadline or slightly earlier, so a handshake that lasted nearly that long counts
@@ -125,7 +140,7 @@ static void on_ssl_free(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, 
                         void *argp) {
   const SSL *ssl = parent;
   (void)ad, (void)index, (void)argl, (void)argp;
-  if (!ptr || stage_of(ptr) != HANDSHAKING) return;
+  if (!ptr || stage_of(ptr) > STAGE_HANDSHAKING) return;
   uint64_t waited = clv_now_ns() / 1000000u - start_ms_of(ptr);
   clv_tls_failure failure =
       has_timed_out(waited) ? CLV_TLS_FAILURE_TIMEOUT : CLV_TLS_FAILURE_CLOSED;
@@ -136,8 +151,9 @@ static void on_ssl_free(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, 
 /* ---- public functions ------------------------------------------------------------------------ */
 
 static void register_callbacks(void) {
-  ex_data_index =
-      CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, on_ssl_new, NULL, on_ssl_free);
+  if (CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL_CTX, 0, NULL, on_context_new, NULL, NULL) >= 0)
+    ex_data_index =
+        CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, on_ssl_new, NULL, on_ssl_free);
 }
 
 clv_code clv_tls_handshakes_watch(uint64_t timeout_ms, clv_err *err) {
@@ -150,6 +166,6 @@ clv_code clv_tls_handshakes_watch(uint64_t timeout_ms, clv_err *err) {
 }
 
 void clv_tls_handshakes_count(bool server, clv_tls_handshakes *ret) {
-  *ret = (clv_tls_handshakes){.done = atomic_load(&done[server])};
-  for (int i = 0; i < CLV_TLS_FAILURES; i++) ret->failed[i] = atomic_load(&failed[server][i]);
+  *ret = (clv_tls_handshakes){.n_completed = atomic_load(&done[server])};
+  for (int i = 0; i < CLV_TLS_FAILURES; i++) ret->n_failed[i] = atomic_load(&failed[server][i]);
 }

@@ -18,7 +18,7 @@ typedef struct credentials {
   EVP_PKEY *key;
 } credentials;
 
-static void credentials_done(credentials *c) {
+static void credentials_clear(credentials *c) {
   sk_X509_pop_free(c->ca, X509_free);
   sk_X509_pop_free(c->chain, X509_free);
   EVP_PKEY_free(c->key);
@@ -221,7 +221,7 @@ static clv_code prefix_error_with_key(clv_code code, const char *key, const char
 
 clv_code clv_tls_identity_load(const char *ca_path, const char *cert_path, const char *key_path,
                                clv_tls_identity **ret_identity, clv_err *err) {
-  CLV_AUTO(credentials_done)
+  CLV_AUTO(credentials_clear)
   credentials c = {.ca_path = ca_path, .cert_path = cert_path, .key_path = key_path};
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *identity = NULL;
   CLV_TRY(clv_alloc(1, sizeof *identity, &identity, err));
@@ -252,7 +252,8 @@ void clv_tls_identity_freep(clv_tls_identity **identity) {
   *identity = NULL;
 }
 
-clv_code clv_tls_identity_require(const clv_tls_identity *identity, unsigned usage, clv_err *err) {
+clv_code clv_tls_identity_require_usage(const clv_tls_identity *identity, unsigned usage,
+                                        clv_err *err) {
   unsigned missing = usage & ~identity->usage;
   if (!missing) return CLV_OK;
   bool server = missing & CLV_TLS_SERVER;

@@ -31,7 +31,7 @@ typedef struct prober {
   int alert;        /* the fatal alert received; -1: none */
 } prober;
 
-static void prober_done(prober *p) {
+static void prober_clear(prober *p) {
   SSL_free(p->ssl);
   SSL_CTX_free(p->ctx);
   X509_free(p->peer);
@@ -77,7 +77,7 @@ static clv_code set_identity(SSL_CTX *ctx, const clv_tls_identity *identity, clv
   return ok ? CLV_OK : fail_ossl(err, "OpenSSL refused our identity");
 }
 
-/* Makes a context that offers one version, regardless of the floor of the process. */
+/* Makes a context that offers one version, also below the minimum version of the process. */
 static clv_code make_context(prober *p, int version, const clv_tls_identity *identity,
                              clv_err *err) {
   static const unsigned char alpn_h2[] = {2, 'h', '2'};
@@ -118,13 +118,13 @@ static clv_code make_connection(prober *p, const char *host, bool verify, clv_er
 
 /* ---- running a handshake --------------------------------------------------------------------- */
 
-typedef enum outcome { DONE, FAILED, CLOSED, TIMED_OUT } outcome;
+typedef enum outcome { STEP_DONE, STEP_FAILED, STEP_PEER_CLOSED, STEP_TIMED_OUT } outcome;
 
-static int step_handshake(prober *p) { return SSL_do_handshake(p->ssl); }
+static int try_handshake(prober *p) { return SSL_do_handshake(p->ssl); }
 
 /* Succeeds when an HTTP/2 server that accepted us sends its first byte (SETTINGS; RFC 9113,
  * 3.4). */
-static int step_first_byte(prober *p) {
+static int try_first_byte(prober *p) {
   char byte;
   return SSL_peek(p->ssl, &byte, 1);
 }
@@ -145,14 +145,15 @@ static outcome run_steps(prober *p, int (*step)(prober *), uint64_t deadline_ns)
     int rc = step(p);
     int state = rc == 1 ? SSL_ERROR_NONE : SSL_get_error(p->ssl, rc);
     send_output(p, deadline_ns);
-    if (rc == 1) return DONE;
-    if (p->has_eof) return CLOSED;
-    if (state != SSL_ERROR_WANT_READ) return state == SSL_ERROR_ZERO_RETURN ? CLOSED : FAILED;
+    if (rc == 1) return STEP_DONE;
+    if (p->has_eof) return STEP_PEER_CLOSED;
+    if (state != SSL_ERROR_WANT_READ)
+      return state == SSL_ERROR_ZERO_RETURN ? STEP_PEER_CLOSED : STEP_FAILED;
     char data[4096];
     int n = clv_tls_recv(&p->socket, data, sizeof data, deadline_ns);
-    if (n < 0) return TIMED_OUT;
+    if (n < 0) return STEP_TIMED_OUT;
     p->has_eof = n == 0;
-    if (n > 0 && BIO_write(p->in, data, n) != n) return FAILED;
+    if (n > 0 && BIO_write(p->in, data, n) != n) return STEP_FAILED;
   }
 }
 
@@ -164,7 +165,7 @@ typedef struct finding {
   const char *reason, *fix;
 } finding;
 
-/* Alerts of the peer about us (RFC 8446, 6.2). */
+/* Alerts that the peer may send about our certificate or handshake (RFC 8446, 6.2). */
 static const finding alerts[] = {
     {.number = SSL_AD_HANDSHAKE_FAILURE,
      .code = CLV_UNAVAILABLE,
@@ -235,7 +236,7 @@ static const finding alerts[] = {
      .fix = "the peer's log says why"},
 };
 
-/* Errors of the peer's chain. */
+/* OpenSSL's errors about the peer's certificate chain, with reason and fix. */
 static const finding chain_findings[] = {
     {.number = X509_V_ERR_CERT_HAS_EXPIRED,
      .code = CLV_UNAUTHENTICATED,
@@ -338,12 +339,12 @@ static void explain_handshake(const prober *p, outcome end, clv_tls_probe_result
     report_alert(p, r);
   } else if (p->verify_error != X509_V_OK) {
     report_chain_error(p, r);
-  } else if (end == TIMED_OUT) {
+  } else if (end == STEP_TIMED_OUT) {
     report_failure(
         r, CLV_TLS_HANDSHAKE, CLV_DEADLINE,
         "is this port cleave-worker's? A worker out of connections or stopped looks like this",
         "TCP connects, but no TLS answer came in time");
-  } else if (end == CLOSED) {
+  } else if (end == STEP_PEER_CLOSED) {
     report_failure(r, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE,
                    "is this port cleave-worker's? The worker's log may say more",
                    "the peer closed the connection during the handshake");
@@ -435,7 +436,7 @@ static void store_session(const prober *p, clv_tls_probe_result *r) {
   snprintf(r->cipher, sizeof r->cipher, "%s", SSL_get_cipher_name(p->ssl));
 }
 
-static bool speaks_h2(const prober *p) {
+static bool has_negotiated_h2(const prober *p) {
   const unsigned char *name = NULL;
   unsigned len = 0;
   SSL_get0_alpn_selected(p->ssl, &name, &len);
@@ -446,23 +447,23 @@ static bool speaks_h2(const prober *p) {
 static void await_peer_result(prober *p, uint64_t deadline_ns, clv_tls_probe_result *r) {
   double wait_ms = CLV_MAX((double)CONFIRM_MS, 3 * r->connect_ms);
   uint64_t until = clv_now_ns() + (uint64_t)(wait_ms * 1e6);
-  outcome end = run_steps(p, step_first_byte, CLV_MIN(until, deadline_ns));
-  if (end == DONE)
+  outcome end = run_steps(p, try_first_byte, CLV_MIN(until, deadline_ns));
+  if (end == STEP_DONE)
     r->is_confirmed = true;
-  else if (end != TIMED_OUT)
+  else if (end != STEP_TIMED_OUT)
     explain_refusal(p, r);
 }
 
 static void run_handshake(prober *p, uint64_t deadline_ns, clv_tls_probe_result *r) {
   uint64_t start = clv_now_ns();
-  outcome end = run_steps(p, step_handshake, deadline_ns);
+  outcome end = run_steps(p, try_handshake, deadline_ns);
   r->handshake_ms = (double)(clv_now_ns() - start) / 1e6;
-  if (end != DONE) {
+  if (end != STEP_DONE) {
     explain_handshake(p, end, r);
     return;
   }
   store_session(p, r);
-  if (speaks_h2(p))
+  if (has_negotiated_h2(p))
     await_peer_result(p, deadline_ns, r);
   else
     report_failure(r, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "is this port cleave-worker's?",
@@ -474,7 +475,7 @@ clv_code clv_tls_probe(const char *host, uint16_t port, const clv_tls_identity *
                        clv_err *err) {
   CLV_TRY(check_timeout(timeout_ms, err));
   uint64_t deadline_ns = clv_now_ns() + (uint64_t)timeout_ms * 1000000u;
-  CLV_AUTO(prober_done) prober p = {.socket.fd = -1, .alert = -1};
+  CLV_AUTO(prober_clear) prober p = {.socket.fd = -1, .alert = -1};
   CLV_TRY(make_context(&p, TLS1_3_VERSION, identity, err));
   CLV_TRY(make_connection(&p, host, true, err));
   clv_tls_probe_result r = {.step = CLV_TLS_DONE};
@@ -529,16 +530,16 @@ clv_code clv_tls_probe_version(const char *host, uint16_t port, clv_tls_version 
                                bool *ret_accepted, clv_err *err) {
   CLV_TRY(check_timeout(timeout_ms, err));
   uint64_t deadline_ns = clv_now_ns() + (uint64_t)timeout_ms * 1000000u;
-  CLV_AUTO(prober_done) prober p = {.socket.fd = -1, .alert = -1};
+  CLV_AUTO(prober_clear) prober p = {.socket.fd = -1, .alert = -1};
   int wire = version == CLV_TLS_1_2 ? TLS1_2_VERSION : TLS1_3_VERSION;
   CLV_TRY(make_context(&p, wire, identity, err));
   CLV_TRY(make_connection(&p, host, false, err));
   CLV_TRY(clv_tls_dial(host, port, deadline_ns, &p.socket, err));
-  outcome end = run_steps(&p, step_handshake, deadline_ns);
+  outcome end = run_steps(&p, try_handshake, deadline_ns);
   /* OpenSSL sets a cipher only after it has accepted a ServerHello of this version. */
   bool accepted = SSL_get_current_cipher(p.ssl) != NULL;
   ERR_clear_error();
-  if (end == TIMED_OUT && !accepted)
+  if (end == STEP_TIMED_OUT && !accepted)
     return clv_fail(err, CLV_DEADLINE, "%s: no TLS answer in %u ms", p.socket.address, timeout_ms);
   *ret_accepted = accepted;
   return CLV_OK;

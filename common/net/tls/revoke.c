@@ -14,7 +14,7 @@
 
 enum { MAX_DIALLED = 256 };
 
-/* Certificate that an identity last showed when it was dialled. */
+/* Certificate that a peer showed when this process last dialled its identity. */
 typedef struct dialled_peer {
   char *uri;
   char issuer[CLV_TLS_ISSUER_LEN], serial[CLV_TLS_SERIAL_LEN];
@@ -69,8 +69,8 @@ static clv_tls_decision decide_by_list(const char *issuer, const char *serial, c
     (void)clv_fail(err, CLV_UNAUTHENTICATED, "its certificate is revoked");
     return CLV_TLS_REVOKED;
   }
-  if (crl && clv_tls_crl_check(crl, issuer, err) != CLV_OK) return CLV_TLS_NO_LIST;
-  return CLV_TLS_ADMIT;
+  if (crl && clv_tls_crl_check(crl, issuer, err) != CLV_OK) return CLV_TLS_NO_CRL;
+  return CLV_TLS_ADMITTED;
 }
 
 clv_tls_decision clv_tls_revocation_decide(const char *issuer, const char *serial, clv_err *err) {
@@ -125,7 +125,7 @@ int clv_tls_revocation_verify(int ok, X509_STORE_CTX *ctx) {
   remember_dialled(cert, issuer, serial);
   pthread_mutex_unlock(&lock);
   ERR_clear_error();
-  if (v == CLV_TLS_ADMIT) return 1;
+  if (v == CLV_TLS_ADMITTED) return 1;
   X509_STORE_CTX_set_error(
       ctx, v == CLV_TLS_REVOKED ? X509_V_ERR_CERT_REVOKED : X509_V_ERR_CRL_HAS_EXPIRED);
   return 0;

@@ -18,7 +18,7 @@ enum { SHORT_TEXT = 128 };
 typedef struct facts {
   char *subject, *issuer;
   clv_bytes uri, dns, ip, usage;
-  char identity[CLV_TLS_URI_LEN]; /* empty: no or several URIs */
+  char identity[CLV_TLS_URI_LEN]; /* the only URI of the certificate; empty: no or several URIs */
   int64_t from, until;
   char key[SHORT_TEXT];
   char serial[SHORT_TEXT];
@@ -26,7 +26,7 @@ typedef struct facts {
   bool is_ca, is_revoked;
 } facts;
 
-static void facts_done(facts *f) {
+static void facts_clear(facts *f) {
   free(f->subject);
   free(f->issuer);
   clv_bytes *lists[] = {&f->uri, &f->dns, &f->ip, &f->usage};
@@ -225,7 +225,7 @@ clv_code clv_tls_show(const char *path, clv_bytes *out, bool json, clv_err *err)
   CLV_TRY(read_list_in_folder(path, &crl, err));
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   for (int i = 0; i < sk_X509_num(certs); i++) {
-    CLV_AUTO(facts_done) facts f = {0};
+    CLV_AUTO(facts_clear) facts f = {0};
     if (gather_facts(&f, sk_X509_value(certs, i), json, err) != CLV_OK)
       return clv_err_prefix(err, "%s", path);
     f.is_revoked = is_listed(crl, sk_X509_value(certs, i));

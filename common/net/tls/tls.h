@@ -9,7 +9,7 @@
  * An identity is the only URI subject alternative name of a leaf certificate
  * ("spiffe://cleave/worker-1"). Common names and DNS names never count.
  *
- * Threads: every function may be called from any thread; call clv_tls_floor_install before other
+ * Threads: every function may be called from any thread; call clv_tls_set_min_version before other
  * threads make TLS contexts. Times are seconds since 1970 (UTC).
  */
 #ifndef CLEAVE_TLS_H
@@ -39,12 +39,13 @@ enum {
 
 /* ---- the floor ------------------------------------------------------------------------------- */
 
-/* Restricts every TLS context made in this process from now on, by any library, as client or
- * server, to TLS 1.3. Loads an OpenSSL configuration from memory over the system's openssl.cnf
- * (`Protocol`, because a library that sets its own minimum version overwrites `MinProtocol`). Then
- * makes a context and checks that the floor holds. May be called again. Contexts made earlier keep
- * their versions. Errors: CLV_INTERNAL. */
-clv_code clv_tls_floor_install(clv_err *err) CLV_USE_RESULT;
+/* Sets the minimum TLS version of this process, its floor: every TLS context made from now on, by
+ * any library, as client or server, allows TLS 1.3 alone and checks peers by the revocation list.
+ * Loads an OpenSSL configuration from memory over the system's openssl.cnf (`Protocol`, because a
+ * library that sets its own minimum version overwrites `MinProtocol`). Then makes a context and
+ * checks that the floor holds. May be called again. Contexts made earlier keep their versions.
+ * Errors: CLV_INTERNAL. */
+clv_code clv_tls_set_min_version(clv_err *err) CLV_USE_RESULT;
 
 /* ---- handshakes ------------------------------------------------------------------------------ */
 
@@ -70,13 +71,14 @@ typedef enum clv_tls_failure {
 const char *clv_tls_failure_reason(clv_tls_failure failure);
 
 typedef struct clv_tls_handshakes {
-  uint64_t done; /* handshakes done since clv_tls_handshakes_watch; failed[] likewise */
-  uint64_t failed[CLV_TLS_FAILURES];
+  /* handshakes completed since clv_tls_handshakes_watch; n_failed counts failed ones by reason */
+  uint64_t n_completed;
+  uint64_t n_failed[CLV_TLS_FAILURES];
 } clv_tls_handshakes;
 
-/* Counts all handshakes of this process from now on. A handshake that ends unfinished after
- * timeout_ms counts as timed out. Call before the first connection; may be called again. Errors:
- * CLV_INTERNAL. */
+/* Counts all handshakes of this process from now on, of TLS contexts that are made from now on. A
+ * handshake that ends unfinished after timeout_ms counts as timed out. Call before credentials are
+ * made; may be called again. Errors: CLV_INTERNAL. */
 clv_code clv_tls_handshakes_watch(uint64_t timeout_ms, clv_err *err) CLV_USE_RESULT;
 void clv_tls_handshakes_count(bool server, clv_tls_handshakes *ret);
 
@@ -84,14 +86,14 @@ void clv_tls_handshakes_count(bool server, clv_tls_handshakes *ret);
 
 /* Decision on a connection whose certificate was verified. */
 typedef enum clv_tls_decision {
-  CLV_TLS_ADMIT,
+  CLV_TLS_ADMITTED,
   CLV_TLS_NOT_ALLOWED,
   CLV_TLS_OVER_QUOTA, /* the identity has as many connections as its quota allows */
   CLV_TLS_FULL,       /* no connection is free for any identity */
   CLV_TLS_REVOKED,
-  CLV_TLS_NO_CLIENT, /* the certificate is not for TLS clients */
-  CLV_TLS_FLOODED,   /* the identity was cut off recently */
-  CLV_TLS_NO_LIST,   /* no list of revoked certificates is in force */
+  CLV_TLS_NOT_FOR_CLIENTS, /* the certificate is not for TLS clients */
+  CLV_TLS_CUT_OFF,         /* the identity was cut off recently */
+  CLV_TLS_NO_CRL,          /* no list of revoked certificates is in force */
   CLV_TLS_DECISIONS
 } clv_tls_decision;
 
@@ -111,13 +113,13 @@ typedef struct clv_tls_admission {
   /* Limit of the bytes of messages that are incomplete or wait to be read, over all connections; 0:
    * none. Above it, the holder with the most of them loses its largest connection. */
   uint64_t max_unread_bytes;
-  /* Decides on a certificate that is valid, before its key is proved. On CLV_TLS_ADMIT *ret_holder
-   * is the program's number for the identity that the connection counts against. Other decisions
-   * fail the handshake with an alert: handshake_failure (NOT_ALLOWED), certificate_revoked,
-   * internal_error (no connection is free). */
+  /* Decides on a certificate that is valid, before its key is proved. On CLV_TLS_ADMITTED
+   * *ret_holder is the program's number for the identity that the connection counts against. Other
+   * decisions fail the handshake with an alert: handshake_failure (NOT_ALLOWED),
+   * certificate_revoked, internal_error (no connection is free). */
   clv_tls_decision (*decide)(void *user, const clv_tls_caller *caller, size_t *ret_holder);
   /* Counts a connection against the holder until `leave`, when its peer has proved its key. A
-   * decision other than CLV_TLS_ADMIT ends the connection. */
+   * decision other than CLV_TLS_ADMITTED ends the connection. */
   clv_tls_decision (*enter)(void *user, size_t holder);
   void (*leave)(void *user, size_t holder);
   /* Reports that a connection of the holder was cut, because it sent too many frames that belong to
@@ -188,8 +190,8 @@ void clv_tls_identity_freep(clv_tls_identity **identity);
 
 /* Fails with CLV_INVALID, and text that says how to fix it, if the leaf does not allow all of
  * `usage`. */
-clv_code clv_tls_identity_require(const clv_tls_identity *identity, unsigned usage,
-                                  clv_err *err) CLV_USE_RESULT;
+clv_code clv_tls_identity_require_usage(const clv_tls_identity *identity, unsigned usage,
+                                        clv_err *err) CLV_USE_RESULT;
 
 /* Returns whole days from now to not_after, rounded down: 0 within the last day, negative after
  * it. */
@@ -235,7 +237,7 @@ clv_code clv_tls_revocation_load(const char *path, const clv_tls_identity *ident
                                  clv_err *err) CLV_USE_RESULT;
 /* earliest expiry of the list in force; 0: none is in force */
 int64_t clv_tls_revocation_expiry(void);
-/* Returns CLV_TLS_ADMIT, or CLV_TLS_REVOKED or CLV_TLS_NO_LIST with the reason in *err. */
+/* Returns CLV_TLS_ADMITTED, or CLV_TLS_REVOKED or CLV_TLS_NO_CRL with the reason in *err. */
 clv_tls_decision clv_tls_revocation_decide(const char *issuer, const char *serial, clv_err *err);
 /* Fails with CLV_PRECONDITION if the list in force has expired. */
 clv_code clv_tls_revocation_check(clv_err *err) CLV_USE_RESULT;
@@ -298,13 +300,14 @@ const char *clv_tls_step_name(clv_tls_step step); /* returns "resolve", "connect
 
 typedef struct clv_tls_probe_result {
   bool ok;
-  bool is_confirmed;    /* the peer sent data after the handshake, so it accepted us */
-  clv_tls_step step;    /* the step that failed; CLV_TLS_DONE when ok */
-  clv_code code;        /* CLV_OK when ok */
-  char reason[320];     /* why it failed, one sentence; empty when ok */
-  char fix[320];        /* how to fix the failure; empty when ok */
-  char clock_hint[200]; /* set if the two clocks may disagree, also on success; "" */
-  char address[80];     /* of the last address tried, "127.0.0.1:50051" or "[::1]:50051" */
+  bool is_confirmed; /* the peer sent data after the handshake, so it accepted us */
+  clv_tls_step step; /* the step that failed; CLV_TLS_DONE when ok */
+  clv_code code;     /* CLV_OK when ok */
+  char reason[320];  /* why it failed, one sentence; empty when ok */
+  char fix[320];     /* how to fix the failure; empty when ok */
+  /* set if the clocks of the two sides may disagree, also on success; empty: they agree */
+  char clock_hint[200];
+  char address[80]; /* last address tried, such as "127.0.0.1:50051" or "[::1]:50051" */
   char peer_uri[CLV_TLS_URI_LEN]; /* empty: not seen, or no or several URIs */
   /* validity of the peer's certificate; 0: no certificate was seen */
   int64_t peer_not_before, peer_not_after;
@@ -336,9 +339,9 @@ void clv_tls_explain_refusal(const char *address, const clv_tls_identity *identi
 typedef enum clv_tls_version { CLV_TLS_1_2, CLV_TLS_1_3 } clv_tls_version;
 
 /* Reports in *ret_accepted whether host:port answers a handshake that offers `version` alone with a
- * ServerHello, whatever it later reports about our certificate. Works in a process with the floor
- * installed. identity may be NULL. Errors: CLV_UNAVAILABLE (no connection), CLV_DEADLINE (no
- * answer), CLV_NOT_FOUND (name), CLV_INVALID, CLV_INTERNAL. */
+ * ServerHello, whatever it later reports about our certificate. Works after
+ * clv_tls_set_min_version, too. identity may be NULL. Errors: CLV_UNAVAILABLE (no connection),
+ * CLV_DEADLINE (no answer), CLV_NOT_FOUND (name), CLV_INVALID, CLV_INTERNAL. */
 clv_code clv_tls_probe_version(const char *host, uint16_t port, clv_tls_version version,
                                const clv_tls_identity *identity, uint32_t timeout_ms,
                                bool *ret_accepted, clv_err *err) CLV_USE_RESULT;

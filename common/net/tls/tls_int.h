@@ -93,7 +93,7 @@ typedef struct clv_tls_authority {
 /* Reads DIR/ca.pem and DIR/ca.key. */
 clv_code clv_tls_authority_load(const char *dir, clv_tls_authority *ca,
                                 clv_err *err) CLV_USE_RESULT;
-void clv_tls_authority_done(clv_tls_authority *ca);
+void clv_tls_authority_clear(clv_tls_authority *ca);
 
 /* ---- revocation ------------------------------------------------------------------------------ */
 
@@ -105,6 +105,9 @@ void clv_tls_serial_text(const ASN1_INTEGER *serial, char buf[CLV_TLS_SERIAL_LEN
 /* Checks a leaf against the list in force, inside OpenSSL's verification callback. Returns the new
  * value of `ok`. */
 int clv_tls_revocation_verify(int ok, X509_STORE_CTX *ctx);
+/* Makes accepted.c verify the peers of all TLS contexts that are made from now on: by the list in
+ * force, and by the admission once clv_tls_accepted_install has been called. */
+clv_code clv_tls_verification_install(clv_err *err) CLV_USE_RESULT;
 /* Makes OpenSSL call accepted.c for every connection. */
 clv_code clv_tls_accepted_install(clv_err *err) CLV_USE_RESULT;
 
@@ -112,12 +115,13 @@ clv_code clv_tls_accepted_install(clv_err *err) CLV_USE_RESULT;
 
 enum { CLV_TLS_FRAME_HEAD = 9 };
 
-/* Kinds of frames with a leaky bucket of their own. */
+/* Classes of HTTP/2 frames. Each connection has a leaky bucket for each class. */
 typedef enum clv_tls_bucket {
-  CLV_TLS_REQUESTS,   /* new streams; one is taken back for each call that gRPC delivers */
-  CLV_TLS_CONTROL,    /* SETTINGS, PING, RST_STREAM, PRIORITY, CONTINUATION and unknown types */
-  CLV_TLS_WINDOWS,    /* WINDOW_UPDATE; some are taken back for each record that this side sends */
-  CLV_TLS_SMALL_DATA, /* DATA below 1 KiB; 3 are taken back for each message that gRPC delivers */
+  CLV_TLS_REQUESTS, /* new streams; the level falls by one for each call that gRPC delivers */
+  CLV_TLS_CONTROL,  /* SETTINGS, PING, RST_STREAM, PRIORITY, CONTINUATION and unknown types */
+  CLV_TLS_WINDOWS,  /* WINDOW_UPDATE; the level falls for each record that this side sends */
+  /* DATA below 1 KiB; the level falls by 3 for each message that gRPC delivers */
+  CLV_TLS_SMALL_DATA,
   CLV_TLS_BUCKETS
 } clv_tls_bucket;
 
@@ -130,7 +134,7 @@ typedef struct clv_tls_frames {
   uint32_t last_stream;   /* highest id of a stream opened so far */
   uint32_t bucket_level[CLV_TLS_BUCKETS];
   uint64_t unread_bytes; /* bytes of DATA minus those of messages that gRPC has delivered */
-  uint64_t leaked_until_ns;
+  uint64_t buckets_leaked_until_ns;
 } clv_tls_frames;
 
 void clv_tls_frames_begin(clv_tls_frames *f, uint64_t now_ns);
@@ -143,6 +147,8 @@ void clv_tls_frames_credit(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t am
 
 /* ---- accepted.c, called by handshakes.c ------------------------------------------------------ */
 
+/* Disables session tickets. Called at the first message of each connection. */
+void clv_tls_accepted_on_begin(SSL *ssl);
 /* Handles a message that this connection sent or received. Called before handshakes.c counts it. */
 void clv_tls_accepted_on_handshake(SSL *ssl, bool sent, int type, const uint8_t *data, size_t len);
 /* Credits a record of `bytes` that this connection has sent. */
@@ -156,7 +162,7 @@ typedef struct clv_tls_socket {
   int fd; /* -1: none */
   char address[80];
   double connect_ms;
-  const char *fix; /* static text, set if dialling failed */
+  const char *fix; /* static text that says how to fix a failed dial; set only after a failure */
 } clv_tls_socket;
 
 /* Connects to the first address of host that answers before deadline_ns (clock: clv_now_ns). Sets

@@ -23,8 +23,8 @@ clv_code clv_cursor_init(clv_wire_cursor *c, const clv_piece *pieces, size_t n_p
   return CLV_OK;
 }
 
-void clv_cursor_at(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pieces,
-                   const clv_payload *part) {
+void clv_cursor_init_at(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pieces,
+                        const clv_payload *part) {
   *c = (clv_wire_cursor){.pieces = pieces,
                          .n_pieces = n_pieces,
                          .piece = part->piece,
@@ -56,7 +56,7 @@ static uint8_t next_byte(clv_wire_cursor *c) {
   return c->data[c->offset++];
 }
 
-clv_code clv_cursor_varint(clv_wire_cursor *c, uint64_t *ret, clv_err *err) {
+clv_code clv_cursor_read_varint(clv_wire_cursor *c, uint64_t *ret, clv_err *err) {
   uint64_t value = 0;
   for (unsigned i = 0; i < VARINT_BYTES; i++) {
     if (c->pos == c->end) return fail_truncated(c, "a number", err);
@@ -71,7 +71,7 @@ clv_code clv_cursor_varint(clv_wire_cursor *c, uint64_t *ret, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "the number before byte %zu has more than 64 bits", c->pos);
 }
 
-clv_code clv_cursor_fixed(clv_wire_cursor *c, size_t width, uint64_t *ret, clv_err *err) {
+clv_code clv_cursor_read_fixed(clv_wire_cursor *c, size_t width, uint64_t *ret, clv_err *err) {
   if (c->end - c->pos < width) return fail_truncated(c, "a fixed-size number", err);
   uint64_t value = 0;
   for (size_t i = 0; i < width; i++) value |= (uint64_t)next_byte(c) << (8 * i);
@@ -79,10 +79,10 @@ clv_code clv_cursor_fixed(clv_wire_cursor *c, size_t width, uint64_t *ret, clv_e
   return CLV_OK;
 }
 
-clv_code clv_cursor_tag(clv_wire_cursor *c, clv_field_tag *ret, clv_err *err) {
+clv_code clv_cursor_read_tag(clv_wire_cursor *c, clv_field_tag *ret, clv_err *err) {
   uint64_t tag;
   size_t at = c->pos;
-  CLV_TRY(clv_cursor_varint(c, &tag, err));
+  CLV_TRY(clv_cursor_read_varint(c, &tag, err));
   uint64_t number = tag >> 3;
   unsigned type = tag & 7;
   if (number == 0 || number > FIELD_NUMBER_MAX)
@@ -95,9 +95,9 @@ clv_code clv_cursor_tag(clv_wire_cursor *c, clv_field_tag *ret, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_cursor_len(clv_wire_cursor *c, size_t *ret, clv_err *err) {
+clv_code clv_cursor_read_length(clv_wire_cursor *c, size_t *ret, clv_err *err) {
   uint64_t len;
-  CLV_TRY(clv_cursor_varint(c, &len, err));
+  CLV_TRY(clv_cursor_read_varint(c, &len, err));
   if (len > c->end - c->pos)
     return clv_fail(err, CLV_INVALID, "a field of %llu bytes at byte %zu; %zu are left",
                     (unsigned long long)len, c->pos, c->end - c->pos);
@@ -127,16 +127,16 @@ clv_code clv_cursor_skip(clv_wire_cursor *c, size_t len, clv_err *err) {
 clv_code clv_cursor_skip_field(clv_wire_cursor *c, clv_wire_type type, clv_err *err) {
   uint64_t value;
   size_t len;
-  if (type == WIRE_VARINT) return clv_cursor_varint(c, &value, err);
+  if (type == WIRE_VARINT) return clv_cursor_read_varint(c, &value, err);
   if (type == WIRE_64) return clv_cursor_skip(c, 8, err);
   if (type == WIRE_32) return clv_cursor_skip(c, 4, err);
-  CLV_TRY(clv_cursor_len(c, &len, err));
+  CLV_TRY(clv_cursor_read_length(c, &len, err));
   return clv_cursor_skip(c, len, err);
 }
 
 size_t clv_text_char_bytes(const uint8_t *s, size_t left) {
   uint32_t code_point;
-  size_t n = clv_utf8(s, left, &code_point);
+  size_t n = clv_utf8_decode(s, left, &code_point);
   if (n && clv_is_control(code_point)) return 0;
   return n;
 }

@@ -32,15 +32,15 @@ typedef struct clv_field_tag {
 clv_code clv_cursor_init(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pieces,
                          size_t max_bytes, clv_err *err) CLV_USE_RESULT;
 /* Positions the cursor at the first byte of a part of the message. */
-void clv_cursor_at(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pieces,
-                   const clv_payload *part);
-clv_code clv_cursor_varint(clv_wire_cursor *c, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
-clv_code clv_cursor_fixed(clv_wire_cursor *c, size_t width, uint64_t *ret,
-                          clv_err *err) CLV_USE_RESULT;
-clv_code clv_cursor_tag(clv_wire_cursor *c, clv_field_tag *ret, clv_err *err) CLV_USE_RESULT;
+void clv_cursor_init_at(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pieces,
+                        const clv_payload *part);
+clv_code clv_cursor_read_varint(clv_wire_cursor *c, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_cursor_read_fixed(clv_wire_cursor *c, size_t width, uint64_t *ret,
+                               clv_err *err) CLV_USE_RESULT;
+clv_code clv_cursor_read_tag(clv_wire_cursor *c, clv_field_tag *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Reads the length of a WIRE_LEN field and checks that so many bytes are left. */
-clv_code clv_cursor_len(clv_wire_cursor *c, size_t *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_cursor_read_length(clv_wire_cursor *c, size_t *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_cursor_copy(clv_wire_cursor *c, size_t len, void *dst, clv_err *err) CLV_USE_RESULT;
 clv_code clv_cursor_skip(clv_wire_cursor *c, size_t len, clv_err *err) CLV_USE_RESULT;
 clv_code clv_cursor_skip_field(clv_wire_cursor *c, clv_wire_type type, clv_err *err) CLV_USE_RESULT;

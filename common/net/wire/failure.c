@@ -40,7 +40,8 @@ bool clv_frame_is_failure(const clv_frame *f) {
   return f->kind == CLV_ERROR || f->kind == CLV_ABORT || f->has_failure;
 }
 
-/* Rebuilds the place from a hop: reads only numbers and words that this program writes. */
+/* Rebuilds the place of a failed op (module, layer, op) from a hop. Reads only numbers and words
+ * that this program writes. */
 static void rebuild_failed_op(const char *hop, char ret[CLV_WIRE_NAME + 1]) {
   unsigned module, layer;
   char op[32], verb[32];

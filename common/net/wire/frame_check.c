@@ -52,7 +52,7 @@ static const kind_rule rules[CLV_FRAME_KINDS] = {
     [CLV_VALUE] = {.name = "VALUE",
                    .allowed_bodies = BODY_FAILURE | BODY_CACHED,
                    .needs_context = true,
-                   .max_tensors = 2, /* 2 only with `cached` */
+                   .max_tensors = 2, /* two tensors only with `cached` */
                    .needs_id = true,
                    .may_name_worker = true},
     [CLV_DROP] = {.name = "DROP", .needs_context = true},
@@ -220,8 +220,9 @@ static clv_code check_file(const clv_frame *f, clv_err *err) {
   return check_bytes(f->state.bytes, "state.bytes", err);
 }
 
-/* Checks that a piece has as many bytes as it states, and that its item has a name. */
-static clv_code check_piece(const clv_frame *f, clv_err *err) {
+/* Checks a STATE_ frame about a piece of an item (part of its bytes): the item has a name, and a
+ * tensor that carries the piece has as many bytes as the frame states. */
+static clv_code check_state_piece(const clv_frame *f, clv_err *err) {
   const clv_tensor_head *t = f->n_tensors ? &f->tensors[0] : NULL;
   bool asked = f->kind == CLV_STATE_GET,
        brought = f->kind == CLV_STATE_ITEM || f->kind == CLV_STATE_PUT;
@@ -252,7 +253,7 @@ static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err
                     f->state.count, CLV_WIRE_PARAMS);
   if (item && !f->state.name[0]) return clv_fail(err, CLV_INVALID, "a state item without a name");
   CLV_TRY(check_file(f, err));
-  CLV_TRY(check_piece(f, err));
+  CLV_TRY(check_state_piece(f, err));
   CLV_TRY(clv_text_check(f->state.device, strlen(f->state.device), "state.device", err));
   return clv_text_check(f->state.name, strlen(f->state.name), "state.name", err);
 }
@@ -285,8 +286,9 @@ static clv_code check_call(const clv_frame *f, size_t payload_len, clv_err *err)
   return check_positions(f, err);
 }
 
-static clv_code check_needed(const clv_frame *f, uint32_t index, uint32_t first, clv_err *err) {
-  const clv_needed *call = &f->backward.calls[index];
+static clv_code check_needed_calls(const clv_frame *f, uint32_t index, uint32_t first,
+                                   clv_err *err) {
+  const clv_needed_call *call = &f->backward.calls[index];
   if (!call->call) return clv_fail(err, CLV_INVALID, "needed call %u has id 0", index);
   if (!isfinite(call->root))
     return clv_fail(err, CLV_INVALID, "needed call %u: a root that starts with %g", index,
@@ -313,16 +315,16 @@ static clv_code check_needed(const clv_frame *f, uint32_t index, uint32_t first,
 static clv_code check_backward(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
   uint32_t first = 0;
-  if (f->backward.n_calls > CLV_WIRE_NEEDED || f->backward.n_targets > CLV_WIRE_TARGETS ||
+  if (f->backward.n_calls > CLV_WIRE_NEEDED_CALLS || f->backward.n_targets > CLV_WIRE_TARGETS ||
       f->backward.n_peers > CLV_WIRE_PREPARE_PEERS)
     return clv_fail(err, CLV_INVALID, "%u calls, %u targets and %u peers; at most %d, %d and %d",
                     f->backward.n_calls, f->backward.n_targets, f->backward.n_peers,
-                    CLV_WIRE_NEEDED, CLV_WIRE_TARGETS, CLV_WIRE_PREPARE_PEERS);
+                    CLV_WIRE_NEEDED_CALLS, CLV_WIRE_TARGETS, CLV_WIRE_PREPARE_PEERS);
   if (!f->phase) return clv_fail(err, CLV_INVALID, "phase 0; the first is 1");
   for (uint32_t i = 0; i < f->backward.n_calls; i++) {
     if (f->backward.calls[i].n_targets > f->backward.n_targets - first)
       return clv_fail(err, CLV_INVALID, "more targets than the frame has");
-    CLV_TRY(check_needed(f, i, first, err));
+    CLV_TRY(check_needed_calls(f, i, first, err));
     first += f->backward.calls[i].n_targets;
   }
   for (uint32_t i = 0; i < f->backward.n_peers; i++) {
@@ -352,7 +354,7 @@ static clv_code check_reference(const clv_frame *f, size_t payload_len, clv_err 
 }
 
 /* Checks the tensors of a cached VALUE: record numbers, and optionally as many rows before them. */
-static clv_code check_cached(const clv_frame *f, size_t payload_len, clv_err *err) {
+static clv_code check_cached_rows(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
   if (f->cached.records < 1 || f->cached.records > CLV_WIRE_RECORDS)
     return clv_fail(err, CLV_INVALID, "a cache of %llu records; at most %llu",
@@ -385,12 +387,12 @@ typedef clv_code (*body_check)(const clv_frame *f, size_t payload_len, clv_err *
 #define AT(body) [__builtin_ctz(body)]
 /* Indexed by the number of the body's bit; NULL: nothing to check. */
 static const body_check body_checks[N_BODIES] = {
-    AT(BODY_ATTACH) = check_attach,     AT(BODY_ATTACHED) = check_attached,
-    AT(BODY_COMMIT) = check_commit,     AT(BODY_FAILURE) = check_failure,
-    AT(BODY_CREDIT) = check_credit,     AT(BODY_CHUNK) = check_chunk,
-    AT(BODY_STATE) = check_state,       AT(BODY_CALL) = check_call,
-    AT(BODY_BACKWARD) = check_backward, AT(BODY_REFERENCE) = check_reference,
-    AT(BODY_CACHED) = check_cached,     AT(BODY_ACK) = check_ack,
+    AT(BODY_ATTACH) = check_attach,      AT(BODY_ATTACHED) = check_attached,
+    AT(BODY_COMMIT) = check_commit,      AT(BODY_FAILURE) = check_failure,
+    AT(BODY_CREDIT) = check_credit,      AT(BODY_CHUNK) = check_chunk,
+    AT(BODY_STATE) = check_state,        AT(BODY_CALL) = check_call,
+    AT(BODY_BACKWARD) = check_backward,  AT(BODY_REFERENCE) = check_reference,
+    AT(BODY_CACHED) = check_cached_rows, AT(BODY_ACK) = check_ack,
 };
 #undef AT
 
@@ -489,8 +491,8 @@ static clv_code check_head(const clv_frame *f, const kind_rule *rule, clv_err *e
   return CLV_OK;
 }
 
-static clv_code check_by_rule(const clv_frame *f, const kind_rule *rule, unsigned bodies,
-                              size_t payload_len, const clv_wire_limits *limits, clv_err *err) {
+static clv_code check_kind_rule(const clv_frame *f, const kind_rule *rule, unsigned bodies,
+                                size_t payload_len, const clv_wire_limits *limits, clv_err *err) {
   CLV_TRY(check_head(f, rule, err));
   CLV_TRY(check_bodies(f, rule, bodies, payload_len, err));
   if (f->n_tensors < rule->min_tensors || f->n_tensors > rule->max_tensors)
@@ -520,7 +522,7 @@ clv_code clv_frame_check(const clv_frame *f, unsigned bodies, size_t payload_len
   if (!is_known_kind(f->kind))
     return clv_fail(err, CLV_INVALID, "unknown frame kind %u", (unsigned)f->kind);
   const kind_rule *rule = &rules[f->kind];
-  clv_code code = check_by_rule(f, rule, bodies, payload_len, limits, err);
+  clv_code code = check_kind_rule(f, rule, bodies, payload_len, limits, err);
   if (code != CLV_OK) clv_err_prefix(err, "%s", rule->name);
   return code;
 }

@@ -25,7 +25,7 @@ typedef struct decoder {
 
 static clv_code read_u32(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   uint64_t value;
-  CLV_TRY(clv_cursor_varint(&d->at, &value, err));
+  CLV_TRY(clv_cursor_read_varint(&d->at, &value, err));
   if (value > UINT32_MAX)
     return clv_fail(err, CLV_INVALID, "%s of %llu has more than 32 bits", f->name,
                     (unsigned long long)value);
@@ -36,13 +36,13 @@ static clv_code read_u32(decoder *d, const clv_field *f, void *dst, clv_err *err
 
 static clv_code read_u64(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
-  return clv_cursor_varint(&d->at, dst, err);
+  return clv_cursor_read_varint(&d->at, dst, err);
 }
 
 static clv_code read_bool(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
   uint64_t value;
-  CLV_TRY(clv_cursor_varint(&d->at, &value, err));
+  CLV_TRY(clv_cursor_read_varint(&d->at, &value, err));
   *(bool *)dst = value != 0;
   return CLV_OK;
 }
@@ -50,23 +50,23 @@ static clv_code read_bool(decoder *d, const clv_field *f, void *dst, clv_err *er
 static clv_code read_fixed32(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
   uint64_t value;
-  CLV_TRY(clv_cursor_fixed(&d->at, 4, &value, err));
+  CLV_TRY(clv_cursor_read_fixed(&d->at, 4, &value, err));
   uint32_t narrow = (uint32_t)value;
-  memcpy(dst, &narrow, sizeof narrow); /* also copies a float's bits */
+  memcpy(dst, &narrow, sizeof narrow); /* copies the bits of a uint32_t or a float */
   return CLV_OK;
 }
 
 static clv_code read_fixed64(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
   uint64_t value;
-  CLV_TRY(clv_cursor_fixed(&d->at, 8, &value, err));
+  CLV_TRY(clv_cursor_read_fixed(&d->at, 8, &value, err));
   memcpy(dst, &value, sizeof value);
   return CLV_OK;
 }
 
 static clv_code read_bytes(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   size_t len;
-  CLV_TRY(clv_cursor_len(&d->at, &len, err));
+  CLV_TRY(clv_cursor_read_length(&d->at, &len, err));
   if (len != f->size && len != 0)
     return clv_fail(err, CLV_INVALID, "%s of %zu bytes; it must have %zu", f->name, len, f->size);
   memset(dst, 0, f->size);
@@ -76,7 +76,7 @@ static clv_code read_bytes(decoder *d, const clv_field *f, void *dst, clv_err *e
 static clv_code read_text(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   char *text = dst;
   size_t len;
-  CLV_TRY(clv_cursor_len(&d->at, &len, err));
+  CLV_TRY(clv_cursor_read_length(&d->at, &len, err));
   if (len >= f->size)
     return clv_fail(err, CLV_INVALID, "%s of %zu bytes is over the limit of %zu", f->name, len,
                     f->size - 1);
@@ -90,7 +90,7 @@ static clv_code read_text(decoder *d, const clv_field *f, void *dst, clv_err *er
 static clv_code add_dim(decoder *d, void *dst, clv_err *err) {
   clv_shape *shape = dst;
   uint64_t dim;
-  CLV_TRY(clv_cursor_varint(&d->at, &dim, err));
+  CLV_TRY(clv_cursor_read_varint(&d->at, &dim, err));
   if (shape->rank == CLV_MAX_RANK)
     return clv_fail(err, CLV_INVALID, "more than %d dimensions", CLV_MAX_RANK);
   if (dim > INT64_MAX)
@@ -101,17 +101,17 @@ static clv_code add_dim(decoder *d, void *dst, clv_err *err) {
 }
 
 /* Fails if the frame has a `backward`, because upstream ids and tensors share its memory. */
-static clv_code refuse_beside_backward(const decoder *d, clv_err *err) {
+static clv_code refuse_ids_with_backward(const decoder *d, clv_err *err) {
   if (!(d->found_bodies & BODY_BACKWARD)) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "`backward` together with upstream ids or tensors");
 }
 
-static clv_code add_upstream(decoder *d, void *dst, clv_err *err) {
+static clv_code add_upstream_id(decoder *d, void *dst, clv_err *err) {
   uint64_t *ids = dst;
-  CLV_TRY(refuse_beside_backward(d, err));
+  CLV_TRY(refuse_ids_with_backward(d, err));
   if (d->frame.n_upstream == CLV_WIRE_UPSTREAM)
     return clv_fail(err, CLV_INVALID, "more than %d upstream ids", CLV_WIRE_UPSTREAM);
-  CLV_TRY(clv_cursor_fixed(&d->at, 8, &ids[d->frame.n_upstream], err));
+  CLV_TRY(clv_cursor_read_fixed(&d->at, 8, &ids[d->frame.n_upstream], err));
   d->frame.n_upstream++;
   return CLV_OK;
 }
@@ -122,17 +122,17 @@ static clv_code add_learning_rate(decoder *d, void *dst, clv_err *err) {
   if (d->frame.commit.n_more_lrs == CLV_WIRE_GROUPS)
     return clv_fail(err, CLV_INVALID, "more than %d learning rates beside the first",
                     CLV_WIRE_GROUPS);
-  CLV_TRY(clv_cursor_fixed(&d->at, 4, &bits, err));
+  CLV_TRY(clv_cursor_read_fixed(&d->at, 4, &bits, err));
   uint32_t narrow = (uint32_t)bits;
   memcpy(&rates[d->frame.commit.n_more_lrs++], &narrow, sizeof narrow);
   return CLV_OK;
 }
 
-static clv_code add_received(decoder *d, void *dst, clv_err *err) {
+static clv_code add_received_count(decoder *d, void *dst, clv_err *err) {
   uint64_t *received = dst;
   if (d->frame.ack.n_lanes == 1 + CLV_WIRE_LANES)
     return clv_fail(err, CLV_INVALID, "counters of more than %d lanes", 1 + CLV_WIRE_LANES);
-  return clv_cursor_varint(&d->at, &received[d->frame.ack.n_lanes++], err);
+  return clv_cursor_read_varint(&d->at, &received[d->frame.ack.n_lanes++], err);
 }
 
 typedef clv_code (*add_function)(decoder *d, void *dst, clv_err *err);
@@ -140,7 +140,7 @@ typedef clv_code (*add_function)(decoder *d, void *dst, clv_err *err);
 /* Reads the packed form: one length, then elements to its end. */
 static clv_code read_packed(decoder *d, add_function add, void *dst, clv_err *err) {
   size_t len, outer = d->at.end;
-  CLV_TRY(clv_cursor_len(&d->at, &len, err));
+  CLV_TRY(clv_cursor_read_length(&d->at, &len, err));
   d->at.end = d->at.pos + len;
   while (d->at.pos < d->at.end) CLV_TRY(add(d, dst, err));
   d->at.end = outer;
@@ -155,7 +155,7 @@ static clv_code read_message(decoder *d, const clv_field *fields, size_t n_field
 static clv_code read_nested(decoder *d, const clv_field *fields, size_t n_fields, void *base,
                             clv_err *err) {
   size_t len, outer = d->at.end;
-  CLV_TRY(clv_cursor_len(&d->at, &len, err));
+  CLV_TRY(clv_cursor_read_length(&d->at, &len, err));
   d->at.end = d->at.pos + len;
   CLV_TRY(read_message(d, fields, n_fields, base, err));
   d->at.end = outer;
@@ -163,10 +163,10 @@ static clv_code read_nested(decoder *d, const clv_field *fields, size_t n_fields
 }
 
 static clv_code read_body(decoder *d, const clv_field *f, void *dst, clv_err *err) {
-  (void)dst; /* the tables of bodies hold offsets in the frame */
+  (void)dst; /* unused, because the tables of bodies have offsets in the frame */
   unsigned index = (unsigned)__builtin_ctz((unsigned)f->size);
   d->found_bodies |= (unsigned)f->size;
-  if (d->frame.n_upstream || d->frame.n_tensors) CLV_TRY(refuse_beside_backward(d, err));
+  if (d->frame.n_upstream || d->frame.n_tensors) CLV_TRY(refuse_ids_with_backward(d, err));
   clv_code code = read_nested(d, clv_body_fields[index], BODY_FIELDS, &d->frame, err);
   if (code != CLV_OK) clv_err_prefix(err, "%s", f->name);
   return code;
@@ -176,7 +176,7 @@ static clv_code read_tensor(decoder *d, const clv_field *f, void *dst, clv_err *
   (void)f;
   clv_tensor_head *heads = dst;
   uint32_t index = d->frame.n_tensors;
-  CLV_TRY(refuse_beside_backward(d, err));
+  CLV_TRY(refuse_ids_with_backward(d, err));
   if (index == CLV_WIRE_TENSORS)
     return clv_fail(err, CLV_INVALID, "more than %d tensors", CLV_WIRE_TENSORS);
   d->frame.n_tensors++;
@@ -191,7 +191,7 @@ static clv_code read_payload(decoder *d, const clv_field *f, void *dst, clv_err 
   (void)dst;
   size_t len;
   if (d->has_payload) return clv_fail(err, CLV_INVALID, "more than one payload");
-  CLV_TRY(clv_cursor_len(&d->at, &len, err));
+  CLV_TRY(clv_cursor_read_length(&d->at, &len, err));
   if (len > d->limits->chunk_bytes && len > CLV_WIRE_INLINE_MAX)
     return clv_fail(err, CLV_EXHAUSTED, "a payload of %zu bytes; the limit is %llu", len,
                     (unsigned long long)d->limits->chunk_bytes);
@@ -204,7 +204,7 @@ static clv_code read_payload(decoder *d, const clv_field *f, void *dst, clv_err 
 static clv_code read_preceding_frame(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   size_t len;
   (void)f, (void)dst;
-  CLV_TRY(clv_cursor_len(&d->at, &len, err));
+  CLV_TRY(clv_cursor_read_length(&d->at, &len, err));
   if (!d->preceding) return clv_fail(err, CLV_INVALID, "a bundled frame contains another frame");
   if (d->preceding->n == CLV_WIRE_BUNDLED)
     return clv_fail(err, CLV_INVALID, "more than %d frames before one", CLV_WIRE_BUNDLED);
@@ -238,18 +238,19 @@ static clv_code read_peer(decoder *d, const clv_field *f, void *dst, clv_err *er
   return read_text(d, &text, d->frame.backward.peers[i], err);
 }
 
-static clv_code read_needed(decoder *d, const clv_field *f, void *dst, clv_err *err) {
+static clv_code read_needed_call(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
   uint32_t i = 0;
-  CLV_TRY(take_next_index(&d->frame.backward.n_calls, CLV_WIRE_NEEDED, "calls", &i, err));
-  return read_nested(d, clv_needed_fields, NEEDED_FIELDS, (clv_needed *)dst + i, err);
+  CLV_TRY(take_next_index(&d->frame.backward.n_calls, CLV_WIRE_NEEDED_CALLS, "calls", &i, err));
+  return read_nested(d, clv_needed_call_fields, NEEDED_CALL_FIELDS, (clv_needed_call *)dst + i,
+                     err);
 }
 
 static clv_code read_target(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
   uint32_t i = 0;
   CLV_TRY(take_next_index(&d->frame.backward.n_targets, CLV_WIRE_TARGETS, "targets", &i, err));
-  ((clv_needed *)dst)->n_targets++;
+  ((clv_needed_call *)dst)->n_targets++;
   return read_nested(d, clv_target_fields, TARGET_FIELDS, &d->frame.backward.targets[i], err);
 }
 
@@ -271,17 +272,17 @@ static const field_reader readers[FIELD_TYPES] = {
     [FIELD_BYTES] = {.type = WIRE_LEN, .read = read_bytes},
     [FIELD_TEXT] = {.type = WIRE_LEN, .read = read_text},
     [FIELD_DIMS] = {.type = WIRE_LEN, .element_type = WIRE_VARINT, .add = add_dim},
-    [FIELD_UPSTREAM] = {.type = WIRE_LEN, .element_type = WIRE_64, .add = add_upstream},
+    [FIELD_UPSTREAM] = {.type = WIRE_LEN, .element_type = WIRE_64, .add = add_upstream_id},
     [FIELD_TENSOR] = {.type = WIRE_LEN, .read = read_tensor},
     [FIELD_PAYLOAD] = {.type = WIRE_LEN, .read = read_payload},
     [FIELD_BODY] = {.type = WIRE_LEN, .read = read_body},
     [FIELD_FIXED64] = {.type = WIRE_64, .read = read_fixed64},
     [FIELD_ARGS] = {.type = WIRE_LEN, .read = read_arg},
     [FIELD_PEERS] = {.type = WIRE_LEN, .read = read_peer},
-    [FIELD_NEEDED] = {.type = WIRE_LEN, .read = read_needed},
+    [FIELD_NEEDED_CALLS] = {.type = WIRE_LEN, .read = read_needed_call},
     [FIELD_TARGETS] = {.type = WIRE_LEN, .read = read_target},
     [FIELD_RATES] = {.type = WIRE_LEN, .element_type = WIRE_32, .add = add_learning_rate},
-    [FIELD_RECEIVED] = {.type = WIRE_LEN, .element_type = WIRE_VARINT, .add = add_received},
+    [FIELD_RECEIVED] = {.type = WIRE_LEN, .element_type = WIRE_VARINT, .add = add_received_count},
     [FIELD_BUNDLED] = {.type = WIRE_LEN, .read = read_preceding_frame},
 };
 
@@ -299,7 +300,7 @@ static clv_code read_message(decoder *d, const clv_field *fields, size_t n_field
                              clv_err *err) {
   while (d->at.pos < d->at.end) {
     clv_field_tag tag;
-    CLV_TRY(clv_cursor_tag(&d->at, &tag, err));
+    CLV_TRY(clv_cursor_read_tag(&d->at, &tag, err));
     bool known = tag.number < n_fields && fields[tag.number].type != FIELD_UNKNOWN;
     if (known) {
       CLV_TRY(read_field(d, &fields[tag.number], tag.type, base, err));
@@ -345,6 +346,6 @@ clv_code clv_frame_decode_bundled(const clv_piece *pieces, size_t n_pieces,
                                   const clv_payload *frame, const clv_wire_limits *limits,
                                   clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err) {
   decoder d = {.limits = limits};
-  clv_cursor_at(&d.at, pieces, n_pieces, frame);
+  clv_cursor_init_at(&d.at, pieces, n_pieces, frame);
   return decode_frame(&d, ret_frame, ret_payload, err);
 }

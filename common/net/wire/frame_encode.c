@@ -16,7 +16,7 @@ enum {
   PLAIN_BODY_MAX = 8 * SCALAR_MAX + CLV_WIRE_TEXT + CLV_WIRE_NAME + 2 * CLV_WIRE_ID_BYTES +
                    CLV_WIRE_ARGS * 3 * SCALAR_MAX,
   BODY_MAX = 2 * PLAIN_BODY_MAX + CLV_WIRE_PREPARE_PEERS * (CLV_WIRE_NAME + SCALAR_MAX) +
-             (CLV_WIRE_NEEDED + CLV_WIRE_TARGETS) * 5 * SCALAR_MAX,
+             (CLV_WIRE_NEEDED_CALLS + CLV_WIRE_TARGETS) * 5 * SCALAR_MAX,
   ENCODED_MAX = 16 * SCALAR_MAX + CLV_WIRE_NAME + CLV_WIRE_UPSTREAM * 8 +
                 CLV_WIRE_TENSORS * TENSOR_MAX + BODY_MAX,
 };
@@ -110,7 +110,7 @@ static uint8_t *write_dims(uint8_t *p, const field_source *at) {
   return end_nested(start, p);
 }
 
-static uint8_t *write_upstream(uint8_t *p, const field_source *at) {
+static uint8_t *write_upstream_ids(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   if (!f->n_upstream) return p;
   p = put_varint(put_tag(p, at->number, WIRE_LEN), (uint64_t)f->n_upstream * 8);
@@ -156,13 +156,13 @@ static uint8_t *write_peers(uint8_t *p, const field_source *at) {
 }
 
 /* Writes a needed call with its targets, which follow those of the calls before it. */
-static uint8_t *write_needed(uint8_t *p, const field_source *at) {
+static uint8_t *write_needed_calls(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   uint32_t target = 0;
   for (uint32_t i = 0; i < f->backward.n_calls; i++) {
-    const clv_needed *call = &f->backward.calls[i];
+    const clv_needed_call *call = &f->backward.calls[i];
     uint8_t *start = begin_nested(p, at->number);
-    p = write_fields(start, clv_needed_fields, NEEDED_FIELDS, call);
+    p = write_fields(start, clv_needed_call_fields, NEEDED_CALL_FIELDS, call);
     for (uint32_t j = 0; j < call->n_targets; j++) {
       uint8_t *inner = begin_nested(p, 4);
       p = end_nested(inner, write_fields(inner, clv_target_fields, TARGET_FIELDS,
@@ -173,7 +173,7 @@ static uint8_t *write_needed(uint8_t *p, const field_source *at) {
   return p;
 }
 
-static uint8_t *write_rates(uint8_t *p, const field_source *at) {
+static uint8_t *write_learning_rates(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   if (!f->commit.n_more_lrs) return p;
   p = put_varint(put_tag(p, at->number, WIRE_LEN), (uint64_t)f->commit.n_more_lrs * 4);
@@ -190,7 +190,7 @@ static size_t varint_bytes(uint64_t value) {
   return (size_t)(put_varint(buf, value) - buf);
 }
 
-static uint8_t *write_received(uint8_t *p, const field_source *at) {
+static uint8_t *write_received_counts(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   size_t bytes = 0;
   for (uint32_t i = 0; i < f->ack.n_lanes; i++) bytes += varint_bytes(f->ack.received[i]);
@@ -201,15 +201,23 @@ static uint8_t *write_received(uint8_t *p, const field_source *at) {
 
 typedef uint8_t *(*writer)(uint8_t *p, const field_source *at);
 static const writer writers[FIELD_TYPES] = {
-    [FIELD_U32] = write_u32,           [FIELD_U64] = write_u64,
-    [FIELD_BOOL] = write_bool,         [FIELD_FIXED32] = write_fixed32,
-    [FIELD_FLOAT] = write_fixed32,     [FIELD_BYTES] = write_bytes,
-    [FIELD_TEXT] = write_text,         [FIELD_DIMS] = write_dims,
-    [FIELD_UPSTREAM] = write_upstream, [FIELD_TENSOR] = write_tensors,
-    [FIELD_BODY] = write_body,         [FIELD_FIXED64] = write_fixed64,
-    [FIELD_ARGS] = write_args,         [FIELD_PEERS] = write_peers,
-    [FIELD_NEEDED] = write_needed,     [FIELD_RATES] = write_rates,
-    [FIELD_RECEIVED] = write_received,
+    [FIELD_U32] = write_u32,
+    [FIELD_U64] = write_u64,
+    [FIELD_BOOL] = write_bool,
+    [FIELD_FIXED32] = write_fixed32,
+    [FIELD_FLOAT] = write_fixed32,
+    [FIELD_BYTES] = write_bytes,
+    [FIELD_TEXT] = write_text,
+    [FIELD_DIMS] = write_dims,
+    [FIELD_UPSTREAM] = write_upstream_ids,
+    [FIELD_TENSOR] = write_tensors,
+    [FIELD_BODY] = write_body,
+    [FIELD_FIXED64] = write_fixed64,
+    [FIELD_ARGS] = write_args,
+    [FIELD_PEERS] = write_peers,
+    [FIELD_NEEDED_CALLS] = write_needed_calls,
+    [FIELD_RATES] = write_learning_rates,
+    [FIELD_RECEIVED] = write_received_counts,
 };
 
 static uint8_t *write_fields(uint8_t *p, const clv_field *fields, size_t n_fields,

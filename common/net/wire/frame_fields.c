@@ -158,16 +158,17 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [2] = {.name = "vote", .type = FIELD_BOOL, .offset = AT(backward.vote)},
         [3] = {.name = "more", .type = FIELD_BOOL, .offset = AT(backward.more)},
         [4] = {.name = "peers", .type = FIELD_PEERS, .offset = AT(backward.peers)},
-        [5] = {.name = "calls", .type = FIELD_NEEDED, .offset = AT(backward.calls)},
+        [5] = {.name = "calls", .type = FIELD_NEEDED_CALLS, .offset = AT(backward.calls)},
         [7] = {.name = "skipped", .type = FIELD_U32, .offset = AT(backward.skipped_phases)},
     },
-    /* none: field 26 of a Frame is `to`, no body */
+    /* no body: field 26 of a Frame is `to` */
     {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
     /* fields of measure */
     {
         [1] = {.name = "clock_ns", .type = FIELD_U64, .offset = AT(measure.clock_ns)},
         [2] = {.name = "received_bytes", .type = FIELD_U64, .offset = AT(measure.received_bytes)},
         [3] = {.name = "receiving_ns", .type = FIELD_U64, .offset = AT(measure.receiving_ns)},
+        [4] = {.name = "mending_links", .type = FIELD_U32, .offset = AT(measure.mending_links)},
     },
     /* fields of reference */
     {
@@ -182,7 +183,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
                .offset = AT(reference.node),
                .size = CLV_WIRE_NAME + 1},
     },
-    /* none: fields 29 to 31 of a Frame are `order`, `before` and `generation`, no bodies */
+    /* no bodies: fields 29 to 31 of a Frame are `order`, `before` and `generation` */
     {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
     {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
     {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
@@ -208,8 +209,8 @@ const clv_field clv_arg_fields[ARG_FIELDS] = {
     [3] = {.name = "here", .type = FIELD_BOOL, .offset = ARG_AT(here)},
 };
 
-#define NEEDED_AT(member) offsetof(clv_needed, member)
-const clv_field clv_needed_fields[NEEDED_FIELDS] = {
+#define NEEDED_AT(member) offsetof(clv_needed_call, member)
+const clv_field clv_needed_call_fields[NEEDED_CALL_FIELDS] = {
     [1] = {.name = "call", .type = FIELD_FIXED64, .offset = NEEDED_AT(call)},
     [2] = {.name = "contributions", .type = FIELD_U32, .offset = NEEDED_AT(contributions)},
     [3] = {.name = "root", .type = FIELD_FLOAT, .offset = NEEDED_AT(root)},

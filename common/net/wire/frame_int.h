@@ -18,14 +18,14 @@ typedef enum clv_field_type {
   FIELD_BYTES,    /* exactly `size` bytes, or none */
   FIELD_TEXT,     /* char[size], NUL-terminated */
   FIELD_DIMS,     /* a clv_shape */
-  FIELD_UPSTREAM, /* these five only in a Frame itself */
+  FIELD_UPSTREAM, /* this type and the four after it occur only in a Frame itself */
   FIELD_TENSOR,
   FIELD_PAYLOAD,
-  FIELD_BODY, /* a body of a Frame, such as `call`; `size` is its bit in enum frame_body */
+  FIELD_BODY, /* a body of a Frame, such as `call`; clv_field.size is its bit in enum frame_body */
   FIELD_FIXED64,
-  FIELD_ARGS,   /* args of a call */
-  FIELD_PEERS,  /* peers of a backward */
-  FIELD_NEEDED, /* calls of a backward */
+  FIELD_ARGS,         /* args of a call */
+  FIELD_PEERS,        /* peers of a backward */
+  FIELD_NEEDED_CALLS, /* calls of a backward */
   FIELD_TARGETS,
   FIELD_RATES,    /* more learning rates of a commit */
   FIELD_RECEIVED, /* counters of an ack, one for each lane */
@@ -36,7 +36,8 @@ typedef enum clv_field_type {
 typedef struct clv_field {
   const char *name;
   clv_field_type type;
-  /* of the value in its struct: clv_frame, clv_tensor_head, clv_arg, clv_needed or clv_target */
+  /* offset of the value in its struct: clv_frame, clv_tensor_head, clv_arg, clv_needed_call or
+   * clv_target */
   size_t offset;
   size_t size;
 } clv_field;
@@ -48,7 +49,7 @@ enum {
   BODY_FIELDS = 10,
   TENSOR_FIELDS = 6,
   ARG_FIELDS = 4,
-  NEEDED_FIELDS = 5,
+  NEEDED_CALL_FIELDS = 5,
   TARGET_FIELDS = 5,
 };
 extern const clv_field clv_frame_fields[FRAME_FIELDS]; /* by number of the field */
@@ -56,10 +57,11 @@ extern const clv_field clv_frame_fields[FRAME_FIELDS]; /* by number of the field
 extern const clv_field clv_body_fields[N_BODIES][BODY_FIELDS];
 extern const clv_field clv_tensor_fields[TENSOR_FIELDS]; /* by number of the field */
 extern const clv_field clv_arg_fields[ARG_FIELDS];
-extern const clv_field clv_needed_fields[NEEDED_FIELDS];
+extern const clv_field clv_needed_call_fields[NEEDED_CALL_FIELDS];
 extern const clv_field clv_target_fields[TARGET_FIELDS];
 
-/* Bit i is the body with field number BODY_FIRST + i. Unused fields have no name. */
+/* Bits of the bodies of a Frame: bit i is the body with field number BODY_FIRST + i. Unused field
+ * numbers have no enumerator. */
 enum frame_body {
   BODY_ATTACH = 1u << 0,
   BODY_ATTACHED = 1u << 1,

@@ -152,9 +152,10 @@ clv_code clv_about_put(const clv_wire_about *about, clv_wire_mem *mem, clv_about
 clv_code clv_about_get(const Cleave__V1__About *from, clv_wire_mem *mem, clv_wire_about *ret,
                        clv_err *err) {
   if (!from) return clv_fail(err, CLV_INVALID, "`about` is missing");
-  if (from->protocol != CLV_WIRE_PROTOCOL)
-    return clv_fail(err, CLV_UNIMPLEMENTED, "the peer speaks protocol %u, this side speaks %d",
-                    from->protocol, CLV_WIRE_PROTOCOL);
+  if (from->protocol < CLV_WIRE_PROTOCOL_MIN || from->protocol > CLV_WIRE_PROTOCOL)
+    return clv_fail(err, CLV_UNIMPLEMENTED,
+                    "the peer speaks protocol %u, this side speaks %d to %d: upgrade the older one",
+                    from->protocol, CLV_WIRE_PROTOCOL_MIN, CLV_WIRE_PROTOCOL);
   CLV_TRY(clv_check_count(from->n_capabilities, CLV_WIRE_LIST, "capabilities", err));
   CLV_TRY(clv_check_count(from->n_libraries, CLV_WIRE_LIST, "libraries", err));
   *ret = (clv_wire_about){
@@ -198,8 +199,36 @@ clv_code clv_wire_hello_request_encode(const clv_wire_hello_request *message, cl
   CLV_TRY(clv_about_put(&message->about, mem, &parts, err));
   to.about = &parts.about;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
-  CLV_AUTO(clv_wire_done) clv_wire_hello_request back = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request back = {0};
   return clv_wire_hello_request_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
+}
+
+/* ---- versions ------------------------------------------------------------------------------- */
+
+bool clv_wire_has_acks(uint32_t protocol) { return protocol >= CLV_WIRE_PROTOCOL_ACKS; }
+
+bool clv_wire_has_capability(const clv_wire_about *about, const char *capability) {
+  for (uint32_t i = 0; i < about->n_capabilities; i++)
+    if (strcmp(about->capabilities[i], capability) == 0) return true;
+  return false;
+}
+
+clv_code clv_wire_hello_exchange(const clv_wire_about *about,
+                                 clv_code (*call)(void *user, const clv_bytes *request,
+                                                  clv_bytes *reply, clv_err *err),
+                                 void *user, clv_bytes *ret_reply, clv_err *err) {
+  clv_err first = {0};
+  clv_wire_hello_request q = {.about = *about};
+  for (q.about.protocol = CLV_WIRE_PROTOCOL;; q.about.protocol--) {
+    CLV_AUTO(clv_bytes_done) clv_bytes request = {0};
+    CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
+    clv_code code = call(user, &request, ret_reply, err);
+    if (code != CLV_UNIMPLEMENTED) return code;
+    if (q.about.protocol == CLV_WIRE_PROTOCOL) first = *err;
+    if (q.about.protocol == CLV_WIRE_PROTOCOL_MIN) break;
+  }
+  *err = first;
+  return first.code;
 }
 
 /* ---- reply --------------------------------------------------------------------------------- */
@@ -312,6 +341,6 @@ clv_code clv_wire_hello_reply_encode(const clv_wire_hello_reply *message, clv_by
   to.n_artifacts = message->n_artifacts;
   CLV_TRY(put_kinds(message, mem, &to, err));
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
-  CLV_AUTO(clv_wire_done) clv_wire_hello_reply back = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply back = {0};
   return clv_wire_hello_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
 }

@@ -8,9 +8,9 @@
 
 /* Fields that a request may have. */
 typedef struct verb_rule {
-  bool may_mean_all; /* of caches and files */
-  bool is_of_caches; /* may be about caches */
-  bool needs_a_name; /* of one file of state */
+  bool may_mean_all; /* a request for caches and files together is allowed */
+  bool is_of_caches; /* a request about caches is allowed */
+  bool needs_a_name; /* a request about files of state must name one */
   bool has_range;
 } verb_rule;
 
@@ -99,7 +99,7 @@ clv_code clv_wire_kept_request_encode(const clv_wire_kept_request *message, clv_
   to.length = message->length;
   to.version = message->version;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
-  CLV_AUTO(clv_wire_done) clv_wire_kept_request back = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_kept_request back = {0};
   return clv_wire_kept_request_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
 }
 
@@ -206,6 +206,6 @@ clv_code clv_wire_kept_reply_encode(const clv_wire_kept_reply *message, clv_byte
   to.used_bytes = message->used_bytes;
   to.quota_bytes = message->quota_bytes;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
-  CLV_AUTO(clv_wire_done) clv_wire_kept_reply back = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_kept_reply back = {0};
   return clv_wire_kept_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
 }

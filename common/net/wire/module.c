@@ -432,7 +432,7 @@ clv_code clv_wire_load_request_encode(const clv_wire_load_request *message, clv_
   to.graph = &parts.graph;
   to.optimizer = &parts.optimizer;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
-  CLV_AUTO(clv_wire_done) clv_wire_load_request back = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request back = {0};
   return clv_wire_load_request_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
 }
 
@@ -497,6 +497,6 @@ clv_code clv_wire_load_reply_encode(const clv_wire_load_reply *message, clv_byte
   to.memory_bytes = message->memory_bytes;
   to.device = clv_put_text(message->device);
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
-  CLV_AUTO(clv_wire_done) clv_wire_load_reply back = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_reply back = {0};
   return clv_wire_load_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
 }

@@ -45,9 +45,9 @@ static bool read_next_field(text_range *message, uint32_t *ret_number, text_rang
     size_t len = 0;
     clv_piece piece = {message->data, message->len};
     if (clv_cursor_init(&c, &piece, 1, message->len, NULL) != CLV_OK ||
-        clv_cursor_tag(&c, &tag, NULL) != CLV_OK)
+        clv_cursor_read_tag(&c, &tag, NULL) != CLV_OK)
       return false;
-    clv_code code = tag.type == WIRE_LEN ? clv_cursor_len(&c, &len, NULL)
+    clv_code code = tag.type == WIRE_LEN ? clv_cursor_read_length(&c, &len, NULL)
                                          : clv_cursor_skip_field(&c, tag.type, NULL);
     if (code != CLV_OK) return false;
     *ret_number = tag.number;

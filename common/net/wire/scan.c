@@ -13,7 +13,8 @@ enum {
       /* a record has 48 bytes, and the array of records may be half empty, as it doubles when
        * full */
   96,
-  SCRATCH_FREE = 16, /* fields of a message that need no scratch */
+  /* fields of a message up to which protobuf-c needs no scratch memory */
+  FIELDS_WITHOUT_SCRATCH = 16,
 };
 
 typedef struct level {
@@ -46,11 +47,11 @@ static clv_code enter_message(scanner *s, const ProtobufCMessageDescriptor *type
 
 static void leave_message(scanner *s) {
   level *top = &s->stack[--s->depth];
-  if (top->n_fields > SCRATCH_FREE) charge_memory(s, top->n_fields * SCRATCH_PER_FIELD);
+  if (top->n_fields > FIELDS_WITHOUT_SCRATCH) charge_memory(s, top->n_fields * SCRATCH_PER_FIELD);
   s->at.end = top->end;
 }
 
-static clv_code scan_text(scanner *s, const char *name, size_t len, clv_err *err) {
+static clv_code scan_text_field(scanner *s, const char *name, size_t len, clv_err *err) {
   char text[CLV_WIRE_TEXT];
   if (len > sizeof text)
     return clv_fail(err, CLV_INVALID, "%s of %zu bytes is over the limit of %d", name, len,
@@ -61,7 +62,7 @@ static clv_code scan_text(scanner *s, const char *name, size_t len, clv_err *err
 }
 
 /* Scans packed numbers; each takes at most 8 bytes of memory. */
-static clv_code scan_packed(scanner *s, clv_wire_type type, size_t len, clv_err *err) {
+static clv_code scan_packed_field(scanner *s, clv_wire_type type, size_t len, clv_err *err) {
   size_t outer = s->at.end, n = 0;
   s->at.end = s->at.pos + len;
   for (; s->at.pos < s->at.end; n++) CLV_TRY(clv_cursor_skip_field(&s->at, type, err));
@@ -101,8 +102,8 @@ static clv_code check_occurs_once(level *top, const ProtobufCFieldDescriptor *fi
   return CLV_OK;
 }
 
-static clv_code scan_known(scanner *s, const ProtobufCFieldDescriptor *field, clv_wire_type type,
-                           clv_err *err) {
+static clv_code scan_known_field(scanner *s, const ProtobufCFieldDescriptor *field,
+                                 clv_wire_type type, clv_err *err) {
   clv_wire_type expected = wire_type_of(field->type);
   bool repeated = field->label == PROTOBUF_C_LABEL_REPEATED;
   bool packed = repeated && expected != WIRE_LEN && type == WIRE_LEN;
@@ -114,15 +115,15 @@ static clv_code scan_known(scanner *s, const ProtobufCFieldDescriptor *field, cl
     return clv_cursor_skip_field(&s->at, type, err);
   }
   size_t len;
-  CLV_TRY(clv_cursor_len(&s->at, &len, err));
-  if (packed) return scan_packed(s, expected, len, err);
+  CLV_TRY(clv_cursor_read_length(&s->at, &len, err));
+  if (packed) return scan_packed_field(s, expected, len, err);
   if (field->type == PROTOBUF_C_TYPE_MESSAGE) return enter_message(s, field->descriptor, len, err);
-  if (field->type == PROTOBUF_C_TYPE_STRING) return scan_text(s, field->name, len, err);
+  if (field->type == PROTOBUF_C_TYPE_STRING) return scan_text_field(s, field->name, len, err);
   charge_memory(s, len + 1 + sizeof(ProtobufCBinaryData));
   return clv_cursor_skip(&s->at, len, err);
 }
 
-static clv_code scan_unknown(scanner *s, clv_wire_type type, clv_err *err) {
+static clv_code scan_unknown_field(scanner *s, clv_wire_type type, clv_err *err) {
   size_t before = s->at.pos;
   CLV_TRY(clv_cursor_skip_field(&s->at, type, err));
   charge_memory(s, s->at.pos - before);
@@ -142,14 +143,14 @@ static clv_code check_budget(const scanner *s, size_t message_bytes, clv_err *er
 static clv_code scan_field(scanner *s, clv_err *err) {
   level *top = &s->stack[s->depth - 1];
   clv_field_tag tag;
-  CLV_TRY(clv_cursor_tag(&s->at, &tag, err));
+  CLV_TRY(clv_cursor_read_tag(&s->at, &tag, err));
   top->n_fields++;
   s->n_fields++;
   const ProtobufCFieldDescriptor *field =
       protobuf_c_message_descriptor_get_field(top->type, tag.number);
-  if (!field) return scan_unknown(s, tag.type, err);
+  if (!field) return scan_unknown_field(s, tag.type, err);
   CLV_TRY(check_occurs_once(top, field, err));
-  return scan_known(s, field, tag.type, err);
+  return scan_known_field(s, field, tag.type, err);
 }
 
 clv_code clv_wire_scan(clv_wire_cursor c, const ProtobufCMessageDescriptor *type, size_t *ret_bytes,

@@ -51,7 +51,7 @@ clv_code clv_wire_open_request_encode(const clv_wire_open_request *message, clv_
   to.single = message->is_only_attempt;
   to.reference_lease_ms = message->reference_lease_ms;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
-  CLV_AUTO(clv_wire_done) clv_wire_open_request back = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_open_request back = {0};
   return clv_wire_open_request_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
 }
 
@@ -77,7 +77,7 @@ clv_code clv_wire_open_reply_encode(const clv_wire_open_reply *message, clv_byte
   to.incarnation = clv_put_bytes(&message->incarnation, sizeof message->incarnation);
   to.granted = &limits;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
-  CLV_AUTO(clv_wire_done) clv_wire_open_reply back = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_open_reply back = {0};
   return clv_wire_open_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
 }
 
@@ -100,7 +100,7 @@ clv_code clv_wire_close_request_encode(const clv_wire_close_request *message, cl
   to.session = clv_put_bytes(&message->session, sizeof message->session);
   to.epoch = message->epoch;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
-  CLV_AUTO(clv_wire_done) clv_wire_close_request back = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_close_request back = {0};
   return clv_wire_close_request_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
 }
 

@@ -18,7 +18,7 @@ clv_code clv_wire_status_request_decode(const clv_piece *pieces, size_t n_pieces
   Cleave__V1__StatusRequest *from;
   CLV_TRY(
       clv_wire_unpack(&cleave__v1__status_request__descriptor, pieces, n_pieces, &mem, &from, err));
-  clv_wire_status_request m = {.all = from->session.len == 0};
+  clv_wire_status_request m = {.all = from->session.len == 0, .protocol = from->protocol};
   if (!m.all) CLV_TRY(clv_get_id(from->session, "session id", &m.session, err));
   m.mem = clv_steal(&mem);
   *ret = m;
@@ -29,12 +29,13 @@ clv_code clv_wire_status_request_encode(const clv_wire_status_request *message, 
                                         clv_err *err) {
   Cleave__V1__StatusRequest to = CLEAVE__V1__STATUS_REQUEST__INIT;
   if (!message->all) to.session = clv_put_bytes(&message->session, sizeof message->session);
+  to.protocol = message->protocol;
   return clv_wire_pack(&to.base, ret, err);
 }
 
 /* ---- reply, decoding ----------------------------------------------------------------------- */
 
-static clv_wire_last_error get_trouble(const Cleave__V1__Trouble *from) {
+static clv_wire_last_error get_last_error(const Cleave__V1__Trouble *from) {
   if (!from) return (clv_wire_last_error){.text = ""};
   return (clv_wire_last_error){from->text, from->age_ms};
 }
@@ -89,7 +90,11 @@ static clv_code get_link(const Cleave__V1__LinkStatus *from, clv_wire_link_statu
                                .sending_ns = from->sending_ns,
                                .measured_ns = from->measured_ns,
                                .awaits = from->awaits,
-                               .awaited_ns = from->awaited_ns};
+                               .awaited_ns = from->awaited_ns,
+                               .outages = from->outages,
+                               .last_outage_age_ms = from->last_outage_age_ms,
+                               .last_outage_ms = from->last_outage_ms,
+                               .outage_ms = from->outage_ms};
   return CLV_OK;
 }
 
@@ -118,7 +123,7 @@ static clv_code get_session(const Cleave__V1__SessionStatus *from, clv_wire_mem 
                                    .share_wait_ns = from->turn_ns,
                                    .n_modules = (uint32_t)from->n_modules,
                                    .n_links = (uint32_t)from->n_links,
-                                   .last_error = get_trouble(from->last_error)};
+                                   .last_error = get_last_error(from->last_error)};
   CLV_TRY(clv_get_id(from->session, "session id", &ret->session, err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_modules, sizeof *ret->modules, &ret->modules, err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_links, sizeof *ret->links, &ret->links, err));
@@ -152,7 +157,7 @@ clv_code clv_wire_status_reply_decode(const clv_piece *pieces, size_t n_pieces,
                              .memory_limit = from->memory_limit,
                              .handshake_failures = from->handshake_failures,
                              .certificate_ends = from->certificate_ends,
-                             .last_error = get_trouble(from->last_error),
+                             .last_error = get_last_error(from->last_error),
                              .n_sessions = (uint32_t)from->n_sessions,
                              .n_devices = (uint32_t)from->n_devices};
   if (from->about) CLV_TRY(clv_about_get(from->about, mem, &m.about, err));
@@ -181,7 +186,8 @@ static size_t encoding_memory(const clv_wire_status_reply *m) {
 }
 
 /* Returns NULL if there is no error to report. */
-static Cleave__V1__Trouble *put_trouble(const clv_wire_last_error *from, Cleave__V1__Trouble *to) {
+static Cleave__V1__Trouble *put_last_error(const clv_wire_last_error *from,
+                                           Cleave__V1__Trouble *to) {
   if (!from->text || !from->text[0]) return NULL;
   cleave__v1__trouble__init(to);
   to->text = clv_put_text(from->text);
@@ -237,6 +243,10 @@ static void put_link(const clv_wire_link_status *from, Cleave__V1__LinkStatus *t
   to->measured_ns = from->measured_ns;
   to->awaits = from->awaits;
   to->awaited_ns = from->awaited_ns;
+  to->outages = from->outages;
+  to->last_outage_age_ms = from->last_outage_age_ms;
+  to->last_outage_ms = from->last_outage_ms;
+  to->outage_ms = from->outage_ms;
 }
 
 static void put_numbers(const clv_wire_session_status *from, Cleave__V1__SessionStatus *to) {
@@ -274,7 +284,7 @@ static clv_code put_session(const clv_wire_session_status *from, clv_wire_mem *m
   for (uint32_t i = 0; i < from->n_links; i++) put_link(&from->links[i], &links[i]);
   to->n_modules = from->n_modules;
   to->n_links = from->n_links;
-  to->last_error = put_trouble(&from->last_error, trouble);
+  to->last_error = put_last_error(&from->last_error, trouble);
   put_numbers(from, to);
   return CLV_OK;
 }
@@ -316,9 +326,9 @@ clv_code clv_wire_status_reply_encode(const clv_wire_status_reply *message, clv_
     CLV_TRY(clv_about_put(&message->about, mem, &about, err));
     to.about = &about.about;
   }
-  to.last_error = put_trouble(&message->last_error, &trouble);
+  to.last_error = put_last_error(&message->last_error, &trouble);
   put_worker(message, &to);
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
-  CLV_AUTO(clv_wire_done) clv_wire_status_reply back = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_status_reply back = {0};
   return clv_wire_status_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
 }

@@ -9,6 +9,7 @@ typedef struct clv_wire_status_request {
   clv_wire_mem *mem;
   bool all;
   clv_wire_id session; /* session to report, unless `all` is set */
+  uint32_t protocol;   /* newest protocol that the caller reads; 0: CLV_WIRE_PROTOCOL_MIN */
 } clv_wire_status_request;
 
 typedef struct clv_wire_module_status {
@@ -30,6 +31,7 @@ typedef struct clv_wire_link_status {
   uint64_t bytes_in, bytes_out, round_trip_us;
   uint64_t frames_in, frames_out, tensors_in, tensors_out, missing_bytes_in, missing_bytes_out;
   uint64_t received_bytes, receiving_ns, sent_bytes, sending_ns, measured_ns, awaits, awaited_ns;
+  uint64_t outages, last_outage_age_ms, last_outage_ms, outage_ms;
 } clv_wire_link_status;
 
 typedef struct clv_wire_device_status {

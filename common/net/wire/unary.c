@@ -40,7 +40,7 @@ void clv_wire_mem_freep(clv_wire_mem **mem) {
   *mem = NULL;
 }
 
-void clv_wire_done(void *message) {
+void clv_wire_message_clear(void *message) {
   if (message) clv_wire_mem_freep(message);
 }
 

@@ -7,11 +7,11 @@
  *
  * Ownership: encoders keep no reference to the struct that they are given. clv_frame has no
  * pointers. The other decoded structs point into memory of their own (first field), which
- * clv_wire_done frees; they never point into the caller's pieces.
+ * clv_wire_message_clear frees; they never point into the caller's pieces.
  *
  * Threads: no state; different objects may be used from different threads at once.
  * Errors of every decoder: CLV_INVALID (malformed, out of range), CLV_EXHAUSTED (over a limit, or
- * out of memory), CLV_UNIMPLEMENTED (another protocol version).
+ * out of memory), CLV_UNIMPLEMENTED (a protocol version that is refused).
  */
 #ifndef CLEAVE_WIRE_H
 #define CLEAVE_WIRE_H
@@ -26,6 +26,8 @@ extern "C" {
 
 enum {
   CLV_WIRE_PROTOCOL = 9,
+  CLV_WIRE_PROTOCOL_MIN = 8,      /* oldest protocol of a peer that is not refused */
+  CLV_WIRE_PROTOCOL_ACKS = 9,     /* first protocol whose links outlive their connections */
   CLV_WIRE_ID_BYTES = 16,         /* session ids and incarnations */
   CLV_WIRE_INLINE_MAX = 64 << 10, /* bytes of all tensors of a frame with inline tensors */
   /* the usual chunk; Limits.chunk_bytes is the largest accepted */
@@ -51,13 +53,13 @@ enum {
   CLV_WIRE_ATTR_NUMBERS = 128,
   CLV_WIRE_ATTR_INTS = 16,
   CLV_WIRE_PARAMS = 4096,  /* parameters of one module; also frozen names and State.count */
-  CLV_WIRE_PEERS = 64,     /* identities of one session */
+  CLV_WIRE_PEERS = 64,     /* identities of peers that one OpenSession lists; peers of one module */
   CLV_WIRE_LIST = 64,      /* entries of a list: capabilities, libraries, devices, artifacts */
   CLV_WIRE_SESSIONS = 256, /* sessions in one Status reply */
   /* links of a session in a Status reply: 1 to its master, 16 each way to workers */
   CLV_WIRE_LINKS = 33,
   CLV_WIRE_ARGS = 8,          /* arguments of one CALL */
-  CLV_WIRE_NEEDED = 16,       /* calls of one PREPARE */
+  CLV_WIRE_NEEDED_CALLS = 16, /* calls of one PREPARE */
   CLV_WIRE_TARGETS = 32,      /* targets of one PREPARE */
   CLV_WIRE_PREPARE_PEERS = 8, /* nodes that one PREPARE names as destinations of gradients */
   CLV_WIRE_GROUPS = 15,       /* parameter groups besides group 0; their rates in one Commit */
@@ -212,11 +214,11 @@ typedef struct clv_target {
 } clv_target;
 
 /* A call that takes part in a backward pass. Its targets follow those of the call before it. */
-typedef struct clv_needed {
+typedef struct clv_needed_call {
   uint64_t call;
   uint32_t contributions, n_targets;
   float root; /* start value of its gradient; 0: the call is not a root */
-} clv_needed;
+} clv_needed_call;
 
 /* A cache of rows that a VALUE reads or writes. */
 typedef struct clv_wire_cached {
@@ -311,7 +313,8 @@ typedef struct clv_frame {
   } call;
   struct {
     uint64_t clock_ns, received_bytes, receiving_ns;
-  } measure; /* of PONG */
+    uint32_t mending_links; /* the sender's links to other workers that have lost a connection */
+  } measure;                /* of PONG */
   struct {
     uint64_t ref, fork, key;
     /* counted by the sender for each receiver; REF_ACK: the number acknowledged */
@@ -334,7 +337,7 @@ typedef struct clv_frame {
       bool retain, vote, more;
       uint32_t skipped_phases; /* phases without this node since its last PREPARE */
       uint32_t n_calls, n_targets, n_peers;
-      clv_needed calls[CLV_WIRE_NEEDED];
+      clv_needed_call calls[CLV_WIRE_NEEDED_CALLS];
       clv_target targets[CLV_WIRE_TARGETS];
       char peers[CLV_WIRE_PREPARE_PEERS][CLV_WIRE_NAME + 1];
     } backward; /* PREPARE, which has neither upstream ids nor tensors */
@@ -453,10 +456,22 @@ typedef struct clv_wire_hello_reply {
   clv_wire_artifact *artifacts;
 } clv_wire_hello_reply;
 
+/* Calls Hello with this side's newest protocol, and with each older one down to
+ * CLV_WIRE_PROTOCOL_MIN while the peer answers CLV_UNIMPLEMENTED. `call` makes one call. If the
+ * peer refuses all, the error is that of the newest. */
+clv_code clv_wire_hello_exchange(const clv_wire_about *about,
+                                 clv_code (*call)(void *user, const clv_bytes *request,
+                                                  clv_bytes *reply, clv_err *err),
+                                 void *user, clv_bytes *ret_reply, clv_err *err) CLV_USE_RESULT;
+/* True if a link to a peer of this protocol outlives its connections: ACKs, a lease, redials. */
+bool clv_wire_has_acks(uint32_t protocol);
+bool clv_wire_has_capability(const clv_wire_about *about, const char *capability);
+
 /* Returns the index of the device that a name selects; -1: none. "", "auto" and NULL select the
  * first that is not a CPU, else the first; "cuda" the first of NVIDIA's. */
 int clv_wire_device_of(const clv_wire_hello_reply *h, const char *name);
-bool clv_wire_is_cpu(const char *device); /* decided by the name alone */
+/* true if the name is that of a CPU; reads the name alone */
+bool clv_wire_is_cpu(const char *device);
 
 typedef struct clv_wire_open_request {
   clv_wire_mem *mem;
@@ -499,7 +514,7 @@ typedef struct clv_wire_kept_request {
   /* name: file of state, NULL or "": all; after: files with names behind this one, NULL or "": all.
    * Never NULL after decoding */
   const char *name, *after;
-  uint64_t offset, length, version; /* of a READ; version 0: any */
+  uint64_t offset, length, version; /* range and version that a READ asks for; version 0: any */
 } clv_wire_kept_request;
 typedef struct clv_wire_cache_status {
   clv_sha256 key;
@@ -517,16 +532,16 @@ typedef struct clv_wire_kept_reply {
   clv_wire_cache_status *caches;
   clv_wire_kept_file *files;
   bool has_more;    /* files follow behind the last one */
-  const void *data; /* [data_bytes] of a READ */
+  const void *data; /* [data_bytes] bytes that a READ returns */
   size_t data_bytes;
-  uint64_t used_bytes, quota_bytes; /* of the quota of files of state */
+  uint64_t used_bytes, quota_bytes; /* use and limit of the quota of files of state */
 } clv_wire_kept_reply;
 
 #include "common/net/wire/status_int.h"
 
 /* For each message m: clv_wire_m_encode replaces *ret with the encoding; clv_wire_m_decode fills
- * *ret_m from pieces. Release it with clv_wire_done(ret_m), which suits CLV_AUTO:
- * CLV_AUTO(clv_wire_done) clv_wire_hello_reply reply = {0}; */
+ * *ret_m from pieces. Release it with clv_wire_message_clear(ret_m), which suits CLV_AUTO:
+ * CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply reply = {0}; */
 #define CLV_WIRE_UNARY(m)                                                                         \
   clv_code clv_wire_##m##_encode(const clv_wire_##m *message, clv_bytes *ret, clv_err *err)       \
       CLV_USE_RESULT;                                                                             \
@@ -546,7 +561,8 @@ CLV_WIRE_UNARY(kept_request)
 CLV_WIRE_UNARY(kept_reply)
 #undef CLV_WIRE_UNARY
 
-void clv_wire_done(void *message); /* takes a pointer to any struct above that begins with `mem` */
+/* takes a pointer to any struct above that begins with `mem` */
+void clv_wire_message_clear(void *message);
 
 /* - health and reflection ---------------------------------------------------------------------- */
 

@@ -89,7 +89,7 @@ struct clv_cuda_event {
 
 /* Writes the number of bytes of the device that are neither free nor in this process's pool: the
  * driver or other processes use them. */
-clv_code clv_nvidia_foreign_bytes(int device, size_t *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_nvidia_other_process_bytes(int device, size_t *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Makes the stream's cuDNN handle at the first call, which must not happen during a capture. */
 clv_code clv_nvidia_cudnn_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn,

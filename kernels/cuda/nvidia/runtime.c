@@ -140,7 +140,7 @@ clv_code clv_nvidia_memory(int device, size_t *ret_free, size_t *ret_total, clv_
   return CLV_OK;
 }
 
-clv_code clv_nvidia_foreign_bytes(int device, size_t *ret, clv_err *err) {
+clv_code clv_nvidia_other_process_bytes(int device, size_t *ret, clv_err *err) {
   size_t left = 0, total = 0;
   uint64_t kept = 0;
   cudaMemPool_t pool;

@@ -162,10 +162,10 @@ static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 static clv_code instantiate(clv_cuda_stream *s, clv_cuda_graph *g, cudaGraph_t captured,
                             size_t *ret_bytes, clv_err *err) {
   size_t before = 0, after = 0;
-  CLV_TRY(clv_nvidia_foreign_bytes(s->device, &before, err));
+  CLV_TRY(clv_nvidia_other_process_bytes(s->device, &before, err));
   NVIDIA_TRY(s->device, err, cudaGraphInstantiate, &g->exec, captured, 0);
   NVIDIA_TRY(s->device, err, cudaGraphUpload, g->exec, s->stream);
-  CLV_TRY(clv_nvidia_foreign_bytes(s->device, &after, err));
+  CLV_TRY(clv_nvidia_other_process_bytes(s->device, &after, err));
   *ret_bytes = after - CLV_MIN(after, before);
   return CLV_OK;
 }

@@ -118,7 +118,8 @@ static bool is_any_done(const cleave_runtime *rt, const awaited *a, size_t *ret_
 }
 
 /* Advances futures until the awaited one is done. Returns false if until_ns has passed first. */
-static bool await_done(cleave_runtime *rt, const awaited *a, uint64_t until_ns, size_t *ret_index) {
+static bool await_future(cleave_runtime *rt, const awaited *a, uint64_t until_ns,
+                         size_t *ret_index) {
   for (;;) {
     uint64_t due = api_futures_advance(rt);
     bool called = rt->single_thread && run_callbacks(rt);
@@ -131,12 +132,12 @@ static bool await_done(cleave_runtime *rt, const awaited *a, uint64_t until_ns, 
 bool api_futures_await_any(cleave_runtime *rt, const cleave_future *futures, size_t n,
                            uint64_t until_ns, size_t *ret_index) {
   const awaited a = {.futures = futures, .n = n};
-  return await_done(rt, &a, until_ns, ret_index);
+  return await_future(rt, &a, until_ns, ret_index);
 }
 
 cleave_status api_future_result(const api_future *f, cleave_error *error) {
-  if (f->why.status != CLEAVE_OK && error) *error = f->why;
-  return f->why.status;
+  if (f->outcome.status != CLEAVE_OK && error) *error = f->outcome;
+  return f->outcome.status;
 }
 
 cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until_ns,
@@ -145,7 +146,7 @@ cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until
   const awaited a = {.future = f};
   char silence_text[200];
   api_future_set_watched(f, true);
-  bool in_time = await_done(rt, &a, until_ns, &none);
+  bool in_time = await_future(rt, &a, until_ns, &none);
   api_future_set_watched(f, false);
   if (in_time) return api_future_result(f, error);
   if (f->value) {

@@ -207,7 +207,7 @@ static cleave_status send_prepare(prepare_message *p, bool more, cleave_error *e
 
 static bool has_room_for_call(const prepare_message *p, const api_value *v) {
   const clv_frame *f = &p->packet->frame;
-  return f->backward.n_calls < CLV_WIRE_NEEDED &&
+  return f->backward.n_calls < CLV_WIRE_NEEDED_CALLS &&
          f->backward.n_targets + v->n_args <= CLV_WIRE_TARGETS &&
          f->backward.n_peers + v->n_args <= CLV_WIRE_PREPARE_PEERS;
 }
@@ -337,11 +337,11 @@ cleave_status api_copy_backward_roots(cleave_runtime *rt, const cleave_reference
   TRY(clv_alloc(n, sizeof *ret->gradients, &ret->gradients, &err));
   for (size_t i = 0; i < n && status == CLEAVE_OK; i++)
     status = copy_given_gradient(rt, o, i, &ret->gradients[i], error);
-  if (status != CLEAVE_OK) api_backward_roots_done(ret);
+  if (status != CLEAVE_OK) api_backward_roots_free(ret);
   return status;
 }
 
-void api_backward_roots_done(api_backward_roots *s) {
+void api_backward_roots_free(api_backward_roots *s) {
   if (!s) return;
   for (size_t i = 0; s->gradients && i < s->n; i++) clv_tensor_unref(s->gradients[i]);
   free(s->gradients);
@@ -368,7 +368,7 @@ cleave_status api_backward_begin(cleave_runtime *rt, api_arguments *a, api_futur
   const api_backward_roots *s = a->backward_roots;
   api_context *c;
   PASS(api_find_context(rt, a->context, &c, error));
-  if (c->evaluation)
+  if (c->is_evaluation)
     return api_fail(error, CLV_PRECONDITION, "context %s evaluates: it has no backward", c->name);
   f->context = c;
   snprintf(f->subject, sizeof f->subject, "context %.64s", c->name);
@@ -379,7 +379,7 @@ cleave_status api_backward_begin(cleave_runtime *rt, api_arguments *a, api_futur
 void api_backward_advance(cleave_runtime *rt, api_future *f) {
   const api_context *c = f->context;
   cleave_error why;
-  if (c->failed) {
+  if (c->has_failed) {
     api_future_finish(rt, f, &c->failure);
   } else if (f->stage == RUNS) {
     if (api_pass_is_done(c)) api_future_finish(rt, f, NULL);

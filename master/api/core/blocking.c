@@ -87,7 +87,7 @@ cleave_status cleave_backward_with(cleave_runtime *runtime, cleave_context conte
                                    const cleave_backward_options *options, cleave_error *error) {
   NOT_NULL(runtime, roots);
   COPY_OPTIONS_IN(cleave_backward_options, o, options);
-  CLV_AUTO(api_backward_roots_done) api_backward_roots from = {0};
+  CLV_AUTO(api_backward_roots_free) api_backward_roots from = {0};
   PASS(api_copy_backward_roots(runtime, roots, n_roots, &o, &from, error));
   api_arguments a = {.deadline_ms = o.deadline_ms, .context = context, .backward_roots = &from};
   return api_run_blocking(runtime, operation_of(API_BACKWARD), &a, NULL, error);
@@ -99,7 +99,7 @@ cleave_status cleave_backward_async(cleave_runtime *runtime, cleave_context cont
                                     cleave_future *ret_future, cleave_error *error) {
   NOT_NULL(runtime, roots, ret_future);
   COPY_OPTIONS_IN(cleave_backward_options, o, options);
-  CLV_AUTO(api_backward_roots_done) api_backward_roots from = {0};
+  CLV_AUTO(api_backward_roots_free) api_backward_roots from = {0};
   PASS(api_copy_backward_roots(runtime, roots, n_roots, &o, &from, error));
   api_arguments a = {.deadline_ms = o.deadline_ms, .context = context, .backward_roots = &from};
   return api_run_async(runtime, operation_of(API_BACKWARD), &a, ret_future, error);
@@ -159,7 +159,7 @@ cleave_status cleave_state_read_async(cleave_runtime *runtime, cleave_module *mo
 
 /* Frees the items that the operation has not taken. */
 static void free_untaken_items(api_arguments *a) {
-  if (a) api_state_items_done(a->items, a->n);
+  if (a) api_state_items_free(a->items, a->n);
 }
 
 static cleave_status copy_items(const cleave_named_tensor *items, size_t n, api_arguments *a,
@@ -251,7 +251,7 @@ cleave_status cleave_wait(cleave_runtime *runtime, cleave_future future, uint64_
                        (unsigned long long)future.id, f->op->name, f->subject);
     if (status == CLEAVE_OK) {
       t = clv_tensor_ref(f->tensor);
-      f->released = true;
+      f->is_released = true;
     }
     api_future_release_use(runtime, f);
     if (status != CLEAVE_OK) return status;

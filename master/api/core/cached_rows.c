@@ -79,10 +79,13 @@ cleave_status cleave_leaf_cached(cleave_runtime *rt, cleave_context handle, cons
 /* Lists or removes the cache. *ret_rows: number of rows that it has or had. */
 static clv_code call_kept_method(const cleave_cached *c, clv_kept_verb verb, uint64_t timeout_ms,
                                  uint64_t *ret_rows, clv_err *err) {
-  CLV_AUTO(clv_wire_done) clv_wire_kept_reply reply = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_kept_reply reply = {0};
   const clv_wire_kept_request q = {
       .verb = verb, .sort = CLV_KEPT_CACHES, .has_key = true, .key = c->key};
   const api_peer *p = &c->to->runtime->peers[c->to->node];
+  if (!p->has_kept)
+    return clv_fail(err, CLV_UNIMPLEMENTED,
+                    "it speaks protocol %u and has no list of its caches: upgrade it", p->protocol);
   CLV_TRY(api_kept_call(p->channel, &q, (unsigned)timeout_ms, &reply, err));
   *ret_rows = 0;
   for (uint32_t i = 0; i < reply.n_caches; i++) *ret_rows += reply.caches[i].rows;

@@ -28,7 +28,7 @@ cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
   PASS(api_new_value(runtime, c, &v, error));
   v->dtype = t->dtype;
   v->shape = t->shape;
-  v->needs_grad = requires_grad && !c->evaluation;
+  v->needs_grad = requires_grad && !c->is_evaluation;
   v->local_tensor = clv_steal(&t);
   ret_reference->id = v->id;
   return CLEAVE_OK;
@@ -123,7 +123,7 @@ static cleave_status check_call(cleave_runtime *rt, const api_context *c, const 
                                 const cleave_reference *inputs, size_t n_inputs, api_value **in,
                                 cleave_error *error) {
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
-  if (m->released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
+  if (m->is_released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
   if (n_inputs != m->n_inputs)
     return api_fail(error, CLV_INVALID, "module '%s' has %u input%s, not %zu", m->name, m->n_inputs,
                     CLV_S(m->n_inputs), n_inputs);
@@ -157,7 +157,7 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
   clv_packet *p;
   const char *to = node ? api_wire_name(&rt->peers[node]) : "";
   if (for_node ? (v->nodes_with_value & NODE_BIT(node)) != 0
-               : v->local_tensor || v->deliver_sent || v->failed)
+               : v->local_tensor || v->deliver_sent || v->has_failed)
     return CLEAVE_OK;
   bool own_leaf = !v->module && !v->kept_ref;
   if (for_node && node == 0 && own_leaf) return CLEAVE_OK; /* the first CALL carries the leaf */
@@ -175,7 +175,7 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
     TRY(clv_packet_new_value(rt->pool, v->context->id, v->id, to, v->local_tensor, &p, &err));
     return api_send(rt, node, p, error);
   }
-  if (for_node && node == 0 && v->failed) return send_failure_to_master_node(rt, v, error);
+  if (for_node && node == 0 && v->has_failed) return send_failure_to_master_node(rt, v, error);
   if (v->cached_rows_of)
     return api_fail(error, CLV_PRECONDITION, "rows that a worker keeps are there alone");
   if (node == 0 && v->deliver_sent) return CLEAVE_OK; /* one VALUE serves program and node */
@@ -233,7 +233,7 @@ static cleave_status add_deliver_request(cleave_runtime *rt, api_value *v, const
 }
 
 static void add_positions(clv_packet *p, const api_context *c, const cleave_call_options *o) {
-  if (c->events) p->frame.flags |= CLV_FLAG_TRACE;
+  if (c->records_events) p->frame.flags |= CLV_FLAG_TRACE;
   if (!o) return;
   clv_packet_set_positions(p, o->position, o->backward_position, o->weight_position,
                            o->old_weights);
@@ -258,7 +258,7 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   api_context *c = v->context;
   uint32_t given = 0;
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
-  TRY(clv_packet_new_call(rt->pool, c->id, v->id, m->index, !c->evaluation, &p, &err));
+  TRY(clv_packet_new_call(rt->pool, c->id, v->id, m->index, !c->is_evaluation, &p, &err));
   api_set_frame_module(p, m);
   p->frame.step = c->step;
   p->frame.micro_batch = c->n_module_calls[m->index]; /* each call has random numbers of its own */
@@ -317,9 +317,9 @@ static cleave_status add_call(cleave_runtime *rt, api_context *c, cleave_module 
   v->weights_version = m->weights_version;
   v->nodes_with_value = NODE_BIT(m->node);
   for (uint32_t i = 0; i < v->n_args; i++) v->args[i] = in[i];
-  v->needs_grad = needs_backward(m, in) && !c->evaluation;
+  v->needs_grad = needs_backward(m, in) && !c->is_evaluation;
   set_output_shape(m, v);
-  m->called = true;
+  m->was_called = true;
   cleave_status status = send_call(rt, v, how, error);
   if (status != CLEAVE_OK) { /* the value can be freed, because no other record refers to it yet */
     c->newest_value = v->older_value;
@@ -425,7 +425,7 @@ cleave_status api_call_begin(cleave_runtime *rt, api_arguments *a, api_future *f
   api_value *v;
   const call_mode how = {.has_delivery = true, .for_program = true};
   PASS(make_call(rt, a->context, a->module, a->inputs, a->n_inputs, &how, &v, error));
-  v->released = !a->ret_reference;
+  v->is_released = !a->ret_reference;
   f->value = v;
   f->context = v->context;
   f->until_ns = f->next_check_ns = UINT64_MAX;

@@ -19,11 +19,12 @@ static cleave_status wait_for_ends(cleave_runtime *rt, cleave_error *error) {
   char silence_text[200];
   bool in_time = true;
   rt->n_end_waiters++;
-  while (in_time && rt->n_ending > MAX_ENDING) in_time = api_sleep(rt, until);
+  while (in_time && rt->n_ending_contexts > MAX_ENDING) in_time = api_sleep(rt, until);
   rt->n_end_waiters--;
   if (in_time) return CLEAVE_OK;
   return api_fail(error, CLV_DEADLINE, "%u contexts that have ended are not freed everywhere%s",
-                  rt->n_ending, api_describe_silence(rt, silence_text, sizeof silence_text));
+                  rt->n_ending_contexts,
+                  api_describe_silence(rt, silence_text, sizeof silence_text));
 }
 
 cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_options *options,
@@ -41,9 +42,9 @@ cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_
   else
     TRY(clv_alloc(1, sizeof *c, &c, &err));
   *c = (api_context){.id = ++runtime->next_context,
-                     .evaluation = o.evaluation,
+                     .is_evaluation = o.evaluation,
                      .step = o.step,
-                     .events = o.events};
+                     .records_events = o.events};
   char name[sizeof c->name - 2];
   if (o.name)
     snprintf(c->name, sizeof c->name, "'%s'", clv_text_truncate(o.name, name, sizeof name));

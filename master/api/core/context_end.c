@@ -56,7 +56,7 @@ static cleave_status send_ends(cleave_runtime *rt, api_context *c, cleave_error 
   c->end_resend_interval_ns = FIRST_RESEND_NS;
   c->end_resend_ns = api_now(rt) + FIRST_RESEND_NS;
   if (!rt->end_resend_ns) rt->end_resend_ns = c->end_resend_ns;
-  if (rt->unsent_step_context == c && (c->state == API_CONTEXT_ENDING || c->events))
+  if (rt->unsent_step_context == c && (c->state == API_CONTEXT_ENDING || c->records_events))
     api_flush_step_and_ends(rt, c, &notified);
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
@@ -81,7 +81,7 @@ static void free_local_tensors(api_context *c) {
 
 static void keep_for_kept_values(cleave_runtime *rt, api_context *c, api_context_event event) {
   free_local_tensors(c);
-  rt->n_ending -= c->state == API_CONTEXT_ENDING;
+  rt->n_ending_contexts -= c->state == API_CONTEXT_ENDING;
   (void)api_context_on_event(&c->state, event);
 }
 
@@ -123,8 +123,8 @@ static void cancel_work(cleave_runtime *rt, api_context *c) {
   bool busy = c->n_waiters || c->is_backward_running || api_has_waiter_in_context(rt, c);
   api_fail(&why, CLV_CANCELLED, "context %s was closed", c->name);
   if (busy && !c->keeps_needed_calls) api_context_fail(rt, c, &why, 0);
-  if (busy && !c->failed) {
-    c->failed = true;
+  if (busy && !c->has_failed) {
+    c->has_failed = true;
     c->failure = why;
   }
   api_futures_end_in_context(rt, c);
@@ -134,8 +134,8 @@ static void cancel_work(cleave_runtime *rt, api_context *c) {
 /* Begins the end of a context and cancels its work. Returns true if END_CONTEXT must wait for the
  * owners of kept values. */
 static bool begin_end(cleave_runtime *rt, api_context *c) {
-  bool later = c->n_unconfirmed_kept && !c->failed;
-  c->keeps_needed_calls = !c->failed && (later || send_needed_calls(rt, c));
+  bool later = c->n_unconfirmed_kept && !c->has_failed;
+  c->keeps_needed_calls = !c->has_failed && (later || send_needed_calls(rt, c));
   cancel_work(rt, c);
   return later;
 }
@@ -154,10 +154,10 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
                     "something waits in context %s, or a step that may be taken back: close it",
                     c->name);
   (void)api_context_on_event(&c->state, API_CONTEXT_ENDS);
-  runtime->n_ending++;
-  bool gone_on = !c->failed;
+  runtime->n_ending_contexts++;
+  bool gone_on = !c->has_failed;
   if (begin_end(runtime, c)) return end_after_owners_answer(runtime, c, error);
-  bool given_up = gone_on && c->failed;
+  bool given_up = gone_on && c->has_failed;
   cleave_status status = send_ends(runtime, c, error);
   if (status == CLEAVE_OK && c->has_final_step && !given_up) status = api_context_failure(c, error);
   if (status == CLEAVE_OK) status = api_take_deferred_error(runtime, error);
@@ -196,7 +196,7 @@ static api_context *find_closing_context(cleave_runtime *rt, api_future *f) {
 /* True if the closing still waits for owners of kept values or for a pending step, which has its
  * own deadline. */
 static bool must_wait_to_close(const cleave_runtime *rt, const api_context *c, api_future *f) {
-  if (f->stage == WAITS_FOR_OWNERS && c->n_unconfirmed_kept && !c->failed &&
+  if (f->stage == WAITS_FOR_OWNERS && c->n_unconfirmed_kept && !c->has_failed &&
       !api_is_deadline_over(rt, f->until_ns))
     return true;
   f->stage = WAITS_FOR_STEP;
@@ -212,11 +212,11 @@ static void send_end_for_close(cleave_runtime *rt, api_context *c, api_future *f
   if (f->end_awaits_owners) c->keeps_needed_calls = send_needed_calls(rt, c);
   (void)send_ends(rt, c, &why);
   if (why.status == CLEAVE_OK && c->has_reverted_step) (void)api_context_failure(c, &why);
-  if (!f->is_done) f->why = why;
+  if (!f->is_done) f->outcome = why;
 }
 
 static void await_end_answers(cleave_runtime *rt, api_context *c, api_future *f) {
-  cleave_error why = f->why;
+  cleave_error why = f->outcome;
   api_node_set silent = c->nodes & ~c->nodes_ended & ~api_lost_nodes(rt);
   bool all = !(silent & ~c->nodes_keeping_calls);
   if (!all && !api_is_deadline_over(rt, f->until_ns)) return;

@@ -77,7 +77,7 @@ void api_id_table_remove(api_id_table *t, uint64_t id);
 /* Returns the entries one by one, in no order. *at is 0 for the first call; NULL behind the last
  * entry. A caller that removes one starts over, because removal moves other entries. */
 void *api_id_table_next(const api_id_table *t, size_t *at);
-void api_id_table_done(api_id_table *t);
+void api_id_table_free(api_id_table *t);
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
@@ -93,14 +93,16 @@ typedef struct api_peer {
   clv_wire_id incarnation;
   clv_wire_limits limits;
   uint32_t peer_timeout_ms; /* silence after which the link to the peer is given up */
+  uint32_t protocol;        /* that the peer speaks */
   api_peer_state state;
   bool has_session; /* a session is open at the worker */
   bool has_module;  /* a module was loaded at the peer */
   /* features of the worker's version */
   bool has_state_files, has_row_cache, has_state_pieces, has_fixed_modules, has_ties;
-  bool has_bf16_weights;
-  uint64_t last_packet_ns;       /* monotonic time of the peer's last packet */
-  char device[API_DEVICE_NAME];  /* device of the peer that "auto" means */
+  bool has_bf16_weights, has_kept;
+  uint64_t last_packet_ns;      /* monotonic time of the peer's last packet */
+  uint64_t mending_since_ns;    /* since when the peer reports a broken link to a worker; 0: none */
+  char device[API_DEVICE_NAME]; /* device of the peer that "auto" means */
   char devices[API_DEVICE_LIST]; /* all devices of the peer: "cpu, cuda:0" */
   /* error of the peer's last loss, which functions that need the peer return */
   cleave_error loss_error;
@@ -146,12 +148,12 @@ struct cleave_module {
   cleave_module **
       /* [params->n_ties] module that owns each tied parameter; NULL: this module itself */
       tie_owners;
-  const char **initialized, **frozen; /* names, stored in params */
+  const char **initialized, **frozen; /* names of parameters, stored in params */
   int inputs[CLV_MAX_INPUTS];         /* input nodes of the graph */
   uint32_t n_frozen, n_initialized, n_learning, n_inputs, threads, in_flight;
   const clv_backend
       *backend; /* compute backend of a module at the master; NULL: it is at a worker */
-  bool local_only, copies_inputs, released, called, needs_input_grads;
+  bool local_only, copies_inputs, is_released, was_called, needs_input_grads;
   bool has_given_weights; /* the program gave weights when it loaded the module */
   /* The last attempt to load it has failed with an unknown outcome. Generations from
    * first_attempt_generation to the present one may be at the node. */
@@ -160,16 +162,17 @@ struct cleave_module {
   const char **direct_to; /* [n_direct_to] names of peers; NULL: as the session says */
   uint32_t n_direct_to;
   bool bf16, tf32, frozen_is_final, frozen_bf16;
-  char *artifact; /* NULL: none */
+  char *artifact; /* name of the worker's artifact with its weights; NULL: none */
   clv_sha256 artifact_sha256;
   api_module_state state;
   api_pending_weight *pending_weights; /* [n_weights] to be sent when it is loaded */
   size_t n_pending_weights;
   /* the next use of the module loads it again; set only in state PLACED */
   bool needs_reload;
-  bool resets_moments;                   /* the reload starts with optimiser moments of 0 */
-  struct api_state_item *saved_state[2]; /* [n_saved_state] weights and moments during a reload */
-  uint32_t n_saved_state[2];
+  bool resets_moments; /* the reload starts with optimiser moments of 0 */
+  /* [n_saved_state_items] weights and moments during a reload */
+  struct api_state_item *saved_state[2];
+  uint32_t n_saved_state_items[2];
   struct cleave_optimizer *optimizer; /* optimiser that steps the module; NULL: none */
   const api_optimizer_group
       *groups[CLV_OPTIM_MAX_GROUPS]; /* [n_groups] parameter groups, in the numbering of its node */
@@ -219,17 +222,18 @@ typedef struct api_kept_ref {
   struct api_context *
       /* context whose end waits for the owner's answer; NULL: the owner has answered */
       awaiting_context;
-  bool is_confirmed;   /* the owner has answered that it keeps the value */
-  bool released;       /* the program has no handle any more */
-  bool owner_has_none; /* the owner has freed the value, or never had it */
-  bool is_fetching, failed;
+  bool is_confirmed;         /* the owner has answered that it keeps the value */
+  bool is_released;          /* the program has no handle any more */
+  bool owner_has_none;       /* the owner has freed the value, or never had it */
+  bool is_fetching;          /* a fetch is in progress */
+  bool has_failed;           /* the reference has failed, and `failure` is set */
   bool is_fetched;           /* the last fetch brought a value */
   uint32_t n_leaves;         /* leaves of contexts that refer to the kept value */
   uint32_t n_waiters;        /* functions that wait for a fetch */
   uint64_t n_fetches_done;   /* completed fetches */
   clv_tensor *fetched_value; /* result of the last fetch; NULL: none, or no waiter */
   cleave_error fetch_error;  /* why the last fetch failed */
-  cleave_error failure;      /* why the reference has failed; set if `failed` */
+  cleave_error failure;      /* why the reference has failed; set if has_failed */
 } api_kept_ref;
 
 /* A value of a context: a leaf or the output of a call. */
@@ -249,8 +253,8 @@ typedef struct api_value {
   /* nodes that are sent the value once a module is loaded there */
   api_node_set nodes_awaiting_module;
   bool needs_grad;          /* backward computes the gradient of the value */
-  bool released;            /* the program has no handle any more */
-  bool failed;              /* the value will never exist; `failure` says why */
+  bool is_released;         /* the program has no handle any more */
+  bool has_failed;          /* the value will never exist; `failure` says why */
   bool deliver_sent;        /* DELIVER to the master has been sent, not answered */
   bool master_node_waits;   /* the master's own node needs the value as well */
   bool saved_tensors_freed; /* a backward without `retain` has covered the call */
@@ -294,10 +298,11 @@ typedef struct api_context {
   uint64_t id;
   char name[64];
   api_context_state state;
-  bool evaluation, events;
+  bool is_evaluation;  /* calls use evaluation mode, and there is no backward */
+  bool records_events; /* nodes send their events at the end of the context */
   bool
       keeps_needed_calls; /* END_CONTEXT leaves the calls at the nodes that kept values depend on */
-  bool has_final_step;
+  bool has_final_step;    /* a step that cannot be reverted was decided in the context */
   uint32_t n_calls_awaiting_backward; /* calls behind a backward that has not begun */
   uint64_t step;                      /* step number of the RNG position; 0: the context's number */
   uint32_t n_waiters;                 /* functions of the program that wait within the context */
@@ -339,7 +344,7 @@ typedef struct api_context {
   bool has_step_at
       /* the module has stepped by cleave_step_at, so calls keep the weights they used */
       [API_MAX_MODULES];
-  bool failed;
+  bool has_failed; /* `failure` is set, and the context can only be ended */
   cleave_error failure;
   char failure_place[CLV_WIRE_NAME + 1]; /* place of the failure, as the failed node wrote it */
   struct api_context *next;              /* next record of the free list */
@@ -350,7 +355,7 @@ typedef struct api_state_item {
   clv_tensor *tensor;
 } api_state_item;
 
-void api_state_items_done(api_state_item *items, uint32_t n); /* NULL is allowed */
+void api_state_items_free(api_state_item *items, uint32_t n); /* NULL is allowed */
 
 /* A request in progress: a STATE_GET, a STATE_PUT or a frame about a state file. */
 typedef struct api_state_request {
@@ -364,7 +369,7 @@ typedef struct api_state_request {
   uint64_t bytes;               /* size of the state file, as its node reports */
   clv_sha256 sha256;            /* digest of the state file, as its node reports */
   char device[API_DEVICE_NAME]; /* device that computed `item_tensor`, as its node reports */
-  bool answered, failed;
+  bool is_answered, has_failed;
   bool may_have_fewer; /* `count` is a maximum; the answer gives the number */
   cleave_error failure;
   struct api_state_request *next;
@@ -377,9 +382,9 @@ struct cleave_optimizer {
   size_t n_modules;
   api_optimizer_group *groups; /* [n_groups] in the program's order */
   size_t n_groups;
-  uint64_t steps; /* steps decided so far */
-  bool no_rollback;
-  bool released;
+  uint64_t steps;           /* number of steps decided so far */
+  bool cannot_revert;       /* nodes keep no copies to revert its steps (no_rollback) */
+  bool is_released;         /* the program has no handle any more */
   bool is_decision_pending; /* nodes have not answered its last step */
   struct cleave_optimizer *next;
 };
@@ -410,8 +415,8 @@ typedef struct api_platform {
   /* Opens a link with all lanes attached, in place of clv_link_open. */
   clv_code (*open_link)(void *user, const char *worker, const clv_link_options *options,
                         const clv_link_dial *dial, clv_link **ret, clv_err *err);
-  bool (*wait)(void *user, uint64_t until_ns); /* as in clv_node_options */
-  clv_executor executor;                       /* as in clv_node_options */
+  bool (*wait)(void *user, uint64_t until_ns); /* clv_node_options.wait of the master's node */
+  clv_executor executor;                       /* clv_node_options.executor of that node */
   const clv_backend *backend;                  /* backend of modules at the master; NULL: cpu */
   clv_backends other_backends;                 /* backends of other devices of the master */
 } api_platform;
@@ -420,7 +425,7 @@ struct api_future; /* future_int.h */
 
 /* Functions of kept_refs.c that contexts, calls and events use. All are called with the lock. */
 typedef struct api_kept_ops {
-  /* A value that stood for the reference is being freed. */
+  /* Drops the reference's count of a leaf that is being freed. */
   void (*release_leaf)(cleave_runtime *rt, api_kept_ref *k);
   /* Sends the value that stands for a kept reference to a node that needs it. */
   cleave_status (*deliver)(cleave_runtime *rt, api_value *v, uint32_t node, cleave_error *error);
@@ -462,7 +467,7 @@ extern const api_job api_step_job, api_context_end_job, api_broken_link_job;
 struct cleave_runtime {
   api_platform platform;
   const clv_session_config *config;
-  clv_session_config *own_config; /* NULL: the caller owns `config` */
+  clv_session_config *own_config; /* `config` if the runtime frees it; NULL: the caller owns it */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
   void (*on_event)(void *user, cleave_context context, const cleave_event *event);
   clv_notifier on_notice; /* cleave_options.on_notice of the program, with its user */
@@ -483,7 +488,7 @@ struct cleave_runtime {
   bool has_node_thread; /* false: callers that wait drive the master's node, one at a time */
   bool is_node_driven_by_caller;
   uint64_t n_drives_begun; /* times that a caller has begun to drive the master's node */
-  api_peer *peers;         /* [n_peers] */
+  api_peer *peers;         /* [n_peers] nodes of the session, the master first */
   uint32_t n_peers;
   clv_wire_id session;
   uint64_t epoch;
@@ -522,9 +527,10 @@ struct cleave_runtime {
   api_call_group *call_groups;
   uint32_t call_groups_cap;
   cleave_error deferred_error; /* failure of a step whose context has ended; status OK: none */
-  uint32_t n_ending;           /* contexts whose end nodes have not answered */
-  uint32_t n_end_waiters;      /* functions that wait until n_ending falls */
-  uint64_t end_resend_ns;      /* when some context's END_CONTEXT is sent again; 0: never */
+  uint32_t n_ending_contexts;  /* contexts whose end nodes have not answered */
+  uint32_t n_end_waiters;      /* functions that wait until n_ending_contexts falls */
+  /* monotonic time at which some context's END_CONTEXT is sent again; 0: never */
+  uint64_t end_resend_ns;
   /* A worker's report that its session has failed. If a neighbour of the worker is gone, that
    * neighbour's own link reports it within moments, with a better reason. status OK: no report. */
   cleave_error broken_link_error;
@@ -534,8 +540,8 @@ struct cleave_runtime {
   uint64_t
       /* monotonic time before which no deadline passes, because the process was stopped */
       deadlines_paused_until_ns;
-  /* Time that does not count towards deadlines, because a link was without connection: of ended
-   * outages, and since when one lasts; 0: none does */
+  /* Time that does not count towards deadlines, because a link of the master or between two workers
+   * was without connection: of ended outages, and since when one lasts; 0: none does */
   uint64_t outages_ns, outage_since_ns;
 };
 
@@ -553,7 +559,8 @@ cleave_status api_open_on_platform(const api_platform *platform, const clv_sessi
                                    cleave_error *error) CLEAVE_RESULT;
 /* Monotonic time of the platform in ns, and random bytes that cannot be guessed. */
 uint64_t api_now(const cleave_runtime *rt);
-clv_code api_random(const cleave_runtime *rt, void *ret, size_t len, clv_err *err) CLV_USE_RESULT;
+clv_code api_fill_random(const cleave_runtime *rt, void *ret, size_t len,
+                         clv_err *err) CLV_USE_RESULT;
 
 /* Return the deadline deadline_ms from now (0: the runtime's deadline), and whether a deadline has
  * passed. Both are times of a clock that stands still while a link is mended. */
@@ -564,6 +571,9 @@ uint64_t api_time_of_deadline(const cleave_runtime *rt, uint64_t until_ns);
 /* Stops the clock of the deadlines while a link is mended. Called now and then by who waits. With
  * the lock. */
 void api_note_outage(cleave_runtime *rt);
+/* Asks the workers whether they are mending links to each other, if `all`, else those that have
+ * reported that. The next api_note_outage uses the answers. With the lock. */
+void api_ask_about_outages(cleave_runtime *rt, bool all);
 void api_add_job(cleave_runtime *rt, const api_job *job);
 /* Add and remove a record that is freed with the runtime. With the lock. */
 void api_attach(cleave_runtime *rt, api_attachment *a, void (*free)(api_attachment *a));

@@ -144,7 +144,7 @@ void cleave_tensor_free(cleave_tensor *tensor) {
   *tensor = (cleave_tensor){0};
 }
 
-void api_state_items_done(api_state_item *items, uint32_t n) {
+void api_state_items_free(api_state_item *items, uint32_t n) {
   for (uint32_t i = 0; items && i < n; i++) clv_tensor_unref(items[i].tensor);
   free(items);
 }

@@ -19,7 +19,7 @@ typedef bool handler(cleave_runtime *rt, api_peer *from, clv_packet *p);
 
 /* Forwards a packet that is addressed to another node. Returns false if there is no such node. */
 static bool relay_packet(cleave_runtime *rt, clv_packet *p) {
-  int to = api_find_by_wire_name(rt, p->frame.to);
+  int to = api_find_node_by_wire_name(rt, p->frame.to);
   uint64_t id = p->frame.context; /* api_send frees the packet */
   cleave_error why;
   if (to <= 0) return false;
@@ -40,12 +40,12 @@ static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   if (!v || !v->module || v->module->node != from->index || v->context->id != p->frame.context)
     return false;
   rt->needs_wake |= v->n_waiters > 0;
-  if (p->frame.has_failure && !v->failed) {
-    v->failed = true;
+  if (p->frame.has_failure && !v->has_failed) {
+    v->has_failed = true;
     api_failure_from_frame(from, &p->frame, &v->failure);
   }
   if (p->frame.n_tensors == 1 && !matches_value(p->tensor[0], v)) {
-    v->failed = true;
+    v->has_failed = true;
     api_fail(&v->failure, CLV_BAD_ANSWER, "module '%s' answered with a tensor of another shape",
              v->module->name);
     api_set_error_node(&v->failure, from->name, v->module->name);
@@ -54,7 +54,7 @@ static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   }
   if (p->frame.n_tensors == 1 && !v->local_tensor) v->local_tensor = clv_tensor_ref(p->tensor[0]);
   if (from->index == 0 || !v->master_node_waits) return false;
-  if (v->failed) api_failure_to_frame(v, &p->frame);
+  if (v->has_failed) api_failure_to_frame(v, &p->frame);
   clv_node_post(rt->node, p);
   return true;
 }
@@ -138,7 +138,7 @@ static void count_step_answer(cleave_runtime *rt, api_context *c, const clv_pack
       --c->n_step_answers_missing)
     return;
   rt->needs_wake = true;
-  if (!c->failed && p->frame.kind == CLV_APPLIED) api_on_step_answered(rt, c);
+  if (!c->has_failed && p->frame.kind == CLV_APPLIED) api_on_step_answered(rt, c);
 }
 
 static bool on_applied(cleave_runtime *rt, api_peer *from, clv_packet *p) {
@@ -151,7 +151,7 @@ static bool on_applied(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 static bool on_ended(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
   if (!c) return false;
-  if (c->events && !((c->nodes_ended | c->nodes_keeping_calls) & NODE_BIT(from->index)))
+  if (c->records_events && !((c->nodes_ended | c->nodes_keeping_calls) & NODE_BIT(from->index)))
     api_report_events(rt, from, p);
   bool keeps_calls = c->keeps_needed_calls && p->frame.step;
   *(keeps_calls ? &c->nodes_keeping_calls : &c->nodes_ended) |= NODE_BIT(from->index);
@@ -181,7 +181,7 @@ static bool on_state_item(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_state_request *r = find_request(rt, from, p->frame.reply_to);
   if (!r) return false;
   r->n_received++;
-  rt->needs_wake |= r->answered;
+  rt->needs_wake |= r->is_answered;
   if (r->items) store_item(r, p);
   if (r->item_name && !r->item_tensor && p->frame.n_tensors == 1 &&
       strcmp(r->item_name, p->frame.state.name) == 0) {
@@ -195,7 +195,7 @@ static bool on_state_item(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 static bool on_state_done(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_state_request *r = find_request(rt, from, p->frame.reply_to);
   if (!r || r->is_for_file) return false;
-  r->answered = rt->needs_wake = true;
+  r->is_answered = rt->needs_wake = true;
   if (!r->items) r->count = r->item_name ? p->frame.state.count : 0;
   if (r->may_have_fewer) r->count = CLV_MIN(r->count, p->frame.state.count);
   return false;
@@ -204,7 +204,7 @@ static bool on_state_done(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 static bool on_state_file(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_state_request *r = find_request(rt, from, p->frame.reply_to);
   if (!r || !r->is_for_file) return false;
-  r->answered = rt->needs_wake = true;
+  r->is_answered = rt->needs_wake = true;
   r->bytes = p->frame.state.bytes;
   r->sha256 = p->frame.state.sha256;
   return false;
@@ -253,12 +253,13 @@ static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {
     record_broken_link(rt, from, p->frame.failure.hop, &why);
   if (!p->frame.context && p->frame.kind == CLV_ERROR && !r) notify_unrequested(rt, from, why.text);
   /* a context that had failed before has reported its error already */
-  if (c && c->state == API_CONTEXT_ENDING && !c->failed && rt->deferred_error.status == CLEAVE_OK)
+  if (c && c->state == API_CONTEXT_ENDING && !c->has_failed &&
+      rt->deferred_error.status == CLEAVE_OK)
     rt->deferred_error = why;
-  if (c && !c->failed) memcpy(c->failure_place, p->frame.failure.hop, sizeof c->failure_place);
+  if (c && !c->has_failed) memcpy(c->failure_place, p->frame.failure.hop, sizeof c->failure_place);
   if (c && !r) api_context_fail(rt, c, &why, NODE_BIT(from->index));
-  if (r && !r->failed) {
-    r->failed = true;
+  if (r && !r->has_failed) {
+    r->has_failed = true;
     r->failure = why;
   }
   return false;
@@ -267,7 +268,7 @@ static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 /* Forwards a reference frame to another node. If its tensor cannot be sent, the receiver gets the
  * failure in its place. */
 static void relay_reference(cleave_runtime *rt, const api_peer *from, clv_packet *p) {
-  int to = api_find_by_wire_name(rt, p->frame.to);
+  int to = api_find_node_by_wire_name(rt, p->frame.to);
   cleave_error why;
   clv_packet *instead;
   if (to <= 0) {

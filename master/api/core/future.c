@@ -56,7 +56,7 @@ void api_futures_free(cleave_runtime *rt) {
   free_callbacks(rt->futures_state->free_callbacks);
   free(rt->futures_state);
   rt->futures_state = NULL;
-  api_id_table_done(&rt->futures);
+  api_id_table_free(&rt->futures);
 }
 
 cleave_status api_future_new(cleave_runtime *rt, const api_operation *op, uint64_t until_ns,
@@ -71,7 +71,7 @@ cleave_status api_future_new(cleave_runtime *rt, const api_operation *op, uint64
     TRY(clv_alloc(1, sizeof *f, &f, &err));
   *f = (api_future){.op = op,
                     .n_users = 1,
-                    .released = true,
+                    .is_released = true,
                     .until_ns = until_ns,
                     .next_check_ns = until_ns,
                     .deadline_ms = deadline_ms};
@@ -92,14 +92,14 @@ cleave_status api_future_assign_handle(cleave_runtime *rt, api_future *f, cleave
   uint64_t id = ++rt->next_id;
   TRY(api_id_table_put(&rt->futures, id, f, &err));
   f->id = ret->id = id;
-  f->released = false;
+  f->is_released = false;
   return CLEAVE_OK;
 }
 
 cleave_status api_future_find(cleave_runtime *rt, cleave_future handle, api_future **ret,
                               cleave_error *error) {
   api_future *f = api_id_table_get(&rt->futures, handle.id);
-  if (f && !f->released) {
+  if (f && !f->is_released) {
     f->n_users++;
     *ret = f;
     return CLEAVE_OK;
@@ -112,7 +112,7 @@ cleave_status api_future_find(cleave_runtime *rt, cleave_future handle, api_futu
 }
 
 void api_future_drop_if_unused(cleave_runtime *rt, api_future *f) {
-  if (!f->is_finished || !f->released || f->n_users || f->callbacks) return;
+  if (!f->is_finished || !f->is_released || f->n_users || f->callbacks) return;
   if (f->id) api_id_table_remove(&rt->futures, f->id);
   free_contents(rt, f);
   f->next = rt->futures_state->free_records;
@@ -138,8 +138,8 @@ cleave_status api_tensor_result(const api_future *f, void *ret, cleave_error *er
 void api_future_settle(cleave_runtime *rt, api_future *f, const cleave_error *why) {
   if (f->is_done) return;
   f->is_done = true;
-  f->why.status = CLEAVE_OK;
-  if (why) f->why = *why;
+  f->outcome.status = CLEAVE_OK;
+  if (why) f->outcome = *why;
   if (!f->callbacks) return;
   f->next_ready = NULL;
   *rt->futures_state->ready_end = f;
@@ -205,13 +205,13 @@ void api_futures_end_in_context(cleave_runtime *rt, api_context *c) {
   cleave_error why;
   api_fail(&why, CLV_CANCELLED, "context %s was closed", c->name);
   for (api_future *f; (f = find_first_in_context(rt, c)) != NULL;)
-    api_future_finish(rt, f, c->failed ? &c->failure : &why);
+    api_future_finish(rt, f, c->has_failed ? &c->failure : &why);
 }
 
-void api_futures_report(cleave_runtime *rt, cleave_leaks *l) {
+void api_futures_report_leaks(cleave_runtime *rt, cleave_leaks *l) {
   size_t at = 0;
   for (const api_future *f; (f = api_id_table_next(&rt->futures, &at)) != NULL;) {
-    if (f->released) continue;
+    if (f->is_released) continue;
     l->futures++;
     api_add_leak(l, "future %llu, %s of %s\n", (unsigned long long)f->id,
                  strchr(f->op->name, ' ') + 1, f->subject);

@@ -83,16 +83,18 @@ typedef struct api_future {
       id; /* id of the program's handle; 0: a blocking function uses the record, without a handle */
   const api_operation *op;
   uint32_t stage;      /* state of the operation, an enum of its file; 0: nothing has been sent */
-  uint32_t n_users;    /* functions that use the record now */
-  uint32_t n_watchers; /* functions that wait for it, and callbacks */
-  bool is_done, is_finished, released;
-  bool cannot_cancel; /* its work goes on after a cancel; only the result is dropped */
-  bool owns_pass;     /* the backward pass of the context runs for it */
+  uint32_t n_users;    /* number of functions that use the record now */
+  uint32_t n_watchers; /* number of functions and callbacks that wait for the end */
+  bool is_done;        /* `outcome` is set; functions that wait for the future return */
+  bool is_finished;    /* the operation has ended; a cancelled one may be done before */
+  bool is_released;    /* the program has no handle any more */
+  bool cannot_cancel;  /* its work goes on after a cancel; only the result is dropped */
+  bool owns_pass;      /* the backward pass of the context runs for it */
   /* API_CLOSE: END_CONTEXT is sent after the owners of kept values have answered */
   bool end_awaits_owners;
   uint64_t until_ns, deadline_ms;
   uint64_t next_check_ns;          /* when its deadline is checked; UINT64_MAX: never */
-  cleave_error why;                /* how the operation ended; status OK: success */
+  cleave_error outcome;            /* how the operation ended; status OK: success */
   char subject[CLV_WIRE_NAME + 1]; /* name of its module, context or parameter, for messages */
   api_callback *callbacks, **callbacks_end;
   struct api_future *next, **prev_link; /* in the list of unfinished or free records */
@@ -157,7 +159,7 @@ bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f);
 bool api_has_waiter_in_context(const cleave_runtime *rt, const api_context *c);
 /* Ends all unfinished records of the context, with the context's failure or as cancelled. */
 void api_futures_end_in_context(cleave_runtime *rt, api_context *c);
-void api_futures_report(cleave_runtime *rt, cleave_leaks *l);
+void api_futures_report_leaks(cleave_runtime *rt, cleave_leaks *l);
 /* Frees a finished record that has no user and no handle. */
 void api_future_drop_if_unused(cleave_runtime *rt, api_future *f);
 
@@ -186,12 +188,12 @@ void api_fetch_deadline_error(cleave_runtime *rt, const api_future *f, cleave_er
 cleave_status api_call_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                              cleave_error *error);
 
-/* Fills in the roots of a backward. Copies only the gradients, which api_backward_roots_done frees;
+/* Fills in the roots of a backward. Copies only the gradients, which api_backward_roots_free frees;
  * roots and weights point to the program's memory. */
 cleave_status api_copy_backward_roots(cleave_runtime *rt, const cleave_reference *roots, size_t n,
                                       const cleave_backward_options *o, api_backward_roots *ret,
                                       cleave_error *error);
-void api_backward_roots_done(api_backward_roots *s);
+void api_backward_roots_free(api_backward_roots *s);
 cleave_status api_backward_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                                  cleave_error *error);
 void api_backward_advance(cleave_runtime *rt, api_future *f);

@@ -37,7 +37,7 @@ cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future futur
   NOT_NULL(runtime);
   LOCKED(runtime);
   PASS(api_future_find(runtime, future, &f, error));
-  f->released = true;
+  f->is_released = true;
   api_future_release_use(runtime, f);
   return CLEAVE_OK;
 }

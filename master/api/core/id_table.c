@@ -29,7 +29,7 @@ static clv_code grow_table(api_id_table *t, clv_err *err) {
     wider.ids[at] = t->ids[i];
     wider.entries[at] = t->entries[i];
   }
-  api_id_table_done(t);
+  api_id_table_free(t);
   *t = wider;
   return CLV_OK;
 }
@@ -71,7 +71,7 @@ void *api_id_table_next(const api_id_table *t, size_t *at) {
   return *at < t->cap ? t->entries[(*at)++] : NULL;
 }
 
-void api_id_table_done(api_id_table *t) {
+void api_id_table_free(api_id_table *t) {
   if (!t) return;
   free(t->ids);
   free(t->entries);

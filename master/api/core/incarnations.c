@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-int api_find_by_wire_name(const cleave_runtime *rt, const char *name) {
+int api_find_node_by_wire_name(const cleave_runtime *rt, const char *name) {
   for (uint32_t i = 0; i < rt->n_peers; i++)
     if (strcmp(api_wire_name(&rt->peers[i]), name) == 0) return (int)i;
   return -1;

@@ -14,8 +14,9 @@
 static inline const char *api_wire_name(const api_peer *p) {
   return p->n_rejoins ? p->wire_name : p->name;
 }
-/* Index of a node by its name in frames; -1: unknown, or an earlier incarnation. */
-int api_find_by_wire_name(const cleave_runtime *rt, const char *name);
+/* Returns the index of the node with this name in frames; -1: no node has the name, or an earlier
+ * incarnation had it. */
+int api_find_node_by_wire_name(const cleave_runtime *rt, const char *name);
 /* True if two workers may dial each other. After a loss of either, the master relays values between
  * them. */
 static inline bool api_can_link_directly(const api_peer *a, const api_peer *b) {
@@ -24,8 +25,8 @@ static inline bool api_can_link_directly(const api_peer *a, const api_peer *b) {
 
 /* ---- with the lock --------------------------------------------------------------------------- */
 
-/* CLEAVE_UNAVAILABLE with the node's name if the node is lost. api_check_module_present also fails
- * if the module was lost with an earlier incarnation of its node. */
+/* Fails with CLEAVE_UNAVAILABLE and the node's name if the node is lost. api_check_module_present
+ * also fails if the module was lost with an earlier incarnation of its node. */
 cleave_status api_check_node_present(const cleave_runtime *rt, uint32_t node,
                                      cleave_error *error) CLEAVE_RESULT;
 cleave_status api_check_module_present(const cleave_module *m, cleave_error *error) CLEAVE_RESULT;
@@ -38,7 +39,7 @@ bool api_is_of_earlier_incarnation(const cleave_runtime *rt, const api_peer *to,
 
 clv_rpc_pem api_tls_pem(const cleave_runtime *rt);
 void api_end_session(const api_peer *p); /* sends CloseSession; ignores a missing answer */
-unsigned api_connect_timeout_ms(const api_peer *p); /* ms left for connecting */
+unsigned api_connect_timeout_ms(const api_peer *p); /* milliseconds left to connect */
 /* Sends Hello and OpenSession; before, CloseSession of a session that an earlier incarnation
  * left. */
 cleave_status api_connect_worker(api_peer *p, cleave_error *error) CLEAVE_RESULT;
@@ -46,7 +47,7 @@ cleave_status api_connect_worker(api_peer *p, cleave_error *error) CLEAVE_RESULT
 /* ---- state_dict.c ---------------------------------------------------------------------------- */
 
 /* Copies items of a module's state and checks that each belongs to it. The caller passes
- * *ret_items, [n], to api_state_items_done, whatever the result. Without the lock. */
+ * *ret_items, [n], to api_state_items_free, whatever the result. Without the lock. */
 cleave_status api_copy_state_items(const cleave_module *m, cleave_state_kind kind,
                                    const cleave_named_tensor *from, size_t n,
                                    api_state_item **ret_items, cleave_error *error) CLEAVE_RESULT;

@@ -37,7 +37,7 @@ bool cleave_inspect_link(cleave_runtime *rt, uint32_t node, cleave_link_status *
 clv_code cleave_ask_links(cleave_runtime *rt, uint32_t node, uint64_t timeout_ms,
                           cleave_link_report *report, void *user, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, answer = {0};
-  CLV_AUTO(clv_wire_done) clv_wire_status_reply reply = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_status_reply reply = {0};
   const clv_wire_status_request q = {.session = rt->session};
   const api_peer *p = &rt->peers[node];
   CLV_TRY(clv_wire_status_request_encode(&q, &request, err));

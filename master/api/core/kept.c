@@ -14,7 +14,7 @@ struct cleave_kept_client {
   clv_tls_identity *identity;
   clv_rpc_runtime *rpc;
   clv_rpc_channel *channel;
-  unsigned timeout_ms; /* of each call */
+  unsigned timeout_ms; /* deadline of each call */
 };
 
 /* ---- the connection -------------------------------------------------------------------------- */
@@ -34,9 +34,9 @@ void cleave_kept_closep(cleave_kept_client **k) {
 
 static clv_code open_runtime(cleave_kept_client *k, const clv_tls_config *t, clv_err *err) {
   const clv_rpc_runtime_options o = {.queue_threads = 2};
-  CLV_TRY(clv_tls_floor_install(err));
+  CLV_TRY(clv_tls_set_min_version(err));
   CLV_TRY(clv_tls_identity_load(t->ca, t->cert, t->key, &k->identity, err));
-  CLV_TRY(clv_tls_identity_require(k->identity, CLV_TLS_CLIENT, err));
+  CLV_TRY(clv_tls_identity_require_usage(k->identity, CLV_TLS_CLIENT, err));
   CLV_TRY(clv_tls_revocation_load(t->crl, k->identity, err));
   return clv_rpc_runtime_new(&o, &k->rpc, err);
 }
@@ -62,7 +62,11 @@ clv_code api_kept_call(clv_rpc_channel *channel, const clv_wire_kept_request *re
                        unsigned timeout_ms, clv_wire_kept_reply *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0}, in = {0};
   CLV_TRY(clv_wire_kept_request_encode(request, &out, err));
-  CLV_TRY(clv_rpc_call(channel, CLV_METHOD_KEPT, out.data, out.len, timeout_ms, &in, err));
+  clv_code code = clv_rpc_call(channel, CLV_METHOD_KEPT, out.data, out.len, timeout_ms, &in, err);
+  if (code == CLV_DENIED) /* workers before 0.10 deny a method that they do not know */
+    return clv_fail(err, code, "%s: no master in its `allow`, or the worker is older than 0.10",
+                    err->text);
+  CLV_TRY(code);
   return clv_wire_kept_reply_decode(&(clv_piece){in.data, in.len}, 1, ret, err);
 }
 
@@ -111,7 +115,7 @@ clv_code cleave_kept_list(cleave_kept_client *k, const char *name, cleave_kept_f
                           clv_err *err) {
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
   for (bool more = true; more;) {
-    CLV_AUTO(clv_wire_done) clv_wire_kept_reply r = {0};
+    CLV_AUTO(clv_wire_message_clear) clv_wire_kept_reply r = {0};
     const clv_wire_kept_request q = {.sort = CLV_KEPT_FILES,
                                      .name = name,
                                      .wants_digest = name != NULL,
@@ -130,7 +134,7 @@ clv_code cleave_kept_list(cleave_kept_client *k, const char *name, cleave_kept_f
 /* Reads the beginning of a range: one call. *ret_bytes: bytes that were read. */
 static clv_code read_part(cleave_kept_client *k, const clv_wire_kept_request *q, void *data,
                           size_t *ret_bytes, uint64_t *ret_version, clv_err *err) {
-  CLV_AUTO(clv_wire_done) clv_wire_kept_reply r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_kept_reply r = {0};
   CLV_TRY(call(k, q, &r, err));
   if (r.n_files != 1 || strcmp(r.files[0].name, q->name) != 0)
     return fail_answer("is about another file", err);
@@ -160,7 +164,7 @@ clv_code cleave_kept_read(cleave_kept_client *k, const char *name, uint64_t offs
 }
 
 clv_code cleave_kept_remove(cleave_kept_client *k, const char *name, clv_err *err) {
-  CLV_AUTO(clv_wire_done) clv_wire_kept_reply r = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_kept_reply r = {0};
   const clv_wire_kept_request q = {.verb = CLV_KEPT_REMOVE, .sort = CLV_KEPT_FILES, .name = name};
   return call(k, &q, &r, err);
 }

@@ -34,8 +34,8 @@ void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failur
   if (rt->kept_ops) rt->kept_ops->node_failed(rt, node, failure);
   api_modules_drop_at_node(rt, node);
   for (api_state_request *r = rt->requests; r; r = r->next) {
-    if (r->node != node || r->failed) continue;
-    r->failed = true;
+    if (r->node != node || r->has_failed) continue;
+    r->has_failed = true;
     r->failure = *failure;
   }
   api_wake(rt);
@@ -54,9 +54,9 @@ static void fail_broken_link(cleave_runtime *rt) {
   }
 }
 
-static uint64_t broken_link_due(cleave_runtime *rt) {
+static uint64_t time_of_broken_link_failure(cleave_runtime *rt) {
   return rt->broken_link_error.status ? rt->broken_link_wait_until_ns : UINT64_MAX;
 }
 
-const api_job api_broken_link_job = {.before_sleep = broken_link_due,
+const api_job api_broken_link_job = {.before_sleep = time_of_broken_link_failure,
                                      .after_sleep = fail_broken_link};

@@ -42,14 +42,15 @@ static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, uin
   return CLV_OK;
 }
 
-/* Describes a kept value. A value without a record here is the relayed output of a module. */
+/* Describes a kept value. If the master has no record of the value, the value is the output of a
+ * module at one worker, which the master relays to another. */
 static void describe_kept(const cleave_runtime *rt, const clv_frame *f, cleave_sending *ret) {
   const api_kept_ref *k = api_id_table_get(&rt->kept_refs, f->reference.ref);
   ret->kind = k && !k->module ? CLEAVE_SENDING_LEAF : CLEAVE_SENDING_VALUE;
   ret->module = k && k->module ? k->module->name : "";
 }
 
-/* Gives a piece of state the dtype and shape of its whole item. */
+/* Describes a piece of a state item: sets dtype and shape to those of the complete item. */
 static void describe_state_piece(const cleave_runtime *rt, const clv_frame *f,
                                  cleave_sending *ret) {
   const cleave_module *m = f->module < rt->n_modules ? rt->modules[f->module] : NULL;

@@ -265,7 +265,8 @@ static cleave_status fill_module(cleave_module *m, const cleave_module_options *
 static cleave_status check_name(const cleave_runtime *rt, const cleave_module *m,
                                 cleave_error *error) {
   for (uint32_t i = 0; i < rt->n_modules; i++)
-    if (rt->modules[i] && !rt->modules[i]->released && strcmp(rt->modules[i]->name, m->name) == 0)
+    if (rt->modules[i] && !rt->modules[i]->is_released &&
+        strcmp(rt->modules[i]->name, m->name) == 0)
       return api_fail(error, CLV_EXISTS, "there is a module called '%s' already", m->name);
   return CLEAVE_OK;
 }
@@ -290,7 +291,7 @@ cleave_status api_module_assign_index(cleave_module *m, cleave_error *error) {
   while (!found && n_unloading && api_sleep(rt, until))
     found = find_free_index(rt, &m->index, &n_unloading);
   for (uint32_t i = 0; i < rt->n_modules; i++)
-    released += rt->modules[i] && rt->modules[i]->released;
+    released += rt->modules[i] && rt->modules[i]->is_released;
   if (!found)
     return api_fail(error, CLV_EXHAUSTED,
                     "module '%s': a runtime has at most %d modules; %u of these are released, and "
@@ -423,7 +424,7 @@ cleave_status cleave_module_release(cleave_runtime *runtime, cleave_module *modu
   if (module->runtime != runtime)
     return api_fail(error, CLV_INVALID, "module '%s' is of another runtime", module->name);
   LOCKED(runtime);
-  module->released = true;
+  module->is_released = true;
   api_module_unload_if_unused(module);
   return CLEAVE_OK;
 }

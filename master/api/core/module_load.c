@@ -29,11 +29,11 @@ cleave_status api_module_unload_at_node(cleave_module *m, uint32_t generation, u
 }
 
 static cleave_status save_state(cleave_module *m, uint64_t until, cleave_error *error) {
-  PASS(api_state_read_all(m, CLEAVE_STATE_WEIGHTS, until, &m->saved_state[0], &m->n_saved_state[0],
-                          error));
+  PASS(api_state_read_all(m, CLEAVE_STATE_WEIGHTS, until, &m->saved_state[0],
+                          &m->n_saved_state_items[0], error));
   if (m->resets_moments) return CLEAVE_OK;
   return api_state_read_all(m, CLEAVE_STATE_OPTIMIZER, until, &m->saved_state[1],
-                            &m->n_saved_state[1], error);
+                            &m->n_saved_state_items[1], error);
 }
 
 /* Unloads the modules that are tied to the owner, before the owner is unloaded. Their next use
@@ -78,8 +78,9 @@ cleave_status api_module_save_and_unload(cleave_module *m, uint64_t until_ns, cl
 cleave_status api_module_restore_state(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   static const clv_state_kind what[] = {CLV_STATE_WEIGHTS, CLV_STATE_OPTIMIZER};
   for (int k = 0; k < 2; k++)
-    if (m->n_saved_state[k])
-      PASS(api_state_put(m, what[k], 0, m->saved_state[k], m->n_saved_state[k], until_ns, error));
+    if (m->n_saved_state_items[k])
+      PASS(api_state_put(m, what[k], 0, m->saved_state[k], m->n_saved_state_items[k], until_ns,
+                         error));
   for (int k = 0; k < 2; k++) api_module_free_saved_state(m, k);
   return CLEAVE_OK;
 }

@@ -19,8 +19,8 @@ void api_module_drop_weights(cleave_module *m) {
 }
 
 void api_module_free_saved_state(cleave_module *m, int kind) {
-  api_state_items_done(clv_steal(&m->saved_state[kind]), m->n_saved_state[kind]);
-  m->n_saved_state[kind] = 0;
+  api_state_items_free(clv_steal(&m->saved_state[kind]), m->n_saved_state_items[kind]);
+  m->n_saved_state_items[kind] = 0;
 }
 
 void api_module_free(cleave_module *m) {
@@ -86,8 +86,8 @@ static void send_unload(cleave_module *m) {
 
 static bool is_module_needed(const cleave_module *m) {
   bool is_in_transfer = m->state == MODULE_PLACING || m->state == MODULE_UNLOADING;
-  return !m->released || m->n_contexts || is_in_transfer ||
-         (m->optimizer && !m->optimizer->released) || api_is_tie_owner(m);
+  return !m->is_released || m->n_contexts || is_in_transfer ||
+         (m->optimizer && !m->optimizer->is_released) || api_is_tie_owner(m);
 }
 
 void api_module_unload_if_unused(cleave_module *m) {
@@ -100,7 +100,7 @@ void api_module_unload_if_unused(cleave_module *m) {
 /* Unloads modules that stayed only because others were tied to them. */
 static void unload_unused_owners(cleave_runtime *rt) {
   for (uint32_t i = 0; i < rt->n_modules; i++)
-    if (rt->modules[i] && rt->modules[i]->released) api_module_unload_if_unused(rt->modules[i]);
+    if (rt->modules[i] && rt->modules[i]->is_released) api_module_unload_if_unused(rt->modules[i]);
 }
 
 void api_optimizer_unload_if_unused(cleave_optimizer *o) {

@@ -63,7 +63,7 @@ cleave_status cleave_optimizer_release(cleave_runtime *runtime, cleave_optimizer
   NOT_NULL(runtime);
   PASS(check_owner(runtime, optimizer, error));
   LOCKED(runtime);
-  optimizer->released = true;
+  optimizer->is_released = true;
   api_optimizer_unload_if_unused(optimizer);
   return CLEAVE_OK;
 }
@@ -218,7 +218,7 @@ static void end_revert(cleave_runtime *rt, api_context *c) {
 uint64_t api_step_decision_advance(cleave_runtime *rt) {
   api_context *c = rt->undecided_context;
   if (!c) return UINT64_MAX;
-  if (!rt->is_reverting && (c->failed || api_is_deadline_over(rt, c->decision_deadline_ns)))
+  if (!rt->is_reverting && (c->has_failed || api_is_deadline_over(rt, c->decision_deadline_ns)))
     begin_revert(rt, c);
   if (rt->is_reverting &&
       (!c->n_step_answers_missing || api_is_deadline_over(rt, rt->revert_deadline_ns)))
@@ -315,7 +315,7 @@ cleave_status api_decide_step(cleave_runtime *rt, api_future *f, cleave_error *e
                                         .norm = sqrt(norm_sq),
                                         .lr = api_group_rate(o, &o->groups[0]),
                                         .number = o->steps + 1};
-  if (o->no_rollback)
+  if (o->cannot_revert)
     decide_final_step(o, c, apply, scale);
   else
     decide_revertible_step(o, c, apply, scale, f->until_ns, f->deadline_ms);

@@ -100,7 +100,7 @@ static cleave_status check_names(const cleave_group *g, cleave_error *error) {
 static cleave_status check_module(const cleave_optimizer *o, const cleave_module *m,
                                   cleave_error *error) {
   if (m->runtime != o->runtime) return api_fail(error, CLV_INVALID, "a module of another runtime");
-  if (m->optimizer && m->optimizer != o && !m->optimizer->released)
+  if (m->optimizer && m->optimizer != o && !m->optimizer->is_released)
     return api_fail(error, CLV_EXISTS,
                     "module '%s' is in an optimiser already: release that one first", m->name);
   if (!m->n_learning)
@@ -159,7 +159,7 @@ static cleave_status join_group(cleave_optimizer *o, const cleave_group *from,
                                 cleave_error *error) {
   api_optimizer_group *g = &o->groups[o->n_groups++];
   PASS(check_settings(from, error));
-  if (from->no_rollback != o->no_rollback)
+  if (from->no_rollback != o->cannot_revert)
     return api_fail(error, CLV_INVALID, "groups with final steps and groups without");
   *g = (api_optimizer_group){config_of(from), api_convert_schedule(&from->schedule)};
   for (size_t k = 0; k < from->n_modules; k++) PASS(check_module(o, from->modules[k], error));
@@ -187,7 +187,7 @@ cleave_status api_groups_add_unstepped(cleave_module *m, cleave_error *error) {
 /* True if the module may join the optimiser: it is of the same runtime, and in no optimiser that is
  * still in use. */
 static bool may_join_optimizer(const cleave_optimizer *o, const cleave_module *m) {
-  return m->runtime == o->runtime && (!m->optimizer || m->optimizer->released);
+  return m->runtime == o->runtime && (!m->optimizer || m->optimizer->is_released);
 }
 
 cleave_status api_groups_await_idle(const cleave_optimizer *o, const cleave_group *groups,
@@ -205,7 +205,7 @@ cleave_status api_groups_await_idle(const cleave_optimizer *o, const cleave_grou
 
 cleave_status api_groups_join(cleave_optimizer *o, const cleave_group *groups, size_t n_groups,
                               cleave_error *error) {
-  o->no_rollback = groups[0].no_rollback;
+  o->cannot_revert = groups[0].no_rollback;
   for (size_t i = 0; i < n_groups; i++) PASS(join_group(o, &groups[i], error));
   for (size_t i = 0; i < o->n_modules; i++) PASS(api_groups_add_unstepped(o->modules[i], error));
   return CLEAVE_OK;

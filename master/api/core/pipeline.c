@@ -15,7 +15,7 @@ cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimize
   api_context *c;
   LOCKED(runtime);
   PASS(api_find_context(runtime, handle, &c, error));
-  if (module->optimizer != optimizer || !optimizer->no_rollback)
+  if (module->optimizer != optimizer || !optimizer->cannot_revert)
     return api_fail(error, CLV_PRECONDITION,
                     "module '%s' is not of this optimiser, or its steps are not final",
                     module->name);
@@ -46,7 +46,7 @@ static double bytes_per_second(uint64_t bytes, uint64_t ns) {
   return ns ? (double)bytes / ((double)ns * 1e-9) : 0;
 }
 
-static cleave_status ref_link(api_peer *p, clv_link **ret, cleave_error *error) {
+static cleave_status take_link_reference(api_peer *p, clv_link **ret, cleave_error *error) {
   LOCKED(p->runtime);
   PASS(api_check_node_present(p->runtime, p->index, error));
   *ret = clv_link_ref(p->link);
@@ -62,7 +62,7 @@ cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node, uint64_t de
     return api_fail(error, CLV_INVALID, "node %u is no worker", node);
   api_peer *p = &runtime->peers[node];
   CLV_AUTO(clv_link_unrefp) clv_link *link = NULL;
-  PASS(ref_link(p, &link, error));
+  PASS(take_link_reference(p, &link, error));
   clv_err err;
   uint64_t ms = deadline_ms ? deadline_ms : runtime->deadline_ms;
   if (clv_link_ping(link, (unsigned)ms, &ns, &err) != CLV_OK) {

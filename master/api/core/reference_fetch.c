@@ -22,9 +22,9 @@ cleave_status api_fetch_begin(cleave_runtime *rt, api_arguments *a, api_future *
 void api_fetch_advance(cleave_runtime *rt, api_future *f) {
   const api_value *v = f->value;
   if (v->local_tensor) f->tensor = clv_tensor_ref(v->local_tensor);
-  if (v->local_tensor || v->failed)
+  if (v->local_tensor || v->has_failed)
     api_future_finish(rt, f, v->local_tensor ? NULL : &v->failure);
-  else if (v->context->failed)
+  else if (v->context->has_failed)
     api_future_finish(rt, f, &v->context->failure);
 }
 
@@ -85,7 +85,7 @@ cleave_status cleave_reference_release(cleave_runtime *runtime, cleave_reference
   api_value *v;
   LOCKED(runtime);
   PASS(api_find_value(runtime, reference, &v, error));
-  v->released = true;
+  v->is_released = true;
   if (v->context->n_unconfirmed_kept)
     /* the value is freed with its context, because the owner may not have it yet */
     return CLEAVE_OK;

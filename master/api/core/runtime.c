@@ -16,7 +16,7 @@ void api_unlockp(cleave_runtime **rt) { api_unlock(*rt); }
 
 uint64_t api_now(const cleave_runtime *rt) { return clv_clock_now(&rt->platform.clock); }
 
-clv_code api_random(const cleave_runtime *rt, void *ret, size_t len, clv_err *err) {
+clv_code api_fill_random(const cleave_runtime *rt, void *ret, size_t len, clv_err *err) {
   const api_platform *w = &rt->platform;
   return w->random_bytes ? w->random_bytes(w->user, ret, len, err)
                          : clv_random_bytes(ret, len, err);
@@ -37,11 +37,33 @@ uint64_t api_time_of_deadline(const cleave_runtime *rt, uint64_t until_ns) {
   return until_ns < UINT64_MAX - outages ? until_ns + outages : UINT64_MAX;
 }
 
+static bool has_link(const api_peer *p) { return !api_is_lost(p) && p->link; }
+
+/* Returns true if the worker reports that it mends a link to another worker. One report counts for
+ * limits.lease, because a link between workers does not live longer without a connection. */
+static bool reports_outage(const cleave_runtime *rt, api_peer *p) {
+  uint64_t now = api_now(rt);
+  if (!has_link(p) || !clv_link_is_peer_mending(p->link))
+    p->mending_since_ns = 0;
+  else if (!p->mending_since_ns)
+    p->mending_since_ns = now;
+  return p->mending_since_ns &&
+         now - p->mending_since_ns < rt->config->limits.lease_ms * UINT64_C(1000000);
+}
+
 static bool is_any_link_mending(const cleave_runtime *rt) {
+  bool is_mending = false;
+  for (uint32_t i = 1; i < rt->n_peers; i++) {
+    api_peer *p = &rt->peers[i];
+    is_mending |= reports_outage(rt, p) || (has_link(p) && clv_link_is_mending(p->link));
+  }
+  return is_mending;
+}
+
+void api_ask_about_outages(cleave_runtime *rt, bool all) {
   for (uint32_t i = 1; i < rt->n_peers; i++)
-    if (!api_is_lost(&rt->peers[i]) && rt->peers[i].link && clv_link_is_mending(rt->peers[i].link))
-      return true;
-  return false;
+    if (has_link(&rt->peers[i]) && (all || rt->peers[i].mending_since_ns))
+      clv_link_ping_async(rt->peers[i].link);
 }
 
 /* Returns the longest time in which a silent worker may not have been noticed. */

@@ -6,7 +6,7 @@
 
 static void report_values(const api_context *c, cleave_leaks *l) {
   for (const api_value *v = c->newest_value; v; v = v->older_value) {
-    if (v->released) continue;
+    if (v->is_released) continue;
     l->references++;
     api_add_leak(l, "reference %llu of %s '%s', context %s\n", (unsigned long long)v->id,
                  v->module ? "module" : "the", v->module ? v->module->name : "program's leaf",
@@ -26,18 +26,18 @@ static void report_leaks(cleave_runtime *rt, cleave_leaks *l) {
   }
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     const cleave_module *m = rt->modules[i];
-    if (!m || m->released) continue;
+    if (!m || m->is_released) continue;
     l->modules++;
     api_add_leak(l, "module '%s' at %s\n", m->name, rt->peers[m->node].name);
   }
   for (const cleave_optimizer *o = rt->optimizers; o; o = o->next) {
-    if (o->released) continue;
+    if (o->is_released) continue;
     l->optimizers++;
     api_add_leak(l, "optimiser of '%s' and %zu more modules\n", o->modules[0]->name,
                  o->n_modules - 1);
   }
   if (rt->kept_ops) rt->kept_ops->report(rt, l);
-  api_futures_report(rt, l);
+  api_futures_report_leaks(rt, l);
 }
 
 /* Returns the id of an open context; 0: none is left. Waits for contexts that are ending. */

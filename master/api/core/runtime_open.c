@@ -63,8 +63,8 @@ static cleave_status set_session_ids(cleave_runtime *rt, cleave_error *error) {
   rt->epoch = rt->cannot_resume ? 1 : c->attempt.epoch;
   memcpy(&rt->session, c->attempt.session, sizeof rt->session);
   if (!c->train.seed.given && !c->train.seed.drawn)
-    TRY(api_random(rt, &rt->seed, sizeof rt->seed, &err));
-  if (rt->cannot_resume) TRY(api_random(rt, &rt->session, sizeof rt->session, &err));
+    TRY(api_fill_random(rt, &rt->seed, sizeof rt->seed, &err));
+  if (rt->cannot_resume) TRY(api_fill_random(rt, &rt->session, sizeof rt->session, &err));
   return CLEAVE_OK;
 }
 
@@ -220,8 +220,8 @@ void api_runtime_free(cleave_runtime *rt) {
     api_context_free(rt, c);
   if (rt->kept_ops) rt->kept_ops->free(rt);
   free_lists(rt);
-  api_id_table_done(&rt->values);
-  api_id_table_done(&rt->contexts);
+  api_id_table_free(&rt->values);
+  api_id_table_free(&rt->contexts);
   api_futures_free(rt);
   clv_tls_identity_free(rt->identity);
   clv_pool_unref(rt->pool);

@@ -64,8 +64,8 @@ void api_context_send_aborts(cleave_runtime *rt, api_context *c, api_node_set no
 
 void api_context_fail(cleave_runtime *rt, api_context *c, const cleave_error *failure,
                       api_node_set notified) {
-  if (c->failed) return;
-  c->failed = true;
+  if (c->has_failed) return;
+  c->has_failed = true;
   c->failure = *failure;
   if (c->n_unconfirmed_kept) rt->kept_ops->context_failed(rt, c);
   if (rt->undecided_context != c) api_context_send_aborts(rt, c, notified);
@@ -119,7 +119,7 @@ static cleave_status send_apply_of_module(cleave_optimizer *o, api_context *c,
   PASS(add_rates(p, m, o->steps, error));
   PASS(api_send(rt, m->node, clv_steal(&p), error));
   c->nodes_sent_apply |= NODE_BIT(m->node);
-  c->n_step_answers_missing += !o->no_rollback;
+  c->n_step_answers_missing += !o->cannot_revert;
   return CLEAVE_OK;
 }
 

@@ -104,9 +104,9 @@ void api_state_advance(cleave_runtime *rt, api_future *f) {
   if (f->stage == WAITS_FOR_STEP)
     why.status = api_state_send_get(f->module, f->state_kind, 0, r, &why);
   f->stage = REQUEST_SENT;
-  if (why.status == CLEAVE_OK && r->failed) why = r->failure;
+  if (why.status == CLEAVE_OK && r->has_failed) why = r->failure;
   if (why.status == CLEAVE_OK) {
-    if (!r->answered || r->n_received < r->count) return;
+    if (!r->is_answered || r->n_received < r->count) return;
     (void)take_read_result(rt, f, &why);
   }
   api_state_free_work(rt, f);
@@ -179,7 +179,7 @@ void api_state_write_advance(cleave_runtime *rt, api_future *f) {
           api_state_send_put(f->module, f->state_kind, 0, f->items, f->n_items, &f->request, &why);
   }
   if (why.status == CLEAVE_OK && !api_is_request_answered(&f->request)) return;
-  if (why.status == CLEAVE_OK && f->request.failed) why = f->request.failure;
+  if (why.status == CLEAVE_OK && f->request.has_failed) why = f->request.failure;
   api_state_free_work(rt, f);
   api_future_finish(rt, f, &why);
 }

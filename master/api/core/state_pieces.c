@@ -87,7 +87,7 @@ static cleave_status await_first_request(transfer *p, cleave_error *error) {
 
 static void end_first_request(transfer *p) {
   piece *x = &p->pieces[p->first_request];
-  api_state_request_done(p->rt, &x->request);
+  api_state_request_free(p->rt, &x->request);
   clv_tensor_unref(x->received.tensor);
   p->first_request = (p->first_request + 1) % MAX_REQUESTS;
   p->n_requests--;

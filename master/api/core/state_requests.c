@@ -13,7 +13,7 @@
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-void api_state_request_done(cleave_runtime *rt, api_state_request *r) {
+void api_state_request_free(cleave_runtime *rt, api_state_request *r) {
   if (!r) return;
   api_state_request **at = &rt->requests;
   while (*at && *at != r) at = &(*at)->next;
@@ -24,7 +24,7 @@ void api_state_request_done(cleave_runtime *rt, api_state_request *r) {
 cleave_status api_state_await(cleave_module *m, api_state_request *r, const char *what,
                               uint64_t until_ns, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
-  while (!r->failed && !(r->answered && r->n_received >= r->count)) {
+  while (!r->has_failed && !(r->is_answered && r->n_received >= r->count)) {
     if (api_sleep(rt, until_ns)) continue;
     char silence_text[200];
     api_fail(error, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", what,
@@ -33,8 +33,8 @@ cleave_status api_state_await(cleave_module *m, api_state_request *r, const char
     api_set_error_node(error, rt->peers[m->node].name, m->name);
     return CLEAVE_DEADLINE;
   }
-  if (r->failed && error) *error = r->failure;
-  return r->failed ? r->failure.status : CLEAVE_OK;
+  if (r->has_failed && error) *error = r->failure;
+  return r->has_failed ? r->failure.status : CLEAVE_OK;
 }
 
 cleave_status api_state_send_get(cleave_module *m, clv_state_kind what, uint64_t context_id,
@@ -93,7 +93,7 @@ cleave_status api_state_put(cleave_module *m, clv_state_kind what, uint64_t cont
   api_state_request r;
   cleave_status status = api_state_send_put(m, what, context_id, items, n, &r, error);
   if (status == CLEAVE_OK) status = api_state_await(m, &r, items[0].name, until_ns, error);
-  api_state_request_done(rt, &r);
+  api_state_request_free(rt, &r);
   return status;
 }
 
@@ -130,9 +130,10 @@ bool api_state_spec(const cleave_module *m, cleave_state_kind kind, const char *
 
 bool api_has_state_item(const cleave_module *m, cleave_state_kind kind, const char *name,
                         clv_dtype dtype, const clv_shape *shape) {
-  clv_dtype own;
-  clv_shape as;
-  return api_state_spec(m, kind, name, &own, &as) && own == dtype && clv_shape_equal(&as, shape);
+  clv_dtype item_dtype;
+  clv_shape item_shape;
+  return api_state_spec(m, kind, name, &item_dtype, &item_shape) && item_dtype == dtype &&
+         clv_shape_equal(&item_shape, shape);
 }
 
 cleave_status api_state_check_items(const cleave_module *m, cleave_state_kind kind,
@@ -165,9 +166,9 @@ cleave_status api_state_read_all(cleave_module *m, cleave_state_kind kind, uint6
   cleave_status status = api_state_send_get(m, (clv_state_kind)kind, 0, &r, error);
   if (status == CLEAVE_OK) status = api_state_await(m, &r, "the state", until_ns, error);
   if (status == CLEAVE_OK) status = api_state_check_items(m, kind, items, r.count, error);
-  api_state_request_done(m->runtime, &r);
+  api_state_request_free(m->runtime, &r);
   if (status != CLEAVE_OK) {
-    api_state_items_done(items, r.count);
+    api_state_items_free(items, r.count);
     return status;
   }
   *ret_items = items;

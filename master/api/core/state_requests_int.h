@@ -8,12 +8,12 @@
 #include "master/api/core/core_int.h"
 
 /* With the lock: sends STATE_GET and lists *r, which the caller has filled in. Its answers are
- * written there until api_state_request_done, which the caller calls whatever the result. */
+ * written there until api_state_request_free, which the caller calls whatever the result. */
 cleave_status api_state_send_get(cleave_module *m, clv_state_kind what, uint64_t context_id,
                                  api_state_request *r, cleave_error *error) CLEAVE_RESULT;
 /* True if the request has all of its answers, or has failed. */
 static inline bool api_is_request_answered(const api_state_request *r) {
-  return r->failed || (r->answered && r->n_received >= r->count);
+  return r->has_failed || (r->is_answered && r->n_received >= r->count);
 }
 /* With the lock: waits for the answer. what: name of the request in the message of a deadline. */
 cleave_status api_state_await(cleave_module *m, api_state_request *r, const char *what,
@@ -36,6 +36,6 @@ bool api_has_state_item(const cleave_module *m, cleave_state_kind kind, const ch
 cleave_status api_state_check_items(const cleave_module *m, cleave_state_kind kind,
                                     const api_state_item *items, uint32_t n,
                                     cleave_error *error) CLEAVE_RESULT;
-void api_state_request_done(cleave_runtime *rt, api_state_request *r);
+void api_state_request_free(cleave_runtime *rt, api_state_request *r);
 
 #endif

@@ -84,13 +84,14 @@ static const cell modules[MODULE_STATES][MODULE_EVENTS] = {
  *   CLOSING     A closing (API_CLOSE) waits for it. The closing frees it when all nodes have
  *               answered, unless it is left for END_PENDING (owners of kept values are late) or
  *               ENDING_KEPT.
- *   ENDING      No function waits. It counts as a context whose end is not answered (n_ending).
+ *   ENDING      No function waits. It counts as a context whose end is not answered
+ *   (n_ending_contexts).
  *               The last answer of a node frees it, unless it is left as CLOSING is.
  *   END_PENDING Its nodes have not been sent END_CONTEXT, because owners of kept values have not
  *               answered. Left for ENDING_KEPT, with END_CONTEXT, when the owners have answered.
  *   ENDING_KEPT Its nodes have answered, or will, but still hold what kept values need. No function
- *               waits, and it does not count in n_ending. It is freed when each node holds nothing
- *               of it. */
+ *               waits, and it does not count in n_ending_contexts. It is freed when each node holds
+ *               nothing of it. */
 static const cell contexts[API_CONTEXT_STATES][API_CONTEXT_EVENTS] = {
     [API_CONTEXT_OPEN] = {[API_CONTEXT_CLOSES] = DO(BEGIN, API_CONTEXT_CLOSING),
                           [API_CONTEXT_ENDS] = DO(BEGIN, API_CONTEXT_ENDING),

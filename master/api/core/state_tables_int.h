@@ -16,7 +16,7 @@ typedef enum api_action {
   API_RECORD, /* the caller records the event; a later one concludes it */
   API_BEGIN,  /* the caller begins work that later events end */
   API_SETTLE, /* the caller resumes the functions that waited for the event */
-  API_END     /* the caller frees the record, or ends its use of the node */
+  API_END     /* the caller frees the record of the object, or stops using the node */
 } api_action;
 
 typedef enum api_peer_state {

@@ -51,7 +51,7 @@ static bool has_votes(cleave_runtime *rt, api_future *f) {
 static void decide_step(cleave_runtime *rt, api_future *f) {
   const api_context *c = f->context;
   cleave_error why = {.status = CLEAVE_OK};
-  if (api_decide_step(rt, f, &why) != CLEAVE_OK || !c->failed || rt->undecided_context != c) {
+  if (api_decide_step(rt, f, &why) != CLEAVE_OK || !c->has_failed || rt->undecided_context != c) {
     api_future_finish(rt, f, &why);
     return;
   }
@@ -63,13 +63,13 @@ static void decide_step(cleave_runtime *rt, api_future *f) {
 void api_step_advance(cleave_runtime *rt, api_future *f) {
   const api_context *c = f->context;
   if (f->stage == WAITS_FOR_REVERT && rt->undecided_context == c) return;
-  if (c->failed) {
+  if (c->has_failed) {
     api_future_finish(rt, f, &c->failure);
     return;
   }
   bool is_other_pending = rt->undecided_context && (rt->undecided_context != c || rt->is_reverting);
   if (is_other_pending || api_future_has_earlier(rt, f)) return;
-  if (has_votes(rt, f) && !c->failed) decide_step(rt, f);
+  if (has_votes(rt, f) && !c->has_failed) decide_step(rt, f);
 }
 
 void api_step_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {

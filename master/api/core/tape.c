@@ -51,7 +51,7 @@ void api_drop_value(cleave_runtime *rt, api_value *v) {
 cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, api_value **ret,
                              cleave_error *error) {
   api_value *v = api_id_table_get(&rt->values, handle.id);
-  if (v && !v->released && v->context->state == API_CONTEXT_OPEN) {
+  if (v && !v->is_released && v->context->state == API_CONTEXT_OPEN) {
     *ret = v;
     return CLEAVE_OK;
   }
@@ -67,8 +67,8 @@ cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, api_va
 /* ---- contexts -------------------------------------------------------------------------------- */
 
 cleave_status api_context_failure(const api_context *c, cleave_error *error) {
-  if (c->failed && error) *error = c->failure;
-  return c->failed ? c->failure.status : CLEAVE_OK;
+  if (c->has_failed && error) *error = c->failure;
+  return c->has_failed ? c->failure.status : CLEAVE_OK;
 }
 
 cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, api_context **ret,
@@ -87,7 +87,7 @@ cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, api_co
 cleave_status api_check_no_pending_backward(const cleave_runtime *rt, cleave_error *error) {
   size_t at = 0;
   for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
-    if (c->n_calls_awaiting_backward && !c->failed && c->state == API_CONTEXT_OPEN)
+    if (c->n_calls_awaiting_backward && !c->has_failed && c->state == API_CONTEXT_OPEN)
       return api_fail(
           error, CLV_PRECONDITION,
           "calls of context %s wait for its backward (cleave_call_options.after): begin "
@@ -119,7 +119,7 @@ void api_context_free(cleave_runtime *rt, api_context *c) {
   if (rt->unsent_step_context == c) rt->unsent_step_context = NULL;
   api_futures_end_in_context(rt, c);
   if (c->n_unconfirmed_kept) rt->kept_ops->stop_waiting(rt, c);
-  rt->n_ending -= c->state == API_CONTEXT_ENDING;
+  rt->n_ending_contexts -= c->state == API_CONTEXT_ENDING;
   api_drop_values(rt, c);
   api_context_release_modules(rt, c);
   api_id_table_remove(&rt->contexts, c->id);

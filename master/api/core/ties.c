@@ -30,9 +30,9 @@ static cleave_status find_tied_node(const cleave_module *m, const char *weight, 
 static cleave_status check_place(const cleave_module *m, const cleave_tie *t, cleave_error *error) {
   const cleave_runtime *rt = m->runtime;
   const cleave_module *of = t->of;
-  if (of->runtime != rt || of->released)
+  if (of->runtime != rt || of->is_released)
     return api_fail(error, CLV_INVALID, "module '%s': '%s' is tied to a module %s", m->name,
-                    t->weight, of->released ? "that was released" : "of another runtime");
+                    t->weight, of->is_released ? "that was released" : "of another runtime");
   if (of->node != m->node)
     return api_fail(error, CLV_INVALID,
                     "module '%s' is at %s, and '%s' is a parameter of module '%s' at %s; across "

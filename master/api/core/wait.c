@@ -79,6 +79,7 @@ bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
   if (!rt->platform.clock.now_ns) until = CLV_MIN(until, began + POLL_NS);
   if (clv_ms_since_interrupt()) end_silent_links(rt);
   bool in_time = sleep_until(rt, until);
+  api_ask_about_outages(rt, !in_time);
   detect_stop(rt, began, until);
   for (uint32_t i = 0; i < rt->n_jobs; i++)
     if (rt->jobs[i]->after_sleep) rt->jobs[i]->after_sleep(rt);

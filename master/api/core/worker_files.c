@@ -87,10 +87,10 @@ void api_file_advance(cleave_runtime *rt, api_future *f) {
     return;
   if (f->stage == WAITS_FOR_STEP) why.status = send_request(rt, f, &why);
   f->stage = REQUEST_SENT;
-  if (why.status == CLEAVE_OK && r->failed) why = r->failure;
+  if (why.status == CLEAVE_OK && r->has_failed) why = r->failure;
   if (why.status == CLEAVE_OK) {
-    if (!r->answered) return;
-    (void)api_take_deferred_error(rt, &why); /* the node has answered what came before */
+    if (!r->is_answered) return;
+    (void)api_take_deferred_error(rt, &why); /* the node has answered all earlier messages */
   }
   api_state_free_work(rt, f);
   api_future_finish(rt, f, &why);

@@ -87,8 +87,8 @@ static void compare_processors(const api_peer *p, const char *isa, const char *l
 }
 
 /* Notifies the program if the worker's results will not be bit-identical to the master's, or its
- * clock is wrong. Bits are promised for one kind of device, one instruction set or capability of
- * it, and one version of its libraries. */
+ * clock is wrong. Bit-identical results are promised for one kind of device, one instruction set or
+ * capability of it, and one version of its libraries. */
 static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
   const clv_wire_about *theirs = &h->about;
   int at = clv_wire_device_of(h, p->device);
@@ -108,18 +108,12 @@ static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
                (long long)(skew / 1000));
 }
 
-static bool has_capability(const clv_wire_about *a, const char *capability) {
-  for (uint32_t i = 0; i < a->n_capabilities; i++)
-    if (strcmp(a->capabilities[i], capability) == 0) return true;
-  return false;
-}
-
 /* Refuses a worker that cannot use the session's reference lease. With a shorter lease it would
  * free values that other nodes still use. */
 static clv_code check_lease(const clv_session_config *c, const clv_wire_about *theirs,
                             clv_err *err) {
   if (c->limits.reference_lease_ms == CLV_WIRE_REF_LEASE ||
-      has_capability(theirs, CLV_CAPABILITY_REFERENCE_LEASE))
+      clv_wire_has_capability(theirs, CLV_CAPABILITY_REFERENCE_LEASE))
     return CLV_OK;
   return clv_fail(
       err, CLV_UNAVAILABLE,
@@ -128,25 +122,41 @@ static clv_code check_lease(const clv_session_config *c, const clv_wire_about *t
       theirs->software, CLV_WIRE_REF_LEASE / 1000, c->file);
 }
 
+/* Stores what the worker's version can do. */
+static void store_features(const clv_wire_about *theirs, api_peer *p) {
+  p->protocol = theirs->protocol;
+  p->has_kept = clv_wire_has_capability(theirs, CLV_CAPABILITY_KEPT);
+  /* a worker without Kept could not give its files out again */
+  p->has_state_files = p->has_kept && clv_wire_has_capability(theirs, CLV_CAPABILITY_STATE_FILES);
+  p->has_row_cache = clv_wire_has_capability(theirs, CLV_CAPABILITY_CACHED);
+  p->has_state_pieces = clv_wire_has_capability(theirs, CLV_CAPABILITY_STATE_PIECES);
+  p->has_fixed_modules = clv_wire_has_capability(theirs, CLV_CAPABILITY_FIXED);
+  p->has_ties = clv_wire_has_capability(theirs, CLV_CAPABILITY_TIES);
+  p->has_bf16_weights = clv_wire_has_capability(theirs, CLV_CAPABILITY_FROZEN_BF16);
+  if (!clv_wire_has_acks(p->protocol))
+    clv_notify(p->runtime->on_notice,
+               "worker %s speaks protocol %u: a lost connection ends its link; upgrade it", p->name,
+               p->protocol);
+}
+
+static clv_code call_hello(void *peer, const clv_bytes *request, clv_bytes *reply, clv_err *err) {
+  const api_peer *p = peer;
+  return call_worker(p, CLV_METHOD_HELLO, request, api_connect_timeout_ms(p), reply, err);
+}
+
 static clv_code exchange_hello(api_peer *p, clv_err *err) {
   const clv_session_config *c = p->runtime->config;
-  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
-  CLV_AUTO(clv_wire_done) clv_wire_hello_reply h = {0};
-  clv_wire_hello_request q = {.about = {.protocol = CLV_WIRE_PROTOCOL,
-                                        .limits = clv_wire_limits_default(),
-                                        .software = "libcleave " CLV_VERSION,
-                                        .isa = clv_backend_isa(clv_backend_cpu()),
-                                        .unix_ms = clv_wall_ms()}};
-  q.about.limits.credit_bytes = c->limits.credit_bytes;
-  q.about.limits.peer_timeout_ms = (uint32_t)c->limits.peer_timeout_ms;
-  CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
-  CLV_TRY(map_call_error(
-      call_worker(p, CLV_METHOD_HELLO, &request, api_connect_timeout_ms(p), &reply, err), err));
+  CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply h = {0};
+  clv_wire_about ours = {.limits = clv_wire_limits_default(),
+                         .software = "libcleave " CLV_VERSION,
+                         .isa = clv_backend_isa(clv_backend_cpu()),
+                         .unix_ms = clv_wall_ms()};
+  ours.limits.credit_bytes = c->limits.credit_bytes;
+  ours.limits.peer_timeout_ms = (uint32_t)c->limits.peer_timeout_ms;
+  CLV_TRY(map_call_error(clv_wire_hello_exchange(&ours, call_hello, p, &reply, err), err));
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(map_answer_error(clv_wire_hello_reply_decode(&piece, 1, &h, err), err));
-  if (h.about.protocol != CLV_WIRE_PROTOCOL)
-    return clv_fail(err, CLV_UNAVAILABLE, "it speaks protocol %u, this program %d",
-                    h.about.protocol, CLV_WIRE_PROTOCOL);
   CLV_TRY(clv_wire_limits_check(&h.about.limits, err));
   CLV_TRY(check_lease(c, &h.about, err));
   CLV_TRY(cleave_secrets_check(c, &h, err));
@@ -154,12 +164,7 @@ static clv_code exchange_hello(api_peer *p, clv_err *err) {
   p->limits = h.about.limits;
   p->peer_timeout_ms =
       clv_shorter_timeout((uint32_t)c->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
-  p->has_state_files = has_capability(&h.about, CLV_CAPABILITY_STATE_FILES);
-  p->has_row_cache = has_capability(&h.about, CLV_CAPABILITY_CACHED);
-  p->has_state_pieces = has_capability(&h.about, CLV_CAPABILITY_STATE_PIECES);
-  p->has_fixed_modules = has_capability(&h.about, CLV_CAPABILITY_FIXED);
-  p->has_ties = has_capability(&h.about, CLV_CAPABILITY_TIES);
-  p->has_bf16_weights = has_capability(&h.about, CLV_CAPABILITY_FROZEN_BF16);
+  store_features(&h.about, p);
   store_devices(&h, p);
   compare_builds(p, &h);
   return CLV_OK;
@@ -169,7 +174,7 @@ static clv_code open_session(api_peer *p, clv_err *err) {
   cleave_runtime *rt = p->runtime;
   const char *identities[CLV_WIRE_PEERS];
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
-  CLV_AUTO(clv_wire_done) clv_wire_open_reply o = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_open_reply o = {0};
   clv_wire_open_request q = {.session = rt->session,
                              .epoch = rt->epoch,
                              .config_digest = rt->config->attempt.config_digest,
@@ -249,8 +254,8 @@ static cleave_status start_transport(cleave_runtime *rt, cleave_error *error) {
   const clv_tls_config *t = &rt->config->tls;
   TRY(clv_open_files_check(OWN_FILES + WORKER_FILES * (rt->n_peers - 1), &err));
   TRY(clv_tls_identity_load(t->ca, t->cert, t->key, &rt->identity, &err));
-  TRY(clv_tls_identity_require(rt->identity, CLV_TLS_CLIENT, &err));
-  TRY(clv_tls_floor_install(&err));
+  TRY(clv_tls_identity_require_usage(rt->identity, CLV_TLS_CLIENT, &err));
+  TRY(clv_tls_set_min_version(&err));
   TRY(clv_tls_revocation_load(t->crl, rt->identity, &err));
   clv_rpc_runtime_options ro = {.queue_threads = 2, .spin_us = clv_spin_us(1)};
   TRY(clv_rpc_runtime_new(&ro, &rt->rpc, &err));
@@ -299,7 +304,7 @@ static uint32_t list_direct_peers(const cleave_module *m, const char **names) {
 static void put_groups(const cleave_module *m, const char **names, clv_wire_group *groups,
                        clv_wire_load_request *q) {
   if (!m->optimizer) return;
-  bool final = m->optimizer->no_rollback;
+  bool final = m->optimizer->cannot_revert;
   q->optimizer = clv_module_message_optimizer(&m->groups[0]->optim, final);
   q->freezes_rest = m->has_unstepped_group;
   q->groups = groups;
@@ -385,9 +390,9 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
   const char *others[API_MAX_NODES];
   clv_wire_group groups[CLV_WIRE_GROUPS];
   CLV_AUTO(clv_freep) const char **names = NULL;
-  CLV_AUTO(clv_module_message_done) clv_module_message message = {0};
+  CLV_AUTO(clv_module_message_clear) clv_module_message message = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
-  CLV_AUTO(clv_wire_done) clv_wire_load_reply o = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_reply o = {0};
   clv_wire_load_request q = {.session = rt->session,
                              .epoch = rt->epoch,
                              .module = m->index,
@@ -430,7 +435,7 @@ static void put_local_groups(const cleave_module *m, const char **names, clv_mod
                              clv_module_options *o) {
   if (!m->optimizer) return;
   o->is_trainable = true;
-  o->has_no_revert = m->optimizer->no_rollback;
+  o->has_no_revert = m->optimizer->cannot_revert;
   o->optimizer = m->groups[0]->optim;
   o->group0_is_frozen = m->has_unstepped_group;
   o->groups = groups;
@@ -458,7 +463,7 @@ typedef struct pinned_owners {
 } pinned_owners;
 
 static void unpin_owners(pinned_owners *o) {
-  for (uint32_t i = 0; i < o->n; i++) clv_node_unpin_module(o->list[i].of);
+  for (uint32_t i = 0; i < o->n; i++) clv_node_unpin_module(o->list[i].owner);
   free(o->list);
 }
 
@@ -467,7 +472,8 @@ static clv_code pin_owners(const cleave_module *m, pinned_owners *o, clv_err *er
   for (int i = 0; i < m->params->n_ties; i++) {
     if (!m->tie_owners[i]) continue;
     o->list[o->n].node = m->graph->nodes[m->params->ties[i].param.node].name;
-    CLV_TRY(clv_node_pin_module(m->runtime->node, m->tie_owners[i]->index, &o->list[o->n].of, err));
+    CLV_TRY(
+        clv_node_pin_module(m->runtime->node, m->tie_owners[i]->index, &o->list[o->n].owner, err));
     o->n++;
   }
   return CLV_OK;

@@ -29,7 +29,7 @@ typedef struct job {
 static cleave_status run_place(job *j, cleave_error *error) {
   cleave_module *m = j->module;
   LOCKED(j->runtime);
-  if (m->released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
+  if (m->is_released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
   return api_module_place(m, j->input_grads, j->deadline_ms, error);
 }
 

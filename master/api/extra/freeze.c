@@ -27,7 +27,7 @@ static cleave_status check_names(const cleave_module *m, const char *const *name
 }
 
 /* Lists the frozen parameters and counts those that learn. */
-static void count_learning(cleave_module *m) {
+static void count_trainable_params(cleave_module *m) {
   m->n_frozen = m->n_learning = 0;
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
@@ -50,7 +50,7 @@ static cleave_status set_frozen(cleave_module *m, const char *const *names, size
   cleave_status status = api_groups_add_unstepped(m, error);
   for (int i = 0; i < m->params->n && status != CLEAVE_OK; i++)
     m->params->list[i].frozen = before[i];
-  count_learning(m);
+  count_trainable_params(m);
   if (m->n_learning != learned) api_module_mark_outdated(m, false);
   return status;
 }
@@ -66,7 +66,7 @@ static cleave_status change_frozen(cleave_runtime *rt, cleave_module *m, const c
     return api_fail(error, CLV_PRECONDITION,
                     "module '%s' was loaded with `fixed`: what learns stays as it is", m->name);
   LOCKED(rt);
-  if (m->released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
+  if (m->is_released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
   PASS(api_modules_await_idle(&m, 1, cannot, api_deadline_ns(rt, deadline_ms), error));
   return set_frozen(m, names, n, frozen, error);
 }

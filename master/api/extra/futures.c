@@ -79,7 +79,7 @@ static bool take_callback(cleave_runtime *rt, api_callback *ret, cleave_future *
   api_callback *c = f->callbacks;
   *ret = *c;
   ret_future->id = f->id;
-  *ret_why = f->why;
+  *ret_why = f->outcome;
   f->callbacks = c->next;
   c->next = all->free_callbacks;
   all->free_callbacks = c;
@@ -128,7 +128,7 @@ static cleave_status add_callback(cleave_runtime *rt, api_future *f, const api_c
   if (!f->is_finished) api_future_set_watched(f, true);
   if (!f->is_done || !first) return CLEAVE_OK;
   f->is_done = false; /* api_future_settle sets it again and queues the future */
-  cleave_error why = f->why;
+  cleave_error why = f->outcome;
   api_future_settle(rt, f, &why);
   return CLEAVE_OK;
 }

@@ -37,7 +37,7 @@ typedef struct all_gradients {
  * error. */
 static bool may_begin_operation(cleave_runtime *rt, api_future *f) {
   const api_context *c = f->context;
-  if (!c->failed) return !api_future_has_earlier(rt, f);
+  if (!c->has_failed) return !api_future_has_earlier(rt, f);
   api_future_finish(rt, f, &c->failure);
   return false;
 }
@@ -107,7 +107,7 @@ static cleave_status request_one_gradient(api_future *f, cleave_error *error) {
 }
 
 static cleave_status take_one_gradient(api_future *f, cleave_error *error) {
-  if (f->request.failed) {
+  if (f->request.has_failed) {
     *error = f->request.failure;
     return error->status;
   }
@@ -173,7 +173,7 @@ static cleave_status find_modules(const cleave_runtime *rt, api_future *f, cleav
   all_gradients *g = f->work;
   TRY(clv_alloc(CLV_MAX(rt->n_modules, 1), sizeof *g->parts, &g->parts, &err));
   for (uint32_t i = 0; i < rt->n_modules; i++)
-    if (f->context->has_gradient[i] && rt->modules[i] && !rt->modules[i]->released)
+    if (f->context->has_gradient[i] && rt->modules[i] && !rt->modules[i]->is_released)
       g->parts[g->n_parts++].module = rt->modules[i];
   qsort(g->parts, g->n_parts, sizeof *g->parts, compare_load_numbers);
   return CLEAVE_OK;
@@ -216,7 +216,7 @@ static cleave_status check_module_gradients(const module_gradients *q, cleave_er
   return CLEAVE_PROTOCOL_VIOLATION;
 }
 
-static bool is_listed(const api_value *v) { return !v->module && v->gradient && !v->released; }
+static bool is_listed(const api_value *v) { return !v->module && v->gradient && !v->is_released; }
 
 /* Takes the gradients of the listed leaves, from the oldest. */
 static cleave_status take_leaves(api_future *f, cleave_error *error) {
@@ -235,7 +235,7 @@ static bool have_all_answers(const api_future *f) {
   bool over = true;
   for (uint32_t i = 0; i < g->n_parts && over; i++) {
     const api_state_request *r = &g->parts[i].request;
-    if (r->failed) return true;
+    if (r->has_failed) return true;
     over = api_is_request_answered(r);
   }
   return over;
@@ -245,8 +245,8 @@ static cleave_status take_all_gradients(api_future *f, cleave_error *error) {
   const all_gradients *g = f->work;
   for (uint32_t i = 0; i < g->n_parts; i++) {
     const api_state_request *r = &g->parts[i].request;
-    if (r->failed) *error = r->failure;
-    if (r->failed) return error->status;
+    if (r->has_failed) *error = r->failure;
+    if (r->has_failed) return error->status;
   }
   for (uint32_t i = 0; i < g->n_parts; i++) PASS(check_module_gradients(&g->parts[i], error));
   return take_leaves(f, error);
@@ -255,7 +255,7 @@ static cleave_status take_all_gradients(api_future *f, cleave_error *error) {
 /* Withdraws the requests. Later answers are ignored. */
 static void withdraw_requests(cleave_runtime *rt, api_future *f) {
   all_gradients *g = f->work;
-  for (uint32_t i = 0; i < g->n_parts; i++) api_state_request_done(rt, &g->parts[i].request);
+  for (uint32_t i = 0; i < g->n_parts; i++) api_state_request_free(rt, &g->parts[i].request);
 }
 
 static void free_all_gradients(cleave_runtime *rt, api_future *f) {
@@ -263,7 +263,7 @@ static void free_all_gradients(cleave_runtime *rt, api_future *f) {
   if (!g) return;
   withdraw_requests(rt, f);
   for (uint32_t i = 0; i < g->n_parts; i++)
-    api_state_items_done(g->parts[i].items, g->parts[i].cap);
+    api_state_items_free(g->parts[i].items, g->parts[i].cap);
   for (uint32_t i = 0; i < g->n_leaves; i++) clv_tensor_unref(g->leaves[i].tensor);
   free(g->parts);
   free(g->leaves);
@@ -392,7 +392,7 @@ static void advance_write(cleave_runtime *rt, api_future *f) {
     (void)send_write(f, &why);
   }
   if (why.status == CLEAVE_OK && !api_is_request_answered(&f->request)) return;
-  if (why.status == CLEAVE_OK && f->request.failed) why = f->request.failure;
+  if (why.status == CLEAVE_OK && f->request.has_failed) why = f->request.failure;
   if (why.status == CLEAVE_NOT_FOUND)
     (void)fail_not_reached(f->context, f->module, f->subject, &why);
   api_future_finish(rt, f, &why);

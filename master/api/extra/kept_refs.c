@@ -31,13 +31,13 @@ static void free_ref(cleave_runtime *rt, api_kept_ref *k) {
 /* Frees the record of a reference without users. A value that this node owns keeps its record until
  * then, because may_send describes it by the record. */
 static void free_ref_if_unused(cleave_runtime *rt, api_kept_ref *k) {
-  if (k->released && k->owner_has_none && !k->n_leaves && !k->n_waiters) free_ref(rt, k);
+  if (k->is_released && k->owner_has_none && !k->n_leaves && !k->n_waiters) free_ref(rt, k);
 }
 
 static cleave_status find_ref(cleave_runtime *rt, cleave_kept handle, api_kept_ref **ret,
                               cleave_error *error) {
   api_kept_ref *k = api_id_table_get(&rt->kept_refs, handle.id);
-  if (k && !k->released) {
+  if (k && !k->is_released) {
     *ret = k;
     return CLEAVE_OK;
   }
@@ -49,8 +49,8 @@ static cleave_status find_ref(cleave_runtime *rt, cleave_kept handle, api_kept_r
 }
 
 static cleave_status failure_of(const api_kept_ref *k, cleave_error *error) {
-  if (k->failed && error) *error = k->failure;
-  return k->failed ? k->failure.status : CLEAVE_OK;
+  if (k->has_failed && error) *error = k->failure;
+  return k->has_failed ? k->failure.status : CLEAVE_OK;
 }
 
 static cleave_status send_to_own_node(cleave_runtime *rt, clv_packet *p) {
@@ -64,8 +64,8 @@ static cleave_status send_to_own_node(cleave_runtime *rt, clv_packet *p) {
 static void release_if_unused(cleave_runtime *rt, api_kept_ref *k) {
   clv_packet *p;
   clv_err err;
-  if (!k->released || k->owner_has_none || k->n_leaves || k->n_waiters) return;
-  bool owned = k->owner == 0 && !k->failed;
+  if (!k->is_released || k->owner_has_none || k->n_leaves || k->n_waiters) return;
+  bool owned = k->owner == 0 && !k->has_failed;
   k->owner_has_none = !owned; /* for an owned value, the node reports when it is freed */
   if (clv_packet_new_ref_release(rt->pool, &k->ids, &p, &err) == CLV_OK)
     (void)send_to_own_node(rt, p);
@@ -87,13 +87,13 @@ static void free_all_refs(cleave_runtime *rt) {
     api_module_remove_kept(k->module);
     free(k);
   }
-  api_id_table_done(&rt->kept_refs);
+  api_id_table_free(&rt->kept_refs);
 }
 
 static void report_open_refs(cleave_runtime *rt, cleave_leaks *l) {
   size_t at = 0;
   for (const api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
-    if (k->released) continue;
+    if (k->is_released) continue;
     l->kept++;
     api_add_leak(l, "kept reference %llu of %s '%s' at %s, context %s\n",
                  (unsigned long long)k->ids.ref, k->module ? "module" : "the",
@@ -108,7 +108,7 @@ static cleave_status new_kept_ref(cleave_runtime *rt, const api_value *v, api_ke
                                   cleave_error *error) {
   api_kept_ref *k;
   uint64_t key;
-  TRY(api_random(rt, &key, sizeof key, &err));
+  TRY(api_fill_random(rt, &key, sizeof key, &err));
   TRY(clv_alloc(1, sizeof *k, &k, &err));
   uint64_t ref = ++rt->next_id, fork = ++rt->next_id;
   k->ids = (clv_ref_ids){ref, fork, key};
@@ -161,7 +161,7 @@ cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
 
 static void await_owners(cleave_runtime *rt, api_context *c, uint64_t until_ns) {
   c->n_waiters++; /* the context stays meanwhile */
-  while (c->n_unconfirmed_kept && !c->failed && api_sleep(rt, until_ns)) continue;
+  while (c->n_unconfirmed_kept && !c->has_failed && api_sleep(rt, until_ns)) continue;
   c->n_waiters--;
   if (c->state != API_CONTEXT_OPEN) api_wake(rt);
 }
@@ -177,8 +177,8 @@ static void on_context_failed(cleave_runtime *rt, const api_context *c) {
   size_t at = 0;
   for (api_kept_ref *k;
        c->n_unconfirmed_kept && (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
-    if (k->awaiting_context != c || k->failed) continue;
-    k->failed = true;
+    if (k->awaiting_context != c || k->has_failed) continue;
+    k->has_failed = true;
     k->failure = c->failure;
   }
 }
@@ -192,8 +192,8 @@ static void stop_awaiting_owners(cleave_runtime *rt, api_context *c) {
 
 /* True if a value may still be requested, and is not known to exist. */
 static bool is_value_expected(const api_kept_ref *k) {
-  bool asked = !k->released || k->n_leaves || k->n_waiters;
-  return asked && k->module && !k->failed && !k->is_fetched;
+  bool asked = !k->is_released || k->n_leaves || k->n_waiters;
+  return asked && k->module && !k->has_failed && !k->is_fetched;
 }
 
 static bool mark_expected_values(cleave_runtime *rt, const api_context *c) {
@@ -218,8 +218,8 @@ static void mark_inputs(api_context *c) {
     }
 }
 
-static void send_spare_frame(cleave_runtime *rt, const api_context *c, uint32_t node,
-                             const uint64_t *ids, uint32_t n) {
+static void send_needed_call_ids(cleave_runtime *rt, const api_context *c, uint32_t node,
+                                 const uint64_t *ids, uint32_t n) {
   clv_packet *p;
   clv_err ignored; /* then the node cancels these calls with the others */
   if (n && clv_packet_new_spare(rt->pool, c->id, ids, n, &p, &ignored) == CLV_OK)
@@ -233,10 +233,10 @@ static void send_calls_needed_at(cleave_runtime *rt, const api_context *c, uint3
     if (!v->needed_by_peer || v->module->node != node) continue;
     ids[n++] = v->id;
     if (n < CLV_WIRE_UPSTREAM) continue;
-    send_spare_frame(rt, c, node, ids, n);
+    send_needed_call_ids(rt, c, node, ids, n);
     n = 0;
   }
-  send_spare_frame(rt, c, node, ids, n);
+  send_needed_call_ids(rt, c, node, ids, n);
 }
 
 static bool send_needed_calls(cleave_runtime *rt, api_context *c) {
@@ -250,8 +250,8 @@ static bool send_needed_calls(cleave_runtime *rt, api_context *c) {
 static void on_node_failed(cleave_runtime *rt, uint32_t node, const cleave_error *failure) {
   size_t at = 0;
   for (api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
-    if (k->owner != node || k->failed) continue;
-    k->failed = true;
+    if (k->owner != node || k->has_failed) continue;
+    k->has_failed = true;
     k->failure = *failure;
     end_owner_wait(rt, k);
   }
@@ -294,7 +294,7 @@ static cleave_status deliver_kept(cleave_runtime *rt, api_value *v, uint32_t nod
                                   cleave_error *error) {
   clv_packet *p;
   api_kept_ref *k = v->kept_ref;
-  if (k->failed) {
+  if (k->has_failed) {
     v->nodes_with_value |= NODE_BIT(node);
     v->context->nodes |= NODE_BIT(node);
     return deliver_failure(rt, v, node, error);
@@ -365,7 +365,7 @@ static void advance_fetch(cleave_runtime *rt, api_future *f) {
   const api_kept_ref *k = w->kept;
   cleave_error why = {.status = CLEAVE_OK};
   bool is_there = k->n_fetches_done != w->n_fetches_done_at_start;
-  if (!is_there && !k->failed) return;
+  if (!is_there && !k->has_failed) return;
   if (is_there && k->fetched_value)
     f->tensor = clv_tensor_ref(k->fetched_value);
   else
@@ -436,7 +436,7 @@ cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kept handle,
   api_kept_ref *k;
   LOCKED(runtime);
   PASS(find_ref(runtime, handle, &k, error));
-  k->released = true;
+  k->is_released = true;
   release_if_unused(runtime, k);
   return CLEAVE_OK;
 }
@@ -465,8 +465,8 @@ static void take_fetched_value(cleave_runtime *rt, api_kept_ref *k, const api_pe
 /* Handles the owner's answer to a KEEP: it keeps the value, or cannot. */
 static void take_owner_answer(cleave_runtime *rt, api_kept_ref *k, const clv_frame *f) {
   k->is_confirmed = !f->has_failure;
-  if (f->has_failure && !k->failed) {
-    k->failed = true;
+  if (f->has_failure && !k->has_failed) {
+    k->has_failed = true;
     api_failure_from_frame(&rt->peers[k->owner], f, &k->failure);
   }
   end_owner_wait(rt, k);

@@ -15,7 +15,7 @@ static void parallel_free(cleave_parallel *p) {
   if (!p) return;
   clv_division_free(p->division);
   clv_params_free(p->params);
-  clv_graph_free(p->whole);
+  clv_graph_free(p->undivided_graph);
   free(p->modules);
   free(p);
 }
@@ -37,7 +37,7 @@ typedef struct part_weights {
   size_t n_frozen;
 } part_weights;
 
-static void part_weights_done(part_weights *w) {
+static void free_part_weights(part_weights *w) {
   clv_params_free(w->params);
   free(w->block);
   free(w->list);
@@ -83,7 +83,7 @@ static clv_code cut_weights(const cleave_parallel *p, const cleave_parallel_opti
  * name: with the key of the layer its node could draw the values of the other parts. */
 static cleave_status load_module(cleave_parallel *p, const cleave_parallel_options *o,
                                  uint32_t segment, uint32_t k, char *whole, cleave_error *error) {
-  CLV_AUTO(part_weights_done) part_weights w = {0};
+  CLV_AUTO(free_part_weights) part_weights w = {0};
   const clv_division_segment *s = &p->division->segments[segment];
   char name[CLEAVE_NAME + 1];
   clv_graph *copy;
@@ -111,9 +111,9 @@ static cleave_status load_modules(cleave_parallel *p, const cleave_parallel_opti
                                   cleave_error *error) {
   CLV_AUTO(clv_freep) char *block = NULL;
   const clv_division *d = p->division;
-  PASS(api_derive_keys(p->runtime, p->name, o->seed, p->whole, error));
+  PASS(api_derive_keys(p->runtime, p->name, o->seed, p->undivided_graph, error));
   TRY(clv_alloc(p->params->total_bytes, 1, &block, &err));
-  clv_params_init(p->whole, p->params, block);
+  clv_params_init(p->undivided_graph, p->params, block);
   TRY(clv_alloc((size_t)d->n_segments * d->n_parts, sizeof(cleave_module *), &p->modules, &err));
   for (uint32_t i = 0; i < d->n_segments; i++)
     for (uint32_t k = 0; k < n_modules_of(p, &d->segments[i]); k++)
@@ -152,13 +152,13 @@ static cleave_status divide_layers(cleave_parallel *p, const cleave_parallel_opt
   CLV_AUTO(clv_freep) clv_parallel *how = NULL;
   uint32_t n = (uint32_t)o->n_nodes;
   bool any = false;
-  PASS(api_graph_from_layers(layers, input, o->first_layer, n, &how, &p->whole, error));
-  for (int i = 0; i < p->whole->n_nodes; i++) any |= how[i] != CLV_PARALLEL_NONE;
+  PASS(api_graph_from_layers(layers, input, o->first_layer, n, &how, &p->undivided_graph, error));
+  for (int i = 0; i < p->undivided_graph->n_nodes; i++) any |= how[i] != CLV_PARALLEL_NONE;
   if (!any)
     return api_fail(error, CLV_INVALID,
                     "'%s': no layer says `parallel: columns` or `parallel: rows`", p->name);
-  TRY(clv_params_of(p->whole, &p->params, &err));
-  TRY(clv_divide_chain(p->whole, how, n, &p->division, &err));
+  TRY(clv_params_of(p->undivided_graph, &p->params, &err));
+  TRY(clv_divide_chain(p->undivided_graph, how, n, &p->division, &err));
   return check_frozen(p, o, error);
 }
 

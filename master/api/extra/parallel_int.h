@@ -15,8 +15,8 @@ struct cleave_parallel {
       runtime_attachment;
   cleave_runtime *runtime;
   char name[CLEAVE_NAME + 1];
-  clv_graph *whole;
-  clv_params *params; /* parameters of `whole` */
+  clv_graph *undivided_graph; /* graph of the chain on one node */
+  clv_params *params;         /* parameters of `undivided_graph` */
   clv_division *division;
   cleave_module **modules; /* [n_modules] modules of the chain */
   uint32_t n_modules;

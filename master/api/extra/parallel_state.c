@@ -129,7 +129,7 @@ typedef struct cut_items {
   size_t n;
 } cut_items;
 
-static void cut_items_done(cut_items *c) {
+static void free_cut_items(cut_items *c) {
   for (size_t i = 0; i < c->n; i++) free(c->list[i].tensor.data);
   free(c->list);
 }
@@ -154,7 +154,7 @@ static clv_code cut_item(const cleave_named_tensor *item, const clv_shape *own, 
 static cleave_status write_module(cleave_parallel *p, uint32_t i, cleave_state_kind kind,
                                   const cleave_named_tensor *items, size_t n, uint64_t deadline_ms,
                                   cleave_error *error) {
-  CLV_AUTO(cut_items_done) cut_items cut = {0};
+  CLV_AUTO(free_cut_items) cut_items cut = {0};
   cleave_module *m = p->modules[i];
   if (!cleave_state_count(m, kind)) return CLEAVE_OK;
   TRY(clv_alloc(n, sizeof *cut.list, &cut.list, &err));

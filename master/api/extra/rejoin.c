@@ -158,8 +158,8 @@ typedef struct module_state {
 
 static const cleave_state_kind state_kinds[2] = {CLEAVE_STATE_WEIGHTS, CLEAVE_STATE_OPTIMIZER};
 
-static void module_state_done(module_state *c) {
-  for (int k = 0; k < 2; k++) api_state_items_done(c->items[k], c->n[k]);
+static void free_module_state(module_state *c) {
+  for (int k = 0; k < 2; k++) api_state_items_free(c->items[k], c->n[k]);
 }
 
 static cleave_status copy_module_state(const cleave_module *m, const cleave_state *const *from,
@@ -195,7 +195,7 @@ static cleave_status check_owners(const cleave_module *m, cleave_error *error) {
 
 static cleave_status check_lost(const cleave_module *m, cleave_error *error) {
   cleave_error gone;
-  if (m->released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
+  if (m->is_released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
   PASS(api_check_node_present(m->runtime, m->node, error));
   PASS(check_owners(m, error));
   if (m->state == MODULE_PLACED && api_check_module_present(m, &gone) != CLEAVE_OK)
@@ -204,8 +204,8 @@ static cleave_status check_lost(const cleave_module *m, cleave_error *error) {
                   "module '%s' was not lost; its state is written by cleave_state_write", m->name);
 }
 
-/* Unloads what a failed attempt may have left at the node. The next attempt has another
- * generation. */
+/* Sends UNLOAD for the module that a failed reload may have left at the node. The next reload has
+ * another generation, so it does not collide with this one. */
 static void send_unload(cleave_module *m) {
   clv_packet *p;
   if (api_packet_new(m->runtime, CLV_UNLOAD, 0, ++m->runtime->next_id, &p, NULL) != CLEAVE_OK)
@@ -256,7 +256,7 @@ struct api_reload {
 };
 
 void api_reload_free(api_reload *r) {
-  if (r) module_state_done(&r->state);
+  if (r) free_module_state(&r->state);
   free(r);
 }
 

@@ -130,7 +130,8 @@ SESSION = pb.SessionStatus(
         pb.LinkStatus(bytes_in=1 << 30, bytes_out=300 << 20, round_trip_us=82400, frames_in=3, frames_out=1,
                       tensors_in=1, tensors_out=2, missing_bytes_in=2200000, missing_bytes_out=131072,
                       received_bytes=1 << 30, receiving_ns=6 * 10**10, sent_bytes=300 << 20,
-                      sending_ns=5 * 10**9, measured_ns=10**12, awaits=4000, awaited_ns=8 * 10**10),
+                      sending_ns=5 * 10**9, measured_ns=10**12, awaits=4000, awaited_ns=8 * 10**10,
+                      outages=3, last_outage_age_ms=720000, last_outage_ms=4200, outage_ms=8000),
         pb.LinkStatus(peer="worker-2", bytes_in=12, bytes_out=5000, missing_bytes_out=131072,
                       awaited_ns=10**9)],
     last_error=pb.Trouble(text="module 1: caf\u00e9 \u202e is nowhere", age_ms=5000))

@@ -4,7 +4,7 @@
  */
 #include "tests/gpu/sim/sim_int.h"
 
-/* Operand i as [outer, channels, places]. */
+/* Shape of an operand: [outer, channels, places], where a place is one position of the image. */
 typedef struct extents {
   size_t outer, channels, places;
 } extents;
@@ -27,7 +27,8 @@ void sim_conv_counts(const clv_cuda_conv_desc *d, size_t ret[3]) {
 static const int written[] = {
     [CLV_CUDA_FORWARD] = 2, [CLV_CUDA_GRAD_INPUT] = 0, [CLV_CUDA_GRAD_WEIGHT] = 1};
 
-/* Where value i of the row-major order lies: in bf16 channels are last. */
+/* Returns the position in memory of value i of the row-major order. In bf16, channels are the last
+ * dimension. */
 static size_t place_of(clv_cuda_math math, extents e, size_t i) {
   if (math != CLV_CUDA_BF16) return i;
   size_t place = i % e.places, channel = i / e.places % e.channels;

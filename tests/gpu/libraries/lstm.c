@@ -7,7 +7,8 @@
  */
 #include "tests/gpu/sim/sim_int.h"
 
-/* Of the reserve: what its first value says, and where values of steps and gradients begin. */
+/* Values of the reserve's first element: which passes have run. Then the offsets of its rows and of
+ * its gradients. */
 enum { FORWARD_DONE = 1, DATA_DONE = 2 };
 enum { RESERVE_ROWS = 16 };
 
@@ -46,8 +47,8 @@ static clv_cuda_math math_of(const clv_cuda_lstm_desc *d) {
   return d->tf32 ? CLV_CUDA_TF32 : CLV_CUDA_F32;
 }
 
-static double *params_in(const clv_cuda_lstm_desc *d, const clv_cuda_lstm_space *s,
-                         const float *space, clv_cuda_math math) {
+static double *load_params(const clv_cuda_lstm_desc *d, const clv_cuda_lstm_space *s,
+                           const float *space, clv_cuda_math math) {
   double *all = sim_fresh_take(s->weights / sizeof(float) * sizeof *all);
   for (int i = 0; i < 4 * d->layers; i++)
     for (int64_t j = 0; j < values_of(d, i / 4, i % 4); j++) {
@@ -57,8 +58,8 @@ static double *params_in(const clv_cuda_lstm_desc *d, const clv_cuda_lstm_space 
   return all;
 }
 
-static void params_out(const clv_cuda_lstm_desc *d, const clv_cuda_lstm_space *s, const double *all,
-                       float *space) {
+static void store_params(const clv_cuda_lstm_desc *d, const clv_cuda_lstm_space *s,
+                         const double *all, float *space) {
   for (int i = 0; i < 4 * d->layers; i++)
     for (int64_t j = 0; j < values_of(d, i / 4, i % 4); j++) {
       size_t at = s->at[i / 4][i % 4] + (size_t)j;
@@ -90,7 +91,7 @@ void sim_lstm_run_forward(const sim_op *op) {
   size_t n = steps_of(d);
   sim_lstm l = {.d = d,
                 .space = &s,
-                .weights = params_in(d, &s, op->operand[SIM_LSTM_WEIGHTS], math_of(d)),
+                .weights = load_params(d, &s, op->operand[SIM_LSTM_WEIGHTS], math_of(d)),
                 .x = factors(op->operand[SIM_LSTM_X], inputs(d), math_of(d)),
                 .rows = sim_fresh_take(6 * n * sizeof(double))};
   sim_lstm_forward(&l);
@@ -118,7 +119,7 @@ static void check_reserve(const sim_op *op, const sim_lstm *l, int stage) {
         sim_fault("y of an LSTM is not what the forward of its reserve wrote");
 }
 
-static sim_lstm reserved(const sim_op *op, const clv_cuda_lstm_space *s, int stage) {
+static sim_lstm operands_with_reserve(const sim_op *op, const clv_cuda_lstm_space *s, int stage) {
   size_t n = steps_of(&op->desc.lstm);
   const float *reserve = (float *)op->operand[SIM_LSTM_RESERVE] + RESERVE_ROWS;
   sim_lstm l = {.d = &op->desc.lstm, .space = s, .rows = doubles(reserve, 6 * n)};
@@ -132,8 +133,8 @@ void sim_lstm_run_backward_data(const sim_op *op) {
   const clv_cuda_lstm_desc *d = &op->desc.lstm;
   clv_cuda_lstm_space s;
   sim_lstm_space(d, &s);
-  sim_lstm l = reserved(op, &s, FORWARD_DONE);
-  l.weights = params_in(d, &s, op->operand[SIM_LSTM_WEIGHTS], math_of(d));
+  sim_lstm l = operands_with_reserve(op, &s, FORWARD_DONE);
+  l.weights = load_params(d, &s, op->operand[SIM_LSTM_WEIGHTS], math_of(d));
   l.dy = doubles(op->operand[SIM_LSTM_DY], outputs(d));
   l.dx = sim_fresh_take(inputs(d) * sizeof(double));
   sim_lstm_backward_data(&l);
@@ -149,11 +150,11 @@ void sim_lstm_run_backward_weight(const sim_op *op) {
   const clv_cuda_lstm_desc *d = &op->desc.lstm;
   clv_cuda_lstm_space s;
   sim_lstm_space(d, &s);
-  sim_lstm l = reserved(op, &s, DATA_DONE);
+  sim_lstm l = operands_with_reserve(op, &s, DATA_DONE);
   l.x = factors(op->operand[SIM_LSTM_X], inputs(d), math_of(d));
-  l.dweights = params_in(d, &s, op->operand[SIM_LSTM_DWEIGHTS], CLV_CUDA_F32);
+  l.dweights = load_params(d, &s, op->operand[SIM_LSTM_DWEIGHTS], CLV_CUDA_F32);
   sim_lstm_backward_weight(&l);
-  params_out(d, &s, l.dweights, op->operand[SIM_LSTM_DWEIGHTS]);
+  store_params(d, &s, l.dweights, op->operand[SIM_LSTM_DWEIGHTS]);
   double *const all[] = {l.rows, l.dgates, l.x, l.dweights};
   for (size_t i = 0; i < CLV_COUNT(all); i++) sim_fresh_give(all[i]);
 }

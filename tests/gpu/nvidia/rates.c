@@ -13,13 +13,13 @@
 
 enum { NO_DEVICE = 77, ROUNDS = 5, MANY = 200 };
 
-/* What is measured: asked for `times` in a row between two events. */
+/* A measured operation: it is enqueued `times` times between two events. */
 typedef struct bench {
   const clv_vendor *v;
   int device;
   clv_cuda_stream *s;
   clv_cuda_event *begin, *end;
-  char *a, *b, *d, *host; /* of `bytes` each */
+  char *a, *b, *d, *host; /* buffers of `bytes` each */
   size_t bytes;
   void *lent;
   clv_cuda_matmul *product;
@@ -51,7 +51,7 @@ static clv_code convolve(bench *m, clv_err *err) {
   return m->v->conv(m->s, m->conv, (float *)m->a, (float *)m->b, (float *)m->d, 0, m->lent, err);
 }
 
-static double once(bench *m, act *f, int times) {
+static double measure_once(bench *m, act *f, int times) {
   double ms = 0;
   clv_err err;
   must(m->v->event_record(m->begin, m->s, &err), &err);
@@ -67,11 +67,11 @@ static int compare(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* The median of ROUNDS, after one that does not count. */
+/* Prints the median of ROUNDS measurements. A first round is not counted. */
 static void measure(bench *m, const char *what, act *f, int times, double work, const char *unit) {
   double s[ROUNDS];
-  once(m, f, times);
-  for (int i = 0; i < ROUNDS; i++) s[i] = once(m, f, times);
+  measure_once(m, f, times);
+  for (int i = 0; i < ROUNDS; i++) s[i] = measure_once(m, f, times);
   qsort(s, ROUNDS, sizeof *s, compare);
   printf("{\"what\":\"%s\",\"us\":%.2f,\"rate\":%.4g,\"unit\":\"%s\"}\n", what, 1e6 * s[ROUNDS / 2],
          work / s[ROUNDS / 2], unit);
@@ -129,7 +129,8 @@ static void open_bench(bench *m) {
   must(m->v->event_new(m->device, true, &m->end, &err), &err);
   for (size_t i = 0; i < CLV_COUNT(buffers); i++) {
     must(m->v->take(m->s, m->bytes, &p, &err), &err);
-    must(m->v->fill(m->s, p, 0x3c, m->bytes, &err), &err); /* about 0.01 */
+    /* the bytes 0x3c are a float of about 0.01 */
+    must(m->v->fill(m->s, p, 0x3c, m->bytes, &err), &err);
     *buffers[i] = p;
   }
   must(m->v->host_take(m->bytes, &p, &err), &err);

@@ -11,9 +11,11 @@
 #include "tests/gpu/sim.h"
 
 static const clv_vendor *v;
-static clv_gpu one, two, other = {.device = 1}; /* two streams of one device, one of another */
-static float *x, *y, *far;                      /* its memory; the other's */
-static float *host;                             /* page-locked */
+/* one and two: streams of one device; other: a stream of the second device */
+static clv_gpu one, two, other = {.device = 1};
+/* x and y: memory of the first device; far: memory of the second */
+static float *x, *y, *far;
+static float *host; /* page-locked host memory */
 static clv_err err;
 
 enum { BYTES = PLANT_N * sizeof(float) };
@@ -24,7 +26,7 @@ static void ok(clv_code code) {
   exit(3);
 }
 
-static void *taken(const clv_gpu *g) {
+static void *take_memory(const clv_gpu *g) {
   void *p;
   ok(v->take(g->stream, BYTES, &p, &err));
   return p;
@@ -36,11 +38,11 @@ static void begin(uint64_t seed) {
   ok(v->stream_new(0, false, &one.stream, &err));
   ok(v->stream_new(0, false, &two.stream, &err));
   ok(v->host_take(BYTES, (void **)&host, &err));
-  x = taken(&one);
-  y = taken(&one);
+  x = take_memory(&one);
+  y = take_memory(&one);
   ok(v->stream_finish(one.stream, &err));
   ok(v->stream_new(1, false, &other.stream, &err));
-  far = taken(&other);
+  far = take_memory(&other);
   ok(v->stream_finish(other.stream, &err));
 }
 
@@ -50,7 +52,7 @@ static void finish(void) {
   ok(v->stream_finish(other.stream, &err));
 }
 
-/* What the second stream is asked from now on comes behind what the first was asked. */
+/* Makes later work of the second stream run after the present work of the first. */
 static void order_of(const clv_gpu *first, const clv_gpu *second) {
   clv_cuda_event *e;
   ok(v->event_new(first->device, false, &e, &err));
@@ -61,7 +63,7 @@ static void order_of(const clv_gpu *first, const clv_gpu *second) {
 
 static void order(void) { order_of(&one, &two); }
 
-/* x of the first device to the other's memory, by a stream of either. */
+/* Copies x of the first device to the second one's memory, on the given stream. */
 static void copy_peer(const clv_gpu *by) {
   ok(v->copy_peer(by->stream, far, 1, x, 0, BYTES, &err)); /* planted: peer_given */
 }
@@ -73,7 +75,8 @@ static void no_event(void) {
   ok(plant_add(&two, x, y, &err));
 }
 
-/* As above, where a late write hides nothing: memory that holds older values. */
+/* As above, but the memory holds older values, so that a late write is not found as an undefined
+ * read. */
 static void no_event_over(void) {
   ok(plant_write(&one, x, &err));
   ok(v->stream_finish(one.stream, &err));
@@ -119,41 +122,42 @@ static void blocks_race(void) {
 
 static void pageable(void) {
   static float own[PLANT_N];
-  ok(v->put(one.stream, x, own, BYTES, &err)); /* planted: pageable */
+  ok(v->put(one.stream, x, own, BYTES, &err)); /* planted: pageable host memory */
 }
 
 static void host_changes(void) {
   ok(v->put(one.stream, x, host, BYTES, &err));
-  host[0] = 1; /* planted: host_changes */
+  host[0] = 1; /* planted: the host changes memory that is being copied */
 }
 
 static void leak(void) {
   finish();
-  exit(clv_sim_leaks() == 7 ? 4 : 0); /* three streams, three of devices, one of the host */
+  /* the seven blocks: three streams, three blocks of devices, one of the host */
+  exit(clv_sim_leaks() == 7 ? 4 : 0);
 }
 
-/* The copy does not wait for who writes what is copied, */
+/* Fault: the copy does not wait for the stream that writes its source. */
 static void peer_early(void) {
   ok(plant_write(&one, x, &err));
   copy_peer(&other);
   ok(plant_increase(&other, far, &err));
 }
 
-/* nor where that holds older values. */
+/* The same fault where the source holds older values. */
 static void peer_early_over(void) {
   ok(plant_write(&one, x, &err));
   ok(v->stream_finish(one.stream, &err));
   peer_early();
 }
 
-/* Who reads it does not wait for the copy. */
+/* Fault: the reader does not wait for the copy. */
 static void peer_late(void) {
   ok(plant_write(&one, x, &err));
   copy_peer(&one);
   ok(plant_increase(&other, far, &err));
 }
 
-/* What is copied is given back before the copy, */
+/* Fault: the source is freed before the copy. */
 static void peer_given(void) {
   ok(plant_write(&one, x, &err));
   order_of(&one, &other);
@@ -161,7 +165,7 @@ static void peer_given(void) {
   v->give(one.stream, x);
 }
 
-/* or written again. */
+/* Fault: the source is overwritten before the copy. */
 static void peer_over(void) {
   ok(plant_write(&one, x, &err));
   order_of(&one, &other);
@@ -205,7 +209,7 @@ static void right(void) {
 extern __attribute__((weak)) void __tsan_init(void);
 extern __attribute__((weak)) void __asan_init(void);
 
-/* Prints which build this is. */
+/* Prints which sanitizer this build has. */
 static void build(void) { puts(__tsan_init ? "tsan" : __asan_init ? "asan" : "plain"); }
 
 #define PLANT(name) \

@@ -18,8 +18,9 @@ typedef struct plant_list {
   float *y;
 } plant_list;
 
-/* All over PLANT_N values: y = 1; y = x + 1; y = y + 1; y = x + 1 with pointers in a struct; y
- * reversed, through memory of the block; the value behind the end; one that lies across two. */
+/* Kernels over PLANT_N values, some with a planted fault. write: y = 1; add: y = x + 1; increase: y
+ * = y + 1; nested: y = x + 1 with pointers in a struct; reverse: y reversed through shared memory;
+ * behind: reads the value after the end; across: reads a value across the end. */
 clv_code plant_write(clv_gpu *g, float *y, clv_err *err);
 clv_code plant_add(clv_gpu *g, const float *x, float *y, clv_err *err);
 clv_code plant_increase(clv_gpu *g, float *y, clv_err *err);
@@ -28,7 +29,8 @@ clv_code plant_reverse(clv_gpu *g, float *y, bool barrier, clv_err *err);
 clv_code plant_behind(clv_gpu *g, float *y, clv_err *err);
 clv_code plant_across(clv_gpu *g, float *y, clv_err *err);
 clv_code plant_diverging(clv_gpu *g, float *y, clv_err *err);
-clv_code plant_sums(clv_gpu *g, float *y, clv_err *err); /* all add to y[0], as if alone */
+/* all threads add to y[0] without an atomic */
+clv_code plant_sums(clv_gpu *g, float *y, clv_err *err);
 
 #ifdef __cplusplus
 }

@@ -25,7 +25,7 @@ static double widened(const uint16_t *p) {
   return (double)x;
 }
 
-/* Rounded to nearest even, to 10 bits behind the point. */
+/* Rounds to the nearest, ties to even, with 10 bits of fraction (tf32). */
 static double rounded(float x) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
@@ -51,13 +51,14 @@ void sim_product(const sim_product_of *p) {
 
 /* ---- convolutions ---------------------------------------------------------------------------- */
 
-/* A row of outputs and what one weight meets in it: y[i] and x[i * stride] for i of n. */
+/* A row of outputs and the inputs that one weight multiplies for it: y[i] and x[i * stride] for i <
+ * n. */
 typedef struct row {
   double *x, *w, *y;
   int64_t n, stride;
 } row;
 
-/* Outputs oy, from the first to the last whose place `off` in the window lies in the image. */
+/* First and last output index whose input, at position `off` of the window, is inside the image. */
 static int64_t first_in(int64_t stride, int64_t pad, int64_t off) {
   int64_t before = pad - off;
   return before > 0 ? (before + stride - 1) / stride : 0;
@@ -78,7 +79,8 @@ static void row_run(clv_cuda_pass pass, const row *r) {
     for (int64_t i = 0; i < r->n; i++) *r->w += r->x[i * r->stride] * r->y[i];
 }
 
-/* All that one weight does for an image: channel k of y, channel c of its group, place ky, kx. */
+/* Adds the products of one weight of channel k and input channel c at (ky, kx), for a whole
+ * image. */
 static void weight_run(const clv_cuda_conv_desc *d, double *const operand[3], int64_t n, int64_t k,
                        int64_t c, int64_t ky, int64_t kx) {
   const clv_window *s = &d->window;

@@ -21,13 +21,13 @@ typedef struct sim_thread {
   sim_fibre *fibre;
   thread_state state;
   unsigned index;
-  const char *where; /* it waits */
-  uint64_t bits;     /* what it gives in a shuffle, and then what it got */
+  const char *where; /* name of what the thread waits for */
+  uint64_t bits;     /* value that the thread passes to a shuffle, then the value it receives */
   unsigned mask, from;
 } sim_thread;
 
-/* What threads that meet tell each other; two used alternately, for the first to go on may come to
- * the next meeting before the last has left this one. */
+/* Data that threads exchange at a barrier. Two are used in turn, because the first thread to go on
+ * may reach the next barrier before the last one has left this one. */
 typedef struct sim_meeting {
   char places[2];
   unsigned round;
@@ -35,10 +35,10 @@ typedef struct sim_meeting {
 
 typedef struct sim_array {
   const void *key;
-  sim_place at; /* see sim_unwritten */
+  sim_place at; /* array's address and size, with the bytes of sim_unwritten_flag behind it */
 } sim_array;
 
-/* A block under way. */
+/* A block of a launch, from its start to its end. */
 struct sim_group {
   sim_launch *launch;
   clv_sim_index at;
@@ -53,16 +53,18 @@ struct sim_group {
 struct sim_launch {
   clv_cuda_launch l;
   sim_lines lines;
-  size_t bytes; /* of all of this */
+  size_t bytes; /* size of this struct with the arguments */
   uint64_t next, n, first;
   sim_group *groups[SIM_MOST_AT_ONCE];
   int n_groups, most_groups;
   sim_fibres *spare, ended;
-  char begins, ends; /* places that are told */
-  size_t offsets[];  /* of the arguments, from the beginning of this; the arguments follow */
+  char begins, ends; /* addresses for sim_order_before and sim_order_after */
+  /* offset of each argument from the start of the struct; the arguments follow */
+  size_t offsets[];
 };
 
-/* The one that runs on this thread of the host, NULL where that is in its own code. */
+/* The kernel thread that runs on this thread of the host; NULL while the simulation's own code
+ * runs. */
 static _Thread_local sim_thread *here;
 static _Thread_local clv_sim_index index_here, block_here, block_size_here, grid_here;
 _Thread_local sim_place sim_stack_here, sim_array_here, sim_arguments_here;
@@ -115,16 +117,17 @@ static bool within(const void *p, size_t bytes, const void *of, size_t all) {
   return (const char *)p >= (const char *)of && (const char *)p + bytes <= (const char *)of + all;
 }
 
-extern const char __executable_start, end; /* of the program, by the linker */
+/* start and end of the program's image, set by the linker */
+extern const char __executable_start, end;
 
 static const sim_place *array_of(const sim_group *g, const void *p, size_t bytes) {
   for (int i = 0; i < g->n_arrays; i++)
-    if (sim_place_has(&g->arrays[i].at, p, bytes)) return &g->arrays[i].at;
+    if (sim_place_contains(&g->arrays[i].at, p, bytes)) return &g->arrays[i].at;
   return NULL;
 }
 
-static bool array_touch(const sim_place *array, const void *p, size_t bytes, bool write) {
-  char *unwritten = sim_unwritten(array, p);
+static bool touch_array(const sim_place *array, const void *p, size_t bytes, bool write) {
+  char *unwritten = sim_unwritten_flag(array, p);
   sim_array_here = *array;
   for (size_t i = 0; i < bytes; i++) {
     if (write) unwritten[i] = 0;
@@ -134,17 +137,17 @@ static bool array_touch(const sim_place *array, const void *p, size_t bytes, boo
 }
 
 bool sim_launch_touch(const void *p, size_t bytes, bool write) {
-  if (!here || sim_place_has(&sim_stack_here, p, bytes)) return true;
+  if (!here || sim_place_contains(&sim_stack_here, p, bytes)) return true;
   const sim_group *g = here->group;
   const sim_place *a = array_of(g, p, bytes);
-  if (a) return array_touch(a, p, bytes, write);
-  return !write && (sim_place_has(&sim_arguments_here, p, bytes) ||
+  if (a) return touch_array(a, p, bytes, write);
+  return !write && (sim_place_contains(&sim_arguments_here, p, bytes) ||
                     within(p, bytes, &__executable_start, (size_t)(&end - &__executable_start)));
 }
 
 bool sim_launch_is_shared(const void *p) { return here && array_of(here->group, p, 1); }
 
-void sim_launch_name_here(void) {
+void sim_launch_print_thread(void) {
   if (!here) return;
   const sim_launch *l = here->group->launch;
   fprintf(stderr, "cuda-sim: in thread %u of block %u,%u of %s, launched at\n", here->index,
@@ -178,8 +181,8 @@ static void thread_enter(sim_thread *t) {
   t->group->ended++;
 }
 
-/* The lanes of a mask have all come: each gets what another gave. */
-static void warp_meets(sim_group *g, unsigned warp) {
+/* Called when all lanes of a mask have arrived: gives each the value that another one passed. */
+static void complete_shuffle(sim_group *g, unsigned warp) {
   sim_thread *lanes = &g->threads[warp * SIM_WARP];
   unsigned n = CLV_MIN(SIM_WARP, g->n - warp * SIM_WARP), mask = 0;
   uint64_t given[SIM_WARP];
@@ -210,8 +213,8 @@ static const sim_thread *one_that_waits(const sim_group *g, thread_state state) 
   return NULL;
 }
 
-/* All threads of the block have come to one barrier, or some never will. */
-static void block_meets(sim_group *g) {
+/* Called when the block's threads wait: they have all reached one barrier, or it is a fault. */
+static void complete_barrier(sim_group *g) {
   const sim_thread *t = one_that_waits(g, AT_BARRIER), *other = one_that_waits(g, AT_SHUFFLE);
   if (other)
     sim_fault("%s waits for lanes that do not come, at %s", g->launch->l.name, other->where);
@@ -229,7 +232,7 @@ static void block_meets(sim_group *g) {
   g->waiting = 0;
 }
 
-/* What each of the block's threads finds here. */
+/* Sets up the thread-local values that each thread of the block uses. */
 static void group_enter(const sim_group *g) {
   const clv_cuda_launch *l = &g->launch->l;
   block_here = g->at;
@@ -243,8 +246,8 @@ static void group_leave(void) {
   sim_stack_here.bytes = sim_array_here.bytes = sim_arguments_here.bytes = 0;
 }
 
-/* Each thread of a block up to where it waits for others, in an order that is drawn. */
-static void group_go_on(sim_group *g) {
+/* Runs each thread of a block until it waits or ends, in random order. */
+static void group_advance(sim_group *g) {
   unsigned at = (unsigned)sim_draw(g->n), step = sim_draw(2) ? 1 : g->n - 1;
   bool any = false;
   group_enter(g);
@@ -252,11 +255,11 @@ static void group_go_on(sim_group *g) {
     sim_thread *t = &g->threads[at];
     if (t->state != NEW && t->state != READY) continue;
     thread_enter(t);
-    if (t->state == AT_SHUFFLE) warp_meets(g, at / SIM_WARP);
+    if (t->state == AT_SHUFFLE) complete_shuffle(g, at / SIM_WARP);
     any = true;
   }
   group_leave();
-  if (!any) block_meets(g);
+  if (!any) complete_barrier(g);
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
@@ -323,13 +326,13 @@ static void group_begin(sim_launch *l) {
   l->groups[l->n_groups++] = g;
 }
 
-bool sim_launch_go_on(sim_launch *l, sim_fibres *spare) {
+bool sim_launch_advance(sim_launch *l, sim_fibres *spare) {
   l->spare = spare;
   if (l->next == 0) sim_order_before(&l->begins);
   if (l->next < l->n && l->n_groups < l->most_groups) group_begin(l);
   int at = (int)sim_draw((uint64_t)l->n_groups);
   sim_group *g = l->groups[at];
-  group_go_on(g);
+  group_advance(g);
   if (g->ended == g->n) {
     group_free(g);
     l->groups[at] = l->groups[--l->n_groups];

@@ -14,9 +14,10 @@
 
 #include "tests/gpu/sim/sim_int.h"
 
-enum { NOTHING, UNDEFINED, DEFINED = 3 }; /* each bit set stays set */
+/* states of a byte, as bits: DEFINED includes UNDEFINED, so a state is added by an atomic OR */
+enum { NOTHING, UNDEFINED, DEFINED = 3 };
 
-static unsigned char *states; /* of the byte with this offset in the region */
+static unsigned char *states; /* [SIM_REGION] state of each byte of device memory */
 
 #if CLV_SANITIZED
 static const bool checked = false;
@@ -33,11 +34,11 @@ void sim_checks_map(void) {
 
 static unsigned char *state_of(const void *p) { return states + ((const char *)p - sim_region); }
 
-void sim_checks_nothing(const void *p, size_t bytes) {
+void sim_checks_set_inaccessible(const void *p, size_t bytes) {
   if (checked) memset(state_of(p), NOTHING, bytes);
 }
 
-void sim_checks_forget(const void *pages, size_t bytes) {
+void sim_checks_set_unmapped(const void *pages, size_t bytes) {
   if (checked) madvise(state_of(pages), bytes, MADV_DONTNEED);
 }
 
@@ -49,7 +50,7 @@ void sim_checks_defined(const void *p, size_t bytes) {
   if (checked) memset(state_of(p), DEFINED, bytes);
 }
 
-void sim_checks_copied(void *dst, const void *src, size_t bytes) {
+void sim_checks_copy_state(void *dst, const void *src, size_t bytes) {
   if (checked) memcpy(state_of(dst), state_of(src), bytes);
 }
 
@@ -93,26 +94,26 @@ __attribute__((noinline)) static void check_slowly(const void *p, size_t bytes, 
   if (!may_touch(p, bytes, write)) refuse(p, bytes, write);
 }
 
-/* What most loads and stores are, of a number of bytes that the compiler knows: of what is defined,
- * on the stack, among the arguments, in the array that was touched last. */
+/* Fast path for most loads and stores, whose size the compiler knows: defined device memory, the
+ * stack, the arguments, or the array used last. Returns false if the slow path must decide. */
 static inline bool may_soon(const void *p, size_t bytes, bool write) {
   static const unsigned char defined[16] = {DEFINED, DEFINED, DEFINED, DEFINED, DEFINED, DEFINED,
                                             DEFINED, DEFINED, DEFINED, DEFINED, DEFINED, DEFINED,
                                             DEFINED, DEFINED, DEFINED, DEFINED};
   static const unsigned char written[16];
   if (sim_memory_is_device(p)) return memcmp(state_of(p), defined, bytes) == 0;
-  if (sim_place_has(&sim_stack_here, p, bytes)) return true;
-  if (!write && sim_place_has(&sim_arguments_here, p, bytes)) return true;
-  if (!sim_place_has(&sim_array_here, p, bytes)) return false;
-  if (write) memset(sim_unwritten(&sim_array_here, p), 0, bytes);
-  return write || memcmp(sim_unwritten(&sim_array_here, p), written, bytes) == 0;
+  if (sim_place_contains(&sim_stack_here, p, bytes)) return true;
+  if (!write && sim_place_contains(&sim_arguments_here, p, bytes)) return true;
+  if (!sim_place_contains(&sim_array_here, p, bytes)) return false;
+  if (write) memset(sim_unwritten_flag(&sim_array_here, p), 0, bytes);
+  return write || memcmp(sim_unwritten_flag(&sim_array_here, p), written, bytes) == 0;
 }
 
 static inline void check(const void *p, size_t bytes, bool write) {
   if (!may_soon(p, bytes, write)) check_slowly(p, bytes, write);
 }
 
-/* Of 1, 2, 4, 8 and 16 bytes, and of any number. */
+/* Defines the checks of a load or a store of 1, 2, 4, 8 or 16 bytes, and of any number. */
 #define CHECKS(n)                                                      \
   void __asan_load##n##_noabort(const void *p);                        \
   void __asan_store##n##_noabort(const void *p);                       \
@@ -130,7 +131,8 @@ void __asan_handle_no_return(void);
 void __asan_before_dynamic_init(const char *file);
 void __asan_after_dynamic_init(void);
 
-/* A copy of arguments is most of what is checked here, and lies in one object of the host. */
+/* Checks byte ranges piece by piece. Most calls are for a copy of the arguments, which lies in one
+ * object of the host. */
 static void check_each(const char *p, size_t bytes, bool write) {
   if (!sim_memory_is_device(p) && sim_launch_touch(p, bytes, write)) return;
   for (size_t i = 0; i < bytes; i++) check(p + i, 1, write);
@@ -140,7 +142,7 @@ void __asan_loadN_noabort(const void *p, size_t bytes) { check_each(p, bytes, fa
 void __asan_storeN_noabort(const void *p, size_t bytes) { check_each(p, bytes, true); }
 void __asan_handle_no_return(void) {}
 
-/* Of -fsanitize=alignment: what it knows begins with a place of the source. */
+/* Start of the data that -fsanitize=alignment passes: a position in the source. */
 typedef struct source_place {
   const char *file;
   uint32_t line, column;

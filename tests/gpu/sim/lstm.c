@@ -15,7 +15,7 @@ static double *param_of(const sim_lstm *l, double *space, int layer, int which) 
   return which < (l->d->bias ? 4 : 2) ? space + l->space->at[layer][which] : NULL;
 }
 
-/* Row `row` of step t of sample n. */
+/* Returns row `row` (i, f, g, o, c or h) of step t of sample n. */
 static double *row_of(const sim_lstm *l, int layer, int64_t n, int64_t t, int row) {
   return l->rows + ((((int64_t)layer * l->d->n + n) * l->d->t + t) * ROWS + row) * l->d->h;
 }
@@ -36,7 +36,7 @@ static double dot(const double *a, const double *b, int64_t n) {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Value r of the four gates of a step. */
+/* Returns value r of the four gates of a step, before the activations. */
 static double gate_of(const sim_lstm *l, int layer, int64_t n, int64_t t, int64_t r) {
   int64_t width = width_of(l, layer), h = l->d->h;
   const double *bias = param_of(l, l->weights, layer, B_IN);
@@ -73,7 +73,8 @@ const double *sim_lstm_output(const sim_lstm *l, int64_t n, int64_t t) {
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* outside: the gradient of this step's h from above; dc [h] goes from step to step. */
+/* Computes the gradients of one step. outside: gradient of the step's h from the layer above; dc
+ * [h] is carried from step to step. */
 static void step_back(const sim_lstm *l, int layer, int64_t n, int64_t t, const double *outside,
                       double *dc) {
   int64_t h = l->d->h;
@@ -112,7 +113,8 @@ void sim_lstm_backward_data(const sim_lstm *l) {
   for (int layer = l->d->layers - 1; layer >= 0; layer--) {
     for (int64_t n = 0; n < l->d->n; n++)
       for (int64_t at = t; at-- > 0;) step_back(l, layer, n, at, l->dy + (n * t + at) * h, dc);
-    input_back(l, layer, layer ? l->dy : l->dx); /* what is above the layer below */
+    /* the gradient of this layer's input is the outside gradient of the layer below */
+    input_back(l, layer, layer ? l->dy : l->dx);
   }
   sim_fresh_give(dc);
 }

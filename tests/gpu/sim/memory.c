@@ -12,21 +12,23 @@
 
 #include "tests/gpu/sim/sim_int.h"
 
-#define KEPT ((size_t)1 << 20) /* bytes freed that still hold what they were filled with */
+/* bytes of freed memory that are kept filled, so that later use is found */
+#define KEPT ((size_t)1 << 20)
 enum { ALIGNED = 256, PAGE = 4096, GAP_BYTE = 0xC5 };
 
 char *sim_region = (char *)(UINTPTR_MAX - SIM_REGION);
-static char *end;         /* of what was cut; NULL before there is a region */
-static sim_block *blocks; /* by address */
+static char *end;         /* end of the allocated part; NULL until memory is mapped */
+static sim_block *blocks; /* sorted by address */
 static size_t n_blocks, room, first /* that is not released */;
-static size_t kept_bytes, oldest, newest; /* of those that are gone and not released */
+static size_t kept_bytes, oldest, newest; /* list of blocks that are gone and not released */
 static size_t used[SIM_MOST_DEVICES];
 static int opened;
-/* Of the processor, for the region: a right to it is the thread's own, and costs no call of the
- * system. Without a key the pages change their rights. */
+/* Protection key of the device memory. A key's rights are per thread and change without a system
+ * call. -1: the processor has none, so the rights of the pages are changed. */
 static int key = -1;
 
-/* Past the interceptors, which would prepare for as much. */
+/* Maps the region by a direct system call, because the sanitizers' interceptors would prepare
+ * shadow memory for all of it. */
 static void region_map(void) {
   long at = syscall(SYS_mmap, NULL, SIM_REGION, PROT_NONE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, (off_t)0);
@@ -92,7 +94,7 @@ clv_code sim_memory_take(int device, size_t bytes, char **ret, clv_err *err) {
   }
   sim_block *b = &blocks[n_blocks++];
   *b = (sim_block){.p = end, .bytes = bytes, .device = device};
-  sim_lines_here(&b->lines);
+  sim_lines_capture(&b->lines);
   end += bytes + gap_of(b);
   if (end > sim_region + SIM_REGION) sim_fault("all %zu bytes of addresses were given", SIM_REGION);
   used[device] += bytes;
@@ -101,7 +103,7 @@ clv_code sim_memory_take(int device, size_t bytes, char **ret, clv_err *err) {
   return CLV_OK;
 }
 
-void sim_memory_born(char *p) {
+void sim_memory_on_alloc(char *p) {
   sim_block *b = sim_memory_find(p);
   sim_undefined(p, b->bytes);
   sim_checks_undefined(p, b->bytes);
@@ -119,12 +121,12 @@ void sim_memory_give(int device, char *p) {
     sim_fault("device memory is given back twice");
   }
   b->given = true;
-  sim_lines_here(&b->given_at);
+  sim_lines_capture(&b->given_at);
   used[device] -= b->bytes;
 }
 
 static void check_gap(const sim_block *b) {
-  size_t n = sim_forbids() ? 0 : gap_of(b);
+  size_t n = sim_can_forbid() ? 0 : gap_of(b);
   for (size_t i = 0; i < n; i++)
     if ((unsigned char)b->p[b->bytes + i] != GAP_BYTE) {
       fputs("cuda-sim: they were taken at\n", stderr);
@@ -134,16 +136,16 @@ static void check_gap(const sim_block *b) {
     }
 }
 
-/* The pages that only b lies in go back to the system. */
+/* Returns to the system the pages that only b uses. */
 static void release(sim_block *b) {
   char *low = page_of(b->p + PAGE - 1), *high = page_of(b->p + b->bytes + gap_of(b));
   b->released = true;
   if (high <= low) return;
   madvise(low, (size_t)(high - low), MADV_DONTNEED);
-  sim_checks_forget(low, (size_t)(high - low));
+  sim_checks_set_unmapped(low, (size_t)(high - low));
 }
 
-static void keep_for_now(sim_block *b) {
+static void keep_freed_block(sim_block *b) {
   size_t at = (size_t)(b - blocks);
   if (kept_bytes)
     blocks[newest].then = at;
@@ -160,14 +162,14 @@ static void keep_for_now(sim_block *b) {
   while (first < n_blocks && blocks[first].released) first++;
 }
 
-void sim_memory_gone(char *p) {
+void sim_memory_on_free(char *p) {
   sim_block *b = sim_memory_find(p);
   check_gap(b);
   sim_undefined(p, b->bytes);
-  sim_checks_nothing(p, b->bytes);
+  sim_checks_set_inaccessible(p, b->bytes);
   sim_forbid(p, b->bytes);
   b->gone = true;
-  keep_for_now(b);
+  keep_freed_block(b);
 }
 
 void sim_memory_check_copy(const void *p, const sim_lines *asked, const char *what) {
@@ -212,9 +214,10 @@ typedef struct host_block {
 } host_block;
 
 static host_block *host_blocks;
-static host_block *host_given; /* kept: the next who takes as much gets that memory */
+/* blocks kept for reuse: the next allocation of the same size gets one */
+static host_block *host_given;
 
-static host_block *given_before(size_t bytes) {
+static host_block *find_freed_block(size_t bytes) {
   host_block **at = &host_given;
   while (*at && (*at)->bytes != bytes) at = &(*at)->next;
   host_block *b = *at;
@@ -231,13 +234,13 @@ static host_block *host_block_new(size_t bytes) {
 }
 
 clv_code sim_host_take(size_t bytes, void **ret, clv_err *err) {
-  host_block *b = given_before(bytes);
+  host_block *b = find_freed_block(bytes);
   (void)err;
   if (!b) b = host_block_new(bytes);
   sim_permit(b->p, bytes);
   memset(b->p, 0, bytes);
   b->next = host_blocks;
-  sim_lines_here(&b->lines);
+  sim_lines_capture(&b->lines);
   host_blocks = b;
   *ret = b->p;
   return CLV_OK;

@@ -9,7 +9,7 @@
 
 #include "common/base/base.h"
 
-/* There where a sanitizer is linked. */
+/* Defined only where a sanitizer is linked. */
 #define WEAK __attribute__((weak))
 extern WEAK void *__tsan_create_fiber(unsigned flags);
 extern WEAK void *__tsan_get_current_fiber(void);
@@ -55,7 +55,8 @@ void sim_order_acquire(void *place) {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* What thread sanitizer sees allocated between the two has no past. */
+/* Makes thread sanitizer ignore accesses between the two calls, so that memory allocated there has
+ * no history. */
 static void past_off(void) {
   if (AnnotateIgnoreReadsBegin) AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
 }
@@ -92,7 +93,7 @@ void sim_permit(const void *p, size_t bytes) {
   if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(p, bytes);
 }
 
-bool sim_forbids(void) { return __asan_poison_memory_region != NULL; }
+bool sim_can_forbid(void) { return __asan_poison_memory_region != NULL; }
 
 /* ---- fibres ---------------------------------------------------------------------------------- */
 
@@ -111,9 +112,9 @@ static void fibre_main(void) {
   }
 }
 
-/* The jump finds fibre_main and two registers, and fibre_main a return address of 0: there a
- * debugger stops. Stacks that all began at the same place of their page would share a few lines of
- * the cache. */
+/* Prepares the stack of a fibre: fibre_main, two registers for the jump, and a return address of 0,
+ * where debuggers stop. Stacks that all began at the same offset of a page would share few cache
+ * lines. */
 static void fibre_rewind(sim_fibre *f) {
   uintptr_t *top = (uintptr_t *)(void *)(f->stack + SIM_STACK - f->line % LINES * 64) - 4;
   memset(top, 0, 4 * sizeof *top);
@@ -154,7 +155,7 @@ sim_fibre *sim_fibre_take(sim_fibres *spare, void (*work)(void *), void *arg) {
   return f;
 }
 
-/* What was on its stack was there for nobody. */
+/* Frees a fibre. The values on its stack are not read again. */
 void sim_fibre_drop(sim_fibre *f) {
   sim_order_free(f->order);
   f->order = NULL;
@@ -182,7 +183,7 @@ void sim_fibres_move(sim_fibres *to, sim_fibres *from) {
   while (from->n) sim_fibre_give(to, from->all[--from->n]);
 }
 
-void sim_fibre_told(sim_fibre *f, bool enters) {
+void sim_fibre_switch(sim_fibre *f, bool enters) {
   void *fake = NULL;
   if (__sanitizer_start_switch_fiber) {
     if (enters)

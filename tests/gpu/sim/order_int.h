@@ -11,14 +11,15 @@
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
-/* One that runs beside others, as thread sanitizer sees it. */
+/* A simulated thread as thread sanitizer sees it: a TSan fiber. */
 typedef struct sim_order sim_order;
 
 sim_order *sim_order_new(void);
 void sim_order_free(sim_order *o);
-/* What is done from now on is done by o; gives who it was before. */
+/* Makes o the current thread for thread sanitizer. Returns the previous one. */
 sim_order *sim_order_enter(sim_order *o);
-/* What was done up to a "before" at a place comes before all behind an "after" there. */
+/* Release and acquire of thread sanitizer: all before `release` of a place happens before all after
+ * a later `acquire` of it. */
 void sim_order_release(void *place);
 void sim_order_acquire(void *place);
 static inline void sim_order_before(void *place) {
@@ -30,23 +31,23 @@ static inline void sim_order_after(void *place) {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Memory whose past nobody is held to: of all 0xFF, as if never written. */
+/* Allocates memory without any recorded access. All bytes are 0xFF, and count as never written. */
 void *sim_fresh_take(size_t bytes);
 void sim_fresh_give(void *p);
-void sim_undefined(void *p, size_t bytes); /* 0xFF, and a value read from it is an error */
+void sim_undefined(void *p, size_t bytes); /* fills with 0xFF; reading such a value is reported */
 void sim_forbid(const void *p, size_t bytes);
 void sim_permit(const void *p, size_t bytes);
-bool sim_forbids(void); /* by address sanitizer */
+bool sim_can_forbid(void); /* true if address sanitizer guards the memory */
 
 /* ---- fibres ---------------------------------------------------------------------------------- */
 
 typedef struct sim_fibre {
   struct sim_fibre *next;
-  void *sp; /* where it is left, and while it runs: where its caller is */
+  void *sp; /* saved stack pointer of the fibre; while the fibre runs: of its caller */
   char *stack;
-  size_t line; /* where it begins there */
+  size_t line; /* index in `stack` at which the fibre's stack begins */
   sim_order *order, *caller_order;
-  void *fake; /* address sanitizer's */
+  void *fake; /* address sanitizer's fake stack */
   const void *caller_bottom;
   size_t caller_bytes;
   void (*work)(void *);
@@ -55,26 +56,27 @@ typedef struct sim_fibre {
 
 enum { SIM_STACK = 64 << 10 };
 
-/* Fibres that are kept, for thread sanitizer takes long to begin with one; without it there is one
- * pool for all. */
+/* A pool of fibres for reuse, because thread sanitizer takes long to create one. Without thread
+ * sanitizer all streams share one pool. */
 enum { SIM_MOST_FIBRES = 1024 };
 typedef struct sim_fibres {
   sim_fibre *all[SIM_MOST_FIBRES];
   int n;
 } sim_fibres;
 
-/* A fibre that will run work(arg) and then leave: one of *spare, all of whose past comes before
- * what it will do, or one without a past. Afterwards it is among those that have ended. */
+/* Returns a fibre that will run work(arg) and then leave: one of *spare, whose earlier work then
+ * happens before the new work, or one without earlier work. sim_fibre_give returns it to a pool. */
 sim_fibre *sim_fibre_take(sim_fibres *spare, void (*work)(void *), void *arg);
 void sim_fibre_give(sim_fibres *ended, sim_fibre *f);
-void sim_fibre_drop(sim_fibre *f); /* which will not go on */
+void sim_fibre_drop(sim_fibre *f); /* frees a fibre whose function has not returned */
 void sim_fibres_move(sim_fibres *to, sim_fibres *from);
 
 extern sim_fibre *sim_running;
-void sim_fibre_told(sim_fibre *f, bool enters); /* a switch that sanitizers are told of */
+/* switches stacks and reports the switch to the sanitizers */
+void sim_fibre_switch(sim_fibre *f, bool enters);
 
-/* Changes the stack for the one that is kept at *at, and keeps this one there. A function that goes
- * on elsewhere has no register left, and what is below its stack is not its own either. */
+/* Switches to the stack saved at *at and saves the current one there. All registers are declared
+ * clobbered, and the 128 bytes of red zone below the stack pointer are skipped. */
 static inline void sim_fibre_jump(void **at) {
   __asm__ volatile(
       "leaq -128(%%rsp), %%rsp\n leaq 1f(%%rip), %%rax\n"
@@ -89,12 +91,12 @@ static inline void sim_fibre_jump(void **at) {
         "xmm12", "xmm13", "xmm14", "xmm15", "cc", "memory");
 }
 
-/* Until it leaves. */
+/* Runs the fibre until it leaves. */
 static inline void sim_fibre_enter(sim_fibre *f) {
   sim_fibre *before = sim_running;
   sim_running = f;
   if (CLV_SANITIZED)
-    sim_fibre_told(f, true);
+    sim_fibre_switch(f, true);
   else
     sim_fibre_jump(&f->sp);
   sim_running = before;
@@ -103,7 +105,7 @@ static inline void sim_fibre_enter(sim_fibre *f) {
 static inline void sim_fibre_leave(void) {
   sim_fibre *f = sim_running;
   if (CLV_SANITIZED)
-    sim_fibre_told(f, false);
+    sim_fibre_switch(f, false);
   else
     sim_fibre_jump(&f->sp);
 }

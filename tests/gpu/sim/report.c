@@ -13,15 +13,15 @@
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-void sim_lines_here(sim_lines *ret) { ret->n = backtrace(ret->at, CLV_COUNT(ret->at)); }
+void sim_lines_capture(sim_lines *ret) { ret->n = backtrace(ret->at, CLV_COUNT(ret->at)); }
 
 static int program_base(struct dl_phdr_info *info, size_t size, void *ret) {
   (void)size;
   *(uintptr_t *)ret = info->dlpi_addr;
-  return 1; /* the program is the first */
+  return 1; /* the first object is the program */
 }
 
-/* addr2line writes the lines; without it there are addresses. */
+/* Prints the lines by addr2line; without that program, as addresses. */
 void sim_lines_print(const sim_lines *lines) {
   char program[32], text[CLV_COUNT(lines->at)][24], *args[8 + CLV_COUNT(lines->at)];
   uintptr_t base = 0;
@@ -51,8 +51,8 @@ void sim_fault(const char *format, ...) {
   vfprintf(stderr, format, args);
   fputc('\n', stderr);
   va_end(args);
-  sim_launch_name_here();
-  sim_lines_here(&lines);
+  sim_launch_print_thread();
+  sim_lines_capture(&lines);
   sim_lines_print(&lines);
   abort();
 }
@@ -70,7 +70,7 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
     sim_fault("device memory was touched where it may not be: by the host, or outside all of it");
   }
   fprintf(stderr, "cuda-sim: address %p was touched\n", info->si_addr);
-  sim_launch_name_here();
+  sim_launch_print_thread();
   sigaction(signal, &before, NULL);
   if (before.sa_flags & SA_SIGINFO && before.sa_sigaction)
     before.sa_sigaction(signal, info, context);

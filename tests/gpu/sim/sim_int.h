@@ -12,12 +12,12 @@
 #include "tests/gpu/sim.h"
 #include "tests/gpu/sim/order_int.h"
 
-#define SIM_REGION ((size_t)1 << 38) /* addresses of device memory */
+#define SIM_REGION ((size_t)1 << 38) /* address space reserved for device memory, in bytes */
 
 enum {
   SIM_MOST_THREADS = 256,
   SIM_MOST_SHARED = 48 << 10,
-  SIM_MOST_AT_ONCE = 4, /* blocks of a launch */
+  SIM_MOST_AT_ONCE = 4, /* blocks of a launch that run at the same time */
   SIM_MOST_DEVICES = 8,
   SIM_WARP = 32,
 };
@@ -32,44 +32,47 @@ typedef struct sim_lines {
   int n;
 } sim_lines;
 
-void sim_lines_here(sim_lines *ret);
+void sim_lines_capture(sim_lines *ret);
 void sim_lines_print(const sim_lines *lines);
-/* Prints the text, where it is and the stack, and ends the process. */
+/* Prints the text, the position and the stack, and exits. */
 void sim_fault(const char *format, ...) CLV_PRINTF(1, 2) __attribute__((noreturn));
-void sim_handle_faults(void); /* of memory */
+void sim_handle_faults(void); /* installs handlers of SIGSEGV and SIGBUS */
 
 /* ---- memory (memory.c) ----------------------------------------------------------------------- */
 
-/* Host time: an allocation lives from take to give. Device time: from the stream's `born` to its
- * `gone`, when its bytes become undefined. They are kept a while, and then released. */
+/* An allocation of device memory. The host may use it from take to give, the device from the
+ * stream's `born` to its `gone`; then its bytes become undefined. It is kept for a while after
+ * that, so that late accesses are found, and then released. */
 typedef struct sim_block {
   char *p;
   size_t bytes;
   int device;
-  bool given, gone, released; /* gone: the stream has come to where it was given back */
-  size_t then;                /* the one that was gone next */
+  bool given, gone, released; /* gone: the stream has reached the point where the host freed it */
+  size_t then;                /* index of the block that was gone next */
   sim_lines lines, given_at;
 } sim_block;
 
-/* Device memory may be touched from one to the other. */
+/* Make device memory accessible, and inaccessible again. */
 void sim_memory_open(void);
 void sim_memory_close(void);
-extern char *sim_region; /* where device memory begins; before it is mapped, behind all addresses */
+/* start of device memory; until it is mapped, an address above all others */
+extern char *sim_region;
 static inline bool sim_memory_is_device(const void *p) {
   return (uintptr_t)p - (uintptr_t)sim_region < SIM_REGION;
 }
 
 clv_code sim_memory_take(int device, size_t bytes, char **ret, clv_err *err);
-void sim_memory_born(char *p);
+void sim_memory_on_alloc(char *p);
 void sim_memory_give(int device, char *p);
-void sim_memory_gone(char *p);
+void sim_memory_on_free(char *p);
 size_t sim_memory_used(int device);
-sim_block *sim_memory_find(const void *p); /* the allocation that p lies in or just behind */
+sim_block *sim_memory_find(const void *p); /* allocation that contains p or ends at p */
 
-/* Faults unless bytes from p on lie in what lives on the device; `what` says whose they are. */
+/* Faults unless the bytes at p are in memory that is allocated for the device. what: names them in
+ * the error. */
 void sim_memory_check(int device, const void *p, size_t bytes, const char *what);
 
-/* Faults if it has gone before the copy that was asked for at these lines. */
+/* Faults if the memory was freed before the copy that these lines requested. */
 void sim_memory_check_copy(const void *p, const sim_lines *asked, const char *what);
 
 clv_code sim_host_take(size_t bytes, void **ret, clv_err *err);
@@ -80,13 +83,14 @@ size_t sim_memory_leaks(void);
 
 /* ---- loads and stores of kernels (checks.c) -------------------------------------------------- */
 
-/* What bytes of device memory are from now on. */
+/* Records the state of bytes of device memory: not accessible, undefined or defined. */
 void sim_checks_map(void);
-void sim_checks_nothing(const void *p, size_t bytes);
-void sim_checks_forget(const void *pages, size_t bytes); /* they are nothing, and will be */
+void sim_checks_set_inaccessible(const void *p, size_t bytes);
+/* makes the pages inaccessible for good */
+void sim_checks_set_unmapped(const void *pages, size_t bytes);
 void sim_checks_undefined(const void *p, size_t bytes);
 void sim_checks_defined(const void *p, size_t bytes);
-void sim_checks_copied(void *dst, const void *src, size_t bytes);
+void sim_checks_copy_state(void *dst, const void *src, size_t bytes);
 
 /* ---- launches (blocks.c) --------------------------------------------------------------------- */
 
@@ -94,30 +98,34 @@ typedef struct sim_launch sim_launch;
 sim_launch *sim_launch_new(const clv_cuda_launch *l, const sim_lines *lines);
 sim_launch *sim_launch_copy(const sim_launch *l);
 void sim_launch_free(sim_launch *l);
-void sim_launch_check(const sim_launch *l, int device); /* its pointers */
-/* Some threads, up to their next barrier; true: it is done. *spare has fibres of launches before
- * this one in the stream. */
-bool sim_launch_go_on(sim_launch *l, sim_fibres *spare);
-/* A place that the thread may touch which runs on this thread of the host: its stack, the array of
- * its block that was touched last, and, to read, its arguments. */
+/* faults if an argument points at memory that the device may not use */
+void sim_launch_check(const sim_launch *l, int device);
+/* Runs some threads of the launch up to their next barrier. Returns true when the launch is done.
+ * *spare: fibres of earlier launches of the stream. */
+bool sim_launch_advance(sim_launch *l, sim_fibres *spare);
+/* Memory other than device memory that the running kernel thread may use: its stack, the shared
+ * array that it used last, or (to read) its arguments. */
 typedef struct sim_place {
   char *low;
-  size_t bytes; /* 0: there is none */
+  size_t bytes; /* size; 0: no such memory */
 } sim_place;
 extern _Thread_local sim_place sim_stack_here, sim_array_here, sim_arguments_here;
-static inline bool sim_place_has(const sim_place *s, const void *p, size_t bytes) {
+static inline bool sim_place_contains(const sim_place *s, const void *p, size_t bytes) {
   size_t at = (uintptr_t)p - (uintptr_t)s->low;
   return at < s->bytes && bytes <= s->bytes - at;
 }
-/* Behind an array there is a byte for each of its own that is not 0 until that was written. */
-static inline char *sim_unwritten(const sim_place *array, const void *p) {
+/* Address of the byte that tells if a byte of a shared array has not been written (not 0: not
+ * written). These bytes follow the array. */
+static inline char *sim_unwritten_flag(const sim_place *array, const void *p) {
   return array->low + array->bytes + ((const char *)p - array->low);
 }
-/* The thread that runs touches what is not device memory. False where it may not, or reads what was
- * not written; a library may always. */
+/* Checks an access of the running kernel thread to memory that is not the device's. Returns false
+ * if it is forbidden or reads a byte that was not written. Calls of a library may access
+ * everything. */
 bool sim_launch_touch(const void *p, size_t bytes, bool write);
-bool sim_launch_is_shared(const void *p); /* in an array of the block */
-void sim_launch_name_here(void);          /* prints which thread runs, if one does */
+bool sim_launch_is_shared(const void *p); /* true if p is in a shared array of the block */
+/* prints the number of the kernel thread that runs, if any */
+void sim_launch_print_thread(void);
 
 /* ---- what is drawn (draw.c) ------------------------------------------------------------------ */
 
@@ -126,14 +134,14 @@ uint64_t sim_draw(uint64_t below);
 
 /* ---- streams (streams.c) --------------------------------------------------------------------- */
 
-/* A point of a stream that others wait for. */
+/* A recorded event, for which other streams can wait. */
 typedef struct sim_mark {
   int refs;
   bool done;
   double ms;
 } sim_mark;
 
-/* Operands of an LSTM's calls. */
+/* Indexes of the operands of cuDNN's LSTM calls. */
 enum {
   SIM_LSTM_WEIGHTS,
   SIM_LSTM_DWEIGHTS,
@@ -145,10 +153,11 @@ enum {
   SIM_OPERANDS,
 };
 
-/* What is asked of a stream. */
+/* One operation that was enqueued on a stream. */
 struct sim_op {
   sim_op *next;
-  bool (*run)(sim_stream *s, sim_op *op); /* true: it is done */
+  /* runs the operation, or a part of it; returns true when it is done */
+  bool (*run)(sim_stream *s, sim_op *op);
   sim_lines lines;
   sim_launch *launch;
   sim_mark *mark;
@@ -157,8 +166,9 @@ struct sim_op {
   size_t bytes;
   int byte;
   bool from_host, to_host;
-  void (*call)(const sim_op *op); /* of a library, with what follows */
-  char begins, ends;              /* places */
+  void (*call)(const sim_op *op); /* the library's call that `run` makes, with the members below */
+  /* only their addresses count: for sim_order_before and sim_order_after */
+  char begins, ends;
   union {
     clv_cuda_matmul_desc matmul;
     clv_cuda_conv_desc conv;
@@ -173,53 +183,57 @@ struct sim_op {
 struct clv_cuda_stream {
   sim_stream *next, **at;
   int device;
-  sim_order *order; /* the stream as a thread of its own */
-  sim_fibres spare; /* of its launches that are done */
+  sim_order *order; /* thread sanitizer's thread for the stream */
+  sim_fibres spare; /* fibres of the stream's finished launches, for reuse */
   sim_op *first, **last;
   bool captures;
-  sim_op *captured, **last_captured; /* instead of being asked */
+  sim_op *captured, **last_captured; /* operations captured into a graph, not enqueued */
   sim_lines lines;
 };
 
-void sim_ask(sim_stream *s, const sim_op *op); /* a copy of it; draws what goes on meanwhile */
-void sim_ask_again(sim_stream *s, const sim_op *op); /* one that was captured */
+/* enqueues a copy of *op, then advances streams at random */
+void sim_enqueue(sim_stream *s, const sim_op *op);
+void sim_enqueue_again(sim_stream *s, const sim_op *op); /* enqueues a captured operation again */
 void sim_ops_free(sim_op *first);
-void sim_go_on(uint64_t steps); /* at most */
+void sim_advance(uint64_t steps); /* advances random streams by at most so many steps */
 void sim_finish_stream(sim_stream *s);
 void sim_finish_mark(sim_mark *m);
 sim_stream *sim_stream_new(int device);
 void sim_stream_free(sim_stream *s);
-bool sim_streams_use_host(const void *p, size_t bytes); /* a copy of that memory is still to come */
+/* true if a copy from or to that memory is still queued */
+bool sim_streams_use_host(const void *p, size_t bytes);
 size_t sim_streams_leaks(void);
 void sim_mark_unref(sim_mark *m);
 
 bool sim_run_launch(sim_stream *s, sim_op *op);
 bool sim_run_copy(sim_stream *s, sim_op *op);
 bool sim_run_fill(sim_stream *s, sim_op *op);
-bool sim_run_born(sim_stream *s, sim_op *op);
-bool sim_run_gone(sim_stream *s, sim_op *op);
+bool sim_run_alloc(sim_stream *s, sim_op *op);
+bool sim_run_free(sim_stream *s, sim_op *op);
 bool sim_run_record(sim_stream *s, sim_op *op);
 bool sim_run_wait(sim_stream *s, sim_op *op);
 bool sim_run_library(sim_stream *s, sim_op *op);
 
 /* ---- libraries (tests/gpu/libraries; compiled for sanitizers as kernels are) ----------------- */
 
-void sim_matmul_run(const sim_op *op);                            /* operands a, b, bias, d */
-void sim_conv_run(const sim_op *op);                              /* operands x, w, y */
-void sim_conv_counts(const clv_cuda_conv_desc *d, size_t ret[3]); /* elements of those */
+void sim_matmul_run(const sim_op *op); /* d = a b + bias */
+/* convolves x with w into y, or one of its gradients */
+void sim_conv_run(const sim_op *op);
+/* number of elements of x, w and y */
+void sim_conv_counts(const clv_cuda_conv_desc *d, size_t ret[3]);
 void sim_lstm_run_forward(const sim_op *op);
 void sim_lstm_run_backward_data(const sim_op *op);
 void sim_lstm_run_backward_weight(const sim_op *op);
 void sim_lstm_space(const clv_cuda_lstm_desc *d, clv_cuda_lstm_space *ret);
 
-/* Factor i of those at p as it goes into a product, and how many bytes one has. */
+/* Value i at p, rounded as the product's math rounds its factors; and the bytes of one value. */
 double sim_factor(clv_cuda_math math, const void *p, size_t i);
 size_t sim_factor_bytes(clv_cuda_math math);
-uint16_t sim_bf16(float x); /* to nearest even */
+uint16_t sim_bf16(float x); /* rounds to the nearest, ties to even */
 
 /* ---- their loops (arithmetic.c, lstm.c) ------------------------------------------------------ */
 
-/* sums += left right: m x n, m x k, k x n, one column after another */
+/* sums += left right, sizes m x n, m x k, k x n, column-major */
 typedef struct sim_product_of {
   int64_t m, n, k;
   const double *left, *right;
@@ -227,19 +241,20 @@ typedef struct sim_product_of {
 } sim_product_of;
 
 void sim_product(const sim_product_of *p);
-void sim_convolution(const clv_cuda_conv_desc *d, double *const operand[3]); /* x, w, y */
+void sim_convolution(const clv_cuda_conv_desc *d, double *const operand[3]); /* operand: x, w, y */
 
-/* weights and dweights as `space` has them; rows: of each layer, sample and step i, f, g, o, c, h;
- * dgates: of those i, f, g, o before their functions. dy [n, t, h] is used up. */
+/* Arguments of the LSTM loops. weights, dweights: laid out by `space`. rows: i, f, g, o, c, h of
+ * each layer, sample and step. dgates: gradients of i, f, g, o before their activations. dy [n, t,
+ * h] is overwritten. */
 typedef struct sim_lstm {
   const clv_cuda_lstm_desc *d;
   const clv_cuda_lstm_space *space;
   double *weights, *dweights, *x, *dx, *dy, *rows, *dgates;
 } sim_lstm;
 
-void sim_lstm_forward(const sim_lstm *l); /* writes rows */
+void sim_lstm_forward(const sim_lstm *l); /* fills rows */
 const double *sim_lstm_output(const sim_lstm *l, int64_t n, int64_t t);
-void sim_lstm_backward_data(const sim_lstm *l); /* writes dgates and dx */
+void sim_lstm_backward_data(const sim_lstm *l); /* fills dgates and dx */
 void sim_lstm_backward_weight(const sim_lstm *l);
 
 /* ---- the whole ------------------------------------------------------------------------------- */
@@ -247,8 +262,8 @@ void sim_lstm_backward_weight(const sim_lstm *l);
 typedef struct sim_state {
   clv_sim_options o;
   clv_sim_counts counts;
-  bool broken[SIM_MOST_DEVICES];   /* nothing more is done there */
-  uint64_t takes, launches, calls; /* of the device that is to fail */
+  bool broken[SIM_MOST_DEVICES];   /* [device] true after a failure: all later calls for it fail */
+  uint64_t takes, launches, calls; /* counts of the device to which the planned failures apply */
 } sim_state;
 extern sim_state sim;
 

@@ -9,8 +9,8 @@
 #include "tests/gpu/sim/sim_int.h"
 
 static sim_stream *streams;
-static sim_fibres spare; /* of streams that were freed: a new one comes behind all they did */
-static uint64_t n_done;  /* the simulation's clock */
+static sim_fibres spare; /* fibres of freed streams; a new stream is ordered after all their work */
+static uint64_t n_done;  /* number of operations done: the simulation's clock */
 
 /* ---- doing ----------------------------------------------------------------------------------- */
 
@@ -26,7 +26,7 @@ static void mark_done(sim_mark *m) {
   sim_order_before(m);
 }
 
-bool sim_run_launch(sim_stream *s, sim_op *op) { return sim_launch_go_on(op->launch, &s->spare); }
+bool sim_run_launch(sim_stream *s, sim_op *op) { return sim_launch_advance(op->launch, &s->spare); }
 
 bool sim_run_copy(sim_stream *s, sim_op *op) {
   (void)s;
@@ -36,7 +36,7 @@ bool sim_run_copy(sim_stream *s, sim_op *op) {
   if (op->from_host)
     sim_checks_defined(op->dst, op->bytes);
   else if (!op->to_host)
-    sim_checks_copied(op->dst, op->src, op->bytes);
+    sim_checks_copy_state(op->dst, op->src, op->bytes);
   return true;
 }
 
@@ -47,15 +47,15 @@ bool sim_run_fill(sim_stream *s, sim_op *op) {
   return true;
 }
 
-bool sim_run_born(sim_stream *s, sim_op *op) {
+bool sim_run_alloc(sim_stream *s, sim_op *op) {
   (void)s;
-  sim_memory_born(op->dst);
+  sim_memory_on_alloc(op->dst);
   return true;
 }
 
-bool sim_run_gone(sim_stream *s, sim_op *op) {
+bool sim_run_free(sim_stream *s, sim_op *op) {
   (void)s;
-  sim_memory_gone(op->dst);
+  sim_memory_on_free(op->dst);
   return true;
 }
 
@@ -78,8 +78,8 @@ static void library_main(void *arg) {
   sim_order_before(&op->ends);
 }
 
-/* As a launch of one thread. The workspace is used, with nothing in it before or after that anybody
- * may rely on. */
+/* Runs a library's operation, as a launch of one thread. The workspace is undefined before and
+ * after it. */
 bool sim_run_library(sim_stream *s, sim_op *op) {
   sim_undefined(op->workspace, op->workspace_bytes);
   sim_checks_undefined(op->workspace, op->workspace_bytes);
@@ -91,7 +91,7 @@ bool sim_run_library(sim_stream *s, sim_op *op) {
   return true;
 }
 
-static bool can_go_on(const sim_stream *s) {
+static bool can_advance(const sim_stream *s) {
   return s->first && !(s->first->run == sim_run_wait && !s->first->mark->done);
 }
 
@@ -102,7 +102,7 @@ static void pop(sim_stream *s) {
   op_free(op);
 }
 
-/* A device that is broken does nothing more, and nobody waits for it. */
+/* Drops all operations of a broken device, so that nothing waits for them. */
 static void drop_all(sim_stream *s) {
   while (s->first) {
     if (s->first->run == sim_run_record) mark_done(s->first->mark);
@@ -110,7 +110,7 @@ static void drop_all(sim_stream *s) {
   }
 }
 
-static void stream_go_on(sim_stream *s) {
+static void stream_advance(sim_stream *s) {
   sim_op *op = s->first;
   sim_order *before = sim_order_enter(s->order);
   sim_order_after(op);
@@ -126,23 +126,24 @@ static sim_stream *draw_stream(void) {
   size_t n = 0;
   for (sim_stream *s = streams; s; s = s->next) {
     if (sim.broken[s->device]) drop_all(s);
-    if (can_go_on(s) && n < CLV_COUNT(ready)) ready[n++] = s;
+    if (can_advance(s) && n < CLV_COUNT(ready)) ready[n++] = s;
   }
   return n ? ready[sim_draw(n)] : NULL;
 }
 
-void sim_go_on(uint64_t steps) {
+void sim_advance(uint64_t steps) {
   sim_stream *s = steps ? draw_stream() : NULL;
   if (!s) return;
   sim_memory_open();
-  for (; s && steps; steps--, s = draw_stream()) stream_go_on(s);
+  for (; s && steps; steps--, s = draw_stream()) stream_advance(s);
   sim_memory_close();
 }
 
-/* By the seed: everything at once, nothing before somebody waits, or now and then a little. */
+/* Draws how far streams advance: everything at once, nothing before the host waits, or a little at
+ * times. */
 static void draw_progress(void) {
   if (sim.o.seed % 3 == 1) return;
-  sim_go_on(sim.o.seed % 3 == 2 ? UINT64_MAX : sim_draw(4) == 0 ? sim_draw(32) : 0);
+  sim_advance(sim.o.seed % 3 == 2 ? UINT64_MAX : sim_draw(4) == 0 ? sim_draw(32) : 0);
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
@@ -155,19 +156,19 @@ static sim_op *op_new(const sim_op *asked) {
   return op;
 }
 
-void sim_ask(sim_stream *s, const sim_op *asked) {
+void sim_enqueue(sim_stream *s, const sim_op *asked) {
   sim_op *op = op_new(asked), ***last = s->captures ? &s->last_captured : &s->last;
-  sim_lines_here(&op->lines);
+  sim_lines_capture(&op->lines);
   sim_order_before(op);
   **last = op;
   *last = &op->next;
   if (!s->captures) draw_progress();
 }
 
-void sim_ask_again(sim_stream *s, const sim_op *captured) {
+void sim_enqueue_again(sim_stream *s, const sim_op *captured) {
   sim_op op = *captured;
   if (op.launch) op.launch = sim_launch_copy(op.launch);
-  sim_ask(s, &op);
+  sim_enqueue(s, &op);
 }
 
 void sim_ops_free(sim_op *first) {
@@ -178,11 +179,11 @@ void sim_ops_free(sim_op *first) {
   }
 }
 
-/* The device goes on until what `done` asks for is so. */
+/* Advances the device until `done` returns true. */
 static void finish(bool (*done)(const void *what), const void *what, const char *who) {
   sim_memory_open();
   while (!done(what)) {
-    sim_go_on(1 + sim_draw(64));
+    sim_advance(1 + sim_draw(64));
     if (!done(what) && !draw_stream()) sim_fault("%s waits for what nobody will do", who);
   }
   sim_memory_close();
@@ -214,7 +215,7 @@ sim_stream *sim_stream_new(int device) {
   s->last = &s->first;
   s->order = sim_order_new();
   s->next = streams;
-  sim_lines_here(&s->lines);
+  sim_lines_capture(&s->lines);
   streams = s;
   sim_fibres_move(&s->spare, &spare);
   return s;

@@ -27,10 +27,10 @@ static void unlock(const int *held) {
   pthread_mutex_unlock(&lock);
 }
 
-/* What follows in this scope has the simulation for itself. */
+/* Locks the simulation until the end of the scope. */
 #define LOCK CLV_AUTO(unlock) __attribute__((unused)) int held_ = locked()
 
-/* Whether what is asked of the device is what was planned to go wrong. */
+/* True if this call is the one that is planned to fail. */
 static bool is_planned(int device, uint64_t *so_far, uint64_t at) {
   if (sim.o.failing && sim.o.failing != 1 + device) return false;
   return ++*so_far == at;
@@ -47,7 +47,8 @@ static clv_code check_device(int device, clv_err *err) {
   return CLV_OK;
 }
 
-/* No stream of one's own is the default one, behind which all others of the device would wait. */
+/* Refuses a NULL stream: CUDA's default stream, for which all other streams of the device would
+ * wait. */
 static clv_code check_stream(const sim_stream *s, clv_err *err) {
   if (s) return check_device(s->device, err);
   sim.counts.default_stream++;
@@ -71,7 +72,7 @@ static clv_code check_waits(const sim_stream *s, clv_err *err) {
 }
 
 static clv_code ask(sim_stream *s, const sim_op *op, clv_err *err) {
-  sim_ask(s, op);
+  sim_enqueue(s, op);
   if (sim.broken[s->device]) return check_device(s->device, err);
   return CLV_OK;
 }
@@ -107,7 +108,7 @@ static clv_code vendor_take(sim_stream *s, size_t bytes, void **ret, clv_err *er
     return clv_fail(err, CLV_EXHAUSTED, "device %d has no %zu bytes left, as planned", s->device,
                     bytes);
   CLV_TRY(sim_memory_take(s->device, bytes, &p, err));
-  sim_ask(s, &(sim_op){.run = sim_run_born, .dst = p});
+  sim_enqueue(s, &(sim_op){.run = sim_run_alloc, .dst = p});
   *ret = p;
   return CLV_OK;
 }
@@ -118,7 +119,7 @@ static void vendor_give(sim_stream *s, void *p) {
   if (!p || (!s && check_stream(s, &ignored) != CLV_OK)) return;
   if (s->captures) sim_fault("device memory is given back while its stream is captured");
   sim_memory_give(s->device, p);
-  sim_ask(s, &(sim_op){.run = sim_run_gone, .dst = p});
+  sim_enqueue(s, &(sim_op){.run = sim_run_free, .dst = p});
 }
 
 static clv_code vendor_memory(int device, size_t *ret_free, size_t *ret_total, clv_err *err) {
@@ -225,7 +226,7 @@ struct clv_cuda_event {
   clv_cuda_event *next, **at;
   int device;
   bool timed;
-  sim_mark *mark; /* where it was recorded last */
+  sim_mark *mark; /* mark of the last record; NULL: none */
   sim_lines lines;
 };
 
@@ -238,7 +239,7 @@ static clv_code vendor_event_new(int device, bool timed, clv_cuda_event **ret, c
   (*ret)->device = device;
   (*ret)->timed = timed;
   (*ret)->next = events;
-  sim_lines_here(&(*ret)->lines);
+  sim_lines_capture(&(*ret)->lines);
   events = *ret;
   return CLV_OK;
 }
@@ -269,7 +270,7 @@ static clv_code vendor_event_record(clv_cuda_event *e, sim_stream *s, clv_err *e
 static clv_code vendor_event_done(clv_cuda_event *e, bool *ret, clv_err *err) {
   LOCK;
   CLV_TRY(check_device(e->device, err));
-  sim_go_on(sim_draw(16));
+  sim_advance(sim_draw(16));
   *ret = !e->mark || e->mark->done;
   if (e->mark && *ret) sim_order_after(e->mark);
   return CLV_OK;
@@ -317,7 +318,7 @@ static clv_code check_launch(const clv_cuda_launch *l, clv_err *err) {
   return CLV_OK;
 }
 
-/* Those of graphs too, each time. */
+/* Counts a launch, including each launch of a replayed graph. */
 static void count_launch(int device) {
   sim.counts.launches++;
   if (is_planned(device, &sim.launches, sim.o.fail_launch)) sim.broken[device] = true;
@@ -328,7 +329,7 @@ static clv_code vendor_launch(sim_stream *s, const clv_cuda_launch *l, clv_err *
   sim_lines lines;
   CLV_TRY(check_stream(s, err));
   CLV_TRY(check_launch(l, err));
-  sim_lines_here(&lines);
+  sim_lines_capture(&lines);
   sim_launch *launch = sim_launch_new(l, &lines);
   sim_launch_check(launch, s->device);
   count_launch(s->device);
@@ -343,10 +344,10 @@ struct clv_cuda_graph {
 
 static size_t n_graphs;
 
-/* By the thread that runs: NVIDIA's rule for captures of one thread. */
+/* True while this thread captures, as in NVIDIA's thread-local capture mode. */
 static __thread bool captures;
 
-/* What would make a handle, load code or take memory of its own. */
+/* Refuses operations during a capture that would create a handle, load code or allocate memory. */
 static void check_makes_nothing(const char *what) {
   if (captures) sim_fault("%s is made while a stream is captured", what);
 }
@@ -392,7 +393,7 @@ static clv_code vendor_capture_end(sim_stream *s, clv_cuda_graph **ret, size_t *
   return CLV_OK;
 }
 
-/* What lived when it was captured must live now. */
+/* Faults if memory that a graph uses has been freed since the capture. */
 static void check_again(const sim_op *op, int device) {
   if (op->launch) sim_launch_check(op->launch, device);
   if (op->from_host) sim_host_check(op->src, op->bytes, "what a graph puts");
@@ -413,7 +414,7 @@ static clv_code vendor_graph_launch(sim_stream *s, clv_cuda_graph *g, clv_err *e
   for (const sim_op *op = g->first; op; op = op->next) {
     check_again(op, s->device);
     if (op->launch) count_launch(s->device);
-    sim_ask_again(s, op);
+    sim_enqueue_again(s, op);
   }
   return sim.broken[s->device] ? check_device(s->device, err) : CLV_OK;
 }
@@ -439,7 +440,7 @@ struct clv_cuda_conv {
 
 static size_t n_plans;
 
-/* Bytes of a column-major matrix; it has no end behind its last column. */
+/* Bytes of a column-major matrix, without the padding after the last column. */
 static size_t matrix_bytes(int64_t rows, int64_t columns, int64_t ld, int64_t batch, int64_t stride,
                            size_t of_one) {
   return (size_t)((batch - 1) * stride + (columns - 1) * ld + rows) * of_one;
@@ -570,7 +571,7 @@ static clv_code vendor_lstm_new(sim_stream *s, const clv_cuda_lstm_desc *d, clv_
                                 clv_cuda_lstm_space *ret_space, clv_err *err) {
   LOCK;
   CLV_TRY(check_stream(s, err));
-  CLV_TRY(check_not_captured(s, err)); /* it may make a handle */
+  CLV_TRY(check_not_captured(s, err)); /* the call may create a handle */
   if (sim.o.no_cudnn) return clv_fail(err, CLV_UNIMPLEMENTED, "no cuDNN, as planned");
   CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
   (*ret)->d = *d;
@@ -588,7 +589,7 @@ static void vendor_lstm_free(clv_cuda_lstm *l) {
 
 enum { LSTM_FORWARD = 1 << 0, LSTM_DATA = 1 << 1, LSTM_WEIGHT = 1 << 2 };
 
-/* An operand of those calls that use it; the others' it is not looked at. */
+/* Which calls use an operand; other calls do not check it. */
 typedef struct lstm_use {
   int calls;
   float *p;

@@ -179,7 +179,7 @@ static clv_code add_bias(bench *m, bool last, clv_err *err) {
   return clv_gpu_add_bias(m->g, last, m->small, m->y, m->samples, m->channels, m->inner, true, err);
 }
 
-/* Windows of 2 by 2 side by side. */
+/* Returns windows of 2 by 2 that do not overlap. */
 static clv_window window_of(const bench *m) {
   int64_t n = (int64_t)m->samples, c = (int64_t)m->channels, side = (int64_t)m->side;
   return (clv_window){n, c, side, side, c, side / 2, side / 2, {2, 2}, {2, 2}, {0, 0}, {1, 1}};
@@ -205,7 +205,7 @@ static clv_code avgpool_back(bench *m, bool last, clv_err *err) {
   return clv_gpu_avgpool_back(m->g, last, &s, m->z, m->y, err);
 }
 
-/* Of either layout. */
+/* Defines two functions: for channels first and channels last. */
 #define EITHER(name)                                                                 \
   static clv_code name##_f32(bench *m, clv_err *err) { return name(m, false, err); } \
   static clv_code name##_last(bench *m, clv_err *err) { return name(m, true, err); }
@@ -244,7 +244,8 @@ static clv_code turned(bench *m, bool to_last, clv_err *err) {
 static clv_code to_last(bench *m, clv_err *err) { return turned(m, true, err); }
 static clv_code from_last(bench *m, clv_err *err) { return turned(m, false, err); }
 
-/* Heads in front of steps: [samples, channels, inner / width', width'] from steps in front. */
+/* Permutes [samples, channels, inner / width', width'] from steps before heads to heads before
+ * steps. */
 static clv_code permute(bench *m, clv_err *err) {
   int64_t c = (int64_t)m->channels, side = (int64_t)m->side;
   cuda_order o = {.out = CLV_SHAPE((int64_t)m->samples, side, c, side), .n = m->n};
@@ -283,7 +284,7 @@ static clv_code lookup_back(bench *m, clv_err *err) {
   return clv_gpu_lookup_back(m->g, &l, m->which, m->x, m->parts, m->y, false, err);
 }
 
-/* The first half of each row. */
+/* Copies the first half of each row. */
 static clv_code slice(bench *m, clv_err *err) {
   return clv_gpu_copy_runs(m->g, m->x, m->width, m->y, m->width / 2, m->rows, m->width / 2, err);
 }
@@ -320,7 +321,7 @@ static clv_code squares(bench *m, clv_err *err) {
 
 /* ---- attention, and the cells of an LSTM ----------------------------------------------------- */
 
-/* One head for each sample, whose keys are as many as a row is wide. */
+/* Returns attention with one head for each sample, which has as many keys as a row has values. */
 static cuda_heads heads_of(const bench *m) {
   size_t t = m->rows / m->samples;
   return (cuda_heads){.n = m->samples,
@@ -340,7 +341,8 @@ static clv_code weigh(bench *m, clv_err *err) {
   return clv_gpu_attention_softmax(m->g, &h, &w, NULL, (float *)m->saved, err);
 }
 
-/* Scores in x, which stay; the factors of products apart from them. */
+/* Computes attention weights of scores in x, which stay, and writes the bf16 factors of the product
+ * elsewhere. */
 static clv_code weigh_bf16(bench *m, clv_err *err) {
   cuda_heads h = heads_of(m);
   const cuda_weights w = {m->x, m->y};
@@ -361,7 +363,7 @@ static clv_code weigh_back(bench *m, clv_err *err) {
   return clv_gpu_attention_softmax_back(m->g, &h, &w, &dw, NULL, (const float *)m->saved, err);
 }
 
-/* A sequence of one step for each row, which is its four gates. */
+/* Returns an LSTM of one step for each row. A row holds the four gates. */
 static cuda_lstm cells_of(const bench *m) {
   return (cuda_lstm){
       .n = m->rows, .t = 1, .h = m->width / 4, .gates = m->y, .cell = m->z, .hidden = m->w};
@@ -380,7 +382,7 @@ static clv_code cell_back(bench *m, clv_err *err) {
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-/* In this order: some read what those before have left, as numbers of rows or of places. */
+/* The order matters: some kernels read row numbers or positions that earlier ones have written. */
 static const kernel kernels[] = {
     {"relu", 8, .map = clv_gpu_relu},
     {"relu backward", 12, .map = clv_gpu_relu_back, .two = true},
@@ -459,7 +461,7 @@ static clv_code ask(bench *m, const kernel *k, clv_err *err) {
   return k->map(m->g, k->last, m->x, k->two ? m->z : NULL, m->y, m->n, 1.5f, err);
 }
 
-static double once(bench *m, const kernel *k) {
+static double measure_once(bench *m, const kernel *k) {
   const clv_vendor *v = m->g->vendor;
   int times = m->n < MANY ? 1 : TIMES;
   double ms = 0;
@@ -477,11 +479,11 @@ static int compare(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Bytes in a second: the median of ROUNDS, after one that does not count. */
+/* Returns bytes per second: the median of ROUNDS measurements. A first round is not counted. */
 static double rate_of(bench *m, const kernel *k) {
   double s[ROUNDS];
-  once(m, k);
-  for (int i = 0; i < ROUNDS; i++) s[i] = once(m, k);
+  measure_once(m, k);
+  for (int i = 0; i < ROUNDS; i++) s[i] = measure_once(m, k);
   qsort(s, ROUNDS, sizeof *s, compare);
   return k->bytes * (double)m->n / s[ROUNDS / 2];
 }
@@ -494,7 +496,7 @@ static void *filled(bench *m, int byte, size_t bytes) {
   return p;
 }
 
-/* Rows in an order that no cache likes. */
+/* Numbers the rows in an order that defeats caches. */
 static void number_rows(bench *m) {
   clv_err err;
   int64_t *host = NULL;
@@ -536,7 +538,8 @@ static void note_launches(bench *m) {
   m->g->vendor = &noting;
 }
 
-/* Names say no types: a kernel that is a template is another one for each. */
+/* Prints the launched kernels. Names contain no types, so each instance of a template is a separate
+ * row. */
 static void print_launched(uintptr_t from) {
   printf("{\"kernels\":[");
   for (size_t i = 0; i < n_launched; i++)
@@ -544,7 +547,7 @@ static void print_launched(uintptr_t from) {
   printf("]}\n");
 }
 
-enum { HUNDREDTH = 0x3c }; /* of each byte: about that */
+enum { HUNDREDTH = 0x3c }; /* this value in each byte makes a float of about 0.01 */
 
 static void fill_again(bench *m) {
   float *const big[] = {m->x, m->y, m->z, m->w};

@@ -10,24 +10,29 @@
 
 enum { PARTS = 8 << 20 };
 
-/* What kernels read and write: `n` values each, of f32, and what is small beside them. */
+/* Buffers of the measured kernels: `n` f32 values each, and smaller ones. */
 typedef struct bench {
   clv_backend *backend;
   clv_gpu *g;
   clv_cuda_event *begin, *end;
   size_t n, samples, channels, side, inner, rows, width;
   float *x, *y, *z, *w;
-  char *mask;      /* n bytes */
-  int64_t *which;  /* [rows + 1]: each row once, far from the one before; batches that were seen */
-  int64_t *places; /* [rows + 3]: packed sequences of one row each, and behind them one of all */
-  double *saved;   /* [2 * n / width] and more than two for each channel, or for each column */
+  char *mask; /* n bytes of a dropout mask */
+  /* [rows + 1] a permutation of rows, each far from the one before; then the number of batches
+   * seen */
+  int64_t *which;
+  /* [rows + 3] offsets of packed sequences: one row each, then one sequence of all rows */
+  int64_t *places;
+  /* [2 * n / width] statistics: at least two for each channel, or for each column */
+  double *saved;
   void *parts;
-  float *small; /* of PARTS bytes, as parts */
+  float *small; /* PARTS bytes of scratch for partial results */
 } bench;
 
 typedef clv_code act(bench *m, clv_err *err);
 
-/* What is measured. bytes: for each value. A map is asked with x, z if `two`, and y. */
+/* A kernel to measure. bytes: memory traffic per value. A map is called with x, z if `two` is set,
+ * and y. */
 typedef struct kernel {
   const char *name;
   double bytes;
@@ -36,7 +41,7 @@ typedef struct kernel {
   bool two, last;
 } kernel;
 
-/* Those of shares_more.c, on buffers that are as they were at the beginning. */
+/* Kernels of shares_more.c. They run on buffers that hold their first values. */
 extern const kernel more_kernels[];
 extern const size_t n_more_kernels;
 

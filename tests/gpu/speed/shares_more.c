@@ -23,7 +23,7 @@ static clv_code rmsnorm(bench *m, clv_err *err) {
   return clv_gpu_norm(m->g, &n, m->x, m->small, NULL, m->y, m->saved, err);
 }
 
-/* Two groups of channels. */
+/* Returns a group norm with two groups of channels. */
 static cuda_norm groups_of(const bench *m) {
   return (cuda_norm){.rows = 2 * m->samples,
                      .width = m->channels / 2 * m->inner,
@@ -51,7 +51,8 @@ static clv_code groupnorm_weights(bench *m, clv_err *err) {
 
 /* ---- sums of columns, and of a channel alone ------------------------------------------------- */
 
-/* Rows of features, as a linear layer has them; or all values in bf16 as one channel. */
+/* Returns a batchnorm over rows of features, as after a linear layer. alone: over all values, as
+ * one channel, in bf16. */
 static cuda_batchnorm columns_of(const bench *m, bool alone) {
   return (cuda_batchnorm){
       .sums = alone ? gpu_sums_channels_last(m->n, 1, 1) : gpu_sums_of(m->rows, m->width, 1),
@@ -121,7 +122,7 @@ static clv_code mask_last(bench *m, clv_err *err) {
 
 /* ---- columns of convolutions ----------------------------------------------------------------- */
 
-/* Windows of 2 by 2 side by side: as many values as there are in the image. */
+/* Returns windows of 2 by 2 whose outputs are as many as the values of the image. */
 static clv_window windows_of(const bench *m) {
   int64_t n = (int64_t)m->samples, c = (int64_t)m->channels, side = (int64_t)m->side;
   return (clv_window){n, c, side, side, c, side / 2, side / 2, {2, 2}, {2, 2}, {0, 0}, {1, 1}};
@@ -154,7 +155,7 @@ static clv_code from_columns_last(bench *m, clv_err *err) {
 
 /* ---- sequences ------------------------------------------------------------------------------- */
 
-/* Lengths are 0: the mask is. */
+/* Returns `last` with lengths of 0; the buffer is the mask, which is zero. */
 static cuda_last last_of(const bench *m) {
   return (cuda_last){.n = m->rows, .steps = 1, .features = m->width};
 }
@@ -177,7 +178,7 @@ static cuda_by_heads by_heads_of(const bench *m) {
   return (cuda_by_heads){m->samples, m->channels, m->side, m->side, {0}};
 }
 
-/* Sequences of one row each, or one of all rows. */
+/* Returns packed sequences of one row each. whole: one sequence of all rows. */
 static cuda_packed packed_of(const bench *m, bool whole) {
   return whole ? (cuda_packed){1, m->rows, m->rows, m->places + m->rows + 1}
                : (cuda_packed){m->rows, 1, m->rows, m->places};
@@ -298,7 +299,7 @@ static clv_code added_bf16(bench *m, clv_err *err) {
   return moved(m, GPU_CHANNELS_LAST, GPU_CHANNELS_LAST, err);
 }
 
-/* One of a row's values for all rows, summed over these. */
+/* Returns the sum over all rows of values that stand for each row. */
 static cuda_broadcast_sum fold_of(const bench *m, bool has_thread_per_value) {
   return (cuda_broadcast_sum){.rank = 1,
                               .n_summed = 1,
@@ -313,13 +314,13 @@ static cuda_broadcast_sum fold_of(const bench *m, bool has_thread_per_value) {
                               .has_thread_per_value = has_thread_per_value};
 }
 
-/* A row for all rows. */
+/* Adds one row to all rows. */
 static clv_code broadcast(bench *m, clv_err *err) {
   const clv_broadcast v = {.rank = 2, .n = {m->rows, m->width}, .step = {{m->width, 1}, {0, 1}}};
   return clv_gpu_broadcast(m->g, &v, &(cuda_bf16_flags){0}, false, m->x, m->small, m->y, m->n, err);
 }
 
-static clv_code fold_alone(bench *m, clv_err *err) {
+static clv_code sum_with_thread_per_value(bench *m, clv_err *err) {
   const cuda_broadcast_sum f = fold_of(m, true);
   return clv_gpu_sum_broadcast(m->g, &f, m->x, NULL, m->y, err);
 }
@@ -329,7 +330,7 @@ static clv_code fold_blocks(bench *m, clv_err *err) {
   return clv_gpu_sum_broadcast(m->g, &f, m->x, NULL, m->y, err);
 }
 
-/* Dropout comes behind what reads the mask as zeros. */
+/* Dropout follows the kernels that read the mask, because they need zeros there. */
 const kernel more_kernels[] = {
     {"last", 4, .f = last},
     {"last backward", 4, .f = last_back},
@@ -396,7 +397,7 @@ const kernel more_kernels[] = {
     {"to channels last", 8, .f = to_last_f32},
     {"add to a gradient, bf16", 6, .f = added_bf16},
     {"add of a row", 8, .f = broadcast},
-    {"sum over rows, a thread each", 4, .f = fold_alone},
+    {"sum over rows, a thread each", 4, .f = sum_with_thread_per_value},
     {"sum over rows, a block each", 4, .f = fold_blocks},
 };
 const size_t n_more_kernels = CLV_COUNT(more_kernels);

@@ -27,8 +27,8 @@ typedef struct steps {
   clv_plan *plan;
   clv_optim *optim;
   clv_backend *backend;
-  char *block, *grads; /* on the device */
-  void *in[2];         /* there too */
+  char *block, *grads; /* in device memory */
+  void *in[2];         /* in device memory */
   size_t in_bytes[2];
   double lr;
   uint64_t version;
@@ -74,7 +74,7 @@ static clv_graph *lstm(int64_t batch, int64_t length) {
 
 enum { LABELS = 2 };
 
-/* Labels of texts by what BERT-base makes of them, or a smaller one. */
+/* Returns BERT-base, or a smaller model of that kind, with a classifier of texts. */
 static clv_graph *texts(const char *config, int64_t batch, int64_t length) {
   clv_hf_config c;
   clv_hf_inputs in = {.boxes = -1, .lengths = -1};
@@ -124,7 +124,7 @@ static const struct network {
   const char *name;
   clv_graph *(*graph)(int64_t batch, int64_t size);
   clv_optim_config optim;
-  int64_t limit[2]; /* of whole numbers that go in */
+  int64_t limit[2]; /* upper limit of the integers of each input */
 } networks[] = {
     {"mlp", mlp, {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9}, {0}},
     {"lstm",
@@ -149,7 +149,7 @@ static void keep(FILE *file, const void *p, size_t bytes) {
   if (file && fwrite(p, 1, bytes, file) != bytes) die("the file cannot be written");
 }
 
-/* Those that are trained, in order. */
+/* Writes the trained parameters in order. */
 static void keep_trained(const steps *s, FILE *file, const char *block) {
   for (int i = 0; i < s->params->n; i++) {
     const clv_param *p = &s->params->list[i];
@@ -161,7 +161,7 @@ static void parameters(steps *s, FILE *file) {
   char *host;
   clv_err err;
   must(clv_alloc_aligned(s->params->total_bytes, &host, &err), &err);
-  memset(host, 0, s->params->total_bytes); /* between parameters too */
+  memset(host, 0, s->params->total_bytes); /* clears the gaps between parameters too */
   clv_params_init(s->graph, s->params, host);
   keep_trained(s, file, host);
   to_device(s, host, s->params->total_bytes, &s->block);
@@ -169,7 +169,7 @@ static void parameters(steps *s, FILE *file) {
   free(host);
 }
 
-/* Numbers from 0 to limit - 1. */
+/* Draws integers from 0 to limit - 1. */
 static void draw_whole(uint32_t seed, int64_t limit, int64_t *ret, size_t n) {
   float *drawn = NULL;
   clv_err err;
@@ -280,7 +280,8 @@ static int compare(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* The first half warms up; of the rest the median. path: FILE, or NULL. */
+/* Prints the median of the second half of the steps; the first half warms up. path: FILE, or
+ * NULL. */
 static void measure(steps *s, unsigned n, const char *path) {
   double *ms = samples_new(n);
   clv_sim_counts before = {0}, after;

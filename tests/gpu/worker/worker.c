@@ -46,7 +46,7 @@ static clv_code do_not_wait(clv_cuda_event *e, clv_err *err) {
   return CLV_OK;
 }
 
-/* The first of a session's, behind those of the worker's start. */
+/* Takes and frees the first allocation of a session, after those of the worker's start. */
 static clv_code take_and_give(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
   static int n;
   CLV_TRY(right->take(s, bytes, ret, err));
@@ -60,7 +60,8 @@ static clv_code on_the_default_stream(clv_cuda_stream *s, void *dst, int byte, s
   return right->fill(++n > AT_START ? NULL : s, dst, byte, bytes, err);
 }
 
-/* What CLV_SIM_PLANT asks for, which a sanitizer or the simulation has to find in a session. */
+/* Returns a table with the fault that CLV_SIM_PLANT names, which a sanitizer or the simulation must
+ * find in a session. */
 static const clv_vendor *with_plant(const clv_vendor *v) {
   const char *name = getenv("CLV_SIM_PLANT");
   right = v;

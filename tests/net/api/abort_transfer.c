@@ -21,7 +21,8 @@ static void print_line(const char *what, uint64_t number) {
   fflush(stdout);
 }
 
-/* A table of two rows at this node, asked for the third: ABORT goes to every other node. */
+/* Loads a table of two rows at this node. A call for the third row fails, so ABORT is sent to every
+ * other node. */
 static bool load_failing(cleave_module **ret) {
   cleave_module_options o = {.size = sizeof o, .name = "table", .at = "master", .seed = 1};
   cleave_input in = CLEAVE_INPUT(CLEAVE_I64, 1, 1);
@@ -73,7 +74,7 @@ static bool transfer(const char *at, int64_t width, unsigned after_ms) {
   print_line("aborted", now_ns());
   DO(fail(c, table));
   uint64_t before = now_ns();
-  (void)!cleave_context_close(rt, c, 0, &e); /* with the failure of the context */
+  (void)!cleave_context_close(rt, c, 0, &e); /* returns the failure of the context */
   print_line("ended", (now_ns() - before) / 1000000);
   return true;
 }
@@ -89,5 +90,5 @@ int main(int argc, char **argv) {
   bool ok = transfer(argv[2], atoll(argv[3]) << 18, (unsigned)atoi(argv[4]));
   if (!ok) fprintf(stderr, "%s\n", why);
   fflush(stdout);
-  _exit(ok ? 0 : 1); /* closing would wait for what is left of the transfer */
+  _exit(ok ? 0 : 1); /* closing would wait for the rest of the transfer */
 }

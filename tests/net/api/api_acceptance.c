@@ -18,15 +18,15 @@ static bool call(cleave_context c, cleave_module *m, cleave_reference in, cleave
   return true;
 }
 
-static bool here(cleave_reference r, cleave_tensor *ret) {
+static bool fetch_value(cleave_reference r, cleave_tensor *ret) {
   MUST(cleave_to_here(rt, r, 0, ret, e));
   return true;
 }
 
 /* ---- shapes of graph ------------------------------------------------------------------------- */
 
-/* A -> B -> A -> B over one module each: two calls of a module add their gradients. With weights
- * that are the identity the sum is known: every call of the chain has the same dy. */
+/* Runs A -> B -> A -> B over one module each, so that two calls of a module add their gradients.
+ * All weights are the identity, so every call has the same dy and the sum is known. */
 static bool item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds(void) {
   cleave_module *m[2], *loss;
   cleave_context c;
@@ -48,7 +48,7 @@ static bool item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds(void) {
     for (int i = 0; i < 2 * rounds; i++) DO(call(c, m[i % 2], at, &at));
     MUST(cleave_call(rt, c, loss, (cleave_reference[]){at, t}, 2, &l, e));
     DO(backward(c, l, false));
-    DO(here(at, &y));
+    DO(fetch_value(at, &y));
     CHECK(memcmp(y.data, numbers, sizeof numbers) == 0);
     for (int i = 0; i < 2; i++) {
       DO(gradient(c, m[i], "0.weight", rounds == 1 && i == 0 ? &once : &g));
@@ -78,7 +78,7 @@ static bool make_sum(cleave_module **ret) {
   return true;
 }
 
-/* Its input has no gradient, its rows have: those that were read twice get both. */
+/* The input has no gradient, but its rows do: a row that was read twice gets both. */
 static bool an_embedding_module_in_the_middle_has_the_gradients_of_its_rows(void) {
   cleave_module *first, *table, *sum, *last, *loss;
   cleave_context c;
@@ -115,14 +115,14 @@ static bool an_embedding_module_in_the_middle_has_the_gradients_of_its_rows(void
       CHECK((d != 0) == (r == 6 || r == 1 || r == 2));
       columns[k] += d;
     }
-  DO(gradient(c, first, "0.bias", &g)); /* the same dy, summed over the batch */
+  DO(gradient(c, first, "0.bias", &g)); /* all rows have the same dy, summed over the batch */
   for (int k = 0; k < 5; k++) CHECK(near(columns[k], ((float *)g.data)[k]));
   cleave_tensor_free(&g);
   return close_context(c);
 }
 
-/* A module of n inputs of any number of rows with `width` numbers each: one behind the other, and
- * one more input added to all of them. */
+/* Loads a module that concatenates n inputs of any number of rows of `width` numbers, and adds one
+ * more input to all rows. */
 static bool load_joined(int n, int64_t width, cleave_module **ret) {
   cleave_graph *g;
   int in[9], both;
@@ -140,7 +140,7 @@ static bool load_joined(int n, int64_t width, cleave_module **ret) {
   return true;
 }
 
-/* The rows of a batch go through a module in parts of `rows`, and are joined behind it. */
+/* Runs the rows of a batch through a module in parts of `rows`, and joins the outputs. */
 static bool joined_step(cleave_module *m, cleave_module *join, cleave_module *loss,
                         const int64_t *rows, cleave_tensor *ret_y, cleave_tensor *ret_g) {
   static float numbers[24], target[16], zero[16];
@@ -165,7 +165,7 @@ static bool joined_step(cleave_module *m, cleave_module *join, cleave_module *lo
   DO(leaf(c, target, 8, 2, false, &t));
   MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
   DO(backward(c, l, false));
-  DO(here(y, ret_y));
+  DO(fetch_value(y, ret_y));
   DO(gradient(c, m, "0.weight", ret_g));
   MUST(cleave_owner(rt, y, &place, e));
   CHECK(strcmp(place.node, at_b) == 0 && ret_y->rank == 2 && ret_y->shape[0] == 8);
@@ -233,8 +233,8 @@ static bool a_frozen_module_in_the_middle_passes_gradients_on(void) {
 
 /* ---- slow and dying workers ------------------------------------------------------------------ */
 
-/* B is stopped while it owns the value: A and the program are given the reference meanwhile, and a
- * fetch waits. Everything arrives when B goes on. */
+/* B is stopped while it owns the value. Meanwhile A and the program receive the reference, and a
+ * fetch waits. Everything arrives when B continues. */
 static bool item_8_and_10_references_are_used_before_their_owner_made_them(pid_t pid) {
   cleave_module *owner, *user, *home;
   cleave_context c;
@@ -248,7 +248,8 @@ static bool item_8_and_10_references_are_used_before_their_owner_made_them(pid_t
   DO(load("home user", "master", "[{op: relu}]", 5, &home));
   DO(open_context(&c));
   DO(leaf(c, numbers, 4, 3, false, &x));
-  MUST(cleave_rpc_sync(rt, c, owner, &x, 1, 0, &y, &out, e)); /* the modules are there */
+  /* waits until the modules are loaded */
+  MUST(cleave_rpc_sync(rt, c, owner, &x, 1, 0, &y, &out, e));
   MUST(cleave_rpc_sync(rt, c, user, &y, 1, 0, NULL, &got[0], e));
   MUST(cleave_rpc_sync(rt, c, home, &y, 1, 0, NULL, &got[0], e));
   DO(stop_process(pid));
@@ -258,11 +259,12 @@ static bool item_8_and_10_references_are_used_before_their_owner_made_them(pid_t
   MUST(cleave_rpc_async(rt, c, user, &y, 1, NULL, &f, e));
   REFUSED(cleave_to_here(rt, y, 100, &got[0], e), CLEAVE_DEADLINE, "slow owner");
   REFUSED(cleave_wait(rt, f, 100, &got[0], e), CLEAVE_DEADLINE, "user");
-  MUST(cleave_reference_release(rt, z[0], e)); /* let go before it exists: no harm to the others */
+  /* releasing it before it exists does not affect the others */
+  MUST(cleave_reference_release(rt, z[0], e));
   CHECK(kill(pid, SIGCONT) == 0);
-  DO(here(y, &got[0]));
+  DO(fetch_value(y, &got[0]));
   MUST(cleave_wait(rt, f, 0, &got[1], e));
-  DO(here(z[1], &got[2]));
+  DO(fetch_value(z[1], &got[2]));
   CHECK(memcmp(out.data, got[0].data, 80) == 0);
   for (int i = 0; i < 20; i++) {
     float v = ((float *)out.data)[i], r = v > 0 ? v : 0;
@@ -279,8 +281,8 @@ static void *kill_soon(void *user) {
   return NULL;
 }
 
-/* B is in the middle of its part of the backward (it was stopped there) and dies: the reason comes
- * long before the deadline of 20 s, and A's part of the context is given up with it. */
+/* B is stopped in its part of the backward and then killed. The error arrives long before the
+ * deadline of 20 s, and A's part of the context is aborted too. */
 static bool item_6_a_worker_killed_in_backward_is_told_before_the_deadline(pid_t pid) {
   net n;
   cleave_context c;
@@ -293,7 +295,7 @@ static bool item_6_a_worker_killed_in_backward_is_told_before_the_deadline(pid_t
   DO(make_net("dying", at_a, &n));
   DO(open_context(&c));
   DO(run_net(&n, c, 3, NULL, NULL, &loss));
-  DO(here(loss, &out));
+  DO(fetch_value(loss, &out));
   DO(stop_process(pid));
   CHECK(pthread_create(&killer, NULL, kill_soon, &pid) == 0);
   cleave_error error = {0};
@@ -313,8 +315,8 @@ static bool item_6_a_worker_killed_in_backward_is_told_before_the_deadline(pid_t
 
 /* ---- to be killed ---------------------------------------------------------------------------- */
 
-/* N contexts, in each of them 1 MiB of values at A and as much at B. */
-static bool hold(int n_contexts) {
+/* Opens N contexts, each with 1 MiB of values at A and at B. */
+static bool fill_workers(int n_contexts) {
   enum { WIDE = 64 << 10 };
   cleave_module *a, *b;
   cleave_tensor out = {0};
@@ -328,7 +330,7 @@ static bool hold(int n_contexts) {
     DO(leaf(c, numbers, 4, WIDE, true, &x));
     DO(call(c, a, x, &h));
     DO(call(c, b, h, &y));
-    DO(here(y, &out));
+    DO(fetch_value(y, &out));
   }
   cleave_tensor_free(&out);
   printf("holding\n");
@@ -354,15 +356,15 @@ static const struct {
 int main(int argc, char **argv) {
   if (argc < 4) return 2;
   if (!open_session(argv)) {
-    said(false, "open");
+    print_result(false, "open");
     return 1;
   }
   if (argc > 5 && strcmp(argv[4], "hold") == 0) {
-    if (!hold(atoi(argv[5]))) said(false, "hold");
+    if (!fill_workers(atoi(argv[5]))) print_result(false, "hold");
   } else if (argc > 4) {
     pid_t pid = (pid_t)atol(argv[4]);
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
-      said(faults[i].run(pid), faults[i].name);
+      print_result(faults[i].run(pid), faults[i].name);
   } else {
     (void)RUN_ALL(shapes);
     print_digest();

@@ -7,8 +7,8 @@
 
 #include "api_int.h"
 
-/* x of 3 numbers through tanh of 5 to 2, 4 rows of them, by hand. dy: the gradient of what comes
- * out. */
+/* The network computed by hand: x [4, 3], linear to 5, tanh, linear to 2. dy: gradient of the
+ * output. */
 typedef struct formula {
   float dw[15], dx[12];
 } formula;
@@ -30,7 +30,7 @@ static inline formula by_hand(const float *in, const float *dy, const float *w, 
   return f;
 }
 
-/* The loss of what came out, and its gradient. */
+/* Returns the mean squared error of the output, and writes its gradient to dy. */
 static inline float mean_square(const float *out, float *dy) {
   float t[8], sum = 0;
   fill(t, 8, 4);

@@ -29,7 +29,7 @@ static bool load_loss_on(const char *device, const char *at, const char *name, b
   return true;
 }
 
-static bool lives(cleave_context c, cleave_module *m, const char *device) {
+static bool is_on_device(cleave_context c, cleave_module *m, const char *device) {
   cleave_place place;
   MUST(cleave_gradient_place(rt, c, m, "0.weight", 0, &place, e));
   CHECK(strcmp(place.node, at_a) == 0 && strcmp(place.device, device) == 0);
@@ -37,7 +37,7 @@ static bool lives(cleave_context c, cleave_module *m, const char *device) {
   return true;
 }
 
-/* Outputs on cpu:0, labels on cpu:1, and a loss on either. */
+/* Outputs are on cpu:0 and labels on cpu:1; the loss is tried on either. */
 static bool values_on_two_devices_of_one_node_do_not_meet(void) {
   cleave_module *first, *second, *loss[3], *plain;
   cleave_context c;
@@ -66,12 +66,13 @@ static bool values_on_two_devices_of_one_node_do_not_meet(void) {
           "module 'beside' on device cpu of");
   MUST(cleave_owner(rt, labels, &place, e));
   CHECK(strcmp(place.device, "cpu:1") == 0);
-  MUST(cleave_call(rt, c, loss[0], (cleave_reference[]){y, t}, 2, &l, e)); /* a leaf comes along */
+  /* a leaf is sent to the device of the call */
+  MUST(cleave_call(rt, c, loss[0], (cleave_reference[]){y, t}, 2, &l, e));
   if (strcmp(at_a, at_b) != 0) MUST(cleave_call(rt, c, loss[2], both, 2, &l, e));
   MUST(cleave_call(rt, c, loss[1], both, 2, &l, e));
   DO(backward(c, l, false));
-  DO(lives(c, first, "cpu:0"));
-  DO(lives(c, second, "cpu:1"));
+  DO(is_on_device(c, first, "cpu:0"));
+  DO(is_on_device(c, second, "cpu:1"));
   DO(gradient(c, second, "0.weight", &g));
   note(&g);
   cleave_tensor_free(&g);
@@ -93,7 +94,7 @@ static bool a_device_that_is_not_there_is_refused(void) {
   return true;
 }
 
-/* With device_memory: 7MiB each device has room for one of these. */
+/* device_memory is 7MiB, so each device has space for one of these. */
 static bool each_device_has_an_account_of_its_own(void) {
   cleave_module *a, *b, *c;
   DO(load_on("cpu:0", "full", 1000, 1000, &a));
@@ -131,8 +132,9 @@ static bool relu_of(cleave_runtime *of, const char *device, cleave_module **ret)
   return true;
 }
 
-/* Of 16 MiB another program holds most: what is left is the worker's figure, not that of who asks.
- * The other device, and this one when the other program has closed its context, have room. */
+/* Another program holds most of 16 MiB. The error tells what is left at the worker, not what this
+ * program used. The other device has space, and this one again when the other program has closed
+ * its context. */
 static bool activations_count_on_their_device(void) {
   cleave_options options = {.size = sizeof options, .deadline_ms = 20000};
   cleave_runtime *other;

@@ -11,7 +11,7 @@
 
 #include "api_int.h"
 
-/* The sanitizers keep freed memory. */
+/* The sanitizers keep freed memory, so memory is not measured with them. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SANITIZED = 1 };
 #else
@@ -20,9 +20,9 @@ enum { SANITIZED = 0 };
 
 /* ---- faults ----------------------------------------------- */
 
-/* Acceptance test 11. B dies between backward and step: A's bytes are as before, the error names B,
- * A goes on alone. Whether the step itself fails or the one who asks next is told is a matter of
- * what is known by then. */
+/* Acceptance test 11. B is killed between backward and step: A's weights do not change, the error
+ * names B, and A continues alone. Either the step fails or the next call does, depending on when
+ * the loss is noticed. */
 static bool a_worker_killed_before_the_step_leaves_the_other_as_it_was(pid_t pid) {
   net n;
   cleave_context c;
@@ -70,7 +70,8 @@ static void *wait_for_it(void *user) {
   return NULL;
 }
 
-/* B is stopped (SIGSTOP): a fetch ends at its deadline; closing the context ends one that waits. */
+/* B is stopped (SIGSTOP): a fetch ends at its deadline, and closing the context ends a fetch that
+ * waits. */
 static bool deadlines_and_closing_end_a_wait(pid_t pid) {
   net n;
   cleave_context c;
@@ -98,14 +99,14 @@ static bool deadlines_and_closing_end_a_wait(pid_t pid) {
   pthread_join(thread, NULL);
   CHECK(w.status == CLEAVE_CANCELLED);
   CHECK(kill(pid, SIGCONT) == 0);
-  DO(open_context(&c)); /* the session goes on */
+  DO(open_context(&c)); /* the session continues */
   DO(leaf(c, numbers, 4, 5, false, &x));
   MUST(cleave_rpc_sync(rt, c, n.b, &x, 1, 0, NULL, &out, e));
   cleave_tensor_free(&out);
   return close_context(c);
 }
 
-/* B is stopped and cannot answer to APPLY: A gets its bytes back, and B does when it goes on. */
+/* B is stopped and cannot answer APPLY: A's weights are restored, and B's too when it continues. */
 static bool a_step_that_is_not_answered_in_time_is_taken_back(pid_t pid) {
   net n;
   cleave_context c;
@@ -131,7 +132,7 @@ static bool a_step_that_is_not_answered_in_time_is_taken_back(pid_t pid) {
   DO(read_weight(n.b, "0.weight", &after));
   CHECK(memcmp(b.data, after.data, 40) == 0);
   REFUSED(cleave_context_close(rt, c, 0, e), CLEAVE_DEADLINE, "took the step");
-  DO(open_context(&c)); /* the same step once more, and it counts */
+  DO(open_context(&c)); /* the same step again, which is taken now */
   DO(run_net(&n, c, 3, NULL, NULL, &loss));
   DO(backward(c, loss, false));
   MUST(cleave_step(rt, sgd, c, 0, &done, e));
@@ -155,7 +156,7 @@ static long resident_kb(void) {
   return pages * 4;
 }
 
-/* api_soak.py looks at all processes now and answers with a line. */
+/* Lets api_soak.py measure all processes; it answers with a line. */
 static void measured(const char *when) {
   char line[16];
   printf("%s\n", when);
@@ -199,25 +200,25 @@ int main(int argc, char **argv) {
   if (argc < 5) return 2;
   pid_t pid = (pid_t)atol(argv[4]);
   if (!open_session(argv)) {
-    said(false, "open");
+    print_result(false, "open");
     return 1;
   }
   if (argc > 5) {
     cleave_leaks left;
-    said(many_steps(atol(argv[5])), "memory_stays_flat_over_many_steps");
+    print_result(many_steps(atol(argv[5])), "memory_stays_flat_over_many_steps");
     snprintf(why, sizeof why, "see the report");
-    said(cleave_close(rt, 0, &left, NULL) == CLEAVE_OK &&
-             left.contexts + left.references + left.futures == 0,
-         "close_finds_nothing_left");
+    print_result(cleave_close(rt, 0, &left, NULL) == CLEAVE_OK &&
+                     left.contexts + left.references + left.futures == 0,
+                 "close_finds_nothing_left");
     printf("%u contexts, %u references, %u futures left open\n", left.contexts, left.references,
            left.futures);
     return n_failed != 0;
   } else {
-    said(deadlines_and_closing_end_a_wait(pid), "deadlines_and_closing_end_a_wait");
-    said(a_step_that_is_not_answered_in_time_is_taken_back(pid),
-         "a_step_that_is_not_answered_in_time_is_taken_back");
-    said(a_worker_killed_before_the_step_leaves_the_other_as_it_was(pid),
-         "a_worker_killed_before_the_step_leaves_the_other_as_it_was");
+    print_result(deadlines_and_closing_end_a_wait(pid), "deadlines_and_closing_end_a_wait");
+    print_result(a_step_that_is_not_answered_in_time_is_taken_back(pid),
+                 "a_step_that_is_not_answered_in_time_is_taken_back");
+    print_result(a_worker_killed_before_the_step_leaves_the_other_as_it_was(pid),
+                 "a_worker_killed_before_the_step_leaves_the_other_as_it_was");
   }
   (void)cleave_close(rt, 0, NULL, NULL);
   return n_failed != 0;

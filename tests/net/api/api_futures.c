@@ -10,8 +10,8 @@
 
 /* ---- the two forms --------------------------------------------------------------------------- */
 
-/* A whole step by futures, one behind the other and none waited for before the last: the bits are
- * those of the blocking forms. */
+/* Takes a whole step by futures, without waiting for any before the last one. The result has the
+ * bits of the blocking functions. */
 static bool step_by_futures(unsigned seed, cleave_step_result *ret, cleave_tensor *ret_value) {
   cleave_context c;
   cleave_reference loss;
@@ -23,7 +23,7 @@ static bool step_by_futures(unsigned seed, cleave_step_result *ret, cleave_tenso
   MUST(cleave_step_async(rt, optimizer, c, 0, &stepped, e));
   DO(finished(stepped));
   MUST(cleave_future_step_result(rt, stepped, ret, e));
-  DO(finished(value)); /* computed before the backward, and on its way */
+  DO(finished(value)); /* the value was computed and sent before the backward */
   MUST(cleave_context_close_async(rt, c, 0, &closed, e));
   DO(finished(closed));
   MUST(cleave_future_tensor(rt, value, ret_value, e));
@@ -64,12 +64,12 @@ static bool futures_give_what_the_blocking_forms_give(void) {
   DO(step_blocking(3, &stepped[1], &value[1]));
   CHECK(stepped[0].applied && stepped[0].norm == stepped[1].norm);
   CHECK(stepped[0].number + 1 == stepped[1].number);
-  DO(same(&value[0], &value[1]));
+  DO(is_same_tensor(&value[0], &value[1]));
   for (int i = 0; i < 2; i++)
     for (size_t k = 0; k < after[i].n; k++) {
       MUST(cleave_weight_read_async(rt, both[i], after[i].items[k].name, 0, &f, e));
       MUST(cleave_wait(rt, f, 0, &weight, e));
-      DO(same(&weight, &after[i].items[k].tensor));
+      DO(is_same_tensor(&weight, &after[i].items[k].tensor));
       note(&weight);
     }
   for (int i = 0; i < 2; i++) {
@@ -91,13 +91,13 @@ static bool a_kept_value_comes_by_a_future(void) {
   DO(run_slow(c, &y, &loss));
   MUST(cleave_keep(rt, y, &k, e));
   for (int i = 0; i < 2; i++) MUST(cleave_kept_fetch_async(rt, k, 0, &f[i], e));
-  DO(close_context(c)); /* which decides nothing */
+  DO(close_context(c)); /* closing does not decide the step */
   MUST(cleave_wait(rt, f[0], 0, &t[0], e));
   DO(finished(f[1]));
   MUST(cleave_future_tensor(rt, f[1], &t[1], e));
   MUST(cleave_kept_fetch(rt, k, 0, &t[2], e));
-  DO(same(&t[0], &t[1]));
-  DO(same(&t[0], &t[2]));
+  DO(is_same_tensor(&t[0], &t[1]));
+  DO(is_same_tensor(&t[0], &t[2]));
   for (int i = 0; i < 3; i++) cleave_tensor_free(&t[i]);
   MUST(cleave_kept_release(rt, k, e));
   return release(f[1]);
@@ -120,7 +120,7 @@ static bool polling_sees_the_end(void) {
     usleep(1000);
   }
   DO(finished(f));
-  DO(finished(f)); /* as often as wanted */
+  DO(finished(f)); /* may be called any number of times */
   DO(release(f));
   REFUSED(cleave_future_poll(rt, f, &ready, e), CLEAVE_NOT_FOUND, "released");
   return close_context(c);
@@ -136,7 +136,8 @@ static bool one_of_many_is_enough(void) {
   DO(open_context(&late));
   DO(run_slow(late, &y, &loss));
   DO(backward_async(late, loss, false, &f[MANY]));
-  if (!single || strcmp(at_b, "master") != 0) /* one thread computes, or looks at the clock */
+  /* the callbacks run only while one thread computes or checks the clock */
+  if (!single || strcmp(at_b, "master") != 0)
     REFUSED(cleave_wait_any(rt, f, MANY + 1, 1, &index, e), CLEAVE_DEADLINE, "none of 5 futures");
   for (int i = 0; i < MANY; i++) {
     DO(open_context(&c[i]));
@@ -188,7 +189,8 @@ static int calls_of(const heard *h) {
   return n;
 }
 
-/* Callbacks follow soon; with one thread they have been called by whoever waited. */
+/* True if the callbacks were called. With one thread, the waiting function calls them; else they
+ * follow soon. */
 static bool were_called(const heard *h, cleave_future f, int n) {
   for (int i = 0; i < 20000 && calls_of(h) < n; i++) {
     bool ready;
@@ -213,7 +215,7 @@ static bool callbacks_are_called_once_and_in_order(void) {
   CHECK(calls_of(&h) == 0);
   DO(finished(f));
   DO(were_called(&h, f, 3));
-  MUST(cleave_future_then(rt, f, listen_to, &l[3], e)); /* of one that is done */
+  MUST(cleave_future_then(rt, f, listen_to, &l[3], e)); /* added to a future that is done */
   DO(were_called(&h, f, 4));
   for (int i = 0; i < 4; i++) CHECK(h.order[i] == i);
   CHECK(h.status == CLEAVE_OK && h.future.id == f.id);
@@ -222,7 +224,7 @@ static bool callbacks_are_called_once_and_in_order(void) {
   return close_context(c);
 }
 
-/* Each callback begins the next call on what the last one gave. */
+/* A chain of calls: each callback makes the next call on the previous result. */
 typedef struct chain {
   cleave_context context;
   cleave_reference at;
@@ -294,7 +296,7 @@ static bool a_failure_is_heard_of(void) {
 
 /* ---- cancelling ------------------------------------------------------------------------------ */
 
-/* The step waits for the backward: withdrawn, it never happens, and another one may. */
+/* The step waits for the backward. If it is cancelled, it is not taken, and another step may be. */
 static bool what_has_not_been_sent_is_withdrawn(void) {
   cleave_context c;
   cleave_reference y, loss, other;
@@ -318,10 +320,10 @@ static bool what_has_not_been_sent_is_withdrawn(void) {
   DO(finished(passed));
   MUST(cleave_weight_read_async(rt, small.a, "0.weight", 0, &read, e));
   MUST(cleave_wait(rt, read, 0, &after, e));
-  DO(same(&before, &after));
-  MUST(cleave_step(rt, optimizer, c, 0, &done, e)); /* the context lives */
+  DO(is_same_tensor(&before, &after));
+  MUST(cleave_step(rt, optimizer, c, 0, &done, e)); /* the context stays open */
   CHECK(done.applied);
-  MUST(cleave_future_cancel(rt, passed, e)); /* of one that is done: nothing */
+  MUST(cleave_future_cancel(rt, passed, e)); /* cancelling a future that is done does nothing */
   DO(finished(passed));
   DO(release(passed));
   DO(release(stepped));
@@ -333,7 +335,8 @@ static bool what_has_not_been_sent_is_withdrawn(void) {
   return true;
 }
 
-/* The gradients come all the same; the next backward is behind them and adds its own. */
+/* The gradients arrive although the future was cancelled. The next backward runs after it and adds
+ * its own. */
 static bool what_has_been_sent_goes_on_unheard(void) {
   cleave_context c;
   cleave_reference y, loss;
@@ -347,7 +350,7 @@ static bool what_has_been_sent_goes_on_unheard(void) {
   MUST(cleave_to_here_async(rt, y, 0, &f[1], e));
   MUST(cleave_future_cancel(rt, f[1], e));
   REFUSED(cleave_wait(rt, f[1], 0, &once, e), CLEAVE_CANCELLED, "the value of slow");
-  DO(gradient(c, slow, "0.weight", &once)); /* of the backward that runs */
+  DO(gradient(c, slow, "0.weight", &once)); /* the gradient of the backward that still runs */
   DO(backward_async(c, loss, true, &f[2]));
   DO(finished(f[2]));
   DO(gradient(c, slow, "0.weight", &twice));
@@ -365,7 +368,7 @@ static bool what_has_been_sent_goes_on_unheard(void) {
   return true;
 }
 
-/* It waits for the owner of what is kept. */
+/* Closing waits for the owner of a kept value, and is cancelled. */
 static bool a_closing_that_waits_is_withdrawn(void) {
   cleave_context c;
   cleave_reference y, loss, z;
@@ -379,7 +382,7 @@ static bool a_closing_that_waits_is_withdrawn(void) {
   MUST(cleave_future_cancel(rt, f, e));
   cleave_status status = cleave_call(rt, c, slow, &y, 1, &z, NULL);
   if (status == CLEAVE_OK) MUST(cleave_context_close(rt, c, 0, e));
-  CHECK(status == CLEAVE_OK || status == CLEAVE_NOT_FOUND); /* the owner has been quicker */
+  CHECK(status == CLEAVE_OK || status == CLEAVE_NOT_FOUND); /* the owner may have been faster */
   MUST(cleave_kept_fetch(rt, k, 0, &t, e));
   MUST(cleave_kept_release(rt, k, e));
   cleave_tensor_free(&t);
@@ -468,7 +471,7 @@ static bool a_released_future_has_its_callbacks(void) {
   DO(release(f));
   REFUSED(cleave_future_wait(rt, f, 0, e), CLEAVE_NOT_FOUND, "released");
   REFUSED(cleave_future_cancel(rt, f, e), CLEAVE_NOT_FOUND, "released");
-  DO(backward_async(c, loss, true, &next)); /* behind it */
+  DO(backward_async(c, loss, true, &next)); /* runs after the first backward */
   DO(finished(next));
   DO(were_called(&h, next, 1));
   CHECK(h.status == CLEAVE_OK && h.future.id == f.id);
@@ -625,16 +628,16 @@ int main(int argc, char **argv) {
   o.single_thread = single = argc > 4 && strcmp(argv[4], "single") == 0;
   bool ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules();
   if (e.text[0]) snprintf(why, sizeof why, "%.900s", e.text);
-  said(ready, "open");
+  print_result(ready, "open");
   if (!ready) return 1;
   if (argc > 5 && strcmp(argv[4], "lost") == 0) {
-    said(the_loss_of_a_worker_ends_its_futures((pid_t)atoi(argv[5])),
-         "the_loss_of_a_worker_ends_its_futures");
+    print_result(the_loss_of_a_worker_ends_its_futures((pid_t)atoi(argv[5])),
+                 "the_loss_of_a_worker_ends_its_futures");
     (void)!cleave_close(rt, 0, NULL, NULL);
     return n_failed != 0;
   }
   (void)RUN_ALL(tests);
   print_digest();
-  said(open_futures_are_listed_and_end(), "open_futures_are_listed_and_end");
+  print_result(open_futures_are_listed_and_end(), "open_futures_are_listed_and_end");
   return n_failed != 0;
 }

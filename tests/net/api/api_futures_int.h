@@ -7,7 +7,7 @@
 
 #include "api_int.h"
 
-enum { SLOW_MS = 300 }; /* in which nothing else is late */
+enum { SLOW_MS = 300 }; /* delay of the slow module; longer than anything else in the test takes */
 
 static cleave_module *slow, *picks;
 static net small;
@@ -44,7 +44,7 @@ static inline bool backward_async(cleave_context c, cleave_reference root, bool 
   return true;
 }
 
-/* x -> slow -> loss, and the value of slow. */
+/* Runs x -> slow -> loss, and returns the reference to the slow module's value. */
 static inline bool run_slow(cleave_context c, cleave_reference *ret_y, cleave_reference *ret_loss) {
   static const float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, zeros[8];
   cleave_reference in, target;
@@ -55,7 +55,7 @@ static inline bool run_slow(cleave_context c, cleave_reference *ret_y, cleave_re
   return true;
 }
 
-static inline bool same(const cleave_tensor *a, const cleave_tensor *b) {
+static inline bool is_same_tensor(const cleave_tensor *a, const cleave_tensor *b) {
   size_t n = cleave_tensor_count(a);
   CHECK(n == cleave_tensor_count(b) && memcmp(a->data, b->data, 4 * n) == 0);
   return true;

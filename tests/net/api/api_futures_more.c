@@ -14,7 +14,7 @@ static bool tensor_of(cleave_future f, cleave_tensor *ret) {
   return release(f);
 }
 
-/* Behind a backward that has not ended, and before a step that waits for them. */
+/* The futures follow a backward that has not ended, and precede a step that waits for them. */
 static bool gradients_come_by_futures(void) {
   float numbers[5] = {1, 2, 3, 4, 5};
   cleave_tensor mine = CLEAVE_TENSOR_F32(numbers, 5), got = {0}, here = {0};
@@ -31,17 +31,19 @@ static bool gradients_come_by_futures(void) {
   MUST(cleave_gradient_write_async(rt, c, small.a, "0.bias", &mine, 0, &put, e));
   MUST(cleave_gradient_async(rt, c, small.a, "0.bias", 0, &written, e));
   MUST(cleave_step_async(rt, optimizer, c, 0, &stepped, e));
-  DO(tensor_of(written, &got) && same(&got, &mine));
-  DO(tensor_of(one, &got) && gradient(c, small.a, "0.weight", &here) && same(&got, &here));
+  DO(tensor_of(written, &got) && is_same_tensor(&got, &mine));
+  DO(tensor_of(one, &got) && gradient(c, small.a, "0.weight", &here) &&
+     is_same_tensor(&got, &here));
   note(&got);
   DO(finished(list));
   MUST(cleave_future_gradients(rt, list, &all, e));
   CHECK(all.n == 5 && all.items[0].module == small.a && all.items[4].leaf.id);
-  DO(same(&all.items[0].tensor, &here));
+  DO(is_same_tensor(&all.items[0].tensor, &here));
   for (size_t i = 0; i < 4; i++) note(&all.items[i].tensor);
   DO(finished(stepped) && finished(put));
   MUST(cleave_future_step_result(rt, stepped, &done, e));
-  CHECK(done.applied && done.norm * done.norm > 55); /* of what was written */
+  /* the norm includes the gradient that was written */
+  CHECK(done.applied && done.norm * done.norm > 55);
   REFUSED(cleave_future_gradients(rt, passed, &all, e), CLEAVE_INVALID, "brings no gradients");
   REFUSED(cleave_future_tensor(rt, put, &got, e), CLEAVE_INVALID, "brings no tensor");
   REFUSED(cleave_gradient_async(rt, c, small.a, "none", 0, &one, e), CLEAVE_NOT_FOUND, "none");
@@ -52,7 +54,7 @@ static bool gradients_come_by_futures(void) {
   return close_context(c);
 }
 
-/* What waits for a backward of 300 ms does not keep the program, and may be withdrawn. */
+/* Reading waits for a backward of 300 ms without blocking the program, and can be cancelled. */
 static bool reading_gradients_does_not_block(void) {
   cleave_gradients all = {0};
   cleave_context c;
@@ -85,11 +87,12 @@ static bool state_is_written_by_futures(void) {
   cleave_future f, all;
   DO(state_async(small.a, &before));
   MUST(cleave_weight_write_async(rt, small.a, "0.bias", &mine, 0, &f, e));
-  DO(finished(f) && read_weight(small.a, "0.bias", &got) && same(&got, &mine));
+  DO(finished(f) && read_weight(small.a, "0.bias", &got) && is_same_tensor(&got, &mine));
   MUST(cleave_state_write_async(rt, small.a, CLEAVE_STATE_WEIGHTS, before.items, before.n, 0, &all,
                                 e));
   DO(state_async(small.a, &after));
-  for (size_t i = 0; i < before.n; i++) DO(same(&before.items[i].tensor, &after.items[i].tensor));
+  for (size_t i = 0; i < before.n; i++)
+    DO(is_same_tensor(&before.items[i].tensor, &after.items[i].tensor));
   REFUSED(cleave_weight_write_async(rt, small.a, "none", &mine, 0, &f, e), CLEAVE_NOT_FOUND,
           "none");
   cleave_state_free(&before);
@@ -98,7 +101,8 @@ static bool state_is_written_by_futures(void) {
   return release(f) && finished(all) && release(all);
 }
 
-/* Ahead of its first call, which need not wait then; what the node refuses is the future's. */
+/* A module is placed before its first call, which then need not wait. A refusal by the node is the
+ * future's error. */
 static bool modules_are_placed_by_futures(void) {
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   cleave_module_options o = {.size = sizeof o, .name = "greedy", .at = at_b, .threads = 100000};
@@ -108,7 +112,7 @@ static bool modules_are_placed_by_futures(void) {
   DO(load("ahead", at_b, "[{op: linear, out: 5}]", 3, &m));
   MUST(cleave_module_place_async(rt, m, true, 0, &f, e));
   DO(read_weight(m, "0.bias", &got) && finished(f) && release(f));
-  MUST(cleave_module_place_async(rt, m, true, 0, &f, e)); /* it is there */
+  MUST(cleave_module_place_async(rt, m, true, 0, &f, e)); /* the module is placed already */
   DO(finished(f) && release(f));
   MUST(cleave_module_release(rt, m, e));
   cleave_tensor_free(&got);
@@ -140,14 +144,14 @@ int main(int argc, char **argv) {
   at_b = argv[3];
   o.single_thread = single = argc > 4 && strcmp(argv[4], "single") == 0;
   bool ready = cleave_open(argv[1], &o, &rt, NULL) == CLEAVE_OK && load_modules();
-  said(ready, "open");
+  print_result(ready, "open");
   for (size_t i = 0; ready && i < sizeof tests / sizeof *tests; i++) {
     snprintf(why, sizeof why, "see the report");
-    said(tests[i].run(), tests[i].name);
+    print_result(tests[i].run(), tests[i].name);
   }
   printf("digest %016llx\n", (unsigned long long)digest);
   bool closed = cleave_close(rt, 0, &leaks, NULL) == CLEAVE_OK;
   snprintf(why, sizeof why, "%.900s", leaks.text);
-  said(closed && leaks.futures == 0 && leaks.contexts == 0, "nothing_is_left");
+  print_result(closed && leaks.futures == 0 && leaks.contexts == 0, "nothing_is_left");
   return n_failed != 0;
 }

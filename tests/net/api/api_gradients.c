@@ -44,7 +44,7 @@ static bool optimizer_of(const net *n, double clip_norm, cleave_optimizer **ret)
   return true;
 }
 
-/* The list of a net's gradients: four parameters and the leaf. */
+/* Reads the list of a network's gradients: four parameters and the leaf. */
 static bool read_list(cleave_context c, cleave_gradients *ret) {
   MUST(cleave_gradients_read(rt, c, 0, ret, e));
   for (size_t i = 0; i < ret->n; i++) note(&ret->items[i].tensor);
@@ -53,7 +53,7 @@ static bool read_list(cleave_context c, cleave_gradients *ret) {
 
 static float *numbers_of(const cleave_gradient_item *i) { return i->tensor.data; }
 
-static bool agree(const cleave_gradients *a, const cleave_gradients *b, float factor) {
+static bool are_gradients_near(const cleave_gradients *a, const cleave_gradients *b, float factor) {
   CHECK(a->n == b->n);
   for (size_t i = 0; i < a->n; i++)
     for (size_t k = 0; k < cleave_tensor_count(&a->items[i].tensor); k++)
@@ -71,7 +71,7 @@ static double squares(const cleave_gradients *g) {
 
 /* ---- roots that are no scalars --------------------------------------------------------------- */
 
-/* d mse / d y, given at y, is what the loss would have given. */
+/* A backward from y with d mse / d y has the result of a backward from the loss. */
 static bool a_given_gradient_is_the_losss_own(void) {
   net n;
   pass by_loss, given;
@@ -89,14 +89,15 @@ static bool a_given_gradient_is_the_losss_own(void) {
   cleave_tensor g = CLEAVE_TENSOR_F32(numbers, 4, 2);
   MUST(backward_from(given.c, &given.y, 1, NULL, &g, false, e));
   DO(read_list(given.c, &got));
-  DO(agree(&got, &want, 1));
+  DO(are_gradients_near(&got, &want, 1));
   cleave_tensor_free(&y);
   cleave_gradients_free(&want);
   cleave_gradients_free(&got);
   return close_context(by_loss.c) && close_context(given.c);
 }
 
-/* Each given gradient is added to what flows into its value: h is a root, and y is made of it. */
+/* Each given gradient is added to the gradient of its value: h is a root, and y is computed from
+ * it. */
 static bool roots_add_up_however_they_start(void) {
   net n;
   pass p[4];
@@ -117,8 +118,8 @@ static bool roots_add_up_however_they_start(void) {
   MUST(backward_from(p[2].c, &p[2].y, 1, NULL, &y, false, e));
   MUST(backward_from(p[3].c, &p[3].y, 1, NULL, &y, false, e));
   for (int i = 0; i < 4; i++) DO(read_list(p[i].c, &got[i]));
-  DO(agree(&got[0], &got[1], 1));
-  DO(agree(&got[2], &got[3], 2));
+  DO(are_gradients_near(&got[0], &got[1], 1));
+  DO(are_gradients_near(&got[2], &got[3], 2));
   for (int i = 0; i < 4; i++) {
     cleave_gradients_free(&got[i]);
     DO(close_context(p[i].c));
@@ -126,7 +127,7 @@ static bool roots_add_up_however_they_start(void) {
   return true;
 }
 
-/* y = W x + b: the gradient of x is W^T g, and a module that is frozen has none. */
+/* y = W x + b: the gradient of x is W^T g. A frozen module has no gradient. */
 static bool gradients_of_leaves_alone(void) {
   static const char *const all[] = {"*"};
   cleave_module_options o = {
@@ -164,7 +165,7 @@ static bool gradients_of_leaves_alone(void) {
 static bool wrong_starts_are_refused(void) {
   net n;
   pass p;
-  float numbers[12] = {1}; /* as many as x has, and more than y */
+  float numbers[12] = {1}; /* as many numbers as x has, more than y has */
   int64_t whole[OUT] = {1};
   const float one = 1;
   DO(make_net("starts", "master", &n));
@@ -246,7 +247,7 @@ static bool write_scaled(cleave_context c, const cleave_gradients *list, float f
   return true;
 }
 
-/* The norm, the clipping by it and the step are those of what was written. */
+/* Norm, clipping and step use the gradient that was written. */
 static bool a_step_takes_what_was_written(void) {
   net n;
   pass p;
@@ -284,7 +285,7 @@ static bool a_step_takes_what_was_written(void) {
   return true;
 }
 
-/* A number that is not finite holds the step back everywhere, until it is written over. */
+/* A gradient that is not finite prevents the step at all nodes, until it is overwritten. */
 static bool what_is_written_decides_whether_there_is_a_step(void) {
   net n;
   pass p;
@@ -310,7 +311,7 @@ static bool what_is_written_decides_whether_there_is_a_step(void) {
     CHECK((memcmp(before.data, after.data, 8) == 0) == !mended);
     note(&after);
   }
-  /* A start that is not finite is a gradient that is not. */
+  /* A start gradient that is not finite makes the gradients not finite. */
   float numbers[OUT] = {INFINITY};
   cleave_tensor start = CLEAVE_TENSOR_F32(numbers, 4, 2);
   DO(forward(&n, 61, &p));
@@ -323,7 +324,7 @@ static bool what_is_written_decides_whether_there_is_a_step(void) {
   return close_context(p.c);
 }
 
-/* What a later backward brings is added to what was written. */
+/* A later backward adds its gradient to the one that was written. */
 static bool a_backward_adds_to_what_was_written(void) {
   net n;
   pass p;
@@ -374,7 +375,7 @@ static bool wrong_writes_are_refused(void) {
 
 static unsigned n_given, n_written;
 
-/* Of the module "leaves b" alone. */
+/* Records the sendings of the module "leaves b" only. */
 static cleave_status watch(void *user, const cleave_sending *s, cleave_error *error) {
   (void)user, (void)error;
   if (s->kind != CLEAVE_SENDING_GRADIENT || strcmp(s->module, "leaves b") != 0) return CLEAVE_OK;
@@ -384,7 +385,7 @@ static cleave_status watch(void *user, const cleave_sending *s, cleave_error *er
   return CLEAVE_OK;
 }
 
-/* The gate is asked about both, once each; at home nothing leaves. */
+/* The gate is asked once for each of the two gradients; at the master nothing is sent. */
 static bool gradients_that_leave_are_told(void) {
   net n;
   pass p;
@@ -402,7 +403,8 @@ static bool gradients_that_leave_are_told(void) {
 
 /* ---- contexts that overlap ------------------------------------------------------------------- */
 
-/* The gradient of b's input reads b's weights; a's input is data, and its backward reads none. */
+/* The gradient of b's input reads b's weights. a's input is data, so a's backward reads no
+ * weights. */
 static bool a_backward_over_stepped_parameters_is_refused_at_the_call(void) {
   net n;
   pass first, second;
@@ -419,7 +421,7 @@ static bool a_backward_over_stepped_parameters_is_refused_at_the_call(void) {
   REFUSED(cleave_backward(rt, first.c, &first.loss, 1, false, 0, e), CLEAVE_PRECONDITION, text);
   snprintf(text, sizeof text, "since its call %llu,", (unsigned long long)first.y.id);
   REFUSED(cleave_backward(rt, first.c, &first.loss, 1, false, 0, e), CLEAVE_PRECONDITION, text);
-  /* Nothing has moved: the same context goes on with another call. */
+  /* The context was not changed: it can be used for another call. */
   MUST(cleave_gradients_read(rt, first.c, 0, &list, e));
   CHECK(list.n == 0);
   cleave_gradients_free(&list);
@@ -436,7 +438,8 @@ static bool a_backward_over_stepped_parameters_is_refused_at_the_call(void) {
   return close_context(first.c) && close_context(second.c);
 }
 
-/* A linear layer whose input is data: its backward reads no parameter, whatever was stepped. */
+/* A linear layer whose input is data reads no parameter in its backward, so steps in between do not
+ * matter. */
 static bool a_backward_that_reads_no_parameter_is_possible(void) {
   cleave_module *m;
   cleave_optimizer *o;
@@ -466,7 +469,7 @@ static bool a_backward_that_reads_no_parameter_is_possible(void) {
     note(&got[i]);
     CHECK(memcmp(got[0].data, got[i].data, 24) == 0);
   }
-  /* What was retained runs its forward again. */
+  /* A retained context runs its forward again. */
   REFUSED(backward_from(c[0], &y[0], 1, NULL, &g, false, e), CLEAVE_PRECONDITION,
           "module 'over data' have changed");
   for (int i = 0; i < 3; i++) {
@@ -491,7 +494,7 @@ static bool a_write_is_a_change_too(void) {
   return close_context(p.c);
 }
 
-/* A step that was not taken changes nothing. */
+/* A step that was not taken does not affect other contexts. */
 static bool a_skipped_step_leaves_other_contexts_alone(void) {
   net n;
   pass first, second;

@@ -9,7 +9,7 @@ enum { STEPS = 5, MOST = 18 };
 
 /* ---- parameters stepped by hand -------------------------------------------------------------- */
 
-/* Which of a group's settings a parameter follows; lr 0: it is in none. */
+/* Settings of the group of a parameter; lr 0: it is in no group. */
 typedef struct settings {
   double lr, decay, momentum;
   const cleave_schedule *schedule;
@@ -24,7 +24,7 @@ typedef struct param {
   cleave_tensor gradient;
 } param;
 
-/* Its weights now, in both. */
+/* Reads the parameter's present weights into both arrays. */
 static bool read_param(param *p) {
   cleave_tensor t = {0};
   DO(read_weight(p->module, p->name, &t));
@@ -39,7 +39,8 @@ static double rate_at(const settings *s, int t) {
   const cleave_schedule *c = s->schedule;
   if (!c) return s->lr;
   if (c->curve == CLEAVE_STEPS) return s->lr * pow(c->gamma, floor(t / (double)c->step_size));
-  return t < (int)c->total_steps ? s->lr * (1 - t / (double)c->total_steps) : 0; /* linear */
+  /* the schedule `linear` */
+  return t < (int)c->total_steps ? s->lr * (1 - t / (double)c->total_steps) : 0;
 }
 
 static void step_sgd(param *p, size_t i, double g, double lr, int t) {
@@ -62,7 +63,7 @@ static void step_param(param *p, cleave_optimizer_kind kind, int t, double scale
                                                  t);
 }
 
-static bool agrees(const param *p) {
+static bool matches_expected(const param *p) {
   cleave_tensor t = {0};
   DO(read_weight(p->module, p->name, &t));
   note(&t);
@@ -101,7 +102,7 @@ static cleave_group group_of(const two_groups *c, const settings *s, const char 
   return g;
 }
 
-/* One step of the program; the gradients by which it goes and what it said. */
+/* Takes one step of the program. Stores the gradients and the result. */
 static bool step_net(const net *n, cleave_optimizer *o, unsigned seed, bool final, param *params,
                      size_t n_params, cleave_step_result *done) {
   cleave_context c;
@@ -129,7 +130,8 @@ static double norm_of(const param *params, size_t n) {
   return sqrt(sum);
 }
 
-/* Weights have settings, a rate and a schedule, biases others; a lr of 0: they are in no group. */
+/* Weights are in one group with a rate and a schedule, biases in another. lr 0: they are in no
+ * group. */
 static bool five_steps(const two_groups *c) {
   static const char *const weight[] = {"*.weight"}, *const bias[] = {"0.bi*"};
   net n;
@@ -152,7 +154,7 @@ static bool five_steps(const two_groups *c) {
     CHECK(fabs(done.lr - rate_at(&c->weights, t)) < 1e-12);
     for (size_t i = 0; i < 4; i++) {
       step_param(&params[i], c->kind, t, c->clip_norm > 0 && scale < 1 ? scale : 1);
-      DO(agrees(&params[i]));
+      DO(matches_expected(&params[i]));
     }
   }
   for (size_t i = 0; i < 4; i++) cleave_tensor_free(&params[i].gradient);
@@ -187,7 +189,7 @@ static bool plain_descent_stands_beside_momentum(void) {
   return five_steps(&c);
 }
 
-/* No decision rides on END_CONTEXT then. */
+/* Then no decision is sent with END_CONTEXT. */
 static bool final_steps_have_all_rates(void) {
   const two_groups c = {.prefix = "final",
                         .kind = CLEAVE_ADAMW,
@@ -211,7 +213,7 @@ static bool what_is_in_no_group_stays_and_does_not_count(void) {
   return five_steps(&last);
 }
 
-/* A schedule given later is that of all groups. */
+/* A schedule that is set later applies to all groups. */
 static bool another_schedule_is_for_all_groups(void) {
   static const char *const weight[] = {"*.weight"}, *const bias[] = {"*.bias"};
   const cleave_schedule off = {.curve = CLEAVE_LINEAR, .total_steps = 1};
@@ -233,7 +235,7 @@ static bool another_schedule_is_for_all_groups(void) {
   DO(step_net(&n, o, 1, false, params, 2, &done));
   CHECK(done.lr == 0 && done.number == 4);
   for (size_t i = 0; i < 2; i++) {
-    DO(agrees(&params[i]));
+    DO(matches_expected(&params[i]));
     cleave_tensor_free(&params[i].gradient);
   }
   return true;
@@ -247,7 +249,7 @@ static const cleave_tensor *item(const cleave_state *s, const char *name) {
   return NULL;
 }
 
-/* Moments are those of all parameters; of what has no momentum, or is not stepped, zeros. */
+/* The state has moments of all parameters: zeros where there is no momentum or no step. */
 static bool the_state_has_moments_for_all_parameters(void) {
   static const char *const weight[] = {"0.weight"}, *const bias[] = {"0.bias"};
   const two_groups c = {
@@ -278,8 +280,8 @@ static bool the_state_has_moments_for_all_parameters(void) {
 
 /* ---- sixteen groups -------------------------------------------------------------------------- */
 
-/* A module of nine layers with two parameters each; the first `n` have a group of their own, with
- * rates of 0.01, 0.02, ...; `rest`: the last of these groups also has all others. */
+/* Prepares groups over modules of nine layers with two parameters each. The first n parameters have
+ * a group each, with rates 0.01, 0.02, ... rest: the last group also has all other parameters. */
 static void many_groups(cleave_module *const *m, int n, bool rest, char (*names)[24],
                         const char **lists, cleave_group *groups) {
   for (int i = 0; i < MOST; i++) {
@@ -343,7 +345,7 @@ static bool a_module_has_sixteen_groups(void) {
   MUST(cleave_step(rt, o, c, 0, NULL, e));
   for (int i = 0; i < MOST; i++) {
     step_param(&params[i], CLEAVE_SGD, 0, 1);
-    DO(agrees(&params[i]));
+    DO(matches_expected(&params[i]));
     cleave_tensor_free(&params[i].gradient);
   }
   return close_context(c);
@@ -363,7 +365,8 @@ static cleave_group in(cleave_group g, cleave_module *const *module) {
   return g;
 }
 
-/* Second groups that do not go with all weights of a and b; cold: its biases do not learn. */
+/* Adds second groups that cannot be combined with w, which has all weights of a and b. cold: its
+ * biases are not trained. */
 static bool pairs_are_refused(const net *n, cleave_group w, cleave_group b,
                               cleave_module *const *cold) {
   static const char *const none[] = {"conv*"};
@@ -394,7 +397,7 @@ static bool pairs_are_refused(const net *n, cleave_group w, cleave_group b,
   return true;
 }
 
-/* What is refused leaves its modules as they were: the last optimiser has them. */
+/* Refused groups leave their modules unchanged, as the last optimiser shows. */
 static bool wrong_groups_are_refused(void) {
   static const char *const weight[] = {"*.weight"}, *const bias[] = {"0.bias"};
   static const char *const typo[] = {"0.weight", "0.bais"};
@@ -411,7 +414,8 @@ static bool wrong_groups_are_refused(void) {
   const cleave_group w = group_of(&c, &c.weights, weight, both),
                      b = group_of(&c, &c.biases, bias, both), misspelt = with(b, typo, 2),
                      part =
-                         with(in(b, &cold), NULL, 0); /* what learns of a module frozen in part */
+                         /* parameters of a partly frozen module that are trained */
+                     with(in(b, &cold), NULL, 0);
   DO(pairs_are_refused(&n, w, b, &cold));
   REFUSED(cleave_optimizer_new(rt, &misspelt, 1, 0, &o, e), CLEAVE_NOT_FOUND,
           "no parameter '0.bais' that learns in the modules of this group; did you mean '0.bias'?");
@@ -421,7 +425,7 @@ static bool wrong_groups_are_refused(void) {
   return true;
 }
 
-/* A glob need not match in every module: one without a match stays free for another optimiser. */
+/* A glob need not match in every module. A module without a match can get another optimiser. */
 static bool a_module_without_a_match_is_not_in_the_group(void) {
   static const char *const first[] = {"mine.*"};
   cleave_module *m[2];

@@ -15,7 +15,7 @@
 
 static cleave_runtime *rt;
 static const char *at_a, *at_b;
-static uint64_t digest = UINT64_C(14695981039346656037); /* FNV-1a */
+static uint64_t digest = UINT64_C(14695981039346656037); /* FNV-1a of the results */
 static char why[1024];
 static int n_failed;
 
@@ -39,7 +39,8 @@ static int n_failed;
       return false;                                                                    \
     }                                                                                  \
   } while (0)
-/* The call is refused with this status and a text that contains `part`. */
+/* Fails the test unless the call is refused with status `wanted` and a text that contains
+ * `part`. */
 #define REFUSED(call, wanted, part)                                                            \
   do {                                                                                         \
     cleave_error refused_;                                                                     \
@@ -100,7 +101,7 @@ static inline bool gradient(cleave_context c, cleave_module *m, const char *name
     if (!(call)) return false; \
   } while (0)
 
-/* x [4, 3] -> a: linear 5, tanh -> b: linear 2 -> mse against t [4, 2] */
+/* The small network: x [4, 3] -> a (linear 5, tanh) -> b (linear 2) -> mse with t [4, 2]. */
 typedef struct net {
   cleave_module *a, *b, *loss;
 } net;
@@ -157,14 +158,16 @@ static inline bool read_weight(cleave_module *m, const char *name, cleave_tensor
   return true;
 }
 
-/* SIGSTOP reaches each thread in its own time. */
+/* Stops a process, and waits until all its threads have stopped, because SIGSTOP reaches each one
+ * separately. */
 static inline bool stop_process(pid_t pid) {
   CHECK(kill(pid, SIGSTOP) == 0);
   usleep(100000);
   return true;
 }
 
-/* PROGRAM SESSION A B ...: the runtime of all tests and the places of their modules. */
+/* Opens the runtime of all tests from the arguments PROGRAM SESSION A B ...; A, B: the modules'
+ * places. */
 static inline bool open_session(char **argv) {
   cleave_options o = {.size = sizeof o, .deadline_ms = 20000};
   at_a = argv[2];
@@ -182,8 +185,8 @@ typedef struct test {
 #define TEST(f) \
   { f, #f }
 
-/* One line per test for the runner. */
-static inline void said(bool ok, const char *name) {
+/* Prints the line of a test that the runner reads. */
+static inline void print_result(bool ok, const char *name) {
   printf(ok ? "ok %s\n" : "not ok %s: %s\n", name, why);
   fflush(stdout);
   n_failed += !ok;
@@ -192,7 +195,7 @@ static inline void said(bool ok, const char *name) {
 static inline int run_all(const test *list, size_t n) {
   for (size_t i = 0; i < n; i++) {
     snprintf(why, sizeof why, "see the report");
-    said(list[i].run(), list[i].name);
+    print_result(list[i].run(), list[i].name);
   }
   return n_failed != 0;
 }
@@ -200,17 +203,17 @@ static inline int run_all(const test *list, size_t n) {
 
 static inline void print_digest(void) { printf("digest %016llx\n", (unsigned long long)digest); }
 
-/* PROGRAM SESSION A B ...: the whole of a program whose tests have one runtime. */
+/* main of a program whose tests share one runtime. Arguments: PROGRAM SESSION A B ... */
 static inline int run_session(int argc, char **argv, bool (*open)(char **), const test *list,
                               size_t n) {
   if (argc < 4) return 2;
   if (!open(argv)) {
-    said(false, "open");
+    print_result(false, "open");
     return 1;
   }
   (void)run_all(list, n);
   print_digest();
-  said(cleave_close(rt, 0, NULL, NULL) == CLEAVE_OK, "close");
+  print_result(cleave_close(rt, 0, NULL, NULL) == CLEAVE_OK, "close");
   return n_failed != 0;
 }
 #define RUN_SESSION(argc, argv, open, list) \

@@ -8,7 +8,7 @@
 #include "api_int.h"
 
 static cleave_module *on_a, *on_b, *at_home, *picks;
-static int times = 100; /* values of a MiB: more than the workers grant together */
+static int times = 100; /* number of values of 1 MiB: more than the workers' quotas together */
 
 static bool load_modules(void) {
   cleave_module_options o = {.size = sizeof o, .name = "picks", .at = at_a, .seed = 7};
@@ -17,7 +17,7 @@ static bool load_modules(void) {
   DO(load("on b", at_b, "[{op: linear, out: 6}, {op: gelu}]", 6, &on_b));
   DO(load("at home", "master", "[{op: linear, out: 6}, {op: sigmoid}]", 6, &at_home));
   MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 4, out: 6}]", &rows, &picks, e));
-  MUST(cleave_module_place(rt, on_b, false, 0, e)); /* direct links come with the modules */
+  MUST(cleave_module_place(rt, on_b, false, 0, e)); /* loading the modules opens the direct links */
   return true;
 }
 
@@ -27,7 +27,7 @@ static bool some_leaf(cleave_context c, unsigned seed, cleave_reference *ret) {
   return leaf(c, x, 4, 6, false, ret);
 }
 
-/* The output of a module on numbers of a seed, kept, its context closed. */
+/* Computes a module's output from random numbers, keeps it, and closes its context. */
 static bool keep_output(cleave_module *m, unsigned seed, cleave_kept *ret) {
   cleave_context c;
   cleave_reference x, y;
@@ -43,13 +43,13 @@ static bool fetched(cleave_kept k, cleave_tensor *ret) {
   return true;
 }
 
-static bool same(const cleave_tensor *a, const cleave_tensor *b) {
+static bool is_same_tensor(const cleave_tensor *a, const cleave_tensor *b) {
   size_t n = cleave_tensor_count(a);
   CHECK(n == cleave_tensor_count(b) && memcmp(a->data, b->data, 4 * n) == 0);
   return true;
 }
 
-/* module(kept), where the node of the module gets the value from its owner, against
+/* Compares module(kept), for which the module's node fetches the value from its owner, with
  * module(leaf). */
 static bool used_as_by_hand(cleave_kept k, cleave_module *m) {
   cleave_context c;
@@ -63,7 +63,7 @@ static bool used_as_by_hand(cleave_kept k, cleave_module *m) {
   MUST(cleave_call(rt, c, m, &leaf_x, 1, &by_hand, e));
   MUST(cleave_to_here(rt, y, 0, &got, e));
   MUST(cleave_to_here(rt, by_hand, 0, &wanted, e));
-  DO(same(&got, &wanted));
+  DO(is_same_tensor(&got, &wanted));
   note(&got);
   DO(close_context(c));
   cleave_tensor_free(&value);
@@ -77,8 +77,8 @@ static bool release(cleave_kept k) {
   return true;
 }
 
-/* Created at another node; passed to its owner; from one user to another, and to the program's
- * node. */
+/* A value is created at another node, passed to its owner, from one user to another, and to the
+ * master. */
 static bool a_workers_value_is_used_everywhere(void) {
   cleave_kept k;
   DO(keep_output(on_a, 1, &k));
@@ -98,7 +98,7 @@ static bool a_value_of_the_other_worker_as_well(void) {
   return release(k);
 }
 
-/* The owner is this process: a leaf, and the output of a module here. */
+/* This process owns the values: a leaf, and the output of a module at the master. */
 static bool what_the_master_owns_is_passed_to_workers(void) {
   cleave_context c;
   cleave_reference x;
@@ -117,7 +117,7 @@ static bool what_the_master_owns_is_passed_to_workers(void) {
   return release(own);
 }
 
-/* One use serves many calls of a context, and one value stands in several contexts at once. */
+/* One use serves many calls of a context, and one value can be used in several contexts at once. */
 static bool uses_share_a_value(void) {
   cleave_kept k;
   cleave_context c[3];
@@ -129,12 +129,12 @@ static bool uses_share_a_value(void) {
     MUST(cleave_kept_use(rt, c[i], k, &x[i], e));
     for (int j = 0; j < 2; j++) MUST(cleave_call(rt, c[i], on_b, &x[i], 1, &y[i][j], e));
   }
-  DO(release(k)); /* the uses go on */
+  DO(release(k)); /* the uses stay valid */
   MUST(cleave_to_here(rt, y[0][0], 0, &first, e));
   for (int i = 0; i < 3; i++) {
     for (int j = 0; j < 2; j++) {
       MUST(cleave_to_here(rt, y[i][j], 0, &t, e));
-      DO(same(&first, &t));
+      DO(is_same_tensor(&first, &t));
     }
     MUST(cleave_to_here(rt, x[i], 0, &t, e));
     DO(close_context(c[i]));
@@ -145,7 +145,7 @@ static bool uses_share_a_value(void) {
   return true;
 }
 
-/* A fetch that is ahead of the value, and gradients that flow past a kept input. */
+/* A fetch precedes the value, and gradients do not flow into a kept input. */
 static bool a_kept_input_takes_no_part_in_backward(void) {
   cleave_kept k;
   cleave_context c;
@@ -184,7 +184,8 @@ static bool a_kept_input_takes_no_part_in_backward(void) {
   return release(k);
 }
 
-/* The error is the value: at each fetch, and of what is computed from it, wherever. */
+/* A failed value has its error at each fetch, and so has everything that is computed from it, at
+ * any node. */
 static bool an_error_is_stored_in_the_reference(void) {
   cleave_context c;
   cleave_kept k;
@@ -215,7 +216,7 @@ static bool the_owner_confirms(void) {
   cleave_kept k;
   cleave_place place;
   bool confirmed = false;
-  DO(keep_output(on_b, 9, &k)); /* the context's end has waited for it */
+  DO(keep_output(on_b, 9, &k)); /* closing the context has waited for the value */
   MUST(cleave_kept_confirmed(rt, k, &confirmed, e));
   CHECK(confirmed);
   MUST(cleave_kept_owner(rt, k, &place, e));
@@ -244,8 +245,8 @@ static bool a_handle_that_was_released_is_known_for_it(void) {
   return close_context(c);
 }
 
-/* Through every node and back, kept while all of it is still to be computed; its context is closed,
- * or ended. */
+/* Keeps a value that passes all nodes and back, before it is computed. Its context is closed, or
+ * ended. */
 static bool keep_at_once(bool ends, cleave_kept *ret) {
   cleave_module *const way[] = {on_a, on_b, at_home, on_b, on_a};
   cleave_context c;
@@ -268,7 +269,7 @@ static bool what_is_kept_is_computed_whatever_closes(void) {
   DO(fetched(k[0], &first));
   for (int i = 0; i < n; i++) {
     DO(fetched(k[i], &t));
-    DO(same(&first, &t));
+    DO(is_same_tensor(&first, &t));
     DO(release(k[i]));
   }
   note(&first);
@@ -277,7 +278,7 @@ static bool what_is_kept_is_computed_whatever_closes(void) {
   return true;
 }
 
-/* The workers grant 48 MiB: what is released is free for what comes. */
+/* The workers grant 48 MiB, so released values must make space for new ones. */
 static bool released_values_are_freed(void) {
   enum { ROWS = 64 };
   cleave_module *wide;
@@ -362,12 +363,12 @@ static bool leaks_are_listed(void) {
   DO(close_context(c));
   DO(release(k[1]));
   MUST(cleave_close(rt, 0, &leaks, e));
-  CHECK(leaks.kept == 2); /* the gate's test left the first */
+  CHECK(leaks.kept == 2); /* the test of the gate left the first one */
   CHECK(strstr(leaks.text, "of module 'on a' at ") && strstr(leaks.text, "context 'spring'"));
   return true;
 }
 
-/* The owner dies: the reference says so at once, and contexts without it go on. */
+/* The owner is killed: the reference fails at once, and contexts that do not use it continue. */
 static bool the_loss_of_the_owner_is_an_error_of_the_reference(const char *path, pid_t owner) {
   cleave_options o = {.size = sizeof o, .deadline_ms = 20000};
   cleave_context c;
@@ -412,18 +413,18 @@ int main(int argc, char **argv) {
   }
   if (argc == 6 && strcmp(argv[4], "lost") == 0) {
     bool ok = the_loss_of_the_owner_is_an_error_of_the_reference(argv[1], (pid_t)atoi(argv[5]));
-    said(ok, "the_loss_of_the_owner_is_an_error_of_the_reference");
+    print_result(ok, "the_loss_of_the_owner_is_an_error_of_the_reference");
     return n_failed != 0;
   }
   bool ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules();
   snprintf(why, sizeof why, "%.900s", e.text);
-  said(ready, "open");
+  print_result(ready, "open");
   if (ready) (void)RUN_ALL(tests);
   print_digest();
   cleave_leaks leaks;
-  said(cleave_close(rt, 0, &leaks, NULL) == CLEAVE_OK && leaks.kept == 0, "close");
-  said(what_may_not_leave_is_an_error_of_the_use(argv[1]),
-       "what_may_not_leave_is_an_error_of_the_use");
-  said(leaks_are_listed(), "leaks_are_listed");
+  print_result(cleave_close(rt, 0, &leaks, NULL) == CLEAVE_OK && leaks.kept == 0, "close");
+  print_result(what_may_not_leave_is_an_error_of_the_use(argv[1]),
+               "what_may_not_leave_is_an_error_of_the_use");
+  print_result(leaks_are_listed(), "leaks_are_listed");
   return n_failed != 0;
 }

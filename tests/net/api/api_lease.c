@@ -12,12 +12,12 @@ static cleave_module *source, *wide, *wider, *narrow;
 
 /* A value that A keeps, and its use at B. */
 static struct slot {
-  cleave_context made, used;
+  cleave_context call_wide_module, used;
   cleave_kept kept;
-  cleave_reference value; /* B's; of a context at A alone, A's */
+  cleave_reference value; /* B's value; in a context of A alone, A's */
 } slots[SLOTS];
 
-/* They are made ready for a row: what they need for more comes with the first call. */
+/* Loads a module for a batch of one row. Memory for more rows is allocated at its first call. */
 static bool load_row(const char *name, const char *at, const char *layers, int64_t in,
                      cleave_module **ret) {
   cleave_module_options o = {.size = sizeof o, .name = name, .at = at, .seed = 7};
@@ -35,15 +35,15 @@ static bool load_modules(const char *at_c) {
   return true;
 }
 
-/* Its calls keep nothing for a backward. */
+/* Opens a context whose calls keep nothing for a backward. */
 static bool open_evaluation(cleave_context *ret) {
   cleave_context_options o = {.size = sizeof o, .name = "spring", .evaluation = true};
   MUST(cleave_context_open(rt, &o, ret, e));
   return true;
 }
 
-/* A wide value of the slot's numbers, on its way. */
-static bool made(cleave_context c, const struct slot *s, cleave_reference *ret) {
+/* Makes a wide value of the slot's numbers, which is sent to its node. */
+static bool call_wide_module(cleave_context c, const struct slot *s, cleave_reference *ret) {
   float numbers[ROWS * IN];
   cleave_reference x, y;
   fill(numbers, ROWS * IN, (unsigned)(s - slots));
@@ -55,8 +55,8 @@ static bool made(cleave_context c, const struct slot *s, cleave_reference *ret) 
 
 static bool hold(struct slot *s) {
   cleave_reference y, u;
-  DO(open_evaluation(&s->made));
-  DO(made(s->made, s, &y));
+  DO(open_evaluation(&s->call_wide_module));
+  DO(call_wide_module(s->call_wide_module, s, &y));
   MUST(cleave_keep(rt, y, &s->kept, e));
   DO(open_evaluation(&s->used));
   MUST(cleave_kept_use(rt, s->used, s->kept, &u, e));
@@ -64,15 +64,15 @@ static bool hold(struct slot *s) {
   return true;
 }
 
-/* Contexts at a worker that is lost or silent end without its answer. */
-static bool let_go(struct slot *s) {
+/* Ends contexts at a worker that is lost or silent, without waiting for its answer. */
+static bool end_context(struct slot *s) {
   (void)!cleave_context_end(rt, s->used, NULL);
-  MUST(cleave_context_end(rt, s->made, e));
+  MUST(cleave_context_end(rt, s->call_wide_module, e));
   MUST(cleave_kept_release(rt, s->kept, e));
   return true;
 }
 
-static bool same(cleave_tensor *a, cleave_tensor *b) {
+static bool is_same_tensor(cleave_tensor *a, cleave_tensor *b) {
   size_t n = cleave_tensor_count(a);
   CHECK(n == cleave_tensor_count(b) && memcmp(a->data, b->data, 4 * n) == 0);
   cleave_tensor_free(a);
@@ -80,17 +80,17 @@ static bool same(cleave_tensor *a, cleave_tensor *b) {
   return true;
 }
 
-/* The kept value is that of the same calls, made now. */
+/* True if the kept value equals that of the same calls made now. */
 static bool is_there(struct slot *s) {
   cleave_context c;
   cleave_reference y;
   cleave_tensor got = {0}, wanted = {0};
   MUST(cleave_kept_fetch(rt, s->kept, 0, &got, e));
   DO(open_evaluation(&c));
-  DO(made(c, s, &y));
+  DO(call_wide_module(c, s, &y));
   MUST(cleave_to_here(rt, y, 0, &wanted, e));
   DO(close_context(c));
-  return same(&got, &wanted);
+  return is_same_tensor(&got, &wanted);
 }
 
 static bool is_gone(struct slot *s) {
@@ -99,7 +99,7 @@ static bool is_gone(struct slot *s) {
   return true;
 }
 
-/* What B made of it is what it makes of the same numbers. */
+/* True if B's result equals its result for the same numbers. */
 static bool was_used(struct slot *s) {
   cleave_context c;
   cleave_reference x, y;
@@ -112,7 +112,7 @@ static bool was_used(struct slot *s) {
   MUST(cleave_to_here(rt, y, 0, &wanted, e));
   DO(close_context(c));
   cleave_tensor_free(&value);
-  return same(&got, &wanted);
+  return is_same_tensor(&got, &wanted);
 }
 
 static bool use_was_let_go(struct slot *s) {
@@ -127,14 +127,14 @@ static bool user_was_lost(struct slot *s) {
   return true;
 }
 
-/* A context at A alone: one that begins now, and what has become of it. */
+/* Begins a context at A alone, whose result end_at_owner checks. */
 static bool begin_at_owner(struct slot *s) {
   float numbers[IN];
   cleave_reference x;
   fill(numbers, IN, 5);
-  DO(open_evaluation(&s->made));
-  DO(leaf(s->made, numbers, 1, IN, false, &x));
-  MUST(cleave_call(rt, s->made, wide, &x, 1, &s->value, e));
+  DO(open_evaluation(&s->call_wide_module));
+  DO(leaf(s->call_wide_module, numbers, 1, IN, false, &x));
+  MUST(cleave_call(rt, s->call_wide_module, wide, &x, 1, &s->value, e));
   return true;
 }
 
@@ -142,7 +142,7 @@ static bool end_at_owner(struct slot *s) {
   cleave_tensor t = {0};
   MUST(cleave_to_here(rt, s->value, 0, &t, e));
   cleave_tensor_free(&t);
-  return close_context(s->made);
+  return close_context(s->call_wide_module);
 }
 
 static cleave_status call_wider(cleave_error *e) {
@@ -159,8 +159,8 @@ static cleave_status call_wider(cleave_error *e) {
   return status;
 }
 
-/* A has no place for another large value while it keeps one for nobody. */
-static bool is_crowded(struct slot *s) {
+/* True if A has no space for another large value because it keeps one that no node uses. */
+static bool is_owner_full(struct slot *s) {
   (void)s;
   REFUSED(call_wider(e), CLEAVE_EXHAUSTED, "quota");
   return true;
@@ -172,8 +172,8 @@ static bool has_room(struct slot *s) {
   return true;
 }
 
-/* The slot's handle is the only thing that was not released. */
-static bool leaves(struct slot *s) {
+/* True if the slot's handle is the only object that was not released. */
+static bool leaks_only_handle(struct slot *s) {
   cleave_leaks leaks;
   char line[200];
   snprintf(line, sizeof line, "kept reference %llu of module 'wide' at %s, context 'spring'\n",
@@ -184,7 +184,7 @@ static bool leaves(struct slot *s) {
   return false;
 }
 
-static bool leaves_nothing(struct slot *s) {
+static bool leaks_nothing(struct slot *s) {
   cleave_leaks leaks;
   (void)s;
   MUST(cleave_close(rt, 0, &leaks, e));
@@ -197,7 +197,7 @@ static const struct {
   bool (*run)(struct slot *s);
 } steps[] = {
     {"hold", hold},
-    {"let_go", let_go},
+    {"let_go", end_context},
     {"is_there", is_there},
     {"is_gone", is_gone},
     {"was_used", was_used},
@@ -205,10 +205,10 @@ static const struct {
     {"user_was_lost", user_was_lost},
     {"begin_at_owner", begin_at_owner},
     {"end_at_owner", end_at_owner},
-    {"is_crowded", is_crowded},
+    {"is_crowded", is_owner_full},
     {"has_room", has_room},
-    {"leaves", leaves},
-    {"leaves_nothing", leaves_nothing},
+    {"leaves", leaks_only_handle},
+    {"leaves_nothing", leaks_nothing},
 };
 
 static bool run_command(const char *name, unsigned slot) {
@@ -228,11 +228,11 @@ int main(int argc, char **argv) {
   at_b = argv[3];
   bool ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules(argv[4]);
   if (e.status) snprintf(why, sizeof why, "%s: %s", cleave_status_name(e.status), e.text);
-  said(ready, "open");
+  print_result(ready, "open");
   while (ready && fgets(line, sizeof line, stdin)) {
     if (sscanf(line, "%31s %u", name, &slot) != 2) return 2;
     snprintf(why, sizeof why, "see the report");
-    said(run_command(name, slot), name);
+    print_result(run_command(name, slot), name);
   }
   return n_failed != 0;
 }

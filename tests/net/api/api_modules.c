@@ -47,7 +47,7 @@ static bool load_call_release(const char *at, uint64_t seed, cleave_tensor *ret)
   return true;
 }
 
-/* The same name each time, and after the 255th the indexes of those before. */
+/* All modules have the same name. After the 255th, indexes are reused. */
 static bool many_are_loaded_and_released(void) {
   cleave_tensor t = {0};
   for (int i = 0; i < n_loops; i++) {
@@ -60,7 +60,7 @@ static bool many_are_loaded_and_released(void) {
   return true;
 }
 
-/* With an optimiser, whose steps are final or not, and moments. */
+/* Trains a module with an optimiser that has moments; the steps may be final. */
 static bool trained_once(int i) {
   cleave_context c;
   cleave_optimizer *o;
@@ -97,8 +97,8 @@ static bool trained_ones_go_with_their_optimisers(void) {
 
 /* ---- while they are used --------------------------------------------------------------------- */
 
-/* Gradient and value of a context, with its modules released between its calls and its backward or
- * not at all. */
+/* Gets gradient and value of a context. released: the modules are released between the calls and
+ * the backward. */
 static bool pass(bool released, cleave_tensor *dx, cleave_tensor *y) {
   net n;
   cleave_context c;
@@ -108,7 +108,7 @@ static bool pass(bool released, cleave_tensor *dx, cleave_tensor *y) {
   DO(run_net(&n, c, 11, &x, &out, &loss));
   cleave_module *all[] = {n.a, n.b, n.loss}, *other[3];
   for (int i = 0; i < 3 && released; i++) cleave_module_release(rt, all[i], NULL);
-  for (int i = 0; i < 3 && released; i++) /* of the same name, beside them */
+  for (int i = 0; i < 3 && released; i++) /* more modules of the same name */
     DO(module_on(i ? i == 1 ? "used a" : "used b" : "used loss", at_a, 9, &other[i]));
   DO(backward(c, loss, true));
   DO(backward(c, loss, false));
@@ -119,7 +119,7 @@ static bool pass(bool released, cleave_tensor *dx, cleave_tensor *y) {
   return true;
 }
 
-static bool same(const cleave_tensor *a, const cleave_tensor *b) {
+static bool is_same_tensor(const cleave_tensor *a, const cleave_tensor *b) {
   size_t n = cleave_tensor_count(a);
   return n == cleave_tensor_count(b) && memcmp(a->data, b->data, n * sizeof(float)) == 0;
 }
@@ -127,7 +127,7 @@ static bool same(const cleave_tensor *a, const cleave_tensor *b) {
 static bool a_context_goes_on_with_released_modules(void) {
   cleave_tensor dx[2] = {{0}, {0}}, y[2] = {{0}, {0}};
   for (int i = 0; i < 2; i++) DO(pass(i, &dx[i], &y[i]));
-  CHECK(same(&dx[0], &dx[1]) && same(&y[0], &y[1]));
+  CHECK(is_same_tensor(&dx[0], &dx[1]) && is_same_tensor(&y[0], &y[1]));
   for (int i = 0; i < 2; i++) {
     note(&dx[i]);
     cleave_tensor_free(&dx[i]);
@@ -136,7 +136,7 @@ static bool a_context_goes_on_with_released_modules(void) {
   return true;
 }
 
-/* Two contexts, one of which is ended without anybody waiting, with a call on its way. */
+/* Opens two contexts, and ends one without waiting while its call is in flight. */
 static bool calls_in_flight_come_home(void) {
   cleave_module *m;
   cleave_context c[2];
@@ -178,10 +178,12 @@ static bool a_kept_value_outlives_its_module(void) {
   MUST(cleave_to_here(rt, y, 0, &first, e));
   cleave_module_release(rt, m, NULL);
   DO(close_context(c));
-  for (int i = 0; i < 3; i++) DO(load_call_release(at_a, 5, &t)); /* with its index */
+  /* takes the released module's index */
+  for (int i = 0; i < 3; i++) DO(load_call_release(at_a, 5, &t));
   MUST(cleave_kept_fetch(rt, k[0], 0, &later, e));
   MUST(cleave_kept_owner(rt, k[0], &place, e));
-  CHECK(same(&first, &later) && strcmp(place.node, at_a) == 0 && strcmp(place.device, "cpu") == 0);
+  CHECK(is_same_tensor(&first, &later) && strcmp(place.node, at_a) == 0 &&
+        strcmp(place.device, "cpu") == 0);
   MUST(cleave_kept_release(rt, k[0], e));
   MUST(cleave_kept_fetch(rt, k[1], 0, &later, e));
   MUST(cleave_kept_release(rt, k[1], e));
@@ -208,7 +210,7 @@ static bool a_name_is_free_when_its_module_is_released(void) {
   DO(leaf(c, numbers, 4, 3, false, &x));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   cleave_module_release(rt, m, NULL);
-  REFUSED(cleave_call(rt, c, m, &x, 1, &y, e), CLEAVE_NOT_FOUND, "released"); /* c needs it still */
+  REFUSED(cleave_call(rt, c, m, &x, 1, &y, e), CLEAVE_NOT_FOUND, "released"); /* c still needs it */
   MUST(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &other, e));
   MUST(cleave_rpc_sync(rt, c, other, &x, 1, 0, &y, &t, e));
   CHECK(cleave_tensor_count(&t) == 12 && ((float *)t.data)[0] == fmaxf(numbers[0], 0));
@@ -217,7 +219,7 @@ static bool a_name_is_free_when_its_module_is_released(void) {
   return close_context(c);
 }
 
-/* Those that were never used go at once, the others when they have been unloaded. */
+/* Modules that were never used are removed at once, the others when they are unloaded. */
 static bool as_many_as_ever_after_a_release(void) {
   cleave_module *m[MOST_MODULES] = {0}, *more;
   cleave_tensor t = {0};
@@ -296,7 +298,7 @@ static const char *file(const char *name) {
   return path;
 }
 
-/* A learner with running statistics, of its own or as the file of another one says. */
+/* Loads a trained module with running statistics, as `module` or from another one's file. */
 static bool learner(const char *name, const char *at, cleave_module **m, cleave_optimizer **o) {
   cleave_module_options of = {.size = sizeof of, .name = name, .at = at};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
@@ -355,7 +357,8 @@ static bool are_alike(cleave_module *a, cleave_module *b, bool wanted) {
   return true;
 }
 
-/* Two steps, saved; a third by who made them, and by another one that goes on from the files. */
+/* Takes two steps and saves; then the module that saved takes a third step, and so does another one
+ * that loads the files. */
 static bool state_goes_to_files_and_back(void) {
   cleave_module *m[2], *loss;
   cleave_optimizer *o[2];
@@ -370,11 +373,12 @@ static bool state_goes_to_files_and_back(void) {
   DO(are_alike(m[0], m[1], true));
   for (int i = 0; i < 2; i++) DO(learn(m[i], o[i], loss, 9));
   DO(are_alike(m[0], m[1], true));
-  DO(saved(m[0], false, "weights.safetensors", "moments.safetensors")); /* over those */
+  DO(saved(m[0], false, "weights.safetensors", "moments.safetensors")); /* overwrites those files */
   DO(read_weight(m[0], "0.weight", &t));
   note(&t);
   cleave_tensor_free(&t);
-  DO(saved(m[1], true, "others.safetensors", "moments.safetensors")); /* written by somebody else */
+  /* written by module m[1] under other names */
+  DO(saved(m[1], true, "others.safetensors", "moments.safetensors"));
   DO(read_weight(m[1], "0.bias", &t));
   CHECK(((float *)t.data)[0] == 0.5f && ((float *)t.data)[4] == 4.5f);
   DO(read_weight(m[1], "1.num_batches_tracked", &t));
@@ -418,7 +422,7 @@ static bool what_does_not_fit_is_told(void) {
   REFUSED(cleave_state_save(NULL, m, CLEAVE_STATE_WEIGHTS, "x", 0, e), CLEAVE_INVALID, "runtime");
   REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_WEIGHTS, NULL, 0, e), CLEAVE_INVALID, "path");
   REFUSED(cleave_state_load(rt, m, (cleave_state_kind)7, "x", 0, e), CLEAVE_INVALID, "7");
-  DO(module_on("plain", at_b, 1, &plain)); /* without an optimiser: a file without tensors */
+  DO(module_on("plain", at_b, 1, &plain)); /* without an optimiser, the file has no tensors */
   MUST(cleave_state_save(rt, plain, CLEAVE_STATE_OPTIMIZER, file("empty.safetensors"), 0, e));
   MUST(cleave_state_load(rt, plain, CLEAVE_STATE_OPTIMIZER, file("empty.safetensors"), 0, e));
   REFUSED(cleave_state_load(rt, plain, CLEAVE_STATE_OPTIMIZER, file("moments.safetensors"), 0, e),
@@ -445,7 +449,7 @@ static cleave_module_options deep_options(const char *name, const char *const *b
                                  .n_recompute_blocks = n};
 }
 
-/* A step; "at NAME" before its backward. */
+/* Takes a step; writes "at NAME" before the backward. */
 static bool learn_deep(cleave_module *m, cleave_module *loss, cleave_optimizer *o) {
   cleave_context c;
   cleave_reference x, y, target, l;
@@ -522,7 +526,7 @@ static const test tests[] = {
     TEST(blocks_that_are_none_are_told),
 };
 
-/* The workers have nothing left, and nothing of the program leaks. */
+/* Asserts that the workers hold nothing and the program leaks nothing. */
 static bool end(void) {
   cleave_leaks leaks;
   CHECK(is_asked("close"));
@@ -533,13 +537,13 @@ static bool end(void) {
 
 int main(int argc, char **argv) {
   if (argc < 6 || !open_session(argv)) {
-    said(false, "open");
+    print_result(false, "open");
     return 1;
   }
   n_loops = atoi(argv[4]);
   folder = argv[5];
   (void)RUN_ALL(tests);
   print_digest();
-  said(end(), "close");
+  print_result(end(), "close");
   return n_failed != 0;
 }

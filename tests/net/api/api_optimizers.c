@@ -10,7 +10,7 @@ enum { N = 67, STEPS = 5 };
 
 /* ---- golden runs ----------------------------------------------------------------------------- */
 
-/* Values of tests/golden/optim: "CASE.WHAT". */
+/* Reads values "CASE.WHAT" of tests/golden/optim. */
 static bool golden(const char *name, const char *what, float *ret, size_t n) {
   char line[160], key[96];
   size_t length = (size_t)snprintf(key, sizeof key, "%s.%s f32 ", name, what);
@@ -49,7 +49,7 @@ typedef struct trained {
   cleave_optimizer *o;
 } trained;
 
-/* y = w x with x = 1: 67 weights; the loss is mean((y - t)^2). */
+/* Makes y = w x with x = 1 and 67 weights; the loss is mean((y - t)^2). */
 static bool make(const char *name, const cleave_group *group, trained *t) {
   char label[96];
   cleave_module_options m = {.size = sizeof m, .name = name, .at = at_a};
@@ -80,7 +80,7 @@ static bool get(trained *t, float *ret) {
   return true;
 }
 
-/* A step by the gradient g: the target of the loss lies where its gradient is g. */
+/* Takes a step with the gradient g, by choosing the loss's target so that its gradient is g. */
 static bool step(trained *t, const float *g) {
   float w[N], target[N], x = 1;
   cleave_context c;
@@ -145,7 +145,7 @@ static bool every_optimiser_steps_as_torchs(void) {
   return true;
 }
 
-/* Weights and state of one module in another: both go on with the same bits. */
+/* Copies weights and state of one module to another; both continue with the same bits. */
 static bool resumed_run(size_t i) {
   float g[N], w[N], q[N];
   char name[96];
@@ -202,8 +202,8 @@ static bool wrong_settings_are_refused(void) {
   return true;
 }
 
-/* A step by the gradient 1 moves plain descent by the rate. */
-static bool moves_by(trained *t, float rate) {
+/* True if plain SGD with the gradient 1 changes the weights by the rate. */
+static bool is_step_of(trained *t, float rate) {
   float before[N], after[N], one[N];
   for (int i = 0; i < N; i++) one[i] = 1;
   DO(get(t, before));
@@ -220,19 +220,19 @@ static bool rates_are_read_and_set(void) {
   trained t;
   double rate;
   DO(make("rates", &sgd, &t));
-  DO(moves_by(&t, 0.25f));
+  DO(is_step_of(&t, 0.25f));
   MUST(cleave_optimizer_rate(rt, t.o, 0, &rate, e));
   CHECK(rate == 0.125);
-  DO(moves_by(&t, 0.125f));
+  DO(is_step_of(&t, 0.125f));
   MUST(cleave_optimizer_set_schedule(rt, t.o, &constant, e));
   MUST(cleave_optimizer_set_rate(rt, t.o, 0, 0.75, e));
   MUST(cleave_optimizer_rate(rt, t.o, 0, &rate, e));
   CHECK(rate == 0.75);
-  DO(moves_by(&t, 0.75f));
+  DO(is_step_of(&t, 0.75f));
   REFUSED(cleave_optimizer_set_rate(rt, t.o, 0, -1, e), CLEAVE_INVALID, "lr is -1");
   REFUSED(cleave_optimizer_set_rate(rt, t.o, 1, 1, e), CLEAVE_NOT_FOUND, "group 1 of");
   REFUSED(cleave_optimizer_rate(rt, t.o, 1, &rate, e), CLEAVE_NOT_FOUND, "group 1 of");
-  return moves_by(&t, 0.75f);
+  return is_step_of(&t, 0.75f);
 }
 
 static bool wrong_schedules_are_refused(void) {
@@ -256,7 +256,7 @@ static bool wrong_schedules_are_refused(void) {
   }
   REFUSED(cleave_optimizer_set_steps(rt, NULL, 1, e), CLEAVE_INVALID, "optimizer");
   REFUSED(cleave_optimizer_set_schedule(rt, t.o, NULL, e), CLEAVE_INVALID, "schedule");
-  return moves_by(&t, 0.25f);
+  return is_step_of(&t, 0.25f);
 }
 
 /* ---- after the first call -------------------------------------------------------------------- */
@@ -270,7 +270,7 @@ static bool remake(trained *t, const cleave_group *group) {
   return true;
 }
 
-/* An optimiser over a module that another one has stepped, beside one over a new module. */
+/* Runs a new optimiser over a module that another optimiser has stepped, and over a new module. */
 static bool replaced_run(size_t i) {
   const cleave_group before = {.kind = CLEAVE_ADAM, .lr = 0.125};
   float g[N], w[N], q[N];
@@ -319,13 +319,13 @@ static bool an_optimiser_in_use_is_not_replaced(void) {
           "'in use' gets no other optimiser while context");
   DO(close_context(c));
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &t.o, e));
-  return moves_by(&t, 0.25f);
+  return is_step_of(&t, 0.25f);
 }
 
-/* y = w x + b with x = 1: weight and bias have the same gradients. */
+/* y = w x + b with x = 1, so weight and bias have the same gradients. */
 typedef struct frozen_run {
   trained t;
-  float at[2][N], v[2][N]; /* of weight and bias, as the formula has them */
+  float at[2][N], v[2][N]; /* expected values and moments of weight and bias */
 } frozen_run;
 
 static const char *const both[] = {"0.weight", "0.bias"};
@@ -373,7 +373,7 @@ static bool forward(frozen_run *f, cleave_context c, const float *g, cleave_refe
   return true;
 }
 
-/* v = v / 2 + g, w = w - v / 4, of those that learn. */
+/* Expects v = v / 2 + g, w = w - v / 4 of trained parameters. */
 static bool frozen_step(frozen_run *f, unsigned seed, bool weight, bool bias) {
   const bool learns[] = {weight, bias};
   float g[N];
@@ -485,7 +485,7 @@ static bool what_is_fixed_stays_frozen(void) {
                     .beta2 = 0.999,
                     .eps = 1e-8};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &optimizer, e));
-  CHECK(cleave_state_count(m, CLEAVE_STATE_OPTIMIZER) == 3); /* of the bias, and the step */
+  CHECK(cleave_state_count(m, CLEAVE_STATE_OPTIMIZER) == 3); /* the bias's moments and the step */
   CHECK(cleave_state_count(m, CLEAVE_STATE_WEIGHTS) == 2);
   REFUSED(cleave_parameter_thaw(rt, m, weight, 1, 0, e), CLEAVE_PRECONDITION, "with `fixed`");
   REFUSED(cleave_parameter_freeze(rt, m, both + 1, 1, 0, e), CLEAVE_PRECONDITION, "with `fixed`");

@@ -109,12 +109,12 @@ int main(int argc, char **argv) {
   o.single_thread = argc > 5 && strcmp(argv[5], "single") == 0;
   bool ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK;
   snprintf(why, sizeof why, "%.900s", e.text);
-  said(ready, "open");
+  print_result(ready, "open");
   if (!ready) return 1;
-  said(eight_contexts_in_flight_keep_two_workers_busy(atoi(argv[4])),
-       "eight_contexts_in_flight_keep_two_workers_busy");
+  print_result(eight_contexts_in_flight_keep_two_workers_busy(atoi(argv[4])),
+               "eight_contexts_in_flight_keep_two_workers_busy");
   cleave_leaks leaks;
-  said(cleave_close(rt, 0, &leaks, NULL) == CLEAVE_OK && !leaks.contexts && !leaks.futures,
-       "close");
+  print_result(cleave_close(rt, 0, &leaks, NULL) == CLEAVE_OK && !leaks.contexts && !leaks.futures,
+               "close");
   return n_failed != 0;
 }

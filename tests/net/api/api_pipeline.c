@@ -19,7 +19,8 @@ static bool gradients_of(cleave_context c, const net *n, numbers *ret) {
 enum { MICRO = 6 };
 static const float shares[MICRO] = {0.25f, 0.25f, 0.125f, 0.125f, 0.125f, 0.125f};
 
-/* Six micro-batches; at most `width` of them between the forward and the backward of a; 0: all. */
+/* Runs six micro-batches, at most `width` of them between the forward and the backward of a; 0:
+ * all. */
 static bool windowed(const net *n, int width, cleave_context *c, cleave_reference *loss) {
   cleave_reference h[MICRO];
   DO(open_context(c));
@@ -42,14 +43,14 @@ static bool a_window_changes_no_bit_of_the_gradients(void) {
     DO(gradients_of(c, &n, &found[width]));
     DO(close_context(c));
   }
-  CHECK(same(&found[0], &found[1]) && same(&found[0], &found[2]));
+  CHECK(are_numbers_equal(&found[0], &found[1]) && are_numbers_equal(&found[0], &found[2]));
   CHECK(found[0].a[0] != 0 && found[0].b[0] != 0);
   return true;
 }
 
 enum { LONG = 100 };
 
-/* More calls than one frame tells of, most of them before they can run. */
+/* Makes more calls than one frame lists, most of them before they can run. */
 static bool a_long_pipeline_has_the_bits_of_one_without_a_window(void) {
   net n;
   numbers found[2];
@@ -67,11 +68,11 @@ static bool a_long_pipeline_has_the_bits_of_one_without_a_window(void) {
     DO(gradients_of(c, &n, &found[width]));
     DO(close_context(c));
   }
-  CHECK(same(&found[0], &found[1]));
+  CHECK(are_numbers_equal(&found[0], &found[1]));
   return true;
 }
 
-/* Each backward lets exactly one more call run. */
+/* Each backward allows exactly one more call to run. */
 static bool a_call_after_a_backward_comes_no_sooner(void) {
   net n;
   cleave_context c;
@@ -112,7 +113,7 @@ static bool a_value_is_sent_where_it_will_be_needed(void) {
     DO(leaf(c, in, 4, 3, false, &x));
     DO(leaf(c, target, 4, 2, false, &t));
     MUST(cleave_call_with(rt, c, n.a, &x, 1, &to_b, &h, e));
-    if (i) { /* it counts as being there, which local_only asks for */
+    if (i) { /* local_only needs the module to count as placed */
       MUST(cleave_call_with(rt, c, there, &h, 1, &home, &y, e));
     } else {
       if (strcmp(at_a, at_b) != 0)
@@ -127,7 +128,7 @@ static bool a_value_is_sent_where_it_will_be_needed(void) {
     DO(gradients_of(c, &used, i ? &sent : &asked));
     DO(close_context(c));
   }
-  CHECK(same(&asked, &sent));
+  CHECK(are_numbers_equal(&asked, &sent));
   cleave_tensor_free(&out);
   return true;
 }
@@ -172,7 +173,7 @@ static bool what_a_call_cannot_wait_for_is_refused(void) {
           CLEAVE_PRECONDITION, "a call without a backward to come");
   DO(close_context(evaluating));
   DO(close_context(other));
-  DO(run_after(&n, c, 7, h, NULL, &loss)); /* nothing of it has hurt the context */
+  DO(run_after(&n, c, 7, h, NULL, &loss)); /* the refusals have not failed the context */
   return close_context(c);
 }
 
@@ -187,7 +188,8 @@ static bool roots_against_a_window_are_refused(void) {
   REFUSED(cleave_backward(rt, c, &loss[1], 1, false, 0, e), CLEAVE_PRECONDITION, "backward of");
   const cleave_reference reversed[] = {loss[1], loss[0]};
   REFUSED(cleave_backward(rt, c, reversed, 2, false, 0, e), CLEAVE_PRECONDITION, "backward of");
-  MUST(cleave_backward(rt, c, loss, 2, false, 0, e)); /* the refusals have left it as it was */
+  /* the refusals have not changed the context */
+  MUST(cleave_backward(rt, c, loss, 2, false, 0, e));
   return close_context(c);
 }
 
@@ -207,7 +209,7 @@ static bool nothing_changes_while_calls_wait_for_a_backward(void) {
   DO(open_context(&c));
   for (int i = 0; i < 3; i++)
     DO(run_after(&n, c, 2 + (unsigned)i, i ? h[i - 1] : none, &h[i], &loss[i]));
-  for (int i = 0; i < 2; i++) { /* two calls wait, then one */
+  for (int i = 0; i < 2; i++) { /* first two calls wait, then one */
     REFUSED(cleave_step(rt, o, other, 0, NULL, e), CLEAVE_PRECONDITION, "wait for its backward");
     REFUSED(cleave_weight_write(rt, n.a, "0.weight", &w, 0, e), CLEAVE_PRECONDITION,
             "wait for its backward");
@@ -247,7 +249,7 @@ static bool weighted_roots_are_the_gradients_of_the_weighted_loss(void) {
   return close_context(c);
 }
 
-/* One root: a power of two scales every number exactly. */
+/* Has one root with a power of two as weight, which scales every number exactly. */
 static bool a_weight_scales_and_none_is_one(void) {
   static const float one[] = {1}, quarter[] = {0.25f};
   static const float *const weights[] = {NULL, one, quarter};
@@ -263,7 +265,7 @@ static bool a_weight_scales_and_none_is_one(void) {
     DO(gradients_of(c, &n, &found[i]));
     DO(close_context(c));
   }
-  CHECK(same(&found[0], &found[1]));
+  CHECK(are_numbers_equal(&found[0], &found[1]));
   for (int k = 0; k < 15; k++) CHECK(found[2].a[k] == 0.25f * found[0].a[k]);
   return true;
 }
@@ -304,11 +306,12 @@ static bool final_steps_give_the_same_bits(void) {
     DO(weights_of(&n, &found[i]));
     cleave_optimizer_release(rt, o, NULL);
   }
-  CHECK(same(&found[0], &found[1]) && same(&found[0], &found[2]));
+  CHECK(are_numbers_equal(&found[0], &found[1]) && are_numbers_equal(&found[0], &found[2]));
   return true;
 }
 
-/* On one worker a single decision would ride on the end of the context; here there are two. */
+/* On one worker a single decision would be sent with the end of the context; here there are two
+ * workers. */
 static bool rates_and_optimisers_that_differ_step_right(void) {
   static const char *const names[] = {"two rates kept", "two rates final", "two kept", "two final"};
   numbers found[4];
@@ -325,7 +328,7 @@ static bool rates_and_optimisers_that_differ_step_right(void) {
     DO(train(&n, o, i < 2 ? 1 : 2, 90, 5, last ? END : CLOSE));
     DO(weights_of(&n, &found[i]));
   }
-  for (int i = 1; i < 4; i++) CHECK(same(&found[0], &found[i]));
+  for (int i = 1; i < 4; i++) CHECK(are_numbers_equal(&found[0], &found[i]));
   return true;
 }
 
@@ -344,14 +347,14 @@ static bool one_of_two_learns(void) {
   return true;
 }
 
-/* In a runtime without any other optimiser. */
+/* The runtime has no optimiser. */
 static bool a_module_without_an_optimiser_may_take_part(void) {
   IN_RUNTIME((&(cleave_options){.size = sizeof(cleave_options), .single_thread = single}),
              one_of_two_learns());
   return true;
 }
 
-/* Of two modules of which one learns in the context, and of an optimiser that is not asked. */
+/* Two modules, of which one is trained in the context, and an optimiser that is not stepped. */
 static bool only_what_a_final_step_names_moves(void) {
   net n, other;
   cleave_optimizer *o, *unasked;
@@ -369,7 +372,8 @@ static bool only_what_a_final_step_names_moves(void) {
   DO(weights_of(&n, &after));
   DO(weights_of(&other, &others[1]));
   CHECK(memcmp(before.a, after.a, sizeof before.a) != 0);
-  CHECK(memcmp(before.b, after.b, sizeof before.b) == 0 && same(&others[0], &others[1]));
+  CHECK(memcmp(before.b, after.b, sizeof before.b) == 0 &&
+        are_numbers_equal(&others[0], &others[1]));
   return true;
 }
 
@@ -397,7 +401,7 @@ static bool a_final_step_that_is_not_finite_moves_nothing(void) {
   CHECK(!done.applied && done.number == 1);
   MUST(cleave_context_end(rt, c, e));
   DO(weights_of(&n, &after));
-  CHECK(same(&before, &after));
+  CHECK(are_numbers_equal(&before, &after));
   return true;
 }
 
@@ -410,12 +414,12 @@ static bool final_groups_and_others_do_not_mix(void) {
   cleave_group g[] = {{.modules = &n.a, .n_modules = 1, .lr = 0.5},
                       {.modules = &n.b, .n_modules = 1, .lr = 0.5, .no_rollback = true}};
   REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_INVALID, "final");
-  g[1].no_rollback = false; /* nothing of the refused one is left */
+  g[1].no_rollback = false; /* the refused group left no setting */
   MUST(cleave_optimizer_new(rt, g, 2, 0, &o, e));
   DO(open_context(&c));
   DO(run_after(&n, c, 1, none, NULL, &loss));
   DO(backward(c, loss, false));
-  MUST(cleave_context_end(rt, c, e)); /* no step: nothing to wait for */
+  MUST(cleave_context_end(rt, c, e)); /* no step was taken, so nothing to wait for */
   REFUSED(cleave_context_end(rt, c, e), CLEAVE_NOT_FOUND, "was closed");
   REFUSED(cleave_backward(rt, c, &loss, 1, false, 0, e), CLEAVE_NOT_FOUND, "was closed");
   return true;
@@ -424,7 +428,7 @@ static bool final_groups_and_others_do_not_mix(void) {
 /* ---- rates ----------------------------------------------------------------------------------- */
 
 enum { STEPS = 6 };
-#define C(x) (0.25 * (1 + (x))) /* the cosine's half of the rate 0.5 */
+#define C(x) (0.25 * (1 + (x))) /* half of the rate 0.5 times the cosine's term */
 static const struct {
   cleave_schedule schedule;
   double lr[STEPS];
@@ -440,7 +444,8 @@ static const struct {
 };
 #undef C
 
-/* One step of plain SGD of module a; it says `lr` and moves each weight by lr times gradient. */
+/* Takes a step of plain SGD of module a. True if it reports `lr` and changes each weight by lr
+ * times the gradient. */
 static bool stepped_by(const net *n, cleave_optimizer *o, unsigned seed, double lr,
                        uint64_t number) {
   cleave_context c;
@@ -500,7 +505,7 @@ static bool steps_and_schedules_can_be_set(void) {
   return true;
 }
 
-/* A step that is still to be sent has the rate of the moment it was taken. */
+/* A step that has not been sent yet uses the rate of the time when it was taken. */
 static bool what_is_set_is_for_the_next_step(void) {
   const cleave_schedule halves = {.curve = CLEAVE_STEPS, .step_size = 1, .gamma = 0.5};
   const cleave_schedule constant = {.curve = CLEAVE_CONSTANT};
@@ -632,7 +637,8 @@ static bool a_deadline_ends_a_wait_and_nothing_else(void) {
 
 /* ---- for whoever looks at the workers -------------------------------------------------------- */
 
-/* Steps until the input ends; everything is ended, nothing closed, when the worker is looked at. */
+/* Takes steps until the input ends. Contexts are ended and not closed while the test reads the
+ * worker's status. */
 static bool steps_for_a_watcher(int width) {
   net n;
   cleave_optimizer *o;
@@ -693,15 +699,15 @@ int main(int argc, char **argv) {
   if (!arguments(argc, argv, &mode)) return 2;
   const cleave_options o = {.size = sizeof o, .single_thread = single};
   if (!open_runtime(&o, &rt)) {
-    said(false, "open");
+    print_result(false, "open");
     return 1;
   }
   if (strcmp(mode, "window") == 0) {
-    if (!steps_for_a_watcher(atoi(argv[7]))) said(false, "steps_for_a_watcher");
+    if (!steps_for_a_watcher(atoi(argv[7]))) print_result(false, "steps_for_a_watcher");
   } else {
     (void)RUN_ALL(placed);
     print_digest();
   }
-  said(close_runtime(rt), "close_finds_nothing_left");
+  print_result(close_runtime(rt), "close_finds_nothing_left");
   return n_failed != 0;
 }

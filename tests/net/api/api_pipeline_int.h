@@ -13,7 +13,7 @@
 #include "api_int.h"
 
 static const char *session, *transfer;
-static bool single; /* runtimes without a thread of their own */
+static bool single; /* true: runtimes are opened without a thread of their own */
 
 static const cleave_reference none = {0};
 
@@ -26,7 +26,7 @@ static inline bool open_runtime(const cleave_options *with, cleave_runtime **ret
   return true;
 }
 
-/* Everything that was opened in it has been given back. */
+/* Closes the runtime, and returns false if anything opened in it was not freed. */
 static inline bool close_runtime(cleave_runtime *r) {
   cleave_leaks left;
   MUST(cleave_close(r, 0, &left, e));
@@ -34,7 +34,7 @@ static inline bool close_runtime(cleave_runtime *r) {
   return true;
 }
 
-/* The rest of a test on a runtime of its own. */
+/* Opens a runtime of the test's own, runs `body` and closes it. Ends the calling function. */
 #define IN_RUNTIME(options, body)                                             \
   do {                                                                        \
     cleave_runtime *outer_ = rt;                                              \
@@ -51,7 +51,7 @@ static inline uint64_t now_ms(void) {
 
 /* ---- one pass and its numbers ---------------------------------------------------------------- */
 
-/* x -> a, which waits for the backward of `after` -> b -> loss. */
+/* Runs x -> a -> b -> loss, where a waits for the backward of `after`. */
 static inline bool run_after(const net *n, cleave_context c, unsigned seed, cleave_reference after,
                              cleave_reference *ret_h, cleave_reference *ret_loss) {
   float x[12], t[8];
@@ -94,7 +94,9 @@ typedef struct numbers {
   float a[15], b[10];
 } numbers;
 
-static inline bool same(const numbers *p, const numbers *q) { return memcmp(p, q, sizeof *p) == 0; }
+static inline bool are_numbers_equal(const numbers *p, const numbers *q) {
+  return memcmp(p, q, sizeof *p) == 0;
+}
 
 static inline bool weights_of(const net *n, numbers *ret) {
   return copy_weight(n->a, "0.weight", ret->a, 15) && copy_weight(n->b, "0.weight", ret->b, 10);
@@ -123,7 +125,7 @@ static inline bool train(const net *n, cleave_optimizer *const *opt, int n_opt, 
 
 /* ---- running them ---------------------------------------------------------------------------- */
 
-/* Of whatever follows the mode the program itself makes sense. */
+/* Reads the program's arguments. The program itself checks those after the mode. */
 static inline bool arguments(int argc, char **argv, const char **ret_mode) {
   if (argc < 6) return false;
   session = argv[1];

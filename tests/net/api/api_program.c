@@ -47,8 +47,7 @@ static bool gradients_are_those_of_the_formula(void) {
   return true;
 }
 
-/* One output goes to two consumers on different nodes, and back to the first node: A -> B, A ->
- * A. */
+/* An output has two consumers on different nodes, and returns to the first node: A -> B, A -> A. */
 static bool a_value_with_two_consumers_adds_their_gradients(void) {
   cleave_module *a, *b, *join, *loss;
   cleave_graph *g;
@@ -167,7 +166,7 @@ static bool a_gradient_says_where_it_lives(void) {
   return close_context(c);
 }
 
-/* Class labels, an architecture by name, and the labels here while the loss is elsewhere. */
+/* Uses class labels, an architecture by name, and labels of the master for a loss at a worker. */
 static bool labels_travel_to_a_loss_elsewhere(void) {
   cleave_module *m, *loss;
   cleave_context c;
@@ -204,7 +203,8 @@ static bool labels_travel_to_a_loss_elsewhere(void) {
   return close_context(c);
 }
 
-/* Two parts of an architecture are the whole: names, first weights, and the output's bits. */
+/* Two parts of an architecture equal the whole one: names, first weights, and the bits of the
+ * output. */
 static bool parts_of_an_architecture_are_the_whole(void) {
   static const char mlp[] = "{hidden: [8, 6], classes: 3}";
   cleave_module *whole, *front, *back, *none;
@@ -239,7 +239,7 @@ static bool parts_of_an_architecture_are_the_whole(void) {
   return close_context(c);
 }
 
-/* A batch may have any size; an evaluating context has no backward. */
+/* A batch may have any size. A context for evaluation has no backward. */
 static bool evaluation_takes_other_batch_sizes_and_has_no_backward(void) {
   net n;
   cleave_context c;
@@ -350,7 +350,7 @@ static bool a_released_reference_is_refused_by_name(void) {
   MUST(cleave_reference_release(rt, y, e));
   REFUSED(cleave_to_here(rt, y, 0, &out, e), CLEAVE_NOT_FOUND, "was released");
   REFUSED(cleave_reference_release(rt, y, e), CLEAVE_NOT_FOUND, "was released");
-  DO(backward(c, loss, false)); /* the value itself is still there for backward */
+  DO(backward(c, loss, false)); /* the value is still held for backward */
   DO(close_context(c));
   REFUSED(cleave_to_here(rt, x, 0, &out, e), CLEAVE_NOT_FOUND, "its context was closed");
   REFUSED(cleave_context_close(rt, c, 0, e), CLEAVE_NOT_FOUND, "was closed");
@@ -370,7 +370,7 @@ static bool futures_and_rpc_sync_bring_the_value(void) {
   DO(load("rpc", at_b, "[{op: linear, out: 5}]", 3, &m));
   DO(open_context(&c));
   DO(leaf(c, numbers, 4, 3, false, &x));
-  numbers[0] = 99; /* the leaf has its own copy */
+  numbers[0] = 99; /* the leaf has its own copy of the numbers */
   MUST(cleave_rpc_sync(rt, c, m, &x, 1, 0, &y, &a, e));
   MUST(cleave_rpc_async(rt, c, m, &x, 1, NULL, &f, e));
   MUST(cleave_wait(rt, f, 0, &b, e));
@@ -418,7 +418,7 @@ static bool a_local_only_module_says_where_its_inputs_are(void) {
   return close_context(c);
 }
 
-/* What a worker does not take (its credit) is refused at once; the leaf can be used elsewhere. */
+/* A leaf larger than the worker's credit is refused at once, and can be used elsewhere. */
 static bool a_leaf_too_large_for_a_worker_is_refused_and_stays_usable(void) {
   enum { WIDE = 400 << 10 };
   cleave_module *there, *here;
@@ -426,7 +426,7 @@ static bool a_leaf_too_large_for_a_worker_is_refused_and_stays_usable(void) {
   cleave_reference x, y;
   cleave_tensor out = {0};
   if (strcmp(at_b, "master") == 0) return true;
-  float *numbers = calloc((size_t)4 * WIDE, 4); /* 6.25 MiB; test_api.py grants 4 */
+  float *numbers = calloc((size_t)4 * WIDE, 4); /* 6.25 MiB; test_api.py sets a credit of 4 */
   CHECK(numbers != NULL);
   DO(load("large there", at_b, "[{op: relu}]", WIDE, &there));
   DO(load("large here", "master", "[{op: relu}]", WIDE, &here));
@@ -465,11 +465,11 @@ static bool wrong_arguments_are_refused_before_anything_is_sent(void) {
   REFUSED(cleave_load_layers(rt, &o, "[{op: linera, out: 5}]", &input, &none, e), CLEAVE_INVALID,
           "linear");
   REFUSED(cleave_load_layers(rt, &o, "[{op: linear, ouch: 5}]", &input, &none, e), CLEAVE_INVALID,
-          "layers:1:15: "); /* in the caller's own text */
+          "layers:1:15: "); /* position in the caller's own text */
   REFUSED(cleave_load_layers(rt, &o, "[{op: relu},\n {op: linear, ouch: 5}]", &input, &none, e),
           CLEAVE_INVALID, "layers:2:15: ");
   DO(no_places_in_texts_of_the_library());
-  o.name = "a\033[2Jb"; /* a worker would show it to people */
+  o.name = "a\033[2Jb"; /* a worker prints the name, so terminal codes are refused */
   REFUSED(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &none, e), CLEAVE_INVALID,
           "UTF-8 without control characters");
   o.name = "bad";
@@ -509,14 +509,15 @@ static bool weights_are_read_and_written_by_name(void) {
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-/* The number itself is known where the program is, and is in no text that travels. */
+/* True for the error of a wrong row number. The number itself is only in the program's error: texts
+ * that are sent omit it. */
 static bool is_wrong_row(const cleave_error *e) {
   return strstr(e->text, "row number of sample 2, place 0, is outside 0..9") &&
          (strstr(e->text, "(77)") != NULL) == (strcmp(at_b, "master") == 0);
 }
 
-/* A row that the table does not have: the call fails at its node; the fetch, a call on top of it
- * and backward say so and name the node, and other contexts go on. */
+/* The table has no such row: the call fails at its node; the fetch, a dependent call and backward
+ * return that error with the node's name, and other contexts continue. */
 static bool a_call_that_fails_is_told_to_whoever_uses_it(void) {
   cleave_module *table, *after, *loss;
   cleave_context c;
@@ -570,7 +571,7 @@ static bool weights_changed_between_forward_and_backward_are_refused(void) {
   DO(make_net("changed", "master", &n));
   DO(open_context(&c));
   DO(run_net(&n, c, 3, NULL, NULL, &loss));
-  MUST(cleave_to_here(rt, loss, 0, &out, e)); /* the forward has run */
+  MUST(cleave_to_here(rt, loss, 0, &out, e)); /* waits for the forward */
   MUST(cleave_weight_write(rt, n.b, "0.weight", &w, 0, e));
   cleave_tensor_free(&out);
   REFUSED(cleave_backward(rt, c, &loss, 1, false, 0, e), CLEAVE_PRECONDITION, "changed");
@@ -651,7 +652,7 @@ static bool two_optimisers_step_in_one_context(void) {
   return close_context(c);
 }
 
-/* StepLR with step_size 2, gamma 0.1. */
+/* Uses StepLR with step_size 2 and gamma 0.1. */
 static bool a_rate_follows_its_schedule(void) {
   net n;
   cleave_optimizer *sgd;
@@ -769,7 +770,7 @@ static const test tests[] = {
     TEST(a_gradient_that_is_not_finite_moves_nothing_anywhere),
 };
 
-/* One context, two references and the modules of all tests are left on purpose. */
+/* Leaves one context, two references and the modules of all tests on purpose. */
 static bool close_tells_what_was_left(void) {
   cleave_context c;
   cleave_reference x;
@@ -787,11 +788,11 @@ static bool close_tells_what_was_left(void) {
 int main(int argc, char **argv) {
   if (argc < 4) return 2;
   if (!open_session(argv)) {
-    said(false, "open");
+    print_result(false, "open");
     return 1;
   }
   (void)RUN_ALL(tests);
-  said(close_tells_what_was_left(), "close_tells_what_was_left");
+  print_result(close_tells_what_was_left(), "close_tells_what_was_left");
   print_digest();
   return n_failed != 0;
 }

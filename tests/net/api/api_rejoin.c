@@ -19,7 +19,7 @@ static bool ask(const char *what) {
   return true;
 }
 
-/* No weights leave while keeps_weights is set. */
+/* Gate function that refuses weights while keeps_weights is set. */
 static cleave_status may_send(void *user, const cleave_sending *what, cleave_error *error) {
   (void)user;
   if (!keeps_weights || what->kind != CLEAVE_SENDING_WEIGHTS) return CLEAVE_OK;
@@ -37,7 +37,7 @@ static bool open_runtime(void) {
   return true;
 }
 
-/* What closing finds of a worker that was lost says nothing. */
+/* Closes the runtime. The error for a lost worker is ignored. */
 static bool close_runtime(void) {
   (void)cleave_close(rt, 0, NULL, NULL);
   return true;
@@ -49,7 +49,7 @@ static uint32_t node_b(void) {
   return i;
 }
 
-/* B is lost, and the runtime knows. */
+/* Kills B, and waits until the runtime has noticed. */
 static bool lose_b(void) {
   cleave_link_measure m;
   cleave_error error = {.status = CLEAVE_OK};
@@ -134,7 +134,7 @@ static bool new_adam(const net *n, cleave_optimizer **ret) {
   return true;
 }
 
-/* Two steps, two more that are given up, and then three from where the first two had led. */
+/* Takes two steps, two more that are given up, and three from the state after the first two. */
 static bool train_undisturbed(saved *ret) {
   net n;
   cleave_optimizer *o;
@@ -151,14 +151,14 @@ static bool train_undisturbed(saved *ret) {
   return close_runtime();
 }
 
-static bool go_back(net *n, cleave_optimizer *o, const saved *s) {
+static bool return_to_saved(net *n, cleave_optimizer *o, const saved *s) {
   MUST(cleave_module_reload(rt, n->b, &s->weights[1], &s->moments[1], 0, e));
   DO(write_back(n->a, s, 0));
   MUST(cleave_optimizer_set_steps(rt, o, 2, e));
   return true;
 }
 
-/* B is lost with a context between backward and step, and once more in a later life. */
+/* B is lost while a context is between backward and step, and once more after it was restarted. */
 static bool training_goes_on_from_what_was_saved(void) {
   net n;
   cleave_optimizer *o;
@@ -179,7 +179,7 @@ static bool training_goes_on_from_what_was_saved(void) {
     REFUSED(cleave_step(rt, o, c, 0, NULL, e), CLEAVE_UNAVAILABLE, at_b);
     DO(take_b_back());
     REFUSED(cleave_context_close(rt, c, 0, e), CLEAVE_UNAVAILABLE, at_b);
-    DO(go_back(&n, o, &s));
+    DO(return_to_saved(&n, o, &s));
     DO(train(&n, o, 2, 5) && save(&n, &here));
     DO(same(&wanted, &here));
     saved_free(&here);
@@ -196,7 +196,7 @@ static bool training_goes_on_from_what_was_saved(void) {
 
 /* ---- modules with one weight ----------------------------------------------------------------- */
 
-/* x [4, 3] -> a, tanh -> b, whose weight is a's -> mse; all at one node. */
+/* Makes x [4, 3] -> a, tanh -> b, which shares a's weight -> mse, all at one node. */
 static bool make_tied(const char *at, net *n) {
   static const char *const layers[] = {"[{op: linear, out: 3, name: first}, {op: tanh}]",
                                        "[{op: linear, out: 3, name: second}]"};
@@ -245,7 +245,7 @@ static bool train_tied_at_home(saved *ret) {
   return close_runtime();
 }
 
-/* The owner comes back first; in the other order it is said what is missing. */
+/* The owner is reloaded first. In the other order, the error says what is missing. */
 static bool modules_with_one_weight_come_back(void) {
   net n = {0};
   cleave_optimizer *o;
@@ -319,15 +319,15 @@ static bool rounds(const other *o, unsigned from, unsigned to) {
 
 static void *go_round(void *user) { return rounds(user, 1, ROUNDS) ? user : NULL; }
 
-/* A thread trains at A while B goes and comes back; one context is open all the time, and calls B
- * in the end. */
+/* A thread trains at A while B is lost and comes back. One context stays open all the time, and
+ * calls B at the end. */
 static bool contexts_without_it_never_notice(void) {
   other quiet, busy;
   cleave_context c;
   cleave_reference y, z;
   cleave_module *late;
   pthread_t thread;
-  void *went_well;
+  void *is_result_ok;
   cleave_tensor a = {0}, b = {0};
   DO(open_runtime());
   DO(make_other("quiet", &quiet) && make_other("busy", &busy));
@@ -342,13 +342,13 @@ static bool contexts_without_it_never_notice(void) {
   DO(leaf(c, x, 4, 3, false, &y));
   CHECK(pthread_create(&thread, NULL, go_round, &busy) == 0);
   bool ok = lose_b() && take_b_back();
-  pthread_join(thread, &went_well);
-  CHECK(ok && went_well);
+  pthread_join(thread, &is_result_ok);
+  CHECK(ok && is_result_ok);
   DO(read_weight(busy.m, "0.weight", &b));
   CHECK(memcmp(a.data, b.data, 12) == 0);
   MUST(cleave_call(rt, c, busy.m, &y, 1, &z, e));
   DO(close_context(c));
-  DO(open_context(&c)); /* of a module that was never there before */
+  DO(open_context(&c)); /* of a module that B never had */
   DO(leaf(c, x, 4, 1, false, &y));
   MUST(cleave_rpc_sync(rt, c, late, &y, 1, 0, NULL, &b, e));
   DO(close_context(c));
@@ -427,7 +427,7 @@ MEETS(place_b, cleave_module_place(rt, the.n.b, false, 0, e))
 MEETS(reload_b, cleave_module_reload(rt, the.n.b, NULL, NULL, 0, e))
 MEETS(leaf_in_it, cleave_leaf(rt, the.failed, &the.t, false, &the.here, e))
 
-/* gone: also when B has come back without its modules; failed: for good. */
+/* gone: fails also when B is back without its modules; failed: fails for good */
 static const struct {
   cleave_status (*meets)(cleave_error *e);
   const char *name;
@@ -456,10 +456,10 @@ static const struct {
     {place_b, "module_place", true, false},
     {load_at_b, "load", false, false},
     {measure_b, "measure", false, false},
-    {reload_b, "module_reload", false, false}, /* the last: it mends what it meets */
+    {reload_b, "module_reload", false, false}, /* last, because it repairs the module */
 };
 
-static bool says_so(size_t i) {
+static bool is_worker_lost_error(size_t i) {
   cleave_error error = {.status = CLEAVE_OK};
   cleave_status status = functions[i].meets(&error);
   if (status == CLEAVE_UNAVAILABLE && error.status == status && strcmp(error.node, at_b) == 0 &&
@@ -490,10 +490,10 @@ static bool prepare(void) {
 static bool every_call_says_the_same(void) {
   enum { N = sizeof functions / sizeof *functions };
   DO(open_runtime() && prepare() && lose_b());
-  for (size_t i = 0; i < N; i++) DO(says_so(i));
+  for (size_t i = 0; i < N; i++) DO(is_worker_lost_error(i));
   DO(take_b_back());
   for (size_t i = 0; i < N; i++)
-    if (functions[i].gone) DO(says_so(i));
+    if (functions[i].gone) DO(is_worker_lost_error(i));
   MUST(cleave_module_reload(rt, the.n.b, &the.s.weights[1], &the.s.moments[1], 0, e));
   for (size_t i = 0; i < N; i++) {
     cleave_error error = {.text = ""};
@@ -511,7 +511,7 @@ static bool every_call_says_the_same(void) {
 
 /* ---- references ------------------------------------------------------------------------------ */
 
-/* A value of one worker, kept, is what a call at the other takes. */
+/* Passes a kept value of one worker to a call at the other. */
 static bool pass_kept(cleave_module *from, cleave_module *to, cleave_tensor *ret) {
   cleave_context c;
   cleave_reference x, y, z;
@@ -553,7 +553,7 @@ static bool references_work_both_ways_in_every_life(void) {
   return close_runtime();
 }
 
-/* 61 returns beside two workers. */
+/* Lets 61 more workers rejoin, beside two real ones. */
 static bool names_are_enough_for_63(void) {
   cleave_module *a, *b;
   cleave_tensor first = {0}, again = {0};
@@ -601,7 +601,7 @@ static bool what_cannot_be_is_refused(void) {
   for (int i = 0; i < 2; i++)
     REFUSED(cleave_worker_rejoin(rt, at_b, 500, e), CLEAVE_UNAVAILABLE, at_b);
   DO(load("while it is lost", at_a, "[{op: linear, out: 3}]", 3, &more));
-  DO(read_weight(more, "0.bias", &t)); /* who is lost is not dialled */
+  DO(read_weight(more, "0.bias", &t)); /* a lost worker is not dialled */
   DO(take_b_back());
   REFUSED(cleave_worker_rejoin(rt, at_b, 0, e), CLEAVE_PRECONDITION, "is not lost");
   REFUSED(cleave_module_reload(rt, b, &wrong, NULL, 0, e), CLEAVE_INVALID, "no state 'x'");
@@ -611,14 +611,14 @@ static bool what_cannot_be_is_refused(void) {
   MUST(cleave_module_reload(rt, given, &some, NULL, 0, e));
   DO(read_weight(given, "0.bias", &t));
   CHECK(memcmp(t.data, bias, sizeof bias) == 0);
-  MUST(cleave_module_release(rt, b, e)); /* and its name is free */
+  MUST(cleave_module_release(rt, b, e)); /* its name can be used again */
   DO(load("b", at_b, "[{op: linear, out: 3}]", 3, &b));
   DO(read_weight(b, "0.bias", &t));
   cleave_tensor_free(&t);
   return close_runtime();
 }
 
-/* What a failed attempt has left there is not in the way of the next one, made at once. */
+/* A failed load leaves modules at the node that do not disturb the next attempt. */
 static bool a_failed_load_is_tried_again(void) {
   float bias[3] = {1, 2, 3};
   const cleave_named_tensor one = {"0.bias", CLEAVE_TENSOR_F32(bias, 3)};
@@ -649,7 +649,7 @@ static bool a_failed_load_is_tried_again(void) {
   return close_runtime();
 }
 
-/* A thread of the runtime does what waits for the worker. */
+/* A thread of the runtime waits for the worker. */
 static bool it_comes_back_by_futures(void) {
   cleave_module *a, *b;
   cleave_tensor first = {0}, again = {0};
@@ -715,7 +715,7 @@ int main(int argc, char **argv) {
         only ? strcmp(only, tests[i].name) == 0 : !long_one || strcmp(loss_of_b, "cut") == 0;
     if (!wanted) continue;
     snprintf(why, sizeof why, "see the report");
-    said(tests[i].run(), tests[i].name);
+    print_result(tests[i].run(), tests[i].name);
   }
   return n_failed != 0;
 }

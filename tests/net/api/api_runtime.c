@@ -17,7 +17,7 @@
 /* ---- state_dicts ----------------------------------------------------------------------------- */
 
 typedef struct saved {
-  cleave_state state[2][2]; /* of a and b: weights, optimiser */
+  cleave_state state[2][2]; /* [module a, b][weights, optimiser] */
   numbers reached;
 } saved;
 
@@ -64,7 +64,7 @@ static bool restored_and_three_more(saved *s) {
   }
   DO(train(&n, &o, 1, 203, 3, CLOSE));
   DO(weights_of(&n, &reached));
-  CHECK(same(&reached, &s->reached));
+  CHECK(are_numbers_equal(&reached, &s->reached));
   return true;
 }
 
@@ -88,7 +88,7 @@ static cleave_named_tensor step_counter(int rank) {
   return counter;
 }
 
-/* A net whose first module has an optimizer. */
+/* Loads a network of which only the first module has an optimiser. */
 static bool make_half(const char *name, net *n) {
   cleave_optimizer *o;
   DO(make_net(name, "master", n));
@@ -133,7 +133,8 @@ static bool state_may_be_written_in_parts(void) {
   cleave_named_tensor counter = step_counter(0);
   DO(make_half("state in parts", &n));
   MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_WEIGHTS, &good, 0, 0, e));
-  MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_OPTIMIZER, &counter, 1, 0, e)); /* some of them */
+  /* some of the values */
+  MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_OPTIMIZER, &counter, 1, 0, e));
   MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_OPTIMIZER, &moment, 1, 0, e));
   MUST(cleave_state_read(rt, n.a, CLEAVE_STATE_OPTIMIZER, 0, &state, e));
   for (size_t i = 0; i < state.n; i++)
@@ -147,8 +148,8 @@ static bool state_may_be_written_in_parts(void) {
 
 enum { MOST_SENDINGS = 64, RELAYED = 1 };
 
-/* What the process was about to send, a line each. `refuse`: kinds that may not go, as bits, and
- * RELAYED for whatever passes through. */
+/* Lines of what the process was about to send. refuse: bits of the kinds to refuse; RELAYED: values
+ * that only pass through the master. */
 static struct {
   pthread_mutex_t lock;
   char lines[MOST_SENDINGS][200];
@@ -193,7 +194,7 @@ static int n_sendings(void) {
   return n;
 }
 
-/* The next line of those since forget_sendings. */
+/* True if the next recorded line since forget_sendings is `line`. */
 static bool was_sent(int *at, const char *line) {
   pthread_mutex_lock(&sends.lock);
   bool is = *at < sends.n && strcmp(sends.lines[*at], line) == 0;
@@ -207,7 +208,7 @@ static bool was_sent(int *at, const char *line) {
 
 static bool is_worker(const char *node) { return strcmp(node, "master") != 0; }
 
-/* One step, written down by hand for whatever places a and b have. */
+/* Expected lines of one step, for all places that a and b can have. */
 #define SENT(wanted, ...)                     \
   do {                                        \
     if (!(wanted)) break;                     \
@@ -242,7 +243,7 @@ static bool a_step_under_the_gate(void) {
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
   MUST(cleave_module_place(rt, n.a, true, 0, e));
   forget_sendings(0);
-  for (int i = 0; i < 2; i++) { /* the second is as the first: nothing is asked but for tensors */
+  for (int i = 0; i < 2; i++) { /* the second step sends the same; only tensors are asked about */
     DO(open_context(&c));
     DO(run_after(&n, c, 1, none, NULL, &loss));
     MUST(cleave_to_here(rt, loss, 0, &y, e));
@@ -263,7 +264,7 @@ static bool every_tensor_is_announced_before_it_leaves(void) {
   return true;
 }
 
-/* The other kinds: labels, a second input, weights, state, a value sent ahead. */
+/* Sends the other kinds: labels, a second input, weights, state, a value sent before its call. */
 static bool other_sendings(const char *w) {
   cleave_module *m, *loss;
   cleave_context c;
@@ -287,7 +288,7 @@ static bool other_sendings(const char *w) {
   DO(open_context(&c));
   DO(leaf(c, in, 4, 3, false, &x));
   MUST(cleave_leaf(rt, c, &labels, false, &t, e));
-  CHECK(n_sendings() == 1); /* leaves stay until a call needs them */
+  CHECK(n_sendings() == 1); /* leaves are not sent until a call needs them */
   MUST(cleave_send_to(rt, x, w, e));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
@@ -307,7 +308,7 @@ static bool other_sendings(const char *w) {
   return true;
 }
 
-/* As PyTorch takes a state_dict of before it counted batches. */
+/* As PyTorch accepts a state_dict without num_batches_tracked. */
 static bool a_count_that_is_left_out_is_0(void) {
   static const char *const names[] = {"0.weight", "0.bias", "0.running_mean", "0.running_var"};
   float rows[4][3] = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}, {1, 1, 1}};
@@ -337,7 +338,7 @@ static bool labels_weights_and_what_goes_ahead_are_announced(void) {
   return true;
 }
 
-/* A leaf: the call's error, and nothing has happened. */
+/* A refused leaf is an error of the call, and changes nothing. */
 static bool a_leaf_stays(const char *w) {
   cleave_module *m;
   cleave_context c;
@@ -364,7 +365,7 @@ static bool a_leaf_stays(const char *w) {
   return close_context(c);
 }
 
-/* Whichever function hears of it first. */
+/* The first function that notices the refusal returns it. */
 static bool refused_on_the_way(const net *n, cleave_context c, const char *part) {
   cleave_reference loss = none;
   uint64_t begin = now_ms();
@@ -375,7 +376,7 @@ static bool refused_on_the_way(const net *n, cleave_context c, const char *part)
   return true;
 }
 
-/* A value or a gradient that the master's own node makes: an error of the context, at once. */
+/* A refused value or gradient that the master's node computes fails the context at once. */
 static bool what_is_made_here_stays(const char *w, cleave_sending_kind kind) {
   net n;
   cleave_context c;
@@ -390,7 +391,7 @@ static bool what_is_made_here_stays(const char *w, cleave_sending_kind kind) {
       &n, c, is_value ? "a tensor of 'value a' stays here" : "a gradient of 'slope b' stays here"));
   forget_sendings(0);
   DO(close_context(c));
-  DO(open_context(&c)); /* others go on */
+  DO(open_context(&c)); /* other contexts continue */
   DO(run_after(&n, c, 1, none, NULL, &loss));
   DO(backward(c, loss, false));
   return close_context(c);
@@ -414,7 +415,7 @@ static bool refusals(void) {
          what_is_made_here_stays(at_b, CLEAVE_SENDING_GRADIENT) && what_passes_through_stays();
 }
 
-/* A module of this process fails, and a worker waits for its value. */
+/* A module of this process fails while a worker waits for its value. */
 static bool fails_at_home(const char *w) {
   cleave_module *table, *after;
   cleave_context c;
@@ -464,7 +465,7 @@ static bool a_tensor_that_may_not_leave_is_an_error_and_no_wait(void) {
 
 /* ---- direct transfers, one module at a time -------------------------------------------------- */
 
-/* Whether the output of a module at w1 went to w2 by itself. */
+/* True if the output of a module at w1 was sent to w2 directly. */
 static bool is_direct(const char *name, const char *const *to, size_t n_to, bool *ret) {
   cleave_module *m, *next;
   cleave_context c;
@@ -479,7 +480,8 @@ static bool is_direct(const char *name, const char *const *to, size_t n_to, bool
   snprintf(after, sizeof after, "after %s", name);
   o.name = after;
   o.at = "w2";
-  o.direct_to = to && !n_to ? to : NULL; /* a pair is direct when either end says so */
+  /* a pair of workers is direct if either side names the other */
+  o.direct_to = to && !n_to ? to : NULL;
   o.n_direct_to = 0;
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, &next, e));
   DO(open_context(&c));
@@ -488,7 +490,7 @@ static bool is_direct(const char *name, const char *const *to, size_t n_to, bool
   MUST(cleave_call(rt, c, m, &x, 1, &h, e));
   MUST(cleave_call(rt, c, next, &h, 1, &y, e));
   MUST(cleave_to_here(rt, y, 0, &out, e));
-  *ret = n_sendings() == 1; /* the leaf alone */
+  *ret = n_sendings() == 1; /* only the leaf was sent */
   cleave_tensor_free(&out);
   return close_context(c);
 }
@@ -529,7 +531,7 @@ static bool sent_ahead(void) {
   DO(open_context(&c));
   DO(leaf(c, in, 4, 3, false, &x));
   DO(leaf(c, in, 4, 3, false, &early));
-  MUST(cleave_send_to(rt, early, "w2", e)); /* no module has got there yet */
+  MUST(cleave_send_to(rt, early, "w2", e)); /* no module is loaded there yet */
   MUST(cleave_call_with(rt, c, a, &x, 1, &to_b, &h, e));
   MUST(cleave_to_here(rt, h, 0, &out, e));
   MUST(cleave_call(rt, c, b, &h, 1, &y, e));
@@ -594,7 +596,7 @@ static bool ended(void) {
   DO(open_context(&c));
   DO(run_after(&n, c, 1, none, NULL, &loss));
   DO(backward(c, loss, false));
-  MUST(cleave_context_end(rt, c, e)); /* without a thread its node hears of it in cleave_close */
+  MUST(cleave_context_end(rt, c, e)); /* without a thread the node notices it in cleave_close */
   return true;
 }
 
@@ -656,7 +658,7 @@ static bool artifacts_that_are_not_there_are_refused(void) {
 
 /* ---- a worker that goes ---------------------------------------------------------------------- */
 
-/* Nobody waits for the answers to a final step, so the loss shows in what comes next. */
+/* Final steps are not waited for, so the loss is reported by the next call. */
 static bool a_lost_worker_is_an_error_that_names_it(pid_t pid) {
   net n;
   cleave_optimizer *o;
@@ -719,15 +721,15 @@ static const test with_artifacts[] = {TEST(weights_are_those_of_the_artifact),
 static void run_each_in_a_runtime(const test *list, size_t n) {
   const cleave_options o = {.size = sizeof o, .single_thread = single};
   for (size_t i = 0; i < n; i++)
-    said(open_runtime(&o, &rt) && list[i].run() && close_runtime(rt), list[i].name);
+    print_result(open_runtime(&o, &rt) && list[i].run() && close_runtime(rt), list[i].name);
 }
 #define RUN_EACH_IN_A_RUNTIME(list) run_each_in_a_runtime(list, sizeof list / sizeof *list)
 
-/* With its worker gone, what closing finds says nothing. */
+/* Closes without its worker; the error of closing is ignored. */
 static void run_with_a_lost_worker(pid_t pid) {
   const cleave_options o = {.size = sizeof o, .single_thread = single};
-  said(open_runtime(&o, &rt) && a_lost_worker_is_an_error_that_names_it(pid),
-       "a_lost_worker_is_an_error_that_names_it");
+  print_result(open_runtime(&o, &rt) && a_lost_worker_is_an_error_that_names_it(pid),
+               "a_lost_worker_is_an_error_that_names_it");
   (void)cleave_close(rt, 0, NULL, NULL);
 }
 

@@ -15,7 +15,7 @@ typedef struct positions {
   uint32_t forward, backward, weight;
 } positions;
 
-/* A chain of stages, and the loss as the last. */
+/* A chain of stages, of which the loss is the last. */
 typedef struct pipeline {
   uint32_t n, micros;
   const char *at[STAGES + 1];
@@ -61,11 +61,11 @@ static bool same_state(const pipeline *p, const cleave_state *a, const cleave_st
   return true;
 }
 
-static void done_states(const pipeline *p, cleave_state *list) {
+static void read_all_states(const pipeline *p, cleave_state *list) {
   for (uint32_t i = 0; i < p->n; i++) cleave_state_free(&list[i]);
 }
 
-/* Normalisation, dropout, and a stage whose backward reads its weights. */
+/* Layers: normalisation, dropout, and a stage whose backward reads its weights. */
 static const char *const layers[STAGES] = {
     "[{op: linear, out: 5}, {op: batchnorm}, {op: tanh}]",
     "[{op: linear, out: 5}, {op: relu}, {op: dropout, p: 0.25}]",
@@ -134,7 +134,7 @@ static cleave_status train_in(const pipeline *p, const schedule *s, cleave_conte
   return status == CLEAVE_OK ? cleave_step(rt, p->optimizer, c, 0, NULL, e) : status;
 }
 
-/* From the first weights; what went wrong is not an error of this function. */
+/* Takes a step from the first weights. Stores errors, so that this function succeeds. */
 static bool step(const pipeline *p, const schedule *s, uint64_t deadline_ms, cleave_error *ret) {
   const cleave_context_options o = {.size = sizeof o, .step = 3};
   cleave_context c;
@@ -152,7 +152,7 @@ static bool trains_the_same(const pipeline *p) {
   cleave_state now[STAGES];
   DO(read_state(p, now));
   bool same = same_state(p, now, p->trained);
-  done_states(p, now);
+  read_all_states(p, now);
   CHECK(same);
   return true;
 }
@@ -162,15 +162,16 @@ static bool trains_the_same(const pipeline *p) {
 typedef struct progress {
   uint32_t f[STAGES + 1], i[STAGES + 1], w[STAGES + 1];
   bool split[STAGES + 1][MICROS];
-  uint32_t clock[3]; /* of the nodes */
+  uint32_t clock[3]; /* clock of each node */
 } progress;
 
 static uint32_t *clock_of(progress *g, const char *at) {
   return &g->clock[strcmp(at, "master") == 0 ? 0 : strcmp(at, at_a) == 0 ? 1 : 2];
 }
 
-/* What stage s may do next: 1 forward, 2 the gradient of its input, 4 those of its parameters. */
-static uint32_t may(const pipeline *p, const progress *g, uint32_t s) {
+/* Returns bits of what stage s may do next: 1 forward, 2 gradient of its input, 4 gradients of its
+ * parameters. */
+static uint32_t possible_work(const pipeline *p, const progress *g, uint32_t s) {
   uint32_t k = g->i[s], ret = 0;
   if (g->f[s] < p->micros && (s == 0 || g->f[s - 1] > g->f[s])) ret |= 1;
   bool there = k < g->f[s] && (s == p->n || g->i[s + 1] > k);
@@ -179,7 +180,7 @@ static uint32_t may(const pipeline *p, const progress *g, uint32_t s) {
   return ret;
 }
 
-static void take(const pipeline *p, progress *g, uint32_t s, uint32_t what, schedule *ret) {
+static void choose_work(const pipeline *p, progress *g, uint32_t s, uint32_t what, schedule *ret) {
   uint32_t position = ++*clock_of(g, p->at[s]);
   if (what == 1) ret->of[s][g->f[s]++].forward = position;
   if (what == 4) ret->of[s][g->w[s]++].weight = position;
@@ -198,10 +199,10 @@ static void random_schedule(const pipeline *p, schedule *ret) {
     uint32_t list[3 * (STAGES + 1)][2], n = 0;
     for (uint32_t s = 0; s <= p->n; s++)
       for (uint32_t what = 1; what <= 4; what *= 2)
-        if (may(p, &g, s) & what) list[n][0] = s, list[n++][1] = what;
+        if (possible_work(p, &g, s) & what) list[n][0] = s, list[n++][1] = what;
     if (!n) return;
     uint32_t i = roll(n);
-    take(p, &g, list[i][0], list[i][1], ret);
+    choose_work(p, &g, list[i][0], list[i][1], ret);
   }
 }
 
@@ -214,14 +215,14 @@ static uint32_t *random_position(const pipeline *p, schedule *s) {
 static void damage(const pipeline *p, schedule *s) {
   uint32_t *a = random_position(p, s), *b = random_position(p, s), kept = *a;
   switch (roll(5)) {
-    case 0: /* swapped */
+    case 0: /* swaps two instructions */
       *a = *b;
       *b = kept;
       break;
-    case 1: /* given twice, or of no call */
+    case 1: /* repeats an instruction, or names an unknown call */
       *a = *b;
       break;
-    case 2: /* a gap */
+    case 2: /* leaves a gap */
       *a += 1 + roll(3);
       break;
     case 3:
@@ -281,7 +282,7 @@ static bool damaged_schedules_fail_or_reach_the_same_weights(void) {
     damage(p, &s);
     uint64_t begin = now_ms();
     DO(step(p, &s, PATIENCE_MS, &e));
-    CHECK(now_ms() < begin + 10000); /* it never hangs */
+    CHECK(now_ms() < begin + 10000); /* it must not hang */
     failed += e.status != CLEAVE_OK;
     stood_still += e.status == CLEAVE_DEADLINE;
     if (e.status == CLEAVE_OK) DO(trains_the_same(p));
@@ -296,7 +297,7 @@ static bool positions_that_cannot_be_are_refused(void) {
   static const positions bad[] = {{0, 1, 0},          {1, 0, 2},       {2, 2, 0},
                                   {3, 2, 0},          {1, 3, 3},       {(1 << 20) + 1, 0, 0},
                                   {1, UINT32_MAX, 0}, {1, 2, 1u << 21}};
-  const pipeline *p = &pipelines[2]; /* at all nodes */
+  const pipeline *p = &pipelines[2]; /* with stages at all nodes */
   const float x[ROWS * WIDTH] = {0};
   cleave_context c;
   DO(open_context(&c));
@@ -353,7 +354,7 @@ static bool steps_at_positions_that_cannot_be_are_refused(void) {
   return true;
 }
 
-/* Nodes know modules and calls by number; a program is told of them in its own words. */
+/* Nodes know modules and calls by number; the program's error has their names. */
 static bool a_failure_names_its_module(void) {
   cleave_module *m;
   cleave_optimizer *sgd;
@@ -404,8 +405,8 @@ static bool the_pipelines_still_train(void) {
     DO(step(&pipelines[i], &s, 0, &e));
     CHECK(e.status == CLEAVE_OK);
     DO(trains_the_same(&pipelines[i]));
-    done_states(&pipelines[i], pipelines[i].first);
-    done_states(&pipelines[i], pipelines[i].trained);
+    read_all_states(&pipelines[i], pipelines[i].first);
+    read_all_states(&pipelines[i], pipelines[i].trained);
     cleave_optimizer_release(rt, pipelines[i].optimizer, NULL);
   }
   return true;
@@ -429,10 +430,10 @@ int main(int argc, char **argv) {
   n_each = *number ? (uint32_t)atoi(number) : n_each;
   state = argc > 7 ? (uint64_t)atoll(argv[7]) : 1;
   if (!open_runtime(&o, &rt)) {
-    said(false, "open");
+    print_result(false, "open");
     return 1;
   }
   (void)RUN_ALL(tests);
-  said(close_runtime(rt), "close_finds_nothing_left");
+  print_result(close_runtime(rt), "close_finds_nothing_left");
   return n_failed != 0;
 }

@@ -30,8 +30,8 @@ static bool is_zeros(cleave_context c, cleave_module *m, const char *name, size_
   return true;
 }
 
-/* Values and gradients of inputs are empty, those of parameters zeros, a mean over nothing is not a
- * number, and a step moves nothing. */
+/* With an empty batch, values and gradients of inputs are empty, gradients of parameters are zero,
+ * the mean is NaN, and a step changes nothing. */
 static bool a_batch_of_nothing_goes_through(void) {
   net n;
   cleave_optimizer *o;
@@ -75,12 +75,13 @@ static bool a_batch_of_nothing_goes_through(void) {
   return true;
 }
 
-/* The gradients of a context are those of its other batch, whichever comes first. */
+/* A context with an empty and another batch has the gradients of the other one, in either order. */
 static bool nothing_adds_nothing(void) {
   cleave_tensor g[3] = {{0}, {0}, {0}};
   net n;
   DO(make_net("beside", at_b, &n));
-  for (int first = 0; first < 3; first++) { /* none; before; behind */
+  /* no empty batch; the empty one first; the empty one last */
+  for (int first = 0; first < 3; first++) {
     cleave_context c;
     cleave_reference x, h, y, target, roots[2];
     DO(open_context(&c));
@@ -166,12 +167,12 @@ static bool run_linear(int rank, const int64_t *shape, cleave_tensor *y, cleave_
   return true;
 }
 
-static bool same(const cleave_tensor *a, const cleave_tensor *b, size_t n) {
+static bool is_same_tensor(const cleave_tensor *a, const cleave_tensor *b, size_t n) {
   return cleave_tensor_count(a) == n && cleave_tensor_count(b) == n &&
          memcmp(a->data, b->data, n * sizeof(float)) == 0;
 }
 
-/* The numbers are those of the rows put one under the other. */
+/* The result equals that of the rows stacked as a matrix. */
 static bool linear_takes_any_rank(void) {
   static const struct {
     int rank;
@@ -181,7 +182,8 @@ static bool linear_takes_any_rank(void) {
   DO(run_linear(2, NULL, &flat[0], &flat[1], &flat[2]));
   for (size_t i = 0; i < sizeof like / sizeof *like; i++) {
     DO(run_linear(like[i].rank, like[i].shape, &t[0], &t[1], &t[2]));
-    CHECK(same(&flat[0], &t[0], 168) && same(&flat[1], &t[1], 120) && same(&flat[2], &t[2], 35));
+    CHECK(is_same_tensor(&flat[0], &t[0], 168) && is_same_tensor(&flat[1], &t[1], 120) &&
+          is_same_tensor(&flat[2], &t[2], 35));
   }
   for (int i = 0; i < 3; i++) {
     note(&flat[i]);
@@ -207,7 +209,7 @@ static bool add_of_scalars(cleave_module **ret) {
   return true;
 }
 
-/* Half the sum of two losses, made where another node is, and of a leaf and a loss. */
+/* Computes half the sum of two losses at another node, and the sum of a leaf and a loss. */
 static bool scalars_are_inputs(void) {
   net n;
   cleave_module *sum;

@@ -106,7 +106,7 @@ static bool what_is_saved_is_loaded_again(void) {
   return true;
 }
 
-/* It waits for the step that is on its way. */
+/* Saving waits for a step in flight. */
 static bool a_step_is_in_the_file(void) {
   uint64_t before, then;
   cleave_context c;
@@ -177,11 +177,11 @@ static bool what_does_not_fit_changes_nothing(void) {
           CLEAVE_INVALID, "4");
   REFUSED(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "x", 0, &small, e),
           CLEAVE_INVALID, "1 bytes");
-  DO(ask("damage")); /* of the file "b.adam" */
+  DO(ask("damage")); /* the file "b.adam" */
   REFUSED(cleave_state_load_at_worker(rt, n.b, CLEAVE_STATE_OPTIMIZER, "b.adam", 0, NULL, e),
           CLEAVE_DATA_LOSS, "'b.adam'");
   DO(ask("repair"));
-  DO(ask("block")); /* a folder stands where the file "blocked" should */
+  DO(ask("block")); /* puts a folder where the file "blocked" should be */
   REFUSED(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "blocked", 0, NULL, e),
           CLEAVE_UNAVAILABLE, "file of state 'blocked': Is a directory (");
   DO(digest_of_all(&then));
@@ -189,7 +189,7 @@ static bool what_does_not_fit_changes_nothing(void) {
   return true;
 }
 
-/* A file takes 4 KiB or more of 64 KiB; b and b.adam are there. */
+/* A file takes 4 KiB or more of 64 KiB. Files b and b.adam exist. */
 static bool the_quota_holds(void) {
   cleave_error full = {.status = CLEAVE_OK};
   char name[32];
@@ -221,7 +221,7 @@ static bool b_is_lost(void) {
   return true;
 }
 
-/* Its own files are what a module goes on from when its worker has come back. */
+/* After its worker has come back, a module is loaded from its own files. */
 static bool a_worker_that_came_back_has_them(void) {
   uint64_t again;
   DO(ask("kill"));
@@ -244,7 +244,7 @@ static bool a_worker_that_came_back_has_them(void) {
 
 /* ---- others ---------------------------------------------------------------------------------- */
 
-/* Another session, after both daemons were started again. */
+/* Loads the files in another session, after both daemons were restarted. */
 static bool another_session_loads_them(void) {
   DO(make_all());
   DO(load_module(n.a, "a", "a.adam") && load_module(n.b, "b", "b.adam"));
@@ -261,7 +261,8 @@ static bool another_identity_has_none_of_them(void) {
   REFUSED(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, &f, e),
           CLEAVE_NOT_FOUND, "'a'");
   REFUSED(cleave_state_remove_at_worker(rt, n.a, "a", 0, e), CLEAVE_NOT_FOUND, "'a'");
-  MUST(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, &f, e)); /* its own */
+  /* its own file */
+  MUST(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, &f, e));
   print_file(n.a, "stranger", &f);
   MUST(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, NULL, e));
   MUST(cleave_state_remove_at_worker(rt, n.a, "a", 0, e));
@@ -303,12 +304,12 @@ static const struct {
 
 int main(int argc, char **argv) {
   bool going = argc == 6 && open_session(argv);
-  if (!going) said(false, "open");
+  if (!going) print_result(false, "open");
   if (going) folder = argv[4];
   for (size_t i = 0; going && i < sizeof tests / sizeof *tests; i++) {
     if (strcmp(tests[i].when, argv[5]) != 0) continue;
     bool ok = tests[i].run();
-    said(ok, tests[i].name);
+    print_result(ok, tests[i].name);
     going = ok;
   }
   if (rt) (void)cleave_close(rt, 0, NULL, NULL);

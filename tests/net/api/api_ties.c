@@ -7,9 +7,9 @@
 
 enum { STEPS = 3 };
 
-/* x [4, 3] -> first, tanh -> second, whose weight is the first's -> mse at B */
+/* Two modules that share a weight: x [4, 3] -> first, tanh -> second -> mse at B. */
 typedef struct tied {
-  cleave_module *a, *b, *loss; /* b NULL: all in a */
+  cleave_module *a, *b, *loss; /* b: NULL if both layers are in module a */
 } tied;
 
 static bool load_part(const char *name, const char *layers, uint32_t first, const cleave_tie *tie,
@@ -98,7 +98,7 @@ static bool read_tied(const tied *t, numbers *ret) {
 
 static void release(const tied *t, cleave_optimizer *o) {
   cleave_optimizer_release(rt, o, NULL);
-  cleave_module_release(rt, t->a, NULL); /* it stays while b is there */
+  cleave_module_release(rt, t->a, NULL); /* the release takes effect when b is released */
   cleave_module_release(rt, t->b, NULL);
   cleave_module_release(rt, t->loss, NULL);
 }
@@ -122,7 +122,7 @@ static bool two_modules_train_as_one(void) {
   return true;
 }
 
-/* Its module is loaded again, and the one that is tied to it. */
+/* Loads the module again, and then the one that is tied to it. */
 static bool it_is_frozen_and_thawed_for_both(void) {
   static const char *const name[] = {"first.weight"};
   numbers now[3];

@@ -80,7 +80,7 @@ static bool make_stages(int world, const char *const at[2]) {
 
 /* ---- one program ----------------------------------------------------------------------------- */
 
-/* Everything that can be seen of a run: statuses and numbers, in order. */
+/* Observable results of a run, in order: statuses and numbers. */
 typedef struct seen {
   unsigned char *bytes;
   size_t n, cap;
@@ -141,7 +141,7 @@ static bool build(program *p) {
   return true;
 }
 
-/* Refused is only a root that nothing learns from. */
+/* Ends a context. Its backward may be refused only if nothing that is trained leads to the root. */
 static bool finish(program *p, bool twice, seen *s) {
   static cleave_tensor t;
   for (int pass = 0; pass <= twice; pass++) {

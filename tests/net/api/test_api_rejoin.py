@@ -8,7 +8,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from cluster import BIN, Cluster, Worker, chosen, free_port
 
 PROGRAM = os.path.join(BIN, "net", "api_rejoin")
-WAYS = chosen({"killed_direct": ("transfer: direct\n", "kill", "start"),
+# A killed worker counts as lost after 3 s in which its host refuses, or when the lease is over; the
+# program loses it a dozen times.
+WAYS = chosen({"killed_direct": ("transfer: direct\nlimits: {lease: 1s}\n", "kill", "start"),
                "killed_via_master": ("transfer: direct\n", "kill", "start", "via_master"),
                "killed_single_thread": ("transfer: direct\n", "kill", "start", "single"),
                "cut_off": ("transfer: direct\n", "cut", "mend"),

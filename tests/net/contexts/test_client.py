@@ -74,13 +74,51 @@ def hello_reports_the_worker_and_refuses_other_protocols():
         h = c.hello()
         assert h.about.protocol == 9 and len(h.incarnation) == 16 and h.worker == "w1"
         assert h.cores >= 1 and "cpu" in h.devices and h.about.limits.credit_bytes >= 64 << 10
-        for other in (1, 8, 10):
+        for other in (1, 7, 10):
             try:
                 c.hello(protocol=other)
                 raise AssertionError(f"protocol {other} was accepted")
             except grpc.RpcError as e:
                 assert e.code() == grpc.StatusCode.UNIMPLEMENTED, e
                 assert str(other) in e.details() and "9" in e.details(), e.details()
+
+
+@suite.test
+def client_of_protocol_8_meets_a_worker_of_protocol_8():
+    """No ACK is sent to it, none of it is taken, and its session ends with a connection."""
+    with remote(protocol=8, lanes=1) as w:
+        assert w.caller.about.about.protocol == 8
+        w.load(0, mlp(HIDDEN, OUT), [ROWS, IN])
+        w.attach()
+        r = random.Random(4)
+        for context in range(1, 2 * 32):
+            w.send(call(context, 10, 0, [(1, True, raw(randoms(r, ROWS, IN)), [ROWS, IN])], training=False))
+            w.send(deliver(context, 10))
+            w.recv(pb.VALUE, context=context)
+            end(w, context)
+        w.session.lanes[1].call.cancel()
+        try:
+            w.lane.recv()
+            raise AssertionError("the session went on without a lane")
+        except Ended as e:
+            assert e.code != grpc.StatusCode.OK, e
+        w.session.close = lambda: None
+    with remote(protocol=8) as w:
+        w.attach()
+        w.send(pb.Frame(kind=pb.ACK, ack=pb.Ack(received=[0])))
+        try:
+            w.lane.recv()
+            raise AssertionError("an ACK of protocol 8 was taken")
+        except Ended as e:
+            assert e.code == grpc.StatusCode.INVALID_ARGUMENT and "protocol 8" in e.text, e
+        w.session.close = lambda: None
+
+
+@suite.test
+def status_reply_has_the_protocol_that_the_caller_reads():
+    with Caller(the.cluster.ports[0], the.cluster.certs) as c:
+        says = lambda **kw: c.stub.Status(pb.StatusRequest(**kw), timeout=20 * SLOW).about.protocol
+        assert (says(), says(protocol=8), says(protocol=9), says(protocol=10)) == (8, 8, 9, 9)
 
 
 def two_calls(w, weights, step, r):

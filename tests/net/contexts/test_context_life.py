@@ -237,6 +237,27 @@ def peer_worker_may_send_only_values():
 
 
 @suite.test
+def link_to_a_peer_of_protocol_8_has_no_acks():
+    """Of two workers with one session, each link follows the protocol of its own peer."""
+    w = remote(0, peers=["spiffe://test/w2"])
+    with w, Caller(the.cluster.ports[0], the.cluster.certs, name="w2") as c:
+        w.load(0, tanh_graph(), [N, D])
+        w.attach()
+        c.hello(protocol=8)
+        peer = SessionOf(c, w.session.id, 1, 0).attach(role=pb.ROLE_PEER, owner="spiffe://test/master")
+        r = random.Random(5)
+        for context in range(1, 2 * 32):
+            w.send(call(context, 10, 0, [(1, False)], training=False))
+            w.send(deliver(context, 10))
+            peer.send(frame(pb.VALUE, raw(randoms(r, N, D)), [N, D], context=context, message=1))
+            w.recv(pb.VALUE, context=context)
+            end(w, context)
+        assert peer.poll() is None
+        peer.send(pb.Frame(kind=pb.ACK, ack=pb.Ack(received=[0])))
+        assert "speak protocol 8" in w.recv(pb.ABORT, context=0).failure.text
+
+
+@suite.test
 def tensors_over_the_limit_or_quota_are_refused():
     with Cluster(1, limits="limits: {session_bytes: 16MiB}\n") as small:
         big = [64, 1024]  # 256 KiB

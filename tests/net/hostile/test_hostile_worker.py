@@ -28,6 +28,55 @@ def run_with_the_unmodified_fake_worker_succeeds():
         assert reals[name][:2] == (dtype, dims) and numpy.allclose(a, b, 1e-5, 1e-6), name
 
 
+OLD = "worker w1 speaks protocol 8: a lost connection ends its link; upgrade it"
+
+
+@suite.test
+def worker_of_protocol_8_trains_without_acks():
+    """It refuses a Hello of 9 and is then asked in its own protocol."""
+    args = ["--set", "train.max_steps=60"]
+    with fake(protocol=8) as old, fake() as new:
+        met, other = Met(old, args), Met(new, args)
+    assert met.code == other.code == 0, met.said
+    assert met.said.count(OLD) == 1 and OLD not in other.said, met.said
+    asked = [pb.HelloRequest.FromString(raw).about.protocol for method, raw in old.heard if method == "Hello"]
+    assert asked == [9, 8], asked
+    assert not old.got(pb.ACK) and len(old.got(pb.CALL)) >= 60
+    old, new = (checkpoint_tensors(os.path.join(liar.cluster.dir, "runs", m.name), 60) for m in (met, other))
+    assert old == new
+
+
+@suite.test
+def worker_of_protocol_8_is_lost_with_its_connection():
+    def hangs_up(f):
+        if f.kind == pb.VALUE and f.context > 2:
+            raise ConnectionError
+        return [f]
+    with fake(protocol=8, twist=hangs_up) as worker:
+        met = Met(worker)
+    assert met.code == 6 and "was lost" in met.said, met.said
+    lanes = [pb.Frame.FromString(raw).attach for method, raw in worker.heard if method == "Session"]
+    assert not any(a.again for a in lanes), lanes
+
+
+@suite.test
+def doctor_and_plan_name_a_worker_of_protocol_8():
+    with fake(protocol=8) as worker:
+        session = liar.cluster.session("old", SESSION)
+        for command in (["doctor"], ["plan", "--ask"]):
+            done = run(MASTER, *command, session, "--set", f"workers.w1.address=127.0.0.1:{worker.port}",
+                       cwd=liar.cluster.dir)
+            said = done.stdout + done.stderr
+            assert said.count("speaks protocol 8: a lost connection ends its link; upgrade it") == 1, said
+            assert said.count("FAIL") == (command == ["doctor"]), said  # of the processor
+
+
+@suite.test
+def worker_of_protocol_7_is_refused_by_name():
+    meets([4], "this worker uses protocol 7, the caller 9", protocol=7)
+    meets([4], "speaks protocol 7, this side speaks 8 to 9: upgrade", Hello=lambda r: hello_reply(CREDIT, protocol=7))
+
+
 @suite.test
 def fake_worker_handles_micro_batches_and_credit():
     with fake() as worker:
@@ -74,8 +123,8 @@ def invalid_hello_reply_is_refused():
         "random": is_bytes([11], os.urandom(100_000)),
         "too long": is_bytes([1, 4, 11], bytes(10 * MIB)),
         "incarnation": is_bytes([11], short),
-        "another protocol": says([4], "protocol", protocol=9),
-        "an older protocol": says([4], "protocol", protocol=5),
+        "another protocol": says([4], "protocol 10", protocol=10),
+        "an older protocol": says([4], "protocol 7", protocol=7),
         "escape": says([11], software="\x1b[2J" * 20),
         "capabilities": says([11], "capabilities", capabilities=["codec.bf16"] * 65),
         "never": lambda: meets([5], Hello=never)}))
@@ -212,6 +261,23 @@ def slow_answers_exceed_the_step_timeout():
     with open(os.path.join(liar.cluster.dir, left[1])) as f:
         text = f.read()
     assert "micro-batches 16" in text and all(f" {what}15@" in text for what in "FB"), text
+
+
+@suite.test
+def reported_outage_stops_the_clock_for_the_lease():
+    """A worker that says in each PONG that its link to another worker is being mended, and never
+    finishes. A report counts for limits.lease and the silence before it, so the run still ends."""
+    def mends(f):
+        f.measure.mending_links = 1
+        return [] if f.kind == pb.FINISHED else [f]
+
+    begin, lease, silence, limit = time.monotonic(), 2 * PACE, PACE, 0.6 * PACE
+    with fake(twist=lambda f: mends(f) if f.kind in (pb.PONG, pb.FINISHED) else [f]) as worker:
+        met = Met(worker, [x for k, v in (("lease", lease), ("peer_timeout", silence), ("step_timeout", limit))
+                           for x in ("--set", f"limits.{k}={v * 1000:.0f}ms")])
+    took = time.monotonic() - begin
+    assert met.code == 5 and "(limits.step_timeout)" in met.said, (met.code, met.said)
+    assert lease < took < 3 * (lease + silence + limit), took
 
 
 @suite.test

@@ -175,6 +175,10 @@ class Cluster:
         """Where others reach worker i."""
         return f"{self.host}:{self.ports[i]}"
 
+    def peer_address(self, i):
+        """Where other workers reach worker i."""
+        return self.address(i)
+
     def worker_config(self, i, extra=""):
         path = os.path.join(self.dir, f"w{i + 1}.yaml")
         others = [k for k in range(len(self.ports)) if k != i]
@@ -187,7 +191,7 @@ class Cluster:
             if others:
                 f.write("peers:\n")
             for k in others:
-                f.write(f"  - {{name: w{k + 1}, address: \"{self.address(k)}\", "
+                f.write(f"  - {{name: w{k + 1}, address: \"{self.peer_address(k)}\", "
                         f"identity: \"spiffe://test/w{k + 1}\"}}\n")
             f.write(self.limits + extra)
         return path

@@ -37,19 +37,19 @@ enum {
   BURST_NS = 5 * MS
 };
 
-/* What the control lines set; `lock` guards it and the clocks of the link. */
+/* Settings that the control lines change. `lock` guards them and the clocks of the link. */
 static struct {
   pthread_mutex_t lock;
   double delay_ms, rate_mbit, queue_ms;
-  int64_t free_at[2]; /* when the link has sent what it took, per direction */
+  int64_t free_at[2]; /* [direction] time at which the link will have sent all that it took */
 } shared = {.lock = PTHREAD_MUTEX_INITIALIZER, .queue_ms = 5};
 
 static struct addrinfo *target;
 
 typedef struct piece {
   struct piece *next;
-  int64_t due; /* ns, monotonic */
-  size_t len;  /* 0: the end */
+  int64_t due; /* monotonic time in ns */
+  size_t len;  /* bytes; 0: end of the stream */
   char bytes[];
 } piece;
 
@@ -58,7 +58,7 @@ typedef struct way {
   pthread_mutex_t lock;
   pthread_cond_t changed;
   piece *first, *last;
-  size_t held; /* bytes read and not written */
+  size_t held; /* bytes read and not yet written */
   bool broken;
   int from, to, direction;
 } way;
@@ -66,7 +66,7 @@ typedef struct way {
 typedef struct connection {
   way way[2];
   int near, far;
-  int n_threads; /* that are left; atomic */
+  int n_threads; /* threads that still run; atomic */
 } connection;
 
 typedef struct half {
@@ -93,7 +93,7 @@ static void die(const char *what) {
 
 /* ---- the link -------------------------------------------------------------------------------- */
 
-/* Wait until the link takes more; how much to read at once. */
+/* Waits until the link accepts more. Returns how many bytes to read at once. */
 static size_t wait_for_link(int direction) {
   for (;;) {
     pthread_mutex_lock(&shared.lock);
@@ -106,8 +106,8 @@ static size_t wait_for_link(int direction) {
   }
 }
 
-/* When `len` bytes that have come now are to leave. A link that was idle for less than BURST_NS
- * makes up for it, or a reader that wakes late would cost rate. */
+/* Returns the time at which `len` bytes that arrived now are to be sent. A link that was idle for
+ * less than BURST_NS catches up, because a reader that wakes late would lower the rate. */
 static int64_t due_time(int direction, size_t len) {
   int64_t now = now_ns(), *free_at = &shared.free_at[direction], sent = now;
   pthread_mutex_lock(&shared.lock);
@@ -213,7 +213,7 @@ static void *write_side(void *arg) {
     written(h.w, len, ok);
   }
   shutdown(h.w->to, SHUT_WR);
-  if (!ok) shutdown(h.w->from, SHUT_RD); /* which wakes its reader */
+  if (!ok) shutdown(h.w->from, SHUT_RD); /* wakes the reading thread */
   leave(h.c);
   return NULL;
 }

@@ -238,18 +238,21 @@ class Lane:
         threading.Thread(target=self._read, daemon=True).start()
 
     def messages(self):
-        """The messages of the stream. Each is acknowledged at once."""
+        """The messages of the stream. Each is acknowledged at once, if the protocol has ACKs."""
         for message in self.call:
             yield message
             self.received += message.kind not in (pb.ATTACH, pb.ATTACHED)
-            lanes = self.session.lanes if self.session else []
+            lanes = self.session.lanes if self.session and self.has_acks() else []
             if self in lanes and len(lanes) == 1 + self.session.n_lanes:
                 self.control.send(pb.Frame(kind=pb.ACK, ack=pb.Ack(received=[lane.received for lane in lanes])))
+
+    def has_acks(self):
+        return not self.session or self.session.caller.about.about.protocol >= 9
 
     def _read(self):
         try:
             for frame in frames_of(self.messages()):
-                if frame.kind == pb.ACK:
+                if frame.kind == pb.ACK and self.has_acks():
                     continue
                 if frame.kind == pb.PING:  # of a worker that is asked how it does, or behind chunks
                     self.control.send(pb.Frame(kind=pb.PONG, reply_to=frame.message))

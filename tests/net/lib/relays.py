@@ -4,18 +4,22 @@ through relays (RelayedCluster). Standard library only."""
 import select, socket, struct, threading
 from cluster import Cluster, free_port
 
+USED = 4096  # bytes each way, which are more than those of a handshake
+
 
 class Relay:
     """A port of 127.0.0.1 whose connections go on to another one.
 
-    reset() ends each present connection by a reset. drop() carries nothing any more, also not what
+    reset() ends each present connection by a reset, with `used` only those that have carried
+    messages; `cut` counts these. drop() carries nothing any more, also not what
     a new connection sends, until heal(): a firewall that drops packets. refuse() resets and accepts
     no connection until heal(). after(n): the connection that brings the n-th byte from now on is
-    reset once."""
+    reset once. before_next(f): the next connection is passed on after f()."""
 
     def __init__(self, port):
-        self.to, self.port = port, free_port()
-        self.lock, self.pairs, self.accepted = threading.Lock(), set(), 0
+        self.to, self.port, self.job = port, free_port(), None
+        self.lock, self.accepted, self.cut = threading.Lock(), 0, 0
+        self.pairs = {}  # of sockets: bytes each way, how many ends have ended
         self.open, self.countdown, self.closing = threading.Event(), None, False
         self.open.set()
         self.listener = None
@@ -35,16 +39,19 @@ class Relay:
                 if not select.select([listener], [], [], 0.05)[0]:
                     continue
                 near = listener.accept()[0]
+                self.job, job = None, self.job
+                if job:
+                    job()
                 far = socket.create_connection(("127.0.0.1", self.to))
             except (OSError, ValueError):
                 continue
             for s in (near, far):
                 s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self.lock:
-                self.pairs.add((near, far))
+                self.pairs[near, far] = [0, 0, 0]
                 self.accepted += 1
-            for a, b in ((near, far), (far, near)):
-                threading.Thread(target=self.carry, args=(a, b, (near, far)), daemon=True).start()
+            for way in (0, 1):
+                threading.Thread(target=self.carry, args=((near, far), way), daemon=True).start()
 
     def is_due(self, n):
         with self.lock:
@@ -55,21 +62,34 @@ class Relay:
             self.countdown = None if due else self.countdown
             return due
 
-    def carry(self, a, b, pair):
+    def count(self, pair, way, n):
+        """n bytes, or its end. A connection that has ended at both ends is none any more."""
+        with self.lock:
+            carried = self.pairs.get(pair, [0, 0, 0])
+            carried[way] += n
+            carried[2] += not n
+            if carried[2] == 2:
+                self.pairs.pop(pair, None)
+
+    def carry(self, pair, way):
+        a, b = pair[way], pair[1 - way]
         try:
             while data := a.recv(65536):
                 self.open.wait()
                 if self.is_due(len(data)):
-                    self.end(pair)
+                    self.end(pair, True)
                     return
                 b.sendall(data)
+                self.count(pair, way, len(data))
             b.shutdown(socket.SHUT_WR)
+            self.count(pair, way, 0)
         except OSError:
             self.end(pair)
 
-    def end(self, pair):
+    def end(self, pair, is_cut=False):
         with self.lock:
-            self.pairs.discard(pair)
+            carried = self.pairs.pop(pair, [0, 0, 2])
+            self.cut += is_cut and not carried[2] and min(carried[:2]) >= USED
         for s in pair:
             try:
                 s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -78,16 +98,19 @@ class Relay:
             except OSError:
                 pass
 
-    def reset(self, most=None):
+    def reset(self, most=None, used=False):
         with self.lock:
-            pairs = list(self.pairs)[:most]
+            pairs = [p for p, carried in self.pairs.items() if not used or min(carried[:2]) >= USED][:most]
         for pair in pairs:
-            self.end(pair)
+            self.end(pair, True)
         return len(pairs)
 
     def after(self, n):
         with self.lock:
             self.countdown = n
+
+    def before_next(self, job):
+        self.job = job
 
     def drop(self):
         self.open.clear()
@@ -109,19 +132,29 @@ class Relay:
 
 
 class RelayedCluster(Cluster):
-    """A Cluster in which whoever dials a worker, the master or another worker, does so through a
-    Relay of that worker's: self.relays[i]."""
+    """A Cluster in which whoever dials a worker does so through a Relay of that worker's: the
+    master through self.relays[i], other workers through self.between[i], which is another one or,
+    unless `parted`, the same."""
 
-    def __init__(self, n=2, **options):
+    def __init__(self, n=2, parted=False, **options):
         self.relays = {}
+        self.between = {} if parted else self.relays
         super().__init__(n, **options)
+        for i in range(n):
+            self.address(i)
+
+    def _through(self, relays, i):
+        if i not in relays:
+            relays[i] = Relay(self.ports[i])
+        return f"127.0.0.1:{relays[i].port}"
 
     def address(self, i):
-        if i not in self.relays:
-            self.relays[i] = Relay(self.ports[i])
-        return f"127.0.0.1:{self.relays[i].port}"
+        return self._through(self.relays, i)
+
+    def peer_address(self, i):
+        return self._through(self.between, i)
 
     def close(self):
-        for relay in self.relays.values():
+        for relay in {*self.relays.values(), *self.between.values()}:
             relay.close()
         return super().close()

@@ -3,8 +3,11 @@
 """Walks the failpoints: a small run is killed, stopped or failed at each point of each process, at
 up to three moments. The same command starts the master again, a dead worker starts again with its
 disk, and the run has to end with the weights, moments and losses of a run that nothing disturbed.
+Then a smaller walk with a spare: w1 dies at each of its points and does not come back, and the
+master and the spare are killed at what they reach when w3 takes its place.
 
 usage: kill_walk.py [--points WORD] [--actions crash,stop,error] [--who master,w1,w2]
+                    [--spares too,only,no]
 
 Which points a process reaches, and how often, comes from traces of an undisturbed run and of one
 that loses a worker. The program fails if a point of the tree is in no trace.
@@ -21,7 +24,7 @@ STEPS, EVERY, LIMIT_S = 60, 12, 90
 LOST_AT = (3, 30, 55)  # changes of w1 after which a run of a recovery point loses it
 FILES = ("checkpoint.", "file.", "run.")  # points with a file operation behind them
 NOT_WALKED = {  # no trace has these: why
-    "recovery.replaced": "needs a spare",
+    "recovery.replaced": "needs a spare: walked with one",
     "run.failed": "the run fails", "run.interrupted": "the user interrupts the run", "run.stopped": "`cleave-master stop`",
 }
 BODY = (IMAGE_DATA + "stages:\n"
@@ -38,6 +41,11 @@ Case = collections.namedtuple("Case", "who point count action lost", defaults=(0
 
 class Keeping(Cluster):
     """Workers with a disk that they find again."""
+    names = ("master", "w1", "w2")
+    body = BODY
+
+    def session(self, name):
+        return super().session(name, self.body)
 
     def worker_config(self, i, extra=""):
         kept = os.path.join(self.dir, f"kept{i}")
@@ -51,6 +59,19 @@ class Keeping(Cluster):
     def restart_with(self, i, env=None):
         self.workers[i].stop()
         self.workers[i] = Worker(self, f"w{i + 1}", self.worker_config(i), env)
+
+
+class Spared(Keeping):
+    """w3 is a spare of w1, for which the files of all checkpoints come home."""
+    names = ("master", "w1", "w2", "w3")
+    body = BODY.replace("home: never", "home: always").replace("recovery: {", "recovery: {replace_after: 300ms, ")
+
+    def session(self, name):
+        path = super().session(name)
+        config = text(path).replace('identity: "spiffe://test/w1"}', 'identity: "spiffe://test/w1", spares: [w3]}')
+        with open(path, "w") as f:
+            f.write(config)
+        return path
 
 
 def start(session, env=None):
@@ -67,16 +88,16 @@ def is_stopped(process):
         return False
 
 
-def tend(session, master, late=0):
-    """Starts again whoever dies, a worker `late` seconds late, and lets a stopped process go on,
-    until the master ends well."""
+def tend(session, master, late=0, gone=None):
+    """Starts again whoever dies but worker `gone`, a worker `late` seconds late, and lets a stopped
+    process go on, until the master ends well."""
     end, starts, masters = time.monotonic() + LIMIT_S * SLOW, 0, 1
     while (code := master.poll()) != 0:
         if time.monotonic() > end or masters > 5:
             master.kill()
             raise AssertionError(f"no end after {masters} starts of the master (last code {code}):\n{text(session + '.out')[-2500:]}")
         for i, w in enumerate(cluster.workers):
-            if w.process.poll() is not None:
+            if w.process.poll() is not None and i != gone:
                 time.sleep(late)
                 cluster.restart_with(i)
                 starts += 1
@@ -110,23 +131,24 @@ def result(name):
     return kept, places, losses, text(os.path.join(folder, "egress.table")), left
 
 
-def run_case(name, envs, late=0):
-    """A run whose processes have these environments; its result."""
-    session = cluster.session(name, BODY)
-    for i in range(2):
-        if envs.get(f"w{i + 1}"):
-            cluster.restart_with(i, envs[f"w{i + 1}"])
-    return session, tend(session, start(session, envs.get("master")), late)
+def run_case(name, envs, late=0, gone=None):
+    """A run whose processes have these environments; its session, and how often a worker and the
+    master were started again."""
+    session = cluster.session(name)
+    for i, who in enumerate(cluster.names[1:]):
+        if envs.get(who):
+            cluster.restart_with(i, envs[who])
+    return session, tend(session, start(session, envs.get("master")), late, gone)
 
 
-def traced(name, lost=0):
+def traced(name, lost=0, gone=None):
     """How often each process reaches each point."""
-    files = {who: os.path.join(cluster.dir, f"{name}.{who}.trace") for who in ("master", "w1", "w2")}
+    files = {who: os.path.join(cluster.dir, f"{name}.{who}.trace") for who in cluster.names}
     envs = {who: {"CLEAVE_FAILPOINT_TRACE": path} for who, path in files.items()}
     if lost:
         envs["w1"]["CLEAVE_FAILPOINT"] = f"step.compute_change:{lost}:crash"
-    run_case(name, envs, 4 * bool(lost))
-    for i in range(2):
+    run_case(name, envs, 4 * bool(lost), gone)
+    for i in range(len(cluster.workers)):
         cluster.restart_with(i)
     return {who: collections.Counter(text(path).split()) for who, path in files.items() if os.path.exists(path)}
 
@@ -150,55 +172,97 @@ def cases(plain, lossy, a):
             yield Case("master", point, 1, "stop", LOST_AT[1])
 
 
-def walk(a):
-    plain, lossy = traced("plain"), traced("lossy", LOST_AT[1])
-    wanted, problems = result("plain"), []
-    assert result("lossy") == wanted, "a run that lost a worker differs"
-    reached = {p for of in (*plain.values(), *lossy.values()) for p in of}
-    missing = sorted({name for name, _ in points.written()} - reached - set(NOT_WALKED))
-    problems += [f"no run reaches {p}" for p in missing]
-    some = [c for c in cases(plain, lossy, a) if c.point.startswith(a.points) and c.who in a.who.split(",")]
-    begin, fired, restarts, masters = time.monotonic(), 0, 0, 0
-    for k, c in enumerate(some):
-        name, log = f"walk{k}", os.path.join(cluster.dir, f"walk{k}.yaml.out") if c.who == "master" else cluster.workers[int(c.who[1]) - 1].log_path
-        before = os.path.getsize(log) if os.path.exists(log) else 0
+def spare_cases(plain, lossy):
+    """w1 dies at each of its points; the others at what they reach when it is gone."""
+    for point, n in sorted(plain["w1"].items()):
+        yield Case("w1", point, (n + 1) // 2, "crash")
+    for who in ("master", "w3"):
+        for point, n in sorted(lossy[who].items()):
+            if point not in plain.get(who, ()):
+                yield Case(who, point, (n + 1) // 2, "crash", LOST_AT[1])
+
+
+class Walk:
+    """The runs of some cases. gone: the worker that does not come back."""
+
+    def __init__(self, wanted, gone=None):
+        self.wanted, self.gone = wanted, gone
+        self.problems, self.fired, self.restarts, self.masters = [], 0, 0, 0
+
+    def has_happened(self, c, name, before):
+        """Runs one case; returns true if its process came to its point."""
         envs = {c.who: {"CLEAVE_FAILPOINT": f"{c.point}:{c.count}:{c.action}"}}
         if c.lost:
             envs["w1"] = {"CLEAVE_FAILPOINT": f"step.compute_change:{c.lost}:crash"}
+        log = log_of(c.who, name)
+        session, (n, m) = run_case(name, envs, 4 * (c.point == "recovery.waiting" and self.gone is None), self.gone)
+        self.restarts, self.masters = self.restarts + n, self.masters + m - 1
+        if result(name) != self.wanted:
+            self.problems.append(f"{c}: the result differs")
+        return f"failpoint {c.point}\n" in text(log)[before:]
+
+    def take(self, c, name):
+        before = os.path.getsize(log_of(c.who, name)) if os.path.exists(log_of(c.who, name)) else 0
         try:
-            session, (n, m) = run_case(name, envs, 4 * (c.point == "recovery.waiting"))
-            restarts, masters = restarts + n, masters + m - 1
-            same = result(name) == wanted
+            happened = self.has_happened(c, name, before)
         except AssertionError as e:
-            problems.append(f"{c}: {e}")
-            for i in range(2):
+            self.problems.append(f"{c}: {e}")
+            for i in range(len(cluster.workers)):
                 cluster.restart_with(i)
-            continue
-        happened = f"failpoint {c.point}\n" in text(log)[before:]
-        fired += happened
-        if not same:
-            problems.append(f"{c}: the result differs")
+            return
+        self.fired += happened
         if not happened and c.count == 1:
-            problems.append(f"{c}: was not reached")
+            self.problems.append(f"{c}: was not reached")
         if not happened and c.who != "master":  # its failpoint is still to come
             cluster.restart_with(int(c.who[1]) - 1)
         shutil.rmtree(os.path.join(cluster.dir, "runs", name))
-        if k % 20 == 19:
-            print(f"{k + 1} of {len(some)} runs, {time.monotonic() - begin:.0f} s", flush=True)
-    print("\n".join(problems), flush=True) if problems else None
-    print(f"{len(some)} runs, {len({c.point for c in some})} points of {len({c.who for c in some})} processes, {fired} reached, "
-          f"{masters} masters and {restarts} workers started again, {len(problems)} problems", flush=True)
-    return not problems
+
+    def take_all(self, some):
+        begin = time.monotonic()
+        for k, c in enumerate(some):
+            self.take(c, f"walk{k}")
+            if k % 20 == 19:
+                print(f"{k + 1} of {len(some)} runs, {time.monotonic() - begin:.0f} s", flush=True)
+        print("\n".join(self.problems), flush=True) if self.problems else None
+        print(f"{len(some)} runs{' with a spare' if self.gone is not None else ''}, {len({c.point for c in some})} points of {len({c.who for c in some})} processes, "
+              f"{self.fired} reached, {self.masters} masters and {self.restarts} workers started again, {len(self.problems)} problems", flush=True)
+        return not self.problems
+
+
+def log_of(who, name):
+    return os.path.join(cluster.dir, name + ".yaml.out") if who == "master" else cluster.workers[int(who[1]) - 1].log_path
+
+
+def walk(a):
+    plain, lossy = traced("plain"), traced("lossy", LOST_AT[1])
+    walk = Walk(result("plain"))
+    assert result("lossy") == walk.wanted, "a run that lost a worker differs"
+    reached = {p for of in (*plain.values(), *lossy.values()) for p in of}
+    missing = sorted({name for name, _ in points.written()} - reached - set(NOT_WALKED))
+    walk.problems += [f"no run reaches {p}" for p in missing]
+    return walk.take_all([c for c in cases(plain, lossy, a) if c.point.startswith(a.points) and c.who in a.who.split(",")])
+
+
+def walk_with_spare(a):
+    plain, lossy = traced("plain"), traced("lossy", LOST_AT[1], 0)
+    walk = Walk(result("plain"), 0)
+    assert result("lossy") == walk.wanted, "a run whose spare took over differs"
+    assert lossy["master"]["recovery.replaced"] and lossy["w3"], lossy
+    return walk.take_all([c for c in spare_cases(plain, lossy) if c.point.startswith(a.points)])
 
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--points", default="")
 parser.add_argument("--actions", default="crash,stop,error")
 parser.add_argument("--who", default="master,w1,w2")
-arguments = parser.parse_args()
-with Keeping(2) as cluster:
-    os.mkdir(os.path.join(cluster.dir, "data"))
-    synthetic_images(os.path.join(cluster.dir, "data"), n=256, n_test=16, side=8)
-    good = walk(arguments)
-    print("ok" if good else "not ok", "each_failpoint_changes_no_bit", flush=True)
+parser.add_argument("--spares", choices=("too", "only", "no"), default="too")
+arguments, good = parser.parse_args(), True
+for kind, n, walked in ((Keeping, 2, walk), (Spared, 3, walk_with_spare)):
+    if arguments.spares == ("no" if kind is Spared else "only"):
+        continue
+    with kind(n) as cluster:
+        os.mkdir(os.path.join(cluster.dir, "data"))
+        synthetic_images(os.path.join(cluster.dir, "data"), n=256, n_test=16, side=8)
+        good &= walked(arguments)
+print("ok" if good else "not ok", "each_failpoint_changes_no_bit", flush=True)
 sys.exit(0 if good else 1)

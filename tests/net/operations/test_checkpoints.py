@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 """The commands on checkpoints: what is listed, compared, fetched and removed while files are at
 workers, what is said of workers that cannot be reached, and sealed copies."""
-import hashlib, os, shutil, subprocess, sys
+import hashlib, json, os, re, shutil, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
+from measured import get
 
 suite = Suite()
 URI = "spiffe://test/master"
@@ -258,7 +259,8 @@ def escrowed(name):
     """A run with a sealed copy, ended by a kill; its folder, its session file, the folder of copies
     and the step of the copy."""
     copies, key = os.path.join(cluster.dir, name + ".copies"), os.path.join(cluster.dir, name + ".key")
-    session = cluster.session(name, ESCROW.replace("KEY", key).replace("ESCROW", copies))
+    port = free_port()
+    session = cluster.session(name, ESCROW.replace("KEY", key).replace("ESCROW", copies) + f'metrics: {{listen: "127.0.0.1:{port}"}}\n')
     folder = os.path.join(cluster.dir, "runs", name)
 
     def copied():
@@ -266,6 +268,12 @@ def escrowed(name):
         return found and found[0]
     with Running([MASTER, "train", session], cwd=cluster.dir, stderr=subprocess.PIPE) as running:
         until(copied)
+        numbers = until(lambda: dict(re.findall(r"^cleave_master_escrow_(\w+) (\S+)$", text, re.M))
+                        if "cleave_master_escrow_bytes " in (text := get(port)[1]) else None)
+        assert float(numbers["step"]) >= 500 and float(numbers["bytes"]) > 1000 and numbers["failures_total"] == "0", numbers
+        assert abs(float(numbers["timestamp_seconds"]) - time.time()) < 60 * SLOW, numbers
+        row = json.loads(master("status", session, "--json", "--interval", "0.1", cwd=cluster.dir).stdout.splitlines()[0])
+        assert row["escrow"]["step"] >= 500 and row["escrow"]["bytes"] > 1000 and row["escrow"]["last_error"] is None, row
         running.process.kill()
         said = running.process.stderr.read()
         running.process.stderr.close()

@@ -311,13 +311,15 @@ def a_step(lane, context):
 @suite.test
 def sigterm_lets_running_sessions_finish():
     """A running session goes on, a new one is UNAVAILABLE, and the daemon leaves with 0 after
-    it."""
+    it. One whose master is not connected is waited for 2 s."""
     w, port = daemon("w9", "drain_timeout: 20s\n")
     with Caller(port, cluster.certs) as c:
         s = c.open(name="running")
         s.load(mlp(4, 2), [2, 3])
         lane = s.attach()
+        c.open(name="left")
         w.kill(signal.SIGTERM)
+        begin = time.monotonic()
         until = time.monotonic() + 5 * SLOW
         while "draining" not in w.text() and time.monotonic() < until:
             time.sleep(0.02)
@@ -330,6 +332,9 @@ def sigterm_lets_running_sessions_finish():
             assert e.code() == grpc.StatusCode.UNAVAILABLE and "draining" in e.details(), e
         check = c.channel.unary_unary("/grpc.health.v1.Health/Check", lambda b: b, lambda b: b)
         assert check(b"", timeout=20) == b"\x08\x02"  # NOT_SERVING
+        while "audit close session=left" not in w.text() and time.monotonic() < begin + 10 * SLOW:
+            time.sleep(0.02)
+        assert 1.5 < time.monotonic() - begin < 8 * SLOW and "the master is not connected" in w.text(), w.text()
         assert w.process.poll() is None
         s.close()
     assert w.process.wait(10 * SLOW) == 0, w.text()

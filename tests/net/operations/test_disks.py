@@ -1,14 +1,15 @@
-"""Disks that lie, at home: full, read-only, slow, with a flipped bit, and a power cut after which
-only synced bytes are there. A checkpoint that cannot be written is skipped, the earlier one is
-used, the message says which and why, and the run ends with the weights and losses of a good
-disk."""
-import hashlib, os, re, subprocess, sys, time
+"""Disks that lie, at home and at a worker: full, read-only, slow, with a flipped bit, and a power
+cut after which only synced bytes are there. A checkpoint that cannot be written is skipped, the
+earlier one is used, the message says which and why, and the run ends with the weights and losses of
+a good disk."""
+import datetime, hashlib, os, re, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../disks"))
 from cluster import *
 from power_cut import Disk
 
 suite = Suite()
+OPS = {"CLEAVE_TEST_OPS": "1"}  # for `wait`
 DISK, STEPS, EVERY = os.path.join(BIN, "disks", "disk.so"), 60, 12
 BODY = (IMAGE_DATA + "stages:\n"
         "  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 32}, {op: relu}]}\n"
@@ -175,29 +176,31 @@ def full_file_system_is_left_and_used_again():
 class Keeping(Cluster):
     """A worker that keeps files of state, on such a disk and with such a quota."""
 
-    def __init__(self, disk="", quota="16MiB"):
-        self.quota = quota
-        super().__init__(1, env={"LD_PRELOAD": DISK, "CLEAVE_TEST_DISK": disk} if disk else None)
+    def __init__(self, disk="", quota="16MiB", log=""):
+        self.quota, settings = quota, {"CLEAVE_TEST_DISK": disk, "CLEAVE_TEST_DISK_LOG": log}
+        super().__init__(1, env=OPS if not disk + log else {"LD_PRELOAD": DISK, **OPS, **{k: v for k, v in settings.items() if v}})
         shutil.copytree(os.path.join(cluster.dir, "data"), os.path.join(self.dir, "data"))
 
     def worker_config(self, i, extra=""):
-        kept = os.path.join(self.dir, "kept")
-        os.makedirs(kept, exist_ok=True)
-        path = super().worker_config(i, extra + f"state_dir: {kept}\n")
+        os.makedirs(self.kept_dir(), exist_ok=True)
+        path = super().worker_config(i, extra + f"state_dir: {self.kept_dir()}\n")
         with open(path) as f:
             config = f.read().replace("role: master}", f"role: master, state_bytes: {self.quota}}}")
         with open(path, "w") as f:
             f.write(config)
         return path
 
+    def kept_dir(self):
+        return os.path.join(self.dir, "kept")
+
     def kept(self, name):
         """The path of a kept file."""
-        return next(os.path.join(folder, name + ".safetensors") for folder, _, names in os.walk(os.path.join(self.dir, "kept"))
+        return next(os.path.join(folder, name + ".safetensors") for folder, _, names in os.walk(self.kept_dir())
                     if name + ".safetensors" in names)
 
-    def run(self, name, *args):
+    def run(self, name, *args, body=BODY):
         """A run; what it printed."""
-        done = self.train(self.session(name, BODY.replace("keep: 2", "keep: 2, home: never")), *args)
+        done = self.train(self.session(name, body.replace("keep: 2", "keep: 2, home: never")), *args, env=OPS)
         assert done.returncode == 0, (name, done.returncode, done.stdout, done.stderr)
         return done.stdout + done.stderr
 
@@ -220,11 +223,65 @@ def worker_whose_disk_refuses_keeps_no_files():
     """The master fetches them, and says why."""
     for disk, quota, why in (("write:/states/:5:1:ENOSPC", "16MiB", "the worker's disk is full"),
                              ("fsync:/states/:6:1:EIO", "16MiB", "the worker's disk reported an I/O error"),
+                             ("open:/states/:3:0:EROFS", "16MiB", "the worker's disk is mounted read-only"),
                              ("", "20KiB", "exceed the quota of files of state")):
         with Keeping(disk, quota) as far:
             text = far.run("far")
             assert "cannot keep the files of stage 'b'" in text and why in text, (disk, text)
             assert far.result("far") == good(), disk
+
+
+@suite.test
+def slow_disk_of_a_worker_delays_no_step():
+    """While it syncs the files of step 24, steps go on and checkpoints wait."""
+    with Keeping("fsync:/states/:5:1:STUCK") as far:
+        begin = time.monotonic()
+        far.run("far")
+        assert time.monotonic() - begin > 2 and far.result("far") == good()
+        with open(os.path.join(far.dir, "runs", "far", "log.jsonl")) as f:
+            times = [e["time"] for e in map(json.loads, f) if e["event"] == "progress"]
+        first, last = (datetime.datetime.fromisoformat(t.replace("Z", "+00:00")).timestamp() for t in (times[0], times[-1]))
+        assert last - first < 2 or SLOW > 1, times
+
+
+@suite.test
+def power_cut_of_a_worker_leaves_each_committed_checkpoint():
+    """Right behind a manifest, in the middle of a write, and again behind a manifest. The run goes
+    on from the newest checkpoint that it has the manifest of."""
+    log, paced = os.path.join(cluster.dir, "log-worker"), BODY.replace("{op: dropout, p: 0.2}", "{op: wait, forward_ms: MS}, {op: dropout, p: 0.2}")
+    os.mkdir(log)
+    with Keeping(log=log) as far:
+        far.run("whole", body=paced.replace("MS", "1"))
+        disk, applied, folder, found = Disk(far.kept_dir()), 0, os.path.join(far.dir, "runs", "cut"), []
+        session = far.session("cut", paced.replace("MS", "30").replace("keep: 2", "keep: 2, home: never"))
+
+        def newest():
+            there = os.listdir(folder) if os.path.exists(folder) else []
+            return max((int(n.split("-")[1]) for n in there if os.path.exists(os.path.join(folder, n, "MANIFEST.json"))), default=0)
+
+        def writes():
+            return any(n.endswith(".tmp") for _, _, names in os.walk(far.kept_dir()) for n in names)
+        with Running([MASTER, "train", session], cwd=far.dir, stderr=subprocess.STDOUT, env={**os.environ, **OPS}) as run:
+            for is_there in (lambda: newest() >= 12, lambda: newest() >= 24 and writes(), lambda: newest() >= 36):
+                until(lambda: is_there() or run.process.poll() is not None, 30)
+                far.workers[0].kill()
+                far.workers[0].process.wait()
+                found.append(newest())
+                with open(os.path.join(log, "log")) as f:
+                    lines = f.readlines()
+                for line in lines[applied:]:
+                    disk.apply(line)
+                applied = len(lines)
+                shutil.rmtree(far.kept_dir())
+                disk.cut()
+                disk.write(far.kept_dir())
+                far.restart(0)
+            printed = run.process.stdout.read()
+            assert run.process.wait(60) == 0, printed
+        with open(os.path.join(folder, "log.jsonl")) as f:
+            back = [e["step"] for e in map(json.loads, f) if e["event"] == "recovered"]
+        assert back == found, (back, found, printed)
+        assert far.result("cut") == far.result("whole")
 
 
 @suite.test

@@ -121,12 +121,26 @@ def files_stay_at_workers_and_are_pruned_there():
     same_state(run)
 
 
+def kept_folder(i):
+    return os.path.join(cluster.kept(i), "states", hashlib.sha256(URI.encode()).hexdigest())
+
+
+def leave(name, i=0):
+    """Puts a file among those that worker i keeps."""
+    with open(path := os.path.join(kept_folder(i), name + ".safetensors"), "w") as f:
+        f.write("left")
+    return path
+
+
 @suite.test
 def killed_workers_load_what_they_kept():
+    """And a recovery removes what no checkpoint lists."""
     run = Run("killed", "never").at(100)
     killed(0)
+    left = leave(run.record()["session_id"] + ".77.1.w")
     cluster.restart(0)
     run.at(200)
+    assert not os.path.exists(left)
     killed(0)
     killed(1)
     cluster.restart(0)
@@ -136,10 +150,6 @@ def killed_workers_load_what_they_kept():
     same_state(run)
     state = [e for e in run.lines("egress.jsonl") if e["event"] == "allow" and e["kind"] in ("weights", "state")]
     assert not state, state
-
-
-def kept_folder(i):
-    return os.path.join(cluster.kept(i), "states", hashlib.sha256(URI.encode()).hexdigest())
 
 
 @suite.test
@@ -171,11 +181,6 @@ def what_killed_attempts_left_is_removed():
     run.process.kill()
     run.process.communicate()
     mine = run.record()["session_id"]
-
-    def leave(name, i=0):
-        with open(path := os.path.join(kept_folder(i), name + ".safetensors"), "w") as f:
-            f.write("left")
-        return path
     early, orphan, other = leave(f"{mine}.77.1.w"), leave("5" * 32 + ".3.1.w"), leave("6" * 32 + ".3.1.w")
     with open(os.path.join(run.dir, "kept.orphans"), "w") as f:
         f.write("5" * 32 + ".3.1.w 4 spiffe://test/w1\n")

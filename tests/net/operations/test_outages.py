@@ -1,7 +1,7 @@
 """Outages: connections that are reset, or silent, or refused, while a session goes on. No step is
 taken again, no bit differs, and the record tells of one attempt. A link ends when limits.lease is
 over, and soon when its peer's process is gone."""
-import os, random, signal, subprocess, sys, time
+import functools, os, random, signal, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 from relays import RelayedCluster
@@ -57,42 +57,63 @@ class Run:
 
 
 class the:
-    cluster, bits = None, None
+    cluster = None
+
+
+@functools.cache
+def undisturbed():
+    return Run("alone").ends().result()
 
 
 @suite.test
 def resets_change_no_bit():
     """Of all connections of one worker at once, of single ones, and in the middle of a message."""
-    the.bits = Run("alone").ends().result()
-    # links between workers are dialled again after up to 5 s, which the master does not know
-    run, draw, resets = Run("reset", None, "--set", "limits.step_timeout=60s").at(5), random.Random(7), 0
+    # a link between workers is dialled again after up to 5 s, which is longer than step_timeout
+    run, draw, resets = Run("reset").at(5), random.Random(7), 0
+    relays = [*the.cluster.relays.values(), *the.cluster.between.values()]
     while run.step() < STEPS - 20 and not run.is_over():
-        relay = the.cluster.relays[draw.randrange(2)]
+        relay = draw.choice(relays)
         if draw.random() < 0.5:
             relay.after(draw.randrange(200_000))
             resets += 1
         else:
             resets += relay.reset(draw.choice([1, 1, None]))
         time.sleep(0.05 + draw.random() / 5)
-    assert run.ends().result() == the.bits
+    assert run.ends().result() == undisturbed()
     assert resets >= 10, resets
     print(f"# {resets} resets")
 
 
+def outages(name, worker, peer):
+    """The link's row in `status --json`."""
+    done = master("status", os.path.join(the.cluster.dir, name + ".yaml"), "--json", "--interval", "0.1")
+    row = next(row for row in map(json.loads, done.stdout.splitlines()) if row["worker"] == worker)
+    (session,) = row["sessions"]
+    return next(link for link in session["links"] if link["peer"] == peer)
+
+
 @suite.test
 def silence_ends_nothing():
-    """Packets are dropped for a moment, and for longer than peer_timeout and step_timeout."""
-    run = Run("silent").at(5)
-    for i, seconds in ((0, 0.3), (1, 4 * PEER_TIMEOUT)):
+    """Packets are dropped for a moment, and for longer than peer_timeout and step_timeout: from the
+    master to a worker, and between two workers alone."""
+    run, relays, between = Run("silent").at(5), the.cluster.relays, list(the.cluster.between.values())
+    for cut, seconds in (([relays[0]], 0.3), ([relays[1]], 3 * PEER_TIMEOUT), (between, 4 * PEER_TIMEOUT)):
         before = run.step()
-        the.cluster.relays[i].drop()
+        for relay in cut:
+            relay.drop()
         time.sleep(seconds)
-        the.cluster.relays[i].heal()
+        if cut == between:
+            w1_to_w2, w2_to_master = outages("silent", "w1", "w2"), outages("silent", "w2", "master")
+        for relay in cut:
+            relay.heal()
         healed = time.monotonic()
         until(lambda: run.step() > before + 3 or run.is_over(), 30)
         took = time.monotonic() - healed
         assert took < 5 or SLOW > 1, took
-    assert run.ends().result() == the.bits
+    assert run.ends().result() == undisturbed()
+    assert w1_to_w2["outage_s"] > PEER_TIMEOUT and w2_to_master["outage_s"] == 0, (w1_to_w2, w2_to_master)
+    assert w2_to_master["outages"] == 1 and 1 < w2_to_master["last_outage_s"] < 4 * PEER_TIMEOUT, w2_to_master
+    assert 0 < w2_to_master["last_outage_age_s"] < 60 * SLOW, w2_to_master
     print(f"# back {took:.1f} s after the heal")
 
 
@@ -133,7 +154,23 @@ def interrupt_ends_a_run_whose_link_is_mended():
     assert time.monotonic() - begin < LEASE / 2, time.monotonic() - begin
 
 
-with RelayedCluster(2, limits=f"limits: {{peer_timeout: {PEER_TIMEOUT:g}s, lease: {LEASE:g}s}}\n") as the.cluster:
+@suite.test
+def worker_that_restarts_while_resume_connects_is_waited_for():
+    """The master has said Hello to it and opened a session, and attaches at another process."""
+    relay, restarts = the.cluster.relays[0], []
+
+    def restart():
+        the.cluster.workers[0].kill()
+        the.cluster.restart(0)
+        restarts.append(time.monotonic())
+
+    relay.before_next(lambda: relay.before_next(restart))  # the first connection is that of Hello
+    session = the.cluster.session("resumed", BODY.replace("recovery: off\n", "recovery: {wait: 200ms}\n"))
+    run = Run("resumed", session, "--resume", "--set", "train.max_steps=20").ends()
+    assert len(restarts) == 1 and "has been restarted since the master's Hello" in run.out + run.err, (run.out, run.err)
+
+
+with RelayedCluster(2, parted=True, limits=f"limits: {{peer_timeout: {PEER_TIMEOUT:g}s, lease: {LEASE:g}s}}\n") as the.cluster:
     os.mkdir(os.path.join(the.cluster.dir, "data"))
     synthetic_images(os.path.join(the.cluster.dir, "data"), n=512, n_test=16, side=8)
     suite.main()

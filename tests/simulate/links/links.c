@@ -135,7 +135,7 @@ static uint32_t draw_bytes(void) {
 
 /* ---- what arrives ---------------------------------------------------------------------------- */
 
-static void let_go(void *user) {
+static void release_memory(void *user) {
   kept *k = user;
   k->by->held--;
   clv_packet_free(k->packet);
@@ -147,7 +147,8 @@ static void keep(side *by, clv_packet *p) {
   if (!k) abort();
   *k = (kept){by, p};
   by->held++;
-  sim_network_at(w.network, sim_network_now(w.network) + below(4) * MS + below(1000), let_go, k);
+  sim_network_at(w.network, sim_network_now(w.network) + below(4) * MS + below(1000),
+                 release_memory, k);
 }
 
 /* Nothing but what comes in chunks, and an ABORT, is out of order. */
@@ -384,7 +385,7 @@ static bool has_all_tensors(side *s) {
   clv_account_set_limit(s->account, CLV_QUOTA_BYTES, LITTLE);
   clv_code code = clv_pool_tensor(s->pool, CLV_U8, &CLV_SHAPE(LITTLE), &t, &err);
   clv_tensor_unref(t);
-  return code == CLV_OK && clv_account_used(s->account, CLV_QUOTA_BYTES) == LITTLE;
+  return code == CLV_OK && clv_account_usage(s->account, CLV_QUOTA_BYTES) == LITTLE;
 }
 
 static void end_side(side *s) {

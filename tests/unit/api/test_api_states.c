@@ -15,7 +15,7 @@ typedef struct expected {
   int state, fact, action, next;
 } expected;
 
-/* `meets` for any of the three machines. */
+/* Defines a function that records a visit of a cell, for each of the three state machines. */
 #define MACHINE(name, type)                                                  \
   static api_action name(int *state, int fact) {                             \
     api_##type##_state s = (api_##type##_state) * state;                     \

@@ -13,13 +13,13 @@
 static cleave_runtime *rt;
 static cleave_error e;
 
-/* As a header of a later version may have it. */
+/* Options as in a header of a later version. */
 typedef struct newer_options {
   cleave_context_options known;
   uint64_t later;
 } newer_options;
 
-static void opens(const void *options, bool *ret_opened) {
+static void open_with_options(const void *options, bool *ret_opened) {
   cleave_context c;
   *ret_opened = cleave_context_open(rt, options, &c, &e) == CLEAVE_OK;
   if (*ret_opened) assert_int_equal(cleave_context_close(rt, c, 0, &e), CLEAVE_OK);
@@ -29,16 +29,16 @@ static void unknown_newer_fields_must_be_zero(void **state) {
   (void)state;
   bool opened;
   newer_options o = {.known = {.size = sizeof o, .name = "spring"}};
-  opens(&o, &opened);
+  open_with_options(&o, &opened);
   assert_true(opened);
   o.later = 1;
-  opens(&o, &opened);
+  open_with_options(&o, &opened);
   assert_false(opened);
   assert_int_equal(e.status, CLEAVE_UNIMPLEMENTED);
   assert_non_null(strstr(e.text, "cleave_context_options has "));
 }
 
-/* The name of the context is the first field behind the size; what follows was unknown then. */
+/* The context's name is the first field after the size; an old caller has only that. */
 static void fields_beyond_an_older_size_are_not_accessed(void **state) {
   (void)state;
   cleave_context c;
@@ -75,7 +75,7 @@ static void missing_size_is_refused_by_name(void **state) {
   assert_non_null(strstr(e.text, "cleave_options.size is 0"));
 }
 
-/* 63 of 64 are dialled, and the certificates are not there. */
+/* 63 of 64 workers are dialled; their certificates do not exist. */
 static void the_64th_worker_is_refused_by_name(void **state) {
   (void)state;
   char text[16384];

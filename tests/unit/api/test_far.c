@@ -8,7 +8,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-/* cmocka wants those first */
+/* cmocka.h requires the headers above */
 #include <cmocka.h>
 
 #include "master/api/core/core.h"
@@ -105,7 +105,7 @@ static void assert_same(const program *a, const program *b, cleave_state_kind ki
   cleave_state_free(&s[1]);
 }
 
-/* What one has learned goes to the other. */
+/* Copies the weights of one program to another. */
 static void write_to(const program *from, const program *to) {
   for (int kind = CLEAVE_STATE_WEIGHTS; kind <= CLEAVE_STATE_OPTIMIZER; kind++) {
     cleave_state s;
@@ -119,7 +119,7 @@ static void device_training_matches_the_processor(void **state) {
   double near[2], away[2];
   (void)state;
   program a = load("cpu", "net-cpu", "loss-cpu"), b = load("far:0", "net-far", "loss-far");
-  write_to(&a, &b); /* their names draw their first values */
+  write_to(&a, &b); /* first values depend on the names, so they are copied */
   assert_true(far.n_blocks > 0);
   for (unsigned i = 0; i < STEPS; i++) {
     train(&a, i, near);

@@ -7,7 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-/* cmocka wants those first */
+/* cmocka.h requires the headers above */
 #include <cmocka.h>
 
 #include "master/api/core/core.h"
@@ -38,7 +38,7 @@ typedef struct run {
   cleave_context context;
   cleave_reference x, y;
   float in[ROWS * IN], given[ROWS * OUT];
-  cleave_tensor weight; /* before the step */
+  cleave_tensor weight; /* value before the step */
 } run;
 
 static void load(run *r, const char *name, double clip_norm) {
@@ -142,7 +142,7 @@ static void non_finite_gradient_skips_the_step_until_overwritten(void **state) {
     end(&r);
   }
   call(&r);
-  backward(&r); /* NAN */
+  backward(&r); /* the gradient becomes NaN */
   const float none[OUT * IN] = {0};
   const cleave_tensor dw = CLEAVE_TENSOR_F32(none, OUT, IN);
   bias[0] = 1;
@@ -168,7 +168,7 @@ static void backward_after_a_weight_change_is_refused(void **state) {
                    CLEAVE_PRECONDITION);
   assert_non_null(strstr(e.text, "module 'changed' have changed"));
   assert_string_equal(e.place, "changed");
-  call_again(&first); /* nothing was sent, and its context goes on */
+  call_again(&first); /* nothing was sent, and the context can still be used */
   backward(&first);
   end(&second);
   end(&first);

@@ -10,10 +10,10 @@
 
 enum { SIZE = (2 << 20) + 777, FILES = 3 };
 
-/* Faults of the lying worker, one for each case. */
+/* Faults of the worker in this test, one for each case. */
 typedef enum fault {
   HONEST,
-  ANOTHER_VERSION, /* the file is replaced before the third range, and the worker does not care */
+  ANOTHER_VERSION, /* the file is replaced before the third range, and the worker sends it anyway */
   ANOTHER_NAME,
   TOO_MUCH,
   NOTHING,
@@ -38,7 +38,7 @@ static clv_code list(const clv_wire_kept_request *q, clv_bytes *reply, clv_err *
   return clv_wire_kept_reply_encode(&out, reply, err);
 }
 
-/* Answers at most 700,000 bytes at once. */
+/* Returns at most 700,000 bytes for each request. */
 static clv_code read_range(const clv_wire_kept_request *q, clv_bytes *reply, clv_err *err) {
   clv_wire_kept_file f = {.name = q->name, .bytes = SIZE, .version = 5};
   if (q->offset + q->length > SIZE) return clv_fail(err, CLV_RANGE, "the file has %d bytes", SIZE);
@@ -55,7 +55,7 @@ static clv_code read_range(const clv_wire_kept_request *q, clv_bytes *reply, clv
 
 static clv_code on_kept(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
                         clv_bytes *reply, clv_err *err) {
-  CLV_AUTO(clv_wire_done) clv_wire_kept_request q = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_kept_request q = {0};
   (void)user, (void)peer;
   n_calls++;
   CLV_TRY(clv_wire_kept_request_decode((const clv_piece *)request, n, &q, err));
@@ -76,7 +76,7 @@ static int set_up(void **state) {
   static char paths[3][200];
   clv_err err;
   (void)state;
-  must(clv_tls_floor_install(&err), &err);
+  must(clv_tls_set_min_version(&err), &err);
   make_scratch();
   master = issue_one("home", "master", MASTER_URI);
   its = issue_one("home", "worker", WORKER_URI);

@@ -9,7 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-/* cmocka wants those first */
+/* cmocka.h requires the headers above */
 #include <cmocka.h>
 
 #include "master/api/core/core.h"
@@ -44,7 +44,7 @@ static int teardown(void **state) {
 
 /* ---- two ways to compute the same ------------------------------------------------------------ */
 
-/* Undivided, or over n parts. */
+/* The layers, undivided or divided into n parts. */
 typedef struct way {
   cleave_module *module;
   cleave_parallel *parallel;
@@ -103,7 +103,7 @@ static cleave_reference leaf(cleave_context c, float *numbers, int64_t width, un
   return ref;
 }
 
-/* A step's loss; *ret_norm: of its gradients. */
+/* Takes a step. Returns its loss; *ret_norm: norm of its gradients. */
 static double train(const way *w, cleave_module *bce, unsigned step, double *ret_norm) {
   float x[ROWS * WIDTH], y[ROWS];
   cleave_context_options o = {.size = sizeof o, .step = step + 1};
@@ -135,7 +135,7 @@ static cleave_state state_of(const way *w, cleave_state_kind kind) {
   return s;
 }
 
-/* The same items, numbers within `limit` (0: the same bits). */
+/* Asserts that both have the same state items, and numbers within `limit`; 0: the same bits. */
 static void assert_same(const way *one, const way *other, cleave_state_kind kind, double limit) {
   cleave_state a = state_of(one, kind), b = state_of(other, kind);
   assert_int_equal(a.n, b.n);
@@ -169,7 +169,7 @@ static void write_to(const way *from, const way *to) {
   }
 }
 
-/* What comes out of an evaluation: [ROWS]. */
+/* Stores the outputs of an evaluation, [ROWS]. */
 static void evaluate(const way *w, float *ret) {
   float x[ROWS * WIDTH];
   const cleave_context_options o = {.size = sizeof o, .evaluation = true};
@@ -182,7 +182,7 @@ static void evaluate(const way *w, float *ret) {
   cleave_tensor_free(&value);
 }
 
-/* First values, dropout, clipping and Adam are those of the undivided layers. */
+/* Compares first values, dropout, clipping and Adam with those of the undivided layers. */
 static void parallel_parts_train_like_the_undivided_layers(void **state) {
   (void)state;
   way whole = {0}, parts = {0};
@@ -196,7 +196,7 @@ static void parallel_parts_train_like_the_undivided_layers(void **state) {
     double norms[2], a = train(&whole, bce, i, &norms[0]), b = train(&parts, bce, i, &norms[1]);
     if (!(fabs(a - b) <= 1e-6 * a)) fail_msg("step %u: %.9g undivided, %.9g divided", i, a, b);
     assert_true(fabs(norms[0] - norms[1]) <= 1e-5 * norms[0]);
-    assert_true(norms[0] > 0.05); /* clipped */
+    assert_true(norms[0] > 0.05); /* larger than the limit, so gradients are clipped */
   }
   assert_same(&whole, &parts, CLEAVE_STATE_WEIGHTS, 1e-6);
   float a[ROWS], b[ROWS];
@@ -205,7 +205,7 @@ static void parallel_parts_train_like_the_undivided_layers(void **state) {
   for (int i = 0; i < ROWS; i++) assert_true(fabs(a[i] - b[i]) <= 1e-6);
 }
 
-/* A state that was trained over two parts goes on over four, or undivided. */
+/* A state trained over two parts is continued over four, and undivided. */
 static void state_can_be_loaded_into_another_number_of_parts(void **state) {
   (void)state;
   way two = {0}, four = {0}, whole = {0};
@@ -236,7 +236,7 @@ static void each_part_has_its_slice(void **state) {
   way w = {0};
   size_t n = 0;
   load_parts(&w, "slices", 2);
-  cleave_module *part = cleave_parallel_module(w.parallel, 1); /* 0 is what stands before */
+  cleave_module *part = cleave_parallel_module(w.parallel, 1); /* part 0 is the layers before */
   cleave_tensor t = {0};
   assert_string_equal(cleave_module_name(part), "slices.1.0");
   char text[2048], cut[12];
@@ -251,7 +251,8 @@ static void each_part_has_its_slice(void **state) {
   assert_int_equal(t.shape[1], 12);
   cleave_tensor_free(&t);
   while (cleave_parallel_module(w.parallel, n)) n++;
-  assert_int_equal(n, 1 + 2 + 1 + 2 + 1 + 2 + 1); /* dropout is whole, so w4 takes shares of it */
+  /* dropout is undivided, so w4 computes shares of it */
+  assert_int_equal(n, 1 + 2 + 1 + 2 + 1 + 2 + 1);
   MUST(cleave_parallel_release(rt, w.parallel, &e));
 }
 
@@ -262,7 +263,7 @@ static const clv_key *key_of(const cleave_module *m, const char *layer) {
   return NULL;
 }
 
-/* With the key of a layer a part could draw what the others begin with. */
+/* With the layer's key, a part would draw the first values of the undivided layer. */
 static void no_part_gets_the_key_of_its_layer(void **state) {
   (void)state;
   way whole = {0}, parts = {0};
@@ -274,7 +275,8 @@ static void no_part_gets_the_key_of_its_layer(void **state) {
   assert_memory_not_equal(first, layer, sizeof *layer);
   assert_memory_not_equal(first, second, sizeof *layer);
   const clv_key *dropout = key_of(cleave_parallel_module(parts.parallel, 6), "7");
-  assert_memory_equal(dropout, key_of(whole.module, "7"), sizeof *layer); /* it is whole */
+  /* this layer is undivided */
+  assert_memory_equal(dropout, key_of(whole.module, "7"), sizeof *layer);
 }
 
 static void frozen_parameters_do_not_change(void **state) {
@@ -352,7 +354,8 @@ static void state_with_unknown_name_or_shape_is_refused(void **state) {
   load_parts(&w, "state", 2);
   cleave_named_tensor unknown = {"w8.weight", CLEAVE_TENSOR_F32(numbers, 8, 8)};
   cleave_named_tensor shape = {"w1.weight",
-                               CLEAVE_TENSOR_F32(numbers, 4, 12)}; /* as a part has it */
+                               /* shape of the tensor in a part */
+                               CLEAVE_TENSOR_F32(numbers, 4, 12)};
   cleave_state_kind kind = CLEAVE_STATE_WEIGHTS;
   assert_int_equal(cleave_parallel_state_write(rt, w.parallel, kind, &unknown, 1, 0, &e),
                    CLEAVE_NOT_FOUND);

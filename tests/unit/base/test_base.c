@@ -69,7 +69,8 @@ static void nearest_word_is_suggested(void **state) {
   assert_string_equal(clv_did_you_mean("optimiser", words, 4), "optimizer");
   assert_string_equal(clv_did_you_mean("epoch", words, 4), "epochs");
   assert_null(clv_did_you_mean("zebra", words, 4));
-  const char *const ops[] = {"mse", "bias", "relu"}; /* half the letters are no likeness */
+  /* a name is suggested only if more than half of its letters agree */
+  const char *const ops[] = {"mse", "bias", "relu"};
   assert_null(clv_did_you_mean("dense", ops, 3));
   assert_null(clv_did_you_mean("units", ops, 3));
   assert_string_equal(clv_did_you_mean("ReLU", ops, 3), "relu");
@@ -103,7 +104,7 @@ static void json_text_is_escaped(void **state) {
   assert_string_equal(b.data, "\"a\\\"b\\\\c\\u000a\\u0001\"");
   b.len = 0;
   clv_bytes_add_json(&b,
-                     "\x7f\xc2\x9b\xc2\xa0\xc3\xb6\x9b"); /* DEL and CSI, as terminals know them */
+                     "\x7f\xc2\x9b\xc2\xa0\xc3\xb6\x9b"); /* DEL and CSI, which terminals obey */
   assert_string_equal(b.data, "\"\\u007f\\u009b\xc2\xa0\xc3\xb6\\ufffd\"");
 }
 
@@ -117,7 +118,7 @@ static void control_characters_do_not_reach_a_terminal(void **state) {
   assert_string_equal(b.data, "a?[31mb\tc\nd?e?f?g?h \xc3\xb6\xe2\x82\xac\xe2\x9b\x94");
 }
 
-/* Vectors: FIPS 180-2 ("abc"); RFC 3720 B.4 for CRC32C. */
+/* Published vectors: FIPS 180-2 ("abc"); RFC 3720 B.4 for CRC32C. */
 static void digests_match_published_vectors(void **state) {
   (void)state;
   clv_sha256 d, again;
@@ -136,7 +137,7 @@ static void digests_match_published_vectors(void **state) {
   assert_int_equal(clv_crc32c(clv_crc32c(0, zeros, 10), zeros + 10, 22), 0x8a9136aau);
 }
 
-/* The values are Python's: hashlib.sha256(b"layer\0" + seed + b"abc"), hmac.new. */
+/* Values of Python: hashlib.sha256(b"layer\0" + seed + b"abc"), hmac.new. */
 static void derived_keys_match_python_hashlib(void **state) {
   (void)state;
   clv_err err;
@@ -165,10 +166,10 @@ static void invalid_hex_is_refused_and_leaves_the_output(void **state) {
   assert_false(clv_hex_parse("00aff", bytes, 3));
   assert_false(clv_hex_parse("00aff12", bytes, 3));
   assert_false(clv_hex_parse("00affg", bytes, 3));
-  assert_int_equal(bytes[2], 0xf1); /* as it was */
+  assert_int_equal(bytes[2], 0xf1); /* unchanged */
 }
 
-/* Both halves of a key count, each byte of them. */
+/* Each byte of both halves of a key changes the numbers. */
 static void every_key_byte_changes_the_random_numbers(void **state) {
   (void)state;
   clv_key key = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}};
@@ -297,13 +298,13 @@ static void utf8_decoder_accepts_only_valid_characters(void **state) {
     unsigned char text[4];
     size_t n = encode(point, text);
     bool surrogate = point >= 0xd800 && point <= 0xdfff;
-    assert_int_equal(clv_utf8(text, n, &got), surrogate ? 0 : n);
+    assert_int_equal(clv_utf8_decode(text, n, &got), surrogate ? 0 : n);
     if (!surrogate) assert_int_equal(got, point);
-    if (n > 1) assert_int_equal(clv_utf8(text, n - 1, &got), 0);
+    if (n > 1) assert_int_equal(clv_utf8_decode(text, n - 1, &got), 0);
   }
   got = 7;
   for (size_t i = 0; i < CLV_COUNT(others); i++)
-    assert_int_equal(clv_utf8(others[i], SIZE_MAX, &got), 0);
+    assert_int_equal(clv_utf8_decode(others[i], SIZE_MAX, &got), 0);
   assert_int_equal(got, 7);
 }
 

@@ -19,7 +19,7 @@
 
 static int saved = -1;
 
-/* Standard error goes to a file from now on; its name in $JOURNAL_STREAM when `journal`. */
+/* Redirects standard error to a file. journal: sets $JOURNAL_STREAM to that file. */
 static void begin_capture(clv_log_level level, bool json, bool journal) {
   char path[] = "/tmp/cleave-log-XXXXXX", stream[64];
   struct stat st;
@@ -48,7 +48,7 @@ static char *captured(void) {
   return text;
 }
 
-/* The line behind its time. */
+/* Returns the line without its time. */
 static const char *behind_time(const char *line) {
   assert_true(strlen(line) > 25 && line[10] == 'T' && line[23] == 'Z');
   return line + 25;
@@ -94,7 +94,7 @@ static void journal_lines_start_with_a_priority(void **state) {
     clv_log((clv_log_level)level, "x");
     assert_memory_equal(captured(), starts[level], 3);
   }
-  setenv("JOURNAL_STREAM", "1:2", 1); /* somebody else's */
+  setenv("JOURNAL_STREAM", "1:2", 1); /* another process's stream */
   begin_capture(CLV_LOG_DEBUG, true, false);
   clv_log(CLV_LOG_ERROR, "x");
   assert_memory_equal(captured(), "{", 1);
@@ -105,7 +105,7 @@ static void long_messages_are_truncated(void **state) {
   char text[6000];
   memset(text, 'a', sizeof text);
   text[sizeof text - 1] = '\0';
-  text[2046] = '\xc3'; /* the cut goes through this character */
+  text[2046] = '\xc3'; /* the text is cut inside this character */
   text[2047] = '\xa4';
   begin_capture(CLV_LOG_DEBUG, true, false);
   clv_log(CLV_LOG_ERROR, "%s", text);

@@ -69,7 +69,7 @@ static void each_peer_and_kind_has_its_own_limit(void **state) {
   memset(longer, 'x', sizeof longer);
   longer[399] = '\0';
   assert_int_equal(pass(longer, "denied", 0, 100, 0), 10);
-  longer[398] = 'y'; /* behind what an entry keeps */
+  longer[398] = 'y'; /* differs only after the bytes that an entry stores */
   assert_int_equal(pass(longer, "denied", 0, 100, 0), 10);
 }
 
@@ -84,7 +84,7 @@ static void tick_reports_suppressed_lines(void **state) {
   assert_int_equal(heard.lines, 1);
 }
 
-/* A larger number is for the first minute; who goes on has ten. */
+/* The larger number applies to the first minute; a source that continues gets ten a minute. */
 static void burst_limit_applies_only_to_the_first_minute(void **state) {
   (void)state;
   assert_int_equal(pass("a", "opened", 60, 100, 0), 60);
@@ -93,7 +93,7 @@ static void burst_limit_applies_only_to_the_first_minute(void **state) {
   assert_int_equal(pass("a", "opened", 60, 100, 3 * MINUTE), 60);
 }
 
-/* An hour of one that never stops, from every source that the table holds: lines are bounded. */
+/* For an hour, every source that the table can hold logs without pause; the lines are bounded. */
 static void endless_source_passes_600_lines_an_hour(void **state) {
   (void)state;
   uint64_t passed = 0, sent = 0;

@@ -44,7 +44,7 @@ static void make_checkpoint(uint64_t step) {
   assert_ok(clv_checkpoint_commit(w, "", 8, NULL, &err), &err);
 }
 
-/* Marks the model of a checkpoint as a file at a worker, and deletes it here. */
+/* Lists the model of a checkpoint as a file at a worker, and deletes it here. */
 static void move_away(uint64_t step) {
   CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
   clv_err err;
@@ -74,7 +74,7 @@ static void count(void *user, const clv_orphan *o, const clv_err *why) {
   (void)user;
   n_reported++;
   assert_string_equal(o->kept, "55.1.0.w");
-  assert_non_null(why); /* the session has no worker */
+  assert_non_null(why); /* refused: the session has no worker */
 }
 
 static void orphan_is_kept_until_its_worker_removed_it(void **state) {
@@ -87,7 +87,7 @@ static void orphan_is_kept_until_its_worker_removed_it(void **state) {
   move_away(1);
   assert_ok(clv_checkpoint_read_manifest(at("run"), 1, &m, &err), &err);
   assert_ok(clv_orphans_add(at("run"), &m, &err), &err);
-  n_reported = 0; /* a crash between the two: the checkpoint still needs the file */
+  n_reported = 0; /* after a crash between these two, the checkpoint still needs the file */
   assert_ok(clv_orphans_sweep(at("run"), stores, count, NULL, &err), &err);
   assert_int_equal(n_reported, 0);
   assert_ok(clv_checkpoint_abandon(at("run"), 1, &err), &err);

@@ -25,16 +25,16 @@ typedef struct arguments {
 
 static const char *const colours[] = {"red", "green", NULL};
 
-static int nothing(void *args) {
+static int no_op(void *args) {
   (void)args;
   return 0;
 }
 
 /* clang-format off */
 static const clv_cli_command commands[] = {
-    {.name = "run", .args = "PLAN.yaml", .doc = "run a plan", .paragraphs = "One.\n\nTwo.", .run = nothing},
-    {.name = "box open", .args = "[NAME]", .doc = "open the box", .run = nothing},
-    {.name = "box close", .args = "NAME...", .doc = "close boxes", .run = nothing},
+    {.name = "run", .args = "PLAN.yaml", .doc = "run a plan", .paragraphs = "One.\n\nTwo.", .run = no_op},
+    {.name = "box open", .args = "[NAME]", .doc = "open the box", .run = no_op},
+    {.name = "box close", .args = "NAME...", .doc = "close boxes", .run = no_op},
 };
 static const clv_cli_option options[] = {
     {.name = "fast", .key = 'f', .kind = CLV_CLI_FLAG, .commands = "run", .offset = offsetof(arguments, fast), .doc = "hurry"},
@@ -60,7 +60,7 @@ static const clv_cli cli = {.name = "prog",
                             .n_options = CLV_COUNT(options),
                             .see_also = "other(1)"};
 
-/* Words apart by a space; "" between two spaces is an empty word. */
+/* Parses words separated by a space. Two spaces enclose an empty word. */
 static clv_code parse(const char *text, arguments *a, clv_err *err) {
   static char copy[512];
   char *argv[64] = {"prog"};
@@ -71,14 +71,14 @@ static clv_code parse(const char *text, arguments *a, clv_err *err) {
   return clv_cli_parse(&cli, argc, argv, a, err);
 }
 
-static arguments *good(const char *text) {
+static arguments *parse_valid(const char *text) {
   static arguments a;
   clv_err err = {0};
   if (parse(text, &a, &err) != CLV_OK) fail_msg("%s: %s", text, err.text);
   return &a;
 }
 
-static void bad(const char *text, const char *message) {
+static void parse_invalid(const char *text, const char *message) {
   arguments a;
   clv_err err = {0};
   assert_int_equal(parse(text, &a, &err), CLV_INVALID);
@@ -87,8 +87,9 @@ static void bad(const char *text, const char *message) {
 
 static void option_values_parse_in_every_form(void **state) {
   (void)state;
-  assert_true(good("run p --pace=0.5")->pace == 0.5 && good("run p --pace 3600")->pace == 3600);
-  arguments *a = good("run p.yaml --count=3 -fd -o x --set a=b -sc=d --se e=f");
+  assert_true(parse_valid("run p --pace=0.5")->pace == 0.5 &&
+              parse_valid("run p --pace 3600")->pace == 3600);
+  arguments *a = parse_valid("run p.yaml --count=3 -fd -o x --set a=b -sc=d --se e=f");
   assert_string_equal(a->line.command->name, "run");
   assert_int_equal(a->line.n_words, 1);
   assert_string_equal(a->line.words[0], "p.yaml");
@@ -96,70 +97,72 @@ static void option_values_parse_in_every_form(void **state) {
   assert_string_equal(a->out, "x");
   assert_string_equal(a->sets.items[1], "c=d");
   assert_string_equal(a->sets.items[2], "e=f");
-  a = good("--count 9 run --out=a --out=b p.yaml"); /* before the command; the last one counts */
+  /* an option before the command; the last one counts */
+  a = parse_valid("--count 9 run --out=a --out=b p.yaml");
   assert_true(a->count == 9 && strcmp(a->out, "b") == 0);
-  a = good("run -- -f");
+  a = parse_valid("run -- -f");
   assert_false(a->fast);
   assert_string_equal(a->line.words[0], "-f");
-  a = good("run -"); /* a word */
+  a = parse_valid("run -"); /* "-" is a word */
   assert_string_equal(a->line.words[0], "-");
-  a = good("run x --out --fast"); /* a value may look like an option */
+  a = parse_valid("run x --out --fast"); /* a value may begin like an option */
   assert_string_equal(a->out, "--fast");
-  a = good("run x --out=");
+  a = parse_valid("run x --out=");
   assert_string_equal(a->out, "");
 }
 
 static void two_word_commands_are_parsed(void **state) {
   (void)state;
-  arguments *a = good("box open");
+  arguments *a = parse_valid("box open");
   assert_string_equal(a->line.command->name, "box open");
   assert_int_equal(a->line.n_words, 0);
   assert_int_equal(a->colour, 0);
-  a = good("box --colour green open mine --count=2");
+  a = parse_valid("box --colour green open mine --count=2");
   assert_int_equal(a->colour, 2);
   assert_string_equal(a->line.words[0], "mine");
-  assert_int_equal(good("box close a b c d --force")->line.n_words, 4);
-  bad("box", "box: a command is needed: open or close");
-  bad("box clsoe", "unknown command 'box clsoe'; did you mean 'box close'?");
-  bad("box frobnicate", "unknown command 'box frobnicate'; there are open or close");
-  bad("bx open", "unknown command 'bx'; did you mean 'box'?");
-  bad("", "a command is needed: run, box, completion or man");
+  assert_int_equal(parse_valid("box close a b c d --force")->line.n_words, 4);
+  parse_invalid("box", "box: a command is needed: open or close");
+  parse_invalid("box clsoe", "unknown command 'box clsoe'; did you mean 'box close'?");
+  parse_invalid("box frobnicate", "unknown command 'box frobnicate'; there are open or close");
+  parse_invalid("bx open", "unknown command 'bx'; did you mean 'box'?");
+  parse_invalid("", "a command is needed: run, box, completion or man");
 }
 
 static void option_mistakes_are_named(void **state) {
   (void)state;
-  bad("run p --coutn=3", "there is no option --coutn; did you mean --count?");
-  bad("run p --xylophone", "there is no option --xylophone");
-  bad("run p -x", "there is no option -x");
-  bad("run p -fast", "there is no option -a; long options start with two dashes");
-  bad("run p --f", "--f is ambiguous: --fast or --few");
-  bad("run p --fast=yes", "--fast takes no value");
-  bad("run p --out", "--out needs a value: --out=FILE");
-  bad("run p -o", "--out needs a value: --out=FILE");
-  bad("run p --count=1", "--count: 1 is out of range, from 2 to 9");
-  bad("run p --count=-3", "--count: '-3' is not a whole number");
-  bad("run p --count=3x", "--count: '3x' is not a whole number");
-  bad("run p --count=", "--count: '' is not a whole number");
-  bad("run p --count=99999999999999999999",
-      "--count: 99999999999999999999 is out of range, from 2 to 9");
-  bad("run p --pace=0.01", "--pace: 0.01 is out of range, from 0.1 to 3600");
-  bad("run p --pace=1e9", "--pace: '1e9' is not a number, from 0.1 to 3600");
-  bad("run p --pace=nan", "--pace: 'nan' is not a number, from 0.1 to 3600");
-  bad("run p --pace=.", "--pace: '.' is not a number, from 0.1 to 3600");
-  bad("run p --pace=-1", "--pace: '-1' is not a number, from 0.1 to 3600");
-  bad("box open --colour=gren", "--colour: 'gren' is not one of red|green; did you mean 'green'?");
-  bad("run p --few=1 --few=2 --few=3", "--few may be given at most 2 times");
-  bad("run p --colour=red", "--colour does not belong to run but to box");
-  bad("box open --fast", "--fast does not belong to box open but to run");
-  bad("box close a", "box close needs --force");
-  bad("run", "run: an argument is missing: prog run PLAN.yaml");
-  bad("run a b", "run: unexpected argument 'b': prog run PLAN.yaml");
-  bad("box close --force", "box close: an argument is missing: prog box close NAME...");
-  bad("completion tcsh", "completion: 'tcsh' is not one of bash|zsh");
-  bad("run p --=3", "there is no option --");
+  parse_invalid("run p --coutn=3", "there is no option --coutn; did you mean --count?");
+  parse_invalid("run p --xylophone", "there is no option --xylophone");
+  parse_invalid("run p -x", "there is no option -x");
+  parse_invalid("run p -fast", "there is no option -a; long options start with two dashes");
+  parse_invalid("run p --f", "--f is ambiguous: --fast or --few");
+  parse_invalid("run p --fast=yes", "--fast takes no value");
+  parse_invalid("run p --out", "--out needs a value: --out=FILE");
+  parse_invalid("run p -o", "--out needs a value: --out=FILE");
+  parse_invalid("run p --count=1", "--count: 1 is out of range, from 2 to 9");
+  parse_invalid("run p --count=-3", "--count: '-3' is not a whole number");
+  parse_invalid("run p --count=3x", "--count: '3x' is not a whole number");
+  parse_invalid("run p --count=", "--count: '' is not a whole number");
+  parse_invalid("run p --count=99999999999999999999",
+                "--count: 99999999999999999999 is out of range, from 2 to 9");
+  parse_invalid("run p --pace=0.01", "--pace: 0.01 is out of range, from 0.1 to 3600");
+  parse_invalid("run p --pace=1e9", "--pace: '1e9' is not a number, from 0.1 to 3600");
+  parse_invalid("run p --pace=nan", "--pace: 'nan' is not a number, from 0.1 to 3600");
+  parse_invalid("run p --pace=.", "--pace: '.' is not a number, from 0.1 to 3600");
+  parse_invalid("run p --pace=-1", "--pace: '-1' is not a number, from 0.1 to 3600");
+  parse_invalid("box open --colour=gren",
+                "--colour: 'gren' is not one of red|green; did you mean 'green'?");
+  parse_invalid("run p --few=1 --few=2 --few=3", "--few may be given at most 2 times");
+  parse_invalid("run p --colour=red", "--colour does not belong to run but to box");
+  parse_invalid("box open --fast", "--fast does not belong to box open but to run");
+  parse_invalid("box close a", "box close needs --force");
+  parse_invalid("run", "run: an argument is missing: prog run PLAN.yaml");
+  parse_invalid("run a b", "run: unexpected argument 'b': prog run PLAN.yaml");
+  parse_invalid("box close --force", "box close: an argument is missing: prog box close NAME...");
+  parse_invalid("completion tcsh", "completion: 'tcsh' is not one of bash|zsh");
+  parse_invalid("run p --=3", "there is no option --");
 }
 
-/* The form of the message is decided by an option that may come later. */
+/* An option that follows the faulty one decides the form of the message. */
 static void log_format_is_read_even_after_an_error(void **state) {
   (void)state;
   arguments a;
@@ -168,8 +171,8 @@ static void log_format_is_read_even_after_an_error(void **state) {
   assert_non_null(strstr(err.text, "--nonsense"));
   assert_int_equal(a.line.log_format, CLV_LOG_AS_JSON);
   assert_true(clv_cli_is_log_json(&a.line, false));
-  assert_false(clv_cli_is_log_json(&good("run p --log-format=text")->line, true));
-  assert_true(clv_cli_is_log_json(&good("run p")->line, true));
+  assert_false(clv_cli_is_log_json(&parse_valid("run p --log-format=text")->line, true));
+  assert_true(clv_cli_is_log_json(&parse_valid("run p")->line, true));
 }
 
 static void too_many_words_are_refused(void **state) {
@@ -183,7 +186,8 @@ static void too_many_words_are_refused(void **state) {
   argv[argc++] = "prog";
   for (char *at = text, *word; (word = strsep(&at, " ")) != NULL;) argv[argc++] = word;
   assert_int_equal(clv_cli_parse(&cli, argc, argv, &a, &err), CLV_INVALID);
-  assert_string_equal(err.text, "more than 64 words");
+  assert_string_equal(err.text,
+                      "more than 64 words on the command line: quote a path that contains spaces");
 }
 
 static void too_many_list_values_are_refused(void **state) {
@@ -196,18 +200,18 @@ static void too_many_list_values_are_refused(void **state) {
   assert_int_equal(clv_cli_parse(&cli, argc, argv, &a, &err), CLV_INVALID);
   assert_string_equal(err.text, "--set may be given at most 256 times");
   a = (arguments){0};
-  assert_int_equal(clv_cli_parse(&cli, 0, argv, &a, &err), CLV_INVALID); /* no argv[0] */
+  assert_int_equal(clv_cli_parse(&cli, 0, argv, &a, &err), CLV_INVALID); /* without argv[0] */
 }
 
 static void help_needs_no_other_arguments(void **state) {
   (void)state;
-  assert_true(good("--help")->line.help);
-  assert_null(good("--help")->line.command);
-  assert_true(good("run --help")->line.help); /* no PLAN needed */
-  assert_string_equal(good("-h box close")->line.command->name, "box close");
-  assert_string_equal(good("box --help")->line.group, "box");
-  assert_true(good("--version")->line.version);
-  bad("rnu --help", "unknown command 'rnu'; did you mean 'run'?");
+  assert_true(parse_valid("--help")->line.help);
+  assert_null(parse_valid("--help")->line.command);
+  assert_true(parse_valid("run --help")->line.help); /* help needs no PLAN */
+  assert_string_equal(parse_valid("-h box close")->line.command->name, "box close");
+  assert_string_equal(parse_valid("box --help")->line.group, "box");
+  assert_true(parse_valid("--version")->line.version);
+  parse_invalid("rnu --help", "unknown command 'rnu'; did you mean 'run'?");
 }
 
 static const char *text_of(clv_bytes *b) {
@@ -220,7 +224,7 @@ static void help_lists_the_options_of_its_command(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes run = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes group = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
-  clv_cli_help(&good("run --help")->line, &run);
+  clv_cli_help(&parse_valid("run --help")->line, &run);
   const char *text = text_of(&run);
   assert_non_null(strstr(text, "Usage: prog run [OPTION...] PLAN.yaml"));
   assert_non_null(strstr(text, "Run a plan.\n\nOne.\n\nTwo.\n"));
@@ -230,10 +234,10 @@ static void help_lists_the_options_of_its_command(void **state) {
   assert_non_null(strstr(text, "--log-format"));
   assert_null(strstr(text, "--colour"));
   assert_null(strstr(text, "--force"));
-  clv_cli_help(&good("box --help")->line, &group);
+  clv_cli_help(&parse_valid("box --help")->line, &group);
   assert_non_null(strstr(text_of(&group), "box open [NAME]"));
   assert_null(strstr(group.data, "run a plan"));
-  clv_cli_help(&good("--help")->line, &all);
+  clv_cli_help(&parse_valid("--help")->line, &all);
   assert_non_null(strstr(text_of(&all), "box close NAME...         close boxes"));
   assert_non_null(strstr(all.data, "  130  interrupted"));
   assert_null(strstr(all.data, "--colour"));

@@ -16,7 +16,7 @@
 
 #include "common/model/config/config.h"
 
-/* Lines 1 to 16; tests append or replace lines and expect positions counted on this text. */
+/* Lines 1 to 16. Tests append or replace lines, and expect positions counted in this text. */
 static const char session_text[] =
     "version: 1\n"
     "name: small\n"
@@ -39,7 +39,7 @@ static const char worker_text[] =
     "allow:\n"
     "  - {identity: \"spiffe://acme/master\", role: master}\n";
 
-/* session_text with the first `from` replaced by `to`; the caller frees. */
+/* Returns session_text with the first `from` replaced by `to`. The caller frees it. */
 static inline char *edited(const char *text, const char *from, const char *to) {
   clv_bytes out = {0};
   const char *at = strstr(text, from);
@@ -51,7 +51,7 @@ static inline char *edited(const char *text, const char *from, const char *to) {
   return out.data;
 }
 
-/* A message must be exact, and a session must not come with it. */
+/* Asserts that the text is refused with exactly this message, and that no session is returned. */
 static inline void refused(const char *text, const clv_config_overrides *over,
                            const char *message) {
   clv_session_config *config = NULL;

@@ -28,12 +28,15 @@ static void unknown_keys_are_refused_with_a_suggestion(void **state) {
 
 static void duplicate_keys_are_refused(void **state) {
   (void)state;
-  refused_edit("name: small\n", "name: small\nname: other\n",
-               "/etc/cleave/s.yaml:3:1: duplicate key 'name', first given at line 2");
-  refused_edit("out: 8", "out: 8, out: 9",
-               "/etc/cleave/s.yaml:10:35: duplicate key 'out', first given at line 10");
-  refused_edit("    at: gpu1\n", "    at: gpu1\n    \"at\": gpu1\n",
-               "/etc/cleave/s.yaml:13:5: duplicate key 'at', first given at line 12");
+  refused_edit(
+      "name: small\n", "name: small\nname: other\n",
+      "/etc/cleave/s.yaml:3:1: duplicate key 'name', first given at line 2: remove one of them");
+  refused_edit(
+      "out: 8", "out: 8, out: 9",
+      "/etc/cleave/s.yaml:10:35: duplicate key 'out', first given at line 10: remove one of them");
+  refused_edit(
+      "    at: gpu1\n", "    at: gpu1\n    \"at\": gpu1\n",
+      "/etc/cleave/s.yaml:13:5: duplicate key 'at', first given at line 12: remove one of them");
 }
 
 static void old_key_beside_the_new_one_is_refused(void **state) {
@@ -86,8 +89,9 @@ static void wrong_types_are_refused(void **state) {
                "/etc/cleave/s.yaml:6:21: 'data.train' must name 3 files, one per name of "
                "data.inputs and then the labels, "
                "got 2");
-  refused_edit("[a.gz, b.gz]", "[a.gz, b.gz, c.gz], inputs: [ids, ids]",
-               "/etc/cleave/s.yaml:6:48: data.inputs has 'ids' twice");
+  refused_edit(
+      "[a.gz, b.gz]", "[a.gz, b.gz, c.gz], inputs: [ids, ids]",
+      "/etc/cleave/s.yaml:6:48: data.inputs has 'ids' twice: give each input its own name");
   refused_edit("[a.gz, b.gz]", "[a.gz, {b: 1}]",
                "/etc/cleave/s.yaml:6:35: 'data.train' must be a list of at least 1 texts, such as "
                "[train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz], got a mapping");
@@ -402,7 +406,7 @@ static void conflicting_layers_and_model_are_refused(void **state) {
       "loss:", "model: {}\nloss:", "/etc/cleave/s.yaml:14:1: a model needs an arch, layers or hf");
 }
 
-/* `layers` of both stages given as ranges, over a model of three layers. */
+/* Asserts that these `layers` of two stages over a model of three layers are refused. */
 static void refused_ranges(const char *front, const char *back, const char *message) {
   char *with_model =
       edited(session_text,
@@ -578,7 +582,8 @@ static void inconsistent_image_options_are_refused(void **state) {
                "[train], got 2 names");
 }
 
-/* The session with these keys of data, by the message behind its place. */
+/* Asserts that a session with these keys of data is refused with this message after the
+ * position. */
 static void refused_data(const char *data, const char *message) {
   char *text = edited(session_text, "format: idx, train: [a.gz, b.gz]", data);
   clv_session_config *config = NULL;
@@ -662,7 +667,7 @@ static void later_failures_name_the_position(void **state) {
   clv_session_config_free(c);
 }
 
-/* What a message ends with is there, wherever the file lies. */
+/* A message keeps its end, however long the path of the file is. */
 static void long_path_does_not_cut_the_end_of_a_message(void **state) {
   (void)state;
   char file[900], fix[300];

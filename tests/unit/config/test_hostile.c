@@ -68,7 +68,9 @@ static void control_characters_and_bad_utf8_are_refused(void **state) {
   refused_yaml(
       "\xff\xfe"
       "a",
-      "s.yaml:1:1: its text is UTF-16, and UTF-8 is expected");      /* UTF-16 */
+      /* UTF-16 */
+      "s.yaml:1:1: its text is UTF-16, and UTF-8 is expected: convert it with iconv -f UTF-16 -t "
+      "UTF-8");
   refused_yaml("\xc3\xa9: \xe2\x82", "s.yaml:1:4: not valid UTF-8"); /* cut short */
   refused_yaml("name: \"a\\0b\"\n", "s.yaml:1:7: a value holds a NUL character");
   refused_yaml("name: \"\\ud800\"\n",
@@ -132,7 +134,7 @@ static void hostile_overrides_are_refused(void **state) {
               "supported: write the value out");
 }
 
-/* Whatever the YAML library has to say goes into our error, nothing to the terminal. */
+/* Messages of the YAML library become part of the error; nothing is printed. */
 static void yaml_errors_print_nothing_to_stderr(void **state) {
   (void)state;
   static const char *const texts[] = {
@@ -158,7 +160,7 @@ static void yaml_errors_print_nothing_to_stderr(void **state) {
   assert_int_equal(printed, 0);
 }
 
-/* A cut anywhere before the last newline is an error with a place. */
+/* A file cut anywhere before its last newline is refused with a position. */
 static void truncated_session_file_is_refused_with_position(void **state) {
   (void)state;
   for (size_t len = 0; len + 1 < strlen(session_text); len++) {

@@ -53,7 +53,7 @@ static void every_policy_key_is_read(void **state) {
   clv_policy_config_free(c);
 }
 
-/* Nothing is permitted by leaving it out. */
+/* A key that is left out permits nothing: it is an error. */
 static void missing_policy_key_is_refused(void **state) {
   (void)state;
   static const char *const lines[] = {"version: 1\n",

@@ -21,7 +21,7 @@ static double lr_of(const char *text) {
 
 static void decimal_numbers_parse_to_the_exact_double(void **state) {
   (void)state;
-  /* The compiler's own reading of the same literal is the reference. */
+  /* Expected values are the compiler's reading of the same literals. */
   static const struct {
     const char *text;
     double value;
@@ -70,7 +70,7 @@ static clv_seed seed_of(const char *set) {
   return seed;
 }
 
-/* A number is the lower half of a seed, however it is written, and then no secret. */
+/* A number becomes the lower half of a seed, in any notation, and does not count as secret. */
 static void seed_forms_set_key_and_guessability(void **state) {
   (void)state;
   static const uint8_t whole[] = {0,   17,  34,  51,  68,  85,  102, 119,
@@ -101,7 +101,7 @@ static void old_keys_are_accepted_and_written_under_new_names(void **state) {
   assert_non_null(strstr(out.data, "decay_applies_to: weights"));
   assert_null(strstr(out.data, " credit:"));
   clv_session_config_free(c);
-  /* the later override counts, whichever name it uses */
+  /* the later of two overrides counts, whichever of both names it uses */
   const char *sets[] = {"limits.receive_window=2MiB", "limits.credit=3MiB"};
   for (size_t n = 1; n <= 2; n++) {
     c = accepted(text, &(clv_config_overrides){.sets = sets, .n_sets = n});
@@ -252,7 +252,7 @@ static void numbered_layer_ranges_are_read(void **state) {
   free(text);
 }
 
-/* Ends of a range that are names; one name is both ends. */
+/* The ends of a range may be names; one name is both ends. */
 static void named_layer_ranges_are_read(void **state) {
   (void)state;
   char *one = edited(session_text, "[{op: linear, out: 8}, {op: relu}]", "0..layer2.3");
@@ -300,7 +300,7 @@ static void relative_paths_resolve_against_the_session_file(void **state) {
 
 static void tensorboard_accepts_a_folder_or_a_boolean(void **state) {
   static const struct {
-    const char *value, *want; /* NULL: none */
+    const char *value, *want; /* NULL: the key is absent */
   } cases[] = {
       {"true", "true"}, {"\"true\"", "true"}, {"false", NULL}, {"./true", "./true"}, {"tb", "tb"}};
   (void)state;
@@ -366,7 +366,8 @@ static void overrides_reach_nested_keys(void **state) {
                                      "workers.gpu2={address: \"h:1\", identity: \"a://b\"}"};
   clv_config_overrides over = {.env = env, .sets = sets, .n_sets = 5};
   clv_session_config *c = accepted(session_text, &over);
-  assert_int_equal(c->train.optimizer.kind, CLV_OPTIM_ADAM); /* the outer one is laid first */
+  /* defaults of the outer map are set first */
+  assert_int_equal(c->train.optimizer.kind, CLV_OPTIM_ADAM);
   assert_true(c->train.optimizer.lr == 0.5);
   assert_int_equal(c->stages[1].threads, 2);
   assert_true(c->data.validation_fraction == 0.25);
@@ -598,7 +599,7 @@ static void same_data(const clv_session_config *a, const clv_session_config *b) 
   assert_int_equal(a->data.flatten, b->data.flatten);
 }
 
-/* All but positions in the file. */
+/* Asserts equality of everything but positions in the file. */
 static void same_limits(const clv_session_config *a, const clv_session_config *b) {
   const size_t len =
       offsetof(clv_session_config, limits.lease_pos) - offsetof(clv_session_config, limits);
@@ -642,7 +643,7 @@ static void same_session(const clv_session_config *a, const clv_session_config *
   same_text(a->metrics.listen, b->metrics.listen);
 }
 
-/* Read again under another folder, so that a path left relative shows. */
+/* Writes the session and reads it in another folder, so that a relative path would fail. */
 static void round_trip(const char *text, size_t len) {
   clv_session_config *a = NULL, *b = NULL;
   clv_bytes first = {0}, second = {0};
@@ -661,8 +662,7 @@ static void round_trip(const char *text, size_t len) {
   clv_bytes_done(&second);
 }
 
-/* session_text with a text of n times `letter` put in place of `from`, between `head` and
- * `tail`. */
+/* Returns session_text with `from` replaced by head, n times `letter`, and tail. */
 static char *lengthened(const char *from, const char *head, char letter, size_t n,
                         const char *tail) {
   clv_bytes to = {0};
@@ -674,7 +674,7 @@ static char *lengthened(const char *from, const char *head, char letter, size_t 
   return text;
 }
 
-/* What is accepted is short enough to be read again once paths are whole. */
+/* An accepted path is still short enough when it is made absolute and read again. */
 static void overlong_joined_paths_are_refused(void **state) {
   (void)state;
   char *text = lengthened("format: idx,", "format: idx, root: ", 'r', 2500, ",");
@@ -740,11 +740,10 @@ static void example_and_shipped_session_files_load(void **state) {
   assert_non_null(strstr(text.data,
                          "\n  # Records per step. (a whole number from 1 to 1048576)\n"
                          "  batch: 128\n"));
-  clv_session_config *first =
-      NULL; /* a network over two nodes, with all that train and eval need */
+  clv_session_config *first = NULL; /* a network over two nodes with all keys of train and eval */
   if (clv_session_config_parse("e", text.data, text.len, NULL, &first, &err))
     fail_msg("%s", err.text);
-  assert_int_equal(first->n_stages, 3); /* in U shape */
+  assert_int_equal(first->n_stages, 3); /* U-shaped */
   assert_int_equal(first->stages[0].worker, -1);
   assert_int_equal(first->stages[1].worker, 0);
   assert_int_equal(first->stages[2].worker, -1);

@@ -132,7 +132,7 @@ static void written_worker_config_reads_back_equal(void **state) {
   clv_bytes_done(&text);
 }
 
-/* Pieces and chunks of tensors fit a message, and a message fits what gRPC takes. */
+/* Pieces and chunks of tensors must fit in a message, and a message in gRPC's limit. */
 static void message_size_out_of_range_is_refused(void **state) {
   (void)state;
   refused_worker("allow:\n", "limits: {message_size: 256KiB}\nallow:\n",
@@ -200,7 +200,7 @@ static void contradictory_limits_are_refused(void **state) {
       "1024TiB, got '0'");
 }
 
-/* `listen` is 127.0.0.1:7443 unless given. */
+/* The default of `listen` is 127.0.0.1:7443. */
 static void metrics_on_the_listen_port_is_refused(void **state) {
   (void)state;
   static const struct {
@@ -276,7 +276,8 @@ static const char credential_text[] =
     "allow:\n"
     "  - {identity: \"spiffe://acme/master\", role: master}\n";
 
-/* Only at the start of a path, and only when the environment has it as systemd gives it. */
+/* It is expanded only at the start of a path, and only if the environment sets it as systemd
+ * does. */
 static void credentials_directory_expands_only_at_path_start(void **state) {
   (void)state;
   static const char *const good[] = {"X=1", "CREDENTIALS_DIRECTORY=/run/credentials/w.service",
@@ -304,7 +305,7 @@ static void credentials_directory_expands_only_at_path_start(void **state) {
   }
 }
 
-/* Every key of both files has its entry, with default and range. */
+/* Each key of both files has an entry with default and range. */
 static void manual_pages_list_every_key(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes worker_page = {0};

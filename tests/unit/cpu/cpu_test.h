@@ -44,7 +44,7 @@ static inline void ok(clv_code code, const clv_err *err) {
   if (code != CLV_OK) fail_msg("%s: %s", clv_code_name(code), err->text);
 }
 
-/* Row-major values into a new buffer of channel block b. */
+/* Returns a buffer with the row-major values in channel blocks of b. */
 static inline float *to_layout(const clv_shape *shape, const float *plain, int b) {
   float *x = floats_new(clv_layout_numel(shape, b));
   clv_err err;
@@ -55,7 +55,7 @@ static inline float *to_layout(const clv_shape *shape, const float *plain, int b
   return x;
 }
 
-/* Row-major copy of x; fails where a padding lane is not zero. */
+/* Returns a row-major copy of x. Fails the test if a padding lane is not zero. */
 static inline float *to_plain(const clv_shape *shape, const float *x, int b) {
   float *plain = floats_new(numel(shape));
   clv_err err;
@@ -72,7 +72,8 @@ static inline float *to_plain(const clv_shape *shape, const float *x, int b) {
   return plain;
 }
 
-/* Batchnorm has two parameters that learn, two statistics and a counter; other ops' all learn. */
+/* Number of parameters of type float. Batchnorm has two trained ones, two statistics and an integer
+ * counter. */
 static inline int n_floats(const clv_node_desc *d) {
   return d->op == CLV_OP_BATCHNORM ? CLV_SLOT_TRACKED : d->n_params;
 }
@@ -86,7 +87,7 @@ static inline void *rows_new(const clv_node_desc *d) {
   return row;
 }
 
-/* A node ready to run; in[], dout and parameters are drawn, the same at every call. */
+/* Prepares a node. in[], dout and the parameters are drawn, the same at every call. */
 static inline void node_init(node *n, const clv_node_desc *d) {
   clv_err err;
   memset(n, 0, sizeof *n);
@@ -157,7 +158,7 @@ static inline float *node_din(const node *n, int i) {
   return to_plain(&n->d.in[i], n->a.din[i], n->k->in_block[i]);
 }
 
-/* ||a - b|| <= 1e-5 ||b||, no NaN. */
+/* Asserts ||a - b|| <= 1e-5 ||b|| and no NaN. */
 static inline void assert_near(const char *what, const float *a, const double *b, size_t n) {
   double difference = 0, norm = 0;
   for (size_t i = 0; i < n; i++) {
@@ -174,7 +175,7 @@ static inline void assert_same_bits(const char *what, const float *a, const floa
       fail_msg("%s: element %zu is %.9g in one run and %.9g in the other", what, i, a[i], b[i]);
 }
 
-/* Every result of two runs of one node, bit by bit. */
+/* Asserts that two runs of a node have equal results, bit by bit. */
 static inline void assert_same_results(const char *what, const node *x, const node *y) {
   float *a = node_out(x), *b = node_out(y);
   assert_same_bits(what, a, b, numel(&x->d.out));
@@ -237,7 +238,7 @@ static inline clv_node_desc linear_desc(int64_t rows, int64_t features, int64_t 
   return d;
 }
 
-/* batchnorm or dropout over images. */
+/* Describes a batchnorm or dropout over images. */
 static inline clv_node_desc image_desc(clv_op op, int64_t n, int64_t c, int64_t h, int64_t w) {
   clv_node_desc d = {.op = op,
                      .n_in = 1,
@@ -255,7 +256,7 @@ static inline clv_node_desc image_desc(clv_op op, int64_t n, int64_t c, int64_t 
   return d;
 }
 
-/* A kernel takes its memory when it is prepared: no run of it takes any. */
+/* Asserts that the kernel allocates no memory while it runs. */
 static inline void check_no_memory_taken(const clv_node_desc *d) {
   node x;
   node_init(&x, d);

@@ -31,7 +31,7 @@ static clv_window window_at(size_t i) {
   return s;
 }
 
-/* Element i of dw [K, C, kh, kw]. */
+/* Expected element i of dw [K, C, kh, kw]. */
 static double expected(const clv_window *s, const float *x, const float *dy, int64_t i) {
   int64_t v = i % s->kernel[1], u = i / s->kernel[1] % s->kernel[0];
   int64_t c = i / (s->kernel[1] * s->kernel[0]) % s->c,
@@ -49,7 +49,7 @@ static double expected(const clv_window *s, const float *x, const float *dy, int
 }
 
 typedef struct gradient {
-  size_t n; /* values of dw */
+  size_t n; /* number of values of dw */
   float *dw, *db;
 } gradient;
 
@@ -132,7 +132,7 @@ static void test_three_tap_weight_gradient_matches_loops(void **state) {
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* Where weight (k, c, tap) stands in front, and in back. */
+/* Positions of weight (k, c, tap) in the tiles `front` and `back`. */
 static size_t in_front(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t tap) {
   int64_t tile = k / 16 * (w->c / 16) + c / 16;
   return (size_t)((tile * w->taps + tap) * 256 + c % 16 * 16 + k % 16);
@@ -178,7 +178,7 @@ static void test_weight_tiles_match_loops(void **state) {
   static const int64_t taps[] = {1, 6, 9, 49};
   float want;
   for (size_t i = 0; i < CLV_COUNT(taps); i++)
-    for (int way = 0; way < 12; way++) /* front alone, back alone, both */
+    for (int way = 0; way < 12; way++) /* ways: front, back, both */
       check_tiles((cpu_weight_tiles){.k = 48,
                                      .c = 32,
                                      .taps = taps[i],

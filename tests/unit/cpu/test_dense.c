@@ -8,7 +8,7 @@
 #include <dirent.h>
 #include <malloc.h>
 
-/* Convolutions that take each path: {n, c, h, w, k, kernel, stride, pad, groups}. */
+/* Convolutions that cover each implementation: {n, c, h, w, k, kernel, stride, pad, groups}. */
 static const int64_t convs[][9] = {
     {3, 1, 9, 7, 5, 3, 1, 1, 1},   {2, 3, 11, 8, 13, 5, 2, 2, 1},  {2, 7, 6, 6, 9, 3, 1, 0, 1},
     {1, 2, 5, 5, 3, 1, 2, 0, 1},   {2, 16, 7, 5, 16, 3, 1, 1, 1},  {3, 20, 9, 9, 27, 3, 2, 1, 1},
@@ -51,7 +51,7 @@ static void add_product(expected *e, const float *x, const float *w, const float
   e->dw[p.w] += (double)dy[p.o] * x[p.x];
 }
 
-/* All products of output element (n, k, i, j). */
+/* Adds all products of output element (n, k, i, j). */
 static void conv_element(expected *e, const clv_node_desc *d, const float *x, const float *w,
                          const float *dy, const int64_t at[4]) {
   const int64_t *in = d->in[0].dim, *out = d->out.dim, *kernel = d->attrs.kernel;
@@ -146,11 +146,11 @@ static void test_linear_matches_loops(void **state) {
     }
 }
 
-/* Fresh kernels, fresh memory, and the same kernel again: one set of bits per thread count. */
+/* New kernels, new memory and a reused kernel give the same bits for the same number of threads. */
 static void check_repeats(const clv_node_desc *d) {
   node a, b;
   node_init(&a, d);
-  void *hole = bytes_new(4096 + 64); /* the second run lives elsewhere */
+  void *hole = bytes_new(4096 + 64); /* shifts the addresses of the second run */
   node_init(&b, d);
   free(hole);
   node_run(&a);
@@ -176,8 +176,8 @@ static void test_repeated_runs_give_the_same_bits(void **state) {
   }
 }
 
-/* The thread count is the kernel's, not the one the calling thread happens to have set: the sums
- * of a weight gradient are split among the threads. */
+/* The thread count is the kernel's, not the one the calling thread has set: the threads share the
+ * sums of a weight gradient. */
 static void test_kernel_ignores_the_caller_thread_count(void **state) {
   (void)state;
   clv_node_desc descs[] = {conv_desc(8, 32, 14, 14, 64, 1, 1, 0, 1), linear_desc(256, 300, 200)};
@@ -197,7 +197,7 @@ static void test_kernel_ignores_the_caller_thread_count(void **state) {
     }
 }
 
-/* Layouts depend on the node alone: not on the neighbours, nor on the gradients wanted. */
+/* A kernel's layout depends on its node alone, not on neighbours or on the wanted gradients. */
 static void test_layout_depends_on_the_node_alone(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(convs); i++) {
@@ -221,7 +221,8 @@ static void test_layout_depends_on_the_node_alone(void **state) {
   }
 }
 
-/* Channels in whole blocks must not fall back to row-major code where the library has better. */
+/* If channels fill whole blocks, the row-major fallback must not be used where the library has a
+ * blocked kernel. */
 static void test_whole_channel_blocks_use_blocked_layout(void **state) {
   (void)state;
   const char *isa = clv_backend_isa(clv_backend_cpu());
@@ -263,7 +264,7 @@ static void test_predicted_reorder_counts_match_execution(void **state) {
   }
 }
 
-/* What is kept of kernels that have gone goes, a kernel at work goes on. */
+/* Trimming frees memory kept of freed kernels, and leaves a running kernel alone. */
 static void test_trim_frees_only_unused_kernel_memory(void **state) {
   (void)state;
   const clv_backend *cpu = clv_backend_cpu();
@@ -285,7 +286,7 @@ static void test_trim_frees_only_unused_kernel_memory(void **state) {
   node_done(&kept);
 }
 
-/* New parameters are not seen until refresh, and are after it. */
+/* New parameters take effect at refresh, not before. */
 static void test_new_weights_take_effect_after_refresh(void **state) {
   (void)state;
   clv_node_desc d = conv_desc(2, 16, 7, 7, 16, 3, 1, 1, 1);
@@ -314,7 +315,7 @@ static int tasks(void) {
   return n;
 }
 
-/* Loading OpenBLAS, which the long weight gradient does, starts no threads. */
+/* The long weight gradient loads OpenBLAS, which must not start threads. */
 static void test_loading_openblas_starts_no_threads(void **state) {
   (void)state;
   int before = tasks();

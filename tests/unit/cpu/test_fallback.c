@@ -4,9 +4,8 @@
  * cases (`cpu: ref`), where tests/ops/test_pair.c compares it. And how
  * a node names its processor.
  */
-#include <dnnl.h>
-
 #include "kernels/cpu/cpu_int.h"
+#include "kernels/cpu/onednn_int.h"
 #include "tests/unit/cpu/cpu_test.h"
 
 static void test_unknown_op_has_no_cpu_kernel(void **state) {
@@ -16,16 +15,13 @@ static void test_unknown_op_has_no_cpu_kernel(void **state) {
   assert_false(clv_backend_cpu()->has((clv_op)-1));
 }
 
-/* Each has products of its own, but for the first two. */
+/* Each has its own products, except for the first two. */
 static void test_each_isa_has_a_distinct_name(void **state) {
+#define NAME(isa) clv_cpu_isa_name(dnnl_cpu_isa_##isa, true),
   const char *names[] = {
-      clv_cpu_isa_name(0, false),
-      clv_cpu_isa_name(UINT32_MAX, true),
-      clv_cpu_isa_name(dnnl_cpu_isa_avx2, false),
-      clv_cpu_isa_name(dnnl_cpu_isa_avx512_core, false),
-      clv_cpu_isa_name(dnnl_cpu_isa_avx512_core_bf16, false),
+      clv_cpu_isa_name(0, false), clv_cpu_isa_name(UINT32_MAX, true),
+      CPU_ISAS(NAME)                                         /* with AMX that the system permits */
       clv_cpu_isa_name(dnnl_cpu_isa_avx512_core_amx, false), /* the system refuses it */
-      clv_cpu_isa_name(dnnl_cpu_isa_avx512_core_amx, true),
   };
   (void)state;
   assert_string_equal(names[0], names[1]);
@@ -36,7 +32,8 @@ static void test_each_isa_has_a_distinct_name(void **state) {
 
 static void test_reported_isa_agrees_with_amx_support(void **state) {
   (void)state;
-  bool amx = strcmp(clv_backend_isa(clv_backend_cpu()), "avx512_core_amx") == 0;
+  const char *isa = clv_backend_isa(clv_backend_cpu());
+  bool amx = strstr(isa, "amx") && !strstr(isa, "refused");
   assert_true(amx == clv_cpu_has_amx());
 }
 

@@ -5,7 +5,7 @@
  */
 #include "tests/unit/cpu/cpu_test.h"
 
-/* Training batch norm moves the running statistics; evaluation reads them. */
+/* Batchnorm updates its running statistics in training, and reads them in evaluation. */
 static void test_batchnorm_updates_statistics_only_in_training(void **state) {
   (void)state;
   clv_node_desc d = image_desc(CLV_OP_BATCHNORM, 3, 9, 4, 5);
@@ -26,9 +26,9 @@ static void test_batchnorm_updates_statistics_only_in_training(void **state) {
   node_done(&n);
 }
 
-/* What dropout keeps is decided by the row-major index: Philox block i/4, word i%4. */
-/* Whether dropout with probability p keeps element i. */
-static bool keeps(const node *n, size_t i, double p) {
+/* The row-major index decides if dropout keeps an element: Philox block i/4, word i%4. */
+/* True if dropout with probability p keeps element i. */
+static bool is_kept(const node *n, size_t i, double p) {
   uint32_t word[4];
   clv_rng_block(&n->a.key, (uint32_t)(i / 4), word);
   return (word[i % 4] >> 8) * 0x1p-24 >= p;
@@ -44,7 +44,7 @@ static void test_blocked_dropout_uses_the_row_major_mask(void **state) {
   float *x = to_plain(&d.in[0], n.a.in[0], 8), *y = node_out(&n);
   int dropped = 0;
   for (size_t i = 0; i < numel(&d.in[0]); i++) {
-    bool keep = keeps(&n, i, d.attrs.p);
+    bool keep = is_kept(&n, i, d.attrs.p);
     float want = x[i] * (keep ? (float)(1 / (1 - d.attrs.p)) : 0);
     assert_true(y[i] == want);
     dropped += !keep;

@@ -100,7 +100,7 @@ static void test_adam_matches_the_scalar_formula(void **state) {
     }
 }
 
-/* The formulas, a value at a time. */
+/* Computes the formulas, one value at a time. */
 static void formula_step(const clv_step_args *a, float *p, const float *g, float *const m[],
                          size_t n) {
   for (size_t i = 0; i < n; i++) {
@@ -111,7 +111,7 @@ static void formula_step(const clv_step_args *a, float *p, const float *g, float
   }
 }
 
-/* Every optimiser with and without each of its settings: the formulas' bits, at every length. */
+/* Compares an optimiser bit by bit with its formulas, for every length. */
 static void check_as_formula(const clv_optim_config *c, size_t n) {
   float p[2][N], g[N], m[2][CLV_OPTIM_MAX_MOMENTS][N];
   draw(g, N, 2);

@@ -48,7 +48,7 @@ static clv_node_desc concat_desc(void) {
 
 enum { MOST = 12 };
 
-/* All large enough for two threads. */
+/* Fills in nodes that are all large enough for two threads. */
 static int descs_of(clv_node_desc ret[MOST]) {
   const clv_shape text = CLV_SHAPE(32, 33, 101), wide[] = {CLV_SHAPE(101), CLV_SHAPE(101)};
   const clv_shape table = CLV_SHAPE(50, 70);
@@ -101,7 +101,8 @@ static void test_repeated_lstm_gives_the_same_bits(void **state) {
   }
 }
 
-/* Evaluation keeps nothing, its layers share one place in the scratch: the same values come out. */
+/* Evaluation saves nothing, so its layers share memory in the scratch; its values must be those of
+ * training. */
 static void test_lstm_evaluation_equals_training_forward(void **state) {
   (void)state;
   for (int layers = 1; layers <= 4; layers++) {
@@ -121,7 +122,7 @@ static void test_lstm_evaluation_equals_training_forward(void **state) {
   }
 }
 
-/* Gradients do not depend on which of them are wanted. */
+/* A gradient does not depend on which other gradients are wanted. */
 static void test_lstm_gradients_are_independent_of_each_other(void **state) {
   (void)state;
   clv_node_desc d = lstm_desc(6, 5, 4, 9, 2), weights = d, input = d;

@@ -20,7 +20,7 @@ extern int omp_get_thread_num(void);
 /* ---- who holds them when oneDNN is called ---------------------------------------------------- */
 
 static int n_calls,
-    n_open; /* calls of oneDNN, and those on a thread that a signal could interrupt */
+    n_open; /* open calls of oneDNN; those on a thread that a signal could interrupt */
 
 static bool holds(int signal) {
   sigset_t now;
@@ -90,7 +90,7 @@ static void run_once(const clv_node_desc *d) {
   node_done(&n);
 }
 
-/* On a thread of its own, as a team belongs to a thread. */
+/* Runs on a new thread, because each thread has its own OpenMP team. */
 static void *linear_behind_a_program(void *has) {
   clv_node_desc d = linear_desc(64, 784, 16);
   d.threads = TEAM;
@@ -116,14 +116,14 @@ static void the_others_of_a_team_hold_them_for_good(void **state) {
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, makers[i], has), 0);
     pthread_join(thread, NULL);
-    assert_false(has[0]); /* the one that called: it has its own again */
+    assert_false(has[0]); /* the calling thread has its own signal stack again */
     for (int k = 1; k < TEAM; k++) assert_true(has[k]);
   }
 }
 
 /* ---- a timer --------------------------------------------------------------------------------- */
 
-static char *stack_begin, *stack_end; /* of the main thread */
+static char *stack_begin, *stack_end; /* stack of the main thread */
 static volatile sig_atomic_t n_handled, n_outside;
 
 static void on_alarm(int signal, siginfo_t *info, void *context) {
@@ -146,7 +146,7 @@ static void begin_alarms(void *stack) {
   pthread_attr_destroy(&attr);
   stack_begin = at;
   stack_end = stack_begin + size;
-  /* apart, so that the frame of a wrong handler harms nobody */
+  /* a separate stack, so that the frame of a wrong handler overwrites nothing */
   sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = 1 << 16}, NULL);
   struct sigaction act = {.sa_sigaction = on_alarm,
                           .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};

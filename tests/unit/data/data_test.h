@@ -19,7 +19,7 @@ static inline const char *put_gzip(const char *name, const void *data, size_t le
   return path;
 }
 
-/* IDX bytes: magic, extents, data. */
+/* Returns the bytes of an IDX file: magic, extents, data. */
 static inline clv_bytes idx_bytes(uint8_t type, int rank, const uint32_t *extent, const void *data,
                                   size_t len) {
   clv_bytes b = {0};

@@ -15,7 +15,7 @@ typedef struct fixture {
   clv_subset all;
 } fixture;
 
-/* Record i is {i, 2i}, its label i. */
+/* Returns a dataset in which record i is {i, 2i} with label i. */
 static fixture make(void) {
   uint8_t x[2 * COUNT], y[COUNT];
   for (int i = 0; i < COUNT; i++) {
@@ -74,7 +74,7 @@ static void each_epoch_visits_every_record_once(void **state) {
   assert_int_equal(n, 0);
   clv_batches_free(b);
 
-  /* The order is the documented permutation. */
+  /* expected: the documented permutation */
   uint32_t want[COUNT];
   clv_rng_permutation(&(clv_rng_key){.seed = 7, .step = 1, .layer = 0xfffffff0u}, want, COUNT);
   assert_memory_equal(order[1], want, sizeof want);
@@ -99,7 +99,7 @@ static void drop_last_skips_the_short_batch(void **state) {
   clv_batches_free(b);
 }
 
-/* Stopping anywhere and going on from the saved cursor gives the undisturbed order. */
+/* A run that stops anywhere and resumes from the saved cursor gets the same order. */
 static void saved_cursor_resumes_the_same_order(void **state) {
   (void)state;
   CLV_AUTO(done) fixture f = make();
@@ -185,7 +185,8 @@ static void loader_matches_batch_order_without_allocating(void **state) {
     assert_ok(clv_loader_next(l, &got, &err), &err);
     assert_int_equal(got.at.epoch, start.epoch);
     assert_int_equal(got.at.index, start.index);
-    if (step % 50 == 0) nanosleep(&(struct timespec){0, 2000000}, NULL); /* let it run ahead */
+    /* gives the thread time to prepare batches */
+    if (step % 50 == 0) nanosleep(&(struct timespec){0, 2000000}, NULL);
     check_batch(&got, b, index, n);
   }
   clv_batch end;
@@ -197,7 +198,7 @@ static void loader_matches_batch_order_without_allocating(void **state) {
   clv_batches_free(b);
 }
 
-/* Freed with the thread in every state, and never asked at all. */
+/* The loader is freed with its thread in each state, and without any request. */
 static void loader_can_be_freed_in_every_state(void **state) {
   (void)state;
   CLV_AUTO(done) fixture f = make();
@@ -215,11 +216,11 @@ static void loader_can_be_freed_in_every_state(void **state) {
   }
 }
 
-/* Sizes as torch.chunk gives them, by its definition: split every ceil(n / chunks) rows. */
+/* Compares with the definition of torch.chunk: split every ceil(n / chunks) rows. */
 static void chunk_sizes_match_the_definition(void **state) {
   (void)state;
   size_t sizes[80];
-  assert_int_equal(clv_chunk_sizes(11, 6, sizes), 6); /* the example of torch.chunk's manual */
+  assert_int_equal(clv_chunk_sizes(11, 6, sizes), 6); /* the example in torch.chunk's manual */
   assert_memory_equal(sizes, ((size_t[]){2, 2, 2, 2, 2, 1}), 6 * sizeof *sizes);
   assert_int_equal(clv_chunk_sizes(12, 6, sizes), 6);
   assert_int_equal(clv_chunk_sizes(13, 6, sizes), 5);
@@ -241,7 +242,7 @@ static const char torch_script[] =
     "  for k in range(1, 40):\n"
     "    print(n, k, *[len(c) for c in torch.chunk(torch.zeros(n), k)])\n";
 
-/* `n k` and torch's sizes of k chunks of n. */
+/* Checks a line `n k SIZES`: torch's sizes of k chunks of n. */
 static void check_chunks(char *line) {
   char *p = line;
   size_t n = strtoul(p, &p, 10), k = strtoul(p, &p, 10), sizes[40];
@@ -250,7 +251,7 @@ static void check_chunks(char *line) {
   assert_int_equal(*p, '\n');
 }
 
-/* In `make long` alone. */
+/* Runs in `make long` only. */
 static void chunk_sizes_match_torch_chunk(void **state) {
   (void)state;
   char command[256], line[512];

@@ -56,7 +56,7 @@ static void rank_3_images_are_normalized_in_float32(void **state) {
   assert_int_equal(clv_alloc_count(), before);
   assert_memory_equal(y->data, ((int64_t[]){9, 3, 9}), 24);
   for (int i = 0; i < 256; i++) {
-    volatile float v = (float)i; /* volatile: every step rounds to float32 */
+    volatile float v = (float)i; /* volatile, so that every step rounds to float32 */
     v = v / 255.0f;
     v = v - mean;
     v = v / std;
@@ -90,7 +90,7 @@ static void flatten_scale_and_limit_are_applied(void **state) {
   assert_says(&err, "f32 [2, 4]");
 }
 
-/* NumPy's bool: True is 1, also with a name, and as a label. */
+/* NumPy's bool: True is 1, also with a scale, and as a label. */
 static void numpy_true_reads_as_one(void **state) {
   (void)state;
   static const uint8_t raw[4] = {1, 0, 1, 1};
@@ -118,7 +118,7 @@ static void numpy_true_reads_as_one(void **state) {
   }
 }
 
-/* Every type of input, per-channel normalisation, with and without a table. */
+/* Every type of input, normalised per channel, with and without a lookup table. */
 static void channels_are_normalized_for_every_dtype(void **state) {
   (void)state;
   static const struct {

@@ -16,7 +16,7 @@
 
 static int folders_made;
 
-/* A new folder in the scratch folder. */
+/* Makes a new folder in the scratch folder. */
 static const char *new_root(void) {
   static char root[128];
   snprintf(root, sizeof root, "%s/root-%d", scratch, folders_made++);
@@ -32,7 +32,7 @@ static void path_in(const char *root, const char *name, char path[256]) {
   assert_ok(clv_mkdirs(folder, &err), &err);
 }
 
-/* Grey, every pixel different; `value` the first one. */
+/* Writes a grey image whose pixels all differ; value: the first pixel. */
 static void put_png(const char *root, const char *name, uint32_t width, uint32_t height,
                     int value) {
   char path[256];
@@ -101,7 +101,7 @@ static void images_sort_by_path_and_get_their_folder_label(void **state) {
   const char *root = new_root();
   static const char *const names[] = {"b/2.png",   "b/a/1.PNG",   "b/10.png",   "a/z.png",
                                       "c d/x.png", "b/a-b/0.png", "b/a/b/3.png"};
-  static const int order[] = {3, 2, 0, 1, 5, 6, 4}; /* b/a < b/a-b < b/a/b, as whole paths */
+  static const int order[] = {3, 2, 0, 1, 5, 6, 4}; /* sorted by whole path: b/a < b/a-b < b/a/b */
   static const int64_t labels[] = {0, 1, 1, 1, 1, 1, 2};
   for (int i = 0; i < 7; i++) put_png(root, names[i], 2, 1, 10 * i);
   put_text(root, "b/.hidden.png", "x");
@@ -134,7 +134,8 @@ static void images_sort_by_path_and_get_their_folder_label(void **state) {
   }
 }
 
-/* Values / 65535 beside those of 8 bits / 255; with a scale both have the same unit. */
+/* Values of 16 bits are divided by 65535 and those of 8 bits by 255; with a scale both have the
+ * same unit. */
 static void sixteen_bit_images_keep_full_precision(void **state) {
   (void)state;
   static const uint16_t values[4] = {0, 1, 4095, 65535};
@@ -166,7 +167,7 @@ static void sixteen_bit_images_keep_full_precision(void **state) {
   }
 }
 
-/* To predict: classes do not matter, and each image has its path. */
+/* For prediction, classes do not matter, and each image has its path. */
 static void unlabelled_folder_lists_all_images(void **state) {
   static const char *const names[] = {"2.png", "10.png", "b/a/1.PNG", "b/0.png"};
   static const char *const order[] = {"10.png", "2.png", "b/0.png", "b/a/1.PNG"};
@@ -176,7 +177,7 @@ static void unlabelled_folder_lists_all_images(void **state) {
   put_text(root, "notes.txt", "x");
   clv_dataset_options o = options(root);
   o.skips_labels = true;
-  o.labels = CLV_LABEL_FLOAT; /* of any loss */
+  o.labels = CLV_LABEL_FLOAT; /* labels of any loss */
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
   assert_int_equal(clv_dataset_count(ds), 4);
   assert_int_equal(clv_dataset_class_count(ds), 0);
@@ -191,7 +192,7 @@ static void unlabelled_folder_lists_all_images(void **state) {
   refused(&o, CLV_INVALID, "has no .png");
 }
 
-/* Everything random switched on. */
+/* Returns options with every random augmentation. */
 static clv_dataset_options augmented(const char *root, uint32_t threads) {
   clv_dataset_options o = options(root);
   o.images = (clv_image_options){.channels = 3,
@@ -267,7 +268,8 @@ static void load_from(const char *root, clv_cursor start, size_t skip, float *ds
   }
 }
 
-/* Batch 6 is in the second epoch; a run that begins there sees the same as one that came by. */
+/* Batch 6 is in the second epoch. A run that resumes there gets the same values as one that ran
+ * through. */
 static void resumed_loader_gives_the_same_values(void **state) {
   (void)state;
   const char *root = many_images();
@@ -277,8 +279,8 @@ static void resumed_loader_gives_the_same_values(void **state) {
   assert_memory_equal(whole, resumed, sizeof whole);
 }
 
-/* Waits until the watched folder says that `name` was opened. */
-static bool opened(int watch, const char *name) {
+/* Waits until inotify reports that `name` was opened in the watched folder. */
+static bool wait_until_opened(int watch, const char *name) {
   _Alignas(struct inotify_event) char events[4096];
   struct pollfd p = {.fd = watch, .events = POLLIN};
   while (poll(&p, 1, 20000) == 1) {
@@ -292,7 +294,7 @@ static bool opened(int watch, const char *name) {
   return false;
 }
 
-/* The next batch is being decoded while this one is still in use. */
+/* The next batch is decoded while this one is still in use. */
 static void next_batch_is_decoded_ahead(void **state) {
   (void)state;
   const char *root = many_images();
@@ -311,7 +313,7 @@ static void next_batch_is_decoded_ahead(void **state) {
   clv_batches_options bo = {.subset = &all, .batch_size = 8};
   assert_ok(clv_loader_new(ds, &bo, &l, &err), &err);
   assert_ok(clv_loader_next(l, &b, &err), &err);
-  assert_true(opened(watch, "22.png")); /* the last one of batch 1 */
+  assert_true(wait_until_opened(watch, "22.png")); /* the last image of batch 1 */
   close(watch);
 }
 
@@ -320,7 +322,8 @@ static void damaged_image_error_names_the_file(void **state) {
   const char *root = many_images();
   put_text(root, "b/99.jpg", "\xff\xd8\xff\xe0 but no more");
   clv_dataset_options o = augmented(root, 4);
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o); /* not among those looked at */
+  /* not among the files that are watched */
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
   CLV_AUTO(clv_subset_done) clv_subset all = {0};
   CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
   clv_err err;
@@ -332,7 +335,7 @@ static void damaged_image_error_names_the_file(void **state) {
   assert_says(&err, "/b/99.jpg: JPEG: ");
 }
 
-/* What a loader for evaluations hands out is what clv_batch_fill does, whatever the epoch. */
+/* A loader for evaluation returns what clv_batch_fill does, in every epoch. */
 static void evaluation_loader_skips_augmentation(void **state) {
   (void)state;
   const char *root = many_images();
@@ -353,7 +356,7 @@ static void evaluation_loader_skips_augmentation(void **state) {
     assert_ok(clv_loader_next(l, &b, &err), &err);
     assert_memory_equal(b.x->data, x->data, x->bytes);
   }
-  for (int epoch = 0; epoch < 3; epoch++) { /* x: what the epoch before showed */
+  for (int epoch = 0; epoch < 3; epoch++) { /* x: values of the previous epoch */
     assert_ok(clv_loader_next(drawn, &b, &err), &err);
     assert_memory_not_equal(b.x->data, x->data, x->bytes);
     memcpy(x->data, b.x->data, x->bytes);
@@ -362,8 +365,8 @@ static void evaluation_loader_skips_augmentation(void **state) {
 
 static atomic_size_t closed_in_vain;
 
-/* Before the C library's, or a sanitizer's: a descriptor that is closed twice may by then be
- * another thread's. */
+/* Replaces close of the C library, or of a sanitizer: a descriptor that is closed twice may
+ * meanwhile belong to another thread. */
 int close(int fd) {
   static int (*_Atomic next)(int);
   if (!next) next = (int (*)(int))(uintptr_t)dlsym(RTLD_NEXT, "close");
@@ -380,7 +383,7 @@ static void file_descriptors_are_closed_exactly_once(void **state) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = new_x(ds, IMAGES);
   clv_err err;
   assert_ok(clv_batch_fill(ds, (uint32_t[]){0, 7, 23}, 3, x, NULL, &err), &err);
-  assert_int_equal(close(-1), -1); /* so the count counts */
+  assert_int_equal(close(-1), -1); /* checks that the counter works */
   assert_int_equal(closed_in_vain, 1);
 }
 
@@ -399,7 +402,7 @@ static void limit_keeps_images_of_every_class(void **state) {
   assert_memory_equal(y->data, labels, sizeof labels);
 }
 
-/* A large image of which the last bytes are missing: the slowest to be found out. */
+/* Writes a large image whose last bytes are missing, which is the error found latest. */
 static void put_cut_png(const char *root, const char *name) {
   char path[256];
   struct stat st;
@@ -409,7 +412,7 @@ static void put_cut_png(const char *root, const char *name) {
   assert_int_equal(truncate(path, st.st_size - 4), 0);
 }
 
-/* With many bad files the message is the same whatever the threads do. */
+/* With many bad files the same one is reported, in whatever order threads run. */
 static void first_damaged_image_is_reported_every_time(void **state) {
   (void)state;
   const char *root = many_images();
@@ -451,7 +454,7 @@ static void malformed_image_folders_are_refused(void **state) {
   assert_int_equal(mkfifo(path, 0600), 0);
   refused(&o, CLV_DATA_LOSS, "/b/1.png: not a regular file");
   assert_int_equal(unlink(path), 0);
-  assert_int_equal(symlink("..", path), 0); /* a folder called 1.png that leads back up */
+  assert_int_equal(symlink("..", path), 0); /* a link 1.png to its parent folder */
   refused(&o, CLV_INVALID, "does a link lead back up?");
 }
 

@@ -58,7 +58,7 @@ static const char *const good[] = {
 
 static void decoded_pixels_match_pillow(void **state) {
   (void)state;
-  CLV_AUTO(clv_pixels_done) clv_pixels p = {0}; /* one for all, as a thread keeps it */
+  CLV_AUTO(clv_pixels_done) clv_pixels p = {0}; /* buffers for all images, as a thread has them */
   for (size_t i = 0; i < CLV_COUNT(good); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes file = corpus(good[i]);
     clv_err err;
@@ -140,7 +140,7 @@ static void damaged_image_files_are_refused(void **state) {
     clv_err err;
     assert_int_equal(decode(file.data, file.len, 3, &p, &err), CLV_DATA_LOSS);
     assert_says(&err, cases[i].says);
-    assert_true(p.cap < 100000); /* a bomb costs no memory */
+    assert_true(p.cap < 100000); /* an image with a huge size in its header costs no memory */
   }
   clv_pixels p = {0};
   clv_err err;
@@ -159,7 +159,7 @@ static void add_chunk(clv_bytes *file, const char *kind, const void *data, uint3
   clv_bytes_add(file, &crc, 4);
 }
 
-/* 100 texts of 7 MB each in a file of less than 1 MB are not inflated. */
+/* 100 texts of 7 MB each, in a file of less than 1 MB, are not inflated. */
 static void compressed_png_texts_are_not_inflated(void **state) {
   (void)state;
   enum { HEAD = 33, TEXT = 7 << 20 };
@@ -184,7 +184,7 @@ static void compressed_png_texts_are_not_inflated(void **state) {
   assert_true(after.ru_maxrss - before.ru_maxrss < 64 << 10);
 }
 
-/* No prefix of a file passes for the file. */
+/* No truncated file is accepted. */
 static void every_truncated_image_is_refused(void **state) {
   (void)state;
   static const char *const names[] = {"rgb.png", "interlaced.png", "rgb.jpg", "progressive.jpg"};
@@ -214,7 +214,7 @@ static clv_pixels golden_pixels(const char *what) {
                       .channels = t.shape.rank == 3 ? 3 : 1};
 }
 
-/* The source of 16 bits, or one channel of it. */
+/* Returns an image of 16 bits, or one channel of it. */
 static clv_pixels wide_source(uint32_t channels) {
   golden_tensor t;
   assert_true(golden_find(&wide_goldens, "resize", "source", &t));
@@ -296,7 +296,7 @@ static void resized_16_bit_pixels_match_reference(void **state) {
   same_samples("resize", "grey_16x16", &p);
 }
 
-/* A crop of the resized image is computed alone, with the same bits. */
+/* A crop of the resized image is computed without the rest, with the same bits. */
 static void resized_window_equals_crop_of_the_full_resize(void **state) {
   (void)state;
   CLV_AUTO(clv_pixels_done) clv_pixels src = golden_pixels("source");

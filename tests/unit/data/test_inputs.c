@@ -18,7 +18,8 @@ static const char *put_npy(const char *name, const char *descr, const char *shap
   return put(name, b.data, b.len);
 }
 
-/* Record r: ids 10r + place, boxes of them, a length, a picture of bytes, a weight. */
+/* Returns a dataset. Record r has ids 10r + position, boxes of them, a length, a picture of bytes
+ * and a weight. */
 static clv_dataset *make(const char *labels) {
   static const char *const names[] = {"ids", "boxes", "lengths", "picture", "weight"};
   int32_t ids[COUNT * PLACES], boxes[COUNT * PLACES * 4], lengths[COUNT];
@@ -88,7 +89,7 @@ static void named_inputs_have_their_types_and_shapes(void **state) {
   assert_false(clv_dataset_input_range(ds, 3, CLV_ALL_COLUMNS, &range));
 }
 
-/* Row i of a batch is record r in every input. */
+/* Asserts that row i of a batch is record r in every input. */
 static void check_row(const clv_batch *b, size_t i, uint32_t r) {
   for (int p = 0; p < PLACES; p++)
     assert_int_equal(((int64_t *)b->inputs[0]->data)[i * PLACES + (size_t)p], 10 * (int)r + p);

@@ -8,8 +8,8 @@
 
 enum { WIDTH = 64, RECORDS = 200, TOKENS = 30, MASK = 4, LENGTH = 50 };
 
-/* [PAD] [UNK] [CLS] [SEP] [MASK], then a letter each. Every record has LENGTH - 2 letters, but the
- * last one has one. */
+/* Returns a dataset with the tokens [PAD] [UNK] [CLS] [SEP] [MASK], then one per letter. Every
+ * record has LENGTH - 2 letters, except for the last, which has one. */
 static clv_dataset *make(clv_objective objective, bool named) {
   static const char *const names[] = {"lengths", "ids"};
   CLV_AUTO(clv_bytes_done) clv_bytes vocabulary = {0}, lines = {0};
@@ -41,7 +41,7 @@ typedef struct rows {
   int64_t ids[RECORDS][WIDTH], y[RECORDS][WIDTH];
 } rows;
 
-/* All records as a batch; of a dataset with the one input. */
+/* Draws all records as one batch, from a dataset with one input. */
 static rows *draw_all(const clv_dataset *ds, const clv_draw_seed *draw) {
   uint32_t index[RECORDS];
   clv_tensor *x[2] = {0}, *y = NULL;
@@ -101,10 +101,10 @@ static void masking_rates_match_bert(void **state) {
   assert_true(drawn > 0.13 * all && drawn < 0.17 * all);
   assert_true(masked > 0.76 * drawn && masked < 0.85 * drawn);
   assert_true(kept > 0.07 * drawn && kept < 0.14 * drawn);
-  assert_int_equal(r->y[RECORDS - 1][1], token_at(RECORDS - 1, 1)); /* the only one there */
+  assert_int_equal(r->y[RECORDS - 1][1], token_at(RECORDS - 1, 1)); /* its only letter */
 }
 
-static bool same(const rows *a, const rows *b) { return memcmp(a, b, sizeof *a) == 0; }
+static bool are_rows_equal(const rows *a, const rows *b) { return memcmp(a, b, sizeof *a) == 0; }
 
 static void same_seed_and_epoch_mask_the_same_tokens(void **state) {
   (void)state;
@@ -115,15 +115,15 @@ static void same_seed_and_epoch_mask_the_same_tokens(void **state) {
   CLV_AUTO(clv_freep) rows *seed = draw_all(ds, &(clv_draw_seed){8, 1});
   CLV_AUTO(clv_freep) rows *test = draw_all(ds, NULL);
   CLV_AUTO(clv_freep) rows *again = draw_all(ds, NULL);
-  assert_true(same(a, b));
-  assert_true(same(test, again));
-  assert_false(same(a, epoch));
-  assert_false(same(a, seed));
-  assert_false(same(a, test));
+  assert_true(are_rows_equal(a, b));
+  assert_true(are_rows_equal(test, again));
+  assert_false(are_rows_equal(a, epoch));
+  assert_false(are_rows_equal(a, seed));
+  assert_false(are_rows_equal(a, test));
   assert_memory_not_equal(a->y[0], a->y[1], sizeof a->y[0]);
 }
 
-/* A record is hidden the same way wherever it stands in a batch. */
+/* The masking of a record does not depend on its position in the batch. */
 static void masking_ignores_the_batch_position(void **state) {
   (void)state;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(CLV_OBJECTIVE_MASKED, false);

@@ -33,7 +33,7 @@ static clv_dataset *open_pages(const clv_dataset_options *o) {
   return ds;
 }
 
-/* ab b | c ab in two windows, the last piece of the former again; then a page of one word. */
+/* A page "ab b | c ab" in two windows that share its last piece; then a page of one word. */
 static const char two_pages[] =
     "{\"file\": \"x.pdf\", \"page\": 1, \"words\": [\"ab\", \"b\", \"c\", \"ab\"], \"label\": "
     "\"k\","
@@ -139,7 +139,7 @@ static void windows_without_labels_are_left_out(void **state) {
   assert_false(clv_dataset_has_labels(all));
 }
 
-/* The windows of two_pages, each word by the one that would have its label; more: as it stands. */
+/* Returns the windows of two_pages, each word in place of its label. more: further options. */
 static void unlabelled_dataset_keeps_pages_for_prediction(void **state) {
   (void)state;
   enum { NO = CLV_LABEL_IGNORED };
@@ -228,7 +228,7 @@ static void invalid_page_error_gives_line_and_column(void **state) {
   refused("{\"words\": [\"a\\u0000\"]}", "r.jsonl:1:12: a text without NUL is expected");
 }
 
-/* As those of texts; a byte order mark is none of the line. */
+/* As labels of texts. A byte order mark is not part of the line. */
 static void numeric_labels_become_class_names(void **state) {
   (void)state;
   clv_dataset_options o =

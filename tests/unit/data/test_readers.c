@@ -91,7 +91,7 @@ static void oversized_idx_is_refused_before_allocation(void **state) {
   clv_err err;
   assert_int_equal(clv_idx_parse(good.data, good.len, "f", 23, &t, &err), CLV_EXHAUSTED);
   assert_says(&err, "takes 24 bytes, the limit is 23");
-  /* A few bytes of gzip that claim 4 GiB: refused before the memory is taken. */
+  /* A few bytes of gzip that claim 4 GiB are refused before memory is allocated. */
   CLV_AUTO(clv_bytes_done)
   clv_bytes claim = idx_bytes(8, 1, (uint32_t[]){0xffffffffu}, pixels, sizeof pixels);
   const char *path = put_gzip("claim.gz", claim.data, claim.len);
@@ -123,7 +123,7 @@ static void gzipped_idx_is_read_and_damage_refused(void **state) {
   stored.data[stored.len / 2] ^= 0x40;
   assert_int_equal(clv_idx_parse(stored.data, stored.len, "bit", 0, &none, &err), CLV_DATA_LOSS);
   stored.data[stored.len / 2] ^= 0x40;
-  stored.data[stored.len - 6] ^= 1; /* the CRC at the end */
+  stored.data[stored.len - 6] ^= 1; /* damages the CRC at the end */
   assert_int_equal(clv_idx_parse(stored.data, stored.len, "crc", 0, &none, &err), CLV_DATA_LOSS);
   assert_says(&err, "damaged gzip data");
 
@@ -137,7 +137,7 @@ static void gzipped_idx_is_read_and_damage_refused(void **state) {
   assert_null(none);
 }
 
-/* gzip files may be joined with cat; garbage after the last member is damage. */
+/* gzip files may be joined by cat; bytes after the last member that are no gzip are an error. */
 static void concatenated_gzip_members_are_read(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = idx_bytes(8, 1, (uint32_t[]){4}, "abcd", 4);
@@ -259,7 +259,7 @@ static void unsupported_npy_headers_are_refused(void **state) {
   }
 }
 
-/* Element [i, j, k] of [2, 3, 4] is 100 i + 10 j + k, and the first index changes fastest. */
+/* Element [i, j, k] of [2, 3, 4] is 100 i + 10 j + k; the first index is contiguous. */
 static void fortran_order_npy_is_transposed(void **state) {
   (void)state;
   int16_t raw[24];
@@ -303,7 +303,7 @@ static void damaged_npy_is_refused(void **state) {
   assert_null(t);
 }
 
-/* As many of each of ten classes. */
+/* Asserts that each of ten classes has the same number of records. */
 static void assert_classes(const clv_tensor *y, size_t n) {
   size_t per_class[10] = {0};
   for (size_t i = 0; i < y->n; i++) per_class[((uint8_t *)y->data)[i]]++;

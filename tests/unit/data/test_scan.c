@@ -18,7 +18,7 @@ static const char *put_npy(const char *name, const char *descr, const char *shap
   return put(name, b.data, b.len);
 }
 
-static clv_dataset *opened(const clv_dataset_options *o) {
+static clv_dataset *open_dataset(const clv_dataset_options *o) {
   clv_dataset *ds = NULL;
   clv_err err;
   assert_ok(clv_dataset_open(o, &ds, &err), &err);
@@ -35,7 +35,7 @@ static void expect_bad(const clv_scan *s, const uint32_t *want, size_t n, const 
 static clv_dataset *table_of(float *x) {
   clv_dataset_options o = {
       .inputs_path = put_npy("x.npy", "<f4", "500, 12", x, RECORDS * COLUMNS * sizeof *x)};
-  return opened(&o);
+  return open_dataset(&o);
 }
 
 static void scan_names_record_and_column_of_first_nan(void **state) {
@@ -55,15 +55,15 @@ static void scan_names_record_and_column_of_first_nan(void **state) {
   expect_bad(&some, (uint32_t[]){17, 499}, 2, "/x.npy: record 17, column 3 is nan");
 }
 
-/* Where a record is more than a row, the place is what NumPy would be asked for. */
+/* If a record has more than one dimension, the position is printed as NumPy's index. */
 static void scan_gives_the_numpy_index_inside_a_record(void **state) {
   (void)state;
   static double x[4 * 2 * 3];
-  x[1 * 6 + 1 * 3 + 2] = 1e300; /* f32 has no such number */
+  x[1 * 6 + 1 * 3 + 2] = 1e300; /* f32 cannot represent this number */
   CLV_AUTO(clv_scan_done) clv_scan s = {0};
   clv_err err;
   clv_dataset_options o = {.inputs_path = put_npy("d.npy", "<f8", "4, 2, 3", x, sizeof x)};
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = opened(&o);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(&o);
   assert_ok(clv_dataset_scan(ds, &(clv_scan_options){0}, &s, &err), &err);
   expect_bad(&s, (uint32_t[]){1}, 1, "/d.npy: record 1, column 5 (at [1, 1, 2]) is 1e+300");
   if (!strstr(s.first_not_finite, "too large for f32")) fail_msg("%s", s.first_not_finite);
@@ -78,7 +78,7 @@ static void scan_finds_nan_labels(void **state) {
   clv_dataset_options o = {.inputs_path = put_npy("u.npy", "|u1", "4, 3", x, sizeof x),
                            .labels_path = put_npy("y.npy", "<f4", "4,", y, sizeof y),
                            .labels = CLV_LABEL_FLOAT};
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = opened(&o);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(&o);
   assert_ok(clv_dataset_scan(ds, &(clv_scan_options){0}, &s, &err), &err);
   expect_bad(&s, (uint32_t[]){2}, 1, "/y.npy: label of record 2, column 0 is nan");
 }
@@ -91,13 +91,13 @@ static void label_outside_the_range_is_found(void **state) {
   clv_dataset_options o = {.inputs_path = put_npy("u.npy", "|u1", "4, 3", x, sizeof x),
                            .labels_path = put_npy("y.npy", "<f4", "4, 2", y, sizeof y),
                            .labels = CLV_LABEL_FLOAT};
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = opened(&o);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(&o);
   assert_true(clv_dataset_has_labels_in(ds, -1, 7, first));
   assert_false(clv_dataset_has_labels_in(ds, 0, 1, first));
   if (!strstr(first, "/y.npy: label of record 2, column 1 is -0.25")) fail_msg("%s", first);
 }
 
-/* A sample is spread over the whole file, and its size is what was asked for. */
+/* A sample is spread over the whole file and has the requested size. */
 static void sampled_scan_spreads_over_the_file(void **state) {
   (void)state;
   static float x[RECORDS * COLUMNS];
@@ -116,7 +116,7 @@ typedef struct heard {
   size_t n, last, all;
 } heard;
 
-static void hear(void *user, size_t done, size_t all) {
+static void note_progress(void *user, size_t done, size_t all) {
   heard *h = user;
   if (done < h->last || done > all) fail_msg("%zu of %zu after %zu", done, all, h->last);
   h->n++;
@@ -133,8 +133,8 @@ static void scan_reports_progress_until_done(void **state) {
   clv_err err;
   clv_dataset_options o = {.inputs_path =
                                put_npy("wide.npy", "<f4", "100, 40000", x, 100 * WIDE * sizeof *x)};
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = opened(&o);
-  clv_scan_options so = {.progress = hear, .user = &h};
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(&o);
+  clv_scan_options so = {.progress = note_progress, .user = &h};
   assert_ok(clv_dataset_scan(ds, &so, &s, &err), &err);
   if (h.n < 3) fail_msg("16 MB: told %zu times", h.n);
   assert_int_equal(h.last, 100);

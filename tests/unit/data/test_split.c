@@ -7,7 +7,8 @@
 
 #include "tests/unit/data/data_test.h"
 
-/* Records 0..n-1, whose one value is their number, with these labels, and groups where given. */
+/* Returns records 0..n-1 whose one value is their number, with these labels, and groups unless
+ * NULL. */
 static clv_dataset *open_set(const int32_t *labels, const int32_t *groups, uint32_t n) {
   CLV_AUTO(clv_freep) float *x = calloc(n, sizeof *x);
   CLV_AUTO(clv_bytes_done) clv_bytes npy = {0};
@@ -41,7 +42,8 @@ static void halves_done(halves *h) {
   clv_subset_done(&h->held);
 }
 
-/* Every record is in one of both, and both are ascending unless they are a permutation. */
+/* Splits the dataset. Asserts that every record is in one half, and that both halves ascend unless
+ * they are permuted. */
 static halves split(const clv_dataset *ds, double fraction, clv_split_kind kind, uint64_t seed) {
   halves h = {0};
   clv_err err;
@@ -73,7 +75,8 @@ static void stratified_split_keeps_class_shares(void **state) {
     assert_int_equal(count_of(&h.held, labels, 0), 10);
     assert_int_equal(count_of(&h.held, labels, 1), 8);
     assert_int_equal(count_of(&h.held, labels, 7), 2);
-    assert_int_equal(count_of(&h.held, labels, 9), 0); /* its only record is for training */
+    /* the only record of this class is for training */
+    assert_int_equal(count_of(&h.held, labels, 9), 0);
   }
 }
 
@@ -89,7 +92,8 @@ static void same_seed_gives_the_same_split(void **state) {
   assert_memory_not_equal(a.held.index, c.held.index, a.held.n * 4);
 }
 
-/* A class too small for its share has one record there, as long as there are places for all. */
+/* A class that is too small for its share gets one validation record while there are records left
+ * for it. */
 static void rare_class_gets_a_validation_record(void **state) {
   (void)state;
   int32_t labels[1000];
@@ -106,7 +110,7 @@ static void rare_class_gets_a_validation_record(void **state) {
   assert_int_equal(class, 1);
 }
 
-/* Whatever the sizes of the classes: the number is right, and no class is emptied. */
+/* For classes of any size, the number of validation records is exact and no class is emptied. */
 static void split_sizes_are_exact_and_empty_no_class(void **state) {
   (void)state;
   int32_t labels[97];
@@ -155,7 +159,7 @@ static void group_split_keeps_groups_together(void **state) {
   int32_t labels[90], groups[90];
   for (int i = 0; i < 90; i++) {
     labels[i] = i % 2;
-    groups[i] = i % 3 ? 5 * (i / 9) : -i / 9; /* 19 groups of 3 or 6 */
+    groups[i] = i % 3 ? 5 * (i / 9) : -i / 9; /* 19 groups of 3 or 6 records */
   }
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(labels, groups, 90);
   for (uint64_t seed = 0; seed < 20; seed++) {
@@ -195,7 +199,7 @@ static void limit_keeps_records_of_each_class(void **state) {
   assert_ok(clv_tensor_new(CLV_I64, &ys, &y, &err), &err);
   assert_ok(clv_batch_fill(ds, (uint32_t[]){0, 1, 2, 3, 4, 5, 6, 7}, 8, x, y, &err), &err);
   for (size_t i = 0; i < 8; i++) {
-    /* records, labels and numbers move together */
+    /* records, labels and numbers are permuted together */
     size_t number = clv_dataset_record_number(ds, i);
     assert_true(((float *)x->data)[i] == (float)number);
     assert_int_equal(((int64_t *)y->data)[i], labels[number]);

@@ -94,7 +94,7 @@ static void end_and_pad_token_options_are_applied(void **state) {
                &err);
 }
 
-/* A tokenizer.json of the fuzzer's corpus, which a NUL ends. */
+/* Writes a tokenizer.json of the fuzzer's corpus, which ends in a NUL there. */
 static const char *put_json(const char *name) {
   CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
   char path[80];
@@ -149,7 +149,7 @@ static void invalid_table_error_gives_line_and_column(void **state) {
   refused("t.csv", "text,label,text\n", "t.csv:1:1: the header has 'text' twice");
   refused("q.csv", "text,label\nb,k\n\xc3\xa9,\"k\n", "q.csv:3:3: these quotes have no end");
   refused("a.csv", "text,label\n\"a\"b,k\n", "a.csv:2:4: a comma or the line's end is expected");
-  refused("f.csv", "text,label\na,k\nb\n", "f.csv:3:1: this record has 1 fields, the header has 2");
+  refused("f.csv", "text,label\na,k\nb\n", "f.csv:3:1: this record has 1 field, the header has 2");
   refused("m.csv", "text,label\na,k,c\n", "m.csv:2:1: this record has more than 2 fields");
   refused("u.csv", "text,label\n\"a\nb\",k\na\xff,k\n", "u.csv:4: byte 1 is not UTF-8");
   refused("l.csv", "text,label\na,\n", "l.csv:2: a class's name has 1 to 255 bytes");
@@ -164,7 +164,7 @@ static void invalid_table_error_gives_line_and_column(void **state) {
           "column_with_a_long_name_4,column_with_a_long_name_5,column_with_a_long_name_6,x,y\n",
           "column_with_a_long_name_6' and 2 more: set data.text.column");
   refused("y.csv", "\n\r\nid,class\n", "y.csv:3:1: the header has no 'text', but 'id', 'class'");
-  refused("z.csv", "text,label\n\n\r\n\nb\n", "z.csv:5:1: this record has 1 fields");
+  refused("z.csv", "text,label\n\n\r\n\nb\n", "z.csv:5:1: this record has 1 field,");
   refused("z.jsonl", "\n \t\r\n  {\"text\": 1}\n", "z.jsonl:3:12: a text is expected");
   refused("r.csv", "text,label\ra,k\rb,k\r", "r.csv:1: its lines end with CR alone");
   refused("s.csv", "text,\"la\nbel\"\ra,k\r", "s.csv:1: its lines end with CR alone");
@@ -174,7 +174,7 @@ static void invalid_table_error_gives_line_and_column(void **state) {
   refused("x.tsv", "text\tlabel\n", "x.tsv: texts come as .csv or .jsonl");
 }
 
-/* Also in gzip, and in front of a later line, where files were joined. */
+/* Also inside gzip, and at the start of a later line, where files were joined. */
 static void byte_order_marks_are_skipped(void **state) {
   (void)state;
   static const char lines[] =
@@ -203,7 +203,7 @@ static void utf16_and_utf32_files_are_refused_by_name(void **state) {
   expect_error(CLV_INVALID, "iconv -f UTF-32", clv_dataset_open(&o, &ds, &err), &err);
 }
 
-/* 200 MB of zeros in 200 KB of gzip cost the memory of one record. */
+/* 200 MB of zeros, in 200 KB of gzip, cost the memory of one record. */
 static void oversized_record_is_refused_in_bounded_memory(void **state) {
   (void)state;
   static const char *const names[] = {"bomb.jsonl.gz", "bomb.csv.gz"};
@@ -225,7 +225,7 @@ static void oversized_record_is_refused_in_bounded_memory(void **state) {
   }
 }
 
-/* Seconds of this process for a table with `len` bytes after the header. */
+/* Returns the processor time in seconds for a table with `len` bytes after the header. */
 static double seconds_for(const char *more, size_t len, const char *name) {
   static const char head[] = "text,label,more\na,k,\n";
   CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
@@ -246,8 +246,8 @@ static double seconds_for(const char *more, size_t len, const char *name) {
          1e-6 * (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec);
 }
 
-/* 12 MB of empty lines take less time than one field of 12 MB. Each line cost a record once, and
- * took longer than all of that field. */
+/* 12 MB of empty lines must take less time than one field of 12 MB. If each line cost a record,
+ * they would take longer. */
 static void empty_lines_parse_faster_than_one_long_field(void **state) {
   (void)state;
   static const char *const kinds[] = {"\n\n", "\r\n"};

@@ -17,7 +17,7 @@ static clv_image_view choose(clv_image_options o, uint32_t width, uint32_t heigh
   return v;
 }
 
-/* torchvision 0.14: _compute_resized_output_size and center_crop, worked out by hand. */
+/* Computed by hand from torchvision 0.14: _compute_resized_output_size and center_crop. */
 static void resize_and_center_crop_match_torchvision(void **state) {
   (void)state;
   static const struct {
@@ -27,7 +27,7 @@ static void resize_and_center_crop_match_torchvision(void **state) {
       {500, 375, 256, 224, 341, 256, 58, 16}, /* 117 / 2 = 58.5 -> 58 */
       {375, 500, 256, 224, 256, 341, 16, 58}, /*  */
       {500, 333, 256, 225, 384, 256, 80, 16}, /* 159 / 2 = 79.5 -> 80, 31 / 2 = 15.5 -> 16 */
-      {64, 64, 0, 0, 64, 64, 0, 0},           /* as it is */
+      {64, 64, 0, 0, 64, 64, 0, 0},           /* unchanged */
       {10, 7, 0, 16, 10, 7, -3, -4},          /* smaller than the crop: 6 / 2, 9 / 2 */
       {30, 7, 0, 16, 30, 7, 7, -4},           /*  */
       {1000, 3, 6, 4, 2000, 6, 998, 1},       /*  */
@@ -73,7 +73,7 @@ static void random_crop_offsets_are_uniform(void **state) {
     seen_y[v.y + 4]++;
     flips += v.flip;
   }
-  for (int i = 0; i < 9; i++) assert_true(seen_x[i] > 60 && seen_y[i] > 60); /* 100 each */
+  for (int i = 0; i < 9; i++) assert_true(seen_x[i] > 60 && seen_y[i] > 60); /* about 100 each */
   assert_in_range(flips, 400, 500);
 }
 
@@ -101,7 +101,7 @@ static void random_resized_crop_keeps_area_and_ratio(void **state) {
   assert_true(least < 0.27 && most > 0.48);
 }
 
-/* No part of the ratio fits: the largest in the middle. */
+/* If no part of the image has the ratio, the largest centred part is taken. */
 static void impossible_ratio_falls_back_to_center_crop(void **state) {
   (void)state;
   clv_image_options o = {.crop = 8,
@@ -155,7 +155,7 @@ static void render_pads_borders_and_flips(void **state) {
   assert_memory_equal(wide_out, wanted, sizeof wanted);
 }
 
-/* A ribbon cannot be made to take more memory than max_pixels on its way. */
+/* A very narrow image cannot use more memory than max_pixels while it is resized. */
 static void extreme_aspect_ratio_is_refused_by_max_pixels(void **state) {
   (void)state;
   clv_image_options o = {.resize = 256, .max_pixels = 1 << 20};

@@ -44,7 +44,7 @@ static void pdftotext_boxes_become_scaled_words(void **state) {
   same_word(&d.pages[0].words[2], "back", 50, 0, 450, 0);
 }
 
-/* pdftotext prints the size of the page before it was turned. */
+/* pdftotext prints the page's size before rotation. */
 static void rotated_pages_swap_width_and_height(void **state) {
   (void)state;
   static const char info[] =
@@ -156,7 +156,7 @@ static void child_process_has_only_its_file_and_no_network(void **state) {
   clv_err err;
   must(run_child(args, NULL, &out, &apart, &err), &err);
   assert_non_null(strstr(out.data, "what is in it\n"));
-  if (apart) assert_non_null(strstr(out.data, "\n1\n")); /* lo alone */
+  if (apart) assert_non_null(strstr(out.data, "\n1\n")); /* "lo" as a word of its own */
 }
 
 static void child_process_over_a_limit_is_killed(void **state) {
@@ -189,7 +189,7 @@ static void timed_out_child_is_killed_with_its_group(void **state) {
   for (int i = 0; i < 100 && kill((pid_t)number, 0) == 0; i++) usleep(20000);
   char path[64], state_text[64] = "";
   snprintf(path, sizeof path, "/proc/%ld/stat", number);
-  FILE *f = fopen(path, "r"); /* a zombie that nobody has waited for counts as gone */
+  FILE *f = fopen(path, "r"); /* a zombie, which its parent has not waited for, counts as ended */
   if (f) {
     assert_int_equal(fscanf(f, "%*d %*s %60s", state_text), 1);
     fclose(f);
@@ -209,7 +209,7 @@ static void missing_program_or_wrong_file_type_is_named(void **state) {
   expect_error(CLV_NOT_FOUND, "nothing.pdf: No such file",
                clv_document_read(at("nothing.pdf"), NULL, &d, &err), &err);
   expect_error(CLV_INVALID, "not a regular file", clv_document_read(scratch, NULL, &d, &err), &err);
-  /* a list of files, which tesseract would read one by one */
+  /* tesseract would take a text file as a list of files to read */
   expect_error(CLV_INVALID, "list.png: not a PDF, PNG or JPEG file",
                clv_document_read(put("list.png", "/etc/passwd\n", 12), NULL, &d, &err), &err);
 }
@@ -248,7 +248,7 @@ static void window_tokens_have_their_words_boxes_and_labels(void **state) {
                clv_windows_make(&page, NULL, t, &wo, &w, &err), &err);
 }
 
-/* Of the tokens that two windows share, the former labels the first half. */
+/* If two windows share tokens, the first one labels the first half of them. */
 static void overlapping_windows_label_each_word_once(void **state) {
   (void)state;
   static const char vocabulary[] = "[PAD]\n[UNK]\na\n";

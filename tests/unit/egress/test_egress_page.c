@@ -6,7 +6,7 @@
 #include "master/egress/egress.h"
 #include "tests/unit/files.h"
 
-/* Lines as the record writes them, without knowledge of their spelling. */
+/* Adds a line in the record's format. Does not use the product's writer. */
 static void add(clv_bytes *out, const clv_egress_line *l) { clv_egress_line_format(l, out); }
 
 static clv_egress_line line(clv_egress_event event, uint64_t attempt, int second) {
@@ -62,7 +62,7 @@ static clv_egress_line end(uint64_t attempt, uint64_t tensors, uint64_t bytes) {
   return l;
 }
 
-static clv_bytes page_of(const clv_bytes *text, clv_egress_format form) {
+static clv_bytes render_page(const clv_bytes *text, clv_egress_format form) {
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_bytes page = {0};
   clv_err err;
@@ -71,12 +71,13 @@ static clv_bytes page_of(const clv_bytes *text, clv_egress_format form) {
   return page;
 }
 
-static void says(const clv_bytes *page, const char *part) {
+static void assert_contains(const clv_bytes *page, const char *part) {
   if (!strstr(page->data, part)) fail_msg("no \"%s\" in\n%s", part, page->data);
 }
 
-/* A training that was killed with 600 bytes allowed, and an evaluation that ended. */
-static clv_bytes usual(void) {
+/* Returns a record of a training that was killed with 600 bytes allowed, and of an evaluation that
+ * ended. */
+static clv_bytes make_usual_record(void) {
   clv_bytes t = {0};
   const clv_egress_line lines[] = {
       begun(1, 1, "train", NULL),
@@ -94,7 +95,7 @@ static clv_bytes usual(void) {
   return t;
 }
 
-/* A failure is of no stage and has no shape. */
+/* A failure belongs to no stage and has no shape. */
 static void what_a_worker_is_told_of_a_failure(void **state) {
   (void)state;
   clv_bytes t = {0};
@@ -104,35 +105,42 @@ static void what_a_worker_is_told_of_a_failure(void **state) {
   a.allow.key.shape.rank = 0;
   add(&t, &b);
   add(&t, &a);
-  clv_bytes page = page_of(&t, CLV_EGRESS_PLAIN_TEXT);
-  says(&page, "   failure of the run: a code and its place to w1: 0 tensors, at most 32 B");
+  clv_bytes page = render_page(&t, CLV_EGRESS_PLAIN_TEXT);
+  assert_contains(&page,
+                  "   failure of the run: a code and its place to w1: 0 tensors, at most 32 B");
   clv_bytes_done(&page);
-  page = page_of(&t, CLV_EGRESS_HTML);
-  says(&page, "<td>failure of the run: a code and its place</td><td></td><td></td><td>w1</td>");
+  page = render_page(&t, CLV_EGRESS_HTML);
+  assert_contains(&page,
+                  "<td>failure of the run: a code and its place</td><td></td><td></td><td>w1</td>");
   clv_bytes_done(&page);
   clv_bytes_done(&t);
 }
 
 static void page_sums_allowed_and_settled_bytes(void **state) {
   (void)state;
-  clv_bytes t = usual(), page = page_of(&t, CLV_EGRESS_PLAIN_TEXT);
-  says(&page, "what left in runs/demo (session demo)\n");
-  says(&page,
-       "in all: at most 1.1 KiB (1100 bytes), of which 600 B (600 bytes) was allowed and not "
-       "settled, in 2 commands\n");
-  says(&page, "to w1 (spiffe://acme/w1): at most");
-  says(&page,
-       "\n1  train: since 2026-11-22T19:00:01.000Z; it goes on, or was cut off\n   no policy");
-  says(&page, "activation of stage 'a' [64] f32 to w1: 2 tensors, at most 1000 B (1000 bytes)");
-  says(&page,
-       "\n2  eval: 2026-11-22T19:00:08.000Z to 2026-11-22T19:00:09.000Z, ended with code 0\n");
-  says(&page, "policy /etc/cleave/egress.policy.yaml, sha256 aaaa");
-  says(&page, "signed by CN=Dr. Yes");
-  says(&page, "weights of stage 'b', 2 names to w1: 4 tensors, 100 B (100 bytes)");
+  clv_bytes t = make_usual_record(), page = render_page(&t, CLV_EGRESS_PLAIN_TEXT);
+  assert_contains(&page, "what left in runs/demo (session demo)\n");
+  assert_contains(
+      &page,
+      "in all: at most 1.1 KiB (1100 bytes), of which 600 B (600 bytes) was allowed and not "
+      "settled, in 2 commands\n");
+  assert_contains(&page, "to w1 (spiffe://acme/w1): at most");
+  assert_contains(
+      &page,
+      "\n1  train: since 2026-11-22T19:00:01.000Z; it goes on, or was cut off\n   no policy");
+  assert_contains(&page,
+                  "activation of stage 'a' [64] f32 to w1: 2 tensors, at most 1000 B (1000 bytes)");
+  assert_contains(
+      &page,
+      "\n2  eval: 2026-11-22T19:00:08.000Z to 2026-11-22T19:00:09.000Z, ended with code 0\n");
+  assert_contains(&page, "policy /etc/cleave/egress.policy.yaml, sha256 aaaa");
+  assert_contains(&page, "signed by CN=Dr. Yes");
+  assert_contains(&page, "weights of stage 'b', 2 names to w1: 4 tensors, 100 B (100 bytes)");
   clv_bytes_done(&page);
-  page = page_of(&t, CLV_EGRESS_JSON);
-  says(&page, "\"name\":\"0.bias\"");
-  says(&page, "{\"event\":\"total\",\"run\":\"runs/demo\",\"bytes\":1100,\"open\":600,\"cut\":0}");
+  page = render_page(&t, CLV_EGRESS_JSON);
+  assert_contains(&page, "\"name\":\"0.bias\"");
+  assert_contains(
+      &page, "{\"event\":\"total\",\"run\":\"runs/demo\",\"bytes\":1100,\"open\":600,\"cut\":0}");
   clv_bytes_done(&page);
   clv_bytes_done(&t);
 }
@@ -142,15 +150,15 @@ static void empty_record_shows_zero_bytes(void **state) {
   for (int form = CLV_EGRESS_PLAIN_TEXT; form <= CLV_EGRESS_JSON; form++) {
     clv_bytes none = {0};
     clv_bytes_puts(&none, "");
-    clv_bytes page = page_of(&none, (clv_egress_format)form);
-    says(&page, form == CLV_EGRESS_JSON ? "\"bytes\":0" : "0 B (0 bytes)");
+    clv_bytes page = render_page(&none, (clv_egress_format)form);
+    assert_contains(&page, form == CLV_EGRESS_JSON ? "\"bytes\":0" : "0 B (0 bytes)");
     clv_bytes_done(&page);
     clv_bytes_done(&none);
   }
 }
 
-/* Tags, quotes, a reversed direction and a forged line, in every text that is free. */
-static clv_bytes hostile(void) {
+/* Returns a record whose free texts have tags, quotes, right-to-left marks and a forged line. */
+static clv_bytes make_hostile_record(void) {
   static const char evil[] =
       "</td><script>alert(\"1\")</script><img src='http://x/'>&"
       "\xe2\x80\xae";
@@ -168,7 +176,7 @@ static clv_bytes hostile(void) {
 static void hostile_text_is_escaped_in_html_and_terminal(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
-  clv_bytes t = hostile(), html = {0}, text = {0};
+  clv_bytes t = make_hostile_record(), html = {0}, text = {0};
   clv_err err;
   if (clv_egress_read_text(t.data, t.len, "egress.jsonl", &b, &err) == CLV_OK) {
     static const char run[] = "runs/<b>\n2  eval: all is well\x1b[2J";
@@ -177,7 +185,7 @@ static void hostile_text_is_escaped_in_html_and_terminal(void **state) {
     assert_null(strstr(html.data, "<script"));
     assert_null(strstr(html.data, "<img"));
     assert_null(strstr(html.data, "<b>"));
-    says(&html, "&lt;/td&gt;&lt;script&gt;alert(&quot;1&quot;)");
+    assert_contains(&html, "&lt;/td&gt;&lt;script&gt;alert(&quot;1&quot;)");
     assert_null(strstr(text.data, "\n2  eval"));
     assert_null(strchr(text.data, '\x1b'));
     assert_null(strstr(text.data, "\xe2\x80\xae"));
@@ -189,16 +197,16 @@ static void hostile_text_is_escaped_in_html_and_terminal(void **state) {
   clv_bytes_done(&t);
 }
 
-/* It refers to nothing outside itself. */
+/* The page refers to no other file or address. */
 static void html_page_has_no_external_references(void **state) {
   (void)state;
-  clv_bytes t = usual(), html = page_of(&t, CLV_EGRESS_HTML);
+  clv_bytes t = make_usual_record(), html = render_page(&t, CLV_EGRESS_HTML);
   static const char *const outside[] = {
       "http:", "https:", "src=", "href=", "url(", "@import", "<script"};
   for (size_t i = 0; i < CLV_COUNT(outside); i++) assert_null(strstr(html.data, outside[i]));
-  says(&html, "default-src 'none'");
-  says(&html, "<tr class=\"open\"><td>activation of stage &#39;a&#39;");
-  says(&html, "signed by CN=Dr. Yes");
+  assert_contains(&html, "default-src 'none'");
+  assert_contains(&html, "<tr class=\"open\"><td>activation of stage &#39;a&#39;");
+  assert_contains(&html, "signed by CN=Dr. Yes");
   clv_bytes_done(&html);
   clv_bytes_done(&t);
 }

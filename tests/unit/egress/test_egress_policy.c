@@ -25,7 +25,7 @@ static void shell(const char *command) {
   if (system(all) != 0) fail_msg("%s", all);
 }
 
-/* A policy without a signature, in order. */
+/* Checks a policy that needs no signature. */
 static bool fresh(void) {
   if (geteuid() != 0) {
     print_message("skip policy: only root can make files that are root's\n");
@@ -37,7 +37,7 @@ static bool fresh(void) {
   return true;
 }
 
-static void opens(bool signed_only, const char *approver) {
+static void assert_opens(bool signed_only, const char *approver) {
   CLV_AUTO(clv_policy_freep) clv_policy *p = NULL;
   clv_err err;
   assert_ok(clv_policy_open(at("etc"), signed_only, &p, &err), &err);
@@ -119,21 +119,22 @@ static void sign_as(const char *ca) {
 static void policy_for_root_needs_a_valid_signature(void **state) {
   (void)state;
   if (!fresh()) return;
-  opens(false, "");
+  assert_opens(false, "");
   is_refused(true, "egress.policy.yaml.sig is missing: root could write any policy");
   make_people();
   sign_as("approver-ca");
   is_refused(true, "approver-ca.pem is missing");
   shell("cp approver-ca.pem etc/ && chmod 644 etc/approver-ca.pem");
-  opens(true, "CN=Dr. Yes");
-  opens(false, "CN=Dr. Yes");
+  assert_opens(true, "CN=Dr. Yes");
+  assert_opens(false, "CN=Dr. Yes");
   shell("chmod 666 etc/approver-ca.pem");
   is_refused(true, "approver-ca.pem must be owned by root");
   shell("chmod 644 etc/approver-ca.pem && sed -i s/1000/9000/ etc/egress.policy.yaml");
   is_refused(true, "egress.policy.yaml.sig: the signature does not hold");
-  is_refused(false, "the signature does not hold"); /* one that is there has to hold for anybody */
+  /* a signature that exists must be valid, even where none is required */
+  is_refused(false, "the signature does not hold");
   shell("sed -i s/9000/1000/ etc/egress.policy.yaml");
-  opens(true, "CN=Dr. Yes");
+  assert_opens(true, "CN=Dr. Yes");
   sign_as("session-ca");
   is_refused(true, "unable to get local issuer certificate");
 }
@@ -254,7 +255,7 @@ static void picture_and_layer_limits_are_enforced_when_set(void **state) {
   CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
   clv_policy_tensor t = tensor();
   clv_err err;
-  t.findings = CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS; /* `raw` alone does not do */
+  t.findings = CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS; /* `raw` alone does not permit this */
   denied(t,
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.tokens "
          "is not true; keep more layers at the master, or ask for allow.tokens: true");

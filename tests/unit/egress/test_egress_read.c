@@ -37,7 +37,7 @@ static void ended_attempt_counts_settled_bytes(void **state) {
   assert_int_equal(b.n_attempts, 1);
   assert_true(b.attempts[0].has_ended);
   assert_int_equal(b.attempts[0].bytes, 67);
-  assert_int_equal(b.n_rows, 1); /* both allowances are of one kind of tensor */
+  assert_int_equal(b.n_rows, 1); /* both allowances are for one kind of tensor */
   assert_int_equal(b.rows[0].settled_bytes, 67);
   assert_int_equal(b.rows[0].tensors, 2);
   assert_string_equal(b.rows[0].last, "2026-11-22T19:00:02.000Z");
@@ -61,7 +61,7 @@ static void look_belongs_to_its_attempt_and_occurs_once(void **state) {
   assert_true(b.attempts[0].has_look && !b.attempts[1].has_look);
   assert_int_equal(b.attempts[0].look.look.records, 64);
   assert_string_equal(b.attempts[0].look.look.pixels, "0.82");
-  assert_string_equal(b.attempts[0].look.look.features, ""); /* as records had it at first */
+  assert_string_equal(b.attempts[0].look.look.features, ""); /* format of the first version */
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary later = {0};
   assert_ok(read_text(ATTEMPT("1") LOOK_OF("1", FEATURES), &later, &err), &err);
   assert_string_equal(later.attempts[0].look.look.groups, "1.00");
@@ -78,12 +78,12 @@ static void unsettled_allowance_counts_in_full(void **state) {
                               ALLOW("2", "1", "master", "5") SETTLE("1", "2", "10"),
                       &b, &err),
             &err);
-  assert_int_equal(b.attempts[0].bytes, 70); /* it went on beside the other */
+  assert_int_equal(b.attempts[0].bytes, 70); /* this attempt ran beside the other one */
   assert_int_equal(b.attempts[0].unsettled_bytes, 0);
   assert_int_equal(b.attempts[1].unsettled_bytes, 5);
   assert_false(b.attempts[0].has_ended);
   assert_int_equal(b.total_bytes, 75);
-  assert_int_equal(b.n_rows, 2); /* rows are of an attempt */
+  assert_int_equal(b.n_rows, 2); /* rows are kept per attempt */
 }
 
 static void worker_hops_are_not_in_the_master_total(void **state) {
@@ -102,7 +102,7 @@ static void worker_hops_are_not_in_the_master_total(void **state) {
   assert_int_equal(b.hops[0].line.hop.bytes, 77);
 }
 
-/* A line that was being written when the machine went down: half of it, or zeros. */
+/* A line that was being written when the machine stopped: half of it, or zeros. */
 static void truncated_last_line_is_ignored(void **state) {
   (void)state;
   static const char half[] = ATTEMPT("1") "{\"event\":\"allow\",";
@@ -139,7 +139,7 @@ static void inconsistent_records_are_refused(void **state) {
           "out of range");
 }
 
-/* The same meaning in other bytes is another hand's. */
+/* Lines with the same meaning but other bytes were not written by this program. */
 static void non_canonical_lines_are_refused(void **state) {
   (void)state;
   refused("{}\n", "begins with no known event");

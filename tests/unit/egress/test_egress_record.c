@@ -111,7 +111,7 @@ static void charged_bytes_are_on_disk_first(void **state) {
   assert_int_equal(b.rows[0].tensors, 1000);
   assert_int_equal(b.rows[0].unsettled_bytes, 0);
   assert_true(b.attempts[0].has_ended);
-  assert_int_equal(total_on_disk(), taken); /* the end is, too */
+  assert_int_equal(total_on_disk(), taken); /* the end is on disk too */
 }
 
 static void one_fdatasync_covers_many_steps(void **state) {
@@ -124,7 +124,7 @@ static void one_fdatasync_covers_many_steps(void **state) {
   close_record(r);
 }
 
-/* The numbers of an allowance, and of all that is open at once. */
+/* Checks the size of an allowance, and of all open allowances together. */
 static void allowance_covers_at_most_64_steps(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
@@ -151,12 +151,12 @@ static void charge_keeps_failing_after_a_disk_error(void **state) {
   assert_in_range(n, 0, CLV_EGRESS_MAX_STEPS);
   assert_says(&err, "fails: Input/output error");
   assert_true(total_on_disk() >= 100u * (unsigned)(n + 1));
-  fail_with = 0; /* what the first failure has lost, a second try would not bring back */
+  fail_with = 0; /* a second try cannot restore what the first failure lost */
   assert_int_equal(clv_egress_charge(f, 100, &err), CLV_PRECONDITION);
   assert_int_equal(clv_egress_close(r, 0, &err), CLV_PRECONDITION);
 }
 
-/* What is written into a file that nobody finds any more is no record. */
+/* Data written to a file that has no name any more is no record. */
 static void charge_fails_after_the_record_file_is_removed(void **state) {
   (void)state;
   clv_err err = {0};
@@ -181,7 +181,7 @@ static void expired_allowance_is_settled(void **state) {
   read_record("old", &b);
   assert_int_equal(b.total_bytes, 100);
   assert_int_equal(b.attempts[0].unsettled_bytes, 0);
-  take(f, 100); /* under another one */
+  take(f, 100); /* charges under another record */
   assert_true(total_on_disk() > 100);
   close_record(r);
 }
@@ -202,7 +202,7 @@ static void one_time_tensors_share_one_fdatasync(void **state) {
   }
   assert_ok(clv_egress_write_ahead(r, &err), &err);
   for (int i = 0; i < 20; i++) take(f[i], (uint64_t)i + 1);
-  /* The record's thread may begin in between and write the allowances that it finds: one more. */
+  /* The record's thread may write the allowances in between, which is one more sync. */
   assert_in_range(n_syncs - before, 1, 2);
   close_record(r);
   read_record("once", &b);
@@ -229,7 +229,7 @@ static void next_attempt_appends_after_a_truncated_line(void **state) {
   assert_int_equal(b.attempts[1].start_line.start.removed_bytes, 20);
 }
 
-/* Blocks that the disk never got read as zeros, with whole lines behind them. */
+/* Blocks that never reached the disk read as zeros, and whole lines follow them. */
 static void zero_blocks_after_a_crash_are_truncated(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
@@ -250,7 +250,7 @@ static void zero_blocks_after_a_crash_are_truncated(void **state) {
   assert_int_equal(b.attempts[1].start_line.start.removed_bytes, sizeof left - 1);
 }
 
-/* Of another command, which was killed while it wrote. */
+/* The partial line belongs to another command, which was killed while it wrote. */
 static void partial_line_of_another_process_is_not_extended(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
@@ -279,7 +279,7 @@ static void file_that_is_no_record_is_refused(void **state) {
 
 typedef struct taker {
   clv_egress_flow *f;
-  uint64_t *sum; /* said before it is taken: never less than what left */
+  uint64_t *sum; /* recorded before sending: never less than what was sent */
 } taker;
 
 static void *take_on(void *user) {
@@ -320,7 +320,7 @@ static void *open_often(void *name) {
   return NULL;
 }
 
-/* Each command has a number of its own, or nobody could read the record any more. */
+/* Each attempt has its own number; otherwise the record could not be read. */
 static void concurrent_openings_get_distinct_attempts(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
@@ -331,7 +331,7 @@ static void concurrent_openings_get_distinct_attempts(void **state) {
   assert_int_equal(b.n_attempts, 100);
 }
 
-/* A process that is killed at some moment. */
+/* Runs a process that is killed at a random moment. Returns what it had charged. */
 static uint64_t taken_until_killed(const char *name, uint64_t *sum, unsigned us) {
   pid_t pid = fork();
   if (!pid) {

@@ -14,10 +14,10 @@ static clv_stage_spec stages[] = {{.name = "front"}, {.name = "rest"}};
 typedef struct shown_case {
   clv_egress_kind kind;
   clv_findings shows;
-  const char *privacy; /* words of what the session must permit; NULL: nothing */
-  const char *kinds;   /* word under the policy's `kinds`; NULL: none is needed */
-  const char *allow;   /* key of the policy that must be true; NULL: none is needed */
-  const char *record;  /* word of the record */
+  const char *privacy; /* values that the session must permit; NULL: none */
+  const char *kinds;   /* value under the policy's `kinds`; NULL: none is needed */
+  const char *allow;   /* key of the policy that must be true; NULL: none */
+  const char *record;  /* word for it in the record */
   cleave_sending_kind sending;
 } shown_case;
 
@@ -53,7 +53,7 @@ static const shown_case cases[] = {
      CLEAVE_SENDING_WEIGHTS},
 };
 
-/* A policy that permits all but one kind and one key; either may be NULL. */
+/* Returns a policy that permits all but one kind and one key. Either may be NULL. */
 static clv_policy *policy_without(const char *kind, const char *key) {
   static const char *const kinds[] = {"activation", "gradient", "weights", "cached"};
   static const char *const keys[] = {"raw", "tokens", "labels", "labels_readable", "front_known"};
@@ -78,14 +78,14 @@ static clv_policy *policy_without(const char *kind, const char *key) {
   return p;
 }
 
-/* A session of one row, sent once under a record of its own. */
+/* A session of one row that is sent once, with a record of its own. */
 typedef struct sent {
   clv_session_config config;
   clv_egress_row row;
   clv_policy *policy;
   cleave_sending what;
   cleave_error error;
-  char recorded[32]; /* the record's word for it; "": nothing left */
+  char recorded[32]; /* word in the record; "": nothing was sent */
 } sent;
 
 static void fill(sent *s, const shown_case *c) {
@@ -206,7 +206,7 @@ static void tensor_without_policy_kind_or_key_is_denied(void **state) {
   }
 }
 
-/* The plan asks the policy with the same tensor as the gate does. */
+/* The plan asks the policy about the same tensor as the gate. */
 static void plan_and_gate_get_the_same_policy_verdict(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
@@ -236,7 +236,8 @@ static void uncertain_finding_needs_no_session_key(void **state) {
                    .max_samples = 4,
                    .uncertain_findings = CLV_FINDING_TOKENS};
   assert_int_equal(clv_gate_may_send(&gate, &s.what, &s.error), CLEAVE_DENIED);
-  assert_non_null(strstr(s.error.text, "is not in the plan's table")); /* no flow, and no finding */
+  /* the tensor is in no flow, so it has no finding */
+  assert_non_null(strstr(s.error.text, "is not in the plan's table"));
   gate.uncertain_findings = 0;
   assert_int_equal(clv_gate_may_send(&gate, &s.what, &s.error), CLEAVE_DENIED);
   assert_non_null(strstr(s.error.text, "would show TOKENS"));

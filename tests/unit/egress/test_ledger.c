@@ -68,12 +68,12 @@ static void added_item_is_found(void **state) {
   clv_ledger_entry e;
   struct stat st;
   begin();
-  assert_false(knows(CLV_LEDGER_KEY, 1, &e)); /* a file that is missing is an empty ledger */
+  assert_false(knows(CLV_LEDGER_KEY, 1, &e)); /* a missing file is an empty ledger */
   add(item(CLV_LEDGER_KEY, 1, W1));
   assert_true(knows(CLV_LEDGER_KEY, 1, &e));
   assert_string_equal(e.identity, W1);
   assert_int_equal(strlen(e.date), 10);
-  assert_false(knows(CLV_LEDGER_RUN, 1, &e)); /* kinds are apart */
+  assert_false(knows(CLV_LEDGER_RUN, 1, &e)); /* kinds are separate */
   assert_false(knows(CLV_LEDGER_KEY, 2, &e));
   assert_int_equal(stat(path(), &st), 0);
   assert_int_equal(st.st_mode & 0777, 0600);
@@ -90,7 +90,7 @@ static void repeated_item_is_stored_once(void **state) {
   for (int i = 0; i < 3; i++) assert_ok(clv_ledger_add(all, CLV_COUNT(all), &err), &err);
   assert_int_equal(lines(), 4);
   assert_true(knows(CLV_LEDGER_KEY, 1, &e));
-  assert_string_equal(e.identity, W1); /* the first who had it */
+  assert_string_equal(e.identity, W1); /* the first identity that received it */
 }
 
 static void ledger_file_hides_its_digests(void **state) {
@@ -107,7 +107,8 @@ static void ledger_file_hides_its_digests(void **state) {
   clv_sha256_hex(&of, hex);
   hex[32] = '\0';
   assert_null(strstr(one.data, hex));
-  assert_string_not_equal(strchr(one.data, '\n'), strchr(two.data, '\n')); /* the salt differs */
+  /* each ledger has another salt */
+  assert_string_not_equal(strchr(one.data, '\n'), strchr(two.data, '\n'));
 }
 
 static void truncated_last_line_is_removed(void **state) {
@@ -120,7 +121,7 @@ static void truncated_last_line_is_removed(void **state) {
     add(item(CLV_LEDGER_KEY, 1, W1));
     FILE *f = fopen(path(), "ab");
     fputs(tails[i], f);
-    if (i == 2) fputc('\0', f); /* as after a power cut */
+    if (i == 2) fputc('\0', f); /* as after a power failure */
     fclose(f);
     assert_true(knows(CLV_LEDGER_KEY, 1, &e));
     add(item(CLV_LEDGER_KEY, 2, W2));
@@ -153,7 +154,7 @@ static void damaged_ledger_line_is_located(void **state) {
       "key 00112233445566778899aabbccddeeff 2026-11-2 a\n",
       "key 00112233445566778899aabbccddeeff 2026/11/28 a\n",
       "key 00112233445566778899aabbccddeeff 2026-11-28 a\033[2J\n",
-      "rows 00112233445566778 2026-11-28 a\n", /* not whole marks */
+      "rows 00112233445566778 2026-11-28 a\n", /* marks that are not whole */
       "rows 0011223344556677001122334455667g 2026-11-28 a\n",
       "rows  2026-11-28 a\n",
       "rows 0011223344556677\n",
@@ -191,7 +192,7 @@ static void unwritable_ledger_path_is_named(void **state) {
   clv_err err = {0};
   const clv_ledger_item one = item(CLV_LEDGER_KEY, 1, W1);
   begin();
-  put("state", "", 0); /* a file where the folder should be */
+  put("state", "", 0); /* a file at the folder's path */
   assert_int_equal(clv_ledger_add(&one, 1, &err), CLV_PRECONDITION);
   assert_says(&err, "cannot be written: ");
   assert_says(&err, "set XDG_STATE_HOME to a folder that stays");
@@ -208,7 +209,7 @@ static void ledger_folder_follows_environment_variables(void **state) {
   add(item(CLV_LEDGER_KEY, 1, W1));
   assert_int_equal(access(at("state/keys.ledger"), F_OK), 0);
   unsetenv("STATE_DIRECTORY");
-  setenv("XDG_STATE_HOME", "relative", 1); /* which counts as none */
+  setenv("XDG_STATE_HOME", "relative", 1); /* a relative path is ignored */
   snprintf(home, sizeof home, "%s", getenv("HOME") ? getenv("HOME") : "/");
   setenv("HOME", first, 1);
   add(item(CLV_LEDGER_KEY, 1, W1));
@@ -250,7 +251,7 @@ static void add_waits_for_the_file_lock(void **state) {
   pid_t child = fork();
   if (!child) {
     const clv_ledger_item one = item(CLV_LEDGER_KEY, 2, W2);
-    close(fd); /* the lock is the parent's by another descriptor of the same open file */
+    close(fd); /* the parent holds the lock by another descriptor of the same open file */
     _exit(clv_ledger_add(&one, 1, NULL) != CLV_OK);
   }
   usleep(300 * 1000);
@@ -262,13 +263,13 @@ static void add_waits_for_the_file_lock(void **state) {
   assert_int_equal(lines(), 3);
 }
 
-/* A file of 64 MiB: `marks` keys, each with identities as long as they may be. */
+/* Fills a ledger to 64 MiB: `marks` keys, each with identities of maximum length. */
 static void fill(uint32_t marks) {
   enum { MOST = CLV_LEDGER_MAX_BYTES, ROOM = 100 };
   static char identity[CLV_LEDGER_MAX_IDENTITY + 1];
   size_t at = sizeof head - 1;
   begin();
-  add(item(CLV_LEDGER_KEY, 1, W1)); /* makes the folder */
+  add(item(CLV_LEDGER_KEY, 1, W1)); /* creates the folder */
   FILE *f = fopen(path(), "wb");
   fputs(head, f);
   memset(identity, 'a', CLV_LEDGER_MAX_IDENTITY);
@@ -290,14 +291,14 @@ static void a_full_file_is_compacted(void **state) {
   struct stat st;
   fill(20);
   add(item(CLV_LEDGER_KEY, 1, W2));
-  assert_in_range(lines(), 1 + 20 + 1, 1 + 20 + 20 + 1); /* head, keys, runs, the new one */
+  assert_in_range(lines(), 1 + 20 + 1, 1 + 20 + 20 + 1); /* head, keys, runs and the new one */
   assert_true(knows(CLV_LEDGER_KEY, 1, &e));
   assert_string_equal(e.identity, W2);
   assert_int_equal(stat(path(), &st), 0);
   assert_int_equal(st.st_mode & 0777, 0600);
   assert_int_equal(clv_file_read(path(), 1 << 20, &text, NULL), CLV_OK);
-  assert_memory_equal(text.data, head, sizeof head - 1); /* marks keep their meaning */
-  for (unsigned i = 0; i < 20; i++) {                    /* the first who had each */
+  assert_memory_equal(text.data, head, sizeof head - 1); /* marks stay the same */
+  for (unsigned i = 0; i < 20; i++) {                    /* the first identity of each */
     char line[100];
     snprintf(line, sizeof line, "\nkey %032x 2026-11-28 spiffe://%08xa", i, i);
     assert_non_null(strstr(text.data, line));
@@ -326,7 +327,8 @@ static void rows_share_a_line(void **state) {
   clv_err err = {0};
   begin();
   for (uint32_t i = 0; i < 8; i++) items[i] = item(CLV_LEDGER_ROW, i, i < 6 ? W1 : W2);
-  items[3].kind = CLV_LEDGER_WEIGHTS; /* rows 0-2, weights 3, rows 4-5, rows 6-7 of another */
+  /* rows 0-2, weights 3, rows 4-5, and rows 6-7 of another identity */
+  items[3].kind = CLV_LEDGER_WEIGHTS;
   assert_ok(clv_ledger_add(items, CLV_COUNT(items), &err), &err);
   assert_int_equal(lines(), 1 + 4);
   for (uint32_t i = 0; i < 8; i++) {
@@ -334,13 +336,13 @@ static void rows_share_a_line(void **state) {
     if (i != 3) assert_string_equal(e.identity, i < 6 ? W1 : W2);
   }
   items[0] = item(CLV_LEDGER_ROW, 100, W1);
-  assert_ok(clv_ledger_add(items, CLV_COUNT(items), &err), &err); /* one is new */
+  assert_ok(clv_ledger_add(items, CLV_COUNT(items), &err), &err); /* one entry is new */
   assert_int_equal(lines(), 1 + 5);
   assert_true(knows(CLV_LEDGER_ROW, 100, &e));
   assert_false(knows(CLV_LEDGER_KEY, 100, &e));
 }
 
-/* More rows than a file may have, 64 a line, most of them twice. */
+/* Adds more rows than a file may have, 64 a line, most of them twice. */
 static void too_many_rows_are_thinned(void **state) {
   (void)state;
   enum { EACH = 64, LINES = CLV_LEDGER_MAX_ROWS / EACH + 1 };
@@ -385,7 +387,7 @@ static void who_waited_adds_to_the_file_that_is_there(void **state) {
     close(fd);
     _exit(clv_ledger_add(&one, 1, NULL) != CLV_OK);
   }
-  usleep(300 * 1000); /* the child waits; without that it finds the new file at once */
+  usleep(300 * 1000); /* lets the child wait; otherwise it would find the new file at once */
   put("state/cleave/other", head, sizeof head - 1);
   snprintf(other, sizeof other, "%s", at("state/cleave/other"));
   assert_int_equal(chmod(other, 0600), 0);

@@ -11,19 +11,20 @@
 
 enum { ROWS = 2, COLUMNS = 3, TEST_MODULES = 4, MOST_STARTED = 64 };
 
-/* on_result takes the packet of a result. seed 0: work runs at once; otherwise it draws whether
- * started work ends, and which. */
+/* Contexts with their results, and work that runs when a test says so. seed 0: work runs at once;
+ * other seeds draw whether started work ends, and which. */
 typedef struct engine {
   clv_pool *pool;
-  const clv_backend *backend;         /* of the modules; NULL: ref */
-  const clv_backend *const *backends; /* [TEST_MODULES] of each; NULL: `backend` */
+  const clv_backend *backend; /* backend of the modules; NULL: ref */
+  /* [TEST_MODULES] backend of each module; NULL: `backend` for all */
+  const clv_backend *const *backends;
   clv_module *modules[CLV_MODULE_ALL];
   clv_contexts *contexts;
   clv_executor executor;
   clv_work *started[MOST_STARTED];
   uint32_t n_started;
   uint64_t next_message, seed;
-  bool holds; /* started work does not end until engine_run is told so */
+  bool holds; /* started work ends only when engine_run is called with `all` */
   uint32_t walked[TABLE_CELLS];
   void (*on_result)(struct engine *w, clv_result *r);
   void *user;
@@ -37,7 +38,7 @@ static inline uint32_t draw_of(uint64_t *seed, uint32_t n) {
 static inline void on_start(void *user, clv_work *work) {
   engine *w = user;
   assert_true(w->n_started < MOST_STARTED);
-  for (uint32_t i = 0; i < w->n_started; i++) /* one at a time of a module */
+  for (uint32_t i = 0; i < w->n_started; i++) /* a module runs one call at a time */
     assert_true(work->module == CLV_MODULE_ALL || w->started[i]->module != work->module);
   w->started[w->n_started++] = work;
 }
@@ -78,7 +79,7 @@ static inline void engine_results(engine *w) {
       w->on_result(w, &r);
     else
       clv_packet_free(r.packet);
-    clv_result_done(w->contexts, &r);
+    clv_result_clear(w->contexts, &r);
   }
 }
 
@@ -90,7 +91,7 @@ static inline void engine_finish(engine *w, uint32_t which) {
   assert_ok(clv_contexts_finish_work(w->contexts, work, code, &why, &err));
 }
 
-/* Whatever is ready starts; `all`: and whatever has started ends, else some of it. */
+/* Starts the work that is ready. all: also ends all started work; else a random part of it. */
 static inline void engine_run(engine *w, bool all) {
   clv_err err = {0};
   clv_code code;
@@ -106,7 +107,7 @@ static inline void engine_run(engine *w, bool all) {
   }
 }
 
-/* A frame comes; takes it. Returns what became of it. */
+/* Handles a frame, whose packet it frees. Returns the result code. */
 static inline clv_code engine_packet(engine *w, clv_packet *p, clv_err *err) {
   bool kept;
   clv_code code = clv_contexts_handle_packet(w->contexts, p, &kept, err);

@@ -22,7 +22,8 @@
     if (code_ != CLV_OK) fail_msg("%s: %s (%s)", #call, err.text, err.where); \
   } while (0)
 
-/* A linear layer, as wide as its input, or another op without attributes; it is called "0". */
+/* Returns a graph of one layer "0": a linear as wide as its input, or another op without
+ * attributes. */
 static inline clv_graph *graph_of(clv_op op, int64_t rows, int64_t columns) {
   clv_err err = {0};
   clv_graph *g;
@@ -37,7 +38,7 @@ static inline clv_graph *graph_of(clv_op op, int64_t rows, int64_t columns) {
   return g;
 }
 
-/* A module that learns by SGD. */
+/* Options of a module that is trained by SGD. */
 static inline clv_module_options stage_of(clv_graph *graph, uint32_t index) {
   return (clv_module_options){.index = index,
                               .graph = graph,

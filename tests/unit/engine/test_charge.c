@@ -22,9 +22,9 @@ static void set_up(fixture *f, uint64_t most) {
   assert_ok(clv_pool_new_for_account(f->account, &f->pool, &err));
 }
 
-/* Nothing may be charged any more. */
+/* Frees the fixture. Nothing may be charged then. */
 static void tear_down(fixture *f) {
-  assert_int_equal(clv_account_used(f->account, CLV_QUOTA_BYTES), 0);
+  assert_int_equal(clv_account_usage(f->account, CLV_QUOTA_BYTES), 0);
   clv_pool_unref(f->pool);
   clv_account_unref(f->account);
 }
@@ -55,7 +55,7 @@ static void oversized_module_is_refused_before_allocation(void **state) {
   tear_down(&f);
 }
 
-/* The weights fit, with the moments they do not. */
+/* There is memory for the weights, but not for the moments. */
 static void moments_are_charged_with_the_weights(void **state) {
   (void)state;
   fixture f;
@@ -68,7 +68,7 @@ static void moments_are_charged_with_the_weights(void **state) {
   tear_down(&f);
 }
 
-/* The weights fit, with what a batch needs they do not. */
+/* There is memory for the weights, but not for what a batch needs. */
 static void plan_memory_is_charged_before_weights_are_allocated(void **state) {
   (void)state;
   fixture f;
@@ -105,7 +105,7 @@ static void module_new_stops_when_caller_leaves(void **state) {
 
 /* ---- plans of many batch sizes --------------------------------------------------------------- */
 
-/* Dropout over packed sequences, whose rows are as many as these have places. */
+/* Returns dropout over packed sequences with this many rows. */
 static clv_graph *packed_graph(void) {
   clv_graph *g;
   int in[2];
@@ -120,7 +120,7 @@ static clv_graph *packed_graph(void) {
   return g;
 }
 
-/* A call in training of so many rows, taken and, unless it is to stay, given back. */
+/* Takes a training call of this many rows. Returns its plan, or puts the call back. */
 static clv_module_plan *call(clv_module *m, int64_t rows, clv_call **ret) {
   clv_module_plan *plan;
   clv_call *c;
@@ -135,7 +135,7 @@ static clv_module_plan *call(clv_module *m, int64_t rows, clv_call **ret) {
   return plan;
 }
 
-/* The idle ones that were used longest ago give way, with their charge; one at work stays. */
+/* Idle plans that were used longest ago are freed with their charge; a plan in use stays. */
 static void oldest_idle_packed_plans_are_evicted(void **state) {
   (void)state;
   fixture f;
@@ -151,12 +151,12 @@ static void oldest_idle_packed_plans_are_evicted(void **state) {
   clv_plan *its = at_work->plan;
   for (int64_t rows = 2; rows < 60; rows++) {
     call(m, rows, NULL);
-    call(m, 2, NULL); /* used again and again: it is not the oldest */
+    call(m, 2, NULL); /* used again and again, so not the oldest */
     assert_true(m->n_plans <= KEPT_PLANS + 1);
   }
   assert_ptr_equal(at_work->plan, its);
   int64_t kept[KEPT_PLANS + 1], want[] = {1, 2, 57, 58, 59};
-  uint64_t bytes = 0, used = clv_account_used(f.account, CLV_QUOTA_BYTES);
+  uint64_t bytes = 0, used = clv_account_usage(f.account, CLV_QUOTA_BYTES);
   for (int i = 0; i < m->n_plans; i++) bytes += m->plans[i].charged_bytes;
   for (int i = 0; i < m->n_plans; i++) kept[i] = m->plans[i].batch[0];
   for (int i = 0; i <= KEPT_PLANS; i++) {
@@ -164,13 +164,13 @@ static void oldest_idle_packed_plans_are_evicted(void **state) {
     for (int k = 0; k < m->n_plans; k++) found |= kept[k] == want[i];
     assert_true(found);
   }
-  assert_true(bytes <= used && used <= m->charged && m->charged - bytes < 1024);
+  assert_true(bytes <= used && used <= m->charged_bytes && m->charged_bytes - bytes < 1024);
   clv_module_call_put(at_work, held);
   clv_module_free(m);
   tear_down(&f);
 }
 
-/* Of other graphs as many are kept as there is room for, and no size is refused. */
+/* Plans of other sizes are kept while there is memory for them, and no size is refused. */
 static void full_plan_cache_evicts_instead_of_refusing(void **state) {
   (void)state;
   fixture f;

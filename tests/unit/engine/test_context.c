@@ -9,8 +9,7 @@
 
 enum { BATCH = 4, WIDTH = 3, SEEN = 256 };
 
-/* A node with two modules (a linear layer, a batch norm) and everything that reached its
- * program. */
+/* A node with two modules (linear, batchnorm), and all packets that reached its program. */
 typedef struct fixture {
   clv_pool *pool;
   clv_session_node *node;
@@ -59,8 +58,8 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* Until so many packets have reached the program. */
-static void pump(fixture *f, uint32_t wanted) {
+/* Runs the node until `wanted` packets have reached the program. */
+static void run_until_packets(fixture *f, uint32_t wanted) {
   f->wanted = wanted;
   if (f->n_seen >= wanted) return;
   clv_node_clear_interrupt(f->node);
@@ -99,14 +98,14 @@ static void post_end(fixture *f, uint64_t context) {
   assert_ok(clv_node_send_to(f->node, "", p, &err));
 }
 
-/* y = A(A(x)): both calls forward, both backward in a PREPARE of two frames, a vote, a step. */
+/* Runs y = A(A(x)): both forwards, both backwards in a PREPARE of two frames, a vote, a step. */
 static void one_context(fixture *f, uint64_t context) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = filled(f, 1), *dy = filled(f, 2);
-  post_call(f, context, 12, 11, NULL); /* before the value it takes */
+  post_call(f, context, 12, 11, NULL); /* sent before the value that it takes */
   post_call(f, context, 11, 10, x);
-  pump(f, 2);
+  run_until_packets(f, 2);
   assert_int_equal(f->seen[0]->frame.kind, CLV_VALUE);
   assert_int_equal(f->seen[0]->frame.message + f->seen[1]->frame.message, 23);
   assert_ok(clv_packet_new_prepare(f->pool, context, 1, 2, false, true, true, &p, &err));
@@ -118,7 +117,7 @@ static void one_context(fixture *f, uint64_t context) {
   assert_ok(clv_packet_add_target(p, 0, 10, "", 4, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   post_gradient(f, context, 12, dy);
-  pump(f, 4);
+  run_until_packets(f, 4);
   assert_int_equal(f->seen[2]->frame.kind, CLV_GRADIENT);
   assert_int_equal(f->seen[2]->frame.message, 10);
   assert_int_equal(f->seen[2]->frame.order, 4);
@@ -128,7 +127,7 @@ static void one_context(fixture *f, uint64_t context) {
   assert_ok(clv_packet_new_apply(f->pool, context, 21, CLV_MODULE_ALL, 1, 1e-9f, true, &p, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   post_end(f, context);
-  pump(f, 6);
+  run_until_packets(f, 6);
   assert_int_equal(f->seen[4]->frame.kind, CLV_APPLIED);
   assert_int_equal(f->seen[4]->frame.reply_to, 21);
   assert_int_equal(f->seen[5]->frame.kind, CLV_ENDED);
@@ -141,7 +140,7 @@ static void nothing_is_allocated_after_warm_up(void **state) {
   fixture *f = *state;
   uint64_t taken = 0;
   size_t bytes = 0;
-  for (uint64_t i = 1; i <= 3000; i++) { /* more than there are tombstones */
+  for (uint64_t i = 1; i <= 3000; i++) { /* more contexts than there are tombstones */
     if (i == 2100) taken = clv_alloc_count(), bytes = clv_pool_bytes(f->pool);
     one_context(f, i);
   }
@@ -152,7 +151,7 @@ static void nothing_is_allocated_after_warm_up(void **state) {
   assert_int_equal(counts.contexts + counts.values + counts.calls_waiting, 0);
 }
 
-/* The value of a call and the gradient of its input, computed here in the order of the loops. */
+/* Compares with the call's value and its input's gradient, computed here in the same order. */
 static void values_and_gradients_match_direct_computation(void **state) {
   fixture *f = *state;
   clv_err err = {0};
@@ -167,7 +166,7 @@ static void values_and_gradients_match_direct_computation(void **state) {
   assert_ok(clv_packet_add_target(p, 0, 10, "", 0, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   post_gradient(f, 7, 11, dy);
-  pump(f, 3);
+  run_until_packets(f, 3);
   const float *y = f->seen[0]->tensor[0]->data, *dx = f->seen[1]->tensor[0]->data;
   for (int r = 0; r < BATCH; r++)
     for (int c = 0; c < WIDTH; c++) {
@@ -214,8 +213,8 @@ static void random_prepare(clv_packet *p, uint64_t *seed) {
   }
 }
 
-/* Any frame of a context that the wire lets through. */
-/* What a link says before the tensors of a CALL are whole; that may not come at all. */
+/* Draws any frame of a context that the wire accepts. */
+/* Draws the announcement of a CALL whose tensors are not complete, and may never be. */
 static bool random_head(fixture *f, clv_packet *p, uint64_t *seed) {
   clv_err err = {0};
   clv_packet *head;
@@ -274,10 +273,10 @@ static void random_frame_order_leaves_no_state(void **state) {
   uint64_t seed = 7;
   for (int round = 0; round < 30000; round++) {
     random_frame(f, 1 + (uint64_t)round / 100 * 4, &seed);
-    assert_ok(clv_packet_new_end_context(f->pool, 1u << 20, 9, &p, &err)); /* marks the end of it */
+    assert_ok(clv_packet_new_end_context(f->pool, 1u << 20, 9, &p, &err)); /* the last packet */
     assert_ok(clv_node_send_to(f->node, "", p, &err));
-    pump(f, 1);
-    while (f->seen[f->n_seen - 1]->frame.context != 1u << 20) pump(f, f->n_seen + 1);
+    run_until_packets(f, 1);
+    while (f->seen[f->n_seen - 1]->frame.context != 1u << 20) run_until_packets(f, f->n_seen + 1);
     forget(f);
   }
   assert_ok(clv_packet_new(f->pool, CLV_ABORT, &p, &err));
@@ -285,7 +284,7 @@ static void random_frame_order_leaves_no_state(void **state) {
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   assert_ok(clv_packet_new_end_context(f->pool, 1u << 20, 9, &p, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
-  pump(f, 1);
+  run_until_packets(f, 1);
   forget(f);
   clv_context_counts counts;
   clv_node_context_count(f->node, &counts);
@@ -300,7 +299,7 @@ static void delivery_to_unknown_worker_is_an_error(void **state) {
   post_call(f, 8, 11, 10, x);
   assert_ok(clv_packet_new_deliver(f->pool, 8, 11, "w9", &p, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
-  pump(f, 2);
+  run_until_packets(f, 2);
   assert_int_equal(f->seen[1]->frame.kind, CLV_ERROR);
   assert_non_null(strstr(f->seen[1]->frame.failure.text, "'w9'"));
   assert_ok(clv_packet_new_deliver(f->pool, 8, 11, "w9", &p, &err));
@@ -321,7 +320,8 @@ static void full_prepare_refuses_more_targets_and_calls(void **state) {
   }
   assert_ok(clv_packet_add_target(p, 8, 5, "w3", 0, &err));
   assert_int_equal(clv_packet_add_target(p, 9, 5, "w99", 0, &err), CLV_EXHAUSTED);
-  for (int i = 1; i < CLV_WIRE_NEEDED; i++) assert_ok(clv_packet_add_needed_call(p, 9, 1, 0, &err));
+  for (int i = 1; i < CLV_WIRE_NEEDED_CALLS; i++)
+    assert_ok(clv_packet_add_needed_call(p, 9, 1, 0, &err));
   assert_int_equal(clv_packet_add_needed_call(p, 9, 1, 0, &err), CLV_EXHAUSTED);
   clv_packet_free(p);
 }

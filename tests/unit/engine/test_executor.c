@@ -13,7 +13,7 @@
 
 enum { ROWS = 4, COLUMNS = 3, MODULES = 2, LEAF = 10, STEPS = 5, MOST = 16, KINDS = 64 };
 
-/* A thread that computes what it is given. */
+/* A thread that computes the work it is given. */
 typedef struct computer {
   clv_session_node *node;
   pthread_t thread;
@@ -30,7 +30,7 @@ typedef struct world {
   pthread_t thread;
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  uint32_t answers[KINDS]; /* by kind */
+  uint32_t answers[KINDS]; /* number of answers of each kind */
   char text[CLV_WIRE_TEXT + 1];
   computer computer;
 } world;
@@ -148,7 +148,7 @@ static void free_node(world *w) {
   clv_node_free(clv_steal(&w->node));
   set(&w->computer, &w->computer.over, true);
   pthread_join(w->computer.thread, NULL);
-  assert_int_equal(clv_account_used(clv_pool_account(w->pool), CLV_QUOTA_CALLS), 0);
+  assert_int_equal(clv_account_usage(clv_pool_account(w->pool), CLV_QUOTA_CALLS), 0);
   clv_pool_unref(w->pool);
 }
 
@@ -164,7 +164,7 @@ static clv_tensor *numbers(world *w, uint32_t first) {
   return t;
 }
 
-/* Each module takes what the one before it makes. */
+/* Sends a call of each module; each takes the output of the one before. */
 static void post_calls(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
@@ -199,7 +199,7 @@ static void post_end(world *w, uint32_t context) {
   clv_node_post(w->node, p);
 }
 
-/* A step that came with an end may be out when ENDED has come; whoever asks for state has it. */
+/* A step of an END_CONTEXT may still run when ENDED arrives; a request for state waits for it. */
 static void post_state_get(world *w) {
   clv_err err = {0};
   clv_packet *p;
@@ -220,7 +220,7 @@ static uint64_t bits_of(world *w) {
   return hash;
 }
 
-/* The bits after some steps. *ret_computed: work that the executor had. */
+/* Returns the bits after some steps. *ret_computed: pieces of work given to the executor. */
 static uint64_t train(void (*starts)(void *, clv_work *), uint32_t *ret_computed) {
   world w;
   begin(&w, starts);
@@ -244,7 +244,7 @@ static uint64_t train(void (*starts)(void *, clv_work *), uint32_t *ret_computed
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* Of each step a forward and the two parts of a backward for each module, the end of the pass if it
+/* Work per step: a forward and two backward parts for each module, the end of the pass if it
  * computes, and the change of parameters. */
 static void executor_thread_gives_the_same_bits(void **state) {
   uint32_t none, on_thread, at_once;
@@ -269,7 +269,7 @@ static void executor_error_fails_the_value(void **state) {
   free_node(&w);
 }
 
-/* All modules start with the leaf that they wait for, and end before the node looks. */
+/* All modules wait for one leaf, start together, and end before the node looks. */
 static void simultaneous_completions_are_all_handled(void **state) {
   clv_err err = {0};
   clv_packet *p;
@@ -291,14 +291,14 @@ static void simultaneous_completions_are_all_handled(void **state) {
   free_node(&w);
 }
 
-static void *let_go(void *user) {
+static void *finish_held_work(void *user) {
   computer *c = user;
   usleep(50 * 1000);
   set(c, &c->held, false);
   return NULL;
 }
 
-/* What the executor has is in the modules' memory. */
+/* The executor's work uses the modules' memory. */
 static void node_free_waits_for_executor_work(void **state) {
   pthread_t other;
   world w;
@@ -308,7 +308,7 @@ static void node_free_waits_for_executor_work(void **state) {
   post_calls(&w, 1);
   wait_for_work(&w.computer);
   stop(&w);
-  assert_int_equal(pthread_create(&other, NULL, let_go, &w.computer), 0);
+  assert_int_equal(pthread_create(&other, NULL, finish_held_work, &w.computer), 0);
   clv_node_free(clv_steal(&w.node));
   assert_int_equal(w.computer.n_ended, 1);
   pthread_join(other, NULL);

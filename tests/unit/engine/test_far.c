@@ -8,7 +8,7 @@
 #include "tests/unit/engine/contexts_test.h"
 #include "tests/unit/far.h"
 
-/* What the last packet of a kind has said. */
+/* Content of the last packet of each kind. */
 typedef struct heard {
   clv_frame_kind kind;
   clv_code code;
@@ -47,7 +47,7 @@ static void post(engine *w, clv_packet *p) {
   assert_ok(engine_packet(w, p, &err));
 }
 
-/* A call of a module in a context; it takes another's value, or (0) a leaf. */
+/* Calls a module in a context. arg: another call's value; 0: a leaf. */
 static void call_of(engine *w, uint64_t context, uint64_t id, uint32_t module, uint64_t arg,
                     bool deliver) {
   clv_err err = {0};
@@ -59,7 +59,7 @@ static void call_of(engine *w, uint64_t context, uint64_t id, uint32_t module, u
   post(w, p);
 }
 
-/* A call of module 0 in a context, whose value is for the program. */
+/* Calls module 0 in a context, with the value for the program. */
 static void call(engine *w, uint64_t context) { call_of(w, context, 10 * context, 0, 0, true); }
 
 static void backward(engine *w, uint64_t context) {
@@ -87,7 +87,8 @@ static bool reads_weights(engine *w, float *ret) {
   return clv_state_item_get(&item, ret, &err) == CLV_OK;
 }
 
-/* Wherever the memory ends while a module is made, nothing of it is left, and nothing charged. */
+/* Memory runs out at each allocation of a new module in turn. Nothing may stay allocated or
+ * charged. */
 static void failed_module_alloc_leaves_nothing_charged(void **state) {
   clv_err err = {0};
   clv_pool *pool;
@@ -108,12 +109,12 @@ static void failed_module_alloc_leaves_nothing_charged(void **state) {
     far.fail_take = nth;
     made = clv_module_new(&o, &m, &err) == CLV_OK;
     if (!made) assert_int_equal(err.code, CLV_EXHAUSTED);
-    if (made) assert_true(clv_account_used(device, CLV_QUOTA_BYTES) >= clv_module_bytes(m));
+    if (made) assert_true(clv_account_usage(device, CLV_QUOTA_BYTES) >= clv_module_bytes(m));
     if (made) assert_string_equal(clv_module_device(m), "far:0");
     clv_module_free(m);
     assert_true(nth > 1 || !made);
     assert_int_equal(far.n_blocks, 0);
-    assert_int_equal(clv_account_used(device, CLV_QUOTA_BYTES), 0);
+    assert_int_equal(clv_account_usage(device, CLV_QUOTA_BYTES), 0);
     clv_account_unref(device);
   }
   far.fail_take = 0;
@@ -121,7 +122,7 @@ static void failed_module_alloc_leaves_nothing_charged(void **state) {
   clv_pool_unref(pool);
 }
 
-/* The value fails; the next call has its memory. */
+/* The call's value fails; the next call has memory. */
 static void failed_call_alloc_fails_only_that_value(void **state) {
   engine w;
   heard h;
@@ -136,7 +137,7 @@ static void failed_call_alloc_fails_only_that_value(void **state) {
   end(&w);
 }
 
-/* The context fails for want of gradients' memory; another has it. */
+/* The context fails because its gradients have no memory; another one has it. */
 static void failed_gradient_alloc_fails_only_that_context(void **state) {
   engine w;
   heard h;
@@ -155,7 +156,7 @@ static void failed_gradient_alloc_fails_only_that_context(void **state) {
   end(&w);
 }
 
-/* A forward that fails late is a value that fails. */
+/* If a forward fails late, its value fails. */
 static void late_device_error_fails_the_value(void **state) {
   engine w;
   heard h;
@@ -172,7 +173,7 @@ static void late_device_error_fails_the_value(void **state) {
 
 enum { BYTES = ROWS * COLUMNS * sizeof(float) };
 
-/* Modules 0 and 2 are linear layers on two devices, module 3 a tanh on the first. */
+/* Makes modules 0 and 2, linear layers on two devices, and module 3, a tanh on the first. */
 static void begin_on_two(engine *w, heard *h) {
   static const clv_backend *backends[TEST_MODULES];
   for (int i = 0; i < TEST_MODULES; i++) backends[i] = far_device(clv_backend_ref(), i == 2);
@@ -180,7 +181,7 @@ static void begin_on_two(engine *w, heard *h) {
   far.put = far.got = far.from = 0;
 }
 
-/* Bytes to the host, from it and between the devices since the last time. */
+/* Asserts bytes copied to the host, from it and between devices since the last call. */
 static void assert_moved(uint64_t put, uint64_t got, uint64_t from) {
   assert_int_equal(far.put, put * BYTES);
   assert_int_equal(far.got, got * BYTES);
@@ -196,7 +197,7 @@ static void assert_counted(engine *w, uint32_t module, uint64_t peer, uint64_t d
   assert_int_equal(c.host_bytes, 0);
 }
 
-/* From module to module, and the gradients back, two of which are added on the way. */
+/* Values go from module to module, and so do gradients, two of which are added. */
 static void values_between_device_modules_skip_host_memory(void **state) {
   clv_err err = {0};
   clv_packet *p;
@@ -213,7 +214,7 @@ static void values_between_device_modules_skip_host_memory(void **state) {
   assert_ok(clv_packet_new_deliver(w.pool, 1, 10, "", &p, &err));
   post(&w, p);
   assert_int_equal(h.code, CLV_OK);
-  assert_moved(0, 1, 0); /* somebody wants it after all */
+  assert_moved(0, 1, 0); /* the program requests the value after all */
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = engine_tensor(&w, 0.5f);
   assert_ok(clv_packet_new_prepare(w.pool, 1, 1, 0, false, true, false, &p, &err));
   for (uint64_t id = 12; id > 10; id--) {
@@ -235,7 +236,8 @@ static void values_between_device_modules_skip_host_memory(void **state) {
   end(&w);
 }
 
-/* Neither where it is made nor where it goes costs the other device its sessions. */
+/* A failed allocation, for a value or for its copy, leaves the sessions of the other device
+ * alone. */
 static void failed_alloc_on_one_device_spares_the_other(void **state) {
   engine w;
   heard h;
@@ -252,8 +254,8 @@ static void failed_alloc_on_one_device_spares_the_other(void **state) {
   end(&w);
 }
 
-/* Nobody knows what a step that fails has changed: it is answered so, and nothing is computed from
- * that module any more. nth: the copy of what it changes, or the step. */
+/* A step that fails may have changed any part of the state, so it is answered with that error and
+ * the module is not used again. nth: the operation that fails, a backup copy or the step. */
 static void fails_to_step(uint64_t nth) {
   engine w;
   heard h;
@@ -306,7 +308,7 @@ static void failed_device_alloc_is_not_charged(void **state) {
 
 /* ---- what is lent ---------------------------------------------------------------------------- */
 
-/* A tensor that goes says whether the device has been waited for. */
+/* Counts freed tensors; each tells whether the device was waited for. */
 static int gone;
 
 static void not_before_it_is_done(void *owner) {
@@ -315,7 +317,7 @@ static void not_before_it_is_done(void *owner) {
   gone++;
 }
 
-static clv_tensor *lent_by(const clv_backend *home, float *at) {
+static clv_tensor *share_weight(const clv_backend *home, float *at) {
   clv_err err = {0};
   clv_tensor *t;
   clv_shape shape = CLV_SHAPE(COLUMNS, COLUMNS);
@@ -324,8 +326,8 @@ static clv_tensor *lent_by(const clv_backend *home, float *at) {
   return t;
 }
 
-/* A module on the first device takes what lies there, and nothing else; it has done with it before
- * it lets go. */
+/* A module shares only weights in memory of its own device, and waits for the device before it
+ * frees them. */
 static void shared_weight_of_another_device_is_refused(void **state) {
   static const char *const names[] = {"0.weight"};
   static float host[COLUMNS * COLUMNS];
@@ -342,14 +344,14 @@ static void shared_weight_of_another_device_is_refused(void **state) {
   const clv_backend *homes[] = {NULL, far_device(clv_backend_ref(), 1), device};
   gone = 0;
   for (size_t i = 0; i < CLV_COUNT(homes); i++) {
-    clv_tensor *t = lent_by(homes[i], host);
+    clv_tensor *t = share_weight(homes[i], host);
     assert_int_equal(clv_module_set_shared_param(m, names[0], t, &err),
                      i == 2 ? CLV_OK : CLV_INVALID);
     clv_tensor_unref(t);
   }
   assert_int_equal(gone, 2);
   clv_state_item item;
-  assert_true(clv_module_state_item(m, CLV_STATE_WEIGHTS, 1, &item)); /* its own bias */
+  assert_true(clv_module_state_item(m, CLV_STATE_WEIGHTS, 1, &item)); /* the module's own bias */
   assert_ok(clv_backend_fill(device, item.data, 0, item.bytes, &err));
   assert_int_equal(far.asked, 1);
   clv_module_free(m);

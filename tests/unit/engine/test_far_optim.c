@@ -26,7 +26,7 @@ static void draw(float *x, uint32_t stream) {
   clv_rng_uniform(&(clv_rng_key){.seed = 5, .layer = stream}, -1, 1, x, N);
 }
 
-/* Two groups, with a gap between them that nobody may touch. */
+/* Makes an optimiser of two groups with a gap between them, which must not change. */
 static clv_optim *optimiser(const clv_backend *b, clv_optim_kind kind) {
   clv_optim_config c[2];
   clv_optim_span spans[] = {{.offset = 4, .n = 33}, {.offset = 200, .n = 40, .group = 1}};
@@ -43,7 +43,7 @@ static clv_optim *optimiser(const clv_backend *b, clv_optim_kind kind) {
   return o;
 }
 
-/* Parameters, then moments. */
+/* Runs steps. Stores parameters, then moments. */
 static size_t steps(const clv_backend *b, clv_optim_kind kind, float ret[][N]) {
   clv_optim *o = optimiser(b, kind);
   float *p, *g, host[N];

@@ -6,7 +6,7 @@
 
 enum { BATCH = 4, WIDTH = 48, STEPS = 3, WEIGHT_BYTES = WIDTH * WIDTH * 4 };
 
-/* A linear layer and running statistics behind it. */
+/* Returns a linear layer followed by a batchnorm. */
 static clv_graph *network(void) {
   clv_err err = {0};
   clv_graph *g = graph_of(CLV_OP_LINEAR, BATCH, WIDTH);
@@ -21,7 +21,7 @@ typedef struct fixture {
   clv_pool *pool;
   clv_session_node *node;
   clv_packet *last;
-  size_t most; /* bytes of the pool while gradients were there */
+  size_t most; /* bytes of the pool while gradients existed */
 } fixture;
 
 static void on_program(void *user, clv_packet *p) {
@@ -88,7 +88,8 @@ static void step(fixture *f, uint64_t context) {
   assert_ok(clv_packet_new_gradient(f->pool, context, 1, 11, 0, "", dy, &p, &err));
   post(f, p);
   answer(f, CLV_FINISHED);
-  assert_int_equal(f->last->tensor[0]->n, 3); /* the bias, and weight and bias of the norm */
+  /* the linear's bias, and the norm's weight and bias */
+  assert_int_equal(f->last->tensor[0]->n, 3);
   f->most = CLV_MAX(f->most, clv_pool_bytes(f->pool));
   assert_ok(clv_packet_new_apply(f->pool, context, 21, 0, 1, 0.1f, true, &p, &err));
   post(f, p);
@@ -112,12 +113,13 @@ static void fixed_parameters_have_no_gradients_or_moments(void **state) {
   start(&frozen, false);
   start(&fixed, true);
   clv_module *a = clv_node_module(frozen.node, 0), *b = clv_node_module(fixed.node, 0);
-  assert_int_equal(clv_module_bytes(a) - clv_module_bytes(b), 2 * WEIGHT_BYTES); /* of moments */
+  /* bytes of moments */
+  assert_int_equal(clv_module_bytes(a) - clv_module_bytes(b), 2 * WEIGHT_BYTES);
   for (uint64_t i = 1; i <= STEPS; i++) {
     step(&frozen, i);
     step(&fixed, i);
   }
-  /* A gradient, and what a step that can be taken back copies: values and two moments. */
+  /* Memory of a gradient and of a backup: values and two moments. */
   assert_true(frozen.most - fixed.most >= 3 * WEIGHT_BYTES);
   assert_int_equal(clv_module_state_count(a, CLV_STATE_OPTIMIZER), 2 * 4 + 1);
   assert_int_equal(clv_module_state_count(b, CLV_STATE_OPTIMIZER), 2 * 3 + 1);
@@ -127,7 +129,7 @@ static void fixed_parameters_have_no_gradients_or_moments(void **state) {
   stop(&fixed);
 }
 
-/* What learns, what is fixed, buffers: each in its place, aligned, none above another. */
+/* Trained parameters, fixed ones and buffers have separate, aligned regions. */
 static void layout_separates_trainable_fixed_and_buffers(void **state) {
   (void)state;
   clv_err err = {0};

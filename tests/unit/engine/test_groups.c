@@ -51,7 +51,7 @@ static void invalid_parameter_groups_are_refused(void **state) {
   refused(groups, 1, NULL, CLV_INVALID, "group 1 is of kind 1");
 }
 
-/* One group has momentum, so all parameters have a moment in the state. */
+/* One group has momentum, so the state has a moment for all parameters. */
 static void momentum_in_one_group_gives_every_parameter_a_moment(void **state) {
   static const char *const bias[] = {"0.bias"};
   const clv_module_group group = group_of(bias, 1);
@@ -70,8 +70,8 @@ static void momentum_in_one_group_gives_every_parameter_a_moment(void **state) {
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* A node, what reached its program last, and the last text of an ABORT. Module 0 has one group,
- * module 1 the bias in group 1, module 2 the bias in group 1 and nobody in group 0. */
+/* A node, the last packet for its program, and the last text of an ABORT. Module 0 has one group,
+ * module 1 the bias in group 1, module 2 the bias in group 1 and no parameter in group 0. */
 typedef struct fixture {
   clv_pool *pool;
   clv_session_node *node;
@@ -142,7 +142,8 @@ static clv_tensor *filled(fixture *f, float first) {
   return t;
 }
 
-/* Gradients of all modules: weight [c][k] += dy[r][c] x[r][k], bias [c] += dy[r][c]. */
+/* Computes the gradients of all modules: weight [c][k] += dy[r][c] x[r][k], bias [c] +=
+ * dy[r][c]. */
 static void differentiate(fixture *f, uint64_t context, float *ret_gradient) {
   clv_err err = {0};
   clv_packet *p;
@@ -161,7 +162,8 @@ static void differentiate(fixture *f, uint64_t context, float *ret_gradient) {
     post(f, p);
   }
   if (answer(f) != CLV_FINISHED) fail_msg("%s", f->why);
-  assert_int_equal(f->last->tensor[0]->n, 2 * MODULES); /* those in no group are in the vote */
+  /* parameters without a group take part in the vote */
+  assert_int_equal(f->last->tensor[0]->n, 2 * MODULES);
   memset(ret_gradient, 0, (WEIGHTS + WIDTH) * sizeof(float));
   for (int r = 0; r < BATCH; r++)
     for (int c = 0; c < WIDTH; c++) {
@@ -171,7 +173,7 @@ static void differentiate(fixture *f, uint64_t context, float *ret_gradient) {
     }
 }
 
-/* Weight and bias of a module. */
+/* Reads weight and bias of a module. */
 static void read_module(fixture *f, uint32_t module, float *ret) {
   clv_state_item item;
   clv_module *s = clv_node_module(f->node, module);
@@ -190,7 +192,7 @@ static clv_packet *apply_of(fixture *f, uint64_t context, uint32_t module, const
   return p;
 }
 
-/* More rates than a module has groups are left over. */
+/* Surplus rates are ignored. */
 static void each_group_steps_with_its_rate(void **state) {
   static const float lrs[] = {0.5f, 0.25f, 8}, held[] = {0, 0.25f};
   fixture *f = *state;
@@ -208,7 +210,7 @@ static void each_group_steps_with_its_rate(void **state) {
   }
 }
 
-/* A step of one context, with a rate less than its modules have groups; nothing moves. */
+/* Sends a step with one rate too few. It must be refused and change nothing. */
 static void refused_for_rates(fixture *f, uint64_t context, clv_packet *step) {
   static const char wanted[] = "1 learning rate for module 1, whose parameters are in 2 groups";
   float gradient[WEIGHTS + WIDTH], before[MODULES][WEIGHTS + WIDTH], after[WEIGHTS + WIDTH];

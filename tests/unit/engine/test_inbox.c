@@ -15,11 +15,11 @@ typedef struct world {
   clv_pool *pool;
   clv_session_node *node;
   uint64_t now, context;
-  uint32_t module;         /* that is called */
-  uint32_t answers[KINDS]; /* by kind */
+  uint32_t module;         /* module that is called */
+  uint32_t answers[KINDS]; /* number of answers of each kind */
   unsigned waits;
   bool kicks, over, alone;
-  clv_packet *arrives; /* in the first wait */
+  clv_packet *arrives; /* packet that arrives during the first wait; NULL: none */
 } world;
 
 static uint64_t now_of(void *user) { return ((world *)user)->now; }
@@ -38,7 +38,7 @@ static void add_module(world *w, uint32_t index, bool final) {
   assert_ok(clv_node_add_module(w->node, module, &err));
 }
 
-/* A node and linear layers: module 0, whose steps are final, and 1. */
+/* Makes a node with linear layers: module 0 with final steps, and module 1. */
 static void make(world *w, clv_node_options o) {
   clv_err err = {0};
   assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w->pool, &err));
@@ -50,7 +50,7 @@ static void make(world *w, clv_node_options o) {
   add_module(w, 1, false);
 }
 
-/* A node that is polled and has been idle for long. */
+/* Makes a node without a thread that has been idle for long. */
 static int set_up(void **state) {
   world *w = calloc(1, sizeof *w);
   assert_non_null(w);
@@ -72,7 +72,7 @@ static int tear_down(void **state) {
 
 /* ---- packets --------------------------------------------------------------------------------- */
 
-static clv_tensor *ones(world *w, int64_t rows) {
+static clv_tensor *tensor_of_ones(world *w, int64_t rows) {
   clv_err err = {0};
   clv_tensor *t;
   assert_ok(clv_pool_tensor(w->pool, CLV_F32, &CLV_SHAPE(rows, COLUMNS), &t, &err));
@@ -83,7 +83,7 @@ static clv_tensor *ones(world *w, int64_t rows) {
 static void post_call(world *w, bool here) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = ones(w, ROWS);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor_of_ones(w, ROWS);
   assert_ok(clv_packet_new_call(w->pool, w->context, CALLED, w->module, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, LEAF, true, here ? t : NULL, &err));
   assert_ok(clv_packet_add_delivery(p, "", &err));
@@ -93,7 +93,7 @@ static void post_call(world *w, bool here) {
 static void post_value(world *w, int64_t rows) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = ones(w, rows);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor_of_ones(w, rows);
   assert_ok(clv_packet_new_value(w->pool, w->context, LEAF, "", t, &p, &err));
   clv_node_post(w->node, p);
 }
@@ -117,7 +117,7 @@ static void post_prepare(world *w) {
 static void post_gradient(world *w) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = ones(w, ROWS);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor_of_ones(w, ROWS);
   assert_ok(clv_packet_new_gradient(w->pool, w->context, 1, CALLED, 0, "", t, &p, &err));
   clv_node_post(w->node, p);
 }
@@ -168,7 +168,7 @@ static void polled_node_handles_packets_until_stopped(void **state) {
   assert_int_equal(w->answers[CLV_ENDED], 1);
 }
 
-/* What a step of a stage in the middle is: two wake-ups, however far apart its frames come. */
+/* A step of a middle stage needs two wake-ups, however far apart its frames arrive. */
 static void pipeline_step_needs_two_wakeups(void **state) {
   world *w = *state;
   for (uint32_t i = 1; i <= 3; i++, w->context++) {
@@ -196,7 +196,7 @@ static void value_before_its_call_wakes_the_node(void **state) {
   world *w = *state;
   post_value(w, ROWS);
   assert_waits(w);
-  post_call(w, false); /* with the value that is queued */
+  post_call(w, false); /* its value is deferred */
   assert_wakes(w);
   post_gradient(w);
   assert_waits(w);
@@ -213,20 +213,20 @@ static void handled_packets_count_for_later_wakeups(void **state) {
   assert_waits(w);
   w->now += CLV_COALESCE_NS;
   assert_true(clv_node_poll(w->node));
-  post_value(w, ROWS); /* a DELIVER is there for it */
+  post_value(w, ROWS); /* a DELIVER waits for it */
   assert_wakes(w);
   assert_int_equal(w->answers[CLV_VALUE], 1);
   post_deliver(w, LEAF);
   assert_wakes(w);
-  post_call(w, false); /* its value is there */
+  post_call(w, false); /* its value exists */
   assert_wakes(w);
   assert_int_equal(w->answers[CLV_VALUE], 3);
-  post_prepare(w); /* its gradient is there */
+  post_prepare(w); /* its gradient exists */
   assert_wakes(w);
   assert_int_equal(w->answers[CLV_FINISHED], 1);
 }
 
-/* Forward and backward of a root are one wake-up when its pass is known first. */
+/* If the pass arrives first, forward and backward of a root need one wake-up. */
 static void root_forward_and_backward_need_one_wakeup(void **state) {
   world *w = *state;
   clv_err err = {0};
@@ -239,7 +239,8 @@ static void root_forward_and_backward_need_one_wakeup(void **state) {
   post_value(w, ROWS);
   assert_wakes(w);
   assert_int_equal(w->answers[CLV_VALUE], 1);
-  assert_int_equal(w->answers[CLV_ABORT], 1); /* it is no scalar: its backward has been tried */
+  /* the loss is no scalar, so its backward has been tried */
+  assert_int_equal(w->answers[CLV_ABORT], 1);
 }
 
 static void prepare_for_a_finished_root_wakes_the_node(void **state) {
@@ -266,7 +267,7 @@ static void many_bytes_or_packets_wake_the_node(void **state) {
   assert_wakes(w);
 }
 
-/* Memory of what the program has dropped does not wait for its next packet. */
+/* Memory that the program freed does not stay until its next packet. */
 static void deferred_packets_are_handled_after_the_delay(void **state) {
   world *w = *state;
   post_value(w, ROWS);
@@ -289,7 +290,7 @@ static void post_apply(world *w) {
   clv_node_post(w->node, p);
 }
 
-/* A program that closes the context of a final step waits for one thing, and so does the node. */
+/* A program that closes the context of a final step waits once, and so does the node. */
 static void final_step_is_deferred_until_its_end_context(void **state) {
   world *w = *state;
   for (uint32_t i = 0; i < 2; i++, w->context++) {
@@ -340,11 +341,11 @@ static uint64_t draw(uint64_t *seed, uint64_t n) {
   return (*seed >> 33) % n;
 }
 
-/* Of the calls 11 to 13, each on the one before, and of the leaf 10. */
+/* Returns a random packet about calls 11 to 13, each of the one before, and leaf 10. */
 static clv_packet *by_chance(world *w, uint64_t context, uint64_t *seed) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = ones(w, ROWS);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor_of_ones(w, ROWS);
   uint64_t call = CALLED + draw(seed, 3);
   switch (draw(seed, 7)) {
     case 0:
@@ -380,7 +381,7 @@ static uint64_t runs(const world *w) {
          w->answers[CLV_GRADIENT];
 }
 
-/* Whatever is left waiting, alone or beside others, lets nothing run when it is handled. */
+/* Deferred packets, alone or in pairs, make no work ready when they are handled. */
 static void deferred_packets_start_no_work(void **state) {
   world *w = *state;
   uint64_t seed = 11;
@@ -425,13 +426,14 @@ static void wait_callback_runs_while_the_node_waits(void **state) {
   (void)state;
   make(&w, (clv_node_options){.clock = {now_of, &w}, .wait = pass_time, .wait_user = &w});
   assert_ok(clv_packet_new_end_context(w.pool, 7, 1, &w.arrives, &err));
-  assert_false(clv_node_run_until(w.node, 5000)); /* its time has come */
+  assert_false(clv_node_run_until(w.node, 5000)); /* its delay has passed */
   assert_int_equal(w.answers[CLV_ENDED], 1);
   assert_int_equal(w.waits, 2);
   assert_true(w.now == 5000);
   w.kicks = true;
   assert_true(clv_node_run_until(w.node, 9000));
-  assert_true(clv_node_run_until(w.node, 9000)); /* at once: nobody has unkicked it */
+  /* at once, because the wake-up flag is still set */
+  assert_true(clv_node_run_until(w.node, 9000));
   assert_int_equal(w.waits, 3);
   clv_node_clear_interrupt(w.node);
   w.kicks = false;
@@ -454,7 +456,7 @@ static bool gets_to(const world *w, uint64_t values) {
   return values_of(w) == values;
 }
 
-/* Nothing else comes, at a thread that rests and at one that has slept for long. */
+/* No other packet arrives, while the thread waits briefly or has slept for long. */
 static void node_thread_handles_deferred_packets_unprompted(void **state) {
   world w = {0};
   pthread_t thread;

@@ -114,7 +114,7 @@ static void assert_said(const clv_frame *f, clv_frame_kind kind) {
   assert_non_null(strstr(f->failure.text, "limits.receive_window"));
 }
 
-/* To the master itself and to a worker that only the master reaches. */
+/* The value is for the master itself and for a worker that only the master reaches. */
 static void unsendable_value_aborts_its_context(void **state) {
   static const char *const to[] = {"", "w2"};
   (void)state;
@@ -133,7 +133,7 @@ static void unsendable_value_aborts_its_context(void **state) {
   }
 }
 
-/* It has failed here as well: its backward is answered so, and does not wait. */
+/* The value has failed at this node too: its backward gets that error and does not wait. */
 static void unsendable_value_fails_the_context_locally(void **state) {
   clv_err err = {0};
   clv_packet *p;
@@ -158,7 +158,7 @@ static void add_module(int64_t columns) {
   assert_ok(clv_node_add_module(w.node, module, &err));
 }
 
-/* Another worker wants two of them for values that are kept there. The context is ending. */
+/* Another worker needs two of the calls for kept values. The context is ending. */
 static void unsendable_retained_value_is_reported(void **state) {
   clv_err err = {0};
   clv_packet *p;
@@ -212,7 +212,7 @@ static void unsendable_abort_is_not_retried(void **state) {
   assert_int_equal(w.n_sent, 0);
 }
 
-/* One answer, whatever there is of it. */
+/* The request gets one answer, an error, however many items there are. */
 static void unsendable_state_gives_one_error(void **state) {
   clv_err err = {0};
   clv_packet *p;
@@ -226,7 +226,7 @@ static void unsendable_state_gives_one_error(void **state) {
   assert_int_equal(w.sent[0].reply_to, 80);
 }
 
-/* An item of the bias; `refused`: the pool had no room for it. */
+/* Sends an item of the bias. refused: the pool had no memory for it. */
 static void put_item(uint64_t message, bool refused) {
   clv_err err = {0};
   clv_packet *p;
@@ -246,7 +246,8 @@ static void put_item(uint64_t message, bool refused) {
   (void)clv_node_poll(w.node);
 }
 
-/* What is refused has come as well: the state that is put next is done with its last item. */
+/* A refused item counts as received, so the next transfer of state is complete with its last
+ * item. */
 static void refused_state_item_counts_as_received(void **state) {
   (void)state;
   add_module(3);
@@ -265,21 +266,21 @@ static void refused_state_item_counts_as_received(void **state) {
   assert_int_equal(w.sent[before].reply_to, 81);
 }
 
-static void hear(clv_rref_message m) {
+static void receive_message(clv_rref_message m) {
   m.ref = 3;
   m.key = 5;
-  clv_rrefs_receive(w.node->references, 0, &m, clv_now_ns());
+  clv_rrefs_receive_message(w.node->references, 0, &m, clv_now_ns());
 }
 
-/* Of a FETCH: the answer in place of the value. */
+/* A FETCH is answered by a failure in place of the value. */
 static void unsendable_fetched_value_is_a_failure(void **state) {
   clv_err err = {0};
   const clv_rref_new_ids b = {.ref = 3, .fork = 4, .key = 5};
   (void)state;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = much();
-  assert_ok(clv_rrefs_own(w.node->references, &b, t, clv_now_ns(), &err));
-  hear((clv_rref_message){.kind = CLV_RREF_FORK, .fork = 6, .number = 1});
-  hear((clv_rref_message){.kind = CLV_RREF_FETCH, .fork = 6, .number = 2});
+  assert_ok(clv_rrefs_new_owned(w.node->references, &b, t, clv_now_ns(), &err));
+  receive_message((clv_rref_message){.kind = CLV_RREF_FORK, .fork = 6, .number = 1});
+  receive_message((clv_rref_message){.kind = CLV_RREF_FETCH, .fork = 6, .number = 2});
   clv_node_tick(w.node);
   uint32_t values = 0;
   for (uint32_t i = 0; i < w.n_sent; i++) {

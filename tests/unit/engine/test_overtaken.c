@@ -48,8 +48,8 @@ static void gradient(engine *w, uint64_t context, uint64_t id, uint32_t order, c
   give(w, p);
 }
 
-/* The backward of context 1 is ready as soon as its forward has run: before the step of context 2,
- * which stands behind that forward. */
+/* The backward of context 1 is ready once its forward has run, before the step of context 2, which
+ * is queued after that forward. */
 static void step_does_not_overtake_a_ready_backward(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
@@ -76,7 +76,7 @@ static void step_does_not_overtake_a_ready_backward(void **state) {
   engine_end(&w);
 }
 
-/* Weights that have moved are of another version, whatever became of the context meanwhile. */
+/* Changed weights have a new version, even if the context was aborted meanwhile. */
 static void started_step_raises_the_version_despite_abort(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
@@ -98,7 +98,7 @@ static void started_step_raises_the_version_despite_abort(void **state) {
   assert_ok(clv_packet_new_planned_step(w.pool, 1, 60, 0, 4, false, 0.125f, &p, &err));
   give(&w, p);
   assert_int_equal(w.n_started, 1);
-  gradient(&w, 1, 30, 3, x); /* after its backward, which fails the context */
+  gradient(&w, 1, 30, 3, x); /* arrives after its backward, which fails the context */
   engine_run(&w, true);
   assert_int_equal(h.aborts, 1);
   assert_int_equal(w.modules[0]->version, version + 1);
@@ -149,7 +149,7 @@ static void packet_with_a_waiter_is_not_deferred(void **state) {
   (void)state;
   engine_begin(&w, 0);
   clv_tensor *x = engine_tensor(&w, 1);
-  give(&w, call_of(&w, 1, 30, 1, 29, NULL)); /* call 31 stands behind it */
+  give(&w, call_of(&w, 1, 30, 1, 29, NULL)); /* call 31 is queued after it */
   give(&w, call_of(&w, 2, 31, 1, 0, x));
   assert_ok(clv_packet_new_end_context(w.pool, 1, 70, &p, &err));
   clv_packet_set_end_commit(p, 1, 0.25f, true);

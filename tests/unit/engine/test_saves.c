@@ -19,7 +19,7 @@ typedef struct fixture {
   uint32_t n_seen, wanted;
   clv_state_save *queued[SEEN]; /* files that wait for the writer */
   uint32_t n_queued, n_withdrawn, n_written_at_once;
-  const char *path; /* of the file that `open` opens */
+  const char *path; /* path of the file that `open` opens */
 } fixture;
 
 static void on_program(void *user, clv_packet *p) {
@@ -65,7 +65,7 @@ static void withdraw(void *user, const clv_state_save *save) {
     }
 }
 
-static fixture *opened(size_t pool_bytes, int64_t width) {
+static fixture *open_fixture(size_t pool_bytes, int64_t width) {
   clv_err err = {0};
   clv_module *module;
   fixture *f = calloc(1, sizeof *f);
@@ -82,15 +82,15 @@ static fixture *opened(size_t pool_bytes, int64_t width) {
   return f;
 }
 
-static void closed(fixture *f) {
+static void close_fixture(fixture *f) {
   while (f->n_seen) clv_packet_free(f->seen[--f->n_seen]);
   clv_node_free(f->node);
   clv_pool_unref(f->pool);
   free(f);
 }
 
-/* Until so many packets more have reached the program; the last one. */
-static const clv_frame *pump(fixture *f, uint32_t more) {
+/* Runs the node until this many more packets have reached the program. Returns the last one. */
+static const clv_frame *run_until_packets(fixture *f, uint32_t more) {
   f->wanted = f->n_seen + more;
   clv_node_clear_interrupt(f->node);
   assert_true(clv_node_run_until(f->node, clv_now_ns() + 10000000000u));
@@ -114,10 +114,10 @@ static float *weights(fixture *f) {
   return item.data;
 }
 
-/* Reads the weights, which takes the compute thread: two items and STATE_DONE. */
+/* Reads the weights, which needs the compute thread: two items and STATE_DONE. */
 static void go_on(fixture *f) {
   ask(f, CLV_STATE_GET, 50, NULL);
-  assert_int_equal(pump(f, 3)->kind, CLV_STATE_DONE);
+  assert_int_equal(run_until_packets(f, 3)->kind, CLV_STATE_DONE);
 }
 
 static void done(clv_state_save *save, clv_code code, const char *text) {
@@ -136,7 +136,7 @@ static void *done_by_a_thread(void *save) {
 static void answer_leaves_when_the_file_is_written(void **state) {
   (void)state;
   pthread_t thread;
-  fixture *f = opened(POOL, WIDTH);
+  fixture *f = open_fixture(POOL, WIDTH);
   weights(f)[0] = 5;
   ask(f, CLV_STATE_SAVE, 7, NULL);
   go_on(f); /* the compute thread is free meanwhile */
@@ -148,11 +148,11 @@ static void answer_leaves_when_the_file_is_written(void **state) {
   for (size_t i = 0; i < save->n; i++)
     if (strcmp(save->list[i].name, "0.weight") == 0)
       assert_true(((const float *)save->list[i].data)[0] == 5);
-  ask(f, CLV_UNLOAD, 8, NULL); /* the names of the items were the module's */
-  assert_int_equal(pump(f, 1)->kind, CLV_UNLOADED);
+  ask(f, CLV_UNLOAD, 8, NULL); /* names of items pointed into the module */
+  assert_int_equal(run_until_packets(f, 1)->kind, CLV_UNLOADED);
   assert_true(strncmp(save->list[0].name, "0.", 2) == 0);
   assert_int_equal(pthread_create(&thread, NULL, done_by_a_thread, f->queued[0]), 0);
-  const clv_frame *answer = pump(f, 1);
+  const clv_frame *answer = run_until_packets(f, 1);
   pthread_join(thread, NULL);
   assert_int_equal(answer->kind, CLV_STATE_FILE);
   assert_int_equal(answer->reply_to, 7);
@@ -160,27 +160,27 @@ static void answer_leaves_when_the_file_is_written(void **state) {
   assert_int_equal(answer->state.sha256.bytes[0], 9);
   assert_string_equal(answer->state.name, "kept");
   assert_null(f->node->saves);
-  closed(f);
+  close_fixture(f);
 }
 
 static void failed_file_is_refused(void **state) {
   (void)state;
-  fixture *f = opened(POOL, WIDTH);
+  fixture *f = open_fixture(POOL, WIDTH);
   ask(f, CLV_STATE_SAVE, 7, NULL);
   go_on(f);
   done(f->queued[0], CLV_UNAVAILABLE, "the disk is broken");
-  const clv_frame *answer = pump(f, 1);
+  const clv_frame *answer = run_until_packets(f, 1);
   assert_int_equal(answer->kind, CLV_ERROR);
   assert_int_equal(answer->reply_to, 7);
   assert_string_equal(answer->failure.text, "the disk is broken");
   go_on(f);
-  closed(f);
+  close_fixture(f);
 }
 
-/* One file waits, the next was written but not answered yet. */
+/* One file waits; the next is written but not answered yet. */
 static void node_that_ends_withdraws_its_files(void **state) {
   (void)state;
-  fixture *f = opened(POOL, WIDTH);
+  fixture *f = open_fixture(POOL, WIDTH);
   ask(f, CLV_STATE_SAVE, 7, NULL);
   ask(f, CLV_STATE_SAVE, 8, NULL);
   go_on(f);
@@ -194,23 +194,23 @@ static void node_that_ends_withdraws_its_files(void **state) {
   f->node = NULL;
   assert_int_equal(f->n_withdrawn, 1);
   assert_int_equal(f->n_seen, 0);
-  closed(f);
+  close_fixture(f);
 }
 
 static void save_without_memory_for_a_copy_is_written_at_once(void **state) {
   (void)state;
   clv_err err = {0};
-  fixture *f = opened(POOL, MANY);
+  fixture *f = open_fixture(POOL, MANY);
   const size_t rest = POOL - clv_pool_bytes(f->pool) - MANY * MANY * 2;
   assert_ok(clv_pool_charge(f->pool, rest, &err));
   ask(f, CLV_STATE_SAVE, 7, NULL);
-  const clv_frame *answer = pump(f, 1);
+  const clv_frame *answer = run_until_packets(f, 1);
   assert_int_equal(answer->kind, CLV_STATE_FILE);
   assert_int_equal(answer->state.bytes, 5);
   assert_int_equal(f->n_written_at_once, 1);
   assert_int_equal(f->n_queued, 0);
   clv_pool_discharge(f->pool, rest);
-  closed(f);
+  close_fixture(f);
 }
 
 /* ---- STATE_LOAD with a digest ---------------------------------------------------------------- */
@@ -225,26 +225,26 @@ static void load_of_another_digest_changes_nothing(void **state) {
   const clv_weights_tensor list[] = {{"0.weight", CLV_F32, CLV_SHAPE(WIDTH, WIDTH), w},
                                      {"0.bias", CLV_F32, CLV_SHAPE(WIDTH), b}};
   assert_ok(clv_weights_write(path, list, 2, NULL, 0, &digest, NULL, &err));
-  fixture *f = opened(POOL, WIDTH);
+  fixture *f = open_fixture(POOL, WIDTH);
   f->path = path;
   weights(f)[0] = 1;
   clv_sha256 other = digest;
   other.bytes[31] ^= 1;
   ask(f, CLV_STATE_LOAD, 7, &other);
-  const clv_frame *answer = pump(f, 1);
+  const clv_frame *answer = run_until_packets(f, 1);
   assert_int_equal(answer->kind, CLV_ERROR);
   assert_int_equal(answer->failure.code, CLV_DATA_LOSS);
   assert_non_null(strstr(answer->failure.text, "'kept' has the SHA-256 "));
   assert_true(weights(f)[0] == 1);
   ask(f, CLV_STATE_LOAD, 8, &digest);
-  assert_int_equal(pump(f, 1)->kind, CLV_STATE_FILE);
+  assert_int_equal(run_until_packets(f, 1)->kind, CLV_STATE_FILE);
   assert_true(weights(f)[0] == 42);
   weights(f)[0] = 1;
   ask(f, CLV_STATE_LOAD, 9, NULL);
-  assert_int_equal(pump(f, 1)->kind, CLV_STATE_FILE);
+  assert_int_equal(run_until_packets(f, 1)->kind, CLV_STATE_FILE);
   assert_true(weights(f)[0] == 42);
   unlink(path);
-  closed(f);
+  close_fixture(f);
 }
 
 int main(void) {

@@ -11,10 +11,10 @@ enum { A = 0, B = 2, STATISTICS = 1, REF = 900, LEAF = 29 };
 
 typedef struct heard {
   uint32_t kept, ended, values;
-  uint64_t left; /* in the last ENDED */
+  uint64_t left; /* number of calls that the last ENDED leaves */
   clv_code failed;
   char text[CLV_WIRE_TEXT + 1];
-  float first; /* of the kept value */
+  float first; /* first number of the kept value */
 } heard;
 
 static void on_result(engine *w, clv_result *r) {
@@ -83,7 +83,7 @@ static uint64_t forwards(const engine *w, uint32_t module) {
   return w->modules[module]->counts.forwards;
 }
 
-/* 31 = B(30), 30 = A(29), 32 = A(29); 31 is kept, 29 is to come. */
+/* Makes 31 = B(30), 30 = A(29), 32 = A(29). 31 is kept; leaf 29 has not arrived. */
 static void begin(engine *w) {
   engine_begin(w, 0);
   call(w, 30, A, LEAF);
@@ -104,7 +104,7 @@ static void end_context_retains_calls_of_kept_values(void **state) {
   bring(&w, LEAF);
   assert_int_equal(h.kept, 1);
   assert_int_equal(h.failed, CLV_OK);
-  assert_int_equal(forwards(&w, A), 1); /* 32 was given up */
+  assert_int_equal(forwards(&w, A), 1); /* call 32 was dropped */
   assert_int_equal(forwards(&w, B), 1);
   assert_int_equal(h.ended, 2);
   assert_int_equal(h.left, 0);
@@ -128,7 +128,7 @@ static void end_context_without_kept_values_frees_all(void **state) {
   engine_end(&w);
 }
 
-/* The value of another node that needs it: the program says which. */
+/* Another node needs the value; the program tells which. */
 static void retained_value_is_sent_to_the_other_node(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
@@ -172,7 +172,7 @@ static void retained_call_waits_only_for_its_inputs(void **state) {
   engine_end(&w);
 }
 
-/* A CALL whose tensors are on their way; what it takes besides comes before them. */
+/* A CALL whose tensors are in flight; its other input precedes them. */
 static void announced_call_is_retained_until_complete(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
@@ -196,7 +196,7 @@ static void announced_call_is_retained_until_complete(void **state) {
   engine_end(&w);
 }
 
-/* A leaf that comes with a CALL behind the end is for no later call. */
+/* A leaf that arrives with a CALL after the end is for that call only. */
 static void leaf_after_the_end_is_freed_with_its_call(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
@@ -221,7 +221,7 @@ static void leaf_after_the_end_is_freed_with_its_call(void **state) {
   engine_end(&w);
 }
 
-/* The step that comes with the end stands behind the spared calls. */
+/* The step of an END_CONTEXT is queued after the retained calls. */
 static void step_does_not_overtake_a_retained_call(void **state) {
   heard h = {0}, alone = {0};
   engine w = {.on_result = on_result, .user = &alone};
@@ -247,7 +247,7 @@ static float running_mean(const engine *w) {
   return *(const float *)((const char *)m->block + m->params->buffer_offset);
 }
 
-/* The end that takes its statistics back takes back what spared calls made of them. */
+/* An end that rolls statistics back also rolls back the changes by retained calls. */
 static void statistics_revert_after_retained_calls(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
@@ -265,7 +265,7 @@ static void statistics_revert_after_retained_calls(void **state) {
   engine_end(&w);
 }
 
-/* Where calls run one at a time: behind another context's, until that one ends, and before the
+/* With calls one at a time: after those of another context, until it ends, and before those of the
  * next. */
 static void retained_call_keeps_its_queue_position(void **state) {
   heard h = {0};
@@ -306,7 +306,7 @@ static void context_failure_fails_the_kept_reference(void **state) {
   engine_end(&w);
 }
 
-/* Also behind an end, which is then answered for good. */
+/* A failure may also follow the end, which then gets its final answer. */
 static void failure_after_the_end_frees_retained_calls(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
@@ -314,7 +314,7 @@ static void failure_after_the_end_frees_retained_calls(void **state) {
   begin(&w);
   keep(&w, 31);
   give(&w, end(&w));
-  give(&w, end(&w)); /* said again */
+  give(&w, end(&w)); /* sent again */
   assert_int_equal(h.ended, 2);
   assert_int_equal(h.left, 2);
   fail_context(&w);
@@ -325,7 +325,7 @@ static void failure_after_the_end_frees_retained_calls(void **state) {
   engine_end(&w);
 }
 
-/* What comes late for a context that still spares something. */
+/* Frames that arrive late for a context with retained calls. */
 static void late_frames_do_not_affect_retained_calls(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};

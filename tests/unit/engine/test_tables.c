@@ -11,7 +11,7 @@
 
 enum { MODULE = 0, NO_GRADIENT = 3 };
 
-/* How often each cell was met, and whether its refusal has been said. */
+/* Number of visits of each cell, and whether its refusal was reported. */
 typedef struct walk {
   uint32_t met[TABLE_CELLS];
   bool said[TABLE_CELLS];
@@ -20,11 +20,11 @@ typedef struct walk {
 
 /* ---- what is said ---------------------------------------------------------------------------- */
 
-static void hear(walk *all, const char *text) {
+static void note_text(walk *all, const char *text) {
   for (uint32_t m = 0; m < MACHINES; m++)
-    for (uint32_t i = 0; i < clv_table_of((clv_state_machine)m)->n_states * MACHINE_MAX_EVENTS;
-         i++) {
-      const clv_cell *cell = &clv_table_of((clv_state_machine)m)
+    for (uint32_t i = 0;
+         i < clv_transition_table_of((clv_state_machine)m)->n_states * MACHINE_MAX_EVENTS; i++) {
+      const clv_cell *cell = &clv_transition_table_of((clv_state_machine)m)
                                   ->cells[i / MACHINE_MAX_EVENTS][i % MACHINE_MAX_EVENTS];
       if (cell->text && strstr(text, cell->text))
         all->said[clv_table_index((clv_state_machine)m, i / MACHINE_MAX_EVENTS,
@@ -47,11 +47,11 @@ static void on_result(engine *w, clv_result *r) {
   if (f->step) fprintf(all->log, ", %u spared", (unsigned)f->step);
   if (clv_frame_is_failure(f)) fprintf(all->log, ": %d %s", (int)f->failure.code, f->failure.text);
   fprintf(all->log, "\n");
-  if (clv_frame_is_failure(f)) hear(all, f->failure.text);
+  if (clv_frame_is_failure(f)) note_text(all, f->failure.text);
   clv_packet_free(r->packet);
 }
 
-/* The states of a context, of its values and of the calls that make them. */
+/* Writes the states of a context, of its values and of their calls. */
 static void show(engine *w, clv_frame_kind kind, uint64_t context, uint64_t id) {
   static const char *const contexts[] = {"open", "failed", "closing", "ending", "ended"};
   static const char *const passes[] = {"", ", collecting", ", active", ", ending"};
@@ -63,7 +63,7 @@ static void show(engine *w, clv_frame_kind kind, uint64_t context, uint64_t id) 
   uint32_t late = (uint32_t)w->contexts->counts.late_frames;
   fprintf(log, "%s %llu/%llu -> %s%s, late %u", clv_frame_kind_name(kind),
           (unsigned long long)context, (unsigned long long)id, c ? contexts[c->state] : "none",
-          c ? passes[c->pass] : "", late);
+          c ? passes[c->pass_state] : "", late);
   for (const clv_value *v = c ? c->values : NULL; v; v = v->next)
     fprintf(log, "; %llu %s%s%s", (unsigned long long)v->id, values[v->state],
             v->producer ? " " : "", v->producer ? calls[v->producer->call_state] : "");
@@ -81,13 +81,13 @@ static void send(engine *w, clv_packet *p) {
   clv_frame_kind kind = p->frame.kind;
   uint64_t context = p->frame.context, id = p->frame.message;
   if (engine_packet(w, p, &err) != CLV_OK) {
-    hear(all, err.text);
+    note_text(all, err.text);
     fprintf(all->log, "  refused: %d %s\n", (int)err.code, err.text);
   }
   show(w, kind, context, id);
 }
 
-/* arg 0: a leaf that comes along. */
+/* Returns a CALL. arg 0: a leaf sent with it. */
 static clv_packet *call_of(engine *w, uint64_t context, uint64_t id, uint64_t arg) {
   clv_err err = {0};
   clv_packet *p;
@@ -101,7 +101,7 @@ static void call(engine *w, uint64_t context, uint64_t id, uint64_t arg) {
   send(w, call_of(w, context, id, arg));
 }
 
-/* A call whose leaf has an id. */
+/* Sends a call whose leaf has an id. */
 static void call_with(engine *w, uint64_t context, uint64_t id, uint64_t leaf) {
   clv_err err = {0};
   clv_packet *p;
@@ -123,7 +123,7 @@ static void call_flagged(engine *w, uint64_t context, uint64_t id, uint32_t flag
   send(w, p);
 }
 
-/* A backward whose second part has a position that comes with a step. */
+/* Sends a backward whose second part has a position, together with a step. */
 static void call_positions(engine *w, uint64_t context, uint64_t id, uint32_t weight) {
   clv_packet *p = call_of(w, context, id, 0);
   clv_packet_set_positions(p, 1, 2, weight, false);
@@ -141,7 +141,7 @@ static void head(engine *w, uint64_t context, uint64_t id) {
   send(w, h);
 }
 
-static void whole(engine *w, uint64_t context, uint64_t id) {
+static void announced_call_completes(engine *w, uint64_t context, uint64_t id) {
   clv_packet *p = call_of(w, context, id, 0);
   p->was_announced = true;
   send(w, p);
@@ -193,8 +193,8 @@ static void gradient(engine *w, uint64_t context, uint32_t phase, uint64_t id, b
 
 enum { RETAIN = 1, VOTE = 2, MORE = 4 };
 
-/* id 0: it names no call; each has one gradient. */
-/* Where phases are left out, it had no part in them. */
+/* id 0: the pass names no call; each call has one gradient. */
+/* Sends a PREPARE. A phase that is 0 has no part of it. */
 static void prepare(engine *w, uint64_t context, uint32_t phase, uint64_t id, int flags) {
   clv_err err = {0};
   clv_packet *p;
@@ -253,7 +253,7 @@ static void give_up(engine *w, uint64_t context) {
   send(w, p);
 }
 
-/* A call with its backward. */
+/* Sends a call and its backward. */
 static void differentiate(engine *w, uint64_t context, uint64_t id, int flags) {
   call(w, context, id, 0);
   prepare(w, context, 1, id, flags);
@@ -264,7 +264,7 @@ static void differentiate(engine *w, uint64_t context, uint64_t id, int flags) {
 
 static void every_frame(engine *w, uint64_t c) {
   head(w, c, 11);
-  whole(w, c, 11);
+  announced_call_completes(w, c, 11);
   call(w, c, 12, 0);
   deliver(w, c, 12);
   value(w, c, 13);
@@ -276,7 +276,8 @@ static void every_frame(engine *w, uint64_t c) {
   revert(w, c);
 }
 
-/* Ends that spare 12 = f(50): it comes, after everything else; or the context is given up. */
+/* Sends ends that retain 12 = f(50). Leaf 50 arrives after everything else, or the context is
+ * aborted. */
 static void ends(engine *w, uint64_t c) {
   for (int given_up = 0; given_up < 2; given_up++, c++) {
     call(w, c, 12, 50);
@@ -288,8 +289,8 @@ static void ends(engine *w, uint64_t c) {
   }
 }
 
-/* The end brings a step in the middle of a pass, which is refused. 12 and 13 wait for the backward
- * of 11, whose gradient never comes. 13 is kept in the second context. */
+/* Sends an end with a step in the middle of a pass, which is refused. 12 and 13 wait for the
+ * backward of 11, whose gradient never arrives. 13 is kept in the second context. */
 static void refused_ends(engine *w, uint64_t c) {
   for (int kept = 0; kept < 2; kept++, c++) {
     call(w, c, 11, 0);
@@ -300,7 +301,7 @@ static void refused_ends(engine *w, uint64_t c) {
     end_with_step(w, c);
     assert_null(w->contexts->ready_lists);
     assert_int_equal(w->contexts->n_work, 0);
-    call(w, c + 50, 12, 0); /* takes the records that were given back */
+    call(w, c + 50, 12, 0); /* reuses freed records */
     end(w, c + 50);
   }
 }
@@ -308,7 +309,7 @@ static void refused_ends(engine *w, uint64_t c) {
 static void contexts(engine *w) {
   every_frame(w, 1);
   end(w, 1);
-  every_frame(w, 1); /* late */
+  every_frame(w, 1); /* arrives late */
   end(w, 1);
   give_up(w, 1);
   for (uint64_t c = 2; c <= 3; c++) {
@@ -320,11 +321,11 @@ static void contexts(engine *w) {
   give_up(w, 4);
   ends(w, 5);
   refused_ends(w, 20);
-  assert_int_equal(w->contexts->n_open, 0); /* and nothing of them is held */
-  assert_null(w->contexts->open);
+  assert_int_equal(w->contexts->n_open, 0); /* and none of them is left */
+  assert_null(w->contexts->n_open);
 }
 
-/* What has to do with a value: each fact in a context of its own, where it may fail. */
+/* Sends each event about a value to a context of its own, because it may fail the context. */
 static void facts_about(engine *w, uint64_t c, void (*before)(engine *w, uint64_t c)) {
   for (int fact = 0; fact < 7; fact++, c++) {
     before(w, c);
@@ -342,19 +343,19 @@ static void facts_about(engine *w, uint64_t c, void (*before)(engine *w, uint64_
 static void awaited(engine *w, uint64_t c) { deliver(w, c, 12); }
 static void making(engine *w, uint64_t c) { call(w, c, 12, 50); }
 static void leaf(engine *w, uint64_t c) { value(w, c, 12); }
-static void made(engine *w, uint64_t c) { call(w, c, 12, 0); }
+static void settle_value(engine *w, uint64_t c) { call(w, c, 12, 0); }
 
 static void values(engine *w) {
   facts_about(w, 100, awaited);
   facts_about(w, 110, making);
   facts_about(w, 120, leaf);
-  facts_about(w, 130, made);
+  facts_about(w, 130, settle_value);
 }
 
 static void calls(engine *w) {
   head(w, 1, 11);
   call_after(w, 1, 12, 11);
-  whole(w, 1, 11);
+  announced_call_completes(w, 1, 11);
   call(w, 1, 13, 60); /* waits */
   call_after(w, 1, 14, 13);
   call_flagged(w, 1, 15, CLV_FLAG_TRAINING | CLV_FLAG_RECOMPUTE);
@@ -364,8 +365,8 @@ static void calls(engine *w) {
   call_after(w, 1, 19, 11);
   prepare(w, 1, 1, 15, 0);
   gradient(w, 1, 1, 15, true);
-  call_after(w, 1, 20, 15); /* it is spent */
-  prepare(w, 1, 2, 15, 0);  /* which is a failure */
+  call_after(w, 1, 20, 15); /* its saved tensors are freed */
+  prepare(w, 1, 2, 15, 0);  /* this is a failure */
   gradient(w, 1, 2, 15, true);
   call_flagged(w, 2, 11, 0);
   prepare(w, 2, 1, 11, 0);
@@ -384,13 +385,13 @@ static void calls(engine *w) {
   head(w, 7, 11);
   prepare(w, 7, 1, 11, 0);
   gradient(w, 7, 1, 11, true);
-  whole(w, 7, 11);
+  announced_call_completes(w, 7, 11);
   clv_packet *wrong = call_of(w, 5, 11, 0);
   wrong->frame.module = 200;
   send(w, wrong);
 }
 
-/* What a call is followed by while its work runs, and while its second part waits. */
+/* Sends events to a call while its work runs and while its second part waits. */
 static void calls_at_work(engine *w) {
   w->holds = true;
   call(w, 1, 11, 0);
@@ -410,7 +411,7 @@ static void calls_at_work(engine *w) {
   w->holds = false;
 }
 
-/* Brings the pass of a context into a state, with calls 11 (in it) and 12. */
+/* Brings the pass of a context, with calls 11 (in it) and 12, into a state. */
 static void to_pass(engine *w, uint64_t c, clv_pass_state state) {
   call(w, c, 11, 0);
   call(w, c, 12, 0);
@@ -464,7 +465,7 @@ static void passes(engine *w) {
     gradient(w, c + 1, 2, 11, true);
     gradient(w, c + 1, phase, 11, true);
     gradient(w, c + 1, phase, 11, true);
-    prepare(w, c + 1, 3, 11, 0); /* fails, and again */
+    prepare(w, c + 1, 3, 11, 0); /* fails, and is sent again */
     prepare(w, c + 1, 4, 11, 0);
   }
   prepare(w, 300, 1, 0, MORE);
@@ -480,20 +481,20 @@ static void passes_at_work(engine *w) {
 static void steps(engine *w) {
   differentiate(w, 1, 11, 0);
   differentiate(w, 2, 11, 0);
-  revert(w, 1); /* there is nothing to be taken back */
+  revert(w, 1); /* there is no step to roll back */
   apply(w, 1);
   apply(w, 1);
-  revert(w, 2); /* it is not this one's */
+  revert(w, 2); /* the step is another context's */
   revert(w, 1);
   apply(w, 1);
   planned(w, 1, 1);
   planned(w, 1, 2);
   apply(w, 1);
-  call(w, 3, 11, 0); /* which makes it final */
+  call(w, 3, 11, 0); /* makes the step final */
   differentiate(w, 4, 11, 0);
   call(w, 4, 12, 60);
   apply(w, 4);       /* waits for the call */
-  call(w, 5, 11, 0); /* and is final meanwhile */
+  call(w, 5, 11, 0); /* becomes final meanwhile */
   value(w, 4, 60);
   differentiate(w, 6, 11, RETAIN);
   planned(w, 6, 1);
@@ -501,7 +502,7 @@ static void steps(engine *w) {
 
 /* ---- the walk -------------------------------------------------------------------------------- */
 
-/* later: an engine whose work ends when the program says. */
+/* later: work ends only when the program says so */
 static void run(walk *all, void (*program)(engine *w), bool later) {
   engine w = {.on_result = on_result, .user = all};
   engine_begin(&w, later);
@@ -512,7 +513,7 @@ static void run(walk *all, void (*program)(engine *w), bool later) {
 }
 
 static bool is_right(const walk *all, clv_state_machine machine, uint32_t state, uint32_t fact) {
-  const clv_table *table = clv_table_of(machine);
+  const clv_table *table = clv_transition_table_of(machine);
   clv_action action = table->cells[state][fact].action;
   uint32_t i = clv_table_index(machine, state, fact);
   bool there = action != CELL_IMPOSSIBLE, moves = table->cells[state][fact].next_state != state;
@@ -526,21 +527,21 @@ static bool is_right(const walk *all, clv_state_machine machine, uint32_t state,
   return !wrong;
 }
 
-/* One that is not there leaves the state as it is. */
+/* Checks one transition. An event that the table excludes leaves the state unchanged. */
 static void check_step(clv_state_machine machine, uint32_t state, uint32_t fact) {
   clv_err err = {0};
   const clv_cell *cell;
   uint8_t at = (uint8_t)state;
-  bool there = clv_table_of(machine)->cells[state][fact].action != CELL_IMPOSSIBLE;
-  assert_int_equal(clv_table_step(NULL, machine, &at, fact, &cell, &err),
+  bool there = clv_transition_table_of(machine)->cells[state][fact].action != CELL_IMPOSSIBLE;
+  assert_int_equal(clv_table_apply_event(NULL, machine, &at, fact, &cell, &err),
                    there ? CLV_OK : CLV_INTERNAL);
   if (!there) assert_int_equal(at, state);
 }
 
 static uint32_t count_wrong(const walk *all, clv_state_machine m) {
   uint32_t wrong = 0;
-  for (uint32_t s = 0; s < clv_table_of(m)->n_states; s++)
-    for (uint32_t f = 0; f < clv_table_of(m)->n_events; f++) {
+  for (uint32_t s = 0; s < clv_transition_table_of(m)->n_states; s++)
+    for (uint32_t f = 0; f < clv_transition_table_of(m)->n_events; f++) {
       check_step(m, s, f);
       wrong += !is_right(all, m, s, f);
     }
@@ -558,7 +559,7 @@ static void write_expected(const char *text, size_t n) {
   fclose(f);
 }
 
-/* Line by line, so that the first that differs is shown. */
+/* Compares line by line, so that the first difference is shown. */
 static void compare(char *got) {
   char want[1024];
   FILE *f = fopen(expected, "r");
@@ -604,11 +605,12 @@ static void on_mistake(engine *w, clv_result *r) {
   assert_int_equal(f->kind, CLV_ABORT);
   assert_int_equal(f->failure.code, CLV_INTERNAL);
   assert_non_null(strstr(f->failure.text, "is impossible for a"));
-  assert_non_null(strstr(f->failure.text, clv_table_of(*(clv_state_machine *)w->user)->name));
+  assert_non_null(
+      strstr(f->failure.text, clv_transition_table_of(*(clv_state_machine *)w->user)->name));
   clv_packet_free(r->packet);
 }
 
-/* A fact that has no cell, about a context with a call that has run. */
+/* Sends an event that has no cell to a context whose call has run. */
 static void mistake(clv_contexts *e, clv_context *c, clv_state_machine machine) {
   clv_context_call *k = c->values->producer;
   if (machine == MACHINE_CALL) (void)clv_call_on_event(e, k, CALL_BACKWARD_DONE);
@@ -618,7 +620,7 @@ static void mistake(clv_contexts *e, clv_context *c, clv_state_machine machine) 
   assert_int_equal(k->call_state, CALL_FORWARD_DONE);
   assert_int_equal(k->work.state, WORK_IDLE);
   assert_int_equal(e->n_work, 0);
-  assert_int_equal(c->pass, PASS_NONE);
+  assert_int_equal(c->pass_state, PASS_NONE);
   assert_int_equal(e->queues[MODULE].revertible_context_id, 0);
 }
 
@@ -637,7 +639,7 @@ static void impossible_event_fails_context(void **state) {
   }
 }
 
-/* Where the context has gone it is said to whoever runs the engine, once. */
+/* If the context does not exist any more, the event is reported once to the engine's owner. */
 static void impossible_event_without_context_is_reported_once(void **state) {
   clv_err err = {0};
   clv_code code;

@@ -56,14 +56,14 @@ static int tear_down(void **state) {
   fixture *f = *state;
   forget(f);
   clv_node_free(f->node);
-  assert_int_equal(clv_account_used(clv_pool_account(f->pool), CLV_QUOTA_CALLS), 0);
+  assert_int_equal(clv_account_usage(clv_pool_account(f->pool), CLV_QUOTA_CALLS), 0);
   clv_pool_unref(f->pool);
   free(f);
   return 0;
 }
 
-/* Until so many packets more have reached the program; the last one. */
-static const clv_frame *pump(fixture *f, uint32_t more) {
+/* Runs the node until this many more packets have reached the program. Returns the last one. */
+static const clv_frame *run_until_packets(fixture *f, uint32_t more) {
   f->wanted = f->n_seen + more;
   clv_node_clear_interrupt(f->node);
   assert_true(clv_node_run_until(f->node, clv_now_ns() + 10000000000u));
@@ -103,7 +103,7 @@ static void call(fixture *f, uint64_t context, uint64_t id, uint32_t generation,
   call_wide(f, context, id, generation, deliver, WIDTH);
 }
 
-/* The backward of one call, with a vote, whose gradient comes along. */
+/* Sends the backward of one call with its gradient and a vote. */
 static void backward(fixture *f, uint64_t context, uint64_t id) {
   clv_err err = {0};
   clv_packet *p;
@@ -133,20 +133,21 @@ static void is(const clv_frame *f, clv_frame_kind kind, clv_code code) {
 
 /* ---- the tests ------------------------------------------------------------------------------- */
 
-/* Calls, a backward and a step that can be taken back; then the same again at the same index. */
+/* Calls, a backward and a step that can be rolled back; then the same with a new module of the same
+ * index. */
 static void repeated_load_and_unload_leaks_nothing(void **state) {
   fixture *f = *state;
   clv_module_counts sum;
   size_t bytes = 0;
   uint64_t context = 0;
-  for (uint32_t g = 0; g < 2600; g++) { /* more contexts than are remembered */
+  for (uint32_t g = 0; g < 2600; g++) { /* more contexts than there are tombstones */
     assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, g), CLV_OK);
     call(f, ++context, 5, g, false);
     backward(f, context, 5);
-    is(pump(f, 1), CLV_FINISHED, CLV_OK);
+    is(run_until_packets(f, 1), CLV_FINISHED, CLV_OK);
     end(f, context, true);
     unload(f, 0, g);
-    is(pump(f, 2), CLV_UNLOADED, CLV_OK);
+    is(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
     assert_int_equal(f->seen[1]->frame.kind, CLV_ENDED);
     assert_int_equal(f->seen[2]->frame.reply_to, 77);
     assert_int_equal(f->seen[2]->frame.generation, g);
@@ -157,10 +158,10 @@ static void repeated_load_and_unload_leaks_nothing(void **state) {
   assert_int_equal(clv_pool_bytes(f->pool), bytes);
   clv_node_count_work(f->node, &sum);
   assert_int_equal(sum.forwards, 2600);
-  assert_int_equal(sum.stepped, 2600);
+  assert_int_equal(sum.steps_since_load, 2600);
 }
 
-/* Kept for their sizes, which that module alone had. */
+/* Tensors are pooled by size, and only that module used these sizes. */
 static void unload_frees_pooled_tensors_of_its_sizes(void **state) {
   fixture *f = *state;
   size_t bytes[2];
@@ -168,11 +169,11 @@ static void unload_frees_pooled_tensors_of_its_sizes(void **state) {
     int64_t width = g ? WIDE : WIDTH;
     assert_int_equal(add_wide(f, CLV_OP_TANH, 0, g, width), CLV_OK);
     call_wide(f, 3 + g, 5, g, true, width);
-    is(pump(f, 1), CLV_VALUE, CLV_OK);
+    is(run_until_packets(f, 1), CLV_VALUE, CLV_OK);
     forget(f);
     end(f, 3 + g, false);
     unload(f, 0, g);
-    is(pump(f, 2), CLV_UNLOADED, CLV_OK);
+    is(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
     forget(f);
     bytes[g] = clv_pool_bytes(f->pool);
   }
@@ -183,35 +184,35 @@ static void unload_is_refused_while_a_context_used_it(void **state) {
   fixture *f = *state;
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 0), CLV_OK);
   call(f, 3, 5, 0, true);
-  is(pump(f, 1), CLV_VALUE, CLV_OK);
+  is(run_until_packets(f, 1), CLV_VALUE, CLV_OK);
   unload(f, 0, 0);
-  is(pump(f, 1), CLV_ERROR, CLV_PRECONDITION);
+  is(run_until_packets(f, 1), CLV_ERROR, CLV_PRECONDITION);
   backward(f, 3, 5);
-  is(pump(f, 1), CLV_FINISHED, CLV_OK);
+  is(run_until_packets(f, 1), CLV_FINISHED, CLV_OK);
   unload(f, 0, 0);
-  is(pump(f, 1), CLV_ERROR, CLV_PRECONDITION);
+  is(run_until_packets(f, 1), CLV_ERROR, CLV_PRECONDITION);
   end(f, 3, false);
   unload(f, 0, 0);
-  is(pump(f, 2), CLV_UNLOADED, CLV_OK);
+  is(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
 }
 
-/* Running statistics are kept for a context that may give its step up. */
+/* Running statistics are backed up for a context that may roll back its step. */
 static void unload_is_refused_while_statistics_may_revert(void **state) {
   fixture *f = *state;
   clv_err err = {0};
   clv_packet *p;
   assert_int_equal(add_module(f, CLV_OP_BATCHNORM, 0, 0), CLV_OK);
   call(f, 3, 5, 0, true);
-  is(pump(f, 1), CLV_VALUE, CLV_OK);
+  is(run_until_packets(f, 1), CLV_VALUE, CLV_OK);
   assert_ok(clv_packet_new(f->pool, CLV_DROP, &p, &err));
   p->frame.context = 3;
   p->frame.upstream[p->frame.n_upstream++] = 5;
   post(f, p, 0);
   unload(f, 0, 0);
-  is(pump(f, 1), CLV_ERROR, CLV_PRECONDITION);
+  is(run_until_packets(f, 1), CLV_ERROR, CLV_PRECONDITION);
   end(f, 3, false);
   unload(f, 0, 0);
-  is(pump(f, 2), CLV_UNLOADED, CLV_OK);
+  is(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
 }
 
 static void late_frame_does_not_reach_a_newer_generation(void **state) {
@@ -221,29 +222,29 @@ static void late_frame_does_not_reach_a_newer_generation(void **state) {
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 4), CLV_OK);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 5), CLV_EXISTS);
   unload(f, 0, 4);
-  is(pump(f, 1), CLV_UNLOADED, CLV_OK);
+  is(run_until_packets(f, 1), CLV_UNLOADED, CLV_OK);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 4), CLV_PRECONDITION);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 3), CLV_PRECONDITION);
   unload(f, 0, 4);
-  is(pump(f, 1), CLV_ERROR, CLV_NOT_FOUND);
+  is(run_until_packets(f, 1), CLV_ERROR, CLV_NOT_FOUND);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, UINT32_MAX), CLV_OK);
   call(f, 3, 5, 4, true);
-  is(pump(f, 1), CLV_VALUE, CLV_NOT_FOUND);
+  is(run_until_packets(f, 1), CLV_VALUE, CLV_NOT_FOUND);
   call(f, 3, 6, UINT32_MAX, true);
-  is(pump(f, 1), CLV_VALUE, CLV_OK);
+  is(run_until_packets(f, 1), CLV_VALUE, CLV_OK);
   assert_ok(clv_packet_new_state_get(f->pool, 0, 8, 0, CLV_STATE_WEIGHTS, &p, &err));
   post(f, p, 4);
-  is(pump(f, 1), CLV_ERROR, CLV_NOT_FOUND);
+  is(run_until_packets(f, 1), CLV_ERROR, CLV_NOT_FOUND);
   assert_ok(clv_packet_new_apply(f->pool, 3, 8, 0, 1, 0.1f, true, &p, &err));
   post(f, p, 4);
-  is(pump(f, 1), CLV_ABORT, CLV_NOT_FOUND);
+  is(run_until_packets(f, 1), CLV_ABORT, CLV_NOT_FOUND);
   end(f, 3, false);
   unload(f, 0, UINT32_MAX);
-  is(pump(f, 2), CLV_UNLOADED, CLV_OK);
+  is(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, UINT32_MAX), CLV_PRECONDITION);
 }
 
-/* A call that waits for its input stands before it, and one behind it keeps the module. */
+/* A call before UNLOAD waits for its input; a call after it keeps the module loaded. */
 static void unload_waits_for_earlier_calls(void **state) {
   fixture *f = *state;
   clv_err err = {0};
@@ -253,8 +254,8 @@ static void unload_waits_for_earlier_calls(void **state) {
   assert_ok(clv_packet_add_arg(p, 1000, true, NULL, &err));
   post(f, p, 0);
   unload(f, 0, 0);
-  end(f, 3, false); /* takes it out of the queue */
-  assert_int_equal(pump(f, 2)->kind, CLV_UNLOADED);
+  end(f, 3, false); /* takes the call out of the queue */
+  assert_int_equal(run_until_packets(f, 2)->kind, CLV_UNLOADED);
   assert_int_equal(f->seen[0]->frame.kind, CLV_ENDED);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 1), CLV_OK);
   assert_ok(clv_packet_new_call(f->pool, 4, 5, 0, true, &p, &err));
@@ -263,15 +264,15 @@ static void unload_waits_for_earlier_calls(void **state) {
   unload(f, 0, 1);
   call(f, 5, 6, 1, true); /* waits for the change */
   end(f, 4, false);
-  is(pump(f, 3), CLV_VALUE, CLV_OK);
+  is(run_until_packets(f, 3), CLV_VALUE, CLV_OK);
   is(&f->seen[3]->frame, CLV_ERROR, CLV_PRECONDITION);
   end(f, 5, false);
   unload(f, 0, 1);
-  is(pump(f, 2), CLV_UNLOADED, CLV_OK);
+  is(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
 }
 
-/* A call that waits for its input holds up UNLOAD. A step and a REVERT come behind UNLOAD, and
- * their contexts end before they are taken. */
+/* A call that waits for its input blocks UNLOAD. A step and a REVERT are queued after UNLOAD, and
+ * their contexts end before they run. */
 static void unload_is_refused_while_a_change_is_pending(void **state) {
   fixture *f = *state;
   clv_err err = {0};
@@ -282,7 +283,7 @@ static void unload_is_refused_while_a_change_is_pending(void **state) {
     uint64_t stepped = 2 * reverts + 2, waits = 2 * reverts + 3;
     call(f, stepped, 5, reverts, false);
     backward(f, stepped, 5);
-    is(pump(f, 1), CLV_FINISHED, CLV_OK);
+    is(run_until_packets(f, 1), CLV_FINISHED, CLV_OK);
     assert_ok(clv_packet_new_call(f->pool, waits, 5, 0, true, &p, &err));
     assert_ok(clv_packet_add_arg(p, 1000, true, NULL, &err));
     post(f, p, reverts);
@@ -292,13 +293,13 @@ static void unload_is_refused_while_a_change_is_pending(void **state) {
       post(f, p, 0);
     }
     end(f, stepped, !reverts);
-    is(pump(f, 1), CLV_ENDED, CLV_OK);
+    is(run_until_packets(f, 1), CLV_ENDED, CLV_OK);
     end(f, waits, false);
-    is(pump(f, 2 + reverts), CLV_ERROR, CLV_PRECONDITION);
+    is(run_until_packets(f, 2 + reverts), CLV_ERROR, CLV_PRECONDITION);
     clv_node_count_work(f->node, &sum);
-    assert_int_equal(sum.stepped, 1);
+    assert_int_equal(sum.steps_since_load, 1);
     unload(f, 0, reverts);
-    is(pump(f, 1), CLV_UNLOADED, CLV_OK);
+    is(run_until_packets(f, 1), CLV_UNLOADED, CLV_OK);
     forget(f);
   }
 }

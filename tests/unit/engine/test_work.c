@@ -12,7 +12,7 @@ enum { CONTEXTS = 3, CALLS = 6, PROGRAMS = 150, ORDERS = 3, MOST_FRAMES = 256 };
 
 /* ---- what comes out -------------------------------------------------------------------------- */
 
-/* The sum of a number for each result, as their order is free. */
+/* Sum of a hash of each result, because their order is not fixed. */
 typedef struct digest {
   uint64_t sum;
   uint32_t n, failures;
@@ -36,7 +36,7 @@ static uint64_t hash_module(clv_module *m, uint64_t hash) {
   return hash;
 }
 
-/* A message has the number of its making unless it names a value. */
+/* Hashes a packet. A message without a value is identified by its sequence number. */
 static uint64_t hash_packet(engine *w, const clv_result *r) {
   const clv_frame *f = &r->packet->frame;
   bool of_value = f->kind == CLV_VALUE || f->kind == CLV_GRADIENT;
@@ -65,7 +65,7 @@ typedef struct program {
   uint32_t n[CONTEXTS], next[CONTEXTS], n_before_step[CONTEXTS];
 } program;
 
-/* Ids grow in the order in which calls come. */
+/* Ids increase in the order of the calls. */
 static uint64_t id_of(uint32_t context, uint32_t call) { return 100 + CONTEXTS * call + context; }
 
 static void add_frame(program *g, uint32_t context, clv_packet *p) {
@@ -88,7 +88,7 @@ static void call(program *g, uint32_t c, uint32_t i, const uint32_t *arg, bool p
   add_frame(g, c, p);
 }
 
-/* Values go out once more, and some of them for the first time. */
+/* Delivers values again, and some for the first time. */
 static void deliver(program *g, uint32_t c) {
   clv_err err = {0};
   clv_packet *p;
@@ -99,14 +99,15 @@ static void deliver(program *g, uint32_t c) {
   }
 }
 
-/* Of the gradient of what call i takes: behind the one from outside and those of earlier calls. */
+/* Position of call i's gradient for its argument: after the outside gradient and those of earlier
+ * calls. */
 static uint32_t place_of(const uint32_t *arg, uint32_t i) {
   uint32_t n = 1;
   for (uint32_t k = 0; k < i; k++) n += arg[k] == arg[i];
   return n;
 }
 
-/* Each call has the gradient of its value from outside and from those that use it. */
+/* Sends a backward: each call gets a gradient from outside and from the calls that use it. */
 static void backward(program *g, uint32_t c, const uint32_t *arg) {
   clv_err err = {0};
   clv_packet *p;
@@ -127,7 +128,7 @@ static void backward(program *g, uint32_t c, const uint32_t *arg) {
   }
 }
 
-/* A step, what it makes of a module, perhaps the way back, and the end. */
+/* Sends a step, its commit for a module, perhaps a revert, and the end. */
 static void step(program *g, uint32_t c) {
   clv_err err = {0};
   clv_packet *p;
@@ -167,11 +168,11 @@ static void write_context(program *g, uint32_t c, bool planned) {
   step(g, c);
 }
 
-/* The next frame of a context, if it is one of the first `end`. */
+/* Sends the next frame of a context, unless `end` frames were sent. */
 static void send(program *g, uint32_t c, uint32_t end) {
   clv_err err = {0};
   if (g->next[c] < end) assert_ok(engine_packet(g->w, g->frames[c][g->next[c]++], &err));
-  assert_int_equal(far.asked, 0); /* another thread may go on */
+  assert_int_equal(far.asked, 0); /* another thread may continue */
 }
 
 static void send_in_any_order(program *g, const uint32_t *end) {
@@ -181,8 +182,8 @@ static void send_in_any_order(program *g, const uint32_t *end) {
   }
 }
 
-/* One program: a context with positions, or several, with their frames in an order that the seed
- * says. */
+/* Runs one program: a context with positions, or several whose frames are interleaved by the
+ * seed. */
 static digest run(uint64_t seed, uint64_t order, const clv_backend *const *backends) {
   digest d = {0};
   engine w = {.backends = backends, .on_result = on_result, .user = &d};
@@ -222,10 +223,10 @@ static void asynchronous_work_gives_the_same_bits(void **state) {
     }
   }
   assert_true(far.from);
-  assert_in_range(failures, 1, PROGRAMS); /* most programs are right, and some are not */
+  assert_in_range(failures, 1, PROGRAMS); /* most programs succeed, and some do not */
 }
 
-/* Of a module with running statistics; the second has a wrong number of arguments. */
+/* Calls a module with running statistics; the second call has a wrong number of arguments. */
 static void failing_call_does_not_overtake_running_work(void **state) {
   clv_err err = {0};
   clv_packet *p;
@@ -246,7 +247,7 @@ static void failing_call_does_not_overtake_running_work(void **state) {
   engine_end(&w);
 }
 
-/* Several modules have work at once: it starts in the order in which it became ready. */
+/* Work of several modules is ready at once. It starts in the order in which it became ready. */
 static void ready_work_starts_in_order(void **state) {
   static const uint32_t modules[] = {2, 0, 3, 2};
   clv_err err = {0};

@@ -9,7 +9,7 @@
 
 enum { KIB = 1024 };
 
-/* A worker of 64 KiB with an identity of 32 KiB, and two sessions of that. */
+/* Accounts: a worker of 64 KiB, an identity of 32 KiB, and two of its sessions. */
 typedef struct fixture {
   clv_account *worker, *identity;
   clv_pool *pools[2];
@@ -66,7 +66,7 @@ static void refused(clv_pool *pool, int64_t bytes, const char *text) {
   assert_string_equal(err.text, text);
 }
 
-static uint64_t used(const clv_account *a) { return clv_account_used(a, CLV_QUOTA_BYTES); }
+static uint64_t used(const clv_account *a) { return clv_account_usage(a, CLV_QUOTA_BYTES); }
 
 static void exceeded_quota_is_named(void **state) {
   fixture *f = *state;
@@ -78,7 +78,7 @@ static void exceeded_quota_is_named(void **state) {
   refused(f->pools[1], 3 * KIB,
           "3072 bytes more exceed the quota of all sessions of this identity: 30720 in use, the "
           "limit is 32768; raise allow[].bytes in worker.yaml");
-  assert_int_equal(used(f->identity), 30 * KIB); /* what was refused is charged nowhere */
+  assert_int_equal(used(f->identity), 30 * KIB); /* a refused allocation is charged nowhere */
   clv_tensor_unref(a);
   clv_tensor_unref(b);
   clv_pool_shrink(f->pools[0]);
@@ -89,7 +89,8 @@ static void exceeded_quota_is_named(void **state) {
 
 static void idle_memory_of_one_session_is_given_to_another(void **state) {
   fixture *f = *state;
-  clv_tensor_unref(tensor(f->pools[0], 20 * KIB)); /* the pool keeps it for the next of its size */
+  /* the pool keeps the memory for the next allocation of that size */
+  clv_tensor_unref(tensor(f->pools[0], 20 * KIB));
   assert_int_equal(clv_pool_bytes(f->pools[0]), 20 * KIB);
   clv_tensor *b = tensor(f->pools[1], 20 * KIB);
   assert_int_equal(clv_pool_bytes(f->pools[0]), 0);
@@ -155,14 +156,14 @@ static void freed_session_returns_all_its_charges(void **state) {
   assert_ok(clv_account_charge(own, CLV_QUOTA_CALLS, 3, &err));
   assert_int_equal(clv_account_charge(own, CLV_QUOTA_CALLS, 1, &err), CLV_EXHAUSTED);
   assert_non_null(strstr(err.text, "1 call more"));
-  assert_null(strstr(err.text, "worker.yaml")); /* no key raises it here */
+  assert_null(strstr(err.text, "worker.yaml")); /* no key of worker.yaml raises this limit */
   clv_tensor *t = tensor(f->pools[1], 7);
   clv_tensor_unref(t);
   clv_pool_unref(f->pools[1]);
   f->pools[1] = NULL;
   assert_int_equal(used(f->identity), 0);
-  assert_int_equal(clv_account_used(f->identity, CLV_QUOTA_CALLS), 0);
-  assert_int_equal(clv_account_used(f->identity, CLV_QUOTA_TENSORS), 0);
+  assert_int_equal(clv_account_usage(f->identity, CLV_QUOTA_CALLS), 0);
+  assert_int_equal(clv_account_usage(f->identity, CLV_QUOTA_TENSORS), 0);
 }
 
 /* ---- threads --------------------------------------------------------------------------------- */

@@ -25,9 +25,9 @@
 enum { MOST_SHARES = 8, MOST_PIECES = 4096 };
 
 typedef struct room {
-  uint64_t clock; /* ns; atomic */
+  uint64_t clock; /* test clock in ns; atomic */
   clv_fair_scheduler *t;
-  char order[MOST_PIECES]; /* letters of those who computed a piece */
+  char order[MOST_PIECES]; /* one letter for each computed piece */
   uint32_t n;
 } room;
 
@@ -49,7 +49,7 @@ static void room_init(room *h, unsigned cores, uint64_t slice_ns, const uint64_t
   assert_ok(clv_fair_scheduler_new(&o, &h->t, &err));
 }
 
-/* Somebody who computes so many pieces of a length, one after the other. */
+/* A thread that computes `pieces` pieces of a length, one after the other. */
 typedef struct guest {
   room *h;
   clv_share *share;
@@ -87,7 +87,7 @@ static uint64_t waited(const guest *g) {
   return c.waited_ns;
 }
 
-/* Starts it and sees that it waits. */
+/* Starts a guest, and waits until it is queued. */
 static void enter(guest *g, room *h, size_t tenant, char letter, uint32_t pieces) {
   g->h = h;
   g->letter = letter;
@@ -149,13 +149,14 @@ static void tenants_get_equal_time_before_their_shares(void **state) {
   clv_share_release(door);
   for (int i = 0; i < 4; i++) gone(&many[i]);
   gone(&one);
-  assert_in_range(count(&h, 'z', 160), 79, 81); /* half, and the others share the rest */
+  assert_in_range(count(&h, 'z', 160), 79, 81); /* half of the pieces; the others share the rest */
   for (int i = 0; i < 4; i++) assert_in_range(count(&h, (char)('a' + i), 160), 19, 21);
   clv_share_free(door);
   clv_fair_scheduler_free(h.t);
 }
 
-/* What a share slept for nothing is taken off: it is due as soon as who has waited meanwhile. */
+/* Time that a share only slept is not charged: it is due as soon as one that has waited
+ * meanwhile. */
 static void refunded_wait_is_not_charged(void **state) {
   (void)state;
   room h;
@@ -178,7 +179,7 @@ static void refunded_wait_is_not_charged(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-/* No more than its slice was charged with, and nothing once that is over. */
+/* A refund is limited to the charge of the present slice, and to its duration. */
 static void refund_is_limited_to_the_current_slice(void **state) {
   (void)state;
   room h;
@@ -203,7 +204,7 @@ static void refund_is_limited_to_the_current_slice(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-/* Long alone, never asked twice: what it has had until now is charged when another comes. */
+/* A tenant that was long alone was never scheduled; its use is charged when another one arrives. */
 static void idle_tenant_gains_no_credit(void **state) {
   (void)state;
   room h;
@@ -218,7 +219,7 @@ static void idle_tenant_gains_no_credit(void **state) {
   pthread_join(a.thread, NULL);
   gone(&b);
   assert_in_range(count(&h, 'a', 100), 45, 55);
-  /* and who was away since has nothing in store either */
+  /* a tenant that was idle has not saved up time either */
   guest c = {0};
   assert_true(clv_share_take(a.share, 1));
   enter(&b, &h, 1, 'B', 100);
@@ -232,7 +233,7 @@ static void idle_tenant_gains_no_credit(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-/* The same among the shares of one tenant. */
+/* As above, for the shares of one tenant. */
 static void idle_share_gains_no_credit(void **state) {
   (void)state;
   room h;
@@ -257,7 +258,8 @@ static void equal_shares_run_in_request_order(void **state) {
   room_init(&h, 1, 0, equal, 3);
   clv_share *door = share_of(&h, 2);
   guest of[CLV_COUNT(tenants)] = {0};
-  for (size_t n = 3; n <= CLV_COUNT(tenants); n++) { /* shares of a tenant; then tenants, too */
+  /* first the shares of a tenant, then tenants */
+  for (size_t n = 3; n <= CLV_COUNT(tenants); n++) {
     h.n = 0;
     assert_true(clv_share_take(door, 1));
     for (size_t i = n - 3; i < n; i++) {
@@ -280,7 +282,7 @@ static void new_share_inherits_time_used_by_its_tenant(void **state) {
   clv_share *door = share_of(&h, 0);
   assert_true(clv_share_take(door, 1));
   enter(&b, &h, 1, 'b', 100);
-  pass(&h, 500); /* tenant 0 is ahead by fifty pieces when it comes back with another share */
+  pass(&h, 500); /* tenant 0 has fifty pieces more when it returns with another share */
   clv_share_release(door);
   clv_share_free(door);
   a.share = share_of(&h, 0);
@@ -306,7 +308,7 @@ static void slice_lasts_its_configured_time(void **state) {
   gone(&b);
   for (uint32_t i = 0, run; i < 64; i += run) {
     for (run = 1; h.order[i + run] == h.order[i];) run++;
-    assert_in_range(run, 4, 5); /* 5: a tie */
+    assert_in_range(run, 4, 5); /* 5 is a tie */
   }
   assert_int_equal(count(&h, 'a', 80), 40);
   clv_share_free(door);
@@ -321,7 +323,7 @@ static void yield_ends_the_slice_when_another_waits(void **state) {
   clv_share *mine = share_of(&h, 0);
   guest b = {0};
   assert_true(clv_share_take(mine, 1));
-  clv_share_yield(mine); /* nobody is there */
+  clv_share_yield(mine); /* no other share waits */
   enter(&b, &h, 1, 'b', 1);
   pass(&h, 50);
   clv_share_yield(mine);
@@ -352,7 +354,7 @@ static void stopped_share_is_refused_at_once(void **state) {
   assert_true(a.refused);
   assert_false(clv_share_take(a.share, 1)); /* nor later */
   clv_share_free(a.share);
-  clv_share_stop(door); /* who computes is not interrupted, but is not scheduled again */
+  clv_share_stop(door); /* a running share is not interrupted, but is not scheduled again */
   assert_false(clv_share_take(door, 1));
   gone(&b);
   assert_int_equal(count(&h, 'b', 10), 10);
@@ -370,10 +372,10 @@ static void wide_share_is_not_overtaken_by_narrow_ones(void **state) {
   guest wide = {.threads = 64}, narrow = {0};
   assert_true(clv_share_take(x, 2));
   assert_true(clv_share_take(y, 2));
-  enter(&wide, &h, 1, 'w', 1); /* all four */
+  enter(&wide, &h, 1, 'w', 1); /* needs all four threads */
   pass(&h, 100);
   enter(&narrow, &h, 0, 'n', 1);
-  clv_share_release(x); /* two are free now, and stay so */
+  clv_share_release(x); /* two are free now, and stay free */
   for (int i = 0; i < 100; i++) sched_yield();
   assert_int_equal(h.n, 0);
   clv_share_release(y);
@@ -385,7 +387,7 @@ static void wide_share_is_not_overtaken_by_narrow_ones(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-/* Twice the threads are twice the time. */
+/* Two threads for one second are charged like one thread for two. */
 static void two_threads_are_charged_twice_the_time(void **state) {
   (void)state;
   room h;
@@ -456,18 +458,18 @@ static void invalid_scheduler_options_are_refused(void **state) {
   room_init(&h, 1, 0, equal, 3);
   assert_int_equal(clv_share_new(h.t, 3, &s, &err), CLV_INVALID);
   assert_int_equal(clv_fair_scheduler_new(&(clv_fair_scheduler_options){0}, &t, &err), CLV_INVALID);
-  assert_true(clv_share_take(NULL, 1)); /* without a share nobody waits */
+  assert_true(clv_share_take(NULL, 1)); /* without a share nothing waits */
   clv_fair_scheduler_free(h.t);
 }
 
-/* What is closed may not have been made. */
+/* Destructors accept NULL. */
 static void destructors_accept_null(void **state) {
   clv_account *none = NULL;
   (void)state;
   clv_account_unref(NULL);
   clv_account_unrefp(&none);
   clv_pool_unref(NULL);
-  clv_slab_done(NULL);
+  clv_slab_clear(NULL);
   clv_share_release(NULL);
   clv_share_yield(NULL);
   clv_share_refund(NULL, 1);

@@ -31,14 +31,14 @@ static int set_up(void **state) {
   fixture *f = calloc(1, sizeof *f);
   assert_non_null(f);
   assert_ok(clv_pool_new(1 << 20, 16, &f->pool, &err));
-  f->slab = clv_slab_of(BYTES, MOST, "records");
+  f->slab = clv_slab_make(BYTES, MOST, "records");
   *state = f;
   return 0;
 }
 
 static int tear_down(void **state) {
   fixture *f = *state;
-  clv_slab_done(&f->slab);
+  clv_slab_clear(&f->slab);
   clv_pool_unref(f->pool);
   free(f);
   return 0;
@@ -68,7 +68,7 @@ static void recycled_record_is_zeroed(void **state) {
   }
 }
 
-/* Whoever uses it still is seen: by address sanitizer, elsewhere by what stands there. */
+/* Use after free is found: by address sanitizer, elsewhere by the poison value. */
 static void freed_record_is_poisoned(void **state) {
   fixture *f = *state;
   uint8_t *one = take(f), *other = take(f), *last = one + BYTES - 1;

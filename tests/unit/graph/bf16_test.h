@@ -10,7 +10,7 @@
 #include "tests/sanitized.h"
 #include "tests/unit/graph/plan_test.h"
 
-/* Less than half of bf16's last place is off: what it holds exactly stays. */
+/* Truncates f32 values to numbers that bf16 represents exactly. */
 static inline void make_exact(char *values, size_t bytes) {
   for (uint32_t bits; bytes >= sizeof bits; bytes -= sizeof bits, values += sizeof bits) {
     memcpy(&bits, values, sizeof bits);
@@ -36,11 +36,12 @@ static inline void near(const void *a, const void *b, size_t bytes, double low, 
     fail_msg("%s: relative error %g, should be within %g..%g", what, error, low, high);
 }
 
-/* Thread sanitizer is slow: there images and channels are fewer, still in whole tiles. */
+/* Sizes of wide_graph. Under thread sanitizer, which is slow, images and channels are fewer, but
+ * still whole tiles. */
 enum { WIDE_SIDE = CLV_THREAD_SANITIZED ? 4 : 10, WIDE = CLV_THREAD_SANITIZED ? 16 : 32 };
 
-/* Channels in whole tiles; convolutions read by batchnorms with and without relu, by two
- * ops at once. */
+/* Returns a graph whose channels fill whole tiles: convolutions read by batchnorms with and without
+ * relu, and by two ops at once. */
 static inline clv_graph *wide_graph(int64_t batch) {
   int x, y;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(batch, 3, WIDE_SIDE, WIDE_SIDE), &x);
@@ -99,9 +100,11 @@ static inline void cut_at(const rig *whole, uint32_t cut, uint32_t last) {
   rig_done(&b);
 }
 
-enum { CUT_EVERY = CLV_THREAD_SANITIZED ? 10 : 1 }; /* it is slow */
+/* thread sanitizer is slow, so only each tenth cut is tested there */
+enum { CUT_EVERY = CLV_THREAD_SANITIZED ? 10 : 1 };
 
-/* The graph whole, and cut in two before each layer where that can be. */
+/* Runs the whole graph, and compares it with two parts for each cut before a layer that is
+ * possible. */
 static inline void whole_and_cut(const clv_backend *backend, graph_fn *graph, int at_least) {
   clv_err why;
   rig whole = rig_new(graph(3), &(rig_options){.backend = backend, .bf16 = true});
@@ -110,7 +113,8 @@ static inline void whole_and_cut(const clv_backend *backend, graph_fn *graph, in
   step(&whole);
   for (uint32_t cut = 1; cut <= last; cut += CUT_EVERY) {
     clv_graph *part = NULL;
-    if (clv_graph_slice(whole.g, cut, last, &part, &why) != CLV_OK) continue; /* inside a block */
+    /* the layer is inside a block */
+    if (clv_graph_slice(whole.g, cut, last, &part, &why) != CLV_OK) continue;
     clv_graph_free(part);
     cut_at(&whole, cut, last);
     cuts++;
@@ -121,8 +125,8 @@ static inline void whole_and_cut(const clv_backend *backend, graph_fn *graph, in
 
 static const clv_backend *taken_apart;
 
-static inline clv_code apart_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
-                                     clv_err *e) {
+static inline clv_code prepare_unfused(const clv_backend *b, const clv_node_desc *d,
+                                       clv_kernel **ret, clv_err *e) {
   (void)b;
   clv_node_desc alone = *d;
   if (d->tail || d->n_links) return CLV_UNIMPLEMENTED;
@@ -131,11 +135,12 @@ static inline clv_code apart_prepare(const clv_backend *b, const clv_node_desc *
   return taken_apart->prepare(taken_apart, &alone, ret, e);
 }
 
-/* Each op on its own, nothing written for a neighbour. */
-static inline clv_backend apart_of(const clv_backend *backend) {
+/* Returns a backend that runs each op by itself: nothing is fused, and no kernel writes a layout
+ * for the next one. */
+static inline clv_backend unfused_backend(const clv_backend *backend) {
   clv_backend apart = *backend;
   taken_apart = backend;
-  apart.prepare = apart_prepare;
+  apart.prepare = prepare_unfused;
   return apart;
 }
 

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-/* cmocka wants those first */
+/* cmocka.h requires the headers above */
 #include <cmocka.h>
 
 #include "common/model/graph/graph.h"
@@ -23,7 +23,7 @@
     if ((call) != CLV_OK) fail_msg("%s", ok_err_.text); \
   } while (0)
 
-/* The call fails with `code_` and a text that contains `part`. */
+/* Asserts that the call fails with `code_` and a text that contains `part`. */
 #define assert_fails(call, code_, part)                                                     \
   do {                                                                                      \
     clv_err fails_err_ = {0};                                                               \
@@ -40,7 +40,7 @@ static inline clv_attr_value real_attr(clv_attr_key key, double v) {
   return (clv_attr_value){.key = key, .is_number = true, .number = v};
 }
 
-/* One node over `a` (and `b` >= 0); attributes as a list of values. */
+/* Adds a node over `a`, and over `b` if b >= 0. attrs: a list of values. */
 static inline int add_node(clv_graph *g, clv_op op, uint32_t layer, int a, int b,
                            const clv_attr_value *values, int n) {
   clv_attrs attrs;
@@ -83,7 +83,7 @@ static inline clv_graph *new_graph(clv_dtype dtype, clv_shape shape, int *ret_in
   return g;
 }
 
-/* Layers 0..10 on an odd-sized image: everything a chain can hold. */
+/* Returns layers 0..10 on an image of odd size, with every op that a chain can contain. */
 static inline clv_graph *chain_graph(clv_dtype dtype, int64_t batch) {
   int x;
   clv_graph *g = new_graph(dtype, CLV_SHAPE(batch, 3, 9, 7), &x);
@@ -108,8 +108,8 @@ static inline int add_norm(clv_graph *g, uint32_t layer, int x, int64_t out, int
   return add_plain(g, CLV_OP_BATCHNORM, layer + 1, x);
 }
 
-/* Two blocks as in ResNet: the first with a convolution beside it, the second around its input. The
- * first addition has the batchnorm on its left, the second on its right. */
+/* Returns two blocks as in ResNet: the first has a convolution on its shortcut, the second adds its
+ * input. The first addition has the batchnorm on its left, the second on its right. */
 static inline clv_graph *residual_graph(int64_t batch) {
   int x, y;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(batch, 5, 6, 6), &x);

@@ -12,13 +12,13 @@
 
 enum { N = 4, S = 37, F = 12, CLASSES = 5, VOCABULARY = 50, EMPTY = 2 };
 
-/* One is full and one is empty; 5 * 12 values end in the midst of a block of random numbers only
- * where values are odd, as those of the linear behind are. */
+/* A batch of sequences, one of full length and one empty. 5 * 12 values end inside a block of
+ * random numbers only if widths are odd, as those of the linear behind are. */
 typedef struct batch {
-  int64_t steps, lengths[N], rows; /* rows: the sum of the lengths */
+  int64_t steps, lengths[N], rows; /* rows: sum of the lengths */
 } batch;
 
-/* Rows of keys as wide as two warps of a device, and as wide as one. */
+/* Batches whose rows of keys are as wide as two warps of a device, and as one. */
 static const batch wide = {S, {5, S, 0, 20}, 5 + S + 20}, narrow = {13, {5, 13, 0, 8}, 5 + 13 + 8};
 
 typedef enum family { BERT, LLAMA, FAMILIES } family;
@@ -52,10 +52,10 @@ static inline int block_of(clv_graph *g, family of, uint32_t *layer, int x, int 
   return join(g, CLV_OP_MUL, (*layer)++, (int[]){x, y}, 2, NULL, 0);
 }
 
-/* What becomes of the places at the end. */
+/* How a graph ends: with all positions, the last one or the first one. */
 typedef enum end { ALL, LAST, FIRST } end;
 
-/* Embedding, positions, two blocks, dropout over an odd number of values. */
+/* Returns a graph of embedding, positions, two blocks and dropout over an odd number of values. */
 static inline clv_graph *padded_graph(const batch *b, family of, end last, uint32_t *ret_layers) {
   int x, at;
   uint32_t layer = 0;
@@ -84,8 +84,9 @@ static inline clv_graph *packed_graph(const clv_graph *g, int64_t rows) {
   return p;
 }
 
-/* Rows of `width` bytes, without those of pads. */
-static inline void squeeze(const batch *b, const void *padded, size_t width, void *ret) {
+/* Copies rows of `width` bytes, and leaves out the padding rows. */
+static inline void copy_without_padding(const batch *b, const void *padded, size_t width,
+                                        void *ret) {
   char *to = ret;
   for (int n = 0; n < N; n++)
     for (int64_t s = 0; s < b->lengths[n]; s++, to += width)
@@ -98,26 +99,27 @@ static inline void zero_pads(const batch *b, void *padded, size_t width) {
            (size_t)(b->steps - b->lengths[n]) * width);
 }
 
-/* The same records and gradients: packed ones have `rows` rows, of which some may be of none. */
-static inline void lend_records(const batch *b, rig *padded, rig *packed, int64_t rows, bool last) {
+/* Gives both graphs the same records and gradients. The packed one has `rows` rows; those after the
+ * last sequence belong to none. */
+static inline void copy_records(const batch *b, rig *padded, rig *packed, int64_t rows, bool last) {
   size_t width = last ? 0 : CLASSES * sizeof(float);
   for (int64_t i = 0; i < N * b->steps; i++)
     ((int64_t *)(void *)padded->in[0])[i] = i * 7 % VOCABULARY;
   memset(packed->in[0], 0, (size_t)rows * sizeof(int64_t));
-  squeeze(b, padded->in[0], sizeof(int64_t), packed->in[0]);
+  copy_without_padding(b, padded->in[0], sizeof(int64_t), packed->in[0]);
   memcpy(padded->in[1], b->lengths, sizeof b->lengths);
   memcpy(packed->in[1], b->lengths, sizeof b->lengths);
-  if (last) { /* the sequence that is empty has no first place */
+  if (last) { /* an empty sequence has no first position */
     memset(padded->dout + EMPTY * CLASSES * sizeof(float), 0, CLASSES * sizeof(float));
     memcpy(packed->dout, padded->dout, padded->out_bytes);
     return;
   }
   zero_pads(b, padded->dout, width);
   memset(packed->dout, 0, packed->out_bytes);
-  squeeze(b, padded->dout, width, packed->dout);
+  copy_without_padding(b, padded->dout, width, packed->dout);
 }
 
-/* b may be NULL: zeros. */
+/* Relative distance; b may be NULL: zeros. */
 static inline double distance(const float *a, const float *b, size_t n) {
   double squares = 0;
   for (size_t i = 0; i < n; i++) {
@@ -127,10 +129,10 @@ static inline double distance(const float *a, const float *b, size_t n) {
   return sqrt(squares);
 }
 
-/* Of keys' biases the gradient is what rounding leaves, since softmax takes no notice of them: so
- * all parameters together say how far apart each may be. A causal first place meets itself alone:
- * its queries and keys have no gradient. */
-static inline void near_gradients(const rig *a, const rig *b) {
+/* Asserts that gradients are close, as one vector of all parameters. The gradient of a key's bias
+ * is only rounding error, since softmax ignores it; a causal first position attends to itself only,
+ * so its query and key get no gradient. */
+static inline void assert_gradients_near(const rig *a, const rig *b) {
   const clv_params *all = a->params;
   double size = 0;
   int some = 0;
@@ -147,9 +149,9 @@ static inline void near_gradients(const rig *a, const rig *b) {
   assert_true(some > all->n / 2);
 }
 
-/* On processors a library multiplies. Where it has AVX2 alone, a row's sums depend on which rows
- * are before it. */
-static inline void near_values(const rig *a, const rig *b, size_t bytes) {
+/* Asserts equal values; on the backend cpu close ones, because a library multiplies there, and with
+ * AVX2 alone the sums of a row depend on the rows before it. */
+static inline void assert_values_near(const rig *a, const rig *b, size_t bytes) {
   const float *x = (const void *)a->out, *y = (const void *)b->out;
   size_t n = bytes / sizeof(float);
   if (a->plan->backend != clv_backend_cpu()) same(x, y, bytes, "a value");
@@ -157,37 +159,37 @@ static inline void near_values(const rig *a, const rig *b, size_t bytes) {
   if (!(apart <= 1e-6 * of)) fail_msg("values are %g apart, of %g", apart, of);
 }
 
-/* `more` rows are of no sequence. */
+/* Compares a packed graph with the padded one. more: rows that belong to no sequence. */
 static inline void compare(const batch *b, family of, end last, int64_t more,
                            const rig_options *o) {
   uint32_t layers;
   int64_t rows = b->rows + more;
   clv_graph *g = padded_graph(b, of, last, &layers), *p = packed_graph(g, rows);
   rig padded = rig_new(g, o), packed = rig_new(p, o);
-  lend_records(b, &padded, &packed, rows, last);
+  copy_records(b, &padded, &packed, rows, last);
   step(&padded);
   step(&packed);
   size_t width = CLASSES * sizeof(float);
-  if (!last) squeeze(b, padded.out, width, padded.out);
+  if (!last) copy_without_padding(b, padded.out, width, padded.out);
   if (last == FIRST) memset(padded.out + EMPTY * width, 0, width);
-  near_values(&padded, &packed, last ? padded.out_bytes : (size_t)b->rows * width);
-  if (!o->evaluation) near_gradients(&padded, &packed);
+  assert_values_near(&padded, &packed, last ? padded.out_bytes : (size_t)b->rows * width);
+  if (!o->evaluation) assert_gradients_near(&padded, &packed);
   rig_done(&padded);
   rig_done(&packed);
 }
 
 /* ---- cuts ------------------------------------------------------------------------------------ */
 
-/* As a node has it, which knows the rows of its inputs alone. */
+/* Returns the graph as a node loads it, which knows only the row numbers of its inputs. */
 static inline clv_graph *as_loaded(clv_graph *g, const int64_t batches[CLV_MAX_INPUTS]) {
   for (int i = 0; i < g->n_nodes; i++) g->nodes[i].max_positions = 0;
   assert_ok(clv_graph_set_batches(g, batches, err));
   return g;
 }
 
-/* Two parts one after the other, against the whole. */
-static inline void cut_behind(const batch *s, const clv_graph *g, uint32_t layer, uint32_t layers,
-                              const rig *whole, const rig_options *o) {
+/* Compares two parts, run one after the other, with the uncut graph. */
+static inline void compare_with_cut(const batch *s, const clv_graph *g, uint32_t layer,
+                                    uint32_t layers, const rig *whole, const rig_options *o) {
   int64_t batches[CLV_MAX_INPUTS] = {s->rows + 2, N};
   clv_graph *first, *second;
   assert_ok(clv_graph_slice(g, 0, layer, &first, err));
@@ -216,18 +218,19 @@ static inline void cut_behind(const batch *s, const clv_graph *g, uint32_t layer
   rig_done(&b);
 }
 
-/* One of `every` cuts, from the one that `from` says. */
-static inline void cuts_of(const batch *s, family of, int every, int from, const rig_options *o) {
+/* Tests each `every`-th cut, beginning with number `from`. */
+static inline void compare_with_cuts(const batch *s, family of, int every, int from,
+                                     const rig_options *o) {
   uint32_t layers;
   clv_graph *g = padded_graph(s, of, ALL, &layers), *p = packed_graph(g, s->rows + 2);
   rig padded = rig_new(g, o), whole = rig_new(packed_graph(g, s->rows + 2), o);
   int cuts = 0, made = 0;
-  lend_records(s, &padded, &whole, s->rows + 2, false);
+  copy_records(s, &padded, &whole, s->rows + 2, false);
   step(&whole);
   for (uint32_t layer = 0; layer + 1 < layers; layer++) {
     if (clv_graph_cut_check(p, layer, &(clv_err){0}) != CLV_OK) continue;
     if (cuts++ % every != from % every) continue;
-    cut_behind(s, p, layer, layers, &whole, o);
+    compare_with_cut(s, p, layer, layers, &whole, o);
     made++;
   }
   assert_true(made > 0);
@@ -239,16 +242,17 @@ static inline void cuts_of(const batch *s, family of, int every, int from, const
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-/* A device tells when somebody waits. */
-static inline clv_code said_of_forward(rig *r, clv_call *c, clv_err *why) {
+/* Runs forward and waits, because a device reports errors only when it is waited for. */
+static inline clv_code forward_and_wait(rig *r, clv_call *c, clv_err *why) {
   const clv_backend *b = r->plan->backend;
   clv_code code = try_forward(r, c, why);
   int64_t layer;
   return code == CLV_OK && b->memory ? b->memory->finish(b, &layer, why) : code;
 }
 
-/* What a peer may say: lengths that are none, or more than there are rows. */
-static inline void refused_lengths(const clv_backend *backend) {
+/* Asserts that lengths from a peer are refused if one is out of range, or if they add up to more
+ * than the rows. */
+static inline void assert_lengths_refused(const clv_backend *backend) {
   static const struct {
     int64_t lengths[N];
     const char *text;
@@ -274,7 +278,7 @@ static inline void refused_lengths(const clv_backend *backend) {
       memcpy(r.in[1], all[i].lengths, sizeof all[i].lengths);
       clv_call *call;
       assert_ok(clv_plan_call_get(r.plan, &call, err));
-      assert_fails(said_of_forward(&r, call, err), CLV_INVALID, all[i].text);
+      assert_fails(forward_and_wait(&r, call, err), CLV_INVALID, all[i].text);
       clv_plan_call_put(r.plan, call);
       rig_done(&r);
     }

@@ -25,7 +25,7 @@ typedef struct rig_options {
   bool evaluation, split_backward, transient_weights, bf16;
   bool no_input_grad[CLV_MAX_INPUTS];
   const char *frozen[4];
-  int threads; /* 0: one */
+  int threads; /* 0 means one */
 } rig_options;
 
 static inline void *take(size_t bytes) {
@@ -35,7 +35,7 @@ static inline void *take(size_t bytes) {
   return p;
 }
 
-/* Numbers in [-1, 1) of the buffer's dtype; class indices 0, 1, 2, 0... */
+/* Draws numbers in [-1, 1) of the buffer's dtype, or class indices 0, 1, 2, 0... */
 static inline void fill(void *dst, clv_dtype dtype, size_t n, uint32_t stream) {
   clv_rng_key key = {.seed = 77, .layer = stream};
   float *f = take(n * sizeof *f);
@@ -72,7 +72,7 @@ static inline void rig_memory(rig *r) {
   clv_params_init(r->g, r->params, r->block);
 }
 
-/* Takes the graph over. */
+/* Makes a plan of the graph, which it frees with the rig. */
 static inline rig rig_new(clv_graph *g, const rig_options *o) {
   rig r = {.g = g};
   clv_plan_options po = {.backend = o->backend,
@@ -112,8 +112,8 @@ static inline void rig_done(rig *r) {
   }
 }
 
-/* Parameters and their gradients where the backend computes, and back. */
-static inline void lend(rig *r, char **ret_block, char **ret_grads) {
+/* Copies parameters and gradients to the backend's memory, and back. */
+static inline void to_backend_memory(rig *r, char **ret_block, char **ret_grads) {
   const clv_backend *b = r->plan->backend;
   *ret_block = r->block;
   *ret_grads = r->grads;
@@ -125,7 +125,7 @@ static inline void lend(rig *r, char **ret_block, char **ret_grads) {
   r->plan->is_cache_current = false;
 }
 
-static inline void take_back(rig *r, char *block, char *grads) {
+static inline void from_backend_memory(rig *r, char *block, char *grads) {
   const clv_backend *b = r->plan->backend;
   if (!b->memory) return;
   assert_ok(clv_backend_get(b, r->block, block, r->params->total_bytes, err));
@@ -136,10 +136,10 @@ static inline void take_back(rig *r, char *block, char *grads) {
 
 static inline clv_code try_forward(rig *r, clv_call *c, clv_err *why) {
   char *block, *grads;
-  lend(r, &block, &grads);
+  to_backend_memory(r, &block, &grads);
   clv_code code = clv_plan_forward(r->plan, c, block, 1, (const void *const *)r->in, true, r->out,
                                    &step_key, why);
-  take_back(r, block, grads);
+  from_backend_memory(r, block, grads);
   return code;
 }
 
@@ -147,11 +147,11 @@ static inline void forward(rig *r, clv_call *c) { assert_ok(try_forward(r, c, er
 
 static inline clv_code try_backward_input(rig *r, clv_call *c, bool accumulate, clv_err *why) {
   char *block, *grads;
-  lend(r, &block, &grads);
+  to_backend_memory(r, &block, &grads);
   if (r->plan->backend->memory) assert_ok(clv_plan_refresh(r->plan, c, block, 1, err));
   clv_code code = clv_plan_backward_input(r->plan, c, block, r->dout, (void *const *)r->din, grads,
                                           accumulate, why);
-  take_back(r, block, grads);
+  from_backend_memory(r, block, grads);
   return code;
 }
 
@@ -161,13 +161,13 @@ static inline void backward_input(rig *r, clv_call *c, bool accumulate) {
 
 static inline void backward_weight(rig *r, clv_call *c, bool accumulate) {
   char *block, *grads;
-  lend(r, &block, &grads);
+  to_backend_memory(r, &block, &grads);
   assert_ok(clv_plan_backward_weight(r->plan, c, block, grads, accumulate, err));
-  take_back(r, block, grads);
+  from_backend_memory(r, block, grads);
 }
 
-/* Another call may run between two phases: nothing in the scratch survives. */
-static inline void poison(rig *r) {
+/* Fills the scratch with NaN, because another call may run between two phases and overwrite it. */
+static inline void fill_scratch_with_nan(rig *r) {
   assert_ok(
       clv_backend_fill(r->plan->backend, r->plan->scratch, 0xFF, r->plan->info.scratch_bytes, err));
 }
@@ -175,12 +175,12 @@ static inline void poison(rig *r) {
 static inline void step(rig *r) {
   clv_call *c;
   assert_ok(clv_plan_call_get(r->plan, &c, err));
-  poison(r);
+  fill_scratch_with_nan(r);
   forward(r, c);
   if (r->plan->options.training) {
-    poison(r);
+    fill_scratch_with_nan(r);
     backward_input(r, c, false);
-    poison(r);
+    fill_scratch_with_nan(r);
     backward_weight(r, c, false);
   }
   clv_plan_call_put(r->plan, c);

@@ -7,7 +7,7 @@
 
 enum { LAYERS = 5 };
 
-/* linear 6 -> 8, relu, linear 8 -> 3, softmax, over [4, 6] */
+/* Returns linear 6 -> 8, relu, linear 8 -> 3, softmax, over [4, 6]. */
 static clv_graph *chain(void) {
   clv_graph *g;
   clv_attr_value out[] = {int_attr(CLV_ATTR_OUT, 8), int_attr(CLV_ATTR_OUT, 3)};
@@ -20,7 +20,7 @@ static clv_graph *chain(void) {
   return g;
 }
 
-/* "linear relu" */
+/* Asserts the graph's ops; want: "linear relu". */
 static void assert_ops(const clv_graph *g, const char *want) {
   char got[256] = "";
   for (int i = 0; i < g->n_nodes; i++)
@@ -58,7 +58,7 @@ static void column_then_row_layers_form_one_parallel_span(void **state) {
     assert_param(part, "0.weight", CLV_SHAPE(2, 6));
     assert_param(part, "0.bias", CLV_SHAPE(2));
     assert_param(part, "2.weight", CLV_SHAPE(3, 2));
-    assert_int_equal(has_param(part, "2.bias"), k == 0); /* added once */
+    assert_int_equal(has_param(part, "2.bias"), k == 0); /* the bias is added once */
   }
   assert_false(d->segments[1].is_sharded);
   assert_ops(d->segments[1].graph[0], "add add add softmax");
@@ -96,7 +96,7 @@ static void row_parallel_parts_slice_the_input_and_are_added(void **state) {
   assert_ops(d->segments[2].graph[0], "add softmax");
 }
 
-/* A node's key tells the first values of its layer: glue gets none of a model's. */
+/* First values depend on a node's key. Joining nodes must not have the key of a layer. */
 static void joining_nodes_have_no_layer_number_of_the_model(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = chain();

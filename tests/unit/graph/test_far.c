@@ -13,8 +13,8 @@ static int add_embedding(clv_graph *g, int x) {
   return add_node(g, CLV_OP_EMBEDDING, 0, x, -1, v, 2);
 }
 
-/* Words, and an lstm, which only ref has. */
-static clv_graph *words(void) {
+/* Returns a text model with an lstm, for which only ref has a kernel. */
+static clv_graph *text_graph(void) {
   int x;
   clv_graph *g = new_graph(CLV_I64, CLV_SHAPE(3, 4), &x);
   clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, 6), int_attr(CLV_ATTR_LAYERS, 2)};
@@ -23,8 +23,9 @@ static clv_graph *words(void) {
   return g;
 }
 
-/* A loss over labels, a value that several read, an input that nobody does. */
-static clv_graph *labelled(void) {
+/* Returns a loss over labels, with a value that is read several times and an input that is not
+ * read. */
+static clv_graph *loss_graph(void) {
   int x, labels, unused;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
   x = add_linear(g, 0, x, 5);
@@ -36,15 +37,15 @@ static clv_graph *labelled(void) {
   return g;
 }
 
-/* The value that comes in is the one that leaves. */
-static clv_graph *nothing(void) {
+/* Returns a graph whose output is its input. */
+static clv_graph *identity_graph(void) {
   int x;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 3, 2), &x);
   add_plain(g, CLV_OP_FLATTEN, 0, x);
   return g;
 }
 
-/* Rows of which there are none, up to their mean, which is not a number. */
+/* Returns a graph over no rows, up to their mean, which is NaN. */
 static clv_graph *no_rows(void) {
   int x;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 0, 3), &x);
@@ -54,7 +55,8 @@ static clv_graph *no_rows(void) {
   return g;
 }
 
-static clv_graph *(*const graphs[])(void) = {chain, residual, words, labelled, nothing, no_rows};
+static clv_graph *(*const graphs[])(void) = {chain,      residual,       text_graph,
+                                             loss_graph, identity_graph, no_rows};
 
 static void assert_same(const rig *a, const rig *b) {
   same(a->out, b->out, a->out_bytes, "output");
@@ -63,19 +65,19 @@ static void assert_same(const rig *a, const rig *b) {
   for (int i = 0; i < a->n_in; i++) same(a->din[i], b->din[i], a->in_bytes[i], "input gradient");
 }
 
-/* A second call between the phases of the first, which adds to its gradients. */
+/* Runs a second call between the phases of the first one, which adds to its gradients. */
 static void two_calls(rig *r) {
   clv_call *c[2];
   for (int i = 0; i < 2; i++) {
     assert_ok(clv_plan_call_get(r->plan, &c[i], err));
-    poison(r);
+    fill_scratch_with_nan(r);
     forward(r, c[i]);
     assert_int_equal(far.asked, 0);
   }
   for (int i = 0; i < 2 && r->plan->options.training; i++) {
-    poison(r);
+    fill_scratch_with_nan(r);
     backward_input(r, c[i], i);
-    poison(r);
+    fill_scratch_with_nan(r);
     backward_weight(r, c[i], i);
   }
   for (int i = 0; i < 2; i++) clv_plan_call_put(r->plan, c[i]);
@@ -89,7 +91,8 @@ static void same_as(const clv_backend *backend, bool bf16) {
                        .split_backward = way & 2,
                        .transient_weights = way & 4,
                        .bf16 = bf16};
-      if (graphs[g] == words || graphs[g] == nothing) o.no_input_grad[0] = graphs[g] == words;
+      if (graphs[g] == text_graph || graphs[g] == identity_graph)
+        o.no_input_grad[0] = graphs[g] == text_graph;
       rig near = rig_new(graphs[g](), &o);
       o.backend = far_backend(backend);
       rig away = rig_new(graphs[g](), &o);
@@ -111,7 +114,7 @@ static void device_plan_gives_host_bits(void **state) {
     same_as(clv_backend_cpu(), true);
 }
 
-/* What nobody computes is zero there too. */
+/* Gradients that are not computed are zero on the device too. */
 static void frozen_gradients_match_host_and_empty_loss_is_nan(void **state) {
   (void)state;
   rig_options o = {.backend = clv_backend_ref(), .frozen = {"4.weight", "1.bias"}};
@@ -123,7 +126,7 @@ static void frozen_gradients_match_host_and_empty_loss_is_nan(void **state) {
   assert_same(&near, &away);
   rig_done(&near);
   rig_done(&away);
-  clv_graph *g = labelled();
+  clv_graph *g = loss_graph();
   clv_plan *plan;
   clv_call *c;
   clv_params *params;
@@ -140,11 +143,11 @@ static void frozen_gradients_match_host_and_empty_loss_is_nan(void **state) {
   clv_graph_free(g);
 }
 
-/* A kernel refuses its values when it runs, which is known at the end of the phase. */
+/* A kernel refuses its values while it runs, which is known at the end of the phase. */
 static void late_kernel_refusal_names_layer_and_element(void **state) {
   (void)state;
-  rig r = rig_new(
-      words(), &(rig_options){.backend = far_backend(clv_backend_cpu()), .no_input_grad = {true}});
+  rig r = rig_new(text_graph(), &(rig_options){.backend = far_backend(clv_backend_cpu()),
+                                               .no_input_grad = {true}});
   clv_call *c;
   clv_err why = {0};
   int64_t *rows = (int64_t *)(void *)r.in[0], kept = rows[5];
@@ -185,7 +188,7 @@ static void device_error_fails_forward_and_next_succeeds(void **state) {
   forward(&r, c);
   uint64_t before = far.finished;
   backward_weight(&r, (backward_input(&r, c, false), c), false);
-  assert_int_equal(far.finished - before, 3); /* once a phase, and once for the weights */
+  assert_int_equal(far.finished - before, 3); /* one finish per phase, and one for the weights */
   clv_plan_call_put(r.plan, c);
   rig_done(&r);
 }
@@ -196,11 +199,11 @@ static clv_code has_none(const clv_backend *b, const clv_node_desc *d, clv_kerne
   return clv_fail(err, CLV_UNIMPLEMENTED, "no op %d here", (int)d->op);
 }
 
-/* ref's kernels are the host's. */
+/* the kernels of ref compute in host memory. */
 static void device_plan_does_not_fall_back_to_ref(void **state) {
   (void)state;
   clv_backend b = *far_backend(clv_backend_cpu());
-  clv_graph *g = labelled();
+  clv_graph *g = loss_graph();
   clv_params *params;
   clv_plan *plan;
   b.prepare = has_none;

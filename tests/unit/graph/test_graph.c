@@ -80,7 +80,8 @@ static void set_batch_resizes_every_node(void **state) {
 
 static int64_t extent(const clv_graph *g, int node) { return g->nodes[node].shape.dim[0]; }
 
-/* Two batches joined, and a third input added to them: what meets in the sum must be alike. */
+/* Two batches are joined and a third input is added to the result: the summands must have equal
+ * extents. */
 static void joined_batches_keep_their_extents(void **state) {
   (void)state;
   clv_attrs a = {.dim = 0}, none = {0};
@@ -130,7 +131,7 @@ static void slice_keeps_nodes_and_shapes(void **state) {
   clv_graph_free(g);
 }
 
-/* input > 0 > 1 > 2 (add of 0 and 1) > 3: behind 1 two values cross. */
+/* input > 0 > 1 > 2 (add of 0 and 1) > 3: after layer 1, two values cross. */
 static void slice_across_branches_joins_the_crossing_values(void **state) {
   (void)state;
   int x;
@@ -154,14 +155,14 @@ static void slice_across_branches_joins_the_crossing_values(void **state) {
   assert_int_equal(part->nodes[2].in[0], 0);
   assert_int_equal(part->nodes[2].in[1], 1);
   clv_graph_free(part);
-  g->output = a; /* something else than the last value leaves, too */
+  g->output = a; /* an output other than the last value is also sent */
   assert_fails(clv_graph_slice(g, 0, 3, &part, err) == CLV_OK, true, "");
   assert_int_equal(part->output, 1);
   clv_graph_free(part);
   clv_graph_free(g);
 }
 
-/* More values than an op takes at once cross, each with its own shape, in the order of nodes. */
+/* More values cross than an op takes at once. Each keeps its own shape, in the order of nodes. */
 static void slice_with_many_crossing_values_keeps_their_shapes(void **state) {
   (void)state;
   enum { MANY = 20 };
@@ -250,7 +251,7 @@ static void *init_of(const clv_graph *g, const clv_params *p, uint8_t seed) {
   return block;
 }
 
-/* Uniform in +-1/sqrt(fan_in): bounds reached but not passed, mean 0, variance bound^2 / 3. */
+/* Asserts a uniform distribution in +-1/sqrt(fan_in): its bounds, mean 0, variance bound^2 / 3. */
 static void check_uniform(const float *v, size_t n, double bound) {
   double sum = 0, squares = 0, high = 0;
   for (size_t i = 0; i < n; i++) {
@@ -280,9 +281,9 @@ static void initial_values_follow_seed_and_fan_in(void **state) {
     assert_true(AT("1.running_mean")[i] == 0 && AT("1.running_var")[i] == 1);
   }
   assert_true(*(const int64_t *)(const void *)AT("1.num_batches_tracked") == 0);
-  assert_true(AT("8.weight")[0] != AT("8.bias")[0]); /* each slot has numbers of its own */
+  assert_true(AT("8.weight")[0] != AT("8.bias")[0]); /* each slot draws its own numbers */
   assert_memory_not_equal(block, other, 1000);
-  for (int i = 0; i < 8; i++) /* the padding behind 10 floats */
+  for (int i = 0; i < 8; i++) /* the padding after 10 floats */
     assert_int_equal(((const char *)AT("0.bias"))[40 + i], 0);
 #undef AT
   free(block);
@@ -291,7 +292,7 @@ static void initial_values_follow_seed_and_fan_in(void **state) {
   clv_graph_free(g);
 }
 
-/* A layer has the same first weights in whatever slice it lives. */
+/* A layer has the same first weights in any slice. */
 static void initial_values_do_not_depend_on_cuts(void **state) {
   (void)state;
   clv_graph *g = chain_graph(CLV_F32, 4), *part;

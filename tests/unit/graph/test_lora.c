@@ -17,7 +17,7 @@ static void named(clv_graph *g, clv_op op, const char *name, uint32_t layer, int
   assert_ok(clv_graph_add(g, op, &attrs, name, layer, at, 1, at, err));
 }
 
-/* self.query -> self.key -> relu -> dense */
+/* Returns self.query -> self.key -> relu -> dense. */
 static clv_graph *network(clv_dtype dtype) {
   int x;
   clv_graph *g = new_graph(dtype, CLV_SHAPE(ROWS, IN), &x);
@@ -70,7 +70,7 @@ static void adapter_nodes_follow_their_target_layer(void **state) {
     assert_int_equal(with->nodes[i].layer, want[i].layer);
     assert_int_equal(with->nodes[i].recompute, i > 0 && i < 7 ? 4 : 0);
   }
-  assert_int_equal(with->nodes[7].in[0], 6); /* who read the layer reads the sum */
+  assert_int_equal(with->nodes[7].in[0], 6); /* nodes that read the layer now read the sum */
   assert_int_equal(with->output, 9);
   assert_true(with->nodes[2].attrs.p == 0.25 && with->nodes[4].attrs.factor == 1.5);
   assert_memory_equal(&with->nodes[7].key, &g->nodes[2].key, sizeof g->nodes[2].key);
@@ -78,7 +78,7 @@ static void adapter_nodes_follow_their_target_layer(void **state) {
   clv_graph_free(g);
 }
 
-/* scale: alpha / r, or alpha / sqrt(r); no node where it is 1. */
+/* scale is alpha / r, or alpha / sqrt(r); there is no scale node if it is 1. */
 static void scale_is_alpha_over_r_or_sqrt_r(void **state) {
   (void)state;
   clv_graph *g = network(CLV_F32);
@@ -120,7 +120,7 @@ static void forward(const clv_graph *g, const clv_params *p, void *block, const 
   clv_plan_free(plan);
 }
 
-/* One layer, and the same by hand: x W^T + b + scale (x A^T) B^T. */
+/* Compares a layer with x W^T + b + scale (x A^T) B^T. */
 static void adapted_output_matches_the_formula(void **state) {
   (void)state;
   int at;
@@ -139,7 +139,7 @@ static void adapted_output_matches_the_formula(void **state) {
   for (int i = 0; i < ROWS * IN; i++) x[i] = sin(i);
   forward(g, base, own, x, plain);
   forward(with, p, block, x, y);
-  assert_memory_equal(y, plain, sizeof y); /* B is 0 */
+  assert_memory_equal(y, plain, sizeof y); /* B is 0, so the adapter adds nothing */
   const double *a = values_of(p, block, "query.lora_A.weight");
   double *b = values_of(p, block, "query.lora_B.weight");
   for (int i = 0; i < OUT * RANK; i++) b[i] = cos(i);
@@ -159,7 +159,7 @@ static void adapted_output_matches_the_formula(void **state) {
   clv_graph_free(g);
 }
 
-/* The base begins as without adapters, A within 1 / sqrt(in), B with 0. */
+/* The base has the first values it has without adapters, A is within 1 / sqrt(in), B is 0. */
 static void base_values_are_unchanged_and_b_starts_at_zero(void **state) {
   (void)state;
   clv_graph *g = network(CLV_F32);
@@ -198,7 +198,7 @@ static void base_values_are_unchanged_and_b_starts_at_zero(void **state) {
   clv_graph_free(g);
 }
 
-/* A part of the network has the adapters of its own layers. */
+/* A slice has the adapters of its own layers. */
 static void slice_keeps_adapters_of_its_layers(void **state) {
   (void)state;
   clv_graph *g = network(CLV_F32), *part = NULL, *none = NULL;
@@ -224,7 +224,8 @@ static void unknown_or_nonlinear_targets_are_refused(void **state) {
     const char *text;
   } bad[] = {
       {"qurey", CLV_NOT_FOUND, "'qurey', did you mean 'query'?"},
-      {"uery", CLV_NOT_FOUND, "'uery', did you mean 'query'?"}, /* no part of a name */
+      /* only whole parts of a name match */
+      {"uery", CLV_NOT_FOUND, "'uery', did you mean 'query'?"},
       {"self", CLV_NOT_FOUND, "the linear ones are query, key, dense"},
       {"act", CLV_INVALID, "'act' is of op relu: adapters belong to linear layers"},
   };

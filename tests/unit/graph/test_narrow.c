@@ -9,13 +9,13 @@
 
 typedef struct linear_case {
   int64_t rows, features, out;
-  bool transposed, bare; /* stored [in, out]; without a bias */
+  bool transposed, bare; /* transposed: stored [in, out]; bare: without a bias */
 } linear_case;
 
 static const linear_case cases[] = {
     {1, 1, 1, false, false},      {5, 33, 7, false, false},      {37, 65, 50, true, false},
     {16, 64, 31, false, true},    {64, 32, 64, true, true},      {3, 1100, 1500, false, false},
-    {3, 1500, 1100, true, false}, {2, 1 << 17, 17, false, true}, /* few rows of a part */
+    {3, 1500, 1100, true, false}, {2, 1 << 17, 17, false, true}, /* parts with few rows */
 };
 
 typedef struct one {
@@ -44,7 +44,7 @@ static float *numbers(size_t n, uint32_t stream) {
   return x;
 }
 
-/* Numbers are drawn from the same key. */
+/* Draws both sets of parameters from the same key. */
 static void make_params(one *r, bool narrow) {
   assert_ok(clv_params_of(r->graph, &r->params, err));
   r->params->list[0].frozen = true;
@@ -94,7 +94,7 @@ static void done(one *r) {
   for (size_t i = 0; i < CLV_COUNT(all); i++) free(all[i]);
 }
 
-static void alike(const float *a, const float *b, size_t n, double most, const char *what) {
+static void assert_near(const float *a, const float *b, size_t n, double most, const char *what) {
   double off = 0, all = 1e-30;
   for (size_t i = 0; i < n; i++) {
     off += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
@@ -105,10 +105,10 @@ static void alike(const float *a, const float *b, size_t n, double most, const c
 
 static void compare(const linear_case *c, const clv_backend *backend, bool bf16, double most) {
   one a = run(c, backend, bf16, true), b = run(c, backend, bf16, false);
-  alike(a.y, b.y, (size_t)(c->rows * c->out), most, "output");
-  alike(a.dx, b.dx, (size_t)(c->rows * c->features), most, "input gradient");
+  assert_near(a.y, b.y, (size_t)(c->rows * c->out), most, "output");
+  assert_near(a.dx, b.dx, (size_t)(c->rows * c->features), most, "input gradient");
   assert_int_equal(a.params->trainable_bytes, b.params->trainable_bytes);
-  assert_memory_equal(a.grads, b.grads, a.params->trainable_bytes); /* of the bias */
+  assert_memory_equal(a.grads, b.grads, a.params->trainable_bytes); /* gradient of the bias */
   done(&a);
   done(&b);
 }
@@ -135,7 +135,7 @@ static void bf16_products_give_the_same_bits(void **state) {
     if (cases[i].features < 1 << 17) compare(&cases[i], clv_backend_cpu(), true, 0);
 }
 
-/* Weights that learn, and other parameters, stay as they are. */
+/* Trained weights and other parameters keep their type. */
 static void only_frozen_weights_are_stored_in_bf16(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = graph_of(&cases[1]);

@@ -9,7 +9,7 @@
 static void every_op_is_found_by_its_name(void **state) {
   (void)state;
   for (int op = CLV_OP_INPUT + 1; op < CLV_OP_COUNT; op++) {
-    if (!clv_op_def_of((clv_op)op)) continue; /* a number that is out of use */
+    if (!clv_op_def_of((clv_op)op)) continue; /* a retired op number */
     clv_op found;
     const char *name = clv_op_name((clv_op)op);
     assert_ok(clv_op_find(name, &found, err));
@@ -40,7 +40,7 @@ static void attributes_are_found_by_name_or_suggested(void **state) {
   assert_fails(clv_op_attr_find((clv_op)77, "p", &key, err), CLV_NOT_FOUND, "it takes none");
 }
 
-/* Every attribute of every op can be named, has a type, and a default within its range. */
+/* Every attribute of every op has a name, a type, and a default within its range. */
 static void every_attribute_has_a_type_and_a_valid_default(void **state) {
   (void)state;
   for (int op = 0; op < CLV_OP_COUNT; op++) {
@@ -57,7 +57,7 @@ static void every_attribute_has_a_type_and_a_valid_default(void **state) {
   }
 }
 
-/* Without a shape layernorm goes over the last dimension, with its parameters. */
+/* Without a shape, layernorm normalises the last dimension and has parameters for it. */
 static void layernorm_without_shape_uses_the_last_dimension(void **state) {
   clv_attr_value none[CLV_MAX_RANK];
   clv_attrs attrs;
@@ -94,7 +94,7 @@ static void omitted_attributes_have_their_defaults(void **state) {
   assert_true(a.p == 0.5);
   assert_ok(clv_attrs_parse(CLV_OP_BATCHNORM, NULL, 0, &a, err));
   assert_true(a.eps == 1e-5 && a.momentum == 0.1);
-  clv_attr_value whole = int_attr(CLV_ATTR_P, 1); /* an integer where a number is due */
+  clv_attr_value whole = int_attr(CLV_ATTR_P, 1); /* an integer for a float attribute */
   assert_ok(clv_attrs_parse(CLV_OP_DROPOUT, &whole, 1, &a, err));
   assert_true(a.p == 1);
 }
@@ -144,7 +144,7 @@ static void encoded_attributes_parse_back_equal(void **state) {
   clv_attrs a, b;
   assert_ok(clv_attrs_parse(CLV_OP_CONV2D, v, 4, &a, err));
   int n = clv_attrs_encode(CLV_OP_CONV2D, &a, sent, (int)CLV_COUNT(sent));
-  assert_int_equal(n, 4); /* what differs from the defaults, and what is required */
+  assert_int_equal(n, 4); /* attributes that differ from the default or are required */
   assert_ok(clv_attrs_parse(CLV_OP_CONV2D, sent, n, &b, err));
   assert_memory_equal(&a, &b, sizeof a);
   clv_attr_value pool = int_attr(CLV_ATTR_KERNEL, 3);
@@ -338,7 +338,7 @@ static const shape_case shapes[] = {
      SHAPE(4, 3),
      REFUSE,
      "embedding needs i64 row numbers as input 0, got f32"},
-    /* attributes that did not come through clv_attrs_parse are judged too */
+    /* attributes that did not come from clv_attrs_parse are checked too */
     {CLV_OP_CONV2D,
      {.out = 4, WINDOW(3, 3, 1, 1, 0, 0)},
      SHAPE(1, 1, 9, 9),
@@ -371,7 +371,7 @@ static void output_shapes_follow_the_op_rules(void **state) {
 typedef struct pair_case {
   clv_op op;
   clv_shape a, b;
-  clv_dtype dtype; /* of b */
+  clv_dtype dtype; /* type of b */
   const char *refusal;
 } pair_case;
 
@@ -480,7 +480,7 @@ static void bare_parameter_is_named_after_its_layer(void **state) {
   clv_graph_free(g);
 }
 
-/* Around 0, and how many of n values are not 0. */
+/* Standard deviation around 0. *ret: how many of n values are not 0. */
 static double deviation(const float *v, size_t n, size_t *ret_set) {
   double squares = 0;
   *ret_set = 0;
@@ -513,7 +513,7 @@ static void init_std_sets_the_weight_deviation(void **state) {
   }
 }
 
-/* concat of n inputs of these shapes along dim: its shape, or why not. */
+/* Checks concat of n inputs along dim: its shape, or the error. */
 static void check_concat(int64_t dim, const clv_shape *in, int n, const char *want,
                          const char *refusal) {
   clv_attrs a = {.dim = dim};

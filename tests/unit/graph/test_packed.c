@@ -22,7 +22,7 @@ static void packed_results_match_padded_results(void **state) {
 static void every_cut_gives_the_same_packed_results(void **state) {
   (void)state;
   for (int of = 0; of < FAMILIES; of++)
-    cuts_of(&wide, (family)of, 1, 0, &(rig_options){.backend = clv_backend_cpu()});
+    compare_with_cuts(&wide, (family)of, 1, 0, &(rig_options){.backend = clv_backend_cpu()});
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */
@@ -46,7 +46,7 @@ static void packed_row_count_follows_the_batch(void **state) {
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-/* Each over [N, S, F], in front of attention that reads the lengths. */
+/* Each op over [N, S, F], before attention that reads the lengths. */
 static void ops_that_mix_sequences_refuse_packing(void **state) {
   (void)state;
   static const struct {
@@ -86,13 +86,14 @@ static void ops_that_mix_sequences_refuse_packing(void **state) {
     join(g, CLV_OP_ATTENTION, 6, (int[]){x, x, x, at}, 4, &heads, 1);
     int n = all[i].values[0].key ? all[i].values[1].key ? 2 : 1 : 0;
     int y = add_node(g, all[i].op, 7, x, -1, all[i].values, n);
-    if (all[i].op == CLV_OP_SLICE) add_plain(g, CLV_OP_FLATTEN, 8, y); /* not the first place */
+    /* a slice of another position than the first */
+    if (all[i].op == CLV_OP_SLICE) add_plain(g, CLV_OP_FLATTEN, 8, y);
     assert_fails(clv_graph_pack(g, &p, err), CLV_INVALID, all[i].text);
     clv_graph_free(g);
   }
 }
 
-/* Over tokens as images of one column: [N, S, H, W]. */
+/* Tokens as images of one column: [N, S, H, W]. */
 static void image_ops_refuse_packing(void **state) {
   (void)state;
   const clv_attr_value sizes[] = {int_attr(CLV_ATTR_KERNEL, 1), int_attr(CLV_ATTR_OUT, 3)};
@@ -132,8 +133,8 @@ static void packing_without_lengths_is_refused(void **state) {
 
 static void invalid_packed_lengths_are_refused(void **state) {
   (void)state;
-  refused_lengths(clv_backend_ref());
-  refused_lengths(clv_backend_cpu());
+  assert_lengths_refused(clv_backend_ref());
+  assert_lengths_refused(clv_backend_cpu());
 }
 
 int main(void) {

@@ -9,7 +9,8 @@
 
 /* ---- finite differences ---------------------------------------------------------------------- */
 
-/* Values with several consumers, two reads of one value by one node, a flatten and a reshape. */
+/* Returns a graph whose values have several consumers, with one node that reads a value twice, a
+ * flatten and a reshape. */
 static clv_graph *branches(void) {
   int x;
   clv_graph *g = new_graph(CLV_F64, CLV_SHAPE(3, 2, 5, 4), &x);
@@ -26,7 +27,7 @@ static clv_graph *branches(void) {
   int k = add_plain(g, CLV_OP_FLATTEN, 9, j);
   int l = add_linear(g, 10, k, 3);
   int m = add_plain(g, CLV_OP_SIGMOID, 11, l);
-  int n = add_node(g, CLV_OP_ADD, 12, m, l, NULL, 0); /* l is the output's and m's */
+  int n = add_node(g, CLV_OP_ADD, 12, m, l, NULL, 0); /* l is used by the output and by m */
   int target;
   clv_shape t = CLV_SHAPE(3, 3);
   assert_ok(clv_graph_add_input(g, "target", CLV_F64, &t, &target, err));
@@ -39,7 +40,7 @@ static double loss_of(rig *r, clv_call *c) {
   return *(double *)(void *)r->out;
 }
 
-/* d loss / d *at by central differences. */
+/* Returns d loss / d *at by central differences. */
 static double difference(rig *r, clv_call *c, double *at) {
   const double h = 1e-5;
   double kept = *at, up, down;
@@ -81,7 +82,7 @@ static void gradients_match_finite_differences(void **state) {
   rig_done(&r);
 }
 
-/* Three consumers with gradients 1e8, -1e8 and 1, in this order: added from the last to the first
+/* Three consumers with gradients 1e8, -1e8 and 1, in this order. Added from the last to the first
  * they make (1 - 1e8) + 1e8 = 0 in f32, in any other order 1. */
 static void gradients_are_added_from_the_last_consumer(void **state) {
   (void)state;
@@ -103,7 +104,7 @@ static void gradients_are_added_from_the_last_consumer(void **state) {
 
 /* ---- the same bits --------------------------------------------------------------------------- */
 
-/* Parameters and gradients of `part` against the same names of `whole`. */
+/* Asserts that parameters and gradients of `part` equal those of the same names in `whole`. */
 static void same_params(const rig *whole, const rig *part) {
   for (int i = 0; i < part->params->n; i++) {
     const clv_param *p = &part->params->list[i], *q = clv_params_find(whole->params, p->name);
@@ -117,7 +118,8 @@ static rig slice_of(const clv_graph *g, uint32_t first, uint32_t last, const clv
   clv_graph *part;
   assert_ok(clv_graph_slice(g, first, last, &part, err));
   rig_options o = {.backend = backend, .evaluation = evaluation, .split_backward = true};
-  return rig_new(part, &o); /* the whole one computes weight gradients beside the inputs' */
+  /* the uncut plan computes weight gradients together with input gradients */
+  return rig_new(part, &o);
 }
 
 static void every_cut(const clv_backend *backend, bool evaluation, int64_t batch) {
@@ -270,7 +272,7 @@ static clv_code blocked_prepare(const clv_backend *b, const clv_node_desc *d, cl
   k->base.cache_bytes = weights ? weight_bytes(k) : 0;
   k->base.scratch_bytes = 1000;
   k->base.out_block = block;
-  k->base.din_in_place = 1; /* it works on copies; the plan must see who else reads dout */
+  k->base.din_in_place = 1; /* it works on copies, so the plan must know who else reads dout */
   for (int i = 0; i < CLV_MAX_IN; i++) {
     k->base.in_block[i] = block;
     if (i >= d->n_in) continue;
@@ -291,7 +293,7 @@ static const clv_backend *blocked_backend(void) {
   return &backend;
 }
 
-/* Like branches, in f32 and without the loss. */
+/* Returns a graph like branches(), in f32 and without the loss. */
 static clv_graph *blocked_branches(bool end_in_conv) {
   int x;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(3, 5, 6, 4), &x);
@@ -327,9 +329,9 @@ static void blocked_layouts_give_the_same_bits(void **state) {
     same(a.grads, b.grads, a.params->trainable_bytes, "gradients");
     same(a.block, b.block, a.params->total_bytes, "parameters and statistics");
     assert_int_equal(clv_plan_get_info(a.plan)->reorders_forward, 0);
-    /* Forward: the input for layer 0, layer 2 for 3, layer 1 for 4 and everyone after it; with the
-     * convolution at the end its input and its output. Backward: each gradient that meets one of
-     * another layout, once. */
+    /* Reorders. Forward: the input for layer 0, layer 2 for 3, and layer 1 for 4 and all after it;
+     * with a convolution at the end also its input and its output. Backward: once for each gradient
+     * that meets one of another layout. */
     assert_int_equal(clv_plan_get_info(b.plan)->reorders_forward, conv ? 5 : 3);
     assert_int_equal(clv_plan_get_info(b.plan)->reorders_backward, conv ? 6 : 5);
     rig_done(&a);
@@ -342,7 +344,7 @@ static void every_cut_gives_the_same_bits_in_blocked_layout(void **state) {
   every_cut(blocked_backend(), false, 4);
 }
 
-/* The number `plan` prints is the number that happens. */
+/* The number that `plan` prints equals the number of reorders that run. */
 static void planned_reorder_count_matches_execution(void **state) {
   (void)state;
   const clv_backend *backends[] = {clv_backend_cpu(), clv_backend_ref()};
@@ -370,7 +372,7 @@ static void weight_cache_is_refreshed_by_version(void **state) {
   memcpy(before, r.out, sizeof before);
   const clv_param *p = clv_params_find(r.params, "10.weight");
   for (size_t i = 0; i < p->n; i++) ((float *)(void *)(r.block + p->offset))[i] *= 2;
-  forward(&r, c); /* same version: the kernels still see the old weights */
+  forward(&r, c); /* the version is the same, so the kernels still use the old weights */
   assert_int_equal(refreshes, 5);
   assert_memory_equal(before, r.out, sizeof before);
   assert_ok(clv_plan_forward(r.plan, c, r.block, 2, (const void *const *)r.in, true, r.out,
@@ -381,8 +383,8 @@ static void weight_cache_is_refreshed_by_version(void **state) {
   rig_done(&r);
 }
 
-/* Weights that each call makes give the bits of those that stay, follow the parameters without a
- * new version, and take no memory of their own. */
+/* Weights converted for each call give the same bits as cached ones, follow the parameters without
+ * a new version, and use no memory of their own. */
 static void transient_weights_give_the_same_bits(void **state) {
   (void)state;
   const clv_backend *backends[] = {clv_backend_cpu(), blocked_backend()};
@@ -435,7 +437,8 @@ static bool is_zero(const char *p, size_t n) {
   return true;
 }
 
-/* The gradient block started as NaN: what no kernel writes is zero after the first micro-batch. */
+/* The gradient block starts as NaN. Values that no kernel writes must be zero after the first
+ * micro-batch. */
 static void frozen_parts(const clv_backend *backend) {
   static const char *const frozen[] = {"4.weight", "1.bias", "8.weight", "8.bias"};
   rig_options o = {.backend = backend};
@@ -457,7 +460,7 @@ static void frozen_parts(const clv_backend *backend) {
   }
   assert_true(is_zero(some.grads + end, some.params->trainable_bytes - end));
   same(some.din[0], all.din[0], all.in_bytes[0], "input gradient");
-  memset(grad_of(&some, "8.weight"), 0x11, 8); /* a later micro-batch leaves it alone */
+  memset(grad_of(&some, "8.weight"), 0x11, 8); /* a later micro-batch does not touch it */
   clv_call *c;
   assert_ok(clv_plan_call_get(some.plan, &c, err));
   forward(&some, c);
@@ -476,7 +479,7 @@ static void frozen_parameters_get_no_gradient(void **state) {
   frozen_parts(clv_backend_cpu());
 }
 
-/* Nothing below the first layer that learns has a backward step. */
+/* No layer before the first trained one has a backward step. */
 static void frozen_front_has_no_backward_steps(void **state) {
   (void)state;
   int x;
@@ -491,7 +494,7 @@ static void frozen_front_has_no_backward_steps(void **state) {
   step(&r);
   clv_bytes text = {0};
   clv_plan_describe(r.plan, &text);
-  /* one copy of the caller's gradient, and the weight gradient of layer 2 */
+  /* a copy of the caller's gradient, and the weight gradient of layer 2 */
   assert_int_equal(clv_plan_get_info(r.plan)->n_steps_backward, 2);
   assert_non_null(strstr(text.data, "backward_weight  2"));
   assert_null(strstr(text.data, "backward_input   2"));
@@ -501,8 +504,8 @@ static void frozen_front_has_no_backward_steps(void **state) {
   rig_done(&r);
 }
 
-/* A value no one uses costs nothing and its parameters get no gradient; an input the output ignores
- * gets zeros. */
+/* An unused value costs nothing, and its parameters get no gradient. An input that the output does
+ * not use gets zeros. */
 static void unused_values_cost_nothing_and_get_no_gradient(void **state) {
   (void)state;
   int x, unused;
@@ -526,7 +529,7 @@ static void unused_values_cost_nothing_and_get_no_gradient(void **state) {
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* Two micro-batches in flight, phases interleaved, against one after the other. */
+/* Compares two micro-batches with interleaved phases with the same two in sequence. */
 static void interleaved_calls_give_the_same_bits(void **state) {
   (void)state;
   for (int which = 0; which < 2; which++) {
@@ -548,7 +551,7 @@ static void interleaved_calls_give_the_same_bits(void **state) {
     forward(&b, two);
     backward_input(&b, one, false);
     backward_input(&b, two, true);
-    poison(&b);
+    fill_scratch_with_nan(&b);
     backward_weight(&b, one, false);
     backward_weight(&b, two, true);
     clv_plan_call_put(b.plan, one);
@@ -560,8 +563,8 @@ static void interleaved_calls_give_the_same_bits(void **state) {
   }
 }
 
-/* With keep_inputs = false the caller's input memory is free after forward, and the gradient of the
- * output always is after backward_input. */
+/* With keep_inputs = false the caller may overwrite its inputs after forward, and the gradient of
+ * the output after backward_input. */
 static void caller_may_overwrite_inputs_after_forward(void **state) {
   (void)state;
   rig_options o = {.backend = clv_backend_ref(), .split_backward = true};
@@ -584,7 +587,7 @@ static void caller_may_overwrite_inputs_after_forward(void **state) {
   rig_done(&b);
 }
 
-/* The last layer's dout is read by backward_weight, after the caller has it back; its output is
+/* backward_weight reads the last layer's dout after the caller has it back. The layer's output is
  * saved for backward although the caller owns `out`. */
 static void caller_may_overwrite_last_output_and_gradient(void **state) {
   (void)state;
@@ -614,7 +617,7 @@ static void caller_may_overwrite_last_output_and_gradient(void **state) {
   }
 }
 
-/* A graph that only renames: output and gradient are copies. */
+/* In a graph of views only, output and gradient are copies. */
 static void flatten_only_graph_copies_value_and_gradient(void **state) {
   (void)state;
   int x;

@@ -24,8 +24,7 @@ static bool gradient_is(const rig *r, const char *name, bool (*is)(float x)) {
   return all(r->grads + p->offset, p->bytes, is);
 }
 
-/* A linear over no rows learns nothing; the one behind a mean over none learns that it is not a
- * number. */
+/* A linear over no rows gets zero gradients. One after a mean over no rows gets NaN. */
 static void mean_over_empty_extent_is_nan(void **state) {
   (void)state;
   for (int i = 0; i < 2; i++) {
@@ -69,7 +68,7 @@ static void empty_losses_and_poolings_are_nan(void **state) {
   }
 }
 
-/* Nothing beside something is something. */
+/* Concatenating an empty input and another gives the other. */
 static void concat_with_empty_input_copies_the_other(void **state) {
   (void)state;
   for (int i = 0; i < 2; i++) {
@@ -93,8 +92,12 @@ static void empty_tensors_can_be_reshaped(void **state) {
     int rank;
     int64_t want[3];
     clv_shape is; /* rank 0: refused */
-  } cases[] = {{1, {-1}, {2, {2, 0}}}, {2, {3, -1}, {3, {2, 3, 0}}},   {2, {3, 0}, {3, {2, 3, 0}}},
-               {1, {0}, {2, {2, 0}}},  {2, {0, -1}, {0}} /* of any */, {1, {5}, {0}}};
+  } cases[] = {{1, {-1}, {2, {2, 0}}},
+               {2, {3, -1}, {3, {2, 3, 0}}},
+               {2, {3, 0}, {3, {2, 3, 0}}},
+               {1, {0}, {2, {2, 0}}},
+               {2, {0, -1}, {0}} /* empty for any input */,
+               {1, {5}, {0}}};
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     int x, node = -1;
     clv_attrs attrs;
@@ -113,7 +116,7 @@ static void empty_tensors_can_be_reshaped(void **state) {
   }
 }
 
-/* What PyTorch has none of, and parameters without values. */
+/* Ops that PyTorch refuses for empty inputs, and parameters without values. */
 static void ops_that_need_values_refuse_empty_extents(void **state) {
   (void)state;
   clv_attr_value pool = int_attr(CLV_ATTR_KERNEL, 2), out = int_attr(CLV_ATTR_OUT, 5);

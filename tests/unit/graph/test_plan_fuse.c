@@ -12,7 +12,7 @@ static clv_code apart_prepare(const clv_backend *b, const clv_node_desc *d, clv_
   return clv_backend_cpu()->prepare(clv_backend_cpu(), d, ret, err);
 }
 
-/* cpu, each op on its own. */
+/* Returns the backend cpu with each op separate. */
 static const clv_backend *apart_backend(void) {
   static clv_backend backend;
   backend = *clv_backend_cpu();
@@ -35,7 +35,7 @@ static void same_step(rig_options o, const char *what) {
   rig a = rig_new(residual_graph(3), &o);
   o.backend = clv_backend_cpu();
   rig b = rig_new(residual_graph(3), &o);
-  for (int i = 0; i < 2; i++) { /* the second finds what the first left */
+  for (int i = 0; i < 2; i++) { /* the second run starts from the results of the first */
     step(&a);
     step(&b);
   }
@@ -62,7 +62,7 @@ static void fused_ops_give_the_bits_of_separate_ops(void **state) {
             "frozen parts");
 }
 
-/* Outputs that are cheap to make again are, before the weight gradients that read them. */
+/* Outputs that are cheap to compute are recomputed, before the weight gradients that read them. */
 static void cheap_outputs_are_recomputed_in_backward(void **state) {
   (void)state;
   rig_options o = {.backend = clv_backend_cpu()};
@@ -73,8 +73,8 @@ static void cheap_outputs_are_recomputed_in_backward(void **state) {
   rig_done(&r);
 }
 
-/* An op between batchnorm and relu that somebody else reads, or an output, stays apart; and so does
- * a sum with values that stand for several. */
+/* An op between batchnorm and relu is not fused if another op reads it or it is the output. A
+ * broadcast addition is not fused either. */
 static void ops_with_other_readers_are_not_fused(void **state) {
   (void)state;
   for (int which = 0; which < 4; which++) {

@@ -92,7 +92,7 @@ static void live_buffers_do_not_overlap(void **state) {
     }
 }
 
-/* Twenty linear layers with relu between, evaluated: two activations are alive at a time, and relu
+/* Twenty linear layers with relu between, in evaluation: two activations exist at a time, and relu
  * works in place. */
 static void evaluation_reuses_two_activation_buffers(void **state) {
   (void)state;
@@ -106,7 +106,7 @@ static void evaluation_reuses_two_activation_buffers(void **state) {
   const clv_plan_info *info = clv_plan_get_info(r.plan);
   assert_int_equal(info->call_bytes, 0);
   assert_int_equal(info->scratch_bytes, 2 * 16 * 64 * 4);
-  assert_int_equal(info->n_steps_forward, 40); /* the last one writes the caller's memory */
+  assert_int_equal(info->n_steps_forward, 40); /* the last step writes to the caller's memory */
   assert_int_equal(info->n_steps_backward, 0);
   step(&r);
   rig_done(&r);
@@ -122,14 +122,14 @@ static rig linears(bool split) {
   return rig_new(g, &(rig_options){.backend = clv_backend_ref(), .split_backward = split});
 }
 
-/* Training keeps one activation per relu and, where they come later, the gradients that the weights
- * want. */
+/* Training saves one activation per relu, and the gradients that the weight part needs if it runs
+ * later. */
 static void training_saves_only_needed_activations(void **state) {
   (void)state;
   rig later = linears(true), beside = linears(false);
   size_t one = 16 * 64 * 4;
-  /* 4 relu outputs + a copy of the input, and 4 gradients of the linears' outputs: the last relu's
-   * output is free once its gradient is there. */
+  /* 4 relu outputs, a copy of the input, and 4 gradients of the linears' outputs. The last relu's
+   * output is freed once its gradient exists. */
   assert_true(clv_plan_get_info(later.plan)->call_bytes <= 9 * one);
   assert_true(clv_plan_get_info(later.plan)->call_bytes >= 8 * one);
   assert_int_equal(clv_plan_get_info(beside.plan)->call_bytes, 5 * one);
@@ -184,7 +184,7 @@ static void invalid_plan_options_are_refused(void **state) {
   clv_graph_free(other);
 }
 
-/* PyTorch's error, at plan time, in training only; with its own words. */
+/* As PyTorch, but when the plan is made, in training only, and with its own text. */
 static void batchnorm_on_one_value_per_channel_is_refused(void **state) {
   (void)state;
   int x;
@@ -245,11 +245,11 @@ static void phases_out_of_order_are_refused(void **state) {
   assert_ok(clv_plan_call_get(r.plan, &again, err));
   assert_ptr_equal(again, c);
   rig_done(&r);
-  rig_done(&e); /* calls not put back go with the plan */
+  rig_done(&e); /* the plan frees calls that were not put back */
   assert_null(clv_plan_free(NULL));
 }
 
-/* The largest graph a peer may send is planned in little time and memory. */
+/* The largest graph that a peer may send is planned in bounded time and memory. */
 static void largest_graph_is_planned_in_bounded_time_and_memory(void **state) {
   (void)state;
   int x, previous;

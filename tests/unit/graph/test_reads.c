@@ -6,8 +6,10 @@
 
 static const char *const backends[] = {"cpu", "ref"};
 
-/* Never less than a plan of either backend, and what the first says. */
-static void agrees(clv_graph *(*make)(void), rig_options o, bool want, const char *what) {
+/* Asserts that the estimate of saved tensors is never below the plan of either backend, and equals
+ * the first one's. */
+static void assert_reads_weights(clv_graph *(*make)(void), rig_options o, bool want,
+                                 const char *what) {
   for (int i = 0; i < 2; i++) {
     o.backend = i ? clv_backend_ref() : clv_backend_cpu();
     rig r = rig_new(make(), &o);
@@ -51,14 +53,15 @@ static clv_graph *norm(void) {
   return g;
 }
 
-/* The second layer of parameters stands beside what the output is made of. */
+/* Returns a graph whose second layer with parameters does not lead to the output. */
 static clv_graph *dead_branch(void) {
   clv_graph *g = two_linears();
   g->output = 1;
   return g;
 }
 
-/* Its values are computed again, the weights of the first layer with them. */
+/* Returns a graph that recomputes its values, for which the first layer's weights are read
+ * again. */
 static clv_graph *again(void) {
   clv_graph *g = two_linears();
   for (int i = 1; i < g->n_nodes; i++) g->nodes[i].recompute = 1;
@@ -71,31 +74,34 @@ static const rig_options data = {.no_input_grad = {true}};
 
 static void linear_reads_weights_only_for_its_input_gradient(void **state) {
   (void)state;
-  agrees(linear, data, false, "over data");
-  agrees(linear, (rig_options){0}, true, "over a value");
-  agrees(one_relu, (rig_options){0}, false, "without parameters");
-  agrees(dead_branch, data, false, "beside the output");
+  assert_reads_weights(linear, data, false, "over data");
+  assert_reads_weights(linear, (rig_options){0}, true, "over a value");
+  assert_reads_weights(one_relu, (rig_options){0}, false, "without parameters");
+  assert_reads_weights(dead_branch, data, false, "beside the output");
 }
 
 static void layers_after_a_trainable_one_read_their_weights(void **state) {
   (void)state;
-  agrees(two_linears, data, true, "two layers");
-  agrees(two_linears, (rig_options){.no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}},
-         false, "behind frozen ones");
-  agrees(two_linears,
-         (rig_options){.no_input_grad = {true}, .frozen = {"0.weight", "2.weight", "2.bias"}}, true,
-         "of which a bias learns");
-  agrees(residual, data, true, "a residual block");
+  assert_reads_weights(two_linears, data, true, "two layers");
+  assert_reads_weights(two_linears,
+                       (rig_options){.no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}},
+                       false, "behind frozen ones");
+  assert_reads_weights(
+      two_linears,
+      (rig_options){.no_input_grad = {true}, .frozen = {"0.weight", "2.weight", "2.bias"}}, true,
+      "of which a bias learns");
+  assert_reads_weights(residual, data, true, "a residual block");
   rig_options behind = {.no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}};
-  agrees(again, behind, true, "computed again");
+  assert_reads_weights(again, behind, true, "computed again");
 }
 
-/* As PyTorch keeps the weight of a batchnorm for backward, whatever is wanted. */
+/* PyTorch saves a batchnorm's weight for backward too, whichever gradients are wanted. */
 static void trainable_batchnorm_reads_its_weight(void **state) {
   (void)state;
-  agrees(norm, data, true, "batchnorm over data");
-  agrees(norm, (rig_options){.no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}}, false,
-         "a frozen batchnorm");
+  assert_reads_weights(norm, data, true, "batchnorm over data");
+  assert_reads_weights(norm,
+                       (rig_options){.no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}},
+                       false, "a frozen batchnorm");
 }
 
 int main(void) {

@@ -33,7 +33,7 @@ static int add_attention(clv_graph *g, uint32_t layer, int q, int k, int v) {
   return node;
 }
 
-/* Of an encoder, with dropout wherever it has it, but for the norm in the middle. */
+/* Adds an encoder's block with dropout in all its places, except for the norm in the middle. */
 static int add_block(clv_graph *g, uint32_t l, int x) {
   int q = add_linear(g, l, x, WIDTH), k = add_linear(g, l + 1, x, WIDTH);
   int y = add_attention(g, l + 3, q, k, add_linear(g, l + 2, x, WIDTH));
@@ -52,8 +52,8 @@ static clv_graph *encoder(void) {
   return g;
 }
 
-/* Blocks whose last layers need not be run again: a sum of x, a linear, which reads its input in
- * backward, and a tanh, which reads its own value. */
+/* Returns blocks whose last layers need not be recomputed: a sum of x, a linear, which reads its
+ * input in backward, and a tanh, which reads its own output. */
 static clv_graph *sums(void) {
   int x;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, PLACES, WIDTH), &x);
@@ -71,18 +71,18 @@ static clv_graph *(*const graphs[])(void) = {chain, residual, words, encoder, su
 
 /* ---- bits ------------------------------------------------------------------------------------ */
 
-/* Two calls at once, the second of which adds to the gradients of the first. */
+/* Runs two calls at once; the second adds to the gradients of the first. */
 static void two_calls(rig *r) {
   clv_call *c[2];
   for (int i = 0; i < 2; i++) {
     assert_ok(clv_plan_call_get(r->plan, &c[i], err));
-    poison(r);
+    fill_scratch_with_nan(r);
     forward(r, c[i]);
   }
   for (int i = 0; i < 2; i++) {
-    poison(r);
+    fill_scratch_with_nan(r);
     backward_input(r, c[i], i);
-    poison(r);
+    fill_scratch_with_nan(r);
     backward_weight(r, c[i], i);
   }
   for (int i = 0; i < 2; i++) clv_plan_call_put(r->plan, c[i]);
@@ -95,7 +95,8 @@ static void assert_same(const rig *a, const rig *b) {
   for (int i = 0; i < a->n_in; i++) same(a->din[i], b->din[i], a->in_bytes[i], "input gradient");
 }
 
-/* Seed 0: each node is a block of its own; 1: all are one; else runs of nodes, or any nodes. */
+/* Marks blocks. Seed 0: each node is a block; 1: all nodes are one; else runs of nodes, or random
+ * nodes. */
 static void mark(clv_graph *g, uint32_t seed) {
   uint32_t number = 1;
   float drawn[CLV_MAX_NODES];
@@ -129,7 +130,7 @@ static void compare(size_t graph, uint32_t seed, const rig_options *o) {
   rig_done(&b);
 }
 
-/* `make test` takes one of the four ways of each. */
+/* `make test` takes one of the four ways of each graph. */
 static void recomputed_nodes_give_the_same_bits(void **state) {
   (void)state;
   const clv_backend *backends[] = {clv_backend_cpu(), clv_backend_ref(),
@@ -166,8 +167,8 @@ static clv_plan_info info_of(clv_graph *g, bool marked, bool split) {
   return info;
 }
 
-/* The inputs of blocks 1 and on, and of the layer behind the last one, whose output is not kept:
- * those of block 0 are the caller's, or a copy. */
+/* A call saves the inputs of blocks 1.. and of the layer after the last block. The input of block 0
+ * is the caller's, or a copy. */
 static void call_saves_only_the_inputs_of_its_blocks(void **state) {
   (void)state;
   size_t value = 2 * PLACES * WIDTH * sizeof(float), head = 2 * PLACES * 3 * sizeof(float);

@@ -45,7 +45,7 @@ static clv_graph *token_graph(clv_dtype dtype, clv_shape shape, int *ret_input) 
 
 enum { TEXT_LAYERS = 7 };
 
-/* The last step of an lstm over words. */
+/* Returns a text model that ends with the last step of an lstm. */
 static clv_graph *text_graph(clv_dtype dtype, int64_t batch) {
   int x;
   clv_graph *g = token_graph(dtype, CLV_SHAPE(batch, 4), &x);
@@ -59,7 +59,7 @@ static clv_graph *text_graph(clv_dtype dtype, int64_t batch) {
   return g;
 }
 
-/* Two branches of three values each of which is used more than once, joined and cut apart again. */
+/* Returns two branches of three values, each used more than once, concatenated and sliced again. */
 static clv_graph *joined_graph(clv_dtype dtype) {
   int x;
   clv_graph *g = new_graph(dtype, CLV_SHAPE(3, 2, 4), &x);
@@ -108,8 +108,8 @@ static void lstm_parameters_have_torch_names_and_shapes(void **state) {
   }
 }
 
-/* Every slot has numbers of its own: 32 of them in two neighbouring layers, whose keys leave four
- * bits for the slot. */
+/* Each slot draws its own numbers: two neighbouring layers have 32 slots, and keys have four bits
+ * for the slot. */
 static void lstm_parameters_have_distinct_initial_values(void **state) {
   (void)state;
   int x;
@@ -125,7 +125,7 @@ static void lstm_parameters_have_distinct_initial_values(void **state) {
     const float *v = (const float *)(const void *)(block + p->list[i].offset);
     double sum = 0;
     for (size_t k = 0; k < p->list[i].n; k++) {
-      assert_true(fabsf(v[k]) <= 0.25f); /* 1/sqrt(16) */
+      assert_true(fabsf(v[k]) <= 0.25f); /* limit: 1/sqrt(16) */
       sum += fabs((double)v[k]);
     }
     assert_true(fabs(sum / (double)p->list[i].n - 0.125) < 0.04);
@@ -163,7 +163,7 @@ static void embedding_initial_values_are_standard_normal(void **state) {
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-/* sum(out dout) */
+/* Returns sum(out dout). */
 static double objective(rig *r, clv_call *c) {
   const double *out = (const double *)(const void *)r->out;
   const double *dout = (const double *)(const void *)r->dout;
@@ -220,7 +220,7 @@ static void check_near(const char *what, const void *a, const void *b, size_t n)
   if (!(difference <= 1e-10 * norm)) fail_msg("%s is %g off", what, sqrt(difference / norm));
 }
 
-/* cpu against ref, in f32. */
+/* Compares cpu with ref, in f32. */
 static void check_backends(clv_graph *a, clv_graph *b) {
   rig cpu = rig_new(a, &(rig_options){.backend = clv_backend_cpu()});
   rig ref = rig_new(b, &(rig_options){.backend = clv_backend_ref()});
@@ -291,8 +291,8 @@ static void every_cut_gives_the_same_bits(void **state) {
   every_cut(clv_backend_cpu());
 }
 
-/* An lstm writes its weights' gradients with its input's: frozen ones go nowhere, and the others
- * are added. */
+/* An lstm computes the gradients of its weights together with its input's. Those of frozen weights
+ * are dropped, the others added. */
 static void lstm_gradients_accumulate_and_skip_frozen(void **state) {
   (void)state;
   rig all = rig_new(text_graph(CLV_F32, 4), &(rig_options){.backend = clv_backend_cpu()});
@@ -322,7 +322,7 @@ static void lstm_gradients_accumulate_and_skip_frozen(void **state) {
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-/* Columns 1 less 0 of rows [2]: their differences, and where one overflows. */
+/* Column 1 minus column 0 of rows [2]: differences in and out of range, and one that overflows. */
 static void column_difference_out_of_range_is_refused(void **state) {
   (void)state;
   static const int64_t places[][2] = {
@@ -366,7 +366,8 @@ static void row_number_out_of_range_is_refused(void **state) {
                  CLV_PRECONDITION, "has no forward");
     ((int64_t *)(void *)r.in[0])[6] = 4;
     forward(&r, c);
-    ((int64_t *)(void *)r.in[0])[6] = wrong[i / 2]; /* the caller's memory changed in between */
+    /* the caller changed the memory between forward and backward */
+    ((int64_t *)(void *)r.in[0])[6] = wrong[i / 2];
     backward_input(&r, c, false);
     assert_fails(clv_plan_backward_weight(r.plan, c, r.block, r.grads, false, err), CLV_INVALID,
                  "is outside 0..4");
@@ -375,7 +376,7 @@ static void row_number_out_of_range_is_refused(void **state) {
   }
 }
 
-/* A graph says in what it computes where its inputs do not. */
+/* If the inputs are integers, the graph names the type in which it computes. */
 static void graph_dtype_unlike_the_plan_is_refused(void **state) {
   (void)state;
   clv_graph *g = text_graph(CLV_F32, 3);

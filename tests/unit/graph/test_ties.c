@@ -9,7 +9,8 @@
 
 enum { N = 3, PLACES = 4, ROWS = 5, WIDTH = 6 };
 
-/* Tokens to rows of a table, a square layer, and back to tokens by the table. */
+/* Returns a language model: tokens to rows of a table, a square layer, and to tokens by the same
+ * table. */
 static clv_graph *language(clv_dtype dtype) {
   int x;
   clv_graph *g = new_graph(CLV_I64, CLV_SHAPE(N, PLACES), &x);
@@ -27,7 +28,7 @@ static clv_graph *language(clv_dtype dtype) {
 
 static const clv_param *table_of(const rig *r) { return clv_params_find(r->params, "0.weight"); }
 
-/* The sum of both layers' gradients. */
+/* Returns the sum of both layers' gradients. */
 static double gradient_at(const rig *r, size_t i) {
   const clv_param *table = table_of(r), *tied = &r->params->ties[0].param;
   const double *grads = (const double *)(const void *)r->grads;
@@ -62,7 +63,7 @@ static void tied_gradient_matches_finite_differences(void **state) {
   rig_done(&r);
 }
 
-/* It is listed once, and has room for values and moments once, for gradients twice. */
+/* A tied parameter is listed once; it has values and moments once, and two gradients. */
 static void tied_parameter_is_listed_once(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = language(CLV_F32);
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
@@ -83,7 +84,7 @@ static void tied_parameter_is_listed_once(void **state) {
 
 /* ---- two modules ----------------------------------------------------------------------------- */
 
-/* The head has the values of the front's block, and a gradient of its own. */
+/* The head has a copy of the front's table, and a gradient of its own. */
 static void tie_across_two_modules_gives_the_bits_of_one(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = language(CLV_F32);

@@ -28,7 +28,7 @@ static rig one_wait(clv_dtype dtype, const clv_backend *backend, int forward, in
 
 static void wait_computes_values_and_gradients_in_f32(void **state) {
   (void)state;
-  rig r = one_wait(CLV_F32, clv_backend_cpu(), 0, 0, 0); /* which leaves it to ref */
+  rig r = one_wait(CLV_F32, clv_backend_cpu(), 0, 0, 0); /* cpu leaves the op to ref */
   clv_call *c;
   float *x = (float *)(void *)r.in[0], *y = (float *)(void *)r.out, *w = (float *)(void *)r.block;
   float *dy = (float *)(void *)r.dout, *dx = (float *)(void *)r.din[0];
@@ -100,7 +100,7 @@ static double ms(clockid_t clock) {
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* Runs late only when the machine does: the best of a few is what counts. */
+/* A busy machine may delay a run, so the fastest of several counts. */
 static void each_part_takes_its_configured_time(void **state) {
   (void)state;
   static const struct {
@@ -148,7 +148,7 @@ static void between(const char *what, double seconds, double least_ms) {
     fail_msg("%s: %.2f ms, not %.0f", what, seconds * 1e3, least_ms);
 }
 
-/* A plan that is asked for the times of its layers tells them apart; then no more is added. */
+/* A plan that measures times reports them per layer, until it is told to stop. */
 static void plan_times_are_reported_per_layer(void **state) {
   (void)state;
   clv_plan_times t[3] = {0}, then[3];
@@ -164,7 +164,7 @@ static void plan_times_are_reported_per_layer(void **state) {
   memcpy(then, t, sizeof t);
   run_parts(&r);
   assert_memory_equal(then, t, sizeof t);
-  assert_true(t[0].forward + t[0].input + t[0].weight < 0.005); /* the input */
+  assert_true(t[0].forward + t[0].input + t[0].weight < 0.005); /* the input layer */
   between("forward of 0", t[1].forward, 10);
   between("input of 0", t[1].input, 40);
   between("weight of 0", t[1].weight, 70);

@@ -30,7 +30,7 @@ static clv_code parse(const char *text, clv_hf_config *ret, clv_err *err) {
   return clv_hf_config_parse("f/config.json", text, strlen(text), ret, err);
 }
 
-/* `head` and `tail`, which closes the object. */
+/* Parses `head` and `tail`; the tail closes the object. */
 static clv_code parse_with(const char *head, const char *tail, clv_hf_config *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_bytes_printf(&text, "%s%s%s}", head, tail[0] ? ",\n " : "", tail);
@@ -93,8 +93,8 @@ static void present_keys_override_the_defaults(void **state) {
   assert_true(c.base == 7);
 }
 
-/* The base of rotary positions, the number of labels and the sizes of GPT-2, as transformers 5.24
- * takes them from the same keys, in whatever order they are. */
+/* The base of rotary positions, the number of labels and the sizes of GPT-2 are taken from the keys
+ * that transformers 5.24 takes, in any order of the keys. */
 static void nested_and_top_level_keys_rank_as_in_transformers(void **state) {
   static const struct {
     const char *head, *tail;
@@ -133,7 +133,8 @@ static void nested_and_top_level_keys_rank_as_in_transformers(void **state) {
   }
 }
 
-/* The token, and the row of the table that gets no gradient: as torch.nn.Embedding counts it. */
+/* Returns the padding token, and the table row without gradient, counted as torch.nn.Embedding
+ * does. */
 static void pad_token_and_padding_row_follow_the_class(void **state) {
   static const struct {
     const char *head, *tail;
@@ -207,7 +208,7 @@ static void unsupported_config_values_are_refused_by_name(void **state) {
   }
 }
 
-/* A number of a good file is another one. */
+/* Replaces a number of a valid file by another one. */
 static void out_of_range_config_numbers_are_refused(void **state) {
   static const char *const cases[][3] = {
       {"\"hidden_size\": 16", "\"hidden_size\": -1", "hidden_size is a whole number"},

@@ -30,7 +30,7 @@ static clv_hf_config config_of(const char *family) {
   return c;
 }
 
-/* Over inputs as the family takes them. */
+/* Builds the graph over the family's inputs. */
 static clv_code build(const clv_hf_config *c, clv_hf_head head, bool lengths, clv_graph **ret,
                       clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
@@ -51,7 +51,8 @@ static clv_code build(const clv_hf_config *c, clv_hf_head head, bool lengths, cl
 
 /* ---- names and shapes ------------------------------------------------------------------------ */
 
-/* Parameters that transformers makes, and no output of the head comes from; or a second name. */
+/* True if transformers makes the parameter but no output of the head uses it, or it is a second
+ * name. */
 static bool is_idle(const char *line, clv_hf_head head) {
   static const char *const twice[] = {"cls.predictions.bias", "lm_head.bias"};
   for (size_t i = 0; i < CLV_COUNT(twice); i++)
@@ -59,7 +60,7 @@ static bool is_idle(const char *line, clv_hf_head head) {
   return strstr(line, "pooler.dense") && head != CLV_HF_SEQUENCE;
 }
 
-/* "name [2, 3]" as a list of Python has it. */
+/* Writes "name [2, 3]" to buf, as Python prints a shape. */
 static const char *line_of(const clv_param *p, char *buf, size_t size) {
   char shape[160];
   snprintf(buf, size, "%s %s", p->name, clv_shape_format(&p->shape, shape, sizeof shape));
@@ -94,9 +95,9 @@ static void check_names(const char *family, clv_hf_head head, const clv_params *
   }
 }
 
-/* The table of tokens, and no other, has the row of pads that the family's class gives it. */
+/* Only the token table has a padding row, which depends on the family's class. */
 static void only_token_embedding_has_a_padding_row(void **state) {
-  static const int64_t rows[] = {0, 1, 0, -1, -1, 5, 5}; /* of bert, roberta, ... */
+  static const int64_t rows[] = {0, 1, 0, -1, -1, 5, 5}; /* of bert, roberta, ... in this order */
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(families); i++) {
     CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
@@ -137,8 +138,8 @@ static int count(const clv_graph *g, clv_op op) {
   return n;
 }
 
-/* Behind the embeddings, on the probabilities of each attention, twice in a block and at the head:
- * where transformers has it; and none where the config says 0. */
+/* Dropout is where transformers has it: after the embeddings, on attention's probabilities, twice
+ * in a block and at the head. A config value of 0 means none. */
 static void dropout_positions_match_transformers(void **state) {
   clv_hf_config c = config_of("layoutlm");
   clv_err err;
@@ -184,7 +185,8 @@ static void layers_are_numbered_and_named(void **state) {
   assert_string_equal(g->prefix, "model.");
 }
 
-/* Weights by the config's deviation, and biases of 0, but what ends a half of GPT-2's blocks. */
+/* Weights have the config's standard deviation and biases are 0; the layers that end a half of
+ * GPT-2's blocks have a smaller one. */
 static void initial_weights_have_the_config_deviation(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
@@ -208,7 +210,7 @@ static void initial_weights_have_the_config_deviation(void **state) {
   }
 }
 
-/* The decoder has the table of tokens, which is listed once, and a bias of its own. */
+/* The decoder shares the token table, which is listed once, and has its own bias. */
 static void tied_head_shares_the_token_embedding(void **state) {
   static const struct {
     const char *family, *table, *decoder;

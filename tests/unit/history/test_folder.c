@@ -13,15 +13,15 @@
 
 enum { KILLED = 9, MAX_RENAMES = 64 };
 
-static int die_at; /* the rename at which a process dies instead; 0: none */
+static int die_at; /* number of the rename at which the process dies; 0: none */
 
-/* In the place of the C library's. */
+/* Replaces rename of the C library. */
 int rename(const char *from, const char *to) {
   if (die_at && --die_at == 0) _exit(KILLED);
   return renameat(AT_FDCWD, from, AT_FDCWD, to);
 }
 
-static const char *taken_away; /* a lock that goes just before it is locked */
+static const char *taken_away; /* path of a lock that is deleted just before it is locked */
 
 int fcntl(int fd, int command, ...) {
   va_list list;
@@ -97,7 +97,7 @@ static bool is_new(const char *dir) {
   return clv_run_record_read(dir, &r, NULL) == CLV_OK && strcmp(r.name, "new") == 0;
 }
 
-/* What `train --fresh` does to the folder before it connects. */
+/* Prepares the folder as `train --fresh` does before it connects. */
 static clv_run_lock *begin(const char *dir) {
   const clv_run_lock_info info = {.name = "new", .session = "/s.yaml"};
   clv_run_lock *c = NULL;
@@ -118,7 +118,7 @@ static void start(clv_run_lock *c) {
   clv_run_lock_note_start(c, 0, 10, &digest);
 }
 
-/* One that dies at a rename; false: there are not so many. */
+/* Runs a process that dies at a rename. Returns false if it makes fewer renames. */
 static bool die(const char *dir, int at) {
   int status;
   pid_t pid = fork();
@@ -133,7 +133,7 @@ static bool die(const char *dir, int at) {
   return WEXITSTATUS(status) == KILLED;
 }
 
-/* The next start dies as well, at its own n-th rename, before one goes through. */
+/* The next starts die as well, at their own n-th rename, until one succeeds. */
 static void take_again(const char *dir, int at) {
   clv_run_lock *c = NULL;
   clv_err err = {0};
@@ -171,7 +171,7 @@ static void kill_while_moving_leaves_old_or_new_run_intact(void **state) {
     }
   }
   assert_true(old > 4 * (int)CLV_COUNT(old_files));
-  assert_true(is_new("runs/a") && is_old("runs/a.1")); /* the last lived */
+  assert_true(is_new("runs/a") && is_old("runs/a.1")); /* the last process did not die */
 }
 
 static void failed_start_restores_the_old_run(void **state) {
@@ -197,7 +197,8 @@ static void failed_start_restores_the_old_run(void **state) {
   clv_run_lock_end(c, CLV_RUN_FAILED, 6, "lost");
   clv_run_lock_free(c);
   assert_true(is_new("runs/c/deep"));
-  assert_ok(clv_run_lock_new("runs/c/deep", &c, &err), &err); /* an attempt at what is there */
+  /* starts a run inside the existing one */
+  assert_ok(clv_run_lock_new("runs/c/deep", &c, &err), &err);
   clv_run_lock_end(c, CLV_RUN_FAILED, 4, "nobody listens there");
   clv_run_lock_free(c);
   assert_true(is_new("runs/c/deep"));
@@ -212,7 +213,7 @@ static void only_a_finished_run_is_moved_aside(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     make_old("runs/d", cases[i].status);
     clv_run_lock *c = begin("runs/d");
-    assert_true(is_old("runs/d.1")); /* until the new one has started */
+    assert_true(is_old("runs/d.1")); /* the old run stays until the new one has started */
     start(c);
     assert_int_equal(clv_run_lock_moved_folder(c) != NULL, cases[i].kept);
     clv_run_lock_end(c, CLV_RUN_FINISHED, 0, "");
@@ -221,12 +222,12 @@ static void only_a_finished_run_is_moved_aside(void **state) {
     assert_int_equal(is_there("runs/d.1"), cases[i].kept);
   }
   make_old("runs/d", CLV_RUN_FINISHED);
-  assert_int_equal(mkdir("runs/d.1", 0755), 0); /* somebody's */
+  assert_int_equal(mkdir("runs/d.1", 0755), 0); /* a folder of another owner */
   put("runs/d/run.json", "{");
   clv_run_lock *c = begin("runs/d");
   start(c);
   assert_non_null(strstr(clv_run_lock_moved_folder(c), "/runs/d.2"));
-  assert_true(has("runs/d.2", "log.txt", "old")); /* nobody knows what it was */
+  assert_true(has("runs/d.2", "log.txt", "old")); /* its origin is unknown */
   clv_run_lock_free(c);
 }
 
@@ -263,7 +264,7 @@ static void moving_note_is_parsed_strictly(void **state) {
   }
 }
 
-/* Nobody's files are moved or deleted at the word of a note that is damaged, or too old. */
+/* Files of others are not moved or deleted because of a damaged or old note. */
 static void damaged_moving_note_moves_no_files(void **state) {
   clv_run_lock *c = NULL;
   clv_err err = {0};
@@ -273,7 +274,7 @@ static void damaged_moving_note_moves_no_files(void **state) {
   assert_int_equal(clv_run_lock_new("runs/e", &c, &err), CLV_DATA_LOSS);
   assert_says(&err, "runs/e/run.moving is damaged");
   assert_true(is_old("runs/e"));
-  put("runs/e/run.moving", "7 moved\n"); /* there is no runs/e.7 any more */
+  put("runs/e/run.moving", "7 moved\n"); /* runs/e.7 does not exist any more */
   assert_ok(clv_run_lock_new("runs/e", &c, &err), &err);
   clv_run_lock_free(c);
   assert_true(is_old("runs/e") && !is_there("runs/e/run.moving"));
@@ -283,7 +284,8 @@ static void damaged_moving_note_moves_no_files(void **state) {
   assert_true(is_old("runs/e"));
 }
 
-/* The one before may take the folder away between another's opening its lock and locking it. */
+/* A process may delete the folder after another one opened its lock and before that one locks
+ * it. */
 static void lock_fails_when_its_folder_is_deleted(void **state) {
   clv_run_lock *c = NULL;
   clv_err err = {0};

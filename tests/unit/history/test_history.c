@@ -28,10 +28,10 @@ static void put(const char *path, const char *text) {
 
 typedef struct child {
   pid_t pid;
-  int go; /* closed: it ends */
+  int go; /* pipe; closing it ends the process */
 } child;
 
-/* Claims, begins, starts at `step` and says it is there; then waits for its end. */
+/* Locks the folder, begins, starts at `step`, reports it, then waits for its end. */
 static void train(const char *dir, bool resume, uint64_t step, int ready, int go) {
   clv_run_lock *c;
   clv_err err = {0};
@@ -117,12 +117,12 @@ static void exit_is_recorded_and_kill_is_detected(void **state) {
   assert_int_equal(died.state, CLV_STATE_DIED);
   assert_int_equal(died.record.n_attempts, 2);
   assert_int_equal(clv_run_entry_exit_code(&died), 1);
-  end(begin("runs/two", false, 0), 0); /* afresh: nothing is left of those */
+  end(begin("runs/two", false, 0), 0); /* --fresh deletes those */
   CLV_AUTO(clv_run_entry_done) clv_run_entry fresh = look("runs/two");
   assert_int_equal(fresh.record.n_attempts, 1);
 }
 
-/* The record alone never makes a run live: not with a process id that somebody else has by now. */
+/* A record without a lock is not running, even if another process has its process id now. */
 static void record_without_a_lock_is_not_running(void **state) {
   clv_run_attempt *a = NULL, here = {0};
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
@@ -133,7 +133,7 @@ static void record_without_a_lock_is_not_running(void **state) {
   assert_ok(clv_mkdirs("runs/three", &err), &err);
   assert_ok(clv_run_record_add(&r, &a, &err), &err);
   *a = here;
-  a->pid = (uint64_t)getppid(); /* lives, and never trained */
+  a->pid = (uint64_t)getppid(); /* a process that runs and never trained */
   a->pid_start = clv_process_start_time(getppid());
   assert_ok(clv_run_record_write("runs/three", &r, &err), &err);
   CLV_AUTO(clv_run_entry_done) clv_run_entry died = look("runs/three");
@@ -154,7 +154,8 @@ static void record_without_a_lock_is_not_running(void **state) {
   assert_says(&err, "host 'far'");
 }
 
-/* A lock by a process that the record does not name is no reason to send that process a signal. */
+/* If a process that the record does not name holds the lock, no signal is sent to the recorded
+ * process. */
 static void process_unlike_its_record_is_not_stopped(void **state) {
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
   clv_err err = {0};
@@ -235,7 +236,7 @@ static void count_notice(void *user, const char *text) {
   ++*n;
 }
 
-/* A new run does not stumble over what it cannot read. */
+/* A new run may replace a record that cannot be read. */
 static void new_run_replaces_a_damaged_record(void **state) {
   clv_err err = {0};
   clv_run_lock *c = NULL;
@@ -293,7 +294,7 @@ static void runs_are_found_by_name_and_folder(void **state) {
   assert_int_equal(e.step, 3);
 }
 
-/* Standard output of `log` goes to the file "printed". */
+/* Writes the output of `log` to the file "printed". */
 static clv_code print_log(const char *run, clv_err *err) {
   int exit_code, kept = dup(STDOUT_FILENO);
   int file = open("printed", O_WRONLY | O_CREAT | O_TRUNC, 0644);
@@ -307,10 +308,10 @@ static clv_code print_log(const char *run, clv_err *err) {
   return code;
 }
 
-/* Characters pass wherever a read ends between their bytes, and what a terminal would obey never
- * does. */
+/* Characters are printed whole even if a read ends between their bytes, and terminal escapes never
+ * are. */
 static void printed_log_has_no_terminal_escapes(void **state) {
-  enum { LINE = 16383 }; /* with it, the next character lies across the end of a read */
+  enum { LINE = 16383 }; /* so that the next character lies across the end of a read */
   CLV_AUTO(clv_bytes_done) clv_bytes journal = {0}, printed = {0}, want = {0};
   clv_err err = {0};
   (void)state;
@@ -326,8 +327,7 @@ static void printed_log_has_no_terminal_escapes(void **state) {
   assert_string_equal(printed.data, want.data);
 }
 
-/* /proc/self/mem is a regular file that cannot be read at its beginning, as one on a broken
- * disk. */
+/* /proc/self/mem is a regular file whose beginning cannot be read, like a file on a broken disk. */
 static void unreadable_log_is_an_error(void **state) {
   clv_err err = {0};
   (void)state;

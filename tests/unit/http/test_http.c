@@ -95,14 +95,15 @@ static int dial(void) {
 static void send_all(int fd, const char *text, size_t len) {
   while (len) {
     ssize_t n = send(fd, text, len, MSG_NOSIGNAL);
-    if (n <= 0) return; /* it has had enough */
+    if (n <= 0) return; /* the server has closed the connection */
     text += n;
     len -= (size_t)n;
   }
 }
 
-/* What comes until the end or so many ms; how long that took, or -1: not ended. */
-static long hear(int fd, char reply[REPLY], unsigned ms) {
+/* Reads the answer until its end, for at most `ms`. Returns the time that took, or -1 if it did not
+ * end. */
+static long read_reply(int fd, char reply[REPLY], unsigned ms) {
   uint64_t begin = clv_now_ns();
   size_t got = 0;
   reply[0] = '\0';
@@ -118,11 +119,11 @@ static long hear(int fd, char reply[REPLY], unsigned ms) {
   }
 }
 
-/* The status of the answer to a whole text; 0: closed without one. */
+/* Returns the status of the answer to a request; 0: closed without an answer. */
 static int status_of(const char *request, size_t len, char reply[REPLY]) {
   int fd = dial(), status = 0;
   send_all(fd, request, len);
-  assert_true(hear(fd, reply, 5000) >= 0);
+  assert_true(read_reply(fd, reply, 5000) >= 0);
   close(fd);
   if (sscanf(reply, "HTTP/1.%*d %d", &status) != 1) return 0;
   return status;
@@ -186,7 +187,7 @@ static void invalid_requests_are_refused(void **state) {
   (void)state;
   static const struct {
     const char *request;
-    int status; /* 0: any 4xx, or none */
+    int status; /* 0: any 4xx, or no answer */
   } cases[] = {
       {"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n", 404},
       {"GET /hello/ HTTP/1.1\r\nHost: x\r\n\r\n", 404},
@@ -218,8 +219,7 @@ static void invalid_requests_are_refused(void **state) {
   assert_int_equal(shown, 0);
 }
 
-/* A request line or a header without end: answered with 4xx or cut, within the memory of a
- * connection. */
+/* A request line or header without end gets 4xx or is cut, within a connection's memory limit. */
 static void endless_headers_are_refused_or_disconnected(void **state) {
   (void)state;
   static const struct {
@@ -247,12 +247,13 @@ static void silent_clients_are_disconnected(void **state) {
   (void)state;
   char reply[REPLY];
   int fd = dial();
-  long ms = hear(fd, reply, 5000);
+  long ms = read_reply(fd, reply, 5000);
   close(fd);
   assert_in_range(ms, REQUEST_MS - 50, REQUEST_MS + 500);
 }
 
-/* A byte now and then keeps a connection alive for the library; here the whole request counts. */
+/* For the library, a byte now and then keeps a connection alive; this server limits the whole
+ * request. */
 static void slow_clients_are_disconnected(void **state) {
   (void)state;
   char reply[REPLY];
@@ -262,14 +263,14 @@ static void slow_clients_are_disconnected(void **state) {
   send_all(fd, "GET /hello HTTP/1.1\r\nX: ", 24);
   for (int i = 0; ms < 0 && i < 100; i++) {
     send_all(fd, "a", 1);
-    ms = hear(fd, reply, 50);
+    ms = read_reply(fd, reply, 50);
   }
   close(fd);
   ms = (long)((clv_now_ns() - begin) / 1000000u);
   assert_in_range(ms, REQUEST_MS - 50, REQUEST_MS + 500);
 }
 
-/* Somebody who asks for a large page and does not read it holds a connection no longer either. */
+/* A client that requests a large page and does not read it is disconnected too. */
 static void clients_that_do_not_read_are_disconnected(void **state) {
   (void)state;
   char reply[REPLY];
@@ -283,7 +284,8 @@ static void clients_that_do_not_read_are_disconnected(void **state) {
   for (int i = 0; i < CONNECTIONS; i++) close(held[i]);
 }
 
-/* More than the port takes: the rest waits, and is served when those are cut, which is soon. */
+/* There are more connections than the limit. The rest waits until idle ones are cut, which is
+ * soon. */
 static void idle_connections_do_not_starve_requests(void **state) {
   (void)state;
   char reply[REPLY];
@@ -308,7 +310,8 @@ static void unusable_listen_address_is_named(void **state) {
   assert_int_equal(clv_http_open(&o, &other, &err), CLV_UNAVAILABLE);
   assert_non_null(strstr(err.text, listen));
   assert_non_null(strstr(err.text, "in use"));
-  o.listen = "192.0.2.1:0"; /* a network for documentation, not ours */
+  /* a network reserved for documentation, so not an address of this machine */
+  o.listen = "192.0.2.1:0";
   assert_int_equal(clv_http_open(&o, &other, &err), CLV_UNAVAILABLE);
   o.listen = "127.0.0.1:http:80";
   assert_int_not_equal(clv_http_open(&o, &other, &err), CLV_OK);
@@ -317,7 +320,7 @@ static void unusable_listen_address_is_named(void **state) {
   assert_null(other);
 }
 
-/* By name, and on IPv6 where this machine has it. */
+/* Listens by host name, and on IPv6 if this machine has it. */
 static void hostname_and_ipv6_addresses_are_served(void **state) {
   (void)state;
   clv_http *other = NULL;
@@ -338,7 +341,7 @@ static void hostname_and_ipv6_addresses_are_served(void **state) {
   assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
   char reply[REPLY];
   send_all(fd, "GET /none HTTP/1.1\r\nHost: x\r\n\r\n", 31);
-  assert_true(hear(fd, reply, 5000) >= 0);
+  assert_true(read_reply(fd, reply, 5000) >= 0);
   assert_non_null(strstr(reply, " 404 "));
   close(fd);
   clv_http_closep(&other);

@@ -10,7 +10,7 @@
 
 #include "common/net/link/link_int.h"
 
-/* Bytes of value i % 251, which no chunk size used here divides. */
+/* Returns bytes i % 251, a period that divides no chunk size used here. */
 static unsigned char *pattern(size_t n) {
   unsigned char *data = malloc(n);
   assert_non_null(data);
@@ -18,7 +18,8 @@ static unsigned char *pattern(size_t n) {
   return data;
 }
 
-/* Chunks of any size, taken from the back: what stands before them changes nothing. */
+/* Combines chunks of any size from the back: a chunk's shifted CRC does not depend on those before
+ * it. */
 static void shifted_chunk_crcs_combine_to_the_whole(void **state) {
   (void)state;
   static const size_t sizes[] = {1, 3, 64, 1000, 262144, 300001};
@@ -45,7 +46,7 @@ static void single_byte_crcs_combine_to_the_whole(void **state) {
   free(data);
 }
 
-/* Shifting by a and then by b is shifting by a + b, also past the end of the table of powers. */
+/* Shifting by a and then by b equals shifting by a + b, also beyond the table of powers. */
 static void crc_shifts_compose(void **state) {
   (void)state;
   static const uint64_t steps[] = {0, 1, 5, 1u << 18, (uint64_t)1 << 33, (uint64_t)1 << 49};

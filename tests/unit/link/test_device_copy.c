@@ -97,7 +97,7 @@ static void fill(clv_tensor *t, size_t from, size_t to) {
   for (size_t i = from; i < to; i++) ((uint8_t *)t->data)[i] = (uint8_t)(i * 7 + i / CHUNK);
 }
 
-/* copy NULL: the tensor is complete. */
+/* Sends a tensor. copy NULL: the tensor is complete. */
 static clv_tensor *send_value(size_t bytes, clv_device_copy *copy) {
   clv_err err = {0};
   clv_tensor *t;
@@ -117,7 +117,7 @@ static void come(clv_tensor *t, size_t from, size_t to) {
   clv_device_copy_advance(w.device_copy, to);
 }
 
-/* A frame behind it, which may not overtake. */
+/* Sends a small frame, which may not overtake the tensor. */
 static void send_small(void) {
   clv_err err = {0};
   clv_packet *p;
@@ -183,7 +183,7 @@ static void failed_device_copy_ends_the_link(void **state) {
   end();
 }
 
-/* Bytes that come later, and a failure, are nobody's any more. */
+/* Bytes, or a failure, that arrive after the end are ignored. */
 static void link_end_during_a_copy_sends_nothing_more(void **state) {
   (void)state;
   begin();
@@ -193,7 +193,7 @@ static void link_end_during_a_copy_sends_nothing_more(void **state) {
   int sent = w.out.sent;
   come(t, CHUNK, LARGE);
   assert_int_equal(w.out.sent, sent);
-  assert_int_equal(t->refs, 2); /* of the pool, and here */
+  assert_int_equal(t->refs, 2); /* held by the pool and by this test */
   clv_tensor_unref(t);
   assert_true(clv_device_copy_try_reset(w.device_copy));
   end();

@@ -8,7 +8,7 @@
 
 static const char reason[] = "the peer's certificate was revoked";
 
-/* The first lane ends as soon as something is sent on it. */
+/* A link that was dialled; its first lane ends when a frame is sent on it. */
 typedef struct dialled {
   clv_lane *first;
   uint32_t dials, ends;
@@ -23,7 +23,7 @@ static clv_code end_first(void *stream, const clv_rpc_piece *pieces, size_t n, c
   if (first) clv_lane_on_ended(first, CLV_DENIED, reason);
   return CLV_OK;
 }
-static void nothing(void *stream) { (void)stream; }
+static void do_nothing(void *stream) { (void)stream; }
 static void no_cancel(void *stream, clv_code code, const char *text) {
   (void)stream, (void)code, (void)text;
 }
@@ -32,11 +32,11 @@ static bool no_defer(void *stream, clv_rpc_job *job) {
   return false;
 }
 static const clv_transport transport = {.send = end_first,
-                                        .close = nothing,
+                                        .close = do_nothing,
                                         .cancel = no_cancel,
                                         .defer = no_defer,
-                                        .ref = nothing,
-                                        .unref = nothing};
+                                        .ref = do_nothing,
+                                        .unref = do_nothing};
 
 static clv_code dial(void *user, uint32_t index, clv_lane *lane, const bool *stop, void **ret,
                      clv_err *err) {

@@ -45,7 +45,7 @@ static uint64_t on_the_way(fixture *f) {
   return load.bytes_out;
 }
 
-/* One chunk leaves; the numbers of its probes. */
+/* Sends one chunk. Returns the numbers of its probes. */
 static clv_chunk_send leave(fixture *f) {
   clv_err err = {0};
   clv_chunk_send d = {0};
@@ -61,7 +61,7 @@ static void report(fixture *f, uint64_t number) {
   if (number) assert_ok(clv_pace_handle_pong(&f->pace, number, ++f->now, &err));
 }
 
-/* Transfers that are short enough are never reported. They came long ago. */
+/* Transfers below a size are not reported; they arrived long ago. */
 static void acknowledged_transfers_are_not_in_flight(void **state) {
   fixture *f = *state;
   for (int i = 0; i < TRANSFERS; i++) {
@@ -72,10 +72,10 @@ static void acknowledged_transfers_are_not_in_flight(void **state) {
     report(f, d.probe_before);
     assert_int_equal(on_the_way(f), 0);
   }
-  assert_true(f->pace.in_flight >= 2 * CHUNK); /* the pace may not know it */
+  assert_true(f->pace.in_flight >= 2 * CHUNK); /* the pace may still count them */
 }
 
-/* Of a transfer under way all is counted that has left and not been reported. */
+/* All bytes of a transfer that were sent and not yet acknowledged are counted. */
 static void sent_unacknowledged_bytes_are_in_flight(void **state) {
   fixture *f = *state;
   clv_chunk_send first = leave(f), second = leave(f);

@@ -11,7 +11,7 @@
 enum { LANES = 2, MOST = 64, LEASE_MS = 60000, KINDS = 40 };
 #define MS UINT64_C(1000000)
 
-/* One stream of the test, with the frames that were sent on it. */
+/* A stream of the test, with the frames that were sent on it. */
 typedef struct stream {
   clv_lane *lane;
   uint32_t index;
@@ -26,8 +26,8 @@ static struct {
   clv_link *link;
   stream streams[KINDS];
   uint32_t n_streams;
-  uint64_t now;
-  clv_code refusal; /* how dialling fails; CLV_OK: it does not */
+  uint64_t read_clock;
+  clv_code refusal; /* error of dialling; CLV_OK: dialling succeeds */
   const char *refusal_text;
   uint32_t packets, ends;
   char end_text[CLV_ERR_TEXT];
@@ -59,9 +59,9 @@ static bool no_defer(void *handle, clv_rpc_job *job) {
   (void)handle, (void)job;
   return false;
 }
-static void nothing(void *handle) { (void)handle; }
+static void do_nothing(void *handle) { (void)handle; }
 static const clv_transport transport = {note,     close_stream, cancel_stream,
-                                        no_defer, nothing,      nothing};
+                                        no_defer, do_nothing,   do_nothing};
 
 static clv_code dial(void *user, uint32_t index, clv_lane *lane, const bool *stop, void **ret,
                      clv_err *err) {
@@ -84,9 +84,9 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
   w.ends++;
   snprintf(w.end_text, sizeof w.end_text, "%s", text);
 }
-static uint64_t now(void *user) {
+static uint64_t read_clock(void *user) {
   (void)user;
-  return w.now;
+  return w.read_clock;
 }
 static clv_code find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
                           clv_err *err) {
@@ -96,14 +96,14 @@ static clv_code find_link(void *user, const clv_frame *attach, const char *uri, 
 }
 static const clv_lane_acceptor acceptor = {.find_link = find_link};
 
-static void hear(stream *s, const clv_frame *f) {
+static void receive_frame(stream *s, const clv_frame *f) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes head = {0};
   assert_ok(clv_frame_encode(f, 0, &head, &err));
   clv_lane_on_message(s->lane, &(clv_iov){head.data, head.len}, 1);
 }
 
-static void hear_attach(stream *s, uint32_t index, uint64_t again, uint64_t received) {
+static void receive_attach(stream *s, uint32_t index, uint64_t again, uint64_t received) {
   clv_frame f = {.kind = CLV_ATTACH};
   f.attach.epoch = 1;
   f.attach.role = CLV_ATTACH_MASTER;
@@ -111,17 +111,17 @@ static void hear_attach(stream *s, uint32_t index, uint64_t again, uint64_t rece
   f.attach.lanes = LANES - 1;
   f.attach.again = again;
   f.attach.received = received;
-  hear(s, &f);
+  receive_frame(s, &f);
 }
 
-static void hear_attached(stream *s, uint64_t received) {
+static void receive_attached(stream *s, uint64_t received) {
   const clv_frame f = {.kind = CLV_ATTACHED, .attached = {1 << 20, received}};
-  hear(s, &f);
+  receive_frame(s, &f);
 }
 
-static void hear_packets(stream *s, int n) {
+static void receive_packets(stream *s, int n) {
   const clv_frame f = {.kind = CLV_END_CONTEXT, .context = 1, .message = 1};
-  while (n--) hear(s, &f);
+  while (n--) receive_frame(s, &f);
 }
 
 static stream *accept_stream(void) {
@@ -145,29 +145,31 @@ static void send_frames(int n) {
   }
 }
 
-static void begin(bool dials) {
+static void begin_with_lease(bool dials, uint64_t lease_ms) {
   clv_err err = {0};
   memset(&w, 0, sizeof w);
-  w.now = 1000 * MS;
+  w.read_clock = 1000 * MS;
   assert_ok(clv_pool_new(1 << 20, 64, &w.pool, &err));
-  const clv_link_options o = {.clock = {now, NULL},
+  const clv_link_options o = {.clock = {read_clock, NULL},
                               .peer_name = "peer",
                               .pool = w.pool,
                               .accept_limits = clv_wire_limits_default(),
                               .send_credit = 1 << 20,
-                              .lease_ms = LEASE_MS,
+                              .lease_ms = lease_ms,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
   const clv_link_dial d = {.role = CLV_ATTACH_MASTER, .bulk_lanes = LANES - 1, .epoch = 1};
   const clv_dialler dialler = {.transport = &transport, .dial = dial};
   if (dials) {
     assert_ok(clv_link_start(&o, &d, &dialler, &w.link, &err));
-    for (uint32_t i = 0; i < LANES; i++) hear_attached(&w.streams[i], 0);
+    for (uint32_t i = 0; i < LANES; i++) receive_attached(&w.streams[i], 0);
   } else {
     assert_ok(clv_link_new(&o, &w.link, &err));
-    for (uint32_t i = 0; i < LANES; i++) hear_attach(accept_stream(), i, 0, 0);
+    for (uint32_t i = 0; i < LANES; i++) receive_attach(accept_stream(), i, 0, 0);
   }
   assert_int_equal(w.link->state, CLV_LINK_OPEN);
 }
+
+static void begin(bool dials) { begin_with_lease(dials, LEASE_MS); }
 
 static void end(void) {
   clv_link_end(w.link, CLV_OK, "over");
@@ -186,20 +188,26 @@ static void unreceived_messages_are_sent_again(void **state) {
   stream *first = &w.streams[0];
   send_frames(5);
   assert_int_equal(first->n, 1 + 5);
-  hear_packets(first, 3);
+  receive_packets(first, 3);
   end_stream(first, CLV_UNAVAILABLE);
   assert_true(clv_link_is_mending(w.link));
-  send_frames(2); /* they wait */
+  send_frames(2); /* these frames wait */
+  clv_link_counts c;
+  w.now += 4 * MS;
+  clv_link_count(w.link, &c);
+  assert_true(c.outages == 0 && c.outage_ns == 4 * MS && c.last_outage_age_ns == 0);
   (void)clv_link_tend(w.link);
   stream *second = &w.streams[LANES];
   assert_int_equal(second->n, 1);
   assert_true(second->last.attach.again == 1 && second->last.attach.received == 3);
-  hear_attached(second, 4);
+  receive_attached(second, 4);
   assert_false(clv_link_is_mending(w.link));
   assert_int_equal(second->n, 1 + 1 + 2);
-  clv_link_counts c;
+  w.now += 7 * MS;
   clv_link_count(w.link, &c);
   assert_int_equal(c.reconnects, 1);
+  assert_true(c.outages == 1 && c.outage_ns == 0 && c.last_outage_ns == 4 * MS);
+  assert_int_equal(c.last_outage_age_ns, 7 * MS);
   assert_true(c.resent_bytes > 0 && c.resent_bytes < c.bytes_out);
   end();
 }
@@ -210,7 +218,7 @@ static void credit_is_not_granted_again(void **state) {
   w.link->send_queue->credit_left = 7;
   end_stream(&w.streams[0], CLV_UNAVAILABLE);
   (void)clv_link_tend(w.link);
-  hear_attached(&w.streams[LANES], 0);
+  receive_attached(&w.streams[LANES], 0);
   assert_int_equal(w.link->send_queue->credit_left, 7);
   end();
 }
@@ -222,18 +230,18 @@ static void wrong_counts_end_the_link(void **state) {
     begin(true);
     send_frames(5);
     const clv_frame ack = {.kind = CLV_ACK, .ack = {LANES, {wrong[i].acked}}};
-    hear(&w.streams[0], &ack);
+    receive_frame(&w.streams[0], &ack);
     assert_int_equal(w.ends, 0);
     end_stream(&w.streams[0], CLV_UNAVAILABLE);
     (void)clv_link_tend(w.link);
-    hear_attached(&w.streams[LANES], wrong[i].received);
+    receive_attached(&w.streams[LANES], wrong[i].received);
     assert_int_equal(w.ends, 1);
     end();
   }
   begin(true);
   send_frames(5);
   const clv_frame ack = {.kind = CLV_ACK, .ack = {LANES, {6}}};
-  hear(&w.streams[0], &ack);
+  receive_frame(&w.streams[0], &ack);
   assert_int_equal(w.ends, 1);
   end();
 }
@@ -250,11 +258,11 @@ static void decisions_of_the_peer_end_the_link(void **state) {
   }
 }
 
-/* Redials until the link ends. Returns after how many ms. */
+/* Redials until the link ends. Returns the time in ms. */
 static uint64_t time_until_end(void) {
-  uint64_t began = w.now, due;
-  while ((due = clv_link_tend(w.link)) != UINT64_MAX) w.now = CLV_MAX(due, w.now + 1);
-  return (w.now - began) / MS;
+  uint64_t began = w.read_clock, due;
+  while ((due = clv_link_tend(w.link)) != UINT64_MAX) w.read_clock = CLV_MAX(due, w.read_clock + 1);
+  return (w.read_clock - began) / MS;
 }
 
 static void silence_waits_for_the_lease_and_refusal_does_not(void **state) {
@@ -280,7 +288,7 @@ static void unanswered_attach_is_dialled_again(void **state) {
   begin(true);
   end_stream(&w.streams[0], CLV_UNAVAILABLE);
   (void)clv_link_tend(w.link);
-  w.now += (ATTACH_TIMEOUT_MS + 1) * MS;
+  w.read_clock += (ATTACH_TIMEOUT_MS + 1) * MS;
   (void)clv_link_tend(w.link);
   assert_true(w.streams[LANES].cancelled);
   end_stream(&w.streams[LANES], CLV_CANCELLED);
@@ -296,11 +304,11 @@ static void attach_waits_for_the_end_of_the_earlier_connection(void **state) {
   begin(false);
   stream *first = &w.streams[0], *second = accept_stream(), *third = accept_stream();
   send_frames(3);
-  hear_attach(second, 0, 1, 2);
+  receive_attach(second, 0, 1, 2);
   assert_true(first->cancelled);
   assert_int_equal(second->n, 0);
-  hear_packets(first, 2); /* what had come before */
-  hear_attach(third, 0, 2, 1);
+  receive_packets(first, 2); /* received before */
+  receive_attach(third, 0, 2, 1);
   assert_true(second->cancelled);
   end_stream(second, CLV_CANCELLED);
   assert_int_equal(third->n, 0);
@@ -318,9 +326,9 @@ static void older_connection_is_refused(void **state) {
   begin(false);
   end_stream(&w.streams[0], CLV_CANCELLED);
   stream *second = accept_stream(), *old = accept_stream();
-  hear_attach(second, 0, 5, 0);
+  receive_attach(second, 0, 5, 0);
   assert_int_equal(second->kinds[0], CLV_ATTACHED);
-  hear_attach(old, 0, 5, 0);
+  receive_attach(old, 0, 5, 0);
   assert_true(old->cancelled);
   assert_int_equal(w.ends, 0);
   assert_false(second->cancelled);
@@ -331,20 +339,20 @@ static void waiting_connection_that_ended_is_forgotten(void **state) {
   (void)state;
   begin(false);
   stream *second = accept_stream();
-  hear_attach(second, 0, 1, 0);
-  second->full = true; /* it has ended, and the link does not know yet */
+  receive_attach(second, 0, 1, 0);
+  second->full = true; /* the stream has ended, and the link has not noticed yet */
   end_stream(&w.streams[0], CLV_CANCELLED);
   assert_int_equal(w.ends, 0);
   end_stream(second, CLV_CANCELLED);
   assert_true(clv_link_is_mending(w.link));
   stream *third = accept_stream();
-  hear_attach(third, 0, 2, 0);
+  receive_attach(third, 0, 2, 0);
   assert_false(clv_link_is_mending(w.link));
-  w.now += 2 * LEASE_MS * MS;
+  w.read_clock += 2 * LEASE_MS * MS;
   (void)clv_link_tend(w.link);
   assert_int_equal(w.ends, 0);
   end_stream(third, CLV_CANCELLED);
-  w.now += LEASE_MS * MS;
+  w.read_clock += LEASE_MS * MS;
   (void)clv_link_tend(w.link);
   assert_int_equal(w.ends, 1);
   end();
@@ -362,14 +370,14 @@ static void ack_goes_with_the_next_message(void **state) {
   (void)state;
   begin(false);
   stream *s = &w.streams[0];
-  hear_packets(s, ACK_MESSAGES);
+  receive_packets(s, ACK_MESSAGES);
   assert_int_equal(w.link->writer->n_coalesced, 1);
   assert_int_equal(s->n, 1);
   send_frames(1);
   assert_int_equal(w.link->writer->n_coalesced, 0);
   assert_int_equal(s->n, 2);
-  for (int i = 0; i <= CLV_WIRE_BUNDLED; i++) hear_packets(s, ACK_MESSAGES);
-  assert_int_equal(count_kind(s, CLV_ACK), 1); /* there was no room for more */
+  for (int i = 0; i <= CLV_WIRE_BUNDLED; i++) receive_packets(s, ACK_MESSAGES);
+  assert_int_equal(count_kind(s, CLV_ACK), 1); /* there was no space for more */
   end();
 }
 
@@ -379,10 +387,42 @@ static void acknowledged_messages_are_forgotten(void **state) {
   send_frames(5);
   const clv_frame ack = {.kind = CLV_ACK, .ack = {LANES, {4}}};
   const clv_lane_log *g = &w.link->writer->logs[0];
-  hear(&w.streams[0], &ack);
+  receive_frame(&w.streams[0], &ack);
   assert_true(g->first && g->first == g->last && g->n_acked == 4);
-  hear(&w.streams[0], &ack);
+  receive_frame(&w.streams[0], &ack);
   assert_int_equal(g->n_acked, 4);
+  end();
+}
+
+/* ---- peers of protocol 8 --------------------------------------------------------------------- */
+
+static void link_without_lease_sends_no_ack_and_forgets_accepted_messages(void **state) {
+  (void)state;
+  begin_with_lease(false, 0);
+  stream *s = &w.streams[0];
+  for (int i = 0; i < 3; i++) receive_packets(s, ACK_MESSAGES);
+  assert_int_equal(w.link->writer->n_coalesced, 0);
+  send_frames(5);
+  assert_int_equal(s->n, 1 + 5);
+  const clv_lane_log *g = &w.link->writer->logs[0];
+  clv_lane_on_sent(s->lane); /* of ATTACHED, which is not logged */
+  assert_int_equal(g->n_acked, 0);
+  for (int i = 0; i < 4; i++) clv_lane_on_sent(s->lane);
+  assert_true(g->first && g->first == g->last && g->n_acked == 4);
+  end();
+}
+
+static void link_without_lease_refuses_acks_and_ends_with_a_connection(void **state) {
+  (void)state;
+  const clv_frame ack = {.kind = CLV_ACK, .ack = {LANES, {0}}};
+  begin_with_lease(true, 0);
+  receive_frame(&w.streams[0], &ack);
+  assert_int_equal(w.ends, 1);
+  assert_non_null(strstr(w.end_text, "speak protocol 8"));
+  end();
+  begin_with_lease(true, 0);
+  end_stream(&w.streams[1], CLV_UNAVAILABLE);
+  assert_int_equal(w.ends, 1);
   end();
 }
 
@@ -399,6 +439,8 @@ int main(void) {
       cmocka_unit_test(waiting_connection_that_ended_is_forgotten),
       cmocka_unit_test(ack_goes_with_the_next_message),
       cmocka_unit_test(acknowledged_messages_are_forgotten),
+      cmocka_unit_test(link_without_lease_sends_no_ack_and_forgets_accepted_messages),
+      cmocka_unit_test(link_without_lease_refuses_acks_and_ends_with_a_connection),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

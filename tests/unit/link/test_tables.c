@@ -10,7 +10,7 @@
 
 typedef struct fake {
   int refs, sent, closed, cancelled;
-  clv_code code; /* of the first cancel */
+  clv_code code; /* code of the first cancel */
 } fake;
 
 static clv_code fake_send(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
@@ -95,7 +95,7 @@ static clv_code fact(clv_link_state_event what, uint32_t index) {
   return clv_link_on_event(w.link, what, &n, &err);
 }
 
-/* A link in a state, by the facts that lead there. */
+/* Brings a link into a state by events. */
 static void live_until(clv_link_state state) {
   begin_link();
   if (state == CLV_LINK_NEW) return;
@@ -114,11 +114,11 @@ enum { REFUSED = -1 };
 static void each_link_event_reaches_its_state_or_is_refused(void **state) {
   (void)state;
   static const int leads_to[CLV_LINK_STATES][CLV_LINK_STATE_EVENTS] = {
-      /* JOIN of lane 0, ATTACHED, LOST, END, GONE of lane 0 */
+      /* Events: JOIN of lane 0, ATTACHED, LOST, END, GONE of lane 0. */
       [CLV_LINK_NEW] = {CLV_LINK_ATTACHING, REFUSED, REFUSED, CLV_LINK_ENDED, REFUSED},
       [CLV_LINK_ATTACHING] = {REFUSED, CLV_LINK_OPEN, REFUSED, CLV_LINK_ENDING, REFUSED},
       [CLV_LINK_OPEN] = {REFUSED, REFUSED, CLV_LINK_MENDING, CLV_LINK_ENDING, REFUSED},
-      /* JOIN of connection 0, which was here before; LOST of a lane that has no connection */
+      /* JOIN of connection 0, which existed before; LOST of a lane that has no connection. */
       [CLV_LINK_MENDING] = {REFUSED, CLV_LINK_OPEN, REFUSED, CLV_LINK_ENDING, REFUSED},
       [CLV_LINK_ENDING] = {REFUSED, CLV_LINK_ENDING, REFUSED, CLV_LINK_ENDING, CLV_LINK_ENDING},
       [CLV_LINK_ENDED] = {REFUSED, REFUSED, REFUSED, CLV_LINK_ENDED, REFUSED},
@@ -147,7 +147,8 @@ static void repeated_or_out_of_range_lane_is_refused(void **state) {
   end();
 }
 
-/* Whatever ends it, and how often: it is said once, and what is sent then says why. */
+/* However often and for whichever reasons a link ends, its end is reported once, and frames sent
+ * later are refused with the first reason. */
 static void link_end_is_reported_once_with_the_first_reason(void **state) {
   (void)state;
   clv_err err = {0};
@@ -160,7 +161,7 @@ static void link_end_is_reported_once_with_the_first_reason(void **state) {
   assert_int_equal(clv_link_send(w.link, p, &err), CLV_UNAVAILABLE);
   assert_non_null(strstr(err.text, "the first"));
   end();
-  live_until(CLV_LINK_OPEN); /* and while its lanes are still there */
+  live_until(CLV_LINK_OPEN); /* and while its lanes still exist */
   clv_link_end(w.link, CLV_DATA_LOSS, "the first");
   assert_int_equal(w.link->state, CLV_LINK_ENDING);
   clv_link_end(w.link, CLV_OK, "the second");
@@ -176,7 +177,7 @@ static void destructors_accept_null(void **state) {
   clv_packet_free(NULL);
 }
 
-/* A packet that is freed after its link has gone gives its bytes back to nobody. */
+/* A packet freed after its link returns its bytes to no window. */
 static void packet_can_be_freed_after_its_link(void **state) {
   (void)state;
   clv_err err = {0};
@@ -212,7 +213,7 @@ static clv_code dial(void *user, uint32_t index, clv_lane *lane, const bool *sto
   return CLV_OK;
 }
 
-static void hear(clv_lane *lane, const clv_frame *f, const char *payload, size_t len) {
+static void receive_frame(clv_lane *lane, const clv_frame *f, const char *payload, size_t len) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes head = {0};
   assert_ok(clv_frame_encode(f, len, &head, &err));
@@ -230,7 +231,7 @@ static clv_frame attach_of(uint32_t index) {
   return f;
 }
 
-/* The lanes of a link, that of the test in its state. */
+/* Makes the lanes of a link; the tested one is in `state`. */
 static void make_lanes(clv_lane_state state, clv_lane *ret[LANES]) {
   clv_err err = {0};
   begin();
@@ -246,7 +247,7 @@ static void make_lanes(clv_lane_state state, clv_lane *ret[LANES]) {
   for (uint32_t i = 0; i < LANES; i++) {
     clv_frame attach = attach_of(i);
     assert_ok(clv_lane_new(&acceptor, "spiffe://x", &transport, &w.streams[i], &ret[i], &err));
-    if (state != CLV_LANE_ACCEPTED) hear(ret[i], &attach, NULL, 0);
+    if (state != CLV_LANE_ACCEPTED) receive_frame(ret[i], &attach, NULL, 0);
   }
 }
 
@@ -263,14 +264,14 @@ static clv_frame frame_of(clv_frame_kind kind, uint32_t lane) {
   return f;
 }
 
-/* Whether a frame is taken; everything is given back. */
+/* True if the lane accepts a frame of this kind. Frees everything. */
 static bool is_taken(clv_lane_state state, clv_frame_kind kind) {
   clv_lane *lanes[LANES];
   uint32_t index = state == CLV_LANE_BULK;
   clv_frame f = frame_of(kind, index);
   make_lanes(state, lanes);
   w.link->pings = 7;
-  hear(lanes[index], &f, "bits", kind == CLV_CHUNK ? HALF : 0);
+  receive_frame(lanes[index], &f, "bits", kind == CLV_CHUNK ? HALF : 0);
   const fake *s = &w.streams[index];
   bool refused = s->cancelled > 0;
   assert_int_equal(s->code, refused ? CLV_PRECONDITION : CLV_OK);
@@ -297,14 +298,15 @@ static void each_lane_accepts_only_its_frame_kinds(void **state) {
         fail_msg("%s in state %d of a lane", clv_frame_kind_name(kinds[k]), s);
 }
 
-/* What it waits for still leaves, and nobody takes the end for an answer that makes no sense. */
+/* An answer in flight is still sent, and the peer does not take the end for a protocol
+ * violation. */
 static void ping_during_close_is_no_violation(void **state) {
   (void)state;
   clv_lane *lanes[LANES];
   clv_frame f = frame_of(CLV_PING, 0);
   make_lanes(CLV_LANE_CONTROL, lanes);
   clv_link_end(w.link, CLV_OK, "closed");
-  hear(lanes[0], &f, NULL, 0);
+  receive_frame(lanes[0], &f, NULL, 0);
   assert_false(clv_link_has_violation(w.link));
   assert_int_equal(w.streams[0].cancelled, 0);
   for (uint32_t i = 0; i < LANES; i++) clv_lane_on_ended(lanes[i], CLV_CANCELLED, "over");
@@ -317,7 +319,7 @@ static clv_code pong(uint64_t reply_to) {
   return clv_link_on_frame(w.link, 0, &f, NULL, &(clv_payload){0}, &err);
 }
 
-/* It would say how far the peer is, or end the asking for good. */
+/* A PONG without a PING would acknowledge too much, or stop the measurements. */
 static void unsolicited_pong_is_refused(void **state) {
   (void)state;
   clv_link_counts c;
@@ -336,7 +338,8 @@ static void unsolicited_pong_is_refused(void **state) {
   end();
 }
 
-/* Each reading is followed by a PING of another thread, unless that has to wait for the lock. */
+/* Reads the time, and sends a PING from another thread after it unless that thread waits for the
+ * lock. */
 static uint64_t time_with_pings(void *user) {
   uint64_t *now = user;
   *now += 100;
@@ -364,7 +367,7 @@ static void ping_during_count_does_not_inflate_round_trip(void **state) {
 
 /* ---- partial tensors ------------------------------------------------------------------------ */
 
-/* A CALL of two tensors, of which number 5 is one and another never comes. */
+/* Announces a CALL of two tensors: number 5, and one that never arrives. */
 static clv_code head(void) {
   static uint64_t others = 100;
   clv_err err = {0};
@@ -406,7 +409,7 @@ static void come_until(clv_partial_tensor_state state) {
 static void each_partial_tensor_event_reaches_its_state(void **state) {
   (void)state;
   static const int leads_to[CLV_PARTIAL_STATES][CLV_PARTIAL_EVENTS] = {
-      /* HEAD, CHUNK of its second half */
+      /* events: HEAD, CHUNK of the second half */
       [CLV_PARTIAL_NONE] = {CLV_PARTIAL_HEADED, CLV_PARTIAL_HEADLESS},
       [CLV_PARTIAL_HEADLESS] = {CLV_PARTIAL_HEADED, CLV_PARTIAL_BYTES},
       [CLV_PARTIAL_BYTES] = {CLV_PARTIAL_COMPLETE, REFUSED},
@@ -425,7 +428,7 @@ static void each_partial_tensor_event_reaches_its_state(void **state) {
     }
 }
 
-/* Or the tensor would be whole with bytes that nobody sent. */
+/* Otherwise a tensor would be complete with bytes that were never sent. */
 static void duplicate_or_overlapping_chunk_is_refused(void **state) {
   (void)state;
   for (uint64_t first = 0; first <= HALF; first += HALF)
@@ -439,7 +442,7 @@ static void duplicate_or_overlapping_chunk_is_refused(void **state) {
     }
 }
 
-/* A REF_VALUE that the pool has no room for comes without its tensor and says why. */
+/* A REF_VALUE without space in the pool is delivered without its tensor and with the reason. */
 static void ref_value_over_the_quota_becomes_a_failure(void **state) {
   (void)state;
   clv_err err = {0};
@@ -509,7 +512,7 @@ static void send_empty(clv_frame_kind kind) {
   assert_ok(clv_link_send(w.link, p, &err));
 }
 
-/* Frames behind one that waits for credit wait as well, whatever they carry; not so an ABORT. */
+/* Frames after one that waits for credit wait as well, except for ABORT. */
 static void only_abort_passes_frames_waiting_for_credit(void **state) {
   (void)state;
   const fake *s = &w.streams[0];

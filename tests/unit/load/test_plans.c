@@ -22,7 +22,7 @@ static void count(void *user, const char *text) {
 
 static const clv_notifier told = {.notify = count};
 
-/* A store whose one file is `file`. */
+/* Returns a new store whose only file is `file`. */
 static const clv_plan_store *fresh(void) {
   clv_sha256 of;
   char hex[65], command[120];
@@ -61,7 +61,7 @@ static void stored_plan_is_found_again(void **state) {
   assert_false(store->find("another convolution", &other));
 }
 
-/* Makes a file of it that is not to be taken; then it is written anew. */
+/* Damages the file, so that it is refused and written again. */
 static void refused(void (*damage)(void)) {
   const clv_plan_store *s = fresh();
   damage();

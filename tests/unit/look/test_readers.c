@@ -22,7 +22,7 @@ static void fill(uint32_t stream, float *to, size_t n) {
   clv_rng_normal(&key, 0, 1, to, n);
 }
 
-static size_t whole(uint32_t stream, size_t i, size_t below) {
+static size_t random_integer(uint32_t stream, size_t i, size_t below) {
   const clv_rng_key key = {.seed = 8, .layer = stream};
   uint32_t word[4];
   clv_rng_block(&key, (uint32_t)i, word);
@@ -64,11 +64,12 @@ static void pixel_reader_detects_images_in_any_layout(void **state) {
   assert_true(read_pixels(small[0], CLV_SHAPE(1, 4, 4)) > .999);
   assert_true(read_pixels(last[0][0], CLV_SHAPE(4, 4, CHANNELS)) > .999);
   assert_true(read_pixels(last[0][0], CLV_SHAPE(SMALL, CHANNELS)) > .999);
-  assert_true(read_pixels(late[0][0], CLV_SHAPE(SMALL + 1, 2)) > .999); /* behind a class token */
+  assert_true(read_pixels(late[0][0], CLV_SHAPE(SMALL + 1, 2)) > .999); /* after a class token */
   fill(4, small[0], sizeof small / sizeof(float));
   double noise = read_pixels(small[0], CLV_SHAPE(1, 4, 4));
   assert_true(noise >= 0 && noise < .2);
-  assert_true(read_pixels(small[0], CLV_SHAPE(4, 2, 2)) < 0); /* no grid of 16 places */
+  /* 16 positions of a grid, without a grid */
+  assert_true(read_pixels(small[0], CLV_SHAPE(4, 2, 2)) < 0);
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
@@ -79,7 +80,7 @@ static float table[ROWS][WIDTH];
 static void draw_tokens(void) {
   fill(5, table[0], sizeof table / sizeof(float));
   for (size_t i = 0; i < (size_t)RECORDS * TOKENS; i++)
-    tokens[i / TOKENS][i % TOKENS] = (int64_t)whole(1, i, ROWS);
+    tokens[i / TOKENS][i % TOKENS] = (int64_t)random_integer(1, i, ROWS);
 }
 
 static double read_tokens(const float *values, clv_shape shape) {
@@ -136,7 +137,7 @@ static double read_features(const float *records, size_t n_features, const float
   return read.figure;
 }
 
-/* Sums of `n` features with random weights, of which one feature may have another size. */
+/* Computes sums of `n` features with random weights, one of which may be of another scale. */
 static void sum_features(const float *records, size_t n, float size, float sums[RECORDS][WIDTH]) {
   static float weight[WIDTH * WIDTH];
   fill(12, weight, WIDTH * n);
@@ -162,10 +163,10 @@ static void feature_reader_detects_dominating_features(void **state) {
   fill(11, noise, RECORDS * WIDTH);
   assert_true(read_features(records, WIDTH, noise, WIDTH) < .5);
   for (size_t i = 0; i < RECORDS; i++) noise[i * WIDTH + 7] = -3 * records[i * WIDTH + 2];
-  assert_true(read_features(records, WIDTH, noise, WIDTH) > .99); /* one value of many */
+  assert_true(read_features(records, WIDTH, noise, WIDTH) > .99); /* one value among many */
   for (size_t i = 0; i < (size_t)RECORDS * WIDTH; i++) records[i] = records[i / WIDTH * WIDTH];
   sum_features(records, WIDTH, 1, sums);
-  assert_true(read_features(records, WIDTH, sums[0], WIDTH) > .99); /* copies of one */
+  assert_true(read_features(records, WIDTH, sums[0], WIDTH) > .99); /* copies of one value */
 }
 
 /* ---- labels ---------------------------------------------------------------------------------- */
@@ -193,7 +194,7 @@ static clv_look_reading read_labels(size_t n_lengths) { return read_columns(labe
 
 static void draw_gradients(size_t classes) {
   fill(9, gradients[0], sizeof gradients / sizeof(float));
-  for (size_t i = 0; i < SAMPLES; i++) labels[i] = (int64_t)whole(2, i, classes);
+  for (size_t i = 0; i < SAMPLES; i++) labels[i] = (int64_t)random_integer(2, i, classes);
 }
 
 static void scale(size_t sample, float by) {
@@ -264,14 +265,14 @@ static void group_reader_finds_classes_without_their_names(void **state) {
   for (size_t i = 0; i < SAMPLES; i++) {
     for (size_t k = 0; k < WIDTH; k++)
       gradients[i][k] = gradients[i][k] * .2f + directions[labels[i]][k];
-    scale(i, powf(20, (float)(i % 3))); /* lengths say nothing */
+    scale(i, powf(20, (float)(i % 3))); /* lengths carry no information */
   }
   assert_int_equal(clv_look_label_groups(&g, &read, &err), CLV_OK);
   assert_true(read.figure > .95);
   assert_true(read_labels(2).figure < .3);
 }
 
-/* Two groups cannot name ten classes; who has no label is not counted. */
+/* Two groups cannot tell ten classes apart; records without a label are not counted. */
 static void two_groups_do_not_reveal_ten_classes(void **state) {
   (void)state;
   draw_gradients(10);

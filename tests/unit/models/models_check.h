@@ -23,7 +23,8 @@
     if ((call) != CLV_OK) fail_msg("%s", ok_err_.text); \
   } while (0)
 
-/* No graph of the session (freed here), whose error begins with `where` and has `text` in it. */
+/* Asserts that the session (freed here) is refused with an error that begins with `where` and
+ * contains `text`. */
 static inline void assert_refused(clv_session_config *c, const clv_shape *image, const char *where,
                                   const char *text) {
   clv_graph *g = NULL;

@@ -7,7 +7,8 @@
 
 static const clv_shape image = {4, {8, 1, 28, 28}};
 
-/* A session around `middle` ("model:" and "stages:" lines). Line 5 is the first of `middle`. */
+/* Returns a session around `middle` ("model:" and "stages:" lines); line 5 is the first of
+ * `middle`. */
 static clv_session_config *session(const char *middle) {
   static const char head[] =
       "version: 1\n"
@@ -23,7 +24,7 @@ static clv_session_config *session(const char *middle) {
   return c;
 }
 
-/* The shapes of all layers, and the stages' runs. */
+/* Checks the shapes of all layers and the stages' layers. */
 static void check_model(const char *middle, const clv_shape *in, const char *want) {
   clv_session_config *c = session(middle);
   clv_graph *g = NULL;
@@ -62,7 +63,8 @@ static void stage_layers_form_one_graph(void **state) {
       "a 0..2\nb 3..4\nc 5..6\n");
 }
 
-/* Branches and joins; a layer of another stage, one without a name, and the data are named too. */
+/* Branches and joins; `from` may name a layer of another stage, a layer without a name, and the
+ * data. */
 static void branches_and_joins_are_connected_by_name(void **state) {
   (void)state;
   check_model(
@@ -125,7 +127,7 @@ static void named_architectures_have_their_layers(void **state) {
       "11 linear [8, 10]\na 0..11\n");
 }
 
-/* A LeNet has 61706 parameters (LeCun et al. 1998's layout with full connections, ten classes). */
+/* A LeNet has 61706 parameters (LeCun et al. 1998, with full connections and ten classes). */
 static void lenet_has_61706_parameters(void **state) {
   (void)state;
   clv_session_config *c =
@@ -210,7 +212,7 @@ static void model_errors_give_line_and_column(void **state) {
   }
 }
 
-/* The architecture does not fit the data: the error names the shapes. */
+/* If an architecture does not fit the data, the error names the shapes. */
 static void architecture_unlike_the_data_is_refused(void **state) {
   (void)state;
   static const clv_shape rows = {2, {4, 16}};
@@ -259,7 +261,7 @@ static void loss_graphs_check_shapes_and_targets(void **state) {
   assert_null(g);
 }
 
-/* The session file names the losses that there are. */
+/* Each loss op has a name in session files. */
 static void every_loss_op_has_a_config_name(void **state) {
   (void)state;
   for (int op = 0; op < CLV_OP_COUNT; op++) {

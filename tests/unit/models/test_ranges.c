@@ -4,7 +4,7 @@
  */
 #include "tests/unit/models/models_test.h"
 
-/* Names and numbers, blocks within blocks and single names say the same. */
+/* Ranges by name, by number, by blocks within blocks and by single names are equivalent. */
 static void equivalent_range_spellings_give_the_same_cuts(void **state) {
   (void)state;
   static const char *const same[][3] = {
@@ -63,7 +63,7 @@ static void invalid_cuts_are_refused(void **state) {
   }
 }
 
-/* A stage may end inside a block: what crosses are the values of both branches. */
+/* A stage may end inside a block: then the values of both branches cross. */
 static void cut_inside_a_block_sends_both_branches(void **state) {
   (void)state;
   static const char *const ranges[] = {"conv1..layer2.2.bn1", "layer2.2.relu1..fc"};
@@ -82,7 +82,7 @@ static void cut_inside_a_block_sends_both_branches(void **state) {
   clv_session_config_free(c);
 }
 
-/* A program that takes a part of a model gets one value, and gives one. */
+/* A program that loads a part of a model passes one value to it and gets one. */
 static const struct {
   const char *range, *text;
 } parts[] = {

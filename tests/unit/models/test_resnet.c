@@ -8,7 +8,7 @@
 
 enum { MAX_STAGES = 20 };
 
-/* state: SHA-256 over a line "NAME SHAPE" for each entry of torchvision's state_dict(). */
+/* state: SHA-256 of one line "NAME SHAPE" for each entry of torchvision's state_dict(). */
 static const struct {
   const char *arch;
   int parameters;
@@ -40,7 +40,7 @@ static const struct {
      {3, 4, 6, 3}},
 };
 
-static clv_graph *whole(const char *arch, const char *attrs, const clv_shape *in) {
+static clv_graph *full_network(const char *arch, const char *attrs, const clv_shape *in) {
   clv_session_config *c = session(arch, attrs, (const char *[]){"conv1..fc"}, 1);
   clv_graph *g = NULL;
   uint32_t first, last;
@@ -75,7 +75,7 @@ static void check_state(const clv_params *p, const char *want) {
 static void resnet_parameters_match_torchvision(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(archs); i++) {
-    clv_graph *g = whole(archs[i].arch, "", &image);
+    clv_graph *g = full_network(archs[i].arch, "", &image);
     clv_params *p = params_of(g);
     int trainable = 0;
     for (int k = 0; k < p->n; k++) trainable += p->list[k].trainable;
@@ -89,18 +89,18 @@ static void resnet_parameters_match_torchvision(void **state) {
   }
 }
 
-/* Any size, channels and number of classes. */
+/* Images of any size and channels, and any number of classes. */
 static void resnet_accepts_other_sizes_and_classes(void **state) {
   (void)state;
   static const clv_shape fashion = {4, {4, 1, 28, 28}}, tiny = {4, {4, 5, 1, 7}};
-  clv_graph *g = whole("resnet18", ", classes: 10", &fashion);
+  clv_graph *g = full_network("resnet18", ", classes: 10", &fashion);
   clv_params *p = params_of(g);
   assert_true(clv_shape_equal(&clv_params_find(p, "conv1.weight")->shape, &CLV_SHAPE(64, 1, 7, 7)));
   assert_true(clv_shape_equal(&g->nodes[g->output].shape, &CLV_SHAPE(4, 10)));
   assert_int_equal(p->n_values, 11689512 - 2 * 64 * 49 - 990 * 513);
   clv_params_free(p);
   clv_graph_free(g);
-  g = whole("resnet50", ", classes: 1", &tiny);
+  g = full_network("resnet50", ", classes: 1", &tiny);
   assert_true(clv_shape_equal(&g->nodes[g->output].shape, &CLV_SHAPE(4, 1)));
   clv_graph_free(g);
 }
@@ -122,18 +122,19 @@ static moments moments_of(const clv_params *p, const char *block, const char *na
   return (moments){mean, sqrt(squares / (double)q->n - mean * mean), largest};
 }
 
-/* As torchvision's constructor: kaiming_normal_(fan_out, relu) for convolutions, 1 and 0 for batch
- * norms, nn.Linear's own uniform numbers for fc. */
+/* As in torchvision's constructor: kaiming_normal_(fan_out, relu) for convolutions, 1 and 0 for
+ * batchnorms, nn.Linear's uniform numbers for fc. */
 static void initial_weights_match_torchvision(void **state) {
   (void)state;
   static const struct {
     const char *name;
-    double deviation;                                     /* of a normal distribution */
+    /* standard deviation of a normal distribution */
+    double deviation;
   } convs[] = {{"conv1.weight", 0.025253814},             /* sqrt(2 / (64 * 49)) */
                {"layer3.2.conv2.weight", 0.029462783},    /* sqrt(2 / (256 * 9)) */
                {"layer4.0.conv3.weight", 0.03125},        /* sqrt(2 / 2048) */
                {"layer2.0.downsample.0.weight", 0.0625}}; /* sqrt(2 / 512) */
-  clv_graph *g = whole("resnet50", "", &image);
+  clv_graph *g = full_network("resnet50", "", &image);
   clv_params *p = params_of(g);
   char *block = malloc(p->total_bytes);
   clv_params_init(g, p, block);
@@ -143,7 +144,8 @@ static void initial_weights_match_torchvision(void **state) {
     if (fabs(m.mean) > slack * convs[i].deviation ||
         fabs(m.deviation / convs[i].deviation - 1) > slack)
       fail_msg("%s: %g +- %g", convs[i].name, m.mean, m.deviation);
-    assert_true(m.largest > 3 * convs[i].deviation); /* not uniform */
+    /* a uniform distribution would not reach this */
+    assert_true(m.largest > 3 * convs[i].deviation);
   }
   moments fc = moments_of(p, block, "fc.weight"), one = moments_of(p, block, "bn1.weight");
   double bound = 1 / sqrt(2048);
@@ -157,7 +159,8 @@ static void initial_weights_match_torchvision(void **state) {
 
 /* ---- cuts ------------------------------------------------------------------------------------ */
 
-/* The ends of blocks, in order: the stem's last layer, and each block but the network's last. */
+/* Lists the ends of blocks in order: the stem's last layer, and the last layer of each block except
+ * for the network's last. */
 static int block_ends(size_t arch, char ends[MAX_STAGES][32]) {
   int n = 0;
   snprintf(ends[n++], sizeof ends[0], "maxpool");
@@ -167,7 +170,7 @@ static int block_ends(size_t arch, char ends[MAX_STAGES][32]) {
   return n;
 }
 
-/* What comes behind an end; its buffer is reused. */
+/* Returns the name of the layer after an end; the buffer is reused. */
 static const char *after(size_t arch, const char *end) {
   static char name[32];
   int s = 0, i = -1;
@@ -180,7 +183,7 @@ static const char *after(size_t arch, const char *end) {
   return name;
 }
 
-/* Parts of one network in a row, each with its own parameters and plan. */
+/* A part of a network, with its own parameters and plan. */
 typedef struct part {
   clv_graph *graph;
   clv_params *params;
@@ -210,7 +213,7 @@ static void part_open(part *p, const clv_graph *g, uint32_t first, uint32_t last
   p->din = malloc(p->n_in * sizeof(float));
 }
 
-/* A module makes its own first weights, as a worker does. */
+/* Draws the module's first weights, as a worker does. */
 static void init_part(part *p) { clv_params_init(p->graph, p->params, p->block); }
 
 static void copy_weights(part *p, const part *all, const char *start) {
@@ -246,7 +249,8 @@ static void parts_run(part *p, int n, const float *x, const float *dy) {
   }
 }
 
-/* Outputs, gradients and running statistics of all parts are those of the whole. */
+/* Asserts that outputs, gradients and running statistics of all parts equal those of the whole
+ * network. */
 static void compare_parts(const part *all, const part *p, int n) {
   assert_memory_equal(p[n - 1].out, all->out, all->n_out * sizeof(float));
   assert_memory_equal(p[0].din, all->din, all->n_in * sizeof(float));
@@ -269,12 +273,12 @@ typedef struct trial {
   clv_shape in;
   float *x, *dy;
   part all;
-  char *start; /* its weights and statistics before it ran */
+  char *start; /* weights and statistics before the run */
 } trial;
 
 static void trial_open(trial *t, size_t arch) {
   *t = (trial){.arch = arch, .in = CLV_SHAPE(2, 3, 32, 32)};
-  clv_graph *g = whole(archs[arch].arch, ", classes: 10", &t->in);
+  clv_graph *g = full_network(archs[arch].arch, ", classes: 10", &t->in);
   part_open(&t->all, g, 0, (uint32_t)g->n_nodes - 2);
   clv_graph_free(g);
   init_part(&t->all);
@@ -294,7 +298,7 @@ static void trial_close(trial *t) {
   free(t->start);
 }
 
-/* The network in stages of these ranges computes the bits of the whole one. */
+/* Asserts that the network in stages of these ranges computes the bits of the whole one. */
 static void check_cuts(const trial *t, const char *const *ranges, int n, bool own_weights) {
   clv_session_config *c = session(archs[t->arch].arch, ", classes: 10", ranges, n);
   uint32_t first[MAX_STAGES], last[MAX_STAGES];
@@ -315,7 +319,7 @@ static void check_cuts(const trial *t, const char *const *ranges, int n, bool ow
   clv_session_config_free(c);
 }
 
-/* Stages that end behind every step-th block from `from` on, and one for the rest. */
+/* Checks stages that end at every step-th block end, from `from` on, and one stage for the rest. */
 static void check_ends(const trial *t, int from, int step, bool own_weights) {
   char ends[MAX_STAGES][32], texts[MAX_STAGES][96];
   const char *ranges[MAX_STAGES] = {NULL}, *begin = "conv1";
@@ -330,8 +334,8 @@ static void check_ends(const trial *t, int from, int step, bool own_weights) {
   check_cuts(t, ranges, stages, own_weights);
 }
 
-/* Long stages; each boundary is an end of one of them in one of three sessions, of which
- * `make test` takes the first. */
+/* Long stages in three sessions, so that each boundary is the end of a stage in one of them. `make
+ * test` runs the first session. */
 static void cuts_at_every_third_boundary_keep_the_bits(void **state) {
   (void)state;
   trial t;
@@ -340,7 +344,7 @@ static void cuts_at_every_third_boundary_keep_the_bits(void **state) {
   trial_close(&t);
 }
 
-/* In `make test` of the largest alone. */
+/* `make test` runs only the largest network. */
 static void cuts_at_all_boundaries_keep_the_bits(void **state) {
   (void)state;
   for (size_t arch = is_long() ? 1 : CLV_COUNT(archs) - 1; arch < CLV_COUNT(archs); arch++) {

@@ -77,7 +77,7 @@ static void test_torch_words(void **state) {
 
 enum { N = 5 };
 
-/* y = f(x, x, ...) of an element-wise op over [1, N], outside training. */
+/* Computes y = f(x, x, ...) of an element-wise op over [1, N], in evaluation. */
 static void run(clv_op op, const float *x, float *y) {
   clv_ref_kernel k = {.n_in = N, .n_out = N};
   clv_kernel_args a = {.out = y};
@@ -125,7 +125,7 @@ static void test_elementwise_flag_matches_the_function(void **state) {
   }
 }
 
-/* Weights that began as 0 or 1 hide nothing. */
+/* A layer that mixes inputs hides nothing if its weights start as 0 or 1. */
 static void test_mixing_ops_start_with_random_weights(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(list); i++) {

@@ -98,7 +98,7 @@ static clv_optim *make(const clv_optim_config *c, size_t bytes, const clv_optim_
 
 static const struct {
   const char *name;
-  clv_optim_config group[2]; /* the second: of the second span, unless its lr is 0 */
+  clv_optim_config group[2]; /* the second group has the second span, unless its lr is 0 */
 } golden_cases[] = {
 #define CASE(name, ...) {#name, {{__VA_ARGS__}}},
 #include "tests/golden/optim_cases.def"
@@ -130,7 +130,7 @@ static void near(const char *name, const char *what, const float *got, const flo
 
 enum { N = 67, GAP = 5, BLOCK = N + GAP + 3 };
 
-/* The 67 values lie in two spans with gaps that hold other numbers. */
+/* Position of value i: the 67 values are in two spans, with gaps that hold other numbers. */
 static size_t place(size_t i) { return i < 20 ? i + 3 : i + 3 + GAP; }
 
 static void scatter(float *block, const float *v, float gap) {
@@ -142,7 +142,7 @@ static void gather(float *v, const float *block) {
   for (size_t i = 0; i < N; i++) v[i] = block[place(i)];
 }
 
-/* As many as torch has. */
+/* Number of moments in torch's file. */
 static int golden_moments(const golden *g, const char *name) {
   static const char *const names[] = {"momentum_buffer", "exp_avg",  "exp_avg_sq", "sum",
                                       "square_avg",      "grad_avg", "exp_inf"};
@@ -192,7 +192,8 @@ static void test_every_optimizer_matches_torch(void **state) {
   golden_close(&g);
 }
 
-/* State taken out after two steps and put into a new optimiser goes on with the same bits. */
+/* State that is read after two steps and loaded into a new optimiser continues with the same
+ * bits. */
 static void test_restored_state_continues_with_the_same_bits(void **state) {
   static const clv_optim_span all = {0, 9, 0};
   static const double lr = 0.01;
@@ -222,8 +223,8 @@ static void test_restored_state_continues_with_the_same_bits(void **state) {
 /* ---- groups ------------------------------------------------------------------------------------
  */
 
-/* Two groups step as two optimisers of their own would, bit for bit. Their values lie mixed: 0 and
- * 2 of three spans are the first group's. */
+/* Two groups step with the bits of two separate optimisers. Spans 0 and 2 of three belong to the
+ * first group. */
 static void check_groups(const clv_optim_config *groups) {
   static const clv_optim_span spans[] = {{0, 5, 0}, {20, 7, 1}, {48, 4, 0}};
   static const clv_optim_span first[] = {{0, 5, 0}, {48, 4, 0}}, second = {20, 7, 0};
@@ -271,8 +272,8 @@ static void test_each_group_uses_its_own_settings(void **state) {
   check_groups((clv_optim_config[]){adam, decayed});
 }
 
-/* The one with momentum decides how many moments there are; a backend is given none for the
- * other. */
+/* The group with momentum decides how many moments there are. A backend gets none for the other
+ * group. */
 static void test_moment_count_is_the_maximum_over_groups(void **state) {
   static const clv_optim_span spans[] = {{0, 2, 0}, {8, 2, 1}};
   float p[4] = {1, 1, 1, 1}, g[4] = {1, 1, 1, 1};
@@ -366,7 +367,7 @@ static void test_invalid_spans_are_refused(void **state) {
   assert_null(clv_optim_free(NULL));
 }
 
-/* What is left out is torch's default; what is given stays. */
+/* Settings that are left out have torch's defaults; others keep their value. */
 static void test_omitted_settings_have_torch_defaults(void **state) {
   clv_optim_config c = {.kind = CLV_OPTIM_RMSPROP};
   (void)state;
@@ -383,7 +384,7 @@ static void test_omitted_settings_have_torch_defaults(void **state) {
   assert_true(c.eps == 0 && c.momentum == 0);
 }
 
-/* One allocation per moment beside the optimiser and its spans; none in a step. */
+/* One allocation per moment, the optimiser and its spans; none in a step. */
 static void test_step_allocates_nothing(void **state) {
   static const clv_optim_span all = {0, 16, 0};
   static const double lr = 0.1;

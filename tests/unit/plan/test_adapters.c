@@ -39,7 +39,7 @@ static clv_blueprint *blueprint(const char *stages, clv_session_config **ret) {
   return b;
 }
 
-static void learns(const clv_stage_plan *s, const char *const *want, size_t n) {
+static void assert_trained(const clv_stage_plan *s, const char *const *want, size_t n) {
   size_t found = 0;
   for (int i = 0; i < s->params->n; i++) {
     const clv_param *p = &s->params->list[i];
@@ -63,15 +63,16 @@ static void only_adapters_and_named_modules_learn(void **state) {
         i ? FRONT "  - {name: m, at: w1, " LAYERS ", lora: {targets: [query], train: [key]}}\n" HEAD
           : FRONT "  - {name: m, at: w1, " LAYERS ", lora: {targets: [query], r: 4}}\n" HEAD,
         &c);
-    learns(&b->stages[1], i ? more : adapters, i ? 4 : 2);
-    assert_int_equal(b->stages[0].n_learning_params, 2); /* stages without lora learn as ever */
+    assert_trained(&b->stages[1], i ? more : adapters, i ? 4 : 2);
+    /* stages without lora are trained as before */
+    assert_int_equal(b->stages[0].n_learning_params, 2);
     assert_int_equal(b->stages[1].first_layer, 1);
-    assert_int_equal(b->stages[2].first_layer, 3); /* nobody's number has changed */
+    assert_int_equal(b->stages[2].first_layer, 3); /* numbers of layers do not change */
     assert_int_equal(clv_params_find(b->stages[1].params, adapters[0])->shape.dim[0], i ? 8 : 4);
   }
 }
 
-/* A session file with it, written and read again; without it nothing is written. */
+/* Writes a session with lora and reads it again; without lora, no such key is written. */
 static void lora_config_round_trips(void **state) {
   (void)state;
   for (int with = 0; with < 2; with++) {
@@ -128,7 +129,8 @@ static void invalid_lora_options_are_refused(void **state) {
 
 /* ---- secrets --------------------------------------------------------------------------------- */
 
-static clv_code made(const char *train, const char *front, const char *head, clv_err *err) {
+static clv_code make_blueprint(const char *train, const char *front, const char *head,
+                               clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes stages = {0};
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
@@ -141,8 +143,8 @@ static clv_code made(const char *train, const char *front, const char *head, clv
   return clv_blueprint_new(c, &CLV_SHAPE(1, 9), CLV_I64, &b, err);
 }
 
-/* Adapters are drawn from the seed, whatever file the base has; and they add to what the base
- * does, so that its layer has to hide by itself. */
+/* Adapters are drawn from the seed, and add to the base's output. So a layer with a known base file
+ * must hide by the base alone, which it does not. */
 static void adapters_do_not_hide_a_known_or_frozen_layer(void **state) {
   (void)state;
   static const struct {
@@ -159,13 +161,13 @@ static void adapters_do_not_hide_a_known_or_frozen_layer(void **state) {
   };
   for (size_t i = 0; i < CLV_COUNT(rows); i++) {
     clv_err err = {0};
-    clv_code code = made(rows[i].train, rows[i].front, rows[i].head, &err);
+    clv_code code = make_blueprint(rows[i].train, rows[i].front, rows[i].head, &err);
     if ((code == CLV_OK) != !rows[i].text) fail_msg("row %zu: %s", i, err.text);
     if (rows[i].text && !strstr(err.text, rows[i].text)) fail_msg("row %zu: %s", i, err.text);
   }
 }
 
-/* A layer that begins with 0 is known to everybody. */
+/* A layer whose first values are 0 is known to everyone. */
 static void zero_initialized_layer_counts_as_known(void **state) {
   (void)state;
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;

@@ -16,7 +16,8 @@
 
 static const char *const none = "";
 
-/* data and what else a session has; "" as says: the front is cached. */
+/* Checks a session. data: keys of data and further keys; says: the expected refusal, "" if the
+ * front can be cached. */
 static void expect(const char *data, const clv_model_inputs *inputs, const char *front,
                    const char *rest, const char *says) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;

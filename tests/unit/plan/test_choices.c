@@ -26,10 +26,10 @@ static void micro_batch_choices_respect_the_minimum_size(void **state) {
   (void)state;
   expect_choices(1, 1, 0, "1");
   expect_choices(16, 1, 0, "1 2 4 8 16");
-  expect_choices(24, 1, 0, "1 2 3 4 6 8 12 24"); /* 16 would make 12 of them */
-  expect_choices(24, 4, 0, "1 2 3 4 6");         /* none of fewer than four samples */
-  expect_choices(24, 4, 12, "1 2 3 4 6 12");     /* but the session's own */
-  expect_choices(37, 1, 0, "1 2 4 8 37");        /* eight: seven of 5, one of 2 */
+  expect_choices(24, 1, 0, "1 2 3 4 6 8 12 24"); /* 16 would make 12 micro-batches of them */
+  expect_choices(24, 4, 0, "1 2 3 4 6");         /* no choice has fewer than four samples */
+  expect_choices(24, 4, 12, "1 2 3 4 6 12");     /* except for the session's own */
+  expect_choices(37, 1, 0, "1 2 4 8 37");        /* eight micro-batches: seven of 5 and one of 2 */
   expect_choices(37, 3, 0, "1 2 4");
   expect_choices(4096, 8, 128, "1 2 4 8 16 32 64 128");
 }

@@ -20,7 +20,7 @@ static void put_npy(const char *name, const char *descr, const char *shape, cons
   put(name, b.data, b.len);
 }
 
-/* Zeros: shape[0] records. */
+/* Writes an array of zeros with shape[0] records. */
 static void put_zeros(const char *name, const char *descr, const char *shape, size_t bytes) {
   CLV_AUTO(clv_freep) char *zeros = calloc(1, bytes);
   put_npy(name, descr, shape, zeros, bytes);
@@ -32,7 +32,7 @@ static const char small[] =
     "loss: {kind: cross_entropy}\n"
     "train: {batch: 8, drop_last: true, optimizer: {kind: sgd, lr: 0.1}}\n";
 
-/* The session with these sets; "" when all goes together. */
+/* Checks the session with these --set options. text: the expected refusal; "": everything fits. */
 static void expect(const char *text, const char *const *sets, size_t n_sets, const char *says) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
@@ -66,14 +66,15 @@ static void mismatched_sets_and_batches_are_refused(void **state) {
   EXPECT("t.npy has labels of [2], and the last layer ('1') gives [3]", "loss.kind=mse",
          "data.train=[x.npy, t.npy]", "data.test=[x.npy, t.npy]");
   EXPECT("the last batch of an epoch has 1 record, ", "train.drop_last=false");
-  EXPECT("", "train.drop_last=false", "train.max_steps=2"); /* which does not come to it */
+  /* training ends before the incomplete batch */
+  EXPECT("", "train.drop_last=false", "train.max_steps=2");
   EXPECT("a batch has 8 records, and its smallest micro-batch 1 ", "pipeline.micro_batches=8");
 }
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* Two records of three tokens: their numbers, the left and right edges of their boxes, how many of
- * them are no padding, a class each. */
+/* Two records of three tokens: token numbers, left and right edges of their boxes, lengths, and one
+ * class each. */
 static const char tokens[] =
     "version: 1\nname: tokens\n"
     "data: {format: npy, inputs: [ids, boxes, lengths], train: [ids.npy, boxes.npy, n.npy, "
@@ -132,7 +133,7 @@ static void wrong_dtypes_and_class_counts_are_refused(void **state) {
             "attention needs i64 lengths as input 3, got f32 (in files whole numbers are <i4",
             "train.seed=1");
   put_tokens();
-  put_zeros("ids.npy", "|u1", "2, 3", 6); /* a share of 255 */
+  put_zeros("ids.npy", "|u1", "2, 3", 6); /* fractions of 255 */
   EXPECT_OF(tokens, "embedding needs i64 row numbers as input 0, got f32", "train.seed=1");
   put_tokens();
   put_numbers("y.npy", "2,", (const int64_t[]){0, 2}, 2);
@@ -176,7 +177,7 @@ static void put_model_with_pad(const char *family, int pad) {
 }
 static void put_model(const char *family) { put_model_with_pad(family, 1); }
 
-/* Two records of four places, and their lengths; NULL: the session has none. */
+/* Checks two records of four positions and their lengths; NULL: the session has no lengths. */
 static void expect_of_model(const char *family, const char *head, const int64_t *ids,
                             const int64_t *lengths, const char *says) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -219,7 +220,8 @@ static void pads_inside_the_length_are_refused(void **state) {
                   "record 1, place 3 has its last token that is no pad");
 }
 
-/* transformers takes the first place of such a record, whatever its attention makes of no token. */
+/* transformers takes the first position of a record of padding, whatever its attention does with
+ * padding. */
 static void records_of_only_pads_are_refused(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 1, 1, 1, 1}, one[] = {2, 3, 4, 5, 6, 1, 1, 1};
   (void)state;
@@ -264,15 +266,15 @@ static void unshifted_causal_labels_are_refused(void **state) {
   expect_of_model("llama", "causal", ids, n, "");
   put_numbers("y.npy", "2, 4", (const int64_t[]){3, 3, 3, -100, 3, -100, -100, -100}, 8);
   expect_of_model("llama", "causal", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, n, "");
-  /* A text of one token says nothing, not even where the row ends within the text. */
+  /* A text of one token is no evidence, even if the row ends within the text. */
   put_numbers("y.npy", "2, 4", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, 8);
   expect_of_model("llama", "causal", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, n, "");
-  /* More than half may be meant. */
+  /* More than half may be intended. */
   put_numbers("y.npy", "2, 4", (const int64_t[]){2, 3, 8, 8, 6, 8, -100, -100}, 8);
   expect_of_model("llama", "causal", ids, n, "");
 }
 
-/* What `check` notes of such labels beside the head; NULL: nothing. */
+/* Asserts the note of `check` about such labels with the head; NULL: no note. */
 static void expect_note(const char *head, const int64_t *labels, const char *want) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, notes = {0};
@@ -293,7 +295,7 @@ static void expect_note(const char *head, const int64_t *labels, const char *wan
   clv_run_data_done(&d);
 }
 
-/* Labels that tell are those whose place and the next have different tokens: five of these. */
+/* Positions count whose token differs from the next one: five of these. */
 static void most_labels_of_their_own_place_are_noted(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 1, 1}, n[] = {4, 2};
   (void)state;
@@ -309,7 +311,7 @@ static void most_labels_of_their_own_place_are_noted(void **state) {
               "the next one, and nothing shifts labels here\n");
   expect_note("causal", half, NULL); /* two of four */
   expect_note("causal", two, NULL);
-  expect_note("causal", all, NULL); /* refused instead */
+  expect_note("causal", all, NULL); /* refused, so no note */
   expect_note("token", three, NULL);
 }
 

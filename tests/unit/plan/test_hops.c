@@ -16,10 +16,10 @@
 #include "master/plan/plan_int.h"
 
 typedef struct hop_case {
-  const char *layers;            /* of the first worker, which is sent the records */
-  const char *plan;              /* words of the hop in the plan */
-  const char *key;               /* key of a policy that must be true for it */
-  const char *record, *gradient; /* words of the record */
+  const char *layers;            /* layers of the first worker, which is sent the records */
+  const char *plan;              /* the hop's words in the plan */
+  const char *key;               /* key of a policy that must be true for the hop */
+  const char *record, *gradient; /* words in the record, for the value and for its gradient */
 } hop_case;
 
 static const hop_case cases[] = {
@@ -51,7 +51,7 @@ static clv_blueprint *planned(const char *layers, clv_session_config **ret) {
   return b;
 }
 
-/* A policy that permits all but `without`, and RAW INPUT only where `raw`. */
+/* Returns a policy that permits all but `without`, and RAW INPUT only if `raw`. */
 static clv_policy *policy_of(const char *without, bool raw) {
   static const char *const keys[] = {"tokens", "labels", "labels_readable", "front_known"};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -72,7 +72,8 @@ static clv_policy *policy_of(const char *without, bool raw) {
   return p;
 }
 
-/* The hop alone: what the policy says of the first worker's records is another matter. */
+/* Checks only the hop against the policy, because the policy may refuse the first worker's records
+ * too. */
 static clv_code hold_hop_alone(clv_blueprint *b, clv_policy *p, clv_err *err) {
   const clv_planned_sends nothing = {0};
   b->policy = p;
@@ -108,7 +109,7 @@ static void hop_names_match_in_plan_policy_and_record(void **state) {
   }
 }
 
-/* Policies were signed for these words. */
+/* Words that policies were signed for stay the same. */
 static void policy_that_permits_the_stage_permits_its_hop(void **state) {
   (void)state;
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;

@@ -71,7 +71,8 @@ static void readable_data_adds_a_finding_to_its_rows(void **state) {
   if (clv_blueprint_check_privacy(b, &err) != CLV_OK) fail_msg("%s", err.text);
   assert_int_equal(row_of(b, CLV_EGRESS_ACTIVATION)->look_findings, CLV_FINDING_TOKENS);
   assert_int_equal(row_of(b, CLV_EGRESS_GRADIENT)->findings, CLV_FINDING_LABELS_READABLE);
-  clv_blueprint_egress_text(b, &after); /* figures change while weights learn, and it may not */
+  /* the text must not contain figures that change while weights are trained */
+  clv_blueprint_egress_text(b, &after);
   assert_string_equal(before.data, after.data);
   clv_blueprint_describe_egress(b, false, &page);
   assert_non_null(strstr(page.data, "tokens 0.25 by the nearest vector, above 0.2; labels 0.90"));
@@ -97,10 +98,10 @@ static void readable_data_needs_a_privacy_key(void **state) {
   static const struct {
     const char *privacy;
     double tokens, labels;
-    const char *says; /* NULL: it is permitted */
+    const char *says; /* NULL: permitted */
   } cases[] = {
       {"tokens_readable: false", .2, .3, NULL},
-      {"tokens_readable: false", .21, .31, NULL}, /* said, and bound by a policy alone */
+      {"tokens_readable: false", .21, .31, NULL}, /* reported, and limited only by a policy */
       {"tokens_readable: false", .89, .89, NULL},
       {"tokens_readable: false", .9, .3, "/s.yaml:12:22: worker 'w1' can read tokens from the act"},
       {"tokens_readable: true", .9, .3, NULL},

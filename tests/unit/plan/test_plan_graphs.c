@@ -30,7 +30,7 @@ static clv_session_config *session(const char *privacy, const char *stages) {
   return c;
 }
 
-/* Twelve tokens, four numbers, a length. */
+/* Makes the blueprint of a session over twelve tokens, four numbers and a length. */
 static clv_code plan(const clv_session_config *c, clv_blueprint **ret, clv_err *err) {
   static const clv_model_inputs inputs = {.n = 3,
                                           .list = {{"ids", CLV_I64, {2, {1, 12}}},
@@ -58,8 +58,8 @@ static void expect_table(const char *privacy, const char *middle, const char *wa
   if (strncmp(got.data, want, strlen(want)) != 0) fail_msg("\n%s\nis not\n%s", got.data, want);
 }
 
-/* Each value that crosses is told, and each input that goes to a worker; what is read at home
- * stays. */
+/* The table lists each value that crosses and each input sent to a worker, but not inputs read at
+ * the master. */
 static void egress_table_lists_every_sent_tensor(void **state) {
   (void)state;
   expect_table("tokens_readable: true",
@@ -70,7 +70,7 @@ static void egress_table_lists_every_sent_tensor(void **state) {
                "  of layer 1 'x' | [8, 12, 4]\n"
                "  of layer 2 'q' | [8, 12, 4]\n"
                "gradient for stage 'middle' (layer 4) | [8, 12, 4] | f32 | 1536 | w1 "
-               "spiffe://t/w1 | PICTURE\n"); /* the head reads four numbers of sixteen places */
+               "spiffe://t/w1 | PICTURE\n"); /* the head reads four numbers of sixteen positions */
   expect_table("raw_input_leaves: true",
                "  - {name: middle, at: w1, layers: [" ATTEND
                ", {op: embedding, rows: 9, out: 4, "
@@ -100,7 +100,7 @@ static void expect_refused(const char *layers, const char *input) {
   assert_null(b);
 }
 
-/* What is read as numbers, too, is more than lengths. */
+/* An input that is also read as numbers is more than lengths. */
 static void worker_inputs_need_permission(void **state) {
   (void)state;
   expect_refused("{op: concat, from: [m, extra]}", "extra");
@@ -124,7 +124,7 @@ static void plan_reports_sent_lengths(void **state) {
   assert_non_null(strstr(text.data, "lengths: of every record's sequence are sent"));
   assert_non_null(strstr(json.data, "\"lengths\":\"leave\""));
   assert_int_equal(b->stages[0].output_findings,
-                   CLV_FINDING_TOKENS); /* by the tokens, not by the lengths */
+                   CLV_FINDING_TOKENS); /* because of the tokens, not the lengths */
   assert_int_equal(b->stages[1].n_model_inputs, 1);
   assert_int_equal(b->stages[2].model_inputs[0], 1);
 }

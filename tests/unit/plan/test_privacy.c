@@ -56,7 +56,7 @@ typedef struct front_row {
   const clv_shape *sample;
   const char *layers, *more, *train;
   clv_findings want;
-  int64_t least; /* of PICTURE; 0: any */
+  int64_t least; /* fewest positions for PICTURE; 0: any */
 } front_row;
 
 enum {
@@ -78,7 +78,7 @@ static const clv_shape flat_rgb = {2, {1, 108}}, wide = {2, {1, 60}}, halves = {
 #define ROWS                                                                                      \
   "{op: reshape, shape: [1, 16], name: r}, {op: reshape, shape: [16, 1], from: [input], name: x}" \
   ", {op: scale, factor: 0, name: z}, {op: add, from: [z, r], name: c}"
-/* x and, beside it, what a secret layer makes of each n places, the same at all of them. */
+/* Concatenates x with the output of a secret layer that is applied to each n positions. */
 #define GROUPS(n)                                                                 \
   COLUMN ", {op: reshape, shape: [" #n                                            \
          ", -1], name: s}, {op: linear, out: 1}, {op: reshape, "                  \
@@ -94,12 +94,13 @@ static const clv_shape flat_rgb = {2, {1, 108}}, wide = {2, {1, 60}}, halves = {
 #define SECRET "weights: {file: p, secret: true}, "
 
 static const front_row fronts[] = {
-    /* nothing mixes two places */
+    /* each output depends on one position */
     {&image, "{op: scale, factor: 2}", "", "", RAW, 0},
     {&image, "{op: flatten}, {op: slice, dim: 1, start: 0, stop: 20}", "", "", RAW, 0},
     {&image, OTHERS ", {op: dropout, p: 0.5}", "", "", RAW, 0},
     {&image, "{op: conv2d, out: 4, kernel: 1}", "", "", RAW, 0},
-    {&rgb, "{op: conv2d, out: 4, kernel: 1}", "", "", RAW, 0}, /* a grey picture */
+    /* the layer mixes only the channels of a pixel, so it sends an image in grey tones */
+    {&rgb, "{op: conv2d, out: 4, kernel: 1}", "", "", RAW, 0},
     {&rgb, "{op: conv2d, out: 6, kernel: 1, groups: 3}", "", "", RAW, 0},
     {&rgb, "{op: permute, order: [2, 3, 1]}, {op: linear, out: 4}", "", "", RAW | PICTURE, 0},
     {&rows, "{op: linear, out: 4}", "", "", RAW | PICTURE, 0}, /* channels last */
@@ -120,12 +121,12 @@ static const front_row fronts[] = {
      RAW, 0},
     {&features, "{op: reshape, shape: [16, 1]}, {op: linear, out: 5, transposed: true}", "", "",
      RAW, 0},
-    /* a layer and its own transpose */
+    /* a layer followed by its own transpose */
     {&features,
      "{op: linear, out: 64, bias: false, name: t}, {op: linear, out: 16, bias: false, "
      "transposed: true, tied: t}",
      "", "", KNOWN, 0},
-    /* constants, zeros and copies add no place */
+    /* constants, zeros and copies add no position */
     {&features,
      COLUMN ", {op: scale, factor: 0, name: z}, {op: concat, dim: 2, from: [x, z]}, "
             "{op: linear, out: 2}",
@@ -140,7 +141,7 @@ static const front_row fronts[] = {
      COLUMN ", {op: softmax, name: o}, {op: concat, dim: 2, from: [x, o]}, "
             "{op: linear, out: 2}",
      "", "", RAW, 0},
-    {&features, /* of one element: 1, whatever the other half of the record is */
+    {&features, /* each output is one element of the record, whatever the other half is */
      "{op: slice, dim: 1, start: 0, stop: 8}, {op: reshape, shape: [8, 1], name: x}, "
      "{op: slice, dim: 1, start: 8, stop: 16, from: [input]}, {op: reshape, shape: [8, 1]}, "
      "{op: softmax, name: o}, {op: concat, dim: 2, from: [x, o]}, {op: linear, out: 2}",
@@ -171,7 +172,7 @@ static const front_row fronts[] = {
      "", "", RAW, 0},
     {&features, "{op: flatten, name: x}, {op: linear, out: 16, name: y}, {op: add, from: [x, y]}",
      "", "", RAW, 0},
-    /* nor does what is the same at each place that a layer is applied at */
+    /* values that are equal at each position of a layer add none */
     {&image,
      CONTEXT ", {op: reshape, shape: [64, 1, 1], name: g}, {op: scale, factor: 0, from: [input], "
              "name: z}, {op: add, from: [z, g], name: c}, {op: concat, dim: 1, from: [input, c]}, "
@@ -198,8 +199,8 @@ static const front_row fronts[] = {
      ROWS ", {op: slice, dim: 2, start: 0, stop: 1, name: d}, {op: concat, dim: 2, from: [x, d]}, "
           "{op: reshape, shape: [1, 32]}, {op: conv1d, out: 1, kernel: 2, stride: 2}",
      "", "", RAW, 0},
-    {&features, ROWS ", {op: linear, out: 1}", "", "", 0, 0}, /* nothing else is there */
-    /* or at some of them: four contexts of four places, or the mean of each */
+    {&features, ROWS ", {op: linear, out: 1}", "", "", 0, 0}, /* the record has nothing else */
+    /* or at some positions: four contexts of four positions, or the mean of each */
     {&features, GROUPS(4) ", {op: concat, dim: 2, from: [x, c]}, {op: linear, out: 1}", "", "", RAW,
      0},
     {&features, GROUPS(8) ", {op: concat, dim: 2, from: [x, c]}, {op: linear, out: 1}", "", "", RAW,
@@ -215,7 +216,7 @@ static const front_row fronts[] = {
      "[input], name: z}, {op: add, from: [z, m], name: c}, {op: concat, dim: 1, from: [input, c]}, "
      "{op: conv2d, out: 2, kernel: 1}",
      "", "", RAW, 0},
-    {&halves, /* one column: the second half of the positions is the mean of the first */
+    {&halves, /* one column: the second half of the positions is the mean of the first half */
      "{op: slice, dim: 1, start: 0, stop: 16}, {op: reshape, shape: [1, 16], name: x}, {op: mean, "
      "dim: 2}, {op: reshape, shape: [1, 1], name: m}, {op: scale, factor: 0, from: [x], name: z}, "
      "{op: add, from: [z, m], name: c}, {op: concat, dim: 2, from: [x, c]}, {op: conv1d, out: 2, "
@@ -231,7 +232,7 @@ static const front_row fronts[] = {
     {&features,
      GROUPS(4) ", {op: concat, dim: 2, from: [x, c]}, {op: flatten}, {op: linear, out: 9}", "", "",
      0, 0},
-    /* dropout in front of a layer leaves one place alone too often */
+    /* dropout before a layer leaves a single position too often */
     {&features, "{op: dropout, p: 0.9}, {op: linear, out: 5}", "", "", RAW, 0},
     {&features, "{op: dropout, p: 0.8}, {op: relu}, {op: linear, out: 5}", "", "", RAW, 0},
     {&features, "{op: dropout, p: 0.6}, {op: dropout, p: 0.6}, {op: linear, out: 5}", "", "", RAW,
@@ -251,10 +252,11 @@ static const front_row fronts[] = {
     {&features,
      "{op: reshape, shape: [2, 8]}, {op: mean, dim: 2}, {op: dropout, p: 0.5}, "
      "{op: linear, out: 5}",
-     "", "", RAW, 0}, /* two elements, of 8 places each */
+     "", "", RAW, 0}, /* two elements of 8 positions each */
     {&image, "{op: dropout, p: 0.9}, " CONV, "", "", RAW, 0},
     {&image, "{op: dropout, p: 0.5}, " CONV, "", "", PICTURE, 9},
-    {&rgb, "{op: dropout, p: 0.5}, " CONV, "", "", PICTURE, 9}, /* a pixel goes with three */
+    /* each pixel is mixed with three others */
+    {&rgb, "{op: dropout, p: 0.5}, " CONV, "", "", PICTURE, 9},
     {&rgb,
      "{op: dropout, p: 0.9}, {op: slice, dim: 1, start: 0, stop: 1}, {op: flatten}, "
      "{op: linear, out: 5}",
@@ -277,7 +279,7 @@ static const front_row fronts[] = {
      "stop: 1, name: q}, {op: attention, heads: 2, p: 0.1, from: [q, e, e]}, {op: linear, "
      "out: 5}",
      "", "", 0, 0},
-    /* a flat record that the graph gives a form */
+    /* a flat record that the graph reshapes to an image */
     {&flat_rgb, "{op: reshape, shape: [3, 6, 6]}, {op: conv2d, out: 4, kernel: 1}", "", "", RAW, 0},
     {&flat_rgb,
      "{op: scale, factor: 2}, {op: batchnorm}, {op: reshape, shape: [3, 6, 6]}, {op: "
@@ -294,18 +296,18 @@ static const front_row fronts[] = {
      "{op: reshape, shape: [3, 6, 6], name: i}, {op: linear, out: 1, from: [input], name: t}, {op: "
      "reshape, shape: [1, 1, 1]}, {op: scale, factor: 0, name: z}, {op: add, from: [i, z]}, {op: "
      "conv2d, out: 4, kernel: 1}",
-     "", "", RAW | PICTURE, 0}, /* read flat as well */
+     "", "", RAW | PICTURE, 0}, /* also read flat */
     {&flat_rgb, "{op: reshape, shape: [3, 6, 6]}, {op: flatten}, {op: linear, out: 5}", "", "", 0,
      0},
     {&flat_rgb, "{op: linear, out: 5}", "", "", 0, 0},
-    /* the border, the first step */
+    /* at the border, the first tap alone */
     {&image, "{op: conv2d, out: 2, kernel: 3, pad: 2}", "", "", RAW | PICTURE, 1},
     {&image, "{op: conv_transpose2d, out: 2, kernel: 3, stride: 2}", "", "", RAW | PICTURE, 1},
     {&image, "{op: conv_transpose2d, out: 2, kernel: 3, stride: 4, dilation: 2}", "", "",
-     RAW | PICTURE, 1}, /* its first tap and its last meet */
+     RAW | PICTURE, 1}, /* its first and its last tap are at one position */
     {&steps, "{op: lstm, out: 5}", "", "", RAW | PICTURE, 0},
     {&words, EMBEDDING ", {op: lstm, out: 5}", "", "", TOKENS, 0},
-    /* few places each */
+    /* few positions each */
     {&image, CONV, "", "", PICTURE, 9},
     {&image, CONV, "freeze: true, ", "", PICTURE, 9},
     {&image, "{op: conv2d, out: 2, kernel: 3, pad: 1}", "", "", PICTURE, 4},
@@ -351,7 +353,8 @@ static const front_row fronts[] = {
     {&words, EMBEDDING ", {op: linear, out: 5}", "", "", TOKENS, 0},
     {&words, EMBEDDING ", {op: positions, rows: 12, name: h}, " BLOCK, "", "", TOKENS, 0},
     {&words, EMBEDDING ", {op: mean, dim: 1}", "", "", TOKENS, 0},
-    {&words, EMBEDDING ", {op: mean, dim: 1}, {op: linear, out: 5}", "", "", 0, 0}, /* of a bag */
+    /* mean of a bag of words */
+    {&words, EMBEDDING ", {op: mean, dim: 1}, {op: linear, out: 5}", "", "", 0, 0},
     {&words, "{op: embedding, rows: 9, out: 1}, {op: mean, dim: 1}, {op: linear, out: 5}", "", "",
      TOKENS, 0},
     {&words, EMBEDDING ", {op: positions, rows: 12, name: h}, " BLOCK, PUBLIC, "", TOKENS | KNOWN,
@@ -390,12 +393,12 @@ static void front_findings_match_the_table(void **state) {
       fail_msg("%s %s %s: shows %s, %lld of %lld", r->layers, r->more, r->train,
                clv_findings_words(b->stages[0].output_findings, words_of), (long long)share.least,
                (long long)share.places);
-    /* a worker's layers hide nothing, but they may sum more places */
+    /* a worker's layers hide nothing, but they may add positions */
     assert_int_equal(b->stages[1].output_findings & (RAW | KNOWN), r->want & (RAW | KNOWN));
   }
 }
 
-/* input -> conv -> add, with the input beside it: one addend is the record itself. */
+/* input -> conv -> add with the input itself: one addend is the record. */
 static void each_addend_is_checked_as_its_own_path(void **state) {
   (void)state;
   static const char *const want[] = {"RAW INPUT", "PICTURE"};
@@ -436,7 +439,7 @@ static void each_addend_is_checked_as_its_own_path(void **state) {
   }
 }
 
-/* Makes the ledger know node `name` of the model. */
+/* Adds node `name` of the model to the ledger. */
 static void know(clv_blueprint *b, const char *name) {
   clv_err err;
   assert_int_equal(
@@ -451,7 +454,7 @@ static void know(clv_blueprint *b, const char *name) {
   assert_int_equal(clv_blueprint_make_table(b, &err), CLV_OK);
 }
 
-/* A layer that a worker had once is no secret, whatever the session file says. */
+/* A layer that a worker has received once is not secret, whatever the session file says. */
 static void layer_once_sent_to_a_worker_is_no_longer_secret(void **state) {
   (void)state;
   static const char stages[] = "  - {name: front, at: master, layers: [" CONV
@@ -477,7 +480,7 @@ static void layer_once_sent_to_a_worker_is_no_longer_secret(void **state) {
 
 typedef struct head_row {
   const char *layers, *more, *train;
-  uint32_t want; /* layers that hide; 0: readable */
+  uint32_t want; /* number of layers that hide labels; 0: labels are readable */
 } head_row;
 
 static const head_row heads[] = {
@@ -493,7 +496,7 @@ static const head_row heads[] = {
     {"{op: linear, out: 3}", "weights: {file: p, secret: true}, ", "", 1},
     {"{op: linear, out: 3}", "weights: {file: p, secret: true}, freeze: true, ", "", 0},
     {"{op: linear, out: 3}", "", "seed: 7, ", 0},
-    /* each output by itself */
+    /* each output separately */
     {"{op: reshape, shape: [6, 1]}, {op: linear, out: 1}, {op: flatten}", "", "", 0},
     {"{op: reshape, shape: [1, 6]}, {op: conv1d, out: 1, kernel: 1}, {op: flatten}", "", "", 0},
     {"{op: reshape, shape: [6, 1]}, {op: conv1d, out: 6, kernel: 1, groups: 6}, {op: flatten}", "",
@@ -507,14 +510,14 @@ static const head_row heads[] = {
     {"{op: linear, out: 3, name: y}, {op: scale, factor: 0, name: z}, {op: concat, dim: 1, from: "
      "[y, z]}",
      "", "", 1},
-    {"{op: linear, out: 3}, {op: dropout, p: 0.9}", "", "", 0}, /* one gradient alone */
+    {"{op: linear, out: 3}, {op: dropout, p: 0.9}", "", "", 0}, /* a gradient of a single output */
     {"{op: dropout, p: 0.9}, {op: linear, out: 3}", "", "", 1},
-    {"{op: linear, out: 1}", "", "", 1}, /* whose sign shows, as `plan` says */
+    {"{op: linear, out: 1}", "", "", 1}, /* its sign shows, as `plan` reports */
 };
 
 static void check_head(const head_row *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes stages = {0};
-  bool unused = strstr(r->train, "head.*") != NULL; /* a glob has to match something */
+  bool unused = strstr(r->train, "head.*") != NULL; /* each glob must match something */
   clv_bytes_printf(&stages,
                    "  - {name: front, at: master, layers: [{op: conv2d, out: 2, kernel: 3, "
                    "name: %s}]}\n"
@@ -538,8 +541,8 @@ static void head_findings_match_the_table(void **state) {
 
 typedef struct returned_row {
   const clv_shape *sample;
-  const char *front, *head; /* between them w1 makes `back` of the front's */
-  clv_findings want;        /* of the records, in the gradient for `back` */
+  const char *front, *head; /* w1 computes `back` from the front's output, between front and head */
+  clv_findings want;        /* findings about records in the gradient for `back` */
 } returned_row;
 
 #define FLAT "{op: flatten}, {op: linear, out: 16}"
@@ -549,12 +552,12 @@ typedef struct returned_row {
 #define END ", {op: flatten}, {op: linear, out: 8}, {op: relu}, {op: linear, out: 3}"
 
 static const returned_row returned[] = {
-    /* the head reads what comes back, and what was sent */
+    /* the head reads `back` and the value that was sent */
     {&features, FLAT, "{op: relu, from: [back]}" END, 0},
     {&features, FLAT ", {op: relu, name: sent}", "{op: add, from: [back, sent]}, {op: relu}" END,
      0},
     {&features, FLAT ", {op: relu, name: sent}", "{op: mul, from: [back, sent]}" END, 0},
-    /* the other factor of a product */
+    /* the gradient contains the other factor of the product */
     {&features, FLAT, "{op: mul, from: [back, input]}" END, RAW},
     {&features, FLAT, "{op: mul, from: [input, back]}" END, RAW},
     {&features, FLAT,
@@ -577,14 +580,14 @@ static const returned_row returned[] = {
      "{op: attention, heads: 2, from: [input, input, back]}" END, RAW},
     {&steps, "{op: flatten}, {op: linear, out: 32}, {op: reshape, shape: [8, 4]}",
      "{op: attention, heads: 2, from: [back, input, back]}" END, RAW},
-    /* signs, the largest, curves */
+    /* signs, maxima, curves */
     {&features, FLAT, "{op: add, from: [back, input]}" END, 0},
     {&features, FLAT, "{op: add, from: [back, input]}, {op: relu}" END, RAW},
     {&features, FLAT, "{op: add, from: [back, input]}, {op: tanh}" END, RAW},
     {&features, FLAT, "{op: add, from: [back, input]}, {op: layernorm}" END, RAW},
     {&features, FLAT, "{op: add, from: [back, input]}, {op: softmax}" END, RAW},
     {&features, FLAT, MADE ", {op: add, from: [back, made]}, {op: relu}" END, 0},
-    {&features, FLAT, /* the half that is cut off has a gradient from the other one */
+    {&features, FLAT, /* the half that is cut off has a gradient through the other one */
      "{op: linear, out: 16, from: [back], name: u}, {op: add, from: [back, input], name: v}, "
      "{op: concat, dim: 1, from: [u, v]}, {op: softmax}, {op: slice, dim: 1, stop: 16}" END,
      RAW},
@@ -791,7 +794,7 @@ static void expect_front(const char *weights, const char *train, const char *lay
   if (!strstr(object.data, json)) fail_msg("%s", object.data);
 }
 
-/* Whether the front can be computed by others decides how many tokens are read. */
+/* If others can compute the front, all tokens are readable. */
 static void plan_reports_token_exposure_by_front_secrecy(void **state) {
   (void)state;
   static const char table[] = "{op: embedding, rows: 9, out: 4}",
@@ -839,8 +842,7 @@ static void draw_weights(clv_graph *g, const clv_params *p, uint64_t seed, void 
   clv_params_init(g, p, values);
 }
 
-/* The gradient that a worker gets for what it sends home, with `head` linear layers behind it
- * there. */
+/* Computes the gradient for a worker's output, with `head` linear layers at the master. */
 static void train_step(int head, uint64_t seed, victim *v) {
   static float values[16384], grads[16384];
   clv_graph *g;
@@ -885,7 +887,7 @@ static void train_step(int head, uint64_t seed, victim *v) {
   clv_graph_free(g);
 }
 
-/* Softmax minus one-hot: the one negative number of a row is the label's. */
+/* Reads labels by sign: softmax minus one-hot is negative only at the label. */
 static double read_by_sign(const victim *v) {
   int right = 0;
   for (int i = 0; i < SAMPLES; i++) {
@@ -907,7 +909,8 @@ static double cosine(const float *a, const float *b) {
   return ab / sqrt(aa * bb);
 }
 
-/* By one who knows one label per class (the first ten rows): the nearest direction. */
+/* Reads labels with one known label per class (the first ten rows): nearest direction of the
+ * gradient. */
 static double infer_by_direction(const victim *v) {
   int right = 0;
   for (int i = CLASSES; i < SAMPLES; i++) {
@@ -939,7 +942,7 @@ static void u_shape_stops_reading_but_not_inferring_labels(void **state) {
   print_message("U shape: %.1f %% by sign, %.1f %% by direction with one known label a class\n",
                 100 * read, 100 * inferred);
   assert_true(read < 0.2);     /* a tenth is chance */
-  assert_true(inferred > 0.9); /* which is why no text says that labels are safe */
+  assert_true(inferred > 0.9); /* so no text may promise that labels are safe */
 }
 
 int main(void) {

@@ -56,7 +56,7 @@ static size_t points_of(clv_row_names a, clv_row_names b) {
   return points;
 }
 
-/* Rows (or columns) of `asked` that are among the rows and columns kept of `known`. */
+/* Returns how many rows (or columns) of `asked` are among those kept of `known`. */
 static size_t found(const float *known, size_t rows, size_t columns, const void *asked,
                     clv_dtype dtype, size_t m, size_t n, bool by_columns) {
   clv_weights_sample a = sampled(known, CLV_F32, rows, columns, CLV_ROW_MAX_KEPT, 4000);
@@ -76,7 +76,7 @@ static void factors_and_signs_of_rows_do_not_hide_them(void **state) {
   draw(2, factor, M);
   for (size_t i = 0; i < M * N; i++) w[i] = v[i] * factor[i / N];
   assert_true(found(v, M, N, w, CLV_F32, M, N, false) >= M - 1);
-  for (size_t i = 0; i < M * N; i++) w[i] = v[i] * factor[i % N]; /* of columns */
+  for (size_t i = 0; i < M * N; i++) w[i] = v[i] * factor[i % N]; /* columns multiplied */
   assert_true(found(v, M, N, w, CLV_F32, M, N, true) >= N - 1);
   assert_int_equal(found(v, M, N, w, CLV_F32, M, N, false), 0);
   for (size_t i = 0; i < M * N; i++) w[i] = v[i % M * N + i / M] * factor[i / M]; /* transposed */
@@ -91,7 +91,7 @@ static void rounded_rows_keep_their_digests(void **state) {
   for (size_t i = 0; i < BIG * BIG; i++) half[i] = clv_bf16_of(1.7F * v[i]);
   size_t n = found(v, BIG, BIG, half, CLV_BF16, BIG, BIG, false);
   if (n < CLV_ROW_MAX_KEPT * 8 / 10) fail_msg("%zu rows of %d", n, CLV_ROW_MAX_KEPT);
-  for (size_t i = 0; i < BIG * BIG; i++) w[i] = roundf(127 * v[i]) / 127; /* 8 bits */
+  for (size_t i = 0; i < BIG * BIG; i++) w[i] = roundf(127 * v[i]) / 127; /* rounded to 8 bits */
   n = found(v, BIG, BIG, w, CLV_F32, BIG, BIG, false);
   if (n < CLV_ROW_MAX_KEPT / 10) fail_msg("%zu rows of 8 bits of %d", n, CLV_ROW_MAX_KEPT);
 }
@@ -155,7 +155,8 @@ static void rows_without_values_have_no_digests(void **state) {
   s = sampled(v, CLV_F32, M * N / 3, 3, CLV_ROW_MAX_KEPT, 4000); /* three values a row */
   assert_int_equal(names_of(&s, false).n, 0);
   clv_weights_sample_done(&s);
-  s = sampled(v, CLV_F32, M * N / 4, 4, CLV_ROW_MAX_KEPT, 4000); /* four are little evidence */
+  /* four values are little evidence */
+  s = sampled(v, CLV_F32, M * N / 4, 4, CLV_ROW_MAX_KEPT, 4000);
   assert_int_equal(clv_row_points(&names_of(&s, false).names[0]), 1);
   clv_weights_sample_done(&s);
   s = sampled(v, CLV_F32, 1, M * N, CLV_ROW_MAX_KEPT, 4000);
@@ -179,7 +180,7 @@ static void digests_do_not_depend_on_pieces(void **state) {
     clv_weights_sample_done(&b);
   }
   clv_weights_sample_done(&a);
-  clv_weights_sample c = sampled(v, CLV_F32, BIG, BIG, CLV_ROW_MAX_KEPT, 6); /* within values */
+  clv_weights_sample c = sampled(v, CLV_F32, BIG, BIG, CLV_ROW_MAX_KEPT, 6); /* inside the values */
   assert_int_equal(names_of(&c, false).n, 0);
   clv_weights_sample_done(&c);
 }
@@ -250,11 +251,11 @@ static double decay(size_t n, size_t i, size_t j) {
   (void)n;
   return j <= i ? pow(0.6, (double)(i - j)) : 0;
 }
-static double plane(size_t n, size_t i, size_t j) { /* two dimensions */
+static double plane(size_t n, size_t i, size_t j) { /* over two dimensions */
   size_t side = (size_t)lround(sqrt((double)n));
   return dct2(side, i / side, j / side) * dct2(side, i % side, j % side);
 }
-static double block_mean(size_t n, size_t i, size_t j) { /* of 2 x 2 pixels, or 4 x 4 */
+static double block_mean(size_t n, size_t i, size_t j) { /* mean of 2 x 2 pixels, or 4 x 4 */
   size_t side = (size_t)lround(sqrt((double)n)), block = side / 2, k = i % 4;
   bool in = j / side / block == k / 2 && j % side / block == k % 2;
   return in ? 1 : 0;
@@ -294,7 +295,7 @@ static void known_transforms_are_public(void **state) {
         w[i] = clv_bf16_value(clv_bf16_of(factor[i / n] * v[order[i / n] * n + i % n]));
       if (!is_public(v, n, n)) fail_msg("%s of %zu", transforms[t].name, n);
       if (!is_public(w, n, n)) fail_msg("%s of %zu, changed", transforms[t].name, n);
-      draw(9, w, n * n); /* a quarter of the rows are those of the transform */
+      draw(9, w, n * n); /* a quarter of the rows are rows of the transform */
       memcpy(w + n, v + n * n / 2, n * n / 4 * sizeof *v);
       bool shorts = transforms[t].of == difference || transforms[t].of == running_mean ||
                     transforms[t].of == haar || transforms[t].of == block_mean;
@@ -322,7 +323,7 @@ static void permuted_hadamard_rows_are_public(void **state) {
   for (size_t i = 0; i < 64 * 64; i++)
     v[i] = (float)(1 + i / 64) * (float)walsh(64, rows[i / 64], columns[i % 64]);
   assert_true(is_public(v, 64, 64));
-  v[100] = -v[100]; /* in the second row: not orthogonal to the first */
+  v[100] = -v[100]; /* in the second row, so that it is not orthogonal to the first */
   assert_false(is_public(v, 64, 64));
   draw(11, v, 64 * 64);
   for (size_t i = 0; i < 64 * 64; i++) v[i] = copysignf(1, v[i]);
@@ -340,7 +341,7 @@ static void drawn_and_trained_rows_are_not_public(void **state) {
       for (size_t j = 0; j < BIG * n && n > 4; j++) {
         float least = n < 64 ? 0.15F : 0.46F; /* pruned: half stays, or one in 16 */
         if (seed % 4 == 1 && fabsf(v[j]) < least) v[j] = 0;
-        if (seed % 4 == 2 && j / n % 3) v[j] = 0; /* dead rows */
+        if (seed % 4 == 2 && j / n % 3) v[j] = 0; /* rows of zeros */
         if (seed % 4 == 3 && n > 9 && j % n > 2)  /* smooth rows */
           v[j] = (v[j] + v[j - 1] + v[j - 2] + v[j - 3]) / 4;
       }
@@ -349,7 +350,7 @@ static void drawn_and_trained_rows_are_not_public(void **state) {
     }
 }
 
-/* Sums of four slow waves: their neighbours nearly obey the rule of one wave. */
+/* Sums of four slow waves nearly satisfy the recurrence of one wave. */
 static void smooth_rows_are_not_public(void **state) {
   (void)state;
   static float v[M * BIG];

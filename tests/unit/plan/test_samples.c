@@ -52,7 +52,7 @@ static void digest_does_not_depend_on_piece_size(void **state) {
   v[0] += 1;
   assert_false(equal(digest_of(CLV_F32, &shape, v, sizeof v), d));
   v[0] -= 1;
-  v[VALUES - 1] += 1; /* the last value is in the sample, too */
+  v[VALUES - 1] += 1; /* the sample includes the last value */
   assert_false(equal(digest_of(CLV_F32, &shape, v, sizeof v), d));
 }
 
@@ -83,7 +83,8 @@ static clv_weights_moments form_of(const float *v, size_t rows, size_t columns, 
   return ret;
 }
 
-/* Is the second, in any cell that it may be in, the first? */
+/* True if the second tensor's moments equal the first's, allowing for rounding to either neighbour
+ * cell. */
 static bool same_form(const clv_weights_moments *noted, const clv_weights_moments *asked) {
   clv_sha256 a, b;
   bool near, found = false;
@@ -95,7 +96,7 @@ static bool same_form(const clv_weights_moments *noted, const clv_weights_moment
   return found;
 }
 
-/* Even drawings are uniform, odd ones nearly normal. */
+/* Draws values: uniform for even seeds, nearly normal for odd ones. */
 static void draw(uint64_t seed, float *v) {
   const clv_rng_key key = {.seed = seed};
   static float more[4 * VALUES];
@@ -135,7 +136,7 @@ static void scaled_converted_or_permuted_copies_are_recognized(void **state) {
   }
 }
 
-/* As large as the table of a small language model: turned, times a number, and rounded. */
+/* As large as the table of a small language model; transposed, multiplied and rounded. */
 static void large_tensors_are_found_in_any_order(void **state) {
   enum { N = 2048 };
   static float v[N * N], w[N * N];
@@ -153,7 +154,7 @@ static void large_tensors_are_found_in_any_order(void **state) {
   assert_false(same_form(&own, &other));
 }
 
-/* Pieces come in any order; before the last there is no form. */
+/* Pieces arrive in any order; before the last one there are no moments. */
 static void a_tensor_that_is_not_whole_has_no_form(void **state) {
   (void)state;
   static float v[VALUES];
@@ -171,7 +172,7 @@ static void a_tensor_that_is_not_whole_has_no_form(void **state) {
   clv_weights_sample_done(&s);
   assert_true(clv_weights_sample_begin(&s, CLV_F32, &CLV_SHAPE(SIDE, SIDE)));
   clv_weights_sample_add(&s, 0, v, SIDE * SIDE * sizeof *v);
-  /* the form of the sample is that of all */
+  /* the moments of the sample are those of all values */
   assert_false(clv_weights_sample_moments(&s, true, &other));
   clv_weights_sample_done(&s);
 }
@@ -216,7 +217,7 @@ static void shuffled_labels_have_no_order(void **state) {
   (void)state;
   static double labels[LABELS];
   uint32_t order[LABELS];
-  int found = 0; /* of 320 orders one may look like blocks, by chance */
+  int found = 0; /* one of 320 orders may look like blocks by chance */
   for (uint64_t seed = 1; seed <= 40; seed++) {
     const clv_rng_key key = {.seed = seed};
     clv_rng_permutation(&key, order, LABELS);
@@ -237,7 +238,8 @@ static void sorted_labels_are_detected(void **state) {
   assert_int_equal(order_of(labels, 20).lag, 1);
 }
 
-/* Classes of `records` labels in turn, each in `blocks` blocks: rising, falling, or to and fro. */
+/* Writes `records` labels: classes in turn, each in `blocks` blocks, rising, falling, or
+ * alternating. */
 static void put_blocks(double *labels, size_t records, size_t classes, size_t blocks, char how) {
   size_t n = records / (classes * blocks);
   for (size_t i = 0; i < records; i++) {

@@ -28,7 +28,7 @@ static int64_t pick(uint32_t *state, int64_t n) {
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
-/* A layer over node `at`, which it moves; what does not fit is left out. */
+/* Adds a layer over node *at, and sets *at to it. Adds nothing if the shapes do not fit. */
 static void add(clv_graph *g, clv_op op, clv_attrs attrs, int *at) {
   clv_err err;
   int node;
@@ -101,7 +101,7 @@ static void add_layer(clv_graph *g, uint32_t *r, int *at) {
     case 3:
       add(g, CLV_OP_LINEAR, (clv_attrs){.out = 1 + pick(r, 3), .bias = true}, at);
       break;
-    case 4: /* it forgets what is long ago */
+    case 4: /* forgets early steps */
       if (in->rank == 3 && in->dim[1] <= 8)
         add(g, CLV_OP_LSTM, (clv_attrs){.out = 2, .layers = 1 + pick(r, 2), .bias = true}, at);
       break;
@@ -112,7 +112,7 @@ static void add_layer(clv_graph *g, uint32_t *r, int *at) {
       add(g, CLV_OP_MEAN, (clv_attrs){.dim = 1 + pick(r, in->rank - 1)}, at);
       break;
     case 7: {
-      w.dilation[0] = w.dilation[1] = 0; /* pools have none */
+      w.dilation[0] = w.dilation[1] = 0; /* pools have no dilation */
       add(g, CLV_OP_AVGPOOL, w, at);
       break;
     }
@@ -129,7 +129,7 @@ static clv_graph *draw(uint32_t *r) {
   assert_int_equal(clv_graph_new(&g, &err), CLV_OK);
   assert_int_equal(clv_graph_add_input(g, "x", CLV_F32, &(clv_shape){2, {1, PLACES}}, &at, &err),
                    CLV_OK);
-  /* The first form has no channels, so each feature is a place. */
+  /* The first shape has no channels, so each feature is a position. */
   add(g, CLV_OP_RESHAPE, (clv_attrs){.shape = {3, {1, 1, PLACES}}}, &at);
   add_shape(g, r, &at);
   for (int i = 0; i < LAYERS; i++) add_layer(g, r, &at);
@@ -187,8 +187,8 @@ static void run(runner *w, const float *x, float *y) {
   clv_plan_call_put(w->plan, call);
 }
 
-/* The fewest places on which an output depends that depends on any, and the fewest outputs that
- * depend on a place; 0: none does. */
+/* Counts by differences: the fewest positions on which any output depends (of those that depend on
+ * some), and the fewest outputs that depend on a position; 0: none. */
 static void count(const clv_graph *g, int64_t *ret_places, int64_t *ret_outputs) {
   static float before[MAX_OUT], after[MAX_OUT], other[MAX_OUT];
   static int64_t of[MAX_OUT];
@@ -198,13 +198,14 @@ static void count(const clv_graph *g, int64_t *ret_places, int64_t *ret_outputs)
   runner_new(g, &w);
   assert_true(w.n_out <= MAX_OUT);
   memset(of, 0, sizeof of);
-  for (int i = 0; i < PLACES; i++) x[i] = 0.1f * ((float)(i % 7) - 3.1f); /* saturates nothing */
+  /* saturates no activation */
+  for (int i = 0; i < PLACES; i++) x[i] = 0.1f * ((float)(i % 7) - 3.1f);
   run(&w, x, before);
   for (int i = 0; i < PLACES; i++) {
     int64_t outputs = 0;
     x[i] += 0.17f;
     run(&w, x, after);
-    x[i] -= 0.94f; /* rounding may hide one change */
+    x[i] -= 0.94f; /* a second change, because rounding may hide one */
     run(&w, x, other);
     x[i] = 0.1f * ((float)(i % 7) - 3.1f);
     for (size_t k = 0; k < w.n_out; k++) {
@@ -227,7 +228,7 @@ static void describe(const clv_graph *g) {
                   clv_shape_format(&g->nodes[i].shape, shape, sizeof shape));
 }
 
-/* Of a value with two readers each is a path of its gradient. */
+/* True if a value has two readers, so that its gradient has two paths. */
 static bool has_paths(const clv_graph *g) {
   for (int i = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op == CLV_OP_CONCAT) return true;
@@ -263,7 +264,7 @@ static void computed_reach_matches_perturbation_counts(void **state) {
   assert_true(compared > GRAPHS / 2);
 }
 
-/* Of windows as large as the picture all elements are paid for, or nothing is. */
+/* If windows are as large as the picture, the analysis counts all elements or gives up. */
 static void large_windows_exceed_the_budget(void **state) {
   static const clv_reach_layer secret[2] = {CLV_REACH_SECRET, CLV_REACH_SECRET};
   clv_attrs a = {.out = 1, .groups = 1};
@@ -289,7 +290,7 @@ static void large_windows_exceed_the_budget(void **state) {
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-/* Two values of one shape; steps: it has some. */
+/* Joins two values of one shape. steps: they have a dimension of steps. */
 static bool put_join(clv_graph *g, uint32_t *r, const int in[2], int *at) {
   static const clv_op joins[] = {CLV_OP_MUL, CLV_OP_ADD, CLV_OP_CONCAT, CLV_OP_MATMUL,
                                  CLV_OP_ATTENTION};
@@ -306,9 +307,9 @@ static bool put_join(clv_graph *g, uint32_t *r, const int in[2], int *at) {
                        &err) == CLV_OK;
 }
 
-/* The inputs are a record and another value; they go the same way until they meet, with layers of
- * their own. *ret_smooth: each value that a gradient depends on changes it. NULL: they do not
- * fit. */
+/* Draws a graph over a record and a second input; both pass layers of their own until they are
+ * joined. *ret_smooth: each value that a gradient depends on changes it. Returns NULL if they do
+ * not fit. */
 static clv_graph *draw_returned(uint32_t *r, bool *ret_smooth) {
   static const clv_op curves[] = {CLV_OP_SILU, CLV_OP_TANH, CLV_OP_SCALE, CLV_OP_RELU,
                                   CLV_OP_MAXPOOL};
@@ -343,7 +344,8 @@ static clv_graph *draw_returned(uint32_t *r, bool *ret_smooth) {
   return clv_steal(&g);
 }
 
-/* Of the loss y^2 / 2; sum: of the sum of all y, whose derivative reads nothing. */
+/* Computes the gradient of the loss y^2 / 2. sum: of the sum of all y, whose derivative reads no
+ * value. */
 static void run_back(runner *w, bool sum, const double *x, const double *other, double *y,
                      double *dw) {
   clv_call *call;
@@ -359,7 +361,8 @@ static void run_back(runner *w, bool sum, const double *x, const double *other, 
   clv_plan_call_put(w->plan, call);
 }
 
-/* The fewest places on which an element of the gradient depends that depends on any. */
+/* Counts the fewest positions on which any element of the gradient depends, of those that depend on
+ * some. */
 static int64_t count_returned(const clv_graph *g, bool sum) {
   static double y[MAX_OUT];
   double x[PLACES], other[PLACES], before[PLACES], after[PLACES];
@@ -380,7 +383,8 @@ static int64_t count_returned(const clv_graph *g, bool sum) {
   return least;
 }
 
-/* Each addend is a path, so less may be found than is there, but never more. */
+/* Each addend is a path, so the analysis may find fewer positions than there are, but never
+ * more. */
 static void gradient_analysis_never_finds_more_places_than_numbers(void **state) {
   static const clv_reach_layer away[64];
   clv_reach found[64];
@@ -405,7 +409,7 @@ static void gradient_analysis_never_finds_more_places_than_numbers(void **state)
   assert_true(compared > GRAPHS / 3 && equal > compared / 3);
 }
 
-/* Of a product's rows nine are left, and so nine places of the other factor. */
+/* Nine rows of a product are left, and so nine positions of the other factor. */
 static void derivative_behind_a_cut_is_not_read(void **state) {
   static const clv_reach_layer away[64];
   bool known[64] = {false, true};

@@ -15,7 +15,7 @@
 
 enum { KIB = 1024, QUOTA = 1024 * KIB, RETRY_NS = 1000, LEASE_NS = 1000000 };
 
-/* A node that is alone in its session, and what came of its table. */
+/* A node that is alone in its session, with the results of its table. */
 typedef struct node {
   clv_pool *pool;
   clv_rrefs *table;
@@ -44,7 +44,7 @@ static void on_result(node *n, const clv_rref_result *r) {
 
 static void take_results(node *n) {
   clv_rref_result r;
-  while (clv_rrefs_next(n->table, &r)) on_result(n, &r);
+  while (clv_rrefs_next_result(n->table, &r)) on_result(n, &r);
 }
 
 static void node_init(node *n) {
@@ -63,20 +63,21 @@ static void node_done(node *n) {
 static void assert_empty(const node *n) {
   clv_rref_counts c;
   clv_rrefs_count(n->table, &c);
-  assert_int_equal(c.owned + c.forks + c.used + c.passing + c.parked + c.unacknowledged, 0);
+  assert_int_equal(
+      c.n_entries + c.n_forks + c.n_handles + c.n_children + c.n_parked + c.n_unacknowledged, 0);
 }
 
-/* Keeps a tensor while the pool has so many bytes left; false: there was no memory for it. */
+/* Keeps a tensor while the pool has `left` bytes. Returns false if there was no memory. */
 static bool own_with(node *n, size_t left, const clv_rref_new_ids *b, clv_tensor *v) {
   clv_err err;
   assert_int_equal(clv_pool_charge(n->pool, QUOTA - left, &err), CLV_OK);
-  clv_code code = clv_rrefs_own(n->table, b, v, 1, &err);
+  clv_code code = clv_rrefs_new_owned(n->table, b, v, 1, &err);
   clv_pool_discharge(n->pool, QUOTA - left);
   if (code != CLV_OK) assert_int_equal(code, CLV_EXHAUSTED);
   return code == CLV_OK;
 }
 
-/* Kept with its value or not at all, wherever in between the memory ends. */
+/* A value is kept, or refused as a whole, wherever memory runs out. */
 static void kept_reference_has_its_value_or_is_refused(void **state) {
   const clv_rref_new_ids b = {1, 2, 3};
   const clv_shape scalar = {0};
@@ -90,12 +91,12 @@ static void kept_reference_has_its_value_or_is_refused(void **state) {
     node_init(&n);
     if (own_with(&n, left, &b, v)) {
       kept++;
-      assert_int_equal(clv_rrefs_fetch(n.table, b.fork, 2, &err), CLV_OK);
+      assert_int_equal(clv_rrefs_fetch_value(n.table, b.fork, 2, &err), CLV_OK);
       for (uint64_t now = 3; now < LEASE_NS; now += RETRY_NS) clv_rrefs_tick(n.table, now);
       take_results(&n);
       assert_int_equal(n.values, 1);
       assert_ptr_equal(n.got, v);
-      assert_int_equal(clv_rrefs_release(n.table, b.fork, LEASE_NS, &err), CLV_OK);
+      assert_int_equal(clv_rrefs_release_handle(n.table, b.fork, LEASE_NS, &err), CLV_OK);
     } else {
       refused++;
     }

@@ -26,9 +26,9 @@ typedef struct node {
   clv_pool *pool;
   clv_rrefs *t;
   clv_tensor *v;
-  clv_rref_visits visits, before; /* before: the last word */
+  clv_rref_visits visits, before; /* visits in all, and before the last word of the program */
   uint64_t now, number[NODES], sent[NODES][KINDS];
-  char out[1024]; /* of the last word */
+  char out[1024]; /* results of the last word */
   clv_code code;
 } node;
 
@@ -51,7 +51,7 @@ static void note(node *n, const char *fmt, ...) {
 
 static void take(node *n) {
   clv_rref_result r;
-  while (clv_rrefs_next(n->t, &r)) {
+  while (clv_rrefs_next_result(n->t, &r)) {
     const clv_rref_message *m = &r.message;
     const char *sign = r.failure || m->failure ? "!" : "";
     if (r.kind != CLV_RREF_RESULT_SEND) {
@@ -68,10 +68,10 @@ static void receive(node *n, uint32_t from, clv_rref_message m) {
   if (!m.ref) m.ref = REF;
   if (!m.fork) m.fork = FORK;
   if (!m.key) m.key = KEY;
-  clv_rrefs_receive(n->t, from, &m, n->now);
+  clv_rrefs_receive_message(n->t, from, &m, n->now);
 }
 
-/* The last one of a kind is acknowledged by who got it, or refused. */
+/* Acknowledges, or refuses, the last message of a kind as its receiver would. */
 static void acknowledge(node *n, const char *kind, bool well) {
   for (uint32_t i = 0; i < NODES; i++)
     for (int k = 0; k < KINDS; k++) {
@@ -82,7 +82,7 @@ static void acknowledge(node *n, const char *kind, bool well) {
     }
 }
 
-/* At the times that the node wants. */
+/* Ticks at the times that the node requests. */
 static void tick_for(node *n, uint64_t ns, bool heard) {
   uint64_t end = n->now + ns;
   clv_rref_message m = {.kind = CLV_RREF_ACK, .number = UINT64_MAX};
@@ -97,35 +97,35 @@ static void tick_for(node *n, uint64_t ns, bool heard) {
 
 static void do_own(node *n) {
   clv_rref_new_ids b = {REF, FORK, KEY};
-  n->code = clv_rrefs_own(n->t, &b, n->v, n->now, NULL);
+  n->code = clv_rrefs_new_owned(n->t, &b, n->v, n->now, NULL);
 }
 static void do_keep(node *n) {
   clv_rref_new_ids b = {REF, FORK, KEY};
-  n->code = clv_rrefs_keep(n->t, &b, OWNER, 1, 2, n->now, NULL);
+  n->code = clv_rrefs_new_kept(n->t, &b, OWNER, 1, 2, n->now, NULL);
 }
 static void do_keep_here(node *n) {
   clv_rref_new_ids b = {REF, FORK, KEY};
-  n->code = clv_rrefs_keep(n->t, &b, SELF, 1, 2, n->now, NULL);
+  n->code = clv_rrefs_new_kept(n->t, &b, SELF, 1, 2, n->now, NULL);
 }
 static void do_pass(node *n) {
   clv_rref_pass_args what = {CHILD, OTHER, 1, 2};
-  n->code = clv_rrefs_pass(n->t, FORK, &what, n->now, NULL);
+  n->code = clv_rrefs_pass_handle(n->t, FORK, &what, n->now, NULL);
 }
 static void do_pass_owner(node *n) {
   clv_rref_pass_args what = {CHILD, OWNER, 1, 2};
-  n->code = clv_rrefs_pass(n->t, FORK, &what, n->now, NULL);
+  n->code = clv_rrefs_pass_handle(n->t, FORK, &what, n->now, NULL);
 }
-/* So many to the other node that what comes after is behind the window. */
+/* Sends so many messages to the other node that the next one is outside the window. */
 static void do_flood(node *n) {
   for (uint64_t i = 0; i < MANY; i++) {
     clv_rref_pass_args what = {1000 + i, OTHER, 1, 2};
-    n->code = clv_rrefs_pass(n->t, FORK, &what, n->now, NULL);
+    n->code = clv_rrefs_pass_handle(n->t, FORK, &what, n->now, NULL);
   }
 }
-static void do_fetch(node *n) { n->code = clv_rrefs_fetch(n->t, FORK, n->now, NULL); }
-static void do_release(node *n) { n->code = clv_rrefs_release(n->t, FORK, n->now, NULL); }
-static void do_settle(node *n) { clv_rrefs_settle(n->t, REF, n->v, NULL, n->now); }
-static void do_fail(node *n) { clv_rrefs_settle(n->t, REF, NULL, &failure, n->now); }
+static void do_fetch(node *n) { n->code = clv_rrefs_fetch_value(n->t, FORK, n->now, NULL); }
+static void do_release(node *n) { n->code = clv_rrefs_release_handle(n->t, FORK, n->now, NULL); }
+static void do_settle(node *n) { clv_rrefs_settle_entry(n->t, REF, n->v, NULL, n->now); }
+static void do_fail(node *n) { clv_rrefs_settle_entry(n->t, REF, NULL, &failure, n->now); }
 
 static void do_use(node *n) {
   receive(n, OTHER,
@@ -140,7 +140,7 @@ static void do_value(node *n) {
 static void do_accepted(node *n) {
   receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACCEPT, .fork = CHILD});
 }
-/* To this node as the owner: by the one that keeps, and by the other one. */
+/* Sends frames to this node as the owner: KEEP by the creator, and by the other node. */
 static void do_kept(node *n) { receive(n, OWNER, (clv_rref_message){.kind = CLV_RREF_KEEP}); }
 static void do_forked(node *n) {
   receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_FORK, .fork = CHILD});
@@ -167,7 +167,7 @@ static void do_ack_first(node *n) {
 static void do_ack_behind(node *n) {
   receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACK, .number = MANY + 1});
 }
-/* Nobody is heard of for a lease; time passes, and all are. */
+/* Lets a lease pass without any message from the others. */
 static void do_silence(node *n) { tick_for(n, lease * 5 / 4, false); }
 static void do_renew(node *n) { tick_for(n, lease / 2, true); }
 static void do_again(node *n) { clv_rrefs_tick(n->t, n->now += 2 * retry); }
@@ -251,15 +251,15 @@ static void node_done(node *n) {
 
 typedef struct cell {
   clv_rref_machine machine;
-  uint8_t state, fact; /* the fact comes with the last word of the program */
+  uint8_t state, fact; /* the event is caused by the last word of the program */
   const char *program;
-  uint8_t next;    /* of the record, when all of that is done */
+  uint8_t next;    /* state of the record after all words */
   const char *out; /* results of the last word */
-  clv_code code;   /* its own */
+  clv_code code;   /* code of the last word */
 } cell;
 
 /* clang-format off */
-/* Of reference REF at this node. */
+/* Cells of reference REF at this node. */
 static const cell entry_cells[] = {
     {RREF_ENTRIES, RREF_ENTRY_NONE, RREF_ENTRY_KEPT, "<KEEP", RREF_ENTRY_EXPECTED, "create ACK1", CLV_OK},
     {RREF_ENTRIES, RREF_ENTRY_NONE, RREF_ENTRY_KEPT, "<FORK <KEEP", RREF_ENTRY_EXPECTED, "ACK2 create ACK1", CLV_OK},
@@ -292,7 +292,7 @@ static const cell entry_cells[] = {
     {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_UNUSED, "<KEEP fail <DELETE-first", RREF_ENTRY_NONE, "freed ACK1", CLV_OK},
 };
 
-/* Of the other node's fork at this node. */
+/* Cells of the other node's fork at this node. */
 static const cell fork_cells[] = {
     {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_ADDED, "<KEEP <FORK", RREF_FORK_KNOWN, "ACK2", CLV_OK},
     {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_ADDED, "<KEEP <FETCH-early <FORK", RREF_FORK_ASKED, "ACK2 ACK2", CLV_OK},
@@ -333,70 +333,70 @@ static const cell fork_cells[] = {
     {RREF_FORKS, RREF_FORK_ASKED, RREF_FORK_LOST, "keep-here pass +USE <FETCH silence", RREF_FORK_NONE, "", CLV_OK},
 };
 
-/* Of this node's handle. */
+/* Cells of this node's handle. */
 static const cell handle_cells[] = {
-    {RREF_HANDLES, RREF_NONE, RREF_KEPT, "keep", RREF_JOINING, "KEEP1", CLV_OK},
-    {RREF_HANDLES, RREF_NONE, RREF_OWNED, "own", RREF_JOINED, "joined", CLV_OK},
-    {RREF_HANDLES, RREF_NONE, RREF_RECEIVED, "<USE", RREF_JOINING, "FORK1 used ACK2", CLV_OK},
-    {RREF_HANDLES, RREF_NONE, RREF_RECEIVED_FROM_OWNER, "<USE-known", RREF_JOINED, "used ACK1", CLV_OK},
-    {RREF_HANDLES, RREF_NONE, RREF_PASS, "pass", RREF_NONE, "", CLV_NOT_FOUND},
-    {RREF_HANDLES, RREF_NONE, RREF_FETCH, "fetch", RREF_NONE, "", CLV_NOT_FOUND},
-    {RREF_HANDLES, RREF_NONE, RREF_RELEASE, "release", RREF_NONE, "", CLV_NOT_FOUND},
-    {RREF_HANDLES, RREF_JOINING, RREF_PASS, "keep pass", RREF_JOINING, "USE2", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_FETCH, "keep fetch", RREF_JOINING, "FETCH1", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_RELEASE, "keep fetch release", RREF_JOINING_RELEASED, "", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_JOIN_ACKED, "keep +KEEP", RREF_JOINED, "joined", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_JOIN_ACKED, "<USE +FORK", RREF_JOINED, "ACCEPT2", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_JOIN_REFUSED, "keep -KEEP", RREF_FAILED, "joined!", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_JOIN_REFUSED, "<USE fetch -FORK", RREF_FAILED, "ACCEPT2 fetched!", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_FETCH_ACKED, "keep fetch +FETCH", RREF_JOINING, "", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_FETCH_REFUSED, "keep fetch -FETCH", RREF_JOINING, "", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_VALUE_CAME, "keep fetch <VALUE", RREF_JOINING, "fetched", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_NO_WAITERS, "keep pass <ACCEPT", RREF_JOINING, "ACK2", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_OWNER_FORGOT, "keep renew -RENEW", RREF_JOINING, "", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_OWNER_LOST, "keep fetch silence", RREF_FAILED, "joined! fetched!", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_OWNER_LOST, "keep pass-owner silence", RREF_FAILED, "joined! unused!", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED, RREF_PASS, "keep +KEEP pass", RREF_JOINED, "USE2", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED, RREF_PASS, "own pass", RREF_JOINED, "USE2", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED, RREF_FETCH, "keep +KEEP fetch", RREF_JOINED, "FETCH1", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED, RREF_RELEASE, "keep +KEEP release", RREF_LEAVING, "DELETE1", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED, RREF_RELEASE, "keep +KEEP pass release", RREF_JOINED_RELEASED, "", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED, RREF_FETCH_ACKED, "keep +KEEP fetch +FETCH", RREF_JOINED, "", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED, RREF_FETCH_REFUSED, "keep +KEEP fetch -FETCH", RREF_JOINED, "fetched!", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED, RREF_VALUE_CAME, "keep +KEEP fetch <VALUE", RREF_JOINED, "fetched", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED, RREF_CHILDLESS, "<USE pass +FORK <ACCEPT", RREF_JOINED, "ACK2", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED, RREF_NO_WAITERS, "keep +KEEP pass <ACCEPT", RREF_JOINED, "ACK2", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED, RREF_OWNER_FORGOT, "keep +KEEP fetch renew -RENEW", RREF_FAILED, "fetched!", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED, RREF_OWNER_LOST, "keep +KEEP fetch silence", RREF_FAILED, "fetched!", CLV_OK},
-    {RREF_HANDLES, RREF_FAILED, RREF_PASS, "keep silence pass", RREF_FAILED, "", CLV_UNAVAILABLE},
-    {RREF_HANDLES, RREF_FAILED, RREF_FETCH, "keep silence fetch", RREF_FAILED, "", CLV_UNAVAILABLE},
-    {RREF_HANDLES, RREF_FAILED, RREF_RELEASE, "keep -KEEP release", RREF_NONE, "", CLV_OK},
-    {RREF_HANDLES, RREF_FAILED, RREF_RELEASE, "<USE -FORK release", RREF_ENDED, "", CLV_OK},
-    {RREF_HANDLES, RREF_FAILED, RREF_CHILDLESS, "<USE pass -FORK <ACCEPT", RREF_FAILED, "ACK2", CLV_OK},
-    {RREF_HANDLES, RREF_FAILED, RREF_NO_WAITERS, "keep pass -KEEP <ACCEPT", RREF_FAILED, "ACK2", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_JOIN_ACKED, "<USE release +FORK", RREF_LEAVING, "ACCEPT2 DELETE1", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_JOIN_ACKED, "keep pass release +KEEP", RREF_JOINED_RELEASED, "joined", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_JOIN_REFUSED, "<USE release -FORK", RREF_ENDED, "ACCEPT2", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_JOIN_REFUSED, "keep release -KEEP", RREF_NONE, "joined!", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_NO_WAITERS, "keep pass release <ACCEPT", RREF_JOINING_RELEASED, "ACK2", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_OWNER_FORGOT, "keep release renew -RENEW", RREF_JOINING_RELEASED, "", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_OWNER_LOST, "keep release silence", RREF_NONE, "joined!", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED_RELEASED, RREF_CHILDLESS, "<USE pass +FORK release <ACCEPT", RREF_LEAVING, "DELETE1 ACK2", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED_RELEASED, RREF_NO_WAITERS, "keep +KEEP pass release <ACCEPT", RREF_LEAVING, "DELETE1 ACK2", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED_RELEASED, RREF_OWNER_FORGOT, "keep +KEEP pass release renew -RENEW", RREF_ENDED, "", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED_RELEASED, RREF_OWNER_LOST, "keep +KEEP pass release silence", RREF_NONE, "unused!", CLV_OK},
-    {RREF_HANDLES, RREF_LEAVING, RREF_DELETE_ACKED, "keep +KEEP release +DELETE", RREF_NONE, "", CLV_OK},
-    {RREF_HANDLES, RREF_LEAVING, RREF_DELETE_ACKED, "<USE +FORK release +DELETE", RREF_ENDED, "", CLV_OK},
-    {RREF_HANDLES, RREF_LEAVING, RREF_NO_WAITERS, "<USE +FORK release +ACCEPT", RREF_LEAVING, "", CLV_OK},
-    {RREF_HANDLES, RREF_LEAVING, RREF_OWNER_FORGOT, "keep +KEEP release renew -RENEW", RREF_LEAVING, "", CLV_OK},
-    {RREF_HANDLES, RREF_LEAVING, RREF_OWNER_LOST, "keep +KEEP release silence", RREF_NONE, "", CLV_OK},
-    {RREF_HANDLES, RREF_ENDED, RREF_CHILDLESS, "<USE pass -FORK release <ACCEPT", RREF_ENDED, "ACK2", CLV_OK},
-    {RREF_HANDLES, RREF_ENDED, RREF_NO_WAITERS, "<USE -FORK release +ACCEPT", RREF_NONE, "", CLV_OK},
-    {RREF_HANDLES, RREF_ENDED, RREF_OWNER_FORGOT, "<USE +FORK release +DELETE renew -RENEW", RREF_ENDED, "", CLV_OK},
-    {RREF_HANDLES, RREF_ENDED, RREF_OWNER_LOST, "<USE +FORK release +DELETE silence", RREF_NONE, "", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_NONE, RREF_HANDLE_KEPT, "keep", RREF_HANDLE_JOINING, "KEEP1", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_NONE, RREF_HANDLE_OWNED, "own", RREF_HANDLE_JOINED, "joined", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_NONE, RREF_HANDLE_RECEIVED, "<USE", RREF_HANDLE_JOINING, "FORK1 used ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_NONE, RREF_HANDLE_RECEIVED_FROM_OWNER, "<USE-known", RREF_HANDLE_JOINED, "used ACK1", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_NONE, RREF_HANDLE_PASS, "pass", RREF_HANDLE_NONE, "", CLV_NOT_FOUND},
+    {RREF_HANDLES, RREF_HANDLE_NONE, RREF_HANDLE_FETCH, "fetch", RREF_HANDLE_NONE, "", CLV_NOT_FOUND},
+    {RREF_HANDLES, RREF_HANDLE_NONE, RREF_HANDLE_RELEASE, "release", RREF_HANDLE_NONE, "", CLV_NOT_FOUND},
+    {RREF_HANDLES, RREF_HANDLE_JOINING, RREF_HANDLE_PASS, "keep pass", RREF_HANDLE_JOINING, "USE2", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING, RREF_HANDLE_FETCH, "keep fetch", RREF_HANDLE_JOINING, "FETCH1", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING, RREF_HANDLE_RELEASE, "keep fetch release", RREF_HANDLE_JOINING_RELEASED, "", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING, RREF_HANDLE_JOIN_ACKED, "keep +KEEP", RREF_HANDLE_JOINED, "joined", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING, RREF_HANDLE_JOIN_ACKED, "<USE +FORK", RREF_HANDLE_JOINED, "ACCEPT2", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING, RREF_HANDLE_JOIN_REFUSED, "keep -KEEP", RREF_HANDLE_FAILED, "joined!", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING, RREF_HANDLE_JOIN_REFUSED, "<USE fetch -FORK", RREF_HANDLE_FAILED, "ACCEPT2 fetched!", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING, RREF_HANDLE_FETCH_ACKED, "keep fetch +FETCH", RREF_HANDLE_JOINING, "", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING, RREF_HANDLE_FETCH_REFUSED, "keep fetch -FETCH", RREF_HANDLE_JOINING, "", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING, RREF_HANDLE_VALUE_ARRIVED, "keep fetch <VALUE", RREF_HANDLE_JOINING, "fetched", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING, RREF_HANDLE_HAS_NO_WAITERS, "keep pass <ACCEPT", RREF_HANDLE_JOINING, "ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING, RREF_HANDLE_OWNER_FORGOT, "keep renew -RENEW", RREF_HANDLE_JOINING, "", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING, RREF_HANDLE_OWNER_LOST, "keep fetch silence", RREF_HANDLE_FAILED, "joined! fetched!", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING, RREF_HANDLE_OWNER_LOST, "keep pass-owner silence", RREF_HANDLE_FAILED, "joined! unused!", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINED, RREF_HANDLE_PASS, "keep +KEEP pass", RREF_HANDLE_JOINED, "USE2", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINED, RREF_HANDLE_PASS, "own pass", RREF_HANDLE_JOINED, "USE2", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINED, RREF_HANDLE_FETCH, "keep +KEEP fetch", RREF_HANDLE_JOINED, "FETCH1", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINED, RREF_HANDLE_RELEASE, "keep +KEEP release", RREF_HANDLE_LEAVING, "DELETE1", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINED, RREF_HANDLE_RELEASE, "keep +KEEP pass release", RREF_HANDLE_JOINED_RELEASED, "", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINED, RREF_HANDLE_FETCH_ACKED, "keep +KEEP fetch +FETCH", RREF_HANDLE_JOINED, "", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINED, RREF_HANDLE_FETCH_REFUSED, "keep +KEEP fetch -FETCH", RREF_HANDLE_JOINED, "fetched!", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINED, RREF_HANDLE_VALUE_ARRIVED, "keep +KEEP fetch <VALUE", RREF_HANDLE_JOINED, "fetched", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINED, RREF_HANDLE_HAS_NO_CHILDREN, "<USE pass +FORK <ACCEPT", RREF_HANDLE_JOINED, "ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINED, RREF_HANDLE_HAS_NO_WAITERS, "keep +KEEP pass <ACCEPT", RREF_HANDLE_JOINED, "ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINED, RREF_HANDLE_OWNER_FORGOT, "keep +KEEP fetch renew -RENEW", RREF_HANDLE_FAILED, "fetched!", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINED, RREF_HANDLE_OWNER_LOST, "keep +KEEP fetch silence", RREF_HANDLE_FAILED, "fetched!", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_FAILED, RREF_HANDLE_PASS, "keep silence pass", RREF_HANDLE_FAILED, "", CLV_UNAVAILABLE},
+    {RREF_HANDLES, RREF_HANDLE_FAILED, RREF_HANDLE_FETCH, "keep silence fetch", RREF_HANDLE_FAILED, "", CLV_UNAVAILABLE},
+    {RREF_HANDLES, RREF_HANDLE_FAILED, RREF_HANDLE_RELEASE, "keep -KEEP release", RREF_HANDLE_NONE, "", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_FAILED, RREF_HANDLE_RELEASE, "<USE -FORK release", RREF_HANDLE_ENDED, "", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_FAILED, RREF_HANDLE_HAS_NO_CHILDREN, "<USE pass -FORK <ACCEPT", RREF_HANDLE_FAILED, "ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_FAILED, RREF_HANDLE_HAS_NO_WAITERS, "keep pass -KEEP <ACCEPT", RREF_HANDLE_FAILED, "ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING_RELEASED, RREF_HANDLE_JOIN_ACKED, "<USE release +FORK", RREF_HANDLE_LEAVING, "ACCEPT2 DELETE1", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING_RELEASED, RREF_HANDLE_JOIN_ACKED, "keep pass release +KEEP", RREF_HANDLE_JOINED_RELEASED, "joined", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING_RELEASED, RREF_HANDLE_JOIN_REFUSED, "<USE release -FORK", RREF_HANDLE_ENDED, "ACCEPT2", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING_RELEASED, RREF_HANDLE_JOIN_REFUSED, "keep release -KEEP", RREF_HANDLE_NONE, "joined!", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING_RELEASED, RREF_HANDLE_HAS_NO_WAITERS, "keep pass release <ACCEPT", RREF_HANDLE_JOINING_RELEASED, "ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING_RELEASED, RREF_HANDLE_OWNER_FORGOT, "keep release renew -RENEW", RREF_HANDLE_JOINING_RELEASED, "", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINING_RELEASED, RREF_HANDLE_OWNER_LOST, "keep release silence", RREF_HANDLE_NONE, "joined!", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINED_RELEASED, RREF_HANDLE_HAS_NO_CHILDREN, "<USE pass +FORK release <ACCEPT", RREF_HANDLE_LEAVING, "DELETE1 ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINED_RELEASED, RREF_HANDLE_HAS_NO_WAITERS, "keep +KEEP pass release <ACCEPT", RREF_HANDLE_LEAVING, "DELETE1 ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINED_RELEASED, RREF_HANDLE_OWNER_FORGOT, "keep +KEEP pass release renew -RENEW", RREF_HANDLE_ENDED, "", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_JOINED_RELEASED, RREF_HANDLE_OWNER_LOST, "keep +KEEP pass release silence", RREF_HANDLE_NONE, "unused!", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_LEAVING, RREF_HANDLE_DELETE_ACKED, "keep +KEEP release +DELETE", RREF_HANDLE_NONE, "", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_LEAVING, RREF_HANDLE_DELETE_ACKED, "<USE +FORK release +DELETE", RREF_HANDLE_ENDED, "", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_LEAVING, RREF_HANDLE_HAS_NO_WAITERS, "<USE +FORK release +ACCEPT", RREF_HANDLE_LEAVING, "", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_LEAVING, RREF_HANDLE_OWNER_FORGOT, "keep +KEEP release renew -RENEW", RREF_HANDLE_LEAVING, "", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_LEAVING, RREF_HANDLE_OWNER_LOST, "keep +KEEP release silence", RREF_HANDLE_NONE, "", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_ENDED, RREF_HANDLE_HAS_NO_CHILDREN, "<USE pass -FORK release <ACCEPT", RREF_HANDLE_ENDED, "ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_ENDED, RREF_HANDLE_HAS_NO_WAITERS, "<USE -FORK release +ACCEPT", RREF_HANDLE_NONE, "", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_ENDED, RREF_HANDLE_OWNER_FORGOT, "<USE +FORK release +DELETE renew -RENEW", RREF_HANDLE_ENDED, "", CLV_OK},
+    {RREF_HANDLES, RREF_HANDLE_ENDED, RREF_HANDLE_OWNER_LOST, "<USE +FORK release +DELETE silence", RREF_HANDLE_NONE, "", CLV_OK},
 };
 
-/* Of what it passes to the other node. */
+/* Cells of a reference that this node passes to the other one. */
 static const cell child_cells[] = {
     {RREF_CHILDREN, RREF_CHILD_NONE, RREF_CHILD_PASSED, "keep pass", RREF_CHILD_OFFERED, "USE2", CLV_OK},
     {RREF_CHILDREN, RREF_CHILD_NONE, RREF_CHILD_ACCEPTED, "<ACCEPT", RREF_CHILD_NONE, "ACK2", CLV_OK},
@@ -410,46 +410,47 @@ static const cell child_cells[] = {
     {RREF_CHILDREN, RREF_CHILD_TAKEN, RREF_CHILD_LOST, "keep pass +USE silence", RREF_CHILD_NONE, "joined! unused!", CLV_OK},
 };
 
-/* Of the USE for that. */
+/* Cells of the USE for that. */
 static const cell post_cells[] = {
     {RREF_POSTS, RREF_POST_NONE, RREF_POST_POSTED, "keep pass", RREF_POST_SENT, "USE2", CLV_OK},
-    {RREF_POSTS, RREF_POST_NONE, RREF_POST_OVER_WINDOW, "keep flood pass", RREF_POST_BEHIND, "", CLV_OK},
+    {RREF_POSTS, RREF_POST_NONE, RREF_POST_OVER_WINDOW, "keep flood pass", RREF_POST_WAITING, "", CLV_OK},
     {RREF_POSTS, RREF_POST_NONE, RREF_POST_CANCELLED, "keep -KEEP", RREF_POST_NONE, "joined!", CLV_OK},
-    {RREF_POSTS, RREF_POST_BEHIND, RREF_POST_IN_WINDOW, "keep flood pass <ACK-first", RREF_POST_SENT, "USE2", CLV_OK},
-    {RREF_POSTS, RREF_POST_BEHIND, RREF_POST_ACKED, "keep flood pass <ACK-behind", RREF_POST_NONE, "", CLV_OK},
-    {RREF_POSTS, RREF_POST_BEHIND, RREF_POST_CANCELLED, "keep flood pass <ACCEPT", RREF_POST_NONE, "ACK2", CLV_OK},
+    {RREF_POSTS, RREF_POST_WAITING, RREF_POST_IN_WINDOW, "keep flood pass <ACK-first", RREF_POST_SENT, "USE2", CLV_OK},
+    {RREF_POSTS, RREF_POST_WAITING, RREF_POST_ACKED, "keep flood pass <ACK-behind", RREF_POST_NONE, "", CLV_OK},
+    {RREF_POSTS, RREF_POST_WAITING, RREF_POST_CANCELLED, "keep flood pass <ACCEPT", RREF_POST_NONE, "ACK2", CLV_OK},
     {RREF_POSTS, RREF_POST_SENT, RREF_POST_DUE, "keep pass again", RREF_POST_SENT, "KEEP1 USE2", CLV_OK},
     {RREF_POSTS, RREF_POST_SENT, RREF_POST_ACKED, "keep pass +USE", RREF_POST_NONE, "", CLV_OK},
     {RREF_POSTS, RREF_POST_SENT, RREF_POST_CANCELLED, "keep pass <ACCEPT", RREF_POST_NONE, "ACK2", CLV_OK},
 };
 /* clang-format on */
 
-/* How a handle comes into a state. What is taken stays so, what is released is not here. */
+/* Programs that bring a handle into each state. A handle that was taken stays taken; released ones
+ * are covered elsewhere. */
 static const char *const to_state[RREF_HANDLE_STATES] = {
-    [RREF_JOINING] = "keep",
-    [RREF_JOINED] = "keep +KEEP",
-    [RREF_FAILED] = "keep -KEEP",
-    [RREF_JOINING_RELEASED] = "keep release",
-    [RREF_JOINED_RELEASED] = "keep +KEEP pass release",
-    [RREF_LEAVING] = "keep +KEEP release",
-    [RREF_ENDED] = "<USE -FORK release",
+    [RREF_HANDLE_JOINING] = "keep",
+    [RREF_HANDLE_JOINED] = "keep +KEEP",
+    [RREF_HANDLE_FAILED] = "keep -KEEP",
+    [RREF_HANDLE_JOINING_RELEASED] = "keep release",
+    [RREF_HANDLE_JOINED_RELEASED] = "keep +KEEP pass release",
+    [RREF_HANDLE_LEAVING] = "keep +KEEP release",
+    [RREF_HANDLE_ENDED] = "<USE -FORK release",
 };
 static const cell taken_cells[] = {
-    {RREF_HANDLES, 0, RREF_KEPT, "keep", 0, "", CLV_EXISTS},
-    {RREF_HANDLES, 0, RREF_OWNED, "own", 0, "", CLV_EXISTS},
-    {RREF_HANDLES, 0, RREF_RECEIVED, "<USE", 0, "ACK2!", CLV_OK},
-    {RREF_HANDLES, 0, RREF_RECEIVED_FROM_OWNER, "<USE-known", 0, "ACK1!", CLV_OK},
+    {RREF_HANDLES, 0, RREF_HANDLE_KEPT, "keep", 0, "", CLV_EXISTS},
+    {RREF_HANDLES, 0, RREF_HANDLE_OWNED, "own", 0, "", CLV_EXISTS},
+    {RREF_HANDLES, 0, RREF_HANDLE_RECEIVED, "<USE", 0, "ACK2!", CLV_OK},
+    {RREF_HANDLES, 0, RREF_HANDLE_RECEIVED_FROM_OWNER, "<USE-known", 0, "ACK1!", CLV_OK},
 };
 static const cell released_cells[] = {
-    {RREF_HANDLES, 0, RREF_PASS, "pass", 0, "", CLV_NOT_FOUND},
-    {RREF_HANDLES, 0, RREF_FETCH, "fetch", 0, "", CLV_NOT_FOUND},
-    {RREF_HANDLES, 0, RREF_RELEASE, "release", 0, "", CLV_NOT_FOUND},
+    {RREF_HANDLES, 0, RREF_HANDLE_PASS, "pass", 0, "", CLV_NOT_FOUND},
+    {RREF_HANDLES, 0, RREF_HANDLE_FETCH, "fetch", 0, "", CLV_NOT_FOUND},
+    {RREF_HANDLES, 0, RREF_HANDLE_RELEASE, "release", 0, "", CLV_NOT_FOUND},
 };
 
 /* ---- walking them ---------------------------------------------------------------------------- */
 
-static clv_rref_visits reached; /* by a program that is about the cell */
-static clv_rref_visits visited; /* by any */
+static clv_rref_visits reached; /* cells visited by the program written for them */
+static clv_rref_visits visited; /* cells visited by any program */
 
 static uint8_t state_of(const node *n, clv_rref_machine m) {
   const clv_rref_map *const maps[] = {[RREF_ENTRIES] = &n->t->entries,
@@ -510,13 +511,13 @@ static void each_table_cell_has_its_documented_effect(void **state) {
   walk_all(handle_cells, CLV_COUNT(handle_cells));
   walk_all(child_cells, CLV_COUNT(child_cells));
   walk_all(post_cells, CLV_COUNT(post_cells));
-  for (uint8_t s = RREF_JOINING; s < RREF_HANDLE_STATES; s++)
+  for (uint8_t s = RREF_HANDLE_JOINING; s < RREF_HANDLE_STATES; s++)
     walk_after(to_state[s], s, taken_cells, CLV_COUNT(taken_cells));
-  for (uint8_t s = RREF_JOINING_RELEASED; s < RREF_HANDLE_STATES; s++)
+  for (uint8_t s = RREF_HANDLE_JOINING_RELEASED; s < RREF_HANDLE_STATES; s++)
     walk_after(to_state[s], s, released_cells, CLV_COUNT(released_cells));
 }
 
-/* It changes nothing and is refused. */
+/* Asserts that an excluded event changes nothing and is refused. */
 static void check_never(clv_rref_machine m, uint8_t s, uint8_t f) {
   static clv_rref_action_fn *const nothing[RREF_ACTIONS] = {0};
   clv_rrefs t = {0};
@@ -524,7 +525,7 @@ static void check_never(clv_rref_machine m, uint8_t s, uint8_t f) {
   uint8_t state = s;
   if (visited.n[m][s][f]) fail_msg("machine %d: fact %u came in state %u", (int)m, f, s);
   assert_int_equal(clv_rref_on_event(&t, m, nothing, NULL, &state, f, &given), CLV_INTERNAL);
-  assert_true(given.refused);
+  assert_true(given.is_refused);
   assert_int_equal(state, s);
 }
 
@@ -542,7 +543,7 @@ static void each_table_cell_is_reached_or_impossible(void **state) {
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* A word, and what comes of the next one. */
+/* Runs a program, and asserts the results of its last word. */
 static void assert_then(const char *program, const char *out) {
   node n;
   node_init(&n);
@@ -551,17 +552,19 @@ static void assert_then(const char *program, const char *out) {
   node_done(&n);
 }
 
-/* Soon from an owner that did not know the handle yet, later from one that has the request. */
+/* The fetch is repeated soon if the owner did not know the handle yet, later if it has the
+ * request. */
 static void missing_value_is_fetched_again(void **state) {
   (void)state;
   assert_then("keep fetch -FETCH again", "KEEP1 FETCH1");
   assert_then("keep +KEEP fetch +FETCH again", "");
   assert_then("keep +KEEP fetch fetch", "");
   assert_then("keep fetch +FETCH <VALUE <VALUE", "");
-  assert_then("keep +KEEP pass fetch release again", "USE2"); /* and of what is released no more */
+  /* a released reference is not fetched again */
+  assert_then("keep +KEEP pass fetch release again", "USE2");
 }
 
-/* Each number once: the second time it is the answer alone. */
+/* Each message number is handled once; a repetition only gets the answer again. */
 static void repeated_message_is_only_acknowledged(void **state) {
   node n;
   (void)state;
@@ -578,7 +581,7 @@ static void repeated_message_is_only_acknowledged(void **state) {
   node_done(&n);
 }
 
-/* What its sender gave up: its place in the window is that of a later message. */
+/* The sender gave up the message: its place in the window belongs to a later one. */
 static void late_acknowledgment_is_dropped(void **state) {
   node n;
   uint64_t number;
@@ -597,10 +600,10 @@ static void late_acknowledgment_is_dropped(void **state) {
 static void count(const node *n, uint32_t *ret) {
   clv_rref_counts c;
   clv_rrefs_count(n->t, &c);
-  *ret = c.owned + c.forks + c.used + c.passing + c.parked + c.unacknowledged;
+  *ret = c.n_entries + c.n_forks + c.n_handles + c.n_children + c.n_parked + c.n_unacknowledged;
 }
 
-/* The first value, and no other, is held and let go once. */
+/* Only the first value is stored, and it is released once. */
 static void first_settled_value_is_kept(void **state) {
   clv_shape scalar = {0};
   clv_tensor *other;
@@ -610,7 +613,7 @@ static void first_settled_value_is_kept(void **state) {
   node_init(&n);
   assert_int_equal(clv_tensor_new(CLV_F32, &scalar, &other, &err), CLV_OK);
   run_program(&n, "<KEEP settle");
-  clv_rrefs_settle(n.t, REF, other, NULL, n.now);
+  clv_rrefs_settle_entry(n.t, REF, other, NULL, n.now);
   const clv_rref_entry *e = clv_rref_record_find(&n.t->entries, REF);
   assert_ptr_equal(e->tensor, n.v);
   assert_int_equal(other->refs, 1);
@@ -621,7 +624,7 @@ static void first_settled_value_is_kept(void **state) {
   node_done(&n);
 }
 
-/* Nothing is lost, and what was cancelled does not come. */
+/* No result is lost, and a cancelled one is not delivered. */
 static void queued_results_survive_later_messages(void **state) {
   node n;
   uint32_t left;
@@ -643,7 +646,7 @@ static void queued_results_survive_later_messages(void **state) {
   node_done(&n);
 }
 
-/* Its record is not the next one's before its last result has been taken. */
+/* A record is not reused before its last result has been taken. */
 static void record_is_reused_only_after_its_last_result(void **state) {
   node n;
   uint32_t left;
@@ -661,7 +664,7 @@ static void record_is_reused_only_after_its_last_result(void **state) {
   node_done(&n);
 }
 
-/* Each kind of result, left in the queue with what it holds. */
+/* One result of each kind is left in the queue with the memory it holds. */
 static void table_free_releases_queued_results(void **state) {
   static const char *const programs[] = {"own",   "own fetch",      "keep pass",
                                          "<KEEP", "keep-here pass", "<USE fetch"};
@@ -680,7 +683,8 @@ static void table_free_releases_queued_results(void **state) {
   clv_rrefs_free(NULL);
 }
 
-/* Hostile numbers between two takings: what left the window is not answered, and none is sought. */
+/* Receives hostile message numbers between two takings: messages that left the window are not
+ * answered or searched for. */
 static void number_jump_drops_acks_outside_the_window(void **state) {
   node n;
   (void)state;

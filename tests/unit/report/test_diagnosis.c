@@ -12,7 +12,8 @@
 
 #include "master/report/report.h"
 
-/* Stage s1 at worker-1 and s2 at worker-2 of one session, and a stranger's session at worker-2. */
+/* Stage s1 at worker-1 and s2 at worker-2 of one session, and another identity's session at
+ * worker-2. */
 static clv_status_module modules[] = {
     {.index = 1, .name = "s1", .is_stage = true, .calls_per_s = 4},
     {.index = 2, .name = "s2", .is_stage = true, .calls_per_s = 4},
@@ -37,8 +38,8 @@ static clv_status_session part(const char *name, const char *id, clv_status_modu
 static clv_status_worker worker_of(const char *name, clv_status_session *of, size_t n) {
   return (clv_status_worker){.name = name,
                              .address = "",
-                             .asked = true,
-                             .said = "",
+                             .has_outcome = true,
+                             .own_name = "",
                              .software = "",
                              .device = "",
                              .isa = "",
@@ -61,7 +62,7 @@ static int begin(void **state) {
   return 0;
 }
 
-static void says(const clv_status_session *s, const char *want) {
+static void assert_diagnosis(const clv_status_session *s, const char *want) {
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
   clv_status_diagnosis(&view, s == &first ? &workers[0] : &workers[1], s, &got);
   assert_string_equal(got.data, want);
@@ -76,28 +77,29 @@ static void shares(clv_status_session *s, double busy, double idle, double for_c
 static void session_without_work_names_the_missing_step(void **state) {
   (void)state;
   first.attached = false;
-  says(&first, "no master is attached; the session is closed when its lease is over");
+  assert_diagnosis(&first, "no master is attached; the session is closed when its lease is over");
   first.attached = true;
   first.n_modules = 0;
-  says(&first, "nothing is loaded yet");
+  assert_diagnosis(&first, "nothing is loaded yet");
   first.n_modules = 1;
   first.contexts = 0;
   modules[0].calls_per_s = 0;
-  says(&first, "idle: its master asks for nothing");
+  assert_diagnosis(&first, "idle: its master asks for nothing");
   links[0][0].round_trip_s = 4;
-  says(&first, "idle: its master asks for nothing, and has not answered for 4.0 s");
+  assert_diagnosis(&first, "idle: its master asks for nothing, and has not answered for 4.0 s");
   modules[0].calls_per_s = 4;
 }
 
 static void busy_session_reports_its_computing_share(void **state) {
   (void)state;
   shares(&first, 0.99, 0.01, 0);
-  says(&first, "computing 99 %");
+  assert_diagnosis(&first, "computing 99 %");
   shares(&first, 0.70, 0.30, 0);
   links[0][0].waiting_share = 0.3;
-  says(&first,
-       "computing 70 %, waiting for the master 30 %: it computes or reads data (link in use "
-       "0 %, 0.2 ms round trip)");
+  assert_diagnosis(
+      &first,
+      "computing 70 %, waiting for the master 30 %: it computes or reads data (link in use "
+      "0 %, 0.2 ms round trip)");
 }
 
 static void slow_link_is_named_with_rate_and_round_trip(void **state) {
@@ -110,10 +112,11 @@ static void slow_link_is_named_with_rate_and_round_trip(void **state) {
                                   .receiving = 0.6,
                                   .sending = 0.05,
                                   .link_in_per_s = 1.5e6};
-  says(&first, "waiting for the master 71 %: link 12 Mbit/s in, 82 ms round trip");
+  assert_diagnosis(&first, "waiting for the master 71 %: link 12 Mbit/s in, 82 ms round trip");
   links[0][0].sending = 0.3;
   links[0][0].link_out_per_s = 125e6;
-  says(&first, "waiting for the master 71 %: link 12 Mbit/s in, 1.0 Gbit/s out, 82 ms round trip");
+  assert_diagnosis(
+      &first, "waiting for the master 71 %: link 12 Mbit/s in, 1.0 Gbit/s out, 82 ms round trip");
 }
 
 static void long_round_trip_to_a_peer_is_named(void **state) {
@@ -123,10 +126,12 @@ static void long_round_trip_to_a_peer_is_named(void **state) {
   links[1][1].awaits_per_s = 6;
   links[1][0].awaits_per_s = 3;
   links[1][0].waiting_share = 0.2;
-  says(&second[0], "stage s2 waits for s1 on worker-1 80 %: 80 ms round trip, 9.0 waits a second");
+  assert_diagnosis(&second[0],
+                   "stage s2 waits for s1 on worker-1 80 %: 80 ms round trip, 9.0 waits a second");
 }
 
-/* Not every program is a pipeline: whose values a module waits for is not known by its number. */
+/* Not every program is a pipeline, so the number of a module does not tell for whose values it
+ * waits. */
 static void program_module_is_named_instead_of_a_stage(void **state) {
   (void)state;
   static clv_status_module encoder[] = {{.index = 1, .name = "encoder", .calls_per_s = 4}};
@@ -136,104 +141,120 @@ static void program_module_is_named_instead_of_a_stage(void **state) {
   links[1][1].waiting_share = 0.8;
   links[1][1].round_trip_s = 0.08;
   links[1][1].awaits_per_s = 9;
-  says(&second[0], "module decoder waits for worker-1 80 %: 80 ms round trip, 9.0 waits a second");
+  assert_diagnosis(&second[0],
+                   "module decoder waits for worker-1 80 %: 80 ms round trip, 9.0 waits a second");
   links[1][1] = (clv_status_link){.peer = "worker-1", .waiting_share = 0.9};
   first.busy = 0.95;
   first.idle = 0.05;
-  says(&second[0], "waiting 100 %: module encoder on worker-1 computes 95 %");
+  assert_diagnosis(&second[0], "waiting 100 %: module encoder on worker-1 computes 95 %");
 }
 
-/* Waits that are shorter than a round trip are not for one. */
+/* A wait that is shorter than a round trip is not attributed to a link. */
 static void waits_shorter_than_a_round_trip_blame_the_master(void **state) {
   (void)state;
   links[1][0].waiting_share = 0.9;
   links[1][0].round_trip_s = 0.08;
   links[1][0].awaits_per_s = 50;
-  says(&second[0],
-       "waiting for the master 90 %: it computes or reads data (link in use 0 %, 80 ms round "
-       "trip)");
+  assert_diagnosis(
+      &second[0],
+      "waiting for the master 90 %: it computes or reads data (link in use 0 %, 80 ms round "
+      "trip)");
 }
 
-/* A PING that stands in line at a busy host does not make its link the reason. */
+/* A PING that waits in the queue of a busy host does not make its link the cause. */
 static void slow_ping_of_a_busy_host_does_not_blame_the_link(void **state) {
   (void)state;
   shares(&first, 0.75, 0.25, 0);
   links[1][0].waiting_share = 0.97;
   links[1][0].round_trip_s = 0.013;
   links[1][0].awaits_per_s = 52;
-  says(&second[0], "waiting 100 %: stage s1 on worker-1 computes 75 %");
+  assert_diagnosis(&second[0], "waiting 100 %: stage s1 on worker-1 computes 75 %");
   shares(&first, 0.6, 0.4, 0);
-  says(&second[0], "waiting for the master 97 %: 13 ms round trip, 52 waits a second");
+  assert_diagnosis(&second[0], "waiting for the master 97 %: 13 ms round trip, 52 waits a second");
 }
 
-/* The master only waits as well: who computes is named, wherever the packets came from. */
+/* The master also waits, so the module that computes is named, from wherever the packets came. */
 static void computing_stage_is_named_as_the_cause(void **state) {
   (void)state;
   shares(&first, 0.95, 0.05, 0);
   links[1][0].waiting_share = 0.6;
   links[1][1].waiting_share = 0.4;
-  says(&second[0], "waiting 100 %: stage s1 on worker-1 computes 95 %");
+  assert_diagnosis(&second[0], "waiting 100 %: stage s1 on worker-1 computes 95 %");
   shares(&first, 0.1, 0.1, 0.8);
-  says(&second[0], "waiting 100 %: stage s1 on worker-1 waits for the cores there 80 %");
+  assert_diagnosis(&second[0],
+                   "waiting 100 %: stage s1 on worker-1 waits for the cores there 80 %");
 }
 
 static void waiting_peer_is_named_with_its_own_wait(void **state) {
   (void)state;
   links[1][1].waiting_share = 0.9;
-  says(&second[0],
-       "stage s2 waits for s1 on worker-1 90 %: it takes its time (link in use 0 %, 0.2 ms "
-       "round trip)");
+  assert_diagnosis(
+      &second[0],
+      "stage s2 waits for s1 on worker-1 90 %: it takes its time (link in use 0 %, 0.2 ms "
+      "round trip)");
   links[1][1].awaits_per_s = 4;
   links[1][1].in_per_s = 1.5e6;
   links[1][1].out_per_s = 1e5;
-  says(&second[0],
-       "stage s2 waits for s1 on worker-1 90 %: 12 Mbit/s in, 800 kbit/s out, 0.2 ms "
-       "round trip; it takes its time or the link is slow");
+  assert_diagnosis(&second[0],
+                   "stage s2 waits for s1 on worker-1 90 %: 12 Mbit/s in, 800 kbit/s out, 0.2 ms "
+                   "round trip; it takes its time or the link is slow");
   links[1][1].missing_in = 2 << 20;
-  says(&second[0],
-       "stage s2 waits for s1 on worker-1 90 %: 2.0 MiB still to receive, 0.2 ms round trip");
+  assert_diagnosis(
+      &second[0],
+      "stage s2 waits for s1 on worker-1 90 %: 2.0 MiB still to receive, 0.2 ms round trip");
   links[0][0].waiting_share = 0.9;
-  says(&second[0], "stage s2 waits for s1 on worker-1 90 %, which itself waits for the master");
+  assert_diagnosis(&second[0],
+                   "stage s2 waits for s1 on worker-1 90 %, which itself waits for the master");
 }
 
 static void ongoing_wait_is_reported(void **state) {
   (void)state;
   first.calls_waiting = 3;
-  says(&first, "waiting 100 %: nothing has come, 3 calls wait for values");
+  assert_diagnosis(&first, "waiting 100 %: nothing has come, 3 calls wait for values");
   first.n_links = 1;
   first.calls_waiting = 1;
-  says(&first,
-       "waiting for the master 100 %: nothing has come, 0.2 ms round trip, 1 call waits for "
-       "values");
+  assert_diagnosis(
+      &first,
+      "waiting for the master 100 %: nothing has come, 0.2 ms round trip, 1 call waits for "
+      "values");
   first.n_links = 2;
   first.calls_waiting = 0;
   links[0][1].missing_in = 3 << 20;
   links[0][1].link_in_per_s = 1.5e6;
-  says(&first,
-       "waiting for worker-2 100 %: 3.0 MiB still to receive, link 12 Mbit/s in, 0.2 ms round "
-       "trip");
+  assert_diagnosis(
+      &first,
+      "waiting for worker-2 100 %: 3.0 MiB still to receive, link 12 Mbit/s in, 0.2 ms round "
+      "trip");
   links[0][0].round_trip_s = 1.4;
-  says(&first, "waiting for the master 100 %: nothing has come, not even an answer for 1.4 s");
+  links[0][1].outages = 3;
+  links[0][1].last_outage_s = 4.2;
+  links[0][1].last_outage_age_s = 720;
+  links[0][1].outage_s = 8;
+  assert_diagnosis(&first,
+                   "waiting for the master 100 %: nothing has come, not even an answer for 1.4 s");
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_status_text(&view, 80, &text);
   assert_non_null(strstr(text.data, "link to the master  no answer for 1.4 s  in"));
+  assert_non_null(strstr(text.data, "NO CONNECTION for 8.0 s"));
+  assert_non_null(strstr(text.data, "3 outages, the last of 4.2 s 12 min ago"));
   assert_non_null(strstr(text.data, "link to worker-2  0.2 ms round trip  in"));
   links[0][0].round_trip_s = 0.0002;
   links[0][1].missing_in = 0;
   links[0][1].missing_out = 3 << 20;
-  says(&first, "waiting for worker-2 100 %: 3.0 MiB still to send, 0.2 ms round trip");
+  assert_diagnosis(&first, "waiting for worker-2 100 %: 3.0 MiB still to send, 0.2 ms round trip");
   links[0][1].missing_out = 0;
   workers[1].error = "no connection";
-  says(&first, "waiting 100 %: nothing has come; worker-2 does not answer");
+  assert_diagnosis(&first, "waiting 100 %: nothing has come; worker-2 does not answer");
 }
 
 static void core_wait_names_the_computing_session(void **state) {
   (void)state;
   shares(&second[0], 0.2, 0.2, 0.6);
   shares(&second[1], 0.9, 0.1, 0);
-  says(&second[0], "waiting for the cores 60 %: session heavy computes");
-  workers[1].n_sessions = 1; /* it is somebody else's and not shown */
-  says(&second[0], "waiting for the cores 60 %: a session of another identity computes");
+  assert_diagnosis(&second[0], "waiting for the cores 60 %: session heavy computes");
+  workers[1].n_sessions = 1; /* another identity's sessions are not shown */
+  assert_diagnosis(&second[0],
+                   "waiting for the cores 60 %: a session of another identity computes");
 }
 
 static void core_wait_names_at_most_three_sessions(void **state) {
@@ -253,7 +274,7 @@ static void core_wait_names_at_most_three_sessions(void **state) {
   workers[1].sessions = many;
   for (uint32_t n = 2; n <= CLV_COUNT(many); n++) {
     workers[1].n_sessions = n;
-    says(&many[0], want[n - 2]);
+    assert_diagnosis(&many[0], want[n - 2]);
   }
 }
 

@@ -27,7 +27,7 @@ static clv_event_file *open_in(const char *folder, uint64_t step) {
   return e;
 }
 
-/* The folder's event files in the order in which they are read. */
+/* Lists the folder's event files in reading order. */
 static size_t files_in(const char *folder, char paths[8][200]) {
   struct dirent **list;
   int n = scandir(folder, &list, NULL, alphasort);
@@ -49,7 +49,7 @@ static uint64_t le(const char *p, size_t n) {
   return v;
 }
 
-/* CRC32C bit by bit, and the mask as TensorFlow states it. */
+/* Computes CRC32C bit by bit, with TensorFlow's mask. */
 static uint32_t plain_crc(const char *p, size_t n) {
   uint32_t crc = ~0u;
   for (size_t i = 0; i < n; i++) {
@@ -60,7 +60,7 @@ static uint32_t plain_crc(const char *p, size_t n) {
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
-/* The event at *at, after which *at stands; NULL at the end. */
+/* Returns the event at *at and moves *at to the next one; NULL at the end. */
 static const char *next_event(const clv_bytes *file, size_t *at, size_t *ret_len) {
   if (*at == file->len) return NULL;
   const char *p = file->data + *at;
@@ -82,7 +82,7 @@ static size_t count_events(const char *path) {
   return n;
 }
 
-/* The event's bytes behind its wall time, which is now. */
+/* Asserts the event's bytes after its wall time, which must be now. */
 static void expect_event(const clv_bytes *file, size_t *at, const char *want, size_t want_len) {
   size_t len;
   double wall;
@@ -139,14 +139,14 @@ static void later_event_file_sorts_last(void **state) {
   char folder[100], paths[8][200], old[200];
   (void)state;
   snprintf(folder, sizeof folder, "%s/order", scratch);
-  for (int i = 0; i < 3; i++) { /* within a second, by one process */
+  for (int i = 0; i < 3; i++) { /* within a second, in one process */
     clv_event_file_close(open_in(folder, (uint64_t)i));
     assert_int_equal(files_in(folder, paths), i + 1);
     if (i) assert_string_equal(paths[i - 1], old);
     strcpy(old, paths[i]);
   }
   snprintf(old, sizeof old, "%s/events.out.tfevents.9999999998.z.1.0", folder);
-  fclose(fopen(old, "w")); /* by a clock that was ahead */
+  fclose(fopen(old, "w")); /* written with a clock that was ahead */
   clv_event_file_close(open_in(folder, 9));
   assert_int_equal(files_in(folder, paths), 5);
   assert_non_null(strstr(paths[4], ".9999999999."));
@@ -165,10 +165,10 @@ static void records_are_buffered_until_flush(void **state) {
   clv_event_file_flush(e);
   assert_int_equal(count_events(paths[0]), 3);
   uint64_t before = clv_alloc_count();
-  /* more than may wait */
+  /* more records than may wait */
   for (uint64_t i = 2; i <= 10000; i++) clv_event_file_add_scalars(e, i, one, 1);
   assert_true(count_events(paths[0]) > 1000);
-  assert_true(clv_alloc_count() - before < 16); /* buffers that grew */
+  assert_true(clv_alloc_count() - before < 16); /* allocations of growing buffers */
   before = clv_alloc_count();
   for (uint64_t i = 1; i <= 10000; i++) clv_event_file_add_scalars(e, 10000 + i, one, 1);
   assert_int_equal(clv_alloc_count(), before);
@@ -176,7 +176,7 @@ static void records_are_buffered_until_flush(void **state) {
   assert_int_equal(count_events(paths[0]), 2 + 20000);
 }
 
-/* Whole records stay readable; once there is room again, later ones follow. */
+/* Records that were written stay readable. When the disk has space again, later records follow. */
 static void full_disk_loses_only_unwritten_records(void **state) {
   static const clv_scalar one[] = {{"x", 1}};
   const struct rlimit tight = {4096, RLIM_INFINITY}, wide = {RLIM_INFINITY, RLIM_INFINITY};

@@ -25,7 +25,7 @@ static void durations_are_formatted_briefly(void **state) {
     assert_string_equal(clv_format_duration(cases[i].s, text), cases[i].text);
 }
 
-/* What the run printed after so many of `total` steps, as text and as JSON. */
+/* Stores the run's output after `steps` of `total` steps, as text and as JSON. */
 static void print(uint64_t steps, uint64_t total, clv_bytes *ret_text, clv_bytes *ret_json) {
   clv_journal *journal = NULL;
   clv_reporter *r = NULL;
@@ -35,7 +35,7 @@ static void print(uint64_t steps, uint64_t total, clv_bytes *ret_text, clv_bytes
   assert_ok(clv_reporter_open(&o, &r, &err), &err);
   for (uint64_t step = 1; step <= steps; step++) {
     const clv_progress p = {
-        .step = step, .total_steps = total, .accuracy = -1, .samples = 4, .applied = true};
+        .step = step, .total_steps = total, .accuracy = -1, .samples = 4, .changed_weights = true};
     assert_ok(clv_reporter_step(r, &p, &err), &err);
   }
   clv_reporter_close(r);

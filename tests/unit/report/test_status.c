@@ -168,12 +168,11 @@ static void status_text_matches_the_expected_text(void **state) {
     assert_string_equal(got.data, rows[i].want);
   }
   CLV_AUTO(clv_bytes_done) clv_bytes brief = {0};
-  clv_status_brief(&a_status, 80, &brief);
+  clv_status_brief_text(&a_status, 80, &brief);
   assert_string_equal(brief.data, brief_at_80);
 }
 
-/* Whatever the width: no line is longer, and nothing but printable ASCII and line ends comes
- * out. */
+/* For each width: no line is longer, and only printable ASCII and line ends are written. */
 static void status_text_stays_within_the_width(void **state) {
   (void)state;
   for (unsigned width = 0; width < 200; width++) {
@@ -191,8 +190,8 @@ static void status_text_stays_within_the_width(void **state) {
   }
 }
 
-/* What a program calls its modules comes from the network too. And who sees its own alone is shown
- * nothing that it cannot know. */
+/* Names of modules come from other programs. A viewer that sees only its own sessions must not get
+ * numbers of others. */
 static clv_status_module hostile_modules[] = {{.index = 0, .name = NASTY, .steps = 1, .evals = 1},
                                               {.index = 1, .name = "encoder", .steps = 2}};
 static clv_status_session hostile_session = {.name = "s",
@@ -203,8 +202,8 @@ static clv_status_session hostile_session = {.name = "s",
                                              .modules = hostile_modules};
 static clv_status_worker a_tenants_worker = {.name = "worker-1",
                                              .address = "10.0.0.2:7443",
-                                             .asked = true,
-                                             .said = "worker-1",
+                                             .has_outcome = true,
+                                             .own_name = "worker-1",
                                              .software = "cleave 0.1.0",
                                              .device = "cpu",
                                              .isa = "avx2",
@@ -304,13 +303,24 @@ static void tenant_sees_only_its_own_session(void **state) {
   assert_non_null(strstr(json.data, "c\\u007f \\u009b31m"));
 }
 
-/* A word that is longer than the line is cut, not lost. */
+static void worker_that_must_be_upgraded_is_named(void **state) {
+  (void)state;
+  clv_status_worker old = a_tenants_worker;
+  const clv_status_view view = {.title = "t", .clock = "1", .n_workers = 1, .workers = &old};
+  CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
+  old.must_upgrade = true;
+  clv_status_brief_text(&view, 100, &got);
+  assert_non_null(
+      strstr(got.data, "  speaks protocol 4: a lost connection ends its link; upgrade it\n"));
+}
+
+/* A word longer than the line is wrapped, not cut off. */
 static void words_longer_than_the_line_are_wrapped(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
   static char text[300];
   memset(text, 'x', sizeof text - 1);
-  clv_status_worker w = {.name = "w", .address = "a:1", .asked = true, .error = text};
+  clv_status_worker w = {.name = "w", .address = "a:1", .has_outcome = true, .error = text};
   clv_status_view view = {.title = "t", .clock = "", .n_workers = 1, .workers = &w};
   size_t n = 0;
   clv_status_text(&view, 40, &got);
@@ -328,7 +338,7 @@ static void status_without_workers_is_one_line(void **state) {
   assert_int_equal(json.len, 0);
 }
 
-/* What a script relies on; that it is JSON is checked where there is a parser (tests/net). */
+/* Checks the keys that scripts use. tests/net check that the text is JSON. */
 static void json_has_a_line_per_worker(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
@@ -363,6 +373,7 @@ int main(void) {
       cmocka_unit_test(status_text_matches_the_expected_text),
       cmocka_unit_test(status_text_stays_within_the_width),
       cmocka_unit_test(tenant_sees_only_its_own_session),
+      cmocka_unit_test(worker_that_must_be_upgraded_is_named),
       cmocka_unit_test(words_longer_than_the_line_are_wrapped),
       cmocka_unit_test(status_without_workers_is_one_line),
       cmocka_unit_test(json_has_a_line_per_worker),

@@ -24,7 +24,8 @@
 #include <unistd.h>
 
 #define UNUSED __attribute__((unused))
-#define TIME_SCALE (CLV_SANITIZED ? 10 : 1) /* the sanitizers are slow */
+/* sanitizers are slow, so all times are longer with them */
+#define TIME_SCALE (CLV_SANITIZED ? 10 : 1)
 #define MASTER_URI "spiffe://cleave/master"
 #define OTHER_URI "spiffe://cleave/other"
 #define WORKER_URI "spiffe://cleave/worker-1"
@@ -59,7 +60,8 @@ static UNUSED void make_ca(const char *ca) {
   must(clv_tls_ca_init(ca_dir(ca), ca, 30, &err), &err);
 }
 
-/* A certificate of `ca` with these URIs and, if not NULL, one DNS name of any spelling. */
+/* Issues a certificate of `ca` with these URIs and, unless dns is NULL, one DNS name of any
+ * form. */
 static UNUSED identity issue(const char *ca, const char *name, const char *const *uris, size_t n,
                              const char *dns) {
   clv_err err;
@@ -154,7 +156,7 @@ static UNUSED bool event_wait(event *e, unsigned count, unsigned ms) {
 typedef struct recorder {
   event messages, closed;
   pthread_mutex_t lock;
-  clv_bytes data; /* all messages, one after another */
+  clv_bytes data; /* all messages, concatenated */
   size_t last_len;
   clv_code code;
   char text[300];
@@ -198,8 +200,8 @@ typedef struct service {
   clv_rpc_server *server;
   char target[64];
   atomic_uint handled, closed;
-  recorder sink;      /* of /test/Sink */
-  _Atomic bool stall; /* /test/Echo holds its messages back while set */
+  recorder sink;      /* messages that /test/Sink received */
+  _Atomic bool stall; /* true: /test/Echo delays its messages */
   char seen_uri[200];
 } service;
 
@@ -328,7 +330,8 @@ static UNUSED clv_rpc_runtime *new_runtime(void) {
   return runtime;
 }
 
-/* The other process of start_process, with the certificates in `dir`. Says its port. */
+/* main of the process that start_process runs: serves with the certificates in `dir` and prints its
+ * port. */
 static UNUSED _Noreturn void serve_forever(const char *dir) {
   identity worker = {0};
   service s = {0};
@@ -343,9 +346,9 @@ static UNUSED _Noreturn void serve_forever(const char *dir) {
   for (;;) pause();
 }
 
-/* This program again (a fork alone would inherit half of gRPC): its main, with the scratch folder
- * as its only argument, calls serve_forever. A server that dies ends the test, which does not wait
- * for it. */
+/* Starts this program as a server process. Its main, called with the scratch folder as only
+ * argument, calls serve_forever. A plain fork would copy half of gRPC's state. A server that dies
+ * ends the test. */
 static UNUSED pid_t start_process(char target[64]) {
   int fds[2];
   char port[16] = "";

@@ -27,7 +27,7 @@ static pid_t server;
 static _Noreturn void run_server(const char *dir) {
   clv_err err;
   struct rlimit limit = {DESCRIPTORS, DESCRIPTORS};
-  must(clv_tls_floor_install(&err), &err);
+  must(clv_tls_set_min_version(&err), &err);
   setrlimit(RLIMIT_NOFILE, &limit);
   serve_forever(dir);
 }
@@ -101,7 +101,7 @@ static void test_server_recovers_from_300_connections(void **state) {
   after_flood_of(300);
 }
 
-/* Silent connections are let go after the handshake time even if the flood never closes them. */
+/* Silent connections are closed after the handshake time, even if the client never closes them. */
 static void test_silent_connections_are_dropped_after_a_timeout(void **state) {
   (void)state;
   enum { N = 200 };

@@ -15,7 +15,7 @@ static service svc;
 static int group_up(void **state) {
   (void)state;
   clv_err err;
-  must(clv_tls_floor_install(&err), &err);
+  must(clv_tls_set_min_version(&err), &err);
   make_scratch();
   const char *const pair[] = {MASTER_URI, OTHER_URI};
   const char *const worker_pair[] = {WORKER_URI, OTHER_URI};
@@ -71,7 +71,7 @@ static clv_rpc_server_counts counts(void) {
   return now;
 }
 
-/* The server's certificate has no DNS name: the address that is dialled plays no part. */
+/* The server's certificate has no DNS name: the dialled address does not matter. */
 static void test_allowed_identity_is_served(void **state) {
   (void)state;
   clv_err err;
@@ -96,7 +96,7 @@ static void test_client_without_exactly_one_uri_is_refused(void **state) {
   assert_int_equal(counts().calls_unauthenticated, 2);
 }
 
-/* A DNS name spelled like an allowed URI is no URI. */
+/* A DNS name that is spelled like an allowed URI does not count as URI. */
 static void test_dns_name_spelled_like_a_uri_is_refused(void **state) {
   (void)state;
   clv_err err;
@@ -120,7 +120,7 @@ static void test_server_of_another_ca_is_refused(void **state) {
   assert_int_equal(counts().calls, 0);
 }
 
-/* A server of another name gets nothing: no call ever reaches it. */
+/* A server with another URI receives no call. */
 static void test_server_with_another_uri_gets_no_call(void **state) {
   (void)state;
   clv_err err;
@@ -166,7 +166,7 @@ static void test_unreachable_address_is_named(void **state) {
                &err);
 }
 
-/* Somebody listens but never speaks TLS. */
+/* The server listens but never answers the TLS handshake. */
 static void test_silent_server_fails_at_the_connect_deadline(void **state) {
   (void)state;
   clv_err err;
@@ -187,7 +187,7 @@ static void test_silent_server_fails_at_the_connect_deadline(void **state) {
   close(fd);
 }
 
-/* A client that connects and says nothing is let go after the handshake time. */
+/* A client that connects and sends nothing is disconnected after the handshake time. */
 static void test_silent_client_is_dropped_after_handshake_time(void **state) {
   (void)state;
   service_stop(&svc);
@@ -204,7 +204,7 @@ static void test_silent_client_is_dropped_after_handshake_time(void **state) {
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   char byte;
   uint64_t begin = clv_now_ns();
-  assert_int_equal(read(fd, &byte, 1), 0); /* end of file, not a time-out */
+  assert_int_equal(read(fd, &byte, 1), 0); /* end of file, not a timeout */
   assert_true(clv_now_ns() - begin < 3000000000u);
   close(fd);
 }
@@ -238,8 +238,8 @@ static void test_invalid_channel_options_are_refused(void **state) {
                clv_rpc_server_new(runtime, &taken, &server, &err), &err);
 }
 
-/* New certificates count at once for new handshakes; bad ones change nothing; a standing stream
- * goes on under the old ones. */
+/* New certificates are used for new handshakes; invalid ones change nothing; an open stream
+ * continues with the old ones. */
 static void test_reloaded_certificates_apply_to_new_handshakes(void **state) {
   (void)state;
   clv_err err;
@@ -296,7 +296,7 @@ static void test_calls_over_the_identity_limit_are_refused(void **state) {
     recorder_init(&r[i]);
     clv_rpc_stream_events events = recorder_events(&r[i]);
     must(clv_rpc_stream_open(channel, "/test/Echo", &events, &stream[i], &err), &err);
-    if (i == MANY - 2) /* all forty are in before the one too many comes */
+    if (i == MANY - 2) /* all forty are connected before the surplus one */
       for (int k = 0; k < 500 && counts().active_calls < MANY - 1; k++) usleep(10000);
   }
   assert_true(event_wait(&r[MANY - 1].closed, 1, 5000));
@@ -314,7 +314,8 @@ static void test_calls_over_the_identity_limit_are_refused(void **state) {
   must(greet(&master, WORKER_URI, &err), &err);
 }
 
-/* A client that opens and resets streams as fast as it can is cut off; others do not notice. */
+/* A client that opens and resets streams as fast as it can is disconnected; other clients do not
+ * notice. */
 static void test_rapid_stream_resets_disconnect_the_client(void **state) {
   (void)state;
   clv_err err;
@@ -341,7 +342,7 @@ static void test_rapid_stream_resets_disconnect_the_client(void **state) {
   assert_int_equal(counts().cut_peers, 1);
   clv_rpc_channel_freep(&channel);
   expect_error(CLV_DENIED, "", greet(&other, WORKER_URI, &err), &err); /* not EXHAUSTED */
-  usleep(1100000); /* within the second of the flood nobody bothers to answer */
+  usleep(1100000); /* within the second of the flood, no handshake is answered */
   expect_error(CLV_EXHAUSTED, "too many cancelled calls", greet(&master, WORKER_URI, &err), &err);
   usleep(2500000);
   must(greet(&master, WORKER_URI, &err), &err);

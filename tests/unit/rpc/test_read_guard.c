@@ -14,7 +14,7 @@
 
 #include "worker/accept_guard_int.h"
 
-/* PATIENCE_MS: nothing here measures time, so a busy machine may take as long as it likes. */
+/* PATIENCE_MS: timeout of a wait; nothing is measured, so a busy machine may be slow. */
 enum { UNREAD = 16 << 20, FRAME = 16384, PATIENCE_MS = 60000 };
 
 static identity master, worker;
@@ -27,13 +27,13 @@ static char reason[100];
 static clv_tls_decision judge(void *user, const clv_tls_caller *caller, size_t *ret_holder) {
   (void)user, (void)caller;
   *ret_holder = 3;
-  return CLV_TLS_ADMIT;
+  return CLV_TLS_ADMITTED;
 }
 
 static clv_tls_decision enter(void *user, size_t holder) {
   (void)user, (void)holder;
   held++;
-  return CLV_TLS_ADMIT;
+  return CLV_TLS_ADMITTED;
 }
 
 static void leave(void *user, size_t holder) {
@@ -76,7 +76,7 @@ static SSL_CTX *client_context(void) {
 static int group_up(void **state) {
   (void)state;
   clv_err err;
-  must(clv_tls_floor_install(&err), &err);
+  must(clv_tls_set_min_version(&err), &err);
   must(clv_tls_handshakes_watch(PATIENCE_MS, &err), &err);
   open_door(UNREAD);
   signal(SIGPIPE, SIG_IGN);
@@ -87,7 +87,7 @@ static int group_up(void **state) {
   runtime = new_runtime();
   clv_rpc_server_options options = service_options(&svc, &worker);
   options.limits.max_message = 32 << 20;
-  options.connection = clv_tls_accepted_connection;
+  options.find_connection = clv_tls_accepted_connection;
   options.on_call_delivered = clv_tls_accepted_on_call;
   options.on_message_delivered = clv_tls_accepted_on_message;
   options.memory_limit = 64 << 20;
@@ -117,8 +117,8 @@ static bool put(wire *w, const void *data, size_t len) {
   return SSL_write(w->ssl, data, (int)len) > 0;
 }
 
-/* Returns once the server's SETTINGS have arrived, as gRPC's own client does: gRPC 1.51 loses what
- * it reads together with the client's Finished message beyond 17 KiB. */
+/* Connects, and returns once the server's SETTINGS have arrived, as gRPC's client does: gRPC 1.51
+ * loses what it reads together with the client's Finished message beyond 17 KiB. */
 static wire dial(void) {
   char settings[256];
   wire w = {.fd = socket(AF_INET, SOCK_STREAM, 0), .ssl = SSL_new(context), .stream = 1};
@@ -151,7 +151,7 @@ static size_t frame(uint8_t *to, unsigned type, unsigned flags, uint32_t stream,
   return 9 + len;
 }
 
-/* GET / over https, and `what` of the test: a hundred of them in one write. */
+/* A request GET / over https. */
 static const char GET[] = "\x82\x84\x87\x00\x0a:authority\x01x";
 
 static bool hundred(wire *w, unsigned type, unsigned flags, const void *data, size_t len) {
@@ -164,7 +164,8 @@ static bool hundred(wire *w, unsigned type, unsigned flags, const void *data, si
   return put(w, bytes, n);
 }
 
-/* The server counts the connection as ended before it gives the reason. */
+/* Waits until the server has counted the connection as ended, which it does before it gives the
+ * reason. */
 static void wait_for_cut(uint64_t floods, const char *what) {
   for (int i = 0; i < PATIENCE_MS / 10 && (clv_tls_accepted_flood_count() == floods || !*reason);
        i++)
@@ -173,7 +174,7 @@ static void wait_for_cut(uint64_t floods, const char *what) {
   assert_string_equal(reason, what);
 }
 
-/* Sends frames of one kind until the server ends the connection, which it does soon. */
+/* Sends frames of one kind, and asserts that the server soon ends the connection. */
 static void is_cut(unsigned type, unsigned flags, const void *data, size_t len, const char *what) {
   uint64_t floods = clv_tls_accepted_flood_count();
   wire w = dial();

@@ -25,7 +25,7 @@ static void make_checkpoint(uint64_t step) {
   assert_ok(clv_checkpoint_commit(w, "", 1, NULL, &err), &err);
 }
 
-/* A run of so many steps that ended so. */
+/* Makes a run of `step` steps with this final status. */
 static void make_run(uint64_t step, clv_run_status status) {
   const clv_run_lock_info info = {.name = "run", .session = "/s.yaml"};
   clv_run_lock *c = NULL;
@@ -39,7 +39,7 @@ static void make_run(uint64_t step, clv_run_status status) {
   clv_run_lock_free(c);
 }
 
-/* Whether a command on it would find it done. */
+/* True if a command would find that the run is finished. */
 static bool is_done(uint64_t epochs, uint64_t max_steps, const clv_run_options *o) {
   uint32_t index[ROWS] = {0};
   clv_session_config config = {.name = "run"};
@@ -51,7 +51,7 @@ static bool is_done(uint64_t epochs, uint64_t max_steps, const clv_run_options *
   r.data.train_rows = (clv_subset){index, ROWS};
   clv_bytes_puts(&r.dir, "run");
   assert_ok(clv_run_lock_new("run", &r.lock, &err), &err);
-  assert_ok(clv_run_check_done(&r, &r.is_finished, &err), &err);
+  assert_ok(clv_run_check_finished(&r, &r.is_finished, &err), &err);
   clv_run_lock_free(r.lock);
   clv_bytes_done(&r.dir);
   return r.is_finished;
@@ -80,15 +80,15 @@ static void partly_finished_run_is_resumed(void **state) {
   make_run(3, CLV_RUN_FINISHED); /* with --max-steps 3 */
   assert_true(is_done(EPOCHS, 0, &same));
   assert_false(is_done(EPOCHS, 0, &whole));
-  make_run(STEPS, CLV_RUN_FAILED); /* in the last evaluation */
+  make_run(STEPS, CLV_RUN_FAILED); /* failed in the last evaluation */
   assert_false(is_done(EPOCHS, 0, &whole));
   make_run(STEPS, CLV_RUN_FINISHED);
   make_checkpoint(3);
   assert_int_equal(truncate("run/checkpoint-6/MANIFEST.json", 10), 0);
-  assert_false(is_done(EPOCHS, 0, &whole)); /* the result is damaged, and made again */
+  assert_false(is_done(EPOCHS, 0, &whole)); /* the result is damaged, so it is made again */
 }
 
-/* What find_start says of the folder; *ret_on: whether it goes on from a checkpoint. */
+/* Runs find_start on the folder. *ret_on: true if the run resumes from a checkpoint. */
 static clv_code find_start(bool *ret_on, clv_err *err) {
   const clv_run_options o = {.resume = true};
   const clv_session_config config = {0}; /* without checkpoint.escrow */
@@ -110,14 +110,14 @@ static void resume_without_checkpoint_starts_over(void **state) {
   assert_ok(find_start(&on, &err), &err);
   assert_false(on);
   assert_int_equal(system("mkdir -p run/checkpoint-3; touch run/checkpoint-3/state"), 0);
-  assert_ok(find_start(&on, &err), &err); /* killed while the first was written */
+  assert_ok(find_start(&on, &err), &err); /* killed while the first checkpoint was written */
   assert_false(on);
   assert_false(clv_checkpoint_has_any("run"));
   make_run(3, CLV_RUN_FAILED);
   assert_ok(find_start(&on, &err), &err);
   assert_true(on);
   assert_int_equal(truncate("run/checkpoint-3/MANIFEST.json", 10), 0);
-  assert_ok(find_start(&on, &err), &err); /* damaged: that is said where it is read */
+  assert_ok(find_start(&on, &err), &err); /* damaged: the error comes when it is read */
   assert_true(on);
 }
 
@@ -136,7 +136,7 @@ static void resume_with_lost_checkpoints_is_refused(void **state) {
   assert_says(&err, "though run.json lists some");
 }
 
-/* Whether a command that goes on is refused for the table in the run folder. */
+/* True if a resume is refused because of the table in the run folder. */
 static bool is_held(bool accept) {
   const clv_run_options o = {.resume = true, .accept_egress = accept};
   clv_blueprint none = {0};
@@ -153,7 +153,7 @@ static void unreadable_egress_table_counts_as_changed(void **state) {
   clv_err err = {0};
   (void)state;
   make_run(3, CLV_RUN_FAILED);
-  assert_true(is_held(false)); /* it has checkpoints, and no table */
+  assert_true(is_held(false)); /* the run has checkpoints but no table */
   assert_false(is_held(true));
   assert_ok(clv_file_write_durable("run/egress.table", "", 0, 0644, &err), &err);
   assert_false(is_held(false));
@@ -162,7 +162,7 @@ static void unreadable_egress_table_counts_as_changed(void **state) {
   assert_int_equal(truncate("run/egress.table", (1 << 20) + 1), 0);
   assert_true(is_held(false));
   assert_int_equal(system("rm -rf run/egress.table run/checkpoint-*"), 0);
-  assert_false(is_held(false)); /* nothing has begun */
+  assert_false(is_held(false)); /* the run has no checkpoint */
   assert_int_equal(mkdir("run/egress.table", 0755), 0);
   assert_true(is_held(false));
 }

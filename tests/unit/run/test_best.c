@@ -89,7 +89,7 @@ static void best_file_line_is_parsed_strictly(void **state) {
   assert_true(b.metric == CLV_BEST_ACCURACY && b.value == 0.1 && b.step == 0);
 }
 
-/* What a run that goes on takes for its best. */
+/* Returns the best checkpoint that a resumed run takes over. */
 static clv_best_checkpoint recalled(clv_best_metric metric, bool resume) {
   clv_session_config config = {.name = "run"};
   clv_run r = {.config = &config, .is_resumed = resume};
@@ -108,14 +108,14 @@ static void resumed_run_restores_its_best(void **state) {
   put("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
   assert_int_equal(recalled(CLV_BEST_LOSS, true).step, 4);
   assert_true(recalled(CLV_BEST_LOSS, true).value == 0.25);
-  assert_int_equal(recalled(CLV_BEST_NONE, true).step, 4); /* it stays */
+  assert_int_equal(recalled(CLV_BEST_NONE, true).step, 4); /* it is kept */
   put("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 5\n");
   assert_int_equal(recalled(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);
   put("run/" CLV_RUN_BEST_FILE, "validation.loss");
   assert_int_equal(recalled(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);
   put("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
   assert_int_equal(recalled(CLV_BEST_ACCURACY, true).step, CLV_CHECKPOINT_NONE);
-  assert_int_not_equal(access("run/" CLV_RUN_BEST_FILE, F_OK), 0); /* of another value */
+  assert_int_not_equal(access("run/" CLV_RUN_BEST_FILE, F_OK), 0); /* of another metric */
   put("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
   assert_int_equal(recalled(CLV_BEST_LOSS, false).step, CLV_CHECKPOINT_NONE);
   assert_int_not_equal(access("run/" CLV_RUN_BEST_FILE, F_OK), 0); /* of another run */
@@ -172,7 +172,7 @@ static void checkpoint_names_are_validated(void **state) {
   for (size_t i = 0; i < CLV_COUNT(bad); i++) assert_false(clv_is_checkpoint_name(bad[i]));
 }
 
-/* 3 % of the time at most, from every 10 s to every 30 min. */
+/* The interval costs at most 3 % of the time, and is between 10 s and 30 min. */
 static void automatic_interval_follows_the_cost(void **state) {
   static const struct {
     uint64_t cost_ms, interval_ms;
@@ -189,6 +189,21 @@ static void automatic_interval_follows_the_cost(void **state) {
                      cases[i].interval_ms);
 }
 
+/* A first round that takes five times as long would hide the cost of the first checkpoints. */
+static void first_rounds_are_not_the_usual_ones(void **state) {
+  static const struct {
+    bool is_saving;
+    uint64_t ns, cost_ns;
+  } rounds[] = {{false, 5000, 0},  {false, 2000, 0}, {false, 1000, 0},
+                {true, 1500, 500}, {true, 900, 500}, {true, 1100, 600}};
+  clv_run_saving s = {0};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(rounds); i++) {
+    clv_checkpoint_note_round(&s, rounds[i].is_saving, rounds[i].ns);
+    assert_int_equal(s.present_cost_ns, rounds[i].cost_ns);
+  }
+}
+
 static int remove_run(void **state) {
   (void)state;
   return system("rm -rf run");
@@ -196,6 +211,7 @@ static int remove_run(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(first_rounds_are_not_the_usual_ones),
       cmocka_unit_test(only_a_finite_strict_improvement_is_better),
       cmocka_unit_test(best_file_line_is_parsed_strictly),
       cmocka_unit_test_teardown(resumed_run_restores_its_best, remove_run),

@@ -45,7 +45,7 @@ static void class_file_is_parsed_strictly(void **state) {
   assert_ok(parse("A\nb c\n\xc3\xa9\n", &c, &err), &err);
   assert_int_equal(c.n, 3);
   assert_string_equal(c.names[1], "b c");
-  clv_classes_done(&c);
+  clv_classes_free(&c);
   assert_ok(clv_classes_read(".", &c, &err), &err); /* of a run without names */
   assert_int_equal(c.n, 0);
 }
@@ -56,7 +56,7 @@ static const char *const names[] = {"cat", "dog, \"big\"", "eel"};
 static const clv_classes classes = {.names = (const char **)(uintptr_t)names, .n = 3};
 static const clv_classes none;
 
-/* Two rows of so many outputs; of records 7 and 9. */
+/* Returns predictions of records 7 and 9 with this many outputs. */
 static clv_predictions records(const clv_classes *of, clv_loss_kind loss, clv_tensor *outputs,
                                const clv_dataset *data) {
   static const uint32_t index[] = {7, 9};
@@ -72,7 +72,7 @@ static clv_tensor *tensor(const float *values, int64_t width) {
   return t;
 }
 
-/* Ten numbers, without names. */
+/* Returns a dataset of ten classes without names. */
 static clv_dataset *numbers(void) {
   static const char head[] =
       "\x93NUMPY\x01\0\x76\0{'descr': '|u1', 'fortran_order': False, 'shape': (10,)}";

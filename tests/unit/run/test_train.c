@@ -99,13 +99,13 @@ static void rewound_and_reopened_runs_give_the_same_checkpoint(void **state) {
     assert_null(r.steps.loader);
     restore(&r, 0);
     loop_to(&r, 3);
-    loop_to(&r, 7); /* of the second epoch, behind a validation */
+    loop_to(&r, 7); /* in the second epoch, after a validation */
     assert_int_equal(lines_of("runs/r/metrics.jsonl"), 7);
     assert_int_equal(system("mv runs/r/checkpoint-7 first"), 0);
     restore(&r, 3);
-    assert_int_equal(r.steps.first, 3);
+    assert_int_equal(r.steps.restored_step, 3);
     loop_to(&r, 7);
-    assert_int_equal(r.steps.taken, 4);
+    assert_int_equal(r.steps.n_weight_changes, 4);
     assert_int_equal(lines_of("runs/r/metrics.jsonl"), 7);
     same_files("first", "runs/r/checkpoint-7");
     assert_int_equal(system("rm -r runs/r/checkpoint-7"), 0);

@@ -18,7 +18,7 @@ typedef struct shuffle {
   uint32_t n_may;
   uint32_t f[RANDOM_STAGES], i[RANDOM_STAGES], w[RANDOM_STAGES], steps[RANDOM_STAGES];
   bool moved[4][RANDOM_STAGES][RANDOM_MICROS];
-  bool whole[RANDOM_STAGES][RANDOM_MICROS]; /* B rather than I and W */
+  bool whole[RANDOM_STAGES][RANDOM_MICROS]; /* true: B, the whole backward, in place of I and W */
 } shuffle;
 
 static inline clv_sched_shape random_shape(uint64_t *seed, clv_sched_kind kind) {
@@ -137,8 +137,8 @@ static inline clv_instr cut(clv_sched *s, uint32_t rank, uint32_t at) {
   return i;
 }
 
-/* One of: drop, duplicate, swap, move, to another rank, change the stage, the micro-batch, the
- * kind, the version. */
+/* Damages a schedule at random: drops, duplicates, swaps or moves an instruction, or changes its
+ * rank, stage, micro-batch, kind or the version. */
 static inline void damage(clv_sched *s, uint64_t *seed) {
   uint32_t rank = roll(seed, s->shape.n_ranks), other = roll(seed, s->shape.n_ranks);
   for (uint32_t r = 0; !s->n[rank]; r++) {

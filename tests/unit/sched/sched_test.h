@@ -19,7 +19,7 @@
     if ((call) != CLV_OK) fail_msg("%s: %s", #call, ok_err_.text); \
   } while (0)
 
-/* Stages round the ranks. */
+/* Returns a shape that assigns the stages to the ranks in turn. */
 static inline clv_sched_shape shape_of(uint32_t stages, uint32_t ranks, uint32_t micros) {
   clv_sched_shape shape = {.n_stages = stages, .n_ranks = ranks, .n_micro = micros};
   for (uint32_t s = 0; s < stages; s++) shape.rank[s] = (uint16_t)(s % ranks);
@@ -40,7 +40,7 @@ static inline clv_sched_run simulate(const clv_sched *s, const clv_sched_costs *
   return run;
 }
 
-/* xorshift64*, so that a failing seed fails again. */
+/* Returns a random number below n by xorshift64*, so that a failing seed fails again. */
 static inline uint32_t roll(uint64_t *state, uint32_t n) {
   *state ^= *state >> 12, *state ^= *state << 25, *state ^= *state >> 27;
   return (uint32_t)((*state * 0x2545F4914F6CDD1DULL >> 32) % n);

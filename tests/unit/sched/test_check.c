@@ -29,7 +29,7 @@ static void test_hand_written_schedules_are_valid(void **state) {
       CLV_OK);
   assert_int_equal(r.live[0], 2);
   assert_int_equal(r.versions[0], 1);
-  /* Forwards alone; a frozen stage before one that learns. */
+  /* Only forwards; a frozen stage before a trained one. */
   assert_int_equal(check_text(LOCAL("custom", "1", "0") "rank 0: F0@0 B0@0\n", &r, &err), CLV_OK);
   assert_int_equal(check_text("schedule custom stages 2 ranks 1 micro-batches 1 first-backward 1\n"
                               "stage 0 rank 0\nstage 1 rank 0\nrank 0: F0@0 F0@1 I0@1 W0@1\n",
@@ -43,18 +43,19 @@ static void test_version_counts_match_hand_computation(void **state) {
   clv_sched_report r;
   clv_err err = {0};
   (void)state;
-  /* Three in flight, so the fourth's backward is two steps late at most. */
+  /* Three micro-batches in flight, so the fourth's backward is at most two steps late. */
   assert_int_equal(
       check_text(LOCAL("pipedream", "4",
                        "0") "rank 0: F0@0 F1@0 F2@0 B0@0 S0@0 B1@0 S1@0 F3@0 B2@0 S2@0 B3@0 S3@0\n",
                  &r, &err),
       CLV_OK);
   assert_int_equal(r.live[0], 3);
-  assert_int_equal(r.versions[0], 2); /* those of 0 steps and of 1 or 2 */
+  assert_int_equal(r.versions[0], 2); /* versions of 0 steps and of 1 or 2 */
   assert_int_equal(r.staleness[0], 2);
 }
 
-/* While micro-batch 1 of version 0 waits, 2 has 1's step and the newest is 2. */
+/* While micro-batch 1 of version 0 waits, micro-batch 2 sees the step of 1, and the newest version
+ * is 2. */
 static void test_versions_within_a_window_are_counted(void **state) {
   clv_sched_report r;
   clv_err err = {0};
@@ -96,7 +97,7 @@ static const struct {
      "rank 0: F0@0 sf0@0 F1@0 sf1@0 rb0@0 B0@0 rb1@0 I1@0\nrank 1: rf0@1 F0@1 rf1@1 F1@1 B0@1 "
      "sb0@1 B1@1 sb1@1\n",
      "(the end): W1 of stage 0 is missing"},
-    /* Each waits for what the other sends later. */
+    /* Each rank waits for what the other one sends later. */
     {HEAD2
      "rank 0: F0@0 sf0@0 rb0@0 B0@0 F1@0 sf1@0 rb1@0 B1@0\nrank 1: rf0@1 F0@1 rf1@1 F1@1 B0@1 "
      "sb0@1 B1@1 sb1@1\n",
@@ -142,7 +143,7 @@ static void test_invalid_schedules_are_refused(void **state) {
   }
 }
 
-/* Sizes a caller could get wrong without a parser. */
+/* Sizes that a caller without the parser could get wrong. */
 static void test_hostile_values_are_refused(void **state) {
   clv_sched_shape shape = shape_of(2, 2, 2);
   clv_err err;
@@ -172,7 +173,7 @@ static void test_hostile_values_are_refused(void **state) {
   assert_int_equal(clv_sched_check(s, NULL, &err), CLV_INVALID);
 }
 
-/* 16 stages and 64 micro-batches, of each kind. */
+/* Checks 16 stages and 64 micro-batches of each kind. */
 static void test_large_schedules_are_checked_in_time(void **state) {
   double slow = getenv("CLV_TEST_SLOW") ? atof(getenv("CLV_TEST_SLOW")) : 1;
   (void)state;
@@ -203,7 +204,7 @@ static void test_random_valid_schedules_pass(void **state) {
   }
 }
 
-/* A damaged one is refused with its place named, or still runs to the end. */
+/* True if a damaged schedule is refused with a position, or is still valid. */
 static bool names_a_place(const char *text) {
   return strstr(text, "rank ") && strstr(text, ", instruction ") && strstr(text, "of stage ");
 }

@@ -6,9 +6,9 @@
 
 enum { MOST_LAYERS = 64, FEW = 3 };
 
-/* Layers that take time of their own; per micro-batch a share of it and something fixed. */
+/* Layers with a time each; a micro-batch takes its share of it plus a fixed time. */
 typedef struct chain {
-  uint32_t n_layers, n_stages; /* the loss included */
+  uint32_t n_layers, n_stages; /* including the loss */
   double forward[MOST_LAYERS], input[MOST_LAYERS], weight[MOST_LAYERS], bytes[MOST_LAYERS];
   double speed[CLV_SCHED_STAGES], latency, rate, fixed;
   bool input_first;
@@ -32,7 +32,7 @@ static void costs_of(const void *user, const uint32_t *last, uint32_t choice,
   }
 }
 
-/* Every layer is a place, every cut may be anywhere, and all take the same. */
+/* Returns the problem: each boundary is a possible cut, and all layers take the same time. */
 static clv_sched_cuts problem_of(chain *c, uint32_t layers, uint32_t stages, uint32_t ranks) {
   clv_sched_cuts p = {.kind = CLV_SCHED_1F1B,
                       .computes_window = true,
@@ -53,7 +53,7 @@ static clv_sched_cuts problem_of(chain *c, uint32_t layers, uint32_t stages, uin
   c->micros[0] = 4;
   p.shape = shape_of(stages, ranks, 1);
   p.shape.n_stages++;
-  p.shape.rank[stages] = 0; /* the loss, with the first stage */
+  p.shape.rank[stages] = 0; /* the loss is on the rank of the first stage */
   return p;
 }
 
@@ -68,7 +68,7 @@ static uint32_t search_for(const clv_sched_cuts *p, clv_sched_split ret[FEW],
 
 typedef struct brute {
   const clv_sched_cuts *p;
-  double best[FEW]; /* of different cuts */
+  double best[FEW]; /* best times of different cuts */
 } brute;
 
 static void keep(brute *b, double seconds) {
@@ -120,7 +120,7 @@ static void randomise(chain *c, clv_sched_cuts *p, uint64_t *state) {
   c->fixed = roll(state, 2) ? 0.001 : 0;
   c->input_first = roll(state, 2);
   if (roll(state, 2)) c->least[0] = 1;
-  if (roll(state, 3) == 0) p->n_places--; /* the last place is none */
+  if (roll(state, 3) == 0) p->n_places--; /* leaves out the last possible cut */
 }
 
 static void assert_takes(const clv_sched_split *found, double seconds, int round,
@@ -162,19 +162,19 @@ static void test_known_optimal_cuts_are_found(void **state) {
   chain c;
   clv_sched_cuts p = problem_of(&c, 12, 3, 3);
   (void)state;
-  /* With many micro-batches the busiest node decides. */
+  /* With many micro-batches the busiest node determines the time. */
   c.micros[0] = 64;
-  expect_cuts(&p, (const uint32_t[]){3, 7}, 64); /* alike: thirds */
+  expect_cuts(&p, (const uint32_t[]){3, 7}, 64); /* equal layers: thirds */
   c.speed[1] = 4;
-  expect_cuts(&p, (const uint32_t[]){1, 9}, 64); /* 2, 8 and 2 layers, and each takes 2 */
+  expect_cuts(&p, (const uint32_t[]){1, 9}, 64); /* 2, 8 and 2 layers; each stage takes 2 */
   c.least[0] = 4, c.least[1] = c.most[1] = 10;
-  expect_cuts(&p, (const uint32_t[]){4, 10}, 64); /* the first keeps five of them */
+  expect_cuts(&p, (const uint32_t[]){4, 10}, 64); /* the first stage keeps five of them */
   p = problem_of(&c, 12, 3, 3);
   for (uint32_t i = 0; i < 12; i++) c.bytes[i] = i == 2 || i == 8 ? 0 : 1000;
-  expect_cuts(&p, (const uint32_t[]){2, 8}, 4); /* where little crosses */
+  expect_cuts(&p, (const uint32_t[]){2, 8}, 4); /* where few values cross */
 }
 
-/* More micro-batches until what each costs is more than the bubble they save. */
+/* More micro-batches help until their fixed time exceeds the bubble that they save. */
 static void test_optimal_micro_batch_count_is_found(void **state) {
   (void)state;
   chain c;
@@ -186,7 +186,8 @@ static void test_optimal_micro_batch_count_is_found(void **state) {
   expect_cuts(&p, (const uint32_t[]){5}, 4);
 }
 
-/* 63 places for 7 cuts are 553 million ways: some of the places are looked at, and cuts move. */
+/* 7 cuts of 63 boundaries have 553 million combinations, so only some are tried and cuts are
+ * moved. */
 static void test_huge_search_space_gives_a_local_optimum(void **state) {
   chain c;
   clv_sched_cuts p = problem_of(&c, 64, 8, 8);
@@ -200,7 +201,7 @@ static void test_huge_search_space_gives_a_local_optimum(void **state) {
   for (uint32_t i = 0; i < 8; i++) even.last[i] = 8 * i + 7;
   ok(clv_sched_split_evaluate(&p, &even, err));
   assert_true(found[0].seconds <= even.seconds);
-  /* No cut can move any more. */
+  /* No single cut can be moved to a better boundary. */
   for (uint32_t cut = 0; cut < 7; cut++)
     for (int by = -1; by <= 1; by += 2) {
       clv_sched_split other = found[0];
@@ -212,7 +213,7 @@ static void test_huge_search_space_gives_a_local_optimum(void **state) {
     }
 }
 
-/* 57 cuts at 59 places are few ways, and are found without trying what has no end. */
+/* 57 cuts of 59 boundaries have few combinations, which are all tried. */
 static void test_nearly_full_cuts_are_enumerated(void **state) {
   chain c;
   clv_sched_cuts p = problem_of(&c, 60, 58, 58);

@@ -5,7 +5,7 @@
  */
 #include "tests/unit/sched/sched_test.h"
 
-/* The computing instructions of a rank as one line, weights_age as '. */
+/* Writes the computing instructions of a rank as one line, weights_age as '. */
 static void line_of(const clv_sched *s, uint32_t rank, bool stages, clv_bytes *out) {
   char text[SCHED_INSTR_TEXT];
   for (uint32_t k = 0; k < s->n[rank]; k++) {
@@ -41,7 +41,7 @@ static const literal literals[] = {
       "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7",
       "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7"}},
     {CLV_SCHED_1F1B, 4, 4, 2, 0, {"F0 F1 B0 B1", "F0 F1 B0 B1", "F0 F1 B0 B1", "F0 B0 F1 B1"}},
-    /* Megatron-LM, 2 ranks with 2 model chunks: 2 (p - rank - 1) + (v - 1) p forwards first. */
+    /* Megatron-LM with 2 ranks and 2 model chunks: 2 (p - rank - 1) + (v - 1) p forwards first. */
     {CLV_SCHED_INTERLEAVED,
      4,
      2,
@@ -49,7 +49,7 @@ static const literal literals[] = {
      0,
      {"F0@0 F1@0 F0@2 F1@2 F2@0 B0@2 F3@0 B1@2 F2@2 B0@0 F3@2 B1@0 B2@2 B3@2 B2@0 B3@0",
       "F0@1 F1@1 F0@3 B0@3 F1@3 B1@3 F2@1 B0@1 F3@1 B1@1 F2@3 B2@3 F3@3 B3@3 B2@1 B3@1"}},
-    /* Qi et al. 2023: stage s puts off s weight gradients. */
+    /* Qi et al. 2023: stage s delays s weight gradients. */
     {CLV_SCHED_ZB_H1,
      4,
      4,
@@ -72,7 +72,7 @@ static const literal literals[] = {
      2,
      {"F0 F1 B0 F2 B1 S0 F3' B2 F4 B3 S1 F5' B4 B5 S2",
       "F0 B0 F1 B1 S0 F2' B2 F3' B3 S1 F4' B4 F5' B5 S2"}},
-    /* Several stages at a rank: the older micro-batch first, then the deeper stage. */
+    /* Several stages at a rank: the older micro-batch first, then the later stage. */
     {CLV_SCHED_GPIPE,
      4,
      2,
@@ -99,7 +99,7 @@ static void test_schedules_match_the_textbook(void **state) {
   }
 }
 
-/* Where nothing takes time, every stage counts. */
+/* If nothing takes time, every stage counts. */
 static void test_all_zero_costs_give_the_textbook_schedule(void **state) {
   clv_sched_shape shape = shape_of(3, 3, 6);
   static const clv_sched_costs nothing;
@@ -111,7 +111,7 @@ static void test_all_zero_costs_give_the_textbook_schedule(void **state) {
   assert_string_equal(a.data, b.data);
 }
 
-/* Costs and delays change nothing in the textbook's lists. */
+/* Costs and delays do not change the textbook schedules. */
 static const clv_sched_kind textbook[] = {CLV_SCHED_NAIVE, CLV_SCHED_GPIPE, CLV_SCHED_1F1B,
                                           CLV_SCHED_ZB_H1, CLV_SCHED_PIPEDREAM};
 
@@ -187,7 +187,7 @@ static void test_memory_and_versions_match_the_literature(void **state) {
   }
 }
 
-/* Under zb-h1 the weight gradient of k comes after the input gradient of k+s at stage s. */
+/* In zb-h1, stage s computes the weight gradient of k after the input gradient of k+s. */
 static void test_zb_h1_delays_weight_gradients(void **state) {
   clv_sched_shape shape = shape_of(4, 4, 16);
   CLV_AUTO(clv_sched_freep) clv_sched *s = make(CLV_SCHED_ZB_H1, &shape, 0, NULL);
@@ -202,7 +202,7 @@ static void test_zb_h1_delays_weight_gradients(void **state) {
   }
 }
 
-/* The master with the first stage and a loss that takes no time, a worker with the rest. */
+/* The master has the first stage and a loss that takes no time; a worker has the rest. */
 static void test_free_loss_stage_adds_no_micro_batches_in_flight(void **state) {
   clv_sched_shape shape = {.n_stages = 3, .n_ranks = 2, .n_micro = 8, .rank = {0, 1, 0}};
   clv_sched_costs costs;
@@ -218,10 +218,10 @@ static void test_free_loss_stage_adds_no_micro_batches_in_flight(void **state) {
     assert_int_equal(r.live[1], kinds[k] == CLV_SCHED_ZB_H1 ? 2 : 1);
     assert_int_equal(r.live[2], 1);
   }
-  /* Zero-bubble loses what it does without the loss stage: (p-1)/(3m+p-1). */
+  /* Zero-bubble has the bubble it has without the loss stage: (p-1)/(3m+p-1). */
   CLV_AUTO(clv_sched_freep) clv_sched *zb = make(CLV_SCHED_ZB_H1, &shape, 0, &costs);
   assert_true(fabs(simulate(zb, &costs).bubble - 1.0 / 25) < 1e-12);
-  /* Interleaved over two ranks with the loss after it. */
+  /* Interleaved over two ranks, with the loss last. */
   clv_sched_shape five = {.n_stages = 5, .n_ranks = 2, .n_micro = 4, .rank = {0, 1, 0, 1, 0}};
   clv_sched_costs_equal(&costs, 1, 1, 1);
   costs.forward[4] = costs.input[4] = costs.weight[4] = 0;
@@ -229,7 +229,7 @@ static void test_free_loss_stage_adds_no_micro_batches_in_flight(void **state) {
   ok(clv_sched_check(ring, &r, err));
 }
 
-/* Any placement, any first stage that learns, any costs: make checks what it made. */
+/* Any placement, first trained stage and costs: make checks its own result. */
 static void test_random_placements_give_valid_schedules(void **state) {
   uint64_t seed = 77;
   (void)state;

@@ -49,7 +49,7 @@ static void test_times_over_delayed_links_match_the_table(void **state) {
   }
 }
 
-/* The gradients of the input leave before those of the weights are computed. */
+/* Gradients of the input are sent before those of the weights are computed. */
 static void test_split_backward_sends_input_gradients_first(void **state) {
   clv_sched_shape shape = shape_of(2, 2, 32);
   clv_sched_costs near = two_stages(10, 5), far = two_stages(40, 30);
@@ -83,8 +83,7 @@ static void test_times_match_hand_computation(void **state) {
   clv_sched_run_done(&run, s);
 }
 
-/* Stages 0, 1, 2, 3 go to and fro between two ranks: edges 0 and 2 share a direction of one
- * link. */
+/* Stages 0, 1, 2, 3 alternate between two ranks, so edges 0 and 2 share a direction of one link. */
 static void test_edges_in_one_direction_share_a_link(void **state) {
   static const char text[] =
       "schedule custom stages 4 ranks 2 micro-batches 1 first-backward 4\n"
@@ -103,7 +102,7 @@ static void test_edges_in_one_direction_share_a_link(void **state) {
                  "rank 0: F0@0 sf0@0 rf0@2 F0@2 sf0@2\nrank 1: rf0@1 F0@1 sf0@1 rf0@3 F0@3\n");
   ok(clv_sched_parse("chain", whole.data, whole.len, &chain, err));
   assert_true(fabs(simulate(chain, &c).seconds - 10) < 1e-12);
-  assert_true(simulate(chain, &c).bubble == 0); /* nobody computes */
+  assert_true(simulate(chain, &c).bubble == 0); /* no rank computes */
 }
 
 static void test_invalid_costs_are_refused(void **state) {
@@ -122,7 +121,7 @@ static void test_invalid_costs_are_refused(void **state) {
   }
 }
 
-/* How much longer than with the best window there is. */
+/* Relative excess of the time over that with the best window. */
 static double excess(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t window) {
   double best = INFINITY;
   for (uint32_t w = 1; w <= shape->n_micro; w++)
@@ -139,8 +138,8 @@ static void random_costs(uint64_t *seed, uint32_t stages, clv_sched_costs *ret) 
   }
 }
 
-/* Two equal stages: the formula or one more is within 2 % of the best window; so is what is
- * chosen. */
+/* With two equal stages, the formula or one more is within 2 % of the best window; so is the chosen
+ * window. */
 static void test_window_formula_is_near_the_optimum(void **state) {
   (void)state;
   for (uint64_t round = 1; round <= (is_long() ? 400 : 100); round++) {
@@ -172,25 +171,24 @@ static void test_needed_window_matches_hand_computation(void **state) {
   clv_sched_shape two = shape_of(2, 2, 64), fro = shape_of(4, 2, 64), frozen = shape_of(3, 3, 64);
   clv_sched_costs c;
   (void)state;
-  /* Exact ratios, whatever their last bit is: 2 latency = q t. */
+  /* Exact ratios, where rounding must not matter: 2 latency = q t. */
   for (uint32_t t = 1; t <= 30; t++)
     for (uint32_t q = 0; q <= 20; q++) {
       clv_sched_costs_equal(&c, t / 1e3, t / 1e3, t / 1e3);
       c.latency[0] = q * 1.5 * t / 1e3;
       assert_int_equal(need_of(&two, &c), q + 2);
     }
-  /* To and fro between two ranks: two tensors down and a gradient back share a direction, 2.5 s; a
-   * micro-batch is away for 3 stages of 1 s and 3 edges of 1 + 0.5 s and twice 3 s of latency. */
+  /* Stages alternate between two ranks: two tensors forward and a gradient back share a direction,
+   * 2.5 s. A micro-batch takes 3 stages of 1 s, 3 edges of 1 + 0.5 s and twice 3 s of latency. */
   clv_sched_costs_equal(&c, 0.25, 0.25, 0.5);
   for (int e = 0; e < 3; e++) c.serialise_f[e] = 1, c.serialise_b[e] = 0.5, c.latency[e] = 3;
   assert_int_equal(need_of(&fro, &c), 1 + 11); /* 25.5 / 2.5 */
-  /* Counted from the first stage that goes back: a stage of 1 s and 7.5 s on the way, over 1 s. */
+  /* Counts from the first stage with a backward: a stage of 1 s and 7.5 s in flight, over 1 s. */
   frozen.first_backward = 1;
   assert_int_equal(need_of(&frozen, &c), 1 + 9); /* 8.5 */
 }
 
-/* A loss that takes no time at the master is computed as soon as it can be: it keeps a worker
- * waiting. */
+/* A loss that takes no time at the master is computed at once, because a worker waits for it. */
 static void test_free_loss_runs_as_early_as_possible(void **state) {
   clv_sched_shape shape = {.n_stages = 3, .n_ranks = 2, .n_micro = 8, .rank = {0, 1, 0}};
   clv_sched_costs c = two_stages(0, 0);
@@ -209,8 +207,8 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Chains of unequal stages, and a loss that comes back to the first rank: what is chosen is near
- * the best window, and better than the better textbook. */
+/* Chains of unequal stages with a loss on the first rank: the chosen window is near the best one,
+ * and better than the better textbook schedule. */
 static void test_unequal_stages_get_a_near_optimal_window(void **state) {
   enum { ROUNDS = 50 };
   double over[2 * ROUNDS], worse[2 * ROUNDS];

@@ -37,7 +37,7 @@ static const char *seal(const char *file, const char *name, size_t len, size_t s
   return at(file);
 }
 
-/* Reads a sealed file to its end, and checks each byte that it is given. */
+/* Reads a sealed file to its end, and checks each byte of its content. */
 static clv_code unseal(const char *path, const char *name, const clv_seal_key *with, size_t *ret,
                        clv_err *err) {
   CLV_AUTO(clv_sealed_reader_freep) clv_sealed_reader *r = NULL;
@@ -52,7 +52,7 @@ static clv_code unseal(const char *path, const char *name, const clv_seal_key *w
   return CLV_OK;
 }
 
-static void all_sizes_come_back(void **state) {
+static void every_size_is_read_back(void **state) {
   (void)state;
   static const size_t sizes[] = {
       0,     1, 4095, CLV_SEAL_FRAME - 1, CLV_SEAL_FRAME, CLV_SEAL_FRAME + 1, 3 * CLV_SEAL_FRAME,
@@ -219,7 +219,7 @@ static void bad_key_files_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(all_sizes_come_back),
+      cmocka_unit_test(every_size_is_read_back),
       cmocka_unit_test(unfinished_file_is_removed),
       cmocka_unit_test(every_changed_bit_is_refused),
       cmocka_unit_test(every_truncation_is_refused),

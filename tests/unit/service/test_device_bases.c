@@ -17,7 +17,7 @@ enum { N = 3000, BYTES = N * 4, LONG = CLV_BASE_CHUNK_BYTES / 4 + N };
 
 static clv_err err;
 
-/* How often a part was asked for; fails while `refusals` are left. */
+/* Source of a base that counts requests for parts. Fails while `refusals` are left. */
 typedef struct source {
   int fills, refusals;
 } source;
@@ -30,7 +30,7 @@ static clv_code fill(void *user, size_t first, size_t n, void *to, clv_err *e) {
   return CLV_OK;
 }
 
-/* It has the numbers of `fill`. */
+/* Asserts that x has the numbers that `fill` writes. */
 static void is_filled(const float *x, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (x[i] != (float)(i + 7)) fail_msg("number %zu is %g", i, (double)x[i]);
@@ -45,7 +45,7 @@ static clv_base_key key_of(const clv_backend *home, int64_t n) {
                         .backend = home};
 }
 
-static clv_bases *opened(void) {
+static clv_bases *open_bases(void) {
   clv_bases *b = NULL;
   assert_int_equal(clv_bases_new(&b, &err), CLV_OK);
   return b;
@@ -53,7 +53,7 @@ static clv_bases *opened(void) {
 
 static const clv_backend *device(int number) { return far_device(clv_backend_ref(), number); }
 
-static clv_tensor *taken(clv_bases *b, const clv_backend *home, int64_t n, source *s) {
+static clv_tensor *acquire_tensor(clv_bases *b, const clv_backend *home, int64_t n, source *s) {
   const clv_base_key key = key_of(home, n);
   clv_tensor *t = NULL;
   if (clv_bases_acquire(b, &key, NULL, fill, s, &t, &err) != CLV_OK) fail_msg("%s", err.text);
@@ -68,26 +68,28 @@ static void is_filled_there(const clv_tensor *t) {
   free(host);
 }
 
-static size_t left_there(void) {
+static size_t device_bytes_left(void) {
   size_t left, total;
   assert_int_equal(device(0)->memory->room(device(0), &left, &total, &err), CLV_OK);
   return left;
 }
 
-/* By way of parts, and waited for. */
+/* The base is filled in parts, and a second request waits for it. */
 static void base_is_stored_once_per_device(void **state) {
   (void)state;
-  clv_bases *b = opened();
+  clv_bases *b = open_bases();
   source s = {0};
-  size_t before = left_there();
-  clv_tensor *here = taken(b, NULL, N, &s), *first = taken(b, device(0), LONG, &s);
+  size_t before = device_bytes_left();
+  clv_tensor *here = acquire_tensor(b, NULL, N, &s),
+             *first = acquire_tensor(b, device(0), LONG, &s);
   assert_int_equal(s.fills, 3);
   assert_int_equal(far.asked, 0);
-  size_t by = before - left_there();
-  clv_tensor *second = taken(b, device(0), LONG, &s), *other = taken(b, device(1), LONG, &s);
+  size_t by = before - device_bytes_left();
+  clv_tensor *second = acquire_tensor(b, device(0), LONG, &s),
+             *other = acquire_tensor(b, device(1), LONG, &s);
   assert_ptr_equal(first->data, second->data);
   assert_ptr_not_equal(first->data, other->data);
-  assert_int_equal(before - left_there(), 2 * by);
+  assert_int_equal(before - device_bytes_left(), 2 * by);
   assert_int_equal(s.fills, 5);
   is_filled_there(first);
   is_filled_there(other);
@@ -95,7 +97,7 @@ static void base_is_stored_once_per_device(void **state) {
   is_filled_there(second);
   clv_tensor_unref(second);
   clv_tensor_unref(other);
-  assert_int_equal(left_there(), before);
+  assert_int_equal(device_bytes_left(), before);
   assert_int_equal(far.asked, 0);
   is_filled(here->data, N);
   clv_tensor_unref(here);
@@ -115,31 +117,31 @@ static void look_and_give(const clv_backend *b, void *p) {
 
 static void freed_device_memory_is_zeroed(void **state) {
   (void)state;
-  clv_bases *b = opened();
+  clv_bases *b = open_bases();
   clv_backend looking = *device(0);
   clv_backend_memory memory = *looking.memory;
   source s = {0};
   memory.give = look_and_give;
   looking.memory = &memory;
-  clv_tensor_unref(taken(b, &looking, N, &s));
+  clv_tensor_unref(acquire_tensor(b, &looking, N, &s));
   assert_int_equal(given, 1);
   clv_bases_free(b);
 }
 
-/* It has no memory, the file is damaged, the device is gone when what was put is waited for. */
+/* Three failures: no memory; a damaged file; the device is lost when the copy is waited for. */
 static void failed_acquire_frees_device_memory(void **state) {
   static const clv_code codes[] = {CLV_EXHAUSTED, CLV_DATA_LOSS, CLV_INTERNAL};
   (void)state;
-  clv_bases *b = opened();
+  clv_bases *b = open_bases();
   const clv_base_key key = key_of(device(0), N);
   clv_tensor *t = NULL;
-  size_t before = left_there();
+  size_t before = device_bytes_left();
   for (int i = 0; i < 3; i++) {
     source s = {.refusals = i == 1};
     far.fail_take = i == 0;
     far.fail_finish = i == 2;
     assert_int_equal(clv_bases_acquire(b, &key, NULL, fill, &s, &t, &err), codes[i]);
-    assert_int_equal(left_there(), before);
+    assert_int_equal(device_bytes_left(), before);
     assert_int_equal(clv_bases_bytes(b), 0);
   }
   clv_bases_free(b);

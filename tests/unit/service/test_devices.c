@@ -48,7 +48,8 @@ static void host_without_devices_resolves_auto_to_cpu(void **state) {
   clv_service_close_devices(&v);
 }
 
-/* They come first, and have accounts of their own; cpu and its parts have one backend. */
+/* Other devices are listed first and have their own accounts; cpu and its parts share one
+ * backend. */
 static void other_devices_come_first_with_own_accounts(void **state) {
   const clv_backend *cpu = clv_backend_cpu();
   clv_backend other = *far_backend(cpu);

@@ -167,7 +167,8 @@ static void withdrawn_file_is_dropped_and_its_copy_is_free(void **state) {
   end(&f);
 }
 
-/* At any moment, also while the data are written; nothing is reported afterwards. */
+/* Files are withdrawn at any moment, also while they are written; nothing is reported
+ * afterwards. */
 static void files_are_withdrawn_at_any_moment(void **state) {
   fixture f;
   (void)state;

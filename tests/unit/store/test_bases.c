@@ -27,7 +27,8 @@ static clv_base_key key_of(const char *owner, const char *name) {
       .owner = owner, .artifact = {{1}}, .name = name, .dtype = CLV_F32, .shape = CLV_SHAPE(N)};
 }
 
-/* How often a part was asked for; fails while `refusals` are left; waits while `slow`. */
+/* Source of a base that counts requests for parts. Fails while `refusals` are left; waits while
+ * `slow`. */
 typedef struct source {
   int fills, refusals;
   bool slow, started;
@@ -43,20 +44,20 @@ static clv_code fill(void *user, size_t first, size_t n, void *to, clv_err *e) {
   return CLV_OK;
 }
 
-/* It has the numbers of `fill`. */
+/* Asserts that x has the numbers that `fill` writes. */
 static void is_filled(const float *x, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (x[i] != (float)(i + 7)) fail_msg("number %zu is %g", i, (double)x[i]);
 }
 
-static clv_tensor *taken(clv_bases *b, const char *owner, const char *name, source *s) {
+static clv_tensor *acquire_tensor(clv_bases *b, const char *owner, const char *name, source *s) {
   const clv_base_key key = key_of(owner, name);
   clv_tensor *t = NULL;
   if (clv_bases_acquire(b, &key, NULL, fill, s, &t, &err) != CLV_OK) fail_msg("%s", err.text);
   return t;
 }
 
-static clv_bases *opened(void) {
+static clv_bases *open_bases(void) {
   clv_bases *b = NULL;
   assert_int_equal(clv_bases_new(&b, &err), CLV_OK);
   return b;
@@ -64,13 +65,13 @@ static clv_bases *opened(void) {
 
 static void same_key_shares_one_copy(void **state) {
   (void)state;
-  clv_bases *b = opened();
+  clv_bases *b = open_bases();
   source s = {0};
-  clv_tensor *first = taken(b, "a", "w", &s), *second = taken(b, "a", "w", &s);
+  clv_tensor *first = acquire_tensor(b, "a", "w", &s), *second = acquire_tensor(b, "a", "w", &s);
   assert_ptr_equal(first->data, second->data);
   assert_int_equal(s.fills, 1);
   assert_int_equal(clv_bases_bytes(b), BYTES);
-  clv_tensor *stranger = taken(b, "b", "w", &s), *other = taken(b, "a", "v", &s);
+  clv_tensor *stranger = acquire_tensor(b, "b", "w", &s), *other = acquire_tensor(b, "a", "v", &s);
   assert_ptr_not_equal(stranger->data, first->data);
   assert_ptr_not_equal(other->data, first->data);
   assert_int_equal(s.fills, 3);
@@ -84,12 +85,12 @@ static void same_key_shares_one_copy(void **state) {
   clv_bases_free(b);
 }
 
-/* Whatever of the key differs. */
+/* Each field of the key makes a difference. */
 static void different_key_gets_its_own_copy(void **state) {
   (void)state;
-  clv_bases *b = opened();
+  clv_bases *b = open_bases();
   source s = {0};
-  clv_tensor *t = taken(b, "", "w", &s), *more[3];
+  clv_tensor *t = acquire_tensor(b, "", "w", &s), *more[3];
   clv_base_key key[3] = {key_of("", "w"), key_of("", "w"), key_of("", "w")};
   key[0].artifact.bytes[31] = 1;
   key[1].dtype = CLV_I32;
@@ -105,9 +106,9 @@ static void different_key_gets_its_own_copy(void **state) {
 
 static void write_to_a_base_kills_the_process(void **state) {
   (void)state;
-  clv_bases *b = opened();
+  clv_bases *b = open_bases();
   source s = {0};
-  clv_tensor *t = taken(b, "a", "w", &s);
+  clv_tensor *t = acquire_tensor(b, "a", "w", &s);
   pid_t child = fork();
   if (!child) {
     signal(SIGSEGV, SIG_DFL);
@@ -116,7 +117,8 @@ static void write_to_a_base_kills_the_process(void **state) {
   }
   int status;
   assert_int_equal(waitpid(child, &status, 0), child);
-  assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) != 0); /* a sanitizer reports and exits */
+  /* a sanitizer reports the fault and exits */
+  assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) != 0);
   clv_tensor_unref(t);
   clv_bases_free(b);
 }
@@ -143,7 +145,7 @@ static bool has_left(void *user) {
 
 static void waiter_during_a_fill_can_leave_or_take_over(void **state) {
   (void)state;
-  clv_bases *b = opened();
+  clv_bases *b = open_bases();
   source s = {.slow = true, .refusals = 1}, own = {0};
   taker k = {.b = b, .s = &s};
   pthread_t thread;
@@ -155,7 +157,7 @@ static void waiter_during_a_fill_can_leave_or_take_over(void **state) {
   assert_int_equal(clv_bases_acquire(b, &key, &impatient, fill, &own, &t, &err), CLV_CANCELLED);
   assert_int_equal(own.fills, 0);
   __atomic_store_n(&s.slow, false, __ATOMIC_RELEASE);
-  t = taken(b, "a", "w", &own); /* after the first has failed, or because it has */
+  t = acquire_tensor(b, "a", "w", &own); /* after the first one failed, or because it did */
   pthread_join(thread, NULL);
   assert_int_equal(k.code, CLV_DATA_LOSS);
   assert_int_equal(own.fills, 1);

@@ -28,7 +28,7 @@ enum { WIDTH = 6, RECORDS = 9 };
 static char folder[] = "/tmp/clv-caches-XXXXXX";
 static clv_err err;
 
-static clv_caches *opened(void) {
+static clv_caches *open_caches(void) {
   clv_caches *c = NULL;
   if (clv_caches_open(folder, &c, &err) != CLV_OK) fail_msg("%s", err.text);
   return c;
@@ -38,7 +38,7 @@ static clv_cache cache_of(uint8_t key, uint64_t keep_s) {
   return (clv_cache){.key = {{key}}, .records = RECORDS, .keep_s = keep_s};
 }
 
-/* Rows of numbers 10 * row, 10 * row + 1, ... */
+/* Writes rows of numbers 10 * row, 10 * row + 1, ... */
 static clv_code put(clv_caches *c, const char *who, uint64_t most, const clv_cache *cache,
                     const int64_t *rows, int64_t n) {
   clv_tensor *t;
@@ -75,7 +75,7 @@ static uint32_t count(clv_caches *c, const char *who, const clv_sha256 *key, boo
   return n;
 }
 
-/* The file of A's cache; what is wrong with its mode or its name is a failure. */
+/* Returns the path of A's cache. Fails if its mode or name is wrong. */
 static void path_of(uint8_t key, clv_bytes *ret) {
   clv_sha256 owner, name, k = {{key}};
   char of[65], as[65];
@@ -90,7 +90,7 @@ static void path_of(uint8_t key, clv_bytes *ret) {
   assert_int_equal(at.st_mode & 0777, 0600);
 }
 
-/* One byte of the file, which is that many bytes from its start, or its end where below 0. */
+/* Changes one byte of the file, at an offset from its start, or from its end if negative. */
 static void damage(uint8_t key, off_t at) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   uint8_t byte;
@@ -103,7 +103,7 @@ static void damage(uint8_t key, off_t at) {
   close(fd);
 }
 
-/* Files and folders below that of all caches. */
+/* Counts files and folders in the folder of all caches. */
 static int leftovers(void) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   int n = 0;
@@ -116,7 +116,7 @@ static int leftovers(void) {
 
 static void cached_rows_are_read_in_any_order(void **state) {
   (void)state;
-  clv_caches *c = opened();
+  clv_caches *c = open_caches();
   const clv_cache one = cache_of(1, 60);
   clv_cache_status s;
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){8, 0, 3}, 3), CLV_OK);
@@ -124,7 +124,7 @@ static void cached_rows_are_read_in_any_order(void **state) {
   assert_int_equal(get(c, A, &one, (int64_t[]){3, 1}, 2), CLV_NOT_FOUND);
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){1}, 1), CLV_OK);
   clv_caches_free(c);
-  c = opened(); /* the worker was started again */
+  c = open_caches(); /* as after a restart of the worker */
   assert_int_equal(get(c, A, &one, (int64_t[]){3, 1}, 2), CLV_OK);
   assert_int_equal(count(c, A, NULL, false, &s), 1);
   assert_true(s.records == RECORDS && s.rows == 4 && s.row_bytes == WIDTH * 4);
@@ -136,7 +136,7 @@ static void cached_rows_are_read_in_any_order(void **state) {
 
 static void cache_is_visible_only_to_its_identity(void **state) {
   (void)state;
-  clv_caches *c = opened();
+  clv_caches *c = open_caches();
   const clv_cache one = cache_of(1, 60), other = cache_of(2, 60);
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){2}, 1), CLV_OK);
   assert_int_equal(put(c, A, MIB, &other, (int64_t[]){2}, 1), CLV_OK);
@@ -151,7 +151,7 @@ static void cache_is_visible_only_to_its_identity(void **state) {
 
 static void invalid_row_numbers_and_shapes_are_refused(void **state) {
   (void)state;
-  clv_caches *c = opened();
+  clv_caches *c = open_caches();
   clv_cache one = cache_of(1, 60);
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){RECORDS}, 1), CLV_INVALID);
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){-1}, 1), CLV_INVALID);
@@ -166,32 +166,32 @@ static void invalid_row_numbers_and_shapes_are_refused(void **state) {
   clv_caches_free(c);
 }
 
-static bool says(int64_t row) {
+static bool is_row_refused(int64_t row) {
   char number[24];
   snprintf(number, sizeof number, "%lld", (long long)row);
   return strstr(err.text, number) || strstr(err.offending_value, number);
 }
 
-/* Row numbers are the caller's data: the log of the worker, its status and other workers, which all
- * get the text, get the place in the batch. */
+/* Row numbers are the caller's data. Texts that reach the worker's log, its status and other
+ * workers have the position in the batch instead. */
 static void error_texts_omit_row_numbers(void **state) {
   const int64_t row = 87654, beyond = 9876543;
   clv_cache one = cache_of(1, 60);
   (void)state;
-  clv_caches *c = opened();
+  clv_caches *c = open_caches();
   one.records = 100000;
   assert_int_equal(put(c, A, MIB * MIB, &one, (int64_t[]){0, row}, 2), CLV_OK);
   assert_int_equal(put(c, A, MIB * MIB, &one, (int64_t[]){0, beyond}, 2), CLV_INVALID);
-  assert_false(says(beyond));
+  assert_false(is_row_refused(beyond));
   assert_int_equal(get(c, A, &one, (int64_t[]){0, -beyond}, 2), CLV_INVALID);
-  assert_false(says(beyond));
+  assert_false(is_row_refused(beyond));
   assert_non_null(strstr(err.text, "sample 1"));
   assert_int_equal(get(c, A, &one, (int64_t[]){row, 0, row + 1}, 3), CLV_NOT_FOUND);
-  assert_false(says(row + 1));
+  assert_false(is_row_refused(row + 1));
   assert_non_null(strstr(err.text, "sample 2"));
   damage(1, 806912 + row * WIDTH * 4);
   assert_int_equal(get(c, A, &one, (int64_t[]){0, row}, 2), CLV_DATA_LOSS);
-  assert_false(says(row));
+  assert_false(is_row_refused(row));
   assert_non_null(strstr(err.text, "sample 1"));
   assert_int_equal(count(c, A, NULL, true, NULL), 1);
   clv_caches_free(c);
@@ -199,7 +199,7 @@ static void error_texts_omit_row_numbers(void **state) {
 
 static void cache_quota_counts_whole_files(void **state) {
   (void)state;
-  clv_caches *c = opened();
+  clv_caches *c = open_caches();
   const clv_cache one = cache_of(1, 60), other = cache_of(2, 60);
   assert_int_equal(put(c, A, 0, &one, (int64_t[]){0}, 1), CLV_EXHAUSTED);
   assert_non_null(strstr(err.text, "allow[].cache_bytes"));
@@ -226,7 +226,7 @@ static void cache_quota_counts_whole_files(void **state) {
 static void damaged_row_is_detected_and_dropped(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  clv_caches *c = opened();
+  clv_caches *c = open_caches();
   const clv_cache one = cache_of(1, 60);
   clv_cache_status s;
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0, 1, 2}, 3), CLV_OK);
@@ -239,7 +239,7 @@ static void damaged_row_is_detected_and_dropped(void **state) {
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){1}, 1), CLV_OK);
   assert_int_equal(get(c, A, &one, (int64_t[]){1}, 1), CLV_OK);
   path_of(1, &path);
-  assert_int_equal(truncate(path.data, 8200), 0); /* torn: it is deleted, and made again */
+  assert_int_equal(truncate(path.data, 8200), 0); /* truncated: it is deleted and made again */
   assert_int_equal(get(c, A, &one, (int64_t[]){1}, 1), CLV_NOT_FOUND);
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){1}, 1), CLV_OK);
   damage(1, 20);
@@ -248,11 +248,11 @@ static void damaged_row_is_detected_and_dropped(void **state) {
   clv_caches_free(c);
 }
 
-/* Nothing is left, in this process or the next one. */
+/* An expired cache is deleted, in this process and after a restart. */
 static void expired_caches_are_deleted(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, unfinished = {0};
-  clv_caches *c = opened();
+  clv_caches *c = open_caches();
   const clv_cache one = cache_of(1, 60), longer = cache_of(2, 6000);
   int64_t now = (int64_t)(clv_wall_ms() / 1000);
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
@@ -270,22 +270,23 @@ static void expired_caches_are_deleted(void **state) {
   const struct timespec old[2] = {{now - 61, 0}, {now - 61, 0}};
   assert_int_equal(utimensat(AT_FDCWD, path.data, old, 0), 0);
   clv_caches_free(c);
-  c = opened();
+  c = open_caches();
   assert_int_equal(leftovers(), 0);
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
   assert_int_equal(utimensat(AT_FDCWD, path.data, old, 0), 0);
-  assert_int_equal(get(c, A, &one, (int64_t[]){0}, 1), CLV_NOT_FOUND); /* before a sweep */
+  /* before expired caches are deleted */
+  assert_int_equal(get(c, A, &one, (int64_t[]){0}, 1), CLV_NOT_FOUND);
   assert_int_equal(clv_caches_evict_expired(c, now), 0);
   assert_int_equal(leftovers(), 0);
   clv_caches_free(c);
 }
 
-/* Nothing stays of what did not fit, and once there is room it is made. */
+/* A cache that does not fit leaves no file, and is written when there is space again. */
 static void failed_cache_write_leaves_no_file(void **state) {
   const struct rlimit tight = {CLV_CACHE_HEADER_BYTES + 8, RLIM_INFINITY},
                       wide = {RLIM_INFINITY, RLIM_INFINITY};
   const clv_cache one = cache_of(1, 60);
-  clv_caches *c = opened();
+  clv_caches *c = open_caches();
   (void)state;
   signal(SIGXFSZ, SIG_IGN);
   setrlimit(RLIMIT_FSIZE, &tight);
@@ -298,11 +299,11 @@ static void failed_cache_write_leaves_no_file(void **state) {
   clv_caches_free(c);
 }
 
-/* A link stands where a file should. */
+/* A symbolic link at the path of the file. */
 static void symbolic_links_are_not_followed(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  clv_caches *c = opened();
+  clv_caches *c = open_caches();
   const clv_cache one = cache_of(1, 60);
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
   path_of(1, &path);

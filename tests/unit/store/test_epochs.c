@@ -17,7 +17,7 @@
 static char folder[] = "/tmp/clv-epochs-XXXXXX";
 static clv_err err;
 
-static clv_epochs *opened(const char *dir) {
+static clv_epochs *open_epochs(const char *dir) {
   clv_epochs *e = NULL;
   if (clv_epochs_open(dir, &e, &err) != CLV_OK) fail_msg("%s", err.text);
   return e;
@@ -32,12 +32,12 @@ static clv_code enter(clv_epochs *e, const char *who, uint8_t session, uint64_t 
 static void older_epoch_is_refused_after_a_restart(void **state) {
   (void)state;
   bool changed;
-  clv_epochs *e = opened(folder);
+  clv_epochs *e = open_epochs(folder);
   assert_int_equal(enter(e, "spiffe://a/m", 1, 3, 1, &changed), CLV_OK);
   assert_int_equal(enter(e, "spiffe://b/m", 1, 1, 1, &changed), CLV_OK); /* of another identity */
   assert_int_equal(enter(e, "spiffe://a/m", 2, 1, 1, &changed), CLV_OK);
   clv_epochs_free(e);
-  e = opened(folder); /* the worker was started again */
+  e = open_epochs(folder); /* as after a restart of the worker */
   assert_int_equal(enter(e, "spiffe://a/m", 1, 2, 1, &changed), CLV_PRECONDITION);
   assert_non_null(strstr(err.text, "attempt 2 of this session is refused: attempt 3, a newer one"));
   assert_int_equal(enter(e, "spiffe://a/m", 1, 3, 1, &changed), CLV_OK);
@@ -52,13 +52,14 @@ static void older_epoch_is_refused_after_a_restart(void **state) {
 static void remembered_sessions_per_identity_are_bounded(void **state) {
   (void)state;
   bool changed;
-  clv_epochs *e = opened(NULL);
+  clv_epochs *e = open_epochs(NULL);
   assert_int_equal(enter(e, "spiffe://b/m", 1, 2, 1, &changed), CLV_OK);
   for (int i = 0; i < 100; i++)
     assert_int_equal(enter(e, "spiffe://a/m", (uint8_t)i, 2, 1, &changed), CLV_OK);
   assert_int_equal(enter(e, "spiffe://a/m", 36, 1, 1, &changed), CLV_PRECONDITION);
   assert_int_equal(enter(e, "spiffe://b/m", 1, 1, 1, &changed), CLV_PRECONDITION);
-  assert_int_equal(enter(e, "spiffe://a/m", 35, 1, 1, &changed), CLV_OK); /* forgotten */
+  /* the oldest entry was dropped */
+  assert_int_equal(enter(e, "spiffe://a/m", 35, 1, 1, &changed), CLV_OK);
   clv_epochs_free(e);
 }
 
@@ -78,7 +79,7 @@ static void damaged_epochs_file_is_located(void **state) {
   };
   for (size_t i = 0; i < CLV_COUNT(texts); i++) {
     char text[512];
-    clv_epochs *e = opened(NULL);
+    clv_epochs *e = open_epochs(NULL);
     snprintf(text, sizeof text, "%s", texts[i]);
     assert_int_equal(clv_epochs_parse(e, text, "epochs", &err), CLV_DATA_LOSS);
     assert_non_null(strstr(err.text, i < 2 ? "epochs:1: " : "epochs:2: "));

@@ -24,13 +24,13 @@ static char folder[] = "/tmp/clv-states-XXXXXX";
 static float numbers[2000];
 static clv_err err;
 
-static clv_states *opened(void) {
+static clv_states *open_states(void) {
   clv_states *s = NULL;
   if (clv_states_open(folder, &s, &err) != CLV_OK) fail_msg("%s", err.text);
   return s;
 }
 
-/* Of so many numbers. */
+/* Saves a file with `n` numbers. */
 static clv_code save(clv_states *s, const char *who, uint64_t most, const char *name, int64_t n) {
   clv_sha256 digest;
   uint64_t bytes;
@@ -42,7 +42,7 @@ static clv_code save(clv_states *s, const char *who, uint64_t most, const char *
   return code;
 }
 
-/* The first number of the file, or a code below 0. */
+/* Returns the first number of the file, or a negative code. */
 static int first_of(clv_states *s, const char *who, const char *name, size_t most) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   clv_code code = clv_states_open_file(s, who, name, most, NULL, &f, &err);
@@ -54,7 +54,7 @@ static int first_of(clv_states *s, const char *who, const char *name, size_t mos
 
 static void state_is_visible_only_to_its_identity(void **state) {
   (void)state;
-  clv_states *s = opened();
+  clv_states *s = open_states();
   numbers[0] = 5;
   assert_int_equal(save(s, A, 1 << 20, "x", 100), CLV_OK);
   assert_int_equal(first_of(s, B, "x", 1 << 20), -CLV_NOT_FOUND);
@@ -62,7 +62,7 @@ static void state_is_visible_only_to_its_identity(void **state) {
   numbers[0] = 6;
   assert_int_equal(save(s, B, 1 << 20, "x", 100), CLV_OK);
   clv_states_free(s);
-  s = opened(); /* the worker was started again */
+  s = open_states(); /* as after a restart of the worker */
   assert_int_equal(first_of(s, A, "x", 1 << 20), 5);
   assert_int_equal(first_of(s, B, "x", 1 << 20), 6);
   assert_int_equal(first_of(s, A, "x", 100), -CLV_EXHAUSTED);
@@ -79,7 +79,7 @@ static void invalid_state_names_are_refused(void **state) {
   memset(lengthy, 'n', 129);
   const char *const bad[] = {"",   ".",   "..",  "../x",     "/x",   "a/b",
                              ".x", "a b", "a\n", "\xc3\xa4", lengthy};
-  clv_states *s = opened();
+  clv_states *s = open_states();
   for (size_t i = 0; i < CLV_COUNT(bad); i++) {
     assert_int_equal(save(s, A, 1 << 20, bad[i], 10), CLV_INVALID);
     assert_int_equal(first_of(s, A, bad[i], 1 << 20), -CLV_INVALID);
@@ -93,18 +93,18 @@ static void invalid_state_names_are_refused(void **state) {
 
 static void state_quota_counts_stored_files(void **state) {
   (void)state;
-  clv_states *s = opened();
+  clv_states *s = open_states();
   assert_int_equal(save(s, A, 0, "x", 10), CLV_EXHAUSTED);
   assert_non_null(strstr(err.text, "allow[].state_bytes"));
   assert_int_equal(save(s, A, 12288, "x", 10), CLV_OK);
-  assert_int_equal(save(s, A, 12288, "y", 2000), CLV_OK); /* two times 4 KiB */
+  assert_int_equal(save(s, A, 12288, "y", 2000), CLV_OK); /* two files of 4 KiB */
   assert_int_equal(save(s, A, 12288, "z", 10), CLV_EXHAUSTED);
   assert_int_equal(save(s, B, 4096, "z", 10), CLV_OK);
-  assert_int_equal(save(s, A, 12288, "y", 2000), CLV_OK); /* over itself */
+  assert_int_equal(save(s, A, 12288, "y", 2000), CLV_OK); /* replaces itself */
   assert_int_equal(save(s, A, 12288, "x", 2000), CLV_EXHAUSTED);
   assert_int_equal(save(s, A, 12288, "y", 10), CLV_OK);
   clv_states_free(s);
-  s = opened();
+  s = open_states();
   assert_int_equal(save(s, A, 12288, "z", 10), CLV_OK);
   assert_int_equal(save(s, A, 12288, "zz", 10), CLV_EXHAUSTED);
   assert_int_equal(clv_states_remove(s, A, "x", NULL, &err), CLV_OK);
@@ -114,7 +114,7 @@ static void state_quota_counts_stored_files(void **state) {
 
 /* ---- writers --------------------------------------------------------------------------------- */
 
-/* A save that stops behind its data until the test lets it go on. */
+/* A save that stops after its data until the test lets it continue. */
 typedef struct slow_save {
   clv_states *s;
   const char *name;
@@ -179,7 +179,7 @@ static void end_slow_save(slow_save *w) {
 
 static void two_sessions_at_once_keep_the_quota(void **state) {
   (void)state;
-  clv_states *s = opened();
+  clv_states *s = open_states();
   assert_int_equal(save(s, A, 1 << 20, "q1", 10), CLV_OK);
   clv_state_list l = {0};
   assert_int_equal(clv_states_list(s, A, "", "", &l, &err), CLV_OK);
@@ -194,7 +194,7 @@ static void two_sessions_at_once_keep_the_quota(void **state) {
   end_slow_save(&first);
   assert_int_equal(first.code, CLV_OK);
   slow_save less = {.s = s, .name = "q2", .n = 10, .most = most};
-  begin_slow_save(&less); /* the old file of 8 KiB counts until the new one is there */
+  begin_slow_save(&less); /* the old file of 8 KiB counts until the new one is complete */
   assert_int_equal(save(s, A, most, "q3", 10), CLV_EXHAUSTED);
   end_slow_save(&less);
   assert_int_equal(save(s, A, most, "q3", 10), CLV_OK);
@@ -215,7 +215,7 @@ static void *load_slowly(void *user) {
 
 static void load_waits_for_the_writer_of_its_name(void **state) {
   (void)state;
-  clv_states *s = opened();
+  clv_states *s = open_states();
   numbers[0] = 1;
   assert_int_equal(save(s, A, 1 << 20, "x", 10), CLV_OK);
   numbers[0] = 2;
@@ -238,7 +238,7 @@ static void load_waits_for_the_writer_of_its_name(void **state) {
 
 static void cancelled_save_leaves_the_old_file(void **state) {
   (void)state;
-  clv_states *s = opened();
+  clv_states *s = open_states();
   numbers[0] = 3;
   assert_int_equal(save(s, A, 1 << 20, "x", 10), CLV_OK);
   numbers[0] = 4;
@@ -257,9 +257,9 @@ static void cancelled_save_leaves_the_old_file(void **state) {
 
 /* ---- the disk -------------------------------------------------------------------------------- */
 
-static int fsync_error; /* 0: the disk is well */
+static int fsync_error; /* error of fsync; 0: none */
 
-/* In place of libc's. */
+/* Replaces fsync of the C library. */
 int fsync(int fd) {
   (void)fd;
   errno = fsync_error;
@@ -277,7 +277,7 @@ static void disk_errors_name_the_file_and_leave_the_old_one(void **state) {
                {EROFS, CLV_UNAVAILABLE, "the worker's disk is mounted read-only"},
                {EIO, CLV_UNAVAILABLE, "the worker's disk reported an I/O error"},
                {ENXIO, CLV_UNAVAILABLE, "check the worker's disk"}};
-  clv_states *s = opened();
+  clv_states *s = open_states();
   numbers[0] = 7;
   assert_int_equal(save(s, A, 1 << 20, "d", 10), CLV_OK);
   numbers[0] = 8;
@@ -301,7 +301,7 @@ static void disk_errors_name_the_file_and_leave_the_old_one(void **state) {
 static void lists_are_sorted_and_have_pages(void **state) {
   (void)state;
   CLV_AUTO(clv_state_list_done) clv_state_list l = {0};
-  clv_states *s = opened();
+  clv_states *s = open_states();
   char name[16], name_of_last[16];
   for (int i = 0; i < CLV_MAX_LISTED_STATES + 3; i++) {
     snprintf(name, sizeof name, "n%04d", (i * 7) % (CLV_MAX_LISTED_STATES + 3));
@@ -328,13 +328,13 @@ static void lists_are_sorted_and_have_pages(void **state) {
   clv_states_free(s);
 }
 
-/* A folder stands where the file should. */
+/* A folder at the path of the file. */
 static void disk_error_is_returned_as_unavailable(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_sha256 digest;
   char hex[65];
-  clv_states *s = opened();
+  clv_states *s = open_states();
   assert_int_equal(clv_sha256_of(A, strlen(A), &digest, &err), CLV_OK);
   clv_sha256_hex(&digest, hex);
   clv_bytes_printf(&path, "%s/states/%s/in-the-way.safetensors/x", folder, hex);

@@ -43,8 +43,8 @@ static UNUSED clv_bytes read_text(const char *path) {
   return text;
 }
 
-/* A proper certificate of the scratch CA, to be changed field by field. */
-static UNUSED clv_tls_issue_options usual(const char *name) {
+/* Returns options of a valid certificate of the scratch CA. Tests change single fields. */
+static UNUSED clv_tls_issue_options valid_options(const char *name) {
   static const char *const uri[] = {"spiffe://cleave/worker-1"};
   return (clv_tls_issue_options){.ca_dir = scratch,
                                  .name = name,
@@ -62,7 +62,7 @@ static UNUSED void issue(clv_tls_issue_options options) {
 /* ---- certificates by hand -------------------------------------------------------------------- */
 
 typedef struct by_hand {
-  const char *name, *san, *eku; /* extension texts of OpenSSL; NULL: without */
+  const char *name, *san, *eku; /* texts of OpenSSL's extensions; NULL: without the extension */
   X509 *issuer;                 /* NULL: self-signed */
   EVP_PKEY *issuer_key;
   bool is_ca;
@@ -117,7 +117,7 @@ static UNUSED void save_certs(const char *path, X509 *const *certs, size_t n) {
   fclose(file);
 }
 
-/* The caller frees the text with free(). */
+/* Returns the certificate as PEM. The caller frees it with free(). */
 static UNUSED char *pem_of(X509 *cert) {
   BIO *bio = BIO_new(BIO_s_mem());
   assert_int_equal(PEM_write_bio_X509(bio, cert), 1);

@@ -15,7 +15,7 @@ enum { PLACES = 4, BUFFER = 16384 };
 /* ---- an admission of the test's own ---------------------------------------------------------- */
 
 static struct {
-  clv_tls_decision judged, entered; /* what it answers */
+  clv_tls_decision judged, entered; /* decisions that the callbacks return */
   unsigned judges, held, sheds;
   bool client;
   char uri[100], issuer[100], serial[80], address[64];
@@ -36,7 +36,7 @@ static clv_tls_decision judge(void *user, const clv_tls_caller *c, size_t *ret_h
 static clv_tls_decision enter(void *user, size_t holder) {
   (void)user;
   assert_int_equal(holder, 7);
-  if (door.entered == CLV_TLS_ADMIT) door.held++;
+  if (door.entered == CLV_TLS_ADMITTED) door.held++;
   return door.entered;
 }
 
@@ -46,7 +46,7 @@ static void leave(void *user, size_t holder) {
   door.held--;
 }
 
-static void shed(void *user, const char *address) {
+static void note_shed(void *user, const char *address) {
   (void)user;
   door.sheds++;
   snprintf(door.address, sizeof door.address, "%s", address);
@@ -59,7 +59,7 @@ static int listener;
 static struct sockaddr_in at_port;
 
 typedef struct pair {
-  int here, there; /* accepted; the client's */
+  int here, there; /* sockets: the accepted one and the client's */
   bool taken;
   SSL *server, *client;
   BIO *in, *out;
@@ -89,7 +89,8 @@ static void hang_up(pair *p) {
   ERR_clear_error();
 }
 
-/* What has come goes in, one step, what was said goes out: but not what is said by a failure. */
+/* Passes received bytes to the server, makes one step, and sends its output, but not that of a
+ * failed step. */
 static bool step(pair *p) {
   char data[BUFFER];
   char *said = NULL;
@@ -103,8 +104,8 @@ static bool step(pair *p) {
   return true;
 }
 
-/* The whole handshake; whether the server took it. */
-static bool shake(pair *p) {
+/* Runs the handshake to its end. Returns true if the server accepted it. */
+static bool complete_handshake(pair *p) {
   bool alive = true;
   p->client = SSL_new(client_ctx);
   SSL_set_fd(p->client, p->there);
@@ -119,7 +120,7 @@ static bool shake(pair *p) {
   return alive && SSL_is_init_finished(p->server);
 }
 
-/* The alert that the client reads, or -1: a connection that was closed, or stays open. */
+/* Returns the alert that the client reads; -1: none, the connection was closed or stays open. */
 static int alert_of(pair *p) {
   char byte;
   if (SSL_read(p->client, &byte, 1) > 0) return -1;
@@ -143,8 +144,8 @@ static int group_up(void **state) {
   socklen_t len = sizeof at_port;
   assert_int_equal(scratch_setup(state), 0);
   must(clv_tls_ca_init(scratch, "home", 31, &err), &err);
-  issue(usual("good"));
-  must(clv_tls_floor_install(&err), &err);
+  issue(valid_options("good"));
+  must(clv_tls_set_min_version(&err), &err);
   must(clv_tls_handshakes_watch(3000, &err), &err);
   server_ctx = context(true);
   client_ctx = context(false);
@@ -165,8 +166,11 @@ static int group_down(void **state) {
 
 static int begin(void **state) {
   (void)state;
-  const clv_tls_admission a = {
-      .max_connections = PLACES, .decide = judge, .enter = enter, .leave = leave, .on_shed = shed};
+  const clv_tls_admission a = {.max_connections = PLACES,
+                               .decide = judge,
+                               .enter = enter,
+                               .leave = leave,
+                               .on_shed = note_shed};
   clv_err err;
   memset(&door, 0, sizeof door);
   must(clv_tls_accepted_open(&a, &err), &err);
@@ -176,7 +180,7 @@ static int begin(void **state) {
 static uint64_t failures(clv_tls_failure f) {
   clv_tls_handshakes h;
   clv_tls_handshakes_count(true, &h);
-  return h.failed[f];
+  return h.n_failed[f];
 }
 
 /* ---- tests ----------------------------------------------------------------------------------- */
@@ -184,7 +188,7 @@ static uint64_t failures(clv_tls_failure f) {
 static void closed_connection_returns_its_slot(void **state) {
   (void)state;
   pair p = dial();
-  assert_true(shake(&p));
+  assert_true(complete_handshake(&p));
   assert_int_equal(door.judges, 1);
   assert_int_equal(door.held, 1);
   assert_string_equal(door.uri, "spiffe://cleave/worker-1");
@@ -199,7 +203,7 @@ static void refused(clv_tls_decision decision, int alert, clv_tls_failure failur
   uint64_t before = failures(failure);
   door.judged = decision;
   pair p = dial();
-  assert_false(shake(&p));
+  assert_false(complete_handshake(&p));
   assert_int_equal(alert_of(&p), alert);
   assert_int_equal(door.held, 0);
   hang_up(&p);
@@ -212,10 +216,10 @@ static void refusal_sends_its_alert_and_is_counted(void **state) {
   refused(CLV_TLS_OVER_QUOTA, SSL_AD_INTERNAL_ERROR, CLV_TLS_FAILURE_QUOTA);
   refused(CLV_TLS_FULL, SSL_AD_INTERNAL_ERROR, CLV_TLS_FAILURE_SHED);
   refused(CLV_TLS_REVOKED, SSL_AD_CERTIFICATE_REVOKED, CLV_TLS_FAILURE_REVOKED);
-  refused(CLV_TLS_NO_CLIENT, SSL_AD_UNSUPPORTED_CERTIFICATE, CLV_TLS_FAILURE_BAD_CERTIFICATE);
+  refused(CLV_TLS_NOT_FOR_CLIENTS, SSL_AD_UNSUPPORTED_CERTIFICATE, CLV_TLS_FAILURE_BAD_CERTIFICATE);
 }
 
-/* Whether the door hears of a client that shows a certificate of this usage. */
+/* True if the callback sees a client whose certificate has this usage. */
 static bool is_client(const char *name, const char *eku) {
   const by_hand how = {.name = name, .days = 1, .san = "URI:spiffe://cleave/x", .eku = eku};
   SSL_CTX *usual_ctx = client_ctx;
@@ -227,7 +231,7 @@ static bool is_client(const char *name, const char *eku) {
   SSL_CTX_use_PrivateKey(client_ctx, key);
   door.judges = 0;
   pair p = dial();
-  (void)shake(&p);
+  (void)complete_handshake(&p);
   assert_int_equal(door.judges, 1);
   hang_up(&p);
   SSL_CTX_free(client_ctx);
@@ -240,18 +244,19 @@ static bool is_client(const char *name, const char *eku) {
 static void certificate_without_client_usage_is_no_client(void **state) {
   (void)state;
   assert_true(is_client("both", "serverAuth,clientAuth"));
-  assert_false(is_client("none", NULL)); /* OpenSSL takes it */
+  assert_false(is_client("none", NULL)); /* OpenSSL accepts it */
 }
 
-/* Between the certificate and the proof of its key another one has taken the last place. */
+/* Between the certificate and the proof of its key, another connection takes the last free one of
+ * the quota. */
 static void late_quota_refusal_closes_the_connection(void **state) {
   (void)state;
   uint64_t before = failures(CLV_TLS_FAILURE_QUOTA);
   char byte;
   door.entered = CLV_TLS_OVER_QUOTA;
   pair p = dial();
-  (void)shake(&p);
-  assert_int_equal(recv(p.here, &byte, 1, 0), 0); /* shut */
+  (void)complete_handshake(&p);
+  assert_int_equal(recv(p.here, &byte, 1, 0), 0); /* the connection was shut down */
   assert_int_equal(door.held, 0);
   hang_up(&p);
   assert_int_equal(door.held, 0);
@@ -262,8 +267,8 @@ static void tls_sessions_are_not_resumable(void **state) {
   (void)state;
   char byte;
   pair p = dial();
-  assert_true(shake(&p));
-  (void)SSL_read(p.client, &byte, 1); /* where tickets would be */
+  assert_true(complete_handshake(&p));
+  (void)SSL_read(p.client, &byte, 1); /* this is where session tickets would be read */
   assert_false(SSL_SESSION_is_resumable(SSL_get_session(p.client)));
   hang_up(&p);
 }
@@ -273,11 +278,12 @@ static bool is_open(const pair *p) {
   return recv(p->there, &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0;
 }
 
-/* Silent ones go first, the oldest of them; those that are in stay. */
+/* Silent connections are closed first, the longest silent one before the others; accepted
+ * connections stay. */
 static void longest_silent_handshake_is_shed_first(void **state) {
   (void)state;
   pair in = dial();
-  assert_true(shake(&in));
+  assert_true(complete_handshake(&in));
   pair spoke = dial(), first = dial(), second = dial();
   assert_true(spoke.taken && first.taken && second.taken);
   assert_int_equal(send(spoke.there, "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03", 10, 0), 10);
@@ -286,7 +292,7 @@ static void longest_silent_handshake_is_shed_first(void **state) {
   assert_true(late.taken && door.sheds == 1);
   assert_false(is_open(&first));
   assert_true(is_open(&second) && is_open(&late));
-  hang_up(&first); /* gone already: its place is not given back twice */
+  hang_up(&first); /* it has ended already, so its quota is not returned twice */
   pair later = dial();
   assert_true(later.taken && door.sheds == 2);
   assert_false(is_open(&second));
@@ -300,7 +306,7 @@ static void full_server_refuses_new_connections(void **state) {
   pair in[PLACES];
   for (int i = 0; i < PLACES; i++) {
     in[i] = dial();
-    assert_true(shake(&in[i]));
+    assert_true(complete_handshake(&in[i]));
   }
   pair late = dial();
   assert_false(late.taken);
@@ -313,7 +319,8 @@ static void full_server_refuses_new_connections(void **state) {
   hang_up(&late);
 }
 
-/* A server's object that nobody has announced comes from somewhere that is not guarded. */
+/* A server-side TLS object without an announced connection is not guarded, so its handshake
+ * fails. */
 static void unannounced_connection_fails_its_handshake(void **state) {
   (void)state;
   pair p = dial();
@@ -325,13 +332,13 @@ static void unannounced_connection_fails_its_handshake(void **state) {
   BIO_up_ref(p.out);
   SSL_set_bio(p.server, p.in, p.out);
   SSL_set_accept_state(p.server);
-  assert_false(shake(&p));
+  assert_false(complete_handshake(&p));
   assert_int_equal(door.held, 0);
   hang_up(&p);
 }
 
-/* Both ends show the same certificate here: the caller's connection that is open ends, and a caller
- * that looks at the list refuses this server. */
+/* Both ends have the same certificate. Revoking it ends the caller's open connection, and a caller
+ * that reads the list refuses this server. */
 static void revocation_ends_open_connections(void **state) {
   (void)state;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
@@ -339,7 +346,7 @@ static void revocation_ends_open_connections(void **state) {
   clv_err err;
   char byte;
   pair p = dial();
-  assert_true(shake(&p));
+  assert_true(complete_handshake(&p));
   assert_int_equal(clv_tls_accepted_recheck(NULL, NULL), 0);
   must(clv_tls_identity_load(at("ca.pem"), at("good.pem"), at("good.key"), &id, &err), &err);
   must(clv_tls_ca_revoke(scratch, "good", 1, &err), &err);
@@ -348,11 +355,11 @@ static void revocation_ends_open_connections(void **state) {
   assert_false(clv_tls_is_peer_revoked("spiffe://cleave/worker-2"));
   assert_int_equal(clv_tls_accepted_recheck(NULL, NULL), 1);
   assert_int_equal(clv_tls_accepted_recheck(NULL, NULL), 0);
-  assert_int_equal(recv(p.here, &byte, 1, 0), 0); /* shut */
+  assert_int_equal(recv(p.here, &byte, 1, 0), 0); /* the connection was shut down */
   hang_up(&p);
   assert_int_equal(door.held, 0);
   p = dial();
-  assert_false(shake(&p));
+  assert_false(complete_handshake(&p));
   assert_int_equal(SSL_get_verify_result(p.client), X509_V_ERR_CERT_REVOKED);
   hang_up(&p);
   clv_tls_revocation_set(&none);

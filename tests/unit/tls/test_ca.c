@@ -36,7 +36,7 @@ static X509 *read_cert(const char *path) {
   assert_non_null(file);
   X509 *cert = PEM_read_X509(file, NULL, NULL, NULL);
   assert_non_null(cert);
-  assert_null(PEM_read_X509(file, NULL, NULL, NULL)); /* the leaf and nothing else */
+  assert_null(PEM_read_X509(file, NULL, NULL, NULL)); /* the file has only the leaf */
   fclose(file);
   return cert;
 }
@@ -45,7 +45,7 @@ static void has_line(const char *text, const char *line) {
   if (!strstr(text, line)) fail_msg("\"%s\" is not in:\n%s", line, text);
 }
 
-/* Standard output and error of a command; its exit status must be `want`. */
+/* Returns standard output and error of a command, whose exit status must be `want`. */
 static clv_bytes run(int want, const char *command) {
   FILE *pipe = popen(command, "r");
   assert_non_null(pipe);
@@ -108,7 +108,7 @@ static void invalid_ca_arguments_are_refused(void **state) {
   memset(long_name, 'x', 65);
   long_name[65] = '\0';
   expect_error(CLV_INVALID, "1 to 64", clv_tls_ca_init(dir, long_name, 10, &err), &err);
-  assert_int_not_equal(access(dir, F_OK), 0); /* nothing was made */
+  assert_int_not_equal(access(dir, F_OK), 0); /* no folder was made */
   free(dir);
 }
 
@@ -198,7 +198,7 @@ static void serials_are_random(void **state) {
     X509_free(leaf);
   }
   ASN1_INTEGER_free(last);
-  assert_in_range(longest, 113, 128); /* four short ones happen once in 2^60 */
+  assert_in_range(longest, 113, 128); /* all four serial numbers are short once in 2^60 runs */
 }
 
 static void nothing_is_overwritten_unless_forced(void **state) {

@@ -9,7 +9,7 @@ static EVP_PKEY *key;
 typedef struct san_item {
   int type;
   const char *data;
-  int len; /* 0: strlen */
+  int len; /* 0: strlen(text) */
 } san_item;
 
 static GENERAL_NAMES *names_of(const san_item *items, size_t n) {
@@ -28,7 +28,7 @@ static char *pem_with(const san_item *items, size_t n, int copies) {
   by_hand how = {.name = "spiffe://cleave/not-me", .days = 1};
   X509 *cert = cert_by_hand(&how, key);
   GENERAL_NAMES *names = names_of(items, n);
-  for (int i = 0; i < copies; i++) /* APPEND allows the same extension again */
+  for (int i = 0; i < copies; i++) /* APPEND allows a second extension of the same kind */
     assert_int_equal(X509_add1_ext_i2d(cert, NID_subject_alt_name, names, 0, X509V3_ADD_APPEND), 1);
   sign_by_hand(cert, &how, key);
   GENERAL_NAMES_free(names);
@@ -100,7 +100,7 @@ static void certificate_without_san_is_refused(void **state) {
   by_hand how = {.name = "spiffe://cleave/worker-1", .days = 1};
   X509 *cert = cert_by_hand(&how, key);
   char *pem = pem_of(cert);
-  refuse(pem, "no subject alternative name"); /* the common name is no identity */
+  refuse(pem, "no subject alternative name"); /* the common name is not used as identity */
   free(pem);
   X509_free(cert);
 }
@@ -139,7 +139,7 @@ static void overlong_uri_is_refused(void **state) {
   free(pem);
 }
 
-/* A peer's PEM is a chain: only the leaf, which comes first, names it. */
+/* A peer's PEM is a chain. Only its first certificate, the leaf, names the peer. */
 static void chain_is_identified_by_its_leaf(void **state) {
   (void)state;
   char *leaf = pem_with((const san_item[]){{GEN_URI, "spiffe://cleave/leaf", 0}}, 1, 1);

@@ -8,7 +8,7 @@
 
 #include <openssl/err.h>
 
-/* As gRPC-C 1.51 does: TLS 1.2 as the minimum, whatever was configured. */
+/* Makes a context as gRPC-C 1.51 does, with TLS 1.2 as minimum whatever was configured. */
 static SSL_CTX *context_like_grpc(void) {
   SSL_CTX *ctx = SSL_CTX_new(TLS_method());
   if (!ctx || SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) != 1 ||
@@ -17,7 +17,7 @@ static SSL_CTX *context_like_grpc(void) {
   return ctx;
 }
 
-/* A peer outside this process, where no floor is. */
+/* Makes the context of a peer in another process, which has no minimum of this one. */
 static SSL_CTX *context_of_stranger(int version) {
   SSL_CTX *ctx = SSL_CTX_new(TLS_method());
   if (!ctx) abort();
@@ -37,8 +37,8 @@ static void give_certificate(SSL_CTX *ctx) {
   EVP_PKEY_free(key);
 }
 
-/* The version two contexts agree on over memory, or 0. Frees both. */
-/* The version that both ends agree on, 0 for none. */
+/* Connects two contexts in memory. Returns the version they agree on; 0: none. Frees both. */
+/* Returns the version that both ends agree on; 0: none. */
 static int shake_hands(SSL *server, SSL *client) {
   int version = 0;
   SSL_set_accept_state(server);
@@ -93,19 +93,20 @@ static void client_takes_tls13(void **state) {
 static void floor_can_be_installed_again(void **state) {
   (void)state;
   clv_err err;
-  for (int i = 0; i < 3; i++) must(clv_tls_floor_install(&err), &err);
+  for (int i = 0; i < 3; i++) must(clv_tls_set_min_version(&err), &err);
   server_refuses_tls12(state);
   server_takes_tls13(state);
 }
 
 /* ---- in processes of their own --------------------------------------------------------------- */
 
-/* Child: exits with what a TLS 1.2 client gets from a server like gRPC's: 12, 13, or 0 for none. */
+/* Main of a child: exits with the version that a TLS 1.2 client gets from a server like gRPC's: 12,
+ * 13; 0: none. */
 static int child(const char *mode) {
-  if (!strcmp(mode, "unread")) /* a library that starts OpenSSL without its configuration */
-    OPENSSL_init_ssl(OPENSSL_INIT_NO_LOAD_CONFIG, NULL);
+  /* simulates a library that starts OpenSSL without its configuration */
+  if (!strcmp(mode, "unread")) OPENSSL_init_ssl(OPENSSL_INIT_NO_LOAD_CONFIG, NULL);
   clv_err err = {0};
-  if (strcmp(mode, "bare") != 0 && clv_tls_floor_install(&err) != CLV_OK) {
+  if (strcmp(mode, "bare") != 0 && clv_tls_set_min_version(&err) != CLV_OK) {
     fprintf(stderr, "%s\n", err.text);
     return 99;
   }
@@ -128,7 +129,7 @@ static int run_child(const char *mode, const char *conf) {
   return WEXITSTATUS(status);
 }
 
-/* The other tests mean something only if TLS 1.2 would work otherwise. */
+/* The other tests prove something only if TLS 1.2 works without the minimum. */
 static void tls12_works_without_the_floor(void **state) {
   (void)state;
   assert_int_equal(run_child("bare", NULL), 12);
@@ -153,7 +154,7 @@ static void floor_works_without_openssl_cnf(void **state) {
 
 static int set_up(void **state) {
   clv_err err;
-  if (clv_tls_floor_install(&err) != CLV_OK) return -1;
+  if (clv_tls_set_min_version(&err) != CLV_OK) return -1;
   return scratch_setup(state);
 }
 

@@ -32,7 +32,7 @@ static void begin(void) {
   assert_null(clv_tls_frames_add(&f, (const uint8_t *)"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 24, now));
 }
 
-/* Frames of one sort until they are too many; how many there were. */
+/* Sends frames of one kind until they are refused. Returns how many. */
 static unsigned flood(unsigned type, unsigned flags, uint32_t len, bool opens, const char *text,
                       size_t step) {
   begin();
@@ -67,7 +67,7 @@ static void test_each_flood_is_detected_at_its_limit(void **state) {
   assert_int_equal(flood(0, 0, 0, false, "messages in pieces of a few bytes", 64), 200001);
 }
 
-/* A block that ends counts no further, and neither does one that another follows. */
+/* A header block that ends, or that another one follows, is not counted further. */
 static void test_completed_header_blocks_are_not_counted(void **state) {
   (void)state;
   begin();
@@ -79,7 +79,7 @@ static void test_completed_header_blocks_are_not_counted(void **state) {
   }
 }
 
-/* Calls and messages without end that are taken, beside the pings and windows of a day. */
+/* Accepts unlimited calls and messages, and a day's pings and window updates. */
 static void test_normal_traffic_is_never_a_flood(void **state) {
   (void)state;
   begin();
@@ -97,8 +97,8 @@ static void test_normal_traffic_is_never_a_flood(void **state) {
   assert_int_equal(f.unread_bytes, 0);
 }
 
-/* Data that no message has taken, and that leaks so slowly that calls which end early are
- * forgiven. */
+/* Data that no message has taken is counted. It decreases slowly with time, which forgives calls
+ * that end early. */
 static void test_unread_bytes_decrease_by_messages_and_time(void **state) {
   (void)state;
   begin();

@@ -22,7 +22,7 @@ static void refuse(const char *ca, const char *cert, const char *key, clv_code c
   assert_null(identity);
 }
 
-/* Counts what is wiped; the program's own definition is taken instead of the C library's. */
+/* Bytes that were wiped, counted by this program's definition of the C library's function. */
 static size_t wiped_bytes;
 static bool wiped_a_key;
 void explicit_bzero(void *data, size_t len) {
@@ -47,7 +47,7 @@ static void valid_identity_is_loaded(void **state) {
   int64_t age = (int64_t)time(NULL) - identity->not_before;
   assert_in_range(age, 299, 330);
   assert_int_equal(clv_tls_identity_days_left(identity), 29);
-  must(clv_tls_identity_require(identity, CLV_TLS_CLIENT | CLV_TLS_SERVER, &err), &err);
+  must(clv_tls_identity_require_usage(identity, CLV_TLS_CLIENT | CLV_TLS_SERVER, &err), &err);
   clv_bytes want = read_text(at("good.key"));
   assert_string_equal(identity->key_pem, want.data);
   clv_bytes_done(&want);
@@ -71,7 +71,7 @@ static void private_key_is_wiped_when_freed(void **state) {
   assert_null(identity);
   assert_true(wiped_a_key);
   assert_int_equal(wiped_bytes, len);
-  wiped_a_key = false; /* a refusal wipes it too */
+  wiped_a_key = false; /* a refusal also wipes the key */
   refuse("ca.pem", "other.pem", "good.key", CLV_INVALID, "does not belong");
   assert_true(wiped_a_key);
   clv_tls_identity_free(NULL);
@@ -90,22 +90,22 @@ static void days_left_rounds_down(void **state) {
 
 static void client_only_identity_cannot_be_a_server(void **state) {
   (void)state;
-  clv_tls_issue_options o = usual("client");
+  clv_tls_issue_options o = valid_options("client");
   o.usage = CLV_TLS_CLIENT;
   issue(o);
   clv_tls_identity *identity = NULL;
   clv_err err;
   must(load("ca.pem", "client.pem", "client.key", &identity, &err), &err);
   assert_int_equal(identity->usage, CLV_TLS_CLIENT);
-  must(clv_tls_identity_require(identity, CLV_TLS_CLIENT, &err), &err);
+  must(clv_tls_identity_require_usage(identity, CLV_TLS_CLIENT, &err), &err);
   expect_error(CLV_INVALID, "may not be used as a TLS server",
-               clv_tls_identity_require(identity, CLV_TLS_SERVER, &err), &err);
+               clv_tls_identity_require_usage(identity, CLV_TLS_SERVER, &err), &err);
   clv_tls_identity_free(identity);
 }
 
 static void rsa_2048_key_is_accepted(void **state) {
   (void)state;
-  clv_tls_issue_options o = usual("rsa2048");
+  clv_tls_issue_options o = valid_options("rsa2048");
   o.rsa_bits = 2048;
   issue(o);
   clv_tls_identity *identity = NULL;
@@ -166,7 +166,7 @@ static void truncated_identity_files_are_refused(void **state) {
   }
 }
 
-/* A good leaf does not excuse what follows it. */
+/* A valid leaf does not make up for a damaged certificate after it. */
 static void truncated_chain_is_refused(void **state) {
   (void)state;
   clv_bytes leaf = read_text(at("good.pem")), next = read_text(at("other.pem"));
@@ -209,7 +209,7 @@ static void encrypted_key_is_refused(void **state) {
   EVP_PKEY_free(key);
 }
 
-/* Other PEM blocks around ours are common, and are not handed on. */
+/* Other PEM blocks are common; they are ignored and not passed on. */
 static void other_pem_blocks_are_ignored(void **state) {
   (void)state;
   clv_bytes cert = read_text(at("good.pem")), key = read_text(at("good.key")), both = {0};
@@ -220,7 +220,7 @@ static void other_pem_blocks_are_ignored(void **state) {
   clv_tls_identity *identity = NULL;
   clv_err err;
   must(load("ca.pem", "both", "both", &identity, &err), &err);
-  assert_string_equal(identity->cert_pem, cert.data); /* the key does not travel with it */
+  assert_string_equal(identity->cert_pem, cert.data); /* the text has no key */
   clv_tls_identity_free(identity);
   clv_bytes_done(&cert);
   clv_bytes_done(&key);
@@ -237,7 +237,7 @@ typedef struct bad {
   unsigned usage, rsa_bits;
   size_t n_uris;
   const char *dns;
-  bool usual; /* `certs issue` makes these too */
+  bool is_usual; /* `certs issue` makes such a certificate too */
 } bad;
 
 static const bad bad_certificates[] = {
@@ -253,7 +253,7 @@ static const bad bad_certificates[] = {
      .n_uris = 1,
      .code = CLV_PRECONDITION,
      .text = "not valid yet, it begins in 2 days",
-     .usual = true},
+     .is_usual = true},
     {.name = "signing",
      .days = 9,
      .usage = CLV_TLS_CODE_SIGNING,
@@ -285,7 +285,7 @@ static void bad_certificates_are_refused(void **state) {
   static const char *const uris[] = {"spiffe://cleave/a", "spiffe://cleave/b"};
   for (size_t i = 0; i < CLV_COUNT(bad_certificates); i++) {
     const bad *b = &bad_certificates[i];
-    clv_tls_issue_options o = usual(b->name);
+    clv_tls_issue_options o = valid_options(b->name);
     o.uris = uris;
     o.n_uris = b->n_uris;
     o.dns = &b->dns;
@@ -295,14 +295,14 @@ static void bad_certificates_are_refused(void **state) {
     o.usage = b->usage;
     o.rsa_bits = b->rsa_bits;
     clv_err err = {0};
-    if (!b->usual) assert_int_equal(clv_tls_issue(&o, &err), CLV_INVALID);
+    if (!b->is_usual) assert_int_equal(clv_tls_issue(&o, &err), CLV_INVALID);
     o.allow_unusual = true;
     issue(o);
     char cert[64], key[64];
     snprintf(cert, sizeof cert, "%s.pem", b->name);
     snprintf(key, sizeof key, "%s.key", b->name);
     refuse("ca.pem", cert, key, b->code, b->text);
-    refuse("ca.pem", cert, key, b->code, cert); /* names the file */
+    refuse("ca.pem", cert, key, b->code, cert); /* the error names the file */
   }
 }
 
@@ -344,7 +344,8 @@ static void certificate_of_another_ca_is_refused(void **state) {
   clv_err err;
   must(clv_tls_ca_init(at("ca2"), "another CA", 30, &err), &err);
   refuse("ca2/ca.pem", "good.pem", "good.key", CLV_INVALID, "not issued by this CA");
-  must(clv_tls_ca_init(at("ca3"), "unit test CA", 30, &err), &err); /* the same name, another key */
+  /* a CA of the same name with another key */
+  must(clv_tls_ca_init(at("ca3"), "unit test CA", 30, &err), &err);
   refuse("ca3/ca.pem", "good.pem", "good.key", CLV_INVALID, "good.pem: as a client certificate");
 }
 
@@ -386,7 +387,8 @@ static void intermediate_ca_chain_must_be_complete_leaf_first(void **state) {
   clv_err err;
   must(load("root.pem", "chain.pem", "leaf.key", &identity, &err), &err);
   assert_string_equal(identity->uri, "spiffe://cleave/deep");
-  assert_int_equal(clv_tls_identity_days_left(identity), 5); /* the intermediate ends first */
+  /* the intermediate certificate expires first */
+  assert_int_equal(clv_tls_identity_days_left(identity), 5);
   clv_tls_identity_free(identity);
   refuse("root.pem", "alone.pem", "leaf.key", CLV_INVALID, "not issued by this CA");
   refuse("root.pem", "reversed.pem", "leaf.key", CLV_INVALID, "the leaf must come first");
@@ -426,8 +428,8 @@ static int set_up(void **state) {
   clv_err err;
   if (scratch_setup(state) != 0 || clv_tls_ca_init(scratch, "unit test CA", 400, &err) != CLV_OK)
     return -1;
-  issue(usual("good"));
-  issue(usual("other"));
+  issue(valid_options("good"));
+  issue(valid_options("other"));
   return 0;
 }
 

@@ -22,16 +22,16 @@ enum { PATIENCE_MS = 5000 };
 typedef enum conduct {
   GOOD,     /* h2, client certificate required, SETTINGS first */
   NO_ALPN,  /* TLS without HTTP/2 */
-  QUIET,    /* h2, but never says anything */
-  HANGS_UP, /* takes the handshake, then closes without an alert */
-  PLAIN,    /* no TLS at all */
+  QUIET,    /* h2, but sends nothing */
+  HANGS_UP, /* completes the handshake, then closes without an alert */
+  PLAIN,    /* no TLS */
   DEAF,     /* accepts TCP and never answers */
 } conduct;
 
 typedef struct server {
   conduct conduct;
-  const char *ca, *cert, *key; /* NULL: ca.pem, good.pem, good.key */
-  int version;                 /* 0: TLS 1.3 alone */
+  const char *ca, *cert, *key; /* files; NULL: ca.pem, good.pem, good.key */
+  int version;                 /* version; 0: TLS 1.3 only */
   bool ipv6;
   pid_t pid;
   uint16_t port;
@@ -51,7 +51,7 @@ static int pick_h2(SSL *ssl, const unsigned char **out, unsigned char *out_len,
 static SSL_CTX *server_context(const server *s) {
   int version = s->version ? s->version : TLS1_3_VERSION;
   SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
-  SSL_CTX_clear_options(ctx, SSL_OP_NO_TLSv1_2); /* a server elsewhere has no floor */
+  SSL_CTX_clear_options(ctx, SSL_OP_NO_TLSv1_2); /* a server elsewhere has no minimum version */
   SSL_CTX_set_min_proto_version(ctx, version);
   SSL_CTX_set_max_proto_version(ctx, version);
   SSL_CTX_use_certificate_chain_file(ctx, at(s->cert ? s->cert : "good.pem"));
@@ -64,7 +64,7 @@ static SSL_CTX *server_context(const server *s) {
   return ctx;
 }
 
-/* Keeps the connection until the client ends it, so that no reset overtakes an alert. */
+/* Keeps the connection open until the client ends it, so that no reset overtakes an alert. */
 static void linger(int fd) {
   char sink[4096];
   shutdown(fd, SHUT_WR);
@@ -138,7 +138,8 @@ static void stop(const server *s) {
 
 static clv_tls_identity *good;
 
-/* An identity that loading would refuse, as a master with another clock or CA might have it. */
+/* Returns an identity that loading would refuse, as a master with another clock or CA might
+ * have. */
 static clv_tls_identity *unchecked(const char *ca, const char *cert, const char *key) {
   clv_tls_identity *identity = calloc(1, sizeof *identity);
   identity->ca_pem = read_text(at(ca)).data;
@@ -222,7 +223,8 @@ static void probe_over_ipv6_succeeds(void **state) {
   stop(&s);
 }
 
-/* "two.test" has two addresses, and nobody listens on the first; other names are real. */
+/* Replaces getaddrinfo: "two.test" has two addresses, and nothing listens on the first. Other names
+ * are resolved. */
 int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
                 struct addrinfo **ret) {
   int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **) = NULL;
@@ -363,7 +365,7 @@ static void certificate_alert_gets_an_expiry_or_clock_hint(void **state) {
   clv_tls_probe_result r =
       expect((server){.conduct = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
              "alert: certificate expired", "issue a new certificate");
-  /* By the clock of this identity it is still good: then the other clock is the suspect. */
+  /* By this machine's clock the certificate is still valid, so the other clock may be wrong. */
   if (!strstr(r.clock_hint, "has 1 day left")) fail_msg("hint: %s", r.clock_hint);
   clv_tls_identity_free(identity);
   identity = unchecked("ca.pem", "signing.pem", "signing.key");
@@ -401,7 +403,8 @@ static void good_peer_accepts_only_tls13(void **state) {
   assert_false(takes(&s, CLV_TLS_1_2, good));
   assert_false(takes(&s, CLV_TLS_1_2, NULL));
   assert_true(takes(&s, CLV_TLS_1_3, good));
-  assert_true(takes(&s, CLV_TLS_1_3, NULL)); /* it refuses us, but not the version */
+  /* the server refuses the certificate, but not the version */
+  assert_true(takes(&s, CLV_TLS_1_3, NULL));
   stop(&s);
 }
 
@@ -427,7 +430,7 @@ static void version_probe_without_a_tls_peer_fails(void **state) {
       CLV_UNAVAILABLE, "Connection refused",
       clv_tls_probe_version("127.0.0.1", s.port, CLV_TLS_1_2, NULL, PATIENCE_MS, &accepted, &err),
       &err);
-  assert_true(accepted); /* untouched */
+  assert_true(accepted); /* unchanged */
   s = start((server){.conduct = PLAIN});
   assert_false(takes(&s, CLV_TLS_1_2, NULL));
   assert_false(takes(&s, CLV_TLS_1_3, NULL));
@@ -437,7 +440,7 @@ static void version_probe_without_a_tls_peer_fails(void **state) {
 /* ---- set-up ---------------------------------------------------------------------------------- */
 
 static void issue_unusual(const char *name, int days, int64_t offset, unsigned usage) {
-  clv_tls_issue_options o = usual(name);
+  clv_tls_issue_options o = valid_options(name);
   o.days = days;
   o.not_before_offset_s = offset;
   o.usage = usage;
@@ -448,26 +451,26 @@ static void issue_unusual(const char *name, int days, int64_t offset, unsigned u
 static int set_up(void **state) {
   static const char *const two[] = {"spiffe://cleave/worker-1", "spiffe://cleave/worker-2"};
   clv_err err;
-  if (clv_tls_floor_install(&err) != CLV_OK || scratch_setup(state) != 0) return -1;
+  if (clv_tls_set_min_version(&err) != CLV_OK || scratch_setup(state) != 0) return -1;
   must(clv_tls_ca_init(scratch, "unit test CA", 400, &err), &err);
   must(clv_tls_ca_init(at("ca2"), "another CA", 400, &err), &err);
-  issue(usual("good"));
+  issue(valid_options("good"));
   issue_unusual("expired", 1, -4 * DAY_S, 0);
   issue_unusual("early", 9, 2 * 3600 + 60, 0);
   issue_unusual("client", 9, -300, CLV_TLS_CLIENT);
   issue_unusual("signing", 9, -300, CLV_TLS_CODE_SIGNING);
-  clv_tls_issue_options o = usual("two");
+  clv_tls_issue_options o = valid_options("two");
   o.uris = two;
   o.n_uris = 2;
   o.allow_unusual = true;
   issue(o);
-  o = usual("spelled");
+  o = valid_options("spelled");
   o.dns = two;
   o.n_dns = 1;
   o.n_uris = 0;
   o.allow_unusual = true;
   issue(o);
-  o = usual("alien");
+  o = valid_options("alien");
   o.ca_dir = at("ca2");
   issue(o);
   must(clv_tls_identity_load(at("ca.pem"), at("good.pem"), at("good.key"), &good, &err), &err);

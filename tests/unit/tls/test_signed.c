@@ -43,7 +43,7 @@ static int make_people(void **state) {
 
 static void no_cms(CMS_ContentInfo **cms) { CMS_ContentInfo_free(*cms); }
 
-/* The signature as PEM or DER; flags of CMS_sign. */
+/* Returns the signature as PEM or DER. flags: of CMS_sign. */
 static clv_bytes packed(CMS_ContentInfo *cms, bool pem) {
   clv_bytes out = {0};
   char *data = NULL;

@@ -107,7 +107,8 @@ static void damaged_vocab_files_are_refused(void **state) {
   free(long_line);
 }
 
-/* tests/fuzz/make_token_seeds.py writes these files, each with one thing that is wrong. */
+/* Asserts that a file is refused. tests/fuzz/make_token_seeds.py writes these files, each with one
+ * error. */
 static void refused_json(const char *name, const char *says) {
   CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
   clv_tokenizer *t = NULL;
@@ -174,7 +175,7 @@ static void unsupported_tokenizer_features_are_named(void **state) {
   for (size_t i = 0; i < CLV_COUNT(not_done); i++) refused_json(not_done[i][0], not_done[i][1]);
 }
 
-/* As the library encodes with add_special_tokens, which is its default. */
+/* As the library encodes by default, with add_special_tokens. */
 static void special_tokens_and_truncation_are_read(void **state) {
   static const struct {
     const char *name;
@@ -204,7 +205,7 @@ static void special_tokens_and_truncation_are_read(void **state) {
   }
 }
 
-/* Both kinds of file, of which Windows' editors mark the begin. */
+/* For both kinds of file: editors on Windows write a mark. */
 static void byte_order_mark_is_skipped(void **state) {
   static const char *const paths[] = {"tests/golden/tokens/pieces.txt",
                                       "tests/golden/tokens/gpt2.json"};
@@ -223,7 +224,7 @@ static void byte_order_mark_is_skipped(void **state) {
   }
 }
 
-/* Bytes of a text in UTF-16, with a byte order mark or without. */
+/* Writes a text in UTF-16, with or without byte order mark. */
 static void put_utf16(const char *name, const char *text, bool is_big, bool has_mark) {
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   if (has_mark) clv_bytes_add(&b, is_big ? "\xfe\xff" : "\xff\xfe", 2);
@@ -262,7 +263,7 @@ static void text_that_is_not_utf8_is_refused(void **state) {
 
 enum { LENGTH = 1 << 18, SECONDS = 5 };
 
-/* A text of one pattern, repeated; quadratic work would take an hour. */
+/* Encodes a long text of one repeated pattern; quadratic work would take an hour. */
 static void encode_long(const char *unit) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_tokenizer *all[CLV_COUNT(ways)];
@@ -282,10 +283,10 @@ static void encode_long(const char *unit) {
 static void long_texts_take_no_quadratic_time(void **state) {
   (void)state;
   encode_long("a");                     /* one word */
-  encode_long("the");                   /* many merges in it */
-  encode_long(" \n");                   /* white space that is looked through for line ends */
-  encode_long("\xcc\x81\xcc\xa3");      /* marks in the wrong order */
-  encode_long("<|endoftext|[SEP<mask"); /* nearly added tokens */
+  encode_long("the");                   /* many merges */
+  encode_long(" \n");                   /* white space, which is searched for line ends */
+  encode_long("\xcc\x81\xcc\xa3");      /* combining marks in wrong order */
+  encode_long("<|endoftext|[SEP<mask"); /* nearly an added token */
 }
 
 int main(void) {

@@ -11,7 +11,8 @@ static void predicted_class_is_the_first_maximum(void **state) {
   static const float outputs[] = {0.1f, 0.7f, 0.2f, 3, 3, 1};
   (void)state;
   assert_int_equal(clv_argmax_row(outputs, 3), 1);
-  assert_int_equal(clv_argmax_row(outputs + 3, 3), 0); /* the first, as torch.argmax */
+  /* of equal values the first, as torch.argmax */
+  assert_int_equal(clv_argmax_row(outputs + 3, 3), 0);
   assert_int_equal(clv_argmax_row(outputs, 1), 0);
 }
 
@@ -24,7 +25,7 @@ static void binary_predictions_use_the_loss_threshold(void **state) {
   assert_false(clv_is_positive(CLV_LOSS_BCE, NAN));
 }
 
-/* A record with several outputs is right when all of them are. */
+/* A record with several outputs is correct if all of them are. */
 static void record_is_correct_only_if_all_outputs_are(void **state) {
   static const float outputs[] = {0.9f, 0.1f, 0.9f, 0.9f, 0.2f, 0.2f},
                      labels[] = {1, 0, 1, 0, 0, 0.2f};
@@ -46,7 +47,7 @@ static void labels_of_another_width_count_none_correct(void **state) {
   clv_tensor_unref(labels);
 }
 
-/* Labels of 2 records of 3 places. */
+/* Returns labels of 2 records of 3 positions. */
 static clv_tensor *places(const int64_t labels[6]) {
   clv_tensor *t = NULL;
   clv_err err = {0};
@@ -81,7 +82,7 @@ static void ignored_positions_are_not_counted(void **state) {
 static void accuracy_of_no_labelled_records_is_nan(void **state) {
   (void)state;
   assert_true(isnan(clv_step_accuracy(&(clv_step_result){.samples = 3})));
-  assert_true(clv_step_accuracy(&(clv_step_result){.correct = 1, .labelled = 4}) == 0.25);
+  assert_true(clv_step_accuracy(&(clv_step_result){.n_correct = 1, .n_labelled = 4}) == 0.25);
 }
 
 int main(void) {

@@ -24,7 +24,7 @@ static const clv_session_config config = {.name = "films",
 static clv_wire_module_status modules[2][2];
 static clv_wire_link_status links[2][1];
 static clv_wire_session_status sessions[2][1];
-static clv_wire_status_reply replies[2]; /* before and now */
+static clv_wire_status_reply replies[2]; /* [before and now] */
 static clv_status_buffers memory;
 
 enum { BEFORE, NOW };
@@ -50,7 +50,11 @@ static const clv_wire_link_status seen_links[2] = {
      .sending_ns = 250000000,
      .measured_ns = 2000000000,
      .awaits = 9,
-     .awaited_ns = 7 + 300000000}};
+     .awaited_ns = 7 + 300000000,
+     .outages = 2,
+     .last_outage_age_ms = 1500,
+     .last_outage_ms = 250,
+     .outage_ms = 125}};
 
 static void fill_session(int when) {
   sessions[when][0] = (clv_wire_session_status){.name = "films",
@@ -104,7 +108,7 @@ static clv_status_worker look(uint32_t worker, bool compare) {
   return w;
 }
 
-static void near(double got, double want) {
+static void assert_near(double got, double want) {
   if (got < want - 1e-9 || got > want + 1e-9) fail_msg("%g, not %g", got, want);
 }
 
@@ -112,38 +116,40 @@ static void two_replies_give_session_rates_and_shares(void **state) {
   (void)state;
   clv_status_worker w = look(0, true);
   const clv_status_session *s = &w.sessions[0];
-  near(w.interval_s, 2);
-  near(w.certificate_days, 1);
+  assert_near(w.interval_s, 2);
+  assert_near(w.certificate_days, 1);
   assert_string_equal(s->id, "abababababababababababababababab");
-  near(s->busy, 0.5);
-  near(s->idle, 0.4);
-  near(s->waiting_for_cores, 0.1);
-  near(s->modules[0].calls_per_s, 4);
-  near(s->modules[0].computing, 0.5);
+  assert_near(s->busy, 0.5);
+  assert_near(s->idle, 0.4);
+  assert_near(s->waiting_for_cores, 0.1);
+  assert_near(s->modules[0].calls_per_s, 4);
+  assert_near(s->modules[0].computing, 0.5);
 }
 
 static void two_replies_give_link_rates(void **state) {
   (void)state;
   clv_status_worker w = look(0, true);
   const clv_status_link *l = &w.sessions[0].links[0];
-  near(l->in_per_s, 1000);
-  near(l->round_trip_s, 0.082);
-  near(l->receiving, 0.2); /* of two seconds */
-  near(l->link_in_per_s, 2e6);
-  near(l->waiting_share, 0.3); /* of the second that the thread tells of */
-  near(l->awaits_per_s, 2);
-  near(l->sending, 0); /* the other side had not been asked before */
+  assert_near(l->in_per_s, 1000);
+  assert_near(l->round_trip_s, 0.082);
+  assert_near(l->receiving, 0.2); /* over two seconds */
+  assert_near(l->link_in_per_s, 2e6);
+  assert_near(l->waiting_share, 0.3); /* over the second that the thread reports */
+  assert_near(l->awaits_per_s, 2);
+  assert_near(l->sending, 0); /* the other worker had not been asked before */
+  assert_true(l->outages == 2 && l->last_outage_age_s == 1.5);
+  assert_true(l->last_outage_s == 0.25 && l->outage_s == 0.125);
 }
 
 static void peer_rates_need_two_measurements(void **state) {
   (void)state;
-  links[NOW][0].awaited_ns = 7 + 900000000; /* most of it before the first answer */
-  near(look(0, true).sessions[0].links[0].waiting_share, 0.4);
+  links[NOW][0].awaited_ns = 7 + 900000000; /* mostly before the first answer */
+  assert_near(look(0, true).sessions[0].links[0].waiting_share, 0.4);
   end(NULL);
   links[BEFORE][0].measured_ns = 1000000000;
   const clv_status_link l = look(0, true).sessions[0].links[0];
-  near(l.sending, 0.25);
-  near(l.link_out_per_s, 4e6);
+  assert_near(l.sending, 0.25);
+  assert_near(l.link_out_per_s, 4e6);
 }
 
 static void assert_module(const clv_status_module *m, const char *name, bool is_stage) {
@@ -160,43 +166,43 @@ static void modules_of_a_run_have_stage_names(void **state) {
   assert_module(&s->modules[0], "s1", true);
   assert_module(&s->modules[1], "loss", true);
   end(NULL);
-  modules[NOW][0].name = modules[NOW][1].name = ""; /* a master of before told no names */
+  /* a master of an older version sends no names */
+  modules[NOW][0].name = modules[NOW][1].name = "";
   s = look(0, true).sessions;
   assert_module(&s->modules[0], "s1", true);
   assert_module(&s->modules[1], "loss", true);
   end(NULL);
-  s = look(1, true).sessions; /* they are not at that worker */
+  s = look(1, true).sessions; /* these modules are not at that worker */
   assert_module(&s->modules[0], NULL, false);
 }
 
 static void program_modules_keep_their_own_names(void **state) {
   (void)state;
   modules[NOW][0].name = "s1";
-  sessions[NOW][0].name = "other"; /* which may be a run of another file */
+  sessions[NOW][0].name = "other"; /* may be a run of another file */
   const clv_status_session *s = look(0, true).sessions;
   assert_module(&s->modules[0], "s1", false);
   assert_module(&s->modules[1], "(loss)", false);
   end(NULL);
-  sessions[NOW][0].name = "films"; /* the session's name, and modules of a program of its own */
+  sessions[NOW][0].name = "films"; /* the session's name, with modules of a program */
   modules[NOW][0].name = "encoder";
   assert_module(&look(0, true).sessions[0].modules[0], "encoder", false);
 }
 
-/* A session that is new, and one of a worker that has been restarted, is compared with its
- * beginning. */
+/* A session that is new, or whose worker was restarted, is compared with its beginning. */
 static void new_session_rates_count_from_its_start(void **state) {
   (void)state;
   clv_status_worker w = look(0, false);
-  near(w.interval_s, 12);
-  near(w.sessions[0].links[0].in_per_s, 3000 / 4.0);
-  near(w.sessions[0].busy, 0.75);
+  assert_near(w.interval_s, 12);
+  assert_near(w.sessions[0].links[0].in_per_s, 3000 / 4.0);
+  assert_near(w.sessions[0].busy, 0.75);
   end(NULL);
   sessions[NOW][0].epoch = 2;
-  near(look(0, true).sessions[0].links[0].in_per_s, 3000 / 4.0);
+  assert_near(look(0, true).sessions[0].links[0].in_per_s, 3000 / 4.0);
   end(NULL);
   sessions[NOW][0].epoch = 0;
   memset(&replies[NOW].incarnation, 1, sizeof replies[NOW].incarnation);
-  near(look(0, true).interval_s, 12);
+  assert_near(look(0, true).interval_s, 12);
 }
 
 static void counter_reset_yields_zero_rate(void **state) {
@@ -205,10 +211,10 @@ static void counter_reset_yields_zero_rate(void **state) {
   sessions[NOW][0].busy_ns = 0;
   replies[NOW].uptime_ms = 1;
   clv_status_worker w = look(0, true);
-  near(w.interval_s, 0);
-  near(w.sessions[0].links[0].in_per_s, 0);
-  near(w.sessions[0].busy, 0);
-  near(w.sessions[0].idle, 0.8);
+  assert_near(w.interval_s, 0);
+  assert_near(w.sessions[0].links[0].in_per_s, 0);
+  assert_near(w.sessions[0].busy, 0);
+  assert_near(w.sessions[0].idle, 0.8);
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)

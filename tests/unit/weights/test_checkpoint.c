@@ -13,14 +13,14 @@ static const char config_hash[] =
     "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 static float values[2000];
 
-/* A run's folder; unlike what at() gives, the path stays valid. */
+/* Returns a run's folder. Unlike the result of at(), it stays valid. */
 static const char *run_dir(const char *name) {
   static char paths[32][200];
   static size_t used;
   return strcpy(paths[used++ % CLV_COUNT(paths)], at(name));
 }
 
-/* A checkpoint of two stages whose numbers depend on the step. */
+/* Writes a checkpoint of two stages whose numbers depend on the step. */
 static clv_code write_checkpoint(const char *run, uint64_t step, clv_err *err) {
   CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
   char count[24];
@@ -181,7 +181,7 @@ static void invalid_writer_calls_are_refused(void **state) {
   assert_false(exists(run, "checkpoint-1/MANIFEST.json"));
 }
 
-/* Says that the run has another owner. user: points at the run folder. */
+/* Refuses the manifest, as if the run had another owner. user: the run folder. */
 static clv_code refuse_manifest(void *user, clv_err *err) {
   const char *const *run = user;
   assert_true(exists(*run, "checkpoint-1/MANIFEST.json.tmp"));
@@ -231,7 +231,7 @@ static void unfinished_checkpoint_is_skipped(void **state) {
   uint64_t steps[3];
   assert_int_equal(clv_checkpoint_steps(run, steps, CLV_COUNT(steps)), 2);
   assert_true(steps[0] == 10 && steps[1] == 9);
-  /* Going on over the remains works; a complete one is not written over. */
+  /* A write over an incomplete checkpoint succeeds; a complete one is not overwritten. */
   assert_ok(write_checkpoint(run, 11, &err), &err);
   assert_false(exists(run, "checkpoint-11/x"));
   assert_int_equal(latest_step(run, NULL), 11);
@@ -241,7 +241,8 @@ static void unfinished_checkpoint_is_skipped(void **state) {
   assert_null(none);
 }
 
-/* Applies damage(data, len) to a file of the run and expects checkpoint 2 to give way to 1. */
+/* Damages a file of the run by damage(data, len), and asserts that checkpoint 1 is used instead of
+ * 2. */
 typedef size_t (*damage_fn)(char *data, size_t len);
 static size_t cut_one(char *data, size_t len) { return (void)data, len - 1; }
 static size_t cut_all(char *data, size_t len) { return (void)data, (void)len, 0; }
@@ -289,7 +290,7 @@ static void damaged_checkpoint_falls_back_to_an_older_one(void **state) {
   }
 }
 
-/* A checkpoint of one stage whose model is a file of 64 KiB. */
+/* Writes a checkpoint of one stage whose model is a file of 64 KiB. */
 static void write_64_kib(const char *run, uint64_t step) {
   static float many[16384];
   CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
@@ -303,7 +304,7 @@ static void write_64_kib(const char *run, uint64_t step) {
   assert_ok(clv_checkpoint_commit(w, "", 1, NULL, &err), &err);
 }
 
-/* All truncations and 10,000 flipped bits (`make long`; some of them otherwise). */
+/* Tries all truncations and 10,000 flipped bits in `make long`, some of them otherwise. */
 static void each_truncation_and_flip_falls_back(void **state) {
   (void)state;
   const char *run = run_dir("flips");
@@ -337,7 +338,7 @@ static void each_truncation_and_flip_falls_back(void **state) {
   close(fd);
 }
 
-/* A checkpoint may change between being found and being used. */
+/* A file of the checkpoint may change between its check and its use. */
 static void file_changed_after_load_is_refused(void **state) {
   (void)state;
   const char *run = run_dir("changed");
@@ -410,7 +411,7 @@ static void damaged_manifest_is_refused(void **state) {
     if (clv_manifest_parse(b.data, b.len, "m", &m, &err) != CLV_OK)
       refused++;
     else
-      assert_true(same_manifest(&m, &good)); /* an upper-case digit of the digest */
+      assert_true(same_manifest(&m, &good)); /* an upper-case digit in the digest */
     b.data[bit / 8] ^= (char)(1 << bit % 8);
   }
   assert_true(refused > 9800);
@@ -420,11 +421,11 @@ static void damaged_manifest_is_refused(void **state) {
 #define NUMBERS "\"step\":1,\"stages\":1,\"protocol_version\":1,\"config_sha256\":\"\","
 #define DIGEST "\"00000000000000000000000000000000000000000000000000000000000000ff\""
 
-/* A row of a file that stays at a worker, and a manifest with one. */
+/* A row for a file that stays at a worker, and a manifest with one row. */
 #define KEPT_ROW(place, kept) "\"bytes\":1,\"sha256\":" DIGEST ",\"place\":" place ",\"kept\":" kept
 #define KEPT(name, place, kept) HEAD NUMBERS "\"files\":{\"" name "\":{" KEPT_ROW(place, kept) "}},"
 
-/* Manifests with a right digest and wrong content. */
+/* Manifests with a correct digest and invalid content. */
 static const struct {
   const char *text;
   clv_code code;
@@ -496,7 +497,7 @@ static const struct {
      CLV_OK, ""},
 };
 
-/* The text with its own digest behind it. */
+/* Writes the text followed by its digest. */
 static void put_sealed(clv_bytes *b, const char *text) {
   clv_sha256 digest;
   clv_err err = {0};
@@ -579,7 +580,7 @@ static void kept_files_are_listed_and_not_opened(void **state) {
   assert_non_null(strstr(index.data, "\"b\": \"model-00002-of-00002.safetensors\""));
 }
 
-/* Gathering replaces the manifest by one without places. */
+/* Gathering the files replaces the manifest by one without places. */
 static void gathered_checkpoint_is_home(void **state) {
   (void)state;
   const char *run = run_dir("gathered");
@@ -610,7 +611,7 @@ static void gathered_checkpoint_is_home(void **state) {
   assert_int_equal(clv_checkpoint_load_step(run, 7, &c, &err), CLV_DATA_LOSS);
 }
 
-/* Counts the checkpoints that are dropped, and their files at workers. */
+/* Counts the deleted checkpoints and their files at workers. */
 static void count_dropped(void *user, const clv_manifest *m) {
   size_t *n = user;
   n[0]++;
@@ -639,8 +640,8 @@ static void prune_keeps_newest_checkpoints_and_foreign_files(void **state) {
   clv_checkpoint_writer *w = NULL;
   clv_err err;
   for (uint64_t step = 1; step <= 5; step++) assert_ok(write_checkpoint(run, step, &err), &err);
-  assert_ok(clv_checkpoint_begin(run, 6, 1, &w, &err), &err); /* being written right now */
-  put("prune/checkpoint-4/trainer_state.json", "{}", 2);      /* damaged */
+  assert_ok(clv_checkpoint_begin(run, 6, 1, &w, &err), &err); /* one that is being written */
+  put("prune/checkpoint-4/trainer_state.json", "{}", 2);      /* one that is damaged */
   put("prune/checkpoint-0", "a file", 6);
   put("prune/notes.txt", "x", 1);
   assert_ok(clv_mkdirs(at("prune/checkpoint-2/mine"), &err), &err);
@@ -662,13 +663,14 @@ static void prune_keeps_newest_checkpoints_and_foreign_files(void **state) {
   assert_true(exists(run, "checkpoint-5/MANIFEST.json"));
   assert_false(exists(run, "checkpoint-3"));
   assert_int_equal(latest_step(run, NULL), 5);
-  put("prune/checkpoint-5/MANIFEST.json", "x", 1); /* none verifies now: nothing goes */
+  /* no checkpoint is valid now, so none is deleted */
+  put("prune/checkpoint-5/MANIFEST.json", "x", 1);
   assert_ok(clv_checkpoint_prune(run, 1, CLV_CHECKPOINT_NONE, NULL, NULL, &err), &err);
   assert_true(exists(run, "checkpoint-5/trainer_state.json"));
   clv_checkpoint_writer_free(w);
 }
 
-/* The best of a run, however old it is. */
+/* The best checkpoint of a run is kept, however old it is. */
 static void prune_keeps_the_best_checkpoint(void **state) {
   (void)state;
   const char *run = run_dir("spared");
@@ -689,7 +691,7 @@ static void prune_keeps_the_best_checkpoint(void **state) {
   assert_int_equal(clv_checkpoint_load_step(run, 2, &c, &err), CLV_DATA_LOSS);
 }
 
-/* The state's own parser, through a checkpoint whose digests are right. */
+/* Tests the parser of trainer_state.json with checkpoints whose digests are correct. */
 static void invalid_trainer_state_is_refused(void **state) {
   (void)state;
   static const struct {

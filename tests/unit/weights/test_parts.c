@@ -25,7 +25,7 @@ static void finish(clv_weights_writer *f, clv_sha256 *digest, uint64_t *bytes) {
   clv_weights_writer_free(f);
 }
 
-/* In whatever order the tensors come, the file is that of one go. */
+/* Tensors may be written in any order; the file equals that of a single write. */
 static void file_written_in_parts_equals_one_write(void **state) {
   (void)state;
   clv_sha256 whole, parts;
@@ -50,7 +50,7 @@ static void put_refused(clv_weights_writer *f, size_t i, uint64_t offset, size_t
   assert_says(&err, "where others come next");
 }
 
-/* Each byte once, and all of them; what is given up leaves nothing, and an older file as it was. */
+/* Each byte must be written once. A file that is given up is deleted, and an older one stays. */
 static void invalid_parts_are_refused_and_keep_the_old_file(void **state) {
   (void)state;
   clv_err err;
@@ -99,7 +99,7 @@ static void tensor_ranges_are_read(void **state) {
   assert_says(&err, "tensor 'fc.weight', which has 24");
 }
 
-/* The descriptor that was hashed is the one that is read, while nobody writes to it. */
+/* The hashed descriptor is the one that is read, so a file that changes meanwhile is refused. */
 static void file_changed_while_open_is_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;

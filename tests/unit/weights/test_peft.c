@@ -36,7 +36,7 @@ static void adapter_settings_and_patterns_are_read(void **state) {
   scaled(&p, "layer.0.query", 4, 4);
   scaled(&p, "layer.0.value", 2.5, 2);
   scaled(&p, "value", 2.5, 2);
-  scaled(&p, "layer.0.devalue", 4, 4); /* no part of a name */
+  scaled(&p, "layer.0.devalue", 4, 4); /* only whole parts of a name match */
   scaled(&p, "layer.a.query", 16, 1);
   assert_int_equal(parse("{\"peft_type\": \"LORA\", \"r\": 16, \"use_rslora\": true}", &rs, &err),
                    CLV_OK);
@@ -45,7 +45,7 @@ static void adapter_settings_and_patterns_are_read(void **state) {
   scaled(&least, "x", 1, 8); /* peft's defaults */
 }
 
-/* What peft 0.21 writes, with every key of its LoraConfig, and keys of other versions that are
+/* Reads a config of peft 0.21 with every key of LoraConfig, and keys of other versions that are
  * off. */
 static void every_peft_key_is_accepted(void **state) {
   static const char all[] =

@@ -19,7 +19,7 @@ static void put_file(const char *name, const clv_weights_tensor *t, size_t n) {
   put(name, b.data, b.len);
 }
 
-/* The folder NAME, empty. */
+/* Makes the folder NAME, empty. */
 static const char *folder(const char *name) {
   const char *path = at(name);
   assert_int_equal(mkdir(path, 0755), 0);
@@ -113,7 +113,7 @@ static void renamed_tensors_are_found(void **state) {
   found_as(names, 6, "classifier.weight", NULL);
 }
 
-/* transformers saves the bias of a tied decoder as the head's. */
+/* transformers saves the bias of a tied decoder under the head's name. */
 static void tied_decoder_bias_is_found_under_its_head(void **state) {
   (void)state;
   static const char *const names[] = {"cls.predictions.bias", "x.bias"};
@@ -196,7 +196,7 @@ static const char *two_files(const char *name) {
   return where;
 }
 
-/* Notes which files were asked for. */
+/* Notes which files were requested. */
 static clv_code note_file(void *user, const char *name, int fd, clv_err *err) {
   (void)fd, (void)err;
   clv_bytes_printf(user, "%s ", name);
@@ -240,7 +240,7 @@ static clv_code first_of(const char *path, clv_err *err) {
   return clv_weights_folder_read(f, found, &want, got, err);
 }
 
-/* An index that says other than its files do. */
+/* An index that contradicts its files is refused. */
 static void index_unlike_its_files_is_refused(void **state) {
   (void)state;
   static const char *const says[][2] = {

@@ -53,7 +53,7 @@ static void run_record_round_trips(void **state) {
   assert_int_equal(b.attempts[1].pid, 4000000000);
 }
 
-/* An error's text is cut anywhere and quotes what others say; paths are bytes. */
+/* The text of an error may be cut anywhere and contain any bytes; so may paths. */
 static void invalid_text_is_sanitized_in_the_record(void **state) {
   static const struct {
     const char *text, *want;
@@ -119,7 +119,7 @@ static void damaged_run_record_is_refused_by_name(void **state) {
     assert_says(&err, "run.json");
     assert_null(none.attempts);
   }
-  for (size_t n = 0; n + 2 < text.len; n += 7) { /* cut off */
+  for (size_t n = 0; n + 2 < text.len; n += 7) { /* truncated */
     clv_run_record none = {0};
     assert_int_not_equal(clv_run_record_parse(text.data, n, "run.json", &none, &err), CLV_OK);
   }

@@ -25,7 +25,8 @@ static clv_bytes encode(const clv_weights_tensor *t, size_t n) {
   return b;
 }
 
-/* The layout the format's own writer gives: 8-byte header padding, falling alignment, then name. */
+/* Bytes as the format's own writer makes them: header padded to 8 bytes, tensors by falling
+ * alignment, then by name. */
 static void encoded_bytes_match_the_reference_layout(void **state) {
   (void)state;
   clv_weights_tensor t[] = {{"b", CLV_U8, CLV_SHAPE(3), m_data},
@@ -306,7 +307,7 @@ static void invalid_writes_are_refused(void **state) {
 
 /* ---- damage ---------------------------------------------------------------------------------- */
 
-/* Whether the file says the same: same names, types, shapes and bytes. */
+/* True if both files have the same names, types, shapes and bytes. */
 static bool same_content(const clv_weights_file *a, const clv_weights_file *b) {
   if (clv_weights_count(a) != clv_weights_count(b)) return false;
   for (size_t i = 0; i < clv_weights_count(a); i++) {
@@ -344,8 +345,8 @@ static void every_truncation_is_refused(void **state) {
   }
 }
 
-/* The header carries no checksum, so the reader refuses a flipped bit or reads a file that is valid
- * as it stands; the digest tells the difference each time. */
+/* The header has no checksum: a flipped bit is refused, or the file is valid but its digest
+ * differs. */
 static void bit_flips_are_refused_or_change_the_digest(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = larger_file();
@@ -378,7 +379,7 @@ static void bit_flips_are_refused_or_change_the_digest(void **state) {
 
 /* ---- matching -------------------------------------------------------------------------------- */
 
-/* What larger_file() has. */
+/* number of tensors in larger_file() */
 enum { WANTED = 5 };
 static const clv_weights_want wanted[WANTED] = {
     {"fc.weight", CLV_F32, {2, {10, 256}}, false},
@@ -387,7 +388,7 @@ static const clv_weights_want wanted[WANTED] = {
     {"conv1.bias", CLV_F32, {1, {16}}, false},
     {"bn.num_batches_tracked", CLV_I64, {.rank = 0}, false}};
 
-/* The larger file, and a copy of what it has to be spoiled. */
+/* Opens the larger file. Copies the list of wanted tensors, for tests to change. */
 static clv_weights_file *open_larger(clv_bytes *b, clv_weights_want *want) {
   clv_weights_file *f = NULL;
   clv_err err;
@@ -435,8 +436,7 @@ static void missing_tensors_are_named(void **state) {
               "1 missing tensors: 'fc1.bias' (did you mean 'fc.bias'?); unexpected: "
               "'fc.bias'");
   want[1].name = "fc.bias";
-  want[4].name =
-      "bn2.num_batches_tracked"; /* a count, which may be missing where that is asked for */
+  want[4].name = "bn2.num_batches_tracked"; /* a count, which may be missing if that is allowed */
   unsigned counts = CLV_WEIGHTS_ALLOW_NO_COUNTS | CLV_WEIGHTS_ALLOW_UNEXPECTED;
   assert_int_equal(clv_weights_match(f, want, 5, CLV_WEIGHTS_ALLOW_UNEXPECTED, found, &err),
                    CLV_INVALID);
@@ -445,7 +445,7 @@ static void missing_tensors_are_named(void **state) {
   assert_null(found[4]);
   assert_string_equal(found[3]->name, "conv1.bias");
   want[4] = (clv_weights_want){"bn2.counts", CLV_I64, CLV_SHAPE(2),
-                               false}; /* no single number is no count */
+                               false}; /* a tensor of several numbers is no count */
   assert_int_equal(clv_weights_match(f, want, 5, counts, found, &err), CLV_INVALID);
   assert_says(&err, "1 missing tensors: 'bn2.counts'");
   want[4] = (clv_weights_want){"bn.num_batches_tracked", CLV_I64, {.rank = 0}, false};
@@ -475,7 +475,7 @@ static void mismatched_shape_or_dtype_is_named(void **state) {
   assert_says(&err, "expected f64 [10], found f32 [10]");
 }
 
-/* A type the file may hold and we have no name for. */
+/* A valid type of the format that the project does not support. */
 static void unsupported_dtype_is_listed_but_not_matched(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done)

@@ -11,7 +11,7 @@
 #include "common/model/weights/weights.h"
 #include "tests/unit/files.h"
 
-/* Length, header, `data` zero bytes of data. */
+/* Returns a file of a length, the header and `data` zero bytes. */
 static inline clv_bytes raw_file(const char *header, size_t data) {
   clv_bytes b = {0};
   uint64_t n = strlen(header);

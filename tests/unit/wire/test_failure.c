@@ -39,7 +39,7 @@ static void redacted_failure_keeps_only_code_and_place(void **state) {
   }
 }
 
-/* What a person here is told beside the text has no field. */
+/* The text for the local user is in no field of the message. */
 static void failure_element_is_never_on_the_wire(void **state) {
   (void)state;
   clv_frame f = failing("row number of sample 40", "module 1"), got;

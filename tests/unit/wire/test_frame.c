@@ -17,7 +17,7 @@ static void assert_same_backward(const clv_frame *a, const clv_frame *b) {
   assert_int_equal(a->backward.n_targets, b->backward.n_targets);
   assert_int_equal(a->backward.n_peers, b->backward.n_peers);
   for (uint32_t i = 0; i < a->backward.n_calls; i++) {
-    const clv_needed *p = &a->backward.calls[i], *q = &b->backward.calls[i];
+    const clv_needed_call *p = &a->backward.calls[i], *q = &b->backward.calls[i];
     assert_true(p->call == q->call && p->contributions == q->contributions);
     assert_true(p->n_targets == q->n_targets && p->root == q->root);
   }
@@ -83,7 +83,7 @@ static void assert_same_reference(const clv_frame *a, const clv_frame *b) {
 static void assert_same(const clv_frame *a, const clv_frame *b) {
   assert_int_equal(a->kind, b->kind);
   assert_same_tensors(a, b);
-  /* phase, ids, step, micro-batch, module, flags: numbers without gaps between them */
+  /* phase, ids, step, micro-batch, module, flags: without padding between them */
   assert_memory_equal(&a->phase, &b->phase,
                       offsetof(clv_frame, flags) + sizeof a->flags - offsetof(clv_frame, phase));
   assert_int_equal(a->has_vote, b->has_vote);
@@ -137,7 +137,7 @@ static void any_two_pieces_decode_the_same(void **state) {
     size_t len = sample_payload_len(f.kind);
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, len);
     for (size_t cut = 0; cut <= all.len; cut++) {
-      /* Each part alone on the heap, so that a read beyond it is seen by the address sanitizer. */
+      /* Each part is a separate heap block, so that address sanitizer detects reads beyond it. */
       char *a = malloc(cut + 1), *b = malloc(all.len - cut + 1);
       memcpy(a, all.data, cut);
       memcpy(b, all.data + cut, all.len - cut);
@@ -169,7 +169,7 @@ static void add_before(clv_bytes *message, const clv_frame *f, size_t payload) {
   clv_bytes_add(message, one.data, one.len);
 }
 
-/* The second of the frames before the last one, and that, wherever the message is cut. */
+/* Compares the second of the earlier frames and the last frame, for every cut of the message. */
 static void compare_bundle(const clv_bytes *message, size_t cut, const clv_frame *second,
                            size_t payload_of_second, uint32_t n, clv_frame_kind last) {
   clv_err err = {0};
@@ -189,7 +189,7 @@ static void compare_bundle(const clv_bytes *message, size_t cut, const clv_frame
   for (size_t i = 0; i < payload.len; i++) assert_int_equal(copy[i], (uint8_t)(i * 7 + 3));
 }
 
-/* In front of its last frame or behind it, or without one. */
+/* Frames before the last one, after it, or without it. */
 static void bundled_frames_round_trip(void **state) {
   clv_frame end = sample_frame(CLV_END_CONTEXT), value = sample_frame(CLV_VALUE),
             call = sample_frame(CLV_CALL);
@@ -207,7 +207,7 @@ static void bundled_frames_round_trip(void **state) {
     compare_bundle(&message, cut, &value, of_value, 3, CLV_CALL);
 }
 
-/* Every list at its limit, every name at its longest: they fit what the encoder writes into. */
+/* Lists and names of maximum size fit in the encoder's buffer. */
 static void the_largest_frames_round_trip(void **state) {
   (void)state;
   clv_frame call = sample_frame(CLV_CALL);
@@ -233,11 +233,11 @@ static void the_largest_frames_round_trip(void **state) {
   decode_and_compare(&(clv_piece){drops.data, drops.len}, 1, &drop, 0);
 
   clv_frame prepare = sample_frame(CLV_PREPARE);
-  prepare.backward.n_calls = CLV_WIRE_NEEDED;
+  prepare.backward.n_calls = CLV_WIRE_NEEDED_CALLS;
   prepare.backward.n_targets = CLV_WIRE_TARGETS;
   prepare.backward.n_peers = CLV_WIRE_PREPARE_PEERS;
-  for (uint32_t i = 0; i < CLV_WIRE_NEEDED; i++)
-    prepare.backward.calls[i] = (clv_needed){UINT64_MAX - i, 4096, 2, 1};
+  for (uint32_t i = 0; i < CLV_WIRE_NEEDED_CALLS; i++)
+    prepare.backward.calls[i] = (clv_needed_call){UINT64_MAX - i, 4096, 2, 1};
   for (uint32_t i = 0; i < CLV_WIRE_TARGETS; i++)
     prepare.backward.targets[i] = (clv_target){UINT64_MAX, i % 2 + 6, 4095, CLV_WIRE_PREPARE_PEERS};
   for (uint32_t i = 0; i < CLV_WIRE_PREPARE_PEERS; i++) {
@@ -316,7 +316,7 @@ static void protobuf_c_reads_a_call(void **state) {
   cleave__v1__frame__free_unpacked(m, NULL);
 }
 
-/* Where its gradient is added has a field of its own; of a CALL's numbers it has none. */
+/* The position of a gradient's addition has its own field. */
 static void protobuf_c_reads_a_gradient(void **state) {
   (void)state;
   clv_frame f = sample_frame(CLV_GRADIENT), got;
@@ -401,7 +401,7 @@ static size_t read_varint(const char *data, size_t *at) {
   }
 }
 
-/* The top-level fields of an encoded frame, one by one. */
+/* Splits an encoded frame into its top-level fields. */
 static size_t split_fields(const clv_bytes *all, part *parts) {
   size_t n = 0, at = 0;
   while (at < all->len) {
@@ -418,7 +418,7 @@ static size_t split_fields(const clv_bytes *all, part *parts) {
   return n;
 }
 
-/* The two tensors keep their order: a repeated field's order is its meaning. */
+/* Keeps the order of the two tensors, because the order of a repeated field matters. */
 static size_t rotated(const part *parts, size_t n, size_t by, clv_piece *pieces) {
   size_t used = 0;
   for (size_t i = 0; i < n; i++) {
@@ -456,7 +456,7 @@ static void unknown_fields_are_skipped(void **state) {
       "\xb5\x06"
       "1234" /* 102: 32 bits */
       "\xfa\xff\xff\xff\x0f\x02"
-      "zz"; /* the largest number there is */
+      "zz"; /* the largest field number */
   for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = next_kind(kind)) {
     clv_frame f = sample_frame((clv_frame_kind)kind);
     size_t len = sample_payload_len(f.kind);
@@ -532,7 +532,7 @@ static void value_with_a_tensor_round_trips(void **state) {
   decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, 16);
 }
 
-/* What workers are sent of the same kind: tests/net/hostile/test_rules.py. */
+/* tests/net/hostile/test_rules.py sends such fields to workers. */
 static void invalid_cache_fields_are_refused(void **state) {
   (void)state;
   const clv_tensor_head rows = {CLV_F32, CLV_SHAPE(2, 1), 8, 0, 0},
@@ -575,7 +575,7 @@ static void invalid_cache_fields_are_refused(void **state) {
   }
 }
 
-/* Numbers of records alone, and behind their rows. */
+/* Record numbers alone, and followed by their rows. */
 static void cached_value_round_trips(void **state) {
   (void)state;
   clv_frame f = sample_frame(CLV_VALUE), got;
@@ -645,12 +645,13 @@ static void payload_helpers_cross_piece_boundaries(void **state) {
   clv_payload_copy(pieces, &payload, 4, 3, copy);
   assert_string_equal(copy, "456");
   memset(copy, 0, sizeof copy);
-  clv_payload_copy(pieces, &payload, 8, 100, copy); /* cut to the payload */
+  clv_payload_copy(pieces, &payload, 8, 100, copy); /* limited to the payload */
   assert_string_equal(copy, "89");
   clv_payload_copy(pieces, &payload, 10, 1, copy);
   assert_string_equal(copy, "89");
   assert_int_equal(clv_payload_crc32c(pieces, &payload, 1, 9), clv_crc32c(0, "123456789", 9));
-  assert_int_equal(clv_payload_crc32c(pieces, &payload, 1, 9), 0xe3069283); /* RFC 3720's check */
+  /* check value of RFC 3720 */
+  assert_int_equal(clv_payload_crc32c(pieces, &payload, 1, 9), 0xe3069283);
   size_t at = 0, used = 0;
   clv_piece piece;
   while (clv_payload_next(pieces, &payload, &at, &piece)) {
@@ -666,7 +667,8 @@ static void failure_texts_are_truncated_and_sanitized(void **state) {
   clv_frame f = {.kind = CLV_ERROR};
   char longer[CLV_WIRE_TEXT + 10];
   memset(longer, 'a', sizeof longer);
-  memcpy(longer + CLV_WIRE_TEXT - 1, "\xc3\xa9", 3); /* does not fit whole, so not at all */
+  /* the character does not fit, so it is left out as a whole */
+  memcpy(longer + CLV_WIRE_TEXT - 1, "\xc3\xa9", 3);
   clv_frame_set_failure(&f, CLV_INVALID, longer, "line\nbreak \xff \xe2\x82\xac");
   assert_int_equal(strlen(f.failure.text), CLV_WIRE_TEXT - 1);
   assert_string_equal(f.failure.hop, "line?break ? \xe2\x82\xac");

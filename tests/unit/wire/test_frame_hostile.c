@@ -8,7 +8,7 @@
 
 #include "cleave/v1/cleave.pb-c.h"
 
-/* Decode a copy of the bytes; the outputs must stay as they are when that fails. */
+/* Decodes a copy of the bytes. On failure, outputs must not change. */
 static clv_code decode(const void *bytes, size_t len, const clv_wire_limits *limits, clv_err *err) {
   void *copy = malloc(len ? len : 1);
   memcpy(copy, bytes, len);
@@ -34,7 +34,7 @@ static clv_code decode_bundle(const clv_bytes *b, clv_err *err) {
                                  &payload, err);
 }
 
-/* `n` frames of 2 bytes before none. */
+/* Returns `n` frames of 2 bytes without a last frame. */
 static clv_bytes pings_before(uint32_t n) {
   uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX];
   const uint8_t ping[] = {8, CLV_PING};
@@ -71,7 +71,7 @@ static void nested_or_too_many_bundled_frames_are_refused(void **state) {
       clv_frame_decode_bundled(&piece, 1, &before.frames[0], &limits, &frame, &payload, &err),
       CLV_INVALID);
   assert_non_null(strstr(err.text, "contains another frame"));
-  nested.len -= 2; /* the frame runs past the end of the message */
+  nested.len -= 2; /* the frame exceeds the message */
   assert_int_equal(decode_bundle(&nested, &err), CLV_INVALID);
 }
 
@@ -83,7 +83,7 @@ static clv_wire_limits defaults(void) { return clv_wire_limits_default(); }
 typedef struct bad_bytes {
   const char *bytes;
   size_t len;
-  const char *part; /* of the error's text */
+  const char *part; /* part of the error's text */
 } bad_bytes;
 #define BYTES(text) text, sizeof(text) - 1
 
@@ -99,7 +99,7 @@ static const bad_bytes malformed[] = {
     {BYTES("\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "more than 64 bits"},
     {BYTES("\x00\x01"), "field number 0"},
     {BYTES("\x80\x80\x80\x80\x80\x01\x01"), "outside 1.."},
-    {BYTES("\x0b"), "wire type 3"}, /* groups */
+    {BYTES("\x0b"), "wire type 3"}, /* groups are not supported */
     {BYTES("\x0c"), "wire type 4"},
     {BYTES("\x0e"), "wire type 6"},
     {BYTES("\x0a\x01\x01"), "kind has wire type 2"},
@@ -124,10 +124,12 @@ static const bad_bytes malformed[] = {
      "runs past the end"}, /* upstream, packed, 7 bytes */
     {BYTES("\x51"
            "1234567"),
-     "runs past the end"},                                        /* upstream, 7 bytes */
-    {BYTES("\x62\x03\x08\x01\x10"), "tensor 0: "},                /* dim cut by the head's end */
+     "runs past the end"}, /* upstream, 7 bytes */
+    /* dim cut by the end of its head */
+    {BYTES("\x62\x03\x08\x01\x10"), "tensor 0: "},
     {BYTES("\x62\x02\x12\x05"), "5 bytes at byte 4; 0 are left"}, /* packed dims past their head */
-    {BYTES("\x62\x03\x12\x01\x80\x10\x01"), "runs past the end"}, /* a number past its list */
+    /* a number that exceeds its list */
+    {BYTES("\x62\x03\x12\x01\x80\x10\x01"), "runs past the end"},
     {BYTES("\x62\x0b\x10\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01"),
      "dimension 0 of 92233720368547758"},
     {BYTES("\x62\x0b\x12\x09\x01\x01\x01\x01\x01\x01\x01\x01\x01"), "more than 8 dimensions"},
@@ -168,7 +170,7 @@ static void truncated_frames_are_refused(void **state) {
     for (size_t len = 0; len < all.len; len++) {
       clv_err err = {0};
       clv_code code = decode(all.data, len, &limits, &err);
-      /* What is missing is missed, but in those that may have no tensors. */
+      /* Missing payload is refused, except for kinds that may have no tensors. */
       if (payload_len && kind != CLV_GRADIENT && kind != CLV_FINISHED)
         assert_int_not_equal(code, CLV_OK);
     }
@@ -381,7 +383,7 @@ static const bad_frame broken[] = {
     {CLV_PREPARE, peer_nameless, SAME, "peer 1 without a name"},
 };
 
-/* The frame as protobuf-c writes it, which checks nothing. */
+/* A frame as protobuf-c writes it, without any check. */
 typedef struct packed {
   uint8_t bytes[128 << 10];
   size_t len;
@@ -401,7 +403,7 @@ static void put_tensors(const clv_frame *f, Cleave__V1__TensorHead *heads, uint6
   }
 }
 
-/* What a frame of some kind may have, with lists of pointers. */
+/* Bodies of a frame of any kind, with arrays of pointers. */
 typedef struct bodies {
   Cleave__V1__Attach attach;
   Cleave__V1__Attached attached;
@@ -416,7 +418,7 @@ typedef struct bodies {
   Cleave__V1__Call call;
   Cleave__V1__Arg args[CLV_WIRE_ARGS], *arg_list[CLV_WIRE_ARGS];
   Cleave__V1__Backward backward;
-  Cleave__V1__NeededCall calls[CLV_WIRE_NEEDED], *call_list[CLV_WIRE_NEEDED];
+  Cleave__V1__NeededCall calls[CLV_WIRE_NEEDED_CALLS], *call_list[CLV_WIRE_NEEDED_CALLS];
   Cleave__V1__Target targets[CLV_WIRE_TARGETS], *target_list[CLV_WIRE_TARGETS];
   char *peers[CLV_WIRE_PREPARE_PEERS];
 } bodies;
@@ -447,7 +449,7 @@ static void put_backward(const clv_frame *f, bodies *b) {
     b->target_list[i] = &b->targets[i];
   }
   for (uint32_t i = 0, first = 0; i < f->backward.n_calls; i++) {
-    const clv_needed *from = &f->backward.calls[i];
+    const clv_needed_call *from = &f->backward.calls[i];
     cleave__v1__needed_call__init(&b->calls[i]);
     b->calls[i].call = from->call;
     b->calls[i].contributions = from->contributions;
@@ -530,7 +532,7 @@ static void put_head(const clv_frame *f, Cleave__V1__Frame *m) {
   m->n_tensors = f->n_tensors;
 }
 
-/* Those that a frame of its kind has. */
+/* Fills in the bodies that frames of this kind have. */
 static void put_bodies(const clv_frame *f, bodies *b, Cleave__V1__Frame *m) {
   put_stream(f, b);
   put_step(f, b);
@@ -626,7 +628,7 @@ static void body_unlike_the_frame_kind_is_refused(void **state) {
 
 /* ---- limits ---------------------------------------------------------------------------------- */
 
-/* Packed or one by one, in one body or in two. */
+/* Packed or separate, in one body or in two. */
 static void too_many_learning_rates_are_refused(void **state) {
   (void)state;
   static const char zeros[4 * (CLV_WIRE_GROUPS + 1)];
@@ -728,7 +730,8 @@ static void payload_over_the_chunk_limit_is_refused_unread(void **state) {
   assert_fails(decode(all.data, all.len, &limits, &err), CLV_EXHAUSTED, "payload of 2097152");
 }
 
-/* Head of a frame of `kind` in context 1, then n times `item` inside the body with tag `body`. */
+/* Asserts that n times `item` are too many, in the body with tag `body` of a frame of `kind` in
+ * context 1. */
 static void assert_too_many(const char *kind, const char *body, const char *item, size_t item_len,
                             uint32_t n, const char *part) {
   clv_err err = {0};
@@ -754,7 +757,8 @@ static void too_many_arguments_calls_or_peers_are_refused(void **state) {
       "12345678";
   static const char peer[] = "\x22\x02w2";
   assert_too_many("\x08\x14", "\xc2\x01", arg, 11, CLV_WIRE_ARGS + 1, "more than 8 arguments");
-  assert_too_many("\x08\x18", "\xca\x01", needed, 11, CLV_WIRE_NEEDED + 1, "more than 16 calls");
+  assert_too_many("\x08\x18", "\xca\x01", needed, 11, CLV_WIRE_NEEDED_CALLS + 1,
+                  "more than 16 calls");
   assert_too_many("\x08\x18", "\xca\x01", peer, 4, CLV_WIRE_PREPARE_PEERS + 1, "more than 8 peers");
 }
 

@@ -45,7 +45,7 @@ static void health_messages_round_trip(void **state) {
                CLV_INVALID, "service name of 129 bytes");
 }
 
-/* The answer to one question; the caller frees it. */
+/* Returns the answer to one question; the caller frees it. */
 static response *ask(const request *question) {
   clv_err err = {0};
   uint8_t packed[512];
@@ -81,7 +81,7 @@ static void reflection_lists_all_services(void **state) {
   done(r);
 }
 
-/* A file's descriptor begins with its name: field 1. */
+/* True if the response has this file: its descriptor begins with its name, field 1. */
 static bool is_file(const response *r, const char *name) {
   if (r->message_response_case != ANSWER(FILE_DESCRIPTOR_RESPONSE)) return false;
   const ProtobufCBinaryData *file = r->file_descriptor_response->file_descriptor_proto;

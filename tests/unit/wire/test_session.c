@@ -49,11 +49,11 @@ static void hello_round_trips(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_hello_request request = {.about = some_about()};
-  CLV_AUTO(clv_wire_done) clv_wire_hello_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request got = {0};
   assert_ok(clv_wire_hello_request_encode(&request, &bytes, &err));
   assert_ok(clv_wire_hello_request_decode(cut(&bytes).piece, 2, &got, &err));
   assert_about(&got.about);
-  /* A decoded struct does not point into the caller's pieces. */
+  /* A decoded struct does not point into the caller's buffer. */
   memset(bytes.data, 0xff, bytes.len);
   assert_about(&got.about);
 }
@@ -74,7 +74,7 @@ static void hello_reply_round_trips(void **state) {
                                 .devices = devices,
                                 .n_artifacts = 2,
                                 .artifacts = artifacts};
-  CLV_AUTO(clv_wire_done) clv_wire_hello_reply got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply got = {0};
   assert_ok(clv_wire_hello_reply_encode(&reply, &bytes, &err));
   assert_ok(clv_wire_hello_reply_decode(cut(&bytes).piece, 2, &got, &err));
   memset(bytes.data, 0xff, bytes.len);
@@ -97,7 +97,7 @@ static void assert_kind(const clv_wire_device_kind *k, const char *kind, const c
   assert_string_equal(k->libraries, built_with);
 }
 
-/* What computes on each device is told, or found out as far as an older worker tells. */
+/* The kind of each device is sent, or derived from what an older worker sends. */
 static void device_kinds_round_trip_or_are_derived(void **state) {
   (void)state;
   clv_err err = {0};
@@ -111,7 +111,7 @@ static void device_kinds_round_trip_or_are_derived(void **state) {
   reply.about.n_libraries = 2;
   reply.about.libraries = versions;
   for (int older = 0; older < 2; older++) {
-    CLV_AUTO(clv_wire_done) clv_wire_hello_reply got = {0};
+    CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply got = {0};
     if (older) reply.kinds = NULL;
     assert_ok(clv_wire_hello_reply_encode(&reply, &bytes, &err));
     assert_ok(clv_wire_hello_reply_decode(cut(&bytes).piece, 2, &got, &err));
@@ -145,14 +145,48 @@ static void device_names_resolve_to_devices(void **state) {
   assert_int_equal(clv_wire_device_of(&h, "auto"), -1);
 }
 
+/* A peer that refuses newer protocols than its own, and counts the calls. */
+typedef struct old_peer {
+  uint32_t protocol, n_calls;
+} old_peer;
+
+static clv_code answer_hello(void *peer, const clv_bytes *request, clv_bytes *reply, clv_err *err) {
+  old_peer *p = peer;
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request q = {0};
+  (void)reply;
+  p->n_calls++;
+  const clv_piece piece = {request->data, request->len};
+  assert_int_equal(clv_wire_hello_request_decode(&piece, 1, &q, err), CLV_OK);
+  if (q.about.protocol == p->protocol) return CLV_OK;
+  return clv_fail(err, CLV_UNIMPLEMENTED, "no %u", q.about.protocol);
+}
+
+static void hello_is_repeated_with_older_protocols(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
+  const clv_wire_about ours = some_about();
+  for (uint32_t protocol = CLV_WIRE_PROTOCOL; protocol >= CLV_WIRE_PROTOCOL_MIN; protocol--) {
+    old_peer p = {.protocol = protocol};
+    assert_ok(clv_wire_hello_exchange(&ours, answer_hello, &p, &reply, &err));
+    assert_int_equal(p.n_calls, 1 + CLV_WIRE_PROTOCOL - protocol);
+  }
+  old_peer older = {.protocol = CLV_WIRE_PROTOCOL_MIN - 1};
+  assert_fails(clv_wire_hello_exchange(&ours, answer_hello, &older, &reply, &err),
+               CLV_UNIMPLEMENTED, "no 9");
+}
+
 static void invalid_hello_is_refused_with_its_reason(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_hello_request request = {.about = some_about()};
-  request.about.protocol = CLV_WIRE_PROTOCOL - 1;
+  request.about.protocol = CLV_WIRE_PROTOCOL_MIN - 1;
   assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_UNIMPLEMENTED,
-               "protocol 8, this side speaks 9");
+               "protocol 7, this side speaks 8 to 9");
+  request.about.protocol = CLV_WIRE_PROTOCOL + 1;
+  assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_UNIMPLEMENTED,
+               "protocol 10, this side speaks 8 to 9");
   request.about = some_about();
   request.about.limits.session_bytes = CLV_WIRE_BYTES_MAX + 1;
   assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_INVALID, "a limit of");
@@ -192,7 +226,7 @@ static void open_messages_round_trip(void **state) {
                                    .config_digest = some_digest(9),
                                    .is_only_attempt = true,
                                    .reference_lease_ms = 2500};
-  CLV_AUTO(clv_wire_done) clv_wire_open_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_open_request got = {0};
   assert_ok(clv_wire_open_request_encode(&request, &bytes, &err));
   assert_ok(clv_wire_open_request_decode(cut(&bytes).piece, 2, &got, &err));
   assert_memory_equal(&got.session, &request.session, sizeof got.session);
@@ -208,14 +242,14 @@ static void open_messages_round_trip(void **state) {
   assert_fails(clv_wire_open_request_encode(&request, &bytes, &err), CLV_EXHAUSTED, "17 lanes");
 
   clv_wire_open_reply reply = {.incarnation = some_id(2), .granted = clv_wire_limits_default()};
-  CLV_AUTO(clv_wire_done) clv_wire_open_reply got_reply = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_open_reply got_reply = {0};
   assert_ok(clv_wire_open_reply_encode(&reply, &bytes, &err));
   assert_ok(clv_wire_open_reply_decode(cut(&bytes).piece, 2, &got_reply, &err));
   assert_memory_equal(&got_reply.incarnation, &reply.incarnation, sizeof reply.incarnation);
   assert_memory_equal(&got_reply.granted, &reply.granted, sizeof reply.granted);
 }
 
-/* Left out it is what it was before it could be said. */
+/* Without the field, the value is that of versions before it. */
 static const struct {
   uint32_t said, got; /* 0: refused */
 } leases[] = {{0, 300000}, {1000, 1000},  {86400000, 86400000}, {999, 0},
@@ -227,7 +261,7 @@ static void reference_lease_out_of_range_is_refused(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_open_request request = {.session = some_id(1), .epoch = 1, .name = "s"};
   for (size_t i = 0; i < CLV_COUNT(leases); i++) {
-    CLV_AUTO(clv_wire_done) clv_wire_open_request got = {0};
+    CLV_AUTO(clv_wire_message_clear) clv_wire_open_request got = {0};
     request.reference_lease_ms = leases[i].said;
     if (leases[i].got) {
       assert_ok(clv_wire_open_request_encode(&request, &bytes, &err));
@@ -245,13 +279,13 @@ static void close_messages_round_trip(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_close_request request = {.session = some_id(1), .epoch = 8};
-  CLV_AUTO(clv_wire_done) clv_wire_close_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_close_request got = {0};
   assert_ok(clv_wire_close_request_encode(&request, &bytes, &err));
   assert_ok(clv_wire_close_request_decode(cut(&bytes).piece, 2, &got, &err));
   assert_memory_equal(&got.session, &request.session, sizeof got.session);
   assert_int_equal(got.epoch, 8);
   clv_wire_close_reply reply = {.bytes_in = 1, .bytes_out = 2, .forwards = 3, .backwards = 4};
-  CLV_AUTO(clv_wire_done) clv_wire_close_reply got_reply = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_close_reply got_reply = {0};
   assert_ok(clv_wire_close_reply_encode(&reply, &bytes, &err));
   assert_ok(clv_wire_close_reply_decode(cut(&bytes).piece, 2, &got_reply, &err));
   assert_int_equal(got_reply.bytes_in, 1);
@@ -276,7 +310,7 @@ static void status_request_round_trips(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   for (int all = 0; all < 2; all++) {
     clv_wire_status_request request = {.all = all, .session = some_id(5)};
-    CLV_AUTO(clv_wire_done) clv_wire_status_request got = {0};
+    CLV_AUTO(clv_wire_message_clear) clv_wire_status_request got = {0};
     assert_ok(clv_wire_status_request_encode(&request, &bytes, &err));
     assert_ok(clv_wire_status_request_decode(cut(&bytes).piece, 2, &got, &err));
     assert_int_equal(got.all, all);
@@ -304,9 +338,9 @@ static void kept_requests_round_trip(void **state) {
       {.verb = CLV_KEPT_REMOVE, .sort = CLV_KEPT_CACHES, .name = "", .after = ""}};
   for (size_t i = 0; i < CLV_COUNT(requests); i++) {
     const clv_wire_kept_request *q = &requests[i];
-    CLV_AUTO(clv_wire_done) clv_wire_kept_request got = {0};
+    CLV_AUTO(clv_wire_message_clear) clv_wire_kept_request got = {0};
     assert_ok(clv_wire_kept_request_encode(q, &bytes, &err));
-    if (!bytes.len) continue; /* everything is 0 */
+    if (!bytes.len) continue; /* all fields are 0 */
     assert_ok(clv_wire_kept_request_decode(cut(&bytes).piece, 2, &got, &err));
     assert_true(got.verb == q->verb && got.sort == q->sort && got.has_key == q->has_key);
     assert_true(got.offset == q->offset && got.length == q->length && got.version == q->version);
@@ -368,7 +402,7 @@ static void kept_replies_round_trip(void **state) {
                                .data_bytes = CLV_WIRE_KEPT_BYTES,
                                .used_bytes = 8,
                                .quota_bytes = 9};
-  CLV_AUTO(clv_wire_done) clv_wire_kept_reply got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_kept_reply got = {0};
   assert_ok(clv_wire_kept_reply_encode(&reply, &bytes, &err));
   assert_ok(clv_wire_kept_reply_decode(cut(&bytes).piece, 2, &got, &err));
   assert_true(got.n_caches == 2 && got.n_files == 2 && got.has_more);
@@ -402,7 +436,7 @@ static clv_wire_module_status some_modules[] = {{.module = 1, .forwards = 3, .ba
 
 static clv_wire_link_status some_links[] = {
     {.peer = "", .bytes_in = 1},
-    {"worker-2", 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}};
+    {"worker-2", 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21}};
 
 static clv_wire_session_status some_sessions[] = {{.epoch = 2,
                                                    .bytes_in = 3,
@@ -503,7 +537,7 @@ static void status_reply_round_trips(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_status_reply reply = some_reply();
-  CLV_AUTO(clv_wire_done) clv_wire_status_reply got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_status_reply got = {0};
   assert_ok(clv_wire_status_reply_encode(&reply, &bytes, &err));
   assert_ok(clv_wire_status_reply_decode(cut(&bytes).piece, 2, &got, &err));
   assert_memory_equal(&got.incarnation, &reply.incarnation, sizeof got.incarnation);
@@ -556,12 +590,12 @@ static void overlong_module_name_is_refused(void **state) {
   assert_ok(clv_wire_status_reply_encode(&reply, &bytes, &err));
 }
 
-/* A worker of before these fields were there says less, and no more is invented. */
+/* A worker of an older version sends less, and no values are invented. */
 static void status_reply_of_an_older_worker_is_read(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  CLV_AUTO(clv_wire_done) clv_wire_status_reply got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_status_reply got = {0};
   clv_wire_status_reply old = {.incarnation = some_id(3), .uptime_ms = 5};
   assert_ok(clv_wire_status_reply_encode(&old, &bytes, &err));
   assert_ok(clv_wire_status_reply_decode(cut(&bytes).piece, 2, &got, &err));
@@ -602,6 +636,7 @@ int main(void) {
       cmocka_unit_test(hello_reply_round_trips),
       cmocka_unit_test(device_kinds_round_trip_or_are_derived),
       cmocka_unit_test(device_names_resolve_to_devices),
+      cmocka_unit_test(hello_is_repeated_with_older_protocols),
       cmocka_unit_test(invalid_hello_is_refused_with_its_reason),
       cmocka_unit_test(open_messages_round_trip),
       cmocka_unit_test(reference_lease_out_of_range_is_refused),

@@ -87,7 +87,7 @@ static void load_request_round_trips(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_load_request m = some_load();
-  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
   memset(bytes.data, 0xff, bytes.len);
@@ -145,14 +145,14 @@ static void invalid_ties_are_refused(void **state) {
   }
 }
 
-/* A module of a master of before has none. */
+/* A module of an older master has no name. */
 static void missing_module_name_reads_as_empty(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_load_request m = some_load();
   m.name = NULL;
-  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
   assert_string_equal(got.name, "");
@@ -165,7 +165,7 @@ static void final_optimizer_round_trips(void **state) {
   clv_wire_load_request m = some_load();
   m.optimizer.nesterov = false;
   m.optimizer.final = true;
-  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
   assert_true(got.optimizer.final && !got.optimizer.nesterov);
@@ -191,7 +191,7 @@ static void parameter_groups_round_trip(void **state) {
   m.groups[1].optimizer.nesterov = true;
   m.n_groups = 3;
   m.freezes_rest = true;
-  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
   memset(bytes.data, 0xff, bytes.len);
@@ -209,7 +209,7 @@ static void parameter_groups_round_trip(void **state) {
   assert_string_equal(got.groups[1].params[0], "conv2.bias");
 }
 
-/* 4096 names in all groups together, and they fit the budget. */
+/* 4096 names in all groups fit in the budget. */
 static void too_many_names_in_groups_are_refused(void **state) {
   (void)state;
   static const char *many[CLV_WIRE_PARAMS];
@@ -234,7 +234,7 @@ static void too_many_calls_in_flight_are_refused(void **state) {
   m.in_flight = 4096;
   m.input_needs_grad = true;
   m.bf16 = m.tf32 = m.frozen_is_final = m.frozen_bf16 = true;
-  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
   assert_int_equal(got.in_flight, 4096);
@@ -260,7 +260,7 @@ static void load_reply_round_trips(void **state) {
                            .outputs = inputs,
                            .memory_bytes = 12345,
                            .device = "cuda:1"};
-  CLV_AUTO(clv_wire_done) clv_wire_load_reply got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_reply got = {0};
   assert_ok(clv_wire_load_reply_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_reply_decode(cut(&bytes).piece, 2, &got, &err));
   assert_int_equal(got.memory_bytes, 12345);
@@ -308,7 +308,7 @@ static void one_input(clv_wire_load_request *m, clv_wire_spec spec) {
   m->inputs = &one_spec;
 }
 
-/* A group of one parameter, beside whatever the module has. */
+/* Groups of one parameter, beside the module's own. */
 static clv_wire_group many_groups[CLV_WIRE_GROUPS + 1];
 static const char *one_name[1];
 static clv_wire_group *one_group(clv_wire_load_request *m, const char *name) {
@@ -447,11 +447,11 @@ static void large_graph_fits_the_memory_budget(void **state) {
  */
 
 static clv_code load(const clv_bytes *bytes, clv_err *err) {
-  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   return clv_wire_load_request_decode(&(clv_piece){bytes->data, bytes->len}, 1, &got, err);
 }
 
-/* A length-delimited field around what was there. */
+/* Wraps the bytes in a length-delimited field. */
 static void wrap(clv_bytes *b, unsigned number) {
   clv_bytes out = {0};
   uint8_t head[12];
@@ -467,7 +467,7 @@ static void wrap(clv_bytes *b, unsigned number) {
   *b = out;
 }
 
-/* The bytes `unit`, again and again, inside a Graph inside a LoadModuleRequest. */
+/* Repeats the bytes `unit` inside a Graph inside a LoadModuleRequest. */
 static clv_bytes graph_of(const char *unit, size_t unit_len, size_t total) {
   clv_bytes b = {0};
   while (b.len < total) clv_bytes_add(&b, unit, unit_len);
@@ -475,11 +475,11 @@ static clv_bytes graph_of(const char *unit, size_t unit_len, size_t total) {
   return b;
 }
 
-/* The message is refused without a single allocation, and the peak of the process, which also sees
- * what libraries take behind our back, stays within twice the bytes and 1 MiB. */
+/* Asserts that the message is refused without an allocation, and that the peak memory of the
+ * process, which includes that of libraries, grows by at most twice the bytes and 1 MiB. */
 static void assert_bounded(const clv_bytes *bytes, const char *what) {
   clv_err err = {0};
-  (void)!load(bytes, &err); /* the first call maps what it needs of libraries */
+  (void)!load(bytes, &err); /* the first call loads what it needs of libraries */
   uint64_t allocations = clv_alloc_count();
   bool measured = !CLV_SANITIZED && peak_reset();
   size_t before = status_bytes("VmRSS:");
@@ -494,7 +494,7 @@ static void assert_bounded(const clv_bytes *bytes, const char *what) {
   assert_true(used <= 2 * bytes->len + (1 << 20));
 }
 
-/* A key for each node, of 16 bytes: neither fewer nor other ones. */
+/* Each node needs a key of 16 bytes. */
 static void wrong_number_of_keys_is_refused(void **state) {
   (void)state;
   static const size_t lengths[] = {0, 16, 47, 49, 64};
@@ -503,14 +503,14 @@ static void wrong_number_of_keys_is_refused(void **state) {
     CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
     clv_wire_load_request m = some_load();
     assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
-    uint8_t again[3 + 64] = {0xa2, 0x01, (uint8_t)lengths[i]}; /* the field 20 once more */
+    uint8_t again[3 + 64] = {0xa2, 0x01, (uint8_t)lengths[i]}; /* field 20 a second time */
     clv_bytes_add(&bytes, again, 3 + lengths[i]);
     assert_int_equal(load(&bytes, &err), CLV_INVALID);
     assert_non_null(strstr(err.text, "bytes of keys for 3 nodes; each has 16"));
   }
 }
 
-/* How many nodes with so many attributes and names of so many bytes a LoadModule has room for. */
+/* Returns how many nodes with these attributes and names fit in a LoadModule. */
 static uint32_t nodes_that_fit(uint32_t n_attrs, size_t name_len) {
   static clv_wire_node list[CLV_WIRE_NODES];
   static clv_key node_keys[CLV_WIRE_NODES];
@@ -535,7 +535,8 @@ static uint32_t nodes_that_fit(uint32_t n_attrs, size_t name_len) {
     m.graph = (clv_wire_graph){.n_nodes = n, .nodes = list};
     m.keys = node_keys;
     clv_code code =
-        clv_wire_load_request_encode(&m, &bytes, &err); /* what it may not, it refuses */
+        /* the encoder refuses what exceeds the limits */
+        clv_wire_load_request_encode(&m, &bytes, &err);
     assert_true(code == CLV_OK || code == CLV_EXHAUSTED);
     *(code == CLV_OK ? &fits : &over) = n;
   }
@@ -545,12 +546,12 @@ static uint32_t nodes_that_fit(uint32_t n_attrs, size_t name_len) {
 static void node_limit_follows_names_and_attributes(void **state) {
   (void)state;
   assert_int_equal(nodes_that_fit(0, 1), CLV_WIRE_NODES);
-  assert_in_range(nodes_that_fit(0, CLV_WIRE_NAME), 1600, 1700); /* that many bytes */
-  assert_in_range(nodes_that_fit(2, 24), 950, 1050);             /* that much memory */
+  assert_in_range(nodes_that_fit(0, CLV_WIRE_NAME), 1600, 1700); /* limited by bytes */
+  assert_in_range(nodes_that_fit(2, 24), 950, 1050);             /* limited by memory */
   assert_in_range(nodes_that_fit(4, 24), 600, 700);
 }
 
-/* What is accepted stays within the same bound; this message is near the largest one that is. */
+/* Accepted messages stay within the same bound; this one is near the largest. */
 static void accepted_message_stays_within_the_memory_bound(void **state) {
   (void)state;
   clv_err err = {0};
@@ -564,7 +565,7 @@ static void accepted_message_stays_within_the_memory_bound(void **state) {
   m.graph = (clv_wire_graph){.n_nodes = N, .nodes = many};
   m.keys = many_keys;
   assert_ok(clv_wire_load_request_encode(&m, &whole, &err));
-  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   bool measured = !CLV_SANITIZED && peak_reset();
   size_t before = status_bytes("VmRSS:");
   assert_ok(clv_wire_load_request_decode(&(clv_piece){whole.data, whole.len}, 1, &got, &err));
@@ -596,7 +597,7 @@ static void amplification_is_refused(void **state) {
   }
   CLV_AUTO(clv_bytes_done) clv_bytes packed = {0};
   while (packed.len < 200 << 10) clv_bytes_add(&packed, "\x01", 1);
-  wrap(&packed, 2); /* the numbers of one attribute: 8 bytes of memory for each */
+  wrap(&packed, 2); /* the numbers of one attribute, 8 bytes of memory each */
   wrap(&packed, 5);
   wrap(&packed, 1);
   wrap(&packed, 5);
@@ -607,7 +608,7 @@ static void deep_nesting_is_refused(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
-  for (int i = 0; i < 3000; i++) wrap(&b, 5); /* what no schema of ours has, 3,000 deep */
+  for (int i = 0; i < 3000; i++) wrap(&b, 5); /* an unknown field, nested 3,000 deep */
   assert_int_not_equal(load(&b, &err), CLV_OK);
   clv_bytes_done(&b);
   for (int i = 0; i < 200; i++) {

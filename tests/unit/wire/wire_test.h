@@ -18,14 +18,14 @@
 
 #include "common/net/wire/wire.h"
 
-/* Fails the test with the located text when a call does not succeed. */
+/* Fails the test with the error's text unless the call succeeds. */
 #define assert_ok(call)                                                       \
   do {                                                                        \
     clv_code code_ = (call);                                                  \
     if (code_ != CLV_OK) fail_msg("%s: %s (%s)", #call, err.text, err.where); \
   } while (0)
 
-/* The call fails with `code` and a text that contains `part`. */
+/* Asserts that the call fails with `code` and a text that contains `part`. */
 #define assert_fails(call, wanted, part)                                                         \
   do {                                                                                           \
     clv_code code_ = (call);                                                                     \
@@ -33,7 +33,7 @@
       fail_msg("%s gave %d \"%s\", not %d \"%s\"", #call, (int)code_, err.text, (wanted), part); \
   } while (0)
 
-/* The kind after this one that has a sample: the numbers 3 to 7 have none. */
+/* Returns the next kind that has a sample. Kinds 3 to 7 have none. */
 static inline int next_kind(int kind) {
   return kind == CLV_ATTACHED ? CLV_ABORT : kind == CLV_STATE_FILE ? CLV_ACK : kind + 1;
 }
@@ -76,9 +76,9 @@ static inline void sample_prepare(clv_frame *f) {
   f->backward.retain = f->backward.vote = f->backward.more = true;
   f->backward.skipped_phases = 2;
   f->backward.n_calls = 3;
-  f->backward.calls[0] = (clv_needed){.call = 80, .root = 1, .n_targets = 2};
-  f->backward.calls[1] = (clv_needed){.call = 79, .contributions = 1};
-  f->backward.calls[2] = (clv_needed){.call = UINT64_MAX, .contributions = 7, .n_targets = 1};
+  f->backward.calls[0] = (clv_needed_call){.call = 80, .root = 1, .n_targets = 2};
+  f->backward.calls[1] = (clv_needed_call){.call = 79, .contributions = 1};
+  f->backward.calls[2] = (clv_needed_call){.call = UINT64_MAX, .contributions = 7, .n_targets = 1};
   f->backward.n_targets = 3;
   f->backward.targets[0] = (clv_target){.value = 79, .to = 2};
   f->backward.targets[1] = (clv_target){.value = 78, .slot = 1, .order = 4095};
@@ -184,7 +184,7 @@ static inline clv_frame sample_frame(clv_frame_kind kind) {
   return f;
 }
 
-/* Bytes of payload that belong to sample_frame(kind). */
+/* Returns the bytes of payload of sample_frame(kind). */
 static inline size_t sample_payload_len(clv_frame_kind kind) {
   if (kind == CLV_CHUNK) return 1000;
   clv_frame f = sample_frame(kind);
@@ -193,8 +193,8 @@ static inline size_t sample_payload_len(clv_frame_kind kind) {
   return len;
 }
 
-/* The whole message: head and a payload of counted bytes. The caller frees it with clv_bytes_done.
- */
+/* Returns a whole message: head, and payload_len bytes of payload. The caller frees it with
+ * clv_bytes_done. */
 static inline clv_bytes encode_whole(const clv_frame *f, size_t payload_len) {
   clv_err err = {0};
   clv_bytes all = {0};
@@ -206,7 +206,7 @@ static inline clv_bytes encode_whole(const clv_frame *f, size_t payload_len) {
   return all;
 }
 
-/* Start a new measurement of the peak resident set; false where the kernel does not allow it. */
+/* Resets the peak of resident memory. Returns false if the kernel does not allow it. */
 static inline bool peak_reset(void) {
   FILE *f = fopen("/proc/self/clear_refs", "w");
   if (!f) return false;
@@ -214,7 +214,7 @@ static inline bool peak_reset(void) {
   return fclose(f) == 0 && ok;
 }
 
-/* A line of /proc/self/status in bytes: "VmHWM:" is the peak since peak_reset. */
+/* Returns a line of /proc/self/status in bytes. "VmHWM:" is the peak since peak_reset. */
 static inline size_t status_bytes(const char *key) {
   char line[256];
   size_t kib = 0;
@@ -238,7 +238,7 @@ static inline clv_sha256 some_digest(uint8_t byte) {
   return d;
 }
 
-/* Two pieces, cut in the middle, so that every test also joins them. */
+/* A message in two pieces, cut in the middle, so that every test also joins pieces. */
 typedef struct halves {
   clv_piece piece[2];
 } halves;
