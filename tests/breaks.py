@@ -730,6 +730,14 @@ of("common/engine/node_files.c", "tests/unit/engine/test_saves",
 of("common/model/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
    a_mean_over_none_is_left_as_it_was=("static clv_code write_nan_output(", "i < k->n_out", "i < k->n_out && !k"),
    what_nothing_flows_to_keeps_its_gradient=("static clv_code zero_weight_gradients(", "CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err))", "(void)bytes"))
+GIVEN_GRADIENTS = "tests/net/api/test_api_gradients.py"
+of("master/api/extra/gradients.c", GIVEN_GRADIENTS,
+   a_gradient_that_is_taken_stays=("cleave_status cleave_leaf_gradient_take(", "clv_steal(&v->gradient)", "clv_tensor_ref(v->gradient)"))
+of("master/api/core/optimizer.c", GIVEN_GRADIENTS,
+   the_programs_share_is_not_in_the_norm=("cleave_status api_decide_step(", "norm_sq += f->other_square;", ""))
+of("master/api/core/forget.c", "tests/net/api/test_api_kept.py direct",
+   nodes_keep_forgotten_calls=("cleave_status api_forget_unneeded(", "api_drop_at_nodes(rt, taken, error)", "(void)error, CLEAVE_OK"),
+   needed_calls_are_forgotten=("static bool is_needed(", "v->needed_in_sweep == rt->n_sweeps", "false"))
 GRADIENTS = "tests/unit/api/test_gradients"
 of("master/api/core/backward.c", GRADIENTS,
    a_given_gradient_is_not_announced=("static cleave_status mark_root", "v->n_contributions = v->n_contributions_received = given != NULL;", "v->n_contributions = v->n_contributions_received = 0;"),

@@ -38,6 +38,9 @@ MAY = {
     ("cleave_backward_async", "options"): "the defaults",
     ("cleave_future_then", "user"): "it is handed on",
     ("cleave_step", "ret"): "nobody asks",
+    ("cleave_step_with", "options"): "nothing beside the optimiser",
+    ("cleave_step_with", "ret"): "nobody asks",
+    ("cleave_step_with_async", "options"): "nothing beside the optimiser",
     ("cleave_step_at", "ret_lr"): "nobody asks",
 }
 DECLARED = re.compile(r"CLEAVE_API\s+([\w *]+?)\s*\b(cleave_\w+)\(([^;]*?)\)\s*(?:CLEAVE_RESULT)?;", re.S)

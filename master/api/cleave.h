@@ -1015,6 +1015,11 @@ struct cleave_step_result;
 CLEAVE_API cleave_status cleave_future_step_result(cleave_runtime *runtime, cleave_future future,
                                                    struct cleave_step_result *ret,
                                                    cleave_error *error) CLEAVE_RESULT;
+struct cleave_step_decision;
+/* Returns the decision of cleave_step_with_async. Set ret->size before the call. */
+CLEAVE_API cleave_status cleave_future_step_decision(cleave_runtime *runtime, cleave_future future,
+                                                     struct cleave_step_decision *ret,
+                                                     cleave_error *error) CLEAVE_RESULT;
 CLEAVE_API cleave_status cleave_future_state(cleave_runtime *runtime, cleave_future future,
                                              cleave_state *ret_state,
                                              cleave_error *error) CLEAVE_RESULT;
@@ -1068,6 +1073,21 @@ CLEAVE_API cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference 
 /* Releases the handle. The value stays while its context needs it for backward. */
 CLEAVE_API cleave_status cleave_reference_release(cleave_runtime *runtime,
                                                   cleave_reference reference, cleave_error *error);
+
+/* Releases the handle of a call or leaf, and frees at once what only it needed: the value, and the
+ * tensors that its node saved for the backward. For forwards whose backward never comes, which
+ * would else stay until the context ends. Returns at once.
+ *
+ * A value that an unforgotten call needs for its backward is freed when that call is forgotten too,
+ * or has had its backward without retain. So are inputs whose handles were released
+ * (cleave_reference_release). Nothing is freed while a backward of the context runs, or until the
+ * owners of kept values have confirmed them: the end of the backward, or the next call of this
+ * function, frees it then. A kept value, and what it is computed from, stay until the context ends.
+ *
+ * Later functions on the reference return CLEAVE_NOT_FOUND. CLEAVE_PRECONDITION: another call runs
+ * after its backward (cleave_call_options.after). */
+CLEAVE_API cleave_status cleave_call_forget(cleave_runtime *runtime, cleave_reference reference,
+                                            cleave_error *error);
 
 /* ---- references that outlive their context --------------------------------------------------- */
 
@@ -1193,6 +1213,12 @@ CLEAVE_API cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_c
 CLEAVE_API cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference leaf,
                                               cleave_tensor *ret_tensor,
                                               cleave_error *error) CLEAVE_RESULT;
+/* As cleave_leaf_gradient, and removes the gradient from the leaf on success: the next backward
+ * starts from nothing, as after `x.grad = None`. So each of several backwards with retain gives its
+ * own gradient, and not the sum. CLEAVE_NOT_FOUND: no backward has reached the leaf since. */
+CLEAVE_API cleave_status cleave_leaf_gradient_take(cleave_runtime *runtime, cleave_reference leaf,
+                                                   cleave_tensor *ret_tensor,
+                                                   cleave_error *error) CLEAVE_RESULT;
 
 typedef struct cleave_gradient_item {
   cleave_module *module; /* module of the parameter; NULL: the gradient is that of a leaf */
@@ -1384,6 +1410,44 @@ CLEAVE_API cleave_status cleave_step_async(cleave_runtime *runtime, cleave_optim
                                            cleave_context context, uint64_t deadline_ms,
                                            cleave_future *ret_future,
                                            cleave_error *error) CLEAVE_RESULT;
+
+/* Parameters that the program steps itself, beside those of the optimiser. */
+typedef struct cleave_step_options {
+  size_t size; /* sizeof(cleave_step_options) */
+  /* Sum of the squares of their gradients, which counts in the norm; 0: none. CLEAVE_INVALID: it is
+   * negative. If it is not finite, no module steps. */
+  double other_square;
+  bool other_not_finite; /* one of their gradients is not finite, so no module steps */
+  uint64_t deadline_ms;  /* 0: cleave_options.deadline_ms */
+} cleave_step_options;
+
+/* Set size before the call. */
+typedef struct cleave_step_decision {
+  size_t size;     /* sizeof(cleave_step_decision) */
+  bool applied;    /* false: no module has changed, and the program must not step either */
+  double norm;     /* norm of all gradients in groups and those of the program, before clipping */
+  double lr;       /* learning rate of the first group */
+  double scale;    /* factor by which nodes multiply their gradients for the step; 1: not clipped */
+  uint64_t number; /* steps decided so far, this one included */
+} cleave_step_decision;
+
+/* As cleave_step, for a program that steps parameters of its own with the same decision: it gives
+ * its share of the norm, and multiplies its gradients by `scale` if the step is applied. scale is
+ * clip_norm / (norm + 1e-6), at most 1, in f32, as torch's clip_grad_norm_ over all parameters has
+ * it. A step that is not final may still be reverted: step the own parameters after the context was
+ * closed without an error. options NULL: nothing beside the optimiser. ret may be NULL. */
+CLEAVE_API cleave_status cleave_step_with(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                          cleave_context context,
+                                          const cleave_step_options *options,
+                                          cleave_step_decision *ret,
+                                          cleave_error *error) CLEAVE_RESULT;
+/* As cleave_step_with, but returns a future (cleave_future_step_decision), like
+ * cleave_step_async. */
+CLEAVE_API cleave_status cleave_step_with_async(cleave_runtime *runtime,
+                                                cleave_optimizer *optimizer, cleave_context context,
+                                                const cleave_step_options *options,
+                                                cleave_future *ret_future,
+                                                cleave_error *error) CLEAVE_RESULT;
 
 /* Steps one module inside the context: at its node, in its position of the schedule, with the
  * gradients since its last step there, which are then cleared. For schedules whose stages do not

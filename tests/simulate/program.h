@@ -19,8 +19,8 @@ typedef struct sim_line {
   bool shaken;  /* another statement of its context has failed or was skipped */
   /* executed after the lost worker came back, so its result must be as without the loss */
   bool firm;
-  bool may_report_other_failure;    /* its error may report the failure of another statement */
-  uint32_t needs;  /* bit per place: places whose loss it may report */
+  bool may_report_other_failure; /* its error may report the failure of another statement */
+  uint32_t needs;                /* bit per place: places whose loss it may report */
   uint32_t stands; /* bit per place: `needs`, and the places that its numbers depend on */
   uint64_t began, ended;
   cleave_error error; /* result of the call; the status is CLEAVE_OK if it succeeded */

@@ -376,13 +376,19 @@ cleave_status api_backward_begin(cleave_runtime *rt, api_arguments *a, api_futur
                                        : start_pass(rt, f, s, error);
 }
 
+/* Ends a backward. Its calls then need nothing of what the program has forgotten. */
+static void finish_pass(cleave_runtime *rt, api_context *c, api_future *f) {
+  api_future_finish(rt, f, NULL);
+  if (c->has_forgotten_calls) (void)api_forget_unneeded(rt, c, NULL);
+}
+
 void api_backward_advance(cleave_runtime *rt, api_future *f) {
-  const api_context *c = f->context;
+  api_context *c = f->context;
   cleave_error why;
   if (c->has_failed) {
     api_future_finish(rt, f, &c->failure);
   } else if (f->stage == RUNS) {
-    if (api_pass_is_done(c)) api_future_finish(rt, f, NULL);
+    if (api_pass_is_done(c)) finish_pass(rt, c, f);
   } else if (!api_future_has_earlier(rt, f) &&
              start_pass(rt, f, &f->backward_roots, &why) != CLEAVE_OK) {
     api_future_finish(rt, f, &why);

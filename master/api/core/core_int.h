@@ -11,6 +11,7 @@
  *   runtime.c, incarnations.c      lock, clock, nodes by name, jobs; which workers are present
  *   send.c                         frames to nodes, failures of contexts, the unsent final step
  *   tape.c, context_end.c          contexts and values as records; how contexts end
+ *   forget.c                       frees calls that no later backward can reach
  *   module_unload.c, group_members.c  how modules are unloaded and leave their optimisers
  *   lost_nodes.c                   fails all that uses a lost node
  *   wait.c                         waiting for nodes; runs the jobs that are due
@@ -256,11 +257,13 @@ typedef struct api_value {
   bool is_released;         /* the program has no handle any more */
   bool has_failed;          /* the value will never exist; `failure` says why */
   bool deliver_sent;        /* DELIVER to the master has been sent, not answered */
+  bool is_received;         /* the value has come from its node */
   bool master_node_waits;   /* the master's own node needs the value as well */
   bool saved_tensors_freed; /* a backward without `retain` has covered the call */
   bool had_backward;        /* some backward pass has covered the call */
   /* the value is kept when its context ends, because a kept value depends on it */
   bool is_retained;
+  bool is_kept;        /* the program has kept the value, so the record stays */
   bool needed_by_peer; /* a kept value that depends on it is computed at another node */
   uint32_t n_waiters;  /* functions that wait for the value */
   cleave_error failure;
@@ -270,6 +273,7 @@ typedef struct api_value {
   struct api_value
       *runs_after_backward_of; /* call whose backward must run before this call; NULL: none */
   uint32_t n_followers;        /* calls that wait for this call's backward, until that begins */
+  uint64_t needed_in_sweep;    /* number of the last sweep in which another record needed it */
   uint32_t call_number;     /* number of its CALL among the context's calls to the node, from 1 */
   uint64_t n_drives_begun;  /* n_drives_begun of the runtime when the call was made */
   uint64_t weights_version; /* weights_version of the module when the call was made */
@@ -344,7 +348,8 @@ typedef struct api_context {
   bool has_step_at
       /* the module has stepped by cleave_step_at, so calls keep the weights they used */
       [API_MAX_MODULES];
-  bool has_failed; /* `failure` is set, and the context can only be ended */
+  bool has_forgotten_calls; /* the program has forgotten calls: passes end with a sweep */
+  bool has_failed;          /* `failure` is set, and the context can only be ended */
   cleave_error failure;
   char failure_place[CLV_WIRE_NAME + 1]; /* place of the failure, as the failed node wrote it */
   struct api_context *next;              /* next record of the free list */
@@ -502,7 +507,7 @@ struct cleave_runtime {
   pthread_mutex_t lock;
   pthread_cond_t changed_cond;
   bool needs_wake; /* an answer of a node may end some thread's sleep */
-  uint64_t next_id, next_context;
+  uint64_t next_id, next_context, n_sweeps;
   api_id_table values, contexts, futures, kept_refs;
   struct api_futures *futures_state; /* future_int.h */
   api_value *free_values;
@@ -634,6 +639,13 @@ cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, api_va
 cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret,
                             cleave_error *error);
 void api_drop_value(cleave_runtime *rt, api_value *v);
+/* With the lock: sends DROP to all nodes that have one of the values, linked by next_needed. A node
+ * frees a value after the calls that use it. (forget.c) */
+cleave_status api_drop_at_nodes(cleave_runtime *rt, api_value *first, cleave_error *error);
+/* With the lock: frees, here and at all nodes, the released values of a context that no value with
+ * a handle depends on. Does nothing while a backward runs, kept values are unconfirmed, or after a
+ * failure. */
+cleave_status api_forget_unneeded(cleave_runtime *rt, api_context *c, cleave_error *error);
 void api_drop_values(cleave_runtime *rt, api_context *c);
 void api_context_free(cleave_runtime *rt, api_context *c);
 api_node_set api_lost_nodes(const cleave_runtime *rt);

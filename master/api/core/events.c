@@ -52,6 +52,7 @@ static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
     if (v->master_node_waits) api_context_fail(rt, v->context, &v->failure, 0);
     return false;
   }
+  v->is_received |= p->frame.n_tensors == 1;
   if (p->frame.n_tensors == 1 && !v->local_tensor) v->local_tensor = clv_tensor_ref(p->tensor[0]);
   if (from->index == 0 || !v->master_node_waits) return false;
   if (v->has_failed) api_failure_to_frame(v, &p->frame);

@@ -50,7 +50,8 @@ typedef struct api_arguments {
   const cleave_reference *inputs; /* [n_inputs] inputs of a call */
   size_t n_inputs;
   cleave_reference *ret_reference; /* handle of the call's value; NULL: no handle is wanted */
-  const clv_sha256 *digest;        /* of the file that is loaded; NULL: any file of that name */
+  const cleave_step_options *step_options; /* the program's own share of a step; NULL: none */
+  const clv_sha256 *digest; /* of the file that is loaded; NULL: any file of that name */
 } api_arguments;
 
 /* A kind of operation: a row of core/operations.c or of a table in extra. All functions but
@@ -105,6 +106,8 @@ typedef struct api_future {
   api_value *value;
   cleave_module *module;
   cleave_optimizer *optimizer;
+  double other_square;   /* of a step: the program's own share of the squared norm */
+  bool other_not_finite; /* of a step: one of the program's own gradients is not finite */
   clv_state_kind state_kind;
   clv_frame_kind frame_kind; /* kind of frame of a request about the state file `file` */
   char file[CLV_WIRE_NAME + 1];
@@ -113,7 +116,7 @@ typedef struct api_future {
   void *work; /* private record of the operation, freed by its `free` */
   /* The fields below are the result of the operation, or the values to write. */
   clv_tensor *tensor;
-  cleave_step_result step_result;
+  cleave_step_decision step_decision;
   api_state_item *items; /* [n_items] items that were read, or are to be written */
   uint32_t n_items;
 } api_future;

@@ -309,12 +309,15 @@ cleave_status api_decide_step(cleave_runtime *rt, api_future *f, cleave_error *e
   PASS(check_step(o, c, error));
   PASS(api_check_no_pending_backward(rt, error));
   PASS(sum_squared_norms(o, c, &norm_sq, error));
-  bool apply = !c->nodes_not_finite && isfinite(norm_sq) && norm_sq >= 0;
+  norm_sq += f->other_square;
+  bool is_finite = !c->nodes_not_finite && !f->other_not_finite;
+  bool apply = is_finite && isfinite(norm_sq) && norm_sq >= 0;
   double scale = apply ? clv_clip_scale(norm_sq, o->clip_norm) : 1;
-  f->step_result = (cleave_step_result){.applied = apply,
-                                        .norm = sqrt(norm_sq),
-                                        .lr = api_group_rate(o, &o->groups[0]),
-                                        .number = o->steps + 1};
+  f->step_decision = (cleave_step_decision){.applied = apply,
+                                            .norm = sqrt(norm_sq),
+                                            .lr = api_group_rate(o, &o->groups[0]),
+                                            .scale = (float)scale, /* as nodes receive it */
+                                            .number = o->steps + 1};
   if (o->cannot_revert)
     decide_final_step(o, c, apply, scale);
   else

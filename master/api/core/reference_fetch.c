@@ -65,20 +65,6 @@ cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference reference,
   return CLEAVE_OK;
 }
 
-/* Sends DROP to all nodes that have the value, which no backward needs. A node frees the value
- * after the calls that use it. */
-static cleave_status drop_at_nodes(cleave_runtime *rt, api_value *v, cleave_error *error) {
-  for (uint32_t i = 0; i < rt->n_peers; i++) {
-    clv_packet *p;
-    if (!(v->nodes_with_value & NODE_BIT(i))) continue;
-    TRY(clv_packet_new_drop(rt->pool, v->context->id, v->context->n_calls_sent[i], &v->id, 1, &p,
-                            &err));
-    PASS(api_send(rt, i, p, error));
-  }
-  v->local_tensor = clv_tensor_unref(v->local_tensor);
-  return CLEAVE_OK;
-}
-
 cleave_status cleave_reference_release(cleave_runtime *runtime, cleave_reference reference,
                                        cleave_error *error) {
   NOT_NULL(runtime);
@@ -89,5 +75,7 @@ cleave_status cleave_reference_release(cleave_runtime *runtime, cleave_reference
   if (v->context->n_unconfirmed_kept)
     /* the value is freed with its context, because the owner may not have it yet */
     return CLEAVE_OK;
-  return v->needs_grad ? CLEAVE_OK : drop_at_nodes(runtime, v, error);
+  if (v->needs_grad) return CLEAVE_OK;
+  v->next_needed = NULL;
+  return api_drop_at_nodes(runtime, v, error);
 }

@@ -28,6 +28,10 @@ cleave_status api_step_begin(cleave_runtime *rt, api_arguments *a, api_future *f
   PASS(check_has_module(a->optimizer, c, error));
   f->context = c;
   f->optimizer = a->optimizer;
+  if (a->step_options) {
+    f->other_square = a->step_options->other_square;
+    f->other_not_finite = a->step_options->other_not_finite;
+  }
   snprintf(f->subject, sizeof f->subject, "context %.64s", c->name);
   return CLEAVE_OK;
 }
@@ -83,6 +87,8 @@ void api_step_deadline_error(cleave_runtime *rt, const api_future *f, cleave_err
 cleave_status api_step_result(const api_future *f, void *ret, cleave_error *error) {
   cleave_step_result *to = ret;
   (void)error;
-  *to = f->step_result;
+  const cleave_step_decision *d = &f->step_decision;
+  *to = (cleave_step_result){
+      .applied = d->applied, .norm = d->norm, .lr = d->lr, .number = d->number};
   return CLEAVE_OK;
 }

@@ -127,6 +127,24 @@ static void advance_one_gradient(cleave_runtime *rt, api_future *f) {
   api_future_finish(rt, f, &why);
 }
 
+/* Finds the gradient of a leaf of the program. No backward of the context may be running. */
+static cleave_status find_leaf_gradient(cleave_runtime *rt, cleave_reference leaf, api_value **ret,
+                                        cleave_error *error) {
+  api_value *v;
+  PASS(api_find_value(rt, leaf, &v, error));
+  if (v->module || !v->needs_grad)
+    return api_fail(error, CLV_INVALID, "reference %llu is no leaf that requires a gradient",
+                    (unsigned long long)leaf.id);
+  if (v->context->is_backward_running)
+    return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running",
+                    v->context->name);
+  if (!v->gradient)
+    return api_fail(error, CLV_NOT_FOUND, "no backward got to leaf %llu",
+                    (unsigned long long)leaf.id);
+  *ret = v;
+  return CLEAVE_OK;
+}
+
 cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference leaf,
                                    cleave_tensor *ret_tensor, cleave_error *error) {
   NOT_NULL(runtime, ret_tensor);
@@ -134,19 +152,32 @@ cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference lea
   {
     api_value *v;
     LOCKED(runtime);
-    PASS(api_find_value(runtime, leaf, &v, error));
-    if (v->module || !v->needs_grad)
-      return api_fail(error, CLV_INVALID, "reference %llu is no leaf that requires a gradient",
-                      (unsigned long long)leaf.id);
-    if (v->context->is_backward_running)
-      return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running",
-                      v->context->name);
-    if (!v->gradient)
-      return api_fail(error, CLV_NOT_FOUND, "no backward got to leaf %llu",
-                      (unsigned long long)leaf.id);
+    PASS(find_leaf_gradient(runtime, leaf, &v, error));
     t = clv_tensor_ref(v->gradient);
   }
   return api_copy_tensor_out(t, ret_tensor, error);
+}
+
+/* Puts a gradient back that the program could not be given. */
+static void restore_leaf_gradient(cleave_runtime *rt, cleave_reference leaf, clv_tensor *t) {
+  LOCKED(rt);
+  api_value *v = api_id_table_get(&rt->values, leaf.id);
+  if (v && !v->gradient) v->gradient = clv_tensor_ref(t);
+}
+
+cleave_status cleave_leaf_gradient_take(cleave_runtime *runtime, cleave_reference leaf,
+                                        cleave_tensor *ret_tensor, cleave_error *error) {
+  NOT_NULL(runtime, ret_tensor);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  {
+    api_value *v;
+    LOCKED(runtime);
+    PASS(find_leaf_gradient(runtime, leaf, &v, error));
+    t = clv_steal(&v->gradient);
+  }
+  cleave_status status = api_copy_tensor_out(t, ret_tensor, error);
+  if (status != CLEAVE_OK) restore_leaf_gradient(runtime, leaf, t);
+  return status;
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */

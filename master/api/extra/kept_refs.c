@@ -153,6 +153,7 @@ cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
     free_ref(runtime, k);
     return api_convert_error(error, &err);
   }
+  v->is_kept = true;
   k->awaiting_context = v->context;
   k->awaiting_context->n_unconfirmed_kept++;
   ret_kept->id = k->ids.ref;

@@ -162,6 +162,35 @@ static bool gradients_of_leaves_alone(void) {
   return close_context(c);
 }
 
+/* Backwards with retain add up in a leaf, unless the program takes each of them: torch's
+ * retain_graph, where every backward gives its own gradient. */
+static bool a_gradient_that_is_taken_is_not_added_to(void) {
+  net n;
+  pass p;
+  cleave_tensor one = {0}, twice = {0}, again = {0};
+  cleave_gradients list;
+  DO(make_net("taken", "master", &n));
+  DO(forward(&n, 23, &p));
+  REFUSED(cleave_leaf_gradient_take(rt, p.x, &one, e), CLEAVE_NOT_FOUND, "no backward got to leaf");
+  DO(backward(p.c, p.loss, true));
+  MUST(cleave_leaf_gradient(rt, p.x, &one, e));
+  DO(backward(p.c, p.loss, true));
+  MUST(cleave_leaf_gradient_take(rt, p.x, &twice, e));
+  for (int i = 0; i < 12; i++) CHECK(((float *)twice.data)[i] == 2 * ((float *)one.data)[i]);
+  REFUSED(cleave_leaf_gradient_take(rt, p.x, &again, e), CLEAVE_NOT_FOUND, "no backward got");
+  MUST(cleave_gradients_read(rt, p.c, 0, &list, e));
+  CHECK(list.n == PARAMETERS);
+  DO(backward(p.c, p.loss, false));
+  MUST(cleave_leaf_gradient_take(rt, p.x, &again, e));
+  CHECK(memcmp(one.data, again.data, 48) == 0);
+  REFUSED(cleave_leaf_gradient_take(rt, p.y, &again, e), CLEAVE_INVALID, "is no leaf");
+  cleave_gradients_free(&list);
+  cleave_tensor_free(&one);
+  cleave_tensor_free(&twice);
+  cleave_tensor_free(&again);
+  return close_context(p.c);
+}
+
 static bool wrong_starts_are_refused(void) {
   net n;
   pass p;
@@ -371,6 +400,84 @@ static bool wrong_writes_are_refused(void) {
   return close_context(p.c);
 }
 
+/* ---- a step with the program's own share ----------------------------------------------------- */
+
+static cleave_status step_with(cleave_optimizer *o, cleave_context c, double square,
+                               bool not_finite, cleave_step_decision *ret, cleave_error *e) {
+  const cleave_step_options how = {
+      .size = sizeof how, .other_square = square, .other_not_finite = not_finite};
+  return cleave_step_with(rt, o, c, &how, ret, e);
+}
+
+/* Norm and factor are those of torch's clip_grad_norm_ over the modules and the program's own
+ * gradients, and modules step with that factor. */
+static bool a_step_clips_by_the_norm_of_all(void) {
+  net n;
+  pass p;
+  cleave_optimizer *o;
+  cleave_gradients list;
+  cleave_tensor before = {0}, after = {0};
+  cleave_step_decision done = {.size = sizeof done};
+  DO(make_net("shares", "master", &n));
+  DO(optimizer_of(&n, 0.5, &o));
+  DO(forward(&n, 52, &p));
+  DO(backward(p.c, p.loss, false));
+  DO(read_list(p.c, &list));
+  DO(read_weight(n.b, "0.weight", &before));
+  REFUSED(step_with(o, p.c, -1, false, &done, e), CLEAVE_INVALID, "other_square is -1");
+  done.size = 8;
+  REFUSED(step_with(o, p.c, 9, false, &done, e), CLEAVE_INVALID, "cleave_step_decision of 8 bytes");
+  done.size = sizeof done;
+  MUST(step_with(o, p.c, 9, false, &done, e));
+  double norm = sqrt(squares(&list) + 9), scale = 0.5 / (norm + 1e-6);
+  CHECK(done.applied && done.number == 1 && done.lr == 0.5);
+  CHECK(fabs(done.norm - norm) < 1e-6 * norm && fabs(done.scale - scale) < 1e-6 * scale);
+  DO(close_context(p.c));
+  DO(read_weight(n.b, "0.weight", &after));
+  note(&after);
+  for (int i = 0; i < B_WEIGHTS; i++)
+    CHECK(near(((float *)after.data)[i],
+               (float)(((float *)before.data)[i] - 0.5 * scale * numbers_of(&list.items[2])[i])));
+  cleave_gradients_free(&list);
+  cleave_tensor_free(&before);
+  cleave_tensor_free(&after);
+  return true;
+}
+
+/* One gradient of the program's own that is not finite prevents the step at all nodes. */
+static bool the_program_votes_against_a_step(void) {
+  net n;
+  pass p;
+  cleave_optimizer *o;
+  cleave_future f;
+  cleave_step_result other;
+  cleave_tensor before = {0}, after = {0};
+  cleave_step_decision done = {.size = sizeof done};
+  DO(make_net("votes", "master", &n));
+  DO(optimizer_of(&n, 0, &o));
+  DO(read_weight(n.b, "0.weight", &before));
+  for (int i = 0; i < 3; i++) {
+    DO(forward(&n, 54, &p));
+    DO(backward(p.c, p.loss, false));
+    MUST(step_with(o, p.c, i == 1 ? INFINITY : i == 2 ? NAN : 1, i == 0, &done, e));
+    CHECK(!done.applied && done.scale == 1);
+    DO(close_context(p.c));
+  }
+  DO(read_weight(n.b, "0.weight", &after));
+  CHECK(memcmp(before.data, after.data, 4 * B_WEIGHTS) == 0);
+  DO(forward(&n, 54, &p));
+  DO(backward(p.c, p.loss, false));
+  MUST(cleave_step_with_async(rt, o, p.c, NULL, &f, e));
+  MUST(cleave_future_wait(rt, f, 0, e));
+  REFUSED(cleave_future_step_result(rt, f, &other, e), CLEAVE_INVALID, "brings no step");
+  MUST(cleave_future_step_decision(rt, f, &done, e));
+  CHECK(done.applied && done.scale == 1 && done.number == 4);
+  MUST(cleave_future_release(rt, f, e));
+  cleave_tensor_free(&before);
+  cleave_tensor_free(&after);
+  return close_context(p.c);
+}
+
 /* ---- what leaves ----------------------------------------------------------------------------- */
 
 static unsigned n_given, n_written;
@@ -517,12 +624,15 @@ static const test tests[] = {
     TEST(a_given_gradient_is_the_losss_own),
     TEST(roots_add_up_however_they_start),
     TEST(gradients_of_leaves_alone),
+    TEST(a_gradient_that_is_taken_is_not_added_to),
     TEST(wrong_starts_are_refused),
     TEST(the_list_has_every_gradient_by_name),
     TEST(a_step_takes_what_was_written),
     TEST(what_is_written_decides_whether_there_is_a_step),
     TEST(a_backward_adds_to_what_was_written),
     TEST(wrong_writes_are_refused),
+    TEST(a_step_clips_by_the_norm_of_all),
+    TEST(the_program_votes_against_a_step),
     TEST(gradients_that_leave_are_told),
     TEST(a_backward_over_stepped_parameters_is_refused_at_the_call),
     TEST(a_backward_that_reads_no_parameter_is_possible),

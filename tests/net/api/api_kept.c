@@ -305,6 +305,132 @@ static bool released_values_are_freed(void) {
   return true;
 }
 
+/* ---- forgotten calls ------------------------------------------------------------------------- */
+
+static bool forget(cleave_reference r) {
+  MUST(cleave_call_forget(rt, r, e));
+  return true;
+}
+
+/* x -> a -> b, in a context that the caller has opened. */
+static bool call_both(cleave_context c, unsigned seed, cleave_reference *ret_x,
+                      cleave_reference *ret_h, cleave_reference *ret_y) {
+  float x[24];
+  fill(x, 24, seed);
+  DO(leaf(c, x, 4, 6, true, ret_x));
+  MUST(cleave_call(rt, c, on_a, ret_x, 1, ret_h, e));
+  MUST(cleave_call(rt, c, on_b, ret_h, 1, ret_y, e));
+  return true;
+}
+
+static bool backward_from_ones(cleave_context c, cleave_reference y, bool retain) {
+  float ones[24];
+  for (int i = 0; i < 24; i++) ones[i] = 1;
+  cleave_tensor g = CLEAVE_TENSOR_F32(ones, 4, 6);
+  const cleave_backward_options o = {.size = sizeof o, .gradients = &g, .retain = retain};
+  MUST(cleave_backward_with(rt, c, &y, 1, &o, e));
+  return true;
+}
+
+/* Forwards without backward in one context, of 3 MiB each: the workers grant 48 MiB. */
+static bool forwards_without_backward_are_freed(void) {
+  enum { ROWS = 64, WIDTH = 4096 };
+  static float numbers[ROWS * WIDTH];
+  cleave_module *wide;
+  cleave_context c;
+  cleave_reference x, h, y, kept_x, kept_y;
+  cleave_tensor t = {0};
+  cleave_module_options o = {.size = sizeof o, .name = "deep", .at = at_a, .seed = 7};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
+  fill(numbers, ROWS * WIDTH, 12);
+  MUST(cleave_load_layers(rt, &o, "[{op: tanh}, {op: linear, out: 2}]", &input, &wide, e));
+  DO(open_context(&c));
+  DO(call_both(c, 13, &kept_x, &h, &kept_y));
+  for (int i = 0; i < times; i++) {
+    DO(leaf(c, numbers, ROWS, WIDTH, true, &x));
+    MUST(cleave_call(rt, c, wide, &x, 1, &y, e));
+    if (i % 10 == 0) MUST(cleave_to_here(rt, y, 0, &t, e));
+    cleave_reference_release(rt, x, NULL);
+    DO(forget(y));
+    REFUSED(cleave_to_here(rt, y, 0, &t, e), CLEAVE_NOT_FOUND, "is gone");
+  }
+  DO(backward_from_ones(c, kept_y, false));
+  MUST(cleave_leaf_gradient(rt, kept_x, &t, e));
+  note(&t);
+  cleave_tensor_free(&t);
+  cleave_module_release(rt, wide, NULL);
+  return close_context(c);
+}
+
+/* A forgotten call gives its gradients while a call with a handle depends on it. */
+static bool a_forgotten_call_serves_those_that_depend_on_it(void) {
+  cleave_context c;
+  cleave_reference x, h, y, z;
+  cleave_tensor once = {0}, t = {0};
+  DO(open_context(&c));
+  DO(call_both(c, 14, &x, &h, &y));
+  MUST(cleave_call(rt, c, at_home, &h, 1, &z, e));
+  DO(forget(h));
+  REFUSED(cleave_call(rt, c, on_b, &h, 1, &h, e), CLEAVE_NOT_FOUND, "was released");
+  DO(backward_from_ones(c, y, true));
+  MUST(cleave_leaf_gradient_take(rt, x, &once, e));
+  DO(forget(z));
+  DO(backward_from_ones(c, y, false));
+  MUST(cleave_leaf_gradient_take(rt, x, &t, e));
+  DO(is_same_tensor(&once, &t));
+  note(&t);
+  DO(forget(y));
+  DO(forget(x));
+  REFUSED(cleave_leaf_gradient(rt, x, &t, e), CLEAVE_NOT_FOUND, "is gone");
+  cleave_tensor_free(&once);
+  cleave_tensor_free(&t);
+  return close_context(c);
+}
+
+/* Forgetting takes nothing from functions that wait, from kept values, or from a running
+ * backward. */
+static bool forgetting_takes_nothing_that_is_awaited(void) {
+  cleave_context c;
+  cleave_reference x, h, y;
+  cleave_future f;
+  cleave_kept k;
+  cleave_tensor t = {0}, wanted = {0};
+  DO(open_context(&c));
+  DO(call_both(c, 15, &x, &h, &y));
+  MUST(cleave_to_here(rt, y, 0, &wanted, e));
+  MUST(cleave_rpc_async(rt, c, on_b, &h, 1, &y, &f, e));
+  DO(forget(y));
+  MUST(cleave_wait(rt, f, 0, &t, e));
+  DO(is_same_tensor(&wanted, &t));
+  DO(call_both(c, 15, &x, &h, &y));
+  DO(forget(h));
+  MUST(cleave_keep(rt, y, &k, e));
+  DO(forget(y));
+  DO(forget(x));
+  DO(close_context(c));
+  DO(fetched(k, &t));
+  DO(is_same_tensor(&wanted, &t));
+  DO(release(k));
+  cleave_tensor_free(&wanted);
+  cleave_tensor_free(&t);
+  return true;
+}
+
+static bool a_call_that_others_wait_for_is_not_forgotten(void) {
+  cleave_context c;
+  cleave_reference x, h, y, later;
+  cleave_call_options o = {.size = sizeof o};
+  DO(open_context(&c));
+  DO(call_both(c, 16, &x, &h, &y));
+  o.after = y;
+  MUST(cleave_call_with(rt, c, on_b, &h, 1, &o, &later, e));
+  REFUSED(cleave_call_forget(rt, y, e), CLEAVE_PRECONDITION, "cannot be forgotten before");
+  DO(backward_from_ones(c, y, true));
+  DO(forget(y));
+  REFUSED(cleave_call_forget(rt, y, e), CLEAVE_NOT_FOUND, "");
+  return close_context(c);
+}
+
 static const test tests[] = {
     TEST(a_workers_value_is_used_everywhere),
     TEST(a_value_of_the_other_worker_as_well),
@@ -316,6 +442,10 @@ static const test tests[] = {
     TEST(a_handle_that_was_released_is_known_for_it),
     TEST(what_is_kept_is_computed_whatever_closes),
     TEST(released_values_are_freed),
+    TEST(forwards_without_backward_are_freed),
+    TEST(a_forgotten_call_serves_those_that_depend_on_it),
+    TEST(forgetting_takes_nothing_that_is_awaited),
+    TEST(a_call_that_others_wait_for_is_not_forgotten),
 };
 
 /* ---- the gate, and leaks: runtimes of their own ---------------------------------------------- */

@@ -92,8 +92,8 @@ static void deep_nesting_and_bad_numbers_are_refused(void **state) {
   expect_error(CLV_INVALID, "1.5 is no whole number from 0 to 9",
                clv_json_read_integer(&j, 0, 9, &whole, &err), &err);
   j = parse_text("99999999999999999999");
-  expect_error(CLV_INVALID, "is no whole number", clv_json_read_integer(&j, 0, INT64_MAX, &whole, &err),
-               &err);
+  expect_error(CLV_INVALID, "is no whole number",
+               clv_json_read_integer(&j, 0, INT64_MAX, &whole, &err), &err);
   j = parse_text("\"a\": 1");
   expect_error(CLV_INVALID, "key 'a' occurs twice",
                clv_json_find_key(&j, names, 1, &seen, &which, &err), &err);

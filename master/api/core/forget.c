@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Frees values before their context ends, as Python's garbage collector frees a graph. The program
+ * forgets a call with cleave_call_forget. A sweep then walks the tape from the newest value to the
+ * oldest. A value with a handle is needed, and so are the inputs of each needed value whose
+ * backward may still come. All other values are freed, here and at their nodes.
+ */
+#include "master/api/core/future_int.h"
+
+/* ---- nodes ----------------------------------------------------------------------------------- */
+
+static cleave_status send_drop(cleave_runtime *rt, const api_context *c, uint32_t node,
+                               const uint64_t *ids, uint32_t n, cleave_error *error) {
+  clv_packet *p;
+  if (!n) return CLEAVE_OK;
+  TRY(clv_packet_new_drop(rt->pool, c->id, c->n_calls_sent[node], ids, n, &p, &err));
+  return api_send(rt, node, p, error);
+}
+
+static cleave_status drop_at_node(cleave_runtime *rt, const api_value *first, uint32_t node,
+                                  cleave_error *error) {
+  uint64_t ids[CLV_WIRE_UPSTREAM];
+  uint32_t n = 0;
+  for (const api_value *v = first; v; v = v->next_needed) {
+    if (!(v->nodes_with_value & NODE_BIT(node))) continue;
+    ids[n++] = v->id;
+    if (n < CLV_WIRE_UPSTREAM) continue;
+    PASS(send_drop(rt, first->context, node, ids, n, error));
+    n = 0;
+  }
+  return n ? send_drop(rt, first->context, node, ids, n, error) : CLEAVE_OK;
+}
+
+cleave_status api_drop_at_nodes(cleave_runtime *rt, api_value *first, cleave_error *error) {
+  for (uint32_t i = 0; first && i < rt->n_peers; i++) PASS(drop_at_node(rt, first, i, error));
+  for (api_value *v = first; v; v = v->next_needed) {
+    v->local_tensor = clv_tensor_unref(v->local_tensor);
+    v->nodes_with_value = 0;
+  }
+  return CLEAVE_OK;
+}
+
+/* ---- the sweep ------------------------------------------------------------------------------- */
+
+/* True if the value is still to come from its node, or some function waits for it. */
+static bool is_awaited(const cleave_runtime *rt, const api_value *v) {
+  bool is_requested = v->deliver_sent || v->master_node_waits;
+  bool found = v->n_waiters || (is_requested && !v->is_received && !v->has_failed);
+  for (const api_future *f = rt->futures_state->first; f && !found; f = f->next)
+    found = f->value == v;
+  return found;
+}
+
+static bool is_needed(const cleave_runtime *rt, const api_value *v) {
+  return !v->is_released || v->is_kept || v->needed_in_sweep == rt->n_sweeps || v->n_followers ||
+         is_awaited(rt, v);
+}
+
+/* Marks the inputs of a needed value, unless its last backward is over: nothing reads them then. */
+static void mark_inputs(const cleave_runtime *rt, api_value *v) {
+  if (v->runs_after_backward_of) v->runs_after_backward_of->needed_in_sweep = rt->n_sweeps;
+  if (v->saved_tensors_freed && !v->is_kept) v->n_args = 0;
+  for (uint32_t i = 0; i < v->n_args; i++) {
+    v->args[i]->needed_in_sweep = rt->n_sweeps;
+    v->args[i]->is_kept |= v->is_kept;
+  }
+}
+
+/* Unlinks the values that are not needed from the tape. Returns them, linked by next_needed. */
+static api_value *take_unneeded(cleave_runtime *rt, api_context *c) {
+  api_value *taken = NULL;
+  rt->n_sweeps++;
+  for (api_value **at = &c->newest_value; *at;) {
+    api_value *v = *at;
+    if (is_needed(rt, v)) {
+      mark_inputs(rt, v);
+      at = &v->older_value;
+      continue;
+    }
+    *at = v->older_value;
+    v->next_needed = taken;
+    taken = v;
+  }
+  return taken;
+}
+
+cleave_status api_forget_unneeded(cleave_runtime *rt, api_context *c, cleave_error *error) {
+  if (c->is_backward_running || c->n_unconfirmed_kept || c->has_failed) return CLEAVE_OK;
+  api_value *taken = take_unneeded(rt, c);
+  cleave_status status = api_drop_at_nodes(rt, taken, error);
+  for (api_value *v = taken, *next; v; v = next) {
+    next = v->next_needed;
+    api_drop_value(rt, v);
+  }
+  return status;
+}
+
+cleave_status cleave_call_forget(cleave_runtime *runtime, cleave_reference reference,
+                                 cleave_error *error) {
+  NOT_NULL(runtime);
+  api_value *v;
+  LOCKED(runtime);
+  PASS(api_find_value(runtime, reference, &v, error));
+  if (v->n_followers)
+    return api_fail(error, CLV_PRECONDITION,
+                    "calls run after the backward of value %llu (cleave_call_options.after): it "
+                    "cannot be forgotten before",
+                    (unsigned long long)v->id);
+  v->is_released = true;
+  v->context->has_forgotten_calls = true;
+  return api_forget_unneeded(runtime, v->context, error);
+}
