@@ -288,6 +288,12 @@ void shim_forward_abandon(cleave_runtime *runtime, shim_forward *forward) {
   forward->done = true;
 }
 
+void shim_forward_forget(cleave_runtime *runtime, shim_forward *forward) {
+  (void)cleave_call_forget(runtime, forward->value, NULL);
+  forward->value = (cleave_reference){0};
+  release_forward(runtime, forward);
+}
+
 /* ---- backward -------------------------------------------------------------------------------- */
 
 static cleave_status begin_backward(cleave_runtime *runtime, shim_backward *b,
@@ -301,7 +307,8 @@ static cleave_status read_gradients(cleave_runtime *runtime, shim_backward *b,
                                     cleave_error *error) {
   for (size_t i = 0; i < b->n_leaves; i++) {
     if (!b->leaves[i].id) continue;
-    cleave_status status = cleave_leaf_gradient(runtime, b->leaves[i], &b->gradients[i], error);
+    cleave_status status =
+        cleave_leaf_gradient_take(runtime, b->leaves[i], &b->gradients[i], error);
     if (status != CLEAVE_OK) return status;
   }
   return CLEAVE_OK;
@@ -340,21 +347,23 @@ void shim_backward_abandon(cleave_runtime *runtime, shim_backward *backward) {
 /* Begins the next of the two operations: the step, then the end of the context. */
 static cleave_status begin_next(cleave_runtime *runtime, shim_step *s, cleave_error *error) {
   if (s->future.id) return CLEAVE_OK;
+  cleave_step_options options = {.size = sizeof options, .other_square = s->other_square};
   if (s->optimizer && !s->stepped)
-    return cleave_step_async(runtime, s->optimizer, s->context, 0, &s->future, error);
+    return cleave_step_with_async(runtime, s->optimizer, s->context, &options, &s->future, error);
   return cleave_context_close_async(runtime, s->context, 0, &s->future, error);
 }
 
 cleave_status shim_step_run(cleave_runtime *runtime, shim_step *step, uint64_t slice_ms,
                             cleave_error *error) {
   cleave_status status = CLEAVE_OK;
+  step->result.size = sizeof step->result;
   while (status == CLEAVE_OK && !step->done) {
     bool is_ready = true, is_end = !step->optimizer || step->stepped;
     status = begin_next(runtime, step, error);
     if (status == CLEAVE_OK) status = shim_wait(runtime, step->future, slice_ms, &is_ready, error);
     if (!is_ready) return CLEAVE_OK;
     if (status == CLEAVE_OK && !is_end)
-      status = cleave_future_step_result(runtime, step->future, &step->result, error);
+      status = cleave_future_step_decision(runtime, step->future, &step->result, error);
     release_future(runtime, &step->future);
     step->done = is_end || step->keeps_context;
     step->stepped = true;

@@ -75,7 +75,10 @@ cleave_status shim_forward_run(cleave_runtime *runtime, shim_forward *forward, u
 /* Gives up a forward that is not done. */
 void shim_forward_abandon(cleave_runtime *runtime, shim_forward *forward);
 
-/* Backward of one forward, and the gradients of its leaves. */
+/* Releases a forward whose backward never comes, and what its worker keeps for that. */
+void shim_forward_forget(cleave_runtime *runtime, shim_forward *forward);
+
+/* Backward of one forward, and the gradients of its leaves, which begin at nothing each time. */
 typedef struct shim_backward {
   cleave_context context;
   cleave_reference root;
@@ -98,10 +101,11 @@ typedef struct shim_step {
   cleave_context context;
   cleave_optimizer *optimizer; /* NULL: no step, only the end */
   bool keeps_context;          /* the context stays, for the step of another optimiser */
+  double other_square;         /* sum of squares of the gradients of this process */
   /* results */
   bool begun, stepped, done;
   cleave_future future;
-  cleave_step_result result;
+  cleave_step_decision result;
 } shim_step;
 
 cleave_status shim_step_run(cleave_runtime *runtime, shim_step *step, uint64_t slice_ms,

@@ -294,11 +294,11 @@ class Runtime:
         if t and lib.cleave_context_end(self._handle, t.context, ffi.NULL) == _errors.Code.PRECONDITION:
             self._close_context(t, ffi.NULL)
 
-    def _close_context(self, t: Training, optimizer: Any, keeps: bool = False) -> Any:
+    def _close_context(self, t: Training, optimizer: Any, keeps: bool = False, square: float = 0.0) -> Any:
         """Steps, if there is an optimizer, and closes the context unless it is kept. Returns the
-        cleave_step_result."""
+        cleave_step_decision. square: sum of squares of the gradients of this process."""
         state = ffi.new("shim_step *")
-        state.context, state.optimizer, state.keeps_context = t.context, optimizer, keeps
+        state.context, state.optimizer, state.keeps_context, state.other_square = t.context, optimizer, keeps, square
 
         def abandon() -> None:
             lib.shim_step_abandon(self._handle, state)
