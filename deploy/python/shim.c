@@ -248,8 +248,24 @@ static cleave_status begin_forward(cleave_runtime *runtime, shim_forward *f, cle
     status = cleave_context_open(runtime, &options, &f->own, error);
   }
   if (status == CLEAVE_OK) status = make_leaves(runtime, f, error);
-  if (status == CLEAVE_OK) status = call_chain(runtime, f, error);
-  if (status == CLEAVE_OK) status = cleave_to_here_async(runtime, f->value, 0, &f->future, error);
+  return status == CLEAVE_OK ? call_chain(runtime, f, error) : status;
+}
+
+/* Waits for the value: directly for the first slice, which saves a switch to the thread of futures
+ * and back, then by a future with the runtime's deadline. */
+static cleave_status wait_for_value(cleave_runtime *runtime, shim_forward *f, uint64_t slice_ms,
+                                    bool *ret_done, cleave_error *error) {
+  cleave_status status;
+  if (!f->future.id) {
+    status = cleave_to_here(runtime, f->value, slice_ms, &f->result, error);
+    if (status != CLEAVE_DEADLINE) return status;
+    *ret_done = false;
+    return cleave_to_here_async(runtime, f->value, 0, &f->future, error);
+  }
+  status = shim_wait(runtime, f->future, slice_ms, ret_done, error);
+  if (status != CLEAVE_OK || !*ret_done) return status;
+  status = cleave_wait(runtime, f->future, slice_ms, &f->result, error);
+  if (status == CLEAVE_OK) f->future = (cleave_future){0}; /* cleave_wait has released it */
   return status;
 }
 
@@ -270,14 +286,8 @@ cleave_status shim_forward_run(cleave_runtime *runtime, shim_forward *forward, u
   cleave_status status = CLEAVE_OK;
   if (!forward->begun) status = begin_forward(runtime, forward, error);
   forward->begun = true;
-  if (status == CLEAVE_OK) {
-    status = shim_wait(runtime, forward->future, slice_ms, &is_ready, error);
-    if (!is_ready) return CLEAVE_OK;
-  }
-  /* on success cleave_wait releases the future */
-  if (status == CLEAVE_OK)
-    status = cleave_wait(runtime, forward->future, slice_ms, &forward->result, error);
-  if (status == CLEAVE_OK) forward->future = (cleave_future){0};
+  if (status == CLEAVE_OK) status = wait_for_value(runtime, forward, slice_ms, &is_ready, error);
+  if (status == CLEAVE_OK && !is_ready) return CLEAVE_OK;
   if (status != CLEAVE_OK || forward->own.id) release_forward(runtime, forward);
   forward->done = true;
   return status;
@@ -344,30 +354,26 @@ void shim_backward_abandon(cleave_runtime *runtime, shim_backward *backward) {
 
 /* ---- step ------------------------------------------------------------------------------------ */
 
-/* Begins the next of the two operations: the step, then the end of the context. */
-static cleave_status begin_next(cleave_runtime *runtime, shim_step *s, cleave_error *error) {
-  if (s->future.id) return CLEAVE_OK;
+/* The step. Nodes have voted with their last backward, so the decision is known here. */
+static cleave_status decide(cleave_runtime *runtime, shim_step *s, cleave_error *error) {
   cleave_step_options options = {.size = sizeof options, .other_square = s->other_square};
-  if (s->optimizer && !s->stepped)
-    return cleave_step_with_async(runtime, s->optimizer, s->context, &options, &s->future, error);
-  return cleave_context_close_async(runtime, s->context, 0, &s->future, error);
+  s->result.size = sizeof s->result;
+  s->begun = true;
+  if (!s->optimizer) return CLEAVE_OK;
+  return cleave_step_with(runtime, s->optimizer, s->context, &options, &s->result, error);
 }
 
 cleave_status shim_step_run(cleave_runtime *runtime, shim_step *step, uint64_t slice_ms,
                             cleave_error *error) {
-  cleave_status status = CLEAVE_OK;
-  step->result.size = sizeof step->result;
-  while (status == CLEAVE_OK && !step->done) {
-    bool is_ready = true, is_end = !step->optimizer || step->stepped;
-    status = begin_next(runtime, step, error);
-    if (status == CLEAVE_OK) status = shim_wait(runtime, step->future, slice_ms, &is_ready, error);
-    if (!is_ready) return CLEAVE_OK;
-    if (status == CLEAVE_OK && !is_end)
-      status = cleave_future_step_decision(runtime, step->future, &step->result, error);
-    release_future(runtime, &step->future);
-    step->done = is_end || step->keeps_context;
-    step->stepped = true;
-  }
+  bool is_ready = true;
+  cleave_status status = step->begun ? CLEAVE_OK : decide(runtime, step, error);
+  step->done = status == CLEAVE_OK && step->keeps_context;
+  if (step->done) return CLEAVE_OK;
+  if (status == CLEAVE_OK && !step->future.id)
+    status = cleave_context_close_async(runtime, step->context, 0, &step->future, error);
+  if (status == CLEAVE_OK) status = shim_wait(runtime, step->future, slice_ms, &is_ready, error);
+  if (!is_ready) return CLEAVE_OK;
+  release_future(runtime, &step->future);
   step->done = true;
   return status;
 }

@@ -103,7 +103,7 @@ typedef struct shim_step {
   bool keeps_context;          /* the context stays, for the step of another optimiser */
   double other_square;         /* sum of squares of the gradients of this process */
   /* results */
-  bool begun, stepped, done;
+  bool begun, done;
   cleave_future future;
   cleave_step_decision result;
 } shim_step;

@@ -15,6 +15,7 @@ from cleave._modules import fill_tensor
 
 suite = Suite()
 STEPS, TIMES, MORE_S = 1000, 1.1, 0.3e-3
+IDLE_S = 0.3e-3  # of those calls on an idle machine of 2026; beside other work all is slower in proportion
 
 
 class Raw:
@@ -66,7 +67,7 @@ def step_costs_little_more_than_that_of_a_c_program():
                 of.append(time.perf_counter() - begin)
         ours, theirs = (statistics.median(of) for of in times.values())
     print(f"    a step: {1000 * ours:.3f} ms, by functions of cleave.h {1000 * theirs:.3f} ms")
-    assert ours < TIMES * theirs + MORE_S, (ours, theirs)
+    assert ours < TIMES * theirs + MORE_S * max(1, theirs / IDLE_S), (ours, theirs)
 
 
 if __name__ == "__main__":

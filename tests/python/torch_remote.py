@@ -443,7 +443,7 @@ def forwards_without_backward_leave_no_memory():
         assert grown < 20, grown
 
 
-def interrupted(function):
+def interrupted(function, what=""):
     """Seconds from Ctrl-C to the KeyboardInterrupt of a call that blocks."""
     sent = []
 
@@ -453,7 +453,11 @@ def interrupted(function):
 
     timer = threading.Timer(0.4, press)
     timer.start()
-    raised(KeyboardInterrupt, function)
+    try:
+        raised(KeyboardInterrupt, function)
+    except AssertionError as e:
+        timer.cancel()
+        raise AssertionError(f"{what}: {e}") from None
     return time.monotonic() - sent[0]
 
 
@@ -470,7 +474,7 @@ def interrupt_ends_forward_backward_and_step():
         cluster.workers[0].kill(signal.SIGSTOP)
         call = {"forward": lambda: remote(torch.randn(4, 32)), "backward": y.sum().backward, "step": ours.step, "state": remote.state_dict}[what]
         try:
-            took = interrupted(call)
+            took = interrupted(call, what)
         finally:
             cluster.workers[0].kill(signal.SIGCONT)
         assert took < 0.1 * max(1, SLOW), (what, took)

@@ -161,7 +161,7 @@ class Optimizer(torch.optim.Optimizer):
                 stepper = self._handle
             context.settled |= context.touched & mine
             for remote in context.touched & mine:
-                remote._has_stepped = True
+                remote.__dict__["_has_stepped"] = True
             if not keeps:
                 runtime._training = None  # whatever becomes of it
             result = runtime._close_context(context, stepper, keeps, square) if stepper or not keeps else None

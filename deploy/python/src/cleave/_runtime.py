@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -69,6 +69,32 @@ class Training:
         self.failure: BaseException | None = None  # of a call; the context can only be ended
 
 
+class _Use:
+    """A block in which the handle of a runtime is valid: close() waits for its end."""
+
+    __slots__ = ("runtime",)
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+
+    def __enter__(self) -> Any:
+        r = self.runtime
+        r._refuse()  # in a forked child the lock may never be free
+        with r._idle:
+            r._refuse()
+            r._users += 1
+        if r._garbage:
+            r._collect()
+        return r._handle
+
+    def __exit__(self, *_: object) -> None:
+        r = self.runtime
+        with r._idle:
+            r._users -= 1
+            if r._is_closed and not r._users:
+                r._idle.notify_all()
+
+
 class Runtime:
     """Connections to workers over mutual TLS. Made by cleave.open; a context manager.
 
@@ -101,22 +127,9 @@ class Runtime:
         if self._is_closed:
             raise _errors.precondition("the runtime is closed", "open another one with cleave.open")
 
-    @contextlib.contextmanager
-    def _use(self) -> Iterator[Any]:
+    def _use(self) -> _Use:
         """The handle, which stays valid inside the block."""
-        self._refuse()
-        with self._idle:
-            self._refuse()
-            self._users += 1
-        try:
-            if self._garbage:
-                self._collect()
-            yield self._handle
-        finally:
-            with self._idle:
-                self._users -= 1
-                if not self._users:
-                    self._idle.notify_all()
+        return _Use(self)
 
     def _collect(self) -> None:
         """Does what finalizers have left: they must not call the runtime themselves."""
@@ -207,11 +220,11 @@ class Runtime:
         self._refuse()
         ms = _lib.milliseconds(deadline)
         with self._idle:
-            while self._users:
-                self._idle.wait(_lib.SLICE_MS / 1000)
             if self._is_closed:
                 return self.leaks or Leaks()
-            self._is_closed = True
+            self._is_closed = True  # nothing new begins
+            while self._users:
+                self._idle.wait(_lib.SLICE_MS / 1000)
         if self in _open:
             _open.remove(self)
         self.leaks = _lib.in_thread(lambda: self._close(ms))
@@ -310,7 +323,7 @@ class Runtime:
         """Forgets gradients of Remotes: the context ends, unless others have theirs in it."""
         t = self._training
         for remote in mine:
-            remote._has_stepped = False
+            remote.__dict__["_has_stepped"] = False  # nn.Module's __setattr__ is slow
         if t and (t.touched & mine or t.failure):
             with self._use():
                 if t.failure or not t.others(mine):
