@@ -15,7 +15,8 @@ from cleave._modules import fill_tensor
 
 suite = Suite()
 STEPS, TIMES, MORE_S = 1000, 1.1, 0.3e-3
-IDLE_S = 0.3e-3  # of those calls on an idle machine of 2026; beside other work all is slower in proportion
+# Such a step on an idle machine; beside other work everything is slower in proportion.
+IDLE_S = 0.3e-3
 
 
 class Raw:
