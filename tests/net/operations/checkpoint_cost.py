@@ -90,11 +90,12 @@ def costs_of(ends, writes):
     writes, in the step before the file is there."""
     steps = [(a, b, next((i for i, w in enumerate(writes) if b >= w[0] - (b - a) and a <= w[1]), None)) for a, b in zip(ends[2:], ends[3:])]
     quiet = [(a, b) for a, b, i in steps if i is None]
+    if len(quiet) < 5:  # the disk writes all the time
+        return None, []
     costs = []
     for i, w in enumerate(writes):
-        beside = [b - a for a, b in quiet if w[0] - BESIDE_S <= a and b <= w[1] + BESIDE_S]
-        if len(beside) < 5:  # the disk writes all the time
-            return None, []
+        near = [b - a for a, b in quiet if w[0] - BESIDE_S <= a and b <= w[1] + BESIDE_S]
+        beside = near if len(near) >= 5 else [b - a for a, b in quiet]
         mine = [b - a for a, b, of in steps if of == i]
         costs.append(sum(mine) - len(mine) * statistics.fmean(beside))
     return statistics.fmean(b - a for a, b in quiet), costs
