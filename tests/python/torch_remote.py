@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """`make python-test`: Remote and Optimizer against torch in one process, over two real workers."""
-import copy, gc, os, pickle, signal, sys, threading, time
+import copy, gc, os, pickle, signal, subprocess, sys, threading, time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "../net/lib")]
 from cluster import BIN, SLOW, Cluster, Suite
@@ -521,6 +521,29 @@ def loader_processes_and_garbage_in_any_order():
     raised(cleave.PreconditionError, other, x)
     del kept, other
     gc.collect()
+
+
+ENDS = {
+    "everything is open": "y = far(x)",
+    "a backward has not been stepped": "far(x).sum().backward()",
+    "a Training works": "c = cleave.Training(far, optimizer={'kind': 'sgd', 'lr': 0.1}); [c.forward_backward(x, x.argmax(1)) for _ in range(50)]",
+    "names go in the wrong order": "y = far(x); del rt; gc.collect(); del far; gc.collect()",
+    "an exception leaves the block": "with rt: far(x); sys.exit(0)",
+    "a child uses it": "pid = os.fork()\nif not pid:\n  try: far(x)\n  except cleave.PreconditionError: sys.exit(7)\nassert os.waitpid(pid, 0)[1] == 7 << 8; far(x)",
+    "threads call it": "ts = [threading.Thread(target=lambda: [far(x).sum().backward() for _ in range(20)]) for _ in range(4)]\n"
+                       "[t.start() for t in ts]; [t.join() for t in ts]",
+}
+
+
+@suite.test
+def processes_end_well_whatever_is_open():
+    begin = ("import faulthandler, gc, os, sys, threading; faulthandler.enable(); import cleave, torch\n"
+             f"rt = cleave.open({session!r}); far = cleave.Remote(torch.nn.Linear(8, 8), at='w1', example=torch.zeros(4, 8)); x = torch.randn(4, 8)\n")
+    running = {what: subprocess.Popen([sys.executable, "-c", begin + end], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                      env={**os.environ, "PYTHONPATH": os.path.abspath(os.path.join(BIN, "python"))}) for what, end in ENDS.items()}
+    for what, process in running.items():
+        said = process.communicate(timeout=60 * SLOW)[0]
+        assert process.returncode == 0, (what, process.returncode, said[-2000:])
 
 
 @suite.test
