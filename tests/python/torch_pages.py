@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""`make python-test`: every block of deploy/PYTHON.md runs as it stands, one behind the other, and
-so does each cell of deploy/python/example.ipynb, whose last expression is shown as in a notebook."""
+"""`make python-test`: every block of deploy/PYTHON.md runs as it stands, one behind the other. So
+does each cell of deploy/python/example.ipynb; its last expression is shown as in a notebook.
+"""
 import ast, json, os, re, sys, traceback
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "../net/lib")]
