@@ -593,9 +593,9 @@ of("master/api/extra/kept_refs.c", SIMULATED,
    nobody_hears_what_a_kept_value_elsewhere_needs=("static void mark_inputs", "a->needed_by_peer |= a->module && a->module->node != v->module->node;", ""),
    a_released_kept_value_is_waited_for=("", "end_owner_wait(rt, k); api_id_table_remove", "api_id_table_remove"))
 
-of("master/api/extra/futures.c", SIMULATED,
-   no_cancel_settles_anything=("cleave_status cleave_future_cancel(", "if (f->cannot_cancel || f->is_finished) api_future_settle(runtime, f, &why); else api_future_end_early(runtime, f, &why);", ""),
-   what_is_cancelled_reaches_workers=("cleave_status cleave_future_cancel(", "if (f->cannot_cancel || f->is_finished)", "if (true)"))
+of("master/api/core/await.c", SIMULATED,
+   no_cancel_settles_anything=("void api_future_abandon(", "if (f->cannot_cancel || f->is_finished) api_future_settle(rt, f, &why); else api_future_end_early(rt, f, &why);", ""),
+   what_is_cancelled_reaches_workers=("void api_future_abandon(", "if (f->cannot_cancel || f->is_finished)", "if (true)"))
 of("master/api/core/module_load.c", SIMULATED,
    a_module_has_its_predecessors_generation=("static cleave_status try_load(", "m->generation = rt->generations[m->index]++;", "m->generation = rt->generations[m->index];"))
 
@@ -639,8 +639,15 @@ FUTURES = "tests/net/api/test_api_futures.py"
 of("master/api/core/future.c", FUTURES,
    a_step_does_not_wait_for_the_backward_before_it=("bool api_future_has_earlier", "o->op->runs_in_order && o->context == f->context", "false"))
 of("master/api/extra/futures.c", FUTURES,
-   who_asks_late_is_never_called=("static cleave_status add_callback(", "if (!f->is_done || !first) return CLEAVE_OK;", "return CLEAVE_OK;"),
-   what_is_cancelled_is_sent=("cleave_status cleave_future_cancel(", "if (f->cannot_cancel || f->is_finished)", "if (true)"))
+   who_asks_late_is_never_called=("static cleave_status add_callback(", "if (!f->is_done || !first) return CLEAVE_OK;", "return CLEAVE_OK;"))
+of("master/api/core/await.c", FUTURES,
+   what_is_cancelled_is_sent=("void api_future_abandon(", "if (f->cannot_cancel || f->is_finished)", "if (true)"))
+of("master/api/core/wait.c", FUTURES,
+   waits_for_modules_are_not_interrupted=("bool api_wait(", "if (api_is_interrupted(rt)) return false;\n  return api_sleep(rt, until_ns) && !api_is_interrupted(rt);", "return api_sleep(rt, until_ns);"))
+of("common/net/rpc/fork.c", FUTURES,
+   children_share_connections=("static void after_fork_in_child(", "dup3(none, fds[i], O_CLOEXEC)", "0"))
+of("common/net/rpc/channel.c", FUTURES,
+   calls_of_a_thread_are_not_interrupted=("static bool is_call_interrupted(", "waiter_says_stop()", "false"))
 of("master/api/core/await.c", FUTURES,
    nobody_goes_on_with_what_nobody_waits_for=("static void *run_futures_thread(", "api_futures_advance(rt)", "UINT64_MAX"))
 
@@ -651,11 +658,11 @@ of("master/api/core/incarnations.c", DAEMONS + " programs_recover_from_a_lost_wo
 of("master/api/core/module_load.c", SIMULATED,
    what_a_late_attempt_left_is_in_the_way=("cleave_status api_module_load_at_node(", "if (!m->may_be_at_node) return", "if (m->state != MODULE_GONE) return"),
    a_reload_that_is_tried_again_keeps_its_generation=("static cleave_status try_load(", "m->generation =", "if (!m->may_be_at_node) m->generation ="))
-of("master/api/extra/futures.c", DAEMONS + " programs_give_the_bits_of_a_local_run",
+of("master/api/core/await.c", DAEMONS + " programs_give_the_bits_of_a_local_run",
    a_cancel_does_nothing=(
-       "cleave_status cleave_future_cancel(",
-       "if (f->cannot_cancel || f->is_finished) api_future_settle(runtime, f, &why); else api_future_end_early(runtime, f, &why);",
-       "if (!f) api_future_end_early(runtime, f, &why);"))
+       "void api_future_abandon(",
+       "if (f->cannot_cancel || f->is_finished) api_future_settle(rt, f, &why); else api_future_end_early(rt, f, &why);",
+       "if (!f) api_future_end_early(rt, f, &why);"))
 of("common/net/rpc/channel.c", "tests/net/operations/test_tls.py dying_server_is_not_reported_as_a_refusal",
    who_dies_behind_the_handshake_has_refused_us=("static clv_code connect_to(", "code != CLV_UNAUTHENTICATED ||", "true ||"))
 

@@ -51,6 +51,10 @@
  * object in the runtime. _close ends a runtime or context, and waits. cleave_context_end does not
  * wait.
  *
+ * Forks. A child of fork() may use no function of the library on what its parent has opened. The
+ * library closes the parent's connections in the child, so that workers notice the end of the
+ * parent at once, whatever its children do.
+ *
  * Threads. Every function may be called from any thread, several at once, except cleave_open and
  * cleave_close. Calls of one context take effect in the order in which they were made.
  */
@@ -272,7 +276,17 @@ typedef struct cleave_options {
    * computes with other instructions, or its clock is wrong. Called from any thread. It must return
    * at once and call no function of the runtime. */
   void (*on_notice)(void *user, const char *text);
-  void *user; /* first argument of the three hooks */
+  void *user; /* first argument of the hooks */
+  /* Hook for interrupts, such as a flag that a signal handler has set; NULL: none. Asked at least
+   * every 50 ms by each function that blocks, also by cleave_open and cleave_close, and by the
+   * threads of cleave_module_place_async and its like, from any thread, with or without the lock of
+   * the runtime. It must return at once and call no function of the runtime. While it returns true,
+   * such a function stops waiting within 100 ms and returns CLEAVE_CANCELLED. What it waited for
+   * goes on as after cleave_future_cancel: a step that was sent is decided, a backward adds its
+   * gradients. A future that was only waited for is unchanged. cleave_close frees the runtime, but
+   * does not wait for workers that do not answer at once. Time in which the caller's own thread
+   * computes (single_thread), or the master loads a module of its own, is not interrupted. */
+  bool (*interrupted)(void *user);
 } cleave_options;
 
 /* BLOCKS. Connects to the workers of a session file over mutual TLS and opens a session at each.
@@ -865,7 +879,9 @@ CLEAVE_API cleave_status cleave_context_close_async(cleave_runtime *runtime, cle
 /* As cleave_context_close, but waits only for the owners of kept values: nodes free what they hold
  * when they receive the end. If a final step of the context fails, this function returns the error.
  * If the failure is known only later, the next cleave_context_open, cleave_context_end,
- * cleave_step, read of state or cleave_close returns it, once. */
+ * cleave_step, read of state or cleave_close returns it, once. CLEAVE_PRECONDITION: a function
+ * waits in the context, or a step that is not final was taken in it and some node has not answered,
+ * so it may still be reverted. Use cleave_context_close then, which waits for the answers. */
 CLEAVE_API cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context context,
                                             cleave_error *error) CLEAVE_RESULT;
 
@@ -972,10 +988,18 @@ CLEAVE_API cleave_status cleave_future_poll(cleave_runtime *runtime, cleave_futu
 
 /* BLOCKS until the future is done; returns its result: CLEAVE_OK, or the error with which it ended.
  * Several threads may call the function, and again after the end. A CLEAVE_DEADLINE of this
- * function itself changes nothing: cleave_future_poll then says that the future is not ready. */
+ * function itself changes nothing: cleave_future_poll then says that the future is not ready, and
+ * cleave_future_wait_for does not return it at all. */
 CLEAVE_API cleave_status cleave_future_wait(cleave_runtime *runtime, cleave_future future,
                                             uint64_t deadline_ms,
                                             cleave_error *error) CLEAVE_RESULT;
+
+/* BLOCKS, at most wait_ms milliseconds. As cleave_future_wait, but the end of wait_ms is no error:
+ * the function then returns CLEAVE_OK, and *ret_ready is false. So CLEAVE_DEADLINE is always that
+ * of the operation itself. wait_ms 0: does not wait. */
+CLEAVE_API cleave_status cleave_future_wait_for(cleave_runtime *runtime, cleave_future future,
+                                                uint64_t wait_ms, bool *ret_ready,
+                                                cleave_error *error) CLEAVE_RESULT;
 
 /* BLOCKS until one of futures, [n], is done, successfully or not. *ret_index: the first in the list
  * that is done. Futures with id 0 are skipped, so a program sets those that it has handled to 0.
@@ -1104,7 +1128,8 @@ typedef struct cleave_kept {
  * every later function on it but its release returns that error. A node that is silent for
  * limits.reference_lease of the session, this one included, counts as dead: values kept for it
  * alone are freed, and its handles are CLEAVE_NOT_FOUND when it is back. cleave_close ends every
- * reference, and its workers free the values. */
+ * reference, and its workers free the values. CLEAVE_PRECONDITION: the reference is that of
+ * cleave_kept_use, so the value is kept already, under the handle that was used. */
 CLEAVE_API cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
                                      cleave_kept *ret_kept, cleave_error *error) CLEAVE_RESULT;
 

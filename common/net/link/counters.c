@@ -93,10 +93,11 @@ clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_e
   CLV_TRY(clv_frame_writer_send_plain(l->writer, &f, err));
   pthread_mutex_lock(&l->lock);
   while (l->pongs < f.message && !link_has_ended(l))
-    if (!clv_link_wait(l, deadline)) break;
+    if (!clv_link_wait_if_wanted(l, deadline)) break;
   bool answered = l->pongs >= f.message;
   *ret_ns = answered ? l->counts.round_trip_ns : *ret_ns;
   pthread_mutex_unlock(&l->lock);
+  if (!answered && clv_rpc_has_waiter()) CLV_TRY(clv_rpc_check_waiter(err));
   if (!answered) return clv_fail(err, CLV_DEADLINE, "%s did not answer a PING in time", l->peer);
   return CLV_OK;
 }

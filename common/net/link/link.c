@@ -72,9 +72,11 @@ clv_code clv_link_wait_attached(clv_link *l, unsigned timeout_ms, clv_err *err) 
   uint64_t deadline = clv_clock_now(&l->clock) + (uint64_t)timeout_ms * 1000000u;
   clv_code code = CLV_OK;
   pthread_mutex_lock(&l->lock);
-  while (l->state < CLV_LINK_OPEN && clv_link_wait(l, deadline)) continue;
+  while (l->state < CLV_LINK_OPEN && clv_link_wait_if_wanted(l, deadline)) continue;
   if (l->state >= CLV_LINK_ENDING)
     code = clv_fail(err, l->close_code, "%s", l->close_text);
+  else if (l->state < CLV_LINK_OPEN && clv_rpc_check_waiter(err) != CLV_OK)
+    code = err->code;
   else if (l->state < CLV_LINK_OPEN)
     code = clv_fail(err, CLV_DEADLINE, "%s did not attach the session within %u ms", l->peer,
                     timeout_ms);
@@ -89,7 +91,7 @@ clv_code clv_link_wait_attached(clv_link *l, unsigned timeout_ms, clv_err *err) 
 static bool wait_for_lanes(clv_link *l, unsigned ms) {
   uint64_t deadline = clv_clock_now(&l->clock) + (uint64_t)ms * 1000000u;
   pthread_mutex_lock(&l->lock);
-  while (l->n_joined && clv_link_wait(l, deadline)) continue;
+  while (l->n_joined && clv_link_wait_if_wanted(l, deadline)) continue;
   bool all_ended = !l->n_joined;
   pthread_mutex_unlock(&l->lock);
   return all_ended;

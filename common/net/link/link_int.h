@@ -591,6 +591,8 @@ void clv_link_hang_up(clv_link *l);
 /* BLOCKS until the link has changed. The caller holds the lock. False: `deadline_ns` has passed, or
  * the link has a caller's clock and may not block. */
 bool clv_link_wait(clv_link *l, uint64_t deadline_ns);
+/* As clv_link_wait. False also if the waiter of this thread says stop (clv_rpc_set_waiter). */
+bool clv_link_wait_if_wanted(clv_link *l, uint64_t deadline_ns);
 
 /* ---- counters.c ------------------------------------------------------------------------------ */
 

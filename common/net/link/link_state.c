@@ -28,6 +28,8 @@
 
 #include "common/net/link/link_int.h"
 
+enum { POLL_NS = 50000000 }; /* how often a wait asks the waiter of its thread */
+
 /* ---- events ---------------------------------------------------------------------------------- */
 
 typedef clv_code state_action(clv_link *l, clv_link_event_args *n, clv_err *err);
@@ -257,6 +259,14 @@ void clv_link_hang_up(clv_link *l) {
 bool clv_link_wait(clv_link *l, uint64_t deadline_ns) {
   struct timespec ts = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
   return !l->clock.now_ns && pthread_cond_timedwait(&l->state_changed, &l->lock, &ts) == 0;
+}
+
+bool clv_link_wait_if_wanted(clv_link *l, uint64_t deadline_ns) {
+  clv_err ignored;
+  if (!clv_rpc_has_waiter() || l->clock.now_ns) return clv_link_wait(l, deadline_ns);
+  uint64_t soon = clv_clock_now(&l->clock) + POLL_NS;
+  bool has_changed = clv_link_wait(l, CLV_MIN(soon, deadline_ns));
+  return has_changed || (soon < deadline_ns && clv_rpc_check_waiter(&ignored) == CLV_OK);
 }
 
 /* ---- lifetime -------------------------------------------------------------------------------- */

@@ -11,10 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <grpc/support/alloc.h>
+
 #include "common/net/rpc/stream_int.h"
 
-/* POLL_MS: how often a wait checks for an interrupt; GRACE_MS: time that calls get after it */
-enum { POLL_MS = 100, GRACE_MS = 1000 };
+/* POLL_MS: how often a wait checks for an interrupt, and the time that calls get before the waiter
+ * of their thread stops them; GRACE_MS: time that calls get after an interrupt of the process */
+enum { POLL_MS = 50, GRACE_MS = 1000 };
 
 struct clv_rpc_channel {
   clv_rpc_runtime *runtime;
@@ -118,6 +121,33 @@ typedef struct unary {
   grpc_slice details;
 } unary;
 
+/* ---- who waits ------------------------------------------------------------------------------- */
+
+static _Thread_local const clv_cancel_hook *waiter_of_thread;
+
+const clv_cancel_hook *clv_rpc_set_waiter(const clv_cancel_hook *waiter) {
+  const clv_cancel_hook *before = waiter_of_thread;
+  waiter_of_thread = waiter;
+  return before;
+}
+
+bool clv_rpc_has_waiter(void) { return waiter_of_thread; }
+
+static bool waiter_says_stop(void) {
+  return waiter_of_thread && waiter_of_thread->should_stop(waiter_of_thread->user);
+}
+
+clv_code clv_rpc_check_waiter(clv_err *err) {
+  if (waiter_says_stop()) return clv_fail(err, CLV_CANCELLED, "interrupted");
+  return clv_interrupt_check(err);
+}
+
+/* True if a call that has taken `ms` so far gets no more time. */
+static bool is_call_interrupted(uint64_t ms) {
+  if (ms >= POLL_MS && waiter_says_stop()) return true;
+  return clv_ms_since_interrupt() > GRACE_MS && ms >= GRACE_MS;
+}
+
 /* Waits for the end of a call. After an interrupt a call gets GRACE_MS from the interrupt, and at
  * least from its own begin, so that a worker which answers still receives the end of a session. */
 static void await_call(grpc_call *call, grpc_completion_queue *queue) {
@@ -125,9 +155,7 @@ static void await_call(grpc_call *call, grpc_completion_queue *queue) {
   bool cancelled = false;
   while (grpc_completion_queue_pluck(queue, call, rpc_deadline_in_ms(POLL_MS), NULL).type ==
          GRPC_QUEUE_TIMEOUT) {
-    if (cancelled || clv_ms_since_interrupt() <= GRACE_MS ||
-        clv_now_ns() - began < GRACE_MS * 1000000ull)
-      continue;
+    if (cancelled || !is_call_interrupted((clv_now_ns() - began) / 1000000u)) continue;
     grpc_call_cancel_with_status(call, GRPC_STATUS_CANCELLED, "interrupted", NULL);
     cancelled = true;
   }
@@ -212,6 +240,12 @@ static void destroy_queue(grpc_completion_queue *queue) {
   grpc_completion_queue_destroy(queue);
 }
 
+static void note_peer(grpc_call *call) {
+  char *address = grpc_call_get_peer(call);
+  rpc_fork_note_peer(address);
+  gpr_free(address);
+}
+
 clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *request, size_t len,
                       unsigned deadline_ms, clv_bytes *reply, clv_err *err) {
   if (len > channel->limits.max_message)
@@ -231,6 +265,7 @@ clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *
   grpc_op ops[6];
   clv_code code = run_batch(call, queue, ops, make_unary_ops(&u, message, ops), err);
   if (code == CLV_OK) code = read_result(channel, &u, reply, err);
+  if (code == CLV_OK) note_peer(call);
   grpc_call_unref(call);
   grpc_byte_buffer_destroy(message);
   destroy_queue(queue);
@@ -318,7 +353,7 @@ static clv_code wait_until_ready(clv_rpc_channel *channel, grpc_channel *dial,
     grpc_connectivity_state state = grpc_channel_check_connectivity_state(dial, 1);
     if (state == GRPC_CHANNEL_READY) return CLV_OK;
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) CLV_TRY(find_dial_error(channel, dial, err));
-    CLV_TRY(clv_interrupt_check(err));
+    CLV_TRY(clv_rpc_check_waiter(err));
     if (channel->stop && __atomic_load_n(channel->stop, __ATOMIC_RELAXED))
       return clv_fail(err, CLV_CANCELLED, "%s: not needed any more", channel->target);
     gpr_timespec soon = gpr_time_min(deadline, rpc_deadline_in_ms(POLL_MS));

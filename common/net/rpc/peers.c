@@ -191,8 +191,7 @@ clv_rpc_job *rpc_peers_end_handling(rpc_peers *peers, rpc_peer_entry *entry) {
 
 /* ---- closing a connection -------------------------------------------------------------------- */
 
-/* Writes the peer address of `fd` as gRPC spells it. False: `fd` is no connected IP socket. */
-static bool read_peer_address(int fd, char *text, size_t len) {
+bool rpc_read_peer_address(int fd, char *text, size_t len) {
   struct sockaddr_storage storage = {0};
   socklen_t size = sizeof(storage);
   char host[INET6_ADDRSTRLEN];
@@ -228,13 +227,13 @@ static void cut_socket(int fd) {
 }
 
 static void cut_if_address(int fd, void *address) {
-  char text[80];
-  if (read_peer_address(fd, text, sizeof(text)) && strcmp(text, address) == 0) cut_socket(fd);
+  char text[RPC_ADDRESS];
+  if (rpc_read_peer_address(fd, text, sizeof(text)) && strcmp(text, address) == 0) cut_socket(fd);
 }
 
-/* Calls visit for each descriptor of the process. gRPC offers no way to list or close a single
+/* gRPC offers no way to list or close a single
  * connection of a server, so sockets are found among the descriptors. */
-static void for_each_fd(void (*visit)(int fd, void *user), void *user) {
+void rpc_for_each_fd(void (*visit)(int fd, void *user), void *user) {
   DIR *dir = opendir("/proc/self/fd");
   if (!dir) { /* /proc is not readable: try every descriptor number */
     for (int fd = 0; fd < MAX_SCANNED_FDS; fd++) visit(fd, user);
@@ -248,7 +247,7 @@ static void for_each_fd(void (*visit)(int fd, void *user), void *user) {
 /* Never cuts a wrong connection: if gRPC closes the descriptor meanwhile and its number is reused,
  * the peer address of the new socket differs. */
 void rpc_cut_connection(const char *address) {
-  for_each_fd(cut_if_address, (void *)(uintptr_t)address);
+  rpc_for_each_fd(cut_if_address, (void *)(uintptr_t)address);
 }
 
 typedef struct port_count {
@@ -259,7 +258,7 @@ typedef struct port_count {
  * has another local port. */
 static void count_if_port(int fd, void *user) {
   port_count *count = user;
-  char text[80];
+  char text[RPC_ADDRESS];
   struct sockaddr_storage near = {0};
   socklen_t size = sizeof(near);
   if (getsockname(fd, (struct sockaddr *)&near, &size) != 0) return;
@@ -267,11 +266,11 @@ static void count_if_port(int fd, void *user) {
                   : near.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&near)->sin6_port
                                                : 0;
   count->n +=
-      port && ntohs((uint16_t)port) == count->port && read_peer_address(fd, text, sizeof(text));
+      port && ntohs((uint16_t)port) == count->port && rpc_read_peer_address(fd, text, sizeof(text));
 }
 
 unsigned rpc_count_connections(unsigned port) {
   port_count count = {.port = port};
-  for_each_fd(count_if_port, &count);
+  rpc_for_each_fd(count_if_port, &count);
   return count.n;
 }

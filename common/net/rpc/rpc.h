@@ -210,6 +210,14 @@ void clv_rpc_channel_freep(clv_rpc_channel **channel);
 clv_code clv_rpc_channel_connect(clv_rpc_channel *channel, unsigned deadline_ms,
                                  clv_err *err) CLV_USE_RESULT;
 
+/* Sets a hook that the waits of this thread poll every 50 ms: connects, unary calls, and the
+ * opening and closing of links. While it says stop they return CLV_CANCELLED, a unary call not
+ * before it has had 50 ms. NULL: none. Returns the hook that was set before. */
+const clv_cancel_hook *clv_rpc_set_waiter(const clv_cancel_hook *waiter);
+/* CLV_CANCELLED: the waiter of this thread says stop, or clv_interrupt_check does */
+clv_code clv_rpc_check_waiter(clv_err *err) CLV_USE_RESULT;
+bool clv_rpc_has_waiter(void); /* this thread has one */
+
 /* BLOCKS. Makes one unary call; dials if needed. Replaces `reply`. Returns the server's code. */
 clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *request, size_t len,
                       unsigned deadline_ms, clv_bytes *reply, clv_err *err) CLV_USE_RESULT;

@@ -50,6 +50,16 @@ uint64_t api_futures_advance(cleave_runtime *rt) {
   return due;
 }
 
+void api_future_abandon(cleave_runtime *rt, api_future *f) {
+  cleave_error why;
+  api_fail(&why, CLV_CANCELLED, "future %llu, %s of %s, was cancelled", (unsigned long long)f->id,
+           f->op->name, f->subject);
+  if (f->cannot_cancel || f->is_finished)
+    api_future_settle(rt, f, &why);
+  else
+    api_future_end_early(rt, f, &why);
+}
+
 /* ---- the thread of futures ------------------------------------------------------------------- */
 
 static bool run_callbacks(cleave_runtime *rt) {
@@ -117,14 +127,15 @@ static bool is_any_done(const cleave_runtime *rt, const awaited *a, size_t *ret_
   return false;
 }
 
-/* Advances futures until the awaited one is done. Returns false if until_ns has passed first. */
+/* Advances futures until the awaited one is done. Returns false if until_ns has passed first, or if
+ * the program interrupts the wait. */
 static bool await_future(cleave_runtime *rt, const awaited *a, uint64_t until_ns,
                          size_t *ret_index) {
   for (;;) {
     uint64_t due = api_futures_advance(rt);
     bool called = rt->single_thread && run_callbacks(rt);
     if (is_any_done(rt, a, ret_index)) return true;
-    if (api_is_deadline_over(rt, until_ns)) return false;
+    if (api_is_deadline_over(rt, until_ns) || api_is_interrupted(rt)) return false;
     if (!called) (void)api_sleep(rt, CLV_MIN(due, until_ns));
   }
 }
@@ -149,15 +160,15 @@ cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until
   bool in_time = await_future(rt, &a, until_ns, &none);
   api_future_set_watched(f, false);
   if (in_time) return api_future_result(f, error);
-  if (f->value) {
+  if (f->value && !api_is_interrupted(rt)) {
     cleave_error late;
     f->op->deadline_error(rt, f, &late);
     if (error) *error = late;
     return late.status;
   }
-  return api_fail(error, CLV_DEADLINE, "future %llu, %s of %s, was not done in time%s",
-                  (unsigned long long)f->id, f->op->name, f->subject,
-                  api_describe_silence(rt, silence_text, sizeof silence_text));
+  return api_fail_late(rt, error, "future %llu, %s of %s, was not done in time%s",
+                       (unsigned long long)f->id, f->op->name, f->subject,
+                       api_describe_silence(rt, silence_text, sizeof silence_text));
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -187,7 +198,11 @@ static cleave_status begin_and_await(cleave_runtime *rt, const api_operation *op
   if (op->needs_no_thread)
     (*ret)->until_ns = (*ret)->next_check_ns = api_deadline_ns(rt, a->deadline_ms);
   api_future_enqueue(rt, *ret);
-  return api_future_await(rt, *ret, UINT64_MAX, error);
+  cleave_status status = api_future_await(rt, *ret, UINT64_MAX, error);
+  if ((*ret)->is_done) return status;
+  api_future_abandon(rt, *ret);             /* the program has interrupted the wait */
+  (void)api_futures_start_thread(rt, NULL); /* ends what goes on, as the close of a context */
+  return status;
 }
 
 /* Runs an operation and copies its result. Copies without the lock, because a record that is done

@@ -19,12 +19,12 @@ static cleave_status wait_for_ends(cleave_runtime *rt, cleave_error *error) {
   char silence_text[200];
   bool in_time = true;
   rt->n_end_waiters++;
-  while (in_time && rt->n_ending_contexts > MAX_ENDING) in_time = api_sleep(rt, until);
+  while (in_time && rt->n_ending_contexts > MAX_ENDING) in_time = api_wait(rt, until);
   rt->n_end_waiters--;
   if (in_time) return CLEAVE_OK;
-  return api_fail(error, CLV_DEADLINE, "%u contexts that have ended are not freed everywhere%s",
-                  rt->n_ending_contexts,
-                  api_describe_silence(rt, silence_text, sizeof silence_text));
+  return api_fail_late(rt, error, "%u contexts that have ended are not freed everywhere%s",
+                       rt->n_ending_contexts,
+                       api_describe_silence(rt, silence_text, sizeof silence_text));
 }
 
 cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_options *options,

@@ -475,7 +475,8 @@ struct cleave_runtime {
   clv_session_config *own_config; /* `config` if the runtime frees it; NULL: the caller owns it */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
   void (*on_event)(void *user, cleave_context context, const cleave_event *event);
-  clv_notifier on_notice; /* cleave_options.on_notice of the program, with its user */
+  bool (*interrupted)(void *user); /* cleave_options.interrupted; NULL: none */
+  clv_notifier on_notice;          /* cleave_options.on_notice of the program, with its user */
   /* limits log lines that workers cause; it reports to api_on_suppressed_logs */
   clv_log_limiter worker_log_limiter;
   /* the last redacted failures: number n is at n % API_MAX_REDACTED */
@@ -586,6 +587,21 @@ void api_detach(cleave_runtime *rt, api_attachment *a);
 /* With the lock: sleeps until something has changed, or drives the master's own node meanwhile if
  * that has no thread. False: `until_ns` has passed. */
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns);
+/* As api_sleep, for functions of the program: false also if the program interrupts them. */
+bool api_wait(cleave_runtime *rt, uint64_t until_ns);
+bool api_is_interrupted(const cleave_runtime *rt); /* the program's hook says so */
+/* As api_fail with CLV_DEADLINE, for a wait that api_wait has ended. CLV_CANCELLED if the program
+ * has interrupted it. */
+cleave_status api_fail_late(const cleave_runtime *rt, cleave_error *error, const char *fmt, ...)
+    CLV_PRINTF(3, 4);
+/* Lets the program interrupt the connects and unary calls of this thread until the end of the
+ * block. */
+typedef struct api_interruptible {
+  clv_cancel_hook hook;
+  const clv_cancel_hook *before;
+} api_interruptible;
+void api_interruptible_begin(cleave_runtime *rt, api_interruptible *ret);
+void api_interruptible_end(api_interruptible *i);
 void api_poll(cleave_runtime *rt); /* as api_sleep, without sleeping */
 /* Wakes all sleepers, because something has changed. */
 void api_wake(cleave_runtime *rt);

@@ -156,6 +156,9 @@ void api_future_settle(cleave_runtime *rt, api_future *f, const cleave_error *wh
 void api_future_finish(cleave_runtime *rt, api_future *f, const cleave_error *why);
 /* As api_future_finish, for an operation that is still in progress: withdraws it first. */
 void api_future_end_early(cleave_runtime *rt, api_future *f, const cleave_error *why);
+/* Cancels an operation. One that was sent and changes something continues; only its result is
+ * dropped. */
+void api_future_abandon(cleave_runtime *rt, api_future *f);
 /* True if an earlier backward, step or write of its context is unfinished. */
 bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f);
 /* True if a function waits for something in the context. */

@@ -288,7 +288,7 @@ cleave_status api_module_assign_index(cleave_module *m, cleave_error *error) {
   uint64_t until = api_deadline_ns(rt, 0);
   uint32_t n_unloading, released = 0;
   bool found = find_free_index(rt, &m->index, &n_unloading);
-  while (!found && n_unloading && api_sleep(rt, until))
+  while (!found && n_unloading && api_wait(rt, until))
     found = find_free_index(rt, &m->index, &n_unloading);
   for (uint32_t i = 0; i < rt->n_modules; i++)
     released += rt->modules[i] && rt->modules[i]->is_released;
@@ -409,9 +409,9 @@ cleave_status api_modules_await_idle(cleave_module *const *modules, size_t n, co
     const cleave_module *m = modules[i];
     if (!is_module_busy(m)) continue;
     PASS(check_contexts_closing(m, what, error));
-    if (!api_sleep(m->runtime, until_ns))
-      return api_fail(error, CLV_DEADLINE, "module '%s' %s: its contexts have not ended in time",
-                      m->name, what);
+    if (!api_wait(m->runtime, until_ns))
+      return api_fail_late(m->runtime, error, "module '%s' %s: its contexts have not ended in time",
+                           m->name, what);
     i = (size_t)-1; /* other modules may have been used meanwhile */
   }
   return CLEAVE_OK;

@@ -21,9 +21,9 @@ cleave_status api_module_unload_at_node(cleave_module *m, uint32_t generation, u
   PASS(api_send(rt, m->node, p, error));
   while (m->unload_message) {
     PASS(api_check_node_present(rt, m->node, error));
-    if (!api_sleep(rt, until))
-      return api_fail(error, CLV_DEADLINE, "'%s' has not let go of module '%s' in time",
-                      rt->peers[m->node].name, m->name);
+    if (!api_wait(rt, until))
+      return api_fail_late(rt, error, "'%s' has not let go of module '%s' in time",
+                           rt->peers[m->node].name, m->name);
   }
   return CLEAVE_OK;
 }
@@ -45,8 +45,8 @@ static cleave_status unload_tied(const cleave_module *owner, uint64_t until_ns,
     cleave_module *m = rt->modules[i];
     if (!m || m == owner || !api_is_tied_to(m, owner)) continue;
     while (m->state == MODULE_PLACING)
-      if (!api_sleep(rt, until_ns))
-        return api_fail(error, CLV_DEADLINE, "module '%s' was not loaded in time", m->name);
+      if (!api_wait(rt, until_ns))
+        return api_fail_late(rt, error, "module '%s' was not loaded in time", m->name);
     if (m->state == MODULE_PLACED) PASS(api_module_save_and_unload(m, until_ns, error));
   }
   return CLEAVE_OK;
@@ -103,6 +103,8 @@ static cleave_status try_load(cleave_module *m, uint64_t until_ns, cleave_error 
   uint64_t now = api_now(rt), left_ms = until_ns > now ? (until_ns - now) / 1000000u : 0;
   m->generation = rt->generations[m->index]++;
   api_unlock(rt);
+  CLV_AUTO(api_interruptible_end) api_interruptible waits;
+  api_interruptible_begin(rt, &waits);
   cleave_status status = api_load_module(m, CLV_MAX(left_ms, UINT64_C(1)), error);
   api_lock(rt);
   return status;
@@ -145,8 +147,8 @@ cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t dead
   cleave_runtime *rt = m->runtime;
   uint64_t until = api_deadline_ns(rt, deadline_ms);
   while (m->state == MODULE_PLACING)
-    if (!api_sleep(rt, until))
-      return api_fail(error, CLV_DEADLINE, "module '%s' was not loaded in time", m->name);
+    if (!api_wait(rt, until))
+      return api_fail_late(rt, error, "module '%s' was not loaded in time", m->name);
   PASS(api_check_module_present(m, error));
   for (int i = 0; i < m->params->n_ties; i++)
     if (m->tie_owners[i]) PASS(api_module_place(m->tie_owners[i], false, deadline_ms, error));

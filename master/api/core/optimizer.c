@@ -230,9 +230,9 @@ uint64_t api_step_decision_advance(cleave_runtime *rt) {
 cleave_status api_await_decision(cleave_runtime *rt, uint64_t until_ns, cleave_error *error) {
   uint64_t due = api_step_decision_advance(rt);
   while (rt->undecided_context) {
-    if (api_is_deadline_over(rt, until_ns))
-      return api_fail(error, CLV_DEADLINE, "the step of context %s was not decided in time",
-                      rt->undecided_context->name);
+    if (api_is_deadline_over(rt, until_ns) || api_is_interrupted(rt))
+      return api_fail_late(rt, error, "the step of context %s was not decided in time",
+                           rt->undecided_context->name);
     (void)api_sleep(rt, CLV_MIN(due, until_ns));
     due = api_step_decision_advance(rt);
   }

@@ -65,6 +65,8 @@ cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node, uint64_t de
   PASS(take_link_reference(p, &link, error));
   clv_err err;
   uint64_t ms = deadline_ms ? deadline_ms : runtime->deadline_ms;
+  CLV_AUTO(api_interruptible_end) api_interruptible waits;
+  api_interruptible_begin(runtime, &waits);
   if (clv_link_ping(link, (unsigned)ms, &ns, &err) != CLV_OK) {
     clv_err_prefix(&err, "worker '%s'", p->name);
     api_convert_error(error, &err);

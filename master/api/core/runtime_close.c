@@ -52,7 +52,7 @@ static uint64_t find_open_context(cleave_runtime *rt, uint64_t until_ns) {
       if (c->state == API_CONTEXT_OPEN) return c->id;
       ending |= c->state <= API_CONTEXT_ENDING;
     }
-    ending = ending && !api_is_deadline_over(rt, until_ns);
+    ending = ending && !api_is_deadline_over(rt, until_ns) && !api_is_interrupted(rt);
     if (ending) (void)api_sleep(rt, CLV_MIN(due, until_ns));
   }
   return 0;
@@ -72,13 +72,15 @@ static cleave_status close_contexts(cleave_runtime *rt, uint64_t deadline_ms, cl
   cleave_status status = CLEAVE_OK;
   cleave_error why;
   uint64_t until = api_deadline_ns(rt, deadline_ms);
-  for (uint64_t id; (id = find_open_context(rt, until)) != 0;) {
+  for (uint64_t id; !api_is_interrupted(rt) && (id = find_open_context(rt, until)) != 0;) {
     cleave_context c = {id};
     if (cleave_context_close(rt, c, deadline_ms, &why) != CLEAVE_OK && status == CLEAVE_OK) {
       status = why.status;
       if (error) *error = why;
     }
   }
+  if (status == CLEAVE_OK && api_is_interrupted(rt))
+    return api_fail(error, CLV_CANCELLED, "the program has interrupted cleave_close");
   return status;
 }
 
@@ -87,6 +89,8 @@ cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline_ms, cleave
   if (ret_leaks) *ret_leaks = (cleave_leaks){0};
   if (!runtime) return CLEAVE_OK;
   PASS(begin_closing(runtime, error));
+  CLV_AUTO(api_interruptible_end) api_interruptible waits;
+  api_interruptible_begin(runtime, &waits);
   if (ret_leaks) report_leaks(runtime, ret_leaks);
   cleave_status status = close_contexts(runtime, deadline_ms, error);
   api_futures_stop(runtime);

@@ -112,7 +112,6 @@ static cleave_status fill_runtime(cleave_runtime *rt, const cleave_options *o,
   rt->may_send = o->may_send;
   rt->on_event = o->on_event;
   rt->on_notice = (clv_notifier){o->on_notice, o->user};
-  rt->user = o->user;
   if (rt->n_peers > 1) PASS(api_connect(rt, error));
   return start_node(rt, error);
 }
@@ -142,6 +141,10 @@ cleave_status api_open_on_platform(const api_platform *platform, const clv_sessi
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   pthread_cond_init(&rt->changed_cond, &monotonic);
   pthread_condattr_destroy(&monotonic);
+  rt->interrupted = o.interrupted;
+  rt->user = o.user;
+  CLV_AUTO(api_interruptible_end) api_interruptible waits;
+  api_interruptible_begin(rt, &waits);
   cleave_status status = fill_runtime(rt, &o, error);
   if (status == CLEAVE_OK && rt->n_peers > 1) {
     for (uint32_t i = 1; i < rt->n_peers && status == CLEAVE_OK; i++)

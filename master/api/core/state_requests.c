@@ -25,13 +25,13 @@ cleave_status api_state_await(cleave_module *m, api_state_request *r, const char
                               uint64_t until_ns, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   while (!r->has_failed && !(r->is_answered && r->n_received >= r->count)) {
-    if (api_sleep(rt, until_ns)) continue;
+    if (api_wait(rt, until_ns)) continue;
     char silence_text[200];
-    api_fail(error, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", what,
-             m->name, rt->peers[m->node].name,
-             api_describe_silence(rt, silence_text, sizeof silence_text));
+    cleave_status status = api_fail_late(
+        rt, error, "%s of module '%s' did not come from '%s' in time%s", what, m->name,
+        rt->peers[m->node].name, api_describe_silence(rt, silence_text, sizeof silence_text));
     api_set_error_node(error, rt->peers[m->node].name, m->name);
-    return CLEAVE_DEADLINE;
+    return status;
   }
   if (r->has_failed && error) *error = r->failure;
   return r->has_failed ? r->failure.status : CLEAVE_OK;

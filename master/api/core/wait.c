@@ -4,6 +4,8 @@
  * where that has no thread. Before a thread sleeps, the due jobs of the runtime have their turn.
  */
 #include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <time.h>
 
 #include "master/api/core/core_int.h"
@@ -12,7 +14,7 @@ enum {
   STOPPED_NS = 300000000,
   POLL_NS = 250000000
 }; /* a timer that is STOPPED_NS late shows that the process was stopped; POLL_NS: longest sleep */
-enum { SILENCE_MS = 3000 };
+enum { SILENCE_MS = 3000, INTERRUPT_POLL_NS = 50000000 };
 static const uint64_t GRACE_NS = 5000000000;
 
 /* Runs the master's own node on this thread, until until_ns or an interrupt. Then wakes the other
@@ -76,7 +78,8 @@ bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
   api_note_outage(rt);
   until_ns = CLV_MAX(api_time_of_deadline(rt, until_ns), rt->deadlines_paused_until_ns);
   uint64_t until = CLV_MIN(until_ns, run_jobs(rt));
-  if (!rt->platform.clock.now_ns) until = CLV_MIN(until, began + POLL_NS);
+  if (!rt->platform.clock.now_ns)
+    until = CLV_MIN(until, began + (rt->interrupted ? INTERRUPT_POLL_NS : POLL_NS));
   if (clv_ms_since_interrupt()) end_silent_links(rt);
   bool in_time = sleep_until(rt, until);
   api_ask_about_outages(rt, !in_time);
@@ -85,6 +88,37 @@ bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
     if (rt->jobs[i]->after_sleep) rt->jobs[i]->after_sleep(rt);
   return in_time || until < until_ns || until_ns < rt->deadlines_paused_until_ns;
 }
+
+/* ---- the program interrupts ------------------------------------------------------------------ */
+
+bool api_is_interrupted(const cleave_runtime *rt) {
+  return rt->interrupted && rt->interrupted(rt->user);
+}
+
+bool api_wait(cleave_runtime *rt, uint64_t until_ns) {
+  if (api_is_interrupted(rt)) return false;
+  return api_sleep(rt, until_ns) && !api_is_interrupted(rt);
+}
+
+cleave_status api_fail_late(const cleave_runtime *rt, cleave_error *error, const char *fmt, ...) {
+  char text[CLEAVE_TEXT];
+  va_list args;
+  va_start(args, fmt);
+  vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  bool is_interrupted = api_is_interrupted(rt);
+  return api_fail(error, is_interrupted ? CLV_CANCELLED : CLV_DEADLINE, "%s%s",
+                  is_interrupted ? "the program has interrupted the wait: " : "", text);
+}
+
+static bool should_stop(void *user) { return api_is_interrupted(user); }
+
+void api_interruptible_begin(cleave_runtime *rt, api_interruptible *ret) {
+  ret->hook = (clv_cancel_hook){should_stop, rt};
+  ret->before = clv_rpc_set_waiter(rt->interrupted ? &ret->hook : NULL);
+}
+
+void api_interruptible_end(api_interruptible *i) { (void)clv_rpc_set_waiter(i->before); }
 
 void api_poll(cleave_runtime *rt) {
   (void)run_jobs(rt);

@@ -43,30 +43,42 @@ cleave_status cleave_wait_any(cleave_runtime *runtime, const cleave_future *futu
       api_futures_await_any(runtime, futures, n, api_deadline_ns(runtime, deadline_ms), &index);
   release_awaited_futures(runtime, futures, n);
   if (!in_time)
-    return api_fail(error, CLV_DEADLINE, "none of %zu futures was done in time%s", n,
-                    api_describe_silence(runtime, silence_text, sizeof silence_text));
+    return api_fail_late(runtime, error, "none of %zu futures was done in time%s", n,
+                         api_describe_silence(runtime, silence_text, sizeof silence_text));
   *ret_index = index;
   return CLEAVE_OK;
 }
 
-/* Cancels a future. An operation that was sent and changes something continues; only its result is
- * dropped. */
 cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future,
                                    cleave_error *error) {
   api_future *f;
-  cleave_error why;
   NOT_NULL(runtime);
   LOCKED(runtime);
   PASS(api_future_find(runtime, future, &f, error));
-  api_fail(&why, CLV_CANCELLED, "future %llu, %s of %s, was cancelled",
-           (unsigned long long)future.id, f->op->name, f->subject);
-  if (f->cannot_cancel || f->is_finished)
-    api_future_settle(runtime, f, &why);
-  else
-    api_future_end_early(runtime, f, &why);
+  api_future_abandon(runtime, f);
   api_future_release_use(runtime, f);
   api_wake(runtime);
   return CLEAVE_OK;
+}
+
+cleave_status cleave_future_wait_for(cleave_runtime *runtime, cleave_future future,
+                                     uint64_t wait_ms, bool *ret_ready, cleave_error *error) {
+  api_future *f;
+  cleave_error why = {.status = CLEAVE_OK};
+  NOT_NULL(runtime, ret_ready);
+  if (!wait_ms) PASS(cleave_future_poll(runtime, future, ret_ready, error));
+  LOCKED(runtime);
+  PASS(api_future_find(runtime, future, &f, error));
+  uint64_t until = wait_ms ? api_deadline_ns(runtime, wait_ms) : api_now(runtime);
+  cleave_status status = api_future_await(runtime, f, until, &why);
+  bool is_ready = f->is_done, is_late = status == CLEAVE_DEADLINE && !is_ready;
+  api_future_release_use(runtime, f);
+  if (status == CLEAVE_OK || is_late) {
+    *ret_ready = is_ready;
+    return CLEAVE_OK;
+  }
+  if (error) *error = why;
+  return status;
 }
 
 /* ---- callbacks ------------------------------------------------------------------------------- */

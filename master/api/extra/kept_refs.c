@@ -162,7 +162,7 @@ cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
 
 static void await_owners(cleave_runtime *rt, api_context *c, uint64_t until_ns) {
   c->n_waiters++; /* the context stays meanwhile */
-  while (c->n_unconfirmed_kept && !c->has_failed && api_sleep(rt, until_ns)) continue;
+  while (c->n_unconfirmed_kept && !c->has_failed && api_wait(rt, until_ns)) continue;
   c->n_waiters--;
   if (c->state != API_CONTEXT_OPEN) api_wake(rt);
 }

@@ -36,9 +36,8 @@ static cleave_status find_lost_peer(cleave_runtime *rt, const char *worker, api_
 static cleave_status wait_until_quiet(cleave_runtime *rt, const api_peer *p, uint64_t until,
                                       cleave_error *error) {
   while (p->n_loading)
-    if (!api_sleep(rt, until))
-      return api_fail(error, CLV_DEADLINE, "a module is still being loaded at worker '%s'",
-                      p->name);
+    if (!api_wait(rt, until))
+      return api_fail_late(rt, error, "a module is still being loaded at worker '%s'", p->name);
   return api_await_decision(rt, until, error);
 }
 
@@ -129,6 +128,8 @@ cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
   api_peer *p;
   clv_link *old;
   clv_rpc_channel *channel;
+  CLV_AUTO(api_interruptible_end) api_interruptible waits;
+  api_interruptible_begin(runtime, &waits);
   PASS(find_lost_peer(runtime, worker, &p, error));
   PASS(wait_until_quiet(runtime, p, until, error));
   PASS(find_lost_peer(runtime, worker, &p, error)); /* another thread may have begun first */

@@ -537,6 +537,28 @@ static bool results_are_asked_for_by_their_kind(void) {
   return close_context(c);
 }
 
+/* The end of the wait is told from the deadline of the operation. */
+static bool the_end_of_a_wait_is_no_error(void) {
+  cleave_context c;
+  cleave_reference y, loss;
+  cleave_future f;
+  bool is_ready = true;
+  DO(open_context(&c));
+  DO(run_slow(c, &y, &loss));
+  MUST(cleave_to_here_async(rt, y, 100, &f, e));
+  MUST(cleave_future_wait_for(rt, f, 0, &is_ready, e));
+  CHECK(!is_ready);
+  MUST(cleave_future_wait_for(rt, f, 10, &is_ready, e));
+  CHECK(!is_ready);
+  REFUSED(cleave_future_wait_for(rt, f, 5000, &is_ready, e), CLEAVE_DEADLINE, "did not come");
+  DO(release(f));
+  MUST(cleave_to_here_async(rt, y, 0, &f, e));
+  MUST(cleave_future_wait_for(rt, f, 5000, &is_ready, e));
+  CHECK(is_ready);
+  DO(release(f));
+  return close_context(c);
+}
+
 static const test tests[] = {
     TEST(futures_give_what_the_blocking_forms_give),
     TEST(a_kept_value_comes_by_a_future),
@@ -549,6 +571,7 @@ static const test tests[] = {
     TEST(what_has_been_sent_goes_on_unheard),
     TEST(a_closing_that_waits_is_withdrawn),
     TEST(deadlines_of_futures_and_of_who_waits),
+    TEST(the_end_of_a_wait_is_no_error),
     TEST(closing_a_context_ends_its_futures),
     TEST(a_released_future_has_its_callbacks),
     TEST(threads_wait_for_one_future),

@@ -8,7 +8,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 import ways
 from cluster import chosen, run
 
-PROGRAM, MORE, OVERLAP = map(ways.program, ("api_futures", "api_futures_more", "api_overlap"))
+PROGRAM, MORE, OVERLAP, INTERRUPTS = map(
+    ways.program, ("api_futures", "api_futures_more", "api_overlap", "api_interrupts"))
 ENV = {"CLEAVE_TEST_OPS": "1"}  # the op that waits
 WAYS = chosen({"direct": (ways.DIRECT, "w1", "w2"), "direct_single": (ways.DIRECT, "w1", "w2", "single"),
                "half": ("", "w1", "master"), "half_single": ("", "w1", "master", "single"),
@@ -19,6 +20,7 @@ WAYS = chosen({"direct": (ways.DIRECT, "w1", "w2"), "direct_single": (ways.DIREC
 def overlap_and_loss(c):
     failed = 0
     runs = (("overlap", OVERLAP, "64"), ("overlap_single", OVERLAP, "64", "single"),
+            ("interrupted", INTERRUPTS, str(c.workers[0].process.pid)),
             ("lost", PROGRAM, "lost", str(c.workers[0].process.pid)))
     for name, program, *more in runs:
         done = run(program, c.session(name, ways.DIRECT), "w1", "w2", *more, env=ENV)

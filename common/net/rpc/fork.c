@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Forks of a program that has connections. A child shares the sockets of its parent, so a server
+ * would not notice the parent's death before that of the child. The child therefore closes them: in
+ * its descriptors /dev/null takes the place of each dialled connection, so that nothing else gets
+ * the number, which gRPC's records still name. The parent's connections are not affected.
+ *
+ * rpc_fork_note_peer records the addresses that this process has dialled. Before a fork the parent
+ * lists the descriptors that are connected to one of them, because the child may call only
+ * functions that are safe in a signal handler.
+ */
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/net/rpc/rpc_int.h"
+
+enum { MAX_PEERS = 256, MAX_FDS = 1024 };
+
+/* guards all variables below; held by the parent from before a fork until after it */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char peers[MAX_PEERS][RPC_ADDRESS];
+static unsigned n_peers;
+static int fds[MAX_FDS];
+static unsigned n_fds;
+
+static bool is_known_peer(const char *address) {
+  for (unsigned i = 0; i < n_peers; i++)
+    if (strcmp(peers[i], address) == 0) return true;
+  return false;
+}
+
+static bool is_dialled(int fd) {
+  char address[RPC_ADDRESS];
+  return rpc_read_peer_address(fd, address, sizeof(address)) && is_known_peer(address);
+}
+
+static void list_if_dialled(int fd, void *user) {
+  (void)user;
+  if (n_fds < MAX_FDS && is_dialled(fd)) fds[n_fds++] = fd;
+}
+
+static void before_fork(void) {
+  pthread_mutex_lock(&lock);
+  n_fds = 0;
+  if (n_peers) rpc_for_each_fd(list_if_dialled, NULL);
+}
+
+static void after_fork_in_parent(void) { pthread_mutex_unlock(&lock); }
+
+/* Asks each descriptor again, because a thread may have closed it between the list and the fork. */
+static void after_fork_in_child(void) {
+  int none = n_fds ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
+  for (unsigned i = 0; i < n_fds && none >= 0; i++)
+    if (is_dialled(fds[i])) (void)dup3(none, fds[i], O_CLOEXEC);
+  if (none >= 0) close(none);
+  n_peers = 0;
+  pthread_mutex_unlock(&lock);
+}
+
+static void install_handlers(void) {
+  (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+void rpc_fork_note_peer(const char *address) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  if (!address || strlen(address) >= RPC_ADDRESS) return;
+  (void)pthread_once(&once, install_handlers);
+  pthread_mutex_lock(&lock);
+  if (n_peers < MAX_PEERS && !is_known_peer(address)) strcpy(peers[n_peers++], address);
+  pthread_mutex_unlock(&lock);
+}

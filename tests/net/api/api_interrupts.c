@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cleave_options.interrupted while a worker is stopped, and forks: api_interrupts SESSION.yaml A B
+ * PID runs modules at the nodes A and B, and stops and continues the process PID, which is A's
+ * worker.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "api_int.h"
+
+enum { DEADLINE_MS = 8000, ARM_MS = 60, LATEST_MS = 250, LATEST_CLOSE_MS = 900 };
+
+static atomic_bool flag;
+static const char *session;
+static pid_t worker;
+
+/* ---- interrupts ------------------------------------------------------------------------------ */
+
+static bool is_interrupted(void *user) {
+  (void)user;
+  return atomic_load(&flag);
+}
+
+static double now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+/* Sets the flag after ARM_MS. */
+static void *interrupt(void *user) {
+  (void)user;
+  usleep(ARM_MS * 1000);
+  atomic_store(&flag, true);
+  return NULL;
+}
+
+/* Fails unless the call returns CLEAVE_CANCELLED soon after the flag was set. */
+#define INTERRUPTED(call, latest_ms)                                               \
+  do {                                                                             \
+    pthread_t thread_;                                                             \
+    CHECK(pthread_create(&thread_, NULL, interrupt, NULL) == 0);                   \
+    double began_ = now_ms();                                                      \
+    cleave_error error_ = {0}, *e = &error_;                                       \
+    cleave_status status_ = (call);                                                \
+    double took_ = now_ms() - began_;                                              \
+    pthread_join(thread_, NULL);                                                   \
+    atomic_store(&flag, false);                                                    \
+    snprintf(why, sizeof why, "line %d: %s after %.0f ms: %s", __LINE__,           \
+             cleave_status_name(status_), took_, error_.text);                     \
+    if (status_ != CLEAVE_CANCELLED || took_ > ARM_MS + (latest_ms)) return false; \
+  } while (0)
+
+/* ---- the tests ------------------------------------------------------------------------------- */
+
+static net small;
+static cleave_module *fresh;
+static cleave_optimizer *optimizer;
+
+static bool make_modules(void) {
+  cleave_context c;
+  cleave_reference loss;
+  DO(make_net("small", "master", &small));
+  DO(load("fresh", at_a, "[{op: linear, out: 2}]", 3, &fresh));
+  cleave_module *both[] = {small.a, small.b};
+  const cleave_group g = {.modules = both, .n_modules = 2, .lr = 0.5};
+  MUST(cleave_optimizer_new(rt, &g, 1, 0, &optimizer, e));
+  DO(open_context(&c));
+  DO(run_net(&small, c, 1, NULL, NULL, &loss));
+  DO(backward(c, loss, false));
+  return close_context(c);
+}
+
+static bool waits_for_values_and_modules_end(void) {
+  const char *bias[] = {"0.bias"};
+  float x[12] = {0};
+  cleave_context c;
+  cleave_reference in, y, loss;
+  cleave_future f;
+  cleave_tensor t = {0};
+  bool is_ready = true;
+  size_t index;
+  cleave_link_measure m;
+  DO(open_context(&c));
+  DO(leaf(c, x, 4, 3, true, &in));
+  DO(run_net(&small, c, 2, NULL, NULL, &loss));
+  DO(stop_process(worker));
+  MUST(cleave_rpc_async(rt, c, small.a, &in, 1, &y, &f, e));
+  INTERRUPTED(cleave_to_here(rt, y, 0, &t, e), LATEST_MS);
+  INTERRUPTED(cleave_future_wait(rt, f, 0, e), LATEST_MS);
+  INTERRUPTED(cleave_wait_any(rt, &f, 1, 0, &index, e), LATEST_MS);
+  MUST(cleave_future_poll(rt, f, &is_ready, e));
+  CHECK(!is_ready);
+  INTERRUPTED(cleave_call(rt, c, fresh, &in, 1, &y, e), LATEST_MS);
+  INTERRUPTED(cleave_weight_read(rt, small.a, "0.bias", 0, &t, e), LATEST_MS);
+  INTERRUPTED(cleave_measure(rt, 1, 0, &m, e), LATEST_MS);
+  INTERRUPTED(cleave_backward(rt, c, &loss, 1, false, 0, e), LATEST_MS);
+  CHECK(kill(worker, SIGCONT) == 0);
+  MUST(cleave_wait(rt, f, 0, &t, e));
+  cleave_tensor_free(&t);
+  DO(close_context(c));
+  DO(open_context(&c));
+  DO(leaf(c, x, 4, 3, true, &in));
+  MUST(cleave_call(rt, c, fresh, &in, 1, &y, e)); /* loads the module after all */
+  DO(stop_process(worker));
+  INTERRUPTED(cleave_context_close(rt, c, 0, e), LATEST_MS);
+  INTERRUPTED(cleave_parameter_freeze(rt, fresh, bias, 1, 0, e), LATEST_MS);
+  CHECK(kill(worker, SIGCONT) == 0);
+  MUST(cleave_parameter_freeze(rt, fresh, bias, 1, 0, e));
+  return true;
+}
+
+static bool opening_and_closing_end(void) {
+  const cleave_options o = {
+      .size = sizeof o, .deadline_ms = DEADLINE_MS, .interrupted = is_interrupted};
+  cleave_runtime *other;
+  cleave_context c;
+  cleave_reference loss;
+  DO(open_context(&c));
+  DO(run_net(&small, c, 3, NULL, NULL, &loss));
+  DO(stop_process(worker));
+  INTERRUPTED(cleave_open(session, &o, &other, e), LATEST_MS + 200);
+  INTERRUPTED(cleave_close(rt, 0, NULL, e), LATEST_CLOSE_MS);
+  CHECK(kill(worker, SIGCONT) == 0);
+  MUST(cleave_open(session, &o, &other, e));
+  MUST(cleave_close(other, 0, NULL, e));
+  return true;
+}
+
+/* ---- forks ----------------------------------------------------------------------------------- */
+
+/* Exit code of a child: 0 if it shares no connected socket with its parent. */
+static int look_for_sockets(void) {
+  for (int fd = 3; fd < 1024; fd++) {
+    struct sockaddr_storage peer;
+    socklen_t size = sizeof peer;
+    if (getpeername(fd, (struct sockaddr *)&peer, &size) == 0 && peer.ss_family != AF_UNIX)
+      return 1;
+  }
+  return 0;
+}
+
+/* Runs a step, so the connections of this process work. */
+static bool train_once(void) {
+  cleave_context c;
+  cleave_reference loss;
+  DO(open_context(&c));
+  DO(run_net(&small, c, 4, NULL, NULL, &loss));
+  DO(backward(c, loss, false));
+  MUST(cleave_step(rt, optimizer, c, 0, NULL, e));
+  return close_context(c);
+}
+
+static bool children_have_no_connections(void) {
+  int status = -1;
+  CHECK(look_for_sockets() == 1);
+  pid_t child = fork();
+  if (child == 0) _exit(look_for_sockets());
+  CHECK(child > 0 && waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  return train_once();
+}
+
+int main(int argc, char **argv) {
+  const cleave_options o = {
+      .size = sizeof o, .deadline_ms = DEADLINE_MS, .interrupted = is_interrupted};
+  cleave_error e = {0};
+  if (argc < 5) return 2;
+  session = argv[1];
+  at_a = argv[2];
+  at_b = argv[3];
+  worker = (pid_t)atoi(argv[4]);
+  bool is_ready = cleave_open(session, &o, &rt, &e) == CLEAVE_OK && make_modules();
+  if (e.text[0]) snprintf(why, sizeof why, "%.900s", e.text);
+  print_result(is_ready, "open");
+  if (!is_ready) return 1;
+  print_result(children_have_no_connections(), "children_have_no_connections");
+  print_result(waits_for_values_and_modules_end(), "waits_for_values_and_modules_end");
+  (void)kill(worker, SIGCONT);
+  if (n_failed) return 1;
+  print_result(opening_and_closing_end(), "opening_and_closing_end");
+  (void)kill(worker, SIGCONT);
+  return n_failed != 0;
+}
