@@ -542,7 +542,7 @@ def processes_end_well_whatever_is_open():
     running = {what: subprocess.Popen([sys.executable, "-c", begin + end], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                       env={**os.environ, "PYTHONPATH": os.path.abspath(os.path.join(BIN, "python"))}) for what, end in ENDS.items()}
     for what, process in running.items():
-        said = process.communicate(timeout=60 * SLOW)[0]
+        said = process.communicate(timeout=180 * SLOW)[0]
         assert process.returncode == 0, (what, process.returncode, said[-2000:])
 
 

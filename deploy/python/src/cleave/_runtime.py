@@ -150,7 +150,7 @@ class Runtime:
             _lib.check(begin(rt, future, error), error)
             try:
                 while not done[0]:
-                    _lib.check(lib.shim_wait(rt, future[0], _lib.SLICE_MS, done, error), error)
+                    _lib.check(lib.cleave_future_wait_for(rt, future[0], _lib.SLICE_MS, done, error), error)
                 if read:
                     _lib.check(read(rt, future[0], error), error)
             except BaseException:
@@ -227,7 +227,7 @@ class Runtime:
                 self._idle.wait(_lib.SLICE_MS / 1000)
         if self in _open:
             _open.remove(self)
-        self.leaks = _lib.in_thread(lambda: self._close(ms))
+        self.leaks = _lib.in_thread(lambda: self._close(ms), interrupt=lambda: lib.shim_record_interrupt(self._record))
         if self.leaks:
             log.warning("the runtime was closed with open handles:\n%s", self.leaks.text.rstrip())
         return self.leaks
@@ -245,8 +245,7 @@ class Runtime:
         with _opening:
             status = lib.cleave_close(rt, ms, leaks, error)
         self._log_notices()
-        lib.shim_record_free(self._record)
-        self._handle = self._record = ffi.NULL
+        self._handle = ffi.NULL  # the record stays, for egress()
         found = Leaks(leaks.contexts, leaks.references, leaks.futures, leaks.kept, _lib.text(leaks.text))
         if status:
             self.leaks = found
@@ -354,7 +353,9 @@ def open(path: str | os.PathLike[str], *, deadline: float | None = None, workers
     record = lib.shim_record_new()
     if record == ffi.NULL:
         raise MemoryError("cleave.open")
-    runtime = _lib.in_thread(lambda: _connect(name, workers, ms, record), lambda late: late._close(PATIENCE_MS))
+    record = ffi.gc(record, lib.shim_record_free)
+    runtime = _lib.in_thread(lambda: _connect(name, workers, ms, record), lambda late: late._close(PATIENCE_MS),
+                             lambda: lib.shim_record_interrupt(record))
     _open.append(runtime)
     runtime._log_notices()
     return runtime
@@ -366,7 +367,5 @@ def _connect(path: str, workers: Sequence[str] | None, ms: int, record: Any) -> 
     given = ffi.new("char *[]", names) if workers is not None else ffi.NULL
     with _opening:
         status = lib.shim_open(os.fsencode(path), ffi.cast("char const *const *", given), len(names), ms, record, handle, error)
-    if status:
-        lib.shim_record_free(record)
-        raise _lib.error_of(error)
+    _lib.check(status, error)
     return Runtime(handle[0], record, path)
