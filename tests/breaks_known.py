@@ -50,7 +50,7 @@ of("master/plan/row_digests.c", "tests/unit/plan/test_rows",
    short_rows_need_no_others=("static clv_code compute_line_digest(", "l->n >= LONG_VALUES", "l->n > 0"))
 of("master/plan/public_rows.c", "tests/unit/plan/test_rows",
    waves_are_secret=("", "if (is_wave(from, part, tolerance)) return 3;", ""),
-   products_are_secret=("static size_t count_numbers_of_product(", "width <= n / 2", "width < 2"),
+   products_are_secret=("static size_t count_free_numbers_of_product(", "width <= n / 2", "width < 2"),
    orthogonal_signs_are_secret=("static bool are_orthogonal(", "f->n_sign_rows == ENOUGH_SIGNS", "f->n_sign_rows > ENOUGH_SIGNS"),
    ratios_are_secret=("", "if (is_geometric(from, part, tolerance)) return 2;", ""),
    neighbours_alone_make_a_wave=("static bool is_wave(", "n / 4, n / 3}", "1, 1}"),

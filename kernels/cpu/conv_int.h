@@ -20,21 +20,23 @@ typedef struct cpu_weight_job {
   bool accumulate;
 } cpu_weight_job;
 
-/* Weight gradient for few input channels; x is row-major. */
+/* clv_cpu_small_conv_weight computes the weight gradient for few input channels; x is
+ * row-major. */
 size_t clv_cpu_small_conv_scratch(const clv_window *s, int block, int threads);
 void clv_cpu_small_conv_weight(const cpu_weight_job *job);
 
-/* Weight gradient for x in channel blocks of 8 and one group, if clv_cpu_wide_conv_fits. */
+/* clv_cpu_wide_conv_weight computes the weight gradient for x in channel blocks of 8 and one group,
+ * if clv_cpu_wide_conv_fits. */
 bool clv_cpu_wide_conv_fits(const clv_window *s, int block);
 size_t clv_cpu_wide_conv_scratch(const clv_window *s, int threads);
 void clv_cpu_wide_conv_weight(const cpu_weight_job *job);
 
 /* ---- weights in tiles of 16x16 channels ------------------------------------------------------ */
 
-/* Copies of a convolution's weights. row_major: [K][C][taps]. front: tiles
- * [K/16][C/16][taps][16 c][16 k], oneDNN's OIhw16i16o. back: tiles of [taps][16 k][16 c], which are
- * ordered as those of `front` (OIhw16o16i) or, with `backward_tiles_are_c_major`, [C/16][K/16]
- * (IOhw16o16i).
+/* Copies of a convolution's weights. row_major: [K][C][taps]. front: copy for the forward, tiles
+ * [K/16][C/16][taps][16 c][16 k], oneDNN's OIhw16i16o. back: copy for the input gradient, tiles of
+ * [taps][16 k][16 c], which are ordered as those of `front` (OIhw16o16i) or, with
+ * `backward_tiles_are_c_major`, [C/16][K/16] (IOhw16o16i).
  */
 typedef struct cpu_weight_tiles {
   int64_t k, c, taps;
@@ -42,8 +44,8 @@ typedef struct cpu_weight_tiles {
   float *row_major;
   void *front, *back;
   bool backward_tiles_are_c_major;
-  /* front and back are bf16: a tile's rows are [8][16][2], where the second of a pair is the next
-   * channel along the sum (OIhw8i16o2i, OIhw8o16i2o, IOhw8o16i2o) */
+  /* the tiles of both copies (front, back) are bf16, with rows [8][16][2]: a pair has two adjacent
+   * channels of those that the product sums over (OIhw8i16o2i, OIhw8o16i2o, IOhw8o16i2o) */
   bool bf16;
   bool unpack_adds; /* clv_cpu_weight_unpack adds to row_major instead of overwriting it */
 } cpu_weight_tiles;

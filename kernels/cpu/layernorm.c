@@ -34,6 +34,7 @@ CPU_INLINE void row_sums_body(const float *x, size_t n, double shift, double *su
   double s[LANES] = {0}, q[LANES] = {0};
   size_t i = 0;
   for (; i + LANES <= n; i += LANES)
+#pragma GCC unroll 1 /* GCC 14 unrolls it otherwise, and then computes number by number */
     for (size_t l = 0; l < LANES; l++) {
       double d = x[i + l] - shift;
       s[l] += d;

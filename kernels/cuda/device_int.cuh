@@ -200,7 +200,7 @@ static __device__ inline cuda_pair &operator+=(cuda_pair &a, const cuda_pair &b)
  * is a value's index. */
 template <typename Term>
 static __global__ void gpu_parts_kernel(Term term, cuda_sums s, cuda_pair *parts) {
-  size_t c = blockIdx.x, begin = blockIdx.y * s.per_slab, end = begin + s.per_slab;
+  size_t c = blockIdx.x, begin = blockIdx.y * s.values_per_slab, end = begin + s.values_per_slab;
   if (end > s.n * s.inner) end = s.n * s.inner;
   cuda_pair sum = {0, 0};
   for (size_t j = begin + threadIdx.x; j < end; j += blockDim.x)
@@ -215,7 +215,7 @@ template <typename Term>
 static __global__ void gpu_columns_kernel(Term term, cuda_sums s, cuda_pair *parts) {
   GPU_SHARED(cuda_pair, lane, GPU_BLOCK);
   size_t c = (size_t)blockIdx.x * 32 + threadIdx.x % 32;
-  size_t begin = blockIdx.y * s.per_slab, end = begin + s.per_slab;
+  size_t begin = blockIdx.y * s.values_per_slab, end = begin + s.values_per_slab;
   if (end > s.n) end = s.n;
   cuda_pair sum = {0, 0};
   if (c < s.channels)

@@ -171,8 +171,8 @@ static inline void *gpu_scratch(const cuda_kernel *k, const clv_kernel_args *a) 
  * of slabs, then the sum of these in order. */
 typedef struct cuda_sums {
   size_t n, channels, inner;
-  /* slabs: number of slabs of a channel; per_slab: values in each slab but the last */
-  size_t slabs, per_slab;
+  /* slabs: number of slabs of a channel; values_per_slab: values in each slab but the last */
+  size_t slabs, values_per_slab;
 } cuda_sums;
 
 enum { GPU_MOST_SLABS = 64, GPU_SLAB = 1024, GPU_MOST_SLABS_LAST = 256, GPU_SLAB_LAST = 128 };
@@ -181,7 +181,7 @@ static inline cuda_sums gpu_sums_in_slabs(size_t n, size_t channels, size_t inne
                                           size_t most) {
   size_t values = n * inner, slabs = (values + slab - 1) / slab;
   cuda_sums s = {n, channels, inner, slabs < 1 ? 1 : CLV_MIN(slabs, most), 0};
-  s.per_slab = (values + s.slabs - 1) / s.slabs;
+  s.values_per_slab = (values + s.slabs - 1) / s.slabs;
   return s;
 }
 

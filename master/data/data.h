@@ -309,8 +309,8 @@ clv_code clv_dataset_value_levels(const clv_dataset *ds, size_t most, clv_value_
 
 /* True if all labels are numbers in low..high (NaN is not), if there are no labels, or if labels
  * are classes. If false, `first` names the first label outside. */
-bool clv_dataset_has_labels_in(const clv_dataset *ds, double low, double high,
-                               char first[CLV_SCAN_TEXT]);
+bool clv_dataset_has_labels_in_range(const clv_dataset *ds, double low, double high,
+                                     char first[CLV_SCAN_TEXT]);
 
 /* Which numbers of an input the op embedding uses as row indexes: those in column `column` of the
  * last dimension (-1: all columns), minus those in column `minus` (-1: subtract nothing). */
@@ -334,7 +334,8 @@ bool clv_dataset_input_range(const clv_dataset *ds, size_t k, clv_data_columns c
 /* transformers recognises pads by their token id. So pads must agree with the lengths of records,
  * by one of these rules. */
 typedef enum clv_pad_rule {
-  CLV_PADS_NOT_INSIDE, /* no pad within the length, because transformers numbers positions by it */
+  /* No pad within the length, because transformers skips pads when it numbers positions. */
+  CLV_PADS_NOT_INSIDE,
   /* The last token within the length is the last non-pad, which transformers scores. */
   CLV_PADS_END_AT_TOKEN,
 } clv_pad_rule;

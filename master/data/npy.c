@@ -107,7 +107,7 @@ static bool take_string(header *h, char *buf, size_t len) {
 }
 
 static clv_code refuse_type(const header *h, const char *descr, clv_err *err) {
-  char kind = strchr("<>=|", descr[0]) ? descr[1] : descr[0];
+  char kind = descr[0] && strchr("<>=|", descr[0]) ? descr[1] : descr[0];
   for (size_t i = 0; kind && i < CLV_COUNT(refused); i++)
     if (refused[i].kind == kind)
       return clv_fail(err, CLV_INVALID, "%s: its elements are %s ('%s'), which are not read: %s",

@@ -93,7 +93,7 @@ static uint8_t clip_to_u8(int32_t sum) {
   return (uint8_t)(sum < 0 ? 0 : CLV_MIN(sum, 255));
 }
 
-static void row_grey(const axis *a, const uint8_t *src, uint8_t *dst) {
+static void resample_row_grey(const axis *a, const uint8_t *src, uint8_t *dst) {
   for (size_t i = 0; i < a->n; i++) {
     const int32_t *k = a->k + i * a->taps;
     const uint8_t *s = src + a->first[i];
@@ -103,7 +103,7 @@ static void row_grey(const axis *a, const uint8_t *src, uint8_t *dst) {
   }
 }
 
-static void row_rgb(const axis *a, const uint8_t *src, uint8_t *dst) {
+static void resample_row_rgb(const axis *a, const uint8_t *src, uint8_t *dst) {
   for (size_t i = 0; i < a->n; i++) {
     const int32_t *k = a->k + i * a->taps;
     const uint8_t *s = src + 3 * (size_t)a->first[i];
@@ -121,8 +121,8 @@ static void row_rgb(const axis *a, const uint8_t *src, uint8_t *dst) {
 
 /* Computes one output row from `count` rows of n bytes. It adds row after row, so that the compiler
  * can vectorise the sums. */
-static void column_u8(const uint8_t *rows, const int32_t *k, size_t count, size_t n, int32_t *sum,
-                      uint8_t *dst) {
+static void sum_rows_u8(const uint8_t *rows, const int32_t *k, size_t count, size_t n, int32_t *sum,
+                        uint8_t *dst) {
   for (size_t i = 0; i < n; i++) sum[i] = HALF;
   for (size_t t = 0; t < count; t++, rows += n)
     for (size_t i = 0; i < n; i++) sum[i] += rows[i] * k[t];
@@ -135,7 +135,7 @@ static uint16_t clip_to_u16(double sum) {
   return (uint16_t)CLV_MIN(CLV_MAX(sum + 0.5, 0.0), 65535.0);
 }
 
-static void row_u16(const axis *a, const uint16_t *src, size_t channels, uint16_t *dst) {
+static void resample_row_u16(const axis *a, const uint16_t *src, size_t channels, uint16_t *dst) {
   for (size_t i = 0; i < a->n; i++)
     for (size_t c = 0; c < channels; c++) {
       const double *w = a->weights_of_u16 + i * a->taps;
@@ -146,8 +146,8 @@ static void row_u16(const axis *a, const uint16_t *src, size_t channels, uint16_
     }
 }
 
-static void column_u16(const uint16_t *rows, const double *w, size_t count, size_t n, double *sum,
-                       uint16_t *dst) {
+static void sum_rows_u16(const uint16_t *rows, const double *w, size_t count, size_t n, double *sum,
+                         uint16_t *dst) {
   for (size_t i = 0; i < n; i++) sum[i] = 0;
   for (size_t t = 0; t < count; t++, rows += n)
     for (size_t i = 0; i < n; i++) sum[i] += rows[i] * w[t];
@@ -171,9 +171,10 @@ static void copy_rows(const clv_pixels *src, clv_box box, clv_box window, uint8_
 static void resample_row(const axis *across, const clv_pixels *src, const uint8_t *from,
                          uint8_t *to) {
   if (src->has_16_bits)
-    row_u16(across, (const uint16_t *)(const void *)from, src->channels, (uint16_t *)(void *)to);
+    resample_row_u16(across, (const uint16_t *)(const void *)from, src->channels,
+                     (uint16_t *)(void *)to);
   else
-    (src->channels == 1 ? row_grey : row_rgb)(across, from, to);
+    (src->channels == 1 ? resample_row_grey : resample_row_rgb)(across, from, to);
 }
 
 /* Computes output row y from `rows` of n samples each, with the weights of `down`. sum: scratch,
@@ -182,10 +183,10 @@ static void resample_rows_down(const axis *down, size_t y, const uint8_t *rows, 
                                uint8_t *to) {
   size_t weights = y * down->taps;
   if (down->weights_of_u16)
-    column_u16((const uint16_t *)(const void *)rows, down->weights_of_u16 + weights, down->count[y],
-               n, sum, (uint16_t *)(void *)to);
+    sum_rows_u16((const uint16_t *)(const void *)rows, down->weights_of_u16 + weights,
+                 down->count[y], n, sum, (uint16_t *)(void *)to);
   else
-    column_u8(rows, down->k + weights, down->count[y], n, sum, to);
+    sum_rows_u8(rows, down->k + weights, down->count[y], n, sum, to);
 }
 
 clv_code clv_resample(clv_resampler *r, const clv_pixels *src, clv_box box, uint32_t width,

@@ -221,8 +221,8 @@ clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options
 
 /* ---- labels ---------------------------------------------------------------------------------- */
 
-bool clv_dataset_has_labels_in(const clv_dataset *ds, double low, double high,
-                               char first[CLV_SCAN_TEXT]) {
+bool clv_dataset_has_labels_in_range(const clv_dataset *ds, double low, double high,
+                                     char first[CLV_SCAN_TEXT]) {
   const clv_tensor *t = ds->labels;
   if (!has_floats(t)) return true;
   for (size_t i = 0; i < ds->count * values_per_record(t); i++)

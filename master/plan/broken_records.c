@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reports records that cannot be read: clv_plan_refuse_broken prints their list and fails,
- * clv_plan_note_broken adds their number to notes.
+ * Reports records that cannot be read: clv_plan_refuse_broken_records prints their list and fails,
+ * clv_plan_note_broken_records adds their number to notes.
  */
 #include <string.h>
 
@@ -19,7 +19,7 @@ static void print_broken_records(const clv_broken_records *b) {
     clv_notice(CLV_LOG_WARN, "broken", "and %zu more", b->n - CLV_BROKEN_LISTED);
 }
 
-clv_code clv_plan_refuse_broken(const clv_broken_records *b, clv_err *err) {
+clv_code clv_plan_refuse_broken_records(const clv_broken_records *b, clv_err *err) {
   if (!b->n) return CLV_OK;
   if (b->error_lines.failed)
     return clv_fail(err, CLV_EXHAUSTED, "out of memory for the list of %zu broken records", b->n);
@@ -32,7 +32,7 @@ clv_code clv_plan_refuse_broken(const clv_broken_records *b, clv_err *err) {
                   b->n, first_line_len(b), b->error_lines.data);
 }
 
-void clv_plan_note_broken(const char *key, const clv_broken_records *b, clv_bytes *notes) {
+void clv_plan_note_broken_records(const char *key, const clv_broken_records *b, clv_bytes *notes) {
   if (!b->n || b->error_lines.failed) return;
   clv_bytes_printf(notes, "%s: %zu record%s left out (data.broken: skip); the first: %.*s\n", key,
                    b->n, CLV_S(b->n), first_line_len(b), b->error_lines.data);

@@ -404,7 +404,8 @@ static clv_code read_numeric_labels(look_gradients *h, clv_look_gradients *g, cl
   return CLV_OK;
 }
 
-/* Returns how many different lengths the loss's weights of classes give to gradients. */
+/* Returns into how many different lengths (norms) the class weights of the loss scale gradients, at
+ * least 2. */
 static size_t count_gradient_lengths(const look_gradients *h) {
   const clv_class_weights *w = &h->loss->nodes[h->loss->output].attrs.class_weights;
   size_t n = 0;

@@ -155,7 +155,7 @@ typedef struct clv_label_order {
   uint32_t lag;       /* distance of the compared records; 0: the order predicts nothing, or records
                     * are shuffled */
   double equal_share; /* share of records with the label of the record that is `lag` before */
-  double shuffled_share; /* the same share if the order were random */
+  double shuffled_share; /* equal_share to be expected if the records were in random order */
 } clv_label_order;
 
 /* A layer that was at another place when a checkpoint was written. */

@@ -182,8 +182,8 @@ clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t live,
 /* ---- records that cannot be read (broken_records.c) ------------------------------------------ */
 
 /* Prints the list of broken records. Fails if there is one. */
-clv_code clv_plan_refuse_broken(const clv_broken_records *b, clv_err *err) CLV_USE_RESULT;
+clv_code clv_plan_refuse_broken_records(const clv_broken_records *b, clv_err *err) CLV_USE_RESULT;
 /* Appends a line with the number of broken records to `notes`; nothing if there are none. */
-void clv_plan_note_broken(const char *key, const clv_broken_records *b, clv_bytes *notes);
+void clv_plan_note_broken_records(const char *key, const clv_broken_records *b, clv_bytes *notes);
 
 #endif

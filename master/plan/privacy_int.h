@@ -11,7 +11,7 @@
 
 #define CLV_NO_PATH UINT32_MAX
 
-/* Where a layer and its weights are, and how the weights begin. */
+/* Where a layer and its weights are, and whether the weights start from the seed or from a file. */
 typedef struct clv_layer_facts {
   uint32_t stage; /* stage that has the layer */
   /* stage that owns the layer's weights; another one if they are tied */

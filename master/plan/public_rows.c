@@ -127,34 +127,37 @@ static void skip_zeros_at_ends(const float **v, size_t *n) {
   while (*n && (*v)[*n - 1] == 0) --*n;
 }
 
-static size_t count_defining_numbers(const float *v, size_t n, double tolerance, float *scratch);
+static size_t count_free_numbers(const float *v, size_t n, double tolerance, float *scratch);
 
-/* Returns how many numbers the row needs as a product of a column p and a row q; n: the row is no
- * product. */
-static size_t count_numbers_of_product(const float *v, size_t n, double tolerance, float *scratch) {
+/* Counts the numbers that the row needs as a product of a column p and a row q, by the same rules
+ * for p and q. Returns n if the row is no product. */
+static size_t count_free_numbers_of_product(const float *v, size_t n, double tolerance,
+                                            float *scratch) {
   const double all = sum_squares(v, n);
   for (size_t width = 2; width <= n / 2; width++) {
     const float *q = v;
     size_t height = n / width;
     if (n % width || !is_product(v, n, width, all, tolerance, scratch, &q)) continue;
-    return count_defining_numbers(scratch, height, tolerance, scratch + height) +
-           count_defining_numbers(q, width, tolerance, scratch + height) - 1;
+    return count_free_numbers(scratch, height, tolerance, scratch + height) +
+           count_free_numbers(q, width, tolerance, scratch + height) - 1;
   }
   return n;
 }
 
-/* Returns the fewest numbers that the row follows from, as far as the forms at the head of this
- * file tell. scratch: memory of n values for the column p of a product. p is at most half as long
+/* Counts the numbers from which the others of the row follow, by the rules at the head of this
+ * file.
+ * scratch: memory of n values for the column p of a product. p is at most half as long
  * as the row, so the scratch behind p has room for the factors of p. */
-static size_t count_defining_numbers(const float *v, size_t n, double tolerance, float *scratch) {
+static size_t count_free_numbers(const float *v, size_t n, double tolerance, float *scratch) {
   const float *from = v;
   size_t part = n;
   skip_zeros_at_ends(&from, &part);
   if (part <= 2) return part;
   if (is_geometric(from, part, tolerance)) return 2;
   if (is_wave(from, part, tolerance)) return 3;
-  size_t numbers = count_numbers_of_product(from, part, tolerance, scratch);
-  return part == n ? numbers : CLV_MIN(numbers, count_numbers_of_product(v, n, tolerance, scratch));
+  size_t numbers = count_free_numbers_of_product(from, part, tolerance, scratch);
+  return part == n ? numbers
+                   : CLV_MIN(numbers, count_free_numbers_of_product(v, n, tolerance, scratch));
 }
 
 /* ---- rows of a tensor ------------------------------------------------------------------------ */
@@ -170,7 +173,7 @@ struct clv_row_forms {
   size_t at;            /* number of values added so far */
   float *row;           /* values of the current row, [MAX_ROW] */
   float *column_values; /* values of the first columns, [MAX_COLUMNS][MAX_ROW] */
-  float *scratch;       /* [2 * MAX_ROW] scratch of count_defining_numbers */
+  float *scratch;       /* [2 * MAX_ROW] scratch of count_free_numbers */
   tally of_rows, of_columns;
   /* [ENOUGH_SIGNS][MAX_ROW] signs of the first rows whose values have the same absolute value */
   float *sign_rows;
@@ -231,7 +234,7 @@ static void count_row_in_tally(tally *t, const float *v, size_t n, float *scratc
   if (length >= 4) most = 3;
   if (length >= LONG_VALUES)
     most = CLV_MAX((size_t)4, CLV_MIN(length / 3, 3 + (size_t)log2((double)length)));
-  size_t numbers = count_defining_numbers(v, n, tolerance, scratch);
+  size_t numbers = count_free_numbers(v, n, tolerance, scratch);
   bool simple =
       numbers <= most && (length < LONG_VALUES || numbers <= CLV_MAX(values / 2, (size_t)2));
   t->n_rows++;

@@ -119,7 +119,7 @@ static clv_code read_records(const clv_session_config *c, const set_files *s,
   uint64_t seed;
   CLV_TRY(clv_dataset_open(o, &ds, err));
   if (c->data.broken == CLV_BROKEN_REFUSE)
-    CLV_TRY(clv_plan_refuse_broken(clv_dataset_broken(ds), err));
+    CLV_TRY(clv_plan_refuse_broken_records(clv_dataset_broken(ds), err));
   CLV_TRY(clv_run_data_derive_seed(c, &seed, err));
   if (!uses_first_records_only(c, s))
     CLV_TRY(clv_dataset_limit(ds, s->limit, splits[c->data.limit_by], seed, err));
@@ -431,7 +431,7 @@ static clv_code scan_set(const clv_session_config *c, const clv_dataset *ds, clv
   clv_err reason;
   so->user = (void *)(uintptr_t)w;
   note_strays(ds, w, files->items[0], notes);
-  clv_plan_note_broken(w->key, clv_dataset_broken(ds), notes);
+  clv_plan_note_broken_records(w->key, clv_dataset_broken(ds), notes);
   *left_out += clv_dataset_broken(ds)->n;
   note_truncated(c, ds, w, notes);
   note_channel(c, ds, w, files->items[0], notes);
@@ -444,12 +444,12 @@ static clv_code scan_set(const clv_session_config *c, const clv_dataset *ds, clv
     return reason.code;
   }
   if (c->data.broken == CLV_BROKEN_REFUSE &&
-      clv_plan_refuse_broken(&found.unreadable_errors, &reason) != CLV_OK) {
+      clv_plan_refuse_broken_records(&found.unreadable_errors, &reason) != CLV_OK) {
     clv_session_fail_at(c, pos, err, "%s: %s", w->key, reason.text);
     if (err) err->code = reason.code;
     return reason.code;
   }
-  clv_plan_note_broken(w->key, &found.unreadable_errors, notes);
+  clv_plan_note_broken_records(w->key, &found.unreadable_errors, notes);
   *left_out += found.unreadable_errors.n;
   for (size_t i = 0; i < 2 && rows[i]; i++) clv_subset_remove(rows[i], &found.unreadable_images);
   if (!found.not_finite_records.n) return CLV_OK;

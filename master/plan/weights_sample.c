@@ -145,7 +145,8 @@ enum { LEAST_VALUES = 16 };
  * CELL: width of the cells to which moments are rounded down, multiplied by the square root of the
  * number of values. NEAR: part of a cell; a moment so near to the next cell may count there. */
 static const double FREQUENCY = 1.5, CELL = 0.2, NEAR = 0.2;
-static const double LEAST_CELL = 1e-4; /* least width of a cell, multiplied by number of values */
+/* least width of the cells for the moments of all values, divided by the number of values */
+static const double LEAST_CELL = 1e-4;
 
 static double value_at(const clv_weights_sample *s, size_t i) {
   float float_value;

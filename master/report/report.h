@@ -176,7 +176,8 @@ typedef struct clv_status_link {
   double awaits_per_s;  /* number of waits per second that a packet of this link ended */
   uint64_t outages;     /* number of outages after which the link went on */
   double last_outage_age_s, last_outage_s; /* seconds since the last outage ended, its length */
-  double outage_s;                         /* seconds since the link lost a connection; 0: it has all */
+  /* seconds since the link lost a connection; 0: it has all */
+  double outage_s;
 } clv_status_link;
 
 typedef struct clv_status_module {
@@ -243,7 +244,8 @@ typedef struct clv_status_escrow {
   bool has_copy; /* a complete copy is there */
   uint64_t step, bytes;
   double age_s;
-  clv_status_last_error last_error; /* of the last try; text NULL: it has not failed */
+  /* error of the newest attempt to make a copy; text NULL: that attempt has not failed */
+  clv_status_last_error last_error;
 } clv_status_escrow;
 
 typedef struct clv_status_view {
@@ -273,7 +275,8 @@ typedef struct clv_screen clv_screen;
 clv_code clv_screen_open(bool over, clv_screen **ret, clv_err *err) CLV_USE_RESULT;
 bool clv_screen_is_terminal(const clv_screen *s);
 unsigned clv_screen_width(const clv_screen *s);
-/* Draws `text`, or `brief` if texts are drawn over and `text` has more lines than the terminal. */
+/* Draws `text`. On a screen opened with `over`, draws `brief` instead if `text` has more lines than
+ * the terminal. */
 void clv_screen_draw(clv_screen *s, const clv_bytes *text, const clv_bytes *brief);
 /* Restores the terminal, prints the last text on it and frees s. NULL is allowed. */
 void clv_screen_close(clv_screen *s);

@@ -80,8 +80,8 @@ static clv_code fail_missing_checkpoints(const clv_run *r, clv_err *err) {
                   r->dir.data);
 }
 
-/* Restores a sealed copy, if the session has one. Returns `failed`, the failure in *err, otherwise.
- */
+/* Restores the newest sealed copy of the run, if there is one. If there is none, returns `failed`,
+ * and *err stays the error of the caller, which found no checkpoint. */
 static clv_code restore_copy(clv_run *r, clv_code failed, clv_err *err) {
   bool has_copy;
   clv_err reason;

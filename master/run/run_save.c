@@ -80,7 +80,7 @@ static void note_complete(clv_run *r) {
   clv_run_metrics_checkpoint(r->metrics, s->step, s->present_cost_ns);
 }
 
-/* Callback of clv_trainer_end_save. */
+/* Callback of clv_trainer_end_save: fails if another process has begun an attempt of this run. */
 static clv_code check_newest(void *user, clv_err *err) {
   const clv_run *r = user;
   return clv_run_lock_check_newest(r->lock, err);

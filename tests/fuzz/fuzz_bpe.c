@@ -7,7 +7,7 @@
 /* The smallest valid file. An input that is a text only is tokenised with it. */
 static const char good_path[] = "tests/fuzz/corpus/bpe/qwen2";
 
-static clv_tokenizer *good_one(void) {
+static clv_tokenizer *valid_tokenizer(void) {
   static clv_tokenizer *t;
   CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
   clv_err err;
@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_err err = {0};
   const char *text = (const char *)data, *nul = size ? memchr(text, '\0', size) : NULL;
   if (!nul) {
-    encode_text(good_one(), text, size);
+    encode_text(valid_tokenizer(), text, size);
     return 0;
   }
   clv_code code = clv_bpe_parse(text, (size_t)(nul - text), "fuzz", &t, &err);

@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
   }
   NEVER(!h.row_bytes || !h.records || h.row.rank >= CLV_MAX_RANK);
-  NEVER(h.rows_at < h.marks_at + CLV_CACHE_MARK_BYTES * h.records);
+  NEVER(h.rows_at < h.row_marks_at + CLV_CACHE_MARK_BYTES * h.records);
   NEVER(h.file_bytes < h.rows_at + h.records * h.row_bytes);
   clv_cache_header_write(&h, again);
   NEVER(clv_cache_header_parse(again, sizeof again, &back, &err) != CLV_OK);

@@ -83,7 +83,7 @@ static void put_manifest(const part *file, enum fault fault, unsigned which) {
     f->sha256.bytes[0] ^= fault == OTHER_DIGEST && i == which;
     m.n_files++;
   }
-  NEVER(clv_manifest_format(&m, &text, NULL) != CLV_OK);
+  NEVER(clv_manifest_make_text(&m, &text, NULL) != CLV_OK);
   put(CLV_MANIFEST_NAME, text.data, text.len);
 }
 

@@ -17,7 +17,7 @@
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { PATIENCE_MS = 50, CONNECT_MS = 5000 };
+enum { WAIT_LIMIT_MS = 50, CONNECT_MS = 5000 };
 
 static unsigned show(void *user, clv_bytes *out) {
   (void)user;
@@ -77,7 +77,7 @@ static int dial(void) {
 /* True if an answer arrives at once. If none does, the server waits for the rest of the request. */
 static bool comes(int fd) {
   struct pollfd p = {.fd = fd, .events = POLLIN};
-  return poll(&p, 1, PATIENCE_MS) > 0;
+  return poll(&p, 1, WAIT_LIMIT_MS) > 0;
 }
 
 /* Sends a request. An answer that is longer than this buffer would be no page of the project. */

@@ -12,7 +12,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Looks up the name without its first part, and with another last part. */
-static void find_others(const clv_weights_index *x, const char *name) {
+static void look_up_similar_names(const clv_weights_index *x, const char *name) {
   char other[CLV_WEIGHTS_MAX_NAME + 16];
   const char *dot = strchr(name, '.');
   size_t at = 0;
@@ -36,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     NEVER(i && strcmp(x.names[i - 1], x.names[i]) >= 0);
     NEVER(x.file_of[i] >= x.n_files || strchr(x.files[x.file_of[i]], '/'));
     NEVER(clv_weights_find_name(x.names, x.n, x.names[i], "fuzz", &at, &err) != CLV_OK || at != i);
-    find_others(&x, x.names[i]);
+    look_up_similar_names(&x, x.names[i]);
   }
   return 0;
 }

@@ -18,7 +18,7 @@ static void parse(const void *data, size_t size) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err;
   if (clv_manifest_parse(data, size, "fuzz", &m, &err) != CLV_OK) return;
-  NEVER(clv_manifest_format(&m, &text, &err) != CLV_OK ||
+  NEVER(clv_manifest_make_text(&m, &text, &err) != CLV_OK ||
         clv_manifest_parse(text.data, text.len, "again", &again, &err) != CLV_OK ||
         again.n_files != m.n_files);
   NEVER(clv_manifest_is_home(&m) != clv_manifest_is_home(&again) ||
@@ -37,7 +37,7 @@ static void parse_artifact(const void *data, size_t size) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err;
   if (clv_artifact_parse(data, size, "fuzz", &m, &err) != CLV_OK) return;
-  NEVER(clv_artifact_format(&m, &text, &err) != CLV_OK ||
+  NEVER(clv_artifact_make_text(&m, &text, &err) != CLV_OK ||
         clv_artifact_parse(text.data, text.len, "again", &again, &err) != CLV_OK ||
         again.n_files != m.n_files);
 }

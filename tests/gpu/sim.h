@@ -50,7 +50,7 @@ typedef struct clv_sim_counts {
   uint64_t waits;
   uint64_t default_stream; /* calls without a stream, which are refused */
   uint64_t put_bytes, get_bytes, copy_bytes;
-  uint64_t host_left; /* bytes of page-locked memory that were not zero when the memory was freed */
+  uint64_t dirty_pinned_bytes; /* page-locked bytes that were not zero when they were freed */
 } clv_sim_counts;
 
 /* Returns the function table of a new simulation and resets all counts. Free everything that was

@@ -150,7 +150,7 @@ static void freed_memory_and_host_slots_do_not_leak_between_sessions(void **stat
   assert_memory_equal(((clv_gpu *)b->private_data)->slots[0].host, secret, GPU_SLOT_BYTES);
   b->memory->give(b, p);
   clv_cuda_close(b);
-  assert_int_equal(clv_sim_count().host_left, 0);
+  assert_int_equal(clv_sim_count().dirty_pinned_bytes, 0);
   must(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 0, &b, &err), &err);
   memset(secret, 0, bytes);
   for (int i = 0; i < GPU_SLOTS; i++)

@@ -106,7 +106,9 @@ NO_ROW = {"note_length": "one thread looks at lengths", "compute_first_rows": "o
 def kernels_of(program):
     """Each kernel that it may launch, by where it lies from main. Of a template each type's is
     one."""
-    said = subprocess.run(["nm", "-C", program], stdout=subprocess.PIPE, text=True, check=True).stdout
+    listed = subprocess.run(["nm", program], stdout=subprocess.PIPE, text=True, check=True).stdout
+    # GCC 14 writes down that a parameter is `auto`; c++filt of binutils 2.44 cannot read that
+    said = subprocess.run(["c++filt"], input=listed.replace("ITnDaX", "IX"), stdout=subprocess.PIPE, text=True, check=True).stdout
     symbols = {name: int(at, 16) for at, name in re.findall(r"^([0-9a-f]+) [tT] (.*)", said, re.M)}
     named = re.compile(r"gpu_call<&\(?(?:void )?\(?(?:\(anonymous namespace\)::)?(\w+(?:<[^(]*>)?)\(")
     return {at - symbols["main"]: named.search(name)[1] for name, at in symbols.items() if "gpu_call<&" in name}
@@ -148,7 +150,7 @@ def is_alive(pid):
     try:
         with open(f"/proc/{pid}/stat") as f:
             return f.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

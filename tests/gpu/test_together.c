@@ -88,11 +88,12 @@ static void outcome_done(outcome *o) {
   for (size_t i = 0; i < CLV_COUNT(o->v); i++) free(o->v[i]);
 }
 
-/* Runs two steps on a new device. whether: each op alone, or fused. */
-static void on_device(graph_fn *graph, rig_options o, bool with_nan, uint64_t seed, bool each,
-                      outcome *ret) {
+/* Runs two steps on a new device. ops_alone: each op is a kernel of its own; false: ops are
+ * fused. */
+static void run_on_new_device(graph_fn *graph, rig_options o, bool with_nan, uint64_t seed,
+                              bool ops_alone, outcome *ret) {
   clv_backend *b = open_device(seed), lone = alone(b);
-  o.backend = each ? &lone : b;
+  o.backend = ops_alone ? &lone : b;
   two_steps(graph, &o, with_nan, ret);
   clv_cuda_close(b);
   assert_int_equal(clv_sim_leaks(), 0);
@@ -102,9 +103,9 @@ static void same_bits(graph_fn *graph, const rig_options *o, bool with_nan, uint
                       const char *what) {
   static const char *const names[] = {"output", "parameters", "gradient of the input", "gradients"};
   outcome a, b;
-  on_device(graph, *o, with_nan, 0, true, &a);
+  run_on_new_device(graph, *o, with_nan, 0, true, &a);
   for (uint64_t seed = 0; seed <= last_seed; seed++) {
-    on_device(graph, *o, with_nan, seed, false, &b);
+    run_on_new_device(graph, *o, with_nan, seed, false, &b);
     for (size_t i = 0; i < CLV_COUNT(names); i++)
       if (memcmp(a.v[i], b.v[i], a.bytes[i]))
         fail_msg("%s, order %d: %s: not the bits of the ops apart", what, (int)seed, names[i]);

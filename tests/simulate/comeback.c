@@ -20,7 +20,7 @@ static void rejoin(program *p, uint32_t place) {
 /* Loads a module again. A late load may have reached the node, so the next attempt loads a module
  * with a new generation. */
 static cleave_status loaded_again(program *p, cleave_module *m) {
-  uint32_t hurry_ms = sim_below(&p->forms, 2) * (1 + sim_below(&p->forms, 6));
+  uint32_t hurry_ms = sim_below(&p->shape_random, 2) * (1 + sim_below(&p->shape_random, 6));
   cleave_status status = cleave_module_reload(p->rt, m, NULL, NULL, hurry_ms, &p->error);
   if (!hurry_ms || status != CLEAVE_DEADLINE) return status;
   return cleave_module_reload(p->rt, m, NULL, NULL, 0, &p->error);
@@ -28,8 +28,8 @@ static cleave_status loaded_again(program *p, cleave_module *m) {
 
 static void reload(program *p, int i) {
   const stage *m = &p->stages[i];
-  DO(p, ok_if_exists(loaded_again(p, m->module)), 1u << m->place, m->stands, "m%d is there again",
-     i);
+  DO(p, ok_if_exists(loaded_again(p, m->module)), 1u << m->place, m->depends_on,
+     "m%d is there again", i);
   allow_other_failure(p);
 }
 
@@ -96,10 +96,10 @@ void do_come_back(program *p) {
   p->in = NULL;
   p->record->comes_back = clv_clock_now(&p->stand->clock);
   p->stand->settle(p->stand->user);
-  p->firm = true;
+  p->is_after_rejoin = true;
   for (uint32_t place = 1; place < SIM_PLACES; place++) rejoin(p, place);
   for (int i = 0; i < p->n_stages; i++) reload(p, i);
   for (int i = 0; i < p->n_stages; i++) set_weights(p, i);
   use_each(p);
-  p->firm = false;
+  p->is_after_rejoin = false;
 }

@@ -10,7 +10,7 @@
  *
  * Of what blocks a program takes the other form now and then, with a callback. */
 
-static bool by_future(program *p) { return sim_below(&p->forms, 3) == 0; }
+static bool by_future(program *p) { return sim_below(&p->shape_random, 3) == 0; }
 
 /* Callbacks of all programs. A runtime with a thread may call one after the wait has ended. */
 static atomic_int calls;
@@ -53,7 +53,7 @@ static void give_up_at_once(program *p, cleave_status begun, cleave_future f) {
 
 cleave_status to_here(program *p, cleave_reference from) {
   cleave_future f = {0}, given_up = {0};
-  bool gives_up = sim_below(&p->forms, 2);
+  bool gives_up = sim_below(&p->shape_random, 2);
   if (!by_future(p)) return cleave_to_here(p->rt, from, 0, &p->tensor, &p->error);
   cleave_status begun = cleave_to_here_async(p->rt, from, 0, &f, &p->error);
   if (gives_up) give_up_at_once(p, cleave_to_here_async(p->rt, from, 0, &given_up, NULL), given_up);
@@ -62,7 +62,7 @@ cleave_status to_here(program *p, cleave_reference from) {
 
 cleave_status fetch_of(program *p, cleave_kept from) {
   cleave_future f = {0}, given_up = {0};
-  bool gives_up = sim_below(&p->forms, 2);
+  bool gives_up = sim_below(&p->shape_random, 2);
   if (!by_future(p)) return cleave_kept_fetch(p->rt, from, 0, &p->tensor, &p->error);
   cleave_status begun = cleave_kept_fetch_async(p->rt, from, 0, &f, &p->error);
   if (gives_up)
@@ -85,7 +85,7 @@ static cleave_status closed_after_all(program *p, cleave_context c) {
 
 cleave_status closed(program *p, cleave_context c) {
   cleave_future f = {0};
-  bool gives_up = sim_below(&p->forms, 4) == 0;
+  bool gives_up = sim_below(&p->shape_random, 4) == 0;
   if (!by_future(p)) return cleave_context_close(p->rt, c, 0, &p->error);
   cleave_status begun = cleave_context_close_async(p->rt, c, 0, &f, &p->error);
   if (gives_up) {
@@ -133,7 +133,7 @@ static cleave_status cancel(program *p, cleave_future f) {
 static cleave_status stop(program *p, cleave_future f) {
   int before = atomic_load(&calls);
   cleave_status status = cleave_future_then(p->rt, f, count, NULL, &p->error);
-  for (uint32_t left = sim_below(&p->forms, 3); left > 0 && p->stand->between; left--)
+  for (uint32_t left = sim_below(&p->shape_random, 3); left > 0 && p->stand->between; left--)
     p->stand->between(p->stand->user);
   if (status == CLEAVE_OK) status = cancel(p, f);
   cleave_status end = cleave_future_wait(p->rt, f, 0, &p->error);
@@ -165,7 +165,7 @@ static void give_up_reading(program *p, scope *s) {
   status = give_up(p, status, f, false);
   if (weight) m->placed |= status == CLEAVE_OK; /* the first use loads the module at its node */
   uint32_t needs = weight ? bit(m->place) : s->needs;
-  done(p, status, needs, weight ? m->stands : s->stands, "c%d: reading %s given up",
+  done(p, status, needs, weight ? m->depends_on : s->depends_on, "c%d: reading %s given up",
        number_of(p, s), weight ? "a weight" : "a value");
   allow_other_failure(p);
 }
@@ -201,7 +201,7 @@ static void give_up_backward(program *p, scope *s) {
   } else {
     begin(p);
     cleave_status status = of_two(p, s, second, f);
-    done(p, status, s->needs, s->stands, "c%d: of two backwards the %s is given up",
+    done(p, status, s->needs, s->depends_on, "c%d: of two backwards the %s is given up",
          number_of(p, s), second ? "second" : "first");
   }
   for (int i = 0; i < 2; i++)
@@ -226,7 +226,7 @@ static void give_up_step(program *p, scope *s) {
   bool waits = p->step_given_up;
   p->step_given_up = !waits;
   status = give_up(p, status, f, waits);
-  done(p, status, s->needs, s->stands, "c%d: step of optimizer %d, %s", number_of(p, s), o,
+  done(p, status, s->needs, s->depends_on, "c%d: step of optimizer %d, %s", number_of(p, s), o,
        waits ? "in a future" : "given up");
   allow_other_failure(p);
 }

@@ -90,13 +90,13 @@ static const char *wrong(const sim_record *wanted, const sim_record *got, size_t
   if (b->ended < f->at) return equal ? NULL : "it differs before the fault";
   if (b->ended - b->began > longest_ns) return "it took too long";
   if (equal) return NULL;
-  if (b->firm && is_back(f)) return "it differs though who was lost is back";
+  if (b->is_after_rejoin && is_back(f)) return "it differs though who was lost is back";
   if (b->skipped) return NULL;
-  if (b->firm) return b->error.status != CLEAVE_OK ? NULL : "it differs and went well";
+  if (b->is_after_rejoin) return b->error.status != CLEAVE_OK ? NULL : "it differs and went well";
   if (b->error.status == CLEAVE_OK)
-    return is_hit(f, b->stands) ? NULL : "it has nothing to do with the fault and is another";
+    return is_hit(f, b->depends_on) ? NULL : "it has nothing to do with the fault and is another";
   if (a->error.status == b->error.status) return NULL;
-  bool touched = b->shaken || b->may_report_other_failure || is_hit(f, b->stands);
+  bool touched = b->context_has_failure || b->may_report_other_failure || is_hit(f, b->depends_on);
   if (touched && is_refusal(&b->error)) return NULL;
   if (!is_clean(&b->error)) return "that is no code of a loss";
   if (!names_the_lost(f, &b->error)) return "it does not name who was lost";

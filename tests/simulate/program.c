@@ -86,16 +86,16 @@ static void *grown(void *items, size_t n, size_t *cap, size_t size) {
 
 static sim_line *last(const program *p) { return &p->record->lines[p->record->n - 1]; }
 
-static sim_line *add_line(program *p, uint32_t needs, uint32_t stands) {
+static sim_line *add_line(program *p, uint32_t needs, uint32_t depends_on) {
   sim_record *r = p->record;
   r->lines = grown(r->lines, r->n + 1, &r->cap, sizeof *r->lines);
   sim_line *l = &r->lines[r->n++];
   *l = (sim_line){.needs = needs,
-                  .stands = needs | stands,
-                  .firm = p->firm,
+                  .depends_on = needs | depends_on,
+                  .is_after_rejoin = p->is_after_rejoin,
                   .began = p->began,
                   .ended = clv_clock_now(&p->stand->clock),
-                  .shaken = p->in && p->in->shaken,
+                  .context_has_failure = p->in && p->in->has_failure,
                   .at = r->n_numbers};
   return l;
 }
@@ -111,8 +111,9 @@ void begin(program *p) {
   p->began = clv_clock_now(&p->stand->clock);
 }
 
-bool done(program *p, cleave_status status, uint32_t needs, uint32_t stands, const char *fmt, ...) {
-  sim_line *l = add_line(p, needs, stands);
+bool done(program *p, cleave_status status, uint32_t needs, uint32_t depends_on, const char *fmt,
+          ...) {
+  sim_line *l = add_line(p, needs, depends_on);
   va_list args;
   va_start(args, fmt);
   vsnprintf(l->what, sizeof l->what, fmt, args);
@@ -120,7 +121,7 @@ bool done(program *p, cleave_status status, uint32_t needs, uint32_t stands, con
   if (status != CLEAVE_OK) l->error = p->error;
   l->error.status = status;
   bool refused = status == CLEAVE_PRECONDITION || status == CLEAVE_NOT_FOUND;
-  if (p->in && status != CLEAVE_OK && !refused) p->in->shaken = true;
+  if (p->in && status != CLEAVE_OK && !refused) p->in->has_failure = true;
   return status == CLEAVE_OK;
 }
 
@@ -128,7 +129,7 @@ void skip(program *p, const char *what) {
   begin(p);
   sim_line *l = add_line(p, 0, 0);
   l->skipped = true;
-  if (p->in) p->in->shaken = true;
+  if (p->in) p->in->has_failure = true;
   snprintf(l->what, sizeof l->what, "%s", what);
 }
 
@@ -199,7 +200,7 @@ static void add_module(program *p, int index) {
   *m = (stage){.kind = draw_kind(p, index), .optimizer = -1};
   m->place = one_in(p, 5) ? 0 : 1 + below(p, SIM_PLACES - 1);
   if (p->neighbours && index == 2) m->place = p->stages[1].place;
-  m->stands = 1u << m->place;
+  m->depends_on = 1u << m->place;
   load(p, index);
 }
 
@@ -281,7 +282,7 @@ static void finish(program *p) {
 /* Runs another caller's work. It is left out where it would make a step final that the program may
  * roll back, or would change running statistics. */
 static void intrude(program *p) {
-  uint64_t what = sim_next(&p->intrusions);
+  uint64_t what = sim_next(&p->intruder_random);
   const stage *m = &p->stages[1 + what % ((uint64_t)p->n_stages - 1)];
   bool fits = m->kind == LINEAR || m->kind == RELU || m->kind == DROP;
   if (p->final && fits && m->placed && m->place && p->stand->intrude && what >> 60 < 4)
@@ -293,8 +294,8 @@ void sim_program(uint64_t seed, const sim_stand *stand, sim_record *ret) {
                .rt = stand->runtime,
                .record = ret,
                .random = {seed},
-               .forms = {~seed},
-               .intrusions = {seed ^ 0x1e57}};
+               .shape_random = {~seed},
+               .intruder_random = {seed ^ 0x1e57}};
   ret->n = ret->n_numbers = 0;
   make(&p);
   do_open(&p);

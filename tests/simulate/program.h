@@ -15,13 +15,13 @@ enum { SIM_PLACES = 4 }; /* the master and three workers */
 /* One statement of a program, with its result. */
 typedef struct sim_line {
   char what[72];
-  bool skipped; /* not executed, because a value that it needs had failed */
-  bool shaken;  /* another statement of its context has failed or was skipped */
+  bool skipped;             /* not executed, because a value that it needs had failed */
+  bool context_has_failure; /* another statement of its context has failed or was skipped */
   /* executed after the lost worker came back, so its result must be as without the loss */
-  bool firm;
+  bool is_after_rejoin;
   bool may_report_other_failure; /* its error may report the failure of another statement */
   uint32_t needs;                /* bit per place: places whose loss it may report */
-  uint32_t stands; /* bit per place: `needs`, and the places that its numbers depend on */
+  uint32_t depends_on; /* bit per place: `needs`, and the places that its numbers depend on */
   uint64_t began, ended;
   cleave_error error; /* result of the call; the status is CLEAVE_OK if it succeeded */
   size_t at, bytes;   /* position and length of its numbers in the record */
@@ -32,7 +32,7 @@ typedef struct sim_record {
   size_t n, cap;
   unsigned char *numbers;
   size_t n_numbers, cap_numbers;
-  uint64_t comes_back; /* time in ns at which only statements with `firm` are left */
+  uint64_t comes_back; /* time in ns at which only statements with `is_after_rejoin` are left */
 } sim_record;
 
 void sim_record_done(sim_record *r);

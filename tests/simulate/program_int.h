@@ -49,10 +49,10 @@ typedef struct stage {
   cleave_module *module;
   stage_kind kind;
   uint32_t place;
-  int optimizer;   /* -1: none */
-  bool placed;     /* its node has been asked to load it */
-  uint32_t stands; /* bit per place: places that its state depends on, including its own */
-  uint32_t times;  /* how often it has been replaced */
+  int optimizer;       /* -1: none */
+  bool placed;         /* its node has been asked to load it */
+  uint32_t depends_on; /* bit per place: places that its state depends on, including its own */
+  uint32_t times;      /* how often it has been replaced */
 } stage;
 
 typedef struct value {
@@ -73,10 +73,10 @@ typedef struct scope {
   int64_t rows;
   value values[VALUES], losses[LOSSES];
   int n, n_losses;
-  uint32_t needs, stands; /* places, as in sim_line */
-  uint32_t stages;        /* bit per module: modules that it has called */
-  uint32_t passes;        /* bit per place: places where its backward may have begun */
-  bool shaken;            /* one of its statements has failed */
+  uint32_t needs, depends_on; /* places, as in sim_line */
+  uint32_t stages;            /* bit per module: modules that it has called */
+  uint32_t passes;            /* bit per place: places where its backward may have begun */
+  bool has_failure;           /* one of its statements has failed */
 } scope;
 
 typedef struct kept_value {
@@ -93,10 +93,10 @@ typedef struct program {
   sim_record *record;
   sim_random random;
   /* draws shapes and attributes. Separate from `random`, because skipped statements draw none */
-  sim_random forms;
-  /* draws intrusions. Separate from `random`, so that the program's statements do not depend on
-   * them */
-  sim_random intrusions;
+  sim_random shape_random;
+  /* draws the calls of intruders (sim_world_intrude). Separate from `random`, so that the program's
+   * statements do not depend on them */
+  sim_random intruder_random;
   stage stages[MODULES];
   int n_stages;
   cleave_optimizer *optimizers[2];
@@ -114,8 +114,8 @@ typedef struct program {
   cleave_tensor tensor; /* tensor that the last statement returned */
   cleave_error error;
   uint64_t began;
-  bool firm; /* value of `firm` for the next lines */
-  scope *in; /* context of the next lines; NULL: none */
+  bool is_after_rejoin; /* value of is_after_rejoin for the next lines */
+  scope *in;            /* context of the next lines; NULL: none */
 } program;
 
 static inline uint32_t below(program *p, uint32_t n) { return sim_below(&p->random, n); }
@@ -130,10 +130,10 @@ const char *place_name(const program *p, uint32_t place);
 /* A statement is: begin, the call, done with the call's status. done returns true if the call
  * succeeded. */
 void begin(program *p);
-bool done(program *p, cleave_status status, uint32_t needs, uint32_t stands, const char *fmt, ...)
-    CLV_PRINTF(5, 6);
-#define DO(p, call, needs, stands, ...) \
-  (begin(p), done((p), (call), (needs), (stands), __VA_ARGS__))
+bool done(program *p, cleave_status status, uint32_t needs, uint32_t depends_on, const char *fmt,
+          ...) CLV_PRINTF(5, 6);
+#define DO(p, call, needs, depends_on, ...) \
+  (begin(p), done((p), (call), (needs), (depends_on), __VA_ARGS__))
 /* Records a statement that is not executed because a value that it needs has failed. */
 void skip(program *p, const char *what);
 /* Allows the last statement to report the failure of another one. */

@@ -40,7 +40,7 @@ static value *some_value(program *p, scope *s, bool wide) {
 static void spread(program *p, const scope *s) {
   for (int i = 0; i < p->n_stages && !s->evaluation; i++)
     if ((s->stages & bit((uint32_t)i)) && p->stages[i].kind == NORM)
-      p->stages[i].stands |= s->stands;
+      p->stages[i].depends_on |= s->depends_on;
 }
 
 /* Records dependencies of a call: the context's numbers depend on the module's state, and changed
@@ -48,8 +48,8 @@ static void spread(program *p, const scope *s) {
 static void joins(program *p, scope *s, stage *m, int index) {
   s->needs |= bit(m->place);
   /* the first call makes its node dial the others */
-  if (!m->placed && m->place) s->stands |= EVERYBODY;
-  s->stands |= s->needs | m->stands;
+  if (!m->placed && m->place) s->depends_on |= EVERYBODY;
+  s->depends_on |= s->needs | m->depends_on;
   s->stages |= bit((uint32_t)index);
   spread(p, s);
 }
@@ -138,7 +138,7 @@ void fetch(program *p, scope *s, value *v, const char *what) {
     status = cleave_wait(p->rt, v->future, 0, &p->tensor, &p->error);
   else
     status = to_here(p, v->ref);
-  if (done(p, status, s->needs, s->stands, "c%d: %s %s", number_of(p, s),
+  if (done(p, status, s->needs, s->depends_on, "c%d: %s %s", number_of(p, s),
            waited ? "wait for" : "fetch", what))
     record_tensor(p, &p->tensor);
 }
@@ -175,7 +175,7 @@ static void do_send(program *p, scope *s) {
   int i = s->n ? (int)below(p, (uint32_t)s->n) : 0;
   if (!s->n || s->values[i].released) return;
   s->needs |= bit(to);
-  s->stands |= s->needs;
+  s->depends_on |= s->needs;
   spread(p, s);
   if (!s->values[i].ref.id) {
     skip(p, "send");
@@ -191,8 +191,8 @@ static uint32_t needs_of(const program *p, const kept_value *k) {
   return bit(k->place) | p->scopes[k->scope].needs;
 }
 
-static uint32_t stands_of(const program *p, const kept_value *k) {
-  return bit(k->place) | p->scopes[k->scope].stands;
+static uint32_t dependencies_of(const program *p, const kept_value *k) {
+  return bit(k->place) | p->scopes[k->scope].depends_on;
 }
 
 void fetch_kept(program *p, int i) {
@@ -201,7 +201,7 @@ void fetch_kept(program *p, int i) {
     skip(p, "fetch kept");
     return;
   }
-  if (DO(p, fetch_of(p, k->id), needs_of(p, k), stands_of(p, k), "fetch k%d", i))
+  if (DO(p, fetch_of(p, k->id), needs_of(p, k), dependencies_of(p, k), "fetch k%d", i))
     record_tensor(p, &p->tensor);
 }
 
@@ -288,7 +288,7 @@ static void do_use(program *p, scope *s) {
   value *v = &s->values[s->n++];
   *v = (value){.stage = -1, .wide = k->wide};
   s->needs |= needs_of(p, k);
-  s->stands |= stands_of(p, k) | s->needs;
+  s->depends_on |= dependencies_of(p, k) | s->needs;
   spread(p, s);
   if (!s->made || !k->id.id) {
     skip(p, "use");
@@ -320,7 +320,7 @@ void read_leaf_gradient(program *p, scope *s, const value *v) {
     skip(p, "gradient");
     return;
   }
-  if (DO(p, cleave_leaf_gradient(p->rt, v->ref, &p->tensor, &p->error), s->needs, s->stands,
+  if (DO(p, cleave_leaf_gradient(p->rt, v->ref, &p->tensor, &p->error), s->needs, s->depends_on,
          "c%d: gradient of v%d", number_of(p, s), (int)(v - s->values)))
     record_tensor(p, &p->tensor);
 }
@@ -332,7 +332,7 @@ void read_weight_gradient(program *p, scope *s, int module) {
   if (!s->made)
     skip(p, "gradient");
   else if (DO(p, cleave_gradient(p->rt, s->id, m->module, name, 0, &p->tensor, &p->error),
-              s->needs | bit(m->place), s->stands, "c%d: gradient of m%d %s", number_of(p, s),
+              s->needs | bit(m->place), s->depends_on, "c%d: gradient of m%d %s", number_of(p, s),
               module, name))
     record_tensor(p, &p->tensor);
 }
@@ -370,7 +370,7 @@ void backward(program *p, scope *s, const float *weights, size_t n, bool retain)
   if (!there)
     skip(p, "backward");
   else
-    DO(p, passed(p, s->id, roots, n, &o), s->needs, s->stands, "c%d: backward from %zu%s",
+    DO(p, passed(p, s->id, roots, n, &o), s->needs, s->depends_on, "c%d: backward from %zu%s",
        number_of(p, s), n, retain ? ", retaining" : "");
 }
 
@@ -395,7 +395,7 @@ static void do_backward(program *p, scope *s) {
   if (s->old) fetch_all(p, s);
   backward(p, s, weighted ? unequal : NULL, (size_t)n, retain);
   if (s->old)
-    s->needs |= s->stands; /* all later statements report whether the context has failed */
+    s->needs |= s->depends_on; /* all later statements report whether the context has failed */
   read_gradients(p, s);
 }
 
@@ -414,9 +414,9 @@ static void do_backward_from(program *p, scope *s) {
   if (!s->made || !v->ref.id)
     skip(p, "backward");
   else
-    DO(p, cleave_backward_with(p->rt, s->id, &v->ref, 1, &o, &p->error), s->needs, s->stands,
+    DO(p, cleave_backward_with(p->rt, s->id, &v->ref, 1, &o, &p->error), s->needs, s->depends_on,
        "c%d: backward from a gradient of v%d", number_of(p, s), (int)(v - s->values));
-  if (s->old) s->needs |= s->stands;
+  if (s->old) s->needs |= s->depends_on;
   read_gradients(p, s);
 }
 
@@ -429,7 +429,7 @@ static void do_list(program *p, scope *s) {
   cleave_gradients list;
   if (!s->made)
     skip(p, "gradients");
-  else if (DO(p, cleave_gradients_read(p->rt, s->id, 0, &list, &p->error), s->needs, s->stands,
+  else if (DO(p, cleave_gradients_read(p->rt, s->id, 0, &list, &p->error), s->needs, s->depends_on,
               "c%d: all gradients", number_of(p, s)))
     note_list(p, &list);
 }
@@ -443,8 +443,8 @@ static void do_write_gradient(program *p, scope *s) {
   if (!s->passed || !name) return;
   bool read =
       s->made && DO(p, cleave_gradient(p->rt, s->id, m->module, name, 0, &p->tensor, &p->error),
-                    s->needs | bit(m->place), s->stands, "c%d: gradient of m%d %s", number_of(p, s),
-                    module, name);
+                    s->needs | bit(m->place), s->depends_on, "c%d: gradient of m%d %s",
+                    number_of(p, s), module, name);
   if (!read) {
     skip(p, "write of a gradient");
     return;
@@ -452,16 +452,16 @@ static void do_write_gradient(program *p, scope *s) {
   for (size_t i = 0; i < cleave_tensor_count(&p->tensor); i++)
     ((float *)p->tensor.data)[i] *= factor;
   DO(p, cleave_gradient_write(p->rt, s->id, m->module, name, &p->tensor, 0, &p->error),
-     s->needs | bit(m->place), s->stands, "c%d: write gradient of m%d %s", number_of(p, s), module,
-     name);
+     s->needs | bit(m->place), s->depends_on, "c%d: write gradient of m%d %s", number_of(p, s),
+     module, name);
 }
 
 /* Records the effects of a step on values, modules and contexts. */
 /* Records that a module's parameters change: its earlier calls may have no backward there. */
-static void change(program *p, int i, uint32_t stands) {
-  p->stages[i].stands |= stands;
+static void change(program *p, int i, uint32_t depends_on) {
+  p->stages[i].depends_on |= depends_on;
   for (int k = 0; k < p->n_scopes; k++)
-    if (p->scopes[k].stages & bit((uint32_t)i)) p->scopes[k].stands |= stands;
+    if (p->scopes[k].stages & bit((uint32_t)i)) p->scopes[k].depends_on |= depends_on;
 }
 
 void steps(program *p, scope *s, int optimizer) {
@@ -469,7 +469,7 @@ void steps(program *p, scope *s, int optimizer) {
   note_weights_changed(p);
   for (int i = 0; i < p->n_stages; i++)
     if (p->stages[i].optimizer == optimizer && (s->stages & bit((uint32_t)i)))
-      change(p, i, s->stands);
+      change(p, i, s->depends_on);
 }
 
 static void do_step(program *p, scope *s) {
@@ -481,7 +481,7 @@ static void do_step(program *p, scope *s) {
     skip(p, "step");
     return;
   }
-  if (DO(p, stepped_by(p, p->optimizers[o], s->id, &stepped), s->needs, s->stands,
+  if (DO(p, stepped_by(p, p->optimizers[o], s->id, &stepped), s->needs, s->depends_on,
          "c%d: step of optimizer %d", number_of(p, s), o)) {
     p->step_given_up = false;
     record_bytes(p, &stepped.norm, sizeof stepped.norm);
@@ -505,9 +505,9 @@ void do_in_scope(program *p, scope *s) {
  * be read is not written either. */
 static bool read_weight(program *p, int i, const char *name) {
   stage *m = &p->stages[i];
-  if (!m->placed && m->place) m->stands |= EVERYBODY;
+  if (!m->placed && m->place) m->depends_on |= EVERYBODY;
   bool read =
-      DO(p, weight_of(p, m->module, name), bit(m->place), m->stands, "read m%d %s", i, name);
+      DO(p, weight_of(p, m->module, name), bit(m->place), m->depends_on, "read m%d %s", i, name);
   called(p, m, read);
   allow_other_failure(p);
   if (read) record_tensor(p, &p->tensor);
@@ -561,7 +561,7 @@ void do_outside(program *p) {
 static void read_state(program *p, stage *m, cleave_state_kind what) {
   cleave_state state = {0};
   bool good = DO(p, cleave_state_read(p->rt, m->module, what, 0, &state, &p->error), bit(m->place),
-                 m->stands, "state %d of m%d", (int)what, (int)(m - p->stages));
+                 m->depends_on, "state %d of m%d", (int)what, (int)(m - p->stages));
   allow_other_failure(p);
   for (size_t i = 0; good && i < state.n; i++) record_tensor(p, &state.items[i].tensor);
   cleave_state_free(&state);

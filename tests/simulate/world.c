@@ -300,7 +300,7 @@ void sim_world_intrude(void *world, uint32_t place, const cleave_module *m, uint
   sim_world *w = world;
   const sim_worker *k = &w->workers[place];
   if (!k->node || !k->open || k->dead || !clv_node_module(k->node, m->index)) return;
-  uint64_t context = intruders + ++w->intrusions, first = 1;
+  uint64_t context = intruders + ++w->n_intrusions, first = 1;
   uint32_t followers = 1 + (uint32_t)(what >> 32) % 4;
   intruding_call(k, m, context, first, 0);
   for (uint32_t i = 0; i < followers; i++) /* each follows the first call, or the call before it */

@@ -44,7 +44,7 @@ struct sim_world {
   sim_network *network;
   sim_worker workers[SIM_PLACES]; /* index 0: the master, of which only `node` is used */
   sim_random random;
-  uint64_t ids, intrusions;
+  uint64_t ids, n_intrusions;
   cleave_runtime *runtime; /* NULL unless it is open */
   bool fault_came;
   bool work_takes_time;

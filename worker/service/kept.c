@@ -157,7 +157,7 @@ static clv_code handle(call *c, clv_err *err) {
                                                             [CLV_KEPT_REMOVE] = handle_remove};
   const clv_wire_kept_request *r = c->request;
   if (c->service->state_files) return handlers[r->verb](c, err);
-  if (r->sort != CLV_KEPT_FILES) return CLV_OK; /* it has no caches */
+  if (r->sort != CLV_KEPT_FILES) return CLV_OK; /* a worker without state_dir has no caches */
   return clv_fail(err, CLV_UNIMPLEMENTED,
                   "this worker keeps no files: its worker.yaml has no state_dir");
 }

@@ -30,7 +30,7 @@ void clv_service_set_last_error(clv_service *s, const char *identity, const char
   va_list ap;
   va_start(ap, fmt);
   pthread_mutex_lock(&s->lock);
-  clv_member *m = identity ? clv_service_member(s, identity) : NULL;
+  clv_member *m = identity ? clv_service_find_member(s, identity) : NULL;
   set_error(&s->last_error, fmt, ap);
   if (m) m->last_error = s->last_error;
   pthread_mutex_unlock(&s->lock);

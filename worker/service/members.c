@@ -6,13 +6,13 @@
 
 #include "worker/service/service_int.h"
 
-clv_member *clv_service_member(clv_service *v, const char *uri) {
+clv_member *clv_service_find_member(clv_service *v, const char *uri) {
   for (size_t i = 0; i < v->n_members; i++)
     if (strcmp(v->members[i]->identity, uri) == 0) return v->members[i];
   return NULL;
 }
 
-clv_edge_total *clv_service_edge(clv_service *v, const char *peer) {
+clv_edge_total *clv_service_find_edge(clv_service *v, const char *peer) {
   for (size_t i = 0; i < v->n_edges; i++)
     if (strcmp(v->edges[i]->peer, peer) == 0) return v->edges[i];
   return NULL;
@@ -20,7 +20,7 @@ clv_edge_total *clv_service_edge(clv_service *v, const char *peer) {
 
 uint64_t clv_service_credit(clv_service *s, const char *uri) {
   pthread_mutex_lock(&s->lock);
-  const clv_member *m = clv_service_member(s, uri);
+  const clv_member *m = clv_service_find_member(s, uri);
   uint64_t bytes = m ? m->credit : 0;
   pthread_mutex_unlock(&s->lock);
   /* 0: no Hello has set the window */
@@ -29,7 +29,7 @@ uint64_t clv_service_credit(clv_service *s, const char *uri) {
 
 uint32_t clv_service_protocol(clv_service *s, const char *uri) {
   pthread_mutex_lock(&s->lock);
-  const clv_member *m = clv_service_member(s, uri);
+  const clv_member *m = clv_service_find_member(s, uri);
   uint32_t protocol = m ? m->protocol : 0;
   pthread_mutex_unlock(&s->lock);
   return protocol ? protocol : CLV_WIRE_PROTOCOL;

@@ -70,9 +70,9 @@ static void gather_totals(clv_service *v, worker_numbers *n) {
   const clv_worker_config *c = n->config;
   pthread_mutex_lock(&v->lock);
   for (size_t i = 0; i < c->n_allow; i++)
-    n->work[i] = clv_service_member(v, c->allow[i].identity)->ended_counts;
+    n->work[i] = clv_service_find_member(v, c->allow[i].identity)->ended_counts;
   for (size_t i = 0; i <= c->n_peers; i++)
-    n->edges[i] = clv_service_edge(v, i ? c->peers[i - 1].name : "")->ended_counts;
+    n->edges[i] = clv_service_find_edge(v, i ? c->peers[i - 1].name : "")->ended_counts;
   memcpy(n->refused, v->refused, sizeof n->refused);
   n->reloads = (double)v->reloads;
   n->failed_reloads = (double)v->failed_reloads;

@@ -32,7 +32,7 @@ clv_code clv_service_new_identity_account(clv_service *s, clv_account **ret, clv
 }
 
 static void set_member_quotas(clv_service *s, const clv_allow_spec *a) {
-  const clv_member *m = clv_service_member(s, a->identity);
+  const clv_member *m = clv_service_find_member(s, a->identity);
   uint64_t sessions = a->sessions ? a->sessions : s->settings->limits.sessions;
   clv_account_set_limit(m->account, CLV_QUOTA_SESSIONS, sessions);
   clv_account_set_limit(m->account, CLV_QUOTA_BYTES, a->bytes);

@@ -199,8 +199,8 @@ const clv_allow_spec *clv_settings_allowed(const clv_worker_settings *s, const c
  * not in `allow`. */
 uint64_t clv_service_state_quota(clv_service *v, const char *uri);
 /* Return the member or the edge of a name; NULL: none. Caller holds the service's lock. */
-clv_member *clv_service_member(clv_service *s, const char *uri);
-clv_edge_total *clv_service_edge(clv_service *s, const char *peer);
+clv_member *clv_service_find_member(clv_service *s, const char *uri);
+clv_edge_total *clv_service_find_edge(clv_service *s, const char *peer);
 /* Makes a member for each identity in `allow` of `c`, and an edge for each peer in `c`, unless they
  * exist, so that clv_settings_swap cannot fail. Caller holds the service's lock, unless the service
  * is being opened. */

@@ -209,7 +209,7 @@ static clv_code new_session(clv_service *v, clv_worker_settings *at, const char 
   s->settings = clv_settings_ref(at);
   s->granted_limits = limits_for_identity(at, clv_settings_allowed(at, uri));
   pthread_mutex_lock(&v->lock);
-  s->member = clv_service_member(v, uri);
+  s->member = clv_service_find_member(v, uri);
   pthread_mutex_unlock(&v->lock);
   s->send_credit = clv_service_credit(v, uri);
   s->owner_protocol = clv_service_protocol(v, uri);

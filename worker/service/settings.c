@@ -116,9 +116,10 @@ clv_code clv_settings_prepare(clv_service *v, const clv_worker_config *c, clv_er
   /* the edge "" has the counters of the links to the master */
   if (!v->n_edges) CLV_TRY(add_edge(v, "", err));
   for (size_t i = 0; i < c->n_peers; i++)
-    if (!clv_service_edge(v, c->peers[i].name)) CLV_TRY(add_edge(v, c->peers[i].name, err));
+    if (!clv_service_find_edge(v, c->peers[i].name)) CLV_TRY(add_edge(v, c->peers[i].name, err));
   for (size_t i = 0; i < c->n_allow; i++)
-    if (!clv_service_member(v, c->allow[i].identity)) CLV_TRY(add_member(v, &c->allow[i], err));
+    if (!clv_service_find_member(v, c->allow[i].identity))
+      CLV_TRY(add_member(v, &c->allow[i], err));
   return CLV_OK;
 }
 

@@ -218,7 +218,7 @@ static void collect_sessions(clv_service *v, const clv_allow_spec *viewer, const
   if (out->sees_all)
     m->last_error = v->last_error;
   else if (viewer)
-    m->last_error = clv_service_member(v, uri)->last_error;
+    m->last_error = clv_service_find_member(v, uri)->last_error;
   pthread_mutex_unlock(&v->lock);
 }
 

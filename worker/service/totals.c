@@ -71,7 +71,7 @@ void clv_session_count_totals(clv_session *s) {
   memset(edges, 0, n * sizeof *edges);
   clv_session_add_work(s, c, &w, edges);
   for (size_t i = 0; i + 1 < n; i++) {
-    clv_edge_total *e = clv_service_edge(s->service, i ? c->peers[i - 1].name : "");
+    clv_edge_total *e = clv_service_find_edge(s->service, i ? c->peers[i - 1].name : "");
     add_increase(&e->ended_counts.in, edges[i].in, &s->edge_counts_in_totals[i].in);
     add_increase(&e->ended_counts.out, edges[i].out, &s->edge_counts_in_totals[i].out);
     add_increase(&e->ended_counts.messages_in, edges[i].messages_in,

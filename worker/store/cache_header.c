@@ -32,7 +32,7 @@ clv_code clv_cache_header_derive(clv_cache_header *h, clv_err *err) {
     return clv_fail(err, CLV_INVALID, "a cache of %llu rows of %zu bytes",
                     (unsigned long long)h->records, row);
   h->row_bytes = row;
-  h->marks_at = CLV_CACHE_HEADER_BYTES;
+  h->row_marks_at = CLV_CACHE_HEADER_BYTES;
   h->rows_at = clv_align_up(CLV_CACHE_HEADER_BYTES + marks, CLV_CACHE_HEADER_BYTES);
   if (!clv_mul_size(row, h->records, &rows) || !clv_add_size(rows, h->rows_at, &all) ||
       all > (uint64_t)1 << 50)

@@ -17,9 +17,11 @@ typedef struct clv_cache_header {
   uint64_t records, keep_s;
   clv_dtype dtype;
   clv_shape row; /* shape of one record's row */
-  /* derived from the fields above by clv_cache_header_derive, as are the offsets below */
+  /* derived from the fields above by clv_cache_header_derive, as are the fields below */
   uint64_t row_bytes;
-  uint64_t marks_at, rows_at, file_bytes;
+  uint64_t row_marks_at; /* offset of the marks, one per row: whether it is stored, its CRC-32C */
+  uint64_t rows_at;      /* offset of the rows */
+  uint64_t file_bytes;   /* length of the file */
 } clv_cache_header;
 
 /* Fills the derived fields from records, dtype and row. CLV_INVALID: empty rows, or too many

@@ -241,7 +241,7 @@ static mark compute_row_mark(const file *f, int64_t row, const void *data) {
 }
 
 static uint64_t row_mark_offset(const file *f, int64_t row) {
-  return f->head.marks_at + CLV_CACHE_MARK_BYTES * (uint64_t)row;
+  return f->head.row_marks_at + CLV_CACHE_MARK_BYTES * (uint64_t)row;
 }
 
 static uint64_t row_offset(const file *f, int64_t row) {

@@ -112,7 +112,7 @@ static clv_code fail_unknown(const parser *p, const char *name, clv_err *err) {
 }
 
 /* Counts the options that start with `name` of n bytes, and returns the first two. An exact match
- * counts as the only one. command not NULL: counts only options of that command. */
+ * counts as the only one. of not NULL: counts only options of this command. */
 static size_t count_options_with_prefix(const clv_cli *cli, const clv_cli_command *of,
                                         const char *name, size_t n, size_t found[2]) {
   size_t count = 0;

@@ -414,7 +414,7 @@ static bool is_for_other_value_kind(const clv_schema *schema, const clv_row *row
                                     const clv_yaml_node *node) {
   bool scalar = node && node->kind == CLV_YAML_SCALAR;
   if (row > schema->rows && strcmp(row[-1].path, row->path) == 0) return !scalar;
-  return scalar && clv_row_has_second_form(schema, row);
+  return scalar && clv_row_has_scalar_form(schema, row);
 }
 
 static clv_code fail_missing_key(const clv_binder *b, const clv_row *row, const clv_yaml_node *map,

@@ -479,7 +479,8 @@ typedef struct clv_session_config {
   } log;
   struct {
     char *dir;
-    uint64_t every_steps, keep; /* every_steps 0: none */
+    uint64_t every_steps; /* steps between two checkpoints; 0: no checkpoint by steps */
+    uint64_t keep;        /* number of newest checkpoints that are not deleted */
     clv_config_pos every_steps_pos, every_pos;
     char *every; /* "auto", a duration, or NULL: every_steps decides */
     clv_checkpoint_home home;

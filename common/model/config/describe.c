@@ -252,7 +252,7 @@ static void write_json_row(const json *j, const clv_row *row) {
  * alternatives of the value. Returns the number of rows used, 1 or 2. */
 static size_t write_json_property(const json *j, size_t i, const char *key) {
   const clv_row *row = &j->schema->rows[i];
-  bool two = clv_row_has_second_form(j->schema, row);
+  bool two = clv_row_has_scalar_form(j->schema, row);
   clv_bytes_add_json(j->out, key);
   clv_bytes_puts(j->out, two ? ":{\"anyOf\":[" : ":");
   write_json_row(j, row);

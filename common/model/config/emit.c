@@ -311,7 +311,7 @@ static void write_entries(writer *w, const clv_row *row, const char *base) {
 static bool is_section_absent(const writer *w, const clv_row *row, const char *base) {
   char inner_prefix[CLV_PATH_MAX];
   if (row->kind != CLV_ROW_SECTION || row->required) return false;
-  if (clv_row_has_second_form(w->schema, row) && is_given(row + 1, base)) return true;
+  if (clv_row_has_scalar_form(w->schema, row) && is_given(row + 1, base)) return true;
   clv_row_inner_prefix(row, inner_prefix);
   for (size_t i = 0; i < w->schema->n_rows; i++) {
     const clv_row *in = &w->schema->rows[i];

@@ -16,7 +16,7 @@ const char *clv_row_key(const clv_row *row, const char *prefix) {
   return strchr(key, '.') ? NULL : key;
 }
 
-bool clv_row_has_second_form(const clv_schema *schema, const clv_row *row) {
+bool clv_row_has_scalar_form(const clv_schema *schema, const clv_row *row) {
   return row + 1 < schema->rows + schema->n_rows && strcmp(row[1].path, row->path) == 0;
 }
 

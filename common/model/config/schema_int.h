@@ -106,8 +106,9 @@ enum { CLV_PATH_MAX = 160 };
  * else NULL. The key of an ATTRS row is "*". */
 const char *clv_row_key(const clv_row *row, const char *prefix);
 
-/* Returns true if the next row has the same path: a second form of the value, for scalars. */
-bool clv_row_has_second_form(const clv_schema *schema, const clv_row *row);
+/* Returns true if the value of `row`, a mapping or a list, may also be written as a scalar. The
+ * next row has the same path then, and describes the scalar. */
+bool clv_row_has_scalar_form(const clv_schema *schema, const clv_row *row);
 
 /* Writes the prefix of the mappings inside a section, list or map: the row's path and ".", "[]." or
  * "{}.". */

@@ -652,13 +652,13 @@ static clv_code check_best(clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-static bool is_written(clv_config_pos pos) { return pos.line || pos.column; }
+static bool is_key_given(clv_config_pos pos) { return pos.line || pos.column; }
 
 static clv_code check_every(clv_session_config *c, clv_err *err) {
   uint64_t ms;
   clv_config_pos pos = c->checkpoint.every_pos;
   if (!c->checkpoint.every) return CLV_OK;
-  if (c->checkpoint.every_steps && is_written(c->checkpoint.every_steps_pos))
+  if (c->checkpoint.every_steps && is_key_given(c->checkpoint.every_steps_pos))
     return fail_at(c, pos, err,
                    "checkpoint.every and checkpoint.every_steps exclude each other: leave one out");
   c->checkpoint.every_steps = 0;

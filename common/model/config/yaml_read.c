@@ -48,11 +48,19 @@ static bool is_quoted(struct fy_event *event) {
   return style == FYSS_SINGLE_QUOTED || style == FYSS_DOUBLE_QUOTED;
 }
 
-/* Returns the position of an event. An empty value has no position and gets that of its key. For a
- * quoted text subtracts one column, because the library's position is behind the quote. */
+static bool is_empty(struct fy_event *event) {
+  size_t len = 0;
+  if (event->type != FYET_SCALAR || is_quoted(event)) return false;
+  return !event->scalar.value || !fy_token_get_text(event->scalar.value, &len) || !len;
+}
+
+/* Returns the position of an event. An empty value gets the position of its key: libfyaml 0.7 has
+ * none for it, and 0.8 that of the colon. For a quoted text subtracts one column, because the
+ * library's position is behind the quote. */
 static clv_config_pos event_pos(reader *r, struct fy_event *event) {
   const struct fy_mark *mark = fy_event_start_mark(event);
-  if (mark) r->last_pos = position_of(r, mark->line, mark->column - is_quoted(event));
+  if (mark && !is_empty(event))
+    r->last_pos = position_of(r, mark->line, mark->column - is_quoted(event));
   return r->last_pos;
 }
 

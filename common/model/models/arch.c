@@ -10,7 +10,7 @@
 
 static clv_code add_layer(clv_arch_builder *b, clv_op op, const clv_attr_value *values, int n,
                           clv_err *err) {
-  return clv_arch_node(b, op, NULL, values, n, b->last, 1, err);
+  return clv_arch_add_node(b, op, NULL, values, n, b->last, 1, err);
 }
 
 static clv_code add_linear(clv_arch_builder *b, int64_t out, clv_err *err) {

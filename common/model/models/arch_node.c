@@ -4,8 +4,9 @@
  */
 #include "common/model/models/models_int.h"
 
-clv_code clv_arch_node(clv_arch_builder *b, clv_op op, const char *name,
-                       const clv_attr_value *values, int n, const int *in, int n_in, clv_err *err) {
+clv_code clv_arch_add_node(clv_arch_builder *b, clv_op op, const char *name,
+                           const clv_attr_value *values, int n, const int *in, int n_in,
+                           clv_err *err) {
   clv_attrs attrs;
   CLV_TRY(clv_attrs_parse(op, values, n, &attrs, err));
   return clv_graph_add(b->g, op, &attrs, name, (*b->layer)++, in, n_in, b->last, err);

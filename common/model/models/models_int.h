@@ -29,9 +29,9 @@ typedef struct clv_arch_builder {
 
 /* Adds the next layer: a node that reads the nodes `in`. values: its attributes. name NULL: the
  * layer's number is its name. */
-clv_code clv_arch_node(clv_arch_builder *b, clv_op op, const char *name,
-                       const clv_attr_value *values, int n, const int *in, int n_in,
-                       clv_err *err) CLV_USE_RESULT;
+clv_code clv_arch_add_node(clv_arch_builder *b, clv_op op, const char *name,
+                           const clv_attr_value *values, int n, const int *in, int n_in,
+                           clv_err *err) CLV_USE_RESULT;
 clv_attr_value clv_arch_int_attr(clv_attr_key key, int64_t v);
 
 /* Appends the layers of the session's named architecture. *layer: in, number of the first layer;

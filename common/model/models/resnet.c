@@ -53,7 +53,7 @@ static node_name full_name(const char *prefix, const char *name) {
 
 static clv_code add_named(clv_arch_builder *b, clv_op op, node_name name,
                           const clv_attr_value *values, int n, clv_err *err) {
-  return clv_arch_node(b, op, name.text, values, n, b->last, 1, err);
+  return clv_arch_add_node(b, op, name.text, values, n, b->last, 1, err);
 }
 
 static clv_code add_conv_bn(clv_arch_builder *b, node_name conv, node_name bn, int64_t out,
@@ -97,7 +97,7 @@ static clv_code add_block(clv_arch_builder *b, const block_kind *kind, const cha
     CLV_TRY(add_conv_bn(b, full_name(prefix, "downsample.0"), full_name(prefix, "downsample.1"),
                         out, 1, stride, err));
   join[1] = *b->last;
-  CLV_TRY(clv_arch_node(b, CLV_OP_ADD, full_name(prefix, "add").text, NULL, 0, join, 2, err));
+  CLV_TRY(clv_arch_add_node(b, CLV_OP_ADD, full_name(prefix, "add").text, NULL, 0, join, 2, err));
   return add_named(b, CLV_OP_RELU, full_name(prefix, "relu"), NULL, 0, err);
 }
 

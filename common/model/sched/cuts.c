@@ -172,7 +172,8 @@ static void add_best(search *s, const clv_sched_split *split) {
     insert_best(s, s->max_best - 1, split);
 }
 
-static double worst_kept_seconds(const search *s) {
+/* Returns the time below which a split enters the best splits. */
+static double seconds_to_beat(const search *s) {
   return s->n_best < s->max_best ? INFINITY : s->best_splits[s->max_best - 1].seconds;
 }
 
@@ -253,7 +254,7 @@ static clv_code try_all(search *s, clv_err *err) {
       s->ways[n] = (way){.bound = bound_of_cut(s, split.last, k), .cuts = i, .choice = k};
     }
   qsort(s->ways, all, sizeof *s->ways, compare_bounds);
-  for (n = 0; n < all && s->ways[n].bound < worst_kept_seconds(s); n++) {
+  for (n = 0; n < all && s->ways[n].bound < seconds_to_beat(s); n++) {
     if (s->work_done > WORK) {
       s->report.is_optimal = false;
       return CLV_OK;

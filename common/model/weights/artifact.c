@@ -49,7 +49,7 @@ clv_code clv_artifact_make(const char *folder, clv_bytes *ret_text, clv_sha256 *
   CLV_TRY(clv_weights_folder_open(folder, folder, (clv_weights_guard){0}, &f, err));
   CLV_TRY(clv_weights_folder_check_files(f, err));
   CLV_TRY(list_files(dir, f, &m, err));
-  CLV_TRY(clv_artifact_format(&m, &text, err));
+  CLV_TRY(clv_artifact_make_text(&m, &text, err));
   CLV_TRY(clv_sha256_of(text.data, text.len, ret_digest, err));
   clv_bytes_done(ret_text);
   *ret_text = text;

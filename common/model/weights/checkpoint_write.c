@@ -312,7 +312,7 @@ static clv_code check_complete(const clv_checkpoint_writer *w, const char *confi
 static clv_code write_checked_manifest(const char *folder, const clv_manifest *m,
                                        clv_file_check_fn *check, void *user, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, path = {0};
-  CLV_TRY(clv_manifest_format(m, &text, err));
+  CLV_TRY(clv_manifest_make_text(m, &text, err));
   clv_bytes_printf(&path, "%s/" CLV_MANIFEST_NAME, folder);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_file_write_checked(path.data, text.data, text.len, 0644, check, user, err);

@@ -93,7 +93,7 @@ static clv_code append_digest_line(clv_bytes *out, clv_bytes *ret, clv_err *err)
   return CLV_OK;
 }
 
-clv_code clv_manifest_format(const clv_manifest *m, clv_bytes *ret, clv_err *err) {
+clv_code clv_manifest_make_text(const clv_manifest *m, clv_bytes *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   clv_bytes_printf(&out,
                    "{\n  \"format\": \"%s\",\n  \"version\": %d,\n  \"step\": %llu,\n"
@@ -104,7 +104,7 @@ clv_code clv_manifest_format(const clv_manifest *m, clv_bytes *ret, clv_err *err
   return append_digest_line(&out, ret, err);
 }
 
-clv_code clv_artifact_format(const clv_manifest *m, clv_bytes *ret, clv_err *err) {
+clv_code clv_artifact_make_text(const clv_manifest *m, clv_bytes *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   clv_bytes_printf(&out, "{\n  \"format\": \"%s\",\n  \"version\": %d,\n", artifact_format,
                    FORMAT_VERSION);

@@ -276,8 +276,9 @@ typedef struct clv_manifest {
 void clv_manifest_done(clv_manifest *m); /* frees the contents and zeroes the struct */
 
 /* Parses a manifest strictly. CLV_DATA_LOSS: unknown, missing or repeated keys, names with a path,
- * bad digests, numbers out of range, a place of another file than a stage's, two rows for one file
- * at a worker; CLV_UNIMPLEMENTED: another version of the format. */
+ * bad digests, numbers out of range, a `place` (identity of a worker) in the row of a file that is
+ * not a stage's, two rows for one file at a worker; CLV_UNIMPLEMENTED: another version of the
+ * format. */
 clv_code clv_manifest_parse(const void *data, size_t len, const char *label, clv_manifest *ret,
                             clv_err *err) CLV_USE_RESULT;
 /* returns NULL if the manifest does not list the file */

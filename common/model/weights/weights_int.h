@@ -172,10 +172,10 @@ void clv_weights_to_bf16(clv_dtype from, const void *src, size_t n, uint16_t *ds
 #define CLV_INDEX_NAME "model.safetensors.index.json"
 
 /* Makes the text of MANIFEST.json. Its last line is the digest of the lines before it. */
-clv_code clv_manifest_format(const clv_manifest *m, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_manifest_make_text(const clv_manifest *m, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Makes the text of ARTIFACT.json, which has only the files and the digest line of a manifest. */
-clv_code clv_artifact_format(const clv_manifest *m, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_artifact_make_text(const clv_manifest *m, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
 enum { CLV_STAGE_NAME = 48 };
 /* Writes "model-00002-of-00003.safetensors" for stage 1 of 3; kind: "model" or "optimizer". */

@@ -312,9 +312,10 @@ typedef struct clv_chunk_send {
 /* A PING sent after chunks. Its PONG reports that the peer has received the first
  * `reported_bytes` bytes of the lane. */
 typedef struct clv_probe {
-  uint64_t number;                  /* id of the PING */
-  uint64_t reported_bytes, sent_ns; /* sent_ns: time of sending */
-  uint64_t in_flight;               /* bytes of chunks in flight when the PING was sent */
+  uint64_t number;         /* id of the PING */
+  uint64_t reported_bytes; /* bytes of the lane that the PONG reports as received */
+  uint64_t sent_ns;        /* time at which the PING was sent */
+  uint64_t in_flight;      /* bytes of chunks in flight when the PING was sent */
   uint32_t lane;
 } clv_probe;
 

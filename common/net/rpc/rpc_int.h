@@ -68,7 +68,7 @@ struct clv_rpc_runtime {
   bool is_stopping;
   clv_rpc_stream *streams;
   rpc_pool sender_pool; /* threads that run the jobs of clv_rpc_stream_defer */
-  bool has_sender_pool;
+  bool is_sender_pool_started;
 };
 
 /* Starts a batch whose end runs tag->run(tag, ok) on a queue thread. False: C-core refused it,

@@ -256,7 +256,7 @@ static void make_queues(clv_rpc_runtime *runtime) {
 
 static clv_code start_threads(clv_rpc_runtime *runtime, unsigned n, clv_err *err) {
   CLV_TRY(rpc_pool_init(&runtime->sender_pool, N_SENDER_THREADS, MAX_DEFERRED, err));
-  runtime->has_sender_pool = true;
+  runtime->is_sender_pool_started = true;
   if (pthread_create(&runtime->admission_thread, NULL, admission_thread, runtime) != 0)
     return clv_fail(err, CLV_EXHAUSTED, "the admission thread could not be started");
   runtime->has_admission_thread = true;
@@ -315,7 +315,7 @@ void clv_rpc_runtime_free(clv_rpc_runtime *runtime) {
   if (!runtime) return;
   rpc_cancel_streams_of(runtime, NULL, CLV_CANCELLED, "this process is shutting down");
   if (runtime->n_threads > 0) wait_for_streams(runtime);
-  if (runtime->has_sender_pool) rpc_pool_stop(&runtime->sender_pool);
+  if (runtime->is_sender_pool_started) rpc_pool_stop(&runtime->sender_pool);
   grpc_completion_queue_shutdown(runtime->admission_queue);
   grpc_completion_queue_shutdown(runtime->queue);
   if (runtime->has_admission_thread) pthread_join(runtime->admission_thread, NULL);

@@ -211,7 +211,7 @@ static clv_code read_list_in_folder(const char *path, clv_tls_crl **ret, clv_err
   return clv_tls_crl_load(list, NULL, ret, err);
 }
 
-static bool is_listed(const clv_tls_crl *crl, const X509 *cert) {
+static bool is_in_crl(const clv_tls_crl *crl, const X509 *cert) {
   char issuer[CLV_TLS_ISSUER_LEN], serial[CLV_TLS_SERIAL_LEN];
   clv_tls_issuer_text(X509_get_issuer_name(cert), issuer);
   clv_tls_serial_text(X509_get0_serialNumber(cert), serial);
@@ -228,7 +228,7 @@ clv_code clv_tls_show(const char *path, clv_bytes *out, bool json, clv_err *err)
     CLV_AUTO(facts_clear) facts f = {0};
     if (gather_facts(&f, sk_X509_value(certs, i), json, err) != CLV_OK)
       return clv_err_prefix(err, "%s", path);
-    f.is_revoked = is_listed(crl, sk_X509_value(certs, i));
+    f.is_revoked = is_in_crl(crl, sk_X509_value(certs, i));
     clv_bytes_puts(&text, json ? (i ? "," : "[") : (i ? "\n" : ""));
     if (json)
       print_json(&text, &f);

@@ -73,6 +73,8 @@ clv_code clv_put_array(clv_wire_mem *mem, size_t n, size_t size, void *ret_array
 
 /* ---- shared messages ----------------------------------------------------------------------- */
 
+/* Messages of cleave.proto that are fields of other messages. _put fills the protobuf struct from
+ * the struct of this folder, _get checks the protobuf struct and fills that of this folder. */
 void clv_limits_put(const clv_wire_limits *limits, Cleave__V1__Limits *ret);
 clv_code clv_limits_get(const Cleave__V1__Limits *limits, clv_wire_limits *ret,
                         clv_err *err) CLV_USE_RESULT;

@@ -256,7 +256,7 @@ void sim_host_give(void *p) {
     sim_fault("page-locked memory is given back before its copy is done");
   *at = b->next;
   for (size_t i = 0; i < b->bytes; i++) left += b->p[i] != 0;
-  sim.counts.host_left += left;
+  sim.counts.dirty_pinned_bytes += left;
   memset(b->p, GAP_BYTE, b->bytes);
   sim_forbid(b->p, b->bytes);
   b->next = host_given;

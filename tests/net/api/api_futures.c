@@ -271,7 +271,7 @@ static bool a_callback_begins_the_next_call(void) {
   return close_context(s.context);
 }
 
-static bool a_failure_is_heard_of(void) {
+static bool failed_call_runs_its_callback(void) {
   static const int64_t rows[] = {0, 1, 9, 2};
   cleave_tensor numbers = CLEAVE_TENSOR_I64(rows, 4), t = {0};
   cleave_context c;
@@ -297,7 +297,7 @@ static bool a_failure_is_heard_of(void) {
 /* ---- cancelling ------------------------------------------------------------------------------ */
 
 /* The step waits for the backward. If it is cancelled, it is not taken, and another step may be. */
-static bool what_has_not_been_sent_is_withdrawn(void) {
+static bool cancelled_step_that_waits_is_not_taken(void) {
   cleave_context c;
   cleave_reference y, loss, other;
   cleave_future passed, stepped, read;
@@ -337,7 +337,7 @@ static bool what_has_not_been_sent_is_withdrawn(void) {
 
 /* The gradients arrive although the future was cancelled. The next backward runs after it and adds
  * its own. */
-static bool what_has_been_sent_goes_on_unheard(void) {
+static bool cancelled_backward_that_was_sent_still_adds_gradients(void) {
   cleave_context c;
   cleave_reference y, loss;
   cleave_future f[3];
@@ -566,9 +566,9 @@ static const test tests[] = {
     TEST(one_of_many_is_enough),
     TEST(callbacks_are_called_once_and_in_order),
     TEST(a_callback_begins_the_next_call),
-    TEST(a_failure_is_heard_of),
-    TEST(what_has_not_been_sent_is_withdrawn),
-    TEST(what_has_been_sent_goes_on_unheard),
+    TEST(failed_call_runs_its_callback),
+    TEST(cancelled_step_that_waits_is_not_taken),
+    TEST(cancelled_backward_that_was_sent_still_adds_gradients),
     TEST(a_closing_that_waits_is_withdrawn),
     TEST(deadlines_of_futures_and_of_who_waits),
     TEST(the_end_of_a_wait_is_no_error),

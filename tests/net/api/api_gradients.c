@@ -72,7 +72,7 @@ static double squares(const cleave_gradients *g) {
 /* ---- roots that are no scalars --------------------------------------------------------------- */
 
 /* A backward from y with d mse / d y has the result of a backward from the loss. */
-static bool a_given_gradient_is_the_losss_own(void) {
+static bool backward_from_given_gradient_equals_backward_from_loss(void) {
   net n;
   pass by_loss, given;
   cleave_tensor y = {0};
@@ -277,7 +277,7 @@ static bool write_scaled(cleave_context c, const cleave_gradients *list, float f
 }
 
 /* Norm, clipping and step use the gradient that was written. */
-static bool a_step_takes_what_was_written(void) {
+static bool step_uses_the_written_gradient(void) {
   net n;
   pass p;
   cleave_optimizer *o;
@@ -315,7 +315,7 @@ static bool a_step_takes_what_was_written(void) {
 }
 
 /* A gradient that is not finite prevents the step at all nodes, until it is overwritten. */
-static bool what_is_written_decides_whether_there_is_a_step(void) {
+static bool written_infinite_gradient_prevents_the_step(void) {
   net n;
   pass p;
   cleave_optimizer *o;
@@ -354,7 +354,7 @@ static bool what_is_written_decides_whether_there_is_a_step(void) {
 }
 
 /* A later backward adds its gradient to the one that was written. */
-static bool a_backward_adds_to_what_was_written(void) {
+static bool backward_adds_to_the_written_gradient(void) {
   net n;
   pass p;
   cleave_optimizer *o;
@@ -587,7 +587,7 @@ static bool a_backward_that_reads_no_parameter_is_possible(void) {
   return true;
 }
 
-static bool a_write_is_a_change_too(void) {
+static bool backward_after_a_weight_write_is_refused(void) {
   net n;
   pass p;
   cleave_tensor w = {0};
@@ -621,22 +621,22 @@ static bool a_skipped_step_leaves_other_contexts_alone(void) {
 }
 
 static const test tests[] = {
-    TEST(a_given_gradient_is_the_losss_own),
+    TEST(backward_from_given_gradient_equals_backward_from_loss),
     TEST(roots_add_up_however_they_start),
     TEST(gradients_of_leaves_alone),
     TEST(a_gradient_that_is_taken_is_not_added_to),
     TEST(wrong_starts_are_refused),
     TEST(the_list_has_every_gradient_by_name),
-    TEST(a_step_takes_what_was_written),
-    TEST(what_is_written_decides_whether_there_is_a_step),
-    TEST(a_backward_adds_to_what_was_written),
+    TEST(step_uses_the_written_gradient),
+    TEST(written_infinite_gradient_prevents_the_step),
+    TEST(backward_adds_to_the_written_gradient),
     TEST(wrong_writes_are_refused),
     TEST(a_step_clips_by_the_norm_of_all),
     TEST(the_program_votes_against_a_step),
     TEST(gradients_that_leave_are_told),
     TEST(a_backward_over_stepped_parameters_is_refused_at_the_call),
     TEST(a_backward_that_reads_no_parameter_is_possible),
-    TEST(a_write_is_a_change_too),
+    TEST(backward_after_a_weight_write_is_refused),
     TEST(a_skipped_step_leaves_other_contexts_alone),
 };
 

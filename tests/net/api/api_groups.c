@@ -200,7 +200,7 @@ static bool final_steps_have_all_rates(void) {
   return five_steps(&c);
 }
 
-static bool what_is_in_no_group_stays_and_does_not_count(void) {
+static bool param_in_no_group_is_not_trained_and_not_in_the_norm(void) {
   const two_groups c = {.prefix = "held",
                         .kind = CLEAVE_ADAMW,
                         .weights = {.lr = 0.05, .decay = 0.1},
@@ -447,7 +447,7 @@ static const test tests[] = {
     TEST(each_group_has_its_schedule_and_one_norm_holds_for_all),
     TEST(plain_descent_stands_beside_momentum),
     TEST(final_steps_have_all_rates),
-    TEST(what_is_in_no_group_stays_and_does_not_count),
+    TEST(param_in_no_group_is_not_trained_and_not_in_the_norm),
     TEST(another_schedule_is_for_all_groups),
     TEST(the_state_has_moments_for_all_parameters),
     TEST(a_module_has_sixteen_groups),

@@ -79,7 +79,7 @@ static bool release(cleave_kept k) {
 
 /* A value is created at another node, passed to its owner, from one user to another, and to the
  * master. */
-static bool a_workers_value_is_used_everywhere(void) {
+static bool first_workers_value_is_used_at_every_node(void) {
   cleave_kept k;
   DO(keep_output(on_a, 1, &k));
   DO(used_as_by_hand(k, on_a));
@@ -89,7 +89,7 @@ static bool a_workers_value_is_used_everywhere(void) {
   return release(k);
 }
 
-static bool a_value_of_the_other_worker_as_well(void) {
+static bool second_workers_value_is_used_at_every_node(void) {
   cleave_kept k;
   DO(keep_output(on_b, 2, &k));
   DO(used_as_by_hand(k, on_b));
@@ -99,7 +99,7 @@ static bool a_value_of_the_other_worker_as_well(void) {
 }
 
 /* This process owns the values: a leaf, and the output of a module at the master. */
-static bool what_the_master_owns_is_passed_to_workers(void) {
+static bool kept_values_of_the_master_are_passed_to_workers(void) {
   cleave_context c;
   cleave_reference x;
   cleave_kept k, own;
@@ -260,7 +260,7 @@ static bool keep_at_once(bool ends, cleave_kept *ret) {
   return true;
 }
 
-static bool what_is_kept_is_computed_whatever_closes(void) {
+static bool kept_value_is_computed_after_its_context_closes(void) {
   enum { MOST = 100 };
   cleave_kept k[MOST];
   cleave_tensor first = {0}, t = {0};
@@ -432,15 +432,15 @@ static bool a_call_that_others_wait_for_is_not_forgotten(void) {
 }
 
 static const test tests[] = {
-    TEST(a_workers_value_is_used_everywhere),
-    TEST(a_value_of_the_other_worker_as_well),
-    TEST(what_the_master_owns_is_passed_to_workers),
+    TEST(first_workers_value_is_used_at_every_node),
+    TEST(second_workers_value_is_used_at_every_node),
+    TEST(kept_values_of_the_master_are_passed_to_workers),
     TEST(uses_share_a_value),
     TEST(a_kept_input_takes_no_part_in_backward),
     TEST(an_error_is_stored_in_the_reference),
     TEST(the_owner_confirms),
     TEST(a_handle_that_was_released_is_known_for_it),
-    TEST(what_is_kept_is_computed_whatever_closes),
+    TEST(kept_value_is_computed_after_its_context_closes),
     TEST(released_values_are_freed),
     TEST(forwards_without_backward_are_freed),
     TEST(a_forgotten_call_serves_those_that_depend_on_it),
@@ -458,7 +458,7 @@ static cleave_status no_leaf_to_b(void *user, const cleave_sending *what, cleave
   return CLEAVE_DENIED;
 }
 
-static bool what_may_not_leave_is_an_error_of_the_use(const char *path) {
+static bool kept_value_that_may_not_leave_fails_its_use(const char *path) {
   cleave_options o = {.size = sizeof o, .deadline_ms = 20000, .may_send = no_leaf_to_b};
   cleave_context c;
   cleave_reference x, y;
@@ -553,8 +553,8 @@ int main(int argc, char **argv) {
   print_digest();
   cleave_leaks leaks;
   print_result(cleave_close(rt, 0, &leaks, NULL) == CLEAVE_OK && leaks.kept == 0, "close");
-  print_result(what_may_not_leave_is_an_error_of_the_use(argv[1]),
-               "what_may_not_leave_is_an_error_of_the_use");
+  print_result(kept_value_that_may_not_leave_fails_its_use(argv[1]),
+               "kept_value_that_may_not_leave_fails_its_use");
   print_result(leaks_are_listed(), "leaks_are_listed");
   return n_failed != 0;
 }

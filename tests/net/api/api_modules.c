@@ -390,7 +390,7 @@ static bool state_goes_to_files_and_back(void) {
   return true;
 }
 
-static bool what_does_not_fit_is_told(void) {
+static bool unfit_weight_files_are_refused_by_name(void) {
   cleave_module *m, *plain;
   cleave_optimizer *o;
   static const struct {
@@ -521,7 +521,7 @@ static const test tests[] = {
     TEST(as_many_as_ever_after_a_release),
     TEST(parameters_can_be_asked),
     TEST(state_goes_to_files_and_back),
-    TEST(what_does_not_fit_is_told),
+    TEST(unfit_weight_files_are_refused_by_name),
     TEST(blocks_are_computed_again),
     TEST(blocks_that_are_none_are_told),
 };

@@ -444,7 +444,7 @@ static bool a_module_that_is_frozen_whole_keeps_its_moments(void) {
   return frozen_step(&f, 62, true, true);
 }
 
-static bool what_cannot_be_frozen_is_refused(void) {
+static bool impossible_freezing_is_refused(void) {
   const char *const none = "0.wieght", *const nothing = NULL;
   float g[N];
   frozen_run f;
@@ -465,7 +465,7 @@ static bool what_cannot_be_frozen_is_refused(void) {
   return frozen_step(&f, 71, false, true);
 }
 
-static bool what_is_fixed_stays_frozen(void) {
+static bool module_with_final_freezing_stays_frozen(void) {
   static const char *const weight[] = {"0.weight"};
   cleave_module_options o = {.size = sizeof o,
                              .name = "fixed",
@@ -502,8 +502,8 @@ static const test tests[] = {
     TEST(an_optimiser_in_use_is_not_replaced),
     TEST(frozen_parameters_stay_and_go_on),
     TEST(a_module_that_is_frozen_whole_keeps_its_moments),
-    TEST(what_cannot_be_frozen_is_refused),
-    TEST(what_is_fixed_stays_frozen),
+    TEST(impossible_freezing_is_refused),
+    TEST(module_with_final_freezing_stays_frozen),
 };
 
 int main(int argc, char **argv) { return RUN_SESSION(argc, argv, open_session, tests); }

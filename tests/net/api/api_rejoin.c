@@ -321,7 +321,7 @@ static void *go_round(void *user) { return rounds(user, 1, ROUNDS) ? user : NULL
 
 /* A thread trains at A while B is lost and comes back. One context stays open all the time, and
  * calls B at the end. */
-static bool contexts_without_it_never_notice(void) {
+static bool contexts_without_the_lost_worker_continue(void) {
   other quiet, busy;
   cleave_context c;
   cleave_reference y, z;
@@ -684,7 +684,7 @@ static bool it_comes_back_by_futures(void) {
 static const test tests[] = {
     TEST(training_goes_on_from_what_was_saved),
     TEST(modules_with_one_weight_come_back),
-    TEST(contexts_without_it_never_notice),
+    TEST(contexts_without_the_lost_worker_continue),
     TEST(every_call_says_the_same),
     TEST(references_work_both_ways_in_every_life),
     TEST(what_cannot_be_is_refused),

@@ -9,7 +9,7 @@
  */
 #include "api_pipeline_int.h"
 
-enum { STAGES = 4, MICROS = 6, WIDTH = 5, ROWS = 4, PATIENCE_MS = 400 };
+enum { STAGES = 4, MICROS = 6, WIDTH = 5, ROWS = 4, STEP_TIMEOUT_MS = 400 };
 
 typedef struct positions {
   uint32_t forward, backward, weight;
@@ -281,7 +281,7 @@ static bool damaged_schedules_fail_or_reach_the_same_weights(void) {
     random_schedule(p, &s);
     damage(p, &s);
     uint64_t begin = now_ms();
-    DO(step(p, &s, PATIENCE_MS, &e));
+    DO(step(p, &s, STEP_TIMEOUT_MS, &e));
     CHECK(now_ms() < begin + 10000); /* it must not hang */
     failed += e.status != CLEAVE_OK;
     stood_still += e.status == CLEAVE_DEADLINE;

@@ -245,7 +245,7 @@ static bool scalars_are_inputs(void) {
 
 /* ---- what is refused ------------------------------------------------------------------------- */
 
-static bool what_cannot_be_is_told_at_load(void) {
+static bool impossible_input_shapes_are_refused_at_load(void) {
   cleave_module *m;
   cleave_context c;
   cleave_reference x;
@@ -275,7 +275,7 @@ static const test tests[] = {
     TEST(statistics_of_nothing_are_refused),
     TEST(linear_takes_any_rank),
     TEST(scalars_are_inputs),
-    TEST(what_cannot_be_is_told_at_load),
+    TEST(impossible_input_shapes_are_refused_at_load),
 };
 
 int main(int argc, char **argv) { return RUN_SESSION(argc, argv, open_session, tests); }

@@ -222,7 +222,7 @@ static bool b_is_lost(void) {
 }
 
 /* After its worker has come back, a module is loaded from its own files. */
-static bool a_worker_that_came_back_has_them(void) {
+static bool module_reloads_its_files_from_restarted_worker(void) {
   uint64_t again;
   DO(ask("kill"));
   DO(b_is_lost());
@@ -245,7 +245,7 @@ static bool a_worker_that_came_back_has_them(void) {
 /* ---- others ---------------------------------------------------------------------------------- */
 
 /* Loads the files in another session, after both daemons were restarted. */
-static bool another_session_loads_them(void) {
+static bool another_session_loads_stored_files(void) {
   DO(make_all());
   DO(load_module(n.a, "a", "a.adam") && load_module(n.b, "b", "b.adam"));
   MUST(cleave_optimizer_set_steps(rt, adam, 3, e));
@@ -255,7 +255,7 @@ static bool another_session_loads_them(void) {
   return true;
 }
 
-static bool another_identity_has_none_of_them(void) {
+static bool another_identity_has_no_stored_files(void) {
   cleave_state_file f = {.size = sizeof f};
   DO(make_all());
   REFUSED(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, &f, e),
@@ -269,14 +269,14 @@ static bool another_identity_has_none_of_them(void) {
   return true;
 }
 
-static bool who_may_keep_nothing_is_told(void) {
+static bool zero_state_quota_names_its_key(void) {
   DO(make_all());
   REFUSED(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, NULL, e),
           CLEAVE_EXHAUSTED, "the limit is 0; raise allow[].state_bytes");
   return true;
 }
 
-static bool without_a_folder_there_are_none(void) {
+static bool worker_without_state_dir_refuses_files(void) {
   DO(make_all());
   REFUSED(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e),
           CLEAVE_UNIMPLEMENTED, "state_dir");
@@ -295,11 +295,11 @@ static const struct {
     AT("first", names_are_no_paths),
     AT("first", what_does_not_fit_changes_nothing),
     AT("first", the_quota_holds),
-    AT("first", a_worker_that_came_back_has_them),
-    AT("later", another_session_loads_them),
-    AT("stranger", another_identity_has_none_of_them),
-    AT("poor", who_may_keep_nothing_is_told),
-    AT("homeless", without_a_folder_there_are_none),
+    AT("first", module_reloads_its_files_from_restarted_worker),
+    AT("later", another_session_loads_stored_files),
+    AT("stranger", another_identity_has_no_stored_files),
+    AT("poor", zero_state_quota_names_its_key),
+    AT("homeless", worker_without_state_dir_refuses_files),
 };
 
 int main(int argc, char **argv) {

@@ -146,7 +146,7 @@ static bool it_is_frozen_and_thawed_for_both(void) {
   return true;
 }
 
-static bool it_outlives_its_release(void) {
+static bool tied_module_outlives_release_of_its_owner(void) {
   tied t;
   cleave_context c;
   cleave_reference in, y;
@@ -201,7 +201,7 @@ int main(int argc, char **argv) {
   const test tests[] = {
       TEST(two_modules_train_as_one),
       TEST(it_is_frozen_and_thawed_for_both),
-      TEST(it_outlives_its_release),
+      TEST(tied_module_outlives_release_of_its_owner),
       TEST(what_cannot_be_tied_is_refused),
   };
   return RUN_SESSION(argc, argv, open_session, tests);

@@ -96,7 +96,7 @@ def broken_images_are_listed_or_left_out():
     open(os.path.join(cluster.dir, "data/photos/cat/30.png"), "w").close()
     done = refused("photos", images("photos"), 7, "data.train: 3 records cannot be read", "data.broken: skip", "cat/01.png: PNG: truncated",
                    "dog/20.png: PNG", "cat/30.png: the file is empty")
-    refused("photos", images("photos"), 7, "(cannot be read|(cat|dog)/..\.png: .*)", command="train")
+    refused("photos", images("photos"), 7, r"(cannot be read|(cat|dog)/..\.png: .*)", command="train")
     done = passes("skip-photos", images("photos", "broken: skip, "))
     assert "data.train: 3 records left out (data.broken: skip); the first: image" in done.stderr and "37 training samples" in done.stdout, (done.stderr, done.stdout)
     assert "training: 37 records: 'cat' 28, 'dog' 9\n" in done.stdout and re.search(r"data\.train: values from \d+ to 1\d\d of 255 .8 bits.", done.stdout), done.stdout

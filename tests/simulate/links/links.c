@@ -89,7 +89,7 @@ static void trace(const char *fmt, ...) {
   printf("\n");
 }
 
-static uint32_t below(uint32_t n) { return sim_below(&w.random, n); }
+static uint32_t random_below(uint32_t n) { return sim_below(&w.random, n); }
 static uint32_t number_of(const side *s) { return (uint32_t)(s - w.sides); }
 static side *other(const side *s) { return &w.sides[1 - number_of(s)]; }
 
@@ -129,8 +129,8 @@ static bool is_equal(const clv_tensor *t, const side *from, uint32_t number, uin
 static uint32_t draw_bytes(void) {
   static const uint32_t about[] = {4,         2000,      32 * KIB,  64 * KIB, 64 * KIB,
                                    256 * KIB, 256 * KIB, 512 * KIB, 700 * KIB};
-  uint32_t bytes = about[below(CLV_COUNT(about))], aside = 4 * below(3);
-  return below(2) ? bytes + aside : bytes - CLV_MIN(aside, bytes - 4);
+  uint32_t bytes = about[random_below(CLV_COUNT(about))], aside = 4 * random_below(3);
+  return random_below(2) ? bytes + aside : bytes - CLV_MIN(aside, bytes - 4);
 }
 
 /* ---- what arrives ---------------------------------------------------------------------------- */
@@ -147,7 +147,7 @@ static void keep(side *by, clv_packet *p) {
   if (!k) abort();
   *k = (kept){by, p};
   by->held++;
-  sim_network_at(w.network, sim_network_now(w.network) + below(4) * MS + below(1000),
+  sim_network_at(w.network, sim_network_now(w.network) + random_below(4) * MS + random_below(1000),
                  release_memory, k);
 }
 
@@ -219,8 +219,11 @@ static clv_packet *make_packet(side *from, uint32_t number, sent *s) {
   clv_packet *p = NULL;
   clv_err err;
   uint64_t id = number;
-  s->kind = below(8) == 0 ? CLV_ABORT : below(4) == 0 ? CLV_DROP : below(3) ? CLV_VALUE : CLV_CALL;
-  s->n_tensors = s->kind == CLV_VALUE ? 1 : s->kind == CLV_CALL ? 1 + below(3) : 0;
+  s->kind = random_below(8) == 0   ? CLV_ABORT
+            : random_below(4) == 0 ? CLV_DROP
+            : random_below(3)      ? CLV_VALUE
+                                   : CLV_CALL;
+  s->n_tensors = s->kind == CLV_VALUE ? 1 : s->kind == CLV_CALL ? 1 + random_below(3) : 0;
   if (s->kind == CLV_VALUE || s->kind == CLV_ABORT)
     must(clv_packet_new(from->pool, s->kind, &p, &err), &err);
   else if (s->kind == CLV_DROP)
@@ -280,25 +283,27 @@ static void send_packet(side *from) {
 
 static void act(void *user) {
   side *s = user;
-  if (below(5) == 0) clv_link_ping_async(s->link);
-  for (uint32_t n = 1 + below(4); n && s->n_sent < s->n_wanted; n--) send_packet(s);
+  if (random_below(5) == 0) clv_link_ping_async(s->link);
+  for (uint32_t n = 1 + random_below(4); n && s->n_sent < s->n_wanted; n--) send_packet(s);
   if (s->n_sent == s->n_wanted) return;
-  sim_network_at(w.network, sim_network_now(w.network) + below(3) * MS + below(1000), act, s);
+  sim_network_at(w.network, sim_network_now(w.network) + random_below(3) * MS + random_below(1000),
+                 act, s);
 }
 
 /* A connection is lost; both sides mend it. More may be lost meanwhile. */
 static void lose(void *user) {
   uint32_t left = (uint32_t)(uintptr_t)user;
-  w.mended += sim_network_reset(w.network, 0, 1, below(w.sides[0].link->n_lanes));
+  w.mended += sim_network_reset(w.network, 0, 1, random_below(w.sides[0].link->n_lanes));
   trace("a connection is lost");
   if (left)
-    sim_network_at(w.network, sim_network_now(w.network) + below(20) * MS + below(1000), lose,
+    sim_network_at(w.network,
+                   sim_network_now(w.network) + random_below(20) * MS + random_below(1000), lose,
                    (void *)(uintptr_t)(left - 1));
 }
 
 static void cut(void *user) {
   (void)user;
-  w.cut = sim_network_cut(w.network, 0, 1, below(w.sides[0].link->n_lanes)) > 0;
+  w.cut = sim_network_cut(w.network, 0, 1, random_below(w.sides[0].link->n_lanes)) > 0;
   w.cuts += w.cut;
   trace("a lane is cut");
 }
@@ -328,9 +333,9 @@ static clv_link_options options_of(side *s) {
 static void make_side(side *s) {
   static const uint32_t credits[] = {200, 400, 900, 4096, 65536};
   clv_err err;
-  s->credit = KIB * (uint64_t)credits[below(CLV_COUNT(credits))];
-  s->tight = below(4) == 0;
-  s->n_wanted = below(MOST_SENT - 1);
+  s->credit = KIB * (uint64_t)credits[random_below(CLV_COUNT(credits))];
+  s->tight = random_below(4) == 0;
+  s->n_wanted = random_below(MOST_SENT - 1);
   clv_account_options a = {.owner_text = "a side",
                            .limit = {[CLV_QUOTA_BYTES] = s->tight ? 900 * KIB : 0}};
   must(clv_account_new(&a, &s->account, &err), &err);
@@ -341,7 +346,7 @@ static void join(const clv_lane_acceptor *acceptor) {
   clv_err err;
   side *near = &w.sides[0], *far = &w.sides[1];
   clv_link_options here = options_of(near), there = options_of(far);
-  clv_link_dial d = {.role = CLV_ATTACH_MASTER, .bulk_lanes = below(4), .epoch = 1};
+  clv_link_dial d = {.role = CLV_ATTACH_MASTER, .bulk_lanes = random_below(4), .epoch = 1};
   must(clv_link_new(&there, &far->link, &err), &err);
   clv_dialler dialler = sim_network_dialler(w.network, 0, 1, acceptor, "spiffe://test/zero");
   must(clv_link_start(&here, &d, &dialler, &near->link, &err), &err);
@@ -395,16 +400,16 @@ static void end_side(side *s) {
   clv_account_unref(s->account);
 }
 
-static void converse(void) {
+static void exchange_packets(void) {
   for (int i = 0; i < SIDES; i++) act(&w.sides[i]);
-  uint64_t soon = sim_network_now(w.network) + below(40) * MS + below(1000);
+  uint64_t soon = sim_network_now(w.network) + random_below(40) * MS + random_below(1000);
   if (w.mends)
-    sim_network_at(w.network, soon, lose, (void *)(uintptr_t)below(12));
-  else if (below(3) == 0)
+    sim_network_at(w.network, soon, lose, (void *)(uintptr_t)random_below(12));
+  else if (random_below(3) == 0)
     sim_network_at(w.network, soon, cut, NULL);
   run_dry();
   for (int i = 0; i < SIDES && !w.failed; i++) check_rest(&w.sides[i]);
-  clv_link_close(w.sides[below(SIDES)].link);
+  clv_link_close(w.sides[random_below(SIDES)].link);
   run_dry();
   for (int i = 0; i < SIDES && !w.failed; i++)
     if (w.sides[i].closed != 1 || w.sides[i].link->state != CLV_LINK_ENDED)
@@ -416,13 +421,13 @@ static uint64_t run(uint64_t seed) {
   w.seed = w.random.state = seed;
   w.digest = UINT64_C(0xcbf29ce484222325);
   w.cut = false;
-  w.mends = below(2);
+  w.mends = random_below(2);
   memset(w.sides, 0, sizeof w.sides);
-  sim_network_options o = {.seed = seed, .calm = below(16) == 0, .trace = w.trace};
+  sim_network_options o = {.seed = seed, .calm = random_below(16) == 0, .trace = w.trace};
   w.network = sim_network_new(&o);
   for (int i = 0; i < SIDES; i++) make_side(&w.sides[i]);
   join(&acceptor);
-  if (!w.failed) converse();
+  if (!w.failed) exchange_packets();
   if (w.failed) return 0; /* what is left behind does not matter any more */
   sim_network_free(w.network);
   w.network = sim_network_new(&o); /* for the time in complaints */

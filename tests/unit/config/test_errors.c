@@ -46,7 +46,7 @@ static void old_key_beside_the_new_one_is_refused(void **state) {
                "old name, remove it");
 }
 
-static void what_is_not_normalised(void **state) {
+static void scaling_of_tokens_is_refused(void **state) {
   (void)state;
   refused_edit("[a.gz, b.gz]", "[a.gz, b.gz, c.gz], inputs: [ids, boxes], scale: 2",
                "/etc/cleave/s.yaml:6:77: data.scale does not go with data.inputs, which are taken "
@@ -694,7 +694,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(duplicate_keys_are_refused),
     cmocka_unit_test(wrong_types_are_refused),
     cmocka_unit_test(old_key_beside_the_new_one_is_refused),
-    cmocka_unit_test(what_is_not_normalised),
+    cmocka_unit_test(scaling_of_tokens_is_refused),
     cmocka_unit_test(malformed_numbers_are_refused),
     cmocka_unit_test(values_out_of_range_are_refused),
     cmocka_unit_test(number_overrides_out_of_range_are_refused),

@@ -324,7 +324,7 @@ static void test_loading_openblas_starts_no_threads(void **state) {
   node_init(&n, &d);
   node_run(&n);
   assert_int_equal(tasks(), before);
-  assert_non_null(strstr(clv_backend_libraries(clv_backend_cpu()), "oneDNN 2."));
+  assert_non_null(strstr(clv_backend_libraries(clv_backend_cpu()), "oneDNN "));
   assert_non_null(strstr(clv_backend_libraries(clv_backend_cpu()), "OpenBLAS"));
   assert_true(strlen(clv_backend_isa(clv_backend_cpu())) > 0);
   node_done(&n);

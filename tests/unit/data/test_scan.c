@@ -92,8 +92,8 @@ static void label_outside_the_range_is_found(void **state) {
                            .labels_path = put_npy("y.npy", "<f4", "4, 2", y, sizeof y),
                            .labels = CLV_LABEL_FLOAT};
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(&o);
-  assert_true(clv_dataset_has_labels_in(ds, -1, 7, first));
-  assert_false(clv_dataset_has_labels_in(ds, 0, 1, first));
+  assert_true(clv_dataset_has_labels_in_range(ds, -1, 7, first));
+  assert_false(clv_dataset_has_labels_in_range(ds, 0, 1, first));
   if (!strstr(first, "/y.npy: label of record 2, column 1 is -0.25")) fail_msg("%s", first);
 }
 

@@ -96,7 +96,7 @@ static clv_bytes make_usual_record(void) {
 }
 
 /* A failure belongs to no stage and has no shape. */
-static void what_a_worker_is_told_of_a_failure(void **state) {
+static void failure_row_shows_code_and_place(void **state) {
   (void)state;
   clv_bytes t = {0};
   clv_egress_line a = allow(1, 1, CLV_EGRESS_FAILURE, "", "", 32);
@@ -214,7 +214,7 @@ static void html_page_has_no_external_references(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(page_sums_allowed_and_settled_bytes),
-      cmocka_unit_test(what_a_worker_is_told_of_a_failure),
+      cmocka_unit_test(failure_row_shows_code_and_place),
       cmocka_unit_test(empty_record_shows_zero_bytes),
       cmocka_unit_test(hostile_text_is_escaped_in_html_and_terminal),
       cmocka_unit_test(html_page_has_no_external_references),

@@ -225,7 +225,7 @@ static void tensor_outside_the_policy_is_denied(void **state) {
          "8]: make batches or the layer smaller, or ask for a larger shape");
 }
 
-static void what_it_shows_is_not(void **state) {
+static void tensors_with_forbidden_findings_are_denied(void **state) {
   (void)state;
   clv_policy_tensor t = tensor();
   t.kind = CLV_EGRESS_LABELS;
@@ -353,7 +353,7 @@ int main(void) {
       cmocka_unit_test(policy_for_root_needs_a_valid_signature),
       cmocka_unit_test(tensor_within_the_policy_is_permitted),
       cmocka_unit_test(tensor_outside_the_policy_is_denied),
-      cmocka_unit_test(what_it_shows_is_not),
+      cmocka_unit_test(tensors_with_forbidden_findings_are_denied),
       cmocka_unit_test(picture_and_layer_limits_are_enforced_when_set),
       cmocka_unit_test(cached_rows_need_the_kind_cached),
       cmocka_unit_test(layer_moves_to_a_worker_only_if_the_policy_releases_it),

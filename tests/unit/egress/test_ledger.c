@@ -373,7 +373,7 @@ static void too_many_rows_are_thinned(void **state) {
   assert_true(knows(CLV_LEDGER_KEY, 2, &e) && knows(CLV_LEDGER_KEY, 3, &e));
 }
 
-static void who_waited_adds_to_the_file_that_is_there(void **state) {
+static void waiting_writer_appends_to_the_replaced_file(void **state) {
   (void)state;
   int status;
   char other[300];
@@ -414,7 +414,7 @@ int main(void) {
       cmocka_unit_test(a_ledger_that_is_full_is_named),
       cmocka_unit_test(rows_share_a_line),
       cmocka_unit_test(too_many_rows_are_thinned),
-      cmocka_unit_test(who_waited_adds_to_the_file_that_is_there),
+      cmocka_unit_test(waiting_writer_appends_to_the_replaced_file),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -267,7 +267,8 @@ static void many_bytes_or_packets_wake_the_node(void **state) {
   assert_wakes(w);
 }
 
-/* Memory that the program freed does not stay until its next packet. */
+/* A value, and the DROP that frees it, are handled after CLV_COALESCE_NS without a further
+ * packet. */
 static void deferred_packets_are_handled_after_the_delay(void **state) {
   world *w = *state;
   post_value(w, ROWS);

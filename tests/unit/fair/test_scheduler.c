@@ -407,11 +407,12 @@ static void two_threads_are_charged_twice_the_time(void **state) {
 
 typedef struct crowd {
   clv_fair_scheduler *t;
-  int busy, most; /* threads; atomic */
+  int busy; /* threads that hold a core now; atomic */
+  int most; /* largest value of busy so far; atomic */
   uint64_t seed;
 } crowd;
 
-static void *jostle(void *user) {
+static void *take_and_release_cores(void *user) {
   crowd *c = user;
   clv_err err;
   clv_share *s;
@@ -443,7 +444,7 @@ static void running_threads_never_exceed_the_cores(void **state) {
   clv_fair_scheduler_options o = {.cores = 3, .n_tenants = 3, .weights = equal, .slice_ns = 1000};
   assert_ok(clv_fair_scheduler_new(&o, &c.t, &err));
   for (int i = 0; i < MOST_SHARES; i++)
-    assert_int_equal(pthread_create(&threads[i], NULL, jostle, &c), 0);
+    assert_int_equal(pthread_create(&threads[i], NULL, take_and_release_cores, &c), 0);
   for (int i = 0; i < MOST_SHARES; i++) pthread_join(threads[i], NULL);
   assert_in_range(c.most, 2, 3);
   clv_fair_scheduler_free(c.t);

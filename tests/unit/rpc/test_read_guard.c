@@ -14,8 +14,9 @@
 
 #include "worker/accept_guard_int.h"
 
-/* PATIENCE_MS: timeout of a wait; nothing is measured, so a busy machine may be slow. */
-enum { UNREAD = 16 << 20, FRAME = 16384, PATIENCE_MS = 60000 };
+/* WAIT_LIMIT_MS: limit of each wait; long, because a busy machine is slow and no time is
+ * measured. */
+enum { UNREAD = 16 << 20, FRAME = 16384, WAIT_LIMIT_MS = 60000 };
 
 static identity master, worker;
 static clv_rpc_runtime *runtime;
@@ -77,7 +78,7 @@ static int group_up(void **state) {
   (void)state;
   clv_err err;
   must(clv_tls_set_min_version(&err), &err);
-  must(clv_tls_handshakes_watch(PATIENCE_MS, &err), &err);
+  must(clv_tls_handshakes_watch(WAIT_LIMIT_MS, &err), &err);
   open_door(UNREAD);
   signal(SIGPIPE, SIG_IGN);
   make_scratch();
@@ -125,7 +126,7 @@ static wire dial(void) {
   struct sockaddr_in at = {.sin_family = AF_INET,
                            .sin_port = htons((uint16_t)clv_rpc_server_port(svc.server)),
                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-  struct timeval wait = {.tv_sec = PATIENCE_MS / 1000};
+  struct timeval wait = {.tv_sec = WAIT_LIMIT_MS / 1000};
   setsockopt(w.fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait);
   setsockopt(w.fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
   assert_int_equal(connect(w.fd, (struct sockaddr *)&at, sizeof at), 0);
@@ -167,7 +168,7 @@ static bool hundred(wire *w, unsigned type, unsigned flags, const void *data, si
 /* Waits until the server has counted the connection as ended, which it does before it gives the
  * reason. */
 static void wait_for_cut(uint64_t floods, const char *what) {
-  for (int i = 0; i < PATIENCE_MS / 10 && (clv_tls_accepted_flood_count() == floods || !*reason);
+  for (int i = 0; i < WAIT_LIMIT_MS / 10 && (clv_tls_accepted_flood_count() == floods || !*reason);
        i++)
     usleep(10000);
   assert_int_equal(clv_tls_accepted_flood_count(), floods + 1);
@@ -191,7 +192,7 @@ static void test_frames_without_calls_end_the_connection(void **state) {
   is_cut(1, 4, GET, sizeof GET - 1, "requests that are no calls");
   is_cut(1, 5, "", 0, "requests that are no calls");
   is_cut(4, 0, "", 0, "HTTP/2 frames that carry neither calls nor data");
-  for (int i = 0; i < PATIENCE_MS / 10 && held; i++) usleep(10000);
+  for (int i = 0; i < WAIT_LIMIT_MS / 10 && held; i++) usleep(10000);
   assert_int_equal(held, 0);
 }
 
@@ -230,10 +231,10 @@ static void test_normal_traffic_is_not_disconnected(void **state) {
   uint64_t floods = clv_tls_accepted_flood_count();
   CLV_AUTO(clv_rpc_channel_freep)
   clv_rpc_channel *channel = new_channel(runtime, svc.target, &master, WORKER_URI);
-  must(clv_rpc_channel_connect(channel, PATIENCE_MS, &err), &err);
+  must(clv_rpc_channel_connect(channel, WAIT_LIMIT_MS, &err), &err);
   for (int i = 0; i < CALLS; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
-    must(clv_rpc_call(channel, "/test/Say", "x", 1, PATIENCE_MS, &reply, &err), &err);
+    must(clv_rpc_call(channel, "/test/Say", "x", 1, WAIT_LIMIT_MS, &reply, &err), &err);
   }
   clv_rpc_stream *stream = NULL;
   clv_rpc_stream_events events = recorder_events(&r);
@@ -246,10 +247,10 @@ static void test_normal_traffic_is_not_disconnected(void **state) {
   for (int i = 0; i < LARGE; i++) {
     clv_rpc_piece piece = {large, sizeof large, NULL, NULL};
     must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
-    assert_true(event_wait(&svc.sink.messages, SMALL + 1 + (unsigned)i, PATIENCE_MS));
+    assert_true(event_wait(&svc.sink.messages, SMALL + 1 + (unsigned)i, WAIT_LIMIT_MS));
   }
   clv_rpc_stream_close(stream);
-  assert_true(event_wait(&r.closed, 1, PATIENCE_MS));
+  assert_true(event_wait(&r.closed, 1, WAIT_LIMIT_MS));
   assert_int_equal(r.code, CLV_OK);
   clv_rpc_stream_unref(stream);
   assert_int_equal(clv_tls_accepted_flood_count(), floods);

@@ -15,7 +15,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
-enum { PATIENCE_MS = 5000 };
+enum { WAIT_LIMIT_MS = 5000 };
 
 /* ---- servers --------------------------------------------------------------------------------- */
 
@@ -154,7 +154,7 @@ static clv_tls_probe_result probe_as(const server *s, const clv_tls_identity *id
                                      const char *expected) {
   clv_tls_probe_result r;
   clv_err err;
-  must(clv_tls_probe(s->ipv6 ? "::1" : "127.0.0.1", s->port, identity, expected, PATIENCE_MS, &r,
+  must(clv_tls_probe(s->ipv6 ? "::1" : "127.0.0.1", s->port, identity, expected, WAIT_LIMIT_MS, &r,
                      &err),
        &err);
   return r;
@@ -197,7 +197,7 @@ static void check_good(const server *s, const char *expected) {
   char address[64];
   snprintf(address, sizeof address, s->ipv6 ? "[::1]:%u" : "127.0.0.1:%u", s->port);
   assert_string_equal(r.address, address);
-  assert_true(r.connect_ms > 0 && r.handshake_ms > 0 && r.handshake_ms < PATIENCE_MS);
+  assert_true(r.connect_ms > 0 && r.handshake_ms > 0 && r.handshake_ms < WAIT_LIMIT_MS);
 }
 
 static void probe_of_a_good_peer_succeeds(void **state) {
@@ -218,7 +218,7 @@ static void probe_over_ipv6_succeeds(void **state) {
   check_good(&s, NULL);
   clv_tls_probe_result r;
   clv_err err;
-  must(clv_tls_probe("[::1]", s.port, good, NULL, PATIENCE_MS, &r, &err), &err);
+  must(clv_tls_probe("[::1]", s.port, good, NULL, WAIT_LIMIT_MS, &r, &err), &err);
   assert_true(r.ok);
   stop(&s);
 }
@@ -239,7 +239,7 @@ static void probe_tries_every_address(void **state) {
   server s = start((server){.conduct = GOOD});
   clv_tls_probe_result r;
   clv_err err;
-  must(clv_tls_probe("two.test", s.port, good, NULL, PATIENCE_MS, &r, &err), &err);
+  must(clv_tls_probe("two.test", s.port, good, NULL, WAIT_LIMIT_MS, &r, &err), &err);
   stop(&s);
   if (!r.ok) fail_msg("%s", r.reason);
   assert_int_equal(strncmp(r.address, "127.0.0.1:", 10), 0);
@@ -263,7 +263,7 @@ static void unresolvable_name_and_closed_port_are_named(void **state) {
   (void)state;
   clv_tls_probe_result r;
   clv_err err;
-  must(clv_tls_probe("no-such-host.invalid", 1, good, NULL, PATIENCE_MS, &r, &err), &err);
+  must(clv_tls_probe("no-such-host.invalid", 1, good, NULL, WAIT_LIMIT_MS, &r, &err), &err);
   expect_failure(&r, CLV_TLS_RESOLVE, CLV_NOT_FOUND, "\"no-such-host.invalid\" does not resolve",
                  "check the spelling");
   server s = {0};
@@ -392,7 +392,8 @@ static void close_without_alert_suggests_tls_ca(void **state) {
 static bool takes(const server *s, clv_tls_version version, const clv_tls_identity *identity) {
   bool accepted = false;
   clv_err err;
-  must(clv_tls_probe_version("127.0.0.1", s->port, version, identity, PATIENCE_MS, &accepted, &err),
+  must(clv_tls_probe_version("127.0.0.1", s->port, version, identity, WAIT_LIMIT_MS, &accepted,
+                             &err),
        &err);
   return accepted;
 }
@@ -428,7 +429,7 @@ static void version_probe_without_a_tls_peer_fails(void **state) {
   close(listen_on(false, &s.port));
   expect_error(
       CLV_UNAVAILABLE, "Connection refused",
-      clv_tls_probe_version("127.0.0.1", s.port, CLV_TLS_1_2, NULL, PATIENCE_MS, &accepted, &err),
+      clv_tls_probe_version("127.0.0.1", s.port, CLV_TLS_1_2, NULL, WAIT_LIMIT_MS, &accepted, &err),
       &err);
   assert_true(accepted); /* unchanged */
   s = start((server){.conduct = PLAIN});
