@@ -737,6 +737,8 @@ of("common/engine/node_files.c", "tests/unit/engine/test_saves",
 of("common/model/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
    a_mean_over_none_is_left_as_it_was=("static clv_code write_nan_output(", "i < k->n_out", "i < k->n_out && !k"),
    what_nothing_flows_to_keeps_its_gradient=("static clv_code zero_weight_gradients(", "CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err))", "(void)bytes"))
+of("master/api/core/adapters.c", "tests/net/api/test_api_shapes.py",
+   the_base_under_adapters_learns=("void api_adapters_freeze_base(", "p->frozen = true;", ""))
 GIVEN_GRADIENTS = "tests/net/api/test_api_gradients.py"
 of("master/api/extra/gradients.c", GIVEN_GRADIENTS,
    a_gradient_that_is_taken_stays=("cleave_status cleave_leaf_gradient_take(", "clv_steal(&v->gradient)", "clv_tensor_ref(v->gradient)"))

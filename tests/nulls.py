@@ -21,6 +21,8 @@ MAY = {
     ("cleave_graph_op", "name"): "its number",
     ("cleave_graph_op", "ret_node"): "nobody asks",
     ("cleave_load_architecture", "attributes"): "the defaults",
+    ("cleave_load_hf", "layers"): "those of the options",
+    ("cleave_load_hf", "head"): "none",
     ("cleave_module_release", "module"): "nothing is released",
     ("cleave_module_reload", "weights"): "those it began with",
     ("cleave_module_reload", "optimizer"): "moments and steps of 0",

@@ -467,7 +467,26 @@ typedef struct cleave_module_options {
   /* With `frozen_is_final`: stores frozen weights of linear layers in bf16. Weights given in f32
    * are rounded. Computation is otherwise as without this option. */
   bool frozen_bf16;
+  /* Low-rank adapters beside linear layers; NULL: none. All other parameters are frozen;
+   * cleave_parameter_thaw lets some learn as well. */
+  const struct cleave_lora *lora;
 } cleave_module_options;
+
+/* Settings of low-rank adapters, named as those of peft's LoraConfig. A linear layer y = x W^T + b
+ * becomes y + B(A(dropout(x))) * alpha / r. Parameters are NAME.lora_A.weight, [r, in], which is
+ * drawn, and NAME.lora_B.weight, [out, r], which begins at 0, so that the first outputs are those
+ * without adapters. An artifact has no values of them. */
+typedef struct cleave_lora {
+  size_t size; /* sizeof(cleave_lora) */
+  /* [n_targets] names of linear layers; "query" also matches "layer.0.self.query".
+   * CLEAVE_NOT_FOUND: no layer has such a name; CLEAVE_INVALID: the layer is not linear */
+  const char *const *targets;
+  size_t n_targets;
+  uint32_t r;     /* rank, at least 1 */
+  double alpha;   /* above 0 */
+  double dropout; /* probability in training, from 0 to below 1 */
+  bool rslora;    /* the factor is alpha / sqrt(r) */
+} cleave_lora;
 
 /* A parameter that two modules share, as a decoder and an embedding share a table. It has one set
  * of values, under the owner's name, one set of moments, and one gradient, the sum of both
@@ -514,6 +533,21 @@ CLEAVE_API cleave_status cleave_load_architecture(cleave_runtime *runtime,
                                                   const cleave_input *input,
                                                   cleave_module **ret_module,
                                                   cleave_error *error) CLEAVE_RESULT;
+
+/* Loads a model that FOLDER/config.json of Hugging Face describes (bert, roberta, layoutlm, vit,
+ * gpt2, llama, qwen2), with the parameter names of its weight files. layers: the part of it to
+ * load, such as "embeddings..encoder.layer.3", as in a session file; NULL: options->layers, and if
+ * that is NULL too, all. head: "sequence", "token", "masked" or "causal", the layers behind the
+ * last block;
+ * NULL: "none". input is that of the whole model: i64 [N, S] token numbers, or f32 [N, channels,
+ * height, width]; no position is padding. Only the config is read: give weights or an artifact in
+ * the options, else the values are drawn. CLEAVE_INVALID: there is no such file; it is wrong, and
+ * the message has the place; the family has no such head, or needs boxes as well (layoutlm). */
+CLEAVE_API cleave_status cleave_load_hf(cleave_runtime *runtime,
+                                        const cleave_module_options *options, const char *folder,
+                                        const char *layers, const char *head,
+                                        const cleave_input *input, cleave_module **ret_module,
+                                        cleave_error *error) CLEAVE_RESULT;
 
 /* Loads a loss of cleave-ops(7). Its inputs are the prediction, of the shape given, and the target:
  * [N] i64 classes for a loss over classes, else f32 of the prediction's shape. Its value is the

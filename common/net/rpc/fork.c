@@ -16,7 +16,7 @@
 
 #include "common/net/rpc/rpc_int.h"
 
-enum { MAX_PEERS = 256, MAX_FDS = 1024 };
+enum { MAX_PEERS = 256, MAX_FDS = 8192 };
 
 /* guards all variables below; held by the parent from before a fork until after it */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -36,15 +36,12 @@ static bool is_dialled(int fd) {
   return rpc_read_peer_address(fd, address, sizeof(address)) && is_known_peer(address);
 }
 
-static void list_if_dialled(int fd, void *user) {
-  (void)user;
-  if (n_fds < MAX_FDS && is_dialled(fd)) fds[n_fds++] = fd;
-}
-
 static void before_fork(void) {
   pthread_mutex_lock(&lock);
+  size_t n = n_peers ? rpc_list_fds(fds, MAX_FDS) : 0;
   n_fds = 0;
-  if (n_peers) rpc_for_each_fd(list_if_dialled, NULL);
+  for (size_t i = 0; i < n; i++)
+    if (is_dialled(fds[i])) fds[n_fds++] = fds[i];
 }
 
 static void after_fork_in_parent(void) { pthread_mutex_unlock(&lock); }

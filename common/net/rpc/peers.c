@@ -233,7 +233,7 @@ static void cut_if_address(int fd, void *address) {
 
 /* gRPC offers no way to list or close a single
  * connection of a server, so sockets are found among the descriptors. */
-void rpc_for_each_fd(void (*visit)(int fd, void *user), void *user) {
+static void for_each_fd(void (*visit)(int fd, void *user), void *user) {
   DIR *dir = opendir("/proc/self/fd");
   if (!dir) { /* /proc is not readable: try every descriptor number */
     for (int fd = 0; fd < MAX_SCANNED_FDS; fd++) visit(fd, user);
@@ -247,7 +247,23 @@ void rpc_for_each_fd(void (*visit)(int fd, void *user), void *user) {
 /* Never cuts a wrong connection: if gRPC closes the descriptor meanwhile and its number is reused,
  * the peer address of the new socket differs. */
 void rpc_cut_connection(const char *address) {
-  rpc_for_each_fd(cut_if_address, (void *)(uintptr_t)address);
+  for_each_fd(cut_if_address, (void *)(uintptr_t)address);
+}
+
+typedef struct fd_list {
+  int *fds; /* [max] */
+  size_t n, max;
+} fd_list;
+
+static void add_to_list(int fd, void *user) {
+  fd_list *list = user;
+  if (list->n < list->max) list->fds[list->n++] = fd;
+}
+
+size_t rpc_list_fds(int *ret_fds, size_t max) {
+  fd_list list = {.fds = ret_fds, .max = max};
+  for_each_fd(add_to_list, &list);
+  return list.n;
 }
 
 typedef struct port_count {
@@ -271,6 +287,6 @@ static void count_if_port(int fd, void *user) {
 
 unsigned rpc_count_connections(unsigned port) {
   port_count count = {.port = port};
-  rpc_for_each_fd(count_if_port, &count);
+  for_each_fd(count_if_port, &count);
   return count.n;
 }

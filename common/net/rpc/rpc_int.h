@@ -252,8 +252,8 @@ clv_rpc_job *rpc_peers_end_handling(rpc_peers *peers, rpc_peer_entry *entry);
 enum { RPC_ADDRESS = 80 }; /* bytes of a peer address as text, its final zero included */
 /* Writes the peer address of `fd` as gRPC spells it. False: `fd` is no connected IP socket. */
 bool rpc_read_peer_address(int fd, char *text, size_t len);
-/* Calls visit for each descriptor of the process. */
-void rpc_for_each_fd(void (*visit)(int fd, void *user), void *user);
+/* Lists descriptors of the process in ret_fds, [max]. Returns how many. */
+size_t rpc_list_fds(int *ret_fds, size_t max);
 /* Makes children of this process close its connections to a peer that it has dialled. address: as
  * gRPC spells it; NULL is allowed. (fork.c) */
 void rpc_fork_note_peer(const char *address);

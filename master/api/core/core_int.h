@@ -15,6 +15,7 @@
  *   module_unload.c, group_members.c  how modules are unloaded and leave their optimisers
  *   lost_nodes.c                   fails all that uses a lost node
  *   wait.c                         waiting for nodes; runs the jobs that are due
+ *   recompute_blocks.c, adapters.c changes of a module's graph by its options
  *   context.c, module.c, module_load.c  opening and loading: may wait
  *   param_groups.c, optimizer.c, step.c  groups of parameters, votes, decisions
  *   state_requests.c, state_dict.c, state_pieces.c  state by name and in pieces
@@ -734,6 +735,15 @@ clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) CL
 /* layers: a range of them, or NULL for all. */
 cleave_status api_graph_from_arch(const char *arch, const char *attributes, const char *layers,
                                   const cleave_input *input, clv_graph **ret, cleave_error *error);
+
+/* folder: with a config.json. layers: as for api_graph_from_arch; head: NULL for none. */
+cleave_status api_graph_from_hf(const char *folder, const char *layers, const char *head,
+                                const cleave_input *input, clv_graph **ret, cleave_error *error);
+/* Adds the adapters of the options to the module's graph. (adapters.c) */
+cleave_status api_adapters_add_to_graph(cleave_module *m, const cleave_module_options *o,
+                                        cleave_error *error);
+/* Freezes every parameter beside the adapters, if the module has any. */
+void api_adapters_freeze_base(cleave_module *m, const cleave_module_options *o);
 
 /* Learning rate of a group for the step that is being taken. */
 double api_group_rate(const cleave_optimizer *o, const api_optimizer_group *g);

@@ -232,18 +232,19 @@ cleave_status api_graph_from_layers(const char *layers, const cleave_input *inpu
       layers, sizeof BEFORE_LAYERS - 1, error);
 }
 
-static cleave_status build_arch_graph(const char *arch, const char *attributes, const char *layers,
-                                      const cleave_input *input, clv_graph **ret,
-                                      cleave_error *error) {
+/* Builds the graph of a model, or of a range of its layers. model: its keys in YAML, "arch:
+ * mlp}". */
+static cleave_status build_model_graph(const char *model, const char *layers,
+                                       const cleave_input *input, clv_graph **ret,
+                                       cleave_error *error) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_shape shape;
   PASS(api_copy_shape_in(input->rank, input->shape, &shape, error));
-  const char *inner = attributes ? strchr(attributes, '{') : NULL;
   clv_bytes_printf(&text,
-                   "model: {arch: %s%s%s\nversion: 1\nname: model\n"
+                   "model: {%s\nversion: 1\nname: model\n"
                    "stages: [{name: part, at: master, layers: %s}]\n",
-                   arch, inner ? ", " : "}", inner ? inner + 1 : "", layers ? layers : "0..0");
+                   model, layers ? layers : "0..0");
   if (text.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
   PASS(api_read_config("model", text.data, &c, error));
   if (layers)
@@ -255,8 +256,32 @@ static cleave_status build_arch_graph(const char *arch, const char *attributes, 
 
 cleave_status api_graph_from_arch(const char *arch, const char *attributes, const char *layers,
                                   const cleave_input *input, clv_graph **ret, cleave_error *error) {
-  return map_error_places(build_arch_graph(arch, attributes, layers, input, ret, error), "model",
-                          NULL, 0, error);
+  CLV_AUTO(clv_bytes_done) clv_bytes model = {0};
+  const char *inner = attributes ? strchr(attributes, '{') : NULL;
+  clv_bytes_printf(&model, "arch: %s%s%s", arch, inner ? ", " : "}", inner ? inner + 1 : "");
+  if (model.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
+  return map_error_places(build_model_graph((const char *)model.data, layers, input, ret, error),
+                          "model", NULL, 0, error);
+}
+
+/* Adds text in single quotes of YAML. */
+static void add_quoted(clv_bytes *to, const char *text) {
+  clv_bytes_printf(to, "'");
+  for (; *text; text++) clv_bytes_printf(to, *text == '\'' ? "''" : "%c", *text);
+  clv_bytes_printf(to, "'");
+}
+
+cleave_status api_graph_from_hf(const char *folder, const char *layers, const char *head,
+                                const cleave_input *input, clv_graph **ret, cleave_error *error) {
+  CLV_AUTO(clv_bytes_done) clv_bytes model = {0};
+  if (!clv_wire_is_text(folder))
+    return api_fail(error, CLV_INVALID, "a folder whose name has control characters");
+  clv_bytes_printf(&model, "hf: ");
+  add_quoted(&model, folder);
+  clv_bytes_printf(&model, ", head: %s}", head ? head : "none");
+  if (model.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
+  return map_error_places(build_model_graph((const char *)model.data, layers, input, ret, error),
+                          "model", NULL, 0, error);
 }
 
 /* ---- node by node ---------------------------------------------------------------------------- */

@@ -27,6 +27,7 @@ static cleave_status freeze_parameters(cleave_module *m, const cleave_module_opt
       return api_fail(error, CLV_NOT_FOUND, "module '%s' has no parameter '%s' to freeze", m->name,
                       o->frozen[k]);
   }
+  api_adapters_freeze_base(m, o);
   for (int i = 0; i < m->params->n; i++)
     m->n_learning += m->params->list[i].trainable && !m->params->list[i].frozen;
   return CLEAVE_OK;
@@ -97,7 +98,11 @@ static cleave_status copy_artifact(cleave_module *m, const cleave_module_options
 /* Copies the names of parameters that get initial values. Call after the parameters are listed. */
 static cleave_status copy_initialized(cleave_module *m, const cleave_module_options *o,
                                       cleave_error *error) {
-  TRY(clv_alloc(o->n_initialized, sizeof *m->initialized, &m->initialized, &err));
+  size_t most = o->n_initialized + (size_t)m->params->n;
+  TRY(clv_alloc(most, sizeof *m->initialized, &m->initialized, &err));
+  for (int i = 0; o->lora && m->artifact && i < m->params->n; i++)
+    if (clv_lora_is_adapter(m->params->list[i].name))
+      m->initialized[m->n_initialized++] = m->params->list[i].name;
   for (size_t i = 0; i < o->n_initialized; i++) {
     PASS(api_check_weight(m, o->initialized[i], NULL, error));
     m->initialized[m->n_initialized++] = clv_params_find(m->params, o->initialized[i])->name;
@@ -248,6 +253,7 @@ static cleave_status fill_module(cleave_module *m, const cleave_module_options *
   if (m->bf16 && own && own->check_bf16) TRY(own->check_bf16(own, &err));
   TRY(check_tf32(m, &err));
   PASS(copy_artifact(m, o, error));
+  PASS(api_adapters_add_to_graph(m, o, error));
   PASS(find_inputs(m, error));
   PASS(api_mark_recompute_blocks(m, o, error));
   PASS(api_ties_add_to_graph(m, o, error));
@@ -356,6 +362,17 @@ cleave_status cleave_load_architecture(cleave_runtime *runtime,
   COPY_OPTIONS_IN(cleave_module_options, o, options);
   clv_graph *graph;
   PASS(api_graph_from_arch(arch, attributes, o.layers, input, &graph, error));
+  return api_module_new(runtime, &o, NULL, graph, ret_module, error);
+}
+
+cleave_status cleave_load_hf(cleave_runtime *runtime, const cleave_module_options *options,
+                             const char *folder, const char *layers, const char *head,
+                             const cleave_input *input, cleave_module **ret_module,
+                             cleave_error *error) {
+  NOT_NULL(runtime, options, folder, input, ret_module);
+  COPY_OPTIONS_IN(cleave_module_options, o, options);
+  clv_graph *graph;
+  PASS(api_graph_from_hf(folder, layers ? layers : o.layers, head, input, &graph, error));
   return api_module_new(runtime, &o, NULL, graph, ret_module, error);
 }
 

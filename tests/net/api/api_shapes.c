@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Shapes at the edge, in the C API: api_shapes SESSION.yaml A B. Batches of nothing, scalars, and
- * linear layers over whatever stands between the batch and the features, as PyTorch has them.
+ * linear layers over whatever stands between the batch and the features, as PyTorch has them. Then
+ * models that a config.json describes, and adapters.
  */
 #include "api_int.h"
 
@@ -269,6 +270,102 @@ static bool impossible_input_shapes_are_refused_at_load(void) {
   return close_context(c);
 }
 
+/* ---- models by config.json, and adapters ----------------------------------------------------- */
+
+enum { HF_OUT = 2 * 5 * 16 };
+
+static bool load_hf(const char *name, const char *at, const char *layers, const cleave_lora *lora,
+                    cleave_module **ret) {
+  cleave_module_options o = {.size = sizeof o, .name = name, .at = at, .seed = 7, .lora = lora};
+  cleave_input ids = CLEAVE_INPUT(CLEAVE_I64, 2, 5);
+  MUST(cleave_load_hf(rt, &o, "tests/golden/hf/llama", layers, NULL, &ids, ret, e));
+  return true;
+}
+
+static bool ids_leaf(cleave_context c, cleave_reference *ret) {
+  int64_t numbers[10];
+  for (int i = 0; i < 10; i++) numbers[i] = 7 * i % 50;
+  cleave_tensor t = CLEAVE_TENSOR_I64(numbers, 2, 5);
+  MUST(cleave_leaf(rt, c, &t, false, ret, e));
+  return true;
+}
+
+/* The parts of a model, each with its own layers, give the bits of the whole. */
+static bool parts_of_a_model_make_the_whole(void) {
+  cleave_module *whole, *front, *back, *none;
+  cleave_context c;
+  cleave_reference x, h, y, z;
+  cleave_tensor want = {0}, got = {0};
+  cleave_input ids = CLEAVE_INPUT(CLEAVE_I64, 2, 5);
+  cleave_module_options o = {.size = sizeof o, .name = "no model", .at = at_a};
+  DO(load_hf("whole model", at_a, NULL, NULL, &whole));
+  DO(load_hf("front of it", at_a, "embed_tokens..layers.0", NULL, &front));
+  DO(load_hf("back of it", at_b, "layers.1..norm", NULL, &back));
+  DO(open_context(&c));
+  DO(ids_leaf(c, &x));
+  MUST(cleave_call(rt, c, whole, &x, 1, &z, e));
+  MUST(cleave_call(rt, c, front, &x, 1, &h, e));
+  MUST(cleave_call(rt, c, back, &h, 1, &y, e));
+  MUST(cleave_to_here(rt, z, 0, &want, e));
+  MUST(cleave_to_here(rt, y, 0, &got, e));
+  CHECK(cleave_tensor_count(&want) == HF_OUT && cleave_tensor_count(&got) == HF_OUT);
+  CHECK(memcmp(want.data, got.data, 4 * HF_OUT) == 0);
+  note(&got);
+  REFUSED(cleave_load_hf(rt, &o, "tests/golden/hf", NULL, NULL, &ids, &none, e), CLEAVE_INVALID,
+          "config.json");
+  REFUSED(cleave_load_hf(rt, &o, "tests/golden/hf/llama", NULL, "masked", &ids, &none, e),
+          CLEAVE_INVALID, "llama");
+  REFUSED(cleave_load_hf(rt, &o, "it's", NULL, NULL, &ids, &none, e), CLEAVE_INVALID, "it's");
+  cleave_tensor_free(&want);
+  cleave_tensor_free(&got);
+  return close_context(c);
+}
+
+static bool learns(const cleave_module *m, size_t i, bool *ret) {
+  cleave_parameter p = {.size = sizeof p};
+  MUST(cleave_parameter_info(m, i, &p, e));
+  *ret = p.learns;
+  return true;
+}
+
+/* Adapters begin at no change, and are all that learns. */
+static bool adapters_alone_learn(void) {
+  static const char *const targets[] = {"q_proj", "v_proj"};
+  cleave_lora lora = {.size = sizeof lora, .targets = targets, .n_targets = 2, .r = 2, .alpha = 4};
+  cleave_module *base, *m;
+  cleave_context c;
+  cleave_reference x, y, z;
+  cleave_tensor want = {0}, got = {0};
+  size_t n_adapters = 0;
+  DO(load_hf("base", at_a, NULL, NULL, &base));
+  DO(load_hf("adapted", at_a, NULL, &lora, &m));
+  for (size_t i = 0; i < cleave_parameter_count(m); i++) {
+    const char *name = cleave_module_weight_name(m, i);
+    bool is_adapter = strstr(name, ".lora_A.weight") || strstr(name, ".lora_B.weight"), is_free;
+    DO(learns(m, i, &is_free));
+    CHECK(is_free == is_adapter);
+    n_adapters += is_adapter;
+  }
+  CHECK(n_adapters == 2 * 2 * 2);
+  DO(open_context(&c));
+  DO(ids_leaf(c, &x));
+  MUST(cleave_call(rt, c, base, &x, 1, &z, e));
+  MUST(cleave_call(rt, c, m, &x, 1, &y, e));
+  MUST(cleave_to_here(rt, z, 0, &want, e));
+  MUST(cleave_to_here(rt, y, 0, &got, e));
+  CHECK(memcmp(want.data, got.data, 4 * HF_OUT) == 0);
+  cleave_module_options o = {.size = sizeof o, .name = "no adapters", .at = at_a, .lora = &lora};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  REFUSED(cleave_load_layers(rt, &o, "[{op: linear, out: 7, name: head}]", &input, &m, e),
+          CLEAVE_NOT_FOUND, "module 'no adapters': lora.targets");
+  lora.r = 0;
+  REFUSED(cleave_load_layers(rt, &o, "[{op: linear, out: 7, name: q_proj}]", &input, &m, e),
+          CLEAVE_INVALID, "lora.r is 0");
+  cleave_tensor_free(&want);
+  cleave_tensor_free(&got);
+  return close_context(c);
+}
+
 static const test tests[] = {
     TEST(a_batch_of_nothing_goes_through),
     TEST(nothing_adds_nothing),
@@ -276,6 +373,8 @@ static const test tests[] = {
     TEST(linear_takes_any_rank),
     TEST(scalars_are_inputs),
     TEST(impossible_input_shapes_are_refused_at_load),
+    TEST(parts_of_a_model_make_the_whole),
+    TEST(adapters_alone_learn),
 };
 
 int main(int argc, char **argv) { return RUN_SESSION(argc, argv, open_session, tests); }

@@ -253,7 +253,7 @@ def power_cut_of_a_worker_leaves_each_committed_checkpoint():
     with Keeping(log=log) as far:
         far.run("whole", body=paced.replace("MS", "1"))
         disk, applied, folder, found = Disk(far.kept_dir()), 0, os.path.join(far.dir, "runs", "cut"), []
-        session = far.session("cut", paced.replace("MS", "30").replace("keep: 2", "keep: 2, home: never"))
+        session = far.session("cut", paced.replace("MS", "60").replace("keep: 2", "keep: 2, home: never"))
 
         def newest():
             there = os.listdir(folder) if os.path.exists(folder) else []
@@ -262,7 +262,8 @@ def power_cut_of_a_worker_leaves_each_committed_checkpoint():
         def writes():
             return any(n.endswith(".tmp") for _, _, names in os.walk(far.kept_dir()) for n in names)
         with Running([MASTER, "train", session], cwd=far.dir, stderr=subprocess.STDOUT, env={**os.environ, **OPS}) as run:
-            for is_there in (lambda: newest() >= 12, lambda: newest() >= 24 and writes(), lambda: newest() >= 36):
+            for is_there in (lambda: newest() >= 12, lambda: newest() >= 24 and (writes() or newest() >= 36),
+                             lambda: newest() >= found[-1] + 12):
                 until(lambda: is_there() or run.process.poll() is not None, 30)
                 far.workers[0].kill()
                 far.workers[0].process.wait()
