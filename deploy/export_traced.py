@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What export_torch.py does with a module that is no nn.Sequential: torch.fx follows it, and each
 thing that it does on records of the extents of --input becomes a layer of a session."""
+import dis
 import functools
+import inspect
 import os
 import re
 
@@ -33,12 +35,26 @@ SEVERAL = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLa
 MAX_RANK = 8  # dimensions of a value of a session, the batch among them
 
 
+class Followed(fx.Proxy):
+    """A value that is traced. torch 1.13 cannot unpack one into names with Python 3.11."""
+
+    def __iter__(self):
+        frame = inspect.currentframe().f_back
+        at = next((i for i in dis.get_instructions(frame.f_code) if i.offset == frame.f_lasti), None)
+        if at and at.opname == "UNPACK_SEQUENCE":
+            return (self[k] for k in range(at.argval))
+        return self.tracer.iter(self)
+
+
 class Tracer(fx.Tracer):
     """Stops at the modules that are layers, or several of them."""
 
     def __init__(self, is_layer):
         super().__init__()
         self.is_layer = is_layer
+
+    def proxy(self, node):
+        return Followed(node, self)
 
     def is_leaf_module(self, m, path):
         return self.is_layer(m) or isinstance(m, (nn.Identity, *SEVERAL, *NO_LAYERS))
@@ -152,6 +168,8 @@ class Layers(fx.Interpreter):
         if isinstance(m, nn.Identity):
             return args[0]
         need(target not in self.called or not list(m.parameters()), f"a second call of '{target}', which has parameters")
+        # a module without parameters, as a ReLU, may come again
+        name = None if target in self.called else target
         self.called.add(target)
         need(not isinstance(m, NO_LAYERS), f"{type(m).__name__}: of PyTorch's transformers there is TransformerEncoder, and MultiheadAttention")
         if isinstance(m, SEVERAL):
@@ -167,7 +185,7 @@ class Layers(fx.Interpreter):
         data = x.data if keeps_shape else m(x.data)
         data = data[0] if isinstance(m, nn.LSTM) else data
         attributes = {k: v for k, v in layer.items() if k != "op"}
-        made = Run(data, self.emit(layer["op"], [x.value], data.shape, target, **attributes))
+        made = Run(data, self.emit(layer["op"], [x.value], data.shape, name, **attributes))
         return (made, None) if isinstance(m, nn.LSTM) else made
 
     def multihead(self, m, target, args, kwargs):

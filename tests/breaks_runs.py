@@ -162,3 +162,11 @@ of("master/run/run_escrow.c", CHECKPOINTS + " lost_and_wrong_keys_are_named",
    status_has_no_sealed_copies=("bool clv_run_find_escrow(", "if (!has_escrow(config)) return false;", "if (config) return false;"))
 of("master/run/run_escrow.c", CHECKPOINTS + " lost_and_wrong_keys_are_named",
    a_lost_key_is_made_again=("static clv_code make_key(", "if (clv_escrow_key_id(at, id, NULL) == CLV_OK)", "if (false)"))
+
+# ---- the Python package --------------------------------------------------------------------------
+of("deploy/python/src/cleave/_lib.py", "tests/python/test_runtime.py interrupt_ends_open_close_and_waits",
+   open_is_waited_for_in_one_piece=("", 'threading.Thread(target=work, name="cleave-call", daemon=True).start()', "work()"))
+of("deploy/python/src/cleave/_runtime.py", "tests/python/test_runtime.py forked_child_is_refused_in_words_and_harms_nobody",
+   a_forked_child_uses_the_links_of_its_parent=("", "runtime._is_forked = True", "runtime._is_forked = False"))
+of("deploy/python/src/cleave/_session.py", "tests/python/test_session.py exit_codes_are_exceptions",
+   a_wrong_file_is_any_error=("", "3: Code.INVALID, 4", "3: Code.UNKNOWN, 4"))

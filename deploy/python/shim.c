@@ -2,6 +2,7 @@
 #include "shim.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@ typedef struct sent_row {
   struct sent_row *next; /* in the order of first sending */
   struct sent_row *next_in_slot;
   shim_sent sent;
-  char texts[]; /* module, then name */
+  char texts[]; /* module, name, worker */
 } sent_row;
 
 typedef struct notice {
@@ -26,6 +27,7 @@ struct shim_record {
   sent_row *slots[SLOTS], *first, **end;
   notice *notices, **notices_end;
   size_t n_notices;
+  atomic_bool is_interrupted;
 };
 
 shim_record *shim_record_new(void) {
@@ -60,6 +62,7 @@ static uint64_t hash_sending(const cleave_sending *what) {
   uint64_t numbers[] = {what->kind,  what->input,          what->optimizer,        what->relayed,
                         what->dtype, (uint64_t)what->rank, (uintptr_t)what->worker};
   uint64_t hash = hash_bytes(0xcbf29ce484222325, numbers, sizeof numbers);
+  hash = hash_bytes(hash, what->worker, strlen(what->worker));
   hash = hash_bytes(hash, what->module, strlen(what->module));
   return hash_bytes(hash, what->name, strlen(what->name));
 }
@@ -72,21 +75,24 @@ static bool is_same_shape(const shim_sent *sent, const cleave_sending *what) {
 }
 
 static bool is_same_row(const shim_sent *sent, const cleave_sending *what) {
-  return sent->kind == what->kind && sent->worker == what->worker && sent->input == what->input &&
+  return sent->kind == what->kind && sent->input == what->input &&
          sent->optimizer == what->optimizer && sent->relayed == what->relayed &&
          sent->dtype == what->dtype && is_same_shape(sent, what) &&
-         strcmp(sent->module, what->module) == 0 && strcmp(sent->name, what->name) == 0;
+         strcmp(sent->worker, what->worker) == 0 && strcmp(sent->module, what->module) == 0 &&
+         strcmp(sent->name, what->name) == 0;
 }
 
 /* Adds a row. NULL: out of memory. Caller holds the lock. */
 static sent_row *add_row(shim_record *record, const cleave_sending *what, sent_row **slot) {
   size_t module = strlen(what->module) + 1, name = strlen(what->name) + 1;
-  sent_row *row = calloc(1, sizeof *row + module + name);
+  size_t worker = strlen(what->worker) + 1;
+  sent_row *row = calloc(1, sizeof *row + module + name + worker);
   if (!row) return NULL;
   memcpy(row->texts, what->module, module);
   memcpy(row->texts + module, what->name, name);
+  memcpy(row->texts + module + name, what->worker, worker);
   row->sent = (shim_sent){.kind = what->kind,
-                          .worker = what->worker,
+                          .worker = row->texts + module + name,
                           .module = row->texts,
                           .name = row->texts + module,
                           .input = what->input,
@@ -165,6 +171,13 @@ bool shim_record_notice(shim_record *record, char *ret_text, size_t size) {
   return true;
 }
 
+void shim_record_interrupt(shim_record *record) { atomic_store(&record->is_interrupted, true); }
+
+static bool is_interrupted(void *user) {
+  shim_record *record = user;
+  return atomic_load(&record->is_interrupted);
+}
+
 cleave_status shim_open(const char *path, const char *const *workers, size_t n_workers,
                         uint64_t deadline_ms, shim_record *record, cleave_runtime **ret_runtime,
                         cleave_error *error) {
@@ -174,24 +187,12 @@ cleave_status shim_open(const char *path, const char *const *workers, size_t n_w
                             .n_workers = n_workers,
                             .may_send = record_sending,
                             .on_notice = record_notice,
-                            .user = record};
+                            .user = record,
+                            .interrupted = is_interrupted};
   return cleave_open(path, &options, ret_runtime, error);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
-
-cleave_status shim_wait(cleave_runtime *runtime, cleave_future future, uint64_t slice_ms,
-                        bool *ret_done, cleave_error *error) {
-  cleave_status status = cleave_future_wait(runtime, future, slice_ms, error);
-  *ret_done = true;
-  if (status != CLEAVE_DEADLINE) return status;
-  /* The slice has passed, or the future has ended with its own deadline. */
-  bool is_ready = true;
-  if (cleave_future_poll(runtime, future, &is_ready, NULL) != CLEAVE_OK) return status;
-  if (is_ready) return cleave_future_wait(runtime, future, slice_ms, error);
-  *ret_done = false;
-  return CLEAVE_OK;
-}
 
 static void release_future(cleave_runtime *runtime, cleave_future *future) {
   if (future->id) (void)cleave_future_release(runtime, *future, NULL);
@@ -248,8 +249,24 @@ static cleave_status begin_forward(cleave_runtime *runtime, shim_forward *f, cle
     status = cleave_context_open(runtime, &options, &f->own, error);
   }
   if (status == CLEAVE_OK) status = make_leaves(runtime, f, error);
-  if (status == CLEAVE_OK) status = call_chain(runtime, f, error);
-  if (status == CLEAVE_OK) status = cleave_to_here_async(runtime, f->value, 0, &f->future, error);
+  return status == CLEAVE_OK ? call_chain(runtime, f, error) : status;
+}
+
+/* Waits for the value: directly for the first slice, which saves a switch to the thread of futures
+ * and back, then by a future with the runtime's deadline. */
+static cleave_status wait_for_value(cleave_runtime *runtime, shim_forward *f, uint64_t slice_ms,
+                                    bool *ret_done, cleave_error *error) {
+  cleave_status status;
+  if (!f->future.id) {
+    status = cleave_to_here(runtime, f->value, slice_ms, &f->result, error);
+    if (status != CLEAVE_DEADLINE) return status;
+    *ret_done = false;
+    return cleave_to_here_async(runtime, f->value, 0, &f->future, error);
+  }
+  status = cleave_future_wait_for(runtime, f->future, slice_ms, ret_done, error);
+  if (status != CLEAVE_OK || !*ret_done) return status;
+  status = cleave_wait(runtime, f->future, slice_ms, &f->result, error);
+  if (status == CLEAVE_OK) f->future = (cleave_future){0}; /* cleave_wait has released it */
   return status;
 }
 
@@ -270,14 +287,8 @@ cleave_status shim_forward_run(cleave_runtime *runtime, shim_forward *forward, u
   cleave_status status = CLEAVE_OK;
   if (!forward->begun) status = begin_forward(runtime, forward, error);
   forward->begun = true;
-  if (status == CLEAVE_OK) {
-    status = shim_wait(runtime, forward->future, slice_ms, &is_ready, error);
-    if (!is_ready) return CLEAVE_OK;
-  }
-  /* on success cleave_wait releases the future */
-  if (status == CLEAVE_OK)
-    status = cleave_wait(runtime, forward->future, slice_ms, &forward->result, error);
-  if (status == CLEAVE_OK) forward->future = (cleave_future){0};
+  if (status == CLEAVE_OK) status = wait_for_value(runtime, forward, slice_ms, &is_ready, error);
+  if (status == CLEAVE_OK && !is_ready) return CLEAVE_OK;
   if (status != CLEAVE_OK || forward->own.id) release_forward(runtime, forward);
   forward->done = true;
   return status;
@@ -286,6 +297,12 @@ cleave_status shim_forward_run(cleave_runtime *runtime, shim_forward *forward, u
 void shim_forward_abandon(cleave_runtime *runtime, shim_forward *forward) {
   if (!forward->done) release_forward(runtime, forward);
   forward->done = true;
+}
+
+void shim_forward_forget(cleave_runtime *runtime, shim_forward *forward) {
+  (void)cleave_call_forget(runtime, forward->value, NULL);
+  forward->value = (cleave_reference){0};
+  release_forward(runtime, forward);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -301,7 +318,8 @@ static cleave_status read_gradients(cleave_runtime *runtime, shim_backward *b,
                                     cleave_error *error) {
   for (size_t i = 0; i < b->n_leaves; i++) {
     if (!b->leaves[i].id) continue;
-    cleave_status status = cleave_leaf_gradient(runtime, b->leaves[i], &b->gradients[i], error);
+    cleave_status status =
+        cleave_leaf_gradient_take(runtime, b->leaves[i], &b->gradients[i], error);
     if (status != CLEAVE_OK) return status;
   }
   return CLEAVE_OK;
@@ -321,7 +339,7 @@ cleave_status shim_backward_run(cleave_runtime *runtime, shim_backward *backward
   if (!backward->begun) status = begin_backward(runtime, backward, error);
   backward->begun = true;
   if (status == CLEAVE_OK) {
-    status = shim_wait(runtime, backward->future, slice_ms, &is_ready, error);
+    status = cleave_future_wait_for(runtime, backward->future, slice_ms, &is_ready, error);
     if (!is_ready) return CLEAVE_OK;
   }
   if (status == CLEAVE_OK) status = read_gradients(runtime, backward, error);
@@ -337,28 +355,27 @@ void shim_backward_abandon(cleave_runtime *runtime, shim_backward *backward) {
 
 /* ---- step ------------------------------------------------------------------------------------ */
 
-/* Begins the next of the two operations: the step, then the end of the context. */
-static cleave_status begin_next(cleave_runtime *runtime, shim_step *s, cleave_error *error) {
-  if (s->future.id) return CLEAVE_OK;
-  if (s->optimizer && !s->stepped)
-    return cleave_step_async(runtime, s->optimizer, s->context, 0, &s->future, error);
-  return cleave_context_close_async(runtime, s->context, 0, &s->future, error);
+/* The step. Nodes have voted with their last backward, so the decision is known here. */
+static cleave_status decide(cleave_runtime *runtime, shim_step *s, cleave_error *error) {
+  cleave_step_options options = {.size = sizeof options, .other_square = s->other_square};
+  s->result.size = sizeof s->result;
+  s->begun = true;
+  if (!s->optimizer) return CLEAVE_OK;
+  return cleave_step_with(runtime, s->optimizer, s->context, &options, &s->result, error);
 }
 
 cleave_status shim_step_run(cleave_runtime *runtime, shim_step *step, uint64_t slice_ms,
                             cleave_error *error) {
-  cleave_status status = CLEAVE_OK;
-  while (status == CLEAVE_OK && !step->done) {
-    bool is_ready = true, is_end = !step->optimizer || step->stepped;
-    status = begin_next(runtime, step, error);
-    if (status == CLEAVE_OK) status = shim_wait(runtime, step->future, slice_ms, &is_ready, error);
-    if (!is_ready) return CLEAVE_OK;
-    if (status == CLEAVE_OK && !is_end)
-      status = cleave_future_step_result(runtime, step->future, &step->result, error);
-    release_future(runtime, &step->future);
-    step->done = is_end || step->keeps_context;
-    step->stepped = true;
-  }
+  bool is_ready = true;
+  cleave_status status = step->begun ? CLEAVE_OK : decide(runtime, step, error);
+  step->done = status == CLEAVE_OK && step->keeps_context;
+  if (step->done) return CLEAVE_OK;
+  if (status == CLEAVE_OK && !step->future.id)
+    status = cleave_context_close_async(runtime, step->context, 0, &step->future, error);
+  if (status == CLEAVE_OK)
+    status = cleave_future_wait_for(runtime, step->future, slice_ms, &is_ready, error);
+  if (!is_ready) return CLEAVE_OK;
+  release_future(runtime, &step->future);
   step->done = true;
   return status;
 }

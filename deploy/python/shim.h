@@ -20,9 +20,7 @@ typedef struct shim_record shim_record;
 /* Tensors of one kind that were sent: equal in everything but the number of samples. */
 typedef struct shim_sent {
   cleave_sending_kind kind;
-  const char *worker; /* valid as long as the runtime */
-  const char *module; /* this and `name` are valid as long as the record */
-  const char *name;
+  const char *worker, *module, *name; /* valid as long as the record */
   uint32_t input;
   bool optimizer, relayed;
   cleave_dtype dtype;
@@ -38,15 +36,13 @@ bool shim_record_sent(shim_record *record, size_t index, shim_sent *ret_sent);
 /* Takes the oldest notice. False: there is none. */
 bool shim_record_notice(shim_record *record, char *ret_text, size_t size);
 
+/* Makes functions of the record's runtime that block end with CLEAVE_CANCELLED, now and later. */
+void shim_record_interrupt(shim_record *record);
+
 /* BLOCKS. As cleave_open, with a record of what is sent. */
 cleave_status shim_open(const char *path, const char *const *workers, size_t n_workers,
                         uint64_t deadline_ms, shim_record *record, cleave_runtime **ret_runtime,
                         cleave_error *error);
-
-/* Waits until a future is done, at most slice_ms. Returns the future's result once *ret_done is
- * true. The future is not released. */
-cleave_status shim_wait(cleave_runtime *runtime, cleave_future future, uint64_t slice_ms,
-                        bool *ret_done, cleave_error *error);
 
 /* Forward through a chain of modules: leaves, calls, and the value's way to this process. Zeroed
  * apart from the arguments before the first call. */
@@ -75,7 +71,10 @@ cleave_status shim_forward_run(cleave_runtime *runtime, shim_forward *forward, u
 /* Gives up a forward that is not done. */
 void shim_forward_abandon(cleave_runtime *runtime, shim_forward *forward);
 
-/* Backward of one forward, and the gradients of its leaves. */
+/* Releases a forward whose backward never comes, and what its worker keeps for that. */
+void shim_forward_forget(cleave_runtime *runtime, shim_forward *forward);
+
+/* Backward of one forward, and the gradients of its leaves, which begin at nothing each time. */
 typedef struct shim_backward {
   cleave_context context;
   cleave_reference root;
@@ -98,10 +97,11 @@ typedef struct shim_step {
   cleave_context context;
   cleave_optimizer *optimizer; /* NULL: no step, only the end */
   bool keeps_context;          /* the context stays, for the step of another optimiser */
+  double other_square;         /* sum of squares of the gradients of this process */
   /* results */
-  bool begun, stepped, done;
+  bool begun, done;
   cleave_future future;
-  cleave_step_result result;
+  cleave_step_decision result;
 } shim_step;
 
 cleave_status shim_step_run(cleave_runtime *runtime, shim_step *step, uint64_t slice_ms,

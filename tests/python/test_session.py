@@ -88,7 +88,7 @@ def interrupt_returns_at_once_and_leaves_a_checkpoint():
 
     raised(KeyboardInterrupt, s.train, callbacks=[Press()])
     took = time.monotonic() - sent[1]
-    assert took < 0.1 * SLOW, took
+    assert took < 0.1 * max(1, SLOW), took
     assert s.evaluate()["samples"] == 128  # waits for the checkpoint
     assert s.run().state == "interrupted", s.run()
     assert s.train(resume=True, max_steps=len(s.run().steps) + 2).steps

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """`make python-test`: Remote and Optimizer against torch in one process, over two real workers."""
-import copy, gc, os, pickle, signal, sys, threading, time
+import copy, gc, os, pickle, signal, subprocess, sys, threading, time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "../net/lib")]
 from cluster import BIN, SLOW, Cluster, Suite
@@ -218,6 +218,24 @@ def gradient_that_is_not_finite_moves_nobody():
 
 
 @suite.test
+def norm_is_clipped_over_this_process_and_workers():
+    front, middle, head = parts()
+    plain = copy.deepcopy(nn.Sequential(front, middle, head))
+    with cleave.open(session) as rt:
+        model = nn.Sequential(front, far(rt, middle), head)
+        ours, theirs = cleave.Optimizer(torch.optim.SGD, model, clip_grad_norm=0.1, lr=0.5), torch.optim.SGD(plain.parameters(), lr=0.5)
+        for k in range(10):
+            x, y = batch(k)
+            for net, optimizer in ((model, ours), (plain, theirs)):
+                optimizer.zero_grad()
+                F.cross_entropy(net(x), y).backward()
+            norm = nn.utils.clip_grad_norm_(plain.parameters(), 0.1)
+            ours.step(), theirs.step()
+            assert abs(ours.last.norm - norm.item()) < 1e-6, (ours.last, norm)
+        assert apart(model.state_dict(), plain.state_dict()) < 1e-6
+
+
+@suite.test
 def frozen_parameters_and_adapters():
     front, middle, head = parts()
     middle[0].weight.requires_grad_(False)
@@ -395,15 +413,11 @@ def kept_graph_is_exact_or_refused():
         remote, x = far(rt, middle), torch.randn(4, 32, requires_grad=True)
         plain = copy.deepcopy(middle)
         y, z = remote(x), plain(x)
-        try:
-            first = torch.autograd.grad(y.sum(), x, retain_graph=True)[0]
-        except NotImplementedError as e:
-            assert "retain_graph" in str(e)
-            return
+        first = torch.autograd.grad(y.sum(), x, retain_graph=True)[0]
         try:
             second = torch.autograd.grad((2 * y).sum(), x)[0]
         except RuntimeError as e:  # this torch does not say that a graph is kept
-            assert "had its backward" in str(e) or "retain_graph" in str(e), e
+            assert "had its backward" in str(e) and "newer torch" in str(e), e
             return
         theirs = torch.autograd.grad(z.sum(), x, retain_graph=True)[0], torch.autograd.grad((2 * z).sum(), x)[0]
         assert float((first - theirs[0]).abs().max()) < GRADIENT and float((second - theirs[1]).abs().max()) < GRADIENT
@@ -411,11 +425,15 @@ def kept_graph_is_exact_or_refused():
 
 @suite.test
 def forwards_without_backward_leave_no_memory():
+    """Behind a backward too, where the context cannot be ended."""
     front, middle, head = parts()
     wide = nn.Sequential(nn.Linear(32, 4096), nn.ReLU(), nn.Linear(4096, 8))
     with cleave.open(session) as rt:
         remote, x = far(rt, wide), torch.randn(64, 32)
         for _ in range(20):
+            remote(x)
+        remote(x).sum().backward()
+        for _ in range(100):
             remote(x)
         before = cluster.workers[0].rss()
         for _ in range(1000):
@@ -425,7 +443,7 @@ def forwards_without_backward_leave_no_memory():
         assert grown < 20, grown
 
 
-def interrupted(function):
+def interrupted(function, what=""):
     """Seconds from Ctrl-C to the KeyboardInterrupt of a call that blocks."""
     sent = []
 
@@ -435,7 +453,11 @@ def interrupted(function):
 
     timer = threading.Timer(0.4, press)
     timer.start()
-    raised(KeyboardInterrupt, function)
+    try:
+        raised(KeyboardInterrupt, function)
+    except AssertionError as e:
+        timer.cancel()
+        raise AssertionError(f"{what}: {e}") from None
     return time.monotonic() - sent[0]
 
 
@@ -452,10 +474,10 @@ def interrupt_ends_forward_backward_and_step():
         cluster.workers[0].kill(signal.SIGSTOP)
         call = {"forward": lambda: remote(torch.randn(4, 32)), "backward": y.sum().backward, "step": ours.step, "state": remote.state_dict}[what]
         try:
-            took = interrupted(call)
+            took = interrupted(call, what)
         finally:
             cluster.workers[0].kill(signal.SIGCONT)
-        assert took < 0.1 * SLOW, (what, took)
+        assert took < 0.1 * max(1, SLOW), (what, took)
         rt.close()
 
 
@@ -499,6 +521,29 @@ def loader_processes_and_garbage_in_any_order():
     raised(cleave.PreconditionError, other, x)
     del kept, other
     gc.collect()
+
+
+ENDS = {
+    "everything is open": "y = far(x)",
+    "a backward has not been stepped": "far(x).sum().backward()",
+    "a Training works": "c = cleave.Training(far, optimizer={'kind': 'sgd', 'lr': 0.1}); [c.forward_backward(x, x.argmax(1)) for _ in range(50)]",
+    "names go in the wrong order": "y = far(x); del rt; gc.collect(); del far; gc.collect()",
+    "an exception leaves the block": "with rt: far(x); sys.exit(0)",
+    "a child uses it": "pid = os.fork()\nif not pid:\n  try: far(x)\n  except cleave.PreconditionError: sys.exit(7)\nassert os.waitpid(pid, 0)[1] == 7 << 8; far(x)",
+    "threads call it": "ts = [threading.Thread(target=lambda: [far(x).sum().backward() for _ in range(20)]) for _ in range(4)]\n"
+                       "[t.start() for t in ts]; [t.join() for t in ts]",
+}
+
+
+@suite.test
+def processes_end_well_whatever_is_open():
+    begin = ("import faulthandler, gc, os, sys, threading; faulthandler.enable(); import cleave, torch\n"
+             f"rt = cleave.open({session!r}); far = cleave.Remote(torch.nn.Linear(8, 8), at='w1', example=torch.zeros(4, 8)); x = torch.randn(4, 8)\n")
+    running = {what: subprocess.Popen([sys.executable, "-c", begin + end], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                      env={**os.environ, "PYTHONPATH": os.path.abspath(os.path.join(BIN, "python"))}) for what, end in ENDS.items()}
+    for what, process in running.items():
+        said = process.communicate(timeout=180 * SLOW)[0]
+        assert process.returncode == 0, (what, process.returncode, said[-2000:])
 
 
 @suite.test

@@ -154,7 +154,8 @@ def export(module: nn.Module, example: object) -> Model:
         chain = as_chain(script, module, given)
         layers, arrays = chain if chain else as_graph(script, module, given)
     except script.Unsupported as e:
-        raise _errors.unimplemented(f"{type(module).__name__} cannot be exported:\n  " + str(e).replace("\n", "\n  "),
+        why = str(e).partition("\n\nWhile executing")[0].strip().replace("\n", "\n  ")
+        raise _errors.unimplemented(f"{type(module).__name__} cannot be exported:\n  {why}",
                                     "keep that part in this process, before or behind the Remote") from None
     names = input_names(module, given)
     sources: list[str] = names
@@ -199,8 +200,8 @@ def as_graph(script: Any, module: nn.Module, given: Sequence[torch.Tensor]) -> t
     state = {k: v.detach().clone() for k, v in module.named_buffers()}
     inputs = [(n, DTYPES[x.dtype], list(x.shape[1:])) for n, x in zip(input_names(module, given), given)]
     try:
-        layers, arrays = script.traced(module, inputs)
-        # A graph that reads a Sequential's own layers stays exact: buffers are put back.
+        with torch.random.fork_rng(devices=[]):  # it draws records, and the program's draws stay
+            layers, arrays = script.traced(module, inputs)
         return layers, arrays
     finally:
         with torch.no_grad():

@@ -75,9 +75,9 @@ def milliseconds(seconds: float | None, what: str = "deadline") -> int:
     return max(1, round(seconds * 1000))
 
 
-def in_thread(function: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
+def in_thread(function: Callable[[], T], undo: Callable[[T], object] | None = None, interrupt: Callable[[], object] | None = None) -> T:
     """Runs what has no future in a thread, so that Ctrl-C ends the wait at once. undo: what becomes
-    of a result that nobody waits for any more."""
+    of a result that comes later than that.  interrupt: makes the function end soon."""
     result: list[T] = []
     failure: list[BaseException] = []
     ended, lock, given_up = threading.Event(), threading.Lock(), False
@@ -103,6 +103,8 @@ def in_thread(function: Callable[[], T], undo: Callable[[T], object] | None = No
         with lock:
             given_up = True
             left = list(result)
+        if interrupt and not ended.is_set():
+            interrupt()
         if left and undo:
             threading.Thread(target=undo, args=left, name="cleave-undo", daemon=True).start()
         raise

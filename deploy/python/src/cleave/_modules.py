@@ -15,6 +15,7 @@ from ._runtime import Runtime
 
 NUMBERS = {"f32": 1, "i64": 3}
 TORCH = {1: torch.float32, 3: torch.int64, 7: torch.bfloat16}
+BYTES = {1: 4, 3: 8, 7: 2}
 CLEAVE = {torch.float32: 1, torch.int64: 3}
 WEIGHTS, OPTIMIZER = 1, 2
 
@@ -47,11 +48,7 @@ def take_tensor(tensor: Any, owner: object = None) -> torch.Tensor:
         lib.cleave_tensor_free(tensor)
         return torch.empty(shape, dtype=dtype)
     data = ffi.gc(ffi.cast("char *", tensor.data), _free(tensor, owner))
-    return torch.frombuffer(ffi.buffer(data, count * _size(dtype)), dtype=dtype).reshape(shape)
-
-
-def _size(dtype: torch.dtype) -> int:
-    return torch.empty((), dtype=dtype).element_size()
+    return torch.frombuffer(ffi.buffer(data, count * BYTES[tensor.dtype]), dtype=dtype).view(shape)
 
 
 def names_of(names: Iterable[str]) -> tuple[Any, list[Any]]:

@@ -36,14 +36,13 @@ KINDS: dict[type[torch.optim.Optimizer], tuple[int, dict[str, tuple[str, int | N
     torch.optim.Adamax: (5, {**COMMON, **BETAS}, {"maximize": False, "capturable": False, "differentiable": False}),
 }
 CHANGEABLE = {"lr", "initial_lr", "params"}  # keys of a group that may change while it trains
-HAS_SHARE = hasattr(lib, "cleave_step_with_async")
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
     """How a step ended. applied: False if a gradient is not finite; then no node has changed.
-    norm: of all gradients before clipping, at the workers only unless clip_grad_norm is given; 0
-    without one.  number: steps decided so far."""
+    norm: of all gradients before clipping; without clip_grad_norm of those at workers.  number:
+    steps decided so far."""
 
     applied: bool
     norm: float
@@ -68,10 +67,10 @@ class Optimizer(torch.optim.Optimizer):
                  clip_grad_norm: float = 0, **kw: Any) -> None:
         if kind not in KINDS:
             raise _errors.unimplemented(f"{getattr(kind, '__name__', kind)} at workers; there are {', '.join(k.__name__ for k in KINDS)}")
-        if clip_grad_norm and not HAS_SHARE:
-            raise _errors.unimplemented(f"clip_grad_norm={clip_grad_norm}: this libcleave cannot count gradients of this process in the norm")
+        if not 0 <= clip_grad_norm < math.inf:
+            raise _errors.invalid(f"clip_grad_norm={clip_grad_norm}: it is a number above 0, or 0 for no clipping")
         groups = _groups(model)
-        self.last, self._kind = None, kind
+        self.last, self._kind, self._clip = None, kind, float(clip_grad_norm)
         RemoteParameter._adding = True
         try:
             super().__init__(groups, _defaults(kind, kw))
@@ -89,9 +88,9 @@ class Optimizer(torch.optim.Optimizer):
         self._rates: list[tuple[int, float]] = []
         self._fixed = [dict(g) for g in self.param_groups]
         if self._runtime:
-            self._make(clip_grad_norm)
+            self._make()
 
-    def _make(self, clip: float) -> None:
+    def _make(self) -> None:
         """The optimizer at the workers: a group for each of this one's and each module."""
         number, fields, _ = KINDS[self._kind]
         wanted = [(g, m, names) for g, group in enumerate(self.param_groups) for m, names in _members(group["params"])]
@@ -107,7 +106,7 @@ class Optimizer(torch.optim.Optimizer):
         runtime, found = self._runtime, ffi.new("cleave_optimizer **")
         assert runtime
         if wanted:
-            runtime._call_in_thread(lambda rt, e: lib.cleave_optimizer_new(rt, groups, len(wanted), clip, found, e))
+            runtime._call_in_thread(lambda rt, e: lib.cleave_optimizer_new(rt, groups, len(wanted), self._clip, found, e))
             runtime._optimizers.append(found[0])
             self._handle, self._rates = found[0], [(g, float(self.param_groups[g]["lr"])) for g, _, _ in wanted]
         for r in self._remotes:
@@ -126,7 +125,7 @@ class Optimizer(torch.optim.Optimizer):
                 loss = closure()
         self._check_groups()
         home = [p.grad for p in self._home() if p.grad is not None]
-        finite = _are_finite(home)
+        finite, square = _are_finite(home), _square(home) if self._clip else 0.0
         runtime = self._runtime
         context = runtime._training if runtime else None
         if runtime and context and context.failure:
@@ -134,17 +133,24 @@ class Optimizer(torch.optim.Optimizer):
         if again := [r for r in self._remotes if r._has_stepped]:
             raise _errors.precondition(f"step() a second time without zero_grad(): the gradients of {again[0]._name} ended with the first")
         if runtime and context and (context.touched - context.settled) & set(self._remotes):
-            applied, norm, number = self._step_far(runtime, context, finite)
+            applied, norm, scale, number = self._step_far(runtime, context, finite, square)
         else:
-            applied, norm, number = finite, 0.0, self.last.number + 1 if self.last else 1
+            norm = math.sqrt(square) if finite else 0.0
+            applied, scale, number = finite, self._scale(norm), self.last.number + 1 if self.last else 1
         self.last = Step(applied, norm, number)
         if not applied:
             log.warning("no node has taken this step: a gradient is not finite")
         elif self._inner:
+            if scale != 1:
+                torch._foreach_mul_(home, scale)
             self._inner.step()
         return loss
 
-    def _step_far(self, runtime: Runtime, context: Training, finite: bool) -> tuple[bool, float, int]:
+    def _scale(self, norm: float) -> float:
+        """torch's clip_grad_norm_."""
+        return min(1.0, self._clip / (norm + 1e-6)) if self._clip else 1.0
+
+    def _step_far(self, runtime: Runtime, context: Training, finite: bool, square: float) -> tuple[bool, float, float, int]:
         """The workers' part. The context is closed, which waits for their answers, unless other
         optimizers have gradients in it."""
         mine, stepper = set(self._remotes), ffi.NULL
@@ -155,15 +161,15 @@ class Optimizer(torch.optim.Optimizer):
                 stepper = self._handle
             context.settled |= context.touched & mine
             for remote in context.touched & mine:
-                remote._has_stepped = True
+                remote.__dict__["_has_stepped"] = True
             if not keeps:
                 runtime._training = None  # whatever becomes of it
-            result = runtime._close_context(context, stepper, keeps) if stepper or not keeps else None
+            result = runtime._close_context(context, stepper, keeps, square) if stepper or not keeps else None
         runtime._log_notices()
         number = self.last.number if self.last else 0
         if result is None or not stepper:
-            return finite, 0.0, number + finite
-        return bool(result.applied), float(result.norm), int(result.number)
+            return finite, math.sqrt(square) if finite else 0.0, self._scale(math.sqrt(square)) if finite else 1.0, number + finite
+        return bool(result.applied), float(result.norm), float(result.scale), int(result.number)
 
     def _set_rates(self, rt: Any) -> None:
         error = _lib.new_error()
@@ -309,6 +315,11 @@ def _members(parameters: Iterable[torch.Tensor]) -> list[tuple[Module, list[str]
             if id(r._parameters.get(name)) in wanted:
                 found.setdefault(id(m), (m, []))[1].extend(p.name for p in entry.parts)
     return list(found.values())
+
+
+def _square(gradients: Iterable[torch.Tensor]) -> float:
+    """Sum of the squares."""
+    return math.fsum(float(g.detach().double().square().sum()) for g in gradients)
 
 
 def _are_finite(gradients: Iterable[torch.Tensor]) -> bool:

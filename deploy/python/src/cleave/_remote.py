@@ -16,7 +16,6 @@ from ._runtime import Runtime, Training, current
 from ._tables import Sent
 
 _keeps_graph = getattr(getattr(torch._C, "_autograd", None), "_get_current_graph_task_keep_graph", None)
-TAKES_GRADIENTS = hasattr(lib, "cleave_leaf_gradient_take")
 WORST = {"f32": "the worst: raw records", "i64": "the worst: labels or tokens"}
 
 
@@ -93,10 +92,12 @@ class RemoteParameter(nn.Parameter):
 
 
 class _Live:
-    """One forward whose backward may still come. Its finalizer calls no runtime."""
+    """One forward whose backward may still come. Its finalizer leaves the calls of the runtime that
+    free it at the worker to whoever calls next."""
 
     def __init__(self, runtime: Runtime, training: Training) -> None:
         self.runtime, self.training, self.is_over = runtime, training, False
+        self.state: Any = None  # shim_forward *
         training.live += 1
 
     def end(self) -> None:
@@ -104,9 +105,14 @@ class _Live:
             self.is_over = True
             self.training.live -= 1
 
+    def forget(self) -> None:
+        if not self.is_over and self.state is not None and self.runtime._training is self.training:
+            lib.shim_forward_forget(self.runtime._handle, self.state)
+        self.end()
+
     def __del__(self) -> None:
         if not self.is_over:
-            self.runtime._garbage.append(self.end)
+            self.runtime._garbage.append(self.forget)
 
 
 class _Trained(torch.autograd.Function):
@@ -127,17 +133,18 @@ class _Trained(torch.autograd.Function):
                 raise
         ctx.remote, ctx.wanted, ctx.root = remote, wanted, state.value.id
         ctx.leaves, ctx.devices = [state.leaves[i].id for i in range(len(inputs))], [x.device for x in inputs]
-        ctx.runs = 0
+        ctx.live.state = state
         return result.to(inputs[0].device)
 
     @staticmethod
     def backward(ctx: Any, *outputs: torch.Tensor) -> Any:
-        remote, rt, retain = ctx.remote, ctx.remote.runtime, _kept_graph(ctx)
+        remote, rt, retain = ctx.remote, ctx.remote.runtime, _kept_graph()
         with rt._use() as handle:
             training = ctx.live.training
             if ctx.live.is_over:
                 raise _errors.precondition("backward a second time through this forward of a cleave.Remote: it has had its backward",
-                                           "call backward(retain_graph=True) the first time, or run the forward again")
+                                           "call backward(retain_graph=True) the first time, or run the forward again" if _keeps_graph else
+                                           "run the forward again; retain_graph needs a newer torch, 2.1 or so")
             if rt._training is not training:
                 raise _errors.precondition("the context of this forward was closed, by step() or zero_grad() of cleave.Optimizer",
                                            "run the forward again; zero_grad() belongs before the forward")
@@ -153,21 +160,16 @@ class _Trained(torch.autograd.Function):
                 training.failure = e
                 raise
             training.touched.add(remote)
-            ctx.runs += 1
             if not retain:
                 ctx.live.end()
         return None, None, *(g if g is None else g.to(d) for g, d in zip(gradients, ctx.devices))
 
 
-def _kept_graph(ctx: Any) -> bool:
+def _kept_graph() -> bool:
     """Whether this backward keeps the graph. Refuses what would not be exact."""
     if torch.is_grad_enabled():
         raise _errors.unimplemented("double backward (create_graph=True) through a cleave.Remote: workers have no derivatives of gradients")
-    keeps = bool(_keeps_graph()) if _keeps_graph else False
-    if keeps and not TAKES_GRADIENTS and any(ctx.wanted):
-        raise _errors.unimplemented("backward(retain_graph=True) through a cleave.Remote whose input needs a gradient: this libcleave adds up gradients of inputs",
-                                    "sum the losses and call backward once, or run the forward again")
-    return keeps
+    return bool(_keeps_graph()) if _keeps_graph else False  # torch 1.13 does not say
 
 
 class _Evaluated(torch.autograd.Function):

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -69,6 +69,32 @@ class Training:
         self.failure: BaseException | None = None  # of a call; the context can only be ended
 
 
+class _Use:
+    """A block in which the handle of a runtime is valid: close() waits for its end."""
+
+    __slots__ = ("runtime",)
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+
+    def __enter__(self) -> Any:
+        r = self.runtime
+        r._refuse()  # in a forked child the lock may never be free
+        with r._idle:
+            r._refuse()
+            r._users += 1
+        if r._garbage:
+            r._collect()
+        return r._handle
+
+    def __exit__(self, *_: object) -> None:
+        r = self.runtime
+        with r._idle:
+            r._users -= 1
+            if r._is_closed and not r._users:
+                r._idle.notify_all()
+
+
 class Runtime:
     """Connections to workers over mutual TLS. Made by cleave.open; a context manager.
 
@@ -101,22 +127,9 @@ class Runtime:
         if self._is_closed:
             raise _errors.precondition("the runtime is closed", "open another one with cleave.open")
 
-    @contextlib.contextmanager
-    def _use(self) -> Iterator[Any]:
+    def _use(self) -> _Use:
         """The handle, which stays valid inside the block."""
-        self._refuse()
-        with self._idle:
-            self._refuse()
-            self._users += 1
-        try:
-            if self._garbage:
-                self._collect()
-            yield self._handle
-        finally:
-            with self._idle:
-                self._users -= 1
-                if not self._users:
-                    self._idle.notify_all()
+        return _Use(self)
 
     def _collect(self) -> None:
         """Does what finalizers have left: they must not call the runtime themselves."""
@@ -137,7 +150,7 @@ class Runtime:
             _lib.check(begin(rt, future, error), error)
             try:
                 while not done[0]:
-                    _lib.check(lib.shim_wait(rt, future[0], _lib.SLICE_MS, done, error), error)
+                    _lib.check(lib.cleave_future_wait_for(rt, future[0], _lib.SLICE_MS, done, error), error)
                 if read:
                     _lib.check(read(rt, future[0], error), error)
             except BaseException:
@@ -207,14 +220,14 @@ class Runtime:
         self._refuse()
         ms = _lib.milliseconds(deadline)
         with self._idle:
-            while self._users:
-                self._idle.wait(_lib.SLICE_MS / 1000)
             if self._is_closed:
                 return self.leaks or Leaks()
-            self._is_closed = True
+            self._is_closed = True  # nothing new begins
+            while self._users:
+                self._idle.wait(_lib.SLICE_MS / 1000)
         if self in _open:
             _open.remove(self)
-        self.leaks = _lib.in_thread(lambda: self._close(ms))
+        self.leaks = _lib.in_thread(lambda: self._close(ms), interrupt=lambda: lib.shim_record_interrupt(self._record))
         if self.leaks:
             log.warning("the runtime was closed with open handles:\n%s", self.leaks.text.rstrip())
         return self.leaks
@@ -232,8 +245,7 @@ class Runtime:
         with _opening:
             status = lib.cleave_close(rt, ms, leaks, error)
         self._log_notices()
-        lib.shim_record_free(self._record)
-        self._handle = self._record = ffi.NULL
+        self._handle = ffi.NULL  # the record stays, for egress()
         found = Leaks(leaks.contexts, leaks.references, leaks.futures, leaks.kept, _lib.text(leaks.text))
         if status:
             self.leaks = found
@@ -294,11 +306,11 @@ class Runtime:
         if t and lib.cleave_context_end(self._handle, t.context, ffi.NULL) == _errors.Code.PRECONDITION:
             self._close_context(t, ffi.NULL)
 
-    def _close_context(self, t: Training, optimizer: Any, keeps: bool = False) -> Any:
+    def _close_context(self, t: Training, optimizer: Any, keeps: bool = False, square: float = 0.0) -> Any:
         """Steps, if there is an optimizer, and closes the context unless it is kept. Returns the
-        cleave_step_result."""
+        cleave_step_decision. square: sum of squares of the gradients of this process."""
         state = ffi.new("shim_step *")
-        state.context, state.optimizer, state.keeps_context = t.context, optimizer, keeps
+        state.context, state.optimizer, state.keeps_context, state.other_square = t.context, optimizer, keeps, square
 
         def abandon() -> None:
             lib.shim_step_abandon(self._handle, state)
@@ -310,7 +322,7 @@ class Runtime:
         """Forgets gradients of Remotes: the context ends, unless others have theirs in it."""
         t = self._training
         for remote in mine:
-            remote._has_stepped = False
+            remote.__dict__["_has_stepped"] = False  # nn.Module's __setattr__ is slow
         if t and (t.touched & mine or t.failure):
             with self._use():
                 if t.failure or not t.others(mine):
@@ -341,7 +353,9 @@ def open(path: str | os.PathLike[str], *, deadline: float | None = None, workers
     record = lib.shim_record_new()
     if record == ffi.NULL:
         raise MemoryError("cleave.open")
-    runtime = _lib.in_thread(lambda: _connect(name, workers, ms, record), lambda late: late._close(PATIENCE_MS))
+    record = ffi.gc(record, lib.shim_record_free)
+    runtime = _lib.in_thread(lambda: _connect(name, workers, ms, record), lambda late: late._close(PATIENCE_MS),
+                             lambda: lib.shim_record_interrupt(record))
     _open.append(runtime)
     runtime._log_notices()
     return runtime
@@ -353,7 +367,5 @@ def _connect(path: str, workers: Sequence[str] | None, ms: int, record: Any) -> 
     given = ffi.new("char *[]", names) if workers is not None else ffi.NULL
     with _opening:
         status = lib.shim_open(os.fsencode(path), ffi.cast("char const *const *", given), len(names), ms, record, handle, error)
-    if status:
-        lib.shim_record_free(record)
-        raise _lib.error_of(error)
+    _lib.check(status, error)
     return Runtime(handle[0], record, path)

@@ -1,0 +1,78 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""`make python-test`: what a step of Remote and Optimizer costs beside the same calls of cleave.h,
+32 samples of 32 features, interleaved."""
+import os, statistics, sys, time
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, "../net/lib")]
+from cluster import BIN, Cluster, Suite, measured
+sys.path.insert(0, os.path.abspath(os.path.join(BIN, "python")))
+import torch
+from torch import nn
+import cleave
+from cleave._lib import ffi, lib
+from cleave._modules import fill_tensor
+
+suite = Suite()
+STEPS, TIMES, MORE_S = 1000, 1.1, 0.3e-3
+# Such a step on an idle machine; beside other work everything is slower in proportion.
+IDLE_S = 0.25e-3
+
+
+class Raw:
+    """A step as a C program makes it: each function of cleave.h once."""
+
+    def __init__(self, rt, remote, optimizer, x, dy):
+        self.rt, self.module, self.optimizer, self.e = rt._handle, remote._modules_at[0].handle, optimizer._handle, ffi.new("cleave_error *")
+        self.x, self.dy, self.options = ffi.new("cleave_tensor *"), ffi.new("cleave_tensor *"), ffi.new("cleave_backward_options *")
+        self.kept = fill_tensor(self.x, x), fill_tensor(self.dy, dy)
+        self.options.size, self.options.gradients = ffi.sizeof("cleave_backward_options"), self.dy
+        self.context, self.leaf, self.y = ffi.new("cleave_context *"), ffi.new("cleave_reference *"), ffi.new("cleave_reference *")
+        self.value, self.gradient = ffi.new("cleave_tensor *"), ffi.new("cleave_tensor *")
+        self.call = ffi.new("cleave_call_options *", {"size": ffi.sizeof("cleave_call_options"), "to_program": True})
+
+    def must(self, status):
+        assert status == 0, ffi.string(self.e.text)
+
+    def step(self):
+        rt, e = self.rt, self.e
+        self.must(lib.cleave_context_open(rt, ffi.NULL, self.context, e))
+        self.must(lib.cleave_leaf(rt, self.context[0], self.x, True, self.leaf, e))
+        self.must(lib.cleave_call_with(rt, self.context[0], self.module, self.leaf, 1, self.call, self.y, e))
+        self.must(lib.cleave_to_here(rt, self.y[0], 0, self.value, e))
+        self.must(lib.cleave_backward_with(rt, self.context[0], self.y, 1, self.options, e))
+        self.must(lib.cleave_leaf_gradient(rt, self.leaf[0], self.gradient, e))
+        self.must(lib.cleave_step(rt, self.optimizer, self.context[0], 0, ffi.NULL, e))
+        self.must(lib.cleave_context_close(rt, self.context[0], 0, e))
+
+
+@suite.test
+@measured
+def step_costs_little_more_than_that_of_a_c_program():
+    with cleave.open(session) as rt:
+        remote = cleave.Remote(nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)), at="w1", example=torch.zeros(32, 32))
+        optimizer, x, dy = cleave.Optimizer(torch.optim.AdamW, remote, lr=1e-3), torch.randn(32, 32, requires_grad=True), torch.randn(32, 32)
+        remote(x)
+        raw = Raw(rt, remote, optimizer, x, dy)
+
+        def step():
+            optimizer.zero_grad()
+            remote(x).backward(dy)
+            optimizer.step()
+
+        times = {step: [], raw.step: []}
+        for _ in range(STEPS):
+            for one, of in times.items():
+                begin = time.perf_counter()
+                one()
+                of.append(time.perf_counter() - begin)
+        ours, theirs = (statistics.median(of) for of in times.values())
+    print(f"    a step: {1000 * ours:.3f} ms, by functions of cleave.h {1000 * theirs:.3f} ms")
+    assert ours < TIMES * theirs + MORE_S * max(1, theirs / IDLE_S), (ours, theirs)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with Cluster(1) as cluster:
+        session = cluster.session("python", "")
+        suite.main()
