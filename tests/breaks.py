@@ -645,7 +645,7 @@ of("master/api/core/await.c", FUTURES,
 of("master/api/core/wait.c", FUTURES,
    waits_for_modules_are_not_interrupted=("bool api_wait(", "if (api_is_interrupted(rt)) return false;\n  return api_sleep(rt, until_ns) && !api_is_interrupted(rt);", "return api_sleep(rt, until_ns);"))
 of("common/net/rpc/fork.c", FUTURES,
-   children_share_connections=("static void after_fork_in_child(", "dup3(none, fds[i], O_CLOEXEC)", "0"))
+   children_share_connections=("static void after_fork_in_child(", "dup3(none, forks.fds[i], O_CLOEXEC)", "0"))
 of("common/net/rpc/channel.c", FUTURES,
    calls_of_a_thread_are_not_interrupted=("static bool is_call_interrupted(", "waiter_says_stop()", "false"))
 of("master/api/core/await.c", FUTURES,

@@ -162,8 +162,13 @@ void release(program *p, scope *s, value *v) {
     skip(p, "release");
     return;
   }
-  DO(p, cleave_reference_release(p->rt, v->ref, &p->error), s->needs, 0, "c%d: release v%d",
-     number_of(p, s), (int)(v - s->values));
+  int i = (int)(v - s->values);
+  if (i % 4) /* most are forgotten: freed as soon as no value with a handle needs them */
+    DO(p, cleave_call_forget(p->rt, v->ref, &p->error), s->needs, 0, "c%d: forget v%d",
+       number_of(p, s), i);
+  else
+    DO(p, cleave_reference_release(p->rt, v->ref, &p->error), s->needs, 0, "c%d: release v%d",
+       number_of(p, s), i);
 }
 
 static void do_release(program *p, scope *s) {

@@ -18,16 +18,19 @@
 
 enum { MAX_PEERS = 256, MAX_FDS = 8192 };
 
-/* guards all variables below; held by the parent from before a fork until after it */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char peers[MAX_PEERS][RPC_ADDRESS];
-static unsigned n_peers;
-static int fds[MAX_FDS];
-static unsigned n_fds;
+/* State of the process, because handlers of pthread_atfork have no argument. */
+static struct {
+  pthread_once_t once;
+  pthread_mutex_t lock; /* guards what follows; held by the parent from before a fork until after */
+  char peers[MAX_PEERS][RPC_ADDRESS]; /* [n_peers] addresses that this process has dialled */
+  unsigned n_peers;
+  int fds[MAX_FDS]; /* [n_fds] descriptors that the next child closes */
+  unsigned n_fds;
+} forks = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 static bool is_known_peer(const char *address) {
-  for (unsigned i = 0; i < n_peers; i++)
-    if (strcmp(peers[i], address) == 0) return true;
+  for (unsigned i = 0; i < forks.n_peers; i++)
+    if (strcmp(forks.peers[i], address) == 0) return true;
   return false;
 }
 
@@ -37,23 +40,23 @@ static bool is_dialled(int fd) {
 }
 
 static void before_fork(void) {
-  pthread_mutex_lock(&lock);
-  size_t n = n_peers ? rpc_list_fds(fds, MAX_FDS) : 0;
-  n_fds = 0;
+  pthread_mutex_lock(&forks.lock);
+  size_t n = forks.n_peers ? rpc_list_fds(forks.fds, MAX_FDS) : 0;
+  forks.n_fds = 0;
   for (size_t i = 0; i < n; i++)
-    if (is_dialled(fds[i])) fds[n_fds++] = fds[i];
+    if (is_dialled(forks.fds[i])) forks.fds[forks.n_fds++] = forks.fds[i];
 }
 
-static void after_fork_in_parent(void) { pthread_mutex_unlock(&lock); }
+static void after_fork_in_parent(void) { pthread_mutex_unlock(&forks.lock); }
 
 /* Asks each descriptor again, because a thread may have closed it between the list and the fork. */
 static void after_fork_in_child(void) {
-  int none = n_fds ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
-  for (unsigned i = 0; i < n_fds && none >= 0; i++)
-    if (is_dialled(fds[i])) (void)dup3(none, fds[i], O_CLOEXEC);
+  int none = forks.n_fds ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
+  for (unsigned i = 0; i < forks.n_fds && none >= 0; i++)
+    if (is_dialled(forks.fds[i])) (void)dup3(none, forks.fds[i], O_CLOEXEC);
   if (none >= 0) close(none);
-  n_peers = 0;
-  pthread_mutex_unlock(&lock);
+  forks.n_peers = 0;
+  pthread_mutex_unlock(&forks.lock);
 }
 
 static void install_handlers(void) {
@@ -61,10 +64,10 @@ static void install_handlers(void) {
 }
 
 void rpc_fork_note_peer(const char *address) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
   if (!address || strlen(address) >= RPC_ADDRESS) return;
-  (void)pthread_once(&once, install_handlers);
-  pthread_mutex_lock(&lock);
-  if (n_peers < MAX_PEERS && !is_known_peer(address)) strcpy(peers[n_peers++], address);
-  pthread_mutex_unlock(&lock);
+  (void)pthread_once(&forks.once, install_handlers);
+  pthread_mutex_lock(&forks.lock);
+  if (forks.n_peers < MAX_PEERS && !is_known_peer(address))
+    strcpy(forks.peers[forks.n_peers++], address);
+  pthread_mutex_unlock(&forks.lock);
 }
