@@ -87,6 +87,7 @@ class Optimizer(torch.optim.Optimizer):
         self._handle: Any = None
         self._rates: list[tuple[int, float]] = []
         self._fixed = [dict(g) for g in self.param_groups]
+        self._here = [p for group in self.param_groups for p in group["params"] if not isinstance(p, RemoteParameter)]
         if self._runtime:
             self._make()
 
@@ -124,7 +125,7 @@ class Optimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._check_groups()
-        home = [p.grad for p in self._home() if p.grad is not None]
+        home = [p.grad for p in self._here if p.grad is not None]
         finite, square = _are_finite(home), _square(home) if self._clip else 0.0
         runtime = self._runtime
         context = runtime._training if runtime else None
@@ -186,14 +187,14 @@ class Optimizer(torch.optim.Optimizer):
             if _has_home(group):
                 mine = next(inner)
                 mine.update({key: v for key, v in group.items() if key != "params"})
-            changed = [key for key, v in group.items() if key not in CHANGEABLE and key in before and v != before[key]]
+            changed = [key for key, v in group.items() if v is not before.get(key) and key not in CHANGEABLE and key in before and v != before[key]]
             if changed and any(isinstance(p, RemoteParameter) for p in group["params"]):
                 raise _errors.unimplemented(f"group {k}: {changed[0]} changed from {before[changed[0]]} to {group[changed[0]]}; at workers only lr may change",
                                             "a scheduler that cycles momentum takes cycle_momentum=False")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets all gradients, here and at the workers. A forward before it stays usable."""
-        for p in self._home():
+        for p in self._here:
             if p.grad is not None:
                 if set_to_none:
                     p.grad = None
@@ -201,9 +202,6 @@ class Optimizer(torch.optim.Optimizer):
                     p.grad.detach_().zero_()
         if self._runtime:
             self._runtime._zero_gradients(set(self._remotes))
-
-    def _home(self) -> list[torch.Tensor]:
-        return [p for group in self.param_groups for p in group["params"] if not isinstance(p, RemoteParameter)]
 
     def add_param_group(self, param_group: Any) -> None:
         """Only while it is made: workers have their groups then."""
