@@ -194,7 +194,8 @@ static void check(const setup *s, int which) {
   clv_rng_uniform(&(clv_rng_key){.seed = 4}, -1, 1, weight, channels);
   clv_rng_uniform(&(clv_rng_key){.seed = 5}, -1, 1, bias, channels);
   bias[0] = weight[0] = 0; /* makes outputs of exactly 0, where relu changes */
-  memory m = {drawn(s, 1, which == 1), drawn(s, 2, which == 2), drawn(s, 3, which == 3), 0, NULL, NULL};
+  memory m = {
+      drawn(s, 1, which == 1), drawn(s, 2, which == 2), drawn(s, 3, which == 3), 0, NULL, NULL};
   results_new(s, &a);
   results_new(s, &b);
   run_separately(s, &m, &a, weight, bias);
