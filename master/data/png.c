@@ -35,7 +35,7 @@ static void on_warning(png_structp png, png_const_charp text) {
 
 static void on_read(png_structp png, png_bytep dst, size_t n) {
   png_reader *r = png_get_io_ptr(png);
-  if (n > r->in->len - r->at) png_error(png, "truncated");
+  if (n > r->in->len - r->at) png_error(png, "truncated: copy the file again");
   memcpy(dst, r->in->data + r->at, n);
   r->at += n;
 }

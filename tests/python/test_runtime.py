@@ -10,6 +10,8 @@ sys.path.insert(0, PACKAGE)
 import cleave  # noqa: E402: build/*/python has it
 
 suite = Suite()
+# a shell starts background jobs with it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def python(program, **env):

@@ -9,6 +9,8 @@ sys.path.insert(0, os.path.abspath(os.path.join(BIN, "python")))
 import cleave  # noqa: E402: build/*/python has it
 
 suite = Suite()
+# a shell starts background jobs with it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
 BODY = IMAGE_DATA + """stages:
   - {name: front, at: master, layers: [{op: conv2d, out: 4, kernel: 3}, {op: relu}, {op: flatten}]}
   - {name: back, at: w1, layers: [{op: linear, out: 16}, {op: relu}]}

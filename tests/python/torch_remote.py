@@ -12,6 +12,8 @@ from torch.nn import functional as F
 import cleave
 
 suite = Suite()
+# a shell starts background jobs with it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
 GRADIENT, LOSS = 1e-5, 1e-6  # how far from torch: each gradient, each loss
 
 

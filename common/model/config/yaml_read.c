@@ -288,7 +288,8 @@ clv_code clv_yaml_read(const clv_yaml_source *source, const char *text, size_t l
   reader r = {.source = source, .override = override, .text = text, .end = text + len};
   if (len > CLV_CONFIG_MAX_BYTES)
     return clv_yaml_source_fail(source, (clv_config_pos){0, override}, err,
-                                "%zu bytes, the limit is %d", len, CLV_CONFIG_MAX_BYTES);
+                                "%zu bytes, the limit is %d: is it a file of keys?", len,
+                                CLV_CONFIG_MAX_BYTES);
   r.last_pos = position_of(&r, 0, 0);
   CLV_TRY(clv_yaml_text_check(source, text, len, override, err));
   struct fy_diag_cfg diag_cfg;

@@ -537,8 +537,8 @@ static bool results_are_asked_for_by_their_kind(void) {
   return close_context(c);
 }
 
-/* The end of the wait is told from the deadline of the operation. A program with one thread computes
- * its own node's part while it waits, and no wait ends in the middle of that. */
+/* The end of the wait is told from the deadline of the operation. A program with one thread
+ * computes its own node's part while it waits, and no wait ends in the middle of that. */
 static bool the_end_of_a_wait_is_no_error(void) {
   cleave_context c;
   cleave_reference y, loss;

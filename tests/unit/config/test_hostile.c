@@ -101,7 +101,8 @@ static void refused_repeated(const char *head, const char *unit, size_t bytes,
 
 static void oversized_and_deep_files_are_refused(void **state) {
   (void)state;
-  refused_repeated("", "a", (1 << 20) + 1, "s.yaml: 1048577 bytes, the limit is 1048576");
+  refused_repeated("", "a", (1 << 20) + 1,
+                   "s.yaml: 1048577 bytes, the limit is 1048576: is it a file of keys?");
   refused_repeated("", "[", 60000, "s.yaml:1:17: nested more than 16 levels deep");
   refused_repeated("a: ", "{a: ", 60000, "s.yaml:1:64: nested more than 16 levels deep");
   refused_repeated("", "- ", 60000, "s.yaml:1:33: nested more than 16 levels deep");
