@@ -34,7 +34,8 @@
  *            the values that these calls wait for. These calls may be ready or run. VALUE and CALL
  *            frames for them are handled, a second END_CONTEXT is answered again, announcements of
  *            CALLs are ignored, other frames count as late. Entered: from CLOSING. Left: for ENDED
- *            when the last of these calls is done, or with ABORT.
+ *            when the last of these calls is done, or with ABORT; ENDED is then sent once more,
+ *            with no calls left.
  *   ENDED    Holds: the id alone, as a tombstone (MAX_TOMBSTONES are remembered). No work:
  *            CONTEXT_WORK_READY is impossible. A second END_CONTEXT is answered again;
  *            announcements of CALLs and ABORT are ignored; other frames count as late. Entered:
@@ -267,7 +268,8 @@ static const clv_cell passes[][MACHINE_MAX_EVENTS] = {
 
 /* The last optimiser step of a module.
  *
- *   FINAL  Holds: no revertible step; REVERT changes nothing. Entered: at first, by a REVERT of the
+ *   FINAL  Holds: no revertible step; REVERT changes nothing, and is answered by ERROR unless it
+ *   takes back a step of another module. Entered: at first, by a REVERT of the
  *          context that made the step, by a step with a position, and when a CALL or an APPLY of
  *          another context arrives. Left: for OPEN by an APPLY that takes a snapshot.
  *   OPEN   Holds: the snapshot from before the step; revertible_context_id names the context

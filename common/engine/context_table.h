@@ -2,11 +2,13 @@
  *
  * The state machines of the engine of contexts as tables: a row per state, a cell per event. A cell
  * gives the action and the next state, or the reason of a refusal. Where the cell is empty the
- * event is impossible: it is reported as a fault of the engine.
+ * event is impossible: it changes nothing and fails the context before the next work starts; of a
+ * value, it refuses the frame with CLV_INTERNAL.
  *
- * clv_contexts_on_event (context.c) and its wrappers for contexts, values, calls, passes and steps
- * look up every transition here. context_table.c has the tables, with a paragraph for each state.
- * They follow PROTOCOL.md 6.
+ * clv_contexts_on_event (context.c) and its wrappers look up the transitions of contexts, calls,
+ * passes, steps and work here, clv_value_on_event (context_value.c) those of values. Only
+ * free_all_but_retained (context_end.c) sets a state, that of a pass, without an event.
+ * context_table.c has the tables, with a paragraph for each state. They follow PROTOCOL.md 6.
  */
 #ifndef CLEAVE_CONTEXT_TABLE_H
 #define CLEAVE_CONTEXT_TABLE_H
@@ -74,7 +76,9 @@ typedef enum clv_context_event {
   CONTEXT_END_RETAINS,   /* kept values still depend on calls of the context */
   CONTEXT_RETAINED_DONE, /* kept values depend on no call, or the retained calls are done */
   CONTEXT_ABORT,
-  CONTEXT_FAILS,      /* a backward pass or a step failed */
+  /* a backward pass or a step failed, a PREPARE, GRADIENT or APPLY was refused, or a packet could
+   * not be sent */
+  CONTEXT_FAILS,
   CONTEXT_WORK_READY, /* work of the context became ready */
 } clv_context_event;
 

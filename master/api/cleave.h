@@ -265,8 +265,8 @@ typedef struct cleave_options {
    * is sent, and for each failure, from any thread of the runtime. It must return at once and call
    * no function of the runtime. Any result but CLEAVE_OK prevents the tensor from being sent. The
    * function that would send it returns the hook's error; if the master's node would send it by
-   * itself, the context fails with that error. For a FAILURE the result is ignored: only code and
-   * place are sent, because the peer must not wait for a value that will never be sent. */
+   * itself, the context fails with that error. A FAILURE has code and place alone. One that is
+   * refused is not sent either, so a node may wait for its value until the context ends. */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
   /* Hook for events; NULL: none. Called with each event of a context with
    * cleave_context_options.events, after a node has ended the context. Called from any thread, with

@@ -438,10 +438,11 @@ typedef struct clv_gate {
 
 /* Decides whether a tensor may leave the master. Callback of cleave_options.may_send, whose user is
  * the clv_gate. In order: finds the row of the tensor, compares dtype and shape, checks the
- * findings against the session's privacy, asks the policy, takes the bytes from the record's
- * allowance. Returns CLEAVE_OK if all checks pass. CLEAVE_DENIED: one of the checks refused the
- * tensor; error->text has the reason. Other codes: the record cannot be written. Any thread may
- * call it. */
+ * findings against the session's privacy, asks the policy, which counts the bytes, takes the bytes
+ * from the record's allowance. If that is too small, it first writes the next one and waits for the
+ * disk. A FAILURE has no row: only the record is asked. Returns CLEAVE_OK if all checks pass.
+ * CLEAVE_DENIED: one of the checks refused the tensor; error->text has the reason. Other codes: the
+ * record cannot be written. Any thread may call it. */
 cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_error *error);
 
 /* ---- the ledger (ledger.c, ledger_file.c) ----------------------------------------------------

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gate decides whether a tensor may leave the master. libcleave calls clv_gate_may_send before
- * each tensor, on the thread that would send it. The sections of this file follow the decision:
- * find the row of the egress table, compare the tensor with the row, check the session's privacy,
- * ask the policy of the host, take the bytes from the record's allowance.
+ * The gate decides whether a tensor may leave the master. libcleave asks the trainer's may_send
+ * before each tensor and each failure, on the thread that would send it, and that calls
+ * clv_gate_may_send. The sections of this file follow the decision: find the row of the egress
+ * table, compare the tensor with the row, check the session's privacy, ask the policy of the host,
+ * take the bytes from the record's allowance.
  *
- * Tensors that workers send to each other do not pass the gate. The record counts these as planned.
+ * Tensors that workers send to each other directly do not pass the gate; those that the master
+ * relays do. The record counts these as planned.
  */
 #include <stdio.h>
 #include <string.h>
@@ -46,8 +48,9 @@ static bool is_row_of_sending(const clv_gate *g, const clv_egress_row *r, const 
          strcmp(g->config->workers[r->worker].name, s->worker) == 0;
 }
 
-/* Returns true if dtype and shape of the tensor agree with the row; the batch may be smaller than
- * the row's. A WEIGHTS row has no dtype and shape: find_state_flow finds its pieces by name. */
+/* Returns true if dtype and shape of the tensor agree with the row; the first dimension may be
+ * anything up to max_samples, times max_positions if sequences are packed. A WEIGHTS row has no
+ * dtype and shape: find_state_flow finds its pieces by name. */
 static bool has_same_type_and_shape(const clv_gate *g, const clv_egress_row *r,
                                     const cleave_sending *s) {
   if (r->kind == CLV_EGRESS_WEIGHTS) return true;

@@ -106,7 +106,7 @@ typedef struct clv_rref_handle {
   uint64_t fetch_ns; /* time at which FETCH is sent again, although the owner has acknowledged it */
   clv_rref_list peer_link, fetching, children;
   clv_rref_post join_post, fetch_post, accept_post, delete_post;
-  /* why the owner refused the handle; NULL: the handle has not failed */
+  /* why the handle failed: the owner refused it, forgot it or is lost; NULL: it has not failed */
   const clv_rref_failure *failure;
   clv_rref_queue_entry report, fetched;
   /* value that the result `fetched` reports; NULL: the result reports fetch_failure */
@@ -340,7 +340,7 @@ typedef enum clv_rref_action {
   RREF_SEND_FETCH,
   RREF_SEND_ACCEPT, /* sends ACCEPT to handle->parent, if there is one */
   RREF_SEND_DELETE,
-  RREF_ADD_CHILD, /* adds a child, or a fork if this node is the owner */
+  RREF_ADD_CHILD, /* adds a child, or, for a JOINED handle of this node's own entry, a fork */
   RREF_NOTE_JOINED,
   RREF_CANCEL_OWNER_POSTS, /* cancels all unacknowledged messages to the owner */
   RREF_CANCEL_FETCH,       /* stops waiting for the value of a FETCH */

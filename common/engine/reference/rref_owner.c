@@ -176,7 +176,7 @@ void clv_rref_parked_drop_of_node(clv_rrefs *t, uint32_t node) {
 
 /* ---- entries --------------------------------------------------------------------------------- */
 
-/* Adds the fork that a KEEP or FORK message names. CLV_NOT_FOUND if the fork id is in use, as if
+/* Adds the fork that a FORK message names. CLV_NOT_FOUND if the fork id is in use, as if
  * the reference did not exist. */
 static clv_code add_fork(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_fork *f = clv_rref_record_find(&t->forks, given->message->fork);

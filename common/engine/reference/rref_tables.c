@@ -70,8 +70,8 @@ static const clv_rref_cell entries[RREF_ENTRY_STATES][RREF_ENTRY_EVENTS] = {
 /* A fork, the owner's record of one handle. The user is the node that has the handle.
  *
  *   NONE           Holds: nothing. FETCH is parked if the user's FORK may still arrive, else it is
- *                  refused. Left: for KNOWN when KEEP or FORK arrives; for OFFERED when the owner
- *                  itself passes a handle.
+ *                  refused. Left: for KNOWN when KEEP or FORK arrives, or when this node makes a
+ *                  reference to a tensor; for OFFERED when the owner itself passes a handle.
  *   OFFERED        Holds: a USE that is not acknowledged. FETCH is answered with VALUE. Entered:
  *                  from NONE and OFFERED_ASKED. Left: for OFFERED_ASKED with a FETCH before the
  *                  value is settled; for KNOWN when USE is acknowledged; for NONE when USE is
@@ -266,11 +266,12 @@ static const clv_rref_cell children[RREF_CHILD_STATES][RREF_CHILD_EVENTS] = {
 /* A post: a numbered message.
  *
  *   NONE    Holds: nothing; the message is not posted, or has ended. Left: when the message is
- *           posted, for SENT if its number is within the window, else for BEHIND.
- *   BEHIND  Holds: a place in the outbox. Entered: from NONE. Left: for SENT when the window
- *           reaches the number; for NONE when the message is cancelled.
+ *           posted, for SENT if its number is within the window, else for WAITING.
+ *   WAITING Holds: a place in the outbox. Entered: from NONE. Left: for SENT when the window
+ *           reaches the number; for NONE when it is cancelled, or when the peer acknowledges a
+ *           number that was not sent to it.
  *   SENT    Holds: a place in the outbox, and the time at which the message is sent again. Entered:
- *           from NONE and BEHIND. Left: for NONE when the message is acknowledged or cancelled. */
+ *           from NONE and WAITING. Left: for NONE when the message is acknowledged or cancelled. */
 static const clv_rref_cell posts[RREF_POST_STATES][RREF_POST_EVENTS] = {
   [RREF_POST_NONE] = {
     [RREF_POST_POSTED]    = DO(POST_SENT, RREF_TRANSMIT),

@@ -181,7 +181,8 @@ static clv_code new_child(clv_rrefs *t, clv_rref_handle *h, const clv_rref_pass_
   return CLV_OK;
 }
 
-/* Makes a child of the handle. If this node is the owner, adds the fork at once instead. */
+/* Makes a child of the handle. If this node is the owner and the handle is JOINED, adds the fork at
+ * once instead. */
 static clv_code add_child(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   const clv_rref_pass_args *what = given->passing;
   const clv_rref_handle *h = record;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Sending, dialling and closing of links. The engine calls clv_link_send for each packet; the owner
- * of a session calls clv_link_start, clv_link_wait_attached and clv_link_close.
+ * of a session calls clv_link_open (link_rpc.c), which calls clv_link_start and
+ * clv_link_wait_attached, and clv_link_close.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -65,7 +65,8 @@ enum {
   ACK_MESSAGES = 32,         /* received messages of a lane that wait for an ACK, at most */
   ATTACH_TIMEOUT_MS = 5000,  /* time for a redial: connect, TLS and ATTACHED */
   REFUSED_MS = 3000,         /* the link ends when its peer's host refuses it for this time */
-  REDIAL_FIRST_MS = 200,     /* pause before the second redial; doubles up to REDIAL_MAX_MS */
+  /* pause before the third redial; the second comes at once; doubles up to REDIAL_MAX_MS */
+  REDIAL_FIRST_MS = 200,
   REDIAL_MAX_MS = 2000,
   /* silence after which the dialling side replaces a connection, if limits.peer_timeout is longer:
    * a NAT that forgot it, or another address, and the link outlives it */

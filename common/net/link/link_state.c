@@ -10,7 +10,7 @@
  *
  * OPEN: all lanes are attached; packets flow. A further lane is refused. JOINS with a higher number
  * of the connection waits until the present connection of the lane has ended. LOST enters MENDING,
- * an end enters ENDING.
+ * or is refused if the link has no lease (lane.c then ends the link); an end enters ENDING.
  *
  * MENDING: some lanes have lost their connection. Messages for them stay in their logs, packets
  * flow on the others. JOINS with a higher number of the connection joins the lane again. The last

@@ -4,10 +4,10 @@
  * when a lane stays lost for the link's lease. One thread of a dialled link does that
  * (clv_link_start_redials); the accepting side and simulations call clv_link_tend.
  *
- * A lost lane is dialled at once, then after pauses of 0.2 s to 2 s. A host that is silent, or that
- * cannot be reached, is dialled until the lease is over. The link ends sooner if the host refuses
- * each connection for REFUSED_MS, because then no process of the peer is there, and at once if the
- * peer refuses ATTACH, because then it does not have the link any more.
+ * A lost lane is dialled at once, and once more if that fails, then after pauses of 0.2 s to 2 s. A
+ * host that is silent, or that cannot be reached, is dialled until the lease is over. The link ends
+ * sooner if the host refuses each connection for REFUSED_MS, because then no process of the peer is
+ * there, and at once if the peer refuses ATTACH, because then it does not have the link any more.
  */
 #include <stdio.h>
 #include <string.h>

@@ -624,7 +624,7 @@ void api_module_set_device(cleave_module *m, const char *device);
 cleave_status api_connect(cleave_runtime *rt, cleave_error *error);
 cleave_status api_open_link(api_peer *p, cleave_error *error);
 /* Hook of links: asks the program's may_send about each tensor. Reduces a failure to its code and
- * place, and reports it to may_send. */
+ * place, and asks may_send about it, too. */
 clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err);
 /* Restores the full text of a failure that was sent as code and place and comes back from a node
  * that received it. */
