@@ -13,7 +13,7 @@ import cffi
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 HEADERS = ("stdbool.h", "stddef.h", "stdint.h")
-# What the C compiler would compute from macros.
+# cffi reads no macros, so the C compiler gives it the values of these.
 CONSTANTS = ("CLEAVE_VERSION_MAJOR", "CLEAVE_VERSION_MINOR", "CLEAVE_VERSION_PATCH")
 
 

@@ -16,8 +16,8 @@ typedef struct kind {
   double far, far_of_few_bits;
 } kind;
 
-/* What an op does in bf16. SUMS: it multiplies. WRITES: it writes images. KEEPS: it continues with
- * rounded values. */
+/* Each op rounds in bf16 where it multiplies (SUMS) or writes images (WRITES), and some ops
+ * continue with rounded values (KEEPS). */
 enum { SUMS = 1 << 0, WRITES = 1 << 1, KEEPS = 1 << 2 };
 static const unsigned in_bf16[CLV_OP_COUNT] = {[CLV_OP_LINEAR] = SUMS,
                                                [CLV_OP_LSTM] = SUMS | KEEPS,

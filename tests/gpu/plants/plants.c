@@ -143,7 +143,7 @@ static void peer_early(void) {
   ok(plant_increase(&other, far, &err));
 }
 
-/* The same fault where the source holds older values. */
+/* Fault: the copy does not wait for that stream, and so copies older values of the source. */
 static void peer_early_over(void) {
   ok(plant_write(&one, x, &err));
   ok(v->stream_finish(one.stream, &err));

@@ -128,7 +128,7 @@ with Keeping(1) as cluster:
     with open(session + ".out") as f:
         assert code == 0, f"the run ended with {code} after {len(kills)} kills:\n{f.read()[-3000:]}"
     back = returns(folder)
-    late = [(who, above, next((step for when, step in back if when > now), None)) for now, who, above in kills]
+    late = [(who, above, next((step for when, step in back if when > killed), None)) for killed, who, above in kills]
     wrong, same = [k for k in late if k[1] != k[2]], result(folder) == wanted
     print("\n".join(f"# a kill of the {who} with a complete checkpoint of step {a}: the run went on from {b}" for who, a, b in wrong))
     who = {w: sum(k[1] == w for k in kills) for w in ("worker", "master", "both")}

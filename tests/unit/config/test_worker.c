@@ -276,8 +276,8 @@ static const char credential_text[] =
     "allow:\n"
     "  - {identity: \"spiffe://acme/master\", role: master}\n";
 
-/* It is expanded only at the start of a path, and only if the environment sets it as systemd
- * does. */
+/* The reader expands CREDENTIALS_DIRECTORY only at the start of a path, and only if the environment
+ * sets it as systemd does. */
 static void credentials_directory_expands_only_at_path_start(void **state) {
   (void)state;
   static const char *const good[] = {"X=1", "CREDENTIALS_DIRECTORY=/run/credentials/w.service",
