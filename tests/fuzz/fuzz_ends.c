@@ -423,15 +423,32 @@ static void move(play *p) {
   moves[i].move(p);
 }
 
+/* Aborts all contexts by context 0, and asserts that those which were open have ended. A reference
+ * that REF_USE passed to another context may fail by that, and its VALUE then opens that context. A
+ * master ends each context that it has made, so these are aborted by their ids. */
+static void abort_all(play *p) {
+  bool *was_open = calloc(p->n_contexts + 1, sizeof *was_open);
+  clv_frame f = {.kind = CLV_ABORT};
+  clv_frame_set_failure(&f, CLV_ABORTED, "by the input", "");
+  NEVER(!was_open);
+  for (uint64_t c = 1; c <= p->n_contexts; c++) was_open[c] = context_of(p, c);
+  send_frame(p, &f, false);
+  end_all_work(p);
+  for (f.context = 1; f.context <= p->n_contexts; f.context++) {
+    if (!context_of(p, f.context)) continue;
+    NEVER(was_open[f.context]);
+    send_frame(p, &f, false);
+  }
+  free(was_open);
+  end_all_work(p);
+}
+
 /* Aborts all contexts, then asserts that no work is ready or waits and that records exist only for
  * references and tombstones. */
 static void check_nothing_is_left(play *p) {
-  clv_frame f = {.kind = CLV_ABORT};
-  clv_frame_set_failure(&f, CLV_ABORTED, "by the input", "");
   if (p->c.ended[0]) return;
   end_all_work(p);
-  send_frame(p, &f, false);
-  end_all_work(p);
+  abort_all(p);
   const clv_contexts *e = p->c.node->contexts;
   const clv_slab *const empty[] = {
       &e->values,    &e->calls,   &e->deliveries, &e->contributions,
