@@ -118,7 +118,7 @@ static clv_tls_decision decide_locked(const clv_tls_caller *caller, size_t *ret_
                                       clv_err *why) {
   size_t i = caller->uri ? find_holder(caller->uri) : n_holders;
   if (i == n_holders || !holders[i].is_listed) return CLV_TLS_NOT_ALLOWED;
-  if (!caller->is_client) return CLV_TLS_NOT_FOR_CLIENTS;
+  if (!caller->has_client_usage) return CLV_TLS_NOT_FOR_CLIENTS;
   *ret_holder = i;
   clv_tls_decision v = clv_tls_revocation_decide(caller->issuer, caller->serial, why);
   return v == CLV_TLS_ADMITTED ? decide_by_quota(&holders[i]) : v;

@@ -134,7 +134,7 @@ clv_code clv_context_get_or_create_value(clv_contexts *e, clv_context *c, uint64
   v->prev_next = &c->values;
   if (v->next) v->next->prev_next = &v->next;
   c->values = v;
-  __atomic_store_n(&e->counts.values, e->values.n_used, __ATOMIC_RELAXED);
+  __atomic_store_n(&e->counts.values, e->values.n_records_used, __ATOMIC_RELAXED);
   *ret = v;
   return CLV_OK;
 }
@@ -146,7 +146,7 @@ void clv_value_unlink(clv_contexts *e, clv_value *v) {
   *v->prev_next = v->next;
   if (v->next) v->next->prev_next = v->prev_next;
   clv_slab_recycle(&e->values, v);
-  __atomic_store_n(&e->counts.values, e->values.n_used, __ATOMIC_RELAXED);
+  __atomic_store_n(&e->counts.values, e->values.n_records_used, __ATOMIC_RELAXED);
 }
 
 /* ---- contexts -------------------------------------------------------------------------------- */

@@ -88,7 +88,7 @@ static clv_code load_library(const clv_cuda_options *o, const clv_cuda_library *
   char path[PATH_MOST];
   CLV_TRY(find_file(o->file, path, sizeof path, err));
   CLV_TRY(open_library(path, ret, err));
-  (*ret)->look_in(o->folders && o->folders[0] ? o->folders : NULL);
+  (*ret)->set_folders(o->folders && o->folders[0] ? o->folders : NULL);
   if (o->plans && o->plans[0]) (*ret)->keep_plans(clv_plan_store_in_folder(o->plans, o->notifier));
   return check_has_device(*ret, o->all_reasons, err);
 }

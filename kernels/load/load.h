@@ -39,7 +39,7 @@ typedef struct clv_cuda_library {
   uint32_t abi, size; /* CLV_CUDA_ABI, sizeof(clv_cuda_library) */
   /* Sets the folders, separated by colons, that are searched for NVIDIA's libraries before the
    * loader searches; NULL: none. Call it before any other function. */
-  void (*look_in)(const char *folders);
+  void (*set_folders)(const char *folders);
   /* Sets the store that keeps plans for the next process; NULL: none. */
   void (*keep_plans)(const clv_plan_store *store);
   /* Writes the number of devices. CLV_UNAVAILABLE: the text says why there is no device, or what is

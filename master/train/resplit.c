@@ -76,8 +76,8 @@ static void free_resplit(resplit *r) {
     free_stage_tensors(&r->stage_weights[i]);
   for (uint32_t i = 0; r->stage_moments && i < r->t->b->n_stages; i++)
     free_stage_tensors(&r->stage_moments[i]);
-  clv_checkpoint_tensors_done(&r->weights);
-  clv_checkpoint_tensors_done(&r->moments);
+  clv_checkpoint_tensors_close(&r->weights);
+  clv_checkpoint_tensors_close(&r->moments);
   clv_session_config_free(r->checkpoint_config);
   free(r->stage_weights);
   free(r->stage_moments);

@@ -458,9 +458,9 @@ static void check_nothing_is_left(play *p) {
         e->held_frames.first);
   NEVER(e->counts.calls_waiting);
   for (size_t i = 0; i < CLV_COUNT(empty); i++) {
-    if (empty[i]->n_used)
-      fprintf(stderr, "%u %s are left\n", empty[i]->n_used, empty[i]->record_name);
-    NEVER(empty[i]->n_used);
+    if (empty[i]->n_records_used)
+      fprintf(stderr, "%u %s are left\n", empty[i]->n_records_used, empty[i]->record_name);
+    NEVER(empty[i]->n_records_used);
   }
 }
 

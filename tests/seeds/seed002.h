@@ -29,7 +29,7 @@ static inline cleave_tensor seed002_tensor(const char *what, int64_t columns) {
   return t;
 }
 
-static inline cleave_tensor seed002_part(const cleave_tensor *whole, size_t start, size_t end) {
+static inline cleave_tensor seed002_rows(const cleave_tensor *whole, size_t start, size_t end) {
   cleave_tensor part = *whole;
   part.shape[0] = (int64_t)(end - start);
   part.data = (float *)whole->data + start * (size_t)whole->shape[1];
@@ -42,8 +42,8 @@ static inline bool seed002_slice(size_t start, size_t end, cleave_tensor *ret_x,
                                  cleave_tensor *ret_target) {
   cleave_tensor x = seed002_tensor("x", SEED002_WIDTH), target = seed002_tensor("target", 1);
   if (start >= end) return false;
-  *ret_x = seed002_part(&x, start, end);
-  *ret_target = seed002_part(&target, start, end);
+  *ret_x = seed002_rows(&x, start, end);
+  *ret_target = seed002_rows(&target, start, end);
   return true;
 }
 

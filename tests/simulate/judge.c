@@ -52,7 +52,7 @@ bool sim_same(const sim_record *a, const sim_record *b, char *text, size_t len) 
 
 /* True if a statement that needs these places may fail by the fault: both ends of a lane, or the
  * killed worker. */
-static bool is_hit(const sim_fault *f, uint32_t places) {
+static bool may_fail_by_fault(const sim_fault *f, uint32_t places) {
   uint32_t hit = 1u << f->a;
   if (f->kind == SIM_CUT && f->b) hit |= 1u << f->b;
   return (places & hit) == hit;
@@ -94,13 +94,17 @@ static const char *wrong(const sim_record *wanted, const sim_record *got, size_t
   if (b->skipped) return NULL;
   if (b->is_after_rejoin) return b->error.status != CLEAVE_OK ? NULL : "it differs and went well";
   if (b->error.status == CLEAVE_OK)
-    return is_hit(f, b->depends_on) ? NULL : "it has nothing to do with the fault and is another";
+    return may_fail_by_fault(f, b->depends_on)
+               ? NULL
+               : "it has nothing to do with the fault and is another";
   if (a->error.status == b->error.status) return NULL;
-  bool touched = b->context_has_failure || b->may_report_other_failure || is_hit(f, b->depends_on);
+  bool touched =
+      b->context_has_failure || b->may_report_other_failure || may_fail_by_fault(f, b->depends_on);
   if (touched && is_refusal(&b->error)) return NULL;
   if (!is_clean(&b->error)) return "that is no code of a loss";
   if (!names_the_lost(f, &b->error)) return "it does not name who was lost";
-  if (!b->may_report_other_failure && !is_hit(f, b->needs)) return "it does not need who was lost";
+  if (!b->may_report_other_failure && !may_fail_by_fault(f, b->needs))
+    return "it does not need who was lost";
   return NULL;
 }
 

@@ -37,7 +37,7 @@ static value *some_value(program *p, scope *s, bool wide) {
 }
 
 /* Running statistics that the context changes depend on the places of the context. */
-static void spread(program *p, const scope *s) {
+static void spread_dependencies_to_norms(program *p, const scope *s) {
   for (int i = 0; i < p->n_stages && !s->evaluation; i++)
     if ((s->stages & bit((uint32_t)i)) && p->stages[i].kind == NORM)
       p->stages[i].depends_on |= s->depends_on;
@@ -51,7 +51,7 @@ static void joins(program *p, scope *s, stage *m, int index) {
   if (!m->placed && m->place) s->depends_on |= EVERYBODY;
   s->depends_on |= s->needs | m->depends_on;
   s->stages |= bit((uint32_t)index);
-  spread(p, s);
+  spread_dependencies_to_norms(p, s);
 }
 
 /* Records a call. The first call of a module loads it, and its node dials the others. */
@@ -181,7 +181,7 @@ static void do_send(program *p, scope *s) {
   if (!s->n || s->values[i].released) return;
   s->needs |= bit(to);
   s->depends_on |= s->needs;
-  spread(p, s);
+  spread_dependencies_to_norms(p, s);
   if (!s->values[i].ref.id) {
     skip(p, "send");
     return;
@@ -294,7 +294,7 @@ static void do_use(program *p, scope *s) {
   *v = (value){.stage = -1, .wide = k->wide};
   s->needs |= needs_of(p, k);
   s->depends_on |= dependencies_of(p, k) | s->needs;
-  spread(p, s);
+  spread_dependencies_to_norms(p, s);
   if (!s->made || !k->id.id) {
     skip(p, "use");
     return;

@@ -227,7 +227,7 @@ static clv_code describe_params(clv_module *module, const clv_cancel_hook *waite
     clv_state_item item;
     if (!clv_module_state_item(module, CLV_STATE_WEIGHTS, (uint32_t)i, &item)) break;
     reply->params[i].name = params->list[i].name;
-    reply->params[i].spec = (clv_wire_spec){item.dtype, item.shape};
+    reply->params[i].tensor_spec = (clv_wire_spec){item.dtype, item.shape};
     CLV_TRY(digest_of(&item, waiter, &reply->params[i].digest, err));
   }
   return CLV_OK;

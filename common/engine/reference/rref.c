@@ -77,7 +77,7 @@ void clv_rrefs_count(const clv_rrefs *t, clv_rref_counts *ret) {
                            .n_forks = t->forks.n,
                            .n_handles = t->handles.n,
                            .n_children = t->children.n,
-                           .n_parked = t->parked_slab.n_used,
+                           .n_parked = t->parked_slab.n_records_used,
                            .n_unacknowledged = t->n_posts};
 }
 

@@ -410,8 +410,8 @@ static clv_code bind_default(const clv_binder *b, binding *s, clv_err *err) {
 
 /* Returns true if another row must bind the value: two rows may describe one key, a LIST and a
  * RANGE, or a SECTION and an ENUM. The second row takes scalars. */
-static bool is_for_other_value_kind(const clv_schema *schema, const clv_row *row,
-                                    const clv_yaml_node *node) {
+static bool is_bound_by_twin_row(const clv_schema *schema, const clv_row *row,
+                                 const clv_yaml_node *node) {
   bool scalar = node && node->kind == CLV_YAML_SCALAR;
   if (row > schema->rows && strcmp(row[-1].path, row->path) == 0) return !scalar;
   return scalar && clv_row_has_scalar_form(schema, row);
@@ -454,7 +454,7 @@ static clv_code bind_row(const clv_binder *b, const clv_row *row, const clv_yaml
   snprintf(path, sizeof path, "%s%s", shown, key);
   if (map) CLV_TRY(find_entry(b, row, map, key, path, &node, err));
   binding s = {.row = row, .node = node, .path = path, .base = base, .at = base + row->offset};
-  if (is_for_other_value_kind(b->schema, row, node)) return CLV_OK;
+  if (is_bound_by_twin_row(b->schema, row, node)) return CLV_OK;
   if (!node && map && row->required) return fail_missing_key(b, row, map, path, err);
   if (!node) return bind_default(b, &s, err);
   if (row->pos) {

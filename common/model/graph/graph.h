@@ -284,7 +284,9 @@ typedef struct clv_param {
   /* offset in the parameter block in bytes, a multiple of 64; buffers are behind all parameters */
   size_t offset;
   size_t gradient; /* offset of its gradient in a gradient block, in bytes */
-  int index;       /* index in clv_params.list; for a tie, the index of its owner, or -1 */
+  /* index in clv_params.list; for a tie, the index of its owner; -1: the owner is in another
+   * module */
+  int index;
   /* for a tie: address of the owner's values in another module; NULL: the owner is in this module
    */
   void *owner_data;

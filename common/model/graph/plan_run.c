@@ -172,7 +172,9 @@ static clv_code add_error_place(const clv_plan *p, const clv_plan_step *s, clv_e
   return clv_err_prefix(err, "layer %s (%s), %s", n->name, clv_op_name(n->op), s->verb);
 }
 
-static int first_step(const clv_plan *p, int phase) { return phase ? p->phase_end[phase - 1] : 0; }
+static int first_step_of_phase(const clv_plan *p, int phase) {
+  return phase ? p->phase_end[phase - 1] : 0;
+}
 
 /* Waits until the device has finished all work, so that it no longer uses the caller's memory.
  * Returns `code` if the phase has failed already, and otherwise the device's error, with the layer
@@ -185,7 +187,7 @@ static clv_code finish_phase(clv_plan *p, int phase, clv_code code, clv_err *err
     return code;
   p->is_cache_current = false;
   if (err) *err = device_err;
-  for (int i = first_step(p, phase); i < p->phase_end[phase] && layer >= 0; i++) {
+  for (int i = first_step_of_phase(p, phase); i < p->phase_end[phase] && layer >= 0; i++) {
     const clv_plan_step *s = &p->steps[i];
     bool moves = s->src >= 0 || s->dst >= 0;
     if (!moves && p->graph->nodes[s->node].layer == layer >> 4) return add_error_place(p, s, err);
@@ -202,7 +204,7 @@ typedef struct phase_run {
 static clv_code run_steps(void *user, clv_err *err) {
   const phase_run *r = user;
   clv_plan *p = r->p;
-  for (int i = first_step(p, r->phase); i < p->phase_end[r->phase]; i++) {
+  for (int i = first_step_of_phase(p, r->phase); i < p->phase_end[r->phase]; i++) {
     const clv_plan_step *s = &p->steps[i];
     if ((p->times ? run_step_timed(p, r->f, s, r->phase, err) : s->run(p, r->f, s, err)) != CLV_OK)
       return add_error_place(p, s, err);
@@ -228,7 +230,7 @@ static clv_record_key recorder_key(const clv_plan *p, const clv_plan_frame *f, i
 static clv_code run_phase(clv_plan *p, const clv_plan_frame *f, int phase, clv_err *err) {
   phase_run r = {p, f, phase};
   p->backend->set_threads(p->options.threads);
-  if (!p->options.records || p->times || first_step(p, phase) == p->phase_end[phase])
+  if (!p->options.records || p->times || first_step_of_phase(p, phase) == p->phase_end[phase])
     return run_steps(&r, err);
   clv_record_key key = recorder_key(p, f, phase);
   return clv_recorder_run(p->options.records, &key, run_steps, &r, err);

@@ -38,7 +38,7 @@ clv_code clv_checkpoint_stages_of(const clv_checkpoint *c, const char *const *na
 
 /* ---- by the files ---------------------------------------------------------------------------- */
 
-void clv_checkpoint_tensors_done(clv_checkpoint_tensors *t) {
+void clv_checkpoint_tensors_close(clv_checkpoint_tensors *t) {
   if (!t) return;
   for (uint32_t i = 0; t->files && i < t->n_files; i++) clv_weights_close(t->files[i]);
   free(t->files);
@@ -77,7 +77,7 @@ static clv_code check_names_differ(const clv_checkpoint *c, const clv_checkpoint
 
 clv_code clv_checkpoint_open_tensors(const clv_checkpoint *c, bool optimizer,
                                      clv_checkpoint_tensors *ret, clv_err *err) {
-  CLV_AUTO(clv_checkpoint_tensors_done) clv_checkpoint_tensors t = {0};
+  CLV_AUTO(clv_checkpoint_tensors_close) clv_checkpoint_tensors t = {0};
   size_t n;
   CLV_TRY(open_files(c, optimizer, &t, &n, err));
   CLV_TRY(clv_alloc(n, sizeof *t.list, &t.list, err));

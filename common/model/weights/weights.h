@@ -508,10 +508,10 @@ typedef struct clv_checkpoint_tensors {
 } clv_checkpoint_tensors;
 
 /* Opens the files, and compares their digests with the manifest. CLV_DATA_LOSS: a file is damaged,
- * or two files have a tensor of one name. Free *ret with clv_checkpoint_tensors_done. */
+ * or two files have a tensor of one name. Free *ret with clv_checkpoint_tensors_close. */
 clv_code clv_checkpoint_open_tensors(const clv_checkpoint *c, bool optimizer,
                                      clv_checkpoint_tensors *ret, clv_err *err) CLV_USE_RESULT;
-void clv_checkpoint_tensors_done(clv_checkpoint_tensors *t); /* frees and zeroes */
+void clv_checkpoint_tensors_close(clv_checkpoint_tensors *t); /* frees and zeroes */
 /* returns NULL if no file has the tensor */
 const clv_checkpoint_tensor *clv_checkpoint_tensors_find(const clv_checkpoint_tensors *t,
                                                          const char *name);

@@ -110,7 +110,7 @@ void clv_pool_record_recycle(clv_pool *pool, void *record);
  * account of a pool. One thread at a time. */
 typedef struct clv_slab {
   size_t record_size;
-  uint32_t n_used, limit;
+  uint32_t n_records_used, limit;
   uint32_t records_per_block; /* records in each block; 0: 64 */
   const char *record_name;    /* plural name of the records, for messages; static text */
   void *free_list, *blocks;

@@ -33,19 +33,19 @@ static clv_code add_block(clv_pool *pool, clv_slab *s, clv_err *err) {
 }
 
 clv_code clv_slab_alloc(clv_pool *pool, clv_slab *s, void *ret_pp, clv_err *err) {
-  if (s->n_used == s->limit)
+  if (s->n_records_used == s->limit)
     return clv_fail(err, CLV_EXHAUSTED, "more than %u %s in one session", s->limit, s->record_name);
   if (!s->free_list) CLV_TRY(add_block(pool, s, err));
   void *record = clv_free_list_pop(&s->free_list, s->record_size);
   memset(record, 0, s->record_size);
-  s->n_used++;
+  s->n_records_used++;
   *(void **)ret_pp = record;
   return CLV_OK;
 }
 
 void clv_slab_recycle(clv_slab *s, void *record) {
   clv_free_list_push(&s->free_list, record, s->record_size);
-  s->n_used--;
+  s->n_records_used--;
 }
 
 void clv_slab_clear(clv_slab *s) {

@@ -164,7 +164,7 @@ void clv_stream_unref(clv_stream *s) {
 
 static void release_tensor(void *owner) { clv_tensor_unref(owner); }
 
-clv_rpc_piece clv_frame_writer_piece(clv_tensor *t, size_t offset, size_t len) {
+clv_rpc_piece clv_rpc_piece_of_tensor(clv_tensor *t, size_t offset, size_t len) {
   return (clv_rpc_piece){(char *)t->data + offset, len, release_tensor, t};
 }
 
@@ -175,7 +175,7 @@ static clv_code pass_message(clv_stream s, const clv_logged_message *m, clv_err 
   if (m->head_len) pieces[n++] = (clv_rpc_piece){.data = m->head.data, .len = m->head_len};
   for (uint32_t i = 0; i < m->n_payload; i++) {
     clv_tensor *t = clv_tensor_ref(m->payload[i]);
-    pieces[n++] = clv_frame_writer_piece(t, i ? 0 : m->offset, i ? t->bytes : m->len);
+    pieces[n++] = clv_rpc_piece_of_tensor(t, i ? 0 : m->offset, i ? t->bytes : m->len);
   }
   if (behind) pieces[n++] = (clv_rpc_piece){.data = m->head.data + m->head_len, .len = behind};
   return s.transport->send(s.handle, pieces, n, err);

@@ -194,7 +194,7 @@ clv_code clv_frame_writer_ack(clv_frame_writer *o, uint32_t index, uint64_t rece
                               clv_err *err) CLV_USE_RESULT;
 
 /* Returns a piece of `len` bytes of the tensor. Takes over a reference to the tensor. */
-clv_rpc_piece clv_frame_writer_piece(clv_tensor *t, size_t offset, size_t len);
+clv_rpc_piece clv_rpc_piece_of_tensor(clv_tensor *t, size_t offset, size_t len);
 
 /* Sends one frame on one lane, now or once the lane has a stream. pieces[0] is not used;
  * pieces[1..n_payload] are complete tensors, or one piece of a tensor, hold `payload` bytes and are

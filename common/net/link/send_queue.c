@@ -101,7 +101,7 @@ static clv_code send_chunk(clv_send_queue *d, const clv_chunk *c, uint32_t index
   f.chunk.offset = c->offset;
   f.chunk.total = c->tensor->bytes;
   clv_rpc_piece pieces[2];
-  pieces[1] = clv_frame_writer_piece(c->tensor, c->offset, c->len);
+  pieces[1] = clv_rpc_piece_of_tensor(c->tensor, c->offset, c->len);
   return clv_frame_writer_send(d->writer, index, &f, pieces, 1, c->len, err);
 }
 
@@ -221,7 +221,7 @@ static clv_code send_packet_inline(clv_send_queue *d, clv_packet *p, clv_err *er
     /* a packet that this process relays still has the ids of its sender */
     p->frame.tensors[i].transfer = 0;
     p->frame.tensors[i].crc32c = clv_crc32c(0, t->data, t->bytes);
-    pieces[i + 1] = clv_frame_writer_piece(clv_tensor_ref(t), 0, t->bytes);
+    pieces[i + 1] = clv_rpc_piece_of_tensor(clv_tensor_ref(t), 0, t->bytes);
     payload += t->bytes;
   }
   if (p->is_coalesced &&

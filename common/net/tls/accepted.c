@@ -221,7 +221,7 @@ static clv_tls_decision decide_on_certificate(entry *e, const X509 *cert) {
   clv_tls_caller caller = {.uri = named ? uri : NULL,
                            .issuer = issuer,
                            .serial = serial,
-                           .is_client = is_for_client(cert),
+                           .has_client_usage = is_for_client(cert),
                            .address = address_text(&e->peer_address, from)};
   clv_tls_decision v = admission.decide(admission.user, &caller, &e->holder);
   return v == CLV_TLS_ADMITTED && !store_certificate(e, named ? uri : "", issuer, serial)

@@ -102,7 +102,7 @@ typedef struct clv_tls_caller {
   const char *issuer; /* issuer of its certificate, as "/CN=home" */
   const char *serial; /* serial number, hexadecimal, upper case */
   const char *address;
-  bool is_client; /* the extended key usage of its certificate includes TLS client */
+  bool has_client_usage; /* the extended key usage of its certificate includes TLS client */
 } clv_tls_caller;
 
 /* Callbacks of the program that decide on accepted connections. They run one at a time, on any

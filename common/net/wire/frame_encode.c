@@ -29,8 +29,8 @@ static uint8_t *put_varint(uint8_t *p, uint64_t value) {
   return p;
 }
 
-static uint8_t *put_tag(uint8_t *p, size_t number, clv_wire_type type) {
-  return put_varint(p, (uint64_t)number << 3 | (unsigned)type);
+static uint8_t *put_tag(uint8_t *p, size_t field_number, clv_wire_type type) {
+  return put_varint(p, (uint64_t)field_number << 3 | (unsigned)type);
 }
 
 static uint8_t *put_fixed(uint8_t *p, uint64_t value, size_t width) {
@@ -38,15 +38,17 @@ static uint8_t *put_fixed(uint8_t *p, uint64_t value, size_t width) {
   return p;
 }
 
-static uint8_t *put_bytes(uint8_t *p, size_t number, const void *data, size_t len) {
+static uint8_t *put_bytes(uint8_t *p, size_t field_number, const void *data, size_t len) {
   if (!len) return p;
-  p = put_varint(put_tag(p, number, WIRE_LEN), len);
+  p = put_varint(put_tag(p, field_number, WIRE_LEN), len);
   memcpy(p, data, len);
   return p + len;
 }
 
 /* Begins a nested message. end_nested fills in its length, always two bytes. */
-static uint8_t *begin_nested(uint8_t *p, size_t number) { return put_tag(p, number, WIRE_LEN) + 2; }
+static uint8_t *begin_nested(uint8_t *p, size_t field_number) {
+  return put_tag(p, field_number, WIRE_LEN) + 2;
+}
 
 static uint8_t *end_nested(uint8_t *start, uint8_t *p) {
   size_t len = (size_t)(p - start);
@@ -59,52 +61,52 @@ static uint8_t *end_nested(uint8_t *start, uint8_t *p) {
 
 typedef struct field_source {
   const clv_field *f;
-  size_t number;
+  size_t field_number;     /* protobuf's */
   const char *struct_base; /* the struct that has the field: clv_frame or clv_tensor_head */
 } field_source;
 
 static uint8_t *write_u32(uint8_t *p, const field_source *at) {
   uint32_t value;
   memcpy(&value, at->struct_base + at->f->offset, sizeof value);
-  return value ? put_varint(put_tag(p, at->number, WIRE_VARINT), value) : p;
+  return value ? put_varint(put_tag(p, at->field_number, WIRE_VARINT), value) : p;
 }
 
 static uint8_t *write_u64(uint8_t *p, const field_source *at) {
   uint64_t value;
   memcpy(&value, at->struct_base + at->f->offset, sizeof value);
-  return value ? put_varint(put_tag(p, at->number, WIRE_VARINT), value) : p;
+  return value ? put_varint(put_tag(p, at->field_number, WIRE_VARINT), value) : p;
 }
 
 static uint8_t *write_bool(uint8_t *p, const field_source *at) {
   bool value = *(const bool *)(at->struct_base + at->f->offset);
-  return value ? put_varint(put_tag(p, at->number, WIRE_VARINT), 1) : p;
+  return value ? put_varint(put_tag(p, at->field_number, WIRE_VARINT), 1) : p;
 }
 
 static uint8_t *write_fixed32(uint8_t *p, const field_source *at) {
   uint32_t bits;
   memcpy(&bits, at->struct_base + at->f->offset, sizeof bits);
-  return bits ? put_fixed(put_tag(p, at->number, WIRE_32), bits, 4) : p;
+  return bits ? put_fixed(put_tag(p, at->field_number, WIRE_32), bits, 4) : p;
 }
 
 static uint8_t *write_fixed64(uint8_t *p, const field_source *at) {
   uint64_t bits;
   memcpy(&bits, at->struct_base + at->f->offset, sizeof bits);
-  return bits ? put_fixed(put_tag(p, at->number, WIRE_64), bits, 8) : p;
+  return bits ? put_fixed(put_tag(p, at->field_number, WIRE_64), bits, 8) : p;
 }
 
 static uint8_t *write_bytes(uint8_t *p, const field_source *at) {
-  return put_bytes(p, at->number, at->struct_base + at->f->offset, at->f->size);
+  return put_bytes(p, at->field_number, at->struct_base + at->f->offset, at->f->size);
 }
 
 static uint8_t *write_text(uint8_t *p, const field_source *at) {
   const char *text = at->struct_base + at->f->offset;
-  return put_bytes(p, at->number, text, strnlen(text, at->f->size - 1));
+  return put_bytes(p, at->field_number, text, strnlen(text, at->f->size - 1));
 }
 
 static uint8_t *write_dims(uint8_t *p, const field_source *at) {
   const clv_shape *shape = (const clv_shape *)(const void *)(at->struct_base + at->f->offset);
   if (!shape->rank) return p;
-  uint8_t *start = begin_nested(p, at->number);
+  uint8_t *start = begin_nested(p, at->field_number);
   p = start;
   for (int i = 0; i < shape->rank; i++) p = put_varint(p, (uint64_t)shape->dim[i]);
   return end_nested(start, p);
@@ -113,7 +115,7 @@ static uint8_t *write_dims(uint8_t *p, const field_source *at) {
 static uint8_t *write_upstream_ids(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   if (!f->n_upstream) return p;
-  p = put_varint(put_tag(p, at->number, WIRE_LEN), (uint64_t)f->n_upstream * 8);
+  p = put_varint(put_tag(p, at->field_number, WIRE_LEN), (uint64_t)f->n_upstream * 8);
   for (uint32_t i = 0; i < f->n_upstream; i++) p = put_fixed(p, f->upstream[i], 8);
   return p;
 }
@@ -124,7 +126,7 @@ static uint8_t *write_fields(uint8_t *p, const clv_field *fields, size_t n_field
 static uint8_t *write_tensors(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   for (uint32_t i = 0; i < f->n_tensors; i++) {
-    uint8_t *start = begin_nested(p, at->number);
+    uint8_t *start = begin_nested(p, at->field_number);
     p = end_nested(start, write_fields(start, clv_tensor_fields, TENSOR_FIELDS, &f->tensors[i]));
   }
   return p;
@@ -134,14 +136,14 @@ static uint8_t *write_body(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   if (!(clv_frame_bodies(f) & at->f->size)) return p;
   unsigned index = (unsigned)__builtin_ctz((unsigned)at->f->size);
-  uint8_t *start = begin_nested(p, at->number);
+  uint8_t *start = begin_nested(p, at->field_number);
   return end_nested(start, write_fields(start, clv_body_fields[index], BODY_FIELDS, f));
 }
 
 static uint8_t *write_args(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   for (uint32_t i = 0; i < f->call.n_args; i++) {
-    uint8_t *start = begin_nested(p, at->number);
+    uint8_t *start = begin_nested(p, at->field_number);
     p = end_nested(start, write_fields(start, clv_arg_fields, ARG_FIELDS, &f->call.args[i]));
   }
   return p;
@@ -150,7 +152,7 @@ static uint8_t *write_args(uint8_t *p, const field_source *at) {
 static uint8_t *write_peers(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   for (uint32_t i = 0; i < f->backward.n_peers; i++)
-    p = put_bytes(p, at->number, f->backward.peers[i],
+    p = put_bytes(p, at->field_number, f->backward.peers[i],
                   strnlen(f->backward.peers[i], CLV_WIRE_NAME));
   return p;
 }
@@ -161,7 +163,7 @@ static uint8_t *write_needed_calls(uint8_t *p, const field_source *at) {
   uint32_t target = 0;
   for (uint32_t i = 0; i < f->backward.n_calls; i++) {
     const clv_needed_call *call = &f->backward.calls[i];
-    uint8_t *start = begin_nested(p, at->number);
+    uint8_t *start = begin_nested(p, at->field_number);
     p = write_fields(start, clv_needed_call_fields, NEEDED_CALL_FIELDS, call);
     for (uint32_t j = 0; j < call->n_targets; j++) {
       uint8_t *inner = begin_nested(p, 4);
@@ -176,7 +178,7 @@ static uint8_t *write_needed_calls(uint8_t *p, const field_source *at) {
 static uint8_t *write_learning_rates(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   if (!f->commit.n_more_lrs) return p;
-  p = put_varint(put_tag(p, at->number, WIRE_LEN), (uint64_t)f->commit.n_more_lrs * 4);
+  p = put_varint(put_tag(p, at->field_number, WIRE_LEN), (uint64_t)f->commit.n_more_lrs * 4);
   for (uint32_t i = 0; i < f->commit.n_more_lrs; i++) {
     uint32_t bits;
     memcpy(&bits, &f->commit.more_lrs[i], sizeof bits);
@@ -194,7 +196,7 @@ static uint8_t *write_received_counts(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   size_t bytes = 0;
   for (uint32_t i = 0; i < f->ack.n_lanes; i++) bytes += varint_bytes(f->ack.received[i]);
-  p = put_varint(put_tag(p, at->number, WIRE_LEN), bytes);
+  p = put_varint(put_tag(p, at->field_number, WIRE_LEN), bytes);
   for (uint32_t i = 0; i < f->ack.n_lanes; i++) p = put_varint(p, f->ack.received[i]);
   return p;
 }

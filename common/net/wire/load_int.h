@@ -32,7 +32,7 @@ typedef struct clv_wire_spec {
 } clv_wire_spec;
 typedef struct clv_wire_param {
   const char *name;
-  clv_wire_spec spec;
+  clv_wire_spec tensor_spec;
   clv_sha256 digest;
 } clv_wire_param;
 

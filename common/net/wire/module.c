@@ -446,7 +446,7 @@ static clv_code get_params(const Cleave__V1__LoadModuleReply *from, clv_wire_mem
   for (size_t i = 0; i < from->n_params; i++) {
     const Cleave__V1__ParamSpec *param = from->params[i];
     CLV_TRY(clv_get_name(param->name, "parameter name", err));
-    CLV_TRY(get_spec(param->spec, param->name, &m->params[i].spec, err));
+    CLV_TRY(get_spec(param->spec, param->name, &m->params[i].tensor_spec, err));
     CLV_TRY(clv_get_sha256(param->digest, param->name, &m->params[i].digest, err));
     m->params[i].name = param->name;
   }
@@ -486,7 +486,7 @@ clv_code clv_wire_load_reply_encode(const clv_wire_load_reply *message, clv_byte
   for (uint32_t i = 0; i < message->n_params; i++) {
     const clv_wire_param *from = &message->params[i];
     cleave__v1__param_spec__init(&params[i].param);
-    put_spec(&from->spec, &params[i].spec);
+    put_spec(&from->tensor_spec, &params[i].spec);
     params[i].param.name = clv_put_text(from->name);
     params[i].param.spec = &params[i].spec.spec;
     params[i].param.digest = clv_put_bytes(&from->digest, sizeof from->digest);

@@ -61,7 +61,7 @@ static clv_code describe_device(int device, clv_device_info *ret, clv_err *err) 
 static const clv_cuda_library library = {
     .abi = CLV_CUDA_ABI,
     .size = sizeof(clv_cuda_library),
-    .look_in = clv_nvidia_set_folders,
+    .set_folders = clv_nvidia_set_folders,
     .keep_plans = clv_nvidia_set_plan_store,
     .count = count_devices,
     .libraries = libraries,

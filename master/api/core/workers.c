@@ -331,7 +331,7 @@ static clv_code check_loaded(const cleave_module *m, const clv_wire_load_reply *
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *mine = &m->params->list[i];
     if (strcmp(o->params[i].name, mine->name) != 0 ||
-        !is_same_spec(&o->params[i].spec, mine->dtype, &mine->shape))
+        !is_same_spec(&o->params[i].tensor_spec, mine->dtype, &mine->shape))
       return clv_fail(err, CLV_BAD_ANSWER, "its parameter %d is not '%s' of the graph", i,
                       mine->name);
   }

@@ -61,7 +61,7 @@ const clv_vendor *clv_sim_vendor(const clv_sim_options *options) {
   if (options->no_graphs) vendor.capture_begin = no_capture;
   if (options->no_cudnn) vendor.conv_new = no_conv;
   if (options->no_cudnn) vendor.lstm_new = no_lstm;
-  library->look_in(getenv("CLEAVE_CUDA_FOLDERS"));
+  library->set_folders(getenv("CLEAVE_CUDA_FOLDERS"));
   if (library->count(&n, &err) == CLV_OK) return &vendor;
   printf("no device: %s\n", err.text);
   exit(NO_DEVICE);

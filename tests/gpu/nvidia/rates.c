@@ -153,7 +153,7 @@ int main(int argc, char **argv) {
   bench m = {.v = clv_nvidia(), .device = argc > 1 ? atoi(argv[1]) : 0, .bytes = 256 << 20};
   clv_err err = {.text = "not so many"};
   int n;
-  library->look_in(getenv("CLEAVE_CUDA_FOLDERS"));
+  library->set_folders(getenv("CLEAVE_CUDA_FOLDERS"));
   if (library->count(&n, &err) != CLV_OK || m.device >= n) {
     printf("no device: %s\n", err.text);
     return NO_DEVICE;

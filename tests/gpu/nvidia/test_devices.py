@@ -15,7 +15,7 @@ FAKE = """
 #include <string.h>
 #include "kernels/load/load.h"
 static char folders[4096];
-static void look_in(const char *text) { strcpy(folders, text ? text : ""); }
+static void set_folders(const char *text) { strcpy(folders, text ? text : ""); }
 static clv_code count(int *ret, clv_err *err) { (void)err; *ret = 1; return CLV_OK; }
 static clv_code libraries(clv_err *err) { strcpy(err->text, "no library"); return CLV_UNAVAILABLE; }
 static clv_code describe(int device, clv_device_info *ret, clv_err *err) {
@@ -34,7 +34,7 @@ static clv_code open_device(int device, clv_backend **ret, clv_err *err) {
 }
 static void close_device(clv_backend *b) { (void)b; }
 const clv_cuda_library *clv_cuda_entry(uint32_t abi) {
-  static const clv_cuda_library l = {.abi = CLV_CUDA_ABI, .size = sizeof l, .look_in = look_in, .count = count,
+  static const clv_cuda_library l = {.abi = CLV_CUDA_ABI, .size = sizeof l, .set_folders = set_folders, .count = count,
                                      .libraries = libraries, .describe = describe, .open = open_device, .close = close_device};
   return abi == CLV_CUDA_ABI ? &l : NULL;
 }

@@ -117,7 +117,7 @@ static void diverging(void) { ok(plant_diverging(&one, y, &err)); }
 
 static void blocks_race(void) {
   ok(v->fill(one.stream, y, 0, BYTES, &err));
-  ok(plant_sums(&one, y, &err));
+  ok(plant_racing_sums(&one, y, &err));
 }
 
 static void pageable(void) {

@@ -79,6 +79,6 @@ static __global__ void sums(float *y) {
   y[0] += 1; /* planted: blocks_race */
 }
 
-clv_code plant_sums(clv_gpu *g, float *y, clv_err *err) {
+clv_code plant_racing_sums(clv_gpu *g, float *y, clv_err *err) {
   return gpu_launch(g, PLANT_N, 1, err, sums, y);
 }

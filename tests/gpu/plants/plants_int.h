@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plants_int: kernels, right and wrong, for faults that the simulated device must find.
+ * plants_int: kernels, right ones and ones with a planted fault. The simulated device must find
+ * each planted fault and must not complain of a right kernel.
  */
 #ifndef CLEAVE_TESTS_GPU_PLANTS_INT_H
 #define CLEAVE_TESTS_GPU_PLANTS_INT_H
@@ -30,7 +31,7 @@ clv_code plant_behind(clv_gpu *g, float *y, clv_err *err);
 clv_code plant_across(clv_gpu *g, float *y, clv_err *err);
 clv_code plant_diverging(clv_gpu *g, float *y, clv_err *err);
 /* all threads add to y[0] without an atomic */
-clv_code plant_sums(clv_gpu *g, float *y, clv_err *err);
+clv_code plant_racing_sums(clv_gpu *g, float *y, clv_err *err);
 
 #ifdef __cplusplus
 }

@@ -95,7 +95,7 @@ static const clv_vendor *vendor(void) {
   return made = with_plant(simulated());
 }
 
-static void look_in(const char *folders) { (void)folders; }
+static void set_folders(const char *folders) { (void)folders; }
 static void keep_plans(const clv_plan_store *store) { (void)store; }
 
 static clv_code count_devices(int *ret, clv_err *err) { return vendor()->count(ret, err); }
@@ -121,7 +121,7 @@ clv_code __wrap_clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library 
                               clv_err *err) {
   static const clv_cuda_library library = {.abi = CLV_CUDA_ABI,
                                            .size = sizeof(clv_cuda_library),
-                                           .look_in = look_in,
+                                           .set_folders = set_folders,
                                            .keep_plans = keep_plans,
                                            .count = count_devices,
                                            .libraries = libraries,

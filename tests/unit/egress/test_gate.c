@@ -14,7 +14,7 @@ static clv_stage_spec stages[] = {{.name = "front"}, {.name = "rest"}};
 typedef struct shown_case {
   clv_egress_kind kind;
   clv_findings shows;
-  const char *privacy; /* values that the session must permit; NULL: none */
+  const char *privacy; /* finding that the session's `privacy` must permit; NULL: none */
   const char *kinds;   /* value under the policy's `kinds`; NULL: none is needed */
   const char *allow;   /* key of the policy that must be true; NULL: none */
   const char *record;  /* word for it in the record */

@@ -11,7 +11,7 @@ enum { KIB = 1024 };
 
 /* Accounts: a worker of 64 KiB, an identity of 32 KiB, and two of its sessions. */
 typedef struct fixture {
-  clv_account *worker, *identity;
+  clv_account *worker_account, *identity;
   clv_pool *pools[2];
 } fixture;
 
@@ -23,9 +23,9 @@ static int set_up(void **state) {
                                 .key = {[CLV_QUOTA_BYTES] = "memory_limit"},
                                 .is_shared = true};
   assert_non_null(f);
-  assert_ok(clv_account_new(&worker, &f->worker, &err));
+  assert_ok(clv_account_new(&worker, &f->worker_account, &err));
   clv_account_options identity = {
-      .parent = f->worker,
+      .parent = f->worker_account,
       .owner_text = "all sessions of this identity",
       .limit = {[CLV_QUOTA_BYTES] = 32 * KIB, [CLV_QUOTA_TENSORS] = 6, [CLV_QUOTA_CALLS] = 3},
       .key = {[CLV_QUOTA_BYTES] = "allow[].bytes", [CLV_QUOTA_TENSORS] = "allow[].tensors"}};
@@ -47,7 +47,7 @@ static int tear_down(void **state) {
   fixture *f = *state;
   for (int i = 0; i < 2; i++) clv_pool_unref(f->pools[i]);
   clv_account_unref(f->identity);
-  clv_account_unref(f->worker);
+  clv_account_unref(f->worker_account);
   free(f);
   return 0;
 }
@@ -71,7 +71,7 @@ static uint64_t used(const clv_account *a) { return clv_account_usage(a, CLV_QUO
 static void exceeded_quota_is_named(void **state) {
   fixture *f = *state;
   clv_tensor *a = tensor(f->pools[0], 20 * KIB), *b = tensor(f->pools[1], 10 * KIB);
-  assert_true(used(f->worker) == 30 * KIB && used(f->identity) == 30 * KIB);
+  assert_true(used(f->worker_account) == 30 * KIB && used(f->identity) == 30 * KIB);
   refused(f->pools[0], 5 * KIB,
           "5120 bytes more exceed the quota of this session: 20480 in use, the limit is 24576; "
           "raise limits.session_bytes in worker.yaml");
@@ -123,7 +123,7 @@ static void quota_errors_use_singular_and_plural(void **state) {
       clv_err err = {0};
       CLV_AUTO(clv_account_unrefp) clv_account *a = NULL;
       clv_account_options o = {
-          .parent = f->worker, .owner_text = "x", .limit = {[0] = 0}, .is_shared = shared};
+          .parent = f->worker_account, .owner_text = "x", .limit = {[0] = 0}, .is_shared = shared};
       o.limit[q] = 2;
       assert_ok(clv_account_new(&o, &a, &err));
       assert_ok(clv_account_charge(a, q, 2, &err));
@@ -139,14 +139,14 @@ static void shared_account_error_hides_usage_of_others(void **state) {
   fixture *f = *state;
   clv_err err = {0};
   CLV_AUTO(clv_account_unrefp) clv_account *stranger = NULL;
-  clv_account_options o = {.parent = f->worker, .owner_text = "a stranger"};
+  clv_account_options o = {.parent = f->worker_account, .owner_text = "a stranger"};
   assert_ok(clv_account_new(&o, &stranger, &err));
   assert_ok(clv_account_charge(stranger, CLV_QUOTA_BYTES, 60 * KIB, &err));
   refused(f->pools[0], 5 * KIB,
           "5120 bytes more exceed the quota of all sessions of this worker; raise memory_limit in "
           "worker.yaml");
   clv_account_discharge(stranger, CLV_QUOTA_BYTES, 10 * KIB);
-  assert_int_equal(used(f->worker), 50 * KIB);
+  assert_int_equal(used(f->worker_account), 50 * KIB);
 }
 
 static void freed_session_returns_all_its_charges(void **state) {

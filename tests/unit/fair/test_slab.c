@@ -64,7 +64,7 @@ static void recycled_record_is_zeroed(void **state) {
     assert_int_equal(clv_slab_alloc(f->pool, &f->slab, &more, &err), CLV_EXHAUSTED);
     assert_non_null(strstr(err.text, "more than 100 records"));
     for (int i = 0; i < MOST; i++) clv_slab_recycle(&f->slab, records[i]);
-    assert_int_equal(f->slab.n_used, 0);
+    assert_int_equal(f->slab.n_records_used, 0);
   }
 }
 

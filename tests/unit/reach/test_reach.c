@@ -308,8 +308,8 @@ static bool put_join(clv_graph *g, uint32_t *r, const int in[2], int *at) {
 }
 
 /* Draws a graph over a record and a second input; both pass layers of their own until they are
- * joined. *ret_smooth: each value that a gradient depends on changes it. Returns NULL if they do
- * not fit. */
+ * joined. *ret_smooth: true if a change of any value that a gradient depends on changes the
+ * gradient. Returns NULL if the layers drawn do not fit together. */
 static clv_graph *draw_returned(uint32_t *r, bool *ret_smooth) {
   static const clv_op curves[] = {CLV_OP_SILU, CLV_OP_TANH, CLV_OP_SCALE, CLV_OP_RELU,
                                   CLV_OP_MAXPOOL};

@@ -26,9 +26,10 @@ typedef struct node {
   clv_pool *pool;
   clv_rrefs *t;
   clv_tensor *v;
-  clv_rref_visits visits, before; /* visits in all, and before the last word of the program */
+  clv_rref_visits visits, before; /* state-table visits in all, and before the last command of
+                                    the test's program text */
   uint64_t now, number[NODES], sent[NODES][KINDS];
-  char out[1024]; /* results of the last word */
+  char out[1024]; /* results of the last command */
   clv_code code;
 } node;
 

@@ -24,7 +24,7 @@ static struct {
 static clv_tls_decision judge(void *user, const clv_tls_caller *c, size_t *ret_holder) {
   (void)user;
   door.judges++;
-  door.client = c->is_client;
+  door.client = c->has_client_usage;
   snprintf(door.uri, sizeof door.uri, "%s", c->uri ? c->uri : "none");
   snprintf(door.issuer, sizeof door.issuer, "%s", c->issuer);
   snprintf(door.serial, sizeof door.serial, "%s", c->serial);

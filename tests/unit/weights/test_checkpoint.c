@@ -731,7 +731,7 @@ static void invalid_trainer_state_is_refused(void **state) {
 static void tensors_are_found_by_name_in_any_file(void **state) {
   (void)state;
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = written("named");
-  CLV_AUTO(clv_checkpoint_tensors_done) clv_checkpoint_tensors weights = {0}, moments = {0};
+  CLV_AUTO(clv_checkpoint_tensors_close) clv_checkpoint_tensors weights = {0}, moments = {0};
   const char *const names[] = {"fc.weight", "conv.bias", "conv.weight", "conv", "z"};
   uint32_t stages[CLV_COUNT(names)];
   clv_err err;
@@ -775,7 +775,7 @@ static void steps_of_optimisers_are_read_by_stage(void **state) {
   (void)state;
   int64_t steps[] = {7, 0}, found;
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = written_moments("steps", "b.exp_avg", steps);
-  CLV_AUTO(clv_checkpoint_tensors_done) clv_checkpoint_tensors t = {0};
+  CLV_AUTO(clv_checkpoint_tensors_close) clv_checkpoint_tensors t = {0};
   clv_err err;
   assert_ok(clv_checkpoint_open_tensors(c, true, &t, &err), &err);
   assert_ok(clv_checkpoint_tensors_step(&t, 0, &found, &err), &err);
@@ -789,7 +789,7 @@ static void tensor_in_two_files_is_refused(void **state) {
   (void)state;
   int64_t steps[] = {1, 1};
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = written_moments("twice", "a.exp_avg", steps);
-  CLV_AUTO(clv_checkpoint_tensors_done) clv_checkpoint_tensors t = {0};
+  CLV_AUTO(clv_checkpoint_tensors_close) clv_checkpoint_tensors t = {0};
   clv_err err;
   assert_int_equal(clv_checkpoint_open_tensors(c, true, &t, &err), CLV_DATA_LOSS);
   assert_says(&err, "'a.exp_avg' is in the files of stage 0 and of stage 1");

@@ -267,9 +267,9 @@ static void load_reply_round_trips(void **state) {
   assert_string_equal(got.device, "cuda:1");
   assert_int_equal(got.n_params, 2);
   assert_string_equal(got.params[0].name, "conv1.weight");
-  assert_true(clv_shape_equal(&got.params[0].spec.shape, &params[0].spec.shape));
-  assert_int_equal(got.params[1].spec.dtype, CLV_F64);
-  assert_int_equal(got.params[1].spec.shape.rank, 0);
+  assert_true(clv_shape_equal(&got.params[0].tensor_spec.shape, &params[0].tensor_spec.shape));
+  assert_int_equal(got.params[1].tensor_spec.dtype, CLV_F64);
+  assert_int_equal(got.params[1].tensor_spec.shape.rank, 0);
   assert_memory_equal(&got.params[1].digest, &params[1].digest, sizeof(clv_sha256));
   assert_int_equal(got.n_outputs, 2);
   assert_true(clv_shape_equal(&got.outputs[0].shape, &inputs[0].shape));
