@@ -32,8 +32,8 @@ static void *take_memory(const clv_gpu *g) {
   return p;
 }
 
-static void begin(uint64_t seed) {
-  v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .devices = 2});
+static void open_streams(uint64_t seed) {
+  v = clv_sim_make_vendor(&(clv_sim_options){.seed = seed, .n_devices = 2});
   one.vendor = two.vendor = other.vendor = v;
   ok(v->stream_new(0, false, &one.stream, &err));
   ok(v->stream_new(0, false, &two.stream, &err));
@@ -46,14 +46,14 @@ static void begin(uint64_t seed) {
   ok(v->stream_finish(other.stream, &err));
 }
 
-static void finish(void) {
+static void wait_for_all_streams(void) {
   ok(v->stream_finish(one.stream, &err));
   ok(v->stream_finish(two.stream, &err));
   ok(v->stream_finish(other.stream, &err));
 }
 
 /* Makes later work of the second stream run after the present work of the first. */
-static void order_of(const clv_gpu *first, const clv_gpu *second) {
+static void order_stream_after(const clv_gpu *first, const clv_gpu *second) {
   clv_cuda_event *e;
   ok(v->event_new(first->device, false, &e, &err));
   ok(v->event_record(e, first->stream, &err));
@@ -61,10 +61,10 @@ static void order_of(const clv_gpu *first, const clv_gpu *second) {
   v->event_free(e);
 }
 
-static void order(void) { order_of(&one, &two); }
+static void order_second_after_first(void) { order_stream_after(&one, &two); }
 
 /* Copies x of the first device to the second one's memory, on the given stream. */
-static void copy_peer(const clv_gpu *by) {
+static void copy_to_second_device(const clv_gpu *by) {
   ok(v->copy_peer(by->stream, far, 1, x, 0, BYTES, &err)); /* planted: peer_given */
 }
 
@@ -95,7 +95,7 @@ static void host_pointer_nested(void) {
 
 static void device_pointer(void) {
   ok(plant_write(&one, x, &err));
-  finish();
+  wait_for_all_streams();
   printf("%g\n", (double)x[0]); /* planted: device_pointer */
 }
 
@@ -131,15 +131,15 @@ static void host_changes(void) {
 }
 
 static void leak(void) {
-  finish();
+  wait_for_all_streams();
   /* the seven blocks: three streams, three blocks of devices, one of the host */
-  exit(clv_sim_leaks() == 7 ? 4 : 0);
+  exit(clv_sim_count_leaks() == 7 ? 4 : 0);
 }
 
 /* Fault: the copy does not wait for the stream that writes its source. */
 static void peer_early(void) {
   ok(plant_write(&one, x, &err));
-  copy_peer(&other);
+  copy_to_second_device(&other);
   ok(plant_increase(&other, far, &err));
 }
 
@@ -153,23 +153,23 @@ static void peer_early_over(void) {
 /* Fault: the reader does not wait for the copy. */
 static void peer_late(void) {
   ok(plant_write(&one, x, &err));
-  copy_peer(&one);
+  copy_to_second_device(&one);
   ok(plant_increase(&other, far, &err));
 }
 
 /* Fault: the source is freed before the copy. */
 static void peer_given(void) {
   ok(plant_write(&one, x, &err));
-  order_of(&one, &other);
-  copy_peer(&other);
+  order_stream_after(&one, &other);
+  copy_to_second_device(&other);
   v->give(one.stream, x);
 }
 
 /* Fault: the source is overwritten before the copy. */
 static void peer_over(void) {
   ok(plant_write(&one, x, &err));
-  order_of(&one, &other);
-  copy_peer(&other);
+  order_stream_after(&one, &other);
+  copy_to_second_device(&other);
   ok(plant_write(&one, x, &err));
 }
 
@@ -177,23 +177,23 @@ static void peer_over(void) {
 
 static void right(void) {
   ok(plant_write(&one, x, &err));
-  order();
+  order_second_after_first();
   ok(plant_add(&two, x, y, &err));
   ok(plant_reverse(&two, y, true, &err));
   ok(plant_nested(&two, (plant_list){.x = y, .y = x}, &err));
   ok(v->get(two.stream, host, x, BYTES, &err));
   ok(v->stream_finish(two.stream, &err));
   if (host[0] != 3) exit(5);
-  order_of(&two, &other);
-  copy_peer(&other);
-  order_of(&other, &two);
+  order_stream_after(&two, &other);
+  copy_to_second_device(&other);
+  order_stream_after(&other, &two);
   ok(plant_increase(&other, far, &err));
   ok(v->get(other.stream, host, far, BYTES, &err));
   ok(v->stream_finish(other.stream, &err));
   if (host[0] != 4) exit(5);
   host[0] = 7;
   ok(v->put(one.stream, x, host, BYTES, &err));
-  finish();
+  wait_for_all_streams();
   host[0] = 8;
   v->give(one.stream, x);
   v->give(one.stream, y);
@@ -202,7 +202,7 @@ static void right(void) {
   v->stream_free(one.stream);
   v->stream_free(two.stream);
   v->stream_free(other.stream);
-  if (clv_sim_leaks()) exit(6);
+  if (clv_sim_count_leaks()) exit(6);
   exit(0);
 }
 
@@ -229,9 +229,9 @@ static const struct {
 int main(int argc, char **argv) {
   for (size_t i = 0; argc == 3 && i < CLV_COUNT(plants); i++) {
     if (strcmp(plants[i].name, argv[1]) != 0) continue;
-    begin(strtoull(argv[2], NULL, 10));
+    open_streams(strtoull(argv[2], NULL, 10));
     plants[i].run();
-    finish();
+    wait_for_all_streams();
     return 0;
   }
   fputs("usage: plants NAME SEED\n", stderr);

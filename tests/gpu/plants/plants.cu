@@ -48,9 +48,7 @@ clv_code plant_reverse(clv_gpu *g, float *y, bool barrier, clv_err *err) {
   return gpu_launch(g, 1, PLANT_N, err, reverse, y, barrier);
 }
 
-static __global__ void behind(float *y) {
-  y[threadIdx.x + 1] = 1; /* planted: behind_the_end */
-}
+static __global__ void behind(float *y) { y[threadIdx.x + 1] = 1; /* planted: behind_the_end */ }
 
 clv_code plant_behind(clv_gpu *g, float *y, clv_err *err) {
   return gpu_launch(g, 1, PLANT_N, err, behind, y);
@@ -75,9 +73,7 @@ clv_code plant_diverging(clv_gpu *g, float *y, clv_err *err) {
   return gpu_launch(g, 1, PLANT_N, err, diverging, y);
 }
 
-static __global__ void sums(float *y) {
-  y[0] += 1; /* planted: blocks_race */
-}
+static __global__ void sums(float *y) { y[0] += 1; /* planted: blocks_race */ }
 
 clv_code plant_racing_sums(clv_gpu *g, float *y, clv_err *err) {
   return gpu_launch(g, PLANT_N, 1, err, sums, y);

@@ -33,10 +33,10 @@ enum { MOST = 40, ROOM = MOST * MOST };
 /* Checks a product by rows of A or by columns, added to C or not. Nothing outside C may change. */
 static void check_product(size_t m, size_t n, size_t k, bool by_columns, bool add) {
   static float a[ROOM], b[ROOM], c[3][ROOM];
-  draw(a, ROOM, 1);
-  draw(b, ROOM, 2);
+  draw_normal(a, ROOM, 1);
+  draw_normal(b, ROOM, 2);
   for (width = CPU_PLAIN; width <= __real_clv_cpu_vector_width(); width++) {
-    draw(c[width], ROOM, 3);
+    draw_normal(c[width], ROOM, 3);
     clv_cpu_tiles(&(cpu_tiles){.m = m,
                                .n = n,
                                .k = k,

@@ -115,7 +115,7 @@ static const struct {
 
 static const float *tensor(const golden *g, const char *name, const char *what, size_t *ret_n) {
   golden_tensor t;
-  if (!golden_find(g, name, what, &t)) fail_msg("%s.%s is missing", name, what);
+  if (!golden_find_tensor(g, name, what, &t)) fail_msg("%s.%s is missing", name, what);
   *ret_n = t.n;
   return t.data;
 }
@@ -148,7 +148,7 @@ static int golden_moments(const golden *g, const char *name) {
                                       "square_avg",      "grad_avg", "exp_inf"};
   int n = 0;
   golden_tensor t;
-  for (size_t i = 0; i < CLV_COUNT(names); i++) n += golden_find(g, name, names[i], &t);
+  for (size_t i = 0; i < CLV_COUNT(names); i++) n += golden_find_tensor(g, name, names[i], &t);
   return n;
 }
 

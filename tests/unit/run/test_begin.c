@@ -40,7 +40,7 @@ static void make_run(uint64_t step, clv_run_status status) {
 }
 
 /* True if a command would find that the run is finished. */
-static bool is_done(uint64_t epochs, uint64_t max_steps, const clv_run_options *o) {
+static bool is_run_finished(uint64_t epochs, uint64_t max_steps, const clv_run_options *o) {
   uint32_t index[ROWS] = {0};
   clv_session_config config = {.name = "run"};
   clv_run r = {.config = &config, .o = o};
@@ -64,12 +64,12 @@ static void resume_of_a_finished_run_changes_nothing(void **state) {
   (void)state;
   make_run(STEPS, CLV_RUN_FINISHED);
   assert_int_equal(stat("run/run.json", &before), 0);
-  assert_true(is_done(EPOCHS, 0, &resume));
-  assert_true(is_done(EPOCHS, 0, &more)); /* the session's own length counts */
-  assert_true(is_done(EPOCHS, 5, &resume));
-  assert_false(is_done(EPOCHS + 1, 0, &resume));
-  assert_false(is_done(EPOCHS, 0, &fresh));
-  assert_false(is_done(EPOCHS, 0, &plain));
+  assert_true(is_run_finished(EPOCHS, 0, &resume));
+  assert_true(is_run_finished(EPOCHS, 0, &more)); /* the session's own length counts */
+  assert_true(is_run_finished(EPOCHS, 5, &resume));
+  assert_false(is_run_finished(EPOCHS + 1, 0, &resume));
+  assert_false(is_run_finished(EPOCHS, 0, &fresh));
+  assert_false(is_run_finished(EPOCHS, 0, &plain));
   assert_int_equal(stat("run/run.json", &after), 0);
   assert_int_equal(before.st_ino, after.st_ino);
 }
@@ -78,14 +78,14 @@ static void partly_finished_run_is_resumed(void **state) {
   const clv_run_options whole = {.resume = true}, same = {.resume = true, .max_steps = 3};
   (void)state;
   make_run(3, CLV_RUN_FINISHED); /* with --max-steps 3 */
-  assert_true(is_done(EPOCHS, 0, &same));
-  assert_false(is_done(EPOCHS, 0, &whole));
+  assert_true(is_run_finished(EPOCHS, 0, &same));
+  assert_false(is_run_finished(EPOCHS, 0, &whole));
   make_run(STEPS, CLV_RUN_FAILED); /* failed in the last evaluation */
-  assert_false(is_done(EPOCHS, 0, &whole));
+  assert_false(is_run_finished(EPOCHS, 0, &whole));
   make_run(STEPS, CLV_RUN_FINISHED);
   make_checkpoint(3);
   assert_int_equal(truncate("run/checkpoint-6/MANIFEST.json", 10), 0);
-  assert_false(is_done(EPOCHS, 0, &whole)); /* the result is damaged, so it is made again */
+  assert_false(is_run_finished(EPOCHS, 0, &whole)); /* the result is damaged, so it is made again */
 }
 
 /* Runs find_start on the folder. *ret_on: true if the run resumes from a checkpoint. */
@@ -137,7 +137,7 @@ static void resume_with_lost_checkpoints_is_refused(void **state) {
 }
 
 /* True if a resume is refused because of the table in the run folder. */
-static bool is_held(bool accept) {
+static bool is_resume_refused(bool accept) {
   const clv_run_options o = {.resume = true, .accept_egress = accept};
   clv_blueprint none = {0};
   clv_run r = {.o = &o, .blueprint = &none};
@@ -153,18 +153,18 @@ static void unreadable_egress_table_counts_as_changed(void **state) {
   clv_err err = {0};
   (void)state;
   make_run(3, CLV_RUN_FAILED);
-  assert_true(is_held(false)); /* the run has checkpoints but no table */
-  assert_false(is_held(true));
+  assert_true(is_resume_refused(false)); /* the run has checkpoints but no table */
+  assert_false(is_resume_refused(true));
   assert_ok(clv_file_write_durable("run/egress.table", "", 0, 0644, &err), &err);
-  assert_false(is_held(false));
+  assert_false(is_resume_refused(false));
   assert_ok(clv_file_write_durable("run/egress.table", "a row\n", 6, 0644, &err), &err);
-  assert_true(is_held(false));
+  assert_true(is_resume_refused(false));
   assert_int_equal(truncate("run/egress.table", (1 << 20) + 1), 0);
-  assert_true(is_held(false));
+  assert_true(is_resume_refused(false));
   assert_int_equal(system("rm -rf run/egress.table run/checkpoint-*"), 0);
-  assert_false(is_held(false)); /* the run has no checkpoint */
+  assert_false(is_resume_refused(false)); /* the run has no checkpoint */
   assert_int_equal(mkdir("run/egress.table", 0755), 0);
-  assert_true(is_held(false));
+  assert_true(is_resume_refused(false));
 }
 
 int main(void) {

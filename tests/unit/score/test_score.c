@@ -11,7 +11,7 @@ enum { ALL = CLV_SCORE_F1 | CLV_SCORE_AUC | CLV_SCORE_CONFUSION | CLV_SCORE_PERP
 
 static clv_err err;
 
-static clv_scores scored(clv_score *s) {
+static clv_scores finish_score(clv_score *s) {
   clv_scores r;
   assert_ok(clv_score_finish(s, &r, &err), &err);
   return r;
@@ -32,7 +32,7 @@ static void three_class_scores_match_hand_computation(void **state) {
     clv_score_reset(s);
     assert_ok(clv_score_add(s, x, y, 2, &err), &err);
     assert_ok(clv_score_add(s, x + 6, y + 2, 4, &err), &err);
-    CLV_AUTO(clv_scores_done) clv_scores r = scored(s);
+    CLV_AUTO(clv_scores_done) clv_scores r = finish_score(s);
     assert_int_equal(r.places, 5);
     NEAR(r.accuracy, 0.6);
     NEAR(r.f1_micro, 0.6);
@@ -57,7 +57,7 @@ static void binary_scores_match_hand_computation(void **state) {
   (void)state;
   assert_ok(clv_score_new(&o, &s, &err), &err);
   assert_ok(clv_score_add(s, p, y, 4, &err), &err);
-  CLV_AUTO(clv_scores_done) clv_scores r = scored(s);
+  CLV_AUTO(clv_scores_done) clv_scores r = finish_score(s);
   NEAR(r.auc, 2.5 / 4);
   NEAR(r.accuracy, 0.5);
   double sum = log((double)p[0]) + log((double)p[1]) + log1p(-(double)p[2]) + log1p(-(double)p[3]);
@@ -73,7 +73,7 @@ static void absent_classes_are_left_out_of_averages(void **state) {
   (void)state;
   assert_ok(clv_score_new(&o, &s, &err), &err);
   assert_ok(clv_score_add(s, x, y, 2, &err), &err);
-  CLV_AUTO(clv_scores_done) clv_scores r = scored(s);
+  CLV_AUTO(clv_scores_done) clv_scores r = finish_score(s);
   NEAR(r.f1_macro, 1);
   assert_true(isnan(r.auc));
   clv_scores_line(&r, &line);

@@ -12,7 +12,7 @@
 #include "tests/unit/files.h"
 
 /* Returns a file of a length, the header and `data` zero bytes. */
-static inline clv_bytes raw_file(const char *header, size_t data) {
+static inline clv_bytes make_raw_file(const char *header, size_t data) {
   clv_bytes b = {0};
   uint64_t n = strlen(header);
   clv_bytes_add(&b, &n, 8);
