@@ -115,7 +115,7 @@ static const char *make_absolute_path(int dir, const char *name, char path[2 * P
   return path;
 }
 
-/* Copies the file's present content to the log_fd: this much survives a power failure. */
+/* Copies the file's present content to the log: this much survives a power failure. */
 static void log_content(int fd) {
   char path[PATH_MAX], copy[400], number[32], buf[65536];
   struct stat st;

@@ -20,7 +20,8 @@
 
 enum { WARM_UP = 30, MEASURED = 20, BATCH = 48, MICRO = 3 };
 
-/* Allocations of the project's own objects, which call these functions by the linker's --wrap. */
+/* Number of allocations by the project's own objects. The linker's option --wrap redirects their
+ * calls of malloc, calloc, realloc and aligned_alloc to the functions below. */
 static _Atomic uint64_t taken;
 /* set while allocations are counted; a debugger can stop here to find the caller */
 static _Atomic bool trap;

@@ -28,8 +28,8 @@ enum { MAX_NODES = 5, MAX_OBJECTS = 512, MAX_HANDLES = 4096, MAX_EVENTS = 1 << 1
 
 #define MS UINT64_C(1000000)
 static const uint64_t lease = 20000 * MS, retry = 50 * MS;
-/* Time to wait at the end_ns: a lease for references of the lost node, a second one for those that
- * wait for the first, and a third so that each node's periodic check has run. */
+/* Time in ns to wait at the end: a lease for references of the lost node, a second one for those
+ * that wait for the first, and a third so that each node's periodic check has run. */
 static const uint64_t grace_ns = 3 * 20000 * MS;
 
 /* ---- the model ------------------------------------------------------------------------------- */
@@ -64,15 +64,15 @@ typedef enum event_kind {
   SETTLE,
   CUT,
   HEAL,
-  /* end of the program: the owner must then have no references but handles, which the test
-   * releases */
+  /* end of the program: each owner may then have only references with handles of the program, which
+   * the test releases */
   END,
 } event_kind;
 
 typedef struct event {
   uint64_t at, sequence;
   event_kind kind;
-  uint32_t node, passed_by; /* SETTLE: node is the object's number */
+  uint32_t node, passed_by; /* node: receiver of the event; for SETTLE the index of the object */
   clv_rref_message m;
   clv_rref_failure failure;
 } event;
@@ -346,7 +346,8 @@ static void on_freed(uint32_t node, const clv_rref_result *r) {
   }
 }
 
-/* Handles all results of a node after each input, and the results that these cause. */
+/* Handles all results of a node, and the results that these cause. Called after each input to the
+ * node. */
 static void take_results(uint32_t node) {
   static void (*const on[CLV_RREF_RESULTS])(uint32_t, const clv_rref_result *) = {
       [CLV_RREF_RESULT_SEND] = on_send,     [CLV_RREF_RESULT_CREATE] = on_create,
@@ -524,8 +525,8 @@ static void release_all_handles(void) {
 
 /* ---- accidents ------------------------------------------------------------------------------- */
 
-/* Marks as lost what the bad node owned, used, or had passed on before the receiver told the
- * owner. */
+/* Marks the objects as lost that the faulty node owned or used, or had passed on before the
+ * receiver told the owner. */
 static void mark_objects_lost(uint32_t node) {
   for (uint32_t i = 0; i < w.n_objects; i++) {
     object *o = &w.objects[i];
@@ -542,7 +543,8 @@ static void cut_off_node(uint32_t node) {
   w.n_deaths++;
   w.is_silent[node] = true;
   print_trace("node %u is cut off", node);
-  if (node != w.faulty_node) return; /* too short a silence for others to notice */
+  /* a node that is silent for a short time only: others do not notice it */
+  if (node != w.faulty_node) return;
   mark_objects_lost(node);
   if (w.faulty_until_ns != UINT64_MAX) return;
   w.is_dead[node] = true;
@@ -571,10 +573,8 @@ static void plan_accident(void) {
 
 static void open_node(uint32_t i) {
   clv_err err;
-  clv_rrefs_options o = {.n_nodes = w.n_nodes + 1, /* and one more node, for do_forge_frame */
-                         .self = i,
-                         .lease_ns = lease,
-                         .retry_ns = retry};
+  /* one more node, as which do_forge_frame sends */
+  clv_rrefs_options o = {.n_nodes = w.n_nodes + 1, .self = i, .lease_ns = lease, .retry_ns = retry};
   if (clv_pool_new((size_t)1 << 30, 1 << 20, &w.node_pools[i], &err) != CLV_OK) exit(2);
   o.pool = w.node_pools[i];
   if (clv_rrefs_new(&o, &w.node_tables[i], &err) != CLV_OK) exit(2);

@@ -99,7 +99,7 @@ static void receive_frame(program *g, const uint8_t *data, size_t len) {
   clv_wire_limits limits = clv_wire_limits_default();
   clv_err err;
   if (clv_frame_decode(&piece, 1, &limits, &f, &payload, &err) != CLV_OK) return;
-  if (f.kind == CLV_PING) return; /* there is no stream on which it could be answered */
+  if (f.kind == CLV_PING) return; /* no stream exists on which a PONG could be sent */
   correct_checksums(&f, &piece, &payload);
   if (clv_link_on_frame(g->link, 0, &f, &piece, &payload, &err) != CLV_OK)
     clv_link_end(g->link, err.code, err.text);
@@ -117,8 +117,8 @@ static void deliver_frame(program *g) {
   mark_worker_lost(g, "it has said everything");
 }
 
-/* The program waits here for the node: the input's next answers are delivered instead. Replaced by
- * the linker's --wrap. */
+/* Replaces clv_node_help, by the linker's --wrap. The program would wait for the node there;
+ * instead, the input's next answers are delivered. */
 bool __real_clv_node_help(clv_session_node *n, uint64_t until_ns);
 bool __wrap_clv_node_help(clv_session_node *n, uint64_t until_ns);
 bool __wrap_clv_node_help(clv_session_node *n, uint64_t until_ns) {
@@ -156,7 +156,8 @@ static void connect_worker(program *g) {
         clv_node_add_peer(g->rt->node, "w1", p->link, &err) != CLV_OK);
   p->limits = clv_wire_limits_default();
   g->link = p->link;
-  (void)!clv_link_ping(g->link, 0, &ns, &err); /* the input may contain the answer to PING 1 */
+  /* the input may contain the PONG for this PING, whose number is 1 */
+  (void)!clv_link_ping(g->link, 0, &ns, &err);
   g->rt->n_peers = 2;
 }
 

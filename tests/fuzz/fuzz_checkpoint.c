@@ -69,7 +69,7 @@ static void put_symbolic_link(const char *name) {
   NEVER(symlink("/dev/zero", path) != 0);
 }
 
-/* Writes a manifest with a fault. The byte of the fault also chooses the file that it affects. */
+/* Writes a manifest with a fault. which: index of the file that the fault affects. */
 static void put_manifest(const part *file, enum fault fault, unsigned which) {
   clv_manifest_file files[FILES + 1] = {0};
   clv_manifest m = {.step = fault == OTHER_STEP ? STEP + 1 : STEP, .stages = 1, .files = files};

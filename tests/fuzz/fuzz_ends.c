@@ -14,9 +14,9 @@ enum { SLOTS = 4, VALUES = 8, FLOATS = BATCH * WIDTH, MOST_STARTED = 64, TRANSFE
 
 typedef struct play {
   conversation c;
-  const uint8_t *at, *input_end; /* present position in the input, and its end */
+  const uint8_t *at, *input_end; /* next byte of the input, and the input's end */
   uint64_t open_contexts[SLOTS], n_contexts_begun, last_message;
-  uint32_t n_open_contexts;             /* number of contexts that are open at a time */
+  uint32_t n_open_contexts;             /* number of contexts that are open at the same time */
   uint64_t n_reference_messages[PEERS]; /* number of messages about references, for each link */
   clv_work *running_work[MOST_STARTED];
   uint32_t n_running_work;
@@ -184,7 +184,8 @@ static void send_deliver(play *p) {
   send_frame(p, &f, false);
 }
 
-/* Draws a call. Calls before one that arrives in chunks wait for it. */
+/* Draws how many calls were sent before a frame, or 0. The node holds the frame back until it has
+ * seen so many calls, because a CALL in chunks may still be incomplete. */
 static uint64_t draw_n_calls_before(play *p, uint64_t context) {
   const clv_context *ctx = find_context(p, context);
   return happens_once_in(p, 4) ? (ctx ? ctx->calls_seen : 0) + draw_number(p, 2) : 0;
@@ -295,7 +296,7 @@ static void send_revert(play *p) {
   send_frame(p, &f, false);
 }
 
-/* Replaces the context by the next one. */
+/* Replaces the context, which has ended, by a new one. */
 static void replace_context(play *p, uint64_t context) {
   for (int i = 0; i < SLOTS; i++)
     if (p->open_contexts[i] == context && !happens_once_in(p, 8))
@@ -447,9 +448,9 @@ static void make_random_move(play *p) {
   moves[i].run(p);
 }
 
-/* Aborts all contexts by context 0, and asserts that those which were open have ended. A reference
- * that REF_USE passed to another context may fail by that, and its VALUE then opens that context. A
- * master ends each context that it has made, so these are aborted by their ids. */
+/* Sends ABORT with context 0, which ends all open contexts. A VALUE that reports a failed reference
+ * may open a further context, so each context that is open afterwards is aborted by its id. Asserts
+ * that none of these was open before. */
 static void abort_all_contexts(play *p) {
   bool *was_open = calloc(p->n_contexts_begun + 1, sizeof *was_open);
   clv_frame f = {.kind = CLV_ABORT};

@@ -48,8 +48,8 @@ static void put_file(const char *name, const void *data, size_t len) {
   close(fd);
 }
 
-/* Reads the folder. If it has lines of numbers, it must count as a run's. Returns true if the run
- * has ended for good. */
+/* Reads the folder. A folder with lines of numbers must count as the folder of a run. Returns true
+ * if the run has ended for good. */
 static bool check_run_entry(void) {
   CLV_AUTO(clv_run_entry_done) clv_run_entry e = {0};
   NEVER(clv_run_entry_read(run, &e, NULL) != CLV_OK);

@@ -67,7 +67,8 @@ static int dial_server(void) {
   struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)clv_http_port(http))};
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  struct linger gone = {1, 0}; /* no closed connection may keep its port busy */
+  /* a linger time of 0, so that a closed connection does not keep its port busy */
+  struct linger gone = {1, 0};
   NEVER(fd < 0);
   NEVER(setsockopt(fd, SOL_SOCKET, SO_LINGER, &gone, sizeof gone) != 0);
   NEVER(!connect_to_server(fd, &to));

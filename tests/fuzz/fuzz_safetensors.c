@@ -25,7 +25,7 @@ static void check_rewrite(const clv_weights_file *f) {
     const clv_weights_entry *e = &clv_weights_entries(f)[i];
     t[i] = (clv_weights_tensor){e->name, e->dtype, e->shape, e->data};
   }
-  /* a tensor has a type that is not written */
+  /* the project cannot write the type of some tensor */
   if (clv_weights_encode(t, n, NULL, 0, &b, &err) != CLV_OK) return;
   NEVER(clv_weights_open_memory(b.data, b.len, "again", &again, &err) != CLV_OK);
   for (size_t i = 0; i < n; i++) {

@@ -47,7 +47,7 @@ static float *draw_floats(uint32_t stream, size_t n) {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* The copy is larger than all slots of the host together. */
+/* Copies more bytes than all page-locked slots of the host hold together. */
 static void copies_larger_than_all_host_slots_round_trip(void **state) {
   size_t n = (11u << 20) / sizeof(float) + 3, bytes = n * sizeof(float);
   (void)state;
@@ -340,7 +340,8 @@ static clv_kernel *prepare_refused_kernel(const clv_backend *b, const refusal *r
   return k;
 }
 
-/* Returns the backend's refusal, which comes at once or when it is waited for. */
+/* Returns the backend's refusal. The backend may report it at once or only when the caller waits.
+ */
 static clv_code get_refusal(const clv_backend *b, const refusal *r, int64_t *ret_layer,
                             clv_err *ret) {
   execution e = {.o = &(run_options){.backend = b, .dtype = CLV_F32}};

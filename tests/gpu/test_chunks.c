@@ -27,7 +27,7 @@ enum { CALLS = 2 };
 
 /* ---- what the transport and the device are told ---------------------------------------------- */
 
-/* Event before which the last piece of the first copy must not be done. */
+/* The event that must happen before the last piece of the first copy is done. */
 typedef enum held_for { NOTHING, A_CHUNK, THE_NEXT_CALL } held_for;
 
 static struct {

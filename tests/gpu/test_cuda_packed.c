@@ -20,9 +20,9 @@ static void close_device(clv_backend *b) {
   assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
-/* Thread sanitizer is slow, mostly where warps meet. So there only the first comparison has rows of
- * keys of two warps, and one of 8 cuts is tested, another one each time. `make test` tests one of
- * 6. */
+/* Thread sanitizer is slow, mostly where warps exchange values. So with it only the first
+ * comparison has rows of keys that span two warps, and each comparison tests one of 8 cuts. `make
+ * test` tests one cut of 6. */
 static int get_cut_interval(void) { return CLV_THREAD_SANITIZED ? 8 : is_long() ? 1 : 6; }
 static const batch *choose_batch(void) { return CLV_THREAD_SANITIZED ? &narrow : &wide; }
 

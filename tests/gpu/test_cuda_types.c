@@ -230,8 +230,8 @@ static void check_weight_parts(const op_case *c, const kind *k, const run_option
   }
 }
 
-/* Compares the bf16 weight with ref, and bit by bit with the device's result for the same numbers
- * in f32. The bias must have its usual gradient. */
+/* Compares the results with a bf16 weight with those of ref, and bit by bit with those of the
+ * device for the same numbers in f32. The bias must have its usual gradient. */
 static double check_bf16_weight(const op_case *c, const kind *k) {
   run_options o = k->o;
   values got, want, rounded;
@@ -294,7 +294,8 @@ static void check_all_tiles(const kind *k) {
 static bool takes_too_long(const op_case *c) {
   double work = (double)clv_layout_numel(&c->d.out, 1);
   for (int i = 1; i < c->d.param[0].rank; i++) work *= (double)c->d.param[0].dim[i];
-  if (c->d.op == CLV_OP_LSTM) work *= 16; /* four gates per step, forward and backward */
+  /* an LSTM step computes four gates, in forward and in backward */
+  if (c->d.op == CLV_OP_LSTM) work *= 16;
   return CLV_THREAD_SANITIZED && work > 12000;
 }
 
@@ -341,7 +342,8 @@ static void check_bf16_weights(clv_op op, const kind *k) {
 static void test_op(clv_op op) {
   static const kind tf32 = {"tf32", {.is_tf32 = true}, 2e-3, 0};
   unsigned does = in_bf16[op];
-  double steps = does & KEEPS ? 4 : 1; /* an op of many layers and steps accumulates its error */
+  /* an op with many layers and steps accumulates the error of each */
+  double steps = does & KEEPS ? 4 : 1;
   kind bf16 = {"bf16",
                {.is_bf16 = true},
                does & SUMS ? 1e-2 * steps : 0,

@@ -14,8 +14,8 @@
 #include "tests/gpu/sim.h"
 #include "tests/unit/engine/engine_test.h"
 
-/* WAITS: waits of a module in a run_step: a get for each piece, and its puts. READS: waits for
- * reading its state once. */
+/* WAITS: how often a step waits for a module: for each piece that it gets, and for its puts. READS:
+ * how often reading its state waits. */
 enum {
   ROWS = 4,
   COLUMNS = 3,
@@ -627,7 +627,7 @@ static void trace_rows_show_the_device_time(void **state) {
   wait_for(&w, CLV_ENDED, 1);
   end_world(&w);
   for (int kind = CLV_TRACE_FORWARD; kind <= CLV_TRACE_STEP; kind++) {
-    if (kind == CLV_TRACE_BACKWARD) continue; /* its parts have positions of their own */
+    if (kind == CLV_TRACE_BACKWARD) continue; /* the parts of a backward are traced separately */
     assert_int_equal(w.n_trace_rows[kind], 1);
     assert_in_range(w.took_ns[kind], 1, HELD_MS * 1000000 / 2);
   }

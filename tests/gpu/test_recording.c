@@ -119,7 +119,7 @@ static void tear_down(bench *t) {
 
 /* ---- its training ---------------------------------------------------------------------------- */
 
-/* Results of a training that the host sees. */
+/* Results of a training step that are copied to the host. */
 typedef struct seen {
   float out[BATCH * OUT], din[BATCH * 2 * 16];
 } seen;
@@ -170,7 +170,8 @@ static void run_step(const bench *t, uint64_t step, seen ret[CALLS]) {
     assert_ok(clv_plan_call_get(plan, &c[i], err));
     run_forward(t, plan, c[i], &key, &ret[i]);
   }
-  for (uint32_t i = 0; i < CALLS; i++) { /* the two calls begin in turn */
+  /* odd steps begin with the backward of the first call, even steps with that of the last */
+  for (uint32_t i = 0; i < CALLS; i++) {
     uint32_t at = step & 1 ? i : CALLS - 1 - i;
     run_backward(t, plan, c[at], grads, i > 0, &ret[at]);
   }

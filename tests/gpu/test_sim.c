@@ -115,7 +115,8 @@ static void events_order_streams(void **state) {
   for (uint64_t seed = 0; seed < 24; seed++) {
     bool with = seed % 2;
     bench b;
-    if (!with && CLV_THREAD_SANITIZED) continue; /* without the event it is a data race */
+    /* without the event the test is a data race, which thread sanitizer would report */
+    if (!with && CLV_THREAD_SANITIZED) continue;
     begin_bench(&b, &(clv_sim_options){.seed = seed});
     clv_gpu other = {.vendor = b.v};
     clv_cuda_event *e;

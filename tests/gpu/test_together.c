@@ -16,7 +16,8 @@ static clv_backend *open_device(uint64_t seed) {
   return b;
 }
 
-static clv_backend *apart; /* backend with the kernels of `inner`, prepared for each op alone */
+/* backend whose ops are computed one by one; its kernels are those of the tested backend */
+static clv_backend *apart;
 
 static clv_code refuse_fused_ops(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
                                  clv_err *err) {
@@ -271,9 +272,9 @@ static int read_predicted_launches(const char *row) {
   return atoi(strchr(at + strlen(row), '|') + 1);
 }
 
-/* Expected launches. Fused: six each of a convolution with bias and of a normalisation, less the
- * gradient of the input; a relu with a sum, three sums of two gradients, the optimiser. Not fused:
- * four relus, three sums. */
+/* Expected launches. EITHER: six of each convolution with bias and of each normalisation, but one
+ * less because the input needs no gradient; three for a relu with a sum and for sums of two
+ * gradients; one of the optimiser. Ops that are not fused add four relus and three sums. */
 enum {
   EITHER = 4 * (6 + 6) - 1 + 3 + 1,
   RESIDUAL = EITHER + 2,

@@ -16,26 +16,26 @@ enum { LANES = 2, STREAMS = 5, ACKS = 2, NOTHING = 255 };
 
 enum { IDLE, ATTACHING, OPEN, ENDED }; /* states of a dialler's lane */
 
-/* One stream of a lane. Messages from+1 to `last_sent` are in flight. */
+/* One stream of a lane. Messages last_delivered + 1 to last_sent are in flight. */
 typedef struct stream {
-  /* to the acceptor: DIAL arrived; ATTACH, and the end, are in flight */
+  /* on the way to the acceptor. is_dialled: the acceptor has the stream */
   uint8_t is_dialled, is_attach_in_flight, last_delivered, last_sent, is_end_in_flight;
-  /* an ATTACHED in flight: its `n_received`; NOTHING: none */
+  /* `received` of an ATTACHED in flight; NOTHING: none is in flight */
   uint8_t attached_in_flight;
   uint8_t is_read; /* true: the acceptor reads from it */
-  /* true: no more messages are put on it */
+  /* true: the dialler sends no more messages on it */
   uint8_t is_broken;
   uint8_t has_noticed_end;
 } stream;
 
 typedef struct lane {
-  /* dialler; stream_number: number of its stream; messages up to `last_freed` are no longer in its
-   * log */
+  /* state of the dialler. stream_number: number of its present stream. Messages up to last_freed
+   * are no longer in its log */
   uint8_t phase, stream_number, last_message_sent, last_acked, last_freed;
-  /* acceptor; taken, pending_stream: numbers of streams, 0: none */
+  /* state of the acceptor. taken_stream, pending_stream: numbers of streams; 0: none */
   uint8_t n_received, taken_stream, pending_stream;
   uint8_t n_delivered;   /* messages that the engine received; only the model counts them */
-  stream s[STREAMS + 1]; /* [again] streams, from 1 */
+  stream s[STREAMS + 1]; /* index: the stream's number, from 1 */
 } lane;
 
 typedef struct state {

@@ -13,8 +13,8 @@
 
 typedef struct model_walk model_walk;
 
-/* A transition of a model. add_successors: calls model_add_successor for each successor of
- * `state`. */
+/* A transition of a model. add_successors calls model_add_successor for each state that the
+ * transition leads to. */
 typedef struct model_step {
   const char *name;
   void (*add_successors)(model_walk *w, const void *state);
@@ -48,7 +48,8 @@ bool model_has_active_break(unsigned number);
  * violation without a break, one with it. */
 bool model_walk_all_states(const model *m, int break_number, bool prints_trace);
 
-/* The two models. scale: 0 takes a second or two, 1 is for `make model`. variant: 0 or 1. */
+/* The two models of this folder. scale: 0 takes a second or two, 1 is for `make model`. variant: 0
+ * or 1. */
 const model *make_lanes_model(int scale, int variant);
 const model *make_runs_model(int scale, int variant);
 

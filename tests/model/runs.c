@@ -21,11 +21,12 @@ enum { MASTERS = 2, STEPS = 4 };
 
 /* phases of a master */
 enum { OUT, READ, STARTED, CLEANING, TRAINING, BEGUN, WRITTEN, KEPT, COMMITTED, PRUNING, LOST };
-enum { NO_FOLDER, INCOMPLETE, COMPLETE, DAMAGED }; /* state of the master's part of a checkpoint */
+/* state of the folder of a checkpoint at the master */
+enum { NO_FOLDER, INCOMPLETE, COMPLETE, DAMAGED };
 
 typedef struct master {
-  uint8_t phase, epoch, step,
-      master_number; /* master_number: counts the masters that were started */
+  uint8_t phase, epoch, step;
+  uint8_t master_number; /* 1: the first master that was started; 2: the second one */
   /* bit per step: files that the master will remove at the worker */
   uint8_t files_to_remove;
 } master;
@@ -33,8 +34,10 @@ typedef struct master {
 typedef struct state {
   uint8_t folder_state[STEPS + 1], has_manifest[STEPS + 1], is_file_kept[STEPS + 1];
   master m[MASTERS];
-  uint8_t run_epoch, run_master, is_finished; /* run.json: epoch and process of the attempt */
-  /* of the worker: highest epoch it has seen; its session's epoch and master; 0: no session */
+  /* content of run.json: epoch and master of the attempt, and whether the run is finished */
+  uint8_t run_epoch, run_master, is_finished;
+  /* state of the worker: highest epoch that it has seen; epoch and master of its session, 0: no
+   * session */
   uint8_t highest_epoch, session_epoch, session_master;
   uint8_t n_starts, n_deaths, n_worker_deaths, n_damages;
   uint8_t newest_committed; /* step of the newest committed checkpoint that can be read */
@@ -141,8 +144,8 @@ static void open_session(model_walk *w, const void *from) {
   }
 }
 
-/* The master notices that its session has ended. It takes a higher epoch if run.json still names
- * it. */
+/* The master notices that its session has ended. If run.json still names the master, it begins
+ * again with a higher epoch. */
 static void raise_epoch(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
@@ -258,7 +261,7 @@ static void remove_older_checkpoints(state *s, uint8_t newest) {
   for (uint8_t k = 1; k < newest; k++) s->folder_state[k] = s->has_manifest[k] = 0;
 }
 
-/* Files at the worker that are named by manifests before the newest checkpoint. */
+/* Returns, as bits, the files at the worker that manifests before the newest checkpoint name. */
 static uint8_t find_older_files(const state *s, uint8_t newest) {
   uint8_t plan = 0;
   for (uint8_t k = 1; k < newest; k++)
@@ -266,8 +269,8 @@ static uint8_t find_older_files(const state *s, uint8_t newest) {
   return plan;
 }
 
-/* Renames the manifest, unless run.json names a newer attempt: that one may have listed the files
- * without a manifest, and removes them. */
+/* Gives the manifest its final name, unless run.json names a newer attempt. A newer attempt may
+ * already have listed the files that no manifest names, and it removes them. */
 static void commit(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
@@ -289,7 +292,8 @@ static void commit(model_walk *w, const void *from) {
   }
 }
 
-/* Removes the checkpoints before the newest one that can be read, first at the master. */
+/* Removes the checkpoints that are older than the newest one that can be read: first the parts at
+ * the master, then the files at the worker. */
 static void prune(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;

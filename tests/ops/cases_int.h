@@ -54,9 +54,10 @@ static const char *const fill_names[FILL_COUNT] = {"normal", "ties", "nan",    "
 
 typedef struct op_case {
   char name[32];
-  clv_node_desc d; /* need_dx and need_dw are true for every gradient that exists */
+  /* node of the case; need_dx and need_dw are true for every gradient that exists */
+  clv_node_desc d;
   fill input_fill, second_input_fill;
-  uint64_t key_words;       /* bit k: the case gives attribute k */
+  uint64_t key_words;       /* bit k: the case sets attribute k */
   clv_shape packed_lengths; /* lengths of the packed sequences; rank 0: not packed */
   bool is_small;            /* the case has no golden=0 */
   bool has_golden;          /* `is_small` is set and PyTorch has the op */
@@ -65,9 +66,10 @@ typedef struct op_case {
 typedef struct op_file {
   char torch_call[200], no_golden_reason[200];
   fill second_input_fill;
-  /* cpu has no kernel (cpu: ref); cpu has kernels for images only (cpu: images) */
+  /* the file has `cpu: ref` (the CPU backend has no kernel), or `cpu: images` (it has kernels for
+   * images only) */
   bool has_no_cpu_kernel, has_cpu_for_images_only;
-  bool accepts_any_layout; /* layout: any */
+  bool accepts_any_layout; /* the file has `layout: any` */
   int n_cases, n_golden;
   char problem[300]; /* the first error of the file; "": none */
 } op_file;
@@ -232,7 +234,7 @@ static inline void set_default_inputs(clv_node_desc *d) {
   }
 }
 
-/* Derives what op, attributes and in[0] determine. */
+/* Derives output and parameters from op, attributes and in[0]. */
 static inline clv_code finish_case(clv_node_desc *d, clv_err *err) {
   clv_slot slots[CLV_MAX_PARAMS];
   set_default_inputs(d);

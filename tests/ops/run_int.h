@@ -18,7 +18,7 @@
 enum {
   V_IN = 0,
   V_PARAM = V_IN + CLV_MAX_IN,
-  V_DOUT = V_PARAM + CLV_MAX_PARAMS, /* the last input of a run */
+  V_DOUT = V_PARAM + CLV_MAX_PARAMS, /* the gradient of the output, the last input of a run */
   V_OUT,
   V_DIN,
   V_DPARAM = V_DIN + CLV_MAX_IN,

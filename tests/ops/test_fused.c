@@ -159,7 +159,8 @@ static void check_recompute(clv_kernel *k, clv_kernel_args *a, const results *r)
   a->out = NULL;
 }
 
-/* Runs in place: a gradient shares the memory of dout where the kernel allows it. */
+/* Runs the fused kernel in place: a gradient shares the memory of dout where the kernel allows it.
+ */
 static void check_in_place(const setup *s, memory *m, results *r, float *weight, float *bias) {
   unsigned tail = s->has_add ? CLV_TAIL_ADD | CLV_TAIL_RELU : CLV_TAIL_RELU;
   clv_kernel *k = prepare_kernel(s, CLV_OP_BATCHNORM, tail, s->has_add ? 2 : 1);
@@ -263,7 +264,7 @@ static void unsupported_tails_are_refused(void **state) {
   assert_int_equal(clv_backend_cpu()->prepare(clv_backend_cpu(), &d, &k, &err), CLV_UNIMPLEMENTED);
   d.op = CLV_OP_BATCHNORM;
   assert_int_equal(clv_backend_cpu()->prepare(clv_backend_cpu(), &d, &k, &err),
-                   CLV_UNIMPLEMENTED); /* shape [N, C] */
+                   CLV_UNIMPLEMENTED); /* the input has shape [N, C], not that of images */
   assert_int_equal(clv_backend_ref()->prepare(clv_backend_ref(), &d, &k, &err), CLV_UNIMPLEMENTED);
 }
 

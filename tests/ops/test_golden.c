@@ -40,7 +40,8 @@ static int load_case(const golden *numbers, const op_case *c, values *s) {
   return n;
 }
 
-/* 1 + g has fewer digits of g. Returns that error: a unit in the last place of 1 for each value. */
+/* Returns the rounding error of adding gradients to ones: 1 + g has fewer digits of g, so the error
+ * is a unit in the last place of 1 for each value. */
 static double compute_rounding_of_sums(const double *g, size_t n) {
   double norm = 0;
   for (size_t i = 0; i < n; i++) norm += g[i] * g[i];
@@ -116,8 +117,8 @@ static void check_op(clv_op op, const golden *numbers, const clv_backend *backen
   if (backend == clv_backend_ref()) assert_int_equal(left, 0);
 }
 
-/* Compares the row's shapes with all tensors, before any run. A tensor that no case uses is unknown
- * to the row, or of a deleted case. */
+/* Compares the shapes that the op's row derives with those of all golden tensors, before any run. A
+ * tensor that no case uses belongs to a deleted case, or the row does not know it. */
 static void check_shapes(clv_op op, const golden *numbers) {
   int known = 0, stored = 0;
   for (int i = 0; i < n_cases; i++) {
@@ -138,7 +139,7 @@ static void check_shapes(clv_op op, const golden *numbers) {
 static const clv_attr_key no_words[] = {CLV_ATTR_INIT_STD, CLV_ATTR_INIT_ZERO,
                                         CLV_ATTR_KAIMING_NORMAL, CLV_ATTR_PACKED, CLV_ATTR_FIRST};
 
-/* Asserts that each attribute is used by a case. */
+/* Asserts that a case of the op sets each attribute. */
 static void check_attributes(clv_op op) {
   uint64_t given = 0;
   for (size_t i = 0; i < CLV_COUNT(no_words); i++) given |= (uint64_t)1 << no_words[i];

@@ -87,7 +87,8 @@ static void change_first_sample(const op_case *c, values *s) {
   }
 }
 
-/* Asserts that outputs of other samples change exactly if the op's row says so. */
+/* Changes one sample of the input. Asserts that the outputs of the other samples change exactly if
+ * the op's row says so. */
 static void check_samples(const op_case *c, const clv_op_def *def) {
   if (c->d.out.rank == 0 || c->d.in[0].dim[0] < 2) return;
   values plain, s;

@@ -47,7 +47,8 @@ static double compute_distance_f32(const float *a, const float *b, size_t n) {
   return far;
 }
 
-/* Returns the distance of the steps after - before from those of torch. */
+/* Returns the distance between the change of the parameters by a step and the change that torch
+ * makes. */
 static double compute_step_distance(const float *before, const float *p, const float *want,
                                     size_t n) {
   double *da = allocate_host(n * sizeof *da), *db = allocate_host(n * sizeof *db);
@@ -61,7 +62,7 @@ static double compute_step_distance(const float *before, const float *p, const f
   return far;
 }
 
-/* Sets the first moments that the settings use. */
+/* Sets the initial values of the moments that the settings use. */
 static void set_initial_moments(const clv_optim_config *c, size_t n,
                                 float *moments[CLV_OPTIM_MAX_MOMENTS]) {
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {

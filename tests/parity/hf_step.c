@@ -166,7 +166,8 @@ static clv_code run_forward_and_backward(model *m, uint64_t version, clv_err *er
   return clv_plan_call_get(m->plan, &m->call, err);
 }
 
-/* Takes a step over the parameters' block. Writes the values of `before` first. */
+/* Runs a step of the optimiser over the block of parameters. Copies the values of `before` to the
+ * moments first. */
 static clv_code run_optimizer_step(model *m, const clv_weights_file *f, clv_err *err) {
   clv_shape one = CLV_SHAPE(1);
   CLV_TRY(copy_tensor(f, "", "step", CLV_I64, &one, clv_optim_step_count(m->optimizer), err));

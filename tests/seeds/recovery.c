@@ -97,7 +97,7 @@ static cleave_status save_state(void) {
                                     &file, &e));
     n += snprintf(line + n, sizeof line - (size_t)n, " %s", file.sha256);
   }
-  write_save_record(line); /* last of all: this save is valid from now on */
+  write_save_record(line); /* written last: from now on this save is valid */
   printf("saved step %" PRIu64 "\n", step);
   n_tries = 0;
   return CLEAVE_OK;

@@ -22,9 +22,11 @@
 enum { SEED_DATA = 1, SEED_LABELS = 2, SEED_WEIGHTS = 16, SEED_MAX_DRAWN = 32 };
 
 static struct {
-  const char *name, *start_place; /* start_place: NULL for the run from its beginning */
-  char tensor_prefix[96];         /* prefix of the names of PyTorch's tensors */
-  size_t first_iteration;         /* first iteration */
+  const char *name;
+  /* place in the run at which this program starts; NULL: the run's beginning */
+  const char *start_place;
+  char tensor_prefix[96]; /* prefix of the names of PyTorch's tensors */
+  size_t first_iteration; /* index of the first iteration */
   const cleave_options
       *runtime_options; /* options of the runtime, set before seed_open_session; NULL: default */
   cleave_runtime *rt;
@@ -92,7 +94,8 @@ static inline char *seed_read_file(const char *folder, const char *name, size_t 
   char *data = n < 0 ? NULL : malloc((size_t)n + 2);
   if (!data || fread(data + 1, 1, (size_t)n, f) != (size_t)n) seed_fail("%s: read error", path);
   fclose(f);
-  data[0] = '\n'; /* so that every line has a newline before it */
+  /* a newline precedes the first line, too, so that each line can be found as "\nNAME" */
+  data[0] = '\n';
   data[n + 1] = 0;
   *ret_n = (size_t)n;
   return data;

@@ -85,7 +85,7 @@ static inline cleave_tensor seed002_get_parameter_before(const char *golden, siz
   return t;
 }
 
-/* Compares parameter k after the iteration before i with PyTorch's. */
+/* Compares parameter k, as it is after iteration i - 1, with PyTorch's. */
 static inline void seed002_compare_one_weight(int k, size_t i) {
   cleave_tensor ours = {0},
                 theirs = seed002_get_parameter_before(seed002_weights[k].golden_name, i);

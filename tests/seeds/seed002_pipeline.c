@@ -42,7 +42,7 @@ static batch take_from_queue(queue *q) {
 
 static cleave_module *stages[2], *bce;
 static cleave_optimizer *optimizers[2];
-static unsigned wait_ms; /* 0: does not wait */
+static unsigned wait_ms; /* time in ms that the program waits in each stage; 0: it does not wait */
 static cleave_event events[MOST_EVENTS];
 static size_t n_events;
 static cleave_tensor losses;
@@ -87,7 +87,8 @@ static void load_stages(void) {
   MUST(cleave_load_loss(seed.rt, &beside, "bce", &guesses, &bce, &seed.e));
 }
 
-/* Forward slot of stage 0. A batch that would end at row 0 ends one row before the last. */
+/* Runs the forward of stage 0 for the next batch. A batch that would end at row 0 ends one row
+ * before the last. */
 static batch run_stage_0_forward(size_t number) {
   batch b = {.number = number};
   cleave_tensor batch_x, batch_target;
@@ -105,7 +106,7 @@ static batch run_stage_0_forward(size_t number) {
   return b;
 }
 
-/* Forward slot of stage 1. */
+/* Runs the forward of stage 1 and the loss. */
 static batch run_stage_1_forward(batch b) {
   cleave_reference both[] = {{0}, b.target};
   seed002_restart_from_golden(stages[1], b.number);
@@ -114,7 +115,7 @@ static batch run_stage_1_forward(batch b) {
   return b;
 }
 
-/* Backward slot of stage 1. */
+/* Runs the backward of the loss and of stage 1, and steps stage 1. */
 static batch run_stage_1_backward(batch b) {
   cleave_tensor value = {0};
   MUST(cleave_backward(seed.rt, b.context, &b.loss, 1, false, 0, &seed.e));
@@ -127,7 +128,7 @@ static batch run_stage_1_backward(batch b) {
   return b;
 }
 
-/* Backward slot of stage 0. */
+/* Steps stage 0, whose backward has run, and closes the context. */
 static void run_stage_0_backward(batch b) {
   MUST(cleave_step(seed.rt, optimizers[0], b.context, 0, NULL, &seed.e));
   MUST(cleave_context_close(seed.rt, b.context, 0, &seed.e));
@@ -139,7 +140,7 @@ static bool is_compute_event(const cleave_event *e, int stage) {
   return e->module == stages[stage] && e->kind <= CLEAVE_EVENT_BACKWARD_WEIGHT;
 }
 
-/* True if an event of stage 1 happened at the same time. Both workers are on this machine and use
+/* True if stage 1 computed at some time during this event. Both workers are on this machine and use
  * one clock. */
 static bool overlaps_stage_1(const cleave_event *e) {
   for (size_t i = 0; i < n_events; i++)

@@ -21,7 +21,7 @@ static const double lr = 0.5;
   "}, {op: relu},"                         \
   " {op: linear, name: w2, out: 1" rows "}, {op: sigmoid}]"
 
-/* The notebook's layers, placed at some nodes. */
+/* The notebook's layers with one way to place them at nodes. */
 typedef struct plan {
   const char *name;
   /* nodes of the parts; NULL: the layers are undivided and at the master */
@@ -133,8 +133,8 @@ static void check_same_bits(const plan *p, size_t i, float loss, const cleave_te
     seed_fail("iteration %zu: loss %.9g, '%s' has %.9g", i, loss, p->name, same);
 }
 
-/* Compares plans. The same step at other nodes has the same bits; undivided, with the same weights,
- * it differs by less than 1e-6. */
+/* Compares the plans. Plans with the same parts at other nodes must have the same bits. The
+ * undivided layers, with the same weights, must differ by less than 1e-6. */
 static void compare_plans(size_t i, float loss, const cleave_tensor *x, const cleave_tensor *y) {
   check_same_bits(&home, i, loss, x, y);
   check_same_bits(&apart, i, loss, x, y);

@@ -22,20 +22,22 @@ enum { MOST_IMAGES = 120, TOGETHER = 8, READINGS = 2 };
 
 static const char *const readings[READINGS] = {"count", "size"};
 
-/* Of the state behind the first step. The running statistics say in which order the micro-batches
- * went through; the last one follows from gradients, of which a deep network in floats has fewer
- * digits: PyTorch itself is 3e-3 from its float64 there, and 2e-2 in the losses behind a step. */
+/* Tensors that are compared after the first step. The running statistics show in which order the
+ * micro-batches passed. The last tensor depends on gradients, which have fewer correct digits in a
+ * deep network of floats: there PyTorch itself differs from its float64 result by 3e-3, and by 2e-2
+ * in the losses after a step. */
 static const struct {
   const char *name;
   int part_index;
-  double limit_factor; /* factor of the limit */
+  double limit_factor; /* factor by which the limit is multiplied */
 } compared[] = {
     {"bn1.running_mean", 0, 0.1},         {"bn1.running_var", 0, 0.1},
     {"layer2.3.bn1.running_var", 0, 0.1}, {"layer3.0.bn1.running_mean", 1, 0.1},
     {"layer4.2.bn2.running_var", 1, 1},   {"layer4.2.bn3.bias", 1, 20},
 };
 enum { COMPARED = sizeof compared / sizeof *compared };
-static const double first_loss = 0.1, later_losses = 300, moved_rows = 5; /* factors of the limit */
+/* factors by which the limit is multiplied */
+static const double first_loss = 0.1, later_losses = 300, moved_rows = 5;
 
 static struct { int images, image_side, classes, batches; } sizes;
 static bool home;
@@ -47,7 +49,7 @@ typedef struct pipeline {
   cleave_optimizer *sgd;
 } pipeline;
 
-static void add_to_digest(const void *data, size_t n) { /* n must be a multiple of 4 */
+static void add_to_digest(const void *data, size_t n) { /* n: number of bytes, a multiple of 4 */
   for (size_t i = 0; i < n; i += 4) {
     uint32_t word;
     memcpy(&word, (const char *)data + i, 4);
@@ -159,7 +161,7 @@ static cleave_reference concatenate(pipeline *p, cleave_context c, cleave_refere
       if (!p->join_modules[k]) p->join_modules[k] = load_join(k);
       cleave_reference joined;
       MUST(cleave_call(seed.rt, c, p->join_modules[k], parts + at, (size_t)k, &joined, &seed.e));
-      parts[g] = joined; /* writes over values that were read */
+      parts[g] = joined; /* overwrites list entries that were read before */
       at += k;
     }
     n = groups;

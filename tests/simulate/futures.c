@@ -12,7 +12,8 @@
 
 static bool draws_future(program *p) { return sim_draw_below(&p->shape_rng, 3) == 0; }
 
-/* Callbacks of all programs. A runtime with a thread may call one after the wait has ended. */
+/* Number of callbacks called, in all programs. A runtime with a thread may call one after the wait
+ * has ended. */
 static atomic_int calls;
 enum { CALL_MS = 10000 };
 
@@ -78,7 +79,8 @@ cleave_status read_weight_tensor(program *p, cleave_module *m, const char *name)
   return wait_for_tensor(p, begun, f);
 }
 
-/* Asserts that a context that was closed in spite of the cancellation does not exist any more. */
+/* Asserts that a context that was closed although the closing was cancelled does not exist any
+ * more. */
 static cleave_status check_context_is_closed(program *p, cleave_context c) {
   cleave_status status = cleave_context_close(p->rt, c, 0, &p->last_error);
   return status == CLEAVE_NOT_FOUND ? CLEAVE_OK : status;
@@ -176,8 +178,7 @@ static void cancel_reading(program *p, scope *s) {
 }
 
 /* Starts two backwards and cancels one. A backward that has begun continues. A backward that waits
- * for it never begins unless a thread starts it: then the call of its root may run a backward
- * later, and no worker is asked. */
+ * for another one never begins, unless a thread of the runtime has started it. */
 static cleave_status cancel_one_of_two_backwards(program *p, scope *s, bool second,
                                                  cleave_future f[2]) {
   const cleave_backward_options o = {.size = sizeof o, .retain = true};
@@ -217,9 +218,9 @@ static void cancel_backward(program *p, scope *s) {
   read_gradients(p, s);
 }
 
-/* A step that has begun is taken, and heard of by who reads what it changes. One that waits for
- * another to be decided has not begun, and whether it waits is a matter of places and time: so the
- * next step behind one that was given up is waited for. */
+/* Starts a step and cancels it. A step that has begun is completed, and later reads see its
+ * changes. A step that waits for the decision of an earlier step has not begun. Whether it waits
+ * depends on places and time, so the step after a cancelled one is waited for. */
 static void cancel_step(program *p, scope *s) {
   cleave_future f = {0};
   int o = p->n_optimizers ? (int)draw_below(p, (uint32_t)p->n_optimizers) : 0;

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Longest time of a statement. A loss is noticed after at most 10 s; then a worker waits for its
- * own timeouts. */
+/* Longest time in ns that a statement may take. A loss is noticed after at most 10 s; then a worker
+ * waits for its own timeouts. */
 static const uint64_t longest_ns = UINT64_C(30000000000);
 
 static bool is_same_line(const sim_record *a, const sim_record *b, size_t i) {
@@ -15,10 +15,10 @@ static bool is_same_line(const sim_record *a, const sim_record *b, size_t i) {
          memcmp(a->number_bytes + x->at, b->number_bytes + y->at, x->n_bytes) == 0;
 }
 
-/* True if the program found a wrong result itself. */
+/* True if the program itself found a wrong result. */
 static bool has_wrong_result(const sim_line *l) { return l->result.status == CLEAVE_INTERNAL; }
 
-/* Position at which the numbers of two lines begin to differ. */
+/* Returns the position at which the numbers of two lines begin to differ. */
 static size_t find_first_difference(const sim_record *a, const sim_record *b, size_t i) {
   const sim_line *x = &a->lines[i], *y = &b->lines[i];
   size_t at = 0, n = CLV_MIN(x->n_bytes, y->n_bytes);

@@ -10,14 +10,14 @@
 #define MS UINT64_C(1000000)
 enum { MOST_CUTS = 12 }; /* cuts in a run; the pauses between redials grow with each */
 
-/* One side of a stream. It is freed with the network: a run has a few hundred. */
+/* One side of a stream. It is freed with the network, because a run has only a few hundred. */
 typedef struct end {
   sim_network *network;
   struct end *other_end, *next;
-  clv_lane *lane; /* NULL: it has not begun, or has ended */
+  clv_lane *lane; /* lane of the stream; NULL: the lane has not begun, or has ended */
   uint32_t place, lane_index;
   bool has_dialled, has_ended, is_closing, has_queued_end;
-  bool is_place_killed;     /* its place was killed */
+  bool is_place_killed;     /* the place of this side was killed */
   uint64_t last_arrival_ns; /* arrival time of its last message, so that messages stay in order */
   const clv_lane_acceptor *acceptor;
   const char *uri;
@@ -34,7 +34,7 @@ typedef struct event {
   void *user;
   clv_code end_code;
   const char *end_text; /* static text */
-  struct event *next;   /* next event of a list of jobs */
+  struct event *next;   /* next event in the list of killed jobs */
   size_t len;
   unsigned char bytes[]; /* [len] content of a message */
 } event;
@@ -43,7 +43,7 @@ struct sim_network {
   sim_network_options o;
   sim_random random;
   uint64_t now_ns, sequence;
-  event **event_heap; /* heap, by time */
+  event **event_heap; /* binary heap, ordered by time */
   size_t n_queued_events, cap_events;
   end *ends;
   event *killed_jobs; /* jobs of killed places, freed at the end */
@@ -107,9 +107,9 @@ uint64_t sim_network_draw_delay(sim_network *n) {
   return 1000 * (uint64_t)(1 + sim_draw_below(&n->random, most_us[sim_draw_below(&n->random, 6)]));
 }
 
-void sim_network_call_at(sim_network *n, uint64_t at, void (*happen)(void *user), void *user) {
+void sim_network_call_at(sim_network *n, uint64_t at, void (*callback)(void *user), void *user) {
   event *e = new_event(CALL, NULL, at, 0);
-  e->callback = happen;
+  e->callback = callback;
   e->user = user;
   add_event(n, e);
 }
@@ -476,7 +476,8 @@ void sim_network_free(sim_network *n) {
   }
   while (n->n_queued_events) {
     event *e = take_first_event(n);
-    if (e->kind == JOB) e->job->run(e->job); /* a job is called by the thread that requested it */
+    /* runs jobs that are still queued, because their requesters wait for them */
+    if (e->kind == JOB) e->job->run(e->job);
     if (e->kind == CALL && e->callback == redial_lost_lanes) redial_lost_lanes(e->user);
     free(e);
   }

@@ -54,7 +54,7 @@ static int draw_narrow_module(program *p) {
   return fit[draw_below(p, n)];
 }
 
-/* Has one value used by modules of several nodes, whose gradients are added in a fixed order. */
+/* Uses one value in modules of several nodes, whose gradients are then added in a fixed order. */
 static void use_value_at_several_nodes(program *p, scope *s) {
   static const float weights[] = {1, 300, 0.007f, 11};
   size_t n = 3 + draw_below(p, 2);
@@ -92,9 +92,9 @@ static int draw_failing_module(program *p) {
   return -1;
 }
 
-/* The backward of one module fails, as the gradients of its parameters would be added in another
- * order than the positions say, and a call of another module that keeps an order is never to run.
- * After a fault that call is not made where the backward might not fail. */
+/* Makes the backward of one module fail, because its parameters' gradients would be added in
+ * another order than the positions give. A call of another module that depends on that order must
+ * then never run. After a fault the call is left out, because the backward might not fail. */
 static void fail_one_backward(program *p, scope *s, int failing) {
   static const value none = {.stage = -1};
   const value *leaf = new_leaf(p, s, false, true);
@@ -111,7 +111,8 @@ static void fail_one_backward(program *p, scope *s, int failing) {
   do_backward_from_losses(p, s, NULL, 2, false);
 }
 
-/* While the context is open, other contexts can use the module. */
+/* Fails one backward and continues: while the context is open, other contexts can use the module.
+ */
 static void fail_and_continue(program *p, scope *s) {
   int failing = draw_failing_module(p);
   if (!p->has_statistics_beside_second || failing < 0 || !has_room(s, 2, 0)) return;

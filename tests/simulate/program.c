@@ -100,7 +100,8 @@ static sim_line *add_line(program *p, uint32_t needs, uint32_t depends_on) {
   return l;
 }
 
-/* Shows a line when the next one begins, because then its numbers are complete. */
+/* Reports the last line. Called when the next line begins, because only then are its numbers
+ * complete. */
 static void report_last_line(program *p) {
   if (p->environment->report_line && p->record->n)
     p->environment->report_line(p->environment->user, p->record, get_last_line(p));
@@ -191,7 +192,7 @@ static void load_module(program *p, int index) {
   if (DO(p, cleave_load_graph(p->rt, &o, g, &m->module, &p->last_error), place_bit(m->place), 0,
          "load %s of kind %d at %s", name, m->kind, o.at))
     return;
-  o.at = "master"; /* the place of the module is lost */
+  o.at = "master"; /* the worker of the module is lost */
   cleave_error e;
   if (cleave_load_graph(p->rt, &o, g, &m->module, &e) != CLEAVE_OK) {
     fprintf(stderr, "module %s: %s\n", name, e.text);
@@ -208,7 +209,7 @@ static void add_module(program *p, int index) {
   load_module(p, index);
 }
 
-/* Contexts that are open keep the old module. */
+/* Replaces a module. Open contexts continue with the old module. */
 void do_replace_module(program *p) {
   int index = 1 + (int)draw_below(p, (uint32_t)p->n_stages - 1);
   stage *m = &p->stages[index];
@@ -225,8 +226,7 @@ static bool is_trained(const stage *m) {
   return cleave_module_weight_name(m->module, 0) && m->kind != FROZEN;
 }
 
-/* Makes an optimiser. Each trained module without an optimiser is added to it, or not, at
- * random. */
+/* Makes an optimiser over a random choice of the trained modules that have none. */
 static void add_optimizer(program *p, bool final) {
   cleave_module *joined[MODULES];
   int index = p->n_optimizers;
@@ -284,8 +284,8 @@ static void finish_program(program *p) {
   cleave_tensor_free(&p->last_tensor);
 }
 
-/* Runs another caller's work. It is left out where it would make a step final that the program may
- * roll back, or would change running statistics. */
+/* Uses a module as another caller would. Nothing is done where that would make a step final that
+ * the program may roll back, or would change running statistics. */
 static void run_intruder(program *p) {
   uint64_t what = sim_draw_number(&p->intruder_rng);
   const stage *m = &p->stages[1 + what % ((uint64_t)p->n_stages - 1)];

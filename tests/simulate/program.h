@@ -20,9 +20,9 @@ typedef struct sim_line {
   /* executed after the lost worker came back, so its result must be as without the loss */
   bool is_after_rejoin;
   bool may_report_other_failure; /* its error may report the failure of another statement */
-  uint32_t needed_places;        /* bit per place: places whose loss it may report */
+  uint32_t needed_places;        /* bit per place: places whose loss this statement may report */
   uint32_t
-      /* bit per place: `needed_places`, and the places that its numbers depend on */
+      /* bit per place: needed_places, and the places on which its numbers depend */
       depended_places;
   uint64_t began_ns, ended_ns;
   cleave_error result; /* result of the call; the status is CLEAVE_OK if it succeeded */
@@ -48,7 +48,7 @@ typedef struct sim_stand {
   /* called before each statement; NULL: not called */
   void (*pause_program)(void *user);
   void (*wait_for_notice)(void *user); /* waits until every loss has been noticed */
-  /* returns how many backwards of a context workers were asked for; NULL: not checked */
+  /* returns how many backwards of a context the workers were asked to run; NULL: not checked */
   uint32_t (*count_backwards)(void *user, uint64_t context);
   /* makes another caller use a module of a place, which the program must not notice; NULL: not
    * called. description: random bits */

@@ -40,7 +40,7 @@ typedef enum stage_kind {
   KINDS
 } stage_kind;
 
-/* Inputs of a module of the kind, and whether its input and its output are wide. */
+/* Number of inputs of a module of the kind; whether its inputs, and its output, are wide. */
 int n_inputs_of(stage_kind k);
 bool has_wide_input(stage_kind k);
 bool has_wide_output(stage_kind k);
@@ -68,8 +68,8 @@ typedef struct value {
 typedef struct scope {
   cleave_context id;
   bool is_made, is_open, is_evaluation, has_backward;
-  bool has_changed_weights; /* parameters have changed since it was opened */
-  bool has_undecided_step;  /* one of its steps may still be rolled back */
+  bool has_changed_weights; /* parameters have changed since the context was opened */
+  bool has_undecided_step;  /* one of the context's steps may still be rolled back */
   int64_t n_rows;
   value values[VALUES], losses[LOSSES];
   int n, n_losses;
@@ -101,10 +101,12 @@ typedef struct program {
   int n_stages;
   cleave_optimizer *optimizers[2];
   int n_optimizers;
-  bool has_cancelled_step;       /* the last step was given up, and may still be undecided */
-  bool is_wide, has_final_steps; /* has_final_steps: steps are final at once */
-  bool skips_pause;              /* no time passes before the next statement */
-  bool leaves_input_unsent;      /* the next call has positions, and its last input is never sent */
+  bool has_cancelled_step; /* the last step was cancelled, and may still be undecided */
+  bool is_wide;            /* the program uses wide values */
+  bool has_final_steps;    /* the master makes each step final at once */
+  bool skips_pause;        /* no time passes before the next statement */
+  /* the next call has positions, and the program never sends its last input */
+  bool leaves_input_unsent;
   bool
       /* the third module has running statistics and is at the second one's place */
       has_statistics_beside_second;
@@ -129,8 +131,8 @@ static inline int index_of_scope(const program *p, const scope *s) { return (int
 /* Name of a place; the master's if all modules are at the master. */
 const char *place_name(const program *p, uint32_t place);
 
-/* A statement is: begin, the call, done with the call's status. done returns true if the call
- * succeeded. */
+/* A statement is: begin_statement, the call, and end_statement with the call's status.
+ * end_statement returns true if the call succeeded. */
 void begin_statement(program *p);
 bool end_statement(program *p, cleave_status status, uint32_t needs, uint32_t depends_on,
                    const char *fmt, ...) CLV_PRINTF(5, 6);
@@ -181,13 +183,14 @@ void do_read_state(program *p, stage *m);
 /* program.c: replaces a released module by another one of the same name. */
 void do_replace_module(program *p);
 
-/* comeback.c */
+/* comeback.c: brings lost workers back */
 /* Brings a lost worker back, with its modules in their first state. */
 void do_rejoin_workers(program *p);
 /* Brings all lost workers back, gives all modules the same numbers and uses each once more. */
 void do_reload_after_loss(program *p);
 
-/* futures.c: blocking calls, some of them made by a future. They store tensors in p->tensor. */
+/* futures.c: each function makes a blocking call, or starts the operation as a future and waits for
+ * it. Tensors are stored in p->last_tensor. */
 cleave_status value_to_here(program *p, cleave_reference from);
 cleave_status kept_to_here(program *p, cleave_kept from);
 cleave_status read_weight_tensor(program *p, cleave_module *m, const char *name);

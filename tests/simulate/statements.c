@@ -37,7 +37,8 @@ static value *find_or_make_value(program *p, scope *s, bool wide) {
   return v ? v : new_leaf(p, s, wide, happens_once_in(p, 2));
 }
 
-/* Running statistics that the context changes depend on the places of the context. */
+/* Records that the running statistics which the context changes depend on all places of the
+ * context. */
 static void spread_dependencies_to_norms(program *p, const scope *s) {
   for (int i = 0; i < p->n_stages && !s->is_evaluation; i++)
     if ((s->stages & place_bit((uint32_t)i)) && p->stages[i].kind == NORM)
@@ -48,7 +49,7 @@ static void spread_dependencies_to_norms(program *p, const scope *s) {
  * statistics on the context. */
 static void record_call_dependencies(program *p, scope *s, stage *m, int index) {
   s->needed_places |= place_bit(m->place);
-  /* the first call makes its node dial the others */
+  /* the first call of a module makes its node dial the other nodes */
   if (!m->is_placed && m->place) s->depended_places |= EVERYBODY;
   s->depended_places |= s->needed_places | m->depended_places;
   s->stages |= place_bit((uint32_t)index);
@@ -167,7 +168,7 @@ void release_value(program *p, scope *s, value *v) {
     return;
   }
   int i = (int)(v - s->values);
-  if (i % 4) /* most are forgotten: freed as soon as no value with a handle needs them */
+  if (i % 4) /* most calls are forgotten: freed as soon as no value with a handle needs them */
     DO(p, cleave_call_forget(p->rt, v->ref, &p->last_error), s->needed_places, 0, "c%d: forget v%d",
        index_of_scope(p, s), i);
   else
@@ -389,8 +390,8 @@ void do_backward_from_losses(program *p, scope *s, const float *weights, size_t 
        "c%d: backward from %zu%s", index_of_scope(p, s), n, retain ? ", retaining" : "");
 }
 
-/* Fetches all values before the context may fail, because it is not defined which of them exist
- * then. */
+/* Fetches all values before a statement that may fail the context, because it is not defined which
+ * values exist afterwards. */
 void fetch_all_values(program *p, scope *s) {
   for (int i = 0; i < s->n; i++)
     if (!s->values[i].is_released) fetch_value(p, s, &s->values[i], "what a failure may overtake");
@@ -475,9 +476,9 @@ static void do_write_gradient(program *p, scope *s) {
      index_of_scope(p, s), module, name);
 }
 
-/* Records the effects of a step on values, modules and contexts. */
-/* Records that a module's parameters record_weight_change: its earlier calls may have no backward
- * there. */
+/* Functions that record the effects of a step on values, modules and contexts. */
+
+/* Records that a module's parameters change: its earlier calls may have no backward there. */
 static void record_weight_change(program *p, int i, uint32_t depends_on) {
   p->stages[i].depended_places |= depends_on;
   for (int k = 0; k < p->n_scopes; k++)
@@ -536,7 +537,7 @@ static bool read_weight(program *p, int i, const char *name) {
   return read;
 }
 
-/* Writes the values that were read, with another first number. */
+/* Writes the values that were read back, with another first number. */
 static bool write_read_weight(program *p, int i, const char *name, bool read) {
   const stage *m = &p->stages[i];
   float number = (float)draw_below(p, 100) / 100;

@@ -41,7 +41,7 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
     clv_packet_free(p);
 }
 
-/* The service closes such a session at its next tick. */
+/* Called when the master's link has ended. The service closes the session at its next tick. */
 static void on_master_link_closed(void *user, clv_link *link, clv_code code, const char *text) {
   sim_worker *k = user;
   (void)link, (void)code, (void)text;
@@ -75,7 +75,7 @@ static clv_link_options make_link_options(sim_worker *k, const char *peer, bool 
                  .on_closed = master ? on_master_link_closed : on_peer_link_closed}};
 }
 
-/* Shows all known links to the node. */
+/* Gives the node the links to all places. */
 static void set_node_links(sim_worker *k) {
   clv_err err;
   if (!k->node) return;
@@ -108,7 +108,7 @@ static clv_code dial_peer(sim_worker *k, const char *name, clv_err *err) {
   uint32_t to = (uint32_t)(name[1] - '0');
   if (k->dialled_links[to]) return CLV_OK;
   clv_link_options o = make_link_options(k, name, false);
-  o.send_credit = 0; /* ATTACHED carries the credit */
+  o.send_credit = 0; /* the frame ATTACHED brings the credit */
   clv_link_dial d = {
       .session = k->session_id, .owner = "m0", .bulk_lanes = 4, .role = CLV_ATTACH_PEER};
   CLV_TRY(sim_world_dial_link(k->world, k->place, to, &o, &d, DIAL_MS, &k->dialled_links[to], err));
@@ -150,7 +150,7 @@ static void set_aside_session(sim_worker *k, bool process) {
   *before = *k;
   k->node = NULL;
   k->earlier_session = before;
-  if (!process) before->pool = NULL; /* the links have been freed */
+  if (!process) before->pool = NULL; /* the next session uses the pool; its links have been freed */
 }
 
 static clv_code on_open_method(sim_worker *k, const clv_piece *request, clv_bytes *reply,
@@ -312,7 +312,7 @@ void sim_worker_describe_objects(const sim_worker *k, char *text, size_t len) {
 
 void sim_worker_free_node(sim_worker *k) {
   sim_worker_close_session(k);
-  clv_node_free(k->node); /* ends its work first */
+  clv_node_free(k->node); /* freeing the node ends its work first */
   k->node = NULL;
   if (k->earlier_session) sim_worker_free_node(k->earlier_session);
 }

@@ -12,7 +12,7 @@ enum { DEADLINE_MS = 120000, LEASE_MS = 5000, TICK_MS = 1000, NEWS_MS = 10000 };
 
 /* ---- what happens ---------------------------------------------------------------------------- */
 
-/* Returns the worker whose node is to run next; NULL: none. */
+/* Returns the worker whose node runs next; NULL: none. *ret_due: time in ns at which it runs. */
 static sim_worker *next_worker(sim_world *w, uint64_t *ret_due) {
   sim_worker *next = NULL;
   *ret_due = UINT64_MAX;
@@ -108,7 +108,8 @@ static sim_worker *find_worker(sim_world *w, const char *name) {
 
 static void do_nothing(void *user) { (void)user; }
 
-/* Lets the time of a request and its answer pass, in which the world goes on. */
+/* Lets the time that a request and its answer need pass. The rest of the world continues meanwhile.
+ */
 static clv_code pass_request_time(sim_world *w, const sim_worker *k, uint64_t until, clv_err *err) {
   uint64_t there = sim_network_now(w->network) + sim_network_draw_delay(w->network);
   sim_network_call_at(w->network, there, do_nothing, w);
@@ -273,7 +274,7 @@ uint32_t sim_world_count_backwards(void *world, uint64_t context) {
 /* ---- another caller -------------------------------------------------------------------------- */
 
 enum { INTRUDER_ROWS = 2, INTRUDER_COLUMNS = 4 };
-/* ids of the intruders' contexts and messages */
+/* first id of the contexts and messages of intruders */
 static const uint64_t intruders = UINT64_C(1) << 40;
 
 static void require_success(clv_code code) {
@@ -314,7 +315,8 @@ void sim_world_use_as_intruder(void *world, uint32_t place, const cleave_module 
   uint64_t context = intruders + ++w->n_intrusions, first = 1;
   uint32_t followers = 1 + (uint32_t)(what >> 32) % 4;
   send_intruder_call(k, m, context, first, 0);
-  for (uint32_t i = 0; i < followers; i++) /* each follows the first call, or the call before it */
+  /* each follower depends on the first call, or on the follower before */
+  for (uint32_t i = 0; i < followers; i++)
     send_intruder_call(k, m, context, first + 1 + i, what >> 40 & 1 ? first + i : first);
   send_intruder_end(k, context, first, what >> 41 & 1);
 }

@@ -23,8 +23,8 @@ typedef struct sim_fault {
 
 typedef struct sim_weather {
   uint64_t seed;
-  bool has_no_workers; /* no worker takes part */
-  bool has_no_delays;  /* no message takes time */
+  bool has_no_workers; /* all modules are at the master */
+  bool has_no_delays;  /* messages arrive at once */
   bool sends_via_master;
   uint64_t credit_bytes; /* credit of a link in bytes */
   sim_fault fault;
@@ -48,10 +48,10 @@ uint32_t sim_world_count_backwards(void *world, uint64_t context);
 /* sim_stand.intrude: opens a context of another caller whose calls wait for a backward that never
  * comes. END_CONTEXT brings a step, which is refused. */
 void sim_world_use_as_intruder(void *world, uint32_t place, const cleave_module *m, uint64_t what);
-/* Waits until losses are noticed and the leases of what was lost have expired. Then writes to text
- * what a worker holds, or was asked for, without need; "": nothing. */
+/* Waits until all losses are noticed and the leases of lost objects have expired. Then writes to
+ * text what a worker holds, or was asked for, although nothing needs it; "": nothing. */
 void sim_world_check_leftovers(sim_world *w, char *text, size_t len);
-/* Frees the world; the runtime has been closed. Writes to text which tensors outlived the nodes;
+/* Frees the world after the runtime was closed. Writes to text which tensors outlived the nodes;
  * "": none. */
 void sim_world_free(sim_world *w, char *text, size_t len);
 /* Writes to text what is left in a pool that has no users; "": nothing. */

@@ -15,7 +15,8 @@ enum { SIM_TOLD = 64, SIM_LINK_LEASE_MS = 20000 };
 typedef struct sim_told {
   uint64_t next_generation[256]; /* per module index: one more than the highest generation used */
   struct {
-    /* a context, and a bit for each phase in which one of its calls had a backward */
+    /* context: a context id; phase_bits: a bit for each phase in which a call of the context had a
+     * backward */
     uint64_t context, phase_bits;
   } backwards[SIM_TOLD];
   uint32_t n_backwards;
@@ -30,11 +31,12 @@ typedef struct sim_worker {
   clv_wire_limits granted_limits;
   uint32_t lease_ms;
   clv_pool *pool;
-  clv_session_node *node; /* place 0: the master's node, while its runtime is open */
+  /* node of the worker; of place 0: the master's node, while its runtime is open */
+  clv_session_node *node;
   clv_lane_acceptor lane_acceptor;
   clv_link *master_link, *in[SIM_PLACES], *dialled_links[SIM_PLACES];
   bool is_open, is_dead;
-  uint64_t busy_until_ns;             /* time until which its node computes */
+  uint64_t busy_until_ns;             /* time in ns until which the worker's node computes */
   uint32_t n_restarts;                /* number of restarts */
   struct sim_worker *earlier_session; /* earlier session, or earlier process, of the worker */
 } sim_worker;
@@ -45,7 +47,7 @@ struct sim_world {
   sim_worker workers[SIM_PLACES]; /* index 0: the master, of which only `node` is used */
   sim_random rng;
   uint64_t last_id, n_intrusions;
-  cleave_runtime *runtime; /* NULL unless it is open */
+  cleave_runtime *runtime; /* runtime of the program; NULL unless it is open */
   bool fault_happened;
   bool work_takes_time;
   sim_told master_messages;
@@ -54,7 +56,7 @@ struct sim_world {
 /* Runs the next event if it is due by `until`; otherwise advances the time to `until`. Returns
  * false if no event is left. */
 bool sim_world_run_event(sim_world *w, uint64_t until);
-/* sim_world_run_event as the wait function of clv_node_options */
+/* The wait function of clv_node_options: calls sim_world_run_event. */
 bool sim_world_wait_until(void *world, uint64_t until_ns);
 /* Returns the executor of a place's node. */
 clv_executor sim_world_get_executor(sim_world *w, uint32_t place);

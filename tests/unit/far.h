@@ -31,10 +31,12 @@ static struct {
   size_t highest_end;
   far_block blocks[FAR_BLOCKS]; /* sorted by address */
   size_t n_blocks;
-  uint64_t failing_allocation,
-      failing_finish;                 /* number of calls until take, or finish, fails; 0: never */
-  uint64_t n_allocations, n_finishes; /* calls of take and of finish so far */
-  uint64_t n_unfinished;              /* operations enqueued since the last finish */
+  /* failing_allocation: number of the allocation, counted from now, that fails; failing_finish:
+   * likewise for waits; 0: none */
+  uint64_t failing_allocation, failing_finish;
+  /* n_allocations, n_finishes: allocations, and waits for the device, so far */
+  uint64_t n_allocations, n_finishes;
+  uint64_t n_unfinished; /* operations enqueued since the last finish */
   /* bytes copied to the host's memory, from it and between devices so far */
   uint64_t bytes_from_host, bytes_to_host, bytes_between_devices;
   clv_err first_failure; /* first failure since the last finish */
@@ -47,7 +49,8 @@ static inline void far_set_protection(int how) {
 
 static inline void far_allow_access(void) { far_set_protection(PROT_READ | PROT_WRITE); }
 
-/* Counts an operation that a real device would run later, and opens the memory for it. */
+/* Counts an operation that a real device would run later, and allows access to the memory for it.
+ */
 static inline void far_count_operation(void) {
   far.n_unfinished++;
   far_allow_access();
@@ -59,7 +62,8 @@ static inline bool far_is_planned_failure(uint64_t *countdown) {
   return *countdown && --*countdown == 0;
 }
 
-/* Returns the number of the block after the first gap of that size; *ret_at: offset of the gap. */
+/* Returns the index at which a new block is to be inserted: after the first gap of that size.
+ * *ret_at: offset of the gap. */
 static inline size_t far_find_gap(size_t bytes, size_t *ret_at) {
   size_t i = 0;
   *ret_at = 0;

@@ -37,13 +37,14 @@ void sim_lstm_compute_space(const clv_cuda_lstm_desc *d, clv_cuda_lstm_space *re
 
 /* ---- there and back -------------------------------------------------------------------------- */
 
-/* The values of each parameter; what lies between is not looked at. */
+/* Returns the number of values of a parameter. The space between parameters is never read. */
 static int64_t count_values(const clv_cuda_lstm_desc *d, int layer, int which) {
   if (which > 1) return d->bias ? 4 * d->h : 0;
   return 4 * d->h * (which || layer ? d->h : d->f);
 }
 
-/* With TF32 the weights and x are rounded; what a layer hands on is not. */
+/* With TF32 the weights and x are rounded, but not the values that a layer passes to the next one.
+ */
 static clv_cuda_math get_math(const clv_cuda_lstm_desc *d) {
   return d->tf32 ? CLV_CUDA_TF32 : CLV_CUDA_F32;
 }
@@ -109,7 +110,7 @@ void sim_lstm_run_forward(const sim_op *op) {
   sim_fresh_free(l.row_values);
 }
 
-/* The reserve must be that of the forward which wrote y. */
+/* Faults unless the reserve was written by the same forward as y. */
 static void check_reserve(const sim_op *op, const sim_lstm *l, int stage) {
   const float *reserve = op->operands[SIM_LSTM_RESERVE], *y = op->operands[SIM_LSTM_Y];
   const clv_cuda_lstm_desc *d = l->d;

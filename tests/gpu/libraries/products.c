@@ -4,7 +4,7 @@
  */
 #include "tests/gpu/sim/sim_int.h"
 
-/* op(A) of rows x columns, one column after another. */
+/* Returns op(A) of rows x columns as doubles, column by column. */
 static double *read_matrix(clv_cuda_math math, const void *a, bool transposed, int64_t ld,
                            int64_t rows, int64_t columns) {
   double *all = sim_fresh_allocate((size_t)(rows * columns) * sizeof *all);

@@ -17,7 +17,7 @@
 
 enum { NO_CUDNN = 77 };
 
-/* Plans that are kept in memory, as another process would find them. */
+/* Plans in memory, in place of the files in which another process would find them. */
 enum { MOST_KEPT = 512 };
 static struct { clv_bytes what, text; } kept[MOST_KEPT];
 static size_t n_kept, n_found;
@@ -70,7 +70,7 @@ static void plan_conv(const clv_cuda_conv_desc *d, float beta) {
            (long long)about.candidates, clv_format_size(about.workspace, size, sizeof size));
 }
 
-/* In all of its passes. */
+/* Plans a convolution in every type and every pass. */
 static void plan_window_passes(const clv_window *w, int64_t groups) {
   clv_cuda_conv_desc d = {.groups = groups, .window = *w};
   for (int math = CLV_CUDA_F32; math <= CLV_CUDA_BF16; math++)
@@ -82,7 +82,7 @@ static void plan_window_passes(const clv_window *w, int64_t groups) {
     }
 }
 
-/* A square convolution of half the size or the same. */
+/* Plans a square convolution that keeps the size of the image; with stride 2 it halves the size. */
 static void plan_square_conv(int64_t c, int64_t k, int64_t h, int64_t kernel, int64_t stride) {
   int64_t pad = kernel / 2, oh = (h + 2 * pad - kernel) / stride + 1;
   clv_window w = {.n = batch,
@@ -99,9 +99,8 @@ static void plan_square_conv(int64_t c, int64_t k, int64_t h, int64_t kernel, in
   plan_window_passes(&w, 1);
 }
 
-/* What ResNet50 has none of: taps apart, channels by themselves, images of one row, and what a
- * transposed convolution makes twice as large as its input, with a place more than its taps
- * need. */
+/* Plans kinds of convolutions that ResNet50 does not have: with dilation, with one channel per
+ * group, over images of one row, and transposed ones, which double the size of their input. */
 static void plan_unusual_convs(void) {
   static const struct {
     clv_window w;
@@ -115,7 +114,7 @@ static void plan_unusual_convs(void) {
   for (size_t i = 0; i < CLV_COUNT(list); i++) plan_window_passes(&list[i].w, list[i].groups);
 }
 
-/* The first block of a group and those after it. */
+/* Plans the first bottleneck block of a group of ResNet50, and the blocks that follow it. */
 static void plan_resnet_group(int64_t in, int64_t width, int64_t h, int64_t stride) {
   plan_square_conv(in, width, h, 1, 1);
   plan_square_conv(width, width, h, 3, stride);
@@ -125,7 +124,7 @@ static void plan_resnet_group(int64_t in, int64_t width, int64_t h, int64_t stri
   if (stride > 1) plan_square_conv(width, width, h / stride, 3, 1);
 }
 
-/* In milliseconds of processor time. */
+/* Plans the convolutions of ResNet50. Returns the processor time in ms. */
 static double plan_resnet50(void) {
   clock_t from = clock();
   plan_square_conv(3, 64, 224, 7, 2);

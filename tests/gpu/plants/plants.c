@@ -52,7 +52,8 @@ static void wait_for_all_streams(void) {
   ok(v->stream_finish(other.stream, &err));
 }
 
-/* Makes later work of the second stream run after the present work of the first. */
+/* Makes work that is enqueued on the second stream from now on run after the present work of the
+ * first stream. */
 static void order_stream_after(const clv_gpu *first, const clv_gpu *second) {
   clv_cuda_event *e;
   ok(v->event_new(first->device, false, &e, &err));
@@ -75,7 +76,7 @@ static void no_event(void) {
   ok(plant_add(&two, x, y, &err));
 }
 
-/* As above, but the memory holds older values, so that a late write is not found as an undefined
+/* As no_event, but the memory holds older values, so that a late write is not found as an undefined
  * read. */
 static void no_event_over(void) {
   ok(plant_write(&one, x, &err));

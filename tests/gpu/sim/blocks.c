@@ -58,7 +58,9 @@ struct sim_launch {
   sim_group *running_groups[SIM_MOST_AT_ONCE];
   int n_groups, max_groups;
   sim_fibres *spare_fibres, ended;
-  char begin_mark, end_mark; /* addresses for sim_order_before and sim_order_after */
+  /* their addresses identify this launch for sim_order_before and sim_order_after; the values are
+   * unused */
+  char begin_mark, end_mark;
   /* offset of each argument from the start of the struct; the arguments follow */
   size_t argument_offsets[];
 };
@@ -215,7 +217,8 @@ static const sim_thread *find_waiting_thread(const sim_group *g, thread_state st
   return NULL;
 }
 
-/* Called when the block's threads wait: they have all reached one barrier, or it is a fault. */
+/* Called when all threads of the block wait. Faults unless they have all reached the same barrier.
+ */
 static void complete_barrier(sim_group *g) {
   const sim_thread *t = find_waiting_thread(g, AT_BARRIER),
                    *other = find_waiting_thread(g, AT_SHUFFLE);

@@ -19,8 +19,10 @@ enum { ALIGNED = 256, PAGE = 4096, GAP_BYTE = 0xC5 };
 char *sim_region = (char *)(UINTPTR_MAX - SIM_REGION);
 static char *end;         /* end of the allocated part; NULL until memory is mapped */
 static sim_block *blocks; /* sorted by address */
-static size_t n_blocks, room, first /* that is not released */;
-static size_t kept_bytes, oldest, newest; /* list of blocks that are gone and not released */
+static size_t n_blocks, room, first /* index of the first block whose pages are not released */;
+/* kept_bytes: size of the list of freed blocks whose pages are not released; oldest, newest: ends
+ * of that list */
+static size_t kept_bytes, oldest, newest;
 static size_t used[SIM_MOST_DEVICES];
 static int opened;
 /* Protection key of the device memory. A key's rights are per thread and change without a system

@@ -9,7 +9,7 @@
 
 #include "common/base/base.h"
 
-/* Defined only where a sanitizer is linked. */
+/* Functions of the sanitizers, which are defined only in a build with that sanitizer. */
 #define WEAK __attribute__((weak))
 extern WEAK void *__tsan_create_fiber(unsigned flags);
 extern WEAK void *__tsan_get_current_fiber(void);

@@ -40,9 +40,10 @@ void sim_handle_faults(void); /* installs handlers of SIGSEGV and SIGBUS */
 
 /* ---- memory (memory.c) ----------------------------------------------------------------------- */
 
-/* An allocation of device memory. The host may use it from take to give, the device from the
- * stream's `born` to its `is_freed_on_stream`; then its bytes become undefined. It is kept for a
- * while after that, so that late accesses are found, and then released. */
+/* An allocation of device memory. The host may use it from allocation to free, and the device from
+ * the point of the stream at which it was allocated to the point at which it was freed. Then its
+ * bytes become undefined. It is kept for a while, so that late accesses are found, before its pages
+ * are released. */
 typedef struct sim_block {
   char *p;
   size_t bytes;
@@ -170,7 +171,8 @@ struct sim_op {
   bool is_from_host, is_to_host;
   void (*library_call)(
       const sim_op *op); /* the library's call that `run` makes, with the members below */
-  /* only their addresses count: for sim_order_before and sim_order_after */
+  /* their addresses identify this operation for sim_order_before and sim_order_after; the values
+   * are unused */
   char begin_mark, end_mark;
   union {
     clv_cuda_matmul_desc matmul;

@@ -80,8 +80,8 @@ static void run_library_call(void *arg) {
   sim_order_before(&op->end_mark);
 }
 
-/* Runs a library's operation, as a launch of one thread. The workspace is undefined before and
- * after it. */
+/* Runs a call of a library as a launch of one thread. Marks the workspace as undefined before and
+ * after the call. */
 bool sim_run_library(sim_stream *s, sim_op *op) {
   sim_make_undefined(op->workspace, op->workspace_bytes);
   sim_checks_set_undefined(op->workspace, op->workspace_bytes);

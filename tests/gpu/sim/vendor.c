@@ -580,7 +580,8 @@ static clv_code vendor_lstm_new(sim_stream *s, const clv_cuda_lstm_desc *d, clv_
                                 clv_cuda_lstm_space *ret_space, clv_err *err) {
   LOCK;
   CLV_TRY(check_stream(s, err));
-  CLV_TRY(check_not_captured(s, err)); /* the call may create a handle */
+  /* refused during a capture, because the call may create a handle */
+  CLV_TRY(check_not_captured(s, err));
   if (sim.o.no_cudnn) return clv_fail(err, CLV_UNIMPLEMENTED, "no cuDNN, as planned");
   CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
   (*ret)->d = *d;
@@ -598,7 +599,7 @@ static void vendor_lstm_free(clv_cuda_lstm *l) {
 
 enum { LSTM_FORWARD = 1 << 0, LSTM_DATA = 1 << 1, LSTM_WEIGHT = 1 << 2 };
 
-/* Which calls use an operand; other calls do not check it. */
+/* The calls that use an operand, as bits. Other calls do not check it. */
 typedef struct lstm_use {
   int call_bits;
   float *p;

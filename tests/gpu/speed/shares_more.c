@@ -165,7 +165,8 @@ static clv_code from_columns_last(bench *m, clv_err *err) {
 
 /* ---- sequences ------------------------------------------------------------------------------- */
 
-/* Returns `last` with lengths of 0; the buffer is the mask, which is zero. */
+/* Returns arguments of op `last`. All lengths are 0, because they are read from the dropout mask,
+ * which is zero. */
 static cuda_last make_last(const bench *m) {
   return (cuda_last){.n = m->n_rows, .steps = 1, .features = m->row_width};
 }
@@ -311,7 +312,7 @@ static clv_code add_bf16_gradient(bench *m, clv_err *err) {
   return move_bf16_image(m, GPU_CHANNELS_LAST, GPU_CHANNELS_LAST, err);
 }
 
-/* Returns the sum over all rows of values that stand for each row. */
+/* Returns the arguments of a sum over all rows, the gradient of a row that was broadcast. */
 static cuda_broadcast_sum make_broadcast_sum(const bench *m, bool has_thread_per_value) {
   return (cuda_broadcast_sum){.rank = 1,
                               .n_summed = 1,
@@ -344,7 +345,7 @@ static clv_code sum_with_block_per_value(bench *m, clv_err *err) {
   return clv_gpu_sum_broadcast(m->g, &f, m->x, NULL, m->y, err);
 }
 
-/* Dropout follows the kernels that read the mask, because they need zeros there. */
+/* The dropout kernels come after the kernels that read the mask as zeros. */
 const kernel more_kernels[] = {
     {"last", 4, .f = last_steps},
     {"last backward", 4, .f = last_steps_backward},

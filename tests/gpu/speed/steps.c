@@ -161,7 +161,7 @@ static void make_parameters(steps *s, FILE *file) {
   char *host;
   clv_err err;
   must(clv_alloc_aligned(s->params->total_bytes, &host, &err), &err);
-  memset(host, 0, s->params->total_bytes); /* clears the gaps between parameters too */
+  memset(host, 0, s->params->total_bytes); /* writes zeros to the gaps between parameters too */
   clv_params_init(s->graph, s->params, host);
   write_trained_part(s, file, host);
   allocate_on_device(s, host, s->params->total_bytes, &s->parameter_block);

@@ -79,7 +79,8 @@ static bool load_sum_module(cleave_module **ret) {
   return true;
 }
 
-/* The input has no gradient, but its rows do: a row that was read twice gets both. */
+/* The row numbers have no gradient, but the rows do: a row that was read twice gets both gradients.
+ */
 static bool an_embedding_module_in_the_middle_has_the_gradients_of_its_rows(void) {
   cleave_module *first, *table, *sum, *last, *loss;
   cleave_context c;
@@ -250,7 +251,7 @@ static bool item_8_and_10_references_are_used_before_their_owner_made_them(pid_t
   DO(load_module("home user", "master", "[{op: relu}]", 5, &home));
   DO(open_context(&c));
   DO(make_leaf(c, numbers, 4, 3, false, &x));
-  /* waits until the modules are loaded */
+  /* these calls return when the modules are loaded */
   MUST(cleave_rpc_sync(rt, c, owner, &x, 1, 0, &y, &out, e));
   MUST(cleave_rpc_sync(rt, c, user, &y, 1, 0, NULL, &got[0], e));
   MUST(cleave_rpc_sync(rt, c, home, &y, 1, 0, NULL, &got[0], e));

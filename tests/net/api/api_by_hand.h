@@ -7,8 +7,8 @@
 
 #include "api_int.h"
 
-/* The network computed by hand: x [4, 3], linear to 5, tanh, linear to 2. dy: gradient of the
- * output. */
+/* Gradients of the network x [4, 3] -> linear to 5, tanh -> linear to 2, computed without the
+ * library. dy: gradient of the output. */
 typedef struct formula {
   float dw[15], dx[12];
 } formula;

@@ -37,7 +37,7 @@ static bool is_on_device(cleave_context c, cleave_module *m, const char *device)
   return true;
 }
 
-/* Outputs are on cpu:0 and labels on cpu:1; the loss is tried on either. */
+/* Outputs are on cpu:0 and labels on cpu:1. A loss on either device is refused. */
 static bool values_on_two_devices_of_one_node_do_not_meet(void) {
   cleave_module *first, *second, *loss[3], *plain;
   cleave_context c;
@@ -132,9 +132,9 @@ static bool load_relu(cleave_runtime *of, const char *device, cleave_module **re
   return true;
 }
 
-/* Another program holds most of 16 MiB. The error tells what is left at the worker, not what this
- * program used. The other device has space, and this one again when the other program has closed
- * its context. */
+/* Another program uses most of the 16 MiB of a device. The error reports how much the worker has
+ * left, but not how much each program uses. The other device has memory left, and this device has
+ * memory again when the other program has closed its context. */
 static bool activations_count_on_their_device(void) {
   cleave_options options = {.size = sizeof options, .deadline_ms = 20000};
   cleave_runtime *other;

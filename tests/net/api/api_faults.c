@@ -70,8 +70,8 @@ static void *wait_for_value(void *user) {
   return NULL;
 }
 
-/* B is stopped (SIGSTOP): a fetch ends at its deadline, and closing the context ends a fetch that
- * waits. */
+/* Worker B is stopped by SIGSTOP. A fetch ends at its deadline, and closing the context ends a
+ * fetch that waits. */
 static bool deadlines_and_closing_end_a_wait(pid_t pid) {
   net n;
   cleave_context c;
@@ -106,7 +106,8 @@ static bool deadlines_and_closing_end_a_wait(pid_t pid) {
   return close_context(c);
 }
 
-/* B is stopped and cannot answer APPLY: A's weights are restored, and B's too when it continues. */
+/* Worker B is stopped and cannot answer APPLY. A's weights are restored, and B's weights, too, when
+ * B continues. */
 static bool a_step_that_is_not_answered_in_time_is_taken_back(pid_t pid) {
   net n;
   cleave_context c;
@@ -132,7 +133,7 @@ static bool a_step_that_is_not_answered_in_time_is_taken_back(pid_t pid) {
   DO(read_weight(n.b, "0.weight", &after));
   CHECK(memcmp(b.data, after.data, 40) == 0);
   REFUSED(cleave_context_close(rt, c, 0, e), CLEAVE_DEADLINE, "took the step");
-  DO(open_context(&c)); /* the same step again, which is taken now */
+  DO(open_context(&c)); /* repeats the step, which now succeeds */
   DO(run_network(&n, c, 3, NULL, NULL, &loss));
   DO(backward(c, loss, false));
   MUST(cleave_step(rt, sgd, c, 0, &done, e));
@@ -156,7 +157,8 @@ static long resident_kb(void) {
   return pages * 4;
 }
 
-/* Lets api_soak.py measure all processes; it answers with a line. */
+/* Lets api_soak.py measure the memory of all processes. The script answers with a line when it has
+ * measured. */
 static void wait_for_measurement(const char *when) {
   char line[16];
   printf("%s\n", when);

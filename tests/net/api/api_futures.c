@@ -91,7 +91,7 @@ static bool kept_value_is_fetched_by_a_future(void) {
   DO(call_slow_module(c, &y, &loss));
   MUST(cleave_keep(rt, y, &k, e));
   for (int i = 0; i < 2; i++) MUST(cleave_kept_fetch_async(rt, k, 0, &f[i], e));
-  DO(close_context(c)); /* closing does not decide the step */
+  DO(close_context(c)); /* closing the context does not complete the step */
   MUST(cleave_wait(rt, f[0], 0, &t[0], e));
   DO(wait_for_future(f[1]));
   MUST(cleave_future_tensor(rt, f[1], &t[1], e));
@@ -120,7 +120,7 @@ static bool poll_reports_a_done_future(void) {
     usleep(1000);
   }
   DO(wait_for_future(f));
-  DO(wait_for_future(f)); /* may be called any number of times */
+  DO(wait_for_future(f)); /* waiting for a future that is done is allowed any number of times */
   DO(release_future(f));
   REFUSED(cleave_future_poll(rt, f, &ready, e), CLEAVE_NOT_FOUND, "released");
   return close_context(c);
@@ -136,7 +136,7 @@ static bool wait_any_returns_after_one_future(void) {
   DO(open_context(&late));
   DO(call_slow_module(late, &y, &loss));
   DO(start_backward(late, loss, false, &f[MANY]));
-  /* the callbacks run only while one thread computes or checks the clock */
+  /* with one thread, callbacks run only while that thread computes or checks the time */
   if (!single || strcmp(at_b, "master") != 0)
     REFUSED(cleave_wait_any(rt, f, MANY + 1, 1, &index, e), CLEAVE_DEADLINE, "none of 5 futures");
   for (int i = 0; i < MANY; i++) {
@@ -215,7 +215,8 @@ static bool callbacks_are_called_once_and_in_order(void) {
   CHECK(get_n_calls(&h) == 0);
   DO(wait_for_future(f));
   DO(wait_until_called(&h, f, 3));
-  MUST(cleave_future_then(rt, f, record_callback, &l[3], e)); /* added to a future that is done */
+  /* adds a callback to a future that is done */
+  MUST(cleave_future_then(rt, f, record_callback, &l[3], e));
   DO(wait_until_called(&h, f, 4));
   for (int i = 0; i < 4; i++) CHECK(h.call_order[i] == i);
   CHECK(h.last_status == CLEAVE_OK && h.last_future.id == f.id);
@@ -224,7 +225,7 @@ static bool callbacks_are_called_once_and_in_order(void) {
   return close_context(c);
 }
 
-/* A chain of n_calls: each callback makes the next call on the previous result. */
+/* A chain of calls: each callback makes the next call on the previous result. */
 typedef struct chain {
   cleave_context context;
   cleave_reference at;
@@ -296,7 +297,8 @@ static bool failed_call_runs_its_callback(void) {
 
 /* ---- cancelling ------------------------------------------------------------------------------ */
 
-/* The step waits for the backward. If it is cancelled, it is not taken, and another step may be. */
+/* The step waits for the backward. A step that is cancelled while it waits changes nothing, and
+ * another step can be taken. */
 static bool cancelled_waiting_step_changes_nothing(void) {
   cleave_context c;
   cleave_reference y, loss, other;
@@ -368,7 +370,7 @@ static bool cancelled_backward_that_was_sent_still_adds_gradients(void) {
   return true;
 }
 
-/* Closing waits for the owner of a kept value, and is cancelled. */
+/* Closing the context waits for the owner of a kept value, and is cancelled meanwhile. */
 static bool waiting_close_can_be_cancelled(void) {
   cleave_context c;
   cleave_reference y, loss, z;
@@ -382,7 +384,8 @@ static bool waiting_close_can_be_cancelled(void) {
   MUST(cleave_future_cancel(rt, f, e));
   cleave_status status = cleave_call(rt, c, slow, &y, 1, &z, NULL);
   if (status == CLEAVE_OK) MUST(cleave_context_close(rt, c, 0, e));
-  CHECK(status == CLEAVE_OK || status == CLEAVE_NOT_FOUND); /* the owner may have been faster */
+  /* NOT_FOUND: the owner answered before the cancellation, so the context is closed */
+  CHECK(status == CLEAVE_OK || status == CLEAVE_NOT_FOUND);
   MUST(cleave_kept_fetch(rt, k, 0, &t, e));
   MUST(cleave_kept_release(rt, k, e));
   cleave_tensor_free(&t);
@@ -538,8 +541,8 @@ static bool result_of_another_kind_is_refused(void) {
   return close_context(c);
 }
 
-/* The end of the wait is told from the deadline of the operation. A program with one thread
- * computes its own node's part while it waits, and no wait ends in the middle of that. */
+/* An expired wait is distinguished from the expired deadline of the operation. A program with one
+ * thread computes its own node's part while it waits, and no wait ends in the middle of that. */
 static bool expired_wait_is_no_error(void) {
   cleave_context c;
   cleave_reference y, loss;

@@ -96,8 +96,8 @@ static bool backward_from_given_gradient_equals_backward_from_loss(void) {
   return close_context(by_loss.c) && close_context(given.c);
 }
 
-/* Each given gradient is added to the gradient of its value: h is a root, and y is computed from
- * it. */
+/* Each given gradient is added to the gradient of its value. Here h is a root, and y, another root,
+ * is computed from h. */
 static bool gradients_of_all_roots_add_up(void) {
   net n;
   pass p[4];
@@ -162,8 +162,8 @@ static bool leaf_gradients_need_no_parameters(void) {
   return close_context(c);
 }
 
-/* Backwards with retain add up in a leaf, unless the program takes each of them: torch's
- * retain_graph, where every backward gives its own gradient. */
+/* Backwards with retain add up in a leaf, unless the program takes the gradient after each
+ * backward. Then each backward gives its own gradient, as with torch's retain_graph. */
 static bool returned_gradient_is_not_changed_by_later_backwards(void) {
   net n;
   pass p;
@@ -496,7 +496,8 @@ static cleave_status record_sending(void *user, const cleave_sending *s, cleave_
   return CLEAVE_OK;
 }
 
-/* The gate is asked once for each of the two gradients; at the master nothing is sent. */
+/* The gate is asked once for each of the two gradients that are sent. The master's own modules send
+ * nothing. */
 static bool gate_sees_gradients_that_leave(void) {
   net n;
   pass p;
@@ -580,7 +581,7 @@ static bool a_backward_that_reads_no_parameter_is_possible(void) {
     add_to_digest(&got[i]);
     CHECK(memcmp(got[0].data, got[i].data, 24) == 0);
   }
-  /* A retained context runs its forward again. */
+  /* a retained context would compute its forward again */
   REFUSED(run_backward_from(c[0], &y[0], 1, NULL, &g, false, e), CLEAVE_PRECONDITION,
           "module 'over data' have changed");
   for (int i = 0; i < 3; i++) {

@@ -9,7 +9,7 @@ enum { STEPS = 5, MOST = 18 };
 
 /* ---- parameters stepped by hand -------------------------------------------------------------- */
 
-/* Settings of the group of a parameter; lr 0: it is in no group. */
+/* Settings of the group of a parameter; lr 0: the parameter is in no group. */
 typedef struct settings {
   double lr, weight_decay, momentum;
   const cleave_schedule *schedule;
@@ -191,7 +191,7 @@ static bool plain_descent_stands_beside_momentum(void) {
   return check_five_steps(&c);
 }
 
-/* Then no decision is sent with END_CONTEXT. */
+/* With final steps, no decision is sent with END_CONTEXT. */
 static bool final_steps_have_all_rates(void) {
   const two_groups c = {.module_prefix = "final",
                         .kind = CLEAVE_ADAMW,
@@ -370,8 +370,8 @@ static cleave_group with_modules(cleave_group g, cleave_module *const *module) {
   return g;
 }
 
-/* Adds second groups that cannot be combined with w, which has all weights of a and b. cold: its
- * biases are not trained. */
+/* Asserts that each second group is refused that cannot be combined with w, which has all weights
+ * of a and b. cold: module whose biases are not trained. */
 static bool parameter_in_two_groups_is_refused(const net *n, cleave_group w, cleave_group b,
                                                cleave_module *const *cold) {
   static const char *const none[] = {"conv*"};
@@ -420,7 +420,8 @@ static bool wrong_groups_are_refused(void) {
                      b = make_group(&c, &c.bias_settings, bias, both),
                      misspelt = with_parameters(b, typo, 2),
                      part =
-                         /* parameters of a partly frozen module that are trained */
+                         /* a group without patterns has the trained parameters of a partly frozen
+                          * module */
                      with_parameters(with_modules(b, &cold), NULL, 0);
   DO(parameter_in_two_groups_is_refused(&n, w, b, &cold));
   REFUSED(cleave_optimizer_new(rt, &misspelt, 1, 0, &o, e), CLEAVE_NOT_FOUND,

@@ -77,8 +77,8 @@ static bool release_kept(cleave_kept k) {
   return true;
 }
 
-/* A value is created at another node, passed to its owner, from one user to another, and to the
- * master. */
+/* Worker A owns a value that was created at another node. The value is passed to its owner, from
+ * one user to another, and to the master. */
 static bool first_workers_value_is_used_at_every_node(void) {
   cleave_kept k;
   DO(keep_output(on_a, 1, &k));
@@ -117,7 +117,8 @@ static bool kept_values_of_the_master_are_passed_to_workers(void) {
   return release_kept(own);
 }
 
-/* One use serves many calls of a context, and one value can be used in several contexts at once. */
+/* One use of a kept value serves many calls of a context, and several contexts can use the value at
+ * the same time. */
 static bool uses_share_a_value(void) {
   cleave_kept k;
   cleave_context c[3];
@@ -145,7 +146,7 @@ static bool uses_share_a_value(void) {
   return true;
 }
 
-/* A fetch precedes the value, and gradients do not flow into a kept input. */
+/* The fetch is requested before the value exists. Gradients do not flow into a kept input. */
 static bool a_kept_input_takes_no_part_in_backward(void) {
   cleave_kept k;
   cleave_context c;
@@ -216,7 +217,7 @@ static bool owner_confirms_kept_value(void) {
   cleave_kept k;
   cleave_place place;
   bool confirmed = false;
-  DO(keep_output(on_b, 9, &k)); /* closing the context has waited for the value */
+  DO(keep_output(on_b, 9, &k)); /* the value exists, because closing its context waited for it */
   MUST(cleave_kept_confirmed(rt, k, &confirmed, e));
   CHECK(confirmed);
   MUST(cleave_kept_owner(rt, k, &place, e));
@@ -245,8 +246,8 @@ static bool released_handle_is_refused_as_released(void) {
   return close_context(c);
 }
 
-/* Keeps a value that passes all nodes and back, before it is computed. Its context is closed, or
- * ended. */
+/* Keeps a value before it is computed. The value depends on calls at all nodes, there and back. Its
+ * context is closed, or ended without waiting. */
 static bool keep_at_once(bool ends, cleave_kept *ret) {
   cleave_module *const way[] = {on_a, on_b, at_home, on_b, on_a};
   cleave_context c;
@@ -312,7 +313,7 @@ static bool forget_call(cleave_reference r) {
   return true;
 }
 
-/* x -> a -> b, in a context that the caller has opened. */
+/* Calls x -> a -> b in a context that the caller has opened. */
 static bool call_a_then_b(cleave_context c, unsigned seed, cleave_reference *ret_x,
                           cleave_reference *ret_h, cleave_reference *ret_y) {
   float x[24];
@@ -387,7 +388,7 @@ static bool a_forgotten_call_serves_those_that_depend_on_it(void) {
   return close_context(c);
 }
 
-/* Forgetting takes nothing from functions that wait, from kept values, or from a running
+/* A forgotten call stays available to functions that wait for it, to kept values and to a running
  * backward. */
 static bool forgetting_takes_nothing_that_is_awaited(void) {
   cleave_context c;
@@ -494,7 +495,7 @@ static bool leaks_are_listed(void) {
   DO(close_context(c));
   DO(release_kept(k[1]));
   MUST(cleave_close(rt, 0, &leaks, e));
-  CHECK(leaks.kept == 2); /* the test of the gate left the first one */
+  CHECK(leaks.kept == 2); /* the other kept value is from the test of the gate */
   CHECK(strstr(leaks.text, "of module 'on a' at ") && strstr(leaks.text, "context 'spring'"));
   return true;
 }

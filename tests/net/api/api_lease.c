@@ -14,7 +14,7 @@ static cleave_module *source, *wide, *wider, *narrow;
 static struct slot {
   cleave_context call_wide_module, use_context;
   cleave_kept kept_value;
-  cleave_reference value; /* B's value; in a context of A alone, A's */
+  cleave_reference value; /* value computed by B; in a context of A alone: by A */
 } slots[SLOTS];
 
 /* Loads a module for a batch of one row. Memory for more rows is allocated at its first call. */
@@ -42,7 +42,7 @@ static bool open_evaluation(cleave_context *ret) {
   return true;
 }
 
-/* Makes a wide value of the slot's numbers, which is sent to its node. */
+/* Calls the wide module with the slot's numbers. The value is sent to the module's node. */
 static bool call_wide_module(cleave_context c, const struct slot *s, cleave_reference *ret) {
   float numbers[ROWS * IN];
   cleave_reference x, y;
@@ -80,7 +80,7 @@ static bool is_same_tensor(cleave_tensor *a, cleave_tensor *b) {
   return true;
 }
 
-/* True if the kept value equals that of the same calls made now. */
+/* True if the kept value equals the value that the same calls compute now. */
 static bool is_kept_value_unchanged(struct slot *s) {
   cleave_context c;
   cleave_reference y;

@@ -179,7 +179,7 @@ static bool a_kept_value_outlives_its_module(void) {
   MUST(cleave_to_here(rt, y, 0, &first, e));
   cleave_module_release(rt, m, NULL);
   DO(close_context(c));
-  /* takes the released module's index */
+  /* these modules get the index of the released module */
   for (int i = 0; i < 3; i++) DO(load_call_and_release(at_a, 5, &t));
   MUST(cleave_kept_fetch(rt, k[0], 0, &later, e));
   MUST(cleave_kept_owner(rt, k[0], &place, e));
@@ -211,7 +211,8 @@ static bool a_name_is_free_when_its_module_is_released(void) {
   DO(make_leaf(c, numbers, 4, 3, false, &x));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   cleave_module_release(rt, m, NULL);
-  REFUSED(cleave_call(rt, c, m, &x, 1, &y, e), CLEAVE_NOT_FOUND, "released"); /* c still needs it */
+  /* context c still uses the released module */
+  REFUSED(cleave_call(rt, c, m, &x, 1, &y, e), CLEAVE_NOT_FOUND, "released");
   MUST(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &other, e));
   MUST(cleave_rpc_sync(rt, c, other, &x, 1, 0, &y, &t, e));
   CHECK(cleave_tensor_count(&t) == 12 && ((float *)t.data)[0] == fmaxf(numbers[0], 0));
@@ -270,7 +271,8 @@ static bool parameter_info_is_right(void) {
   for (int i = 0; i < 2; i++) {
     DO(has_parameter_info(m, 0, "0.weight", CLEAVE_F32, 2, true, false, i ? o : NULL, i));
     DO(has_parameter_info(m, 1, "0.bias", CLEAVE_F32, 1, true, false, i ? o : NULL, 0));
-    DO(has_parameter_info(m, 2, "1.weight", CLEAVE_F32, 1, true, false, NULL, 0)); /* in no group */
+    /* this parameter is in no group of the optimiser */
+    DO(has_parameter_info(m, 2, "1.weight", CLEAVE_F32, 1, true, false, NULL, 0));
     DO(has_parameter_info(m, 3, "1.bias", CLEAVE_F32, 1, false, false, NULL, 0));
     DO(has_parameter_info(m, 4, "1.running_mean", CLEAVE_F32, 1, false, true, NULL, 0));
     DO(has_parameter_info(m, 5, "1.running_var", CLEAVE_F32, 1, false, true, NULL, 0));
@@ -300,7 +302,8 @@ static const char *file_path(const char *name) {
   return path;
 }
 
-/* Loads a trained module with running statistics, as `module` or from another one's file. */
+/* Loads a module with running statistics and an optimiser. It is named `module`, or is loaded from
+ * the files of another module. */
 static bool load_learner(const char *name, const char *at, cleave_module **m,
                          cleave_optimizer **o) {
   cleave_module_options of = {.size = sizeof of, .name = name, .at = at};
@@ -427,8 +430,8 @@ static bool unfit_weight_files_are_refused_by_name(void) {
   REFUSED(cleave_state_save(NULL, m, CLEAVE_STATE_WEIGHTS, "x", 0, e), CLEAVE_INVALID, "runtime");
   REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_WEIGHTS, NULL, 0, e), CLEAVE_INVALID, "path");
   REFUSED(cleave_state_load(rt, m, (cleave_state_kind)7, "x", 0, e), CLEAVE_INVALID, "7");
-  DO(load_seeded_module("plain", at_b, 1,
-                        &plain)); /* without an optimiser, the file has no tensors */
+  /* the optimiser's file of a module without an optimiser has no tensors */
+  DO(load_seeded_module("plain", at_b, 1, &plain));
   MUST(cleave_state_save(rt, plain, CLEAVE_STATE_OPTIMIZER, file_path("empty.safetensors"), 0, e));
   MUST(cleave_state_load(rt, plain, CLEAVE_STATE_OPTIMIZER, file_path("empty.safetensors"), 0, e));
   REFUSED(

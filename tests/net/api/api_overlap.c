@@ -70,9 +70,10 @@ static bool run_contexts_in_flight(cleave_module *const m[3], int n) {
   return true;
 }
 
-/* Of the time between its first and its last work a worker computes nine tenths at least: what its
- * clock says of each part is what counts, since a machine that is busy lets a sleep of 20 ms take
- * longer. A program that waits for each context has half of it, so the best of five counts. */
+/* Each worker must compute for nine tenths of the time between the begin of its first work and the
+ * end of its last. Each piece of work counts with the duration that the worker measured, because on
+ * a busy machine a sleep of 20 ms takes longer. A program that waits for each context would reach
+ * half. The best of five runs counts. */
 static bool eight_contexts_in_flight_keep_two_workers_busy(int n) {
   static const char text[] = "[{op: wait, forward_ms: 20, input_ms: 10, weight_ms: 10}]";
   cleave_module *m[3];

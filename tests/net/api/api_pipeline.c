@@ -209,7 +209,7 @@ static bool nothing_changes_while_calls_wait_for_a_backward(void) {
   DO(open_context(&c));
   for (int i = 0; i < 3; i++)
     DO(run_network_after(&n, c, 2 + (unsigned)i, i ? h[i - 1] : none, &h[i], &loss[i]));
-  for (int i = 0; i < 2; i++) { /* first two calls wait, then one */
+  for (int i = 0; i < 2; i++) { /* in the first round two calls wait, in the second one */
     REFUSED(cleave_step(rt, o, other, 0, NULL, e), CLEAVE_PRECONDITION, "wait for its backward");
     REFUSED(cleave_weight_write(rt, n.a, "0.weight", &w, 0, e), CLEAVE_PRECONDITION,
             "wait for its backward");
@@ -249,7 +249,7 @@ static bool weighted_roots_are_the_gradients_of_the_weighted_loss(void) {
   return close_context(c);
 }
 
-/* Has one root with a power of two as weight, which scales every number exactly. */
+/* The backward has one root with weight 0.25. A power of two scales every number exactly. */
 static bool root_weight_scales_and_defaults_to_one(void) {
   static const float one[] = {1}, quarter[] = {0.25f};
   static const float *const weights[] = {NULL, one, quarter};
@@ -310,8 +310,8 @@ static bool final_steps_give_the_same_bits(void) {
   return true;
 }
 
-/* On one worker a single decision would be sent with the end of the context; here there are two
- * workers. */
+/* The modules are at two workers. On a single worker, one decision would be sent with the end of
+ * the context. */
 static bool rates_and_optimisers_that_differ_step_right(void) {
   static const char *const names[] = {"two rates kept", "two rates final", "two kept", "two final"};
   numbers found[4];
@@ -347,14 +347,15 @@ static bool module_without_optimizer_passes_gradients(void) {
   return true;
 }
 
-/* The runtime has no optimiser. */
+/* No module of the runtime has an optimiser. */
 static bool a_module_without_an_optimiser_may_take_part(void) {
   IN_RUNTIME((&(cleave_options){.size = sizeof(cleave_options), .single_thread = single}),
              module_without_optimizer_passes_gradients());
   return true;
 }
 
-/* Two modules, of which one is trained in the context, and an optimiser that is not stepped. */
+/* The context uses two modules. The final step names the optimiser of one of them, so the other
+ * does not change. */
 static bool only_what_a_final_step_names_moves(void) {
   net n, other;
   cleave_optimizer *o, *unasked;
@@ -414,7 +415,7 @@ static bool final_groups_and_others_do_not_mix(void) {
   cleave_group g[] = {{.modules = &n.a, .n_modules = 1, .lr = 0.5},
                       {.modules = &n.b, .n_modules = 1, .lr = 0.5, .no_rollback = true}};
   REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_INVALID, "final");
-  g[1].no_rollback = false; /* the refused group left no setting */
+  g[1].no_rollback = false; /* the refused call must not have changed the setting of the group */
   MUST(cleave_optimizer_new(rt, g, 2, 0, &o, e));
   DO(open_context(&c));
   DO(run_network_after(&n, c, 1, none, NULL, &loss));
@@ -428,7 +429,8 @@ static bool final_groups_and_others_do_not_mix(void) {
 /* ---- rates ----------------------------------------------------------------------------------- */
 
 enum { STEPS = 6 };
-#define C(x) (0.25 * (1 + (x))) /* half of the rate 0.5 times the cosine's term */
+/* rate of a cosine schedule from 0.5: half of it times 1 plus the cosine */
+#define C(x) (0.25 * (1 + (x)))
 static const struct {
   cleave_schedule schedule;
   double lr[STEPS];

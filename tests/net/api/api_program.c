@@ -47,7 +47,7 @@ static bool gradients_are_those_of_the_formula(void) {
   return true;
 }
 
-/* An output has two consumers on different nodes, and returns to the first node: A -> B, A -> A. */
+/* An output of A has two consumers: a module at B, and another one at A. */
 static bool a_value_with_two_consumers_adds_their_gradients(void) {
   cleave_module *a, *b, *join, *loss;
   cleave_graph *g;
@@ -166,7 +166,8 @@ static bool gradient_place_is_that_of_its_module(void) {
   return close_context(c);
 }
 
-/* Uses class labels, an architecture by name, and labels of the master for a loss at a worker. */
+/* The outputs of a named architecture are compared with class labels. The labels are at the master
+ * and the loss at a worker. */
 static bool labels_travel_to_a_loss_elsewhere(void) {
   cleave_module *m, *loss;
   cleave_context c;
@@ -427,7 +428,8 @@ static bool a_leaf_too_large_for_a_worker_is_refused_and_stays_usable(void) {
   cleave_reference x, y;
   cleave_tensor out = {0};
   if (strcmp(at_b, "master") == 0) return true;
-  float *numbers = calloc((size_t)4 * WIDE, 4); /* 6.25 MiB; test_api.py sets a credit of 4 */
+  /* 6.25 MiB, more than the credit of 4 MiB that test_api.py sets */
+  float *numbers = calloc((size_t)4 * WIDE, 4);
   CHECK(numbers != NULL);
   DO(load_module("large there", at_b, "[{op: relu}]", WIDE, &there));
   DO(load_module("large here", "master", "[{op: relu}]", WIDE, &here));
@@ -466,7 +468,7 @@ static bool wrong_arguments_are_refused_before_anything_is_sent(void) {
   REFUSED(cleave_load_layers(rt, &o, "[{op: linera, out: 5}]", &input, &none, e), CLEAVE_INVALID,
           "linear");
   REFUSED(cleave_load_layers(rt, &o, "[{op: linear, ouch: 5}]", &input, &none, e), CLEAVE_INVALID,
-          "layers:1:15: "); /* position in the caller's own text */
+          "layers:1:15: "); /* the error gives the position in the text that the caller passed */
   REFUSED(cleave_load_layers(rt, &o, "[{op: relu},\n {op: linear, ouch: 5}]", &input, &none, e),
           CLEAVE_INVALID, "layers:2:15: ");
   DO(errors_name_no_source_files());
@@ -510,15 +512,15 @@ static bool weights_are_read_and_written_by_name(void) {
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-/* True for the error of a wrong row number. The number itself is only in the program's error: texts
- * that are sent omit it. */
+/* True if the error reports a wrong row number. Only the program's own error has the number; texts
+ * that are sent to other nodes omit it. */
 static bool is_wrong_row(const cleave_error *e) {
   return strstr(e->text, "row number of sample 2, place 0, is outside 0..9") &&
          (strstr(e->text, "(77)") != NULL) == (strcmp(at_b, "master") == 0);
 }
 
-/* The table has no such row: the call fails at its node; the fetch, a dependent call and backward
- * return that error with the node's name, and other contexts continue. */
+/* A call reads a row that the table does not have, so it fails at its node. The fetch, a dependent
+ * call and backward return that error with the node's name. Other contexts continue. */
 static bool failed_call_fails_calls_that_use_it(void) {
   cleave_module *table, *after, *loss;
   cleave_context c;

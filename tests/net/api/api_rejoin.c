@@ -137,7 +137,8 @@ static bool make_adam(const net *n, cleave_optimizer **ret) {
   return true;
 }
 
-/* Takes two steps, two more that are given up, and three from the state after the first two. */
+/* Takes two steps, then two more whose results are thrown away, and then three from the state after
+ * the first two. */
 static bool train_undisturbed(saved *ret) {
   net n;
   cleave_optimizer *o;
@@ -199,7 +200,7 @@ static bool training_goes_on_from_what_was_saved(void) {
 
 /* ---- modules with one weight ----------------------------------------------------------------- */
 
-/* Makes x [4, 3] -> a, tanh -> b, which shares a's weight -> mse, all at one node. */
+/* Makes x [4, 3] -> a, tanh -> b -> mse, all at one node. b shares the weight of a. */
 static bool make_tied(const char *at, net *n) {
   static const char *const layers[] = {"[{op: linear, out: 3, name: first}, {op: tanh}]",
                                        "[{op: linear, out: 3, name: second}]"};
@@ -248,7 +249,8 @@ static bool train_tied_at_master(saved *ret) {
   return close_runtime();
 }
 
-/* The owner is reloaded first. In the other order, the error says what is missing. */
+/* The module that owns the weight must be reloaded first. In the other order, the error says what
+ * is missing. */
 static bool modules_with_one_weight_come_back(void) {
   net n = {0};
   cleave_optimizer *o;
@@ -353,7 +355,7 @@ static bool contexts_without_the_lost_worker_continue(void) {
   CHECK(memcmp(a.data, b.data, 12) == 0);
   MUST(cleave_call(rt, c, busy.m, &y, 1, &z, e));
   DO(close_context(c));
-  DO(open_context(&c)); /* of a module that B never had */
+  DO(open_context(&c)); /* this context uses a module that worker B never had */
   DO(make_leaf(c, x, 4, 1, false, &y));
   MUST(cleave_rpc_sync(rt, c, late, &y, 1, 0, NULL, &b, e));
   DO(close_context(c));
@@ -618,7 +620,7 @@ static bool impossible_rejoin_is_refused(void) {
   MUST(cleave_module_reload(rt, given, &some, NULL, 0, e));
   DO(read_weight(given, "0.bias", &t));
   CHECK(memcmp(t.data, bias, sizeof bias) == 0);
-  MUST(cleave_module_release(rt, b, e)); /* its name can be used again */
+  MUST(cleave_module_release(rt, b, e)); /* the name of the released module can be used again */
   DO(load_module("b", at_b, "[{op: linear, out: 3}]", 3, &b));
   DO(read_weight(b, "0.bias", &t));
   cleave_tensor_free(&t);
@@ -656,7 +658,7 @@ static bool a_failed_load_is_tried_again(void) {
   return close_runtime();
 }
 
-/* A thread of the runtime waits for the worker. */
+/* A future reports when the worker has rejoined: a thread of the runtime waits for it. */
 static bool worker_rejoins_by_futures(void) {
   cleave_module *a, *b;
   cleave_tensor first = {0}, again = {0};
@@ -680,7 +682,8 @@ static bool worker_rejoins_by_futures(void) {
   MUST(cleave_future_release(rt, back, e));
   MUST(cleave_future_release(rt, there, e));
   DO(lose_b() && ask_runner(mend_b));
-  MUST(cleave_worker_rejoin_async(rt, at_b, 0, &back, e)); /* closing waits for it */
+  /* closing the runtime waits for the rejoin */
+  MUST(cleave_worker_rejoin_async(rt, at_b, 0, &back, e));
   cleave_tensor_free(&first);
   cleave_tensor_free(&again);
   return close_runtime();

@@ -133,7 +133,7 @@ static bool state_may_be_written_in_parts(void) {
   cleave_named_tensor counter = make_step_counter(0);
   DO(load_half_trained_network("state in parts", &n));
   MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_WEIGHTS, &good, 0, 0, e));
-  /* some of the values */
+  /* writes only some of the optimiser's values */
   MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_OPTIMIZER, &counter, 1, 0, e));
   MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_OPTIMIZER, &moment, 1, 0, e));
   MUST(cleave_state_read(rt, n.a, CLEAVE_STATE_OPTIMIZER, 0, &state, e));
@@ -148,8 +148,8 @@ static bool state_may_be_written_in_parts(void) {
 
 enum { MOST_SENDINGS = 64, RELAYED = 1 };
 
-/* Lines of what the process was about to send. refused_sending: bits of the kinds to refuse;
- * RELAYED: values that only pass through the master. */
+/* Lines that describe what the process was about to send. refused_sending: bits of the kinds to
+ * refuse; RELAYED: values that are only relayed by the master. */
 static struct {
   pthread_mutex_t lock;
   char sending_lines[MOST_SENDINGS][200];
@@ -245,7 +245,8 @@ static bool a_step_under_the_gate(void) {
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
   MUST(cleave_module_place(rt, n.a, true, 0, e));
   forget_sendings(0);
-  for (int i = 0; i < 2; i++) { /* the second step sends the same; only tensors are asked about */
+  /* the second step sends the same tensors; the gate is asked about tensors only */
+  for (int i = 0; i < 2; i++) {
     DO(open_context(&c));
     DO(run_network_after(&n, c, 1, none, NULL, &loss));
     MUST(cleave_to_here(rt, loss, 0, &y, e));
@@ -310,7 +311,8 @@ static bool check_other_sendings(const char *w) {
   return true;
 }
 
-/* As PyTorch accepts a state_dict without num_batches_tracked. */
+/* A state without num_batches_tracked is accepted, and the count is 0, as PyTorch accepts such a
+ * state_dict. */
 static bool a_count_that_is_left_out_is_0(void) {
   static const char *const names[] = {"0.weight", "0.bias", "0.running_mean", "0.running_var"};
   float rows[4][3] = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}, {1, 1, 1}};

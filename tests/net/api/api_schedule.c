@@ -163,7 +163,7 @@ static bool trains_to_same_weights(const pipeline *p) {
 typedef struct progress {
   uint32_t f[STAGES + 1], i[STAGES + 1], w[STAGES + 1];
   bool has_split_backward[STAGES + 1][MICROS];
-  uint32_t last_position[3]; /* clock of each node */
+  uint32_t last_position[3]; /* position of each node's last instruction */
 } progress;
 
 static uint32_t *get_last_position(progress *g, const char *at) {
@@ -223,7 +223,7 @@ static void damage_schedule(const pipeline *p, schedule *s) {
     case 1: /* repeats an instruction, or names an unknown call */
       *a = *b;
       break;
-    case 2: /* leaves a gap */
+    case 2: /* leaves a position unused */
       *a += 1 + draw_below(3);
       break;
     case 3:
@@ -283,7 +283,7 @@ static bool damaged_schedules_fail_or_reach_the_same_weights(void) {
     damage_schedule(p, &s);
     uint64_t begin = now_ms();
     DO(run_step(p, &s, STEP_TIMEOUT_MS, &e));
-    CHECK(now_ms() < begin + 10000); /* it must not hang */
+    CHECK(now_ms() < begin + 10000); /* the call must not hang */
     failed += e.status != CLEAVE_OK;
     stood_still += e.status == CLEAVE_DEADLINE;
     if (e.status == CLEAVE_OK) DO(trains_to_same_weights(p));
@@ -298,7 +298,7 @@ static bool positions_that_cannot_be_are_refused(void) {
   static const positions bad[] = {{0, 1, 0},          {1, 0, 2},       {2, 2, 0},
                                   {3, 2, 0},          {1, 3, 3},       {(1 << 20) + 1, 0, 0},
                                   {1, UINT32_MAX, 0}, {1, 2, 1u << 21}};
-  const pipeline *p = &pipelines[2]; /* with stages at all nodes */
+  const pipeline *p = &pipelines[2]; /* this pipeline has stages at all nodes */
   const float x[ROWS * WIDTH] = {0};
   cleave_context c;
   DO(open_context(&c));

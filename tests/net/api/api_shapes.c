@@ -76,12 +76,13 @@ static bool empty_batch_passes_all_modules(void) {
   return true;
 }
 
-/* A context with an empty and another batch has the gradients of the other one, in either order. */
+/* A context that calls a module with an empty batch and with another batch, in either order, has
+ * the gradients of the other batch. */
 static bool empty_batch_adds_no_gradient(void) {
   cleave_tensor g[3] = {{0}, {0}, {0}};
   net n;
   DO(make_network("beside", at_b, &n));
-  /* no empty batch; the empty one first; the empty one last */
+  /* 0: no empty batch; 1: the empty batch is called first; 2: it is called last */
   for (int first = 0; first < 3; first++) {
     cleave_context c;
     cleave_reference x, h, y, target, roots[2];
@@ -174,7 +175,7 @@ static bool is_same_tensor(const cleave_tensor *a, const cleave_tensor *b, size_
          memcmp(a->data, b->data, n * sizeof(float)) == 0;
 }
 
-/* The result equals that of the rows stacked as a matrix. */
+/* A linear layer over a tensor of any rank has the result of the same rows stacked as a matrix. */
 static bool linear_takes_any_rank(void) {
   static const struct {
     int rank;
@@ -329,7 +330,7 @@ static bool get_learns_flag(const cleave_module *m, size_t i, bool *ret) {
   return true;
 }
 
-/* Adapters begin at no change, and are all that learns. */
+/* Adapters change no value before the first step, and they are the only parameters that learn. */
 static bool adapters_alone_learn(void) {
   static const char *const targets[] = {"q_proj", "v_proj"};
   cleave_lora lora = {.size = sizeof lora, .targets = targets, .n_targets = 2, .r = 2, .alpha = 4};

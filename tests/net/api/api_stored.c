@@ -180,11 +180,11 @@ static bool mismatched_state_file_changes_nothing(void) {
           CLEAVE_INVALID, "4");
   REFUSED(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "x", 0, &small, e),
           CLEAVE_INVALID, "1 bytes");
-  DO(ask_runner("damage")); /* the file "b.adam" */
+  DO(ask_runner("damage")); /* asks the runner to damage the file "b.adam" */
   REFUSED(cleave_state_load_at_worker(rt, n.b, CLEAVE_STATE_OPTIMIZER, "b.adam", 0, NULL, e),
           CLEAVE_DATA_LOSS, "'b.adam'");
   DO(ask_runner("repair"));
-  DO(ask_runner("block")); /* puts a folder where the file "blocked" should be */
+  DO(ask_runner("block")); /* asks the runner to make a folder in place of the file "blocked" */
   REFUSED(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "blocked", 0, NULL, e),
           CLEAVE_UNAVAILABLE, "file of state 'blocked': Is a directory (");
   DO(add_all_state_to_digest(&then));
@@ -264,7 +264,7 @@ static bool another_identity_has_no_stored_files(void) {
   REFUSED(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, &f, e),
           CLEAVE_NOT_FOUND, "'a'");
   REFUSED(cleave_state_remove_at_worker(rt, n.a, "a", 0, e), CLEAVE_NOT_FOUND, "'a'");
-  /* its own file */
+  /* a file of the stranger, although the name is in use */
   MUST(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, &f, e));
   print_file(n.a, "stranger", &f);
   MUST(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, NULL, e));

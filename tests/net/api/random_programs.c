@@ -144,7 +144,8 @@ static bool build_program(program *p) {
   return true;
 }
 
-/* Ends a context. Its backward may be refused only if nothing that is trained leads to the root. */
+/* Runs a backward and ends the context. The backward may be refused only if no trained parameter
+ * leads to a root. */
 static bool finish_program(program *p, bool twice, seen *s) {
   static cleave_tensor t;
   for (int pass = 0; pass <= twice; pass++) {

@@ -41,7 +41,8 @@ enum {
 static struct {
   pthread_mutex_t lock;
   double delay_ms, rate_mbit, queue_ms;
-  int64_t free_at_ns[2]; /* [direction] time at which the link will have sent all that it took */
+  /* [direction] time in ns at which the simulated link will have sent all bytes that it accepted */
+  int64_t free_at_ns[2];
 } shared = {.lock = PTHREAD_MUTEX_INITIALIZER, .queue_ms = 5};
 
 static struct addrinfo *target;

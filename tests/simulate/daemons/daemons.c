@@ -31,7 +31,7 @@ static bool report_fault(uint64_t seed, const char *where, const char *text) {
 
 /* ---- one run --------------------------------------------------------------------------------- */
 
-/* Of a program with its runtime, and the loss that comes, if any. */
+/* A run of a program: its runtime, and the fault that happens during the run, if any. */
 typedef struct run {
   cleave_runtime *rt;
   sim_random pause_rng;
@@ -54,7 +54,8 @@ static bool ask_runner(const char *what, uint32_t worker) {
   return fgets(line, sizeof line, stdin) != NULL;
 }
 
-/* The fault's times are counted from the begin of the run, until it strikes. */
+/* Main of the thread that causes the fault. Until then the times of the fault count from the begin
+ * of the run; afterwards they are absolute. */
 static void *cause_fault(void *user) {
   run *r = user;
   uint64_t away = r->fault.restart_ns;
@@ -66,8 +67,8 @@ static void *cause_fault(void *user) {
   return NULL;
 }
 
-/* Until the worker is there again and the runtime knows, be it that the program has taken it back
- * already. */
+/* Waits until the worker runs again and the runtime has noticed the loss, even if the program has
+ * already let the worker rejoin. */
 static void wait_for_notice(void *user) {
   run *r = user;
   cleave_link_measure m;
@@ -80,7 +81,7 @@ static void wait_for_notice(void *user) {
   }
 }
 
-/* How a program of the seed runs. */
+/* Returns the options with which the program of a seed opens its runtime. */
 static cleave_options make_options(uint64_t seed, bool home) {
   static const char *const none[] = {""};
   sim_random random = {seed * 77 + 5};

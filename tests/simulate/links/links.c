@@ -33,9 +33,9 @@ typedef struct sent {
   uint32_t n_tensors;
   uint32_t bytes[CLV_WIRE_TENSORS];
   uint64_t total_bytes;
-  bool is_accepted;  /* the link took it */
-  bool has_chunks;   /* its tensors come in chunks */
-  bool is_announced; /* a CALL: that it comes */
+  bool is_accepted;  /* the link accepted the packet */
+  bool has_chunks;   /* its tensors are sent in chunks */
+  bool is_announced; /* the receiver was told that this CALL comes, before its tensors arrived */
   uint32_t n_arrivals, first_unsent;
 } sent;
 
@@ -44,10 +44,10 @@ typedef struct side {
   clv_account *account;
   clv_pool *pool;
   uint64_t credit;
-  bool has_small_quota; /* there is no room for all that may come */
+  bool has_small_quota; /* the side's quota is too small for all packets that it may receive */
   sent sent_packets[MOST_SENT];
   uint32_t n_sent, n_to_send;
-  uint32_t last_in_order; /* the last number of the peer that came in order */
+  uint32_t last_in_order; /* number of the peer's last packet that arrived in order */
   uint32_t n_closed, n_held;
 } side;
 
@@ -154,7 +154,8 @@ static void keep_packet(side *by, clv_packet *p) {
                       release_kept_packet, k);
 }
 
-/* Nothing but what comes in chunks, and an ABORT, is out of order. */
+/* Asserts that a packet arrives in order. Only packets whose tensors are sent in chunks, and an
+ * ABORT, may overtake others. */
 static void check_order(side *to, uint32_t number, const sent *s) {
   if (s->kind == CLV_ABORT) return;
   if (number < to->last_in_order)
@@ -162,7 +163,7 @@ static void check_order(side *to, uint32_t number, const sent *s) {
   to->last_in_order = number;
 }
 
-/* What waited when it was sent comes behind it. */
+/* Asserts that an ABORT has overtaken the packets that waited when it was sent. */
 static void check_overtaking(const side *from, uint32_t number, const sent *s) {
   for (uint32_t i = s->first_unsent; s->kind == CLV_ABORT && i < number; i++)
     if (from->sent_packets[i].kind != CLV_ABORT && from->sent_packets[i].is_accepted &&
@@ -257,7 +258,8 @@ static void add_tensors(side *from, uint32_t number, sent *s, clv_packet *p) {
   s->has_chunks = s->total_bytes > CLV_WIRE_INLINE_MAX;
 }
 
-/* What the peer can never have room for is refused, and nothing else. */
+/* Returns the expected result of sending a packet: refused if the peer can never have memory for
+ * it, otherwise accepted. */
 static clv_code expected_code(const side *from, const sent *s) {
   uint64_t most = other_side(from)->credit;
   if (from->n_closed) return CLV_UNAVAILABLE;
@@ -282,7 +284,8 @@ static void send_packet(side *from) {
   s->is_accepted = code == CLV_OK;
   w.n_packets += s->is_accepted;
   w.n_waited += from->link->send_queue->first != NULL;
-  bool too_early = w.was_cut && code == CLV_UNAVAILABLE; /* a lane has ended, the link not yet */
+  /* the lane of a cut link has ended, but the link has not noticed it yet */
+  bool too_early = w.was_cut && code == CLV_UNAVAILABLE;
   if (code != wanted && !too_early)
     report_fault("packet %u: %s instead of %s: %s", number, clv_code_name(code),
                  clv_code_name(wanted), err.text);
@@ -298,7 +301,7 @@ static void send_some_packets(void *user) {
                       send_some_packets, s);
 }
 
-/* A connection is lost; both sides mend it. More may be lost meanwhile. */
+/* Loses a connection, which both sides repair. More connections may be lost meanwhile. */
 static void lose_connection(void *user) {
   uint32_t left = (uint32_t)(uintptr_t)user;
   w.n_mended += sim_network_reset_lane(w.network, 0, 1, random_below(w.sides[0].link->n_lanes));
@@ -369,7 +372,7 @@ static void run_all_events(void) {
     sim_network_run_event(w.network);
 }
 
-/* All has been said and let go. */
+/* Asserts that no packet is in flight and that all credit has been returned. */
 static void check_nothing_is_held(const side *s) {
   clv_link_load load;
   const side *peer = other_side(s);
@@ -391,8 +394,8 @@ static void check_nothing_is_held(const side *s) {
   if (s->n_closed) report_fault("side %u has ended by itself", index_of_side(s));
 }
 
-/* A pool gives back what is free before it goes over its quota: then only what is asked for is
- * left. */
+/* True if all tensors have returned to the pool. A pool frees idle blocks before it exceeds its
+ * quota, so after a request over the quota only used blocks are left. */
 static bool has_all_tensors(side *s) {
   enum { LITTLE = 512 };
   clv_err err;
@@ -439,9 +442,9 @@ static uint64_t run_seed(uint64_t seed) {
   for (int i = 0; i < SIDES; i++) make_side(&w.sides[i]);
   join_sides(&acceptor);
   if (!w.has_failed) exchange_packets();
-  if (w.has_failed) return 0; /* what is left behind does not matter any more */
+  if (w.has_failed) return 0; /* after a fault the rest is not freed */
   sim_network_free(w.network);
-  w.network = sim_network_new(&o); /* for the time in complaints */
+  w.network = sim_network_new(&o); /* the network's clock gives the time in reports of faults */
   for (int i = 0; i < SIDES; i++) end_side(&w.sides[i]);
   sim_network_free(w.network);
   return w.run_digest;

@@ -142,7 +142,7 @@ static void non_finite_gradient_skips_the_step_until_overwritten(void **state) {
     end_run(&r);
   }
   call_in_new_context(&r);
-  run_backward(&r); /* the gradient becomes NaN */
+  run_backward(&r); /* this backward makes the gradient NaN */
   const float none[OUT * IN] = {0};
   const cleave_tensor dw = CLEAVE_TENSOR_F32(none, OUT, IN);
   bias[0] = 1;
@@ -168,7 +168,7 @@ static void backward_after_a_weight_change_is_refused(void **state) {
                    CLEAVE_PRECONDITION);
   assert_non_null(strstr(e.text, "module 'changed' have changed"));
   assert_string_equal(e.place, "changed");
-  call_module(&first); /* nothing was sent, and the context can still be used */
+  call_module(&first); /* the refused call sent nothing, so the context can still be used */
   run_backward(&first);
   end_run(&second);
   end_run(&first);

@@ -44,7 +44,7 @@ static int teardown(void **state) {
 
 /* ---- two ways to compute the same ------------------------------------------------------------ */
 
-/* The layers, undivided or divided into n parts. */
+/* The tested layers, undivided or divided into parts. */
 typedef struct way {
   cleave_module *undivided_module;
   cleave_parallel *parallel_parts;
@@ -208,7 +208,8 @@ static void parallel_parts_train_like_the_undivided_layers(void **state) {
   for (int i = 0; i < ROWS; i++) assert_true(fabs(a[i] - b[i]) <= 1e-6);
 }
 
-/* A state trained over two parts is continued over four, and undivided. */
+/* A state that was trained in two parts is loaded into four parts, and into the undivided layers.
+ */
 static void state_can_be_loaded_into_another_number_of_parts(void **state) {
   (void)state;
   way two = {0}, four = {0}, whole = {0};
@@ -239,8 +240,8 @@ static void each_part_has_its_slice(void **state) {
   way w = {0};
   size_t n = 0;
   load_parts(&w, "slices", 2);
-  cleave_module *part =
-      cleave_parallel_module(w.parallel_parts, 1); /* part 0 is the layers before */
+  /* part 0 has the layers before the divided ones */
+  cleave_module *part = cleave_parallel_module(w.parallel_parts, 1);
   cleave_tensor t = {0};
   assert_string_equal(cleave_module_name(part), "slices.1.0");
   char text[2048], cut[12];
@@ -255,7 +256,8 @@ static void each_part_has_its_slice(void **state) {
   assert_int_equal(t.shape[1], 12);
   cleave_tensor_free(&t);
   while (cleave_parallel_module(w.parallel_parts, n)) n++;
-  /* dropout is undivided, so w4 computes shares of it */
+  /* the dropout before w4 is not divided: one module computes it, and the parts of w4 slice its
+   * output */
   assert_int_equal(n, 1 + 2 + 1 + 2 + 1 + 2 + 1);
   MUST(cleave_parallel_release(rt, w.parallel_parts, &e));
 }

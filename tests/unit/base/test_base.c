@@ -166,7 +166,7 @@ static void invalid_hex_is_refused_and_leaves_the_output(void **state) {
   assert_false(clv_hex_parse("00aff", bytes, 3));
   assert_false(clv_hex_parse("00aff12", bytes, 3));
   assert_false(clv_hex_parse("00affg", bytes, 3));
-  assert_int_equal(bytes[2], 0xf1); /* unchanged */
+  assert_int_equal(bytes[2], 0xf1); /* the refused text has not changed the output */
 }
 
 /* Each byte of both halves of a key changes the numbers. */
@@ -333,7 +333,7 @@ static void long_texts_are_truncated_with_dots(void **state) {
   assert_string_equal(clv_text_truncate("123\xc3\xa4"
                                         "5678",
                                         dst, sizeof dst),
-                      "123..."); /* 123ä5678 */
+                      "123..."); /* the text is 123ä5678; the cut does not split the character ä */
   assert_string_equal(clv_text_truncate("", dst, sizeof dst), "");
   memset(text, 'x', sizeof text - 1);
   text[sizeof text - 1] = '\0';

@@ -95,7 +95,7 @@ static void journal_lines_start_with_a_priority(void **state) {
     clv_log((clv_log_level)level, "x");
     assert_memory_equal(end_capture(), starts[level], 3);
   }
-  setenv("JOURNAL_STREAM", "1:2", 1); /* another process's stream */
+  setenv("JOURNAL_STREAM", "1:2", 1); /* names the stream of another process */
   begin_capture(CLV_LOG_DEBUG, true, false);
   clv_log(CLV_LOG_ERROR, "x");
   assert_memory_equal(end_capture(), "{", 1);

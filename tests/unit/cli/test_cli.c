@@ -105,7 +105,7 @@ static void option_values_parse_in_every_form(void **state) {
   assert_string_equal(a->command_line.words[0], "-f");
   a = parse_valid("run -"); /* "-" is a word */
   assert_string_equal(a->command_line.words[0], "-");
-  a = parse_valid("run x --out --fast"); /* a value may begin like an option */
+  a = parse_valid("run x --out --fast"); /* the value of an option may begin with "--" */
   assert_string_equal(a->output, "--fast");
   a = parse_valid("run x --out=");
   assert_string_equal(a->output, "");
@@ -162,7 +162,7 @@ static void option_mistakes_are_named(void **state) {
   parse_invalid("run p --=3", "there is no option --");
 }
 
-/* An option that follows the faulty one decides the form of the message. */
+/* --log-format takes effect even if it follows the faulty option. */
 static void log_format_is_read_even_after_an_error(void **state) {
   (void)state;
   arguments a;
@@ -207,7 +207,8 @@ static void help_needs_no_other_arguments(void **state) {
   (void)state;
   assert_true(parse_valid("--help")->command_line.help);
   assert_null(parse_valid("--help")->command_line.command);
-  assert_true(parse_valid("run --help")->command_line.help); /* help needs no PLAN */
+  /* --help needs no argument PLAN.yaml */
+  assert_true(parse_valid("run --help")->command_line.help);
   assert_string_equal(parse_valid("-h box close")->command_line.command->name, "box close");
   assert_string_equal(parse_valid("box --help")->command_line.group, "box");
   assert_true(parse_valid("--version")->command_line.version);

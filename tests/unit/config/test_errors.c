@@ -461,7 +461,7 @@ static void model_without_exactly_one_source_is_refused(void **state) {
       "loss:", "model: {}\nloss:", "/etc/cleave/s.yaml:14:1: a model needs an arch, layers or hf");
 }
 
-/* Asserts that these `layers` of two stages over a model of three layers are refused. */
+/* Asserts that two stages with these `layers` over a model of three layers are refused. */
 static void assert_ranges_refused(const char *front, const char *back, const char *message) {
   char *with_model = replace_in_session_text(
       session_text,
@@ -741,7 +741,7 @@ static void later_failures_name_the_position(void **state) {
   clv_session_config_free(c);
 }
 
-/* A message keeps its end, however long the path of the file is. */
+/* The end of a message is not cut off, even if the path of the file is long. */
 static void long_path_does_not_cut_the_end_of_a_message(void **state) {
   (void)state;
   char file[900], fix[300];

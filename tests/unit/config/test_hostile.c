@@ -144,7 +144,7 @@ static void hostile_overrides_are_refused(void **state) {
                      "supported: write the value out");
 }
 
-/* Messages of the YAML library become part of the error; nothing is printed. */
+/* Messages of the YAML library become part of the error. Nothing is printed to standard error. */
 static void yaml_errors_print_nothing_to_stderr(void **state) {
   (void)state;
   static const char *const texts[] = {

@@ -102,7 +102,8 @@ static void old_keys_are_accepted_and_written_under_new_names(void **state) {
   assert_non_null(strstr(out.data, "decay_applies_to: weights"));
   assert_null(strstr(out.data, " credit:"));
   clv_session_config_free(c);
-  /* the later of two overrides counts, whichever of both names it uses */
+  /* the later of two overrides counts, also if one has the old name of the key and one the new name
+ */
   const char *sets[] = {"limits.receive_window=2MiB", "limits.credit=3MiB"};
   for (size_t n = 1; n <= 2; n++) {
     c = parse_accepted(text, &(clv_config_overrides){.sets = sets, .n_sets = n});
@@ -254,7 +255,7 @@ static void numbered_layer_ranges_are_read(void **state) {
   free(text);
 }
 
-/* The ends of a range may be names; one name is both ends. */
+/* The ends of a range may be names of layers. A single name is a range of one layer. */
 static void named_layer_ranges_are_read(void **state) {
   (void)state;
   char *one =
@@ -371,7 +372,7 @@ static void overrides_reach_nested_keys(void **state) {
                                      "workers.gpu2={address: \"h:1\", identity: \"a://b\"}"};
   clv_config_overrides over = {.env = env, .sets = sets, .n_sets = 5};
   clv_session_config *c = parse_accepted(session_text, &over);
-  /* defaults of the outer map are set first */
+  /* the defaults of the outer map are set before its keys are read */
   assert_int_equal(c->train.optimizer.kind, CLV_OPTIM_ADAM);
   assert_true(c->train.optimizer.lr == 0.5);
   assert_int_equal(c->stages[1].threads, 2);
@@ -682,7 +683,8 @@ static char *make_session_with_long_value(const char *from, const char *head, ch
   return text;
 }
 
-/* An accepted path is still short enough when it is made absolute and read again. */
+/* Joins folder and path as long as the result fits. An accepted path must also fit when the written
+ * session is read again. */
 static void overlong_joined_paths_are_refused(void **state) {
   (void)state;
   char *text = make_session_with_long_value("format: idx,", "format: idx, root: ", 'r', 2500, ",");
@@ -752,10 +754,11 @@ static void example_and_shipped_session_files_load(void **state) {
   assert_non_null(strstr(text.data,
                          "\n  # Records per step. (a whole number from 1 to 1048576)\n"
                          "  batch: 128\n"));
-  clv_session_config *first = NULL; /* a network over two nodes with all keys of train and eval */
+  /* a network over two nodes whose session has all keys of train and eval */
+  clv_session_config *first = NULL;
   if (clv_session_config_parse("e", text.data, text.len, NULL, &first, &err))
     fail_msg("%s", err.text);
-  assert_int_equal(first->n_stages, 3); /* U-shaped */
+  assert_int_equal(first->n_stages, 3); /* front, middle and back of a U-shaped split */
   assert_int_equal(first->stages[0].worker, -1);
   assert_int_equal(first->stages[1].worker, 0);
   assert_int_equal(first->stages[2].worker, -1);

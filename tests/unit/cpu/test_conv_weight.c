@@ -31,7 +31,7 @@ static clv_window get_window(size_t i) {
   return s;
 }
 
-/* Expected element i of dw [K, C, kh, kw]. */
+/* Returns the expected element i of dw [K, C, kh, kw]. */
 static double compute_expected(const clv_window *s, const float *x, const float *dy, int64_t i) {
   int64_t v = i % s->kernel[1], u = i / s->kernel[1] % s->kernel[0];
   int64_t c = i / (s->kernel[1] * s->kernel[0]) % s->c,
@@ -134,7 +134,7 @@ static void test_three_tap_weight_gradient_matches_loops(void **state) {
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* Positions of weight (k, c, tap) in the tiles `front` and `back`. */
+/* Return the position of weight (k, c, tap) in the tiles `front` and `back`. */
 static size_t get_position_in_front(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t tap) {
   int64_t tile = k / 16 * (w->c / 16) + c / 16;
   return (size_t)((tile * w->taps + tap) * 256 + c % 16 * 16 + k % 16);
@@ -179,8 +179,9 @@ static void test_weight_tiles_match_loops(void **state) {
   (void)state;
   static const int64_t taps[] = {1, 6, 9, 49};
   float want;
+  /* each test is made with the tiles for forward, those for backward, and both */
   for (size_t i = 0; i < CLV_COUNT(taps); i++)
-    for (int way = 0; way < 12; way++) /* ways: front, back, both */
+    for (int way = 0; way < 12; way++)
       check_tiles((cpu_weight_tiles){.k = 48,
                                      .c = 32,
                                      .taps = taps[i],

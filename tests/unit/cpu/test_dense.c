@@ -176,8 +176,8 @@ static void test_repeated_runs_give_the_same_bits(void **state) {
   }
 }
 
-/* The thread count is the kernel's, not the one the calling thread has set: the threads share the
- * sums of a weight gradient. */
+/* A kernel uses its own thread count, not the one that the calling thread has set for OpenMP,
+ * because the threads divide the sums of a weight gradient. */
 static void test_kernel_ignores_the_caller_thread_count(void **state) {
   (void)state;
   clv_node_desc descs[] = {make_conv_desc(8, 32, 14, 14, 64, 1, 1, 0, 1),
@@ -265,7 +265,8 @@ static void test_predicted_reorder_counts_match_execution(void **state) {
   }
 }
 
-/* Trimming frees memory kept of freed kernels, and leaves a running kernel alone. */
+/* Trimming frees the memory that freed kernels left for reuse. It does not touch the memory of a
+ * running kernel. */
 static void test_trim_frees_only_unused_kernel_memory(void **state) {
   (void)state;
   const clv_backend *cpu = clv_backend_cpu();

@@ -100,7 +100,7 @@ static void test_adam_matches_the_scalar_formula(void **state) {
     }
 }
 
-/* Computes the formulas, one value at a time. */
+/* Steps by the optimiser's formulas, one value at a time. */
 static void step_by_formula(const clv_step_args *a, float *p, const float *g, float *const m[],
                             size_t n) {
   for (size_t i = 0; i < n; i++) {

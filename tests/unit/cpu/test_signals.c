@@ -20,7 +20,7 @@ extern int omp_get_thread_num(void);
 /* ---- who holds them when oneDNN is called ---------------------------------------------------- */
 
 static int n_calls,
-    n_open; /* open calls of oneDNN; those on a thread that a signal could interrupt */
+    n_open; /* n_calls: calls of oneDNN; n_open: calls on a thread that a signal could interrupt */
 
 static bool is_blocked(int signal) {
   sigset_t now;
@@ -118,7 +118,7 @@ static void signals_stay_blocked_in_other_team_threads(void **state) {
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, makers[i], has), 0);
     pthread_join(thread, NULL);
-    assert_false(has[0]); /* the calling thread has its own signal stack again */
+    assert_false(has[0]); /* the calling thread accepts signals again */
     for (int k = 1; k < TEAM; k++) assert_true(has[k]);
   }
 }

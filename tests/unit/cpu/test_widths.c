@@ -12,7 +12,7 @@ int __real_clv_cpu_vector_width(void);
 static int width;
 int __wrap_clv_cpu_vector_width(void) { return width; }
 
-/* Compares with words of single blocks, also where block numbers overflow. */
+/* Compares words drawn in bulk with those of single blocks, also where block numbers overflow. */
 static void random_words_match_single_rng_blocks(void **state) {
   static const uint32_t firsts[] = {0, 16, 5, UINT32_MAX - 7};
   clv_rng_stream s = clv_rng_stream_of(&(clv_rng_key){.seed = 7, .step = 3, .layer = 80});

@@ -202,7 +202,7 @@ static void loader_matches_batch_order_without_allocating(void **state) {
   clv_batches_free(b);
 }
 
-/* The loader is freed with its thread in each state, and without any request. */
+/* Frees the loader while its thread is in each possible state, and before any request. */
 static void loader_can_be_freed_in_every_state(void **state) {
   (void)state;
   CLV_AUTO(free_fixture) fixture f = make_dataset();
@@ -255,7 +255,7 @@ static void check_chunks(char *line) {
   assert_int_equal(*p, '\n');
 }
 
-/* Runs in `make long` only. */
+/* Compares with sizes that PyTorch prints. Runs in `make long` only. */
 static void chunk_sizes_match_torch_chunk(void **state) {
   (void)state;
   char command[256], line[512];

@@ -167,7 +167,7 @@ static void sixteen_bit_images_keep_full_precision(void **state) {
   }
 }
 
-/* For prediction, classes do not matter, and each image has its path. */
+/* For prediction, folders have no meaning as classes, and each image is listed with its path. */
 static void unlabelled_folder_lists_all_images(void **state) {
   static const char *const names[] = {"2.png", "10.png", "b/a/1.PNG", "b/0.png"};
   static const char *const order[] = {"10.png", "2.png", "b/0.png", "b/a/1.PNG"};
@@ -324,7 +324,7 @@ static void damaged_image_error_names_the_file(void **state) {
   const char *root = write_many_images();
   write_text_file(root, "b/99.jpg", "\xff\xd8\xff\xe0 but no more");
   clv_dataset_options o = make_augmented_options(root, 4);
-  /* not among the files that are watched */
+  /* opens the folder before the test watches its files */
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
   CLV_AUTO(clv_subset_done) clv_subset all = {0};
   CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
@@ -358,7 +358,7 @@ static void evaluation_loader_skips_augmentation(void **state) {
     assert_ok(clv_loader_next(l, &b, &err), &err);
     assert_memory_equal(b.x->data, x->data, x->bytes);
   }
-  for (int epoch = 0; epoch < 3; epoch++) { /* x: values of the previous epoch */
+  for (int epoch = 0; epoch < 3; epoch++) { /* x has the values of the previous epoch */
     assert_ok(clv_loader_next(drawn, &b, &err), &err);
     assert_memory_not_equal(b.x->data, x->data, x->bytes);
     memcpy(x->data, b.x->data, x->bytes);
@@ -414,7 +414,8 @@ static void write_truncated_png(const char *root, const char *name) {
   assert_int_equal(truncate(path, st.st_size - 4), 0);
 }
 
-/* With many bad files the same one is reported, in whatever order threads run. */
+/* Of many damaged files, the same one is reported each time, in whatever order threads read them.
+ */
 static void first_damaged_image_is_reported_every_time(void **state) {
   (void)state;
   const char *root = write_many_images();
@@ -425,7 +426,8 @@ static void first_damaged_image_is_reported_every_time(void **state) {
   char name[32];
   clv_err err;
   for (uint32_t i = 0; i < IMAGES; i++) index[i] = i;
-  for (int i = 2; i < IMAGES; i++) { /* a/00, a/03, ...: the fourth record is a/09 */
+  /* the split takes each third image: a/00, a/03, ...; so its fourth record is a/09 */
+  for (int i = 2; i < IMAGES; i++) {
     snprintf(name, sizeof name, "%c/%02d.png", 'a' + i % 3, i);
     if (i != 3 && i != 6) write_text_file(root, name, "gone");
   }

@@ -142,7 +142,7 @@ static void damaged_image_files_are_refused(void **state) {
     clv_err err;
     assert_int_equal(decode_image(file.data, file.len, 3, &p, &err), CLV_DATA_LOSS);
     assert_says(&err, cases[i].says);
-    assert_true(p.cap < 100000); /* an image with a huge size in its header costs no memory */
+    assert_true(p.cap < 100000); /* an image whose header claims a huge size costs no memory */
   }
   clv_pixels p = {0};
   clv_err err;

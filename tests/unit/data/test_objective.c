@@ -102,7 +102,8 @@ static void masking_rates_match_bert(void **state) {
   assert_true(drawn > 0.13 * all && drawn < 0.17 * all);
   assert_true(masked > 0.76 * drawn && masked < 0.85 * drawn);
   assert_true(kept > 0.07 * drawn && kept < 0.14 * drawn);
-  assert_int_equal(r->y[RECORDS - 1][1], get_token(RECORDS - 1, 1)); /* its only letter */
+  /* the only letter of the last record */
+  assert_int_equal(r->y[RECORDS - 1][1], get_token(RECORDS - 1, 1));
 }
 
 static bool are_rows_equal(const rows *a, const rows *b) { return memcmp(a, b, sizeof *a) == 0; }

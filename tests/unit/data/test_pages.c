@@ -140,7 +140,8 @@ static void windows_without_labels_are_left_out(void **state) {
   assert_false(clv_dataset_has_labels(all));
 }
 
-/* Returns the windows of two_pages, each word in place of its label. more: further options. */
+/* Without labels, the dataset has the windows of both pages, and keeps for each position the word
+ * from which its token was made. */
 static void unlabelled_dataset_keeps_pages_for_prediction(void **state) {
   (void)state;
   enum { NO = CLV_LABEL_IGNORED };
@@ -232,7 +233,8 @@ static void invalid_page_error_gives_line_and_column(void **state) {
   assert_refused("{\"words\": [\"a\\u0000\"]}", "r.jsonl:1:12: a text without NUL is expected");
 }
 
-/* As labels of texts. A byte order mark is not part of the line. */
+/* Numbers as labels become names of classes, as for texts. A byte order mark is not part of the
+ * first line. */
 static void numeric_labels_become_class_names(void **state) {
   (void)state;
   clv_dataset_options o = make_options_of_text("n.jsonl", "\xef\xbb\xbf" WORDS BOXES

@@ -95,8 +95,8 @@ static void same_seed_gives_the_same_split(void **state) {
   assert_memory_not_equal(a.held_back.index, c.held_back.index, a.held_back.n * 4);
 }
 
-/* A class that is too small for its share gets one validation record while there are records left
- * for it. */
+/* A class that is too small for its share gets one validation record, as long as the validation
+ * half has room. */
 static void rare_class_gets_a_validation_record(void **state) {
   (void)state;
   int32_t labels[1000];
@@ -164,7 +164,7 @@ static void group_split_keeps_groups_together(void **state) {
   int32_t labels[90], groups[90];
   for (int i = 0; i < 90; i++) {
     labels[i] = i % 2;
-    groups[i] = i % 3 ? 5 * (i / 9) : -i / 9; /* 19 groups of 3 or 6 records */
+    groups[i] = i % 3 ? 5 * (i / 9) : -i / 9; /* makes 19 groups of 3 or 6 records */
   }
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(labels, groups, 90);
   for (uint64_t seed = 0; seed < 20; seed++) {

@@ -181,7 +181,8 @@ static void invalid_table_error_gives_line_and_column(void **state) {
   assert_refused("x.tsv", "text\tlabel\n", "x.tsv: texts come as .csv or .jsonl");
 }
 
-/* Also inside gzip, and at the start of a later line, where files were joined. */
+/* A byte order mark is skipped at the start of a file, inside gzip, and at the start of a later
+ * line, where two files were joined. */
 static void byte_order_marks_are_skipped(void **state) {
   (void)state;
   static const char lines[] =

@@ -27,10 +27,11 @@ static void resize_and_center_crop_match_torchvision(void **state) {
       {500, 375, 256, 224, 341, 256, 58, 16}, /* 117 / 2 = 58.5 -> 58 */
       {375, 500, 256, 224, 256, 341, 16, 58}, /*  */
       {500, 333, 256, 225, 384, 256, 80, 16}, /* 159 / 2 = 79.5 -> 80, 31 / 2 = 15.5 -> 16 */
-      {64, 64, 0, 0, 64, 64, 0, 0},           /* unchanged */
-      {10, 7, 0, 16, 10, 7, -3, -4},          /* smaller than the crop: 6 / 2, 9 / 2 */
-      {30, 7, 0, 16, 30, 7, 7, -4},           /*  */
-      {1000, 3, 6, 4, 2000, 6, 998, 1},       /*  */
+      /* without resize and crop, the view is the whole image */
+      {64, 64, 0, 0, 64, 64, 0, 0},
+      {10, 7, 0, 16, 10, 7, -3, -4},    /* smaller than the crop: 6 / 2, 9 / 2 */
+      {30, 7, 0, 16, 30, 7, 7, -4},     /*  */
+      {1000, 3, 6, 4, 2000, 6, 998, 1}, /*  */
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_image_view v =
@@ -74,7 +75,8 @@ static void random_crop_offsets_are_uniform(void **state) {
     seen_y[v.y + 4]++;
     flips += v.flip;
   }
-  for (int i = 0; i < 9; i++) assert_true(seen_x[i] > 60 && seen_y[i] > 60); /* about 100 each */
+  /* each offset is expected about 100 times */
+  for (int i = 0; i < 9; i++) assert_true(seen_x[i] > 60 && seen_y[i] > 60);
   assert_in_range(flips, 400, 500);
 }
 

@@ -157,7 +157,8 @@ static void child_process_has_only_its_file_and_no_network(void **state) {
   clv_err err;
   must(run_child(args, NULL, &out, &apart, &err), &err);
   assert_non_null(strstr(out.data, "what is in it\n"));
-  if (apart) assert_non_null(strstr(out.data, "\n1\n")); /* "lo" as a word of its own */
+  /* the overlap splits the text so that "lo" is a word of its own */
+  if (apart) assert_non_null(strstr(out.data, "\n1\n"));
 }
 
 static void child_process_over_a_limit_is_killed(void **state) {
@@ -190,7 +191,8 @@ static void timed_out_child_is_killed_with_its_group(void **state) {
   for (int i = 0; i < 100 && kill((pid_t)number, 0) == 0; i++) usleep(20000);
   char path[64], state_text[64] = "";
   snprintf(path, sizeof path, "/proc/%ld/stat", number);
-  FILE *f = fopen(path, "r"); /* a zombie, which its parent has not waited for, counts as ended */
+  /* a zombie process, whose parent has not waited for it, counts as ended */
+  FILE *f = fopen(path, "r");
   if (f) {
     assert_int_equal(fscanf(f, "%*d %*s %60s", state_text), 1);
     fclose(f);

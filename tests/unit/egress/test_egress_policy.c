@@ -25,7 +25,7 @@ static void run_shell(const char *command) {
   if (system(all) != 0) fail_msg("%s", all);
 }
 
-/* Checks a policy that needs no signature. */
+/* Makes an empty folder for a policy. Returns false and skips the test unless it runs as root. */
 static bool make_empty_folder(void) {
   if (geteuid() != 0) {
     print_message("skip policy: only root can make files that are root's\n");
@@ -263,7 +263,8 @@ static void picture_and_layer_limits_are_enforced_when_set(void **state) {
   CLV_AUTO(clv_policy_freep) clv_policy *p = parse_policy();
   clv_policy_tensor t = make_tensor();
   clv_err err;
-  t.findings = CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS; /* `raw` alone does not permit this */
+  /* the key `raw` alone does not permit both findings */
+  t.findings = CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS;
   assert_denied(
       t,
       "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.tokens "

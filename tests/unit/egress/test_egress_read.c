@@ -61,7 +61,8 @@ static void look_belongs_to_its_attempt_and_occurs_once(void **state) {
   assert_true(b.attempts[0].has_look && !b.attempts[1].has_look);
   assert_int_equal(b.attempts[0].look.look.records, 64);
   assert_string_equal(b.attempts[0].look.look.pixels, "0.82");
-  assert_string_equal(b.attempts[0].look.look.features, ""); /* format of the first version */
+  /* the first version of the format has no features */
+  assert_string_equal(b.attempts[0].look.look.features, "");
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary later = {0};
   assert_ok(read_text(ATTEMPT("1") LOOK_OF("1", FEATURES), &later, &err), &err);
   assert_string_equal(later.attempts[0].look.look.groups, "1.00");
@@ -78,12 +79,13 @@ static void unsettled_allowance_counts_in_full(void **state) {
                               ALLOW("2", "1", "master", "5") SETTLE("1", "2", "10"),
                       &b, &err),
             &err);
-  assert_int_equal(b.attempts[0].bytes, 70); /* this attempt ran beside the other one */
+  /* this attempt ran at the same time as the other one */
+  assert_int_equal(b.attempts[0].bytes, 70);
   assert_int_equal(b.attempts[0].unsettled_bytes, 0);
   assert_int_equal(b.attempts[1].unsettled_bytes, 5);
   assert_false(b.attempts[0].has_ended);
   assert_int_equal(b.total_bytes, 75);
-  assert_int_equal(b.n_rows, 2); /* rows are kept per attempt */
+  assert_int_equal(b.n_rows, 2); /* each attempt has a row of its own */
 }
 
 static void worker_hops_are_not_in_the_master_total(void **state) {

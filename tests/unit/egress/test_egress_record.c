@@ -111,7 +111,7 @@ static void charged_bytes_are_on_disk_first(void **state) {
   assert_int_equal(b.rows[0].tensors, 1000);
   assert_int_equal(b.rows[0].unsettled_bytes, 0);
   assert_true(b.attempts[0].has_ended);
-  assert_int_equal(total_on_disk(), taken); /* the end is on disk too */
+  assert_int_equal(total_on_disk(), taken); /* the line of the attempt's end is on disk, too */
 }
 
 static void one_fdatasync_covers_many_steps(void **state) {
@@ -151,12 +151,14 @@ static void charge_keeps_failing_after_a_disk_error(void **state) {
   assert_in_range(n, 0, CLV_EGRESS_MAX_STEPS);
   assert_says(&err, "fails: Input/output error");
   assert_true(total_on_disk() >= 100u * (unsigned)(n + 1));
-  fail_with = 0; /* a second try cannot restore what the first failure lost */
+  /* sync works again, but a second try cannot restore data that the first failure may have lost */
+  fail_with = 0;
   assert_int_equal(clv_egress_charge(f, 100, &err), CLV_PRECONDITION);
   assert_int_equal(clv_egress_close(r, 0, &err), CLV_PRECONDITION);
 }
 
-/* Data written to a file that has no name any more is no record. */
+/* A file that was deleted is no record any more, so a charge fails although the open descriptor can
+ * be written. */
 static void charge_fails_after_the_record_file_is_removed(void **state) {
   (void)state;
   clv_err err = {0};
@@ -279,7 +281,8 @@ static void file_that_is_no_record_is_refused(void **state) {
 
 typedef struct taker {
   clv_egress_flow *f;
-  uint64_t *total_charged; /* recorded before sending: never less than what was sent */
+  /* bytes recorded before sending, by all threads: never less than were sent */
+  uint64_t *total_charged;
 } taker;
 
 static void *charge_in_thread(void *user) {
@@ -331,7 +334,8 @@ static void concurrent_openings_get_distinct_attempts(void **state) {
   assert_int_equal(b.n_attempts, 100);
 }
 
-/* Runs a process that is killed at a random moment. Returns what it had charged. */
+/* Runs a process that charges until it is killed at a random moment. Returns the bytes that it had
+ * charged. */
 static uint64_t charge_until_killed(const char *name, uint64_t *sum, unsigned us) {
   pid_t pid = fork();
   if (!pid) {

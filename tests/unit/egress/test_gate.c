@@ -14,11 +14,11 @@ static clv_stage_spec stages[] = {{.name = "front"}, {.name = "rest"}};
 typedef struct shown_case {
   clv_egress_kind egress_kind;
   clv_findings findings;
+  const char *privacy_finding; /* finding that the session's `privacy` must permit; NULL: none */
   const char
-      *privacy_finding; /* finding that the session's `privacy_finding` must permit; NULL: none */
-  const char *policy_kinds; /* value under the policy's `policy_kinds`; NULL: none is needed */
-  const char *policy_key;   /* key of the policy that must be true; NULL: none */
-  const char *record_word;  /* word for it in the record */
+      *policy_kinds;       /* value that the policy's key `kinds` must list; NULL: none is needed */
+  const char *policy_key;  /* key of the policy that must be true; NULL: none */
+  const char *record_word; /* word for the tensor in the record */
   cleave_sending_kind sending_kind;
 } shown_case;
 
@@ -79,7 +79,8 @@ static clv_policy *make_policy_without(const char *kind, const char *key) {
   return p;
 }
 
-/* A session of one row that is sent once, with a record of its own. */
+/* A session with one row in its egress table. The tensor of the row is sent once, with a record of
+ * its own. */
 typedef struct sent {
   clv_session_config config;
   clv_egress_row egress_row;

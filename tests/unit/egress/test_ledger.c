@@ -73,7 +73,7 @@ static void added_item_is_found(void **state) {
   assert_true(is_item_found(CLV_LEDGER_KEY, 1, &e));
   assert_string_equal(e.identity, W1);
   assert_int_equal(strlen(e.date), 10);
-  assert_false(is_item_found(CLV_LEDGER_RUN, 1, &e)); /* kinds are separate */
+  assert_false(is_item_found(CLV_LEDGER_RUN, 1, &e)); /* an item of another kind is not found */
   assert_false(is_item_found(CLV_LEDGER_KEY, 2, &e));
   assert_int_equal(stat(get_ledger_path(), &st), 0);
   assert_int_equal(st.st_mode & 0777, 0600);
@@ -122,7 +122,7 @@ static void truncated_last_line_is_removed(void **state) {
     add_item(make_item(CLV_LEDGER_KEY, 1, W1));
     FILE *f = fopen(get_ledger_path(), "ab");
     fputs(tails[i], f);
-    if (i == 2) fputc('\0', f); /* as after a power failure */
+    if (i == 2) fputc('\0', f); /* a NUL at the end, as a power failure leaves it */
     fclose(f);
     assert_true(is_item_found(CLV_LEDGER_KEY, 1, &e));
     add_item(make_item(CLV_LEDGER_KEY, 2, W2));
@@ -148,14 +148,14 @@ static void assert_refused(const char *text, size_t len, const char *says) {
 static void damaged_ledger_line_is_located(void **state) {
   (void)state;
   static const char *const bad[] = {
-      "key 00112233445566778899aabbccddeeff 2026-11-28 \n", /* no identity */
+      "key 00112233445566778899aabbccddeeff 2026-11-28 \n", /* the line has no identity */
       "key 00112233445566778899aabbccddeef 2026-11-28 a\n",
       "key 00112233445566778899aabbccddeegg 2026-11-28 a\n",
       "lock 00112233445566778899aabbccddeeff 2026-11-28 a\n",
       "key 00112233445566778899aabbccddeeff 2026-11-2 a\n",
       "key 00112233445566778899aabbccddeeff 2026/11/28 a\n",
       "key 00112233445566778899aabbccddeeff 2026-11-28 a\033[2J\n",
-      "rows 00112233445566778 2026-11-28 a\n", /* marks that are not whole */
+      "rows 00112233445566778 2026-11-28 a\n", /* the line's marks end in the middle */
       "rows 0011223344556677001122334455667g 2026-11-28 a\n",
       "rows  2026-11-28 a\n",
       "rows 0011223344556677\n",
@@ -252,7 +252,7 @@ static void add_waits_for_the_file_lock(void **state) {
   pid_t child = fork();
   if (!child) {
     const clv_ledger_item one = make_item(CLV_LEDGER_KEY, 2, W2);
-    close(fd); /* the parent holds the lock by another descriptor of the same open file */
+    close(fd); /* the child's descriptor shares the parent's lock, so the child closes it */
     _exit(clv_ledger_add(&one, 1, NULL) != CLV_OK);
   }
   usleep(300 * 1000);
@@ -293,14 +293,15 @@ static void a_full_file_is_compacted(void **state) {
   fill_ledger(20);
   add_item(make_item(CLV_LEDGER_KEY, 1, W2));
   assert_in_range(count_lines(), 1 + 20 + 1,
-                  1 + 20 + 20 + 1); /* head, keys, runs and the new one */
+                  1 + 20 + 20 + 1); /* lines: the head, 20 keys, up to 20 runs and the new item */
   assert_true(is_item_found(CLV_LEDGER_KEY, 1, &e));
   assert_string_equal(e.identity, W2);
   assert_int_equal(stat(get_ledger_path(), &st), 0);
   assert_int_equal(st.st_mode & 0777, 0600);
   assert_int_equal(clv_file_read(get_ledger_path(), 1 << 20, &text, NULL), CLV_OK);
-  assert_memory_equal(text.data, head, sizeof head - 1); /* marks stay the same */
-  for (unsigned i = 0; i < 20; i++) {                    /* the first identity of each */
+  assert_memory_equal(text.data, head, sizeof head - 1); /* compaction does not change the marks */
+  /* each key still has the first identity that received it */
+  for (unsigned i = 0; i < 20; i++) {
     char line[100];
     snprintf(line, sizeof line, "\nkey %032x 2026-11-28 spiffe://%08xa", i, i);
     assert_non_null(strstr(text.data, line));
@@ -330,7 +331,7 @@ static void rows_share_a_line(void **state) {
   clv_err err = {0};
   remove_ledger();
   for (uint32_t i = 0; i < 8; i++) items[i] = make_item(CLV_LEDGER_ROW, i, i < 6 ? W1 : W2);
-  /* rows 0-2, weights 3, rows 4-5, and rows 6-7 of another identity */
+  /* items: rows 0 to 2, weights 3, rows 4 and 5, and rows 6 and 7 of another identity */
   items[3].kind = CLV_LEDGER_WEIGHTS;
   assert_ok(clv_ledger_add(items, CLV_COUNT(items), &err), &err);
   assert_int_equal(count_lines(), 1 + 4);
@@ -339,7 +340,8 @@ static void rows_share_a_line(void **state) {
     if (i != 3) assert_string_equal(e.identity, i < 6 ? W1 : W2);
   }
   items[0] = make_item(CLV_LEDGER_ROW, 100, W1);
-  assert_ok(clv_ledger_add(items, CLV_COUNT(items), &err), &err); /* one entry is new */
+  /* adds the same items again, of which one is new */
+  assert_ok(clv_ledger_add(items, CLV_COUNT(items), &err), &err);
   assert_int_equal(count_lines(), 1 + 5);
   assert_true(is_item_found(CLV_LEDGER_ROW, 100, &e));
   assert_false(is_item_found(CLV_LEDGER_KEY, 100, &e));
@@ -390,7 +392,8 @@ static void waiting_writer_appends_to_the_replaced_file(void **state) {
     close(fd);
     _exit(clv_ledger_add(&one, 1, NULL) != CLV_OK);
   }
-  usleep(300 * 1000); /* lets the child wait; otherwise it would find the new file at once */
+  /* gives the child time to wait for the lock; otherwise it would open the new file at once */
+  usleep(300 * 1000);
   write_scratch_file("state/cleave/other", head, sizeof head - 1);
   snprintf(other, sizeof other, "%s", at("state/cleave/other"));
   assert_int_equal(chmod(other, 0600), 0);

@@ -11,8 +11,8 @@
 
 enum { ROWS = 2, COLUMNS = 3, TEST_MODULES = 4, MOST_STARTED = 64 };
 
-/* Contexts with their results, and work that runs when a test says so. seed 0: work runs at once;
- * other seeds draw whether started work ends, and which. */
+/* Contexts of an engine whose work runs when the test says so. seed 0: work runs at once; other
+ * seeds draw which started work ends, and when. */
 typedef struct engine {
   clv_pool *pool;
   const clv_backend *backend; /* backend of the modules; NULL: ref */

@@ -55,7 +55,7 @@ static void oversized_module_is_refused_before_allocation(void **state) {
   tear_down(&f);
 }
 
-/* There is memory for the weights, but not for the moments. */
+/* The quota suffices for the weights, but not for the moments. */
 static void moments_are_charged_with_the_weights(void **state) {
   (void)state;
   fixture f;
@@ -68,7 +68,7 @@ static void moments_are_charged_with_the_weights(void **state) {
   tear_down(&f);
 }
 
-/* There is memory for the weights, but not for what a batch needs. */
+/* The quota suffices for the weights, but not for the buffers of a batch. */
 static void plan_memory_is_charged_before_weights_are_allocated(void **state) {
   (void)state;
   fixture f;
@@ -120,7 +120,8 @@ static clv_graph *make_packed_graph(void) {
   return g;
 }
 
-/* Takes a training call of this many rows. Returns its plan, or puts the call back. */
+/* Gets a training call for this many rows. Returns its plan. ret NULL: puts the call back at once.
+ */
 static clv_module_plan *get_training_call(clv_module *m, int64_t rows, clv_call **ret) {
   clv_module_plan *plan;
   clv_call *c;
@@ -151,7 +152,7 @@ static void oldest_idle_packed_plans_are_evicted(void **state) {
   clv_plan *its = at_work->plan;
   for (int64_t rows = 2; rows < 60; rows++) {
     get_training_call(m, rows, NULL);
-    get_training_call(m, 2, NULL); /* used again and again, so not the oldest */
+    get_training_call(m, 2, NULL); /* used each time, so it is never the oldest */
     assert_true(m->n_plans <= KEPT_PLANS + 1);
   }
   assert_ptr_equal(at_work->plan, its);

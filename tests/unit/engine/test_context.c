@@ -151,7 +151,8 @@ static void nothing_is_allocated_after_warm_up(void **state) {
   assert_int_equal(counts.contexts + counts.values + counts.calls_waiting, 0);
 }
 
-/* Compares with the call's value and its input's gradient, computed here in the same order. */
+/* Compares value and input gradient of a call with those that the test computes in the same order.
+ */
 static void values_and_gradients_match_direct_computation(void **state) {
   fixture *f = *state;
   clv_err err = {0};
@@ -214,7 +215,7 @@ static void fill_random_prepare(clv_packet *p, uint64_t *seed) {
   }
 }
 
-/* Draws any frame of a context that the wire accepts. */
+/* Functions that draw any frame of a context that the wire accepts. */
 /* Draws the announcement of a CALL whose tensors are not complete, and may never be. */
 static bool send_random_announcement(fixture *f, clv_packet *p, uint64_t *seed) {
   clv_err err = {0};

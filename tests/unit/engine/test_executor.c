@@ -222,7 +222,8 @@ static uint64_t hash_state(world *w) {
   return hash;
 }
 
-/* Returns the bits after some steps. *ret_computed: pieces of work given to the executor. */
+/* Returns a hash of the state after some steps. *ret_computed: number of pieces of work that the
+ * executor was given. */
 static uint64_t hash_training(void (*starts)(void *, clv_work *), uint32_t *ret_computed) {
   world w;
   begin_world(&w, starts);
@@ -271,7 +272,7 @@ static void executor_error_fails_the_value(void **state) {
   free_node(&w);
 }
 
-/* All modules wait for one leaf, start together, and end before the node looks. */
+/* All modules wait for one leaf, start together, and end before the node checks for ended work. */
 static void simultaneous_completions_are_all_handled(void **state) {
   clv_err err = {0};
   clv_packet *p;
@@ -300,7 +301,7 @@ static void *release_held_work(void *user) {
   return NULL;
 }
 
-/* The executor's work uses the modules' memory. */
+/* Freeing the node waits for the executor's work, because that work uses the modules' memory. */
 static void node_free_waits_for_executor_work(void **state) {
   pthread_t other;
   world w;

@@ -59,7 +59,7 @@ static void send_call(engine *w, uint64_t context, uint64_t id, uint32_t module,
   send_packet(w, p);
 }
 
-/* Calls module 0 in a context, with the value for the program. */
+/* Calls module 0 in a context. Its value is delivered to the program. */
 static void send_call_of_module_0(engine *w, uint64_t context) {
   send_call(w, context, 10 * context, 0, 0, true);
 }
@@ -125,7 +125,7 @@ static void failed_module_alloc_leaves_nothing_charged(void **state) {
   clv_pool_unref(pool);
 }
 
-/* The call's value fails; the next call has memory. */
+/* If memory for a call cannot be allocated, its value fails. The next call succeeds. */
 static void failed_call_alloc_fails_only_that_value(void **state) {
   engine w;
   heard h;
@@ -140,7 +140,7 @@ static void failed_call_alloc_fails_only_that_value(void **state) {
   end_engine(&w);
 }
 
-/* The context fails because its gradients have no memory; another one has it. */
+/* If memory for gradients cannot be allocated, the context fails. Another context succeeds. */
 static void failed_gradient_alloc_fails_only_that_context(void **state) {
   engine w;
   heard h;
@@ -159,7 +159,7 @@ static void failed_gradient_alloc_fails_only_that_context(void **state) {
   end_engine(&w);
 }
 
-/* If a forward fails late, its value fails. */
+/* If the device reports the failure of a forward later, the value of that forward fails. */
 static void late_device_error_fails_the_value(void **state) {
   engine w;
   heard h;
@@ -184,7 +184,8 @@ static void begin_engine_on_two_devices(engine *w, heard *h) {
   far.bytes_from_host = far.bytes_to_host = far.bytes_between_devices = 0;
 }
 
-/* Asserts bytes copied to the host, from it and between devices since the last call. */
+/* Asserts how many blocks were copied to the device, from it and between devices since the last
+ * call. */
 static void assert_copied_bytes(uint64_t put, uint64_t got, uint64_t from) {
   assert_int_equal(far.bytes_from_host, put * BYTES);
   assert_int_equal(far.bytes_to_host, got * BYTES);
@@ -200,7 +201,8 @@ static void assert_counted_bytes(engine *w, uint32_t module, uint64_t peer, uint
   assert_int_equal(c.host_bytes, 0);
 }
 
-/* Values go from module to module, and so do gradients, two of which are added. */
+/* Values are passed between modules on devices without a copy in host memory, and so are gradients,
+ * two of which are added. */
 static void values_between_device_modules_skip_host_memory(void **state) {
   clv_err err = {0};
   clv_packet *p;
@@ -257,8 +259,9 @@ static void failed_alloc_on_one_device_spares_the_other(void **state) {
   end_engine(&w);
 }
 
-/* A step that fails may have changed any part of the state, so it is answered with that error and
- * the module is not used again. nth: the operation that fails, a backup copy or the step. */
+/* Makes one operation of a step fail: the nth one, a backup copy or the step itself. The step may
+ * have changed any part of the state, so it is answered with that error and the module cannot be
+ * used again. */
 static void assert_step_fails(uint64_t nth) {
   engine w;
   heard h;
@@ -302,7 +305,8 @@ static void failed_device_alloc_is_not_charged(void **state) {
   assert_int_equal(clv_pool_bytes(w.pool), before + 5000);
   void *was = t->data;
   clv_tensor_unref(t);
-  assert_ok(clv_module_alloc_block(w.modules[0], 5000, &charged, &t, &err)); /* the same again */
+  /* allocates a block of the same size again */
+  assert_ok(clv_module_alloc_block(w.modules[0], 5000, &charged, &t, &err));
   assert_ptr_equal(t->data, was);
   assert_int_equal(clv_pool_bytes(w.pool), before + 5000);
   clv_tensor_unref(t);
@@ -311,7 +315,7 @@ static void failed_device_alloc_is_not_charged(void **state) {
 
 /* ---- what is lent ---------------------------------------------------------------------------- */
 
-/* Counts freed tensors; each tells whether the device was waited for. */
+/* number of freed tensors; the release function also checks that the device was waited for */
 static int gone;
 
 static void value_is_not_sent_before_it_is_done(void *owner) {

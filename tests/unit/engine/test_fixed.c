@@ -114,13 +114,14 @@ static void fixed_parameters_have_no_gradients_or_moments(void **state) {
   start_node(&frozen, false);
   start_node(&fixed, true);
   clv_module *a = clv_node_module(frozen.node, 0), *b = clv_node_module(fixed.node, 0);
-  /* bytes of moments */
+  /* the bytes of their moments are saved */
   assert_int_equal(clv_module_bytes(a) - clv_module_bytes(b), 2 * WEIGHT_BYTES);
   for (uint64_t i = 1; i <= STEPS; i++) {
     run_step(&frozen, i);
     run_step(&fixed, i);
   }
-  /* Memory of a gradient and of a backup: values and two moments. */
+  /* Fixed parameters save the memory of a gradient, and of a backup of their values and two
+   * moments. */
   assert_true(frozen.peak_pool_bytes - fixed.peak_pool_bytes >= 3 * WEIGHT_BYTES);
   assert_int_equal(clv_module_state_count(a, CLV_STATE_OPTIMIZER), 2 * 4 + 1);
   assert_int_equal(clv_module_state_count(b, CLV_STATE_OPTIMIZER), 2 * 3 + 1);

@@ -164,7 +164,7 @@ static void compute_gradients(fixture *f, uint64_t context, float *ret_gradient)
     send_packet(f, p);
   }
   if (wait_for_answer(f) != CLV_FINISHED) fail_msg("%s", f->abort_text);
-  /* parameters without a group take part in the vote */
+  /* the vote also covers parameters without a group */
   assert_int_equal(f->last_packet->tensor[0]->n, 2 * MODULES);
   memset(ret_gradient, 0, (WEIGHTS + WIDTH) * sizeof(float));
   for (int r = 0; r < BATCH; r++)
@@ -194,7 +194,7 @@ static clv_packet *make_apply(fixture *f, uint64_t context, uint32_t module, con
   return p;
 }
 
-/* Surplus rates are ignored. */
+/* Each group steps with its own rate. More rates than groups are ignored. */
 static void each_group_steps_with_its_rate(void **state) {
   static const float lrs[] = {0.5f, 0.25f, 8}, held[] = {0, 0.25f};
   fixture *f = *state;

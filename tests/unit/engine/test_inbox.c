@@ -197,7 +197,7 @@ static void value_before_its_call_wakes_the_node(void **state) {
   world *w = *state;
   post_value(w, ROWS);
   assert_node_waits(w);
-  post_call(w, false); /* its value is deferred */
+  post_call(w, false); /* the call runs; its value is deferred */
   assert_node_wakes(w);
   post_gradient(w);
   assert_node_waits(w);
@@ -214,15 +214,15 @@ static void handled_packets_count_for_later_wakeups(void **state) {
   assert_node_waits(w);
   w->now_ns += CLV_COALESCE_NS;
   assert_true(clv_node_poll(w->node));
-  post_value(w, ROWS); /* a DELIVER waits for it */
+  post_value(w, ROWS); /* a DELIVER waits for this value */
   assert_node_wakes(w);
   assert_int_equal(w->n_answers[CLV_VALUE], 1);
   post_deliver(w, LEAF);
   assert_node_wakes(w);
-  post_call(w, false); /* its value exists */
+  post_call(w, false); /* the value for which the packet asks exists */
   assert_node_wakes(w);
   assert_int_equal(w->n_answers[CLV_VALUE], 3);
-  post_prepare(w); /* its gradient exists */
+  post_prepare(w); /* the gradient of the root exists */
   assert_node_wakes(w);
   assert_int_equal(w->n_answers[CLV_FINISHED], 1);
 }
@@ -293,7 +293,7 @@ static void post_apply(world *w) {
   clv_node_post(w->node, p);
 }
 
-/* A program that closes the context of a final step waits once, and so does the node. */
+/* A program that closes the context of a final step waits once, so the node needs one wake-up. */
 static void final_step_is_deferred_until_its_end_context(void **state) {
   world *w = *state;
   for (uint32_t i = 0; i < 2; i++, w->context++) {
@@ -429,7 +429,7 @@ static void wait_callback_runs_while_the_node_waits(void **state) {
   (void)state;
   make_node(&w, (clv_node_options){.clock = {read_clock, &w}, .wait = pass_time, .wait_user = &w});
   assert_ok(clv_packet_new_end_context(w.pool, 7, 1, &w.arriving_packet, &err));
-  assert_false(clv_node_run_until(w.node, 5000)); /* its delay has passed */
+  assert_false(clv_node_run_until(w.node, 5000)); /* the delay of the packet has passed */
   assert_int_equal(w.n_answers[CLV_ENDED], 1);
   assert_int_equal(w.n_waits, 2);
   assert_true(w.now_ns == 5000);
@@ -459,7 +459,8 @@ static bool reaches_value_count(const world *w, uint64_t values) {
   return count_values(w) == values;
 }
 
-/* No other packet arrives, while the thread waits briefly or has slept for long. */
+/* The node's thread handles deferred packets without another packet, both while it waits briefly
+ * and after it has slept for long. */
 static void node_thread_handles_deferred_packets_unprompted(void **state) {
   world w = {0};
   pthread_t thread;

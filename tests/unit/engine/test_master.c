@@ -114,7 +114,8 @@ static void assert_failure_frame(const clv_frame *f, clv_frame_kind kind) {
   assert_non_null(strstr(f->failure.text, "limits.receive_window"));
 }
 
-/* The value is for the master itself and for a worker that only the master reaches. */
+/* The value is for the master itself, and for a worker that the node reaches only through the
+ * master. */
 static void unsendable_value_aborts_its_context(void **state) {
   static const char *const to[] = {"", "w2"};
   (void)state;
@@ -133,7 +134,8 @@ static void unsendable_value_aborts_its_context(void **state) {
   }
 }
 
-/* The value has failed at this node too: its backward gets that error and does not wait. */
+/* A value that could not be sent has also failed at its own node: its backward gets that error and
+ * does not wait. */
 static void unsendable_value_fails_the_context_locally(void **state) {
   clv_err err = {0};
   clv_packet *p;
@@ -158,7 +160,7 @@ static void add_module(int64_t columns) {
   assert_ok(clv_node_add_module(w.node, module, &err));
 }
 
-/* Another worker needs two of the calls for kept values. The context is ending. */
+/* Another worker needs the values of two calls, which are kept. The context is ending. */
 static void unsendable_retained_value_is_reported(void **state) {
   clv_err err = {0};
   clv_packet *p;
@@ -205,14 +207,15 @@ static void unsendable_abort_is_not_retried(void **state) {
   (void)state;
   w.link->events.check_send = refuse_everything;
   assert_ok(clv_packet_new_prepare(w.pool, CONTEXT, 1, 0, false, true, false, &p, &err));
-  assert_ok(clv_packet_add_needed_call(p, VALUE, 0, 1, &err)); /* there is no such call */
+  /* names a call that does not exist */
+  assert_ok(clv_packet_add_needed_call(p, VALUE, 0, 1, &err));
   clv_node_post(w.node, p);
   (void)clv_node_poll(w.node);
   assert_int_equal(w.n_refused, 1);
   assert_int_equal(w.n_sent, 0);
 }
 
-/* The request gets one answer, an error, however many items there are. */
+/* A request for state gets one answer, an error, however many items the state has. */
 static void unsendable_state_gives_one_error(void **state) {
   clv_err err = {0};
   clv_packet *p;

@@ -76,7 +76,8 @@ static void step_does_not_overtake_a_ready_backward(void **state) {
   engine_close(&w);
 }
 
-/* Changed weights have a new version, even if the context was aborted meanwhile. */
+/* A step that has started gives the weights a new version, even if the context was aborted
+ * meanwhile. */
 static void started_step_raises_the_version_despite_abort(void **state) {
   heard h = {0};
   engine w = {.on_result = count_result, .user = &h};
@@ -98,7 +99,8 @@ static void started_step_raises_the_version_despite_abort(void **state) {
   assert_ok(clv_packet_new_planned_step(w.pool, 1, 60, 0, 4, false, 0.125f, &p, &err));
   handle_packet(&w, p);
   assert_int_equal(w.n_started_work, 1);
-  send_gradient(&w, 1, 30, 3, x); /* arrives after its backward, which fails the context */
+  /* this gradient arrives after its backward, which fails the context */
+  send_gradient(&w, 1, 30, 3, x);
   engine_run_work(&w, true);
   assert_int_equal(h.n_aborts, 1);
   assert_int_equal(w.modules[0]->version, version + 1);

@@ -141,7 +141,7 @@ static void answer_leaves_when_the_file_is_written(void **state) {
   fixture *f = open_fixture(POOL, WIDTH);
   get_weights(f)[0] = 5;
   send_state_frame(f, CLV_STATE_SAVE, 7, NULL);
-  assert_node_goes_on(f); /* the compute thread is free meanwhile */
+  assert_node_goes_on(f); /* the compute thread does not wait for the writer */
   assert_int_equal(f->n_queued, 1);
   const clv_state_save *save = f->queued_saves[0];
   get_weights(f)[0] = 6;
@@ -150,7 +150,8 @@ static void answer_leaves_when_the_file_is_written(void **state) {
   for (size_t i = 0; i < save->n; i++)
     if (strcmp(save->list[i].name, "0.weight") == 0)
       assert_true(((const float *)save->list[i].data)[0] == 5);
-  send_state_frame(f, CLV_UNLOAD, 8, NULL); /* names of items pointed into the module */
+  /* the names of the saved items pointed into this module's memory */
+  send_state_frame(f, CLV_UNLOAD, 8, NULL);
   assert_int_equal(run_until_packets(f, 1)->kind, CLV_UNLOADED);
   assert_true(strncmp(save->list[0].name, "0.", 2) == 0);
   assert_int_equal(pthread_create(&thread, NULL, end_save_in_thread, f->queued_saves[0]), 0);
@@ -179,7 +180,7 @@ static void failed_file_is_refused(void **state) {
   close_fixture(f);
 }
 
-/* One file waits; the next is written but not answered yet. */
+/* One file waits for the writer. The next one is written, but its request is not answered yet. */
 static void node_that_ends_withdraws_its_files(void **state) {
   (void)state;
   fixture *f = open_fixture(POOL, WIDTH);

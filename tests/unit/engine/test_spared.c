@@ -83,7 +83,8 @@ static uint64_t count_forwards(const engine *w, uint32_t module) {
   return w->modules[module]->counts.forwards;
 }
 
-/* Makes 31 = B(30), 30 = A(29), 32 = A(29). 31 is kept; leaf 29 has not arrived. */
+/* Sends the calls 30 = A(29), 31 = B(30) and 32 = A(29). Value 31 is kept; leaf 29 has not arrived.
+ */
 static void begin_calls(engine *w) {
   engine_open(w, 0);
   send_call(w, 30, A, LEAF);
@@ -128,7 +129,7 @@ static void end_context_without_kept_values_frees_all(void **state) {
   engine_close(&w);
 }
 
-/* Another node needs the value; the program tells which. */
+/* Another node needs the retained value. The program tells this node which value, by SPARE. */
 static void retained_value_is_sent_to_the_other_node(void **state) {
   heard h = {0};
   engine w = {.on_result = record_result, .user = &h};
@@ -151,7 +152,8 @@ static void retained_value_is_sent_to_the_other_node(void **state) {
   engine_close(&w);
 }
 
-/* In an order that has ended, and after a backward that will not come. */
+/* A retained call waits only for its inputs, not for an order that has ended nor for a backward
+ * that will not come. */
 static void retained_call_waits_only_for_its_inputs(void **state) {
   heard h = {0};
   engine w = {.on_result = record_result, .user = &h};
@@ -172,7 +174,7 @@ static void retained_call_waits_only_for_its_inputs(void **state) {
   engine_close(&w);
 }
 
-/* A CALL whose tensors are in flight; its other input precedes them. */
+/* A CALL whose tensors are in flight is retained; its other input arrives first. */
 static void announced_call_is_retained_until_complete(void **state) {
   heard h = {0};
   engine w = {.on_result = record_result, .user = &h};
@@ -265,8 +267,8 @@ static void statistics_revert_after_retained_calls(void **state) {
   engine_close(&w);
 }
 
-/* With calls one at a time: after those of another context, until it ends, and before those of the
- * next. */
+/* If calls run one at a time, a retained call runs after those of another context that are queued
+ * before it, and before those of the next context. */
 static void retained_call_keeps_its_queue_position(void **state) {
   heard h = {0};
   engine w = {.on_result = record_result, .user = &h};
@@ -306,7 +308,7 @@ static void context_failure_fails_the_kept_reference(void **state) {
   engine_close(&w);
 }
 
-/* A failure may also follow the end, which then gets its final answer. */
+/* A context may fail after its END_CONTEXT. END_CONTEXT then gets its final answer. */
 static void failure_after_the_end_frees_retained_calls(void **state) {
   heard h = {0};
   engine w = {.on_result = record_result, .user = &h};
@@ -314,7 +316,7 @@ static void failure_after_the_end_frees_retained_calls(void **state) {
   begin_calls(&w);
   keep_value(&w, 31);
   handle_packet(&w, make_end(&w));
-  handle_packet(&w, make_end(&w)); /* sent again */
+  handle_packet(&w, make_end(&w)); /* sends END_CONTEXT again */
   assert_int_equal(h.n_ended, 2);
   assert_int_equal(h.n_calls_left, 2);
   send_abort(&w);
@@ -325,7 +327,7 @@ static void failure_after_the_end_frees_retained_calls(void **state) {
   engine_close(&w);
 }
 
-/* Frames that arrive late for a context with retained calls. */
+/* Frames that arrive late for a context do not change its retained calls. */
 static void late_frames_do_not_affect_retained_calls(void **state) {
   heard h = {0};
   engine w = {.on_result = record_result, .user = &h};

@@ -195,8 +195,9 @@ static void send_gradient(engine *w, uint64_t context, uint32_t phase, uint64_t 
 
 enum { RETAIN = 1, VOTE = 2, MORE = 4 };
 
-/* id 0: the pass names no call; each call has one gradient. */
-/* Sends a PREPARE. A phase that is 0 has no part of it. */
+/* The functions below send the parts of a backward. id 0: the PREPARE names no call; each call has
+ * one gradient. */
+/* Sends a PREPARE. Phases before it that were not sent count as empty. */
 static void send_prepare(engine *w, uint64_t context, uint32_t phase, uint64_t id, int flags) {
   clv_err err = {0};
   clv_packet *p;
@@ -278,8 +279,8 @@ static void send_every_frame(engine *w, uint64_t c) {
   send_revert(w, c);
 }
 
-/* Sends ends that retain 12 = f(50). Leaf 50 arrives after everything else, or the context is
- * aborted. */
+/* Sends an END_CONTEXT that retains the call 12 = f(50). Leaf 50 arrives after all other frames, or
+ * the context is aborted. */
 static void run_retaining_ends(engine *w, uint64_t c) {
   for (int given_up = 0; given_up < 2; given_up++, c++) {
     send_call(w, c, 12, 50);
@@ -291,8 +292,8 @@ static void run_retaining_ends(engine *w, uint64_t c) {
   }
 }
 
-/* Sends an end with a step in the middle of a pass, which is refused. 12 and 13 wait for the
- * backward of 11, whose gradient never arrives. 13 is kept in the second context. */
+/* Sends an END_CONTEXT with a step in the middle of a pass, which is refused. Calls 12 and 13 wait
+ * for the backward of 11, whose gradient never arrives. In the second context 13 is kept. */
 static void run_refused_ends(engine *w, uint64_t c) {
   for (int kept = 0; kept < 2; kept++, c++) {
     send_call(w, c, 11, 0);
@@ -303,7 +304,7 @@ static void run_refused_ends(engine *w, uint64_t c) {
     send_end_with_step(w, c);
     assert_null(w->contexts->ready_lists);
     assert_int_equal(w->contexts->n_work, 0);
-    send_call(w, c + 50, 12, 0); /* reuses freed records */
+    send_call(w, c + 50, 12, 0); /* this context reuses freed records */
     send_end(w, c + 50);
   }
 }
@@ -311,7 +312,7 @@ static void run_refused_ends(engine *w, uint64_t c) {
 static void run_context_events(engine *w) {
   send_every_frame(w, 1);
   send_end(w, 1);
-  send_every_frame(w, 1); /* arrives late */
+  send_every_frame(w, 1); /* all these frames arrive after the end of the context */
   send_end(w, 1);
   send_abort(w, 1);
   for (uint64_t c = 2; c <= 3; c++) {
@@ -323,7 +324,7 @@ static void run_context_events(engine *w) {
   send_abort(w, 4);
   run_retaining_ends(w, 5);
   run_refused_ends(w, 20);
-  assert_int_equal(w->contexts->n_open, 0); /* and none of them is left */
+  assert_int_equal(w->contexts->n_open, 0); /* no context is left open */
   assert_null(w->contexts->n_open);
 }
 
@@ -358,7 +359,7 @@ static void run_call_events(engine *w) {
   send_announcement(w, 1, 11);
   send_call_after(w, 1, 12, 11);
   announced_call_completes(w, 1, 11);
-  send_call(w, 1, 13, 60); /* waits */
+  send_call(w, 1, 13, 60); /* this call waits for leaf 60 */
   send_call_after(w, 1, 14, 13);
   send_call_with_flags(w, 1, 15, CLV_FLAG_TRAINING | CLV_FLAG_RECOMPUTE);
   send_call_after(w, 1, 16, 15);
@@ -367,8 +368,8 @@ static void run_call_events(engine *w) {
   send_call_after(w, 1, 19, 11);
   send_prepare(w, 1, 1, 15, 0);
   send_gradient(w, 1, 1, 15, true);
-  send_call_after(w, 1, 20, 15); /* its saved tensors are freed */
-  send_prepare(w, 1, 2, 15, 0);  /* this is a failure */
+  send_call_after(w, 1, 20, 15); /* the saved tensors of call 15 have been freed */
+  send_prepare(w, 1, 2, 15, 0);  /* this PREPARE fails the context */
   send_gradient(w, 1, 2, 15, true);
   send_call_with_flags(w, 2, 11, 0);
   send_prepare(w, 2, 1, 11, 0);
@@ -382,7 +383,7 @@ static void run_call_events(engine *w) {
   send_call_with_positions(w, 6, 11, 9);
   send_prepare(w, 6, 1, 11, MORE);
   send_gradient(w, 6, 1, 11, true);
-  send_prepare(w, 6, 1, 11, MORE); /* named twice, while its second part waits */
+  send_prepare(w, 6, 1, 11, MORE); /* call 11 is named a second time while its second part waits */
   send_gradient(w, 6, 1, 11, true);
   send_announcement(w, 7, 11);
   send_prepare(w, 7, 1, 11, 0);
@@ -413,7 +414,7 @@ static void run_call_events_at_work(engine *w) {
   w->holds_started_work = false;
 }
 
-/* Brings the pass of a context, with calls 11 (in it) and 12, into a state. */
+/* Brings the pass of a context into a state. Call 11 is in the pass, call 12 is not. */
 static void bring_to_pass_state(engine *w, uint64_t c, clv_pass_state state) {
   send_call(w, c, 11, 0);
   send_call(w, c, 12, 0);
@@ -456,7 +457,8 @@ static void send_pass_events(engine *w, uint64_t c, clv_pass_state state) {
 static void run_pass_events(engine *w) {
   for (int state = PASS_NONE; state <= PASS_ACTIVE; state++)
     send_pass_events(w, 100 + 10 * (uint64_t)state, (clv_pass_state)state);
-  for (uint32_t phase = 1; phase <= 2; phase++) { /* after a pass of phase 2 */
+  /* the second context has already had a pass of phase 2 */
+  for (uint32_t phase = 1; phase <= 2; phase++) {
     uint64_t c = 200 + 10 * phase;
     send_call(w, c, 11, 0);
     send_prepare(w, c, 2, 11, 0);
@@ -467,7 +469,7 @@ static void run_pass_events(engine *w) {
     send_gradient(w, c + 1, 2, 11, true);
     send_gradient(w, c + 1, phase, 11, true);
     send_gradient(w, c + 1, phase, 11, true);
-    send_prepare(w, c + 1, 3, 11, 0); /* fails, and is sent again */
+    send_prepare(w, c + 1, 3, 11, 0); /* this PREPARE fails the context, and is then sent again */
     send_prepare(w, c + 1, 4, 11, 0);
   }
   send_prepare(w, 300, 1, 0, MORE);
@@ -486,17 +488,17 @@ static void run_step_events(engine *w) {
   send_revert(w, 1); /* there is no step to roll back */
   send_apply(w, 1);
   send_apply(w, 1);
-  send_revert(w, 2); /* the step is another context's */
+  send_revert(w, 2); /* the step belongs to another context */
   send_revert(w, 1);
   send_apply(w, 1);
   send_planned_step(w, 1, 1);
   send_planned_step(w, 1, 2);
   send_apply(w, 1);
-  send_call(w, 3, 11, 0); /* makes the step final */
+  send_call(w, 3, 11, 0); /* a call of another context makes the step final */
   send_call_and_backward(w, 4, 11, 0);
   send_call(w, 4, 12, 60);
-  send_apply(w, 4);       /* waits for the call */
-  send_call(w, 5, 11, 0); /* becomes final meanwhile */
+  send_apply(w, 4);       /* the step waits for the call */
+  send_call(w, 5, 11, 0); /* the step becomes final while the call runs */
   send_value(w, 4, 60);
   send_call_and_backward(w, 6, 11, RETAIN);
   send_planned_step(w, 6, 1);
@@ -613,7 +615,7 @@ static void assert_abort_text(engine *w, clv_result *r) {
   clv_packet_free(r->packet);
 }
 
-/* Sends an event that has no cell to a context whose call has run. */
+/* Sends an event that the table excludes to a context whose call has run. */
 static void send_impossible_event(clv_contexts *e, clv_context *c, clv_state_machine machine) {
   clv_context_call *k = c->values->producer;
   if (machine == MACHINE_CALL) (void)clv_call_on_event(e, k, CALL_BACKWARD_DONE);

@@ -134,8 +134,8 @@ static void is(const clv_frame *f, clv_frame_kind kind, clv_code code) {
 
 /* ---- the tests ------------------------------------------------------------------------------- */
 
-/* Calls, a backward and a step that can be rolled back; then the same with a new module of the same
- * index. */
+/* Makes calls, a backward and a step that can be rolled back, unloads the module, and does the same
+ * with a new module of the same index. */
 static void repeated_load_and_unload_leaks_nothing(void **state) {
   fixture *f = *state;
   clv_module_counts sum;
@@ -255,7 +255,7 @@ static void unload_waits_for_earlier_calls(void **state) {
   assert_ok(clv_packet_add_arg(p, 1000, true, NULL, &err));
   send_packet(f, p, 0);
   send_unload(f, 0, 0);
-  send_end(f, 3, false); /* takes the call out of the queue */
+  send_end(f, 3, false); /* the end of context 3 removes its call from the queue */
   assert_int_equal(run_until_packets(f, 2)->kind, CLV_UNLOADED);
   assert_int_equal(f->seen_packets[0]->frame.kind, CLV_ENDED);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 1), CLV_OK);
@@ -263,7 +263,7 @@ static void unload_waits_for_earlier_calls(void **state) {
   assert_ok(clv_packet_add_arg(p, 1000, true, NULL, &err));
   send_packet(f, p, 1);
   send_unload(f, 0, 1);
-  send_call(f, 5, 6, 1, true); /* waits for the change */
+  send_call(f, 5, 6, 1, true); /* this call waits until the module is unloaded */
   send_end(f, 4, false);
   is(run_until_packets(f, 3), CLV_VALUE, CLV_OK);
   is(&f->seen_packets[3]->frame, CLV_ERROR, CLV_PRECONDITION);

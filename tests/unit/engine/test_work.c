@@ -75,9 +75,9 @@ static void add_frame(program *g, uint32_t context, clv_packet *p) {
   g->frames[context][g->n[context]++] = p;
 }
 
-/* Each call takes the value of an earlier one or a leaf; its value is for the program, too, which
- * says so with the call, or later, or not at all. planned: forwards, backwards and gradients of
- * parameters have positions. */
+/* Adds a call of an earlier call's value or of a leaf. The call itself, a later frame or no frame
+ * asks for its value on behalf of the program. planned: forwards, backwards and parameter gradients
+ * have positions. */
 static void add_call(program *g, uint32_t c, uint32_t i, const uint32_t *arg, bool planned) {
   clv_err err = {0};
   clv_packet *p;
@@ -90,7 +90,7 @@ static void add_call(program *g, uint32_t c, uint32_t i, const uint32_t *arg, bo
   add_frame(g, c, p);
 }
 
-/* Delivers values again, and some for the first time. */
+/* Adds requests for values, some of which were requested before. */
 static void add_deliveries(program *g, uint32_t c) {
   clv_err err = {0};
   clv_packet *p;
@@ -101,15 +101,16 @@ static void add_deliveries(program *g, uint32_t c) {
   }
 }
 
-/* Position of call i's gradient for its argument: after the outside gradient and those of earlier
- * calls. */
+/* Returns the position of call i's gradient in the sum for its argument: after the program's
+ * gradient and those of earlier calls. */
 static uint32_t get_gradient_position(const uint32_t *arg, uint32_t i) {
   uint32_t n = 1;
   for (uint32_t k = 0; k < i; k++) n += arg[k] == arg[i];
   return n;
 }
 
-/* Sends a add_backward: each call gets a gradient from outside and from the calls that use it. */
+/* Adds a backward to the packet. Each call gets a gradient from the program, and one from each call
+ * that uses its value. */
 static void add_backward(program *g, uint32_t c, const uint32_t *arg) {
   clv_err err = {0};
   clv_packet *p;
@@ -131,7 +132,7 @@ static void add_backward(program *g, uint32_t c, const uint32_t *arg) {
   }
 }
 
-/* Sends a step, its commit for a module, perhaps a revert, and the end. */
+/* Adds a step, its commit for a module, perhaps a REVERT, and the end of the context. */
 static void add_step(program *g, uint32_t c) {
   clv_err err = {0};
   clv_packet *p;
@@ -176,7 +177,8 @@ static void send_next_frame(program *g, uint32_t c, uint32_t end) {
   clv_err err = {0};
   if (g->next_frame[c] < end)
     assert_ok(engine_handle_packet(g->w, g->frames[c][g->next_frame[c]++], &err));
-  assert_int_equal(far.n_unfinished, 0); /* another thread may continue */
+  /* all work of the device has been waited for, so another thread may continue with it */
+  assert_int_equal(far.n_unfinished, 0);
 }
 
 static void send_in_any_order(program *g, const uint32_t *end) {

@@ -114,7 +114,7 @@ static void tensors_are_counted_over_all_sessions(void **state) {
       "1 tensor more exceeds the quota of all sessions of this identity: 6 in use, the limit "
       "is 6; raise allow[].tensors in worker.yaml");
   clv_tensor_unref(t[1]);
-  t[1] = make_tensor(f->pools[0], 8); /* of another size, in the other session */
+  t[1] = make_tensor(f->pools[0], 8); /* a block of another size, in the other session */
   for (int i = 0; i < 6; i++) clv_tensor_unref(t[i]);
 }
 

@@ -133,7 +133,8 @@ static void cpu_time_follows_tenant_weights(void **state) {
   clv_share_release(door);
   wait_for_guest(&a);
   wait_for_guest(&b);
-  assert_in_range(count_letter(&h, 'b', 100), 74, 76); /* three of four */
+  /* tenant b has weight 3, so it gets three of four pieces */
+  assert_in_range(count_letter(&h, 'b', 100), 74, 76);
   assert_int_equal(count_letter(&h, 'a', 400), 200);
   clv_share_free(door);
   clv_fair_scheduler_free(h.t);
@@ -152,14 +153,14 @@ static void tenants_get_equal_time_before_their_shares(void **state) {
   for (int i = 0; i < 4; i++) wait_for_guest(&many[i]);
   wait_for_guest(&one);
   assert_in_range(count_letter(&h, 'z', 160), 79,
-                  81); /* half of the pieces; the others share the rest */
+                  81); /* share z gets half of the pieces; the other shares divide the rest */
   for (int i = 0; i < 4; i++) assert_in_range(count_letter(&h, (char)('a' + i), 160), 19, 21);
   clv_share_free(door);
   clv_fair_scheduler_free(h.t);
 }
 
-/* Time that a share only slept is not charged: it is due as soon as one that has waited
- * meanwhile. */
+/* Time for which a share only slept is not charged. The share runs again as soon as one that has
+ * waited meanwhile. */
 static void refunded_wait_is_not_charged(void **state) {
   (void)state;
   room h;
@@ -207,7 +208,8 @@ static void refund_is_limited_to_the_current_slice(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-/* A tenant that was long alone was never scheduled; its use is charged when another one arrives. */
+/* A tenant that ran alone for long was never scheduled against others. The time that it used is
+ * charged when another tenant arrives. */
 static void idle_tenant_gains_no_credit(void **state) {
   (void)state;
   room h;
@@ -237,7 +239,7 @@ static void idle_tenant_gains_no_credit(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-/* As above, for the shares of one tenant. */
+/* A share that was idle gains no credit over the other shares of its tenant. */
 static void idle_share_gains_no_credit(void **state) {
   (void)state;
   room h;
@@ -263,7 +265,7 @@ static void equal_shares_run_in_request_order(void **state) {
   open_room(&h, 1, 0, equal, 3);
   clv_share *door = make_share(&h, 2);
   guest of[CLV_COUNT(tenants)] = {0};
-  /* first the shares of a tenant, then tenants */
+  /* first among the shares of one tenant, then among tenants */
   for (size_t n = 3; n <= CLV_COUNT(tenants); n++) {
     h.n = 0;
     assert_true(clv_share_take(door, 1));
@@ -314,7 +316,7 @@ static void slice_lasts_its_configured_time(void **state) {
   wait_for_guest(&b);
   for (uint32_t i = 0, run; i < 64; i += run) {
     for (run = 1; h.compute_order[i + run] == h.compute_order[i];) run++;
-    assert_in_range(run, 4, 5); /* 5 is a tie */
+    assert_in_range(run, 4, 5); /* 5 only if two shares have used equal time */
   }
   assert_int_equal(count_letter(&h, 'a', 80), 40);
   clv_share_free(door);
@@ -358,7 +360,7 @@ static void stopped_share_is_refused_at_once(void **state) {
   clv_share_stop(a.share);
   pthread_join(a.thread, NULL);
   assert_true(a.was_refused);
-  assert_false(clv_share_take(a.share, 1)); /* nor later */
+  assert_false(clv_share_take(a.share, 1)); /* later requests are refused, too */
   clv_share_free(a.share);
   clv_share_stop(door); /* a running share is not interrupted, but is not scheduled again */
   assert_false(clv_share_take(door, 1));
@@ -381,7 +383,7 @@ static void wide_share_is_not_overtaken_by_narrow_ones(void **state) {
   start_guest(&wide, &h, 1, 'w', 1); /* needs all four threads */
   pass_time(&h, 100);
   start_guest(&narrow, &h, 0, 'n', 1);
-  clv_share_release(x); /* two are free now, and stay free */
+  clv_share_release(x); /* two cores are free now, and stay free until the wide share can run */
   for (int i = 0; i < 100; i++) sched_yield();
   assert_int_equal(h.n, 0);
   clv_share_release(y);

@@ -68,7 +68,8 @@ static void recycled_record_is_zeroed(void **state) {
   }
 }
 
-/* Use after free is found: by address sanitizer, elsewhere by the poison value. */
+/* Address sanitizer reports the use of a freed record. Without it, the record has the poison value.
+ */
 static void freed_record_is_poisoned(void **state) {
   fixture *f = *state;
   uint8_t *one = take_record(f), *other = take_record(f), *last = one + BYTES - 1;

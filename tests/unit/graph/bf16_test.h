@@ -36,12 +36,12 @@ static inline void assert_near(const void *a, const void *b, size_t bytes, doubl
     fail_msg("%s: relative error %g, should be within %g..%g", what, error, low, high);
 }
 
-/* Sizes of make_wide_graph. Under thread sanitizer, which is slow, images and channels are fewer,
- * but still whole tiles. */
+/* Sizes of the graph of make_wide_graph. Under thread sanitizer, which is slow, images and channels
+ * are fewer, but still whole tiles. */
 enum { WIDE_SIDE = CLV_THREAD_SANITIZED ? 4 : 10, WIDE = CLV_THREAD_SANITIZED ? 16 : 32 };
 
-/* Returns a graph whose channels fill whole tiles: convolutions read by batchnorms with and without
- * relu, and by two ops at once. */
+/* Returns a graph whose channels fill whole tiles. The outputs of its convolutions are read by
+ * batchnorms, with and without relu, and by two ops at once. */
 static inline clv_graph *make_wide_graph(int64_t batch) {
   int x, y;
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(batch, 3, WIDE_SIDE, WIDE_SIDE), &x);
@@ -106,8 +106,7 @@ static inline void check_cut(const rig *whole, uint32_t cut, uint32_t last) {
 /* thread sanitizer is slow, so only each tenth cut is tested there */
 enum { CUT_EVERY = CLV_THREAD_SANITIZED ? 10 : 1 };
 
-/* Runs the whole graph, and compares it with two parts for each cut before a layer that is
- * possible. */
+/* Compares the whole graph with two parts of it, for each layer before which a cut is possible. */
 static inline void check_whole_and_cut(const clv_backend *backend, graph_fn *graph, int at_least) {
   clv_err why;
   rig whole = make_rig(graph(3), &(rig_options){.backend = backend, .is_bf16 = true});

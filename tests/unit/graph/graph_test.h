@@ -110,7 +110,7 @@ static inline int add_conv_and_batchnorm(clv_graph *g, uint32_t layer, int x, in
 }
 
 /* Returns two blocks as in ResNet: the first has a convolution on its shortcut, the second adds its
- * input. The first addition has the batchnorm on its left, the second on its right. */
+ * input. In the first addition batchnorm is the left operand, in the second the right one. */
 static inline clv_graph *make_residual_graph(int64_t batch) {
   int x, y;
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(batch, 5, 6, 6), &x);

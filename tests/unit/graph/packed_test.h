@@ -12,8 +12,8 @@
 
 enum { N = 4, S = 37, F = 12, CLASSES = 5, VOCABULARY = 50, EMPTY = 2 };
 
-/* A batch of sequences, one of full length and one empty. 5 * 12 values end inside a block of
- * random numbers only if widths are odd, as those of the linear behind are. */
+/* A batch of sequences, one of full length and one empty. Widths are odd, so that 5 * 12 values end
+ * inside a block of random numbers. */
 typedef struct batch {
   int64_t n_steps, lengths[N], n_rows; /* n_rows: sum of the lengths */
 } batch;
@@ -102,8 +102,8 @@ static inline void set_padding_to_zero(const batch *b, void *padded, size_t widt
            (size_t)(b->n_steps - b->lengths[n]) * width);
 }
 
-/* Gives both graphs the same records and gradients. The packed one has `n_rows` rows; those after
- * the last sequence belong to none. */
+/* Gives both graphs the same records and gradients. The packed graph has `rows` rows; the rows
+ * after the last sequence belong to no sequence. */
 static inline void copy_records(const batch *b, rig *padded, rig *packed, int64_t rows, bool last) {
   size_t width = last ? 0 : CLASSES * sizeof(float);
   for (int64_t i = 0; i < N * b->n_steps; i++)
@@ -122,7 +122,7 @@ static inline void copy_records(const batch *b, rig *padded, rig *packed, int64_
   copy_without_padding(b, padded->dout, width, packed->dout);
 }
 
-/* Relative distance; b may be NULL: zeros. */
+/* Returns the relative distance of a and b. b NULL: the distance of a from 0. */
 static inline double compute_distance(const float *a, const float *b, size_t n) {
   double squares = 0;
   for (size_t i = 0; i < n; i++) {
@@ -132,9 +132,9 @@ static inline double compute_distance(const float *a, const float *b, size_t n) 
   return sqrt(squares);
 }
 
-/* Asserts that gradients are close, as one vector of all parameters. The gradient of a key's bias
- * is only rounding error, since softmax ignores it; a causal first position attends to itself only,
- * so its query and key get no gradient. */
+/* Asserts that the gradients of all parameters, as one vector, are close. The gradient of a key's
+ * bias is only rounding error, since softmax ignores it. A causal first position attends to itself
+ * only, so its query and key get no gradient. */
 static inline void assert_gradients_near(const rig *a, const rig *b) {
   const clv_params *all = a->params;
   double size = 0;
@@ -153,8 +153,8 @@ static inline void assert_gradients_near(const rig *a, const rig *b) {
   assert_true(some > all->n / 2);
 }
 
-/* Asserts equal values; on the backend cpu close ones, because a library multiplies there, and with
- * AVX2 alone the sums of a row depend on the rows before it. */
+/* Asserts that values are equal, or close on the backend cpu, whose products come from a library.
+ * With AVX2 alone, the sums of a row there depend on the rows before it. */
 static inline void assert_values_near(const rig *a, const rig *b, size_t bytes) {
   const float *x = (const void *)a->out, *y = (const void *)b->out;
   size_t n = bytes / sizeof(float);

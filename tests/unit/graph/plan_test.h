@@ -25,7 +25,7 @@ typedef struct rig_options {
   bool is_evaluation, has_split_backward, has_transient_weights, is_bf16;
   bool has_no_input_grad[CLV_MAX_INPUTS];
   const char *frozen_params[4];
-  int n_threads; /* 0 means one */
+  int n_threads; /* number of threads; 0 means one */
 } rig_options;
 
 static inline void *allocate(size_t bytes) {

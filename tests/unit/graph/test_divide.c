@@ -7,7 +7,7 @@
 
 enum { LAYERS = 5 };
 
-/* Returns linear 6 -> 8, relu, linear 8 -> 3, softmax, over [4, 6]. */
+/* Returns the graph linear 6 -> 8, relu, linear 8 -> 3, softmax over an input [4, 6]. */
 static clv_graph *make_chain(void) {
   clv_graph *g;
   clv_attr_value out[] = {make_int_attr(CLV_ATTR_OUT, 8), make_int_attr(CLV_ATTR_OUT, 3)};
@@ -96,7 +96,8 @@ static void row_parallel_parts_slice_the_input_and_are_added(void **state) {
   assert_ops(d->segments[2].graph[0], "add softmax");
 }
 
-/* First values depend on a node's key. Joining nodes must not have the key of a layer. */
+/* The initial values of a layer depend on the key of its number, so nodes that join parts must not
+ * have the number of a layer. */
 static void joining_nodes_have_no_layer_number_of_the_model(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_chain();

@@ -191,7 +191,8 @@ static void device_error_fails_forward_and_next_succeeds(void **state) {
   run_forward(&r, c);
   uint64_t before = far.n_finishes;
   run_backward_weight(&r, (run_backward_input(&r, c, false), c), false);
-  assert_int_equal(far.n_finishes - before, 3); /* one finish per phase, and one for the weights */
+  /* the host waits once per phase, and once for the weights */
+  assert_int_equal(far.n_finishes - before, 3);
   clv_plan_call_put(r.plan, c);
   free_rig(&r);
 }
@@ -202,7 +203,7 @@ static clv_code refuse_kernel(const clv_backend *b, const clv_node_desc *d, clv_
   return clv_fail(err, CLV_UNIMPLEMENTED, "no op %d here", (int)d->op);
 }
 
-/* the kernels of ref compute in host memory. */
+/* ref is not used, because its kernels compute in host memory */
 static void device_plan_does_not_fall_back_to_ref(void **state) {
   (void)state;
   clv_backend b = *far_get_backend(clv_backend_cpu());

@@ -133,7 +133,8 @@ static void slice_keeps_nodes_and_shapes(void **state) {
   clv_graph_free(g);
 }
 
-/* input > 0 > 1 > 2 (add of 0 and 1) > 3: after layer 1, two values cross. */
+/* Graph: input, layers 0 and 1 in a row, 2 = 0 + 1, and 3. After layer 1, two values cross the cut.
+ */
 static void slice_across_branches_joins_the_crossing_values(void **state) {
   (void)state;
   int x;
@@ -164,7 +165,8 @@ static void slice_across_branches_joins_the_crossing_values(void **state) {
   clv_graph_free(g);
 }
 
-/* More values cross than an op takes at once. Each keeps its own shape, in the order of nodes. */
+/* More values cross the cut than one op can take as inputs. Each keeps its own shape, and they are
+ * in the order of nodes. */
 static void slice_with_many_crossing_values_keeps_their_shapes(void **state) {
   (void)state;
   enum { MANY = 20 };

@@ -71,7 +71,8 @@ static void adapter_nodes_follow_their_target_layer(void **state) {
     assert_int_equal(with->nodes[i].layer, want[i].layer);
     assert_int_equal(with->nodes[i].recompute, i > 0 && i < 7 ? 4 : 0);
   }
-  assert_int_equal(with->nodes[7].in[0], 6); /* nodes that read the layer now read the sum */
+  /* a node that read the layer's output now reads the sum with the adapter */
+  assert_int_equal(with->nodes[7].in[0], 6);
   assert_int_equal(with->output, 9);
   assert_true(with->nodes[2].attrs.p == 0.25 && with->nodes[4].attrs.factor == 1.5);
   assert_memory_equal(&with->nodes[7].key, &g->nodes[2].key, sizeof g->nodes[2].key);
@@ -160,7 +161,8 @@ static void adapted_output_matches_the_formula(void **state) {
   clv_graph_free(g);
 }
 
-/* The base has the first values it has without adapters, A is within 1 / sqrt(in), B is 0. */
+/* The base has the same initial values as without adapters. A is drawn within 1 / sqrt(in), and B
+ * is 0. */
 static void base_values_are_unchanged_and_b_starts_at_zero(void **state) {
   (void)state;
   clv_graph *g = make_network(CLV_F32);

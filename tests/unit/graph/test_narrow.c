@@ -14,9 +14,15 @@ typedef struct linear_case {
 } linear_case;
 
 static const linear_case cases[] = {
-    {1, 1, 1, false, false},      {5, 33, 7, false, false},      {37, 65, 50, true, false},
-    {16, 64, 31, false, true},    {64, 32, 64, true, true},      {3, 1100, 1500, false, false},
-    {3, 1500, 1100, true, false}, {2, 1 << 17, 17, false, true}, /* parts with few rows */
+    {1, 1, 1, false, false},
+    {5, 33, 7, false, false},
+    {37, 65, 50, true, false},
+    {16, 64, 31, false, true},
+    {64, 32, 64, true, true},
+    {3, 1100, 1500, false, false},
+    /* divided into parts with few rows */
+    {3, 1500, 1100, true, false},
+    {2, 1 << 17, 17, false, true},
 };
 
 typedef struct one {
@@ -46,7 +52,7 @@ static float *draw_numbers(size_t n, uint32_t stream) {
   return x;
 }
 
-/* Draws both sets of parameters from the same key. */
+/* Makes the parameters, drawn from one key, so that both runs have the same numbers. */
 static void make_params(one *r, bool narrow) {
   assert_ok(clv_params_of(r->graph, &r->params, err));
   r->params->list[0].frozen = true;

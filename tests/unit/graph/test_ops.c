@@ -147,7 +147,8 @@ static void encoded_attributes_parse_back_equal(void **state) {
   clv_attrs a, b;
   assert_ok(clv_attrs_parse(CLV_OP_CONV2D, v, 4, &a, err));
   int n = clv_attrs_encode(CLV_OP_CONV2D, &a, sent, (int)CLV_COUNT(sent));
-  assert_int_equal(n, 4); /* attributes that differ from the default or are required */
+  /* the number of attributes that are required or differ from the default */
+  assert_int_equal(n, 4);
   assert_ok(clv_attrs_parse(CLV_OP_CONV2D, sent, n, &b, err));
   assert_memory_equal(&a, &b, sizeof a);
   clv_attr_value pool = make_int_attr(CLV_ATTR_KERNEL, 3);
@@ -341,7 +342,7 @@ static const shape_case shapes[] = {
      SHAPE(4, 3),
      REFUSE,
      "embedding needs i64 row numbers as input 0, got f32"},
-    /* attributes that did not come from clv_attrs_parse are checked too */
+    /* attributes are checked, too, if they did not come from clv_attrs_parse */
     {CLV_OP_CONV2D,
      {.out = 4, WINDOW(3, 3, 1, 1, 0, 0)},
      SHAPE(1, 1, 9, 9),
@@ -483,7 +484,7 @@ static void bare_parameter_is_named_after_its_layer(void **state) {
   clv_graph_free(g);
 }
 
-/* Standard deviation around 0. *ret: how many of n values are not 0. */
+/* Returns the standard deviation around 0. *ret_set: how many of n values are not 0. */
 static double compute_deviation(const float *v, size_t n, size_t *ret_set) {
   double squares = 0;
   *ret_set = 0;

@@ -47,7 +47,8 @@ static void packed_row_count_follows_the_batch(void **state) {
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-/* Each op over [N, S, F], before attention that reads the lengths. */
+/* Asserts that each op that mixes positions is refused over [N, S, F], if it comes before attention
+ * that reads the lengths. */
 static void ops_that_mix_sequences_refuse_packing(void **state) {
   (void)state;
   static const struct {
@@ -87,14 +88,14 @@ static void ops_that_mix_sequences_refuse_packing(void **state) {
     add_joining_node(g, CLV_OP_ATTENTION, 6, (int[]){x, x, x, at}, 4, &heads, 1);
     int n = all[i].values[0].key ? all[i].values[1].key ? 2 : 1 : 0;
     int y = add_node(g, all[i].op, 7, x, -1, all[i].values, n);
-    /* a slice of another position than the first */
+    /* refused: a slice of another position than the first */
     if (all[i].op == CLV_OP_SLICE) add_plain(g, CLV_OP_FLATTEN, 8, y);
     assert_fails(clv_graph_pack(g, &p, err), CLV_INVALID, all[i].text);
     clv_graph_free(g);
   }
 }
 
-/* Tokens as images of one column: [N, S, H, W]. */
+/* Asserts that image ops are refused over tokens that are shaped as images [N, S, H, W]. */
 static void image_ops_refuse_packing(void **state) {
   (void)state;
   const clv_attr_value sizes[] = {make_int_attr(CLV_ATTR_KERNEL, 1),

@@ -170,9 +170,9 @@ static void every_cut_gives_the_same_bits_on_cpu(void **state) {
 
 /* ---- layouts --------------------------------------------------------------------------------- */
 
-/* ref behind blocked layouts: convolutions and tanh compute in blocks of 8, the rest row-major,
- * batchnorm's weight gradient is fused, weights are used through the cache only, softmax is left to
- * ref. Same arithmetic, so the bits must be ref's. */
+/* A kernel of ref behind a blocked layout. Convolutions and tanh compute in blocks of 8 channels,
+ * other ops row-major. Batchnorm's weight gradient is fused, weights are read from the cache only,
+ * and softmax is left to ref. The arithmetic is that of ref, so the bits must be equal. */
 typedef struct blocked {
   clv_kernel base;
   clv_node_desc d;
@@ -277,7 +277,8 @@ static clv_code prepare_blocked_kernel(const clv_backend *b, const clv_node_desc
   k->base.cache_bytes = weights ? get_weight_bytes(k) : 0;
   k->base.scratch_bytes = 1000;
   k->base.out_block = block;
-  k->base.din_in_place = 1; /* it works on copies, so the plan must know who else reads dout */
+  /* the kernel works on copies, so the plan must know whether another node reads dout */
+  k->base.din_in_place = 1;
   for (int i = 0; i < CLV_MAX_IN; i++) {
     k->base.in_block[i] = block;
     if (i >= d->n_in) continue;
@@ -335,9 +336,9 @@ static void blocked_layouts_give_the_same_bits(void **state) {
     assert_same_bytes(a.parameter_block, b.parameter_block, a.params->total_bytes,
                       "parameters and statistics");
     assert_int_equal(clv_plan_get_info(a.plan)->reorders_forward, 0);
-    /* Reorders. Forward: the input for layer 0, layer 2 for 3, and layer 1 for 4 and all after it;
-     * with a convolution at the end also its input and its output. Backward: once for each gradient
-     * that meets one of another layout. */
+    /* Reorders in forward: the input for layer 0, layer 2 for 3, and layer 1 for 4 and the layers
+     * after it; with a convolution at the end also its input and its output. In backward: each
+     * gradient whose two layers have different layouts. */
     assert_int_equal(clv_plan_get_info(b.plan)->reorders_forward, conv ? 5 : 3);
     assert_int_equal(clv_plan_get_info(b.plan)->reorders_backward, conv ? 6 : 5);
     free_rig(&a);
@@ -378,7 +379,7 @@ static void weight_cache_is_refreshed_by_version(void **state) {
   memcpy(before, r.out, sizeof before);
   const clv_param *p = clv_params_find(r.params, "10.weight");
   for (size_t i = 0; i < p->n; i++) ((float *)(void *)(r.parameter_block + p->offset))[i] *= 2;
-  run_forward(&r, c); /* the version is the same, so the kernels still use the old weights */
+  run_forward(&r, c); /* the version has not changed, so the kernels still use the old weights */
   assert_int_equal(refreshes, 5);
   assert_memory_equal(before, r.out, sizeof before);
   assert_ok(clv_plan_forward(r.plan, c, r.parameter_block, 2, (const void *const *)r.in, true,
@@ -469,7 +470,8 @@ static void check_frozen_parts(const clv_backend *backend) {
   }
   assert_true(is_all_zero(some.gradient_block + end, some.params->trainable_bytes - end));
   assert_same_bytes(some.din[0], all.din[0], all.input_bytes[0], "input gradient");
-  memset(get_gradient(&some, "8.weight"), 0x11, 8); /* a later micro-batch does not touch it */
+  /* a later micro-batch does not write this gradient */
+  memset(get_gradient(&some, "8.weight"), 0x11, 8);
   clv_call *c;
   assert_ok(clv_plan_call_get(some.plan, &c, err));
   run_forward(&some, c);
@@ -504,7 +506,7 @@ static void frozen_front_has_no_backward_steps(void **state) {
   run_step(&r);
   clv_bytes text = {0};
   clv_plan_describe(r.plan, &text);
-  /* a copy of the caller's gradient, and the weight gradient of layer 2 */
+  /* the only two steps: a copy of the caller's gradient, and the weight gradient of layer 2 */
   assert_int_equal(clv_plan_get_info(r.plan)->n_steps_backward, 2);
   assert_non_null(strstr(text.data, "backward_weight  2"));
   assert_null(strstr(text.data, "backward_input   2"));

@@ -229,9 +229,9 @@ static void every_cut_gives_the_same_bf16_bits(void **state) {
     check_whole_and_cut(clv_backend_cpu(), graphs[i], 8);
 }
 
-/* How far f32 itself goes when what it is given is cut to bf16. How much a graph makes of that is
- * its own, and the processor's whose sums it has; bf16 goes no further than a few times as far, and
- * not by chance next to nowhere. */
+/* Asserts that the error of bf16 is bounded. cut is an f32 run whose inputs were truncated to bf16,
+ * so its distance from f shows how much the graph amplifies such an error on this processor. The
+ * distance of bf16 may be a few times as large, and must not be nearly 0. */
 static void assert_error_is_bounded(const rig *a, const rig *f, const rig *cut) {
   double out = compute_distance(cut->out, f->out, a->output_bytes);
   double grads =
@@ -268,7 +268,7 @@ static void unfused_ops_give_the_same_bf16_bits(void **state) {
   }
 }
 
-/* A value that only convolutions and their batchnorms use is never stored in f32. */
+/* A value that only convolutions and their batchnorms read is never stored in f32. */
 static void bf16_values_stay_bf16_between_convolutions(void **state) {
   (void)state;
   if (is_bf16_missing()) skip();
@@ -278,8 +278,8 @@ static void bf16_values_stay_bf16_between_convolutions(void **state) {
   clv_plan_describe(r.plan, &text);
   assert_non_null(strstr(text.data, has_amx() ? "block 1 last bf16>1 last bf16, 25.0 KiB in scratch"
                                               : "block 16 bf16>16 bf16, 25.0 KiB in scratch"));
-  /* at the input, its gradient (in blocks the kernel reorders that), the pool, and ops that have
-   * only f32 kernels */
+  /* the input and its gradient (with AMX the kernel reorders it), the pool, and ops that have only
+   * f32 kernels */
   assert_int_equal(count_steps(&r, "reorder"), has_amx() ? 9 : 8);
   clv_bytes_done(&text);
   free_rig(&r);
@@ -362,8 +362,8 @@ static void suite_passes_without_amx(void **state) {
   pid_t child = fork();
   if (!child) {
     int nowhere = open("/dev/null", O_WRONLY);
-    dup2(nowhere, STDOUT_FILENO); /* its tests are not counted, */
-    dup2(nowhere, STDERR_FILENO); /* and those that it skips neither */
+    dup2(nowhere, STDOUT_FILENO); /* hides the tests of the child process, which are not counted, */
+    dup2(nowhere, STDERR_FILENO); /* and the tests that it skips */
     for (size_t i = 0; i < CLV_COUNT(names); i++) setenv(names[i], older, 1);
     execl("/proc/self/exe", "test_plan_bf16", (char *)NULL);
     _exit(127);

@@ -24,7 +24,8 @@ static bool is_gradient(const rig *r, const char *name, bool (*is)(float x)) {
   return is_true_for_all(r->gradient_block + p->offset, p->bytes, is);
 }
 
-/* A linear over no rows gets zero gradients. One after a mean over no rows gets NaN. */
+/* A linear layer over no rows has zero gradients. A linear layer over the mean of no rows has NaN.
+ */
 static void mean_over_empty_extent_is_nan(void **state) {
   (void)state;
   for (int i = 0; i < 2; i++) {
@@ -97,7 +98,7 @@ static void empty_tensors_can_be_reshaped(void **state) {
                {2, {3, -1}, {3, {2, 3, 0}}},
                {2, {3, 0}, {3, {2, 3, 0}}},
                {1, {0}, {2, {2, 0}}},
-               {2, {0, -1}, {0}} /* empty for any input */,
+               {2, {0, -1}, {0}} /* the result is empty for any input */,
                {1, {5}, {0}}};
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     int x, node = -1;

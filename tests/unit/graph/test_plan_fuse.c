@@ -67,7 +67,7 @@ static void cheap_outputs_are_recomputed_in_backward(void **state) {
   (void)state;
   rig_options o = {.backend = clv_backend_cpu()};
   rig r = make_rig(make_residual_graph(3), &o);
-  /* the relus of layers 5 and 14; that of layer 2 has two readers */
+  /* recomputed: the relus of layers 5 and 14; that of layer 2 has two readers */
   assert_int_equal(count_in_plan(&r, "again  "), 2);
   assert_true(clv_plan_get_info(r.plan)->backward_reads_params);
   free_rig(&r);

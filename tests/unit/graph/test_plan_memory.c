@@ -56,7 +56,7 @@ static void steps_after_warm_up_allocate_nothing(void **state) {
     free_rig(&r);
   }
 #if !CLV_SANITIZED
-  assert_true(taken > 0); /* the counter works */
+  assert_true(taken > 0); /* checks that allocations are counted */
 #endif
 }
 
@@ -130,8 +130,8 @@ static void training_saves_only_needed_activations(void **state) {
   (void)state;
   rig later = make_linears(true), beside = make_linears(false);
   size_t one = 16 * 64 * 4;
-  /* 4 relu outputs, a copy of the input, and 4 gradients of the linears' outputs. The last relu's
-   * output is freed once its gradient exists. */
+  /* saved: 4 outputs of relu, a copy of the input, and 4 gradients of the linears' outputs; the
+   * output of the last relu is freed once its gradient exists */
   assert_true(clv_plan_get_info(later.plan)->call_bytes <= 9 * one);
   assert_true(clv_plan_get_info(later.plan)->call_bytes >= 8 * one);
   assert_int_equal(clv_plan_get_info(beside.plan)->call_bytes, 5 * one);
@@ -186,7 +186,7 @@ static void invalid_plan_options_are_refused(void **state) {
   clv_graph_free(other);
 }
 
-/* As PyTorch, but when the plan is made, in training only, and with its own text. */
+/* PyTorch refuses such a batch, too. Here it is refused when the plan is made, in training only. */
 static void batchnorm_on_one_value_per_channel_is_refused(void **state) {
   (void)state;
   int x;

@@ -6,8 +6,8 @@
 
 static const char *const backends[] = {"cpu", "ref"};
 
-/* Asserts that the estimate of saved tensors is never below the plan of either backend, and equals
- * the first one's. */
+/* Asserts that the graph's estimate whether backward reads weights is never "no" where the plan of
+ * a backend reads them, and that it equals that of the plan on cpu. */
 static void assert_reads_weights(clv_graph *(*make)(void), rig_options o, bool want,
                                  const char *what) {
   for (int i = 0; i < 2; i++) {

@@ -133,7 +133,7 @@ static void compare_with_recompute(size_t graph, uint32_t seed, const rig_option
   free_rig(&b);
 }
 
-/* `make test` takes one of the four ways of each graph. */
+/* `make test` runs one of the four kinds of blocks for each graph. */
 static void recomputed_nodes_give_the_same_bits(void **state) {
   (void)state;
   const clv_backend *backends[] = {clv_backend_cpu(), clv_backend_ref(),
@@ -172,8 +172,8 @@ static clv_plan_info get_plan_info(clv_graph *g, bool marked, bool split) {
   return info;
 }
 
-/* A call saves the inputs of blocks 1.. and of the layer after the last block. The input of block 0
- * is the caller's, or a copy. */
+/* A call saves the inputs of all blocks but the first, and of the layer after the last block. The
+ * input of the first block is the caller's, or a copy. */
 static void call_saves_only_the_inputs_of_its_blocks(void **state) {
   (void)state;
   size_t value = 2 * PLACES * WIDTH * sizeof(float), head = 2 * PLACES * 3 * sizeof(float);

@@ -126,7 +126,7 @@ static void lstm_parameters_have_distinct_initial_values(void **state) {
     const float *v = (const float *)(const void *)(block + p->list[i].offset);
     double sum = 0;
     for (size_t k = 0; k < p->list[i].n; k++) {
-      assert_true(fabsf(v[k]) <= 0.25f); /* limit: 1/sqrt(16) */
+      assert_true(fabsf(v[k]) <= 0.25f); /* the bound is 1 / sqrt(16) */
       sum += fabs((double)v[k]);
     }
     assert_true(fabs(sum / (double)p->list[i].n - 0.125) < 0.04);
@@ -164,7 +164,7 @@ static void embedding_initial_values_are_standard_normal(void **state) {
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-/* Returns sum(out dout). */
+/* Returns the sum of out * dout. */
 static double compute_objective(rig *r, clv_call *c) {
   const double *out = (const double *)(const void *)r->out;
   const double *dout = (const double *)(const void *)r->dout;
@@ -328,7 +328,8 @@ static void lstm_gradients_accumulate_and_skip_frozen(void **state) {
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-/* Column 1 minus column 0 of rows [2]: differences in and out of range, and one that overflows. */
+/* Tests an embedding of column 1 minus column 0: differences in range, out of range, and one that
+ * overflows. */
 static void column_difference_out_of_range_is_refused(void **state) {
   (void)state;
   static const int64_t places[][2] = {

@@ -74,7 +74,8 @@ static void tied_parameter_is_listed_once(void **state) {
   assert_string_equal(p->ties[0].param.name, "3.weight");
   assert_int_equal(p->ties[0].param.offset, clv_params_find(p, "0.weight")->offset);
   assert_int_equal(p->ties[0].param.gradient, p->trainable_bytes);
-  assert_int_equal(p->gradient_bytes, p->trainable_bytes + 128); /* 120 bytes, aligned */
+  /* a second gradient of the table: 120 bytes, aligned to 128 */
+  assert_int_equal(p->gradient_bytes, p->trainable_bytes + 128);
   assert_int_equal(p->n_values, ROWS * WIDTH + WIDTH * WIDTH + WIDTH + ROWS);
   p->list[0].frozen = true;
   clv_params_fix_frozen(p);
@@ -84,7 +85,7 @@ static void tied_parameter_is_listed_once(void **state) {
 
 /* ---- two modules ----------------------------------------------------------------------------- */
 
-/* The head has a copy of the front's table, and a gradient of its own. */
+/* The head is in another module, with a copy of the front's table and a gradient of its own. */
 static void tie_across_two_modules_gives_the_bits_of_one(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_language_model(CLV_F32);

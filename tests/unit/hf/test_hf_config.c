@@ -135,8 +135,8 @@ static void nested_and_top_level_keys_rank_as_in_transformers(void **state) {
   }
 }
 
-/* Returns the padding token, and the table row without gradient, counted as torch.nn.Embedding
- * does. */
+/* Compares the padding token, and the row of the table that has no gradient, which counts from the
+ * end if negative as in torch.nn.Embedding. */
 static void pad_token_and_padding_row_follow_the_class(void **state) {
   static const struct {
     const char *first_lines, *last_lines;
@@ -210,7 +210,7 @@ static void unsupported_config_values_are_refused_by_name(void **state) {
   }
 }
 
-/* Replaces a number of a valid file by another one. */
+/* Replaces a number of a valid file by one that is out of range. */
 static void out_of_range_config_numbers_are_refused(void **state) {
   static const char *const cases[][3] = {
       {"\"hidden_size\": 16", "\"hidden_size\": -1", "hidden_size is a whole number"},

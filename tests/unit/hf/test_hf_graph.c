@@ -51,8 +51,8 @@ static clv_code build_graph(const clv_hf_config *c, clv_hf_head head, bool lengt
 
 /* ---- names and shapes ------------------------------------------------------------------------ */
 
-/* True if transformers makes the parameter but no output of the head uses it, or it is a second
- * name. */
+/* True if transformers makes the parameter but no output of the head uses it, or if the name is a
+ * second name of another parameter. */
 static bool is_unused_parameter(const char *line, clv_hf_head head) {
   static const char *const twice[] = {"cls.predictions.bias", "lm_head.bias"};
   for (size_t i = 0; i < CLV_COUNT(twice); i++)
@@ -97,7 +97,8 @@ static void check_names(const char *family, clv_hf_head head, const clv_params *
 
 /* Only the token table has a padding row, which depends on the family's class. */
 static void only_token_embedding_has_a_padding_row(void **state) {
-  static const int64_t rows[] = {0, 1, 0, -1, -1, 5, 5}; /* of bert, roberta, ... in this order */
+  /* padding rows of bert, roberta, ... in this order; -1: none */
+  static const int64_t rows[] = {0, 1, 0, -1, -1, 5, 5};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(families); i++) {
     CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;

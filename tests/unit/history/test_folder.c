@@ -133,7 +133,7 @@ static bool die_at_rename(const char *dir, int at) {
   return WEXITSTATUS(status) == KILLED;
 }
 
-/* The next starts die as well, at their own n-th rename, until one succeeds. */
+/* Starts the run again in processes that die at their own n-th rename, too, until one succeeds. */
 static void die_in_later_starts(const char *dir, int at) {
   clv_run_lock *c = NULL;
   clv_err err = {0};
@@ -197,7 +197,7 @@ static void failed_start_restores_the_old_run(void **state) {
   clv_run_lock_end(c, CLV_RUN_FAILED, 6, "lost");
   clv_run_lock_free(c);
   assert_true(is_new_run("runs/c/deep"));
-  /* starts a run inside the existing one */
+  /* begins a run in a folder inside the folder of an existing run */
   assert_ok(clv_run_lock_new("runs/c/deep", &c, &err), &err);
   clv_run_lock_end(c, CLV_RUN_FAILED, 4, "nobody listens there");
   clv_run_lock_free(c);
@@ -227,7 +227,8 @@ static void only_a_finished_run_is_moved_aside(void **state) {
   clv_run_lock *c = prepare_folder("runs/d");
   start_run(c);
   assert_non_null(strstr(clv_run_lock_moved_folder(c), "/runs/d.2"));
-  assert_true(has_content("runs/d.2", "log.txt", "old")); /* its origin is unknown */
+  /* a file whose origin is unknown is kept */
+  assert_true(has_content("runs/d.2", "log.txt", "old"));
   clv_run_lock_free(c);
 }
 
@@ -297,7 +298,7 @@ static void lock_fails_when_its_folder_is_deleted(void **state) {
   taken_away = "runs/f/run.lock";
   assert_int_equal(clv_run_folder_lock("runs/f", &fd, &pid, &err), CLV_NOT_FOUND);
   taken_away = "runs/f/run.lock";
-  assert_ok(clv_run_lock_new("runs/f", &c, &err), &err); /* tries again */
+  assert_ok(clv_run_lock_new("runs/f", &c, &err), &err); /* the next try succeeds */
   assert_true(exists("runs/f/run.lock"));
   clv_run_lock_free(c);
 }

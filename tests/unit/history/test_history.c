@@ -31,7 +31,8 @@ typedef struct child {
   int go; /* pipe; closing it ends the process */
 } child;
 
-/* Locks the folder, begins, starts at `step`, reports it, then waits for its end. */
+/* Main of the child process: locks the folder, starts a run at `step`, writes a byte to `ready`,
+ * and waits until `go` is closed. */
 static void lock_and_wait(const char *dir, bool resume, uint64_t step, int ready, int go) {
   clv_run_lock *c;
   clv_err err = {0};
@@ -133,7 +134,7 @@ static void record_without_a_lock_is_not_running(void **state) {
   assert_ok(clv_mkdirs("runs/three", &err), &err);
   assert_ok(clv_run_record_add(&r, &a, &err), &err);
   *a = here;
-  a->pid = (uint64_t)getppid(); /* a process that runs and never trained */
+  a->pid = (uint64_t)getppid(); /* the parent process runs, but never trained */
   a->pid_start = clv_process_start_time(getppid());
   assert_ok(clv_run_record_write("runs/three", &r, &err), &err);
   CLV_AUTO(clv_run_entry_done) clv_run_entry died = read_entry("runs/three");
@@ -185,7 +186,7 @@ static void progress_comes_from_the_last_complete_line(void **state) {
       {"{\"step\":30,\"loss\":0.25,\"accuracy\":0.5}\n", 30, 0.25},
       {"{\"step\":30,\"loss\":0.25}\n{\"step\":31,\"lo", 30, 0.25},
       {"{\"step\":31,\"loss\":null}\n", 31, NAN},
-      {"{\"step\":4,\"loss\":0.25}\n", 8, 0.5}, /* older than the record */
+      {"{\"step\":4,\"loss\":0.25}\n", 8, 0.5}, /* this line is older than the record */
       {"{\"step\":1e300,\"loss\":0.25}\n", 8, 0.5},
       {"{\"step\":-5}\n", 8, 0.5},
       {"\n\n", 8, 0.5},
@@ -209,10 +210,10 @@ static void progress_comes_from_the_last_complete_line(void **state) {
 }
 
 static void best_validation_is_recorded(void **state) {
-  static const clv_run_best told[] = {{"test", 0, 0.2, 1}, /* of an attempt without validations */
-                                      {"validation", 1, 0.5, 0.7}, {"validation", 2, 0.4, 0.9},
-                                      {"validation", 3, 0.3, 0.8}, {"validation", 4, NAN, 0.9},
-                                      {"test", 5, 0.1, 1}};
+  /* the best result of an attempt without validations */
+  static const clv_run_best told[] = {{"test", 0, 0.2, 1},         {"validation", 1, 0.5, 0.7},
+                                      {"validation", 2, 0.4, 0.9}, {"validation", 3, 0.3, 0.8},
+                                      {"validation", 4, NAN, 0.9}, {"test", 5, 0.1, 1}};
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
   clv_err err = {0};
   clv_run_lock *c = NULL;
@@ -288,7 +289,8 @@ static void runs_are_found_by_name_and_folder(void **state) {
   clv_run_entry none = {0};
   assert_int_equal(clv_run_entry_read("runs/eight", &none, &err), CLV_NOT_FOUND);
   assert_says(&err, "not the folder of a run");
-  write_file("runs/eight/metrics.jsonl", "{\"step\":3,\"loss\":1}\n"); /* of an older version */
+  /* the file name that an older version used */
+  write_file("runs/eight/metrics.jsonl", "{\"step\":3,\"loss\":1}\n");
   CLV_AUTO(clv_run_entry_done) clv_run_entry e = read_entry("runs/eight");
   assert_int_equal(e.state, CLV_STATE_UNRECORDED);
   assert_int_equal(e.step, 3);

@@ -201,7 +201,7 @@ static void invalid_requests_are_refused(void **state) {
       {"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", 405},
       {"TRACE /hello HTTP/1.1\r\nHost: x\r\n\r\n", 405},
       {"BREW /hello HTTP/1.1\r\nHost: x\r\n\r\n", 405},
-      {"GET /hello HTTP/1.1\r\n\r\n", 400}, /* without a host */
+      {"GET /hello HTTP/1.1\r\n\r\n", 400}, /* a request without the header Host */
       {"GET /hello HTTP/9.9\r\nHost: x\r\n\r\n", 0},
       {"GET\r\n\r\n", 0},
       {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello in TLS\r\n\r\n", 0},
@@ -252,8 +252,8 @@ static void silent_clients_are_disconnected(void **state) {
   assert_in_range(ms, REQUEST_MS - 50, REQUEST_MS + 500);
 }
 
-/* For the library, a byte now and then keeps a connection alive; this server limits the whole
- * request. */
+/* The HTTP library keeps a connection alive as long as a byte arrives now and then. This server
+ * limits the time of the whole request. */
 static void slow_clients_are_disconnected(void **state) {
   (void)state;
   char reply[REPLY];
@@ -284,8 +284,8 @@ static void clients_that_do_not_read_are_disconnected(void **state) {
   for (int i = 0; i < CONNECTIONS; i++) close(held[i]);
 }
 
-/* There are more connections than the limit. The rest waits until idle ones are cut, which is
- * soon. */
+/* Opens more idle connections than the limit. Requests on further connections wait until the server
+ * disconnects idle ones, which is soon. */
 static void idle_connections_do_not_starve_requests(void **state) {
   (void)state;
   char reply[REPLY];

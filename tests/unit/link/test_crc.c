@@ -18,8 +18,8 @@ static unsigned char *make_pattern(size_t n) {
   return data;
 }
 
-/* Combines chunks of any size from the back: a chunk's shifted CRC does not depend on those before
- * it. */
+/* Combines the CRCs of chunks of any size, beginning with the last one: a chunk's shifted CRC does
+ * not depend on the chunks before it. */
 static void shifted_chunk_crcs_combine_to_the_whole(void **state) {
   (void)state;
   static const size_t sizes[] = {1, 3, 64, 1000, 262144, 300001};

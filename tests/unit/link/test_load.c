@@ -45,7 +45,7 @@ static uint64_t get_bytes_in_flight(fixture *f) {
   return load.bytes_out;
 }
 
-/* Sends one chunk. Returns the numbers of its probes. */
+/* Sends one chunk. Returns the numbers of the PINGs that measure it. */
 static clv_chunk_send send_chunk(fixture *f) {
   clv_err err = {0};
   clv_chunk_send d = {0};
@@ -61,7 +61,8 @@ static void handle_pong(fixture *f, uint64_t number) {
   if (number) assert_ok(clv_pace_handle_pong(&f->pace, number, ++f->now_ns, &err));
 }
 
-/* Transfers below a size are not reported; they arrived long ago. */
+/* Bytes of transfers that the peer has acknowledged are not in flight, even if no PONG reported
+ * them. */
 static void acknowledged_transfers_are_not_in_flight(void **state) {
   fixture *f = *state;
   for (int i = 0; i < TRANSFERS; i++) {
@@ -72,7 +73,7 @@ static void acknowledged_transfers_are_not_in_flight(void **state) {
     handle_pong(f, d.probe_before);
     assert_int_equal(get_bytes_in_flight(f), 0);
   }
-  assert_true(f->pace.in_flight >= 2 * CHUNK); /* the pace may still count them */
+  assert_true(f->pace.in_flight >= 2 * CHUNK); /* the pace may still count these bytes */
 }
 
 /* All bytes of a transfer that were sent and not yet acknowledged are counted. */

@@ -192,7 +192,7 @@ static void unreceived_messages_are_sent_again(void **state) {
   receive_packets(first, 3);
   end_stream(first, CLV_UNAVAILABLE);
   assert_true(clv_link_is_mending(w.link));
-  send_frames(2); /* these frames wait */
+  send_frames(2); /* these frames wait for a connection */
   clv_link_counts c;
   w.clock_ns += 4 * MS;
   clv_link_count(w.link, &c);
@@ -308,7 +308,7 @@ static void attach_waits_for_the_end_of_the_earlier_connection(void **state) {
   receive_attach(second, 0, 1, 2);
   assert_true(first->is_cancelled);
   assert_int_equal(second->n, 0);
-  receive_packets(first, 2); /* received before */
+  receive_packets(first, 2); /* the peer sends two packets again that it had sent before */
   receive_attach(third, 0, 2, 1);
   assert_true(second->is_cancelled);
   end_stream(second, CLV_CANCELLED);
@@ -378,7 +378,7 @@ static void ack_goes_with_the_next_message(void **state) {
   assert_int_equal(w.link->writer->n_coalesced, 0);
   assert_int_equal(s->n, 2);
   for (int i = 0; i <= CLV_WIRE_BUNDLED; i++) receive_packets(s, ACK_MESSAGES);
-  assert_int_equal(count_kind(s, CLV_ACK), 1); /* there was no space for more */
+  assert_int_equal(count_kind(s, CLV_ACK), 1); /* the stream had no space for another ACK */
   end_link();
 }
 
@@ -406,7 +406,7 @@ static void link_without_lease_sends_no_ack_and_forgets_accepted_messages(void *
   send_frames(5);
   assert_int_equal(s->n, 1 + 5);
   const clv_lane_log *g = &w.link->writer->logs[0];
-  clv_lane_on_sent(s->lane); /* of ATTACHED, which is not logged */
+  clv_lane_on_sent(s->lane); /* reports that ATTACHED was sent, which is not in the log */
   assert_int_equal(g->n_acked, 0);
   for (int i = 0; i < 4; i++) clv_lane_on_sent(s->lane);
   assert_true(g->first && g->first == g->last && g->n_acked == 4);

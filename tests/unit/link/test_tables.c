@@ -118,7 +118,8 @@ static void each_link_event_reaches_its_state_or_is_refused(void **state) {
       [CLV_LINK_NEW] = {CLV_LINK_ATTACHING, REFUSED, REFUSED, CLV_LINK_ENDED, REFUSED},
       [CLV_LINK_ATTACHING] = {REFUSED, CLV_LINK_OPEN, REFUSED, CLV_LINK_ENDING, REFUSED},
       [CLV_LINK_OPEN] = {REFUSED, REFUSED, CLV_LINK_MENDING, CLV_LINK_ENDING, REFUSED},
-      /* JOIN of connection 0, which existed before; LOST of a lane that has no connection. */
+      /* the first event is the JOIN of connection 0, which existed before; the third is LOST of a
+       * lane that has no connection */
       [CLV_LINK_MENDING] = {REFUSED, CLV_LINK_OPEN, REFUSED, CLV_LINK_ENDING, REFUSED},
       [CLV_LINK_ENDING] = {REFUSED, CLV_LINK_ENDING, REFUSED, CLV_LINK_ENDING, CLV_LINK_ENDING},
       [CLV_LINK_ENDED] = {REFUSED, REFUSED, REFUSED, CLV_LINK_ENDED, REFUSED},
@@ -161,7 +162,7 @@ static void link_end_is_reported_once_with_the_first_reason(void **state) {
   assert_int_equal(clv_link_send(w.link, p, &err), CLV_UNAVAILABLE);
   assert_non_null(strstr(err.text, "the first"));
   free_link_and_pool();
-  bring_link_to_state(CLV_LINK_OPEN); /* and while its lanes still exist */
+  bring_link_to_state(CLV_LINK_OPEN); /* the link ends while its lanes still exist */
   clv_link_end(w.link, CLV_DATA_LOSS, "the first");
   assert_int_equal(w.link->state, CLV_LINK_ENDING);
   clv_link_end(w.link, CLV_OK, "the second");
@@ -298,8 +299,7 @@ static void each_lane_accepts_only_its_frame_kinds(void **state) {
         fail_msg("%s in state %d of a lane", clv_frame_kind_name(kinds[k]), s);
 }
 
-/* An answer in flight is still sent, and the peer does not take the end for a protocol
- * violation. */
+/* A PONG in flight is still sent. The peer does not treat the end as a protocol violation. */
 static void ping_during_close_is_no_violation(void **state) {
   (void)state;
   clv_lane *lanes[LANES];
@@ -338,8 +338,8 @@ static void unsolicited_pong_is_refused(void **state) {
   free_link_and_pool();
 }
 
-/* Reads the time, and sends a PING from another thread after it unless that thread waits for the
- * lock. */
+/* Clock of the link: returns the time. In between, another thread sends a PING, unless that thread
+ * waits for the link's lock. */
 static uint64_t measure_round_trip(void *user) {
   uint64_t *now = user;
   *now += 100;
@@ -367,7 +367,7 @@ static void ping_during_count_does_not_inflate_round_trip(void **state) {
 
 /* ---- partial tensors ------------------------------------------------------------------------ */
 
-/* Announces a CALL of two tensors: number 5, and one that never arrives. */
+/* Receives the announcement of a CALL with two tensors: transfer 5, and one that never arrives. */
 static clv_code receive_announcement(void) {
   static uint64_t others = 100;
   clv_err err = {0};
@@ -428,7 +428,8 @@ static void each_partial_tensor_event_reaches_its_state(void **state) {
     }
 }
 
-/* Otherwise a tensor would be complete with bytes that were never sent. */
+/* A duplicate or overlapping chunk is refused. Otherwise a tensor would be complete with bytes that
+ * were never sent. */
 static void duplicate_or_overlapping_chunk_is_refused(void **state) {
   (void)state;
   for (uint64_t first = 0; first <= HALF; first += HALF)

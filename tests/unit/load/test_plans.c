@@ -61,7 +61,7 @@ static void stored_plan_is_found_again(void **state) {
   assert_false(store->find("another convolution", &other));
 }
 
-/* Damages the file, so that it is refused and written again. */
+/* Asserts that a damaged file is refused and written again. */
 static void refused(void (*damage)(void)) {
   const clv_plan_store *s = fresh();
   damage();

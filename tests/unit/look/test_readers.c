@@ -64,11 +64,12 @@ static void pixel_reader_detects_images_in_any_layout(void **state) {
   assert_true(read_pixels(small[0], CLV_SHAPE(1, 4, 4)) > .999);
   assert_true(read_pixels(last[0][0], CLV_SHAPE(4, 4, CHANNELS)) > .999);
   assert_true(read_pixels(last[0][0], CLV_SHAPE(SMALL, CHANNELS)) > .999);
-  assert_true(read_pixels(late[0][0], CLV_SHAPE(SMALL + 1, 2)) > .999); /* after a class token */
+  /* the image's positions come after that of a class token */
+  assert_true(read_pixels(late[0][0], CLV_SHAPE(SMALL + 1, 2)) > .999);
   fill(4, small[0], sizeof small / sizeof(float));
   double noise = read_pixels(small[0], CLV_SHAPE(1, 4, 4));
   assert_true(noise >= 0 && noise < .2);
-  /* 16 positions of a grid, without a grid */
+  /* 16 positions that are not arranged in a grid */
   assert_true(read_pixels(small[0], CLV_SHAPE(4, 2, 2)) < 0);
 }
 
@@ -137,7 +138,7 @@ static double read_features(const float *records, size_t n_features, const float
   return read.figure;
 }
 
-/* Computes sums of `n` features with random weights, one of which may be of another scale. */
+/* Computes weighted sums of `n` features. size: scale of the first feature; 1: as the others. */
 static void sum_features(const float *records, size_t n, float size, float sums[RECORDS][WIDTH]) {
   static float weight[WIDTH * WIDTH];
   fill(12, weight, WIDTH * n);
@@ -163,10 +164,12 @@ static void feature_reader_detects_dominating_features(void **state) {
   fill(11, noise, RECORDS * WIDTH);
   assert_true(read_features(records, WIDTH, noise, WIDTH) < .5);
   for (size_t i = 0; i < RECORDS; i++) noise[i * WIDTH + 7] = -3 * records[i * WIDTH + 2];
-  assert_true(read_features(records, WIDTH, noise, WIDTH) > .99); /* one value among many */
+  /* one of many values is a copy of the feature */
+  assert_true(read_features(records, WIDTH, noise, WIDTH) > .99);
   for (size_t i = 0; i < (size_t)RECORDS * WIDTH; i++) records[i] = records[i / WIDTH * WIDTH];
   sum_features(records, WIDTH, 1, sums);
-  assert_true(read_features(records, WIDTH, sums[0], WIDTH) > .99); /* copies of one value */
+  /* all values are copies of one sum */
+  assert_true(read_features(records, WIDTH, sums[0], WIDTH) > .99);
 }
 
 /* ---- labels ---------------------------------------------------------------------------------- */
@@ -204,7 +207,7 @@ static void scale(size_t sample, float by) {
 static void label_reader_detects_labels_and_names_the_method(void **state) {
   (void)state;
   draw_gradients(2);
-  assert_true(read_labels(2).figure < .2); /* noise */
+  assert_true(read_labels(2).figure < .2); /* gradients that are only noise reveal nothing */
   for (size_t i = 0; i < SAMPLES; i++) gradients[i][3] = labels[i] ? 1e-6f : -1e-6f;
   clv_look_reading read = read_labels(2);
   assert_true(read.figure > .99);
@@ -265,14 +268,15 @@ static void group_reader_finds_classes_without_their_names(void **state) {
   for (size_t i = 0; i < SAMPLES; i++) {
     for (size_t k = 0; k < WIDTH; k++)
       gradients[i][k] = gradients[i][k] * .2f + directions[labels[i]][k];
-    scale(i, powf(20, (float)(i % 3))); /* lengths carry no information */
+    scale(i, powf(20, (float)(i % 3))); /* the lengths of the gradients carry no information */
   }
   assert_int_equal(clv_look_label_groups(&g, &read, &err), CLV_OK);
   assert_true(read.figure > .95);
   assert_true(read_labels(2).figure < .3);
 }
 
-/* Two groups cannot tell ten classes apart; records without a label are not counted. */
+/* A reader that finds only two groups cannot tell ten classes apart. Records without a label are
+ * not counted. */
 static void two_groups_do_not_reveal_ten_classes(void **state) {
   (void)state;
   draw_gradients(10);

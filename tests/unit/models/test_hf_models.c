@@ -10,7 +10,7 @@
 
 static const clv_shape ids = {2, {2, 5}};
 
-/* Returns a session. Line 7 is the model, line 9 the first stage. */
+/* Returns a session over a Hugging Face folder. Line 7 is the model, line 9 the first stage. */
 static clv_session_config *session(const char *folder, const char *rest, const char *const *ranges,
                                    int n) {
   clv_session_config *c = NULL;

@@ -24,7 +24,7 @@ static clv_session_config *session(const char *middle) {
   return c;
 }
 
-/* Checks the shapes of all layers and the stages' layers. */
+/* Asserts the shapes of all layers of the model and which layers each stage has. */
 static void check_model(const char *middle, const clv_shape *in, const char *want) {
   clv_session_config *c = session(middle);
   clv_graph *g = NULL;
@@ -83,7 +83,7 @@ static void branches_and_joins_are_connected_by_name(void **state) {
   uint32_t first, last;
   assert_ok(clv_model_graph(c, &image, &g, &first, &last, err));
   assert_int_equal(g->nodes[2].in[0], 0);
-  assert_int_equal(g->nodes[3].in[0], 2); /* in the order of the file */
+  assert_int_equal(g->nodes[3].in[0], 2); /* the inputs are in the order of the key `from` */
   assert_int_equal(g->nodes[3].in[1], 1);
   clv_graph_free(g);
   clv_session_config_free(c);

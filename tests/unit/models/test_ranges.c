@@ -4,7 +4,8 @@
  */
 #include "tests/unit/models/models_test.h"
 
-/* Ranges by name, by number, by blocks within blocks and by single names are equivalent. */
+/* Ranges of layer names, of layer numbers, of nested blocks and of single names give the same cuts.
+ */
 static void equivalent_range_spellings_give_the_same_cuts(void **state) {
   (void)state;
   static const char *const same[][3] = {
@@ -82,7 +83,7 @@ static void cut_inside_a_block_sends_both_branches(void **state) {
   clv_session_config_free(c);
 }
 
-/* A program that loads a part of a model passes one value to it and gets one. */
+/* Ranges that are refused for a module of a program, which has one input and one output. */
 static const struct {
   const char *range, *text;
 } parts[] = {

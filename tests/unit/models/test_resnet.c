@@ -159,8 +159,8 @@ static void initial_weights_match_torchvision(void **state) {
 
 /* ---- cuts ------------------------------------------------------------------------------------ */
 
-/* Lists the ends of blocks in order: the stem's last layer, and the last layer of each block except
- * for the network's last. */
+/* Lists the last layers of the stem and of each block, in order, without the last block of the
+ * network. */
 static int block_ends(size_t arch, char ends[MAX_STAGES][32]) {
   int n = 0;
   snprintf(ends[n++], sizeof ends[0], "maxpool");
@@ -334,8 +334,8 @@ static void check_ends(const trial *t, int from, int step, bool own_weights) {
   check_cuts(t, ranges, stages, own_weights);
 }
 
-/* Long stages in three sessions, so that each boundary is the end of a stage in one of them. `make
- * test` runs the first session. */
+/* Makes long stages, in three sessions, so that each boundary is the end of a stage in one of them.
+ * `make test` runs the first session. */
 static void cuts_at_every_third_boundary_keep_the_bits(void **state) {
   (void)state;
   trial t;

@@ -130,7 +130,8 @@ static void near(const char *name, const char *what, const float *got, const flo
 
 enum { N = 67, GAP = 5, BLOCK = N + GAP + 3 };
 
-/* Position of value i: the 67 values are in two spans, with gaps that hold other numbers. */
+/* Returns the position of value i: the 67 values are in two spans, with gaps that hold other
+ * numbers. */
 static size_t place(size_t i) { return i < 20 ? i + 3 : i + 3 + GAP; }
 
 static void scatter(float *block, const float *v, float gap) {
@@ -142,7 +143,7 @@ static void gather(float *v, const float *block) {
   for (size_t i = 0; i < N; i++) v[i] = block[place(i)];
 }
 
-/* Number of moments in torch's file. */
+/* Returns the number of moments in torch's file. */
 static int golden_moments(const golden *g, const char *name) {
   static const char *const names[] = {"momentum_buffer", "exp_avg",  "exp_avg_sq", "sum",
                                       "square_avg",      "grad_avg", "exp_inf"};
@@ -384,7 +385,8 @@ static void test_omitted_settings_have_torch_defaults(void **state) {
   assert_true(c.eps == 0 && c.momentum == 0);
 }
 
-/* One allocation per moment, the optimiser and its spans; none in a step. */
+/* Making an optimiser allocates each moment, the optimiser and its spans. A step allocates nothing.
+ */
 static void test_step_allocates_nothing(void **state) {
   static const clv_optim_span all = {0, 16, 0};
   static const double lr = 0.1;

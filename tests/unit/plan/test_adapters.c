@@ -145,8 +145,8 @@ static clv_code make_blueprint(const char *train, const char *front, const char 
   return clv_blueprint_new(c, &CLV_SHAPE(1, 9), CLV_I64, &b, err);
 }
 
-/* Adapters are drawn from the seed, and add to the base's output. So a layer with a known base file
- * must hide by the base alone, which it does not. */
+/* Adapters are drawn from the seed and added to the base's output, so they hide nothing. A layer
+ * whose base file is known must count as known. */
 static void adapters_do_not_hide_a_known_or_frozen_layer(void **state) {
   (void)state;
   static const struct {

@@ -16,8 +16,8 @@
 
 static const char *const none = "";
 
-/* Checks a session. data: keys of data and further keys; says: the expected refusal, "" if the
- * front can be cached. */
+/* Checks whether the front of a session can be cached. data: keys of data, and further keys; says:
+ * the expected refusal, or "". */
 static void assert_cache_result(const char *data, const clv_model_inputs *inputs, const char *front,
                                 const char *rest, const char *says) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;

@@ -135,7 +135,8 @@ static void wrong_dtypes_and_class_counts_are_refused(void **state) {
             "attention needs i64 lengths as input 3, got f32 (in files whole numbers are <i4",
             "train.seed=1");
   write_tokens();
-  write_zeros("ids.npy", "|u1", "2, 3", 6); /* fractions of 255 */
+  /* bytes are fractions of 255, so they are no token numbers */
+  write_zeros("ids.npy", "|u1", "2, 3", 6);
   EXPECT_OF(tokens, "embedding needs i64 row numbers as input 0, got f32", "train.seed=1");
   write_tokens();
   write_numbers("y.npy", "2,", (const int64_t[]){0, 2}, 2);
@@ -179,7 +180,8 @@ static void write_model_with_pad(const char *family, int pad) {
 }
 static void write_model(const char *family) { write_model_with_pad(family, 1); }
 
-/* Checks two records of four positions and their lengths; NULL: the session has no lengths. */
+/* Checks a session with a model over two records of four positions. lengths NULL: the session has
+ * no lengths. */
 static void assert_model_check_result(const char *family, const char *head, const int64_t *ids,
                                       const int64_t *lengths, const char *says) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -224,8 +226,8 @@ static void pads_inside_the_length_are_refused(void **state) {
                             "record 1, place 3 has its last token that is no pad");
 }
 
-/* transformers takes the first position of a record of padding, whatever its attention does with
- * padding. */
+/* Of a record of padding only, transformers scores position 0, even if attention ignores padding.
+ * Cleave has no token to score there, so it refuses the record. */
 static void records_of_only_pads_are_refused(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 1, 1, 1, 1}, one[] = {2, 3, 4, 5, 6, 1, 1, 1};
   (void)state;
@@ -276,15 +278,16 @@ static void unshifted_causal_labels_are_refused(void **state) {
   assert_model_check_result("llama", "causal", ids, n, "");
   write_numbers("y.npy", "2, 4", (const int64_t[]){3, 3, 3, -100, 3, -100, -100, -100}, 8);
   assert_model_check_result("llama", "causal", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, n, "");
-  /* A text of one token is no evidence, even if the row ends within the text. */
+  /* Labels that equal the tokens of their own position are refused, but a text of one token is no
+   * evidence. */
   write_numbers("y.npy", "2, 4", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, 8);
   assert_model_check_result("llama", "causal", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, n, "");
-  /* More than half may be intended. */
+  /* Fewer than all may be intended. */
   write_numbers("y.npy", "2, 4", (const int64_t[]){2, 3, 8, 8, 6, 8, -100, -100}, 8);
   assert_model_check_result("llama", "causal", ids, n, "");
 }
 
-/* Asserts the note of `check` about such labels with the head; NULL: no note. */
+/* Asserts the note that `check` prints about such labels with this head; NULL: no note. */
 static void assert_note(const char *head, const int64_t *labels, const char *want) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, notes = {0};
@@ -305,7 +308,7 @@ static void assert_note(const char *head, const int64_t *labels, const char *wan
   clv_run_data_done(&d);
 }
 
-/* Positions count whose token differs from the next one: five of these. */
+/* Only positions whose token differs from the next one count: five of these. */
 static void most_labels_of_their_own_place_are_noted(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 1, 1}, n[] = {4, 2};
   (void)state;
@@ -319,9 +322,9 @@ static void most_labels_of_their_own_place_are_noted(void **state) {
   assert_note("causal", three,
               "data.train: 3 of 5 labels are the token of their own place; head: causal is to say "
               "the next one, and nothing shifts labels here\n");
-  assert_note("causal", half, NULL); /* two of four */
+  assert_note("causal", half, NULL); /* two of four labels, so no note */
   assert_note("causal", two, NULL);
-  assert_note("causal", all, NULL); /* refused, so no note */
+  assert_note("causal", all, NULL); /* all labels: the session is refused, so there is no note */
   assert_note("token", three, NULL);
 }
 

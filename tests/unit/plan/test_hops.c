@@ -73,8 +73,8 @@ static clv_policy *make_policy_without(const char *without, bool raw) {
   return p;
 }
 
-/* Checks only the hop against the policy, because the policy may refuse the first worker's records
- * too. */
+/* Checks only the hop against the policy, because the policy may also refuse that the records are
+ * sent to the first worker. */
 static clv_code check_hop_alone(clv_blueprint *b, clv_policy *p, clv_err *err) {
   const clv_planned_sends nothing = {0};
   b->policy = p;
@@ -111,7 +111,8 @@ static void hop_names_match_in_plan_policy_and_record(void **state) {
   }
 }
 
-/* Words that policies were signed for stay the same. */
+/* A policy that permits a stage's finding was signed before direct hops had rows of their own, so
+ * it permits the hop, too. */
 static void policy_that_permits_the_stage_permits_its_hop(void **state) {
   (void)state;
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;

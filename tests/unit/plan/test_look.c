@@ -99,10 +99,11 @@ static void readable_data_needs_a_privacy_key(void **state) {
   static const struct {
     const char *privacy;
     double tokens, labels;
-    const char *says; /* NULL: permitted */
+    const char *says; /* expected refusal; NULL: permitted */
   } cases[] = {
       {"tokens_readable: false", .2, .3, NULL},
-      {"tokens_readable: false", .21, .31, NULL}, /* reported, and limited only by a policy */
+      /* the figure is reported; only a policy can limit it */
+      {"tokens_readable: false", .21, .31, NULL},
       {"tokens_readable: false", .89, .89, NULL},
       {"tokens_readable: false", .9, .3, "/s.yaml:12:22: worker 'w1' can read tokens from the act"},
       {"tokens_readable: true", .9, .3, NULL},

@@ -101,7 +101,7 @@ static void assert_refused(const char *layers, const char *input) {
   assert_null(b);
 }
 
-/* An input that is also read as numbers is more than lengths. */
+/* An input that a layer also reads as numbers does not count as lengths only. */
 static void worker_inputs_need_permission(void **state) {
   (void)state;
   assert_refused("{op: concat, from: [m, extra]}", "extra");
@@ -124,8 +124,8 @@ static void plan_reports_sent_lengths(void **state) {
   clv_privacy_describe(b, true, &json);
   assert_non_null(strstr(text.data, "lengths: of every record's sequence are sent"));
   assert_non_null(strstr(json.data, "\"lengths\":\"leave\""));
-  assert_int_equal(b->stages[0].output_findings,
-                   CLV_FINDING_TOKENS); /* because of the tokens, not the lengths */
+  /* the finding comes from the tokens, not from the lengths */
+  assert_int_equal(b->stages[0].output_findings, CLV_FINDING_TOKENS);
   assert_int_equal(b->stages[1].n_model_inputs, 1);
   assert_int_equal(b->stages[2].model_inputs[0], 1);
 }

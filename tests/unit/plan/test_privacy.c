@@ -79,7 +79,8 @@ static const clv_shape flat_rgb = {2, {1, 108}}, wide = {2, {1, 60}}, halves = {
 #define ROWS                                                                                      \
   "{op: reshape, shape: [1, 16], name: r}, {op: reshape, shape: [16, 1], from: [input], name: x}" \
   ", {op: scale, factor: 0, name: z}, {op: add, from: [z, r], name: c}"
-/* Concatenates x with the output of a secret layer that is applied to each n positions. */
+/* Layers that concatenate x with the output of a secret layer that is applied to each n positions.
+ */
 #define GROUPS(n)                                                                 \
   COLUMN ", {op: reshape, shape: [" #n                                            \
          ", -1], name: s}, {op: linear, out: 1}, {op: reshape, "                  \
@@ -173,7 +174,7 @@ static const front_row fronts[] = {
      "", "", RAW, 0},
     {&features, "{op: flatten, name: x}, {op: linear, out: 16, name: y}, {op: add, from: [x, y]}",
      "", "", RAW, 0},
-    /* values that are equal at each position of a layer add none */
+    /* values that are equal at all positions of a layer add no position */
     {&image,
      CONTEXT ", {op: reshape, shape: [64, 1, 1], name: g}, {op: scale, factor: 0, from: [input], "
              "name: z}, {op: add, from: [z, g], name: c}, {op: concat, dim: 1, from: [input, c]}, "
@@ -200,8 +201,9 @@ static const front_row fronts[] = {
      ROWS ", {op: slice, dim: 2, start: 0, stop: 1, name: d}, {op: concat, dim: 2, from: [x, d]}, "
           "{op: reshape, shape: [1, 32]}, {op: conv1d, out: 1, kernel: 2, stride: 2}",
      "", "", RAW, 0},
-    {&features, ROWS ", {op: linear, out: 1}", "", "", 0, 0}, /* the record has nothing else */
-    /* or at some positions: four contexts of four positions, or the mean of each */
+    /* secret layers over all positions: each output depends on the whole record */
+    {&features, ROWS ", {op: linear, out: 1}", "", "", 0, 0},
+    /* positions that depend on groups: four contexts of four positions, or the mean of each */
     {&features, GROUPS(4) ", {op: concat, dim: 2, from: [x, c]}, {op: linear, out: 1}", "", "", RAW,
      0},
     {&features, GROUPS(8) ", {op: concat, dim: 2, from: [x, c]}, {op: linear, out: 1}", "", "", RAW,
@@ -212,7 +214,7 @@ static const front_row fronts[] = {
             "name: z}, {op: add, from: [z, m], name: c}, {op: concat, dim: 3, from: [y, c]}, "
             "{op: linear, out: 2}",
      "", "", RAW, 0},
-    {&image, /* the mean of each row */
+    {&image, /* each output depends on the mean of one row */
      "{op: mean, dim: 3}, {op: reshape, shape: [1, 6, 1], name: m}, {op: scale, factor: 0, from: "
      "[input], name: z}, {op: add, from: [z, m], name: c}, {op: concat, dim: 1, from: [input, c]}, "
      "{op: conv2d, out: 2, kernel: 1}",
@@ -240,7 +242,7 @@ static const front_row fronts[] = {
      0},
     {&features, "{op: dropout, p: 0.9}, {op: linear, out: 5}", PUBLIC, "", RAW, 0},
     {&features, "{op: linear, out: 16}, {op: relu}, {op: dropout, p: 0.9}, {op: linear, out: 5}",
-     "", "", 0, 0}, /* hidden before */
+     "", "", 0, 0}, /* an earlier layer has already hidden the record */
     {&features,
      "{op: linear, out: 16, name: a}, {op: dropout, p: 0.9}, {op: linear, out: 5, name: b}",
      "weights: {folder: p, new: [b]}, ", "", KNOWN, 0},
@@ -297,18 +299,18 @@ static const front_row fronts[] = {
      "{op: reshape, shape: [3, 6, 6], name: i}, {op: linear, out: 1, from: [input], name: t}, {op: "
      "reshape, shape: [1, 1, 1]}, {op: scale, factor: 0, name: z}, {op: add, from: [i, z]}, {op: "
      "conv2d, out: 4, kernel: 1}",
-     "", "", RAW | PICTURE, 0}, /* also read flat */
+     "", "", RAW | PICTURE, 0}, /* the same record is also read flat */
     {&flat_rgb, "{op: reshape, shape: [3, 6, 6]}, {op: flatten}, {op: linear, out: 5}", "", "", 0,
      0},
     {&flat_rgb, "{op: linear, out: 5}", "", "", 0, 0},
-    /* at the border, the first tap alone */
+    /* at the border, an output depends on the first tap alone */
     {&image, "{op: conv2d, out: 2, kernel: 3, pad: 2}", "", "", RAW | PICTURE, 1},
     {&image, "{op: conv_transpose2d, out: 2, kernel: 3, stride: 2}", "", "", RAW | PICTURE, 1},
     {&image, "{op: conv_transpose2d, out: 2, kernel: 3, stride: 4, dilation: 2}", "", "",
-     RAW | PICTURE, 1}, /* its first and its last tap are at one position */
+     RAW | PICTURE, 1}, /* its first and its last tap read the same position */
     {&steps, "{op: lstm, out: 5}", "", "", RAW | PICTURE, 0},
     {&words, EMBEDDING ", {op: lstm, out: 5}", "", "", TOKENS, 0},
-    /* few positions each */
+    /* each output depends on few positions */
     {&image, CONV, "", "", PICTURE, 9},
     {&image, CONV, "freeze: true, ", "", PICTURE, 9},
     {&image, "{op: conv2d, out: 2, kernel: 3, pad: 1}", "", "", PICTURE, 4},
@@ -318,13 +320,13 @@ static const front_row fronts[] = {
     {&rgb,
      "{op: conv2d, out: 4, kernel: 2, stride: 2}, {op: reshape, shape: [4, 9]}, {op: "
      "permute, order: [2, 1]}, {op: prepend}, {op: positions, rows: 10, name: h}, " BLOCK,
-     "", "", PICTURE, 4}, /* as a ViT begins */
+     "", "", PICTURE, 4}, /* the first layers of a vision transformer */
     {&image, OTHERS ", {op: reshape, shape: [1, 9]}, {op: conv1d, out: 2, kernel: 3}", "", "",
      PICTURE, 12},
     {&signal, "{op: conv1d, out: 2, kernel: 3}", "", "", PICTURE, 3},
     {&steps, "{op: lstm, out: 5}, {op: slice, dim: 1, start: 7, stop: 8}", "", "", 0, 0},
     {&words, TURNED ", {op: conv1d, out: 2, kernel: 3}", "", "", TOKENS, 0},
-    /* half of them, or more */
+    /* each output depends on half of the positions, or more */
     {&image, OTHERS ", {op: flatten}, {op: linear, out: 5}", "", "", 0, 0},
     {&image, CONV ", {op: flatten}, {op: linear, out: 5}", "", "", 0, 0},
     {&image, "{op: conv2d, out: 2, kernel: 5}", "", "", 0, 0},
@@ -332,7 +334,7 @@ static const front_row fronts[] = {
     {&words, EMBEDDING ", {op: flatten}, {op: linear, out: 5}", "", "", 0, 0},
     {&words, EMBEDDING ", {op: lstm, out: 5}, {op: slice, dim: 1, start: 11, stop: 12}", "", "", 0,
      0},
-    /* weights that others know */
+    /* layers whose weights others know */
     {&image, CONV, PUBLIC, "", KNOWN | PICTURE, 9},
     {&image, CONV, SECRET, "", PICTURE, 9},
     {&image, CONV, SECRET, "seed: 7, ", PICTURE, 9},
@@ -348,13 +350,13 @@ static const front_row fronts[] = {
      "weights: {folder: p, new: [b]}, ", "", KNOWN, 0},
     {&image, "{op: flatten}, {op: linear, out: 5, name: a}",
      PUBLIC "lora: {targets: [a], r: 2, alpha: 2}, ", "", KNOWN, 0},
-    /* tokens */
+    /* fronts over tokens */
     {&words, EMBEDDING, "", "", TOKENS, 0},
     {&words, EMBEDDING, PUBLIC, "", TOKENS, 0},
     {&words, EMBEDDING ", {op: linear, out: 5}", "", "", TOKENS, 0},
     {&words, EMBEDDING ", {op: positions, rows: 12, name: h}, " BLOCK, "", "", TOKENS, 0},
     {&words, EMBEDDING ", {op: mean, dim: 1}", "", "", TOKENS, 0},
-    /* mean of a bag of words */
+    /* the mean of the words hides their order */
     {&words, EMBEDDING ", {op: mean, dim: 1}, {op: linear, out: 5}", "", "", 0, 0},
     {&words, "{op: embedding, rows: 9, out: 1}, {op: mean, dim: 1}, {op: linear, out: 5}", "", "",
      TOKENS, 0},
@@ -444,7 +446,7 @@ static void each_addend_is_checked_as_its_own_path(void **state) {
   }
 }
 
-/* Adds node `name` of the model to the ledger. */
+/* Marks node `name` of the model as one that the ledger lists. */
 static void mark_layer_known(clv_blueprint *b, const char *name) {
   clv_err err;
   assert_int_equal(
@@ -501,7 +503,7 @@ static const head_row heads[] = {
     {"{op: linear, out: 3}", "weights: {file: p, secret: true}, ", "", 1},
     {"{op: linear, out: 3}", "weights: {file: p, secret: true}, freeze: true, ", "", 0},
     {"{op: linear, out: 3}", "", "seed: 7, ", 0},
-    /* each output separately */
+    /* the head applies a layer to each output separately */
     {"{op: reshape, shape: [6, 1]}, {op: linear, out: 1}, {op: flatten}", "", "", 0},
     {"{op: reshape, shape: [1, 6]}, {op: conv1d, out: 1, kernel: 1}, {op: flatten}", "", "", 0},
     {"{op: reshape, shape: [6, 1]}, {op: conv1d, out: 6, kernel: 1, groups: 6}, {op: flatten}", "",
@@ -515,9 +517,10 @@ static const head_row heads[] = {
     {"{op: linear, out: 3, name: y}, {op: scale, factor: 0, name: z}, {op: concat, dim: 1, from: "
      "[y, z]}",
      "", "", 1},
-    {"{op: linear, out: 3}, {op: dropout, p: 0.9}", "", "", 0}, /* a gradient of a single output */
+    /* dropout may leave the gradient of a single output */
+    {"{op: linear, out: 3}, {op: dropout, p: 0.9}", "", "", 0},
     {"{op: dropout, p: 0.9}, {op: linear, out: 3}", "", "", 1},
-    {"{op: linear, out: 1}", "", "", 1}, /* its sign shows, as `plan` reports */
+    {"{op: linear, out: 1}", "", "", 1}, /* the gradient's sign still shows, which `plan` reports */
 };
 
 static void check_head(const head_row *r) {
@@ -588,7 +591,7 @@ static const returned_row returned[] = {
      "{op: attention, heads: 2, from: [input, input, back]}" END, RAW},
     {&steps, "{op: flatten}, {op: linear, out: 32}, {op: reshape, shape: [8, 4]}",
      "{op: attention, heads: 2, from: [back, input, back]}" END, RAW},
-    /* signs, maxima, curves */
+    /* derivatives that depend on the value: of signs, maxima and curves */
     {&features, FLAT, "{op: add, from: [back, input]}" END, 0},
     {&features, FLAT, "{op: add, from: [back, input]}, {op: relu}" END, RAW},
     {&features, FLAT, "{op: add, from: [back, input]}, {op: tanh}" END, RAW},
@@ -605,7 +608,7 @@ static const returned_row returned[] = {
      RAW},
     {&steps, "{op: flatten}, {op: linear, out: 32}, {op: reshape, shape: [8, 4]}",
      "{op: add, from: [back, input]}, {op: lstm, out: 5}" END, 0},
-    /* the loss reads the output */
+    /* the derivative of the loss reads the output */
     {&features, FLAT, "{op: add, from: [back, input]}", RAW},
     {&features, FLAT, "{op: linear, out: 16, from: [back]}", 0},
 };
@@ -962,8 +965,9 @@ static void u_shape_stops_reading_but_not_inferring_labels(void **state) {
   }
   print_message("U shape: %.1f %% by sign, %.1f %% by direction with one known label a class\n",
                 100 * read, 100 * inferred);
-  assert_true(read < 0.2);     /* a tenth is chance */
-  assert_true(inferred > 0.9); /* so no text may promise that labels are safe */
+  assert_true(read < 0.2); /* guessing one of ten classes is right in a tenth of the cases */
+  /* labels can be inferred, so no text may promise that they are safe */
+  assert_true(inferred > 0.9);
 }
 
 int main(void) {

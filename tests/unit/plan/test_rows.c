@@ -77,10 +77,12 @@ static void factors_and_signs_of_rows_do_not_hide_them(void **state) {
   draw_values(2, factor, M);
   for (size_t i = 0; i < M * N; i++) w[i] = v[i] * factor[i / N];
   assert_true(count_known_rows(v, M, N, w, CLV_F32, M, N, false) >= M - 1);
-  for (size_t i = 0; i < M * N; i++) w[i] = v[i] * factor[i % N]; /* columns multiplied */
+  /* multiplies each column by a factor */
+  for (size_t i = 0; i < M * N; i++) w[i] = v[i] * factor[i % N];
   assert_true(count_known_rows(v, M, N, w, CLV_F32, M, N, true) >= N - 1);
   assert_int_equal(count_known_rows(v, M, N, w, CLV_F32, M, N, false), 0);
-  for (size_t i = 0; i < M * N; i++) w[i] = v[i % M * N + i / M] * factor[i / M]; /* transposed */
+  /* transposes the rows and multiplies them by factors */
+  for (size_t i = 0; i < M * N; i++) w[i] = v[i % M * N + i / M] * factor[i / M];
   assert_true(count_known_rows(v, M, N, w, CLV_F32, N, M, false) >= N - 1);
 }
 
@@ -92,7 +94,8 @@ static void rounded_rows_keep_their_digests(void **state) {
   for (size_t i = 0; i < BIG * BIG; i++) half[i] = clv_bf16_of(1.7F * v[i]);
   size_t n = count_known_rows(v, BIG, BIG, half, CLV_BF16, BIG, BIG, false);
   if (n < CLV_ROW_MAX_KEPT * 8 / 10) fail_msg("%zu rows of %d", n, CLV_ROW_MAX_KEPT);
-  for (size_t i = 0; i < BIG * BIG; i++) w[i] = roundf(127 * v[i]) / 127; /* rounded to 8 bits */
+  /* rounds the values to 8 bits */
+  for (size_t i = 0; i < BIG * BIG; i++) w[i] = roundf(127 * v[i]) / 127;
   n = count_known_rows(v, BIG, BIG, w, CLV_F32, BIG, BIG, false);
   if (n < CLV_ROW_MAX_KEPT / 10) fail_msg("%zu rows of 8 bits of %d", n, CLV_ROW_MAX_KEPT);
 }
@@ -102,14 +105,15 @@ static void rows_are_found_beside_others_and_in_parts(void **state) {
   static float v[BIG * N], w[(BIG + M) * N];
   draw_values(4, v, BIG * N);
   draw_values(5, w, (BIG + M) * N);
-  memcpy(w + 7 * N, v, M * N * sizeof *v); /* M rows of BIG, of which CLV_ROW_MAX_KEPT are kept */
+  /* copies M of BIG rows; CLV_ROW_MAX_KEPT of the BIG rows are kept */
+  memcpy(w + 7 * N, v, M * N * sizeof *v);
   size_t n = count_known_rows(v, BIG, N, w, CLV_F32, BIG + M, N, false);
   assert_true(n >= 4 && n <= M);
   assert_true(count_known_rows(v, BIG, N, v + 60 * N, CLV_F32, 20, N, false) >= 2);
-  for (size_t i = 0; i < M; i++) /* new columns beside those of the worker */
+  for (size_t i = 0; i < M; i++) /* adds new columns beside those of the worker */
     for (size_t k = 0; k < N + 4; k++) w[i * (N + 4) + k] = k < N ? v[i * N + k] : 0.1F * (float)k;
   assert_true(count_known_rows(v, M, N, w, CLV_F32, M, N + 4, true) >= N - 1);
-  for (size_t i = 0; i < M; i++) /* zeros beside them */
+  for (size_t i = 0; i < M; i++) /* adds zeros beside them */
     for (size_t k = N; k < N + 4; k++) w[i * (N + 4) + k] = 0;
   assert_true(count_known_rows(v, M, N, w, CLV_F32, M, N + 4, false) >= M - 1);
 }
@@ -124,7 +128,8 @@ static void independent_rows_are_not_confused(void **state) {
       size_t n = lengths[i];
       draw_values(100 * seed, v, BIG * n);
       draw_values(100 * seed + 1, w, BIG * n);
-      for (size_t j = 0; j < BIG * n && seed % 4 == 0; j++) { /* pruned: one in 16 stays */
+      /* prunes the matrix: one value in 16 stays */
+      for (size_t j = 0; j < BIG * n && seed % 4 == 0; j++) {
         v[j] = fabsf(v[j]) > 0.46F ? v[j] : 0;
         w[j] = fabsf(w[j]) > 0.46F ? w[j] : 0;
       }
@@ -147,16 +152,17 @@ static void independent_rows_are_not_confused(void **state) {
 static void rows_without_values_have_no_digests(void **state) {
   (void)state;
   static float v[M * N];
-  for (size_t i = 0; i < M; i++) v[i * N + i % N] = 1; /* one value a row */
+  for (size_t i = 0; i < M; i++) v[i * N + i % N] = 1; /* each row has one value that is not 0 */
   v[0] = 0, v[5] = NAN, v[6] = INFINITY;
   clv_weights_sample s = sample_tensor(v, CLV_F32, M, N, CLV_ROW_MAX_KEPT, 4000);
   assert_int_equal(get_row_names(&s, false).n, 0);
   clv_weights_sample_done(&s);
   draw_values(6, v, M * N);
-  s = sample_tensor(v, CLV_F32, M * N / 3, 3, CLV_ROW_MAX_KEPT, 4000); /* three values a row */
+  /* rows of three values are too short for a digest */
+  s = sample_tensor(v, CLV_F32, M * N / 3, 3, CLV_ROW_MAX_KEPT, 4000);
   assert_int_equal(get_row_names(&s, false).n, 0);
   clv_weights_sample_done(&s);
-  /* four values are little evidence */
+  /* rows of four values are weak evidence */
   s = sample_tensor(v, CLV_F32, M * N / 4, 4, CLV_ROW_MAX_KEPT, 4000);
   assert_int_equal(clv_row_points(&get_row_names(&s, false).names[0]), 1);
   clv_weights_sample_done(&s);
@@ -182,7 +188,7 @@ static void digests_do_not_depend_on_pieces(void **state) {
   }
   clv_weights_sample_done(&a);
   clv_weights_sample c =
-      sample_tensor(v, CLV_F32, BIG, BIG, CLV_ROW_MAX_KEPT, 6); /* inside the values */
+      sample_tensor(v, CLV_F32, BIG, BIG, CLV_ROW_MAX_KEPT, 6); /* the pieces end inside values */
   assert_int_equal(get_row_names(&c, false).n, 0);
   clv_weights_sample_done(&c);
 }
@@ -253,11 +259,11 @@ static double get_decay_row(size_t n, size_t i, size_t j) {
   (void)n;
   return j <= i ? pow(0.6, (double)(i - j)) : 0;
 }
-static double get_plane_wave(size_t n, size_t i, size_t j) { /* over two dimensions */
+static double get_plane_wave(size_t n, size_t i, size_t j) { /* a wave over two dimensions */
   size_t side = (size_t)lround(sqrt((double)n));
   return get_dct2(side, i / side, j / side) * get_dct2(side, i % side, j % side);
 }
-static double get_block_mean(size_t n, size_t i, size_t j) { /* mean of 2 x 2 pixels, or 4 x 4 */
+static double get_block_mean(size_t n, size_t i, size_t j) { /* means of 2 x 2 or 4 x 4 pixels */
   size_t side = (size_t)lround(sqrt((double)n)), block = side / 2, k = i % 4;
   bool in = j / side / block == k / 2 && j % side / block == k % 2;
   return in ? 1 : 0;
@@ -327,7 +333,8 @@ static void permuted_hadamard_rows_are_public(void **state) {
   for (size_t i = 0; i < 64 * 64; i++)
     v[i] = (float)(1 + i / 64) * (float)get_walsh(64, rows[i / 64], columns[i % 64]);
   assert_true(is_public_transform(v, 64, 64));
-  v[100] = -v[100]; /* in the second row, so that it is not orthogonal to the first */
+  /* changes a sign in the second row, so that it is not orthogonal to the first */
+  v[100] = -v[100];
   assert_false(is_public_transform(v, 64, 64));
   draw_values(11, v, 64 * 64);
   for (size_t i = 0; i < 64 * 64; i++) v[i] = copysignf(1, v[i]);
@@ -343,10 +350,11 @@ static void drawn_and_trained_rows_are_not_public(void **state) {
       size_t n = lengths[i];
       draw_values(1000 + seed, v, BIG * n);
       for (size_t j = 0; j < BIG * n && n > 4; j++) {
-        float least = n < 64 ? 0.15F : 0.46F; /* pruned: half stays, or one in 16 */
+        /* prunes the matrix: half of the values stay, or one in 16 */
+        float least = n < 64 ? 0.15F : 0.46F;
         if (seed % 4 == 1 && fabsf(v[j]) < least) v[j] = 0;
-        if (seed % 4 == 2 && j / n % 3) v[j] = 0; /* rows of zeros */
-        if (seed % 4 == 3 && n > 9 && j % n > 2)  /* smooth rows */
+        if (seed % 4 == 2 && j / n % 3) v[j] = 0; /* fills two of three rows with zeros */
+        if (seed % 4 == 3 && n > 9 && j % n > 2)  /* makes the rows smooth */
           v[j] = (v[j] + v[j - 1] + v[j - 2] + v[j - 3]) / 4;
       }
       size_t rows = seed % 5 ? BIG : 10;

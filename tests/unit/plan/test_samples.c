@@ -84,8 +84,8 @@ static clv_weights_moments compute_form(const float *v, size_t rows, size_t colu
   return ret;
 }
 
-/* True if the second tensor's moments equal the first's, allowing for rounding to either neighbour
- * cell. */
+/* True if the moments of the second tensor equal those of the first, or are in a neighbouring cell
+ * because of rounding. */
 static bool is_same_form(const clv_weights_moments *noted, const clv_weights_moments *asked) {
   clv_sha256 a, b;
   bool near, found = false;
@@ -137,7 +137,8 @@ static void scaled_converted_or_permuted_copies_are_recognized(void **state) {
   }
 }
 
-/* As large as the table of a small language model; transposed, multiplied and rounded. */
+/* Tests a tensor as large as the table of a small language model, transposed, multiplied and
+ * rounded. */
 static void large_tensors_are_found_in_any_order(void **state) {
   enum { N = 2048 };
   static float v[N * N], w[N * N];
@@ -155,7 +156,8 @@ static void large_tensors_are_found_in_any_order(void **state) {
   assert_false(is_same_form(&own, &other));
 }
 
-/* Pieces arrive in any order; before the last one there are no moments. */
+/* The pieces of a tensor arrive in any order. Before the last piece has arrived, the tensor has no
+ * moments. */
 static void a_tensor_that_is_not_whole_has_no_form(void **state) {
   (void)state;
   static float v[VALUES];
@@ -173,7 +175,7 @@ static void a_tensor_that_is_not_whole_has_no_form(void **state) {
   clv_weights_sample_done(&s);
   assert_true(clv_weights_sample_begin(&s, CLV_F32, &CLV_SHAPE(SIDE, SIDE)));
   clv_weights_sample_add(&s, 0, v, SIDE * SIDE * sizeof *v);
-  /* the moments of the sample are those of all values */
+  /* the sample has all values, so its moments are those of the tensor */
   assert_false(clv_weights_sample_moments(&s, true, &other));
   clv_weights_sample_done(&s);
 }
@@ -218,7 +220,7 @@ static void shuffled_labels_have_no_order(void **state) {
   (void)state;
   static double labels[LABELS];
   uint32_t order[LABELS];
-  int found = 0; /* one of 320 orders may look like blocks by chance */
+  int found = 0; /* one of 320 shuffled orders may look like blocks by chance */
   for (uint64_t seed = 1; seed <= 40; seed++) {
     const clv_rng_key key = {.seed = seed};
     clv_rng_permutation(&key, order, LABELS);
@@ -268,7 +270,7 @@ static void small_label_blocks_are_detected(void **state) {
   for (size_t i = 0; i < 64; i++) labels[i] = i >= 20 && i < 26; /* a rare class in one block */
   assert_int_equal(find_order(labels, 64).lag, 1);
   for (size_t i = 0; i < 80; i++) labels[i] = i % 5 ? (double)(i / 20) : (double)(i * 7 % 4);
-  assert_int_equal(find_order(labels, 80).lag, 1); /* blocks cover four fifths */
+  assert_int_equal(find_order(labels, 80).lag, 1); /* the blocks cover four fifths of the labels */
 }
 
 static void label_blocks_and_periods_are_detected(void **state) {
@@ -278,7 +280,8 @@ static void label_blocks_and_periods_are_detected(void **state) {
   assert_true(find_order(labels, LABELS).lag != 0);
   for (size_t i = 0; i < LABELS; i++) labels[i] = (double)(i % CLASSES);
   assert_int_equal(find_order(labels, LABELS).lag, CLASSES);
-  for (size_t i = 0; i < LABELS; i++) labels[i] = (double)(i % 70); /* many classes in turn */
+  /* the labels of many classes in turn */
+  for (size_t i = 0; i < LABELS; i++) labels[i] = (double)(i % 70);
   assert_int_equal(find_order(labels, LABELS).lag, 70);
 }
 

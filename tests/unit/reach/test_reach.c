@@ -102,7 +102,7 @@ static void add_layer(clv_graph *g, uint32_t *r, int *at) {
       add_fitting_layer(g, CLV_OP_LINEAR, (clv_attrs){.out = 1 + draw_below(r, 3), .bias = true},
                         at);
       break;
-    case 4: /* forgets early steps */
+    case 4: /* an LSTM forgets early steps */
       if (in->rank == 3 && in->dim[1] <= 8)
         add_fitting_layer(g, CLV_OP_LSTM,
                           (clv_attrs){.out = 2, .layers = 1 + draw_below(r, 2), .bias = true}, at);
@@ -147,7 +147,8 @@ static clv_graph *draw_graph(uint32_t *r) {
 /* ---- numbers --------------------------------------------------------------------------------- */
 
 typedef struct runner {
-  bool is_f64_with_second_gradient; /* f64, with gradients of the second input */
+  /* true: the plan computes in f64, with gradients of the second input */
+  bool is_f64_with_second_gradient;
   clv_params *params;
   clv_plan *plan;
   void *values, *gradients;
@@ -189,8 +190,8 @@ static void run_forward(runner *w, const float *x, float *y) {
   clv_plan_call_put(w->plan, call);
 }
 
-/* Counts by differences: the fewest positions on which any output depends (of those that depend on
- * some), and the fewest outputs that depend on a position; 0: none. */
+/* Counts, by changing each position: the fewest positions on which any output depends (of those
+ * that depend on some), and the fewest outputs that depend on a position; 0: none. */
 static void count_by_differences(const clv_graph *g, int64_t *ret_places, int64_t *ret_outputs) {
   static float before[MAX_OUT], after[MAX_OUT], other[MAX_OUT];
   static int64_t of[MAX_OUT];
@@ -200,7 +201,7 @@ static void count_by_differences(const clv_graph *g, int64_t *ret_places, int64_
   make_runner(g, &w);
   assert_true(w.n_outputs <= MAX_OUT);
   memset(of, 0, sizeof of);
-  /* saturates no activation */
+  /* the values are small enough not to saturate an activation */
   for (int i = 0; i < PLACES; i++) x[i] = 0.1f * ((float)(i % 7) - 3.1f);
   run_forward(&w, x, before);
   for (int i = 0; i < PLACES; i++) {
@@ -292,7 +293,7 @@ static void large_windows_exceed_the_budget(void **state) {
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-/* Joins two values of one shape. steps: they have a dimension of steps. */
+/* Joins two values of the same shape by a random op. */
 static bool add_join(clv_graph *g, uint32_t *r, const int in[2], int *at) {
   static const clv_op joins[] = {CLV_OP_MUL, CLV_OP_ADD, CLV_OP_CONCAT, CLV_OP_MATMUL,
                                  CLV_OP_ATTENTION};
@@ -385,8 +386,8 @@ static int64_t count_gradient_positions(const clv_graph *g, bool sum) {
   return least;
 }
 
-/* Each addend is a path, so the analysis may find fewer positions than there are, but never
- * more. */
+/* Each addend of a gradient is a path of its own, so the analysis may find fewer positions than a
+ * perturbation shows, but never more. */
 static void gradient_analysis_never_finds_more_places_than_numbers(void **state) {
   static const clv_reach_layer away[64];
   clv_reach found[64];
@@ -411,7 +412,8 @@ static void gradient_analysis_never_finds_more_places_than_numbers(void **state)
   assert_true(compared > GRAPHS / 3 && equal > compared / 3);
 }
 
-/* Nine rows of a product are left, and so nine positions of the other factor. */
+/* A slice leaves nine rows of a product, so the derivative reads nine positions of the other
+ * factor. */
 static void derivative_behind_a_cut_is_not_read(void **state) {
   static const clv_reach_layer away[64];
   bool known[64] = {false, true};

@@ -26,9 +26,8 @@ typedef struct node {
   clv_pool *pool;
   clv_rrefs *t;
   clv_tensor *v;
-  clv_rref_visits visits,
-      visits_before; /* state-table visits in all, and before the last command of
-                                    the test's program text */
+  /* visits of state-table cells in all, and before the last command of the test's program text */
+  clv_rref_visits visits, visits_before;
   uint64_t now_ns, last_numbers[NODES], last_sent_numbers[NODES][KINDS];
   char results_text[1024]; /* results of the last command */
   clv_code code;
@@ -84,7 +83,8 @@ static void acknowledge_message(node *n, const char *kind, bool well) {
     }
 }
 
-/* Ticks at the times that the node requests. */
+/* Advances the time by ns, with a tick at each time that the node requests. heard: the other nodes
+ * send messages meanwhile. */
 static void tick_until(node *n, uint64_t ns, bool heard) {
   uint64_t end = n->now_ns + ns;
   clv_rref_message m = {.kind = CLV_RREF_ACK, .number = UINT64_MAX};
@@ -150,7 +150,8 @@ static void do_receive_value(node *n) {
 static void do_receive_accept(node *n) {
   receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACCEPT, .fork = CHILD});
 }
-/* Sends frames to this node as the owner: KEEP by the creator, and by the other node. */
+/* These functions give this node, as the owner, frames of the creator (KEEP) and of the other node.
+ */
 static void do_receive_keep(node *n) {
   receive_message(n, OWNER, (clv_rref_message){.kind = CLV_RREF_KEEP});
 }
@@ -264,11 +265,11 @@ static void free_node(node *n) {
 
 typedef struct cell {
   clv_rref_machine machine;
-  uint8_t state, event; /* the event is caused by the last word of the program */
+  uint8_t state, event; /* the event, which the last command causes */
   const char *words;
-  uint8_t next_state;       /* state of the record after all words */
-  const char *results_text; /* results of the last word */
-  clv_code code;            /* code of the last word */
+  uint8_t next_state;       /* state of the record after all commands */
+  const char *results_text; /* results of the last command */
+  clv_code code;            /* code of the last command */
 } cell;
 
 /* clang-format off */
@@ -423,7 +424,7 @@ static const cell child_cells[] = {
     {RREF_CHILDREN, RREF_CHILD_TAKEN, RREF_CHILD_LOST, "keep pass +USE silence", RREF_CHILD_NONE, "joined! unused!", CLV_OK},
 };
 
-/* Cells of the USE for that. */
+/* Cells of the USE message for such a reference. */
 static const cell post_cells[] = {
     {RREF_POSTS, RREF_POST_NONE, RREF_POST_POSTED, "keep pass", RREF_POST_SENT, "USE2", CLV_OK},
     {RREF_POSTS, RREF_POST_NONE, RREF_POST_OVER_WINDOW, "keep flood pass", RREF_POST_WAITING, "", CLV_OK},
@@ -437,8 +438,7 @@ static const cell post_cells[] = {
 };
 /* clang-format on */
 
-/* Programs that bring a handle into each state. A handle that was taken stays taken; released ones
- * are covered elsewhere. */
+/* Program texts that bring a handle into each state. Released handles are tested elsewhere. */
 static const char *const to_state[RREF_HANDLE_STATES] = {
     [RREF_HANDLE_JOINING] = "keep",
     [RREF_HANDLE_JOINED] = "keep +KEEP",
@@ -462,8 +462,8 @@ static const cell released_cells[] = {
 
 /* ---- walking them ---------------------------------------------------------------------------- */
 
-static clv_rref_visits reached; /* cells visited by the program written for them */
-static clv_rref_visits visited; /* cells visited by any program */
+static clv_rref_visits reached; /* cells that the program text written for them visited */
+static clv_rref_visits visited; /* cells that any program text visited */
 
 static uint8_t get_state(const node *n, clv_rref_machine m) {
   const clv_rref_map *const maps[] = {[RREF_ENTRIES] = &n->t->entries,
@@ -557,7 +557,7 @@ static void each_table_cell_is_reached_or_impossible(void **state) {
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* Runs a program, and asserts the results of its last word. */
+/* Runs a program text, and asserts the results of its last command. */
 static void assert_results(const char *program, const char *out) {
   node n;
   make_node(&n);
@@ -567,8 +567,8 @@ static void assert_results(const char *program, const char *out) {
   free_node(&n);
 }
 
-/* The fetch is repeated soon if the owner did not know the handle yet, later if it has the
- * request. */
+/* The fetch is repeated soon if the owner did not know the handle yet, and later if the owner has
+ * the request. */
 static void missing_value_is_fetched_again(void **state) {
   (void)state;
   assert_results("keep fetch -FETCH again", "KEEP1 FETCH1");
@@ -596,7 +596,8 @@ static void repeated_message_is_only_acknowledged(void **state) {
   free_node(&n);
 }
 
-/* The sender gave up the message: its place in the window belongs to a later one. */
+/* The sender has given the message up, and a later message has its place in the window, so the late
+ * acknowledgment is dropped. */
 static void late_acknowledgment_is_dropped(void **state) {
   node n;
   uint64_t number;
@@ -679,7 +680,8 @@ static void record_is_reused_only_after_its_last_result(void **state) {
   free_node(&n);
 }
 
-/* One result of each kind is left in the queue with the memory it holds. */
+/* Leaves one result of each kind in the queue, with the memory that it holds, and frees the table.
+ */
 static void table_free_releases_queued_results(void **state) {
   static const char *const programs[] = {"own",   "own fetch",      "keep pass",
                                          "<KEEP", "keep-here pass", "<USE fetch"};
@@ -698,8 +700,8 @@ static void table_free_releases_queued_results(void **state) {
   clv_rrefs_free(NULL);
 }
 
-/* Receives hostile message numbers between two takings: messages that left the window are not
- * answered or searched for. */
+/* Receives hostile message numbers before the results are taken. Messages that have left the window
+ * are neither answered nor searched for. */
 static void number_jump_drops_acks_outside_the_window(void **state) {
   node n;
   (void)state;

@@ -130,7 +130,7 @@ static void long_round_trip_to_a_peer_is_named(void **state) {
                    "stage s2 waits for s1 on worker-1 80 %: 80 ms round trip, 9.0 waits a second");
 }
 
-/* Not every program is a pipeline, so the number of a module does not tell for whose values it
+/* A program need not be a pipeline, so the index of a module does not tell on which module it
  * waits. */
 static void program_module_is_named_instead_of_a_stage(void **state) {
   (void)state;
@@ -173,7 +173,8 @@ static void slow_ping_of_a_busy_host_does_not_blame_the_link(void **state) {
   assert_diagnosis(&second[0], "waiting for the master 97 %: 13 ms round trip, 52 waits a second");
 }
 
-/* The master also waits, so the module that computes is named, from wherever the packets came. */
+/* The master waits as well, so the module that computes is named, whichever link brought the last
+ * packets. */
 static void computing_stage_is_named_as_the_cause(void **state) {
   (void)state;
   set_shares(&first, 0.95, 0.05, 0);
@@ -278,7 +279,7 @@ static void core_wait_names_at_most_three_sessions(void **state) {
   }
 }
 
-/* Numbers that no worker can mean do no harm. */
+/* Numbers that no worker can have do not break the report. */
 static void impossible_numbers_do_not_break_the_report(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};

@@ -122,7 +122,7 @@ static void event_file_bytes_match_the_protobuf(void **state) {
          "\x10\xac\x02"
          "\x2a\x1a" /* step 300, summary */
          "\x0a\x18"
-         "\x0a\x01t"                      /* value: tag */
+         "\x0a\x01t"                      /* the value's tag */
          "\x42\x09\x08\x07\x42\x05hello"  /* tensor {dtype: string, string_val} */
          "\x4a\x08\x0a\x06\x0a\x04text"); /* metadata {plugin_data {plugin_name}} */
   EXPECT(&file, &at,
@@ -139,14 +139,14 @@ static void later_event_file_sorts_last(void **state) {
   char folder[100], paths[8][200], old[200];
   (void)state;
   snprintf(folder, sizeof folder, "%s/order", scratch);
-  for (int i = 0; i < 3; i++) { /* within a second, in one process */
+  for (int i = 0; i < 3; i++) { /* three files within a second, by one process */
     clv_event_file_close(open_event_file(folder, (uint64_t)i));
     assert_int_equal(list_event_files(folder, paths), i + 1);
     if (i) assert_string_equal(paths[i - 1], old);
     strcpy(old, paths[i]);
   }
   snprintf(old, sizeof old, "%s/events.out.tfevents.9999999998.z.1.0", folder);
-  fclose(fopen(old, "w")); /* written with a clock that was ahead */
+  fclose(fopen(old, "w")); /* the name of a file that was written with a clock that was ahead */
   clv_event_file_close(open_event_file(folder, 9));
   assert_int_equal(list_event_files(folder, paths), 5);
   assert_non_null(strstr(paths[4], ".9999999999."));
@@ -165,10 +165,10 @@ static void records_are_buffered_until_flush(void **state) {
   clv_event_file_flush(e);
   assert_int_equal(count_events(paths[0]), 3);
   uint64_t before = clv_alloc_count();
-  /* more records than may wait */
+  /* adds more records than the buffer holds */
   for (uint64_t i = 2; i <= 10000; i++) clv_event_file_add_scalars(e, i, one, 1);
   assert_true(count_events(paths[0]) > 1000);
-  assert_true(clv_alloc_count() - before < 16); /* allocations of growing buffers */
+  assert_true(clv_alloc_count() - before < 16); /* only the growing buffers allocate */
   before = clv_alloc_count();
   for (uint64_t i = 1; i <= 10000; i++) clv_event_file_add_scalars(e, 10000 + i, one, 1);
   assert_int_equal(clv_alloc_count(), before);

@@ -330,7 +330,7 @@ static UNUSED clv_rpc_runtime *make_runtime(void) {
   return runtime;
 }
 
-/* main of the process that start_process runs: serves with the certificates in `dir` and prints its
+/* Main of the process that start_process runs: serves with the certificates in `dir` and prints its
  * port. */
 static UNUSED _Noreturn void serve_forever(const char *dir) {
   identity worker = {0};

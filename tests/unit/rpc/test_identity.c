@@ -205,7 +205,8 @@ static void test_silent_client_is_dropped_after_handshake_time(void **state) {
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   char byte;
   uint64_t begin = clv_now_ns();
-  assert_int_equal(read(fd, &byte, 1), 0); /* end of file, not a timeout */
+  /* the server has closed the connection: end of file, not a timeout */
+  assert_int_equal(read(fd, &byte, 1), 0);
   assert_true(clv_now_ns() - begin < 3000000000u);
   close(fd);
 }
@@ -297,7 +298,7 @@ static void test_calls_over_the_identity_limit_are_refused(void **state) {
     init_recorder(&r[i]);
     clv_rpc_stream_events events = make_recorder_events(&r[i]);
     must(clv_rpc_stream_open(channel, "/test/Echo", &events, &stream[i], &err), &err);
-    if (i == MANY - 2) /* all forty are connected before the surplus one */
+    if (i == MANY - 2) /* forty clients are connected before the surplus one */
       for (int k = 0; k < 500 && get_server_counts().active_calls < MANY - 1; k++) usleep(10000);
   }
   assert_true(event_wait_for_count(&r[MANY - 1].closed, 1, 5000));
@@ -342,8 +343,10 @@ static void test_rapid_stream_resets_disconnect_the_client(void **state) {
   assert_true(event_wait_for_count(&r.closed, opened, 20000));
   assert_int_equal(get_server_counts().cut_peers, 1);
   clv_rpc_channel_freep(&channel);
-  expect_error(CLV_DENIED, "", call_echo(&other, WORKER_URI, &err), &err); /* not EXHAUSTED */
-  usleep(1100000); /* within the second of the flood, no handshake is answered */
+  /* the code is DENIED, not EXHAUSTED */
+  expect_error(CLV_DENIED, "", call_echo(&other, WORKER_URI, &err), &err);
+  /* waits a second, because the server answers no handshake in the second of the flood */
+  usleep(1100000);
   expect_error(CLV_EXHAUSTED, "too many cancelled calls", call_echo(&master, WORKER_URI, &err),
                &err);
   usleep(2500000);

@@ -119,8 +119,8 @@ static bool send_bytes(wire *w, const void *data, size_t len) {
   return SSL_write(w->ssl, data, (int)len) > 0;
 }
 
-/* Connects, and returns once the server's SETTINGS have arrived, as gRPC's client does: gRPC 1.51
- * loses what it reads together with the client's Finished message beyond 17 KiB. */
+/* Connects. Returns when the server's SETTINGS have arrived, as gRPC's client does: gRPC 1.51 loses
+ * bytes beyond 17 KiB that it reads together with the client's Finished message. */
 static wire dial_server(void) {
   char settings[256];
   wire w = {.fd = socket(AF_INET, SOCK_STREAM, 0), .ssl = SSL_new(context), .stream_id = 1};
@@ -153,7 +153,7 @@ static size_t write_frame(uint8_t *to, unsigned type, unsigned flags, uint32_t s
   return 9 + len;
 }
 
-/* A request GET / over https. */
+/* Header block of a request GET / over https. */
 static const char GET[] = "\x82\x84\x87\x00\x0a:authority\x01x";
 
 static bool send_hundred_frames(wire *w, unsigned type, unsigned flags, const void *data,
@@ -199,9 +199,9 @@ static void test_frames_without_calls_end_the_connection(void **state) {
   assert_int_equal(held, 0);
 }
 
-/* Sends a message of 16 MiB that never ends. The server holds its bytes against the sender, and
- * forgives 64 KiB of them per second. So the limit is below one frame, which is forgiven at no
- * pace. */
+/* Sends a message of 16 MiB that never ends. The server counts unread bytes of a sender, and
+ * subtracts 64 KiB of them per second. The limit is smaller than one frame, so the test does not
+ * depend on the speed of the machine. */
 static void test_endless_message_ends_the_connection(void **state) {
   (void)state;
   static const char post[] =

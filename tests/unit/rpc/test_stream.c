@@ -116,7 +116,7 @@ static void test_failed_unary_calls_name_the_reason(void **state) {
                clv_rpc_call(channel, "/test/Say", big, sizeof big, 5000, &reply, &err), &err);
 }
 
-/* A slow handler must not delay another handler or a stream. */
+/* Calls the slow method in a thread. A slow handler must not delay another handler or a stream. */
 static void *call_slow_method(void *arg) {
   clv_err err;
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
@@ -463,8 +463,8 @@ static void test_killed_server_ends_the_stream(void **state) {
   check_killed_server(SIGKILL, 2000, "ended");
 }
 
-/* Texts of gRPC 1.51 for connections that were cut, damaged or silent. Other texts are passed
- * on. */
+/* Texts of gRPC 1.51 for connections that were cut, damaged or silent are translated. Other texts
+ * stay unchanged. */
 static void test_grpc_end_texts_are_translated(void **state) {
   (void)state;
   static const char *const rows[][2] = {

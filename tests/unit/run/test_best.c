@@ -108,17 +108,20 @@ static void resumed_run_restores_its_best(void **state) {
   write_file("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
   assert_int_equal(restore_best(CLV_BEST_LOSS, true).step, 4);
   assert_true(restore_best(CLV_BEST_LOSS, true).value == 0.25);
-  assert_int_equal(restore_best(CLV_BEST_NONE, true).step, 4); /* it is kept */
+  /* the best checkpoint is remembered without a metric, too */
+  assert_int_equal(restore_best(CLV_BEST_NONE, true).step, 4);
   write_file("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 5\n");
   assert_int_equal(restore_best(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);
   write_file("run/" CLV_RUN_BEST_FILE, "validation.loss");
   assert_int_equal(restore_best(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);
   write_file("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
   assert_int_equal(restore_best(CLV_BEST_ACCURACY, true).step, CLV_CHECKPOINT_NONE);
-  assert_int_not_equal(access("run/" CLV_RUN_BEST_FILE, F_OK), 0); /* of another metric */
+  /* the file is deleted, because it is of another metric */
+  assert_int_not_equal(access("run/" CLV_RUN_BEST_FILE, F_OK), 0);
   write_file("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
   assert_int_equal(restore_best(CLV_BEST_LOSS, false).step, CLV_CHECKPOINT_NONE);
-  assert_int_not_equal(access("run/" CLV_RUN_BEST_FILE, F_OK), 0); /* of another run */
+  /* the file is deleted, because it is of another run */
+  assert_int_not_equal(access("run/" CLV_RUN_BEST_FILE, F_OK), 0);
 }
 
 static clv_code choose_checkpoint(const char *which, uint64_t *ret_step, clv_err *err) {
@@ -189,7 +192,8 @@ static void automatic_interval_follows_the_cost(void **state) {
                      cases[i].interval_ms);
 }
 
-/* A first round that takes five times as long would hide the cost of the first checkpoints. */
+/* The first rounds are not counted: one that takes five times as long would hide the cost of the
+ * first checkpoints. */
 static void first_rounds_are_not_the_usual_ones(void **state) {
   static const struct {
     bool is_saving;

@@ -46,7 +46,8 @@ static void class_file_is_parsed_strictly(void **state) {
   assert_int_equal(c.n, 3);
   assert_string_equal(c.names[1], "b c");
   clv_classes_free(&c);
-  assert_ok(clv_classes_read(".", &c, &err), &err); /* of a run without names */
+  /* reads the class file of a run without class names */
+  assert_ok(clv_classes_read(".", &c, &err), &err);
   assert_int_equal(c.n, 0);
 }
 

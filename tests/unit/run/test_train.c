@@ -99,7 +99,7 @@ static void rewound_and_reopened_runs_give_the_same_checkpoint(void **state) {
     assert_null(r.steps.loader);
     restore_run(&r, 0);
     run_until_step(&r, 3);
-    run_until_step(&r, 7); /* in the second epoch, after a validation */
+    run_until_step(&r, 7); /* step 7 is in the second epoch, after a validation */
     assert_int_equal(count_lines("runs/r/metrics.jsonl"), 7);
     assert_int_equal(system("mv runs/r/checkpoint-7 first"), 0);
     restore_run(&r, 3);

@@ -18,8 +18,8 @@ typedef struct shuffle {
   uint32_t n_possible;
   uint32_t f[RANDOM_STAGES], i[RANDOM_STAGES], w[RANDOM_STAGES], n_steps[RANDOM_STAGES];
   bool is_moved[4][RANDOM_STAGES][RANDOM_MICROS];
-  bool has_whole_backward[RANDOM_STAGES]
-                         [RANDOM_MICROS]; /* true: B, the whole backward, in place of I and W */
+  /* true: instruction B, the whole backward, replaces I and W */
+  bool has_whole_backward[RANDOM_STAGES][RANDOM_MICROS];
 } shuffle;
 
 static inline clv_sched_shape draw_shape(uint64_t *seed, clv_sched_kind kind) {

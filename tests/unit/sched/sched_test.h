@@ -40,7 +40,8 @@ static inline clv_sched_run simulate_schedule(const clv_sched *s, const clv_sche
   return run;
 }
 
-/* Returns a random number below n by xorshift64*, so that a failing seed fails again. */
+/* Returns a random number below n by xorshift64*, whose sequence depends on the state only, so that
+ * a failing seed can be repeated. */
 static inline uint32_t draw_below(uint64_t *state, uint32_t n) {
   *state ^= *state >> 12, *state ^= *state << 25, *state ^= *state >> 27;
   return (uint32_t)((*state * 0x2545F4914F6CDD1DULL >> 32) % n);

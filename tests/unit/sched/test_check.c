@@ -29,7 +29,7 @@ static void test_hand_written_schedules_are_valid(void **state) {
       CLV_OK);
   assert_int_equal(r.live[0], 2);
   assert_int_equal(r.versions[0], 1);
-  /* Only forwards; a frozen stage before a trained one. */
+  /* Valid: only forwards; and a frozen stage before a trained one. */
   assert_int_equal(check_text(LOCAL("custom", "1", "0") "rank 0: F0@0 B0@0\n", &r, &err), CLV_OK);
   assert_int_equal(check_text("schedule custom stages 2 ranks 1 micro-batches 1 first-backward 1\n"
                               "stage 0 rank 0\nstage 1 rank 0\nrank 0: F0@0 F0@1 I0@1 W0@1\n",
@@ -50,7 +50,7 @@ static void test_version_counts_match_hand_computation(void **state) {
                  &r, &err),
       CLV_OK);
   assert_int_equal(r.live[0], 3);
-  assert_int_equal(r.versions[0], 2); /* versions of 0 steps and of 1 or 2 */
+  assert_int_equal(r.versions[0], 2); /* versions that differ by 0 steps, and by 1 or 2 */
   assert_int_equal(r.staleness[0], 2);
 }
 
@@ -97,7 +97,7 @@ static const struct {
      "rank 0: F0@0 sf0@0 F1@0 sf1@0 rb0@0 B0@0 rb1@0 I1@0\nrank 1: rf0@1 F0@1 rf1@1 F1@1 B0@1 "
      "sb0@1 B1@1 sb1@1\n",
      "(the end): W1 of stage 0 is missing"},
-    /* Each rank waits for what the other one sends later. */
+    /* refused: each rank waits for a tensor that the other one sends later */
     {HEAD2
      "rank 0: F0@0 sf0@0 rb0@0 B0@0 F1@0 sf1@0 rb1@0 B1@0\nrank 1: rf0@1 F0@1 rf1@1 F1@1 B0@1 "
      "sb0@1 B1@1 sb1@1\n",
@@ -144,7 +144,7 @@ static void test_invalid_schedules_are_refused(void **state) {
   }
 }
 
-/* Sizes that a caller without the parser could get wrong. */
+/* Refuses sizes that a caller could set without the parser. */
 static void test_hostile_values_are_refused(void **state) {
   clv_sched_shape shape = make_shape(2, 2, 2);
   clv_err err;

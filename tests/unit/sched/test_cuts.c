@@ -6,7 +6,8 @@
 
 enum { MOST_LAYERS = 64, FEW = 3 };
 
-/* Layers with a time each; a micro-batch takes its share of it plus a fixed time. */
+/* Layers, each with its time for a batch. A micro-batch takes its share of that time plus a fixed
+ * time. */
 typedef struct chain {
   uint32_t n_layers, n_stages; /* including the loss */
   double forward_s[MOST_LAYERS], input_s[MOST_LAYERS], weight_s[MOST_LAYERS],
@@ -57,7 +58,7 @@ static clv_sched_cuts make_problem(chain *c, uint32_t layers, uint32_t stages, u
   c->micro_batch_choices[0] = 4;
   p.shape = make_shape(stages, ranks, 1);
   p.shape.n_stages++;
-  p.shape.rank[stages] = 0; /* the loss is on the rank of the first stage */
+  p.shape.rank[stages] = 0; /* puts the loss on the rank of the first stage */
   return p;
 }
 
@@ -124,7 +125,7 @@ static void draw_problem(chain *c, clv_sched_cuts *p, uint64_t *state) {
   c->fixed_s = draw_below(state, 2) ? 0.001 : 0;
   c->sends_input_gradient_first = draw_below(state, 2);
   if (draw_below(state, 2)) c->min_layers[0] = 1;
-  if (draw_below(state, 3) == 0) p->n_places--; /* leaves out the last possible cut */
+  if (draw_below(state, 3) == 0) p->n_places--; /* removes the last possible cut */
 }
 
 static void assert_seconds(const clv_sched_split *found, double seconds, int round,
@@ -168,14 +169,17 @@ static void test_known_optimal_cuts_are_found(void **state) {
   (void)state;
   /* With many micro-batches the busiest node determines the time. */
   c.micro_batch_choices[0] = 64;
-  assert_cuts(&p, (const uint32_t[]){3, 7}, 64); /* equal layers: thirds */
+  /* the layers take equal time, so each stage gets a third */
+  assert_cuts(&p, (const uint32_t[]){3, 7}, 64);
   c.stage_speed[1] = 4;
-  assert_cuts(&p, (const uint32_t[]){1, 9}, 64); /* 2, 8 and 2 layers; each stage takes 2 */
+  /* 2, 8 and 2 layers, so that each stage takes 2 s */
+  assert_cuts(&p, (const uint32_t[]){1, 9}, 64);
   c.min_layers[0] = 4, c.min_layers[1] = c.max_layers[1] = 10;
-  assert_cuts(&p, (const uint32_t[]){4, 10}, 64); /* the first stage keeps five of them */
+  /* the first stage must keep at least five of the layers */
+  assert_cuts(&p, (const uint32_t[]){4, 10}, 64);
   p = make_problem(&c, 12, 3, 3);
   for (uint32_t i = 0; i < 12; i++) c.output_bytes[i] = i == 2 || i == 8 ? 0 : 1000;
-  assert_cuts(&p, (const uint32_t[]){2, 8}, 4); /* where few values cross */
+  assert_cuts(&p, (const uint32_t[]){2, 8}, 4); /* the cuts are where few values cross */
 }
 
 /* More micro-batches help until their fixed time exceeds the bubble that they save. */
@@ -190,8 +194,8 @@ static void test_optimal_micro_batch_count_is_found(void **state) {
   assert_cuts(&p, (const uint32_t[]){5}, 4);
 }
 
-/* 7 cuts of 63 boundaries have 553 million combinations, so only some are tried and cuts are
- * moved. */
+/* 7 cuts at 63 boundaries have 553 million combinations. The search tries only some, and then moves
+ * single cuts. */
 static void test_huge_search_space_gives_a_local_optimum(void **state) {
   chain c;
   clv_sched_cuts p = make_problem(&c, 64, 8, 8);
@@ -217,7 +221,7 @@ static void test_huge_search_space_gives_a_local_optimum(void **state) {
     }
 }
 
-/* 57 cuts of 59 boundaries have few combinations, which are all tried. */
+/* 57 cuts at 59 boundaries have few combinations, and the search tries them all. */
 static void test_nearly_full_cuts_are_enumerated(void **state) {
   chain c;
   clv_sched_cuts p = make_problem(&c, 60, 58, 58);

@@ -5,7 +5,8 @@
  */
 #include "tests/unit/sched/sched_test.h"
 
-/* Writes the computing instructions of a rank as one line, weights_age as '. */
+/* Writes the computing instructions of a rank as one line. Each version of delay (weights_age) is
+ * written as '. */
 static void write_line(const clv_sched *s, uint32_t rank, bool stages, clv_bytes *out) {
   char text[SCHED_INSTR_TEXT];
   for (uint32_t k = 0; k < s->n[rank]; k++) {
@@ -99,7 +100,7 @@ static void test_schedules_match_the_textbook(void **state) {
   }
 }
 
-/* If nothing takes time, every stage counts. */
+/* If all costs are 0, all stages count as stages that take time. */
 static void test_all_zero_costs_give_the_textbook_schedule(void **state) {
   clv_sched_shape shape = make_shape(3, 3, 6);
   static const clv_sched_costs nothing;
@@ -232,7 +233,7 @@ static void test_free_loss_stage_adds_no_micro_batches_in_flight(void **state) {
   ok(clv_sched_check(ring, &r, err));
 }
 
-/* Any placement, first trained stage and costs: make checks its own result. */
+/* Draws placement, first trained stage and costs. clv_sched_make checks its own result. */
 static void test_random_placements_give_valid_schedules(void **state) {
   uint64_t seed = 77;
   (void)state;

@@ -72,11 +72,11 @@ static void test_times_match_hand_computation(void **state) {
   clv_sched_run run;
   (void)state;
   ok(clv_sched_simulate(s, &c, true, &run, err));
-  /* F 1, link 10.5, F B 12, link 10.25, B 8 */
+  /* F takes 1 s, the link 10.5, F and B 12, the link 10.25, and B 8 */
   assert_true(fabs(run.seconds - 41.75) < 1e-12);
   assert_true(fabs(run.busy[0] - 9) < 1e-12 && fabs(run.busy[1] - 12) < 1e-12);
   assert_true(fabs(run.bubble - (1 - 21 / (2 * 41.75))) < 1e-12);
-  /* rank 1: rf F B sb */
+  /* begin and end of rank 1's instructions: rf, F, B, sb */
   const double at[4][2] = {{0, 11.5}, {11.5, 13.5}, {13.5, 23.5}, {23.5, 23.5}};
   for (int i = 0; i < 4; i++)
     assert_true(fabs(run.span[1][i].begin - at[i][0]) + fabs(run.span[1][i].end - at[i][1]) <
@@ -99,7 +99,7 @@ static void test_edges_in_one_direction_share_a_link(void **state) {
   (void)state;
   ok(clv_sched_parse("two", two, sizeof two - 1, &s, err));
   assert_true(fabs(simulate_schedule(s, &c).seconds - 7) <
-              1e-12); /* 3 + 3 on the link, 1 of latency */
+              1e-12); /* two tensors of 3 s on the link, and 1 s of latency */
   clv_bytes_puts(&whole, text);
   clv_bytes_puts(&whole,
                  "rank 0: F0@0 sf0@0 rf0@2 F0@2 sf0@2\nrank 1: rf0@1 F0@1 sf0@1 rf0@3 F0@3\n");
@@ -124,7 +124,7 @@ static void test_invalid_costs_are_refused(void **state) {
   }
 }
 
-/* Relative excess of the time over that with the best window. */
+/* Returns by what fraction the time exceeds that with the best window. */
 static double compute_excess(const clv_sched_shape *shape, const clv_sched_costs *c,
                              uint32_t window) {
   double best = INFINITY;
@@ -177,7 +177,7 @@ static void test_needed_window_matches_hand_computation(void **state) {
                   frozen = make_shape(3, 3, 64);
   clv_sched_costs c;
   (void)state;
-  /* Exact ratios, where rounding must not matter: 2 latency = q t. */
+  /* Exact ratios 2 latency = q t, for which rounding must not change the window. */
   for (uint32_t t = 1; t <= 30; t++)
     for (uint32_t q = 0; q <= 20; q++) {
       clv_sched_costs_equal(&c, t / 1e3, t / 1e3, t / 1e3);
@@ -188,10 +188,12 @@ static void test_needed_window_matches_hand_computation(void **state) {
    * 2.5 s. A micro-batch takes 3 stages of 1 s, 3 edges of 1 + 0.5 s and twice 3 s of latency. */
   clv_sched_costs_equal(&c, 0.25, 0.25, 0.5);
   for (int e = 0; e < 3; e++) c.serialise_f[e] = 1, c.serialise_b[e] = 0.5, c.latency[e] = 3;
-  assert_int_equal(compute_needed_window(&fro, &c), 1 + 11); /* 25.5 / 2.5 */
+  /* the window is 1 + 25.5 / 2.5, rounded up */
+  assert_int_equal(compute_needed_window(&fro, &c), 1 + 11);
   /* Counts from the first stage with a backward: a stage of 1 s and 7.5 s in flight, over 1 s. */
   frozen.first_backward = 1;
-  assert_int_equal(compute_needed_window(&frozen, &c), 1 + 9); /* 8.5 */
+  /* the window is 1 + 8.5, rounded up */
+  assert_int_equal(compute_needed_window(&frozen, &c), 1 + 9);
 }
 
 /* A loss that takes no time at the master is computed at once, because a worker waits for it. */

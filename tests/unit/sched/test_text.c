@@ -53,7 +53,8 @@ static void test_schedule_text_matches_the_literal(void **state) {
                       "stage 1 rank 1\n"
                       "rank 0: F0@0 sf0@0 F1@0 sf1@0 rb0@0 B0@0 S0@0 rb1@0 B1@0 S1@0\n"
                       "rank 1: rf0@1 F0@1 B0@1 sb0@1 S0@1 rf1@1 F1@1-1 B1@1 sb1@1 S1@1\n");
-  /* Written by hand: comments, blank lines, a rank in several lines, last numbers left out. */
+  /* Text written by hand: with comments, blank lines, a rank in several lines, and last numbers
+   * left out. */
   static const char written[] =
       "# mine\r\n\n  schedule custom stages 1 ranks 2 micro-batches 2 # two\n"
       "rank 0: F0@0\tF1@0\nstage 0 rank 0#\nrank 0: B0@0 # the rest\n\trank 0: B1@0";
@@ -181,7 +182,8 @@ static void test_drawing_survives_narrow_and_extreme_schedules(void **state) {
   assert_drawing(s, NULL, 60, NULL, "rank 0 F0a-F1a-F0b-");
   assert_drawing(s, NULL, 60, NULL, "cut off after ");
   assert_drawing(s, NULL, 60, NULL, "a, b: the");
-  /* No time at all; one stage of a thousandth of the others; the smallest numbers. */
+  /* Draws a schedule without any time; then one stage that takes a thousandth of the others; then
+   * the smallest numbers. */
   memset(&c, 0, sizeof c);
   assert_drawing(s, &c, 60, NULL, "rank 0 \n");
   clv_sched_costs_equal(&c, 1, 1, 1);

@@ -19,7 +19,7 @@ static clv_scores finish_score(clv_score *s) {
 
 #define NEAR(a, b) assert_true(fabs((a) - (b)) < 1e-12)
 
-/* Answers 0, 1, 1, 2, 0 for labels 0, 1, 0, 2, 2, and one position that is ignored. */
+/* The predictions are 0, 1, 1, 2, 0 for the labels 0, 1, 0, 2, 2. One position is ignored. */
 static void three_class_scores_match_hand_computation(void **state) {
   static const float x[] = {2, 1, 0, 0, 3, 1, 0, 1, 0, 0, 0, 5, 1, 0, 0, 9, 0, 0};
   static const int64_t y[] = {0, 1, 0, 2, 2, -100};
@@ -42,13 +42,14 @@ static void three_class_scores_match_hand_computation(void **state) {
     NEAR(r.classes[2].f1, 2.0 / 3);
     NEAR(r.f1_macro, (0.5 + 2.0 / 3 + 2.0 / 3) / 3);
     assert_memory_equal(r.confusion, confusion, sizeof confusion);
-    /* positions of the class score 0.67 and 0.21, the others 0.04, 0.01 and 0.58 */
+    /* for class 0, its own positions have the scores 0.67 and 0.21, the others 0.04, 0.01 and 0.58
+ */
     NEAR(r.classes[0].auc, 5.0 / 6);
     NEAR(r.classes[1].auc, 1);
   }
 }
 
-/* Equal scores count half. */
+/* Records with equal scores count half in the AUC. */
 static void binary_scores_match_hand_computation(void **state) {
   static const float p[] = {0.9f, 0.4f, 0.4f, 0.6f};
   static const int64_t y[] = {1, 1, 0, 0};

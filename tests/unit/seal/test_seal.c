@@ -20,7 +20,7 @@ static int teardown(void **state) {
   return scratch_teardown(state);
 }
 
-/* Byte i of the data that tests seal. */
+/* Returns byte i of the data that the tests seal. */
 static uint8_t get_data_byte(size_t i) { return (uint8_t)(i * 7 + i / 251); }
 
 static const char *seal_file(const char *file, const char *name, size_t len, size_t step) {

@@ -17,7 +17,8 @@ enum { N = 3000, BYTES = N * 4, LONG = CLV_BASE_CHUNK_BYTES / 4 + N };
 
 static clv_err err;
 
-/* Source of a base that counts requests for parts. Fails while `n_refusals_left` are left. */
+/* Source of a base's values. Counts the requests for parts, and fails while n_refusals_left is
+ * above 0. */
 typedef struct source {
   int n_fills, n_refusals_left;
 } source;
@@ -77,7 +78,7 @@ static size_t get_device_bytes_in_use(void) {
   return left;
 }
 
-/* The base is filled in parts, and a second request waits for it. */
+/* The base is filled in parts. A second request for the same base waits for it. */
 static void base_is_stored_once_per_device(void **state) {
   (void)state;
   clv_bases *b = open_bases();
@@ -131,7 +132,8 @@ static void freed_device_memory_is_zeroed(void **state) {
   clv_bases_free(b);
 }
 
-/* Three failures: no memory; a damaged file; the device is lost when the copy is waited for. */
+/* Tests three failures: no memory; a damaged file; the device is lost while the copy is waited for.
+ */
 static void failed_acquire_frees_device_memory(void **state) {
   static const clv_code codes[] = {CLV_EXHAUSTED, CLV_DATA_LOSS, CLV_INTERNAL};
   (void)state;

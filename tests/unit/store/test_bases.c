@@ -27,8 +27,8 @@ static clv_base_key make_key(const char *owner, const char *name) {
       .owner = owner, .artifact = {{1}}, .name = name, .dtype = CLV_F32, .shape = CLV_SHAPE(N)};
 }
 
-/* Source of a base that counts requests for parts. Fails while `n_refusals_left` are left; waits
- * while `is_slow`. */
+/* Source of a base's values. Counts the requests for parts, fails while n_refusals_left is above 0,
+ * and waits while is_slow. */
 typedef struct source {
   int n_fills, n_refusals_left;
   bool is_slow, has_started;
@@ -86,7 +86,7 @@ static void same_key_shares_one_copy(void **state) {
   clv_bases_free(b);
 }
 
-/* Each field of the key makes a difference. */
+/* A request whose key differs in any field gets another copy. */
 static void different_key_gets_its_own_copy(void **state) {
   (void)state;
   clv_bases *b = open_bases();
@@ -159,7 +159,8 @@ static void waiter_during_a_fill_can_leave_or_take_over(void **state) {
                    CLV_CANCELLED);
   assert_int_equal(own.n_fills, 0);
   __atomic_store_n(&s.is_slow, false, __ATOMIC_RELEASE);
-  t = acquire_tensor(b, "a", "w", &own); /* after the first one failed, or because it did */
+  /* whether the first request has failed already, or fails because of this one */
+  t = acquire_tensor(b, "a", "w", &own);
   pthread_join(thread, NULL);
   assert_int_equal(k.result_code, CLV_DATA_LOSS);
   assert_int_equal(own.n_fills, 1);

@@ -124,7 +124,7 @@ static void cached_rows_are_read_in_any_order(void **state) {
   assert_int_equal(read_rows(c, A, &one, (int64_t[]){3, 1}, 2), CLV_NOT_FOUND);
   assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){1}, 1), CLV_OK);
   clv_caches_free(c);
-  c = open_caches(); /* as after a restart of the worker */
+  c = open_caches(); /* opens the folder again, as a restarted worker does */
   assert_int_equal(read_rows(c, A, &one, (int64_t[]){3, 1}, 2), CLV_OK);
   assert_int_equal(count_caches(c, A, NULL, false, &s), 1);
   assert_true(s.records == RECORDS && s.rows == 4 && s.row_bytes == WIDTH * 4);
@@ -239,7 +239,8 @@ static void damaged_row_is_detected_and_dropped(void **state) {
   assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){1}, 1), CLV_OK);
   assert_int_equal(read_rows(c, A, &one, (int64_t[]){1}, 1), CLV_OK);
   get_path(1, &path);
-  assert_int_equal(truncate(path.data, 8200), 0); /* truncated: it is deleted and made again */
+  /* a truncated cache is deleted, and can be written again */
+  assert_int_equal(truncate(path.data, 8200), 0);
   assert_int_equal(read_rows(c, A, &one, (int64_t[]){1}, 1), CLV_NOT_FOUND);
   assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){1}, 1), CLV_OK);
   change_byte(1, 20);
@@ -261,7 +262,7 @@ static void expired_caches_are_deleted(void **state) {
   assert_int_equal(clv_caches_evict_expired(c, now + 90), 1);
   assert_int_equal(read_rows(c, A, &one, (int64_t[]){0}, 1), CLV_NOT_FOUND);
   assert_int_equal(read_rows(c, A, &longer, (int64_t[]){0}, 1), CLV_OK);
-  assert_int_equal(clv_caches_evict_expired(c, now - 7000), 1); /* a clock that was set back */
+  assert_int_equal(clv_caches_evict_expired(c, now - 7000), 1); /* the clock was set back */
   assert_int_equal(count_leftovers(), 0);
   assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
   get_path(1, &path);
@@ -274,7 +275,7 @@ static void expired_caches_are_deleted(void **state) {
   assert_int_equal(count_leftovers(), 0);
   assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
   assert_int_equal(utimensat(AT_FDCWD, path.data, old, 0), 0);
-  /* before expired caches are deleted */
+  /* the cache has expired, but has not been deleted yet */
   assert_int_equal(read_rows(c, A, &one, (int64_t[]){0}, 1), CLV_NOT_FOUND);
   assert_int_equal(clv_caches_evict_expired(c, now), 0);
   assert_int_equal(count_leftovers(), 0);
@@ -299,7 +300,7 @@ static void failed_cache_write_leaves_no_file(void **state) {
   clv_caches_free(c);
 }
 
-/* A symbolic link at the path of the file. */
+/* A symbolic link at the path of a cache's file is not followed. */
 static void symbolic_links_are_not_followed(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};

@@ -35,10 +35,10 @@ static void older_epoch_is_refused_after_a_restart(void **state) {
   clv_epochs *e = open_epochs(folder);
   assert_int_equal(register_session(e, "spiffe://a/m", 1, 3, 1, &changed), CLV_OK);
   assert_int_equal(register_session(e, "spiffe://b/m", 1, 1, 1, &changed),
-                   CLV_OK); /* of another identity */
+                   CLV_OK); /* the session of another identity */
   assert_int_equal(register_session(e, "spiffe://a/m", 2, 1, 1, &changed), CLV_OK);
   clv_epochs_free(e);
-  e = open_epochs(folder); /* as after a restart of the worker */
+  e = open_epochs(folder); /* opens the folder again, as a restarted worker does */
   assert_int_equal(register_session(e, "spiffe://a/m", 1, 2, 1, &changed), CLV_PRECONDITION);
   assert_non_null(strstr(err.text, "attempt 2 of this session is refused: attempt 3, a newer one"));
   assert_int_equal(register_session(e, "spiffe://a/m", 1, 3, 1, &changed), CLV_OK);

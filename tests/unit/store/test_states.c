@@ -63,7 +63,7 @@ static void state_is_visible_only_to_its_identity(void **state) {
   numbers[0] = 6;
   assert_int_equal(save_file(s, B, 1 << 20, "x", 100), CLV_OK);
   clv_states_free(s);
-  s = open_states(); /* as after a restart of the worker */
+  s = open_states(); /* opens the folder again, as a restarted worker does */
   assert_int_equal(read_first_number(s, A, "x", 1 << 20), 5);
   assert_int_equal(read_first_number(s, B, "x", 1 << 20), 6);
   assert_int_equal(read_first_number(s, A, "x", 100), -CLV_EXHAUSTED);
@@ -98,10 +98,12 @@ static void state_quota_counts_stored_files(void **state) {
   assert_int_equal(save_file(s, A, 0, "x", 10), CLV_EXHAUSTED);
   assert_non_null(strstr(err.text, "allow[].state_bytes"));
   assert_int_equal(save_file(s, A, 12288, "x", 10), CLV_OK);
-  assert_int_equal(save_file(s, A, 12288, "y", 2000), CLV_OK); /* two files of 4 KiB */
+  /* the quota allows two files of 4 KiB */
+  assert_int_equal(save_file(s, A, 12288, "y", 2000), CLV_OK);
   assert_int_equal(save_file(s, A, 12288, "z", 10), CLV_EXHAUSTED);
   assert_int_equal(save_file(s, B, 4096, "z", 10), CLV_OK);
-  assert_int_equal(save_file(s, A, 12288, "y", 2000), CLV_OK); /* replaces itself */
+  /* the file replaces the earlier file of its name */
+  assert_int_equal(save_file(s, A, 12288, "y", 2000), CLV_OK);
   assert_int_equal(save_file(s, A, 12288, "x", 2000), CLV_EXHAUSTED);
   assert_int_equal(save_file(s, A, 12288, "y", 10), CLV_OK);
   clv_states_free(s);
@@ -329,7 +331,7 @@ static void lists_are_sorted_and_have_pages(void **state) {
   clv_states_free(s);
 }
 
-/* A folder at the path of the file. */
+/* If a folder is at the path of a file, the save fails as UNAVAILABLE. */
 static void disk_error_is_returned_as_unavailable(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};

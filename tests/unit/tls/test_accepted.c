@@ -89,8 +89,8 @@ static void close_pair(pair *p) {
   ERR_clear_error();
 }
 
-/* Passes received bytes to the server, makes one step, and sends its output, but not that of a
- * failed step. */
+/* Gives the server the received bytes, runs one step of its handshake, and sends its output, unless
+ * the step failed. */
 static bool run_handshake_step(pair *p) {
   char data[BUFFER];
   char *said = NULL;
@@ -246,11 +246,12 @@ static bool is_seen_as_client(const char *name, const char *eku) {
 static void certificate_without_client_usage_is_no_client(void **state) {
   (void)state;
   assert_true(is_seen_as_client("both", "serverAuth,clientAuth"));
-  assert_false(is_seen_as_client("none", NULL)); /* OpenSSL accepts it */
+  /* OpenSSL accepts a certificate without usage; the callback does not see a client */
+  assert_false(is_seen_as_client("none", NULL));
 }
 
-/* Between the certificate and the proof of its key, another connection takes the last free one of
- * the quota. */
+/* The certificate arrives while the quota has one connection left. Before the client proves its
+ * key, another connection takes that place. */
 static void late_quota_refusal_closes_the_connection(void **state) {
   (void)state;
   uint64_t before = count_failures(CLV_TLS_FAILURE_QUOTA);
@@ -270,7 +271,7 @@ static void tls_sessions_are_not_resumable(void **state) {
   char byte;
   pair p = dial_listener();
   assert_true(complete_handshake(&p));
-  (void)SSL_read(p.had_client_usage, &byte, 1); /* this is where session tickets would be read */
+  (void)SSL_read(p.had_client_usage, &byte, 1); /* this read would receive session tickets */
   assert_false(SSL_SESSION_is_resumable(SSL_get_session(p.had_client_usage)));
   close_pair(&p);
 }
@@ -294,7 +295,7 @@ static void longest_silent_handshake_is_shed_first(void **state) {
   assert_true(late.is_taken && door.n_sheds == 1);
   assert_false(is_open(&first));
   assert_true(is_open(&second) && is_open(&late));
-  close_pair(&first); /* it has ended already, so its quota is not returned twice */
+  close_pair(&first); /* the server has already ended it, so its quota is not returned twice */
   pair later = dial_listener();
   assert_true(later.is_taken && door.n_sheds == 2);
   assert_false(is_open(&second));
@@ -321,8 +322,8 @@ static void full_server_refuses_new_connections(void **state) {
   close_pair(&late);
 }
 
-/* A server-side TLS object without an announced connection is not guarded, so its handshake
- * fails. */
+/* The handshake of a server-side TLS object fails if no accepted connection was announced for it.
+ */
 static void unannounced_connection_fails_its_handshake(void **state) {
   (void)state;
   pair p = dial_listener();
@@ -339,8 +340,8 @@ static void unannounced_connection_fails_its_handshake(void **state) {
   close_pair(&p);
 }
 
-/* Both ends have the same certificate. Revoking it ends the caller's open connection, and a caller
- * that reads the list refuses this server. */
+/* Both ends have the same certificate. Its revocation ends the caller's open connection, and a
+ * caller that reads the list refuses this server. */
 static void revocation_ends_open_connections(void **state) {
   (void)state;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;

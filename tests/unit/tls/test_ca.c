@@ -108,7 +108,7 @@ static void invalid_ca_arguments_are_refused(void **state) {
   memset(long_name, 'x', 65);
   long_name[65] = '\0';
   expect_error(CLV_INVALID, "1 to 64", clv_tls_ca_init(dir, long_name, 10, &err), &err);
-  assert_int_not_equal(access(dir, F_OK), 0); /* no folder was made */
+  assert_int_not_equal(access(dir, F_OK), 0); /* the refused command has made no folder */
   free(dir);
 }
 
@@ -198,7 +198,8 @@ static void serials_are_random(void **state) {
     X509_free(leaf);
   }
   ASN1_INTEGER_free(last);
-  assert_in_range(longest, 113, 128); /* all four serial numbers are short once in 2^60 runs */
+  /* all four random serial numbers are shorter only once in 2^60 runs */
+  assert_in_range(longest, 113, 128);
 }
 
 static void nothing_is_overwritten_unless_forced(void **state) {

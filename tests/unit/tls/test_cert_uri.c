@@ -9,7 +9,7 @@ static EVP_PKEY *key;
 typedef struct san_item {
   int name_type;
   const char *name_bytes;
-  int name_len; /* 0: strlen(text) */
+  int name_len; /* length of the name in bytes; 0: strlen(name_bytes) */
 } san_item;
 
 static GENERAL_NAMES *make_names(const san_item *items, size_t n) {

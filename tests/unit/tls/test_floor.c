@@ -8,7 +8,7 @@
 
 #include <openssl/err.h>
 
-/* Makes a context as gRPC-C 1.51 does, with TLS 1.2 as minimum whatever was configured. */
+/* Makes a TLS context as gRPC-C 1.51 does: its minimum is TLS 1.2, whatever was configured. */
 static SSL_CTX *make_context_like_grpc(void) {
   SSL_CTX *ctx = SSL_CTX_new(TLS_method());
   if (!ctx || SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) != 1 ||
@@ -17,7 +17,8 @@ static SSL_CTX *make_context_like_grpc(void) {
   return ctx;
 }
 
-/* Makes the context of a peer in another process, which has no minimum of this one. */
+/* Makes the TLS context of a peer in another process, to which this process's minimum version does
+ * not apply. */
 static SSL_CTX *make_context_of_stranger(int version) {
   SSL_CTX *ctx = SSL_CTX_new(TLS_method());
   if (!ctx) abort();
@@ -104,8 +105,8 @@ static void floor_can_be_installed_again(void **state) {
 
 /* ---- in processes of their own --------------------------------------------------------------- */
 
-/* Main of a run_in_child: exits with the version that a TLS 1.2 client gets from a server like
- * gRPC's: 12, 13; 0: none. */
+/* Main of a child process. Its exit code is the version that a TLS 1.2 client gets from a server
+ * like gRPC's: 12, 13; 0: none. */
 static int run_in_child(const char *mode) {
   /* simulates a library that starts OpenSSL without its configuration */
   if (!strcmp(mode, "unread")) OPENSSL_init_ssl(OPENSSL_INIT_NO_LOAD_CONFIG, NULL);
@@ -136,7 +137,7 @@ static int run_child(const char *mode, const char *conf) {
   return WEXITSTATUS(status);
 }
 
-/* The other tests prove something only if TLS 1.2 works without the minimum. */
+/* Without the minimum TLS 1.2 must work, otherwise the other tests would prove nothing. */
 static void tls12_works_without_the_floor(void **state) {
   (void)state;
   assert_int_equal(run_child("bare", NULL), 12);

@@ -72,7 +72,7 @@ static void test_each_flood_is_detected_at_its_limit(void **state) {
                    200001);
 }
 
-/* A header block that ends, or that another one follows, is not counted further. */
+/* A header block is not counted any more when it ends or when another one follows. */
 static void test_completed_header_blocks_are_not_counted(void **state) {
   (void)state;
   begin_frames();
@@ -84,7 +84,8 @@ static void test_completed_header_blocks_are_not_counted(void **state) {
   }
 }
 
-/* Accepts unlimited calls and messages, and a day's pings and window updates. */
+/* Normal traffic is never a flood: unlimited calls and messages, and the pings and window updates
+ * of a day. */
 static void test_normal_traffic_is_never_a_flood(void **state) {
   (void)state;
   begin_frames();
@@ -102,8 +103,8 @@ static void test_normal_traffic_is_never_a_flood(void **state) {
   assert_int_equal(f.unread_bytes, 0);
 }
 
-/* Data that no message has taken is counted. It decreases slowly with time, which forgives calls
- * that end early. */
+/* Bytes that belong to no received message are counted. The count decreases slowly with time,
+ * because calls may end early. */
 static void test_unread_bytes_decrease_by_messages_and_time(void **state) {
   (void)state;
   begin_frames();

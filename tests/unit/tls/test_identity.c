@@ -22,7 +22,8 @@ static void assert_refused(const char *ca, const char *cert, const char *key, cl
   assert_null(identity);
 }
 
-/* Bytes that were wiped, counted by this program's definition of the C library's function. */
+/* Number of bytes that were wiped. This program replaces explicit_bzero of the C library to count
+ * them. */
 static size_t wiped_bytes;
 static bool wiped_a_key;
 void explicit_bzero(void *data, size_t len) {
@@ -166,7 +167,7 @@ static void truncated_identity_files_are_refused(void **state) {
   }
 }
 
-/* A valid leaf does not make up for a damaged certificate after it. */
+/* A damaged certificate in the chain is refused, even if the leaf before it is valid. */
 static void truncated_chain_is_refused(void **state) {
   (void)state;
   clv_bytes leaf = read_text(at("good.pem")), next = read_text(at("other.pem"));
@@ -221,7 +222,8 @@ static void other_pem_blocks_are_ignored(void **state) {
   clv_tls_identity *identity = NULL;
   clv_err err;
   must(load_identity("ca.pem", "both", "both", &identity, &err), &err);
-  assert_string_equal(identity->cert_pem, cert.data); /* the text has no key */
+  /* the stored certificate does not include the key */
+  assert_string_equal(identity->cert_pem, cert.data);
   clv_tls_identity_free(identity);
   clv_bytes_done(&cert);
   clv_bytes_done(&key);
@@ -397,7 +399,7 @@ static void intermediate_ca_chain_must_be_complete_leaf_first(void **state) {
   clv_err err;
   must(load_identity("root.pem", "chain.pem", "leaf.key", &identity, &err), &err);
   assert_string_equal(identity->uri, "spiffe://cleave/deep");
-  /* the intermediate certificate expires first */
+  /* the intermediate certificate is the first to expire */
   assert_int_equal(clv_tls_identity_days_left(identity), 5);
   clv_tls_identity_free(identity);
   assert_refused("root.pem", "alone.pem", "leaf.key", CLV_INVALID, "not issued by this CA");

@@ -20,9 +20,9 @@ enum { WAIT_LIMIT_MS = 5000 };
 /* ---- servers --------------------------------------------------------------------------------- */
 
 typedef enum conduct {
-  GOOD,     /* h2, client certificate required, SETTINGS first */
+  GOOD,     /* speaks HTTP/2, requires a client certificate and sends SETTINGS first */
   NO_ALPN,  /* TLS without HTTP/2 */
-  QUIET,    /* h2, but sends nothing */
+  QUIET,    /* negotiates HTTP/2, but sends nothing */
   HANGS_UP, /* completes the handshake, then closes without an alert */
   PLAIN,    /* no TLS */
   DEAF,     /* accepts TCP and never answers */
@@ -31,7 +31,7 @@ typedef enum conduct {
 typedef struct server {
   conduct behaviour;
   const char *ca, *cert_file, *key_file; /* files; NULL: ca.pem, good.pem, good.key */
-  int tls_version;                       /* version; 0: TLS 1.3 only */
+  int tls_version;                       /* the only TLS version of the server; 0: TLS 1.3 */
   bool is_ipv6;
   pid_t pid;
   uint16_t port;
@@ -51,7 +51,8 @@ static int pick_h2(SSL *ssl, const unsigned char **out, unsigned char *out_len,
 static SSL_CTX *server_context(const server *s) {
   int version = s->tls_version ? s->tls_version : TLS1_3_VERSION;
   SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
-  SSL_CTX_clear_options(ctx, SSL_OP_NO_TLSv1_2); /* a server elsewhere has no minimum version */
+  /* allows older versions, as a server without this minimum does */
+  SSL_CTX_clear_options(ctx, SSL_OP_NO_TLSv1_2);
   SSL_CTX_set_min_proto_version(ctx, version);
   SSL_CTX_set_max_proto_version(ctx, version);
   SSL_CTX_use_certificate_chain_file(ctx, at(s->cert_file ? s->cert_file : "good.pem"));
@@ -370,7 +371,8 @@ static void certificate_alert_gets_an_expiry_or_clock_hint(void **state) {
   clv_tls_probe_result r =
       assert_probe((server){.behaviour = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
                    "alert: certificate expired", "issue a new certificate");
-  /* By this machine's clock the certificate is still valid, so the other clock may be wrong. */
+  /* The certificate is still valid by this machine's clock, so the other machine's clock may be
+   * wrong. */
   if (!strstr(r.clock_hint, "has 1 day left")) fail_msg("hint: %s", r.clock_hint);
   clv_tls_identity_free(identity);
   identity = read_unchecked_identity("ca.pem", "signing.pem", "signing.key");
@@ -385,7 +387,7 @@ static void certificate_alert_gets_an_expiry_or_clock_hint(void **state) {
   clv_tls_identity_free(identity);
 }
 
-/* gRPC-C 1.51 sends no alert: it just goes away. */
+/* gRPC-C 1.51 sends no alert when it refuses a certificate: it closes the connection. */
 static void close_without_alert_suggests_tls_ca(void **state) {
   (void)state;
   assert_probe((server){.behaviour = HANGS_UP}, good, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
@@ -438,7 +440,7 @@ static void version_probe_without_a_tls_peer_fails(void **state) {
       CLV_UNAVAILABLE, "Connection refused",
       clv_tls_probe_version("127.0.0.1", s.port, CLV_TLS_1_2, NULL, WAIT_LIMIT_MS, &accepted, &err),
       &err);
-  assert_true(accepted); /* unchanged */
+  assert_true(accepted); /* the failed probe has not changed the result */
   s = start_server((server){.behaviour = PLAIN});
   assert_false(accepts_version(&s, CLV_TLS_1_2, NULL));
   assert_false(accepts_version(&s, CLV_TLS_1_3, NULL));

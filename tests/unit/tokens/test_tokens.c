@@ -179,7 +179,7 @@ static void unsupported_tokenizer_features_are_named(void **state) {
     assert_json_refused(not_done[i][0], not_done[i][1]);
 }
 
-/* As the library encodes by default, with add_special_tokens. */
+/* Encodes as the tokenizers library does by default, with add_special_tokens. */
 static void special_tokens_and_truncation_are_read(void **state) {
   static const struct {
     const char *name;
@@ -209,7 +209,7 @@ static void special_tokens_and_truncation_are_read(void **state) {
   }
 }
 
-/* For both kinds of file_name: editors on Windows write a mark. */
+/* A byte order mark, which editors on Windows write, is skipped in both kinds of file. */
 static void byte_order_mark_is_skipped(void **state) {
   static const char *const paths[] = {"tests/golden/tokens/pieces.txt",
                                       "tests/golden/tokens/gpt2.json"};
@@ -286,11 +286,11 @@ static void encode_long_text(const char *unit) {
 
 static void long_texts_take_no_quadratic_time(void **state) {
   (void)state;
-  encode_long_text("a");                     /* one word */
-  encode_long_text("the");                   /* many merges */
+  encode_long_text("a");                     /* one very long word */
+  encode_long_text("the");                   /* a text with many merges */
   encode_long_text(" \n");                   /* white space, which is searched for line ends */
   encode_long_text("\xcc\x81\xcc\xa3");      /* combining marks in wrong order */
-  encode_long_text("<|endoftext|[SEP<mask"); /* nearly an added token */
+  encode_long_text("<|endoftext|[SEP<mask"); /* texts that nearly equal an added token */
 }
 
 int main(void) {

@@ -11,7 +11,7 @@ static void predicted_class_is_the_first_maximum(void **state) {
   static const float outputs[] = {0.1f, 0.7f, 0.2f, 3, 3, 1};
   (void)state;
   assert_int_equal(clv_argmax_row(outputs, 3), 1);
-  /* of equal values the first, as torch.argmax */
+  /* of equal values the first counts, as in torch.argmax */
   assert_int_equal(clv_argmax_row(outputs + 3, 3), 0);
   assert_int_equal(clv_argmax_row(outputs, 1), 0);
 }

@@ -24,7 +24,7 @@ static const clv_session_config config = {.name = "films",
 static clv_wire_module_status modules[2][2];
 static clv_wire_link_status links[2][1];
 static clv_wire_session_status sessions[2][1];
-static clv_wire_status_reply replies[2]; /* [before and now] */
+static clv_wire_status_reply replies[2]; /* [BEFORE, NOW] replies of a worker */
 static clv_status_buffers memory;
 
 enum { BEFORE, NOW };
@@ -132,9 +132,9 @@ static void two_replies_give_link_rates(void **state) {
   const clv_status_link *l = &w.sessions[0].links[0];
   assert_near(l->in_per_s, 1000);
   assert_near(l->round_trip_s, 0.082);
-  assert_near(l->receiving, 0.2); /* over two seconds */
+  assert_near(l->receiving, 0.2); /* a share of the two seconds between the replies */
   assert_near(l->link_in_per_s, 2e6);
-  assert_near(l->waiting_share, 0.3); /* over the second that the thread reports */
+  assert_near(l->waiting_share, 0.3); /* a share of the second that the thread reports */
   assert_near(l->awaits_per_s, 2);
   assert_near(l->sending, 0); /* the other worker had not been asked before */
   assert_true(l->outages == 2 && l->last_outage_age_s == 1.5);
@@ -143,7 +143,7 @@ static void two_replies_give_link_rates(void **state) {
 
 static void peer_rates_need_two_measurements(void **state) {
   (void)state;
-  links[NOW][0].awaited_ns = 7 + 900000000; /* mostly before the first answer */
+  links[NOW][0].awaited_ns = 7 + 900000000; /* most of this time was before the first reply */
   assert_near(make_status(0, true).sessions[0].links[0].waiting_share, 0.4);
   free_replies(NULL);
   links[BEFORE][0].measured_ns = 1000000000;
@@ -172,24 +172,24 @@ static void modules_of_a_run_have_stage_names(void **state) {
   assert_module(&s->modules[0], "s1", true);
   assert_module(&s->modules[1], "loss", true);
   free_replies(NULL);
-  s = make_status(1, true).sessions; /* these modules are not at that worker */
+  s = make_status(1, true).sessions; /* the worker does not have these modules */
   assert_module(&s->modules[0], NULL, false);
 }
 
 static void program_modules_keep_their_own_names(void **state) {
   (void)state;
   modules[NOW][0].name = "s1";
-  sessions[NOW][0].name = "other"; /* may be a run of another file */
+  sessions[NOW][0].name = "other"; /* the session may be a run of another session file */
   const clv_status_session *s = make_status(0, true).sessions;
   assert_module(&s->modules[0], "s1", false);
   assert_module(&s->modules[1], "(loss)", false);
   free_replies(NULL);
-  sessions[NOW][0].name = "films"; /* the session's name, with modules of a program */
+  sessions[NOW][0].name = "films"; /* a session of the file's name whose modules are a program's */
   modules[NOW][0].name = "encoder";
   assert_module(&make_status(0, true).sessions[0].modules[0], "encoder", false);
 }
 
-/* A session that is new, or whose worker was restarted, is compared with its beginning. */
+/* The rates of a session that is new, or whose worker was restarted, count from its beginning. */
 static void new_session_rates_count_from_its_start(void **state) {
   (void)state;
   clv_status_worker w = make_status(0, false);

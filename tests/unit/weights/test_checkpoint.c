@@ -231,7 +231,7 @@ static void unfinished_checkpoint_is_skipped(void **state) {
   uint64_t steps[3];
   assert_int_equal(clv_checkpoint_steps(run, steps, CLV_COUNT(steps)), 2);
   assert_true(steps[0] == 10 && steps[1] == 9);
-  /* A write over an incomplete checkpoint succeeds; a complete one is not overwritten. */
+  /* An incomplete checkpoint can be written again; a complete one is not overwritten. */
   assert_ok(write_checkpoint(run, 11, &err), &err);
   assert_false(file_exists(run, "checkpoint-11/x"));
   assert_int_equal(get_latest_step(run, NULL), 11);
@@ -422,7 +422,7 @@ static void damaged_manifest_is_refused(void **state) {
 #define NUMBERS "\"step\":1,\"stages\":1,\"protocol_version\":1,\"config_sha256\":\"\","
 #define DIGEST "\"00000000000000000000000000000000000000000000000000000000000000ff\""
 
-/* A row for a file that stays at a worker, and a manifest with one row. */
+/* Rows of a manifest for files that stay at a worker, and a manifest with one such row. */
 #define KEPT_ROW(place, kept) "\"bytes\":1,\"sha256\":" DIGEST ",\"place\":" place ",\"kept\":" kept
 #define KEPT(name, place, kept) HEAD NUMBERS "\"files\":{\"" name "\":{" KEPT_ROW(place, kept) "}},"
 
@@ -582,7 +582,7 @@ static void kept_files_are_listed_and_not_opened(void **state) {
   assert_non_null(strstr(index.data, "\"b\": \"model-00002-of-00002.safetensors\""));
 }
 
-/* Gathering the files replaces the manifest by one without places. */
+/* When the files have been gathered at the master, the new manifest names no places. */
 static void gathered_checkpoint_is_home(void **state) {
   (void)state;
   const char *run = get_run_dir("gathered");
@@ -642,8 +642,9 @@ static void prune_keeps_newest_checkpoints_and_foreign_files(void **state) {
   clv_checkpoint_writer *w = NULL;
   clv_err err;
   for (uint64_t step = 1; step <= 5; step++) assert_ok(write_checkpoint(run, step, &err), &err);
-  assert_ok(clv_checkpoint_begin(run, 6, 1, &w, &err), &err); /* one that is being written */
-  write_scratch_file("prune/checkpoint-4/trainer_state.json", "{}", 2); /* one that is damaged */
+  /* begins a checkpoint, which is not complete yet */
+  assert_ok(clv_checkpoint_begin(run, 6, 1, &w, &err), &err);
+  write_scratch_file("prune/checkpoint-4/trainer_state.json", "{}", 2); /* damages a checkpoint */
   write_scratch_file("prune/checkpoint-0", "a file", 6);
   write_scratch_file("prune/notes.txt", "x", 1);
   assert_ok(clv_mkdirs(at("prune/checkpoint-2/mine"), &err), &err);

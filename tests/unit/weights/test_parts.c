@@ -50,7 +50,8 @@ static void assert_part_refused(clv_weights_writer *f, size_t i, uint64_t offset
   assert_says(&err, "where others come next");
 }
 
-/* Each byte must be written once. A file that is given up is deleted, and an older one stays. */
+/* Each byte must be written exactly once. A file that is abandoned is deleted, and the older file
+ * of its name stays. */
 static void invalid_parts_are_refused_and_keep_the_old_file(void **state) {
   (void)state;
   clv_err err;

@@ -44,11 +44,11 @@ static void adapter_settings_and_patterns_are_read(void **state) {
       CLV_OK);
   assert_scale(&rs, "x", 2, 16);
   assert_int_equal(parse_adapter_config("{\"peft_type\": \"LORA\"}", &least, &err), CLV_OK);
-  assert_scale(&least, "x", 1, 8); /* peft's defaults */
+  assert_scale(&least, "x", 1, 8); /* the values that peft uses by default */
 }
 
-/* Reads a config of peft 0.21 with every key of LoraConfig, and keys of other versions that are
- * off. */
+/* Reads a config of peft 0.21 with every key of LoraConfig, and with keys of other versions that
+ * are switched off. */
 static void every_peft_key_is_accepted(void **state) {
   static const char all[] =
       "{\"alora_invocation_tokens\": null, \"alpha_pattern\": {}, \"arrow_config\": null, "

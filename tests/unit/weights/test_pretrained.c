@@ -19,7 +19,7 @@ static void write_weights_file(const char *name, const clv_weights_tensor *t, si
   write_scratch_file(name, b.data, b.len);
 }
 
-/* Makes the folder NAME, empty. */
+/* Makes the empty folder NAME. */
 static const char *make_folder(const char *name) {
   const char *path = at(name);
   assert_int_equal(mkdir(path, 0755), 0);
@@ -200,7 +200,7 @@ static const char *make_two_files(const char *name) {
   return where;
 }
 
-/* Notes which files were requested. */
+/* Records the names of the files that were opened. */
 static clv_code record_file_name(void *user, const char *name, int fd, clv_err *err) {
   (void)fd, (void)err;
   clv_bytes_printf(user, "%s ", name);

@@ -25,8 +25,8 @@ static clv_bytes encode_sample(const clv_weights_tensor *t, size_t n) {
   return b;
 }
 
-/* Bytes as the format's own writer makes them: header padded to 8 bytes, tensors by falling
- * alignment, then by name. */
+/* The bytes are those that the format's own writer makes: the header is padded to 8 bytes, and
+ * tensors are sorted by falling alignment, then by name. */
 static void encoded_bytes_match_the_reference_layout(void **state) {
   (void)state;
   clv_weights_tensor t[] = {{"b", CLV_U8, CLV_SHAPE(3), m_data},
@@ -438,7 +438,8 @@ static void missing_tensors_are_named(void **state) {
               "1 missing tensors: 'fc1.bias' (did you mean 'fc.bias'?); unexpected: "
               "'fc.bias'");
   want[1].name = "fc.bias";
-  want[4].name = "bn2.num_batches_tracked"; /* a count, which may be missing if that is allowed */
+  /* a count of batches, which may be missing if the caller allows it */
+  want[4].name = "bn2.num_batches_tracked";
   unsigned counts = CLV_WEIGHTS_ALLOW_NO_COUNTS | CLV_WEIGHTS_ALLOW_UNEXPECTED;
   assert_int_equal(clv_weights_match(f, want, 5, CLV_WEIGHTS_ALLOW_UNEXPECTED, found, &err),
                    CLV_INVALID);
@@ -477,7 +478,8 @@ static void mismatched_shape_or_dtype_is_named(void **state) {
   assert_says(&err, "expected f64 [10], found f32 [10]");
 }
 
-/* A valid type of the format that the project does not support. */
+/* A tensor of a type that is valid in the format, but not supported here, is listed and never
+ * matched. */
 static void unsupported_dtype_is_listed_but_not_matched(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done)

@@ -39,7 +39,7 @@ static void redacted_failure_keeps_only_code_and_place(void **state) {
   }
 }
 
-/* The text for the local user is in no field of the message. */
+/* The text that only the local user may see is in no field of the message. */
 static void failure_element_is_never_on_the_wire(void **state) {
   (void)state;
   clv_frame f = make_failure_frame("row number of sample 40", "module 1"), got;

@@ -189,7 +189,7 @@ static void check_bundle(const clv_bytes *message, size_t cut, const clv_frame *
   for (size_t i = 0; i < payload.len; i++) assert_int_equal(copy[i], (uint8_t)(i * 7 + 3));
 }
 
-/* Frames before the last one, after it, or without it. */
+/* Earlier frames may stand before the last frame, after it, or without it. */
 static void bundled_frames_round_trip(void **state) {
   clv_frame end = make_sample_frame(CLV_END_CONTEXT), value = make_sample_frame(CLV_VALUE),
             call = make_sample_frame(CLV_CALL);
@@ -316,7 +316,7 @@ static void protobuf_c_reads_a_call(void **state) {
   cleave__v1__frame__free_unpacked(m, NULL);
 }
 
-/* The position of a gradient's addition has its own field. */
+/* The position at which a gradient is added has its own field. */
 static void protobuf_c_reads_a_gradient(void **state) {
   (void)state;
   clv_frame f = make_sample_frame(CLV_GRADIENT), got;
@@ -367,8 +367,9 @@ static void protobuf_c_reads_a_step(void **state) {
   cleave__v1__frame__free_unpacked(m, NULL);
 }
 
-/* Every kind: what protobuf-c writes of what it has read means the same to us. It writes lists of
- * numbers and lengths in its own way, so this checks the tables in both directions. */
+/* protobuf-c decodes each kind of frame and encodes it again, and the result must mean the same.
+ * protobuf-c writes lists of numbers and lengths in its own way, so this checks the tables in both
+ * directions. */
 static void protobuf_c_rewrites_every_kind(void **state) {
   (void)state;
   for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = get_next_kind(kind)) {
@@ -418,7 +419,8 @@ static size_t split_fields(const clv_bytes *all, part *parts) {
   return n;
 }
 
-/* Keeps the order of the two tensors, because the order of a repeated field matters. */
+/* Rotates the fields, but keeps the order of the two tensors, because the order within a repeated
+ * field matters. */
 static size_t rotate_fields(const part *parts, size_t n, size_t by, clv_piece *pieces) {
   size_t used = 0;
   for (size_t i = 0; i < n; i++) {
@@ -484,12 +486,12 @@ static void last_scalar_wins_and_unpacked_lists_are_read(void **state) {
   static const char drop[] =
       "\x08\x17\x10\x01"                             /* DROP of context 1 */
       "\x51\x05\0\0\0\0\0\0\0\x51\x06\0\0\0\0\0\0\0" /* upstream 5, 6, not packed */
-      "\x52\x08\x07\0\0\0\0\0\0\0";                  /* and 7, packed */
+      "\x52\x08\x07\0\0\0\0\0\0\0";                  /* upstream 7, packed */
   static const char apply[] =
       "\x08\x1b\x10\x01\x18\x01\x92\x01\x14"     /* APPLY of context 1, with a commit */
       "\x2d\x00\x00\x80\x3f"                     /* rate 1, not packed */
-      "\x2a\x08\x00\x00\x00\x40\x00\x00\x40\x40" /* 2 and 3, packed */
-      "\x2d\x00\x00\x80\x40";                    /* 4 */
+      "\x2a\x08\x00\x00\x00\x40\x00\x00\x40\x40" /* rates 2 and 3, packed */
+      "\x2d\x00\x00\x80\x40";                    /* rate 4, not packed */
   clv_err err = {0};
   clv_frame f;
   clv_payload payload;
@@ -575,7 +577,7 @@ static void invalid_cache_fields_are_refused(void **state) {
   }
 }
 
-/* Record numbers alone, and followed by their rows. */
+/* A cached value has record numbers alone, or record numbers and then their rows. */
 static void cached_value_round_trips(void **state) {
   (void)state;
   clv_frame f = make_sample_frame(CLV_VALUE), got;
@@ -645,7 +647,7 @@ static void payload_helpers_cross_piece_boundaries(void **state) {
   clv_payload_copy(pieces, &payload, 4, 3, copy);
   assert_string_equal(copy, "456");
   memset(copy, 0, sizeof copy);
-  clv_payload_copy(pieces, &payload, 8, 100, copy); /* limited to the payload */
+  clv_payload_copy(pieces, &payload, 8, 100, copy); /* the copy is limited to the payload */
   assert_string_equal(copy, "89");
   clv_payload_copy(pieces, &payload, 10, 1, copy);
   assert_string_equal(copy, "89");

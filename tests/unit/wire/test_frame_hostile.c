@@ -72,7 +72,7 @@ static void nested_or_too_many_bundled_frames_are_refused(void **state) {
       clv_frame_decode_bundled(&piece, 1, &before.frames[0], &limits, &frame, &payload, &err),
       CLV_INVALID);
   assert_non_null(strstr(err.text, "contains another frame"));
-  nested.len -= 2; /* the frame exceeds the message */
+  nested.len -= 2; /* the length of the nested frame exceeds the message */
   assert_int_equal(decode_bundle(&nested, &err), CLV_INVALID);
 }
 
@@ -117,18 +117,19 @@ static const bad_bytes malformed[] = {
     {BYTES("\x7a\x00\x7a\x00"), "more than one payload"},
     {BYTES("\x72\x05"
            "ab"),
-     "2 are left"},                               /* unknown, bytes */
-    {BYTES("\x71\x05\x05"), "runs past the end"}, /* unknown, 64 bits */
-    {BYTES("\x75\x05\x05"), "runs past the end"}, /* unknown, 32 bits */
+     "2 are left"},                               /* unknown field of bytes */
+    {BYTES("\x71\x05\x05"), "runs past the end"}, /* unknown field of 64 bits */
+    {BYTES("\x75\x05\x05"), "runs past the end"}, /* unknown field of 32 bits */
     {BYTES("\x52\x07"
            "1234567"),
      "runs past the end"}, /* upstream, packed, 7 bytes */
     {BYTES("\x51"
            "1234567"),
      "runs past the end"}, /* upstream, 7 bytes */
-    /* dim cut by the end of its head */
+    /* the extent is truncated by the end of the tensor's head */
     {BYTES("\x62\x03\x08\x01\x10"), "tensor 0: "},
-    {BYTES("\x62\x02\x12\x05"), "5 bytes at byte 4; 0 are left"}, /* packed dims past their head */
+    /* packed extents that exceed their tensor's head */
+    {BYTES("\x62\x02\x12\x05"), "5 bytes at byte 4; 0 are left"},
     /* a number that exceeds its list */
     {BYTES("\x62\x03\x12\x01\x80\x10\x01"), "runs past the end"},
     {BYTES("\x62\x0b\x10\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01"),
@@ -146,7 +147,7 @@ static const bad_bytes malformed[] = {
     {BYTES("\xa2\x01\x05\x12\x03\xed\xa0\x80"), "not UTF-8"},     /* a surrogate */
     {BYTES("\xa2\x01\x05\x12\x03\xe0\x80\x80"), "not UTF-8"},     /* overlong */
     {BYTES("\xa2\x01\x06\x12\x04\xf4\x90\x80\x80"), "not UTF-8"}, /* above U+10FFFF */
-    {BYTES("\xa2\x01\x04\x12\x02\xe2\x82"), "not UTF-8"},         /* cut */
+    {BYTES("\xa2\x01\x04\x12\x02\xe2\x82"), "not UTF-8"},         /* truncated */
     {BYTES("\xa2\x01\x05\x12\x03\xe2\x82\x41"), "not UTF-8"},
 };
 
@@ -199,7 +200,7 @@ static void flipped_bits_never_crash_the_decoder(void **state) {
 typedef struct bad_frame {
   clv_frame_kind frame_kind;
   void (*spoil_frame)(clv_frame *f);
-  size_t payload_len; /* SAME: that of the sample */
+  size_t payload_len; /* bytes of payload; SAME: as many as the sample has */
   const char *error_part;
 } bad_frame;
 #define SAME SIZE_MAX
@@ -405,7 +406,8 @@ static void fill_tensor_heads(const clv_frame *f, Cleave__V1__TensorHead *heads,
   }
 }
 
-/* Bodies of a frame of any kind, with arrays of pointers. */
+/* The bodies that frames of any kind can have, with the arrays of pointers that protobuf-c needs.
+ */
 typedef struct bodies {
   Cleave__V1__Attach attach;
   Cleave__V1__Attached attached;
@@ -634,7 +636,7 @@ static void body_unlike_the_frame_kind_is_refused(void **state) {
 
 /* ---- limits ---------------------------------------------------------------------------------- */
 
-/* Packed or separate, in one body or in two. */
+/* Too many rates are refused whether they are packed or not, in one body or in two. */
 static void too_many_learning_rates_are_refused(void **state) {
   (void)state;
   static const char zeros[4 * (CLV_WIRE_GROUPS + 1)];

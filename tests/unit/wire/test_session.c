@@ -249,9 +249,10 @@ static void open_messages_round_trip(void **state) {
   assert_memory_equal(&got_reply.granted, &reply.granted, sizeof reply.granted);
 }
 
-/* Without the field, the value is that of versions before it. */
+/* Reads leases. If the field is missing, the lease is that of versions without the field. */
 static const struct {
-  uint32_t requested_ms, granted_ms; /* 0: refused */
+  /* lease in ms that a peer requests, and that it gets; 0: refused */
+  uint32_t requested_ms, granted_ms;
 } leases[] = {{0, 300000}, {1000, 1000},  {86400000, 86400000}, {999, 0},
               {1, 0},      {86400001, 0}, {UINT32_MAX, 0}};
 
@@ -340,7 +341,7 @@ static void kept_requests_round_trip(void **state) {
     const clv_wire_kept_request *q = &requests[i];
     CLV_AUTO(clv_wire_message_clear) clv_wire_kept_request got = {0};
     assert_ok(clv_wire_kept_request_encode(q, &bytes, &err));
-    if (!bytes.len) continue; /* all fields are 0 */
+    if (!bytes.len) continue; /* a message whose fields are all 0 has no bytes */
     assert_ok(clv_wire_kept_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
     assert_true(got.verb == q->verb && got.sort == q->sort && got.has_key == q->has_key);
     assert_true(got.offset == q->offset && got.length == q->length && got.version == q->version);
@@ -590,7 +591,7 @@ static void overlong_module_name_is_refused(void **state) {
   assert_ok(clv_wire_status_reply_encode(&reply, &bytes, &err));
 }
 
-/* A worker of an older version sends less, and no values are invented. */
+/* A worker of an older version sends fewer fields. The fields that it did not send stay 0. */
 static void status_reply_of_an_older_worker_is_read(void **state) {
   (void)state;
   clv_err err = {0};

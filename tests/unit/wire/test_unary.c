@@ -209,7 +209,7 @@ static void parameter_groups_round_trip(void **state) {
   assert_string_equal(got.groups[1].params[0], "conv2.bias");
 }
 
-/* 4096 names in all groups fit in the budget. */
+/* The memory budget allows 4096 names in all groups together. */
 static void too_many_names_in_groups_are_refused(void **state) {
   (void)state;
   static const char *many[CLV_WIRE_PARAMS];
@@ -308,7 +308,7 @@ static void set_one_input(clv_wire_load_request *m, clv_wire_spec spec) {
   m->inputs = &one_spec;
 }
 
-/* Groups of one parameter, beside the module's own. */
+/* Groups of one parameter each, in addition to the group of the module. */
 static clv_wire_group many_groups[CLV_WIRE_GROUPS + 1];
 static const char *one_name[1];
 static clv_wire_group *set_one_group(clv_wire_load_request *m, const char *name) {
@@ -504,7 +504,7 @@ static void wrong_number_of_keys_is_refused(void **state) {
     CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
     clv_wire_load_request m = make_load_request();
     assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
-    uint8_t again[3 + 64] = {0xa2, 0x01, (uint8_t)lengths[i]}; /* field 20 a second time */
+    uint8_t again[3 + 64] = {0xa2, 0x01, (uint8_t)lengths[i]}; /* adds field 20 a second time */
     clv_bytes_add(&bytes, again, 3 + lengths[i]);
     assert_int_equal(decode_load(&bytes, &err), CLV_INVALID);
     assert_non_null(strstr(err.text, "bytes of keys for 3 nodes; each has 16"));
@@ -536,7 +536,7 @@ static uint32_t find_n_nodes_that_fit(uint32_t n_attrs, size_t name_len) {
     m.graph = (clv_wire_graph){.n_nodes = n, .nodes = list};
     m.keys = node_keys;
     clv_code code =
-        /* the encoder refuses what exceeds the limits */
+        /* the encoder refuses a request that exceeds the limits */
         clv_wire_load_request_encode(&m, &bytes, &err);
     assert_true(code == CLV_OK || code == CLV_EXHAUSTED);
     *(code == CLV_OK ? &fits : &over) = n;
@@ -547,8 +547,10 @@ static uint32_t find_n_nodes_that_fit(uint32_t n_attrs, size_t name_len) {
 static void node_limit_follows_names_and_attributes(void **state) {
   (void)state;
   assert_int_equal(find_n_nodes_that_fit(0, 1), CLV_WIRE_NODES);
-  assert_in_range(find_n_nodes_that_fit(0, CLV_WIRE_NAME), 1600, 1700); /* limited by bytes */
-  assert_in_range(find_n_nodes_that_fit(2, 24), 950, 1050);             /* limited by memory */
+  /* the message size limits the number */
+  assert_in_range(find_n_nodes_that_fit(0, CLV_WIRE_NAME), 1600, 1700);
+  /* the memory budget limits the number */
+  assert_in_range(find_n_nodes_that_fit(2, 24), 950, 1050);
   assert_in_range(find_n_nodes_that_fit(4, 24), 600, 700);
 }
 

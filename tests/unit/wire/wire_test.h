@@ -184,7 +184,7 @@ static inline clv_frame make_sample_frame(clv_frame_kind kind) {
   return f;
 }
 
-/* Returns the bytes of payload of make_sample_frame(kind). */
+/* Returns the size in bytes of the payload of make_sample_frame(kind). */
 static inline size_t get_sample_payload_len(clv_frame_kind kind) {
   if (kind == CLV_CHUNK) return 1000;
   clv_frame f = make_sample_frame(kind);
