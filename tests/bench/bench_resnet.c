@@ -154,7 +154,7 @@ int main(int argc, char **argv) {
     exit_with_message("usage: bench_resnet BATCH SIZE THREADS [bf16]");
   b.batch_size = atol(argv[1]);
   b.image_size = atol(argv[2]);
-  clv_tune_malloc(); /* as main of cleave-master does */
+  clv_tune_malloc(); /* tunes malloc as the main function of cleave-master does */
   b.idle_memory_mib = read_memory_mib("VmRSS:");
   open_bench(&b, atoi(argv[3]), argc == 5);
   printf("ready\n");

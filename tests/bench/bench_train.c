@@ -26,7 +26,7 @@ typedef struct bench {
   char record_path[32];
   clv_egress_record *record;
   clv_batch batches[BATCHES];
-  size_t n_batches; /* at most as many as there are data for */
+  size_t n_batches; /* number of batches that are trained, at most as many as the data make */
   uint64_t next_batch;
 } bench;
 
@@ -97,7 +97,7 @@ int main(int argc, char **argv) {
   char line[128];
   unsigned n;
   if (argc != 2) exit_with_message("usage: bench_train SESSION.yaml");
-  clv_tune_malloc(); /* as main of cleave-master does */
+  clv_tune_malloc(); /* tunes malloc as the main function of cleave-master does */
   open_session(&b, argv[1]);
   printf("ready\n");
   fflush(stdout);

@@ -33,7 +33,7 @@ static struct {
   long first_failure, n_failures;
   int error_number; /* errno of the fault; 0: the disk is slow instead */
   long delay_ms;
-  bool is_on;
+  bool is_enabled;
   int log_fd; /* -1: no log */
   char folder[256];
   atomic_long n_matched, n_copies;
@@ -56,7 +56,7 @@ __attribute__((constructor)) static void read_settings(void) {
       if (strcmp(error, errors[i].name) == 0) {
         disk.error_number = errors[i].error_number;
         disk.delay_ms = errors[i].delay_ms;
-        disk.is_on = true;
+        disk.is_enabled = true;
       }
   if (!folder) return;
   snprintf(disk.folder, sizeof disk.folder, "%s", folder);
@@ -75,7 +75,7 @@ static const char *get_path_of_fd(int fd, char path[PATH_MAX]) {
 }
 
 static bool is_failure_due(const char *op, const char *path) {
-  if (!disk.is_on || (strcmp(disk.operation, op) != 0 && strcmp(disk.operation, "any") != 0))
+  if (!disk.is_enabled || (strcmp(disk.operation, op) != 0 && strcmp(disk.operation, "any") != 0))
     return false;
   if (!strstr(path, disk.path_part)) return false;
   long n = ++disk.n_matched;
@@ -90,7 +90,7 @@ static bool is_failure_due(const char *op, const char *path) {
 static bool is_failure_due_for_fd(const char *op, int fd) {
   char path[PATH_MAX];
   int before = errno;
-  if (!disk.is_on) return false;
+  if (!disk.is_enabled) return false;
   bool must_fail_now = is_failure_due(op, get_path_of_fd(fd, path));
   if (!must_fail_now) errno = before;
   return must_fail_now;

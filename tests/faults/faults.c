@@ -106,7 +106,7 @@ static clv_packet *copy_packet(const clv_packet *p) {
   clv_packet *copy;
   clv_err ignored;
   if (clv_packet_new(p->pool, p->frame.kind, &copy, &ignored) != CLV_OK) return NULL;
-  copy->frame = p->frame; /* none of these frames has a tensor */
+  copy->frame = p->frame; /* copies the frame alone, because none of these frames has a tensor */
   return copy;
 }
 

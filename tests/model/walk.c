@@ -19,7 +19,7 @@ typedef struct origin {
 
 struct model_walk {
   const model *m;
-  uint8_t *states; /* [cap * m->bytes] all states */
+  uint8_t *states; /* [cap * m->bytes] bytes of all states that were found */
   origin *origins; /* [cap] how each state was reached */
   size_t n, cap_states;
   int32_t *slot_table; /* [table_size] hash table, a power of two; numbers of states, -1: free */

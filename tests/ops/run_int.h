@@ -113,8 +113,8 @@ typedef struct run_options {
   clv_dtype dtype;
   int offered_block; /* layout offered for inputs of rank 4: size of the channel block */
   int n_threads;
-  bool is_tf32, is_bf16; /* as in clv_node_desc */
-  bool has_bf16_weight;  /* as in clv_node_desc; such a weight gets no gradient */
+  bool is_tf32, is_bf16; /* flags tf32 and bf16 of clv_node_desc */
+  bool has_bf16_weight;  /* flag bf16_weight of clv_node_desc; a bf16 weight gets no gradient */
   bool is_in_place;      /* output and input share memory where the kernel supports it */
   bool has_accumulation; /* parameter gradients are added to a buffer of ones */
   /* returns how often the host has waited for its device; NULL: not checked */

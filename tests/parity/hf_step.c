@@ -204,7 +204,7 @@ static clv_code run_one_step(model *m, const char *given, const char *wanted, ui
 }
 
 static clv_code run_all_steps(int argc, char **argv, clv_err *err) {
-  static model m; /* not freed before the program ends */
+  static model m; /* the model is not freed before the program ends */
   if (argc < 6 || argc % 2)
     return clv_fail(err, CLV_INVALID, "hf_step FOLDER HEAD LABELS IN OUT [IN OUT]...");
   CLV_TRY(open_model(argv, &m, err));

@@ -15,12 +15,14 @@ enum { SIM_PLACES = 4 }; /* the master and three workers */
 /* One statement of a program, with its result. */
 typedef struct sim_line {
   char description[72];
-  bool is_skipped;          /* not executed, because a value that it needs had failed */
+  /* the statement was not executed, because a value that it needs had failed */
+  bool is_skipped;
   bool context_has_failure; /* another statement of its context has failed or was skipped */
   /* executed after the lost worker came back, so its result must be as without the loss */
   bool is_after_rejoin;
-  bool may_report_other_failure; /* its error may report the failure of another statement */
-  uint32_t needed_places;        /* bit per place: places whose loss this statement may report */
+  /* the statement's error may report the failure of another statement */
+  bool may_report_other_failure;
+  uint32_t needed_places; /* bit per place: places whose loss this statement may report */
   uint32_t
       /* bit per place: needed_places, and the places on which its numbers depend */
       depended_places;

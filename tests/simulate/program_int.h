@@ -50,7 +50,7 @@ typedef struct stage {
   stage_kind kind;
   uint32_t place;
   int optimizer;            /* -1: none */
-  bool is_placed;           /* its node has been asked to load it */
+  bool is_placed;           /* the module's node has been asked to load the module */
   uint32_t depended_places; /* bit per place: places that its state depends on, including its own */
   uint32_t n_replacements;  /* how often it has been replaced */
 } stage;
@@ -84,7 +84,7 @@ typedef struct kept_value {
   int64_t n_rows;
   bool is_wide;
   uint32_t place;
-  int scope_index; /* number of the scope in which it was made */
+  int scope_index; /* index of the scope in which the value was made */
 } kept_value;
 
 typedef struct program {

@@ -29,7 +29,7 @@ typedef struct sim_weather {
   uint64_t credit_bytes; /* credit of a link in bytes */
   sim_fault fault;
   bool repairs_links;                       /* links are repaired; else a lost lane ends its link */
-  uint64_t first_cut_message, cut_interval; /* as in sim_network_options */
+  uint64_t first_cut_message, cut_interval; /* fields of the same name in sim_network_options */
   bool has_device_workers; /* workers 2 and 3 compute in memory that the host cannot access */
   bool prints_messages;
 } sim_weather;

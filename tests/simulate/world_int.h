@@ -79,7 +79,7 @@ uint64_t sim_worker_next_run_ns(sim_worker *k);
 void sim_worker_run_node(sim_worker *k);
 /* Ends a session_id: closes links and stops its work. */
 void sim_worker_close_session(sim_worker *k);
-/* Writes what the worker holds of contexts and references, as a sentence; "": nothing. */
+/* Writes a sentence about the contexts and references that the worker holds; "": none. */
 void sim_worker_describe_objects(const sim_worker *k, char *text, size_t len);
 /* Frees the worker's node. sim_network_free must follow before the rest is freed. */
 void sim_worker_free_node(sim_worker *k);

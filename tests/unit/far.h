@@ -29,7 +29,7 @@ static struct {
   char *region;
   /* end of the highest block so far; memory behind it was never used */
   size_t highest_end;
-  far_block blocks[FAR_BLOCKS]; /* sorted by address */
+  far_block blocks[FAR_BLOCKS]; /* memory blocks, sorted by address */
   size_t n_blocks;
   /* failing_allocation: number of the allocation, counted from now, that fails; failing_finish:
    * likewise for waits; 0: none */

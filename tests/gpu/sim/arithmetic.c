@@ -82,8 +82,8 @@ static void run_row(clv_cuda_pass pass, const row *r) {
 
 /* Adds the products of one weight of channel k and input channel c at (ky, kx), for a whole
  * image. */
-static void run_weight(const clv_cuda_conv_desc *d, double *const operand[3], int64_t n, int64_t k,
-                       int64_t c, int64_t ky, int64_t kx) {
+static void run_one_weight(const clv_cuda_conv_desc *d, double *const operand[3], int64_t n,
+                           int64_t k, int64_t c, int64_t ky, int64_t kx) {
   const clv_window *s = &d->window;
   int64_t per = s->c / d->groups, from = k / (s->k / d->groups) * per + c;
   int64_t down = ky * s->dilation[0], across = kx * s->dilation[1];
@@ -106,5 +106,5 @@ void sim_compute_convolution(const clv_cuda_conv_desc *d, double *const operand[
   for (int64_t n = 0; n < s->n; n++)
     for (int64_t k = 0; k < s->k; k++)
       for (int64_t i = 0; i < per * places; i++)
-        run_weight(d, operand, n, k, i / places, i % places / s->kernel[1], i % s->kernel[1]);
+        run_one_weight(d, operand, n, k, i / places, i % places / s->kernel[1], i % s->kernel[1]);
 }

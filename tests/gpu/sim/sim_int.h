@@ -168,7 +168,7 @@ struct sim_op {
   const void *src;
   size_t bytes;
   int byte;
-  bool is_from_host, is_to_host;
+  bool copies_from_host, copies_to_host;
   void (*library_call)(
       const sim_op *op); /* the library's call that `run` makes, with the members below */
   /* their addresses identify this operation for sim_order_before and sim_order_after; the values
@@ -269,8 +269,8 @@ typedef struct sim_state {
   clv_sim_options o;
   clv_sim_counts counts;
   bool is_broken[SIM_MOST_DEVICES]; /* [device] true after a failure: all later calls for it fail */
-  uint64_t n_allocations, n_launches,
-      n_calls; /* counts of the device to which the planned failures apply */
+  /* counts of events on the device; a planned failure happens at a given count */
+  uint64_t n_allocations, n_launches, n_calls;
 } sim_state;
 extern sim_state sim;
 

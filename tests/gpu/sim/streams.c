@@ -35,9 +35,9 @@ bool sim_run_copy(sim_stream *s, sim_op *op) {
   sim_memory_check_copy(op->src, &op->call_stack, "device memory");
   sim_memory_check_copy(op->dst, &op->call_stack, "device memory to copy to");
   memcpy(op->dst, op->src, op->bytes);
-  if (op->is_from_host)
+  if (op->copies_from_host)
     sim_checks_are_defined(op->dst, op->bytes);
-  else if (!op->is_to_host)
+  else if (!op->copies_to_host)
     sim_checks_copy_state(op->dst, op->src, op->bytes);
   return true;
 }
@@ -242,8 +242,8 @@ bool sim_streams_are_using_host(const void *p, size_t bytes) {
   for (sim_stream *s = streams; s; s = s->next) {
     if (sim.is_broken[s->device]) drop_all_operations(s);
     for (const sim_op *op = s->first_op; op; op = op->next)
-      if ((op->is_from_host && do_overlap(op->src, op->bytes, p, bytes)) ||
-          (op->is_to_host && do_overlap(op->dst, op->bytes, p, bytes)))
+      if ((op->copies_from_host && do_overlap(op->src, op->bytes, p, bytes)) ||
+          (op->copies_to_host && do_overlap(op->dst, op->bytes, p, bytes)))
         return true;
   }
   return false;

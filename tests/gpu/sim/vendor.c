@@ -153,7 +153,8 @@ static clv_code vendor_copy_to_device(sim_stream *s, void *dst, const void *host
   sim.counts.bytes_to_device += bytes;
   return enqueue_operation(
       s,
-      &(sim_op){.run = sim_run_copy, .dst = dst, .src = host, .bytes = bytes, .is_from_host = true},
+      &(sim_op){
+          .run = sim_run_copy, .dst = dst, .src = host, .bytes = bytes, .copies_from_host = true},
       err);
 }
 
@@ -166,7 +167,8 @@ static clv_code vendor_copy_to_host(sim_stream *s, void *host, const void *src, 
   sim.counts.bytes_to_host += bytes;
   return enqueue_operation(
       s,
-      &(sim_op){.run = sim_run_copy, .dst = host, .src = src, .bytes = bytes, .is_to_host = true},
+      &(sim_op){
+          .run = sim_run_copy, .dst = host, .src = src, .bytes = bytes, .copies_to_host = true},
       err);
 }
 
@@ -403,11 +405,11 @@ static clv_code vendor_capture_end(sim_stream *s, clv_cuda_graph **ret, size_t *
 /* Faults if memory that a graph uses has been freed since the capture. */
 static void check_graph_memory(const sim_op *op, int device) {
   if (op->launch) sim_launch_check(op->launch, device);
-  if (op->is_from_host) sim_host_check(op->src, op->bytes, "what a graph puts");
-  if (op->is_to_host) sim_host_check(op->dst, op->bytes, "what a graph gets");
-  if (op->dst && !op->is_to_host)
+  if (op->copies_from_host) sim_host_check(op->src, op->bytes, "what a graph puts");
+  if (op->copies_to_host) sim_host_check(op->dst, op->bytes, "what a graph gets");
+  if (op->dst && !op->copies_to_host)
     sim_memory_check(device, op->dst, op->bytes, "what a graph writes");
-  if (op->src && !op->is_from_host)
+  if (op->src && !op->copies_from_host)
     sim_memory_check(device, op->src, op->bytes, "what a graph reads");
   if (op->workspace)
     sim_memory_check(device, op->workspace, op->workspace_bytes, "the workspace of a graph");

@@ -29,14 +29,14 @@ typedef struct bench {
   float *small_buffer; /* PARTS bytes of scratch for partial results */
 } bench;
 
-typedef clv_code act(bench *m, clv_err *err);
+typedef clv_code bench_kernel(bench *m, clv_err *err);
 
 /* A kernel to measure. bytes_per_value: memory traffic per value. A map is called with x, z if
  * `has_second_input` is set, and y. */
 typedef struct kernel {
   const char *name;
   double bytes_per_value;
-  act *f;
+  bench_kernel *f;
   cuda_map_fn *map_kernel;
   bool has_second_input, is_channels_last;
 } kernel;

@@ -28,7 +28,7 @@ static bool fetch_value(cleave_reference r, cleave_tensor *ret) {
 
 /* Runs A -> B -> A -> B over one module each, so that two calls of a module add their gradients.
  * All weights are the identity, so every call has the same dy and the sum is known. */
-static bool item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds(void) {
+static bool chain_a_b_a_b_adds_gradients_of_both_rounds(void) {
   cleave_module *m[2], *loss;
   cleave_context c;
   cleave_reference x, t, at, l;
@@ -81,7 +81,7 @@ static bool load_sum_module(cleave_module **ret) {
 
 /* The row numbers have no gradient, but the rows do: a row that was read twice gets both gradients.
  */
-static bool an_embedding_module_in_the_middle_has_the_gradients_of_its_rows(void) {
+static bool embedding_module_in_the_middle_has_gradients_of_its_rows(void) {
   cleave_module *first, *table, *sum, *last, *loss;
   cleave_context c;
   cleave_reference x, words, t, h, rows, both, y, l;
@@ -117,7 +117,8 @@ static bool an_embedding_module_in_the_middle_has_the_gradients_of_its_rows(void
       CHECK((d != 0) == (r == 6 || r == 1 || r == 2));
       columns[k] += d;
     }
-  DO(read_gradient(c, first, "0.bias", &g)); /* all rows have the same dy, summed over the batch */
+  /* each row has the same output gradient, and the bias gradient is the sum over the batch */
+  DO(read_gradient(c, first, "0.bias", &g));
   for (int k = 0; k < 5; k++) CHECK(is_near(columns[k], ((float *)g.data)[k]));
   cleave_tensor_free(&g);
   return close_context(c);
@@ -174,7 +175,7 @@ static bool run_joined_step(cleave_module *m, cleave_module *join, cleave_module
   return close_context(c);
 }
 
-static bool parts_of_a_batch_are_joined_whatever_their_sizes(void) {
+static bool batch_parts_of_any_sizes_are_joined(void) {
   static const int64_t rows[][3] = {{2, 3, 3}, {6, 1, 1}, {2, 3, 3}};
   cleave_module *m, *join, *loss;
   cleave_tensor y[3] = {{0}}, g[3] = {{0}};
@@ -191,7 +192,7 @@ static bool parts_of_a_batch_are_joined_whatever_their_sizes(void) {
   return true;
 }
 
-static bool a_frozen_module_in_the_middle_passes_gradients_on(void) {
+static bool frozen_module_in_the_middle_passes_gradients_on(void) {
   cleave_module *first, *middle, *loss;
   cleave_context c;
   cleave_reference x, t, h, y, l;
@@ -238,7 +239,7 @@ static bool a_frozen_module_in_the_middle_passes_gradients_on(void) {
 
 /* B is stopped while it owns the value. Meanwhile A and the program receive the reference, and a
  * fetch waits. Everything arrives when B continues. */
-static bool item_8_and_10_references_are_used_before_their_owner_made_them(pid_t pid) {
+static bool references_are_used_before_their_owner_computes_them(pid_t pid) {
   cleave_module *owner, *user, *home;
   cleave_context c;
   cleave_reference x, y, z[2];
@@ -286,7 +287,7 @@ static void *kill_after_200_ms(void *user) {
 
 /* B is stopped in its part of the backward and then killed. The error arrives long before the
  * deadline of 20 s, and A's part of the context is aborted too. */
-static bool item_6_a_worker_killed_in_backward_is_told_before_the_deadline(pid_t pid) {
+static bool worker_killed_in_backward_is_reported_before_the_deadline(pid_t pid) {
   net n;
   cleave_context c;
   cleave_reference x, y, loss;
@@ -343,17 +344,17 @@ static bool fill_memory_of_workers(int n_contexts) {
 }
 
 static const test shapes[] = {
-    TEST(item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds),
-    TEST(an_embedding_module_in_the_middle_has_the_gradients_of_its_rows),
-    TEST(parts_of_a_batch_are_joined_whatever_their_sizes),
-    TEST(a_frozen_module_in_the_middle_passes_gradients_on),
+    TEST(chain_a_b_a_b_adds_gradients_of_both_rounds),
+    TEST(embedding_module_in_the_middle_has_gradients_of_its_rows),
+    TEST(batch_parts_of_any_sizes_are_joined),
+    TEST(frozen_module_in_the_middle_passes_gradients_on),
 };
 static const struct {
   bool (*run)(pid_t);
   const char *name;
 } faults[] = {
-    TEST(item_8_and_10_references_are_used_before_their_owner_made_them),
-    TEST(item_6_a_worker_killed_in_backward_is_told_before_the_deadline),
+    TEST(references_are_used_before_their_owner_computes_them),
+    TEST(worker_killed_in_backward_is_reported_before_the_deadline),
 };
 
 int main(int argc, char **argv) {

@@ -38,7 +38,7 @@ static bool is_on_device(cleave_context c, cleave_module *m, const char *device)
 }
 
 /* Outputs are on cpu:0 and labels on cpu:1. A loss on either device is refused. */
-static bool values_on_two_devices_of_one_node_do_not_meet(void) {
+static bool loss_over_two_devices_of_a_node_is_refused(void) {
   cleave_module *first, *second, *loss[3], *plain;
   cleave_context c;
   cleave_reference x, y, labels, l, t;
@@ -79,7 +79,7 @@ static bool values_on_two_devices_of_one_node_do_not_meet(void) {
   return close_context(c);
 }
 
-static bool a_device_that_is_not_there_is_refused(void) {
+static bool missing_device_is_refused(void) {
   cleave_module *m;
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   cleave_module_options o = {.size = sizeof o, .name = "far", .at = at_a, .device = "cpu:7"};
@@ -95,7 +95,7 @@ static bool a_device_that_is_not_there_is_refused(void) {
 }
 
 /* device_memory is 7MiB, so each device has space for one of these. */
-static bool each_device_has_an_account_of_its_own(void) {
+static bool each_device_has_its_own_memory_account(void) {
   cleave_module *a, *b, *c;
   DO(load_on("cpu:0", "full", 1000, 1000, &a));
   DO(load_on("cpu:1", "apart", 1000, 1000, &b));
@@ -135,7 +135,7 @@ static bool load_relu(cleave_runtime *of, const char *device, cleave_module **re
 /* Another program uses most of the 16 MiB of a device. The error reports how much the worker has
  * left, but not how much each program uses. The other device has memory left, and this device has
  * memory again when the other program has closed its context. */
-static bool activations_count_on_their_device(void) {
+static bool activations_are_charged_to_their_device(void) {
   cleave_options options = {.size = sizeof options, .deadline_ms = 20000};
   cleave_runtime *other;
   cleave_module *theirs, *mine, *beside;
@@ -168,11 +168,11 @@ static bool activations_count_on_their_device(void) {
 }
 
 static const test of_all[] = {
-    TEST(values_on_two_devices_of_one_node_do_not_meet),
-    TEST(a_device_that_is_not_there_is_refused),
+    TEST(loss_over_two_devices_of_a_node_is_refused),
+    TEST(missing_device_is_refused),
 };
-static const test of_activations[] = {TEST(activations_count_on_their_device)};
-static const test of_the_large[] = {TEST(each_device_has_an_account_of_its_own)};
+static const test of_activations[] = {TEST(activations_are_charged_to_their_device)};
+static const test of_the_large[] = {TEST(each_device_has_its_own_memory_account)};
 
 int main(int argc, char **argv) {
   if (argc != 4 || !open_session(argv)) return 2;

@@ -23,7 +23,7 @@ enum { SANITIZED = 0 };
 /* Acceptance test 11. B is killed between backward and step: A's weights do not change, the error
  * names B, and A continues alone. Either the step fails or the next call does, depending on when
  * the loss is noticed. */
-static bool a_worker_killed_before_the_step_leaves_the_other_as_it_was(pid_t pid) {
+static bool worker_killed_before_the_step_leaves_the_other_unchanged(pid_t pid) {
   net n;
   cleave_context c;
   cleave_reference loss, x, y;
@@ -108,7 +108,7 @@ static bool deadlines_and_closing_end_a_wait(pid_t pid) {
 
 /* Worker B is stopped and cannot answer APPLY. A's weights are restored, and B's weights, too, when
  * B continues. */
-static bool a_step_that_is_not_answered_in_time_is_taken_back(pid_t pid) {
+static bool unanswered_step_is_rolled_back(pid_t pid) {
   net n;
   cleave_context c;
   cleave_reference loss;
@@ -217,10 +217,9 @@ int main(int argc, char **argv) {
     return n_failed != 0;
   } else {
     print_result(deadlines_and_closing_end_a_wait(pid), "deadlines_and_closing_end_a_wait");
-    print_result(a_step_that_is_not_answered_in_time_is_taken_back(pid),
-                 "a_step_that_is_not_answered_in_time_is_taken_back");
-    print_result(a_worker_killed_before_the_step_leaves_the_other_as_it_was(pid),
-                 "a_worker_killed_before_the_step_leaves_the_other_as_it_was");
+    print_result(unanswered_step_is_rolled_back(pid), "unanswered_step_is_rolled_back");
+    print_result(worker_killed_before_the_step_leaves_the_other_unchanged(pid),
+                 "worker_killed_before_the_step_leaves_the_other_unchanged");
   }
   (void)cleave_close(rt, 0, NULL, NULL);
   return n_failed != 0;

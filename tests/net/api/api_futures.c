@@ -50,7 +50,7 @@ static bool write_state(const cleave_state *s) {
   return true;
 }
 
-static bool futures_give_what_the_blocking_forms_give(void) {
+static bool futures_give_the_results_of_blocking_calls(void) {
   cleave_state before[2] = {{0}}, after[2] = {{0}};
   cleave_step_result stepped[2];
   cleave_tensor value[2] = {{0}}, weight = {0};
@@ -566,7 +566,7 @@ static bool expired_wait_is_no_error(void) {
 }
 
 static const test tests[] = {
-    TEST(futures_give_what_the_blocking_forms_give),
+    TEST(futures_give_the_results_of_blocking_calls),
     TEST(kept_value_is_fetched_by_a_future),
     TEST(poll_reports_a_done_future),
     TEST(wait_any_returns_after_one_future),

@@ -15,7 +15,7 @@ static bool take_tensor(cleave_future f, cleave_tensor *ret) {
 }
 
 /* The futures follow a backward that has not ended, and precede a step that waits for them. */
-static bool gradients_come_by_futures(void) {
+static bool gradients_are_read_by_futures(void) {
   float numbers[5] = {1, 2, 3, 4, 5};
   cleave_tensor mine = CLEAVE_TENSOR_F32(numbers, 5), got = {0}, here = {0};
   cleave_gradients all = {0};
@@ -132,7 +132,7 @@ static const struct {
   bool (*run)(void);
   const char *name;
 } tests[] = {
-    TEST(gradients_come_by_futures),
+    TEST(gradients_are_read_by_futures),
     TEST(reading_gradients_does_not_block),
     TEST(state_is_written_by_futures),
     TEST(modules_are_placed_by_futures),

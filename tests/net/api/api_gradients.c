@@ -194,7 +194,7 @@ static bool returned_gradient_is_not_changed_by_later_backwards(void) {
 static bool invalid_root_gradients_are_refused(void) {
   net n;
   pass p;
-  float numbers[12] = {1}; /* as many numbers as x has, more than y has */
+  float numbers[12] = {1}; /* x has 12 numbers, y has fewer */
   int64_t whole[OUT] = {1};
   const float one = 1;
   DO(make_network("starts", "master", &n));
@@ -414,7 +414,7 @@ static cleave_status step_with_options(cleave_optimizer *o, cleave_context c, do
 
 /* Norm and factor are those of torch's clip_grad_norm_ over the modules and the program's own
  * gradients, and modules step with that factor. */
-static bool a_step_clips_by_the_norm_of_all(void) {
+static bool step_clips_by_the_norm_of_all_gradients(void) {
   net n;
   pass p;
   cleave_optimizer *o;
@@ -607,7 +607,7 @@ static bool backward_after_a_weight_write_is_refused(void) {
 }
 
 /* A step that was not taken does not affect other contexts. */
-static bool a_skipped_step_leaves_other_contexts_alone(void) {
+static bool skipped_step_does_not_affect_other_contexts(void) {
   net n;
   pass first, second;
   cleave_optimizer *o;
@@ -636,13 +636,13 @@ static const test tests[] = {
     TEST(written_infinite_gradient_prevents_the_step),
     TEST(backward_adds_to_the_written_gradient),
     TEST(invalid_gradient_writes_are_refused),
-    TEST(a_step_clips_by_the_norm_of_all),
+    TEST(step_clips_by_the_norm_of_all_gradients),
     TEST(program_can_veto_a_step),
     TEST(gate_sees_gradients_that_leave),
     TEST(a_backward_over_stepped_parameters_is_refused_at_the_call),
     TEST(a_backward_that_reads_no_parameter_is_possible),
     TEST(backward_after_a_weight_write_is_refused),
-    TEST(a_skipped_step_leaves_other_contexts_alone),
+    TEST(skipped_step_does_not_affect_other_contexts),
 };
 
 static bool open_runtime_with_gate(char **argv) {

@@ -183,7 +183,7 @@ static bool each_group_has_its_schedule_and_one_norm_holds_for_all(void) {
   return check_five_steps(&c);
 }
 
-static bool plain_descent_stands_beside_momentum(void) {
+static bool groups_with_and_without_momentum_step_together(void) {
   const two_groups c = {.module_prefix = "sgd",
                         .weight_settings = {.lr = 0.1, .weight_decay = 0.01, .schedule = &falling},
                         .bias_settings = {.lr = 0.3, .momentum = 0.9},
@@ -216,7 +216,7 @@ static bool param_in_no_group_is_not_trained_and_not_in_the_norm(void) {
 }
 
 /* A schedule that is set later applies to all groups. */
-static bool another_schedule_is_for_all_groups(void) {
+static bool later_schedule_applies_to_all_groups(void) {
   static const char *const weight[] = {"*.weight"}, *const bias[] = {"*.bias"};
   const cleave_schedule off = {.curve = CLEAVE_LINEAR, .total_steps = 1};
   const settings still = {0};
@@ -253,7 +253,7 @@ static const cleave_tensor *find_item(const cleave_state *s, const char *name) {
 }
 
 /* The state has moments of all parameters: zeros where there is no momentum or no step. */
-static bool the_state_has_moments_for_all_parameters(void) {
+static bool state_has_moments_for_all_parameters(void) {
   static const char *const weight[] = {"0.weight"}, *const bias[] = {"0.bias"};
   const two_groups c = {.module_prefix = "state",
                         .weight_settings = {.lr = 0.1, .momentum = 0.9},
@@ -403,7 +403,7 @@ static bool parameter_in_two_groups_is_refused(const net *n, cleave_group w, cle
 }
 
 /* Refused groups leave their modules unchanged, as the last optimiser shows. */
-static bool wrong_groups_are_refused(void) {
+static bool invalid_groups_are_refused_by_the_api(void) {
   static const char *const weight[] = {"*.weight"}, *const bias[] = {"0.bias"};
   static const char *const typo[] = {"0.weight", "0.bais"};
   const two_groups c = {.weight_settings = {.lr = 0.1}, .bias_settings = {.lr = 0.1}};
@@ -452,13 +452,13 @@ static bool a_module_without_a_match_is_not_in_the_group(void) {
 static const test tests[] = {
     TEST(weights_decay_and_biases_have_a_rate_of_their_own),
     TEST(each_group_has_its_schedule_and_one_norm_holds_for_all),
-    TEST(plain_descent_stands_beside_momentum),
+    TEST(groups_with_and_without_momentum_step_together),
     TEST(final_steps_have_all_rates),
     TEST(param_in_no_group_is_not_trained_and_not_in_the_norm),
-    TEST(another_schedule_is_for_all_groups),
-    TEST(the_state_has_moments_for_all_parameters),
+    TEST(later_schedule_applies_to_all_groups),
+    TEST(state_has_moments_for_all_parameters),
     TEST(a_module_has_sixteen_groups),
-    TEST(wrong_groups_are_refused),
+    TEST(invalid_groups_are_refused_by_the_api),
     TEST(a_module_without_a_match_is_not_in_the_group),
 };
 

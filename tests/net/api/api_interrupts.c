@@ -155,7 +155,7 @@ static bool run_one_step(void) {
   return close_context(c);
 }
 
-static bool children_have_no_connections(void) {
+static bool child_processes_inherit_no_connections(void) {
   int status = -1;
   CHECK(count_sockets() == 1);
   pid_t child = fork();
@@ -178,7 +178,7 @@ int main(int argc, char **argv) {
   if (e.text[0]) snprintf(why, sizeof why, "%.900s", e.text);
   print_result(is_ready, "open");
   if (!is_ready) return 1;
-  print_result(children_have_no_connections(), "children_have_no_connections");
+  print_result(child_processes_inherit_no_connections(), "child_processes_inherit_no_connections");
   print_result(interrupt_ends_waits_for_values_and_modules(), "waits_for_values_and_modules_end");
   (void)kill(worker, SIGCONT);
   if (n_failed) return 1;

@@ -147,7 +147,7 @@ static bool uses_share_a_value(void) {
 }
 
 /* The fetch is requested before the value exists. Gradients do not flow into a kept input. */
-static bool a_kept_input_takes_no_part_in_backward(void) {
+static bool kept_input_gets_no_gradient(void) {
   cleave_kept k;
   cleave_context c;
   cleave_module *sum, *loss;
@@ -390,7 +390,7 @@ static bool a_forgotten_call_serves_those_that_depend_on_it(void) {
 
 /* A forgotten call stays available to functions that wait for it, to kept values and to a running
  * backward. */
-static bool forgetting_takes_nothing_that_is_awaited(void) {
+static bool forgotten_call_still_serves_those_who_wait_for_it(void) {
   cleave_context c;
   cleave_reference x, h, y;
   cleave_future f;
@@ -437,7 +437,7 @@ static const test tests[] = {
     TEST(second_workers_value_is_used_at_every_node),
     TEST(kept_values_of_the_master_are_passed_to_workers),
     TEST(uses_share_a_value),
-    TEST(a_kept_input_takes_no_part_in_backward),
+    TEST(kept_input_gets_no_gradient),
     TEST(an_error_is_stored_in_the_reference),
     TEST(owner_confirms_kept_value),
     TEST(released_handle_is_refused_as_released),
@@ -445,7 +445,7 @@ static const test tests[] = {
     TEST(released_values_are_freed),
     TEST(forwards_without_backward_are_freed),
     TEST(a_forgotten_call_serves_those_that_depend_on_it),
-    TEST(forgetting_takes_nothing_that_is_awaited),
+    TEST(forgotten_call_still_serves_those_who_wait_for_it),
     TEST(a_call_that_others_wait_for_is_not_forgotten),
 };
 
@@ -501,7 +501,7 @@ static bool leaks_are_listed(void) {
 }
 
 /* The owner is killed: the reference fails at once, and contexts that do not use it continue. */
-static bool the_loss_of_the_owner_is_an_error_of_the_reference(const char *path, pid_t owner) {
+static bool use_of_a_lost_owners_reference_fails(const char *path, pid_t owner) {
   cleave_options o = {.size = sizeof o, .deadline_ms = 20000};
   cleave_context c;
   cleave_reference x, y, z;
@@ -544,8 +544,8 @@ int main(int argc, char **argv) {
     if (strcmp(argv[i], "few") == 0) times = 5;
   }
   if (argc == 6 && strcmp(argv[4], "lost") == 0) {
-    bool ok = the_loss_of_the_owner_is_an_error_of_the_reference(argv[1], (pid_t)atoi(argv[5]));
-    print_result(ok, "the_loss_of_the_owner_is_an_error_of_the_reference");
+    bool ok = use_of_a_lost_owners_reference_fails(argv[1], (pid_t)atoi(argv[5]));
+    print_result(ok, "use_of_a_lost_owners_reference_fails");
     return n_failed != 0;
   }
   bool ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules();

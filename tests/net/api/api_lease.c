@@ -99,7 +99,7 @@ static bool is_kept_value_freed(struct slot *s) {
   return true;
 }
 
-/* True if B's result equals its result for the same numbers. */
+/* True if the call that uses the kept value has the result that B computes from equal numbers. */
 static bool is_use_correct(struct slot *s) {
   cleave_context c;
   cleave_reference x, y;

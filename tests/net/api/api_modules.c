@@ -49,7 +49,7 @@ static bool load_call_and_release(const char *at, uint64_t seed, cleave_tensor *
 }
 
 /* All modules have the same name. After the 255th, indexes are reused. */
-static bool many_are_loaded_and_released(void) {
+static bool many_modules_are_loaded_and_released(void) {
   cleave_tensor t = {0};
   for (int i = 0; i < n_loops; i++) {
     if (i == n_loops / 4) CHECK(ask_runner("begin"));
@@ -109,7 +109,7 @@ static bool run_context(bool released, cleave_tensor *dx, cleave_tensor *y) {
   DO(run_network(&n, c, 11, &x, &out, &loss));
   cleave_module *all[] = {n.a, n.b, n.loss}, *other[3];
   for (int i = 0; i < 3 && released; i++) cleave_module_release(rt, all[i], NULL);
-  for (int i = 0; i < 3 && released; i++) /* more modules of the same name */
+  for (int i = 0; i < 3 && released; i++) /* loads more modules with the name of a released one */
     DO(load_seeded_module(i ? i == 1 ? "used a" : "used b" : "used loss", at_a, 9, &other[i]));
   DO(backward(c, loss, true));
   DO(backward(c, loss, false));
@@ -125,7 +125,7 @@ static bool is_same_tensor(const cleave_tensor *a, const cleave_tensor *b) {
   return n == cleave_tensor_count(b) && memcmp(a->data, b->data, n * sizeof(float)) == 0;
 }
 
-static bool a_context_goes_on_with_released_modules(void) {
+static bool open_context_continues_with_released_modules(void) {
   cleave_tensor dx[2] = {{0}, {0}}, y[2] = {{0}, {0}};
   for (int i = 0; i < 2; i++) DO(run_context(i, &dx[i], &y[i]));
   CHECK(is_same_tensor(&dx[0], &dx[1]) && is_same_tensor(&y[0], &y[1]));
@@ -196,7 +196,7 @@ static bool a_kept_value_outlives_its_module(void) {
 
 /* ---- names and indexes ----------------------------------------------------------------------- */
 
-static bool a_name_is_free_when_its_module_is_released(void) {
+static bool name_of_a_released_module_can_be_used_again(void) {
   cleave_module *m, *other;
   cleave_context c;
   cleave_reference x, y;
@@ -258,7 +258,7 @@ static bool has_parameter_info(const cleave_module *m, size_t i, const char *nam
   return true;
 }
 
-static bool parameter_info_is_right(void) {
+static bool parameter_info_is_correct(void) {
   cleave_module *m;
   cleave_optimizer *o;
   cleave_parameter p = {.size = sizeof p};
@@ -366,7 +366,7 @@ static bool check_alike(cleave_module *a, cleave_module *b, bool wanted) {
 
 /* Takes two steps and saves; then the module that saved takes a third step, and so does another one
  * that loads the files. */
-static bool state_goes_to_files_and_back(void) {
+static bool state_saved_to_files_is_loaded_again(void) {
   cleave_module *m[2], *loss;
   cleave_optimizer *o[2];
   cleave_tensor t = {0};
@@ -398,7 +398,7 @@ static bool state_goes_to_files_and_back(void) {
   return true;
 }
 
-static bool unfit_weight_files_are_refused_by_name(void) {
+static bool mismatched_weight_files_are_refused_by_name(void) {
   cleave_module *m, *plain;
   cleave_optimizer *o;
   static const struct {
@@ -481,7 +481,7 @@ static bool train_deep_step(cleave_module *m, cleave_module *loss, cleave_optimi
   return close_context(c);
 }
 
-static bool blocks_are_computed_again(void) {
+static bool recomputed_blocks_do_not_change_the_training(void) {
   static const char *const blocks[] = {"0..4", "5..9"}, *const names[] = {"again", "kept"};
   cleave_module *m[2], *loss;
   cleave_optimizer *o[2];
@@ -523,17 +523,17 @@ static bool unknown_blocks_are_refused_by_name(void) {
 }
 
 static const test tests[] = {
-    TEST(many_are_loaded_and_released),
+    TEST(many_modules_are_loaded_and_released),
     TEST(trained_modules_are_released_after_their_optimisers),
-    TEST(a_context_goes_on_with_released_modules),
+    TEST(open_context_continues_with_released_modules),
     TEST(calls_in_flight_finish_after_release),
     TEST(a_kept_value_outlives_its_module),
-    TEST(a_name_is_free_when_its_module_is_released),
+    TEST(name_of_a_released_module_can_be_used_again),
     TEST(released_modules_free_their_numbers),
-    TEST(parameter_info_is_right),
-    TEST(state_goes_to_files_and_back),
-    TEST(unfit_weight_files_are_refused_by_name),
-    TEST(blocks_are_computed_again),
+    TEST(parameter_info_is_correct),
+    TEST(state_saved_to_files_is_loaded_again),
+    TEST(mismatched_weight_files_are_refused_by_name),
+    TEST(recomputed_blocks_do_not_change_the_training),
     TEST(unknown_blocks_are_refused_by_name),
 };
 

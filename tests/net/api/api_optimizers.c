@@ -109,7 +109,7 @@ static bool are_all_near(const char *name, const float *got, const float *want) 
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static bool moments_are_torchs(trained *t, const char *name) {
+static bool moments_equal_torchs(trained *t, const char *name) {
   cleave_state state;
   MUST(cleave_state_read(rt, t->m, CLEAVE_STATE_OPTIMIZER, 0, &state, e));
   CHECK(state.n == cleave_state_count(t->m, CLEAVE_STATE_OPTIMIZER));
@@ -137,10 +137,10 @@ static bool compare_golden_run(size_t i) {
     DO(read_weights(&t, now));
     DO(are_all_near(name, now, after + s * N));
   }
-  return moments_are_torchs(&t, name);
+  return moments_equal_torchs(&t, name);
 }
 
-static bool every_optimiser_steps_as_torchs(void) {
+static bool every_optimiser_step_equals_torchs(void) {
   for (size_t i = 0; i < CASES; i++) DO(compare_golden_run(i));
   return true;
 }
@@ -173,12 +173,12 @@ static bool compare_resumed_run(size_t i) {
   return true;
 }
 
-static bool every_optimiser_goes_on_from_its_state(void) {
+static bool every_optimiser_continues_from_its_state(void) {
   for (size_t i = 7; i < CASES; i++) DO(compare_resumed_run(i));
   return true;
 }
 
-static bool wrong_settings_are_refused(void) {
+static bool invalid_settings_are_refused_by_the_api(void) {
   trained t;
   cleave_optimizer *o;
   const cleave_group sgd = {.lr = 0.1};
@@ -235,7 +235,7 @@ static bool rates_are_read_and_set(void) {
   return is_step_with_rate(&t, 0.75f);
 }
 
-static bool wrong_schedules_are_refused(void) {
+static bool invalid_schedules_are_refused_by_the_api(void) {
   const struct {
     cleave_schedule schedule;
     const char *says;
@@ -409,7 +409,7 @@ static bool check_learning_flags(const frozen_run *f, bool weight, bool bias) {
   return true;
 }
 
-static bool frozen_parameters_stay_and_go_on(void) {
+static bool frozen_parameters_do_not_change_until_thawed(void) {
   const char *const all = "*";
   frozen_run f;
   DO(begin_frozen_run("frozen", &f));
@@ -425,7 +425,7 @@ static bool frozen_parameters_stay_and_go_on(void) {
   return frozen_step(&f, 54, true, false);
 }
 
-static bool a_module_that_is_frozen_whole_keeps_its_moments(void) {
+static bool fully_frozen_module_keeps_its_moments(void) {
   const char *const all = "*";
   float g[N];
   frozen_run f;
@@ -494,15 +494,15 @@ static bool module_with_final_freezing_stays_frozen(void) {
 }
 
 static const test tests[] = {
-    TEST(every_optimiser_steps_as_torchs),
-    TEST(every_optimiser_goes_on_from_its_state),
-    TEST(wrong_settings_are_refused),
+    TEST(every_optimiser_step_equals_torchs),
+    TEST(every_optimiser_continues_from_its_state),
+    TEST(invalid_settings_are_refused_by_the_api),
     TEST(rates_are_read_and_set),
-    TEST(wrong_schedules_are_refused),
+    TEST(invalid_schedules_are_refused_by_the_api),
     TEST(optimisers_are_replaced),
     TEST(an_optimiser_in_use_is_not_replaced),
-    TEST(frozen_parameters_stay_and_go_on),
-    TEST(a_module_that_is_frozen_whole_keeps_its_moments),
+    TEST(frozen_parameters_do_not_change_until_thawed),
+    TEST(fully_frozen_module_keeps_its_moments),
     TEST(impossible_freezing_is_refused),
     TEST(module_with_final_freezing_stays_frozen),
 };

@@ -31,7 +31,7 @@ static bool run_windowed_step(const net *n, int width, cleave_context *c, cleave
   return true;
 }
 
-static bool a_window_changes_no_bit_of_the_gradients(void) {
+static bool window_changes_no_bit_of_the_gradients(void) {
   net n;
   numbers found[3];
   DO(make_network("window", "master", &n));
@@ -51,7 +51,7 @@ static bool a_window_changes_no_bit_of_the_gradients(void) {
 enum { LONG = 100 };
 
 /* Makes more calls than one frame lists, most of them before they can run. */
-static bool a_long_pipeline_has_the_bits_of_one_without_a_window(void) {
+static bool window_changes_no_bit_of_a_long_pipeline(void) {
   net n;
   numbers found[2];
   DO(make_network("long", "master", &n));
@@ -73,7 +73,7 @@ static bool a_long_pipeline_has_the_bits_of_one_without_a_window(void) {
 }
 
 /* Each backward allows exactly one more call to run. */
-static bool a_call_after_a_backward_comes_no_sooner(void) {
+static bool call_after_a_backward_waits_for_it(void) {
   net n;
   cleave_context c;
   cleave_reference h[3], loss[3];
@@ -91,7 +91,7 @@ static bool a_call_after_a_backward_comes_no_sooner(void) {
   return close_context(c);
 }
 
-static bool a_value_is_sent_where_it_will_be_needed(void) {
+static bool value_is_sent_to_the_node_that_needs_it(void) {
   net n;
   cleave_module *there;
   cleave_context c;
@@ -177,7 +177,7 @@ static bool impossible_predecessor_is_refused(void) {
   return close_context(c);
 }
 
-static bool roots_against_a_window_are_refused(void) {
+static bool roots_in_an_impossible_order_are_refused(void) {
   net n;
   cleave_context c;
   cleave_reference h, loss[2];
@@ -193,7 +193,7 @@ static bool roots_against_a_window_are_refused(void) {
   return close_context(c);
 }
 
-static bool nothing_changes_while_calls_wait_for_a_backward(void) {
+static bool weights_cannot_change_while_calls_wait_for_a_backward(void) {
   net n;
   cleave_optimizer *o;
   cleave_context c, other;
@@ -312,7 +312,7 @@ static bool final_steps_give_the_same_bits(void) {
 
 /* The modules are at two workers. On a single worker, one decision would be sent with the end of
  * the context. */
-static bool rates_and_optimisers_that_differ_step_right(void) {
+static bool different_rates_and_optimisers_step_correctly(void) {
   static const char *const names[] = {"two rates kept", "two rates final", "two kept", "two final"};
   numbers found[4];
   for (int i = 0; i < 4; i++) {
@@ -348,7 +348,7 @@ static bool module_without_optimizer_passes_gradients(void) {
 }
 
 /* No module of the runtime has an optimiser. */
-static bool a_module_without_an_optimiser_may_take_part(void) {
+static bool module_without_an_optimiser_may_take_part(void) {
   IN_RUNTIME((&(cleave_options){.size = sizeof(cleave_options), .single_thread = single}),
              module_without_optimizer_passes_gradients());
   return true;
@@ -356,7 +356,7 @@ static bool a_module_without_an_optimiser_may_take_part(void) {
 
 /* The context uses two modules. The final step names the optimiser of one of them, so the other
  * does not change. */
-static bool only_what_a_final_step_names_moves(void) {
+static bool final_step_changes_only_parameters_that_it_names(void) {
   net n, other;
   cleave_optimizer *o, *unasked;
   numbers before, after, others[2];
@@ -378,7 +378,7 @@ static bool only_what_a_final_step_names_moves(void) {
   return true;
 }
 
-static bool a_final_step_that_is_not_finite_moves_nothing(void) {
+static bool nonfinite_final_step_changes_no_weight(void) {
   net n;
   cleave_optimizer *o;
   cleave_step_result done;
@@ -406,7 +406,7 @@ static bool a_final_step_that_is_not_finite_moves_nothing(void) {
   return true;
 }
 
-static bool final_groups_and_others_do_not_mix(void) {
+static bool mix_of_final_and_other_groups_is_refused(void) {
   net n;
   cleave_optimizer *o;
   cleave_context c;
@@ -543,7 +543,7 @@ static bool settings_apply_from_the_next_step(void) {
 
 /* ---- random numbers -------------------------------------------------------------------------- */
 
-static bool each_call_has_a_mask_of_its_own(void) {
+static bool each_call_draws_its_own_dropout_mask(void) {
   cleave_module *m;
   cleave_context c[2];
   cleave_tensor out[4] = {{0}};
@@ -620,7 +620,7 @@ static bool waiting_threads_all_finish(void) {
   return true;
 }
 
-static bool a_deadline_ends_a_wait_and_nothing_else(void) {
+static bool deadline_ends_only_the_wait(void) {
   net n;
   cleave_context c;
   cleave_reference h[2], loss[2];
@@ -642,7 +642,7 @@ static bool a_deadline_ends_a_wait_and_nothing_else(void) {
 
 /* Takes steps until the input ends. Contexts are ended and not closed while the test reads the
  * worker's status. */
-static bool watcher_sees_steps(int width) {
+static bool take_steps_until_input_ends(int width) {
   net n;
   cleave_optimizer *o;
   char line[8];
@@ -673,28 +673,28 @@ static bool watcher_sees_steps(int width) {
 /* ---- running them ---------------------------------------------------------------------------- */
 
 static const test placed[] = {
-    TEST(a_window_changes_no_bit_of_the_gradients),
-    TEST(a_long_pipeline_has_the_bits_of_one_without_a_window),
-    TEST(a_call_after_a_backward_comes_no_sooner),
-    TEST(a_value_is_sent_where_it_will_be_needed),
+    TEST(window_changes_no_bit_of_the_gradients),
+    TEST(window_changes_no_bit_of_a_long_pipeline),
+    TEST(call_after_a_backward_waits_for_it),
+    TEST(value_is_sent_to_the_node_that_needs_it),
     TEST(impossible_predecessor_is_refused),
     TEST(weighted_roots_are_the_gradients_of_the_weighted_loss),
     TEST(root_weight_scales_and_defaults_to_one),
     TEST(invalid_root_weights_are_refused),
     TEST(final_steps_give_the_same_bits),
-    TEST(rates_and_optimisers_that_differ_step_right),
-    TEST(only_what_a_final_step_names_moves),
-    TEST(a_final_step_that_is_not_finite_moves_nothing),
-    TEST(final_groups_and_others_do_not_mix),
+    TEST(different_rates_and_optimisers_step_correctly),
+    TEST(final_step_changes_only_parameters_that_it_names),
+    TEST(nonfinite_final_step_changes_no_weight),
+    TEST(mix_of_final_and_other_groups_is_refused),
     TEST(rates_and_weights_follow_the_schedule),
     TEST(steps_and_schedules_can_be_set),
     TEST(settings_apply_from_the_next_step),
-    TEST(each_call_has_a_mask_of_its_own),
+    TEST(each_call_draws_its_own_dropout_mask),
     TEST(waiting_threads_all_finish),
-    TEST(a_deadline_ends_a_wait_and_nothing_else),
-    TEST(roots_against_a_window_are_refused),
-    TEST(nothing_changes_while_calls_wait_for_a_backward),
-    TEST(a_module_without_an_optimiser_may_take_part),
+    TEST(deadline_ends_only_the_wait),
+    TEST(roots_in_an_impossible_order_are_refused),
+    TEST(weights_cannot_change_while_calls_wait_for_a_backward),
+    TEST(module_without_an_optimiser_may_take_part),
 };
 
 int main(int argc, char **argv) {
@@ -706,7 +706,7 @@ int main(int argc, char **argv) {
     return 1;
   }
   if (strcmp(mode, "window") == 0) {
-    if (!watcher_sees_steps(atoi(argv[7]))) print_result(false, "steps_for_a_watcher");
+    if (!take_steps_until_input_ends(atoi(argv[7]))) print_result(false, "steps_for_a_watcher");
   } else {
     (void)RUN_ALL(placed);
     print_digest();

@@ -14,7 +14,7 @@
 
 /* ---- values and gradients -------------------------------------------------------------------- */
 
-static bool gradients_are_those_of_the_formula(void) {
+static bool gradients_equal_the_formula(void) {
   net n;
   cleave_context c;
   cleave_reference x, y, loss;
@@ -48,7 +48,7 @@ static bool gradients_are_those_of_the_formula(void) {
 }
 
 /* An output of A has two consumers: a module at B, and another one at A. */
-static bool a_value_with_two_consumers_adds_their_gradients(void) {
+static bool value_with_two_consumers_gets_the_sum_of_their_gradients(void) {
   cleave_module *a, *b, *join, *loss;
   cleave_graph *g;
   cleave_context c;
@@ -89,7 +89,7 @@ static bool a_value_with_two_consumers_adds_their_gradients(void) {
   return true;
 }
 
-static bool a_call_that_no_root_needs_does_not_hang_backward(void) {
+static bool backward_does_not_wait_for_a_call_that_no_root_needs(void) {
   net n;
   cleave_context c;
   cleave_reference x, loss, unused;
@@ -101,7 +101,7 @@ static bool a_call_that_no_root_needs_does_not_hang_backward(void) {
   return close_context(c);
 }
 
-static bool a_retained_backward_twice_doubles_the_gradient(void) {
+static bool retained_backward_run_twice_doubles_the_gradient(void) {
   net n;
   cleave_context c;
   cleave_reference loss;
@@ -168,7 +168,7 @@ static bool gradient_place_is_that_of_its_module(void) {
 
 /* The outputs of a named architecture are compared with class labels. The labels are at the master
  * and the loss at a worker. */
-static bool labels_travel_to_a_loss_elsewhere(void) {
+static bool labels_are_sent_to_a_loss_at_a_worker(void) {
   cleave_module *m, *loss;
   cleave_context c;
   cleave_reference x, t, y, l;
@@ -265,7 +265,7 @@ static bool evaluation_takes_other_batch_sizes_and_has_no_backward(void) {
 
 enum { CROWD = 1000 };
 
-static bool many_contexts_at_once_give_the_serial_gradients(void) {
+static bool simultaneous_contexts_give_the_serial_gradients(void) {
   net n;
   static cleave_context c[CROWD];
   static cleave_reference loss[CROWD];
@@ -323,7 +323,7 @@ static void *run_threaded(void *user) {
   return NULL;
 }
 
-static bool several_threads_each_in_contexts_of_their_own(void) {
+static bool threads_compute_in_separate_contexts(void) {
   net n;
   threaded all[4] = {{0}};
   pthread_t threads[4];
@@ -391,7 +391,7 @@ static bool call_results_arrive_by_future_and_rpc_sync(void) {
   return close_context(c);
 }
 
-static bool a_local_only_module_says_where_its_inputs_are(void) {
+static bool local_only_module_reports_the_place_of_its_inputs(void) {
   cleave_module *m, *loss;
   cleave_context c;
   cleave_reference x, y, t, l;
@@ -713,7 +713,7 @@ static bool training_lowers_the_loss_and_is_reproducible(void) {
   return true;
 }
 
-static bool a_gradient_that_is_not_finite_moves_nothing_anywhere(void) {
+static bool nonfinite_gradient_changes_no_weight_anywhere(void) {
   net n;
   cleave_context c;
   cleave_reference x, t, h, y, loss;
@@ -748,20 +748,20 @@ static bool a_gradient_that_is_not_finite_moves_nothing_anywhere(void) {
 /* ---- running them ---------------------------------------------------------------------------- */
 
 static const test tests[] = {
-    TEST(gradients_are_those_of_the_formula),
-    TEST(a_value_with_two_consumers_adds_their_gradients),
-    TEST(a_call_that_no_root_needs_does_not_hang_backward),
-    TEST(a_retained_backward_twice_doubles_the_gradient),
+    TEST(gradients_equal_the_formula),
+    TEST(value_with_two_consumers_gets_the_sum_of_their_gradients),
+    TEST(backward_does_not_wait_for_a_call_that_no_root_needs),
+    TEST(retained_backward_run_twice_doubles_the_gradient),
     TEST(a_frozen_parameter_has_no_gradient),
     TEST(gradient_place_is_that_of_its_module),
-    TEST(labels_travel_to_a_loss_elsewhere),
+    TEST(labels_are_sent_to_a_loss_at_a_worker),
     TEST(parts_of_an_architecture_equal_the_whole),
     TEST(evaluation_takes_other_batch_sizes_and_has_no_backward),
-    TEST(many_contexts_at_once_give_the_serial_gradients),
-    TEST(several_threads_each_in_contexts_of_their_own),
+    TEST(simultaneous_contexts_give_the_serial_gradients),
+    TEST(threads_compute_in_separate_contexts),
     TEST(a_released_reference_is_refused_by_name),
     TEST(call_results_arrive_by_future_and_rpc_sync),
-    TEST(a_local_only_module_says_where_its_inputs_are),
+    TEST(local_only_module_reports_the_place_of_its_inputs),
     TEST(a_leaf_too_large_for_a_worker_is_refused_and_stays_usable),
     TEST(wrong_arguments_are_refused_before_anything_is_sent),
     TEST(weights_are_read_and_written_by_name),
@@ -771,7 +771,7 @@ static const test tests[] = {
     TEST(a_rate_follows_its_schedule),
     TEST(a_step_moves_all_modules_by_the_clipped_gradient),
     TEST(training_lowers_the_loss_and_is_reproducible),
-    TEST(a_gradient_that_is_not_finite_moves_nothing_anywhere),
+    TEST(nonfinite_gradient_changes_no_weight_anywhere),
 };
 
 /* Leaves one context, two references and the modules of all tests on purpose. */

@@ -163,7 +163,7 @@ static bool restore_saved_state(net *n, cleave_optimizer *o, const saved *s) {
 }
 
 /* B is lost while a context is between backward and step, and once more after it was restarted. */
-static bool training_goes_on_from_what_was_saved(void) {
+static bool training_continues_from_the_saved_state(void) {
   net n;
   cleave_optimizer *o;
   cleave_context c;
@@ -251,7 +251,7 @@ static bool train_tied_at_master(saved *ret) {
 
 /* The module that owns the weight must be reloaded first. In the other order, the error says what
  * is missing. */
-static bool modules_with_one_weight_come_back(void) {
+static bool modules_with_a_tied_weight_are_reloaded(void) {
   net n = {0};
   cleave_optimizer *o;
   saved s, here, wanted;
@@ -539,7 +539,7 @@ static bool pass_kept_value(cleave_module *from, cleave_module *to, cleave_tenso
   return close_context(c);
 }
 
-static bool references_work_both_ways_in_every_life(void) {
+static bool references_work_both_ways_after_each_rejoin(void) {
   cleave_module *a, *b;
   cleave_tensor first[2] = {{0}, {0}}, again = {0};
   DO(open_runtime());
@@ -628,7 +628,7 @@ static bool impossible_rejoin_is_refused(void) {
 }
 
 /* A failed load leaves modules at the node that do not disturb the next attempt. */
-static bool a_failed_load_is_tried_again(void) {
+static bool failed_load_can_be_tried_again(void) {
   float bias[3] = {1, 2, 3};
   const cleave_named_tensor one = {"0.bias", CLEAVE_TENSOR_F32(bias, 3)};
   const cleave_state some = {(cleave_named_tensor *)(uintptr_t)&one, 1};
@@ -692,13 +692,13 @@ static bool worker_rejoins_by_futures(void) {
 /* ---- running them ---------------------------------------------------------------------------- */
 
 static const test tests[] = {
-    TEST(training_goes_on_from_what_was_saved),
-    TEST(modules_with_one_weight_come_back),
+    TEST(training_continues_from_the_saved_state),
+    TEST(modules_with_a_tied_weight_are_reloaded),
     TEST(contexts_without_the_lost_worker_continue),
     TEST(every_call_reports_the_lost_worker),
-    TEST(references_work_both_ways_in_every_life),
+    TEST(references_work_both_ways_after_each_rejoin),
     TEST(impossible_rejoin_is_refused),
-    TEST(a_failed_load_is_tried_again),
+    TEST(failed_load_can_be_tried_again),
     TEST(worker_rejoins_by_futures),
     TEST(session_takes_63_workers_by_name),
 };

@@ -68,7 +68,7 @@ static bool restore_and_take_three_steps(saved *s) {
   return true;
 }
 
-static bool a_state_written_into_another_runtime_goes_on_the_same(void) {
+static bool state_written_into_another_runtime_continues_with_the_same_bits(void) {
   saved s = {0};
   DO(save_after_three_steps_and_take_three(&s));
   IN_RUNTIME(NULL, restore_and_take_three_steps(&s));
@@ -97,7 +97,7 @@ static bool load_half_trained_network(const char *name, net *n) {
   return true;
 }
 
-static bool state_that_does_not_belong_is_refused_by_name(void) {
+static bool mismatched_state_is_refused_by_name(void) {
   net n;
   cleave_state state = {0};
   DO(load_half_trained_network("odd state", &n));
@@ -234,7 +234,7 @@ static bool check_sendings(void) {
   return true;
 }
 
-static bool a_step_under_the_gate(void) {
+static bool check_gate_during_a_step(void) {
   net n;
   cleave_optimizer *o;
   cleave_context c;
@@ -260,10 +260,10 @@ static bool a_step_under_the_gate(void) {
   return true;
 }
 
-static bool every_tensor_is_announced_before_it_leaves(void) {
+static bool gate_is_asked_before_each_tensor_is_sent(void) {
   IN_RUNTIME((&(cleave_options){
                  .size = sizeof(cleave_options), .may_send = may_send, .single_thread = single}),
-             a_step_under_the_gate());
+             check_gate_during_a_step());
   return true;
 }
 
@@ -313,7 +313,7 @@ static bool check_other_sendings(const char *w) {
 
 /* A state without num_batches_tracked is accepted, and the count is 0, as PyTorch accepts such a
  * state_dict. */
-static bool a_count_that_is_left_out_is_0(void) {
+static bool omitted_batch_count_is_0(void) {
   static const char *const names[] = {"0.weight", "0.bias", "0.running_mean", "0.running_var"};
   float rows[4][3] = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}, {1, 1, 1}};
   cleave_named_tensor given[4];
@@ -336,7 +336,7 @@ static bool a_count_that_is_left_out_is_0(void) {
   return true;
 }
 
-static bool labels_weights_and_what_goes_ahead_are_announced(void) {
+static bool gate_is_asked_about_labels_weights_and_early_values(void) {
   IN_RUNTIME((&(cleave_options){.size = sizeof(cleave_options), .may_send = may_send}),
              check_other_sendings(at_b));
   return true;
@@ -449,13 +449,13 @@ static bool failure_at_master_reaches_the_gate(const char *w) {
   return close_context(c);
 }
 
-static bool a_failure_is_told_to_the_gate(void) {
+static bool failure_is_reported_to_the_gate(void) {
   IN_RUNTIME((&(cleave_options){.size = sizeof(cleave_options), .may_send = may_send}),
              failure_at_master_reaches_the_gate(at_b));
   return true;
 }
 
-static bool a_tensor_that_may_not_leave_is_an_error_and_no_wait(void) {
+static bool refused_tensor_gives_an_error_instead_of_a_wait(void) {
   const char *a = at_a, *b = at_b;
   for (int alone = 0; alone < 2; alone++) {
     cleave_options o = {
@@ -496,7 +496,7 @@ static bool is_sent_directly(const char *name, const char *const *to, size_t n_t
   MUST(cleave_call(rt, c, m, &x, 1, &h, e));
   MUST(cleave_call(rt, c, next, &h, 1, &y, e));
   MUST(cleave_to_here(rt, y, 0, &out, e));
-  *ret = get_n_sendings() == 1; /* only the leaf was sent */
+  *ret = get_n_sendings() == 1; /* true if only the leaf was sent */
   cleave_tensor_free(&out);
   return close_context(c);
 }
@@ -548,7 +548,7 @@ static bool value_is_sent_before_its_call(void) {
   return close_context(c);
 }
 
-static bool a_value_may_be_sent_before_any_module_is_there(void) {
+static bool value_may_be_sent_before_any_module_is_loaded(void) {
   IN_RUNTIME(NULL, value_is_sent_before_its_call());
   return true;
 }
@@ -585,7 +585,7 @@ static bool only_the_named_worker_is_connected(void) {
   return true;
 }
 
-static bool a_worker_that_is_not_in_the_file_is_refused(void) {
+static bool worker_missing_from_the_session_file_is_refused(void) {
   cleave_runtime *nothing;
   const char *names[] = {"w1", "w9"};
   cleave_options o = {.size = sizeof o, .workers = names, .n_workers = 2};
@@ -633,7 +633,7 @@ static bool is_artifact_refused(const char *name, const char *at, const char *ar
   return false;
 }
 
-static bool weights_are_those_of_the_artifact(void) {
+static bool weights_equal_those_of_the_artifact(void) {
   cleave_module *m;
   cleave_tensor w = {0};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
@@ -651,7 +651,7 @@ static bool weights_are_those_of_the_artifact(void) {
   return true;
 }
 
-static bool artifacts_that_are_not_there_are_refused(void) {
+static bool missing_artifacts_are_refused(void) {
   char other[65] = "";
   memset(other, '1', 64);
   DO(is_artifact_refused("sum", at_a, "numbers", other, "SHA-256"));
@@ -701,28 +701,28 @@ static bool a_lost_worker_is_an_error_that_names_it(pid_t pid) {
 /* ---- running them ---------------------------------------------------------------------------- */
 
 static const test placed[] = {
-    TEST(a_state_written_into_another_runtime_goes_on_the_same),
-    TEST(a_count_that_is_left_out_is_0),
-    TEST(state_that_does_not_belong_is_refused_by_name),
+    TEST(state_written_into_another_runtime_continues_with_the_same_bits),
+    TEST(omitted_batch_count_is_0),
+    TEST(mismatched_state_is_refused_by_name),
     TEST(state_may_be_written_in_parts),
 };
 
-static const test placed_with_a_gate[] = {TEST(every_tensor_is_announced_before_it_leaves)};
+static const test placed_with_a_gate[] = {TEST(gate_is_asked_before_each_tensor_is_sent)};
 
 static const test with_options[] = {
-    TEST(labels_weights_and_what_goes_ahead_are_announced),
-    TEST(a_tensor_that_may_not_leave_is_an_error_and_no_wait),
-    TEST(a_failure_is_told_to_the_gate),
+    TEST(gate_is_asked_about_labels_weights_and_early_values),
+    TEST(refused_tensor_gives_an_error_instead_of_a_wait),
+    TEST(failure_is_reported_to_the_gate),
     TEST(module_names_the_peers_of_its_node),
-    TEST(a_worker_that_is_not_in_the_file_is_refused),
-    TEST(a_value_may_be_sent_before_any_module_is_there),
+    TEST(worker_missing_from_the_session_file_is_refused),
+    TEST(value_may_be_sent_before_any_module_is_loaded),
     TEST(ended_context_is_no_leak),
 };
 
 static const test with_one_worker[] = {TEST(only_the_named_worker_is_connected)};
 
-static const test with_artifacts[] = {TEST(weights_are_those_of_the_artifact),
-                                      TEST(artifacts_that_are_not_there_are_refused)};
+static const test with_artifacts[] = {TEST(weights_equal_those_of_the_artifact),
+                                      TEST(missing_artifacts_are_refused)};
 
 static void run_each_in_a_runtime(const test *list, size_t n) {
   const cleave_options o = {.size = sizeof o, .single_thread = single};

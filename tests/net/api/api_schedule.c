@@ -294,7 +294,7 @@ static bool damaged_schedules_fail_or_reach_the_same_weights(void) {
   return true;
 }
 
-static bool positions_that_cannot_be_are_refused(void) {
+static bool impossible_positions_are_refused(void) {
   static const positions bad[] = {{0, 1, 0},          {1, 0, 2},       {2, 2, 0},
                                   {3, 2, 0},          {1, 3, 3},       {(1 << 20) + 1, 0, 0},
                                   {1, UINT32_MAX, 0}, {1, 2, 1u << 21}};
@@ -324,7 +324,7 @@ static bool load_module_with_optimizer(const char *name, bool final, double clip
   return true;
 }
 
-static bool steps_at_positions_that_cannot_be_are_refused(void) {
+static bool steps_at_impossible_positions_are_refused(void) {
   cleave_module *final, *other, *clipped;
   cleave_optimizer *of_final, *of_other, *of_clipped;
   const float x[ROWS * WIDTH] = {0};
@@ -356,7 +356,7 @@ static bool steps_at_positions_that_cannot_be_are_refused(void) {
 }
 
 /* Nodes know modules and calls by number; the program's error has their names. */
-static bool a_failure_names_its_module(void) {
+static bool failed_micro_batch_names_its_module(void) {
   cleave_module *m;
   cleave_optimizer *sgd;
   const float x[ROWS * WIDTH] = {0};
@@ -415,9 +415,9 @@ static bool pipelines_train_after_failures(void) {
 
 static const test tests[] = {
     TEST(make_and_train_pipelines),
-    TEST(positions_that_cannot_be_are_refused),
-    TEST(steps_at_positions_that_cannot_be_are_refused),
-    TEST(a_failure_names_its_module),
+    TEST(impossible_positions_are_refused),
+    TEST(steps_at_impossible_positions_are_refused),
+    TEST(failed_micro_batch_names_its_module),
     TEST(links_are_measured),
     TEST(random_schedules_reach_the_same_weights),
     TEST(damaged_schedules_fail_or_reach_the_same_weights),

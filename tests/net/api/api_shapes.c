@@ -213,7 +213,7 @@ static bool add_of_scalars(cleave_module **ret) {
 }
 
 /* Computes half the sum of two losses at another node, and the sum of a leaf and a loss. */
-static bool scalars_are_inputs(void) {
+static bool scalars_are_accepted_as_inputs(void) {
   net n;
   cleave_module *sum;
   cleave_context c;
@@ -293,7 +293,7 @@ static bool make_ids_leaf(cleave_context c, cleave_reference *ret) {
 }
 
 /* The parts of a model, each with its own layers, give the bits of the whole. */
-static bool parts_of_a_model_make_the_whole(void) {
+static bool parts_compute_the_same_as_the_whole_model(void) {
   cleave_module *whole, *front, *back, *none;
   cleave_context c;
   cleave_reference x, h, y, z;
@@ -373,9 +373,9 @@ static const test tests[] = {
     TEST(empty_batch_adds_no_gradient),
     TEST(batchnorm_of_an_empty_batch_is_refused),
     TEST(linear_takes_any_rank),
-    TEST(scalars_are_inputs),
+    TEST(scalars_are_accepted_as_inputs),
     TEST(impossible_input_shapes_are_refused_at_load),
-    TEST(parts_of_a_model_make_the_whole),
+    TEST(parts_compute_the_same_as_the_whole_model),
     TEST(adapters_alone_learn),
 };
 

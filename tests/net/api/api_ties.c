@@ -114,7 +114,7 @@ static bool train_pair(bool split, numbers *ret) {
   return true;
 }
 
-static bool two_modules_train_as_one(void) {
+static bool modules_with_a_tied_weight_train_as_one(void) {
   numbers one = {0}, two = {0};
   DO(train_pair(false, &one));
   DO(train_pair(true, &two));
@@ -201,7 +201,7 @@ static bool impossible_tie_is_refused(void) {
 
 int main(int argc, char **argv) {
   const test tests[] = {
-      TEST(two_modules_train_as_one),
+      TEST(modules_with_a_tied_weight_train_as_one),
       TEST(tied_weight_is_frozen_and_thawed_in_both_modules),
       TEST(tied_module_outlives_release_of_its_owner),
       TEST(impossible_tie_is_refused),

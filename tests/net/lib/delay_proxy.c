@@ -67,7 +67,7 @@ typedef struct way {
 typedef struct connection {
   way ways[2];
   int client_fd, target_fd;
-  int n_threads; /* threads that still run; atomic */
+  int n_threads; /* number of threads that still run; accessed atomically */
 } connection;
 
 typedef struct half {

@@ -34,7 +34,7 @@ typedef struct sent {
   uint32_t bytes[CLV_WIRE_TENSORS];
   uint64_t total_bytes;
   bool is_accepted;  /* the link accepted the packet */
-  bool has_chunks;   /* its tensors are sent in chunks */
+  bool has_chunks;   /* the packet's tensors are sent in chunks */
   bool is_announced; /* the receiver was told that this CALL comes, before its tensors arrived */
   uint32_t n_arrivals, first_unsent;
 } sent;

@@ -120,7 +120,8 @@ static void json_replaces_invalid_utf8(void **state) {
   static const struct {
     const char *text, *json;
   } cases[] = {{"\xc3\xa4\xe2\x82\xac\xf0\x9f\x8c\x8d", "\"\xc3\xa4\xe2\x82\xac\xf0\x9f\x8c\x8d\""},
-               {"\xc0\xaf", "\"\\ufffd\\ufffd\""},                       /* overlong */
+               /* a UTF-8 encoding that is longer than necessary is invalid */
+               {"\xc0\xaf", "\"\\ufffd\\ufffd\""},
                {"\xed\xa0\x80", "\"\\ufffd\\ufffd\\ufffd\""},            /* a surrogate */
                {"\xf4\x90\x80\x80", "\"\\ufffd\\ufffd\\ufffd\\ufffd\""}, /* too large */
                {"a\xe2\x82", "\"a\\ufffd\\ufffd\""},                     /* short */

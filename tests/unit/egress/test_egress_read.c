@@ -37,7 +37,8 @@ static void ended_attempt_counts_settled_bytes(void **state) {
   assert_int_equal(b.n_attempts, 1);
   assert_true(b.attempts[0].has_ended);
   assert_int_equal(b.attempts[0].bytes, 67);
-  assert_int_equal(b.n_rows, 1); /* both allowances are for one kind of tensor */
+  /* the two allowances are for the same kind of tensor, so they are one row */
+  assert_int_equal(b.n_rows, 1);
   assert_int_equal(b.rows[0].settled_bytes, 67);
   assert_int_equal(b.rows[0].tensors, 2);
   assert_string_equal(b.rows[0].last, "2026-11-22T19:00:02.000Z");

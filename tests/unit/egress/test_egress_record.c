@@ -76,7 +76,7 @@ static clv_egress_flow *open_flow(clv_egress_record *r, const clv_egress_key *wh
   return f;
 }
 
-static void charge(clv_egress_flow *f, uint64_t bytes) {
+static void charge_bytes(clv_egress_flow *f, uint64_t bytes) {
   clv_err err;
   assert_ok(clv_egress_charge(f, bytes, &err), &err);
 }
@@ -101,7 +101,7 @@ static void charged_bytes_are_on_disk_first(void **state) {
   uint64_t taken = 0;
   for (uint64_t i = 0; i < 1000; i++) {
     uint64_t bytes = 1 + i * 7919 % (i % 50 ? 150 : 5000);
-    charge(f, bytes);
+    charge_bytes(f, bytes);
     taken += bytes;
     assert_true(total_on_disk() >= taken);
   }
@@ -119,7 +119,7 @@ static void one_fdatasync_covers_many_steps(void **state) {
   clv_egress_record *r = open_record("few");
   clv_egress_flow *f = open_flow(r, &activation, 100);
   int before = n_syncs;
-  for (int i = 0; i < 640; i++) charge(f, 100);
+  for (int i = 0; i < 640; i++) charge_bytes(f, 100);
   assert_in_range(n_syncs - before, 5, 60);
   close_record(r);
 }
@@ -131,7 +131,7 @@ static void allowance_covers_at_most_64_steps(void **state) {
   clv_egress_record *r = open_record("most");
   clv_egress_flow *f = open_flow(r, &activation, 100);
   for (int i = 0; i < 2000; i++) {
-    charge(f, 100);
+    charge_bytes(f, 100);
     assert_true(total_on_disk() <= 100u * (i + 1 + CLV_EGRESS_MAX_STEPS * 3 / 2));
   }
   close_record(r);
@@ -144,7 +144,7 @@ static void charge_keeps_failing_after_a_disk_error(void **state) {
   clv_err err = {0};
   clv_egress_record *r = open_record("fails");
   clv_egress_flow *f = open_flow(r, &activation, 100);
-  charge(f, 100);
+  charge_bytes(f, 100);
   fail_with = EIO;
   int n = 0;
   while (clv_egress_charge(f, 100, &err) == CLV_OK) n++;
@@ -164,7 +164,7 @@ static void charge_fails_after_the_record_file_is_removed(void **state) {
   clv_err err = {0};
   clv_egress_record *r = open_record("removed");
   clv_egress_flow *f = open_flow(r, &activation, 100);
-  charge(f, 100);
+  charge_bytes(f, 100);
   assert_int_equal(unlink(at("removed")), 0);
   for (int i = 0; i < 4 * CLV_EGRESS_MAX_STEPS; i++)
     if (clv_egress_charge(f, 100, &err) != CLV_OK) break;
@@ -177,13 +177,13 @@ static void expired_allowance_is_settled(void **state) {
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("old");
   clv_egress_flow *f = open_flow(r, &activation, 100);
-  charge(f, 100);
+  charge_bytes(f, 100);
   ahead_ns += (uint64_t)CLV_EGRESS_ALLOWANCE_MS * 1000000u;
   egress_renew_allowances(r);
   read_record("old", &b);
   assert_int_equal(b.total_bytes, 100);
   assert_int_equal(b.attempts[0].unsettled_bytes, 0);
-  charge(f, 100); /* charges under another record */
+  charge_bytes(f, 100); /* charges under another record */
   assert_true(total_on_disk() > 100);
   close_record(r);
 }
@@ -203,7 +203,7 @@ static void one_time_tensors_share_one_fdatasync(void **state) {
     clv_egress_set_step_bytes(f[i], (uint64_t)i + 1);
   }
   assert_ok(clv_egress_write_ahead(r, &err), &err);
-  for (int i = 0; i < 20; i++) charge(f[i], (uint64_t)i + 1);
+  for (int i = 0; i < 20; i++) charge_bytes(f[i], (uint64_t)i + 1);
   /* The record's thread may write the allowances in between, which is one more sync. */
   assert_in_range(n_syncs - before, 1, 2);
   close_record(r);
@@ -217,13 +217,13 @@ static void next_attempt_appends_after_a_truncated_line(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("again");
-  charge(open_flow(r, &activation, 100), 60);
+  charge_bytes(open_flow(r, &activation, 100), 60);
   close_record(r);
   FILE *f = fopen(at("again"), "a");
   fputs("{\"event\":\"allow\",\"at", f);
   fclose(f);
   r = open_record("again");
-  charge(open_flow(r, &activation, 100), 7);
+  charge_bytes(open_flow(r, &activation, 100), 7);
   close_record(r);
   read_record("again", &b);
   assert_int_equal(b.n_attempts, 2);
@@ -236,14 +236,14 @@ static void zero_blocks_after_a_crash_are_truncated(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("fallen");
-  charge(open_flow(r, &activation, 100), 60);
+  charge_bytes(open_flow(r, &activation, 100), 60);
   close_record(r);
   static const char left[] = "{\"event\":\0\0\0\0\n{\"event\":\"end\"}\n";
   FILE *f = fopen(at("fallen"), "a");
   fwrite(left, 1, sizeof left - 1, f);
   fclose(f);
   r = open_record("fallen");
-  charge(open_flow(r, &activation, 100), 7);
+  charge_bytes(open_flow(r, &activation, 100), 7);
   close_record(r);
   read_record("fallen", &b);
   assert_int_equal(b.n_attempts, 2);
@@ -260,7 +260,7 @@ static void partial_line_of_another_process_is_not_extended(void **state) {
   FILE *f = fopen(at("half"), "a");
   fputs("{\"event\":\"allow\",\"at", f);
   fclose(f);
-  charge(open_flow(r, &activation, 100), 60);
+  charge_bytes(open_flow(r, &activation, 100), 60);
   close_record(r);
   read_record("half", &b);
   assert_int_equal(b.total_bytes, 60);
@@ -288,7 +288,7 @@ typedef struct taker {
 static void *charge_in_thread(void *user) {
   taker *t = user;
   for (uint64_t i = 0; i < 20000; i++) {
-    charge(t->f, 1 + i % 9);
+    charge_bytes(t->f, 1 + i % 9);
     __atomic_fetch_add(t->total_charged, 1 + i % 9, __ATOMIC_SEQ_CST);
   }
   return NULL;

@@ -435,7 +435,7 @@ static void wait_callback_runs_while_the_node_waits(void **state) {
   assert_true(w.now_ns == 5000);
   w.interrupts_wait = true;
   assert_true(clv_node_run_until(w.node, 9000));
-  /* at once, because the wake-up flag is still set */
+  /* returns at once, because the wake-up flag is still set */
   assert_true(clv_node_run_until(w.node, 9000));
   assert_int_equal(w.n_waits, 3);
   clv_node_clear_interrupt(w.node);

@@ -220,7 +220,7 @@ static void unsendable_state_gives_one_error(void **state) {
   clv_err err = {0};
   clv_packet *p;
   (void)state;
-  add_module(1024); /* its weight has 4 MiB */
+  add_module(1024); /* the weight of this module has 4 MiB */
   assert_ok(clv_packet_new_state_get(w.pool, 0, 80, 0, CLV_STATE_WEIGHTS, &p, &err));
   clv_node_post(w.node, p);
   assert_true(clv_node_poll(w.node));

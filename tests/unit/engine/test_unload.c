@@ -141,7 +141,7 @@ static void repeated_load_and_unload_leaks_nothing(void **state) {
   clv_module_counts sum;
   size_t bytes = 0;
   uint64_t context = 0;
-  for (uint32_t g = 0; g < 2600; g++) { /* more contexts than there are tombstones */
+  for (uint32_t g = 0; g < 2600; g++) { /* more contexts than the node remembers after their end */
     assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, g), CLV_OK);
     send_call(f, ++context, 5, g, false);
     send_backward(f, context, 5);

@@ -362,8 +362,9 @@ static void suite_passes_without_amx(void **state) {
   pid_t child = fork();
   if (!child) {
     int nowhere = open("/dev/null", O_WRONLY);
-    dup2(nowhere, STDOUT_FILENO); /* hides the tests of the child process, which are not counted, */
-    dup2(nowhere, STDERR_FILENO); /* and the tests that it skips */
+    /* hides the output of the child's tests, which are not counted, and of those that it skips */
+    dup2(nowhere, STDOUT_FILENO);
+    dup2(nowhere, STDERR_FILENO);
     for (size_t i = 0; i < CLV_COUNT(names); i++) setenv(names[i], older, 1);
     execl("/proc/self/exe", "test_plan_bf16", (char *)NULL);
     _exit(127);

@@ -52,7 +52,7 @@ static bool has_content(const char *folder, const char *name, const char *text) 
          (!text || strcmp(found.data ? found.data : "", text) == 0);
 }
 
-static bool exists(const char *path) { return access(path, F_OK) == 0; }
+static bool does_file_exist(const char *path) { return access(path, F_OK) == 0; }
 
 /* ---- an old run and a new one ---------------------------------------------------------------- */
 
@@ -161,10 +161,10 @@ static void kill_while_moving_leaves_old_or_new_run_intact(void **state) {
       make_old_run("runs/a", CLV_RUN_FINISHED);
       died = die_at_rename("runs/a", n);
       die_in_later_starts("runs/a", again);
-      bool back = is_old_run("runs/a") && !exists("runs/a.1/run.json");
+      bool back = is_old_run("runs/a") && !does_file_exist("runs/a.1/run.json");
       bool aside = is_new_run("runs/a") && is_old_run("runs/a.1");
       if (!back && !aside) fail_msg("died at rename %d, then at %d: neither is whole", n, again);
-      assert_false(exists("runs/a/run.moving"));
+      assert_false(does_file_exist("runs/a/run.moving"));
       assert_true(has_content("runs/a", "notes of mine", "mine"));
       assert_int_equal(back && has_content("runs/a", "egress.table", NULL), 0);
       old += back;
@@ -183,14 +183,14 @@ static void failed_start_restores_the_old_run(void **state) {
   assert_true(is_old_run("runs/b.1"));
   clv_run_lock_end(c, CLV_RUN_FAILED, 4, "nobody listens there");
   clv_run_lock_free(c);
-  assert_true(is_old_run("runs/b") && !exists("runs/b.1"));
-  assert_false(exists("runs/b/egress.table"));
+  assert_true(is_old_run("runs/b") && !does_file_exist("runs/b.1"));
+  assert_false(does_file_exist("runs/b/egress.table"));
 
   c = prepare_folder("runs/c/deep");
-  assert_true(exists("runs/c/deep/run.json"));
+  assert_true(does_file_exist("runs/c/deep/run.json"));
   clv_run_lock_end(c, CLV_RUN_FAILED, 4, "nobody listens there");
   clv_run_lock_free(c);
-  assert_false(exists("runs/c/deep"));
+  assert_false(does_file_exist("runs/c/deep"));
 
   c = prepare_folder("runs/c/deep");
   start_run(c);
@@ -219,7 +219,7 @@ static void only_a_finished_run_is_moved_aside(void **state) {
     clv_run_lock_end(c, CLV_RUN_FINISHED, 0, "");
     clv_run_lock_free(c);
     assert_true(is_new_run("runs/d"));
-    assert_int_equal(exists("runs/d.1"), cases[i].kept);
+    assert_int_equal(does_file_exist("runs/d.1"), cases[i].kept);
   }
   make_old_run("runs/d", CLV_RUN_FINISHED);
   assert_int_equal(mkdir("runs/d.1", 0755), 0); /* a folder of another owner */
@@ -278,7 +278,7 @@ static void damaged_moving_note_moves_no_files(void **state) {
   write_file("runs/e/run.moving", "7 moved\n"); /* runs/e.7 does not exist any more */
   assert_ok(clv_run_lock_new("runs/e", &c, &err), &err);
   clv_run_lock_free(c);
-  assert_true(is_old_run("runs/e") && !exists("runs/e/run.moving"));
+  assert_true(is_old_run("runs/e") && !does_file_exist("runs/e/run.moving"));
   assert_int_equal(symlink("/tmp", "runs/e.7"), 0);
   write_file("runs/e/run.moving", "7 moving\n");
   assert_int_equal(clv_run_lock_new("runs/e", &c, &err), CLV_UNAVAILABLE);
@@ -299,7 +299,7 @@ static void lock_fails_when_its_folder_is_deleted(void **state) {
   assert_int_equal(clv_run_folder_lock("runs/f", &fd, &pid, &err), CLV_NOT_FOUND);
   taken_away = "runs/f/run.lock";
   assert_ok(clv_run_lock_new("runs/f", &c, &err), &err); /* the next try succeeds */
-  assert_true(exists("runs/f/run.lock"));
+  assert_true(does_file_exist("runs/f/run.lock"));
   clv_run_lock_free(c);
 }
 

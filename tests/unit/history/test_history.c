@@ -313,7 +313,7 @@ static clv_code print_log(const char *run, clv_err *err) {
 /* Characters are printed whole even if a read ends between their bytes, and terminal escapes never
  * are. */
 static void printed_log_has_no_terminal_escapes(void **state) {
-  enum { LINE = 16383 }; /* so that the next character lies across the end of a read */
+  enum { LINE = 16383 }; /* a length at which the next character is cut by the end of a read */
   CLV_AUTO(clv_bytes_done) clv_bytes journal = {0}, printed = {0}, want = {0};
   clv_err err = {0};
   (void)state;

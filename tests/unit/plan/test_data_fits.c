@@ -282,7 +282,7 @@ static void unshifted_causal_labels_are_refused(void **state) {
    * evidence. */
   write_numbers("y.npy", "2, 4", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, 8);
   assert_model_check_result("llama", "causal", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, n, "");
-  /* Fewer than all may be intended. */
+  /* Half of the labels equal their own tokens, which is too few to refuse the session. */
   write_numbers("y.npy", "2, 4", (const int64_t[]){2, 3, 8, 8, 6, 8, -100, -100}, 8);
   assert_model_check_result("llama", "causal", ids, n, "");
 }

@@ -307,7 +307,7 @@ static const front_row fronts[] = {
     {&image, "{op: conv2d, out: 2, kernel: 3, pad: 2}", "", "", RAW | PICTURE, 1},
     {&image, "{op: conv_transpose2d, out: 2, kernel: 3, stride: 2}", "", "", RAW | PICTURE, 1},
     {&image, "{op: conv_transpose2d, out: 2, kernel: 3, stride: 4, dilation: 2}", "", "",
-     RAW | PICTURE, 1}, /* its first and its last tap read the same position */
+     RAW | PICTURE, 1}, /* the first and the last tap of the kernel read the same position */
     {&steps, "{op: lstm, out: 5}", "", "", RAW | PICTURE, 0},
     {&words, EMBEDDING ", {op: lstm, out: 5}", "", "", TOKENS, 0},
     /* each output depends on few positions */

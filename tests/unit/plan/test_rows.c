@@ -269,10 +269,10 @@ static double get_block_mean(size_t n, size_t i, size_t j) { /* means of 2 x 2 o
   return in ? 1 : 0;
 }
 
-typedef double transform(size_t n, size_t i, size_t j);
+typedef double transform_fn(size_t n, size_t i, size_t j);
 
 static const struct {
-  transform *of;
+  transform_fn *of;
   const char *name;
 } transforms[] = {{get_walsh, "Walsh"},
                   {get_haar, "Haar"},

@@ -264,7 +264,7 @@ static void free_node(node *n) {
 /* ---- the cells ------------------------------------------------------------------------------- */
 
 typedef struct cell {
-  clv_rref_machine machine;
+  clv_rref_machine state_machine;
   uint8_t state, event; /* the event, which the last command causes */
   const char *words;
   uint8_t next_state;       /* state of the record after all commands */
@@ -490,15 +490,16 @@ static void walk_cell(const cell *c) {
   node n;
   make_node(&n);
   run_program(&n, c->words);
-  uint32_t hits = n.visits.n[c->machine][c->state][c->event] -
-                  n.visits_before.n[c->machine][c->state][c->event];
+  uint32_t hits = n.visits.n[c->state_machine][c->state][c->event] -
+                  n.visits_before.n[c->state_machine][c->state][c->event];
   if (!hits) fail_msg("'%s' does not bring fact %u to state %u", c->words, c->event, c->state);
   if (strcmp(n.results_text, c->results_text) != 0)
     fail_msg("'%s' gives '%s', not '%s'", c->words, n.results_text, c->results_text);
   if (n.code != c->code) fail_msg("'%s' is code %d, not %d", c->words, (int)n.code, (int)c->code);
-  if (get_state(&n, c->machine) != c->next_state)
-    fail_msg("'%s' leads to state %u, not %u", c->words, get_state(&n, c->machine), c->next_state);
-  reached.n[c->machine][c->state][c->event]++;
+  if (get_state(&n, c->state_machine) != c->next_state)
+    fail_msg("'%s' leads to state %u, not %u", c->words, get_state(&n, c->state_machine),
+             c->next_state);
+  reached.n[c->state_machine][c->state][c->event]++;
   add_visits(&n);
   free_node(&n);
 }

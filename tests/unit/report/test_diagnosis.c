@@ -47,7 +47,7 @@ static clv_status_worker make_worker(const char *name, clv_status_session *of, s
                              .sessions = of};
 }
 
-static int begin(void **state) {
+static int set_up(void **state) {
   (void)state;
   memset(links, 0, sizeof links);
   links[0][0] = links[1][0] = (clv_status_link){.peer = "", .round_trip_s = 0.0002};
@@ -296,7 +296,7 @@ static void impossible_numbers_do_not_break_the_report(void **state) {
   assert_false(got.failed);
 }
 
-#define TEST(f) cmocka_unit_test_setup(f, begin)
+#define TEST(f) cmocka_unit_test_setup(f, set_up)
 
 int main(void) {
   const struct CMUnitTest tests[] = {

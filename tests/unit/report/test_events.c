@@ -120,7 +120,7 @@ static void event_file_bytes_match_the_protobuf(void **state) {
          "\x3a\x02\x08\x01"); /* step 301, session_log {status: START} */
   EXPECT(&file, &at,
          "\x10\xac\x02"
-         "\x2a\x1a" /* step 300, summary */
+         "\x2a\x1a" /* field step = 300, then the tag of field summary */
          "\x0a\x18"
          "\x0a\x01t"                      /* the value's tag */
          "\x42\x09\x08\x07\x42\x05hello"  /* tensor {dtype: string, string_val} */

@@ -142,10 +142,12 @@ static const bad_bytes malformed[] = {
     {BYTES("\xa2\x01\x03\x12\x01\0"), "text is a control character"},
     {BYTES("\xa2\x01\x03\x12\x01\x7f"), "text is a control character"},
     {BYTES("\xa2\x01\x03\x12\x01\x80"), "not UTF-8"},
-    {BYTES("\xa2\x01\x04\x12\x02\xc0\xaf"), "not UTF-8"},         /* overlong */
-    {BYTES("\xa2\x01\x04\x12\x02\xc2\x85"), "not UTF-8"},         /* U+0085, a control character */
-    {BYTES("\xa2\x01\x05\x12\x03\xed\xa0\x80"), "not UTF-8"},     /* a surrogate */
-    {BYTES("\xa2\x01\x05\x12\x03\xe0\x80\x80"), "not UTF-8"},     /* overlong */
+    /* a UTF-8 encoding that is longer than necessary */
+    {BYTES("\xa2\x01\x04\x12\x02\xc0\xaf"), "not UTF-8"},
+    {BYTES("\xa2\x01\x04\x12\x02\xc2\x85"), "not UTF-8"},     /* U+0085, a control character */
+    {BYTES("\xa2\x01\x05\x12\x03\xed\xa0\x80"), "not UTF-8"}, /* a surrogate */
+    /* a UTF-8 encoding that is longer than necessary */
+    {BYTES("\xa2\x01\x05\x12\x03\xe0\x80\x80"), "not UTF-8"},
     {BYTES("\xa2\x01\x06\x12\x04\xf4\x90\x80\x80"), "not UTF-8"}, /* above U+10FFFF */
     {BYTES("\xa2\x01\x04\x12\x02\xe2\x82"), "not UTF-8"},         /* truncated */
     {BYTES("\xa2\x01\x05\x12\x03\xe2\x82\x41"), "not UTF-8"},
