@@ -124,7 +124,7 @@ static void print_trace(const char *fmt, ...) {
   printf("\n");
 }
 
-/* xorshift64* (Vigna 2016) */
+/* Returns a random number, by xorshift64* (Vigna 2016). */
 static uint64_t draw_number(void) {
   w.rng_state ^= w.rng_state >> 12;
   w.rng_state ^= w.rng_state << 25;

@@ -22,7 +22,7 @@ typedef struct bench {
   clv_params *params;
   clv_recorder *recorder;
   clv_plan *full_batch_plan, *small_batch_plan;
-  char *parameter_block, *moment_block, *gradient_blocks[2]; /* blocks in device memory */
+  char *parameter_block, *moment_block, *gradient_blocks[2]; /* blocks of values in device memory */
 } bench;
 
 /* ---- a small network ------------------------------------------------------------------------- */

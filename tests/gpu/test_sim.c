@@ -19,7 +19,7 @@
 typedef struct bench {
   const clv_vendor *v;
   clv_gpu g;
-  float *host_memory; /* [N] page-locked */
+  float *host_memory; /* [N] values in page-locked host memory */
   clv_err err;
 } bench;
 

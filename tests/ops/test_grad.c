@@ -41,7 +41,8 @@ static double check_gradient(const op_case *c, const values *at, int given, int 
   double far = compute_distance(analytic, numeric, n), floor = 0;
   for (size_t i = 0; i < n; i++) {
     double off = fabs(analytic[i] - numeric[i]);
-    if (!(off <= floor) && !isnan(floor)) floor = off; /* keeps NaN */
+    /* a NaN in `floor` stays, so that the test fails */
+    if (!(off <= floor) && !isnan(floor)) floor = off;
   }
   /* If the true gradient is 0 (softmax of one value), only the absolute error is meaningful. */
   if (!(floor <= 1e-8) && !(far <= 1e-6))

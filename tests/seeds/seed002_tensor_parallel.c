@@ -28,7 +28,7 @@ typedef struct plan {
   const char *part_nodes[PARTS];
   const char *at; /* node at which the parts are joined */
   cleave_parallel *parallel;
-  cleave_module *module; /* the undivided layers */
+  cleave_module *module; /* module of the undivided layers */
   cleave_optimizer *sgd;
 } plan;
 

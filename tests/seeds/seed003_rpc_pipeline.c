@@ -41,7 +41,8 @@ static const double first_loss = 0.1, later_losses = 300, moved_rows = 5;
 
 static struct { int images, image_side, classes, batches; } sizes;
 static bool home;
-static uint64_t digest = UINT64_C(14695981039346656037); /* FNV-1a */
+/* digest of the results by the hash FNV-1a */
+static uint64_t digest = UINT64_C(14695981039346656037);
 
 typedef struct pipeline {
   int chunk_images, n_chunks; /* images of each chunk but the last, and number of chunks */

@@ -33,7 +33,7 @@ typedef struct event {
   void (*callback)(void *user);
   void *user;
   clv_code end_code;
-  const char *end_text; /* static text */
+  const char *end_text; /* text in static memory */
   struct event *next;   /* next event in the list of killed jobs */
   size_t len;
   unsigned char bytes[]; /* [len] content of a message */

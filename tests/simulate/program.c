@@ -8,7 +8,7 @@
 /* ---- modules --------------------------------------------------------------------------------- */
 
 static const struct shape {
-  const char *layer_ops[3][2]; /* [layers][op, attributes] */
+  const char *layer_ops[3][2]; /* [layer][0]: the layer's op; [layer][1]: its attributes */
   int n_inputs;
   bool has_wide_input, has_wide_output;
 } shapes[KINDS] = {

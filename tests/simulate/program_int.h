@@ -73,8 +73,9 @@ typedef struct scope {
   int64_t n_rows;
   value values[VALUES], losses[LOSSES];
   int n, n_losses;
-  uint32_t needed_places, depended_places; /* places, as in sim_line */
-  uint32_t stages;                         /* bit per module: modules that it has called */
+  /* bits of places, with the meaning that they have in sim_line */
+  uint32_t needed_places, depended_places;
+  uint32_t stages;      /* bit per module: modules that it has called */
   uint32_t n_backwards; /* bit per place: places where its backward may have begun */
   bool has_failure;     /* one of its statements has failed */
 } scope;
@@ -110,7 +111,7 @@ typedef struct program {
   bool
       /* the third module has running statistics and is at the second one's place */
       has_statistics_beside_second;
-  int64_t wide_width; /* width of wide values */
+  int64_t wide_width; /* number of columns of wide values */
   scope scopes[CONTEXTS];
   int n_scopes;
   kept_value kept_values[KEPT];

@@ -18,7 +18,7 @@ enum { ALIGNED = 256, PAGE = 4096, GAP_BYTE = 0xC5 };
 
 char *sim_region = (char *)(UINTPTR_MAX - SIM_REGION);
 static char *end;         /* end of the allocated part; NULL until memory is mapped */
-static sim_block *blocks; /* sorted by address */
+static sim_block *blocks; /* allocations of device memory, sorted by address */
 static size_t n_blocks, room, first /* index of the first block whose pages are not released */;
 /* kept_bytes: size of the list of freed blocks whose pages are not released; oldest, newest: ends
  * of that list */

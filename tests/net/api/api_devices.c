@@ -112,7 +112,7 @@ static bool each_device_has_its_own_memory_account(void) {
 
 static bool call_n_times(cleave_runtime *of, cleave_context c, cleave_module *m, int n,
                          cleave_error *error) {
-  static const float numbers[4 * 131072]; /* 2 MiB */
+  static const float numbers[4 * 131072]; /* numbers of 2 MiB in total */
   const cleave_tensor t = CLEAVE_TENSOR_F32(numbers, 4, 131072);
   cleave_reference x, y;
   cleave_tensor got = {0};

@@ -99,7 +99,7 @@ static bool deadlines_and_closing_end_a_wait(pid_t pid) {
   pthread_join(thread, NULL);
   CHECK(w.status == CLEAVE_CANCELLED);
   CHECK(kill(pid, SIGCONT) == 0);
-  DO(open_context(&c)); /* the session continues */
+  DO(open_context(&c)); /* the session continues after the fault */
   DO(make_leaf(c, numbers, 4, 5, false, &x));
   MUST(cleave_rpc_sync(rt, c, n.b, &x, 1, 0, NULL, &out, e));
   cleave_tensor_free(&out);

@@ -39,7 +39,7 @@ static double compute_rate_at(const settings *s, int t) {
   const cleave_schedule *c = s->schedule;
   if (!c) return s->lr;
   if (c->curve == CLEAVE_STEPS) return s->lr * pow(c->gamma, floor(t / (double)c->step_size));
-  /* the schedule `linear` */
+  /* the rate that the schedule `linear` gives at step t */
   return t < (int)c->total_steps ? s->lr * (1 - t / (double)c->total_steps) : 0;
 }
 

@@ -15,7 +15,8 @@
 
 static cleave_runtime *rt;
 static const char *at_a, *at_b;
-static uint64_t digest = UINT64_C(14695981039346656037); /* FNV-1a of the results */
+/* digest of the results by the hash FNV-1a */
+static uint64_t digest = UINT64_C(14695981039346656037);
 static char why[1024];
 static int n_failed;
 

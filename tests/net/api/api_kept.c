@@ -130,7 +130,7 @@ static bool uses_share_a_value(void) {
     MUST(cleave_kept_use(rt, c[i], k, &x[i], e));
     for (int j = 0; j < 2; j++) MUST(cleave_call(rt, c[i], on_b, &x[i], 1, &y[i][j], e));
   }
-  DO(release_kept(k)); /* the uses stay valid */
+  DO(release_kept(k)); /* contexts that use the kept value can still use it */
   MUST(cleave_to_here(rt, y[0][0], 0, &first, e));
   for (int i = 0; i < 3; i++) {
     for (int j = 0; j < 2; j++) {

@@ -395,7 +395,7 @@ static bool refused_value_stays_at_master(const char *w, cleave_sending_kind kin
       &n, c, is_value ? "a tensor of 'value a' stays here" : "a gradient of 'slope b' stays here"));
   forget_sendings(0);
   DO(close_context(c));
-  DO(open_context(&c)); /* other contexts continue */
+  DO(open_context(&c)); /* the refusal does not affect other contexts */
   DO(run_network_after(&n, c, 1, none, NULL, &loss));
   DO(backward(c, loss, false));
   return close_context(c);

@@ -122,9 +122,12 @@ static void json_replaces_invalid_utf8(void **state) {
   } cases[] = {{"\xc3\xa4\xe2\x82\xac\xf0\x9f\x8c\x8d", "\"\xc3\xa4\xe2\x82\xac\xf0\x9f\x8c\x8d\""},
                /* a UTF-8 encoding that is longer than necessary is invalid */
                {"\xc0\xaf", "\"\\ufffd\\ufffd\""},
-               {"\xed\xa0\x80", "\"\\ufffd\\ufffd\\ufffd\""},            /* a surrogate */
-               {"\xf4\x90\x80\x80", "\"\\ufffd\\ufffd\\ufffd\\ufffd\""}, /* too large */
-               {"a\xe2\x82", "\"a\\ufffd\\ufffd\""},                     /* short */
+               /* the encoding of a surrogate is invalid */
+               {"\xed\xa0\x80", "\"\\ufffd\\ufffd\\ufffd\""},
+               /* a code point above U+10FFFF is invalid */
+               {"\xf4\x90\x80\x80", "\"\\ufffd\\ufffd\\ufffd\\ufffd\""},
+               /* the last character is cut */
+               {"a\xe2\x82", "\"a\\ufffd\\ufffd\""},
                {"\x80z", "\"\\ufffdz\""}};
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes out = {0};

@@ -103,7 +103,7 @@ static void option_values_parse_in_every_form(void **state) {
   a = parse_valid("run -- -f");
   assert_false(a->is_fast);
   assert_string_equal(a->command_line.words[0], "-f");
-  a = parse_valid("run -"); /* "-" is a word */
+  a = parse_valid("run -"); /* "-" alone is an argument, not an option */
   assert_string_equal(a->command_line.words[0], "-");
   a = parse_valid("run x --out --fast"); /* the value of an option may begin with "--" */
   assert_string_equal(a->output, "--fast");
@@ -200,7 +200,8 @@ static void too_many_list_values_are_refused(void **state) {
   assert_int_equal(clv_cli_parse(&cli, argc, argv, &a, &err), CLV_INVALID);
   assert_string_equal(err.text, "--set may be given at most 256 times");
   a = (arguments){0};
-  assert_int_equal(clv_cli_parse(&cli, 0, argv, &a, &err), CLV_INVALID); /* without argv[0] */
+  /* argc is 0, so argv has no program name */
+  assert_int_equal(clv_cli_parse(&cli, 0, argv, &a, &err), CLV_INVALID);
 }
 
 static void help_needs_no_other_arguments(void **state) {

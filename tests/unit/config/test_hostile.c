@@ -68,16 +68,20 @@ static void control_characters_and_bad_utf8_are_refused(void **state) {
   assert_bytes_refused("name: a\0b\n", 10, "s.yaml:1:8: a control character");
   assert_yaml_refused("name: a\n# \x1b[2J\n", "s.yaml:2:3: a control character");
   assert_yaml_refused("a: \xc3\x28\n", "s.yaml:1:4: not valid UTF-8");
-  assert_yaml_refused("a: \xc0\xaf\n", "s.yaml:1:4: not valid UTF-8");         /* overlong '/' */
-  assert_yaml_refused("a: \xed\xa0\x80\n", "s.yaml:1:4: not valid UTF-8");     /* surrogate */
-  assert_yaml_refused("a: \xf4\x90\x80\x80\n", "s.yaml:1:4: not valid UTF-8"); /* above U+10FFFF */
+  /* an encoding of '/' that is longer than necessary */
+  assert_yaml_refused("a: \xc0\xaf\n", "s.yaml:1:4: not valid UTF-8");
+  /* the encoding of a surrogate */
+  assert_yaml_refused("a: \xed\xa0\x80\n", "s.yaml:1:4: not valid UTF-8");
+  /* a code point above U+10FFFF */
+  assert_yaml_refused("a: \xf4\x90\x80\x80\n", "s.yaml:1:4: not valid UTF-8");
   assert_yaml_refused(
       "\xff\xfe"
       "a",
-      /* UTF-16 */
+      /* a text in UTF-16 */
       "s.yaml:1:1: its text is UTF-16, and UTF-8 is expected: convert it with iconv -f UTF-16 -t "
       "UTF-8");
-  assert_yaml_refused("\xc3\xa9: \xe2\x82", "s.yaml:1:4: not valid UTF-8"); /* cut short */
+  /* the last character is cut */
+  assert_yaml_refused("\xc3\xa9: \xe2\x82", "s.yaml:1:4: not valid UTF-8");
   assert_yaml_refused("name: \"a\\0b\"\n", "s.yaml:1:7: a value holds a NUL character");
   assert_yaml_refused("name: \"\\ud800\"\n",
                       "s.yaml:1:8: not valid YAML: double-quoted scalar has invalid "

@@ -30,7 +30,7 @@ static inline void *allocate_bytes(size_t bytes) {
   clv_err err;
   void *p = NULL;
   if (clv_alloc_aligned(bytes + 64, &p, &err) != CLV_OK) fail_msg("%s", err.text);
-  memset(p, 0xff, bytes + 64); /* NaN in f32 */
+  memset(p, 0xff, bytes + 64); /* fills the memory with NaN, whose bytes are 0xff */
   return p;
 }
 

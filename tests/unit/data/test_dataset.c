@@ -25,7 +25,8 @@ static const char *write_npy_file(const char *name, const char *descr, const cha
 static void rank_3_images_are_normalized_in_float32(void **state) {
   (void)state;
   uint8_t pixels[2 * 16 * 16], labels[2] = {3, 9};
-  for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)i; /* each value twice */
+  /* the pixels have each value from 0 to 255 twice */
+  for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)i;
   const char *x_path = write_idx_file("x", 8, 3, (uint32_t[]){2, 16, 16}, pixels, sizeof pixels);
   const char *y_path = write_idx_file("y", 8, 1, (uint32_t[]){2}, labels, 2);
   volatile float mean = 0.1307f, std = 0.3081f;

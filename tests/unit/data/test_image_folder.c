@@ -177,7 +177,7 @@ static void unlabelled_folder_lists_all_images(void **state) {
   write_text_file(root, "notes.txt", "x");
   clv_dataset_options o = make_options(root);
   o.skips_labels = true;
-  o.labels = CLV_LABEL_FLOAT; /* labels of any loss */
+  o.labels = CLV_LABEL_FLOAT; /* any type is accepted, because labels are skipped */
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
   assert_int_equal(clv_dataset_count(ds), 4);
   assert_int_equal(clv_dataset_class_count(ds), 0);

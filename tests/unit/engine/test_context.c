@@ -277,7 +277,8 @@ static void random_frame_order_leaves_no_state(void **state) {
   uint64_t seed = 7;
   for (int round = 0; round < 30000; round++) {
     send_random_frame(f, 1 + (uint64_t)round / 100 * 4, &seed);
-    assert_ok(clv_packet_new_end_context(f->pool, 1u << 20, 9, &p, &err)); /* the last packet */
+    /* the last packet: its answer shows that the node has handled all packets before it */
+    assert_ok(clv_packet_new_end_context(f->pool, 1u << 20, 9, &p, &err));
     assert_ok(clv_node_send_to(f->node, "", p, &err));
     run_until_packets(f, 1);
     while (f->seen_packets[f->n_seen - 1]->frame.context != 1u << 20)

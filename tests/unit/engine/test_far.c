@@ -359,7 +359,8 @@ static void shared_weight_of_another_device_is_refused(void **state) {
   }
   assert_int_equal(gone, 2);
   clv_state_item item;
-  assert_true(clv_module_state_item(m, CLV_STATE_WEIGHTS, 1, &item)); /* the module's own bias */
+  /* the bias, which is not in the shared base */
+  assert_true(clv_module_state_item(m, CLV_STATE_WEIGHTS, 1, &item));
   assert_ok(clv_backend_fill(device, item.data, 0, item.bytes, &err));
   assert_int_equal(far.n_unfinished, 1);
   clv_module_free(m);

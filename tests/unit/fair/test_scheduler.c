@@ -331,7 +331,7 @@ static void yield_ends_the_slice_when_another_waits(void **state) {
   clv_share *mine = make_share(&h, 0);
   guest b = {0};
   assert_true(clv_share_take(mine, 1));
-  clv_share_yield(mine); /* no other share waits */
+  clv_share_yield(mine); /* returns at once, because no other share waits */
   start_guest(&b, &h, 1, 'b', 1);
   pass_time(&h, 50);
   clv_share_yield(mine);
@@ -380,7 +380,7 @@ static void wide_share_is_not_overtaken_by_narrow_ones(void **state) {
   guest wide = {.n_threads = 64}, narrow = {0};
   assert_true(clv_share_take(x, 2));
   assert_true(clv_share_take(y, 2));
-  start_guest(&wide, &h, 1, 'w', 1); /* needs all four threads */
+  start_guest(&wide, &h, 1, 'w', 1); /* this guest needs all four threads */
   pass_time(&h, 100);
   start_guest(&narrow, &h, 0, 'n', 1);
   clv_share_release(x); /* two cores are free now, and stay free until the wide share can run */

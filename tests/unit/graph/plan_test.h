@@ -31,7 +31,7 @@ typedef struct rig_options {
 static inline void *allocate(size_t bytes) {
   void *p;
   assert_ok(clv_alloc_aligned(bytes, &p, err));
-  memset(p, 0xFF, bytes); /* NaN */
+  memset(p, 0xFF, bytes); /* fills the memory with NaN, whose bytes are 0xFF */
   return p;
 }
 

@@ -120,7 +120,7 @@ static void compare_narrow_with_f32(const linear_case *c, const clv_backend *bac
   assert_near(a.dx, b.dx, (size_t)(c->n_rows * c->n_features), most, "input gradient");
   assert_int_equal(a.params->trainable_bytes, b.params->trainable_bytes);
   assert_memory_equal(a.gradient_block, b.gradient_block,
-                      a.params->trainable_bytes); /* gradient of the bias */
+                      a.params->trainable_bytes); /* only the bias has a gradient */
   free_run(&a);
   free_run(&b);
 }

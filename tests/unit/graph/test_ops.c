@@ -9,7 +9,7 @@
 static void every_op_is_found_by_its_name(void **state) {
   (void)state;
   for (int op = CLV_OP_INPUT + 1; op < CLV_OP_COUNT; op++) {
-    if (!clv_op_def_of((clv_op)op)) continue; /* a retired op number */
+    if (!clv_op_def_of((clv_op)op)) continue; /* the number of an op that was removed */
     clv_op found;
     const char *name = clv_op_name((clv_op)op);
     assert_ok(clv_op_find(name, &found, err));
@@ -375,7 +375,7 @@ static void output_shapes_follow_the_op_rules(void **state) {
 typedef struct pair_case {
   clv_op op;
   clv_shape a, b;
-  clv_dtype dtype; /* type of b */
+  clv_dtype dtype; /* type of the second input, b */
   const char *refusal_text;
 } pair_case;
 

@@ -177,7 +177,8 @@ typedef struct blocked {
   clv_kernel base;
   clv_node_desc d;
   clv_kernel *ref_kernel;
-  char *in[CLV_MAX_IN], *out, *dout, *din[CLV_MAX_IN]; /* row-major copies */
+  /* copies of the tensors in row-major order */
+  char *in[CLV_MAX_IN], *out, *dout, *din[CLV_MAX_IN];
 } blocked;
 
 static int refreshes;

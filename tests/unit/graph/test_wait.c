@@ -166,7 +166,7 @@ static void plan_times_are_reported_per_layer(void **state) {
   memcpy(then, t, sizeof t);
   run_all_parts(&r);
   assert_memory_equal(then, t, sizeof t);
-  assert_true(t[0].forward + t[0].input + t[0].weight < 0.005); /* the input layer */
+  assert_true(t[0].forward + t[0].input + t[0].weight < 0.005); /* the input layer takes no time */
   assert_between_ms("forward of 0", t[1].forward, 10);
   assert_between_ms("input of 0", t[1].input, 40);
   assert_between_ms("weight of 0", t[1].weight, 70);

@@ -105,7 +105,8 @@ static const front_row fronts[] = {
     {&rgb, "{op: conv2d, out: 4, kernel: 1}", "", "", RAW, 0},
     {&rgb, "{op: conv2d, out: 6, kernel: 1, groups: 3}", "", "", RAW, 0},
     {&rgb, "{op: permute, order: [2, 3, 1]}, {op: linear, out: 4}", "", "", RAW | PICTURE, 0},
-    {&rows, "{op: linear, out: 4}", "", "", RAW | PICTURE, 0}, /* channels last */
+    /* records whose last dimension is the channels */
+    {&rows, "{op: linear, out: 4}", "", "", RAW | PICTURE, 0},
     {&rgb, "{op: globalavgpool}, {op: conv2d, out: 4, kernel: 1}", "", "", RAW, 0},
     {&rgb, "{op: mean, dim: 3}, {op: mean, dim: 2}, {op: linear, out: 4}", "", "", RAW, 0},
     {&number, "{op: linear, out: 5}, {op: relu}", "", "", RAW, 0},

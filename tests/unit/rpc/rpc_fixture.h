@@ -156,7 +156,7 @@ static UNUSED bool event_wait_for_count(event *e, unsigned count, unsigned ms) {
 typedef struct recorder {
   event messages, closed;
   pthread_mutex_t lock;
-  clv_bytes all_data; /* all messages, concatenated */
+  clv_bytes all_data; /* bytes of all messages, one after the other */
   size_t last_message_len;
   clv_code end_code;
   char end_text[300];

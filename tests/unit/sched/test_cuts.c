@@ -9,7 +9,7 @@ enum { MOST_LAYERS = 64, FEW = 3 };
 /* Layers, each with its time for a batch. A micro-batch takes its share of that time plus a fixed
  * time. */
 typedef struct chain {
-  uint32_t n_layers, n_stages; /* including the loss */
+  uint32_t n_layers, n_stages; /* n_stages: number of stages, of which the loss is the last */
   double forward_s[MOST_LAYERS], input_s[MOST_LAYERS], weight_s[MOST_LAYERS],
       output_bytes[MOST_LAYERS];
   double stage_speed[CLV_SCHED_STAGES], latency_s, bytes_per_s, fixed_s;

@@ -105,7 +105,8 @@ static void test_edges_in_one_direction_share_a_link(void **state) {
                  "rank 0: F0@0 sf0@0 rf0@2 F0@2 sf0@2\nrank 1: rf0@1 F0@1 sf0@1 rf0@3 F0@3\n");
   ok(clv_sched_parse("chain", whole.data, whole.len, &chain, err));
   assert_true(fabs(simulate_schedule(chain, &c).seconds - 10) < 1e-12);
-  assert_true(simulate_schedule(chain, &c).bubble == 0); /* no rank computes */
+  /* no rank takes time to compute, so no time is idle */
+  assert_true(simulate_schedule(chain, &c).bubble == 0);
 }
 
 static void test_invalid_costs_are_refused(void **state) {

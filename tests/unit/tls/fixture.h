@@ -64,7 +64,7 @@ static UNUSED void issue_certificate(clv_tls_issue_options options) {
 typedef struct by_hand {
   const char *name, *san_text,
       *eku_text; /* texts of OpenSSL's extensions; NULL: without the extension */
-  X509 *issuer;  /* NULL: self-signed */
+  X509 *issuer;  /* certificate of the issuer; NULL: the certificate is self-signed */
   EVP_PKEY *issuer_key;
   bool is_ca;
   int valid_days;

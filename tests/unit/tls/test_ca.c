@@ -137,7 +137,8 @@ static void issued_leaf_has_its_extensions(void **state) {
   assert_int_equal(get_mode(at("leaf.key")), 0600);
   X509 *leaf = read_cert(at("leaf.pem")), *ca = read_cert(at("ca.pem"));
   assert_int_equal(X509_verify(leaf, X509_get0_pubkey(ca)), 1);
-  assert_int_equal(X509_check_issued(ca, leaf), X509_V_OK); /* compares AKI with SKI */
+  /* compares the leaf's authority key identifier with the CA's subject key identifier */
+  assert_int_equal(X509_check_issued(ca, leaf), X509_V_OK);
   assert_non_null(X509_get0_subject_key_id(leaf));
   assert_non_null(X509_get0_authority_key_id(leaf));
   assert_int_equal(X509_check_ca(leaf), 0);

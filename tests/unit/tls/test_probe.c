@@ -21,10 +21,10 @@ enum { WAIT_LIMIT_MS = 5000 };
 
 typedef enum conduct {
   GOOD,     /* speaks HTTP/2, requires a client certificate and sends SETTINGS first */
-  NO_ALPN,  /* TLS without HTTP/2 */
+  NO_ALPN,  /* speaks TLS, but does not negotiate HTTP/2 */
   QUIET,    /* negotiates HTTP/2, but sends nothing */
   HANGS_UP, /* completes the handshake, then closes without an alert */
-  PLAIN,    /* no TLS */
+  PLAIN,    /* does not speak TLS */
   DEAF,     /* accepts TCP and never answers */
 } conduct;
 

@@ -119,7 +119,7 @@ static void damaged_run_record_is_refused_by_name(void **state) {
     assert_says(&err, "run.json");
     assert_null(none.attempts);
   }
-  for (size_t n = 0; n + 2 < text.len; n += 7) { /* truncated */
+  for (size_t n = 0; n + 2 < text.len; n += 7) { /* reads the record cut after n bytes */
     clv_run_record none = {0};
     assert_int_not_equal(clv_run_record_parse(text.data, n, "run.json", &none, &err), CLV_OK);
   }

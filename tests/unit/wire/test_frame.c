@@ -450,15 +450,15 @@ static void field_order_does_not_change_the_frame(void **state) {
 static void unknown_fields_are_skipped(void **state) {
   (void)state;
   static const char unknown[] =
-      "\xa0\x06\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01" /* 100: varint */
+      "\xa0\x06\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01" /* field 100, a varint */
       "\x72\x03"
-      "abc" /* 14: bytes */
+      "abc" /* field 14, bytes */
       "\xa9\x06"
-      "12345678" /* 101: 64 bits */
+      "12345678" /* field 101 of 64 bits */
       "\xb5\x06"
-      "1234" /* 102: 32 bits */
+      "1234" /* field 102 of 32 bits */
       "\xfa\xff\xff\xff\x0f\x02"
-      "zz"; /* the largest field number */
+      "zz"; /* a field with the largest field number */
   for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = get_next_kind(kind)) {
     clv_frame f = make_sample_frame((clv_frame_kind)kind);
     size_t len = get_sample_payload_len(f.kind);

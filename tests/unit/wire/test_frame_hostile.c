@@ -100,7 +100,7 @@ static const bad_bytes malformed[] = {
     {BYTES("\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "more than 64 bits"},
     {BYTES("\x00\x01"), "field number 0"},
     {BYTES("\x80\x80\x80\x80\x80\x01\x01"), "outside 1.."},
-    {BYTES("\x0b"), "wire type 3"}, /* groups are not supported */
+    {BYTES("\x0b"), "wire type 3"}, /* a group (wire type 3), which is not supported */
     {BYTES("\x0c"), "wire type 4"},
     {BYTES("\x0e"), "wire type 6"},
     {BYTES("\x0a\x01\x01"), "kind has wire type 2"},
@@ -145,11 +145,11 @@ static const bad_bytes malformed[] = {
     /* a UTF-8 encoding that is longer than necessary */
     {BYTES("\xa2\x01\x04\x12\x02\xc0\xaf"), "not UTF-8"},
     {BYTES("\xa2\x01\x04\x12\x02\xc2\x85"), "not UTF-8"},     /* U+0085, a control character */
-    {BYTES("\xa2\x01\x05\x12\x03\xed\xa0\x80"), "not UTF-8"}, /* a surrogate */
+    {BYTES("\xa2\x01\x05\x12\x03\xed\xa0\x80"), "not UTF-8"}, /* the encoding of a surrogate */
     /* a UTF-8 encoding that is longer than necessary */
     {BYTES("\xa2\x01\x05\x12\x03\xe0\x80\x80"), "not UTF-8"},
     {BYTES("\xa2\x01\x06\x12\x04\xf4\x90\x80\x80"), "not UTF-8"}, /* above U+10FFFF */
-    {BYTES("\xa2\x01\x04\x12\x02\xe2\x82"), "not UTF-8"},         /* truncated */
+    {BYTES("\xa2\x01\x04\x12\x02\xe2\x82"), "not UTF-8"},         /* the last character is cut */
     {BYTES("\xa2\x01\x05\x12\x03\xe2\x82\x41"), "not UTF-8"},
 };
 
@@ -739,7 +739,7 @@ static void payload_over_the_chunk_limit_is_refused_unread(void **state) {
   clv_err err = {0};
   clv_wire_limits limits = get_default_limits();
   CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
-  clv_bytes_add(&all, "\x08\x0a\x7a\x80\x80\x80\x01", 7); /* 2 MiB */
+  clv_bytes_add(&all, "\x08\x0a\x7a\x80\x80\x80\x01", 7); /* a field of 2 MiB */
   for (int i = 0; i < 2 << 10; i++) {
     char kib[1024] = {0};
     clv_bytes_add(&all, kib, sizeof kib);
