@@ -70,7 +70,7 @@ def argument(p, missing):
     """What a parameter is given: NULL, the memory that stands for anything, or a number above 0."""
     named = re.search(r"\(\*(\w+)\)", p) or re.search(r"(\w+)(?:\[\w*\])?\s*$", p)
     if "(*" in p:
-        return "NULL" if named[1] == missing else "anything_at_all"
+        return "NULL" if named[1] == missing else "any_callback"
     if "*" not in p and "[" not in p:
         kind = " ".join(p.split()[:-1])
         return f"({kind}){{1}}"

@@ -15,7 +15,7 @@
 #endif
 #endif
 
-#ifdef __SANITIZE_THREAD__ /* gcc defines a macro */
+#ifdef __SANITIZE_THREAD__ /* gcc defines a macro if thread sanitizer is on */
 #define CLV_THREAD_SANITIZED 1
 #endif
 

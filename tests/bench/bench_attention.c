@@ -17,10 +17,10 @@ enum { Q, K, V, INPUTS };
 typedef struct bench {
   clv_kernel *kernel;
   clv_kernel_args args;
-  size_t values; /* number of values of each input, and of the output */
+  size_t n_values; /* number of values of each input, and of the output */
 } bench;
 
-static void *room(size_t bytes) {
+static void *allocate_zeroed(size_t bytes) {
   void *p;
   clv_err err;
   must(clv_alloc_aligned(bytes, &p, &err), &err);
@@ -28,24 +28,24 @@ static void *room(size_t bytes) {
   return p;
 }
 
-static float *drawn(size_t n, uint32_t stream) {
-  float *x = room(n * sizeof *x);
+static float *draw_floats(size_t n, uint32_t stream) {
+  float *x = allocate_zeroed(n * sizeof *x);
   clv_rng_key key = {.seed = 7, .layer = stream};
   clv_rng_uniform(&key, -1, 1, x, n);
   return x;
 }
 
-static void prepare(bench *b, const clv_node_desc *d) {
+static void prepare_kernel(bench *b, const clv_node_desc *d) {
   clv_err err;
   must(clv_backend_cpu()->prepare(clv_backend_cpu(), d, &b->kernel, &err), &err);
-  b->args = (clv_kernel_args){.out = room(b->values * sizeof(float)),
-                              .saved = room(b->kernel->saved_bytes),
-                              .scratch = room(b->kernel->scratch_bytes),
-                              .dout = drawn(b->values, INPUTS),
+  b->args = (clv_kernel_args){.out = allocate_zeroed(b->n_values * sizeof(float)),
+                              .saved = allocate_zeroed(b->kernel->saved_bytes),
+                              .scratch = allocate_zeroed(b->kernel->scratch_bytes),
+                              .dout = draw_floats(b->n_values, INPUTS),
                               .key = {.seed = 3}};
   for (uint32_t i = 0; i < INPUTS; i++) {
-    b->args.in[i] = drawn(b->values, i);
-    b->args.din[i] = room(b->values * sizeof(float));
+    b->args.in[i] = draw_floats(b->n_values, i);
+    b->args.din[i] = allocate_zeroed(b->n_values * sizeof(float));
   }
 }
 
@@ -64,12 +64,12 @@ static void open_kernel(bench *b, const int64_t *extent, double p) {
     d.offered_block[i] = 1;
     d.need_dx[i] = true;
   }
-  b->values = clv_layout_numel(&shape, 1);
-  prepare(b, &d);
+  b->n_values = clv_layout_numel(&shape, 1);
+  prepare_kernel(b, &d);
 }
 
-static void steps(bench *b, unsigned n) {
-  double *ms = samples_new(n);
+static void measure_steps(bench *b, unsigned n) {
+  double *ms = allocate_samples(n);
   clv_err err;
   for (unsigned i = 0; i < n; i++) {
     uint64_t begin = clv_now_ns();
@@ -78,7 +78,7 @@ static void steps(bench *b, unsigned n) {
     must(b->kernel->backward_input(b->kernel, &b->args, &err), &err);
     ms[i] = (double)(clv_now_ns() - begin) / 1e6;
   }
-  answer(ms, n);
+  print_list(ms, n);
   free(ms);
 }
 
@@ -87,14 +87,14 @@ int main(int argc, char **argv) {
   char line[128];
   int64_t extent[4];
   unsigned n;
-  if (argc != 6) die("usage: bench_attention N T HEADS WIDTH P");
+  if (argc != 6) exit_with_message("usage: bench_attention N T HEADS WIDTH P");
   for (int i = 0; i < 4; i++) extent[i] = atoll(argv[i + 1]);
   open_kernel(&b, extent, atof(argv[5]));
   printf("ready\n");
   fflush(stdout);
   while (fgets(line, sizeof line, stdin)) {
-    if (sscanf(line, "steps %u", &n) != 1) die("unknown command");
-    steps(&b, n);
+    if (sscanf(line, "steps %u", &n) != 1) exit_with_message("unknown command");
+    measure_steps(&b, n);
   }
   b.kernel->free(b.kernel);
   return 0;

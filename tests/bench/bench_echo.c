@@ -26,33 +26,33 @@
 enum { KIB = 1024, MIB = 1024 * KIB };
 enum { TAG_ACCEPT = 1, TAG_META, TAG_CLOSE, TAG_RECV, TAG_SEND };
 
-static grpc_arg int_arg(const char *key, int value) {
+static grpc_arg make_int_arg(const char *key, int value) {
   return (grpc_arg){
       .type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value};
 }
 
 /* Returns the channel arguments of common/net/rpc/args.c that affect an open stream. */
-static grpc_channel_args settings(void) {
+static grpc_channel_args make_channel_args(void) {
   static grpc_arg arg[16];
   size_t n = 0;
-  arg[n++] = int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, 8 * MIB);
-  arg[n++] = int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
-  arg[n++] = int_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
-  arg[n++] = int_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  arg[n++] = int_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  arg[n++] = int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
-  arg[n++] = int_arg(GRPC_ARG_HTTP2_BDP_PROBE, 1);
-  arg[n++] = int_arg(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4 * MIB);
-  arg[n++] = int_arg(GRPC_ARG_TCP_READ_CHUNK_SIZE, 256 * KIB);
-  arg[n++] = int_arg(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, MIB);
-  arg[n++] = int_arg(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0);
-  arg[n++] = int_arg(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-  arg[n++] = int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0);
-  arg[n++] = int_arg(GRPC_ARG_ENABLE_RETRIES, 0);
+  arg[n++] = make_int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, 8 * MIB);
+  arg[n++] = make_int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
+  arg[n++] = make_int_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
+  arg[n++] = make_int_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  arg[n++] = make_int_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arg[n++] = make_int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  arg[n++] = make_int_arg(GRPC_ARG_HTTP2_BDP_PROBE, 1);
+  arg[n++] = make_int_arg(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4 * MIB);
+  arg[n++] = make_int_arg(GRPC_ARG_TCP_READ_CHUNK_SIZE, 256 * KIB);
+  arg[n++] = make_int_arg(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, MIB);
+  arg[n++] = make_int_arg(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0);
+  arg[n++] = make_int_arg(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  arg[n++] = make_int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0);
+  arg[n++] = make_int_arg(GRPC_ARG_ENABLE_RETRIES, 0);
   return (grpc_channel_args){n, arg};
 }
 
-static clv_tls_identity *identity_of(const char *certs, const char *name) {
+static clv_tls_identity *load_identity(const char *certs, const char *name) {
   char ca[512], cert[512], key[512];
   clv_tls_identity *id;
   clv_err err;
@@ -77,14 +77,15 @@ static uintptr_t next_event(grpc_completion_queue *queue) {
   return (uintptr_t)event.tag;
 }
 
-static void start(grpc_call *call, const grpc_op *ops, size_t n, uintptr_t tag) {
-  if (grpc_call_start_batch(call, ops, n, TAG(tag), NULL) != GRPC_CALL_OK) die("start_batch");
+static void start_batch(grpc_call *call, const grpc_op *ops, size_t n, uintptr_t tag) {
+  if (grpc_call_start_batch(call, ops, n, TAG(tag), NULL) != GRPC_CALL_OK)
+    exit_with_message("start_batch");
 }
 
 /* ---- server ---------------------------------------------------------------------------------- */
 
 /* Receives a message, sends it back and receives the next one. */
-static void echo(grpc_completion_queue *queue, grpc_call *call) {
+static void echo_message(grpc_completion_queue *queue, grpc_call *call) {
   grpc_byte_buffer *message = NULL;
   int cancelled = 0;
   grpc_op meta = {.op = GRPC_OP_SEND_INITIAL_METADATA};
@@ -93,24 +94,24 @@ static void echo(grpc_completion_queue *queue, grpc_call *call) {
   grpc_op send = {.op = GRPC_OP_SEND_MESSAGE};
   close_op.data.recv_close_on_server.cancelled = &cancelled;
   recv.data.recv_message.recv_message = &message;
-  start(call, &close_op, 1, TAG_CLOSE);
-  start(call, &meta, 1, TAG_META);
-  start(call, &recv, 1, TAG_RECV);
+  start_batch(call, &close_op, 1, TAG_CLOSE);
+  start_batch(call, &meta, 1, TAG_META);
+  start_batch(call, &recv, 1, TAG_RECV);
   for (uintptr_t tag; (tag = next_event(queue)) != TAG_CLOSE;) {
     if (tag == TAG_RECV && message) {
       send.data.send_message.send_message = message;
-      start(call, &send, 1, TAG_SEND);
+      start_batch(call, &send, 1, TAG_SEND);
     } else if (tag == TAG_SEND) {
       grpc_byte_buffer_destroy(message);
       message = NULL;
-      start(call, &recv, 1, TAG_RECV);
+      start_batch(call, &recv, 1, TAG_RECV);
     }
   }
 }
 
-static _Noreturn void serve(const clv_tls_identity *id, int port_pipe) {
+static _Noreturn void serve_forever(const clv_tls_identity *id, int port_pipe) {
   grpc_init();
-  grpc_channel_args args = settings();
+  grpc_channel_args args = make_channel_args();
   grpc_ssl_pem_key_cert_pair pair = {id->key_pem, id->cert_pem};
   grpc_server_credentials *credentials = grpc_ssl_server_credentials_create_ex(
       id->ca_pem, &pair, 1, GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY, NULL);
@@ -127,7 +128,7 @@ static _Noreturn void serve(const clv_tls_identity *id, int port_pipe) {
   grpc_server_request_call(server, &call, &details, &metadata, queue, queue, TAG(TAG_ACCEPT));
   if (write(port_pipe, &port, sizeof port) != sizeof port) _exit(1);
   while (next_event(queue) != TAG_ACCEPT) continue;
-  if (call) echo(queue, call);
+  if (call) echo_message(queue, call);
   _exit(0);
 }
 
@@ -138,13 +139,13 @@ typedef struct client {
   grpc_call *call;
 } client;
 
-static client dial(int port, const clv_tls_identity *id) {
+static client open_call(int port, const clv_tls_identity *id) {
   static grpc_metadata_array initial;
   client c;
   char target[40];
   grpc_init();
   snprintf(target, sizeof target, "127.0.0.1:%d", port);
-  grpc_channel_args args = settings();
+  grpc_channel_args args = make_channel_args();
   grpc_ssl_pem_key_cert_pair pair = {id->key_pem, id->cert_pem};
   grpc_channel *channel = grpc_channel_create(
       target, grpc_ssl_credentials_create(id->ca_pem, &pair, NULL, NULL), &args);
@@ -155,27 +156,27 @@ static client dial(int port, const clv_tls_identity *id) {
   grpc_metadata_array_init(&initial);
   grpc_op ops[2] = {{.op = GRPC_OP_SEND_INITIAL_METADATA}, {.op = GRPC_OP_RECV_INITIAL_METADATA}};
   ops[1].data.recv_initial_metadata.recv_initial_metadata = &initial;
-  start(c.call, ops, 2, TAG_META);
+  start_batch(c.call, ops, 2, TAG_META);
   next_event(c.queue);
   return c;
 }
 
-static void ping(const client *c, unsigned n) {
-  double *us = samples_new(n);
+static void measure_round_trips(const client *c, unsigned n) {
+  double *us = allocate_samples(n);
   for (unsigned i = 0; i < n; i++) {
     uint64_t begin = clv_now_ns();
     grpc_byte_buffer *out = grpc_raw_byte_buffer_create(NULL, 0), *in = NULL;
     grpc_op ops[2] = {{.op = GRPC_OP_SEND_MESSAGE}, {.op = GRPC_OP_RECV_MESSAGE}};
     ops[0].data.send_message.send_message = out;
     ops[1].data.recv_message.recv_message = &in;
-    start(c->call, ops, 2, TAG_RECV);
+    start_batch(c->call, ops, 2, TAG_RECV);
     next_event(c->queue);
     us[i] = (double)(clv_now_ns() - begin) / 1e3;
-    if (!in) die("the stream has ended");
+    if (!in) exit_with_message("the stream has ended");
     grpc_byte_buffer_destroy(in);
     grpc_byte_buffer_destroy(out);
   }
-  answer(us, n);
+  print_list(us, n);
   free(us);
 }
 
@@ -184,20 +185,20 @@ int main(int argc, char **argv) {
   unsigned n;
   int pipes[2], port;
   clv_err err;
-  if (argc != 4) die("usage: bench_echo CERTS CLIENT SERVER");
-  if (pipe(pipes) != 0) die("pipe");
+  if (argc != 4) exit_with_message("usage: bench_echo CERTS CLIENT SERVER");
+  if (pipe(pipes) != 0) exit_with_message("pipe");
   must(clv_tls_set_min_version(&err), &err);
   if (fork() == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    serve(identity_of(argv[1], argv[3]), pipes[1]);
+    serve_forever(load_identity(argv[1], argv[3]), pipes[1]);
   }
-  if (read(pipes[0], &port, sizeof port) != sizeof port) die("no port");
-  client c = dial(port, identity_of(argv[1], argv[2]));
+  if (read(pipes[0], &port, sizeof port) != sizeof port) exit_with_message("no port");
+  client c = open_call(port, load_identity(argv[1], argv[2]));
   printf("ready\n");
   fflush(stdout);
   while (fgets(line, sizeof line, stdin)) {
-    if (sscanf(line, "ping %u", &n) != 1) die("unknown command");
-    ping(&c, n);
+    if (sscanf(line, "ping %u", &n) != 1) exit_with_message("unknown command");
+    measure_round_trips(&c, n);
   }
   _exit(0);
 }

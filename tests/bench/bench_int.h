@@ -18,19 +18,19 @@ static inline void must(clv_code code, const clv_err *err) {
   exit(1);
 }
 
-static inline _Noreturn void die(const char *text) {
+static inline _Noreturn void exit_with_message(const char *text) {
   fprintf(stderr, "bench: %s\n", text);
   exit(1);
 }
 
-static inline double *samples_new(unsigned n) {
+static inline double *allocate_samples(unsigned n) {
   double *list;
   clv_err err;
   must(clv_alloc(n, sizeof *list, &list, &err), &err);
   return list;
 }
 
-static inline void answer(const double *list, unsigned n) {
+static inline void print_list(const double *list, unsigned n) {
   printf("[");
   for (unsigned i = 0; i < n; i++) printf("%s%.9g", i ? "," : "", list[i]);
   printf("]\n");

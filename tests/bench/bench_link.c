@@ -23,15 +23,15 @@ typedef struct process {
   clv_pool *pool;
   clv_link *link;
   pthread_mutex_t lock;
-  pthread_cond_t acknowledged;
-  uint64_t acks;
+  pthread_cond_t ack_arrived;
+  uint64_t n_acks;
 } process;
 
-static clv_rpc_pem pem_of(const process *p) {
+static clv_rpc_pem get_pem(const process *p) {
   return (clv_rpc_pem){p->identity->ca_pem, p->identity->cert_pem, p->identity->key_pem};
 }
 
-static void start(process *p, const char *certs, const char *name) {
+static void start_process(process *p, const char *certs, const char *name) {
   char ca[512], cert[512], key[512];
   clv_err err;
   snprintf(ca, sizeof ca, "%s/ca.pem", certs);
@@ -43,12 +43,12 @@ static void start(process *p, const char *certs, const char *name) {
   must(clv_rpc_runtime_new(&options, &p->runtime, &err), &err);
   must(clv_pool_new((size_t)1 << 30, 4096, &p->pool, &err), &err);
   pthread_mutex_init(&p->lock, NULL);
-  pthread_cond_init(&p->acknowledged, NULL);
+  pthread_cond_init(&p->ack_arrived, NULL);
 }
 
 /* ---- the accepting side ---------------------------------------------------------------------- */
 
-static void acknowledge(void *user, clv_link *link, clv_packet *packet) {
+static void send_ack(void *user, clv_link *link, clv_packet *packet) {
   process *p = user;
   clv_packet *ack;
   clv_err err;
@@ -59,12 +59,12 @@ static void acknowledge(void *user, clv_link *link, clv_packet *packet) {
   clv_packet_free(packet);
 }
 
-static void ended(void *user, clv_link *link, clv_code code, const char *text) {
+static void ignore_end(void *user, clv_link *link, clv_code code, const char *text) {
   (void)user, (void)link, (void)code, (void)text;
 }
 
-static clv_link_options link_options(process *p,
-                                     void (*on_packet)(void *, clv_link *, clv_packet *)) {
+static clv_link_options make_link_options(process *p,
+                                          void (*on_packet)(void *, clv_link *, clv_packet *)) {
   clv_wire_limits accept = clv_wire_limits_default();
   /* the default credit of 64 MiB, headers included, would limit the test */
   accept.credit_bytes = 128 << 20;
@@ -72,7 +72,7 @@ static clv_link_options link_options(process *p,
                             .pool = p->pool,
                             .accept_limits = accept,
                             .send_credit = accept.credit_bytes,
-                            .events = {.user = p, .on_packet = on_packet, .on_closed = ended}};
+                            .events = {.user = p, .on_packet = on_packet, .on_closed = ignore_end}};
 }
 
 static clv_code find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
@@ -81,14 +81,15 @@ static clv_code find_link(void *user, const clv_frame *attach, const char *uri, 
   (void)attach, (void)uri;
   clv_code code = CLV_OK;
   pthread_mutex_lock(&p->lock);
-  clv_link_options options = link_options(p, acknowledge);
+  clv_link_options options = make_link_options(p, send_ack);
   if (!p->link) code = clv_link_new(&options, &p->link, err);
   if (code == CLV_OK) *ret = clv_link_ref(p->link);
   pthread_mutex_unlock(&p->lock);
   return code;
 }
 
-static clv_code allow(void *user, const clv_rpc_peer *peer, const char *method, clv_err *err) {
+static clv_code allow_everybody(void *user, const clv_rpc_peer *peer, const char *method,
+                                clv_err *err) {
   (void)user, (void)peer, (void)method, (void)err;
   return CLV_OK;
 }
@@ -101,14 +102,14 @@ static clv_code on_stream(void *user, const char *method, const clv_rpc_peer *pe
   return clv_lane_accept(&acceptor, peer, stream, ret_events, err);
 }
 
-static void serve(process *p) {
+static void serve_link(process *p) {
   static const char *const methods[] = {CLV_METHOD_SESSION};
   clv_err err;
   clv_rpc_server *server;
   acceptor = (clv_lane_acceptor){p, find_link};
   clv_rpc_server_options options = {.listen_address = "127.0.0.1:0",
-                                    .pem = pem_of(p),
-                                    .authorize = allow,
+                                    .pem = get_pem(p),
+                                    .authorize = allow_everybody,
                                     .stream_methods = methods,
                                     .n_stream_methods = 1,
                                     .on_stream = on_stream};
@@ -125,19 +126,19 @@ static void count_ack(void *user, clv_link *link, clv_packet *packet) {
   (void)link;
   clv_packet_free(packet);
   pthread_mutex_lock(&p->lock);
-  p->acks++;
-  pthread_cond_signal(&p->acknowledged);
+  p->n_acks++;
+  pthread_cond_signal(&p->ack_arrived);
   pthread_mutex_unlock(&p->lock);
 }
 
-static void dial(process *p, const char *port, const char *uri, uint32_t lanes) {
+static void dial_link(process *p, const char *port, const char *uri, uint32_t lanes) {
   char address[64];
   clv_err err;
   snprintf(address, sizeof address, "127.0.0.1:%s", port);
-  clv_link_options options = link_options(p, count_ack);
+  clv_link_options options = make_link_options(p, count_ack);
   clv_link_dial to = {.address = address,
                       .identity = uri,
-                      .pem = pem_of(p),
+                      .pem = get_pem(p),
                       .epoch = 1,
                       .bulk_lanes = lanes,
                       .role = CLV_ATTACH_MASTER,
@@ -146,15 +147,15 @@ static void dial(process *p, const char *port, const char *uri, uint32_t lanes) 
   must(clv_link_open(p->runtime, &options, &to, &p->link, &err), &err);
 }
 
-static void ping(process *p, unsigned n) {
-  double *us = samples_new(n);
+static void measure_pings(process *p, unsigned n) {
+  double *us = allocate_samples(n);
   clv_err err;
   for (unsigned i = 0; i < n; i++) {
     uint64_t ns = 0;
     must(clv_link_ping(p->link, 5000, &ns, &err), &err);
     us[i] = (double)ns / 1e3;
   }
-  answer(us, n);
+  print_list(us, n);
   free(us);
 }
 
@@ -166,12 +167,12 @@ static void send_tensor(process *p, clv_tensor *t, uint64_t message) {
   clv_packet_add(packet, t);
   must(clv_link_send(p->link, packet, &err), &err);
   pthread_mutex_lock(&p->lock);
-  while (p->acks < message) pthread_cond_wait(&p->acknowledged, &p->lock);
+  while (p->n_acks < message) pthread_cond_wait(&p->ack_arrived, &p->lock);
   pthread_mutex_unlock(&p->lock);
 }
 
-static void tensors(process *p, size_t bytes, unsigned n) {
-  double *seconds = samples_new(n);
+static void measure_tensors(process *p, size_t bytes, unsigned n) {
+  double *seconds = allocate_samples(n);
   clv_shape shape = CLV_SHAPE((int64_t)(bytes / 4));
   clv_tensor *t;
   clv_err err;
@@ -179,11 +180,11 @@ static void tensors(process *p, size_t bytes, unsigned n) {
   for (size_t i = 0; i < t->n; i++) ((uint32_t *)t->data)[i] = (uint32_t)i * 2654435761u;
   for (unsigned i = 0; i < n; i++) {
     uint64_t begin = clv_now_ns();
-    send_tensor(p, t, p->acks + 1);
+    send_tensor(p, t, p->n_acks + 1);
     seconds[i] = (double)(clv_now_ns() - begin) / 1e9;
   }
   clv_tensor_unref(t);
-  answer(seconds, n);
+  print_list(seconds, n);
   free(seconds);
 }
 
@@ -195,11 +196,11 @@ static void run_command(process *p) {
   fflush(stdout);
   while (fgets(line, sizeof line, stdin)) {
     if (sscanf(line, "ping %u", &n) == 1)
-      ping(p, n);
+      measure_pings(p, n);
     else if (sscanf(line, "tensor %zu %u", &bytes, &n) == 2)
-      tensors(p, bytes, n);
+      measure_tensors(p, bytes, n);
     else
-      die("unknown command");
+      exit_with_message("unknown command");
   }
 }
 
@@ -207,14 +208,14 @@ int main(int argc, char **argv) {
   static process p;
   clv_tune_malloc();
   if (argc == 4 && strcmp(argv[1], "serve") == 0) {
-    start(&p, argv[2], argv[3]);
-    serve(&p);
+    start_process(&p, argv[2], argv[3]);
+    serve_link(&p);
   } else if (argc == 7 && strcmp(argv[1], "dial") == 0) {
-    start(&p, argv[2], argv[3]);
-    dial(&p, argv[4], argv[5], (uint32_t)atoi(argv[6]));
+    start_process(&p, argv[2], argv[3]);
+    dial_link(&p, argv[4], argv[5], (uint32_t)atoi(argv[6]));
     run_command(&p);
   } else {
-    die("usage: bench_link serve CERTS NAME | dial CERTS NAME PORT URI LANES");
+    exit_with_message("usage: bench_link serve CERTS NAME | dial CERTS NAME PORT URI LANES");
   }
   fflush(stdout);
   _exit(0);

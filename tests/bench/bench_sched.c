@@ -5,8 +5,8 @@
  * usage: bench_sched
  * commands: seconds KIND WINDOW MICROS STAGES {RANK F I W STEP LATENCY TO BACK}...
  *   KIND as in a session file; WINDOW a number, 0 for the textbook's, or `auto`. Per stage its
- *   rank, then seconds: forward, input gradient, weight gradient and step, and of the edge behind
- *   it the latency one way and what a tensor takes on the link in either direction.
+ *   rank, then print_simulated_seconds: forward, input gradient, weight gradient and step, and of
+ *   the edge behind it the latency one way and what a tensor takes on the link in either direction.
  *   Answers seconds of a round, the window, and the idle share of the ranks that compute.
  */
 #include <string.h>
@@ -14,18 +14,18 @@
 #include "common/model/sched/sched.h"
 #include "tests/bench/bench_int.h"
 
-static clv_sched_kind kind_of(const char *name) {
+static clv_sched_kind find_kind(const char *name) {
   for (int k = 0; k < CLV_SCHED_KINDS; k++)
     if (strcmp(clv_sched_name((clv_sched_kind)k), name) == 0) return (clv_sched_kind)k;
-  die("no such schedule");
+  exit_with_message("no such schedule");
 }
 
-static double number(void) {
+static double read_number(void) {
   const char *word = strtok(NULL, " \n");
   char *end;
-  if (!word) die("too few numbers");
+  if (!word) exit_with_message("too few numbers");
   double value = strtod(word, &end);
-  if (*end) die("not a number");
+  if (*end) exit_with_message("not a number");
   return value;
 }
 
@@ -33,38 +33,39 @@ static void read_stages(clv_sched_shape *shape, clv_sched_costs *c) {
   double *const cost[] = {c->forward, c->input,       c->weight,     c->step,
                           c->latency, c->serialise_f, c->serialise_b};
   for (uint32_t i = 0; i < shape->n_stages; i++) {
-    double rank = number();
-    if (!(rank >= 0 && rank < CLV_SCHED_RANKS)) die("no such rank");
+    double rank = read_number();
+    if (!(rank >= 0 && rank < CLV_SCHED_RANKS)) exit_with_message("no such rank");
     shape->rank[i] = (uint16_t)rank;
     shape->n_ranks = CLV_MAX(shape->n_ranks, (uint32_t)rank + 1);
-    for (size_t k = 0; k < CLV_COUNT(cost); k++) cost[k][i] = number();
+    for (size_t k = 0; k < CLV_COUNT(cost); k++) cost[k][i] = read_number();
   }
 }
 
-static void simulate(clv_sched_options *o, bool automatic) {
+static void simulate_schedule(clv_sched_options *o, bool automatic) {
   clv_err err;
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
   clv_sched_run run;
   if (automatic) must(clv_sched_window(&o->shape, o->costs, &o->window, &err), &err);
   must(clv_sched_make(o, &s, &err), &err);
   must(clv_sched_simulate(s, o->costs, false, &run, &err), &err);
-  answer((double[]){run.seconds, o->window, run.bubble}, 3);
+  print_list((double[]){run.seconds, o->window, run.bubble}, 3);
   clv_sched_run_done(&run, s);
 }
 
-static void seconds(void) {
-  clv_sched_costs costs = {.input_first = true}; /* as the nodes of the project do */
+static void print_simulated_seconds(void) {
+  /* the nodes of the project compute the input gradient first, too */
+  clv_sched_costs costs = {.input_first = true};
   clv_sched_options o = {.costs = &costs};
   const char *kind = strtok(NULL, " "), *window = strtok(NULL, " ");
-  if (!kind || !window) die("seconds KIND WINDOW ...");
-  o.kind = kind_of(kind);
+  if (!kind || !window) exit_with_message("seconds KIND WINDOW ...");
+  o.kind = find_kind(kind);
   o.window = (uint32_t)strtoul(window, NULL, 10);
-  o.shape.n_micro = (uint32_t)number();
-  double stages = number();
-  if (!(stages >= 1 && stages <= CLV_SCHED_STAGES)) die("too many stages");
+  o.shape.n_micro = (uint32_t)read_number();
+  double stages = read_number();
+  if (!(stages >= 1 && stages <= CLV_SCHED_STAGES)) exit_with_message("too many stages");
   o.shape.n_stages = (uint32_t)stages;
   read_stages(&o.shape, &costs);
-  simulate(&o, strcmp(window, "auto") == 0);
+  simulate_schedule(&o, strcmp(window, "auto") == 0);
 }
 
 int main(void) {
@@ -73,8 +74,8 @@ int main(void) {
   fflush(stdout);
   while (fgets(line, sizeof line, stdin)) {
     const char *word = strtok(line, " ");
-    if (!word || strcmp(word, "seconds") != 0) die("unknown command");
-    seconds();
+    if (!word || strcmp(word, "seconds") != 0) exit_with_message("unknown command");
+    print_simulated_seconds();
   }
   return 0;
 }

@@ -24,23 +24,23 @@ enum { KIB = 1024, RECORD_BYTES = 16 * KIB };
 
 static size_t batch_bytes;
 
-static void sure(int ok) {
+static void require_openssl_success(int ok) {
   if (ok > 0) return;
   ERR_print_errors_fp(stderr);
-  die("OpenSSL");
+  exit_with_message("OpenSSL");
 }
 
-static SSL_CTX *context(bool server, const char *certs, const char *name) {
+static SSL_CTX *make_ssl_context(bool server, const char *certs, const char *name) {
   char path[512];
   SSL_CTX *ctx = SSL_CTX_new(server ? TLS_server_method() : TLS_client_method());
   SSL_CTX_set_min_proto_version(ctx, TLS1_3_VERSION);
-  sure(SSL_CTX_set_ciphersuites(ctx, "TLS_AES_128_GCM_SHA256"));
+  require_openssl_success(SSL_CTX_set_ciphersuites(ctx, "TLS_AES_128_GCM_SHA256"));
   snprintf(path, sizeof path, "%s/ca.pem", certs);
-  sure(SSL_CTX_load_verify_locations(ctx, path, NULL));
+  require_openssl_success(SSL_CTX_load_verify_locations(ctx, path, NULL));
   snprintf(path, sizeof path, "%s/%s.pem", certs, name);
-  sure(SSL_CTX_use_certificate_chain_file(ctx, path));
+  require_openssl_success(SSL_CTX_use_certificate_chain_file(ctx, path));
   snprintf(path, sizeof path, "%s/%s.key", certs, name);
-  sure(SSL_CTX_use_PrivateKey_file(ctx, path, SSL_FILETYPE_PEM));
+  require_openssl_success(SSL_CTX_use_PrivateKey_file(ctx, path, SSL_FILETYPE_PEM));
   SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
   if (batch_bytes) {
     SSL_CTX_set_read_ahead(ctx, 1);
@@ -49,15 +49,15 @@ static SSL_CTX *context(bool server, const char *certs, const char *name) {
   return ctx;
 }
 
-static SSL *attach(SSL_CTX *ctx, int fd, bool server) {
+static SSL *make_connection(SSL_CTX *ctx, int fd, bool server) {
   int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   SSL *ssl = SSL_new(ctx);
   SSL_set_fd(ssl, fd);
-  sure(server ? SSL_accept(ssl) : SSL_connect(ssl));
+  require_openssl_success(server ? SSL_accept(ssl) : SSL_connect(ssl));
   if (batch_bytes) {
     BIO *buffer = BIO_new(BIO_f_buffer());
-    sure((int)BIO_set_write_buffer_size(buffer, batch_bytes));
+    require_openssl_success((int)BIO_set_write_buffer_size(buffer, batch_bytes));
     BIO *socket_bio = SSL_get_wbio(ssl);
     BIO_up_ref(socket_bio);
     SSL_set0_wbio(ssl, BIO_push(buffer, socket_bio));
@@ -65,25 +65,26 @@ static SSL *attach(SSL_CTX *ctx, int fd, bool server) {
   return ssl;
 }
 
-static void put(SSL *ssl, const char *data, size_t len) {
+static void send_bytes(SSL *ssl, const char *data, size_t len) {
   for (size_t at = 0; at < len;) {
     size_t n;
-    sure(SSL_write_ex(ssl, data + at, CLV_MIN(len - at, (size_t)RECORD_BYTES), &n));
+    require_openssl_success(
+        SSL_write_ex(ssl, data + at, CLV_MIN(len - at, (size_t)RECORD_BYTES), &n));
     at += n;
   }
 }
 
-static void get(SSL *ssl, char *data, size_t len) {
+static void receive_bytes(SSL *ssl, char *data, size_t len) {
   for (size_t at = 0; at < len;) {
     size_t n;
-    sure(SSL_read_ex(ssl, data + at, len - at, &n));
+    require_openssl_success(SSL_read_ex(ssl, data + at, len - at, &n));
     at += n;
   }
 }
 
-static void flush(SSL *ssl) { sure(BIO_flush(SSL_get_wbio(ssl))); }
+static void flush_output(SSL *ssl) { require_openssl_success(BIO_flush(SSL_get_wbio(ssl))); }
 
-static char *buffer_of(size_t bytes) {
+static char *make_buffer(size_t bytes) {
   char *data;
   clv_err err;
   must(clv_alloc_aligned(bytes, &data, &err), &err);
@@ -91,7 +92,7 @@ static char *buffer_of(size_t bytes) {
   return data;
 }
 
-static _Noreturn void receive(SSL *ssl) {
+static _Noreturn void serve_forever(SSL *ssl) {
   uint64_t header[2];
   size_t have = 0;
   char *data = NULL;
@@ -104,11 +105,11 @@ static _Noreturn void receive(SSL *ssl) {
     if (header[0] > have) {
       free(data);
       have = header[0];
-      data = buffer_of(have);
+      data = make_buffer(have);
     }
-    get(ssl, data, header[0]);
-    put(ssl, (const char *)header, sizeof header);
-    flush(ssl);
+    receive_bytes(ssl, data, header[0]);
+    send_bytes(ssl, (const char *)header, sizeof header);
+    flush_output(ssl);
   }
 }
 
@@ -118,32 +119,33 @@ static SSL *connect_pair(const char *certs, const char *client, const char *serv
   int listener = socket(AF_INET, SOCK_STREAM, 0);
   if (bind(listener, (struct sockaddr *)&address, len) != 0 || listen(listener, 1) != 0 ||
       getsockname(listener, (struct sockaddr *)&address, &len) != 0)
-    die("listen");
+    exit_with_message("listen");
   if (fork() == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    receive(attach(context(true, certs, server), accept(listener, NULL, NULL), true));
+    serve_forever(
+        make_connection(make_ssl_context(true, certs, server), accept(listener, NULL, NULL), true));
   }
   close(listener);
   int fd = socket(AF_INET, SOCK_STREAM, 0);
-  if (connect(fd, (struct sockaddr *)&address, len) != 0) die("connect");
-  return attach(context(false, certs, client), fd, false);
+  if (connect(fd, (struct sockaddr *)&address, len) != 0) exit_with_message("connect");
+  return make_connection(make_ssl_context(false, certs, client), fd, false);
 }
 
-static void tensors(SSL *ssl, size_t bytes, unsigned n) {
-  double *seconds = samples_new(n);
-  char *data = buffer_of(bytes);
+static void measure_tensors(SSL *ssl, size_t bytes, unsigned n) {
+  double *seconds = allocate_samples(n);
+  char *data = make_buffer(bytes);
   uint64_t header[2] = {bytes, 0}, back[2];
   for (size_t i = 0; i < bytes / 4; i++) ((uint32_t *)(void *)data)[i] = (uint32_t)i * 2654435761u;
   for (unsigned i = 0; i < n; i++) {
     uint64_t begin = clv_now_ns();
-    put(ssl, (const char *)header, sizeof header);
-    put(ssl, data, bytes);
-    flush(ssl);
-    get(ssl, (char *)back, sizeof back);
+    send_bytes(ssl, (const char *)header, sizeof header);
+    send_bytes(ssl, data, bytes);
+    flush_output(ssl);
+    receive_bytes(ssl, (char *)back, sizeof back);
     seconds[i] = (double)(clv_now_ns() - begin) / 1e9;
   }
   free(data);
-  answer(seconds, n);
+  print_list(seconds, n);
   free(seconds);
 }
 
@@ -151,14 +153,14 @@ int main(int argc, char **argv) {
   char line[128];
   size_t bytes;
   unsigned n;
-  if (argc != 5) die("usage: bench_tls BATCH_KIB CERTS CLIENT SERVER");
+  if (argc != 5) exit_with_message("usage: bench_tls BATCH_KIB CERTS CLIENT SERVER");
   batch_bytes = (size_t)atoi(argv[1]) * KIB;
   SSL *ssl = connect_pair(argv[2], argv[3], argv[4]);
   printf("ready\n");
   fflush(stdout);
   while (fgets(line, sizeof line, stdin)) {
-    if (sscanf(line, "tensor %zu %u", &bytes, &n) != 2) die("unknown command");
-    tensors(ssl, bytes, n);
+    if (sscanf(line, "tensor %zu %u", &bytes, &n) != 2) exit_with_message("unknown command");
+    measure_tensors(ssl, bytes, n);
   }
   return 0;
 }

@@ -20,17 +20,17 @@ enum { BATCHES = 32 };
 
 typedef struct bench {
   clv_session_config *config;
-  clv_run_data data;
+  clv_run_data run_data;
   clv_blueprint *blueprint;
   clv_trainer *trainer;
   char record_path[32];
   clv_egress_record *record;
   clv_batch batches[BATCHES];
-  size_t n_batches; /* at most as many as there are data for */
-  uint64_t next;
+  size_t n_batches; /* number of batches that are trained, at most as many as the data make */
+  uint64_t next_batch;
 } bench;
 
-static void fill(const clv_dataset *ds, const uint32_t *index, size_t n, clv_batch *batch) {
+static void fill_batch(const clv_dataset *ds, const uint32_t *index, size_t n, clv_batch *batch) {
   clv_err err;
   clv_shape y = clv_dataset_y_shape(ds, n);
   batch->n = n;
@@ -44,72 +44,72 @@ static void fill(const clv_dataset *ds, const uint32_t *index, size_t n, clv_bat
   must(clv_batch_fill_inputs(ds, NULL, index, n, batch->inputs, batch->y, &err), &err);
 }
 
-static void prepare(bench *b) {
+static void make_batches(bench *b) {
   size_t n = b->config->train.batch, at = 0;
-  b->n_batches = CLV_MAX(CLV_MIN(b->data.train_rows.n / n, (size_t)BATCHES), (size_t)1);
-  for (size_t k = 0; k < b->n_batches; k++, at = (at + n) % b->data.train_rows.n) {
-    if (at + n > b->data.train_rows.n) at = 0;
-    fill(b->data.train, b->data.train_rows.index + at, n, &b->batches[k]);
+  b->n_batches = CLV_MAX(CLV_MIN(b->run_data.train_rows.n / n, (size_t)BATCHES), (size_t)1);
+  for (size_t k = 0; k < b->n_batches; k++, at = (at + n) % b->run_data.train_rows.n) {
+    if (at + n > b->run_data.train_rows.n) at = 0;
+    fill_batch(b->run_data.train, b->run_data.train_rows.index + at, n, &b->batches[k]);
   }
 }
 
 static void open_session(bench *b, const char *path) {
   clv_err err;
   must(clv_session_config_load(path, NULL, &b->config, &err), &err);
-  must(clv_run_data_open(b->config, true, &b->data, &err), &err);
-  must(clv_blueprint_new_of_data(b->config, b->data.train, &b->blueprint, &err), &err);
+  must(clv_run_data_open(b->config, true, &b->run_data, &err), &err);
+  must(clv_blueprint_new_of_data(b->config, b->run_data.train, &b->blueprint, &err), &err);
   strcpy(b->record_path, "/tmp/cleave-bench-XXXXXX");
   int fd = mkstemp(b->record_path);
-  if (fd < 0) die("no file for the record");
+  if (fd < 0) exit_with_message("no file for the record");
   close(fd);
   must(clv_egress_open(b->record_path, &(clv_egress_line){0}, &b->record, &err), &err);
   must(clv_trainer_open(b->blueprint, b->record, CLV_TRAINER_NEW_RUN, &b->trainer, &err), &err);
-  prepare(b);
+  make_batches(b);
 }
 
-static void steps(bench *b, unsigned n, bool waits) {
-  double *ms = samples_new(n);
+static void measure_steps(bench *b, unsigned n, bool waits) {
+  double *ms = allocate_samples(n);
   clv_err err;
   for (unsigned i = 0; i < n; i++) {
     const clv_step_result *r;
     uint32_t done;
-    const clv_batch *batch = &b->batches[b->next++ % b->n_batches];
+    const clv_batch *batch = &b->batches[b->next_batch++ % b->n_batches];
     uint64_t begin = clv_now_ns();
     must(clv_trainer_step(b->trainer, batch, false, &done, &r, &err), &err);
     ms[i] = (double)(waits ? r->wait_ns : clv_now_ns() - begin) / 1e6;
-    if (!r->changed_weights) die("a step was not applied");
+    if (!r->changed_weights) exit_with_message("a step was not applied");
   }
-  answer(ms, n);
+  print_list(ms, n);
   free(ms);
 }
 
-static void window(const bench *b) {
+static void print_window(const bench *b) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   unsigned found = 0;
   clv_trainer_schedule_text(b->trainer, &text);
   const char *at = text.len ? strstr(text.data, " window ") : NULL;
-  if (!at || sscanf(at, " window %u", &found) != 1) die("no window in the schedule");
-  answer(&(double){found}, 1);
+  if (!at || sscanf(at, " window %u", &found) != 1) exit_with_message("no window in the schedule");
+  print_list(&(double){found}, 1);
 }
 
 int main(int argc, char **argv) {
   static bench b;
   char line[128];
   unsigned n;
-  if (argc != 2) die("usage: bench_train SESSION.yaml");
-  clv_tune_malloc(); /* as main of cleave-master does */
+  if (argc != 2) exit_with_message("usage: bench_train SESSION.yaml");
+  clv_tune_malloc(); /* tunes malloc as the main function of cleave-master does */
   open_session(&b, argv[1]);
   printf("ready\n");
   fflush(stdout);
   while (fgets(line, sizeof line, stdin)) {
     if (sscanf(line, "steps %u", &n) == 1)
-      steps(&b, n, false);
+      measure_steps(&b, n, false);
     else if (sscanf(line, "wait %u", &n) == 1)
-      steps(&b, n, true);
+      measure_steps(&b, n, true);
     else if (strcmp(line, "window\n") == 0)
-      window(&b);
+      print_window(&b);
     else
-      die("unknown command");
+      exit_with_message("unknown command");
   }
   clv_trainer_close(b.trainer);
   (void)!clv_egress_close(b.record, 0, NULL);

@@ -15,7 +15,7 @@ enum { PROFILE_ROWS = 512 };
 
 typedef struct profile_row {
   char name[96];
-  uint64_t ns, calls;
+  uint64_t ns, n_calls;
 } profile_row;
 
 static profile_row profile_rows[PROFILE_ROWS];
@@ -23,7 +23,7 @@ static int profile_n;
 
 static inline void profile_reset(void) { profile_n = 0; }
 
-static inline void profile_note(const char *name, uint64_t begin) {
+static inline void profile_add_time(const char *name, uint64_t begin) {
   uint64_t ns = clv_now_ns() - begin;
   int i = 0;
   while (i < profile_n && strcmp(profile_rows[i].name, name)) i++;
@@ -33,21 +33,21 @@ static inline void profile_note(const char *name, uint64_t begin) {
     snprintf(profile_rows[i].name, sizeof profile_rows[i].name, "%s", name);
   }
   profile_rows[i].ns += ns;
-  profile_rows[i].calls++;
+  profile_rows[i].n_calls++;
 }
 
-static inline int profile_slower(const void *a, const void *b) {
+static inline int profile_compare_times(const void *a, const void *b) {
   const profile_row *x = a, *y = b;
   return (x->ns < y->ns) - (x->ns > y->ns);
 }
 
 static inline void profile_print(FILE *to, unsigned steps) {
   double all = 0;
-  qsort(profile_rows, (size_t)profile_n, sizeof *profile_rows, profile_slower);
+  qsort(profile_rows, (size_t)profile_n, sizeof *profile_rows, profile_compare_times);
   for (int i = 0; i < profile_n; i++) {
     const profile_row *r = &profile_rows[i];
     fprintf(to, "%-64s %9.3f ms %5.0f\n", r->name, (double)r->ns / 1e6 / steps,
-            (double)r->calls / steps);
+            (double)r->n_calls / steps);
     all += (double)r->ns / 1e6 / steps;
   }
   fprintf(to, "%-64s %9.3f ms\n", "all", all);
@@ -56,10 +56,10 @@ static inline void profile_print(FILE *to, unsigned steps) {
 /* ---- kernels --------------------------------------------------------------------------------- */
 
 typedef struct profiled_kernel {
-  /* first member: a kernel of the profile is cast to it; copied from `inner`, except for the
-   * functions */
-  clv_kernel base;
-  clv_kernel *inner;
+  /* first member: a kernel of the profile is cast to it; copied from `wrapped_kernel`, except for
+   * the functions */
+  clv_kernel profiled;
+  clv_kernel *wrapped_kernel;
   char name[64];
 } profiled_kernel;
 
@@ -69,9 +69,9 @@ typedef struct profiled_kernel {
     profiled_kernel *k = (profiled_kernel *)base;                                        \
     uint64_t begin = clv_now_ns();                                                       \
     char name[96];                                                                       \
-    clv_code code = k->inner->function(k->inner, a, err);                                \
+    clv_code code = k->wrapped_kernel->function(k->wrapped_kernel, a, err);              \
     snprintf(name, sizeof name, "%s %s", k->name, #function);                            \
-    profile_note(name, begin);                                                           \
+    profile_add_time(name, begin);                                                       \
     return code;                                                                         \
   }
 
@@ -83,7 +83,7 @@ PROFILED(backward_weight)
 
 static inline void profiled_free(clv_kernel *base) {
   profiled_kernel *k = (profiled_kernel *)base;
-  k->inner->free(k->inner);
+  k->wrapped_kernel->free(k->wrapped_kernel);
   free(k);
 }
 
@@ -94,21 +94,21 @@ static inline clv_code profiled_prepare(const clv_backend *b, const clv_node_des
   clv_kernel *inner;
   CLV_TRY(clv_backend_cpu()->prepare(clv_backend_cpu(), d, &inner, err));
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
-  k->base = *inner;
-  k->inner = inner;
-  k->base.refresh = inner->refresh ? profiled_refresh : NULL;
-  k->base.forward = profiled_forward;
-  k->base.recompute = inner->recompute ? profiled_recompute : NULL;
-  k->base.backward_input = inner->backward_input ? profiled_backward_input : NULL;
-  k->base.backward_weight = inner->backward_weight ? profiled_backward_weight : NULL;
-  k->base.free = profiled_free;
+  k->profiled = *inner;
+  k->wrapped_kernel = inner;
+  k->profiled.refresh = inner->refresh ? profiled_refresh : NULL;
+  k->profiled.forward = profiled_forward;
+  k->profiled.recompute = inner->recompute ? profiled_recompute : NULL;
+  k->profiled.backward_input = inner->backward_input ? profiled_backward_input : NULL;
+  k->profiled.backward_weight = inner->backward_weight ? profiled_backward_weight : NULL;
+  k->profiled.free = profiled_free;
   char window[32] = "";
   if (d->attrs.kernel[0])
     snprintf(window, sizeof window, " %lldx%lld", (long long)d->attrs.kernel[0],
              (long long)d->attrs.kernel[1]);
   snprintf(k->name, sizeof k->name, "%s%s%s%s", clv_op_name(d->op),
            d->tail & CLV_TAIL_ADD ? "+add" : "", d->tail ? "+relu" : "", window);
-  *ret = &k->base;
+  *ret = &k->profiled;
   return CLV_OK;
 }
 
@@ -119,7 +119,7 @@ static inline clv_code profiled_reorder(const clv_backend *b, const clv_shape *s
   uint64_t begin = clv_now_ns();
   clv_code code = clv_backend_cpu()->reorder(clv_backend_cpu(), shape, dtype, src, src_block, dst,
                                              dst_block, err);
-  profile_note("reorder", begin);
+  profile_add_time("reorder", begin);
   return code;
 }
 
@@ -128,7 +128,7 @@ static inline void profiled_add(const clv_backend *b, clv_dtype dtype, void *dst
   (void)b;
   uint64_t begin = clv_now_ns();
   clv_backend_cpu()->add(clv_backend_cpu(), dtype, dst, src, n);
-  profile_note("add of gradients", begin);
+  profile_add_time("add of gradients", begin);
 }
 
 static inline const clv_backend *profiled_backend(void) {

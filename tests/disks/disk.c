@@ -29,44 +29,44 @@
 #include <unistd.h>
 
 static struct {
-  char op[16], part[128];
-  long first, times;
-  int error; /* errno of the fault; 0: the disk is slow instead */
+  char operation[16], path_part[128];
+  long first_failure, n_failures;
+  int error_number; /* errno of the fault; 0: the disk is slow instead */
   long delay_ms;
-  bool is_on;
-  int log; /* -1: no log */
+  bool is_enabled;
+  int log_fd; /* -1: no log */
   char folder[256];
-  atomic_long matched, copies;
-} disk = {.log = -1};
+  atomic_long n_matched, n_copies;
+} disk = {.log_fd = -1};
 
 #define REAL(name) (__extension__(__typeof__(&name)) dlsym(RTLD_NEXT, #name))
 
 __attribute__((constructor)) static void read_settings(void) {
   static const struct {
     const char *name;
-    int error;
+    int error_number;
     long delay_ms;
   } errors[] = {{"ENOSPC", ENOSPC, 0}, {"EIO", EIO, 0}, {"EROFS", EROFS, 0},
                 {"EDQUOT", EDQUOT, 0}, {"SLOW", 0, 10}, {"STUCK", 0, 2000}};
   const char *text = getenv("CLEAVE_TEST_DISK"), *folder = getenv("CLEAVE_TEST_DISK_LOG");
   char error[16], path[300];
-  if (text && sscanf(text, "%15[^:]:%127[^:]:%ld:%ld:%15s", disk.op, disk.part, &disk.first,
-                     &disk.times, error) == 5)
+  if (text && sscanf(text, "%15[^:]:%127[^:]:%ld:%ld:%15s", disk.operation, disk.path_part,
+                     &disk.first_failure, &disk.n_failures, error) == 5)
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
       if (strcmp(error, errors[i].name) == 0) {
-        disk.error = errors[i].error;
+        disk.error_number = errors[i].error_number;
         disk.delay_ms = errors[i].delay_ms;
-        disk.is_on = true;
+        disk.is_enabled = true;
       }
   if (!folder) return;
   snprintf(disk.folder, sizeof disk.folder, "%s", folder);
   snprintf(path, sizeof path, "%s/log", folder);
-  disk.log = REAL(open)(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  disk.log_fd = REAL(open)(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
 }
 
 /* ---- failing --------------------------------------------------------------------------------- */
 
-static const char *path_of(int fd, char path[PATH_MAX]) {
+static const char *get_path_of_fd(int fd, char path[PATH_MAX]) {
   char link[64];
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
   ssize_t n = readlink(link, path, PATH_MAX - 1);
@@ -74,56 +74,58 @@ static const char *path_of(int fd, char path[PATH_MAX]) {
   return path;
 }
 
-static bool must_fail(const char *op, const char *path) {
-  if (!disk.is_on || (strcmp(disk.op, op) != 0 && strcmp(disk.op, "any") != 0)) return false;
-  if (!strstr(path, disk.part)) return false;
-  long n = ++disk.matched;
-  if (n < disk.first || (disk.times && n >= disk.first + disk.times)) return false;
-  if (!disk.error)
+static bool is_failure_due(const char *op, const char *path) {
+  if (!disk.is_enabled || (strcmp(disk.operation, op) != 0 && strcmp(disk.operation, "any") != 0))
+    return false;
+  if (!strstr(path, disk.path_part)) return false;
+  long n = ++disk.n_matched;
+  if (n < disk.first_failure || (disk.n_failures && n >= disk.first_failure + disk.n_failures))
+    return false;
+  if (!disk.error_number)
     nanosleep(&(struct timespec){disk.delay_ms / 1000, disk.delay_ms % 1000 * 1000000}, NULL);
-  errno = disk.error;
-  return disk.error != 0;
+  errno = disk.error_number;
+  return disk.error_number != 0;
 }
 
-static bool fails_fd(const char *op, int fd) {
+static bool is_failure_due_for_fd(const char *op, int fd) {
   char path[PATH_MAX];
   int before = errno;
-  if (!disk.is_on) return false;
-  bool must_fail_now = must_fail(op, path_of(fd, path));
+  if (!disk.is_enabled) return false;
+  bool must_fail_now = is_failure_due(op, get_path_of_fd(fd, path));
   if (!must_fail_now) errno = before;
   return must_fail_now;
 }
 
 /* ---- the log of a power cut ------------------------------------------------------------------ */
 
-static void add_line(const char *op, const char *path, const char *more) {
+static void add_log_line(const char *op, const char *path, const char *more) {
   char line[2 * PATH_MAX + 64];
-  if (disk.log < 0) return;
+  if (disk.log_fd < 0) return;
   int n = snprintf(line, sizeof line, "%s\t%s\t%s\n", op, path, more);
-  (void)!REAL(write)(disk.log, line, (size_t)n);
+  (void)!REAL(write)(disk.log_fd, line, (size_t)n);
 }
 
 /* Returns the absolute path of a path relative to a folder descriptor. */
-static const char *absolute_path(int dir, const char *name, char path[2 * PATH_MAX]) {
+static const char *make_absolute_path(int dir, const char *name, char path[2 * PATH_MAX]) {
   char folder[PATH_MAX];
   if (name[0] == '/') return strcpy(path, name);
   if (dir == AT_FDCWD && !getcwd(folder, sizeof folder)) folder[0] = '\0';
-  if (dir != AT_FDCWD) path_of(dir, folder);
+  if (dir != AT_FDCWD) get_path_of_fd(dir, folder);
   snprintf(path, 2 * PATH_MAX, "%s/%s", folder, name);
   return path;
 }
 
 /* Copies the file's present content to the log: this much survives a power failure. */
-static void log_fsync(int fd) {
+static void log_content(int fd) {
   char path[PATH_MAX], copy[400], number[32], buf[65536];
   struct stat st;
-  if (disk.log < 0 || fstat(fd, &st) != 0) return;
-  path_of(fd, path);
+  if (disk.log_fd < 0 || fstat(fd, &st) != 0) return;
+  get_path_of_fd(fd, path);
   if (S_ISDIR(st.st_mode)) {
-    add_line("fsyncdir", path, "");
+    add_log_line("fsyncdir", path, "");
     return;
   }
-  snprintf(number, sizeof number, "%ld", ++disk.copies);
+  snprintf(number, sizeof number, "%ld", ++disk.n_copies);
   snprintf(copy, sizeof copy, "%s/%ld.%s", disk.folder, (long)getpid(), number);
   int in = REAL(open)(path, O_RDONLY | O_CLOEXEC);
   int out = REAL(open)(copy, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -131,76 +133,78 @@ static void log_fsync(int fd) {
     (void)!REAL(write)(out, buf, (size_t)n);
   if (in >= 0) close(in);
   if (out >= 0) close(out);
-  add_line("fsync", path, copy);
+  add_log_line("fsync", path, copy);
 }
 
 /* ---- what stands before the C library -------------------------------------------------------- */
 
 ssize_t write(int fd, const void *data, size_t len) {
-  return fails_fd("write", fd) ? -1 : REAL(write)(fd, data, len);
+  return is_failure_due_for_fd("write", fd) ? -1 : REAL(write)(fd, data, len);
 }
 
 ssize_t pwrite(int fd, const void *data, size_t len, off_t at) {
-  return fails_fd("write", fd) ? -1 : REAL(pwrite)(fd, data, len, at);
+  return is_failure_due_for_fd("write", fd) ? -1 : REAL(pwrite)(fd, data, len, at);
 }
 
 int fsync(int fd) {
-  if (fails_fd("fsync", fd)) return -1;
-  log_fsync(fd);
+  if (is_failure_due_for_fd("fsync", fd)) return -1;
+  log_content(fd);
   return REAL(fsync)(fd);
 }
 
 int fdatasync(int fd) {
-  if (fails_fd("fsync", fd)) return -1;
-  log_fsync(fd);
+  if (is_failure_due_for_fd("fsync", fd)) return -1;
+  log_content(fd);
   return REAL(fdatasync)(fd);
 }
 
 int rename(const char *from, const char *to) {
   char a[2 * PATH_MAX], b[2 * PATH_MAX];
-  if (must_fail("rename", to)) return -1;
+  if (is_failure_due("rename", to)) return -1;
   int r = REAL(rename)(from, to);
-  if (r == 0) add_line("rename", absolute_path(AT_FDCWD, from, a), absolute_path(AT_FDCWD, to, b));
+  if (r == 0)
+    add_log_line("rename", make_absolute_path(AT_FDCWD, from, a),
+                 make_absolute_path(AT_FDCWD, to, b));
   return r;
 }
 
 int mkdir(const char *path, mode_t mode) {
   char a[2 * PATH_MAX];
-  if (must_fail("mkdir", path)) return -1;
+  if (is_failure_due("mkdir", path)) return -1;
   int r = REAL(mkdir)(path, mode);
-  if (r == 0) add_line("mkdir", absolute_path(AT_FDCWD, path, a), "");
+  if (r == 0) add_log_line("mkdir", make_absolute_path(AT_FDCWD, path, a), "");
   return r;
 }
 
 int unlink(const char *path) {
   char a[2 * PATH_MAX];
   int r = REAL(unlink)(path);
-  if (r == 0) add_line("unlink", absolute_path(AT_FDCWD, path, a), "");
+  if (r == 0) add_log_line("unlink", make_absolute_path(AT_FDCWD, path, a), "");
   return r;
 }
 
 int unlinkat(int dir, const char *path, int flags) {
   char a[2 * PATH_MAX];
-  absolute_path(dir, path, a);
+  make_absolute_path(dir, path, a);
   int r = REAL(unlinkat)(dir, path, flags);
-  if (r == 0) add_line(flags & AT_REMOVEDIR ? "rmdir" : "unlink", a, "");
+  if (r == 0) add_log_line(flags & AT_REMOVEDIR ? "rmdir" : "unlink", a, "");
   return r;
 }
 
 int rmdir(const char *path) {
   char a[2 * PATH_MAX];
   int r = REAL(rmdir)(path);
-  if (r == 0) add_line("rmdir", absolute_path(AT_FDCWD, path, a), "");
+  if (r == 0) add_log_line("rmdir", make_absolute_path(AT_FDCWD, path, a), "");
   return r;
 }
 
 static int open_logged(int dir, const char *path, int flags, mode_t mode) {
   char a[2 * PATH_MAX];
   bool writes = (flags & O_ACCMODE) != O_RDONLY;
-  if (writes && must_fail("open", path)) return -1;
+  if (writes && is_failure_due("open", path)) return -1;
   bool is_new = writes && (flags & O_CREAT) && faccessat(dir, path, F_OK, 0) != 0;
   int fd = REAL(openat)(dir, path, flags, mode);
-  if (fd >= 0 && is_new) add_line("create", absolute_path(dir, path, a), "");
+  if (fd >= 0 && is_new) add_log_line("create", make_absolute_path(dir, path, a), "");
   return fd;
 }
 

@@ -13,20 +13,21 @@
 
 typedef struct closer {
   const char *name;
-  bool (*with_null)(void); /* calls the function with NULL; returns false if it reported an error */
+  bool (*call_with_null)(
+      void); /* calls the function with NULL; returns false if it reported an error */
 } closer;
 
 #include "closers.inc"
 
 /* Describes what went wrong when the closer ran in a child process; NULL: nothing. */
-static const char *outcome_of(const closer *c) {
+static const char *describe_outcome(const closer *c) {
   int status;
   fflush(NULL);
   pid_t child = fork();
   assert_true(child >= 0);
   if (child == 0) {
     signal(SIGSEGV, SIG_DFL); /* cmocka's handler would end the test in the child */
-    _exit(c->with_null() ? 0 : 1);
+    _exit(c->call_with_null() ? 0 : 1);
   }
   assert_int_equal(waitpid(child, &status, 0), child);
   if (WIFSIGNALED(status)) return "dies";
@@ -37,7 +38,7 @@ static void every_close_function_accepts_null(void **state) {
   (void)state;
   uint32_t bad = 0;
   for (size_t i = 0; i < CLV_COUNT(closers); i++) {
-    const char *what = outcome_of(&closers[i]);
+    const char *what = describe_outcome(&closers[i]);
     if (what) print_error("%s(NULL) %s\n", closers[i].name, what);
     bad += what != NULL;
   }

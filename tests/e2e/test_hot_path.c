@@ -20,7 +20,8 @@
 
 enum { WARM_UP = 30, MEASURED = 20, BATCH = 48, MICRO = 3 };
 
-/* Allocations of the project's own objects, which call these functions by the linker's --wrap. */
+/* Number of allocations by the project's own objects. The linker's option --wrap redirects their
+ * calls of malloc, calloc, realloc and aligned_alloc to the functions below. */
 static _Atomic uint64_t taken;
 /* set while allocations are counted; a debugger can stop here to find the caller */
 static _Atomic bool trap;
@@ -34,31 +35,31 @@ void *__wrap_calloc(size_t n, size_t m);
 void *__wrap_realloc(void *p, size_t n);
 void *__wrap_aligned_alloc(size_t a, size_t n);
 
-static void count(void) {
+static void count_allocation(void) {
   taken++;
   if (trap && getenv("CLV_TEST_TRAP")) __builtin_trap();
 }
 
 void *__wrap_malloc(size_t n) {
-  count();
+  count_allocation();
   return __real_malloc(n);
 }
 void *__wrap_calloc(size_t n, size_t m) {
-  count();
+  count_allocation();
   return __real_calloc(n, m);
 }
 void *__wrap_realloc(void *p, size_t n) {
-  count();
+  count_allocation();
   return __real_realloc(p, n);
 }
 void *__wrap_aligned_alloc(size_t a, size_t n) {
-  count();
+  count_allocation();
   return __real_aligned_alloc(a, n);
 }
 
 static char dir[] = "/tmp/cleave-hot-XXXXXX";
 
-static void issue(const char *name, const char *uri) {
+static void issue_certificate(const char *name, const char *uri) {
   clv_err err;
   clv_tls_issue_options o = {.ca_dir = dir,
                              .name = name,
@@ -69,7 +70,7 @@ static void issue(const char *name, const char *uri) {
   if (clv_tls_issue(&o, &err) != CLV_OK) fail_msg("%s", err.text);
 }
 
-static clv_tls_identity *identity(const char *name) {
+static clv_tls_identity *load_identity(const char *name) {
   char ca[64], cert[64], key[64];
   clv_tls_identity *id;
   clv_err err;
@@ -82,7 +83,7 @@ static clv_tls_identity *identity(const char *name) {
 
 typedef struct world {
   clv_worker_config *worker_config;
-  clv_tls_identity *worker_id;
+  clv_tls_identity *worker_identity;
   clv_rpc_runtime *runtime;
   clv_service *service;
   clv_session_config *config;
@@ -103,11 +104,11 @@ static void start_worker(world *w) {
   snprintf(path, sizeof path, "%s/worker.yaml", dir);
   if (clv_worker_config_parse(path, text, (size_t)n, NULL, &w->worker_config, &err) != CLV_OK)
     fail_msg("%s", err.text);
-  w->worker_id = identity("w");
+  w->worker_identity = load_identity("w");
   clv_rpc_runtime_options ro = {.queue_threads = 2};
   if (clv_rpc_runtime_new(&ro, &w->runtime, &err) != CLV_OK) fail_msg("%s", err.text);
-  if (clv_service_open(w->worker_config, &(clv_backends){0}, w->worker_id, w->runtime, &w->service,
-                       &err) != CLV_OK)
+  if (clv_service_open(w->worker_config, &(clv_backends){0}, w->worker_identity, w->runtime,
+                       &w->service, &err) != CLV_OK)
     fail_msg("%s", err.text);
 }
 
@@ -149,7 +150,7 @@ static void start_master(world *w) {
   if (clv_loader_new(w->data.train, &bo, &w->loader, &err) != CLV_OK) fail_msg("%s", err.text);
 }
 
-static void stop(world *w) {
+static void stop_both(world *w) {
   clv_loader_free(w->loader);
   clv_trainer_close(w->trainer);
   (void)!clv_egress_close(w->record, 0, NULL);
@@ -158,7 +159,7 @@ static void stop(world *w) {
   clv_session_config_free(w->config);
   clv_service_close(w->service);
   clv_rpc_runtime_free(w->runtime);
-  clv_tls_identity_free(w->worker_id);
+  clv_tls_identity_free(w->worker_identity);
   clv_worker_config_free(w->worker_config);
 }
 
@@ -177,7 +178,7 @@ static void run_steps(world *w, int n) {
 }
 
 /* Sum of the reorders per step that `plan` prints for all stages. */
-static uint64_t planned_reorders(const world *w) {
+static uint64_t sum_planned_reorders(const world *w) {
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
   clv_err err;
   uint64_t sum = 0;
@@ -194,12 +195,12 @@ static void training_step_allocates_nothing_and_reorders_as_planned(void **state
   assert_non_null(mkdtemp(dir));
   assert_int_equal(clv_tls_set_min_version(&err), CLV_OK);
   assert_int_equal(clv_tls_ca_init(dir, "test", 30, &err), CLV_OK);
-  issue("w", "spiffe://t/w");
-  issue("master", "spiffe://t/master");
+  issue_certificate("w", "spiffe://t/w");
+  issue_certificate("master", "spiffe://t/master");
   clv_log_set(CLV_LOG_ERROR, false);
   start_worker(&w);
   start_master(&w);
-  uint64_t planned = planned_reorders(&w);
+  uint64_t planned = sum_planned_reorders(&w);
   run_steps(&w, WARM_UP);
   uint64_t allocations = taken, base_count = clv_alloc_count();
   uint64_t reorders = clv_backend_cpu()->reorder_count();
@@ -212,7 +213,7 @@ static void training_step_allocates_nothing_and_reorders_as_planned(void **state
   print_message("allocations in %d steps: %llu; library reorders a step: %g, planned %llu\n",
                 MEASURED, (unsigned long long)allocations, (double)reorders / MEASURED,
                 (unsigned long long)planned);
-  stop(&w);
+  stop_both(&w);
   assert_int_equal(allocations, 0);
   assert_int_equal(base_count, 0);
   assert_int_equal(reorders, planned * MEASURED);

@@ -16,7 +16,7 @@ static max_align_t zeros[256];
 static void *const anything = zeros;
 static cleave_error error;
 
-static void anything_at_all(void *user, cleave_future future, const cleave_error *why) {
+static void any_callback(void *user, cleave_future future, const cleave_error *why) {
   (void)user, (void)future, (void)why;
 }
 
@@ -29,14 +29,14 @@ typedef struct null_call {
 
 enum { SAYS_SO, SAYS_OTHERWISE, DIES };
 
-static int ask(const null_call *c) {
+static int check_refusal(const null_call *c) {
   char wanted[80];
   snprintf(wanted, sizeof wanted, "the argument %s is NULL", c->argument);
   bool refused = c->call() == CLEAVE_INVALID && error.status == CLEAVE_INVALID;
   return refused && strcmp(error.text, wanted) == 0 ? SAYS_SO : SAYS_OTHERWISE;
 }
 
-static int outcome_of(const null_call *c) {
+static int describe_outcome(const null_call *c) {
   int status;
   fflush(NULL);
   pid_t child = fork();
@@ -44,7 +44,7 @@ static int outcome_of(const null_call *c) {
   if (child == 0) {
     signal(SIGSEGV, SIG_DFL); /* cmocka's handler would end the test in the child */
     alarm(5);
-    _exit(ask(c));
+    _exit(check_refusal(c));
   }
   assert_int_equal(waitpid(child, &status, 0), child);
   return WIFSIGNALED(status) ? DIES : WEXITSTATUS(status);
@@ -55,7 +55,7 @@ static void null_argument_error_names_the_argument(void **state) {
   uint32_t bad = 0;
   for (size_t i = 0; i < CLV_COUNT(null_calls); i++) {
     const null_call *c = &null_calls[i];
-    int what = outcome_of(c);
+    int what = describe_outcome(c);
     if (what)
       print_error("%s with %s NULL %s\n", c->function, c->argument,
                   what == DIES ? "dies" : "does not say so");

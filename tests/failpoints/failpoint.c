@@ -31,7 +31,7 @@ static __thread bool fails_next; /* the next file operation of this thread fails
 
 /* ---- the operations that fail ---------------------------------------------------------------- */
 
-static bool takes_failure(void) {
+static bool take_failure(void) {
   if (!fails_next) return false;
   fails_next = false;
   errno = ENOSPC;
@@ -41,7 +41,7 @@ static bool takes_failure(void) {
 #define WRAPPED(type, name, params, args) \
   type __real_##name params;              \
   type __wrap_##name params;              \
-  type __wrap_##name params { return takes_failure() ? -1 : __real_##name args; }
+  type __wrap_##name params { return take_failure() ? -1 : __real_##name args; }
 
 WRAPPED(ssize_t, write, (int fd, const void *data, size_t len), (fd, data, len))
 WRAPPED(ssize_t, pwrite, (int fd, const void *data, size_t len, off_t at), (fd, data, len, at))
@@ -52,24 +52,27 @@ WRAPPED(int, mkdir, (const char *path, mode_t mode), (path, mode))
 
 /* ---- actions --------------------------------------------------------------------------------- */
 
-static void crash(void) { kill(getpid(), SIGKILL); }
-static void leave(void) { _exit(1); }
-static void stop(void) { kill(getpid(), SIGSTOP); }
-static void fail_next(void) { fails_next = true; }
-static void delay(void) { nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL); }
+static void kill_process(void) { kill(getpid(), SIGKILL); }
+static void exit_process(void) { _exit(1); }
+static void stop_process(void) { kill(getpid(), SIGSTOP); }
+static void make_next_call_fail(void) { fails_next = true; }
+static void delay_process(void) { nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL); }
 
 static const struct {
   const char *name;
-  void (*act)(void);
-} actions[] = {
-    {"crash", crash}, {"exit", leave}, {"stop", stop}, {"error", fail_next}, {"delay", delay}};
+  void (*action)(void);
+} actions[] = {{"crash", kill_process},
+               {"exit", exit_process},
+               {"stop", stop_process},
+               {"error", make_next_call_fail},
+               {"delay", delay_process}};
 
 /* ---- points ---------------------------------------------------------------------------------- */
 
 static struct {
   char name[MAX_NAME];
-  atomic_long left; /* calls left until the failpoint acts; 0 or less: it has acted */
-  void (*act)(void);
+  atomic_long calls_left; /* calls left until the failpoint acts; 0 or less: it has acted */
+  void (*action)(void);
 } specs[MAX_SPECS];
 static size_t n_specs;
 static int trace = -1;
@@ -81,8 +84,8 @@ static void add_spec(const char *text) {
   for (size_t i = 0; i < CLV_COUNT(actions); i++) {
     if (strcmp(action, actions[i].name) != 0) continue;
     strcpy(specs[n_specs].name, name);
-    specs[n_specs].left = count;
-    specs[n_specs++].act = actions[i].act;
+    specs[n_specs].calls_left = count;
+    specs[n_specs++].action = actions[i].action;
     return;
   }
 bad:
@@ -113,8 +116,8 @@ void clv_failpoint(const char *format, ...) {
   va_end(args);
   if (trace >= 0) add_line(trace, "", name);
   for (size_t i = 0; i < n_specs; i++) {
-    if (strcmp(specs[i].name, name) != 0 || --specs[i].left) continue;
+    if (strcmp(specs[i].name, name) != 0 || --specs[i].calls_left) continue;
     add_line(2, "failpoint ", name);
-    specs[i].act();
+    specs[i].action();
   }
 }

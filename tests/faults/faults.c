@@ -6,10 +6,10 @@
  *
  *   CLEAVE_TEST_FAULTS=SEED:DROP:TWICE:DELAY_MS   percent, percent, most milliseconds
  *
- * Only messages that are said again, or that do nothing but free memory, are touched: those about
- * references but their values, DROP, END_CONTEXT without a step, and ENDED without a trace. What
- * happens to the n-th message of a kind follows from seed, kind and n. At exit it says what it did:
- * a test that it slept through proves nothing.
+ * Only messages that are said again, or that do nothing but free memory, are may_be_disturbed:
+ * those about references but their values, DROP, END_CONTEXT without a step, and ENDED without a
+ * trace. What happens to the n-th message of a kind follows from seed, kind and n. At exit it says
+ * what it did: a test that it slept through proves nothing.
  *
  *   CLEAVE_TEST_SENT=FILE   adds the bytes of all tensors that a link took to the u64 that it holds
  *
@@ -28,30 +28,30 @@
 
 typedef struct delayed {
   struct delayed *next; /* next packet in the list, which ascends by time */
-  uint64_t at_ns;
+  uint64_t send_at_ns;
   clv_link *link;
   clv_packet *packet;
 } delayed;
 
 static struct {
-  bool on;
-  uint64_t seed, drop, twice, delay_ms;
+  bool is_on;
+  uint64_t seed, drop_percent, duplicate_percent, max_delay_ms;
   pthread_mutex_t lock;
-  pthread_cond_t changed;
-  delayed *first;
-  uint64_t seen[CLV_FRAME_KINDS], dropped[CLV_FRAME_KINDS], doubled[CLV_FRAME_KINDS],
-      delayed[CLV_FRAME_KINDS];
+  pthread_cond_t list_changed;
+  delayed *first_delayed;
+  uint64_t n_seen[CLV_FRAME_KINDS], n_dropped[CLV_FRAME_KINDS], n_duplicated[CLV_FRAME_KINDS],
+      n_delayed[CLV_FRAME_KINDS];
 } faults = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* splitmix64 (Steele, Lea and Flood 2014) */
-static uint64_t mix(uint64_t x) {
+static uint64_t hash_number(uint64_t x) {
   x += UINT64_C(0x9e3779b97f4a7c15);
   x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
   x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
   return x ^ (x >> 31);
 }
 
-static bool touched(const clv_frame *f) {
+static bool may_be_disturbed(const clv_frame *f) {
   bool about = f->kind >= CLV_REF_KEEP && f->kind <= CLV_REF_ACK && f->kind != CLV_REF_VALUE;
   bool end = f->kind == CLV_END_CONTEXT && !f->has_commit;
   bool ended = f->kind == CLV_ENDED && !f->n_tensors;
@@ -61,7 +61,7 @@ static bool touched(const clv_frame *f) {
 clv_code __real_clv_link_send(clv_link *link, clv_packet *p, clv_err *err);
 clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *err);
 
-static void pass(clv_link *link, clv_packet *p) {
+static void send_now(clv_link *link, clv_packet *p) {
   clv_err ignored;
   (void)!__real_clv_link_send(link, p, &ignored);
 }
@@ -70,17 +70,18 @@ static void *send_delayed(void *user) {
   (void)user;
   pthread_mutex_lock(&faults.lock);
   for (;;) {
-    delayed *d = faults.first;
+    delayed *d = faults.first_delayed;
     uint64_t now = clv_now_ns();
     if (!d) {
-      pthread_cond_wait(&faults.changed, &faults.lock);
-    } else if (d->at_ns > now) {
-      struct timespec ts = {(time_t)(d->at_ns / 1000000000u), (long)(d->at_ns % 1000000000u)};
-      pthread_cond_timedwait(&faults.changed, &faults.lock, &ts);
+      pthread_cond_wait(&faults.list_changed, &faults.lock);
+    } else if (d->send_at_ns > now) {
+      struct timespec ts = {(time_t)(d->send_at_ns / 1000000000u),
+                            (long)(d->send_at_ns % 1000000000u)};
+      pthread_cond_timedwait(&faults.list_changed, &faults.lock, &ts);
     } else {
-      faults.first = d->next;
+      faults.first_delayed = d->next;
       pthread_mutex_unlock(&faults.lock);
-      pass(d->link, d->packet);
+      send_now(d->link, d->packet);
       clv_link_unref(d->link);
       free(d);
       pthread_mutex_lock(&faults.lock);
@@ -89,50 +90,51 @@ static void *send_delayed(void *user) {
   return NULL;
 }
 
-static void delay(clv_link *link, clv_packet *p, uint64_t ms) {
-  delayed *d = calloc(1, sizeof *d), **at = &faults.first;
-  *d = (delayed){.at_ns = clv_now_ns() + ms * 1000000u, .link = clv_link_ref(link), .packet = p};
+static void delay_packet(clv_link *link, clv_packet *p, uint64_t ms) {
+  delayed *d = calloc(1, sizeof *d), **at = &faults.first_delayed;
+  *d = (delayed){
+      .send_at_ns = clv_now_ns() + ms * 1000000u, .link = clv_link_ref(link), .packet = p};
   pthread_mutex_lock(&faults.lock);
-  while (*at && (*at)->at_ns <= d->at_ns) at = &(*at)->next;
+  while (*at && (*at)->send_at_ns <= d->send_at_ns) at = &(*at)->next;
   d->next = *at;
   *at = d;
-  pthread_cond_signal(&faults.changed);
+  pthread_cond_signal(&faults.list_changed);
   pthread_mutex_unlock(&faults.lock);
 }
 
-static clv_packet *copy_of(const clv_packet *p) {
+static clv_packet *copy_packet(const clv_packet *p) {
   clv_packet *copy;
   clv_err ignored;
   if (clv_packet_new(p->pool, p->frame.kind, &copy, &ignored) != CLV_OK) return NULL;
-  copy->frame = p->frame; /* none of these frames has a tensor */
+  copy->frame = p->frame; /* copies the frame alone, because none of these frames has a tensor */
   return copy;
 }
 
-static void count(uint64_t *of) { __atomic_fetch_add(of, 1, __ATOMIC_RELAXED); }
+static void increment_counter(uint64_t *of) { __atomic_fetch_add(of, 1, __ATOMIC_RELAXED); }
 
-static void pass_twin(clv_link *link, const clv_packet *p) {
-  clv_packet *twin = copy_of(p);
+static void send_duplicate(clv_link *link, const clv_packet *p) {
+  clv_packet *twin = copy_packet(p);
   if (!twin) return;
-  count(&faults.doubled[p->frame.kind]);
-  pass(link, twin);
+  increment_counter(&faults.n_duplicated[p->frame.kind]);
+  send_now(link, twin);
 }
 
 /* Takes a packet to delay or to drop it. Returns false if the packet is to be sent now. */
-static bool take(clv_link *link, clv_packet *p) {
+static bool drop_or_delay(clv_link *link, clv_packet *p) {
   clv_frame_kind kind = p->frame.kind;
-  if (!faults.on || !touched(&p->frame)) return false;
-  uint64_t n = __atomic_fetch_add(&faults.seen[kind], 1, __ATOMIC_RELAXED);
-  uint64_t dice = mix(faults.seed ^ mix((uint64_t)kind << 48 | n));
-  if (dice % 100 < faults.drop) {
-    count(&faults.dropped[kind]);
+  if (!faults.is_on || !may_be_disturbed(&p->frame)) return false;
+  uint64_t n = __atomic_fetch_add(&faults.n_seen[kind], 1, __ATOMIC_RELAXED);
+  uint64_t dice = hash_number(faults.seed ^ hash_number((uint64_t)kind << 48 | n));
+  if (dice % 100 < faults.drop_percent) {
+    increment_counter(&faults.n_dropped[kind]);
     clv_packet_free(p);
     return true;
   }
-  if ((dice >> 8) % 100 < faults.twice) pass_twin(link, p);
-  uint64_t ms = faults.delay_ms ? (dice >> 16) % (faults.delay_ms + 1) : 0;
+  if ((dice >> 8) % 100 < faults.duplicate_percent) send_duplicate(link, p);
+  uint64_t ms = faults.max_delay_ms ? (dice >> 16) % (faults.max_delay_ms + 1) : 0;
   if (!ms || (dice >> 40) % 2) return false;
-  count(&faults.delayed[kind]);
-  delay(link, p, ms);
+  increment_counter(&faults.n_delayed[kind]);
+  delay_packet(link, p, ms);
   return true;
 }
 
@@ -141,7 +143,7 @@ static uint64_t *sent;
 clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *err) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) bytes += p->tensor[i]->bytes;
-  clv_code code = take(link, p) ? CLV_OK : __real_clv_link_send(link, p, err);
+  clv_code code = drop_or_delay(link, p) ? CLV_OK : __real_clv_link_send(link, p, err);
   if (sent && bytes && code == CLV_OK) __atomic_fetch_add(sent, bytes, __ATOMIC_SEQ_CST);
   return code;
 }
@@ -156,13 +158,14 @@ __attribute__((constructor)) static void begin_to_count(void) {
   close(fd);
 }
 
-static void report(void) {
+static void print_counts(void) {
   for (int kind = 1; kind < CLV_FRAME_KINDS; kind++)
-    if (faults.seen[kind])
+    if (faults.n_seen[kind])
       fprintf(stderr, "faults %s %llu dropped %llu doubled %llu delayed %llu\n",
-              clv_frame_kind_name((clv_frame_kind)kind), (unsigned long long)faults.seen[kind],
-              (unsigned long long)faults.dropped[kind], (unsigned long long)faults.doubled[kind],
-              (unsigned long long)faults.delayed[kind]);
+              clv_frame_kind_name((clv_frame_kind)kind), (unsigned long long)faults.n_seen[kind],
+              (unsigned long long)faults.n_dropped[kind],
+              (unsigned long long)faults.n_duplicated[kind],
+              (unsigned long long)faults.n_delayed[kind]);
 }
 
 __attribute__((constructor)) static void begin(void) {
@@ -174,17 +177,17 @@ __attribute__((constructor)) static void begin(void) {
     exit(64);
   }
   faults.seed = seed;
-  faults.drop = drop;
-  faults.twice = twice;
-  faults.delay_ms = delay_ms;
+  faults.drop_percent = drop;
+  faults.duplicate_percent = twice;
+  faults.max_delay_ms = delay_ms;
   pthread_condattr_t monotonic;
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&faults.changed, &monotonic);
+  pthread_cond_init(&faults.list_changed, &monotonic);
   pthread_condattr_destroy(&monotonic);
   pthread_t thread;
   if (pthread_create(&thread, NULL, send_delayed, NULL) != 0) exit(70);
   pthread_detach(thread);
-  atexit(report);
-  faults.on = true;
+  atexit(print_counts);
+  faults.is_on = true;
 }

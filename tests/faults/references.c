@@ -28,30 +28,33 @@ enum { MAX_NODES = 5, MAX_OBJECTS = 512, MAX_HANDLES = 4096, MAX_EVENTS = 1 << 1
 
 #define MS UINT64_C(1000000)
 static const uint64_t lease = 20000 * MS, retry = 50 * MS;
-/* Time to wait at the end: a lease for references of the lost node, a second one for those that
- * wait for the first, and a third so that each node's periodic check has run. */
+/* Time in ns to wait at the end: a lease for references of the lost node, a second one for those
+ * that wait for the first, and a third so that each node's periodic check has run. */
 static const uint64_t grace_ns = 3 * 20000 * MS;
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
 typedef struct object {
-  uint64_t ref, key;
-  uint32_t maker, owner;
-  bool fails, made, settled, lost; /* made: the owner knows the object */
+  uint64_t ref, access_key;
+  uint32_t creator, owner;
+  bool ends_in_failure, is_known_to_owner, is_settled,
+      lost; /* is_known_to_owner: the owner knows the object */
   clv_rref_failure failure;
-  int64_t number;
-  uint64_t settled_at;
+  int64_t settled_value;
+  uint64_t settled_at_ns;
 } object;
 
 typedef enum handle_state { PROMISED, HERE, RELEASED, NEVER_CAME } handle_state;
 
 typedef struct handle {
-  uint64_t fork;
-  uint32_t object, node, from; /* from: node that passed the reference */
+  uint64_t fork_id;
+  uint32_t object, node, passed_by; /* passed_by: node that passed the reference */
   handle_state state;
-  bool lost, fetching;
-  uint64_t asked_at;
-  bool hasty; /* true: the program releases it at its end even if its value has not arrived */
+  bool lost, is_fetching;
+  uint64_t fetch_sent_ns;
+  bool
+      /* true: the program releases it at its end even if its value has not arrived */
+      may_release_unfetched;
 } handle;
 
 typedef enum event_kind {
@@ -61,47 +64,48 @@ typedef enum event_kind {
   SETTLE,
   CUT,
   HEAL,
-  /* end of the program: the owner must then have no references but handles, which the test
-   * releases */
+  /* end of the program: each owner may then have only references with handles of the program, which
+   * the test releases */
   END,
 } event_kind;
 
 typedef struct event {
-  uint64_t at, order;
+  uint64_t at, sequence;
   event_kind kind;
-  uint32_t node, from; /* SETTLE: node is the object's number */
+  uint32_t node, passed_by; /* node: receiver of the event; for SETTLE the index of the object */
   clv_rref_message m;
   clv_rref_failure failure;
 } event;
 
 static struct {
-  uint64_t seed, random, now, order, end;
-  bool trace, failed;
+  uint64_t seed, rng_state, now_ns, sequence, end_ns;
+  bool prints_trace, has_failed;
   uint32_t n_nodes;
-  clv_rrefs *nodes[MAX_NODES];
-  clv_pool *pools[MAX_NODES];
-  uint64_t ids[MAX_NODES], tick_at[MAX_NODES];
-  bool dead[MAX_NODES + 1], silent[MAX_NODES + 1];
-  bool deaths_planned;
-  uint32_t bad;                 /* node that dies, or is silent for longer than a lease */
-  uint64_t bad_from, bad_until; /* from..until in ns: all messages from and to `bad` are lost */
+  clv_rrefs *node_tables[MAX_NODES];
+  clv_pool *node_pools[MAX_NODES];
+  uint64_t last_ids[MAX_NODES], tick_due_ns[MAX_NODES];
+  bool is_dead[MAX_NODES + 1], is_silent[MAX_NODES + 1];
+  bool has_deaths;
+  uint32_t faulty_node; /* node that dies, or is silent for longer than a lease */
+  uint64_t faulty_from_ns,
+      faulty_until_ns; /* from..until in ns: all messages from and to `faulty_node` are lost */
   /* Message faults in percent, and delays in nanoseconds. */
-  uint32_t drop, twice;
-  uint64_t least, spread;
+  uint32_t drop_percent, duplicate_percent;
+  uint64_t min_delay_ns, delay_spread_ns;
   object objects[MAX_OBJECTS];
   handle handles[MAX_HANDLES];
   uint32_t n_objects, n_handles;
   event *events[MAX_EVENTS];
   uint32_t n_events;
-  clv_rref_visits visits; /* cells of the state tables that all runs visited */
-  uint64_t lies, messages, dropped, doubled, fetched, errors, deaths, operations;
+  clv_rref_visits cell_visits; /* cells of the state tables that all runs visited */
+  uint64_t n_lies, n_messages, n_dropped, n_duplicated, n_fetched, n_errors, n_deaths, n_operations;
 } w;
 
-static void complain(const char *fmt, ...) CLV_PRINTF(1, 2);
-static void complain(const char *fmt, ...) {
-  if (w.failed) return;
-  w.failed = true;
-  printf("seed %" PRIu64 " at %.3f s: ", w.seed, (double)w.now / 1e9);
+static void report_fault(const char *fmt, ...) CLV_PRINTF(1, 2);
+static void report_fault(const char *fmt, ...) {
+  if (w.has_failed) return;
+  w.has_failed = true;
+  printf("seed %" PRIu64 " at %.3f s: ", w.seed, (double)w.now_ns / 1e9);
   va_list args;
   va_start(args, fmt);
   vprintf(fmt, args);
@@ -109,10 +113,10 @@ static void complain(const char *fmt, ...) {
   printf("\n");
 }
 
-static void trace(const char *fmt, ...) CLV_PRINTF(1, 2);
-static void trace(const char *fmt, ...) {
-  if (!w.trace) return;
-  printf("%10.3f ms  ", (double)w.now / 1e6);
+static void print_trace(const char *fmt, ...) CLV_PRINTF(1, 2);
+static void print_trace(const char *fmt, ...) {
+  if (!w.prints_trace) return;
+  printf("%10.3f ms  ", (double)w.now_ns / 1e6);
   va_list args;
   va_start(args, fmt);
   vprintf(fmt, args);
@@ -120,60 +124,60 @@ static void trace(const char *fmt, ...) {
   printf("\n");
 }
 
-/* xorshift64* (Vigna 2016) */
-static uint64_t draw(void) {
-  w.random ^= w.random >> 12;
-  w.random ^= w.random << 25;
-  w.random ^= w.random >> 27;
-  return w.random * UINT64_C(0x2545f4914f6cdd1d);
+/* Returns a random number, by xorshift64* (Vigna 2016). */
+static uint64_t draw_number(void) {
+  w.rng_state ^= w.rng_state >> 12;
+  w.rng_state ^= w.rng_state << 25;
+  w.rng_state ^= w.rng_state >> 27;
+  return w.rng_state * UINT64_C(0x2545f4914f6cdd1d);
 }
-static uint64_t below(uint64_t n) { return n ? (draw() >> 16) % n : 0; }
-static bool chance(uint32_t percent) { return below(100) < percent; }
+static uint64_t draw_below(uint64_t n) { return n ? (draw_number() >> 16) % n : 0; }
+static bool happens_with_percent(uint32_t percent) { return draw_below(100) < percent; }
 
-static uint64_t new_id(uint32_t node) { return ((uint64_t)(node + 1) << 48) | ++w.ids[node]; }
+static uint64_t new_id(uint32_t node) { return ((uint64_t)(node + 1) << 48) | ++w.last_ids[node]; }
 
-static object *object_of(uint64_t ref) {
+static object *find_object(uint64_t ref) {
   for (uint32_t i = 0; i < w.n_objects; i++)
     if (w.objects[i].ref == ref) return &w.objects[i];
   return NULL;
 }
 
-static handle *handle_of(uint64_t fork) {
+static handle *find_handle(uint64_t fork) {
   for (uint32_t i = 0; i < w.n_handles; i++)
-    if (w.handles[i].fork == fork) return &w.handles[i];
+    if (w.handles[i].fork_id == fork) return &w.handles[i];
   return NULL;
 }
 
-static bool bad_now(uint32_t node) {
-  return node == w.bad && w.now >= w.bad_from && w.now < w.bad_until;
+static bool is_faulty_now(uint32_t node) {
+  return node == w.faulty_node && w.now_ns >= w.faulty_from_ns && w.now_ns < w.faulty_until_ns;
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static bool sooner(const event *a, const event *b) {
-  return a->at != b->at ? a->at < b->at : a->order < b->order;
+static bool is_earlier(const event *a, const event *b) {
+  return a->at != b->at ? a->at < b->at : a->sequence < b->sequence;
 }
 
-static event *push(uint64_t at, event_kind kind, uint32_t node) {
+static event *add_event(uint64_t at, event_kind kind, uint32_t node) {
   if (w.n_events == MAX_EVENTS) {
-    complain("more than %d events", MAX_EVENTS);
+    report_fault("more than %d events", MAX_EVENTS);
     exit(2);
   }
   event *e = calloc(1, sizeof *e);
-  *e = (event){.at = at, .order = ++w.order, .kind = kind, .node = node};
+  *e = (event){.at = at, .sequence = ++w.sequence, .kind = kind, .node = node};
   uint32_t i = w.n_events++;
-  for (; i && sooner(e, w.events[(i - 1) / 2]); i = (i - 1) / 2)
+  for (; i && is_earlier(e, w.events[(i - 1) / 2]); i = (i - 1) / 2)
     w.events[i] = w.events[(i - 1) / 2];
   w.events[i] = e;
   return e;
 }
 
-static event *pop(void) {
+static event *take_first_event(void) {
   event *first = w.events[0], *last = w.events[--w.n_events];
   uint32_t i = 0;
   for (uint32_t child; (child = 2 * i + 1) < w.n_events; i = child) {
-    if (child + 1 < w.n_events && sooner(w.events[child + 1], w.events[child])) child++;
-    if (!sooner(w.events[child], last)) break;
+    if (child + 1 < w.n_events && is_earlier(w.events[child + 1], w.events[child])) child++;
+    if (!is_earlier(w.events[child], last)) break;
     w.events[i] = w.events[child];
   }
   w.events[i] = last;
@@ -186,8 +190,8 @@ static const char *const names[CLV_RREF_KINDS] = {"ACK",    "KEEP",  "USE",   "F
                                                   "DELETE", "RENEW", "FETCH", "VALUE"};
 
 static void send_once(uint32_t from, uint32_t to, const clv_rref_message *m) {
-  event *e = push(w.now + w.least + below(w.spread), MESSAGE, to);
-  e->from = from;
+  event *e = add_event(w.now_ns + w.min_delay_ns + draw_below(w.delay_spread_ns), MESSAGE, to);
+  e->passed_by = from;
   e->m = *m;
   if (m->tensor) clv_tensor_ref(m->tensor);
   if (m->failure) {
@@ -197,143 +201,153 @@ static void send_once(uint32_t from, uint32_t to, const clv_rref_message *m) {
 }
 
 static void check_value(uint32_t to, const clv_rref_message *m) {
-  const handle *h = handle_of(m->fork);
+  const handle *h = find_handle(m->fork);
   bool theirs = h && h->node == to && w.objects[h->object].ref == m->ref;
   if (m->tensor && !theirs)
-    complain("node %u was sent the value of %" PRIx64 " without a handle", to, m->ref);
+    report_fault("node %u was sent the value of %" PRIx64 " without a handle", to, m->ref);
 }
 
 static void on_send(uint32_t from, const clv_rref_result *r) {
   uint32_t to = r->to;
   const clv_rref_message *m = &r->message;
-  w.messages++;
+  w.n_messages++;
   if (m->kind == CLV_RREF_VALUE) check_value(to, m);
-  bool lose = chance(w.drop);
-  trace("%u -> %u %s %" PRIu64 " ref %" PRIx64 " fork %" PRIx64 "%s%s", from, to, names[m->kind],
-        m->number, m->ref, m->fork, m->failure ? " failure" : "", lose ? " (lost)" : "");
-  w.dropped += lose;
-  if (w.silent[from] || w.dead[from]) return;
+  bool lose = happens_with_percent(w.drop_percent);
+  print_trace("%u -> %u %s %" PRIu64 " ref %" PRIx64 " fork %" PRIx64 "%s%s", from, to,
+              names[m->kind], m->number, m->ref, m->fork, m->failure ? " failure" : "",
+              lose ? " (lost)" : "");
+  w.n_dropped += lose;
+  if (w.is_silent[from] || w.is_dead[from]) return;
   if (!lose) send_once(from, to, m);
-  if (!chance(w.twice)) return;
-  w.doubled++;
+  if (!happens_with_percent(w.duplicate_percent)) return;
+  w.n_duplicated++;
   send_once(from, to, m);
 }
 
 /* ---- what comes of it ------------------------------------------------------------------------ */
 
-static void settle(object *o) {
-  o->settled = true;
-  o->settled_at = w.now;
-  clv_rrefs *t = w.nodes[o->owner];
-  if (o->fails) {
-    clv_rrefs_settle_entry(t, o->ref, NULL, &o->failure, w.now);
+static void settle_object(object *o) {
+  o->is_settled = true;
+  o->settled_at_ns = w.now_ns;
+  clv_rrefs *t = w.node_tables[o->owner];
+  if (o->ends_in_failure) {
+    clv_rrefs_settle_entry(t, o->ref, NULL, &o->failure, w.now_ns);
     return;
   }
   clv_tensor *v;
   clv_shape scalar = {0};
   clv_err err;
   if (clv_tensor_new(CLV_I64, &scalar, &v, &err) != CLV_OK) exit(2);
-  *(int64_t *)v->data = o->number;
-  clv_rrefs_settle_entry(t, o->ref, v, NULL, w.now);
+  *(int64_t *)v->data = o->settled_value;
+  clv_rrefs_settle_entry(t, o->ref, v, NULL, w.now_ns);
   clv_tensor_unref(v);
 }
 
-/* Draws when the value of a new object is settled: at once, while the program runs, or after it. */
+/* Draws when the value of a new object is is_settled: at once, while the program runs, or after
+ * it. */
 static void on_create(uint32_t node, const clv_rref_result *r) {
-  object *o = object_of(r->handle.ref);
+  object *o = find_object(r->handle.ref);
   (void)node;
-  o->made = true;
-  if (chance(30))
-    settle(o);
+  o->is_known_to_owner = true;
+  if (happens_with_percent(30))
+    settle_object(o);
   else
-    push(w.now + below(chance(20) ? 20000 * MS : 1000 * MS), SETTLE, (uint32_t)(o - w.objects));
+    add_event(w.now_ns + draw_below(happens_with_percent(20) ? 20000 * MS : 1000 * MS), SETTLE,
+              (uint32_t)(o - w.objects));
 }
 
-static void release(handle *h) {
+static void release_handle(handle *h) {
   clv_err err;
   h->state = RELEASED;
-  h->fetching = false;
-  trace("%u releases %" PRIx64, h->node, h->fork);
-  if (clv_rrefs_release_handle(w.nodes[h->node], h->fork, w.now, &err) != CLV_OK)
-    complain("release of %" PRIx64 " at %u: %s", h->fork, h->node, err.text);
+  h->is_fetching = false;
+  print_trace("%u releases %" PRIx64, h->node, h->fork_id);
+  if (clv_rrefs_release_handle(w.node_tables[h->node], h->fork_id, w.now_ns, &err) != CLV_OK)
+    report_fault("release of %" PRIx64 " at %u: %s", h->fork_id, h->node, err.text);
 }
 
 static void on_used(uint32_t node, const clv_rref_result *r) {
   const clv_rref_use *u = &r->handle;
-  handle *h = handle_of(u->fork);
+  handle *h = find_handle(u->fork);
   if (!h || h->node != node || w.objects[h->object].ref != u->ref) {
-    complain("node %u was passed a handle %" PRIx64 " that nobody passed to it", node, u->fork);
+    report_fault("node %u was passed a handle %" PRIx64 " that nobody passed to it", node, u->fork);
     return;
   }
   /* The last USE may arrive after its sender gave up on a node that had been silent. */
   bool after_all = h->state == NEVER_CAME && h->lost;
-  if (h->state != PROMISED && !after_all) complain("handle %" PRIx64 " came twice", u->fork);
+  if (h->state != PROMISED && !after_all) report_fault("handle %" PRIx64 " came twice", u->fork);
   h->state = HERE;
 }
 
 static void on_joined(uint32_t node, const clv_rref_result *r) {
   const clv_rref_failure *why = r->failure;
-  handle *h = handle_of(r->handle.fork);
+  handle *h = find_handle(r->handle.fork);
   (void)node;
-  if (why && !h->lost) complain("handle %" PRIx64 " was refused: %s", h->fork, why->text);
+  if (why && !h->lost) report_fault("handle %" PRIx64 " was refused: %s", h->fork_id, why->text);
 }
 
 static void on_unused(uint32_t node, const clv_rref_result *r) {
-  handle *h = handle_of(r->handle.fork);
+  handle *h = find_handle(r->handle.fork);
   /* true: the node was silent, so it may not know the loss of others */
-  bool excused = h->lost || node == w.bad;
-  if (!excused) complain("handle %" PRIx64 " did not arrive: %s", h->fork, r->failure->text);
+  bool excused = h->lost || node == w.faulty_node;
+  if (!excused) report_fault("handle %" PRIx64 " did not arrive: %s", h->fork_id, r->failure->text);
   if (h->state == PROMISED) h->state = NEVER_CAME;
 }
 
 static void check_failure(const handle *h, const clv_rref_failure *why) {
   const object *o = &w.objects[h->object];
-  bool stored = o->fails && why->code == o->failure.code && strcmp(why->text, o->failure.text) == 0;
+  bool stored =
+      o->ends_in_failure && why->code == o->failure.code && strcmp(why->text, o->failure.text) == 0;
   bool excused = h->lost && (why->code == CLV_NOT_FOUND || why->code == CLV_UNAVAILABLE);
-  w.errors++;
+  w.n_errors++;
   if (!stored && !excused)
-    complain("fetch by handle %" PRIx64 " of %" PRIx64 " gave: %s", h->fork, o->ref, why->text);
+    report_fault("fetch by handle %" PRIx64 " of %" PRIx64 " gave: %s", h->fork_id, o->ref,
+                 why->text);
 }
 
 /* Checks the time from sending to arrival of KEEP, USE, FORK, FETCH, VALUE and their answers: each
  * has a limit. */
-static void check_time(const handle *h, const object *o) {
-  uint64_t begin = CLV_MAX(h->asked_at, o->settled_at), trips = 8 * (w.least + w.spread);
-  bool calm = !w.drop && !w.deaths_planned && trips < lease / 8;
-  if (calm && w.now > begin + trips)
-    complain("fetch by handle %" PRIx64 " took %.3f s", h->fork, (double)(w.now - begin) / 1e9);
+static void check_fetch_time(const handle *h, const object *o) {
+  uint64_t begin = CLV_MAX(h->fetch_sent_ns, o->settled_at_ns),
+           trips = 8 * (w.min_delay_ns + w.delay_spread_ns);
+  bool calm = !w.drop_percent && !w.has_deaths && trips < lease / 8;
+  if (calm && w.now_ns > begin + trips)
+    report_fault("fetch by handle %" PRIx64 " took %.3f s", h->fork_id,
+                 (double)(w.now_ns - begin) / 1e9);
 }
 
 static void on_fetched(uint32_t node, const clv_rref_result *r) {
   const clv_rref_use *u = &r->handle;
-  handle *h = handle_of(u->fork);
+  handle *h = find_handle(u->fork);
   const object *o = &w.objects[h->object];
   (void)node;
-  if (!h->fetching) complain("handle %" PRIx64 " got what it had not asked for", u->fork);
-  h->fetching = false;
-  w.fetched++;
-  check_time(h, o);
+  if (!h->is_fetching) report_fault("handle %" PRIx64 " got what it had not asked for", u->fork);
+  h->is_fetching = false;
+  w.n_fetched++;
+  check_fetch_time(h, o);
   if (r->failure) {
     check_failure(h, r->failure);
-  } else if (o->fails || !o->settled || *(int64_t *)r->tensor->data != o->number) {
-    complain("fetch by handle %" PRIx64 " gave another value", u->fork);
+  } else if (o->ends_in_failure || !o->is_settled ||
+             *(int64_t *)r->tensor->data != o->settled_value) {
+    report_fault("fetch by handle %" PRIx64 " gave another value", u->fork);
   }
 }
 
 static void on_freed(uint32_t node, const clv_rref_result *r) {
   uint64_t ref = r->handle.ref;
-  const object *o = object_of(ref);
+  const object *o = find_object(ref);
   (void)node;
-  trace("%u frees %" PRIx64, o->owner, ref);
+  print_trace("%u frees %" PRIx64, o->owner, ref);
   for (uint32_t i = 0; i < w.n_handles; i++) {
     const handle *h = &w.handles[i];
     bool open = h->state == PROMISED || h->state == HERE;
     if (open && !h->lost && w.objects[h->object].ref == ref)
-      complain("%" PRIx64 " was freed although node %u has handle %" PRIx64, ref, h->node, h->fork);
+      report_fault("%" PRIx64 " was freed although node %u has handle %" PRIx64, ref, h->node,
+                   h->fork_id);
   }
 }
 
-/* Handles all results of a node after each input, and the results that these cause. */
+/* Handles all results of a node, and the results that these cause. Called after each input to the
+ * node. */
 static void take_results(uint32_t node) {
   static void (*const on[CLV_RREF_RESULTS])(uint32_t, const clv_rref_result *) = {
       [CLV_RREF_RESULT_SEND] = on_send,     [CLV_RREF_RESULT_CREATE] = on_create,
@@ -341,7 +355,8 @@ static void take_results(uint32_t node) {
       [CLV_RREF_RESULT_UNUSED] = on_unused, [CLV_RREF_RESULT_FETCHED] = on_fetched,
       [CLV_RREF_RESULT_FREED] = on_freed};
   clv_rref_result r;
-  while (w.nodes[node] && clv_rrefs_next_result(w.nodes[node], &r)) on[r.kind](node, &r);
+  while (w.node_tables[node] && clv_rrefs_next_result(w.node_tables[node], &r))
+    on[r.kind](node, &r);
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */
@@ -349,280 +364,283 @@ static void take_results(uint32_t node) {
 static object *new_object(uint32_t maker, uint32_t owner) {
   object *o = &w.objects[w.n_objects++];
   *o = (object){.ref = new_id(maker),
-                .key = draw() | 1,
-                .maker = maker,
+                .access_key = draw_number() | 1,
+                .creator = maker,
                 .owner = owner,
-                .fails = chance(15),
-                .number = (int64_t)draw(),
-                .lost = bad_now(maker) || bad_now(owner)};
-  o->failure.code = (clv_code)(1 + below(16));
+                .ends_in_failure = happens_with_percent(15),
+                .settled_value = (int64_t)draw_number(),
+                .lost = is_faulty_now(maker) || is_faulty_now(owner)};
+  o->failure.code = (clv_code)(1 + draw_below(16));
   snprintf(o->failure.text, sizeof o->failure.text, "the error of %" PRIx64, o->ref);
   return o;
 }
 
 static handle *new_handle(object *o, uint32_t maker, uint32_t node, const handle *parent) {
   handle *h = &w.handles[w.n_handles++];
-  *h = (handle){.fork = new_id(maker),
+  *h = (handle){.fork_id = new_id(maker),
                 .object = (uint32_t)(o - w.objects),
                 .node = node,
-                .from = maker,
-                .hasty = chance(30)};
-  h->lost = o->lost || bad_now(node) || bad_now(maker) || (parent && parent->lost);
+                .passed_by = maker,
+                .may_release_unfetched = happens_with_percent(30)};
+  h->lost = o->lost || is_faulty_now(node) || is_faulty_now(maker) || (parent && parent->lost);
   return h;
 }
 
-static uint32_t living(void) {
-  uint32_t node = (uint32_t)below(w.n_nodes);
-  return w.dead[node] ? (node + 1) % w.n_nodes : node;
+static uint32_t draw_living_node(void) {
+  uint32_t node = (uint32_t)draw_below(w.n_nodes);
+  return w.is_dead[node] ? (node + 1) % w.n_nodes : node;
 }
 
-static void do_own(void) {
+static void do_create_own(void) {
   clv_err err;
-  uint32_t node = living();
+  uint32_t node = draw_living_node();
   object *o = new_object(node, node);
   handle *h = new_handle(o, node, node, NULL);
-  clv_rref_new_ids b = {o->ref, h->fork, o->key};
+  clv_rref_new_ids b = {o->ref, h->fork_id, o->access_key};
   clv_tensor *v;
   clv_shape scalar = {0};
-  o->fails = false;
-  o->made = o->settled = true;
-  o->settled_at = w.now;
+  o->ends_in_failure = false;
+  o->is_known_to_owner = o->is_settled = true;
+  o->settled_at_ns = w.now_ns;
   h->state = HERE;
   if (clv_tensor_new(CLV_I64, &scalar, &v, &err) != CLV_OK) exit(2);
-  *(int64_t *)v->data = o->number;
-  trace("%u owns %" PRIx64 ", handle %" PRIx64, node, o->ref, h->fork);
-  if (clv_rrefs_new_owned(w.nodes[node], &b, v, w.now, &err) != CLV_OK)
-    complain("own: %s", err.text);
+  *(int64_t *)v->data = o->settled_value;
+  print_trace("%u owns %" PRIx64 ", handle %" PRIx64, node, o->ref, h->fork_id);
+  if (clv_rrefs_new_owned(w.node_tables[node], &b, v, w.now_ns, &err) != CLV_OK)
+    report_fault("own: %s", err.text);
   clv_tensor_unref(v);
 }
 
-static void do_keep(void) {
+static void do_create_at_owner(void) {
   clv_err err;
-  uint32_t node = living(), owner = (uint32_t)below(w.n_nodes);
+  uint32_t node = draw_living_node(), owner = (uint32_t)draw_below(w.n_nodes);
   object *o = new_object(node, owner);
   handle *h = new_handle(o, node, node, NULL);
-  clv_rref_new_ids b = {o->ref, h->fork, o->key};
+  clv_rref_new_ids b = {o->ref, h->fork_id, o->access_key};
   h->state = HERE;
-  trace("%u keeps %" PRIx64 " at %u, handle %" PRIx64, node, o->ref, owner, h->fork);
-  if (clv_rrefs_new_kept(w.nodes[node], &b, owner, 1, o->ref, w.now, &err) != CLV_OK)
-    complain("keep: %s", err.text);
+  print_trace("%u keeps %" PRIx64 " at %u, handle %" PRIx64, node, o->ref, owner, h->fork_id);
+  if (clv_rrefs_new_kept(w.node_tables[node], &b, owner, 1, o->ref, w.now_ns, &err) != CLV_OK)
+    report_fault("keep: %s", err.text);
 }
 
 /* Returns a random handle in that state at a node that lives; NULL if a few tries find none. */
-static handle *any_handle(handle_state state) {
+static handle *draw_handle(handle_state state) {
   for (int i = 0; i < 8 && w.n_handles; i++) {
-    handle *h = &w.handles[below(w.n_handles)];
-    if (h->state == state && !w.dead[h->node]) return h;
+    handle *h = &w.handles[draw_below(w.n_handles)];
+    if (h->state == state && !w.is_dead[h->node]) return h;
   }
   return NULL;
 }
 
-static bool excusable(const handle *h, const clv_err *err) {
+static bool is_excusable_error(const handle *h, const clv_err *err) {
   return h->lost && (err->code == CLV_NOT_FOUND || err->code == CLV_UNAVAILABLE);
 }
 
-static void do_pass(void) {
+static void do_pass_reference(void) {
   clv_err err;
-  handle *h = any_handle(HERE);
+  handle *h = draw_handle(HERE);
   if (!h) return;
   object *o = &w.objects[h->object];
-  uint32_t to = chance(25) ? o->owner : (uint32_t)below(w.n_nodes);
+  uint32_t to = happens_with_percent(25) ? o->owner : (uint32_t)draw_below(w.n_nodes);
   handle *child = new_handle(o, h->node, to, h);
-  clv_rref_pass_args what = {child->fork, to, 0, 0};
-  trace("%u passes %" PRIx64 " to %u as %" PRIx64, h->node, h->fork, to, child->fork);
-  if (clv_rrefs_pass_handle(w.nodes[h->node], h->fork, &what, w.now, &err) == CLV_OK) return;
+  clv_rref_pass_args what = {child->fork_id, to, 0, 0};
+  print_trace("%u passes %" PRIx64 " to %u as %" PRIx64, h->node, h->fork_id, to, child->fork_id);
+  if (clv_rrefs_pass_handle(w.node_tables[h->node], h->fork_id, &what, w.now_ns, &err) == CLV_OK)
+    return;
   child->state = NEVER_CAME;
-  if (!excusable(h, &err)) complain("pass of %" PRIx64 ": %s", h->fork, err.text);
+  if (!is_excusable_error(h, &err)) report_fault("pass of %" PRIx64 ": %s", h->fork_id, err.text);
 }
 
-static void do_fetch(void) {
+static void do_fetch_value(void) {
   clv_err err;
-  handle *h = any_handle(HERE);
+  handle *h = draw_handle(HERE);
   if (!h) return;
-  trace("%u fetches %" PRIx64, h->node, h->fork);
-  bool was = h->fetching;
-  h->fetching = true;
-  if (!was) h->asked_at = w.now;
-  if (clv_rrefs_fetch_value(w.nodes[h->node], h->fork, w.now, &err) == CLV_OK) return;
-  h->fetching = was;
-  if (!excusable(h, &err)) complain("fetch of %" PRIx64 ": %s", h->fork, err.text);
+  print_trace("%u fetches %" PRIx64, h->node, h->fork_id);
+  bool was = h->is_fetching;
+  h->is_fetching = true;
+  if (!was) h->fetch_sent_ns = w.now_ns;
+  if (clv_rrefs_fetch_value(w.node_tables[h->node], h->fork_id, w.now_ns, &err) == CLV_OK) return;
+  h->is_fetching = was;
+  if (!is_excusable_error(h, &err)) report_fault("fetch of %" PRIx64 ": %s", h->fork_id, err.text);
 }
 
-static void do_release(void) {
-  handle *h = any_handle(HERE);
-  if (h) release(h);
+static void do_release_handle(void) {
+  handle *h = draw_handle(HERE);
+  if (h) release_handle(h);
 }
 
 /* Uses a released handle in every way. Each must fail with the same clear error. */
-static void do_use_after(void) {
+static void do_use_released_handle(void) {
   clv_err err = {0};
-  handle *h = any_handle(RELEASED);
+  handle *h = draw_handle(RELEASED);
   if (!h) return;
-  clv_rrefs *t = w.nodes[h->node];
+  clv_rrefs *t = w.node_tables[h->node];
   clv_rref_pass_args what = {new_id(h->node), 0, 0, 0};
-  uint64_t how = below(3);
-  clv_code code = how == 0   ? clv_rrefs_fetch_value(t, h->fork, w.now, &err)
-                  : how == 1 ? clv_rrefs_release_handle(t, h->fork, w.now, &err)
-                             : clv_rrefs_pass_handle(t, h->fork, &what, w.now, &err);
+  uint64_t how = draw_below(3);
+  clv_code code = how == 0   ? clv_rrefs_fetch_value(t, h->fork_id, w.now_ns, &err)
+                  : how == 1 ? clv_rrefs_release_handle(t, h->fork_id, w.now_ns, &err)
+                             : clv_rrefs_pass_handle(t, h->fork_id, &what, w.now_ns, &err);
   if (code != CLV_NOT_FOUND)
-    complain("use after release of %" PRIx64 " gave %d", h->fork, (int)code);
+    report_fault("use after release of %" PRIx64 " gave %d", h->fork_id, (int)code);
 }
 
 /* Sends frames of a node that was passed no reference (an additional node that others only hear):
  * another node's fork, an unknown id, a wrong key. */
-static void do_lie(void) {
+static void do_forge_frame(void) {
   static const clv_rref_kind kinds[] = {CLV_RREF_FETCH,  CLV_RREF_FETCH,  CLV_RREF_FORK,
                                         CLV_RREF_DELETE, CLV_RREF_ACCEPT, CLV_RREF_VALUE,
                                         CLV_RREF_ACK,    CLV_RREF_RENEW};
   if (!w.n_handles) return;
-  const handle *h = &w.handles[below(w.n_handles)];
+  const handle *h = &w.handles[draw_below(w.n_handles)];
   const object *o = &w.objects[h->object];
-  clv_rref_message m = {.kind = kinds[below(CLV_COUNT(kinds))],
-                        .number = ++w.lies,
-                        .ref = chance(80) ? o->ref : draw(),
-                        .fork = chance(80) ? h->fork : draw(),
-                        .key = draw(),
-                        .is_before_join = chance(50)};
+  clv_rref_message m = {.kind = kinds[draw_below(CLV_COUNT(kinds))],
+                        .number = ++w.n_lies,
+                        .ref = happens_with_percent(80) ? o->ref : draw_number(),
+                        .fork = happens_with_percent(80) ? h->fork_id : draw_number(),
+                        .key = draw_number(),
+                        .is_before_join = happens_with_percent(50)};
   if (m.kind == CLV_RREF_VALUE) m.failure = &o->failure;
-  send_once(w.n_nodes, chance(80) ? o->owner : living(), &m);
+  send_once(w.n_nodes, happens_with_percent(80) ? o->owner : draw_living_node(), &m);
 }
 
-static void operate(void) {
+static void do_random_operation(void) {
   static void (*const operations[])(void) = {
-      do_own,   do_keep,  do_keep,    do_pass,    do_pass,      do_pass, do_fetch,
-      do_fetch, do_fetch, do_release, do_release, do_use_after, do_lie};
+      do_create_own,     do_create_at_owner, do_create_at_owner, do_pass_reference,
+      do_pass_reference, do_pass_reference,  do_fetch_value,     do_fetch_value,
+      do_fetch_value,    do_release_handle,  do_release_handle,  do_use_released_handle,
+      do_forge_frame};
   bool full = w.n_objects == MAX_OBJECTS || w.n_handles == MAX_HANDLES;
-  w.operations++;
-  if (!full) operations[below(CLV_COUNT(operations))]();
+  w.n_operations++;
+  if (!full) operations[draw_below(CLV_COUNT(operations))]();
 }
 
 /* Ends the program: releases the handles it still has; messages in flight arrive first. */
-static void drain(void) {
+static void release_all_handles(void) {
   for (uint32_t i = 0; i < w.n_handles; i++) {
     handle *h = &w.handles[i];
-    if (!w.dead[h->node] && h->state == HERE && (h->hasty || !h->fetching)) release(h);
+    if (!w.is_dead[h->node] && h->state == HERE && (h->may_release_unfetched || !h->is_fetching))
+      release_handle(h);
   }
 }
 
 /* ---- accidents ------------------------------------------------------------------------------- */
 
-/* Marks as lost what the bad node owned, used, or had passed on before the receiver told the
- * owner. */
-static void lose_by(uint32_t node) {
+/* Marks the objects as lost that the faulty node owned or used, or had passed on before the
+ * receiver told the owner. */
+static void mark_objects_lost(uint32_t node) {
   for (uint32_t i = 0; i < w.n_objects; i++) {
     object *o = &w.objects[i];
-    o->lost |= o->owner == node || (o->maker == node && !o->made);
+    o->lost |= o->owner == node || (o->creator == node && !o->is_known_to_owner);
   }
   for (uint32_t i = 0; i < w.n_handles; i++) {
     handle *h = &w.handles[i];
-    bool on_its_way = h->state == PROMISED && h->from == node;
+    bool on_its_way = h->state == PROMISED && h->passed_by == node;
     h->lost |= h->node == node || w.objects[h->object].lost || on_its_way;
   }
 }
 
-static void cut(uint32_t node) {
-  w.deaths++;
-  w.silent[node] = true;
-  trace("node %u is cut off", node);
-  if (node != w.bad) return; /* too short a silence for others to notice */
-  lose_by(node);
-  if (w.bad_until != UINT64_MAX) return;
-  w.dead[node] = true;
-  clv_rrefs_free(w.nodes[node]);
-  w.nodes[node] = NULL;
+static void cut_off_node(uint32_t node) {
+  w.n_deaths++;
+  w.is_silent[node] = true;
+  print_trace("node %u is cut off", node);
+  /* a node that is silent for a short time only: others do not notice it */
+  if (node != w.faulty_node) return;
+  mark_objects_lost(node);
+  if (w.faulty_until_ns != UINT64_MAX) return;
+  w.is_dead[node] = true;
+  clv_rrefs_free(w.node_tables[node]);
+  w.node_tables[node] = NULL;
 }
 
 /* Plans an accident: a node dies, is silent for longer than the lease, or for a part of it. */
 static void plan_accident(void) {
-  uint64_t begin = below(w.end), kind = below(10);
-  uint32_t node = (uint32_t)below(w.n_nodes);
-  w.bad = MAX_NODES;
-  w.bad_from = w.bad_until = 0;
-  w.deaths_planned = kind <= 3;
+  uint64_t begin = draw_below(w.end_ns), kind = draw_below(10);
+  uint32_t node = (uint32_t)draw_below(w.n_nodes);
+  w.faulty_node = MAX_NODES;
+  w.faulty_from_ns = w.faulty_until_ns = 0;
+  w.has_deaths = kind <= 3;
   if (kind > 3) return;
-  uint64_t until = begin + (kind == 3 ? below(lease / 4) : lease * 3 / 2 + below(lease));
-  push(begin, CUT, node);
-  if (kind > 1) push(until, HEAL, node);
+  uint64_t until = begin + (kind == 3 ? draw_below(lease / 4) : lease * 3 / 2 + draw_below(lease));
+  add_event(begin, CUT, node);
+  if (kind > 1) add_event(until, HEAL, node);
   if (kind == 3) return;
-  w.bad = node;
-  w.bad_from = begin;
-  w.bad_until = kind > 1 ? until + lease : UINT64_MAX;
+  w.faulty_node = node;
+  w.faulty_from_ns = begin;
+  w.faulty_until_ns = kind > 1 ? until + lease : UINT64_MAX;
 }
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
-static void new_node(uint32_t i) {
+static void open_node(uint32_t i) {
   clv_err err;
-  clv_rrefs_options o = {.n_nodes = w.n_nodes + 1, /* and one more node, for do_lie */
-                         .self = i,
-                         .lease_ns = lease,
-                         .retry_ns = retry};
-  if (clv_pool_new((size_t)1 << 30, 1 << 20, &w.pools[i], &err) != CLV_OK) exit(2);
-  o.pool = w.pools[i];
-  if (clv_rrefs_new(&o, &w.nodes[i], &err) != CLV_OK) exit(2);
-  w.nodes[i]->visits = &w.visits;
-  w.tick_at[i] = UINT64_MAX;
+  /* one more node, as which do_forge_frame sends */
+  clv_rrefs_options o = {.n_nodes = w.n_nodes + 1, .self = i, .lease_ns = lease, .retry_ns = retry};
+  if (clv_pool_new((size_t)1 << 30, 1 << 20, &w.node_pools[i], &err) != CLV_OK) exit(2);
+  o.pool = w.node_pools[i];
+  if (clv_rrefs_new(&o, &w.node_tables[i], &err) != CLV_OK) exit(2);
+  w.node_tables[i]->visits = &w.cell_visits;
+  w.tick_due_ns[i] = UINT64_MAX;
 }
 
-static void plan(void) {
+static void plan_run(void) {
   static const uint32_t drops[] = {0, 0, 5, 20, 35}, twices[] = {0, 0, 10, 30};
   static const uint64_t spreads[] = {1, 20, 200, 2000};
-  w.n_nodes = 3 + (uint32_t)below(MAX_NODES - 2);
-  w.drop = drops[below(CLV_COUNT(drops))];
-  w.twice = twices[below(CLV_COUNT(twices))];
-  w.least = (1 + below(5)) * MS;
-  w.spread = spreads[below(CLV_COUNT(spreads))] * MS;
+  w.n_nodes = 3 + (uint32_t)draw_below(MAX_NODES - 2);
+  w.drop_percent = drops[draw_below(CLV_COUNT(drops))];
+  w.duplicate_percent = twices[draw_below(CLV_COUNT(twices))];
+  w.min_delay_ns = (1 + draw_below(5)) * MS;
+  w.delay_spread_ns = spreads[draw_below(CLV_COUNT(spreads))] * MS;
   /* some programs last for several leases */
-  w.end = (500 + below(chance(20) ? 100000 : 10000)) * MS;
-  for (uint32_t i = 0; i < w.n_nodes; i++) new_node(i);
-  uint64_t n = 10 + below(120);
-  for (uint64_t i = 0; i < n; i++) push(below(w.end), OPERATION, 0);
-  push(w.end, END, 0);
+  w.end_ns = (500 + draw_below(happens_with_percent(20) ? 100000 : 10000)) * MS;
+  for (uint32_t i = 0; i < w.n_nodes; i++) open_node(i);
+  uint64_t n = 10 + draw_below(120);
+  for (uint64_t i = 0; i < n; i++) add_event(draw_below(w.end_ns), OPERATION, 0);
+  add_event(w.end_ns, END, 0);
   plan_accident();
 }
 
-static void tick_later(uint32_t node) {
-  if (w.dead[node]) return;
-  uint64_t due = clv_rrefs_due_ns(w.nodes[node]);
-  if (due == UINT64_MAX || due >= w.tick_at[node]) return;
-  w.tick_at[node] = CLV_MAX(due, w.now);
-  push(w.tick_at[node], TICK, node);
+static void schedule_tick(uint32_t node) {
+  if (w.is_dead[node]) return;
+  uint64_t due = clv_rrefs_due_ns(w.node_tables[node]);
+  if (due == UINT64_MAX || due >= w.tick_due_ns[node]) return;
+  w.tick_due_ns[node] = CLV_MAX(due, w.now_ns);
+  add_event(w.tick_due_ns[node], TICK, node);
 }
 
-static void settle_down(void) {
+static void take_results_and_schedule_ticks(void) {
   for (uint32_t i = 0; i < w.n_nodes; i++) take_results(i);
-  for (uint32_t i = 0; i < w.n_nodes; i++) tick_later(i);
+  for (uint32_t i = 0; i < w.n_nodes; i++) schedule_tick(i);
 }
 
-static void happen(event *e) {
+static void handle_event(event *e) {
   uint32_t node = e->node;
-  bool away = e->kind == MESSAGE && (node == w.n_nodes || w.dead[node] || w.silent[node]);
+  bool away = e->kind == MESSAGE && (node == w.n_nodes || w.is_dead[node] || w.is_silent[node]);
   if (e->kind == MESSAGE && !away) {
-    clv_rrefs_receive_message(w.nodes[node], e->from, &e->m, w.now);
-  } else if (e->kind == TICK && !w.dead[node] && w.tick_at[node] == e->at) {
-    w.tick_at[node] = UINT64_MAX;
-    clv_rrefs_tick(w.nodes[node], w.now);
+    clv_rrefs_receive_message(w.node_tables[node], e->passed_by, &e->m, w.now_ns);
+  } else if (e->kind == TICK && !w.is_dead[node] && w.tick_due_ns[node] == e->at) {
+    w.tick_due_ns[node] = UINT64_MAX;
+    clv_rrefs_tick(w.node_tables[node], w.now_ns);
   } else if (e->kind == OPERATION) {
-    operate();
-  } else if (e->kind == SETTLE && !w.dead[w.objects[node].owner]) {
-    settle(&w.objects[node]);
+    do_random_operation();
+  } else if (e->kind == SETTLE && !w.is_dead[w.objects[node].owner]) {
+    settle_object(&w.objects[node]);
   } else if (e->kind == CUT) {
-    cut(node);
+    cut_off_node(node);
   } else if (e->kind == HEAL) {
-    trace("node %u is back", node);
-    w.silent[node] = false;
+    print_trace("node %u is back", node);
+    w.is_silent[node] = false;
   }
   clv_tensor_unref(e->m.tensor);
-  settle_down();
+  take_results_and_schedule_ticks();
 }
 
-static void check_end(void) {
+static void check_final_state(void) {
   for (uint32_t i = 0; i < w.n_nodes; i++) {
     clv_rref_counts c;
-    if (w.dead[i]) continue;
-    clv_rrefs_count(w.nodes[i], &c);
+    if (w.is_dead[i]) continue;
+    clv_rrefs_count(w.node_tables[i], &c);
     if (c.n_entries || c.n_forks || c.n_handles || c.n_children || c.n_parked || c.n_unacknowledged)
-      complain(
+      report_fault(
           "node %u is left with %u references, %u users, %u handles, %u being passed, %u "
           "parked, %u messages",
           i, c.n_entries, c.n_forks, c.n_handles, c.n_children, c.n_parked, c.n_unacknowledged);
@@ -631,64 +649,66 @@ static void check_end(void) {
     const handle *h = &w.handles[i];
     bool open = h->state == PROMISED || h->state == HERE;
     if (open && !h->lost)
-      complain("handle %" PRIx64 " of node %u never came, or never got its value", h->fork,
-               h->node);
+      report_fault("handle %" PRIx64 " of node %u never came, or never got its value", h->fork_id,
+                   h->node);
   }
 }
 
 /* Returns how many cells of the state tables were visited, and in *ret_all how many there are.
  * Fails if an event came in a state that excludes it. */
-static uint32_t check_cells(uint32_t *ret_all) {
+static uint32_t count_visited_cells(uint32_t *ret_all) {
   uint32_t reached = 0;
   for (clv_rref_machine m = 0; m < RREF_MACHINES; m++)
     for (uint8_t s = 0; s < clv_rref_n_states(m); s++)
       for (uint8_t f = 0; f < clv_rref_n_events(m); f++) {
-        bool never = clv_rref_cell_of(m, s, f)->rule == RREF_IMPOSSIBLE, seen = w.visits.n[m][s][f];
-        if (never && seen) complain("machine %d: fact %u came in state %u", (int)m, f, s);
+        bool never = clv_rref_cell_of(m, s, f)->rule == RREF_IMPOSSIBLE,
+             seen = w.cell_visits.n[m][s][f];
+        if (never && seen) report_fault("machine %d: fact %u came in state %u", (int)m, f, s);
         *ret_all += !never;
         reached += seen;
       }
   return reached;
 }
 
-static void clean_up(void) {
+static void free_run(void) {
   while (w.n_events) {
-    event *e = pop();
+    event *e = take_first_event();
     clv_tensor_unref(e->m.tensor);
     free(e);
   }
   for (uint32_t i = 0; i < w.n_nodes; i++) {
-    clv_rrefs_free(w.nodes[i]);
-    clv_pool_unref(w.pools[i]);
-    w.nodes[i] = NULL;
+    clv_rrefs_free(w.node_tables[i]);
+    clv_pool_unref(w.node_pools[i]);
+    w.node_tables[i] = NULL;
   }
 }
 
-static bool run(uint64_t seed) {
+static bool run_seed(uint64_t seed) {
   w.seed = seed;
-  w.random = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
-  w.now = w.order = 0;
-  w.failed = false;
-  w.lies = 0;
+  w.rng_state = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+  w.now_ns = w.sequence = 0;
+  w.has_failed = false;
+  w.n_lies = 0;
   w.n_objects = w.n_handles = w.n_events = 0;
-  memset(w.ids, 0, sizeof w.ids);
-  memset(w.dead, 0, sizeof w.dead);
-  memset(w.silent, 0, sizeof w.silent);
-  plan();
-  uint64_t last = CLV_MAX(w.end, w.bad_until == UINT64_MAX ? 0 : w.bad_until) + grace_ns;
-  while (w.n_events && w.events[0]->at <= last && !w.failed) {
-    event *e = pop();
-    w.now = e->at;
-    happen(e);
+  memset(w.last_ids, 0, sizeof w.last_ids);
+  memset(w.is_dead, 0, sizeof w.is_dead);
+  memset(w.is_silent, 0, sizeof w.is_silent);
+  plan_run();
+  uint64_t last =
+      CLV_MAX(w.end_ns, w.faulty_until_ns == UINT64_MAX ? 0 : w.faulty_until_ns) + grace_ns;
+  while (w.n_events && w.events[0]->at <= last && !w.has_failed) {
+    event *e = take_first_event();
+    w.now_ns = e->at;
+    handle_event(e);
     free(e);
-    if (w.now >= w.end) drain();
-    settle_down();
+    if (w.now_ns >= w.end_ns) release_all_handles();
+    take_results_and_schedule_ticks();
   }
   uint32_t ignored = 0;
-  check_end();
-  (void)check_cells(&ignored);
-  clean_up();
-  return !w.failed;
+  check_final_state();
+  (void)count_visited_cells(&ignored);
+  free_run();
+  return !w.has_failed;
 }
 
 int main(int argc, char **argv) {
@@ -702,13 +722,13 @@ int main(int argc, char **argv) {
     else if (strcmp(argv[i], "--seed") == 0 && more)
       first = strtoull(argv[++i], NULL, 10), runs = 1;
     else if (strcmp(argv[i], "--trace") == 0)
-      w.trace = true;
+      w.prints_trace = true;
     else
       return fprintf(stderr, "usage: references [--runs N] [--seed S] [--trace]\n"), 64;
   }
   uint64_t begin = clv_now_ns(), failures = 0, seed = first;
   for (; seed < first + runs && failures < 10; seed++) {
-    if (run(seed)) continue;
+    if (run_seed(seed)) continue;
     failures++;
     printf("again: %s --seed %" PRIu64 " --trace\n", argv[0], seed);
   }
@@ -716,9 +736,9 @@ int main(int argc, char **argv) {
   printf("%" PRIu64 " runs (%.0f a second), %" PRIu64 " failed: %" PRIu64 " operations, %" PRIu64
          " messages, %" PRIu64 " lost, %" PRIu64 " doubled, %" PRIu64 " fetches, %" PRIu64
          " of them errors, %" PRIu64 " nodes lost\n",
-         seed - first, (double)(seed - first) / seconds, failures, w.operations, w.messages,
-         w.dropped, w.doubled, w.fetched, w.errors, w.deaths);
-  uint32_t all = 0, reached = check_cells(&all);
+         seed - first, (double)(seed - first) / seconds, failures, w.n_operations, w.n_messages,
+         w.n_dropped, w.n_duplicated, w.n_fetched, w.n_errors, w.n_deaths);
+  uint32_t all = 0, reached = count_visited_cells(&all);
   printf("%u of %u rows of the tables were used\n", reached, all);
   printf("%s references\n", failures ? "not ok" : "ok");
   return failures != 0;

@@ -29,11 +29,11 @@ static const char session_text[] =
     "train: {batch: 2, optimizer: {kind: sgd, lr: 0.1}}\n";
 
 typedef struct program {
-  const uint8_t *at, *end;
+  const uint8_t *at, *input_end;
   cleave_runtime *rt;
   clv_link *link;
-  bool lost;
-  cleave_module *far, *loss;
+  bool is_worker_lost;
+  cleave_module *worker_module, *loss_module;
   cleave_optimizer *optimizer;
 } program;
 
@@ -76,10 +76,10 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
 }
 
 /* Loses the worker, as the library does when a link ends. */
-static void lose(program *g, const char *text) {
+static void mark_worker_lost(program *g, const char *text) {
   api_peer *p = &g->rt->peers[1];
-  if (g->lost) return;
-  g->lost = true;
+  if (g->is_worker_lost) return;
+  g->is_worker_lost = true;
   p->state = PEER_LOST;
   api_lock(g->rt);
   api_fail(&p->loss_error, CLV_UNAVAILABLE, "worker 'w1' was lost: %s", text);
@@ -89,41 +89,41 @@ static void lose(program *g, const char *text) {
 
 static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
   (void)link, (void)code;
-  lose(user, text);
+  mark_worker_lost(user, text);
 }
 
-static void hear_frame(program *g, const uint8_t *data, size_t len) {
+static void receive_frame(program *g, const uint8_t *data, size_t len) {
   clv_piece piece = {data, len};
   clv_frame f;
   clv_payload payload;
   clv_wire_limits limits = clv_wire_limits_default();
   clv_err err;
   if (clv_frame_decode(&piece, 1, &limits, &f, &payload, &err) != CLV_OK) return;
-  if (f.kind == CLV_PING) return; /* there is no stream on which it could be answered */
+  if (f.kind == CLV_PING) return; /* no stream exists on which a PONG could be sent */
   correct_checksums(&f, &piece, &payload);
   if (clv_link_on_frame(g->link, 0, &f, &piece, &payload, &err) != CLV_OK)
     clv_link_end(g->link, err.code, err.text);
 }
 
 static void deliver_frame(program *g) {
-  while (g->end - g->at >= 2 && !g->lost) {
+  while (g->input_end - g->at >= 2 && !g->is_worker_lost) {
     size_t len = g->at[0] | (size_t)g->at[1] << 8;
     g->at += 2;
     if (!len) return;
-    len = CLV_MIN(len, (size_t)(g->end - g->at));
-    hear_frame(g, g->at, len);
+    len = CLV_MIN(len, (size_t)(g->input_end - g->at));
+    receive_frame(g, g->at, len);
     g->at += len;
   }
-  lose(g, "it has said everything");
+  mark_worker_lost(g, "it has said everything");
 }
 
-/* The program waits here for the node: the input's next answers are delivered instead. Replaced by
- * the linker's --wrap. */
+/* Replaces clv_node_help, by the linker's --wrap. The program would wait for the node there;
+ * instead, the input's next answers are delivered. */
 bool __real_clv_node_help(clv_session_node *n, uint64_t until_ns);
 bool __wrap_clv_node_help(clv_session_node *n, uint64_t until_ns);
 bool __wrap_clv_node_help(clv_session_node *n, uint64_t until_ns) {
   while (!__real_clv_node_help(n, 0)) {
-    if (current->lost) return __real_clv_node_help(n, until_ns);
+    if (current->is_worker_lost) return __real_clv_node_help(n, until_ns);
     deliver_frame(current);
   }
   return true;
@@ -136,7 +136,7 @@ static void must(cleave_status status, const cleave_error *e) {
   NEVER(status != CLEAVE_OK);
 }
 
-static bool went(cleave_status status, const cleave_error *e) {
+static bool is_success(cleave_status status, const cleave_error *e) {
   NEVER(status != CLEAVE_OK && !e->text[0]);
   if (status != CLEAVE_OK && show) fprintf(stderr, "%s\n", e->text);
   return status == CLEAVE_OK;
@@ -156,7 +156,8 @@ static void connect_worker(program *g) {
         clv_node_add_peer(g->rt->node, "w1", p->link, &err) != CLV_OK);
   p->limits = clv_wire_limits_default();
   g->link = p->link;
-  (void)!clv_link_ping(g->link, 0, &ns, &err); /* the input may contain the answer to PING 1 */
+  /* the input may contain the PONG for this PING, whose number is 1 */
+  (void)!clv_link_ping(g->link, 0, &ns, &err);
   g->rt->n_peers = 2;
 }
 
@@ -166,7 +167,7 @@ static void on_event(void *user, cleave_context context, const cleave_event *eve
 }
 
 /* Prepares a module that counts as loaded. Answers to loading are the subject of another fuzzer. */
-static void begin(program *g) {
+static void prepare_program(program *g) {
   cleave_error e = {0};
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, BATCH, WIDTH);
   cleave_options o = {.size = sizeof o,
@@ -178,12 +179,15 @@ static void begin(program *g) {
   connect_worker(g);
   cleave_module_options far = {.size = sizeof far, .name = "far", .at = "w1"},
                         loss = {.size = sizeof loss, .name = "loss"};
-  must(cleave_load_layers(g->rt, &far, "[{op: linear, name: fc, out: 3}]", &rows, &g->far, &e), &e);
-  must(cleave_load_loss(g->rt, &loss, "mse", &rows, &g->loss, &e), &e);
-  cleave_group group = {.modules = &g->far, .n_modules = 1, .kind = CLEAVE_SGD, .lr = 0.1};
+  must(cleave_load_layers(g->rt, &far, "[{op: linear, name: fc, out: 3}]", &rows, &g->worker_module,
+                          &e),
+       &e);
+  must(cleave_load_loss(g->rt, &loss, "mse", &rows, &g->loss_module, &e), &e);
+  cleave_group group = {
+      .modules = &g->worker_module, .n_modules = 1, .kind = CLEAVE_SGD, .lr = 0.1};
   must(cleave_optimizer_new(g->rt, &group, 1, 0, &g->optimizer, &e), &e);
-  g->far->state = MODULE_PLACED;
-  g->far->needs_input_grads = true;
+  g->worker_module->state = MODULE_PLACED;
+  g->worker_module->needs_input_grads = true;
   g->rt->peers[1].has_module = true;
 }
 
@@ -191,41 +195,42 @@ static void read_state(program *g) {
   cleave_error e = {0};
   cleave_tensor weight = {0};
   cleave_state state = {0};
-  went(cleave_weight_read(g->rt, g->far, "fc.weight", 0, &weight, &e), &e);
-  went(cleave_state_read(g->rt, g->far, CLEAVE_STATE_WEIGHTS, 0, &state, &e), &e);
+  is_success(cleave_weight_read(g->rt, g->worker_module, "fc.weight", 0, &weight, &e), &e);
+  is_success(cleave_state_read(g->rt, g->worker_module, CLEAVE_STATE_WEIGHTS, 0, &state, &e), &e);
   cleave_tensor_free(&weight);
   cleave_state_free(&state);
 }
 
-static void keep(program *g, cleave_context c, cleave_reference out) {
+static void exercise_kept_value(program *g, cleave_context c, cleave_reference out) {
   cleave_error e = {0};
   cleave_tensor value = {0};
   cleave_reference again, more;
   cleave_kept kept;
-  if (!went(cleave_keep(g->rt, out, &kept, &e), &e)) return;
-  went(cleave_kept_fetch(g->rt, kept, 0, &value, &e), &e);
-  if (went(cleave_kept_use(g->rt, c, kept, &again, &e), &e))
-    went(cleave_call(g->rt, c, g->far, &again, 1, &more, &e), &e);
+  if (!is_success(cleave_keep(g->rt, out, &kept, &e), &e)) return;
+  is_success(cleave_kept_fetch(g->rt, kept, 0, &value, &e), &e);
+  if (is_success(cleave_kept_use(g->rt, c, kept, &again, &e), &e))
+    is_success(cleave_call(g->rt, c, g->worker_module, &again, 1, &more, &e), &e);
   cleave_kept_release(g->rt, kept, &e);
   cleave_tensor_free(&value);
 }
 
-static void learn(program *g, cleave_context c, cleave_reference y, cleave_reference out) {
+static void run_training_step(program *g, cleave_context c, cleave_reference y,
+                              cleave_reference out) {
   cleave_error e = {0};
   cleave_tensor value = {0}, grad = {0};
   cleave_reference both[] = {out, y}, loss;
-  if (!went(cleave_call(g->rt, c, g->loss, both, 2, &loss, &e), &e)) return;
-  went(cleave_to_here(g->rt, out, 0, &value, &e), &e);
-  if (went(cleave_backward(g->rt, c, &loss, 1, false, 0, &e), &e)) {
-    went(cleave_gradient(g->rt, c, g->far, "fc.weight", 0, &grad, &e), &e);
-    went(cleave_step(g->rt, g->optimizer, c, 0, NULL, &e), &e);
+  if (!is_success(cleave_call(g->rt, c, g->loss_module, both, 2, &loss, &e), &e)) return;
+  is_success(cleave_to_here(g->rt, out, 0, &value, &e), &e);
+  if (is_success(cleave_backward(g->rt, c, &loss, 1, false, 0, &e), &e)) {
+    is_success(cleave_gradient(g->rt, c, g->worker_module, "fc.weight", 0, &grad, &e), &e);
+    is_success(cleave_step(g->rt, g->optimizer, c, 0, NULL, &e), &e);
   }
-  went(cleave_to_here(g->rt, loss, 0, &value, &e), &e);
+  is_success(cleave_to_here(g->rt, loss, 0, &value, &e), &e);
   cleave_tensor_free(&value);
   cleave_tensor_free(&grad);
 }
 
-static void one_context(program *g) {
+static void run_context(program *g) {
   static const float numbers[BATCH * WIDTH] = {1, 2, 3, 4, 5, 6};
   cleave_error e = {0};
   cleave_tensor rows = CLEAVE_TENSOR_F32(numbers, BATCH, WIDTH);
@@ -234,11 +239,11 @@ static void one_context(program *g) {
   must(cleave_context_open(g->rt, NULL, &c, &e), &e);
   must(cleave_leaf(g->rt, c, &rows, true, &x, &e), &e);
   must(cleave_leaf(g->rt, c, &rows, false, &y, &e), &e);
-  if (went(cleave_call(g->rt, c, g->far, &x, 1, &out, &e), &e)) {
-    learn(g, c, y, out);
-    keep(g, c, out);
+  if (is_success(cleave_call(g->rt, c, g->worker_module, &x, 1, &out, &e), &e)) {
+    run_training_step(g, c, y, out);
+    exercise_kept_value(g, c, out);
   }
-  went(cleave_context_close(g->rt, c, 0, &e), &e);
+  is_success(cleave_context_close(g->rt, c, 0, &e), &e);
 }
 
 static void write_state(program *g) {
@@ -246,12 +251,13 @@ static void write_state(program *g) {
   cleave_error e = {0};
   cleave_tensor weight = CLEAVE_TENSOR_F32(numbers, WIDTH, WIDTH);
   cleave_named_tensor item = {"fc.weight", weight};
-  went(cleave_weight_write(g->rt, g->far, "fc.weight", &weight, 0, &e), &e);
-  went(cleave_state_write(g->rt, g->far, CLEAVE_STATE_WEIGHTS, &item, 1, 0, &e), &e);
+  is_success(cleave_weight_write(g->rt, g->worker_module, "fc.weight", &weight, 0, &e), &e);
+  is_success(cleave_state_write(g->rt, g->worker_module, CLEAVE_STATE_WEIGHTS, &item, 1, 0, &e),
+             &e);
 }
 
 /* Passes a value of the program's own to the worker. */
-static void pass(program *g) {
+static void send_own_value(program *g) {
   static const float numbers[BATCH * WIDTH];
   cleave_error e = {0};
   cleave_tensor rows = CLEAVE_TENSOR_F32(numbers, BATCH, WIDTH), value = {0};
@@ -259,27 +265,27 @@ static void pass(program *g) {
   cleave_context c;
   cleave_reference leaf, passed, out;
   cleave_kept kept;
-  if (!went(cleave_context_open(g->rt, &noted, &c, &e), &e)) return;
-  if (went(cleave_leaf(g->rt, c, &rows, false, &leaf, &e), &e) &&
-      went(cleave_keep(g->rt, leaf, &kept, &e), &e)) {
-    if (went(cleave_kept_use(g->rt, c, kept, &passed, &e), &e) &&
-        went(cleave_call(g->rt, c, g->far, &passed, 1, &out, &e), &e))
-      went(cleave_to_here(g->rt, out, 0, &value, &e), &e);
+  if (!is_success(cleave_context_open(g->rt, &noted, &c, &e), &e)) return;
+  if (is_success(cleave_leaf(g->rt, c, &rows, false, &leaf, &e), &e) &&
+      is_success(cleave_keep(g->rt, leaf, &kept, &e), &e)) {
+    if (is_success(cleave_kept_use(g->rt, c, kept, &passed, &e), &e) &&
+        is_success(cleave_call(g->rt, c, g->worker_module, &passed, 1, &out, &e), &e))
+      is_success(cleave_to_here(g->rt, out, 0, &value, &e), &e);
     cleave_kept_release(g->rt, kept, &e);
   }
-  went(cleave_context_end(g->rt, c, &e), &e);
+  is_success(cleave_context_end(g->rt, c, &e), &e);
   cleave_tensor_free(&value);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  program g = {.at = data, .end = data + size};
+  program g = {.at = data, .input_end = data + size};
   cleave_error e = {0};
   current = &g;
-  begin(&g);
-  one_context(&g);
+  prepare_program(&g);
+  run_context(&g);
   read_state(&g);
   write_state(&g);
-  pass(&g);
+  send_own_value(&g);
   (void)cleave_close(g.rt, 0, NULL, &e);
   return 0;
 }

@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { FILES = 3, PATH_LEN = 40 };
 
-static void check(const char *uri) {
+static void check_accepted_uri(const char *uri) {
   const char *colon = strstr(uri, "://");
   NEVER(!colon || colon == uri || strlen(uri) >= CLV_TLS_URI_LEN);
   for (const char *p = uri; *p; p++) NEVER(*p <= 0x20 || *p >= 0x7f);
@@ -27,7 +27,7 @@ static void check(const char *uri) {
 
 /* Returns a descriptor of a file with the given text that only its owner can read. The file ends
  * when it is closed. */
-static int file_of(const char *text, size_t len, char path[PATH_LEN]) {
+static int make_memory_file(const char *text, size_t len, char path[PATH_LEN]) {
   int fd = memfd_create("fuzz", MFD_CLOEXEC);
   NEVER(fd < 0 || fchmod(fd, 0600) != 0 || write(fd, text, len) != (ssize_t)len);
   snprintf(path, PATH_LEN, "/proc/self/fd/%d", fd);
@@ -37,11 +37,11 @@ static int file_of(const char *text, size_t len, char path[PATH_LEN]) {
 static void check_uri(const char *pem) {
   char uri[CLV_TLS_URI_LEN], small[16];
   clv_err err;
-  if (clv_tls_cert_uri(pem, uri, sizeof uri, &err) == CLV_OK) check(uri);
-  if (clv_tls_cert_uri(pem, small, sizeof small, NULL) == CLV_OK) check(small);
+  if (clv_tls_cert_uri(pem, uri, sizeof uri, &err) == CLV_OK) check_accepted_uri(uri);
+  if (clv_tls_cert_uri(pem, small, sizeof small, NULL) == CLV_OK) check_accepted_uri(small);
 }
 
-static void check_shown(const char *path, bool json) {
+static void check_show_output(const char *path, bool json) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   NEVER(clv_tls_show(path, &out, json, NULL) != CLV_OK && out.len);
   for (size_t i = 0; i < out.len; i++)
@@ -54,13 +54,13 @@ static void check_identity(char path[FILES][PATH_LEN]) {
   clv_code code = clv_tls_identity_load(path[0], path[1], path[2], &identity, &err);
   NEVER((code == CLV_OK) != (identity != NULL) || (code != CLV_OK && !err.text[0]));
   if (!identity) return;
-  check(identity->uri);
+  check_accepted_uri(identity->uri);
   NEVER(!(identity->usage & (CLV_TLS_CLIENT | CLV_TLS_SERVER)));
   (void)!clv_tls_identity_require_usage(identity, CLV_TLS_SERVER, &err);
   (void)clv_tls_identity_days_left(identity);
 }
 
-static void check_list(const char *pem) {
+static void check_revocation_list(const char *pem) {
   CLV_AUTO(clv_tls_crl_freep) clv_tls_crl *crl = NULL;
   clv_err err = {0};
   clv_code code = clv_tls_crl_parse(pem, strlen(pem), "list", NULL, &crl, &err);
@@ -81,12 +81,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   for (int i = 0; i < FILES; i++) {
     /* The last text may contain NUL bytes. */
     size_t len = i + 1 < FILES ? strlen(at) : (size_t)(end - at);
-    fd[i] = file_of(at, len, path[i]);
+    fd[i] = make_memory_file(at, len, path[i]);
     at += CLV_MIN(len + 1, (size_t)(end - at));
   }
   check_uri(pem);
-  check_list(pem);
-  for (int all = 0; all < 2; all++) check_shown(path[0], all);
+  check_revocation_list(pem);
+  for (int all = 0; all < 2; all++) check_show_output(path[0], all);
   check_identity(path);
   for (int i = 0; i < FILES; i++) close(fd[i]);
   free(pem);

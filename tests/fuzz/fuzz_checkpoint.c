@@ -40,7 +40,7 @@ static const char *const names[FILES] = {CLV_STATE_NAME, "model-00001-of-00001.s
                                          "optimizer-00001-of-00001.safetensors", CLV_INDEX_NAME};
 static char run[] = "/dev/shm/cleave-fuzz-XXXXXX", folder[64];
 
-static void clean(void) {
+static void remove_run_folder(void) {
   clv_err ignored;
   (void)!clv_checkpoint_clear(run, &ignored);
   rmdir(run);
@@ -50,10 +50,10 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
   (void)argc, (void)argv;
   NEVER(!mkdtemp(run));
   snprintf(folder, sizeof folder, "%s/checkpoint-%d", run, STEP);
-  return atexit(clean);
+  return atexit(remove_run_folder);
 }
 
-static void put(const char *name, const void *data, size_t len) {
+static void put_file(const char *name, const void *data, size_t len) {
   char path[160];
   snprintf(path, sizeof path, "%s/%s", folder, name);
   unlink(path);
@@ -62,14 +62,14 @@ static void put(const char *name, const void *data, size_t len) {
   close(fd);
 }
 
-static void put_link(const char *name) {
+static void put_symbolic_link(const char *name) {
   char path[160];
   snprintf(path, sizeof path, "%s/%s", folder, name);
   unlink(path);
   NEVER(symlink("/dev/zero", path) != 0);
 }
 
-/* Writes a manifest with a fault. The byte of the fault also chooses the file that it affects. */
+/* Writes a manifest with a fault. which: index of the file that the fault affects. */
 static void put_manifest(const part *file, enum fault fault, unsigned which) {
   clv_manifest_file files[FILES + 1] = {0};
   clv_manifest m = {.step = fault == OTHER_STEP ? STEP + 1 : STEP, .stages = 1, .files = files};
@@ -84,10 +84,10 @@ static void put_manifest(const part *file, enum fault fault, unsigned which) {
     m.n_files++;
   }
   NEVER(clv_manifest_make_text(&m, &text, NULL) != CLV_OK);
-  put(CLV_MANIFEST_NAME, text.data, text.len);
+  put_file(CLV_MANIFEST_NAME, text.data, text.len);
 }
 
-static void use(const clv_checkpoint *c) {
+static void read_checkpoint_files(const clv_checkpoint *c) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *model = NULL, *optimizer = NULL, *none = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes index = {0};
   clv_err err;
@@ -100,15 +100,15 @@ static void use(const clv_checkpoint *c) {
   (void)clv_trainer_state_get(clv_checkpoint_state(c), "loss_log");
 }
 
-static void fill(const part *file, enum fault fault, unsigned which) {
+static void write_faulty_checkpoint(const part *file, enum fault fault, unsigned which) {
   NEVER(mkdir(folder, 0700) != 0);
   for (unsigned i = 0; i < FILES; i++)
-    if (fault != NO_FILE || i != which) put(names[i], file[i].data, file[i].len);
+    if (fault != NO_FILE || i != which) put_file(names[i], file[i].data, file[i].len);
   if (fault == RAW)
-    put(CLV_MANIFEST_NAME, file[0].data, file[0].len);
+    put_file(CLV_MANIFEST_NAME, file[0].data, file[0].len);
   else if (fault != NO_MANIFEST)
     put_manifest(file, fault, which);
-  if (fault == IS_LINK) put_link(which ? names[which] : CLV_MANIFEST_NAME);
+  if (fault == IS_LINK) put_symbolic_link(which ? names[which] : CLV_MANIFEST_NAME);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -126,10 +126,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     data += CLV_MIN(size, 2 + n);
     size -= CLV_MIN(size, 2 + n);
   }
-  fill(file, fault, which);
+  write_faulty_checkpoint(file, fault, which);
   clv_code code = clv_checkpoint_load_latest(run, &c, &reasons, &err);
   NEVER((code == CLV_OK) != (c != NULL) || (code != CLV_OK && (!err.text[0] || !reasons.len)));
-  if (c) use(c);
+  if (c) read_checkpoint_files(c);
   NEVER(c && fault != NO_FAULT && fault != RAW);
   NEVER(clv_checkpoint_prune(run, 1, CLV_CHECKPOINT_NONE, NULL, NULL, &err) != CLV_OK);
   NEVER(!clv_checkpoint_has_any(run));

@@ -14,14 +14,14 @@ enum { SLOTS = 4, VALUES = 8, FLOATS = BATCH * WIDTH, MOST_STARTED = 64, TRANSFE
 
 typedef struct play {
   conversation c;
-  const uint8_t *at, *end; /* present position in the input, and its end */
-  uint64_t contexts[SLOTS], n_contexts, next_message;
-  uint32_t n_slots;             /* number of contexts that are open at a time */
-  uint64_t n_references[PEERS]; /* number of messages about references, for each link */
-  clv_work *started[MOST_STARTED];
-  uint32_t n_started;
+  const uint8_t *at, *input_end; /* next byte of the input, and the input's end */
+  uint64_t open_contexts[SLOTS], n_contexts_begun, last_message;
+  uint32_t n_open_contexts;             /* number of contexts that are open at the same time */
+  uint64_t n_reference_messages[PEERS]; /* number of messages about references, for each link */
+  clv_work *running_work[MOST_STARTED];
+  uint32_t n_running_work;
   /* ids of the transfers whose next chunk is not sent yet; 0: none */
-  uint64_t transfers[TRANSFERS], n_transfers;
+  uint64_t unsent_transfers[TRANSFERS], last_transfer;
 } play;
 
 static uint64_t n_frames;
@@ -32,22 +32,22 @@ __attribute__((destructor)) static void print_frames(void) {
 
 /* ---- drawing --------------------------------------------------------------------------------- */
 
-static uint32_t draw(play *p, uint32_t n) { return p->at < p->end ? *p->at++ % n : 0; }
-static bool one_in(play *p, uint32_t n) { return draw(p, n) == n - 1; }
-static uint64_t draw_value(play *p) { return 1 + draw(p, VALUES); }
+static uint32_t draw_number(play *p, uint32_t n) { return p->at < p->input_end ? *p->at++ % n : 0; }
+static bool happens_once_in(play *p, uint32_t n) { return draw_number(p, n) == n - 1; }
+static uint64_t draw_value(play *p) { return 1 + draw_number(p, VALUES); }
 
 /* Draws a context: an open one, or at times one that has ended. */
 static uint64_t draw_context(play *p) {
-  uint64_t id = p->contexts[draw(p, p->n_slots)];
-  return one_in(p, 32) ? CLV_MAX(id, SLOTS + 1) - SLOTS : id;
+  uint64_t id = p->open_contexts[draw_number(p, p->n_open_contexts)];
+  return happens_once_in(p, 32) ? CLV_MAX(id, SLOTS + 1) - SLOTS : id;
 }
 
-static const clv_context *context_of(const play *p, uint64_t id) {
+static const clv_context *find_context(const play *p, uint64_t id) {
   return clv_context_find(p->c.node->contexts, id);
 }
 
-static const clv_context_call *call_of(const play *p, uint64_t context, uint64_t id) {
-  const clv_context *ctx = context_of(p, context);
+static const clv_context_call *find_call(const play *p, uint64_t context, uint64_t id) {
+  const clv_context *ctx = find_context(p, context);
   const clv_value *v = ctx ? clv_context_find_value(p->c.node->contexts, ctx, id) : NULL;
   return v ? v->producer : NULL;
 }
@@ -55,17 +55,17 @@ static const clv_context_call *call_of(const play *p, uint64_t context, uint64_t
 /* Draws a call of the context; half of them are new, as long as numbers are left. */
 static uint64_t draw_call(play *p, uint64_t context) {
   uint64_t id = draw_value(p);
-  const clv_context *ctx = context_of(p, context);
+  const clv_context *ctx = find_context(p, context);
   for (uint32_t i = 0; ctx && id % 2 && i < VALUES; i++, id = id % VALUES + 1)
     if (!clv_context_find_value(p->c.node->contexts, ctx, id)) break;
   return id;
 }
 
-static uint32_t generation_of(const play *p, uint32_t module) {
+static uint32_t get_loaded_generation(const play *p, uint32_t module) {
   return p->c.next_generation[module] - 1;
 }
 
-static const char *draw_name(play *p) { return one_in(p, 4) ? "w2" : ""; }
+static const char *draw_name(play *p) { return happens_once_in(p, 4) ? "w2" : ""; }
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
@@ -98,13 +98,13 @@ static void send_frame(play *p, clv_frame *f, bool by_worker) {
     deliver_frame(&p->c, by_worker, (const uint8_t *)head.data, head.len);
   }
   clv_bytes_done(&head);
-  if (!one_in(p, 8)) run_node(p);
+  if (!happens_once_in(p, 8)) run_node(p);
 }
 
 static void send_state(play *p, clv_frame_kind kind) {
-  clv_frame f = {.kind = kind, .message = ++p->next_message, .module = draw(p, MODULES)};
-  f.generation = generation_of(p, f.module);
-  f.state.what = (clv_state_kind)(CLV_STATE_WEIGHTS + draw(p, 3));
+  clv_frame f = {.kind = kind, .message = ++p->last_message, .module = draw_number(p, MODULES)};
+  f.generation = get_loaded_generation(p, f.module);
+  f.state.what = (clv_state_kind)(CLV_STATE_WEIGHTS + draw_number(p, 3));
   f.state.count = kind == CLV_STATE_PUT;
   bool gradients = f.state.what == CLV_STATE_GRADIENTS;
   if (gradients) f.context = draw_context(p);
@@ -116,49 +116,51 @@ static void send_state(play *p, clv_frame_kind kind) {
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-static void send_arg(play *p, clv_frame *f, bool chunked) {
+static void add_call_argument(play *p, clv_frame *f, bool chunked) {
   clv_arg *a = &f->call.args[f->call.n_args++];
-  uint32_t how = draw(p, 4);
+  uint32_t how = draw_number(p, 4);
   a->here = how < 2;
   a->value = how ? draw_value(p) : 0;
-  a->needs_grad = !one_in(p, 4);
+  a->needs_grad = !happens_once_in(p, 4);
   if (!a->here) return;
   add_tensor(f);
   if (!chunked) return;
   clv_tensor_head *h = &f->tensors[f->n_tensors - 1];
-  h->transfer = ++p->n_transfers;
+  h->transfer = ++p->last_transfer;
   h->crc32c = clv_crc32c(0, numbers, sizeof numbers);
-  p->transfers[h->transfer % TRANSFERS] = h->transfer;
+  p->unsent_transfers[h->transfer % TRANSFERS] = h->transfer;
 }
 
-static void send_positions(play *p, clv_frame *f) {
-  const clv_context *ctx = context_of(p, f->context);
+static void set_call_positions(play *p, clv_frame *f) {
+  const clv_context *ctx = find_context(p, f->context);
   uint32_t next = 1 + (ctx ? ctx->positions_done : 0);
-  f->call.position = next + draw(p, 3);
-  f->call.input_position = one_in(p, 2) ? next + 1 + draw(p, 3) : 0;
-  f->call.weight_position = f->call.input_position && one_in(p, 2) ? next + 2 + draw(p, 3) : 0;
+  f->call.position = next + draw_number(p, 3);
+  f->call.input_position = happens_once_in(p, 2) ? next + 1 + draw_number(p, 3) : 0;
+  f->call.weight_position =
+      f->call.input_position && happens_once_in(p, 2) ? next + 2 + draw_number(p, 3) : 0;
 }
 
 static void send_call(play *p) {
   clv_frame f = {.kind = CLV_CALL, .context = draw_context(p)};
-  uint32_t flags = draw(p, 8);
+  uint32_t flags = draw_number(p, 8);
   f.message = draw_call(p, f.context);
-  f.module = draw(p, MODULES);
-  f.generation = generation_of(p, f.module);
+  f.module = draw_number(p, MODULES);
+  f.generation = get_loaded_generation(p, f.module);
   f.flags = flags == 7 ? 0 : CLV_FLAG_TRAINING;
   if (flags == 6) f.flags |= CLV_FLAG_RECOMPUTE;
   if (flags == 5) f.flags |= CLV_FLAG_TRACE;
-  if (one_in(p, 4)) f.flags |= CLV_FLAG_DELIVER;
+  if (happens_once_in(p, 4)) f.flags |= CLV_FLAG_DELIVER;
   if (f.flags & CLV_FLAG_DELIVER) snprintf(f.to, sizeof f.to, "%s", draw_name(p));
-  if (one_in(p, 2)) f.call.runs_after = draw_value(p);
-  if (one_in(p, 8)) send_positions(p, &f);
-  bool chunked = one_in(p, 16);
-  for (int i = 0; i < (module_ops[f.module] == CLV_OP_MSE ? 2 : 1); i++) send_arg(p, &f, chunked);
+  if (happens_once_in(p, 2)) f.call.runs_after = draw_value(p);
+  if (happens_once_in(p, 8)) set_call_positions(p, &f);
+  bool chunked = happens_once_in(p, 16);
+  for (int i = 0; i < (module_ops[f.module] == CLV_OP_MSE ? 2 : 1); i++)
+    add_call_argument(p, &f, chunked);
   send_frame(p, &f, false);
 }
 
 static void send_chunk(play *p) {
-  uint64_t *which = &p->transfers[draw(p, TRANSFERS)];
+  uint64_t *which = &p->unsent_transfers[draw_number(p, TRANSFERS)];
   clv_frame f = {.kind = CLV_CHUNK, .chunk = {.transfer = *which, .total = sizeof numbers}};
   if (!*which) return;
   *which = 0;
@@ -167,13 +169,13 @@ static void send_chunk(play *p) {
 
 static void send_value(play *p) {
   clv_frame f = {.kind = CLV_VALUE, .context = draw_context(p), .message = draw_value(p)};
-  if (one_in(p, 8)) {
+  if (happens_once_in(p, 8)) {
     f.has_failure = true;
     clv_frame_set_failure(&f, CLV_ABORTED, "by the input", "");
   } else {
     add_tensor(&f);
   }
-  send_frame(p, &f, one_in(p, 4));
+  send_frame(p, &f, happens_once_in(p, 4));
 }
 
 static void send_deliver(play *p) {
@@ -182,15 +184,16 @@ static void send_deliver(play *p) {
   send_frame(p, &f, false);
 }
 
-/* Draws a call. Calls before one that arrives in chunks wait for it. */
-static uint64_t draw_calls(play *p, uint64_t context) {
-  const clv_context *ctx = context_of(p, context);
-  return one_in(p, 4) ? (ctx ? ctx->calls_seen : 0) + draw(p, 2) : 0;
+/* Draws how many calls were sent before a frame, or 0. The node holds the frame back until it has
+ * seen so many calls, because a CALL in chunks may still be incomplete. */
+static uint64_t draw_n_calls_before(play *p, uint64_t context) {
+  const clv_context *ctx = find_context(p, context);
+  return happens_once_in(p, 4) ? (ctx ? ctx->calls_seen : 0) + draw_number(p, 2) : 0;
 }
 
 static void send_drop(play *p) {
-  clv_frame f = {.kind = CLV_DROP, .context = draw_context(p), .n_upstream = 1 + draw(p, 2)};
-  f.step = draw_calls(p, f.context);
+  clv_frame f = {.kind = CLV_DROP, .context = draw_context(p), .n_upstream = 1 + draw_number(p, 2)};
+  f.step = draw_n_calls_before(p, f.context);
   for (uint32_t i = 0; i < f.n_upstream; i++) f.upstream[i] = draw_value(p);
   send_frame(p, &f, false);
 }
@@ -201,60 +204,60 @@ static void send_spare(play *p) {
   send_frame(p, &f, false);
 }
 
-static void send_needed(play *p, clv_frame *f) {
+static void add_needed_call(play *p, clv_frame *f) {
   clv_needed_call *n = &f->backward.calls[f->backward.n_calls++];
   n->call = draw_value(p);
-  n->contributions = draw(p, 3);
-  n->root = one_in(p, 4) ? 1 : 0;
-  const clv_context_call *c = call_of(p, f->context, n->call);
+  n->contributions = draw_number(p, 3);
+  n->root = happens_once_in(p, 4) ? 1 : 0;
+  const clv_context_call *c = find_call(p, f->context, n->call);
   for (uint32_t i = 0; c && i < c->n_in; i++) {
-    if (!(c->input_grads >> i & 1) || one_in(p, 3)) continue;
+    if (!(c->input_grads >> i & 1) || happens_once_in(p, 3)) continue;
     f->backward.targets[f->backward.n_targets++] =
         (clv_target){.slot = i,
                      .value = c->arg[i] ? c->arg[i] : draw_value(p),
-                     .to = f->backward.n_peers && one_in(p, 2) ? 1 : 0,
-                     .order = draw(p, 3)};
+                     .to = f->backward.n_peers && happens_once_in(p, 2) ? 1 : 0,
+                     .order = draw_number(p, 3)};
     n->n_targets++;
   }
 }
 
 static void send_prepare(play *p) {
   clv_frame f = {.kind = CLV_PREPARE, .context = draw_context(p)};
-  const clv_context *ctx = context_of(p, f.context);
+  const clv_context *ctx = find_context(p, f.context);
   uint32_t last = ctx ? ctx->phase : 0;
   bool same = ctx && ctx->pass_state == PASS_COLLECTING;
-  f.backward.skipped_phases = one_in(p, 8);
+  f.backward.skipped_phases = happens_once_in(p, 8);
   f.phase = same ? last : last + 1 + f.backward.skipped_phases;
-  f.step = draw_calls(p, f.context);
-  f.backward.retain = one_in(p, 4);
-  f.backward.vote = !one_in(p, 4);
-  f.backward.more = one_in(p, 8);
-  if (one_in(p, 8))
+  f.step = draw_n_calls_before(p, f.context);
+  f.backward.retain = happens_once_in(p, 4);
+  f.backward.vote = !happens_once_in(p, 4);
+  f.backward.more = happens_once_in(p, 8);
+  if (happens_once_in(p, 8))
     snprintf(f.backward.peers[f.backward.n_peers++], sizeof *f.backward.peers, "w2");
-  for (uint32_t i = 0, n = draw(p, 4); i < n; i++) send_needed(p, &f);
+  for (uint32_t i = 0, n = draw_number(p, 4); i < n; i++) add_needed_call(p, &f);
   send_frame(p, &f, false);
 }
 
 static void send_gradient(play *p) {
   clv_frame f = {.kind = CLV_GRADIENT, .context = draw_context(p), .message = draw_value(p)};
-  const clv_context *ctx = context_of(p, f.context);
-  f.phase = CLV_MAX((ctx ? ctx->phase : 0) + (one_in(p, 4) ? 1 : 0), 1u);
-  f.order = draw(p, 3);
-  if (!one_in(p, 4)) add_tensor(&f);
-  send_frame(p, &f, one_in(p, 4));
+  const clv_context *ctx = find_context(p, f.context);
+  f.phase = CLV_MAX((ctx ? ctx->phase : 0) + (happens_once_in(p, 4) ? 1 : 0), 1u);
+  f.order = draw_number(p, 3);
+  if (!happens_once_in(p, 4)) add_tensor(&f);
+  send_frame(p, &f, happens_once_in(p, 4));
 }
 
 /* Sends a call with its whole backward, so that a step has something to apply. */
-static void send_pass(play *p) {
+static void send_forward_and_backward(play *p) {
   clv_frame call = {.kind = CLV_CALL, .flags = CLV_FLAG_TRAINING, .context = draw_context(p)};
   call.message = draw_call(p, call.context);
-  call.module = draw(p, 2);
-  call.generation = generation_of(p, call.module);
+  call.module = draw_number(p, 2);
+  call.generation = get_loaded_generation(p, call.module);
   call.call.n_args = 1;
   call.call.args[0].here = true;
   add_tensor(&call);
   send_frame(p, &call, false);
-  const clv_context *ctx = context_of(p, call.context);
+  const clv_context *ctx = find_context(p, call.context);
   clv_frame prepare = {.kind = CLV_PREPARE, .context = call.context};
   prepare.phase = 1 + (ctx ? ctx->phase : 0);
   prepare.backward.n_calls = 1;
@@ -266,104 +269,108 @@ static void send_pass(play *p) {
   send_frame(p, &gradient, false);
 }
 
-static void commit(play *p, clv_frame *f) {
+static void set_commit(play *p, clv_frame *f) {
   f->has_commit = true;
   f->commit.scale = 1;
   f->commit.lr = 0.125f;
-  f->commit.apply = !one_in(p, 4);
+  f->commit.apply = !happens_once_in(p, 4);
 }
 
 static void send_apply(play *p) {
-  clv_frame f = {.kind = CLV_APPLY, .context = draw_context(p), .message = ++p->next_message};
-  const clv_context *ctx = context_of(p, f.context);
-  commit(p, &f);
-  f.module = one_in(p, 4) ? draw(p, MODULES) : CLV_MODULE_ALL;
-  if (one_in(p, 4)) {
-    f.module = draw(p, MODULES);
+  clv_frame f = {.kind = CLV_APPLY, .context = draw_context(p), .message = ++p->last_message};
+  const clv_context *ctx = find_context(p, f.context);
+  set_commit(p, &f);
+  f.module = happens_once_in(p, 4) ? draw_number(p, MODULES) : CLV_MODULE_ALL;
+  if (happens_once_in(p, 4)) {
+    f.module = draw_number(p, MODULES);
     f.commit.apply = true;
-    f.commit.position = 1 + (ctx ? ctx->positions_done : 0) + draw(p, 3);
-    f.commit.saves_weights = one_in(p, 2);
+    f.commit.position = 1 + (ctx ? ctx->positions_done : 0) + draw_number(p, 3);
+    f.commit.saves_weights = happens_once_in(p, 2);
   }
-  if (f.module != CLV_MODULE_ALL) f.generation = generation_of(p, f.module);
+  if (f.module != CLV_MODULE_ALL) f.generation = get_loaded_generation(p, f.module);
   send_frame(p, &f, false);
 }
 
 static void send_revert(play *p) {
-  clv_frame f = {.kind = CLV_REVERT, .context = draw_context(p), .message = ++p->next_message};
+  clv_frame f = {.kind = CLV_REVERT, .context = draw_context(p), .message = ++p->last_message};
   send_frame(p, &f, false);
 }
 
-/* Replaces the context by the next one. */
-static void end_slot(play *p, uint64_t context) {
+/* Replaces the context, which has ended, by a new one. */
+static void replace_context(play *p, uint64_t context) {
   for (int i = 0; i < SLOTS; i++)
-    if (p->contexts[i] == context && !one_in(p, 8)) p->contexts[i] = ++p->n_contexts;
+    if (p->open_contexts[i] == context && !happens_once_in(p, 8))
+      p->open_contexts[i] = ++p->n_contexts_begun;
 }
 
 static void send_end(play *p) {
-  clv_frame f = {.kind = CLV_END_CONTEXT, .context = draw_context(p), .message = ++p->next_message};
-  if (!one_in(p, 3)) commit(p, &f);
+  clv_frame f = {.kind = CLV_END_CONTEXT, .context = draw_context(p), .message = ++p->last_message};
+  if (!happens_once_in(p, 3)) set_commit(p, &f);
   send_frame(p, &f, false);
-  end_slot(p, f.context);
+  replace_context(p, f.context);
 }
 
 /* Sends calls that wait for one another, the last of which another worker needs, and then the end
  * of the context. The input of the first call may follow. */
-static void send_end_that_spares(play *p) {
+static void send_end_with_kept_values(play *p) {
   uint64_t context = draw_context(p), last = draw_value(p);
-  for (uint32_t i = 0, n = 1 + draw(p, 2); i < n; i++) {
+  for (uint32_t i = 0, n = 1 + draw_number(p, 2); i < n; i++) {
     clv_frame f = {.kind = CLV_CALL, .flags = CLV_FLAG_TRAINING, .context = context};
     f.message = draw_call(p, context);
-    f.module = draw(p, 2);
-    f.generation = generation_of(p, f.module);
+    f.module = draw_number(p, 2);
+    f.generation = get_loaded_generation(p, f.module);
     f.call.n_args = 1;
     f.call.args[0].value = last;
-    if (one_in(p, 4)) f.call.runs_after = draw_value(p);
-    if (one_in(p, 4)) send_positions(p, &f);
+    if (happens_once_in(p, 4)) f.call.runs_after = draw_value(p);
+    if (happens_once_in(p, 4)) set_call_positions(p, &f);
     last = f.message;
     send_frame(p, &f, false);
   }
   clv_frame spare = {.kind = CLV_SPARE, .context = context, .n_upstream = 1, .upstream = {last}};
   send_frame(p, &spare, false);
-  clv_frame end = {.kind = CLV_END_CONTEXT, .context = context, .message = ++p->next_message};
-  if (one_in(p, 3)) commit(p, &end);
+  clv_frame end = {.kind = CLV_END_CONTEXT, .context = context, .message = ++p->last_message};
+  if (happens_once_in(p, 3)) set_commit(p, &end);
   send_frame(p, &end, false);
-  if (one_in(p, 2)) end_slot(p, context);
+  if (happens_once_in(p, 2)) replace_context(p, context);
 }
 
 static void send_abort(play *p) {
-  clv_frame f = {.kind = CLV_ABORT, .context = one_in(p, 4) ? 0 : draw_context(p)};
+  clv_frame f = {.kind = CLV_ABORT, .context = happens_once_in(p, 4) ? 0 : draw_context(p)};
   clv_frame_set_failure(&f, CLV_ABORTED, "by the input", "");
   send_frame(p, &f, false);
-  end_slot(p, f.context);
+  replace_context(p, f.context);
 }
 
 static void send_unload(play *p) {
-  clv_frame f = {.kind = CLV_UNLOAD, .message = ++p->next_message, .module = draw(p, MODULES)};
-  f.generation = generation_of(p, f.module);
+  clv_frame f = {
+      .kind = CLV_UNLOAD, .message = ++p->last_message, .module = draw_number(p, MODULES)};
+  f.generation = get_loaded_generation(p, f.module);
   send_frame(p, &f, false);
 }
 
-static void load_again(play *p) {
+static void reload_module(play *p) {
   clv_err err;
-  uint32_t module = draw(p, MODULES);
+  uint32_t module = draw_number(p, MODULES);
   if (p->c.node->modules[module]) return;
   clv_code code = add_module(&p->c, module, &err);
   NEVER(code != CLV_OK && code != CLV_EXHAUSTED);
 }
 
-static void send_get(play *p) { send_state(p, CLV_STATE_GET); }
-static void send_put(play *p) { send_state(p, CLV_STATE_PUT); }
-static void send_file(play *p) { send_state(p, (clv_frame_kind)(CLV_STATE_SAVE + draw(p, 3))); }
+static void send_state_get(play *p) { send_state(p, CLV_STATE_GET); }
+static void send_state_put(play *p) { send_state(p, CLV_STATE_PUT); }
+static void send_state_file_frame(play *p) {
+  send_state(p, (clv_frame_kind)(CLV_STATE_SAVE + draw_number(p, 3)));
+}
 
 /* Sends a frame about one of a few references, owned by this worker or by the other one. */
 static void send_reference(play *p) {
   static const clv_frame_kind kinds[] = {CLV_REF_KEEP,  CLV_REF_KEEP,   CLV_REF_USE,
                                          CLV_REF_FETCH, CLV_REF_DELETE, CLV_REF_RENEW};
-  clv_frame f = {.kind = kinds[draw(p, CLV_COUNT(kinds))]};
-  f.reference.ref = f.reference.fork = f.reference.key = 1 + draw(p, 4);
-  bool by_worker = one_in(p, 8);
-  f.reference.number = ++p->n_references[by_worker];
-  f.reference.is_for_owner = f.kind == CLV_REF_USE && one_in(p, 2);
+  clv_frame f = {.kind = kinds[draw_number(p, CLV_COUNT(kinds))]};
+  f.reference.ref = f.reference.fork = f.reference.key = 1 + draw_number(p, 4);
+  bool by_worker = happens_once_in(p, 8);
+  f.reference.number = ++p->n_reference_messages[by_worker];
+  f.reference.is_for_owner = f.kind == CLV_REF_USE && happens_once_in(p, 2);
   if (f.kind == CLV_REF_USE) f.reference.fork += 8;
   if (f.kind == CLV_REF_USE && !f.reference.is_for_owner)
     snprintf(f.reference.node, sizeof f.reference.node, "w2");
@@ -374,68 +381,86 @@ static void send_reference(play *p) {
 
 /* ---- what is no frame ------------------------------------------------------------------------ */
 
-static void on_start(void *user, clv_work *w) {
+static void on_work_start(void *user, clv_work *w) {
   play *p = user;
-  NEVER(p->n_started == MOST_STARTED);
-  p->started[p->n_started++] = w;
+  NEVER(p->n_running_work == MOST_STARTED);
+  p->running_work[p->n_running_work++] = w;
 }
 
-static void end_work(play *p, uint32_t which) {
-  clv_work *w = p->started[which];
+static void end_one_work(play *p, uint32_t which) {
+  clv_work *w = p->running_work[which];
   clv_err why;
-  p->started[which] = p->started[--p->n_started];
+  p->running_work[which] = p->running_work[--p->n_running_work];
   clv_node_work_ended(p->c.node, w, clv_work_compute(w, &why), &why);
 }
 
 static void end_some_work(play *p) {
-  if (p->n_started) end_work(p, draw(p, p->n_started));
+  if (p->n_running_work) end_one_work(p, draw_number(p, p->n_running_work));
   run_node(p);
 }
 
 static void end_all_work(play *p) {
   do {
-    while (p->n_started) end_work(p, 0);
+    while (p->n_running_work) end_one_work(p, 0);
     run_node(p);
-  } while (p->n_started);
+  } while (p->n_running_work);
 }
 
-static void tick(play *p) { clv_node_tick(p->c.node); }
-static void lose_or_find_links(play *p) { refuses_sends = one_in(p, 3); }
+static void tick_node(play *p) { clv_node_tick(p->c.node); }
+static void set_whether_sends_fail(play *p) { refuses_sends = happens_once_in(p, 3); }
 
 static const struct {
-  uint32_t weight;
-  void (*move)(play *p);
+  uint32_t frequency;
+  void (*run)(play *p);
 } moves[] = {
-    {42, send_call},   {6, send_chunk},         {14, send_value},    {8, send_deliver},
-    {8, send_drop},    {4, send_spare},         {24, send_prepare},  {22, send_gradient},
-    {10, send_apply},  {6, send_revert},        {30, send_end},      {4, send_abort},
-    {10, send_unload}, {6, load_again},         {3, send_get},       {3, send_put},
-    {4, send_file},    {8, send_reference},     {18, end_some_work}, {8, end_all_work},
-    {1, tick},         {1, lose_or_find_links}, {10, send_pass},     {6, send_end_that_spares},
+    {42, send_call},
+    {6, send_chunk},
+    {14, send_value},
+    {8, send_deliver},
+    {8, send_drop},
+    {4, send_spare},
+    {24, send_prepare},
+    {22, send_gradient},
+    {10, send_apply},
+    {6, send_revert},
+    {30, send_end},
+    {4, send_abort},
+    {10, send_unload},
+    {6, reload_module},
+    {3, send_state_get},
+    {3, send_state_put},
+    {4, send_state_file_frame},
+    {8, send_reference},
+    {18, end_some_work},
+    {8, end_all_work},
+    {1, tick_node},
+    {1, set_whether_sends_fail},
+    {10, send_forward_and_backward},
+    {6, send_end_with_kept_values},
 };
 
-static void move(play *p) {
-  uint32_t at = draw(p, 256), i = 0;
-  while (at >= moves[i].weight) {
-    at -= moves[i].weight;
+static void make_random_move(play *p) {
+  uint32_t at = draw_number(p, 256), i = 0;
+  while (at >= moves[i].frequency) {
+    at -= moves[i].frequency;
     i = (i + 1) % CLV_COUNT(moves);
   }
-  moves[i].move(p);
+  moves[i].run(p);
 }
 
-/* Aborts all contexts by context 0, and asserts that those which were open have ended. A reference
- * that REF_USE passed to another context may fail by that, and its VALUE then opens that context. A
- * master ends each context that it has made, so these are aborted by their ids. */
-static void abort_all(play *p) {
-  bool *was_open = calloc(p->n_contexts + 1, sizeof *was_open);
+/* Sends ABORT with context 0, which ends all open contexts. A VALUE that reports a failed reference
+ * may open a further context, so each context that is open afterwards is aborted by its id. Asserts
+ * that none of these was open before. */
+static void abort_all_contexts(play *p) {
+  bool *was_open = calloc(p->n_contexts_begun + 1, sizeof *was_open);
   clv_frame f = {.kind = CLV_ABORT};
   clv_frame_set_failure(&f, CLV_ABORTED, "by the input", "");
   NEVER(!was_open);
-  for (uint64_t c = 1; c <= p->n_contexts; c++) was_open[c] = context_of(p, c);
+  for (uint64_t c = 1; c <= p->n_contexts_begun; c++) was_open[c] = find_context(p, c);
   send_frame(p, &f, false);
   end_all_work(p);
-  for (f.context = 1; f.context <= p->n_contexts; f.context++) {
-    if (!context_of(p, f.context)) continue;
+  for (f.context = 1; f.context <= p->n_contexts_begun; f.context++) {
+    if (!find_context(p, f.context)) continue;
     NEVER(was_open[f.context]);
     send_frame(p, &f, false);
   }
@@ -446,9 +471,9 @@ static void abort_all(play *p) {
 /* Aborts all contexts, then asserts that no work is ready or waits and that records exist only for
  * references and tombstones. */
 static void check_nothing_is_left(play *p) {
-  if (p->c.ended[0]) return;
+  if (p->c.is_link_ended[0]) return;
   end_all_work(p);
-  abort_all(p);
+  abort_all_contexts(p);
   const clv_contexts *e = p->c.node->contexts;
   const clv_slab *const empty[] = {
       &e->values,    &e->calls,   &e->deliveries, &e->contributions,
@@ -467,15 +492,15 @@ static void check_nothing_is_left(play *p) {
 /* First bytes of the input: which thread computes, whether the session ends in the middle, how many
  * contexts. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  play p = {.at = data, .end = data + size};
-  bool elsewhere = one_in(&p, 2), in_the_middle = one_in(&p, 4);
-  p.n_slots = 1 + draw(&p, SLOTS);
-  begin(&p.c, elsewhere ? (clv_executor){&p, on_start} : (clv_executor){0});
-  for (int i = 0; i < SLOTS; i++) p.contexts[i] = ++p.n_contexts;
-  while (p.at < p.end) move(&p);
+  play p = {.at = data, .input_end = data + size};
+  bool elsewhere = happens_once_in(&p, 2), in_the_middle = happens_once_in(&p, 4);
+  p.n_open_contexts = 1 + draw_number(&p, SLOTS);
+  begin_conversation(&p.c, elsewhere ? (clv_executor){&p, on_work_start} : (clv_executor){0});
+  for (int i = 0; i < SLOTS; i++) p.open_contexts[i] = ++p.n_contexts_begun;
+  while (p.at < p.input_end) make_random_move(&p);
   refuses_sends = false;
   if (!in_the_middle) check_nothing_is_left(&p);
-  while (p.n_started) end_work(&p, 0);
-  end(&p.c);
+  while (p.n_running_work) end_one_work(&p, 0);
+  end_conversation(&p.c);
   return 0;
 }

@@ -8,7 +8,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* True if the last dimension of the output is that of the head. */
-static bool has_head_width(const clv_hf_config *c, clv_hf_head head, const clv_graph *g, int last) {
+static bool has_own_head_width(const clv_hf_config *c, clv_hf_head head, const clv_graph *g,
+                               int last) {
   const clv_shape *s = &g->nodes[last].shape;
   int64_t want = head == CLV_HF_NO_HEAD                           ? c->hidden
                  : head == CLV_HF_MASKED || head == CLV_HF_CAUSAL ? c->vocabulary
@@ -16,7 +17,7 @@ static bool has_head_width(const clv_hf_config *c, clv_hf_head head, const clv_g
   return s->dim[0] == 2 && s->dim[s->rank - 1] == want;
 }
 
-static void build(const clv_hf_config *c, clv_hf_head head) {
+static void build_graph(const clv_hf_config *c, clv_hf_head head) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
   clv_shape ids = CLV_SHAPE(2, 3), boxes = CLV_SHAPE(2, 3, 4), lengths = CLV_SHAPE(2);
@@ -35,7 +36,7 @@ static void build(const clv_hf_config *c, clv_hf_head head) {
   if (tokens)
     NEVER(clv_graph_add_input(g, "lengths", CLV_I64, &lengths, &in.lengths, &err) != CLV_OK);
   if (clv_hf_add_layers(c, head, 0, &in, g, &layer, &last, &err) != CLV_OK) return;
-  NEVER(!clv_hf_class(c->family, head) || !has_head_width(c, head, g, last));
+  NEVER(!clv_hf_class(c->family, head) || !has_own_head_width(c, head, g, last));
   NEVER(layer + 1 + tokens + clv_hf_takes_boxes(c) != (uint32_t)g->n_nodes);
   if (clv_params_of(g, &p, &err) == CLV_OK) NEVER(p->n_values == 0);
 }
@@ -49,6 +50,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (clv_hf_labels_parse("fuzz", (const char *)data, size, &names, &err) == CLV_OK)
     for (size_t i = 0; i < names.n; i++) NEVER(!names.names[i]);
   if (code != CLV_OK || c.layers > 3) return 0;
-  for (int h = 0; h < CLV_HF_HEADS; h++) build(&c, (clv_hf_head)h);
+  for (int h = 0; h < CLV_HF_HEADS; h++) build_graph(&c, (clv_hf_head)h);
   return 0;
 }

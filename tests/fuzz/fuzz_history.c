@@ -22,7 +22,7 @@ enum { FILES = 3, KEEP = 5 };
 static const char *const names[FILES] = {"run.json", "metrics.jsonl", CLV_JOURNAL_TEXT};
 static char home[] = "/dev/shm/cleave-fuzz-XXXXXX", run[64];
 
-static void clean(void) {
+static void remove_run_files(void) {
   static const char *const more[] = {"pace.jsonl", "evaluations.jsonl"};
   char path[160];
   for (size_t i = 0; i < FILES + CLV_COUNT(more); i++) {
@@ -37,10 +37,10 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
   (void)argc, (void)argv;
   NEVER(!mkdtemp(home));
   snprintf(run, sizeof run, "%s/r", home);
-  return mkdir(run, 0700) || atexit(clean);
+  return mkdir(run, 0700) || atexit(remove_run_files);
 }
 
-static void put(const char *name, const void *data, size_t len) {
+static void put_file(const char *name, const void *data, size_t len) {
   char path[160];
   snprintf(path, sizeof path, "%s/%s", run, name);
   int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -48,9 +48,9 @@ static void put(const char *name, const void *data, size_t len) {
   close(fd);
 }
 
-/* Reads the folder. If it has lines of numbers, it must count as a run's. Returns true if the run
- * has ended for good. */
-static bool look(void) {
+/* Reads the folder. A folder with lines of numbers must count as the folder of a run. Returns true
+ * if the run has ended for good. */
+static bool check_run_entry(void) {
   CLV_AUTO(clv_run_entry_done) clv_run_entry e = {0};
   NEVER(clv_run_entry_read(run, &e, NULL) != CLV_OK);
   NEVER((e.state == CLV_STATE_DAMAGED) == (e.record.n_attempts > 0));
@@ -59,7 +59,7 @@ static bool look(void) {
   return e.state != CLV_STATE_ELSEWHERE;
 }
 
-static void show(bool over) {
+static void run_history_commands(bool over) {
   int code;
   NEVER(clv_history_list(home, false, NULL) != CLV_OK);
   NEVER(clv_history_list(run, true, NULL) != CLV_OK);
@@ -69,13 +69,13 @@ static void show(bool over) {
 }
 
 /* Asserts that the text for a terminal, and the JSON for programs, are well formed. */
-static void check_shown(bool over) {
+static void check_history_output(bool over) {
   char *text = NULL;
   size_t len = 0;
   FILE *terminal = stdout, *memory = open_memstream(&text, &len);
   NEVER(!memory);
   stdout = memory;
-  show(over);
+  run_history_commands(over);
   stdout = terminal;
   fclose(memory);
   for (size_t i = 0; i < len; i++) {
@@ -88,7 +88,7 @@ static void check_shown(bool over) {
 }
 
 /* Resumes the run: lines up to the resumed step must stay, and new ones follow them. */
-static void resume(void) {
+static void resume_report(void) {
   clv_report_options o = {
       .run_dir = run, .last_kept_step = KEEP, .resumed = true, .steps_per_line = 1};
   clv_reporter *r;
@@ -102,10 +102,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   for (int i = 0; i < FILES; i++) {
     const uint8_t *nul = i + 1 < FILES && at < end ? memchr(at, '\0', (size_t)(end - at)) : NULL;
     size_t len = (size_t)((nul ? nul : end) - at);
-    put(names[i], at, len);
+    put_file(names[i], at, len);
     at += len + (nul != NULL);
   }
-  check_shown(look());
-  resume();
+  check_history_output(check_run_entry());
+  resume_report();
   return 0;
 }

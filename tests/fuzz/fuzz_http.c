@@ -19,26 +19,26 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { WAIT_LIMIT_MS = 50, CONNECT_MS = 5000 };
 
-static unsigned show(void *user, clv_bytes *out) {
+static unsigned serve_hello(void *user, clv_bytes *out) {
   (void)user;
   clv_bytes_puts(out, "hello\n");
   return 200;
 }
 
-static unsigned broken(void *user, clv_bytes *out) {
+static unsigned serve_page_without_memory(void *user, clv_bytes *out) {
   (void)user;
   out->failed = true;
   return 200;
 }
 
-static unsigned empty(void *user, clv_bytes *out) {
+static unsigned serve_unavailable(void *user, clv_bytes *out) {
   (void)user, (void)out;
   return 503;
 }
 
-static const clv_http_page pages[] = {{"/metrics", "text/plain", show},
-                                      {"/broken", "text/plain", broken},
-                                      {"/e", "text/plain", empty}};
+static const clv_http_page pages[] = {{"/metrics", "text/plain", serve_hello},
+                                      {"/broken", "text/plain", serve_page_without_memory},
+                                      {"/e", "text/plain", serve_unavailable}};
 static clv_http *http;
 
 static void close_http(void) { clv_http_closep(&http); }
@@ -52,7 +52,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
 
 /* Connects. The fuzzer's alarm may interrupt connect, which then continues in the background, so
  * this waits for it. */
-static bool connected(int fd, const struct sockaddr_in *to) {
+static bool connect_to_server(int fd, const struct sockaddr_in *to) {
   if (connect(fd, (const struct sockaddr *)to, sizeof *to) == 0) return true;
   if (errno != EINTR) return false;
   struct pollfd p = {.fd = fd, .events = POLLOUT};
@@ -63,32 +63,33 @@ static bool connected(int fd, const struct sockaddr_in *to) {
   return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error == 0;
 }
 
-static int dial(void) {
+static int dial_server(void) {
   struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)clv_http_port(http))};
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  struct linger gone = {1, 0}; /* no closed connection may keep its port busy */
+  /* a linger time of 0, so that a closed connection does not keep its port busy */
+  struct linger gone = {1, 0};
   NEVER(fd < 0);
   NEVER(setsockopt(fd, SOL_SOCKET, SO_LINGER, &gone, sizeof gone) != 0);
-  NEVER(!connected(fd, &to));
+  NEVER(!connect_to_server(fd, &to));
   return fd;
 }
 
 /* True if an answer arrives at once. If none does, the server waits for the rest of the request. */
-static bool comes(int fd) {
+static bool has_answer(int fd) {
   struct pollfd p = {.fd = fd, .events = POLLIN};
   return poll(&p, 1, WAIT_LIMIT_MS) > 0;
 }
 
 /* Sends a request. An answer that is longer than this buffer would be no page of the project. */
-static void ask(const char *request, size_t len) {
+static void send_request(const char *request, size_t len) {
   char reply[4096];
   size_t got = 0;
-  int fd = dial();
+  int fd = dial_server();
   (void)!send(fd, request, len, MSG_NOSIGNAL);
   shutdown(fd, SHUT_WR);
-  for (ssize_t n;
-       got < sizeof reply && comes(fd) && (n = recv(fd, reply + got, sizeof reply - got, 0)) > 0;)
+  for (ssize_t n; got < sizeof reply && has_answer(fd) &&
+                  (n = recv(fd, reply + got, sizeof reply - got, 0)) > 0;)
     got += (size_t)n;
   close(fd);
   NEVER(got == sizeof reply);
@@ -97,7 +98,7 @@ static void ask(const char *request, size_t len) {
 
 /* Asserts that a numeric local address that parses can be bound. Host names are left out, because
  * no resolver is available. */
-static void listen_on(const char *text, size_t len) {
+static void check_listen_address(const char *text, size_t len) {
   char address[300];
   clv_http *other;
   if (len >= sizeof address) return;
@@ -113,8 +114,8 @@ static void listen_on(const char *text, size_t len) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   const char *text = (const char *)data;
   if (size && !text[0])
-    listen_on(text + 1, strnlen(text + 1, size - 1));
+    check_listen_address(text + 1, strnlen(text + 1, size - 1));
   else
-    ask(text, size);
+    send_request(text, size);
   return 0;
 }

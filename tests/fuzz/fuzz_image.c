@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { CROP = 8, MOST_PIXELS = 1 << 16 };
 
-static void show(const clv_pixels *p, const clv_image_options *o, const clv_rng_key *key) {
+static void render_view(const clv_pixels *p, const clv_image_options *o, const clv_rng_key *key) {
   CLV_AUTO(clv_resampler_done) clv_resampler r = {0};
   uint16_t out[CROP * CROP * 3]; /* pixels of 16 bits; also used for 8 bits */
   clv_image_view view;
@@ -22,7 +22,7 @@ static void show(const clv_pixels *p, const clv_image_options *o, const clv_rng_
   (void)!clv_image_view_render(&view, p, o->max_pixels, &r, (uint8_t *)out, &err);
 }
 
-static void show_all(const clv_pixels *p, uint8_t pick) {
+static void render_views(const clv_pixels *p, uint8_t pick) {
   static const clv_crop_kind kinds[] = {CLV_CROP_CENTER, CLV_CROP_RANDOM, CLV_CROP_RANDOM_RESIZED};
   clv_image_options o = {.crop = CROP,
                          .pad = pick >> 5,
@@ -33,11 +33,11 @@ static void show_all(const clv_pixels *p, uint8_t pick) {
                          .flip = 0.5,
                          .max_pixels = MOST_PIXELS};
   clv_rng_key key = clv_image_view_key(pick, 1, p->width);
-  show(p, &o, NULL);
+  render_view(p, &o, NULL);
   for (size_t i = 0; i < 2 * CLV_COUNT(kinds); i++) {
     o.train_crop = kinds[i / 2];
     o.resize = i % 2 ? 9 : 0;
-    show(p, &o, &key);
+    render_view(p, &o, &key);
   }
 }
 
@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_encoded_image in = {
       .data = data, .len = size, .channels = pick & 1 ? 1 : 3, .max_pixels = MOST_PIXELS};
   clv_err err;
-  if (clv_image_decode(&in, &p, &err) == CLV_OK) show_all(&p, pick);
+  if (clv_image_decode(&in, &p, &err) == CLV_OK) render_views(&p, pick);
   in.reads_header_only = true;
   (void)!clv_image_decode(&in, &p, &err);
   return 0;

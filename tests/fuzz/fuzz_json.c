@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static clv_code read_value(clv_json *j, clv_err *err);
 
-static clv_code read_inside(clv_json *j, clv_json_kind kind, clv_err *err) {
+static clv_code read_container(clv_json *j, clv_json_kind kind, clv_err *err) {
   static const char *const names[] = {"a", "b"};
   uint32_t seen = 0;
   bool more = true;
@@ -30,7 +30,7 @@ static clv_code read_value(clv_json *j, clv_err *err) {
   int64_t whole;
   bool truth;
   CLV_TRY(clv_json_peek(j, &kind, err));
-  if (kind >= CLV_JSON_LIST) return read_inside(j, kind, err);
+  if (kind >= CLV_JSON_LIST) return read_container(j, kind, err);
   if (kind == CLV_JSON_NUMERAL) return clv_json_read_integer(j, -1000, 1000, &whole, err);
   if (kind == CLV_JSON_BOOL) return clv_json_read_bool(j, &truth, err);
   if (kind == CLV_JSON_TEXT) return clv_json_read_text(j, &text, err);

@@ -8,7 +8,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static clv_ledger *parsed(const clv_bytes *text) {
+static clv_ledger *parse_ledger(const clv_bytes *text) {
   clv_ledger *l = NULL;
   size_t whole = 0;
   clv_err err = {0};
@@ -18,12 +18,12 @@ static clv_ledger *parsed(const clv_bytes *text) {
   return l;
 }
 
-static void compact(const clv_ledger *l, const clv_sha256 *of, const clv_ledger_entry *e) {
+static void check_compaction(const clv_ledger *l, const clv_sha256 *of, const clv_ledger_entry *e) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, more = {0};
   clv_ledger_entry found = {0};
   bool is_there = false;
   NEVER(clv_ledger_compact(l, &text, NULL) != CLV_OK);
-  CLV_AUTO(clv_ledger_freep) clv_ledger *small = parsed(&text);
+  CLV_AUTO(clv_ledger_freep) clv_ledger *small = parse_ledger(&text);
   NEVER(!small || clv_ledger_count(small) > clv_ledger_count(l));
   for (clv_ledger_kind kind = CLV_LEDGER_RUN; kind <= CLV_LEDGER_ROW; kind += 2) {
     NEVER(clv_ledger_find(small, kind, of, &found, &is_there, NULL) != CLV_OK || !is_there);
@@ -32,7 +32,7 @@ static void compact(const clv_ledger *l, const clv_sha256 *of, const clv_ledger_
   NEVER(clv_ledger_compact(small, &more, NULL) != CLV_OK || more.len != text.len);
 }
 
-static void add(const clv_ledger *l, clv_bytes *text, size_t whole) {
+static void add_entries(const clv_ledger *l, clv_bytes *text, size_t whole) {
   static const clv_sha256 some = {{7}}, other = {{8}};
   static const char w1[] = "spiffe://acme/w1";
   const clv_ledger_item item[] = {
@@ -43,7 +43,7 @@ static void add(const clv_ledger *l, clv_bytes *text, size_t whole) {
   NEVER(clv_ledger_format_new_lines(l, item, 3, &lines, NULL) != CLV_OK);
   text->len = whole;
   clv_bytes_add(text, lines.data, lines.len);
-  CLV_AUTO(clv_ledger_freep) clv_ledger *again = parsed(text);
+  CLV_AUTO(clv_ledger_freep) clv_ledger *again = parse_ledger(text);
   NEVER(!again || clv_ledger_count(again) != clv_ledger_count(l) + 3);
   NEVER(clv_ledger_count_rows(again) != clv_ledger_count_rows(l) + 2);
   for (int i = 0; i < 3; i++) {
@@ -51,18 +51,18 @@ static void add(const clv_ledger *l, clv_bytes *text, size_t whole) {
     NEVER(strcmp(e.identity, w1) != 0 || strlen(e.date) != 10);
   }
   NEVER(clv_ledger_format_new_lines(again, item, 3, &more, NULL) != CLV_OK || more.len);
-  compact(again, &some, &e);
+  check_compaction(again, &some, &e);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t whole = 0;
   clv_bytes_add(&text, data ? (const char *)data : "", size);
-  CLV_AUTO(clv_ledger_freep) clv_ledger *l = parsed(&text);
+  CLV_AUTO(clv_ledger_freep) clv_ledger *l = parse_ledger(&text);
   if (!l) return 0;
   CLV_AUTO(clv_ledger_freep) clv_ledger *same = NULL;
   NEVER(clv_ledger_parse(text.data, text.len, "l", &same, &whole, NULL) != CLV_OK);
   /* A ledger without a first line draws a random salt, so entries go to one ledger only. */
-  add(whole ? l : same, &text, whole);
+  add_entries(whole ? l : same, &text, whole);
   return 0;
 }

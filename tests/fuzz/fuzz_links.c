@@ -16,14 +16,14 @@ enum { MAX_TEXTS = 16 };
 
 static clv_remote_spec workers[] = {{.name = "w1"}, {.name = "worker-2"}, {.name = "w3"}};
 
-static void check_link(const clv_link_estimate *l) {
+static void check_estimate(const clv_link_estimate *l) {
   NEVER(!(l->latency_s >= 0 && l->latency_s <= 30 && l->bytes_s >= 100 && l->bytes_s <= 1e12));
 }
 
-static void check(const clv_links *l) {
-  for (size_t i = 0; i < l->n; i++) check_link(&l->worker_links[i]);
+static void check_estimates(const clv_links *l) {
+  for (size_t i = 0; i < l->n; i++) check_estimate(&l->worker_links[i]);
   for (size_t i = 0; i < l->n; i++)
-    for (size_t k = i + 1; k < l->n; k++) check_link(&l->hops[i * l->n + k]);
+    for (size_t k = i + 1; k < l->n; k++) check_estimate(&l->hops[i * l->n + k]);
   for (size_t i = 0; i <= l->n; i++) NEVER(!(l->speeds[i] >= 1e-3 && l->speeds[i] <= 1e6));
 }
 
@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (*at == 'l' && o.n_links < MAX_TEXTS) links[o.n_links++] = at + 1;
   }
   clv_code code = clv_links_parse(&config, &o, &l, &err);
-  if (code == CLV_OK) check(l);
+  if (code == CLV_OK) check_estimates(l);
   NEVER(code != CLV_OK && !err.text[0]);
   return 0;
 }

@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 enum { QUOTA = 4 << 20 };
 
 /* Asserts that the reply lists as many parameters as the module has. */
-static void check(clv_module *module) {
+static void check_parameter_count(clv_module *module) {
   clv_state_item item;
   for (uint32_t i = 0; clv_module_state_item(module, CLV_STATE_WEIGHTS, i, &item); i++)
     NEVER(!item.data || !item.bytes || !item.name[0]);
@@ -31,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   NEVER(clv_pool_new(QUOTA, 64, &pool, &err) != CLV_OK);
   clv_code code = clv_load_make_module(&request, &cpu, NULL, pool, NULL, &module, &err);
   if (code == CLV_OK) {
-    check(module);
+    check_parameter_count(module);
     clv_module_free(module);
   }
   NEVER(code != CLV_OK && !err.text[0]);

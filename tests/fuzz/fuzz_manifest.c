@@ -11,9 +11,11 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static bool same_text(const char *a, const char *b) { return a && b ? strcmp(a, b) == 0 : a == b; }
+static bool is_same_text(const char *a, const char *b) {
+  return a && b ? strcmp(a, b) == 0 : a == b;
+}
 
-static void parse(const void *data, size_t size) {
+static void check_manifest(const void *data, size_t size) {
   CLV_AUTO(clv_manifest_done) clv_manifest m = {0}, again = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err;
@@ -27,12 +29,12 @@ static void parse(const void *data, size_t size) {
   for (size_t i = 0; i < m.n_files; i++) {
     const clv_manifest_file *f = clv_manifest_find(&again, m.files[i].name);
     NEVER(!f || memcmp(&f->sha256, &m.files[i].sha256, sizeof f->sha256) ||
-          !same_text(f->place, m.files[i].place) || !same_text(f->kept, m.files[i].kept));
+          !is_same_text(f->place, m.files[i].place) || !is_same_text(f->kept, m.files[i].kept));
   }
 }
 
 /* Parses the input as the manifest of a weights folder, which has a list of files only. */
-static void parse_artifact(const void *data, size_t size) {
+static void check_artifact_manifest(const void *data, size_t size) {
   CLV_AUTO(clv_manifest_done) clv_manifest m = {0}, again = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err;
@@ -46,13 +48,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
   clv_sha256 digest;
   char hex[65];
-  parse(data, size);
-  parse_artifact(data, size);
+  check_manifest(data, size);
+  check_artifact_manifest(data, size);
   clv_bytes_add(&whole, data, size);
   if (whole.failed || clv_sha256_of(whole.data, whole.len, &digest, NULL) != CLV_OK) return 0;
   clv_sha256_hex(&digest, hex);
   clv_bytes_printf(&whole, "  \"sha256\": \"%s\"\n}\n", hex);
-  if (!whole.failed) parse(whole.data, whole.len);
-  if (!whole.failed) parse_artifact(whole.data, whole.len);
+  if (!whole.failed) check_manifest(whole.data, whole.len);
+  if (!whole.failed) check_artifact_manifest(whole.data, whole.len);
   return 0;
 }

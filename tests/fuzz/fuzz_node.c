@@ -10,7 +10,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   conversation c = {0};
-  begin(&c, (clv_executor){0});
+  begin_conversation(&c, (clv_executor){0});
   while (size >= 3) {
     size_t len = CLV_MIN(data[1] | (size_t)data[2] << 8, size - 3);
     deliver_frame(&c, data[0], data + 3, len);
@@ -20,6 +20,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size -= 3 + len;
   }
   clv_node_run_until(c.node, 0);
-  end(&c);
+  end_conversation(&c);
   return 0;
 }

@@ -22,10 +22,10 @@ enum { BATCH = 4, WIDTH = 3, QUOTA = 2 << 20, TENSORS = 48, PEERS = 2, LANES = 3
 typedef struct conversation {
   clv_pool *pool;
   clv_session_node *node;
-  clv_link *link[PEERS]; /* links of the master and of the other worker */
-  bool ended[PEERS];
-  clv_bytes file; /* file of state that the node wrote */
-  float row[WIDTH];
+  clv_link *links[PEERS]; /* links of the master and of the other worker */
+  bool is_link_ended[PEERS];
+  clv_bytes saved_file; /* file of state that the node wrote */
+  float cached_row[WIDTH];
   uint32_t next_generation[MODULES];
 } conversation;
 
@@ -61,10 +61,10 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
   clv_node_post(c->node, p);
 }
 
-static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
+static void on_link_closed(void *user, clv_link *link, clv_code code, const char *text) {
   conversation *c = user;
   (void)code, (void)text;
-  for (int i = 0; i < PEERS; i++) c->ended[i] |= c->link[i] == link;
+  for (int i = 0; i < PEERS; i++) c->is_link_ended[i] |= c->links[i] == link;
 }
 
 static void must(clv_code code, const clv_err *err) {
@@ -105,27 +105,28 @@ static clv_code save_file(void *user, const char *name, const clv_weights_tensor
                           clv_sha256 *ret_digest, uint64_t *ret_bytes, clv_err *err) {
   conversation *c = user;
   NEVER(!clv_is_file_name(name));
-  clv_bytes_done(&c->file);
-  CLV_TRY(clv_weights_encode(list, n, NULL, 0, &c->file, err));
+  clv_bytes_done(&c->saved_file);
+  CLV_TRY(clv_weights_encode(list, n, NULL, 0, &c->saved_file, err));
   CLV_TRY(clv_weights_size(list, n, ret_bytes, err));
-  NEVER(*ret_bytes != c->file.len);
-  return clv_sha256_of(c->file.data, c->file.len, ret_digest, err);
+  NEVER(*ret_bytes != c->saved_file.len);
+  return clv_sha256_of(c->saved_file.data, c->saved_file.len, ret_digest, err);
 }
 
 static clv_code open_file(void *user, const char *name, size_t max_bytes, clv_weights_file **ret,
                           clv_err *err) {
   conversation *c = user;
   NEVER(!clv_is_file_name(name));
-  if (!c->file.len) return clv_fail(err, CLV_NOT_FOUND, "none");
-  if (c->file.len > max_bytes) return clv_fail(err, CLV_EXHAUSTED, "more than %zu", max_bytes);
-  return clv_weights_open_memory(c->file.data, c->file.len, name, ret, err);
+  if (!c->saved_file.len) return clv_fail(err, CLV_NOT_FOUND, "none");
+  if (c->saved_file.len > max_bytes)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %zu", max_bytes);
+  return clv_weights_open_memory(c->saved_file.data, c->saved_file.len, name, ret, err);
 }
 
 static clv_code remove_file(void *user, const char *name, clv_err *err) {
   conversation *c = user;
   NEVER(!clv_is_file_name(name));
-  if (!c->file.len) return clv_fail(err, CLV_NOT_FOUND, "none");
-  clv_bytes_done(&c->file);
+  if (!c->saved_file.len) return clv_fail(err, CLV_NOT_FOUND, "none");
+  clv_bytes_done(&c->saved_file);
   return CLV_OK;
 }
 
@@ -137,12 +138,12 @@ static clv_code put_rows(void *user, const clv_wire_cached *cache, const int64_t
   NEVER(!cache->records || !cache->keep_s || values->shape.rank < 1);
   NEVER(values->shape.dim[0] < 1 || !values->bytes);
   if (rows[0] < 0) return clv_fail(err, CLV_INVALID, "a number below 0");
-  memcpy(c->row, values->data, CLV_MIN(sizeof c->row, values->bytes));
+  memcpy(c->cached_row, values->data, CLV_MIN(sizeof c->cached_row, values->bytes));
   return CLV_OK;
 }
 
-static clv_code form_rows(void *user, const clv_wire_cached *cache, size_t n, clv_dtype *ret_dtype,
-                          clv_shape *ret_shape, clv_err *err) {
+static clv_code get_row_type(void *user, const clv_wire_cached *cache, size_t n,
+                             clv_dtype *ret_dtype, clv_shape *ret_shape, clv_err *err) {
   (void)user;
   NEVER(!n);
   if (cache->key.bytes[0] == 1) return clv_fail(err, CLV_NOT_FOUND, "none");
@@ -157,12 +158,12 @@ static clv_code get_rows(void *user, const clv_wire_cached *cache, const int64_t
   (void)cache;
   if (rows[values->shape.dim[0] - 1] < 0) return clv_fail(err, CLV_INVALID, "a number below 0");
   for (int64_t i = 0; i < values->shape.dim[0]; i++)
-    memcpy((float *)values->data + i * WIDTH, c->row, sizeof c->row);
+    memcpy((float *)values->data + i * WIDTH, c->cached_row, sizeof c->cached_row);
   return CLV_OK;
 }
 
 /* Starts a conversation. executor: runs the node's work; {0}: the node's own thread runs it. */
-static void begin(conversation *c, clv_executor executor) {
+static void begin_conversation(conversation *c, clv_executor executor) {
   static const char *const names[PEERS] = {"master", "w2"};
   clv_err err;
   must(clv_pool_new(QUOTA, TENSORS, &c->pool, &err), &err);
@@ -170,33 +171,34 @@ static void begin(conversation *c, clv_executor executor) {
                         .originator = 7,
                         .executor = executor,
                         .files = {c, save_file, open_file, remove_file},
-                        .caches = {c, put_rows, form_rows, get_rows}};
+                        .caches = {c, put_rows, get_row_type, get_rows}};
   must(clv_node_new(&o, &c->node, &err), &err);
   for (uint32_t i = 0; i < MODULES; i++) must(add_module(c, i, &err), &err);
   for (int i = 0; i < PEERS; i++) {
-    clv_link_options lo = {.peer_name = names[i],
-                           .pool = c->pool,
-                           .accept_limits = clv_wire_limits_default(),
-                           .send_credit = 1 << 20,
-                           .quota_fails_packet = true,
-                           .events = {.user = c, .on_packet = on_packet, .on_closed = on_closed}};
-    must(clv_link_new(&lo, &c->link[i], &err), &err);
+    clv_link_options lo = {
+        .peer_name = names[i],
+        .pool = c->pool,
+        .accept_limits = clv_wire_limits_default(),
+        .send_credit = 1 << 20,
+        .quota_fails_packet = true,
+        .events = {.user = c, .on_packet = on_packet, .on_closed = on_link_closed}};
+    must(clv_link_new(&lo, &c->links[i], &err), &err);
   }
-  clv_node_set_master(c->node, c->link[0]);
-  must(clv_node_add_peer(c->node, names[1], c->link[1], &err), &err);
+  clv_node_set_master(c->node, c->links[0]);
+  must(clv_node_add_peer(c->node, names[1], c->links[1], &err), &err);
 }
 
-static void end(conversation *c) {
+static void end_conversation(conversation *c) {
   clv_context_counts counts;
   clv_node_context_count(c->node, &counts);
   NEVER(!counts.contexts && counts.calls_waiting);
-  for (int i = 0; i < PEERS; i++) clv_link_end(c->link[i], CLV_OK, "closed");
+  for (int i = 0; i < PEERS; i++) clv_link_end(c->links[i], CLV_OK, "closed");
   clv_node_set_master(c->node, NULL);
   clv_node_free(c->node);
-  for (int i = 0; i < PEERS; i++) clv_link_unref(c->link[i]);
+  for (int i = 0; i < PEERS; i++) clv_link_unref(c->links[i]);
   NEVER(clv_pool_bytes(c->pool) > QUOTA);
   clv_pool_unref(c->pool);
-  clv_bytes_done(&c->file);
+  clv_bytes_done(&c->saved_file);
 }
 
 /* ---- what it is told ------------------------------------------------------------------------- */
@@ -204,13 +206,13 @@ static void end(conversation *c) {
 /* Gives the node a message as a lane does. PING is left out, because there is no stream for its
  * answer and the link would end. */
 static void deliver_frame(conversation *c, uint8_t from, const uint8_t *data, size_t len) {
-  clv_link *link = c->link[from % PEERS];
+  clv_link *link = c->links[from % PEERS];
   clv_piece piece = {data, len};
   clv_frame f;
   clv_payload payload;
   clv_wire_limits limits = clv_wire_limits_default();
   clv_err err;
-  if (c->ended[from % PEERS]) return;
+  if (c->is_link_ended[from % PEERS]) return;
   clv_code code = clv_frame_decode(&piece, 1, &limits, &f, &payload, &err);
   if (code == CLV_OK) {
     correct_checksums(&f, &piece, &payload);

@@ -5,6 +5,6 @@
 #include "tests/fuzz/fuzz_reader.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  read_both(clv_npy_parse, data, size);
+  read_from_memory_and_file(clv_npy_parse, data, size);
   return 0;
 }

@@ -24,7 +24,7 @@ static void check_window(const clv_page_set *p, int64_t i) {
 }
 
 /* Asserts that each window belongs to one page and that each position names a word of that page. */
-static void check_kept(const clv_page_set *p) {
+static void check_kept_pages(const clv_page_set *p) {
   size_t windows = 0;
   for (size_t i = 0; i < p->kept.n; i++) {
     const clv_kept_page *page = &p->kept.pages[i];
@@ -47,7 +47,7 @@ static void check_pages(const clv_page_set *p) {
   for (size_t i = 1; i < p->names.n; i++) NEVER(strcmp(p->classes[i - 1], p->classes[i]) >= 0);
 }
 
-static clv_code add_all(clv_page_rows *r, const clv_bytes *text, clv_err *err) {
+static clv_code read_page_lines(clv_page_rows *r, const clv_bytes *text, clv_err *err) {
   clv_page_reader lines = {
       .path = "fuzz", .text = text->data, .len = text->len, .label_kind = r->label_kind};
   clv_labelled_page page;
@@ -78,10 +78,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                             &err) != CLV_OK);
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_bytes_add(&text, data + 1, size - 1);
-  clv_code code = add_all(&r, &text, &err);
+  clv_code code = read_page_lines(&r, &text, &err);
   NEVER(code != CLV_OK && !strstr(err.text, "fuzz:"));
   if (code == CLV_OK && clv_page_rows_take(&r, &p, &err) == CLV_OK) check_pages(p);
-  if (p && r.keeps_pages) check_kept(p);
+  if (p && r.keeps_pages) check_kept_pages(p);
   clv_page_set_free(p);
   clv_page_rows_done(&r);
   return 0;

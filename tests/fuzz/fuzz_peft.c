@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void compare(const clv_peft *one, const clv_peft *other, const char *layer) {
+static void compare_settings(const clv_peft *one, const clv_peft *other, const char *layer) {
   int64_t r = 0, again = 0;
   double scale = clv_peft_scale(one, layer, &r);
   NEVER(!(scale > 0) || r < 1);
@@ -30,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (!isfinite(p.dropout)) return 0;
   clv_peft_write(&p, "base", layers, 2, layers, 1, &out);
   NEVER(clv_peft_parse("again", (const char *)out.data, out.len, &read, &err) != CLV_OK);
-  for (size_t i = 0; i < CLV_COUNT(layers); i++) compare(&p, &read, layers[i]);
-  for (size_t i = 0; i < p.n_patterns; i++) compare(&p, &read, p.patterns[i].name);
+  for (size_t i = 0; i < CLV_COUNT(layers); i++) compare_settings(&p, &read, layers[i]);
+  for (size_t i = 0; i < p.n_patterns; i++) compare_settings(&p, &read, p.patterns[i].name);
   return 0;
 }

@@ -12,7 +12,7 @@ enum { MOST = 64 << 10 }; /* a larger file is refused, whether or not its first 
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void check(const char *data, size_t n, const clv_sha256 *of, bool must) {
+static void check_parsed_plan(const char *data, size_t n, const clv_sha256 *of, bool must) {
   const char *text = NULL;
   size_t len = 0;
   clv_err err = {0};
@@ -29,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (size < 2 || size > MOST || clv_sha256_of("fuzz", 4, &of, &err) != CLV_OK ||
       clv_sha256_of(data, size - 1, &text, &err) != CLV_OK)
     return 0;
-  check((const char *)data, size, &of, false);
+  check_parsed_plan((const char *)data, size, &of, false);
   if (!(data[size - 1] & 1)) return 0;
   clv_sha256_hex(&of, hex);
   clv_bytes_printf(&file, "cleave-plan 1 %s", hex);
@@ -37,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_bytes_printf(&file, " %s\n", hex);
   clv_bytes_add(&file, data, size - 1);
   if (file.failed) return 0;
-  check(file.data, file.len, &of, true);
+  check_parsed_plan(file.data, file.len, &of, true);
   file.data[data[0] % file.len] ^= 1;
   if (clv_plan_parse(file.data, file.len, &of, &(const char *){0}, &(size_t){0}, &err) == CLV_OK)
     abort();

@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void check_written(const clv_policy_config *config) {
+static void check_round_trip(const clv_policy_config *config) {
   CLV_AUTO(clv_bytes_done) clv_bytes first = {0}, second = {0};
   CLV_AUTO(clv_policy_config_freep) clv_policy_config *again = NULL;
   if (clv_policy_config_write(config, &first, NULL)) abort();
@@ -33,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
       clv_policy_config_parse("/etc/cleave/p.yaml", (const char *)data, size, &config, &err);
   if ((code == CLV_OK) != (config != NULL) || (code != CLV_OK && !err.text[0])) abort();
   if (!config) return 0;
-  check_written(config);
+  check_round_trip(config);
   check_limits(config);
   return 0;
 }

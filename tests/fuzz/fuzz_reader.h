@@ -35,7 +35,7 @@ static clv_code read_file(const uint8_t *data, size_t size, clv_tensor **ret) {
 
 /* Reads the data from memory and from a file whose kind is guessed. Fails if the two results
  * differ. */
-static void read_both(reader parse, const uint8_t *data, size_t size) {
+static void read_from_memory_and_file(reader parse, const uint8_t *data, size_t size) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *again = NULL;
   clv_err err = {0};

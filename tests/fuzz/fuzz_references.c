@@ -14,46 +14,49 @@ enum { NODES = 4, SELF = 1, IDS = 7 };
 #define SECOND UINT64_C(1000000000)
 
 typedef struct input {
-  const uint8_t *at, *end;
+  const uint8_t *at, *input_end;
 } input;
 
-static uint8_t next(input *in) { return in->at < in->end ? *in->at++ : 0; }
+static uint8_t next_byte(input *in) { return in->at < in->input_end ? *in->at++ : 0; }
 
 typedef struct node {
   clv_rrefs *t;
   clv_tensor *tensor;
 } node;
 
-static void on_send(node *n, const clv_rref_result *r) {
+static void check_sent_message(node *n, const clv_rref_result *r) {
   const clv_rref_message *m = &r->message;
   (void)n;
   NEVER(r->to >= NODES || r->to == SELF || m->kind >= CLV_RREF_KINDS);
   NEVER(m->tensor && m->kind != CLV_RREF_VALUE);
 }
 /* Settles the values of some new objects at once. The input settles the others. */
-static void on_create(node *n, const clv_rref_result *r) {
+static void settle_some_values(node *n, const clv_rref_result *r) {
   if (r->handle.value % 2) clv_rrefs_settle_entry(n->t, r->handle.ref, n->tensor, NULL, 0);
 }
-static void on_used(node *n, const clv_rref_result *r) {
+static void fetch_some_values(node *n, const clv_rref_result *r) {
   clv_err ignored;
   if (r->handle.value % 2) (void)!clv_rrefs_fetch_value(n->t, r->handle.fork, 0, &ignored);
 }
-static void on_fetched(node *n, const clv_rref_result *r) {
+static void release_some_handles(node *n, const clv_rref_result *r) {
   clv_err ignored;
   NEVER(!r->tensor == !r->failure);
   if (r->handle.value % 2) (void)!clv_rrefs_release_handle(n->t, r->handle.fork, 0, &ignored);
 }
-static void on_other(node *n, const clv_rref_result *r) {
+static void ignore_result(node *n, const clv_rref_result *r) {
   (void)n;
   NEVER(r->kind == CLV_RREF_RESULT_UNUSED && !r->failure);
 }
 
 static void take_results(node *n) {
   static void (*const on[CLV_RREF_RESULTS])(node *, const clv_rref_result *) = {
-      [CLV_RREF_RESULT_SEND] = on_send,       [CLV_RREF_RESULT_CREATE] = on_create,
-      [CLV_RREF_RESULT_USED] = on_used,       [CLV_RREF_RESULT_JOINED] = on_other,
-      [CLV_RREF_RESULT_FETCHED] = on_fetched, [CLV_RREF_RESULT_UNUSED] = on_other,
-      [CLV_RREF_RESULT_FREED] = on_other};
+      [CLV_RREF_RESULT_SEND] = check_sent_message,
+      [CLV_RREF_RESULT_CREATE] = settle_some_values,
+      [CLV_RREF_RESULT_USED] = fetch_some_values,
+      [CLV_RREF_RESULT_JOINED] = ignore_result,
+      [CLV_RREF_RESULT_FETCHED] = release_some_handles,
+      [CLV_RREF_RESULT_UNUSED] = ignore_result,
+      [CLV_RREF_RESULT_FREED] = ignore_result};
   clv_rref_result r;
   while (clv_rrefs_next_result(n->t, &r)) on[r.kind](n, &r);
 }
@@ -68,13 +71,13 @@ static void check_visits(const clv_rref_visits *v) {
 
 static void deliver_frame(node *n, input *in, uint64_t now) {
   static const clv_rref_failure failure = {CLV_NOT_FOUND, "none", "", false};
-  uint32_t from = next(in) % (NODES + 1);
-  clv_rref_message m = {.kind = (clv_rref_kind)(next(in) % (CLV_RREF_KINDS + 1)),
-                        .number = next(in) | (uint64_t)next(in) << 7,
-                        .ref = next(in) % IDS,
-                        .fork = next(in) % IDS,
-                        .key = next(in) % 2};
-  uint8_t bits = next(in);
+  uint32_t from = next_byte(in) % (NODES + 1);
+  clv_rref_message m = {.kind = (clv_rref_kind)(next_byte(in) % (CLV_RREF_KINDS + 1)),
+                        .number = next_byte(in) | (uint64_t)next_byte(in) << 7,
+                        .ref = next_byte(in) % IDS,
+                        .fork = next_byte(in) % IDS,
+                        .key = next_byte(in) % 2};
+  uint8_t bits = next_byte(in);
   m.owner = bits % (NODES + 1);
   m.is_before_join = bits & 8;
   m.context = m.value = bits >> 4;
@@ -83,10 +86,10 @@ static void deliver_frame(node *n, input *in, uint64_t now) {
   clv_rrefs_receive_message(n->t, from, &m, now);
 }
 
-static void act(node *n, input *in, uint64_t now) {
+static void do_random_operation(node *n, input *in, uint64_t now) {
   clv_err ignored;
-  uint8_t what = next(in), to = next(in) % NODES;
-  uint64_t a = next(in) % IDS, b = next(in) % IDS;
+  uint8_t what = next_byte(in), to = next_byte(in) % NODES;
+  uint64_t a = next_byte(in) % IDS, b = next_byte(in) % IDS;
   clv_rref_new_ids birth = {a, b, 1};
   clv_rref_pass_args passing = {b, to, what >> 4, what >> 4};
   switch (what % 6) {
@@ -126,14 +129,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   NEVER(clv_tensor_new(CLV_I64, &scalar, &n.tensor, &err) != CLV_OK);
   NEVER(clv_rrefs_new(&o, &n.t, &err) != CLV_OK);
   n.t->visits = &visits;
-  while (in.at < in.end) {
-    uint8_t kind = next(&in);
+  while (in.at < in.input_end) {
+    uint8_t kind = next_byte(&in);
     if (kind < 160)
       deliver_frame(&n, &in, now);
     else if (kind < 240)
-      act(&n, &in, now);
+      do_random_operation(&n, &in, now);
     else
-      clv_rrefs_tick(n.t, now += (uint64_t)next(&in) * SECOND / 10);
+      clv_rrefs_tick(n.t, now += (uint64_t)next_byte(&in) * SECOND / 10);
     if (kind % 8) take_results(&n); /* results are taken only after a few inputs */
   }
   check_visits(&visits);

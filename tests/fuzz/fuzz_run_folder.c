@@ -13,20 +13,20 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void take_note(const char *text, size_t len) {
+static void parse_move_note(const char *text, size_t len) {
   clv_move_note m;
   if (clv_move_note_parse(text, len, "run.moving", &m, NULL) != CLV_OK) return;
   if (strtoul(text, NULL, 10) != m.number || !m.number || text[len - 1] != '\n') abort();
 }
 
-static void take_best(const char *text, size_t len) {
+static void parse_best_checkpoint(const char *text, size_t len) {
   clv_best_checkpoint b;
   if (clv_best_checkpoint_parse(text, len, "checkpoint.best", &b, NULL) != CLV_OK) return;
   if (!isfinite(b.value) || b.step > INT64_MAX || b.metric == CLV_BEST_NONE) abort();
   if (!strstr(text, clv_best_name(b.metric))) abort();
 }
 
-static void take_classes(const char *text, size_t len) {
+static void parse_classes(const char *text, size_t len) {
   CLV_AUTO(clv_classes_free) clv_classes c = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes again = {0};
   if (clv_classes_parse(text, len, "classes", &c, NULL) != CLV_OK) return;
@@ -34,7 +34,7 @@ static void take_classes(const char *text, size_t len) {
   if (again.len != len || memcmp(again.data, text, len) != 0) abort();
 }
 
-static void take_parts(const char *text, size_t len) {
+static void parse_data_digests(const char *text, size_t len) {
   clv_data_digests parts;
   if (clv_data_digests_parse(text, len, "data.digest", &parts, NULL) != CLV_OK) return;
   if (!parts.n || parts.n > CLV_MAX_DATA_DIGESTS || text[len - 1] != '\n') abort();
@@ -42,7 +42,7 @@ static void take_parts(const char *text, size_t len) {
     if (!parts.list[i].name[0] || !strstr(text, parts.list[i].name)) abort();
 }
 
-static void take_orphans(const char *text, size_t len) {
+static void parse_orphans(const char *text, size_t len) {
   CLV_AUTO(clv_orphans_done) clv_orphans l = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes again = {0};
   if (clv_orphans_parse(text, len, "kept.orphans", &l, NULL) != CLV_OK) return;
@@ -59,10 +59,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_bytes_puts(&text, "");
   clv_bytes_add(&text, data, size);
   if (text.failed) abort();
-  take_note(text.data, size);
-  take_best(text.data, size);
-  take_classes(text.data, size);
-  take_parts(text.data, size);
-  take_orphans(text.data, size);
+  parse_move_note(text.data, size);
+  parse_best_checkpoint(text.data, size);
+  parse_classes(text.data, size);
+  parse_data_digests(text.data, size);
+  parse_orphans(text.data, size);
   return 0;
 }

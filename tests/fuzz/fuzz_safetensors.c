@@ -14,7 +14,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void write_again(const clv_weights_file *f) {
+static void check_rewrite(const clv_weights_file *f) {
   size_t n = clv_weights_count(f);
   CLV_AUTO(clv_freep) clv_weights_tensor *t = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
@@ -25,7 +25,7 @@ static void write_again(const clv_weights_file *f) {
     const clv_weights_entry *e = &clv_weights_entries(f)[i];
     t[i] = (clv_weights_tensor){e->name, e->dtype, e->shape, e->data};
   }
-  /* a tensor has a type that is not written */
+  /* the project cannot write the type of some tensor */
   if (clv_weights_encode(t, n, NULL, 0, &b, &err) != CLV_OK) return;
   NEVER(clv_weights_open_memory(b.data, b.len, "again", &again, &err) != CLV_OK);
   for (size_t i = 0; i < n; i++) {
@@ -37,7 +37,7 @@ static void write_again(const clv_weights_file *f) {
 
 typedef clv_code (*opener)(clv_weights_fd *fd, clv_weights_file **ret, clv_err *err);
 
-static clv_code open_whole(clv_weights_fd *fd, clv_weights_file **ret, clv_err *err) {
+static clv_code open_by_descriptor(clv_weights_fd *fd, clv_weights_file **ret, clv_err *err) {
   return clv_weights_open_fd(fd, 0, ret, err);
 }
 
@@ -53,7 +53,7 @@ static clv_code open_as_file(const uint8_t *data, size_t size, opener open,
 
 /* Asserts that values read from the file equal those in memory, and that reads past the end
  * fail. */
-static void read_parts(const clv_weights_file *f, const clv_weights_file *parts) {
+static void compare_reads(const clv_weights_file *f, const clv_weights_file *parts) {
   clv_err err;
   for (size_t i = 0; i < clv_weights_count(f); i++) {
     const clv_weights_entry *e = &clv_weights_entries(f)[i], *p = &clv_weights_entries(parts)[i];
@@ -73,13 +73,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL, *g = NULL, *h = NULL, *parts = NULL;
   clv_err err;
   clv_code code = clv_weights_open_memory(data, size, "fuzz", &f, &err);
-  NEVER(open_as_file(data, size, open_whole, &g) != code);
+  NEVER(open_as_file(data, size, open_by_descriptor, &g) != code);
   NEVER(open_as_file(data, size, clv_weights_open_header, &h) != code);
   NEVER(open_as_file(data, size, clv_weights_open_lazy_fd, &parts) != code);
   if (code != CLV_OK) return 0;
   NEVER(memcmp(clv_weights_digest(f), clv_weights_digest(g), sizeof(clv_sha256)) != 0);
   NEVER(memcmp(clv_weights_digest(f), clv_weights_digest(parts), sizeof(clv_sha256)) != 0);
-  write_again(f);
-  read_parts(f, parts);
+  check_rewrite(f);
+  compare_reads(f, parts);
   return 0;
 }

@@ -13,7 +13,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Takes the costs from the input. */
-static void costs_of(const uint8_t *data, size_t size, clv_sched_costs *ret) {
+static void read_costs(const uint8_t *data, size_t size, clv_sched_costs *ret) {
   memset(ret, 0, sizeof *ret);
   for (size_t s = 0; s < CLV_SCHED_STAGES && size > 0; s++) {
     uint8_t byte = data[s % size];
@@ -24,12 +24,12 @@ static void costs_of(const uint8_t *data, size_t size, clv_sched_costs *ret) {
   }
 }
 
-static void run(const clv_sched *s, const uint8_t *data, size_t size) {
+static void simulate_schedule(const clv_sched *s, const uint8_t *data, size_t size) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   clv_sched_costs c;
   clv_sched_run r;
   clv_err err;
-  costs_of(data, size, &c);
+  read_costs(data, size, &c);
   NEVER(clv_sched_simulate(s, &c, true, &r, &err) != CLV_OK);
   NEVER(!isfinite(r.seconds) || r.bubble < -1e-9 || r.bubble > 1);
   clv_sched_run_done(&r, s);
@@ -48,6 +48,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   NEVER(text.failed || twice.failed || strcmp(text.data, twice.data));
   /* Large lists make the rest slow and cover no more code than small ones. */
   if ((uint64_t)s->shape.n_stages * s->shape.n_micro > 1 << 16) return 0;
-  if (clv_sched_check(s, &report, &err) == CLV_OK) run(s, data, size);
+  if (clv_sched_check(s, &report, &err) == CLV_OK) simulate_schedule(s, data, size);
   return 0;
 }

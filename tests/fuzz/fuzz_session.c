@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { MAX_SETS = 8 };
 
-static void check_written(const clv_session_config *config) {
+static void check_round_trip(const clv_session_config *config) {
   CLV_AUTO(clv_bytes_done) clv_bytes first = {0}, second = {0};
   CLV_AUTO(clv_session_config_freep) clv_session_config *again = NULL;
   NEVER(clv_session_config_write(config, &first, NULL));
@@ -45,8 +45,8 @@ static void check_adapters(const clv_lora_config *l, const clv_graph *g) {
 }
 
 /* Gets the layers of each stage, or an error: too many values may cross the cut. */
-static void check_slices(const clv_session_config *config, const clv_graph *g,
-                         const uint32_t *first, const uint32_t *last) {
+static void check_stage_layers(const clv_session_config *config, const clv_graph *g,
+                               const uint32_t *first, const uint32_t *last) {
   for (size_t s = 0; s < config->n_stages; s++) {
     CLV_AUTO(clv_graph_freep) clv_graph *part = NULL;
     clv_err err = {0};
@@ -57,7 +57,7 @@ static void check_slices(const clv_session_config *config, const clv_graph *g,
   }
 }
 
-/* As check_slices, for inputs of the types that data.inputs names. */
+/* As check_stage_layers, for inputs of the types that data.inputs names. */
 static void check_inputs(const clv_session_config *config, uint32_t *first, uint32_t *last) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   clv_model_inputs inputs = {.n = config->data.inputs.n};
@@ -70,7 +70,7 @@ static void check_inputs(const clv_session_config *config, uint32_t *first, uint
   }
   clv_code code = clv_model_graph_of_inputs(config, &inputs, &g, first, last, &err);
   NEVER((code == CLV_OK) != (g != NULL) || (code != CLV_OK && !err.text[0]));
-  if (g) check_slices(config, g, first, last);
+  if (g) check_stage_layers(config, g, first, last);
 }
 
 /* Makes the graph of an accepted session, over images or rows. If neither fits, it is refused with
@@ -87,7 +87,7 @@ static void check_model(const clv_session_config *config) {
     NEVER((code == CLV_OK) != (g != NULL) || (code != CLV_OK && !err.text[0]));
     for (size_t s = 0; g && s < config->n_stages; s++)
       NEVER(first[s] > last[s] || (s && first[s] != last[s - 1] + 1));
-    if (g) check_slices(config, g, first, last);
+    if (g) check_stage_layers(config, g, first, last);
     for (size_t s = 0; g && s < config->n_stages; s++) check_adapters(&config->stages[s].lora, g);
     CLV_AUTO(clv_graph_freep) clv_graph *part = NULL;
     NEVER(g && config->stages[0].range.given &&
@@ -104,8 +104,8 @@ static void check_model(const clv_session_config *config) {
 
 /* Splits the input into the file and the texts after it. An unfinished last text is dropped. Even
  * texts are --set options, odd ones environment entries. */
-static void split(const char *text, size_t len, const char **sets, size_t *ret_n_sets,
-                  const char **env) {
+static void split_input(const char *text, size_t len, const char **sets, size_t *ret_n_sets,
+                        const char **env) {
   size_t n = 0, n_env = 0;
   for (size_t i = 0; n < MAX_SETS && n_env < MAX_SETS && memchr(text, '\0', len);) {
     size_t used = strlen(text) + 1;
@@ -125,12 +125,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_config_overrides over = {.env = env, .sets = sets};
   const char *nul = size ? memchr(text, '\0', size) : NULL;
   size_t len = nul ? (size_t)(nul - text) : size;
-  if (nul) split(nul + 1, size - len - 1, sets, &over.n_sets, env);
+  if (nul) split_input(nul + 1, size - len - 1, sets, &over.n_sets, env);
   clv_session_config *config = NULL;
   clv_err err = {0};
   clv_code code = clv_session_config_parse("/etc/cleave/s.yaml", text, len, &over, &config, &err);
   NEVER((code == CLV_OK) != (config != NULL) || (code != CLV_OK && !err.text[0]));
-  if (config) check_written(config);
+  if (config) check_round_trip(config);
   if (config) check_model(config);
   clv_session_config_free(config);
   return 0;

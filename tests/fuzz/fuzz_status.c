@@ -58,7 +58,7 @@ static void check_json(const clv_bytes *json, uint32_t lines) {
   NEVER(lines);
 }
 
-static void draw(clv_status_view *view, unsigned width) {
+static void print_view(clv_status_view *view, unsigned width) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, brief = {0}, json = {0};
   clv_status_text(view, width, &text);
   clv_status_brief_text(view, width, &brief);
@@ -70,12 +70,12 @@ static void draw(clv_status_view *view, unsigned width) {
 }
 
 typedef struct answers {
-  clv_wire_status_reply before, now;
-  clv_status_buffers memory;
-  char error[CLV_ERR_TEXT];
+  clv_wire_status_reply previous_reply, present_reply;
+  clv_status_buffers buffers;
+  char error_text[CLV_ERR_TEXT];
 } answers;
 
-static clv_piece next(clv_piece *rest) {
+static clv_piece take_next_piece(clv_piece *rest) {
   const uint8_t *at = rest->data;
   size_t n = rest->len < 2 ? 0 : CLV_MIN(at[0] | (size_t)at[1] << 8, rest->len - 2);
   clv_piece piece = {at + CLV_MIN(rest->len, (size_t)2), n};
@@ -84,19 +84,19 @@ static clv_piece next(clv_piece *rest) {
   return piece;
 }
 
-static void fill(uint32_t worker, clv_piece *rest, answers *a, clv_status_worker *w) {
+static void fill_worker(uint32_t worker, clv_piece *rest, answers *a, clv_status_worker *w) {
   clv_err err;
-  clv_piece before = next(rest), now = next(rest);
+  clv_piece before = take_next_piece(rest), now = take_next_piece(rest);
   *w = (clv_status_worker){.name = config->workers[worker].name, .address = "h:1"};
   if (!now.len) return;
-  bool earlier = clv_wire_status_reply_decode(&before, 1, &a->before, &err) == CLV_OK;
-  if (clv_wire_status_reply_decode(&now, 1, &a->now, &err) == CLV_OK &&
-      clv_status_compare(config, worker, earlier ? &a->before : NULL, &a->now, &a->memory, w,
-                         &err) == CLV_OK)
+  bool earlier = clv_wire_status_reply_decode(&before, 1, &a->previous_reply, &err) == CLV_OK;
+  if (clv_wire_status_reply_decode(&now, 1, &a->present_reply, &err) == CLV_OK &&
+      clv_status_compare(config, worker, earlier ? &a->previous_reply : NULL, &a->present_reply,
+                         &a->buffers, w, &err) == CLV_OK)
     return;
   w->has_outcome = true;
-  snprintf(a->error, sizeof a->error, "%.*s", (int)now.len, (const char *)now.data);
-  w->error = w->fix = a->error;
+  snprintf(a->error_text, sizeof a->error_text, "%.*s", (int)now.len, (const char *)now.data);
+  w->error = w->fix = a->error_text;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -105,12 +105,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_piece rest = {data, size};
   clv_status_view view = {
       .title = "films", .clock = "19:42:07", .n_workers = WORKERS, .workers = w};
-  for (uint32_t i = 0; i < WORKERS; i++) fill(i, &rest, &a[i], &w[i]);
-  draw(&view, 20 + (unsigned)(size * 7 % 150));
+  for (uint32_t i = 0; i < WORKERS; i++) fill_worker(i, &rest, &a[i], &w[i]);
+  print_view(&view, 20 + (unsigned)(size * 7 % 150));
   for (uint32_t i = 0; i < WORKERS; i++) {
-    clv_status_buffers_done(&a[i].memory);
-    clv_wire_message_clear(&a[i].before);
-    clv_wire_message_clear(&a[i].now);
+    clv_status_buffers_done(&a[i].buffers);
+    clv_wire_message_clear(&a[i].previous_reply);
+    clv_wire_message_clear(&a[i].present_reply);
   }
   return 0;
 }

@@ -13,54 +13,54 @@
 enum { PIECES = 64 };
 
 typedef struct input {
-  clv_piece piece[PIECES];
+  clv_piece pieces[PIECES];
   size_t n;
 } input;
 
 /* Cuts the input into pieces of `step` bytes, and a last one with the rest; step 0: one piece. Each
  * is a separate heap block, so that address sanitizer detects reads beyond its end. */
-static input cut(const uint8_t *data, size_t size, size_t step) {
+static input cut_input(const uint8_t *data, size_t size, size_t step) {
   input in = {.n = 0};
   while (size || !in.n) {
     size_t n = step && in.n + 1 < PIECES && size > step ? step : size;
     void *copy = malloc(n ? n : 1);
     if (n) memcpy(copy, data, n);
-    in.piece[in.n++] = (clv_piece){copy, n};
+    in.pieces[in.n++] = (clv_piece){copy, n};
     data += n;
     size -= n;
   }
   return in;
 }
 
-static void release(input *in) {
-  for (size_t i = 0; i < in->n; i++) free((void *)(uintptr_t)in->piece[i].data);
+static void free_input(input *in) {
+  for (size_t i = 0; i < in->n; i++) free((void *)(uintptr_t)in->pieces[i].data);
 }
 
-static void check(bool holds) { NEVER(!holds); }
+static void assert_holds(bool holds) { NEVER(!holds); }
 
-static void encode_again(const input *in, const clv_frame *read, clv_payload payload) {
+static void check_encoding(const input *in, const clv_frame *read, clv_payload payload) {
   clv_frame frame = *read, again;
   clv_payload payload_again;
   clv_wire_limits limits = clv_wire_limits_default();
   clv_err err;
   uint8_t *bytes = malloc(payload.len + 1);
-  clv_payload_copy(in->piece, &payload, 0, payload.len, bytes);
-  check(clv_payload_crc32c(in->piece, &payload, 0, payload.len) ==
-        clv_crc32c(0, bytes, payload.len));
+  clv_payload_copy(in->pieces, &payload, 0, payload.len, bytes);
+  assert_holds(clv_payload_crc32c(in->pieces, &payload, 0, payload.len) ==
+               clv_crc32c(0, bytes, payload.len));
   size_t at = 0, total = 0;
-  for (clv_piece piece; clv_payload_next(in->piece, &payload, &at, &piece);) total += piece.len;
-  check(total == payload.len);
+  for (clv_piece piece; clv_payload_next(in->pieces, &payload, &at, &piece);) total += piece.len;
+  assert_holds(total == payload.len);
 
   clv_bytes head = {0}, head_again = {0};
-  check(clv_frame_encode(&frame, payload.len, &head, &err) == CLV_OK);
+  assert_holds(clv_frame_encode(&frame, payload.len, &head, &err) == CLV_OK);
   clv_piece pieces[] = {{head.data, head.len}, {bytes, payload.len}};
-  check(clv_frame_decode(pieces, 2, &limits, &again, &payload_again, &err) == CLV_OK);
-  check(again.kind == frame.kind && again.context == frame.context);
-  check(again.n_tensors == frame.n_tensors && again.n_upstream == frame.n_upstream);
-  check(memcmp(again.upstream, frame.upstream, sizeof frame.upstream) == 0);
-  check(payload_again.len == payload.len);
-  check(clv_frame_encode(&again, payload.len, &head_again, &err) == CLV_OK);
-  check(head_again.len == head.len && memcmp(head_again.data, head.data, head.len) == 0);
+  assert_holds(clv_frame_decode(pieces, 2, &limits, &again, &payload_again, &err) == CLV_OK);
+  assert_holds(again.kind == frame.kind && again.context == frame.context);
+  assert_holds(again.n_tensors == frame.n_tensors && again.n_upstream == frame.n_upstream);
+  assert_holds(memcmp(again.upstream, frame.upstream, sizeof frame.upstream) == 0);
+  assert_holds(payload_again.len == payload.len);
+  assert_holds(clv_frame_encode(&again, payload.len, &head_again, &err) == CLV_OK);
+  assert_holds(head_again.len == head.len && memcmp(head_again.data, head.data, head.len) == 0);
   clv_bytes_done(&head);
   clv_bytes_done(&head_again);
   free(bytes);
@@ -73,30 +73,32 @@ static void fuzz_frame(const input *in) {
   clv_bundle before;
   clv_wire_limits limits = clv_wire_limits_default();
   clv_err err;
-  if (clv_frame_decode_bundle(in->piece, in->n, &limits, &before, &frame, &payload, &err) != CLV_OK)
+  if (clv_frame_decode_bundle(in->pieces, in->n, &limits, &before, &frame, &payload, &err) !=
+      CLV_OK)
     return;
-  check(before.n <= CLV_WIRE_BUNDLED && (before.n || frame.kind));
-  check((clv_frame_decode(in->piece, in->n, &limits, &one, &of_one, &err) == CLV_OK) == !before.n);
+  assert_holds(before.n <= CLV_WIRE_BUNDLED && (before.n || frame.kind));
+  assert_holds((clv_frame_decode(in->pieces, in->n, &limits, &one, &of_one, &err) == CLV_OK) ==
+               !before.n);
   for (uint32_t i = 0; i < before.n; i++)
-    if (clv_frame_decode_bundled(in->piece, in->n, &before.frames[i], &limits, &one, &of_one,
+    if (clv_frame_decode_bundled(in->pieces, in->n, &before.frames[i], &limits, &one, &of_one,
                                  &err) == CLV_OK)
-      encode_again(in, &one, of_one);
-  if (frame.kind) encode_again(in, &frame, payload);
+      check_encoding(in, &one, of_one);
+  if (frame.kind) check_encoding(in, &frame, payload);
 }
 
-/* Decodes a message. An accepted one must encode again, unless unknown fields that were dropped had
- * used up its budget. */
-#define UNARY(m)                                                             \
-  static void fuzz_##m(const input *in) {                                    \
-    clv_wire_##m message = {0};                                              \
-    clv_bytes bytes = {0};                                                   \
-    clv_err err;                                                             \
-    if (clv_wire_##m##_decode(in->piece, in->n, &message, &err) == CLV_OK) { \
-      clv_code code = clv_wire_##m##_encode(&message, &bytes, &err);         \
-      check(code == CLV_OK || code == CLV_EXHAUSTED);                        \
-    }                                                                        \
-    clv_wire_message_clear(&message);                                        \
-    clv_bytes_done(&bytes);                                                  \
+/* Decodes a message. An accepted message must encode again. It may fail only if the dropped unknown
+ * fields had used up the memory budget. */
+#define UNARY(m)                                                              \
+  static void fuzz_##m(const input *in) {                                     \
+    clv_wire_##m message = {0};                                               \
+    clv_bytes bytes = {0};                                                    \
+    clv_err err;                                                              \
+    if (clv_wire_##m##_decode(in->pieces, in->n, &message, &err) == CLV_OK) { \
+      clv_code code = clv_wire_##m##_encode(&message, &bytes, &err);          \
+      assert_holds(code == CLV_OK || code == CLV_EXHAUSTED);                  \
+    }                                                                         \
+    clv_wire_message_clear(&message);                                         \
+    clv_bytes_done(&bytes);                                                   \
   }
 UNARY(hello_request)
 UNARY(hello_reply)
@@ -117,13 +119,14 @@ static void fuzz_hello(const input *in) {
   clv_wire_hello_reply reply = {0};
   clv_err err = {0};
   fuzz_hello_reply(in);
-  if (clv_wire_hello_reply_decode(in->piece, in->n, &reply, &err) == CLV_OK) {
+  if (clv_wire_hello_reply_decode(in->pieces, in->n, &reply, &err) == CLV_OK) {
     for (size_t i = 0; i < CLV_COUNT(names); i++) {
       int at = clv_wire_device_of(&reply, names[i]);
-      check(at >= -1 && at < (int)reply.n_devices);
-      check(at != -1 || i > 1 || !reply.n_devices);
+      assert_holds(at >= -1 && at < (int)reply.n_devices);
+      assert_holds(at != -1 || i > 1 || !reply.n_devices);
     }
-    check(clv_wire_limits_check(&reply.about.limits, &err) == CLV_OK || strstr(err.text, "raise "));
+    assert_holds(clv_wire_limits_check(&reply.about.limits, &err) == CLV_OK ||
+                 strstr(err.text, "raise "));
   }
   clv_wire_message_clear(&reply);
 }
@@ -134,23 +137,24 @@ static void fuzz_health(const input *in) {
   clv_piece piece;
   clv_health status, status_again;
   clv_err err;
-  if (clv_wire_health_decode(in->piece, in->n, service, &err) == CLV_OK) {
-    check(clv_wire_health_request_encode(service, &bytes, &err) == CLV_OK);
+  if (clv_wire_health_decode(in->pieces, in->n, service, &err) == CLV_OK) {
+    assert_holds(clv_wire_health_request_encode(service, &bytes, &err) == CLV_OK);
     piece = (clv_piece){bytes.data, bytes.len};
-    check(clv_wire_health_decode(&piece, 1, again, &err) == CLV_OK && !strcmp(service, again));
+    assert_holds(clv_wire_health_decode(&piece, 1, again, &err) == CLV_OK &&
+                 !strcmp(service, again));
   }
-  if (clv_wire_health_reply_decode(in->piece, in->n, &status, &err) == CLV_OK) {
-    check(clv_wire_health_encode(status, &bytes, &err) == CLV_OK);
+  if (clv_wire_health_reply_decode(in->pieces, in->n, &status, &err) == CLV_OK) {
+    assert_holds(clv_wire_health_encode(status, &bytes, &err) == CLV_OK);
     piece = (clv_piece){bytes.data, bytes.len};
-    check(clv_wire_health_reply_decode(&piece, 1, &status_again, &err) == CLV_OK);
-    check(status == status_again);
+    assert_holds(clv_wire_health_reply_decode(&piece, 1, &status_again, &err) == CLV_OK);
+    assert_holds(status == status_again);
   }
 }
 
 static void fuzz_reflection(const input *in) {
   clv_bytes reply = {0};
   clv_err err;
-  if (clv_wire_reflect(in->piece, in->n, &reply, &err) == CLV_OK) check(reply.len > 0);
+  if (clv_wire_reflect(in->pieces, in->n, &reply, &err) == CLV_OK) assert_holds(reply.len > 0);
   clv_bytes_done(&reply);
 }
 
@@ -164,8 +168,8 @@ static void (*const targets[])(const input *in) = {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (size < 2) return 0;
-  input in = cut(data + 2, size - 2, data[1]);
+  input in = cut_input(data + 2, size - 2, data[1]);
   targets[data[0] % CLV_COUNT(targets)](&in);
-  release(&in);
+  free_input(&in);
   return 0;
 }

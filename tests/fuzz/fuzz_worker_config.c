@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { MAX_SETS = 8 };
 
-static void check_written(const clv_worker_config *config) {
+static void check_round_trip(const clv_worker_config *config) {
   CLV_AUTO(clv_bytes_done) clv_bytes first = {0}, second = {0};
   CLV_AUTO(clv_worker_config_freep) clv_worker_config *again = NULL;
   NEVER(clv_worker_config_write(config, &first, NULL));
@@ -24,8 +24,8 @@ static void check_written(const clv_worker_config *config) {
 
 /* Splits the input into the file and the texts after it. An unfinished last text is dropped. Even
  * texts are --set options, odd ones environment entries. */
-static void split(const char *text, size_t len, const char **sets, size_t *ret_n_sets,
-                  const char **env) {
+static void split_input(const char *text, size_t len, const char **sets, size_t *ret_n_sets,
+                        const char **env) {
   size_t n = 0, n_env = 0;
   for (size_t i = 0; n < MAX_SETS && n_env < MAX_SETS && memchr(text, '\0', len);) {
     size_t used = strlen(text) + 1;
@@ -45,12 +45,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_config_overrides over = {.env = env, .sets = sets};
   const char *nul = size ? memchr(text, '\0', size) : NULL;
   size_t len = nul ? (size_t)(nul - text) : size;
-  if (nul) split(nul + 1, size - len - 1, sets, &over.n_sets, env);
+  if (nul) split_input(nul + 1, size - len - 1, sets, &over.n_sets, env);
   clv_worker_config *config = NULL;
   clv_err err = {0};
   clv_code code = clv_worker_config_parse("/etc/cleave/w.yaml", text, len, &over, &config, &err);
   NEVER((code == CLV_OK) != (config != NULL) || (code != CLV_OK && !err.text[0]));
-  if (config) check_written(config);
+  if (config) check_round_trip(config);
   clv_worker_config_free(config);
   return 0;
 }

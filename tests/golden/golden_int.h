@@ -20,7 +20,7 @@ typedef struct golden_tensor {
 } golden_tensor;
 
 typedef struct golden {
-  clv_bytes index, values;
+  clv_bytes index_text, value_bytes;
 } golden;
 
 static inline bool golden_exists(const char *name) {
@@ -34,31 +34,31 @@ static inline void golden_open(golden *g, const char *name) {
   clv_err err;
   *g = (golden){0};
   snprintf(path, sizeof path, "tests/golden/%s.txt", name);
-  clv_code code = clv_file_read(path, 1 << 20, &g->index, &err);
+  clv_code code = clv_file_read(path, 1 << 20, &g->index_text, &err);
   snprintf(path, sizeof path, "tests/golden/%s.bin", name);
-  if (code == CLV_OK) code = clv_file_read(path, 1 << 20, &g->values, &err);
+  if (code == CLV_OK) code = clv_file_read(path, 1 << 20, &g->value_bytes, &err);
   if (code == CLV_OK) return;
   fprintf(stderr, "%s (tests run from the root of the repository)\n", err.text);
   exit(1);
 }
 
 static inline void golden_close(golden *g) {
-  clv_bytes_done(&g->index);
-  clv_bytes_done(&g->values);
+  clv_bytes_done(&g->index_text);
+  clv_bytes_done(&g->value_bytes);
 }
 
 /* Finds the tensor "CASE.WHAT". Returns false if the file has none. */
-static inline bool golden_find(const golden *g, const char *name, const char *what,
-                               golden_tensor *ret) {
+static inline bool golden_find_tensor(const golden *g, const char *name, const char *what,
+                                      golden_tensor *ret) {
   char key[128], dtype[8];
   int used = 0;
   size_t offset = 0;
   size_t length = (size_t)snprintf(key, sizeof key, "\n%s.%s ", name, what);
-  const char *line = strstr(g->index.data, key);
+  const char *line = strstr(g->index_text.data, key);
   if (line)
     line += length;
-  else if (strncmp(g->index.data, key + 1, length - 1) == 0)
-    line = g->index.data + length - 1;
+  else if (strncmp(g->index_text.data, key + 1, length - 1) == 0)
+    line = g->index_text.data + length - 1;
   else
     return false;
   *ret = (golden_tensor){.n = 1};
@@ -69,7 +69,7 @@ static inline bool golden_find(const golden *g, const char *name, const char *wh
     used = (int)(end - line);
     ret->n *= (size_t)ret->shape.dim[i];
   }
-  ret->data = g->values.data + offset;
+  ret->data = g->value_bytes.data + offset;
   return clv_dtype_parse(dtype, &ret->dtype);
 }
 

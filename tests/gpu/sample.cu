@@ -6,7 +6,7 @@ static __global__ void add(const float *x, float *y, float by, size_t n) {
   GPU_FOR(i, n) y[i] = x[i] + by;
 }
 
-clv_code sample_add(clv_gpu *g, const float *x, float *y, float by, size_t n, clv_err *err) {
+clv_code sample_add_number(clv_gpu *g, const float *x, float *y, float by, size_t n, clv_err *err) {
   return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, add, x, y, by, n);
 }
 
@@ -17,8 +17,8 @@ static __global__ void sum(const float *x, float *y, size_t each) {
   if (threadIdx.x == 0) y[blockIdx.x] = part;
 }
 
-clv_code sample_sum(clv_gpu *g, const float *x, float *y, size_t each, unsigned blocks,
-                    clv_err *err) {
+clv_code sample_sum_in_blocks(clv_gpu *g, const float *x, float *y, size_t each, unsigned blocks,
+                              clv_err *err) {
   return gpu_launch(g, blocks, GPU_BLOCK, err, sum, x, y, each);
 }
 
@@ -29,7 +29,7 @@ static __global__ void warp_sum(const float *x, float *y) {
   y[i] = part;
 }
 
-clv_code sample_warp_sum(clv_gpu *g, const float *x, float *y, unsigned blocks, clv_err *err) {
+clv_code sample_sum_in_warps(clv_gpu *g, const float *x, float *y, unsigned blocks, clv_err *err) {
   return gpu_launch(g, blocks, GPU_BLOCK, err, warp_sum, x, y);
 }
 
@@ -37,12 +37,13 @@ static __global__ void order(unsigned *came, unsigned *count) {
   came[atomicAdd(count, 1u)] = blockIdx.x;
 }
 
-clv_code sample_order(clv_gpu *g, unsigned *came, unsigned *count, unsigned blocks, clv_err *err) {
+clv_code sample_record_block_order(clv_gpu *g, unsigned *came, unsigned *count, unsigned blocks,
+                                   clv_err *err) {
   return gpu_launch(g, blocks, 1, err, order, came, count);
 }
 
 static __global__ void index_of(float *y) { y[threadIdx.x] = static_cast<float>(threadIdx.x); }
 
-clv_code sample_threads(clv_gpu *g, float *y, unsigned threads, clv_err *err) {
+clv_code sample_count_threads(clv_gpu *g, float *y, unsigned threads, clv_err *err) {
   return gpu_launch(g, 1, threads, err, index_of, y);
 }

@@ -12,15 +12,16 @@ extern "C" {
 #endif
 
 /* y[i] = x[i] + by */
-clv_code sample_add(clv_gpu *g, const float *x, float *y, float by, size_t n, clv_err *err);
+clv_code sample_add_number(clv_gpu *g, const float *x, float *y, float by, size_t n, clv_err *err);
 /* y[b] = sum of x[b * each .. (b + 1) * each - 1], by a tree over 256 threads */
-clv_code sample_sum(clv_gpu *g, const float *x, float *y, size_t each, unsigned blocks,
-                    clv_err *err);
+clv_code sample_sum_in_blocks(clv_gpu *g, const float *x, float *y, size_t each, unsigned blocks,
+                              clv_err *err);
 /* y[i] = sum of the 32 values of i's warp */
-clv_code sample_warp_sum(clv_gpu *g, const float *x, float *y, unsigned blocks, clv_err *err);
+clv_code sample_sum_in_warps(clv_gpu *g, const float *x, float *y, unsigned blocks, clv_err *err);
 /* order[i] = number of the block that ran i-th */
-clv_code sample_order(clv_gpu *g, unsigned *order, unsigned *count, unsigned blocks, clv_err *err);
-clv_code sample_threads(clv_gpu *g, float *y, unsigned threads, clv_err *err);
+clv_code sample_record_block_order(clv_gpu *g, unsigned *order, unsigned *count, unsigned blocks,
+                                   clv_err *err);
+clv_code sample_count_threads(clv_gpu *g, float *y, unsigned threads, clv_err *err);
 
 #ifdef __cplusplus
 }

@@ -27,45 +27,45 @@ extern "C" {
 
 typedef struct clv_sim_options {
   uint64_t seed;       /* seed of the random order in which streams advance */
-  int devices;         /* number of devices; 0: one */
+  int n_devices;       /* number of devices; 0: one */
   size_t memory_bytes; /* memory of each device; 0: 1 GiB */
   bool no_graphs;      /* captures are refused, as by a device without graphs */
   bool no_cudnn;       /* cuDNN is reported as absent */
   int capability;      /* compute capability times 10; 0: 90 */
-  /* Planned failures. Each is the number of the call that fails, counted from clv_sim_vendor; 0:
-   * none. */
-  uint64_t fail_take;    /* allocation of device memory that fails */
-  uint64_t fail_launch;  /* kernel launch that fails; after it every call for its device fails */
-  uint64_t fail_capture; /* capture that fails when it ends */
-  uint64_t lose_at;      /* call, of all functions with a clv_err, at which the device is lost */
+  /* Planned failures. Each is the number of the call that fails, counted from clv_sim_make_vendor;
+   * 0: none. */
+  uint64_t failing_allocation; /* allocation of device memory that fails */
+  uint64_t failing_launch;  /* kernel launch that fails; after it every call for its device fails */
+  uint64_t failing_capture; /* capture that fails when it ends */
+  uint64_t losing_call;     /* call, of all functions with a clv_err, at which the device is lost */
   /* 1 + index of the device to which the planned failures apply; 0: any device */
-  int failing;
+  int failing_device;
 } clv_sim_options;
 
 typedef struct clv_sim_counts {
-  uint64_t takes, host_takes, launches, captures, graph_launches, calls;
-  uint64_t products; /* products and convolutions of the libraries */
+  uint64_t n_allocations, n_host_allocations, n_launches, n_captures, n_graph_launches, n_calls;
+  uint64_t n_products; /* products and convolutions of the libraries */
   /* calls that block the host: functions named `finish`, the end of a stream, and taking or freeing
    * page-locked memory */
-  uint64_t waits;
-  uint64_t default_stream; /* calls without a stream, which are refused */
-  uint64_t put_bytes, get_bytes, copy_bytes;
+  uint64_t n_waits;
+  uint64_t n_default_stream_calls; /* calls without a stream, which are refused */
+  uint64_t bytes_to_device, bytes_to_host, bytes_between_devices;
   uint64_t dirty_pinned_bytes; /* page-locked bytes that were not zero when they were freed */
 } clv_sim_counts;
 
 /* Returns the function table of a new simulation and resets all counts. Free everything that was
  * made with the previous table first. */
-const clv_vendor *clv_sim_vendor(const clv_sim_options *options);
+const clv_vendor *clv_sim_make_vendor(const clv_sim_options *options);
 
 /* Bytes that the simulated device charges for a graph of so many launches. */
-size_t clv_sim_graph_bytes(size_t launches);
+size_t clv_sim_get_graph_bytes(size_t launches);
 
-clv_sim_counts clv_sim_count(void);
-uint64_t clv_sim_waits_here(void); /* `waits` of the calling thread since it began */
+clv_sim_counts clv_sim_get_counts(void);
+uint64_t clv_sim_count_waits_of_thread(void); /* `n_waits` of the calling thread since it began */
 
 /* Returns how many allocations, streams, events, graphs and products have not been freed, and
  * prints each with the stack that made it. */
-size_t clv_sim_leaks(void);
+size_t clv_sim_count_leaks(void);
 
 #ifdef __cplusplus
 }

@@ -15,22 +15,22 @@ static clv_err err;
 
 static clv_backend *open_device(const clv_sim_options *o) {
   clv_backend *b;
-  must(clv_cuda_open(clv_sim_vendor(o), 0, &b, &err), &err);
+  must(clv_cuda_open(clv_sim_make_vendor(o), 0, &b, &err), &err);
   return b;
 }
 
 static void close_device(clv_backend *b) {
   clv_cuda_close(b);
-  assert_int_equal(clv_sim_leaks(), 0);
+  assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
-static void finished(const clv_backend *b) {
+static void finish_without_error(const clv_backend *b) {
   int64_t layer;
   must(b->memory->finish(b, &layer, &err), &err);
   assert_int_equal(layer, -1);
 }
 
-static void *put(const clv_backend *b, const void *host, size_t bytes) {
+static void *copy_to_new_memory(const clv_backend *b, const void *host, size_t bytes) {
   void *p;
   must(b->memory->take(b, bytes, &p, &err), &err);
   must(b->memory->put(b, p, host, bytes, &err), &err);
@@ -38,8 +38,8 @@ static void *put(const clv_backend *b, const void *host, size_t bytes) {
 }
 
 /* Returns different numbers around 0. */
-static float *drawn(uint32_t stream, size_t n) {
-  float *x = take(n * sizeof *x);
+static float *draw_floats(uint32_t stream, size_t n) {
+  float *x = allocate_host(n * sizeof *x);
   clv_rng_key key = {.seed = 5, .layer = stream};
   clv_rng_normal(&key, 0, 1, x, n);
   return x;
@@ -47,19 +47,19 @@ static float *drawn(uint32_t stream, size_t n) {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* The copy is larger than all slots of the host together. */
+/* Copies more bytes than all page-locked slots of the host hold together. */
 static void copies_larger_than_all_host_slots_round_trip(void **state) {
   size_t n = (11u << 20) / sizeof(float) + 3, bytes = n * sizeof(float);
   (void)state;
   for (uint64_t seed = 0; seed < 3; seed++) {
     clv_backend *b = open_device(&(clv_sim_options){.seed = seed});
-    float *x = drawn(1, n), *kept = take(bytes), *back = take(bytes);
+    float *x = draw_floats(1, n), *kept = allocate_host(bytes), *back = allocate_host(bytes);
     memcpy(kept, x, bytes);
     void *p, *q;
     must(b->memory->take(b, bytes, &p, &err), &err);
     must(b->memory->take(b, bytes, &q, &err), &err);
     must(b->memory->put(b, p, x, bytes, &err), &err);
-    memset(x, 0, bytes); /* the source may be overwritten once `put` has returned */
+    memset(x, 0, bytes); /* the source may be overwritten once `copy_to_new_memory` has returned */
     must(b->memory->copy(b, q, p, bytes, &err), &err);
     must(b->memory->fill(b, p, 0x11, bytes, &err), &err);
     must(clv_backend_get(b, back, q, bytes, &err), &err);
@@ -68,7 +68,7 @@ static void copies_larger_than_all_host_slots_round_trip(void **state) {
     assert_int_equal(((unsigned char *)back)[39], 0x11);
     b->memory->give(b, p);
     b->memory->give(b, q);
-    finished(b);
+    finish_without_error(b);
     close_device(b);
     free(x);
     free(kept);
@@ -93,15 +93,15 @@ static void allocated_memory_is_zeroed(void **state) {
   b->memory->give(b, p);
   b->memory->give(b, NULL);
   assert_int_equal(b->memory->take(b, (size_t)1 << 40, &p, &err), CLV_EXHAUSTED);
-  finished(b);
+  finish_without_error(b);
   close_device(b);
 }
 
 /* Copies between two backends, of two devices or of one, and checks that the copy contains the work
  * requested of `of` before. Nothing waits in between, and `of` overwrites and frees the source at
  * once. */
-static void copied_between(int second, uint64_t seed) {
-  const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .devices = 2});
+static void check_copy_between(int second, uint64_t seed) {
+  const clv_vendor *v = clv_sim_make_vendor(&(clv_sim_options){.seed = seed, .n_devices = 2});
   clv_backend *of, *to;
   void *sum;
   must(clv_cuda_open(v, 0, &of, &err), &err);
@@ -109,8 +109,8 @@ static void copied_between(int second, uint64_t seed) {
   assert_true(clv_backend_can_copy_from(to, of) && clv_backend_can_copy_from(of, of));
   assert_false(clv_backend_can_copy_from(to, clv_backend_cpu()));
   assert_false(clv_backend_can_copy_from(clv_backend_cpu(), clv_backend_cpu()));
-  float *x = drawn(1, N), *back = take(N * sizeof *back);
-  void *p = put(of, x, N * sizeof *x), *q = put(to, x, N * sizeof *x);
+  float *x = draw_floats(1, N), *back = allocate_host(N * sizeof *back);
+  void *p = copy_to_new_memory(of, x, N * sizeof *x), *q = copy_to_new_memory(to, x, N * sizeof *x);
   must(to->memory->take(to, N * sizeof *x, &sum, &err), &err);
   of->add(of, CLV_F32, p, p, N);
   must(clv_backend_copy_from(to, q, of, p, N * sizeof *x, &err), &err);
@@ -122,8 +122,8 @@ static void copied_between(int second, uint64_t seed) {
   for (int i = 0; i < N; i++) assert_true(back[i] == x[i] + x[i]);
   to->memory->give(to, q);
   to->memory->give(to, sum);
-  finished(to);
-  finished(of);
+  finish_without_error(to);
+  finish_without_error(of);
   clv_cuda_close(to);
   close_device(of);
   free(x);
@@ -133,25 +133,25 @@ static void copied_between(int second, uint64_t seed) {
 static void one_backend_copies_from_another(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < (CLV_THREAD_SANITIZED ? 3 : 12); seed++)
-    for (int second = 0; second < 2; second++) copied_between(second, seed);
+    for (int second = 0; second < 2; second++) check_copy_between(second, seed);
 }
 
 /* The next session finds nothing of the previous one, neither in device memory nor in the host's
  * slots, which the simulated device reuses. */
 static void freed_memory_and_host_slots_do_not_leak_between_sessions(void **state) {
   size_t bytes = (size_t)GPU_SLOTS * GPU_SLOT_BYTES;
-  char *secret = take(bytes), *back = take(bytes);
+  char *secret = allocate_host(bytes), *back = allocate_host(bytes);
   (void)state;
   memset(secret, 0x5E, bytes);
   clv_backend *b = open_device(&(clv_sim_options){0});
-  void *p = put(b, secret, bytes);
+  void *p = copy_to_new_memory(b, secret, bytes);
   must(clv_backend_get(b, back, p, bytes, &err), &err);
   assert_memory_equal(back, secret, bytes);
   assert_memory_equal(((clv_gpu *)b->private_data)->slots[0].host, secret, GPU_SLOT_BYTES);
   b->memory->give(b, p);
   clv_cuda_close(b);
-  assert_int_equal(clv_sim_count().dirty_pinned_bytes, 0);
-  must(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 0, &b, &err), &err);
+  assert_int_equal(clv_sim_get_counts().dirty_pinned_bytes, 0);
+  must(clv_cuda_open(clv_sim_make_vendor(&(clv_sim_options){0}), 0, &b, &err), &err);
   memset(secret, 0, bytes);
   for (int i = 0; i < GPU_SLOTS; i++)
     assert_memory_equal(((clv_gpu *)b->private_data)->slots[i].host, secret, GPU_SLOT_BYTES);
@@ -168,8 +168,8 @@ static void freed_memory_and_host_slots_do_not_leak_between_sessions(void **stat
 
 static void add_accumulates_f32_values(void **state) {
   clv_backend *b = open_device(&(clv_sim_options){0});
-  float *x = drawn(1, N), *y = drawn(2, N), *back = take(N * sizeof *back);
-  void *p = put(b, x, N * sizeof *x), *q = put(b, y, N * sizeof *y);
+  float *x = draw_floats(1, N), *y = draw_floats(2, N), *back = allocate_host(N * sizeof *back);
+  void *p = copy_to_new_memory(b, x, N * sizeof *x), *q = copy_to_new_memory(b, y, N * sizeof *y);
   (void)state;
   b->add(b, CLV_F32, p, q, N);
   must(clv_backend_get(b, back, p, N * sizeof *back, &err), &err);
@@ -182,13 +182,6 @@ static void add_accumulates_f32_values(void **state) {
   free(back);
 }
 
-static float widened(uint16_t x) {
-  uint32_t bits = (uint32_t)x << 16;
-  float value;
-  memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
 /* Tests packs of 16 bytes with a remainder, and addresses that no pack may begin at. */
 static void add_accumulates_bf16_values_at_any_alignment(void **state) {
   (void)state;
@@ -196,11 +189,11 @@ static void add_accumulates_bf16_values_at_any_alignment(void **state) {
     clv_backend *b = open_device(&(clv_sim_options){0});
     uint16_t x[N], y[N], back[N];
     for (size_t i = 0; i < N; i++) x[i] = (uint16_t)(0x3F80 + 2 * (i % 7)), y[i] = 0x4000;
-    void *p = put(b, x, sizeof x), *q = put(b, y, sizeof y);
+    void *p = copy_to_new_memory(b, x, sizeof x), *q = copy_to_new_memory(b, y, sizeof y);
     b->add(b, CLV_BF16, (uint16_t *)p + at, (uint16_t *)q + at, N - at - 1);
     must(clv_backend_get(b, back, p, sizeof back, &err), &err);
     for (size_t i = at; i < N - 1; i++)
-      assert_true(widened(back[i]) == widened(x[i]) + 2); /* a number that bf16 represents */
+      assert_true(widen_bf16(back[i]) == widen_bf16(x[i]) + 2); /* a number that bf16 represents */
     assert_true((!at || back[0] == x[0]) && back[N - 1] == x[N - 1]);
     b->memory->give(b, p);
     b->memory->give(b, q);
@@ -212,16 +205,16 @@ static void sum_squares_over_many_extents_takes_two_launches(void **state) {
   enum { RUNS = CLV_THREAD_SANITIZED ? 20 : 130, SEEDS = CLV_THREAD_SANITIZED ? 2 : 3 };
   clv_extent runs[RUNS];
   double sums[RUNS], again[RUNS];
-  float *x = drawn(1, 90000);
+  float *x = draw_floats(1, 90000);
   (void)state;
   for (size_t i = 0, at = 0; i < RUNS; at += runs[i++].n)
     runs[i] = (clv_extent){at, i == 7 ? 80000 : i % 50};
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     clv_backend *b = open_device(&(clv_sim_options){.seed = seed});
-    void *p = put(b, x, 90000 * sizeof *x);
-    uint64_t before = clv_sim_count().launches;
+    void *p = copy_to_new_memory(b, x, 90000 * sizeof *x);
+    uint64_t before = clv_sim_get_counts().n_launches;
     must(b->sum_squares(b, p, runs, RUNS, seed ? again : sums, &err), &err);
-    assert_int_equal(clv_sim_count().launches - before, 2);
+    assert_int_equal(clv_sim_get_counts().n_launches - before, 2);
     must(b->sum_squares(b, p, NULL, 0, NULL, &err), &err);
     b->memory->give(b, p);
     close_device(b);
@@ -241,8 +234,8 @@ static void sum_squares_over_many_extents_takes_two_launches(void **state) {
 static void sum_squares_is_right_with_more_lists_than_cached_tables(void **state) {
   enum { LISTS = 40 };
   clv_backend *b = open_device(&(clv_sim_options){0});
-  float *x = drawn(1, N);
-  void *p = put(b, x, N * sizeof *x);
+  float *x = draw_floats(1, N);
+  void *p = copy_to_new_memory(b, x, N * sizeof *x);
   (void)state;
   for (size_t i = 0; i < (CLV_THREAD_SANITIZED ? 1 : 4) * LISTS; i++) {
     size_t from = i % 3 ? i % LISTS : i % 2;
@@ -265,22 +258,24 @@ static void check_optimiser(const clv_optim_config *c) {
   for (size_t i = 4; i < RUNS; i++) runs[i] = (clv_extent){2700 + 4 * i, i % 4};
   clv_backend *b = open_device(&(clv_sim_options){.seed = (uint64_t)c->kind});
   const clv_backend *ref = clv_backend_ref();
-  float *p = drawn(1, N), *g = drawn(2, N), *m[CLV_OPTIM_MAX_MOMENTS] = {0}, *back = take(N * 4);
-  float *dp = put(b, p, N * 4), *dg = put(b, g, N * 4), *dm[CLV_OPTIM_MAX_MOMENTS] = {0};
+  float *p = draw_floats(1, N), *g = draw_floats(2, N), *m[CLV_OPTIM_MAX_MOMENTS] = {0},
+        *back = allocate_host(N * 4);
+  float *dp = copy_to_new_memory(b, p, N * 4), *dg = copy_to_new_memory(b, g, N * 4),
+        *dm[CLV_OPTIM_MAX_MOMENTS] = {0};
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
     if (!(clv_optim_moments_of(c) >> i & 1)) continue;
-    m[i] = take(N * 4);
+    m[i] = allocate_host(N * 4);
     memset(m[i], 0, N * 4);
-    dm[i] = put(b, m[i], N * 4);
+    dm[i] = copy_to_new_memory(b, m[i], N * 4);
   }
   for (int t = 1; t <= 2; t++) {
     clv_step_args a;
     clv_step_prepare(c, t, c->lr, 0.5, &a);
     ref->step(ref, &a, p, g, m, runs, RUNS);
-    uint64_t before = clv_sim_count().launches;
+    uint64_t before = clv_sim_get_counts().n_launches;
     b->step(b, &a, dp, dg, dm, runs, RUNS);
     b->step(b, &a, dp, dg, dm, runs, 0);
-    assert_int_equal(clv_sim_count().launches - before, 1);
+    assert_int_equal(clv_sim_get_counts().n_launches - before, 1);
   }
   must(clv_backend_get(b, back, dp, N * 4, &err), &err);
   if (memcmp(back, p, N * 4) != 0)
@@ -291,7 +286,7 @@ static void check_optimiser(const clv_optim_config *c) {
     b->memory->give(b, dm[i]);
     free(m[i]);
   }
-  finished(b);
+  finish_without_error(b);
   b->memory->give(b, dp);
   b->memory->give(b, dg);
   close_device(b);
@@ -314,12 +309,12 @@ static void optimiser_steps_match_the_ref_backend(void **state) {
 
 typedef struct refusal {
   clv_op op;
-  clv_shape in, param;
-  int64_t whole[4]; /* input of integers: labels or row numbers */
+  clv_shape in, param_shape;
+  int64_t integers[4]; /* input of integers: labels or row numbers */
   float x;
 } refusal;
 
-static clv_kernel *prepared(const clv_backend *b, const refusal *r) {
+static clv_kernel *prepare_refused_kernel(const clv_backend *b, const refusal *r) {
   const clv_op_def *def = clv_op_def_of(r->op);
   clv_node_desc d = {.op = r->op, .dtype = CLV_F32, .threads = 1};
   clv_kernel *k;
@@ -331,10 +326,10 @@ static clv_kernel *prepared(const clv_backend *b, const refusal *r) {
   }
   d.attrs.heads = 1;
   if (def->takes_row_numbers) {
-    d.attrs.rows = r->param.dim[0];
+    d.attrs.rows = r->param_shape.dim[0];
     d.attrs.column = d.attrs.minus = d.attrs.padding_idx = -1;
-    d.attrs.out = r->param.dim[1];
-    d.param[0] = r->param;
+    d.attrs.out = r->param_shape.dim[1];
+    d.param[0] = r->param_shape;
     d.n_params = 1;
   }
   clv_op_site site = {.attrs = &d.attrs, .n_in = d.n_in};
@@ -345,18 +340,19 @@ static clv_kernel *prepared(const clv_backend *b, const refusal *r) {
   return k;
 }
 
-/* Returns the backend's refusal, which comes at once or when it is waited for. */
-static clv_code refusal_of(const clv_backend *b, const refusal *r, int64_t *ret_layer,
-                           clv_err *ret) {
+/* Returns the backend's refusal. The backend may report it at once or only when the caller waits.
+ */
+static clv_code get_refusal(const clv_backend *b, const refusal *r, int64_t *ret_layer,
+                            clv_err *ret) {
   execution e = {.o = &(run_options){.backend = b, .dtype = CLV_F32}};
-  clv_kernel *k = prepared(b, r);
-  size_t n = numel(&r->in);
-  float *x = take(n * sizeof *x), *table = drawn(1, 64);
+  clv_kernel *k = prepare_refused_kernel(b, r);
+  size_t n = count_elements(&r->in);
+  float *x = allocate_host(n * sizeof *x), *table = draw_floats(1, 64);
   for (size_t i = 0; i < n; i++) x[i] = i == 1 ? r->x : 0.5f;
-  int64_t *whole = take(sizeof r->whole);
-  memcpy(whole, r->whole, sizeof r->whole);
+  int64_t *whole = allocate_host(sizeof r->integers);
+  memcpy(whole, r->integers, sizeof r->integers);
   void *reals = to_device_memory(&e, x, n * sizeof *x);
-  void *wholes = to_device_memory(&e, whole, sizeof r->whole);
+  void *wholes = to_device_memory(&e, whole, sizeof r->integers);
   clv_kernel_args a = {.out = new_backend_memory(&e, 4096),
                        .saved = new_backend_memory(&e, k->saved_bytes),
                        .scratch = new_backend_memory(&e, k->scratch_bytes),
@@ -368,7 +364,7 @@ static clv_code refusal_of(const clv_backend *b, const refusal *r, int64_t *ret_
   *ret_layer = -1;
   if (code == CLV_OK && b->memory) code = b->memory->finish(b, ret_layer, ret);
   const void *all[] = {reals, wholes, a.out, a.saved, a.scratch, a.param[0]};
-  for (size_t i = 0; i < CLV_COUNT(all); i++) drop(&e, all[i]);
+  for (size_t i = 0; i < CLV_COUNT(all); i++) free_device_memory(&e, all[i]);
   k->free(k);
   return code;
 }
@@ -390,15 +386,15 @@ static void invalid_values_give_the_error_text_of_the_ref_backend(void **state) 
     clv_err want = {0}, got = {0};
     int64_t layer;
     clv_backend *b = open_device(&(clv_sim_options){.seed = i});
-    clv_code code = refusal_of(clv_backend_ref(), &all[i], &layer, &want);
-    clv_code also = refusal_of(b, &all[i], &layer, &got);
+    clv_code code = get_refusal(clv_backend_ref(), &all[i], &layer, &want);
+    clv_code also = get_refusal(b, &all[i], &layer, &got);
     if (also != code)
       fail_msg("refusal %zu: %d (%s), ref %d (%s)", i, also, got.text, code, want.text);
     assert_int_equal(layer == -1, code == CLV_OK);
     if (code != CLV_OK) {
       assert_string_equal(got.text, want.text);
       assert_string_equal(got.offending_value, want.offending_value);
-      finished(b); /* the error is reported once */
+      finish_without_error(b); /* the backend reports an error once, so this wait succeeds */
     }
     close_device(b);
   }
@@ -407,14 +403,14 @@ static void invalid_values_give_the_error_text_of_the_ref_backend(void **state) 
 /* ---- when the device fails ------------------------------------------------------------------- */
 
 /* Uses all kinds of memory, streams and kernels. Returns false at the first failure. */
-static bool use_all(const clv_sim_options *o) {
+static bool use_everything(const clv_sim_options *o) {
   clv_backend *b;
   float x[100] = {1}, back[100];
   double sum;
   int64_t layer;
   void *p = NULL;
   bool well = false;
-  if (clv_cuda_open(clv_sim_vendor(o), 0, &b, &err) != CLV_OK) return false;
+  if (clv_cuda_open(clv_sim_make_vendor(o), 0, &b, &err) != CLV_OK) return false;
   if (b->memory->take(b, sizeof x, &p, &err) == CLV_OK &&
       b->memory->put(b, p, x, sizeof x, &err) == CLV_OK &&
       b->sum_squares(b, p, &(clv_extent){0, 100}, 1, &sum, &err) == CLV_OK) {
@@ -432,14 +428,14 @@ static bool use_all(const clv_sim_options *o) {
 static void no_failure_leaks_device_memory(void **state) {
   int failed[3] = {0};
   (void)state;
-  assert_true(use_all(&(clv_sim_options){0}));
-  assert_int_equal(clv_sim_leaks(), 0);
+  assert_true(use_everything(&(clv_sim_options){0}));
+  assert_int_equal(clv_sim_count_leaks(), 0);
   for (uint64_t k = 1; k < (CLV_THREAD_SANITIZED ? 40 : 120); k++)
     for (int what = 0; what < 3; what++) {
       clv_sim_options o = {.seed = k};
-      *(uint64_t *[]){&o.fail_take, &o.fail_launch, &o.lose_at}[what] = k;
-      failed[what] += !use_all(&o);
-      if (clv_sim_leaks()) fail_msg("something is left: failure %d at %d", what, (int)k);
+      *(uint64_t *[]){&o.failing_allocation, &o.failing_launch, &o.losing_call}[what] = k;
+      failed[what] += !use_everything(&o);
+      if (clv_sim_count_leaks()) fail_msg("something is left: failure %d at %d", what, (int)k);
     }
   assert_true(failed[0] >= 3 && failed[1] >= 2 && failed[2] >= 20);
 }
@@ -458,7 +454,7 @@ static void device_below_capability_8_0_refuses_tf32(void **state) {
 }
 
 static void vendor_table_of_another_abi_is_refused(void **state) {
-  clv_vendor other = *clv_sim_vendor(&(clv_sim_options){0});
+  clv_vendor other = *clv_sim_make_vendor(&(clv_sim_options){0});
   clv_backend *b;
   (void)state;
   other.abi++;
@@ -466,9 +462,9 @@ static void vendor_table_of_another_abi_is_refused(void **state) {
   other.abi--;
   other.size--;
   assert_int_equal(clv_cuda_open(&other, 0, &b, &err), CLV_PRECONDITION);
-  assert_int_equal(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 1, &b, &err),
+  assert_int_equal(clv_cuda_open(clv_sim_make_vendor(&(clv_sim_options){0}), 1, &b, &err),
                    CLV_UNAVAILABLE);
-  assert_int_equal(clv_sim_leaks(), 0);
+  assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
 int main(void) {

@@ -27,29 +27,29 @@ enum { CALLS = 2 };
 
 /* ---- what the transport and the device are told ---------------------------------------------- */
 
-/* Event before which the last piece of the first copy must not be done. */
+/* The event that must happen before the last piece of the first copy is done. */
 typedef enum held_for { NOTHING, A_CHUNK, THE_NEXT_CALL } held_for;
 
 static struct {
   pthread_mutex_t lock;
-  pthread_cond_t changed;
-  uint32_t chunks, heads, refs;
-  uint32_t products; /* number of products; a forward has one */
-  uint32_t given;    /* number of values and bytes that the program received */
-  held_for held;
-  uint32_t pieces; /* number of requested pieces */
+  pthread_cond_t counts_changed;
+  uint32_t n_chunks, n_heads, n_references;
+  uint32_t n_products; /* number of products; a forward has one */
+  uint32_t n_given;    /* number of values and bytes that the program received */
+  held_for held_until;
+  uint32_t n_pieces; /* number of requested pieces */
   /* event after the last piece of the first copy; NULL: not recorded yet */
-  const clv_cuda_event *last;
-  bool in_time, has_waited;
-  clv_cuda_stream *copying;
-} seen = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+  const clv_cuda_event *last_event;
+  bool was_in_time, has_waited;
+  clv_cuda_stream *copying_stream;
+} seen = {.lock = PTHREAD_MUTEX_INITIALIZER, .counts_changed = PTHREAD_COND_INITIALIZER};
 
 static const clv_vendor *right;
 
-static void note(uint32_t *count) {
+static void count_event(uint32_t *count) {
   pthread_mutex_lock(&seen.lock);
   ++*count;
-  pthread_cond_broadcast(&seen.changed);
+  pthread_cond_broadcast(&seen.counts_changed);
   pthread_mutex_unlock(&seen.lock);
 }
 
@@ -59,7 +59,7 @@ static clv_code fake_send(void *stream, const clv_rpc_piece *pieces, size_t n, c
   for (size_t i = 1; i < n; i++) payload += pieces[i].len;
   for (size_t i = 0; i < n; i++)
     if (pieces[i].release) pieces[i].release(pieces[i].owner);
-  note(payload ? &seen.chunks : &seen.heads);
+  count_event(payload ? &seen.n_chunks : &seen.n_heads);
   return CLV_OK;
 }
 static void fake_close(void *stream) { (void)stream; }
@@ -78,43 +78,45 @@ static const clv_transport transport = {.send = fake_send,
                                         .ref = fake_ref,
                                         .unref = fake_ref};
 
-static clv_code get(clv_cuda_stream *s, void *host, const void *src, size_t bytes, clv_err *err) {
+static clv_code count_pieces_and_copy(clv_cuda_stream *s, void *host, const void *src, size_t bytes,
+                                      clv_err *err) {
   pthread_mutex_lock(&seen.lock);
-  if (bytes >= BYTES % PIECE) seen.pieces++, seen.copying = s;
-  pthread_cond_broadcast(&seen.changed);
+  if (bytes >= BYTES % PIECE) seen.n_pieces++, seen.copying_stream = s;
+  pthread_cond_broadcast(&seen.counts_changed);
   pthread_mutex_unlock(&seen.lock);
   return right->get(s, host, src, bytes, err);
 }
 
-static clv_code record(clv_cuda_event *e, clv_cuda_stream *s, clv_err *err) {
+static clv_code record_last_event(clv_cuda_event *e, clv_cuda_stream *s, clv_err *err) {
   pthread_mutex_lock(&seen.lock);
-  if (seen.pieces == PIECES && s == seen.copying && !seen.last) seen.last = e;
+  if (seen.n_pieces == PIECES && s == seen.copying_stream && !seen.last_event) seen.last_event = e;
   pthread_mutex_unlock(&seen.lock);
   return right->event_record(e, s, err);
 }
 
-static clv_code matmul(clv_cuda_stream *s, clv_cuda_matmul *m, const void *a, const void *b,
-                       const float *bias, float beta, float *d, void *workspace, clv_err *err) {
-  note(&seen.products);
+static clv_code count_and_multiply(clv_cuda_stream *s, clv_cuda_matmul *m, const void *a,
+                                   const void *b, const float *bias, float beta, float *d,
+                                   void *workspace, clv_err *err) {
+  count_event(&seen.n_products);
   return right->matmul(s, m, a, b, bias, beta, d, workspace, err);
 }
 
-static bool has_happened(void) {
-  if (seen.held == A_CHUNK) return seen.chunks > 0;
-  return seen.held == NOTHING || (seen.chunks > 0 && seen.products == CALLS);
+static bool has_awaited_happened(void) {
+  if (seen.held_until == A_CHUNK) return seen.n_chunks > 0;
+  return seen.held_until == NOTHING || (seen.n_chunks > 0 && seen.n_products == CALLS);
 }
 
-static clv_code finish(clv_cuda_event *e, clv_err *err) {
+static clv_code hold_event(clv_cuda_event *e, clv_err *err) {
   struct timespec late;
   int r = 0;
   clock_gettime(CLOCK_REALTIME, &late);
   late.tv_sec += 5;
   pthread_mutex_lock(&seen.lock);
-  bool holds = e == seen.last && !seen.has_waited;
-  while (holds && r == 0 && !has_happened())
-    r = pthread_cond_timedwait(&seen.changed, &seen.lock, &late);
+  bool holds = e == seen.last_event && !seen.has_waited;
+  while (holds && r == 0 && !has_awaited_happened())
+    r = pthread_cond_timedwait(&seen.counts_changed, &seen.lock, &late);
   seen.has_waited |= holds;
-  seen.in_time |= holds && has_happened();
+  seen.was_in_time |= holds && has_awaited_happened();
   pthread_mutex_unlock(&seen.lock);
   return right->event_finish(e, err);
 }
@@ -123,7 +125,7 @@ static clv_code finish(clv_cuda_event *e, clv_err *err) {
 
 /* A node, and the nodes that get its values and gradients. An empty name is the master. */
 typedef struct side {
-  bool master;
+  bool is_master;
   const char *to;
 } side;
 static const side worker = {false, ""}, master = {true, "w1"}, program = {true, ""};
@@ -132,7 +134,7 @@ typedef struct world {
   side at;
   clv_pool *pool;
   clv_session_node *node;
-  clv_backend *device;
+  clv_backend *backend;
   clv_link *link;
   pthread_t thread;
 } world;
@@ -145,9 +147,10 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
   (void)user, (void)link, (void)code, (void)text;
 }
 
-static void on_program(void *user, clv_packet *p) {
+static void count_received_value(void *user, clv_packet *p) {
   (void)user;
-  if (p->frame.kind == CLV_VALUE && p->frame.n_tensors && !p->device_copy[0]) note(&seen.given);
+  if (p->frame.kind == CLV_VALUE && p->frame.n_tensors && !p->device_copy[0])
+    count_event(&seen.n_given);
   clv_packet_free(p);
 }
 
@@ -169,7 +172,7 @@ static void begin_link(world *w) {
   clv_send_queue_set_lanes(w->link->send_queue, 1);
   /* a large window, because no PING is answered here */
   w->link->send_queue->pace.window = 64 << 20;
-  if (w->at.master)
+  if (w->at.is_master)
     assert_ok(clv_node_add_peer(w->node, "w1", w->link, &err));
   else
     clv_node_set_master(w->node, w->link);
@@ -177,14 +180,14 @@ static void begin_link(world *w) {
 
 static void hold_last_piece(held_for held) {
   pthread_mutex_lock(&seen.lock);
-  seen.chunks = seen.heads = seen.pieces = seen.products = seen.given = 0;
-  seen.last = NULL, seen.copying = NULL;
-  seen.held = held;
-  seen.in_time = seen.has_waited = false;
+  seen.n_chunks = seen.n_heads = seen.n_pieces = seen.n_products = seen.n_given = 0;
+  seen.last_event = NULL, seen.copying_stream = NULL;
+  seen.held_until = held;
+  seen.was_in_time = seen.has_waited = false;
   pthread_mutex_unlock(&seen.lock);
 }
 
-static clv_graph *linear_of(int64_t in, int64_t out) {
+static clv_graph *make_linear_graph(int64_t in, int64_t out) {
   const clv_attr_value width = {.key = CLV_ATTR_OUT, .n_ints = 1, .ints = {out}};
   clv_err err = {0};
   clv_graph *g;
@@ -197,20 +200,22 @@ static clv_graph *linear_of(int64_t in, int64_t out) {
   return g;
 }
 
-static void begin(world *w, side at, uint64_t seed, int64_t in, int64_t out) {
+static void begin_world(world *w, side at, uint64_t seed, int64_t in, int64_t out) {
   static clv_vendor v;
   clv_err err = {0};
-  right = clv_sim_vendor(&(clv_sim_options){.seed = seed});
+  right = clv_sim_make_vendor(&(clv_sim_options){.seed = seed});
   v = *right;
-  v.get = get, v.event_record = record, v.event_finish = finish, v.matmul = matmul;
+  v.get = count_pieces_and_copy, v.event_record = record_last_event, v.event_finish = hold_event,
+  v.matmul = count_and_multiply;
   *w = (world){.at = at};
-  assert_ok(clv_cuda_open(&v, 0, &w->device, &err));
+  assert_ok(clv_cuda_open(&v, 0, &w->backend, &err));
   assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w->pool, &err));
-  const clv_node_options o = {.pool = w->pool, .on_program = at.master ? on_program : NULL};
+  const clv_node_options o = {.pool = w->pool,
+                              .on_program = at.is_master ? count_received_value : NULL};
   assert_ok(clv_node_new(&o, &w->node, &err));
-  clv_module_options so = stage_of(linear_of(in, out), 0);
+  clv_module_options so = make_module_options(make_linear_graph(in, out), 0);
   clv_module *module;
-  so.backend = w->device;
+  so.backend = w->backend;
   so.input_needs_grad = true;
   assert_ok(clv_module_new(&so, &module, &err));
   assert_ok(clv_node_add_module(w->node, module, &err));
@@ -218,7 +223,7 @@ static void begin(world *w, side at, uint64_t seed, int64_t in, int64_t out) {
   assert_int_equal(pthread_create(&w->thread, NULL, run_node, w->node), 0);
 }
 
-static void end(world *w) {
+static void end_world(world *w) {
   clv_node_stop(w->node);
   pthread_join(w->thread, NULL);
   clv_node_free(w->node);
@@ -226,11 +231,11 @@ static void end(world *w) {
   clv_frame_writer_detach(w->link->writer, 0, 0);
   clv_link_unref(w->link);
   clv_pool_unref(w->pool);
-  clv_cuda_close(w->device);
-  assert_int_equal(clv_sim_leaks(), 0);
+  clv_cuda_close(w->backend);
+  assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
-static clv_tensor *numbers(world *w, int64_t columns) {
+static clv_tensor *make_tensor(world *w, int64_t columns) {
   clv_err err = {0};
   clv_tensor *t;
   assert_ok(clv_pool_tensor(w->pool, CLV_F32, &CLV_SHAPE(ROWS, columns), &t, &err));
@@ -241,7 +246,7 @@ static clv_tensor *numbers(world *w, int64_t columns) {
 static void post_call(world *w, uint32_t context, bool learns) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(w, learns ? COLUMNS : FEW);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(w, learns ? COLUMNS : FEW);
   assert_ok(clv_packet_new_call(w->pool, context, 10, 0, learns, &p, &err));
   assert_ok(clv_packet_add_arg(p, 0, learns, x, &err));
   assert_ok(clv_packet_add_delivery(p, w->at.to, &err));
@@ -254,7 +259,7 @@ static void wait_for(const uint32_t *count, uint32_t n) {
   clock_gettime(CLOCK_REALTIME, &late);
   late.tv_sec += 20;
   pthread_mutex_lock(&seen.lock);
-  while (r == 0 && *count < n) r = pthread_cond_timedwait(&seen.changed, &seen.lock, &late);
+  while (r == 0 && *count < n) r = pthread_cond_timedwait(&seen.counts_changed, &seen.lock, &late);
   pthread_mutex_unlock(&seen.lock);
   assert_int_equal(r, 0);
 }
@@ -263,7 +268,7 @@ static void wait_for(const uint32_t *count, uint32_t n) {
 static void post_backward(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = numbers(w, FEW);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = make_tensor(w, FEW);
   assert_ok(clv_packet_new_prepare(w->pool, context, 1, 1, false, false, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, 10, 1, 0, &err));
   assert_ok(clv_packet_add_target(p, 0, 5, w->at.to, 0, &err));
@@ -276,66 +281,66 @@ static void post_backward(world *w, uint32_t context) {
 
 static void was_in_time(void) {
   assert_true(seen.has_waited);
-  assert_true(seen.in_time);
+  assert_true(seen.was_in_time);
 }
 
-static void run(side at, uint64_t seed, held_for held) {
+static void run_forwards(side at, uint64_t seed, held_for held) {
   world w;
-  begin(&w, at, seed, FEW, COLUMNS);
+  begin_world(&w, at, seed, FEW, COLUMNS);
   hold_last_piece(held);
   for (uint32_t i = 1; i <= CALLS; i++) {
     post_call(&w, i, false);
-    wait_for(&seen.pieces, PIECES);
+    wait_for(&seen.n_pieces, PIECES);
   }
-  wait_for(&seen.heads, CALLS);
+  wait_for(&seen.n_heads, CALLS);
   was_in_time();
-  assert_int_equal(seen.chunks, CALLS * PIECES);
-  assert_int_equal(seen.products, CALLS);
-  end(&w);
+  assert_int_equal(seen.n_chunks, CALLS * PIECES);
+  assert_int_equal(seen.n_products, CALLS);
+  end_world(&w);
 }
 
 static void first_chunk_is_sent_before_the_device_copy_ends(void **state) {
   (void)state;
-  for (uint64_t seed = 0; seed < 3; seed++) run(worker, seed, A_CHUNK);
-  run(master, 1, A_CHUNK);
+  for (uint64_t seed = 0; seed < 3; seed++) run_forwards(worker, seed, A_CHUNK);
+  run_forwards(master, 1, A_CHUNK);
 }
 
 static void the_next_call_computes_while_a_value_is_copied(void **state) {
   (void)state;
-  for (uint64_t seed = 0; seed < 3; seed++) run(worker, seed, THE_NEXT_CALL);
-  run(master, 1, THE_NEXT_CALL);
+  for (uint64_t seed = 0; seed < 3; seed++) run_forwards(worker, seed, THE_NEXT_CALL);
+  run_forwards(master, 1, THE_NEXT_CALL);
 }
 
-static void gradients(side at) {
+static void check_gradient_chunks(side at) {
   world w;
-  begin(&w, at, 2, COLUMNS, FEW);
+  begin_world(&w, at, 2, COLUMNS, FEW);
   hold_last_piece(NOTHING);
   post_call(&w, 1, true);
-  wait_for(&seen.heads, 1); /* the value is small, so the log copies it after its head */
+  wait_for(&seen.n_heads, 1); /* the value is small, so the log copies it after its head */
   hold_last_piece(A_CHUNK);
   post_backward(&w, 1);
-  wait_for(&seen.heads, at.master ? 1 : 2); /* FINISHED is the second head */
+  wait_for(&seen.n_heads, at.is_master ? 1 : 2); /* FINISHED is the second head */
   was_in_time();
-  assert_int_equal(seen.chunks, PIECES);
-  end(&w);
+  assert_int_equal(seen.n_chunks, PIECES);
+  end_world(&w);
 }
 
 static void gradients_are_sent_in_chunks_during_the_device_copy(void **state) {
   (void)state;
-  gradients(worker);
-  gradients(master);
+  check_gradient_chunks(worker);
+  check_gradient_chunks(master);
 }
 
 static void program_callback_receives_the_complete_value(void **state) {
   world w;
   (void)state;
-  begin(&w, program, 1, FEW, COLUMNS);
+  begin_world(&w, program, 1, FEW, COLUMNS);
   hold_last_piece(NOTHING);
   post_call(&w, 1, false);
-  wait_for(&seen.given, 1);
-  assert_int_equal(seen.pieces, PIECES);
-  assert_int_equal(seen.heads + seen.chunks, 0);
-  end(&w);
+  wait_for(&seen.n_given, 1);
+  assert_int_equal(seen.n_pieces, PIECES);
+  assert_int_equal(seen.n_heads + seen.n_chunks, 0);
+  end_world(&w);
 }
 
 int main(void) {

@@ -9,28 +9,28 @@
 #include "tests/sanitized.h"
 
 /* Thread sanitizer is slow, and a small case shows the same races as a big one. */
-static bool too_big(const op_case *c) { return CLV_THREAD_SANITIZED && !c->small; }
+static bool is_too_big(const op_case *c) { return CLV_THREAD_SANITIZED && !c->is_small; }
 
 static clv_backend *open_device(uint64_t seed, bool no_cudnn) {
   clv_backend *b;
   clv_err err;
-  const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .no_cudnn = no_cudnn});
+  const clv_vendor *v = clv_sim_make_vendor(&(clv_sim_options){.seed = seed, .no_cudnn = no_cudnn});
   must(clv_cuda_open(v, 0, &b, &err), &err);
   return b;
 }
 
 static void close_device(const op_case *c, clv_backend *b) {
   clv_cuda_close(b);
-  if (clv_sim_leaks()) fail_msg("%s: something is left on the device", c->name);
+  if (clv_sim_count_leaks()) fail_msg("%s: something is left on the device", c->name);
 }
 
-static uint64_t waits(void) {
-  clv_sim_counts c = clv_sim_count();
-  return c.waits + c.takes + c.host_takes;
+static uint64_t count_waits(void) {
+  clv_sim_counts c = clv_sim_get_counts();
+  return c.n_waits + c.n_allocations + c.n_host_allocations;
 }
 
 /* True if the case has several kernels. Odd seeds are devices without cuDNN. */
-static bool has_ways(const op_case *c) {
+static bool has_several_kernels(const op_case *c) {
   bool convolution = c->d.attrs.out && c->d.attrs.kernel[0];
   return convolution || c->d.op == CLV_OP_LSTM;
 }
@@ -42,8 +42,8 @@ static bool run_cuda(const op_case *c, uint64_t seed, const run_options *with, v
   clv_backend *b = open_device(seed, seed & 1);
   o.backend = b;
   o.dtype = CLV_F32;
-  o.waits = waits;
-  bool ran = run_on(c, &o, ret, ret_impl);
+  o.count_waits = count_waits;
+  bool ran = run_case_on_drawn(c, &o, ret, ret_impl);
   close_device(c, b);
   return ran;
 }
@@ -51,56 +51,58 @@ static bool run_cuda(const op_case *c, uint64_t seed, const run_options *with, v
 /* Expected results: those of ref, and those with parameter gradients added to ones, as the second
  * micro-batch adds to the first. */
 enum { PLAIN, ADDED, WANTED };
-static const run_options asked[WANTED] = {{0}, {.accumulate = true}};
+static const run_options asked[WANTED] = {{0}, {.has_accumulation = true}};
 
-static void check_added(const op_case *c, uint64_t way, const values *want, double *worst) {
+static void check_gradients_added_to_ones(const op_case *c, uint64_t way, const values *want,
+                                          double *worst) {
   values got;
   const char *impl = "?";
   run_cuda(c, 6 + way, &asked[ADDED], &got, &impl);
-  *worst = fmax(*worst, compare(c, impl, want, &got));
-  values_done(&got);
+  *worst = fmax(*worst, print_distances(c, impl, want, &got));
+  free_values(&got);
 }
 
 /* Runs the case as the first layer of a model, where no gradient of the inputs is needed. */
-static void check_first(const op_case *c, uint64_t way, const values *want, double *worst) {
+static void check_as_first_layer(const op_case *c, uint64_t way, const values *want,
+                                 double *worst) {
   op_case first = *c;
   values got;
   const char *impl = "?";
   memset(first.d.need_dx, 0, sizeof first.d.need_dx);
   run_cuda(&first, way, &asked[PLAIN], &got, &impl);
-  *worst = fmax(*worst, compare(&first, impl, want, &got));
-  values_done(&got);
+  *worst = fmax(*worst, print_distances(&first, impl, want, &got));
+  free_values(&got);
 }
 
 /* Runs small cases again: once in `make test`, twice in `make long`, where big cases run once
  * more. */
-static void check_again(const op_case *c, uint64_t way, const values *got) {
+static void check_repeated_runs(const op_case *c, uint64_t way, const values *got) {
   static const struct {
     uint64_t seed;
     bool in_place;
     const char *now;
   } runs[] = {{2, false, "in another order"}, {4, true, "in a third order and in place"}};
-  size_t first = CLV_THREAD_SANITIZED || !c->small || !is_long() ? CLV_COUNT(runs) - 1 : 0;
+  size_t first = CLV_THREAD_SANITIZED || !c->is_small || !is_long() ? CLV_COUNT(runs) - 1 : 0;
   for (size_t i = first; i < CLV_COUNT(runs); i++) {
     values again;
     const char *impl = "?";
-    run_cuda(c, runs[i].seed + way, &(run_options){.in_place = runs[i].in_place}, &again, &impl);
-    same_bits(c, impl, runs[i].now, got, &again);
-    values_done(&again);
+    run_cuda(c, runs[i].seed + way, &(run_options){.is_in_place = runs[i].in_place}, &again, &impl);
+    assert_same_bits(c, impl, runs[i].now, got, &again);
+    free_values(&again);
   }
 }
 
-static bool check_way(const op_case *c, uint64_t way, const values *want, double *worst) {
+static bool check_kernel_choice(const op_case *c, uint64_t way, const values *want, double *worst) {
   const char *impl = "?";
   values got;
-  bool ran = run_cuda(c, way, &asked[PLAIN], &got, &impl), all = c->small || is_long();
+  bool ran = run_cuda(c, way, &asked[PLAIN], &got, &impl), all = c->is_small || is_long();
   if (ran) {
-    *worst = fmax(*worst, compare(c, impl, &want[PLAIN], &got));
-    if (all) check_again(c, way, &got);
-    if (all && c->d.need_dw) check_added(c, way, &want[ADDED], worst);
-    if (all && c->d.need_dw) check_first(c, way, &want[PLAIN], worst);
+    *worst = fmax(*worst, print_distances(c, impl, &want[PLAIN], &got));
+    if (all) check_repeated_runs(c, way, &got);
+    if (all && c->d.need_dw) check_gradients_added_to_ones(c, way, &want[ADDED], worst);
+    if (all && c->d.need_dw) check_as_first_layer(c, way, &want[PLAIN], worst);
   }
-  values_done(&got);
+  free_values(&got);
   return ran;
 }
 
@@ -111,11 +113,11 @@ static bool check_case(const op_case *c, double *worst) {
     run_options o = asked[i];
     o.backend = clv_backend_ref();
     o.dtype = CLV_F32;
-    run_on(c, &o, &want[i], NULL);
+    run_case_on_drawn(c, &o, &want[i], NULL);
   }
-  bool ran = check_way(c, 0, want, worst);
-  if (has_ways(c) && (c->small || is_long())) check_way(c, 1, want, worst);
-  for (int i = 0; i < n; i++) values_done(&want[i]);
+  bool ran = check_kernel_choice(c, 0, want, worst);
+  if (has_several_kernels(c) && (c->is_small || is_long())) check_kernel_choice(c, 1, want, worst);
+  for (int i = 0; i < n; i++) free_values(&want[i]);
   return ran;
 }
 
@@ -124,8 +126,8 @@ static void test_op(clv_op op) {
   int n = 0, n_big = 0;
   double worst = 0;
   for (int i = 0; i < n_cases; i++) {
-    if (cases[i].d.op != op || too_big(&cases[i])) continue;
-    if (!cases[i].small && n_big++ % 2 && !is_long()) continue;
+    if (cases[i].d.op != op || is_too_big(&cases[i])) continue;
+    if (!cases[i].is_small && n_big++ % 2 && !is_long()) continue;
     if (!check_case(&cases[i], &worst)) fail_msg("%s: cuda has no kernel for it", cases[i].name);
     n++;
   }

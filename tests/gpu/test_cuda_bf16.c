@@ -17,20 +17,20 @@
 
 static clv_backend *open_device(uint64_t seed, bool no_conv) {
   clv_backend *b;
-  const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .no_cudnn = no_conv});
+  const clv_vendor *v = clv_sim_make_vendor(&(clv_sim_options){.seed = seed, .no_cudnn = no_conv});
   assert_ok(clv_cuda_open(v, 0, &b, err));
   return b;
 }
 
 static void close_device(clv_backend *b) {
   clv_cuda_close(b);
-  assert_int_equal(clv_sim_leaks(), 0);
+  assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
 /* Returns a graph of ops that one kernel could compute if they did not round each result. */
 static clv_graph *chained_graph(int64_t batch) {
   int x;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(batch, 3, 6, 7), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(batch, 3, 6, 7), &x);
   x = add_plain(g, CLV_OP_GELU, 2, add_conv(g, 1, add_conv(g, 0, x, 8, 3, 1), 8, 1, 1));
   x = add_plain(g, CLV_OP_SILU, 4, add_plain(g, CLV_OP_SIGMOID, 3, x));
   add_conv(g, 5, x, 4, 3, 1);
@@ -40,7 +40,7 @@ static clv_graph *chained_graph(int64_t batch) {
 static void bf16_chain_results_are_the_same_at_every_cut(void **state) {
   (void)state;
   clv_backend *b = open_device(5, false);
-  whole_and_cut(b, chained_graph, 5);
+  check_whole_and_cut(b, chained_graph, 5);
   close_device(b);
 }
 
@@ -49,7 +49,7 @@ static void bf16_results_are_the_same_at_every_cut(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(graphs); i += is_long() ? 1 : 2) {
     clv_backend *b = open_device(i, i == 1);
-    whole_and_cut(b, graphs[i], 8);
+    check_whole_and_cut(b, graphs[i], 8);
     close_device(b);
   }
 }
@@ -58,19 +58,19 @@ static void fused_and_separate_ops_give_the_same_bf16_bits(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(graphs); i++)
     for (int evaluation = 0; evaluation < 2; evaluation++) {
-      clv_backend *together = open_device(7, false), apart = unfused_backend(together);
-      rig_options o = {.backend = together, .bf16 = true, .evaluation = evaluation};
-      rig a = rig_new(graphs[i](3), &o);
+      clv_backend *together = open_device(7, false), apart = make_unfused_backend(together);
+      rig_options o = {.backend = together, .is_bf16 = true, .is_evaluation = evaluation};
+      rig a = make_rig(graphs[i](3), &o);
       o.backend = &apart;
-      rig b = rig_new(graphs[i](3), &o);
-      step(&a);
-      step(&b);
+      rig b = make_rig(graphs[i](3), &o);
+      run_step(&a);
+      run_step(&b);
       assert_true(evaluation || a.plan->n_steps < b.plan->n_steps);
-      same(a.out, b.out, a.out_bytes, "output");
-      if (!evaluation) same(a.din[0], b.din[0], a.in_bytes[0], "input gradient");
-      if (!evaluation) same_params(&a, &b);
-      rig_done(&a);
-      rig_done(&b);
+      assert_same_bytes(a.out, b.out, a.output_bytes, "output");
+      if (!evaluation) assert_same_bytes(a.din[0], b.din[0], a.input_bytes[0], "input gradient");
+      if (!evaluation) assert_same_params(&a, &b);
+      free_rig(&a);
+      free_rig(&b);
       close_device(together);
     }
 }
@@ -79,14 +79,15 @@ static void bf16_results_are_close_to_f32(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(graphs); i++) {
     clv_backend *backend = open_device(2, false);
-    rig a = rig_new(graphs[i](3), &(rig_options){.backend = backend, .bf16 = true});
-    rig b = rig_new(graphs[i](3), &(rig_options){.backend = backend});
-    step(&a);
-    step(&b);
-    near(a.out, b.out, a.out_bytes, 1e-4, 0.05, "output");
-    near(a.grads, b.grads, a.params->trainable_bytes, 1e-4, 0.1, "gradients");
-    rig_done(&a);
-    rig_done(&b);
+    rig a = make_rig(graphs[i](3), &(rig_options){.backend = backend, .is_bf16 = true});
+    rig b = make_rig(graphs[i](3), &(rig_options){.backend = backend});
+    run_step(&a);
+    run_step(&b);
+    assert_near(a.out, b.out, a.output_bytes, 1e-4, 0.05, "output");
+    assert_near(a.gradient_block, b.gradient_block, a.params->trainable_bytes, 1e-4, 0.1,
+                "gradients");
+    free_rig(&a);
+    free_rig(&b);
     close_device(backend);
   }
 }
@@ -95,19 +96,19 @@ static void bf16_results_are_close_to_f32(void **state) {
 static void images_are_reordered_only_at_the_graph_edges(void **state) {
   (void)state;
   clv_backend *backend = open_device(0, false);
-  rig r = rig_new(wide_graph(2), &(rig_options){.backend = backend, .bf16 = true});
-  assert_int_equal(steps_of(&r, "reorder"), 2);
-  assert_int_equal(steps_of(&r, "add"), 2);
-  rig_done(&r);
+  rig r = make_rig(make_wide_graph(2), &(rig_options){.backend = backend, .is_bf16 = true});
+  assert_int_equal(count_steps(&r, "reorder"), 2);
+  assert_int_equal(count_steps(&r, "add"), 2);
+  free_rig(&r);
   close_device(backend);
 }
 
 /* Returns squeeze and excite: each channel times a number computed from its image. */
 static clv_graph *gated_graph(int64_t batch) {
-  clv_attr_value out = int_attr(CLV_ATTR_OUT, 8);
+  clv_attr_value out = make_int_attr(CLV_ATTR_OUT, 8);
   clv_attr_value shape = {.key = CLV_ATTR_SHAPE, .n_ints = 3, .ints = {8, 1, 1}};
   int x;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(batch, 3, 6, 7), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(batch, 3, 6, 7), &x);
   x = add_conv(g, 0, x, 8, 3, 1);
   int gate = add_plain(g, CLV_OP_FLATTEN, 2, add_plain(g, CLV_OP_GLOBALAVGPOOL, 1, x));
   gate = add_plain(g, CLV_OP_SIGMOID, 4, add_node(g, CLV_OP_LINEAR, 3, gate, -1, &out, 1));
@@ -120,10 +121,10 @@ static clv_graph *gated_graph(int64_t batch) {
 static void f32_gates_add_no_image_reorder(void **state) {
   (void)state;
   clv_backend *backend = open_device(0, false);
-  rig r = rig_new(gated_graph(2), &(rig_options){.backend = backend, .bf16 = true});
-  assert_int_equal(steps_of(&r, "reorder"), 4);
-  rig_done(&r);
-  whole_and_cut(backend, gated_graph, 5);
+  rig r = make_rig(gated_graph(2), &(rig_options){.backend = backend, .is_bf16 = true});
+  assert_int_equal(count_steps(&r, "reorder"), 4);
+  free_rig(&r);
+  check_whole_and_cut(backend, gated_graph, 5);
   close_device(backend);
 }
 

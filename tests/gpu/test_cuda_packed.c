@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packed sequences on the simulated device, in f32 and bf16: padded ones' values at real places to
- * the bit, gradients near, the same bits for every cut and in every order of the device's work, and
- * lengths that are refused.
+ * Packed sequences on the simulated device, in f32 and is_bf16: padded ones' values at real places
+ * to the bit, gradients near, the same bits for every cut and in every order of the device's work,
+ * and lengths that are refused.
  */
 #include "tests/gpu/sim.h"
 #include "tests/long.h"
@@ -11,28 +11,29 @@
 
 static clv_backend *open_device(uint64_t seed) {
   clv_backend *b;
-  assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){.seed = seed}), 0, &b, err));
+  assert_ok(clv_cuda_open(clv_sim_make_vendor(&(clv_sim_options){.seed = seed}), 0, &b, err));
   return b;
 }
 
 static void close_device(clv_backend *b) {
   clv_cuda_close(b);
-  assert_int_equal(clv_sim_leaks(), 0);
+  assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
-/* Thread sanitizer is slow, mostly where warps meet. So there only the first comparison has rows of
- * keys of two warps, and one of 8 cuts is tested, another one each time. `make test` tests one of
- * 6. */
-static int cut_every(void) { return CLV_THREAD_SANITIZED ? 8 : is_long() ? 1 : 6; }
+/* Thread sanitizer is slow, mostly where warps exchange values. So with it only the first
+ * comparison has rows of keys that span two warps, and each comparison tests one of 8 cuts. `make
+ * test` tests one cut of 6. */
+static int get_cut_interval(void) { return CLV_THREAD_SANITIZED ? 8 : is_long() ? 1 : 6; }
 static const batch *choose_batch(void) { return CLV_THREAD_SANITIZED ? &narrow : &wide; }
 
 static void packed_results_equal_padded_results(void **state) {
   (void)state;
   for (int how = 0; how < 8; how += is_long() ? 1 : 5) {
     clv_backend *b = open_device((uint64_t)how);
-    rig_options o = {.backend = b, .evaluation = how % 4 == 3, .bf16 = how & 1};
+    rig_options o = {.backend = b, .is_evaluation = how % 4 == 3, .is_bf16 = how & 1};
     for (int of = 0; of < FAMILIES; of++)
-      compare(how || of ? choose_batch() : &wide, (family)of, (end)(how % 3), how & 2 ? 9 : 0, &o);
+      compare_packed_with_padded(how || of ? choose_batch() : &wide, (family)of, (end)(how % 3),
+                                 how & 2 ? 9 : 0, &o);
     close_device(b);
   }
 }
@@ -42,8 +43,8 @@ static void packed_results_are_the_same_at_every_cut(void **state) {
   for (int bf16 = 0; bf16 < 2; bf16++) {
     clv_backend *b = open_device(3);
     for (int of = 0; of < FAMILIES; of++)
-      compare_with_cuts(choose_batch(), (family)of, cut_every(), 2 * of + bf16,
-                        &(rig_options){.backend = b, .bf16 = bf16});
+      compare_with_cuts(choose_batch(), (family)of, get_cut_interval(), 2 * of + bf16,
+                        &(rig_options){.backend = b, .is_bf16 = bf16});
     close_device(b);
   }
 }

@@ -13,7 +13,7 @@
 typedef struct kind {
   const char *name;
   run_options o;
-  double far, far_of_few_bits;
+  double max_distance, max_distance_of_few_bits;
 } kind;
 
 /* Each op rounds in bf16 where it multiplies (SUMS) or writes images (WRITES), and some ops
@@ -44,7 +44,7 @@ static const unsigned in_bf16[CLV_OP_COUNT] = {[CLV_OP_LINEAR] = SUMS,
                                                [CLV_OP_DROPOUT] = WRITES};
 
 static const run_options on_ref = {.dtype = CLV_F32};
-static const run_options narrow_on_ref = {.dtype = CLV_F32, .bf16_weight = true};
+static const run_options narrow_on_ref = {.dtype = CLV_F32, .has_bf16_weight = true};
 
 static size_t tile; /* tile of attention; 0: the backend's own */
 
@@ -53,7 +53,7 @@ static bool simulated; /* true if the device opened last is simulated */
 static clv_backend *open_device(uint64_t seed) {
   clv_backend *b;
   clv_err err;
-  const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .no_cudnn = seed & 1});
+  const clv_vendor *v = clv_sim_make_vendor(&(clv_sim_options){.seed = seed, .no_cudnn = seed & 1});
   must(clv_cuda_open(v, 0, &b, &err), &err);
   simulated = strcmp(v->name, "cuda-sim") == 0;
   if (tile) clv_cuda_set_tile_bytes(b, tile);
@@ -62,7 +62,7 @@ static clv_backend *open_device(uint64_t seed) {
 
 /* ---- givens ---------------------------------------------------------------------------------- */
 
-static double few_bits(double value) {
+static double keep_few_bits(double value) {
   float x = (float)value;
   uint32_t bits;
   if (!isfinite(x)) return value;
@@ -72,28 +72,29 @@ static double few_bits(double value) {
   return (double)x;
 }
 
-static void draw(const op_case *c, bool few, values *s) {
-  values_init(s, &c->d);
+static void draw_values(const op_case *c, bool few, values *s) {
+  allocate_values(s, &c->d);
   draw_case(c, s);
   for (int i = 0; i < V_FIRST_RESULT && few; i++)
-    for (size_t j = 0; j < s->n[i]; j++) s->v[i][j] = few_bits(s->v[i][j]);
+    for (size_t j = 0; j < s->n[i]; j++) s->v[i][j] = keep_few_bits(s->v[i][j]);
 }
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
 /* Runs a case. seed: of the device; unused if `o` is for ref. */
-static void run(const op_case *c, const run_options *o, bool few, uint64_t seed, values *ret) {
+static void run_case_on_device(const op_case *c, const run_options *o, bool few, uint64_t seed,
+                               values *ret) {
   run_options with = *o;
   clv_backend *b = o == &on_ref || o == &narrow_on_ref ? NULL : open_device(seed);
   with.backend = b ? b : clv_backend_ref();
   with.dtype = CLV_F32;
-  draw(c, few, ret);
+  draw_values(c, few, ret);
   if (!run_case(&with, &c->d, ret, NULL)) fail_msg("%s: no kernel", c->name);
   clv_cuda_close(b);
-  if (b && clv_sim_leaks()) fail_msg("%s: something is left on the device", c->name);
+  if (b && clv_sim_count_leaks()) fail_msg("%s: something is left on the device", c->name);
 }
 
-static bool finite_numbers(const values *s) {
+static bool are_all_finite(const values *s) {
   for (int i = 0; i < V_COUNT; i++)
     for (size_t j = 0; j < s->n[i]; j++)
       if (!isfinite(s->v[i][j])) return false;
@@ -101,7 +102,7 @@ static bool finite_numbers(const values *s) {
 }
 
 /* True if all sequences are empty, so that the results are zeros. */
-static bool only_zeros(const values *s) {
+static bool are_all_zero(const values *s) {
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++)
     for (size_t j = 0; j < s->n[i]; j++)
       if (s->v[i][j] != 0) return false;
@@ -114,14 +115,14 @@ static bool are_bits_equal(const values *a, const values *b) {
   return true;
 }
 
-static double farthest(const op_case *c, const char *name, const values *got, const values *want,
-                       double most) {
+static double find_largest_distance(const op_case *c, const char *name, const values *got,
+                                    const values *want, double most) {
   double worst = 0;
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++) {
-    double far = distance(got->v[i], want->v[i], got->n[i]);
+    double far = compute_distance(got->v[i], want->v[i], got->n[i]);
     if (!(far <= most))
-      fail_msg("%s in %s: %s is %.2e from ref", c->name, name, value_name(&c->d, i, (char[40]){0}),
-               far);
+      fail_msg("%s in %s: %s is %.2e from ref", c->name, name,
+               write_value_name(&c->d, i, (char[40]){0}), far);
     worst = fmax(worst, far);
   }
   return worst;
@@ -129,119 +130,122 @@ static double farthest(const op_case *c, const char *name, const values *got, co
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-static double check_near(const op_case *c, const kind *k, bool few, const values *got) {
+static double check_near_ref(const op_case *c, const kind *k, bool few, const values *got) {
   values want;
-  double far = few ? k->far_of_few_bits : k->far;
-  run(c, &on_ref, few, 0, &want);
-  double worst = finite_numbers(&want) ? farthest(c, k->name, got, &want, far) : 0;
-  values_done(&want);
+  double far = few ? k->max_distance_of_few_bits : k->max_distance;
+  run_case_on_device(c, &on_ref, few, 0, &want);
+  double worst = are_all_finite(&want) ? find_largest_distance(c, k->name, got, &want, far) : 0;
+  free_values(&want);
   return worst;
 }
 
-static void check_rounds(const op_case *c, const kind *k, const values *got) {
+static void check_is_rounded(const op_case *c, const kind *k, const values *got) {
   values exact;
-  run(c, &(run_options){0}, false, 0, &exact);
-  if (finite_numbers(&exact) && !only_zeros(&exact) && are_bits_equal(got, &exact))
+  run_case_on_device(c, &(run_options){0}, false, 0, &exact);
+  if (are_all_finite(&exact) && !are_all_zero(&exact) && are_bits_equal(got, &exact))
     fail_msg("%s: %s was asked for, and nothing is rounded", c->name, k->name);
-  values_done(&exact);
+  free_values(&exact);
 }
 
-static void check_orders(const op_case *c, const kind *k, const values *got) {
+static void check_other_seeds(const op_case *c, const kind *k, const values *got) {
   static const uint64_t seeds[] = {2, 4};
   for (size_t i = CLV_THREAD_SANITIZED; i < CLV_COUNT(seeds); i++) {
     values again;
-    run(c, &k->o, false, seeds[i], &again);
-    same_bits(c, k->name, "in another order", got, &again);
-    values_done(&again);
+    run_case_on_device(c, &k->o, false, seeds[i], &again);
+    assert_same_bits(c, k->name, "in another order", got, &again);
+    free_values(&again);
   }
 }
 
 /* Checks parameter gradients that are added to ones. */
-static void check_added(const op_case *c, const kind *k) {
-  run_options ref = {.backend = clv_backend_ref(), .dtype = CLV_F32, .accumulate = true}, o = k->o;
+static void check_gradients_added_to_ones(const op_case *c, const kind *k) {
+  run_options ref = {.backend = clv_backend_ref(), .dtype = CLV_F32, .has_accumulation = true},
+              o = k->o;
   values want, got;
-  o.accumulate = o.in_place = true;
-  draw(c, true, &want);
+  o.has_accumulation = o.is_in_place = true;
+  draw_values(c, true, &want);
   run_case(&ref, &c->d, &want, NULL);
-  run(c, &o, true, 3, &got);
-  if (finite_numbers(&want)) farthest(c, k->name, &got, &want, k->far_of_few_bits);
-  values_done(&want);
-  values_done(&got);
+  run_case_on_device(c, &o, true, 3, &got);
+  if (are_all_finite(&want))
+    find_largest_distance(c, k->name, &got, &want, k->max_distance_of_few_bits);
+  free_values(&want);
+  free_values(&got);
 }
 
-static double check(const op_case *c, const kind *k) {
+static double check_kind(const op_case *c, const kind *k) {
   values got, few;
   double worst = 0;
-  run(c, &k->o, false, 0, &got);
-  if (k->far > 0) worst = check_near(c, k, false, &got);
-  check_rounds(c, k, &got);
-  check_orders(c, k, &got);
-  values_done(&got);
-  if (!(k->far_of_few_bits > 0)) return worst;
-  run(c, &k->o, true, 1, &few);
-  worst = check_near(c, k, true, &few);
-  check_added(c, k);
-  values_done(&few);
+  run_case_on_device(c, &k->o, false, 0, &got);
+  if (k->max_distance > 0) worst = check_near_ref(c, k, false, &got);
+  check_is_rounded(c, k, &got);
+  check_other_seeds(c, k, &got);
+  free_values(&got);
+  if (!(k->max_distance_of_few_bits > 0)) return worst;
+  run_case_on_device(c, &k->o, true, 1, &few);
+  worst = check_near_ref(c, k, true, &few);
+  check_gradients_added_to_ones(c, k);
+  free_values(&few);
   return worst;
 }
 
 /* Checks that an op without images gives the same results with bf16 as without. */
-static void check_stays(const op_case *c, const kind *k) {
+static void check_same_as_f32(const op_case *c, const kind *k) {
   values got, exact;
-  run(c, &k->o, false, 0, &got);
-  run(c, &(run_options){0}, false, 0, &exact);
-  same_bits(c, k->name, "where it has no image", &exact, &got);
-  values_done(&got);
-  values_done(&exact);
+  run_case_on_device(c, &k->o, false, 0, &got);
+  run_case_on_device(c, &(run_options){0}, false, 0, &exact);
+  assert_same_bits(c, k->name, "where it has no image", &exact, &got);
+  free_values(&got);
+  free_values(&exact);
 }
 
 /* ---- weights in bf16 ------------------------------------------------------------------------- */
 
-static void round_weight(values *s) {
-  for (size_t i = 0; i < s->n[V_PARAM]; i++) s->v[V_PARAM][i] = few_bits(s->v[V_PARAM][i]);
+static void keep_few_bits_of_weight(values *s) {
+  for (size_t i = 0; i < s->n[V_PARAM]; i++) s->v[V_PARAM][i] = keep_few_bits(s->v[V_PARAM][i]);
 }
 
 /* Runs the case with an f32 weight whose values bf16 represents. */
-static void run_rounded(const op_case *c, const run_options *o, values *ret) {
+static void run_with_rounded_weight(const op_case *c, const run_options *o, values *ret) {
   run_options with = *o;
   clv_backend *b = open_device(0);
   with.backend = b;
   with.dtype = CLV_F32;
-  draw(c, false, ret);
-  round_weight(ret);
+  draw_values(c, false, ret);
+  keep_few_bits_of_weight(ret);
   if (!run_case(&with, &c->d, ret, NULL)) fail_msg("%s: no kernel", c->name);
   clv_cuda_close(b);
 }
 
 /* Checks parts of one row of the weight, and of three rows with a remainder. */
-static void check_parts(const op_case *c, const kind *k, const run_options *o, const values *want) {
+static void check_weight_parts(const op_case *c, const kind *k, const run_options *o,
+                               const values *want) {
   const size_t row = (size_t)c->d.param[CLV_SLOT_WEIGHT].dim[1] * sizeof(float);
   for (size_t bytes = 1; bytes <= 3 * row; bytes += 3 * row - 1) {
     values cut;
     tile = bytes;
-    run(c, o, false, 0, &cut);
+    run_case_on_device(c, o, false, 0, &cut);
     tile = 0;
-    farthest(c, k->name, &cut, want, k->far);
-    values_done(&cut);
+    find_largest_distance(c, k->name, &cut, want, k->max_distance);
+    free_values(&cut);
   }
 }
 
-/* Compares the bf16 weight with ref, and bit by bit with the device's result for the same numbers
- * in f32. The bias must have its usual gradient. */
-static double check_narrow(const op_case *c, const kind *k) {
+/* Compares the results with a bf16 weight with those of ref, and bit by bit with those of the
+ * device for the same numbers in f32. The bias must have its usual gradient. */
+static double check_bf16_weight(const op_case *c, const kind *k) {
   run_options o = k->o;
   values got, want, rounded;
-  o.bf16_weight = true;
-  run(c, &o, false, 0, &got);
-  run(c, &narrow_on_ref, false, 0, &want);
-  double worst = farthest(c, k->name, &got, &want, k->far);
-  run_rounded(c, &k->o, &rounded);
-  same_bits(c, k->name, "from those numbers in f32", &got, &rounded);
-  check_orders(c, &(kind){k->name, o, 0, 0}, &got);
-  if (c->small) check_parts(c, k, &o, &want);
-  values_done(&got);
-  values_done(&want);
-  values_done(&rounded);
+  o.has_bf16_weight = true;
+  run_case_on_device(c, &o, false, 0, &got);
+  run_case_on_device(c, &narrow_on_ref, false, 0, &want);
+  double worst = find_largest_distance(c, k->name, &got, &want, k->max_distance);
+  run_with_rounded_weight(c, &k->o, &rounded);
+  assert_same_bits(c, k->name, "from those numbers in f32", &got, &rounded);
+  check_other_seeds(c, &(kind){k->name, o, 0, 0}, &got);
+  if (c->is_small) check_weight_parts(c, k, &o, &want);
+  free_values(&got);
+  free_values(&want);
+  free_values(&rounded);
   return worst;
 }
 
@@ -251,16 +255,16 @@ static void check_tile(const op_case *c, const kind *k, size_t bytes, const valu
   static const int of_rows[] = {V_OUT, V_DIN};
   values cut;
   tile = bytes;
-  run(c, &k->o, true, 2, &cut);
+  run_case_on_device(c, &k->o, true, 2, &cut);
   tile = 0;
   for (size_t i = 0; simulated && i < CLV_COUNT(of_rows); i++) {
     size_t n = whole->n[of_rows[i]];
     if (n && memcmp(cut.v[of_rows[i]], whole->v[of_rows[i]], n * sizeof(double)))
       fail_msg("%s in %s: other bits in tiles of %zu bytes", c->name, k->name, bytes);
   }
-  farthest(c, k->name, &cut, whole, 1e-6);
-  check_near(c, k, true, &cut);
-  values_done(&cut);
+  find_largest_distance(c, k->name, &cut, whole, 1e-6);
+  check_near_ref(c, k, true, &cut);
+  free_values(&cut);
 }
 
 /* Checks tiles of one row, and of three with a remainder. */
@@ -268,17 +272,17 @@ static void check_tiles(const op_case *c, const kind *k) {
   clv_heads x = clv_heads_of(&c->d);
   size_t row = (size_t)(x.n * x.kv_heads * x.s) * sizeof(float);
   values whole;
-  run(c, &k->o, true, 2, &whole);
+  run_case_on_device(c, &k->o, true, 2, &whole);
   check_tile(c, k, 1, &whole);
   check_tile(c, k, 3 * row, &whole);
-  values_done(&whole);
+  free_values(&whole);
 }
 
 static void check_all_tiles(const kind *k) {
   int n = 0;
   for (int i = 0; i < n_cases; i++) {
     const op_case *c = &cases[i];
-    if (c->d.op != CLV_OP_ATTENTION || !c->small) continue;
+    if (c->d.op != CLV_OP_ATTENTION || !c->is_small) continue;
     n += clv_heads_of(&c->d).t > 3;
     check_tiles(c, k);
   }
@@ -287,27 +291,28 @@ static void check_all_tiles(const kind *k) {
 
 /* A product of many factors takes minutes under thread sanitizer. Compared with a small case, a big
  * one only adds tiles. */
-static bool too_long(const op_case *c) {
+static bool takes_too_long(const op_case *c) {
   double work = (double)clv_layout_numel(&c->d.out, 1);
   for (int i = 1; i < c->d.param[0].rank; i++) work *= (double)c->d.param[0].dim[i];
-  if (c->d.op == CLV_OP_LSTM) work *= 16; /* four gates per step, forward and backward */
+  /* an LSTM step computes four gates, in forward and in backward */
+  if (c->d.op == CLV_OP_LSTM) work *= 16;
   return CLV_THREAD_SANITIZED && work > 12000;
 }
 
-static void check_all(clv_op op, const kind *k, bool of_images) {
+static void check_all_cases(clv_op op, const kind *k, bool of_images) {
   double worst = 0;
   int n = 0, left = 0;
   for (int i = 0; i < n_cases; i++) {
-    if (cases[i].d.op != op || !cases[i].small) continue;
+    if (cases[i].d.op != op || !cases[i].is_small) continue;
     if (of_images && cases[i].d.in[0].rank != 4) {
-      check_stays(&cases[i], k);
+      check_same_as_f32(&cases[i], k);
       continue;
     }
-    if (too_long(&cases[i])) {
+    if (takes_too_long(&cases[i])) {
       left++;
       continue;
     }
-    worst = fmax(worst, check(&cases[i], k));
+    worst = fmax(worst, check_kind(&cases[i], k));
     n++;
   }
   assert_true(n > 0);
@@ -320,12 +325,13 @@ static void check_all(clv_op op, const kind *k, bool of_images) {
 }
 
 /* `make test` leaves the big cases to `make long`. */
-static void check_narrow_weights(clv_op op, const kind *k) {
+static void check_bf16_weights(clv_op op, const kind *k) {
   double worst = 0;
   int n = 0;
   for (int i = 0; i < n_cases; i++) {
-    if (cases[i].d.op != op || too_long(&cases[i]) || !(cases[i].small || is_long())) continue;
-    worst = fmax(worst, check_narrow(&cases[i], k));
+    if (cases[i].d.op != op || takes_too_long(&cases[i]) || !(cases[i].is_small || is_long()))
+      continue;
+    worst = fmax(worst, check_bf16_weight(&cases[i], k));
     n++;
   }
   assert_true(n > 0);
@@ -334,22 +340,23 @@ static void check_narrow_weights(clv_op op, const kind *k) {
 }
 
 static void test_op(clv_op op) {
-  static const kind tf32 = {"tf32", {.tf32 = true}, 2e-3, 0};
+  static const kind tf32 = {"tf32", {.is_tf32 = true}, 2e-3, 0};
   unsigned does = in_bf16[op];
-  double steps = does & KEEPS ? 4 : 1; /* an op of many layers and steps accumulates its error */
+  /* an op with many layers and steps accumulates the error of each */
+  double steps = does & KEEPS ? 4 : 1;
   kind bf16 = {"bf16",
-               {.bf16 = true},
+               {.is_bf16 = true},
                does & SUMS ? 1e-2 * steps : 0,
                does & (WRITES | KEEPS) ? 4e-3 * steps : 1e-5};
   static const kind f32 = {"f32", {0}, 1e-5, 1e-5};
   if (op == CLV_OP_ATTENTION) check_all_tiles(&f32);
   if (op == CLV_OP_ATTENTION) check_all_tiles(&bf16);
-  if (clv_op_def_of(op)->mixing != CLV_MIXES_NOTHING) check_all(op, &tf32, false);
-  if (does) check_all(op, &bf16, does & WRITES);
+  if (clv_op_def_of(op)->mixing != CLV_MIXES_NOTHING) check_all_cases(op, &tf32, false);
+  if (does) check_all_cases(op, &bf16, does & WRITES);
   if (op != CLV_OP_LINEAR) return;
-  check_narrow_weights(op, &f32);
-  check_narrow_weights(op, &tf32);
-  check_narrow_weights(op, &bf16);
+  check_bf16_weights(op, &f32);
+  check_bf16_weights(op, &tf32);
+  check_bf16_weights(op, &bf16);
 }
 
 int main(int argc, char **argv) {

@@ -14,8 +14,8 @@
 #include "tests/gpu/sim.h"
 #include "tests/unit/engine/engine_test.h"
 
-/* WAITS: waits of a module in a step: a get for each piece, and its puts. READS: waits for reading
- * its state once. */
+/* WAITS: how often a step waits for a module: for each piece that it gets, and for its puts. READS:
+ * how often reading its state waits. */
 enum {
   ROWS = 4,
   COLUMNS = 3,
@@ -34,16 +34,16 @@ typedef struct world {
   clv_backend *device;
   pthread_t thread;
   pthread_mutex_t lock;
-  pthread_cond_t changed;
-  uint32_t answers[KINDS]; /* number of answers of each kind */
-  char text[CLV_WIRE_TEXT + 1];
-  uint64_t waited;                  /* waits of the node's thread for the device */
-  double item_sum;                  /* sum of the values of all STATE_ITEMs */
-  uint32_t rows[CLV_TRACE_KINDS];   /* rows of a trace, by kind */
-  int64_t took_ns[CLV_TRACE_KINDS]; /* times of the last row of each kind, in ns */
+  pthread_cond_t answers_changed;
+  uint32_t n_answers[KINDS]; /* number of answers of each kind */
+  char last_error[CLV_WIRE_TEXT + 1];
+  uint64_t n_waits_of_node;               /* waits of the node's thread for the device */
+  double sum_of_items;                    /* sum of the values of all STATE_ITEMs */
+  uint32_t n_trace_rows[CLV_TRACE_KINDS]; /* rows of a trace, by kind */
+  int64_t took_ns[CLV_TRACE_KINDS];       /* times of the last row of each kind, in ns */
 } world;
 
-static double sum_of(const clv_tensor *t) {
+static double sum_values(const clv_tensor *t) {
   double sum = 0;
   for (size_t i = 0; i < t->bytes / sizeof(float); i++) sum += ((const float *)t->data)[i];
   return sum;
@@ -52,21 +52,21 @@ static double sum_of(const clv_tensor *t) {
 static void note_trace(world *w, const clv_tensor *t) {
   const int64_t *row = t->data;
   for (int64_t i = 0; i < t->shape.dim[0]; i++, row += CLV_TRACE_COLUMNS) {
-    w->rows[row[CLV_TRACE_KIND]]++;
+    w->n_trace_rows[row[CLV_TRACE_KIND]]++;
     w->took_ns[row[CLV_TRACE_KIND]] = row[CLV_TRACE_END] - row[CLV_TRACE_BEGIN];
   }
 }
 
-static void on_program(void *user, clv_packet *p) {
+static void record_answer(void *user, clv_packet *p) {
   world *w = user;
   pthread_mutex_lock(&w->lock);
-  w->answers[p->frame.kind]++;
-  w->waited = clv_sim_waits_here();
+  w->n_answers[p->frame.kind]++;
+  w->n_waits_of_node = clv_sim_count_waits_of_thread();
   if (p->frame.kind == CLV_ENDED && p->frame.n_tensors) note_trace(w, p->tensor[0]);
-  if (p->frame.kind == CLV_STATE_ITEM) w->item_sum += sum_of(p->tensor[0]);
+  if (p->frame.kind == CLV_STATE_ITEM) w->sum_of_items += sum_values(p->tensor[0]);
   if (clv_frame_is_failure(&p->frame))
-    snprintf(w->text, sizeof w->text, "%s", p->frame.failure.text);
-  pthread_cond_broadcast(&w->changed);
+    snprintf(w->last_error, sizeof w->last_error, "%s", p->frame.failure.text);
+  pthread_cond_broadcast(&w->answers_changed);
   pthread_mutex_unlock(&w->lock);
   clv_packet_free(p);
 }
@@ -77,9 +77,11 @@ static void wait_for(world *w, clv_frame_kind kind, uint32_t n) {
   clock_gettime(CLOCK_REALTIME, &late);
   late.tv_sec += 20;
   pthread_mutex_lock(&w->lock);
-  while (r == 0 && w->answers[kind] < n) r = pthread_cond_timedwait(&w->changed, &w->lock, &late);
+  while (r == 0 && w->n_answers[kind] < n)
+    r = pthread_cond_timedwait(&w->answers_changed, &w->lock, &late);
   pthread_mutex_unlock(&w->lock);
-  if (r) fail_msg("%s %u of %u: %s", clv_frame_kind_name(kind), w->answers[kind], n, w->text);
+  if (r)
+    fail_msg("%s %u of %u: %s", clv_frame_kind_name(kind), w->n_answers[kind], n, w->last_error);
 }
 
 static void *run_node(void *user) {
@@ -88,15 +90,17 @@ static void *run_node(void *user) {
 }
 
 /* Starts the node. first: graph of module 0. */
-static void begin_with(world *w, const clv_vendor *vendor, clv_share *share, clv_graph *first) {
+static void begin_with_graph(world *w, const clv_vendor *vendor, clv_share *share,
+                             clv_graph *first) {
   clv_err err = {0};
-  *w = (world){.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+  *w = (world){.lock = PTHREAD_MUTEX_INITIALIZER, .answers_changed = PTHREAD_COND_INITIALIZER};
   assert_ok(clv_cuda_open(vendor, 0, &w->device, &err));
   assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w->pool, &err));
-  clv_node_options o = {.pool = w->pool, .share = share, .user = w, .on_program = on_program};
+  clv_node_options o = {.pool = w->pool, .share = share, .user = w, .on_program = record_answer};
   assert_ok(clv_node_new(&o, &w->node, &err));
   for (uint32_t i = 0; i < MODULES; i++) {
-    clv_module_options so = stage_of(i ? graph_of(CLV_OP_LINEAR, ROWS, COLUMNS) : first, i);
+    clv_module_options so =
+        make_module_options(i ? make_one_layer_graph(CLV_OP_LINEAR, ROWS, COLUMNS) : first, i);
     clv_module *module;
     so.backend = w->device;
     so.input_needs_grad = i > 0;
@@ -107,32 +111,32 @@ static void begin_with(world *w, const clv_vendor *vendor, clv_share *share, clv
   assert_int_equal(pthread_create(&w->thread, NULL, run_node, w->node), 0);
 }
 
-static void begin_on(world *w, const clv_vendor *vendor, clv_share *share) {
-  begin_with(w, vendor, share, graph_of(CLV_OP_LINEAR, ROWS, COLUMNS));
+static void begin_on_vendor(world *w, const clv_vendor *vendor, clv_share *share) {
+  begin_with_graph(w, vendor, share, make_one_layer_graph(CLV_OP_LINEAR, ROWS, COLUMNS));
 }
 
-static void begin(world *w, uint64_t seed) {
-  begin_on(w, clv_sim_vendor(&(clv_sim_options){.seed = seed}), NULL);
+static void begin_world(world *w, uint64_t seed) {
+  begin_on_vendor(w, clv_sim_make_vendor(&(clv_sim_options){.seed = seed}), NULL);
 }
 
-static void end(world *w) {
+static void end_world(world *w) {
   clv_node_stop(w->node);
   pthread_join(w->thread, NULL);
-  assert_string_equal(w->text, "");
+  assert_string_equal(w->last_error, "");
 }
 
-static void done(world *w) {
+static void free_world(world *w) {
   clv_node_free(w->node);
   clv_pool_unref(w->pool);
   clv_cuda_close(w->device);
-  assert_int_equal(clv_sim_leaks(), 0);
+  assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-static uint64_t called(uint32_t module) { return LEAF + 1 + module; }
+static uint64_t get_output_id(uint32_t module) { return LEAF + 1 + module; }
 
-static clv_tensor *numbers(world *w, uint32_t first) {
+static clv_tensor *make_tensor(world *w, uint32_t first) {
   clv_err err = {0};
   clv_tensor *t;
   assert_ok(clv_pool_tensor(w->pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &t, &err));
@@ -144,10 +148,10 @@ static clv_tensor *numbers(world *w, uint32_t first) {
 static void post_calls(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(w, context);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(w, context);
   for (uint32_t i = 0; i < MODULES; i++) {
-    assert_ok(clv_packet_new_call(w->pool, context, called(i), i, true, &p, &err));
-    assert_ok(clv_packet_add_arg(p, i ? called(i - 1) : LEAF, true, i ? NULL : x, &err));
+    assert_ok(clv_packet_new_call(w->pool, context, get_output_id(i), i, true, &p, &err));
+    assert_ok(clv_packet_add_arg(p, i ? get_output_id(i - 1) : LEAF, true, i ? NULL : x, &err));
     if (i == MODULES - 1) assert_ok(clv_packet_add_delivery(p, "", &err));
     clv_node_post(w->node, p);
   }
@@ -157,14 +161,15 @@ static void post_calls(world *w, uint32_t context) {
 static void post_backward(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = numbers(w, 1);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = make_tensor(w, 1);
   assert_ok(clv_packet_new_prepare(w->pool, context, 1, MODULES, false, true, false, &p, &err));
   for (uint32_t i = MODULES; i-- > 0;) {
-    assert_ok(clv_packet_add_needed_call(p, called(i), 1, 0, &err));
-    if (i) assert_ok(clv_packet_add_target(p, 0, called(i - 1), "", 0, &err));
+    assert_ok(clv_packet_add_needed_call(p, get_output_id(i), 1, 0, &err));
+    if (i) assert_ok(clv_packet_add_target(p, 0, get_output_id(i - 1), "", 0, &err));
   }
   clv_node_post(w->node, p);
-  assert_ok(clv_packet_new_gradient(w->pool, context, 1, called(MODULES - 1), 0, "", dy, &p, &err));
+  assert_ok(clv_packet_new_gradient(w->pool, context, 1, get_output_id(MODULES - 1), 0, "", dy, &p,
+                                    &err));
   clv_node_post(w->node, p);
 }
 
@@ -176,7 +181,7 @@ static void post_end(world *w, uint32_t context) {
   clv_node_post(w->node, p);
 }
 
-static void step(world *w, uint32_t i) {
+static void run_step(world *w, uint32_t i) {
   post_calls(w, i);
   wait_for(w, CLV_VALUE, i);
   post_backward(w, i);
@@ -185,7 +190,7 @@ static void step(world *w, uint32_t i) {
   wait_for(w, CLV_ENDED, i);
 }
 
-static uint64_t bits_of(world *w) {
+static uint64_t hash_state(world *w) {
   clv_err err = {0};
   uint64_t hash = 14695981039346656037u;
   clv_state_item item;
@@ -205,7 +210,7 @@ static uint64_t bits_of(world *w) {
 static void wait_for_steps(world *w) {
   clv_err err = {0};
   clv_packet *p;
-  uint32_t before = w->answers[CLV_STATE_DONE];
+  uint32_t before = w->n_answers[CLV_STATE_DONE];
   for (uint32_t i = 0; i < MODULES; i++) {
     assert_ok(clv_packet_new_state_get(w->pool, 0, 80 + i, i, CLV_STATE_WEIGHTS, &p, &err));
     clv_node_post(w->node, p);
@@ -220,24 +225,24 @@ static void node_thread_never_blocks_on_a_device(void **state) {
   world w;
   (void)state;
   for (uint64_t seed = 0; seed < 3; seed++) {
-    begin(&w, seed);
+    begin_world(&w, seed);
     clv_sim_counts before = {0};
     for (uint32_t i = 1; i <= STEPS; i++) {
-      step(&w, i);
+      run_step(&w, i);
       if (i < WARM) continue;
       if (i == WARM || i == STEPS) wait_for_steps(&w);
-      if (i == WARM) before = clv_sim_count(), here = clv_sim_waits_here();
+      if (i == WARM) before = clv_sim_get_counts(), here = clv_sim_count_waits_of_thread();
     }
-    clv_sim_counts after = clv_sim_count();
-    end(&w);
-    assert_int_equal(w.waited, 0);
-    assert_int_equal(clv_sim_waits_here(), here);
-    assert_int_equal(after.waits - before.waits, MODULES * ((STEPS - WARM) * WAITS + READS));
-    assert_int_equal(after.default_stream, 0);
-    assert_int_equal(after.takes, before.takes);
-    assert_int_equal(after.host_takes, before.host_takes);
-    bits[seed] = bits_of(&w);
-    done(&w);
+    clv_sim_counts after = clv_sim_get_counts();
+    end_world(&w);
+    assert_int_equal(w.n_waits_of_node, 0);
+    assert_int_equal(clv_sim_count_waits_of_thread(), here);
+    assert_int_equal(after.n_waits - before.n_waits, MODULES * ((STEPS - WARM) * WAITS + READS));
+    assert_int_equal(after.n_default_stream_calls, 0);
+    assert_int_equal(after.n_allocations, before.n_allocations);
+    assert_int_equal(after.n_host_allocations, before.n_host_allocations);
+    bits[seed] = hash_state(&w);
+    free_world(&w);
   }
   assert_true(bits[0] == bits[1] && bits[1] == bits[2]);
 }
@@ -247,7 +252,7 @@ static void node_thread_never_blocks_on_a_device(void **state) {
 static void read_state(world *w, uint32_t context, clv_state_kind what) {
   clv_err err = {0};
   clv_packet *p;
-  uint32_t before = w->answers[CLV_STATE_DONE];
+  uint32_t before = w->n_answers[CLV_STATE_DONE];
   assert_ok(clv_packet_new_state_get(w->pool, context, 90, 0, what, &p, &err));
   clv_node_post(w->node, p);
   wait_for(w, CLV_STATE_DONE, before + 1);
@@ -259,18 +264,18 @@ static void device_state_is_read_asynchronously(void **state) {
   clv_packet *p;
   world w;
   (void)state;
-  begin(&w, 2);
+  begin_world(&w, 2);
   post_calls(&w, 1);
   wait_for(&w, CLV_VALUE, 1);
   post_backward(&w, 1);
   wait_for(&w, CLV_FINISHED, 1);
   read_state(&w, 1, CLV_STATE_GRADIENTS);
-  assert_true(w.item_sum != 0);
+  assert_true(w.sum_of_items != 0);
   read_state(&w, 0, CLV_STATE_OPTIMIZER);
-  w.item_sum = 0;
+  w.sum_of_items = 0;
   read_state(&w, 0, CLV_STATE_WEIGHTS);
-  double all = w.item_sum;
-  w.item_sum = 0;
+  double all = w.sum_of_items;
+  w.sum_of_items = 0;
   for (int half = 0; half < 2; half++) {
     clv_state_item item;
     assert_true(clv_module_state_item(clv_node_module(w.node, 0), CLV_STATE_WEIGHTS, 0, &item));
@@ -279,16 +284,16 @@ static void device_state_is_read_asynchronously(void **state) {
     snprintf(p->frame.state.name, sizeof p->frame.state.name, "%s", item.name);
     p->frame.state.offset = half * length;
     p->frame.state.length = length;
-    uint32_t before = w.answers[CLV_STATE_DONE];
+    uint32_t before = w.n_answers[CLV_STATE_DONE];
     clv_node_post(w.node, p);
     wait_for(&w, CLV_STATE_DONE, before + 1);
   }
-  assert_true(w.item_sum != 0 && w.item_sum != all);
-  assert_int_equal(w.waited, 0);
+  assert_true(w.sum_of_items != 0 && w.sum_of_items != all);
+  assert_int_equal(w.n_waits_of_node, 0);
   post_end(&w, 1);
   wait_for(&w, CLV_ENDED, 1);
-  end(&w);
-  done(&w);
+  end_world(&w);
+  free_world(&w);
 }
 
 /* Requests a value that stayed on the device. */
@@ -297,25 +302,25 @@ static void late_deliver_copies_without_blocking_the_node(void **state) {
   clv_packet *p;
   world w;
   (void)state;
-  begin(&w, 2);
+  begin_world(&w, 2);
   post_calls(&w, 1);
   wait_for(&w, CLV_VALUE, 1);
   for (uint32_t i = 1; i <= 2; i++) {
-    assert_ok(clv_packet_new_deliver(w.pool, 1, called(0), "", &p, &err));
+    assert_ok(clv_packet_new_deliver(w.pool, 1, get_output_id(0), "", &p, &err));
     clv_node_post(w.node, p);
     wait_for(&w, CLV_VALUE, 1 + i);
   }
-  assert_int_equal(w.waited, 0);
-  end(&w);
-  done(&w);
+  assert_int_equal(w.n_waits_of_node, 0);
+  end_world(&w);
+  free_world(&w);
 }
 
 /* ---- what is written there ------------------------------------------------------------------- */
 
 enum { WEIGHTS = COLUMNS * COLUMNS };
 
-static clv_packet *state_frame(world *w, clv_frame_kind kind, clv_state_kind what,
-                               const char *name) {
+static clv_packet *make_state_frame(world *w, clv_frame_kind kind, clv_state_kind what,
+                                    const char *name) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new(w->pool, kind, &p, &err));
@@ -327,12 +332,12 @@ static clv_packet *state_frame(world *w, clv_frame_kind kind, clv_state_kind wha
 }
 
 /* Writes n values of module 0. at: position of the first; first: its value. */
-static void put_weights(world *w, clv_state_kind what, uint32_t context, float first, size_t n,
-                        size_t at) {
+static void write_weights(world *w, clv_state_kind what, uint32_t context, float first, size_t n,
+                          size_t at) {
   clv_err err = {0};
-  uint32_t before = w->answers[CLV_STATE_DONE];
+  uint32_t before = w->n_answers[CLV_STATE_DONE];
   bool piece = n < WEIGHTS;
-  clv_packet *p = state_frame(w, CLV_STATE_PUT, what, "0.weight");
+  clv_packet *p = make_state_frame(w, CLV_STATE_PUT, what, "0.weight");
   clv_shape whole = CLV_SHAPE(COLUMNS, COLUMNS), part = CLV_SHAPE((int64_t)(n * sizeof(float)));
   clv_tensor *t;
   assert_ok(clv_pool_tensor(w->pool, piece ? CLV_U8 : CLV_F32, piece ? &part : &whole, &t, &err));
@@ -347,32 +352,32 @@ static void put_weights(world *w, clv_state_kind what, uint32_t context, float f
 }
 
 static double read_sum(world *w, uint32_t context, clv_state_kind what) {
-  w->item_sum = 0;
+  w->sum_of_items = 0;
   read_state(w, context, what);
-  return w->item_sum;
+  return w->sum_of_items;
 }
 
 static void device_state_is_written_asynchronously(void **state) {
   world w;
   (void)state;
-  begin(&w, 2);
+  begin_world(&w, 2);
   double bias = read_sum(&w, 0, CLV_STATE_WEIGHTS);
-  put_weights(&w, CLV_STATE_WEIGHTS, 0, 0, WEIGHTS, 0);
-  double all = read_sum(&w, 0, CLV_STATE_WEIGHTS); /* the weights are 0 to 8; the bias is added */
-  put_weights(&w, CLV_STATE_WEIGHTS, 0, 50, 2, 3); /* 50 and 51 replace 3 and 4 */
+  write_weights(&w, CLV_STATE_WEIGHTS, 0, 0, WEIGHTS, 0);
+  double all = read_sum(&w, 0, CLV_STATE_WEIGHTS);   /* the weights are 0 to 8; the bias is added */
+  write_weights(&w, CLV_STATE_WEIGHTS, 0, 50, 2, 3); /* 50 and 51 replace 3 and 4 */
   assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) - all > 93.99 && bias != all);
   post_calls(&w, 1);
   wait_for(&w, CLV_VALUE, 1);
   post_backward(&w, 1);
   wait_for(&w, CLV_FINISHED, 1);
   double gradients = read_sum(&w, 1, CLV_STATE_GRADIENTS);
-  put_weights(&w, CLV_STATE_GRADIENTS, 1, 1000, WEIGHTS, 0);
+  write_weights(&w, CLV_STATE_GRADIENTS, 1, 1000, WEIGHTS, 0);
   assert_true(read_sum(&w, 1, CLV_STATE_GRADIENTS) > gradients + 5000);
-  assert_int_equal(w.waited, 0);
+  assert_int_equal(w.n_waits_of_node, 0);
   post_end(&w, 1);
   wait_for(&w, CLV_ENDED, 1);
-  end(&w);
-  done(&w);
+  end_world(&w);
+  free_world(&w);
 }
 
 /* A write to a wrong position is refused as on the host, and the module can still be used. */
@@ -380,19 +385,20 @@ static void device_state_write_of_wrong_shape_is_refused(void **state) {
   clv_err err = {0};
   world w;
   (void)state;
-  begin(&w, 2);
-  clv_packet *p = state_frame(&w, CLV_STATE_PUT, CLV_STATE_WEIGHTS, "0.weight");
+  begin_world(&w, 2);
+  clv_packet *p = make_state_frame(&w, CLV_STATE_PUT, CLV_STATE_WEIGHTS, "0.weight");
   clv_tensor *t;
   assert_ok(clv_pool_tensor(w.pool, CLV_F32, &CLV_SHAPE(COLUMNS), &t, &err));
   clv_packet_add(p, t);
   clv_tensor_unref(t);
   clv_node_post(w.node, p);
   wait_for(&w, CLV_ERROR, 1);
-  assert_non_null(strstr(w.text, "'0.weight' is f32 [3, 3], but the tensor to write is f32 [3]"));
-  w.text[0] = 0;
-  put_weights(&w, CLV_STATE_WEIGHTS, 0, 0, WEIGHTS, 0);
-  end(&w);
-  done(&w);
+  assert_non_null(
+      strstr(w.last_error, "'0.weight' is f32 [3, 3], but the tensor to write is f32 [3]"));
+  w.last_error[0] = 0;
+  write_weights(&w, CLV_STATE_WEIGHTS, 0, 0, WEIGHTS, 0);
+  end_world(&w);
+  free_world(&w);
 }
 
 /* ---- files of it ----------------------------------------------------------------------------- */
@@ -416,8 +422,8 @@ static clv_code remove_state(void *user, const char *name, clv_err *err) {
   return CLV_OK;
 }
 
-static void keep_state(world *w, clv_frame_kind kind, uint32_t answers) {
-  clv_node_post(w->node, state_frame(w, kind, CLV_STATE_WEIGHTS, "kept"));
+static void save_or_load_state(world *w, clv_frame_kind kind, uint32_t answers) {
+  clv_node_post(w->node, make_state_frame(w, kind, CLV_STATE_WEIGHTS, "kept"));
   wait_for(w, CLV_STATE_FILE, answers);
 }
 
@@ -426,28 +432,28 @@ static void device_state_files_do_not_block_the_node_thread(void **state) {
   (void)state;
   strcpy(file_of_state, "/tmp/cleave-state-XXXXXX");
   close(mkstemp(file_of_state));
-  begin(&w, 2);
+  begin_world(&w, 2);
   w.node->o.files =
       (clv_state_files){.save = save_state, .open = open_state, .remove = remove_state};
-  put_weights(&w, CLV_STATE_WEIGHTS, 0, 0, WEIGHTS, 0);
+  write_weights(&w, CLV_STATE_WEIGHTS, 0, 0, WEIGHTS, 0);
   double kept = read_sum(&w, 0, CLV_STATE_WEIGHTS);
-  keep_state(&w, CLV_STATE_SAVE, 1);
-  put_weights(&w, CLV_STATE_WEIGHTS, 0, 100, WEIGHTS, 0);
+  save_or_load_state(&w, CLV_STATE_SAVE, 1);
+  write_weights(&w, CLV_STATE_WEIGHTS, 0, 100, WEIGHTS, 0);
   assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) > kept + 800);
   size_t bytes = clv_pool_bytes(w.pool);
-  keep_state(&w, CLV_STATE_LOAD, 2);
+  save_or_load_state(&w, CLV_STATE_LOAD, 2);
   assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) == kept);
   assert_int_equal(clv_pool_bytes(w.pool), bytes);
-  assert_int_equal(w.waited, 0);
+  assert_int_equal(w.n_waits_of_node, 0);
   assert_null(w.node->file);
   unlink(file_of_state);
-  end(&w);
-  done(&w);
+  end_world(&w);
+  free_world(&w);
 }
 
 /* ---- running statistics ---------------------------------------------------------------------- */
 
-static clv_graph *images_normed(void) {
+static clv_graph *make_batchnorm_graph(void) {
   clv_err err = {0};
   clv_graph *g;
   clv_attrs attrs;
@@ -466,10 +472,11 @@ static void aborted_context_restores_device_running_statistics(void **state) {
   clv_packet *p;
   world w;
   (void)state;
-  begin_with(&w, clv_sim_vendor(&(clv_sim_options){.seed = 3}), NULL, images_normed());
+  begin_with_graph(&w, clv_sim_make_vendor(&(clv_sim_options){.seed = 3}), NULL,
+                   make_batchnorm_graph());
   double before = read_sum(&w, 0, CLV_STATE_WEIGHTS);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(&w, 40);
-  assert_ok(clv_packet_new_call(w.pool, 1, called(0), 0, true, &p, &err));
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(&w, 40);
+  assert_ok(clv_packet_new_call(w.pool, 1, get_output_id(0), 0, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, LEAF, false, x, &err));
   assert_ok(clv_packet_add_delivery(p, "", &err));
   clv_node_post(w.node, p);
@@ -479,9 +486,9 @@ static void aborted_context_restores_device_running_statistics(void **state) {
   p->frame.context = 1;
   clv_node_post(w.node, p);
   assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) == before);
-  assert_int_equal(w.waited, 0);
-  end(&w);
-  done(&w);
+  assert_int_equal(w.n_waits_of_node, 0);
+  end_world(&w);
+  free_world(&w);
 }
 
 /* ---- the time of a call ---------------------------------------------------------------------- */
@@ -493,34 +500,36 @@ static const clv_vendor *right;
 static uint64_t measured, measures;
 
 /* Delays the host at the end of an event, but not the device. */
-static clv_code finish_late(clv_cuda_event *e, clv_err *err) {
+static clv_code finish_event_late(clv_cuda_event *e, clv_err *err) {
   const struct timespec held = {.tv_nsec = HELD_MS * 1000000};
   nanosleep(&held, NULL);
   return right->event_finish(e, err);
 }
 
-static clv_code measure(clv_cuda_event *begin, clv_cuda_event *end, double *ret, clv_err *err) {
+static clv_code measure_and_count(clv_cuda_event *begin, clv_cuda_event *end, double *ret,
+                                  clv_err *err) {
   CLV_TRY(right->event_ms(begin, end, ret, err));
   measured += (uint64_t)(*ret * 1e6);
   measures++;
   return CLV_OK;
 }
 
-static clv_code cannot_measure(clv_cuda_event *begin, clv_cuda_event *end, double *ret,
-                               clv_err *err) {
+static clv_code fail_to_measure(clv_cuda_event *begin, clv_cuda_event *end, double *ret,
+                                clv_err *err) {
   (void)begin, (void)end, (void)ret;
   measures++;
   return clv_fail(err, CLV_UNAVAILABLE, "as planned");
 }
 
-static clv_code none_is_timed(int device, bool timed, clv_cuda_event **ret, clv_err *err) {
+static clv_code time_of_none_is_measured(int device, bool timed, clv_cuda_event **ret,
+                                         clv_err *err) {
   if (timed) return clv_fail(err, CLV_EXHAUSTED, "as planned");
   return right->event_new(device, timed, ret, err);
 }
 
 typedef struct times {
-  uint64_t account, share; /* share of the device's time in all steps, in ns */
-  uint64_t waits;
+  uint64_t account_ns, share_ns; /* share of the device's time in all steps, in ns */
+  uint64_t n_waits;
 } times;
 
 static void run_steps(const clv_vendor *vendor, clv_share *share, times *ret) {
@@ -528,21 +537,21 @@ static void run_steps(const clv_vendor *vendor, clv_share *share, times *ret) {
   clv_share_counts slices;
   world w;
   measured = measures = 0;
-  begin_on(&w, vendor, share);
-  uint64_t before = clv_sim_count().waits;
-  for (uint32_t i = 1; i <= STEPS; i++) step(&w, i);
+  begin_on_vendor(&w, vendor, share);
+  uint64_t before = clv_sim_get_counts().n_waits;
+  for (uint32_t i = 1; i <= STEPS; i++) run_step(&w, i);
   wait_for_steps(&w);
-  uint64_t waits = clv_sim_count().waits - before;
-  assert_true(clv_sim_count().graph_launches > 0);
-  end(&w);
+  uint64_t waits = clv_sim_get_counts().n_waits - before;
+  assert_true(clv_sim_get_counts().n_graph_launches > 0);
+  end_world(&w);
   clv_node_count_work(w.node, &counts);
   clv_share_count(share, &slices);
   assert_int_equal(counts.not_recorded, 0);
-  done(&w);
+  free_world(&w);
   *ret = (times){counts.compute_ns, slices.computed_ns, waits};
 }
 
-static times times_on(const clv_vendor *vendor) {
+static times measure_times(const clv_vendor *vendor) {
   const uint64_t weight = 1;
   const clv_fair_scheduler_options one = {.cores = 1, .n_tenants = 1, .weights = &weight};
   clv_err err = {0};
@@ -557,38 +566,38 @@ static times times_on(const clv_vendor *vendor) {
   return ret;
 }
 
-static clv_vendor held_up(void) {
-  right = clv_sim_vendor(&(clv_sim_options){.seed = 1});
+static clv_vendor make_late_vendor(void) {
+  right = clv_sim_make_vendor(&(clv_sim_options){.seed = 1});
   clv_vendor v = *right;
-  v.event_finish = finish_late;
+  v.event_finish = finish_event_late;
   return v;
 }
 
 static void call_is_charged_the_measured_device_time(void **state) {
   const uint64_t held = (uint64_t)CALLS * HELD_MS * 1000000;
   (void)state;
-  clv_vendor v = held_up();
-  v.event_ms = measure;
-  times t = times_on(&v);
+  clv_vendor v = make_late_vendor();
+  v.event_ms = measure_and_count;
+  times t = measure_times(&v);
   assert_int_equal(measures, CALLS);
-  assert_int_equal(t.account, measured);
-  assert_in_range(t.account, 1, held / 10);
+  assert_int_equal(t.account_ns, measured);
+  assert_in_range(t.account_ns, 1, held / 10);
 
-  v = held_up();
-  v.event_ms = cannot_measure;
-  times without = times_on(&v);
+  v = make_late_vendor();
+  v.event_ms = fail_to_measure;
+  times without = measure_times(&v);
   assert_int_equal(measures, CALLS);
-  assert_true(without.account >= held);
-  assert_true(without.share >= held && t.share < without.share - held / 2);
-  assert_int_equal(without.waits, t.waits);
+  assert_true(without.account_ns >= held);
+  assert_true(without.share_ns >= held && t.share_ns < without.share_ns - held / 2);
+  assert_int_equal(without.n_waits, t.n_waits);
 
-  v = held_up();
-  v.event_new = none_is_timed;
-  v.event_ms = measure;
-  without = times_on(&v);
+  v = make_late_vendor();
+  v.event_new = time_of_none_is_measured;
+  v.event_ms = measure_and_count;
+  without = measure_times(&v);
   assert_int_equal(measures, 0);
-  assert_true(without.account >= held);
-  assert_int_equal(without.waits, t.waits);
+  assert_true(without.account_ns >= held);
+  assert_int_equal(without.n_waits, t.n_waits);
 }
 
 /* The trace of a context with a step has a row for each piece of work. */
@@ -597,10 +606,10 @@ static void trace_rows_show_the_device_time(void **state) {
   clv_packet *p;
   world w;
   (void)state;
-  clv_vendor v = held_up();
-  begin_on(&w, &v, NULL);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(&w, 1);
-  assert_ok(clv_packet_new_call(w.pool, 1, called(0), 0, true, &p, &err));
+  clv_vendor v = make_late_vendor();
+  begin_on_vendor(&w, &v, NULL);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(&w, 1);
+  assert_ok(clv_packet_new_call(w.pool, 1, get_output_id(0), 0, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, LEAF, false, x, &err));
   clv_packet_set_positions(p, 1, 2, 3, false);
   p->frame.flags |= CLV_FLAG_TRACE;
@@ -608,21 +617,21 @@ static void trace_rows_show_the_device_time(void **state) {
   assert_ok(clv_packet_new_planned_step(w.pool, 1, 60, 0, 4, false, 0.125f, &p, &err));
   clv_node_post(w.node, p);
   assert_ok(clv_packet_new_prepare(w.pool, 1, 1, 1, false, false, false, &p, &err));
-  assert_ok(clv_packet_add_needed_call(p, called(0), 1, 0, &err));
+  assert_ok(clv_packet_add_needed_call(p, get_output_id(0), 1, 0, &err));
   clv_node_post(w.node, p);
-  assert_ok(clv_packet_new_gradient(w.pool, 1, 1, called(0), 0, "", x, &p, &err));
+  assert_ok(clv_packet_new_gradient(w.pool, 1, 1, get_output_id(0), 0, "", x, &p, &err));
   clv_node_post(w.node, p);
   wait_for(&w, CLV_FINISHED, 1);
   assert_ok(clv_packet_new_end_context(w.pool, 1, 1, &p, &err));
   clv_node_post(w.node, p);
   wait_for(&w, CLV_ENDED, 1);
-  end(&w);
+  end_world(&w);
   for (int kind = CLV_TRACE_FORWARD; kind <= CLV_TRACE_STEP; kind++) {
-    if (kind == CLV_TRACE_BACKWARD) continue; /* its parts have positions of their own */
-    assert_int_equal(w.rows[kind], 1);
+    if (kind == CLV_TRACE_BACKWARD) continue; /* the parts of a backward are traced separately */
+    assert_int_equal(w.n_trace_rows[kind], 1);
     assert_in_range(w.took_ns[kind], 1, HELD_MS * 1000000 / 2);
   }
-  done(&w);
+  free_world(&w);
 }
 
 /* Page-locked memory for copies is charged once per device. A session that cannot pay for it gets
@@ -631,20 +640,21 @@ static void session_is_charged_for_pinned_copy_buffers(void **state) {
   clv_err err = {0};
   world w;
   (void)state;
-  begin(&w, 1);
+  begin_world(&w, 1);
   size_t paid = clv_pool_bytes(w.pool), slots = w.device->branch_bytes;
-  end(&w);
+  end_world(&w);
   assert_true(slots >= (size_t)1 << 20 && paid > slots);
-  done(&w);
+  free_world(&w);
 
   clv_pool *poor;
-  clv_node_options o = {.on_program = on_program, .user = &w};
+  clv_node_options o = {.on_program = record_answer, .user = &w};
   clv_module *module;
   assert_ok(clv_pool_new(slots / 2, 4096, &poor, &err));
-  assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 0, &w.device, &err));
+  assert_ok(clv_cuda_open(clv_sim_make_vendor(&(clv_sim_options){0}), 0, &w.device, &err));
   o.pool = poor;
   assert_ok(clv_node_new(&o, &w.node, &err));
-  clv_module_options so = stage_of(graph_of(CLV_OP_LINEAR, ROWS, COLUMNS), 0);
+  clv_module_options so =
+      make_module_options(make_one_layer_graph(CLV_OP_LINEAR, ROWS, COLUMNS), 0);
   so.backend = w.device;
   assert_ok(clv_module_new(&so, &module, &err));
   assert_int_equal(clv_node_add_module(w.node, module, &err), CLV_EXHAUSTED);
@@ -653,10 +663,10 @@ static void session_is_charged_for_pinned_copy_buffers(void **state) {
   assert_int_equal(clv_pool_bytes(poor), 0);
   clv_pool_unref(poor);
   clv_cuda_close(w.device);
-  assert_int_equal(clv_sim_leaks(), 0);
+  assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
-static uint64_t bytes_of_records(const clv_module *m) {
+static uint64_t count_record_bytes(const clv_module *m) {
   clv_record_counts c;
   clv_recorder_count(m->recorder, &c);
   return c.bytes;
@@ -666,32 +676,32 @@ static void session_is_charged_for_recorded_graphs(void **state) {
   uint64_t recorded = 0;
   world w;
   (void)state;
-  begin(&w, 1);
-  for (uint32_t i = 1; i <= STEPS; i++) step(&w, i);
+  begin_world(&w, 1);
+  for (uint32_t i = 1; i <= STEPS; i++) run_step(&w, i);
   wait_for_steps(&w);
-  end(&w);
+  end_world(&w);
   size_t paid = clv_pool_bytes(w.pool);
   for (uint32_t i = 0; i < MODULES; i++) {
     clv_module *m = clv_node_module(w.node, i);
-    recorded += bytes_of_records(m);
+    recorded += count_record_bytes(m);
     for (int k = 0; k < m->n_plans; k++)
       clv_recorder_free_records_of(m->recorder, m->plans[k].plan);
-    assert_int_equal(bytes_of_records(m), 0);
+    assert_int_equal(count_record_bytes(m), 0);
   }
   assert_true(recorded >= MODULES * 1024);
   assert_int_equal(paid - clv_pool_bytes(w.pool), recorded);
-  done(&w);
+  free_world(&w);
 }
 
 /* Calls of several contexts run, the last ones still unfinished when the node is freed. */
 static void node_can_be_freed_while_device_work_is_running(void **state) {
   world w;
   (void)state;
-  begin(&w, 1);
+  begin_world(&w, 1);
   for (uint32_t i = 1; i <= STEPS; i++) post_calls(&w, i);
   wait_for(&w, CLV_VALUE, 1);
-  end(&w);
-  done(&w);
+  end_world(&w);
+  free_world(&w);
 }
 
 int main(void) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work that repeats is recorded and replayed on the simulated device: with the bits of what is
- * asked for in parts, whatever changes from step to step, and in parts where it cannot be recorded.
- * A replay has the arguments that were recorded, so a number that should have been in memory is
- * the first step's.
+ * Work that repeats is recorded and replayed on the simulated device_counts: with the bits of what
+ * is asked for in parts, whatever changes from step to step, and in parts where it cannot be
+ * recorded. A replay has the arguments that were recorded, so a number that should have been in
+ * memory is the first step's.
  */
 #include "kernels/steps/steps.h"
 #include "tests/gpu/sim.h"
@@ -20,9 +20,9 @@ typedef struct bench {
   clv_backend *b;
   clv_graph *graph;
   clv_params *params;
-  clv_recorder *records;
-  clv_plan *plan, *odd;
-  char *block, *moment, *grads[2]; /* in device memory */
+  clv_recorder *recorder;
+  clv_plan *full_batch_plan, *small_batch_plan;
+  char *parameter_block, *moment_block, *gradient_blocks[2]; /* blocks of values in device memory */
 } bench;
 
 /* ---- a small network ------------------------------------------------------------------------- */
@@ -30,7 +30,8 @@ typedef struct bench {
 /* Adds self-attention over 4 steps, whose weights may have dropout. */
 static int add_attention(clv_graph *g, uint32_t layer, int at, bool drops) {
   clv_attr_value steps = {.key = CLV_ATTR_SHAPE, .n_ints = 2, .ints = {4, -1}};
-  clv_attr_value values[] = {int_attr(CLV_ATTR_HEADS, 2), real_attr(CLV_ATTR_P, drops ? 0.5 : 0)};
+  clv_attr_value values[] = {make_int_attr(CLV_ATTR_HEADS, 2),
+                             make_real_attr(CLV_ATTR_P, drops ? 0.5 : 0)};
   clv_attrs attrs;
   at = add_node(g, CLV_OP_RESHAPE, layer, at, -1, &steps, 1);
   int in[] = {at, at, at}, node;
@@ -41,8 +42,8 @@ static int add_attention(clv_graph *g, uint32_t layer, int at, bool drops) {
 
 /* Returns a network of a convolution with its followers. waits: with an op that waits on the host.
  * One dropout stands alone, one is in a chain. */
-static clv_graph *network(bool waits, unsigned draws) {
-  clv_attr_value half = real_attr(CLV_ATTR_P, 0.5), out = int_attr(CLV_ATTR_OUT, OUT);
+static clv_graph *make_network(bool waits, unsigned draws) {
+  clv_attr_value half = make_real_attr(CLV_ATTR_P, 0.5), out = make_int_attr(CLV_ATTR_OUT, OUT);
   clv_shape image = CLV_SHAPE(BATCH, 2, 4, 4);
   clv_graph *g;
   int at;
@@ -62,7 +63,7 @@ static clv_graph *network(bool waits, unsigned draws) {
   return g;
 }
 
-static clv_plan *plan_of(const bench *t, int64_t batch) {
+static clv_plan *make_plan(const bench *t, int64_t batch) {
   clv_plan_options o = {.backend = t->b,
                         .dtype = CLV_F32,
                         .batch = batch,
@@ -70,13 +71,13 @@ static clv_plan *plan_of(const bench *t, int64_t batch) {
                         .need_input_grad = {true},
                         .threads = 1,
                         .split_backward = true,
-                        .records = t->records};
+                        .records = t->recorder};
   clv_plan *plan;
   assert_ok(clv_plan_new(t->graph, t->params, &o, &plan, err));
   return plan;
 }
 
-static char *zeros(const bench *t, size_t bytes) {
+static char *allocate_zeros(const bench *t, size_t bytes) {
   char *p;
   assert_ok(clv_backend_allocate(t->b, bytes, &p, err));
   return p;
@@ -84,151 +85,159 @@ static char *zeros(const bench *t, size_t bytes) {
 
 static bench set_up(const clv_sim_options *o, bool records, bool waits, unsigned draws) {
   bench t = {0};
-  assert_ok(clv_cuda_open(clv_sim_vendor(o), 0, &t.b, err));
-  if (records) assert_ok(clv_recorder_new(t.b, &t.records, err));
-  t.graph = network(waits, draws);
+  assert_ok(clv_cuda_open(clv_sim_make_vendor(o), 0, &t.b, err));
+  if (records) assert_ok(clv_recorder_new(t.b, &t.recorder, err));
+  t.graph = make_network(waits, draws);
   assert_ok(clv_params_of(t.graph, &t.params, err));
-  t.plan = plan_of(&t, BATCH);
-  t.odd = plan_of(&t, ODD);
+  t.full_batch_plan = make_plan(&t, BATCH);
+  t.small_batch_plan = make_plan(&t, ODD);
   char *drawn = malloc(t.params->total_bytes);
   clv_params_init(t.graph, t.params, drawn);
-  t.block = zeros(&t, t.params->total_bytes);
-  assert_ok(clv_backend_put(t.b, t.block, drawn, t.params->total_bytes, err));
+  t.parameter_block = allocate_zeros(&t, t.params->total_bytes);
+  assert_ok(clv_backend_put(t.b, t.parameter_block, drawn, t.params->total_bytes, err));
   free(drawn);
-  t.moment = zeros(&t, t.params->trainable_bytes);
-  for (int i = 0; i < 2; i++) t.grads[i] = zeros(&t, t.params->trainable_bytes);
+  t.moment_block = allocate_zeros(&t, t.params->trainable_bytes);
+  for (int i = 0; i < 2; i++) t.gradient_blocks[i] = allocate_zeros(&t, t.params->trainable_bytes);
   return t;
 }
 
 static void tear_down(bench *t) {
-  clv_plan_free(t->plan);
-  clv_plan_free(t->odd);
+  clv_plan_free(t->full_batch_plan);
+  clv_plan_free(t->small_batch_plan);
   clv_record_counts c;
-  clv_recorder_count(t->records, &c);
+  clv_recorder_count(t->recorder, &c);
   assert_int_equal(c.bytes, 0);
-  clv_recorder_free(t->records);
-  char *const all[] = {t->block, t->moment, t->grads[0], t->grads[1]};
+  clv_recorder_free(t->recorder);
+  char *const all[] = {t->parameter_block, t->moment_block, t->gradient_blocks[0],
+                       t->gradient_blocks[1]};
   for (size_t i = 0; i < CLV_COUNT(all); i++) clv_backend_free_memory(t->b, all[i]);
   clv_params_free(t->params);
   clv_graph_free(t->graph);
   clv_cuda_close(t->b);
-  assert_int_equal(clv_sim_leaks(), 0);
+  assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
 /* ---- its training ---------------------------------------------------------------------------- */
 
-/* Results of a training that the host sees. */
+/* Results of a training step that are copied to the host. */
 typedef struct seen {
   float out[BATCH * OUT], din[BATCH * 2 * 16];
 } seen;
 
-static void draw(uint32_t stream, float *dst, size_t n) {
+static void draw_normal(uint32_t stream, float *dst, size_t n) {
   clv_rng_key key = {.seed = 3, .layer = stream};
   clv_rng_normal(&key, 0, 1, dst, n);
 }
 
-static void forward(const bench *t, clv_plan *plan, clv_call *c, const clv_rng_key *key,
-                    seen *ret) {
+static void run_forward(const bench *t, clv_plan *plan, clv_call *c, const clv_rng_key *key,
+                        seen *ret) {
   float x[BATCH * 2 * 16];
   const void *in[] = {x};
-  draw(1, x, CLV_COUNT(x));
-  assert_ok(clv_plan_forward(plan, c, t->block, key->step, in, false, ret->out, key, err));
+  draw_normal(1, x, CLV_COUNT(x));
+  assert_ok(
+      clv_plan_forward(plan, c, t->parameter_block, key->step, in, false, ret->out, key, err));
 }
 
-static void backward(const bench *t, clv_plan *plan, clv_call *c, char *grads, bool accumulate,
-                     seen *ret) {
+static void run_backward(const bench *t, clv_plan *plan, clv_call *c, char *grads, bool accumulate,
+                         seen *ret) {
   float dout[BATCH * OUT];
   void *din[] = {ret->din};
-  draw(2, dout, CLV_COUNT(dout));
-  assert_ok(clv_plan_backward_input(plan, c, t->block, dout, din, grads, accumulate, err));
-  assert_ok(clv_plan_backward_weight(plan, c, t->block, grads, accumulate, err));
+  draw_normal(2, dout, CLV_COUNT(dout));
+  assert_ok(
+      clv_plan_backward_input(plan, c, t->parameter_block, dout, din, grads, accumulate, err));
+  assert_ok(clv_plan_backward_weight(plan, c, t->parameter_block, grads, accumulate, err));
 }
 
 /* The learning rate decreases from step to step. */
-static void change(const bench *t, uint64_t step, const char *grads) {
+static void run_optimizer(const bench *t, uint64_t step, const char *grads) {
   clv_optim_config c = {.kind = CLV_OPTIM_SGD, .lr = 0.1, .momentum = 0.9};
-  float *moments[CLV_OPTIM_MAX_MOMENTS] = {(float *)(void *)t->moment};
+  float *moments[CLV_OPTIM_MAX_MOMENTS] = {(float *)(void *)t->moment_block};
   const clv_extent all = {0, t->params->trainable_bytes / sizeof(float)};
   clv_step_args a;
   clv_step_prepare(&c, (int64_t)step + 1, 0.1 / (double)(step + 1), 0.5, &a);
-  t->b->step(t->b, &a, (float *)(void *)t->block, (const float *)(const void *)grads, moments, &all,
-             1);
+  t->b->step(t->b, &a, (float *)(void *)t->parameter_block, (const float *)(const void *)grads,
+             moments, &all, 1);
 }
 
 /* Takes a step: two calls in flight, whose gradients are added up in one of two blocks; some
  * batches are smaller. */
-static void one_step(const bench *t, uint64_t step, seen ret[CALLS]) {
-  clv_plan *plan = step % 3 == 2 ? t->odd : t->plan;
-  char *grads = t->grads[step % 5 == 4];
+static void run_step(const bench *t, uint64_t step, seen ret[CALLS]) {
+  clv_plan *plan = step % 3 == 2 ? t->small_batch_plan : t->full_batch_plan;
+  char *grads = t->gradient_blocks[step % 5 == 4];
   clv_call *c[CALLS];
   for (uint32_t i = 0; i < CALLS; i++) {
     const clv_rng_key key = {.step = step, .micro_batch = i};
     assert_ok(clv_plan_call_get(plan, &c[i], err));
-    forward(t, plan, c[i], &key, &ret[i]);
+    run_forward(t, plan, c[i], &key, &ret[i]);
   }
-  for (uint32_t i = 0; i < CALLS; i++) { /* the two calls begin in turn */
+  /* odd steps begin with the backward of the first call, even steps with that of the last */
+  for (uint32_t i = 0; i < CALLS; i++) {
     uint32_t at = step & 1 ? i : CALLS - 1 - i;
-    backward(t, plan, c[at], grads, i > 0, &ret[at]);
+    run_backward(t, plan, c[at], grads, i > 0, &ret[at]);
   }
   for (uint32_t i = CALLS; i-- > 0;) clv_plan_call_put(plan, c[i]);
-  change(t, step, grads);
+  run_optimizer(t, step, grads);
 }
 
 enum { STEPS = 24 };
 
 typedef struct outcome {
   seen of[STEPS][CALLS];
-  char *block;
+  char *parameter_block;
   size_t bytes;
-  clv_record_counts counts;
-  clv_sim_counts device;
+  clv_record_counts recorder_counts;
+  clv_sim_counts device_counts;
 } outcome;
 
-static outcome *trained_with(const clv_sim_options *o, bool records, bool waits, unsigned draws) {
+static outcome *train_with(const clv_sim_options *o, bool records, bool waits, unsigned draws) {
   bench t = set_up(o, records, waits, draws);
   outcome *ret = calloc(1, sizeof *ret);
   assert_non_null(ret);
-  for (uint64_t step = 0; step < STEPS; step++) one_step(&t, step, ret->of[step]);
+  for (uint64_t step = 0; step < STEPS; step++) run_step(&t, step, ret->of[step]);
   ret->bytes = t.params->total_bytes;
-  ret->block = malloc(ret->bytes);
-  assert_ok(clv_backend_get(t.b, ret->block, t.block, ret->bytes, err));
-  clv_recorder_count(t.records, &ret->counts);
-  ret->device = clv_sim_count();
+  ret->parameter_block = malloc(ret->bytes);
+  assert_ok(clv_backend_get(t.b, ret->parameter_block, t.parameter_block, ret->bytes, err));
+  clv_recorder_count(t.recorder, &ret->recorder_counts);
+  ret->device_counts = clv_sim_get_counts();
   tear_down(&t);
   return ret;
 }
 
-static outcome *trained(const clv_sim_options *o, bool records, bool waits) {
-  return trained_with(o, records, waits, ALL_DRAW);
+static outcome *train_all_random(const clv_sim_options *o, bool records, bool waits) {
+  return train_with(o, records, waits, ALL_DRAW);
 }
 
 static void outcome_free(outcome *o) {
-  free(o->block);
+  free(o->parameter_block);
   free(o);
 }
 
-static void check_same(const outcome *a, const outcome *b, const char *when) {
+static void assert_same_outcome(const outcome *a, const outcome *b, const char *when) {
   for (int i = 0; i < STEPS; i++)
     if (memcmp(a->of[i], b->of[i], sizeof a->of[i])) fail_msg("%s: step %d differs", when, i);
-  if (memcmp(a->block, b->block, a->bytes)) fail_msg("%s: the parameters differ", when);
+  if (memcmp(a->parameter_block, b->parameter_block, a->bytes))
+    fail_msg("%s: the parameters differ", when);
 }
 
-static outcome *launched_singly(bool waits) { return trained(&(clv_sim_options){0}, false, waits); }
+static outcome *train_without_graphs(bool waits) {
+  return train_all_random(&(clv_sim_options){0}, false, waits);
+}
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
 static void graph_replays_give_the_same_bits(void **state) {
   (void)state;
-  outcome *want = launched_singly(false);
-  assert_int_equal(want->device.captures + want->device.graph_launches, 0);
+  outcome *want = train_without_graphs(false);
+  assert_int_equal(want->device_counts.n_captures + want->device_counts.n_graph_launches, 0);
   for (uint64_t seed = 0; seed < (!is_long() || CLV_THREAD_SANITIZED ? 2 : 6); seed++) {
-    outcome *got = trained(&(clv_sim_options){.seed = seed}, true, false);
-    check_same(want, got, "recorded");
-    assert_true(got->counts.records_made >= 12 && got->counts.records_made == got->device.captures);
-    assert_true(got->counts.replays > got->counts.launched_singly);
-    assert_int_equal(got->counts.replays, got->device.graph_launches);
-    assert_int_equal(got->counts.keys_refused, 0);
-    assert_true(got->counts.bytes >= 1024 * got->counts.records_made);
+    outcome *got = train_all_random(&(clv_sim_options){.seed = seed}, true, false);
+    assert_same_outcome(want, got, "recorded");
+    assert_true(got->recorder_counts.records_made >= 12 &&
+                got->recorder_counts.records_made == got->device_counts.n_captures);
+    assert_true(got->recorder_counts.replays > got->recorder_counts.launched_singly);
+    assert_int_equal(got->recorder_counts.replays, got->device_counts.n_graph_launches);
+    assert_int_equal(got->recorder_counts.keys_refused, 0);
+    assert_true(got->recorder_counts.bytes >= 1024 * got->recorder_counts.records_made);
     outcome_free(got);
   }
   outcome_free(want);
@@ -236,17 +245,17 @@ static void graph_replays_give_the_same_bits(void **state) {
 
 static void recompute_with_graphs_gives_the_same_bits(void **state) {
   (void)state;
-  outcome *want = launched_singly(false);
-  outcome *got = trained_with(&(clv_sim_options){0}, true, false, ALL_DRAW | AGAIN);
-  check_same(want, got, "computed again");
-  assert_true(got->counts.replays > got->counts.launched_singly);
+  outcome *want = train_without_graphs(false);
+  outcome *got = train_with(&(clv_sim_options){0}, true, false, ALL_DRAW | AGAIN);
+  assert_same_outcome(want, got, "computed again");
+  assert_true(got->recorder_counts.replays > got->recorder_counts.launched_singly);
   outcome_free(got);
   outcome_free(want);
 }
 
 /* Asserts that at least two thirds of the outputs differ from those of the previous step for the
  * same input. */
-static void check_draws(unsigned draws) {
+static void check_new_random_numbers(unsigned draws) {
   bench t = set_up(&(clv_sim_options){0}, true, false, draws);
   float before[BATCH * OUT];
   for (uint32_t i = 0; i < 8; i++) {
@@ -254,15 +263,15 @@ static void check_draws(unsigned draws) {
     clv_call *c;
     seen now;
     int same = 0;
-    assert_ok(clv_plan_call_get(t.plan, &c, err));
-    forward(&t, t.plan, c, &key, &now);
-    clv_plan_call_put(t.plan, c);
+    assert_ok(clv_plan_call_get(t.full_batch_plan, &c, err));
+    run_forward(&t, t.full_batch_plan, c, &key, &now);
+    clv_plan_call_put(t.full_batch_plan, c);
     for (int k = 0; i && k < BATCH * OUT; k++) same += now.out[k] == before[k];
     assert_true(same < BATCH * OUT / 3);
     memcpy(before, now.out, sizeof before);
   }
   clv_record_counts c;
-  clv_recorder_count(t.records, &c);
+  clv_recorder_count(t.recorder, &c);
   assert_int_equal(c.replays, 7);
   tear_down(&t);
 }
@@ -271,18 +280,19 @@ static void check_draws(unsigned draws) {
 static void each_graph_replay_draws_new_random_numbers(void **state) {
   static const unsigned draws[] = {ALONE, ATTENDING, CHAINED, ALL_DRAW};
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(draws); i++) check_draws(draws[i]);
+  for (size_t i = 0; i < CLV_COUNT(draws); i++) check_new_random_numbers(draws[i]);
 }
 
 static void failed_capture_falls_back_to_single_launches(void **state) {
   (void)state;
-  outcome *want = launched_singly(false), *all = trained(&(clv_sim_options){0}, true, false);
+  outcome *want = train_without_graphs(false),
+          *all = train_all_random(&(clv_sim_options){0}, true, false);
   for (uint64_t k = 0; k < (CLV_THREAD_SANITIZED ? 3 : 12); k += !k || is_long() ? 1 : 5) {
-    clv_sim_options o = {.seed = k, .no_graphs = !k, .fail_capture = k};
-    outcome *got = trained(&o, true, false);
-    check_same(want, got, "not recorded");
-    assert_int_equal(got->counts.keys_refused, k ? 1 : all->counts.records_made);
-    assert_true(k ? got->counts.replays > 0 : got->counts.replays == 0);
+    clv_sim_options o = {.seed = k, .no_graphs = !k, .failing_capture = k};
+    outcome *got = train_all_random(&o, true, false);
+    assert_same_outcome(want, got, "not recorded");
+    assert_int_equal(got->recorder_counts.keys_refused, k ? 1 : all->recorder_counts.records_made);
+    assert_true(k ? got->recorder_counts.replays > 0 : got->recorder_counts.replays == 0);
     outcome_free(got);
   }
   outcome_free(want);
@@ -291,9 +301,10 @@ static void failed_capture_falls_back_to_single_launches(void **state) {
 
 static void work_that_waits_on_the_host_is_not_captured(void **state) {
   (void)state;
-  outcome *want = launched_singly(true), *got = trained(&(clv_sim_options){0}, true, true);
-  check_same(want, got, "waiting");
-  assert_true(got->counts.keys_refused > 0);
+  outcome *want = train_without_graphs(true),
+          *got = train_all_random(&(clv_sim_options){0}, true, true);
+  assert_same_outcome(want, got, "waiting");
+  assert_true(got->recorder_counts.keys_refused > 0);
   outcome_free(want);
   outcome_free(got);
 }
@@ -303,19 +314,19 @@ static void work_that_waits_on_the_host_is_not_captured(void **state) {
 static const clv_vendor *right;
 static bool capturing, may_be_captured;
 
-static clv_code note_capture(clv_cuda_stream *s, clv_err *why) {
+static clv_code begin_capture_and_note(clv_cuda_stream *s, clv_err *why) {
   capturing = true;
   return right->capture_begin(s, why);
 }
 
-static clv_code note_end(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_bytes,
-                         clv_err *why) {
+static clv_code end_capture_and_note(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_bytes,
+                                     clv_err *why) {
   capturing = false;
   return right->capture_end(s, ret, ret_bytes, why);
 }
 
-static clv_code lstm_forward(clv_cuda_stream *s, clv_cuda_lstm *l, const clv_cuda_lstm_args *a,
-                             clv_err *why) {
+static clv_code refuse_lstm_in_capture(clv_cuda_stream *s, clv_cuda_lstm *l,
+                                       const clv_cuda_lstm_args *a, clv_err *why) {
   if (capturing && !may_be_captured) return clv_fail(why, CLV_INTERNAL, "as planned");
   return right->lstm_forward(s, l, a, why);
 }
@@ -324,33 +335,34 @@ enum { TURNS = 5, LSTM_OUT = BATCH * 4 * OUT };
 
 /* Runs the same forward TURNS times and returns the last outputs; x [BATCH, 4, 8]. */
 static void run_lstm(const clv_vendor *vendor, float ret[LSTM_OUT], clv_record_counts *counts) {
-  clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, OUT), int_attr(CLV_ATTR_LAYERS, 2)};
+  clv_attr_value v[] = {make_int_attr(CLV_ATTR_OUT, OUT), make_int_attr(CLV_ATTR_LAYERS, 2)};
   clv_shape shape = CLV_SHAPE(BATCH, 4, 8);
   bench t = {0};
   int at;
   assert_ok(clv_cuda_open(vendor, 0, &t.b, err));
-  assert_ok(clv_recorder_new(t.b, &t.records, err));
+  assert_ok(clv_recorder_new(t.b, &t.recorder, err));
   assert_ok(clv_graph_new(&t.graph, err));
   assert_ok(clv_graph_add_input(t.graph, "x", CLV_F32, &shape, &at, err));
   t.graph->output = add_node(t.graph, CLV_OP_LSTM, 1, at, -1, v, 2);
   assert_ok(clv_params_of(t.graph, &t.params, err));
-  t.plan = plan_of(&t, BATCH);
+  t.full_batch_plan = make_plan(&t, BATCH);
   char *drawn = malloc(t.params->total_bytes);
   clv_params_init(t.graph, t.params, drawn);
-  t.block = zeros(&t, t.params->total_bytes);
-  assert_ok(clv_backend_put(t.b, t.block, drawn, t.params->total_bytes, err));
+  t.parameter_block = allocate_zeros(&t, t.params->total_bytes);
+  assert_ok(clv_backend_put(t.b, t.parameter_block, drawn, t.params->total_bytes, err));
   free(drawn);
   for (uint64_t i = 0; i < TURNS; i++) {
     const clv_rng_key key = {.step = 1};
     float x[BATCH * 4 * 8];
     const void *in[] = {x};
     clv_call *c;
-    draw(1, x, CLV_COUNT(x));
-    assert_ok(clv_plan_call_get(t.plan, &c, err));
-    assert_ok(clv_plan_forward(t.plan, c, t.block, 1, in, false, ret, &key, err));
-    clv_plan_call_put(t.plan, c);
+    draw_normal(1, x, CLV_COUNT(x));
+    assert_ok(clv_plan_call_get(t.full_batch_plan, &c, err));
+    assert_ok(
+        clv_plan_forward(t.full_batch_plan, c, t.parameter_block, 1, in, false, ret, &key, err));
+    clv_plan_call_put(t.full_batch_plan, c);
   }
-  clv_recorder_count(t.records, counts);
+  clv_recorder_count(t.recorder, counts);
   tear_down(&t);
 }
 
@@ -358,11 +370,11 @@ static void library_call_that_fails_in_capture_runs_uncaptured(void **state) {
   float want[LSTM_OUT], got[LSTM_OUT];
   clv_record_counts all, parts;
   (void)state;
-  right = clv_sim_vendor(&(clv_sim_options){0});
+  right = clv_sim_make_vendor(&(clv_sim_options){0});
   clv_vendor v = *right;
-  v.capture_begin = note_capture;
-  v.capture_end = note_end;
-  v.lstm_forward = lstm_forward;
+  v.capture_begin = begin_capture_and_note;
+  v.capture_end = end_capture_and_note;
+  v.lstm_forward = refuse_lstm_in_capture;
   may_be_captured = true;
   run_lstm(&v, want, &all);
   may_be_captured = false;
@@ -378,22 +390,22 @@ static void library_call_that_fails_in_capture_runs_uncaptured(void **state) {
 
 typedef struct work {
   const clv_backend *b;
-  void *at;
-  int byte, asked;
-  bool passes_memory;
+  void *memory;
+  int fill_byte, n_calls;
+  bool has_pageable_copy;
 } work;
 
-static clv_code ask(void *user, clv_err *err) {
+static clv_code run_planned_work(void *user, clv_err *err) {
   work *w = user;
   char host[4] = {0};
-  w->asked++;
-  if (w->passes_memory) CLV_TRY(clv_backend_put(w->b, w->at, host, sizeof host, err));
-  return clv_backend_fill(w->b, w->at, w->byte, 64, err);
+  w->n_calls++;
+  if (w->has_pageable_copy) CLV_TRY(clv_backend_put(w->b, w->memory, host, sizeof host, err));
+  return clv_backend_fill(w->b, w->memory, w->fill_byte, 64, err);
 }
 
 static char first_byte(const work *w) {
   char host[64];
-  assert_ok(clv_backend_get(w->b, host, w->at, sizeof host, err));
+  assert_ok(clv_backend_get(w->b, host, w->memory, sizeof host, err));
   return host[63];
 }
 
@@ -402,27 +414,27 @@ static void full_graph_cache_evicts_the_least_recently_used(void **state) {
   clv_recorder *r;
   clv_record_counts c;
   (void)state;
-  assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 0, &b, err));
+  assert_ok(clv_cuda_open(clv_sim_make_vendor(&(clv_sim_options){0}), 0, &b, err));
   assert_ok(clv_recorder_new(b, &r, err));
-  work w = {.b = b, .byte = 7};
-  assert_ok(clv_backend_allocate(b, 64, &w.at, err));
+  work w = {.b = b, .fill_byte = 7};
+  assert_ok(clv_backend_allocate(b, 64, &w.memory, err));
   for (uintptr_t i = 0; i < 6 * CLV_RECORDS; i++) {
     const clv_record_key key = {.owner = b, .kind = i % 2 ? 1 : 1 + i};
-    assert_ok(clv_recorder_run(r, &key, ask, &w, err));
+    assert_ok(clv_recorder_run(r, &key, run_planned_work, &w, err));
   }
   clv_recorder_count(r, &c);
   assert_int_equal(c.records_made, 1);
   assert_int_equal(c.replays, 3 * CLV_RECORDS);
   for (uintptr_t i = 0; i < 3 * (CLV_RECORDS + 1); i++) {
     const clv_record_key key = {.owner = b, .kind = 1 + i % (CLV_RECORDS + 1)};
-    assert_ok(clv_recorder_run(r, &key, ask, &w, err));
+    assert_ok(clv_recorder_run(r, &key, run_planned_work, &w, err));
   }
   clv_recorder_count(r, &c);
   assert_int_equal(c.bytes, 0);
   clv_recorder_free(r);
-  clv_backend_free_memory(b, w.at);
+  clv_backend_free_memory(b, w.memory);
   clv_cuda_close(b);
-  assert_int_equal(clv_sim_leaks(), 0);
+  assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
 static void work_with_host_copies_is_not_captured(void **state) {
@@ -431,13 +443,13 @@ static void work_with_host_copies_is_not_captured(void **state) {
   clv_record_counts c;
   int64_t layer;
   (void)state;
-  assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 0, &b, err));
+  assert_ok(clv_cuda_open(clv_sim_make_vendor(&(clv_sim_options){0}), 0, &b, err));
   assert_ok(clv_recorder_new(b, &r, err));
-  work w = {.b = b, .passes_memory = true};
-  assert_ok(clv_backend_allocate(b, 64, &w.at, err));
-  for (w.byte = 1; w.byte < 5; w.byte++) {
-    assert_ok(clv_recorder_run(r, &(clv_record_key){.owner = b}, ask, &w, err));
-    assert_int_equal(first_byte(&w), w.byte);
+  work w = {.b = b, .has_pageable_copy = true};
+  assert_ok(clv_backend_allocate(b, 64, &w.memory, err));
+  for (w.fill_byte = 1; w.fill_byte < 5; w.fill_byte++) {
+    assert_ok(clv_recorder_run(r, &(clv_record_key){.owner = b}, run_planned_work, &w, err));
+    assert_int_equal(first_byte(&w), w.fill_byte);
   }
   assert_ok(b->memory->finish(b, &layer, err)); /* a failed capture is no error */
   clv_recorder_count(r, &c);
@@ -445,84 +457,85 @@ static void work_with_host_copies_is_not_captured(void **state) {
   assert_int_equal(c.keys_refused, 1);
   assert_int_equal(c.launched_singly, 4);
   clv_recorder_free(r);
-  clv_backend_free_memory(b, w.at);
+  clv_backend_free_memory(b, w.memory);
   clv_cuda_close(b);
 }
 
 typedef struct purse {
-  size_t has, spent;
+  size_t quota_bytes, charged_bytes;
 } purse;
 
-static clv_code pay(void *user, size_t bytes, clv_err *why) {
+static clv_code charge_bytes(void *user, size_t bytes, clv_err *why) {
   purse *p = user;
-  if (bytes > p->has - p->spent) return clv_fail(why, CLV_EXHAUSTED, "as planned");
-  p->spent += bytes;
+  if (bytes > p->quota_bytes - p->charged_bytes) return clv_fail(why, CLV_EXHAUSTED, "as planned");
+  p->charged_bytes += bytes;
   return CLV_OK;
 }
 
-static void pay_back(void *user, size_t bytes) { ((purse *)user)->spent -= bytes; }
+static void return_bytes(void *user, size_t bytes) { ((purse *)user)->charged_bytes -= bytes; }
 
-static bool simulated(void) {
-  return strcmp(clv_sim_vendor(&(clv_sim_options){0})->name, "cuda-sim") == 0;
+static bool is_simulated(void) {
+  return strcmp(clv_sim_make_vendor(&(clv_sim_options){0})->name, "cuda-sim") == 0;
 }
 
 /* The quota suffices for two of three graphs of one launch each, by the sizes that the device
  * reports. */
 static void graph_over_the_memory_quota_is_not_kept(void **state) {
-  const size_t each = clv_sim_graph_bytes(1);
-  purse p = {.has = 2 * each + 1};
-  const clv_record_account account = {&p, pay, pay_back};
+  const size_t each = clv_sim_get_graph_bytes(1);
+  purse p = {.quota_bytes = 2 * each + 1};
+  const clv_record_account account = {&p, charge_bytes, return_bytes};
   clv_backend *b;
   clv_recorder *r;
   clv_record_counts c;
   (void)state;
-  if (!simulated()) skip(); /* the size on a real device is known only after the capture */
-  assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 0, &b, err));
+  if (!is_simulated()) skip(); /* the size on a real device is known only after the capture */
+  assert_ok(clv_cuda_open(clv_sim_make_vendor(&(clv_sim_options){0}), 0, &b, err));
   assert_ok(clv_recorder_new(b, &r, err));
   clv_recorder_set_account(r, &account);
   work w = {.b = b};
-  assert_ok(clv_backend_allocate(b, 64, &w.at, err));
-  for (w.byte = 1; w.byte <= 12; w.byte++) {
-    const clv_record_key key = {.owner = b, .kind = (uintptr_t)w.byte % 3};
-    assert_ok(clv_recorder_run(r, &key, ask, &w, err));
+  assert_ok(clv_backend_allocate(b, 64, &w.memory, err));
+  for (w.fill_byte = 1; w.fill_byte <= 12; w.fill_byte++) {
+    const clv_record_key key = {.owner = b, .kind = (uintptr_t)w.fill_byte % 3};
+    assert_ok(clv_recorder_run(r, &key, run_planned_work, &w, err));
   }
   clv_recorder_count(r, &c);
   assert_int_equal(c.records_made, 2);
   assert_int_equal(c.keys_refused, 1);
-  assert_int_equal(p.spent, c.bytes);
-  assert_int_equal(p.spent, 2 * each);
+  assert_int_equal(p.charged_bytes, c.bytes);
+  assert_int_equal(p.charged_bytes, 2 * each);
   clv_recorder_free(r);
-  assert_int_equal(p.spent, 0);
-  clv_backend_free_memory(b, w.at);
+  assert_int_equal(p.charged_bytes, 0);
+  clv_backend_free_memory(b, w.memory);
   clv_cuda_close(b);
-  assert_int_equal(clv_sim_leaks(), 0);
+  assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
-/* Loses the device at the first call after `at` calls. Returns the error. */
-static clv_code lost_at(uint64_t at) {
+/* Loses the device at the first call after `memory` calls. Returns the error. */
+static clv_code lose_device_after(uint64_t at) {
   clv_backend *b;
   clv_recorder *r;
   clv_err why = {0};
-  clv_code code = clv_cuda_open(clv_sim_vendor(&(clv_sim_options){.lose_at = at}), 0, &b, &why);
+  clv_code code =
+      clv_cuda_open(clv_sim_make_vendor(&(clv_sim_options){.losing_call = at}), 0, &b, &why);
   if (code != CLV_OK) return code;
   assert_ok(clv_recorder_new(b, &r, err));
-  work w = {.b = b, .byte = 3};
-  code = clv_backend_allocate(b, 64, &w.at, &why);
+  work w = {.b = b, .fill_byte = 3};
+  code = clv_backend_allocate(b, 64, &w.memory, &why);
   for (int i = 0; i < 20 && code == CLV_OK; i++)
-    code = clv_recorder_run(r, &(clv_record_key){.owner = b}, ask, &w, &why);
+    code = clv_recorder_run(r, &(clv_record_key){.owner = b}, run_planned_work, &w, &why);
   clv_recorder_free(r);
-  clv_backend_free_memory(b, w.at);
+  clv_backend_free_memory(b, w.memory);
   clv_cuda_close(b);
-  assert_int_equal(clv_sim_leaks(), 0);
+  assert_int_equal(clv_sim_count_leaks(), 0);
   return code;
 }
 
 static void lost_device_returns_unavailable(void **state) {
   int tried = 0, failed = 0;
   (void)state;
-  if (!simulated()) skip(); /* a real device cannot be lost on demand */
+  if (!is_simulated()) skip(); /* a real device cannot be lost on demand */
   for (uint64_t at = 1; at < 60; at += is_long() ? 1 : 6, tried++) {
-    clv_code code = lost_at(at);
+    clv_code code = lose_device_after(at);
     assert_true(code == CLV_OK || code == CLV_UNAVAILABLE);
     failed += code != CLV_OK;
   }

@@ -19,7 +19,7 @@
 typedef struct bench {
   const clv_vendor *v;
   clv_gpu g;
-  float *host; /* [N] page-locked */
+  float *host_memory; /* [N] values in page-locked host memory */
   clv_err err;
 } bench;
 
@@ -27,37 +27,39 @@ enum { N = 1000 };
 
 #define OK(call) assert_int_equal((call), CLV_OK)
 
-static void begin_with(bench *b, const clv_vendor *v) {
+static void begin_with_vendor(bench *b, const clv_vendor *v) {
   *b = (bench){.v = v};
   b->g.vendor = b->v;
   OK(b->v->stream_new(0, false, &b->g.stream, &b->err));
-  OK(b->v->host_take(N * sizeof(float), (void **)&b->host, &b->err));
-  for (int i = 0; i < N; i++) b->host[i] = (float)(i % 10);
+  OK(b->v->host_take(N * sizeof(float), (void **)&b->host_memory, &b->err));
+  for (int i = 0; i < N; i++) b->host_memory[i] = (float)(i % 10);
 }
 
-static void begin(bench *b, const clv_sim_options *o) { begin_with(b, clv_sim_vendor(o)); }
+static void begin_bench(bench *b, const clv_sim_options *o) {
+  begin_with_vendor(b, clv_sim_make_vendor(o));
+}
 
 /* Frees the stream first, which waits for its work: a copy may still read the host memory. */
-static void end(bench *b) {
+static void end_bench(bench *b) {
   b->v->stream_free(b->g.stream);
-  b->v->host_give(b->host);
-  assert_int_equal(clv_sim_leaks(), 0);
+  b->v->host_give(b->host_memory);
+  assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
-static float *take(bench *b, size_t n) {
+static float *allocate_floats(bench *b, size_t n) {
   void *p;
   OK(b->v->take(b->g.stream, n * sizeof(float), &p, &b->err));
   return p;
 }
 
-static float *put(bench *b) {
-  float *x = take(b, N);
-  OK(b->v->put(b->g.stream, x, b->host, N * sizeof(float), &b->err));
+static float *copy_to_new_memory(bench *b) {
+  float *x = allocate_floats(b, N);
+  OK(b->v->put(b->g.stream, x, b->host_memory, N * sizeof(float), &b->err));
   return x;
 }
 
-static void get(bench *b, const float *x, size_t n) {
-  OK(b->v->get(b->g.stream, b->host, x, n * sizeof(float), &b->err));
+static void copy_to_host(bench *b, const float *x, size_t n) {
+  OK(b->v->get(b->g.stream, b->host_memory, x, n * sizeof(float), &b->err));
   OK(b->v->stream_finish(b->g.stream, &b->err));
 }
 
@@ -65,21 +67,21 @@ static void kernel_results_do_not_depend_on_the_seed(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 12; seed++) {
     bench b;
-    begin(&b, &(clv_sim_options){.seed = seed});
-    float *x = put(&b), *y = take(&b, N), *sums = take(&b, 3);
-    OK(sample_add(&b.g, x, y, 1, N, &b.err));
-    OK(sample_sum(&b.g, y, sums, 300, 3, &b.err));
-    get(&b, y, N);
-    for (int i = 0; i < N; i++) assert_true(b.host[i] == (float)(i % 10 + 1));
-    get(&b, sums, 3);
-    for (int i = 0; i < 3; i++) assert_true(b.host[i] == 1650);
-    OK(sample_warp_sum(&b.g, y, y, 3, &b.err));
-    get(&b, y, N);
-    for (int i = 0; i < 32; i++) assert_true(b.host[i] == 168);
+    begin_bench(&b, &(clv_sim_options){.seed = seed});
+    float *x = copy_to_new_memory(&b), *y = allocate_floats(&b, N), *sums = allocate_floats(&b, 3);
+    OK(sample_add_number(&b.g, x, y, 1, N, &b.err));
+    OK(sample_sum_in_blocks(&b.g, y, sums, 300, 3, &b.err));
+    copy_to_host(&b, y, N);
+    for (int i = 0; i < N; i++) assert_true(b.host_memory[i] == (float)(i % 10 + 1));
+    copy_to_host(&b, sums, 3);
+    for (int i = 0; i < 3; i++) assert_true(b.host_memory[i] == 1650);
+    OK(sample_sum_in_warps(&b.g, y, y, 3, &b.err));
+    copy_to_host(&b, y, N);
+    for (int i = 0; i < 32; i++) assert_true(b.host_memory[i] == 168);
     b.v->give(b.g.stream, x);
     b.v->give(b.g.stream, y);
     b.v->give(b.g.stream, sums);
-    end(&b);
+    end_bench(&b);
   }
 }
 
@@ -89,18 +91,19 @@ static void seed_decides_the_order_of_blocks(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 8; seed++) {
     bench b;
-    begin(&b, &(clv_sim_options){.seed = seed});
-    unsigned *came = (unsigned *)take(&b, 8), *count = (unsigned *)take(&b, 1), seen = 0;
+    begin_bench(&b, &(clv_sim_options){.seed = seed});
+    unsigned *came = (unsigned *)allocate_floats(&b, 8),
+             *count = (unsigned *)allocate_floats(&b, 1), seen = 0;
     OK(b.v->fill(b.g.stream, count, 0, 4, &b.err));
-    OK(sample_order(&b.g, came, count, 8, &b.err));
-    get(&b, (float *)came, 8);
-    for (int i = 0; i < 8; i++) seen |= 1u << ((unsigned *)b.host)[i];
+    OK(sample_record_block_order(&b.g, came, count, 8, &b.err));
+    copy_to_host(&b, (float *)came, 8);
+    for (int i = 0; i < 8; i++) seen |= 1u << ((unsigned *)b.host_memory)[i];
     assert_int_equal(seen, 0xFF);
-    differ += memcmp(before, b.host, sizeof before) != 0;
-    memcpy(before, b.host, sizeof before);
+    differ += memcmp(before, b.host_memory, sizeof before) != 0;
+    memcpy(before, b.host_memory, sizeof before);
     b.v->give(b.g.stream, came);
     b.v->give(b.g.stream, count);
-    end(&b);
+    end_bench(&b);
   }
   assert_true(differ > 4);
 }
@@ -112,28 +115,29 @@ static void events_order_streams(void **state) {
   for (uint64_t seed = 0; seed < 24; seed++) {
     bool with = seed % 2;
     bench b;
-    if (!with && CLV_THREAD_SANITIZED) continue; /* without the event it is a data race */
-    begin(&b, &(clv_sim_options){.seed = seed});
+    /* without the event the test is a data race, which thread sanitizer would report */
+    if (!with && CLV_THREAD_SANITIZED) continue;
+    begin_bench(&b, &(clv_sim_options){.seed = seed});
     clv_gpu other = {.vendor = b.v};
     clv_cuda_event *e;
     OK(b.v->stream_new(0, false, &other.stream, &b.err));
     OK(b.v->event_new(0, false, &e, &b.err));
-    float *x = put(&b), *y = take(&b, N);
+    float *x = copy_to_new_memory(&b), *y = allocate_floats(&b, N);
     OK(b.v->stream_finish(b.g.stream, &b.err));
-    OK(sample_add(&b.g, x, x, 100, N, &b.err));
+    OK(sample_add_number(&b.g, x, x, 100, N, &b.err));
     OK(b.v->event_record(e, b.g.stream, &b.err));
     if (with) OK(b.v->stream_wait(other.stream, e, &b.err));
-    OK(sample_add(&other, x, y, 0, N, &b.err));
-    OK(b.v->get(other.stream, b.host, y, N * sizeof(float), &b.err));
+    OK(sample_add_number(&other, x, y, 0, N, &b.err));
+    OK(b.v->get(other.stream, b.host_memory, y, N * sizeof(float), &b.err));
     OK(b.v->stream_finish(other.stream, &b.err));
-    for (int i = 0; with && i < N; i++) assert_true(b.host[i] == (float)(i % 10 + 100));
-    early += b.host[0] < 100;
+    for (int i = 0; with && i < N; i++) assert_true(b.host_memory[i] == (float)(i % 10 + 100));
+    early += b.host_memory[0] < 100;
     OK(b.v->event_finish(e, &b.err));
     b.v->give(b.g.stream, x);
     b.v->give(b.g.stream, y);
     b.v->event_free(e);
     b.v->stream_free(other.stream);
-    end(&b);
+    end_bench(&b);
   }
   assert_true(early > 0 || CLV_THREAD_SANITIZED);
 }
@@ -144,72 +148,72 @@ static void graph_launch_repeats_the_captured_work(void **state) {
     bench b;
     clv_cuda_graph *g;
     size_t bytes;
-    begin(&b, &(clv_sim_options){.seed = seed});
-    float *x = put(&b);
+    begin_bench(&b, &(clv_sim_options){.seed = seed});
+    float *x = copy_to_new_memory(&b);
     void *p;
     OK(b.v->capture_begin(b.g.stream, &b.err));
-    OK(sample_add(&b.g, x, x, 1, N, &b.err));
+    OK(sample_add_number(&b.g, x, x, 1, N, &b.err));
     assert_int_equal(b.v->take(b.g.stream, 4, &p, &b.err), CLV_PRECONDITION);
     assert_int_equal(b.v->stream_finish(b.g.stream, &b.err), CLV_PRECONDITION);
     OK(b.v->capture_end(b.g.stream, &g, &bytes, &b.err));
-    assert_int_equal(bytes, clv_sim_graph_bytes(1));
+    assert_int_equal(bytes, clv_sim_get_graph_bytes(1));
     for (int i = 0; i < 5; i++) OK(b.v->graph_launch(b.g.stream, g, &b.err));
-    get(&b, x, N);
-    for (int i = 0; i < N; i++) assert_true(b.host[i] == (float)(i % 10 + 5));
-    assert_int_equal(clv_sim_count().graph_launches, 5);
+    copy_to_host(&b, x, N);
+    for (int i = 0; i < N; i++) assert_true(b.host_memory[i] == (float)(i % 10 + 5));
+    assert_int_equal(clv_sim_get_counts().n_graph_launches, 5);
     b.v->graph_free(g);
     b.v->give(b.g.stream, x);
-    end(&b);
+    end_bench(&b);
   }
 }
 
 static void launch_with_invalid_dimensions_is_refused(void **state) {
   bench b;
   (void)state;
-  begin(&b, &(clv_sim_options){0});
-  float *y = take(&b, N);
-  OK(sample_threads(&b.g, y, 256, &b.err));
-  assert_int_equal(sample_threads(&b.g, y, 257, &b.err), CLV_INVALID);
-  assert_int_equal(sample_threads(&b.g, y, 0, &b.err), CLV_INVALID);
-  assert_int_equal(sample_sum(&b.g, y, y, 1, 0, &b.err), CLV_INVALID);
+  begin_bench(&b, &(clv_sim_options){0});
+  float *y = allocate_floats(&b, N);
+  OK(sample_count_threads(&b.g, y, 256, &b.err));
+  assert_int_equal(sample_count_threads(&b.g, y, 257, &b.err), CLV_INVALID);
+  assert_int_equal(sample_count_threads(&b.g, y, 0, &b.err), CLV_INVALID);
+  assert_int_equal(sample_sum_in_blocks(&b.g, y, y, 1, 0, &b.err), CLV_INVALID);
   b.v->give(b.g.stream, y);
-  end(&b);
+  end_bench(&b);
 }
 
 static void memory_in_use_is_counted_and_limited(void **state) {
   bench b;
   (void)state;
-  begin(&b, &(clv_sim_options){.memory_bytes = 10000});
+  begin_bench(&b, &(clv_sim_options){.memory_bytes = 10000});
   size_t has, all;
   void *p;
-  float *x = put(&b);
+  float *x = copy_to_new_memory(&b);
   OK(b.v->memory(0, &has, &all, &b.err));
   assert_int_equal(has, 6000);
   assert_int_equal(all, 10000);
   assert_int_equal(b.v->take(b.g.stream, 6001, &p, &b.err), CLV_EXHAUSTED);
-  OK(sample_add(&b.g, x, x, 1, N, &b.err));
-  get(&b, x, 10);
-  clv_sim_counts c = clv_sim_count();
-  assert_int_equal(c.takes, 2);
-  assert_int_equal(c.launches, 1);
-  assert_int_equal(c.waits, 2); /* clv_sim_count: `begin` takes page-locked memory */
-  assert_int_equal(c.put_bytes, 4000);
-  assert_int_equal(c.get_bytes, 40);
+  OK(sample_add_number(&b.g, x, x, 1, N, &b.err));
+  copy_to_host(&b, x, 10);
+  clv_sim_counts c = clv_sim_get_counts();
+  assert_int_equal(c.n_allocations, 2);
+  assert_int_equal(c.n_launches, 1);
+  assert_int_equal(c.n_waits, 2); /* clv_sim_get_counts: `begin_bench` takes page-locked memory */
+  assert_int_equal(c.bytes_to_device, 4000);
+  assert_int_equal(c.bytes_to_host, 40);
   b.v->give(b.g.stream, x);
-  end(&b);
+  end_bench(&b);
 }
 
 static void planned_allocation_failure_happens_once(void **state) {
   bench b;
   void *p;
   (void)state;
-  begin(&b, &(clv_sim_options){.fail_take = 2});
-  float *x = take(&b, 4);
+  begin_bench(&b, &(clv_sim_options){.failing_allocation = 2});
+  float *x = allocate_floats(&b, 4);
   assert_int_equal(b.v->take(b.g.stream, 4, &p, &b.err), CLV_EXHAUSTED);
   b.v->give(b.g.stream, x);
-  x = take(&b, 4);
+  x = allocate_floats(&b, 4);
   b.v->give(b.g.stream, x);
-  end(&b);
+  end_bench(&b);
 }
 
 /* A failed launch reports an error at the next wait, and so does all later work; freeing still
@@ -218,17 +222,17 @@ static void failed_launch_fails_all_later_work(void **state) {
   (void)state;
   for (int lost = 0; lost < 2; lost++) {
     bench b;
-    clv_sim_options o = {.seed = 1, .fail_launch = lost ? 0 : 2, .lose_at = lost ? 6 : 0};
-    begin(&b, &o);
-    float *x = put(&b);
-    OK(sample_add(&b.g, x, x, 1, N, &b.err));
-    clv_code code = sample_add(&b.g, x, x, 1, N, &b.err);
+    clv_sim_options o = {.seed = 1, .failing_launch = lost ? 0 : 2, .losing_call = lost ? 6 : 0};
+    begin_bench(&b, &o);
+    float *x = copy_to_new_memory(&b);
+    OK(sample_add_number(&b.g, x, x, 1, N, &b.err));
+    clv_code code = sample_add_number(&b.g, x, x, 1, N, &b.err);
     if (code == CLV_OK) code = b.v->stream_finish(b.g.stream, &b.err);
     assert_int_equal(code, CLV_UNAVAILABLE);
     assert_int_equal(b.v->stream_finish(b.g.stream, &b.err), CLV_UNAVAILABLE);
-    assert_int_equal(sample_add(&b.g, x, x, 1, N, &b.err), CLV_UNAVAILABLE);
+    assert_int_equal(sample_add_number(&b.g, x, x, 1, N, &b.err), CLV_UNAVAILABLE);
     b.v->give(b.g.stream, x);
-    end(&b);
+    end_bench(&b);
   }
 }
 
@@ -252,13 +256,14 @@ static void products_are_column_major(void **state) {
   clv_cuda_matmul *m;
   size_t workspace;
   (void)state;
-  begin(&b, &(clv_sim_options){0});
+  begin_bench(&b, &(clv_sim_options){0});
   OK(b.v->matmul_new(0, &d, &m, &workspace, &b.err));
   assert_true(workspace > 0);
-  float *x = put(&b), *y = put(&b), *bias = put(&b), *lent = take(&b, workspace / 4 + 1);
+  float *x = copy_to_new_memory(&b), *y = copy_to_new_memory(&b), *bias = copy_to_new_memory(&b),
+        *lent = allocate_floats(&b, workspace / 4 + 1);
   OK(b.v->matmul(b.g.stream, m, x, y, bias, 0, y + 500, lent, &b.err));
   OK(b.v->matmul(b.g.stream, m, x, y, bias, 1, y + 500, lent, &b.err));
-  get(&b, y + 500, 100);
+  copy_to_host(&b, y + 500, 100);
   for (int64_t at = 0; at < 2; at++)
     for (int64_t i = 0; i < M; i++)
       for (int64_t j = 0; j < NN; j++) {
@@ -266,39 +271,39 @@ static void products_are_column_major(void **state) {
         for (int64_t p = 0; p < K; p++)
           sum += (double)((7 * at + i * LDA + p) % 10 * ((13 * at + j * LDB + p) % 10));
         double twice = sum + sum;
-        assert_true((double)b.host[16 * at + j * LDD + i] == twice);
+        assert_true((double)b.host_memory[16 * at + j * LDD + i] == twice);
       }
-  assert_true(b.host[2] == 2); /* the padding between two columns */
+  assert_true(b.host_memory[2] == 2); /* the padding between two columns */
   b.v->matmul_free(m);
   float *const all[] = {x, y, bias, lent};
   for (int i = 0; i < 4; i++) b.v->give(b.g.stream, all[i]);
-  end(&b);
+  end_bench(&b);
 }
 
 static void devices_copy_to_each_other(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 6; seed++) {
     bench b;
-    begin(&b, &(clv_sim_options){.seed = seed, .devices = 2});
+    begin_bench(&b, &(clv_sim_options){.seed = seed, .n_devices = 2});
     clv_gpu other = {.vendor = b.v, .device = 1};
     clv_cuda_event *e;
     void *y;
     OK(b.v->stream_new(1, false, &other.stream, &b.err));
     OK(b.v->event_new(0, false, &e, &b.err));
-    float *x = put(&b);
+    float *x = copy_to_new_memory(&b);
     OK(b.v->take(other.stream, N * sizeof(float), &y, &b.err));
     OK(b.v->event_record(e, b.g.stream, &b.err));
     OK(b.v->stream_wait(other.stream, e, &b.err));
     OK(b.v->copy_peer(other.stream, y, 1, x, 0, N * sizeof(float), &b.err));
-    OK(sample_add(&other, y, y, 1, N, &b.err));
-    OK(b.v->get(other.stream, b.host, y, N * sizeof(float), &b.err));
+    OK(sample_add_number(&other, y, y, 1, N, &b.err));
+    OK(b.v->get(other.stream, b.host_memory, y, N * sizeof(float), &b.err));
     OK(b.v->stream_finish(other.stream, &b.err));
-    for (int i = 0; i < N; i++) assert_true(b.host[i] == (float)(i % 10 + 1));
+    for (int i = 0; i < N; i++) assert_true(b.host_memory[i] == (float)(i % 10 + 1));
     b.v->give(other.stream, y);
     b.v->give(b.g.stream, x);
     b.v->event_free(e);
     b.v->stream_free(other.stream);
-    end(&b);
+    end_bench(&b);
   }
 }
 
@@ -316,40 +321,40 @@ static void the_default_stream_is_refused(void **state) {
   size_t workspace;
   void *p;
   (void)state;
-  begin(&b, &(clv_sim_options){0});
+  begin_bench(&b, &(clv_sim_options){0});
   none = (clv_gpu){.vendor = b.v};
   OK(b.v->event_new(0, false, &e, &b.err));
   OK(b.v->matmul_new(0, &product, &m, &workspace, &b.err));
-  float *x = put(&b);
-  assert_int_equal(clv_sim_count().default_stream, 0);
+  float *x = copy_to_new_memory(&b);
+  assert_int_equal(clv_sim_get_counts().n_default_stream_calls, 0);
   REFUSED(b.v->take(NULL, 4, &p, &b.err));
-  REFUSED(b.v->put(NULL, x, b.host, 4, &b.err));
-  REFUSED(b.v->get(NULL, b.host, x, 4, &b.err));
+  REFUSED(b.v->put(NULL, x, b.host_memory, 4, &b.err));
+  REFUSED(b.v->get(NULL, b.host_memory, x, 4, &b.err));
   REFUSED(b.v->copy(NULL, x, x + 1, 4, &b.err));
   REFUSED(b.v->fill(NULL, x, 0, 4, &b.err));
   REFUSED(b.v->stream_finish(NULL, &b.err));
   REFUSED(b.v->event_record(e, NULL, &b.err));
   REFUSED(b.v->stream_wait(NULL, e, &b.err));
-  REFUSED(sample_add(&none, x, x, 1, N, &b.err));
+  REFUSED(sample_add_number(&none, x, x, 1, N, &b.err));
   REFUSED(b.v->capture_begin(NULL, &b.err));
   REFUSED(b.v->matmul(NULL, m, x, x, NULL, 0, x, x, &b.err));
   b.v->give(NULL, x);
-  assert_int_equal(clv_sim_count().default_stream, 12);
+  assert_int_equal(clv_sim_get_counts().n_default_stream_calls, 12);
   b.v->give(b.g.stream, x);
   b.v->matmul_free(m);
   b.v->event_free(e);
-  end(&b);
+  end_bench(&b);
 }
 
 /* Uses a stream of its own; main of a host thread. */
-static void *use_a_stream(void *arg) {
+static void *use_stream_in_thread(void *arg) {
   bench *b = arg;
-  float *x = put(b);
-  for (int i = 0; i < 20; i++) OK(sample_add(&b->g, x, x, 1, N, &b->err));
-  get(b, x, N);
-  for (int i = 0; i < N; i++) assert_true(b->host[i] == (float)(i % 10 + 20));
+  float *x = copy_to_new_memory(b);
+  for (int i = 0; i < 20; i++) OK(sample_add_number(&b->g, x, x, 1, N, &b->err));
+  copy_to_host(b, x, N);
+  for (int i = 0; i < N; i++) assert_true(b->host_memory[i] == (float)(i % 10 + 20));
   b->v->give(b->g.stream, x);
-  b->v->host_give(b->host);
+  b->v->host_give(b->host_memory);
   b->v->stream_free(b->g.stream);
   return NULL;
 }
@@ -359,12 +364,12 @@ static void concurrent_threads_are_serialized(void **state) {
   for (uint64_t seed = 0; seed < 3; seed++) {
     bench all[3];
     pthread_t threads[3];
-    const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed});
-    for (int i = 0; i < 3; i++) begin_with(&all[i], v);
+    const clv_vendor *v = clv_sim_make_vendor(&(clv_sim_options){.seed = seed});
+    for (int i = 0; i < 3; i++) begin_with_vendor(&all[i], v);
     for (int i = 0; i < 3; i++)
-      assert_int_equal(pthread_create(&threads[i], NULL, use_a_stream, &all[i]), 0);
+      assert_int_equal(pthread_create(&threads[i], NULL, use_stream_in_thread, &all[i]), 0);
     for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
-    assert_int_equal(clv_sim_leaks(), 0);
+    assert_int_equal(clv_sim_count_leaks(), 0);
   }
 }
 

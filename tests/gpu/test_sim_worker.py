@@ -36,7 +36,7 @@ def a_simulated_device_is_listed():
 def installed_programs_contain_no_simulated_device():
     for program, has in ((WORKER, False), (MASTER, False), (os.path.join(BIN, "libcleave.so.0"), False), (SIM_WORKER, True)):
         said = subprocess.run(["nm", program], stdout=subprocess.PIPE, text=True, check=True).stdout
-        assert " clv_backend_cpu" in said and (" clv_sim_vendor" in said) == has, program
+        assert " clv_backend_cpu" in said and (" clv_sim_make_vendor" in said) == has, program
 
 
 @suite.test

@@ -11,27 +11,28 @@
 
 static clv_backend *open_device(uint64_t seed) {
   clv_backend *b;
-  const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed});
+  const clv_vendor *v = clv_sim_make_vendor(&(clv_sim_options){.seed = seed});
   assert_ok(clv_cuda_open(v, 0, &b, err));
   return b;
 }
 
-static clv_backend *apart; /* backend with the kernels of `inner`, prepared for each op alone */
+/* backend whose ops are computed one by one; its kernels are those of the tested backend */
+static clv_backend *apart;
 
-static clv_code apart_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
-                              clv_err *err) {
+static clv_code refuse_fused_ops(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
+                                 clv_err *err) {
   if (d->tail || d->n_links) return clv_fail(err, CLV_UNIMPLEMENTED, "each op alone");
   return apart->prepare(b, d, ret, err);
 }
 
-static clv_backend alone(clv_backend *b) {
+static clv_backend make_unfused_backend(clv_backend *b) {
   clv_backend each = *b;
   apart = b;
-  each.prepare = apart_prepare;
+  each.prepare = refuse_fused_ops;
   return each;
 }
 
-static int count_in(const rig *r, const char *word) {
+static int count_in_plan(const rig *r, const char *word) {
   clv_bytes text = {0};
   int n = 0;
   clv_plan_describe(r->plan, &text);
@@ -46,15 +47,15 @@ typedef clv_graph *graph_fn(void);
 
 /* Returns normalisations followed by relu, with an addition on either side, and one whose output is
  * read twice. */
-static clv_graph *residual(void) {
+static clv_graph *make_residual(void) {
   int x, y, z;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(3, 2, 3, 5), &x);
-  x = add_plain(g, CLV_OP_RELU, 2, add_norm(g, 0, x, 4, 1));
-  y = add_node(g, CLV_OP_ADD, 5, add_norm(g, 3, x, 4, 1), x, NULL, 0);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(3, 2, 3, 5), &x);
+  x = add_plain(g, CLV_OP_RELU, 2, add_conv_and_batchnorm(g, 0, x, 4, 1));
+  y = add_node(g, CLV_OP_ADD, 5, add_conv_and_batchnorm(g, 3, x, 4, 1), x, NULL, 0);
   x = add_plain(g, CLV_OP_RELU, 6, y);
-  y = add_node(g, CLV_OP_ADD, 9, x, add_norm(g, 7, x, 4, 1), NULL, 0);
+  y = add_node(g, CLV_OP_ADD, 9, x, add_conv_and_batchnorm(g, 7, x, 4, 1), NULL, 0);
   x = add_plain(g, CLV_OP_RELU, 10, y);
-  z = add_norm(g, 11, x, 4, 1);
+  z = add_conv_and_batchnorm(g, 11, x, 4, 1);
   add_node(g, CLV_OP_ADD, 14, add_plain(g, CLV_OP_RELU, 13, z), z, NULL, 0);
   return g;
 }
@@ -62,26 +63,26 @@ static clv_graph *residual(void) {
 /* Results of two steps, in host memory. */
 typedef struct outcome {
   char *v[4];
-  size_t bytes[4];
+  size_t result_bytes[4];
 } outcome;
 
-static void keep(outcome *o, int i, const void *from, size_t bytes) {
-  o->bytes[i] = bytes;
-  o->v[i] = take(bytes);
+static void keep_result(outcome *o, int i, const void *from, size_t bytes) {
+  o->result_bytes[i] = bytes;
+  o->v[i] = allocate(bytes);
   memcpy(o->v[i], from, bytes);
 }
 
-static void two_steps(graph_fn *graph, const rig_options *o, bool with_nan, outcome *ret) {
-  rig r = rig_new(graph(), o);
+static void run_two_steps(graph_fn *graph, const rig_options *o, bool with_nan, outcome *ret) {
+  rig r = make_rig(graph(), o);
   if (with_nan) ((float *)r.in[0])[7] = NAN;
-  step(&r);
-  step(&r); /* starts from the results of the first step */
+  run_step(&r);
+  run_step(&r); /* starts from the results of the first step */
   *ret = (outcome){0};
-  keep(ret, 0, r.out, r.out_bytes);
-  keep(ret, 1, r.block, r.params->total_bytes);
-  keep(ret, 2, r.din[0], o->evaluation ? 0 : r.in_bytes[0]);
-  keep(ret, 3, r.grads, o->evaluation ? 0 : r.params->trainable_bytes);
-  rig_done(&r);
+  keep_result(ret, 0, r.out, r.output_bytes);
+  keep_result(ret, 1, r.parameter_block, r.params->total_bytes);
+  keep_result(ret, 2, r.din[0], o->is_evaluation ? 0 : r.input_bytes[0]);
+  keep_result(ret, 3, r.gradient_block, o->is_evaluation ? 0 : r.params->trainable_bytes);
+  free_rig(&r);
 }
 
 static void outcome_done(outcome *o) {
@@ -92,63 +93,66 @@ static void outcome_done(outcome *o) {
  * fused. */
 static void run_on_new_device(graph_fn *graph, rig_options o, bool with_nan, uint64_t seed,
                               bool ops_alone, outcome *ret) {
-  clv_backend *b = open_device(seed), lone = alone(b);
+  clv_backend *b = open_device(seed), lone = make_unfused_backend(b);
   o.backend = ops_alone ? &lone : b;
-  two_steps(graph, &o, with_nan, ret);
+  run_two_steps(graph, &o, with_nan, ret);
   clv_cuda_close(b);
-  assert_int_equal(clv_sim_leaks(), 0);
+  assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
-static void same_bits(graph_fn *graph, const rig_options *o, bool with_nan, uint64_t last_seed,
-                      const char *what) {
+static void assert_same_bits(graph_fn *graph, const rig_options *o, bool with_nan,
+                             uint64_t last_seed, const char *what) {
   static const char *const names[] = {"output", "parameters", "gradient of the input", "gradients"};
   outcome a, b;
   run_on_new_device(graph, *o, with_nan, 0, true, &a);
   for (uint64_t seed = 0; seed <= last_seed; seed++) {
     run_on_new_device(graph, *o, with_nan, seed, false, &b);
     for (size_t i = 0; i < CLV_COUNT(names); i++)
-      if (memcmp(a.v[i], b.v[i], a.bytes[i]))
+      if (memcmp(a.v[i], b.v[i], a.result_bytes[i]))
         fail_msg("%s, order %d: %s: not the bits of the ops apart", what, (int)seed, names[i]);
     outcome_done(&b);
   }
   outcome_done(&a);
 }
 
-static void every_way(graph_fn *graph, const rig_options *frozen) {
-  same_bits(graph, &(rig_options){0}, false, 2, "a step");
-  same_bits(graph, &(rig_options){0}, true, 0, "a step over a NaN");
-  same_bits(graph, &(rig_options){.split_backward = true}, false, 0, "weight gradients later");
-  same_bits(graph, &(rig_options){.evaluation = true}, false, 0, "evaluation");
-  same_bits(graph, &(rig_options){.no_input_grad = {true}}, false, 0, "no gradient of the input");
-  same_bits(graph, frozen, false, 0, "frozen parts");
+static void check_all_options(graph_fn *graph, const rig_options *frozen) {
+  assert_same_bits(graph, &(rig_options){0}, false, 2, "a step");
+  assert_same_bits(graph, &(rig_options){0}, true, 0, "a step over a NaN");
+  assert_same_bits(graph, &(rig_options){.has_split_backward = true}, false, 0,
+                   "weight gradients later");
+  assert_same_bits(graph, &(rig_options){.is_evaluation = true}, false, 0, "evaluation");
+  assert_same_bits(graph, &(rig_options){.has_no_input_grad = {true}}, false, 0,
+                   "no gradient of the input");
+  assert_same_bits(graph, frozen, false, 0, "frozen parts");
 }
 
 /* Asserts how often the plan's text contains `word`, fused and not fused. */
-static void assert_plan_says(graph_fn *graph, bool evaluation, const char *word, int together) {
-  clv_backend *b = open_device(0), lone = alone(b);
-  rig all = rig_new(graph(), &(rig_options){.backend = b, .evaluation = evaluation});
-  rig each = rig_new(graph(), &(rig_options){.backend = &lone, .evaluation = evaluation});
-  if (count_in(&all, word) != together || count_in(&each, word))
-    fail_msg("'%s' is there %d times, and apart %d", word, count_in(&all, word),
-             count_in(&each, word));
-  rig_done(&all);
-  rig_done(&each);
+static void assert_plan_contains(graph_fn *graph, bool evaluation, const char *word, int together) {
+  clv_backend *b = open_device(0), lone = make_unfused_backend(b);
+  rig all = make_rig(graph(), &(rig_options){.backend = b, .is_evaluation = evaluation});
+  rig each = make_rig(graph(), &(rig_options){.backend = &lone, .is_evaluation = evaluation});
+  if (count_in_plan(&all, word) != together || count_in_plan(&each, word))
+    fail_msg("'%s' is there %d times, and apart %d", word, count_in_plan(&all, word),
+             count_in_plan(&each, word));
+  free_rig(&all);
+  free_rig(&each);
   clv_cuda_close(b);
 }
 
 static void batchnorm_is_fused_with_add_and_relu(void **state) {
   (void)state;
-  every_way(residual, &(rig_options){.frozen = {"1.weight", "4.weight", "4.bias", "8.bias"}});
-  assert_plan_says(residual, true, "batchnorm+relu", 1);
-  assert_plan_says(residual, true, "batchnorm+add+relu", 2);
+  check_all_options(make_residual,
+                    &(rig_options){.frozen_params = {"1.weight", "4.weight", "4.bias", "8.bias"}});
+  assert_plan_contains(make_residual, true, "batchnorm+relu", 1);
+  assert_plan_contains(make_residual, true, "batchnorm+add+relu", 2);
 }
 
 /* Returns layers followed by relu, without bias, and with a second reader between. */
-static clv_graph *layers(void) {
+static clv_graph *make_layers(void) {
   int x, y;
-  clv_attr_value plain[] = {int_attr(CLV_ATTR_OUT, 7),
+  clv_attr_value plain[] = {make_int_attr(CLV_ATTR_OUT, 7),
                             {.key = CLV_ATTR_BIAS, .n_ints = 1, .ints = {0}}};
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(3, 2, 4, 5), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(3, 2, 4, 5), &x);
   x = add_plain(g, CLV_OP_RELU, 1, add_conv(g, 0, x, 3, 3, 1));
   x = add_plain(g, CLV_OP_FLATTEN, 2, x);
   x = add_plain(g, CLV_OP_RELU, 4, add_linear(g, 3, x, 9));
@@ -162,23 +166,24 @@ static clv_graph *layers(void) {
 
 static void conv_and_linear_are_fused_with_relu(void **state) {
   (void)state;
-  every_way(layers, &(rig_options){.frozen = {"0.weight", "3.bias", "11.weight", "11.bias"}});
-  assert_plan_says(layers, true, "conv2d+relu", 1);
-  assert_plan_says(layers, true, "linear+relu", 2);
+  check_all_options(
+      make_layers, &(rig_options){.frozen_params = {"0.weight", "3.bias", "11.weight", "11.bias"}});
+  assert_plan_contains(make_layers, true, "conv2d+relu", 1);
+  assert_plan_contains(make_layers, true, "linear+relu", 2);
 }
 
 static int add_scale(clv_graph *g, uint32_t layer, int x, double factor) {
-  clv_attr_value v = real_attr(CLV_ATTR_FACTOR, factor);
+  clv_attr_value v = make_real_attr(CLV_ATTR_FACTOR, factor);
   return add_node(g, CLV_OP_SCALE, layer, x, -1, &v, 1);
 }
 
 /* Returns chains with every op that can be first, inside or last; sums with the chain's value on
  * either side, with the chain's own first value, with a second reader between the sum and the next
  * op, and with a broadcast value, which cannot be in a chain. */
-static clv_graph *chains(void) {
+static clv_graph *make_chains(void) {
   int x, y, z, w;
-  clv_attr_value first[] = {int_attr(CLV_ATTR_DIM, 1), int_attr(CLV_ATTR_STOP, 1)};
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(3, 7), &x);
+  clv_attr_value first[] = {make_int_attr(CLV_ATTR_DIM, 1), make_int_attr(CLV_ATTR_STOP, 1)};
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(3, 7), &x);
   y = add_dropout(g, 1, add_plain(g, CLV_OP_RELU, 0, x), 0.3);
   z = add_dropout(g, 3, add_plain(g, CLV_OP_GELU, 2, y), 0.5);
   y = add_node(g, CLV_OP_ADD, 5, y, add_scale(g, 4, z, -1.5), NULL, 0);
@@ -209,16 +214,16 @@ static void chains_of_elementwise_ops_are_fused(void **state) {
                                     " add+scale+sigmoid ",
                                     " tanh+scale "};
   (void)state;
-  every_way(chains, &(rig_options){.frozen = {"10.weight", "10.bias"}});
-  for (size_t i = 0; i < CLV_COUNT(all); i++) assert_plan_says(chains, false, all[i], 2);
+  check_all_options(make_chains, &(rig_options){.frozen_params = {"10.weight", "10.bias"}});
+  for (size_t i = 0; i < CLV_COUNT(all); i++) assert_plan_contains(make_chains, false, all[i], 2);
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
 /* Returns the network of tests/gpu/predict.py and speed/steps.c, but narrow. */
-static clv_graph *mlp(void) {
+static clv_graph *make_mlp(void) {
   int x, target;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(8, 6), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(8, 6), &x);
   x = add_plain(g, CLV_OP_RELU, 1, add_linear(g, 0, x, 7));
   x = add_linear(g, 4, add_plain(g, CLV_OP_RELU, 3, add_linear(g, 2, x, 7)), 3);
   assert_ok(clv_graph_add_input(g, "target", CLV_F32, &CLV_SHAPE(8, 3), &target, err));
@@ -226,10 +231,12 @@ static clv_graph *mlp(void) {
   return g;
 }
 
-static uint64_t asked(void) { return clv_sim_count().launches + clv_sim_count().products; }
+static uint64_t count_launches_and_products(void) {
+  return clv_sim_get_counts().n_launches + clv_sim_get_counts().n_products;
+}
 
 /* Takes a step of SGD over all parameters of the rig. The results do not matter. */
-static void optimise(const clv_backend *b, const rig *r) {
+static void run_optimizer(const clv_backend *b, const rig *r) {
   clv_extent runs[64];
   size_t n = 0, values = r->params->total_bytes / sizeof(float);
   void *p;
@@ -243,20 +250,21 @@ static void optimise(const clv_backend *b, const rig *r) {
 }
 
 /* Counts the launches of a forward, a backward and a step. each: ops are not fused. */
-static int launches_of(graph_fn *graph, bool each) {
-  clv_backend *b = open_device(0), lone = alone(b);
-  rig r = rig_new(graph(), &(rig_options){.backend = each ? &lone : b, .no_input_grad = {true}});
-  uint64_t before = asked();
-  step(&r);
-  optimise(b, &r);
-  uint64_t n = asked() - before;
-  rig_done(&r);
+static int count_launches(graph_fn *graph, bool each) {
+  clv_backend *b = open_device(0), lone = make_unfused_backend(b);
+  rig r =
+      make_rig(graph(), &(rig_options){.backend = each ? &lone : b, .has_no_input_grad = {true}});
+  uint64_t before = count_launches_and_products();
+  run_step(&r);
+  run_optimizer(b, &r);
+  uint64_t n = count_launches_and_products() - before;
+  free_rig(&r);
   clv_cuda_close(b);
   return (int)n;
 }
 
 /* Reads the number of launches from the row of tests/bench/GPU.md that begins with `row`. */
-static int predicted(const char *row) {
+static int read_predicted_launches(const char *row) {
   CLV_AUTO(clv_bytes_done) clv_bytes page = {0};
   assert_ok(clv_file_read("tests/bench/GPU.md", 1 << 20, &page, err));
   const char *at = strstr(page.data, row);
@@ -264,9 +272,9 @@ static int predicted(const char *row) {
   return atoi(strchr(at + strlen(row), '|') + 1);
 }
 
-/* Expected launches. Fused: six each of a convolution with bias and of a normalisation, less the
- * gradient of the input; a relu with a sum, three sums of two gradients, the optimiser. Not fused:
- * four relus, three sums. */
+/* Expected launches. EITHER: six of each convolution with bias and of each normalisation, but one
+ * less because the input needs no gradient; three for a relu with a sum and for sums of two
+ * gradients; one of the optimiser. Ops that are not fused add four relus and three sums. */
 enum {
   EITHER = 4 * (6 + 6) - 1 + 3 + 1,
   RESIDUAL = EITHER + 2,
@@ -275,11 +283,11 @@ enum {
 
 static void step_launch_counts_match_the_predictions(void **state) {
   (void)state;
-  if (launches_of(mlp, false) == 0) skip(); /* a real device does not count launches */
-  assert_int_equal(launches_of(mlp, false), predicted("| MLP:"));
-  assert_int_equal(launches_of(mlp, true), launches_of(mlp, false) + 2);
-  assert_int_equal(launches_of(residual, false), RESIDUAL);
-  assert_int_equal(launches_of(residual, true), RESIDUAL_APART);
+  if (count_launches(make_mlp, false) == 0) skip(); /* a real device does not count launches */
+  assert_int_equal(count_launches(make_mlp, false), read_predicted_launches("| MLP:"));
+  assert_int_equal(count_launches(make_mlp, true), count_launches(make_mlp, false) + 2);
+  assert_int_equal(count_launches(make_residual, false), RESIDUAL);
+  assert_int_equal(count_launches(make_residual, true), RESIDUAL_APART);
 }
 
 int main(void) {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The log of a lane. A dialler sends messages to an acceptor over streams that break. Each lane has
- * a log of what the acceptor has not acknowledged, with the cursors `sent` and `acked`; a new
- * stream begins with ATTACH {again}, which the acceptor answers with ATTACHED {received}. ACKs of
- * all lanes travel on lane 0, outside its log. PROTOCOL.md has the table of functions.
+ * a log of what the acceptor has not acknowledged, with the cursors `last_message_sent` and
+ * `last_acked`; a new stream begins with ATTACH {again}, which the acceptor answers with ATTACHED
+ * {received}. ACKs of all lanes travel on lane 0, outside its log. PROTOCOL.md has the table of
+ * functions.
  *
  * A broken stream may still hand over what was on its way, until the acceptor has seen its end.
  */
@@ -15,36 +16,37 @@ enum { LANES = 2, STREAMS = 5, ACKS = 2, NOTHING = 255 };
 
 enum { IDLE, ATTACHING, OPEN, ENDED }; /* states of a dialler's lane */
 
-/* One stream of a lane. Messages from+1 to `to` are in flight. */
+/* One stream of a lane. Messages last_delivered + 1 to last_sent are in flight. */
 typedef struct stream {
-  /* to the acceptor: DIAL arrived; ATTACH, and the end, are in flight */
-  uint8_t is_dialled, attach_on_way, from, to, end_on_way;
-  /* an ATTACHED in flight: its `received`; NOTHING: none */
-  uint8_t attached_on_way;
-  uint8_t is_taken; /* true: the acceptor reads from it */
-  /* true: no more messages are put on it */
+  /* on the way to the acceptor. is_dialled: the acceptor has the stream */
+  uint8_t is_dialled, is_attach_in_flight, last_delivered, last_sent, is_end_in_flight;
+  /* `received` of an ATTACHED in flight; NOTHING: none is in flight */
+  uint8_t attached_in_flight;
+  uint8_t is_read; /* true: the acceptor reads from it */
+  /* true: the dialler sends no more messages on it */
   uint8_t is_broken;
-  uint8_t is_seen_closed;
+  uint8_t has_noticed_end;
 } stream;
 
 typedef struct lane {
-  /* dialler; again: number of its stream; messages up to `freed` are no longer in its log */
-  uint8_t phase, again, sent, acked, freed;
-  /* acceptor; taken, pending: numbers of streams, 0: none */
-  uint8_t received, taken, pending;
-  uint8_t delivered;     /* messages that the engine received; only the model counts them */
-  stream s[STREAMS + 1]; /* [again] streams, from 1 */
+  /* state of the dialler. stream_number: number of its present stream. Messages up to last_freed
+   * are no longer in its log */
+  uint8_t phase, stream_number, last_message_sent, last_acked, last_freed;
+  /* state of the acceptor. taken_stream, pending_stream: numbers of streams; 0: none */
+  uint8_t n_received, taken_stream, pending_stream;
+  uint8_t n_delivered;   /* messages that the engine received; only the model counts them */
+  stream s[STREAMS + 1]; /* index: the stream's number, from 1 */
 } lane;
 
 typedef struct state {
   lane l[LANES];
   /* acknowledgements in flight on the present stream of lane 0 */
-  uint8_t acks[ACKS][LANES], n_acks;
+  uint8_t acks_in_flight[ACKS][LANES], n_acks;
   uint8_t is_expired; /* true: the acceptor has ended the link */
-  uint8_t is_twice, is_lost, is_freed_needed, is_old_taken;
+  uint8_t is_message_repeated, is_message_lost, is_freed_message_needed, is_older_stream_taken;
 } state;
 
-static struct { uint8_t lanes, messages, streams; } size;
+static struct { uint8_t n_lanes, n_messages, n_streams; } size;
 
 static const char *const breaks[] = {
     "answer_before_the_end", "log_freed_when_sent", "resume_at_sent",          "resume_at_acked",
@@ -60,14 +62,14 @@ enum {
   LEASE_FORGETS
 };
 
-static void start(void *ret) {
+static void set_initial_state(void *ret) {
   state *s = ret;
   for (int i = 0; i < LANES; i++)
-    for (int k = 0; k <= STREAMS; k++) s->l[i].s[k].attached_on_way = NOTHING;
+    for (int k = 0; k <= STREAMS; k++) s->l[i].s[k].attached_in_flight = NOTHING;
 }
 
-#define FOR_EACH_LANE(i) for (uint8_t i = 0; i < size.lanes; i++)
-#define FOR_EACH_STREAM(k, l) for (uint8_t k = 1; k <= (l)->again; k++)
+#define FOR_EACH_LANE(i) for (uint8_t i = 0; i < size.n_lanes; i++)
+#define FOR_EACH_STREAM(k, l) for (uint8_t k = 1; k <= (l)->stream_number; k++)
 
 /* ---- the dialler ----------------------------------------------------------------------------- */
 
@@ -75,11 +77,11 @@ static void dial(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) {
     state s = *(const state *)from;
     lane *l = &s.l[i];
-    if (l->phase != IDLE || l->again == size.streams) continue;
-    l->again++;
+    if (l->phase != IDLE || l->stream_number == size.n_streams) continue;
+    l->stream_number++;
     l->phase = ATTACHING;
-    l->s[l->again].is_dialled = l->s[l->again].attach_on_way = 1;
-    model_next(w, &s, i);
+    l->s[l->stream_number].is_dialled = l->s[l->stream_number].is_attach_in_flight = 1;
+    model_add_successor(w, &s, i);
   }
 }
 
@@ -89,14 +91,14 @@ static void lose_stream(model_walk *w, const void *from) {
     state s = *(const state *)from;
     lane *l = &s.l[i];
     if (l->phase != ATTACHING && l->phase != OPEN) continue;
-    if (l->phase == OPEN && !l->s[l->again].is_broken) continue;
+    if (l->phase == OPEN && !l->s[l->stream_number].is_broken) continue;
     /* the last stream never breaks, so that a link can finish */
-    if (l->again == size.streams) continue;
+    if (l->stream_number == size.n_streams) continue;
     l->phase = IDLE;
-    l->s[l->again].is_broken = 1;
-    l->s[l->again].attached_on_way = NOTHING;
-    if (i == 0) s.n_acks = 0, memset(s.acks, 0, sizeof s.acks);
-    model_next(w, &s, i);
+    l->s[l->stream_number].is_broken = 1;
+    l->s[l->stream_number].attached_in_flight = NOTHING;
+    if (i == 0) s.n_acks = 0, memset(s.acks_in_flight, 0, sizeof s.acks_in_flight);
+    model_add_successor(w, &s, i);
   }
 }
 
@@ -104,16 +106,17 @@ static void on_attached(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) {
     state s = *(const state *)from;
     lane *l = &s.l[i];
-    stream *at = &l->s[l->again];
-    if (l->phase != ATTACHING || at->attached_on_way == NOTHING) continue;
-    uint8_t received = at->attached_on_way;
-    if (received > l->acked && !model_has_break(RESUME_AT_ACKED)) l->acked = received;
-    if (l->acked > l->freed) l->freed = l->acked;
-    if (!model_has_break(RESUME_AT_SENT)) l->sent = l->acked;
-    at->from = at->to = l->sent;
-    at->attached_on_way = NOTHING;
+    stream *at = &l->s[l->stream_number];
+    if (l->phase != ATTACHING || at->attached_in_flight == NOTHING) continue;
+    uint8_t received = at->attached_in_flight;
+    if (received > l->last_acked && !model_has_active_break(RESUME_AT_ACKED))
+      l->last_acked = received;
+    if (l->last_acked > l->last_freed) l->last_freed = l->last_acked;
+    if (!model_has_active_break(RESUME_AT_SENT)) l->last_message_sent = l->last_acked;
+    at->last_delivered = at->last_sent = l->last_message_sent;
+    at->attached_in_flight = NOTHING;
     l->phase = OPEN;
-    model_next(w, &s, i);
+    model_add_successor(w, &s, i);
   }
 }
 
@@ -121,11 +124,13 @@ static void send_message(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) {
     state s = *(const state *)from;
     lane *l = &s.l[i];
-    if (l->phase != OPEN || l->sent == size.messages || l->s[l->again].is_broken) continue;
-    s.is_freed_needed |= l->sent < l->freed;
-    l->s[l->again].to = ++l->sent;
-    if (model_has_break(FREED_WHEN_SENT)) l->freed = l->sent;
-    model_next(w, &s, i);
+    if (l->phase != OPEN || l->last_message_sent == size.n_messages ||
+        l->s[l->stream_number].is_broken)
+      continue;
+    s.is_freed_message_needed |= l->last_message_sent < l->last_freed;
+    l->s[l->stream_number].last_sent = ++l->last_message_sent;
+    if (model_has_active_break(FREED_WHEN_SENT)) l->last_freed = l->last_message_sent;
+    model_add_successor(w, &s, i);
   }
 }
 
@@ -134,13 +139,14 @@ static void on_ack(model_walk *w, const void *from) {
   if (!s.n_acks || s.l[0].phase != OPEN) return;
   FOR_EACH_LANE(i) {
     lane *l = &s.l[i];
-    if (s.acks[0][i] > l->acked) l->acked = s.acks[0][i];
-    if (l->acked > l->freed) l->freed = l->acked;
-    if (l->phase == OPEN && l->sent < l->acked) l->sent = l->acked;
+    if (s.acks_in_flight[0][i] > l->last_acked) l->last_acked = s.acks_in_flight[0][i];
+    if (l->last_acked > l->last_freed) l->last_freed = l->last_acked;
+    if (l->phase == OPEN && l->last_message_sent < l->last_acked)
+      l->last_message_sent = l->last_acked;
   }
-  memmove(s.acks[0], s.acks[1], sizeof s.acks[0]);
-  memset(s.acks[--s.n_acks], 0, sizeof s.acks[0]);
-  model_next(w, &s, 0);
+  memmove(s.acks_in_flight[0], s.acks_in_flight[1], sizeof s.acks_in_flight[0]);
+  memset(s.acks_in_flight[--s.n_acks], 0, sizeof s.acks_in_flight[0]);
+  model_add_successor(w, &s, 0);
 }
 
 /* Ends the lane with status OK, when everything is acknowledged. */
@@ -148,11 +154,12 @@ static void end_lane(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) {
     state s = *(const state *)from;
     lane *l = &s.l[i];
-    if (l->phase != OPEN || l->acked != size.messages || l->s[l->again].is_broken) continue;
-    FOR_EACH_LANE(k) if (s.l[k].acked != size.messages) goto next;
+    if (l->phase != OPEN || l->last_acked != size.n_messages || l->s[l->stream_number].is_broken)
+      continue;
+    FOR_EACH_LANE(k) if (s.l[k].last_acked != size.n_messages) goto next;
     l->phase = ENDED;
-    l->s[l->again].end_on_way = 1;
-    model_next(w, &s, i);
+    l->s[l->stream_number].is_end_in_flight = 1;
+    model_add_successor(w, &s, i);
   next:;
   }
 }
@@ -163,43 +170,44 @@ static void on_not_found(model_walk *w, const void *from) {
   if (!s.is_expired) return;
   FOR_EACH_LANE(i) {
     lane *l = &s.l[i];
-    if (l->phase != ATTACHING || !l->s[l->again].is_seen_closed) continue;
+    if (l->phase != ATTACHING || !l->s[l->stream_number].has_noticed_end) continue;
     FOR_EACH_LANE(k) s.l[k].phase = ENDED;
-    model_next(w, &s, i);
+    model_add_successor(w, &s, i);
     return;
   }
 }
 
 /* ---- the acceptor ---------------------------------------------------------------------------- */
 
-static void answer(lane *l, uint8_t again) {
-  l->taken = again;
-  l->pending = 0;
-  l->s[again].is_taken = 1;
-  if (!l->s[again].is_broken) l->s[again].attached_on_way = l->received;
+static void answer_attach(lane *l, uint8_t again) {
+  l->taken_stream = again;
+  l->pending_stream = 0;
+  l->s[again].is_read = 1;
+  if (!l->s[again].is_broken) l->s[again].attached_in_flight = l->n_received;
 }
 
 static void on_attach(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) FOR_EACH_STREAM(k, &((const state *)from)->l[i]) {
     state s = *(const state *)from;
     lane *l = &s.l[i];
-    if (!l->s[k].attach_on_way) continue;
-    l->s[k].attach_on_way = 0;
-    bool is_old = k <= l->taken || k <= l->pending;
-    if (s.is_expired || (is_old && !model_has_break(OLD_STREAM_TAKEN))) {
-      l->s[k].is_broken = l->s[k].is_seen_closed = 1;
-      model_next(w, &s, i);
+    if (!l->s[k].is_attach_in_flight) continue;
+    l->s[k].is_attach_in_flight = 0;
+    bool is_old = k <= l->taken_stream || k <= l->pending_stream;
+    if (s.is_expired || (is_old && !model_has_active_break(OLD_STREAM_TAKEN))) {
+      l->s[k].is_broken = l->s[k].has_noticed_end = 1;
+      model_add_successor(w, &s, i);
       continue;
     }
-    s.is_old_taken |= is_old;
-    bool has_old = l->taken && !l->s[l->taken].is_seen_closed;
-    if (l->taken) l->s[l->taken].is_broken = 1;
-    if (l->pending) l->s[l->pending].is_broken = l->s[l->pending].is_seen_closed = 1;
-    if (has_old && !model_has_break(ANSWER_BEFORE_END))
-      l->pending = k;
+    s.is_older_stream_taken |= is_old;
+    bool has_old = l->taken_stream && !l->s[l->taken_stream].has_noticed_end;
+    if (l->taken_stream) l->s[l->taken_stream].is_broken = 1;
+    if (l->pending_stream)
+      l->s[l->pending_stream].is_broken = l->s[l->pending_stream].has_noticed_end = 1;
+    if (has_old && !model_has_active_break(ANSWER_BEFORE_END))
+      l->pending_stream = k;
     else
-      answer(l, k);
-    model_next(w, &s, i);
+      answer_attach(l, k);
+    model_add_successor(w, &s, i);
   }
 }
 
@@ -210,13 +218,14 @@ static void deliver(model_walk *w, const void *from) {
     state s = *(const state *)from;
     lane *l = &s.l[i];
     stream *at = &l->s[k];
-    if (!at->is_taken || at->is_seen_closed || at->from == at->to || s.is_expired) continue;
-    at->from++;
-    s.is_twice |= at->from <= l->delivered;
-    s.is_lost |= at->from > l->delivered + 1;
-    l->delivered++;
-    l->received++;
-    model_next(w, &s, i);
+    if (!at->is_read || at->has_noticed_end || at->last_delivered == at->last_sent || s.is_expired)
+      continue;
+    at->last_delivered++;
+    s.is_message_repeated |= at->last_delivered <= l->n_delivered;
+    s.is_message_lost |= at->last_delivered > l->n_delivered + 1;
+    l->n_delivered++;
+    l->n_received++;
+    model_add_successor(w, &s, i);
   }
 }
 
@@ -225,31 +234,34 @@ static void on_closed(model_walk *w, const void *from) {
     state s = *(const state *)from;
     lane *l = &s.l[i];
     stream *at = &l->s[k];
-    if (at->is_seen_closed || !at->is_taken) continue;
-    bool is_end = at->end_on_way && at->from == at->to;
+    if (at->has_noticed_end || !at->is_read) continue;
+    bool is_end = at->is_end_in_flight && at->last_delivered == at->last_sent;
     if (!at->is_broken && !is_end) continue;
-    at->is_seen_closed = 1;
-    if (is_end || model_has_break(CUT_IS_END)) s.is_lost |= l->delivered != size.messages;
-    at->from = at->to = at->end_on_way = 0;
-    if (l->pending && k == l->taken) answer(l, l->pending);
-    model_next(w, &s, i);
+    at->has_noticed_end = 1;
+    if (is_end || model_has_active_break(CUT_IS_END))
+      s.is_message_lost |= l->n_delivered != size.n_messages;
+    at->last_delivered = at->last_sent = at->is_end_in_flight = 0;
+    if (l->pending_stream && k == l->taken_stream) answer_attach(l, l->pending_stream);
+    model_add_successor(w, &s, i);
   }
 }
 
 static void send_ack(model_walk *w, const void *from) {
   state s = *(const state *)from;
   const lane *first = &s.l[0];
-  const stream *at = &first->s[first->taken];
-  if (s.n_acks == ACKS || !first->taken || at->is_broken || first->phase != OPEN) return;
+  const stream *at = &first->s[first->taken_stream];
+  if (s.n_acks == ACKS || !first->taken_stream || at->is_broken || first->phase != OPEN) return;
   FOR_EACH_LANE(i) {
     const lane *l = &s.l[i];
-    const stream *now = &l->s[l->taken];
-    bool early = model_has_break(ACK_BEFORE_DELIVERY) && now->from < now->to;
-    s.acks[s.n_acks][i] = (uint8_t)(l->received + early);
+    const stream *now = &l->s[l->taken_stream];
+    bool early =
+        model_has_active_break(ACK_BEFORE_DELIVERY) && now->last_delivered < now->last_sent;
+    s.acks_in_flight[s.n_acks][i] = (uint8_t)(l->n_received + early);
   }
-  if (s.n_acks && memcmp(s.acks[0], s.acks[1], sizeof s.acks[0]) == 0) return;
+  if (s.n_acks && memcmp(s.acks_in_flight[0], s.acks_in_flight[1], sizeof s.acks_in_flight[0]) == 0)
+    return;
   s.n_acks++;
-  model_next(w, &s, 0);
+  model_add_successor(w, &s, 0);
 }
 
 /* ---- the environment ------------------------------------------------------------------------- */
@@ -259,10 +271,10 @@ static void cut(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) FOR_EACH_STREAM(k, &((const state *)from)->l[i]) {
     state s = *(const state *)from;
     stream *at = &s.l[i].s[k];
-    if (!at->is_dialled || at->is_broken || k == size.streams) continue;
+    if (!at->is_dialled || at->is_broken || k == size.n_streams) continue;
     at->is_broken = 1;
-    at->attached_on_way = NOTHING;
-    model_next(w, &s, i);
+    at->attached_in_flight = NOTHING;
+    model_add_successor(w, &s, i);
   }
 }
 
@@ -272,15 +284,16 @@ static void expire(model_walk *w, const void *from) {
   if (s.is_expired) return;
   FOR_EACH_LANE(i) {
     const lane *l = &s.l[i];
-    if (!l->taken || l->pending || !l->s[l->taken].is_seen_closed || l->received == size.messages)
+    if (!l->taken_stream || l->pending_stream || !l->s[l->taken_stream].has_noticed_end ||
+        l->n_received == size.n_messages)
       return;
   }
-  if (model_has_break(LEASE_FORGETS)) {
-    FOR_EACH_LANE(i) s.l[i].received = s.l[i].taken = 0;
+  if (model_has_active_break(LEASE_FORGETS)) {
+    FOR_EACH_LANE(i) s.l[i].n_received = s.l[i].taken_stream = 0;
   } else {
     s.is_expired = 1;
   }
-  model_next(w, &s, 0);
+  model_add_successor(w, &s, 0);
 }
 
 static const model_step steps[] = {
@@ -299,42 +312,43 @@ static const model_step steps[] = {
     {"lanes.expire", expire},
 };
 
-static const char *violation(const void *at) {
+static const char *find_violation(const void *at) {
   const state *s = at;
-  if (s->is_lost) return "a message is lost";
-  if (s->is_twice) return "a message is delivered twice";
-  if (s->is_freed_needed) return "a message has left the log before it was acknowledged";
-  if (s->is_old_taken) return "an older stream takes the place of a newer one";
+  if (s->is_message_lost) return "a message is lost";
+  if (s->is_message_repeated) return "a message is delivered twice";
+  if (s->is_freed_message_needed) return "a message has left the log before it was acknowledged";
+  if (s->is_older_stream_taken) return "an older stream takes the place of a newer one";
   FOR_EACH_LANE(i) {
-    if (s->l[i].acked > s->l[i].received) return "a message is acknowledged before it is delivered";
-    if (s->l[i].received > size.messages) return "a message is delivered twice";
+    if (s->l[i].last_acked > s->l[i].n_received)
+      return "a message is acknowledged before it is delivered";
+    if (s->l[i].n_received > size.n_messages) return "a message is delivered twice";
   }
   return NULL;
 }
 
 /* True if the link has ended on both sides, with all messages or because its lease has passed. */
-static bool may_stop(const void *at) {
+static bool may_end_here(const void *at) {
   const state *s = at;
   FOR_EACH_LANE(i) {
     if (s->l[i].phase != ENDED) return false;
-    if (s->l[i].received != size.messages && !s->is_expired) return false;
+    if (s->l[i].n_received != size.n_messages && !s->is_expired) return false;
   }
   return true;
 }
 
-const model *model_of_lanes(int scale, int variant) {
+const model *make_lanes_model(int scale, int variant) {
   static model m = {.name = "lanes",
-                    .bytes = sizeof(state),
+                    .state_bytes = sizeof(state),
                     .steps = steps,
                     .n_steps = sizeof steps / sizeof *steps,
-                    .start = start,
-                    .violation = violation,
-                    .may_stop = may_stop,
-                    .breaks = breaks,
+                    .write_initial_state = set_initial_state,
+                    .find_violation = find_violation,
+                    .may_end_here = may_end_here,
+                    .break_names = breaks,
                     .n_breaks = sizeof breaks / sizeof *breaks};
   /* one lane with more streams and messages, or two lanes with fewer */
-  size.lanes = variant ? 2 : 1;
-  size.messages = (uint8_t)(variant ? 1 + scale : 2 + 4 * scale);
-  size.streams = (uint8_t)(variant ? 2 + scale : 3 + 2 * scale);
+  size.n_lanes = variant ? 2 : 1;
+  size.n_messages = (uint8_t)(variant ? 1 + scale : 2 + 4 * scale);
+  size.n_streams = (uint8_t)(variant ? 2 + scale : 3 + 2 * scale);
   return &m;
 }

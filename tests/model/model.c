@@ -12,14 +12,15 @@
 
 typedef const model *make_model(int scale, int variant);
 
-static bool check_all(make_model *make, int scale, bool trace, const char *wanted) {
+static bool check_model(make_model *make, int scale, bool trace, const char *wanted) {
   bool good = true;
   const model *m = make(scale, 0);
   if (wanted && strcmp(wanted, m->name) != 0) return true;
   for (int variant = 0; variant < 2; variant++)
-    good &= model_check(make(scale, variant), -1, trace);
+    good &= model_walk_all_states(make(scale, variant), -1, trace);
   for (size_t i = 0; i < m->n_breaks; i++)
-    good &= model_check(make(0, m->break_variants ? m->break_variants[i] : 0), (int)i, trace);
+    good &=
+        model_walk_all_states(make(0, m->break_variants ? m->break_variants[i] : 0), (int)i, trace);
   return good;
 }
 
@@ -35,7 +36,7 @@ int main(int argc, char **argv) {
     else
       wanted = argv[i];
   }
-  bool good = check_all(model_of_lanes, scale, trace, wanted);
-  good &= check_all(model_of_runs, scale, trace, wanted);
+  bool good = check_model(make_lanes_model, scale, trace, wanted);
+  good &= check_model(make_runs_model, scale, trace, wanted);
   return good ? 0 : 1;
 }

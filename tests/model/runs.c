@@ -21,27 +21,31 @@ enum { MASTERS = 2, STEPS = 4 };
 
 /* phases of a master */
 enum { OUT, READ, STARTED, CLEANING, TRAINING, BEGUN, WRITTEN, KEPT, COMMITTED, PRUNING, LOST };
-enum { NO_FOLDER, INCOMPLETE, COMPLETE, DAMAGED }; /* state of the master's part of a checkpoint */
+/* state of the folder of a checkpoint at the master */
+enum { NO_FOLDER, INCOMPLETE, COMPLETE, DAMAGED };
 
 typedef struct master {
-  uint8_t phase, epoch, step, number; /* number: counts the masters that were started */
+  uint8_t phase, epoch, step;
+  uint8_t master_number; /* 1: the first master that was started; 2: the second one */
   /* bit per step: files that the master will remove at the worker */
-  uint8_t plan;
+  uint8_t files_to_remove;
 } master;
 
 typedef struct state {
-  uint8_t home[STEPS + 1], manifest[STEPS + 1], kept[STEPS + 1];
+  uint8_t folder_state[STEPS + 1], has_manifest[STEPS + 1], is_file_kept[STEPS + 1];
   master m[MASTERS];
-  uint8_t run_epoch, run_number, is_finished; /* run.json: epoch and process of the attempt */
-  /* of the worker: highest epoch it has seen; its session's epoch and master; 0: no session */
-  uint8_t top_epoch, session_epoch, session_number;
-  uint8_t starts, deaths, worker_deaths, damages;
-  uint8_t committed; /* step of the newest committed checkpoint that can be read */
-  uint8_t is_overwritten, is_stolen;
+  /* content of run.json: epoch and master of the attempt, and whether the run is finished */
+  uint8_t run_epoch, run_master, is_finished;
+  /* state of the worker: highest epoch that it has seen; epoch and master of its session, 0: no
+   * session */
+  uint8_t highest_epoch, session_epoch, session_master;
+  uint8_t n_starts, n_deaths, n_worker_deaths, n_damages;
+  uint8_t newest_committed; /* step of the newest committed checkpoint that can be read */
+  uint8_t is_worker_file_changed_by_older, is_run_taken_by_older;
 } state;
 
 static struct {
-  uint8_t steps, starts, deaths, worker_deaths;
+  uint8_t n_steps, n_starts, n_deaths, n_worker_deaths;
   bool has_one_lock;
 } size;
 
@@ -62,40 +66,40 @@ enum {
   COMMIT_UNCHECKED
 };
 
-static void start(void *ret) { (void)ret; }
+static void set_initial_state(void *ret) { (void)ret; }
 
 #define FOR_EACH_MASTER(i) for (uint8_t i = 0; i < MASTERS; i++)
 #define BIT(k) ((uint8_t)(1u << (k)))
 
-static bool is_usable(const state *s, unsigned k) {
-  return s->manifest[k] && s->home[k] == COMPLETE && s->kept[k];
+static bool is_usable_checkpoint(const state *s, unsigned k) {
+  return s->has_manifest[k] && s->folder_state[k] == COMPLETE && s->is_file_kept[k];
 }
 
-static uint8_t newest_usable(const state *s) {
-  uint8_t k = size.steps;
-  while (k && !is_usable(s, k)) k--;
+static uint8_t find_newest_usable(const state *s) {
+  uint8_t k = size.n_steps;
+  while (k && !is_usable_checkpoint(s, k)) k--;
   return k;
 }
 
-static bool is_newest(const state *s, const master *m) {
-  return s->run_epoch == m->epoch && s->run_number == m->number;
+static bool is_named_by_run_record(const state *s, const master *m) {
+  return s->run_epoch == m->epoch && s->run_master == m->master_number;
 }
 
 static bool has_session(const state *s, const master *m) {
-  return s->session_epoch == m->epoch && s->session_number == m->number;
+  return s->session_epoch == m->epoch && s->session_master == m->master_number;
 }
 
-static void end_master(master *m) { *m = (master){0}; }
+static void free_master(master *m) { *m = (master){0}; }
 
 /* ---- start and recovery ---------------------------------------------------------------------- */
 
 static void lock_folder(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
-    if (s.m[i].phase != OUT || s.starts == size.starts || s.is_finished) continue;
+    if (s.m[i].phase != OUT || s.n_starts == size.n_starts || s.is_finished) continue;
     if (size.has_one_lock && s.m[1 - i].phase != OUT) continue;
-    s.m[i] = (master){.phase = READ, .epoch = s.run_epoch, .number = ++s.starts};
-    model_next(w, &s, i);
+    s.m[i] = (master){.phase = READ, .epoch = s.run_epoch, .master_number = ++s.n_starts};
+    model_add_successor(w, &s, i);
   }
 }
 
@@ -104,9 +108,9 @@ static void begin_attempt(model_walk *w, const void *from) {
     state s = *(const state *)from;
     if (s.m[i].phase != READ) continue;
     s.run_epoch = ++s.m[i].epoch;
-    s.run_number = s.m[i].number;
+    s.run_master = s.m[i].master_number;
     s.m[i].phase = STARTED;
-    model_next(w, &s, i);
+    model_add_successor(w, &s, i);
   }
 }
 
@@ -117,47 +121,49 @@ static void open_session(model_walk *w, const void *from) {
     state s = *(const state *)from;
     master *m = &s.m[i];
     if (m->phase != STARTED) continue;
-    bool is_old = m->epoch < s.top_epoch && !model_has_break(SESSION_UNFENCED);
-    bool is_replaced = !is_newest(&s, m) && !model_has_break(SESSION_UNFENCED) &&
-                       !model_has_break(EPOCH_IN_MEMORY);
+    bool is_old = m->epoch < s.highest_epoch && !model_has_active_break(SESSION_UNFENCED);
+    bool is_replaced = !is_named_by_run_record(&s, m) &&
+                       !model_has_active_break(SESSION_UNFENCED) &&
+                       !model_has_active_break(EPOCH_IN_MEMORY);
     if (is_old || is_replaced)
-      end_master(m);
-    else if (m->epoch == s.session_epoch && m->number != s.session_number)
+      free_master(m);
+    else if (m->epoch == s.session_epoch && m->master_number != s.session_master)
       continue; /* a session of this epoch is open: the master tries again */
     else {
-      s.is_stolen |= m->epoch < s.top_epoch;
-      s.top_epoch = m->epoch > s.top_epoch ? m->epoch : s.top_epoch;
+      s.is_run_taken_by_older |= m->epoch < s.highest_epoch;
+      s.highest_epoch = m->epoch > s.highest_epoch ? m->epoch : s.highest_epoch;
       s.session_epoch = m->epoch;
-      s.session_number = m->number;
-      m->step = newest_usable(&s);
+      s.session_master = m->master_number;
+      m->step = find_newest_usable(&s);
       m->phase = CLEANING;
-      for (uint8_t k = 1; k <= size.steps; k++)
-        if (s.kept[k] && !s.manifest[k] && !model_has_break(ORPHANS_STAY)) m->plan |= BIT(k);
+      for (uint8_t k = 1; k <= size.n_steps; k++)
+        if (s.is_file_kept[k] && !s.has_manifest[k] && !model_has_active_break(ORPHANS_STAY))
+          m->files_to_remove |= BIT(k);
     }
-    model_next(w, &s, i);
+    model_add_successor(w, &s, i);
   }
 }
 
-/* The master notices that its session has ended. It takes a higher epoch if run.json still names
- * it. */
+/* The master notices that its session has ended. If run.json still names the master, it begins
+ * again with a higher epoch. */
 static void raise_epoch(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
     master *m = &s.m[i];
     if (m->phase != LOST) continue;
-    if (model_has_break(EPOCH_IN_MEMORY)) {
+    if (model_has_active_break(EPOCH_IN_MEMORY)) {
       if (m->epoch > 6) continue;
-      s.is_stolen |= !is_newest(&s, m);
+      s.is_run_taken_by_older |= !is_named_by_run_record(&s, m);
       m->epoch++;
       m->phase = STARTED;
-    } else if (is_newest(&s, m)) {
+    } else if (is_named_by_run_record(&s, m)) {
       s.run_epoch = ++m->epoch;
       m->phase = STARTED;
     } else {
-      end_master(m);
+      free_master(m);
     }
-    m->plan = m->step = 0;
-    model_next(w, &s, i);
+    m->files_to_remove = m->step = 0;
+    model_add_successor(w, &s, i);
   }
 }
 
@@ -168,7 +174,7 @@ static void lose_session(model_walk *w, const void *from) {
     bool needs = m->phase == TRAINING || m->phase == WRITTEN || m->phase == BEGUN;
     if (!needs || has_session(&s, m)) continue;
     m->phase = LOST;
-    model_next(w, &s, i);
+    model_add_successor(w, &s, i);
   }
 }
 
@@ -176,19 +182,19 @@ static void lose_session(model_walk *w, const void *from) {
 
 /* Removes a file at the worker after reading run.json again. */
 static void remove_kept(model_walk *w, const void *from) {
-  FOR_EACH_MASTER(i) for (uint8_t k = 1; k <= size.steps; k++) {
+  FOR_EACH_MASTER(i) for (uint8_t k = 1; k <= size.n_steps; k++) {
     state s = *(const state *)from;
     master *m = &s.m[i];
-    if ((m->phase != CLEANING && m->phase != PRUNING) || !(m->plan & BIT(k))) continue;
-    bool is_old = !is_newest(&s, m);
-    if (is_old && !model_has_break(REMOVAL_UNCHECKED)) {
-      end_master(m);
+    if ((m->phase != CLEANING && m->phase != PRUNING) || !(m->files_to_remove & BIT(k))) continue;
+    bool is_old = !is_named_by_run_record(&s, m);
+    if (is_old && !model_has_active_break(REMOVAL_UNCHECKED)) {
+      free_master(m);
     } else {
-      s.is_overwritten |= is_old && s.kept[k];
-      s.kept[k] = 0;
-      m->plan &= (uint8_t)~BIT(k);
+      s.is_worker_file_changed_by_older |= is_old && s.is_file_kept[k];
+      s.is_file_kept[k] = 0;
+      m->files_to_remove &= (uint8_t)~BIT(k);
     }
-    model_next(w, &s, i);
+    model_add_successor(w, &s, i);
   }
 }
 
@@ -197,9 +203,9 @@ static void keep_file(model_walk *w, const void *from) {
     state s = *(const state *)from;
     master *m = &s.m[i];
     if (m->phase != WRITTEN || !has_session(&s, m)) continue;
-    s.kept[m->step] = 1;
-    m->phase = model_has_break(MANIFEST_FIRST) ? COMMITTED : KEPT;
-    model_next(w, &s, i);
+    s.is_file_kept[m->step] = 1;
+    m->phase = model_has_active_break(MANIFEST_FIRST) ? COMMITTED : KEPT;
+    model_add_successor(w, &s, i);
   }
 }
 
@@ -209,9 +215,10 @@ static void begin_training(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
     master *m = &s.m[i];
-    if (m->phase != CLEANING || m->plan) continue;
-    m->phase = m->step < size.steps || model_has_break(NO_PRUNE_AT_END) ? TRAINING : COMMITTED;
-    model_next(w, &s, i);
+    if (m->phase != CLEANING || m->files_to_remove) continue;
+    m->phase =
+        m->step < size.n_steps || model_has_active_break(NO_PRUNE_AT_END) ? TRAINING : COMMITTED;
+    model_add_successor(w, &s, i);
   }
 }
 
@@ -220,18 +227,18 @@ static void begin_checkpoint(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
     master *m = &s.m[i];
-    if (m->phase != TRAINING || m->step == size.steps || !has_session(&s, m)) continue;
+    if (m->phase != TRAINING || m->step == size.n_steps || !has_session(&s, m)) continue;
     m->step++;
-    if (!is_newest(&s, m)) {
-      end_master(m);
-    } else if (is_usable(&s, m->step)) {
+    if (!is_named_by_run_record(&s, m)) {
+      free_master(m);
+    } else if (is_usable_checkpoint(&s, m->step)) {
       m->phase = TRAINING;
     } else {
-      s.home[m->step] = INCOMPLETE;
-      s.manifest[m->step] = 0;
+      s.folder_state[m->step] = INCOMPLETE;
+      s.has_manifest[m->step] = 0;
       m->phase = BEGUN;
     }
-    model_next(w, &s, i);
+    model_add_successor(w, &s, i);
   }
 }
 
@@ -240,83 +247,84 @@ static void write_parts(model_walk *w, const void *from) {
     state s = *(const state *)from;
     master *m = &s.m[i];
     if (m->phase != BEGUN) continue;
-    if (s.home[m->step] == NO_FOLDER)
-      end_master(m);
+    if (s.folder_state[m->step] == NO_FOLDER)
+      free_master(m);
     else {
-      s.home[m->step] = COMPLETE;
-      m->phase = model_has_break(MANIFEST_FIRST) ? KEPT : WRITTEN;
+      s.folder_state[m->step] = COMPLETE;
+      m->phase = model_has_active_break(MANIFEST_FIRST) ? KEPT : WRITTEN;
     }
-    model_next(w, &s, i);
+    model_add_successor(w, &s, i);
   }
 }
 
-static void remove_older(state *s, uint8_t newest) {
-  for (uint8_t k = 1; k < newest; k++) s->home[k] = s->manifest[k] = 0;
+static void remove_older_checkpoints(state *s, uint8_t newest) {
+  for (uint8_t k = 1; k < newest; k++) s->folder_state[k] = s->has_manifest[k] = 0;
 }
 
-/* Files at the worker that are named by manifests before the newest checkpoint. */
-static uint8_t older_at_worker(const state *s, uint8_t newest) {
+/* Returns, as bits, the files at the worker that manifests before the newest checkpoint name. */
+static uint8_t find_older_files(const state *s, uint8_t newest) {
   uint8_t plan = 0;
   for (uint8_t k = 1; k < newest; k++)
-    if (s->kept[k] && s->manifest[k]) plan |= BIT(k);
+    if (s->is_file_kept[k] && s->has_manifest[k]) plan |= BIT(k);
   return plan;
 }
 
-/* Renames the manifest, unless run.json names a newer attempt: that one may have listed the files
- * without a manifest, and removes them. */
+/* Gives the manifest its final name, unless run.json names a newer attempt. A newer attempt may
+ * already have listed the files that no manifest names, and it removes them. */
 static void commit(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
     master *m = &s.m[i];
     if (m->phase != KEPT) continue;
-    bool is_replaced = !is_newest(&s, m) && !model_has_break(COMMIT_UNCHECKED);
-    if (model_has_break(PRUNE_BEFORE_MANIFEST) && older_at_worker(&s, m->step)) {
-      remove_older(&s, m->step);
-      for (uint8_t k = 1; k < m->step; k++) s.kept[k] = 0;
-    } else if (s.home[m->step] == NO_FOLDER || is_replaced) {
-      end_master(m);
+    bool is_replaced = !is_named_by_run_record(&s, m) && !model_has_active_break(COMMIT_UNCHECKED);
+    if (model_has_active_break(PRUNE_BEFORE_MANIFEST) && find_older_files(&s, m->step)) {
+      remove_older_checkpoints(&s, m->step);
+      for (uint8_t k = 1; k < m->step; k++) s.is_file_kept[k] = 0;
+    } else if (s.folder_state[m->step] == NO_FOLDER || is_replaced) {
+      free_master(m);
     } else {
-      s.manifest[m->step] = 1;
-      bool counts = is_usable(&s, m->step) || model_has_break(MANIFEST_FIRST);
-      if (counts && m->step > s.committed) s.committed = m->step;
-      m->phase = model_has_break(MANIFEST_FIRST) ? WRITTEN : COMMITTED;
+      s.has_manifest[m->step] = 1;
+      bool counts = is_usable_checkpoint(&s, m->step) || model_has_active_break(MANIFEST_FIRST);
+      if (counts && m->step > s.newest_committed) s.newest_committed = m->step;
+      m->phase = model_has_active_break(MANIFEST_FIRST) ? WRITTEN : COMMITTED;
     }
-    model_next(w, &s, i);
+    model_add_successor(w, &s, i);
   }
 }
 
-/* Removes the checkpoints before the newest one that can be read, first at the master. */
+/* Removes the checkpoints that are older than the newest one that can be read: first the parts at
+ * the master, then the files at the worker. */
 static void prune(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
     master *m = &s.m[i];
     if (m->phase != COMMITTED) continue;
-    uint8_t newest = newest_usable(&s);
-    if (model_has_break(PRUNE_UNVERIFIED))
-      for (newest = size.steps; newest && !s.manifest[newest];) newest--;
-    m->plan = older_at_worker(&s, newest);
-    remove_older(&s, newest);
+    uint8_t newest = find_newest_usable(&s);
+    if (model_has_active_break(PRUNE_UNVERIFIED))
+      for (newest = size.n_steps; newest && !s.has_manifest[newest];) newest--;
+    m->files_to_remove = find_older_files(&s, newest);
+    remove_older_checkpoints(&s, newest);
     m->phase = PRUNING;
-    model_next(w, &s, i);
+    model_add_successor(w, &s, i);
   }
 }
 
 static void end_prune(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
-    if (s.m[i].phase != PRUNING || s.m[i].plan) continue;
+    if (s.m[i].phase != PRUNING || s.m[i].files_to_remove) continue;
     s.m[i].phase = TRAINING;
-    model_next(w, &s, i);
+    model_add_successor(w, &s, i);
   }
 }
 
 static void finish(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
-    if (s.m[i].phase != TRAINING || s.m[i].step != size.steps) continue;
-    s.is_finished |= is_newest(&s, &s.m[i]) && newest_usable(&s) == size.steps;
-    end_master(&s.m[i]);
-    model_next(w, &s, i);
+    if (s.m[i].phase != TRAINING || s.m[i].step != size.n_steps) continue;
+    s.is_finished |= is_named_by_run_record(&s, &s.m[i]) && find_newest_usable(&s) == size.n_steps;
+    free_master(&s.m[i]);
+    model_add_successor(w, &s, i);
   }
 }
 
@@ -325,28 +333,28 @@ static void finish(model_walk *w, const void *from) {
 static void kill_master(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
-    if (s.m[i].phase == OUT || s.deaths == size.deaths) continue;
-    s.deaths++;
-    end_master(&s.m[i]);
-    model_next(w, &s, i);
+    if (s.m[i].phase == OUT || s.n_deaths == size.n_deaths) continue;
+    s.n_deaths++;
+    free_master(&s.m[i]);
+    model_add_successor(w, &s, i);
   }
 }
 
 static void kill_worker(model_walk *w, const void *from) {
   state s = *(const state *)from;
-  if (s.worker_deaths == size.worker_deaths) return;
-  s.worker_deaths++;
-  s.session_epoch = s.session_number = 0;
-  model_next(w, &s, 0);
+  if (s.n_worker_deaths == size.n_worker_deaths) return;
+  s.n_worker_deaths++;
+  s.session_epoch = s.session_master = 0;
+  model_add_successor(w, &s, 0);
 }
 
 /* The worker frees the session of a master that has ended. */
 static void free_session(model_walk *w, const void *from) {
   state s = *(const state *)from;
   if (!s.session_epoch) return;
-  FOR_EACH_MASTER(i) if (s.m[i].phase != OUT && s.m[i].number == s.session_number) return;
-  s.session_epoch = s.session_number = 0;
-  model_next(w, &s, 0);
+  FOR_EACH_MASTER(i) if (s.m[i].phase != OUT && s.m[i].master_number == s.session_master) return;
+  s.session_epoch = s.session_master = 0;
+  model_add_successor(w, &s, 0);
 }
 
 /* A disk changes a file of the checkpoint that is being written. */
@@ -354,11 +362,12 @@ static void damage(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
     const master *m = &s.m[i];
-    if (s.damages || m->phase != WRITTEN || s.home[m->step] != COMPLETE || s.manifest[m->step])
+    if (s.n_damages || m->phase != WRITTEN || s.folder_state[m->step] != COMPLETE ||
+        s.has_manifest[m->step])
       continue;
-    s.damages = 1;
-    s.home[m->step] = DAMAGED;
-    model_next(w, &s, i);
+    s.n_damages = 1;
+    s.folder_state[m->step] = DAMAGED;
+    model_add_successor(w, &s, i);
   }
 }
 
@@ -383,40 +392,40 @@ static const model_step steps[] = {
     {"runs.damage", damage},
 };
 
-static const char *violation(const void *at) {
+static const char *find_violation(const void *at) {
   const state *s = at;
-  if (s->is_overwritten) return "an older attempt changes files of the worker";
-  if (s->is_stolen) return "an older attempt takes the place of a newer one";
-  if (newest_usable(s) < s->committed) return "a committed checkpoint is lost";
+  if (s->is_worker_file_changed_by_older) return "an older attempt changes files of the worker";
+  if (s->is_run_taken_by_older) return "an older attempt takes the place of a newer one";
+  if (find_newest_usable(s) < s->newest_committed) return "a committed checkpoint is lost";
   if (!size.has_one_lock || !s->is_finished || s->m[0].phase != OUT || s->m[1].phase != OUT)
     return NULL;
-  for (unsigned k = 1; k < size.steps; k++) {
-    if (s->kept[k]) return "a finished run leaves a file at the worker";
-    if (s->home[k]) return "a finished run leaves an older checkpoint at home";
+  for (unsigned k = 1; k < size.n_steps; k++) {
+    if (s->is_file_kept[k]) return "a finished run leaves a file at the worker";
+    if (s->folder_state[k]) return "a finished run leaves an older checkpoint at home";
   }
   return NULL;
 }
 
-static bool may_stop(const void *at) {
+static bool may_end_here(const void *at) {
   const state *s = at;
   return s->m[0].phase == OUT && s->m[1].phase == OUT;
 }
 
-const model *model_of_runs(int scale, int variant) {
+const model *make_runs_model(int scale, int variant) {
   static model m = {.name = "runs",
-                    .bytes = sizeof(state),
+                    .state_bytes = sizeof(state),
                     .steps = steps,
                     .n_steps = sizeof steps / sizeof *steps,
-                    .start = start,
-                    .violation = violation,
-                    .may_stop = may_stop,
-                    .breaks = breaks,
+                    .write_initial_state = set_initial_state,
+                    .find_violation = find_violation,
+                    .may_end_here = may_end_here,
+                    .break_names = breaks,
                     .break_variants = variants,
                     .n_breaks = sizeof breaks / sizeof *breaks};
   size.has_one_lock = variant == 1;
-  size.steps = (uint8_t)(variant ? 2 + 2 * scale : 2 + scale);
-  size.starts = (uint8_t)(variant ? 3 + 2 * scale : 2 + scale);
-  size.deaths = (uint8_t)(variant ? 2 + 2 * scale : 1 + scale);
-  size.worker_deaths = (uint8_t)(variant ? 1 + 2 * scale : 1);
+  size.n_steps = (uint8_t)(variant ? 2 + 2 * scale : 2 + scale);
+  size.n_starts = (uint8_t)(variant ? 3 + 2 * scale : 2 + scale);
+  size.n_deaths = (uint8_t)(variant ? 2 + 2 * scale : 1 + scale);
+  size.n_worker_deaths = (uint8_t)(variant ? 1 + 2 * scale : 1);
   return &m;
 }

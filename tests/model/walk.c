@@ -13,33 +13,33 @@
 enum { MAX_STATES = 40000000, NO_PARENT = -1 };
 
 typedef struct origin {
-  int32_t parent; /* number of the state before; NO_PARENT: the initial state */
-  uint8_t step, subject;
+  int32_t parent_state; /* number of the state before; NO_PARENT: the initial state */
+  uint8_t step, lane_or_master;
 } origin;
 
 struct model_walk {
   const model *m;
-  uint8_t *states; /* [cap * m->bytes] all states */
+  uint8_t *states; /* [cap * m->bytes] bytes of all states that were found */
   origin *origins; /* [cap] how each state was reached */
-  size_t n, cap;
-  int32_t *table; /* [table_size] hash table, a power of two; numbers of states, -1: free */
-  size_t table_size, transitions, successors;
+  size_t n, cap_states;
+  int32_t *slot_table; /* [table_size] hash table, a power of two; numbers of states, -1: free */
+  size_t table_size, n_transitions, n_successors;
   int32_t at;   /* number of the state that is expanded */
   uint8_t step; /* index of the step that led here */
 };
 
 static int present_break = -1;
 
-bool model_has_break(unsigned number) { return present_break == (int)number; }
+bool model_has_active_break(unsigned number) { return present_break == (int)number; }
 
-static void *must(void *memory) {
+static void *require_memory(void *memory) {
   if (memory) return memory;
   fprintf(stderr, "out of memory\n");
   exit(2);
 }
 
 /* FNV-1a over eight bytes at a time */
-static uint64_t hash_of(const uint8_t *state, size_t bytes) {
+static uint64_t hash_state(const uint8_t *state, size_t bytes) {
   uint64_t hash = UINT64_C(0xcbf29ce484222325), word;
   for (size_t i = 0; i < bytes; i += sizeof word) {
     word = 0;
@@ -50,103 +50,107 @@ static uint64_t hash_of(const uint8_t *state, size_t bytes) {
   return hash;
 }
 
-static uint8_t *state_at(const model_walk *w, int32_t number) {
-  return w->states + (size_t)number * w->m->bytes;
+static uint8_t *get_state(const model_walk *w, int32_t number) {
+  return w->states + (size_t)number * w->m->state_bytes;
 }
 
 static size_t find_slot(const model_walk *w, const uint8_t *state) {
-  size_t slot = hash_of(state, w->m->bytes) & (w->table_size - 1);
-  while (w->table[slot] >= 0 && memcmp(state_at(w, w->table[slot]), state, w->m->bytes) != 0)
+  size_t slot = hash_state(state, w->m->state_bytes) & (w->table_size - 1);
+  while (w->slot_table[slot] >= 0 &&
+         memcmp(get_state(w, w->slot_table[slot]), state, w->m->state_bytes) != 0)
     slot = (slot + 1) & (w->table_size - 1);
   return slot;
 }
 
 static void grow_table(model_walk *w) {
   w->table_size = w->table_size ? 2 * w->table_size : 1 << 16;
-  w->table = must(realloc(w->table, w->table_size * sizeof *w->table));
-  memset(w->table, 0xff, w->table_size * sizeof *w->table);
-  for (size_t i = 0; i < w->n; i++) w->table[find_slot(w, state_at(w, (int32_t)i))] = (int32_t)i;
+  w->slot_table = require_memory(realloc(w->slot_table, w->table_size * sizeof *w->slot_table));
+  memset(w->slot_table, 0xff, w->table_size * sizeof *w->slot_table);
+  for (size_t i = 0; i < w->n; i++)
+    w->slot_table[find_slot(w, get_state(w, (int32_t)i))] = (int32_t)i;
 }
 
 static void add_state(model_walk *w, const void *state, origin from) {
   if (2 * (w->n + 1) > w->table_size) grow_table(w);
   size_t slot = find_slot(w, state);
-  if (w->table[slot] >= 0) return;
+  if (w->slot_table[slot] >= 0) return;
   if (w->n == MAX_STATES) {
     fprintf(stderr, "%s: more than %d states\n", w->m->name, MAX_STATES);
     exit(2);
   }
-  if (w->n == w->cap) {
-    w->cap = w->cap ? 2 * w->cap : 1 << 14;
-    w->states = must(realloc(w->states, w->cap * w->m->bytes));
-    w->origins = must(realloc(w->origins, w->cap * sizeof *w->origins));
+  if (w->n == w->cap_states) {
+    w->cap_states = w->cap_states ? 2 * w->cap_states : 1 << 14;
+    w->states = require_memory(realloc(w->states, w->cap_states * w->m->state_bytes));
+    w->origins = require_memory(realloc(w->origins, w->cap_states * sizeof *w->origins));
   }
-  memcpy(w->states + w->n * w->m->bytes, state, w->m->bytes);
+  memcpy(w->states + w->n * w->m->state_bytes, state, w->m->state_bytes);
   w->origins[w->n] = from;
-  w->table[slot] = (int32_t)w->n++;
+  w->slot_table[slot] = (int32_t)w->n++;
 }
 
-void model_next(model_walk *w, const void *state, unsigned subject) {
-  w->transitions++;
-  w->successors++;
+void model_add_successor(model_walk *w, const void *state, unsigned subject) {
+  w->n_transitions++;
+  w->n_successors++;
   add_state(w, state, (origin){w->at, w->step, (uint8_t)subject});
 }
 
 /* Expands a state. Returns the rule that the state violates; NULL: none. Works on a copy, because a
  * step may reallocate the states. */
-static const char *expand(model_walk *w, int32_t number) {
+static const char *add_successors_of_state(model_walk *w, int32_t number) {
   uint8_t state[256];
-  memcpy(state, state_at(w, number), w->m->bytes);
-  const char *broken = w->m->violation(state);
+  memcpy(state, get_state(w, number), w->m->state_bytes);
+  const char *broken = w->m->find_violation(state);
   if (broken) return broken;
   w->at = number;
-  w->successors = 0;
-  for (w->step = 0; w->step < w->m->n_steps; w->step++) w->m->steps[w->step].take(w, state);
-  return w->successors || w->m->may_stop(state) ? NULL : "nothing can happen any more";
+  w->n_successors = 0;
+  for (w->step = 0; w->step < w->m->n_steps; w->step++)
+    w->m->steps[w->step].add_successors(w, state);
+  return w->n_successors || w->m->may_end_here(state) ? NULL : "nothing can happen any more";
 }
 
 static size_t trace_length(const model_walk *w, int32_t number) {
   size_t n = 0;
-  for (; w->origins[number].parent != NO_PARENT; n++) number = w->origins[number].parent;
+  for (; w->origins[number].parent_state != NO_PARENT; n++)
+    number = w->origins[number].parent_state;
   return n;
 }
 
 static void print_trace(const model_walk *w, int32_t number) {
   const origin *o = &w->origins[number];
-  if (o->parent == NO_PARENT) return;
-  print_trace(w, o->parent);
-  printf("    %s %u\n", w->m->steps[o->step].name, o->subject);
+  if (o->parent_state == NO_PARENT) return;
+  print_trace(w, o->parent_state);
+  printf("    %s %u\n", w->m->steps[o->step].name, o->lane_or_master);
 }
 
-static void report(const model_walk *w, const char *broken, int32_t last, bool is_expected,
-                   double s) {
-  const char *name = present_break < 0 ? "" : w->m->breaks[present_break];
+static void print_result(const model_walk *w, const char *broken, int32_t last, bool is_expected,
+                         double s) {
+  const char *name = present_break < 0 ? "" : w->m->break_names[present_break];
   printf("%s %s_%s%s (", is_expected ? "ok" : "not ok", w->m->name, name[0] ? "catches_" : "hold",
          name);
   if (broken) printf("\"%s\" after %zu transitions; ", broken, trace_length(w, last));
-  printf("%zu states, %zu transitions, %.1f s)\n", w->n, w->transitions, s);
+  printf("%zu states, %zu transitions, %.1f s)\n", w->n, w->n_transitions, s);
 }
 
-bool model_check(const model *m, int break_number, bool prints_trace) {
+bool model_walk_all_states(const model *m, int break_number, bool prints_trace) {
   model_walk w = {.m = m};
   uint8_t first[256] = {0};
   const char *broken = NULL;
   struct timespec begin, end;
   clock_gettime(CLOCK_MONOTONIC, &begin);
   present_break = break_number;
-  m->start(first);
-  add_state(&w, first, (origin){.parent = NO_PARENT});
+  m->write_initial_state(first);
+  add_state(&w, first, (origin){.parent_state = NO_PARENT});
   int32_t i = 0;
-  for (; !broken && i < (int32_t)w.n; i++) broken = expand(&w, i);
+  for (; !broken && i < (int32_t)w.n; i++) broken = add_successors_of_state(&w, i);
   bool is_expected = (break_number >= 0) == (broken != NULL);
   clock_gettime(CLOCK_MONOTONIC, &end);
-  report(&w, broken, i - 1, is_expected,
-         (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec));
+  print_result(&w, broken, i - 1, is_expected,
+               (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec));
   if (broken && (prints_trace || !is_expected)) print_trace(&w, i - 1);
   fflush(stdout);
   free(w.states);
   free(w.origins);
-  free(w.table);
+  free(w.slot_table);
   present_break = -1;
   return is_expected;
 }

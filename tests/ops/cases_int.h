@@ -4,9 +4,9 @@
  * comes from its row. A file has lines of three kinds; `#` starts a comment.
  *
  *   KEY: VALUE                      one of
- *     torch: EXPRESSION             what the op is in PyTorch, for tests/golden/make_golden.py
- *     none: REASON                  instead of torch: why PyTorch has no such op
- *     second: FILL                  how inputs behind the first are drawn; normal
+ *     torch_call: EXPRESSION             what the op is in PyTorch, for tests/golden/make_golden.py
+ *     no_golden_reason: REASON                  instead of torch_call: why PyTorch has no such op
+ *     second_input_fill: FILL                  how inputs behind the first are drawn; normal
  *     cpu: ref, REASON              the cpu backend has no kernel of its own: it falls back to ref
  *     cpu: images                   it has one for inputs of rank 4 only
  *     layout: any                   the cpu kernel takes the channel block offered for images
@@ -54,27 +54,29 @@ static const char *const fill_names[FILL_COUNT] = {"normal", "ties", "nan",    "
 
 typedef struct op_case {
   char name[32];
-  clv_node_desc d; /* need_dx and need_dw are true for every gradient that exists */
-  fill fill, second;
-  uint64_t keys;     /* bit k: the case gives attribute k */
-  clv_shape lengths; /* lengths of the packed sequences; rank 0: not packed */
-  bool small;        /* the case has no golden=0 */
-  bool golden;       /* `small` is set and PyTorch has the op */
+  /* node of the case; need_dx and need_dw are true for every gradient that exists */
+  clv_node_desc d;
+  fill input_fill, second_input_fill;
+  uint64_t key_words;       /* bit k: the case sets attribute k */
+  clv_shape packed_lengths; /* lengths of the packed sequences; rank 0: not packed */
+  bool is_small;            /* the case has no golden=0 */
+  bool has_golden;          /* `is_small` is set and PyTorch has the op */
 } op_case;
 
 typedef struct op_file {
-  char torch[200], none[200];
-  fill second;
-  /* cpu has no kernel (cpu: ref); cpu has kernels for images only (cpu: images) */
-  bool cpu_none, cpu_images;
-  bool any_layout; /* layout: any */
+  char torch_call[200], no_golden_reason[200];
+  fill second_input_fill;
+  /* the file has `cpu: ref` (the CPU backend has no kernel), or `cpu: images` (it has kernels for
+   * images only) */
+  bool has_no_cpu_kernel, has_cpu_for_images_only;
+  bool accepts_any_layout; /* the file has `layout: any` */
   int n_cases, n_golden;
   char problem[300]; /* the first error of the file; "": none */
 } op_file;
 
 typedef struct op_refusal {
   clv_op op;
-  char keys[120], text[160];
+  char key_words[120], refusal_text[160];
 } op_refusal;
 
 enum { MAX_CASES = 512, MAX_REFUSALS = 256 };
@@ -86,7 +88,7 @@ static op_refusal refusals[MAX_REFUSALS];
 static int n_refusals;
 
 /* Returns the op after this one in the list; CLV_OP_COUNT after the last. */
-static inline int next_op(int op) {
+static inline int get_next_op(int op) {
   do op++;
   while (op < CLV_OP_COUNT && !clv_op_def_of((clv_op)op));
   return op;
@@ -99,38 +101,38 @@ static inline bool has_labels(clv_op op) { return clv_op_def_of(op)->takes_label
 static inline bool is_loss(clv_op op) { return clv_op_def_of(op)->is_loss; }
 
 /* True if input i holds integers: class labels, row numbers or lengths. */
-static inline bool holds_integers(clv_op op, int i) {
+static inline bool is_integer_input(clv_op op, int i) {
   return clv_op_int_input_text(clv_op_def_of(op), i);
 }
 
 /* Returns the least integer that input i may not hold. Lengths are limited by the steps of input 1;
  * those of op `last` by its other input. */
-static inline int64_t integer_limit(const clv_node_desc *d, int i) {
+static inline int64_t get_integer_limit(const clv_node_desc *d, int i) {
   const clv_op_def *def = clv_op_def_of(d->op);
   return def->takes_row_numbers && !i  ? d->attrs.rows
          : def->takes_labels && i == 1 ? d->in[0].dim[d->in[0].rank - 1]
                                        : (d->op == CLV_OP_LAST ? d->in[0] : d->in[1]).dim[1] + 1;
 }
 
-static inline clv_op_site site_of(const clv_node_desc *d) {
+static inline clv_op_site make_site(const clv_node_desc *d) {
   clv_op_site site = {.attrs = &d->attrs, .n_in = d->n_in};
   for (int i = 0; i < d->n_in; i++) {
     site.in[i] = d->in[i];
-    site.in_dtype[i] = holds_integers(d->op, i) ? CLV_I64 : CLV_F32;
+    site.in_dtype[i] = is_integer_input(d->op, i) ? CLV_I64 : CLV_F32;
   }
   return site;
 }
 
-static inline int slots_of(const clv_node_desc *d, clv_slot ret[CLV_MAX_PARAMS]) {
-  clv_op_site site = site_of(d);
+static inline int get_slots(const clv_node_desc *d, clv_slot ret[CLV_MAX_PARAMS]) {
+  clv_op_site site = make_site(d);
   const clv_op_def *def = clv_op_def_of(d->op);
   memset(ret, 0, CLV_MAX_PARAMS * sizeof *ret);
   return def->slots ? def->slots(&site, ret) : 0;
 }
 
-static inline clv_slot slot_of(const clv_node_desc *d, int i) {
+static inline clv_slot get_slot(const clv_node_desc *d, int i) {
   clv_slot slots[CLV_MAX_PARAMS];
-  slots_of(d, slots);
+  get_slots(d, slots);
   return slots[i];
 }
 
@@ -146,7 +148,7 @@ CLV_PRINTF(2, 3) static inline void case_problem(clv_op op, const char *format, 
   va_end(args);
 }
 
-static inline int name_index(const char *word, const char *const *names, int n) {
+static inline int find_name(const char *word, const char *const *names, int n) {
   for (int i = 0; i < n; i++)
     if (names[i] && strcmp(names[i], word) == 0) return i;
   return -1;
@@ -204,15 +206,15 @@ static inline bool parse_case_key(op_case *c, const char *key, const char *value
     clv_shape *in = &c->d.in[key[2] ? key[2] - '0' : 0];
     in->rank = parse_extents(value, in->dim);
   } else if (!strcmp(key, "lengths")) {
-    c->lengths.rank = parse_extents(value, c->lengths.dim);
+    c->packed_lengths.rank = parse_extents(value, c->packed_lengths.dim);
   } else if (!strcmp(key, "training")) {
     c->d.training = *value == '1';
   } else if (!strcmp(key, "golden")) {
-    c->small = *value == '1';
+    c->is_small = *value == '1';
   } else if (!strcmp(key, "fill")) {
-    int at = name_index(value, fill_names, FILL_COUNT);
+    int at = find_name(value, fill_names, FILL_COUNT);
     if (at < 0) case_problem(c->d.op, "%s: fill=%s is unknown", c->name, value);
-    c->fill = (fill)at;
+    c->input_fill = (fill)at;
   } else {
     return false;
   }
@@ -232,16 +234,16 @@ static inline void set_default_inputs(clv_node_desc *d) {
   }
 }
 
-/* Derives what op, attributes and in[0] determine. */
-static inline clv_code case_finish(clv_node_desc *d, clv_err *err) {
+/* Derives output and parameters from op, attributes and in[0]. */
+static inline clv_code finish_case(clv_node_desc *d, clv_err *err) {
   clv_slot slots[CLV_MAX_PARAMS];
   set_default_inputs(d);
-  clv_op_site site = site_of(d);
+  clv_op_site site = make_site(d);
   CLV_TRY(clv_op_def_of(d->op)->shape(&site, &d->out, err));
-  d->n_params = slots_of(d, slots);
+  d->n_params = get_slots(d, slots);
   for (int i = 0; i < d->n_params; i++) d->param[i] = slots[i].shape;
   for (int i = 0; i < d->n_in; i++) {
-    d->need_dx[i] = !holds_integers(d->op, i);
+    d->need_dx[i] = !is_integer_input(d->op, i);
     d->offered_block[i] = 1;
   }
   d->need_dw = d->n_params > 0;
@@ -260,14 +262,15 @@ static inline clv_code parse_case_words(op_case *c, char **rest, clv_err *err) {
       case_problem(c->d.op, "%s: '%s' is not KEY=VALUE, or one too many", c->name, word);
     else if (!parse_case_key(c, word, equals + 1) &&
              parse_attr(c->d.op, word, equals + 1, &values[n]))
-      c->keys |= (uint64_t)1 << values[n++].key;
+      c->key_words |= (uint64_t)1 << values[n++].key;
   }
   CLV_TRY(clv_attrs_parse(c->d.op, values, n, &c->d.attrs, err));
-  if (c->lengths.rank > 0) c->d.in[clv_op_def_of(c->d.op)->max_in - 1] = CLV_SHAPE(c->lengths.rank);
-  return case_finish(&c->d, err);
+  if (c->packed_lengths.rank > 0)
+    c->d.in[clv_op_def_of(c->d.op)->max_in - 1] = CLV_SHAPE(c->packed_lengths.rank);
+  return finish_case(&c->d, err);
 }
 
-static inline void case_line(clv_op op, char *line) {
+static inline void read_case_line(clv_op op, char *line) {
   char *rest = NULL, *name = strtok_r(line, " \n", &rest);
   op_file *f = &files[op];
   if (n_cases == MAX_CASES) {
@@ -275,7 +278,7 @@ static inline void case_line(clv_op op, char *line) {
     return;
   }
   op_case *c = &cases[n_cases];
-  *c = (op_case){.small = true, .second = f->second, .d.op = op};
+  *c = (op_case){.is_small = true, .second_input_fill = f->second_input_fill, .d.op = op};
   snprintf(c->name, sizeof c->name, "%s", name);
   for (int i = 0; i < n_cases; i++)
     if (!strcmp(cases[i].name, c->name)) case_problem(op, "two cases are called %s", c->name);
@@ -284,63 +287,63 @@ static inline void case_line(clv_op op, char *line) {
     case_problem(op, "%s: %s", c->name, err.text);
     return;
   }
-  if (!c->d.attrs.packed != !c->lengths.rank)
+  if (!c->d.attrs.packed != !c->packed_lengths.rank)
     case_problem(op, "%s: packed sequences have lengths=, and others none", c->name);
-  c->golden = c->small && !f->none[0];
+  c->has_golden = c->is_small && !f->no_golden_reason[0];
   f->n_cases++;
-  f->n_golden += c->golden;
+  f->n_golden += c->has_golden;
   n_cases++;
 }
 
-static inline void case_refusal(clv_op op, const char *value) {
+static inline void read_refusal_line(clv_op op, const char *value) {
   op_refusal *r = &refusals[n_refusals];
   const char *bar = strstr(value, " | ");
-  if (!bar || bar - value >= (int)sizeof r->keys || strlen(bar + 3) >= sizeof r->text ||
-      n_refusals == MAX_REFUSALS) {
+  if (!bar || bar - value >= (int)sizeof r->key_words ||
+      strlen(bar + 3) >= sizeof r->refusal_text || n_refusals == MAX_REFUSALS) {
     case_problem(op, "'refused: %.80s' is not KEY=VALUE... | TEXT, too long, or one too many",
                  value);
     return;
   }
   r->op = op;
-  snprintf(r->keys, sizeof r->keys, "%.*s", (int)(bar - value), value);
-  snprintf(r->text, sizeof r->text, "%s", bar + 3);
+  snprintf(r->key_words, sizeof r->key_words, "%.*s", (int)(bar - value), value);
+  snprintf(r->refusal_text, sizeof r->refusal_text, "%s", bar + 3);
   n_refusals++;
 }
 
-static inline void case_head(clv_op op, const char *key, const char *value) {
+static inline void read_case_file_key(clv_op op, const char *key, const char *value) {
   op_file *f = &files[op];
-  int at = name_index(value, fill_names, FILL_COUNT);
-  if (!strcmp(key, "torch") && strlen(value) < sizeof f->torch)
-    snprintf(f->torch, sizeof f->torch, "%s", value);
-  else if (!strcmp(key, "none") && strlen(value) < sizeof f->none)
-    snprintf(f->none, sizeof f->none, "%s", value);
+  int at = find_name(value, fill_names, FILL_COUNT);
+  if (!strcmp(key, "torch") && strlen(value) < sizeof f->torch_call)
+    snprintf(f->torch_call, sizeof f->torch_call, "%s", value);
+  else if (!strcmp(key, "none") && strlen(value) < sizeof f->no_golden_reason)
+    snprintf(f->no_golden_reason, sizeof f->no_golden_reason, "%s", value);
   else if (!strcmp(key, "refused"))
-    case_refusal(op, value);
+    read_refusal_line(op, value);
   else if (!strcmp(key, "second") && at >= 0)
-    f->second = (fill)at;
+    f->second_input_fill = (fill)at;
   else if (!strcmp(key, "cpu") && !strncmp(value, "ref, ", 5))
-    f->cpu_none = true;
+    f->has_no_cpu_kernel = true;
   else if (!strcmp(key, "cpu") && !strcmp(value, "images"))
-    f->cpu_images = true;
+    f->has_cpu_for_images_only = true;
   else if (!strcmp(key, "layout") && !strcmp(value, "any"))
-    f->any_layout = true;
+    f->accepts_any_layout = true;
   else
     case_problem(op, "'%s: %.80s' is unknown", key, value);
 }
 
-static inline void case_file_line(clv_op op, char *line) {
+static inline void read_case_file_line(clv_op op, char *line) {
   line[strcspn(line, "\n")] = 0;
   char *colon = strchr(line, ':'), *space = strchr(line, ' ');
   if (line[0] == '#' || !line[0]) return;
   if (!colon || (space && space < colon)) {
-    case_line(op, line);
+    read_case_line(op, line);
     return;
   }
   *colon = 0;
-  case_head(op, line, colon + 1 + strspn(colon + 1, " "));
+  read_case_file_key(op, line, colon + 1 + strspn(colon + 1, " "));
 }
 
-static inline void case_file_read(clv_op op) {
+static inline void read_case_file(clv_op op) {
   char path[80], line[400];
   op_file *f = &files[op];
   snprintf(path, sizeof path, CASES_FOLDER "/%s.cases", clv_op_name(op));
@@ -349,17 +352,17 @@ static inline void case_file_read(clv_op op) {
     case_problem(op, "there is no such file (tests run from the root of the repository)");
     return;
   }
-  while (fgets(line, sizeof line, in)) case_file_line(op, line);
+  while (fgets(line, sizeof line, in)) read_case_file_line(op, line);
   fclose(in);
-  if (!f->torch[0] == !f->none[0])
+  if (!f->torch_call[0] == !f->no_golden_reason[0])
     case_problem(op, "it needs either 'torch: EXPRESSION' or 'none: REASON'");
   if (!f->n_cases) case_problem(op, "it has no case");
-  if (!f->n_golden && !f->none[0]) case_problem(op, "it has no case for a golden");
+  if (!f->n_golden && !f->no_golden_reason[0]) case_problem(op, "it has no case for a golden");
 }
 
 /* Reads the cases of all ops from their files. */
-static inline void cases_read(void) {
-  for (int op = 0; (op = next_op(op)) < CLV_OP_COUNT;) case_file_read((clv_op)op);
+static inline void read_all_cases(void) {
+  for (int op = 0; (op = get_next_op(op)) < CLV_OP_COUNT;) read_case_file((clv_op)op);
 }
 
 /* Returns a file NAME`ending` in the folder if no op is called NAME; NULL: there is none. */

@@ -8,35 +8,35 @@
 #include "tests/ops/each_op.h"
 #include "tests/ops/run_int.h"
 
-static inline bool run_on(const op_case *c, const run_options *o, values *s,
-                          const char **ret_impl) {
-  values_init(s, &c->d);
+static inline bool run_case_on_drawn(const op_case *c, const run_options *o, values *s,
+                                     const char **ret_impl) {
+  allocate_values(s, &c->d);
   draw_case(c, s);
   return run_case(o, &c->d, s, ret_impl);
 }
 
 /* Prints the largest distance of each result of a backend from that of ref. */
-static inline double compare(const op_case *c, const char *impl, const values *want,
-                             const values *got) {
+static inline double print_distances(const op_case *c, const char *impl, const values *want,
+                                     const values *got) {
   double worst = 0;
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++) {
-    double far = distance(got->v[i], want->v[i], got->n[i]);
+    double far = compute_distance(got->v[i], want->v[i], got->n[i]);
     if (!(far <= 1e-5))
-      fail_msg("%s (%s): %s is %.2e from ref", c->name, impl, value_name(&c->d, i, (char[40]){0}),
-               far);
+      fail_msg("%s (%s): %s is %.2e from ref", c->name, impl,
+               write_value_name(&c->d, i, (char[40]){0}), far);
     if (far > worst) worst = far;
   }
   return worst;
 }
 
 /* Compares the results of two runs bit by bit. now: describes how the run of *b differs. */
-static inline void same_bits(const op_case *c, const char *impl, const char *now, const values *a,
-                             const values *b) {
+static inline void assert_same_bits(const op_case *c, const char *impl, const char *now,
+                                    const values *a, const values *b) {
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++)
     for (size_t j = 0; j < a->n[i]; j++)
       if (memcmp(&a->v[i][j], &b->v[i][j], sizeof(double)))
         fail_msg("%s (%s): %s[%zu] is %.9g %s, %.9g before", c->name, impl,
-                 value_name(&c->d, i, (char[40]){0}), j, b->v[i][j], now, a->v[i][j]);
+                 write_value_name(&c->d, i, (char[40]){0}), j, b->v[i][j], now, a->v[i][j]);
 }
 
 #endif

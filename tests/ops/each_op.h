@@ -17,14 +17,14 @@
 
 typedef struct each_op {
   clv_op op;
-  void (*test)(clv_op op);
+  void (*test_fn)(clv_op op);
 } each_op;
 
 static inline void run_one_op(void **state) {
   const each_op *e = *state;
   const char *problem = files[e->op].problem;
   if (problem[0]) fail_msg(CASES_FOLDER "/%s.cases: %s", clv_op_name(e->op), problem);
-  e->test(e->op);
+  e->test_fn(e->op);
 }
 
 static inline void every_cases_file_belongs_to_an_op(void **state) {
@@ -41,8 +41,8 @@ static inline int run_each_op(const char *group, void (*test)(clv_op op), char *
   static char names[CLV_OP_COUNT][48];
   struct CMUnitTest tests[CLV_OP_COUNT] = {cmocka_unit_test(every_cases_file_belongs_to_an_op)};
   size_t n = 1;
-  cases_read();
-  for (int op = 0; (op = next_op(op)) < CLV_OP_COUNT;) {
+  read_all_cases();
+  for (int op = 0; (op = get_next_op(op)) < CLV_OP_COUNT;) {
     bool wanted = !only[1];
     for (char **name = only + 1; !wanted && *name; name++)
       wanted = strcmp(*name, clv_op_name((clv_op)op)) == 0;

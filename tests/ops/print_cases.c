@@ -61,15 +61,15 @@ static void print_attrs(const clv_node_desc *d) {
 static void print_inputs(const op_case *c) {
   printf(", \"inputs\": [");
   for (int i = 0; i < c->d.n_in; i++) {
-    bool whole = holds_integers(c->d.op, i);
+    bool whole = is_integer_input(c->d.op, i);
     printf("%s{\"shape\": ", i ? ", " : "");
     print_ints(c->d.in[i].dim, c->d.in[i].rank);
-    printf(", \"fill\": \"%s\"", fill_names[i ? c->second : c->fill]);
-    if (whole && c->lengths.rank && i == c->d.n_in - 1) {
+    printf(", \"fill\": \"%s\"", fill_names[i ? c->second_input_fill : c->input_fill]);
+    if (whole && c->packed_lengths.rank && i == c->d.n_in - 1) {
       printf(", \"values\": ");
-      print_ints(c->lengths.dim, c->lengths.rank);
+      print_ints(c->packed_lengths.dim, c->packed_lengths.rank);
     } else if (whole) {
-      printf(", \"below\": %lld", (long long)integer_limit(&c->d, i));
+      printf(", \"below\": %lld", (long long)get_integer_limit(&c->d, i));
     }
     printf("}");
   }
@@ -79,7 +79,7 @@ static void print_inputs(const op_case *c) {
 /* Prints the parameters. A counter is not in the golden files. */
 static void print_params(const clv_node_desc *d) {
   clv_slot slot[CLV_MAX_PARAMS];
-  int n = slots_of(d, slot), printed = 0;
+  int n = get_slots(d, slot), printed = 0;
   printf(", \"params\": [");
   for (int i = 0; i < n; i++) {
     if (slot[i].is_i64) continue;
@@ -92,13 +92,13 @@ static void print_params(const clv_node_desc *d) {
 }
 
 static void print_op(clv_op op) {
-  char torch[2 * sizeof files[op].torch], none[2 * sizeof files[op].none];
+  char torch[2 * sizeof files[op].torch_call], none[2 * sizeof files[op].no_golden_reason];
   int printed = 0;
   printf("{\"op\": \"%s\", \"torch\": \"%s\", \"none\": \"%s\", \"cases\": [", clv_op_name(op),
-         text_json(files[op].torch, torch, sizeof torch),
-         text_json(files[op].none, none, sizeof none));
+         text_json(files[op].torch_call, torch, sizeof torch),
+         text_json(files[op].no_golden_reason, none, sizeof none));
   for (int i = 0; i < n_cases; i++) {
-    if (cases[i].d.op != op || !cases[i].golden) continue;
+    if (cases[i].d.op != op || !cases[i].has_golden) continue;
     printf("%s{\"name\": \"%s\", \"training\": %s, ", printed++ ? ", " : "", cases[i].name,
            cases[i].d.training ? "true" : "false");
     print_attrs(&cases[i].d);
@@ -112,8 +112,8 @@ static void print_op(clv_op op) {
 int main(void) {
   int failed = 0;
   char name[300];
-  cases_read();
-  for (int op = 0; (op = next_op(op)) < CLV_OP_COUNT;) {
+  read_all_cases();
+  for (int op = 0; (op = get_next_op(op)) < CLV_OP_COUNT;) {
     if (!files[op].problem[0]) continue;
     fprintf(stderr, CASES_FOLDER "/%s.cases: %s\n", clv_op_name((clv_op)op), files[op].problem);
     failed = 1;
@@ -122,6 +122,6 @@ int main(void) {
     fprintf(stderr, CASES_FOLDER "/%s.cases: no op is called so\n", name);
     failed = 1;
   }
-  for (int op = 0; !failed && (op = next_op(op)) < CLV_OP_COUNT;) print_op((clv_op)op);
+  for (int op = 0; !failed && (op = get_next_op(op)) < CLV_OP_COUNT;) print_op((clv_op)op);
   return failed;
 }

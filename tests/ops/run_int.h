@@ -18,7 +18,7 @@
 enum {
   V_IN = 0,
   V_PARAM = V_IN + CLV_MAX_IN,
-  V_DOUT = V_PARAM + CLV_MAX_PARAMS, /* the last input of a run */
+  V_DOUT = V_PARAM + CLV_MAX_PARAMS, /* the gradient of the output, the last input of a run */
   V_OUT,
   V_DIN,
   V_DPARAM = V_DIN + CLV_MAX_IN,
@@ -35,23 +35,23 @@ typedef struct values {
 
 /* Writes a tensor's name to buf: "in0", "weight", "dout", "out", "din0", "dweight",
  * "mean_after". */
-static inline const char *value_name(const clv_node_desc *d, int v, char buf[40]) {
+static inline const char *write_value_name(const clv_node_desc *d, int v, char buf[40]) {
   if (v == V_DOUT || v == V_OUT) return v == V_OUT ? "out" : "dout";
   if (v < V_PARAM)
     snprintf(buf, 40, "in%d", v - V_IN);
   else if (v < V_DOUT)
-    snprintf(buf, 40, "%s", slot_of(d, v - V_PARAM).suffix);
+    snprintf(buf, 40, "%s", get_slot(d, v - V_PARAM).suffix);
   else if (v < V_DPARAM)
     snprintf(buf, 40, "din%d", v - V_DIN);
   else if (v < V_AFTER)
-    snprintf(buf, 40, "d%s", slot_of(d, v - V_DPARAM).suffix);
+    snprintf(buf, 40, "d%s", get_slot(d, v - V_DPARAM).suffix);
   else
-    snprintf(buf, 40, "%s_after", slot_of(d, v - V_AFTER).suffix);
+    snprintf(buf, 40, "%s_after", get_slot(d, v - V_AFTER).suffix);
   return buf;
 }
 
 /* Returns the shape of a tensor of the case. */
-static inline clv_shape value_shape(const clv_node_desc *d, int v) {
+static inline clv_shape get_value_shape(const clv_node_desc *d, int v) {
   if (v == V_DOUT || v == V_OUT) return d->out;
   if (v < V_PARAM) return d->in[v - V_IN];
   if (v < V_DOUT) return d->param[v - V_PARAM];
@@ -64,43 +64,43 @@ static const clv_rng_key dropout_key = {
 
 enum { TRACKED_BEFORE = 41 };
 
-static inline void die(const char *what) {
+static inline void exit_with_message(const char *what) {
   fprintf(stderr, "%s\n", what);
   exit(1);
 }
 
-static inline void *take(size_t bytes) {
+static inline void *allocate_host(size_t bytes) {
   void *p = aligned_alloc(64, clv_align_up(bytes ? bytes : 1, 64));
-  if (!p) die("out of memory");
+  if (!p) exit_with_message("out of memory");
   memset(p, 0xFF, bytes); /* bytes 0xFF are NaN in every float type */
   return p;
 }
 
-static inline size_t numel(const clv_shape *s) { return clv_layout_numel(s, 1); }
+static inline size_t count_elements(const clv_shape *s) { return clv_layout_numel(s, 1); }
 
-static inline void values_init(values *s, const clv_node_desc *d) {
+static inline void allocate_values(values *s, const clv_node_desc *d) {
   clv_slot slot[CLV_MAX_PARAMS];
   memset(s, 0, sizeof *s);
   for (int i = 0; i < d->n_in; i++) {
-    s->n[V_IN + i] = numel(&d->in[i]);
+    s->n[V_IN + i] = count_elements(&d->in[i]);
     s->n[V_DIN + i] = d->need_dx[i] ? s->n[V_IN + i] : 0;
   }
-  int n_slots = slots_of(d, slot);
+  int n_slots = get_slots(d, slot);
   for (int i = 0; i < n_slots; i++) {
     if (slot[i].is_i64) continue; /* an integer slot is a counter, not a tensor of values */
-    s->n[V_PARAM + i] = numel(&d->param[i]);
+    s->n[V_PARAM + i] = count_elements(&d->param[i]);
     s->n[V_DPARAM + i] = d->need_dw && !slot[i].is_buffer ? s->n[V_PARAM + i] : 0;
     s->n[V_AFTER + i] = slot[i].is_buffer ? s->n[V_PARAM + i] : 0;
   }
-  s->n[V_DOUT] = s->n[V_OUT] = numel(&d->out);
-  for (int i = 0; i < V_COUNT; i++) s->v[i] = take(s->n[i] * sizeof(double));
+  s->n[V_DOUT] = s->n[V_OUT] = count_elements(&d->out);
+  for (int i = 0; i < V_COUNT; i++) s->v[i] = allocate_host(s->n[i] * sizeof(double));
 }
 
-static inline void values_done(values *s) {
+static inline void free_values(values *s) {
   for (int i = 0; i < V_COUNT; i++) free(s->v[i]);
 }
 
-static inline void copy_given(values *dst, const values *src) {
+static inline void copy_given_values(values *dst, const values *src) {
   for (int i = 0; i < V_FIRST_RESULT; i++)
     if (src->n[i]) memcpy(dst->v[i], src->v[i], src->n[i] * sizeof(double));
 }
@@ -112,13 +112,13 @@ typedef struct run_options {
   const clv_backend *backend;
   clv_dtype dtype;
   int offered_block; /* layout offered for inputs of rank 4: size of the channel block */
-  int threads;
-  bool tf32, bf16;  /* as in clv_node_desc */
-  bool bf16_weight; /* as in clv_node_desc; such a weight gets no gradient */
-  bool in_place;    /* output and input share memory where the kernel supports it */
-  bool accumulate;  /* parameter gradients are added to a buffer of ones */
+  int n_threads;
+  bool is_tf32, is_bf16; /* flags tf32 and bf16 of clv_node_desc */
+  bool has_bf16_weight;  /* flag bf16_weight of clv_node_desc; a bf16 weight gets no gradient */
+  bool is_in_place;      /* output and input share memory where the kernel supports it */
+  bool has_accumulation; /* parameter gradients are added to a buffer of ones */
   /* returns how often the host has waited for its device; NULL: not checked */
-  uint64_t (*waits)(void);
+  uint64_t (*count_waits)(void);
 } run_options;
 
 typedef struct execution {
@@ -126,11 +126,11 @@ typedef struct execution {
   clv_node_desc d;
   clv_kernel *k;
   clv_kernel_args a;
-  void *row[V_COUNT]; /* row-major values in the kernel's type */
+  void *row_major_values[V_COUNT]; /* row-major values in the kernel's type */
 } execution;
 
 static inline void must(clv_code code, const clv_err *err) {
-  if (code != CLV_OK) die(err->text);
+  if (code != CLV_OK) exit_with_message(err->text);
 }
 
 typedef clv_code kernel_fn(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
@@ -139,15 +139,16 @@ typedef clv_code kernel_fn(clv_kernel *k, const clv_kernel_args *a, clv_err *err
  * allocate while they are prepared. */
 static inline void run_kernel(const execution *e, kernel_fn *f, const clv_kernel_args *a) {
   clv_err err;
-  uint64_t before = clv_alloc_count(), waits = e->o->waits ? e->o->waits() : 0;
+  uint64_t before = clv_alloc_count(), waits = e->o->count_waits ? e->o->count_waits() : 0;
   must(f(e->k, a, &err), &err);
-  if (clv_alloc_count() != before) die("a kernel took memory while it ran");
-  if (e->o->waits && e->o->waits() != waits) die("a kernel waited, or took memory of its device");
+  if (clv_alloc_count() != before) exit_with_message("a kernel took memory while it ran");
+  if (e->o->count_waits && e->o->count_waits() != waits)
+    exit_with_message("a kernel waited, or took memory of its device");
 }
 
 /* ---- memory of the backend: the host's, or that of a device ---------------------------------- */
 
-/* Copies host memory from take() to memory of the backend, and frees the host memory. */
+/* Copies host memory from allocate_host() to memory of the backend, and frees the host memory. */
 static inline void *to_device_memory(const execution *e, void *host, size_t bytes) {
   const clv_backend *b = e->o->backend;
   clv_err err;
@@ -160,14 +161,14 @@ static inline void *to_device_memory(const execution *e, void *host, size_t byte
 }
 
 static inline void *new_backend_memory(const execution *e, size_t bytes) {
-  return to_device_memory(e, take(bytes), bytes);
+  return to_device_memory(e, allocate_host(bytes), bytes);
 }
 
-/* Returns the content of backend memory in host memory from take(). */
+/* Returns the content of backend memory in host memory from allocate_host(). */
 static inline void *to_host_memory(const execution *e, const void *p, size_t bytes) {
   const clv_backend *b = e->o->backend;
   clv_err err;
-  void *host = take(bytes);
+  void *host = allocate_host(bytes);
   if (b->memory)
     must(clv_backend_get(b, host, p, bytes, &err), &err);
   else
@@ -175,7 +176,7 @@ static inline void *to_host_memory(const execution *e, const void *p, size_t byt
   return host;
 }
 
-static inline void drop(const execution *e, const void *p) {
+static inline void free_device_memory(const execution *e, const void *p) {
   const clv_backend *b = e->o->backend;
   if (b->memory)
     b->memory->give(b, (void *)(uintptr_t)p);
@@ -185,7 +186,7 @@ static inline void drop(const execution *e, const void *p) {
 
 /* Waits for the backend. A kernel of a device may report only now that it has refused its
  * values. */
-static inline void wait_for_all(const execution *e) {
+static inline void wait_for_device(const execution *e) {
   const clv_backend *b = e->o->backend;
   int64_t layer;
   clv_err err;
@@ -196,7 +197,7 @@ static inline void wait_for_all(const execution *e) {
 
 /* Returns a row-major copy in the kernel's type. */
 static inline void *to_kernel_type(clv_dtype dtype, const double *v, size_t n) {
-  void *p = take(n * clv_dtype_size(dtype));
+  void *p = allocate_host(n * clv_dtype_size(dtype));
   for (size_t i = 0; i < n; i++) {
     if (dtype == CLV_F32)
       ((float *)p)[i] = (float)v[i];
@@ -213,13 +214,13 @@ static inline void to_doubles(clv_dtype dtype, const void *p, double *v, size_t 
     v[i] = dtype == CLV_F32 ? ((const float *)p)[i] : ((const double *)p)[i];
 }
 
-static inline uint16_t bf16_of(float x) {
+static inline uint16_t round_to_bf16(float x) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
   if (isnan(x)) return (uint16_t)(bits >> 16 | 0x40);
   return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
-static inline float of_bf16(uint16_t x) {
+static inline float widen_bf16(uint16_t x) {
   uint32_t bits = (uint32_t)x << 16;
   float value;
   memcpy(&value, &bits, sizeof value);
@@ -227,7 +228,7 @@ static inline float of_bf16(uint16_t x) {
 }
 
 /* Bytes of one value in the kernel's type. */
-static inline size_t value_bytes(const execution *e, int layout) {
+static inline size_t get_value_bytes(const execution *e, int layout) {
   return clv_layout_is_bf16(layout) ? sizeof(uint16_t) : clv_dtype_size(e->o->dtype);
 }
 
@@ -244,17 +245,20 @@ static inline size_t channels_last_index(const clv_shape *s, size_t i) {
 
 /* Converts row-major f32 to channels-last bf16, or back. */
 static inline void to_channels_last(const clv_shape *s, const float *row, uint16_t *last) {
-  for (size_t i = 0; i < numel(s); i++) last[channels_last_index(s, i)] = bf16_of(row[i]);
+  for (size_t i = 0; i < count_elements(s); i++)
+    last[channels_last_index(s, i)] = round_to_bf16(row[i]);
 }
 static inline void from_channels_last(const clv_shape *s, const uint16_t *last, float *row) {
-  for (size_t i = 0; i < numel(s); i++) row[i] = of_bf16(last[channels_last_index(s, i)]);
+  for (size_t i = 0; i < count_elements(s); i++)
+    row[i] = widen_bf16(last[channels_last_index(s, i)]);
 }
 
-/* Allocates an activation in a layout, and fills it from row-major `row`, or with NaN. */
+/* Allocates an activation in a layout, and fills it from row-major `row_major_values`, or with
+ * NaN. */
 static inline void *to_layout(const execution *e, const clv_shape *shape, const void *row,
                               int block) {
-  size_t bytes = clv_layout_numel(shape, block) * value_bytes(e, block);
-  void *p = take(bytes);
+  size_t bytes = clv_layout_numel(shape, block) * get_value_bytes(e, block);
+  void *p = allocate_host(bytes);
   clv_err err;
   if (row && block == 1)
     memcpy(p, row, bytes);
@@ -267,9 +271,9 @@ static inline void *to_layout(const execution *e, const clv_shape *shape, const 
 
 static inline void channels_last_to_doubles(const execution *e, const clv_shape *shape,
                                             const void *p, double *v) {
-  size_t n = numel(shape);
+  size_t n = count_elements(shape);
   uint16_t *last = to_host_memory(e, p, n * sizeof *last);
-  float *row = take(n * sizeof *row);
+  float *row = allocate_host(n * sizeof *row);
   from_channels_last(shape, last, row);
   to_doubles(CLV_F32, row, v, n);
   free(last);
@@ -283,19 +287,19 @@ static inline void layout_to_doubles(const execution *e, const clv_shape *shape,
     channels_last_to_doubles(e, shape, p, v);
     return;
   }
-  size_t n = numel(shape), size = clv_dtype_size(e->o->dtype);
+  size_t n = count_elements(shape), size = clv_dtype_size(e->o->dtype);
   size_t padded = clv_layout_numel(shape, block);
-  void *row = block == 1 ? to_host_memory(e, p, n * size) : take(n * size);
+  void *row = block == 1 ? to_host_memory(e, p, n * size) : allocate_host(n * size);
   clv_err err;
   if (block != 1) {
     must(e->o->backend->reorder(e->o->backend, shape, e->o->dtype, p, block, row, 1, &err), &err);
     void *again = to_layout(e, shape, row, block);
-    double *a = take(padded * sizeof *a), *b = take(padded * sizeof *b);
+    double *a = allocate_host(padded * sizeof *a), *b = allocate_host(padded * sizeof *b);
     to_doubles(e->o->dtype, p, a, padded);
     to_doubles(e->o->dtype, again, b, padded);
     for (size_t i = 0; i < padded; i++)
       if (a[i] != b[i] && !(isnan(a[i]) && isnan(b[i])))
-        die("the channel padding of a blocked result is not zero");
+        exit_with_message("the channel padding of a blocked result is not zero");
     free(again);
     free(a);
     free(b);
@@ -305,27 +309,28 @@ static inline void layout_to_doubles(const execution *e, const clv_shape *shape,
 }
 
 /* Converts n values of the kernel's type to doubles. */
-static inline void values_out(const execution *e, const void *p, double *v, size_t n) {
+static inline void read_values(const execution *e, const void *p, double *v, size_t n) {
   if (!n) return;
   void *host = to_host_memory(e, p, n * clv_dtype_size(e->o->dtype));
   to_doubles(e->o->dtype, host, v, n);
   free(host);
 }
 
-static inline void *narrowed(const double *v, size_t n) {
-  uint16_t *p = take(n * sizeof *p);
-  for (size_t i = 0; i < n; i++) p[i] = bf16_of((float)v[i]);
+static inline void *round_all_to_bf16(const double *v, size_t n) {
+  uint16_t *p = allocate_host(n * sizeof *p);
+  for (size_t i = 0; i < n; i++) p[i] = round_to_bf16((float)v[i]);
   return p;
 }
 
 /* Allocates the parameters and copies the case's values. Every counter starts at TRACKED_BEFORE. */
-static inline void params_init(execution *e, const values *s) {
+static inline void make_parameters(execution *e, const values *s) {
   size_t size = clv_dtype_size(e->o->dtype);
   for (int i = 0; i < e->d.n_params; i++) {
     size_t n = s->n[V_PARAM + i];
     double tracked = TRACKED_BEFORE;
     if (e->d.bf16_weight && i == CLV_SLOT_WEIGHT)
-      e->a.param[i] = to_device_memory(e, narrowed(s->v[V_PARAM + i], n), n * sizeof(uint16_t));
+      e->a.param[i] =
+          to_device_memory(e, round_all_to_bf16(s->v[V_PARAM + i], n), n * sizeof(uint16_t));
     else
       e->a.param[i] =
           n ? to_device_memory(e, to_kernel_type(e->o->dtype, s->v[V_PARAM + i], n), n * size)
@@ -333,15 +338,15 @@ static inline void params_init(execution *e, const values *s) {
   }
 }
 
-static inline void params_done(execution *e) {
-  for (int i = 0; i < e->d.n_params; i++) drop(e, e->a.param[i]);
+static inline void free_parameters(execution *e) {
+  for (int i = 0; i < e->d.n_params; i++) free_device_memory(e, e->a.param[i]);
 }
 
 /* Runs forward on in0 * scale + shift with new buffers, and sets *a to them. */
-static inline void forward(execution *e, const values *s, double scale, double shift,
-                           clv_kernel_args *a) {
+static inline void run_forward(execution *e, const values *s, double scale, double shift,
+                               clv_kernel_args *a) {
   clv_kernel *k = e->k;
-  double *x = take(s->n[V_IN] * sizeof *x);
+  double *x = allocate_host(s->n[V_IN] * sizeof *x);
   for (size_t i = 0; i < s->n[V_IN]; i++) x[i] = s->v[V_IN][i] * scale + shift;
   for (int i = 0; i < e->d.n_in; i++) {
     void *row = to_kernel_type(e->d.in_dtype[i], i ? s->v[V_IN + i] : x, s->n[V_IN + i]);
@@ -354,20 +359,20 @@ static inline void forward(execution *e, const values *s, double scale, double s
   a->saved = new_backend_memory(e, k->saved_bytes);
   a->scratch = new_backend_memory(e, k->scratch_bytes);
   a->key = dropout_key;
-  bool in_place = e->o->in_place && k->in_place;
+  bool in_place = e->o->is_in_place && k->in_place;
   a->out = in_place ? (void *)(uintptr_t)a->in[0] : to_layout(e, &e->d.out, NULL, k->out_block);
   run_kernel(e, k->forward, a);
-  drop(e, a->scratch);
+  free_device_memory(e, a->scratch);
   if (in_place) a->in[0] = NULL;
 }
 
-static inline void forward_done(const execution *e, const clv_kernel_args *a) {
-  for (int i = 0; i < CLV_MAX_IN; i++) drop(e, a->in[i]);
-  drop(e, a->out);
-  drop(e, a->saved);
+static inline void free_forward_buffers(const execution *e, const clv_kernel_args *a) {
+  for (int i = 0; i < CLV_MAX_IN; i++) free_device_memory(e, a->in[i]);
+  free_device_memory(e, a->out);
+  free_device_memory(e, a->saved);
 }
 
-static inline void backward_buffers(execution *e, const values *s, clv_kernel_args *a) {
+static inline void make_backward_buffers(execution *e, const values *s, clv_kernel_args *a) {
   clv_kernel *k = e->k;
   void *row = to_kernel_type(e->o->dtype, s->v[V_DOUT], s->n[V_DOUT]);
   a->dout = to_layout(e, &e->d.out, row, k->out_block);
@@ -377,16 +382,16 @@ static inline void backward_buffers(execution *e, const values *s, clv_kernel_ar
   for (int i = 0; i < CLV_MAX_PARAMS; i++) {
     size_t n = s->n[V_DPARAM + i];
     if (!n) continue;
-    double *ones = take(n * sizeof *ones);
-    for (size_t j = 0; j < n && e->o->accumulate; j++) ones[j] = 1;
+    double *ones = allocate_host(n * sizeof *ones);
+    for (size_t j = 0; j < n && e->o->has_accumulation; j++) ones[j] = 1;
     a->dparam[i] =
         to_device_memory(e, to_kernel_type(e->o->dtype, ones, n), n * clv_dtype_size(e->o->dtype));
     free(ones);
   }
-  a->accumulate = e->o->accumulate;
+  a->accumulate = e->o->has_accumulation;
 }
 
-static inline bool wants_dx(const clv_node_desc *d) {
+static inline bool needs_input_gradient(const clv_node_desc *d) {
   bool any = false;
   for (int i = 0; i < d->n_in; i++) any |= d->need_dx[i];
   return any;
@@ -394,18 +399,18 @@ static inline bool wants_dx(const clv_node_desc *d) {
 
 /* Runs backward with only the values that `saves` promises. If no gradient of an input is wanted,
  * it computes those of the parameters alone, as a plan does. */
-static inline void backward(execution *e, const clv_kernel_args *from, values *s) {
+static inline void run_backward(execution *e, const clv_kernel_args *from, values *s) {
   clv_kernel *k = e->k;
   clv_kernel_args a = *from;
   for (int i = 0; i < e->d.n_in; i++)
     if (!(k->saves & clv_save_flag_of_input(i))) a.in[i] = NULL;
   if (!(k->saves & CLV_SAVE_OUT)) a.out = NULL;
-  backward_buffers(e, s, &a);
+  make_backward_buffers(e, s, &a);
   a.scratch = new_backend_memory(e, k->scratch_bytes);
-  bool input = wants_dx(&e->d) || k->fused_grads;
+  bool input = needs_input_gradient(&e->d) || k->fused_grads;
   if (k->backward_input && input) run_kernel(e, k->backward_input, &a);
   if (e->d.need_dw && !k->fused_grads) {
-    drop(e, a.scratch);
+    free_device_memory(e, a.scratch);
     a.scratch = new_backend_memory(e, k->scratch_bytes);
     run_kernel(e, k->backward_weight, &a);
   }
@@ -413,21 +418,22 @@ static inline void backward(execution *e, const clv_kernel_args *from, values *s
     if (e->d.need_dx[i])
       layout_to_doubles(e, &e->d.in[i], a.din[i], k->in_block[i], s->v[V_DIN + i]);
   for (int i = 0; i < CLV_MAX_PARAMS; i++)
-    values_out(e, a.dparam[i], s->v[V_DPARAM + i], s->n[V_DPARAM + i]);
-  for (int i = 0; i < CLV_MAX_IN; i++) drop(e, a.din[i]);
-  for (int i = 0; i < CLV_MAX_PARAMS; i++) drop(e, a.dparam[i]);
-  drop(e, a.dout);
-  drop(e, a.scratch);
+    read_values(e, a.dparam[i], s->v[V_DPARAM + i], s->n[V_DPARAM + i]);
+  for (int i = 0; i < CLV_MAX_IN; i++) free_device_memory(e, a.din[i]);
+  for (int i = 0; i < CLV_MAX_PARAMS; i++) free_device_memory(e, a.dparam[i]);
+  free_device_memory(e, a.dout);
+  free_device_memory(e, a.scratch);
 }
 
-static inline void statistics_out(const execution *e, values *s) {
+static inline void read_statistics(const execution *e, values *s) {
   for (int i = 0; i < CLV_MAX_PARAMS; i++)
-    values_out(e, e->a.param[i], s->v[V_AFTER + i], s->n[V_AFTER + i]);
+    read_values(e, e->a.param[i], s->v[V_AFTER + i], s->n[V_AFTER + i]);
   for (int i = 0; i < e->d.n_params; i++) {
     if (s->n[V_PARAM + i]) continue;
     int64_t *tracked = to_host_memory(e, e->a.param[i], sizeof *tracked);
     if (*tracked != TRACKED_BEFORE + e->d.training)
-      die("num_batches_tracked is not one higher after training, or moved outside it");
+      exit_with_message(
+          "num_batches_tracked is not one higher after training, or moved outside it");
     free(tracked);
   }
 }
@@ -439,12 +445,12 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   execution e = {.o = o, .d = *d};
   clv_err err;
   e.d.dtype = o->dtype;
-  e.d.tf32 = o->tf32;
-  e.d.bf16 = o->bf16;
-  e.d.bf16_weight = o->bf16_weight;
-  if (o->threads) e.d.threads = o->threads;
+  e.d.tf32 = o->is_tf32;
+  e.d.bf16 = o->is_bf16;
+  e.d.bf16_weight = o->has_bf16_weight;
+  if (o->n_threads) e.d.threads = o->n_threads;
   for (int i = 0; i < e.d.n_in; i++) {
-    e.d.in_dtype[i] = holds_integers(e.d.op, i) ? CLV_I64 : o->dtype;
+    e.d.in_dtype[i] = is_integer_input(e.d.op, i) ? CLV_I64 : o->dtype;
     e.d.offered_block[i] = e.d.in[i].rank == 4 && o->offered_block ? o->offered_block : 1;
   }
   clv_code code = o->backend->prepare(o->backend, &e.d, &e.k, &err);
@@ -452,25 +458,25 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   must(code, &err);
   if (ret_impl) *ret_impl = e.k->impl;
   o->backend->set_threads(e.d.threads);
-  params_init(&e, s);
+  make_parameters(&e, s);
   e.a.cache = new_backend_memory(&e, e.k->cache_bytes);
   e.a.scratch = new_backend_memory(&e, e.k->scratch_bytes);
   e.a.refresh_for = CLV_FOR_FORWARD | CLV_FOR_BACKWARD;
   if (e.k->refresh) run_kernel(&e, e.k->refresh, &e.a);
-  drop(&e, e.a.scratch);
+  free_device_memory(&e, e.a.scratch);
   clv_kernel_args first = e.a, second = e.a;
-  forward(&e, s, 1, 0, &first);
-  statistics_out(&e, s);
+  run_forward(&e, s, 1, 0, &first);
+  read_statistics(&e, s);
   layout_to_doubles(&e, &e.d.out, first.out, e.k->out_block, s->v[V_OUT]);
-  forward(&e, s, 0.5, 0.25, &second);
-  backward(&e, &first, s);
-  wait_for_all(&e);
-  forward_done(&e, &first);
-  forward_done(&e, &second);
-  params_done(&e);
+  run_forward(&e, s, 0.5, 0.25, &second);
+  run_backward(&e, &first, s);
+  wait_for_device(&e);
+  free_forward_buffers(&e, &first);
+  free_forward_buffers(&e, &second);
+  free_parameters(&e);
   /* a bf16 weight has no gradient to compare */
-  if (o->bf16_weight) s->n[V_DPARAM + CLV_SLOT_WEIGHT] = 0;
-  drop(&e, e.a.cache);
+  if (o->has_bf16_weight) s->n[V_DPARAM + CLV_SLOT_WEIGHT] = 0;
+  free_device_memory(&e, e.a.cache);
   e.k->free(e.k);
   return true;
 }
@@ -480,7 +486,7 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
 
 /* Returns ||a - b|| / ||b||, or ||a|| if b is 0; infinite if NaN or infinity are at different
  * positions. */
-static inline double distance(const double *a, const double *b, size_t n) {
+static inline double compute_distance(const double *a, const double *b, size_t n) {
   double difference = 0, norm = 0;
   for (size_t i = 0; i < n; i++) {
     if (isnan(b[i]) && isnan(a[i])) continue;
@@ -493,7 +499,7 @@ static inline double distance(const double *a, const double *b, size_t n) {
 }
 
 static inline void draw_normal(double *v, size_t n, uint32_t stream, float mean, float std) {
-  float *f = take(n * sizeof *f);
+  float *f = allocate_host(n * sizeof *f);
   clv_rng_key key = {.seed = 11, .layer = stream};
   clv_rng_normal(&key, mean, std, f, n);
   for (size_t i = 0; i < n; i++) v[i] = f[i];
@@ -501,7 +507,7 @@ static inline void draw_normal(double *v, size_t n, uint32_t stream, float mean,
 }
 
 static inline void draw_uniform(double *v, size_t n, uint32_t stream, float low, float high) {
-  float *f = take(n * sizeof *f);
+  float *f = allocate_host(n * sizeof *f);
   clv_rng_key key = {.seed = 12, .layer = stream};
   clv_rng_uniform(&key, low, high, f, n);
   for (size_t i = 0; i < n; i++) v[i] = f[i];
@@ -509,21 +515,21 @@ static inline void draw_uniform(double *v, size_t n, uint32_t stream, float low,
 }
 
 static inline void draw_input(const op_case *c, uint32_t stream, double *v, size_t n) {
-  if (c->fill == FILL_BIG)
+  if (c->input_fill == FILL_BIG)
     draw_uniform(v, n, stream, -90, 90);
-  else if (c->fill == FILL_SHIFTED)
+  else if (c->input_fill == FILL_SHIFTED)
     draw_normal(v, n, stream, 1000, 3);
-  else if (c->fill == FILL_UNIT)
+  else if (c->input_fill == FILL_UNIT)
     draw_uniform(v, n, stream, 0.02f, 0.98f);
-  else if (c->fill == FILL_EDGE)
+  else if (c->input_fill == FILL_EDGE)
     draw_uniform(v, n, stream, 0, 1);
   else
     draw_normal(v, n, stream, 0, 1);
   for (size_t i = 0; i < n; i++) {
-    if (c->fill == FILL_TIES) v[i] = round(v[i]);
-    if (c->fill == FILL_NAN && i % 17 == 5) v[i] = NAN;
-    if (c->fill == FILL_EDGE && i % 3 == 0) v[i] = 0;
-    if (c->fill == FILL_EDGE && i % 5 == 1) v[i] = 1;
+    if (c->input_fill == FILL_TIES) v[i] = round(v[i]);
+    if (c->input_fill == FILL_NAN && i % 17 == 5) v[i] = NAN;
+    if (c->input_fill == FILL_EDGE && i % 3 == 0) v[i] = 0;
+    if (c->input_fill == FILL_EDGE && i % 5 == 1) v[i] = 1;
   }
 }
 
@@ -539,11 +545,11 @@ static inline void draw_other_inputs(const op_case *c, uint32_t stream, values *
   for (int i = 1; i < d->n_in; i++) {
     double *v = s->v[V_IN + i];
     size_t n = s->n[V_IN + i];
-    if (c->lengths.rank && i == d->n_in - 1)
-      for (size_t j = 0; j < n; j++) v[j] = (double)c->lengths.dim[j];
-    else if (holds_integers(d->op, i))
-      draw_integers(v, n, stream, integer_limit(d, i));
-    else if (c->second == FILL_UNIT)
+    if (c->packed_lengths.rank && i == d->n_in - 1)
+      for (size_t j = 0; j < n; j++) v[j] = (double)c->packed_lengths.dim[j];
+    else if (is_integer_input(d->op, i))
+      draw_integers(v, n, stream, get_integer_limit(d, i));
+    else if (c->second_input_fill == FILL_UNIT)
       draw_uniform(v, n, stream + (uint32_t)i, 0, 1);
     else
       draw_normal(v, n, stream + 100 + (uint32_t)i, 0, 1);
@@ -553,7 +559,7 @@ static inline void draw_other_inputs(const op_case *c, uint32_t stream, values *
 /* Draws parameters. A buffer whose initial value is 1 is a variance, so it stays positive. */
 static inline void draw_params(const clv_node_desc *d, uint32_t stream, values *s) {
   clv_slot slot[CLV_MAX_PARAMS];
-  int n_slots = slots_of(d, slot);
+  int n_slots = get_slots(d, slot);
   for (int i = 0; i < n_slots; i++)
     if (slot[i].is_buffer && slot[i].init == CLV_INIT_ONE)
       draw_uniform(s->v[V_PARAM + i], s->n[V_PARAM + i], stream + 5 + (uint32_t)i, 0.5f, 2);
@@ -561,19 +567,19 @@ static inline void draw_params(const clv_node_desc *d, uint32_t stream, values *
       draw_normal(s->v[V_PARAM + i], s->n[V_PARAM + i], stream + 200 + (uint32_t)i, 0, 0.5f);
 }
 
-static int ascending(const void *a, const void *b) {
+static int compare_ascending(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return (x > y) - (x < y);
 }
 
 /* Draws row numbers. If columns are subtracted, those of a position ascend, so that no difference
  * is negative. */
-static inline void draw_rows(const clv_node_desc *d, uint32_t stream, values *s) {
+static inline void draw_row_numbers(const clv_node_desc *d, uint32_t stream, values *s) {
   double *v = s->v[V_IN];
   size_t n = s->n[V_IN], width = clv_row_numbers_of(d).width;
   draw_integers(v, n, stream, d->attrs.rows);
   for (size_t i = 0; d->attrs.minus >= 0 && i < n; i += width)
-    qsort(v + i, width, sizeof *v, ascending);
+    qsort(v + i, width, sizeof *v, compare_ascending);
 }
 
 /* Draws values for a case; every call draws the same ones. */
@@ -581,8 +587,8 @@ static inline void draw_case(const op_case *c, values *s) {
   const clv_node_desc *d = &c->d;
   uint32_t stream = 0;
   for (const char *p = c->name; *p; p++) stream = stream * 31 + (uint8_t)*p;
-  if (holds_integers(d->op, 0))
-    draw_rows(d, stream, s);
+  if (is_integer_input(d->op, 0))
+    draw_row_numbers(d, stream, s);
   else
     draw_input(c, stream, s->v[V_IN], s->n[V_IN]);
   draw_other_inputs(c, stream, s);

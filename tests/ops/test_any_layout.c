@@ -14,23 +14,23 @@ static const int64_t images[][4] = {
     {2, 3, 5, 7}, {3, 17, 6, 5}, {1, 16, 9, 8}, {4, 24, 41, 43}, {2, 32, 5, 3}};
 
 /* Makes the case with other extents. Returns false if its attributes do not fit them. */
-static bool resized(const op_case *c, const int64_t v[4], op_case *ret) {
+static bool resize_case(const op_case *c, const int64_t v[4], op_case *ret) {
   clv_err err;
   *ret = *c;
   ret->d.n_params = 0;
   memset(ret->d.in, 0, sizeof ret->d.in);
   for (int i = 0; i < c->d.n_in; i++) ret->d.in[i] = CLV_SHAPE(v[0], v[1], v[2], v[3]);
-  return case_finish(&ret->d, &err) == CLV_OK;
+  return finish_case(&ret->d, &err) == CLV_OK;
 }
 
 /* Returns the block that the kernel accepts when `block` is offered; 0: cpu has no kernel. */
-static int accepted_block(const op_case *c, int block) {
+static int find_accepted_block(const op_case *c, int block) {
   clv_node_desc d = c->d;
   clv_kernel *k;
   clv_err err;
   d.dtype = CLV_F32;
   for (int i = 0; i < d.n_in; i++) {
-    d.in_dtype[i] = holds_integers(d.op, i) ? CLV_I64 : CLV_F32;
+    d.in_dtype[i] = is_integer_input(d.op, i) ? CLV_I64 : CLV_F32;
     d.offered_block[i] = block;
   }
   clv_code code = clv_backend_cpu()->prepare(clv_backend_cpu(), &d, &k, &err);
@@ -41,28 +41,28 @@ static int accepted_block(const op_case *c, int block) {
   return accepted;
 }
 
-static void run_with(const op_case *c, int block, int threads, bool in_place, values *s) {
+static void run_case_with(const op_case *c, int block, int threads, bool in_place, values *s) {
   run_options o = {.backend = clv_backend_cpu(),
                    .dtype = CLV_F32,
                    .offered_block = block,
-                   .threads = threads,
-                   .in_place = in_place};
-  values_init(s, &c->d);
+                   .n_threads = threads,
+                   .is_in_place = in_place};
+  allocate_values(s, &c->d);
   draw_case(c, s);
   run_case(&o, &c->d, s, NULL);
 }
 
-static void same_bits(const op_case *c, const char *how, const values *a, const values *b) {
+static void assert_same_bits(const op_case *c, const char *how, const values *a, const values *b) {
   char in[160], name[40];
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++)
     for (size_t j = 0; j < a->n[i]; j++)
       if (memcmp(&a->v[i][j], &b->v[i][j], sizeof(double)))
         fail_msg("%s of %s, %s: %s[%zu] is %.9g and not %.9g", c->name,
-                 clv_shape_format(&c->d.in[0], in, sizeof in), how, value_name(&c->d, i, name), j,
-                 b->v[i][j], a->v[i][j]);
+                 clv_shape_format(&c->d.in[0], in, sizeof in), how,
+                 write_value_name(&c->d, i, name), j, b->v[i][j], a->v[i][j]);
 }
 
-static void compare_ways(const op_case *c, bool any) {
+static void compare_all_options(const op_case *c, bool any) {
   static const struct {
     const char *how;
     int block, threads;
@@ -75,31 +75,31 @@ static void compare_ways(const op_case *c, bool any) {
               {"two threads, channels last offered", LAST, 2, false},
               {"in place", 8, 1, true}};
   values plain, other;
-  run_with(c, 1, 1, false, &plain);
+  run_case_with(c, 1, 1, false, &plain);
   for (size_t i = 0; i < (any ? CLV_COUNT(ways) : 2); i++) {
-    run_with(c, ways[i].block, ways[i].threads, ways[i].in_place, &other);
-    same_bits(c, ways[i].how, &plain, &other);
-    values_done(&other);
+    run_case_with(c, ways[i].block, ways[i].threads, ways[i].in_place, &other);
+    assert_same_bits(c, ways[i].how, &plain, &other);
+    free_values(&other);
   }
-  values_done(&plain);
+  free_values(&plain);
 }
 
 static void check_case(const op_case *c) {
-  bool any = files[c->d.op].any_layout;
+  bool any = files[c->d.op].accepts_any_layout;
   for (int block = 8; block <= 16; block += 8) {
-    bool takes = accepted_block(c, block) == block;
+    bool takes = find_accepted_block(c, block) == block;
     if (any && !takes)
       fail_msg("%s: cpu does not take block %d, but " CASES_FOLDER "/%s.cases has 'layout: any'",
                c->name, block, clv_op_name(c->d.op));
   }
-  bool last = accepted_block(c, LAST) == LAST;
+  bool last = find_accepted_block(c, LAST) == LAST;
   if (last != (any && c->d.op != CLV_OP_GROUPNORM))
     fail_msg("%s: cpu %s channels last", c->name, last ? "takes" : "does not take");
-  bool both = accepted_block(c, 8) == 8 && accepted_block(c, 16) == 16;
+  bool both = find_accepted_block(c, 8) == 8 && find_accepted_block(c, 16) == 16;
   if (!any && both)
     fail_msg("%s: cpu takes any block, but " CASES_FOLDER "/%s.cases lacks 'layout: any'", c->name,
              clv_op_name(c->d.op));
-  compare_ways(c, any);
+  compare_all_options(c, any);
 }
 
 /* Runs the large image with one case of the op; in `make long` with all cases. */
@@ -108,18 +108,18 @@ static void test_op(clv_op op) {
   bool had_large = false;
   for (int i = 0; i < n_cases; i++) {
     op_case c;
-    if (cases[i].d.op != op || cases[i].d.in[0].rank != 4 || !cases[i].small) continue;
+    if (cases[i].d.op != op || cases[i].d.in[0].rank != 4 || !cases[i].is_small) continue;
     for (size_t image = 0; image < CLV_COUNT(images); image++) {
-      if (image == LARGE && (!files[op].any_layout || (had_large && !is_long()))) continue;
-      if (!resized(&cases[i], images[image], &c) || !accepted_block(&c, 1)) continue;
+      if (image == LARGE && (!files[op].accepts_any_layout || (had_large && !is_long()))) continue;
+      if (!resize_case(&cases[i], images[image], &c) || !find_accepted_block(&c, 1)) continue;
       had_large |= image == LARGE;
       check_case(&c);
       n++;
     }
   }
   print_message("%-16s %d images, %s\n", clv_op_name(op), n,
-                files[op].any_layout ? "any block" : "a block of its own or none");
-  if (files[op].any_layout && !n)
+                files[op].accepts_any_layout ? "any block" : "a block of its own or none");
+  if (files[op].accepts_any_layout && !n)
     fail_msg(
         "kernels/ops/%s.cases says `layout: any`, and no kernel of kernels/cpu takes a blocked "
         "image of its cases: add one, or say `cpu: ref, REASON` without `layout: any`",

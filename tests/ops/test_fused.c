@@ -17,8 +17,8 @@
 
 typedef struct setup {
   clv_shape shape;
-  int block, threads;
-  bool add, training, in_place, accumulate;
+  int channel_block, n_threads;
+  bool has_add, is_training, is_in_place, has_accumulation;
 } setup;
 
 enum { VALUES = 4, RESULTS = 7 };
@@ -30,7 +30,7 @@ typedef struct results {
   size_t n[RESULTS];
 } results;
 
-static void *take(size_t bytes) {
+static void *allocate_memory(size_t bytes) {
   clv_err err;
   void *p;
   if (clv_alloc_aligned(bytes, &p, &err) != CLV_OK) fail_msg("%s", err.text);
@@ -39,38 +39,38 @@ static void *take(size_t bytes) {
 }
 
 /* Draws integers and halves, so that some outputs are exactly 0, and a NaN. */
-static float *drawn(const setup *s, uint32_t stream, bool with_nan) {
+static float *draw_values(const setup *s, uint32_t stream, bool with_nan) {
   size_t n = clv_layout_numel(&s->shape, 1);
-  float *row = take(n * sizeof *row);
+  float *row = allocate_memory(n * sizeof *row);
   clv_err err;
   clv_rng_normal(&(clv_rng_key){.seed = 3, .layer = stream}, 0, 1, row, n);
   for (size_t i = 0; i < n; i++) row[i] = roundf(row[i] * 2) / 2;
   if (with_nan) row[n / 3] = NAN;
-  float *p = take(clv_layout_numel(&s->shape, s->block) * sizeof *p);
-  assert_int_equal(
-      clv_backend_cpu()->reorder(clv_backend_cpu(), &s->shape, CLV_F32, row, 1, p, s->block, &err),
-      CLV_OK);
+  float *p = allocate_memory(clv_layout_numel(&s->shape, s->channel_block) * sizeof *p);
+  assert_int_equal(clv_backend_cpu()->reorder(clv_backend_cpu(), &s->shape, CLV_F32, row, 1, p,
+                                              s->channel_block, &err),
+                   CLV_OK);
   free(row);
   return p;
 }
 
 /* ---- one kernel ------------------------------------------------------------------------------ */
 
-static clv_kernel *prepared(const setup *s, clv_op op, unsigned tail, int n_in) {
+static clv_kernel *prepare_kernel(const setup *s, clv_op op, unsigned tail, int n_in) {
   clv_node_desc d = {.op = op,
                      .attrs = {.eps = 1e-5, .momentum = 0.1},
                      .dtype = CLV_F32,
                      .n_in = n_in,
                      .out = s->shape,
-                     .training = s->training,
-                     .threads = s->threads,
+                     .training = s->is_training,
+                     .threads = s->n_threads,
                      .tail = tail};
   clv_kernel *k;
   clv_err err;
   for (int i = 0; i < n_in; i++) {
     d.in[i] = s->shape;
     d.in_dtype[i] = CLV_F32;
-    d.offered_block[i] = s->block;
+    d.offered_block[i] = s->channel_block;
     d.need_dx[i] = true;
   }
   if (op == CLV_OP_BATCHNORM) {
@@ -80,13 +80,13 @@ static clv_kernel *prepared(const setup *s, clv_op op, unsigned tail, int n_in) 
   }
   if (clv_backend_cpu()->prepare(clv_backend_cpu(), &d, &k, &err) != CLV_OK)
     fail_msg("%s", err.text);
-  assert_int_equal(k->in_block[0], s->block);
-  assert_int_equal(k->out_block, s->block);
+  assert_int_equal(k->in_block[0], s->channel_block);
+  assert_int_equal(k->out_block, s->channel_block);
   return k;
 }
 
-static void run(clv_code (*fn)(clv_kernel *, const clv_kernel_args *, clv_err *), clv_kernel *k,
-                const clv_kernel_args *a) {
+static void run_kernel(clv_code (*fn)(clv_kernel *, const clv_kernel_args *, clv_err *),
+                       clv_kernel *k, const clv_kernel_args *a) {
   clv_err err;
   if (fn(k, a, &err) != CLV_OK) fail_msg("%s", err.text);
 }
@@ -94,123 +94,132 @@ static void run(clv_code (*fn)(clv_kernel *, const clv_kernel_args *, clv_err *)
 /* ---- both ways ------------------------------------------------------------------------------- */
 
 typedef struct memory {
-  float *x, *other, *dout;
-  int64_t tracked;
-  void *saved, *scratch;
+  float *x, *other_input, *dout;
+  int64_t n_tracked_batches;
+  void *saved_memory, *scratch_memory;
 } memory;
 
-static void results_new(const setup *s, results *r) {
-  size_t whole = clv_layout_numel(&s->shape, s->block), channels = (size_t)s->shape.dim[1];
+static void allocate_results(const setup *s, results *r) {
+  size_t whole = clv_layout_numel(&s->shape, s->channel_block), channels = (size_t)s->shape.dim[1];
   for (int i = 0; i < RESULTS; i++) {
     r->n[i] = i < 3 ? whole : channels;
-    r->v[i] = take(r->n[i] * sizeof(float));
+    r->v[i] = allocate_memory(r->n[i] * sizeof(float));
     for (size_t c = 0; i >= 3 && c < channels; c++) r->v[i][c] = 1;
   }
 }
 
-static clv_kernel_args norm_args(const memory *m, results *r, float *weight, float *bias) {
+static clv_kernel_args make_norm_args(const memory *m, results *r, float *weight, float *bias) {
   return (clv_kernel_args){
       .in = {m->x},
-      .param = {weight, bias, r->v[5], r->v[6], (void *)(uintptr_t)&m->tracked},
-      .saved = m->saved,
-      .scratch = m->scratch,
+      .param = {weight, bias, r->v[5], r->v[6], (void *)(uintptr_t)&m->n_tracked_batches},
+      .saved = m->saved_memory,
+      .scratch = m->scratch_memory,
       .out = r->v[0],
       .dparam = {r->v[3], r->v[4]}};
 }
 
-static void run_separately(const setup *s, memory *m, results *r, float *weight, float *bias) {
-  clv_kernel *norm = prepared(s, CLV_OP_BATCHNORM, 0, 1);
-  clv_kernel *add = prepared(s, CLV_OP_ADD, 0, 2), *relu = prepared(s, CLV_OP_RELU, 0, 1);
+static void run_unfused(const setup *s, memory *m, results *r, float *weight, float *bias) {
+  clv_kernel *norm = prepare_kernel(s, CLV_OP_BATCHNORM, 0, 1);
+  clv_kernel *add = prepare_kernel(s, CLV_OP_ADD, 0, 2),
+             *relu = prepare_kernel(s, CLV_OP_RELU, 0, 1);
   size_t bytes = r->n[0] * sizeof(float);
-  float *y = take(bytes), *z = take(bytes), *dz = take(bytes);
-  m->saved = take(norm->saved_bytes);
-  m->scratch = take(norm->scratch_bytes);
-  clv_kernel_args a = norm_args(m, r, weight, bias);
-  a.accumulate = s->accumulate;
+  float *y = allocate_memory(bytes), *z = allocate_memory(bytes), *dz = allocate_memory(bytes);
+  m->saved_memory = allocate_memory(norm->saved_bytes);
+  m->scratch_memory = allocate_memory(norm->scratch_bytes);
+  clv_kernel_args a = make_norm_args(m, r, weight, bias);
+  a.accumulate = s->has_accumulation;
   a.out = y;
-  run(norm->forward, norm, &a);
-  if (s->add) run(add->forward, add, &(clv_kernel_args){.in = {y, m->other}, .out = z});
-  run(relu->forward, relu, &(clv_kernel_args){.in = {s->add ? z : y}, .out = r->v[0]});
-  run(relu->backward_input, relu, &(clv_kernel_args){.out = r->v[0], .dout = m->dout, .din = {dz}});
+  run_kernel(norm->forward, norm, &a);
+  if (s->has_add)
+    run_kernel(add->forward, add, &(clv_kernel_args){.in = {y, m->other_input}, .out = z});
+  run_kernel(relu->forward, relu, &(clv_kernel_args){.in = {s->has_add ? z : y}, .out = r->v[0]});
+  run_kernel(relu->backward_input, relu,
+             &(clv_kernel_args){.out = r->v[0], .dout = m->dout, .din = {dz}});
   memcpy(r->v[2], dz, bytes);
   a.dout = dz;
   a.din[0] = r->v[1];
-  run(norm->backward_input, norm, &a);
+  run_kernel(norm->backward_input, norm, &a);
   clv_kernel *all[] = {norm, add, relu};
   for (int i = 0; i < 3; i++) all[i]->free(all[i]);
   free(y);
   free(z);
   free(dz);
-  free(m->saved);
-  free(m->scratch);
+  free(m->saved_memory);
+  free(m->scratch_memory);
 }
 
-/* Recomputes the output, which was not kept: backward runs without it, and `recompute` must return
- * the same bits. */
-static void recompute(clv_kernel *k, clv_kernel_args *a, const results *r) {
+/* Recomputes the output, which was not kept: backward runs without it, and `check_recompute` must
+ * return the same bits. */
+static void check_recompute(clv_kernel *k, clv_kernel_args *a, const results *r) {
   clv_kernel_args again = *a;
-  again.out = take(r->n[0] * sizeof(float));
-  run(k->recompute, k, &again);
+  again.out = allocate_memory(r->n[0] * sizeof(float));
+  run_kernel(k->recompute, k, &again);
   assert_memory_equal(again.out, r->v[0], r->n[0] * sizeof(float));
   free(again.out);
   a->out = NULL;
 }
 
-/* Runs in place: a gradient shares the memory of dout where the kernel allows it. */
-static void run_in_place(const setup *s, memory *m, results *r, float *weight, float *bias) {
-  unsigned tail = s->add ? CLV_TAIL_ADD | CLV_TAIL_RELU : CLV_TAIL_RELU;
-  clv_kernel *k = prepared(s, CLV_OP_BATCHNORM, tail, s->add ? 2 : 1);
-  int shares = s->add ? 1 : 0;
-  float *dout = take(r->n[0] * sizeof(float));
+/* Runs the fused kernel in place: a gradient shares the memory of dout where the kernel allows it.
+ */
+static void check_in_place(const setup *s, memory *m, results *r, float *weight, float *bias) {
+  unsigned tail = s->has_add ? CLV_TAIL_ADD | CLV_TAIL_RELU : CLV_TAIL_RELU;
+  clv_kernel *k = prepare_kernel(s, CLV_OP_BATCHNORM, tail, s->has_add ? 2 : 1);
+  int shares = s->has_add ? 1 : 0;
+  float *dout = allocate_memory(r->n[0] * sizeof(float));
   memcpy(dout, m->dout, r->n[0] * sizeof(float));
   assert_int_equal(k->din_in_place, 1u << shares);
-  assert_int_equal(k->saves, s->add ? CLV_SAVE_IN0 | CLV_SAVE_OUT : CLV_SAVE_IN0);
-  m->saved = take(k->saved_bytes);
-  m->scratch = take(k->scratch_bytes);
-  clv_kernel_args a = norm_args(m, r, weight, bias);
-  a.accumulate = s->accumulate;
-  a.in[1] = s->add ? m->other : NULL;
-  run(k->forward, k, &a);
-  if (!s->add) recompute(k, &a, r);
+  assert_int_equal(k->saves, s->has_add ? CLV_SAVE_IN0 | CLV_SAVE_OUT : CLV_SAVE_IN0);
+  m->saved_memory = allocate_memory(k->saved_bytes);
+  m->scratch_memory = allocate_memory(k->scratch_bytes);
+  clv_kernel_args a = make_norm_args(m, r, weight, bias);
+  a.accumulate = s->has_accumulation;
+  a.in[1] = s->has_add ? m->other_input : NULL;
+  run_kernel(k->forward, k, &a);
+  if (!s->has_add) check_recompute(k, &a, r);
   a.in[1] = NULL;
   a.dout = dout;
   a.din[0] = r->v[1];
-  a.din[1] = s->add ? r->v[2] : NULL;
-  if (s->in_place) a.din[shares] = dout;
-  run(k->backward_input, k, &a);
-  if (s->in_place) memcpy(r->v[1 + shares], dout, r->n[0] * sizeof(float));
+  a.din[1] = s->has_add ? r->v[2] : NULL;
+  if (s->is_in_place) a.din[shares] = dout;
+  run_kernel(k->backward_input, k, &a);
+  if (s->is_in_place) memcpy(r->v[1 + shares], dout, r->n[0] * sizeof(float));
   k->free(k);
   free(dout);
-  free(m->saved);
-  free(m->scratch);
+  free(m->saved_memory);
+  free(m->scratch_memory);
 }
 
-static void check(const setup *s, int which) {
+static void check_setup(const setup *s, int which) {
   static const char *const names[RESULTS] = {"out",   "dx",           "dother",     "dweight",
                                              "dbias", "running_mean", "running_var"};
   size_t channels = (size_t)s->shape.dim[1];
   results a, b;
-  float *weight = take(channels * sizeof(float)), *bias = take(channels * sizeof(float));
+  float *weight = allocate_memory(channels * sizeof(float)),
+        *bias = allocate_memory(channels * sizeof(float));
   clv_rng_uniform(&(clv_rng_key){.seed = 4}, -1, 1, weight, channels);
   clv_rng_uniform(&(clv_rng_key){.seed = 5}, -1, 1, bias, channels);
   bias[0] = weight[0] = 0; /* makes outputs of exactly 0, where relu changes */
-  memory m = {
-      drawn(s, 1, which == 1), drawn(s, 2, which == 2), drawn(s, 3, which == 3), 0, NULL, NULL};
-  results_new(s, &a);
-  results_new(s, &b);
-  run_separately(s, &m, &a, weight, bias);
-  run_in_place(s, &m, &b, weight, bias);
+  memory m = {draw_values(s, 1, which == 1),
+              draw_values(s, 2, which == 2),
+              draw_values(s, 3, which == 3),
+              0,
+              NULL,
+              NULL};
+  allocate_results(s, &a);
+  allocate_results(s, &b);
+  run_unfused(s, &m, &a, weight, bias);
+  check_in_place(s, &m, &b, weight, bias);
   for (int i = 0; i < RESULTS; i++)
-    if ((i != 2 || s->add) && memcmp(a.v[i], b.v[i], a.n[i] * sizeof(float)))
+    if ((i != 2 || s->has_add) && memcmp(a.v[i], b.v[i], a.n[i] * sizeof(float)))
       fail_msg("%s: block %d, %d threads, %s%s%s: not the bits of the ops apart", names[i],
-               s->block, s->threads, s->add ? "add, " : "", s->training ? "training" : "evaluation",
-               s->in_place ? ", in place" : "");
+               s->channel_block, s->n_threads, s->has_add ? "add, " : "",
+               s->is_training ? "training" : "evaluation", s->is_in_place ? ", in place" : "");
   for (int i = 0; i < RESULTS; i++) {
     free(a.v[i]);
     free(b.v[i]);
   }
   free(m.x);
-  free(m.other);
+  free(m.other_input);
   free(m.dout);
   free(weight);
   free(bias);
@@ -229,13 +238,13 @@ static void fused_batchnorm_gives_the_same_bits(void **state) {
         for (int which = 0; which < VALUES; which++, n++) {
           if (!is_long() && ((size_t)bits + block + shape) % VALUES != (size_t)which) continue;
           setup s = {.shape = shapes[shape],
-                     .block = blocks[block],
-                     .threads = bits & 1 ? 2 : 1,
-                     .add = bits & 2,
-                     .training = bits & 4,
-                     .in_place = bits & 8,
-                     .accumulate = bits & 16};
-          check(&s, which);
+                     .channel_block = blocks[block],
+                     .n_threads = bits & 1 ? 2 : 1,
+                     .has_add = bits & 2,
+                     .is_training = bits & 4,
+                     .is_in_place = bits & 8,
+                     .has_accumulation = bits & 16};
+          check_setup(&s, which);
         }
   print_message("%d kernels with tails have the bits of the ops apart\n", n);
 }
@@ -255,7 +264,7 @@ static void unsupported_tails_are_refused(void **state) {
   assert_int_equal(clv_backend_cpu()->prepare(clv_backend_cpu(), &d, &k, &err), CLV_UNIMPLEMENTED);
   d.op = CLV_OP_BATCHNORM;
   assert_int_equal(clv_backend_cpu()->prepare(clv_backend_cpu(), &d, &k, &err),
-                   CLV_UNIMPLEMENTED); /* shape [N, C] */
+                   CLV_UNIMPLEMENTED); /* the input has shape [N, C], not that of images */
   assert_int_equal(clv_backend_ref()->prepare(clv_backend_ref(), &d, &k, &err), CLV_UNIMPLEMENTED);
 }
 

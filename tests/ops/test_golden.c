@@ -8,75 +8,78 @@
 #include "tests/ops/each_op.h"
 #include "tests/ops/run_int.h"
 
-static void same_shape(const char *what, const clv_shape *row, const clv_shape *torch) {
+static void assert_same_shape(const char *what, const clv_shape *row, const clv_shape *torch) {
   char a[160], b[160];
   if (!clv_shape_equal(row, torch))
     fail_msg("%s: the row says %s, PyTorch %s", what, clv_shape_format(row, a, sizeof a),
              clv_shape_format(torch, b, sizeof b));
 }
 
-static void load_one(const golden *numbers, const op_case *c, int i, values *s) {
+static void load_tensor(const golden *numbers, const op_case *c, int i, values *s) {
   golden_tensor t;
   char buf[40], what[80];
-  const char *name = value_name(&c->d, i, buf);
+  const char *name = write_value_name(&c->d, i, buf);
   snprintf(what, sizeof what, "%.31s.%.40s", c->name, name);
-  if (!golden_find(numbers, c->name, name, &t))
+  if (!golden_find_tensor(numbers, c->name, name, &t))
     fail_msg("%s is missing from the golden of %s", what, clv_op_name(c->d.op));
-  clv_shape shape = value_shape(&c->d, i);
-  same_shape(what, &shape, &t.shape);
+  clv_shape shape = get_value_shape(&c->d, i);
+  assert_same_shape(what, &shape, &t.shape);
   for (size_t j = 0; j < t.n; j++)
     s->v[i][j] =
         t.dtype == CLV_I64 ? (double)((const int64_t *)t.data)[j] : ((const float *)t.data)[j];
 }
 
 /* Loads the tensors of a case. Returns how many the row of the op requires. */
-static int load(const golden *numbers, const op_case *c, values *s) {
+static int load_case(const golden *numbers, const op_case *c, values *s) {
   int n = 0;
   for (int i = 0; i < V_COUNT; i++) {
     if (!s->n[i]) continue;
-    load_one(numbers, c, i, s);
+    load_tensor(numbers, c, i, s);
     n++;
   }
   return n;
 }
 
-/* 1 + g has fewer digits of g. Returns that error: a unit in the last place of 1 for each value. */
-static double lost_by_adding(const double *g, size_t n) {
+/* Returns the rounding error of adding gradients to ones: 1 + g has fewer digits of g, so the error
+ * is a unit in the last place of 1 for each value. */
+static double compute_rounding_of_sums(const double *g, size_t n) {
   double norm = 0;
   for (size_t i = 0; i < n; i++) norm += g[i] * g[i];
   return 0x1p-23 * sqrt((double)n / fmax(norm, 1e-30));
 }
 
 /* Compares the results of one run with the golden values. Returns the largest distance. */
-static double compare(const op_case *c, const run_options *o, const values *want, values *got) {
+static double compare_with_golden(const op_case *c, const run_options *o, const values *want,
+                                  values *got) {
   double worst = 0;
   char name[40];
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++) {
-    bool added = o->accumulate && i >= V_DPARAM && i < V_AFTER;
+    bool added = o->has_accumulation && i >= V_DPARAM && i < V_AFTER;
     for (size_t j = 0; j < got->n[i] && added; j++) got->v[i][j] -= 1;
-    double limit = 1e-5 + (added ? lost_by_adding(want->v[i], want->n[i]) : 0);
-    double far = distance(got->v[i], want->v[i], got->n[i]);
+    double limit = 1e-5 + (added ? compute_rounding_of_sums(want->v[i], want->n[i]) : 0);
+    double far = compute_distance(got->v[i], want->v[i], got->n[i]);
     if (!(far <= limit))
       fail_msg("%s on %s (offered block %d%s%s): %s is %.2e from PyTorch, more than %.0e", c->name,
-               o->backend->name, o->offered_block, o->in_place ? ", in place" : "",
-               o->accumulate ? ", accumulating" : "", value_name(&c->d, i, name), far, limit);
+               o->backend->name, o->offered_block, o->is_in_place ? ", in place" : "",
+               o->has_accumulation ? ", accumulating" : "", write_value_name(&c->d, i, name), far,
+               limit);
     if (!added && far > worst) worst = far;
   }
   return worst;
 }
 
-static bool check(const op_case *c, const run_options *o, const values *want, double *worst) {
+static bool check_run(const op_case *c, const run_options *o, const values *want, double *worst) {
   values got;
-  values_init(&got, &c->d);
-  copy_given(&got, want);
+  allocate_values(&got, &c->d);
+  copy_given_values(&got, want);
   bool ran = run_case(o, &c->d, &got, NULL);
-  if (ran) *worst = fmax(*worst, compare(c, o, want, &got));
-  values_done(&got);
+  if (ran) *worst = fmax(*worst, compare_with_golden(c, o, want, &got));
+  free_values(&got);
   return ran;
 }
 
-static bool check_ways(const op_case *c, const values *want, const clv_backend *backend,
-                       clv_dtype dtype, double *worst) {
+static bool check_all_options(const op_case *c, const values *want, const clv_backend *backend,
+                              clv_dtype dtype, double *worst) {
   static const struct {
     int block;
     bool in_place, accumulate;
@@ -86,9 +89,9 @@ static bool check_ways(const op_case *c, const values *want, const clv_backend *
     run_options o = {.backend = backend,
                      .dtype = dtype,
                      .offered_block = ways[w].block,
-                     .in_place = ways[w].in_place,
-                     .accumulate = ways[w].accumulate};
-    has = check(c, &o, want, worst);
+                     .is_in_place = ways[w].in_place,
+                     .has_accumulation = ways[w].accumulate};
+    has = check_run(c, &o, want, worst);
   }
   return has;
 }
@@ -99,12 +102,12 @@ static void check_op(clv_op op, const golden *numbers, const clv_backend *backen
   int ran = 0, left = 0;
   double worst = 0;
   for (int i = 0; i < n_cases; i++) {
-    if (cases[i].d.op != op || !cases[i].golden) continue;
+    if (cases[i].d.op != op || !cases[i].has_golden) continue;
     values want;
-    values_init(&want, &cases[i].d);
-    load(numbers, &cases[i], &want);
-    bool has = check_ways(&cases[i], &want, backend, dtype, &worst);
-    values_done(&want);
+    allocate_values(&want, &cases[i].d);
+    load_case(numbers, &cases[i], &want);
+    bool has = check_all_options(&cases[i], &want, backend, dtype, &worst);
+    free_values(&want);
     ran += has;
     left += !has;
   }
@@ -114,18 +117,18 @@ static void check_op(clv_op op, const golden *numbers, const clv_backend *backen
   if (backend == clv_backend_ref()) assert_int_equal(left, 0);
 }
 
-/* Compares the row's shapes with all tensors, before any run. A tensor that no case uses is unknown
- * to the row, or of a deleted case. */
+/* Compares the shapes that the op's row derives with those of all golden tensors, before any run. A
+ * tensor that no case uses belongs to a deleted case, or the row does not know it. */
 static void check_shapes(clv_op op, const golden *numbers) {
   int known = 0, stored = 0;
   for (int i = 0; i < n_cases; i++) {
-    if (cases[i].d.op != op || !cases[i].golden) continue;
+    if (cases[i].d.op != op || !cases[i].has_golden) continue;
     values want;
-    values_init(&want, &cases[i].d);
-    known += load(numbers, &cases[i], &want);
-    values_done(&want);
+    allocate_values(&want, &cases[i].d);
+    known += load_case(numbers, &cases[i], &want);
+    free_values(&want);
   }
-  for (const char *p = numbers->index.data; (p = strchr(p, '\n')); p++) stored++;
+  for (const char *p = numbers->index_text.data; (p = strchr(p, '\n')); p++) stored++;
   if (stored != known)
     fail_msg("the golden of %s has %d tensors, and its row and cases know %d", clv_op_name(op),
              stored, known);
@@ -136,12 +139,12 @@ static void check_shapes(clv_op op, const golden *numbers) {
 static const clv_attr_key no_words[] = {CLV_ATTR_INIT_STD, CLV_ATTR_INIT_ZERO,
                                         CLV_ATTR_KAIMING_NORMAL, CLV_ATTR_PACKED, CLV_ATTR_FIRST};
 
-/* Asserts that each attribute is used by a case. */
+/* Asserts that a case of the op sets each attribute. */
 static void check_attributes(clv_op op) {
   uint64_t given = 0;
   for (size_t i = 0; i < CLV_COUNT(no_words); i++) given |= (uint64_t)1 << no_words[i];
   for (int i = 0; i < n_cases; i++)
-    if (cases[i].d.op == op && cases[i].golden) given |= cases[i].keys;
+    if (cases[i].d.op == op && cases[i].has_golden) given |= cases[i].key_words;
   for (const clv_attr_row *row = clv_op_def_of(op)->attrs; row->key; row++)
     if (!(given >> row->key & 1))
       fail_msg(CASES_FOLDER "/%s.cases: no golden case gives the attribute %s", clv_op_name(op),
@@ -149,7 +152,7 @@ static void check_attributes(clv_op op) {
 }
 
 /* Asserts that each golden file belongs to an op. */
-static void none_astray(void) {
+static void assert_no_stray_files(void) {
   char name[300];
   if (find_file_without_op("tests/golden/ops", ".txt", name))
     fail_msg("tests/golden/ops/%s.txt: no op is called so", name);
@@ -158,9 +161,9 @@ static void none_astray(void) {
 static void test_op(clv_op op) {
   char name[64];
   golden numbers;
-  none_astray();
-  if (files[op].none[0]) {
-    print_message("%-16s no golden: %s\n", clv_op_name(op), files[op].none);
+  assert_no_stray_files();
+  if (files[op].no_golden_reason[0]) {
+    print_message("%-16s no golden: %s\n", clv_op_name(op), files[op].no_golden_reason);
     return;
   }
   snprintf(name, sizeof name, "ops/%s", clv_op_name(op));

@@ -8,11 +8,11 @@
 
 static const run_options in_double = {.dtype = CLV_F64};
 
-static double objective(const op_case *c, values *s) {
+static double compute_objective(const op_case *c, values *s) {
   run_options o = in_double;
   double sum = 0;
   o.backend = clv_backend_ref();
-  if (!run_case(&o, &c->d, s, NULL)) die("ref lacks an op");
+  if (!run_case(&o, &c->d, s, NULL)) exit_with_message("ref lacks an op");
   for (size_t i = 0; i < s->n[V_OUT]; i++) sum += s->v[V_OUT][i] * s->v[V_DOUT][i];
   return sum;
 }
@@ -25,50 +25,51 @@ static double check_gradient(const op_case *c, const values *at, int given, int 
   double analytic[64], numeric[64];
   size_t n = 0;
   values s;
-  values_init(&s, &c->d);
-  copy_given(&s, at);
+  allocate_values(&s, &c->d);
+  copy_given_values(&s, at);
   for (size_t i = 0; i < at->n[given]; i += stride, n++) {
     double v = at->v[given][i];
     s.v[given][i] = v + h;
-    double up = objective(c, &s);
+    double up = compute_objective(c, &s);
     s.v[given][i] = v - h;
-    double down = objective(c, &s);
+    double down = compute_objective(c, &s);
     s.v[given][i] = v;
     analytic[n] = at->v[result][i];
     numeric[n] = (up - down) / (2 * h);
   }
-  values_done(&s);
-  double far = distance(analytic, numeric, n), floor = 0;
+  free_values(&s);
+  double far = compute_distance(analytic, numeric, n), floor = 0;
   for (size_t i = 0; i < n; i++) {
     double off = fabs(analytic[i] - numeric[i]);
-    if (!(off <= floor) && !isnan(floor)) floor = off; /* keeps NaN */
+    /* a NaN in `floor` stays, so that the test fails */
+    if (!(off <= floor) && !isnan(floor)) floor = off;
   }
   /* If the true gradient is 0 (softmax of one value), only the absolute error is meaningful. */
   if (!(floor <= 1e-8) && !(far <= 1e-6))
     fail_msg("%s: %s is %.2e from central differences", c->name,
-             value_name(&c->d, result, (char[40]){0}), far);
+             write_value_name(&c->d, result, (char[40]){0}), far);
   return floor > 1e-8 ? far : 0;
 }
 
 /* True if the case is differentiable. Ties and the ends of bce's range are left to the golden
  * files, and so is a row without gradient on which outputs depend. */
 static bool is_differentiable(const op_case *c) {
-  return c->small && !(c->keys >> CLV_ATTR_PADDING_IDX & 1) &&
-         (c->fill == FILL_NORMAL || c->fill == FILL_UNIT || c->fill == FILL_BIG);
+  return c->is_small && !(c->key_words >> CLV_ATTR_PADDING_IDX & 1) &&
+         (c->input_fill == FILL_NORMAL || c->input_fill == FILL_UNIT || c->input_fill == FILL_BIG);
 }
 
 /* Returns the largest distance of any gradient of the case. */
 static double check_case(const op_case *c) {
   values at;
   double worst = 0;
-  values_init(&at, &c->d);
+  allocate_values(&at, &c->d);
   draw_case(c, &at);
-  objective(c, &at);
+  compute_objective(c, &at);
   for (int j = V_DIN; j < V_AFTER; j++) {
     int given = j < V_DPARAM ? j - V_DIN + V_IN : j - V_DPARAM + V_PARAM;
     if (at.n[j]) worst = fmax(worst, check_gradient(c, &at, given, j));
   }
-  values_done(&at);
+  free_values(&at);
   return worst;
 }
 

@@ -7,17 +7,17 @@
 #include "tests/ops/compare_int.h"
 
 /* Checks parameter gradients that are added to ones, as those of the second micro-batch are. */
-static void check_added(const op_case *c, int threads, double *worst) {
-  run_options o = {.backend = clv_backend_ref(), .dtype = CLV_F32, .accumulate = true};
+static void check_gradients_added_to_ones(const op_case *c, int threads, double *worst) {
+  run_options o = {.backend = clv_backend_ref(), .dtype = CLV_F32, .has_accumulation = true};
   values want, got;
   const char *impl = "?";
-  run_on(c, &o, &want, NULL);
+  run_case_on_drawn(c, &o, &want, NULL);
   o.backend = clv_backend_cpu();
-  o.threads = threads;
-  run_on(c, &o, &got, &impl);
-  *worst = fmax(*worst, compare(c, impl, &want, &got));
-  values_done(&want);
-  values_done(&got);
+  o.n_threads = threads;
+  run_case_on_drawn(c, &o, &got, &impl);
+  *worst = fmax(*worst, print_distances(c, impl, &want, &got));
+  free_values(&want);
+  free_values(&got);
 }
 
 /* Checks a case with a number of threads. Returns false if cpu has no kernel for it. */
@@ -27,21 +27,21 @@ static bool check_case(const op_case *c, int threads, double *worst) {
   run_options o = {.backend = clv_backend_ref(), .dtype = CLV_F32};
   const char *impl = "?";
   values want, got, again;
-  run_on(c, &o, &want, NULL);
+  run_case_on_drawn(c, &o, &want, NULL);
   o = (run_options){
-      .backend = clv_backend_cpu(), .dtype = CLV_F32, .offered_block = 1, .threads = threads};
-  bool ran = run_on(c, &o, &got, &impl);
-  if (ran) *worst = fmax(*worst, compare(c, impl, &want, &got));
+      .backend = clv_backend_cpu(), .dtype = CLV_F32, .offered_block = 1, .n_threads = threads};
+  bool ran = run_case_on_drawn(c, &o, &got, &impl);
+  if (ran) *worst = fmax(*worst, print_distances(c, impl, &want, &got));
   for (size_t i = 1; i < CLV_COUNT(offers) && ran; i++) {
     o.offered_block = offers[i];
-    run_on(c, &o, &again, &impl);
-    same_bits(c, impl, offered[i], &got, &again);
-    values_done(&again);
+    run_case_on_drawn(c, &o, &again, &impl);
+    assert_same_bits(c, impl, offered[i], &got, &again);
+    free_values(&again);
   }
-  if (ran && c->d.need_dw) check_added(c, threads, worst);
+  if (ran && c->d.need_dw) check_gradients_added_to_ones(c, threads, worst);
   if (threads == 1) print_message("  %-20s %s\n", c->name, ran ? impl : "(ref)");
-  values_done(&want);
-  values_done(&got);
+  free_values(&want);
+  free_values(&got);
   return ran;
 }
 
@@ -49,25 +49,25 @@ static bool check_case(const op_case *c, int threads, double *worst) {
  * every comparison. */
 static void check_fallback(const op_case *c, bool ran) {
   const op_file *f = &files[c->d.op];
-  bool expected = !f->cpu_none && (!f->cpu_images || c->d.in[0].rank == 4);
+  bool expected = !f->has_no_cpu_kernel && (!f->has_cpu_for_images_only || c->d.in[0].rank == 4);
   if (ran != expected)
     fail_msg("%s: cpu has %s kernel for it, but " CASES_FOLDER "/%s.cases says %s", c->name,
              ran ? "a" : "no", clv_op_name(c->d.op),
-             f->cpu_none     ? "'cpu: ref'"
-             : f->cpu_images ? "'cpu: images'"
-                             : "nothing of a fallback ('cpu: ref')");
+             f->has_no_cpu_kernel         ? "'cpu: ref'"
+             : f->has_cpu_for_images_only ? "'cpu: images'"
+                                          : "nothing of a fallback ('cpu: ref')");
 }
 
 static void test_op(clv_op op) {
   int ran = 0, left = 0;
   double worst = 0;
-  if (clv_backend_cpu()->has(op) == files[op].cpu_none)
+  if (clv_backend_cpu()->has(op) == files[op].has_no_cpu_kernel)
     fail_msg("cpu has %s kernel for %s, but " CASES_FOLDER "/%s.cases %s 'cpu: ref'",
-             files[op].cpu_none ? "a" : "no", clv_op_name(op), clv_op_name(op),
-             files[op].cpu_none ? "says" : "lacks");
+             files[op].has_no_cpu_kernel ? "a" : "no", clv_op_name(op), clv_op_name(op),
+             files[op].has_no_cpu_kernel ? "says" : "lacks");
   for (int i = 0; i < n_cases; i++) {
     if (cases[i].d.op != op) continue;
-    bool both = cases[i].small || is_long();
+    bool both = cases[i].is_small || is_long();
     bool has = (!both || check_case(&cases[i], 1, &worst)) && check_case(&cases[i], 2, &worst);
     check_fallback(&cases[i], has);
     ran += has;

@@ -6,15 +6,15 @@
 #include "tests/ops/each_op.h"
 #include "tests/ops/run_int.h"
 
-static void output_of(const op_case *c, bool training, values *s) {
+static void compute_output(const op_case *c, bool training, values *s) {
   run_options o = {.backend = clv_backend_ref(), .dtype = CLV_F32};
   clv_node_desc d = c->d;
   d.training = training;
-  if (!run_case(&o, &d, s, NULL)) die("ref lacks an op");
+  if (!run_case(&o, &d, s, NULL)) exit_with_message("ref lacks an op");
 }
 
-static void values_of(const op_case *c, values *s) {
-  values_init(s, &c->d);
+static void draw_values(const op_case *c, values *s) {
+  allocate_values(s, &c->d);
   draw_case(c, s);
 }
 
@@ -23,18 +23,18 @@ static bool is_equal(double a, double b) { return memcmp(&a, &b, sizeof a) == 0;
 /* ---- maps_zero_to_zero --------------------------------------------------------------------------
  */
 
-static void check_zero(const op_case *c, const clv_op_def *def) {
+static void check_maps_zero_to_zero(const op_case *c, const clv_op_def *def) {
   values s;
   bool stays = true;
-  values_of(c, &s);
+  draw_values(c, &s);
   for (int i = 0; i < c->d.n_in; i++)
     for (size_t j = 0; j < s.n[V_IN + i]; j++) s.v[V_IN + i][j] = 0;
-  output_of(c, c->d.training, &s);
+  compute_output(c, c->d.training, &s);
   for (size_t j = 0; j < s.n[V_OUT]; j++) stays = stays && s.v[V_OUT][j] == 0;
   if (stays != def->maps_zero_to_zero)
     fail_msg("%s: of zeros %s makes %s, but its row says maps_zero_to_zero = %s", c->name,
              def->name, stays ? "zeros" : "others", def->maps_zero_to_zero ? "true" : "false");
-  values_done(&s);
+  free_values(&s);
 }
 
 /* ---- elementwise ------------------------------------------------------------------------------
@@ -44,69 +44,70 @@ static void check_zero(const op_case *c, const clv_op_def *def) {
  * change. */
 static void check_one_value(const op_case *c, const values *plain, int i, size_t at) {
   values s;
-  values_init(&s, &c->d);
-  copy_given(&s, plain);
+  allocate_values(&s, &c->d);
+  copy_given_values(&s, plain);
   s.v[V_IN + i][at] = isnan(s.v[V_IN + i][at]) ? 1 : s.v[V_IN + i][at] / 2 + 3;
-  output_of(c, c->d.training, &s);
+  compute_output(c, c->d.training, &s);
   for (size_t j = 0; j < s.n[V_OUT]; j++)
     if (j != at && !is_equal(s.v[V_OUT][j], plain->v[V_OUT][j]))
       fail_msg("%s: input %d [%zu] changes output [%zu], but the row of %s says elementwise",
                c->name, i, at, j, clv_op_name(c->d.op));
-  values_done(&s);
+  free_values(&s);
 }
 
 static void check_elementwise(const op_case *c) {
   values plain;
   if (c->d.n_params || !clv_shape_equal(&c->d.in[0], &c->d.out))
     fail_msg("%s: an elementwise op has no parameters and its input's shape", c->name);
-  values_of(c, &plain);
-  output_of(c, c->d.training, &plain);
-  for (int i = 0; i < c->d.n_in && !holds_integers(c->d.op, i); i++)
+  draw_values(c, &plain);
+  compute_output(c, c->d.training, &plain);
+  for (int i = 0; i < c->d.n_in && !is_integer_input(c->d.op, i); i++)
     for (size_t at = 0; at < plain.n[V_IN + i]; at += plain.n[V_IN + i] / 20 + 1)
       check_one_value(c, &plain, i, at);
-  values_done(&plain);
+  free_values(&plain);
 }
 
 /* ---- samples ----------------------------------------------------------------------------------
  */
 
 /* Returns the rows of input 0 that belong to the first sample, or to the first packed sequence. */
-static size_t rows_of_first(const op_case *c) {
-  return c->lengths.rank ? (size_t)c->lengths.dim[0] : 1;
+static size_t count_rows_of_first_sample(const op_case *c) {
+  return c->packed_lengths.rank ? (size_t)c->packed_lengths.dim[0] : 1;
 }
 
 /* Changes the first sample of input 0. */
 static void change_first_sample(const op_case *c, values *s) {
-  size_t per_sample = s->n[V_IN] / (size_t)c->d.in[0].dim[0] * rows_of_first(c);
+  size_t per_sample = s->n[V_IN] / (size_t)c->d.in[0].dim[0] * count_rows_of_first_sample(c);
   for (size_t j = 0; j < per_sample; j++) {
     double *v = &s->v[V_IN][j];
-    if (holds_integers(c->d.op, 0))
+    if (is_integer_input(c->d.op, 0))
       *v = c->d.attrs.minus < 0 ? (double)(((int64_t)*v + 1) % c->d.attrs.rows) : 0;
     else
       *v = isnan(*v) ? 1 : *v / 2 + 3;
   }
 }
 
-/* Asserts that outputs of other samples change exactly if the op's row says so. */
+/* Changes one sample of the input. Asserts that the outputs of the other samples change exactly if
+ * the op's row says so. */
 static void check_samples(const op_case *c, const clv_op_def *def) {
   if (c->d.out.rank == 0 || c->d.in[0].dim[0] < 2) return;
   values plain, s;
   bool meet = false, expected = def->uses_batch_statistics && c->d.training;
-  values_of(c, &plain);
-  output_of(c, c->d.training, &plain);
-  values_init(&s, &c->d);
-  copy_given(&s, &plain);
+  draw_values(c, &plain);
+  compute_output(c, c->d.training, &plain);
+  allocate_values(&s, &c->d);
+  copy_given_values(&s, &plain);
   change_first_sample(c, &s);
-  output_of(c, c->d.training, &s);
+  compute_output(c, c->d.training, &s);
   bool ends = def->packing == CLV_PACKS_SEQUENCES;
-  for (size_t j = s.n[V_OUT] / (size_t)c->d.out.dim[0] * (ends ? 1 : rows_of_first(c));
+  for (size_t j = s.n[V_OUT] / (size_t)c->d.out.dim[0] * (ends ? 1 : count_rows_of_first_sample(c));
        j < s.n[V_OUT]; j++)
     meet = meet || !is_equal(s.v[V_OUT][j], plain.v[V_OUT][j]);
   if (meet != expected)
     fail_msg("%s: a sample's output depends on %s, but the row of %s says the reverse", c->name,
              meet ? "the others" : "that sample alone", def->name);
-  values_done(&plain);
-  values_done(&s);
+  free_values(&plain);
+  free_values(&s);
 }
 
 /* ---- outputs that are the input ---------------------------------------------------------------
@@ -114,15 +115,15 @@ static void check_samples(const op_case *c, const clv_op_def *def) {
 
 static void check_identity(const op_case *c, const clv_op_def *def) {
   values s;
-  values_of(c, &s);
-  output_of(c, false, &s);
+  draw_values(c, &s);
+  compute_output(c, false, &s);
   bool identity = s.n[V_OUT] == s.n[V_IN];
   for (size_t j = 0; j < s.n[V_OUT] && identity; j++)
     identity = s.v[V_OUT][j] == s.v[V_IN][j] || (isnan(s.v[V_OUT][j]) && isnan(s.v[V_IN][j]));
   if (!identity)
     fail_msg("%s: the output is not the input, but the row of %s says %s", c->name, def->name,
              def->is_alias ? "alias" : "identity_in_eval");
-  values_done(&s);
+  free_values(&s);
 }
 
 static void test_op(clv_op op) {
@@ -131,8 +132,8 @@ static void test_op(clv_op op) {
   assert_true(def->elementwise || !def->maps_zero_to_zero);
   for (int i = 0; i < n_cases; i++) {
     const op_case *c = &cases[i];
-    if (c->d.op != op || !c->small) continue;
-    if (def->elementwise) check_zero(c, def);
+    if (c->d.op != op || !c->is_small) continue;
+    if (def->elementwise) check_maps_zero_to_zero(c, def);
     if (def->elementwise && !clv_has_broadcast_input(&c->d)) check_elementwise(c);
     if (def->is_alias || def->is_identity_in_eval) check_identity(c, def);
     if (def->is_loss != (c->d.out.rank == 0)) fail_msg("%s: a loss is a scalar", c->name);

@@ -16,7 +16,8 @@ static void assert_refused(clv_code code, const clv_err *err, const char *what, 
  */
 
 /* Asserts that an attribute with value v is refused, by names of the op and the attribute. */
-static void refuses_value(clv_op op, const clv_attr_row *row, clv_attr_value v, const char *why) {
+static void assert_value_refused(clv_op op, const clv_attr_row *row, clv_attr_value v,
+                                 const char *why) {
   char what[96], part[64];
   clv_err err;
   snprintf(part, sizeof part, "%s.%s", clv_op_name(op), clv_attr_name(row->key));
@@ -35,10 +36,11 @@ static void check_range(clv_op op, const clv_attr_row *row) {
     below = (clv_attr_value){.is_number = true, .number = row->low - (row->high - row->low)};
     above = (clv_attr_value){.is_number = true, .number = 2 * row->high};
   }
-  refuses_value(op, row, below, "below its range");
-  refuses_value(op, row, above, "above its range");
-  refuses_value(op, row, (clv_attr_value){.is_number = true, .number = (double)NAN}, "as nan");
-  refuses_value(op, row, (clv_attr_value){.n_ints = 0}, "without a value");
+  assert_value_refused(op, row, below, "below its range");
+  assert_value_refused(op, row, above, "above its range");
+  assert_value_refused(op, row, (clv_attr_value){.is_number = true, .number = (double)NAN},
+                       "as nan");
+  assert_value_refused(op, row, (clv_attr_value){.n_ints = 0}, "without a value");
 }
 
 static void check_attributes(clv_op op) {
@@ -68,7 +70,7 @@ static clv_code add_to_graph(const op_case *c, int n, int other, clv_err *err) {
   clv_code code = CLV_OK;
   for (int i = 0; i < n && i < CLV_MAX_IN && code == CLV_OK; i++) {
     char name[16];
-    bool is_integer = holds_integers(c->d.op, i) != (i == other);
+    bool is_integer = is_integer_input(c->d.op, i) != (i == other);
     snprintf(name, sizeof name, "x%d", i);
     const clv_shape *shape = &c->d.in[i < c->d.n_in ? i : 0];
     code = clv_graph_add_input(g, name, is_integer ? CLV_I64 : CLV_F32, shape, &in[i], err);
@@ -94,13 +96,13 @@ static void check_inputs(const op_case *c) {
  */
 
 static void check_refusal(const op_refusal *r) {
-  char line[sizeof r->keys + 4], *rest = NULL;
-  op_case c = {.name = "refused", .small = true, .d.op = r->op};
+  char line[sizeof r->key_words + 4], *rest = NULL;
+  op_case c = {.name = "refused", .is_small = true, .d.op = r->op};
   clv_err err = {0};
-  snprintf(line, sizeof line, "x %s", r->keys);
+  snprintf(line, sizeof line, "x %s", r->key_words);
   strtok_r(line, " ", &rest);
-  assert_refused(parse_case_words(&c, &rest, &err), &err, r->keys, r->text);
-  if (files[r->op].problem[0]) fail_msg("%s: %s", r->keys, files[r->op].problem);
+  assert_refused(parse_case_words(&c, &rest, &err), &err, r->key_words, r->refusal_text);
+  if (files[r->op].problem[0]) fail_msg("%s: %s", r->key_words, files[r->op].problem);
 }
 
 static void test_op(clv_op op) {

@@ -12,7 +12,7 @@
 
 static golden numbers;
 
-static const clv_backend *backend_of(void **state) {
+static const clv_backend *get_backend(void **state) {
   return *state ? clv_backend_cpu() : clv_backend_ref();
 }
 
@@ -30,63 +30,65 @@ static const optim_case optim_cases[] = {
 #undef CASE
 };
 
-static const float *golden_f32(const char *name, const char *what, size_t *ret_n) {
+static const float *get_golden_f32(const char *name, const char *what, size_t *ret_n) {
   golden_tensor t;
-  if (!golden_find(&numbers, name, what, &t)) fail_msg("%s.%s is missing", name, what);
+  if (!golden_find_tensor(&numbers, name, what, &t)) fail_msg("%s.%s is missing", name, what);
   *ret_n = t.n;
   return t.data;
 }
 
-static double far_f32(const float *a, const float *b, size_t n) {
-  double *da = take(n * sizeof *da), *db = take(n * sizeof *db);
+static double compute_distance_f32(const float *a, const float *b, size_t n) {
+  double *da = allocate_host(n * sizeof *da), *db = allocate_host(n * sizeof *db);
   to_doubles(CLV_F32, a, da, n);
   to_doubles(CLV_F32, b, db, n);
-  double far = distance(da, db, n);
+  double far = compute_distance(da, db, n);
   free(da);
   free(db);
   return far;
 }
 
-/* Returns the distance of the steps after - before from those of torch. */
-static double far_step(const float *before, const float *p, const float *want, size_t n) {
-  double *da = take(n * sizeof *da), *db = take(n * sizeof *db);
+/* Returns the distance between the change of the parameters by a step and the change that torch
+ * makes. */
+static double compute_step_distance(const float *before, const float *p, const float *want,
+                                    size_t n) {
+  double *da = allocate_host(n * sizeof *da), *db = allocate_host(n * sizeof *db);
   for (size_t i = 0; i < n; i++) {
     da[i] = (double)p[i] - before[i];
     db[i] = (double)want[i] - before[i];
   }
-  double far = distance(da, db, n);
+  double far = compute_distance(da, db, n);
   free(da);
   free(db);
   return far;
 }
 
-/* Sets the first moments that the settings use. */
-static void begin_moments(const clv_optim_config *c, size_t n,
-                          float *moments[CLV_OPTIM_MAX_MOMENTS]) {
+/* Sets the initial values of the moments that the settings use. */
+static void set_initial_moments(const clv_optim_config *c, size_t n,
+                                float *moments[CLV_OPTIM_MAX_MOMENTS]) {
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
     bool has = clv_optim_moments_of(c) >> i & 1;
-    moments[i] = has ? take(n * 4) : NULL;
+    moments[i] = has ? allocate_host(n * 4) : NULL;
     for (size_t k = 0; has && k < n; k++) moments[i][k] = (float)c->initial_accumulator_value;
   }
 }
 
-static double far_moment(const optim_case *c, int i, const float *moment, size_t n) {
+static double compute_moment_distance(const optim_case *c, int i, const float *moment, size_t n) {
   const char *name = clv_optimizer_row_of(c->settings.kind)->moments[i].name;
-  return moment ? far_f32(moment, golden_f32(c->name, name, &n), n) : 0;
+  return moment ? compute_distance_f32(moment, get_golden_f32(c->name, name, &n), n) : 0;
 }
 
 /* Takes five steps from torch's start. Gradients are halved, and grad_scale 2 must undo that
  * exactly. */
 static void check_optimiser(const clv_backend *b, const optim_case *c) {
   size_t n, n_all, equal = 0;
-  const float *start = golden_f32(c->name, "start", &n);
-  const float *grads = golden_f32(c->name, "grads", &n_all);
-  const float *after = golden_f32(c->name, "after", &n_all);
-  float *p = take(n * 4), *before = take(n * 4), *g = take(n * 4);
+  const float *start = get_golden_f32(c->name, "start", &n);
+  const float *grads = get_golden_f32(c->name, "grads", &n_all);
+  const float *after = get_golden_f32(c->name, "after", &n_all);
+  float *p = allocate_host(n * 4), *before = allocate_host(n * 4), *g = allocate_host(n * 4);
   float *moments[CLV_OPTIM_MAX_MOMENTS];
   double worst = 0;
   memcpy(p, start, n * 4);
-  begin_moments(&c->settings, n, moments);
+  set_initial_moments(&c->settings, n, moments);
   for (int t = 1; t <= (int)(n_all / n); t++) {
     const float *want = after + (size_t)(t - 1) * n;
     clv_step_args a;
@@ -94,11 +96,11 @@ static void check_optimiser(const clv_backend *b, const optim_case *c) {
     for (size_t i = 0; i < n; i++) g[i] = grads[(size_t)(t - 1) * n + i] / 2;
     memcpy(before, p, n * 4);
     b->step(b, &a, p, g, moments, &(clv_extent){0, n}, 1);
-    worst = fmax(worst, far_step(before, p, want, n));
+    worst = fmax(worst, compute_step_distance(before, p, want, n));
     for (size_t i = 0; i < n; i++) equal += p[i] == want[i];
   }
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++)
-    worst = fmax(worst, far_moment(c, i, moments[i], n));
+    worst = fmax(worst, compute_moment_distance(c, i, moments[i], n));
   print_message("%-16s %s: steps and moments within %.1e of torch's, %zu of %zu values equal\n",
                 c->name, b->name, worst, equal, n_all);
   free(p);
@@ -110,7 +112,7 @@ static void check_optimiser(const clv_backend *b, const optim_case *c) {
 
 static void test_optimisers_match_the_golden_cases(void **state) {
   for (size_t i = 0; i < CLV_COUNT(optim_cases); i++)
-    check_optimiser(backend_of(state), &optim_cases[i]);
+    check_optimiser(get_backend(state), &optim_cases[i]);
 }
 
 /* The second moment must be 1 - beta2 = 0.001; 1 - 0.999f is wrong by 1.3e-5. */
@@ -120,8 +122,8 @@ static void test_adam_second_moment_keeps_its_precision(void **state) {
   clv_step_args a;
   float p = 1, g = 3, m = 0, v = 0;
   clv_step_prepare(&adam, 1, 0.001, 1, &a);
-  backend_of(state)->step(backend_of(state), &a, &p, &g, (float *[]){&m, &v, NULL},
-                          &(clv_extent){0, 1}, 1);
+  get_backend(state)->step(get_backend(state), &a, &p, &g, (float *[]){&m, &v, NULL},
+                           &(clv_extent){0, 1}, 1);
   assert_true(fabs(m / 0.3 - 1) < 3e-7);
   assert_true(fabs(v / 0.009 - 1) < 3e-7);
 }
@@ -137,7 +139,7 @@ static double sum_squares(const clv_backend *b, const float *x, size_t n) {
 }
 
 static void test_sum_squares_adds_in_eight_lanes(void **state) {
-  const clv_backend *b = backend_of(state);
+  const clv_backend *b = get_backend(state);
   float x[1003];
   clv_rng_key key = {.seed = 3};
   clv_rng_normal(&key, 0, 1, x, CLV_COUNT(x));
@@ -157,7 +159,7 @@ static void test_sum_squares_adds_in_eight_lanes(void **state) {
 }
 
 static void test_add_accumulates_f32_values(void **state) {
-  const clv_backend *b = backend_of(state);
+  const clv_backend *b = get_backend(state);
   float x[37], y[37];
   for (int i = 0; i < 37; i++) {
     x[i] = 0.1f * (float)i;
@@ -182,8 +184,9 @@ static void test_add_accumulates_f64_values(void **state) {
  * zero. */
 static void check_reorder(const clv_backend *b, const clv_shape *s, int from, int to) {
   size_t image = (size_t)(s->dim[2] * s->dim[3]), channels = (size_t)s->dim[1];
-  size_t n = numel(s), padded = clv_layout_numel(s, to);
-  float *row = take(n * 4), *src = take(clv_layout_numel(s, from) * 4), *dst = take(padded * 4);
+  size_t n = count_elements(s), padded = clv_layout_numel(s, to);
+  float *row = allocate_host(n * 4), *src = allocate_host(clv_layout_numel(s, from) * 4),
+        *dst = allocate_host(padded * 4);
   clv_err err;
   for (size_t i = 0; i < n; i++) row[i] = (float)(i + 1);
   must(b->reorder(b, s, CLV_F32, row, 1, src, from, &err), &err);
@@ -204,7 +207,7 @@ static void test_reorder_round_trips_every_layout(void **state) {
   static const int blocks[] = {1, 8, 16};
   const clv_shape shapes[] = {CLV_SHAPE(2, 3, 4, 5), CLV_SHAPE(1, 16, 3, 3), CLV_SHAPE(3, 17, 2, 1),
                               CLV_SHAPE(1, 1, 1, 1)};
-  const clv_backend *b = backend_of(state);
+  const clv_backend *b = get_backend(state);
   uint64_t before = b->reorder_count();
   for (size_t s = 0; s < CLV_COUNT(shapes); s++)
     for (int i = 0; i < 9; i++) check_reorder(b, &shapes[s], blocks[i / 3], blocks[i % 3]);
@@ -225,7 +228,7 @@ static void test_reorder_refuses_flat_shapes_and_bad_blocks(void **state) {
   clv_shape flat = CLV_SHAPE(2, 3), image = CLV_SHAPE(1, 1, 1, 1);
   float x[16], y[16];
   clv_err err;
-  const clv_backend *b = backend_of(state);
+  const clv_backend *b = get_backend(state);
   assert_int_equal(b->reorder(b, &flat, CLV_F32, x, 1, y, 8, &err), CLV_INVALID);
   assert_int_equal(b->reorder(b, &image, CLV_F32, x, 1, y, 5, &err), CLV_INVALID);
   assert_non_null(strstr(err.text, "5"));
@@ -234,7 +237,8 @@ static void test_reorder_refuses_flat_shapes_and_bad_blocks(void **state) {
 /* ---- what kernels refuse -----------------------------------------------------------------------
  */
 
-static clv_kernel *prepare(const clv_backend *b, clv_op op, clv_shape in, clv_shape out) {
+static clv_kernel *prepare_two_input_kernel(const clv_backend *b, clv_op op, clv_shape in,
+                                            clv_shape out) {
   clv_kernel *k = NULL;
   clv_err err;
   clv_node_desc d = {.op = op,
@@ -258,14 +262,14 @@ static clv_kernel *prepare(const clv_backend *b, clv_op op, clv_shape in, clv_sh
 }
 
 static void check_labels(const clv_backend *b, clv_op op, int64_t wrong) {
-  clv_kernel *k = prepare(b, op, CLV_SHAPE(2, 10), (clv_shape){0});
+  clv_kernel *k = prepare_two_input_kernel(b, op, CLV_SHAPE(2, 10), (clv_shape){0});
   float x[20] = {0}, loss = -7;
   if (!k) return;
   int64_t labels[] = {9, wrong};
   clv_kernel_args a = {.in = {x, labels},
                        .out = &loss,
-                       .saved = take(k->saved_bytes),
-                       .scratch = take(k->scratch_bytes)};
+                       .saved = allocate_host(k->saved_bytes),
+                       .scratch = allocate_host(k->scratch_bytes)};
   clv_err err;
   char value[32];
   snprintf(value, sizeof value, "%lld", (long long)wrong);
@@ -280,9 +284,9 @@ static void check_labels(const clv_backend *b, clv_op op, int64_t wrong) {
 
 static void test_labels_out_of_range_are_refused(void **state) {
   static const int64_t wrong[] = {-1, 10, INT64_MIN, INT64_MAX, -100};
-  for (int op = 0; (op = next_op(op)) < CLV_OP_COUNT;)
+  for (int op = 0; (op = get_next_op(op)) < CLV_OP_COUNT;)
     for (size_t i = 0; i < CLV_COUNT(wrong) && has_labels((clv_op)op); i++)
-      check_labels(backend_of(state), (clv_op)op, wrong[i]);
+      check_labels(get_backend(state), (clv_op)op, wrong[i]);
 }
 
 /* Checks attention over 3 steps of 2 samples. */
@@ -304,8 +308,8 @@ static void check_lengths(const clv_backend *b, int64_t wrong) {
   must(b->prepare(b, &d, &k, &err), &err);
   clv_kernel_args a = {.in = {in, in, in, lengths},
                        .out = out,
-                       .saved = take(k->saved_bytes),
-                       .scratch = take(k->scratch_bytes)};
+                       .saved = allocate_host(k->saved_bytes),
+                       .scratch = allocate_host(k->scratch_bytes)};
   char value[32];
   snprintf(value, sizeof value, "%lld", (long long)wrong);
   assert_int_equal(k->forward(k, &a, &err), CLV_INVALID);
@@ -319,13 +323,14 @@ static void check_lengths(const clv_backend *b, int64_t wrong) {
 
 static void test_lengths_out_of_range_are_refused(void **state) {
   static const int64_t wrong[] = {-1, 4, INT64_MIN, INT64_MAX};
-  for (size_t i = 0; i < CLV_COUNT(wrong); i++) check_lengths(backend_of(state), wrong[i]);
+  for (size_t i = 0; i < CLV_COUNT(wrong); i++) check_lengths(get_backend(state), wrong[i]);
 }
 
 static void test_bce_refuses_predictions_out_of_range(void **state) {
   float x[] = {0.5f, 1.0001f}, t[] = {1, 0}, loss;
   clv_err err;
-  clv_kernel *k = prepare(clv_backend_ref(), CLV_OP_BCE, CLV_SHAPE(2, 1), (clv_shape){0});
+  clv_kernel *k =
+      prepare_two_input_kernel(clv_backend_ref(), CLV_OP_BCE, CLV_SHAPE(2, 1), (clv_shape){0});
   clv_kernel_args a = {.in = {x, t}, .out = &loss};
   (void)state;
   assert_int_equal(k->forward(k, &a, &err), CLV_INVALID);
@@ -360,22 +365,22 @@ static void test_unknown_ops_are_refused(void **state) {
 static void test_dropout_mask_depends_on_every_key_field(void **state) {
   enum { N = 4096 };
   clv_shape s = CLV_SHAPE(4, N / 4);
-  clv_kernel *k = prepare(backend_of(state), CLV_OP_DROPOUT, s, s);
+  clv_kernel *k = prepare_two_input_kernel(get_backend(state), CLV_OP_DROPOUT, s, s);
   if (!k) {
     print_message("because this backend has no kernel for it\n");
     skip();
   }
   clv_rng_key keys[] = {{1, 0, 2, 3, 16}, {2, 0, 2, 3, 16}, {1, 0, 3, 3, 16},
                         {1, 0, 2, 4, 16}, {1, 0, 2, 3, 32}, {1, 1, 2, 3, 16}};
-  float *x = take(N * 4), *y[CLV_COUNT(keys)];
+  float *x = allocate_host(N * 4), *y[CLV_COUNT(keys)];
   for (int i = 0; i < N; i++) x[i] = 1;
   for (size_t i = 0; i < CLV_COUNT(keys); i++) {
-    y[i] = take(N * 4);
+    y[i] = allocate_host(N * 4);
     clv_kernel_args a = {.in = {x},
                          .out = y[i],
                          .key = keys[i],
-                         .saved = take(k->saved_bytes),
-                         .scratch = take(k->scratch_bytes)};
+                         .saved = allocate_host(k->saved_bytes),
+                         .scratch = allocate_host(k->scratch_bytes)};
     clv_err err;
     must(k->forward(k, &a, &err), &err);
     free(a.saved);

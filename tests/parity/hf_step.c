@@ -26,10 +26,10 @@ typedef struct model {
   clv_params *params;
   clv_plan *plan;
   clv_call *call;
-  clv_optim *optim;
+  clv_optim *optimizer;
   void *in[CLV_MAX_INPUTS];
   int n_in;
-  char *block, *grads, *y, *dy;
+  char *parameter_block, *gradient_block, *y, *dy;
 } model;
 
 typedef struct output {
@@ -38,8 +38,8 @@ typedef struct output {
   size_t n;
 } output;
 
-static clv_code put(output *o, const char *prefix, const clv_param *p, const char *from,
-                    clv_err *err) {
+static clv_code add_tensor(output *o, const char *prefix, const clv_param *p, const char *from,
+                           clv_err *err) {
   if (o->n == MAX_TENSORS) return clv_fail(err, CLV_EXHAUSTED, "more than %d tensors", MAX_TENSORS);
   snprintf(o->names[o->n], sizeof o->names[0], "%s%s", prefix, p->name);
   o->tensors[o->n] = (clv_weights_tensor){o->names[o->n], p->dtype, p->shape, from + p->offset};
@@ -50,8 +50,8 @@ static clv_code put(output *o, const char *prefix, const clv_param *p, const cha
 /* ---- the model ------------------------------------------------------------------------------- */
 
 /* Adds the input of that name with its shape in the file; -1 if the file has none. */
-static clv_code add_input(model *m, const clv_weights_file *f, const char *name, int *ret,
-                          clv_err *err) {
+static clv_code add_named_input(model *m, const clv_weights_file *f, const char *name, int *ret,
+                                clv_err *err) {
   char full[32];
   size_t bytes;
   snprintf(full, sizeof full, "input.%s", name);
@@ -72,9 +72,9 @@ static clv_code add_layers(model *m, char *const *argv, const clv_weights_file *
   if (head == CLV_HF_HEADS) return clv_fail(err, CLV_INVALID, "no head '%s'", argv[2]);
   CLV_TRY(clv_hf_config_read(argv[1], &c, err));
   CLV_TRY(clv_graph_new(&m->graph, err));
-  CLV_TRY(add_input(m, f, clv_hf_takes_tokens(&c) ? "ids" : "pixels", &in.records, err));
-  CLV_TRY(add_input(m, f, "boxes", &in.boxes, err));
-  CLV_TRY(add_input(m, f, "lengths", &in.lengths, err));
+  CLV_TRY(add_named_input(m, f, clv_hf_takes_tokens(&c) ? "ids" : "pixels", &in.records, err));
+  CLV_TRY(add_named_input(m, f, "boxes", &in.boxes, err));
+  CLV_TRY(add_named_input(m, f, "lengths", &in.lengths, err));
   CLV_TRY(clv_hf_add_layers(&c, (clv_hf_head)head, atoll(argv[3]), &in, m->graph, &layer,
                             &m->graph->output, err));
   return clv_params_of(m->graph, &m->params, err);
@@ -89,7 +89,7 @@ static clv_code open_optimizer(model *m, clv_err *err) {
   for (int i = 0; i < m->params->n; i++)
     spans[i] = (clv_optim_span){m->params->list[i].offset, m->params->list[i].n, 0};
   return clv_optim_new(&c, 1, m->params->trainable_bytes, spans, (size_t)m->params->n,
-                       clv_backend_cpu(), &m->optim, err);
+                       clv_backend_cpu(), &m->optimizer, err);
 }
 
 static clv_code open_model(char *const *argv, model *m, clv_err *err) {
@@ -107,16 +107,16 @@ static clv_code open_model(char *const *argv, model *m, clv_err *err) {
   CLV_TRY(clv_shape_bytes(&m->graph->nodes[m->graph->output].shape, CLV_F32, &n_y, err));
   CLV_TRY(clv_alloc(n_y, 1, &m->y, err));
   CLV_TRY(clv_alloc(n_y, 1, &m->dy, err));
-  CLV_TRY(clv_alloc(m->params->total_bytes, 1, &m->block, err));
-  CLV_TRY(clv_alloc(m->params->gradient_bytes, 1, &m->grads, err));
+  CLV_TRY(clv_alloc(m->params->total_bytes, 1, &m->parameter_block, err));
+  CLV_TRY(clv_alloc(m->params->gradient_bytes, 1, &m->gradient_block, err));
   return open_optimizer(m, err);
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 /* Copies a tensor, which must exist with this type and shape. */
-static clv_code take(const clv_weights_file *f, const char *prefix, const char *name,
-                     clv_dtype dtype, const clv_shape *shape, void *to, clv_err *err) {
+static clv_code copy_tensor(const clv_weights_file *f, const char *prefix, const char *name,
+                            clv_dtype dtype, const clv_shape *shape, void *to, clv_err *err) {
   char full[160];
   snprintf(full, sizeof full, "%s%s", prefix, name);
   clv_weights_want want = {full, dtype, *shape, false};
@@ -126,92 +126,97 @@ static clv_code take(const clv_weights_file *f, const char *prefix, const char *
   return CLV_OK;
 }
 
-static clv_code take_all(const clv_weights_file *f, const char *prefix, const model *m, char *to,
-                         clv_err *err) {
+static clv_code copy_all_tensors(const clv_weights_file *f, const char *prefix, const model *m,
+                                 char *to, clv_err *err) {
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
-    CLV_TRY(take(f, prefix, p->name, p->dtype, &p->shape, to + p->offset, err));
+    CLV_TRY(copy_tensor(f, prefix, p->name, p->dtype, &p->shape, to + p->offset, err));
   }
   return CLV_OK;
 }
 
-static clv_code put_all(output *to, const char *prefix, const model *m, const char *from,
-                        clv_err *err) {
-  for (int i = 0; i < m->params->n; i++) CLV_TRY(put(to, prefix, &m->params->list[i], from, err));
+static clv_code add_all_tensors(output *to, const char *prefix, const model *m, const char *from,
+                                clv_err *err) {
+  for (int i = 0; i < m->params->n; i++)
+    CLV_TRY(add_tensor(to, prefix, &m->params->list[i], from, err));
   return CLV_OK;
 }
 
 /* Adds the gradient of each tied parameter to its owner's. */
-static void add_ties(model *m) {
+static void add_tied_gradients(model *m) {
   for (int i = 0; i < m->params->n_ties; i++) {
     const clv_tie *t = &m->params->ties[i];
     clv_backend_cpu()->add(clv_backend_cpu(), CLV_F32,
-                           m->grads + m->params->list[t->owner_index].gradient,
-                           m->grads + t->param.gradient, t->param.n);
+                           m->gradient_block + m->params->list[t->owner_index].gradient,
+                           m->gradient_block + t->param.gradient, t->param.n);
   }
 }
 
-static clv_code compute(model *m, uint64_t version, clv_err *err) {
+static clv_code run_forward_and_backward(model *m, uint64_t version, clv_err *err) {
   clv_rng_key key = {0};
   void *din[CLV_MAX_INPUTS] = {NULL};
-  CLV_TRY(clv_plan_forward(m->plan, m->call, m->block, version, (const void *const *)m->in, true,
-                           m->y, &key, err));
-  CLV_TRY(clv_plan_backward_input(m->plan, m->call, m->block, m->dy, din, m->grads, false, err));
-  CLV_TRY(clv_plan_backward_weight(m->plan, m->call, m->block, m->grads, false, err));
-  add_ties(m);
+  CLV_TRY(clv_plan_forward(m->plan, m->call, m->parameter_block, version,
+                           (const void *const *)m->in, true, m->y, &key, err));
+  CLV_TRY(clv_plan_backward_input(m->plan, m->call, m->parameter_block, m->dy, din,
+                                  m->gradient_block, false, err));
+  CLV_TRY(clv_plan_backward_weight(m->plan, m->call, m->parameter_block, m->gradient_block, false,
+                                   err));
+  add_tied_gradients(m);
   clv_plan_call_put(m->plan, m->call);
   return clv_plan_call_get(m->plan, &m->call, err);
 }
 
-/* Takes a step over the parameters' block. Writes the values of `before` first. */
-static clv_code take_step(model *m, const clv_weights_file *f, clv_err *err) {
+/* Runs a step of the optimiser over the block of parameters. Copies the values of `before` to the
+ * moments first. */
+static clv_code run_optimizer_step(model *m, const clv_weights_file *f, clv_err *err) {
   clv_shape one = CLV_SHAPE(1);
-  CLV_TRY(take(f, "", "step", CLV_I64, &one, clv_optim_step_count(m->optim), err));
-  for (int i = 0; i < clv_optim_n_moments(m->optim); i++) {
+  CLV_TRY(copy_tensor(f, "", "step", CLV_I64, &one, clv_optim_step_count(m->optimizer), err));
+  for (int i = 0; i < clv_optim_n_moments(m->optimizer); i++) {
     char prefix[32];
-    snprintf(prefix, sizeof prefix, "%s.", clv_optim_moment_name(m->optim, i));
-    CLV_TRY(take_all(f, prefix, m, (char *)clv_optim_moment(m->optim, i), err));
+    snprintf(prefix, sizeof prefix, "%s.", clv_optim_moment_name(m->optimizer, i));
+    CLV_TRY(copy_all_tensors(f, prefix, m, (char *)clv_optim_moment(m->optimizer, i), err));
   }
-  clv_optim_step(m->optim, (float *)m->block, (const float *)m->grads, &RATE, 1);
+  clv_optim_step(m->optimizer, (float *)m->parameter_block, (const float *)m->gradient_block, &RATE,
+                 1);
   return CLV_OK;
 }
 
-static clv_code run_step(model *m, const char *given, const char *wanted, uint64_t version,
-                         clv_err *err) {
+static clv_code run_one_step(model *m, const char *given, const char *wanted, uint64_t version,
+                             clv_err *err) {
   static output out;
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   const clv_shape *shape = &m->graph->nodes[m->graph->output].shape;
   out.n = 0;
   CLV_TRY(clv_weights_open(given, 0, &f, err));
   for (int i = 0; i < m->n_in; i++)
-    CLV_TRY(take(f, "input.", m->graph->nodes[i].name, m->graph->nodes[i].dtype,
-                 &m->graph->nodes[i].shape, m->in[i], err));
-  CLV_TRY(take(f, "", "dy", CLV_F32, shape, m->dy, err));
-  CLV_TRY(take_all(f, "", m, m->block, err));
-  CLV_TRY(compute(m, version, err));
+    CLV_TRY(copy_tensor(f, "input.", m->graph->nodes[i].name, m->graph->nodes[i].dtype,
+                        &m->graph->nodes[i].shape, m->in[i], err));
+  CLV_TRY(copy_tensor(f, "", "dy", CLV_F32, shape, m->dy, err));
+  CLV_TRY(copy_all_tensors(f, "", m, m->parameter_block, err));
+  CLV_TRY(run_forward_and_backward(m, version, err));
   out.tensors[out.n++] = (clv_weights_tensor){"y", CLV_F32, *shape, m->y};
-  CLV_TRY(put_all(&out, "grad.", m, m->grads, err));
+  CLV_TRY(add_all_tensors(&out, "grad.", m, m->gradient_block, err));
   if (clv_weights_find(f, "step")) {
-    CLV_TRY(take_step(m, f, err));
-    CLV_TRY(put_all(&out, "after.", m, m->block, err));
+    CLV_TRY(run_optimizer_step(m, f, err));
+    CLV_TRY(add_all_tensors(&out, "after.", m, m->parameter_block, err));
   }
   return clv_weights_write(wanted, out.tensors, out.n, NULL, 0, NULL, NULL, err);
 }
 
-static clv_code run(int argc, char **argv, clv_err *err) {
-  static model m; /* not freed before the program ends */
+static clv_code run_all_steps(int argc, char **argv, clv_err *err) {
+  static model m; /* the model is not freed before the program ends */
   if (argc < 6 || argc % 2)
     return clv_fail(err, CLV_INVALID, "hf_step FOLDER HEAD LABELS IN OUT [IN OUT]...");
   CLV_TRY(open_model(argv, &m, err));
   for (int i = 4; i + 1 < argc; i += 2)
-    CLV_TRY(run_step(&m, argv[i], argv[i + 1], (uint64_t)i, err));
+    CLV_TRY(run_one_step(&m, argv[i], argv[i + 1], (uint64_t)i, err));
   return CLV_OK;
 }
 
 int main(int argc, char **argv) {
   clv_err err = {0};
   clv_backend_cpu()->set_threads(1);
-  if (run(argc, argv, &err) == CLV_OK) return 0;
+  if (run_all_steps(argc, argv, &err) == CLV_OK) return 0;
   fprintf(stderr, "hf_step: %s\n", err.text);
   return 1;
 }

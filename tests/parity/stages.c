@@ -24,8 +24,8 @@ typedef struct output {
   size_t n;
 } output;
 
-static clv_code put(output *o, const char *prefix, const char *name, clv_dtype dtype,
-                    const clv_shape *shape, const void *data, clv_err *err) {
+static clv_code add_tensor(output *o, const char *prefix, const char *name, clv_dtype dtype,
+                           const clv_shape *shape, const void *data, clv_err *err) {
   if (o->n == MAX_TENSORS) return clv_fail(err, CLV_EXHAUSTED, "more than %d tensors", MAX_TENSORS);
   snprintf(o->names[o->n], sizeof o->names[0], "%s%s", prefix, name);
   o->tensors[o->n] = (clv_weights_tensor){o->names[o->n], dtype, *shape, data};
@@ -34,8 +34,8 @@ static clv_code put(output *o, const char *prefix, const char *name, clv_dtype d
 }
 
 /* Copies a tensor, which must exist with this type and shape. */
-static clv_code take(const clv_weights_file *f, const char *name, clv_dtype dtype,
-                     const clv_shape *shape, void *to, clv_err *err) {
+static clv_code copy_tensor(const clv_weights_file *f, const char *name, clv_dtype dtype,
+                            const clv_shape *shape, void *to, clv_err *err) {
   clv_weights_want want = {name, dtype, *shape, false};
   const clv_weights_entry *found;
   CLV_TRY(clv_weights_match(f, &want, 1, CLV_WEIGHTS_ALLOW_UNEXPECTED, &found, err));
@@ -49,12 +49,12 @@ typedef struct part {
   clv_params *params;
   clv_plan *plan;
   clv_call *call;
-  char *block, *grads, *x, *y, *dx, *dy;
+  char *parameter_block, *gradient_block, *x, *y, *dx, *dy;
 } part;
 
-static clv_code allocate(part *p, size_t n_x, size_t n_y, clv_err *err) {
-  CLV_TRY(clv_alloc(p->params->total_bytes + 1, 1, &p->block, err));
-  CLV_TRY(clv_alloc(p->params->gradient_bytes + 1, 1, &p->grads, err));
+static clv_code allocate_part(part *p, size_t n_x, size_t n_y, clv_err *err) {
+  CLV_TRY(clv_alloc(p->params->total_bytes + 1, 1, &p->parameter_block, err));
+  CLV_TRY(clv_alloc(p->params->gradient_bytes + 1, 1, &p->gradient_block, err));
   CLV_TRY(clv_alloc(n_x, 1, &p->x, err));
   CLV_TRY(clv_alloc(n_x, 1, &p->dx, err));
   CLV_TRY(clv_alloc(n_y, 1, &p->y, err));
@@ -77,16 +77,18 @@ static clv_code open_part(const clv_graph *whole, uint32_t first, uint32_t last,
   CLV_TRY(clv_params_of(p->graph, &p->params, err));
   CLV_TRY(clv_plan_new(p->graph, p->params, &o, &p->plan, err));
   CLV_TRY(clv_plan_call_get(p->plan, &p->call, err));
-  return allocate(p, n_x, n_y, err);
+  return allocate_part(p, n_x, n_y, err);
 }
 
-static clv_code compute(part *p, clv_err *err) {
+static clv_code run_forward_and_backward(part *p, clv_err *err) {
   clv_rng_key key = {0};
   void *din[] = {p->dx};
-  CLV_TRY(clv_plan_forward(p->plan, p->call, p->block, 1, (const void *[]){p->x}, true, p->y, &key,
-                           err));
-  CLV_TRY(clv_plan_backward_input(p->plan, p->call, p->block, p->dy, din, p->grads, false, err));
-  return clv_plan_backward_weight(p->plan, p->call, p->block, p->grads, false, err);
+  CLV_TRY(clv_plan_forward(p->plan, p->call, p->parameter_block, 1, (const void *[]){p->x}, true,
+                           p->y, &key, err));
+  CLV_TRY(clv_plan_backward_input(p->plan, p->call, p->parameter_block, p->dy, din,
+                                  p->gradient_block, false, err));
+  return clv_plan_backward_weight(p->plan, p->call, p->parameter_block, p->gradient_block, false,
+                                  err);
 }
 
 static clv_code run_part(part *p, int index, const clv_weights_file *f, output *to, clv_err *err) {
@@ -96,20 +98,20 @@ static clv_code run_part(part *p, int index, const clv_weights_file *f, output *
   snprintf(prefix, sizeof prefix, "%d.", index);
   snprintf(x, sizeof x, "%sx", prefix);
   snprintf(dy, sizeof dy, "%sdy", prefix);
-  CLV_TRY(take(f, x, CLV_F32, in, p->x, err));
-  CLV_TRY(take(f, dy, CLV_F32, out, p->dy, err));
+  CLV_TRY(copy_tensor(f, x, CLV_F32, in, p->x, err));
+  CLV_TRY(copy_tensor(f, dy, CLV_F32, out, p->dy, err));
   for (int i = 0; i < p->params->n; i++) {
     const clv_param *q = &p->params->list[i];
-    CLV_TRY(take(f, q->name, q->dtype, &q->shape, p->block + q->offset, err));
+    CLV_TRY(copy_tensor(f, q->name, q->dtype, &q->shape, p->parameter_block + q->offset, err));
   }
-  CLV_TRY(compute(p, err));
-  CLV_TRY(put(to, prefix, "y", CLV_F32, out, p->y, err));
-  CLV_TRY(put(to, prefix, "dx", CLV_F32, in, p->dx, err));
+  CLV_TRY(run_forward_and_backward(p, err));
+  CLV_TRY(add_tensor(to, prefix, "y", CLV_F32, out, p->y, err));
+  CLV_TRY(add_tensor(to, prefix, "dx", CLV_F32, in, p->dx, err));
   for (int i = 0; i < p->params->n; i++) {
     const clv_param *q = &p->params->list[i];
-    const char *from = q->trainable ? p->grads : p->block;
-    CLV_TRY(
-        put(to, q->trainable ? "grad." : "", q->name, q->dtype, &q->shape, from + q->offset, err));
+    const char *from = q->trainable ? p->gradient_block : p->parameter_block;
+    CLV_TRY(add_tensor(to, q->trainable ? "grad." : "", q->name, q->dtype, &q->shape,
+                       from + q->offset, err));
   }
   return CLV_OK;
 }
@@ -131,7 +133,7 @@ static clv_code read_model(const char *model, char *const *ranges, int n, const 
   return clv_model_graph(c, in, ret, first, last, err);
 }
 
-static clv_code run(int argc, char **argv, clv_err *err) {
+static clv_code run_all_parts(int argc, char **argv, clv_err *err) {
   static part parts[MAX_PARTS];
   static output out;
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
@@ -155,7 +157,7 @@ static clv_code run(int argc, char **argv, clv_err *err) {
 int main(int argc, char **argv) {
   clv_err err = {0};
   clv_backend_cpu()->set_threads(1);
-  if (run(argc, argv, &err) == CLV_OK) return 0;
+  if (run_all_parts(argc, argv, &err) == CLV_OK) return 0;
   fprintf(stderr, "stages: %s\n", err.text);
   return 1;
 }

@@ -9,7 +9,7 @@
 
 static cleave_error e;
 
-static void must(cleave_status status) {
+static void must_succeed(cleave_status status) {
   if (status == CLEAVE_OK) return;
   fprintf(stderr, "%s at %s: %s\n", cleave_status_name(status), e.node, e.text);
   exit(1);
@@ -19,14 +19,14 @@ enum { ROWS = 32, STEPS = 200 };
 static cleave_runtime *rt;
 static cleave_module *half[2], *loss;
 
-static void fill(float *x, float *y) {
+static void fill_points(float *x, float *y) {
   for (int i = 0; i < ROWS; i++) { /* is the point inside the circle? */
     x[2 * i] = (float)(i % 8) / 4 - 1, x[2 * i + 1] = (float)(i / 8) / 2 - 1;
     y[i] = x[2 * i] * x[2 * i] + x[2 * i + 1] * x[2 * i + 1] < 0.5f;
   }
 }
 
-static void load(const char *far) {
+static void load_modules(const char *far) {
   cleave_input first = CLEAVE_INPUT(CLEAVE_F32, ROWS, 2);
   cleave_input second = CLEAVE_INPUT(CLEAVE_F32, ROWS, 16);
   cleave_input last = CLEAVE_INPUT(CLEAVE_F32, ROWS, 1);
@@ -34,28 +34,29 @@ static void load(const char *far) {
   cleave_module_options there = {
       .size = sizeof there, .name = "second", .at = far, .seed = 1, .first_layer = 2};
   cleave_module_options judge = {.size = sizeof judge, .name = "loss"};
-  must(cleave_load_layers(rt, &here, "[{op: linear, out: 16}, {op: tanh}]", &first, &half[0], &e));
-  must(cleave_load_layers(rt, &there, "[{op: linear, out: 1}]", &second, &half[1], &e));
-  must(cleave_load_loss(rt, &judge, "bce_with_logits", &last, &loss, &e));
+  must_succeed(
+      cleave_load_layers(rt, &here, "[{op: linear, out: 16}, {op: tanh}]", &first, &half[0], &e));
+  must_succeed(cleave_load_layers(rt, &there, "[{op: linear, out: 1}]", &second, &half[1], &e));
+  must_succeed(cleave_load_loss(rt, &judge, "bce_with_logits", &last, &loss, &e));
 }
 
 /* Runs one iteration. Returns its loss. */
-static float train(cleave_optimizer *adam, const cleave_tensor *points,
-                   const cleave_tensor *inside) {
+static float train_iteration(cleave_optimizer *adam, const cleave_tensor *points,
+                             const cleave_tensor *inside) {
   cleave_context c;
   cleave_reference in, hidden, guess, target, error;
   cleave_tensor value = {0};
-  must(cleave_context_open(rt, NULL, &c, &e));
-  must(cleave_leaf(rt, c, points, false, &in, &e));
-  must(cleave_leaf(rt, c, inside, false, &target, &e));
-  must(cleave_call(rt, c, half[0], &in, 1, &hidden, &e));
+  must_succeed(cleave_context_open(rt, NULL, &c, &e));
+  must_succeed(cleave_leaf(rt, c, points, false, &in, &e));
+  must_succeed(cleave_leaf(rt, c, inside, false, &target, &e));
+  must_succeed(cleave_call(rt, c, half[0], &in, 1, &hidden, &e));
   /* the value is sent from worker to worker */
-  must(cleave_call(rt, c, half[1], &hidden, 1, &guess, &e));
-  must(cleave_call(rt, c, loss, (cleave_reference[]){guess, target}, 2, &error, &e));
-  must(cleave_backward(rt, c, &error, 1, false, 0, &e));
-  must(cleave_step(rt, adam, c, 0, NULL, &e));
-  must(cleave_to_here(rt, error, 0, &value, &e));
-  must(cleave_context_close(rt, c, 0, &e));
+  must_succeed(cleave_call(rt, c, half[1], &hidden, 1, &guess, &e));
+  must_succeed(cleave_call(rt, c, loss, (cleave_reference[]){guess, target}, 2, &error, &e));
+  must_succeed(cleave_backward(rt, c, &error, 1, false, 0, &e));
+  must_succeed(cleave_step(rt, adam, c, 0, NULL, &e));
+  must_succeed(cleave_to_here(rt, error, 0, &value, &e));
+  must_succeed(cleave_context_close(rt, c, 0, &e));
   float result = *(float *)value.data;
   cleave_tensor_free(&value);
   return result;
@@ -63,20 +64,20 @@ static float train(cleave_optimizer *adam, const cleave_tensor *points,
 
 int main(int argc, char **argv) {
   float x[ROWS * 2], y[ROWS], begin, end;
-  fill(x, y);
+  fill_points(x, y);
   cleave_tensor points = CLEAVE_TENSOR_F32(x, ROWS, 2), inside = CLEAVE_TENSOR_F32(y, ROWS, 1);
-  must(argc > 1 ? cleave_open(argv[1], NULL, &rt, &e)
-                : cleave_open_text("alone", "version: 1\nname: alone\n", NULL, &rt, &e));
+  must_succeed(argc > 1 ? cleave_open(argv[1], NULL, &rt, &e)
+                        : cleave_open_text("alone", "version: 1\nname: alone\n", NULL, &rt, &e));
   const char *far = cleave_node_name(rt, 1) ? cleave_node_name(rt, 1) : "master";
-  load(far);
+  load_modules(far);
 
   cleave_optimizer *adam;
   cleave_group all = {.modules = half, .n_modules = 2, .kind = CLEAVE_ADAM, .lr = 0.02};
-  must(cleave_optimizer_new(rt, &all, 1, 0, &adam, &e));
+  must_succeed(cleave_optimizer_new(rt, &all, 1, 0, &adam, &e));
 
-  end = begin = train(adam, &points, &inside);
-  for (int step = 1; step < STEPS; step++) end = train(adam, &points, &inside);
+  end = begin = train_iteration(adam, &points, &inside);
+  for (int step = 1; step < STEPS; step++) end = train_iteration(adam, &points, &inside);
   printf("loss %.4f -> %.4f with the second half at %s\n", begin, end, far);
-  must(cleave_close(rt, 0, NULL, &e));
+  must_succeed(cleave_close(rt, 0, NULL, &e));
   return 0;
 }

@@ -19,7 +19,7 @@ static const char *session, *run;
 static uint64_t n_steps = 400;
 static int n_tries; /* attempts since the state was last saved */
 
-/* Objects of the present session; `build` makes them again in a new session. */
+/* Objects of the present session; `load_modules` makes them again in a new session. */
 static cleave_runtime *rt;
 static cleave_module *half[2], *loss;
 static cleave_optimizer *adam;
@@ -38,7 +38,7 @@ _Noreturn static void die(const char *what, const char *why) {
   exit(1);
 }
 
-static cleave_status build(void) {
+static cleave_status load_modules(void) {
   cleave_input in = CLEAVE_INPUT(CLEAVE_F32, ROWS, 2), hidden = CLEAVE_INPUT(CLEAVE_F32, ROWS, 16),
                out = CLEAVE_INPUT(CLEAVE_F32, ROWS, 1);
   cleave_module_options a = {
@@ -68,18 +68,18 @@ static const char *const part_names[4] = {"first.weights", "first.adam", "second
 
 /* Name of file 0..3 of the state. Odd and even saves use different files, so an interrupted save
  * leaves the files of the one before. */
-static const char *part_file(int part, uint64_t at) {
+static const char *get_part_file(int part, uint64_t at) {
   static char name[129];
   snprintf(name, sizeof name, "%s.%s.%d", run, part_names[part], (int)(at / SAVE_EVERY % 2));
   return name;
 }
 
-static cleave_state_kind part_kind(int part) {
+static cleave_state_kind get_part_kind(int part) {
   return part % 2 ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
 }
 
 /* Replaces RUN.saved by a line with the step and the digests of the step's four files. */
-static void write_saved(const char *line) {
+static void write_save_record(const char *line) {
   char path[PATH], tmp[PATH + 4];
   snprintf(path, sizeof path, "%s.saved", run);
   snprintf(tmp, sizeof tmp, "%s.tmp", path);
@@ -88,23 +88,23 @@ static void write_saved(const char *line) {
     die(tmp, "cannot be written");
 }
 
-static cleave_status save(void) {
+static cleave_status save_state(void) {
   char line[400];
   int n = snprintf(line, sizeof line, "%" PRIu64, step);
   for (int i = 0; i < 4; i++) {
     cleave_state_file file = {.size = sizeof file};
-    TRY(cleave_state_save_at_worker(rt, half[i / 2], part_kind(i), part_file(i, step), 0, &file,
-                                    &e));
+    TRY(cleave_state_save_at_worker(rt, half[i / 2], get_part_kind(i), get_part_file(i, step), 0,
+                                    &file, &e));
     n += snprintf(line + n, sizeof line - (size_t)n, " %s", file.sha256);
   }
-  write_saved(line); /* last of all: this save is valid from now on */
+  write_save_record(line); /* written last: from now on this save is valid */
   printf("saved step %" PRIu64 "\n", step);
   n_tries = 0;
   return CLEAVE_OK;
 }
 
-/* Returns to the last save. Without one, the modules are as `build` drew them. */
-static cleave_status load(void) {
+/* Returns to the last save. Without one, the modules are as `load_modules` drew them. */
+static cleave_status load_saved_state(void) {
   char path[PATH], digest[4][65];
   step = 0;
   snprintf(path, sizeof path, "%s.saved", run);
@@ -116,9 +116,10 @@ static cleave_status load(void) {
   if (n != 5) die(path, "is damaged");
   for (int i = 0; i < 4; i++) {
     cleave_state_file file = {.size = sizeof file};
-    TRY(cleave_state_load_at_worker(rt, half[i / 2], part_kind(i), part_file(i, step), 0, &file,
-                                    &e));
-    if (strcmp(file.sha256, digest[i]) != 0) die(part_file(i, step), "another program replaced it");
+    TRY(cleave_state_load_at_worker(rt, half[i / 2], get_part_kind(i), get_part_file(i, step), 0,
+                                    &file, &e));
+    if (strcmp(file.sha256, digest[i]) != 0)
+      die(get_part_file(i, step), "another program replaced it");
   }
   return cleave_optimizer_set_steps(rt, adam, step, &e);
 }
@@ -127,7 +128,7 @@ static cleave_status load(void) {
 
 /* Fills the rows of a step. They depend only on its number, so a repeated step gets the same
  * rows. */
-static void fill(float *x, float *y) {
+static void fill_rows(float *x, float *y) {
   for (int i = 0; i < ROWS; i++) { /* is the point inside the circle? */
     x[2 * i] = (float)((i + 3 * step) % 16) / 8 - 1;
     x[2 * i + 1] = (float)((5 * i + step) % 16) / 8 - 1;
@@ -141,7 +142,7 @@ static cleave_status train_step(void) {
   cleave_context_options o = {.size = sizeof o, .step = step + 1}; /* chooses the dropout masks */
   cleave_context c;
   cleave_reference in, hidden, guess, target, error;
-  fill(x, y);
+  fill_rows(x, y);
   TRY(cleave_context_open(rt, &o, &c, &e));
   TRY(cleave_leaf(rt, c, &points, false, &in, &e));
   TRY(cleave_leaf(rt, c, &inside, false, &target, &e));
@@ -155,15 +156,15 @@ static cleave_status train_step(void) {
   return CLEAVE_OK;
 }
 
-static cleave_status train(void) {
+static cleave_status train_until_end(void) {
   TRY(cleave_open(session, NULL, &rt, &e));
-  TRY(build());
-  TRY(load());
+  TRY(load_modules());
+  TRY(load_saved_state());
   printf("goes on from step %" PRIu64 "\n", step);
   while (step < n_steps) {
     TRY(train_step());
     if (step % 10 == 0) printf("step %" PRIu64 "\n", step);
-    if (step % SAVE_EVERY == 0) TRY(save());
+    if (step % SAVE_EVERY == 0) TRY(save_state());
   }
   for (int i = 0; i < 2; i++) {
     char path[PATH];
@@ -174,7 +175,7 @@ static cleave_status train(void) {
 }
 
 /* True if a new session may succeed. EXHAUSTED: a worker still has the interrupted session. */
-static bool is_temporary(cleave_status status) {
+static bool is_temporary_failure(cleave_status status) {
   return status == CLEAVE_UNAVAILABLE || status == CLEAVE_DEADLINE || status == CLEAVE_EXHAUSTED;
 }
 
@@ -184,8 +185,8 @@ int main(int argc, char **argv) {
   run = argv[2];
   if (argc > 3) n_steps = strtoull(argv[3], NULL, 10);
   setvbuf(stdout, NULL, _IOLBF, 0);
-  for (cleave_status status; (status = train()) != CLEAVE_OK;) {
-    if (!is_temporary(status) || ++n_tries > MAX_TRIES) die(e.node, e.text);
+  for (cleave_status status; (status = train_until_end()) != CLEAVE_OK;) {
+    if (!is_temporary_failure(status) || ++n_tries > MAX_TRIES) die(e.node, e.text);
     printf("lost at step %" PRIu64 ": %s: %s\n", step, e.node, e.text);
     cleave_close(rt, 0, NULL, NULL); /* ends the session at the workers that still run */
     rt = NULL;

@@ -5,7 +5,7 @@
  * A program is run as NAME SESSION.yaml [FOLDER [PLACE]] and reads PyTorch's run from seeds.txt and
  * seeds.bin in FOLDER (tests/golden, by make_seeds.py there): it takes as many steps as it has.
  * PLACE: steps in the middle of PyTorch's run, each from PyTorch's weights. They are the set
- * NAME.PLACE there, whose `first` is the iteration that the program begins with.
+ * NAME.PLACE there, whose `first_iteration` is the iteration that the program begins with.
  * PLACES in the environment puts modules elsewhere, where a program says so: "w1/cuda:0 w1/cuda:1".
  * Its last line is `PASS NAME: figures` or `FAIL NAME: what is wrong`; the exit code is 0 or 1.
  */
@@ -22,21 +22,24 @@
 enum { SEED_DATA = 1, SEED_LABELS = 2, SEED_WEIGHTS = 16, SEED_MAX_DRAWN = 32 };
 
 static struct {
-  const char *name, *place;      /* place: NULL for the run from its beginning */
-  char set[96];                  /* prefix of the names of PyTorch's tensors */
-  size_t first;                  /* first iteration */
-  const cleave_options *options; /* options of the runtime, set before seed_begin; NULL: default */
+  const char *name;
+  /* place in the run at which this program starts; NULL: the run's beginning */
+  const char *start_place;
+  char tensor_prefix[96]; /* prefix of the names of PyTorch's tensors */
+  size_t first_iteration; /* index of the first iteration */
+  const cleave_options
+      *runtime_options; /* options of the runtime, set before seed_open_session; NULL: default */
   cleave_runtime *rt;
   cleave_error e;
-  char *index, *values; /* content of seeds.txt and of seeds.bin */
+  char *index_text, *value_bytes; /* content of seeds.txt and of seeds.bin */
   size_t n_values;
   size_t n_compared;
-  double worst; /* largest relative difference so far, and where it was */
-  char where[96];
+  double largest_difference; /* largest relative difference so far, and where it was */
+  char where_largest[96];
   struct {
     cleave_module *module;
     const char *name;
-  } drawn[SEED_MAX_DRAWN]; /* the parameters, in PyTorch's order */
+  } drawn_parameters[SEED_MAX_DRAWN]; /* the parameters, in PyTorch's order */
   int n_drawn;
 } seed;
 
@@ -52,13 +55,13 @@ _Noreturn static inline void seed_fail(const char *fmt, ...) {
   exit(1);
 }
 
-static inline void seed_must(cleave_status status, int line) {
+static inline void seed_must_succeed(cleave_status status, int line) {
   if (status == CLEAVE_OK) return;
   seed_fail("line %d: %s at %s%s%s: %s", line, cleave_status_name(status), seed.e.node,
             seed.e.place[0] ? ", " : "", seed.e.place, seed.e.text);
 }
 /* Makes a call of the API with &seed.e, and ends the program if the call fails. */
-#define MUST(call) seed_must((call), __LINE__)
+#define MUST(call) seed_must_succeed((call), __LINE__)
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
@@ -69,7 +72,7 @@ typedef struct seed_spot {
 enum { SEED_SPOTS = 2 };
 
 /* Returns the i-th of PLACES, or the node and port of the program's arguments. */
-static inline seed_spot seed_spot_of(int i, const char *node, const char *device) {
+static inline seed_spot seed_get_owner(int i, const char *node, const char *device) {
   static char texts[SEED_SPOTS][2][64];
   const char *at = getenv("PLACES");
   for (int k = 0; at && k < i; k++) at = strchr(at, ' ') ? strchr(at, ' ') + 1 : NULL;
@@ -80,7 +83,7 @@ static inline seed_spot seed_spot_of(int i, const char *node, const char *device
 
 /* ---- PyTorch's figures ----------------------------------------------------------------------- */
 
-static inline char *seed_file(const char *folder, const char *name, size_t *ret_n) {
+static inline char *seed_read_file(const char *folder, const char *name, size_t *ret_n) {
   char path[512];
   snprintf(path, sizeof path, "%s/%s", folder, name);
   FILE *f = fopen(path, "rb");
@@ -91,7 +94,8 @@ static inline char *seed_file(const char *folder, const char *name, size_t *ret_
   char *data = n < 0 ? NULL : malloc((size_t)n + 2);
   if (!data || fread(data + 1, 1, (size_t)n, f) != (size_t)n) seed_fail("%s: read error", path);
   fclose(f);
-  data[0] = '\n'; /* so that every line has a newline before it */
+  /* a newline precedes the first line, too, so that each line can be found as "\nNAME" */
+  data[0] = '\n';
   data[n + 1] = 0;
   *ret_n = (size_t)n;
   return data;
@@ -99,13 +103,13 @@ static inline char *seed_file(const char *folder, const char *name, size_t *ret_
 
 /* Finds the f32 tensor SET.WHAT of PyTorch's. Returns false if there is none. seed.values owns the
  * data. */
-static inline bool seed_find(const char *set, const char *what, cleave_tensor *ret) {
+static inline bool seed_find_golden(const char *set, const char *what, cleave_tensor *ret) {
   char key[160];
   size_t offset;
   int used;
   *ret = (cleave_tensor){.dtype = CLEAVE_F32};
   snprintf(key, sizeof key, "\n%s.%s f32 ", set, what);
-  const char *line = strstr(seed.index, key);
+  const char *line = strstr(seed.index_text, key);
   if (!line) return false;
   line += strlen(key);
   if (sscanf(line, "%zu %d%n", &offset, &ret->rank, &used) != 2 || ret->rank < 0 ||
@@ -119,47 +123,48 @@ static inline bool seed_find(const char *set, const char *what, cleave_tensor *r
   if (offset % 4 || offset > seed.n_values ||
       cleave_tensor_count(ret) > (seed.n_values - offset) / 4)
     seed_fail("%s.%s reaches beyond the end of seeds.bin", set, what);
-  ret->data = seed.values + offset;
+  ret->data = seed.value_bytes + offset;
   return true;
 }
 
-static inline cleave_tensor seed_golden(const char *what) {
+static inline cleave_tensor seed_get_golden(const char *what) {
   cleave_tensor found;
-  if (!seed_find(seed.set, what, &found)) seed_fail("seeds.txt has no %s.%s", seed.set, what);
+  if (!seed_find_golden(seed.tensor_prefix, what, &found))
+    seed_fail("seeds.txt has no %s.%s", seed.tensor_prefix, what);
   return found;
 }
 
-static inline float seed_at(const cleave_tensor *tensor, size_t i) {
+static inline float seed_get_value(const cleave_tensor *tensor, size_t i) {
   return ((const float *)tensor->data)[i];
 }
 
 /* Records a relative difference. Returns true if it is the largest so far. NaN is larger than any
  * number. */
-static inline bool seed_worst(double difference, double size) {
+static inline bool seed_record_difference(double difference, double size) {
   double relative = difference == 0 ? 0 : size > 0 ? difference / size : INFINITY;
   seed.n_compared++;
-  if (relative <= seed.worst) return false;
-  seed.worst = isnan(relative) ? INFINITY : relative;
+  if (relative <= seed.largest_difference) return false;
+  seed.largest_difference = isnan(relative) ? INFINITY : relative;
   return true;
 }
 
 /* Compares numbers. least: smallest divisor of a relative difference; below it the difference
  * counts as absolute. */
-static inline void seed_compare_from(double least, const char *what, size_t index, double ours,
-                                     double theirs) {
-  if (seed_worst(fabs(ours - theirs), fmax(least, fabs(theirs))))
-    snprintf(seed.where, sizeof seed.where, " (%s %zu: %.7g, PyTorch %.7g)", what, index, ours,
-             theirs);
+static inline void seed_compare_number_from(double least, const char *what, size_t index,
+                                            double ours, double theirs) {
+  if (seed_record_difference(fabs(ours - theirs), fmax(least, fabs(theirs))))
+    snprintf(seed.where_largest, sizeof seed.where_largest, " (%s %zu: %.7g, PyTorch %.7g)", what,
+             index, ours, theirs);
 }
 
-static inline void seed_compare(const char *what, size_t index, double ours, double theirs) {
-  seed_compare_from(0, what, index, ours, theirs);
+static inline void seed_compare_number(const char *what, size_t index, double ours, double theirs) {
+  seed_compare_number_from(0, what, index, ours, theirs);
 }
 
-static inline double seed_norm(const cleave_tensor *tensor) {
+static inline double seed_compute_norm(const cleave_tensor *tensor) {
   double sum = 0;
   for (size_t i = 0; i < cleave_tensor_count(tensor); i++)
-    sum += (double)seed_at(tensor, i) * seed_at(tensor, i);
+    sum += (double)seed_get_value(tensor, i) * seed_get_value(tensor, i);
   return sqrt(sum);
 }
 
@@ -170,26 +175,26 @@ static inline void seed_compare_tensor(const char *what, size_t index, const cle
   double sum = 0;
   if (cleave_tensor_count(ours) != cleave_tensor_count(theirs)) seed_fail("%s: other shape", what);
   for (size_t i = 0; i < cleave_tensor_count(ours); i++)
-    sum += pow((double)seed_at(ours, i) - seed_at(theirs, i), 2);
-  if (seed_worst(sqrt(sum), fmax(1, seed_norm(theirs))))
-    snprintf(seed.where, sizeof seed.where, " (%s before %zu)", what, index);
+    sum += pow((double)seed_get_value(ours, i) - seed_get_value(theirs, i), 2);
+  if (seed_record_difference(sqrt(sum), fmax(1, seed_compute_norm(theirs))))
+    snprintf(seed.where_largest, sizeof seed.where_largest, " (%s before %zu)", what, index);
 }
 
 /* ---- numbers: tests/golden/seed_numbers.py has the same functions ---------------------------- */
 
 /* The finaliser of MurmurHash3 (Appleby). */
-static inline uint32_t seed_mix(uint32_t x) {
+static inline uint32_t seed_hash_number(uint32_t x) {
   x = (x ^ (x >> 16)) * 0x85EBCA6Bu;
   x = (x ^ (x >> 13)) * 0xC2B2AE35u;
   return x ^ (x >> 16);
 }
 
-static inline uint32_t seed_bits(uint32_t stream, uint32_t i) {
-  return seed_mix(seed_mix(i) + stream * 0x9E3779B9u);
+static inline uint32_t seed_draw_bits(uint32_t stream, uint32_t i) {
+  return seed_hash_number(seed_hash_number(i) + stream * 0x9E3779B9u);
 }
 
 /* Returns the number of the random stream of a name: the name's CRC-32 (zlib's). */
-static inline uint32_t seed_named(const char *name) {
+static inline uint32_t seed_stream_of_name(const char *name) {
   uint32_t crc = ~0u;
   for (; *name; name++) {
     crc ^= (uint8_t)*name;
@@ -199,64 +204,66 @@ static inline uint32_t seed_named(const char *name) {
 }
 
 /* Draws uniform numbers: odd multiples of 2^-24 between -1 and 1, times bound. */
-static inline void seed_uniform(float *to, size_t n, uint32_t stream, float bound) {
+static inline void seed_draw_uniform(float *to, size_t n, uint32_t stream, float bound) {
   for (size_t i = 0; i < n; i++) {
-    int32_t odd = (int32_t)(seed_bits(stream, (uint32_t)i) >> 8) * 2 - 0xFFFFFF;
+    int32_t odd = (int32_t)(seed_draw_bits(stream, (uint32_t)i) >> 8) * 2 - 0xFFFFFF;
     to[i] = (float)odd * 0x1p-24f * bound;
   }
 }
 
-/* Draws normal numbers from position `first` of a stream: sums of three uniform ones, with mean 0
- * and variance 1. */
-static inline void seed_normal(float *to, size_t first, size_t n, uint32_t stream) {
+/* Draws normal numbers from position `first_iteration` of a stream: sums of three uniform ones,
+ * with mean 0 and variance 1. */
+static inline void seed_draw_normal(float *to, size_t first, size_t n, uint32_t stream) {
   for (size_t i = 0; i < n; i++) {
     int32_t sum = 0;
     for (size_t k = 3 * (first + i); k < 3 * (first + i) + 3; k++)
-      sum += (int32_t)(seed_bits(stream, (uint32_t)k) >> 11);
+      sum += (int32_t)(seed_draw_bits(stream, (uint32_t)k) >> 11);
     to[i] = (float)(2 * sum - 3 * 0x1FFFFF) * 0x1p-21f;
   }
 }
 
-static inline void seed_classes(int64_t *to, size_t n, uint32_t stream, uint32_t n_classes) {
-  for (size_t i = 0; i < n; i++) to[i] = seed_bits(stream, (uint32_t)i) % n_classes;
+static inline void seed_draw_classes(int64_t *to, size_t n, uint32_t stream, uint32_t n_classes) {
+  for (size_t i = 0; i < n; i++) to[i] = seed_draw_bits(stream, (uint32_t)i) % n_classes;
 }
 
 /* Draws the program's next parameter: uniform within 1 / sqrt(fan), or normal if fan is 0. */
-static inline void seed_draw(cleave_module *module, const char *name, int fan) {
+static inline void seed_draw_parameter(cleave_module *module, const char *name, int fan) {
   cleave_tensor t = {0};
   uint32_t stream = SEED_WEIGHTS + (uint32_t)seed.n_drawn;
   if (seed.n_drawn == SEED_MAX_DRAWN) seed_fail("more than %d parameters", SEED_MAX_DRAWN);
   MUST(cleave_weight_read(seed.rt, module, name, 0, &t, &seed.e));
   if (fan)
-    seed_uniform(t.data, cleave_tensor_count(&t), stream, 1 / sqrtf((float)fan));
+    seed_draw_uniform(t.data, cleave_tensor_count(&t), stream, 1 / sqrtf((float)fan));
   else
-    seed_normal(t.data, 0, cleave_tensor_count(&t), stream);
+    seed_draw_normal(t.data, 0, cleave_tensor_count(&t), stream);
   MUST(cleave_weight_write(seed.rt, module, name, &t, 0, &seed.e));
   cleave_tensor_free(&t);
-  seed.drawn[seed.n_drawn].module = module;
-  seed.drawn[seed.n_drawn++].name = name;
+  seed.drawn_parameters[seed.n_drawn].module = module;
+  seed.drawn_parameters[seed.n_drawn++].name = name;
 }
 
 /* Compares the norm of each drawn parameter's gradient with PyTorch's `gradient_norms`. */
 static inline void seed_compare_gradients(cleave_context c) {
-  cleave_tensor norms = seed_golden("gradient_norms"), g = {0};
+  cleave_tensor norms = seed_get_golden("gradient_norms"), g = {0};
   for (int i = 0; i < seed.n_drawn; i++) {
-    MUST(cleave_gradient(seed.rt, c, seed.drawn[i].module, seed.drawn[i].name, 0, &g, &seed.e));
-    seed_compare(seed.drawn[i].name, 0, seed_norm(&g), seed_at(&norms, (size_t)i));
+    MUST(cleave_gradient(seed.rt, c, seed.drawn_parameters[i].module, seed.drawn_parameters[i].name,
+                         0, &g, &seed.e));
+    seed_compare_number(seed.drawn_parameters[i].name, 0, seed_compute_norm(&g),
+                        seed_get_value(&norms, (size_t)i));
   }
   cleave_tensor_free(&g);
 }
 
 /* Runs one step for each of PyTorch's losses and compares them. train: writes the step's loss to
  * *value. Returns the last loss. */
-static inline double seed_train(void (*train)(size_t step, cleave_tensor *value),
-                                const cleave_tensor *losses) {
+static inline double seed_train_steps(void (*train)(size_t step, cleave_tensor *value),
+                                      const cleave_tensor *losses) {
   cleave_tensor value = {0};
   double last = NAN;
   for (size_t step = 0; step < cleave_tensor_count(losses); step++) {
     train(step, &value);
-    last = seed_at(&value, 0);
-    seed_compare("loss", step, last, seed_at(losses, step));
+    last = seed_get_value(&value, 0);
+    seed_compare_number("loss", step, last, seed_get_value(losses, step));
   }
   cleave_tensor_free(&value);
   return last;
@@ -264,29 +271,29 @@ static inline double seed_train(void (*train)(size_t step, cleave_tensor *value)
 
 /* ---- start and end --------------------------------------------------------------------------- */
 
-static inline void seed_open_place(const char *place) {
-  seed.place = place;
-  snprintf(seed.set, sizeof seed.set, "%s.%s", seed.name, place);
-  cleave_tensor first = seed_golden("first");
-  seed.first = (size_t)seed_at(&first, 0);
+static inline void seed_open_start_place(const char *place) {
+  seed.start_place = place;
+  snprintf(seed.tensor_prefix, sizeof seed.tensor_prefix, "%s.%s", seed.name, place);
+  cleave_tensor first = seed_get_golden("first");
+  seed.first_iteration = (size_t)seed_get_value(&first, 0);
 }
 
 /* Opens the session file and PyTorch's tensors. Sets seed.rt. */
-static inline void seed_begin(const char *name, int argc, char **argv) {
+static inline void seed_open_session(const char *name, int argc, char **argv) {
   size_t n;
   seed.name = name;
-  snprintf(seed.set, sizeof seed.set, "%s", name);
+  snprintf(seed.tensor_prefix, sizeof seed.tensor_prefix, "%s", name);
   if (argc < 2 || argc > 4) seed_fail("usage: %s SESSION.yaml [FOLDER [PLACE]]", name);
   const char *folder = argc >= 3 ? argv[2] : "tests/golden";
-  seed.index = seed_file(folder, "seeds.txt", &n);
-  seed.values = seed_file(folder, "seeds.bin", &seed.n_values);
+  seed.index_text = seed_read_file(folder, "seeds.txt", &n);
+  seed.value_bytes = seed_read_file(folder, "seeds.bin", &seed.n_values);
   /* drops the added newline, so that tensors are aligned */
-  memmove(seed.values, seed.values + 1, seed.n_values);
-  if (argc == 4) seed_open_place(argv[3]);
-  MUST(cleave_open(argv[1], seed.options, &seed.rt, &seed.e));
+  memmove(seed.value_bytes, seed.value_bytes + 1, seed.n_values);
+  if (argc == 4) seed_open_start_place(argv[3]);
+  MUST(cleave_open(argv[1], seed.runtime_options, &seed.rt, &seed.e));
 }
 
-static inline void seed_close(void) {
+static inline void seed_close_runtime(void) {
   cleave_leaks leaks;
   MUST(cleave_close(seed.rt, 0, &leaks, &seed.e));
   if (leaks.contexts || leaks.references || leaks.futures) seed_fail("left open: %s", leaks.text);
@@ -295,17 +302,18 @@ static inline void seed_close(void) {
 
 /* Closes the runtime, prints the last line and returns the exit code. limit: largest accepted
  * relative difference. */
-static inline int seed_end(double limit, const char *fmt, ...) {
+static inline int seed_print_verdict(double limit, const char *fmt, ...) {
   va_list args;
-  seed_close();
-  bool pass = seed.n_compared > 0 && seed.worst <= limit;
+  seed_close_runtime();
+  bool pass = seed.n_compared > 0 && seed.largest_difference <= limit;
   printf("%s %s: ", pass ? "PASS" : "FAIL", seed.name);
   va_start(args, fmt);
   vprintf(fmt, args);
   va_end(args);
-  printf("; within %.1e of PyTorch, limit %.0e%s\n", seed.worst, limit, seed.where);
-  free(seed.index);
-  free(seed.values);
+  printf("; within %.1e of PyTorch, limit %.0e%s\n", seed.largest_difference, limit,
+         seed.where_largest);
+  free(seed.index_text);
+  free(seed.value_bytes);
   return pass ? 0 : 1;
 }
 

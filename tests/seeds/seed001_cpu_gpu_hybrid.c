@@ -14,7 +14,7 @@ static cleave_tensor input_data, targets;
 static cleave_module *preprocessor, *model, *criterion;
 static cleave_optimizer *adam;
 
-static void load(void) {
+static void load_modules(void) {
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
   cleave_module_options cpu = {
       .size = sizeof cpu, .name = "preprocessor", .at = first.node, .device = first.device};
@@ -32,13 +32,13 @@ static void load(void) {
   MUST(cleave_load_loss(seed.rt, &beside, "mse", &rows, &criterion, &seed.e));
   cleave_group group = {.modules = &model, .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.001};
   MUST(cleave_optimizer_new(seed.rt, &group, 1, 0, &adam, &seed.e));
-  seed_draw(model, "fc1.weight", WIDTH);
-  seed_draw(model, "fc1.bias", WIDTH);
+  seed_draw_parameter(model, "fc1.weight", WIDTH);
+  seed_draw_parameter(model, "fc1.bias", WIDTH);
 }
 
 /* Compares places with those of their owners. A loss over both devices is refused with a text that
  * says what to do. */
-static void compare_places(cleave_context c, cleave_reference processed, cleave_reference outputs) {
+static void check_places(cleave_context c, cleave_reference processed, cleave_reference outputs) {
   cleave_reference both[] = {outputs, processed}, none;
   cleave_place place;
   MUST(cleave_gradient_place(seed.rt, c, model, "fc1.weight", 0, &place, &seed.e));
@@ -52,7 +52,7 @@ static void compare_places(cleave_context c, cleave_reference processed, cleave_
 }
 
 /* Takes one step; its loss goes to *value. */
-static void train(size_t step, cleave_tensor *value) {
+static void train_step(size_t step, cleave_tensor *value) {
   cleave_context c;
   cleave_reference in, processed, outputs, target, loss;
   MUST(cleave_context_open(seed.rt, NULL, &c, &seed.e));
@@ -64,27 +64,27 @@ static void train(size_t step, cleave_tensor *value) {
   MUST(cleave_call(seed.rt, c, criterion, both, 2, &loss, &seed.e));
   MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));
   if (step == 0) seed_compare_gradients(c);
-  if (step == 0) compare_places(c, processed, outputs);
+  if (step == 0) check_places(c, processed, outputs);
   MUST(cleave_step(seed.rt, adam, c, 0, NULL, &seed.e));
   MUST(cleave_to_here(seed.rt, loss, 0, value, &seed.e));
   MUST(cleave_context_close(seed.rt, c, 0, &seed.e));
 }
 
 int main(int argc, char **argv) {
-  seed_begin("seed001_cpu_gpu_hybrid", argc, argv);
-  first = seed_spot_of(0, "w1", "cpu:0");
-  second = seed_spot_of(1, "w1", "cpu:1");
-  load();
+  seed_open_session("seed001_cpu_gpu_hybrid", argc, argv);
+  first = seed_get_owner(0, "w1", "cpu:0");
+  second = seed_get_owner(1, "w1", "cpu:1");
+  load_modules();
   float x[ROWS * WIDTH], y[ROWS * WIDTH];
-  seed_normal(x, 0, ROWS * WIDTH, SEED_DATA);
-  seed_normal(y, 0, ROWS * WIDTH, SEED_LABELS);
+  seed_draw_normal(x, 0, ROWS * WIDTH, SEED_DATA);
+  seed_draw_normal(y, 0, ROWS * WIDTH, SEED_LABELS);
   input_data = (cleave_tensor)CLEAVE_TENSOR_F32(x, ROWS, WIDTH);
   targets = (cleave_tensor)CLEAVE_TENSOR_F32(y, ROWS, WIDTH);
 
-  cleave_tensor losses = seed_golden("losses");
-  double last = seed_train(train, &losses);
+  cleave_tensor losses = seed_get_golden("losses");
+  double last = seed_train_steps(train_step, &losses);
   char place[64]; /* the module's own texts end with the runtime */
   snprintf(place, sizeof place, "%s of %s", cleave_module_device(model), cleave_module_node(model));
-  return seed_end(1e-4, "%zu steps, model on device %s, loss %.4f to %.4f",
-                  cleave_tensor_count(&losses), place, seed_at(&losses, 0), last);
+  return seed_print_verdict(1e-4, "%zu steps, model on device %s, loss %.4f to %.4f",
+                            cleave_tensor_count(&losses), place, seed_get_value(&losses, 0), last);
 }

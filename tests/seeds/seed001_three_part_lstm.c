@@ -20,16 +20,16 @@ static cleave_optimizer *adam[3];
 static void draw_weights(void) {
   static const char *const lstm[] = {"lstm.weight_ih_l0", "lstm.weight_hh_l0", "lstm.bias_ih_l0",
                                      "lstm.bias_hh_l0"};
-  seed_draw(part[0], "embedding.weight", 0);
-  for (int i = 0; i < 4; i++) seed_draw(part[0], lstm[i], WIDTH);
-  for (int i = 0; i < 4; i++) seed_draw(part[1], lstm[i], WIDTH);
-  seed_draw(part[1], "linear.weight", 64);
-  seed_draw(part[1], "linear.bias", 64);
-  seed_draw(part[2], "linear.weight", 32);
-  seed_draw(part[2], "linear.bias", 32);
+  seed_draw_parameter(part[0], "embedding.weight", 0);
+  for (int i = 0; i < 4; i++) seed_draw_parameter(part[0], lstm[i], WIDTH);
+  for (int i = 0; i < 4; i++) seed_draw_parameter(part[1], lstm[i], WIDTH);
+  seed_draw_parameter(part[1], "linear.weight", 64);
+  seed_draw_parameter(part[1], "linear.bias", 64);
+  seed_draw_parameter(part[2], "linear.weight", 32);
+  seed_draw_parameter(part[2], "linear.bias", 32);
 }
 
-static void load(void) {
+static void load_modules(void) {
   cleave_input input[] = {CLEAVE_INPUT(CLEAVE_I64, ROWS, TIME),
                           CLEAVE_INPUT(CLEAVE_F32, ROWS, TIME, 64),
                           CLEAVE_INPUT(CLEAVE_F32, ROWS, TIME, 32)};
@@ -48,7 +48,7 @@ static void load(void) {
 }
 
 /* Takes one step; its loss goes to *value. */
-static void train(size_t step, cleave_tensor *value) {
+static void train_step(size_t step, cleave_tensor *value) {
   cleave_context c;
   cleave_reference in, encoded, decoded, outputs, target, loss;
   MUST(cleave_context_open(seed.rt, NULL, &c, &seed.e));
@@ -67,17 +67,17 @@ static void train(size_t step, cleave_tensor *value) {
 }
 
 int main(int argc, char **argv) {
-  seed_begin("seed001_three_part_lstm", argc, argv);
-  load();
+  seed_open_session("seed001_three_part_lstm", argc, argv);
+  load_modules();
   draw_weights();
   int64_t words[ROWS * TIME], classes[ROWS];
-  seed_classes(words, ROWS * TIME, SEED_DATA, WORDS);
-  seed_classes(classes, ROWS, SEED_LABELS, 10);
+  seed_draw_classes(words, ROWS * TIME, SEED_DATA, WORDS);
+  seed_draw_classes(classes, ROWS, SEED_LABELS, 10);
   input_data = (cleave_tensor)CLEAVE_TENSOR_I64(words, ROWS, TIME);
   labels = (cleave_tensor)CLEAVE_TENSOR_I64(classes, ROWS);
 
-  cleave_tensor losses = seed_golden("losses");
-  double last = seed_train(train, &losses);
-  return seed_end(1e-4, "%zu steps on w1, w2 and w3, loss %.4f to %.4f",
-                  cleave_tensor_count(&losses), seed_at(&losses, 0), last);
+  cleave_tensor losses = seed_get_golden("losses");
+  double last = seed_train_steps(train_step, &losses);
+  return seed_print_verdict(1e-4, "%zu steps on w1, w2 and w3, loss %.4f to %.4f",
+                            cleave_tensor_count(&losses), seed_get_value(&losses, 0), last);
 }

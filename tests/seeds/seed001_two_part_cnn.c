@@ -12,7 +12,7 @@ static cleave_tensor input_data, labels;
 static cleave_module *part[2], *criterion;
 static cleave_optimizer *adam[2];
 
-static void load(void) {
+static void load_modules(void) {
   cleave_input image = CLEAVE_INPUT(CLEAVE_F32, ROWS, 3, SIDE, SIDE);
   cleave_input map = CLEAVE_INPUT(CLEAVE_F32, ROWS, 16, POOLED, POOLED);
   cleave_input scores = CLEAVE_INPUT(CLEAVE_F32, ROWS, 10);
@@ -29,19 +29,19 @@ static void load(void) {
   MUST(cleave_load_loss(seed.rt, &beside, "cross_entropy", &scores, &criterion, &seed.e));
 }
 
-static void prepare(void) {
+static void make_optimizers(void) {
   for (int i = 0; i < 2; i++) {
     cleave_group group = {.modules = &part[i], .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.001};
     MUST(cleave_optimizer_new(seed.rt, &group, 1, 0, &adam[i], &seed.e));
   }
-  seed_draw(part[0], "conv1.weight", 3 * 3 * 3);
-  seed_draw(part[0], "conv1.bias", 3 * 3 * 3);
-  seed_draw(part[1], "fc1.weight", 16 * POOLED * POOLED);
-  seed_draw(part[1], "fc1.bias", 16 * POOLED * POOLED);
+  seed_draw_parameter(part[0], "conv1.weight", 3 * 3 * 3);
+  seed_draw_parameter(part[0], "conv1.bias", 3 * 3 * 3);
+  seed_draw_parameter(part[1], "fc1.weight", 16 * POOLED * POOLED);
+  seed_draw_parameter(part[1], "fc1.bias", 16 * POOLED * POOLED);
 }
 
 /* Takes one step; its loss goes to *value. */
-static void train(size_t step, cleave_tensor *value) {
+static void train_step(size_t step, cleave_tensor *value) {
   cleave_context c;
   cleave_reference in, features, outputs, target, loss;
   MUST(cleave_context_open(seed.rt, NULL, &c, &seed.e));
@@ -60,20 +60,20 @@ static void train(size_t step, cleave_tensor *value) {
 }
 
 int main(int argc, char **argv) {
-  seed_begin("seed001_two_part_cnn", argc, argv);
-  load();
-  prepare();
+  seed_open_session("seed001_two_part_cnn", argc, argv);
+  load_modules();
+  make_optimizers();
   float *pixels = malloc(PIXELS * sizeof *pixels);
   int64_t classes[ROWS];
   if (!pixels) seed_fail("out of memory");
-  seed_normal(pixels, 0, PIXELS, SEED_DATA);
-  seed_classes(classes, ROWS, SEED_LABELS, 10);
+  seed_draw_normal(pixels, 0, PIXELS, SEED_DATA);
+  seed_draw_classes(classes, ROWS, SEED_LABELS, 10);
   input_data = (cleave_tensor)CLEAVE_TENSOR_F32(pixels, ROWS, 3, SIDE, SIDE);
   labels = (cleave_tensor)CLEAVE_TENSOR_I64(classes, ROWS);
 
-  cleave_tensor losses = seed_golden("losses");
-  double last = seed_train(train, &losses);
+  cleave_tensor losses = seed_get_golden("losses");
+  double last = seed_train_steps(train_step, &losses);
   free(pixels);
-  return seed_end(1e-4, "%zu steps on w1 and w2, loss %.4f to %.4f", cleave_tensor_count(&losses),
-                  seed_at(&losses, 0), last);
+  return seed_print_verdict(1e-4, "%zu steps on w1 and w2, loss %.4f to %.4f",
+                            cleave_tensor_count(&losses), seed_get_value(&losses, 0), last);
 }

@@ -16,7 +16,7 @@ typedef struct replica {
   bool has_batch;
 } replica;
 
-static void load(replica *r, const char *worker, const char *mlp, const char *loss) {
+static void load_replica(replica *r, const char *worker, const char *mlp, const char *loss) {
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, SEED002_WIDTH);
   cleave_input guesses = CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, 1);
   cleave_module_options model = {.size = sizeof model, .name = mlp, .at = worker};
@@ -26,14 +26,14 @@ static void load(replica *r, const char *worker, const char *mlp, const char *lo
                           " {op: linear, name: w2, out: 1}, {op: sigmoid}]",
                           &rows, &r->mlp, &seed.e));
   MUST(cleave_load_loss(seed.rt, &beside, "bce", &guesses, &r->bce, &seed.e));
-  for (int k = 0; k < PARAMETERS; k++) seed002_weight(r->mlp, names[k], names[k]);
+  for (int k = 0; k < PARAMETERS; k++) seed002_set_weight(r->mlp, names[k], names[k]);
 }
 
 /* Starts the forward over batch i, if it has rows. Returns before it has run. */
-static void forward(replica *r, size_t i) {
+static void start_forward(replica *r, size_t i) {
   cleave_tensor batch_x, batch_target;
   cleave_reference x, both[2];
-  r->has_batch = seed002_batch(i, SEED002_BATCH, &batch_x, &batch_target);
+  r->has_batch = seed002_get_batch(i, SEED002_BATCH, &batch_x, &batch_target);
   if (!r->has_batch) return;
   MUST(cleave_context_open(seed.rt, NULL, &r->context, &seed.e));
   MUST(cleave_leaf(seed.rt, r->context, &batch_x, false, &x, &seed.e));
@@ -43,27 +43,27 @@ static void forward(replica *r, size_t i) {
 }
 
 /* Returns the replica's loss, NaN without a batch. Adds its gradients to sums. */
-static double backward(replica *r, cleave_tensor *sums) {
+static double run_backward(replica *r, cleave_tensor *sums) {
   cleave_tensor t = {0};
   if (!r->has_batch) return NAN;
   MUST(cleave_backward(seed.rt, r->context, &r->loss, 1, false, 0, &seed.e));
   for (int k = 0; k < PARAMETERS; k++) {
     MUST(cleave_gradient(seed.rt, r->context, r->mlp, names[k], 0, &t, &seed.e));
     for (size_t j = 0; j < cleave_tensor_count(&t); j++)
-      ((float *)sums[k].data)[j] += seed_at(&t, j);
+      ((float *)sums[k].data)[j] += seed_get_value(&t, j);
   }
   MUST(cleave_to_here(seed.rt, r->loss, 0, &t, &seed.e));
-  double loss = seed_at(&t, 0);
+  double loss = seed_get_value(&t, 0);
   MUST(cleave_context_close(seed.rt, r->context, 0, &seed.e));
   cleave_tensor_free(&t);
   return loss;
 }
 
 /* Computes weights -= lr * sums, here and at both workers, and clears the sums. */
-static void step(const replica *copies, cleave_tensor *weights, cleave_tensor *sums) {
+static void update_weights(const replica *copies, cleave_tensor *weights, cleave_tensor *sums) {
   for (int k = 0; k < PARAMETERS; k++) {
     for (size_t j = 0; j < cleave_tensor_count(&weights[k]); j++) {
-      ((float *)weights[k].data)[j] -= lr * seed_at(&sums[k], j);
+      ((float *)weights[k].data)[j] -= lr * seed_get_value(&sums[k], j);
       ((float *)sums[k].data)[j] = 0;
     }
     for (int c = 0; c < COPIES; c++)
@@ -80,32 +80,33 @@ int main(int argc, char **argv) {
   replica copies[COPIES] = {0};
   cleave_tensor weights[PARAMETERS] = {0}, sums[PARAMETERS] = {0};
   double first = NAN, last = NAN;
-  seed_begin("seed002_data_parallel", argc, argv);
-  load(&copies[0], "w1", "model_0", "loss_0");
-  load(&copies[1], "w2", "model_1", "loss_1");
+  seed_open_session("seed002_data_parallel", argc, argv);
+  load_replica(&copies[0], "w1", "model_0", "loss_0");
+  load_replica(&copies[1], "w2", "model_1", "loss_1");
   read_weights(&copies[0], weights);
   read_weights(&copies[0], sums);
   for (int k = 0; k < PARAMETERS; k++)
     memset(sums[k].data, 0, cleave_tensor_count(&sums[k]) * sizeof(float));
 
-  cleave_tensor losses = seed_golden("losses");
+  cleave_tensor losses = seed_get_golden("losses");
   size_t n = (size_t)losses.shape[0];
   for (size_t i = 0; i < n; i++) {
-    if (seed002_restart(NULL, i)) read_weights(&copies[0], weights);
+    if (seed002_restart_from_golden(NULL, i)) read_weights(&copies[0], weights);
     /* both replicas run at the same time */
-    for (size_t c = 0; c < COPIES; c++) forward(&copies[c], i + c);
+    for (size_t c = 0; c < COPIES; c++) start_forward(&copies[c], i + c);
     double mean = 0;
     for (size_t c = 0; c < COPIES; c++) {
-      double loss = backward(&copies[c], sums);
-      if (copies[c].has_batch) seed002_compare(i, loss, seed_at(&losses, COPIES * i + c));
+      double loss = run_backward(&copies[c], sums);
+      if (copies[c].has_batch)
+        seed002_compare_loss(i, loss, seed_get_value(&losses, COPIES * i + c));
       mean += loss / COPIES;
     }
-    step(copies, weights, sums);
+    update_weights(copies, weights, sums);
     if (i == 0) first = mean;
     if (!isnan(mean)) last = mean;
     if (i % 1000 == 0) printf("loss at iteration %zu: %.3f\n", i, mean);
   }
   for (int k = 0; k < PARAMETERS; k++)
     cleave_tensor_free(&weights[k]), cleave_tensor_free(&sums[k]);
-  return seed002_end(n, first, last);
+  return seed002_print_verdict(n, first, last);
 }

@@ -21,33 +21,33 @@ static const double lr = 0.5;
   "}, {op: relu},"                         \
   " {op: linear, name: w2, out: 1" rows "}, {op: sigmoid}]"
 
-/* The notebook's layers, placed at some nodes. */
+/* The notebook's layers with one way to place them at nodes. */
 typedef struct plan {
   const char *name;
   /* nodes of the parts; NULL: the layers are undivided and at the master */
-  const char *nodes[PARTS];
+  const char *part_nodes[PARTS];
   const char *at; /* node at which the parts are joined */
   cleave_parallel *parallel;
-  cleave_module *module; /* the undivided layers */
+  cleave_module *module; /* module of the undivided layers */
   cleave_optimizer *sgd;
 } plan;
 
-static plan divided = {.name = "mlp", .nodes = {"w1", "w2"}};
-static plan apart = {.name = "mlp without us", .nodes = {"w2", "w1"}, .at = "w3"};
-static plan home = {.name = "mlp at home", .nodes = {"master", "master"}};
+static plan divided = {.name = "mlp", .part_nodes = {"w1", "w2"}};
+static plan apart = {.name = "mlp without us", .part_nodes = {"w2", "w1"}, .at = "w3"};
+static plan home = {.name = "mlp at home", .part_nodes = {"master", "master"}};
 static plan whole = {.name = "undivided"};
 static cleave_module *bce;
 
-static void load(plan *p) {
+static void load_plan(plan *p) {
   cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, SEED002_WIDTH);
   cleave_module_options o = {.size = sizeof o, .name = p->name, .seed = 40};
   cleave_parallel_options parts = {.size = sizeof parts,
                                    .name = p->name,
                                    .at = p->at,
-                                   .nodes = p->nodes,
+                                   .nodes = p->part_nodes,
                                    .n_nodes = PARTS,
                                    .seed = 40};
-  if (p->nodes[0])
+  if (p->part_nodes[0])
     MUST(cleave_parallel_load(seed.rt, &parts, LAYERS(", parallel: columns", ", parallel: rows"),
                               &x, &p->parallel, &seed.e));
   else
@@ -65,15 +65,15 @@ static void make_optimizer(plan *p) {
   MUST(cleave_optimizer_new(seed.rt, &group, 1, 0, &p->sgd, &seed.e));
 }
 
-static void take_weights(const plan *p) {
+static void set_golden_weights(const plan *p) {
   static const char *const golden[PARTS][3] = {{"w1_0.weight", "w1_0.bias", "w2_0.weight"},
                                                {"w1_1.weight", "w1_1.bias", "w2_1.weight"}};
   static const char *const names[] = {"w1.weight", "w1.bias", "w2.weight"};
   for (size_t k = 0; k < PARTS; k++)
     for (size_t i = 0; i < 3; i++)
-      seed002_weight(cleave_parallel_module(p->parallel, k), names[i], golden[k][i]);
+      seed002_set_weight(cleave_parallel_module(p->parallel, k), names[i], golden[k][i]);
   /* one bias for all parts */
-  seed002_weight(cleave_parallel_module(p->parallel, 0), "w2.bias", "w2_0.bias");
+  seed002_set_weight(cleave_parallel_module(p->parallel, 0), "w2.bias", "w2_0.bias");
 }
 
 /* Gives the undivided layers the weights of the parts, joined. */
@@ -86,18 +86,18 @@ static void copy_weights(const plan *from, const plan *to) {
   cleave_state_free(&state);
 }
 
-static void load_all(void) {
+static void load_all_plans(void) {
   plan *const plans[] = {&divided, &apart, &home, &whole};
   cleave_input guesses = CLEAVE_INPUT(CLEAVE_F32, ROWS, 1);
   cleave_module_options here = {.size = sizeof here, .name = "loss"};
-  for (size_t i = 0; i < 4; i++) load(plans[i]), make_optimizer(plans[i]);
-  take_weights(&divided);
-  take_weights(&apart);
-  take_weights(&home);
+  for (size_t i = 0; i < 4; i++) load_plan(plans[i]), make_optimizer(plans[i]);
+  set_golden_weights(&divided);
+  set_golden_weights(&apart);
+  set_golden_weights(&home);
   MUST(cleave_load_loss(seed.rt, &here, "bce", &guesses, &bce, &seed.e));
 }
 
-static cleave_reference forward(const plan *p, cleave_context c, cleave_reference x) {
+static cleave_reference call_plan(const plan *p, cleave_context c, cleave_reference x) {
   cleave_reference y;
   if (p->parallel)
     MUST(cleave_parallel_call(seed.rt, c, p->parallel, x, &y, &seed.e));
@@ -107,58 +107,59 @@ static cleave_reference forward(const plan *p, cleave_context c, cleave_referenc
 }
 
 /* Runs one iteration. Returns its loss. */
-static float train(const plan *p, const cleave_tensor *batch_x, const cleave_tensor *batch_target) {
+static float train_iteration(const plan *p, const cleave_tensor *batch_x,
+                             const cleave_tensor *batch_target) {
   cleave_context c;
   cleave_reference x, judged[2], loss;
   cleave_tensor value = {0};
   MUST(cleave_context_open(seed.rt, NULL, &c, &seed.e));
   MUST(cleave_leaf(seed.rt, c, batch_x, false, &x, &seed.e));
   MUST(cleave_leaf(seed.rt, c, batch_target, false, &judged[1], &seed.e));
-  judged[0] = forward(p, c, x);
+  judged[0] = call_plan(p, c, x);
   MUST(cleave_call(seed.rt, c, bce, judged, 2, &loss, &seed.e));
   MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));
   MUST(cleave_step(seed.rt, p->sgd, c, 0, NULL, &seed.e));
   MUST(cleave_to_here(seed.rt, loss, 0, &value, &seed.e));
   MUST(cleave_context_close(seed.rt, c, 0, &seed.e));
-  float result = seed_at(&value, 0);
+  float result = seed_get_value(&value, 0);
   cleave_tensor_free(&value);
   return result;
 }
 
-static void has_the_bits(const plan *p, size_t i, float loss, const cleave_tensor *x,
-                         const cleave_tensor *y) {
-  float same = train(p, x, y);
+static void check_same_bits(const plan *p, size_t i, float loss, const cleave_tensor *x,
+                            const cleave_tensor *y) {
+  float same = train_iteration(p, x, y);
   if (memcmp(&loss, &same, sizeof loss) != 0)
     seed_fail("iteration %zu: loss %.9g, '%s' has %.9g", i, loss, p->name, same);
 }
 
-/* Compares plans. The same step at other nodes has the same bits; undivided, with the same weights,
- * it differs by less than 1e-6. */
+/* Compares the plans. Plans with the same parts at other nodes must have the same bits. The
+ * undivided layers, with the same weights, must differ by less than 1e-6. */
 static void compare_plans(size_t i, float loss, const cleave_tensor *x, const cleave_tensor *y) {
-  has_the_bits(&home, i, loss, x, y);
-  has_the_bits(&apart, i, loss, x, y);
-  float undivided = train(&whole, x, y);
+  check_same_bits(&home, i, loss, x, y);
+  check_same_bits(&apart, i, loss, x, y);
+  float undivided = train_iteration(&whole, x, y);
   if (!(fabs((double)loss - undivided) <= 1e-6 * fmax(1, fabs(undivided))))
     seed_fail("iteration %zu: loss %.9g, the undivided layers have %.9g", i, loss, undivided);
 }
 
 int main(int argc, char **argv) {
   enum { COMPARED = 100 };
-  seed_begin("seed002_tensor_parallel", argc, argv);
-  load_all();
-  cleave_tensor losses = seed_golden("losses"), batch_x, batch_target;
+  seed_open_session("seed002_tensor_parallel", argc, argv);
+  load_all_plans();
+  cleave_tensor losses = seed_get_golden("losses"), batch_x, batch_target;
   size_t n = cleave_tensor_count(&losses);
   double last = NAN;
   for (size_t i = 0; i < n; i++) {
-    seed002_restart(NULL, i);
+    seed002_restart_from_golden(NULL, i);
     /* every fifth batch of 64 rows */
-    if (!seed002_batch(i, ROWS, &batch_x, &batch_target)) continue;
+    if (!seed002_get_batch(i, ROWS, &batch_x, &batch_target)) continue;
     if (i < COMPARED) copy_weights(&divided, &whole);
-    float loss = train(&divided, &batch_x, &batch_target);
+    float loss = train_iteration(&divided, &batch_x, &batch_target);
     last = loss;
     if (i < COMPARED) compare_plans(i, loss, &batch_x, &batch_target);
-    seed002_compare(i, last, seed_at(&losses, i));
+    seed002_compare_loss(i, last, seed_get_value(&losses, i));
     if (i % 1000 == 0) printf("loss at iteration %zu: %.3f\n", i, last);
   }
-  return seed002_end(n, seed_at(&losses, 0), last);
+  return seed002_print_verdict(n, seed_get_value(&losses, 0), last);
 }

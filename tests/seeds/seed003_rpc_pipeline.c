@@ -22,32 +22,35 @@ enum { MOST_IMAGES = 120, TOGETHER = 8, READINGS = 2 };
 
 static const char *const readings[READINGS] = {"count", "size"};
 
-/* Of the state behind the first step. The running statistics say in which order the micro-batches
- * went through; the last one follows from gradients, of which a deep network in floats has fewer
- * digits: PyTorch itself is 3e-3 from its float64 there, and 2e-2 in the losses behind a step. */
+/* Tensors that are compared after the first step. The running statistics show in which order the
+ * micro-batches passed. The last tensor depends on gradients, which have fewer correct digits in a
+ * deep network of floats: there PyTorch itself differs from its float64 result by 3e-3, and by 2e-2
+ * in the losses after a step. */
 static const struct {
   const char *name;
-  int part;
-  double slack; /* factor of the limit */
+  int part_index;
+  double limit_factor; /* factor by which the limit is multiplied */
 } compared[] = {
     {"bn1.running_mean", 0, 0.1},         {"bn1.running_var", 0, 0.1},
     {"layer2.3.bn1.running_var", 0, 0.1}, {"layer3.0.bn1.running_mean", 1, 0.1},
     {"layer4.2.bn2.running_var", 1, 1},   {"layer4.2.bn3.bias", 1, 20},
 };
 enum { COMPARED = sizeof compared / sizeof *compared };
-static const double first_loss = 0.1, later_losses = 300, moved_rows = 5; /* factors of the limit */
+/* factors by which the limit is multiplied */
+static const double first_loss = 0.1, later_losses = 300, moved_rows = 5;
 
-static struct { int images, side, classes, batches; } sizes;
+static struct { int images, image_side, classes, batches; } sizes;
 static bool home;
-static uint64_t digest = UINT64_C(14695981039346656037); /* FNV-1a */
+/* digest of the results by the hash FNV-1a */
+static uint64_t digest = UINT64_C(14695981039346656037);
 
 typedef struct pipeline {
-  int chunk, n_chunks; /* images of each chunk but the last, and number of chunks */
-  cleave_module *parts[2], *joins[TOGETHER + 1], *loss;
+  int chunk_images, n_chunks; /* images of each chunk but the last, and number of chunks */
+  cleave_module *parts[2], *join_modules[TOGETHER + 1], *loss;
   cleave_optimizer *sgd;
 } pipeline;
 
-static void note(const void *data, size_t n) { /* n must be a multiple of 4 */
+static void add_to_digest(const void *data, size_t n) { /* n: number of bytes, a multiple of 4 */
   for (size_t i = 0; i < n; i += 4) {
     uint32_t word;
     memcpy(&word, (const char *)data + i, 4);
@@ -55,7 +58,7 @@ static void note(const void *data, size_t n) { /* n must be a multiple of 4 */
   }
 }
 
-static double seconds(void) {
+static double get_seconds(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
@@ -64,15 +67,15 @@ static double seconds(void) {
 /* ---- the parts ------------------------------------------------------------------------------ */
 
 /* Draws a parameter as the tutorial does, from a random stream that its name selects. */
-static void draw(const char *name, const cleave_tensor *t) {
+static void draw_parameter(const char *name, const cleave_tensor *t) {
   size_t n = cleave_tensor_count(t);
   float *to = t->data;
   bool one = !strstr(name, "bias") && !strstr(name, "running_mean");
   if (strncmp(name, "fc.", 3) == 0) {
-    seed_uniform(to, n, seed_named(name), 1 / sqrtf(2048));
+    seed_draw_uniform(to, n, seed_stream_of_name(name), 1 / sqrtf(2048));
   } else if (t->rank == 4) { /* kaiming_normal_(mode="fan_out", nonlinearity="relu") */
     float deviation = sqrtf(2.0f / (float)(t->shape[0] * t->shape[2] * t->shape[3]));
-    seed_normal(to, 0, n, seed_named(name));
+    seed_draw_normal(to, 0, n, seed_stream_of_name(name));
     for (size_t i = 0; i < n; i++) to[i] *= deviation;
   } else {
     for (size_t i = 0; i < n; i++) to[i] = one;
@@ -86,12 +89,13 @@ static void draw_weights(int s, cleave_module *part) {
   if (!f->n) {
     MUST(cleave_state_read(seed.rt, part, CLEAVE_STATE_WEIGHTS, 0, f, &seed.e));
     for (size_t i = 0; i < f->n; i++)
-      if (f->items[i].tensor.dtype == CLEAVE_F32) draw(f->items[i].name, &f->items[i].tensor);
+      if (f->items[i].tensor.dtype == CLEAVE_F32)
+        draw_parameter(f->items[i].name, &f->items[i].tensor);
   }
   MUST(cleave_state_write(seed.rt, part, CLEAVE_STATE_WEIGHTS, f->items, f->n, 0, &seed.e));
 }
 
-static const cleave_tensor *first_of(int s, const char *name) {
+static const cleave_tensor *find_first_value(int s, const char *name) {
   for (size_t i = 0; i < first[s].n; i++)
     if (strcmp(first[s].items[i].name, name) == 0) return &first[s].items[i].tensor;
   seed_fail("part %d has no '%s'", s, name);
@@ -99,7 +103,8 @@ static const cleave_tensor *first_of(int s, const char *name) {
 
 static void load_parts(pipeline *p) {
   static const char *const layers[] = {"conv1..layer2", "layer3..fc"};
-  cleave_input image = CLEAVE_INPUT(CLEAVE_F32, p->chunk, 3, sizes.side, sizes.side);
+  cleave_input image =
+      CLEAVE_INPUT(CLEAVE_F32, p->chunk_images, 3, sizes.image_side, sizes.image_side);
   char attributes[32];
   snprintf(attributes, sizeof attributes, "{classes: %d}", sizes.classes);
   for (int s = 0; s < 2; s++) {
@@ -148,16 +153,16 @@ static cleave_module *load_join(int n) {
 }
 
 /* torch.cat of any number of values: a tree of concats. Overwrites the list. */
-static cleave_reference cat(pipeline *p, cleave_context c, cleave_reference *parts, int n) {
+static cleave_reference concatenate(pipeline *p, cleave_context c, cleave_reference *parts, int n) {
   while (n > 1) {
     int groups = (n + TOGETHER - 1) / TOGETHER, at = 0;
     for (int g = 0; g < groups; g++) {
       /* groups of about equal size, none of which has one value */
       int k = n * (g + 1) / groups - at;
-      if (!p->joins[k]) p->joins[k] = load_join(k);
+      if (!p->join_modules[k]) p->join_modules[k] = load_join(k);
       cleave_reference joined;
-      MUST(cleave_call(seed.rt, c, p->joins[k], parts + at, (size_t)k, &joined, &seed.e));
-      parts[g] = joined; /* writes over values that were read */
+      MUST(cleave_call(seed.rt, c, p->join_modules[k], parts + at, (size_t)k, &joined, &seed.e));
+      parts[g] = joined; /* overwrites list entries that were read before */
       at += k;
     }
     n = groups;
@@ -168,18 +173,19 @@ static cleave_reference cat(pipeline *p, cleave_context c, cleave_reference *par
 /* ---- training -------------------------------------------------------------------------------- */
 
 /* DistResNet50.forward: returns the outputs of all images. */
-static cleave_reference forward(pipeline *p, cleave_context c, const float *xs) {
+static cleave_reference run_forward(pipeline *p, cleave_context c, const float *xs) {
   cleave_reference outputs[MOST_IMAGES];
-  size_t image = (size_t)(3 * sizes.side * sizes.side);
-  for (int m = 0, at = 0; m < p->n_chunks; m++, at += p->chunk) {
-    int rows = p->chunk < sizes.images - at ? p->chunk : sizes.images - at;
-    cleave_tensor x = CLEAVE_TENSOR_F32(xs + (size_t)at * image, rows, 3, sizes.side, sizes.side);
+  size_t image = (size_t)(3 * sizes.image_side * sizes.image_side);
+  for (int m = 0, at = 0; m < p->n_chunks; m++, at += p->chunk_images) {
+    int rows = p->chunk_images < sizes.images - at ? p->chunk_images : sizes.images - at;
+    cleave_tensor x =
+        CLEAVE_TENSOR_F32(xs + (size_t)at * image, rows, 3, sizes.image_side, sizes.image_side);
     cleave_reference x_ref, y_ref;
     MUST(cleave_leaf(seed.rt, c, &x, false, &x_ref, &seed.e));
     MUST(cleave_call(seed.rt, c, p->parts[0], &x_ref, 1, &y_ref, &seed.e));
     MUST(cleave_call(seed.rt, c, p->parts[1], &y_ref, 1, &outputs[m], &seed.e));
   }
-  return cat(p, c, outputs, p->n_chunks);
+  return concatenate(p, c, outputs, p->n_chunks);
 }
 
 static float train_step(pipeline *p, const float *xs, const cleave_tensor *labels) {
@@ -188,7 +194,7 @@ static float train_step(pipeline *p, const float *xs, const cleave_tensor *label
   cleave_tensor value = {0};
   cleave_step_result stepped;
   MUST(cleave_context_open(seed.rt, NULL, &c, &seed.e));
-  both[0] = forward(p, c, xs);
+  both[0] = run_forward(p, c, xs);
   MUST(cleave_leaf(seed.rt, c, labels, false, &both[1], &seed.e));
   MUST(cleave_call(seed.rt, c, p->loss, both, 2, &loss, &seed.e));
   MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));
@@ -196,82 +202,85 @@ static float train_step(pipeline *p, const float *xs, const cleave_tensor *label
   MUST(cleave_to_here(seed.rt, loss, 0, &value, &seed.e));
   MUST(cleave_context_close(seed.rt, c, 0, &seed.e));
   if (!stepped.applied) seed_fail("a gradient is not finite");
-  float result = seed_at(&value, 0);
-  note(&result, sizeof result);
+  float result = seed_get_value(&value, 0);
+  add_to_digest(&result, sizeof result);
   cleave_tensor_free(&value);
   return result;
 }
 
 /* Compares with RUN.WHAT of PyTorch's figures: norm of the difference divided by PyTorch's norm. */
-static void compare(const char *run, const char *what, double slack, const cleave_tensor *ours) {
+static void compare_norm(const char *run, const char *what, double slack,
+                         const cleave_tensor *ours) {
   char key[64];
   double sum = 0;
   snprintf(key, sizeof key, "%s.%s", run, what);
-  cleave_tensor theirs = seed_golden(key);
+  cleave_tensor theirs = seed_get_golden(key);
   size_t n = cleave_tensor_count(&theirs);
   if (cleave_tensor_count(ours) != n) seed_fail("%s: another shape", key);
-  for (size_t i = 0; i < n; i++) sum += pow((double)seed_at(ours, i) - seed_at(&theirs, i), 2);
-  if (seed_worst(sqrt(sum) / slack, seed_norm(&theirs)))
-    snprintf(seed.where, sizeof seed.where, " (%s %.1e, times %g)", key,
-             sqrt(sum) / seed_norm(&theirs), 1 / slack);
+  for (size_t i = 0; i < n; i++)
+    sum += pow((double)seed_get_value(ours, i) - seed_get_value(&theirs, i), 2);
+  if (seed_record_difference(sqrt(sum) / slack, seed_compute_norm(&theirs)))
+    snprintf(seed.where_largest, sizeof seed.where_largest, " (%s %.1e, times %g)", key,
+             sqrt(sum) / seed_compute_norm(&theirs), 1 / slack);
 }
 
 /* Compares how far each row of the last layer's weight has moved. Its gradients came through the
  * loss and the concats. */
-static void compare_moved(const char *run, const cleave_tensor *weight) {
+static void compare_row_movement(const char *run, const cleave_tensor *weight) {
   size_t rows = (size_t)sizes.classes, width = cleave_tensor_count(weight) / rows;
-  const cleave_tensor *was = first_of(1, "fc.weight");
+  const cleave_tensor *was = find_first_value(1, "fc.weight");
   float *moved = calloc(rows, sizeof *moved);
   if (!moved) seed_fail("out of memory");
   cleave_tensor norms = CLEAVE_TENSOR_F32(moved, (int64_t)rows);
   for (size_t r = 0; r < rows; r++) {
     double sum = 0;
     for (size_t i = r * width; i < (r + 1) * width; i++)
-      sum += pow((double)seed_at(weight, i) - seed_at(was, i), 2);
+      sum += pow((double)seed_get_value(weight, i) - seed_get_value(was, i), 2);
     moved[r] = (float)sqrt(sum);
   }
-  compare(run, "moved", moved_rows, &norms);
+  compare_norm(run, "moved", moved_rows, &norms);
   free(moved);
 }
 
 static void compare_state(pipeline *p, const char *run) {
   cleave_tensor t = {0};
   for (int i = 0; i < COMPARED; i++) {
-    MUST(cleave_weight_read(seed.rt, p->parts[compared[i].part], compared[i].name, 0, &t, &seed.e));
-    compare(run, compared[i].name, compared[i].slack, &t);
+    MUST(cleave_weight_read(seed.rt, p->parts[compared[i].part_index], compared[i].name, 0, &t,
+                            &seed.e));
+    compare_norm(run, compared[i].name, compared[i].limit_factor, &t);
   }
   MUST(cleave_weight_read(seed.rt, p->parts[1], "fc.weight", 0, &t, &seed.e));
-  compare_moved(run, &t);
+  compare_row_movement(run, &t);
   cleave_tensor_free(&t);
 }
 
 /* Takes the steps of run_master. Returns the last loss. */
-static double train(pipeline *p, const char *run, float *xs, const cleave_tensor *labels) {
+static double train_steps(pipeline *p, const char *run, float *xs, const cleave_tensor *labels) {
   char what[32];
-  size_t values = (size_t)(sizes.images * 3 * sizes.side * sizes.side);
+  size_t values = (size_t)(sizes.images * 3 * sizes.image_side * sizes.image_side);
   float loss = NAN;
   snprintf(what, sizeof what, "%s.losses", run);
-  cleave_tensor theirs = seed_golden(what);
+  cleave_tensor theirs = seed_get_golden(what);
   for (int i = 0; i < sizes.batches; i++) {
     printf("Processing batch %d\n", i);
-    seed_normal(xs, (size_t)i * values, values, SEED_DATA);
+    seed_draw_normal(xs, (size_t)i * values, values, SEED_DATA);
     loss = train_step(p, xs, labels);
-    double slack = i ? later_losses : first_loss, at = seed_at(&theirs, (size_t)i);
-    seed_compare(what, (size_t)i, at + (loss - at) / slack, at);
+    double slack = i ? later_losses : first_loss, at = seed_get_value(&theirs, (size_t)i);
+    seed_compare_number(what, (size_t)i, at + (loss - at) / slack, at);
     if (i == 0) compare_state(p, run);
   }
   return loss;
 }
 
 /* Adds the whole state to the digest. Asserts that every batchnorm counted every micro-batch. */
-static void check_end(const pipeline *p) {
+static void check_final_state(const pipeline *p) {
   for (int s = 0; s < 2; s++) {
     cleave_state state;
     MUST(cleave_state_read(seed.rt, p->parts[s], CLEAVE_STATE_WEIGHTS, 0, &state, &seed.e));
     for (size_t i = 0; i < state.n; i++) {
       const cleave_tensor *t = &state.items[i].tensor;
       bool count = t->dtype == CLEAVE_I64;
-      note(t->data, cleave_tensor_count(t) * (count ? sizeof(int64_t) : sizeof(float)));
+      add_to_digest(t->data, cleave_tensor_count(t) * (count ? sizeof(int64_t) : sizeof(float)));
       if (count && *(const int64_t *)t->data != sizes.batches * p->n_chunks)
         seed_fail("%s is not %d x %d", state.items[i].name, sizes.batches, p->n_chunks);
     }
@@ -281,25 +290,25 @@ static void check_end(const pipeline *p) {
 
 /* Runs one num_split in a session of its own. Returns the time, without that of the final
  * checks. */
-static double run_split(const char *session, int reading, int num_split, float *xs,
-                        const cleave_tensor *labels) {
+static double run_with_split(const char *session, int reading, int num_split, float *xs,
+                             const cleave_tensor *labels) {
   static bool used;
   char run[16];
   int images = sizes.images;
-  pipeline p = {.chunk = reading ? num_split : (images + num_split - 1) / num_split};
-  double begin = seconds(), took, loss;
-  p.n_chunks = (images + p.chunk - 1) / p.chunk;
+  pipeline p = {.chunk_images = reading ? num_split : (images + num_split - 1) / num_split};
+  double begin = get_seconds(), took, loss;
+  p.n_chunks = (images + p.chunk_images - 1) / p.chunk_images;
   snprintf(run, sizeof run, "%s_%d", readings[reading], num_split);
-  if (used) { /* the first session is that of seed_begin */
-    seed_close();
-    MUST(cleave_open(session, seed.options, &seed.rt, &seed.e));
+  if (used) { /* the first session is that of seed_open_session */
+    seed_close_runtime();
+    MUST(cleave_open(session, seed.runtime_options, &seed.rt, &seed.e));
   }
   used = true;
   load_parts(&p);
   load_loss(&p);
-  loss = train(&p, run, xs, labels);
-  took = seconds() - begin;
-  check_end(&p);
+  loss = train_steps(&p, run, xs, labels);
+  took = get_seconds() - begin;
+  check_final_state(&p);
   printf("number of splits = %d, execution time = %.3f (%s: %d micro-batches, loss %.6f)\n",
          num_split, took, readings[reading], p.n_chunks, loss);
   fflush(stdout);
@@ -307,14 +316,14 @@ static double run_split(const char *session, int reading, int num_split, float *
 }
 
 static void read_sizes(void) {
-  cleave_tensor found = seed_golden("sizes");
+  cleave_tensor found = seed_get_golden("sizes");
   if (cleave_tensor_count(&found) != 4) seed_fail("sizes: images, side, classes and batches");
-  sizes.images = (int)seed_at(&found, 0);
-  sizes.side = (int)seed_at(&found, 1);
-  sizes.classes = (int)seed_at(&found, 2);
-  sizes.batches = (int)seed_at(&found, 3);
-  if (sizes.images < 1 || sizes.images > MOST_IMAGES || sizes.side < 1 || sizes.classes < 1)
-    seed_fail("%d images of %d x %d, %d classes", sizes.images, sizes.side, sizes.side,
+  sizes.images = (int)seed_get_value(&found, 0);
+  sizes.image_side = (int)seed_get_value(&found, 1);
+  sizes.classes = (int)seed_get_value(&found, 2);
+  sizes.batches = (int)seed_get_value(&found, 3);
+  if (sizes.images < 1 || sizes.images > MOST_IMAGES || sizes.image_side < 1 || sizes.classes < 1)
+    seed_fail("%d images of %d x %d, %d classes", sizes.images, sizes.image_side, sizes.image_side,
               sizes.classes);
 }
 
@@ -323,7 +332,7 @@ static float *make_labels(void) {
   int64_t classes[MOST_IMAGES];
   float *to = calloc((size_t)(sizes.images * sizes.classes), sizeof *to);
   if (!to) seed_fail("out of memory");
-  seed_classes(classes, (size_t)sizes.images, SEED_LABELS, (uint32_t)sizes.classes);
+  seed_draw_classes(classes, (size_t)sizes.images, SEED_LABELS, (uint32_t)sizes.classes);
   for (int i = 0; i < sizes.images; i++) to[(int64_t)i * sizes.classes + classes[i]] = 1;
   return to;
 }
@@ -332,19 +341,19 @@ int main(int argc, char **argv) {
   const char *where = getenv("PARTS"), *only = getenv("READING");
   double loss = NAN;
   home = where && strcmp(where, "home") == 0;
-  seed_begin("seed003_rpc_pipeline", argc, argv);
+  seed_open_session("seed003_rpc_pipeline", argc, argv);
   read_sizes();
   float *hot = make_labels();
-  float *xs = malloc((size_t)(sizes.images * 3 * sizes.side * sizes.side) * sizeof *xs);
+  float *xs = malloc((size_t)(sizes.images * 3 * sizes.image_side * sizes.image_side) * sizeof *xs);
   if (!xs) seed_fail("out of memory");
   cleave_tensor labels = CLEAVE_TENSOR_F32(hot, sizes.images, sizes.classes);
   for (int reading = 0; reading < READINGS; reading++)
     for (int k = 1; k <= 8 && (!only || strcmp(only, readings[reading]) == 0); k *= 2)
-      loss = run_split(argv[1], reading, k, xs, &labels);
+      loss = run_with_split(argv[1], reading, k, xs, &labels);
   printf("digest %016llx\n", (unsigned long long)digest);
   for (int s = 0; s < 2; s++) cleave_state_free(&first[s]);
   free(xs);
   free(hot);
-  return seed_end(1e-3, "ResNet50, %d images of %d x %d, %d steps each, loss %.6f", sizes.images,
-                  sizes.side, sizes.side, sizes.batches, loss);
+  return seed_print_verdict(1e-3, "ResNet50, %d images of %d x %d, %d steps each, loss %.6f",
+                            sizes.images, sizes.image_side, sizes.image_side, sizes.batches, loss);
 }

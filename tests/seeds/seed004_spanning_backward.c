@@ -21,7 +21,7 @@ static void add_to_digest(const cleave_tensor *t) {
 /* Compares a gradient: node and device must be the module's, its numbers PyTorch's. */
 static void compare_gradient(cleave_context c, cleave_module *module, const char *name,
                              const char *golden) {
-  cleave_tensor theirs = seed_golden(golden), ours = {0};
+  cleave_tensor theirs = seed_get_golden(golden), ours = {0};
   cleave_place place;
   double difference = 0;
   MUST(cleave_gradient_place(seed.rt, c, module, name, 0, &place, &seed.e));
@@ -31,15 +31,16 @@ static void compare_gradient(cleave_context c, cleave_module *module, const char
     seed_fail("%s is at %s, its gradient at %s", golden, cleave_module_node(module), place.node);
   MUST(cleave_gradient(seed.rt, c, module, name, 0, &ours, &seed.e));
   for (size_t i = 0; i < cleave_tensor_count(&ours); i++)
-    difference += pow(seed_at(&ours, i) - seed_at(&theirs, i), 2);
-  seed_compare(golden, 0, seed_norm(&theirs) + sqrt(difference), seed_norm(&theirs));
+    difference += pow(seed_get_value(&ours, i) - seed_get_value(&theirs, i), 2);
+  seed_compare_number(golden, 0, seed_compute_norm(&theirs) + sqrt(difference),
+                      seed_compute_norm(&theirs));
   add_to_digest(&ours);
   cleave_tensor_free(&ours);
 }
 
 /* Asserts that a loss of outputs at a worker and labels at the master is refused with both places
  * and advice. */
-static void compare_places(cleave_context c, const cleave_reference *both) {
+static void check_places(cleave_context c, const cleave_reference *both) {
   cleave_reference none;
   cleave_place outputs, labels;
   MUST(cleave_owner(seed.rt, both[0], &outputs, &seed.e));
@@ -54,7 +55,7 @@ static void compare_places(cleave_context c, const cleave_reference *both) {
     seed_fail("the refusal does not say where things are and what to do: %s", seed.e.text);
 }
 
-static void load(void) {
+static void load_modules(void) {
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
   cleave_input hidden = CLEAVE_INPUT(CLEAVE_F32, ROWS, HIDDEN);
   cleave_input scores = CLEAVE_INPUT(CLEAVE_F32, ROWS, CLASSES);
@@ -75,10 +76,10 @@ static void load(void) {
   MUST(cleave_load_layers(seed.rt, &second, "[{op: linear, name: b, out: 10}, {op: log_softmax}]",
                           &hidden, &part[1], &seed.e));
   MUST(cleave_load_loss(seed.rt, &strict, "nll", &scores, &nll, &seed.e));
-  seed_draw(part[0], "a.weight", WIDTH);
-  seed_draw(part[0], "a.bias", WIDTH);
-  seed_draw(part[1], "b.weight", HIDDEN);
-  seed_draw(part[1], "b.bias", HIDDEN);
+  seed_draw_parameter(part[0], "a.weight", WIDTH);
+  seed_draw_parameter(part[0], "a.bias", WIDTH);
+  seed_draw_parameter(part[1], "b.weight", HIDDEN);
+  seed_draw_parameter(part[1], "b.bias", HIDDEN);
 }
 
 static void compare_gradients(cleave_context c) {
@@ -89,14 +90,14 @@ static void compare_gradients(cleave_context c) {
 }
 
 int main(int argc, char **argv) {
-  seed_begin("seed004_spanning_backward", argc, argv);
-  at[0] = seed_spot_of(0, "w1", NULL);
-  at[1] = seed_spot_of(1, "w2", "cpu:1");
-  load();
+  seed_open_session("seed004_spanning_backward", argc, argv);
+  at[0] = seed_get_owner(0, "w1", NULL);
+  at[1] = seed_get_owner(1, "w2", "cpu:1");
+  load_modules();
   float x[ROWS * WIDTH];
   int64_t classes[ROWS];
-  seed_normal(x, 0, ROWS * WIDTH, SEED_DATA);
-  seed_classes(classes, ROWS, SEED_LABELS, CLASSES);
+  seed_draw_normal(x, 0, ROWS * WIDTH, SEED_DATA);
+  seed_draw_classes(classes, ROWS, SEED_LABELS, CLASSES);
   cleave_tensor data = CLEAVE_TENSOR_F32(x, ROWS, WIDTH);
   cleave_tensor labels = CLEAVE_TENSOR_I64(classes, ROWS), value = {0};
 
@@ -107,19 +108,20 @@ int main(int argc, char **argv) {
   MUST(cleave_leaf(seed.rt, c, &labels, false, &both[1], &seed.e));
   MUST(cleave_call(seed.rt, c, part[0], &in, 1, &between, &seed.e));
   MUST(cleave_call(seed.rt, c, part[1], &between, 1, &both[0], &seed.e));
-  compare_places(c, both);
+  check_places(c, both);
   MUST(cleave_send_to(seed.rt, both[1], at[1].node, &seed.e)); /* the advice of the refusal */
   MUST(cleave_call(seed.rt, c, nll, both, 2, &loss, &seed.e));
   MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));
   compare_gradients(c);
   MUST(cleave_to_here(seed.rt, loss, 0, &value, &seed.e));
-  double result = seed_at(&value, 0);
-  cleave_tensor losses = seed_golden("losses");
-  seed_compare("loss", 0, result, seed_at(&losses, 0));
+  double result = seed_get_value(&value, 0);
+  cleave_tensor losses = seed_get_golden("losses");
+  seed_compare_number("loss", 0, result, seed_get_value(&losses, 0));
   add_to_digest(&value);
   cleave_tensor_free(&value);
   MUST(cleave_context_close(seed.rt, c, 0, &seed.e));
   printf("digest %016llx\n", (unsigned long long)digest);
-  return seed_end(1e-5, "loss %.6f, gradients at %s and %s, a loss over two nodes refused", result,
-                  at[0].node, at[1].node);
+  return seed_print_verdict(1e-5,
+                            "loss %.6f, gradients at %s and %s, a loss over two nodes refused",
+                            result, at[0].node, at[1].node);
 }

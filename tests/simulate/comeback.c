@@ -5,44 +5,44 @@
  */
 #include "tests/simulate/program_int.h"
 
-static cleave_status ok_if_exists(cleave_status status) {
+static cleave_status accept_exists(cleave_status status) {
   bool stayed = status == CLEAVE_PRECONDITION || status == CLEAVE_NOT_FOUND;
   return stayed ? CLEAVE_OK : status;
 }
 
-static void rejoin(program *p, uint32_t place) {
+static void rejoin_worker(program *p, uint32_t place) {
   uint32_t needs = 1u << place;
-  DO(p, ok_if_exists(cleave_worker_rejoin(p->rt, place_name(p, place), 0, &p->error)), needs, needs,
-     "w%u rejoins", place);
-  allow_other_failure(p);
+  DO(p, accept_exists(cleave_worker_rejoin(p->rt, place_name(p, place), 0, &p->last_error)), needs,
+     needs, "w%u rejoins", place);
+  mark_may_report_other_failure(p);
 }
 
 /* Loads a module again. A late load may have reached the node, so the next attempt loads a module
  * with a new generation. */
-static cleave_status loaded_again(program *p, cleave_module *m) {
-  uint32_t hurry_ms = sim_below(&p->shape_random, 2) * (1 + sim_below(&p->shape_random, 6));
-  cleave_status status = cleave_module_reload(p->rt, m, NULL, NULL, hurry_ms, &p->error);
+static cleave_status retry_module_load(program *p, cleave_module *m) {
+  uint32_t hurry_ms = sim_draw_below(&p->shape_rng, 2) * (1 + sim_draw_below(&p->shape_rng, 6));
+  cleave_status status = cleave_module_reload(p->rt, m, NULL, NULL, hurry_ms, &p->last_error);
   if (!hurry_ms || status != CLEAVE_DEADLINE) return status;
-  return cleave_module_reload(p->rt, m, NULL, NULL, 0, &p->error);
+  return cleave_module_reload(p->rt, m, NULL, NULL, 0, &p->last_error);
 }
 
-static void reload(program *p, int i) {
+static void reload_module(program *p, int i) {
   const stage *m = &p->stages[i];
-  DO(p, ok_if_exists(loaded_again(p, m->module)), 1u << m->place, m->depends_on,
+  DO(p, accept_exists(retry_module_load(p, m->module)), 1u << m->place, m->depended_places,
      "m%d is there again", i);
-  allow_other_failure(p);
+  mark_may_report_other_failure(p);
 }
 
-void do_rejoin(program *p) {
-  uint32_t place = 1 + below(p, SIM_PLACES - 1);
-  rejoin(p, place);
+void do_rejoin_workers(program *p) {
+  uint32_t place = 1 + draw_below(p, SIM_PLACES - 1);
+  rejoin_worker(p, place);
   for (int i = 0; i < p->n_stages; i++)
-    if (p->stages[i].place == place) reload(p, i);
+    if (p->stages[i].place == place) reload_module(p, i);
 }
 
 /* ---- the last round -------------------------------------------------------------------------- */
 
-static void fill(cleave_tensor *t) {
+static void fill_tensor(cleave_tensor *t) {
   for (size_t i = 0; i < cleave_tensor_count(t); i++)
     if (t->dtype == CLEAVE_F32)
       ((float *)t->data)[i] = 0.01f * (float)(1 + i % 7);
@@ -55,51 +55,53 @@ static void set_weights(program *p, int i) {
   cleave_module *m = p->stages[i].module;
   const char *name;
   for (size_t k = 0; (name = cleave_module_weight_name(m, k)) != NULL; k++) {
-    if (!DO(p, cleave_weight_read(p->rt, m, name, 0, &p->tensor, &p->error), 0, 0, "last: m%d %s",
-            i, name)) {
-      skip(p, "last: set");
+    if (!DO(p, cleave_weight_read(p->rt, m, name, 0, &p->last_tensor, &p->last_error), 0, 0,
+            "last: m%d %s", i, name)) {
+      skip_statement(p, "last: set");
       continue;
     }
-    fill(&p->tensor);
-    DO(p, cleave_weight_write(p->rt, m, name, &p->tensor, 0, &p->error), 0, 0, "last: set m%d %s",
-       i, name);
+    fill_tensor(&p->last_tensor);
+    DO(p, cleave_weight_write(p->rt, m, name, &p->last_tensor, 0, &p->last_error), 0, 0,
+       "last: set m%d %s", i, name);
   }
 }
 
-static void use(program *p, scope *s, int i) {
+static void use_module(program *p, scope *s, int i) {
   stage_kind k = p->stages[i].kind;
   const value *in[2] = {0};
-  for (int n = 0; n < inputs_of(k); n++) in[n] = new_leaf(p, s, takes_wide(k), true);
+  for (int n = 0; n < n_inputs_of(k); n++) in[n] = new_leaf(p, s, has_wide_input(k), true);
   value *made = new_call(p, s, i, in, NULL);
-  fetch(p, s, made, "the last of a module");
-  if (gives_wide(k)) return;
+  fetch_value(p, s, made, "the last of a module");
+  if (has_wide_output(k)) return;
   new_loss(p, s, made);
-  backward(p, s, NULL, 1, false);
+  do_backward_from_losses(p, s, NULL, 1, false);
   read_leaf_gradient(p, s, in[0]);
   read_weight_gradient(p, s, i);
 }
 
 /* Uses each module in a context of its own, because the accounts are small. */
-static void use_each(program *p) {
+static void use_each_module(program *p) {
   for (int i = 1; i < p->n_stages; i++) {
     scope *s = &p->scopes[0];
-    *s = (scope){.rows = ROWS};
-    s->made = DO(p, cleave_context_open(p->rt, NULL, &s->id, &p->error), 0, 0, "last: open");
-    use(p, p->in = s, i);
-    if (s->made) DO(p, cleave_context_close(p->rt, s->id, 0, &p->error), 0, 0, "last: close");
+    *s = (scope){.n_rows = ROWS};
+    s->is_made =
+        DO(p, cleave_context_open(p->rt, NULL, &s->id, &p->last_error), 0, 0, "last: open");
+    use_module(p, p->in = s, i);
+    if (s->is_made)
+      DO(p, cleave_context_close(p->rt, s->id, 0, &p->last_error), 0, 0, "last: close");
     release_futures(p, s);
     p->in = NULL;
   }
 }
 
-void do_come_back(program *p) {
+void do_reload_after_loss(program *p) {
   p->in = NULL;
-  p->record->comes_back = clv_clock_now(&p->stand->clock);
-  p->stand->settle(p->stand->user);
+  p->record->after_rejoin_ns = clv_clock_now(&p->environment->clock);
+  p->environment->wait_for_notice(p->environment->user);
   p->is_after_rejoin = true;
-  for (uint32_t place = 1; place < SIM_PLACES; place++) rejoin(p, place);
-  for (int i = 0; i < p->n_stages; i++) reload(p, i);
+  for (uint32_t place = 1; place < SIM_PLACES; place++) rejoin_worker(p, place);
+  for (int i = 0; i < p->n_stages; i++) reload_module(p, i);
   for (int i = 0; i < p->n_stages; i++) set_weights(p, i);
-  use_each(p);
+  use_each_module(p);
   p->is_after_rejoin = false;
 }

@@ -10,110 +10,113 @@
  *
  * Of what blocks a program takes the other form now and then, with a callback. */
 
-static bool by_future(program *p) { return sim_below(&p->shape_random, 3) == 0; }
+static bool draws_future(program *p) { return sim_draw_below(&p->shape_rng, 3) == 0; }
 
-/* Callbacks of all programs. A runtime with a thread may call one after the wait has ended. */
+/* Number of callbacks called, in all programs. A runtime with a thread may call one after the wait
+ * has ended. */
 static atomic_int calls;
 enum { CALL_MS = 10000 };
 
-static void count(void *user, cleave_future future, const cleave_error *error) {
+static void count_callback(void *user, cleave_future future, const cleave_error *error) {
   (void)user, (void)future, (void)error;
   atomic_fetch_add(&calls, 1);
 }
 
 /* Asserts that the callback was called exactly once, soon after the future was done. */
-static cleave_status called_once(program *p, int before, cleave_status status) {
+static cleave_status check_called_once(program *p, int before, cleave_status status) {
   for (int ms = 0; atomic_load(&calls) == before && ms < CALL_MS; ms++) usleep(1000);
   int n = atomic_load(&calls) - before;
-  return n == 1 ? status : impossible(p, "its callback was called %d times", n);
+  return n == 1 ? status : report_impossible(p, "its callback was called %d times", n);
 }
 
 /* Returns the final status of the future of an operation that was started. */
-static cleave_status end_of(program *p, cleave_status begun, cleave_future f) {
+static cleave_status wait_for_future(program *p, cleave_status begun, cleave_future f) {
   int before = atomic_load(&calls);
   if (begun != CLEAVE_OK) return begun;
-  cleave_status status = cleave_future_then(p->rt, f, count, NULL, &p->error);
-  if (status == CLEAVE_OK) status = cleave_future_wait(p->rt, f, 0, &p->error);
-  return called_once(p, before, status);
+  cleave_status status = cleave_future_then(p->rt, f, count_callback, NULL, &p->last_error);
+  if (status == CLEAVE_OK) status = cleave_future_wait(p->rt, f, 0, &p->last_error);
+  return check_called_once(p, before, status);
 }
 
-static cleave_status tensor_of(program *p, cleave_status begun, cleave_future f) {
-  cleave_status status = end_of(p, begun, f);
-  if (status == CLEAVE_OK) status = cleave_future_tensor(p->rt, f, &p->tensor, &p->error);
+static cleave_status wait_for_tensor(program *p, cleave_status begun, cleave_future f) {
+  cleave_status status = wait_for_future(p, begun, f);
+  if (status == CLEAVE_OK) status = cleave_future_tensor(p->rt, f, &p->last_tensor, &p->last_error);
   if (f.id) (void)cleave_future_release(p->rt, f, NULL);
   return status;
 }
 
 /* Cancels an operation at once. The cancellation must change nothing. */
-static void give_up_at_once(program *p, cleave_status begun, cleave_future f) {
+static void cancel_at_once(program *p, cleave_status begun, cleave_future f) {
   if (begun != CLEAVE_OK) return;
   (void)cleave_future_cancel(p->rt, f, NULL);
   (void)cleave_future_release(p->rt, f, NULL);
 }
 
-cleave_status to_here(program *p, cleave_reference from) {
+cleave_status value_to_here(program *p, cleave_reference from) {
   cleave_future f = {0}, given_up = {0};
-  bool gives_up = sim_below(&p->shape_random, 2);
-  if (!by_future(p)) return cleave_to_here(p->rt, from, 0, &p->tensor, &p->error);
-  cleave_status begun = cleave_to_here_async(p->rt, from, 0, &f, &p->error);
-  if (gives_up) give_up_at_once(p, cleave_to_here_async(p->rt, from, 0, &given_up, NULL), given_up);
-  return tensor_of(p, begun, f);
+  bool gives_up = sim_draw_below(&p->shape_rng, 2);
+  if (!draws_future(p)) return cleave_to_here(p->rt, from, 0, &p->last_tensor, &p->last_error);
+  cleave_status begun = cleave_to_here_async(p->rt, from, 0, &f, &p->last_error);
+  if (gives_up) cancel_at_once(p, cleave_to_here_async(p->rt, from, 0, &given_up, NULL), given_up);
+  return wait_for_tensor(p, begun, f);
 }
 
-cleave_status fetch_of(program *p, cleave_kept from) {
+cleave_status kept_to_here(program *p, cleave_kept from) {
   cleave_future f = {0}, given_up = {0};
-  bool gives_up = sim_below(&p->shape_random, 2);
-  if (!by_future(p)) return cleave_kept_fetch(p->rt, from, 0, &p->tensor, &p->error);
-  cleave_status begun = cleave_kept_fetch_async(p->rt, from, 0, &f, &p->error);
+  bool gives_up = sim_draw_below(&p->shape_rng, 2);
+  if (!draws_future(p)) return cleave_kept_fetch(p->rt, from, 0, &p->last_tensor, &p->last_error);
+  cleave_status begun = cleave_kept_fetch_async(p->rt, from, 0, &f, &p->last_error);
   if (gives_up)
-    give_up_at_once(p, cleave_kept_fetch_async(p->rt, from, 0, &given_up, NULL), given_up);
-  return tensor_of(p, begun, f);
+    cancel_at_once(p, cleave_kept_fetch_async(p->rt, from, 0, &given_up, NULL), given_up);
+  return wait_for_tensor(p, begun, f);
 }
 
-cleave_status weight_of(program *p, cleave_module *m, const char *name) {
+cleave_status read_weight_tensor(program *p, cleave_module *m, const char *name) {
   cleave_future f = {0};
-  if (!by_future(p)) return cleave_weight_read(p->rt, m, name, 0, &p->tensor, &p->error);
-  cleave_status begun = cleave_weight_read_async(p->rt, m, name, 0, &f, &p->error);
-  return tensor_of(p, begun, f);
+  if (!draws_future(p))
+    return cleave_weight_read(p->rt, m, name, 0, &p->last_tensor, &p->last_error);
+  cleave_status begun = cleave_weight_read_async(p->rt, m, name, 0, &f, &p->last_error);
+  return wait_for_tensor(p, begun, f);
 }
 
-/* Asserts that a context that was closed in spite of the cancellation does not exist any more. */
-static cleave_status closed_after_all(program *p, cleave_context c) {
-  cleave_status status = cleave_context_close(p->rt, c, 0, &p->error);
+/* Asserts that a context that was closed although the closing was cancelled does not exist any
+ * more. */
+static cleave_status check_context_is_closed(program *p, cleave_context c) {
+  cleave_status status = cleave_context_close(p->rt, c, 0, &p->last_error);
   return status == CLEAVE_NOT_FOUND ? CLEAVE_OK : status;
 }
 
-cleave_status closed(program *p, cleave_context c) {
+cleave_status close_context(program *p, cleave_context c) {
   cleave_future f = {0};
-  bool gives_up = sim_below(&p->shape_random, 4) == 0;
-  if (!by_future(p)) return cleave_context_close(p->rt, c, 0, &p->error);
-  cleave_status begun = cleave_context_close_async(p->rt, c, 0, &f, &p->error);
+  bool gives_up = sim_draw_below(&p->shape_rng, 4) == 0;
+  if (!draws_future(p)) return cleave_context_close(p->rt, c, 0, &p->last_error);
+  cleave_status begun = cleave_context_close_async(p->rt, c, 0, &f, &p->last_error);
   if (gives_up) {
-    give_up_at_once(p, begun, f);
-    return begun == CLEAVE_OK ? closed_after_all(p, c) : begun;
+    cancel_at_once(p, begun, f);
+    return begun == CLEAVE_OK ? check_context_is_closed(p, c) : begun;
   }
-  cleave_status status = end_of(p, begun, f);
+  cleave_status status = wait_for_future(p, begun, f);
   if (f.id) (void)cleave_future_release(p->rt, f, NULL);
   return status;
 }
 
-cleave_status stepped_by(program *p, cleave_optimizer *o, cleave_context c,
-                         cleave_step_result *ret) {
+cleave_status step_optimizer(program *p, cleave_optimizer *o, cleave_context c,
+                             cleave_step_result *ret) {
   cleave_future f = {0};
-  if (!by_future(p)) return cleave_step(p->rt, o, c, 0, ret, &p->error);
-  cleave_status begun = cleave_step_async(p->rt, o, c, 0, &f, &p->error);
-  cleave_status status = end_of(p, begun, f);
-  if (status == CLEAVE_OK) status = cleave_future_step_result(p->rt, f, ret, &p->error);
+  if (!draws_future(p)) return cleave_step(p->rt, o, c, 0, ret, &p->last_error);
+  cleave_status begun = cleave_step_async(p->rt, o, c, 0, &f, &p->last_error);
+  cleave_status status = wait_for_future(p, begun, f);
+  if (status == CLEAVE_OK) status = cleave_future_step_result(p->rt, f, ret, &p->last_error);
   if (f.id) (void)cleave_future_release(p->rt, f, NULL);
   return status;
 }
 
-cleave_status passed(program *p, cleave_context c, const cleave_reference *roots, size_t n,
-                     const cleave_backward_options *o) {
+cleave_status run_backward(program *p, cleave_context c, const cleave_reference *roots, size_t n,
+                           const cleave_backward_options *o) {
   cleave_future f = {0};
-  if (!by_future(p)) return cleave_backward_with(p->rt, c, roots, n, o, &p->error);
-  cleave_status begun = cleave_backward_async(p->rt, c, roots, n, o, &f, &p->error);
-  cleave_status status = end_of(p, begun, f);
+  if (!draws_future(p)) return cleave_backward_with(p->rt, c, roots, n, o, &p->last_error);
+  cleave_status begun = cleave_backward_async(p->rt, c, roots, n, o, &f, &p->last_error);
+  cleave_status status = wait_for_future(p, begun, f);
   if (f.id) (void)cleave_future_release(p->rt, f, NULL);
   return status;
 }
@@ -121,118 +124,124 @@ cleave_status passed(program *p, cleave_context c, const cleave_reference *roots
 /* ---- what is given up ------------------------------------------------------------------------ */
 
 /* Cancels a future, which must then be done, cancelled or not. */
-static cleave_status cancel(program *p, cleave_future f) {
+static cleave_status cancel_future(program *p, cleave_future f) {
   bool ready = false;
-  cleave_status status = cleave_future_cancel(p->rt, f, &p->error);
-  if (status == CLEAVE_OK) status = cleave_future_poll(p->rt, f, &ready, &p->error);
+  cleave_status status = cleave_future_cancel(p->rt, f, &p->last_error);
+  if (status == CLEAVE_OK) status = cleave_future_poll(p->rt, f, &ready, &p->last_error);
   if (status != CLEAVE_OK || ready) return status;
-  return impossible(p, "it is not done when it has been cancelled");
+  return report_impossible(p, "it is not done when it has been cancelled");
 }
 
 /* Waits some time, or not at all, then cancels. The future must be done once. */
-static cleave_status stop(program *p, cleave_future f) {
+static cleave_status wait_briefly_and_cancel(program *p, cleave_future f) {
   int before = atomic_load(&calls);
-  cleave_status status = cleave_future_then(p->rt, f, count, NULL, &p->error);
-  for (uint32_t left = sim_below(&p->shape_random, 3); left > 0 && p->stand->between; left--)
-    p->stand->between(p->stand->user);
-  if (status == CLEAVE_OK) status = cancel(p, f);
-  cleave_status end = cleave_future_wait(p->rt, f, 0, &p->error);
+  cleave_status status = cleave_future_then(p->rt, f, count_callback, NULL, &p->last_error);
+  for (uint32_t left = sim_draw_below(&p->shape_rng, 3); left > 0 && p->environment->pause_program;
+       left--)
+    p->environment->pause_program(p->environment->user);
+  if (status == CLEAVE_OK) status = cancel_future(p, f);
+  cleave_status end = cleave_future_wait(p->rt, f, 0, &p->last_error);
   if (status != CLEAVE_OK || end == CLEAVE_CANCELLED) end = status;
-  return called_once(p, before, end);
+  return check_called_once(p, before, end);
 }
 
-static cleave_status give_up(program *p, cleave_status begun, cleave_future f, bool waits) {
-  if (begun == CLEAVE_OK) begun = waits ? end_of(p, begun, f) : stop(p, f);
+static cleave_status finish_or_cancel(program *p, cleave_status begun, cleave_future f,
+                                      bool waits) {
+  if (begun == CLEAVE_OK)
+    begun = waits ? wait_for_future(p, begun, f) : wait_briefly_and_cancel(p, f);
   if (f.id) (void)cleave_future_release(p->rt, f, NULL);
   return begun;
 }
 
 /* Starts reads and cancels them, which must change nothing. */
-static void give_up_reading(program *p, scope *s) {
+static void cancel_reading(program *p, scope *s) {
   cleave_future f = {0};
-  int i = (int)below(p, VALUES), module = (int)below(p, (uint32_t)p->n_stages);
+  int i = (int)draw_below(p, VALUES), module = (int)draw_below(p, (uint32_t)p->n_stages);
   stage *m = &p->stages[module];
   const char *name = cleave_module_weight_name(m->module, 0);
-  bool weight = one_in(p, 2) && name;
-  if (!weight && (i >= s->n || s->values[i].released)) return;
+  bool weight = happens_once_in(p, 2) && name;
+  if (!weight && (i >= s->n || s->values[i].is_released)) return;
   if (!weight && !s->values[i].ref.id) {
-    skip(p, "given up");
+    skip_statement(p, "given up");
     return;
   }
-  begin(p);
-  cleave_status status = weight ? cleave_weight_read_async(p->rt, m->module, name, 0, &f, &p->error)
-                                : cleave_to_here_async(p->rt, s->values[i].ref, 0, &f, &p->error);
-  status = give_up(p, status, f, false);
-  if (weight) m->placed |= status == CLEAVE_OK; /* the first use loads the module at its node */
-  uint32_t needs = weight ? bit(m->place) : s->needs;
-  done(p, status, needs, weight ? m->depends_on : s->depends_on, "c%d: reading %s given up",
-       number_of(p, s), weight ? "a weight" : "a value");
-  allow_other_failure(p);
+  begin_statement(p);
+  cleave_status status =
+      weight ? cleave_weight_read_async(p->rt, m->module, name, 0, &f, &p->last_error)
+             : cleave_to_here_async(p->rt, s->values[i].ref, 0, &f, &p->last_error);
+  status = finish_or_cancel(p, status, f, false);
+  if (weight) m->is_placed |= status == CLEAVE_OK; /* the first use loads the module at its node */
+  uint32_t needs = weight ? place_bit(m->place) : s->needed_places;
+  end_statement(p, status, needs, weight ? m->depended_places : s->depended_places,
+                "c%d: reading %s given up", index_of_scope(p, s), weight ? "a weight" : "a value");
+  mark_may_report_other_failure(p);
 }
 
 /* Starts two backwards and cancels one. A backward that has begun continues. A backward that waits
- * for it never begins unless a thread starts it: then the call of its root may run a backward
- * later, and no worker is asked. */
-static cleave_status of_two(program *p, scope *s, bool second, cleave_future f[2]) {
+ * for another one never begins, unless a thread of the runtime has started it. */
+static cleave_status cancel_one_of_two_backwards(program *p, scope *s, bool second,
+                                                 cleave_future f[2]) {
   const cleave_backward_options o = {.size = sizeof o, .retain = true};
-  s->passes += second ? 1 : 2;
+  s->n_backwards += second ? 1 : 2;
   for (int i = 0; i < 2; i++) {
     const cleave_reference *root = &s->losses[s->n_losses - 1 - i].ref;
-    cleave_status begun = cleave_backward_async(p->rt, s->id, root, 1, &o, &f[i], &p->error);
+    cleave_status begun = cleave_backward_async(p->rt, s->id, root, 1, &o, &f[i], &p->last_error);
     if (begun != CLEAVE_OK) return begun;
   }
   if (second) (void)cleave_future_cancel(p->rt, f[1], NULL);
-  cleave_status first = second ? end_of(p, CLEAVE_OK, f[0]) : stop(p, f[0]);
+  cleave_status first =
+      second ? wait_for_future(p, CLEAVE_OK, f[0]) : wait_briefly_and_cancel(p, f[0]);
   if (first != CLEAVE_OK) return first;
-  cleave_status last = cleave_future_wait(p->rt, f[1], 0, &p->error);
-  if (second && last == CLEAVE_OK) return impossible(p, "what was cancelled has ended well");
+  cleave_status last = cleave_future_wait(p->rt, f[1], 0, &p->last_error);
+  if (second && last == CLEAVE_OK) return report_impossible(p, "what was cancelled has ended well");
   return second && last == CLEAVE_CANCELLED ? CLEAVE_OK : last;
 }
 
-static void give_up_backward(program *p, scope *s) {
+static void cancel_backward(program *p, scope *s) {
   cleave_future f[2] = {{0}};
-  bool second = one_in(p, 2) && !p->stand->threads;
-  if (s->old || s->evaluation) return;
-  while (s->n_losses < 2 && s->n + 3 <= VALUES) do_loss(p, s);
+  bool second = happens_once_in(p, 2) && !p->environment->has_threads;
+  if (s->has_changed_weights || s->is_evaluation) return;
+  while (s->n_losses < 2 && s->n + 3 <= VALUES) do_compute_loss(p, s);
   if (s->n_losses < 2) return;
-  s->passed = true;
-  if (!s->made || !s->losses[s->n_losses - 1].ref.id || !s->losses[s->n_losses - 2].ref.id) {
-    skip(p, "backward given up");
+  s->has_backward = true;
+  if (!s->is_made || !s->losses[s->n_losses - 1].ref.id || !s->losses[s->n_losses - 2].ref.id) {
+    skip_statement(p, "backward given up");
   } else {
-    begin(p);
-    cleave_status status = of_two(p, s, second, f);
-    done(p, status, s->needs, s->depends_on, "c%d: of two backwards the %s is given up",
-         number_of(p, s), second ? "second" : "first");
+    begin_statement(p);
+    cleave_status status = cancel_one_of_two_backwards(p, s, second, f);
+    end_statement(p, status, s->needed_places, s->depended_places,
+                  "c%d: of two backwards the %s is given up", index_of_scope(p, s),
+                  second ? "second" : "first");
   }
   for (int i = 0; i < 2; i++)
     if (f[i].id) (void)cleave_future_release(p->rt, f[i], NULL);
   read_gradients(p, s);
 }
 
-/* A step that has begun is taken, and heard of by who reads what it changes. One that waits for
- * another to be decided has not begun, and whether it waits is a matter of places and time: so the
- * next step behind one that was given up is waited for. */
-static void give_up_step(program *p, scope *s) {
+/* Starts a step and cancels it. A step that has begun is completed, and later reads see its
+ * changes. A step that waits for the decision of an earlier step has not begun. Whether it waits
+ * depends on places and time, so the step after a cancelled one is waited for. */
+static void cancel_step(program *p, scope *s) {
   cleave_future f = {0};
-  int o = p->n_optimizers ? (int)below(p, (uint32_t)p->n_optimizers) : 0;
-  if (!p->n_optimizers || !s->passed) return;
-  steps(p, s, o);
-  if (!s->made) {
-    skip(p, "step given up");
+  int o = p->n_optimizers ? (int)draw_below(p, (uint32_t)p->n_optimizers) : 0;
+  if (!p->n_optimizers || !s->has_backward) return;
+  record_step(p, s, o);
+  if (!s->is_made) {
+    skip_statement(p, "step given up");
     return;
   }
-  begin(p);
-  cleave_status status = cleave_step_async(p->rt, p->optimizers[o], s->id, 0, &f, &p->error);
-  bool waits = p->step_given_up;
-  p->step_given_up = !waits;
-  status = give_up(p, status, f, waits);
-  done(p, status, s->needs, s->depends_on, "c%d: step of optimizer %d, %s", number_of(p, s), o,
-       waits ? "in a future" : "given up");
-  allow_other_failure(p);
+  begin_statement(p);
+  cleave_status status = cleave_step_async(p->rt, p->optimizers[o], s->id, 0, &f, &p->last_error);
+  bool waits = p->has_cancelled_step;
+  p->has_cancelled_step = !waits;
+  status = finish_or_cancel(p, status, f, waits);
+  end_statement(p, status, s->needed_places, s->depended_places, "c%d: step of optimizer %d, %s",
+                index_of_scope(p, s), o, waits ? "in a future" : "given up");
+  mark_may_report_other_failure(p);
 }
 
-void do_cancel(program *p, scope *s) {
-  static void (*const all[])(program *, scope *) = {give_up_reading, give_up_reading,
-                                                    give_up_backward, give_up_step};
-  all[below(p, CLV_COUNT(all))](p, s);
+void do_cancel_future(program *p, scope *s) {
+  static void (*const all[])(program *, scope *) = {cancel_reading, cancel_reading, cancel_backward,
+                                                    cancel_step};
+  all[draw_below(p, CLV_COUNT(all))](p, s);
 }

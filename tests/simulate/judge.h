@@ -9,9 +9,9 @@
 
 /* True if both records have the same statuses and numbers; otherwise writes the first difference to
  * text. */
-bool sim_same(const sim_record *wanted, const sim_record *got, char *text, size_t len);
+bool sim_is_same_record(const sim_record *wanted, const sim_record *got, char *text, size_t len);
 /* Checks `got`, the run of the same program with a fault, against `wanted`, the run without it. */
-bool sim_judge(const sim_record *wanted, const sim_record *got, const sim_fault *fault, char *text,
-               size_t len);
+bool sim_is_explained_by_fault(const sim_record *wanted, const sim_record *got,
+                               const sim_fault *fault, char *text, size_t len);
 
 #endif

@@ -8,9 +8,9 @@
 /* ---- modules --------------------------------------------------------------------------------- */
 
 static const struct shape {
-  const char *ops[3][2]; /* [layers][op, attributes] */
-  int inputs;
-  bool wide_in, wide_out;
+  const char *layer_ops[3][2]; /* [layer][0]: the layer's op; [layer][1]: its attributes */
+  int n_inputs;
+  bool has_wide_input, has_wide_output;
 } shapes[KINDS] = {
     [LINEAR] = {{{"linear", "{out: 4}"}}, 1, false, false},
     [RELU] = {{{"linear", "{out: 4}"}, {"relu", NULL}}, 1, false, false},
@@ -26,17 +26,17 @@ static const struct shape {
     [LOSS] = {{{"mse", NULL}}, 2, false, false},
 };
 
-int inputs_of(stage_kind k) { return shapes[k].inputs; }
-bool takes_wide(stage_kind k) { return shapes[k].wide_in; }
-bool gives_wide(stage_kind k) { return shapes[k].wide_out; }
+int n_inputs_of(stage_kind k) { return shapes[k].n_inputs; }
+bool has_wide_input(stage_kind k) { return shapes[k].has_wide_input; }
+bool has_wide_output(stage_kind k) { return shapes[k].has_wide_output; }
 
 /* Graphs of all kinds, made once because parsing is slow. */
 static cleave_graph *graphs[2][KINDS];
 
-static cleave_graph *graph_of(stage_kind k, int64_t width) {
+static cleave_graph *make_graph(stage_kind k, int64_t width) {
   static const char *const names[] = {"left", "right"};
   const struct shape *s = &shapes[k];
-  int64_t dims[] = {ROWS, s->wide_in ? width : NARROW_WIDTH};
+  int64_t dims[] = {ROWS, s->has_wide_input ? width : NARROW_WIDTH};
   cleave_graph **made = &graphs[width == WIDEST_WIDTH][k];
   int in[2] = {0}, last;
   cleave_error e;
@@ -45,12 +45,12 @@ static cleave_graph *graph_of(stage_kind k, int64_t width) {
   if (g) return g;
   snprintf(out, sizeof out, "{out: %d}", (int)width);
   bool good = cleave_graph_new(&g, &e) == CLEAVE_OK;
-  for (int i = 0; good && i < s->inputs; i++)
+  for (int i = 0; good && i < s->n_inputs; i++)
     good = cleave_graph_input(g, names[i], CLEAVE_F32, dims, 2, &in[i], &e) == CLEAVE_OK;
-  for (int i = 0; good && i < 3 && s->ops[i][0]; i++) {
-    const char *with = k == WIDEN ? out : s->ops[i][1];
-    good =
-        cleave_graph_op(g, s->ops[i][0], with, NULL, in, i ? 1 : s->inputs, &last, &e) == CLEAVE_OK;
+  for (int i = 0; good && i < 3 && s->layer_ops[i][0]; i++) {
+    const char *with = k == WIDEN ? out : s->layer_ops[i][1];
+    good = cleave_graph_op(g, s->layer_ops[i][0], with, NULL, in, i ? 1 : s->n_inputs, &last, &e) ==
+           CLEAVE_OK;
     in[0] = last;
   }
   if (!good) {
@@ -60,7 +60,7 @@ static cleave_graph *graph_of(stage_kind k, int64_t width) {
   return *made = g;
 }
 
-void sim_programs_done(void) {
+void sim_free_programs(void) {
   for (int i = 0; i < 2 * KINDS; i++) {
     cleave_graph **g = &graphs[i / KINDS][i % KINDS];
     cleave_graph_free(*g);
@@ -72,11 +72,11 @@ void sim_programs_done(void) {
 
 void sim_record_done(sim_record *r) {
   free(r->lines);
-  free(r->numbers);
+  free(r->number_bytes);
   *r = (sim_record){0};
 }
 
-static void *grown(void *items, size_t n, size_t *cap, size_t size) {
+static void *grow_array(void *items, size_t n, size_t *cap, size_t size) {
   if (n <= *cap) return items;
   *cap = 2 * n;
   void *more = realloc(items, *cap * size);
@@ -84,71 +84,76 @@ static void *grown(void *items, size_t n, size_t *cap, size_t size) {
   return more;
 }
 
-static sim_line *last(const program *p) { return &p->record->lines[p->record->n - 1]; }
+static sim_line *get_last_line(const program *p) { return &p->record->lines[p->record->n - 1]; }
 
 static sim_line *add_line(program *p, uint32_t needs, uint32_t depends_on) {
   sim_record *r = p->record;
-  r->lines = grown(r->lines, r->n + 1, &r->cap, sizeof *r->lines);
+  r->lines = grow_array(r->lines, r->n + 1, &r->cap_lines, sizeof *r->lines);
   sim_line *l = &r->lines[r->n++];
-  *l = (sim_line){.needs = needs,
-                  .depends_on = needs | depends_on,
+  *l = (sim_line){.needed_places = needs,
+                  .depended_places = needs | depends_on,
                   .is_after_rejoin = p->is_after_rejoin,
-                  .began = p->began,
-                  .ended = clv_clock_now(&p->stand->clock),
+                  .began_ns = p->statement_began_ns,
+                  .ended_ns = clv_clock_now(&p->environment->clock),
                   .context_has_failure = p->in && p->in->has_failure,
-                  .at = r->n_numbers};
+                  .at = r->n_number_bytes};
   return l;
 }
 
-/* Shows a line when the next one begins, because then its numbers are complete. */
-static void show(program *p) {
-  if (p->stand->line && p->record->n) p->stand->line(p->stand->user, p->record, last(p));
+/* Reports the last line. Called when the next line begins, because only then are its numbers
+ * complete. */
+static void report_last_line(program *p) {
+  if (p->environment->report_line && p->record->n)
+    p->environment->report_line(p->environment->user, p->record, get_last_line(p));
 }
 
-void begin(program *p) {
-  show(p);
-  if (p->stand->between && !p->hurries) p->stand->between(p->stand->user);
-  p->began = clv_clock_now(&p->stand->clock);
+void begin_statement(program *p) {
+  report_last_line(p);
+  if (p->environment->pause_program && !p->skips_pause)
+    p->environment->pause_program(p->environment->user);
+  p->statement_began_ns = clv_clock_now(&p->environment->clock);
 }
 
-bool done(program *p, cleave_status status, uint32_t needs, uint32_t depends_on, const char *fmt,
-          ...) {
+bool end_statement(program *p, cleave_status status, uint32_t needs, uint32_t depends_on,
+                   const char *fmt, ...) {
   sim_line *l = add_line(p, needs, depends_on);
   va_list args;
   va_start(args, fmt);
-  vsnprintf(l->what, sizeof l->what, fmt, args);
+  vsnprintf(l->description, sizeof l->description, fmt, args);
   va_end(args);
-  if (status != CLEAVE_OK) l->error = p->error;
-  l->error.status = status;
+  if (status != CLEAVE_OK) l->result = p->last_error;
+  l->result.status = status;
   bool refused = status == CLEAVE_PRECONDITION || status == CLEAVE_NOT_FOUND;
   if (p->in && status != CLEAVE_OK && !refused) p->in->has_failure = true;
   return status == CLEAVE_OK;
 }
 
-void skip(program *p, const char *what) {
-  begin(p);
+void skip_statement(program *p, const char *what) {
+  begin_statement(p);
   sim_line *l = add_line(p, 0, 0);
-  l->skipped = true;
+  l->is_skipped = true;
   if (p->in) p->in->has_failure = true;
-  snprintf(l->what, sizeof l->what, "%s", what);
+  snprintf(l->description, sizeof l->description, "%s", what);
 }
 
-void allow_other_failure(program *p) { last(p)->may_report_other_failure = true; }
+void mark_may_report_other_failure(program *p) {
+  get_last_line(p)->may_report_other_failure = true;
+}
 
-cleave_status impossible(program *p, const char *fmt, ...) {
+cleave_status report_impossible(program *p, const char *fmt, ...) {
   va_list args;
   va_start(args, fmt);
-  vsnprintf(p->error.text, sizeof p->error.text, fmt, args);
+  vsnprintf(p->last_error.text, sizeof p->last_error.text, fmt, args);
   va_end(args);
   return CLEAVE_INTERNAL;
 }
 
 void record_bytes(program *p, const void *bytes, size_t n) {
   sim_record *r = p->record;
-  r->numbers = grown(r->numbers, r->n_numbers + n, &r->cap_numbers, 1);
-  memcpy(r->numbers + r->n_numbers, bytes, n);
-  r->n_numbers += n;
-  last(p)->bytes += n;
+  r->number_bytes = grow_array(r->number_bytes, r->n_number_bytes + n, &r->cap_number_bytes, 1);
+  memcpy(r->number_bytes + r->n_number_bytes, bytes, n);
+  r->n_number_bytes += n;
+  get_last_line(p)->n_bytes += n;
 }
 
 void record_tensor(program *p, const cleave_tensor *t) {
@@ -159,19 +164,19 @@ void record_tensor(program *p, const cleave_tensor *t) {
 
 const char *place_name(const program *p, uint32_t place) {
   static const char *const names[SIM_PLACES] = {"master", "w1", "w2", "w3"};
-  return names[p->stand->home ? 0 : place];
+  return names[p->environment->is_all_at_master ? 0 : place];
 }
 
 static stage_kind draw_kind(program *p, int index) {
   static const stage_kind first[] = {LOSS, LINEAR}, wide[] = {JOIN_WIDE, NARROW};
   if (index < 2) return first[index];
-  if (p->neighbours && index == 2) return NORM;
-  if (p->wide && index > 2 && index < 5) return wide[index - 3];
-  return (stage_kind)below(p, p->wide ? LOSS : WIDEN);
+  if (p->has_statistics_beside_second && index == 2) return NORM;
+  if (p->is_wide && index > 2 && index < 5) return wide[index - 3];
+  return (stage_kind)draw_below(p, p->is_wide ? LOSS : WIDEN);
 }
 
 /* Loads module `index`, in place of the earlier one if any. */
-static void load(program *p, int index) {
+static void load_module(program *p, int index) {
   static const char *const all[] = {"*"};
   stage *m = &p->stages[index];
   char name[16];
@@ -179,15 +184,15 @@ static void load(program *p, int index) {
   cleave_module_options o = {.size = sizeof o,
                              .name = name,
                              .at = place_name(p, m->place),
-                             .seed = 1 + (uint64_t)index + 100 * m->times,
-                             .in_flight = below(p, 3),
+                             .seed = 1 + (uint64_t)index + 100 * m->n_replacements,
+                             .in_flight = draw_below(p, 3),
                              .frozen = all,
                              .n_frozen = m->kind == FROZEN};
-  const cleave_graph *g = graph_of(m->kind, p->width);
-  if (DO(p, cleave_load_graph(p->rt, &o, g, &m->module, &p->error), bit(m->place), 0,
+  const cleave_graph *g = make_graph(m->kind, p->wide_width);
+  if (DO(p, cleave_load_graph(p->rt, &o, g, &m->module, &p->last_error), place_bit(m->place), 0,
          "load %s of kind %d at %s", name, m->kind, o.at))
     return;
-  o.at = "master"; /* the place of the module is lost */
+  o.at = "master"; /* the worker of the module is lost */
   cleave_error e;
   if (cleave_load_graph(p->rt, &o, g, &m->module, &e) != CLEAVE_OK) {
     fprintf(stderr, "module %s: %s\n", name, e.text);
@@ -198,119 +203,120 @@ static void load(program *p, int index) {
 static void add_module(program *p, int index) {
   stage *m = &p->stages[index];
   *m = (stage){.kind = draw_kind(p, index), .optimizer = -1};
-  m->place = one_in(p, 5) ? 0 : 1 + below(p, SIM_PLACES - 1);
-  if (p->neighbours && index == 2) m->place = p->stages[1].place;
-  m->depends_on = 1u << m->place;
-  load(p, index);
+  m->place = happens_once_in(p, 5) ? 0 : 1 + draw_below(p, SIM_PLACES - 1);
+  if (p->has_statistics_beside_second && index == 2) m->place = p->stages[1].place;
+  m->depended_places = 1u << m->place;
+  load_module(p, index);
 }
 
-/* Contexts that are open keep the old module. */
-void do_replace(program *p) {
-  int index = 1 + (int)below(p, (uint32_t)p->n_stages - 1);
+/* Replaces a module. Open contexts continue with the old module. */
+void do_replace_module(program *p) {
+  int index = 1 + (int)draw_below(p, (uint32_t)p->n_stages - 1);
   stage *m = &p->stages[index];
   if (m->optimizer >= 0) return;
-  DO(p, cleave_module_release(p->rt, m->module, &p->error), 0, 0, "release m%d", index);
+  DO(p, cleave_module_release(p->rt, m->module, &p->last_error), 0, 0, "release m%d", index);
   m->module = NULL;
-  allow_other_failure(p);
-  m->placed = false;
-  m->times++;
-  load(p, index);
+  mark_may_report_other_failure(p);
+  m->is_placed = false;
+  m->n_replacements++;
+  load_module(p, index);
 }
 
 static bool is_trained(const stage *m) {
   return cleave_module_weight_name(m->module, 0) && m->kind != FROZEN;
 }
 
-/* Makes an optimiser. Each trained module without an optimiser is added to it, or not, at
- * random. */
+/* Makes an optimiser over a random choice of the trained modules that have none. */
 static void add_optimizer(program *p, bool final) {
   cleave_module *joined[MODULES];
   int index = p->n_optimizers;
   size_t n = 0;
   for (int i = 0; i < p->n_stages; i++) {
-    if (!is_trained(&p->stages[i]) || p->stages[i].optimizer >= 0 || one_in(p, 4)) continue;
+    if (!is_trained(&p->stages[i]) || p->stages[i].optimizer >= 0 || happens_once_in(p, 4))
+      continue;
     p->stages[i].optimizer = index;
     joined[n++] = p->stages[i].module;
   }
   cleave_group g = {.modules = joined,
                     .n_modules = n,
-                    .kind = one_in(p, 4) ? CLEAVE_ADAM : CLEAVE_SGD,
+                    .kind = happens_once_in(p, 4) ? CLEAVE_ADAM : CLEAVE_SGD,
                     .lr = 0.05,
                     .no_rollback = final};
-  if (g.kind == CLEAVE_SGD) g.momentum = one_in(p, 3) ? 0 : 0.9;
-  g.nesterov = g.momentum != 0 && one_in(p, 3);
-  double clip = one_in(p, 2) ? 0.02 : 0;
+  if (g.kind == CLEAVE_SGD) g.momentum = happens_once_in(p, 3) ? 0 : 0.9;
+  g.nesterov = g.momentum != 0 && happens_once_in(p, 3);
+  double clip = happens_once_in(p, 2) ? 0.02 : 0;
   if (!n) return;
-  if (DO(p, cleave_optimizer_new(p->rt, &g, 1, clip, &p->optimizers[index], &p->error), 0, 0,
+  if (DO(p, cleave_optimizer_new(p->rt, &g, 1, clip, &p->optimizers[index], &p->last_error), 0, 0,
          "optimizer %d of %zu, final %d, clips at %g", index, n, final, clip))
     p->n_optimizers++;
 }
 
-static void make(program *p) {
-  p->wide = one_in(p, 5);
-  p->width = one_in(p, 3) ? WIDEST_WIDTH : WIDE_WIDTH;
-  p->neighbours = one_in(p, 4);
-  p->n_stages = 5 + (int)below(p, MODULES - 4);
+static void make_program(program *p) {
+  p->is_wide = happens_once_in(p, 5);
+  p->wide_width = happens_once_in(p, 3) ? WIDEST_WIDTH : WIDE_WIDTH;
+  p->has_statistics_beside_second = happens_once_in(p, 4);
+  p->n_stages = 5 + (int)draw_below(p, MODULES - 4);
   for (int i = 0; i < p->n_stages; i++) add_module(p, i);
-  p->final = one_in(p, 3);
-  for (uint32_t i = below(p, 3); i > 0; i--) add_optimizer(p, p->final);
+  p->has_final_steps = happens_once_in(p, 3);
+  for (uint32_t i = draw_below(p, 3); i > 0; i--) add_optimizer(p, p->has_final_steps);
 }
 
 /* ---- what it does ---------------------------------------------------------------------------- */
 
-static scope *any_open(program *p) {
+static scope *draw_open_scope(program *p) {
   scope *open[OPEN];
   uint32_t n = 0;
   for (int i = 0; i < p->n_scopes && n < OPEN; i++)
-    if (p->scopes[i].open) open[n++] = &p->scopes[i];
-  return n ? open[below(p, n)] : NULL;
+    if (p->scopes[i].is_open) open[n++] = &p->scopes[i];
+  return n ? open[draw_below(p, n)] : NULL;
 }
 
-static void finish(program *p) {
+static void finish_program(program *p) {
   for (int i = 0; i < p->n_scopes; i++)
-    if (p->scopes[i].open) do_close(p, &p->scopes[i]);
+    if (p->scopes[i].is_open) do_close_context(p, &p->scopes[i]);
   p->in = NULL;
-  while (p->n_kept) do_release_kept(p, p->n_kept - 1);
+  while (p->n_kept_values) do_release_kept_value(p, p->n_kept_values - 1);
   for (int i = 0; i < p->n_stages; i++) do_read_state(p, &p->stages[i]);
-  do_come_back(p);
+  do_reload_after_loss(p);
   for (int i = 0; i < p->n_optimizers; i++) cleave_optimizer_release(p->rt, p->optimizers[i], NULL);
   for (int i = 0; i < p->n_stages; i++) cleave_module_release(p->rt, p->stages[i].module, NULL);
-  show(p);
-  cleave_tensor_free(&p->tensor);
+  report_last_line(p);
+  cleave_tensor_free(&p->last_tensor);
 }
 
-/* Runs another caller's work. It is left out where it would make a step final that the program may
- * roll back, or would change running statistics. */
-static void intrude(program *p) {
-  uint64_t what = sim_next(&p->intruder_random);
+/* Uses a module as another caller would. Nothing is done where that would make a step final that
+ * the program may roll back, or would change running statistics. */
+static void run_intruder(program *p) {
+  uint64_t what = sim_draw_number(&p->intruder_rng);
   const stage *m = &p->stages[1 + what % ((uint64_t)p->n_stages - 1)];
   bool fits = m->kind == LINEAR || m->kind == RELU || m->kind == DROP;
-  if (p->final && fits && m->placed && m->place && p->stand->intrude && what >> 60 < 4)
-    p->stand->intrude(p->stand->user, m->place, m->module, what);
+  if (p->has_final_steps && fits && m->is_placed && m->place && p->environment->use_as_intruder &&
+      what >> 60 < 4)
+    p->environment->use_as_intruder(p->environment->user, m->place, m->module, what);
 }
 
-void sim_program(uint64_t seed, const sim_stand *stand, sim_record *ret) {
-  program p = {.stand = stand,
+void sim_run_program(uint64_t seed, const sim_stand *stand, sim_record *ret) {
+  program p = {.environment = stand,
                .rt = stand->runtime,
                .record = ret,
-               .random = {seed},
-               .shape_random = {~seed},
-               .intruder_random = {seed ^ 0x1e57}};
-  ret->n = ret->n_numbers = 0;
-  make(&p);
-  do_open(&p);
-  for (uint32_t left = 15 + below(&p, 45); left > 0; left--) {
-    scope *s = any_open(&p);
+               .rng = {seed},
+               .shape_rng = {~seed},
+               .intruder_rng = {seed ^ 0x1e57}};
+  ret->n = ret->n_number_bytes = 0;
+  make_program(&p);
+  do_open_context(&p);
+  for (uint32_t left = 15 + draw_below(&p, 45); left > 0; left--) {
+    scope *s = draw_open_scope(&p);
     p.in = NULL;
-    intrude(&p);
-    if (!s || one_in(&p, 9))
-      do_open(&p);
-    else if (one_in(&p, 8))
-      do_outside(&p);
-    else if (one_in(&p, 12))
-      do_plot(&p, p.in = s);
+    run_intruder(&p);
+    if (!s || happens_once_in(&p, 9))
+      do_open_context(&p);
+    else if (happens_once_in(&p, 8))
+      do_without_context(&p);
+    else if (happens_once_in(&p, 12))
+      do_fixed_sequence(&p, p.in = s);
     else
-      do_in_scope(&p, p.in = s);
+      do_in_open_context(&p, p.in = s);
   }
-  finish(&p);
+  finish_program(&p);
 }

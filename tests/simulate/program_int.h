@@ -40,106 +40,111 @@ typedef enum stage_kind {
   KINDS
 } stage_kind;
 
-/* Inputs of a module of the kind, and whether its input and its output are wide. */
-int inputs_of(stage_kind k);
-bool takes_wide(stage_kind k);
-bool gives_wide(stage_kind k);
+/* Number of inputs of a module of the kind; whether its inputs, and its output, are wide. */
+int n_inputs_of(stage_kind k);
+bool has_wide_input(stage_kind k);
+bool has_wide_output(stage_kind k);
 
 typedef struct stage {
   cleave_module *module;
   stage_kind kind;
   uint32_t place;
-  int optimizer;       /* -1: none */
-  bool placed;         /* its node has been asked to load it */
-  uint32_t depends_on; /* bit per place: places that its state depends on, including its own */
-  uint32_t times;      /* how often it has been replaced */
+  int optimizer;            /* -1: none */
+  bool is_placed;           /* the module's node has been asked to load the module */
+  uint32_t depended_places; /* bit per place: places that its state depends on, including its own */
+  uint32_t n_replacements;  /* how often it has been replaced */
 } stage;
 
 typedef struct value {
   cleave_reference ref;
   cleave_future future; /* future of the value; id 0: none */
   int stage;            /* -1: a leaf */
-  bool wide, released, gradient, awaited;
+  bool is_wide, is_released, needs_gradient, is_awaited;
   /* computing it changes running statistics, so it must be computed before its context ends */
-  bool moves;
+  bool changes_statistics;
 } value;
 
 /* An open or closed context of the program. */
 typedef struct scope {
   cleave_context id;
-  bool made, open, evaluation, passed;
-  bool old;       /* parameters have changed since it was opened */
-  bool undecided; /* one of its steps may still be rolled back */
-  int64_t rows;
+  bool is_made, is_open, is_evaluation, has_backward;
+  bool has_changed_weights; /* parameters have changed since the context was opened */
+  bool has_undecided_step;  /* one of the context's steps may still be rolled back */
+  int64_t n_rows;
   value values[VALUES], losses[LOSSES];
   int n, n_losses;
-  uint32_t needs, depends_on; /* places, as in sim_line */
-  uint32_t stages;            /* bit per module: modules that it has called */
-  uint32_t passes;            /* bit per place: places where its backward may have begun */
-  bool has_failure;           /* one of its statements has failed */
+  /* bits of places, with the meaning that they have in sim_line */
+  uint32_t needed_places, depended_places;
+  uint32_t stages;      /* bit per module: modules that it has called */
+  uint32_t n_backwards; /* bit per place: places where its backward may have begun */
+  bool has_failure;     /* one of its statements has failed */
 } scope;
 
 typedef struct kept_value {
   cleave_kept id;
-  int64_t rows;
-  bool wide;
+  int64_t n_rows;
+  bool is_wide;
   uint32_t place;
-  int scope; /* number of the scope in which it was made */
+  int scope_index; /* index of the scope in which the value was made */
 } kept_value;
 
 typedef struct program {
-  const sim_stand *stand;
+  const sim_stand *environment;
   cleave_runtime *rt;
   sim_record *record;
-  sim_random random;
-  /* draws shapes and attributes. Separate from `random`, because skipped statements draw none */
-  sim_random shape_random;
-  /* draws the calls of intruders (sim_world_intrude). Separate from `random`, so that the program's
+  sim_random rng;
+  /* draws shapes and attributes. Separate from `rng`, because skipped statements draw none */
+  sim_random shape_rng;
+  /* draws the calls of intruders (sim_world_intrude). Separate from `rng`, so that the program's
    * statements do not depend on them */
-  sim_random intruder_random;
+  sim_random intruder_rng;
   stage stages[MODULES];
   int n_stages;
   cleave_optimizer *optimizers[2];
   int n_optimizers;
-  bool step_given_up; /* the last step was given up, and may still be undecided */
-  bool wide, final;   /* final: steps are final at once */
-  bool hurries;       /* no time passes before the next statement */
-  bool leaves_gap;    /* the next call has positions, and its last input is never sent */
-  bool neighbours;    /* the third module has running statistics and is at the second one's place */
-  int64_t width;      /* width of wide values */
+  bool has_cancelled_step; /* the last step was cancelled, and may still be undecided */
+  bool is_wide;            /* the program uses wide values */
+  bool has_final_steps;    /* the master makes each step final at once */
+  bool skips_pause;        /* no time passes before the next statement */
+  /* the next call has positions, and the program never sends its last input */
+  bool leaves_input_unsent;
+  bool
+      /* the third module has running statistics and is at the second one's place */
+      has_statistics_beside_second;
+  int64_t wide_width; /* number of columns of wide values */
   scope scopes[CONTEXTS];
   int n_scopes;
-  kept_value kept[KEPT];
-  int n_kept;
-  cleave_tensor tensor; /* tensor that the last statement returned */
-  cleave_error error;
-  uint64_t began;
+  kept_value kept_values[KEPT];
+  int n_kept_values;
+  cleave_tensor last_tensor; /* tensor that the last statement returned */
+  cleave_error last_error;
+  uint64_t statement_began_ns;
   bool is_after_rejoin; /* value of is_after_rejoin for the next lines */
   scope *in;            /* context of the next lines; NULL: none */
 } program;
 
-static inline uint32_t below(program *p, uint32_t n) { return sim_below(&p->random, n); }
-static inline bool one_in(program *p, uint32_t n) { return below(p, n) == 0; }
+static inline uint32_t draw_below(program *p, uint32_t n) { return sim_draw_below(&p->rng, n); }
+static inline bool happens_once_in(program *p, uint32_t n) { return draw_below(p, n) == 0; }
 
-static inline uint32_t bit(uint32_t place) { return 1u << place; }
-static inline int number_of(const program *p, const scope *s) { return (int)(s - p->scopes); }
+static inline uint32_t place_bit(uint32_t place) { return 1u << place; }
+static inline int index_of_scope(const program *p, const scope *s) { return (int)(s - p->scopes); }
 
 /* Name of a place; the master's if all modules are at the master. */
 const char *place_name(const program *p, uint32_t place);
 
-/* A statement is: begin, the call, done with the call's status. done returns true if the call
- * succeeded. */
-void begin(program *p);
-bool done(program *p, cleave_status status, uint32_t needs, uint32_t depends_on, const char *fmt,
-          ...) CLV_PRINTF(5, 6);
+/* A statement is: begin_statement, the call, and end_statement with the call's status.
+ * end_statement returns true if the call succeeded. */
+void begin_statement(program *p);
+bool end_statement(program *p, cleave_status status, uint32_t needs, uint32_t depends_on,
+                   const char *fmt, ...) CLV_PRINTF(5, 6);
 #define DO(p, call, needs, depends_on, ...) \
-  (begin(p), done((p), (call), (needs), (depends_on), __VA_ARGS__))
+  (begin_statement(p), end_statement((p), (call), (needs), (depends_on), __VA_ARGS__))
 /* Records a statement that is not executed because a value that it needs has failed. */
-void skip(program *p, const char *what);
+void skip_statement(program *p, const char *what);
 /* Allows the last statement to report the failure of another one. */
-void allow_other_failure(program *p);
-/* Returns the status that `done` records for an impossible result. */
-cleave_status impossible(program *p, const char *fmt, ...) CLV_PRINTF(2, 3);
+void mark_may_report_other_failure(program *p);
+/* Returns the status that `end_statement` records for an impossible result. */
+cleave_status report_impossible(program *p, const char *fmt, ...) CLV_PRINTF(2, 3);
 /* Adds numbers to the last statement. */
 void record_bytes(program *p, const void *bytes, size_t n);
 void record_tensor(program *p, const cleave_tensor *t);
@@ -151,53 +156,54 @@ value *new_leaf(program *p, scope *s, bool wide, bool gradient);
 value *new_call(program *p, scope *s, int index, const value *const *inputs, const value *after);
 /* Computes the loss of a value against a newly drawn target. */
 void new_loss(program *p, scope *s, const value *of);
-void fetch(program *p, scope *s, value *v, const char *what);
-void release(program *p, scope *s, value *v);
+void fetch_value(program *p, scope *s, value *v, const char *what);
+void release_value(program *p, scope *s, value *v);
 /* Keeps a value; the caller has checked that there is space. Adds it at the end of p->kept. */
-void keep(program *p, scope *s, const value *v);
-void fetch_kept(program *p, int index);
-void backward(program *p, scope *s, const float *weights, size_t n, bool retain);
+void keep_value(program *p, scope *s, const value *v);
+void fetch_kept_value(program *p, int index);
+void do_backward_from_losses(program *p, scope *s, const float *weights, size_t n, bool retain);
 void read_leaf_gradient(program *p, scope *s, const value *v);
 void read_weight_gradient(program *p, scope *s, int module);
 /* Reads a parameter of the module and writes it back changed. */
 bool write_weight(program *p, int module);
-void do_loss(program *p, scope *s);
-void fetch_all(program *p, scope *s);
+void do_compute_loss(program *p, scope *s);
+void fetch_all_values(program *p, scope *s);
 void read_gradients(program *p, scope *s);
-bool moves_statistics(const program *p, const scope *s);
-void steps(program *p, scope *s, int optimizer);
+bool changes_statistics(const program *p, const scope *s);
+void record_step(program *p, scope *s, int optimizer);
 void note_weights_changed(program *p);
-void do_open(program *p);
-void do_in_scope(program *p, scope *s); /* executes a random statement in an open context */
+void do_open_context(program *p);
+void do_in_open_context(program *p, scope *s); /* executes a random statement in an open context */
 /* reads and writes weights, and fetches or releases kept values */
-void do_outside(program *p);
-void do_close(program *p, scope *s);
+void do_without_context(program *p);
+void do_close_context(program *p, scope *s);
 void release_futures(program *p, scope *s);
-void do_release_kept(program *p, int index);
+void do_release_kept_value(program *p, int index);
 void do_read_state(program *p, stage *m);
 
 /* program.c: replaces a released module by another one of the same name. */
-void do_replace(program *p);
+void do_replace_module(program *p);
 
-/* comeback.c */
+/* comeback.c: brings lost workers back */
 /* Brings a lost worker back, with its modules in their first state. */
-void do_rejoin(program *p);
+void do_rejoin_workers(program *p);
 /* Brings all lost workers back, gives all modules the same numbers and uses each once more. */
-void do_come_back(program *p);
+void do_reload_after_loss(program *p);
 
-/* futures.c: blocking calls, some of them made by a future. They store tensors in p->tensor. */
-cleave_status to_here(program *p, cleave_reference from);
-cleave_status fetch_of(program *p, cleave_kept from);
-cleave_status weight_of(program *p, cleave_module *m, const char *name);
-cleave_status closed(program *p, cleave_context c);
-cleave_status stepped_by(program *p, cleave_optimizer *o, cleave_context c,
-                         cleave_step_result *ret);
-cleave_status passed(program *p, cleave_context c, const cleave_reference *roots, size_t n,
-                     const cleave_backward_options *o);
+/* futures.c: each function makes a blocking call, or starts the operation as a future and waits for
+ * it. Tensors are stored in p->last_tensor. */
+cleave_status value_to_here(program *p, cleave_reference from);
+cleave_status kept_to_here(program *p, cleave_kept from);
+cleave_status read_weight_tensor(program *p, cleave_module *m, const char *name);
+cleave_status close_context(program *p, cleave_context c);
+cleave_status step_optimizer(program *p, cleave_optimizer *o, cleave_context c,
+                             cleave_step_result *ret);
+cleave_status run_backward(program *p, cleave_context c, const cleave_reference *roots, size_t n,
+                           const cleave_backward_options *o);
 /* Starts futures and cancels them. */
-void do_cancel(program *p, scope *s);
+void do_cancel_future(program *p, scope *s);
 
 /* plots.c: a fixed sequence of statements that random order seldom produces. */
-void do_plot(program *p, scope *s);
+void do_fixed_sequence(program *p, scope *s);
 
 #endif

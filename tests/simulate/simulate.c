@@ -5,7 +5,8 @@
  *
  *   simulate [--first S] [--runs N] [--seed S] [--cuts N] [--trace]
  *
- * --cuts: runs of each seed in which connections are lost; 0: one for each message of its program.
+ * --n_cuts: runs of each seed in which connections are lost; 0: one for each message of its
+ * program.
  *
  * Each program runs with all its modules at home, on a network where nothing takes time, on one
  * where everything takes its own time, and for many seeds on that one with a lane that is cut or a
@@ -29,35 +30,39 @@
 #include "tests/simulate/world.h"
 
 static struct {
-  bool trace;
-  uint64_t lines, messages, faults, errors, bytes, cuts;
-  uint64_t cut_runs; /* runs with a cut connection, for each seed */
-} total = {.cut_runs = 2};
+  bool prints_trace;
+  uint64_t n_lines, n_messages, n_faults, n_errors, n_bytes, n_cuts;
+  uint64_t n_cut_runs; /* runs with a cut connection, for each seed */
+} total = {.n_cut_runs = 2};
 
 /* ---- one run --------------------------------------------------------------------------------- */
 
-static void show(void *user, const sim_record *r, const sim_line *l) {
+static void print_line(void *user, const sim_record *r, const sim_line *l) {
   (void)user;
-  printf("%12.6f ms  line %zu: %s%s", (double)l->ended / 1e6, (size_t)(l - r->lines), l->what,
-         l->skipped ? ", which has no ground" : "");
-  if (l->bytes) printf(", numbers %08x", (unsigned)clv_crc32c(0, r->numbers + l->at, l->bytes));
-  if (l->error.status != CLEAVE_OK)
-    printf(": %s at '%s' %s: %s", cleave_status_name(l->error.status), l->error.node,
-           l->error.place, l->error.text);
+  printf("%12.6f ms  line %zu: %s%s", (double)l->ended_ns / 1e6, (size_t)(l - r->lines),
+         l->description, l->is_skipped ? ", which has no ground" : "");
+  if (l->n_bytes)
+    printf(", numbers %08x", (unsigned)clv_crc32c(0, r->number_bytes + l->at, l->n_bytes));
+  if (l->result.status != CLEAVE_OK)
+    printf(": %s at '%s' %s: %s", cleave_status_name(l->result.status), l->result.node,
+           l->result.place, l->result.text);
   printf("\n");
 }
 
-static bool complain(uint64_t seed, const char *where, const char *text) {
+static bool report_fault(uint64_t seed, const char *where, const char *text) {
   printf("not ok seed %" PRIu64 ", %s: %s\n", seed, where, text);
   return false;
 }
 
-static const char *name_of(const sim_weather *w) {
+static const char *describe_weather(const sim_weather *w) {
   static const char *const faults[] = {"delays", "a lane is cut", "a worker dies"};
   static char cut[80];
   snprintf(cut, sizeof cut, "connections are lost at message %" PRIu64 ", then each %" PRIu64,
-           w->cut_at, w->cut_every);
-  return w->home ? "at home" : w->calm ? "undisturbed" : w->cut_at ? cut : faults[w->fault.kind];
+           w->first_cut_message, w->cut_interval);
+  return w->has_no_workers      ? "at home"
+         : w->has_no_delays     ? "undisturbed"
+         : w->first_cut_message ? cut
+                                : faults[w->fault.kind];
 }
 
 /* Closes the runtime. Returns false if objects were leaked or the close failed. */
@@ -73,39 +78,39 @@ static bool close_runtime(cleave_runtime *rt, char *text, size_t len, bool fault
 
 static uint64_t messages_of_run;
 
-static bool run(uint64_t seed, const sim_weather *weather, sim_record *ret, bool *ret_fault) {
+static bool run_world(uint64_t seed, const sim_weather *weather, sim_record *ret, bool *ret_fault) {
   char text[1200];
   cleave_runtime *rt;
   cleave_error e;
   sim_world *w = sim_world_new(weather);
-  if (total.trace) printf("---- seed %" PRIu64 ", %s\n", seed, name_of(weather));
-  if (sim_world_open(w, &rt, &e) != CLEAVE_OK) {
+  if (total.prints_trace) printf("---- seed %" PRIu64 ", %s\n", seed, describe_weather(weather));
+  if (sim_world_open_runtime(w, &rt, &e) != CLEAVE_OK) {
     sim_world_free(w, text, sizeof text);
     ret->n = 0;
-    return weather->fault.kind || complain(seed, name_of(weather), e.text);
+    return weather->fault.kind || report_fault(seed, describe_weather(weather), e.text);
   }
   sim_stand stand = {.runtime = rt,
-                     .home = weather->home,
-                     .clock = sim_world_clock(w),
-                     .between = sim_world_pause,
-                     .settle = sim_world_wait_for_notice,
-                     .passes = sim_world_passes,
-                     .intrude = sim_world_intrude,
-                     .line = total.trace ? show : NULL,
+                     .is_all_at_master = weather->has_no_workers,
+                     .clock = sim_world_get_clock(w),
+                     .pause_program = sim_world_pass_time,
+                     .wait_for_notice = sim_world_wait_for_notice,
+                     .count_backwards = sim_world_count_backwards,
+                     .use_as_intruder = sim_world_use_as_intruder,
+                     .report_line = total.prints_trace ? print_line : NULL,
                      .user = w};
-  sim_program(seed, &stand, ret);
+  sim_run_program(seed, &stand, ret);
   bool good = true;
-  sim_world_settle(w, text, sizeof text);
-  if (text[0]) good = complain(seed, name_of(weather), text);
+  sim_world_check_leftovers(w, text, sizeof text);
+  if (text[0]) good = report_fault(seed, describe_weather(weather), text);
   if (!close_runtime(rt, text, sizeof text, weather->fault.kind))
-    good = complain(seed, name_of(weather), text);
-  sim_counts c = sim_world_count(w);
-  *ret_fault = c.fault_came;
-  messages_of_run = c.messages;
-  total.cuts += c.cuts;
-  total.messages += c.messages;
+    good = report_fault(seed, describe_weather(weather), text);
+  sim_counts c = sim_world_get_counts(w);
+  *ret_fault = c.fault_happened;
+  messages_of_run = c.n_messages;
+  total.n_cuts += c.n_cuts;
+  total.n_messages += c.n_messages;
   sim_world_free(w, text, sizeof text);
-  return text[0] ? complain(seed, name_of(weather), text) : good;
+  return text[0] ? report_fault(seed, describe_weather(weather), text) : good;
 }
 
 /* ---- all runs of a seed ---------------------------------------------------------------------- */
@@ -116,50 +121,53 @@ static sim_record home, calm, rough, faulty;
 static const uint64_t longest_away = UINT64_C(12000000000);
 
 static sim_fault draw_fault(sim_random *random, const sim_weather *w, const sim_record *r) {
-  uint64_t from = r->lines[0].began, span = r->comes_back - from + 1;
-  sim_fault f = {.kind = sim_below(random, 3) ? SIM_CUT : SIM_KILL,
-                 .lane = sim_below(random, 5),
-                 .at = from + sim_next(random) % span};
-  f.back = f.at + sim_next(random) % longest_away;
-  f.a = 1 + sim_below(random, SIM_PLACES - 1);
-  f.b = w->via_master ? 0 : sim_below(random, SIM_PLACES);
+  uint64_t from = r->lines[0].began_ns, span = r->after_rejoin_ns - from + 1;
+  sim_fault f = {.kind = sim_draw_below(random, 3) ? SIM_CUT : SIM_KILL,
+                 .lane = sim_draw_below(random, 5),
+                 .at = from + sim_draw_number(random) % span};
+  f.restart_ns = f.at + sim_draw_number(random) % longest_away;
+  f.a = 1 + sim_draw_below(random, SIM_PLACES - 1);
+  f.b = w->sends_via_master ? 0 : sim_draw_below(random, SIM_PLACES);
   if (f.b == f.a) f.b = 0;
   return f;
 }
 
-static bool compare(uint64_t seed, const char *with, const sim_record *a, const sim_record *b) {
+static bool compare_records(uint64_t seed, const char *with, const sim_record *a,
+                            const sim_record *b) {
   char text[400];
-  if (sim_same(a, b, text, sizeof text)) return true;
-  return complain(seed, with, text);
+  if (sim_is_same_record(a, b, text, sizeof text)) return true;
+  return report_fault(seed, with, text);
 }
 
 static bool run_fault(uint64_t seed, sim_weather w, sim_random *random) {
   char text[1000];
   bool came = false;
   w.fault = draw_fault(random, &w, &rough);
-  if (!run(seed, &w, &faulty, &came)) return false;
-  total.faults += came;
-  for (size_t i = 0; i < faulty.n; i++) total.errors += faulty.lines[i].error.status != CLEAVE_OK;
-  return sim_judge(&rough, &faulty, &w.fault, text, sizeof text) ||
-         complain(seed, name_of(&w), text);
+  if (!run_world(seed, &w, &faulty, &came)) return false;
+  total.n_faults += came;
+  for (size_t i = 0; i < faulty.n; i++)
+    total.n_errors += faulty.lines[i].result.status != CLEAVE_OK;
+  return sim_is_explained_by_fault(&rough, &faulty, &w.fault, text, sizeof text) ||
+         report_fault(seed, describe_weather(&w), text);
 }
 
 /* Runs a seed in which one connection, and maybe later ones, is lost at message `at`. */
 static bool run_cut(uint64_t seed, sim_weather w, uint64_t at, uint64_t every) {
   bool none;
-  w.mends = true;
-  w.cut_at = at;
-  w.cut_every = every;
-  return run(seed, &w, &faulty, &none) && compare(seed, name_of(&w), &home, &faulty);
+  w.repairs_links = true;
+  w.first_cut_message = at;
+  w.cut_interval = every;
+  return run_world(seed, &w, &faulty, &none) &&
+         compare_records(seed, describe_weather(&w), &home, &faulty);
 }
 
 static bool run_cuts(uint64_t seed, sim_weather w, sim_random *random, uint64_t messages) {
   bool good = true;
-  for (uint64_t at = 1; !total.cut_runs && good && at <= messages; at++)
+  for (uint64_t at = 1; !total.n_cut_runs && good && at <= messages; at++)
     good = run_cut(seed, w, at, 0);
-  for (uint64_t i = 0; i < total.cut_runs && good && messages; i++)
-    good = run_cut(seed, w, 1 + sim_next(random) % messages,
-                   sim_below(random, 2) ? 0 : 5 + sim_below(random, 100));
+  for (uint64_t i = 0; i < total.n_cut_runs && good && messages; i++)
+    good = run_cut(seed, w, 1 + sim_draw_number(random) % messages,
+                   sim_draw_below(random, 2) ? 0 : 5 + sim_draw_below(random, 100));
   return good;
 }
 
@@ -168,20 +176,21 @@ static bool run_seed(uint64_t seed) {
   sim_random random = {seed * 77 + 5};
   bool none;
   sim_weather w = {.seed = seed,
-                   .trace = total.trace,
-                   .far = seed % 8 == 0,
-                   .via_master = sim_below(&random, 3) == 0,
-                   .credit = credits[sim_below(&random, 2)]};
+                   .prints_messages = total.prints_trace,
+                   .has_device_workers = seed % 8 == 0,
+                   .sends_via_master = sim_draw_below(&random, 3) == 0,
+                   .credit_bytes = credits[sim_draw_below(&random, 2)]};
   sim_weather at_home = w, undisturbed = w;
-  at_home.home = at_home.calm = undisturbed.calm = true;
-  bool good = run(seed, &at_home, &home, &none) && run(seed, &undisturbed, &calm, &none) &&
-              compare(seed, "undisturbed", &home, &calm) && run(seed, &w, &rough, &none) &&
-              compare(seed, "delays", &home, &rough);
+  at_home.has_no_workers = at_home.has_no_delays = undisturbed.has_no_delays = true;
+  bool good = run_world(seed, &at_home, &home, &none) &&
+              run_world(seed, &undisturbed, &calm, &none) &&
+              compare_records(seed, "undisturbed", &home, &calm) &&
+              run_world(seed, &w, &rough, &none) && compare_records(seed, "delays", &home, &rough);
   sim_random cuts = {seed * 91 + 3};
   good = good && run_cuts(seed, w, &cuts, messages_of_run);
-  total.lines += home.n;
-  total.bytes += home.n_numbers;
-  return good && (sim_below(&random, 2) || run_fault(seed, w, &random));
+  total.n_lines += home.n;
+  total.n_bytes += home.n_number_bytes;
+  return good && (sim_draw_below(&random, 2) || run_fault(seed, w, &random));
 }
 
 /* ---- all of them ----------------------------------------------------------------------------- */
@@ -196,9 +205,9 @@ static bool read_options(int argc, char **argv, uint64_t *first, uint64_t *runs)
     else if (strcmp(argv[i], "--seed") == 0 && more)
       *first = strtoull(argv[++i], NULL, 10), *runs = 1;
     else if (strcmp(argv[i], "--cuts") == 0 && more)
-      total.cut_runs = strtoull(argv[++i], NULL, 10);
+      total.n_cut_runs = strtoull(argv[++i], NULL, 10);
     else if (strcmp(argv[i], "--trace") == 0)
-      total.trace = true;
+      total.prints_trace = true;
     else
       return false;
   }
@@ -223,14 +232,14 @@ int main(int argc, char **argv) {
   printf("%" PRIu64 " runs (%.0f a second), %" PRIu64 " failed: %" PRIu64 " lines, %" PRIu64
          " bytes equal, %" PRIu64 " messages, %" PRIu64 " faults, %" PRIu64
          " errors after them, %" PRIu64 " connections lost and mended\n",
-         seed - first, (double)(seed - first) / seconds, failures, total.lines, total.bytes,
-         total.messages, total.faults, total.errors, total.cuts);
+         seed - first, (double)(seed - first) / seconds, failures, total.n_lines, total.n_bytes,
+         total.n_messages, total.n_faults, total.n_errors, total.n_cuts);
   printf("%s simulate\n", failures ? "not ok" : "ok");
   sim_record_done(&home);
   sim_record_done(&calm);
   sim_record_done(&rough);
   sim_record_done(&faulty);
-  sim_programs_done();
-  sim_worlds_done();
+  sim_free_programs();
+  sim_free_worlds();
   return failures != 0;
 }

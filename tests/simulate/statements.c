@@ -7,95 +7,99 @@
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static value *any_value(program *p, scope *s, bool wide) {
+static value *find_value(program *p, scope *s, bool wide) {
   value *fit[VALUES];
   uint32_t n = 0;
   for (int i = 0; i < s->n; i++)
-    if (!s->values[i].released && s->values[i].wide == wide) fit[n++] = &s->values[i];
-  return n ? fit[below(p, n)] : NULL;
+    if (!s->values[i].is_released && s->values[i].is_wide == wide) fit[n++] = &s->values[i];
+  return n ? fit[draw_below(p, n)] : NULL;
 }
 
 value *new_leaf(program *p, scope *s, bool wide, bool gradient) {
   static float numbers[ROWS * WIDEST_WIDTH];
-  int64_t width = wide ? p->width : NARROW_WIDTH;
-  size_t n = (size_t)(s->rows * width);
-  for (size_t i = 0; i < n; i++) numbers[i] = (float)below(p, 2001) / 1000 - 1;
-  cleave_tensor t = CLEAVE_TENSOR_F32(numbers, s->rows, width);
+  int64_t width = wide ? p->wide_width : NARROW_WIDTH;
+  size_t n = (size_t)(s->n_rows * width);
+  for (size_t i = 0; i < n; i++) numbers[i] = (float)draw_below(p, 2001) / 1000 - 1;
+  cleave_tensor t = CLEAVE_TENSOR_F32(numbers, s->n_rows, width);
   value *v = &s->values[s->n++];
-  *v = (value){.stage = -1, .wide = wide, .gradient = gradient && !s->evaluation};
-  if (!s->made)
-    skip(p, "leaf");
+  *v = (value){.stage = -1, .is_wide = wide, .needs_gradient = gradient && !s->is_evaluation};
+  if (!s->is_made)
+    skip_statement(p, "leaf");
   else
-    DO(p, cleave_leaf(p->rt, s->id, &t, v->gradient, &v->ref, &p->error), s->needs, 0,
-       "c%d: v%d is a leaf%s", number_of(p, s), s->n - 1, v->gradient ? " with a gradient" : "");
+    DO(p, cleave_leaf(p->rt, s->id, &t, v->needs_gradient, &v->ref, &p->last_error),
+       s->needed_places, 0, "c%d: v%d is a leaf%s", index_of_scope(p, s), s->n - 1,
+       v->needs_gradient ? " with a gradient" : "");
   return v;
 }
 
-static value *some_value(program *p, scope *s, bool wide) {
-  value *v = any_value(p, s, wide);
-  return v ? v : new_leaf(p, s, wide, one_in(p, 2));
+static value *find_or_make_value(program *p, scope *s, bool wide) {
+  value *v = find_value(p, s, wide);
+  return v ? v : new_leaf(p, s, wide, happens_once_in(p, 2));
 }
 
-/* Running statistics that the context changes depend on the places of the context. */
+/* Records that the running statistics which the context changes depend on all places of the
+ * context. */
 static void spread_dependencies_to_norms(program *p, const scope *s) {
-  for (int i = 0; i < p->n_stages && !s->evaluation; i++)
-    if ((s->stages & bit((uint32_t)i)) && p->stages[i].kind == NORM)
-      p->stages[i].depends_on |= s->depends_on;
+  for (int i = 0; i < p->n_stages && !s->is_evaluation; i++)
+    if ((s->stages & place_bit((uint32_t)i)) && p->stages[i].kind == NORM)
+      p->stages[i].depended_places |= s->depended_places;
 }
 
 /* Records dependencies of a call: the context's numbers depend on the module's state, and changed
  * statistics on the context. */
-static void joins(program *p, scope *s, stage *m, int index) {
-  s->needs |= bit(m->place);
-  /* the first call makes its node dial the others */
-  if (!m->placed && m->place) s->depends_on |= EVERYBODY;
-  s->depends_on |= s->needs | m->depends_on;
-  s->stages |= bit((uint32_t)index);
+static void record_call_dependencies(program *p, scope *s, stage *m, int index) {
+  s->needed_places |= place_bit(m->place);
+  /* the first call of a module makes its node dial the other nodes */
+  if (!m->is_placed && m->place) s->depended_places |= EVERYBODY;
+  s->depended_places |= s->needed_places | m->depended_places;
+  s->stages |= place_bit((uint32_t)index);
   spread_dependencies_to_norms(p, s);
 }
 
 /* Records a call. The first call of a module loads it, and its node dials the others. */
-static void called(program *p, stage *m, bool good) {
-  if (!m->placed) allow_other_failure(p);
-  m->placed |= good;
+static void record_first_call(program *p, stage *m, bool good) {
+  if (!m->is_placed) mark_may_report_other_failure(p);
+  m->is_placed |= good;
 }
 
 static void call_module(program *p, scope *s, int index, const value *const *inputs,
                         const value *after, value *ret) {
   stage *m = &p->stages[index];
   cleave_reference in[2];
-  int n = inputs_of(m->kind), c = number_of(p, s);
-  bool there = s->made && (!after || after->ref.id), async = one_in(p, 6) && !after;
-  cleave_call_options o = {.size = sizeof o, .to_program = one_in(p, 5), .recompute = one_in(p, 8)};
-  if (p->leaves_gap) {
+  int n = n_inputs_of(m->kind), c = index_of_scope(p, s);
+  bool there = s->is_made && (!after || after->ref.id), async = happens_once_in(p, 6) && !after;
+  cleave_call_options o = {
+      .size = sizeof o, .to_program = happens_once_in(p, 5), .recompute = happens_once_in(p, 8)};
+  if (p->leaves_input_unsent) {
     async = false;
     o.position = 1;
     o.backward_position = 2;
     o.weight_position = 4;
   }
   if (after) o.after = after->ref;
-  uint32_t to = below(p, SIM_PLACES);
-  if (one_in(p, 5) && (!o.to_program || to == 0)) o.send_to = place_name(p, to);
+  uint32_t to = draw_below(p, SIM_PLACES);
+  if (happens_once_in(p, 5) && (!o.to_program || to == 0)) o.send_to = place_name(p, to);
   for (int i = 0; i < n; i++) there &= (in[i] = inputs[i]->ref).id != 0;
-  if (o.send_to) s->needs |= bit(to);
-  joins(p, s, m, index);
+  if (o.send_to) s->needed_places |= place_bit(to);
+  record_call_dependencies(p, s, m, index);
   *ret = (value){.stage = index,
-                 .awaited = async,
-                 .wide = gives_wide(m->kind),
-                 .moves = m->kind == NORM && !s->evaluation};
+                 .is_awaited = async,
+                 .is_wide = has_wide_output(m->kind),
+                 .changes_statistics = m->kind == NORM && !s->is_evaluation};
   if (!there) {
-    skip(p, "call");
+    skip_statement(p, "call");
     return;
   }
   if (async)
     DO(p,
-       cleave_rpc_async(p->rt, s->id, m->module, in, (size_t)n, &ret->ref, &ret->future, &p->error),
-       s->needs, 0, "c%d: call m%d, awaited", c, index);
+       cleave_rpc_async(p->rt, s->id, m->module, in, (size_t)n, &ret->ref, &ret->future,
+                        &p->last_error),
+       s->needed_places, 0, "c%d: call m%d, awaited", c, index);
   else
-    DO(p, cleave_call_with(p->rt, s->id, m->module, in, (size_t)n, &o, &ret->ref, &p->error),
-       s->needs, 0, "c%d: call m%d%s%s%s", c, index, after ? " after another" : "",
+    DO(p, cleave_call_with(p->rt, s->id, m->module, in, (size_t)n, &o, &ret->ref, &p->last_error),
+       s->needed_places, 0, "c%d: call m%d%s%s%s", c, index, after ? " after another" : "",
        o.send_to ? " for " : "", o.send_to ? o.send_to : "");
-  called(p, m, ret->ref.id != 0);
+  record_first_call(p, m, ret->ref.id != 0);
 }
 
 value *new_call(program *p, scope *s, int index, const value *const *inputs, const value *after) {
@@ -105,11 +109,12 @@ value *new_call(program *p, scope *s, int index, const value *const *inputs, con
   return &s->values[s->n++];
 }
 
-static void do_call(program *p, scope *s) {
-  int index = 1 + (int)below(p, (uint32_t)p->n_stages - 1);
+static void do_call_module(program *p, scope *s) {
+  int index = 1 + (int)draw_below(p, (uint32_t)p->n_stages - 1);
   stage_kind k = p->stages[index].kind;
   if (k == LOSS || s->n + 3 > VALUES) return;
-  const value *in[2] = {some_value(p, s, takes_wide(k)), some_value(p, s, takes_wide(k))};
+  const value *in[2] = {find_or_make_value(p, s, has_wide_input(k)),
+                        find_or_make_value(p, s, has_wide_input(k))};
   new_call(p, s, index, in, NULL);
 }
 
@@ -120,121 +125,122 @@ void new_loss(program *p, scope *s, const value *of) {
   s->losses[s->n_losses++] = made;
 }
 
-void do_loss(program *p, scope *s) {
+void do_compute_loss(program *p, scope *s) {
   if (s->n_losses == LOSSES || s->n + 3 > VALUES) return;
-  new_loss(p, s, some_value(p, s, false));
+  new_loss(p, s, find_or_make_value(p, s, false));
 }
 
-void fetch(program *p, scope *s, value *v, const char *what) {
-  bool waited = v->awaited;
-  v->moves = v->awaited = false;
+void fetch_value(program *p, scope *s, value *v, const char *what) {
+  bool waited = v->is_awaited;
+  v->changes_statistics = v->is_awaited = false;
   if (!v->ref.id) {
-    skip(p, "fetch");
+    skip_statement(p, "fetch");
     return;
   }
   cleave_status status;
-  begin(p);
+  begin_statement(p);
   if (waited)
-    status = cleave_wait(p->rt, v->future, 0, &p->tensor, &p->error);
+    status = cleave_wait(p->rt, v->future, 0, &p->last_tensor, &p->last_error);
   else
-    status = to_here(p, v->ref);
-  if (done(p, status, s->needs, s->depends_on, "c%d: %s %s", number_of(p, s),
-           waited ? "wait for" : "fetch", what))
-    record_tensor(p, &p->tensor);
+    status = value_to_here(p, v->ref);
+  if (end_statement(p, status, s->needed_places, s->depended_places, "c%d: %s %s",
+                    index_of_scope(p, s), waited ? "wait for" : "fetch", what))
+    record_tensor(p, &p->last_tensor);
 }
 
-static void do_fetch(program *p, scope *s) {
+static void do_fetch_value(program *p, scope *s) {
   char what[16];
-  bool loss = s->n_losses && one_in(p, 3);
+  bool loss = s->n_losses && happens_once_in(p, 3);
   int n = loss ? s->n_losses : s->n;
   if (!n) return;
-  int i = (int)below(p, (uint32_t)n);
+  int i = (int)draw_below(p, (uint32_t)n);
   value *v = loss ? &s->losses[i] : &s->values[i];
-  if (v->released) return;
+  if (v->is_released) return;
   snprintf(what, sizeof what, "%s%d", loss ? "loss " : "v", i);
-  fetch(p, s, v, what);
+  fetch_value(p, s, v, what);
 }
 
-void release(program *p, scope *s, value *v) {
-  if (v->released || v->awaited || v->moves) return;
-  v->released = true;
+void release_value(program *p, scope *s, value *v) {
+  if (v->is_released || v->is_awaited || v->changes_statistics) return;
+  v->is_released = true;
   if (!v->ref.id) {
-    skip(p, "release");
+    skip_statement(p, "release");
     return;
   }
   int i = (int)(v - s->values);
-  if (i % 4) /* most are forgotten: freed as soon as no value with a handle needs them */
-    DO(p, cleave_call_forget(p->rt, v->ref, &p->error), s->needs, 0, "c%d: forget v%d",
-       number_of(p, s), i);
+  if (i % 4) /* most calls are forgotten: freed as soon as no value with a handle needs them */
+    DO(p, cleave_call_forget(p->rt, v->ref, &p->last_error), s->needed_places, 0, "c%d: forget v%d",
+       index_of_scope(p, s), i);
   else
-    DO(p, cleave_reference_release(p->rt, v->ref, &p->error), s->needs, 0, "c%d: release v%d",
-       number_of(p, s), i);
+    DO(p, cleave_reference_release(p->rt, v->ref, &p->last_error), s->needed_places, 0,
+       "c%d: release v%d", index_of_scope(p, s), i);
 }
 
-static void do_release(program *p, scope *s) {
-  if (s->n) release(p, s, &s->values[below(p, (uint32_t)s->n)]);
+static void do_release_value(program *p, scope *s) {
+  if (s->n) release_value(p, s, &s->values[draw_below(p, (uint32_t)s->n)]);
 }
 
-static void do_send(program *p, scope *s) {
-  uint32_t to = below(p, SIM_PLACES);
-  int i = s->n ? (int)below(p, (uint32_t)s->n) : 0;
-  if (!s->n || s->values[i].released) return;
-  s->needs |= bit(to);
-  s->depends_on |= s->needs;
+static void do_send_value(program *p, scope *s) {
+  uint32_t to = draw_below(p, SIM_PLACES);
+  int i = s->n ? (int)draw_below(p, (uint32_t)s->n) : 0;
+  if (!s->n || s->values[i].is_released) return;
+  s->needed_places |= place_bit(to);
+  s->depended_places |= s->needed_places;
   spread_dependencies_to_norms(p, s);
   if (!s->values[i].ref.id) {
-    skip(p, "send");
+    skip_statement(p, "send");
     return;
   }
-  DO(p, cleave_send_to(p->rt, s->values[i].ref, place_name(p, to), &p->error), s->needs, 0,
-     "c%d: send v%d to %s", number_of(p, s), i, place_name(p, to));
+  DO(p, cleave_send_to(p->rt, s->values[i].ref, place_name(p, to), &p->last_error),
+     s->needed_places, 0, "c%d: send v%d to %s", index_of_scope(p, s), i, place_name(p, to));
 }
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
-static uint32_t needs_of(const program *p, const kept_value *k) {
-  return bit(k->place) | p->scopes[k->scope].needs;
+static uint32_t needed_places_of(const program *p, const kept_value *k) {
+  return place_bit(k->place) | p->scopes[k->scope_index].needed_places;
 }
 
-static uint32_t dependencies_of(const program *p, const kept_value *k) {
-  return bit(k->place) | p->scopes[k->scope].depends_on;
+static uint32_t depended_places_of(const program *p, const kept_value *k) {
+  return place_bit(k->place) | p->scopes[k->scope_index].depended_places;
 }
 
-void fetch_kept(program *p, int i) {
-  const kept_value *k = &p->kept[i];
+void fetch_kept_value(program *p, int i) {
+  const kept_value *k = &p->kept_values[i];
   if (!k->id.id) {
-    skip(p, "fetch kept");
+    skip_statement(p, "fetch kept");
     return;
   }
-  if (DO(p, fetch_of(p, k->id), needs_of(p, k), dependencies_of(p, k), "fetch k%d", i))
-    record_tensor(p, &p->tensor);
+  if (DO(p, kept_to_here(p, k->id), needed_places_of(p, k), depended_places_of(p, k), "fetch k%d",
+         i))
+    record_tensor(p, &p->last_tensor);
 }
 
 /* Fetches the kept values that were made in the context. */
 static void fetch_kept_of(program *p, const scope *s) {
-  for (int i = 0; i < p->n_kept; i++)
-    if (p->kept[i].scope == number_of(p, s)) fetch_kept(p, i);
+  for (int i = 0; i < p->n_kept_values; i++)
+    if (p->kept_values[i].scope_index == index_of_scope(p, s)) fetch_kept_value(p, i);
 }
 
 /* Computes all values. Those that are still uncomputed when a context ends are dropped, unless they
  * are kept. */
-static void compute_all(program *p, scope *s) {
+static void compute_all_values(program *p, scope *s) {
   for (int i = 0; i < s->n; i++)
-    if (s->values[i].moves) fetch(p, s, &s->values[i], "what moves statistics");
-  if (one_in(p, 3)) fetch_kept_of(p, s);
+    if (s->values[i].changes_statistics) fetch_value(p, s, &s->values[i], "what moves statistics");
+  if (happens_once_in(p, 3)) fetch_kept_of(p, s);
 }
 
-void do_open(program *p) {
+void do_open_context(program *p) {
   int open = 0;
-  for (int i = 0; i < p->n_scopes; i++) open += p->scopes[i].open;
+  for (int i = 0; i < p->n_scopes; i++) open += p->scopes[i].is_open;
   if (p->n_scopes == CONTEXTS || open == OPEN) return;
   scope *s = &p->scopes[p->n_scopes++];
-  *s = (scope){.open = true, .rows = ROWS - (int64_t)below(p, 2), .needs = 0};
-  s->evaluation = one_in(p, 6);
-  cleave_context_options o = {.size = sizeof o, .evaluation = s->evaluation};
-  s->made = DO(p, cleave_context_open(p->rt, &o, &s->id, &p->error), 0, 0, "open c%d%s",
-               number_of(p, s), s->evaluation ? " to evaluate" : "");
-  allow_other_failure(p);
+  *s = (scope){.is_open = true, .n_rows = ROWS - (int64_t)draw_below(p, 2), .needed_places = 0};
+  s->is_evaluation = happens_once_in(p, 6);
+  cleave_context_options o = {.size = sizeof o, .evaluation = s->is_evaluation};
+  s->is_made = DO(p, cleave_context_open(p->rt, &o, &s->id, &p->last_error), 0, 0, "open c%d%s",
+                  index_of_scope(p, s), s->is_evaluation ? " to evaluate" : "");
+  mark_may_report_other_failure(p);
 }
 
 /* Releases futures. A future exists until it is released, unless it was waited for and had a
@@ -245,263 +251,275 @@ void release_futures(program *p, scope *s) {
     (void)cleave_future_release(p->rt, s->losses[i].future, NULL);
 }
 
-void do_close(program *p, scope *s) {
+void do_close_context(program *p, scope *s) {
   p->in = s;
-  compute_all(p, s);
-  s->open = false;
-  int c = number_of(p, s);
-  bool waits = !one_in(p, 3) || s->undecided;
-  if (!s->made) {
-    skip(p, "close");
+  compute_all_values(p, s);
+  s->is_open = false;
+  int c = index_of_scope(p, s);
+  bool waits = !happens_once_in(p, 3) || s->has_undecided_step;
+  if (!s->is_made) {
+    skip_statement(p, "close");
     return;
   }
-  uint32_t passes = p->stand->passes ? p->stand->passes(p->stand->user, s->id.id) : 0;
-  if (passes > s->passes)
-    DO(p, impossible(p, "workers had %u backwards of %u", passes, s->passes), 0, 0, "close c%d", c);
+  uint32_t passes = p->environment->count_backwards
+                        ? p->environment->count_backwards(p->environment->user, s->id.id)
+                        : 0;
+  if (passes > s->n_backwards)
+    DO(p, report_impossible(p, "workers had %u backwards of %u", passes, s->n_backwards), 0, 0,
+       "close c%d", c);
   else if (waits)
-    DO(p, closed(p, s->id), s->needs, 0, "close c%d", c);
+    DO(p, close_context(p, s->id), s->needed_places, 0, "close c%d", c);
   else
-    DO(p, cleave_context_end(p->rt, s->id, &p->error), s->needs, 0, "end c%d", c);
+    DO(p, cleave_context_end(p->rt, s->id, &p->last_error), s->needed_places, 0, "end c%d", c);
   release_futures(p, s);
-  allow_other_failure(p);
+  mark_may_report_other_failure(p);
 }
 
 /* ---- kept values ----------------------------------------------------------------------------- */
 
-void keep(program *p, scope *s, const value *v) {
-  kept_value *k = &p->kept[p->n_kept];
-  *k = (kept_value){.rows = s->rows, .wide = v->wide, .scope = number_of(p, s)};
+void keep_value(program *p, scope *s, const value *v) {
+  kept_value *k = &p->kept_values[p->n_kept_values];
+  *k =
+      (kept_value){.n_rows = s->n_rows, .is_wide = v->is_wide, .scope_index = index_of_scope(p, s)};
   k->place = v->stage < 0 ? 0 : p->stages[v->stage].place;
-  p->n_kept++;
+  p->n_kept_values++;
   if (!v->ref.id) {
-    skip(p, "keep");
+    skip_statement(p, "keep");
     return;
   }
-  DO(p, cleave_keep(p->rt, v->ref, &k->id, &p->error), s->needs, 0, "c%d: k%d keeps v%d",
-     number_of(p, s), p->n_kept - 1, (int)(v - s->values));
+  DO(p, cleave_keep(p->rt, v->ref, &k->id, &p->last_error), s->needed_places, 0,
+     "c%d: k%d keeps v%d", index_of_scope(p, s), p->n_kept_values - 1, (int)(v - s->values));
 }
 
-static void do_keep(program *p, scope *s) {
-  const value *v = any_value(p, s, p->wide && one_in(p, 3));
-  if (v && p->n_kept < KEPT) keep(p, s, v);
+static void do_keep_value(program *p, scope *s) {
+  const value *v = find_value(p, s, p->is_wide && happens_once_in(p, 3));
+  if (v && p->n_kept_values < KEPT) keep_value(p, s, v);
 }
 
-static void do_use(program *p, scope *s) {
-  int i = p->n_kept ? (int)below(p, (uint32_t)p->n_kept) : 0;
-  if (!p->n_kept || p->kept[i].rows != s->rows || s->n == VALUES) return;
-  kept_value *k = &p->kept[i];
+static void do_use_kept_value(program *p, scope *s) {
+  int i = p->n_kept_values ? (int)draw_below(p, (uint32_t)p->n_kept_values) : 0;
+  if (!p->n_kept_values || p->kept_values[i].n_rows != s->n_rows || s->n == VALUES) return;
+  kept_value *k = &p->kept_values[i];
   value *v = &s->values[s->n++];
-  *v = (value){.stage = -1, .wide = k->wide};
-  s->needs |= needs_of(p, k);
-  s->depends_on |= dependencies_of(p, k) | s->needs;
+  *v = (value){.stage = -1, .is_wide = k->is_wide};
+  s->needed_places |= needed_places_of(p, k);
+  s->depended_places |= depended_places_of(p, k) | s->needed_places;
   spread_dependencies_to_norms(p, s);
-  if (!s->made || !k->id.id) {
-    skip(p, "use");
+  if (!s->is_made || !k->id.id) {
+    skip_statement(p, "use");
     return;
   }
-  DO(p, cleave_kept_use(p->rt, s->id, k->id, &v->ref, &p->error), s->needs, 0, "c%d: v%d is k%d",
-     number_of(p, s), s->n - 1, i);
+  DO(p, cleave_kept_use(p->rt, s->id, k->id, &v->ref, &p->last_error), s->needed_places, 0,
+     "c%d: v%d is k%d", index_of_scope(p, s), s->n - 1, i);
 }
 
 static void do_fetch_kept(program *p) {
-  if (p->n_kept) fetch_kept(p, (int)below(p, (uint32_t)p->n_kept));
+  if (p->n_kept_values) fetch_kept_value(p, (int)draw_below(p, (uint32_t)p->n_kept_values));
 }
 
-void do_release_kept(program *p, int index) {
-  kept_value k = p->kept[index];
-  if (one_in(p, 2)) fetch_kept(p, index);
-  p->kept[index] = p->kept[--p->n_kept];
+void do_release_kept_value(program *p, int index) {
+  kept_value k = p->kept_values[index];
+  if (happens_once_in(p, 2)) fetch_kept_value(p, index);
+  p->kept_values[index] = p->kept_values[--p->n_kept_values];
   if (!k.id.id) {
-    skip(p, "release kept");
+    skip_statement(p, "release kept");
     return;
   }
-  DO(p, cleave_kept_release(p->rt, k.id, &p->error), needs_of(p, &k), 0, "release k%d", index);
+  DO(p, cleave_kept_release(p->rt, k.id, &p->last_error), needed_places_of(p, &k), 0, "release k%d",
+     index);
 }
 
 /* ---- backward and steps ---------------------------------------------------------------------- */
 
 void read_leaf_gradient(program *p, scope *s, const value *v) {
   if (!v->ref.id) {
-    skip(p, "gradient");
+    skip_statement(p, "gradient");
     return;
   }
-  if (DO(p, cleave_leaf_gradient(p->rt, v->ref, &p->tensor, &p->error), s->needs, s->depends_on,
-         "c%d: gradient of v%d", number_of(p, s), (int)(v - s->values)))
-    record_tensor(p, &p->tensor);
+  if (DO(p, cleave_leaf_gradient(p->rt, v->ref, &p->last_tensor, &p->last_error), s->needed_places,
+         s->depended_places, "c%d: gradient of v%d", index_of_scope(p, s), (int)(v - s->values)))
+    record_tensor(p, &p->last_tensor);
 }
 
 void read_weight_gradient(program *p, scope *s, int module) {
   const stage *m = &p->stages[module];
-  const char *name = cleave_module_weight_name(m->module, below(p, 2));
+  const char *name = cleave_module_weight_name(m->module, draw_below(p, 2));
   if (!name) return;
-  if (!s->made)
-    skip(p, "gradient");
-  else if (DO(p, cleave_gradient(p->rt, s->id, m->module, name, 0, &p->tensor, &p->error),
-              s->needs | bit(m->place), s->depends_on, "c%d: gradient of m%d %s", number_of(p, s),
-              module, name))
-    record_tensor(p, &p->tensor);
+  if (!s->is_made)
+    skip_statement(p, "gradient");
+  else if (DO(p, cleave_gradient(p->rt, s->id, m->module, name, 0, &p->last_tensor, &p->last_error),
+              s->needed_places | place_bit(m->place), s->depended_places, "c%d: gradient of m%d %s",
+              index_of_scope(p, s), module, name))
+    record_tensor(p, &p->last_tensor);
 }
 
 /* Reads some gradients of the context: a leaf's and a parameter's. */
 void read_gradients(program *p, scope *s) {
-  int leaf = (int)below(p, VALUES);
-  if (leaf < s->n && s->values[leaf].gradient && !s->values[leaf].released)
+  int leaf = (int)draw_below(p, VALUES);
+  if (leaf < s->n && s->values[leaf].needs_gradient && !s->values[leaf].is_released)
     read_leaf_gradient(p, s, &s->values[leaf]);
-  read_weight_gradient(p, s, (int)below(p, (uint32_t)p->n_stages));
+  read_weight_gradient(p, s, (int)draw_below(p, (uint32_t)p->n_stages));
 }
 
 /* Records that parameters changed: values computed before may have no backward any more. */
 void note_weights_changed(program *p) {
-  for (int i = 0; i < p->n_scopes; i++) p->scopes[i].old = true;
+  for (int i = 0; i < p->n_scopes; i++) p->scopes[i].has_changed_weights = true;
 }
 
-bool moves_statistics(const program *p, const scope *s) {
-  for (int i = 0; i < p->n_stages && !s->evaluation; i++)
-    if ((s->stages & bit((uint32_t)i)) && p->stages[i].kind == NORM) return true;
+bool changes_statistics(const program *p, const scope *s) {
+  for (int i = 0; i < p->n_stages && !s->is_evaluation; i++)
+    if ((s->stages & place_bit((uint32_t)i)) && p->stages[i].kind == NORM) return true;
   return false;
 }
 
 /* Runs a backward from the n last losses. */
-void backward(program *p, scope *s, const float *weights, size_t n, bool retain) {
+void do_backward_from_losses(program *p, scope *s, const float *weights, size_t n, bool retain) {
   cleave_reference roots[LOSSES] = {{0}};
-  bool there = s->made;
+  bool there = s->is_made;
   for (size_t i = 0; i < n; i++) {
     roots[i] = s->losses[s->n_losses - 1 - (int)i].ref;
     there &= roots[i].id != 0;
   }
   const cleave_backward_options o = {.size = sizeof o, .weights = weights, .retain = retain};
-  s->passed = true;
-  s->passes++;
+  s->has_backward = true;
+  s->n_backwards++;
   if (!there)
-    skip(p, "backward");
+    skip_statement(p, "backward");
   else
-    DO(p, passed(p, s->id, roots, n, &o), s->needs, s->depends_on, "c%d: backward from %zu%s",
-       number_of(p, s), n, retain ? ", retaining" : "");
+    DO(p, run_backward(p, s->id, roots, n, &o), s->needed_places, s->depended_places,
+       "c%d: backward from %zu%s", index_of_scope(p, s), n, retain ? ", retaining" : "");
 }
 
-/* Fetches all values before the context may fail, because it is not defined which of them exist
- * then. */
-void fetch_all(program *p, scope *s) {
+/* Fetches all values before a statement that may fail the context, because it is not defined which
+ * values exist afterwards. */
+void fetch_all_values(program *p, scope *s) {
   for (int i = 0; i < s->n; i++)
-    if (!s->values[i].released) fetch(p, s, &s->values[i], "what a failure may overtake");
-  for (int i = 0; i < s->n_losses; i++) fetch(p, s, &s->losses[i], "a loss likewise");
+    if (!s->values[i].is_released) fetch_value(p, s, &s->values[i], "what a failure may overtake");
+  for (int i = 0; i < s->n_losses; i++) fetch_value(p, s, &s->losses[i], "a loss likewise");
   fetch_kept_of(p, s);
 }
 
 /* Runs a backward. If it fails, its context ends; whether its statistics and its step are rolled
  * back then depends on time, so numbers that depend on them are not compared. */
 static void do_backward(program *p, scope *s) {
-  if (s->old && (moves_statistics(p, s) || s->undecided)) return;
+  if (s->has_changed_weights && (changes_statistics(p, s) || s->has_undecided_step)) return;
   static const float unequal[] = {0.5f, 1.5f};
-  bool weighted = one_in(p, 3), retain = one_in(p, 3);
-  int n = 1 + (int)below(p, 2);
-  while (s->n_losses < n && s->n + 3 <= VALUES) do_loss(p, s);
+  bool weighted = happens_once_in(p, 3), retain = happens_once_in(p, 3);
+  int n = 1 + (int)draw_below(p, 2);
+  while (s->n_losses < n && s->n + 3 <= VALUES) do_compute_loss(p, s);
   if (s->n_losses < n) return;
-  if (s->old) fetch_all(p, s);
-  backward(p, s, weighted ? unequal : NULL, (size_t)n, retain);
-  if (s->old)
-    s->needs |= s->depends_on; /* all later statements report whether the context has failed */
+  if (s->has_changed_weights) fetch_all_values(p, s);
+  do_backward_from_losses(p, s, weighted ? unequal : NULL, (size_t)n, retain);
+  if (s->has_changed_weights)
+    s->needed_places |=
+        s->depended_places; /* all later statements report whether the context has failed */
   read_gradients(p, s);
 }
 
 /* Runs a backward from a module's value, with a gradient of the program. */
 static void do_backward_from(program *p, scope *s) {
   static float numbers[ROWS * WIDEST_WIDTH];
-  value *v = any_value(p, s, false);
-  if (!v || (s->old && (moves_statistics(p, s) || s->undecided))) return;
-  if (s->old) fetch_all(p, s);
-  size_t n = (size_t)(s->rows * NARROW_WIDTH);
-  for (size_t i = 0; i < n; i++) numbers[i] = (float)below(p, 2001) / 1000 - 1;
-  const cleave_tensor given = CLEAVE_TENSOR_F32(numbers, s->rows, NARROW_WIDTH);
-  const cleave_backward_options o = {.size = sizeof o, .gradients = &given, .retain = one_in(p, 3)};
-  s->passed = true;
-  s->passes++;
-  if (!s->made || !v->ref.id)
-    skip(p, "backward");
+  value *v = find_value(p, s, false);
+  if (!v || (s->has_changed_weights && (changes_statistics(p, s) || s->has_undecided_step))) return;
+  if (s->has_changed_weights) fetch_all_values(p, s);
+  size_t n = (size_t)(s->n_rows * NARROW_WIDTH);
+  for (size_t i = 0; i < n; i++) numbers[i] = (float)draw_below(p, 2001) / 1000 - 1;
+  const cleave_tensor given = CLEAVE_TENSOR_F32(numbers, s->n_rows, NARROW_WIDTH);
+  const cleave_backward_options o = {
+      .size = sizeof o, .gradients = &given, .retain = happens_once_in(p, 3)};
+  s->has_backward = true;
+  s->n_backwards++;
+  if (!s->is_made || !v->ref.id)
+    skip_statement(p, "backward");
   else
-    DO(p, cleave_backward_with(p->rt, s->id, &v->ref, 1, &o, &p->error), s->needs, s->depends_on,
-       "c%d: backward from a gradient of v%d", number_of(p, s), (int)(v - s->values));
-  if (s->old) s->needs |= s->depends_on;
+    DO(p, cleave_backward_with(p->rt, s->id, &v->ref, 1, &o, &p->last_error), s->needed_places,
+       s->depended_places, "c%d: backward from a gradient of v%d", index_of_scope(p, s),
+       (int)(v - s->values));
+  if (s->has_changed_weights) s->needed_places |= s->depended_places;
   read_gradients(p, s);
 }
 
-static void note_list(program *p, cleave_gradients *list) {
+static void record_gradients(program *p, cleave_gradients *list) {
   for (size_t i = 0; i < list->n; i++) record_tensor(p, &list->items[i].tensor);
   cleave_gradients_free(list);
 }
 
-static void do_list(program *p, scope *s) {
+static void do_read_gradient_list(program *p, scope *s) {
   cleave_gradients list;
-  if (!s->made)
-    skip(p, "gradients");
-  else if (DO(p, cleave_gradients_read(p->rt, s->id, 0, &list, &p->error), s->needs, s->depends_on,
-              "c%d: all gradients", number_of(p, s)))
-    note_list(p, &list);
+  if (!s->is_made)
+    skip_statement(p, "gradients");
+  else if (DO(p, cleave_gradients_read(p->rt, s->id, 0, &list, &p->last_error), s->needed_places,
+              s->depended_places, "c%d: all gradients", index_of_scope(p, s)))
+    record_gradients(p, &list);
 }
 
 /* Writes a gradient that is not finite, which prevents the step. */
 static void do_write_gradient(program *p, scope *s) {
-  int module = (int)below(p, (uint32_t)p->n_stages);
+  int module = (int)draw_below(p, (uint32_t)p->n_stages);
   const stage *m = &p->stages[module];
-  const char *name = cleave_module_weight_name(m->module, below(p, 2));
-  float factor = one_in(p, 6) ? INFINITY : 0.5f;
-  if (!s->passed || !name) return;
+  const char *name = cleave_module_weight_name(m->module, draw_below(p, 2));
+  float factor = happens_once_in(p, 6) ? INFINITY : 0.5f;
+  if (!s->has_backward || !name) return;
   bool read =
-      s->made && DO(p, cleave_gradient(p->rt, s->id, m->module, name, 0, &p->tensor, &p->error),
-                    s->needs | bit(m->place), s->depends_on, "c%d: gradient of m%d %s",
-                    number_of(p, s), module, name);
+      s->is_made &&
+      DO(p, cleave_gradient(p->rt, s->id, m->module, name, 0, &p->last_tensor, &p->last_error),
+         s->needed_places | place_bit(m->place), s->depended_places, "c%d: gradient of m%d %s",
+         index_of_scope(p, s), module, name);
   if (!read) {
-    skip(p, "write of a gradient");
+    skip_statement(p, "write of a gradient");
     return;
   }
-  for (size_t i = 0; i < cleave_tensor_count(&p->tensor); i++)
-    ((float *)p->tensor.data)[i] *= factor;
-  DO(p, cleave_gradient_write(p->rt, s->id, m->module, name, &p->tensor, 0, &p->error),
-     s->needs | bit(m->place), s->depends_on, "c%d: write gradient of m%d %s", number_of(p, s),
-     module, name);
+  for (size_t i = 0; i < cleave_tensor_count(&p->last_tensor); i++)
+    ((float *)p->last_tensor.data)[i] *= factor;
+  DO(p, cleave_gradient_write(p->rt, s->id, m->module, name, &p->last_tensor, 0, &p->last_error),
+     s->needed_places | place_bit(m->place), s->depended_places, "c%d: write gradient of m%d %s",
+     index_of_scope(p, s), module, name);
 }
 
-/* Records the effects of a step on values, modules and contexts. */
+/* Functions that record the effects of a step on values, modules and contexts. */
+
 /* Records that a module's parameters change: its earlier calls may have no backward there. */
-static void change(program *p, int i, uint32_t depends_on) {
-  p->stages[i].depends_on |= depends_on;
+static void record_weight_change(program *p, int i, uint32_t depends_on) {
+  p->stages[i].depended_places |= depends_on;
   for (int k = 0; k < p->n_scopes; k++)
-    if (p->scopes[k].stages & bit((uint32_t)i)) p->scopes[k].depends_on |= depends_on;
+    if (p->scopes[k].stages & place_bit((uint32_t)i)) p->scopes[k].depended_places |= depends_on;
 }
 
-void steps(program *p, scope *s, int optimizer) {
-  s->undecided |= !p->final;
+void record_step(program *p, scope *s, int optimizer) {
+  s->has_undecided_step |= !p->has_final_steps;
   note_weights_changed(p);
   for (int i = 0; i < p->n_stages; i++)
-    if (p->stages[i].optimizer == optimizer && (s->stages & bit((uint32_t)i)))
-      change(p, i, s->depends_on);
+    if (p->stages[i].optimizer == optimizer && (s->stages & place_bit((uint32_t)i)))
+      record_weight_change(p, i, s->depended_places);
 }
 
-static void do_step(program *p, scope *s) {
+static void do_step_optimizer(program *p, scope *s) {
   cleave_step_result stepped = {0};
-  int o = p->n_optimizers ? (int)below(p, (uint32_t)p->n_optimizers) : 0;
-  if (!p->n_optimizers || !s->passed) return;
-  steps(p, s, o);
-  if (!s->made) {
-    skip(p, "step");
+  int o = p->n_optimizers ? (int)draw_below(p, (uint32_t)p->n_optimizers) : 0;
+  if (!p->n_optimizers || !s->has_backward) return;
+  record_step(p, s, o);
+  if (!s->is_made) {
+    skip_statement(p, "step");
     return;
   }
-  if (DO(p, stepped_by(p, p->optimizers[o], s->id, &stepped), s->needs, s->depends_on,
-         "c%d: step of optimizer %d", number_of(p, s), o)) {
-    p->step_given_up = false;
+  if (DO(p, step_optimizer(p, p->optimizers[o], s->id, &stepped), s->needed_places,
+         s->depended_places, "c%d: step of optimizer %d", index_of_scope(p, s), o)) {
+    p->has_cancelled_step = false;
     record_bytes(p, &stepped.norm, sizeof stepped.norm);
     record_bytes(p, &stepped.applied, sizeof stepped.applied);
   }
-  allow_other_failure(p);
+  mark_may_report_other_failure(p);
 }
 
-void do_in_scope(program *p, scope *s) {
+void do_in_open_context(program *p, scope *s) {
   static void (*const all[])(program *, scope *) = {
-      do_call,     do_call,    do_call, do_call,  do_call,          do_loss, do_backward,
-      do_backward, do_step,    do_step, do_fetch, do_fetch,         do_keep, do_use,
-      do_use,      do_release, do_send, do_close, do_backward_from, do_list, do_write_gradient,
-      do_cancel};
-  all[below(p, CLV_COUNT(all))](p, s);
+      do_call_module,    do_call_module,    do_call_module,    do_call_module,
+      do_call_module,    do_compute_loss,   do_backward,       do_backward,
+      do_step_optimizer, do_step_optimizer, do_fetch_value,    do_fetch_value,
+      do_keep_value,     do_use_kept_value, do_use_kept_value, do_release_value,
+      do_send_value,     do_close_context,  do_backward_from,  do_read_gradient_list,
+      do_write_gradient, do_cancel_future};
+  all[draw_below(p, CLV_COUNT(all))](p, s);
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
@@ -510,64 +528,65 @@ void do_in_scope(program *p, scope *s) {
  * be read is not written either. */
 static bool read_weight(program *p, int i, const char *name) {
   stage *m = &p->stages[i];
-  if (!m->placed && m->place) m->depends_on |= EVERYBODY;
-  bool read =
-      DO(p, weight_of(p, m->module, name), bit(m->place), m->depends_on, "read m%d %s", i, name);
-  called(p, m, read);
-  allow_other_failure(p);
-  if (read) record_tensor(p, &p->tensor);
+  if (!m->is_placed && m->place) m->depended_places |= EVERYBODY;
+  bool read = DO(p, read_weight_tensor(p, m->module, name), place_bit(m->place), m->depended_places,
+                 "read m%d %s", i, name);
+  record_first_call(p, m, read);
+  mark_may_report_other_failure(p);
+  if (read) record_tensor(p, &p->last_tensor);
   return read;
 }
 
-/* Writes the values that were read, with another first number. */
-static bool write_back(program *p, int i, const char *name, bool read) {
+/* Writes the values that were read back, with another first number. */
+static bool write_read_weight(program *p, int i, const char *name, bool read) {
   const stage *m = &p->stages[i];
-  float number = (float)below(p, 100) / 100;
+  float number = (float)draw_below(p, 100) / 100;
   note_weights_changed(p);
   if (!read) {
-    skip(p, "write");
+    skip_statement(p, "write");
     return false;
   }
-  if (p->tensor.dtype == CLEAVE_F32) *(float *)p->tensor.data = number;
-  bool good = DO(p, cleave_weight_write(p->rt, m->module, name, &p->tensor, 0, &p->error),
-                 bit(m->place), 0, "write m%d %s", i, name);
-  allow_other_failure(p);
+  if (p->last_tensor.dtype == CLEAVE_F32) *(float *)p->last_tensor.data = number;
+  bool good = DO(p, cleave_weight_write(p->rt, m->module, name, &p->last_tensor, 0, &p->last_error),
+                 place_bit(m->place), 0, "write m%d %s", i, name);
+  mark_may_report_other_failure(p);
   return good;
 }
 
 bool write_weight(program *p, int module) {
   const char *name = cleave_module_weight_name(p->stages[module].module, 0);
-  return name && write_back(p, module, name, read_weight(p, module, name));
+  return name && write_read_weight(p, module, name, read_weight(p, module, name));
 }
 
-static void do_weight(program *p) {
-  int i = (int)below(p, (uint32_t)p->n_stages);
-  const char *name = cleave_module_weight_name(p->stages[i].module, below(p, 4));
-  bool writes = one_in(p, 3) && p->stages[i].kind != NORM;
+static void do_read_weight(program *p) {
+  int i = (int)draw_below(p, (uint32_t)p->n_stages);
+  const char *name = cleave_module_weight_name(p->stages[i].module, draw_below(p, 4));
+  bool writes = happens_once_in(p, 3) && p->stages[i].kind != NORM;
   if (!name) return;
   bool read = read_weight(p, i, name);
-  if (writes) write_back(p, i, name, read);
+  if (writes) write_read_weight(p, i, name, read);
 }
 
-void do_outside(program *p) {
-  uint32_t what = below(p, 6);
-  if (what == 0 && p->n_kept)
-    do_release_kept(p, (int)below(p, (uint32_t)p->n_kept));
+void do_without_context(program *p) {
+  uint32_t what = draw_below(p, 6);
+  if (what == 0 && p->n_kept_values)
+    do_release_kept_value(p, (int)draw_below(p, (uint32_t)p->n_kept_values));
   else if (what == 1)
     do_fetch_kept(p);
   else if (what == 2)
-    do_rejoin(p);
+    do_rejoin_workers(p);
   else if (what == 3)
-    do_replace(p);
+    do_replace_module(p);
   else
-    do_weight(p);
+    do_read_weight(p);
 }
 
 static void read_state(program *p, stage *m, cleave_state_kind what) {
   cleave_state state = {0};
-  bool good = DO(p, cleave_state_read(p->rt, m->module, what, 0, &state, &p->error), bit(m->place),
-                 m->depends_on, "state %d of m%d", (int)what, (int)(m - p->stages));
-  allow_other_failure(p);
+  bool good = DO(p, cleave_state_read(p->rt, m->module, what, 0, &state, &p->last_error),
+                 place_bit(m->place), m->depended_places, "state %d of m%d", (int)what,
+                 (int)(m - p->stages));
+  mark_may_report_other_failure(p);
   for (size_t i = 0; good && i < state.n; i++) record_tensor(p, &state.items[i].tensor);
   cleave_state_free(&state);
 }

@@ -15,16 +15,16 @@ enum { DIAL_MS = 5000 };
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-static void note_pass(sim_told *t, const clv_frame *f) {
+static void note_backward(sim_told *t, const clv_frame *f) {
   uint32_t i = 0;
-  while (i < t->n_passes && t->passes[i].context != f->context) i++;
+  while (i < t->n_backwards && t->backwards[i].context != f->context) i++;
   if (f->kind != CLV_PREPARE || !f->backward.n_calls || i == SIM_TOLD) return;
-  if (i == t->n_passes) t->passes[t->n_passes++].context = f->context;
-  t->passes[i].phases |= UINT64_C(1) << f->phase % 64;
+  if (i == t->n_backwards) t->backwards[t->n_backwards++].context = f->context;
+  t->backwards[i].phase_bits |= UINT64_C(1) << f->phase % 64;
 }
 
 /* Notes a module as loaded when it is used, because the answer to its load may have been lost. */
-static void note_use(sim_told *t, const clv_frame *f) {
+static void note_module_use(sim_told *t, const clv_frame *f) {
   if (f->kind == CLV_CALL || f->kind == CLV_STATE_GET)
     t->next_generation[f->module] =
         CLV_MAX(t->next_generation[f->module], UINT64_C(1) + f->generation);
@@ -33,55 +33,58 @@ static void note_use(sim_told *t, const clv_frame *f) {
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
   const sim_worker *k = user;
   (void)link;
-  note_pass(&k->world->told, &p->frame);
-  note_use(&k->world->told, &p->frame);
-  if (k->node && k->open)
+  note_backward(&k->world->master_messages, &p->frame);
+  note_module_use(&k->world->master_messages, &p->frame);
+  if (k->node && k->is_open)
     clv_node_post(k->node, p);
   else
     clv_packet_free(p);
 }
 
-/* The service closes such a session at its next tick. */
-static void master_closed(void *user, clv_link *link, clv_code code, const char *text) {
+/* Called when the master's link has ended. The service closes the session at its next tick. */
+static void on_master_link_closed(void *user, clv_link *link, clv_code code, const char *text) {
   sim_worker *k = user;
   (void)link, (void)code, (void)text;
-  sim_world_close_soon(k->world, k);
+  sim_world_schedule_close(k->world, k);
 }
 
-static void peer_closed(void *user, clv_link *link, clv_code code, const char *text) {
+static void on_peer_link_closed(void *user, clv_link *link, clv_code code, const char *text) {
   sim_worker *k = user;
   char why[CLV_ERR_TEXT];
   clv_packet *p;
   clv_err err;
   snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer(link), text);
-  if (!k->open || !k->master || clv_packet_new(k->pool, CLV_ABORT, &p, &err) != CLV_OK) return;
+  if (!k->is_open || !k->master_link || clv_packet_new(k->pool, CLV_ABORT, &p, &err) != CLV_OK)
+    return;
   clv_frame_set_failure(&p->frame, code == CLV_OK ? CLV_UNAVAILABLE : code, why,
                         clv_link_peer(link));
-  (void)!clv_link_send(k->master, p, &err);
+  (void)!clv_link_send(k->master_link, p, &err);
 }
 
-static clv_link_options options_of(sim_worker *k, const char *peer, bool master) {
+static clv_link_options make_link_options(sim_worker *k, const char *peer, bool master) {
   return (clv_link_options){
-      .clock = sim_world_clock(k->world),
+      .clock = sim_world_get_clock(k->world),
       .peer_name = peer,
       .pool = k->pool,
-      .accept_limits = k->granted,
-      .send_credit = k->world->weather.credit,
+      .accept_limits = k->granted_limits,
+      .send_credit = k->world->weather.credit_bytes,
       .quota_fails_packet = true,
-      .lease_ms = k->world->weather.mends ? SIM_LINK_LEASE_MS : 0,
-      .events = {
-          .user = k, .on_packet = on_packet, .on_closed = master ? master_closed : peer_closed}};
+      .lease_ms = k->world->weather.repairs_links ? SIM_LINK_LEASE_MS : 0,
+      .events = {.user = k,
+                 .on_packet = on_packet,
+                 .on_closed = master ? on_master_link_closed : on_peer_link_closed}};
 }
 
-/* Shows all known links to the node. */
-static void show_links(sim_worker *k) {
+/* Gives the node the links to all places. */
+static void set_node_links(sim_worker *k) {
   clv_err err;
   if (!k->node) return;
-  clv_node_set_master(k->node, k->master);
+  clv_node_set_master(k->node, k->master_link);
   for (uint32_t i = 1; i < SIM_PLACES; i++)
     if (k->in[i]) (void)!clv_node_add_peer(k->node, k->world->workers[i].name, k->in[i], &err);
   for (uint32_t i = 1; i < SIM_PLACES; i++)
-    if (k->out[i]) (void)!clv_node_add_peer(k->node, k->world->workers[i].name, k->out[i], &err);
+    if (k->dialled_links[i])
+      (void)!clv_node_add_peer(k->node, k->world->workers[i].name, k->dialled_links[i], &err);
 }
 
 static clv_code find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
@@ -89,13 +92,13 @@ static clv_code find_link(void *user, const clv_frame *attach, const char *uri, 
   sim_worker *k = user;
   bool master = attach->attach.role == CLV_ATTACH_MASTER;
   uint32_t from = master ? 0 : (uint32_t)(uri[1] - '0');
-  clv_link **link = master ? &k->master : &k->in[from];
-  if (!k->open) return clv_fail(err, CLV_NOT_FOUND, "no such session");
+  clv_link **link = master ? &k->master_link : &k->in[from];
+  if (!k->is_open) return clv_fail(err, CLV_NOT_FOUND, "no such session");
   if (!*link) {
     clv_link_options o =
-        options_of(k, master ? "the master" : k->world->workers[from].name, master);
+        make_link_options(k, master ? "the master" : k->world->workers[from].name, master);
     CLV_TRY(clv_link_new(&o, link, err));
-    show_links(k);
+    set_node_links(k);
   }
   *ret = clv_link_ref(*link);
   return CLV_OK;
@@ -103,24 +106,25 @@ static clv_code find_link(void *user, const clv_frame *attach, const char *uri, 
 
 static clv_code dial_peer(sim_worker *k, const char *name, clv_err *err) {
   uint32_t to = (uint32_t)(name[1] - '0');
-  if (k->out[to]) return CLV_OK;
-  clv_link_options o = options_of(k, name, false);
-  o.send_credit = 0; /* ATTACHED carries the credit */
+  if (k->dialled_links[to]) return CLV_OK;
+  clv_link_options o = make_link_options(k, name, false);
+  o.send_credit = 0; /* the frame ATTACHED brings the credit */
   clv_link_dial d = {
-      .session = k->session, .owner = "m0", .bulk_lanes = 4, .role = CLV_ATTACH_PEER};
-  CLV_TRY(sim_world_dial(k->world, k->place, to, &o, &d, DIAL_MS, &k->out[to], err));
-  show_links(k);
+      .session = k->session_id, .owner = "m0", .bulk_lanes = 4, .role = CLV_ATTACH_PEER};
+  CLV_TRY(sim_world_dial_link(k->world, k->place, to, &o, &d, DIAL_MS, &k->dialled_links[to], err));
+  set_node_links(k);
   return CLV_OK;
 }
 
 /* ---- methods --------------------------------------------------------------------------------- */
 
-static clv_code on_hello(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err) {
+static clv_code on_hello_method(sim_worker *k, const clv_piece *request, clv_bytes *reply,
+                                clv_err *err) {
   CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request r = {0};
   CLV_TRY(clv_wire_hello_request_decode(request, 1, &r, err));
   const char *capabilities[] = {"chunks", "direct", CLV_CAPABILITY_REFERENCE_LEASE};
   const char *devices[] = {clv_backend_cpu()->name};
-  clv_wire_hello_reply out = {.incarnation = k->incarnation,
+  clv_wire_hello_reply out = {.incarnation = k->incarnation_id,
                               .worker = k->name,
                               .cores = 1,
                               .threads = 1,
@@ -129,7 +133,7 @@ static clv_code on_hello(sim_worker *k, const clv_piece *request, clv_bytes *rep
                               .about = {.protocol = CLV_WIRE_PROTOCOL,
                                         .n_capabilities = CLV_COUNT(capabilities),
                                         .capabilities = capabilities,
-                                        .limits = k->granted,
+                                        .limits = k->granted_limits,
                                         .software = "cleave " CLV_VERSION,
                                         .isa = clv_backend_isa(clv_backend_cpu()),
                                         .unix_ms = r.about.unix_ms}};
@@ -138,63 +142,66 @@ static clv_code on_hello(sim_worker *k, const clv_piece *request, clv_bytes *rep
 
 /* Keeps an earlier session or process until the end of the world, because its work may still
  * run. */
-static void leave(sim_worker *k, bool process) {
+static void set_aside_session(sim_worker *k, bool process) {
   clv_err err;
   sim_worker *before;
   if (!process && !k->node) return;
   if (clv_alloc(1, sizeof *before, &before, &err) != CLV_OK) abort();
   *before = *k;
   k->node = NULL;
-  k->before = before;
-  if (!process) before->pool = NULL; /* the links have been freed */
+  k->earlier_session = before;
+  if (!process) before->pool = NULL; /* the next session uses the pool; its links have been freed */
 }
 
-static clv_code on_open(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err) {
+static clv_code on_open_method(sim_worker *k, const clv_piece *request, clv_bytes *reply,
+                               clv_err *err) {
   CLV_AUTO(clv_wire_message_clear) clv_wire_open_request r = {0};
   CLV_TRY(clv_wire_open_request_decode(request, 1, &r, err));
-  leave(k, false);
-  k->session = r.session;
+  set_aside_session(k, false);
+  k->session_id = r.session;
   k->lease_ms = r.reference_lease_ms;
-  k->open = true;
-  clv_wire_open_reply out = {.incarnation = k->incarnation, .granted = k->granted};
+  k->is_open = true;
+  clv_wire_open_reply out = {.incarnation = k->incarnation_id, .granted = k->granted_limits};
   return clv_wire_open_reply_encode(&out, reply, err);
 }
 
-static clv_code on_close(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err) {
+static clv_code on_close_method(sim_worker *k, const clv_piece *request, clv_bytes *reply,
+                                clv_err *err) {
   CLV_AUTO(clv_wire_message_clear) clv_wire_close_request r = {0};
   CLV_TRY(clv_wire_close_request_decode(request, 1, &r, err));
-  sim_worker_close(k);
+  sim_worker_close_session(k);
   return clv_wire_close_reply_encode(&(clv_wire_close_reply){0}, reply, err);
 }
 
-static clv_code ready_node(sim_worker *k, clv_err *err) {
+static clv_code make_node(sim_worker *k, clv_err *err) {
   if (k->node) return CLV_OK;
   clv_node_options o = {.pool = k->pool,
                         .originator = (uint16_t)k->place,
                         .reference_lease_ms = k->lease_ms,
-                        .clock = sim_world_clock(k->world),
-                        .executor = sim_world_executor(k->world, k->place),
-                        .wait = sim_world_wait,
+                        .clock = sim_world_get_clock(k->world),
+                        .executor = sim_world_get_executor(k->world, k->place),
+                        .wait = sim_world_wait_until,
                         .wait_user = k->world};
   CLV_TRY(clv_node_new(&o, &k->node, err));
-  show_links(k);
+  set_node_links(k);
   return CLV_OK;
 }
 
 /* Asserts that generations grow, also over lost sessions and restarts. */
 static void check_generation(sim_worker *k, const clv_wire_load_request *r) {
-  sim_told *t = &k->world->told;
+  sim_told *t = &k->world->master_messages;
   if (r->generation < t->next_generation[r->module])
-    snprintf(t->wrong, sizeof t->wrong, "%s is to load a module %u of generation %u again", k->name,
-             r->module, r->generation);
+    snprintf(t->violation, sizeof t->violation, "%s is to load a module %u of generation %u again",
+             k->name, r->module, r->generation);
 }
 
-static clv_code load(sim_worker *k, const clv_wire_load_request *r, clv_wire_load_reply *out,
-                     clv_err *err) {
+static clv_code load_module(sim_worker *k, const clv_wire_load_request *r, clv_wire_load_reply *out,
+                            clv_err *err) {
   CLV_AUTO(clv_module_freep) clv_module *m = NULL;
   check_generation(k, r);
   const clv_backend *ref = clv_backend_ref();
-  const clv_backend *backend = k->world->weather.far && k->place > 1 ? far_backend(ref) : ref;
+  const clv_backend *backend =
+      k->world->weather.has_device_workers && k->place > 1 ? far_get_backend(ref) : ref;
   const clv_device device = {.name = "cpu", .backend = backend};
   CLV_TRY(clv_load_make_module(r, &device, k->node, k->pool, NULL, &m, err));
   for (uint32_t i = 0; i < r->n_peers; i++) {
@@ -202,34 +209,35 @@ static clv_code load(sim_worker *k, const clv_wire_load_request *r, clv_wire_loa
       return clv_err_prefix(err, "peer %s at its address", r->peers[i]);
   }
   CLV_TRY(clv_load_describe_module(m, NULL, out, err));
-  if (!k->open) return clv_fail(err, CLV_NOT_FOUND, "no such session");
-  CLV_TRY(ready_node(k, err));
+  if (!k->is_open) return clv_fail(err, CLV_NOT_FOUND, "no such session");
+  CLV_TRY(make_node(k, err));
   return clv_node_add_module(k->node, clv_steal(&m), err);
 }
 
-static clv_code on_load(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err) {
+static clv_code on_load_method(sim_worker *k, const clv_piece *request, clv_bytes *reply,
+                               clv_err *err) {
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_request r = {0};
   CLV_TRY(clv_wire_load_request_decode(request, 1, &r, err));
   clv_wire_param params[16];
   clv_wire_spec outputs[1];
   clv_wire_load_reply out = {.params = params, .outputs = outputs};
-  CLV_TRY(load(k, &r, &out, err));
+  CLV_TRY(load_module(k, &r, &out, err));
   return clv_wire_load_reply_encode(&out, reply, err);
 }
 
-clv_code sim_worker_call(sim_worker *k, const char *method, const clv_piece *request,
-                         clv_bytes *reply, clv_err *err) {
+clv_code sim_worker_call_method(sim_worker *k, const char *method, const clv_piece *request,
+                                clv_bytes *reply, clv_err *err) {
   static const struct {
     const char *method;
     clv_code (*run)(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err);
     bool any; /* true if the method needs no session */
-  } methods[] = {{CLV_METHOD_HELLO, on_hello, true},
-                 {CLV_METHOD_OPEN_SESSION, on_open, true},
-                 {CLV_METHOD_LOAD_MODULE, on_load, false},
-                 {CLV_METHOD_CLOSE_SESSION, on_close, false}};
+  } methods[] = {{CLV_METHOD_HELLO, on_hello_method, true},
+                 {CLV_METHOD_OPEN_SESSION, on_open_method, true},
+                 {CLV_METHOD_LOAD_MODULE, on_load_method, false},
+                 {CLV_METHOD_CLOSE_SESSION, on_close_method, false}};
   for (size_t i = 0; i < CLV_COUNT(methods); i++) {
     if (strcmp(method, methods[i].method) != 0) continue;
-    if (!methods[i].any && !k->open) return clv_fail(err, CLV_NOT_FOUND, "no such session");
+    if (!methods[i].any && !k->is_open) return clv_fail(err, CLV_NOT_FOUND, "no such session");
     return methods[i].run(k, request, reply, err);
   }
   return clv_fail(err, CLV_UNIMPLEMENTED, "%s is not simulated", method);
@@ -239,58 +247,58 @@ clv_code sim_worker_call(sim_worker *k, const char *method, const clv_piece *req
 
 clv_code sim_worker_start(sim_world *w, uint32_t place, clv_err *err) {
   sim_worker *k = &w->workers[place];
-  *k = (sim_worker){.world = w, .place = place, .granted = clv_wire_limits_default()};
-  k->granted.credit_bytes = w->weather.credit;
-  k->acceptor = (clv_lane_acceptor){k, find_link};
+  *k = (sim_worker){.world = w, .place = place, .granted_limits = clv_wire_limits_default()};
+  k->granted_limits.credit_bytes = w->weather.credit_bytes;
+  k->lane_acceptor = (clv_lane_acceptor){k, find_link};
   snprintf(k->name, sizeof k->name, "w%u", place);
-  k->incarnation.bytes[0] = (uint8_t)place;
+  k->incarnation_id.bytes[0] = (uint8_t)place;
   return clv_pool_new((size_t)1 << 30, 4096, &k->pool, err);
 }
 
 void sim_worker_restart(sim_worker *k) {
   clv_err err;
-  leave(k, true);
-  sim_worker *before = k->before;
-  sim_network_revive(k->world->network, k->place);
+  set_aside_session(k, true);
+  sim_worker *before = k->earlier_session;
+  sim_network_revive_place(k->world->network, k->place);
   if (sim_worker_start(k->world, k->place, &err) != CLV_OK) abort();
-  k->before = before;
-  k->life = before->life + 1;
-  k->incarnation.bytes[1] = (uint8_t)k->life;
+  k->earlier_session = before;
+  k->n_restarts = before->n_restarts + 1;
+  k->incarnation_id.bytes[1] = (uint8_t)k->n_restarts;
 }
 
-uint64_t sim_worker_due(sim_worker *k) {
-  if (!k->node || !k->open || k->dead) return UINT64_MAX;
+uint64_t sim_worker_next_run_ns(sim_worker *k) {
+  if (!k->node || !k->is_open || k->is_dead) return UINT64_MAX;
   uint64_t due = clv_node_due_ns(k->node);
-  return due == UINT64_MAX ? due : CLV_MAX(due, k->busy_until);
+  return due == UINT64_MAX ? due : CLV_MAX(due, k->busy_until_ns);
 }
 
-void sim_worker_run(sim_worker *k) { clv_node_poll(k->node); }
+void sim_worker_run_node(sim_worker *k) { clv_node_poll(k->node); }
 
-static void drop(clv_link **link) {
+static void close_link(clv_link **link) {
   clv_link *l = clv_steal(link);
   clv_link_close(l);
   clv_link_unref(l);
 }
 
-void sim_worker_close(sim_worker *k) {
-  if (!k->open) return;
-  k->open = false;
+void sim_worker_close_session(sim_worker *k) {
+  if (!k->is_open) return;
+  k->is_open = false;
   if (k->node) {
     clv_node_stop(k->node);
     clv_node_set_master(k->node, NULL);
     clv_node_remove_peers(k->node);
   }
-  drop(&k->master);
+  close_link(&k->master_link);
   for (uint32_t i = 0; i < SIM_PLACES; i++) {
-    drop(&k->in[i]);
-    drop(&k->out[i]);
+    close_link(&k->in[i]);
+    close_link(&k->dialled_links[i]);
   }
 }
 
-void sim_worker_holds(const sim_worker *k, char *text, size_t len) {
+void sim_worker_describe_objects(const sim_worker *k, char *text, size_t len) {
   clv_context_counts c;
   text[0] = '\0';
-  if (!k->node || !k->open || k->dead) return;
+  if (!k->node || !k->is_open || k->is_dead) return;
   clv_node_context_count(k->node, &c);
   if (c.contexts || c.values || c.calls_waiting || c.references.n_owned || c.references.n_used ||
       c.references.n_pending)
@@ -302,19 +310,19 @@ void sim_worker_holds(const sim_worker *k, char *text, size_t len) {
              (unsigned long long)c.references.n_used, (unsigned long long)c.references.n_pending);
 }
 
-void sim_worker_stop(sim_worker *k) {
-  sim_worker_close(k);
-  clv_node_free(k->node); /* ends its work first */
+void sim_worker_free_node(sim_worker *k) {
+  sim_worker_close_session(k);
+  clv_node_free(k->node); /* freeing the node ends its work first */
   k->node = NULL;
-  if (k->before) sim_worker_stop(k->before);
+  if (k->earlier_session) sim_worker_free_node(k->earlier_session);
 }
 
 /* Asserts that nothing is charged to the pool after node and links are freed. Such a charge is a
  * leaked tensor. */
 void sim_worker_free(sim_worker *k, char *text, size_t len) {
-  if (k->before) sim_worker_free(k->before, text, len);
-  free(k->before);
+  if (k->earlier_session) sim_worker_free(k->earlier_session, text, len);
+  free(k->earlier_session);
   if (!k->pool) return;
-  sim_pool_left(k->pool, k->name, text, len);
+  sim_describe_pool_leftovers(k->pool, k->name, text, len);
   clv_pool_unref(k->pool);
 }

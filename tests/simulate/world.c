@@ -12,12 +12,12 @@ enum { DEADLINE_MS = 120000, LEASE_MS = 5000, TICK_MS = 1000, NEWS_MS = 10000 };
 
 /* ---- what happens ---------------------------------------------------------------------------- */
 
-/* Returns the worker whose node is to run next; NULL: none. */
+/* Returns the worker whose node runs next; NULL: none. *ret_due: time in ns at which it runs. */
 static sim_worker *next_worker(sim_world *w, uint64_t *ret_due) {
   sim_worker *next = NULL;
   *ret_due = UINT64_MAX;
   for (uint32_t i = 1; i < SIM_PLACES; i++) {
-    uint64_t due = sim_worker_due(&w->workers[i]);
+    uint64_t due = sim_worker_next_run_ns(&w->workers[i]);
     if (due >= *ret_due) continue;
     *ret_due = due;
     next = &w->workers[i];
@@ -26,39 +26,41 @@ static sim_worker *next_worker(sim_world *w, uint64_t *ret_due) {
 }
 
 static void run_worker(sim_world *w, sim_worker *k) {
-  sim_worker_run(k);
-  k->busy_until = sim_network_now(w->network) + sim_network_delay(w->network) / 8;
+  sim_worker_run_node(k);
+  k->busy_until_ns = sim_network_now(w->network) + sim_network_draw_delay(w->network) / 8;
 }
 
-bool sim_world_step(sim_world *w, uint64_t until) {
+bool sim_world_run_event(sim_world *w, uint64_t until) {
   uint64_t due;
   sim_worker *k = next_worker(w, &due);
-  uint64_t sooner = CLV_MIN(due, sim_network_due(w->network));
+  uint64_t sooner = CLV_MIN(due, sim_network_next_event_ns(w->network));
   if (sooner > until || sooner == UINT64_MAX) {
-    if (until != UINT64_MAX) sim_network_pass(w->network, until);
+    if (until != UINT64_MAX) sim_network_advance(w->network, until);
     return until != UINT64_MAX;
   }
-  if (sim_network_due(w->network) <= due) {
-    sim_network_step(w->network);
+  if (sim_network_next_event_ns(w->network) <= due) {
+    sim_network_run_event(w->network);
     return true;
   }
-  sim_network_pass(w->network, due);
+  sim_network_advance(w->network, due);
   run_worker(w, k);
   return true;
 }
 
-static void run_to(sim_world *w, uint64_t until) {
-  while (sim_network_now(w->network) < until && sim_world_step(w, until)) continue;
+static void run_until(sim_world *w, uint64_t until) {
+  while (sim_network_now(w->network) < until && sim_world_run_event(w, until)) continue;
 }
 
-bool sim_world_wait(void *world, uint64_t until_ns) { return sim_world_step(world, until_ns); }
+bool sim_world_wait_until(void *world, uint64_t until_ns) {
+  return sim_world_run_event(world, until_ns);
+}
 
-clv_clock sim_world_clock(sim_world *w) { return sim_network_clock(w->network); }
+clv_clock sim_world_get_clock(sim_world *w) { return sim_network_get_clock(w->network); }
 
-void sim_world_pause(void *world) {
+void sim_world_pass_time(void *world) {
   sim_world *w = world;
-  if (w->weather.calm || sim_below(&w->random, 3)) return;
-  run_to(w, sim_network_now(w->network) + sim_network_delay(w->network));
+  if (w->weather.has_no_delays || sim_draw_below(&w->rng, 3)) return;
+  run_until(w, sim_network_now(w->network) + sim_network_draw_delay(w->network));
 }
 
 /* ---- work that takes time -------------------------------------------------------------------- */
@@ -83,58 +85,63 @@ static void start_work(void *user, clv_work *work) {
   started *s;
   if (clv_alloc(1, sizeof *s, &s, &err) != CLV_OK) abort();
   *s = (started){k->node, work};
-  sim_network_at(n, sim_network_now(n) + sim_network_delay(n), end_work, s);
+  sim_network_call_at(n, sim_network_now(n) + sim_network_draw_delay(n), end_work, s);
 }
 
-clv_executor sim_world_executor(sim_world *w, uint32_t place) {
+clv_executor sim_world_get_executor(sim_world *w, uint32_t place) {
   return w->work_takes_time ? (clv_executor){&w->workers[place], start_work} : (clv_executor){0};
 }
 
 /* ---- the master's ways to workers ------------------------------------------------------------ */
 
-static clv_code random_bytes(void *user, void *ret, size_t len, clv_err *err) {
+static clv_code draw_bytes(void *user, void *ret, size_t len, clv_err *err) {
   sim_world *w = user;
   unsigned char *to = ret;
   (void)err;
-  for (size_t i = 0; i < len; i++) to[i] = (unsigned char)sim_next(&w->random);
+  for (size_t i = 0; i < len; i++) to[i] = (unsigned char)sim_draw_number(&w->rng);
   return CLV_OK;
 }
 
-static sim_worker *worker_of(sim_world *w, const char *name) { return &w->workers[name[1] - '0']; }
+static sim_worker *find_worker(sim_world *w, const char *name) {
+  return &w->workers[name[1] - '0'];
+}
 
 static void do_nothing(void *user) { (void)user; }
 
-/* Lets the time of a request and its answer pass, in which the world goes on. */
-static clv_code travel(sim_world *w, const sim_worker *k, uint64_t until, clv_err *err) {
-  uint64_t there = sim_network_now(w->network) + sim_network_delay(w->network);
-  sim_network_at(w->network, there, do_nothing, w);
-  run_to(w, CLV_MIN(there, until));
-  if (k->dead) return clv_fail(err, CLV_UNAVAILABLE, "%s: connection lost", k->name);
+/* Lets the time that a request and its answer need pass. The rest of the world continues meanwhile.
+ */
+static clv_code pass_request_time(sim_world *w, const sim_worker *k, uint64_t until, clv_err *err) {
+  uint64_t there = sim_network_now(w->network) + sim_network_draw_delay(w->network);
+  sim_network_call_at(w->network, there, do_nothing, w);
+  run_until(w, CLV_MIN(there, until));
+  if (k->is_dead) return clv_fail(err, CLV_UNAVAILABLE, "%s: connection lost", k->name);
   if (there > until) return clv_fail(err, CLV_DEADLINE, "%s: no answer", k->name);
   return CLV_OK;
 }
 
-static clv_code call(void *user, const char *worker, const char *method, const clv_bytes *request,
-                     uint64_t timeout_ms, clv_bytes *reply, clv_err *err) {
+static clv_code call_worker(void *user, const char *worker, const char *method,
+                            const clv_bytes *request, uint64_t timeout_ms, clv_bytes *reply,
+                            clv_err *err) {
   sim_world *w = user;
-  sim_worker *k = worker_of(w, worker);
+  sim_worker *k = find_worker(w, worker);
   uint64_t until = sim_network_now(w->network) + timeout_ms * MS;
   clv_piece piece = {request->data, request->len};
-  CLV_TRY(travel(w, k, until, err));
-  CLV_TRY(sim_worker_call(k, method, &piece, reply, err));
-  return travel(w, k, until, err);
+  CLV_TRY(pass_request_time(w, k, until, err));
+  CLV_TRY(sim_worker_call_method(k, method, &piece, reply, err));
+  return pass_request_time(w, k, until, err);
 }
 
-clv_code sim_world_dial(sim_world *w, uint32_t from, uint32_t to, const clv_link_options *options,
-                        const clv_link_dial *dial, unsigned timeout_ms, clv_link **ret,
-                        clv_err *err) {
+clv_code sim_world_dial_link(sim_world *w, uint32_t from, uint32_t to,
+                             const clv_link_options *options, const clv_link_dial *dial,
+                             unsigned timeout_ms, clv_link **ret, clv_err *err) {
   static const char *const uris[SIM_PLACES] = {"m0", "w1", "w2", "w3"};
-  clv_dialler d = sim_network_dialler(w->network, from, to, &w->workers[to].acceptor, uris[from]);
+  clv_dialler d =
+      sim_network_make_dialler(w->network, from, to, &w->workers[to].lane_acceptor, uris[from]);
   uint64_t until = sim_network_now(w->network) + timeout_ms * MS;
   CLV_AUTO(clv_link_unrefp) clv_link *l = NULL;
   CLV_TRY(clv_link_start(options, dial, &d, &l, err));
   while (!clv_link_is_attached(l) && sim_network_now(w->network) < until)
-    if (!sim_world_step(w, until)) break;
+    if (!sim_world_run_event(w, until)) break;
   if (!clv_link_is_attached(l)) {
     clv_link_close(l);
     return clv_fail(err, CLV_UNAVAILABLE, "%s did not attach the session", uris[to]);
@@ -146,33 +153,35 @@ clv_code sim_world_dial(sim_world *w, uint32_t from, uint32_t to, const clv_link
 static clv_code open_link(void *user, const char *worker, const clv_link_options *options,
                           const clv_link_dial *dial, clv_link **ret, clv_err *err) {
   sim_world *w = user;
-  return sim_world_dial(w, 0, worker_of(w, worker)->place, options, dial, dial->timeout_ms, ret,
-                        err);
+  return sim_world_dial_link(w, 0, find_worker(w, worker)->place, options, dial, dial->timeout_ms,
+                             ret, err);
 }
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
-static void start_again(void *user) { sim_worker_restart(user); }
+static void restart_worker(void *user) { sim_worker_restart(user); }
 
-static void strike(void *user) {
+static void cause_fault(void *user) {
   sim_world *w = user;
   const sim_fault *f = &w->weather.fault;
   if (f->kind == SIM_KILL) {
-    w->workers[f->a].dead = true;
-    sim_network_kill(w->network, f->a);
-    sim_network_at(w->network, f->back, start_again, &w->workers[f->a]);
-    w->fault_came = true;
+    w->workers[f->a].is_dead = true;
+    sim_network_kill_place(w->network, f->a);
+    sim_network_call_at(w->network, f->restart_ns, restart_worker, &w->workers[f->a]);
+    w->fault_happened = true;
   } else {
-    w->fault_came = sim_network_cut(w->network, f->a, f->b, f->lane) > 0;
+    w->fault_happened = sim_network_close_lane(w->network, f->a, f->b, f->lane) > 0;
   }
-  if (w->weather.trace) printf("%12.6f ms  the fault\n", (double)sim_network_now(w->network) / 1e6);
+  if (w->weather.prints_messages)
+    printf("%12.6f ms  the fault\n", (double)sim_network_now(w->network) / 1e6);
 }
 
-static void close_worker(void *user) { sim_worker_close(user); }
+static void close_worker(void *user) { sim_worker_close_session(user); }
 
-void sim_world_close_soon(sim_world *w, sim_worker *k) {
-  sim_network_at(w->network, sim_network_now(w->network) + sim_below(&w->random, TICK_MS) * MS,
-                 close_worker, k);
+void sim_world_schedule_close(sim_world *w, sim_worker *k) {
+  sim_network_call_at(w->network,
+                      sim_network_now(w->network) + sim_draw_below(&w->rng, TICK_MS) * MS,
+                      close_worker, k);
 }
 
 /* ---- its life -------------------------------------------------------------------------------- */
@@ -182,17 +191,18 @@ sim_world *sim_world_new(const sim_weather *weather) {
   clv_err err;
   if (clv_alloc(1, sizeof *w, &w, &err) != CLV_OK) abort();
   w->weather = *weather;
-  w->random.state = weather->seed ^ 0x5157;
-  w->work_takes_time = !weather->calm && weather->seed % 2;
+  w->rng.rng_state = weather->seed ^ 0x5157;
+  w->work_takes_time = !weather->has_no_delays && weather->seed % 2;
   w->workers[0].world = w;
-  w->network = sim_network_new(&(sim_network_options){.seed = weather->seed,
-                                                      .calm = weather->calm,
-                                                      .trace = weather->trace,
-                                                      .cut_at = weather->cut_at,
-                                                      .cut_every = weather->cut_every});
-  for (uint32_t i = 1; i < SIM_PLACES && !weather->home; i++)
+  w->network =
+      sim_network_new(&(sim_network_options){.seed = weather->seed,
+                                             .has_no_delays = weather->has_no_delays,
+                                             .prints_messages = weather->prints_messages,
+                                             .first_cut_message = weather->first_cut_message,
+                                             .cut_interval = weather->cut_interval});
+  for (uint32_t i = 1; i < SIM_PLACES && !weather->has_no_workers; i++)
     if (sim_worker_start(w, i, &err) != CLV_OK) abort();
-  if (weather->fault.kind) sim_network_at(w->network, weather->fault.at, strike, w);
+  if (weather->fault.kind) sim_network_call_at(w->network, weather->fault.at, cause_fault, w);
   return w;
 }
 
@@ -214,25 +224,25 @@ static cleave_status read_config(cleave_error *error) {
   return config ? CLEAVE_OK : api_read_config("simulated", text, &config, error);
 }
 
-cleave_status sim_world_open(sim_world *w, cleave_runtime **ret, cleave_error *error) {
+cleave_status sim_world_open_runtime(sim_world *w, cleave_runtime **ret, cleave_error *error) {
   api_platform world = {.user = w,
-                        .clock = sim_world_clock(w),
-                        .random_bytes = random_bytes,
-                        .call = call,
+                        .clock = sim_world_get_clock(w),
+                        .random_bytes = draw_bytes,
+                        .call = call_worker,
                         .open_link = open_link,
-                        .wait = sim_world_wait,
-                        .executor = sim_world_executor(w, 0),
+                        .wait = sim_world_wait_until,
+                        .executor = sim_world_get_executor(w, 0),
                         .backend = clv_backend_ref()};
   cleave_options o = {.size = sizeof o,
                       .deadline_ms = DEADLINE_MS,
                       .single_thread = true,
-                      .via_master = w->weather.via_master};
-  if (w->weather.home) o.workers = (const char *const[]){""};
+                      .via_master = w->weather.sends_via_master};
+  if (w->weather.has_no_workers) o.workers = (const char *const[]){""};
   cleave_status status = read_config(error);
   if (status == CLEAVE_OK) {
-    config->limits.credit_bytes = w->weather.credit;
-    config->limits.lease_ms = w->weather.mends ? SIM_LINK_LEASE_MS : 0;
-    config->limits.reference_lease_ms = w->weather.mends ? 2 * SIM_LINK_LEASE_MS : LEASE_MS;
+    config->limits.credit_bytes = w->weather.credit_bytes;
+    config->limits.lease_ms = w->weather.repairs_links ? SIM_LINK_LEASE_MS : 0;
+    config->limits.reference_lease_ms = w->weather.repairs_links ? 2 * SIM_LINK_LEASE_MS : LEASE_MS;
     status = api_open_on_platform(&world, config, &o, ret, error);
     if (status == CLEAVE_OK) {
       w->runtime = *ret;
@@ -249,72 +259,76 @@ void sim_world_wait_for_notice(void *world) {
   while (sim_network_now(w->network) < until) {
     clv_node_clear_interrupt(node);
     clv_node_poll(node);
-    sim_world_step(w, CLV_MIN(until, clv_node_due_ns(node)));
+    sim_world_run_event(w, CLV_MIN(until, clv_node_due_ns(node)));
   }
 }
 
-uint32_t sim_world_passes(void *world, uint64_t context) {
-  const sim_told *t = &((sim_world *)world)->told;
-  for (uint32_t i = 0; i < t->n_passes; i++)
-    if (t->passes[i].context == context) return (uint32_t)__builtin_popcountll(t->passes[i].phases);
+uint32_t sim_world_count_backwards(void *world, uint64_t context) {
+  const sim_told *t = &((sim_world *)world)->master_messages;
+  for (uint32_t i = 0; i < t->n_backwards; i++)
+    if (t->backwards[i].context == context)
+      return (uint32_t)__builtin_popcountll(t->backwards[i].phase_bits);
   return 0;
 }
 
 /* ---- another caller -------------------------------------------------------------------------- */
 
 enum { INTRUDER_ROWS = 2, INTRUDER_COLUMNS = 4 };
-/* ids of the intruders' contexts and messages */
+/* first id of the contexts and messages of intruders */
 static const uint64_t intruders = UINT64_C(1) << 40;
 
-static void must(clv_code code) {
+static void require_success(clv_code code) {
   if (code != CLV_OK) abort();
 }
 
 /* Sends a call of an intruder. after: an earlier call; 0: none. */
-static void intruding_call(const sim_worker *k, const cleave_module *m, uint64_t context,
-                           uint64_t id, uint64_t after) {
+static void send_intruder_call(const sim_worker *k, const cleave_module *m, uint64_t context,
+                               uint64_t id, uint64_t after) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
   clv_packet *p;
   clv_err err;
-  must(clv_pool_tensor(k->pool, CLV_F32, &CLV_SHAPE(INTRUDER_ROWS, INTRUDER_COLUMNS), &x, &err));
+  require_success(
+      clv_pool_tensor(k->pool, CLV_F32, &CLV_SHAPE(INTRUDER_ROWS, INTRUDER_COLUMNS), &x, &err));
   for (size_t i = 0; i < x->n; i++) ((float *)x->data)[i] = 1;
-  must(clv_packet_new_call(k->pool, context, id, m->index, true, &p, &err));
-  must(clv_packet_add_arg(p, 0, true, x, &err));
+  require_success(clv_packet_new_call(k->pool, context, id, m->index, true, &p, &err));
+  require_success(clv_packet_add_arg(p, 0, true, x, &err));
   p->frame.generation = m->generation;
   p->frame.call.runs_after = after;
   clv_node_post(k->node, p);
 }
 
-static void intruding_end(const sim_worker *k, uint64_t context, uint64_t first, bool votes) {
+static void send_intruder_end(const sim_worker *k, uint64_t context, uint64_t first, bool votes) {
   clv_packet *p;
   clv_err err;
-  must(clv_packet_new_prepare(k->pool, context, 1, 0, false, votes, false, &p, &err));
-  must(clv_packet_add_needed_call(p, first, 1, 0, &err));
+  require_success(clv_packet_new_prepare(k->pool, context, 1, 0, false, votes, false, &p, &err));
+  require_success(clv_packet_add_needed_call(p, first, 1, 0, &err));
   clv_node_post(k->node, p);
-  must(clv_packet_new_end_context(k->pool, context, intruders, &p, &err));
+  require_success(clv_packet_new_end_context(k->pool, context, intruders, &p, &err));
   clv_packet_set_end_commit(p, 1, 0.5f, true);
   clv_node_post(k->node, p);
 }
 
-void sim_world_intrude(void *world, uint32_t place, const cleave_module *m, uint64_t what) {
+void sim_world_use_as_intruder(void *world, uint32_t place, const cleave_module *m, uint64_t what) {
   sim_world *w = world;
   const sim_worker *k = &w->workers[place];
-  if (!k->node || !k->open || k->dead || !clv_node_module(k->node, m->index)) return;
+  if (!k->node || !k->is_open || k->is_dead || !clv_node_module(k->node, m->index)) return;
   uint64_t context = intruders + ++w->n_intrusions, first = 1;
   uint32_t followers = 1 + (uint32_t)(what >> 32) % 4;
-  intruding_call(k, m, context, first, 0);
-  for (uint32_t i = 0; i < followers; i++) /* each follows the first call, or the call before it */
-    intruding_call(k, m, context, first + 1 + i, what >> 40 & 1 ? first + i : first);
-  intruding_end(k, context, first, what >> 41 & 1);
+  send_intruder_call(k, m, context, first, 0);
+  /* each follower depends on the first call, or on the follower before */
+  for (uint32_t i = 0; i < followers; i++)
+    send_intruder_call(k, m, context, first + 1 + i, what >> 40 & 1 ? first + i : first);
+  send_intruder_end(k, context, first, what >> 41 & 1);
 }
 
-void sim_world_settle(sim_world *w, char *text, size_t len) {
+void sim_world_check_leftovers(sim_world *w, char *text, size_t len) {
   sim_world_wait_for_notice(w);
-  snprintf(text, len, "%s", w->told.wrong);
-  for (uint32_t i = 1; i < SIM_PLACES && !text[0]; i++) sim_worker_holds(&w->workers[i], text, len);
+  snprintf(text, len, "%s", w->master_messages.violation);
+  for (uint32_t i = 1; i < SIM_PLACES && !text[0]; i++)
+    sim_worker_describe_objects(&w->workers[i], text, len);
 }
 
-void sim_pool_left(clv_pool *pool, const char *whose, char *text, size_t len) {
+void sim_describe_pool_leftovers(clv_pool *pool, const char *whose, char *text, size_t len) {
   clv_err err;
   clv_tensor *t;
   clv_account *a = clv_pool_account(pool);
@@ -327,19 +341,19 @@ void sim_pool_left(clv_pool *pool, const char *whose, char *text, size_t len) {
 }
 
 void sim_world_free(sim_world *w, char *text, size_t len) {
-  for (uint32_t i = 1; i < SIM_PLACES; i++) sim_worker_stop(&w->workers[i]);
+  for (uint32_t i = 1; i < SIM_PLACES; i++) sim_worker_free_node(&w->workers[i]);
   sim_network_free(w->network);
   text[0] = '\0';
   for (uint32_t i = 1; i < SIM_PLACES; i++) sim_worker_free(&w->workers[i], text, len);
   free(w);
 }
 
-sim_counts sim_world_count(const sim_world *w) {
-  sim_network_counts c = sim_network_count(w->network);
-  return (sim_counts){c.messages, c.events, c.cuts, w->fault_came};
+sim_counts sim_world_get_counts(const sim_world *w) {
+  sim_network_counts c = sim_network_get_counts(w->network);
+  return (sim_counts){c.n_messages, c.n_events, c.n_cuts, w->fault_happened};
 }
 
-void sim_worlds_done(void) {
+void sim_free_worlds(void) {
   clv_session_config_free(config);
   config = NULL;
 }

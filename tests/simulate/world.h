@@ -17,51 +17,51 @@ typedef enum sim_fault_kind { SIM_NO_FAULT, SIM_CUT, SIM_KILL } sim_fault_kind;
 typedef struct sim_fault {
   sim_fault_kind kind;
   uint32_t a, b, lane; /* SIM_KILL: a is the worker */
-  uint64_t at;         /* time in ns */
-  uint64_t back;       /* SIM_KILL: time in ns at which the worker is started again */
+  uint64_t at;         /* time in ns at which the fault happens */
+  uint64_t restart_ns; /* SIM_KILL: time in ns at which the worker is started again */
 } sim_fault;
 
 typedef struct sim_weather {
   uint64_t seed;
-  bool home; /* no worker takes part */
-  bool calm; /* no message takes time */
-  bool via_master;
-  uint64_t credit; /* credit of a link in bytes */
+  bool has_no_workers; /* all modules are at the master */
+  bool has_no_delays;  /* messages arrive at once */
+  bool sends_via_master;
+  uint64_t credit_bytes; /* credit of a link in bytes */
   sim_fault fault;
-  bool mends;                 /* links are repaired; else a lost lane ends its link */
-  uint64_t cut_at, cut_every; /* as in sim_network_options */
-  bool far;                   /* workers 2 and 3 compute in memory that the host cannot access */
-  bool trace;
+  bool repairs_links;                       /* links are repaired; else a lost lane ends its link */
+  uint64_t first_cut_message, cut_interval; /* fields of the same name in sim_network_options */
+  bool has_device_workers; /* workers 2 and 3 compute in memory that the host cannot access */
+  bool prints_messages;
 } sim_weather;
 
 typedef struct sim_world sim_world;
 
 sim_world *sim_world_new(const sim_weather *weather);
-cleave_status sim_world_open(sim_world *w, cleave_runtime **ret, cleave_error *error);
-clv_clock sim_world_clock(sim_world *w);
+cleave_status sim_world_open_runtime(sim_world *w, cleave_runtime **ret, cleave_error *error);
+clv_clock sim_world_get_clock(sim_world *w);
 /* Advances the time while the program does not wait: sim_stand.between. */
-void sim_world_pause(void *world);
+void sim_world_pass_time(void *world);
 /* Waits as long as it takes to notice a loss: sim_stand.settle. */
 void sim_world_wait_for_notice(void *world);
 /* Returns how many backwards of a context workers were asked for: sim_stand.passes. */
-uint32_t sim_world_passes(void *world, uint64_t context);
+uint32_t sim_world_count_backwards(void *world, uint64_t context);
 /* sim_stand.intrude: opens a context of another caller whose calls wait for a backward that never
  * comes. END_CONTEXT brings a step, which is refused. */
-void sim_world_intrude(void *world, uint32_t place, const cleave_module *m, uint64_t what);
-/* Waits until losses are noticed and the leases of what was lost have expired. Then writes to text
- * what a worker holds, or was asked for, without need; "": nothing. */
-void sim_world_settle(sim_world *w, char *text, size_t len);
-/* Frees the world; the runtime has been closed. Writes to text which tensors outlived the nodes;
+void sim_world_use_as_intruder(void *world, uint32_t place, const cleave_module *m, uint64_t what);
+/* Waits until all losses are noticed and the leases of lost objects have expired. Then writes to
+ * text what a worker holds, or was asked for, although nothing needs it; "": nothing. */
+void sim_world_check_leftovers(sim_world *w, char *text, size_t len);
+/* Frees the world after the runtime was closed. Writes to text which tensors outlived the nodes;
  * "": none. */
 void sim_world_free(sim_world *w, char *text, size_t len);
 /* Writes to text what is left in a pool that has no users; "": nothing. */
-void sim_pool_left(clv_pool *pool, const char *whose, char *text, size_t len);
+void sim_describe_pool_leftovers(clv_pool *pool, const char *whose, char *text, size_t len);
 
 typedef struct sim_counts {
-  uint64_t messages, events, cuts;
-  bool fault_came;
+  uint64_t n_messages, n_events, n_cuts;
+  bool fault_happened;
 } sim_counts;
-sim_counts sim_world_count(const sim_world *w);
-void sim_worlds_done(void); /* frees the memory that worlds share */
+sim_counts sim_world_get_counts(const sim_world *w);
+void sim_free_worlds(void); /* frees the memory that worlds share */
 
 #endif

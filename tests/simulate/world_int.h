@@ -15,72 +15,74 @@ enum { SIM_TOLD = 64, SIM_LINK_LEASE_MS = 20000 };
 typedef struct sim_told {
   uint64_t next_generation[256]; /* per module index: one more than the highest generation used */
   struct {
-    /* a context, and a bit for each phase in which one of its calls had a backward */
-    uint64_t context, phases;
-  } passes[SIM_TOLD];
-  uint32_t n_passes;
-  char wrong[120]; /* violation that was found; "": none */
+    /* context: a context id; phase_bits: a bit for each phase in which a call of the context had a
+     * backward */
+    uint64_t context, phase_bits;
+  } backwards[SIM_TOLD];
+  uint32_t n_backwards;
+  char violation[120]; /* violation that was found; "": none */
 } sim_told;
 
 typedef struct sim_worker {
   sim_world *world;
   uint32_t place;
   char name[8];
-  clv_wire_id incarnation, session;
-  clv_wire_limits granted;
+  clv_wire_id incarnation_id, session_id;
+  clv_wire_limits granted_limits;
   uint32_t lease_ms;
   clv_pool *pool;
-  clv_session_node *node; /* place 0: the master's node, while its runtime is open */
-  clv_lane_acceptor acceptor;
-  clv_link *master, *in[SIM_PLACES], *out[SIM_PLACES];
-  bool open, dead;
-  uint64_t busy_until;       /* time until which its node computes */
-  uint32_t life;             /* number of restarts */
-  struct sim_worker *before; /* earlier session, or earlier process, of the worker */
+  /* node of the worker; of place 0: the master's node, while its runtime is open */
+  clv_session_node *node;
+  clv_lane_acceptor lane_acceptor;
+  clv_link *master_link, *in[SIM_PLACES], *dialled_links[SIM_PLACES];
+  bool is_open, is_dead;
+  uint64_t busy_until_ns;             /* time in ns until which the worker's node computes */
+  uint32_t n_restarts;                /* number of times that the worker was restarted */
+  struct sim_worker *earlier_session; /* earlier session, or earlier process, of the worker */
 } sim_worker;
 
 struct sim_world {
   sim_weather weather;
   sim_network *network;
   sim_worker workers[SIM_PLACES]; /* index 0: the master, of which only `node` is used */
-  sim_random random;
-  uint64_t ids, n_intrusions;
-  cleave_runtime *runtime; /* NULL unless it is open */
-  bool fault_came;
+  sim_random rng;
+  uint64_t last_id, n_intrusions;
+  cleave_runtime *runtime; /* runtime of the program; NULL unless it is open */
+  bool fault_happened;
   bool work_takes_time;
-  sim_told told;
+  sim_told master_messages;
 };
 
 /* Runs the next event if it is due by `until`; otherwise advances the time to `until`. Returns
  * false if no event is left. */
-bool sim_world_step(sim_world *w, uint64_t until);
-/* sim_world_step as the wait function of clv_node_options */
-bool sim_world_wait(void *world, uint64_t until_ns);
+bool sim_world_run_event(sim_world *w, uint64_t until);
+/* The wait function of clv_node_options: calls sim_world_run_event. */
+bool sim_world_wait_until(void *world, uint64_t until_ns);
 /* Returns the executor of a place's node. */
-clv_executor sim_world_executor(sim_world *w, uint32_t place);
+clv_executor sim_world_get_executor(sim_world *w, uint32_t place);
 /* Dials a link with all lanes, from the master or a worker to a worker. Blocks while the world goes
  * on. */
-clv_code sim_world_dial(sim_world *w, uint32_t from, uint32_t to, const clv_link_options *options,
-                        const clv_link_dial *dial, unsigned timeout_ms, clv_link **ret,
-                        clv_err *err);
+clv_code sim_world_dial_link(sim_world *w, uint32_t from, uint32_t to,
+                             const clv_link_options *options, const clv_link_dial *dial,
+                             unsigned timeout_ms, clv_link **ret, clv_err *err);
 /* Lets the worker's next tick close a session whose master is gone. */
-void sim_world_close_soon(sim_world *w, sim_worker *k);
+void sim_world_schedule_close(sim_world *w, sim_worker *k);
 
 clv_code sim_worker_start(sim_world *w, uint32_t place, clv_err *err);
 /* Starts a killed worker again, as a new process at its place. */
 void sim_worker_restart(sim_worker *k);
 /* Makes the master call a method of the worker's service. */
-clv_code sim_worker_call(sim_worker *k, const char *method, const clv_piece *request,
-                         clv_bytes *reply, clv_err *err);
+clv_code sim_worker_call_method(sim_worker *k, const char *method, const clv_piece *request,
+                                clv_bytes *reply, clv_err *err);
 /* Time at which the worker's node wants to run; UINT64_MAX: not before a message arrives. */
-uint64_t sim_worker_due(sim_worker *k);
-void sim_worker_run(sim_worker *k);
-/* Ends a session: closes links and stops its work. */
-void sim_worker_close(sim_worker *k);
-/* Writes what the worker holds of contexts and references, as a sentence; "": nothing. */
-void sim_worker_holds(const sim_worker *k, char *text, size_t len);
+uint64_t sim_worker_next_run_ns(sim_worker *k);
+void sim_worker_run_node(sim_worker *k);
+/* Ends a session_id: closes links and stops its work. */
+void sim_worker_close_session(sim_worker *k);
+/* Writes a sentence about the contexts and references that the worker holds; "": none. */
+void sim_worker_describe_objects(const sim_worker *k, char *text, size_t len);
 /* Frees the worker's node. sim_network_free must follow before the rest is freed. */
-void sim_worker_stop(sim_worker *k);
+void sim_worker_free_node(sim_worker *k);
 void sim_worker_free(sim_worker *k, char *text, size_t len);
 
 #endif

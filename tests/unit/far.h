@@ -20,159 +20,168 @@ enum { FAR_PAGE = 4096, FAR_BLOCKS = 4096 };
 static const size_t far_region = (size_t)1 << 32;
 
 typedef struct far_block {
-  size_t at, bytes;
+  size_t at, n_bytes;
   const clv_backend *of;
 } far_block;
 
 static struct {
-  const clv_backend *inner;
-  char *base;
+  const clv_backend *host_backend;
+  char *region;
   /* end of the highest block so far; memory behind it was never used */
-  size_t high;
-  far_block blocks[FAR_BLOCKS]; /* sorted by address */
+  size_t highest_end;
+  far_block blocks[FAR_BLOCKS]; /* memory blocks, sorted by address */
   size_t n_blocks;
-  uint64_t fail_take, fail_finish; /* number of calls until take, or finish, fails; 0: never */
-  uint64_t taken, finished;        /* calls of take and of finish so far */
-  uint64_t asked;                  /* operations enqueued since the last finish */
+  /* failing_allocation: number of the allocation, counted from now, that fails; failing_finish:
+   * likewise for waits; 0: none */
+  uint64_t failing_allocation, failing_finish;
+  /* n_allocations, n_finishes: allocations, and waits for the device, so far */
+  uint64_t n_allocations, n_finishes;
+  uint64_t n_unfinished; /* operations enqueued since the last finish */
   /* bytes copied to the host's memory, from it and between devices so far */
-  uint64_t put, got, from;
-  clv_err failed; /* first failure since the last finish */
-  int64_t failed_layer;
+  uint64_t bytes_from_host, bytes_to_host, bytes_between_devices;
+  clv_err first_failure; /* first failure since the last finish */
+  int64_t first_failed_layer;
 } far;
 
-static inline void far_protect(int how) {
-  if (far.high && mprotect(far.base, far.high, how) != 0) abort();
+static inline void far_set_protection(int how) {
+  if (far.highest_end && mprotect(far.region, far.highest_end, how) != 0) abort();
 }
 
-static inline void far_open(void) { far_protect(PROT_READ | PROT_WRITE); }
+static inline void far_allow_access(void) { far_set_protection(PROT_READ | PROT_WRITE); }
 
-/* Counts an operation that a real device would run later, and opens the memory for it. */
-static inline void far_ask(void) {
-  far.asked++;
-  far_open();
+/* Counts an operation that a real device would run later, and allows access to the memory for it.
+ */
+static inline void far_count_operation(void) {
+  far.n_unfinished++;
+  far_allow_access();
 }
 
-static inline void far_close(void) { far_protect(PROT_NONE); }
+static inline void far_forbid_access(void) { far_set_protection(PROT_NONE); }
 
-static inline bool far_planned(uint64_t *countdown) { return *countdown && --*countdown == 0; }
+static inline bool far_is_planned_failure(uint64_t *countdown) {
+  return *countdown && --*countdown == 0;
+}
 
-/* Returns the number of the block after the first gap of that size; *ret_at: offset of the gap. */
-static inline size_t far_gap(size_t bytes, size_t *ret_at) {
+/* Returns the index at which a new block is to be inserted: after the first gap of that size.
+ * *ret_at: offset of the gap. */
+static inline size_t far_find_gap(size_t bytes, size_t *ret_at) {
   size_t i = 0;
   *ret_at = 0;
   for (; i < far.n_blocks && far.blocks[i].at < *ret_at + bytes; i++)
-    *ret_at = far.blocks[i].at + far.blocks[i].bytes;
+    *ret_at = far.blocks[i].at + far.blocks[i].n_bytes;
   return i;
 }
 
-static inline clv_code far_take(const clv_backend *b, size_t bytes, void **ret, clv_err *err) {
+static inline clv_code far_allocate(const clv_backend *b, size_t bytes, void **ret, clv_err *err) {
   size_t at, room = clv_align_up(CLV_MAX(bytes, (size_t)1), FAR_PAGE), i;
-  far.taken++;
-  if (far_planned(&far.fail_take))
+  far.n_allocations++;
+  if (far_is_planned_failure(&far.failing_allocation))
     return clv_fail(err, CLV_EXHAUSTED, "the far memory has no %zu bytes", bytes);
-  if (!far.base)
-    far.base =
+  if (!far.region)
+    far.region =
         mmap(NULL, far_region, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  i = far_gap(room, &at);
+  i = far_find_gap(room, &at);
   if (far.n_blocks == FAR_BLOCKS || at + room > far_region) abort();
   memmove(&far.blocks[i + 1], &far.blocks[i], (far.n_blocks++ - i) * sizeof *far.blocks);
   far.blocks[i] = (far_block){at, room, b};
-  far.high = CLV_MAX(far.high, at + room);
-  far_open();
-  memset(far.base + at, 0xFF, room);
-  far_close();
-  *ret = far.base + at;
+  far.highest_end = CLV_MAX(far.highest_end, at + room);
+  far_allow_access();
+  memset(far.region + at, 0xFF, room);
+  far_forbid_access();
+  *ret = far.region + at;
   return CLV_OK;
 }
 
-static inline void far_give(const clv_backend *b, void *p) {
+static inline void far_free(const clv_backend *b, void *p) {
   size_t i = 0;
   (void)b;
   if (!p) return;
-  while (i < far.n_blocks && far.base + far.blocks[i].at != (char *)p) i++;
+  while (i < far.n_blocks && far.region + far.blocks[i].at != (char *)p) i++;
   if (i == far.n_blocks) abort(); /* p is no block of this memory, or was freed before */
-  far_open();
-  memset(p, 0xFF, far.blocks[i].bytes);
-  far_close();
+  far_allow_access();
+  memset(p, 0xFF, far.blocks[i].n_bytes);
+  far_forbid_access();
   memmove(&far.blocks[i], &far.blocks[i + 1], (--far.n_blocks - i) * sizeof *far.blocks);
 }
 
-static inline clv_code far_move(void *dst, const void *src, size_t bytes) {
-  far_open();
+static inline clv_code far_move_bytes(void *dst, const void *src, size_t bytes) {
+  far_allow_access();
   if (bytes) memcpy(dst, src, bytes);
-  far_close();
+  far_forbid_access();
   return CLV_OK;
 }
 
 /* Aborts unless the bytes are in a block of this device. */
-static inline void far_check(const clv_backend *b, const void *p, size_t bytes) {
-  size_t i = 0, at = (size_t)((const char *)p - far.base);
-  while (i < far.n_blocks && far.blocks[i].at + far.blocks[i].bytes <= at) i++;
+static inline void far_check_block(const clv_backend *b, const void *p, size_t bytes) {
+  size_t i = 0, at = (size_t)((const char *)p - far.region);
+  while (i < far.n_blocks && far.blocks[i].at + far.blocks[i].n_bytes <= at) i++;
   if (i == far.n_blocks || at < far.blocks[i].at || far.blocks[i].of != b ||
-      at + bytes > far.blocks[i].at + far.blocks[i].bytes)
+      at + bytes > far.blocks[i].at + far.blocks[i].n_bytes)
     abort();
 }
 
-static inline clv_code far_put(const clv_backend *b, void *dst, const void *src, size_t bytes,
-                               clv_err *err) {
+static inline clv_code far_copy_from_host(const clv_backend *b, void *dst, const void *src,
+                                          size_t bytes, clv_err *err) {
   (void)err;
-  far.asked++;
-  far.put += bytes;
-  far_check(b, dst, bytes);
-  return far_move(dst, src, bytes);
+  far.n_unfinished++;
+  far.bytes_from_host += bytes;
+  far_check_block(b, dst, bytes);
+  return far_move_bytes(dst, src, bytes);
 }
 
-static inline clv_code far_copy_from(const clv_backend *b, void *dst, const clv_backend *from,
-                                     const void *src, size_t bytes, clv_err *err) {
+static inline clv_code far_copy_between_devices(const clv_backend *b, void *dst,
+                                                const clv_backend *from, const void *src,
+                                                size_t bytes, clv_err *err) {
   (void)err;
-  far.asked++;
-  far.from += from == b ? 0 : bytes;
-  far_check(b, dst, bytes);
-  far_check(from, src, bytes);
-  return far_move(dst, src, bytes);
+  far.n_unfinished++;
+  far.bytes_between_devices += from == b ? 0 : bytes;
+  far_check_block(b, dst, bytes);
+  far_check_block(from, src, bytes);
+  return far_move_bytes(dst, src, bytes);
 }
 
-static inline clv_code far_copy(const clv_backend *b, void *dst, const void *src, size_t bytes,
-                                clv_err *err) {
-  return far_copy_from(b, dst, b, src, bytes, err);
+static inline clv_code far_copy_on_device(const clv_backend *b, void *dst, const void *src,
+                                          size_t bytes, clv_err *err) {
+  return far_copy_between_devices(b, dst, b, src, bytes, err);
 }
 
-static inline clv_code far_get(const clv_backend *b, void *host, const void *src, size_t bytes,
-                               const clv_copy_progress *to, clv_err *err) {
+static inline clv_code far_copy_to_host(const clv_backend *b, void *host, const void *src,
+                                        size_t bytes, const clv_copy_progress *to, clv_err *err) {
   (void)err;
-  far.got += bytes;
-  far_check(b, src, bytes);
-  CLV_TRY(far_move(host, src, bytes));
+  far.bytes_to_host += bytes;
+  far_check_block(b, src, bytes);
+  CLV_TRY(far_move_bytes(host, src, bytes));
   if (to->report) to->report(to->user, bytes);
   return CLV_OK;
 }
 
-static inline clv_code far_fill(const clv_backend *b, void *dst, int byte, size_t bytes,
-                                clv_err *err) {
+static inline clv_code far_run_fill(const clv_backend *b, void *dst, int byte, size_t bytes,
+                                    clv_err *err) {
   (void)b, (void)err;
-  far_ask();
+  far_count_operation();
   if (bytes) memset(dst, byte, bytes);
-  far_close();
+  far_forbid_access();
   return CLV_OK;
 }
 
 static inline clv_code far_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) {
-  clv_err failed = far.failed;
+  clv_err failed = far.first_failure;
   (void)b;
-  far.finished++;
-  far.asked = 0;
-  *ret_layer = failed.code == CLV_OK ? -1 : far.failed_layer;
-  far.failed = (clv_err){0};
-  if (far_planned(&far.fail_finish)) return clv_fail(err, CLV_INTERNAL, "the device has gone");
+  far.n_finishes++;
+  far.n_unfinished = 0;
+  *ret_layer = failed.code == CLV_OK ? -1 : far.first_failed_layer;
+  far.first_failure = (clv_err){0};
+  if (far_is_planned_failure(&far.failing_finish))
+    return clv_fail(err, CLV_INTERNAL, "the device has gone");
   if (failed.code != CLV_OK && err) *err = failed;
   return failed.code;
 }
 
-static inline clv_code far_room(const clv_backend *b, size_t *ret_free, size_t *ret_total,
-                                clv_err *err) {
+static inline clv_code far_get_free_bytes(const clv_backend *b, size_t *ret_free, size_t *ret_total,
+                                          clv_err *err) {
   (void)b, (void)err;
   *ret_free = *ret_total = far_region;
-  for (size_t i = 0; i < far.n_blocks; i++) *ret_free -= far.blocks[i].bytes;
+  for (size_t i = 0; i < far.n_blocks; i++) *ret_free -= far.blocks[i].n_bytes;
   return CLV_OK;
 }
 
@@ -180,26 +189,26 @@ static inline clv_code far_room(const clv_backend *b, size_t *ret_free, size_t *
 
 typedef struct far_kernel {
   clv_kernel base;
-  clv_kernel *inner;
+  clv_kernel *host_kernel;
 } far_kernel;
 
-static inline clv_code far_note(clv_code code, int64_t layer, const clv_err *why) {
-  if (code == CLV_OK || far.failed.code != CLV_OK) return CLV_OK;
-  far.failed = *why;
-  far.failed_layer = layer;
+static inline clv_code far_note_failure(clv_code code, int64_t layer, const clv_err *why) {
+  if (code == CLV_OK || far.first_failure.code != CLV_OK) return CLV_OK;
+  far.first_failure = *why;
+  far.first_failed_layer = layer;
   return CLV_OK;
 }
 
 #define FAR_KERNEL(function)                                                        \
   static inline clv_code far_##function(clv_kernel *base, const clv_kernel_args *a, \
                                         clv_err *err) {                             \
-    clv_kernel *inner = ((far_kernel *)base)->inner;                                \
+    clv_kernel *inner = ((far_kernel *)base)->host_kernel;                          \
     clv_err why;                                                                    \
     (void)err;                                                                      \
-    far_ask();                                                                      \
+    far_count_operation();                                                          \
     clv_code code = inner->function(inner, a, &why);                                \
-    far_close();                                                                    \
-    return far_note(code, a->key.layer, &why);                                      \
+    far_forbid_access();                                                            \
+    return far_note_failure(code, a->key.layer, &why);                              \
   }
 FAR_KERNEL(refresh)
 FAR_KERNEL(forward)
@@ -208,123 +217,125 @@ FAR_KERNEL(backward_input)
 FAR_KERNEL(backward_weight)
 #undef FAR_KERNEL
 
-static inline void far_kernel_free(clv_kernel *base) {
-  clv_kernel *inner = ((far_kernel *)base)->inner;
+static inline void far_free_kernel(clv_kernel *base) {
+  clv_kernel *inner = ((far_kernel *)base)->host_kernel;
   inner->free(inner);
   free(base);
 }
 
-static inline clv_code far_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
-                                   clv_err *err) {
+static inline clv_code far_prepare_kernel(const clv_backend *b, const clv_node_desc *d,
+                                          clv_kernel **ret, clv_err *err) {
   const clv_backend *ref = clv_backend_ref();
   clv_kernel *inner;
   far_kernel *k;
   (void)b;
-  clv_code code = far.inner->prepare(far.inner, d, &inner, err);
+  clv_code code = far.host_backend->prepare(far.host_backend, d, &inner, err);
   if (code == CLV_UNIMPLEMENTED && !d->tail) code = ref->prepare(ref, d, &inner, err);
   if (code != CLV_OK) return code;
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
-  *k = (far_kernel){.base = *inner, .inner = inner};
+  *k = (far_kernel){.base = *inner, .host_kernel = inner};
   k->base.refresh = inner->refresh ? far_refresh : NULL;
   k->base.forward = far_forward;
   k->base.recompute = inner->recompute ? far_recompute : NULL;
   k->base.backward_input = inner->backward_input ? far_backward_input : NULL;
   k->base.backward_weight = inner->backward_weight ? far_backward_weight : NULL;
-  k->base.free = far_kernel_free;
+  k->base.free = far_free_kernel;
   *ret = &k->base;
   return CLV_OK;
 }
 
-static inline clv_code far_reorder(const clv_backend *b, const clv_shape *shape, clv_dtype dtype,
-                                   const void *src, int src_block, void *dst, int dst_block,
-                                   clv_err *err) {
+static inline clv_code far_run_reorder(const clv_backend *b, const clv_shape *shape,
+                                       clv_dtype dtype, const void *src, int src_block, void *dst,
+                                       int dst_block, clv_err *err) {
   (void)b;
-  far_ask();
-  clv_code code = far.inner->reorder(far.inner, shape, dtype, src, src_block, dst, dst_block, err);
-  far_close();
+  far_count_operation();
+  clv_code code = far.host_backend->reorder(far.host_backend, shape, dtype, src, src_block, dst,
+                                            dst_block, err);
+  far_forbid_access();
   return code;
 }
 
-static inline void far_add(const clv_backend *b, clv_dtype dtype, void *dst, const void *src,
-                           size_t n) {
+static inline void far_run_add(const clv_backend *b, clv_dtype dtype, void *dst, const void *src,
+                               size_t n) {
   (void)b;
-  far_ask();
-  far.inner->add(far.inner, dtype, dst, src, n);
-  far_close();
+  far_count_operation();
+  far.host_backend->add(far.host_backend, dtype, dst, src, n);
+  far_forbid_access();
 }
 
-static inline clv_code far_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,
-                                       size_t n_runs, double *ret, clv_err *err) {
+static inline clv_code far_run_sum_squares(const clv_backend *b, const float *x,
+                                           const clv_extent *runs, size_t n_runs, double *ret,
+                                           clv_err *err) {
   (void)b;
-  far_open();
-  clv_code code = far.inner->sum_squares(far.inner, x, runs, n_runs, ret, err);
-  far_close();
+  far_allow_access();
+  clv_code code = far.host_backend->sum_squares(far.host_backend, x, runs, n_runs, ret, err);
+  far_forbid_access();
   return code;
 }
 
-static inline void far_step(const clv_backend *b, const clv_step_args *a, float *p, const float *g,
-                            float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
-                            size_t n_runs) {
+static inline void far_run_step(const clv_backend *b, const clv_step_args *a, float *p,
+                                const float *g, float *const moments[CLV_OPTIM_MAX_MOMENTS],
+                                const clv_extent *runs, size_t n_runs) {
   (void)b;
-  far_ask();
-  far.inner->step(far.inner, a, p, g, moments, runs, n_runs);
-  far_close();
+  far_count_operation();
+  far.host_backend->step(far.host_backend, a, p, g, moments, runs, n_runs);
+  far_forbid_access();
 }
 
-static inline const char *far_isa(const clv_backend *b) {
+static inline const char *far_get_isa(const clv_backend *b) {
   (void)b;
-  return far.inner->isa(far.inner);
+  return far.host_backend->isa(far.host_backend);
 }
 
-static inline const char *far_libraries(const clv_backend *b) {
+static inline const char *far_get_libraries(const clv_backend *b) {
   (void)b;
-  return far.inner->libraries(far.inner);
+  return far.host_backend->libraries(far.host_backend);
 }
 
 static inline clv_code far_check_bf16(const clv_backend *b, clv_err *err) {
   (void)b;
-  return far.inner->check_bf16(far.inner, err);
+  return far.host_backend->check_bf16(far.host_backend, err);
 }
 
 static inline clv_code far_check_tf32(const clv_backend *b, clv_err *err) {
   (void)b;
-  return far.inner->check_tf32(far.inner, err);
+  return far.host_backend->check_tf32(far.host_backend, err);
 }
 
 /* Returns one of two devices, which use the kernels of `inner`, or of ref where it has none. All
  * devices of a program share one memory. */
-static inline const clv_backend *far_device(const clv_backend *inner, int number) {
-  static const clv_backend_memory memory = {.take = far_take,
-                                            .give = far_give,
-                                            .put = far_put,
-                                            .get = far_get,
-                                            .copy = far_copy,
-                                            .copy_from = far_copy_from,
-                                            .fill = far_fill,
+static inline const clv_backend *far_get_device(const clv_backend *inner, int number) {
+  static const clv_backend_memory memory = {.take = far_allocate,
+                                            .give = far_free,
+                                            .put = far_copy_from_host,
+                                            .get = far_copy_to_host,
+                                            .copy = far_copy_on_device,
+                                            .copy_from = far_copy_between_devices,
+                                            .fill = far_run_fill,
                                             .finish = far_finish,
-                                            .room = far_room};
+                                            .room = far_get_free_bytes};
   static clv_backend devices[2];
   clv_backend *b = &devices[number];
-  far.inner = inner;
+  far.host_backend = inner;
   *b = *inner;
   b->name = "far";
   b->device = number ? "far:1" : "far:0";
   b->memory = &memory;
-  b->prepare = far_prepare;
-  b->reorder = far_reorder;
-  b->add = far_add;
-  b->sum_squares = far_sum_squares;
-  b->step = far_step;
-  b->isa = far_isa;
-  b->libraries = far_libraries;
+  b->prepare = far_prepare_kernel;
+  b->reorder = far_run_reorder;
+  b->add = far_run_add;
+  b->sum_squares = far_run_sum_squares;
+  b->step = far_run_step;
+  b->isa = far_get_isa;
+  b->libraries = far_get_libraries;
   b->check_bf16 = inner->check_bf16 ? far_check_bf16 : NULL;
   b->check_tf32 = inner->check_tf32 ? far_check_tf32 : NULL;
   b->trim = NULL;
   return b;
 }
 
-static inline const clv_backend *far_backend(const clv_backend *inner) {
-  return far_device(inner, 0);
+static inline const clv_backend *far_get_backend(const clv_backend *inner) {
+  return far_get_device(inner, 0);
 }
 
 #endif

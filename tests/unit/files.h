@@ -16,7 +16,7 @@ static inline const char *at(const char *name) {
   return path;
 }
 
-static inline const char *put(const char *name, const void *data, size_t len) {
+static inline const char *write_scratch_file(const char *name, const void *data, size_t len) {
   const char *path = at(name);
   FILE *f = fopen(path, "wb");
   assert_non_null(f);

@@ -4,12 +4,12 @@
  */
 #include "tests/gpu/sim/sim_int.h"
 
-/* Shape of an operand: [outer, channels, places], where a place is one position of the image. */
+/* Shape of an operands: [outer, channels, places], where a place is one position of the image. */
 typedef struct extents {
-  size_t outer, channels, places;
+  size_t n_outer, n_channels, n_positions;
 } extents;
 
-static extents extents_of(const clv_cuda_conv_desc *d, int i) {
+static extents get_extents(const clv_cuda_conv_desc *d, int i) {
   const clv_window *s = &d->window;
   const extents all[] = {
       {(size_t)s->n, (size_t)s->c, (size_t)(s->h * s->w)},
@@ -18,10 +18,10 @@ static extents extents_of(const clv_cuda_conv_desc *d, int i) {
   return all[i];
 }
 
-static size_t count_of(extents e) { return e.outer * e.channels * e.places; }
+static size_t count_values(extents e) { return e.n_outer * e.n_channels * e.n_positions; }
 
-void sim_conv_counts(const clv_cuda_conv_desc *d, size_t ret[3]) {
-  for (int i = 0; i < 3; i++) ret[i] = count_of(extents_of(d, i));
+void sim_conv_count_values(const clv_cuda_conv_desc *d, size_t ret[3]) {
+  for (int i = 0; i < 3; i++) ret[i] = count_values(get_extents(d, i));
 }
 
 static const int written[] = {
@@ -29,23 +29,23 @@ static const int written[] = {
 
 /* Returns the position in memory of value i of the row-major order. In bf16, channels are the last
  * dimension. */
-static size_t place_of(clv_cuda_math math, extents e, size_t i) {
+static size_t find_position(clv_cuda_math math, extents e, size_t i) {
   if (math != CLV_CUDA_BF16) return i;
-  size_t place = i % e.places, channel = i / e.places % e.channels;
-  return (i / e.places / e.channels * e.places + place) * e.channels + channel;
+  size_t place = i % e.n_positions, channel = i / e.n_positions % e.n_channels;
+  return (i / e.n_positions / e.n_channels * e.n_positions + place) * e.n_channels + channel;
 }
 
-static double *doubles(clv_cuda_math math, const void *x, extents e, bool zero) {
-  double *d = sim_fresh_take(count_of(e) * sizeof *d);
-  for (size_t i = 0; i < count_of(e); i++)
-    d[i] = zero ? 0 : sim_factor(math, x, place_of(math, e, i));
+static double *copy_to_doubles(clv_cuda_math math, const void *x, extents e, bool zero) {
+  double *d = sim_fresh_allocate(count_values(e) * sizeof *d);
+  for (size_t i = 0; i < count_values(e); i++)
+    d[i] = zero ? 0 : sim_get_factor(math, x, find_position(math, e, i));
   return d;
 }
 
-static void put_back(clv_cuda_math math, const double *from, extents e, void *x) {
-  for (size_t i = 0; i < count_of(e); i++)
+static void copy_from_doubles(clv_cuda_math math, const double *from, extents e, void *x) {
+  for (size_t i = 0; i < count_values(e); i++)
     if (math == CLV_CUDA_BF16)
-      ((uint16_t *)x)[place_of(math, e, i)] = sim_bf16((float)from[i]);
+      ((uint16_t *)x)[find_position(math, e, i)] = sim_round_to_bf16((float)from[i]);
     else
       ((float *)x)[i] = (float)from[i];
 }
@@ -56,9 +56,10 @@ void sim_conv_run(const sim_op *op) {
   double *operand[3];
   for (int i = 0; i < 3; i++) {
     clv_cuda_math math = i == out && d->math == CLV_CUDA_TF32 ? CLV_CUDA_F32 : d->math;
-    operand[i] = doubles(math, op->operand[i], extents_of(d, i), i == out && !(op->beta > 0));
+    operand[i] =
+        copy_to_doubles(math, op->operands[i], get_extents(d, i), i == out && !(op->beta > 0));
   }
-  sim_convolution(d, operand);
-  put_back(d->math, operand[out], extents_of(d, out), op->operand[out]);
-  for (int i = 0; i < 3; i++) sim_fresh_give(operand[i]);
+  sim_compute_convolution(d, operand);
+  copy_from_doubles(d->math, operand[out], get_extents(d, out), op->operands[out]);
+  for (int i = 0; i < 3; i++) sim_fresh_free(operand[i]);
 }

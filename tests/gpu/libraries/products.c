@@ -4,43 +4,44 @@
  */
 #include "tests/gpu/sim/sim_int.h"
 
-/* op(A) of rows x columns, one column after another. */
-static double *matrix(clv_cuda_math math, const void *a, bool transposed, int64_t ld, int64_t rows,
-                      int64_t columns) {
-  double *all = sim_fresh_take((size_t)(rows * columns) * sizeof *all);
+/* Returns op(A) of rows x columns as doubles, column by column. */
+static double *read_matrix(clv_cuda_math math, const void *a, bool transposed, int64_t ld,
+                           int64_t rows, int64_t columns) {
+  double *all = sim_fresh_allocate((size_t)(rows * columns) * sizeof *all);
   for (int64_t j = 0; j < columns; j++)
     for (int64_t i = 0; i < rows; i++)
-      all[j * rows + i] = sim_factor(math, a, (size_t)(transposed ? i * ld + j : j * ld + i));
+      all[j * rows + i] = sim_get_factor(math, a, (size_t)(transposed ? i * ld + j : j * ld + i));
   return all;
 }
 
-static float finished(const clv_cuda_matmul_desc *d, double sum, const float *bias, int64_t row) {
+static float apply_epilogue(const clv_cuda_matmul_desc *d, double sum, const float *bias,
+                            int64_t row) {
   if (d->epilogue != CLV_CUDA_EPILOGUE_NONE) sum += (double)bias[row];
   return d->epilogue == CLV_CUDA_EPILOGUE_RELU_BIAS && (float)sum <= 0 ? 0 : (float)sum;
 }
 
-static void product(const clv_cuda_matmul_desc *d, const void *a, const void *b, const float *bias,
-                    float beta, float *out) {
-  double *left = matrix(d->math, a, d->a_t, d->lda, d->m, d->k);
-  double *right = matrix(d->math, b, d->b_t, d->ldb, d->k, d->n);
-  double *sums = sim_fresh_take((size_t)(d->m * d->n) * sizeof *sums);
+static void multiply_matrices(const clv_cuda_matmul_desc *d, const void *a, const void *b,
+                              const float *bias, float beta, float *out) {
+  double *left = read_matrix(d->math, a, d->a_t, d->lda, d->m, d->k);
+  double *right = read_matrix(d->math, b, d->b_t, d->ldb, d->k, d->n);
+  double *sums = sim_fresh_allocate((size_t)(d->m * d->n) * sizeof *sums);
   for (int64_t j = 0; j < d->n; j++)
     for (int64_t i = 0; i < d->m; i++)
       sums[j * d->m + i] = beta > 0 ? (double)out[j * d->ldd + i] : 0;
-  sim_product(&(sim_product_of){d->m, d->n, d->k, left, right, sums});
+  sim_compute_product(&(sim_product_of){d->m, d->n, d->k, left, right, sums});
   for (int64_t j = 0; j < d->n; j++)
     for (int64_t i = 0; i < d->m; i++)
-      out[j * d->ldd + i] = finished(d, sums[j * d->m + i], bias, i);
-  sim_fresh_give(left);
-  sim_fresh_give(right);
-  sim_fresh_give(sums);
+      out[j * d->ldd + i] = apply_epilogue(d, sums[j * d->m + i], bias, i);
+  sim_fresh_free(left);
+  sim_fresh_free(right);
+  sim_fresh_free(sums);
 }
 
 void sim_matmul_run(const sim_op *op) {
   const clv_cuda_matmul_desc *d = &op->desc.matmul;
-  size_t bytes = sim_factor_bytes(d->math);
+  size_t bytes = sim_get_factor_bytes(d->math);
   for (int64_t i = 0; i < d->batch; i++)
-    product(d, (const char *)op->operand[0] + (size_t)(i * d->stride_a) * bytes,
-            (const char *)op->operand[1] + (size_t)(i * d->stride_b) * bytes, op->operand[2],
-            op->beta, (float *)op->operand[3] + i * d->stride_d);
+    multiply_matrices(d, (const char *)op->operands[0] + (size_t)(i * d->stride_a) * bytes,
+                      (const char *)op->operands[1] + (size_t)(i * d->stride_b) * bytes,
+                      op->operands[2], op->beta, (float *)op->operands[3] + i * d->stride_d);
 }

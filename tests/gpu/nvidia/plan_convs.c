@@ -17,7 +17,7 @@
 
 enum { NO_CUDNN = 77 };
 
-/* Plans that are kept in memory, as another process would find them. */
+/* Plans in memory, in place of the files in which another process would find them. */
 enum { MOST_KEPT = 512 };
 static struct { clv_bytes what, text; } kept[MOST_KEPT];
 static size_t n_kept, n_found;
@@ -43,7 +43,7 @@ static int64_t batch = 128;
 static int failed, planned;
 static bool quiet;
 
-static void plan(const clv_cuda_conv_desc *d, float beta) {
+static void plan_conv(const clv_cuda_conv_desc *d, float beta) {
   static const char *const passes[] = {"forward", "grad_input", "grad_weight"};
   static const char *const names[] = {"f32", "tf32", "bf16"};
   const clv_window *w = &d->window;
@@ -70,20 +70,20 @@ static void plan(const clv_cuda_conv_desc *d, float beta) {
            (long long)about.candidates, clv_format_size(about.workspace, size, sizeof size));
 }
 
-/* In all of its passes. */
-static void plan_window(const clv_window *w, int64_t groups) {
+/* Plans a convolution in every type and every pass. */
+static void plan_window_passes(const clv_window *w, int64_t groups) {
   clv_cuda_conv_desc d = {.groups = groups, .window = *w};
   for (int math = CLV_CUDA_F32; math <= CLV_CUDA_BF16; math++)
     for (int pass = 0; pass < 3; pass++) {
       d.math = (clv_cuda_math)math;
       d.pass = (clv_cuda_pass)pass;
-      plan(&d, 0);
-      if (d.pass == CLV_CUDA_GRAD_WEIGHT) plan(&d, 1);
+      plan_conv(&d, 0);
+      if (d.pass == CLV_CUDA_GRAD_WEIGHT) plan_conv(&d, 1);
     }
 }
 
-/* A square convolution of half the size or the same. */
-static void plan_all(int64_t c, int64_t k, int64_t h, int64_t kernel, int64_t stride) {
+/* Plans a square convolution that keeps the size of the image; with stride 2 it halves the size. */
+static void plan_square_conv(int64_t c, int64_t k, int64_t h, int64_t kernel, int64_t stride) {
   int64_t pad = kernel / 2, oh = (h + 2 * pad - kernel) / stride + 1;
   clv_window w = {.n = batch,
                   .c = c,
@@ -96,13 +96,12 @@ static void plan_all(int64_t c, int64_t k, int64_t h, int64_t kernel, int64_t st
                   .stride = {stride, stride},
                   .pad = {pad, pad},
                   .dilation = {1, 1}};
-  plan_window(&w, 1);
+  plan_window_passes(&w, 1);
 }
 
-/* What ResNet50 has none of: taps apart, channels by themselves, images of one row, and what a
- * transposed convolution makes twice as large as its input, with a place more than its taps
- * need. */
-static void plan_others(void) {
+/* Plans kinds of convolutions that ResNet50 does not have: with dilation, with one channel per
+ * group, over images of one row, and transposed ones, which double the size of their input. */
+static void plan_unusual_convs(void) {
   static const struct {
     clv_window w;
     int64_t groups;
@@ -112,27 +111,27 @@ static void plan_others(void) {
       {{8, 64, 1, 256, 64, 1, 256, {1, 5}, {1, 1}, {0, 2}, {1, 1}}, 1},
       {{8, 32, 56, 56, 64, 28, 28, {3, 3}, {2, 2}, {1, 1}, {1, 1}}, 1},
   };
-  for (size_t i = 0; i < CLV_COUNT(list); i++) plan_window(&list[i].w, list[i].groups);
+  for (size_t i = 0; i < CLV_COUNT(list); i++) plan_window_passes(&list[i].w, list[i].groups);
 }
 
-/* The first block of a group and those after it. */
-static void plan_group(int64_t in, int64_t width, int64_t h, int64_t stride) {
-  plan_all(in, width, h, 1, 1);
-  plan_all(width, width, h, 3, stride);
-  plan_all(width, 4 * width, h / stride, 1, 1);
-  plan_all(in, 4 * width, h, 1, stride);
-  plan_all(4 * width, width, h / stride, 1, 1);
-  if (stride > 1) plan_all(width, width, h / stride, 3, 1);
+/* Plans the first bottleneck block of a group of ResNet50, and the blocks that follow it. */
+static void plan_resnet_group(int64_t in, int64_t width, int64_t h, int64_t stride) {
+  plan_square_conv(in, width, h, 1, 1);
+  plan_square_conv(width, width, h, 3, stride);
+  plan_square_conv(width, 4 * width, h / stride, 1, 1);
+  plan_square_conv(in, 4 * width, h, 1, stride);
+  plan_square_conv(4 * width, width, h / stride, 1, 1);
+  if (stride > 1) plan_square_conv(width, width, h / stride, 3, 1);
 }
 
-/* In milliseconds of processor time. */
+/* Plans the convolutions of ResNet50. Returns the processor time in ms. */
 static double plan_resnet50(void) {
   clock_t from = clock();
-  plan_all(3, 64, 224, 7, 2);
-  plan_group(64, 64, 56, 1);
-  plan_group(256, 128, 56, 2);
-  plan_group(512, 256, 28, 2);
-  plan_group(1024, 512, 14, 2);
+  plan_square_conv(3, 64, 224, 7, 2);
+  plan_resnet_group(64, 64, 56, 1);
+  plan_resnet_group(256, 128, 56, 2);
+  plan_resnet_group(512, 256, 28, 2);
+  plan_resnet_group(1024, 512, 14, 2);
   return 1e3 * (double)(clock() - from) / CLOCKS_PER_SEC;
 }
 
@@ -173,7 +172,7 @@ int main(int argc, char **argv) {
   failed += n_found - here_already != n_kept + here_already;
   printf("%zu different ones made in %.1f ms, found again in %.1f ms\n", n_kept, made, found);
   planned /= 2;
-  plan_others();
+  plan_unusual_convs();
   describe_lstms();
   printf("%d planned, %d failed\n", planned, failed);
   return failed ? 1 : 0;

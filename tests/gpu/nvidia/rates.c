@@ -18,88 +18,96 @@ typedef struct bench {
   const clv_vendor *v;
   int device;
   clv_cuda_stream *s;
-  clv_cuda_event *begin, *end;
-  char *a, *b, *d, *host; /* buffers of `bytes` each */
+  clv_cuda_event *begin_event, *end_event;
+  char *a, *b, *d, *host_memory; /* buffers of `bytes` each */
   size_t bytes;
-  void *lent;
+  void *workspace;
   clv_cuda_matmul *product;
   clv_cuda_conv *conv;
 } bench;
 
 typedef clv_code act(bench *m, clv_err *err);
 
-static void must(clv_code code, const clv_err *err) {
+static void must_succeed(clv_code code, const clv_err *err) {
   if (code == CLV_OK) return;
   fprintf(stderr, "%s\n", err->text);
   exit(1);
 }
 
-static clv_code copy(bench *m, clv_err *err) { return m->v->copy(m->s, m->d, m->a, m->bytes, err); }
-static clv_code fill(bench *m, clv_err *err) { return m->v->fill(m->s, m->d, 0, m->bytes, err); }
-static clv_code put(bench *m, clv_err *err) {
-  return m->v->put(m->s, m->d, m->host, m->bytes, err);
+static clv_code copy_on_device(bench *m, clv_err *err) {
+  return m->v->copy(m->s, m->d, m->a, m->bytes, err);
 }
-static clv_code get(bench *m, clv_err *err) {
-  return m->v->get(m->s, m->host, m->d, m->bytes, err);
+static clv_code fill_memory(bench *m, clv_err *err) {
+  return m->v->fill(m->s, m->d, 0, m->bytes, err);
 }
-static clv_code small(bench *m, clv_err *err) { return m->v->fill(m->s, m->d, 0, 256, err); }
-static clv_code multiply(bench *m, clv_err *err) {
+static clv_code copy_to_device(bench *m, clv_err *err) {
+  return m->v->put(m->s, m->d, m->host_memory, m->bytes, err);
+}
+static clv_code copy_to_host(bench *m, clv_err *err) {
+  return m->v->get(m->s, m->host_memory, m->d, m->bytes, err);
+}
+static clv_code fill_256_bytes(bench *m, clv_err *err) {
+  return m->v->fill(m->s, m->d, 0, 256, err);
+}
+static clv_code run_matmul(bench *m, clv_err *err) {
   return m->v->matmul(m->s, m->product, (float *)m->a, (float *)m->b, NULL, 0, (float *)m->d,
-                      m->lent, err);
+                      m->workspace, err);
 }
-static clv_code convolve(bench *m, clv_err *err) {
-  return m->v->conv(m->s, m->conv, (float *)m->a, (float *)m->b, (float *)m->d, 0, m->lent, err);
+static clv_code run_conv(bench *m, clv_err *err) {
+  return m->v->conv(m->s, m->conv, (float *)m->a, (float *)m->b, (float *)m->d, 0, m->workspace,
+                    err);
 }
 
 static double measure_once(bench *m, act *f, int times) {
   double ms = 0;
   clv_err err;
-  must(m->v->event_record(m->begin, m->s, &err), &err);
-  for (int i = 0; i < times; i++) must(f(m, &err), &err);
-  must(m->v->event_record(m->end, m->s, &err), &err);
-  must(m->v->event_finish(m->end, &err), &err);
-  must(m->v->event_ms(m->begin, m->end, &ms, &err), &err);
+  must_succeed(m->v->event_record(m->begin_event, m->s, &err), &err);
+  for (int i = 0; i < times; i++) must_succeed(f(m, &err), &err);
+  must_succeed(m->v->event_record(m->end_event, m->s, &err), &err);
+  must_succeed(m->v->event_finish(m->end_event, &err), &err);
+  must_succeed(m->v->event_ms(m->begin_event, m->end_event, &ms, &err), &err);
   return ms / 1e3 / times;
 }
 
-static int compare(const void *a, const void *b) {
+static int compare_doubles(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return (x > y) - (x < y);
 }
 
 /* Prints the median of ROUNDS measurements. A first round is not counted. */
-static void measure(bench *m, const char *what, act *f, int times, double work, const char *unit) {
+static void print_median(bench *m, const char *what, act *f, int times, double work,
+                         const char *unit) {
   double s[ROUNDS];
   measure_once(m, f, times);
   for (int i = 0; i < ROUNDS; i++) s[i] = measure_once(m, f, times);
-  qsort(s, ROUNDS, sizeof *s, compare);
+  qsort(s, ROUNDS, sizeof *s, compare_doubles);
   printf("{\"what\":\"%s\",\"us\":%.2f,\"rate\":%.4g,\"unit\":\"%s\"}\n", what, 1e6 * s[ROUNDS / 2],
          work / s[ROUNDS / 2], unit);
 }
 
-static void borrow(bench *m, size_t workspace) {
+static void allocate_workspace(bench *m, size_t workspace) {
   clv_err err;
-  if (m->lent) m->v->give(m->s, m->lent);
-  must(m->v->take(m->s, workspace, &m->lent, &err), &err);
+  if (m->workspace) m->v->give(m->s, m->workspace);
+  must_succeed(m->v->take(m->s, workspace, &m->workspace, &err), &err);
 }
 
 static const char *const math_names[] = {"f32", "TF32", "bf16"};
 
-static void products(bench *m, clv_cuda_math math) {
+static void measure_products(bench *m, clv_cuda_math math) {
   const int64_t n = 4096;
   const clv_cuda_matmul_desc d = {
       .a_t = true, .m = n, .n = n, .k = n, .lda = n, .ldb = n, .ldd = n, .batch = 1, .math = math};
   size_t workspace;
   clv_err err;
-  must(m->v->matmul_new(m->device, &d, &m->product, &workspace, &err), &err);
-  borrow(m, workspace);
+  must_succeed(m->v->matmul_new(m->device, &d, &m->product, &workspace, &err), &err);
+  allocate_workspace(m, workspace);
   char what[64];
   snprintf(what, sizeof what, "product of 4096, %s", math_names[math]);
-  measure(m, what, multiply, 10, 2.0 * (double)(n * n * n), "FLOP/s");
+  print_median(m, what, run_matmul, 10, 2.0 * (double)(n * n * n), "FLOP/s");
   m->v->matmul_free(m->product);
 }
 
-static void convolutions(bench *m, clv_cuda_math math) {
+static void measure_convolutions(bench *m, clv_cuda_math math) {
   static const char *const passes[] = {"forward", "grad_input", "grad_weight"};
   for (int pass = 0; pass < 3; pass++) {
     const clv_cuda_conv_desc d = {.pass = (clv_cuda_pass)pass,
@@ -114,8 +122,8 @@ static void convolutions(bench *m, clv_cuda_math math) {
       printf("{\"what\":\"%s\",\"missing\":\"%s\"}\n", what, err.text);
       continue;
     }
-    borrow(m, workspace);
-    measure(m, what, convolve, 10, 2.0 * 64 * 128 * 28 * 28 * 128 * 9, "FLOP/s");
+    allocate_workspace(m, workspace);
+    print_median(m, what, run_conv, 10, 2.0 * 64 * 128 * 28 * 28 * 128 * 9, "FLOP/s");
     m->v->conv_free(m->conv);
   }
 }
@@ -124,27 +132,27 @@ static void open_bench(bench *m) {
   char **const buffers[] = {&m->a, &m->b, &m->d};
   void *p;
   clv_err err;
-  must(m->v->stream_new(m->device, false, &m->s, &err), &err);
-  must(m->v->event_new(m->device, true, &m->begin, &err), &err);
-  must(m->v->event_new(m->device, true, &m->end, &err), &err);
+  must_succeed(m->v->stream_new(m->device, false, &m->s, &err), &err);
+  must_succeed(m->v->event_new(m->device, true, &m->begin_event, &err), &err);
+  must_succeed(m->v->event_new(m->device, true, &m->end_event, &err), &err);
   for (size_t i = 0; i < CLV_COUNT(buffers); i++) {
-    must(m->v->take(m->s, m->bytes, &p, &err), &err);
+    must_succeed(m->v->take(m->s, m->bytes, &p, &err), &err);
     /* the bytes 0x3c are a float of about 0.01 */
-    must(m->v->fill(m->s, p, 0x3c, m->bytes, &err), &err);
+    must_succeed(m->v->fill(m->s, p, 0x3c, m->bytes, &err), &err);
     *buffers[i] = p;
   }
-  must(m->v->host_take(m->bytes, &p, &err), &err);
-  m->host = p;
+  must_succeed(m->v->host_take(m->bytes, &p, &err), &err);
+  m->host_memory = p;
 }
 
 static void close_bench(bench *m) {
-  m->v->host_give(m->host);
+  m->v->host_give(m->host_memory);
   m->v->give(m->s, m->a);
   m->v->give(m->s, m->b);
   m->v->give(m->s, m->d);
-  m->v->give(m->s, m->lent);
-  m->v->event_free(m->begin);
-  m->v->event_free(m->end);
+  m->v->give(m->s, m->workspace);
+  m->v->event_free(m->begin_event);
+  m->v->event_free(m->end_event);
   m->v->stream_free(m->s);
 }
 
@@ -159,14 +167,15 @@ int main(int argc, char **argv) {
     return NO_DEVICE;
   }
   open_bench(&m);
-  measure(&m, "copy on the device, read and written", copy, 20, 2.0 * (double)m.bytes, "B/s");
-  measure(&m, "fill", fill, 20, (double)m.bytes, "B/s");
-  measure(&m, "host to device", put, 5, (double)m.bytes, "B/s");
-  measure(&m, "device to host", get, 5, (double)m.bytes, "B/s");
-  measure(&m, "launches, one after the other", small, MANY, 1, "1/s");
+  print_median(&m, "copy on the device, read and written", copy_on_device, 20,
+               2.0 * (double)m.bytes, "B/s");
+  print_median(&m, "fill", fill_memory, 20, (double)m.bytes, "B/s");
+  print_median(&m, "host to device", copy_to_device, 5, (double)m.bytes, "B/s");
+  print_median(&m, "device to host", copy_to_host, 5, (double)m.bytes, "B/s");
+  print_median(&m, "launches, one after the other", fill_256_bytes, MANY, 1, "1/s");
   for (int math = CLV_CUDA_F32; math <= CLV_CUDA_BF16; math++) {
-    products(&m, (clv_cuda_math)math);
-    convolutions(&m, (clv_cuda_math)math);
+    measure_products(&m, (clv_cuda_math)math);
+    measure_convolutions(&m, (clv_cuda_math)math);
   }
   close_bench(&m);
   return 0;

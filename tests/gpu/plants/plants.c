@@ -32,8 +32,8 @@ static void *take_memory(const clv_gpu *g) {
   return p;
 }
 
-static void begin(uint64_t seed) {
-  v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .devices = 2});
+static void open_streams(uint64_t seed) {
+  v = clv_sim_make_vendor(&(clv_sim_options){.seed = seed, .n_devices = 2});
   one.vendor = two.vendor = other.vendor = v;
   ok(v->stream_new(0, false, &one.stream, &err));
   ok(v->stream_new(0, false, &two.stream, &err));
@@ -46,14 +46,15 @@ static void begin(uint64_t seed) {
   ok(v->stream_finish(other.stream, &err));
 }
 
-static void finish(void) {
+static void wait_for_all_streams(void) {
   ok(v->stream_finish(one.stream, &err));
   ok(v->stream_finish(two.stream, &err));
   ok(v->stream_finish(other.stream, &err));
 }
 
-/* Makes later work of the second stream run after the present work of the first. */
-static void order_of(const clv_gpu *first, const clv_gpu *second) {
+/* Makes work that is enqueued on the second stream from now on run after the present work of the
+ * first stream. */
+static void order_stream_after(const clv_gpu *first, const clv_gpu *second) {
   clv_cuda_event *e;
   ok(v->event_new(first->device, false, &e, &err));
   ok(v->event_record(e, first->stream, &err));
@@ -61,139 +62,139 @@ static void order_of(const clv_gpu *first, const clv_gpu *second) {
   v->event_free(e);
 }
 
-static void order(void) { order_of(&one, &two); }
+static void order_second_after_first(void) { order_stream_after(&one, &two); }
 
 /* Copies x of the first device to the second one's memory, on the given stream. */
-static void copy_peer(const clv_gpu *by) {
-  ok(v->copy_peer(by->stream, far, 1, x, 0, BYTES, &err)); /* planted: peer_given */
+static void copy_to_second_device(const clv_gpu *by) {
+  ok(v->copy_peer(by->stream, far, 1, x, 0, BYTES, &err)); /* planted: free_source_early */
 }
 
 /* ---- wrong ----------------------------------------------------------------------------------- */
 
-static void no_event(void) {
+static void omit_event(void) {
   ok(plant_write(&one, x, &err));
   ok(plant_add(&two, x, y, &err));
 }
 
-/* As above, but the memory holds older values, so that a late write is not found as an undefined
- * read. */
-static void no_event_over(void) {
+/* As omit_event, but the memory holds older values, so that a late write is not found as an
+ * undefined read. */
+static void read_old_values(void) {
   ok(plant_write(&one, x, &err));
   ok(v->stream_finish(one.stream, &err));
-  no_event();
+  omit_event();
 }
 
-static void no_barrier(void) {
+static void read_without_barrier(void) {
   ok(plant_write(&one, y, &err));
   ok(plant_reverse(&one, y, false, &err));
 }
 
-static void host_pointer(void) { ok(plant_add(&one, host, y, &err)); }
-static void host_pointer_nested(void) {
-  ok(plant_nested(&one, (plant_list){.x = host, .y = y}, &err));
+static void pass_host_pointer(void) { ok(plant_add(&one, host, y, &err)); }
+static void pass_nested_host_pointer(void) {
+  ok(plant_add_nested(&one, (plant_list){.x = host, .y = y}, &err));
 }
 
-static void device_pointer(void) {
+static void read_device_memory_on_host(void) {
   ok(plant_write(&one, x, &err));
-  finish();
-  printf("%g\n", (double)x[0]); /* planted: device_pointer */
+  wait_for_all_streams();
+  printf("%g\n", (double)x[0]); /* planted: read_device_memory_on_host */
 }
 
-static void early_give(void) {
+static void free_in_use_memory(void) {
   ok(plant_write(&two, x, &err));
   v->give(one.stream, x);
 }
 
-static void late_use(void) {
+static void use_after_free(void) {
   ok(plant_write(&one, x, &err));
   v->give(one.stream, x);
   ok(plant_add(&one, x, y, &err));
 }
 
-static void uninitialised(void) { ok(plant_add(&one, x, y, &err)); }
-static void behind_the_end(void) { ok(plant_behind(&one, y, &err)); }
-static void across(void) { ok(plant_across(&one, y, &err)); }
-static void diverging(void) { ok(plant_diverging(&one, y, &err)); }
+static void read_undefined(void) { ok(plant_add(&one, x, y, &err)); }
+static void write_behind_end(void) { ok(plant_write_behind(&one, y, &err)); }
+static void write_misaligned_value(void) { ok(plant_write_misaligned(&one, y, &err)); }
+static void diverge_at_barrier(void) { ok(plant_diverge(&one, y, &err)); }
 
-static void blocks_race(void) {
+static void race_between_blocks(void) {
   ok(v->fill(one.stream, y, 0, BYTES, &err));
   ok(plant_racing_sums(&one, y, &err));
 }
 
-static void pageable(void) {
+static void copy_pageable_memory(void) {
   static float own[PLANT_N];
-  ok(v->put(one.stream, x, own, BYTES, &err)); /* planted: pageable host memory */
+  ok(v->put(one.stream, x, own, BYTES, &err)); /* planted: copy_pageable_memory */
 }
 
-static void host_changes(void) {
+static void change_memory_during_copy(void) {
   ok(v->put(one.stream, x, host, BYTES, &err));
-  host[0] = 1; /* planted: the host changes memory that is being copied */
+  host[0] = 1; /* planted: change_memory_during_copy */
 }
 
-static void leak(void) {
-  finish();
+static void leak_memory(void) {
+  wait_for_all_streams();
   /* the seven blocks: three streams, three blocks of devices, one of the host */
-  exit(clv_sim_leaks() == 7 ? 4 : 0);
+  exit(clv_sim_count_leaks() == 7 ? 4 : 0);
 }
 
 /* Fault: the copy does not wait for the stream that writes its source. */
-static void peer_early(void) {
+static void copy_to_peer_too_early(void) {
   ok(plant_write(&one, x, &err));
-  copy_peer(&other);
+  copy_to_second_device(&other);
   ok(plant_increase(&other, far, &err));
 }
 
 /* Fault: the copy does not wait for that stream, and so copies older values of the source. */
-static void peer_early_over(void) {
+static void copy_old_values(void) {
   ok(plant_write(&one, x, &err));
   ok(v->stream_finish(one.stream, &err));
-  peer_early();
+  copy_to_peer_too_early();
 }
 
 /* Fault: the reader does not wait for the copy. */
-static void peer_late(void) {
+static void read_before_peer_copy(void) {
   ok(plant_write(&one, x, &err));
-  copy_peer(&one);
+  copy_to_second_device(&one);
   ok(plant_increase(&other, far, &err));
 }
 
 /* Fault: the source is freed before the copy. */
-static void peer_given(void) {
+static void free_source_early(void) {
   ok(plant_write(&one, x, &err));
-  order_of(&one, &other);
-  copy_peer(&other);
+  order_stream_after(&one, &other);
+  copy_to_second_device(&other);
   v->give(one.stream, x);
 }
 
 /* Fault: the source is overwritten before the copy. */
-static void peer_over(void) {
+static void overwrite_source_early(void) {
   ok(plant_write(&one, x, &err));
-  order_of(&one, &other);
-  copy_peer(&other);
+  order_stream_after(&one, &other);
+  copy_to_second_device(&other);
   ok(plant_write(&one, x, &err));
 }
 
 /* ---- right ----------------------------------------------------------------------------------- */
 
-static void right(void) {
+static void run_without_fault(void) {
   ok(plant_write(&one, x, &err));
-  order();
+  order_second_after_first();
   ok(plant_add(&two, x, y, &err));
   ok(plant_reverse(&two, y, true, &err));
-  ok(plant_nested(&two, (plant_list){.x = y, .y = x}, &err));
+  ok(plant_add_nested(&two, (plant_list){.x = y, .y = x}, &err));
   ok(v->get(two.stream, host, x, BYTES, &err));
   ok(v->stream_finish(two.stream, &err));
   if (host[0] != 3) exit(5);
-  order_of(&two, &other);
-  copy_peer(&other);
-  order_of(&other, &two);
+  order_stream_after(&two, &other);
+  copy_to_second_device(&other);
+  order_stream_after(&other, &two);
   ok(plant_increase(&other, far, &err));
   ok(v->get(other.stream, host, far, BYTES, &err));
   ok(v->stream_finish(other.stream, &err));
   if (host[0] != 4) exit(5);
   host[0] = 7;
   ok(v->put(one.stream, x, host, BYTES, &err));
-  finish();
+  wait_for_all_streams();
   host[0] = 8;
   v->give(one.stream, x);
   v->give(one.stream, y);
@@ -202,7 +203,7 @@ static void right(void) {
   v->stream_free(one.stream);
   v->stream_free(two.stream);
   v->stream_free(other.stream);
-  if (clv_sim_leaks()) exit(6);
+  if (clv_sim_count_leaks()) exit(6);
   exit(0);
 }
 
@@ -210,28 +211,43 @@ extern __attribute__((weak)) void __tsan_init(void);
 extern __attribute__((weak)) void __asan_init(void);
 
 /* Prints which sanitizer this build has. */
-static void build(void) { puts(__tsan_init ? "tsan" : __asan_init ? "asan" : "plain"); }
+static void print_sanitizer(void) { puts(__tsan_init ? "tsan" : __asan_init ? "asan" : "plain"); }
 
 #define PLANT(name) \
   { #name, name }
 static const struct {
   const char *name;
-  void (*run)(void);
-} plants[] = {PLANT(right),          PLANT(no_event),       PLANT(no_event_over),
-              PLANT(no_barrier),     PLANT(host_pointer),   PLANT(host_pointer_nested),
-              PLANT(device_pointer), PLANT(early_give),     PLANT(late_use),
-              PLANT(uninitialised),  PLANT(behind_the_end), PLANT(across),
-              PLANT(diverging),      PLANT(blocks_race),    PLANT(pageable),
-              PLANT(host_changes),   PLANT(peer_early),     PLANT(peer_early_over),
-              PLANT(peer_late),      PLANT(peer_given),     PLANT(peer_over),
-              PLANT(leak),           PLANT(build)};
+  void (*run_plant)(void);
+} plants[] = {PLANT(run_without_fault),
+              PLANT(omit_event),
+              PLANT(read_old_values),
+              PLANT(read_without_barrier),
+              PLANT(pass_host_pointer),
+              PLANT(pass_nested_host_pointer),
+              PLANT(read_device_memory_on_host),
+              PLANT(free_in_use_memory),
+              PLANT(use_after_free),
+              PLANT(read_undefined),
+              PLANT(write_behind_end),
+              PLANT(write_misaligned_value),
+              PLANT(diverge_at_barrier),
+              PLANT(race_between_blocks),
+              PLANT(copy_pageable_memory),
+              PLANT(change_memory_during_copy),
+              PLANT(copy_to_peer_too_early),
+              PLANT(copy_old_values),
+              PLANT(read_before_peer_copy),
+              PLANT(free_source_early),
+              PLANT(overwrite_source_early),
+              PLANT(leak_memory),
+              PLANT(print_sanitizer)};
 
 int main(int argc, char **argv) {
   for (size_t i = 0; argc == 3 && i < CLV_COUNT(plants); i++) {
     if (strcmp(plants[i].name, argv[1]) != 0) continue;
-    begin(strtoull(argv[2], NULL, 10));
-    plants[i].run();
-    finish();
+    open_streams(strtoull(argv[2], NULL, 10));
+    plants[i].run_plant();
+    wait_for_all_streams();
     return 0;
   }
   fputs("usage: plants NAME SEED\n", stderr);

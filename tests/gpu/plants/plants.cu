@@ -6,7 +6,7 @@
 #include "tests/gpu/plants/plants_int.h"
 
 static __global__ void write_ones(float *y) {
-  y[threadIdx.x] = 1; /* planted: early_give peer_early_over peer_over */
+  y[threadIdx.x] = 1; /* planted: free_in_use_memory copy_old_values overwrite_source_early */
 }
 
 clv_code plant_write(clv_gpu *g, float *y, clv_err *err) {
@@ -14,15 +14,15 @@ clv_code plant_write(clv_gpu *g, float *y, clv_err *err) {
 }
 
 static __global__ void add_one(const float *x, float *y) {
-  y[threadIdx.x] = x[threadIdx.x] + 1; /* planted: no_event no_event_over uninitialised */
+  y[threadIdx.x] = x[threadIdx.x] + 1; /* planted: omit_event read_old_values read_undefined */
 }
 
 clv_code plant_add(clv_gpu *g, const float *x, float *y, clv_err *err) {
-  return gpu_launch(g, 1, PLANT_N, err, add_one, x, y); /* planted: host_pointer late_use */
+  return gpu_launch(g, 1, PLANT_N, err, add_one, x, y); /* planted: pass_host_pointer use_after_free */
 }
 
 static __global__ void increase(float *y) {
-  y[threadIdx.x] += 1; /* planted: peer_early peer_late */
+  y[threadIdx.x] += 1; /* planted: copy_to_peer_too_early read_before_peer_copy */
 }
 
 clv_code plant_increase(clv_gpu *g, float *y, clv_err *err) {
@@ -30,10 +30,10 @@ clv_code plant_increase(clv_gpu *g, float *y, clv_err *err) {
 }
 
 static __global__ void add_nested(plant_list list) {
-  list.y[threadIdx.x] = list.x[threadIdx.x] + 1; /* planted: host_pointer_nested */
+  list.y[threadIdx.x] = list.x[threadIdx.x] + 1; /* planted: pass_nested_host_pointer */
 }
 
-clv_code plant_nested(clv_gpu *g, plant_list list, clv_err *err) {
+clv_code plant_add_nested(clv_gpu *g, plant_list list, clv_err *err) {
   return gpu_launch(g, 1, PLANT_N, err, add_nested, list);
 }
 
@@ -41,43 +41,39 @@ static __global__ void reverse(float *y, bool barrier) {
   GPU_SHARED(float, all, PLANT_N);
   all[threadIdx.x] = y[threadIdx.x];
   if (barrier) __syncthreads();
-  y[threadIdx.x] = all[PLANT_N - 1 - threadIdx.x]; /* planted: no_barrier */
+  y[threadIdx.x] = all[PLANT_N - 1 - threadIdx.x]; /* planted: read_without_barrier */
 }
 
 clv_code plant_reverse(clv_gpu *g, float *y, bool barrier, clv_err *err) {
   return gpu_launch(g, 1, PLANT_N, err, reverse, y, barrier);
 }
 
-static __global__ void behind(float *y) {
-  y[threadIdx.x + 1] = 1; /* planted: behind_the_end */
-}
+static __global__ void behind(float *y) { y[threadIdx.x + 1] = 1; /* planted: write_behind_end */ }
 
-clv_code plant_behind(clv_gpu *g, float *y, clv_err *err) {
+clv_code plant_write_behind(clv_gpu *g, float *y, clv_err *err) {
   return gpu_launch(g, 1, PLANT_N, err, behind, y);
 }
 
 static __global__ void across(float *y) {
   float *odd = reinterpret_cast<float *>(reinterpret_cast<char *>(y) + 2);
-  odd[0] = 1; /* planted: across */
+  odd[0] = 1; /* planted: write_misaligned_value */
 }
 
-clv_code plant_across(clv_gpu *g, float *y, clv_err *err) {
+clv_code plant_write_misaligned(clv_gpu *g, float *y, clv_err *err) {
   return gpu_launch(g, 1, 1, err, across, y);
 }
 
 static __global__ void diverging(float *y) {
   if (threadIdx.x % 2) return;
-  __syncthreads(); /* planted: diverging */
+  __syncthreads(); /* planted: diverge_at_barrier */
   y[threadIdx.x] = 1;
 }
 
-clv_code plant_diverging(clv_gpu *g, float *y, clv_err *err) {
+clv_code plant_diverge(clv_gpu *g, float *y, clv_err *err) {
   return gpu_launch(g, 1, PLANT_N, err, diverging, y);
 }
 
-static __global__ void sums(float *y) {
-  y[0] += 1; /* planted: blocks_race */
-}
+static __global__ void sums(float *y) { y[0] += 1; /* planted: race_between_blocks */ }
 
 clv_code plant_racing_sums(clv_gpu *g, float *y, clv_err *err) {
   return gpu_launch(g, PLANT_N, 1, err, sums, y);

@@ -25,11 +25,11 @@ typedef struct plant_list {
 clv_code plant_write(clv_gpu *g, float *y, clv_err *err);
 clv_code plant_add(clv_gpu *g, const float *x, float *y, clv_err *err);
 clv_code plant_increase(clv_gpu *g, float *y, clv_err *err);
-clv_code plant_nested(clv_gpu *g, plant_list list, clv_err *err);
+clv_code plant_add_nested(clv_gpu *g, plant_list list, clv_err *err);
 clv_code plant_reverse(clv_gpu *g, float *y, bool barrier, clv_err *err);
-clv_code plant_behind(clv_gpu *g, float *y, clv_err *err);
-clv_code plant_across(clv_gpu *g, float *y, clv_err *err);
-clv_code plant_diverging(clv_gpu *g, float *y, clv_err *err);
+clv_code plant_write_behind(clv_gpu *g, float *y, clv_err *err);
+clv_code plant_write_misaligned(clv_gpu *g, float *y, clv_err *err);
+clv_code plant_diverge(clv_gpu *g, float *y, clv_err *err);
 /* all threads add to y[0] without an atomic */
 clv_code plant_racing_sums(clv_gpu *g, float *y, clv_err *err);
 

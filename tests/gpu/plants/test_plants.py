@@ -14,31 +14,31 @@ RACE = "ThreadSanitizer: data race"
 UNWRITTEN = "that nothing has written"
 # fault -> what each build says of it; of a build that is not named nothing is asked
 FAULTS = {
-    "no_event": {"plain": UNWRITTEN, "tsan": RACE},
-    "no_event_over": {"tsan": RACE},
-    "no_barrier": {"plain": "of its block that no thread has written", "tsan": RACE},
-    "blocks_race": {"tsan": RACE},
-    "host_changes": {"tsan": RACE},
-    "host_pointer": dict.fromkeys(("plain", "asan", "tsan"), "argument 0 of add_one is at .* not device memory"),
-    "host_pointer_nested": {"plain": "a kernel reads 4 bytes of the host"},
-    "device_pointer": dict.fromkeys(("plain", "asan", "tsan"), "device memory was touched where it may not be"),
-    "early_give": {"plain": "where there is no allocation, or none any more",
+    "omit_event": {"plain": UNWRITTEN, "tsan": RACE},
+    "read_old_values": {"tsan": RACE},
+    "read_without_barrier": {"plain": "of its block that no thread has written", "tsan": RACE},
+    "race_between_blocks": {"tsan": RACE},
+    "change_memory_during_copy": {"tsan": RACE},
+    "pass_host_pointer": dict.fromkeys(("plain", "asan", "tsan"), "argument 0 of add_one is at .* not device memory"),
+    "pass_nested_host_pointer": {"plain": "a kernel reads 4 bytes of the host"},
+    "read_device_memory_on_host": dict.fromkeys(("plain", "asan", "tsan"), "device memory was touched where it may not be"),
+    "free_in_use_memory": {"plain": "where there is no allocation, or none any more",
                    "asan": "AddressSanitizer: use-after-poison", "tsan": RACE},
-    "late_use": dict.fromkeys(("plain", "asan", "tsan"), "in device memory that was given back"),
-    "peer_early": {"plain": UNWRITTEN},
-    "peer_early_over": {"tsan": RACE},
-    "peer_late": {"plain": UNWRITTEN, "tsan": RACE},
-    "peer_given": dict.fromkeys(("plain", "asan", "tsan"), "was given back before it was copied"),
-    "peer_over": {"tsan": RACE},
-    "uninitialised": {"plain": UNWRITTEN},
-    "behind_the_end": {"plain": "where there is no allocation", "asan": "AddressSanitizer: use-after-poison"},
-    "across": {"plain": "where its type does not lie", "asan": "runtime error: .* misaligned address"},
-    "diverging": dict.fromkeys(("plain", "asan", "tsan"), "ended while others wait at"),
-    "pageable": dict.fromkeys(("plain", "asan", "tsan"), "is not page-locked memory"),
+    "use_after_free": dict.fromkeys(("plain", "asan", "tsan"), "in device memory that was given back"),
+    "copy_to_peer_too_early": {"plain": UNWRITTEN},
+    "copy_old_values": {"tsan": RACE},
+    "read_before_peer_copy": {"plain": UNWRITTEN, "tsan": RACE},
+    "free_source_early": dict.fromkeys(("plain", "asan", "tsan"), "was given back before it was copied"),
+    "overwrite_source_early": {"tsan": RACE},
+    "read_undefined": {"plain": UNWRITTEN},
+    "write_behind_end": {"plain": "where there is no allocation", "asan": "AddressSanitizer: use-after-poison"},
+    "write_misaligned_value": {"plain": "where its type does not lie", "asan": "runtime error: .* misaligned address"},
+    "diverge_at_barrier": dict.fromkeys(("plain", "asan", "tsan"), "ended while others wait at"),
+    "copy_pageable_memory": dict.fromkeys(("plain", "asan", "tsan"), "is not page-locked memory"),
 }
 
 # What `make test` has to find, which has no sanitizer: SIMULATION.md promises it.
-IN_CI = ("no_event", "no_barrier", "host_pointer", "device_pointer", "early_give", "uninitialised")
+IN_CI = ("omit_event", "read_without_barrier", "pass_host_pointer", "read_device_memory_on_host", "free_in_use_memory", "read_undefined")
 
 
 def run(name, seed=0, **env):
@@ -69,25 +69,25 @@ def finds(fault, text, place, **env):
 
 
 def main():
-    build, lines, bad = run("build")[1].strip(), planted(), 0
+    build, lines, bad = run("print_sanitizer")[1].strip(), planted(), 0
     for fault, builds in FAULTS.items():
         if build not in builds:
             continue
         how, said = finds(fault, builds[build], lines[fault])
         bad += not how
         print(f"ok {fault} {lines[fault]} {build}: {how}" if how else f"not ok {fault} {lines[fault]} {build}\n{said}")
-    how, said = finds("device_pointer", FAULTS["device_pointer"][build], lines["device_pointer"], CLV_SIM_NO_KEYS="1")
+    how, said = finds("read_device_memory_on_host", FAULTS["read_device_memory_on_host"][build], lines["read_device_memory_on_host"], CLV_SIM_NO_KEYS="1")
     bad += not how
-    print(f"ok device_pointer_without_keys: {how}" if how else f"not ok device_pointer_without_keys\n{said}")
+    print(f"ok read_device_memory_on_host_without_keys: {how}" if how else f"not ok read_device_memory_on_host_without_keys\n{said}")
     for seed in SEEDS:
-        code, said = run("right", seed)
+        code, said = run("run_without_fault", seed)
         bad += code != 0
         if code:
-            print(f"not ok right, seed {seed}: {code}\n{said}")
+            print(f"not ok run_without_fault, seed {seed}: {code}\n{said}")
     promised = all("plain" in FAULTS[fault] for fault in IN_CI)
     bad += not promised
     print(f"{'ok' if promised else 'not ok'} what_ci_has_to_find_is_asked_of_the_plain_build")
-    code, said = run("leak")
+    code, said = run("leak_memory")
     print(f"{'ok' if code == 4 else 'not ok'} leaks_are_counted")
     sys.exit(bad != 0 or code != 4)
 

@@ -7,18 +7,18 @@
 
 #include "tests/gpu/sim/sim_int.h"
 
-size_t sim_factor_bytes(clv_cuda_math math) {
+size_t sim_get_factor_bytes(clv_cuda_math math) {
   return math == CLV_CUDA_BF16 ? sizeof(uint16_t) : sizeof(float);
 }
 
-uint16_t sim_bf16(float x) {
+uint16_t sim_round_to_bf16(float x) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
   if (isnan(x)) return (uint16_t)(bits >> 16 | 0x40);
   return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
-static double widened(const uint16_t *p) {
+static double widen_bf16(const uint16_t *p) {
   uint32_t bits = (uint32_t)*p << 16;
   float x;
   memcpy(&x, &bits, sizeof x);
@@ -26,7 +26,7 @@ static double widened(const uint16_t *p) {
 }
 
 /* Rounds to the nearest, ties to even, with 10 bits of fraction (tf32). */
-static double rounded(float x) {
+static double round_to_tf32(float x) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
   if (isfinite(x)) bits = (bits + 0xFFF + (bits >> 13 & 1)) & ~0x1FFFu;
@@ -34,17 +34,17 @@ static double rounded(float x) {
   return (double)x;
 }
 
-double sim_factor(clv_cuda_math math, const void *p, size_t i) {
-  if (math == CLV_CUDA_BF16) return widened((const uint16_t *)p + i);
+double sim_get_factor(clv_cuda_math math, const void *p, size_t i) {
+  if (math == CLV_CUDA_BF16) return widen_bf16((const uint16_t *)p + i);
   float x = ((const float *)p)[i];
-  return math == CLV_CUDA_TF32 ? rounded(x) : (double)x;
+  return math == CLV_CUDA_TF32 ? round_to_tf32(x) : (double)x;
 }
 
-void sim_product(const sim_product_of *p) {
+void sim_compute_product(const sim_product_of *p) {
   for (int64_t j = 0; j < p->n; j++)
     for (int64_t q = 0; q < p->k; q++) {
-      const double *left = p->left + q * p->m;
-      double factor = p->right[j * p->k + q], *sums = p->sums + j * p->m;
+      const double *left = p->left_factor + q * p->m;
+      double factor = p->right_factor[j * p->k + q], *sums = p->product_sums + j * p->m;
       for (int64_t i = 0; i < p->m; i++) sums[i] += left[i] * factor;
     }
 }
@@ -59,17 +59,18 @@ typedef struct row {
 } row;
 
 /* First and last output index whose input, at position `off` of the window, is inside the image. */
-static int64_t first_in(int64_t stride, int64_t pad, int64_t off) {
+static int64_t find_first_output(int64_t stride, int64_t pad, int64_t off) {
   int64_t before = pad - off;
   return before > 0 ? (before + stride - 1) / stride : 0;
 }
 
-static int64_t end_in(int64_t stride, int64_t pad, int64_t off, int64_t extent, int64_t outputs) {
+static int64_t find_end_of_outputs(int64_t stride, int64_t pad, int64_t off, int64_t extent,
+                                   int64_t outputs) {
   int64_t last = extent - 1 + pad - off;
   return last < 0 ? 0 : CLV_MIN(last / stride + 1, outputs);
 }
 
-static void row_run(clv_cuda_pass pass, const row *r) {
+static void run_row(clv_cuda_pass pass, const row *r) {
   double w = *r->w;
   if (pass == CLV_CUDA_FORWARD)
     for (int64_t i = 0; i < r->n; i++) r->y[i] += r->x[i * r->stride] * w;
@@ -81,29 +82,29 @@ static void row_run(clv_cuda_pass pass, const row *r) {
 
 /* Adds the products of one weight of channel k and input channel c at (ky, kx), for a whole
  * image. */
-static void weight_run(const clv_cuda_conv_desc *d, double *const operand[3], int64_t n, int64_t k,
-                       int64_t c, int64_t ky, int64_t kx) {
+static void run_one_weight(const clv_cuda_conv_desc *d, double *const operand[3], int64_t n,
+                           int64_t k, int64_t c, int64_t ky, int64_t kx) {
   const clv_window *s = &d->window;
   int64_t per = s->c / d->groups, from = k / (s->k / d->groups) * per + c;
   int64_t down = ky * s->dilation[0], across = kx * s->dilation[1];
-  int64_t begin = first_in(s->stride[1], s->pad[1], across);
-  int64_t end = end_in(s->stride[1], s->pad[1], across, s->w, s->ow);
+  int64_t begin = find_first_output(s->stride[1], s->pad[1], across);
+  int64_t end = find_end_of_outputs(s->stride[1], s->pad[1], across, s->w, s->ow);
   double *x = operand[0] + (n * s->c + from) * s->h * s->w,
          *y = operand[2] + (n * s->k + k) * s->oh * s->ow;
   double *w = operand[1] + ((k * per + c) * s->kernel[0] + ky) * s->kernel[1] + kx;
-  int64_t oy = first_in(s->stride[0], s->pad[0], down);
-  for (; oy < end_in(s->stride[0], s->pad[0], down, s->h, s->oh); oy++) {
+  int64_t oy = find_first_output(s->stride[0], s->pad[0], down);
+  for (; oy < find_end_of_outputs(s->stride[0], s->pad[0], down, s->h, s->oh); oy++) {
     int64_t at =
         (oy * s->stride[0] - s->pad[0] + down) * s->w + begin * s->stride[1] - s->pad[1] + across;
-    row_run(d->pass, &(row){x + at, w, y + oy * s->ow + begin, end - begin, s->stride[1]});
+    run_row(d->pass, &(row){x + at, w, y + oy * s->ow + begin, end - begin, s->stride[1]});
   }
 }
 
-void sim_convolution(const clv_cuda_conv_desc *d, double *const operand[3]) {
+void sim_compute_convolution(const clv_cuda_conv_desc *d, double *const operand[3]) {
   const clv_window *s = &d->window;
   int64_t per = s->c / d->groups, places = s->kernel[0] * s->kernel[1];
   for (int64_t n = 0; n < s->n; n++)
     for (int64_t k = 0; k < s->k; k++)
       for (int64_t i = 0; i < per * places; i++)
-        weight_run(d, operand, n, k, i / places, i % places / s->kernel[1], i % s->kernel[1]);
+        run_one_weight(d, operand, n, k, i / places, i % places / s->kernel[1], i % s->kernel[1]);
 }

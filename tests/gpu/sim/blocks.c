@@ -21,30 +21,30 @@ typedef struct sim_thread {
   sim_fibre *fibre;
   thread_state state;
   unsigned index;
-  const char *where; /* name of what the thread waits for */
-  uint64_t bits;     /* value that the thread passes to a shuffle, then the value it receives */
-  unsigned mask, from;
+  const char *waiting_for; /* name of what the thread waits for */
+  uint64_t shuffle_bits; /* value that the thread passes to a shuffle, then the value it receives */
+  unsigned lane_mask, source_lane;
 } sim_thread;
 
 /* Data that threads exchange at a barrier. Two are used in turn, because the first thread to go on
  * may reach the next barrier before the last one has left this one. */
 typedef struct sim_meeting {
-  char places[2];
-  unsigned round;
+  char place_marks[2];
+  unsigned round_number;
 } sim_meeting;
 
 typedef struct sim_array {
-  const void *key;
-  sim_place at; /* array's address and size, with the bytes of sim_unwritten_flag behind it */
+  const void *array_key;
+  sim_place at; /* array's address and size, with the bytes of sim_get_unwritten_flag behind it */
 } sim_array;
 
 /* A block of a launch, from its start to its end. */
 struct sim_group {
   sim_launch *launch;
   clv_sim_index at;
-  unsigned n, ended, waiting;
-  sim_meeting barrier, warps[WARPS];
-  sim_array arrays[MOST_ARRAYS];
+  unsigned n, ended, n_waiting;
+  sim_meeting barrier_meeting, warp_meetings[WARPS];
+  sim_array shared_arrays[MOST_ARRAYS];
   int n_arrays;
   size_t shared_bytes;
   sim_thread threads[SIM_MOST_THREADS];
@@ -54,13 +54,15 @@ struct sim_launch {
   clv_cuda_launch l;
   sim_lines lines;
   size_t bytes; /* size of this struct with the arguments */
-  uint64_t next, n, first;
-  sim_group *groups[SIM_MOST_AT_ONCE];
-  int n_groups, most_groups;
-  sim_fibres *spare, ended;
-  char begins, ends; /* addresses for sim_order_before and sim_order_after */
+  uint64_t next_block, n, first_block;
+  sim_group *running_groups[SIM_MOST_AT_ONCE];
+  int n_groups, max_groups;
+  sim_fibres *spare_fibres, ended;
+  /* their addresses identify this launch for sim_order_before and sim_order_after; the values are
+   * unused */
+  char begin_mark, end_mark;
   /* offset of each argument from the start of the struct; the arguments follow */
-  size_t offsets[];
+  size_t argument_offsets[];
 };
 
 /* The kernel thread that runs on this thread of the host; NULL while the simulation's own code
@@ -79,17 +81,17 @@ clv_sim_index clv_sim_grid_size(void) { return grid_here; }
 void *clv_sim_shared(const void *key, size_t bytes) {
   sim_group *g = here->group;
   for (int i = 0; i < g->n_arrays; i++)
-    if (g->arrays[i].key == key) return g->arrays[i].at.low;
+    if (g->shared_arrays[i].array_key == key) return g->shared_arrays[i].at.lowest_address;
   g->shared_bytes += bytes;
   if (g->n_arrays == MOST_ARRAYS || g->shared_bytes > SIM_MOST_SHARED)
-    sim_fault("a block has more than %d arrays or %d bytes", MOST_ARRAYS, SIM_MOST_SHARED);
-  sim_array *a = &g->arrays[g->n_arrays++];
-  *a = (sim_array){key, {sim_fresh_take(2 * bytes), bytes}};
-  return a->at.low;
+    sim_report_fault("a block has more than %d arrays or %d bytes", MOST_ARRAYS, SIM_MOST_SHARED);
+  sim_array *a = &g->shared_arrays[g->n_arrays++];
+  *a = (sim_array){key, {sim_fresh_allocate(2 * bytes), bytes}};
+  return a->at.lowest_address;
 }
 
-static void meet(sim_thread *t, sim_meeting *m, thread_state state) {
-  char *place = &m->places[m->round & 1];
+static void wait_at_meeting(sim_thread *t, sim_meeting *m, thread_state state) {
+  char *place = &m->place_marks[m->round_number & 1];
   t->state = state;
   sim_order_before(place);
   sim_fibre_leave();
@@ -97,37 +99,38 @@ static void meet(sim_thread *t, sim_meeting *m, thread_state state) {
 }
 
 void clv_sim_barrier(const char *where) {
-  here->where = where;
-  here->group->waiting++;
-  meet(here, &here->group->barrier, AT_BARRIER);
+  here->waiting_for = where;
+  here->group->n_waiting++;
+  wait_at_meeting(here, &here->group->barrier_meeting, AT_BARRIER);
 }
 
 uint64_t clv_sim_shuffle(unsigned mask, uint64_t bits, unsigned from, const char *where) {
   sim_thread *t = here;
-  if (!(mask & 1u << t->index % SIM_WARP)) sim_fault("lane %u is not in its own mask", t->index);
-  t->where = where;
-  t->bits = bits;
-  t->mask = mask;
-  t->from = from;
-  meet(t, &t->group->warps[t->index / SIM_WARP], AT_SHUFFLE);
-  return t->bits;
+  if (!(mask & 1u << t->index % SIM_WARP))
+    sim_report_fault("lane %u is not in its own mask", t->index);
+  t->waiting_for = where;
+  t->shuffle_bits = bits;
+  t->lane_mask = mask;
+  t->source_lane = from;
+  wait_at_meeting(t, &t->group->warp_meetings[t->index / SIM_WARP], AT_SHUFFLE);
+  return t->shuffle_bits;
 }
 
-static bool within(const void *p, size_t bytes, const void *of, size_t all) {
+static bool is_within(const void *p, size_t bytes, const void *of, size_t all) {
   return (const char *)p >= (const char *)of && (const char *)p + bytes <= (const char *)of + all;
 }
 
 /* start and end of the program's image, set by the linker */
 extern const char __executable_start, end;
 
-static const sim_place *array_of(const sim_group *g, const void *p, size_t bytes) {
+static const sim_place *find_array(const sim_group *g, const void *p, size_t bytes) {
   for (int i = 0; i < g->n_arrays; i++)
-    if (sim_place_contains(&g->arrays[i].at, p, bytes)) return &g->arrays[i].at;
+    if (sim_place_contains(&g->shared_arrays[i].at, p, bytes)) return &g->shared_arrays[i].at;
   return NULL;
 }
 
-static bool touch_array(const sim_place *array, const void *p, size_t bytes, bool write) {
-  char *unwritten = sim_unwritten_flag(array, p);
+static bool touch_array_bytes(const sim_place *array, const void *p, size_t bytes, bool write) {
+  char *unwritten = sim_get_unwritten_flag(array, p);
   sim_array_here = *array;
   for (size_t i = 0; i < bytes; i++) {
     if (write) unwritten[i] = 0;
@@ -136,16 +139,16 @@ static bool touch_array(const sim_place *array, const void *p, size_t bytes, boo
   return true;
 }
 
-bool sim_launch_touch(const void *p, size_t bytes, bool write) {
+bool sim_launch_may_touch(const void *p, size_t bytes, bool write) {
   if (!here || sim_place_contains(&sim_stack_here, p, bytes)) return true;
   const sim_group *g = here->group;
-  const sim_place *a = array_of(g, p, bytes);
-  if (a) return touch_array(a, p, bytes, write);
+  const sim_place *a = find_array(g, p, bytes);
+  if (a) return touch_array_bytes(a, p, bytes, write);
   return !write && (sim_place_contains(&sim_arguments_here, p, bytes) ||
-                    within(p, bytes, &__executable_start, (size_t)(&end - &__executable_start)));
+                    is_within(p, bytes, &__executable_start, (size_t)(&end - &__executable_start)));
 }
 
-bool sim_launch_is_shared(const void *p) { return here && array_of(here->group, p, 1); }
+bool sim_launch_is_shared(const void *p) { return here && find_array(here->group, p, 1); }
 
 void sim_launch_print_thread(void) {
   if (!here) return;
@@ -157,27 +160,27 @@ void sim_launch_print_thread(void) {
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-static void thread_run(void *arg) {
+static void run_thread(void *arg) {
   sim_thread *t = arg;
   sim_launch *l = t->group->launch;
   void *args[MOST_ARGS];
-  for (int i = 0; i < l->l.n_args; i++) args[i] = (char *)l + l->offsets[i];
-  sim_order_after(&l->begins);
+  for (int i = 0; i < l->l.n_args; i++) args[i] = (char *)l + l->argument_offsets[i];
+  sim_order_after(&l->begin_mark);
   l->l.call(args);
-  sim_order_before(&l->ends);
+  sim_order_before(&l->end_mark);
   t->state = ENDED;
 }
 
-static void thread_enter(sim_thread *t) {
+static void enter_thread(sim_thread *t) {
   sim_launch *l = t->group->launch;
-  if (t->state == NEW) t->fibre = sim_fibre_take(l->spare, thread_run, t);
+  if (t->state == NEW) t->fibre = sim_fibre_get_spare(l->spare_fibres, run_thread, t);
   here = t;
   index_here.x = t->index;
-  sim_stack_here.low = t->fibre->stack;
+  sim_stack_here.lowest_address = t->fibre->stack;
   sim_fibre_enter(t->fibre);
   here = NULL;
   if (t->state != ENDED) return;
-  sim_fibre_give(&l->ended, t->fibre);
+  sim_fibre_keep_spare(&l->ended, t->fibre);
   t->group->ended++;
 }
 
@@ -187,53 +190,58 @@ static void complete_shuffle(sim_group *g, unsigned warp) {
   unsigned n = CLV_MIN(SIM_WARP, g->n - warp * SIM_WARP), mask = 0;
   uint64_t given[SIM_WARP];
   for (unsigned i = 0; i < n; i++) {
-    given[i] = lanes[i].bits;
+    given[i] = lanes[i].shuffle_bits;
     if (lanes[i].state != AT_SHUFFLE) continue;
-    if (mask && mask != lanes[i].mask) sim_fault("lanes of a warp meet with different masks");
-    mask = lanes[i].mask;
+    if (mask && mask != lanes[i].lane_mask)
+      sim_report_fault("lanes of a warp meet with different masks");
+    mask = lanes[i].lane_mask;
   }
   if (n < SIM_WARP) mask &= (1u << n) - 1;
   for (unsigned i = 0; i < n; i++)
     if (mask & 1u << i && lanes[i].state != AT_SHUFFLE) return;
   if (!mask) return;
-  g->warps[warp].round++;
+  g->warp_meetings[warp].round_number++;
   for (unsigned i = 0; i < n; i++) {
     if (!(mask & 1u << i)) continue;
-    if (lanes[i].from >= n || !(mask & 1u << lanes[i].from))
-      sim_fault("lane %u reads lane %u, which gives nothing, at %s", i, lanes[i].from,
-                lanes[i].where);
-    lanes[i].bits = given[lanes[i].from];
+    if (lanes[i].source_lane >= n || !(mask & 1u << lanes[i].source_lane))
+      sim_report_fault("lane %u reads lane %u, which gives nothing, at %s", i, lanes[i].source_lane,
+                       lanes[i].waiting_for);
+    lanes[i].shuffle_bits = given[lanes[i].source_lane];
     lanes[i].state = READY;
   }
 }
 
-static const sim_thread *one_that_waits(const sim_group *g, thread_state state) {
+static const sim_thread *find_waiting_thread(const sim_group *g, thread_state state) {
   for (unsigned i = 0; i < g->n; i++)
     if (g->threads[i].state == state) return &g->threads[i];
   return NULL;
 }
 
-/* Called when the block's threads wait: they have all reached one barrier, or it is a fault. */
+/* Called when all threads of the block wait. Faults unless they have all reached the same barrier.
+ */
 static void complete_barrier(sim_group *g) {
-  const sim_thread *t = one_that_waits(g, AT_BARRIER), *other = one_that_waits(g, AT_SHUFFLE);
+  const sim_thread *t = find_waiting_thread(g, AT_BARRIER),
+                   *other = find_waiting_thread(g, AT_SHUFFLE);
   if (other)
-    sim_fault("%s waits for lanes that do not come, at %s", g->launch->l.name, other->where);
+    sim_report_fault("%s waits for lanes that do not come, at %s", g->launch->l.name,
+                     other->waiting_for);
   if (!t) return;
   if (g->ended)
-    sim_fault("%u threads of a block of %s ended while others wait at %s", g->ended,
-              g->launch->l.name, t->where);
+    sim_report_fault("%u threads of a block of %s ended while others wait at %s", g->ended,
+                     g->launch->l.name, t->waiting_for);
   for (unsigned i = 0; i < g->n; i++) {
-    if (g->threads[i].where != t->where && strcmp(g->threads[i].where, t->where) != 0)
-      sim_fault("threads of a block of %s wait at %s and at %s", g->launch->l.name, t->where,
-                g->threads[i].where);
+    if (g->threads[i].waiting_for != t->waiting_for &&
+        strcmp(g->threads[i].waiting_for, t->waiting_for) != 0)
+      sim_report_fault("threads of a block of %s wait at %s and at %s", g->launch->l.name,
+                       t->waiting_for, g->threads[i].waiting_for);
     g->threads[i].state = READY;
   }
-  g->barrier.round++;
-  g->waiting = 0;
+  g->barrier_meeting.round_number++;
+  g->n_waiting = 0;
 }
 
 /* Sets up the thread-local values that each thread of the block uses. */
-static void group_enter(const sim_group *g) {
+static void enter_group(const sim_group *g) {
   const clv_cuda_launch *l = &g->launch->l;
   block_here = g->at;
   block_size_here = (clv_sim_index){l->block, 1, 1};
@@ -242,23 +250,23 @@ static void group_enter(const sim_group *g) {
   sim_arguments_here = (sim_place){(char *)g->launch, g->launch->bytes};
 }
 
-static void group_leave(void) {
+static void leave_group(void) {
   sim_stack_here.bytes = sim_array_here.bytes = sim_arguments_here.bytes = 0;
 }
 
 /* Runs each thread of a block until it waits or ends, in random order. */
-static void group_advance(sim_group *g) {
-  unsigned at = (unsigned)sim_draw(g->n), step = sim_draw(2) ? 1 : g->n - 1;
+static void advance_group(sim_group *g) {
+  unsigned at = (unsigned)sim_draw_below(g->n), step = sim_draw_below(2) ? 1 : g->n - 1;
   bool any = false;
-  group_enter(g);
+  enter_group(g);
   for (unsigned i = 0; i < g->n; i++, at = at + step < g->n ? at + step : at + step - g->n) {
     sim_thread *t = &g->threads[at];
     if (t->state != NEW && t->state != READY) continue;
-    thread_enter(t);
+    enter_thread(t);
     if (t->state == AT_SHUFFLE) complete_shuffle(g, at / SIM_WARP);
     any = true;
   }
-  group_leave();
+  leave_group();
   if (!any) complete_barrier(g);
 }
 
@@ -267,41 +275,41 @@ static void group_advance(sim_group *g) {
 sim_launch *sim_launch_new(const clv_cuda_launch *l, const sim_lines *lines) {
   size_t n = (size_t)l->n_args, bytes = sizeof(sim_launch) + n * sizeof(size_t), at = 0;
   for (size_t i = 0; i < n; i++) bytes = clv_align_up(bytes, 16) + l->arg_bytes[i];
-  if (n > MOST_ARGS) sim_fault("%s has %zu arguments; at most %d", l->name, n, MOST_ARGS);
-  sim_launch *m = sim_fresh_take(bytes);
+  if (n > MOST_ARGS) sim_report_fault("%s has %zu arguments; at most %d", l->name, n, MOST_ARGS);
+  sim_launch *m = sim_fresh_allocate(bytes);
   *m = (sim_launch){.l = *l, .lines = *lines, .bytes = bytes};
   at = sizeof(sim_launch) + n * sizeof(size_t);
   for (size_t i = 0; i < n; i++) {
-    m->offsets[i] = at = clv_align_up(at, 16);
+    m->argument_offsets[i] = at = clv_align_up(at, 16);
     memcpy((char *)m + at, l->args[i], l->arg_bytes[i]);
     at += l->arg_bytes[i];
   }
   m->n = (uint64_t)l->grid[0] * l->grid[1];
-  m->first = sim_draw(m->n);
-  m->most_groups = 1 + (int)sim_draw(SIM_MOST_AT_ONCE);
+  m->first_block = sim_draw_below(m->n);
+  m->max_groups = 1 + (int)sim_draw_below(SIM_MOST_AT_ONCE);
   return m;
 }
 
 sim_launch *sim_launch_copy(const sim_launch *l) {
-  sim_launch *m = sim_fresh_take(l->bytes);
+  sim_launch *m = sim_fresh_allocate(l->bytes);
   memcpy(m, l, l->bytes);
-  m->first = sim_draw(m->n);
+  m->first_block = sim_draw_below(m->n);
   return m;
 }
 
-static void group_free(sim_group *g) {
+static void free_group(sim_group *g) {
   for (unsigned i = 0; i < g->n; i++)
     if (g->threads[i].state != NEW && g->threads[i].state != ENDED)
-      sim_fibre_drop(g->threads[i].fibre);
-  for (int i = 0; i < g->n_arrays; i++) sim_fresh_give(g->arrays[i].at.low);
-  sim_fresh_give(g);
+      sim_fibre_free_unfinished(g->threads[i].fibre);
+  for (int i = 0; i < g->n_arrays; i++) sim_fresh_free(g->shared_arrays[i].at.lowest_address);
+  sim_fresh_free(g);
 }
 
 void sim_launch_free(sim_launch *l) {
   if (!l) return;
-  for (int i = 0; i < l->n_groups; i++) group_free(l->groups[i]);
-  while (l->ended.n) sim_fibre_drop(l->ended.all[--l->ended.n]);
-  sim_fresh_give(l);
+  for (int i = 0; i < l->n_groups; i++) free_group(l->running_groups[i]);
+  while (l->ended.n) sim_fibre_free_unfinished(l->ended.fibres[--l->ended.n]);
+  sim_fresh_free(l);
 }
 
 void sim_launch_check(const sim_launch *l, int device) {
@@ -309,37 +317,37 @@ void sim_launch_check(const sim_launch *l, int device) {
   for (int i = 0; i < l->l.n_args; i++) {
     void *p;
     if (!l->l.is_pointer[i]) continue;
-    memcpy(&p, (const char *)l + l->offsets[i], sizeof p);
+    memcpy(&p, (const char *)l + l->argument_offsets[i], sizeof p);
     snprintf(what, sizeof what, "argument %d of %s", i, l->l.name);
     if (p) sim_memory_check(device, p, 0, what);
   }
 }
 
-static void group_begin(sim_launch *l) {
-  uint64_t at = (l->first + l->next++) % l->n;
-  sim_group *g = sim_fresh_take(sizeof *g);
+static void begin_group(sim_launch *l) {
+  uint64_t at = (l->first_block + l->next_block++) % l->n;
+  sim_group *g = sim_fresh_allocate(sizeof *g);
   memset(g, 0, offsetof(sim_group, threads));
   g->launch = l;
   g->at = (clv_sim_index){(unsigned)(at % l->l.grid[0]), (unsigned)(at / l->l.grid[0]), 0};
   g->n = l->l.block;
   for (unsigned i = 0; i < g->n; i++) g->threads[i] = (sim_thread){.group = g, .index = i};
-  l->groups[l->n_groups++] = g;
+  l->running_groups[l->n_groups++] = g;
 }
 
 bool sim_launch_advance(sim_launch *l, sim_fibres *spare) {
-  l->spare = spare;
-  if (l->next == 0) sim_order_before(&l->begins);
-  if (l->next < l->n && l->n_groups < l->most_groups) group_begin(l);
-  int at = (int)sim_draw((uint64_t)l->n_groups);
-  sim_group *g = l->groups[at];
-  group_advance(g);
+  l->spare_fibres = spare;
+  if (l->next_block == 0) sim_order_before(&l->begin_mark);
+  if (l->next_block < l->n && l->n_groups < l->max_groups) begin_group(l);
+  int at = (int)sim_draw_below((uint64_t)l->n_groups);
+  sim_group *g = l->running_groups[at];
+  advance_group(g);
   if (g->ended == g->n) {
-    group_free(g);
-    l->groups[at] = l->groups[--l->n_groups];
+    free_group(g);
+    l->running_groups[at] = l->running_groups[--l->n_groups];
   }
-  bool done = l->next == l->n && l->n_groups == 0;
+  bool done = l->next_block == l->n && l->n_groups == 0;
   if (!done) return false;
-  sim_order_after(&l->ends);
+  sim_order_after(&l->end_mark);
   sim_fibres_move(spare, &l->ended);
   return true;
 }

@@ -25,33 +25,35 @@ static const bool checked = false;
 static const bool checked = true;
 #endif
 
-void sim_checks_map(void) {
+void sim_checks_map_states(void) {
   if (!checked) return;
   states = mmap(NULL, SIM_REGION, PROT_READ | PROT_WRITE,
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (states == MAP_FAILED) sim_fault("no %zu bytes of addresses", SIM_REGION);
+  if (states == MAP_FAILED) sim_report_fault("no %zu bytes of addresses", SIM_REGION);
 }
 
-static unsigned char *state_of(const void *p) { return states + ((const char *)p - sim_region); }
+static unsigned char *get_state_of_byte(const void *p) {
+  return states + ((const char *)p - sim_region);
+}
 
 void sim_checks_set_inaccessible(const void *p, size_t bytes) {
-  if (checked) memset(state_of(p), NOTHING, bytes);
+  if (checked) memset(get_state_of_byte(p), NOTHING, bytes);
 }
 
 void sim_checks_set_unmapped(const void *pages, size_t bytes) {
-  if (checked) madvise(state_of(pages), bytes, MADV_DONTNEED);
+  if (checked) madvise(get_state_of_byte(pages), bytes, MADV_DONTNEED);
 }
 
-void sim_checks_undefined(const void *p, size_t bytes) {
-  if (checked) memset(state_of(p), UNDEFINED, bytes);
+void sim_checks_set_undefined(const void *p, size_t bytes) {
+  if (checked) memset(get_state_of_byte(p), UNDEFINED, bytes);
 }
 
-void sim_checks_defined(const void *p, size_t bytes) {
-  if (checked) memset(state_of(p), DEFINED, bytes);
+void sim_checks_are_defined(const void *p, size_t bytes) {
+  if (checked) memset(get_state_of_byte(p), DEFINED, bytes);
 }
 
 void sim_checks_copy_state(void *dst, const void *src, size_t bytes) {
-  if (checked) memcpy(state_of(dst), state_of(src), bytes);
+  if (checked) memcpy(get_state_of_byte(dst), get_state_of_byte(src), bytes);
 }
 
 /* ---- what the compiler calls ----------------------------------------------------------------- */
@@ -63,26 +65,27 @@ static void print_place(const void *p) {
   if (!b) return;
   fprintf(stderr, "cuda-sim: it lies %zd bytes into %zu of device memory, taken at\n",
           (const char *)p - b->p, b->bytes);
-  sim_lines_print(&b->lines);
+  sim_lines_print(&b->call_stack);
 }
 
 __attribute__((noinline)) static void refuse(const void *p, size_t bytes, bool write) {
   const char *does = write ? "writes" : "reads";
   size_t i = 0;
   if (sim_launch_is_shared(p))
-    sim_fault("a kernel reads %zu bytes of its block that no thread has written", bytes);
+    sim_report_fault("a kernel reads %zu bytes of its block that no thread has written", bytes);
   if (!sim_memory_is_device(p))
-    sim_fault("a kernel %s %zu bytes of the host, at %p", does, bytes, p);
+    sim_report_fault("a kernel %s %zu bytes of the host, at %p", does, bytes, p);
   print_place(p);
-  while (i < bytes && state_of(p)[i] != NOTHING) i++;
+  while (i < bytes && get_state_of_byte(p)[i] != NOTHING) i++;
   if (i < bytes)
-    sim_fault("a kernel %s %zu bytes where there is no allocation, or none any more", does, bytes);
-  sim_fault("a kernel reads %zu bytes that nothing has written", bytes);
+    sim_report_fault("a kernel %s %zu bytes where there is no allocation, or none any more", does,
+                     bytes);
+  sim_report_fault("a kernel reads %zu bytes that nothing has written", bytes);
 }
 
-static bool may_touch(const char *p, size_t bytes, bool write) {
-  if (!sim_memory_is_device(p)) return sim_launch_touch(p, bytes, write);
-  unsigned char *state = state_of(p), all = DEFINED;
+static bool is_access_allowed(const char *p, size_t bytes, bool write) {
+  if (!sim_memory_is_device(p)) return sim_launch_may_touch(p, bytes, write);
+  unsigned char *state = get_state_of_byte(p), all = DEFINED;
   for (size_t i = 0; i < bytes; i++) {
     all &= write && state[i] ? DEFINED : state[i];
     if (write && state[i]) state[i] = DEFINED;
@@ -91,34 +94,34 @@ static bool may_touch(const char *p, size_t bytes, bool write) {
 }
 
 __attribute__((noinline)) static void check_slowly(const void *p, size_t bytes, bool write) {
-  if (!may_touch(p, bytes, write)) refuse(p, bytes, write);
+  if (!is_access_allowed(p, bytes, write)) refuse(p, bytes, write);
 }
 
 /* Fast path for most loads and stores, whose size the compiler knows: defined device memory, the
  * stack, the arguments, or the array used last. Returns false if the slow path must decide. */
-static inline bool may_soon(const void *p, size_t bytes, bool write) {
+static inline bool is_certainly_allowed(const void *p, size_t bytes, bool write) {
   static const unsigned char defined[16] = {DEFINED, DEFINED, DEFINED, DEFINED, DEFINED, DEFINED,
                                             DEFINED, DEFINED, DEFINED, DEFINED, DEFINED, DEFINED,
                                             DEFINED, DEFINED, DEFINED, DEFINED};
   static const unsigned char written[16];
-  if (sim_memory_is_device(p)) return memcmp(state_of(p), defined, bytes) == 0;
+  if (sim_memory_is_device(p)) return memcmp(get_state_of_byte(p), defined, bytes) == 0;
   if (sim_place_contains(&sim_stack_here, p, bytes)) return true;
   if (!write && sim_place_contains(&sim_arguments_here, p, bytes)) return true;
   if (!sim_place_contains(&sim_array_here, p, bytes)) return false;
-  if (write) memset(sim_unwritten_flag(&sim_array_here, p), 0, bytes);
-  return write || memcmp(sim_unwritten_flag(&sim_array_here, p), written, bytes) == 0;
+  if (write) memset(sim_get_unwritten_flag(&sim_array_here, p), 0, bytes);
+  return write || memcmp(sim_get_unwritten_flag(&sim_array_here, p), written, bytes) == 0;
 }
 
-static inline void check(const void *p, size_t bytes, bool write) {
-  if (!may_soon(p, bytes, write)) check_slowly(p, bytes, write);
+static inline void check_access(const void *p, size_t bytes, bool write) {
+  if (!is_certainly_allowed(p, bytes, write)) check_slowly(p, bytes, write);
 }
 
 /* Defines the checks of a load or a store of 1, 2, 4, 8 or 16 bytes, and of any number. */
-#define CHECKS(n)                                                      \
-  void __asan_load##n##_noabort(const void *p);                        \
-  void __asan_store##n##_noabort(const void *p);                       \
-  void __asan_load##n##_noabort(const void *p) { check(p, n, false); } \
-  void __asan_store##n##_noabort(const void *p) { check(p, n, true); }
+#define CHECKS(n)                                                             \
+  void __asan_load##n##_noabort(const void *p);                               \
+  void __asan_store##n##_noabort(const void *p);                              \
+  void __asan_load##n##_noabort(const void *p) { check_access(p, n, false); } \
+  void __asan_store##n##_noabort(const void *p) { check_access(p, n, true); }
 CHECKS(1)
 CHECKS(2)
 CHECKS(4)
@@ -133,24 +136,24 @@ void __asan_after_dynamic_init(void);
 
 /* Checks byte ranges piece by piece. Most calls are for a copy of the arguments, which lies in one
  * object of the host. */
-static void check_each(const char *p, size_t bytes, bool write) {
-  if (!sim_memory_is_device(p) && sim_launch_touch(p, bytes, write)) return;
-  for (size_t i = 0; i < bytes; i++) check(p + i, 1, write);
+static void check_range_pieces(const char *p, size_t bytes, bool write) {
+  if (!sim_memory_is_device(p) && sim_launch_may_touch(p, bytes, write)) return;
+  for (size_t i = 0; i < bytes; i++) check_access(p + i, 1, write);
 }
 
-void __asan_loadN_noabort(const void *p, size_t bytes) { check_each(p, bytes, false); }
-void __asan_storeN_noabort(const void *p, size_t bytes) { check_each(p, bytes, true); }
+void __asan_loadN_noabort(const void *p, size_t bytes) { check_range_pieces(p, bytes, false); }
+void __asan_storeN_noabort(const void *p, size_t bytes) { check_range_pieces(p, bytes, true); }
 void __asan_handle_no_return(void) {}
 
 /* Start of the data that -fsanitize=alignment passes: a position in the source. */
 typedef struct source_place {
-  const char *file;
+  const char *file_name;
   uint32_t line, column;
 } source_place;
 
 void __ubsan_handle_type_mismatch_v1(const source_place *at, const void *p);
 void __ubsan_handle_type_mismatch_v1(const source_place *at, const void *p) {
-  sim_fault("%s:%u: a value at %p, where its type does not lie", at->file, at->line, p);
+  sim_report_fault("%s:%u: a value at %p, where its type does not lie", at->file_name, at->line, p);
 }
 
 void __asan_before_dynamic_init(const char *file) { (void)file; }

@@ -5,8 +5,8 @@ static uint64_t state;
 
 void sim_draw_seed(uint64_t seed) { state = seed; }
 
-/* splitmix64 */
-uint64_t sim_draw(uint64_t below) {
+/* Returns a random number below `below`, by splitmix64. */
+uint64_t sim_draw_below(uint64_t below) {
   uint64_t z = state += 0x9E3779B97F4A7C15u;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;

@@ -18,9 +18,11 @@ enum { ALIGNED = 256, PAGE = 4096, GAP_BYTE = 0xC5 };
 
 char *sim_region = (char *)(UINTPTR_MAX - SIM_REGION);
 static char *end;         /* end of the allocated part; NULL until memory is mapped */
-static sim_block *blocks; /* sorted by address */
-static size_t n_blocks, room, first /* that is not released */;
-static size_t kept_bytes, oldest, newest; /* list of blocks that are gone and not released */
+static sim_block *blocks; /* allocations of device memory, sorted by address */
+static size_t n_blocks, room, first /* index of the first block whose pages are not released */;
+/* kept_bytes: size of the list of freed blocks whose pages are not released; oldest, newest: ends
+ * of that list */
+static size_t kept_bytes, oldest, newest;
 static size_t used[SIM_MOST_DEVICES];
 static int opened;
 /* Protection key of the device memory. A key's rights are per thread and change without a system
@@ -29,38 +31,38 @@ static int key = -1;
 
 /* Maps the region by a direct system call, because the sanitizers' interceptors would prepare
  * shadow memory for all of it. */
-static void region_map(void) {
+static void map_region(void) {
   long at = syscall(SYS_mmap, NULL, SIM_REGION, PROT_NONE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, (off_t)0);
-  if (at == -1) sim_fault("no %zu bytes of addresses", SIM_REGION);
+  if (at == -1) sim_report_fault("no %zu bytes of addresses", SIM_REGION);
   sim_region = end = (char *)at;
   if (!getenv("CLV_SIM_NO_KEYS")) key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
   if (key >= 0 && syscall(SYS_pkey_mprotect, at, SIM_REGION, PROT_READ | PROT_WRITE, key))
-    sim_fault("pkey_mprotect of %zu bytes failed", SIM_REGION);
+    sim_report_fault("pkey_mprotect of %zu bytes failed", SIM_REGION);
   if (key >= 0 && opened) pkey_set(key, 0);
-  sim_checks_map();
+  sim_checks_map_states();
 }
 
-static char *page_of(char *p) { return p - (uintptr_t)p % PAGE; }
+static char *get_page(char *p) { return p - (uintptr_t)p % PAGE; }
 
-static void protect(bool open) {
+static void set_region_access(bool open) {
   if (key >= 0) {
     pkey_set(key, open ? 0 : PKEY_DISABLE_ACCESS);
     return;
   }
   int how = open ? PROT_READ | PROT_WRITE : PROT_NONE;
-  char *low = first < n_blocks ? page_of(blocks[first].p) : end;
-  char *high = page_of(end + PAGE - 1);
+  char *low = first < n_blocks ? get_page(blocks[first].p) : end;
+  char *high = get_page(end + PAGE - 1);
   if (high > low && syscall(SYS_mprotect, low, (size_t)(high - low), how))
-    sim_fault("mprotect of %zu bytes failed", (size_t)(high - low));
+    sim_report_fault("mprotect of %zu bytes failed", (size_t)(high - low));
 }
 
-void sim_memory_open(void) {
-  if (opened++ == 0) protect(true);
+void sim_memory_allow_access(void) {
+  if (opened++ == 0) set_region_access(true);
 }
 
-void sim_memory_close(void) {
-  if (--opened == 0) protect(false);
+void sim_memory_forbid_access(void) {
+  if (--opened == 0) set_region_access(false);
 }
 
 /* ---- allocations ----------------------------------------------------------------------------- */
@@ -79,12 +81,12 @@ sim_block *sim_memory_find(const void *at) {
   return b && p <= b->p + b->bytes ? b : NULL;
 }
 
-static size_t gap_of(const sim_block *b) {
+static size_t get_gap(const sim_block *b) {
   return clv_align_up(b->bytes, ALIGNED) + ALIGNED - b->bytes;
 }
 
-clv_code sim_memory_take(int device, size_t bytes, char **ret, clv_err *err) {
-  if (!end) region_map();
+clv_code sim_memory_allocate(int device, size_t bytes, char **ret, clv_err *err) {
+  if (!end) map_region();
   if (bytes > sim.o.memory_bytes || used[device] > sim.o.memory_bytes - bytes)
     return clv_fail(err, CLV_EXHAUSTED, "device %d has no %zu bytes left", device, bytes);
   if (n_blocks == room) {
@@ -94,52 +96,53 @@ clv_code sim_memory_take(int device, size_t bytes, char **ret, clv_err *err) {
   }
   sim_block *b = &blocks[n_blocks++];
   *b = (sim_block){.p = end, .bytes = bytes, .device = device};
-  sim_lines_capture(&b->lines);
-  end += bytes + gap_of(b);
-  if (end > sim_region + SIM_REGION) sim_fault("all %zu bytes of addresses were given", SIM_REGION);
+  sim_lines_capture_stack(&b->call_stack);
+  end += bytes + get_gap(b);
+  if (end > sim_region + SIM_REGION)
+    sim_report_fault("all %zu bytes of addresses were given", SIM_REGION);
   used[device] += bytes;
-  if (opened) protect(true);
+  if (opened) set_region_access(true);
   *ret = b->p;
   return CLV_OK;
 }
 
 void sim_memory_on_alloc(char *p) {
   sim_block *b = sim_memory_find(p);
-  sim_undefined(p, b->bytes);
-  sim_checks_undefined(p, b->bytes);
-  memset(p + b->bytes, GAP_BYTE, gap_of(b));
-  sim_forbid(p + b->bytes, gap_of(b));
+  sim_make_undefined(p, b->bytes);
+  sim_checks_set_undefined(p, b->bytes);
+  memset(p + b->bytes, GAP_BYTE, get_gap(b));
+  sim_poison(p + b->bytes, get_gap(b));
 }
 
-void sim_memory_give(int device, char *p) {
+void sim_memory_free(int device, char *p) {
   sim_block *b = sim_memory_find(p);
   if (!b || b->p != p || b->device != device)
-    sim_fault("%p is given back, and was not taken on device %d", (void *)p, device);
-  if (b->given) {
+    sim_report_fault("%p is given back, and was not taken on device %d", (void *)p, device);
+  if (b->is_freed_by_host) {
     fputs("cuda-sim: it was given back before, at\n", stderr);
-    sim_lines_print(&b->given_at);
-    sim_fault("device memory is given back twice");
+    sim_lines_print(&b->free_lines);
+    sim_report_fault("device memory is given back twice");
   }
-  b->given = true;
-  sim_lines_capture(&b->given_at);
+  b->is_freed_by_host = true;
+  sim_lines_capture_stack(&b->free_lines);
   used[device] -= b->bytes;
 }
 
 static void check_gap(const sim_block *b) {
-  size_t n = sim_can_forbid() ? 0 : gap_of(b);
+  size_t n = sim_can_poison() ? 0 : get_gap(b);
   for (size_t i = 0; i < n; i++)
     if ((unsigned char)b->p[b->bytes + i] != GAP_BYTE) {
       fputs("cuda-sim: they were taken at\n", stderr);
-      sim_lines_print(&b->lines);
-      sim_fault("something was written %zu bytes behind the end of %zu of device memory", i,
-                b->bytes);
+      sim_lines_print(&b->call_stack);
+      sim_report_fault("something was written %zu bytes behind the end of %zu of device memory", i,
+                       b->bytes);
     }
 }
 
 /* Returns to the system the pages that only b uses. */
-static void release(sim_block *b) {
-  char *low = page_of(b->p + PAGE - 1), *high = page_of(b->p + b->bytes + gap_of(b));
-  b->released = true;
+static void release_pages(sim_block *b) {
+  char *low = get_page(b->p + PAGE - 1), *high = get_page(b->p + b->bytes + get_gap(b));
+  b->are_pages_released = true;
   if (high <= low) return;
   madvise(low, (size_t)(high - low), MADV_DONTNEED);
   sim_checks_set_unmapped(low, (size_t)(high - low));
@@ -148,59 +151,60 @@ static void release(sim_block *b) {
 static void keep_freed_block(sim_block *b) {
   size_t at = (size_t)(b - blocks);
   if (kept_bytes)
-    blocks[newest].then = at;
+    blocks[newest].next_freed_block = at;
   else
     oldest = at;
   newest = at;
   kept_bytes += b->bytes + 1;
   while (kept_bytes > KEPT) {
     sim_block *old = &blocks[oldest];
-    oldest = old->then;
+    oldest = old->next_freed_block;
     kept_bytes -= old->bytes + 1;
-    release(old);
+    release_pages(old);
   }
-  while (first < n_blocks && blocks[first].released) first++;
+  while (first < n_blocks && blocks[first].are_pages_released) first++;
 }
 
 void sim_memory_on_free(char *p) {
   sim_block *b = sim_memory_find(p);
   check_gap(b);
-  sim_undefined(p, b->bytes);
+  sim_make_undefined(p, b->bytes);
   sim_checks_set_inaccessible(p, b->bytes);
-  sim_forbid(p, b->bytes);
-  b->gone = true;
+  sim_poison(p, b->bytes);
+  b->is_freed_on_stream = true;
   keep_freed_block(b);
 }
 
 void sim_memory_check_copy(const void *p, const sim_lines *asked, const char *what) {
   const sim_block *b = sim_memory_is_device(p) ? sim_memory_find(p) : NULL;
-  if (!b || !b->gone) return;
+  if (!b || !b->is_freed_on_stream) return;
   fputs("cuda-sim: the copy was asked for at\n", stderr);
   sim_lines_print(asked);
   fputs("cuda-sim: it was given back at\n", stderr);
-  sim_lines_print(&b->given_at);
-  sim_fault("%s was given back before it was copied", what);
+  sim_lines_print(&b->free_lines);
+  sim_report_fault("%s was given back before it was copied", what);
 }
 
-size_t sim_memory_used(int device) { return used[device]; }
+size_t sim_memory_get_used_bytes(int device) { return used[device]; }
 
 void sim_memory_check(int device, const void *at, size_t bytes, const char *what) {
   const char *p = at;
   const sim_block *b = sim_memory_find(p);
-  if (!sim_memory_is_device(p)) sim_fault("%s is at %p, which is not device memory", what, at);
-  if (!b) sim_fault("%s is at %p, which lies in no allocation", what, at);
+  if (!sim_memory_is_device(p))
+    sim_report_fault("%s is at %p, which is not device memory", what, at);
+  if (!b) sim_report_fault("%s is at %p, which lies in no allocation", what, at);
   if (b->device != device)
-    sim_fault("%s lies on device %d and is used on device %d", what, b->device, device);
-  if (b->given) {
+    sim_report_fault("%s lies on device %d and is used on device %d", what, b->device, device);
+  if (b->is_freed_by_host) {
     fputs("cuda-sim: it was given back at\n", stderr);
-    sim_lines_print(&b->given_at);
-    sim_fault("%s lies in device memory that was given back", what);
+    sim_lines_print(&b->free_lines);
+    sim_report_fault("%s lies in device memory that was given back", what);
   }
   if (bytes > b->bytes - (size_t)(p - b->p)) {
     fputs("cuda-sim: it was taken at\n", stderr);
-    sim_lines_print(&b->lines);
-    sim_fault("%s has %zu bytes, of which only %zu lie in its allocation of %zu", what, bytes,
-              b->bytes - (size_t)(p - b->p), b->bytes);
+    sim_lines_print(&b->call_stack);
+    sim_report_fault("%s has %zu bytes, of which only %zu lie in its allocation of %zu", what,
+                     bytes, b->bytes - (size_t)(p - b->p), b->bytes);
   }
 }
 
@@ -233,32 +237,32 @@ static host_block *host_block_new(size_t bytes) {
   return b;
 }
 
-clv_code sim_host_take(size_t bytes, void **ret, clv_err *err) {
+clv_code sim_host_allocate(size_t bytes, void **ret, clv_err *err) {
   host_block *b = find_freed_block(bytes);
   (void)err;
   if (!b) b = host_block_new(bytes);
-  sim_permit(b->p, bytes);
+  sim_unpoison(b->p, bytes);
   memset(b->p, 0, bytes);
   b->next = host_blocks;
-  sim_lines_capture(&b->lines);
+  sim_lines_capture_stack(&b->lines);
   host_blocks = b;
   *ret = b->p;
   return CLV_OK;
 }
 
-void sim_host_give(void *p) {
+void sim_host_free(void *p) {
   host_block **at = &host_blocks;
   uint64_t left = 0;
   while (*at && (*at)->p != p) at = &(*at)->next;
   host_block *b = *at;
-  if (!b) sim_fault("%p is given back, and was not taken as page-locked memory", p);
-  if (sim_streams_use_host(p, b->bytes))
-    sim_fault("page-locked memory is given back before its copy is done");
+  if (!b) sim_report_fault("%p is given back, and was not taken as page-locked memory", p);
+  if (sim_streams_are_using_host(p, b->bytes))
+    sim_report_fault("page-locked memory is given back before its copy is done");
   *at = b->next;
   for (size_t i = 0; i < b->bytes; i++) left += b->p[i] != 0;
   sim.counts.dirty_pinned_bytes += left;
   memset(b->p, GAP_BYTE, b->bytes);
-  sim_forbid(b->p, b->bytes);
+  sim_poison(b->p, b->bytes);
   b->next = host_given;
   host_given = b;
 }
@@ -267,17 +271,17 @@ void sim_host_check(const void *at, size_t bytes, const char *what) {
   const char *p = at;
   for (const host_block *b = host_blocks; b; b = b->next)
     if (p >= b->p && p <= b->p + b->bytes && bytes <= (size_t)(b->p + b->bytes - p)) return;
-  sim_fault("%s, %zu bytes at %p, is not page-locked memory of the host", what, bytes, at);
+  sim_report_fault("%s, %zu bytes at %p, is not page-locked memory of the host", what, bytes, at);
 }
 
 /* ---- what is left ---------------------------------------------------------------------------- */
 
-size_t sim_memory_leaks(void) {
+size_t sim_memory_count_leaks(void) {
   size_t n = 0;
   for (size_t i = first; i < n_blocks; i++) {
-    if (blocks[i].given) continue;
+    if (blocks[i].is_freed_by_host) continue;
     fprintf(stderr, "cuda-sim: %zu bytes of device memory are left, taken at\n", blocks[i].bytes);
-    sim_lines_print(&blocks[i].lines);
+    sim_lines_print(&blocks[i].call_stack);
     n++;
   }
   for (const host_block *b = host_blocks; b; b = b->next, n++) {

@@ -9,7 +9,7 @@
 
 #include "common/base/base.h"
 
-/* Defined only where a sanitizer is linked. */
+/* Functions of the sanitizers, which are defined only in a build with that sanitizer. */
 #define WEAK __attribute__((weak))
 extern WEAK void *__tsan_create_fiber(unsigned flags);
 extern WEAK void *__tsan_get_current_fiber(void);
@@ -38,7 +38,7 @@ void sim_order_free(sim_order *o) {
   if (o) __tsan_destroy_fiber(o);
 }
 
-sim_order *sim_order_enter(sim_order *o) {
+sim_order *sim_order_enter_stream(sim_order *o) {
   if (!__tsan_create_fiber) return NULL;
   sim_order *before = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(o, TSAN_NO_ORDER);
@@ -57,43 +57,43 @@ void sim_order_acquire(void *place) {
 
 /* Makes thread sanitizer ignore accesses between the two calls, so that memory allocated there has
  * no history. */
-static void past_off(void) {
+static void stop_recording_history(void) {
   if (AnnotateIgnoreReadsBegin) AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
 }
 
-static void past_on(void) {
+static void resume_recording_history(void) {
   if (AnnotateIgnoreReadsEnd) AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
 }
 
-void sim_undefined(void *p, size_t bytes) {
+void sim_make_undefined(void *p, size_t bytes) {
   memset(p, 0xFF, bytes);
   if (__msan_poison) __msan_poison(p, bytes);
 }
 
-void *sim_fresh_take(size_t bytes) {
-  past_off();
+void *sim_fresh_allocate(size_t bytes) {
+  stop_recording_history();
   void *p = malloc(bytes ? bytes : 1);
-  if (p) sim_undefined(p, bytes);
-  past_on();
+  if (p) sim_make_undefined(p, bytes);
+  resume_recording_history();
   if (!p) abort();
   return p;
 }
 
-void sim_fresh_give(void *p) {
-  past_off();
+void sim_fresh_free(void *p) {
+  stop_recording_history();
   free(p);
-  past_on();
+  resume_recording_history();
 }
 
-void sim_forbid(const void *p, size_t bytes) {
+void sim_poison(const void *p, size_t bytes) {
   if (__asan_poison_memory_region) __asan_poison_memory_region(p, bytes);
 }
 
-void sim_permit(const void *p, size_t bytes) {
+void sim_unpoison(const void *p, size_t bytes) {
   if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(p, bytes);
 }
 
-bool sim_can_forbid(void) { return __asan_poison_memory_region != NULL; }
+bool sim_can_poison(void) { return __asan_poison_memory_region != NULL; }
 
 /* ---- fibres ---------------------------------------------------------------------------------- */
 
@@ -102,77 +102,77 @@ enum { PAGE = 4096, LINES = 59 };
 sim_fibre *sim_running;
 static sim_fibre *pool;
 
-static void fibre_main(void) {
+static void run_fibre_function(void) {
   sim_fibre *f = sim_running;
   if (__sanitizer_finish_switch_fiber)
-    __sanitizer_finish_switch_fiber(NULL, &f->caller_bottom, &f->caller_bytes);
+    __sanitizer_finish_switch_fiber(NULL, &f->caller_stack_bottom, &f->caller_stack_bytes);
   for (;;) {
-    f->work(f->arg);
+    f->function(f->argument);
     sim_fibre_leave();
   }
 }
 
-/* Prepares the stack of a fibre: fibre_main, two registers for the jump, and a return address of 0,
- * where debuggers stop. Stacks that all began at the same offset of a page would share few cache
- * lines. */
-static void fibre_rewind(sim_fibre *f) {
-  uintptr_t *top = (uintptr_t *)(void *)(f->stack + SIM_STACK - f->line % LINES * 64) - 4;
+/* Prepares the stack of a fibre: run_fibre_function, two registers for the jump, and a return
+ * address of 0, where debuggers stop. Stacks that all began at the same offset of a page would
+ * share few cache lines. */
+static void prepare_stack(sim_fibre *f) {
+  uintptr_t *top = (uintptr_t *)(void *)(f->stack + SIM_STACK - f->stack_index % LINES * 64) - 4;
   memset(top, 0, 4 * sizeof *top);
-  top[0] = (uintptr_t)fibre_main;
+  top[0] = (uintptr_t)run_fibre_function;
   f->sp = top;
 }
 
-static void *map(void *at, size_t bytes) {
-  past_off();
+static void *map_memory(void *at, size_t bytes) {
+  stop_recording_history();
   void *p = mmap(at, bytes, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED : 0), -1, 0);
-  past_on();
+  resume_recording_history();
   if (p == MAP_FAILED) abort();
   return p;
 }
 
-static sim_fibre *fibre_new(void) {
+static sim_fibre *make_fibre(void) {
   static size_t n;
   sim_fibre *f = calloc(1, sizeof *f);
   if (!f) abort();
-  f->line = n++;
-  char *p = map(NULL, PAGE + SIM_STACK);
+  f->stack_index = n++;
+  char *p = map_memory(NULL, PAGE + SIM_STACK);
   mprotect(p, PAGE, PROT_NONE);
   f->stack = p + PAGE;
-  fibre_rewind(f);
+  prepare_stack(f);
   return f;
 }
 
-sim_fibre *sim_fibre_take(sim_fibres *spare, void (*work)(void *), void *arg) {
-  sim_fibre *f = spare->n ? spare->all[--spare->n] : pool;
+sim_fibre *sim_fibre_get_spare(sim_fibres *spare, void (*work)(void *), void *arg) {
+  sim_fibre *f = spare->n ? spare->fibres[--spare->n] : pool;
   if (!f)
-    f = fibre_new();
+    f = make_fibre();
   else if (f == pool)
     pool = f->next;
-  if (!f->order) f->order = sim_order_new();
-  f->work = work;
-  f->arg = arg;
+  if (!f->thread_order) f->thread_order = sim_order_new();
+  f->function = work;
+  f->argument = arg;
   return f;
 }
 
 /* Frees a fibre. The values on its stack are not read again. */
-void sim_fibre_drop(sim_fibre *f) {
-  sim_order_free(f->order);
-  f->order = NULL;
-  map(f->stack, SIM_STACK);
-  sim_permit(f->stack, SIM_STACK);
-  fibre_rewind(f);
+void sim_fibre_free_unfinished(sim_fibre *f) {
+  sim_order_free(f->thread_order);
+  f->thread_order = NULL;
+  map_memory(f->stack, SIM_STACK);
+  sim_unpoison(f->stack, SIM_STACK);
+  prepare_stack(f);
   f->next = pool;
   pool = f;
 }
 
-void sim_fibre_give(sim_fibres *ended, sim_fibre *f) {
-  if (f->order && ended->n < SIM_MOST_FIBRES) {
-    ended->all[ended->n++] = f;
+void sim_fibre_keep_spare(sim_fibres *ended, sim_fibre *f) {
+  if (f->thread_order && ended->n < SIM_MOST_FIBRES) {
+    ended->fibres[ended->n++] = f;
     return;
   }
-  if (f->order) {
-    sim_fibre_drop(f);
+  if (f->thread_order) {
+    sim_fibre_free_unfinished(f);
     return;
   }
   f->next = pool;
@@ -180,7 +180,7 @@ void sim_fibre_give(sim_fibres *ended, sim_fibre *f) {
 }
 
 void sim_fibres_move(sim_fibres *to, sim_fibres *from) {
-  while (from->n) sim_fibre_give(to, from->all[--from->n]);
+  while (from->n) sim_fibre_keep_spare(to, from->fibres[--from->n]);
 }
 
 void sim_fibre_switch(sim_fibre *f, bool enters) {
@@ -189,16 +189,17 @@ void sim_fibre_switch(sim_fibre *f, bool enters) {
     if (enters)
       __sanitizer_start_switch_fiber(&fake, f->stack, SIM_STACK);
     else
-      __sanitizer_start_switch_fiber(&f->fake, f->caller_bottom, f->caller_bytes);
+      __sanitizer_start_switch_fiber(&f->fake_stack, f->caller_stack_bottom, f->caller_stack_bytes);
   }
-  if (f->order) {
-    sim_order *to = enters ? f->order : f->caller_order, *from = sim_order_enter(to);
-    if (enters) f->caller_order = from;
+  if (f->thread_order) {
+    sim_order *to = enters ? f->thread_order : f->caller_thread_order,
+              *from = sim_order_enter_stream(to);
+    if (enters) f->caller_thread_order = from;
   }
   sim_fibre_jump(&f->sp);
   if (!__sanitizer_finish_switch_fiber) return;
   if (enters)
     __sanitizer_finish_switch_fiber(fake, NULL, NULL);
   else
-    __sanitizer_finish_switch_fiber(f->fake, &f->caller_bottom, &f->caller_bytes);
+    __sanitizer_finish_switch_fiber(f->fake_stack, &f->caller_stack_bottom, &f->caller_stack_bytes);
 }

@@ -17,7 +17,7 @@ typedef struct sim_order sim_order;
 sim_order *sim_order_new(void);
 void sim_order_free(sim_order *o);
 /* Makes o the current thread for thread sanitizer. Returns the previous one. */
-sim_order *sim_order_enter(sim_order *o);
+sim_order *sim_order_enter_stream(sim_order *o);
 /* Release and acquire of thread sanitizer: all before `release` of a place happens before all after
  * a later `acquire` of it. */
 void sim_order_release(void *place);
@@ -32,12 +32,13 @@ static inline void sim_order_after(void *place) {
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Allocates memory without any recorded access. All bytes are 0xFF, and count as never written. */
-void *sim_fresh_take(size_t bytes);
-void sim_fresh_give(void *p);
-void sim_undefined(void *p, size_t bytes); /* fills with 0xFF; reading such a value is reported */
-void sim_forbid(const void *p, size_t bytes);
-void sim_permit(const void *p, size_t bytes);
-bool sim_can_forbid(void); /* true if address sanitizer guards the memory */
+void *sim_fresh_allocate(size_t bytes);
+void sim_fresh_free(void *p);
+void sim_make_undefined(void *p,
+                        size_t bytes); /* fills with 0xFF; reading such a value is reported */
+void sim_poison(const void *p, size_t bytes);
+void sim_unpoison(const void *p, size_t bytes);
+bool sim_can_poison(void); /* true if address sanitizer guards the memory */
 
 /* ---- fibres ---------------------------------------------------------------------------------- */
 
@@ -45,13 +46,13 @@ typedef struct sim_fibre {
   struct sim_fibre *next;
   void *sp; /* saved stack pointer of the fibre; while the fibre runs: of its caller */
   char *stack;
-  size_t line; /* index in `stack` at which the fibre's stack begins */
-  sim_order *order, *caller_order;
-  void *fake; /* address sanitizer's fake stack */
-  const void *caller_bottom;
-  size_t caller_bytes;
-  void (*work)(void *);
-  void *arg;
+  size_t stack_index; /* index in `stack` at which the fibre's stack begins */
+  sim_order *thread_order, *caller_thread_order;
+  void *fake_stack; /* address sanitizer's fake stack */
+  const void *caller_stack_bottom;
+  size_t caller_stack_bytes;
+  void (*function)(void *);
+  void *argument;
 } sim_fibre;
 
 enum { SIM_STACK = 64 << 10 };
@@ -60,15 +61,16 @@ enum { SIM_STACK = 64 << 10 };
  * sanitizer all streams share one pool. */
 enum { SIM_MOST_FIBRES = 1024 };
 typedef struct sim_fibres {
-  sim_fibre *all[SIM_MOST_FIBRES];
+  sim_fibre *fibres[SIM_MOST_FIBRES];
   int n;
 } sim_fibres;
 
-/* Returns a fibre that will run work(arg) and then leave: one of *spare, whose earlier work then
- * happens before the new work, or one without earlier work. sim_fibre_give returns it to a pool. */
-sim_fibre *sim_fibre_take(sim_fibres *spare, void (*work)(void *), void *arg);
-void sim_fibre_give(sim_fibres *ended, sim_fibre *f);
-void sim_fibre_drop(sim_fibre *f); /* frees a fibre whose function has not returned */
+/* Returns a fibre that will run function(arg) and then leave: one of *spare, whose earlier work
+ * then happens before the new work, or one without earlier work. sim_fibre_keep_spare returns it to
+ * a pool. */
+sim_fibre *sim_fibre_get_spare(sim_fibres *spare, void (*work)(void *), void *arg);
+void sim_fibre_keep_spare(sim_fibres *ended, sim_fibre *f);
+void sim_fibre_free_unfinished(sim_fibre *f); /* frees a fibre whose function has not returned */
 void sim_fibres_move(sim_fibres *to, sim_fibres *from);
 
 extern sim_fibre *sim_running;

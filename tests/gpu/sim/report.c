@@ -13,9 +13,9 @@
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-void sim_lines_capture(sim_lines *ret) { ret->n = backtrace(ret->at, CLV_COUNT(ret->at)); }
+void sim_lines_capture_stack(sim_lines *ret) { ret->n = backtrace(ret->at, CLV_COUNT(ret->at)); }
 
-static int program_base(struct dl_phdr_info *info, size_t size, void *ret) {
+static int find_program_base(struct dl_phdr_info *info, size_t size, void *ret) {
   (void)size;
   *(uintptr_t *)ret = info->dlpi_addr;
   return 1; /* the first object is the program */
@@ -27,7 +27,7 @@ void sim_lines_print(const sim_lines *lines) {
   uintptr_t base = 0;
   int n = 0, status = 1;
   pid_t pid;
-  dl_iterate_phdr(program_base, &base);
+  dl_iterate_phdr(find_program_base, &base);
   snprintf(program, sizeof program, "/proc/%d/exe", (int)getpid());
   args[n++] = (char *)"addr2line";
   args[n++] = (char *)"-Cifpe";
@@ -43,7 +43,7 @@ void sim_lines_print(const sim_lines *lines) {
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
-void sim_fault(const char *format, ...) {
+void sim_report_fault(const char *format, ...) {
   sim_lines lines;
   va_list args;
   va_start(args, format);
@@ -52,22 +52,23 @@ void sim_fault(const char *format, ...) {
   fputc('\n', stderr);
   va_end(args);
   sim_launch_print_thread();
-  sim_lines_capture(&lines);
+  sim_lines_capture_stack(&lines);
   sim_lines_print(&lines);
   abort();
 }
 
 static struct sigaction before;
 
-static void on_fault(int signal, siginfo_t *info, void *context) {
+static void handle_memory_signal(int signal, siginfo_t *info, void *context) {
   const sim_block *b = sim_memory_find(info->si_addr);
   if (sim_memory_is_device(info->si_addr)) {
     if (b) {
       fprintf(stderr, "cuda-sim: it lies %zd bytes into %zu of device memory, taken at\n",
               (char *)info->si_addr - b->p, b->bytes);
-      sim_lines_print(&b->lines);
+      sim_lines_print(&b->call_stack);
     }
-    sim_fault("device memory was touched where it may not be: by the host, or outside all of it");
+    sim_report_fault(
+        "device memory was touched where it may not be: by the host, or outside all of it");
   }
   fprintf(stderr, "cuda-sim: address %p was touched\n", info->si_addr);
   sim_launch_print_thread();
@@ -78,7 +79,8 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
 
 void sim_handle_faults(void) {
   static bool handled;
-  struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
+  struct sigaction action = {.sa_sigaction = handle_memory_signal,
+                             .sa_flags = SA_SIGINFO | SA_NODEFER};
   if (handled) return;
   handled = true;
   sigaction(SIGSEGV, &action, &before);

@@ -32,40 +32,43 @@ typedef struct sim_lines {
   int n;
 } sim_lines;
 
-void sim_lines_capture(sim_lines *ret);
+void sim_lines_capture_stack(sim_lines *ret);
 void sim_lines_print(const sim_lines *lines);
 /* Prints the text, the position and the stack, and exits. */
-void sim_fault(const char *format, ...) CLV_PRINTF(1, 2) __attribute__((noreturn));
+void sim_report_fault(const char *format, ...) CLV_PRINTF(1, 2) __attribute__((noreturn));
 void sim_handle_faults(void); /* installs handlers of SIGSEGV and SIGBUS */
 
 /* ---- memory (memory.c) ----------------------------------------------------------------------- */
 
-/* An allocation of device memory. The host may use it from take to give, the device from the
- * stream's `born` to its `gone`; then its bytes become undefined. It is kept for a while after
- * that, so that late accesses are found, and then released. */
+/* An allocation of device memory. The host may use it from allocation to free, and the device from
+ * the point of the stream at which it was allocated to the point at which it was freed. Then its
+ * bytes become undefined. It is kept for a while, so that late accesses are found, before its pages
+ * are released. */
 typedef struct sim_block {
   char *p;
   size_t bytes;
   int device;
-  bool given, gone, released; /* gone: the stream has reached the point where the host freed it */
-  size_t then;                /* index of the block that was gone next */
-  sim_lines lines, given_at;
+  bool is_freed_by_host, is_freed_on_stream,
+      /* is_freed_on_stream: the stream has reached the point where the host freed it */
+      are_pages_released;
+  size_t next_freed_block; /* index of the block that was gone next */
+  sim_lines call_stack, free_lines;
 } sim_block;
 
 /* Make device memory accessible, and inaccessible again. */
-void sim_memory_open(void);
-void sim_memory_close(void);
+void sim_memory_allow_access(void);
+void sim_memory_forbid_access(void);
 /* start of device memory; until it is mapped, an address above all others */
 extern char *sim_region;
 static inline bool sim_memory_is_device(const void *p) {
   return (uintptr_t)p - (uintptr_t)sim_region < SIM_REGION;
 }
 
-clv_code sim_memory_take(int device, size_t bytes, char **ret, clv_err *err);
+clv_code sim_memory_allocate(int device, size_t bytes, char **ret, clv_err *err);
 void sim_memory_on_alloc(char *p);
-void sim_memory_give(int device, char *p);
+void sim_memory_free(int device, char *p);
 void sim_memory_on_free(char *p);
-size_t sim_memory_used(int device);
+size_t sim_memory_get_used_bytes(int device);
 sim_block *sim_memory_find(const void *p); /* allocation that contains p or ends at p */
 
 /* Faults unless the bytes at p are in memory that is allocated for the device. what: names them in
@@ -75,21 +78,21 @@ void sim_memory_check(int device, const void *p, size_t bytes, const char *what)
 /* Faults if the memory was freed before the copy that these lines requested. */
 void sim_memory_check_copy(const void *p, const sim_lines *asked, const char *what);
 
-clv_code sim_host_take(size_t bytes, void **ret, clv_err *err);
-void sim_host_give(void *p);
+clv_code sim_host_allocate(size_t bytes, void **ret, clv_err *err);
+void sim_host_free(void *p);
 void sim_host_check(const void *p, size_t bytes, const char *what);
 
-size_t sim_memory_leaks(void);
+size_t sim_memory_count_leaks(void);
 
 /* ---- loads and stores of kernels (checks.c) -------------------------------------------------- */
 
 /* Records the state of bytes of device memory: not accessible, undefined or defined. */
-void sim_checks_map(void);
+void sim_checks_map_states(void);
 void sim_checks_set_inaccessible(const void *p, size_t bytes);
 /* makes the pages inaccessible for good */
 void sim_checks_set_unmapped(const void *pages, size_t bytes);
-void sim_checks_undefined(const void *p, size_t bytes);
-void sim_checks_defined(const void *p, size_t bytes);
+void sim_checks_set_undefined(const void *p, size_t bytes);
+void sim_checks_are_defined(const void *p, size_t bytes);
 void sim_checks_copy_state(void *dst, const void *src, size_t bytes);
 
 /* ---- launches (blocks.c) --------------------------------------------------------------------- */
@@ -101,28 +104,28 @@ void sim_launch_free(sim_launch *l);
 /* faults if an argument points at memory that the device may not use */
 void sim_launch_check(const sim_launch *l, int device);
 /* Runs some threads of the launch up to their next barrier. Returns true when the launch is done.
- * *spare: fibres of earlier launches of the stream. */
+ * *spare_fibres: fibres of earlier launches of the stream. */
 bool sim_launch_advance(sim_launch *l, sim_fibres *spare);
 /* Memory other than device memory that the running kernel thread may use: its stack, the shared
  * array that it used last, or (to read) its arguments. */
 typedef struct sim_place {
-  char *low;
+  char *lowest_address;
   size_t bytes; /* size; 0: no such memory */
 } sim_place;
 extern _Thread_local sim_place sim_stack_here, sim_array_here, sim_arguments_here;
 static inline bool sim_place_contains(const sim_place *s, const void *p, size_t bytes) {
-  size_t at = (uintptr_t)p - (uintptr_t)s->low;
+  size_t at = (uintptr_t)p - (uintptr_t)s->lowest_address;
   return at < s->bytes && bytes <= s->bytes - at;
 }
 /* Address of the byte that tells if a byte of a shared array has not been written (not 0: not
  * written). These bytes follow the array. */
-static inline char *sim_unwritten_flag(const sim_place *array, const void *p) {
-  return array->low + array->bytes + ((const char *)p - array->low);
+static inline char *sim_get_unwritten_flag(const sim_place *array, const void *p) {
+  return array->lowest_address + array->bytes + ((const char *)p - array->lowest_address);
 }
 /* Checks an access of the running kernel thread to memory that is not the device's. Returns false
  * if it is forbidden or reads a byte that was not written. Calls of a library may access
  * everything. */
-bool sim_launch_touch(const void *p, size_t bytes, bool write);
+bool sim_launch_may_touch(const void *p, size_t bytes, bool write);
 bool sim_launch_is_shared(const void *p); /* true if p is in a shared array of the block */
 /* prints the number of the kernel thread that runs, if any */
 void sim_launch_print_thread(void);
@@ -130,14 +133,14 @@ void sim_launch_print_thread(void);
 /* ---- what is drawn (draw.c) ------------------------------------------------------------------ */
 
 void sim_draw_seed(uint64_t seed);
-uint64_t sim_draw(uint64_t below);
+uint64_t sim_draw_below(uint64_t below);
 
 /* ---- streams (streams.c) --------------------------------------------------------------------- */
 
 /* A recorded event, for which other streams can wait. */
 typedef struct sim_mark {
-  int refs;
-  bool done;
+  int n_references;
+  bool is_done;
   double ms;
 } sim_mark;
 
@@ -158,23 +161,25 @@ struct sim_op {
   sim_op *next;
   /* runs the operation, or a part of it; returns true when it is done */
   bool (*run)(sim_stream *s, sim_op *op);
-  sim_lines lines;
+  sim_lines call_stack;
   sim_launch *launch;
   sim_mark *mark;
   void *dst;
   const void *src;
   size_t bytes;
   int byte;
-  bool from_host, to_host;
-  void (*call)(const sim_op *op); /* the library's call that `run` makes, with the members below */
-  /* only their addresses count: for sim_order_before and sim_order_after */
-  char begins, ends;
+  bool copies_from_host, copies_to_host;
+  void (*library_call)(
+      const sim_op *op); /* the library's call that `run` makes, with the members below */
+  /* their addresses identify this operation for sim_order_before and sim_order_after; the values
+   * are unused */
+  char begin_mark, end_mark;
   union {
     clv_cuda_matmul_desc matmul;
     clv_cuda_conv_desc conv;
     clv_cuda_lstm_desc lstm;
   } desc;
-  void *operand[SIM_OPERANDS];
+  void *operands[SIM_OPERANDS];
   float beta;
   void *workspace;
   size_t workspace_bytes;
@@ -183,26 +188,26 @@ struct sim_op {
 struct clv_cuda_stream {
   sim_stream *next, **at;
   int device;
-  sim_order *order; /* thread sanitizer's thread for the stream */
-  sim_fibres spare; /* fibres of the stream's finished launches, for reuse */
-  sim_op *first, **last;
-  bool captures;
-  sim_op *captured, **last_captured; /* operations captured into a graph, not enqueued */
-  sim_lines lines;
+  sim_order *order;        /* thread sanitizer's thread for the stream */
+  sim_fibres spare_fibres; /* fibres of the stream's finished launches, for reuse */
+  sim_op *first_op, **last_op;
+  bool is_capturing;
+  sim_op *first_captured, **last_captured; /* operations captured into a graph, not enqueued */
+  sim_lines call_stack;
 };
 
 /* enqueues a copy of *op, then advances streams at random */
 void sim_enqueue(sim_stream *s, const sim_op *op);
 void sim_enqueue_again(sim_stream *s, const sim_op *op); /* enqueues a captured operation again */
 void sim_ops_free(sim_op *first);
-void sim_advance(uint64_t steps); /* advances random streams by at most so many steps */
+void sim_advance_streams(uint64_t steps); /* advances random streams by at most so many steps */
 void sim_finish_stream(sim_stream *s);
 void sim_finish_mark(sim_mark *m);
 sim_stream *sim_stream_new(int device);
 void sim_stream_free(sim_stream *s);
 /* true if a copy from or to that memory is still queued */
-bool sim_streams_use_host(const void *p, size_t bytes);
-size_t sim_streams_leaks(void);
+bool sim_streams_are_using_host(const void *p, size_t bytes);
+size_t sim_streams_count_leaks(void);
 void sim_mark_unref(sim_mark *m);
 
 bool sim_run_launch(sim_stream *s, sim_op *op);
@@ -220,40 +225,41 @@ void sim_matmul_run(const sim_op *op); /* d = a b + bias */
 /* convolves x with w into y, or one of its gradients */
 void sim_conv_run(const sim_op *op);
 /* number of elements of x, w and y */
-void sim_conv_counts(const clv_cuda_conv_desc *d, size_t ret[3]);
+void sim_conv_count_values(const clv_cuda_conv_desc *d, size_t ret[3]);
 void sim_lstm_run_forward(const sim_op *op);
 void sim_lstm_run_backward_data(const sim_op *op);
 void sim_lstm_run_backward_weight(const sim_op *op);
-void sim_lstm_space(const clv_cuda_lstm_desc *d, clv_cuda_lstm_space *ret);
+void sim_lstm_compute_space(const clv_cuda_lstm_desc *d, clv_cuda_lstm_space *ret);
 
 /* Value i at p, rounded as the product's math rounds its factors; and the bytes of one value. */
-double sim_factor(clv_cuda_math math, const void *p, size_t i);
-size_t sim_factor_bytes(clv_cuda_math math);
-uint16_t sim_bf16(float x); /* rounds to the nearest, ties to even */
+double sim_get_factor(clv_cuda_math math, const void *p, size_t i);
+size_t sim_get_factor_bytes(clv_cuda_math math);
+uint16_t sim_round_to_bf16(float x); /* rounds to the nearest, ties to even */
 
 /* ---- their loops (arithmetic.c, lstm.c) ------------------------------------------------------ */
 
 /* sums += left right, sizes m x n, m x k, k x n, column-major */
 typedef struct sim_product_of {
   int64_t m, n, k;
-  const double *left, *right;
-  double *sums;
+  const double *left_factor, *right_factor;
+  double *product_sums;
 } sim_product_of;
 
-void sim_product(const sim_product_of *p);
-void sim_convolution(const clv_cuda_conv_desc *d, double *const operand[3]); /* operand: x, w, y */
+void sim_compute_product(const sim_product_of *p);
+void sim_compute_convolution(const clv_cuda_conv_desc *d,
+                             double *const operand[3]); /* operands: x, w, y */
 
-/* Arguments of the LSTM loops. weights, dweights: laid out by `space`. rows: i, f, g, o, c, h of
- * each layer, sample and step. dgates: gradients of i, f, g, o before their activations. dy [n, t,
- * h] is overwritten. */
+/* Arguments of the LSTM loops. weights, weight_gradients: laid out by `space`. row_values: i, f, g,
+ * o, c, h of each layer, sample and step. gate_gradients: gradients of i, f, g, o before their
+ * activations. dy [n, t, h] is overwritten. */
 typedef struct sim_lstm {
   const clv_cuda_lstm_desc *d;
   const clv_cuda_lstm_space *space;
-  double *weights, *dweights, *x, *dx, *dy, *rows, *dgates;
+  double *weights, *weight_gradients, *x, *dx, *dy, *row_values, *gate_gradients;
 } sim_lstm;
 
 void sim_lstm_forward(const sim_lstm *l); /* fills rows */
-const double *sim_lstm_output(const sim_lstm *l, int64_t n, int64_t t);
+const double *sim_lstm_write_output(const sim_lstm *l, int64_t n, int64_t t);
 void sim_lstm_backward_data(const sim_lstm *l); /* fills dgates and dx */
 void sim_lstm_backward_weight(const sim_lstm *l);
 
@@ -262,8 +268,9 @@ void sim_lstm_backward_weight(const sim_lstm *l);
 typedef struct sim_state {
   clv_sim_options o;
   clv_sim_counts counts;
-  bool broken[SIM_MOST_DEVICES];   /* [device] true after a failure: all later calls for it fail */
-  uint64_t takes, launches, calls; /* counts of the device to which the planned failures apply */
+  bool is_broken[SIM_MOST_DEVICES]; /* [device] true after a failure: all later calls for it fail */
+  /* counts of events on the device; a planned failure happens at a given count */
+  uint64_t n_allocations, n_launches, n_calls;
 } sim_state;
 extern sim_state sim;
 

@@ -10,32 +10,34 @@
 
 static sim_stream *streams;
 static sim_fibres spare; /* fibres of freed streams; a new stream is ordered after all their work */
-static uint64_t n_done;  /* number of operations done: the simulation's clock */
+static uint64_t n_done;  /* number of operations is_done: the simulation's clock */
 
 /* ---- doing ----------------------------------------------------------------------------------- */
 
-static void op_free(sim_op *op) {
+static void free_operation(sim_op *op) {
   sim_launch_free(op->launch);
   sim_mark_unref(op->mark);
-  sim_fresh_give(op);
+  sim_fresh_free(op);
 }
 
-static void mark_done(sim_mark *m) {
-  m->done = true;
+static void set_mark_done(sim_mark *m) {
+  m->is_done = true;
   m->ms = (double)n_done / 1000;
   sim_order_before(m);
 }
 
-bool sim_run_launch(sim_stream *s, sim_op *op) { return sim_launch_advance(op->launch, &s->spare); }
+bool sim_run_launch(sim_stream *s, sim_op *op) {
+  return sim_launch_advance(op->launch, &s->spare_fibres);
+}
 
 bool sim_run_copy(sim_stream *s, sim_op *op) {
   (void)s;
-  sim_memory_check_copy(op->src, &op->lines, "device memory");
-  sim_memory_check_copy(op->dst, &op->lines, "device memory to copy to");
+  sim_memory_check_copy(op->src, &op->call_stack, "device memory");
+  sim_memory_check_copy(op->dst, &op->call_stack, "device memory to copy to");
   memcpy(op->dst, op->src, op->bytes);
-  if (op->from_host)
-    sim_checks_defined(op->dst, op->bytes);
-  else if (!op->to_host)
+  if (op->copies_from_host)
+    sim_checks_are_defined(op->dst, op->bytes);
+  else if (!op->copies_to_host)
     sim_checks_copy_state(op->dst, op->src, op->bytes);
   return true;
 }
@@ -43,7 +45,7 @@ bool sim_run_copy(sim_stream *s, sim_op *op) {
 bool sim_run_fill(sim_stream *s, sim_op *op) {
   (void)s;
   memset(op->dst, op->byte, op->bytes);
-  sim_checks_defined(op->dst, op->bytes);
+  sim_checks_are_defined(op->dst, op->bytes);
   return true;
 }
 
@@ -61,7 +63,7 @@ bool sim_run_free(sim_stream *s, sim_op *op) {
 
 bool sim_run_record(sim_stream *s, sim_op *op) {
   (void)s;
-  mark_done(op->mark);
+  set_mark_done(op->mark);
   return true;
 }
 
@@ -71,98 +73,100 @@ bool sim_run_wait(sim_stream *s, sim_op *op) {
   return true;
 }
 
-static void library_main(void *arg) {
+static void run_library_call(void *arg) {
   sim_op *op = arg;
-  sim_order_after(&op->begins);
-  op->call(op);
-  sim_order_before(&op->ends);
+  sim_order_after(&op->begin_mark);
+  op->library_call(op);
+  sim_order_before(&op->end_mark);
 }
 
-/* Runs a library's operation, as a launch of one thread. The workspace is undefined before and
- * after it. */
+/* Runs a call of a library as a launch of one thread. Marks the workspace as undefined before and
+ * after the call. */
 bool sim_run_library(sim_stream *s, sim_op *op) {
-  sim_undefined(op->workspace, op->workspace_bytes);
-  sim_checks_undefined(op->workspace, op->workspace_bytes);
-  sim_order_before(&op->begins);
-  sim_fibre *f = sim_fibre_take(&s->spare, library_main, op);
+  sim_make_undefined(op->workspace, op->workspace_bytes);
+  sim_checks_set_undefined(op->workspace, op->workspace_bytes);
+  sim_order_before(&op->begin_mark);
+  sim_fibre *f = sim_fibre_get_spare(&s->spare_fibres, run_library_call, op);
   sim_fibre_enter(f);
-  sim_fibre_give(&s->spare, f);
-  sim_order_after(&op->ends);
+  sim_fibre_keep_spare(&s->spare_fibres, f);
+  sim_order_after(&op->end_mark);
   return true;
 }
 
 static bool can_advance(const sim_stream *s) {
-  return s->first && !(s->first->run == sim_run_wait && !s->first->mark->done);
+  return s->first_op && !(s->first_op->run == sim_run_wait && !s->first_op->mark->is_done);
 }
 
-static void pop(sim_stream *s) {
-  sim_op *op = s->first;
-  s->first = op->next;
-  if (!s->first) s->last = &s->first;
-  op_free(op);
+static void remove_first_operation(sim_stream *s) {
+  sim_op *op = s->first_op;
+  s->first_op = op->next;
+  if (!s->first_op) s->last_op = &s->first_op;
+  free_operation(op);
 }
 
 /* Drops all operations of a broken device, so that nothing waits for them. */
-static void drop_all(sim_stream *s) {
-  while (s->first) {
-    if (s->first->run == sim_run_record) mark_done(s->first->mark);
-    pop(s);
+static void drop_all_operations(sim_stream *s) {
+  while (s->first_op) {
+    if (s->first_op->run == sim_run_record) set_mark_done(s->first_op->mark);
+    remove_first_operation(s);
   }
 }
 
-static void stream_advance(sim_stream *s) {
-  sim_op *op = s->first;
-  sim_order *before = sim_order_enter(s->order);
+static void advance_stream(sim_stream *s) {
+  sim_op *op = s->first_op;
+  sim_order *before = sim_order_enter_stream(s->order);
   sim_order_after(op);
   bool done = op->run(s, op);
   sim_order_before(s);
-  sim_order_enter(before);
+  sim_order_enter_stream(before);
   n_done++;
-  if (done) pop(s);
+  if (done) remove_first_operation(s);
 }
 
 static sim_stream *draw_stream(void) {
   sim_stream *ready[64];
   size_t n = 0;
   for (sim_stream *s = streams; s; s = s->next) {
-    if (sim.broken[s->device]) drop_all(s);
+    if (sim.is_broken[s->device]) drop_all_operations(s);
     if (can_advance(s) && n < CLV_COUNT(ready)) ready[n++] = s;
   }
-  return n ? ready[sim_draw(n)] : NULL;
+  return n ? ready[sim_draw_below(n)] : NULL;
 }
 
-void sim_advance(uint64_t steps) {
+void sim_advance_streams(uint64_t steps) {
   sim_stream *s = steps ? draw_stream() : NULL;
   if (!s) return;
-  sim_memory_open();
-  for (; s && steps; steps--, s = draw_stream()) stream_advance(s);
-  sim_memory_close();
+  sim_memory_allow_access();
+  for (; s && steps; steps--, s = draw_stream()) advance_stream(s);
+  sim_memory_forbid_access();
 }
 
 /* Draws how far streams advance: everything at once, nothing before the host waits, or a little at
  * times. */
 static void draw_progress(void) {
   if (sim.o.seed % 3 == 1) return;
-  sim_advance(sim.o.seed % 3 == 2 ? UINT64_MAX : sim_draw(4) == 0 ? sim_draw(32) : 0);
+  sim_advance_streams(sim.o.seed % 3 == 2      ? UINT64_MAX
+                      : sim_draw_below(4) == 0 ? sim_draw_below(32)
+                                               : 0);
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-static sim_op *op_new(const sim_op *asked) {
-  sim_op *op = sim_fresh_take(sizeof *op);
+static sim_op *copy_operation(const sim_op *asked) {
+  sim_op *op = sim_fresh_allocate(sizeof *op);
   *op = *asked;
   op->next = NULL;
-  if (op->mark) op->mark->refs++;
+  if (op->mark) op->mark->n_references++;
   return op;
 }
 
 void sim_enqueue(sim_stream *s, const sim_op *asked) {
-  sim_op *op = op_new(asked), ***last = s->captures ? &s->last_captured : &s->last;
-  sim_lines_capture(&op->lines);
+  sim_op *op = copy_operation(asked), ***last = s->is_capturing ? &s->last_captured : &s->last_op;
+  sim_lines_capture_stack(&op->call_stack);
   sim_order_before(op);
   **last = op;
   *last = &op->next;
-  if (!s->captures) draw_progress();
+  if (!s->is_capturing) draw_progress();
 }
 
 void sim_enqueue_again(sim_stream *s, const sim_op *captured) {
@@ -175,35 +179,35 @@ void sim_ops_free(sim_op *first) {
   while (first) {
     sim_op *op = first;
     first = op->next;
-    op_free(op);
+    free_operation(op);
   }
 }
 
-/* Advances the device until `done` returns true. */
-static void finish(bool (*done)(const void *what), const void *what, const char *who) {
-  sim_memory_open();
+/* Advances the device until `is_done` returns true. */
+static void advance_until(bool (*done)(const void *what), const void *what, const char *who) {
+  sim_memory_allow_access();
   while (!done(what)) {
-    sim_advance(1 + sim_draw(64));
-    if (!done(what) && !draw_stream()) sim_fault("%s waits for what nobody will do", who);
+    sim_advance_streams(1 + sim_draw_below(64));
+    if (!done(what) && !draw_stream()) sim_report_fault("%s waits for what nobody will do", who);
   }
-  sim_memory_close();
+  sim_memory_forbid_access();
 }
 
-static bool stream_is_done(const void *s) { return !((const sim_stream *)s)->first; }
-static bool mark_is_done(const void *m) { return ((const sim_mark *)m)->done; }
+static bool is_stream_done(const void *s) { return !((const sim_stream *)s)->first_op; }
+static bool is_mark_done(const void *m) { return ((const sim_mark *)m)->is_done; }
 
 void sim_finish_stream(sim_stream *s) {
-  finish(stream_is_done, s, "a stream");
+  advance_until(is_stream_done, s, "a stream");
   sim_order_after(s);
 }
 
 void sim_finish_mark(sim_mark *m) {
-  finish(mark_is_done, m, "an event");
+  advance_until(is_mark_done, m, "an event");
   sim_order_after(m);
 }
 
 void sim_mark_unref(sim_mark *m) {
-  if (m && --m->refs == 0) free(m);
+  if (m && --m->n_references == 0) free(m);
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -212,12 +216,12 @@ sim_stream *sim_stream_new(int device) {
   sim_stream *s = calloc(1, sizeof *s);
   if (!s) abort();
   s->device = device;
-  s->last = &s->first;
+  s->last_op = &s->first_op;
   s->order = sim_order_new();
   s->next = streams;
-  sim_lines_capture(&s->lines);
+  sim_lines_capture_stack(&s->call_stack);
   streams = s;
-  sim_fibres_move(&s->spare, &spare);
+  sim_fibres_move(&s->spare_fibres, &spare);
   return s;
 }
 
@@ -226,30 +230,30 @@ void sim_stream_free(sim_stream *s) {
   while (*at != s) at = &(*at)->next;
   *at = s->next;
   sim_order_free(s->order);
-  sim_fibres_move(&spare, &s->spare);
+  sim_fibres_move(&spare, &s->spare_fibres);
   free(s);
 }
 
-static bool overlap(const void *a, size_t n, const void *b, size_t m) {
+static bool do_overlap(const void *a, size_t n, const void *b, size_t m) {
   return (const char *)a < (const char *)b + m && (const char *)b < (const char *)a + n;
 }
 
-bool sim_streams_use_host(const void *p, size_t bytes) {
+bool sim_streams_are_using_host(const void *p, size_t bytes) {
   for (sim_stream *s = streams; s; s = s->next) {
-    if (sim.broken[s->device]) drop_all(s);
-    for (const sim_op *op = s->first; op; op = op->next)
-      if ((op->from_host && overlap(op->src, op->bytes, p, bytes)) ||
-          (op->to_host && overlap(op->dst, op->bytes, p, bytes)))
+    if (sim.is_broken[s->device]) drop_all_operations(s);
+    for (const sim_op *op = s->first_op; op; op = op->next)
+      if ((op->copies_from_host && do_overlap(op->src, op->bytes, p, bytes)) ||
+          (op->copies_to_host && do_overlap(op->dst, op->bytes, p, bytes)))
         return true;
   }
   return false;
 }
 
-size_t sim_streams_leaks(void) {
+size_t sim_streams_count_leaks(void) {
   size_t n = 0;
   for (const sim_stream *s = streams; s; s = s->next, n++) {
     fputs("cuda-sim: a stream is left, made at\n", stderr);
-    sim_lines_print(&s->lines);
+    sim_lines_print(&s->call_stack);
   }
   return n;
 }

@@ -14,31 +14,31 @@ enum { PARTS = 8 << 20 };
 typedef struct bench {
   clv_backend *backend;
   clv_gpu *g;
-  clv_cuda_event *begin, *end;
-  size_t n, samples, channels, side, inner, rows, width;
+  clv_cuda_event *begin_event, *end_event;
+  size_t n, n_samples, n_channels, image_side, n_positions, n_rows, row_width;
   float *x, *y, *z, *w;
-  char *mask; /* n bytes of a dropout mask */
+  char *dropout_mask; /* n bytes of a dropout mask */
   /* [rows + 1] a permutation of rows, each far from the one before; then the number of batches
    * seen */
-  int64_t *which;
+  int64_t *row_permutation;
   /* [rows + 3] offsets of packed sequences: one row each, then one sequence of all rows */
-  int64_t *places;
+  int64_t *packed_offsets;
   /* [2 * n / width] statistics: at least two for each channel, or for each column */
-  double *saved;
-  void *parts;
-  float *small; /* PARTS bytes of scratch for partial results */
+  double *statistics;
+  void *partial_sums;
+  float *small_buffer; /* PARTS bytes of scratch for partial results */
 } bench;
 
-typedef clv_code act(bench *m, clv_err *err);
+typedef clv_code bench_kernel(bench *m, clv_err *err);
 
-/* A kernel to measure. bytes: memory traffic per value. A map is called with x, z if `two` is set,
- * and y. */
+/* A kernel to measure. bytes_per_value: memory traffic per value. A map is called with x, z if
+ * `has_second_input` is set, and y. */
 typedef struct kernel {
   const char *name;
-  double bytes;
-  act *f;
-  cuda_map_fn *map;
-  bool two, last;
+  double bytes_per_value;
+  bench_kernel *f;
+  cuda_map_fn *map_kernel;
+  bool has_second_input, is_channels_last;
 } kernel;
 
 /* Kernels of shares_more.c. They run on buffers that hold their first values. */

@@ -6,9 +6,9 @@
  * CLV_SIM_SEED: of the order in which the device does what it is asked; CLV_SIM_NO_CUDNN: as where
  * cuDNN is absent; CLV_SIM_NO_GRAPHS: nothing can be captured; CLV_SIM_CAPABILITY: 75 for 7.5;
  * CLV_SIM_MEMORY: bytes of each of CLV_SIM_DEVICES devices; CLV_SIM_FAIL_TAKE, CLV_SIM_FAIL_LAUNCH,
- * CLV_SIM_LOSE_AT and CLV_SIM_FAILING: see clv_sim_options; CLV_SIM_PLANT: a fault, see with_plant.
- * What is left on the device when the worker ends, and any use of the default stream, makes its
- * exit code LEFT.
+ * CLV_SIM_LOSE_AT and CLV_SIM_FAILING: see clv_sim_options; CLV_SIM_PLANT: a fault, see
+ * apply_planted_fault. What is left on the device when the worker ends, and any use of the default
+ * stream, makes its exit code LEFT.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@
 clv_code __wrap_clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library **ret,
                               clv_err *err);
 
-static uint64_t number(const char *name) {
+static uint64_t read_number(const char *name) {
   const char *text = getenv(name);
   return text ? strtoull(text, NULL, 10) : 0;
 }
@@ -29,10 +29,10 @@ static uint64_t number(const char *name) {
 enum { LEFT = 71, AT_START = 4 };
 
 static void look_for_leaks(void) {
-  uint64_t none = clv_sim_count().default_stream;
+  uint64_t none = clv_sim_get_counts().n_default_stream_calls;
   if (none)
     fprintf(stderr, "cuda-sim: the default stream was used %llu times\n", (unsigned long long)none);
-  if (clv_sim_leaks() || none) _exit(LEFT);
+  if (clv_sim_count_leaks() || none) _exit(LEFT);
 }
 
 /* ---- planted faults -------------------------------------------------------------------------- */
@@ -47,7 +47,7 @@ static clv_code do_not_wait(clv_cuda_event *e, clv_err *err) {
 }
 
 /* Takes and frees the first allocation of a session, after those of the worker's start. */
-static clv_code take_and_give(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
+static clv_code free_too_early(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
   static int n;
   CLV_TRY(right->take(s, bytes, ret, err));
   if (++n > AT_START) right->give(s, *ret);
@@ -62,51 +62,52 @@ static clv_code on_the_default_stream(clv_cuda_stream *s, void *dst, int byte, s
 
 /* Returns a table with the fault that CLV_SIM_PLANT names, which a sanitizer or the simulation must
  * find in a session. */
-static const clv_vendor *with_plant(const clv_vendor *v) {
+static const clv_vendor *apply_planted_fault(const clv_vendor *v) {
   const char *name = getenv("CLV_SIM_PLANT");
   right = v;
   if (!name) return v;
   planted = *v;
   if (strcmp(name, "no_wait") == 0) planted.event_finish = do_not_wait;
-  if (strcmp(name, "given") == 0) planted.take = take_and_give;
+  if (strcmp(name, "given") == 0) planted.take = free_too_early;
   if (strcmp(name, "default_stream") == 0) planted.fill = on_the_default_stream;
   return &planted;
 }
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
-static const clv_vendor *simulated(void) {
-  return clv_sim_vendor(&(clv_sim_options){.seed = number("CLV_SIM_SEED"),
-                                           .devices = (int)number("CLV_SIM_DEVICES"),
-                                           .memory_bytes = number("CLV_SIM_MEMORY"),
-                                           .capability = (int)number("CLV_SIM_CAPABILITY"),
-                                           .no_cudnn = number("CLV_SIM_NO_CUDNN") != 0,
-                                           .no_graphs = number("CLV_SIM_NO_GRAPHS") != 0,
-                                           .fail_take = number("CLV_SIM_FAIL_TAKE"),
-                                           .fail_launch = number("CLV_SIM_FAIL_LAUNCH"),
-                                           .lose_at = number("CLV_SIM_LOSE_AT"),
-                                           .failing = (int)number("CLV_SIM_FAILING")});
+static const clv_vendor *make_simulated_vendor(void) {
+  return clv_sim_make_vendor(
+      &(clv_sim_options){.seed = read_number("CLV_SIM_SEED"),
+                         .n_devices = (int)read_number("CLV_SIM_DEVICES"),
+                         .memory_bytes = read_number("CLV_SIM_MEMORY"),
+                         .capability = (int)read_number("CLV_SIM_CAPABILITY"),
+                         .no_cudnn = read_number("CLV_SIM_NO_CUDNN") != 0,
+                         .no_graphs = read_number("CLV_SIM_NO_GRAPHS") != 0,
+                         .failing_allocation = read_number("CLV_SIM_FAIL_TAKE"),
+                         .failing_launch = read_number("CLV_SIM_FAIL_LAUNCH"),
+                         .losing_call = read_number("CLV_SIM_LOSE_AT"),
+                         .failing_device = (int)read_number("CLV_SIM_FAILING")});
 }
 
-static const clv_vendor *vendor(void) {
+static const clv_vendor *get_vendor(void) {
   static const clv_vendor *made;
   if (made) return made;
   atexit(look_for_leaks);
-  return made = with_plant(simulated());
+  return made = apply_planted_fault(make_simulated_vendor());
 }
 
-static void set_folders(const char *folders) { (void)folders; }
-static void keep_plans(const clv_plan_store *store) { (void)store; }
+static void ignore_library_folders(const char *folders) { (void)folders; }
+static void ignore_plan_store(const clv_plan_store *store) { (void)store; }
 
-static clv_code count_devices(int *ret, clv_err *err) { return vendor()->count(ret, err); }
-static clv_code libraries(clv_err *err) {
+static clv_code count_devices(int *ret, clv_err *err) { return get_vendor()->count(ret, err); }
+static clv_code check_libraries(clv_err *err) {
   (void)err;
   return CLV_OK;
 }
 
 static clv_code describe_device(int device, clv_device_info *ret, clv_err *err) {
   clv_cuda_info info;
-  CLV_TRY(vendor()->describe(device, &info, err));
+  CLV_TRY(get_vendor()->describe(device, &info, err));
   *ret = (clv_device_info){.capability = info.capability, .memory_bytes = info.memory_bytes};
   snprintf(ret->name, sizeof ret->name, "%s", info.name);
   snprintf(ret->libraries, sizeof ret->libraries, "%s", info.libraries);
@@ -114,17 +115,17 @@ static clv_code describe_device(int device, clv_device_info *ret, clv_err *err) 
 }
 
 static clv_code open_device(int device, clv_backend **ret, clv_err *err) {
-  return clv_cuda_open(vendor(), device, ret, err);
+  return clv_cuda_open(get_vendor(), device, ret, err);
 }
 
 clv_code __wrap_clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library **ret,
                               clv_err *err) {
   static const clv_cuda_library library = {.abi = CLV_CUDA_ABI,
                                            .size = sizeof(clv_cuda_library),
-                                           .set_folders = set_folders,
-                                           .keep_plans = keep_plans,
+                                           .set_folders = ignore_library_folders,
+                                           .keep_plans = ignore_plan_store,
                                            .count = count_devices,
-                                           .libraries = libraries,
+                                           .libraries = check_libraries,
                                            .describe = describe_device,
                                            .open = open_device,
                                            .close = clv_cuda_close};

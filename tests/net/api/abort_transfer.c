@@ -50,7 +50,7 @@ static bool send_large(cleave_context c, cleave_module *m, int64_t width) {
   return true;
 }
 
-static bool fail(cleave_context c, cleave_module *table) {
+static bool call_failing_row(cleave_context c, cleave_module *table) {
   int64_t row = 2;
   cleave_tensor t = {.dtype = CLEAVE_I64, .rank = 2, .shape = {1, 1}, .data = &row}, got = {0};
   cleave_reference in, out;
@@ -61,7 +61,7 @@ static bool fail(cleave_context c, cleave_module *table) {
   return true;
 }
 
-static bool transfer(const char *at, int64_t width, unsigned after_ms) {
+static bool abort_during_transfer(const char *at, int64_t width, unsigned after_ms) {
   cleave_module *large, *table;
   cleave_context c;
   cleave_error e;
@@ -72,7 +72,7 @@ static bool transfer(const char *at, int64_t width, unsigned after_ms) {
   print_line("started", now_ns());
   usleep(after_ms * 1000);
   print_line("aborted", now_ns());
-  DO(fail(c, table));
+  DO(call_failing_row(c, table));
   uint64_t before = now_ns();
   (void)!cleave_context_close(rt, c, 0, &e); /* returns the failure of the context */
   print_line("ended", (now_ns() - before) / 1000000);
@@ -87,7 +87,7 @@ int main(int argc, char **argv) {
     fprintf(stderr, "%s\n", e.text);
     return 1;
   }
-  bool ok = transfer(argv[2], atoll(argv[3]) << 18, (unsigned)atoi(argv[4]));
+  bool ok = abort_during_transfer(argv[2], atoll(argv[3]) << 18, (unsigned)atoi(argv[4]));
   if (!ok) fprintf(stderr, "%s\n", why);
   fflush(stdout);
   _exit(ok ? 0 : 1); /* closing would wait for the rest of the transfer */

@@ -13,7 +13,8 @@
 
 #include "api_int.h"
 
-static bool call(cleave_context c, cleave_module *m, cleave_reference in, cleave_reference *ret) {
+static bool call_module(cleave_context c, cleave_module *m, cleave_reference in,
+                        cleave_reference *ret) {
   MUST(cleave_call(rt, c, m, &in, 1, ret, e));
   return true;
 }
@@ -27,44 +28,44 @@ static bool fetch_value(cleave_reference r, cleave_tensor *ret) {
 
 /* Runs A -> B -> A -> B over one module each, so that two calls of a module add their gradients.
  * All weights are the identity, so every call has the same dy and the sum is known. */
-static bool item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds(void) {
+static bool chain_a_b_a_b_adds_gradients_of_both_rounds(void) {
   cleave_module *m[2], *loss;
   cleave_context c;
   cleave_reference x, t, at, l;
   cleave_tensor g = {0}, y = {0}, once = {0};
   float numbers[12], target[12], identity[9] = {1, 0, 0, 0, 1, 0, 0, 0, 1};
   cleave_tensor w = CLEAVE_TENSOR_F32(identity, 3, 3);
-  fill(numbers, 12, 61);
-  fill(target, 12, 62);
-  DO(load("round a", at_a, "[{op: linear, out: 3, bias: false}]", 3, &m[0]));
-  DO(load("round b", at_b, "[{op: linear, out: 3, bias: false}]", 3, &m[1]));
+  fill_with_random(numbers, 12, 61);
+  fill_with_random(target, 12, 62);
+  DO(load_module("round a", at_a, "[{op: linear, out: 3, bias: false}]", 3, &m[0]));
+  DO(load_module("round b", at_b, "[{op: linear, out: 3, bias: false}]", 3, &m[1]));
   DO(load_loss("round loss", "master", 3, &loss));
   for (int i = 0; i < 2; i++) MUST(cleave_weight_write(rt, m[i], "0.weight", &w, 0, e));
   for (int rounds = 1; rounds <= 2; rounds++) {
     DO(open_context(&c));
-    DO(leaf(c, numbers, 4, 3, false, &x));
-    DO(leaf(c, target, 4, 3, false, &t));
+    DO(make_leaf(c, numbers, 4, 3, false, &x));
+    DO(make_leaf(c, target, 4, 3, false, &t));
     at = x;
-    for (int i = 0; i < 2 * rounds; i++) DO(call(c, m[i % 2], at, &at));
+    for (int i = 0; i < 2 * rounds; i++) DO(call_module(c, m[i % 2], at, &at));
     MUST(cleave_call(rt, c, loss, (cleave_reference[]){at, t}, 2, &l, e));
     DO(backward(c, l, false));
     DO(fetch_value(at, &y));
     CHECK(memcmp(y.data, numbers, sizeof numbers) == 0);
     for (int i = 0; i < 2; i++) {
-      DO(gradient(c, m[i], "0.weight", rounds == 1 && i == 0 ? &once : &g));
+      DO(read_gradient(c, m[i], "0.weight", rounds == 1 && i == 0 ? &once : &g));
       const float *got = rounds == 1 && i == 0 ? once.data : g.data;
-      for (int k = 0; k < 9; k++) CHECK(near(got[k], (float)rounds * ((float *)once.data)[k]));
+      for (int k = 0; k < 9; k++) CHECK(is_near(got[k], (float)rounds * ((float *)once.data)[k]));
     }
     DO(close_context(c));
   }
-  note(&g);
+  add_to_digest(&g);
   cleave_tensor_free(&g);
   cleave_tensor_free(&y);
   cleave_tensor_free(&once);
   return true;
 }
 
-static bool make_sum(cleave_module **ret) {
+static bool load_sum_module(cleave_module **ret) {
   static const int64_t shape[] = {4, 5};
   cleave_graph *g;
   int in[2];
@@ -78,8 +79,9 @@ static bool make_sum(cleave_module **ret) {
   return true;
 }
 
-/* The input has no gradient, but its rows do: a row that was read twice gets both. */
-static bool an_embedding_module_in_the_middle_has_the_gradients_of_its_rows(void) {
+/* The row numbers have no gradient, but the rows do: a row that was read twice gets both gradients.
+ */
+static bool embedding_module_in_the_middle_has_gradients_of_its_rows(void) {
   cleave_module *first, *table, *sum, *last, *loss;
   cleave_context c;
   cleave_reference x, words, t, h, rows, both, y, l;
@@ -89,25 +91,25 @@ static bool an_embedding_module_in_the_middle_has_the_gradients_of_its_rows(void
   cleave_tensor text = CLEAVE_TENSOR_I64(numbered, 4);
   cleave_input tokens = CLEAVE_INPUT(CLEAVE_I64, 4);
   cleave_module_options o = {.size = sizeof o, .name = "table", .at = at_b, .seed = 7};
-  fill(numbers, 12, 63);
-  fill(target, 8, 64);
-  DO(load("before table", at_a, "[{op: linear, out: 5}]", 3, &first));
+  fill_with_random(numbers, 12, 63);
+  fill_with_random(target, 8, 64);
+  DO(load_module("before table", at_a, "[{op: linear, out: 5}]", 3, &first));
   MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 9, out: 5}]", &tokens, &table, e));
-  DO(make_sum(&sum));
-  DO(load("behind table", at_b, "[{op: linear, out: 2}]", 5, &last));
+  DO(load_sum_module(&sum));
+  DO(load_module("behind table", at_b, "[{op: linear, out: 2}]", 5, &last));
   DO(load_loss("table loss", "master", 2, &loss));
   DO(open_context(&c));
-  DO(leaf(c, numbers, 4, 3, true, &x));
-  DO(leaf(c, target, 4, 2, false, &t));
+  DO(make_leaf(c, numbers, 4, 3, true, &x));
+  DO(make_leaf(c, target, 4, 2, false, &t));
   MUST(cleave_leaf(rt, c, &text, false, &words, e));
-  DO(call(c, first, x, &h));
-  DO(call(c, table, words, &rows));
+  DO(call_module(c, first, x, &h));
+  DO(call_module(c, table, words, &rows));
   MUST(cleave_call(rt, c, sum, (cleave_reference[]){h, rows}, 2, &both, e));
-  DO(call(c, last, both, &y));
+  DO(call_module(c, last, both, &y));
   MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
   DO(backward(c, l, false));
-  DO(gradient(c, table, "0.weight", &g));
-  note(&g);
+  DO(read_gradient(c, table, "0.weight", &g));
+  add_to_digest(&g);
   float columns[5] = {0};
   for (int r = 0; r < 9; r++)
     for (int k = 0; k < 5; k++) {
@@ -115,15 +117,16 @@ static bool an_embedding_module_in_the_middle_has_the_gradients_of_its_rows(void
       CHECK((d != 0) == (r == 6 || r == 1 || r == 2));
       columns[k] += d;
     }
-  DO(gradient(c, first, "0.bias", &g)); /* all rows have the same dy, summed over the batch */
-  for (int k = 0; k < 5; k++) CHECK(near(columns[k], ((float *)g.data)[k]));
+  /* each row has the same output gradient, and the bias gradient is the sum over the batch */
+  DO(read_gradient(c, first, "0.bias", &g));
+  for (int k = 0; k < 5; k++) CHECK(is_near(columns[k], ((float *)g.data)[k]));
   cleave_tensor_free(&g);
   return close_context(c);
 }
 
 /* Loads a module that concatenates n inputs of any number of rows of `width` numbers, and adds one
  * more input to all rows. */
-static bool load_joined(int n, int64_t width, cleave_module **ret) {
+static bool load_join_module(int n, int64_t width, cleave_module **ret) {
   cleave_graph *g;
   int in[9], both;
   MUST(cleave_graph_new(&g, e));
@@ -141,54 +144,55 @@ static bool load_joined(int n, int64_t width, cleave_module **ret) {
 }
 
 /* Runs the rows of a batch through a module in parts of `rows`, and joins the outputs. */
-static bool joined_step(cleave_module *m, cleave_module *join, cleave_module *loss,
-                        const int64_t *rows, cleave_tensor *ret_y, cleave_tensor *ret_g) {
+static bool run_joined_step(cleave_module *m, cleave_module *join, cleave_module *loss,
+                            const int64_t *rows, cleave_tensor *ret_y, cleave_tensor *ret_g) {
   static float numbers[24], target[16], zero[16];
   cleave_context c;
   cleave_reference x, in[4], y, t, l;
   cleave_place place;
   int64_t at = 0;
-  fill(numbers, 24, 67);
-  fill(target, 16, 68);
+  fill_with_random(numbers, 24, 67);
+  fill_with_random(target, 16, 68);
   DO(open_context(&c));
   for (int i = 0; i < 3; at += rows[i++]) {
-    DO(leaf(c, numbers + 3 * at, rows[i], 3, false, &x));
-    DO(call(c, m, x, &in[i]));
+    DO(make_leaf(c, numbers + 3 * at, rows[i], 3, false, &x));
+    DO(call_module(c, m, x, &in[i]));
   }
-  DO(leaf(c, zero, 7, 2, false, &in[3]));
+  DO(make_leaf(c, zero, 7, 2, false, &in[3]));
   REFUSED(
       cleave_call(rt, c, join, in, 4, &y, e), CLEAVE_INVALID,
       "module 'joined': layer 1: add needs two inputs of the same rank and batch size, whose other "
       "dimensions are equal or 1");
-  DO(leaf(c, zero, 8, 2, false, &in[3]));
+  DO(make_leaf(c, zero, 8, 2, false, &in[3]));
   MUST(cleave_call(rt, c, join, in, 4, &y, e));
-  DO(leaf(c, target, 8, 2, false, &t));
+  DO(make_leaf(c, target, 8, 2, false, &t));
   MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
   DO(backward(c, l, false));
   DO(fetch_value(y, ret_y));
-  DO(gradient(c, m, "0.weight", ret_g));
+  DO(read_gradient(c, m, "0.weight", ret_g));
   MUST(cleave_owner(rt, y, &place, e));
   CHECK(strcmp(place.node, at_b) == 0 && ret_y->rank == 2 && ret_y->shape[0] == 8);
   return close_context(c);
 }
 
-static bool parts_of_a_batch_are_joined_whatever_their_sizes(void) {
+static bool batch_parts_of_any_sizes_are_joined(void) {
   static const int64_t rows[][3] = {{2, 3, 3}, {6, 1, 1}, {2, 3, 3}};
   cleave_module *m, *join, *loss;
   cleave_tensor y[3] = {{0}}, g[3] = {{0}};
-  DO(load("parts", at_a, "[{op: linear, out: 2}]", 3, &m));
-  DO(load_joined(3, 2, &join));
+  DO(load_module("parts", at_a, "[{op: linear, out: 2}]", 3, &m));
+  DO(load_join_module(3, 2, &join));
   DO(load_loss("parts loss", "master", 2, &loss));
-  for (int i = 0; i < 3; i++) DO(joined_step(m, join, loss, rows[i], &y[i], &g[i]));
+  for (int i = 0; i < 3; i++) DO(run_joined_step(m, join, loss, rows[i], &y[i], &g[i]));
   for (int i = 1; i < 3; i++)
-    for (int k = 0; k < 16; k++) CHECK(near(((float *)y[i].data)[k], ((float *)y[0].data)[k]));
-  for (int k = 0; k < 6; k++) CHECK(near(((float *)g[1].data)[k], ((float *)g[0].data)[k]));
+    for (int k = 0; k < 16; k++) CHECK(is_near(((float *)y[i].data)[k], ((float *)y[0].data)[k]));
+  for (int k = 0; k < 6; k++) CHECK(is_near(((float *)g[1].data)[k], ((float *)g[0].data)[k]));
   CHECK(memcmp(g[2].data, g[0].data, 6 * sizeof(float)) == 0);
-  for (int i = 0; i < 3; i++) note(&g[i]), cleave_tensor_free(&y[i]), cleave_tensor_free(&g[i]);
+  for (int i = 0; i < 3; i++)
+    add_to_digest(&g[i]), cleave_tensor_free(&y[i]), cleave_tensor_free(&g[i]);
   return true;
 }
 
-static bool a_frozen_module_in_the_middle_passes_gradients_on(void) {
+static bool frozen_module_in_the_middle_passes_gradients_on(void) {
   cleave_module *first, *middle, *loss;
   cleave_context c;
   cleave_reference x, t, h, y, l;
@@ -200,9 +204,9 @@ static bool a_frozen_module_in_the_middle_passes_gradients_on(void) {
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 5);
   cleave_module_options o = {
       .size = sizeof o, .name = "ice", .at = at_b, .seed = 7, .frozen = all, .n_frozen = 1};
-  fill(numbers, 12, 65);
-  fill(target, 8, 66);
-  DO(load("before ice", at_a, "[{op: linear, out: 5}]", 3, &first));
+  fill_with_random(numbers, 12, 65);
+  fill_with_random(target, 8, 66);
+  DO(load_module("before ice", at_a, "[{op: linear, out: 5}]", 3, &first));
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, &middle, e));
   DO(load_loss("ice loss", "master", 2, &loss));
   cleave_group group = {.modules = &first, .n_modules = 1, .lr = 0.1};
@@ -211,14 +215,14 @@ static bool a_frozen_module_in_the_middle_passes_gradients_on(void) {
   REFUSED(cleave_optimizer_new(rt, &cold, 1, 0, &none, e), CLEAVE_INVALID, "no parameter");
   DO(read_weight(middle, "0.weight", &w));
   DO(open_context(&c));
-  DO(leaf(c, numbers, 4, 3, false, &x));
-  DO(leaf(c, target, 4, 2, false, &t));
-  DO(call(c, first, x, &h));
-  DO(call(c, middle, h, &y));
+  DO(make_leaf(c, numbers, 4, 3, false, &x));
+  DO(make_leaf(c, target, 4, 2, false, &t));
+  DO(call_module(c, first, x, &h));
+  DO(call_module(c, middle, h, &y));
   MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
   DO(backward(c, l, false));
-  DO(gradient(c, first, "0.weight", &g));
-  note(&g);
+  DO(read_gradient(c, first, "0.weight", &g));
+  add_to_digest(&g);
   REFUSED(cleave_gradient(rt, c, middle, "0.weight", 0, &g, e), CLEAVE_NOT_FOUND, "frozen");
   MUST(cleave_step(rt, sgd, c, 0, &done, e));
   CHECK(done.applied && done.norm > 0);
@@ -235,27 +239,27 @@ static bool a_frozen_module_in_the_middle_passes_gradients_on(void) {
 
 /* B is stopped while it owns the value. Meanwhile A and the program receive the reference, and a
  * fetch waits. Everything arrives when B continues. */
-static bool item_8_and_10_references_are_used_before_their_owner_made_them(pid_t pid) {
+static bool references_are_used_before_their_owner_computes_them(pid_t pid) {
   cleave_module *owner, *user, *home;
   cleave_context c;
   cleave_reference x, y, z[2];
   cleave_future f;
   cleave_tensor out = {0}, got[3] = {{0}};
   float numbers[12];
-  fill(numbers, 12, 71);
-  DO(load("slow owner", at_b, "[{op: linear, out: 5}]", 3, &owner));
-  DO(load("user", at_a, "[{op: relu}]", 5, &user));
-  DO(load("home user", "master", "[{op: relu}]", 5, &home));
+  fill_with_random(numbers, 12, 71);
+  DO(load_module("slow owner", at_b, "[{op: linear, out: 5}]", 3, &owner));
+  DO(load_module("user", at_a, "[{op: relu}]", 5, &user));
+  DO(load_module("home user", "master", "[{op: relu}]", 5, &home));
   DO(open_context(&c));
-  DO(leaf(c, numbers, 4, 3, false, &x));
-  /* waits until the modules are loaded */
+  DO(make_leaf(c, numbers, 4, 3, false, &x));
+  /* these calls return when the modules are loaded */
   MUST(cleave_rpc_sync(rt, c, owner, &x, 1, 0, &y, &out, e));
   MUST(cleave_rpc_sync(rt, c, user, &y, 1, 0, NULL, &got[0], e));
   MUST(cleave_rpc_sync(rt, c, home, &y, 1, 0, NULL, &got[0], e));
-  DO(stop_process(pid));
-  DO(call(c, owner, x, &y));
-  DO(call(c, user, y, &z[0]));
-  DO(call(c, home, y, &z[1]));
+  DO(stop_process_and_threads(pid));
+  DO(call_module(c, owner, x, &y));
+  DO(call_module(c, user, y, &z[0]));
+  DO(call_module(c, home, y, &z[1]));
   MUST(cleave_rpc_async(rt, c, user, &y, 1, NULL, &f, e));
   REFUSED(cleave_to_here(rt, y, 100, &got[0], e), CLEAVE_DEADLINE, "slow owner");
   REFUSED(cleave_wait(rt, f, 100, &got[0], e), CLEAVE_DEADLINE, "user");
@@ -275,7 +279,7 @@ static bool item_8_and_10_references_are_used_before_their_owner_made_them(pid_t
   return close_context(c);
 }
 
-static void *kill_soon(void *user) {
+static void *kill_after_200_ms(void *user) {
   usleep(200000);
   kill(*(pid_t *)user, SIGKILL);
   return NULL;
@@ -283,7 +287,7 @@ static void *kill_soon(void *user) {
 
 /* B is stopped in its part of the backward and then killed. The error arrives long before the
  * deadline of 20 s, and A's part of the context is aborted too. */
-static bool item_6_a_worker_killed_in_backward_is_told_before_the_deadline(pid_t pid) {
+static bool worker_killed_in_backward_is_reported_before_the_deadline(pid_t pid) {
   net n;
   cleave_context c;
   cleave_reference x, y, loss;
@@ -291,13 +295,13 @@ static bool item_6_a_worker_killed_in_backward_is_told_before_the_deadline(pid_t
   float numbers[12];
   struct timespec begin, end;
   pthread_t killer;
-  fill(numbers, 12, 73);
-  DO(make_net("dying", at_a, &n));
+  fill_with_random(numbers, 12, 73);
+  DO(make_network("dying", at_a, &n));
   DO(open_context(&c));
-  DO(run_net(&n, c, 3, NULL, NULL, &loss));
+  DO(run_network(&n, c, 3, NULL, NULL, &loss));
   DO(fetch_value(loss, &out));
-  DO(stop_process(pid));
-  CHECK(pthread_create(&killer, NULL, kill_soon, &pid) == 0);
+  DO(stop_process_and_threads(pid));
+  CHECK(pthread_create(&killer, NULL, kill_after_200_ms, &pid) == 0);
   cleave_error error = {0};
   clock_gettime(CLOCK_MONOTONIC, &begin);
   CHECK(cleave_backward(rt, c, &loss, 1, false, 0, &error) == CLEAVE_UNAVAILABLE);
@@ -307,7 +311,7 @@ static bool item_6_a_worker_killed_in_backward_is_told_before_the_deadline(pid_t
   CHECK(end.tv_sec - begin.tv_sec < 5);
   CHECK(cleave_context_close(rt, c, 0, NULL) == CLEAVE_UNAVAILABLE);
   DO(open_context(&c));
-  DO(leaf(c, numbers, 4, 3, false, &x));
+  DO(make_leaf(c, numbers, 4, 3, false, &x));
   MUST(cleave_rpc_sync(rt, c, n.a, &x, 1, 0, &y, &out, e));
   cleave_tensor_free(&out);
   return close_context(c);
@@ -316,20 +320,20 @@ static bool item_6_a_worker_killed_in_backward_is_told_before_the_deadline(pid_t
 /* ---- to be killed ---------------------------------------------------------------------------- */
 
 /* Opens N contexts, each with 1 MiB of values at A and at B. */
-static bool fill_workers(int n_contexts) {
+static bool fill_memory_of_workers(int n_contexts) {
   enum { WIDE = 64 << 10 };
   cleave_module *a, *b;
   cleave_tensor out = {0};
   static float numbers[4 * WIDE];
-  DO(load("held a", at_a, "[{op: tanh}]", WIDE, &a));
-  DO(load("held b", at_b, "[{op: tanh}]", WIDE, &b));
+  DO(load_module("held a", at_a, "[{op: tanh}]", WIDE, &a));
+  DO(load_module("held b", at_b, "[{op: tanh}]", WIDE, &b));
   for (int i = 0; i < n_contexts; i++) {
     cleave_context c;
     cleave_reference x, h, y;
     DO(open_context(&c));
-    DO(leaf(c, numbers, 4, WIDE, true, &x));
-    DO(call(c, a, x, &h));
-    DO(call(c, b, h, &y));
+    DO(make_leaf(c, numbers, 4, WIDE, true, &x));
+    DO(call_module(c, a, x, &h));
+    DO(call_module(c, b, h, &y));
     DO(fetch_value(y, &out));
   }
   cleave_tensor_free(&out);
@@ -340,17 +344,17 @@ static bool fill_workers(int n_contexts) {
 }
 
 static const test shapes[] = {
-    TEST(item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds),
-    TEST(an_embedding_module_in_the_middle_has_the_gradients_of_its_rows),
-    TEST(parts_of_a_batch_are_joined_whatever_their_sizes),
-    TEST(a_frozen_module_in_the_middle_passes_gradients_on),
+    TEST(chain_a_b_a_b_adds_gradients_of_both_rounds),
+    TEST(embedding_module_in_the_middle_has_gradients_of_its_rows),
+    TEST(batch_parts_of_any_sizes_are_joined),
+    TEST(frozen_module_in_the_middle_passes_gradients_on),
 };
 static const struct {
   bool (*run)(pid_t);
   const char *name;
 } faults[] = {
-    TEST(item_8_and_10_references_are_used_before_their_owner_made_them),
-    TEST(item_6_a_worker_killed_in_backward_is_told_before_the_deadline),
+    TEST(references_are_used_before_their_owner_computes_them),
+    TEST(worker_killed_in_backward_is_reported_before_the_deadline),
 };
 
 int main(int argc, char **argv) {
@@ -360,7 +364,7 @@ int main(int argc, char **argv) {
     return 1;
   }
   if (argc > 5 && strcmp(argv[4], "hold") == 0) {
-    if (!fill_workers(atoi(argv[5]))) print_result(false, "hold");
+    if (!fill_memory_of_workers(atoi(argv[5]))) print_result(false, "hold");
   } else if (argc > 4) {
     pid_t pid = (pid_t)atol(argv[4]);
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)

@@ -7,14 +7,14 @@
 
 #include "api_int.h"
 
-/* The network computed by hand: x [4, 3], linear to 5, tanh, linear to 2. dy: gradient of the
- * output. */
+/* Gradients of the network x [4, 3] -> linear to 5, tanh -> linear to 2, computed without the
+ * library. dy: gradient of the output. */
 typedef struct formula {
   float dw[15], dx[12];
 } formula;
 
-static inline formula by_hand(const float *in, const float *dy, const float *w, const float *b,
-                              const float *v) {
+static inline formula compute_gradients_by_hand(const float *in, const float *dy, const float *w,
+                                                const float *b, const float *v) {
   formula f = {0};
   for (int r = 0; r < 4; r++)
     for (int j = 0; j < 5; j++) {
@@ -31,9 +31,9 @@ static inline formula by_hand(const float *in, const float *dy, const float *w, 
 }
 
 /* Returns the mean squared error of the output, and writes its gradient to dy. */
-static inline float mean_square(const float *out, float *dy) {
+static inline float compute_mean_square(const float *out, float *dy) {
   float t[8], sum = 0;
-  fill(t, 8, 4);
+  fill_with_random(t, 8, 4);
   for (int i = 0; i < 8; i++) {
     float d = out[i] - t[i];
     sum += d * d / 8;

@@ -37,16 +37,16 @@ static bool is_on_device(cleave_context c, cleave_module *m, const char *device)
   return true;
 }
 
-/* Outputs are on cpu:0 and labels on cpu:1; the loss is tried on either. */
-static bool values_on_two_devices_of_one_node_do_not_meet(void) {
+/* Outputs are on cpu:0 and labels on cpu:1. A loss on either device is refused. */
+static bool loss_over_two_devices_of_a_node_is_refused(void) {
   cleave_module *first, *second, *loss[3], *plain;
   cleave_context c;
   cleave_reference x, y, labels, l, t;
   cleave_place place;
   cleave_tensor g = {0};
   float numbers[12], target[8];
-  fill(numbers, 12, 71);
-  fill(target, 8, 72);
+  fill_with_random(numbers, 12, 71);
+  fill_with_random(target, 8, 72);
   DO(load_on("cpu:0", "outputs", 3, 2, &first));
   DO(load_on("cpu:1", "labels", 3, 2, &second));
   DO(load_on(NULL, "beside", 2, 2, &plain));
@@ -54,8 +54,8 @@ static bool values_on_two_devices_of_one_node_do_not_meet(void) {
   DO(load_loss_on("cpu:1", at_a, "any", true, &loss[1]));
   DO(load_loss_on(NULL, at_b, "elsewhere", false, &loss[2]));
   DO(open_context(&c));
-  DO(leaf(c, numbers, 4, 3, false, &x));
-  DO(leaf(c, target, 4, 2, false, &t));
+  DO(make_leaf(c, numbers, 4, 3, false, &x));
+  DO(make_leaf(c, target, 4, 2, false, &t));
   MUST(cleave_call(rt, c, first, &x, 1, &y, e));
   MUST(cleave_call(rt, c, second, &x, 1, &labels, e));
   cleave_reference both[] = {y, labels};
@@ -73,13 +73,13 @@ static bool values_on_two_devices_of_one_node_do_not_meet(void) {
   DO(backward(c, l, false));
   DO(is_on_device(c, first, "cpu:0"));
   DO(is_on_device(c, second, "cpu:1"));
-  DO(gradient(c, second, "0.weight", &g));
-  note(&g);
+  DO(read_gradient(c, second, "0.weight", &g));
+  add_to_digest(&g);
   cleave_tensor_free(&g);
   return close_context(c);
 }
 
-static bool a_device_that_is_not_there_is_refused(void) {
+static bool missing_device_is_refused(void) {
   cleave_module *m;
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   cleave_module_options o = {.size = sizeof o, .name = "far", .at = at_a, .device = "cpu:7"};
@@ -95,7 +95,7 @@ static bool a_device_that_is_not_there_is_refused(void) {
 }
 
 /* device_memory is 7MiB, so each device has space for one of these. */
-static bool each_device_has_an_account_of_its_own(void) {
+static bool each_device_has_its_own_memory_account(void) {
   cleave_module *a, *b, *c;
   DO(load_on("cpu:0", "full", 1000, 1000, &a));
   DO(load_on("cpu:1", "apart", 1000, 1000, &b));
@@ -110,9 +110,9 @@ static bool each_device_has_an_account_of_its_own(void) {
   return true;
 }
 
-static bool call_all(cleave_runtime *of, cleave_context c, cleave_module *m, int n,
-                     cleave_error *error) {
-  static const float numbers[4 * 131072]; /* 2 MiB */
+static bool call_n_times(cleave_runtime *of, cleave_context c, cleave_module *m, int n,
+                         cleave_error *error) {
+  static const float numbers[4 * 131072]; /* numbers of 2 MiB in total */
   const cleave_tensor t = CLEAVE_TENSOR_F32(numbers, 4, 131072);
   cleave_reference x, y;
   cleave_tensor got = {0};
@@ -124,7 +124,7 @@ static bool call_all(cleave_runtime *of, cleave_context c, cleave_module *m, int
   return good;
 }
 
-static bool relu_of(cleave_runtime *of, const char *device, cleave_module **ret) {
+static bool load_relu(cleave_runtime *of, const char *device, cleave_module **ret) {
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, 4, 131072);
   cleave_module_options o = {.size = sizeof o, .name = device, .at = at_a, .device = device};
   MUST(cleave_load_layers(of, &o, "[{op: relu}]", &rows, ret, e));
@@ -132,10 +132,10 @@ static bool relu_of(cleave_runtime *of, const char *device, cleave_module **ret)
   return true;
 }
 
-/* Another program holds most of 16 MiB. The error tells what is left at the worker, not what this
- * program used. The other device has space, and this one again when the other program has closed
- * its context. */
-static bool activations_count_on_their_device(void) {
+/* Another program uses most of the 16 MiB of a device. The error reports how much the worker has
+ * left, but not how much each program uses. The other device has memory left, and this device has
+ * memory again when the other program has closed its context. */
+static bool activations_are_charged_to_their_device(void) {
   cleave_options options = {.size = sizeof options, .deadline_ms = 20000};
   cleave_runtime *other;
   cleave_module *theirs, *mine, *beside;
@@ -143,12 +143,12 @@ static bool activations_count_on_their_device(void) {
   cleave_error error = {.text = ""};
   unsigned long long wanted, left;
   MUST(cleave_open(session, &options, &other, e));
-  DO(relu_of(other, "cpu:0", &theirs) && relu_of(rt, "cpu:0", &mine));
-  DO(relu_of(rt, "cpu:1", &beside));
+  DO(load_relu(other, "cpu:0", &theirs) && load_relu(rt, "cpu:0", &mine));
+  DO(load_relu(rt, "cpu:1", &beside));
   MUST(cleave_context_open(other, NULL, &held, e));
-  DO(call_all(other, held, theirs, 3, &error));
+  DO(call_n_times(other, held, theirs, 3, &error));
   DO(open_context(&c));
-  CHECK(!call_all(rt, c, mine, 8, &error) && error.status == CLEAVE_EXHAUSTED);
+  CHECK(!call_n_times(rt, c, mine, 8, &error) && error.status == CLEAVE_EXHAUSTED);
   const char *says = strstr(error.text, "device cpu:0: ");
   snprintf(why, sizeof why, "%.900s", error.text);
   if (!says || sscanf(says,
@@ -159,20 +159,20 @@ static bool activations_count_on_their_device(void) {
   CHECK(left < wanted);
   (void)!cleave_context_close(rt, c, 0, NULL);
   DO(open_context(&c));
-  DO(call_all(rt, c, beside, 3, &error));
+  DO(call_n_times(rt, c, beside, 3, &error));
   MUST(cleave_context_close(other, held, 0, e));
-  DO(call_all(rt, c, mine, 2, &error));
+  DO(call_n_times(rt, c, mine, 2, &error));
   DO(close_context(c));
   MUST(cleave_close(other, 0, NULL, e));
   return true;
 }
 
 static const test of_all[] = {
-    TEST(values_on_two_devices_of_one_node_do_not_meet),
-    TEST(a_device_that_is_not_there_is_refused),
+    TEST(loss_over_two_devices_of_a_node_is_refused),
+    TEST(missing_device_is_refused),
 };
-static const test of_activations[] = {TEST(activations_count_on_their_device)};
-static const test of_the_large[] = {TEST(each_device_has_an_account_of_its_own)};
+static const test of_activations[] = {TEST(activations_are_charged_to_their_device)};
+static const test of_the_large[] = {TEST(each_device_has_its_own_memory_account)};
 
 int main(int argc, char **argv) {
   if (argc != 4 || !open_session(argv)) return 2;

@@ -23,21 +23,21 @@ enum { SANITIZED = 0 };
 /* Acceptance test 11. B is killed between backward and step: A's weights do not change, the error
  * names B, and A continues alone. Either the step fails or the next call does, depending on when
  * the loss is noticed. */
-static bool a_worker_killed_before_the_step_leaves_the_other_as_it_was(pid_t pid) {
+static bool worker_killed_before_the_step_leaves_the_other_unchanged(pid_t pid) {
   net n;
   cleave_context c;
   cleave_reference loss, x, y;
   cleave_optimizer *sgd;
   cleave_tensor before = {0}, after = {0};
   float numbers[12];
-  fill(numbers, 12, 1);
-  DO(make_net("killed", at_a, &n));
+  fill_with_random(numbers, 12, 1);
+  DO(make_network("killed", at_a, &n));
   cleave_module *both[] = {n.a, n.b};
   cleave_group group = {.modules = both, .n_modules = 2, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
   DO(read_weight(n.a, "0.weight", &before));
   DO(open_context(&c));
-  DO(run_net(&n, c, 3, NULL, NULL, &loss));
+  DO(run_network(&n, c, 3, NULL, NULL, &loss));
   DO(backward(c, loss, false));
   CHECK(kill(pid, SIGKILL) == 0);
   cleave_error error = {0};
@@ -49,7 +49,7 @@ static bool a_worker_killed_before_the_step_leaves_the_other_as_it_was(pid_t pid
   CHECK(strcmp(error.node, at_b) == 0 && strstr(error.text, "was lost"));
   CHECK(cleave_context_close(rt, c, 0, NULL) == CLEAVE_UNAVAILABLE);
   DO(open_context(&c));
-  DO(leaf(c, numbers, 4, 3, false, &x));
+  DO(make_leaf(c, numbers, 4, 3, false, &x));
   MUST(cleave_rpc_sync(rt, c, n.a, &x, 1, 0, &y, &after, e));
   REFUSED(cleave_call(rt, c, n.b, &y, 1, &y, e), CLEAVE_UNAVAILABLE, "was lost");
   cleave_tensor_free(&before);
@@ -62,7 +62,7 @@ typedef struct waiting {
   cleave_status status;
 } waiting;
 
-static void *wait_for_it(void *user) {
+static void *wait_for_value(void *user) {
   waiting *w = user;
   cleave_tensor t = {0};
   w->status = cleave_to_here(rt, w->y, 0, &t, NULL);
@@ -70,8 +70,8 @@ static void *wait_for_it(void *user) {
   return NULL;
 }
 
-/* B is stopped (SIGSTOP): a fetch ends at its deadline, and closing the context ends a fetch that
- * waits. */
+/* Worker B is stopped by SIGSTOP. A fetch ends at its deadline, and closing the context ends a
+ * fetch that waits. */
 static bool deadlines_and_closing_end_a_wait(pid_t pid) {
   net n;
   cleave_context c;
@@ -80,12 +80,12 @@ static bool deadlines_and_closing_end_a_wait(pid_t pid) {
   float numbers[20];
   struct timespec begin, end;
   pthread_t thread;
-  fill(numbers, 20, 1);
-  DO(make_net("slow", at_a, &n));
+  fill_with_random(numbers, 20, 1);
+  DO(make_network("slow", at_a, &n));
   DO(open_context(&c));
-  DO(leaf(c, numbers, 4, 5, false, &x));
+  DO(make_leaf(c, numbers, 4, 5, false, &x));
   MUST(cleave_rpc_sync(rt, c, n.b, &x, 1, 0, &y, &out, e));
-  DO(stop_process(pid));
+  DO(stop_process_and_threads(pid));
   MUST(cleave_call(rt, c, n.b, &x, 1, &y, e));
   clock_gettime(CLOCK_MONOTONIC, &begin);
   REFUSED(cleave_to_here(rt, y, 300, &out, e), CLEAVE_DEADLINE, "slow b");
@@ -93,37 +93,38 @@ static bool deadlines_and_closing_end_a_wait(pid_t pid) {
   double took = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
   CHECK(took >= 0.3 && took < 2);
   waiting w = {.y = y};
-  CHECK(pthread_create(&thread, NULL, wait_for_it, &w) == 0);
+  CHECK(pthread_create(&thread, NULL, wait_for_value, &w) == 0);
   usleep(100000);
   REFUSED(cleave_context_close(rt, c, 300, e), CLEAVE_DEADLINE, "not every node");
   pthread_join(thread, NULL);
   CHECK(w.status == CLEAVE_CANCELLED);
   CHECK(kill(pid, SIGCONT) == 0);
-  DO(open_context(&c)); /* the session continues */
-  DO(leaf(c, numbers, 4, 5, false, &x));
+  DO(open_context(&c)); /* the session continues after the fault */
+  DO(make_leaf(c, numbers, 4, 5, false, &x));
   MUST(cleave_rpc_sync(rt, c, n.b, &x, 1, 0, NULL, &out, e));
   cleave_tensor_free(&out);
   return close_context(c);
 }
 
-/* B is stopped and cannot answer APPLY: A's weights are restored, and B's too when it continues. */
-static bool a_step_that_is_not_answered_in_time_is_taken_back(pid_t pid) {
+/* Worker B is stopped and cannot answer APPLY. A's weights are restored, and B's weights, too, when
+ * B continues. */
+static bool unanswered_step_is_rolled_back(pid_t pid) {
   net n;
   cleave_context c;
   cleave_reference loss;
   cleave_optimizer *sgd;
   cleave_step_result done;
   cleave_tensor a = {0}, b = {0}, after = {0};
-  DO(make_net("late", "master", &n));
+  DO(make_network("late", "master", &n));
   cleave_module *both[] = {n.a, n.b};
   cleave_group group = {.modules = both, .n_modules = 2, .lr = 0.5, .momentum = 0.9};
   MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
   DO(read_weight(n.a, "0.weight", &a));
   DO(read_weight(n.b, "0.weight", &b));
   DO(open_context(&c));
-  DO(run_net(&n, c, 3, NULL, NULL, &loss));
+  DO(run_network(&n, c, 3, NULL, NULL, &loss));
   DO(backward(c, loss, false));
-  DO(stop_process(pid));
+  DO(stop_process_and_threads(pid));
   MUST(cleave_step(rt, sgd, c, 200, &done, e));
   CHECK(done.number == 1);
   DO(read_weight(n.a, "0.weight", &after));
@@ -132,8 +133,8 @@ static bool a_step_that_is_not_answered_in_time_is_taken_back(pid_t pid) {
   DO(read_weight(n.b, "0.weight", &after));
   CHECK(memcmp(b.data, after.data, 40) == 0);
   REFUSED(cleave_context_close(rt, c, 0, e), CLEAVE_DEADLINE, "took the step");
-  DO(open_context(&c)); /* the same step again, which is taken now */
-  DO(run_net(&n, c, 3, NULL, NULL, &loss));
+  DO(open_context(&c)); /* repeats the step, which now succeeds */
+  DO(run_network(&n, c, 3, NULL, NULL, &loss));
   DO(backward(c, loss, false));
   MUST(cleave_step(rt, sgd, c, 0, &done, e));
   CHECK(done.number == 1);
@@ -156,20 +157,21 @@ static long resident_kb(void) {
   return pages * 4;
 }
 
-/* Lets api_soak.py measure all processes; it answers with a line. */
-static void measured(const char *when) {
+/* Lets api_soak.py measure the memory of all processes. The script answers with a line when it has
+ * measured. */
+static void wait_for_measurement(const char *when) {
   char line[16];
   printf("%s\n", when);
   fflush(stdout);
   if (!fgets(line, sizeof line, stdin)) return;
 }
 
-static bool many_steps(long steps) {
+static bool run_many_steps(long steps) {
   net n;
   cleave_optimizer *sgd;
   struct timespec begin, end;
   long warm = 0;
-  DO(make_net("many", "master", &n));
+  DO(make_network("many", "master", &n));
   cleave_module *both[] = {n.a, n.b};
   cleave_group group = {.modules = both, .n_modules = 2, .lr = 0.01};
   MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
@@ -177,18 +179,18 @@ static bool many_steps(long steps) {
     cleave_context c;
     cleave_reference loss;
     if (i == steps / 5) {
-      measured("warm");
+      wait_for_measurement("warm");
       warm = resident_kb();
       clock_gettime(CLOCK_MONOTONIC, &begin);
     }
     DO(open_context(&c));
-    DO(run_net(&n, c, (unsigned)i % 7, NULL, NULL, &loss));
+    DO(run_network(&n, c, (unsigned)i % 7, NULL, NULL, &loss));
     DO(backward(c, loss, false));
     MUST(cleave_step(rt, sgd, c, 0, NULL, e));
     DO(close_context(c));
   }
   clock_gettime(CLOCK_MONOTONIC, &end);
-  measured("done");
+  wait_for_measurement("done");
   double took = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
   printf("%.0f us per step, resident %+ld KiB over %ld steps\n",
          1e6 * took / (double)(steps - steps / 5), resident_kb() - warm, steps - steps / 5);
@@ -205,7 +207,7 @@ int main(int argc, char **argv) {
   }
   if (argc > 5) {
     cleave_leaks left;
-    print_result(many_steps(atol(argv[5])), "memory_stays_flat_over_many_steps");
+    print_result(run_many_steps(atol(argv[5])), "memory_stays_flat_over_many_steps");
     snprintf(why, sizeof why, "see the report");
     print_result(cleave_close(rt, 0, &left, NULL) == CLEAVE_OK &&
                      left.contexts + left.references + left.futures == 0,
@@ -215,10 +217,9 @@ int main(int argc, char **argv) {
     return n_failed != 0;
   } else {
     print_result(deadlines_and_closing_end_a_wait(pid), "deadlines_and_closing_end_a_wait");
-    print_result(a_step_that_is_not_answered_in_time_is_taken_back(pid),
-                 "a_step_that_is_not_answered_in_time_is_taken_back");
-    print_result(a_worker_killed_before_the_step_leaves_the_other_as_it_was(pid),
-                 "a_worker_killed_before_the_step_leaves_the_other_as_it_was");
+    print_result(unanswered_step_is_rolled_back(pid), "unanswered_step_is_rolled_back");
+    print_result(worker_killed_before_the_step_leaves_the_other_unchanged(pid),
+                 "worker_killed_before_the_step_leaves_the_other_unchanged");
   }
   (void)cleave_close(rt, 0, NULL, NULL);
   return n_failed != 0;

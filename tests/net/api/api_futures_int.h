@@ -18,8 +18,9 @@ static inline bool load_modules(void) {
   cleave_module_options o = {.size = sizeof o, .name = "picks", .at = at_a, .seed = 7};
   cleave_input rows = CLEAVE_INPUT(CLEAVE_I64, 4);
   MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 4, out: 6}]", &rows, &picks, e));
-  DO(load("slow", at_b, "[{op: wait, forward_ms: 300, input_ms: 1, weight_ms: 1}]", 2, &slow));
-  DO(make_net("net", at_b, &small));
+  DO(load_module("slow", at_b, "[{op: wait, forward_ms: 300, input_ms: 1, weight_ms: 1}]", 2,
+                 &slow));
+  DO(make_network("net", at_b, &small));
   cleave_module *all[] = {small.a, small.b};
   cleave_group g = {.modules = all, .n_modules = 2, .kind = CLEAVE_SGD, .lr = 0.1};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &optimizer, e));
@@ -27,17 +28,17 @@ static inline bool load_modules(void) {
   return true;
 }
 
-static inline bool finished(cleave_future f) {
+static inline bool wait_for_future(cleave_future f) {
   MUST(cleave_future_wait(rt, f, 0, e));
   return true;
 }
 
-static inline bool release(cleave_future f) {
+static inline bool release_future(cleave_future f) {
   MUST(cleave_future_release(rt, f, e));
   return true;
 }
 
-static inline bool backward_async(cleave_context c, cleave_reference root, bool retain,
+static inline bool start_backward(cleave_context c, cleave_reference root, bool retain,
                                   cleave_future *ret) {
   const cleave_backward_options o = {.size = sizeof o, .retain = retain};
   MUST(cleave_backward_async(rt, c, &root, 1, &o, ret, e));
@@ -45,11 +46,12 @@ static inline bool backward_async(cleave_context c, cleave_reference root, bool 
 }
 
 /* Runs x -> slow -> loss, and returns the reference to the slow module's value. */
-static inline bool run_slow(cleave_context c, cleave_reference *ret_y, cleave_reference *ret_loss) {
+static inline bool call_slow_module(cleave_context c, cleave_reference *ret_y,
+                                    cleave_reference *ret_loss) {
   static const float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, zeros[8];
   cleave_reference in, target;
-  DO(leaf(c, x, 4, 2, true, &in));
-  DO(leaf(c, zeros, 4, 2, false, &target));
+  DO(make_leaf(c, x, 4, 2, true, &in));
+  DO(make_leaf(c, zeros, 4, 2, false, &target));
   MUST(cleave_call(rt, c, slow, &in, 1, ret_y, e));
   MUST(cleave_call(rt, c, small.loss, (cleave_reference[]){*ret_y, target}, 2, ret_loss, e));
   return true;
@@ -61,12 +63,12 @@ static inline bool is_same_tensor(const cleave_tensor *a, const cleave_tensor *b
   return true;
 }
 
-static inline bool state_async(cleave_module *m, cleave_state *ret) {
+static inline bool read_state_by_future(cleave_module *m, cleave_state *ret) {
   cleave_future f;
   MUST(cleave_state_read_async(rt, m, CLEAVE_STATE_WEIGHTS, 0, &f, e));
-  DO(finished(f));
+  DO(wait_for_future(f));
   MUST(cleave_future_state(rt, f, ret, e));
-  return release(f);
+  return release_future(f);
 }
 
 #endif

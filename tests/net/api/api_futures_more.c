@@ -8,14 +8,14 @@
 
 /* ---- gradients, state and modules ------------------------------------------------------------ */
 
-static bool tensor_of(cleave_future f, cleave_tensor *ret) {
-  DO(finished(f));
+static bool take_tensor(cleave_future f, cleave_tensor *ret) {
+  DO(wait_for_future(f));
   MUST(cleave_future_tensor(rt, f, ret, e));
-  return release(f);
+  return release_future(f);
 }
 
 /* The futures follow a backward that has not ended, and precede a step that waits for them. */
-static bool gradients_come_by_futures(void) {
+static bool gradients_are_read_by_futures(void) {
   float numbers[5] = {1, 2, 3, 4, 5};
   cleave_tensor mine = CLEAVE_TENSOR_F32(numbers, 5), got = {0}, here = {0};
   cleave_gradients all = {0};
@@ -24,23 +24,23 @@ static bool gradients_come_by_futures(void) {
   cleave_future passed, one, list, put, written, stepped;
   cleave_step_result done;
   DO(open_context(&c));
-  DO(run_net(&small, c, 9, NULL, NULL, &loss));
-  DO(backward_async(c, loss, false, &passed));
+  DO(run_network(&small, c, 9, NULL, NULL, &loss));
+  DO(start_backward(c, loss, false, &passed));
   MUST(cleave_gradient_async(rt, c, small.a, "0.weight", 0, &one, e));
   MUST(cleave_gradients_read_async(rt, c, 0, &list, e));
   MUST(cleave_gradient_write_async(rt, c, small.a, "0.bias", &mine, 0, &put, e));
   MUST(cleave_gradient_async(rt, c, small.a, "0.bias", 0, &written, e));
   MUST(cleave_step_async(rt, optimizer, c, 0, &stepped, e));
-  DO(tensor_of(written, &got) && is_same_tensor(&got, &mine));
-  DO(tensor_of(one, &got) && gradient(c, small.a, "0.weight", &here) &&
+  DO(take_tensor(written, &got) && is_same_tensor(&got, &mine));
+  DO(take_tensor(one, &got) && read_gradient(c, small.a, "0.weight", &here) &&
      is_same_tensor(&got, &here));
-  note(&got);
-  DO(finished(list));
+  add_to_digest(&got);
+  DO(wait_for_future(list));
   MUST(cleave_future_gradients(rt, list, &all, e));
   CHECK(all.n == 5 && all.items[0].module == small.a && all.items[4].leaf.id);
   DO(is_same_tensor(&all.items[0].tensor, &here));
-  for (size_t i = 0; i < 4; i++) note(&all.items[i].tensor);
-  DO(finished(stepped) && finished(put));
+  for (size_t i = 0; i < 4; i++) add_to_digest(&all.items[i].tensor);
+  DO(wait_for_future(stepped) && wait_for_future(put));
   MUST(cleave_future_step_result(rt, stepped, &done, e));
   /* the norm includes the gradient that was written */
   CHECK(done.applied && done.norm * done.norm > 55);
@@ -50,7 +50,8 @@ static bool gradients_come_by_futures(void) {
   cleave_gradients_free(&all);
   cleave_tensor_free(&got);
   cleave_tensor_free(&here);
-  DO(release(passed) && release(list) && release(put) && release(stepped));
+  DO(release_future(passed) && release_future(list) && release_future(put) &&
+     release_future(stepped));
   return close_context(c);
 }
 
@@ -62,8 +63,8 @@ static bool reading_gradients_does_not_block(void) {
   cleave_future passed, list, other, late;
   bool is_ready = true;
   DO(open_context(&c));
-  DO(run_slow(c, &y, &loss));
-  DO(backward_async(c, loss, false, &passed));
+  DO(call_slow_module(c, &y, &loss));
+  DO(start_backward(c, loss, false, &passed));
   MUST(cleave_gradients_read_async(rt, c, 0, &list, e));
   MUST(cleave_gradients_read_async(rt, c, 0, &other, e));
   MUST(cleave_gradients_read_async(rt, c, 20, &late, e));
@@ -72,11 +73,12 @@ static bool reading_gradients_does_not_block(void) {
   MUST(cleave_future_cancel(rt, other, e));
   REFUSED(cleave_future_wait(rt, other, 0, e), CLEAVE_CANCELLED, "was cancelled");
   REFUSED(cleave_future_wait(rt, late, 0, e), CLEAVE_DEADLINE, "in time");
-  DO(finished(list));
+  DO(wait_for_future(list));
   MUST(cleave_future_gradients(rt, list, &all, e));
   CHECK(all.n == 2 && all.items[0].module == slow && all.items[1].leaf.id);
   cleave_gradients_free(&all);
-  DO(release(passed) && release(list) && release(other) && release(late));
+  DO(release_future(passed) && release_future(list) && release_future(other) &&
+     release_future(late));
   return close_context(c);
 }
 
@@ -85,12 +87,12 @@ static bool state_is_written_by_futures(void) {
   cleave_tensor mine = CLEAVE_TENSOR_F32(numbers, 5), got = {0};
   cleave_state before = {0}, after = {0};
   cleave_future f, all;
-  DO(state_async(small.a, &before));
+  DO(read_state_by_future(small.a, &before));
   MUST(cleave_weight_write_async(rt, small.a, "0.bias", &mine, 0, &f, e));
-  DO(finished(f) && read_weight(small.a, "0.bias", &got) && is_same_tensor(&got, &mine));
+  DO(wait_for_future(f) && read_weight(small.a, "0.bias", &got) && is_same_tensor(&got, &mine));
   MUST(cleave_state_write_async(rt, small.a, CLEAVE_STATE_WEIGHTS, before.items, before.n, 0, &all,
                                 e));
-  DO(state_async(small.a, &after));
+  DO(read_state_by_future(small.a, &after));
   for (size_t i = 0; i < before.n; i++)
     DO(is_same_tensor(&before.items[i].tensor, &after.items[i].tensor));
   REFUSED(cleave_weight_write_async(rt, small.a, "none", &mine, 0, &f, e), CLEAVE_NOT_FOUND,
@@ -98,7 +100,7 @@ static bool state_is_written_by_futures(void) {
   cleave_state_free(&before);
   cleave_state_free(&after);
   cleave_tensor_free(&got);
-  return release(f) && finished(all) && release(all);
+  return release_future(f) && wait_for_future(all) && release_future(all);
 }
 
 /* A module is placed before its first call, which then need not wait. A refusal by the node is the
@@ -109,11 +111,11 @@ static bool modules_are_placed_by_futures(void) {
   cleave_module *m, *greedy;
   cleave_future f, refused;
   cleave_tensor got = {0};
-  DO(load("ahead", at_b, "[{op: linear, out: 5}]", 3, &m));
+  DO(load_module("ahead", at_b, "[{op: linear, out: 5}]", 3, &m));
   MUST(cleave_module_place_async(rt, m, true, 0, &f, e));
-  DO(read_weight(m, "0.bias", &got) && finished(f) && release(f));
+  DO(read_weight(m, "0.bias", &got) && wait_for_future(f) && release_future(f));
   MUST(cleave_module_place_async(rt, m, true, 0, &f, e)); /* the module is placed already */
-  DO(finished(f) && release(f));
+  DO(wait_for_future(f) && release_future(f));
   MUST(cleave_module_release(rt, m, e));
   cleave_tensor_free(&got);
   if (strcmp(at_b, "master") == 0) return true;
@@ -121,7 +123,7 @@ static bool modules_are_placed_by_futures(void) {
   MUST(cleave_module_place_async(rt, greedy, true, 0, &refused, e));
   REFUSED(cleave_future_wait(rt, refused, 0, e), CLEAVE_EXHAUSTED, "threads for module");
   MUST(cleave_module_release(rt, greedy, e));
-  return release(refused);
+  return release_future(refused);
 }
 
 /* ---- running them ---------------------------------------------------------------------------- */
@@ -130,7 +132,7 @@ static const struct {
   bool (*run)(void);
   const char *name;
 } tests[] = {
-    TEST(gradients_come_by_futures),
+    TEST(gradients_are_read_by_futures),
     TEST(reading_gradients_does_not_block),
     TEST(state_is_written_by_futures),
     TEST(modules_are_placed_by_futures),

@@ -15,29 +15,29 @@ typedef struct pass {
   cleave_reference x, h, y, loss;
 } pass;
 
-static bool forward(const net *n, unsigned seed, pass *p) {
+static bool run_forward(const net *n, unsigned seed, pass *p) {
   float x[12], t[8];
   cleave_reference target;
-  fill(x, 12, seed);
-  fill(t, 8, seed + 1);
+  fill_with_random(x, 12, seed);
+  fill_with_random(t, 8, seed + 1);
   DO(open_context(&p->c));
-  DO(leaf(p->c, x, 4, 3, true, &p->x));
-  DO(leaf(p->c, t, 4, 2, false, &target));
+  DO(make_leaf(p->c, x, 4, 3, true, &p->x));
+  DO(make_leaf(p->c, t, 4, 2, false, &target));
   MUST(cleave_call(rt, p->c, n->a, &p->x, 1, &p->h, e));
   MUST(cleave_call(rt, p->c, n->b, &p->h, 1, &p->y, e));
   MUST(cleave_call(rt, p->c, n->loss, (cleave_reference[]){p->y, target}, 2, &p->loss, e));
   return true;
 }
 
-static cleave_status backward_from(cleave_context c, const cleave_reference *roots, size_t n,
-                                   const float *weights, const cleave_tensor *gradients,
-                                   bool retain, cleave_error *e) {
+static cleave_status run_backward_from(cleave_context c, const cleave_reference *roots, size_t n,
+                                       const float *weights, const cleave_tensor *gradients,
+                                       bool retain, cleave_error *e) {
   const cleave_backward_options o = {
       .size = sizeof o, .weights = weights, .gradients = gradients, .retain = retain};
   return cleave_backward_with(rt, c, roots, n, &o, e);
 }
 
-static bool optimizer_of(const net *n, double clip_norm, cleave_optimizer **ret) {
+static bool make_optimizer(const net *n, double clip_norm, cleave_optimizer **ret) {
   cleave_module *both[] = {n->a, n->b};
   const cleave_group g = {.modules = both, .n_modules = 2, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &g, 1, clip_norm, ret, e));
@@ -45,27 +45,27 @@ static bool optimizer_of(const net *n, double clip_norm, cleave_optimizer **ret)
 }
 
 /* Reads the list of a network's gradients: four parameters and the leaf. */
-static bool read_list(cleave_context c, cleave_gradients *ret) {
+static bool read_gradient_list(cleave_context c, cleave_gradients *ret) {
   MUST(cleave_gradients_read(rt, c, 0, ret, e));
-  for (size_t i = 0; i < ret->n; i++) note(&ret->items[i].tensor);
+  for (size_t i = 0; i < ret->n; i++) add_to_digest(&ret->items[i].tensor);
   return true;
 }
 
-static float *numbers_of(const cleave_gradient_item *i) { return i->tensor.data; }
+static float *get_numbers(const cleave_gradient_item *i) { return i->tensor.data; }
 
 static bool are_gradients_near(const cleave_gradients *a, const cleave_gradients *b, float factor) {
   CHECK(a->n == b->n);
   for (size_t i = 0; i < a->n; i++)
     for (size_t k = 0; k < cleave_tensor_count(&a->items[i].tensor); k++)
-      CHECK(near(numbers_of(&a->items[i])[k], factor * numbers_of(&b->items[i])[k]));
+      CHECK(is_near(get_numbers(&a->items[i])[k], factor * get_numbers(&b->items[i])[k]));
   return true;
 }
 
-static double squares(const cleave_gradients *g) {
+static double sum_squares(const cleave_gradients *g) {
   double sum = 0;
   for (size_t i = 0; i < g->n; i++)
     for (size_t k = 0; g->items[i].module && k < cleave_tensor_count(&g->items[i].tensor); k++)
-      sum += (double)numbers_of(&g->items[i])[k] * (double)numbers_of(&g->items[i])[k];
+      sum += (double)get_numbers(&g->items[i])[k] * (double)get_numbers(&g->items[i])[k];
   return sum;
 }
 
@@ -78,17 +78,17 @@ static bool backward_from_given_gradient_equals_backward_from_loss(void) {
   cleave_tensor y = {0};
   cleave_gradients want, got;
   float t[OUT], numbers[OUT];
-  DO(make_net("given", "master", &n));
-  DO(forward(&n, 20, &by_loss));
+  DO(make_network("given", "master", &n));
+  DO(run_forward(&n, 20, &by_loss));
   DO(backward(by_loss.c, by_loss.loss, false));
-  DO(read_list(by_loss.c, &want));
-  DO(forward(&n, 20, &given));
+  DO(read_gradient_list(by_loss.c, &want));
+  DO(run_forward(&n, 20, &given));
   MUST(cleave_to_here(rt, given.y, 0, &y, e));
-  fill(t, OUT, 21);
+  fill_with_random(t, OUT, 21);
   for (int i = 0; i < OUT; i++) numbers[i] = 2 * (((float *)y.data)[i] - t[i]) / OUT;
   cleave_tensor g = CLEAVE_TENSOR_F32(numbers, 4, 2);
-  MUST(backward_from(given.c, &given.y, 1, NULL, &g, false, e));
-  DO(read_list(given.c, &got));
+  MUST(run_backward_from(given.c, &given.y, 1, NULL, &g, false, e));
+  DO(read_gradient_list(given.c, &got));
   DO(are_gradients_near(&got, &want, 1));
   cleave_tensor_free(&y);
   cleave_gradients_free(&want);
@@ -96,28 +96,28 @@ static bool backward_from_given_gradient_equals_backward_from_loss(void) {
   return close_context(by_loss.c) && close_context(given.c);
 }
 
-/* Each given gradient is added to the gradient of its value: h is a root, and y is computed from
- * it. */
-static bool roots_add_up_however_they_start(void) {
+/* Each given gradient is added to the gradient of its value. Here h is a root, and y, another root,
+ * is computed from h. */
+static bool gradients_of_all_roots_add_up(void) {
   net n;
   pass p[4];
   cleave_gradients got[4];
   float at_h[HIDDEN], at_y[OUT];
   const float weights[] = {0, 0.5f, 0};
-  DO(make_net("several", "master", &n));
-  fill(at_h, HIDDEN, 30);
-  fill(at_y, OUT, 31);
+  DO(make_network("several", "master", &n));
+  fill_with_random(at_h, HIDDEN, 30);
+  fill_with_random(at_y, OUT, 31);
   cleave_tensor h = CLEAVE_TENSOR_F32(at_h, 4, 5), y = CLEAVE_TENSOR_F32(at_y, 4, 2), none = {0};
-  for (int i = 0; i < 4; i++) DO(forward(&n, 22, &p[i]));
-  MUST(backward_from(p[0].c, (cleave_reference[]){p[0].h, p[0].loss, p[0].y}, 3, weights,
-                     (cleave_tensor[]){h, none, y}, false, e));
-  MUST(backward_from(p[1].c, &p[1].h, 1, NULL, &h, true, e));
-  MUST(backward_from(p[1].c, &p[1].loss, 1, &weights[1], NULL, true, e));
-  MUST(backward_from(p[1].c, &p[1].y, 1, NULL, &y, false, e));
-  MUST(backward_from(p[2].c, &p[2].y, 1, NULL, &y, true, e));
-  MUST(backward_from(p[2].c, &p[2].y, 1, NULL, &y, false, e));
-  MUST(backward_from(p[3].c, &p[3].y, 1, NULL, &y, false, e));
-  for (int i = 0; i < 4; i++) DO(read_list(p[i].c, &got[i]));
+  for (int i = 0; i < 4; i++) DO(run_forward(&n, 22, &p[i]));
+  MUST(run_backward_from(p[0].c, (cleave_reference[]){p[0].h, p[0].loss, p[0].y}, 3, weights,
+                         (cleave_tensor[]){h, none, y}, false, e));
+  MUST(run_backward_from(p[1].c, &p[1].h, 1, NULL, &h, true, e));
+  MUST(run_backward_from(p[1].c, &p[1].loss, 1, &weights[1], NULL, true, e));
+  MUST(run_backward_from(p[1].c, &p[1].y, 1, NULL, &y, false, e));
+  MUST(run_backward_from(p[2].c, &p[2].y, 1, NULL, &y, true, e));
+  MUST(run_backward_from(p[2].c, &p[2].y, 1, NULL, &y, false, e));
+  MUST(run_backward_from(p[3].c, &p[3].y, 1, NULL, &y, false, e));
+  for (int i = 0; i < 4; i++) DO(read_gradient_list(p[i].c, &got[i]));
   DO(are_gradients_near(&got[0], &got[1], 1));
   DO(are_gradients_near(&got[2], &got[3], 2));
   for (int i = 0; i < 4; i++) {
@@ -128,7 +128,7 @@ static bool roots_add_up_however_they_start(void) {
 }
 
 /* y = W x + b: the gradient of x is W^T g. A frozen module has no gradient. */
-static bool gradients_of_leaves_alone(void) {
+static bool leaf_gradients_need_no_parameters(void) {
   static const char *const all[] = {"*"};
   cleave_module_options o = {
       .size = sizeof o, .name = "frozen", .at = at_a, .seed = 3, .frozen = all, .n_frozen = 1};
@@ -139,21 +139,21 @@ static bool gradients_of_leaves_alone(void) {
   cleave_tensor w = {0}, dx = {0};
   cleave_gradients list;
   float in[12], out[OUT];
-  fill(in, 12, 1);
-  fill(out, OUT, 2);
+  fill_with_random(in, 12, 1);
+  fill_with_random(out, OUT, 2);
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, &m, e));
   DO(open_context(&c));
-  DO(leaf(c, in, 4, 3, true, &x));
+  DO(make_leaf(c, in, 4, 3, true, &x));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   cleave_tensor g = CLEAVE_TENSOR_F32(out, 4, 2);
-  MUST(backward_from(c, &y, 1, NULL, &g, false, e));
+  MUST(run_backward_from(c, &y, 1, NULL, &g, false, e));
   MUST(cleave_leaf_gradient(rt, x, &dx, e));
   DO(read_weight(m, "0.weight", &w));
   for (int i = 0; i < 12; i++) {
     const float *at = out + 2 * (i / 3), *weight = (float *)w.data + i % 3;
-    CHECK(near(((float *)dx.data)[i], at[0] * weight[0] + at[1] * weight[3]));
+    CHECK(is_near(((float *)dx.data)[i], at[0] * weight[0] + at[1] * weight[3]));
   }
-  DO(read_list(c, &list));
+  DO(read_gradient_list(c, &list));
   CHECK(list.n == 1 && !list.items[0].module && !list.items[0].name);
   CHECK(list.items[0].leaf.id == x.id && memcmp(list.items[0].tensor.data, dx.data, 48) == 0);
   cleave_gradients_free(&list);
@@ -162,15 +162,15 @@ static bool gradients_of_leaves_alone(void) {
   return close_context(c);
 }
 
-/* Backwards with retain add up in a leaf, unless the program takes each of them: torch's
- * retain_graph, where every backward gives its own gradient. */
-static bool a_gradient_that_is_taken_is_not_added_to(void) {
+/* Backwards with retain add up in a leaf, unless the program takes the gradient after each
+ * backward. Then each backward gives its own gradient, as with torch's retain_graph. */
+static bool returned_gradient_is_not_changed_by_later_backwards(void) {
   net n;
   pass p;
   cleave_tensor one = {0}, twice = {0}, again = {0};
   cleave_gradients list;
-  DO(make_net("taken", "master", &n));
-  DO(forward(&n, 23, &p));
+  DO(make_network("taken", "master", &n));
+  DO(run_forward(&n, 23, &p));
   REFUSED(cleave_leaf_gradient_take(rt, p.x, &one, e), CLEAVE_NOT_FOUND, "no backward got to leaf");
   DO(backward(p.c, p.loss, true));
   MUST(cleave_leaf_gradient(rt, p.x, &one, e));
@@ -191,14 +191,14 @@ static bool a_gradient_that_is_taken_is_not_added_to(void) {
   return close_context(p.c);
 }
 
-static bool wrong_starts_are_refused(void) {
+static bool invalid_root_gradients_are_refused(void) {
   net n;
   pass p;
-  float numbers[12] = {1}; /* as many numbers as x has, more than y has */
+  float numbers[12] = {1}; /* x has 12 numbers, y has fewer */
   int64_t whole[OUT] = {1};
   const float one = 1;
-  DO(make_net("starts", "master", &n));
-  DO(forward(&n, 24, &p));
+  DO(make_network("starts", "master", &n));
+  DO(run_forward(&n, 24, &p));
   cleave_tensor good = CLEAVE_TENSOR_F32(numbers, 4, 2), shape = CLEAVE_TENSOR_F32(numbers, 2, 4);
   cleave_tensor dtype = CLEAVE_TENSOR_I64(whole, 4, 2), none = {0};
   cleave_backward_options o = {.size = 3};
@@ -209,38 +209,40 @@ static bool wrong_starts_are_refused(void) {
   REFUSED(cleave_backward_with(rt, p.c, &p.y, 0, NULL, e), CLEAVE_INVALID, "without roots");
   REFUSED(cleave_backward_with(NULL, p.c, &p.y, 1, NULL, e), CLEAVE_INVALID,
           "argument runtime is NULL");
-  REFUSED(backward_from(p.c, &p.y, 1, NULL, NULL, false, e), CLEAVE_INVALID, "starts from scalars");
-  REFUSED(backward_from(p.c, &p.y, 1, NULL, &none, false, e), CLEAVE_INVALID,
+  REFUSED(run_backward_from(p.c, &p.y, 1, NULL, NULL, false, e), CLEAVE_INVALID,
           "starts from scalars");
-  REFUSED(backward_from(p.c, &p.y, 1, NULL, &shape, false, e), CLEAVE_INVALID,
+  REFUSED(run_backward_from(p.c, &p.y, 1, NULL, &none, false, e), CLEAVE_INVALID,
+          "starts from scalars");
+  REFUSED(run_backward_from(p.c, &p.y, 1, NULL, &shape, false, e), CLEAVE_INVALID,
           "f32 [4, 2], the gradient given for it f32 [2, 4]");
-  REFUSED(backward_from(p.c, &p.y, 1, NULL, &dtype, false, e), CLEAVE_INVALID, "for it i64 [4, 2]");
-  REFUSED(backward_from(p.c, &p.y, 1, &one, &good, false, e), CLEAVE_INVALID,
+  REFUSED(run_backward_from(p.c, &p.y, 1, NULL, &dtype, false, e), CLEAVE_INVALID,
+          "for it i64 [4, 2]");
+  REFUSED(run_backward_from(p.c, &p.y, 1, &one, &good, false, e), CLEAVE_INVALID,
           "both a weight and a gradient");
-  REFUSED(backward_from(p.c, (cleave_reference[]){p.y, p.y}, 2, NULL, (cleave_tensor[]){good, good},
-                        false, e),
+  REFUSED(run_backward_from(p.c, (cleave_reference[]){p.y, p.y}, 2, NULL,
+                            (cleave_tensor[]){good, good}, false, e),
           CLEAVE_INVALID, "is given twice");
-  REFUSED(
-      backward_from(p.c, &p.x, 1, NULL, &(cleave_tensor)CLEAVE_TENSOR_F32(numbers, 4, 3), false, e),
-      CLEAVE_PRECONDITION, "depends on no parameter");
-  MUST(backward_from(p.c, &p.y, 1, NULL, &good, false, e));
+  REFUSED(run_backward_from(p.c, &p.x, 1, NULL, &(cleave_tensor)CLEAVE_TENSOR_F32(numbers, 4, 3),
+                            false, e),
+          CLEAVE_PRECONDITION, "depends on no parameter");
+  MUST(run_backward_from(p.c, &p.y, 1, NULL, &good, false, e));
   return close_context(p.c);
 }
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-static bool the_list_has_every_gradient_by_name(void) {
+static bool gradient_list_names_every_gradient(void) {
   net n;
   pass p;
   cleave_gradients list;
   cleave_tensor one = {0};
-  DO(make_net("list", "master", &n));
-  DO(forward(&n, 40, &p));
+  DO(make_network("list", "master", &n));
+  DO(run_forward(&n, 40, &p));
   MUST(cleave_gradients_read(rt, p.c, 0, &list, e));
   CHECK(list.n == 0);
   cleave_gradients_free(&list);
   DO(backward(p.c, p.loss, false));
-  DO(read_list(p.c, &list));
+  DO(read_gradient_list(p.c, &list));
   const struct {
     cleave_module *m;
     const char *name;
@@ -249,7 +251,7 @@ static bool the_list_has_every_gradient_by_name(void) {
   for (int i = 0; i < PARAMETERS; i++) {
     const cleave_gradient_item *at = &list.items[i];
     CHECK(at->module == want[i].m && strcmp(at->name, want[i].name) == 0 && at->leaf.id == 0);
-    DO(gradient(p.c, want[i].m, want[i].name, &one));
+    DO(read_gradient(p.c, want[i].m, want[i].name, &one));
     CHECK(one.rank == at->tensor.rank &&
           memcmp(one.data, at->tensor.data, 4 * cleave_tensor_count(&one)) == 0);
   }
@@ -267,10 +269,10 @@ static bool the_list_has_every_gradient_by_name(void) {
 
 /* ---- written --------------------------------------------------------------------------------- */
 
-static bool write_scaled(cleave_context c, const cleave_gradients *list, float factor) {
+static bool write_scaled_gradients(cleave_context c, const cleave_gradients *list, float factor) {
   for (int i = 0; i < PARAMETERS; i++) {
     const cleave_gradient_item *at = &list->items[i];
-    for (size_t k = 0; k < cleave_tensor_count(&at->tensor); k++) numbers_of(at)[k] *= factor;
+    for (size_t k = 0; k < cleave_tensor_count(&at->tensor); k++) get_numbers(at)[k] *= factor;
     MUST(cleave_gradient_write(rt, c, at->module, at->name, &at->tensor, 0, e));
   }
   return true;
@@ -284,29 +286,29 @@ static bool step_uses_the_written_gradient(void) {
   cleave_gradients list, again;
   cleave_tensor before = {0}, after = {0};
   cleave_step_result done;
-  DO(make_net("written", "master", &n));
-  DO(optimizer_of(&n, 0.01, &o));
-  DO(forward(&n, 50, &p));
+  DO(make_network("written", "master", &n));
+  DO(make_optimizer(&n, 0.01, &o));
+  DO(run_forward(&n, 50, &p));
   DO(backward(p.c, p.loss, false));
-  DO(read_list(p.c, &list));
-  DO(write_scaled(p.c, &list, 4));
-  DO(read_list(p.c, &again));
+  DO(read_gradient_list(p.c, &list));
+  DO(write_scaled_gradients(p.c, &list, 4));
+  DO(read_gradient_list(p.c, &again));
   for (int i = 0; i < PARAMETERS; i++)
     CHECK(memcmp(list.items[i].tensor.data, again.items[i].tensor.data,
                  4 * cleave_tensor_count(&list.items[i].tensor)) == 0);
   DO(read_weight(n.b, "0.weight", &before));
   MUST(cleave_step(rt, o, p.c, 0, &done, e));
-  double norm = sqrt(squares(&list));
-  CHECK(done.applied && near((float)done.norm, (float)norm) && norm > 0.01);
+  double norm = sqrt(sum_squares(&list));
+  CHECK(done.applied && is_near((float)done.norm, (float)norm) && norm > 0.01);
   REFUSED(cleave_gradient_write(rt, p.c, n.b, "0.weight", &before, 0, e), CLEAVE_PRECONDITION,
           "has taken its step");
   DO(close_context(p.c));
   DO(read_weight(n.b, "0.weight", &after));
-  note(&after);
-  const float *g = numbers_of(&list.items[2]);
+  add_to_digest(&after);
+  const float *g = get_numbers(&list.items[2]);
   for (int i = 0; i < B_WEIGHTS; i++)
-    CHECK(near(((float *)after.data)[i],
-               (float)(((float *)before.data)[i] - 0.5 * 0.01 / (norm + 1e-6) * g[i])));
+    CHECK(is_near(((float *)after.data)[i],
+                  (float)(((float *)before.data)[i] - 0.5 * 0.01 / (norm + 1e-6) * g[i])));
   cleave_gradients_free(&list);
   cleave_gradients_free(&again);
   cleave_tensor_free(&before);
@@ -321,12 +323,12 @@ static bool written_infinite_gradient_prevents_the_step(void) {
   cleave_optimizer *o;
   cleave_tensor g = {0}, before = {0}, after = {0};
   cleave_step_result done;
-  DO(make_net("decides", "master", &n));
-  DO(optimizer_of(&n, 0, &o));
+  DO(make_network("decides", "master", &n));
+  DO(make_optimizer(&n, 0, &o));
   for (int mended = 0; mended < 2; mended++) {
-    DO(forward(&n, 60, &p));
+    DO(run_forward(&n, 60, &p));
     DO(backward(p.c, p.loss, false));
-    DO(gradient(p.c, n.a, "0.bias", &g));
+    DO(read_gradient(p.c, n.a, "0.bias", &g));
     float first = ((float *)g.data)[0];
     ((float *)g.data)[0] = NAN;
     MUST(cleave_gradient_write(rt, p.c, n.a, "0.bias", &g, 0, e));
@@ -338,13 +340,13 @@ static bool written_infinite_gradient_prevents_the_step(void) {
     DO(close_context(p.c));
     DO(read_weight(n.b, "0.bias", &after));
     CHECK((memcmp(before.data, after.data, 8) == 0) == !mended);
-    note(&after);
+    add_to_digest(&after);
   }
   /* A start gradient that is not finite makes the gradients not finite. */
   float numbers[OUT] = {INFINITY};
   cleave_tensor start = CLEAVE_TENSOR_F32(numbers, 4, 2);
-  DO(forward(&n, 61, &p));
-  MUST(backward_from(p.c, &p.y, 1, NULL, &start, false, e));
+  DO(run_forward(&n, 61, &p));
+  MUST(run_backward_from(p.c, &p.y, 1, NULL, &start, false, e));
   MUST(cleave_step(rt, o, p.c, 0, &done, e));
   CHECK(!done.applied);
   cleave_tensor_free(&g);
@@ -360,30 +362,30 @@ static bool backward_adds_to_the_written_gradient(void) {
   cleave_optimizer *o;
   cleave_gradients once, got;
   cleave_step_result done;
-  DO(make_net("adds", "master", &n));
-  DO(optimizer_of(&n, 0, &o));
-  DO(forward(&n, 62, &p));
+  DO(make_network("adds", "master", &n));
+  DO(make_optimizer(&n, 0, &o));
+  DO(run_forward(&n, 62, &p));
   DO(backward(p.c, p.loss, true));
-  DO(read_list(p.c, &once));
-  DO(write_scaled(p.c, &once, 2));
+  DO(read_gradient_list(p.c, &once));
+  DO(write_scaled_gradients(p.c, &once, 2));
   DO(backward(p.c, p.loss, false));
-  DO(read_list(p.c, &got));
+  DO(read_gradient_list(p.c, &got));
   for (int i = 0; i < PARAMETERS; i++)
     for (size_t k = 0; k < cleave_tensor_count(&got.items[i].tensor); k++)
-      CHECK(near(numbers_of(&got.items[i])[k], 1.5f * numbers_of(&once.items[i])[k]));
+      CHECK(is_near(get_numbers(&got.items[i])[k], 1.5f * get_numbers(&once.items[i])[k]));
   MUST(cleave_step(rt, o, p.c, 0, &done, e));
-  CHECK(done.applied && near((float)done.norm, (float)sqrt(squares(&got))));
+  CHECK(done.applied && is_near((float)done.norm, (float)sqrt(sum_squares(&got))));
   cleave_gradients_free(&once);
   cleave_gradients_free(&got);
   return close_context(p.c);
 }
 
-static bool wrong_writes_are_refused(void) {
+static bool invalid_gradient_writes_are_refused(void) {
   net n;
   pass p;
   float numbers[A_WEIGHTS] = {1};
-  DO(make_net("writes", "master", &n));
-  DO(forward(&n, 64, &p));
+  DO(make_network("writes", "master", &n));
+  DO(run_forward(&n, 64, &p));
   cleave_tensor good = CLEAVE_TENSOR_F32(numbers, 5, 3), shape = CLEAVE_TENSOR_F32(numbers, 3, 5);
   REFUSED(cleave_gradient_write(rt, p.c, n.a, "0.weight", &good, 0, e), CLEAVE_NOT_FOUND,
           "no gradient of '0.weight' of module 'writes a': no backward got there");
@@ -402,8 +404,9 @@ static bool wrong_writes_are_refused(void) {
 
 /* ---- a step with the program's own share ----------------------------------------------------- */
 
-static cleave_status step_with(cleave_optimizer *o, cleave_context c, double square,
-                               bool not_finite, cleave_step_decision *ret, cleave_error *e) {
+static cleave_status step_with_options(cleave_optimizer *o, cleave_context c, double square,
+                                       bool not_finite, cleave_step_decision *ret,
+                                       cleave_error *e) {
   const cleave_step_options how = {
       .size = sizeof how, .other_square = square, .other_not_finite = not_finite};
   return cleave_step_with(rt, o, c, &how, ret, e);
@@ -411,33 +414,34 @@ static cleave_status step_with(cleave_optimizer *o, cleave_context c, double squ
 
 /* Norm and factor are those of torch's clip_grad_norm_ over the modules and the program's own
  * gradients, and modules step with that factor. */
-static bool a_step_clips_by_the_norm_of_all(void) {
+static bool step_clips_by_the_norm_of_all_gradients(void) {
   net n;
   pass p;
   cleave_optimizer *o;
   cleave_gradients list;
   cleave_tensor before = {0}, after = {0};
   cleave_step_decision done = {.size = sizeof done};
-  DO(make_net("shares", "master", &n));
-  DO(optimizer_of(&n, 0.5, &o));
-  DO(forward(&n, 52, &p));
+  DO(make_network("shares", "master", &n));
+  DO(make_optimizer(&n, 0.5, &o));
+  DO(run_forward(&n, 52, &p));
   DO(backward(p.c, p.loss, false));
-  DO(read_list(p.c, &list));
+  DO(read_gradient_list(p.c, &list));
   DO(read_weight(n.b, "0.weight", &before));
-  REFUSED(step_with(o, p.c, -1, false, &done, e), CLEAVE_INVALID, "other_square is -1");
+  REFUSED(step_with_options(o, p.c, -1, false, &done, e), CLEAVE_INVALID, "other_square is -1");
   done.size = 8;
-  REFUSED(step_with(o, p.c, 9, false, &done, e), CLEAVE_INVALID, "cleave_step_decision of 8 bytes");
+  REFUSED(step_with_options(o, p.c, 9, false, &done, e), CLEAVE_INVALID,
+          "cleave_step_decision of 8 bytes");
   done.size = sizeof done;
-  MUST(step_with(o, p.c, 9, false, &done, e));
-  double norm = sqrt(squares(&list) + 9), scale = 0.5 / (norm + 1e-6);
+  MUST(step_with_options(o, p.c, 9, false, &done, e));
+  double norm = sqrt(sum_squares(&list) + 9), scale = 0.5 / (norm + 1e-6);
   CHECK(done.applied && done.number == 1 && done.lr == 0.5);
   CHECK(fabs(done.norm - norm) < 1e-6 * norm && fabs(done.scale - scale) < 1e-6 * scale);
   DO(close_context(p.c));
   DO(read_weight(n.b, "0.weight", &after));
-  note(&after);
+  add_to_digest(&after);
   for (int i = 0; i < B_WEIGHTS; i++)
-    CHECK(near(((float *)after.data)[i],
-               (float)(((float *)before.data)[i] - 0.5 * scale * numbers_of(&list.items[2])[i])));
+    CHECK(is_near(((float *)after.data)[i], (float)(((float *)before.data)[i] -
+                                                    0.5 * scale * get_numbers(&list.items[2])[i])));
   cleave_gradients_free(&list);
   cleave_tensor_free(&before);
   cleave_tensor_free(&after);
@@ -445,7 +449,7 @@ static bool a_step_clips_by_the_norm_of_all(void) {
 }
 
 /* One gradient of the program's own that is not finite prevents the step at all nodes. */
-static bool the_program_votes_against_a_step(void) {
+static bool program_can_veto_a_step(void) {
   net n;
   pass p;
   cleave_optimizer *o;
@@ -453,19 +457,19 @@ static bool the_program_votes_against_a_step(void) {
   cleave_step_result other;
   cleave_tensor before = {0}, after = {0};
   cleave_step_decision done = {.size = sizeof done};
-  DO(make_net("votes", "master", &n));
-  DO(optimizer_of(&n, 0, &o));
+  DO(make_network("votes", "master", &n));
+  DO(make_optimizer(&n, 0, &o));
   DO(read_weight(n.b, "0.weight", &before));
   for (int i = 0; i < 3; i++) {
-    DO(forward(&n, 54, &p));
+    DO(run_forward(&n, 54, &p));
     DO(backward(p.c, p.loss, false));
-    MUST(step_with(o, p.c, i == 1 ? INFINITY : i == 2 ? NAN : 1, i == 0, &done, e));
+    MUST(step_with_options(o, p.c, i == 1 ? INFINITY : i == 2 ? NAN : 1, i == 0, &done, e));
     CHECK(!done.applied && done.scale == 1);
     DO(close_context(p.c));
   }
   DO(read_weight(n.b, "0.weight", &after));
   CHECK(memcmp(before.data, after.data, 4 * B_WEIGHTS) == 0);
-  DO(forward(&n, 54, &p));
+  DO(run_forward(&n, 54, &p));
   DO(backward(p.c, p.loss, false));
   MUST(cleave_step_with_async(rt, o, p.c, NULL, &f, e));
   MUST(cleave_future_wait(rt, f, 0, e));
@@ -483,7 +487,7 @@ static bool the_program_votes_against_a_step(void) {
 static unsigned n_given, n_written;
 
 /* Records the sendings of the module "leaves b" only. */
-static cleave_status watch(void *user, const cleave_sending *s, cleave_error *error) {
+static cleave_status record_sending(void *user, const cleave_sending *s, cleave_error *error) {
   (void)user, (void)error;
   if (s->kind != CLEAVE_SENDING_GRADIENT || strcmp(s->module, "leaves b") != 0) return CLEAVE_OK;
   bool written = strcmp(s->name, "0.bias") == 0 && s->bytes == 8;
@@ -492,16 +496,17 @@ static cleave_status watch(void *user, const cleave_sending *s, cleave_error *er
   return CLEAVE_OK;
 }
 
-/* The gate is asked once for each of the two gradients; at the master nothing is sent. */
-static bool gradients_that_leave_are_told(void) {
+/* The gate is asked once for each of the two gradients that are sent. The master's own modules send
+ * nothing. */
+static bool gate_sees_gradients_that_leave(void) {
   net n;
   pass p;
   float numbers[OUT] = {1, 2};
   cleave_tensor at_y = CLEAVE_TENSOR_F32(numbers, 4, 2), bias = CLEAVE_TENSOR_F32(numbers, 2);
   unsigned leave = strcmp(at_b, "master") != 0;
-  DO(make_net("leaves", "master", &n));
-  DO(forward(&n, 66, &p));
-  MUST(backward_from(p.c, &p.y, 1, NULL, &at_y, false, e));
+  DO(make_network("leaves", "master", &n));
+  DO(run_forward(&n, 66, &p));
+  MUST(run_backward_from(p.c, &p.y, 1, NULL, &at_y, false, e));
   MUST(cleave_gradient_write(rt, p.c, n.b, "0.bias", &bias, 0, e));
   CHECK(__atomic_load_n(&n_given, __ATOMIC_RELAXED) == leave);
   CHECK(__atomic_load_n(&n_written, __ATOMIC_RELAXED) == leave);
@@ -518,10 +523,10 @@ static bool a_backward_over_stepped_parameters_is_refused_at_the_call(void) {
   cleave_optimizer *o;
   cleave_gradients list;
   char text[64];
-  DO(make_net("overlap", "master", &n));
-  DO(optimizer_of(&n, 0, &o));
-  DO(forward(&n, 70, &first));
-  DO(forward(&n, 71, &second));
+  DO(make_network("overlap", "master", &n));
+  DO(make_optimizer(&n, 0, &o));
+  DO(run_forward(&n, 70, &first));
+  DO(run_forward(&n, 71, &second));
   DO(backward(second.c, second.loss, false));
   MUST(cleave_step(rt, o, second.c, 0, NULL, e));
   snprintf(text, sizeof text, "module 'overlap b' have changed");
@@ -533,13 +538,13 @@ static bool a_backward_over_stepped_parameters_is_refused_at_the_call(void) {
   CHECK(list.n == 0);
   cleave_gradients_free(&list);
   float numbers[OUT];
-  fill(numbers, OUT, 72);
+  fill_with_random(numbers, OUT, 72);
   cleave_tensor g = CLEAVE_TENSOR_F32(numbers, 4, 2);
   cleave_reference h, y;
   MUST(cleave_call(rt, first.c, n.a, &first.x, 1, &h, e));
   MUST(cleave_call(rt, first.c, n.b, &h, 1, &y, e));
-  MUST(backward_from(first.c, &y, 1, NULL, &g, false, e));
-  DO(read_list(first.c, &list));
+  MUST(run_backward_from(first.c, &y, 1, NULL, &g, false, e));
+  DO(read_gradient_list(first.c, &list));
   CHECK(list.n == PARAMETERS + 1);
   cleave_gradients_free(&list);
   return close_context(first.c) && close_context(second.c);
@@ -554,30 +559,30 @@ static bool a_backward_that_reads_no_parameter_is_possible(void) {
   cleave_reference x[3], y[3];
   cleave_tensor got[3] = {{0}}, w = {0};
   float in[12], out[OUT];
-  DO(load("over data", at_b, "[{op: linear, out: 2}]", 3, &m));
+  DO(load_module("over data", at_b, "[{op: linear, out: 2}]", 3, &m));
   const cleave_group group = {.modules = &m, .n_modules = 1, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &group, 1, 0, &o, e));
-  fill(in, 12, 80);
-  fill(out, OUT, 81);
+  fill_with_random(in, 12, 80);
+  fill_with_random(out, OUT, 81);
   cleave_tensor g = CLEAVE_TENSOR_F32(out, 4, 2);
   for (int i = 0; i < 3; i++) {
     DO(open_context(&c[i]));
-    DO(leaf(c[i], in, 4, 3, false, &x[i]));
+    DO(make_leaf(c[i], in, 4, 3, false, &x[i]));
     MUST(cleave_call(rt, c[i], m, &x[i], 1, &y[i], e));
   }
-  MUST(backward_from(c[0], &y[0], 1, NULL, &g, true, e));
+  MUST(run_backward_from(c[0], &y[0], 1, NULL, &g, true, e));
   MUST(cleave_step(rt, o, c[0], 0, NULL, e));
-  MUST(backward_from(c[1], &y[1], 1, NULL, &g, false, e));
+  MUST(run_backward_from(c[1], &y[1], 1, NULL, &g, false, e));
   DO(read_weight(m, "0.weight", &w));
   MUST(cleave_weight_write(rt, m, "0.weight", &w, 0, e));
-  MUST(backward_from(c[2], &y[2], 1, NULL, &g, false, e));
+  MUST(run_backward_from(c[2], &y[2], 1, NULL, &g, false, e));
   for (int i = 0; i < 3; i++) {
-    DO(gradient(c[i], m, "0.weight", &got[i]));
-    note(&got[i]);
+    DO(read_gradient(c[i], m, "0.weight", &got[i]));
+    add_to_digest(&got[i]);
     CHECK(memcmp(got[0].data, got[i].data, 24) == 0);
   }
-  /* A retained context runs its forward again. */
-  REFUSED(backward_from(c[0], &y[0], 1, NULL, &g, false, e), CLEAVE_PRECONDITION,
+  /* a retained context would compute its forward again */
+  REFUSED(run_backward_from(c[0], &y[0], 1, NULL, &g, false, e), CLEAVE_PRECONDITION,
           "module 'over data' have changed");
   for (int i = 0; i < 3; i++) {
     cleave_tensor_free(&got[i]);
@@ -591,8 +596,8 @@ static bool backward_after_a_weight_write_is_refused(void) {
   net n;
   pass p;
   cleave_tensor w = {0};
-  DO(make_net("rewritten", "master", &n));
-  DO(forward(&n, 74, &p));
+  DO(make_network("rewritten", "master", &n));
+  DO(run_forward(&n, 74, &p));
   DO(read_weight(n.b, "0.weight", &w));
   MUST(cleave_weight_write(rt, n.b, "0.weight", &w, 0, e));
   REFUSED(cleave_backward(rt, p.c, &p.loss, 1, false, 0, e), CLEAVE_PRECONDITION,
@@ -602,18 +607,18 @@ static bool backward_after_a_weight_write_is_refused(void) {
 }
 
 /* A step that was not taken does not affect other contexts. */
-static bool a_skipped_step_leaves_other_contexts_alone(void) {
+static bool skipped_step_does_not_affect_other_contexts(void) {
   net n;
   pass first, second;
   cleave_optimizer *o;
   cleave_step_result done;
   float numbers[OUT] = {NAN};
   cleave_tensor g = CLEAVE_TENSOR_F32(numbers, 4, 2);
-  DO(make_net("skipped", "master", &n));
-  DO(optimizer_of(&n, 0, &o));
-  DO(forward(&n, 76, &first));
-  DO(forward(&n, 77, &second));
-  MUST(backward_from(second.c, &second.y, 1, NULL, &g, false, e));
+  DO(make_network("skipped", "master", &n));
+  DO(make_optimizer(&n, 0, &o));
+  DO(run_forward(&n, 76, &first));
+  DO(run_forward(&n, 77, &second));
+  MUST(run_backward_from(second.c, &second.y, 1, NULL, &g, false, e));
   MUST(cleave_step(rt, o, second.c, 0, &done, e));
   CHECK(!done.applied);
   DO(backward(first.c, first.loss, false));
@@ -622,30 +627,30 @@ static bool a_skipped_step_leaves_other_contexts_alone(void) {
 
 static const test tests[] = {
     TEST(backward_from_given_gradient_equals_backward_from_loss),
-    TEST(roots_add_up_however_they_start),
-    TEST(gradients_of_leaves_alone),
-    TEST(a_gradient_that_is_taken_is_not_added_to),
-    TEST(wrong_starts_are_refused),
-    TEST(the_list_has_every_gradient_by_name),
+    TEST(gradients_of_all_roots_add_up),
+    TEST(leaf_gradients_need_no_parameters),
+    TEST(returned_gradient_is_not_changed_by_later_backwards),
+    TEST(invalid_root_gradients_are_refused),
+    TEST(gradient_list_names_every_gradient),
     TEST(step_uses_the_written_gradient),
     TEST(written_infinite_gradient_prevents_the_step),
     TEST(backward_adds_to_the_written_gradient),
-    TEST(wrong_writes_are_refused),
-    TEST(a_step_clips_by_the_norm_of_all),
-    TEST(the_program_votes_against_a_step),
-    TEST(gradients_that_leave_are_told),
+    TEST(invalid_gradient_writes_are_refused),
+    TEST(step_clips_by_the_norm_of_all_gradients),
+    TEST(program_can_veto_a_step),
+    TEST(gate_sees_gradients_that_leave),
     TEST(a_backward_over_stepped_parameters_is_refused_at_the_call),
     TEST(a_backward_that_reads_no_parameter_is_possible),
     TEST(backward_after_a_weight_write_is_refused),
-    TEST(a_skipped_step_leaves_other_contexts_alone),
+    TEST(skipped_step_does_not_affect_other_contexts),
 };
 
-static bool open_watched(char **argv) {
-  cleave_options o = {.size = sizeof o, .deadline_ms = 20000, .may_send = watch};
+static bool open_runtime_with_gate(char **argv) {
+  cleave_options o = {.size = sizeof o, .deadline_ms = 20000, .may_send = record_sending};
   at_a = argv[2];
   at_b = argv[3];
   MUST(cleave_open(argv[1], &o, &rt, e));
   return true;
 }
 
-int main(int argc, char **argv) { return RUN_SESSION(argc, argv, open_watched, tests); }
+int main(int argc, char **argv) { return RUN_SESSION(argc, argv, open_runtime_with_gate, tests); }

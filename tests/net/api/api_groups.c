@@ -9,18 +9,18 @@ enum { STEPS = 5, MOST = 18 };
 
 /* ---- parameters stepped by hand -------------------------------------------------------------- */
 
-/* Settings of the group of a parameter; lr 0: it is in no group. */
+/* Settings of the group of a parameter; lr 0: the parameter is in no group. */
 typedef struct settings {
-  double lr, decay, momentum;
+  double lr, weight_decay, momentum;
   const cleave_schedule *schedule;
 } settings;
 
 typedef struct param {
   cleave_module *module;
   const char *name;
-  const settings *with;
+  const settings *settings;
   size_t n;
-  double value[16], first[16], second[16];
+  double expected_value[16], first_moment[16], second_moment[16];
   cleave_tensor gradient;
 } param;
 
@@ -30,35 +30,37 @@ static bool read_param(param *p) {
   DO(read_weight(p->module, p->name, &t));
   p->n = cleave_tensor_count(&t);
   CHECK(p->n <= 16);
-  for (size_t i = 0; i < p->n; i++) p->value[i] = ((float *)t.data)[i];
+  for (size_t i = 0; i < p->n; i++) p->expected_value[i] = ((float *)t.data)[i];
   cleave_tensor_free(&t);
   return true;
 }
 
-static double rate_at(const settings *s, int t) {
+static double compute_rate_at(const settings *s, int t) {
   const cleave_schedule *c = s->schedule;
   if (!c) return s->lr;
   if (c->curve == CLEAVE_STEPS) return s->lr * pow(c->gamma, floor(t / (double)c->step_size));
-  /* the schedule `linear` */
+  /* the rate that the schedule `linear` gives at step t */
   return t < (int)c->total_steps ? s->lr * (1 - t / (double)c->total_steps) : 0;
 }
 
 static void step_sgd(param *p, size_t i, double g, double lr, int t) {
-  g += p->with->decay * p->value[i];
-  p->first[i] = t == 0 ? g : p->with->momentum * p->first[i] + g;
-  p->value[i] -= lr * (p->with->momentum > 0 ? p->first[i] : g);
+  g += p->settings->weight_decay * p->expected_value[i];
+  p->first_moment[i] = t == 0 ? g : p->settings->momentum * p->first_moment[i] + g;
+  p->expected_value[i] -= lr * (p->settings->momentum > 0 ? p->first_moment[i] : g);
 }
 
 static void step_adamw(param *p, size_t i, double g, double lr, int t) {
-  p->first[i] = 0.9 * p->first[i] + 0.1 * g;
-  p->second[i] = 0.999 * p->second[i] + 0.001 * g * g;
-  double m = p->first[i] / (1 - pow(0.9, t + 1)), v = p->second[i] / (1 - pow(0.999, t + 1));
-  p->value[i] = p->value[i] * (1 - lr * p->with->decay) - lr * m / (sqrt(v) + 1e-8);
+  p->first_moment[i] = 0.9 * p->first_moment[i] + 0.1 * g;
+  p->second_moment[i] = 0.999 * p->second_moment[i] + 0.001 * g * g;
+  double m = p->first_moment[i] / (1 - pow(0.9, t + 1)),
+         v = p->second_moment[i] / (1 - pow(0.999, t + 1));
+  p->expected_value[i] =
+      p->expected_value[i] * (1 - lr * p->settings->weight_decay) - lr * m / (sqrt(v) + 1e-8);
 }
 
 static void step_param(param *p, cleave_optimizer_kind kind, int t, double scale) {
-  double lr = rate_at(p->with, t);
-  for (size_t i = 0; i < p->n && p->with->lr > 0; i++)
+  double lr = compute_rate_at(p->settings, t);
+  for (size_t i = 0; i < p->n && p->settings->lr > 0; i++)
     (kind == CLEAVE_SGD ? step_sgd : step_adamw)(p, i, scale * ((float *)p->gradient.data)[i], lr,
                                                  t);
 }
@@ -66,11 +68,11 @@ static void step_param(param *p, cleave_optimizer_kind kind, int t, double scale
 static bool matches_expected(const param *p) {
   cleave_tensor t = {0};
   DO(read_weight(p->module, p->name, &t));
-  note(&t);
+  add_to_digest(&t);
   for (size_t i = 0; i < p->n; i++)
-    if (!near(((float *)t.data)[i], (float)p->value[i])) {
+    if (!is_near(((float *)t.data)[i], (float)p->expected_value[i])) {
       snprintf(why, sizeof why, "%s %s [%zu] is %.9g, by hand %.9g", cleave_module_name(p->module),
-               p->name, i, (double)((float *)t.data)[i], p->value[i]);
+               p->name, i, (double)((float *)t.data)[i], p->expected_value[i]);
       return false;
     }
   cleave_tensor_free(&t);
@@ -80,24 +82,24 @@ static bool matches_expected(const param *p) {
 /* ---- two groups over two modules ------------------------------------------------------------- */
 
 typedef struct two_groups {
-  const char *prefix;
+  const char *module_prefix;
   cleave_optimizer_kind kind;
-  settings weights, biases;
+  settings weight_settings, bias_settings;
   double clip_norm;
-  bool final;
+  bool has_final_steps;
 } two_groups;
 
-static cleave_group group_of(const two_groups *c, const settings *s, const char *const *parameter,
-                             cleave_module *const *modules) {
+static cleave_group make_group(const two_groups *c, const settings *s, const char *const *parameter,
+                               cleave_module *const *modules) {
   cleave_group g = {.modules = modules,
                     .n_modules = 2,
                     .parameters = parameter,
                     .n_parameters = 1,
                     .kind = c->kind,
                     .lr = s->lr,
-                    .weight_decay = s->decay,
+                    .weight_decay = s->weight_decay,
                     .momentum = s->momentum,
-                    .no_rollback = c->final};
+                    .no_rollback = c->has_final_steps};
   if (s->schedule) g.schedule = *s->schedule;
   return g;
 }
@@ -108,10 +110,10 @@ static bool step_net(const net *n, cleave_optimizer *o, unsigned seed, bool fina
   cleave_context c;
   cleave_reference loss;
   DO(open_context(&c));
-  DO(run_net(n, c, seed, NULL, NULL, &loss));
+  DO(run_network(n, c, seed, NULL, NULL, &loss));
   DO(backward(c, loss, false));
   for (size_t i = 0; i < n_params; i++)
-    DO(gradient(c, params[i].module, params[i].name, &params[i].gradient));
+    DO(read_gradient(c, params[i].module, params[i].name, &params[i].gradient));
   MUST(cleave_step(rt, o, c, 0, done, e));
   if (final)
     MUST(cleave_context_end(rt, c, e));
@@ -120,10 +122,10 @@ static bool step_net(const net *n, cleave_optimizer *o, unsigned seed, bool fina
   return true;
 }
 
-static double norm_of(const param *params, size_t n) {
+static double compute_norm(const param *params, size_t n) {
   double sum = 0;
   for (size_t i = 0; i < n; i++)
-    for (size_t k = 0; k < params[i].n && params[i].with->lr > 0; k++) {
+    for (size_t k = 0; k < params[i].n && params[i].settings->lr > 0; k++) {
       double g = ((float *)params[i].gradient.data)[k];
       sum += g * g;
     }
@@ -132,26 +134,26 @@ static double norm_of(const param *params, size_t n) {
 
 /* Weights are in one group with a rate and a schedule, biases in another. lr 0: they are in no
  * group. */
-static bool five_steps(const two_groups *c) {
+static bool check_five_steps(const two_groups *c) {
   static const char *const weight[] = {"*.weight"}, *const bias[] = {"0.bi*"};
   net n;
   cleave_optimizer *o;
-  DO(make_net(c->prefix, "master", &n));
+  DO(make_network(c->module_prefix, "master", &n));
   cleave_module *both[] = {n.b, n.a};
-  cleave_group groups[] = {group_of(c, &c->weights, weight, both),
-                           group_of(c, &c->biases, bias, both)};
-  MUST(cleave_optimizer_new(rt, groups, c->biases.lr > 0 ? 2 : 1, c->clip_norm, &o, e));
-  param params[] = {{.module = n.a, .name = "0.weight", .with = &c->weights},
-                    {.module = n.a, .name = "0.bias", .with = &c->biases},
-                    {.module = n.b, .name = "0.weight", .with = &c->weights},
-                    {.module = n.b, .name = "0.bias", .with = &c->biases}};
+  cleave_group groups[] = {make_group(c, &c->weight_settings, weight, both),
+                           make_group(c, &c->bias_settings, bias, both)};
+  MUST(cleave_optimizer_new(rt, groups, c->bias_settings.lr > 0 ? 2 : 1, c->clip_norm, &o, e));
+  param params[] = {{.module = n.a, .name = "0.weight", .settings = &c->weight_settings},
+                    {.module = n.a, .name = "0.bias", .settings = &c->bias_settings},
+                    {.module = n.b, .name = "0.weight", .settings = &c->weight_settings},
+                    {.module = n.b, .name = "0.bias", .settings = &c->bias_settings}};
   for (size_t i = 0; i < 4; i++) DO(read_param(&params[i]));
   for (int t = 0; t < STEPS; t++) {
     cleave_step_result done;
-    DO(step_net(&n, o, (unsigned)t, c->final, params, 4, &done));
-    double norm = norm_of(params, 4), scale = c->clip_norm / (norm + 1e-6);
-    CHECK(done.applied && done.number == (uint64_t)t + 1 && near((float)done.norm, (float)norm));
-    CHECK(fabs(done.lr - rate_at(&c->weights, t)) < 1e-12);
+    DO(step_net(&n, o, (unsigned)t, c->has_final_steps, params, 4, &done));
+    double norm = compute_norm(params, 4), scale = c->clip_norm / (norm + 1e-6);
+    CHECK(done.applied && done.number == (uint64_t)t + 1 && is_near((float)done.norm, (float)norm));
+    CHECK(fabs(done.lr - compute_rate_at(&c->weight_settings, t)) < 1e-12);
     for (size_t i = 0; i < 4; i++) {
       step_param(&params[i], c->kind, t, c->clip_norm > 0 && scale < 1 ? scale : 1);
       DO(matches_expected(&params[i]));
@@ -165,72 +167,73 @@ static const cleave_schedule falling = {.curve = CLEAVE_STEPS, .step_size = 2, .
 static const cleave_schedule to_zero = {.curve = CLEAVE_LINEAR, .total_steps = 4};
 
 static bool weights_decay_and_biases_have_a_rate_of_their_own(void) {
-  const two_groups c = {.prefix = "adamw",
+  const two_groups c = {.module_prefix = "adamw",
                         .kind = CLEAVE_ADAMW,
-                        .weights = {.lr = 0.02, .decay = 0.5},
-                        .biases = {.lr = 0.05}};
-  return five_steps(&c);
+                        .weight_settings = {.lr = 0.02, .weight_decay = 0.5},
+                        .bias_settings = {.lr = 0.05}};
+  return check_five_steps(&c);
 }
 
 static bool each_group_has_its_schedule_and_one_norm_holds_for_all(void) {
-  const two_groups c = {.prefix = "schedules",
+  const two_groups c = {.module_prefix = "schedules",
                         .kind = CLEAVE_ADAMW,
-                        .weights = {.lr = 0.02, .decay = 0.1, .schedule = &falling},
-                        .biases = {.lr = 0.05, .schedule = &to_zero},
+                        .weight_settings = {.lr = 0.02, .weight_decay = 0.1, .schedule = &falling},
+                        .bias_settings = {.lr = 0.05, .schedule = &to_zero},
                         .clip_norm = 0.5};
-  return five_steps(&c);
+  return check_five_steps(&c);
 }
 
-static bool plain_descent_stands_beside_momentum(void) {
-  const two_groups c = {.prefix = "sgd",
-                        .weights = {.lr = 0.1, .decay = 0.01, .schedule = &falling},
-                        .biases = {.lr = 0.3, .momentum = 0.9},
+static bool groups_with_and_without_momentum_step_together(void) {
+  const two_groups c = {.module_prefix = "sgd",
+                        .weight_settings = {.lr = 0.1, .weight_decay = 0.01, .schedule = &falling},
+                        .bias_settings = {.lr = 0.3, .momentum = 0.9},
                         .clip_norm = 0.25};
-  return five_steps(&c);
+  return check_five_steps(&c);
 }
 
-/* Then no decision is sent with END_CONTEXT. */
+/* With final steps, no decision is sent with END_CONTEXT. */
 static bool final_steps_have_all_rates(void) {
-  const two_groups c = {.prefix = "final",
+  const two_groups c = {.module_prefix = "final",
                         .kind = CLEAVE_ADAMW,
-                        .weights = {.lr = 0.02, .decay = 0.5, .schedule = &falling},
-                        .biases = {.lr = 0.05, .schedule = &to_zero},
+                        .weight_settings = {.lr = 0.02, .weight_decay = 0.5, .schedule = &falling},
+                        .bias_settings = {.lr = 0.05, .schedule = &to_zero},
                         .clip_norm = 0.5,
-                        .final = true};
-  return five_steps(&c);
+                        .has_final_steps = true};
+  return check_five_steps(&c);
 }
 
 static bool param_in_no_group_is_not_trained_and_not_in_the_norm(void) {
-  const two_groups c = {.prefix = "held",
+  const two_groups c = {.module_prefix = "held",
                         .kind = CLEAVE_ADAMW,
-                        .weights = {.lr = 0.05, .decay = 0.1},
+                        .weight_settings = {.lr = 0.05, .weight_decay = 0.1},
                         .clip_norm = 0.25};
-  DO(five_steps(&c));
-  const two_groups last = {.prefix = "held finally",
-                           .weights = {.lr = 0.05, .momentum = 0.9},
+  DO(check_five_steps(&c));
+  const two_groups last = {.module_prefix = "held finally",
+                           .weight_settings = {.lr = 0.05, .momentum = 0.9},
                            .clip_norm = 0.25,
-                           .final = true};
-  return five_steps(&last);
+                           .has_final_steps = true};
+  return check_five_steps(&last);
 }
 
 /* A schedule that is set later applies to all groups. */
-static bool another_schedule_is_for_all_groups(void) {
+static bool later_schedule_applies_to_all_groups(void) {
   static const char *const weight[] = {"*.weight"}, *const bias[] = {"*.bias"};
   const cleave_schedule off = {.curve = CLEAVE_LINEAR, .total_steps = 1};
   const settings still = {0};
-  two_groups c = {.prefix = "off", .weights = {.lr = 0.1}, .biases = {.lr = 0.2}};
+  two_groups c = {
+      .module_prefix = "off", .weight_settings = {.lr = 0.1}, .bias_settings = {.lr = 0.2}};
   net n;
   cleave_optimizer *o;
   cleave_step_result done;
-  DO(make_net(c.prefix, "master", &n));
+  DO(make_network(c.module_prefix, "master", &n));
   cleave_module *both[] = {n.a, n.b};
-  cleave_group groups[] = {group_of(&c, &c.weights, weight, both),
-                           group_of(&c, &c.biases, bias, both)};
+  cleave_group groups[] = {make_group(&c, &c.weight_settings, weight, both),
+                           make_group(&c, &c.bias_settings, bias, both)};
   MUST(cleave_optimizer_new(rt, groups, 2, 0, &o, e));
   MUST(cleave_optimizer_set_steps(rt, o, 3, e));
   MUST(cleave_optimizer_set_schedule(rt, o, &off, e));
-  param params[] = {{.module = n.a, .name = "0.weight", .with = &still},
-                    {.module = n.b, .name = "0.bias", .with = &still}};
+  param params[] = {{.module = n.a, .name = "0.weight", .settings = &still},
+                    {.module = n.b, .name = "0.bias", .settings = &still}};
   for (size_t i = 0; i < 2; i++) DO(read_param(&params[i]));
   DO(step_net(&n, o, 1, false, params, 2, &done));
   CHECK(done.lr == 0 && done.number == 4);
@@ -243,32 +246,34 @@ static bool another_schedule_is_for_all_groups(void) {
 
 /* ---- state ----------------------------------------------------------------------------------- */
 
-static const cleave_tensor *item(const cleave_state *s, const char *name) {
+static const cleave_tensor *find_item(const cleave_state *s, const char *name) {
   for (size_t i = 0; i < s->n; i++)
     if (strcmp(s->items[i].name, name) == 0) return &s->items[i].tensor;
   return NULL;
 }
 
 /* The state has moments of all parameters: zeros where there is no momentum or no step. */
-static bool the_state_has_moments_for_all_parameters(void) {
+static bool state_has_moments_for_all_parameters(void) {
   static const char *const weight[] = {"0.weight"}, *const bias[] = {"0.bias"};
-  const two_groups c = {
-      .prefix = "state", .weights = {.lr = 0.1, .momentum = 0.9}, .biases = {.lr = 0.1}};
+  const two_groups c = {.module_prefix = "state",
+                        .weight_settings = {.lr = 0.1, .momentum = 0.9},
+                        .bias_settings = {.lr = 0.1}};
   net n;
   cleave_optimizer *o;
   cleave_step_result done;
   cleave_state state;
-  DO(make_net(c.prefix, "master", &n));
-  cleave_group groups[] = {group_of(&c, &c.weights, weight, &n.a),
-                           group_of(&c, &c.biases, bias, &n.a)};
+  DO(make_network(c.module_prefix, "master", &n));
+  cleave_group groups[] = {make_group(&c, &c.weight_settings, weight, &n.a),
+                           make_group(&c, &c.bias_settings, bias, &n.a)};
   groups[0].n_modules = groups[1].n_modules = 1;
   MUST(cleave_optimizer_new(rt, groups, 2, 0, &o, e));
   CHECK(cleave_state_count(n.a, CLEAVE_STATE_OPTIMIZER) == 3);
   CHECK(cleave_state_count(n.b, CLEAVE_STATE_OPTIMIZER) == 0);
   DO(step_net(&n, o, 1, false, NULL, 0, &done));
   MUST(cleave_state_read(rt, n.a, CLEAVE_STATE_OPTIMIZER, 0, &state, e));
-  const cleave_tensor *moved = item(&state, "0.weight.momentum_buffer");
-  const cleave_tensor *zero = item(&state, "0.bias.momentum_buffer"), *step = item(&state, "step");
+  const cleave_tensor *moved = find_item(&state, "0.weight.momentum_buffer");
+  const cleave_tensor *zero = find_item(&state, "0.bias.momentum_buffer"),
+                      *step = find_item(&state, "step");
   CHECK(state.n == 3 && moved && zero && step && *(int64_t *)step->data == 1);
   CHECK(cleave_tensor_count(moved) == 15 && cleave_tensor_count(zero) == 5);
   CHECK(((float *)moved->data)[0] != 0);
@@ -282,8 +287,8 @@ static bool the_state_has_moments_for_all_parameters(void) {
 
 /* Prepares groups over modules of nine layers with two parameters each. The first n parameters have
  * a group each, with rates 0.01, 0.02, ... rest: the last group also has all other parameters. */
-static void many_groups(cleave_module *const *m, int n, bool rest, char (*names)[24],
-                        const char **lists, cleave_group *groups) {
+static void make_many_groups(cleave_module *const *m, int n, bool rest, char (*names)[24],
+                             const char **lists, cleave_group *groups) {
   for (int i = 0; i < MOST; i++) {
     snprintf(names[i], sizeof names[i], "%d.%s", i / 2, i % 2 ? "bias" : "weight");
     lists[i] = names[i];
@@ -298,12 +303,12 @@ static void many_groups(cleave_module *const *m, int n, bool rest, char (*names)
   }
 }
 
-static bool load_many(const char *name, const char *at, cleave_module **ret) {
+static bool load_many_layers(const char *name, const char *at, cleave_module **ret) {
   char layers[512] = "[";
   for (int i = 0; i < MOST / 2; i++)
     strcat(layers, i ? ", {op: linear, out: 2}" : "{op: linear, out: 2}");
   strcat(layers, "]");
-  return load(name, at, layers, 2, ret);
+  return load_module(name, at, layers, 2, ret);
 }
 
 static bool a_module_has_sixteen_groups(void) {
@@ -312,15 +317,15 @@ static bool a_module_has_sixteen_groups(void) {
   cleave_group groups[MOST];
   cleave_module *m, *loss;
   cleave_optimizer *o;
-  DO(load_many("sixteen", at_b, &m));
+  DO(load_many_layers("sixteen", at_b, &m));
   DO(load_loss("sixteen loss", "master", 2, &loss));
-  many_groups(&m, 17, false, names, lists, groups);
+  make_many_groups(&m, 17, false, names, lists, groups);
   REFUSED(cleave_optimizer_new(rt, groups, 17, 0, &o, e), CLEAVE_EXHAUSTED,
           "'sixteen' is in too many");
-  many_groups(&m, 16, false, names, lists, groups);
+  make_many_groups(&m, 16, false, names, lists, groups);
   REFUSED(cleave_optimizer_new(rt, groups, 16, 0, &o, e), CLEAVE_EXHAUSTED,
           "at most 16, one fewer");
-  many_groups(&m, 16, true, names, lists, groups);
+  make_many_groups(&m, 16, true, names, lists, groups);
   MUST(cleave_optimizer_new(rt, groups, 16, 0, &o, e));
   cleave_context c;
   cleave_reference x, t, y, l;
@@ -330,18 +335,18 @@ static bool a_module_has_sixteen_groups(void) {
   memset(params, 0, sizeof params);
   for (int i = 0; i < MOST; i++) {
     with[i] = (settings){.lr = 0.01 * (i < 16 ? i + 1 : 16)};
-    params[i] = (param){.module = m, .name = names[i], .with = &with[i]};
+    params[i] = (param){.module = m, .name = names[i], .settings = &with[i]};
     DO(read_param(&params[i]));
   }
-  fill(numbers, 8, 3);
+  fill_with_random(numbers, 8, 3);
   DO(open_context(&c));
-  DO(leaf(c, numbers, 4, 2, false, &x));
-  fill(numbers, 8, 4);
-  DO(leaf(c, numbers, 4, 2, false, &t));
+  DO(make_leaf(c, numbers, 4, 2, false, &x));
+  fill_with_random(numbers, 8, 4);
+  DO(make_leaf(c, numbers, 4, 2, false, &t));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
   DO(backward(c, l, false));
-  for (int i = 0; i < MOST; i++) DO(gradient(c, m, names[i], &params[i].gradient));
+  for (int i = 0; i < MOST; i++) DO(read_gradient(c, m, names[i], &params[i].gradient));
   MUST(cleave_step(rt, o, c, 0, NULL, e));
   for (int i = 0; i < MOST; i++) {
     step_param(&params[i], CLEAVE_SGD, 0, 1);
@@ -353,70 +358,72 @@ static bool a_module_has_sixteen_groups(void) {
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-static cleave_group with(cleave_group g, const char *const *parameters, size_t n) {
+static cleave_group with_parameters(cleave_group g, const char *const *parameters, size_t n) {
   g.parameters = parameters;
   g.n_parameters = n;
   return g;
 }
 
-static cleave_group in(cleave_group g, cleave_module *const *module) {
+static cleave_group with_modules(cleave_group g, cleave_module *const *module) {
   g.modules = module;
   g.n_modules = 1;
   return g;
 }
 
-/* Adds second groups that cannot be combined with w, which has all weights of a and b. cold: its
- * biases are not trained. */
-static bool pairs_are_refused(const net *n, cleave_group w, cleave_group b,
-                              cleave_module *const *cold) {
+/* Asserts that each second group is refused that cannot be combined with w, which has all weights
+ * of a and b. cold: module whose biases are not trained. */
+static bool parameter_in_two_groups_is_refused(const net *n, cleave_group w, cleave_group b,
+                                               cleave_module *const *cold) {
   static const char *const none[] = {"conv*"};
   cleave_group adam = b, final = b, negative = b;
   adam.kind = CLEAVE_ADAM;
   final.no_rollback = true;
   negative.lr = -1;
   const struct {
-    cleave_group second;
+    cleave_group second_moment;
     cleave_status status;
     const char *says;
   } cases[] = {
-      {with(b, NULL, 1), CLEAVE_EXISTS,
+      {with_parameters(b, NULL, 1), CLEAVE_EXISTS,
        "parameter '0.weight' of module 'wrong a' is in two groups"},
-      {in(w, &n->b), CLEAVE_EXISTS, "'0.weight' of module 'wrong b'"},
-      {with(b, none, 1), CLEAVE_NOT_FOUND, "no parameter 'conv*'"},
-      {with(b, none, 0), CLEAVE_INVALID, "a list of 0 parameters"},
-      {in(b, cold), CLEAVE_NOT_FOUND, "no parameter '0.bias' that learns"},
+      {with_modules(w, &n->b), CLEAVE_EXISTS, "'0.weight' of module 'wrong b'"},
+      {with_parameters(b, none, 1), CLEAVE_NOT_FOUND, "no parameter 'conv*'"},
+      {with_parameters(b, none, 0), CLEAVE_INVALID, "a list of 0 parameters"},
+      {with_modules(b, cold), CLEAVE_NOT_FOUND, "no parameter '0.bias' that learns"},
       {adam, CLEAVE_INVALID, "groups of different kinds"},
       {final, CLEAVE_INVALID, "final"},
       {negative, CLEAVE_INVALID, "lr is -1"},
   };
   cleave_optimizer *o;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    const cleave_group g[] = {w, cases[i].second};
+    const cleave_group g[] = {w, cases[i].second_moment};
     REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), cases[i].status, cases[i].says);
   }
   return true;
 }
 
 /* Refused groups leave their modules unchanged, as the last optimiser shows. */
-static bool wrong_groups_are_refused(void) {
+static bool invalid_groups_are_refused_by_the_api(void) {
   static const char *const weight[] = {"*.weight"}, *const bias[] = {"0.bias"};
   static const char *const typo[] = {"0.weight", "0.bais"};
-  const two_groups c = {.weights = {.lr = 0.1}, .biases = {.lr = 0.1}};
+  const two_groups c = {.weight_settings = {.lr = 0.1}, .bias_settings = {.lr = 0.1}};
   net n;
   cleave_module *cold;
   cleave_optimizer *o;
-  DO(make_net("wrong", "master", &n));
+  DO(make_network("wrong", "master", &n));
   cleave_module_options options = {
       .size = sizeof options, .name = "wrong cold", .at = at_a, .frozen = bias, .n_frozen = 1};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   MUST(cleave_load_layers(rt, &options, "[{op: linear, out: 2}]", &input, &cold, e));
   cleave_module *both[] = {n.a, n.b};
-  const cleave_group w = group_of(&c, &c.weights, weight, both),
-                     b = group_of(&c, &c.biases, bias, both), misspelt = with(b, typo, 2),
+  const cleave_group w = make_group(&c, &c.weight_settings, weight, both),
+                     b = make_group(&c, &c.bias_settings, bias, both),
+                     misspelt = with_parameters(b, typo, 2),
                      part =
-                         /* parameters of a partly frozen module that are trained */
-                     with(in(b, &cold), NULL, 0);
-  DO(pairs_are_refused(&n, w, b, &cold));
+                         /* a group without patterns has the trained parameters of a partly frozen
+                          * module */
+                     with_parameters(with_modules(b, &cold), NULL, 0);
+  DO(parameter_in_two_groups_is_refused(&n, w, b, &cold));
   REFUSED(cleave_optimizer_new(rt, &misspelt, 1, 0, &o, e), CLEAVE_NOT_FOUND,
           "no parameter '0.bais' that learns in the modules of this group; did you mean '0.bias'?");
   MUST(cleave_optimizer_new(rt, &w, 1, 0, &o, e));
@@ -430,8 +437,8 @@ static bool a_module_without_a_match_is_not_in_the_group(void) {
   static const char *const first[] = {"mine.*"};
   cleave_module *m[2];
   cleave_optimizer *o, *other;
-  DO(load("match a", at_a, "[{op: linear, out: 2, name: mine}]", 3, &m[0]));
-  DO(load("match b", at_b, "[{op: linear, out: 2}]", 2, &m[1]));
+  DO(load_module("match a", at_a, "[{op: linear, out: 2, name: mine}]", 3, &m[0]));
+  DO(load_module("match b", at_b, "[{op: linear, out: 2}]", 2, &m[1]));
   cleave_group g = {
       .modules = m, .n_modules = 2, .parameters = first, .n_parameters = 1, .lr = 0.1};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
@@ -445,13 +452,13 @@ static bool a_module_without_a_match_is_not_in_the_group(void) {
 static const test tests[] = {
     TEST(weights_decay_and_biases_have_a_rate_of_their_own),
     TEST(each_group_has_its_schedule_and_one_norm_holds_for_all),
-    TEST(plain_descent_stands_beside_momentum),
+    TEST(groups_with_and_without_momentum_step_together),
     TEST(final_steps_have_all_rates),
     TEST(param_in_no_group_is_not_trained_and_not_in_the_norm),
-    TEST(another_schedule_is_for_all_groups),
-    TEST(the_state_has_moments_for_all_parameters),
+    TEST(later_schedule_applies_to_all_groups),
+    TEST(state_has_moments_for_all_parameters),
     TEST(a_module_has_sixteen_groups),
-    TEST(wrong_groups_are_refused),
+    TEST(invalid_groups_are_refused_by_the_api),
     TEST(a_module_without_a_match_is_not_in_the_group),
 };
 

@@ -15,7 +15,8 @@
 
 static cleave_runtime *rt;
 static const char *at_a, *at_b;
-static uint64_t digest = UINT64_C(14695981039346656037); /* FNV-1a of the results */
+/* digest of the results by the hash FNV-1a */
+static uint64_t digest = UINT64_C(14695981039346656037);
 static char why[1024];
 static int n_failed;
 
@@ -53,23 +54,23 @@ static int n_failed;
     }                                                                                          \
   } while (0)
 
-static inline void note(const cleave_tensor *t) {
+static inline void add_to_digest(const cleave_tensor *t) {
   const unsigned char *bytes = t->data;
   for (size_t i = 0; i < cleave_tensor_count(t) * 4; i++)
     digest = (digest ^ bytes[i]) * UINT64_C(1099511628211);
 }
 
-static inline void fill(float *to, size_t n, unsigned seed) {
+static inline void fill_with_random(float *to, size_t n, unsigned seed) {
   for (size_t i = 0; i < n; i++) {
     seed = seed * 1664525u + 1013904223u;
     to[i] = (float)(seed >> 8) / (float)(1u << 23) - 1;
   }
 }
 
-static inline bool near(float a, float b) { return fabsf(a - b) <= 1e-5f * fmaxf(1, fabsf(b)); }
+static inline bool is_near(float a, float b) { return fabsf(a - b) <= 1e-5f * fmaxf(1, fabsf(b)); }
 
-static inline bool load(const char *name, const char *at, const char *layers, int64_t in,
-                        cleave_module **ret) {
+static inline bool load_module(const char *name, const char *at, const char *layers, int64_t in,
+                               cleave_module **ret) {
   cleave_module_options o = {.size = sizeof o, .name = name, .at = at, .seed = 7};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, in);
   MUST(cleave_load_layers(rt, &o, layers, &input, ret, e));
@@ -83,15 +84,15 @@ static inline bool load_loss(const char *name, const char *at, int64_t width, cl
   return true;
 }
 
-static inline bool leaf(cleave_context c, const float *numbers, int64_t rows, int64_t width,
-                        bool grad, cleave_reference *ret) {
+static inline bool make_leaf(cleave_context c, const float *numbers, int64_t rows, int64_t width,
+                             bool grad, cleave_reference *ret) {
   cleave_tensor t = CLEAVE_TENSOR_F32(numbers, rows, width);
   MUST(cleave_leaf(rt, c, &t, grad, ret, e));
   return true;
 }
 
-static inline bool gradient(cleave_context c, cleave_module *m, const char *name,
-                            cleave_tensor *ret) {
+static inline bool read_gradient(cleave_context c, cleave_module *m, const char *name,
+                                 cleave_tensor *ret) {
   MUST(cleave_gradient(rt, c, m, name, 0, ret, e));
   return true;
 }
@@ -106,24 +107,25 @@ typedef struct net {
   cleave_module *a, *b, *loss;
 } net;
 
-static inline bool make_net(const char *prefix, const char *loss_at, net *n) {
+static inline bool make_network(const char *prefix, const char *loss_at, net *n) {
   char name[64];
   snprintf(name, sizeof name, "%s a", prefix);
-  DO(load(name, at_a, "[{op: linear, out: 5}, {op: tanh}]", 3, &n->a));
+  DO(load_module(name, at_a, "[{op: linear, out: 5}, {op: tanh}]", 3, &n->a));
   snprintf(name, sizeof name, "%s b", prefix);
-  DO(load(name, at_b, "[{op: linear, out: 2}]", 5, &n->b));
+  DO(load_module(name, at_b, "[{op: linear, out: 2}]", 5, &n->b));
   snprintf(name, sizeof name, "%s loss", prefix);
   return load_loss(name, loss_at, 2, &n->loss);
 }
 
-static inline bool run_net(const net *n, cleave_context c, unsigned seed, cleave_reference *ret_x,
-                           cleave_reference *ret_y, cleave_reference *ret_loss) {
+static inline bool run_network(const net *n, cleave_context c, unsigned seed,
+                               cleave_reference *ret_x, cleave_reference *ret_y,
+                               cleave_reference *ret_loss) {
   float x[12], t[8];
-  fill(x, 12, seed);
-  fill(t, 8, seed + 1);
+  fill_with_random(x, 12, seed);
+  fill_with_random(t, 8, seed + 1);
   cleave_reference h, y, target, in;
-  DO(leaf(c, x, 4, 3, true, &in));
-  DO(leaf(c, t, 4, 2, false, &target));
+  DO(make_leaf(c, x, 4, 3, true, &in));
+  DO(make_leaf(c, t, 4, 2, false, &target));
   MUST(cleave_call(rt, c, n->a, &in, 1, &h, e));
   MUST(cleave_call(rt, c, n->b, &h, 1, &y, e));
   MUST(cleave_call(rt, c, n->loss, (cleave_reference[]){y, target}, 2, ret_loss, e));
@@ -160,7 +162,7 @@ static inline bool read_weight(cleave_module *m, const char *name, cleave_tensor
 
 /* Stops a process, and waits until all its threads have stopped, because SIGSTOP reaches each one
  * separately. */
-static inline bool stop_process(pid_t pid) {
+static inline bool stop_process_and_threads(pid_t pid) {
   CHECK(kill(pid, SIGSTOP) == 0);
   usleep(100000);
   return true;
@@ -179,7 +181,7 @@ static inline bool open_session(char **argv) {
 /* ---- running them ---------------------------------------------------------------------------- */
 
 typedef struct test {
-  bool (*run)(void);
+  bool (*run_test)(void);
   const char *name;
 } test;
 #define TEST(f) \
@@ -192,31 +194,31 @@ static inline void print_result(bool ok, const char *name) {
   n_failed += !ok;
 }
 
-static inline int run_all(const test *list, size_t n) {
+static inline int run_tests(const test *list, size_t n) {
   for (size_t i = 0; i < n; i++) {
     snprintf(why, sizeof why, "see the report");
-    print_result(list[i].run(), list[i].name);
+    print_result(list[i].run_test(), list[i].name);
   }
   return n_failed != 0;
 }
-#define RUN_ALL(list) run_all(list, sizeof list / sizeof *list)
+#define RUN_ALL(list) run_tests(list, sizeof list / sizeof *list)
 
 static inline void print_digest(void) { printf("digest %016llx\n", (unsigned long long)digest); }
 
 /* main of a program whose tests share one runtime. Arguments: PROGRAM SESSION A B ... */
-static inline int run_session(int argc, char **argv, bool (*open)(char **), const test *list,
-                              size_t n) {
+static inline int run_tests_in_session(int argc, char **argv, bool (*open)(char **),
+                                       const test *list, size_t n) {
   if (argc < 4) return 2;
   if (!open(argv)) {
     print_result(false, "open");
     return 1;
   }
-  (void)run_all(list, n);
+  (void)run_tests(list, n);
   print_digest();
   print_result(cleave_close(rt, 0, NULL, NULL) == CLEAVE_OK, "close");
   return n_failed != 0;
 }
 #define RUN_SESSION(argc, argv, open, list) \
-  run_session(argc, argv, open, list, sizeof list / sizeof *list)
+  run_tests_in_session(argc, argv, open, list, sizeof list / sizeof *list)
 
 #endif

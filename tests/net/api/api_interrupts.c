@@ -32,7 +32,7 @@ static double now_ms(void) {
 }
 
 /* Sets the flag after ARM_MS. */
-static void *interrupt(void *user) {
+static void *set_flag_later(void *user) {
   (void)user;
   usleep(ARM_MS * 1000);
   atomic_store(&flag, true);
@@ -43,7 +43,7 @@ static void *interrupt(void *user) {
 #define INTERRUPTED(call, latest_ms)                                               \
   do {                                                                             \
     pthread_t thread_;                                                             \
-    CHECK(pthread_create(&thread_, NULL, interrupt, NULL) == 0);                   \
+    CHECK(pthread_create(&thread_, NULL, set_flag_later, NULL) == 0);              \
     double began_ = now_ms();                                                      \
     cleave_error error_ = {0}, *e = &error_;                                       \
     cleave_status status_ = (call);                                                \
@@ -64,18 +64,18 @@ static cleave_optimizer *optimizer;
 static bool make_modules(void) {
   cleave_context c;
   cleave_reference loss;
-  DO(make_net("small", "master", &small));
-  DO(load("fresh", at_a, "[{op: linear, out: 2}]", 3, &fresh));
+  DO(make_network("small", "master", &small));
+  DO(load_module("fresh", at_a, "[{op: linear, out: 2}]", 3, &fresh));
   cleave_module *both[] = {small.a, small.b};
   const cleave_group g = {.modules = both, .n_modules = 2, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &optimizer, e));
   DO(open_context(&c));
-  DO(run_net(&small, c, 1, NULL, NULL, &loss));
+  DO(run_network(&small, c, 1, NULL, NULL, &loss));
   DO(backward(c, loss, false));
   return close_context(c);
 }
 
-static bool waits_for_values_and_modules_end(void) {
+static bool interrupt_ends_waits_for_values_and_modules(void) {
   const char *bias[] = {"0.bias"};
   float x[12] = {0};
   cleave_context c;
@@ -86,9 +86,9 @@ static bool waits_for_values_and_modules_end(void) {
   size_t index;
   cleave_link_measure m;
   DO(open_context(&c));
-  DO(leaf(c, x, 4, 3, true, &in));
-  DO(run_net(&small, c, 2, NULL, NULL, &loss));
-  DO(stop_process(worker));
+  DO(make_leaf(c, x, 4, 3, true, &in));
+  DO(run_network(&small, c, 2, NULL, NULL, &loss));
+  DO(stop_process_and_threads(worker));
   MUST(cleave_rpc_async(rt, c, small.a, &in, 1, &y, &f, e));
   INTERRUPTED(cleave_to_here(rt, y, 0, &t, e), LATEST_MS);
   INTERRUPTED(cleave_future_wait(rt, f, 0, e), LATEST_MS);
@@ -104,9 +104,9 @@ static bool waits_for_values_and_modules_end(void) {
   cleave_tensor_free(&t);
   DO(close_context(c));
   DO(open_context(&c));
-  DO(leaf(c, x, 4, 3, true, &in));
+  DO(make_leaf(c, x, 4, 3, true, &in));
   MUST(cleave_call(rt, c, fresh, &in, 1, &y, e)); /* loads the module after all */
-  DO(stop_process(worker));
+  DO(stop_process_and_threads(worker));
   INTERRUPTED(cleave_context_close(rt, c, 0, e), LATEST_MS);
   INTERRUPTED(cleave_parameter_freeze(rt, fresh, bias, 1, 0, e), LATEST_MS);
   CHECK(kill(worker, SIGCONT) == 0);
@@ -114,15 +114,15 @@ static bool waits_for_values_and_modules_end(void) {
   return true;
 }
 
-static bool opening_and_closing_end(void) {
+static bool interrupt_ends_open_and_close(void) {
   const cleave_options o = {
       .size = sizeof o, .deadline_ms = DEADLINE_MS, .interrupted = is_interrupted};
   cleave_runtime *other;
   cleave_context c;
   cleave_reference loss;
   DO(open_context(&c));
-  DO(run_net(&small, c, 3, NULL, NULL, &loss));
-  DO(stop_process(worker));
+  DO(run_network(&small, c, 3, NULL, NULL, &loss));
+  DO(stop_process_and_threads(worker));
   INTERRUPTED(cleave_open(session, &o, &other, e), LATEST_MS + 200);
   INTERRUPTED(cleave_close(rt, 0, NULL, e), LATEST_CLOSE_MS);
   CHECK(kill(worker, SIGCONT) == 0);
@@ -134,7 +134,7 @@ static bool opening_and_closing_end(void) {
 /* ---- forks ----------------------------------------------------------------------------------- */
 
 /* Exit code of a child: 0 if it shares no connected socket with its parent. */
-static int look_for_sockets(void) {
+static int count_sockets(void) {
   for (int fd = 3; fd < 1024; fd++) {
     struct sockaddr_storage peer;
     socklen_t size = sizeof peer;
@@ -145,24 +145,24 @@ static int look_for_sockets(void) {
 }
 
 /* Runs a step, so the connections of this process work. */
-static bool train_once(void) {
+static bool run_one_step(void) {
   cleave_context c;
   cleave_reference loss;
   DO(open_context(&c));
-  DO(run_net(&small, c, 4, NULL, NULL, &loss));
+  DO(run_network(&small, c, 4, NULL, NULL, &loss));
   DO(backward(c, loss, false));
   MUST(cleave_step(rt, optimizer, c, 0, NULL, e));
   return close_context(c);
 }
 
-static bool children_have_no_connections(void) {
+static bool child_processes_inherit_no_connections(void) {
   int status = -1;
-  CHECK(look_for_sockets() == 1);
+  CHECK(count_sockets() == 1);
   pid_t child = fork();
-  if (child == 0) _exit(look_for_sockets());
+  if (child == 0) _exit(count_sockets());
   CHECK(child > 0 && waitpid(child, &status, 0) == child);
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  return train_once();
+  return run_one_step();
 }
 
 int main(int argc, char **argv) {
@@ -178,11 +178,11 @@ int main(int argc, char **argv) {
   if (e.text[0]) snprintf(why, sizeof why, "%.900s", e.text);
   print_result(is_ready, "open");
   if (!is_ready) return 1;
-  print_result(children_have_no_connections(), "children_have_no_connections");
-  print_result(waits_for_values_and_modules_end(), "waits_for_values_and_modules_end");
+  print_result(child_processes_inherit_no_connections(), "child_processes_inherit_no_connections");
+  print_result(interrupt_ends_waits_for_values_and_modules(), "waits_for_values_and_modules_end");
   (void)kill(worker, SIGCONT);
   if (n_failed) return 1;
-  print_result(opening_and_closing_end(), "opening_and_closing_end");
+  print_result(interrupt_ends_open_and_close(), "opening_and_closing_end");
   (void)kill(worker, SIGCONT);
   return n_failed != 0;
 }

@@ -13,18 +13,18 @@ static int times = 100; /* number of values of 1 MiB: more than the workers' quo
 static bool load_modules(void) {
   cleave_module_options o = {.size = sizeof o, .name = "picks", .at = at_a, .seed = 7};
   cleave_input rows = CLEAVE_INPUT(CLEAVE_I64, 4);
-  DO(load("on a", at_a, "[{op: linear, out: 6}, {op: tanh}]", 6, &on_a));
-  DO(load("on b", at_b, "[{op: linear, out: 6}, {op: gelu}]", 6, &on_b));
-  DO(load("at home", "master", "[{op: linear, out: 6}, {op: sigmoid}]", 6, &at_home));
+  DO(load_module("on a", at_a, "[{op: linear, out: 6}, {op: tanh}]", 6, &on_a));
+  DO(load_module("on b", at_b, "[{op: linear, out: 6}, {op: gelu}]", 6, &on_b));
+  DO(load_module("at home", "master", "[{op: linear, out: 6}, {op: sigmoid}]", 6, &at_home));
   MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 4, out: 6}]", &rows, &picks, e));
   MUST(cleave_module_place(rt, on_b, false, 0, e)); /* loading the modules opens the direct links */
   return true;
 }
 
-static bool some_leaf(cleave_context c, unsigned seed, cleave_reference *ret) {
+static bool make_random_leaf(cleave_context c, unsigned seed, cleave_reference *ret) {
   float x[24];
-  fill(x, 24, seed);
-  return leaf(c, x, 4, 6, false, ret);
+  fill_with_random(x, 24, seed);
+  return make_leaf(c, x, 4, 6, false, ret);
 }
 
 /* Computes a module's output from random numbers, keeps it, and closes its context. */
@@ -32,13 +32,13 @@ static bool keep_output(cleave_module *m, unsigned seed, cleave_kept *ret) {
   cleave_context c;
   cleave_reference x, y;
   DO(open_context(&c));
-  DO(some_leaf(c, seed, &x));
+  DO(make_random_leaf(c, seed, &x));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   MUST(cleave_keep(rt, y, ret, e));
   return close_context(c);
 }
 
-static bool fetched(cleave_kept k, cleave_tensor *ret) {
+static bool fetch_kept(cleave_kept k, cleave_tensor *ret) {
   MUST(cleave_kept_fetch(rt, k, 0, ret, e));
   return true;
 }
@@ -51,11 +51,11 @@ static bool is_same_tensor(const cleave_tensor *a, const cleave_tensor *b) {
 
 /* Compares module(kept), for which the module's node fetches the value from its owner, with
  * module(leaf). */
-static bool used_as_by_hand(cleave_kept k, cleave_module *m) {
+static bool check_uses_against_formula(cleave_kept k, cleave_module *m) {
   cleave_context c;
   cleave_reference x, y, leaf_x, by_hand;
   cleave_tensor value = {0}, got = {0}, wanted = {0};
-  DO(fetched(k, &value));
+  DO(fetch_kept(k, &value));
   DO(open_context(&c));
   MUST(cleave_kept_use(rt, c, k, &x, e));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
@@ -64,7 +64,7 @@ static bool used_as_by_hand(cleave_kept k, cleave_module *m) {
   MUST(cleave_to_here(rt, y, 0, &got, e));
   MUST(cleave_to_here(rt, by_hand, 0, &wanted, e));
   DO(is_same_tensor(&got, &wanted));
-  note(&got);
+  add_to_digest(&got);
   DO(close_context(c));
   cleave_tensor_free(&value);
   cleave_tensor_free(&got);
@@ -72,30 +72,30 @@ static bool used_as_by_hand(cleave_kept k, cleave_module *m) {
   return true;
 }
 
-static bool release(cleave_kept k) {
+static bool release_kept(cleave_kept k) {
   MUST(cleave_kept_release(rt, k, e));
   return true;
 }
 
-/* A value is created at another node, passed to its owner, from one user to another, and to the
- * master. */
+/* Worker A owns a value that was created at another node. The value is passed to its owner, from
+ * one user to another, and to the master. */
 static bool first_workers_value_is_used_at_every_node(void) {
   cleave_kept k;
   DO(keep_output(on_a, 1, &k));
-  DO(used_as_by_hand(k, on_a));
-  DO(used_as_by_hand(k, on_b));
-  DO(used_as_by_hand(k, at_home));
-  DO(used_as_by_hand(k, on_b));
-  return release(k);
+  DO(check_uses_against_formula(k, on_a));
+  DO(check_uses_against_formula(k, on_b));
+  DO(check_uses_against_formula(k, at_home));
+  DO(check_uses_against_formula(k, on_b));
+  return release_kept(k);
 }
 
 static bool second_workers_value_is_used_at_every_node(void) {
   cleave_kept k;
   DO(keep_output(on_b, 2, &k));
-  DO(used_as_by_hand(k, on_b));
-  DO(used_as_by_hand(k, on_a));
-  DO(used_as_by_hand(k, at_home));
-  return release(k);
+  DO(check_uses_against_formula(k, on_b));
+  DO(check_uses_against_formula(k, on_a));
+  DO(check_uses_against_formula(k, at_home));
+  return release_kept(k);
 }
 
 /* This process owns the values: a leaf, and the output of a module at the master. */
@@ -104,20 +104,21 @@ static bool kept_values_of_the_master_are_passed_to_workers(void) {
   cleave_reference x;
   cleave_kept k, own;
   DO(open_context(&c));
-  DO(some_leaf(c, 3, &x));
+  DO(make_random_leaf(c, 3, &x));
   MUST(cleave_keep(rt, x, &k, e));
   DO(close_context(c));
-  DO(used_as_by_hand(k, on_a));
-  DO(used_as_by_hand(k, on_b));
-  DO(used_as_by_hand(k, at_home));
-  DO(release(k));
+  DO(check_uses_against_formula(k, on_a));
+  DO(check_uses_against_formula(k, on_b));
+  DO(check_uses_against_formula(k, at_home));
+  DO(release_kept(k));
   DO(keep_output(at_home, 4, &own));
-  DO(used_as_by_hand(own, on_b));
-  DO(used_as_by_hand(own, at_home));
-  return release(own);
+  DO(check_uses_against_formula(own, on_b));
+  DO(check_uses_against_formula(own, at_home));
+  return release_kept(own);
 }
 
-/* One use serves many calls of a context, and one value can be used in several contexts at once. */
+/* One use of a kept value serves many calls of a context, and several contexts can use the value at
+ * the same time. */
 static bool uses_share_a_value(void) {
   cleave_kept k;
   cleave_context c[3];
@@ -129,7 +130,7 @@ static bool uses_share_a_value(void) {
     MUST(cleave_kept_use(rt, c[i], k, &x[i], e));
     for (int j = 0; j < 2; j++) MUST(cleave_call(rt, c[i], on_b, &x[i], 1, &y[i][j], e));
   }
-  DO(release(k)); /* the uses stay valid */
+  DO(release_kept(k)); /* contexts that use the kept value can still use it */
   MUST(cleave_to_here(rt, y[0][0], 0, &first, e));
   for (int i = 0; i < 3; i++) {
     for (int j = 0; j < 2; j++) {
@@ -139,14 +140,14 @@ static bool uses_share_a_value(void) {
     MUST(cleave_to_here(rt, x[i], 0, &t, e));
     DO(close_context(c[i]));
   }
-  note(&first);
+  add_to_digest(&first);
   cleave_tensor_free(&first);
   cleave_tensor_free(&t);
   return true;
 }
 
-/* A fetch precedes the value, and gradients do not flow into a kept input. */
-static bool a_kept_input_takes_no_part_in_backward(void) {
+/* The fetch is requested before the value exists. Gradients do not flow into a kept input. */
+static bool kept_input_gets_no_gradient(void) {
   cleave_kept k;
   cleave_context c;
   cleave_module *sum, *loss;
@@ -166,22 +167,22 @@ static bool a_kept_input_takes_no_part_in_backward(void) {
   DO(keep_output(on_a, 6, &k));
   DO(open_context(&c));
   float numbers[24];
-  fill(numbers, 24, 7);
-  DO(leaf(c, numbers, 4, 6, true, &x));
+  fill_with_random(numbers, 24, 7);
+  DO(make_leaf(c, numbers, 4, 6, true, &x));
   MUST(cleave_kept_use(rt, c, k, &kept_x, e));
   MUST(cleave_call(rt, c, on_a, &x, 1, &h, e));
   MUST(cleave_call(rt, c, sum, (cleave_reference[]){h, kept_x}, 2, &y, e));
-  DO(some_leaf(c, 8, &target));
+  DO(make_random_leaf(c, 8, &target));
   MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, target}, 2, &l, e));
   DO(backward(c, l, false));
   MUST(cleave_leaf_gradient(rt, x, &dx, e));
-  note(&dx);
+  add_to_digest(&dx);
   REFUSED(cleave_leaf_gradient(rt, kept_x, &dx, e), CLEAVE_INVALID, "requires a gradient");
   DO(close_context(c));
   cleave_tensor_free(&dx);
   cleave_module_release(rt, sum, NULL);
   cleave_module_release(rt, loss, NULL);
-  return release(k);
+  return release_kept(k);
 }
 
 /* A failed value has its error at each fetch, and so has everything that is computed from it, at
@@ -209,22 +210,22 @@ static bool an_error_is_stored_in_the_reference(void) {
           strstr(why_not.text, "row number of sample 2"));
     DO(close_context(c));
   }
-  return release(k);
+  return release_kept(k);
 }
 
-static bool the_owner_confirms(void) {
+static bool owner_confirms_kept_value(void) {
   cleave_kept k;
   cleave_place place;
   bool confirmed = false;
-  DO(keep_output(on_b, 9, &k)); /* closing the context has waited for the value */
+  DO(keep_output(on_b, 9, &k)); /* the value exists, because closing its context waited for it */
   MUST(cleave_kept_confirmed(rt, k, &confirmed, e));
   CHECK(confirmed);
   MUST(cleave_kept_owner(rt, k, &place, e));
   CHECK(strcmp(place.node, at_b) == 0);
-  return release(k);
+  return release_kept(k);
 }
 
-static bool a_handle_that_was_released_is_known_for_it(void) {
+static bool released_handle_is_refused_as_released(void) {
   cleave_kept k, never = {UINT64_C(1) << 40};
   cleave_context c;
   cleave_reference x, again;
@@ -235,7 +236,7 @@ static bool a_handle_that_was_released_is_known_for_it(void) {
   DO(open_context(&c));
   MUST(cleave_kept_use(rt, c, k, &again, e));
   REFUSED(cleave_keep(rt, again, &k, e), CLEAVE_PRECONDITION, "stands for kept reference");
-  DO(release(k));
+  DO(release_kept(k));
   REFUSED(cleave_kept_release(rt, k, e), CLEAVE_NOT_FOUND, "was released");
   REFUSED(cleave_kept_fetch(rt, k, 0, &t, e), CLEAVE_NOT_FOUND, "was released");
   REFUSED(cleave_kept_use(rt, c, k, &x, e), CLEAVE_NOT_FOUND, "was released");
@@ -245,14 +246,14 @@ static bool a_handle_that_was_released_is_known_for_it(void) {
   return close_context(c);
 }
 
-/* Keeps a value that passes all nodes and back, before it is computed. Its context is closed, or
- * ended. */
+/* Keeps a value before it is computed. The value depends on calls at all nodes, there and back. Its
+ * context is closed, or ended without waiting. */
 static bool keep_at_once(bool ends, cleave_kept *ret) {
   cleave_module *const way[] = {on_a, on_b, at_home, on_b, on_a};
   cleave_context c;
   cleave_reference x;
   DO(open_context(&c));
-  DO(some_leaf(c, 16, &x));
+  DO(make_random_leaf(c, 16, &x));
   for (int i = 0; i < 5; i++) MUST(cleave_call(rt, c, way[i], &x, 1, &x, e));
   MUST(cleave_keep(rt, x, ret, e));
   if (!ends) return close_context(c);
@@ -266,13 +267,13 @@ static bool kept_value_is_computed_after_its_context_closes(void) {
   cleave_tensor first = {0}, t = {0};
   int n = times < MOST ? times : MOST;
   for (int i = 0; i < n; i++) DO(keep_at_once(i % 4 == 3, &k[i]));
-  DO(fetched(k[0], &first));
+  DO(fetch_kept(k[0], &first));
   for (int i = 0; i < n; i++) {
-    DO(fetched(k[i], &t));
+    DO(fetch_kept(k[i], &t));
     DO(is_same_tensor(&first, &t));
-    DO(release(k[i]));
+    DO(release_kept(k[i]));
   }
-  note(&first);
+  add_to_digest(&first);
   cleave_tensor_free(&first);
   cleave_tensor_free(&t);
   return true;
@@ -285,21 +286,21 @@ static bool released_values_are_freed(void) {
   cleave_context c;
   cleave_reference x, y;
   static float numbers[ROWS * 2];
-  fill(numbers, ROWS * 2, 11);
+  fill_with_random(numbers, ROWS * 2, 11);
   cleave_module_options o = {.size = sizeof o, .name = "wide", .at = at_a, .seed = 7};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, ROWS, 2);
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 4096}]", &input, &wide, e));
   for (int i = 0; i < times; i++) {
     cleave_kept k;
     DO(open_context(&c));
-    DO(leaf(c, numbers, ROWS, 2, false, &x));
+    DO(make_leaf(c, numbers, ROWS, 2, false, &x));
     MUST(cleave_call(rt, c, wide, &x, 1, &y, e));
     MUST(cleave_keep(rt, y, &k, e));
     DO(close_context(c));
     cleave_tensor t = {0};
-    if (i % 10 == 0) DO(fetched(k, &t));
+    if (i % 10 == 0) DO(fetch_kept(k, &t));
     cleave_tensor_free(&t);
-    DO(release(k));
+    DO(release_kept(k));
   }
   cleave_module_release(rt, wide, NULL);
   return true;
@@ -307,17 +308,17 @@ static bool released_values_are_freed(void) {
 
 /* ---- forgotten calls ------------------------------------------------------------------------- */
 
-static bool forget(cleave_reference r) {
+static bool forget_call(cleave_reference r) {
   MUST(cleave_call_forget(rt, r, e));
   return true;
 }
 
-/* x -> a -> b, in a context that the caller has opened. */
-static bool call_both(cleave_context c, unsigned seed, cleave_reference *ret_x,
-                      cleave_reference *ret_h, cleave_reference *ret_y) {
+/* Calls x -> a -> b in a context that the caller has opened. */
+static bool call_a_then_b(cleave_context c, unsigned seed, cleave_reference *ret_x,
+                          cleave_reference *ret_h, cleave_reference *ret_y) {
   float x[24];
-  fill(x, 24, seed);
-  DO(leaf(c, x, 4, 6, true, ret_x));
+  fill_with_random(x, 24, seed);
+  DO(make_leaf(c, x, 4, 6, true, ret_x));
   MUST(cleave_call(rt, c, on_a, ret_x, 1, ret_h, e));
   MUST(cleave_call(rt, c, on_b, ret_h, 1, ret_y, e));
   return true;
@@ -342,21 +343,21 @@ static bool forwards_without_backward_are_freed(void) {
   cleave_tensor t = {0};
   cleave_module_options o = {.size = sizeof o, .name = "deep", .at = at_a, .seed = 7};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
-  fill(numbers, ROWS * WIDTH, 12);
+  fill_with_random(numbers, ROWS * WIDTH, 12);
   MUST(cleave_load_layers(rt, &o, "[{op: tanh}, {op: linear, out: 2}]", &input, &wide, e));
   DO(open_context(&c));
-  DO(call_both(c, 13, &kept_x, &h, &kept_y));
+  DO(call_a_then_b(c, 13, &kept_x, &h, &kept_y));
   for (int i = 0; i < times; i++) {
-    DO(leaf(c, numbers, ROWS, WIDTH, true, &x));
+    DO(make_leaf(c, numbers, ROWS, WIDTH, true, &x));
     MUST(cleave_call(rt, c, wide, &x, 1, &y, e));
     if (i % 10 == 0) MUST(cleave_to_here(rt, y, 0, &t, e));
     cleave_reference_release(rt, x, NULL);
-    DO(forget(y));
+    DO(forget_call(y));
     REFUSED(cleave_to_here(rt, y, 0, &t, e), CLEAVE_NOT_FOUND, "is gone");
   }
   DO(backward_from_ones(c, kept_y, false));
   MUST(cleave_leaf_gradient(rt, kept_x, &t, e));
-  note(&t);
+  add_to_digest(&t);
   cleave_tensor_free(&t);
   cleave_module_release(rt, wide, NULL);
   return close_context(c);
@@ -368,49 +369,49 @@ static bool a_forgotten_call_serves_those_that_depend_on_it(void) {
   cleave_reference x, h, y, z;
   cleave_tensor once = {0}, t = {0};
   DO(open_context(&c));
-  DO(call_both(c, 14, &x, &h, &y));
+  DO(call_a_then_b(c, 14, &x, &h, &y));
   MUST(cleave_call(rt, c, at_home, &h, 1, &z, e));
-  DO(forget(h));
+  DO(forget_call(h));
   REFUSED(cleave_call(rt, c, on_b, &h, 1, &h, e), CLEAVE_NOT_FOUND, "was released");
   DO(backward_from_ones(c, y, true));
   MUST(cleave_leaf_gradient_take(rt, x, &once, e));
-  DO(forget(z));
+  DO(forget_call(z));
   DO(backward_from_ones(c, y, false));
   MUST(cleave_leaf_gradient_take(rt, x, &t, e));
   DO(is_same_tensor(&once, &t));
-  note(&t);
-  DO(forget(y));
-  DO(forget(x));
+  add_to_digest(&t);
+  DO(forget_call(y));
+  DO(forget_call(x));
   REFUSED(cleave_leaf_gradient(rt, x, &t, e), CLEAVE_NOT_FOUND, "is gone");
   cleave_tensor_free(&once);
   cleave_tensor_free(&t);
   return close_context(c);
 }
 
-/* Forgetting takes nothing from functions that wait, from kept values, or from a running
+/* A forgotten call stays available to functions that wait for it, to kept values and to a running
  * backward. */
-static bool forgetting_takes_nothing_that_is_awaited(void) {
+static bool forgotten_call_still_serves_those_who_wait_for_it(void) {
   cleave_context c;
   cleave_reference x, h, y;
   cleave_future f;
   cleave_kept k;
   cleave_tensor t = {0}, wanted = {0};
   DO(open_context(&c));
-  DO(call_both(c, 15, &x, &h, &y));
+  DO(call_a_then_b(c, 15, &x, &h, &y));
   MUST(cleave_to_here(rt, y, 0, &wanted, e));
   MUST(cleave_rpc_async(rt, c, on_b, &h, 1, &y, &f, e));
-  DO(forget(y));
+  DO(forget_call(y));
   MUST(cleave_wait(rt, f, 0, &t, e));
   DO(is_same_tensor(&wanted, &t));
-  DO(call_both(c, 15, &x, &h, &y));
-  DO(forget(h));
+  DO(call_a_then_b(c, 15, &x, &h, &y));
+  DO(forget_call(h));
   MUST(cleave_keep(rt, y, &k, e));
-  DO(forget(y));
-  DO(forget(x));
+  DO(forget_call(y));
+  DO(forget_call(x));
   DO(close_context(c));
-  DO(fetched(k, &t));
+  DO(fetch_kept(k, &t));
   DO(is_same_tensor(&wanted, &t));
-  DO(release(k));
+  DO(release_kept(k));
   cleave_tensor_free(&wanted);
   cleave_tensor_free(&t);
   return true;
@@ -421,12 +422,12 @@ static bool a_call_that_others_wait_for_is_not_forgotten(void) {
   cleave_reference x, h, y, later;
   cleave_call_options o = {.size = sizeof o};
   DO(open_context(&c));
-  DO(call_both(c, 16, &x, &h, &y));
+  DO(call_a_then_b(c, 16, &x, &h, &y));
   o.after = y;
   MUST(cleave_call_with(rt, c, on_b, &h, 1, &o, &later, e));
   REFUSED(cleave_call_forget(rt, y, e), CLEAVE_PRECONDITION, "cannot be forgotten before");
   DO(backward_from_ones(c, y, true));
-  DO(forget(y));
+  DO(forget_call(y));
   REFUSED(cleave_call_forget(rt, y, e), CLEAVE_NOT_FOUND, "");
   return close_context(c);
 }
@@ -436,21 +437,22 @@ static const test tests[] = {
     TEST(second_workers_value_is_used_at_every_node),
     TEST(kept_values_of_the_master_are_passed_to_workers),
     TEST(uses_share_a_value),
-    TEST(a_kept_input_takes_no_part_in_backward),
+    TEST(kept_input_gets_no_gradient),
     TEST(an_error_is_stored_in_the_reference),
-    TEST(the_owner_confirms),
-    TEST(a_handle_that_was_released_is_known_for_it),
+    TEST(owner_confirms_kept_value),
+    TEST(released_handle_is_refused_as_released),
     TEST(kept_value_is_computed_after_its_context_closes),
     TEST(released_values_are_freed),
     TEST(forwards_without_backward_are_freed),
     TEST(a_forgotten_call_serves_those_that_depend_on_it),
-    TEST(forgetting_takes_nothing_that_is_awaited),
+    TEST(forgotten_call_still_serves_those_who_wait_for_it),
     TEST(a_call_that_others_wait_for_is_not_forgotten),
 };
 
 /* ---- the gate, and leaks: runtimes of their own ---------------------------------------------- */
 
-static cleave_status no_leaf_to_b(void *user, const cleave_sending *what, cleave_error *error) {
+static cleave_status leaf_is_not_sent_to_b(void *user, const cleave_sending *what,
+                                           cleave_error *error) {
   (void)user;
   if (what->kind != CLEAVE_SENDING_LEAF || strcmp(what->worker, at_b) != 0) return CLEAVE_OK;
   error->status = CLEAVE_DENIED;
@@ -459,7 +461,7 @@ static cleave_status no_leaf_to_b(void *user, const cleave_sending *what, cleave
 }
 
 static bool kept_value_that_may_not_leave_fails_its_use(const char *path) {
-  cleave_options o = {.size = sizeof o, .deadline_ms = 20000, .may_send = no_leaf_to_b};
+  cleave_options o = {.size = sizeof o, .deadline_ms = 20000, .may_send = leaf_is_not_sent_to_b};
   cleave_context c;
   cleave_reference x, y;
   cleave_kept k;
@@ -467,7 +469,7 @@ static bool kept_value_that_may_not_leave_fails_its_use(const char *path) {
   MUST(cleave_open(path, &o, &rt, e));
   DO(load_modules());
   DO(open_context(&c));
-  DO(some_leaf(c, 12, &x));
+  DO(make_random_leaf(c, 12, &x));
   MUST(cleave_keep(rt, x, &k, e));
   MUST(cleave_kept_use(rt, c, k, &x, e));
   MUST(cleave_call(rt, c, on_a, &x, 1, &y, e));
@@ -486,20 +488,20 @@ static bool leaks_are_listed(void) {
   cleave_reference x, y;
   cleave_kept k[2];
   MUST(cleave_context_open(rt, &named, &c, e));
-  DO(some_leaf(c, 13, &x));
+  DO(make_random_leaf(c, 13, &x));
   MUST(cleave_call(rt, c, on_a, &x, 1, &y, e));
   MUST(cleave_keep(rt, y, &k[0], e));
   MUST(cleave_keep(rt, y, &k[1], e));
   DO(close_context(c));
-  DO(release(k[1]));
+  DO(release_kept(k[1]));
   MUST(cleave_close(rt, 0, &leaks, e));
-  CHECK(leaks.kept == 2); /* the test of the gate left the first one */
+  CHECK(leaks.kept == 2); /* the other kept value is from the test of the gate */
   CHECK(strstr(leaks.text, "of module 'on a' at ") && strstr(leaks.text, "context 'spring'"));
   return true;
 }
 
 /* The owner is killed: the reference fails at once, and contexts that do not use it continue. */
-static bool the_loss_of_the_owner_is_an_error_of_the_reference(const char *path, pid_t owner) {
+static bool use_of_a_lost_owners_reference_fails(const char *path, pid_t owner) {
   cleave_options o = {.size = sizeof o, .deadline_ms = 20000};
   cleave_context c;
   cleave_reference x, y, z;
@@ -511,7 +513,7 @@ static bool the_loss_of_the_owner_is_an_error_of_the_reference(const char *path,
   DO(keep_output(on_a, 14, &k));
   DO(open_context(&c));
   MUST(cleave_kept_use(rt, c, k, &x, e));
-  DO(fetched(k, &t));
+  DO(fetch_kept(k, &t));
   CHECK(kill(owner, SIGKILL) == 0);
   do
     CHECK(cleave_kept_fetch(rt, k, 0, &t, &why_not) == CLEAVE_OK ||
@@ -521,11 +523,11 @@ static bool the_loss_of_the_owner_is_an_error_of_the_reference(const char *path,
   MUST(cleave_call(rt, c, on_b, &x, 1, &y, e));
   REFUSED(cleave_to_here(rt, y, 0, &t, e), CLEAVE_UNAVAILABLE, "was lost");
   REFUSED(cleave_kept_use(rt, c, k, &x, e), CLEAVE_UNAVAILABLE, "was lost");
-  DO(some_leaf(c, 15, &z));
+  DO(make_random_leaf(c, 15, &z));
   MUST(cleave_call(rt, c, on_b, &z, 1, &y, e));
   MUST(cleave_to_here(rt, y, 0, &t, e));
   DO(close_context(c));
-  DO(release(k));
+  DO(release_kept(k));
   cleave_tensor_free(&t);
   (void)!cleave_close(rt, 0, NULL, NULL);
   return true;
@@ -542,8 +544,8 @@ int main(int argc, char **argv) {
     if (strcmp(argv[i], "few") == 0) times = 5;
   }
   if (argc == 6 && strcmp(argv[4], "lost") == 0) {
-    bool ok = the_loss_of_the_owner_is_an_error_of_the_reference(argv[1], (pid_t)atoi(argv[5]));
-    print_result(ok, "the_loss_of_the_owner_is_an_error_of_the_reference");
+    bool ok = use_of_a_lost_owners_reference_fails(argv[1], (pid_t)atoi(argv[5]));
+    print_result(ok, "use_of_a_lost_owners_reference_fails");
     return n_failed != 0;
   }
   bool ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules();

@@ -12,9 +12,9 @@ static cleave_module *source, *wide, *wider, *narrow;
 
 /* A value that A keeps, and its use at B. */
 static struct slot {
-  cleave_context call_wide_module, used;
-  cleave_kept kept;
-  cleave_reference value; /* B's value; in a context of A alone, A's */
+  cleave_context call_wide_module, use_context;
+  cleave_kept kept_value;
+  cleave_reference value; /* value computed by B; in a context of A alone: by A */
 } slots[SLOTS];
 
 /* Loads a module for a batch of one row. Memory for more rows is allocated at its first call. */
@@ -42,33 +42,33 @@ static bool open_evaluation(cleave_context *ret) {
   return true;
 }
 
-/* Makes a wide value of the slot's numbers, which is sent to its node. */
+/* Calls the wide module with the slot's numbers. The value is sent to the module's node. */
 static bool call_wide_module(cleave_context c, const struct slot *s, cleave_reference *ret) {
   float numbers[ROWS * IN];
   cleave_reference x, y;
-  fill(numbers, ROWS * IN, (unsigned)(s - slots));
-  DO(leaf(c, numbers, ROWS, IN, false, &x));
+  fill_with_random(numbers, ROWS * IN, (unsigned)(s - slots));
+  DO(make_leaf(c, numbers, ROWS, IN, false, &x));
   MUST(cleave_call(rt, c, source, &x, 1, &y, e));
   MUST(cleave_call(rt, c, wide, &y, 1, ret, e));
   return true;
 }
 
-static bool hold(struct slot *s) {
+static bool use_one_kept_value(struct slot *s) {
   cleave_reference y, u;
   DO(open_evaluation(&s->call_wide_module));
   DO(call_wide_module(s->call_wide_module, s, &y));
-  MUST(cleave_keep(rt, y, &s->kept, e));
-  DO(open_evaluation(&s->used));
-  MUST(cleave_kept_use(rt, s->used, s->kept, &u, e));
-  MUST(cleave_call(rt, s->used, narrow, &u, 1, &s->value, e));
+  MUST(cleave_keep(rt, y, &s->kept_value, e));
+  DO(open_evaluation(&s->use_context));
+  MUST(cleave_kept_use(rt, s->use_context, s->kept_value, &u, e));
+  MUST(cleave_call(rt, s->use_context, narrow, &u, 1, &s->value, e));
   return true;
 }
 
 /* Ends contexts at a worker that is lost or silent, without waiting for its answer. */
 static bool end_context(struct slot *s) {
-  (void)!cleave_context_end(rt, s->used, NULL);
+  (void)!cleave_context_end(rt, s->use_context, NULL);
   MUST(cleave_context_end(rt, s->call_wide_module, e));
-  MUST(cleave_kept_release(rt, s->kept, e));
+  MUST(cleave_kept_release(rt, s->kept_value, e));
   return true;
 }
 
@@ -80,12 +80,12 @@ static bool is_same_tensor(cleave_tensor *a, cleave_tensor *b) {
   return true;
 }
 
-/* True if the kept value equals that of the same calls made now. */
-static bool is_there(struct slot *s) {
+/* True if the kept value equals the value that the same calls compute now. */
+static bool is_kept_value_unchanged(struct slot *s) {
   cleave_context c;
   cleave_reference y;
   cleave_tensor got = {0}, wanted = {0};
-  MUST(cleave_kept_fetch(rt, s->kept, 0, &got, e));
+  MUST(cleave_kept_fetch(rt, s->kept_value, 0, &got, e));
   DO(open_evaluation(&c));
   DO(call_wide_module(c, s, &y));
   MUST(cleave_to_here(rt, y, 0, &wanted, e));
@@ -93,19 +93,19 @@ static bool is_there(struct slot *s) {
   return is_same_tensor(&got, &wanted);
 }
 
-static bool is_gone(struct slot *s) {
+static bool is_kept_value_freed(struct slot *s) {
   cleave_tensor t = {0};
-  REFUSED(cleave_kept_fetch(rt, s->kept, 0, &t, e), CLEAVE_NOT_FOUND, "silent for a lease");
+  REFUSED(cleave_kept_fetch(rt, s->kept_value, 0, &t, e), CLEAVE_NOT_FOUND, "silent for a lease");
   return true;
 }
 
-/* True if B's result equals its result for the same numbers. */
-static bool was_used(struct slot *s) {
+/* True if the call that uses the kept value has the result that B computes from equal numbers. */
+static bool is_use_correct(struct slot *s) {
   cleave_context c;
   cleave_reference x, y;
   cleave_tensor value = {0}, got = {0}, wanted = {0};
   MUST(cleave_to_here(rt, s->value, 0, &got, e));
-  MUST(cleave_kept_fetch(rt, s->kept, 0, &value, e));
+  MUST(cleave_kept_fetch(rt, s->kept_value, 0, &value, e));
   DO(open_evaluation(&c));
   MUST(cleave_leaf(rt, c, &value, false, &x, e));
   MUST(cleave_call(rt, c, narrow, &x, 1, &y, e));
@@ -115,13 +115,13 @@ static bool was_used(struct slot *s) {
   return is_same_tensor(&got, &wanted);
 }
 
-static bool use_was_let_go(struct slot *s) {
+static bool is_unanswered_use_dropped(struct slot *s) {
   cleave_tensor t = {0};
   REFUSED(cleave_to_here(rt, s->value, 0, &t, e), CLEAVE_NOT_FOUND, "silent for a lease");
   return true;
 }
 
-static bool user_was_lost(struct slot *s) {
+static bool is_lost_user_reported(struct slot *s) {
   cleave_tensor t = {0};
   REFUSED(cleave_to_here(rt, s->value, 0, &t, e), CLEAVE_UNAVAILABLE, "was lost");
   return true;
@@ -131,9 +131,9 @@ static bool user_was_lost(struct slot *s) {
 static bool begin_at_owner(struct slot *s) {
   float numbers[IN];
   cleave_reference x;
-  fill(numbers, IN, 5);
+  fill_with_random(numbers, IN, 5);
   DO(open_evaluation(&s->call_wide_module));
-  DO(leaf(s->call_wide_module, numbers, 1, IN, false, &x));
+  DO(make_leaf(s->call_wide_module, numbers, 1, IN, false, &x));
   MUST(cleave_call(rt, s->call_wide_module, wide, &x, 1, &s->value, e));
   return true;
 }
@@ -145,13 +145,13 @@ static bool end_at_owner(struct slot *s) {
   return close_context(s->call_wide_module);
 }
 
-static cleave_status call_wider(cleave_error *e) {
+static cleave_status call_with_more_rows(cleave_error *e) {
   cleave_context c;
   cleave_reference x, y;
   cleave_tensor t = {0};
   float numbers[ROWS * IN];
-  fill(numbers, ROWS * IN, 9);
-  bool ok = open_evaluation(&c) && leaf(c, numbers, ROWS, IN, false, &x);
+  fill_with_random(numbers, ROWS * IN, 9);
+  bool ok = open_evaluation(&c) && make_leaf(c, numbers, ROWS, IN, false, &x);
   cleave_status status = ok ? cleave_call(rt, c, wider, &x, 1, &y, e) : CLEAVE_INTERNAL;
   if (status == CLEAVE_OK) status = cleave_to_here(rt, y, 0, &t, e);
   cleave_tensor_free(&t);
@@ -160,31 +160,31 @@ static cleave_status call_wider(cleave_error *e) {
 }
 
 /* True if A has no space for another large value because it keeps one that no node uses. */
-static bool is_owner_full(struct slot *s) {
+static bool is_owner_memory_full(struct slot *s) {
   (void)s;
-  REFUSED(call_wider(e), CLEAVE_EXHAUSTED, "quota");
+  REFUSED(call_with_more_rows(e), CLEAVE_EXHAUSTED, "quota");
   return true;
 }
 
-static bool has_room(struct slot *s) {
+static bool can_owner_allocate(struct slot *s) {
   (void)s;
-  MUST(call_wider(e));
+  MUST(call_with_more_rows(e));
   return true;
 }
 
 /* True if the slot's handle is the only object that was not released. */
-static bool leaks_only_handle(struct slot *s) {
+static bool closes_with_one_leaked_handle(struct slot *s) {
   cleave_leaks leaks;
   char line[200];
   snprintf(line, sizeof line, "kept reference %llu of module 'wide' at %s, context 'spring'\n",
-           (unsigned long long)s->kept.id, at_a);
+           (unsigned long long)s->kept_value.id, at_a);
   (void)!cleave_close(rt, 0, &leaks, NULL);
   if (leaks.kept == 1 && strstr(leaks.text, line)) return true;
   snprintf(why, sizeof why, "%u kept: %.900s", leaks.kept, leaks.text);
   return false;
 }
 
-static bool leaks_nothing(struct slot *s) {
+static bool closes_without_leaks(struct slot *s) {
   cleave_leaks leaks;
   (void)s;
   MUST(cleave_close(rt, 0, &leaks, e));
@@ -196,19 +196,19 @@ static const struct {
   const char *name;
   bool (*run)(struct slot *s);
 } steps[] = {
-    {"hold", hold},
+    {"hold", use_one_kept_value},
     {"let_go", end_context},
-    {"is_there", is_there},
-    {"is_gone", is_gone},
-    {"was_used", was_used},
-    {"use_was_let_go", use_was_let_go},
-    {"user_was_lost", user_was_lost},
+    {"is_there", is_kept_value_unchanged},
+    {"is_gone", is_kept_value_freed},
+    {"was_used", is_use_correct},
+    {"use_was_let_go", is_unanswered_use_dropped},
+    {"user_was_lost", is_lost_user_reported},
     {"begin_at_owner", begin_at_owner},
     {"end_at_owner", end_at_owner},
-    {"is_crowded", is_owner_full},
-    {"has_room", has_room},
-    {"leaves", leaks_only_handle},
-    {"leaves_nothing", leaks_nothing},
+    {"is_crowded", is_owner_memory_full},
+    {"has_room", can_owner_allocate},
+    {"leaves", closes_with_one_leaked_handle},
+    {"leaves_nothing", closes_without_leaks},
 };
 
 static bool run_command(const char *name, unsigned slot) {

@@ -12,14 +12,15 @@ enum { MOST_MODULES = 255 };
 static int n_loops;
 static const char *folder;
 
-static bool module_on(const char *name, const char *at, uint64_t seed, cleave_module **ret) {
+static bool load_seeded_module(const char *name, const char *at, uint64_t seed,
+                               cleave_module **ret) {
   cleave_module_options o = {.size = sizeof o, .name = name, .at = at, .seed = seed};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 5}, {op: tanh}]", &input, ret, e));
   return true;
 }
 
-static bool is_asked(const char *place) {
+static bool ask_runner(const char *place) {
   char line[16];
   printf("at %s\n", place);
   fflush(stdout);
@@ -28,53 +29,53 @@ static bool is_asked(const char *place) {
 
 /* ---- one after the other --------------------------------------------------------------------- */
 
-static bool one_call(cleave_module *m, cleave_tensor *ret) {
+static bool run_one_call(cleave_module *m, cleave_tensor *ret) {
   cleave_context c;
   cleave_reference x, y;
   float numbers[12];
-  fill(numbers, 12, 3);
+  fill_with_random(numbers, 12, 3);
   DO(open_context(&c));
-  DO(leaf(c, numbers, 4, 3, false, &x));
+  DO(make_leaf(c, numbers, 4, 3, false, &x));
   MUST(cleave_rpc_sync(rt, c, m, &x, 1, 0, &y, ret, e));
   return close_context(c);
 }
 
-static bool load_call_release(const char *at, uint64_t seed, cleave_tensor *ret) {
+static bool load_call_and_release(const char *at, uint64_t seed, cleave_tensor *ret) {
   cleave_module *m;
-  DO(module_on("again", at, seed, &m));
-  DO(one_call(m, ret));
+  DO(load_seeded_module("again", at, seed, &m));
+  DO(run_one_call(m, ret));
   cleave_module_release(rt, m, NULL);
   return true;
 }
 
 /* All modules have the same name. After the 255th, indexes are reused. */
-static bool many_are_loaded_and_released(void) {
+static bool many_modules_are_loaded_and_released(void) {
   cleave_tensor t = {0};
   for (int i = 0; i < n_loops; i++) {
-    if (i == n_loops / 4) CHECK(is_asked("begin"));
-    DO(load_call_release(i % 8 ? at_a : at_b, 1 + (uint64_t)i % 16, &t));
-    if (i < 16 || i >= n_loops - 16) note(&t);
+    if (i == n_loops / 4) CHECK(ask_runner("begin"));
+    DO(load_call_and_release(i % 8 ? at_a : at_b, 1 + (uint64_t)i % 16, &t));
+    if (i < 16 || i >= n_loops - 16) add_to_digest(&t);
   }
-  CHECK(is_asked("end"));
+  CHECK(ask_runner("end"));
   cleave_tensor_free(&t);
   return true;
 }
 
 /* Trains a module with an optimiser that has moments; the steps may be final. */
-static bool trained_once(int i) {
+static bool train_and_release(int i) {
   cleave_context c;
   cleave_optimizer *o;
   cleave_reference x, loss;
   cleave_tensor dx = {0};
   cleave_step_result done;
   net n;
-  DO(make_net("trained", i % 2 ? at_b : "master", &n));
+  DO(make_network("trained", i % 2 ? at_b : "master", &n));
   cleave_module *all[] = {n.a, n.b};
   cleave_group g = {
       .modules = all, .n_modules = 2, .kind = CLEAVE_ADAM, .lr = 0.1, .no_rollback = i % 3 == 0};
   MUST(cleave_optimizer_new(rt, &g, 1, 0.5, &o, e));
   DO(open_context(&c));
-  DO(run_net(&n, c, 5, &x, NULL, &loss));
+  DO(run_network(&n, c, 5, &x, NULL, &loss));
   DO(backward(c, loss, false));
   MUST(cleave_leaf_gradient(rt, x, &dx, e));
   MUST(cleave_step(rt, o, c, 0, &done, e));
@@ -85,13 +86,13 @@ static bool trained_once(int i) {
   cleave_module_release(rt, n.loss, NULL);
   DO(close_context(c));
   if (i % 5) cleave_optimizer_release(rt, o, NULL);
-  note(&dx);
+  add_to_digest(&dx);
   cleave_tensor_free(&dx);
   return true;
 }
 
-static bool trained_ones_go_with_their_optimisers(void) {
-  for (int i = 0; i < 300; i++) DO(trained_once(i));
+static bool trained_modules_are_released_after_their_optimisers(void) {
+  for (int i = 0; i < 300; i++) DO(train_and_release(i));
   return true;
 }
 
@@ -99,17 +100,17 @@ static bool trained_ones_go_with_their_optimisers(void) {
 
 /* Gets gradient and value of a context. released: the modules are released between the calls and
  * the backward. */
-static bool pass(bool released, cleave_tensor *dx, cleave_tensor *y) {
+static bool run_context(bool released, cleave_tensor *dx, cleave_tensor *y) {
   net n;
   cleave_context c;
   cleave_reference x, out, loss;
-  DO(make_net("used", at_b, &n));
+  DO(make_network("used", at_b, &n));
   DO(open_context(&c));
-  DO(run_net(&n, c, 11, &x, &out, &loss));
+  DO(run_network(&n, c, 11, &x, &out, &loss));
   cleave_module *all[] = {n.a, n.b, n.loss}, *other[3];
   for (int i = 0; i < 3 && released; i++) cleave_module_release(rt, all[i], NULL);
-  for (int i = 0; i < 3 && released; i++) /* more modules of the same name */
-    DO(module_on(i ? i == 1 ? "used a" : "used b" : "used loss", at_a, 9, &other[i]));
+  for (int i = 0; i < 3 && released; i++) /* loads more modules with the name of a released one */
+    DO(load_seeded_module(i ? i == 1 ? "used a" : "used b" : "used loss", at_a, 9, &other[i]));
   DO(backward(c, loss, true));
   DO(backward(c, loss, false));
   MUST(cleave_leaf_gradient(rt, x, dx, e));
@@ -124,12 +125,12 @@ static bool is_same_tensor(const cleave_tensor *a, const cleave_tensor *b) {
   return n == cleave_tensor_count(b) && memcmp(a->data, b->data, n * sizeof(float)) == 0;
 }
 
-static bool a_context_goes_on_with_released_modules(void) {
+static bool open_context_continues_with_released_modules(void) {
   cleave_tensor dx[2] = {{0}, {0}}, y[2] = {{0}, {0}};
-  for (int i = 0; i < 2; i++) DO(pass(i, &dx[i], &y[i]));
+  for (int i = 0; i < 2; i++) DO(run_context(i, &dx[i], &y[i]));
   CHECK(is_same_tensor(&dx[0], &dx[1]) && is_same_tensor(&y[0], &y[1]));
   for (int i = 0; i < 2; i++) {
-    note(&dx[i]);
+    add_to_digest(&dx[i]);
     cleave_tensor_free(&dx[i]);
     cleave_tensor_free(&y[i]);
   }
@@ -137,25 +138,25 @@ static bool a_context_goes_on_with_released_modules(void) {
 }
 
 /* Opens two contexts, and ends one without waiting while its call is in flight. */
-static bool calls_in_flight_come_home(void) {
+static bool calls_in_flight_finish_after_release(void) {
   cleave_module *m;
   cleave_context c[2];
   cleave_reference x, y[2];
   cleave_tensor t = {0};
   float numbers[12];
-  fill(numbers, 12, 4);
+  fill_with_random(numbers, 12, 4);
   for (int round = 0; round < 20; round++) {
-    DO(module_on("in flight", at_a, 3, &m));
+    DO(load_seeded_module("in flight", at_a, 3, &m));
     for (int i = 0; i < 2; i++) {
       DO(open_context(&c[i]));
-      DO(leaf(c[i], numbers, 4, 3, false, &x));
+      DO(make_leaf(c[i], numbers, 4, 3, false, &x));
       MUST(cleave_call(rt, c[i], m, &x, 1, &y[i], e));
     }
     MUST(cleave_context_end(rt, c[0], e));
     cleave_module_release(rt, m, NULL);
     MUST(cleave_to_here(rt, y[1], 0, &t, e));
     DO(close_context(c[1]));
-    if (!round) note(&t);
+    if (!round) add_to_digest(&t);
   }
   cleave_tensor_free(&t);
   return true;
@@ -169,17 +170,17 @@ static bool a_kept_value_outlives_its_module(void) {
   cleave_place place;
   cleave_tensor first = {0}, later = {0}, t = {0};
   float numbers[12];
-  fill(numbers, 12, 6);
-  DO(module_on("keeper", at_a, 2, &m));
+  fill_with_random(numbers, 12, 6);
+  DO(load_seeded_module("keeper", at_a, 2, &m));
   DO(open_context(&c));
-  DO(leaf(c, numbers, 4, 3, false, &x));
+  DO(make_leaf(c, numbers, 4, 3, false, &x));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   for (int i = 0; i < 2; i++) MUST(cleave_keep(rt, y, &k[i], e));
   MUST(cleave_to_here(rt, y, 0, &first, e));
   cleave_module_release(rt, m, NULL);
   DO(close_context(c));
-  /* takes the released module's index */
-  for (int i = 0; i < 3; i++) DO(load_call_release(at_a, 5, &t));
+  /* these modules get the index of the released module */
+  for (int i = 0; i < 3; i++) DO(load_call_and_release(at_a, 5, &t));
   MUST(cleave_kept_fetch(rt, k[0], 0, &later, e));
   MUST(cleave_kept_owner(rt, k[0], &place, e));
   CHECK(is_same_tensor(&first, &later) && strcmp(place.node, at_a) == 0 &&
@@ -195,22 +196,23 @@ static bool a_kept_value_outlives_its_module(void) {
 
 /* ---- names and indexes ----------------------------------------------------------------------- */
 
-static bool a_name_is_free_when_its_module_is_released(void) {
+static bool name_of_a_released_module_can_be_used_again(void) {
   cleave_module *m, *other;
   cleave_context c;
   cleave_reference x, y;
   cleave_tensor t = {0};
   float numbers[12];
-  fill(numbers, 12, 8);
+  fill_with_random(numbers, 12, 8);
   cleave_module_options o = {.size = sizeof o, .name = "twice", .at = at_b};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
-  DO(module_on("twice", at_a, 1, &m));
+  DO(load_seeded_module("twice", at_a, 1, &m));
   REFUSED(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &other, e), CLEAVE_EXISTS, "'twice'");
   DO(open_context(&c));
-  DO(leaf(c, numbers, 4, 3, false, &x));
+  DO(make_leaf(c, numbers, 4, 3, false, &x));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   cleave_module_release(rt, m, NULL);
-  REFUSED(cleave_call(rt, c, m, &x, 1, &y, e), CLEAVE_NOT_FOUND, "released"); /* c still needs it */
+  /* context c still uses the released module */
+  REFUSED(cleave_call(rt, c, m, &x, 1, &y, e), CLEAVE_NOT_FOUND, "released");
   MUST(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &other, e));
   MUST(cleave_rpc_sync(rt, c, other, &x, 1, 0, &y, &t, e));
   CHECK(cleave_tensor_count(&t) == 12 && ((float *)t.data)[0] == fmaxf(numbers[0], 0));
@@ -220,7 +222,7 @@ static bool a_name_is_free_when_its_module_is_released(void) {
 }
 
 /* Modules that were never used are removed at once, the others when they are unloaded. */
-static bool as_many_as_ever_after_a_release(void) {
+static bool released_modules_free_their_numbers(void) {
   cleave_module *m[MOST_MODULES] = {0}, *more;
   cleave_tensor t = {0};
   char name[32];
@@ -229,10 +231,10 @@ static bool as_many_as_ever_after_a_release(void) {
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   for (; n < MOST_MODULES; n++) {
     snprintf(name, sizeof name, "of many %d", n);
-    DO(module_on(name, n % 2 ? at_a : at_b, 1, &m[n]));
+    DO(load_seeded_module(name, n % 2 ? at_a : at_b, 1, &m[n]));
   }
   REFUSED(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &more, e), CLEAVE_EXHAUSTED, "255");
-  for (int i = 0; i < n; i += 17) DO(one_call(m[i], &t));
+  for (int i = 0; i < n; i += 17) DO(run_one_call(m[i], &t));
   for (int i = 0; i < n; i++) cleave_module_release(rt, m[i], NULL);
   MUST(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &more, e));
   cleave_module_release(rt, more, NULL);
@@ -243,8 +245,9 @@ static bool as_many_as_ever_after_a_release(void) {
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-static bool is_param(const cleave_module *m, size_t i, const char *name, cleave_dtype dtype,
-                     int rank, bool learns, bool buffer, const cleave_optimizer *o, size_t group) {
+static bool has_parameter_info(const cleave_module *m, size_t i, const char *name,
+                               cleave_dtype dtype, int rank, bool learns, bool buffer,
+                               const cleave_optimizer *o, size_t group) {
   cleave_parameter p = {.size = sizeof p};
   MUST(cleave_parameter_info(m, i, &p, e));
   CHECK(strcmp(p.name, name) == 0 && strcmp(cleave_module_weight_name(m, i), name) == 0);
@@ -255,7 +258,7 @@ static bool is_param(const cleave_module *m, size_t i, const char *name, cleave_
   return true;
 }
 
-static bool parameters_can_be_asked(void) {
+static bool parameter_info_is_correct(void) {
   cleave_module *m;
   cleave_optimizer *o;
   cleave_parameter p = {.size = sizeof p};
@@ -266,13 +269,14 @@ static bool parameters_can_be_asked(void) {
   MUST(cleave_load_layers(rt, &of, "[{op: linear, out: 5}, {op: batchnorm}]", &input, &m, e));
   CHECK(cleave_parameter_count(m) == 7 && cleave_parameter_count(NULL) == 0);
   for (int i = 0; i < 2; i++) {
-    DO(is_param(m, 0, "0.weight", CLEAVE_F32, 2, true, false, i ? o : NULL, i));
-    DO(is_param(m, 1, "0.bias", CLEAVE_F32, 1, true, false, i ? o : NULL, 0));
-    DO(is_param(m, 2, "1.weight", CLEAVE_F32, 1, true, false, NULL, 0)); /* in no group */
-    DO(is_param(m, 3, "1.bias", CLEAVE_F32, 1, false, false, NULL, 0));
-    DO(is_param(m, 4, "1.running_mean", CLEAVE_F32, 1, false, true, NULL, 0));
-    DO(is_param(m, 5, "1.running_var", CLEAVE_F32, 1, false, true, NULL, 0));
-    DO(is_param(m, 6, "1.num_batches_tracked", CLEAVE_I64, 0, false, true, NULL, 0));
+    DO(has_parameter_info(m, 0, "0.weight", CLEAVE_F32, 2, true, false, i ? o : NULL, i));
+    DO(has_parameter_info(m, 1, "0.bias", CLEAVE_F32, 1, true, false, i ? o : NULL, 0));
+    /* this parameter is in no group of the optimiser */
+    DO(has_parameter_info(m, 2, "1.weight", CLEAVE_F32, 1, true, false, NULL, 0));
+    DO(has_parameter_info(m, 3, "1.bias", CLEAVE_F32, 1, false, false, NULL, 0));
+    DO(has_parameter_info(m, 4, "1.running_mean", CLEAVE_F32, 1, false, true, NULL, 0));
+    DO(has_parameter_info(m, 5, "1.running_var", CLEAVE_F32, 1, false, true, NULL, 0));
+    DO(has_parameter_info(m, 6, "1.num_batches_tracked", CLEAVE_I64, 0, false, true, NULL, 0));
     if (i) break;
     cleave_group g[] = {{.modules = &m, .n_modules = 1, .parameters = biases, .n_parameters = 1},
                         {.modules = &m, .n_modules = 1, .parameters = first, .n_parameters = 1}};
@@ -292,14 +296,16 @@ static bool parameters_can_be_asked(void) {
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static const char *file(const char *name) {
+static const char *file_path(const char *name) {
   static char path[512];
   snprintf(path, sizeof path, "%s/%s", folder, name);
   return path;
 }
 
-/* Loads a trained module with running statistics, as `module` or from another one's file. */
-static bool learner(const char *name, const char *at, cleave_module **m, cleave_optimizer **o) {
+/* Loads a module with running statistics and an optimiser. It is named `module`, or is loaded from
+ * the files of another module. */
+static bool load_learner(const char *name, const char *at, cleave_module **m,
+                         cleave_optimizer **o) {
   cleave_module_options of = {.size = sizeof of, .name = name, .at = at};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   MUST(cleave_load_layers(rt, &of, "[{op: linear, out: 5}, {op: batchnorm}]", &input, m, e));
@@ -308,15 +314,15 @@ static bool learner(const char *name, const char *at, cleave_module **m, cleave_
   return true;
 }
 
-static bool learn(cleave_module *m, cleave_optimizer *o, cleave_module *loss, unsigned seed) {
+static bool train_step(cleave_module *m, cleave_optimizer *o, cleave_module *loss, unsigned seed) {
   cleave_context c;
   cleave_reference x, y, target, l;
   float in[12], want[20];
-  fill(in, 12, seed);
-  fill(want, 20, seed + 1);
+  fill_with_random(in, 12, seed);
+  fill_with_random(want, 20, seed + 1);
   DO(open_context(&c));
-  DO(leaf(c, in, 4, 3, false, &x));
-  DO(leaf(c, want, 4, 5, false, &target));
+  DO(make_leaf(c, in, 4, 3, false, &x));
+  DO(make_leaf(c, want, 4, 5, false, &target));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, target}, 2, &l, e));
   DO(backward(c, l, false));
@@ -324,15 +330,16 @@ static bool learn(cleave_module *m, cleave_optimizer *o, cleave_module *loss, un
   return close_context(c);
 }
 
-static bool saved(cleave_module *m, bool load, const char *weights, const char *moments) {
+static bool save_or_load_state(cleave_module *m, bool load, const char *weights,
+                               const char *moments) {
   cleave_status (*go)(cleave_runtime *, cleave_module *, cleave_state_kind, const char *, uint64_t,
                       cleave_error *) = load ? cleave_state_load : cleave_state_save;
-  MUST(go(rt, m, CLEAVE_STATE_WEIGHTS, file(weights), 0, e));
-  MUST(go(rt, m, CLEAVE_STATE_OPTIMIZER, file(moments), 0, e));
+  MUST(go(rt, m, CLEAVE_STATE_WEIGHTS, file_path(weights), 0, e));
+  MUST(go(rt, m, CLEAVE_STATE_OPTIMIZER, file_path(moments), 0, e));
   return true;
 }
 
-static bool same_state(cleave_module *a, cleave_module *b, cleave_state_kind kind, bool *ret) {
+static bool compare_states(cleave_module *a, cleave_module *b, cleave_state_kind kind, bool *ret) {
   cleave_state s = {0}, t = {0};
   MUST(cleave_state_read(rt, a, kind, 0, &s, e));
   MUST(cleave_state_read(rt, b, kind, 0, &t, e));
@@ -349,36 +356,37 @@ static bool same_state(cleave_module *a, cleave_module *b, cleave_state_kind kin
   return true;
 }
 
-static bool are_alike(cleave_module *a, cleave_module *b, bool wanted) {
+static bool check_alike(cleave_module *a, cleave_module *b, bool wanted) {
   bool weights, moments;
-  DO(same_state(a, b, CLEAVE_STATE_WEIGHTS, &weights));
-  DO(same_state(a, b, CLEAVE_STATE_OPTIMIZER, &moments));
+  DO(compare_states(a, b, CLEAVE_STATE_WEIGHTS, &weights));
+  DO(compare_states(a, b, CLEAVE_STATE_OPTIMIZER, &moments));
   CHECK(weights == wanted && moments == wanted);
   return true;
 }
 
 /* Takes two steps and saves; then the module that saved takes a third step, and so does another one
  * that loads the files. */
-static bool state_goes_to_files_and_back(void) {
+static bool state_saved_to_files_is_loaded_again(void) {
   cleave_module *m[2], *loss;
   cleave_optimizer *o[2];
   cleave_tensor t = {0};
-  DO(learner("first", at_a, &m[0], &o[0]));
-  DO(learner("second", at_b, &m[1], &o[1]));
+  DO(load_learner("first", at_a, &m[0], &o[0]));
+  DO(load_learner("second", at_b, &m[1], &o[1]));
   DO(load_loss("learned", "master", 5, &loss));
-  for (unsigned i = 0; i < 2; i++) DO(learn(m[0], o[0], loss, i));
-  DO(saved(m[0], false, "weights.safetensors", "moments.safetensors"));
-  DO(are_alike(m[0], m[1], false));
-  DO(saved(m[1], true, "weights.safetensors", "moments.safetensors"));
-  DO(are_alike(m[0], m[1], true));
-  for (int i = 0; i < 2; i++) DO(learn(m[i], o[i], loss, 9));
-  DO(are_alike(m[0], m[1], true));
-  DO(saved(m[0], false, "weights.safetensors", "moments.safetensors")); /* overwrites those files */
+  for (unsigned i = 0; i < 2; i++) DO(train_step(m[0], o[0], loss, i));
+  DO(save_or_load_state(m[0], false, "weights.safetensors", "moments.safetensors"));
+  DO(check_alike(m[0], m[1], false));
+  DO(save_or_load_state(m[1], true, "weights.safetensors", "moments.safetensors"));
+  DO(check_alike(m[0], m[1], true));
+  for (int i = 0; i < 2; i++) DO(train_step(m[i], o[i], loss, 9));
+  DO(check_alike(m[0], m[1], true));
+  DO(save_or_load_state(m[0], false, "weights.safetensors",
+                        "moments.safetensors")); /* overwrites those files */
   DO(read_weight(m[0], "0.weight", &t));
-  note(&t);
+  add_to_digest(&t);
   cleave_tensor_free(&t);
   /* written by module m[1] under other names */
-  DO(saved(m[1], true, "others.safetensors", "moments.safetensors"));
+  DO(save_or_load_state(m[1], true, "others.safetensors", "moments.safetensors"));
   DO(read_weight(m[1], "0.bias", &t));
   CHECK(((float *)t.data)[0] == 0.5f && ((float *)t.data)[4] == 4.5f);
   DO(read_weight(m[1], "1.num_batches_tracked", &t));
@@ -390,7 +398,7 @@ static bool state_goes_to_files_and_back(void) {
   return true;
 }
 
-static bool unfit_weight_files_are_refused_by_name(void) {
+static bool mismatched_weight_files_are_refused_by_name(void) {
   cleave_module *m, *plain;
   cleave_optimizer *o;
   static const struct {
@@ -405,28 +413,30 @@ static bool unfit_weight_files_are_refused_by_name(void) {
                {"shape.safetensors", CLEAVE_INVALID, "'0.weight'"},
                {"dtype.safetensors", CLEAVE_INVALID, "'1.running_var'"},
                {"moments.safetensors", CLEAVE_INVALID, "'0.weight'"}};
-  DO(learner("fitted", at_a, &m, &o));
+  DO(load_learner("fitted", at_a, &m, &o));
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-    const char *path = file(wrong[i].name);
+    const char *path = file_path(wrong[i].name);
     REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_WEIGHTS, path, 0, e), wrong[i].status,
             wrong[i].says);
     REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_WEIGHTS, path, 0, e), wrong[i].status,
             "'fitted'");
   }
-  const char *nowhere = file("no/folder/x.safetensors");
+  const char *nowhere = file_path("no/folder/x.safetensors");
   REFUSED(cleave_state_save(rt, m, CLEAVE_STATE_WEIGHTS, nowhere, 0, e), CLEAVE_PRECONDITION,
           nowhere);
-  REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_OPTIMIZER, file("weights.safetensors"), 0, e),
+  REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_OPTIMIZER, file_path("weights.safetensors"), 0, e),
           CLEAVE_INVALID, "exp_avg");
   REFUSED(cleave_state_save(rt, NULL, CLEAVE_STATE_WEIGHTS, "x", 0, e), CLEAVE_INVALID, "module");
   REFUSED(cleave_state_save(NULL, m, CLEAVE_STATE_WEIGHTS, "x", 0, e), CLEAVE_INVALID, "runtime");
   REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_WEIGHTS, NULL, 0, e), CLEAVE_INVALID, "path");
   REFUSED(cleave_state_load(rt, m, (cleave_state_kind)7, "x", 0, e), CLEAVE_INVALID, "7");
-  DO(module_on("plain", at_b, 1, &plain)); /* without an optimiser, the file has no tensors */
-  MUST(cleave_state_save(rt, plain, CLEAVE_STATE_OPTIMIZER, file("empty.safetensors"), 0, e));
-  MUST(cleave_state_load(rt, plain, CLEAVE_STATE_OPTIMIZER, file("empty.safetensors"), 0, e));
-  REFUSED(cleave_state_load(rt, plain, CLEAVE_STATE_OPTIMIZER, file("moments.safetensors"), 0, e),
-          CLEAVE_INVALID, "unexpected");
+  /* the optimiser's file of a module without an optimiser has no tensors */
+  DO(load_seeded_module("plain", at_b, 1, &plain));
+  MUST(cleave_state_save(rt, plain, CLEAVE_STATE_OPTIMIZER, file_path("empty.safetensors"), 0, e));
+  MUST(cleave_state_load(rt, plain, CLEAVE_STATE_OPTIMIZER, file_path("empty.safetensors"), 0, e));
+  REFUSED(
+      cleave_state_load(rt, plain, CLEAVE_STATE_OPTIMIZER, file_path("moments.safetensors"), 0, e),
+      CLEAVE_INVALID, "unexpected");
   cleave_module_release(rt, plain, NULL);
   cleave_module_release(rt, m, NULL);
   cleave_optimizer_release(rt, o, NULL);
@@ -440,7 +450,8 @@ static const char deep[] =
     " {op: linear, out: 4096}, {op: gelu}, {op: tanh}, {op: gelu}, {op: linear, out: 5}]";
 static const cleave_input deep_input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
 
-static cleave_module_options deep_options(const char *name, const char *const *blocks, size_t n) {
+static cleave_module_options make_deep_options(const char *name, const char *const *blocks,
+                                               size_t n) {
   return (cleave_module_options){.size = sizeof(cleave_module_options),
                                  .name = name,
                                  .at = at_a,
@@ -450,47 +461,47 @@ static cleave_module_options deep_options(const char *name, const char *const *b
 }
 
 /* Takes a step; writes "at NAME" before the backward. */
-static bool learn_deep(cleave_module *m, cleave_module *loss, cleave_optimizer *o) {
+static bool train_deep_step(cleave_module *m, cleave_module *loss, cleave_optimizer *o) {
   cleave_context c;
   cleave_reference x, y, target, l;
   cleave_tensor t = {0};
   float in[12], want[20];
-  fill(in, 12, 4);
-  fill(want, 20, 5);
+  fill_with_random(in, 12, 4);
+  fill_with_random(want, 20, 5);
   DO(open_context(&c));
-  DO(leaf(c, in, 4, 3, false, &x));
-  DO(leaf(c, want, 4, 5, false, &target));
+  DO(make_leaf(c, in, 4, 3, false, &x));
+  DO(make_leaf(c, want, 4, 5, false, &target));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, target}, 2, &l, e));
   MUST(cleave_to_here(rt, l, 0, &t, e));
-  CHECK(is_asked(cleave_module_name(m)));
+  CHECK(ask_runner(cleave_module_name(m)));
   DO(backward(c, l, false));
   MUST(cleave_step(rt, o, c, 0, NULL, e));
   cleave_tensor_free(&t);
   return close_context(c);
 }
 
-static bool blocks_are_computed_again(void) {
+static bool recomputed_blocks_do_not_change_the_training(void) {
   static const char *const blocks[] = {"0..4", "5..9"}, *const names[] = {"again", "kept"};
   cleave_module *m[2], *loss;
   cleave_optimizer *o[2];
   DO(load_loss("deep", "master", 5, &loss));
-  CHECK(is_asked("before"));
+  CHECK(ask_runner("before"));
   for (size_t i = 0; i < 2; i++) {
-    cleave_module_options of = deep_options(names[i], blocks, i ? 0 : 2);
+    cleave_module_options of = make_deep_options(names[i], blocks, i ? 0 : 2);
     MUST(cleave_load_layers(rt, &of, deep, &deep_input, &m[i], e));
     cleave_group g = {.modules = &m[i], .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.1};
     MUST(cleave_optimizer_new(rt, &g, 1, 0, &o[i], e));
-    DO(learn_deep(m[i], loss, o[i]));
+    DO(train_deep_step(m[i], loss, o[i]));
   }
-  DO(are_alike(m[0], m[1], true));
+  DO(check_alike(m[0], m[1], true));
   for (size_t i = 0; i < 2; i++) cleave_module_release(rt, m[i], NULL);
   for (size_t i = 0; i < 2; i++) cleave_optimizer_release(rt, o[i], NULL);
   cleave_module_release(rt, loss, NULL);
   return true;
 }
 
-static bool blocks_that_are_none_are_told(void) {
+static bool unknown_blocks_are_refused_by_name(void) {
   static const struct {
     const char *blocks[2];
     cleave_status status;
@@ -505,31 +516,31 @@ static bool blocks_that_are_none_are_told(void) {
   };
   cleave_module *m;
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-    cleave_module_options of = deep_options("none", wrong[i].blocks, 2);
+    cleave_module_options of = make_deep_options("none", wrong[i].blocks, 2);
     REFUSED(cleave_load_layers(rt, &of, deep, &deep_input, &m, e), wrong[i].status, wrong[i].says);
   }
   return true;
 }
 
 static const test tests[] = {
-    TEST(many_are_loaded_and_released),
-    TEST(trained_ones_go_with_their_optimisers),
-    TEST(a_context_goes_on_with_released_modules),
-    TEST(calls_in_flight_come_home),
+    TEST(many_modules_are_loaded_and_released),
+    TEST(trained_modules_are_released_after_their_optimisers),
+    TEST(open_context_continues_with_released_modules),
+    TEST(calls_in_flight_finish_after_release),
     TEST(a_kept_value_outlives_its_module),
-    TEST(a_name_is_free_when_its_module_is_released),
-    TEST(as_many_as_ever_after_a_release),
-    TEST(parameters_can_be_asked),
-    TEST(state_goes_to_files_and_back),
-    TEST(unfit_weight_files_are_refused_by_name),
-    TEST(blocks_are_computed_again),
-    TEST(blocks_that_are_none_are_told),
+    TEST(name_of_a_released_module_can_be_used_again),
+    TEST(released_modules_free_their_numbers),
+    TEST(parameter_info_is_correct),
+    TEST(state_saved_to_files_is_loaded_again),
+    TEST(mismatched_weight_files_are_refused_by_name),
+    TEST(recomputed_blocks_do_not_change_the_training),
+    TEST(unknown_blocks_are_refused_by_name),
 };
 
 /* Asserts that the workers hold nothing and the program leaks nothing. */
-static bool end(void) {
+static bool close_without_leaks(void) {
   cleave_leaks leaks;
-  CHECK(is_asked("close"));
+  CHECK(ask_runner("close"));
   MUST(cleave_close(rt, 0, &leaks, e));
   snprintf(why, sizeof why, "%.900s", leaks.text);
   return leaks.text[0] == '\0';
@@ -544,6 +555,6 @@ int main(int argc, char **argv) {
   folder = argv[5];
   (void)RUN_ALL(tests);
   print_digest();
-  print_result(end(), "close");
+  print_result(close_without_leaks(), "close");
   return n_failed != 0;
 }

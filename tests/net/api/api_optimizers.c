@@ -11,7 +11,7 @@ enum { N = 67, STEPS = 5 };
 /* ---- golden runs ----------------------------------------------------------------------------- */
 
 /* Reads values "CASE.WHAT" of tests/golden/optim. */
-static bool golden(const char *name, const char *what, float *ret, size_t n) {
+static bool read_golden(const char *name, const char *what, float *ret, size_t n) {
   char line[160], key[96];
   size_t length = (size_t)snprintf(key, sizeof key, "%s.%s f32 ", name, what);
   long at = -1;
@@ -50,7 +50,7 @@ typedef struct trained {
 } trained;
 
 /* Makes y = w x with x = 1 and 67 weights; the loss is mean((y - t)^2). */
-static bool make(const char *name, const cleave_group *group, trained *t) {
+static bool make_trained(const char *name, const cleave_group *group, trained *t) {
   char label[96];
   cleave_module_options m = {.size = sizeof m, .name = name, .at = at_a};
   cleave_module_options l = {.size = sizeof l, .name = label, .at = at_b};
@@ -65,31 +65,31 @@ static bool make(const char *name, const cleave_group *group, trained *t) {
   return true;
 }
 
-static bool put(trained *t, const float *values) {
+static bool write_weights(trained *t, const float *values) {
   cleave_tensor w = CLEAVE_TENSOR_F32(values, N, 1);
   MUST(cleave_weight_write(rt, t->m, "0.weight", &w, 0, e));
   return true;
 }
 
-static bool get(trained *t, float *ret) {
+static bool read_weights(trained *t, float *ret) {
   cleave_tensor w = {0};
   DO(read_weight(t->m, "0.weight", &w));
-  note(&w);
+  add_to_digest(&w);
   memcpy(ret, w.data, N * 4);
   cleave_tensor_free(&w);
   return true;
 }
 
 /* Takes a step with the gradient g, by choosing the loss's target so that its gradient is g. */
-static bool step(trained *t, const float *g) {
+static bool take_step(trained *t, const float *g) {
   float w[N], target[N], x = 1;
   cleave_context c;
   cleave_reference in, y, wanted, loss;
-  DO(get(t, w));
+  DO(read_weights(t, w));
   for (int i = 0; i < N; i++) target[i] = (float)(w[i] - (double)g[i] * N / 2);
   DO(open_context(&c));
-  DO(leaf(c, &x, 1, 1, false, &in));
-  DO(leaf(c, target, 1, N, false, &wanted));
+  DO(make_leaf(c, &x, 1, 1, false, &in));
+  DO(make_leaf(c, target, 1, N, false, &wanted));
   MUST(cleave_call(rt, c, t->m, &in, 1, &y, e));
   MUST(cleave_call(rt, c, t->loss, (cleave_reference[]){y, wanted}, 2, &loss, e));
   DO(backward(c, loss, false));
@@ -97,9 +97,9 @@ static bool step(trained *t, const float *g) {
   return close_context(c);
 }
 
-static bool all_near(const char *name, const float *got, const float *want) {
+static bool are_all_near(const char *name, const float *got, const float *want) {
   for (int i = 0; i < N; i++)
-    if (!near(got[i], want[i])) {
+    if (!is_near(got[i], want[i])) {
       snprintf(why, sizeof why, "%s [%d] is %.9g, torch has %.9g", name, i, (double)got[i],
                (double)want[i]);
       return false;
@@ -109,7 +109,7 @@ static bool all_near(const char *name, const float *got, const float *want) {
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static bool moments_are_torchs(trained *t, const char *name) {
+static bool moments_equal_torchs(trained *t, const char *name) {
   cleave_state state;
   MUST(cleave_state_read(rt, t->m, CLEAVE_STATE_OPTIMIZER, 0, &state, e));
   CHECK(state.n == cleave_state_count(t->m, CLEAVE_STATE_OPTIMIZER));
@@ -117,72 +117,72 @@ static bool moments_are_torchs(trained *t, const char *name) {
     float want[N];
     const char *what = state.items[i].name;
     if (strcmp(what, "step") == 0) continue;
-    CHECK(strncmp(what, "0.weight.", 9) == 0 && golden(name, what + 9, want, N));
-    DO(all_near(name, state.items[i].tensor.data, want));
+    CHECK(strncmp(what, "0.weight.", 9) == 0 && read_golden(name, what + 9, want, N));
+    DO(are_all_near(name, state.items[i].tensor.data, want));
   }
   cleave_state_free(&state);
   return true;
 }
 
-static bool golden_run(size_t i) {
+static bool compare_golden_run(size_t i) {
   float start[N], grads[STEPS * N], after[STEPS * N], now[N];
   const char *name = cases[i].name;
   trained t;
-  CHECK(golden(name, "start", start, N) && golden(name, "grads", grads, STEPS * N));
-  CHECK(golden(name, "after", after, STEPS * N));
-  DO(make(name, &cases[i].group, &t));
-  DO(put(&t, start));
+  CHECK(read_golden(name, "start", start, N) && read_golden(name, "grads", grads, STEPS * N));
+  CHECK(read_golden(name, "after", after, STEPS * N));
+  DO(make_trained(name, &cases[i].group, &t));
+  DO(write_weights(&t, start));
   for (int s = 0; s < STEPS; s++) {
-    DO(step(&t, grads + s * N));
-    DO(get(&t, now));
-    DO(all_near(name, now, after + s * N));
+    DO(take_step(&t, grads + s * N));
+    DO(read_weights(&t, now));
+    DO(are_all_near(name, now, after + s * N));
   }
-  return moments_are_torchs(&t, name);
+  return moments_equal_torchs(&t, name);
 }
 
-static bool every_optimiser_steps_as_torchs(void) {
-  for (size_t i = 0; i < CASES; i++) DO(golden_run(i));
+static bool every_optimiser_step_equals_torchs(void) {
+  for (size_t i = 0; i < CASES; i++) DO(compare_golden_run(i));
   return true;
 }
 
 /* Copies weights and state of one module to another; both continue with the same bits. */
-static bool resumed_run(size_t i) {
+static bool compare_resumed_run(size_t i) {
   float g[N], w[N], q[N];
   char name[96];
   trained a, b;
   cleave_state state;
   snprintf(name, sizeof name, "%s before", cases[i].name);
-  DO(make(name, &cases[i].group, &a));
+  DO(make_trained(name, &cases[i].group, &a));
   snprintf(name, sizeof name, "%s after", cases[i].name);
-  DO(make(name, &cases[i].group, &b));
+  DO(make_trained(name, &cases[i].group, &b));
   for (unsigned s = 0; s < 4; s++) {
-    fill(g, N, s);
-    DO(step(&a, g));
+    fill_with_random(g, N, s);
+    DO(take_step(&a, g));
     if (s == 1) {
-      DO(get(&a, w));
-      DO(put(&b, w));
+      DO(read_weights(&a, w));
+      DO(write_weights(&b, w));
       MUST(cleave_state_read(rt, a.m, CLEAVE_STATE_OPTIMIZER, 0, &state, e));
       MUST(cleave_state_write(rt, b.m, CLEAVE_STATE_OPTIMIZER, state.items, state.n, 0, e));
       cleave_state_free(&state);
     }
-    if (s > 1) DO(step(&b, g));
+    if (s > 1) DO(take_step(&b, g));
   }
-  DO(get(&a, w));
-  DO(get(&b, q));
+  DO(read_weights(&a, w));
+  DO(read_weights(&b, q));
   CHECK(memcmp(w, q, sizeof w) == 0);
   return true;
 }
 
-static bool every_optimiser_goes_on_from_its_state(void) {
-  for (size_t i = 7; i < CASES; i++) DO(resumed_run(i));
+static bool every_optimiser_continues_from_its_state(void) {
+  for (size_t i = 7; i < CASES; i++) DO(compare_resumed_run(i));
   return true;
 }
 
-static bool wrong_settings_are_refused(void) {
+static bool invalid_settings_are_refused_by_the_api(void) {
   trained t;
   cleave_optimizer *o;
   const cleave_group sgd = {.lr = 0.1};
-  DO(make("wrong", &sgd, &t));
+  DO(make_trained("wrong", &sgd, &t));
   MUST(cleave_optimizer_release(rt, t.o, e));
   static const struct {
     cleave_group group;
@@ -203,13 +203,13 @@ static bool wrong_settings_are_refused(void) {
 }
 
 /* True if plain SGD with the gradient 1 changes the weights by the rate. */
-static bool is_step_of(trained *t, float rate) {
+static bool is_step_with_rate(trained *t, float rate) {
   float before[N], after[N], one[N];
   for (int i = 0; i < N; i++) one[i] = 1;
-  DO(get(t, before));
-  DO(step(t, one));
-  DO(get(t, after));
-  for (int i = 0; i < N; i++) CHECK(near(before[i] - after[i], rate));
+  DO(read_weights(t, before));
+  DO(take_step(t, one));
+  DO(read_weights(t, after));
+  for (int i = 0; i < N; i++) CHECK(is_near(before[i] - after[i], rate));
   return true;
 }
 
@@ -219,23 +219,23 @@ static bool rates_are_read_and_set(void) {
   const cleave_schedule constant = {.curve = CLEAVE_CONSTANT};
   trained t;
   double rate;
-  DO(make("rates", &sgd, &t));
-  DO(is_step_of(&t, 0.25f));
+  DO(make_trained("rates", &sgd, &t));
+  DO(is_step_with_rate(&t, 0.25f));
   MUST(cleave_optimizer_rate(rt, t.o, 0, &rate, e));
   CHECK(rate == 0.125);
-  DO(is_step_of(&t, 0.125f));
+  DO(is_step_with_rate(&t, 0.125f));
   MUST(cleave_optimizer_set_schedule(rt, t.o, &constant, e));
   MUST(cleave_optimizer_set_rate(rt, t.o, 0, 0.75, e));
   MUST(cleave_optimizer_rate(rt, t.o, 0, &rate, e));
   CHECK(rate == 0.75);
-  DO(is_step_of(&t, 0.75f));
+  DO(is_step_with_rate(&t, 0.75f));
   REFUSED(cleave_optimizer_set_rate(rt, t.o, 0, -1, e), CLEAVE_INVALID, "lr is -1");
   REFUSED(cleave_optimizer_set_rate(rt, t.o, 1, 1, e), CLEAVE_NOT_FOUND, "group 1 of");
   REFUSED(cleave_optimizer_rate(rt, t.o, 1, &rate, e), CLEAVE_NOT_FOUND, "group 1 of");
-  return is_step_of(&t, 0.75f);
+  return is_step_with_rate(&t, 0.75f);
 }
 
-static bool wrong_schedules_are_refused(void) {
+static bool invalid_schedules_are_refused_by_the_api(void) {
   const struct {
     cleave_schedule schedule;
     const char *says;
@@ -246,8 +246,8 @@ static bool wrong_schedules_are_refused(void) {
   const cleave_group sgd = {.lr = 0.25};
   cleave_optimizer *o;
   trained t, other = {0};
-  DO(make("schedules", &sgd, &t));
-  DO(load("schedules of another", at_a, "[{op: linear, out: 2}]", 3, &other.m));
+  DO(make_trained("schedules", &sgd, &t));
+  DO(load_module("schedules of another", at_a, "[{op: linear, out: 2}]", 3, &other.m));
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     REFUSED(cleave_optimizer_set_schedule(rt, t.o, &wrong[i].schedule, e), CLEAVE_INVALID,
             wrong[i].says);
@@ -256,12 +256,12 @@ static bool wrong_schedules_are_refused(void) {
   }
   REFUSED(cleave_optimizer_set_steps(rt, NULL, 1, e), CLEAVE_INVALID, "optimizer");
   REFUSED(cleave_optimizer_set_schedule(rt, t.o, NULL, e), CLEAVE_INVALID, "schedule");
-  return is_step_of(&t, 0.25f);
+  return is_step_with_rate(&t, 0.25f);
 }
 
 /* ---- after the first call -------------------------------------------------------------------- */
 
-static bool remake(trained *t, const cleave_group *group) {
+static bool replace_optimizer(trained *t, const cleave_group *group) {
   cleave_group g = *group;
   g.modules = &t->m;
   g.n_modules = 1;
@@ -271,33 +271,33 @@ static bool remake(trained *t, const cleave_group *group) {
 }
 
 /* Runs a new optimiser over a module that another optimiser has stepped, and over a new module. */
-static bool replaced_run(size_t i) {
+static bool compare_replaced_run(size_t i) {
   const cleave_group before = {.kind = CLEAVE_ADAM, .lr = 0.125};
   float g[N], w[N], q[N];
   char name[96];
   trained a, b;
   snprintf(name, sizeof name, "%s replaces", cases[i].name);
-  DO(make(name, &before, &a));
+  DO(make_trained(name, &before, &a));
   snprintf(name, sizeof name, "%s of a new one", cases[i].name);
-  DO(make(name, &cases[i].group, &b));
+  DO(make_trained(name, &cases[i].group, &b));
   for (unsigned s = 0; s < 4; s++) {
-    fill(g, N, s + 40);
+    fill_with_random(g, N, s + 40);
     if (s == 2) {
-      DO(get(&a, w));
-      DO(put(&b, w));
-      DO(remake(&a, &cases[i].group));
+      DO(read_weights(&a, w));
+      DO(write_weights(&b, w));
+      DO(replace_optimizer(&a, &cases[i].group));
     }
-    DO(step(&a, g));
-    if (s > 1) DO(step(&b, g));
+    DO(take_step(&a, g));
+    if (s > 1) DO(take_step(&b, g));
   }
-  DO(get(&a, w));
-  DO(get(&b, q));
+  DO(read_weights(&a, w));
+  DO(read_weights(&b, q));
   CHECK(memcmp(w, q, sizeof w) == 0);
   return true;
 }
 
 static bool optimisers_are_replaced(void) {
-  for (size_t i = 7; i < CASES; i++) DO(replaced_run(i));
+  for (size_t i = 7; i < CASES; i++) DO(compare_replaced_run(i));
   return true;
 }
 
@@ -308,10 +308,10 @@ static bool an_optimiser_in_use_is_not_replaced(void) {
   cleave_context c;
   cleave_reference in, y;
   cleave_optimizer *o;
-  DO(make("in use", &sgd, &t));
+  DO(make_trained("in use", &sgd, &t));
   cleave_group g = {.modules = &t.m, .n_modules = 1, .lr = 0.25};
   DO(open_context(&c));
-  DO(leaf(c, &x, 1, 1, false, &in));
+  DO(make_leaf(c, &x, 1, 1, false, &in));
   MUST(cleave_call(rt, c, t.m, &in, 1, &y, e));
   REFUSED(cleave_optimizer_new(rt, &g, 1, 0, &o, e), CLEAVE_EXISTS, "release that one first");
   MUST(cleave_optimizer_release(rt, t.o, e));
@@ -319,7 +319,7 @@ static bool an_optimiser_in_use_is_not_replaced(void) {
           "'in use' gets no other optimiser while context");
   DO(close_context(c));
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &t.o, e));
-  return is_step_of(&t, 0.25f);
+  return is_step_with_rate(&t, 0.25f);
 }
 
 /* y = w x + b with x = 1, so weight and bias have the same gradients. */
@@ -330,12 +330,12 @@ typedef struct frozen_run {
 
 static const char *const both[] = {"0.weight", "0.bias"};
 
-static bool compare(frozen_run *f) {
+static bool compare_frozen_run(frozen_run *f) {
   for (int k = 0; k < 2; k++) {
     cleave_tensor got = {0};
     DO(read_weight(f->t.m, both[k], &got));
-    note(&got);
-    DO(all_near(both[k], got.data, f->at[k]));
+    add_to_digest(&got);
+    DO(are_all_near(both[k], got.data, f->at[k]));
     cleave_tensor_free(&got);
   }
   return true;
@@ -361,13 +361,14 @@ static bool begin_frozen_run(const char *name, frozen_run *f) {
   return true;
 }
 
-static bool forward(frozen_run *f, cleave_context c, const float *g, cleave_reference *ret_loss) {
+static bool run_frozen_forward(frozen_run *f, cleave_context c, const float *g,
+                               cleave_reference *ret_loss) {
   float target[N], x = 1;
   cleave_reference in, y, wanted;
   for (int i = 0; i < N; i++)
     target[i] = (float)((double)f->at[0][i] + (double)f->at[1][i] - (double)g[i] * N / 2);
-  DO(leaf(c, &x, 1, 1, true, &in));
-  DO(leaf(c, target, 1, N, false, &wanted));
+  DO(make_leaf(c, &x, 1, 1, true, &in));
+  DO(make_leaf(c, target, 1, N, false, &wanted));
   MUST(cleave_call(rt, c, f->t.m, &in, 1, &y, e));
   MUST(cleave_call(rt, c, f->t.loss, (cleave_reference[]){y, wanted}, 2, ret_loss, e));
   return true;
@@ -381,24 +382,24 @@ static bool frozen_step(frozen_run *f, unsigned seed, bool weight, bool bias) {
   cleave_context c;
   cleave_reference loss;
   cleave_step_result stepped;
-  fill(g, N, seed);
+  fill_with_random(g, N, seed);
   for (int k = 0; k < 2; k++)
     for (int i = 0; i < N && learns[k]; i++) norm += (double)g[i] * (double)g[i];
   DO(open_context(&c));
-  DO(forward(f, c, g, &loss));
+  DO(run_frozen_forward(f, c, g, &loss));
   DO(backward(c, loss, false));
   MUST(cleave_step(rt, f->t.o, c, 0, &stepped, e));
-  CHECK(near((float)stepped.norm, (float)sqrt(norm)));
+  CHECK(is_near((float)stepped.norm, (float)sqrt(norm)));
   DO(close_context(c));
   for (int k = 0; k < 2; k++)
     for (int i = 0; i < N && learns[k]; i++) {
       f->v[k][i] = f->v[k][i] / 2 + g[i];
       f->at[k][i] -= f->v[k][i] / 4;
     }
-  return compare(f);
+  return compare_frozen_run(f);
 }
 
-static bool learn(const frozen_run *f, bool weight, bool bias) {
+static bool check_learning_flags(const frozen_run *f, bool weight, bool bias) {
   const bool want[] = {weight, bias};
   for (size_t k = 0; k < 2; k++) {
     cleave_parameter p = {.size = sizeof p};
@@ -408,23 +409,23 @@ static bool learn(const frozen_run *f, bool weight, bool bias) {
   return true;
 }
 
-static bool frozen_parameters_stay_and_go_on(void) {
+static bool frozen_parameters_do_not_change_until_thawed(void) {
   const char *const all = "*";
   frozen_run f;
   DO(begin_frozen_run("frozen", &f));
   DO(frozen_step(&f, 50, true, true));
   MUST(cleave_parameter_freeze(rt, f.t.m, both, 1, 0, e));
-  DO(learn(&f, false, true));
+  DO(check_learning_flags(&f, false, true));
   DO(frozen_step(&f, 51, false, true));
   DO(frozen_step(&f, 52, false, true));
   MUST(cleave_parameter_thaw(rt, f.t.m, &all, 1, 0, e));
-  DO(learn(&f, true, true));
+  DO(check_learning_flags(&f, true, true));
   DO(frozen_step(&f, 53, true, true));
   MUST(cleave_parameter_freeze(rt, f.t.m, both + 1, 1, 0, e));
   return frozen_step(&f, 54, true, false);
 }
 
-static bool a_module_that_is_frozen_whole_keeps_its_moments(void) {
+static bool fully_frozen_module_keeps_its_moments(void) {
   const char *const all = "*";
   float g[N];
   frozen_run f;
@@ -433,13 +434,13 @@ static bool a_module_that_is_frozen_whole_keeps_its_moments(void) {
   DO(begin_frozen_run("frozen whole", &f));
   DO(frozen_step(&f, 60, true, true));
   MUST(cleave_parameter_freeze(rt, f.t.m, &all, 1, 0, e));
-  fill(g, N, 61);
+  fill_with_random(g, N, 61);
   DO(open_context(&c));
-  DO(forward(&f, c, g, &loss));
+  DO(run_frozen_forward(&f, c, g, &loss));
   DO(backward(c, loss, false));
   REFUSED(cleave_step(rt, f.t.o, c, 0, NULL, e), CLEAVE_PRECONDITION, "no gradient");
   DO(close_context(c));
-  DO(compare(&f));
+  DO(compare_frozen_run(&f));
   MUST(cleave_parameter_thaw(rt, f.t.m, both, 2, 0, e));
   return frozen_step(&f, 62, true, true);
 }
@@ -453,9 +454,9 @@ static bool impossible_freezing_is_refused(void) {
   DO(begin_frozen_run("not frozen", &f));
   REFUSED(cleave_parameter_freeze(rt, f.t.m, &none, 1, 0, e), CLEAVE_NOT_FOUND, "'0.wieght' to");
   REFUSED(cleave_parameter_thaw(rt, f.t.m, &nothing, 1, 0, e), CLEAVE_INVALID, "names[0]");
-  fill(g, N, 70);
+  fill_with_random(g, N, 70);
   DO(open_context(&c));
-  DO(forward(&f, c, g, &loss));
+  DO(run_frozen_forward(&f, c, g, &loss));
   REFUSED(cleave_parameter_freeze(rt, f.t.m, both, 1, 0, e), CLEAVE_PRECONDITION,
           "'not frozen' freezes nothing while context");
   REFUSED(cleave_parameter_thaw(rt, f.t.m, both, 1, 0, e), CLEAVE_PRECONDITION,
@@ -493,15 +494,15 @@ static bool module_with_final_freezing_stays_frozen(void) {
 }
 
 static const test tests[] = {
-    TEST(every_optimiser_steps_as_torchs),
-    TEST(every_optimiser_goes_on_from_its_state),
-    TEST(wrong_settings_are_refused),
+    TEST(every_optimiser_step_equals_torchs),
+    TEST(every_optimiser_continues_from_its_state),
+    TEST(invalid_settings_are_refused_by_the_api),
     TEST(rates_are_read_and_set),
-    TEST(wrong_schedules_are_refused),
+    TEST(invalid_schedules_are_refused_by_the_api),
     TEST(optimisers_are_replaced),
     TEST(an_optimiser_in_use_is_not_replaced),
-    TEST(frozen_parameters_stay_and_go_on),
-    TEST(a_module_that_is_frozen_whole_keeps_its_moments),
+    TEST(frozen_parameters_do_not_change_until_thawed),
+    TEST(fully_frozen_module_keeps_its_moments),
     TEST(impossible_freezing_is_refused),
     TEST(module_with_final_freezing_stays_frozen),
 };

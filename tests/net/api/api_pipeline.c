@@ -11,7 +11,7 @@
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
-static bool gradients_of(cleave_context c, const net *n, numbers *ret) {
+static bool copy_gradients(cleave_context c, const net *n, numbers *ret) {
   return copy_gradient(c, n->a, "0.weight", ret->a, 15) &&
          copy_gradient(c, n->b, "0.weight", ret->b, 10);
 }
@@ -21,29 +21,29 @@ static const float shares[MICRO] = {0.25f, 0.25f, 0.125f, 0.125f, 0.125f, 0.125f
 
 /* Runs six micro-batches, at most `width` of them between the forward and the backward of a; 0:
  * all. */
-static bool windowed(const net *n, int width, cleave_context *c, cleave_reference *loss) {
+static bool run_windowed_step(const net *n, int width, cleave_context *c, cleave_reference *loss) {
   cleave_reference h[MICRO];
   DO(open_context(c));
   for (int i = 0; i < MICRO; i++) {
     bool waits = width && i >= width;
-    DO(run_after(n, *c, 20 + (unsigned)i, waits ? h[i - width] : none, &h[i], &loss[i]));
+    DO(run_network_after(n, *c, 20 + (unsigned)i, waits ? h[i - width] : none, &h[i], &loss[i]));
   }
   return true;
 }
 
-static bool a_window_changes_no_bit_of_the_gradients(void) {
+static bool window_changes_no_bit_of_the_gradients(void) {
   net n;
   numbers found[3];
-  DO(make_net("window", "master", &n));
+  DO(make_network("window", "master", &n));
   for (int width = 0; width < 3; width++) {
     cleave_context c;
     cleave_reference loss[MICRO];
-    DO(windowed(&n, width, &c, loss));
+    DO(run_windowed_step(&n, width, &c, loss));
     MUST(backward_weighted(c, loss, shares, MICRO, e));
-    DO(gradients_of(c, &n, &found[width]));
+    DO(copy_gradients(c, &n, &found[width]));
     DO(close_context(c));
   }
-  CHECK(are_numbers_equal(&found[0], &found[1]) && are_numbers_equal(&found[0], &found[2]));
+  CHECK(are_equal_numbers(&found[0], &found[1]) && are_equal_numbers(&found[0], &found[2]));
   CHECK(found[0].a[0] != 0 && found[0].b[0] != 0);
   return true;
 }
@@ -51,10 +51,10 @@ static bool a_window_changes_no_bit_of_the_gradients(void) {
 enum { LONG = 100 };
 
 /* Makes more calls than one frame lists, most of them before they can run. */
-static bool a_long_pipeline_has_the_bits_of_one_without_a_window(void) {
+static bool window_changes_no_bit_of_a_long_pipeline(void) {
   net n;
   numbers found[2];
-  DO(make_net("long", "master", &n));
+  DO(make_network("long", "master", &n));
   for (int width = 0; width < 2; width++) {
     cleave_context c;
     cleave_reference h[LONG], loss[LONG];
@@ -62,26 +62,26 @@ static bool a_long_pipeline_has_the_bits_of_one_without_a_window(void) {
     DO(open_context(&c));
     for (int i = 0; i < LONG; i++) {
       weights[i] = 0.01f;
-      DO(run_after(&n, c, (unsigned)i, width && i ? h[i - 1] : none, &h[i], &loss[i]));
+      DO(run_network_after(&n, c, (unsigned)i, width && i ? h[i - 1] : none, &h[i], &loss[i]));
     }
     MUST(backward_weighted(c, loss, weights, LONG, e));
-    DO(gradients_of(c, &n, &found[width]));
+    DO(copy_gradients(c, &n, &found[width]));
     DO(close_context(c));
   }
-  CHECK(are_numbers_equal(&found[0], &found[1]));
+  CHECK(are_equal_numbers(&found[0], &found[1]));
   return true;
 }
 
 /* Each backward allows exactly one more call to run. */
-static bool a_call_after_a_backward_comes_no_sooner(void) {
+static bool call_after_a_backward_waits_for_it(void) {
   net n;
   cleave_context c;
   cleave_reference h[3], loss[3];
   cleave_tensor out = {0};
-  DO(make_net("after", "master", &n));
+  DO(make_network("after", "master", &n));
   DO(open_context(&c));
   for (int i = 0; i < 3; i++)
-    DO(run_after(&n, c, 20 + (unsigned)i, i ? h[i - 1] : none, &h[i], &loss[i]));
+    DO(run_network_after(&n, c, 20 + (unsigned)i, i ? h[i - 1] : none, &h[i], &loss[i]));
   for (int i = 0; i < 3; i++) {
     MUST(cleave_to_here(rt, h[i], 0, &out, e));
     if (i < 2) REFUSED(cleave_to_here(rt, h[i + 1], 60, &out, e), CLEAVE_DEADLINE, "in time");
@@ -91,7 +91,7 @@ static bool a_call_after_a_backward_comes_no_sooner(void) {
   return close_context(c);
 }
 
-static bool a_value_is_sent_where_it_will_be_needed(void) {
+static bool value_is_sent_to_the_node_that_needs_it(void) {
   net n;
   cleave_module *there;
   cleave_context c;
@@ -99,9 +99,9 @@ static bool a_value_is_sent_where_it_will_be_needed(void) {
   cleave_tensor out = {0};
   numbers asked, sent;
   float in[12], target[8];
-  fill(in, 12, 31);
-  fill(target, 8, 32);
-  DO(make_net("send", "master", &n));
+  fill_with_random(in, 12, 31);
+  fill_with_random(target, 8, 32);
+  DO(make_network("send", "master", &n));
   cleave_module_options o = {
       .size = sizeof o, .name = "send there", .at = at_b, .seed = 7, .local_only = true};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 5);
@@ -110,8 +110,8 @@ static bool a_value_is_sent_where_it_will_be_needed(void) {
     const cleave_call_options to_b = {.size = sizeof to_b, .send_to = i ? at_b : NULL};
     const cleave_call_options home = {.size = sizeof home, .send_to = i ? "master" : NULL};
     DO(open_context(&c));
-    DO(leaf(c, in, 4, 3, false, &x));
-    DO(leaf(c, target, 4, 2, false, &t));
+    DO(make_leaf(c, in, 4, 3, false, &x));
+    DO(make_leaf(c, target, 4, 2, false, &t));
     MUST(cleave_call_with(rt, c, n.a, &x, 1, &to_b, &h, e));
     if (i) { /* local_only needs the module to count as placed */
       MUST(cleave_call_with(rt, c, there, &h, 1, &home, &y, e));
@@ -125,27 +125,27 @@ static bool a_value_is_sent_where_it_will_be_needed(void) {
     MUST(cleave_to_here(rt, h, 0, &out, e));
     DO(backward(c, loss, false));
     net used = {.a = n.a, .b = i ? there : n.b};
-    DO(gradients_of(c, &used, i ? &sent : &asked));
+    DO(copy_gradients(c, &used, i ? &sent : &asked));
     DO(close_context(c));
   }
-  CHECK(are_numbers_equal(&asked, &sent));
+  CHECK(are_equal_numbers(&asked, &sent));
   cleave_tensor_free(&out);
   return true;
 }
 
-static bool what_a_call_cannot_wait_for_is_refused(void) {
+static bool impossible_predecessor_is_refused(void) {
   net n, m;
   cleave_context c, other, evaluating;
   cleave_reference x, y, h, far, spent, loss, refused, eval_x, eval_h;
   cleave_context_options evaluates = {.size = sizeof evaluates, .evaluation = true};
   float in[12] = {1, 2, 3};
-  DO(make_net("wait", "master", &n));
-  DO(make_net("wait not", "master", &m));
+  DO(make_network("wait", "master", &n));
+  DO(make_network("wait not", "master", &m));
   DO(open_context(&c));
   DO(open_context(&other));
-  DO(leaf(c, in, 4, 3, false, &x));
+  DO(make_leaf(c, in, 4, 3, false, &x));
   MUST(cleave_call(rt, c, n.a, &x, 1, &h, e));
-  DO(run_after(&n, other, 5, none, &far, &loss));
+  DO(run_network_after(&n, other, 5, none, &far, &loss));
 #define AFTER(value) (&(cleave_call_options){.size = sizeof(cleave_call_options), .after = (value)})
 #define NOT_AFTER(value, part) \
   REFUSED(cleave_call_with(rt, c, n.a, &x, 1, AFTER(value), &refused, e), CLEAVE_PRECONDITION, part)
@@ -155,7 +155,7 @@ static bool what_a_call_cannot_wait_for_is_refused(void) {
     MUST(cleave_call(rt, c, n.b, &h, 1, &y, e));
     NOT_AFTER(y, "no call of this context at its node");
   }
-  DO(run_after(&n, c, 6, none, &spent, &loss));
+  DO(run_network_after(&n, c, 6, none, &spent, &loss));
   DO(backward(c, loss, false));
   NOT_AFTER(spent, "a call without a backward to come");
   MUST(cleave_reference_release(rt, spent, e));
@@ -167,24 +167,24 @@ static bool what_a_call_cannot_wait_for_is_refused(void) {
                        &refused, e),
       CLEAVE_NOT_FOUND, "'w9' is neither master nor a worker");
   MUST(cleave_context_open(rt, &evaluates, &evaluating, e));
-  DO(leaf(evaluating, in, 4, 3, false, &eval_x));
+  DO(make_leaf(evaluating, in, 4, 3, false, &eval_x));
   MUST(cleave_call(rt, evaluating, n.a, &eval_x, 1, &eval_h, e));
   REFUSED(cleave_call_with(rt, evaluating, n.a, &eval_x, 1, AFTER(eval_h), &refused, e),
           CLEAVE_PRECONDITION, "a call without a backward to come");
   DO(close_context(evaluating));
   DO(close_context(other));
-  DO(run_after(&n, c, 7, h, NULL, &loss)); /* the refusals have not failed the context */
+  DO(run_network_after(&n, c, 7, h, NULL, &loss)); /* the refusals have not failed the context */
   return close_context(c);
 }
 
-static bool roots_against_a_window_are_refused(void) {
+static bool roots_in_an_impossible_order_are_refused(void) {
   net n;
   cleave_context c;
   cleave_reference h, loss[2];
-  DO(make_net("against", "master", &n));
+  DO(make_network("against", "master", &n));
   DO(open_context(&c));
-  DO(run_after(&n, c, 1, none, &h, &loss[0]));
-  DO(run_after(&n, c, 2, h, NULL, &loss[1]));
+  DO(run_network_after(&n, c, 1, none, &h, &loss[0]));
+  DO(run_network_after(&n, c, 2, h, NULL, &loss[1]));
   REFUSED(cleave_backward(rt, c, &loss[1], 1, false, 0, e), CLEAVE_PRECONDITION, "backward of");
   const cleave_reference reversed[] = {loss[1], loss[0]};
   REFUSED(cleave_backward(rt, c, reversed, 2, false, 0, e), CLEAVE_PRECONDITION, "backward of");
@@ -193,23 +193,23 @@ static bool roots_against_a_window_are_refused(void) {
   return close_context(c);
 }
 
-static bool nothing_changes_while_calls_wait_for_a_backward(void) {
+static bool weights_cannot_change_while_calls_wait_for_a_backward(void) {
   net n;
   cleave_optimizer *o;
   cleave_context c, other;
   cleave_reference h[3], loss[3], l;
   cleave_tensor w = {0};
-  DO(make_net("change", "master", &n));
+  DO(make_network("change", "master", &n));
   cleave_group g = {.modules = &n.a, .n_modules = 1, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
   DO(read_weight(n.a, "0.weight", &w));
   DO(open_context(&other));
-  DO(run_after(&n, other, 1, none, NULL, &l));
+  DO(run_network_after(&n, other, 1, none, NULL, &l));
   DO(backward(other, l, false));
   DO(open_context(&c));
   for (int i = 0; i < 3; i++)
-    DO(run_after(&n, c, 2 + (unsigned)i, i ? h[i - 1] : none, &h[i], &loss[i]));
-  for (int i = 0; i < 2; i++) { /* first two calls wait, then one */
+    DO(run_network_after(&n, c, 2 + (unsigned)i, i ? h[i - 1] : none, &h[i], &loss[i]));
+  for (int i = 0; i < 2; i++) { /* in the first round two calls wait, in the second one */
     REFUSED(cleave_step(rt, o, other, 0, NULL, e), CLEAVE_PRECONDITION, "wait for its backward");
     REFUSED(cleave_weight_write(rt, n.a, "0.weight", &w, 0, e), CLEAVE_PRECONDITION,
             "wait for its backward");
@@ -230,54 +230,54 @@ static bool weighted_roots_are_the_gradients_of_the_weighted_loss(void) {
   cleave_context c;
   cleave_reference loss[3];
   const float weights[] = {0.5f, 0.25f, 0.25f};
-  DO(make_net("shares", "master", &n));
+  DO(make_network("shares", "master", &n));
   for (int i = 0; i < 3; i++) {
     DO(open_context(&c));
-    DO(run_after(&n, c, 40 + (unsigned)i, none, NULL, &loss[0]));
+    DO(run_network_after(&n, c, 40 + (unsigned)i, none, NULL, &loss[0]));
     DO(backward(c, loss[0], false));
-    DO(gradients_of(c, &n, &each[i]));
+    DO(copy_gradients(c, &n, &each[i]));
     DO(close_context(c));
   }
   DO(open_context(&c));
-  for (int i = 0; i < 3; i++) DO(run_after(&n, c, 40 + (unsigned)i, none, NULL, &loss[i]));
+  for (int i = 0; i < 3; i++) DO(run_network_after(&n, c, 40 + (unsigned)i, none, NULL, &loss[i]));
   MUST(backward_weighted(c, loss, weights, 3, e));
-  DO(gradients_of(c, &n, &all));
+  DO(copy_gradients(c, &n, &all));
   for (int k = 0; k < 15; k++)
-    CHECK(near(all.a[k], 0.5f * each[0].a[k] + 0.25f * each[1].a[k] + 0.25f * each[2].a[k]));
+    CHECK(is_near(all.a[k], 0.5f * each[0].a[k] + 0.25f * each[1].a[k] + 0.25f * each[2].a[k]));
   for (int k = 0; k < 10; k++)
-    CHECK(near(all.b[k], 0.5f * each[0].b[k] + 0.25f * each[1].b[k] + 0.25f * each[2].b[k]));
+    CHECK(is_near(all.b[k], 0.5f * each[0].b[k] + 0.25f * each[1].b[k] + 0.25f * each[2].b[k]));
   return close_context(c);
 }
 
-/* Has one root with a power of two as weight, which scales every number exactly. */
-static bool a_weight_scales_and_none_is_one(void) {
+/* The backward has one root with weight 0.25. A power of two scales every number exactly. */
+static bool root_weight_scales_and_defaults_to_one(void) {
   static const float one[] = {1}, quarter[] = {0.25f};
   static const float *const weights[] = {NULL, one, quarter};
   net n;
   numbers found[3];
-  DO(make_net("scale", "master", &n));
+  DO(make_network("scale", "master", &n));
   for (int i = 0; i < 3; i++) {
     cleave_context c;
     cleave_reference loss;
     DO(open_context(&c));
-    DO(run_after(&n, c, 50, none, NULL, &loss));
+    DO(run_network_after(&n, c, 50, none, NULL, &loss));
     MUST(backward_weighted(c, &loss, weights[i], 1, e));
-    DO(gradients_of(c, &n, &found[i]));
+    DO(copy_gradients(c, &n, &found[i]));
     DO(close_context(c));
   }
-  CHECK(are_numbers_equal(&found[0], &found[1]));
+  CHECK(are_equal_numbers(&found[0], &found[1]));
   for (int k = 0; k < 15; k++) CHECK(found[2].a[k] == 0.25f * found[0].a[k]);
   return true;
 }
 
-static bool weights_that_are_none_are_refused(void) {
+static bool invalid_root_weights_are_refused(void) {
   net n;
   cleave_context c;
   cleave_reference loss[2];
   const float bad[][2] = {{1, 0}, {NAN, 1}, {1, INFINITY}};
-  DO(make_net("no weight", "master", &n));
+  DO(make_network("no weight", "master", &n));
   DO(open_context(&c));
-  for (int i = 0; i < 2; i++) DO(run_after(&n, c, 60 + (unsigned)i, none, NULL, &loss[i]));
+  for (int i = 0; i < 2; i++) DO(run_network_after(&n, c, 60 + (unsigned)i, none, NULL, &loss[i]));
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
     REFUSED(backward_weighted(c, loss, bad[i], 2, e), CLEAVE_INVALID,
             "it must be finite and not 0");
@@ -295,89 +295,90 @@ static bool final_steps_give_the_same_bits(void) {
   for (int i = 0; i < 3; i++) {
     net n;
     cleave_optimizer *o;
-    DO(make_net(names[i], "master", &n));
+    DO(make_network(names[i], "master", &n));
     cleave_group g = {.modules = (cleave_module *[]){n.a, n.b},
                       .n_modules = 2,
                       .kind = CLEAVE_ADAM,
                       .lr = 0.05,
                       .no_rollback = i > 0};
     MUST(cleave_optimizer_new(rt, &g, 1, 0.5, &o, e));
-    DO(train(&n, &o, 1, 70, 20, i == 2 ? END : CLOSE));
-    DO(weights_of(&n, &found[i]));
+    DO(train_steps(&n, &o, 1, 70, 20, i == 2 ? END : CLOSE));
+    DO(copy_weights(&n, &found[i]));
     cleave_optimizer_release(rt, o, NULL);
   }
-  CHECK(are_numbers_equal(&found[0], &found[1]) && are_numbers_equal(&found[0], &found[2]));
+  CHECK(are_equal_numbers(&found[0], &found[1]) && are_equal_numbers(&found[0], &found[2]));
   return true;
 }
 
-/* On one worker a single decision would be sent with the end of the context; here there are two
- * workers. */
-static bool rates_and_optimisers_that_differ_step_right(void) {
+/* The modules are at two workers. On a single worker, one decision would be sent with the end of
+ * the context. */
+static bool different_rates_and_optimisers_step_correctly(void) {
   static const char *const names[] = {"two rates kept", "two rates final", "two kept", "two final"};
   numbers found[4];
   for (int i = 0; i < 4; i++) {
     net n;
     bool last = i % 2;
     cleave_optimizer *o[2];
-    DO(make_net(names[i], "master", &n));
+    DO(make_network(names[i], "master", &n));
     const cleave_group g[] = {
         {.modules = &n.a, .n_modules = 1, .lr = 0.5, .momentum = 0.9, .no_rollback = last},
         {.modules = &n.b, .n_modules = 1, .lr = 0.01, .momentum = 0.9, .no_rollback = last}};
     MUST(cleave_optimizer_new(rt, &g[0], i < 2 ? 2 : 1, 0, &o[0], e));
     if (i >= 2) MUST(cleave_optimizer_new(rt, &g[1], 1, 0, &o[1], e));
-    DO(train(&n, o, i < 2 ? 1 : 2, 90, 5, last ? END : CLOSE));
-    DO(weights_of(&n, &found[i]));
+    DO(train_steps(&n, o, i < 2 ? 1 : 2, 90, 5, last ? END : CLOSE));
+    DO(copy_weights(&n, &found[i]));
   }
-  for (int i = 1; i < 4; i++) CHECK(are_numbers_equal(&found[0], &found[i]));
+  for (int i = 1; i < 4; i++) CHECK(are_equal_numbers(&found[0], &found[i]));
   return true;
 }
 
-static bool one_of_two_learns(void) {
+static bool module_without_optimizer_passes_gradients(void) {
   net n;
   cleave_optimizer *o;
   numbers before, after;
-  DO(make_net("learns", "master", &n));
+  DO(make_network("learns", "master", &n));
   cleave_group g = {.modules = &n.a, .n_modules = 1, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
-  DO(weights_of(&n, &before));
-  DO(train(&n, &o, 1, 1, 1, CLOSE));
-  DO(weights_of(&n, &after));
+  DO(copy_weights(&n, &before));
+  DO(train_steps(&n, &o, 1, 1, 1, CLOSE));
+  DO(copy_weights(&n, &after));
   CHECK(memcmp(before.a, after.a, sizeof before.a) != 0);
   CHECK(memcmp(before.b, after.b, sizeof before.b) == 0);
   return true;
 }
 
-/* The runtime has no optimiser. */
-static bool a_module_without_an_optimiser_may_take_part(void) {
+/* No module of the runtime has an optimiser. */
+static bool module_without_an_optimiser_may_take_part(void) {
   IN_RUNTIME((&(cleave_options){.size = sizeof(cleave_options), .single_thread = single}),
-             one_of_two_learns());
+             module_without_optimizer_passes_gradients());
   return true;
 }
 
-/* Two modules, of which one is trained in the context, and an optimiser that is not stepped. */
-static bool only_what_a_final_step_names_moves(void) {
+/* The context uses two modules. The final step names the optimiser of one of them, so the other
+ * does not change. */
+static bool final_step_changes_only_parameters_that_it_names(void) {
   net n, other;
   cleave_optimizer *o, *unasked;
   numbers before, after, others[2];
-  DO(make_net("named", "master", &n));
-  DO(make_net("unnamed", "master", &other));
+  DO(make_network("named", "master", &n));
+  DO(make_network("unnamed", "master", &other));
   cleave_group g = {.modules = &n.a, .n_modules = 1, .lr = 0.5, .no_rollback = true};
   cleave_group u = {.modules = &n.b, .n_modules = 1, .lr = 0.5, .no_rollback = true};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
   MUST(cleave_optimizer_new(rt, &u, 1, 0, &unasked, e));
-  DO(weights_of(&n, &before));
-  DO(weights_of(&other, &others[0]));
-  DO(train(&n, &o, 1, 100, 2, END));
-  DO(train(&other, NULL, 0, 100, 1, END));
-  DO(weights_of(&n, &after));
-  DO(weights_of(&other, &others[1]));
+  DO(copy_weights(&n, &before));
+  DO(copy_weights(&other, &others[0]));
+  DO(train_steps(&n, &o, 1, 100, 2, END));
+  DO(train_steps(&other, NULL, 0, 100, 1, END));
+  DO(copy_weights(&n, &after));
+  DO(copy_weights(&other, &others[1]));
   CHECK(memcmp(before.a, after.a, sizeof before.a) != 0);
   CHECK(memcmp(before.b, after.b, sizeof before.b) == 0 &&
-        are_numbers_equal(&others[0], &others[1]));
+        are_equal_numbers(&others[0], &others[1]));
   return true;
 }
 
-static bool a_final_step_that_is_not_finite_moves_nothing(void) {
+static bool nonfinite_final_step_changes_no_weight(void) {
   net n;
   cleave_optimizer *o;
   cleave_step_result done;
@@ -385,14 +386,14 @@ static bool a_final_step_that_is_not_finite_moves_nothing(void) {
   cleave_context c;
   cleave_reference x, t, h, y, loss;
   float in[12] = {1, 2, 3}, target[8] = {INFINITY};
-  DO(make_net("final infinite", "master", &n));
+  DO(make_network("final infinite", "master", &n));
   cleave_group g = {
       .modules = (cleave_module *[]){n.a, n.b}, .n_modules = 2, .lr = 0.5, .no_rollback = true};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
-  DO(weights_of(&n, &before));
+  DO(copy_weights(&n, &before));
   DO(open_context(&c));
-  DO(leaf(c, in, 4, 3, false, &x));
-  DO(leaf(c, target, 4, 2, false, &t));
+  DO(make_leaf(c, in, 4, 3, false, &x));
+  DO(make_leaf(c, target, 4, 2, false, &t));
   MUST(cleave_call(rt, c, n.a, &x, 1, &h, e));
   MUST(cleave_call(rt, c, n.b, &h, 1, &y, e));
   MUST(cleave_call(rt, c, n.loss, (cleave_reference[]){y, t}, 2, &loss, e));
@@ -400,24 +401,24 @@ static bool a_final_step_that_is_not_finite_moves_nothing(void) {
   MUST(cleave_step(rt, o, c, 0, &done, e));
   CHECK(!done.applied && done.number == 1);
   MUST(cleave_context_end(rt, c, e));
-  DO(weights_of(&n, &after));
-  CHECK(are_numbers_equal(&before, &after));
+  DO(copy_weights(&n, &after));
+  CHECK(are_equal_numbers(&before, &after));
   return true;
 }
 
-static bool final_groups_and_others_do_not_mix(void) {
+static bool mix_of_final_and_other_groups_is_refused(void) {
   net n;
   cleave_optimizer *o;
   cleave_context c;
   cleave_reference loss;
-  DO(make_net("mixed", "master", &n));
+  DO(make_network("mixed", "master", &n));
   cleave_group g[] = {{.modules = &n.a, .n_modules = 1, .lr = 0.5},
                       {.modules = &n.b, .n_modules = 1, .lr = 0.5, .no_rollback = true}};
   REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_INVALID, "final");
-  g[1].no_rollback = false; /* the refused group left no setting */
+  g[1].no_rollback = false; /* the refused call must not have changed the setting of the group */
   MUST(cleave_optimizer_new(rt, g, 2, 0, &o, e));
   DO(open_context(&c));
-  DO(run_after(&n, c, 1, none, NULL, &loss));
+  DO(run_network_after(&n, c, 1, none, NULL, &loss));
   DO(backward(c, loss, false));
   MUST(cleave_context_end(rt, c, e)); /* no step was taken, so nothing to wait for */
   REFUSED(cleave_context_end(rt, c, e), CLEAVE_NOT_FOUND, "was closed");
@@ -428,7 +429,8 @@ static bool final_groups_and_others_do_not_mix(void) {
 /* ---- rates ----------------------------------------------------------------------------------- */
 
 enum { STEPS = 6 };
-#define C(x) (0.25 * (1 + (x))) /* half of the rate 0.5 times the cosine's term */
+/* rate of a cosine schedule from 0.5: half of it times 1 plus the cosine */
+#define C(x) (0.25 * (1 + (x)))
 static const struct {
   cleave_schedule schedule;
   double lr[STEPS];
@@ -446,15 +448,15 @@ static const struct {
 
 /* Takes a step of plain SGD of module a. True if it reports `lr` and changes each weight by lr
  * times the gradient. */
-static bool stepped_by(const net *n, cleave_optimizer *o, unsigned seed, double lr,
-                       uint64_t number) {
+static bool is_stepped_by_rate(const net *n, cleave_optimizer *o, unsigned seed, double lr,
+                               uint64_t number) {
   cleave_context c;
   cleave_reference loss;
   cleave_step_result done;
   float before[15], after[15], g[15];
   DO(copy_weight(n->a, "0.weight", before, 15));
   DO(open_context(&c));
-  DO(run_after(n, c, seed, none, NULL, &loss));
+  DO(run_network_after(n, c, seed, none, NULL, &loss));
   DO(backward(c, loss, false));
   DO(copy_gradient(c, n->a, "0.weight", g, 15));
   MUST(cleave_step(rt, o, c, 0, &done, e));
@@ -471,14 +473,15 @@ static bool rates_and_weights_follow_the_schedule(void) {
     char name[32];
     cleave_optimizer *o;
     snprintf(name, sizeof name, "rate %d", i);
-    DO(make_net(name, "master", &n));
+    DO(make_network(name, "master", &n));
     cleave_group g = {.modules = &n.a,
                       .n_modules = 1,
                       .lr = 0.5,
                       .schedule = rates[i / 2].schedule,
                       .no_rollback = i % 2};
     MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
-    for (unsigned k = 0; k < STEPS; k++) DO(stepped_by(&n, o, k, rates[i / 2].lr[k], k + 1));
+    for (unsigned k = 0; k < STEPS; k++)
+      DO(is_stepped_by_rate(&n, o, k, rates[i / 2].lr[k], k + 1));
   }
   return true;
 }
@@ -489,24 +492,24 @@ static bool steps_and_schedules_can_be_set(void) {
   for (int last = 0; last < 2; last++) {
     net n;
     cleave_optimizer *o;
-    DO(make_net(last ? "set final" : "set", "master", &n));
+    DO(make_network(last ? "set final" : "set", "master", &n));
     cleave_group g = {
         .modules = &n.a, .n_modules = 1, .lr = 0.5, .schedule = halves, .no_rollback = last};
     MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
     MUST(cleave_optimizer_set_steps(rt, o, 2, e));
-    DO(stepped_by(&n, o, 1, 0.125, 3));
-    DO(stepped_by(&n, o, 2, 0.0625, 4));
+    DO(is_stepped_by_rate(&n, o, 1, 0.125, 3));
+    DO(is_stepped_by_rate(&n, o, 2, 0.0625, 4));
     MUST(cleave_optimizer_set_schedule(rt, o, &constant, e));
-    DO(stepped_by(&n, o, 3, 0.5, 5));
+    DO(is_stepped_by_rate(&n, o, 3, 0.5, 5));
     MUST(cleave_optimizer_set_schedule(rt, o, &halves, e));
     MUST(cleave_optimizer_set_steps(rt, o, 1, e));
-    DO(stepped_by(&n, o, 4, 0.25, 2));
+    DO(is_stepped_by_rate(&n, o, 4, 0.25, 2));
   }
   return true;
 }
 
 /* A step that has not been sent yet uses the rate of the time when it was taken. */
-static bool what_is_set_is_for_the_next_step(void) {
+static bool settings_apply_from_the_next_step(void) {
   const cleave_schedule halves = {.curve = CLEAVE_STEPS, .step_size = 1, .gamma = 0.5};
   const cleave_schedule constant = {.curve = CLEAVE_CONSTANT};
   for (int steps = 0; steps < 2; steps++) {
@@ -515,14 +518,14 @@ static bool what_is_set_is_for_the_next_step(void) {
     cleave_context c;
     cleave_reference loss;
     float before[15], after[15], g[15];
-    DO(make_net(steps ? "next steps" : "next schedule", "master", &n));
+    DO(make_network(steps ? "next steps" : "next schedule", "master", &n));
     cleave_group group = {
         .modules = &n.a, .n_modules = 1, .lr = 0.5, .schedule = halves, .no_rollback = true};
     MUST(cleave_optimizer_new(rt, &group, 1, 0, &o, e));
     MUST(cleave_optimizer_set_steps(rt, o, 1, e));
     DO(copy_weight(n.a, "0.weight", before, 15));
     DO(open_context(&c));
-    DO(run_after(&n, c, 1, none, NULL, &loss));
+    DO(run_network_after(&n, c, 1, none, NULL, &loss));
     DO(backward(c, loss, false));
     DO(copy_gradient(c, n.a, "0.weight", g, 15));
     MUST(cleave_step(rt, o, c, 0, NULL, e));
@@ -533,14 +536,14 @@ static bool what_is_set_is_for_the_next_step(void) {
     MUST(cleave_context_end(rt, c, e));
     DO(copy_weight(n.a, "0.weight", after, 15));
     for (int i = 0; i < 15; i++) CHECK(fabs(after[i] - (before[i] - 0.25 * g[i])) < 1e-6);
-    DO(stepped_by(&n, o, 2, steps ? 0.0625 : 0.5, steps ? 4 : 3));
+    DO(is_stepped_by_rate(&n, o, 2, steps ? 0.0625 : 0.5, steps ? 4 : 3));
   }
   return true;
 }
 
 /* ---- random numbers -------------------------------------------------------------------------- */
 
-static bool each_call_has_a_mask_of_its_own(void) {
+static bool each_call_draws_its_own_dropout_mask(void) {
   cleave_module *m;
   cleave_context c[2];
   cleave_tensor out[4] = {{0}};
@@ -554,9 +557,9 @@ static bool each_call_has_a_mask_of_its_own(void) {
     MUST(cleave_context_open(rt, &step, &c[i], e));
     for (int k = 0; k < 2; k++) {
       cleave_reference x;
-      DO(leaf(c[i], ones, 4, 16, true, &x));
+      DO(make_leaf(c[i], ones, 4, 16, true, &x));
       MUST(cleave_rpc_sync(rt, c[i], m, &x, 1, 0, NULL, &out[2 * i + k], e));
-      note(&out[2 * i + k]);
+      add_to_digest(&out[2 * i + k]);
     }
     DO(close_context(c[i]));
   }
@@ -571,61 +574,61 @@ static bool each_call_has_a_mask_of_its_own(void) {
 typedef struct waiter {
   const net *n;
   unsigned seed;
-  numbers found;
+  numbers found_weights;
   bool ok;
 } waiter;
 
-static bool steps_of_a_thread(waiter *w) {
+static bool run_steps_in_thread(waiter *w) {
   for (int i = 0; i < 30; i++) {
     cleave_context c;
     cleave_reference loss;
     cleave_tensor value = {0};
     DO(open_context(&c));
-    DO(run_after(w->n, c, w->seed, none, NULL, &loss));
+    DO(run_network_after(w->n, c, w->seed, none, NULL, &loss));
     MUST(cleave_to_here(rt, loss, 0, &value, e));
     DO(backward(c, loss, false));
     cleave_tensor_free(&value);
     cleave_tensor g = {0};
-    DO(gradient(c, w->n->a, "0.weight", &g));
-    if (i) CHECK(memcmp(w->found.a, g.data, sizeof w->found.a) == 0);
-    memcpy(w->found.a, g.data, sizeof w->found.a);
+    DO(read_gradient(c, w->n->a, "0.weight", &g));
+    if (i) CHECK(memcmp(w->found_weights.a, g.data, sizeof w->found_weights.a) == 0);
+    memcpy(w->found_weights.a, g.data, sizeof w->found_weights.a);
     cleave_tensor_free(&g);
     DO(close_context(c));
   }
   return true;
 }
 
-static void *waits(void *user) {
+static void *wait_in_thread(void *user) {
   waiter *w = user;
-  w->ok = steps_of_a_thread(w);
+  w->ok = run_steps_in_thread(w);
   return NULL;
 }
 
-static bool threads_that_wait_at_once_all_come_home(void) {
+static bool waiting_threads_all_finish(void) {
   net n;
   waiter all[3] = {{0}};
   pthread_t threads[3];
-  DO(make_net("at once", "master", &n));
+  DO(make_network("at once", "master", &n));
   for (unsigned i = 0; i < 3; i++) {
     all[i] = (waiter){.n = &n, .seed = 300 + i / 2};
-    CHECK(pthread_create(&threads[i], NULL, waits, &all[i]) == 0);
+    CHECK(pthread_create(&threads[i], NULL, wait_in_thread, &all[i]) == 0);
   }
   for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
   for (int i = 0; i < 3; i++) DO(all[i].ok);
-  CHECK(memcmp(all[0].found.a, all[1].found.a, sizeof all[0].found.a) == 0);
-  CHECK(memcmp(all[0].found.a, all[2].found.a, sizeof all[0].found.a) != 0);
+  CHECK(memcmp(all[0].found_weights.a, all[1].found_weights.a, sizeof all[0].found_weights.a) == 0);
+  CHECK(memcmp(all[0].found_weights.a, all[2].found_weights.a, sizeof all[0].found_weights.a) != 0);
   return true;
 }
 
-static bool a_deadline_ends_a_wait_and_nothing_else(void) {
+static bool deadline_ends_only_the_wait(void) {
   net n;
   cleave_context c;
   cleave_reference h[2], loss[2];
   cleave_tensor out = {0};
-  DO(make_net("deadline", "master", &n));
+  DO(make_network("deadline", "master", &n));
   DO(open_context(&c));
-  DO(run_after(&n, c, 1, none, &h[0], &loss[0]));
-  DO(run_after(&n, c, 2, h[0], &h[1], &loss[1]));
+  DO(run_network_after(&n, c, 1, none, &h[0], &loss[0]));
+  DO(run_network_after(&n, c, 2, h[0], &h[1], &loss[1]));
   uint64_t begin = now_ms();
   REFUSED(cleave_to_here(rt, loss[1], 50, &out, e), CLEAVE_DEADLINE, "deadline");
   CHECK(now_ms() - begin >= 50 && now_ms() - begin < 5000);
@@ -639,18 +642,18 @@ static bool a_deadline_ends_a_wait_and_nothing_else(void) {
 
 /* Takes steps until the input ends. Contexts are ended and not closed while the test reads the
  * worker's status. */
-static bool steps_for_a_watcher(int width) {
+static bool take_steps_until_input_ends(int width) {
   net n;
   cleave_optimizer *o;
   char line[8];
-  DO(make_net("watched", "master", &n));
+  DO(make_network("watched", "master", &n));
   cleave_group g = {
       .modules = (cleave_module *[]){n.a, n.b}, .n_modules = 2, .lr = 0.01, .no_rollback = true};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
   for (int step = 0; step < 2; step++) {
     cleave_context c;
     cleave_reference loss[MICRO];
-    DO(windowed(&n, width, &c, loss));
+    DO(run_windowed_step(&n, width, &c, loss));
     puts("called");
     fflush(stdout);
     if (!fgets(line, sizeof line, stdin)) return false;
@@ -670,40 +673,40 @@ static bool steps_for_a_watcher(int width) {
 /* ---- running them ---------------------------------------------------------------------------- */
 
 static const test placed[] = {
-    TEST(a_window_changes_no_bit_of_the_gradients),
-    TEST(a_long_pipeline_has_the_bits_of_one_without_a_window),
-    TEST(a_call_after_a_backward_comes_no_sooner),
-    TEST(a_value_is_sent_where_it_will_be_needed),
-    TEST(what_a_call_cannot_wait_for_is_refused),
+    TEST(window_changes_no_bit_of_the_gradients),
+    TEST(window_changes_no_bit_of_a_long_pipeline),
+    TEST(call_after_a_backward_waits_for_it),
+    TEST(value_is_sent_to_the_node_that_needs_it),
+    TEST(impossible_predecessor_is_refused),
     TEST(weighted_roots_are_the_gradients_of_the_weighted_loss),
-    TEST(a_weight_scales_and_none_is_one),
-    TEST(weights_that_are_none_are_refused),
+    TEST(root_weight_scales_and_defaults_to_one),
+    TEST(invalid_root_weights_are_refused),
     TEST(final_steps_give_the_same_bits),
-    TEST(rates_and_optimisers_that_differ_step_right),
-    TEST(only_what_a_final_step_names_moves),
-    TEST(a_final_step_that_is_not_finite_moves_nothing),
-    TEST(final_groups_and_others_do_not_mix),
+    TEST(different_rates_and_optimisers_step_correctly),
+    TEST(final_step_changes_only_parameters_that_it_names),
+    TEST(nonfinite_final_step_changes_no_weight),
+    TEST(mix_of_final_and_other_groups_is_refused),
     TEST(rates_and_weights_follow_the_schedule),
     TEST(steps_and_schedules_can_be_set),
-    TEST(what_is_set_is_for_the_next_step),
-    TEST(each_call_has_a_mask_of_its_own),
-    TEST(threads_that_wait_at_once_all_come_home),
-    TEST(a_deadline_ends_a_wait_and_nothing_else),
-    TEST(roots_against_a_window_are_refused),
-    TEST(nothing_changes_while_calls_wait_for_a_backward),
-    TEST(a_module_without_an_optimiser_may_take_part),
+    TEST(settings_apply_from_the_next_step),
+    TEST(each_call_draws_its_own_dropout_mask),
+    TEST(waiting_threads_all_finish),
+    TEST(deadline_ends_only_the_wait),
+    TEST(roots_in_an_impossible_order_are_refused),
+    TEST(weights_cannot_change_while_calls_wait_for_a_backward),
+    TEST(module_without_an_optimiser_may_take_part),
 };
 
 int main(int argc, char **argv) {
   const char *mode;
-  if (!arguments(argc, argv, &mode)) return 2;
+  if (!read_arguments(argc, argv, &mode)) return 2;
   const cleave_options o = {.size = sizeof o, .single_thread = single};
   if (!open_runtime(&o, &rt)) {
     print_result(false, "open");
     return 1;
   }
   if (strcmp(mode, "window") == 0) {
-    if (!steps_for_a_watcher(atoi(argv[7]))) print_result(false, "steps_for_a_watcher");
+    if (!take_steps_until_input_ends(atoi(argv[7]))) print_result(false, "steps_for_a_watcher");
   } else {
     (void)RUN_ALL(placed);
     print_digest();

@@ -52,15 +52,16 @@ static inline uint64_t now_ms(void) {
 /* ---- one pass and its numbers ---------------------------------------------------------------- */
 
 /* Runs x -> a -> b -> loss, where a waits for the backward of `after`. */
-static inline bool run_after(const net *n, cleave_context c, unsigned seed, cleave_reference after,
-                             cleave_reference *ret_h, cleave_reference *ret_loss) {
+static inline bool run_network_after(const net *n, cleave_context c, unsigned seed,
+                                     cleave_reference after, cleave_reference *ret_h,
+                                     cleave_reference *ret_loss) {
   float x[12], t[8];
-  fill(x, 12, seed);
-  fill(t, 8, seed + 1);
+  fill_with_random(x, 12, seed);
+  fill_with_random(t, 8, seed + 1);
   cleave_reference in, target, h, y;
   const cleave_call_options how = {.size = sizeof how, .after = after};
-  DO(leaf(c, x, 4, 3, false, &in));
-  DO(leaf(c, t, 4, 2, false, &target));
+  DO(make_leaf(c, x, 4, 3, false, &in));
+  DO(make_leaf(c, t, 4, 2, false, &target));
   MUST(cleave_call_with(rt, c, n->a, &in, 1, &how, &h, e));
   MUST(cleave_call(rt, c, n->b, &h, 1, &y, e));
   MUST(cleave_call(rt, c, n->loss, (cleave_reference[]){y, target}, 2, ret_loss, e));
@@ -71,10 +72,10 @@ static inline bool run_after(const net *n, cleave_context c, unsigned seed, clea
 static inline bool copy_gradient(cleave_context c, cleave_module *m, const char *name, float *to,
                                  size_t n) {
   cleave_tensor g = {0};
-  DO(gradient(c, m, name, &g));
+  DO(read_gradient(c, m, name, &g));
   CHECK(cleave_tensor_count(&g) == n);
   memcpy(to, g.data, n * sizeof *to);
-  note(&g);
+  add_to_digest(&g);
   cleave_tensor_free(&g);
   return true;
 }
@@ -84,7 +85,7 @@ static inline bool copy_weight(cleave_module *m, const char *name, float *to, si
   DO(read_weight(m, name, &w));
   CHECK(cleave_tensor_count(&w) == n);
   memcpy(to, w.data, n * sizeof *to);
-  note(&w);
+  add_to_digest(&w);
   cleave_tensor_free(&w);
   return true;
 }
@@ -94,11 +95,11 @@ typedef struct numbers {
   float a[15], b[10];
 } numbers;
 
-static inline bool are_numbers_equal(const numbers *p, const numbers *q) {
+static inline bool are_equal_numbers(const numbers *p, const numbers *q) {
   return memcmp(p, q, sizeof *p) == 0;
 }
 
-static inline bool weights_of(const net *n, numbers *ret) {
+static inline bool copy_weights(const net *n, numbers *ret) {
   return copy_weight(n->a, "0.weight", ret->a, 15) && copy_weight(n->b, "0.weight", ret->b, 10);
 }
 
@@ -106,13 +107,13 @@ static inline bool weights_of(const net *n, numbers *ret) {
 
 typedef enum ending { CLOSE, END } ending;
 
-static inline bool train(const net *n, cleave_optimizer *const *opt, int n_opt, unsigned from,
-                         int steps, ending how) {
+static inline bool train_steps(const net *n, cleave_optimizer *const *opt, int n_opt, unsigned from,
+                               int steps, ending how) {
   for (int i = 0; i < steps; i++) {
     cleave_context c;
     cleave_reference loss;
     DO(open_context(&c));
-    DO(run_after(n, c, from + (unsigned)i, none, NULL, &loss));
+    DO(run_network_after(n, c, from + (unsigned)i, none, NULL, &loss));
     DO(backward(c, loss, false));
     for (int k = 0; k < n_opt; k++) MUST(cleave_step(rt, opt[k], c, 0, NULL, e));
     if (how == END)
@@ -126,7 +127,7 @@ static inline bool train(const net *n, cleave_optimizer *const *opt, int n_opt, 
 /* ---- running them ---------------------------------------------------------------------------- */
 
 /* Reads the program's arguments. The program itself checks those after the mode. */
-static inline bool arguments(int argc, char **argv, const char **ret_mode) {
+static inline bool read_arguments(int argc, char **argv, const char **ret_mode) {
   if (argc < 6) return false;
   session = argv[1];
   at_a = argv[2];

@@ -14,14 +14,14 @@
 
 /* ---- values and gradients -------------------------------------------------------------------- */
 
-static bool gradients_are_those_of_the_formula(void) {
+static bool gradients_equal_the_formula(void) {
   net n;
   cleave_context c;
   cleave_reference x, y, loss;
   cleave_tensor wa = {0}, ba = {0}, wb = {0}, out = {0}, g = {0}, gx = {0}, value = {0};
-  DO(make_net("formula", "master", &n));
+  DO(make_network("formula", "master", &n));
   DO(open_context(&c));
-  DO(run_net(&n, c, 3, &x, &y, &loss));
+  DO(run_network(&n, c, 3, &x, &y, &loss));
   DO(backward(c, loss, false));
   DO(read_weight(n.a, "0.weight", &wa));
   DO(read_weight(n.a, "0.bias", &ba));
@@ -29,26 +29,26 @@ static bool gradients_are_those_of_the_formula(void) {
   MUST(cleave_to_here(rt, y, 0, &out, e));
   MUST(cleave_to_here(rt, loss, 0, &value, e));
   float in[12], dy[8];
-  fill(in, 12, 3);
-  CHECK(near(*(float *)value.data, mean_square(out.data, dy)));
-  DO(gradient(c, n.b, "0.bias", &g));
+  fill_with_random(in, 12, 3);
+  CHECK(is_near(*(float *)value.data, compute_mean_square(out.data, dy)));
+  DO(read_gradient(c, n.b, "0.bias", &g));
   for (int k = 0; k < 2; k++)
-    CHECK(near(((float *)g.data)[k], dy[k] + dy[2 + k] + dy[4 + k] + dy[6 + k]));
-  DO(gradient(c, n.a, "0.weight", &g));
+    CHECK(is_near(((float *)g.data)[k], dy[k] + dy[2 + k] + dy[4 + k] + dy[6 + k]));
+  DO(read_gradient(c, n.a, "0.weight", &g));
   MUST(cleave_leaf_gradient(rt, x, &gx, e));
-  formula f = by_hand(in, dy, wa.data, ba.data, wb.data);
-  for (int i = 0; i < 15; i++) CHECK(near(((float *)g.data)[i], f.dw[i]));
-  for (int i = 0; i < 12; i++) CHECK(near(((float *)gx.data)[i], f.dx[i]));
-  note(&g);
-  note(&gx);
+  formula f = compute_gradients_by_hand(in, dy, wa.data, ba.data, wb.data);
+  for (int i = 0; i < 15; i++) CHECK(is_near(((float *)g.data)[i], f.dw[i]));
+  for (int i = 0; i < 12; i++) CHECK(is_near(((float *)gx.data)[i], f.dx[i]));
+  add_to_digest(&g);
+  add_to_digest(&gx);
   DO(close_context(c));
   cleave_tensor *all[] = {&wa, &ba, &wb, &out, &g, &gx, &value};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) cleave_tensor_free(all[i]);
   return true;
 }
 
-/* An output has two consumers on different nodes, and returns to the first node: A -> B, A -> A. */
-static bool a_value_with_two_consumers_adds_their_gradients(void) {
+/* An output of A has two consumers: a module at B, and another one at A. */
+static bool value_with_two_consumers_gets_the_sum_of_their_gradients(void) {
   cleave_module *a, *b, *join, *loss;
   cleave_graph *g;
   cleave_context c;
@@ -57,10 +57,10 @@ static bool a_value_with_two_consumers_adds_their_gradients(void) {
   int64_t shape[] = {4, 5};
   float numbers[12], target[20];
   cleave_tensor both = {0}, twice = {0};
-  fill(numbers, 12, 5);
-  fill(target, 20, 6);
-  DO(load("fan a", at_a, "[{op: linear, out: 5}]", 3, &a));
-  DO(load("fan b", at_b, "[{op: linear, out: 5}, {op: relu}]", 5, &b));
+  fill_with_random(numbers, 12, 5);
+  fill_with_random(target, 20, 6);
+  DO(load_module("fan a", at_a, "[{op: linear, out: 5}]", 3, &a));
+  DO(load_module("fan b", at_b, "[{op: linear, out: 5}, {op: relu}]", 5, &b));
   MUST(cleave_graph_new(&g, e));
   MUST(cleave_graph_input(g, "left", CLEAVE_F32, shape, 2, &in[0], e));
   MUST(cleave_graph_input(g, "right", CLEAVE_F32, shape, 2, &in[1], e));
@@ -71,8 +71,8 @@ static bool a_value_with_two_consumers_adds_their_gradients(void) {
   DO(load_loss("fan loss", at_b, 5, &loss));
   for (int pass = 0; pass < 2; pass++) {
     DO(open_context(&c));
-    DO(leaf(c, numbers, 4, 3, false, &x));
-    DO(leaf(c, target, 4, 5, false, &t));
+    DO(make_leaf(c, numbers, 4, 3, false, &x));
+    DO(make_leaf(c, target, 4, 5, false, &t));
     MUST(cleave_call(rt, c, a, &x, 1, &h, e));
     MUST(cleave_call(rt, c, b, &h, 1, &left, e));
     right = h;
@@ -80,8 +80,8 @@ static bool a_value_with_two_consumers_adds_their_gradients(void) {
     MUST(cleave_call(rt, c, join, (cleave_reference[]){left, right}, 2, &y, e));
     MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
     DO(backward(c, l, false));
-    DO(gradient(c, a, "0.weight", pass ? &twice : &both));
-    note(pass ? &twice : &both);
+    DO(read_gradient(c, a, "0.weight", pass ? &twice : &both));
+    add_to_digest(pass ? &twice : &both);
     DO(close_context(c));
   }
   cleave_tensor_free(&both);
@@ -89,30 +89,30 @@ static bool a_value_with_two_consumers_adds_their_gradients(void) {
   return true;
 }
 
-static bool a_call_that_no_root_needs_does_not_hang_backward(void) {
+static bool backward_does_not_wait_for_a_call_that_no_root_needs(void) {
   net n;
   cleave_context c;
   cleave_reference x, loss, unused;
-  DO(make_net("unused", "master", &n));
+  DO(make_network("unused", "master", &n));
   DO(open_context(&c));
-  DO(run_net(&n, c, 9, &x, NULL, &loss));
+  DO(run_network(&n, c, 9, &x, NULL, &loss));
   MUST(cleave_call(rt, c, n.a, &x, 1, &unused, e));
   DO(backward(c, loss, false));
   return close_context(c);
 }
 
-static bool a_retained_backward_twice_doubles_the_gradient(void) {
+static bool retained_backward_run_twice_doubles_the_gradient(void) {
   net n;
   cleave_context c;
   cleave_reference loss;
   cleave_tensor once = {0}, two = {0};
-  DO(make_net("retain", "master", &n));
+  DO(make_network("retain", "master", &n));
   DO(open_context(&c));
-  DO(run_net(&n, c, 11, NULL, NULL, &loss));
+  DO(run_network(&n, c, 11, NULL, NULL, &loss));
   DO(backward(c, loss, true));
-  DO(gradient(c, n.a, "0.weight", &once));
+  DO(read_gradient(c, n.a, "0.weight", &once));
   DO(backward(c, loss, false));
-  DO(gradient(c, n.a, "0.weight", &two));
+  DO(read_gradient(c, n.a, "0.weight", &two));
   for (int i = 0; i < 15; i++) CHECK(((float *)two.data)[i] == 2 * ((float *)once.data)[i]);
   REFUSED(cleave_backward(rt, c, &loss, 1, false, 0, e), CLEAVE_PRECONDITION, "retain loss");
   cleave_tensor_free(&once);
@@ -126,8 +126,8 @@ static bool a_frozen_parameter_has_no_gradient(void) {
   cleave_reference x, t, y, l;
   cleave_tensor g = {0};
   float numbers[12], target[20];
-  fill(numbers, 12, 1);
-  fill(target, 20, 2);
+  fill_with_random(numbers, 12, 1);
+  fill_with_random(target, 20, 2);
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   const char *frozen[] = {"*.bias"};
   cleave_module_options o = {
@@ -135,25 +135,25 @@ static bool a_frozen_parameter_has_no_gradient(void) {
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 5}]", &input, &m, e));
   DO(load_loss("frozen loss", "master", 5, &loss));
   DO(open_context(&c));
-  DO(leaf(c, numbers, 4, 3, false, &x));
-  DO(leaf(c, target, 4, 5, false, &t));
+  DO(make_leaf(c, numbers, 4, 3, false, &x));
+  DO(make_leaf(c, target, 4, 5, false, &t));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
   DO(backward(c, l, false));
-  DO(gradient(c, m, "0.weight", &g));
+  DO(read_gradient(c, m, "0.weight", &g));
   REFUSED(cleave_gradient(rt, c, m, "0.bias", 0, &g, e), CLEAVE_NOT_FOUND, "frozen");
   cleave_tensor_free(&g);
   return close_context(c);
 }
 
-static bool a_gradient_says_where_it_lives(void) {
+static bool gradient_place_is_that_of_its_module(void) {
   net n;
   cleave_context c;
   cleave_reference loss, y;
   cleave_place place;
-  DO(make_net("place", "master", &n));
+  DO(make_network("place", "master", &n));
   DO(open_context(&c));
-  DO(run_net(&n, c, 13, NULL, &y, &loss));
+  DO(run_network(&n, c, 13, NULL, &y, &loss));
   REFUSED(cleave_gradient_place(rt, c, n.a, "0.weight", 0, &place, e), CLEAVE_NOT_FOUND,
           "no backward got there");
   DO(backward(c, loss, false));
@@ -166,8 +166,9 @@ static bool a_gradient_says_where_it_lives(void) {
   return close_context(c);
 }
 
-/* Uses class labels, an architecture by name, and labels of the master for a loss at a worker. */
-static bool labels_travel_to_a_loss_elsewhere(void) {
+/* The outputs of a named architecture are compared with class labels. The labels are at the master
+ * and the loss at a worker. */
+static bool labels_are_sent_to_a_loss_at_a_worker(void) {
   cleave_module *m, *loss;
   cleave_context c;
   cleave_reference x, t, y, l;
@@ -175,14 +176,14 @@ static bool labels_travel_to_a_loss_elsewhere(void) {
   float numbers[12];
   int64_t classes[4] = {2, 0, 1, 1};
   double expected = 0;
-  fill(numbers, 12, 8);
+  fill_with_random(numbers, 12, 8);
   cleave_module_options o = {.size = sizeof o, .name = "mlp", .at = at_a, .seed = 3};
   cleave_module_options lo = {.size = sizeof lo, .name = "mlp loss", .at = at_b};
   cleave_input in = CLEAVE_INPUT(CLEAVE_F32, 4, 3), prediction = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   MUST(cleave_load_architecture(rt, &o, "mlp", "{hidden: [8, 6], classes: 3}", &in, &m, e));
   MUST(cleave_load_loss(rt, &lo, "cross_entropy", &prediction, &loss, e));
   DO(open_context(&c));
-  DO(leaf(c, numbers, 4, 3, false, &x));
+  DO(make_leaf(c, numbers, 4, 3, false, &x));
   cleave_tensor labels = CLEAVE_TENSOR_I64(classes, 4);
   REFUSED(cleave_leaf(rt, c, &labels, true, &t, e), CLEAVE_INVALID, "only f32");
   MUST(cleave_leaf(rt, c, &labels, false, &t, e));
@@ -195,7 +196,7 @@ static bool labels_travel_to_a_loss_elsewhere(void) {
     const float *row = (const float *)out.data + 3 * r;
     expected += log(exp(row[0]) + exp(row[1]) + exp(row[2])) - row[classes[r]];
   }
-  CHECK(near(*(float *)value.data, (float)(expected / 4)));
+  CHECK(is_near(*(float *)value.data, (float)(expected / 4)));
   CHECK(strcmp(cleave_module_weight_name(m, 0), "1.weight") == 0 ||
         strcmp(cleave_module_weight_name(m, 0), "0.weight") == 0);
   cleave_tensor_free(&out);
@@ -205,14 +206,14 @@ static bool labels_travel_to_a_loss_elsewhere(void) {
 
 /* Two parts of an architecture equal the whole one: names, first weights, and the bits of the
  * output. */
-static bool parts_of_an_architecture_are_the_whole(void) {
+static bool parts_of_an_architecture_equal_the_whole(void) {
   static const char mlp[] = "{hidden: [8, 6], classes: 3}";
   cleave_module *whole, *front, *back, *none;
   cleave_context c;
   cleave_reference x, y, z, h;
   cleave_tensor one = {0}, two = {0};
   float numbers[12];
-  fill(numbers, 12, 8);
+  fill_with_random(numbers, 12, 8);
   cleave_module_options w = {.size = sizeof w, .name = "whole", .at = at_b, .seed = 3};
   cleave_module_options f = {
       .size = sizeof f, .name = "f", .at = at_a, .seed = 3, .layers = "0..1"};
@@ -227,7 +228,7 @@ static bool parts_of_an_architecture_are_the_whole(void) {
           "inside block 'layer2.0'");
   CHECK(strcmp(cleave_module_weight_name(back, 0), "2.weight") == 0);
   DO(open_context(&c));
-  DO(leaf(c, numbers, 4, 3, false, &x));
+  DO(make_leaf(c, numbers, 4, 3, false, &x));
   MUST(cleave_call(rt, c, whole, &x, 1, &y, e));
   MUST(cleave_call(rt, c, front, &x, 1, &h, e));
   MUST(cleave_call(rt, c, back, &h, 1, &z, e));
@@ -247,10 +248,10 @@ static bool evaluation_takes_other_batch_sizes_and_has_no_backward(void) {
   cleave_tensor out = {0};
   cleave_context_options o = {.size = sizeof o, .evaluation = true};
   float numbers[21];
-  fill(numbers, 21, 8);
-  DO(make_net("evaluation", "master", &n));
+  fill_with_random(numbers, 21, 8);
+  DO(make_network("evaluation", "master", &n));
   MUST(cleave_context_open(rt, &o, &c, e));
-  DO(leaf(c, numbers, 7, 3, true, &x));
+  DO(make_leaf(c, numbers, 7, 3, true, &x));
   MUST(cleave_call(rt, c, n.a, &x, 1, &l, e));
   MUST(cleave_rpc_sync(rt, c, n.b, &l, 1, 0, &y, &out, e));
   CHECK(out.shape[0] == 7 && out.shape[1] == 2);
@@ -264,26 +265,27 @@ static bool evaluation_takes_other_batch_sizes_and_has_no_backward(void) {
 
 enum { CROWD = 1000 };
 
-static bool many_contexts_at_once_give_the_serial_gradients(void) {
+static bool simultaneous_contexts_give_the_serial_gradients(void) {
   net n;
   static cleave_context c[CROWD];
   static cleave_reference loss[CROWD];
   static float serial[CROWD][15];
   cleave_tensor g = {0};
-  DO(make_net("crowd", "master", &n));
+  DO(make_network("crowd", "master", &n));
   for (int i = 0; i < CROWD; i++) {
     DO(open_context(&c[i]));
-    DO(run_net(&n, c[i], 100 + (unsigned)i, NULL, NULL, &loss[i]));
+    DO(run_network(&n, c[i], 100 + (unsigned)i, NULL, NULL, &loss[i]));
     DO(backward(c[i], loss[i], false));
-    DO(gradient(c[i], n.a, "0.weight", &g));
+    DO(read_gradient(c[i], n.a, "0.weight", &g));
     memcpy(serial[i], g.data, sizeof serial[i]);
     DO(close_context(c[i]));
   }
   for (int i = 0; i < CROWD; i++) DO(open_context(&c[i]));
-  for (int i = 0; i < CROWD; i++) DO(run_net(&n, c[i], 100 + (unsigned)i, NULL, NULL, &loss[i]));
+  for (int i = 0; i < CROWD; i++)
+    DO(run_network(&n, c[i], 100 + (unsigned)i, NULL, NULL, &loss[i]));
   for (int i = CROWD; i-- > 0;) DO(backward(c[i], loss[i], false));
   for (int i = 0; i < CROWD; i++) {
-    DO(gradient(c[i], n.a, "0.weight", &g));
+    DO(read_gradient(c[i], n.a, "0.weight", &g));
     CHECK(memcmp(serial[i], g.data, sizeof serial[i]) == 0);
     DO(close_context(c[i]));
   }
@@ -298,15 +300,15 @@ typedef struct threaded {
   bool ok;
 } threaded;
 
-static bool one_of_several(threaded *t) {
+static bool run_context_of_thread(threaded *t) {
   cleave_tensor g = {0};
   for (int i = 0; i < 20; i++) {
     cleave_context c;
     cleave_reference loss;
     DO(open_context(&c));
-    DO(run_net(t->n, c, t->seed, NULL, NULL, &loss));
+    DO(run_network(t->n, c, t->seed, NULL, NULL, &loss));
     DO(backward(c, loss, false));
-    DO(gradient(c, t->n->a, "0.weight", &g));
+    DO(read_gradient(c, t->n->a, "0.weight", &g));
     if (i) CHECK(memcmp(t->gradient, g.data, sizeof t->gradient) == 0);
     memcpy(t->gradient, g.data, sizeof t->gradient);
     DO(close_context(c));
@@ -317,15 +319,15 @@ static bool one_of_several(threaded *t) {
 
 static void *run_threaded(void *user) {
   threaded *t = user;
-  t->ok = one_of_several(t);
+  t->ok = run_context_of_thread(t);
   return NULL;
 }
 
-static bool several_threads_each_in_contexts_of_their_own(void) {
+static bool threads_compute_in_separate_contexts(void) {
   net n;
   threaded all[4] = {{0}};
   pthread_t threads[4];
-  DO(make_net("threads", "master", &n));
+  DO(make_network("threads", "master", &n));
   for (int i = 0; i < 4; i++) {
     all[i] = (threaded){.n = &n, .seed = 40 + (unsigned)(i / 2)};
     CHECK(pthread_create(&threads[i], NULL, run_threaded, &all[i]) == 0);
@@ -344,9 +346,9 @@ static bool a_released_reference_is_refused_by_name(void) {
   cleave_context c;
   cleave_reference x, y, loss;
   cleave_tensor out = {0};
-  DO(make_net("released", "master", &n));
+  DO(make_network("released", "master", &n));
   DO(open_context(&c));
-  DO(run_net(&n, c, 15, &x, &y, &loss));
+  DO(run_network(&n, c, 15, &x, &y, &loss));
   MUST(cleave_reference_release(rt, y, e));
   REFUSED(cleave_to_here(rt, y, 0, &out, e), CLEAVE_NOT_FOUND, "was released");
   REFUSED(cleave_reference_release(rt, y, e), CLEAVE_NOT_FOUND, "was released");
@@ -359,17 +361,17 @@ static bool a_released_reference_is_refused_by_name(void) {
   return true;
 }
 
-static bool futures_and_rpc_sync_bring_the_value(void) {
+static bool call_results_arrive_by_future_and_rpc_sync(void) {
   cleave_module *m;
   cleave_context c;
   cleave_reference x, y;
   cleave_future f;
   cleave_tensor a = {0}, b = {0}, here = {0};
   float numbers[12];
-  fill(numbers, 12, 17);
-  DO(load("rpc", at_b, "[{op: linear, out: 5}]", 3, &m));
+  fill_with_random(numbers, 12, 17);
+  DO(load_module("rpc", at_b, "[{op: linear, out: 5}]", 3, &m));
   DO(open_context(&c));
-  DO(leaf(c, numbers, 4, 3, false, &x));
+  DO(make_leaf(c, numbers, 4, 3, false, &x));
   numbers[0] = 99; /* the leaf has its own copy of the numbers */
   MUST(cleave_rpc_sync(rt, c, m, &x, 1, 0, &y, &a, e));
   MUST(cleave_rpc_async(rt, c, m, &x, 1, NULL, &f, e));
@@ -389,20 +391,20 @@ static bool futures_and_rpc_sync_bring_the_value(void) {
   return close_context(c);
 }
 
-static bool a_local_only_module_says_where_its_inputs_are(void) {
+static bool local_only_module_reports_the_place_of_its_inputs(void) {
   cleave_module *m, *loss;
   cleave_context c;
   cleave_reference x, y, t, l;
   float numbers[12], target[20];
-  fill(numbers, 12, 1);
-  fill(target, 20, 2);
-  DO(load("strict first", at_a, "[{op: linear, out: 5}]", 3, &m));
+  fill_with_random(numbers, 12, 1);
+  fill_with_random(target, 20, 2);
+  DO(load_module("strict first", at_a, "[{op: linear, out: 5}]", 3, &m));
   cleave_module_options o = {.size = sizeof o, .name = "strict", .at = at_b, .local_only = true};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 5);
   MUST(cleave_load_loss(rt, &o, "mse", &input, &loss, e));
   DO(open_context(&c));
-  DO(leaf(c, numbers, 4, 3, false, &x));
-  DO(leaf(c, target, 4, 5, false, &t));
+  DO(make_leaf(c, numbers, 4, 3, false, &x));
+  DO(make_leaf(c, target, 4, 5, false, &t));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   cleave_reference both[] = {y, t};
   if (strcmp(at_b, "master") != 0) {
@@ -426,12 +428,13 @@ static bool a_leaf_too_large_for_a_worker_is_refused_and_stays_usable(void) {
   cleave_reference x, y;
   cleave_tensor out = {0};
   if (strcmp(at_b, "master") == 0) return true;
-  float *numbers = calloc((size_t)4 * WIDE, 4); /* 6.25 MiB; test_api.py sets a credit of 4 */
+  /* 6.25 MiB, more than the credit of 4 MiB that test_api.py sets */
+  float *numbers = calloc((size_t)4 * WIDE, 4);
   CHECK(numbers != NULL);
-  DO(load("large there", at_b, "[{op: relu}]", WIDE, &there));
-  DO(load("large here", "master", "[{op: relu}]", WIDE, &here));
+  DO(load_module("large there", at_b, "[{op: relu}]", WIDE, &there));
+  DO(load_module("large here", "master", "[{op: relu}]", WIDE, &here));
   DO(open_context(&c));
-  DO(leaf(c, numbers, 4, WIDE, false, &x));
+  DO(make_leaf(c, numbers, 4, WIDE, false, &x));
   free(numbers);
   for (int again = 0; again < 2; again++)
     REFUSED(cleave_call(rt, c, there, &x, 1, &y, e), CLEAVE_EXHAUSTED, "credit");
@@ -440,7 +443,7 @@ static bool a_leaf_too_large_for_a_worker_is_refused_and_stays_usable(void) {
   return close_context(c);
 }
 
-static bool no_places_in_texts_of_the_library(void) {
+static bool errors_name_no_source_files(void) {
   cleave_graph *g;
   const int64_t shape[] = {4, 3};
   int in, out;
@@ -459,16 +462,16 @@ static bool wrong_arguments_are_refused_before_anything_is_sent(void) {
   cleave_context c;
   cleave_reference x, y;
   float numbers[20];
-  fill(numbers, 20, 1);
+  fill_with_random(numbers, 20, 1);
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   cleave_module_options o = {.size = sizeof o, .name = "bad"};
   REFUSED(cleave_load_layers(rt, &o, "[{op: linera, out: 5}]", &input, &none, e), CLEAVE_INVALID,
           "linear");
   REFUSED(cleave_load_layers(rt, &o, "[{op: linear, ouch: 5}]", &input, &none, e), CLEAVE_INVALID,
-          "layers:1:15: "); /* position in the caller's own text */
+          "layers:1:15: "); /* the error gives the position in the text that the caller passed */
   REFUSED(cleave_load_layers(rt, &o, "[{op: relu},\n {op: linear, ouch: 5}]", &input, &none, e),
           CLEAVE_INVALID, "layers:2:15: ");
-  DO(no_places_in_texts_of_the_library());
+  DO(errors_name_no_source_files());
   o.name = "a\033[2Jb"; /* a worker prints the name, so terminal codes are refused */
   REFUSED(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &none, e), CLEAVE_INVALID,
           "UTF-8 without control characters");
@@ -476,9 +479,9 @@ static bool wrong_arguments_are_refused_before_anything_is_sent(void) {
   o.at = "nowhere";
   REFUSED(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &none, e), CLEAVE_NOT_FOUND,
           "nowhere");
-  DO(load("good", at_a, "[{op: linear, out: 5}]", 3, &m));
+  DO(load_module("good", at_a, "[{op: linear, out: 5}]", 3, &m));
   DO(open_context(&c));
-  DO(leaf(c, numbers, 4, 5, false, &x));
+  DO(make_leaf(c, numbers, 4, 5, false, &x));
   REFUSED(cleave_call(rt, c, m, &x, 1, &y, e), CLEAVE_INVALID, "f32 [4, 3]");
   REFUSED(cleave_call(rt, c, m, &x, 2, &y, e), CLEAVE_INVALID, "1 input, not 2");
   REFUSED(cleave_backward(rt, c, &x, 1, false, 0, e), CLEAVE_INVALID, "scalars");
@@ -489,7 +492,7 @@ static bool weights_are_read_and_written_by_name(void) {
   cleave_module *m;
   cleave_tensor w = {0};
   float numbers[15], bias[5] = {1, 2, 3, 4, 5};
-  fill(numbers, 15, 21);
+  fill_with_random(numbers, 15, 21);
   cleave_named_tensor given[] = {{"0.weight", CLEAVE_TENSOR_F32(numbers, 5, 3)}};
   cleave_module_options o = {
       .size = sizeof o, .name = "named", .at = at_b, .weights = given, .n_weights = 1};
@@ -509,16 +512,16 @@ static bool weights_are_read_and_written_by_name(void) {
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-/* True for the error of a wrong row number. The number itself is only in the program's error: texts
- * that are sent omit it. */
+/* True if the error reports a wrong row number. Only the program's own error has the number; texts
+ * that are sent to other nodes omit it. */
 static bool is_wrong_row(const cleave_error *e) {
   return strstr(e->text, "row number of sample 2, place 0, is outside 0..9") &&
          (strstr(e->text, "(77)") != NULL) == (strcmp(at_b, "master") == 0);
 }
 
-/* The table has no such row: the call fails at its node; the fetch, a dependent call and backward
- * return that error with the node's name, and other contexts continue. */
-static bool a_call_that_fails_is_told_to_whoever_uses_it(void) {
+/* A call reads a row that the table does not have, so it fails at its node. The fetch, a dependent
+ * call and backward return that error with the node's name. Other contexts continue. */
+static bool failed_call_fails_calls_that_use_it(void) {
   cleave_module *table, *after, *loss;
   cleave_context c;
   cleave_reference row, h, y, t, l;
@@ -526,17 +529,17 @@ static bool a_call_that_fails_is_told_to_whoever_uses_it(void) {
   cleave_error error = {0};
   float target[20];
   int64_t rows[4] = {2, 0, 77, 1};
-  fill(target, 20, 8);
+  fill_with_random(target, 20, 8);
   cleave_module_options o = {.size = sizeof o, .name = "table", .at = at_b};
   cleave_input ids = CLEAVE_INPUT(CLEAVE_I64, 4);
   MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 10, out: 3}]", &ids, &table, e));
-  DO(load("after", at_a, "[{op: linear, out: 5}]", 3, &after));
+  DO(load_module("after", at_a, "[{op: linear, out: 5}]", 3, &after));
   DO(load_loss("after loss", "master", 5, &loss));
   for (int pass = 0; pass < 2; pass++) {
     DO(open_context(&c));
     cleave_tensor labels = CLEAVE_TENSOR_I64(rows, 4);
     MUST(cleave_leaf(rt, c, &labels, false, &row, e));
-    DO(leaf(c, target, 4, 5, false, &t));
+    DO(make_leaf(c, target, 4, 5, false, &t));
     MUST(cleave_call(rt, c, table, &row, 1, &h, e));
     MUST(cleave_call(rt, c, after, &h, 1, &y, e));
     MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
@@ -550,9 +553,9 @@ static bool a_call_that_fails_is_told_to_whoever_uses_it(void) {
       rows[2] = 1;
     } else {
       DO(backward(c, l, false));
-      DO(gradient(c, table, "0.weight", &out));
+      DO(read_gradient(c, table, "0.weight", &out));
       CHECK(((float *)out.data)[9] == 0 && ((float *)out.data)[3] != 0);
-      note(&out);
+      add_to_digest(&out);
     }
     DO(close_context(c));
   }
@@ -566,11 +569,11 @@ static bool weights_changed_between_forward_and_backward_are_refused(void) {
   cleave_reference loss;
   cleave_tensor out = {0};
   float numbers[10];
-  fill(numbers, 10, 3);
+  fill_with_random(numbers, 10, 3);
   cleave_tensor w = CLEAVE_TENSOR_F32(numbers, 2, 5);
-  DO(make_net("changed", "master", &n));
+  DO(make_network("changed", "master", &n));
   DO(open_context(&c));
-  DO(run_net(&n, c, 3, NULL, NULL, &loss));
+  DO(run_network(&n, c, 3, NULL, NULL, &loss));
   MUST(cleave_to_here(rt, loss, 0, &out, e)); /* waits for the forward */
   MUST(cleave_weight_write(rt, n.b, "0.weight", &w, 0, e));
   cleave_tensor_free(&out);
@@ -587,22 +590,22 @@ static bool a_step_moves_all_modules_by_the_clipped_gradient(void) {
   cleave_optimizer *sgd;
   cleave_step_result done;
   cleave_tensor before = {0}, after = {0}, ga = {0}, g = {0};
-  DO(make_net("sgd", at_b, &n));
+  DO(make_network("sgd", at_b, &n));
   cleave_module *both[] = {n.a, n.b};
   cleave_group group = {.modules = both, .n_modules = 2, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &group, 1, 0.01, &sgd, e));
   DO(read_weight(n.a, "0.weight", &before));
   DO(open_context(&c));
-  DO(run_net(&n, c, 31, NULL, NULL, &loss));
+  DO(run_network(&n, c, 31, NULL, NULL, &loss));
   DO(backward(c, loss, false));
   const char *names[] = {"0.weight", "0.bias"};
   double sum = 0;
   for (int k = 0; k < 4; k++) {
-    DO(gradient(c, both[k / 2], names[k % 2], &g));
+    DO(read_gradient(c, both[k / 2], names[k % 2], &g));
     for (size_t i = 0; i < cleave_tensor_count(&g); i++)
       sum += (double)((float *)g.data)[i] * ((float *)g.data)[i];
   }
-  DO(gradient(c, n.a, "0.weight", &ga));
+  DO(read_gradient(c, n.a, "0.weight", &ga));
   MUST(cleave_step(rt, sgd, c, 0, &done, e));
   CHECK(done.applied && done.number == 1 && done.lr == 0.5);
   CHECK(fabs(done.norm - sqrt(sum)) < 1e-6 * sqrt(sum));
@@ -610,9 +613,9 @@ static bool a_step_moves_all_modules_by_the_clipped_gradient(void) {
   DO(read_weight(n.a, "0.weight", &after));
   double scale = 0.5 * fmin(1, 0.01 / (sqrt(sum) + 1e-6));
   for (int i = 0; i < 15; i++)
-    CHECK(near(((float *)after.data)[i],
-               (float)(((float *)before.data)[i] - scale * ((float *)ga.data)[i])));
-  note(&after);
+    CHECK(is_near(((float *)after.data)[i],
+                  (float)(((float *)before.data)[i] - scale * ((float *)ga.data)[i])));
+  add_to_digest(&after);
   DO(close_context(c));
   cleave_tensor *all[] = {&before, &after, &ga, &g};
   for (size_t i = 0; i < 4; i++) cleave_tensor_free(all[i]);
@@ -626,17 +629,17 @@ static bool two_optimisers_step_in_one_context(void) {
   cleave_optimizer *first, *second;
   cleave_step_result done;
   cleave_tensor before = {0}, after = {0}, g = {0};
-  DO(make_net("pair", "master", &n));
+  DO(make_network("pair", "master", &n));
   cleave_group ga = {.modules = &n.a, .n_modules = 1, .lr = 0.5};
   cleave_group gb = {.modules = &n.b, .n_modules = 1, .lr = 0.25};
   MUST(cleave_optimizer_new(rt, &ga, 1, 0, &first, e));
   MUST(cleave_optimizer_new(rt, &gb, 1, 0, &second, e));
   DO(read_weight(n.b, "0.bias", &before));
   DO(open_context(&c));
-  DO(run_net(&n, c, 3, NULL, NULL, &loss));
+  DO(run_network(&n, c, 3, NULL, NULL, &loss));
   REFUSED(cleave_step(rt, first, c, 0, &done, e), CLEAVE_PRECONDITION, "no gradient");
   DO(backward(c, loss, false));
-  DO(gradient(c, n.b, "0.bias", &g));
+  DO(read_gradient(c, n.b, "0.bias", &g));
   MUST(cleave_step(rt, first, c, 0, &done, e));
   DO(read_weight(n.b, "0.bias", &after));
   CHECK(memcmp(before.data, after.data, 8) == 0);
@@ -644,7 +647,8 @@ static bool two_optimisers_step_in_one_context(void) {
   CHECK(done.lr == 0.25);
   DO(read_weight(n.b, "0.bias", &after));
   for (int i = 0; i < 2; i++)
-    CHECK(near(((float *)after.data)[i], ((float *)before.data)[i] - 0.25f * ((float *)g.data)[i]));
+    CHECK(is_near(((float *)after.data)[i],
+                  ((float *)before.data)[i] - 0.25f * ((float *)g.data)[i]));
   REFUSED(cleave_step(rt, second, c, 0, &done, e), CLEAVE_PRECONDITION, "has taken its step");
   cleave_tensor_free(&before);
   cleave_tensor_free(&after);
@@ -657,7 +661,7 @@ static bool a_rate_follows_its_schedule(void) {
   net n;
   cleave_optimizer *sgd;
   cleave_step_result done;
-  DO(make_net("schedule", "master", &n));
+  DO(make_network("schedule", "master", &n));
   cleave_module *both[] = {n.a, n.b};
   cleave_group group = {.modules = both,
                         .n_modules = 2,
@@ -671,7 +675,7 @@ static bool a_rate_follows_its_schedule(void) {
     cleave_context c;
     cleave_reference loss;
     DO(open_context(&c));
-    DO(run_net(&n, c, 3, NULL, NULL, &loss));
+    DO(run_network(&n, c, 3, NULL, NULL, &loss));
     DO(backward(c, loss, false));
     MUST(cleave_step(rt, sgd, c, 0, &done, e));
     CHECK(fabs(done.lr - 0.1 * pow(0.1, step / 2)) < 1e-12);
@@ -685,7 +689,7 @@ static bool training_lowers_the_loss_and_is_reproducible(void) {
   cleave_optimizer *adam;
   cleave_tensor value = {0}, w = {0};
   float first = 0, last = 0;
-  DO(make_net("train", at_a, &n));
+  DO(make_network("train", at_a, &n));
   cleave_module *both[] = {n.a, n.b};
   cleave_group group = {.modules = both, .n_modules = 2, .kind = CLEAVE_ADAM, .lr = 0.02};
   MUST(cleave_optimizer_new(rt, &group, 1, 0, &adam, e));
@@ -693,7 +697,7 @@ static bool training_lowers_the_loss_and_is_reproducible(void) {
     cleave_context c;
     cleave_reference loss;
     DO(open_context(&c));
-    DO(run_net(&n, c, 50, NULL, NULL, &loss));
+    DO(run_network(&n, c, 50, NULL, NULL, &loss));
     DO(backward(c, loss, false));
     MUST(cleave_step(rt, adam, c, 0, NULL, e));
     MUST(cleave_to_here(rt, loss, 0, &value, e));
@@ -703,13 +707,13 @@ static bool training_lowers_the_loss_and_is_reproducible(void) {
   }
   CHECK(last < 0.5f * first);
   DO(read_weight(n.b, "0.weight", &w));
-  note(&w);
+  add_to_digest(&w);
   cleave_tensor_free(&value);
   cleave_tensor_free(&w);
   return true;
 }
 
-static bool a_gradient_that_is_not_finite_moves_nothing_anywhere(void) {
+static bool nonfinite_gradient_changes_no_weight_anywhere(void) {
   net n;
   cleave_context c;
   cleave_reference x, t, h, y, loss;
@@ -717,17 +721,17 @@ static bool a_gradient_that_is_not_finite_moves_nothing_anywhere(void) {
   cleave_step_result done;
   cleave_tensor before = {0}, after = {0};
   float numbers[12], target[8];
-  fill(numbers, 12, 1);
-  fill(target, 8, 2);
+  fill_with_random(numbers, 12, 1);
+  fill_with_random(target, 8, 2);
   target[3] = INFINITY;
-  DO(make_net("infinite", "master", &n));
+  DO(make_network("infinite", "master", &n));
   cleave_module *both[] = {n.a, n.b};
   cleave_group group = {.modules = both, .n_modules = 2, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
   DO(read_weight(n.a, "0.weight", &before));
   DO(open_context(&c));
-  DO(leaf(c, numbers, 4, 3, false, &x));
-  DO(leaf(c, target, 4, 2, false, &t));
+  DO(make_leaf(c, numbers, 4, 3, false, &x));
+  DO(make_leaf(c, target, 4, 2, false, &t));
   MUST(cleave_call(rt, c, n.a, &x, 1, &h, e));
   MUST(cleave_call(rt, c, n.b, &h, 1, &y, e));
   MUST(cleave_call(rt, c, n.loss, (cleave_reference[]){y, t}, 2, &loss, e));
@@ -744,41 +748,41 @@ static bool a_gradient_that_is_not_finite_moves_nothing_anywhere(void) {
 /* ---- running them ---------------------------------------------------------------------------- */
 
 static const test tests[] = {
-    TEST(gradients_are_those_of_the_formula),
-    TEST(a_value_with_two_consumers_adds_their_gradients),
-    TEST(a_call_that_no_root_needs_does_not_hang_backward),
-    TEST(a_retained_backward_twice_doubles_the_gradient),
+    TEST(gradients_equal_the_formula),
+    TEST(value_with_two_consumers_gets_the_sum_of_their_gradients),
+    TEST(backward_does_not_wait_for_a_call_that_no_root_needs),
+    TEST(retained_backward_run_twice_doubles_the_gradient),
     TEST(a_frozen_parameter_has_no_gradient),
-    TEST(a_gradient_says_where_it_lives),
-    TEST(labels_travel_to_a_loss_elsewhere),
-    TEST(parts_of_an_architecture_are_the_whole),
+    TEST(gradient_place_is_that_of_its_module),
+    TEST(labels_are_sent_to_a_loss_at_a_worker),
+    TEST(parts_of_an_architecture_equal_the_whole),
     TEST(evaluation_takes_other_batch_sizes_and_has_no_backward),
-    TEST(many_contexts_at_once_give_the_serial_gradients),
-    TEST(several_threads_each_in_contexts_of_their_own),
+    TEST(simultaneous_contexts_give_the_serial_gradients),
+    TEST(threads_compute_in_separate_contexts),
     TEST(a_released_reference_is_refused_by_name),
-    TEST(futures_and_rpc_sync_bring_the_value),
-    TEST(a_local_only_module_says_where_its_inputs_are),
+    TEST(call_results_arrive_by_future_and_rpc_sync),
+    TEST(local_only_module_reports_the_place_of_its_inputs),
     TEST(a_leaf_too_large_for_a_worker_is_refused_and_stays_usable),
     TEST(wrong_arguments_are_refused_before_anything_is_sent),
     TEST(weights_are_read_and_written_by_name),
-    TEST(a_call_that_fails_is_told_to_whoever_uses_it),
+    TEST(failed_call_fails_calls_that_use_it),
     TEST(weights_changed_between_forward_and_backward_are_refused),
     TEST(two_optimisers_step_in_one_context),
     TEST(a_rate_follows_its_schedule),
     TEST(a_step_moves_all_modules_by_the_clipped_gradient),
     TEST(training_lowers_the_loss_and_is_reproducible),
-    TEST(a_gradient_that_is_not_finite_moves_nothing_anywhere),
+    TEST(nonfinite_gradient_changes_no_weight_anywhere),
 };
 
 /* Leaves one context, two references and the modules of all tests on purpose. */
-static bool close_tells_what_was_left(void) {
+static bool close_lists_leaked_objects(void) {
   cleave_context c;
   cleave_reference x;
   cleave_leaks leaks;
   float numbers[12] = {0};
   cleave_context_options o = {.size = sizeof o, .name = "forgotten"};
   MUST(cleave_context_open(rt, &o, &c, e));
-  DO(leaf(c, numbers, 4, 3, false, &x));
+  DO(make_leaf(c, numbers, 4, 3, false, &x));
   MUST(cleave_close(rt, 0, &leaks, e));
   CHECK(leaks.contexts == 1u + (unsigned)n_failed && leaks.references >= 1 && leaks.futures == 0);
   CHECK(strstr(leaks.text, "forgotten") != NULL);
@@ -792,7 +796,7 @@ int main(int argc, char **argv) {
     return 1;
   }
   (void)RUN_ALL(tests);
-  print_result(close_tells_what_was_left(), "close_tells_what_was_left");
+  print_result(close_lists_leaked_objects(), "close_tells_what_was_left");
   print_digest();
   return n_failed != 0;
 }

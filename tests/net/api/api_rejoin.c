@@ -11,7 +11,7 @@
 static const char *session, *loss_of_b, *mend_b;
 static bool single, via_master, keeps_weights;
 
-static bool ask(const char *what) {
+static bool ask_runner(const char *what) {
   char line[64];
   printf("ask %s\n", what);
   fflush(stdout);
@@ -43,7 +43,7 @@ static bool close_runtime(void) {
   return true;
 }
 
-static uint32_t node_b(void) {
+static uint32_t get_index_of_b(void) {
   uint32_t i = 0;
   while (strcmp(cleave_node_name(rt, i), at_b) != 0) i++;
   return i;
@@ -53,17 +53,18 @@ static uint32_t node_b(void) {
 static bool lose_b(void) {
   cleave_link_measure m;
   cleave_error error = {.status = CLEAVE_OK};
-  DO(ask(loss_of_b));
+  DO(ask_runner(loss_of_b));
   for (int i = 0; i < 1000 && error.status != CLEAVE_UNAVAILABLE; i++) {
-    if (cleave_measure(rt, node_b(), 100, &m, &error) == CLEAVE_OK) error.status = CLEAVE_OK;
+    if (cleave_measure(rt, get_index_of_b(), 100, &m, &error) == CLEAVE_OK)
+      error.status = CLEAVE_OK;
     usleep(10000);
   }
   CHECK(error.status == CLEAVE_UNAVAILABLE && strcmp(error.node, at_b) == 0);
   return true;
 }
 
-static bool take_b_back(void) {
-  DO(ask(mend_b));
+static bool rejoin_b(void) {
+  DO(ask_runner(mend_b));
   MUST(cleave_worker_rejoin(rt, at_b, 0, e));
   return true;
 }
@@ -71,29 +72,30 @@ static bool take_b_back(void) {
 /* ---- training -------------------------------------------------------------------------------- */
 
 typedef struct saved {
-  cleave_state weights[2], moments[2];
+  cleave_state saved_weights[2], saved_moments[2];
 } saved;
 
-static bool save(const net *n, saved *s) {
+static bool read_all_state(const net *n, saved *s) {
   cleave_module *m[2] = {n->a, n->b};
   for (int i = 0; i < 2; i++) {
-    MUST(cleave_state_read(rt, m[i], CLEAVE_STATE_WEIGHTS, 0, &s->weights[i], e));
-    MUST(cleave_state_read(rt, m[i], CLEAVE_STATE_OPTIMIZER, 0, &s->moments[i], e));
+    MUST(cleave_state_read(rt, m[i], CLEAVE_STATE_WEIGHTS, 0, &s->saved_weights[i], e));
+    MUST(cleave_state_read(rt, m[i], CLEAVE_STATE_OPTIMIZER, 0, &s->saved_moments[i], e));
   }
   return true;
 }
 
 static void saved_free(saved *s) {
   for (int i = 0; i < 2; i++) {
-    cleave_state_free(&s->weights[i]);
-    cleave_state_free(&s->moments[i]);
+    cleave_state_free(&s->saved_weights[i]);
+    cleave_state_free(&s->saved_moments[i]);
   }
 }
 
-static bool write_back(cleave_module *m, const saved *s, int i) {
-  MUST(cleave_state_write(rt, m, CLEAVE_STATE_WEIGHTS, s->weights[i].items, s->weights[i].n, 0, e));
-  MUST(cleave_state_write(rt, m, CLEAVE_STATE_OPTIMIZER, s->moments[i].items, s->moments[i].n, 0,
-                          e));
+static bool write_saved_state(cleave_module *m, const saved *s, int i) {
+  MUST(cleave_state_write(rt, m, CLEAVE_STATE_WEIGHTS, s->saved_weights[i].items,
+                          s->saved_weights[i].n, 0, e));
+  MUST(cleave_state_write(rt, m, CLEAVE_STATE_OPTIMIZER, s->saved_moments[i].items,
+                          s->saved_moments[i].n, 0, e));
   return true;
 }
 
@@ -108,18 +110,19 @@ static bool same_state(const cleave_state *a, const cleave_state *b) {
   return true;
 }
 
-static bool same(const saved *a, const saved *b) {
+static bool are_same_states(const saved *a, const saved *b) {
   for (int i = 0; i < 2; i++)
-    DO(same_state(&a->weights[i], &b->weights[i]) && same_state(&a->moments[i], &b->moments[i]));
+    DO(same_state(&a->saved_weights[i], &b->saved_weights[i]) &&
+       same_state(&a->saved_moments[i], &b->saved_moments[i]));
   return true;
 }
 
-static bool train(const net *n, cleave_optimizer *o, unsigned from, unsigned to) {
+static bool train_steps(const net *n, cleave_optimizer *o, unsigned from, unsigned to) {
   for (unsigned step = from; step < to; step++) {
     cleave_context c;
     cleave_reference loss;
     DO(open_context(&c));
-    DO(run_net(n, c, 10 * step, NULL, NULL, &loss));
+    DO(run_network(n, c, 10 * step, NULL, NULL, &loss));
     DO(backward(c, loss, false));
     MUST(cleave_step(rt, o, c, 0, NULL, e));
     DO(close_context(c));
@@ -127,39 +130,40 @@ static bool train(const net *n, cleave_optimizer *o, unsigned from, unsigned to)
   return true;
 }
 
-static bool new_adam(const net *n, cleave_optimizer **ret) {
+static bool make_adam(const net *n, cleave_optimizer **ret) {
   cleave_module *both[] = {n->a, n->b};
   cleave_group g = {.modules = both, .n_modules = 2, .kind = CLEAVE_ADAM, .lr = 0.05};
   MUST(cleave_optimizer_new(rt, &g, 1, 0.7, ret, e));
   return true;
 }
 
-/* Takes two steps, two more that are given up, and three from the state after the first two. */
+/* Takes two steps, then two more whose results are thrown away, and then three from the state after
+ * the first two. */
 static bool train_undisturbed(saved *ret) {
   net n;
   cleave_optimizer *o;
   saved s;
   DO(open_runtime());
-  DO(make_net("net", "master", &n));
-  DO(new_adam(&n, &o));
-  DO(train(&n, o, 0, 2) && save(&n, &s));
-  DO(train(&n, o, 2, 4));
-  DO(write_back(n.a, &s, 0) && write_back(n.b, &s, 1));
+  DO(make_network("net", "master", &n));
+  DO(make_adam(&n, &o));
+  DO(train_steps(&n, o, 0, 2) && read_all_state(&n, &s));
+  DO(train_steps(&n, o, 2, 4));
+  DO(write_saved_state(n.a, &s, 0) && write_saved_state(n.b, &s, 1));
   MUST(cleave_optimizer_set_steps(rt, o, 2, e));
-  DO(train(&n, o, 2, 5) && save(&n, ret));
+  DO(train_steps(&n, o, 2, 5) && read_all_state(&n, ret));
   saved_free(&s);
   return close_runtime();
 }
 
-static bool return_to_saved(net *n, cleave_optimizer *o, const saved *s) {
-  MUST(cleave_module_reload(rt, n->b, &s->weights[1], &s->moments[1], 0, e));
-  DO(write_back(n->a, s, 0));
+static bool restore_saved_state(net *n, cleave_optimizer *o, const saved *s) {
+  MUST(cleave_module_reload(rt, n->b, &s->saved_weights[1], &s->saved_moments[1], 0, e));
+  DO(write_saved_state(n->a, s, 0));
   MUST(cleave_optimizer_set_steps(rt, o, 2, e));
   return true;
 }
 
 /* B is lost while a context is between backward and step, and once more after it was restarted. */
-static bool training_goes_on_from_what_was_saved(void) {
+static bool training_continues_from_the_saved_state(void) {
   net n;
   cleave_optimizer *o;
   cleave_context c;
@@ -167,23 +171,23 @@ static bool training_goes_on_from_what_was_saved(void) {
   saved s, here, wanted;
   DO(train_undisturbed(&wanted));
   DO(open_runtime());
-  DO(make_net("net", "master", &n));
-  DO(new_adam(&n, &o));
-  DO(train(&n, o, 0, 2) && save(&n, &s));
+  DO(make_network("net", "master", &n));
+  DO(make_adam(&n, &o));
+  DO(train_steps(&n, o, 0, 2) && read_all_state(&n, &s));
   for (int life = 2; life < 4; life++) {
-    DO(train(&n, o, 2, 3));
+    DO(train_steps(&n, o, 2, 3));
     DO(open_context(&c));
-    DO(run_net(&n, c, 77, NULL, NULL, &loss));
+    DO(run_network(&n, c, 77, NULL, NULL, &loss));
     DO(backward(c, loss, false));
     DO(lose_b());
     REFUSED(cleave_step(rt, o, c, 0, NULL, e), CLEAVE_UNAVAILABLE, at_b);
-    DO(take_b_back());
+    DO(rejoin_b());
     REFUSED(cleave_context_close(rt, c, 0, e), CLEAVE_UNAVAILABLE, at_b);
-    DO(return_to_saved(&n, o, &s));
-    DO(train(&n, o, 2, 5) && save(&n, &here));
-    DO(same(&wanted, &here));
+    DO(restore_saved_state(&n, o, &s));
+    DO(train_steps(&n, o, 2, 5) && read_all_state(&n, &here));
+    DO(are_same_states(&wanted, &here));
     saved_free(&here);
-    DO(write_back(n.a, &s, 0) && write_back(n.b, &s, 1));
+    DO(write_saved_state(n.a, &s, 0) && write_saved_state(n.b, &s, 1));
     MUST(cleave_optimizer_set_steps(rt, o, 2, e));
   }
   saved_free(&s);
@@ -196,7 +200,7 @@ static bool training_goes_on_from_what_was_saved(void) {
 
 /* ---- modules with one weight ----------------------------------------------------------------- */
 
-/* Makes x [4, 3] -> a, tanh -> b, which shares a's weight -> mse, all at one node. */
+/* Makes x [4, 3] -> a, tanh -> b -> mse, all at one node. b shares the weight of a. */
 static bool make_tied(const char *at, net *n) {
   static const char *const layers[] = {"[{op: linear, out: 3, name: first}, {op: tanh}]",
                                        "[{op: linear, out: 3, name: second}]"};
@@ -216,15 +220,15 @@ static bool make_tied(const char *at, net *n) {
   return load_loss("mse", "master", 3, &n->loss);
 }
 
-static bool train_tied(const net *n, cleave_optimizer *o, unsigned from, unsigned to) {
+static bool train_tied_steps(const net *n, cleave_optimizer *o, unsigned from, unsigned to) {
   for (unsigned step = from; step < to; step++) {
     float x[12], want[12];
     cleave_context c;
     cleave_reference in[2], y;
-    fill(x, 12, step);
-    fill(want, 12, step + 100);
+    fill_with_random(x, 12, step);
+    fill_with_random(want, 12, step + 100);
     DO(open_context(&c));
-    DO(leaf(c, x, 4, 3, false, &in[0]) && leaf(c, want, 4, 3, false, &in[1]));
+    DO(make_leaf(c, x, 4, 3, false, &in[0]) && make_leaf(c, want, 4, 3, false, &in[1]));
     MUST(cleave_call(rt, c, n->a, in, 1, &y, e));
     MUST(cleave_call(rt, c, n->b, &y, 1, &in[0], e));
     MUST(cleave_call(rt, c, n->loss, in, 2, &y, e));
@@ -235,36 +239,38 @@ static bool train_tied(const net *n, cleave_optimizer *o, unsigned from, unsigne
   return true;
 }
 
-static bool train_tied_at_home(saved *ret) {
+static bool train_tied_at_master(saved *ret) {
   net n = {0};
   cleave_optimizer *o;
   DO(open_runtime());
   DO(make_tied("master", &n));
-  DO(new_adam(&n, &o));
-  DO(train_tied(&n, o, 0, 4) && save(&n, ret));
+  DO(make_adam(&n, &o));
+  DO(train_tied_steps(&n, o, 0, 4) && read_all_state(&n, ret));
   return close_runtime();
 }
 
-/* The owner is reloaded first. In the other order, the error says what is missing. */
-static bool modules_with_one_weight_come_back(void) {
+/* The module that owns the weight must be reloaded first. In the other order, the error says what
+ * is missing. */
+static bool modules_with_a_tied_weight_are_reloaded(void) {
   net n = {0};
   cleave_optimizer *o;
   saved s, here, wanted;
-  DO(train_tied_at_home(&wanted));
+  DO(train_tied_at_master(&wanted));
   DO(open_runtime());
   DO(make_tied(at_b, &n));
-  DO(new_adam(&n, &o));
-  DO(train_tied(&n, o, 0, 2) && save(&n, &s));
+  DO(make_adam(&n, &o));
+  DO(train_tied_steps(&n, o, 0, 2) && read_all_state(&n, &s));
   for (int life = 2; life < 4; life++) {
-    DO(lose_b() && take_b_back());
-    REFUSED(cleave_module_reload(rt, n.b, &s.weights[1], &s.moments[1], 0, e), CLEAVE_PRECONDITION,
+    DO(lose_b() && rejoin_b());
+    REFUSED(cleave_module_reload(rt, n.b, &s.saved_weights[1], &s.saved_moments[1], 0, e),
+            CLEAVE_PRECONDITION,
             "module 'tied' has a weight of module 'owner', which was lost as well: reload 'owner' "
             "first");
-    MUST(cleave_module_reload(rt, n.a, &s.weights[0], &s.moments[0], 0, e));
-    MUST(cleave_module_reload(rt, n.b, &s.weights[1], &s.moments[1], 0, e));
+    MUST(cleave_module_reload(rt, n.a, &s.saved_weights[0], &s.saved_moments[0], 0, e));
+    MUST(cleave_module_reload(rt, n.b, &s.saved_weights[1], &s.saved_moments[1], 0, e));
     MUST(cleave_optimizer_set_steps(rt, o, 2, e));
-    DO(train_tied(&n, o, 2, 4) && save(&n, &here));
-    DO(same(&wanted, &here));
+    DO(train_tied_steps(&n, o, 2, 4) && read_all_state(&n, &here));
+    DO(are_same_states(&wanted, &here));
     saved_free(&here);
   }
   saved_free(&s);
@@ -279,7 +285,7 @@ enum { ROUNDS = 40 };
 typedef struct other {
   cleave_module *m, *loss;
   cleave_optimizer *sgd;
-  cleave_tensor out;
+  cleave_tensor expected_output;
 } other;
 
 static bool make_other(const char *name, other *ret) {
@@ -297,8 +303,9 @@ static bool make_other(const char *name, other *ret) {
 static bool begin_round(const other *o, unsigned i, cleave_context *c, cleave_reference *y) {
   float x[16];
   cleave_reference in[2];
-  fill(x, 16, i);
-  DO(open_context(c) && leaf(*c, x, 4, 3, false, &in[0]) && leaf(*c, x + 12, 4, 1, false, &in[1]));
+  fill_with_random(x, 16, i);
+  DO(open_context(c) && make_leaf(*c, x, 4, 3, false, &in[0]) &&
+     make_leaf(*c, x + 12, 4, 1, false, &in[1]));
   MUST(cleave_call(rt, *c, o->m, &in[0], 1, &in[0], e));
   MUST(cleave_call(rt, *c, o->loss, in, 2, y, e));
   return true;
@@ -310,14 +317,14 @@ static bool end_round(const other *o, cleave_context c, cleave_reference y) {
   return close_context(c);
 }
 
-static bool rounds(const other *o, unsigned from, unsigned to) {
+static bool run_rounds(const other *o, unsigned from, unsigned to) {
   cleave_context c;
   cleave_reference y;
   for (unsigned i = from; i < to; i++) DO(begin_round(o, i, &c, &y) && end_round(o, c, y));
   return true;
 }
 
-static void *go_round(void *user) { return rounds(user, 1, ROUNDS) ? user : NULL; }
+static void *run_rounds_in_thread(void *user) { return run_rounds(user, 1, ROUNDS) ? user : NULL; }
 
 /* A thread trains at A while B is lost and comes back. One context stays open all the time, and
  * calls B at the end. */
@@ -331,25 +338,25 @@ static bool contexts_without_the_lost_worker_continue(void) {
   cleave_tensor a = {0}, b = {0};
   DO(open_runtime());
   DO(make_other("quiet", &quiet) && make_other("busy", &busy));
-  DO(rounds(&quiet, 0, ROUNDS));
+  DO(run_rounds(&quiet, 0, ROUNDS));
   DO(read_weight(quiet.m, "0.weight", &a));
-  DO(load("late", at_b, "[{op: linear, out: 2}]", 1, &late));
+  DO(load_module("late", at_b, "[{op: linear, out: 2}]", 1, &late));
   DO(begin_round(&busy, 0, &c, &y));
   DO(end_round(&busy, c, y));
   DO(open_context(&c));
   float x[12];
-  fill(x, 12, 5);
-  DO(leaf(c, x, 4, 3, false, &y));
-  CHECK(pthread_create(&thread, NULL, go_round, &busy) == 0);
-  bool ok = lose_b() && take_b_back();
+  fill_with_random(x, 12, 5);
+  DO(make_leaf(c, x, 4, 3, false, &y));
+  CHECK(pthread_create(&thread, NULL, run_rounds_in_thread, &busy) == 0);
+  bool ok = lose_b() && rejoin_b();
   pthread_join(thread, &is_result_ok);
   CHECK(ok && is_result_ok);
   DO(read_weight(busy.m, "0.weight", &b));
   CHECK(memcmp(a.data, b.data, 12) == 0);
   MUST(cleave_call(rt, c, busy.m, &y, 1, &z, e));
   DO(close_context(c));
-  DO(open_context(&c)); /* of a module that B never had */
-  DO(leaf(c, x, 4, 1, false, &y));
+  DO(open_context(&c)); /* this context uses a module that worker B never had */
+  DO(make_leaf(c, x, 4, 1, false, &y));
   MUST(cleave_rpc_sync(rt, c, late, &y, 1, 0, NULL, &b, e));
   DO(close_context(c));
   cleave_tensor_free(&a);
@@ -362,20 +369,20 @@ static bool contexts_without_the_lost_worker_continue(void) {
 static struct {
   net n;
   cleave_optimizer *o;
-  cleave_context failed, fresh; /* fresh: has not used B */
-  cleave_reference loss, y, here;
+  cleave_context failed_context, fresh_context; /* fresh_context: has not used B */
+  cleave_reference loss, y, value_here;
   cleave_kept k;
   cleave_tensor t;
   saved s;
-  char path[256];
+  char weights_path[256];
 } the;
 
 #define MEETS(name, expression) \
   static cleave_status name(cleave_error *e) { return expression; }
-static cleave_status call_of(cleave_module *m, const char *send_to, cleave_error *e) {
+static cleave_status call_module(cleave_module *m, const char *send_to, cleave_error *e) {
   cleave_call_options o = {.size = sizeof o, .send_to = send_to};
   cleave_reference y;
-  return cleave_call_with(rt, the.fresh, m, &the.here, 1, &o, &y, e);
+  return cleave_call_with(rt, the.fresh_context, m, &the.value_here, 1, &o, &y, e);
 }
 static cleave_status load_at_b(cleave_error *e) {
   cleave_module_options o = {.size = sizeof o, .name = "new", .at = at_b};
@@ -383,7 +390,7 @@ static cleave_status load_at_b(cleave_error *e) {
   cleave_module *m;
   return cleave_load_layers(rt, &o, "[{op: relu}]", &input, &m, e);
 }
-static cleave_status state_of_b(cleave_error *e) {
+static cleave_status read_states_of_b(cleave_error *e) {
   cleave_state s = {0};
   cleave_status status = cleave_state_read(rt, the.n.b, CLEAVE_STATE_OPTIMIZER, 0, &s, e);
   cleave_state_free(&s);
@@ -396,57 +403,58 @@ static cleave_status wait_for_state(cleave_error *e) {
 }
 static cleave_status measure_b(cleave_error *e) {
   cleave_link_measure m;
-  return cleave_measure(rt, node_b(), 0, &m, e);
+  return cleave_measure(rt, get_index_of_b(), 0, &m, e);
 }
-static cleave_status use_kept(cleave_error *e) {
+static cleave_status use_kept_value(cleave_error *e) {
   cleave_reference r;
-  return cleave_kept_use(rt, the.fresh, the.k, &r, e);
+  return cleave_kept_use(rt, the.fresh_context, the.k, &r, e);
 }
-static cleave_status keep_more(cleave_error *e) {
+static cleave_status keep_another_value(cleave_error *e) {
   cleave_kept k;
   return cleave_keep(rt, the.y, &k, e);
 }
-MEETS(call_b, call_of(the.n.b, NULL, e))
-MEETS(send_a_call_to_b, call_of(the.n.a, at_b, e))
-MEETS(send_to_b, cleave_send_to(rt, the.here, at_b, e))
+MEETS(call_b, call_module(the.n.b, NULL, e))
+MEETS(send_a_call_to_b, call_module(the.n.a, at_b, e))
+MEETS(send_to_b, cleave_send_to(rt, the.value_here, at_b, e))
 MEETS(fetch, cleave_to_here(rt, the.y, 0, &the.t, e))
 MEETS(fetch_kept, cleave_kept_fetch(rt, the.k, 0, &the.t, e))
-MEETS(run_backward, cleave_backward(rt, the.failed, &the.loss, 1, false, 0, e))
-MEETS(step, cleave_step(rt, the.o, the.failed, 0, NULL, e))
-MEETS(read_gradient, cleave_gradient(rt, the.failed, the.n.b, "0.weight", 0, &the.t, e))
+MEETS(run_backward, cleave_backward(rt, the.failed_context, &the.loss, 1, false, 0, e))
+MEETS(step, cleave_step(rt, the.o, the.failed_context, 0, NULL, e))
+MEETS(read_gradient_of_b,
+      cleave_gradient(rt, the.failed_context, the.n.b, "0.weight", 0, &the.t, e))
 MEETS(read_b, cleave_weight_read(rt, the.n.b, "0.weight", 0, &the.t, e))
 MEETS(write_b,
-      cleave_weight_write(rt, the.n.b, "0.weight", &the.s.weights[1].items[0].tensor, 0, e))
-MEETS(write_state, cleave_state_write(rt, the.n.b, CLEAVE_STATE_WEIGHTS, the.s.weights[1].items,
-                                      the.s.weights[1].n, 0, e))
-MEETS(save_b, cleave_state_save(rt, the.n.b, CLEAVE_STATE_WEIGHTS, the.path, 0, e))
+      cleave_weight_write(rt, the.n.b, "0.weight", &the.s.saved_weights[1].items[0].tensor, 0, e))
+MEETS(write_state, cleave_state_write(rt, the.n.b, CLEAVE_STATE_WEIGHTS,
+                                      the.s.saved_weights[1].items, the.s.saved_weights[1].n, 0, e))
+MEETS(save_b, cleave_state_save(rt, the.n.b, CLEAVE_STATE_WEIGHTS, the.weights_path, 0, e))
 MEETS(save_there, cleave_state_save_at_worker(rt, the.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
 MEETS(load_there, cleave_state_load_at_worker(rt, the.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
 MEETS(remove_there, cleave_state_remove_at_worker(rt, the.n.b, "b", 0, e))
 MEETS(place_b, cleave_module_place(rt, the.n.b, false, 0, e))
 MEETS(reload_b, cleave_module_reload(rt, the.n.b, NULL, NULL, 0, e))
-MEETS(leaf_in_it, cleave_leaf(rt, the.failed, &the.t, false, &the.here, e))
+MEETS(leaf_in_it, cleave_leaf(rt, the.failed_context, &the.t, false, &the.value_here, e))
 
-/* gone: fails also when B is back without its modules; failed: fails for good */
+/* needs_b: fails also when B is back without its modules; needs_failed_context: fails for good */
 static const struct {
-  cleave_status (*meets)(cleave_error *e);
+  cleave_status (*call)(cleave_error *e);
   const char *name;
-  bool gone, failed;
+  bool needs_b, needs_failed_context;
 } functions[] = {
     {call_b, "call", true, false},
     {send_a_call_to_b, "call that sends its value", false, false},
     {send_to_b, "send_to", false, false},
     {fetch, "to_here", true, true},
-    {keep_more, "keep", true, true},
+    {keep_another_value, "keep", true, true},
     {fetch_kept, "kept_fetch", true, true},
-    {use_kept, "kept_use", true, true},
+    {use_kept_value, "kept_use", true, true},
     {run_backward, "backward", true, true},
     {step, "step", true, true},
-    {read_gradient, "gradient", true, true},
+    {read_gradient_of_b, "gradient", true, true},
     {leaf_in_it, "leaf", true, true},
     {read_b, "weight_read", true, false},
     {write_b, "weight_write", true, false},
-    {state_of_b, "state_read", true, false},
+    {read_states_of_b, "state_read", true, false},
     {wait_for_state, "state_read_async", true, false},
     {write_state, "state_write", true, false},
     {save_b, "state_save", true, false},
@@ -461,7 +469,7 @@ static const struct {
 
 static bool is_worker_lost_error(size_t i) {
   cleave_error error = {.status = CLEAVE_OK};
-  cleave_status status = functions[i].meets(&error);
+  cleave_status status = functions[i].call(&error);
   if (status == CLEAVE_UNAVAILABLE && error.status == status && strcmp(error.node, at_b) == 0 &&
       strstr(error.text, at_b))
     return true;
@@ -470,55 +478,56 @@ static bool is_worker_lost_error(size_t i) {
   return false;
 }
 
-static bool prepare(void) {
+static bool make_objects(void) {
   cleave_reference loss;
   float x[12];
-  fill(x, 12, 1);
-  snprintf(the.path, sizeof the.path, "%s.safetensors", session);
-  DO(make_net("net", at_b, &the.n) && new_adam(&the.n, &the.o));
-  DO(train(&the.n, the.o, 0, 1) && save(&the.n, &the.s));
-  DO(open_context(&the.fresh) && leaf(the.fresh, x, 4, 3, false, &the.here));
-  DO(open_context(&the.failed));
-  DO(run_net(&the.n, the.failed, 3, NULL, &the.y, &the.loss));
+  fill_with_random(x, 12, 1);
+  snprintf(the.weights_path, sizeof the.weights_path, "%s.safetensors", session);
+  DO(make_network("net", at_b, &the.n) && make_adam(&the.n, &the.o));
+  DO(train_steps(&the.n, the.o, 0, 1) && read_all_state(&the.n, &the.s));
+  DO(open_context(&the.fresh_context) &&
+     make_leaf(the.fresh_context, x, 4, 3, false, &the.value_here));
+  DO(open_context(&the.failed_context));
+  DO(run_network(&the.n, the.failed_context, 3, NULL, &the.y, &the.loss));
   loss = the.loss;
-  DO(backward(the.failed, loss, false));
+  DO(backward(the.failed_context, loss, false));
   MUST(cleave_keep(rt, the.y, &the.k, e));
   MUST(cleave_kept_fetch(rt, the.k, 0, &the.t, e));
   return true;
 }
 
-static bool every_call_says_the_same(void) {
+static bool every_call_reports_the_lost_worker(void) {
   enum { N = sizeof functions / sizeof *functions };
-  DO(open_runtime() && prepare() && lose_b());
+  DO(open_runtime() && make_objects() && lose_b());
   for (size_t i = 0; i < N; i++) DO(is_worker_lost_error(i));
-  DO(take_b_back());
+  DO(rejoin_b());
   for (size_t i = 0; i < N; i++)
-    if (functions[i].gone) DO(is_worker_lost_error(i));
-  MUST(cleave_module_reload(rt, the.n.b, &the.s.weights[1], &the.s.moments[1], 0, e));
+    if (functions[i].needs_b) DO(is_worker_lost_error(i));
+  MUST(cleave_module_reload(rt, the.n.b, &the.s.saved_weights[1], &the.s.saved_moments[1], 0, e));
   for (size_t i = 0; i < N; i++) {
     cleave_error error = {.text = ""};
-    bool refused = functions[i].meets(&error) == CLEAVE_UNAVAILABLE;
-    if (refused == functions[i].failed) continue;
+    bool refused = functions[i].call(&error) == CLEAVE_UNAVAILABLE;
+    if (refused == functions[i].needs_failed_context) continue;
     snprintf(why, sizeof why, "%s, loaded again: %s", functions[i].name, error.text);
     return false;
   }
-  REFUSED(cleave_context_close(rt, the.failed, 0, e), CLEAVE_UNAVAILABLE, at_b);
+  REFUSED(cleave_context_close(rt, the.failed_context, 0, e), CLEAVE_UNAVAILABLE, at_b);
   MUST(cleave_kept_release(rt, the.k, e));
   cleave_tensor_free(&the.t);
   saved_free(&the.s);
-  return close_context(the.fresh) && close_runtime();
+  return close_context(the.fresh_context) && close_runtime();
 }
 
 /* ---- references ------------------------------------------------------------------------------ */
 
 /* Passes a kept value of one worker to a call at the other. */
-static bool pass_kept(cleave_module *from, cleave_module *to, cleave_tensor *ret) {
+static bool pass_kept_value(cleave_module *from, cleave_module *to, cleave_tensor *ret) {
   cleave_context c;
   cleave_reference x, y, z;
   cleave_kept k;
   float numbers[12];
-  fill(numbers, 12, 4);
-  DO(open_context(&c) && leaf(c, numbers, 4, 3, false, &x));
+  fill_with_random(numbers, 12, 4);
+  DO(open_context(&c) && make_leaf(c, numbers, 4, 3, false, &x));
   MUST(cleave_call(rt, c, from, &x, 1, &y, e));
   MUST(cleave_keep(rt, y, &k, e));
   DO(close_context(c));
@@ -530,20 +539,20 @@ static bool pass_kept(cleave_module *from, cleave_module *to, cleave_tensor *ret
   return close_context(c);
 }
 
-static bool references_work_both_ways_in_every_life(void) {
+static bool references_work_both_ways_after_each_rejoin(void) {
   cleave_module *a, *b;
   cleave_tensor first[2] = {{0}, {0}}, again = {0};
   DO(open_runtime());
-  DO(load("a", at_a, "[{op: linear, out: 3}]", 3, &a));
-  DO(load("b", at_b, "[{op: linear, out: 3}, {op: tanh}]", 3, &b));
-  DO(pass_kept(a, b, &first[0]) && pass_kept(b, a, &first[1]));
+  DO(load_module("a", at_a, "[{op: linear, out: 3}]", 3, &a));
+  DO(load_module("b", at_b, "[{op: linear, out: 3}, {op: tanh}]", 3, &b));
+  DO(pass_kept_value(a, b, &first[0]) && pass_kept_value(b, a, &first[1]));
   for (int life = 2; life < 4; life++) {
-    DO(lose_b() && take_b_back());
+    DO(lose_b() && rejoin_b());
     MUST(cleave_module_reload(rt, b, NULL, NULL, 0, e));
     for (int i = 0; i < 5; i++) {
-      DO(pass_kept(a, b, &again));
+      DO(pass_kept_value(a, b, &again));
       CHECK(memcmp(again.data, first[0].data, 48) == 0);
-      DO(pass_kept(b, a, &again));
+      DO(pass_kept_value(b, a, &again));
       CHECK(memcmp(again.data, first[1].data, 48) == 0);
     }
   }
@@ -554,20 +563,20 @@ static bool references_work_both_ways_in_every_life(void) {
 }
 
 /* Lets 61 more workers rejoin, beside two real ones. */
-static bool names_are_enough_for_63(void) {
+static bool session_takes_63_workers_by_name(void) {
   cleave_module *a, *b;
   cleave_tensor first = {0}, again = {0};
   DO(open_runtime());
-  DO(load("a", at_a, "[{op: linear, out: 3}]", 3, &a));
-  DO(load("b", at_b, "[{op: linear, out: 3}, {op: tanh}]", 3, &b));
-  DO(pass_kept(a, b, &first));
+  DO(load_module("a", at_a, "[{op: linear, out: 3}]", 3, &a));
+  DO(load_module("b", at_b, "[{op: linear, out: 3}, {op: tanh}]", 3, &b));
+  DO(pass_kept_value(a, b, &first));
   for (int i = 0; i < 61; i++) {
-    DO(lose_b() && take_b_back());
+    DO(lose_b() && rejoin_b());
     MUST(cleave_module_reload(rt, b, NULL, NULL, 0, e));
-    DO(pass_kept(a, b, &again));
+    DO(pass_kept_value(a, b, &again));
     CHECK(memcmp(again.data, first.data, 48) == 0);
   }
-  DO(lose_b() && ask(mend_b));
+  DO(lose_b() && ask_runner(mend_b));
   REFUSED(cleave_worker_rejoin(rt, at_b, 0, e), CLEAVE_EXHAUSTED,
           "worker 'w2' would come back under name number 64");
   cleave_tensor_free(&first);
@@ -577,7 +586,7 @@ static bool names_are_enough_for_63(void) {
 
 /* ---- what is refused ------------------------------------------------------------------------- */
 
-static bool what_cannot_be_is_refused(void) {
+static bool impossible_rejoin_is_refused(void) {
   cleave_module *a, *b, *more, *given;
   float bias[3] = {1, 2, 3};
   const cleave_named_tensor one = {"0.bias", CLEAVE_TENSOR_F32(bias, 3)},
@@ -589,8 +598,8 @@ static bool what_cannot_be_is_refused(void) {
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   cleave_tensor t = {0};
   DO(open_runtime());
-  DO(load("a", at_a, "[{op: linear, out: 3}]", 3, &a));
-  DO(load("b", at_b, "[{op: linear, out: 3}]", 3, &b));
+  DO(load_module("a", at_a, "[{op: linear, out: 3}]", 3, &a));
+  DO(load_module("b", at_b, "[{op: linear, out: 3}]", 3, &b));
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 3}]", &input, &given, e));
   DO(read_weight(b, "0.bias", &t) && read_weight(given, "0.bias", &t));
   REFUSED(cleave_worker_rejoin(rt, at_b, 0, e), CLEAVE_PRECONDITION, "is not lost");
@@ -600,9 +609,9 @@ static bool what_cannot_be_is_refused(void) {
   DO(lose_b());
   for (int i = 0; i < 2; i++)
     REFUSED(cleave_worker_rejoin(rt, at_b, 500, e), CLEAVE_UNAVAILABLE, at_b);
-  DO(load("while it is lost", at_a, "[{op: linear, out: 3}]", 3, &more));
+  DO(load_module("while it is lost", at_a, "[{op: linear, out: 3}]", 3, &more));
   DO(read_weight(more, "0.bias", &t)); /* a lost worker is not dialled */
-  DO(take_b_back());
+  DO(rejoin_b());
   REFUSED(cleave_worker_rejoin(rt, at_b, 0, e), CLEAVE_PRECONDITION, "is not lost");
   REFUSED(cleave_module_reload(rt, b, &wrong, NULL, 0, e), CLEAVE_INVALID, "no state 'x'");
   REFUSED(cleave_module_reload(rt, b, NULL, &wrong, 0, e), CLEAVE_INVALID, "items for module 'b'");
@@ -611,15 +620,15 @@ static bool what_cannot_be_is_refused(void) {
   MUST(cleave_module_reload(rt, given, &some, NULL, 0, e));
   DO(read_weight(given, "0.bias", &t));
   CHECK(memcmp(t.data, bias, sizeof bias) == 0);
-  MUST(cleave_module_release(rt, b, e)); /* its name can be used again */
-  DO(load("b", at_b, "[{op: linear, out: 3}]", 3, &b));
+  MUST(cleave_module_release(rt, b, e)); /* the name of the released module can be used again */
+  DO(load_module("b", at_b, "[{op: linear, out: 3}]", 3, &b));
   DO(read_weight(b, "0.bias", &t));
   cleave_tensor_free(&t);
   return close_runtime();
 }
 
 /* A failed load leaves modules at the node that do not disturb the next attempt. */
-static bool a_failed_load_is_tried_again(void) {
+static bool failed_load_can_be_tried_again(void) {
   float bias[3] = {1, 2, 3};
   const cleave_named_tensor one = {"0.bias", CLEAVE_TENSOR_F32(bias, 3)};
   const cleave_state some = {(cleave_named_tensor *)(uintptr_t)&one, 1};
@@ -636,7 +645,7 @@ static bool a_failed_load_is_tried_again(void) {
   keeps_weights = false;
   DO(read_weight(m, "0.bias", &t));
   CHECK(memcmp(t.data, bias, sizeof bias) == 0);
-  DO(lose_b() && take_b_back());
+  DO(lose_b() && rejoin_b());
   keeps_weights = true;
   for (int i = 0; i < 200; i++)
     REFUSED(cleave_module_reload(rt, m, &some, NULL, 0, e), CLEAVE_DENIED, "weights stay here");
@@ -649,31 +658,32 @@ static bool a_failed_load_is_tried_again(void) {
   return close_runtime();
 }
 
-/* A thread of the runtime waits for the worker. */
-static bool it_comes_back_by_futures(void) {
+/* A future reports when the worker has rejoined: a thread of the runtime waits for it. */
+static bool worker_rejoins_by_futures(void) {
   cleave_module *a, *b;
   cleave_tensor first = {0}, again = {0};
   cleave_future back, there;
   DO(open_runtime());
-  DO(load("a", at_a, "[{op: linear, out: 3}]", 3, &a));
-  DO(load("b", at_b, "[{op: linear, out: 3}, {op: tanh}]", 3, &b));
-  DO(pass_kept(a, b, &first));
+  DO(load_module("a", at_a, "[{op: linear, out: 3}]", 3, &a));
+  DO(load_module("b", at_b, "[{op: linear, out: 3}, {op: tanh}]", 3, &b));
+  DO(pass_kept_value(a, b, &first));
   REFUSED(cleave_worker_rejoin_async(rt, at_b, 0, &back, e), CLEAVE_PRECONDITION, "is not lost");
   DO(lose_b());
   MUST(cleave_worker_rejoin_async(rt, at_b, 300, &back, e));
   REFUSED(cleave_future_wait(rt, back, 0, e), CLEAVE_UNAVAILABLE, at_b);
   MUST(cleave_future_release(rt, back, e));
-  DO(ask(mend_b));
+  DO(ask_runner(mend_b));
   MUST(cleave_worker_rejoin_async(rt, at_b, 0, &back, e));
   MUST(cleave_future_wait(rt, back, 0, e));
   MUST(cleave_module_reload_async(rt, b, NULL, NULL, 0, &there, e));
   MUST(cleave_future_wait(rt, there, 0, e));
-  DO(pass_kept(a, b, &again));
+  DO(pass_kept_value(a, b, &again));
   CHECK(memcmp(again.data, first.data, 48) == 0);
   MUST(cleave_future_release(rt, back, e));
   MUST(cleave_future_release(rt, there, e));
-  DO(lose_b() && ask(mend_b));
-  MUST(cleave_worker_rejoin_async(rt, at_b, 0, &back, e)); /* closing waits for it */
+  DO(lose_b() && ask_runner(mend_b));
+  /* closing the runtime waits for the rejoin */
+  MUST(cleave_worker_rejoin_async(rt, at_b, 0, &back, e));
   cleave_tensor_free(&first);
   cleave_tensor_free(&again);
   return close_runtime();
@@ -682,15 +692,15 @@ static bool it_comes_back_by_futures(void) {
 /* ---- running them ---------------------------------------------------------------------------- */
 
 static const test tests[] = {
-    TEST(training_goes_on_from_what_was_saved),
-    TEST(modules_with_one_weight_come_back),
+    TEST(training_continues_from_the_saved_state),
+    TEST(modules_with_a_tied_weight_are_reloaded),
     TEST(contexts_without_the_lost_worker_continue),
-    TEST(every_call_says_the_same),
-    TEST(references_work_both_ways_in_every_life),
-    TEST(what_cannot_be_is_refused),
-    TEST(a_failed_load_is_tried_again),
-    TEST(it_comes_back_by_futures),
-    TEST(names_are_enough_for_63),
+    TEST(every_call_reports_the_lost_worker),
+    TEST(references_work_both_ways_after_each_rejoin),
+    TEST(impossible_rejoin_is_refused),
+    TEST(failed_load_can_be_tried_again),
+    TEST(worker_rejoins_by_futures),
+    TEST(session_takes_63_workers_by_name),
 };
 
 int main(int argc, char **argv) {
@@ -710,12 +720,12 @@ int main(int argc, char **argv) {
       only = argv[i];
   }
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-    bool long_one = tests[i].run == names_are_enough_for_63;
+    bool long_one = tests[i].run_test == session_takes_63_workers_by_name;
     bool wanted =
         only ? strcmp(only, tests[i].name) == 0 : !long_one || strcmp(loss_of_b, "cut") == 0;
     if (!wanted) continue;
     snprintf(why, sizeof why, "see the report");
-    print_result(tests[i].run(), tests[i].name);
+    print_result(tests[i].run_test(), tests[i].name);
   }
   return n_failed != 0;
 }

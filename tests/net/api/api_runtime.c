@@ -18,10 +18,10 @@
 
 typedef struct saved {
   cleave_state state[2][2]; /* [module a, b][weights, optimiser] */
-  numbers reached;
+  numbers reached_weights;
 } saved;
 
-static bool adam_over(const net *n, uint64_t steps, cleave_optimizer **ret) {
+static bool make_adam(const net *n, uint64_t steps, cleave_optimizer **ret) {
   const cleave_schedule halves = {.curve = CLEAVE_STEPS, .step_size = 2, .gamma = 0.5};
   cleave_group g = {.modules = (cleave_module *[]){n->a, n->b},
                     .n_modules = 2,
@@ -33,12 +33,12 @@ static bool adam_over(const net *n, uint64_t steps, cleave_optimizer **ret) {
   return true;
 }
 
-static bool three_steps_and_three_more(saved *s) {
+static bool save_after_three_steps_and_take_three(saved *s) {
   net n;
   cleave_optimizer *o;
-  DO(make_net("saved", "master", &n));
-  DO(adam_over(&n, 0, &o));
-  DO(train(&n, &o, 1, 200, 3, CLOSE));
+  DO(make_network("saved", "master", &n));
+  DO(make_adam(&n, 0, &o));
+  DO(train_steps(&n, &o, 1, 200, 3, CLOSE));
   for (int i = 0; i < 4; i++) {
     cleave_state_kind kind = i % 2 ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
     cleave_module *m = i / 2 ? n.b : n.a;
@@ -46,32 +46,32 @@ static bool three_steps_and_three_more(saved *s) {
     CHECK(s->state[i / 2][i % 2].n == cleave_state_count(m, kind));
     CHECK(s->state[i / 2][i % 2].n == (i % 2 ? 5u : 2u));
   }
-  DO(train(&n, &o, 1, 203, 3, CLOSE));
-  return weights_of(&n, &s->reached);
+  DO(train_steps(&n, &o, 1, 203, 3, CLOSE));
+  return copy_weights(&n, &s->reached_weights);
 }
 
-static bool restored_and_three_more(saved *s) {
+static bool restore_and_take_three_steps(saved *s) {
   net n;
   cleave_optimizer *o;
   numbers reached;
-  DO(make_net("restored", "master", &n));
-  DO(adam_over(&n, 3, &o));
+  DO(make_network("restored", "master", &n));
+  DO(make_adam(&n, 3, &o));
   for (int i = 0; i < 4; i++) {
     cleave_state *from = &s->state[i / 2][i % 2];
     MUST(cleave_state_write(rt, i / 2 ? n.b : n.a,
                             i % 2 ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS, from->items,
                             from->n, 0, e));
   }
-  DO(train(&n, &o, 1, 203, 3, CLOSE));
-  DO(weights_of(&n, &reached));
-  CHECK(are_numbers_equal(&reached, &s->reached));
+  DO(train_steps(&n, &o, 1, 203, 3, CLOSE));
+  DO(copy_weights(&n, &reached));
+  CHECK(are_equal_numbers(&reached, &s->reached_weights));
   return true;
 }
 
-static bool a_state_written_into_another_runtime_goes_on_the_same(void) {
+static bool state_written_into_another_runtime_continues_with_the_same_bits(void) {
   saved s = {0};
-  DO(three_steps_and_three_more(&s));
-  IN_RUNTIME(NULL, restored_and_three_more(&s));
+  DO(save_after_three_steps_and_take_three(&s));
+  IN_RUNTIME(NULL, restore_and_take_three_steps(&s));
   for (int i = 0; i < 4; i++) cleave_state_free(&s.state[i / 2][i % 2]);
   CHECK(s.state[0][0].n == 0 && s.state[0][0].items == NULL);
   return true;
@@ -82,25 +82,25 @@ static int64_t third = 3;
 static const cleave_named_tensor good = {"0.weight", CLEAVE_TENSOR_F32(zeros, 5, 3)};
 static const cleave_named_tensor moment = {"0.weight.exp_avg", CLEAVE_TENSOR_F32(zeros, 5, 3)};
 
-static cleave_named_tensor step_counter(int rank) {
+static cleave_named_tensor make_step_counter(int rank) {
   cleave_named_tensor counter = {"step", CLEAVE_TENSOR_I64(&third, 1)};
   counter.tensor.rank = rank;
   return counter;
 }
 
 /* Loads a network of which only the first module has an optimiser. */
-static bool make_half(const char *name, net *n) {
+static bool load_half_trained_network(const char *name, net *n) {
   cleave_optimizer *o;
-  DO(make_net(name, "master", n));
+  DO(make_network(name, "master", n));
   cleave_group g = {.modules = &n->a, .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
   return true;
 }
 
-static bool state_that_does_not_belong_is_refused_by_name(void) {
+static bool mismatched_state_is_refused_by_name(void) {
   net n;
   cleave_state state = {0};
-  DO(make_half("odd state", &n));
+  DO(load_half_trained_network("odd state", &n));
   CHECK(cleave_state_count(n.b, CLEAVE_STATE_OPTIMIZER) == 0);
   CHECK(cleave_state_count(n.a, CLEAVE_STATE_OPTIMIZER) == 5);
   MUST(cleave_state_read(rt, n.b, CLEAVE_STATE_OPTIMIZER, 0, &state, e));
@@ -122,7 +122,7 @@ static bool state_that_does_not_belong_is_refused_by_name(void) {
   wrong = moment;
   wrong.name = "0.wieght.exp_avg";
   NO_STATE(n.a, CLEAVE_STATE_OPTIMIZER, wrong, 1, "'0.wieght.exp_avg'");
-  wrong = step_counter(1);
+  wrong = make_step_counter(1);
   NO_STATE(n.a, CLEAVE_STATE_OPTIMIZER, wrong, 1, "'step'");
   return true;
 }
@@ -130,10 +130,10 @@ static bool state_that_does_not_belong_is_refused_by_name(void) {
 static bool state_may_be_written_in_parts(void) {
   net n;
   cleave_state state = {0};
-  cleave_named_tensor counter = step_counter(0);
-  DO(make_half("state in parts", &n));
+  cleave_named_tensor counter = make_step_counter(0);
+  DO(load_half_trained_network("state in parts", &n));
   MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_WEIGHTS, &good, 0, 0, e));
-  /* some of the values */
+  /* writes only some of the optimiser's values */
   MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_OPTIMIZER, &counter, 1, 0, e));
   MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_OPTIMIZER, &moment, 1, 0, e));
   MUST(cleave_state_read(rt, n.a, CLEAVE_STATE_OPTIMIZER, 0, &state, e));
@@ -148,16 +148,16 @@ static bool state_may_be_written_in_parts(void) {
 
 enum { MOST_SENDINGS = 64, RELAYED = 1 };
 
-/* Lines of what the process was about to send. refuse: bits of the kinds to refuse; RELAYED: values
- * that only pass through the master. */
+/* Lines that describe what the process was about to send. refused_sending: bits of the kinds to
+ * refuse; RELAYED: values that are only relayed by the master. */
 static struct {
   pthread_mutex_t lock;
-  char lines[MOST_SENDINGS][200];
+  char sending_lines[MOST_SENDINGS][200];
   int n;
-  unsigned refuse;
+  unsigned refused_sending;
 } sends = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void sending_line(char *to, size_t len, const cleave_sending *s) {
+static void print_sending(char *to, size_t len, const cleave_sending *s) {
   static const char *const kinds[] = {"?", "leaf", "value", "gradient", "weights", "failure"};
   int at = snprintf(to, len, "%s of '%s' input %u to %s:", kinds[s->kind], s->module, s->input,
                     s->worker);
@@ -170,8 +170,10 @@ static void sending_line(char *to, size_t len, const cleave_sending *s) {
 static cleave_status may_send(void *user, const cleave_sending *what, cleave_error *error) {
   (void)user;
   pthread_mutex_lock(&sends.lock);
-  if (sends.n < MOST_SENDINGS) sending_line(sends.lines[sends.n++], sizeof sends.lines[0], what);
-  bool refused = (sends.refuse >> what->kind & 1) || (what->relayed && (sends.refuse & RELAYED));
+  if (sends.n < MOST_SENDINGS)
+    print_sending(sends.sending_lines[sends.n++], sizeof sends.sending_lines[0], what);
+  bool refused = (sends.refused_sending >> what->kind & 1) ||
+                 (what->relayed && (sends.refused_sending & RELAYED));
   pthread_mutex_unlock(&sends.lock);
   if (!refused) return CLEAVE_OK;
   error->status = CLEAVE_DENIED;
@@ -183,11 +185,11 @@ static cleave_status may_send(void *user, const cleave_sending *what, cleave_err
 static void forget_sendings(unsigned refuse) {
   pthread_mutex_lock(&sends.lock);
   sends.n = 0;
-  sends.refuse = refuse;
+  sends.refused_sending = refuse;
   pthread_mutex_unlock(&sends.lock);
 }
 
-static int n_sendings(void) {
+static int get_n_sendings(void) {
   pthread_mutex_lock(&sends.lock);
   int n = sends.n;
   pthread_mutex_unlock(&sends.lock);
@@ -195,12 +197,12 @@ static int n_sendings(void) {
 }
 
 /* True if the next recorded line since forget_sendings is `line`. */
-static bool was_sent(int *at, const char *line) {
+static bool is_next_sending(int *at, const char *line) {
   pthread_mutex_lock(&sends.lock);
-  bool is = *at < sends.n && strcmp(sends.lines[*at], line) == 0;
+  bool is = *at < sends.n && strcmp(sends.sending_lines[*at], line) == 0;
   if (!is)
     snprintf(why, sizeof why, "sending %d is '%.190s', not '%s'", *at,
-             *at < sends.n ? sends.lines[*at] : "none", line);
+             *at < sends.n ? sends.sending_lines[*at] : "none", line);
   ++*at;
   pthread_mutex_unlock(&sends.lock);
   return is;
@@ -213,7 +215,7 @@ static bool is_worker(const char *node) { return strcmp(node, "master") != 0; }
   do {                                        \
     if (!(wanted)) break;                     \
     snprintf(line, sizeof line, __VA_ARGS__); \
-    DO(was_sent(&at, line));                  \
+    DO(is_next_sending(&at, line));           \
   } while (0)
 
 static bool check_sendings(void) {
@@ -228,24 +230,25 @@ static bool check_sendings(void) {
   SENT(is_worker(at_a) && !is_worker(at_b), "gradient of 'gate a' input 0 to %s: 4 5, 80 bytes",
        at_a);
   SENT(relayed && !direct, "gradient of 'gate a' input 0 to %s: 4 5, 80 bytes, relayed", at_a);
-  CHECK(n_sendings() == at);
+  CHECK(get_n_sendings() == at);
   return true;
 }
 
-static bool a_step_under_the_gate(void) {
+static bool check_gate_during_a_step(void) {
   net n;
   cleave_optimizer *o;
   cleave_context c;
   cleave_reference loss;
   cleave_tensor y = {0};
-  DO(make_net("gate", "master", &n));
+  DO(make_network("gate", "master", &n));
   cleave_group g = {.modules = (cleave_module *[]){n.a, n.b}, .n_modules = 2, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
   MUST(cleave_module_place(rt, n.a, true, 0, e));
   forget_sendings(0);
-  for (int i = 0; i < 2; i++) { /* the second step sends the same; only tensors are asked about */
+  /* the second step sends the same tensors; the gate is asked about tensors only */
+  for (int i = 0; i < 2; i++) {
     DO(open_context(&c));
-    DO(run_after(&n, c, 1, none, NULL, &loss));
+    DO(run_network_after(&n, c, 1, none, NULL, &loss));
     MUST(cleave_to_here(rt, loss, 0, &y, e));
     DO(backward(c, loss, false));
     MUST(cleave_step(rt, o, c, 0, NULL, e));
@@ -257,15 +260,15 @@ static bool a_step_under_the_gate(void) {
   return true;
 }
 
-static bool every_tensor_is_announced_before_it_leaves(void) {
+static bool gate_is_asked_before_each_tensor_is_sent(void) {
   IN_RUNTIME((&(cleave_options){
                  .size = sizeof(cleave_options), .may_send = may_send, .single_thread = single}),
-             a_step_under_the_gate());
+             check_gate_during_a_step());
   return true;
 }
 
 /* Sends the other kinds: labels, a second input, weights, state, a value sent before its call. */
-static bool other_sendings(const char *w) {
+static bool check_other_sendings(const char *w) {
   cleave_module *m, *loss;
   cleave_context c;
   cleave_reference x, t, y, l;
@@ -286,9 +289,9 @@ static bool other_sendings(const char *w) {
   MUST(cleave_module_place(rt, m, false, 0, e));
   SENT(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
   DO(open_context(&c));
-  DO(leaf(c, in, 4, 3, false, &x));
+  DO(make_leaf(c, in, 4, 3, false, &x));
   MUST(cleave_leaf(rt, c, &labels, false, &t, e));
-  CHECK(n_sendings() == 1); /* leaves are not sent until a call needs them */
+  CHECK(get_n_sendings() == 1); /* leaves are not sent until a call needs them */
   MUST(cleave_send_to(rt, x, w, e));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
@@ -303,13 +306,14 @@ static bool other_sendings(const char *w) {
   SENT(true, "leaf of 'far loss' input 1 to %s: 4 i64, 32 bytes", w);
   SENT(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
   SENT(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
-  CHECK(n_sendings() == at);
+  CHECK(get_n_sendings() == at);
   cleave_tensor_free(&value);
   return true;
 }
 
-/* As PyTorch accepts a state_dict without num_batches_tracked. */
-static bool a_count_that_is_left_out_is_0(void) {
+/* A state without num_batches_tracked is accepted, and the count is 0, as PyTorch accepts such a
+ * state_dict. */
+static bool omitted_batch_count_is_0(void) {
   static const char *const names[] = {"0.weight", "0.bias", "0.running_mean", "0.running_var"};
   float rows[4][3] = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}, {1, 1, 1}};
   cleave_named_tensor given[4];
@@ -332,22 +336,22 @@ static bool a_count_that_is_left_out_is_0(void) {
   return true;
 }
 
-static bool labels_weights_and_what_goes_ahead_are_announced(void) {
+static bool gate_is_asked_about_labels_weights_and_early_values(void) {
   IN_RUNTIME((&(cleave_options){.size = sizeof(cleave_options), .may_send = may_send}),
-             other_sendings(at_b));
+             check_other_sendings(at_b));
   return true;
 }
 
 /* A refused leaf is an error of the call, and changes nothing. */
-static bool a_leaf_stays(const char *w) {
+static bool refused_leaf_stays_at_master(const char *w) {
   cleave_module *m;
   cleave_context c;
   cleave_reference x, y;
   cleave_tensor out = {0};
   float in[12] = {1};
-  DO(load("kept", w, "[{op: linear, out: 5}]", 3, &m));
+  DO(load_module("kept", w, "[{op: linear, out: 5}]", 3, &m));
   DO(open_context(&c));
-  DO(leaf(c, in, 4, 3, false, &x));
+  DO(make_leaf(c, in, 4, 3, false, &x));
   forget_sendings(1u << CLEAVE_SENDING_LEAF);
   REFUSED(cleave_call(rt, c, m, &x, 1, &y, e), CLEAVE_DENIED, "a tensor of 'kept' stays here");
   forget_sendings(0);
@@ -366,10 +370,10 @@ static bool a_leaf_stays(const char *w) {
 }
 
 /* The first function that notices the refusal returns it. */
-static bool refused_on_the_way(const net *n, cleave_context c, const char *part) {
+static bool value_is_refused_between_workers(const net *n, cleave_context c, const char *part) {
   cleave_reference loss = none;
   uint64_t begin = now_ms();
-  if (!run_after(n, c, 1, none, NULL, &loss)) CHECK(strstr(why, part) != NULL);
+  if (!run_network_after(n, c, 1, none, NULL, &loss)) CHECK(strstr(why, part) != NULL);
   REFUSED(cleave_backward(rt, c, &loss, 1, false, 0, e), CLEAVE_DENIED, part);
   REFUSED(cleave_backward(rt, c, &loss, 1, false, 0, e), CLEAVE_DENIED, part);
   CHECK(now_ms() - begin < 10000);
@@ -377,46 +381,48 @@ static bool refused_on_the_way(const net *n, cleave_context c, const char *part)
 }
 
 /* A refused value or gradient that the master's node computes fails the context at once. */
-static bool what_is_made_here_stays(const char *w, cleave_sending_kind kind) {
+static bool refused_value_stays_at_master(const char *w, cleave_sending_kind kind) {
   net n;
   cleave_context c;
   cleave_reference loss;
   bool is_value = kind == CLEAVE_SENDING_VALUE;
   at_a = "master";
   at_b = w;
-  DO(make_net(is_value ? "value" : "slope", "master", &n));
+  DO(make_network(is_value ? "value" : "slope", "master", &n));
   DO(open_context(&c));
   forget_sendings(1u << kind);
-  DO(refused_on_the_way(
+  DO(value_is_refused_between_workers(
       &n, c, is_value ? "a tensor of 'value a' stays here" : "a gradient of 'slope b' stays here"));
   forget_sendings(0);
   DO(close_context(c));
-  DO(open_context(&c)); /* other contexts continue */
-  DO(run_after(&n, c, 1, none, NULL, &loss));
+  DO(open_context(&c)); /* the refusal does not affect other contexts */
+  DO(run_network_after(&n, c, 1, none, NULL, &loss));
   DO(backward(c, loss, false));
   return close_context(c);
 }
 
-static bool what_passes_through_stays(void) {
+static bool refused_relayed_value_is_not_sent(void) {
   net n;
   cleave_context c;
   at_a = "w1";
   at_b = "w2";
-  DO(make_net("through", "master", &n));
+  DO(make_network("through", "master", &n));
   DO(open_context(&c));
   forget_sendings(RELAYED);
-  DO(refused_on_the_way(&n, c, "of 'through a' stays here"));
+  DO(value_is_refused_between_workers(&n, c, "of 'through a' stays here"));
   forget_sendings(0);
   return close_context(c);
 }
 
-static bool refusals(void) {
-  return a_leaf_stays(at_b) && what_is_made_here_stays(at_b, CLEAVE_SENDING_VALUE) &&
-         what_is_made_here_stays(at_b, CLEAVE_SENDING_GRADIENT) && what_passes_through_stays();
+static bool run_all_refusals(void) {
+  return refused_leaf_stays_at_master(at_b) &&
+         refused_value_stays_at_master(at_b, CLEAVE_SENDING_VALUE) &&
+         refused_value_stays_at_master(at_b, CLEAVE_SENDING_GRADIENT) &&
+         refused_relayed_value_is_not_sent();
 }
 
 /* A module of this process fails while a worker waits for its value. */
-static bool fails_at_home(const char *w) {
+static bool failure_at_master_reaches_the_gate(const char *w) {
   cleave_module *table, *after;
   cleave_context c;
   cleave_reference in, h, y;
@@ -428,7 +434,7 @@ static bool fails_at_home(const char *w) {
   int at = 0;
   MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 2, out: 3}, {op: flatten}]", &input,
                           &table, e));
-  DO(load("after", w, "[{op: linear, out: 2}]", 3, &after));
+  DO(load_module("after", w, "[{op: linear, out: 2}]", 3, &after));
   DO(open_context(&c));
   forget_sendings(0);
   MUST(cleave_leaf(rt, c, &rows, false, &in, e));
@@ -439,24 +445,24 @@ static bool fails_at_home(const char *w) {
       line, sizeof line, "failure of 'table' input 0 to %s:, %zu bytes", w,
       strlen("invalid argument at module 0, layer 0 (embedding), forward, step 1 (failure 1 of "
              "the master)"));
-  DO(was_sent(&at, line));
+  DO(is_next_sending(&at, line));
   return close_context(c);
 }
 
-static bool a_failure_is_told_to_the_gate(void) {
+static bool failure_is_reported_to_the_gate(void) {
   IN_RUNTIME((&(cleave_options){.size = sizeof(cleave_options), .may_send = may_send}),
-             fails_at_home(at_b));
+             failure_at_master_reaches_the_gate(at_b));
   return true;
 }
 
-static bool a_tensor_that_may_not_leave_is_an_error_and_no_wait(void) {
+static bool refused_tensor_gives_an_error_instead_of_a_wait(void) {
   const char *a = at_a, *b = at_b;
   for (int alone = 0; alone < 2; alone++) {
     cleave_options o = {
         .size = sizeof o, .may_send = may_send, .via_master = true, .single_thread = alone};
     at_a = a;
     at_b = b;
-    IN_RUNTIME(&o, refusals());
+    IN_RUNTIME(&o, run_all_refusals());
   }
   at_a = a;
   at_b = b;
@@ -466,7 +472,7 @@ static bool a_tensor_that_may_not_leave_is_an_error_and_no_wait(void) {
 /* ---- direct transfers, one module at a time -------------------------------------------------- */
 
 /* True if the output of a module at w1 was sent to w2 directly. */
-static bool is_direct(const char *name, const char *const *to, size_t n_to, bool *ret) {
+static bool is_sent_directly(const char *name, const char *const *to, size_t n_to, bool *ret) {
   cleave_module *m, *next;
   cleave_context c;
   cleave_reference x, h, y;
@@ -485,19 +491,19 @@ static bool is_direct(const char *name, const char *const *to, size_t n_to, bool
   o.n_direct_to = 0;
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, &next, e));
   DO(open_context(&c));
-  DO(leaf(c, in, 4, 3, false, &x));
+  DO(make_leaf(c, in, 4, 3, false, &x));
   forget_sendings(0);
   MUST(cleave_call(rt, c, m, &x, 1, &h, e));
   MUST(cleave_call(rt, c, next, &h, 1, &y, e));
   MUST(cleave_to_here(rt, y, 0, &out, e));
-  *ret = n_sendings() == 1; /* only the leaf was sent */
+  *ret = get_n_sendings() == 1; /* true if only the leaf was sent */
   cleave_tensor_free(&out);
   return close_context(c);
 }
 
-static bool direct_by_module(const char *const *to, size_t n, bool wanted) {
+static bool direct_peers_are_set_by_module(const char *const *to, size_t n, bool wanted) {
   bool is = false;
-  DO(is_direct("hop", to, n, &is));
+  DO(is_sent_directly("hop", to, n, &is));
   CHECK(is == wanted);
   cleave_module *m;
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
@@ -509,28 +515,28 @@ static bool direct_by_module(const char *const *to, size_t n, bool wanted) {
   return true;
 }
 
-static bool a_module_says_whom_its_node_may_dial(void) {
+static bool module_names_the_peers_of_its_node(void) {
   static const char *const w2[] = {"w2"};
   bool direct = strcmp(transfer, "direct") == 0;
   const cleave_options o = {.size = sizeof o, .may_send = may_send};
-  IN_RUNTIME(&o, direct_by_module(NULL, 0, direct));
-  IN_RUNTIME(&o, direct_by_module(w2, 1, true));
-  IN_RUNTIME(&o, direct_by_module(w2, 0, false));
+  IN_RUNTIME(&o, direct_peers_are_set_by_module(NULL, 0, direct));
+  IN_RUNTIME(&o, direct_peers_are_set_by_module(w2, 1, true));
+  IN_RUNTIME(&o, direct_peers_are_set_by_module(w2, 0, false));
   return true;
 }
 
-static bool sent_ahead(void) {
+static bool value_is_sent_before_its_call(void) {
   cleave_module *a, *b;
   cleave_context c;
   cleave_reference x, h, y, early;
   cleave_tensor out = {0};
   float in[12] = {1};
   const cleave_call_options to_b = {.size = sizeof to_b, .send_to = "w2"};
-  DO(load("first", "w1", "[{op: linear, out: 3}]", 3, &a));
-  DO(load("second", "w2", "[{op: linear, out: 3}]", 3, &b));
+  DO(load_module("first", "w1", "[{op: linear, out: 3}]", 3, &a));
+  DO(load_module("second", "w2", "[{op: linear, out: 3}]", 3, &b));
   DO(open_context(&c));
-  DO(leaf(c, in, 4, 3, false, &x));
-  DO(leaf(c, in, 4, 3, false, &early));
+  DO(make_leaf(c, in, 4, 3, false, &x));
+  DO(make_leaf(c, in, 4, 3, false, &early));
   MUST(cleave_send_to(rt, early, "w2", e)); /* no module is loaded there yet */
   MUST(cleave_call_with(rt, c, a, &x, 1, &to_b, &h, e));
   MUST(cleave_to_here(rt, h, 0, &out, e));
@@ -542,14 +548,14 @@ static bool sent_ahead(void) {
   return close_context(c);
 }
 
-static bool a_value_may_be_sent_before_any_module_is_there(void) {
-  IN_RUNTIME(NULL, sent_ahead());
+static bool value_may_be_sent_before_any_module_is_loaded(void) {
+  IN_RUNTIME(NULL, value_is_sent_before_its_call());
   return true;
 }
 
 /* ---- some of the workers --------------------------------------------------------------------- */
 
-static bool one_of_two(void) {
+static bool one_module_without_state_is_refused(void) {
   cleave_module *m, *far;
   cleave_context c;
   cleave_reference x, y;
@@ -560,9 +566,9 @@ static bool one_of_two(void) {
   CHECK(strcmp(cleave_node_name(rt, 1), at_a) == 0 && cleave_node_name(rt, 2) == NULL);
   REFUSED(cleave_load_layers(rt, &o, "[{op: linear, out: 3}]", &input, &far, e), CLEAVE_NOT_FOUND,
           "module 'down' is at 'w2', which is neither master nor a worker");
-  DO(load("up", at_a, "[{op: linear, out: 3}]", 3, &m));
+  DO(load_module("up", at_a, "[{op: linear, out: 3}]", 3, &m));
   DO(open_context(&c));
-  DO(leaf(c, in, 4, 3, false, &x));
+  DO(make_leaf(c, in, 4, 3, false, &x));
   REFUSED(cleave_send_to(rt, x, at_b, e), CLEAVE_NOT_FOUND, "'w2'");
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   MUST(cleave_to_here(rt, y, 0, &out, e));
@@ -574,12 +580,12 @@ static bool only_the_named_worker_is_connected(void) {
   cleave_runtime *nothing;
   cleave_options all = {.size = sizeof all, .deadline_ms = 20000};
   IN_RUNTIME((&(cleave_options){.size = sizeof(cleave_options), .workers = &at_a, .n_workers = 1}),
-             one_of_two());
+             one_module_without_state_is_refused());
   REFUSED(cleave_open(session, &all, &nothing, e), CLEAVE_UNAVAILABLE, "");
   return true;
 }
 
-static bool a_worker_that_is_not_in_the_file_is_refused(void) {
+static bool worker_missing_from_the_session_file_is_refused(void) {
   cleave_runtime *nothing;
   const char *names[] = {"w1", "w9"};
   cleave_options o = {.size = sizeof o, .workers = names, .n_workers = 2};
@@ -587,23 +593,23 @@ static bool a_worker_that_is_not_in_the_file_is_refused(void) {
   return true;
 }
 
-static bool ended(void) {
+static bool ended_objects_are_no_leaks(void) {
   net n;
   cleave_context c;
   cleave_reference loss;
   at_a = at_b = "master";
-  DO(make_net("ended", "master", &n));
+  DO(make_network("ended", "master", &n));
   DO(open_context(&c));
-  DO(run_after(&n, c, 1, none, NULL, &loss));
+  DO(run_network_after(&n, c, 1, none, NULL, &loss));
   DO(backward(c, loss, false));
   MUST(cleave_context_end(rt, c, e)); /* without a thread the node notices it in cleave_close */
   return true;
 }
 
-static bool what_has_been_ended_is_no_leak(void) {
+static bool ended_context_is_no_leak(void) {
   const char *a = at_a, *b = at_b;
   cleave_options o = {.size = sizeof o, .single_thread = true};
-  IN_RUNTIME(&o, ended());
+  IN_RUNTIME(&o, ended_objects_are_no_leaks());
   at_a = a;
   at_b = b;
   return true;
@@ -613,8 +619,8 @@ static bool what_has_been_ended_is_no_leak(void) {
 
 static const char *sha256, *damaged;
 
-static bool refused_artifact(const char *name, const char *at, const char *artifact,
-                             const char *sum, const char *part) {
+static bool is_artifact_refused(const char *name, const char *at, const char *artifact,
+                                const char *sum, const char *part) {
   cleave_module *m;
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   cleave_module_options o = {
@@ -627,7 +633,7 @@ static bool refused_artifact(const char *name, const char *at, const char *artif
   return false;
 }
 
-static bool weights_are_those_of_the_artifact(void) {
+static bool weights_equal_those_of_the_artifact(void) {
   cleave_module *m;
   cleave_tensor w = {0};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
@@ -645,15 +651,15 @@ static bool weights_are_those_of_the_artifact(void) {
   return true;
 }
 
-static bool artifacts_that_are_not_there_are_refused(void) {
+static bool missing_artifacts_are_refused(void) {
   char other[65] = "";
   memset(other, '1', 64);
-  DO(refused_artifact("sum", at_a, "numbers", other, "SHA-256"));
-  DO(refused_artifact("absent", at_a, "letters", sha256, "letters"));
-  DO(refused_artifact("damaged", at_a, "damaged", damaged, "damaged"));
-  DO(refused_artifact("home", "master", "numbers", sha256, "artifacts lie on workers"));
-  DO(refused_artifact("unsigned", at_a, "numbers", NULL, "needs its sha256"));
-  return refused_artifact("short", at_a, "numbers", "12ab", "needs its sha256");
+  DO(is_artifact_refused("sum", at_a, "numbers", other, "SHA-256"));
+  DO(is_artifact_refused("absent", at_a, "letters", sha256, "letters"));
+  DO(is_artifact_refused("damaged", at_a, "damaged", damaged, "damaged"));
+  DO(is_artifact_refused("home", "master", "numbers", sha256, "artifacts lie on workers"));
+  DO(is_artifact_refused("unsigned", at_a, "numbers", NULL, "needs its sha256"));
+  return is_artifact_refused("short", at_a, "numbers", "12ab", "needs its sha256");
 }
 
 /* ---- a worker that goes ---------------------------------------------------------------------- */
@@ -664,13 +670,13 @@ static bool a_lost_worker_is_an_error_that_names_it(pid_t pid) {
   cleave_optimizer *o;
   cleave_context c;
   cleave_reference loss;
-  DO(make_net("lost", "master", &n));
+  DO(make_network("lost", "master", &n));
   cleave_group g = {
       .modules = (cleave_module *[]){n.a, n.b}, .n_modules = 2, .lr = 0.5, .no_rollback = true};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
-  DO(train(&n, &o, 1, 1, 2, END));
+  DO(train_steps(&n, &o, 1, 1, 2, END));
   DO(open_context(&c));
-  DO(run_after(&n, c, 3, none, NULL, &loss));
+  DO(run_network_after(&n, c, 3, none, NULL, &loss));
   DO(backward(c, loss, false));
   CHECK(kill(pid, SIGKILL) == 0);
   usleep(200000);
@@ -682,7 +688,7 @@ static bool a_lost_worker_is_an_error_that_names_it(pid_t pid) {
     DO(open_context(&c));
     float in[20] = {1};
     cleave_reference x, y;
-    DO(leaf(c, in, 4, 5, false, &x));
+    DO(make_leaf(c, in, 4, 5, false, &x));
     cleave_tensor value;
     status = cleave_call(rt, c, n.b, &x, 1, &y, &error);
     if (status == CLEAVE_OK) status = cleave_to_here(rt, y, 0, &value, &error);
@@ -695,33 +701,33 @@ static bool a_lost_worker_is_an_error_that_names_it(pid_t pid) {
 /* ---- running them ---------------------------------------------------------------------------- */
 
 static const test placed[] = {
-    TEST(a_state_written_into_another_runtime_goes_on_the_same),
-    TEST(a_count_that_is_left_out_is_0),
-    TEST(state_that_does_not_belong_is_refused_by_name),
+    TEST(state_written_into_another_runtime_continues_with_the_same_bits),
+    TEST(omitted_batch_count_is_0),
+    TEST(mismatched_state_is_refused_by_name),
     TEST(state_may_be_written_in_parts),
 };
 
-static const test placed_with_a_gate[] = {TEST(every_tensor_is_announced_before_it_leaves)};
+static const test placed_with_a_gate[] = {TEST(gate_is_asked_before_each_tensor_is_sent)};
 
 static const test with_options[] = {
-    TEST(labels_weights_and_what_goes_ahead_are_announced),
-    TEST(a_tensor_that_may_not_leave_is_an_error_and_no_wait),
-    TEST(a_failure_is_told_to_the_gate),
-    TEST(a_module_says_whom_its_node_may_dial),
-    TEST(a_worker_that_is_not_in_the_file_is_refused),
-    TEST(a_value_may_be_sent_before_any_module_is_there),
-    TEST(what_has_been_ended_is_no_leak),
+    TEST(gate_is_asked_about_labels_weights_and_early_values),
+    TEST(refused_tensor_gives_an_error_instead_of_a_wait),
+    TEST(failure_is_reported_to_the_gate),
+    TEST(module_names_the_peers_of_its_node),
+    TEST(worker_missing_from_the_session_file_is_refused),
+    TEST(value_may_be_sent_before_any_module_is_loaded),
+    TEST(ended_context_is_no_leak),
 };
 
 static const test with_one_worker[] = {TEST(only_the_named_worker_is_connected)};
 
-static const test with_artifacts[] = {TEST(weights_are_those_of_the_artifact),
-                                      TEST(artifacts_that_are_not_there_are_refused)};
+static const test with_artifacts[] = {TEST(weights_equal_those_of_the_artifact),
+                                      TEST(missing_artifacts_are_refused)};
 
 static void run_each_in_a_runtime(const test *list, size_t n) {
   const cleave_options o = {.size = sizeof o, .single_thread = single};
   for (size_t i = 0; i < n; i++)
-    print_result(open_runtime(&o, &rt) && list[i].run() && close_runtime(rt), list[i].name);
+    print_result(open_runtime(&o, &rt) && list[i].run_test() && close_runtime(rt), list[i].name);
 }
 #define RUN_EACH_IN_A_RUNTIME(list) run_each_in_a_runtime(list, sizeof list / sizeof *list)
 
@@ -735,7 +741,7 @@ static void run_with_a_lost_worker(pid_t pid) {
 
 int main(int argc, char **argv) {
   const char *mode;
-  if (!arguments(argc, argv, &mode)) return 2;
+  if (!read_arguments(argc, argv, &mode)) return 2;
   if (strcmp(mode, "options") == 0) return RUN_ALL(with_options);
   if (strcmp(mode, "only") == 0) return RUN_ALL(with_one_worker);
   if (strcmp(mode, "lost") == 0) {

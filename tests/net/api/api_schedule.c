@@ -12,26 +12,26 @@
 enum { STAGES = 4, MICROS = 6, WIDTH = 5, ROWS = 4, STEP_TIMEOUT_MS = 400 };
 
 typedef struct positions {
-  uint32_t forward, backward, weight;
+  uint32_t forward_position, backward_position, weight_position;
 } positions;
 
 /* A chain of stages, of which the loss is the last. */
 typedef struct pipeline {
-  uint32_t n, micros;
+  uint32_t n, n_micro_batches;
   const char *at[STAGES + 1];
-  cleave_module *module[STAGES + 1];
+  cleave_module *modules[STAGES + 1];
   cleave_optimizer *optimizer;
-  cleave_state first[STAGES], trained[STAGES];
+  cleave_state first_weights[STAGES], trained_weights[STAGES];
 } pipeline;
 
 typedef struct schedule {
   positions of[STAGES + 1][MICROS];
-  bool recompute[STAGES];
+  bool has_recompute[STAGES];
 } schedule;
 
 static uint64_t state = 1;
 
-static uint32_t roll(uint32_t below) {
+static uint32_t draw_below(uint32_t below) {
   state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
   return (uint32_t)(state >> 33) % below;
 }
@@ -40,14 +40,14 @@ static uint32_t roll(uint32_t below) {
 
 static bool read_state(const pipeline *p, cleave_state *to) {
   for (uint32_t i = 0; i < p->n; i++)
-    MUST(cleave_state_read(rt, p->module[i], CLEAVE_STATE_WEIGHTS, 0, &to[i], e));
+    MUST(cleave_state_read(rt, p->modules[i], CLEAVE_STATE_WEIGHTS, 0, &to[i], e));
   return true;
 }
 
-static bool write_first(const pipeline *p) {
+static bool write_first_weights(const pipeline *p) {
   for (uint32_t i = 0; i < p->n; i++)
-    MUST(cleave_state_write(rt, p->module[i], CLEAVE_STATE_WEIGHTS, p->first[i].items,
-                            p->first[i].n, 0, e));
+    MUST(cleave_state_write(rt, p->modules[i], CLEAVE_STATE_WEIGHTS, p->first_weights[i].items,
+                            p->first_weights[i].n, 0, e));
   return true;
 }
 
@@ -76,28 +76,28 @@ static const char *const layers[STAGES] = {
 static bool make_pipeline(uint32_t number, uint32_t n, uint32_t micros, const char *places,
                           pipeline *p) {
   char name[64];
-  *p = (pipeline){.n = n, .micros = micros};
+  *p = (pipeline){.n = n, .n_micro_batches = micros};
   for (uint32_t i = 0; i <= n; i++) {
     p->at[i] = places[i] == 'a' ? at_a : places[i] == 'b' ? at_b : "master";
     snprintf(name, sizeof name, "pipeline %u, stage %u", number, i);
     if (i < n)
-      DO(load(name, p->at[i], layers[i], WIDTH, &p->module[i]));
+      DO(load_module(name, p->at[i], layers[i], WIDTH, &p->modules[i]));
     else
-      DO(load_loss(name, p->at[i], WIDTH, &p->module[i]));
+      DO(load_loss(name, p->at[i], WIDTH, &p->modules[i]));
   }
-  cleave_group all = {.modules = p->module, .n_modules = n, .lr = 0.1, .no_rollback = true};
+  cleave_group all = {.modules = p->modules, .n_modules = n, .lr = 0.1, .no_rollback = true};
   MUST(cleave_optimizer_new(rt, &all, 1, 0, &p->optimizer, e));
-  return read_state(p, p->first);
+  return read_state(p, p->first_weights);
 }
 
 /* ---- one step -------------------------------------------------------------------------------- */
 
-static cleave_status call_micro(const pipeline *p, const schedule *s, cleave_context c, uint32_t k,
-                                cleave_reference *ret_loss, cleave_error *e) {
+static cleave_status call_micro_batch(const pipeline *p, const schedule *s, cleave_context c,
+                                      uint32_t k, cleave_reference *ret_loss, cleave_error *e) {
   float data[2][ROWS * WIDTH];
   cleave_reference in[2];
   for (unsigned i = 0; i < 2; i++) {
-    fill(data[i], ROWS * WIDTH, 10 * k + i);
+    fill_with_random(data[i], ROWS * WIDTH, 10 * k + i);
     cleave_tensor t = CLEAVE_TENSOR_F32(data[i], ROWS, WIDTH);
     cleave_status status = cleave_leaf(rt, c, &t, false, &in[i], e);
     if (status != CLEAVE_OK) return status;
@@ -107,51 +107,52 @@ static cleave_status call_micro(const pipeline *p, const schedule *s, cleave_con
     const cleave_call_options o = {.size = sizeof o,
                                    .send_to = i < p->n ? p->at[i + 1] : NULL,
                                    .to_program = i == p->n,
-                                   .position = t->forward,
-                                   .backward_position = t->backward,
-                                   .weight_position = t->weight,
-                                   .recompute = i < p->n && s->recompute[i]};
+                                   .position = t->forward_position,
+                                   .backward_position = t->backward_position,
+                                   .weight_position = t->weight_position,
+                                   .recompute = i < p->n && s->has_recompute[i]};
     cleave_status status =
-        cleave_call_with(rt, c, p->module[i], in, i == p->n ? 2 : 1, &o, ret_loss, e);
+        cleave_call_with(rt, c, p->modules[i], in, i == p->n ? 2 : 1, &o, ret_loss, e);
     if (status != CLEAVE_OK) return status;
     in[0] = *ret_loss;
   }
   return CLEAVE_OK;
 }
 
-static cleave_status train_in(const pipeline *p, const schedule *s, cleave_context c,
-                              uint64_t deadline_ms, cleave_error *e) {
+static cleave_status train_in_context(const pipeline *p, const schedule *s, cleave_context c,
+                                      uint64_t deadline_ms, cleave_error *e) {
   cleave_reference losses[MICROS];
   float shares[MICROS];
-  for (uint32_t k = 0; k < p->micros; k++) {
-    cleave_status status = call_micro(p, s, c, k, &losses[k], e);
+  for (uint32_t k = 0; k < p->n_micro_batches; k++) {
+    cleave_status status = call_micro_batch(p, s, c, k, &losses[k], e);
     if (status != CLEAVE_OK) return status;
     shares[k] = 0.5f + (float)k;
   }
   const cleave_backward_options o = {
       .size = sizeof o, .weights = shares, .deadline_ms = deadline_ms};
-  cleave_status status = cleave_backward_with(rt, c, losses, p->micros, &o, e);
+  cleave_status status = cleave_backward_with(rt, c, losses, p->n_micro_batches, &o, e);
   return status == CLEAVE_OK ? cleave_step(rt, p->optimizer, c, 0, NULL, e) : status;
 }
 
 /* Takes a step from the first weights. Stores errors, so that this function succeeds. */
-static bool step(const pipeline *p, const schedule *s, uint64_t deadline_ms, cleave_error *ret) {
+static bool run_step(const pipeline *p, const schedule *s, uint64_t deadline_ms,
+                     cleave_error *ret) {
   const cleave_context_options o = {.size = sizeof o, .step = 3};
   cleave_context c;
   memset(ret, 0, sizeof *ret);
-  DO(write_first(p));
+  DO(write_first_weights(p));
   MUST(cleave_context_open(rt, &o, &c, e));
-  if (train_in(p, s, c, deadline_ms, ret) != CLEAVE_OK) {
+  if (train_in_context(p, s, c, deadline_ms, ret) != CLEAVE_OK) {
     (void)!cleave_context_close(rt, c, 0, NULL);
     return true;
   }
   return close_context(c);
 }
 
-static bool trains_the_same(const pipeline *p) {
+static bool trains_to_same_weights(const pipeline *p) {
   cleave_state now[STAGES];
   DO(read_state(p, now));
-  bool same = same_state(p, now, p->trained);
+  bool same = same_state(p, now, p->trained_weights);
   read_all_states(p, now);
   CHECK(same);
   return true;
@@ -161,60 +162,60 @@ static bool trains_the_same(const pipeline *p) {
 
 typedef struct progress {
   uint32_t f[STAGES + 1], i[STAGES + 1], w[STAGES + 1];
-  bool split[STAGES + 1][MICROS];
-  uint32_t clock[3]; /* clock of each node */
+  bool has_split_backward[STAGES + 1][MICROS];
+  uint32_t last_position[3]; /* position of each node's last instruction */
 } progress;
 
-static uint32_t *clock_of(progress *g, const char *at) {
-  return &g->clock[strcmp(at, "master") == 0 ? 0 : strcmp(at, at_a) == 0 ? 1 : 2];
+static uint32_t *get_last_position(progress *g, const char *at) {
+  return &g->last_position[strcmp(at, "master") == 0 ? 0 : strcmp(at, at_a) == 0 ? 1 : 2];
 }
 
 /* Returns bits of what stage s may do next: 1 forward, 2 gradient of its input, 4 gradients of its
  * parameters. */
-static uint32_t possible_work(const pipeline *p, const progress *g, uint32_t s) {
+static uint32_t find_possible_work(const pipeline *p, const progress *g, uint32_t s) {
   uint32_t k = g->i[s], ret = 0;
-  if (g->f[s] < p->micros && (s == 0 || g->f[s - 1] > g->f[s])) ret |= 1;
+  if (g->f[s] < p->n_micro_batches && (s == 0 || g->f[s - 1] > g->f[s])) ret |= 1;
   bool there = k < g->f[s] && (s == p->n || g->i[s + 1] > k);
-  if (there && (g->split[s][k] || g->w[s] == k)) ret |= 2;
-  if (g->w[s] < k && g->split[s][g->w[s]]) ret |= 4;
+  if (there && (g->has_split_backward[s][k] || g->w[s] == k)) ret |= 2;
+  if (g->w[s] < k && g->has_split_backward[s][g->w[s]]) ret |= 4;
   return ret;
 }
 
-static void choose_work(const pipeline *p, progress *g, uint32_t s, uint32_t what, schedule *ret) {
-  uint32_t position = ++*clock_of(g, p->at[s]);
-  if (what == 1) ret->of[s][g->f[s]++].forward = position;
-  if (what == 4) ret->of[s][g->w[s]++].weight = position;
+static void take_work(const pipeline *p, progress *g, uint32_t s, uint32_t what, schedule *ret) {
+  uint32_t position = ++*get_last_position(g, p->at[s]);
+  if (what == 1) ret->of[s][g->f[s]++].forward_position = position;
+  if (what == 4) ret->of[s][g->w[s]++].weight_position = position;
   if (what != 2) return;
-  ret->of[s][g->i[s]].backward = position;
-  g->w[s] += !g->split[s][g->i[s]++];
+  ret->of[s][g->i[s]].backward_position = position;
+  g->w[s] += !g->has_split_backward[s][g->i[s]++];
 }
 
-static void random_schedule(const pipeline *p, schedule *ret) {
+static void draw_schedule(const pipeline *p, schedule *ret) {
   progress g = {0};
   *ret = (schedule){0};
   for (uint32_t s = 0; s <= p->n; s++)
-    for (uint32_t k = 0; k < p->micros; k++) g.split[s][k] = roll(2);
-  for (uint32_t s = 0; s < p->n; s++) ret->recompute[s] = roll(4) == 0;
+    for (uint32_t k = 0; k < p->n_micro_batches; k++) g.has_split_backward[s][k] = draw_below(2);
+  for (uint32_t s = 0; s < p->n; s++) ret->has_recompute[s] = draw_below(4) == 0;
   for (;;) {
     uint32_t list[3 * (STAGES + 1)][2], n = 0;
     for (uint32_t s = 0; s <= p->n; s++)
       for (uint32_t what = 1; what <= 4; what *= 2)
-        if (possible_work(p, &g, s) & what) list[n][0] = s, list[n++][1] = what;
+        if (find_possible_work(p, &g, s) & what) list[n][0] = s, list[n++][1] = what;
     if (!n) return;
-    uint32_t i = roll(n);
-    choose_work(p, &g, list[i][0], list[i][1], ret);
+    uint32_t i = draw_below(n);
+    take_work(p, &g, list[i][0], list[i][1], ret);
   }
 }
 
-static uint32_t *random_position(const pipeline *p, schedule *s) {
-  positions *t = &s->of[roll(p->n + 1)][roll(p->micros)];
-  uint32_t *const parts[] = {&t->forward, &t->backward, &t->weight};
-  return parts[roll(3)];
+static uint32_t *draw_position(const pipeline *p, schedule *s) {
+  positions *t = &s->of[draw_below(p->n + 1)][draw_below(p->n_micro_batches)];
+  uint32_t *const parts[] = {&t->forward_position, &t->backward_position, &t->weight_position};
+  return parts[draw_below(3)];
 }
 
-static void damage(const pipeline *p, schedule *s) {
-  uint32_t *a = random_position(p, s), *b = random_position(p, s), kept = *a;
-  switch (roll(5)) {
+static void damage_schedule(const pipeline *p, schedule *s) {
+  uint32_t *a = draw_position(p, s), *b = draw_position(p, s), kept = *a;
+  switch (draw_below(5)) {
     case 0: /* swaps two instructions */
       *a = *b;
       *b = kept;
@@ -222,14 +223,14 @@ static void damage(const pipeline *p, schedule *s) {
     case 1: /* repeats an instruction, or names an unknown call */
       *a = *b;
       break;
-    case 2: /* leaves a gap */
-      *a += 1 + roll(3);
+    case 2: /* leaves a position unused */
+      *a += 1 + draw_below(3);
       break;
     case 3:
       *a = 0;
       break;
     default:
-      *a = roll(1u << 21);
+      *a = draw_below(1u << 21);
   }
 }
 
@@ -238,20 +239,20 @@ static void damage(const pipeline *p, schedule *s) {
 static pipeline pipelines[5];
 static uint32_t n_each = 20;
 
-static bool the_pipelines_train(void) {
+static bool make_and_train_pipelines(void) {
   static const struct {
-    uint32_t n, micros;
+    uint32_t n, n_micro_batches;
     const char *places;
   } shapes[] = {{2, 4, "abm"}, {3, 6, "abab"}, {4, 3, "mabam"}, {3, 1, "bmaa"}, {4, 6, "aabbm"}};
   const schedule none_at_all = {0};
   for (uint32_t i = 0; i < 5; i++) {
     pipeline *p = &pipelines[i];
     cleave_error e;
-    DO(make_pipeline(i, shapes[i].n, shapes[i].micros, shapes[i].places, p));
-    DO(step(p, &none_at_all, 0, &e));
+    DO(make_pipeline(i, shapes[i].n, shapes[i].n_micro_batches, shapes[i].places, p));
+    DO(run_step(p, &none_at_all, 0, &e));
     CHECK(e.status == CLEAVE_OK);
-    DO(read_state(p, p->trained));
-    CHECK(!same_state(p, p->first, p->trained));
+    DO(read_state(p, p->trained_weights));
+    CHECK(!same_state(p, p->first_weights, p->trained_weights));
   }
   return true;
 }
@@ -261,13 +262,13 @@ static bool random_schedules_reach_the_same_weights(void) {
     const pipeline *p = &pipelines[i % 5];
     schedule s;
     cleave_error e;
-    random_schedule(p, &s);
-    DO(step(p, &s, 0, &e));
+    draw_schedule(p, &s);
+    DO(run_step(p, &s, 0, &e));
     if (e.status != CLEAVE_OK) {
       snprintf(why, sizeof why, "schedule %u at '%s': %s", i, e.node, e.text);
       return false;
     }
-    DO(trains_the_same(p));
+    DO(trains_to_same_weights(p));
   }
   return true;
 }
@@ -278,14 +279,14 @@ static bool damaged_schedules_fail_or_reach_the_same_weights(void) {
     const pipeline *p = &pipelines[i % 5];
     schedule s;
     cleave_error e;
-    random_schedule(p, &s);
-    damage(p, &s);
+    draw_schedule(p, &s);
+    damage_schedule(p, &s);
     uint64_t begin = now_ms();
-    DO(step(p, &s, STEP_TIMEOUT_MS, &e));
-    CHECK(now_ms() < begin + 10000); /* it must not hang */
+    DO(run_step(p, &s, STEP_TIMEOUT_MS, &e));
+    CHECK(now_ms() < begin + 10000); /* the call must not hang */
     failed += e.status != CLEAVE_OK;
     stood_still += e.status == CLEAVE_DEADLINE;
-    if (e.status == CLEAVE_OK) DO(trains_the_same(p));
+    if (e.status == CLEAVE_OK) DO(trains_to_same_weights(p));
   }
   printf("# damaged: %u refused or failed, %u of them by their deadline, %u ran\n", failed,
          stood_still, n_each - failed);
@@ -293,46 +294,46 @@ static bool damaged_schedules_fail_or_reach_the_same_weights(void) {
   return true;
 }
 
-static bool positions_that_cannot_be_are_refused(void) {
+static bool impossible_positions_are_refused(void) {
   static const positions bad[] = {{0, 1, 0},          {1, 0, 2},       {2, 2, 0},
                                   {3, 2, 0},          {1, 3, 3},       {(1 << 20) + 1, 0, 0},
                                   {1, UINT32_MAX, 0}, {1, 2, 1u << 21}};
-  const pipeline *p = &pipelines[2]; /* with stages at all nodes */
+  const pipeline *p = &pipelines[2]; /* this pipeline has stages at all nodes */
   const float x[ROWS * WIDTH] = {0};
   cleave_context c;
   DO(open_context(&c));
   for (uint32_t s = 0; s < p->n; s++)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
       const cleave_call_options o = {.size = sizeof o,
-                                     .position = bad[i].forward,
-                                     .backward_position = bad[i].backward,
-                                     .weight_position = bad[i].weight};
+                                     .position = bad[i].forward_position,
+                                     .backward_position = bad[i].backward_position,
+                                     .weight_position = bad[i].weight_position};
       cleave_reference in, out;
-      DO(leaf(c, x, ROWS, WIDTH, false, &in));
-      REFUSED(cleave_call_with(rt, c, p->module[s], &in, 1, &o, &out, e), CLEAVE_INVALID,
+      DO(make_leaf(c, x, ROWS, WIDTH, false, &in));
+      REFUSED(cleave_call_with(rt, c, p->modules[s], &in, 1, &o, &out, e), CLEAVE_INVALID,
               "they ascend to at most 1048576");
     }
   return close_context(c);
 }
 
-static bool make_stepper(const char *name, bool final, double clip, cleave_module **ret,
-                         cleave_optimizer **ret_optimizer) {
-  DO(load(name, at_a, layers[0], WIDTH, ret));
+static bool load_module_with_optimizer(const char *name, bool final, double clip,
+                                       cleave_module **ret, cleave_optimizer **ret_optimizer) {
+  DO(load_module(name, at_a, layers[0], WIDTH, ret));
   cleave_group group = {.modules = ret, .n_modules = 1, .lr = 0.1, .no_rollback = final};
   MUST(cleave_optimizer_new(rt, &group, 1, clip, ret_optimizer, e));
   return true;
 }
 
-static bool steps_at_positions_that_cannot_be_are_refused(void) {
+static bool steps_at_impossible_positions_are_refused(void) {
   cleave_module *final, *other, *clipped;
   cleave_optimizer *of_final, *of_other, *of_clipped;
   const float x[ROWS * WIDTH] = {0};
   cleave_context c;
   cleave_reference in, out;
   double lr = 0;
-  DO(make_stepper("final", true, 0, &final, &of_final));
-  DO(make_stepper("not final", false, 0, &other, &of_other));
-  DO(make_stepper("clipped", true, 1, &clipped, &of_clipped));
+  DO(load_module_with_optimizer("final", true, 0, &final, &of_final));
+  DO(load_module_with_optimizer("not final", false, 0, &other, &of_other));
+  DO(load_module_with_optimizer("clipped", true, 1, &clipped, &of_clipped));
   DO(open_context(&c));
 #define STEP(o, m, position) cleave_step_at(rt, o, c, m, 0, position, false, &lr, e)
   REFUSED(STEP(of_final, final, 0), CLEAVE_INVALID, "counted from 1");
@@ -342,7 +343,7 @@ static bool steps_at_positions_that_cannot_be_are_refused(void) {
   REFUSED(STEP(of_clipped, clipped, 1), CLEAVE_PRECONDITION, "no clipping");
   REFUSED(STEP(of_final, final, 1), CLEAVE_PRECONDITION, "never called");
   CHECK(lr == 0);
-  DO(leaf(c, x, ROWS, WIDTH, false, &in));
+  DO(make_leaf(c, x, ROWS, WIDTH, false, &in));
   MUST(cleave_call(rt, c, final, &in, 1, &out, e));
   MUST(STEP(of_final, final, 1));
   CHECK(lr == 0.1);
@@ -355,7 +356,7 @@ static bool steps_at_positions_that_cannot_be_are_refused(void) {
 }
 
 /* Nodes know modules and calls by number; the program's error has their names. */
-static bool a_failure_names_its_module(void) {
+static bool failed_micro_batch_names_its_module(void) {
   cleave_module *m;
   cleave_optimizer *sgd;
   const float x[ROWS * WIDTH] = {0};
@@ -364,11 +365,11 @@ static bool a_failure_names_its_module(void) {
   cleave_context c;
   cleave_reference in, out;
   cleave_error failed;
-  DO(load("the one that steps", at_b, "[{op: linear, out: 2}]", WIDTH, &m));
+  DO(load_module("the one that steps", at_b, "[{op: linear, out: 2}]", WIDTH, &m));
   cleave_group group = {.modules = &m, .n_modules = 1, .lr = 0.1, .no_rollback = true};
   MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
   DO(open_context(&c));
-  DO(leaf(c, x, ROWS, WIDTH, false, &in));
+  DO(make_leaf(c, x, ROWS, WIDTH, false, &in));
   const cleave_call_options how = {.size = sizeof how, .position = 1, .backward_position = 2};
   MUST(cleave_call_with(rt, c, m, &in, 1, &how, &out, e));
   MUST(cleave_step_at(rt, sgd, c, m, 0, 3, false, NULL, e));
@@ -397,35 +398,35 @@ static bool links_are_measured(void) {
   return true;
 }
 
-static bool the_pipelines_still_train(void) {
+static bool pipelines_train_after_failures(void) {
   for (uint32_t i = 0; i < 5; i++) {
     schedule s;
     cleave_error e;
-    random_schedule(&pipelines[i], &s);
-    DO(step(&pipelines[i], &s, 0, &e));
+    draw_schedule(&pipelines[i], &s);
+    DO(run_step(&pipelines[i], &s, 0, &e));
     CHECK(e.status == CLEAVE_OK);
-    DO(trains_the_same(&pipelines[i]));
-    read_all_states(&pipelines[i], pipelines[i].first);
-    read_all_states(&pipelines[i], pipelines[i].trained);
+    DO(trains_to_same_weights(&pipelines[i]));
+    read_all_states(&pipelines[i], pipelines[i].first_weights);
+    read_all_states(&pipelines[i], pipelines[i].trained_weights);
     cleave_optimizer_release(rt, pipelines[i].optimizer, NULL);
   }
   return true;
 }
 
 static const test tests[] = {
-    TEST(the_pipelines_train),
-    TEST(positions_that_cannot_be_are_refused),
-    TEST(steps_at_positions_that_cannot_be_are_refused),
-    TEST(a_failure_names_its_module),
+    TEST(make_and_train_pipelines),
+    TEST(impossible_positions_are_refused),
+    TEST(steps_at_impossible_positions_are_refused),
+    TEST(failed_micro_batch_names_its_module),
     TEST(links_are_measured),
     TEST(random_schedules_reach_the_same_weights),
     TEST(damaged_schedules_fail_or_reach_the_same_weights),
-    TEST(the_pipelines_still_train),
+    TEST(pipelines_train_after_failures),
 };
 
 int main(int argc, char **argv) {
   const char *number;
-  if (!arguments(argc, argv, &number)) return 2;
+  if (!read_arguments(argc, argv, &number)) return 2;
   const cleave_options o = {.size = sizeof o, .single_thread = single};
   n_each = *number ? (uint32_t)atoi(number) : n_each;
   state = argc > 7 ? (uint64_t)atoll(argv[7]) : 1;

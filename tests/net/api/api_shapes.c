@@ -8,13 +8,13 @@
 
 /* ---- nothing --------------------------------------------------------------------------------- */
 
-static bool empty_leaf(cleave_context c, int64_t width, bool grad, cleave_reference *ret) {
+static bool make_empty_leaf(cleave_context c, int64_t width, bool grad, cleave_reference *ret) {
   cleave_tensor t = {.dtype = CLEAVE_F32, .rank = 2, .shape = {0, width}};
   MUST(cleave_leaf(rt, c, &t, grad, ret, e));
   return true;
 }
 
-static bool is_empty(cleave_reference r, int64_t width) {
+static bool is_value_empty(cleave_reference r, int64_t width) {
   cleave_tensor t = {0};
   MUST(cleave_to_here(rt, r, 0, &t, e));
   CHECK(t.rank == 2 && t.shape[0] == 0 && t.shape[1] == width && cleave_tensor_count(&t) == 0);
@@ -22,9 +22,9 @@ static bool is_empty(cleave_reference r, int64_t width) {
   return true;
 }
 
-static bool is_zeros(cleave_context c, cleave_module *m, const char *name, size_t n) {
+static bool is_gradient_zero(cleave_context c, cleave_module *m, const char *name, size_t n) {
   cleave_tensor g = {0};
-  DO(gradient(c, m, name, &g));
+  DO(read_gradient(c, m, name, &g));
   CHECK(cleave_tensor_count(&g) == n);
   for (size_t i = 0; i < n; i++) CHECK(((float *)g.data)[i] == 0);
   cleave_tensor_free(&g);
@@ -33,35 +33,35 @@ static bool is_zeros(cleave_context c, cleave_module *m, const char *name, size_
 
 /* With an empty batch, values and gradients of inputs are empty, gradients of parameters are zero,
  * the mean is NaN, and a step changes nothing. */
-static bool a_batch_of_nothing_goes_through(void) {
+static bool empty_batch_passes_all_modules(void) {
   net n;
   cleave_optimizer *o;
   cleave_context c;
   cleave_reference x, h, y, target, loss;
   cleave_tensor t = {0}, before = {0}, after = {0};
   cleave_step_result done;
-  DO(make_net("nothing", at_b, &n));
+  DO(make_network("nothing", at_b, &n));
   cleave_module *all[] = {n.a, n.b};
   cleave_group g = {.modules = all, .n_modules = 2, .lr = 0.1};
   MUST(cleave_optimizer_new(rt, &g, 1, 1.0, &o, e));
   DO(read_weight(n.a, "0.weight", &before));
   DO(open_context(&c));
-  DO(empty_leaf(c, 3, true, &x));
-  DO(empty_leaf(c, 2, false, &target));
-  DO(is_empty(x, 3));
+  DO(make_empty_leaf(c, 3, true, &x));
+  DO(make_empty_leaf(c, 2, false, &target));
+  DO(is_value_empty(x, 3));
   MUST(cleave_call(rt, c, n.a, &x, 1, &h, e));
   MUST(cleave_call(rt, c, n.b, &h, 1, &y, e));
   MUST(cleave_call(rt, c, n.loss, (cleave_reference[]){y, target}, 2, &loss, e));
-  DO(is_empty(h, 5));
-  DO(is_empty(y, 2));
+  DO(is_value_empty(h, 5));
+  DO(is_value_empty(y, 2));
   MUST(cleave_to_here(rt, loss, 0, &t, e));
   CHECK(t.rank == 0 && isnan(*(float *)t.data));
   DO(backward(c, loss, true));
   DO(backward(c, loss, false));
   MUST(cleave_leaf_gradient(rt, x, &t, e));
   CHECK(t.rank == 2 && t.shape[0] == 0 && t.shape[1] == 3);
-  DO(is_zeros(c, n.a, "0.weight", 15));
-  DO(is_zeros(c, n.b, "0.bias", 2));
+  DO(is_gradient_zero(c, n.a, "0.weight", 15));
+  DO(is_gradient_zero(c, n.b, "0.bias", 2));
   MUST(cleave_step(rt, o, c, 0, &done, e));
   CHECK(done.applied && done.norm == 0);
   DO(close_context(c));
@@ -76,30 +76,31 @@ static bool a_batch_of_nothing_goes_through(void) {
   return true;
 }
 
-/* A context with an empty and another batch has the gradients of the other one, in either order. */
-static bool nothing_adds_nothing(void) {
+/* A context that calls a module with an empty batch and with another batch, in either order, has
+ * the gradients of the other batch. */
+static bool empty_batch_adds_no_gradient(void) {
   cleave_tensor g[3] = {{0}, {0}, {0}};
   net n;
-  DO(make_net("beside", at_b, &n));
-  /* no empty batch; the empty one first; the empty one last */
+  DO(make_network("beside", at_b, &n));
+  /* 0: no empty batch; 1: the empty batch is called first; 2: it is called last */
   for (int first = 0; first < 3; first++) {
     cleave_context c;
     cleave_reference x, h, y, target, roots[2];
     DO(open_context(&c));
-    if (first == 2) DO(run_net(&n, c, 3, NULL, NULL, &roots[1]));
+    if (first == 2) DO(run_network(&n, c, 3, NULL, NULL, &roots[1]));
     if (first) {
-      DO(empty_leaf(c, 3, true, &x));
-      DO(empty_leaf(c, 2, false, &target));
+      DO(make_empty_leaf(c, 3, true, &x));
+      DO(make_empty_leaf(c, 2, false, &target));
       MUST(cleave_call(rt, c, n.a, &x, 1, &h, e));
       MUST(cleave_call(rt, c, n.b, &h, 1, &y, e));
       MUST(cleave_call(rt, c, n.loss, (cleave_reference[]){y, target}, 2, &roots[0], e));
     }
-    if (first < 2) DO(run_net(&n, c, 3, NULL, NULL, &roots[1]));
+    if (first < 2) DO(run_network(&n, c, 3, NULL, NULL, &roots[1]));
     MUST(cleave_backward(rt, c, roots + !first, 1 + (first > 0), false, 0, e));
-    DO(gradient(c, n.a, "0.weight", &g[first]));
+    DO(read_gradient(c, n.a, "0.weight", &g[first]));
     DO(close_context(c));
   }
-  note(&g[0]);
+  add_to_digest(&g[0]);
   for (int i = 1; i < 3; i++)
     CHECK(memcmp(g[0].data, g[i].data, cleave_tensor_count(&g[0]) * sizeof(float)) == 0);
   for (int i = 0; i < 3; i++) cleave_tensor_free(&g[i]);
@@ -108,22 +109,23 @@ static bool nothing_adds_nothing(void) {
   return true;
 }
 
-static bool statistics_of_nothing_are_refused(void) {
+static bool batchnorm_of_an_empty_batch_is_refused(void) {
   cleave_module *m;
   cleave_context c;
   cleave_context_options evaluation = {.size = sizeof evaluation, .evaluation = true};
   cleave_reference x, y;
   cleave_tensor t = {0};
-  DO(load("norm of nothing", at_a, "[{op: linear, out: 5}, {op: batchnorm, name: bn}]", 3, &m));
+  DO(load_module("norm of nothing", at_a, "[{op: linear, out: 5}, {op: batchnorm, name: bn}]", 3,
+                 &m));
   DO(open_context(&c));
-  DO(empty_leaf(c, 3, false, &x));
+  DO(make_empty_leaf(c, 3, false, &x));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   REFUSED(cleave_to_here(rt, y, 0, &t, e), CLEAVE_INVALID, "layer bn (batchnorm)");
   DO(close_context(c));
   MUST(cleave_context_open(rt, &evaluation, &c, e));
-  DO(empty_leaf(c, 3, false, &x));
+  DO(make_empty_leaf(c, 3, false, &x));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
-  DO(is_empty(y, 5));
+  DO(is_value_empty(y, 5));
   DO(close_context(c));
   MUST(cleave_module_release(rt, m, e));
   return true;
@@ -141,8 +143,8 @@ static bool run_linear(int rank, const int64_t *shape, cleave_tensor *y, cleave_
   cleave_context c;
   cleave_reference x, v, target, l;
   float numbers[120], want[168];
-  fill(numbers, 120, 1);
-  fill(want, 168, 2);
+  fill_with_random(numbers, 120, 1);
+  fill_with_random(want, 168, 2);
   if (!shape) shape = flat;
   for (int i = 0; i < rank; i++) in.shape[i] = out.shape[i] = shape[i];
   out.shape[rank - 1] = 7;
@@ -160,7 +162,7 @@ static bool run_linear(int rank, const int64_t *shape, cleave_tensor *y, cleave_
   DO(backward(c, l, false));
   MUST(cleave_to_here(rt, v, 0, y, e));
   MUST(cleave_leaf_gradient(rt, x, dx, e));
-  DO(gradient(c, m, "0.weight", dw));
+  DO(read_gradient(c, m, "0.weight", dw));
   CHECK(y->rank == rank && y->shape[rank - 1] == 7 && dx->rank == rank && dw->rank == 2);
   DO(close_context(c));
   MUST(cleave_module_release(rt, m, e));
@@ -173,7 +175,7 @@ static bool is_same_tensor(const cleave_tensor *a, const cleave_tensor *b, size_
          memcmp(a->data, b->data, n * sizeof(float)) == 0;
 }
 
-/* The result equals that of the rows stacked as a matrix. */
+/* A linear layer over a tensor of any rank has the result of the same rows stacked as a matrix. */
 static bool linear_takes_any_rank(void) {
   static const struct {
     int rank;
@@ -187,7 +189,7 @@ static bool linear_takes_any_rank(void) {
           is_same_tensor(&flat[2], &t[2], 35));
   }
   for (int i = 0; i < 3; i++) {
-    note(&flat[i]);
+    add_to_digest(&flat[i]);
     cleave_tensor_free(&flat[i]);
     cleave_tensor_free(&t[i]);
   }
@@ -211,7 +213,7 @@ static bool add_of_scalars(cleave_module **ret) {
 }
 
 /* Computes half the sum of two losses at another node, and the sum of a leaf and a loss. */
-static bool scalars_are_inputs(void) {
+static bool scalars_are_accepted_as_inputs(void) {
   net n;
   cleave_module *sum;
   cleave_context c;
@@ -219,10 +221,10 @@ static bool scalars_are_inputs(void) {
   cleave_tensor v[3] = {{0}, {0}, {0}}, dx = {0}, half = {0};
   float three = 3;
   cleave_tensor scalar = {.dtype = CLEAVE_F32, .data = &three};
-  DO(make_net("scalars", at_a, &n));
+  DO(make_network("scalars", at_a, &n));
   DO(add_of_scalars(&sum));
   DO(open_context(&c));
-  for (unsigned i = 0; i < 2; i++) DO(run_net(&n, c, i, &x[i], NULL, &loss[i]));
+  for (unsigned i = 0; i < 2; i++) DO(run_network(&n, c, i, &x[i], NULL, &loss[i]));
   MUST(cleave_call(rt, c, sum, loss, 2, &both, e));
   MUST(cleave_leaf(rt, c, &scalar, true, &s, e));
   MUST(cleave_call(rt, c, sum, (cleave_reference[]){both, s}, 2, &one, e));
@@ -230,11 +232,11 @@ static bool scalars_are_inputs(void) {
   for (int i = 0; i < 2; i++) MUST(cleave_to_here(rt, loss[i], 0, &v[i], e));
   MUST(cleave_to_here(rt, one, 0, &v[2], e));
   float want = 0.5f * (0.5f * (*(float *)v[0].data + *(float *)v[1].data) + 3);
-  CHECK(v[2].rank == 0 && near(*(float *)v[2].data, want));
+  CHECK(v[2].rank == 0 && is_near(*(float *)v[2].data, want));
   MUST(cleave_leaf_gradient(rt, s, &half, e));
   CHECK(half.rank == 0 && *(float *)half.data == 0.5f);
   MUST(cleave_leaf_gradient(rt, x[1], &dx, e));
-  note(&dx);
+  add_to_digest(&dx);
   DO(close_context(c));
   for (int i = 0; i < 3; i++) cleave_tensor_free(&v[i]);
   cleave_tensor_free(&dx);
@@ -282,7 +284,7 @@ static bool load_hf(const char *name, const char *at, const char *layers, const 
   return true;
 }
 
-static bool ids_leaf(cleave_context c, cleave_reference *ret) {
+static bool make_ids_leaf(cleave_context c, cleave_reference *ret) {
   int64_t numbers[10];
   for (int i = 0; i < 10; i++) numbers[i] = 7 * i % 50;
   cleave_tensor t = CLEAVE_TENSOR_I64(numbers, 2, 5);
@@ -291,7 +293,7 @@ static bool ids_leaf(cleave_context c, cleave_reference *ret) {
 }
 
 /* The parts of a model, each with its own layers, give the bits of the whole. */
-static bool parts_of_a_model_make_the_whole(void) {
+static bool parts_compute_the_same_as_the_whole_model(void) {
   cleave_module *whole, *front, *back, *none;
   cleave_context c;
   cleave_reference x, h, y, z;
@@ -302,7 +304,7 @@ static bool parts_of_a_model_make_the_whole(void) {
   DO(load_hf("front of it", at_a, "embed_tokens..layers.0", NULL, &front));
   DO(load_hf("back of it", at_b, "layers.1..norm", NULL, &back));
   DO(open_context(&c));
-  DO(ids_leaf(c, &x));
+  DO(make_ids_leaf(c, &x));
   MUST(cleave_call(rt, c, whole, &x, 1, &z, e));
   MUST(cleave_call(rt, c, front, &x, 1, &h, e));
   MUST(cleave_call(rt, c, back, &h, 1, &y, e));
@@ -310,7 +312,7 @@ static bool parts_of_a_model_make_the_whole(void) {
   MUST(cleave_to_here(rt, y, 0, &got, e));
   CHECK(cleave_tensor_count(&want) == HF_OUT && cleave_tensor_count(&got) == HF_OUT);
   CHECK(memcmp(want.data, got.data, 4 * HF_OUT) == 0);
-  note(&got);
+  add_to_digest(&got);
   REFUSED(cleave_load_hf(rt, &o, "tests/golden/hf", NULL, NULL, &ids, &none, e), CLEAVE_INVALID,
           "config.json");
   REFUSED(cleave_load_hf(rt, &o, "tests/golden/hf/llama", NULL, "masked", &ids, &none, e),
@@ -321,14 +323,14 @@ static bool parts_of_a_model_make_the_whole(void) {
   return close_context(c);
 }
 
-static bool learns(const cleave_module *m, size_t i, bool *ret) {
+static bool get_learns_flag(const cleave_module *m, size_t i, bool *ret) {
   cleave_parameter p = {.size = sizeof p};
   MUST(cleave_parameter_info(m, i, &p, e));
   *ret = p.learns;
   return true;
 }
 
-/* Adapters begin at no change, and are all that learns. */
+/* Adapters change no value before the first step, and they are the only parameters that learn. */
 static bool adapters_alone_learn(void) {
   static const char *const targets[] = {"q_proj", "v_proj"};
   cleave_lora lora = {.size = sizeof lora, .targets = targets, .n_targets = 2, .r = 2, .alpha = 4};
@@ -342,13 +344,13 @@ static bool adapters_alone_learn(void) {
   for (size_t i = 0; i < cleave_parameter_count(m); i++) {
     const char *name = cleave_module_weight_name(m, i);
     bool is_adapter = strstr(name, ".lora_A.weight") || strstr(name, ".lora_B.weight"), is_free;
-    DO(learns(m, i, &is_free));
+    DO(get_learns_flag(m, i, &is_free));
     CHECK(is_free == is_adapter);
     n_adapters += is_adapter;
   }
   CHECK(n_adapters == 2 * 2 * 2);
   DO(open_context(&c));
-  DO(ids_leaf(c, &x));
+  DO(make_ids_leaf(c, &x));
   MUST(cleave_call(rt, c, base, &x, 1, &z, e));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   MUST(cleave_to_here(rt, z, 0, &want, e));
@@ -367,13 +369,13 @@ static bool adapters_alone_learn(void) {
 }
 
 static const test tests[] = {
-    TEST(a_batch_of_nothing_goes_through),
-    TEST(nothing_adds_nothing),
-    TEST(statistics_of_nothing_are_refused),
+    TEST(empty_batch_passes_all_modules),
+    TEST(empty_batch_adds_no_gradient),
+    TEST(batchnorm_of_an_empty_batch_is_refused),
     TEST(linear_takes_any_rank),
-    TEST(scalars_are_inputs),
+    TEST(scalars_are_accepted_as_inputs),
     TEST(impossible_input_shapes_are_refused_at_load),
-    TEST(parts_of_a_model_make_the_whole),
+    TEST(parts_compute_the_same_as_the_whole_model),
     TEST(adapters_alone_learn),
 };
 

@@ -12,7 +12,7 @@ static const char *folder;
 static net n;
 static cleave_optimizer *adam;
 
-static bool ask(const char *what) {
+static bool ask_runner(const char *what) {
   char line[64];
   printf("ask %s\n", what);
   fflush(stdout);
@@ -20,20 +20,20 @@ static bool ask(const char *what) {
   return true;
 }
 
-static bool make_all(void) {
-  DO(make_net("net", "master", &n));
+static bool load_network_and_optimizer(void) {
+  DO(make_network("net", "master", &n));
   cleave_module *both[] = {n.a, n.b};
   cleave_group g = {.modules = both, .n_modules = 2, .kind = CLEAVE_ADAM, .lr = 0.05};
   MUST(cleave_optimizer_new(rt, &g, 1, 0.7, &adam, e));
   return true;
 }
 
-static bool train(unsigned from, unsigned to) {
+static bool train_steps(unsigned from, unsigned to) {
   for (unsigned step = from; step < to; step++) {
     cleave_context c;
     cleave_reference loss;
     DO(open_context(&c));
-    DO(run_net(&n, c, 10 * step, NULL, NULL, &loss));
+    DO(run_network(&n, c, 10 * step, NULL, NULL, &loss));
     DO(backward(c, loss, false));
     MUST(cleave_step(rt, adam, c, 0, NULL, e));
     DO(close_context(c));
@@ -46,7 +46,7 @@ static void print_file(cleave_module *m, const char *name, const cleave_state_fi
          f->sha256);
 }
 
-static bool save_one(cleave_module *m, cleave_state_kind kind, const char *name) {
+static bool save_state_file(cleave_module *m, cleave_state_kind kind, const char *name) {
   cleave_state_file f = {.size = sizeof f};
   char path[512];
   MUST(cleave_state_save_at_worker(rt, m, kind, name, 0, &f, e));
@@ -56,13 +56,14 @@ static bool save_one(cleave_module *m, cleave_state_kind kind, const char *name)
   return true;
 }
 
-static bool save_all(void) {
-  DO(save_one(n.a, CLEAVE_STATE_WEIGHTS, "a") && save_one(n.a, CLEAVE_STATE_OPTIMIZER, "a.adam"));
-  return save_one(n.b, CLEAVE_STATE_WEIGHTS, "b") &&
-         save_one(n.b, CLEAVE_STATE_OPTIMIZER, "b.adam");
+static bool save_all_state_files(void) {
+  DO(save_state_file(n.a, CLEAVE_STATE_WEIGHTS, "a") &&
+     save_state_file(n.a, CLEAVE_STATE_OPTIMIZER, "a.adam"));
+  return save_state_file(n.b, CLEAVE_STATE_WEIGHTS, "b") &&
+         save_state_file(n.b, CLEAVE_STATE_OPTIMIZER, "b.adam");
 }
 
-static bool load_module(cleave_module *m, const char *weights, const char *moments) {
+static bool load_state_at_module(cleave_module *m, const char *weights, const char *moments) {
   cleave_state_file f = {.size = sizeof f};
   MUST(cleave_state_load_at_worker(rt, m, CLEAVE_STATE_WEIGHTS, weights, 0, &f, e));
   print_file(m, weights, &f);
@@ -71,18 +72,20 @@ static bool load_module(cleave_module *m, const char *weights, const char *momen
   return true;
 }
 
-static bool note_state(cleave_module *m, cleave_state_kind kind) {
+static bool add_state_to_digest(cleave_module *m, cleave_state_kind kind) {
   cleave_state s = {0};
   MUST(cleave_state_read(rt, m, kind, 0, &s, e));
-  for (size_t i = 0; i < s.n; i++) note(&s.items[i].tensor);
+  for (size_t i = 0; i < s.n; i++) add_to_digest(&s.items[i].tensor);
   cleave_state_free(&s);
   return true;
 }
 
-static bool digest_of_all(uint64_t *ret) {
+static bool add_all_state_to_digest(uint64_t *ret) {
   digest = UINT64_C(14695981039346656037);
-  DO(note_state(n.a, CLEAVE_STATE_WEIGHTS) && note_state(n.a, CLEAVE_STATE_OPTIMIZER));
-  DO(note_state(n.b, CLEAVE_STATE_WEIGHTS) && note_state(n.b, CLEAVE_STATE_OPTIMIZER));
+  DO(add_state_to_digest(n.a, CLEAVE_STATE_WEIGHTS) &&
+     add_state_to_digest(n.a, CLEAVE_STATE_OPTIMIZER));
+  DO(add_state_to_digest(n.b, CLEAVE_STATE_WEIGHTS) &&
+     add_state_to_digest(n.b, CLEAVE_STATE_OPTIMIZER));
   *ret = digest;
   return true;
 }
@@ -91,29 +94,29 @@ static bool digest_of_all(uint64_t *ret) {
 
 static uint64_t after_three, after_five;
 
-static bool what_is_saved_is_loaded_again(void) {
+static bool saved_state_is_loaded_again(void) {
   uint64_t again;
-  DO(make_all());
-  DO(train(0, 3) && save_all());
-  DO(digest_of_all(&after_three));
-  DO(train(3, 5) && digest_of_all(&after_five));
-  DO(load_module(n.a, "a", "a.adam") && load_module(n.b, "b", "b.adam"));
+  DO(load_network_and_optimizer());
+  DO(train_steps(0, 3) && save_all_state_files());
+  DO(add_all_state_to_digest(&after_three));
+  DO(train_steps(3, 5) && add_all_state_to_digest(&after_five));
+  DO(load_state_at_module(n.a, "a", "a.adam") && load_state_at_module(n.b, "b", "b.adam"));
   MUST(cleave_optimizer_set_steps(rt, adam, 3, e));
-  DO(digest_of_all(&again));
+  DO(add_all_state_to_digest(&again));
   CHECK(again == after_three && again != after_five);
-  DO(train(3, 5) && digest_of_all(&again));
+  DO(train_steps(3, 5) && add_all_state_to_digest(&again));
   CHECK(again == after_five);
   return true;
 }
 
 /* Saving waits for a step in flight. */
-static bool a_step_is_in_the_file(void) {
+static bool saved_file_includes_the_last_step(void) {
   uint64_t before, then;
   cleave_context c;
   cleave_reference loss;
-  DO(digest_of_all(&before));
+  DO(add_all_state_to_digest(&before));
   DO(open_context(&c));
-  DO(run_net(&n, c, 50, NULL, NULL, &loss));
+  DO(run_network(&n, c, 50, NULL, NULL, &loss));
   DO(backward(c, loss, false));
   cleave_future f, g;
   MUST(cleave_step_async(rt, adam, c, 0, &f, e));
@@ -124,7 +127,7 @@ static bool a_step_is_in_the_file(void) {
   MUST(cleave_future_wait(rt, f, 0, e));
   MUST(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "stepped2", 0, &other, e));
   CHECK(strcmp(file.sha256, other.sha256) == 0 && file.bytes == other.bytes && file.bytes > 0);
-  DO(digest_of_all(&then));
+  DO(add_all_state_to_digest(&then));
   CHECK(then != before);
   cleave_state s;
   REFUSED(cleave_future_state(rt, g, &s, e), CLEAVE_INVALID, "a file of state");
@@ -144,7 +147,7 @@ static bool a_step_is_in_the_file(void) {
   return close_context(c);
 }
 
-static bool names_are_no_paths(void) {
+static bool path_as_state_name_is_refused(void) {
   char lengthy[130];
   memset(lengthy, 'n', sizeof lengthy - 1);
   lengthy[129] = '\0';
@@ -163,10 +166,10 @@ static bool names_are_no_paths(void) {
   return true;
 }
 
-static bool what_does_not_fit_changes_nothing(void) {
+static bool mismatched_state_file_changes_nothing(void) {
   uint64_t before, then;
   cleave_state_file small = {.size = 1};
-  DO(digest_of_all(&before));
+  DO(add_all_state_to_digest(&before));
   REFUSED(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "none", 0, NULL, e),
           CLEAVE_NOT_FOUND, "'none'");
   REFUSED(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_OPTIMIZER, "a", 0, NULL, e),
@@ -177,20 +180,20 @@ static bool what_does_not_fit_changes_nothing(void) {
           CLEAVE_INVALID, "4");
   REFUSED(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "x", 0, &small, e),
           CLEAVE_INVALID, "1 bytes");
-  DO(ask("damage")); /* the file "b.adam" */
+  DO(ask_runner("damage")); /* asks the runner to damage the file "b.adam" */
   REFUSED(cleave_state_load_at_worker(rt, n.b, CLEAVE_STATE_OPTIMIZER, "b.adam", 0, NULL, e),
           CLEAVE_DATA_LOSS, "'b.adam'");
-  DO(ask("repair"));
-  DO(ask("block")); /* puts a folder where the file "blocked" should be */
+  DO(ask_runner("repair"));
+  DO(ask_runner("block")); /* asks the runner to make a folder in place of the file "blocked" */
   REFUSED(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "blocked", 0, NULL, e),
           CLEAVE_UNAVAILABLE, "file of state 'blocked': Is a directory (");
-  DO(digest_of_all(&then));
+  DO(add_all_state_to_digest(&then));
   CHECK(before == then);
   return true;
 }
 
 /* A file takes 4 KiB or more of 64 KiB. Files b and b.adam exist. */
-static bool the_quota_holds(void) {
+static bool state_over_the_quota_is_refused(void) {
   cleave_error full = {.status = CLEAVE_OK};
   char name[32];
   int i = 0;
@@ -208,7 +211,7 @@ static bool the_quota_holds(void) {
   return true;
 }
 
-static bool b_is_lost(void) {
+static bool call_fails_after_loss_of_b(void) {
   cleave_link_measure m;
   cleave_error error = {.status = CLEAVE_OK};
   uint32_t b = 0;
@@ -224,20 +227,20 @@ static bool b_is_lost(void) {
 /* After its worker has come back, a module is loaded from its own files. */
 static bool module_reloads_its_files_from_restarted_worker(void) {
   uint64_t again;
-  DO(ask("kill"));
-  DO(b_is_lost());
+  DO(ask_runner("kill"));
+  DO(call_fails_after_loss_of_b());
   REFUSED(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e),
           CLEAVE_UNAVAILABLE, at_b);
-  DO(ask("start"));
+  DO(ask_runner("start"));
   MUST(cleave_worker_rejoin(rt, at_b, 0, e));
   REFUSED(cleave_state_load_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e),
           CLEAVE_UNAVAILABLE, "net b");
   MUST(cleave_module_reload(rt, n.b, NULL, NULL, 0, e));
-  DO(load_module(n.a, "a", "a.adam") && load_module(n.b, "b", "b.adam"));
+  DO(load_state_at_module(n.a, "a", "a.adam") && load_state_at_module(n.b, "b", "b.adam"));
   MUST(cleave_optimizer_set_steps(rt, adam, 3, e));
-  DO(digest_of_all(&again));
+  DO(add_all_state_to_digest(&again));
   CHECK(again == after_three);
-  DO(train(3, 5) && digest_of_all(&again));
+  DO(train_steps(3, 5) && add_all_state_to_digest(&again));
   CHECK(again == after_five);
   return true;
 }
@@ -246,22 +249,22 @@ static bool module_reloads_its_files_from_restarted_worker(void) {
 
 /* Loads the files in another session, after both daemons were restarted. */
 static bool another_session_loads_stored_files(void) {
-  DO(make_all());
-  DO(load_module(n.a, "a", "a.adam") && load_module(n.b, "b", "b.adam"));
+  DO(load_network_and_optimizer());
+  DO(load_state_at_module(n.a, "a", "a.adam") && load_state_at_module(n.b, "b", "b.adam"));
   MUST(cleave_optimizer_set_steps(rt, adam, 3, e));
-  DO(train(3, 5));
-  DO(save_one(n.a, CLEAVE_STATE_WEIGHTS, "a.later") &&
-     save_one(n.b, CLEAVE_STATE_WEIGHTS, "more-1"));
+  DO(train_steps(3, 5));
+  DO(save_state_file(n.a, CLEAVE_STATE_WEIGHTS, "a.later") &&
+     save_state_file(n.b, CLEAVE_STATE_WEIGHTS, "more-1"));
   return true;
 }
 
 static bool another_identity_has_no_stored_files(void) {
   cleave_state_file f = {.size = sizeof f};
-  DO(make_all());
+  DO(load_network_and_optimizer());
   REFUSED(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, &f, e),
           CLEAVE_NOT_FOUND, "'a'");
   REFUSED(cleave_state_remove_at_worker(rt, n.a, "a", 0, e), CLEAVE_NOT_FOUND, "'a'");
-  /* its own file */
+  /* a file of the stranger, although the name is in use */
   MUST(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, &f, e));
   print_file(n.a, "stranger", &f);
   MUST(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, NULL, e));
@@ -270,31 +273,31 @@ static bool another_identity_has_no_stored_files(void) {
 }
 
 static bool zero_state_quota_names_its_key(void) {
-  DO(make_all());
+  DO(load_network_and_optimizer());
   REFUSED(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, NULL, e),
           CLEAVE_EXHAUSTED, "the limit is 0; raise allow[].state_bytes");
   return true;
 }
 
 static bool worker_without_state_dir_refuses_files(void) {
-  DO(make_all());
+  DO(load_network_and_optimizer());
   REFUSED(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e),
           CLEAVE_UNIMPLEMENTED, "state_dir");
   return true;
 }
 
 static const struct {
-  const char *when;
+  const char *phase;
   bool (*run)(void);
   const char *name;
 } tests[] = {
 #define AT(when, f) \
   { when, f, #f }
-    AT("first", what_is_saved_is_loaded_again),
-    AT("first", a_step_is_in_the_file),
-    AT("first", names_are_no_paths),
-    AT("first", what_does_not_fit_changes_nothing),
-    AT("first", the_quota_holds),
+    AT("first", saved_state_is_loaded_again),
+    AT("first", saved_file_includes_the_last_step),
+    AT("first", path_as_state_name_is_refused),
+    AT("first", mismatched_state_file_changes_nothing),
+    AT("first", state_over_the_quota_is_refused),
     AT("first", module_reloads_its_files_from_restarted_worker),
     AT("later", another_session_loads_stored_files),
     AT("stranger", another_identity_has_no_stored_files),
@@ -307,7 +310,7 @@ int main(int argc, char **argv) {
   if (!going) print_result(false, "open");
   if (going) folder = argv[4];
   for (size_t i = 0; going && i < sizeof tests / sizeof *tests; i++) {
-    if (strcmp(tests[i].when, argv[5]) != 0) continue;
+    if (strcmp(tests[i].phase, argv[5]) != 0) continue;
     bool ok = tests[i].run();
     print_result(ok, tests[i].name);
     going = ok;

@@ -12,8 +12,8 @@ typedef struct tied {
   cleave_module *a, *b, *loss; /* b: NULL if both layers are in module a */
 } tied;
 
-static bool load_part(const char *name, const char *layers, uint32_t first, const cleave_tie *tie,
-                      cleave_module **ret) {
+static bool load_layers(const char *name, const char *layers, uint32_t first, const cleave_tie *tie,
+                        cleave_module **ret) {
   cleave_module_options o = {.size = sizeof o,
                              .name = name,
                              .at = at_a,
@@ -26,29 +26,29 @@ static bool load_part(const char *name, const char *layers, uint32_t first, cons
   return true;
 }
 
-static bool make_tied(const char *name, bool split, tied *t) {
+static bool load_pair(const char *name, bool split, tied *t) {
   char text[3][64];
   for (int i = 0; i < 3; i++) snprintf(text[i], sizeof text[i], "%s %d", name, i);
   *t = (tied){0};
   DO(load_loss(text[2], at_b, 3, &t->loss));
   if (!split)
-    return load_part(text[0],
-                     "[{op: linear, out: 3, name: first}, {op: tanh}, "
-                     "{op: linear, out: 3, name: second, tied: first}]",
-                     0, NULL, &t->a);
-  DO(load_part(text[0], "[{op: linear, out: 3, name: first}, {op: tanh}]", 0, NULL, &t->a));
+    return load_layers(text[0],
+                       "[{op: linear, out: 3, name: first}, {op: tanh}, "
+                       "{op: linear, out: 3, name: second, tied: first}]",
+                       0, NULL, &t->a);
+  DO(load_layers(text[0], "[{op: linear, out: 3, name: first}, {op: tanh}]", 0, NULL, &t->a));
   cleave_tie tie = {"second.weight", t->a, "first.weight"};
-  return load_part(text[1], "[{op: linear, out: 3, name: second}]", 2, &tie, &t->b);
+  return load_layers(text[1], "[{op: linear, out: 3, name: second}]", 2, &tie, &t->b);
 }
 
-static bool call_tied(const tied *t, cleave_context c, unsigned seed, cleave_reference *ret_y,
+static bool call_pair(const tied *t, cleave_context c, unsigned seed, cleave_reference *ret_y,
                       cleave_reference *ret_loss) {
   float x[12], to[12];
   cleave_reference in, y, target;
-  fill(x, 12, seed);
-  fill(to, 12, seed + 1);
-  DO(leaf(c, x, 4, 3, false, &in));
-  DO(leaf(c, to, 4, 3, false, &target));
+  fill_with_random(x, 12, seed);
+  fill_with_random(to, 12, seed + 1);
+  DO(make_leaf(c, x, 4, 3, false, &in));
+  DO(make_leaf(c, to, 4, 3, false, &target));
   MUST(cleave_call(rt, c, t->a, &in, 1, &y, e));
   if (t->b) MUST(cleave_call(rt, c, t->b, &y, 1, &y, e));
   MUST(cleave_call(rt, c, t->loss, (cleave_reference[]){y, target}, 2, ret_loss, e));
@@ -56,12 +56,12 @@ static bool call_tied(const tied *t, cleave_context c, unsigned seed, cleave_ref
   return true;
 }
 
-static bool step(const tied *t, cleave_optimizer *o, unsigned seed, double *ret_norm) {
+static bool run_step(const tied *t, cleave_optimizer *o, unsigned seed, double *ret_norm) {
   cleave_context c;
   cleave_reference loss[2];
   cleave_step_result done;
   DO(open_context(&c));
-  for (int i = 0; i < 2; i++) DO(call_tied(t, c, seed + 2 * (unsigned)i, NULL, &loss[i]));
+  for (int i = 0; i < 2; i++) DO(call_pair(t, c, seed + 2 * (unsigned)i, NULL, &loss[i]));
   MUST(cleave_backward(rt, c, loss, 2, false, 0, e));
   MUST(cleave_step(rt, o, c, 0, &done, e));
   CHECK(done.applied);
@@ -77,7 +77,7 @@ static bool make_optimizer(const tied *t, cleave_optimizer **ret) {
 }
 
 typedef struct numbers {
-  double norm;
+  double gradient_norm;
   float weight[9], bias[3];
 } numbers;
 
@@ -86,63 +86,63 @@ static bool copy_weight(cleave_module *m, const char *name, float *to, size_t n)
   DO(read_weight(m, name, &w));
   CHECK(cleave_tensor_count(&w) == n);
   memcpy(to, w.data, n * sizeof *to);
-  note(&w);
+  add_to_digest(&w);
   cleave_tensor_free(&w);
   return true;
 }
 
-static bool read_tied(const tied *t, numbers *ret) {
+static bool read_pair(const tied *t, numbers *ret) {
   DO(copy_weight(t->a, "first.weight", ret->weight, 9));
   return copy_weight(t->b ? t->b : t->a, "second.bias", ret->bias, 3);
 }
 
-static void release(const tied *t, cleave_optimizer *o) {
+static void release_pair(const tied *t, cleave_optimizer *o) {
   cleave_optimizer_release(rt, o, NULL);
   cleave_module_release(rt, t->a, NULL); /* the release takes effect when b is released */
   cleave_module_release(rt, t->b, NULL);
   cleave_module_release(rt, t->loss, NULL);
 }
 
-static bool train(bool split, numbers *ret) {
+static bool train_pair(bool split, numbers *ret) {
   tied t;
   cleave_optimizer *o;
-  DO(make_tied(split ? "two" : "one", split, &t));
+  DO(load_pair(split ? "two" : "one", split, &t));
   DO(make_optimizer(&t, &o));
-  for (unsigned i = 0; i < STEPS; i++) DO(step(&t, o, 10 * i, &ret->norm));
-  DO(read_tied(&t, ret));
-  release(&t, o);
+  for (unsigned i = 0; i < STEPS; i++) DO(run_step(&t, o, 10 * i, &ret->gradient_norm));
+  DO(read_pair(&t, ret));
+  release_pair(&t, o);
   return true;
 }
 
-static bool two_modules_train_as_one(void) {
+static bool modules_with_a_tied_weight_train_as_one(void) {
   numbers one = {0}, two = {0};
-  DO(train(false, &one));
-  DO(train(true, &two));
+  DO(train_pair(false, &one));
+  DO(train_pair(true, &two));
   CHECK(memcmp(&one, &two, sizeof one) == 0);
   return true;
 }
 
 /* Loads the module again, and then the one that is tied to it. */
-static bool it_is_frozen_and_thawed_for_both(void) {
+static bool tied_weight_is_frozen_and_thawed_in_both_modules(void) {
   static const char *const name[] = {"first.weight"};
   numbers now[3];
   double norm;
   tied t;
   cleave_optimizer *o;
-  DO(make_tied("frozen", true, &t));
+  DO(load_pair("frozen", true, &t));
   DO(make_optimizer(&t, &o));
-  DO(step(&t, o, 1, &norm));
-  DO(read_tied(&t, &now[0]));
+  DO(run_step(&t, o, 1, &norm));
+  DO(read_pair(&t, &now[0]));
   MUST(cleave_parameter_freeze(rt, t.a, name, 1, 0, e));
-  DO(step(&t, o, 2, &norm));
-  DO(read_tied(&t, &now[1]));
+  DO(run_step(&t, o, 2, &norm));
+  DO(read_pair(&t, &now[1]));
   CHECK(memcmp(now[0].weight, now[1].weight, sizeof now[0].weight) == 0);
   CHECK(memcmp(now[0].bias, now[1].bias, sizeof now[0].bias) != 0);
   MUST(cleave_parameter_thaw(rt, t.a, name, 1, 0, e));
-  DO(step(&t, o, 3, &norm));
-  DO(read_tied(&t, &now[2]));
+  DO(run_step(&t, o, 3, &norm));
+  DO(read_pair(&t, &now[2]));
   CHECK(memcmp(now[1].weight, now[2].weight, sizeof now[1].weight) != 0);
-  release(&t, o);
+  release_pair(&t, o);
   return true;
 }
 
@@ -152,13 +152,13 @@ static bool tied_module_outlives_release_of_its_owner(void) {
   cleave_reference in, y;
   cleave_tensor out = {0};
   float x[12];
-  fill(x, 12, 5);
-  DO(make_tied("kept", true, &t));
+  fill_with_random(x, 12, 5);
+  DO(load_pair("kept", true, &t));
   cleave_module_release(rt, t.a, NULL);
   DO(open_context(&c));
-  DO(leaf(c, x, 4, 3, false, &in));
+  DO(make_leaf(c, x, 4, 3, false, &in));
   MUST(cleave_rpc_sync(rt, c, t.b, &in, 1, 0, &y, &out, e));
-  note(&out);
+  add_to_digest(&out);
   cleave_tensor_free(&out);
   DO(close_context(c));
   cleave_module_release(rt, t.b, NULL);
@@ -166,8 +166,8 @@ static bool tied_module_outlives_release_of_its_owner(void) {
   return true;
 }
 
-static cleave_status tie_to(const char *at, const char *layers, const cleave_tie *tie,
-                            cleave_error *e) {
+static cleave_status load_tied_to(const char *at, const char *layers, const cleave_tie *tie,
+                                  cleave_error *e) {
   cleave_module *m = NULL;
   cleave_module_options o = {.size = sizeof o, .name = "no", .at = at, .ties = tie, .n_ties = 1};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
@@ -176,33 +176,35 @@ static cleave_status tie_to(const char *at, const char *layers, const cleave_tie
   return status;
 }
 
-static bool what_cannot_be_tied_is_refused(void) {
+static bool impossible_tie_is_refused(void) {
   static const char square[] = "[{op: linear, out: 3, name: s}]", wide[] = "[{op: linear, out: 4}]";
   tied t;
-  DO(make_tied("refused", true, &t));
+  DO(load_pair("refused", true, &t));
   cleave_tie good = {"s.weight", t.a, "first.weight"};
   cleave_tie unknown = {"s.weigth", t.a, "first.weight"}, bias = {"s.bias", t.a, "first.weight"};
   cleave_tie other = {"s.weight", t.a, "first.bias"}, shape = {"0.weight", t.a, "first.weight"};
   if (strcmp(at_a, at_b) != 0)
-    REFUSED(tie_to(at_b, square, &good, e), CLEAVE_INVALID, "across nodes it would be sent");
-  REFUSED(tie_to(at_a, square, &unknown, e), CLEAVE_NOT_FOUND, "first parameter is 's.weigth'");
-  REFUSED(tie_to(at_a, square, &bias, e), CLEAVE_NOT_FOUND, "first parameter is 's.bias'");
-  REFUSED(tie_to(at_a, square, &other, e), CLEAVE_INVALID, "not the first parameter of a layer");
-  REFUSED(tie_to(at_a, wide, &shape, e), CLEAVE_INVALID, "is [4, 3], and 'first.weight'");
+    REFUSED(load_tied_to(at_b, square, &good, e), CLEAVE_INVALID, "across nodes it would be sent");
+  REFUSED(load_tied_to(at_a, square, &unknown, e), CLEAVE_NOT_FOUND,
+          "first parameter is 's.weigth'");
+  REFUSED(load_tied_to(at_a, square, &bias, e), CLEAVE_NOT_FOUND, "first parameter is 's.bias'");
+  REFUSED(load_tied_to(at_a, square, &other, e), CLEAVE_INVALID,
+          "not the first parameter of a layer");
+  REFUSED(load_tied_to(at_a, wide, &shape, e), CLEAVE_INVALID, "is [4, 3], and 'first.weight'");
   cleave_module_release(rt, t.b, NULL);
   cleave_module_release(rt, t.a, NULL);
   cleave_module_release(rt, t.loss, NULL);
-  REFUSED(tie_to(at_a, square, &(cleave_tie){"s.weight", NULL, "first.weight"}, e), CLEAVE_INVALID,
-          "a tie has weight, of and of_weight");
+  REFUSED(load_tied_to(at_a, square, &(cleave_tie){"s.weight", NULL, "first.weight"}, e),
+          CLEAVE_INVALID, "a tie has weight, of and of_weight");
   return true;
 }
 
 int main(int argc, char **argv) {
   const test tests[] = {
-      TEST(two_modules_train_as_one),
-      TEST(it_is_frozen_and_thawed_for_both),
+      TEST(modules_with_a_tied_weight_train_as_one),
+      TEST(tied_weight_is_frozen_and_thawed_in_both_modules),
       TEST(tied_module_outlives_release_of_its_owner),
-      TEST(what_cannot_be_tied_is_refused),
+      TEST(impossible_tie_is_refused),
   };
   return RUN_SESSION(argc, argv, open_session, tests);
 }

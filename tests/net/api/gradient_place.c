@@ -6,17 +6,17 @@
  */
 #include "api_int.h"
 
-static bool says_places(const char *at) {
+static bool reports_place_of_module(const char *at) {
   cleave_module *m, *loss;
   cleave_context c;
   cleave_reference x, t, y, l;
   cleave_place place;
   float in[12] = {1}, target[8] = {1};
-  DO(load("m", at, "[{op: linear, out: 2}]", 3, &m));
+  DO(load_module("m", at, "[{op: linear, out: 2}]", 3, &m));
   DO(load_loss("loss", "master", 2, &loss));
   DO(open_context(&c));
-  DO(leaf(c, in, 4, 3, false, &x));
-  DO(leaf(c, target, 4, 2, false, &t));
+  DO(make_leaf(c, in, 4, 3, false, &x));
+  DO(make_leaf(c, target, 4, 2, false, &t));
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
   printf("module %s %s\n", cleave_module_node(m), cleave_module_device(m));
@@ -37,7 +37,7 @@ int main(int argc, char **argv) {
     fprintf(stderr, "%s\n", e.text);
     return 1;
   }
-  bool ok = says_places(argv[2]);
+  bool ok = reports_place_of_module(argv[2]);
   if (!ok) fprintf(stderr, "%s\n", why);
   return ok ? 0 : 1;
 }

@@ -28,12 +28,12 @@ static cleave_module *modules[WORLDS][KINDS][2], *losses[WORLDS][2];
 static cleave_error e;
 static uint32_t state;
 
-static uint32_t below(uint32_t n) {
+static uint32_t draw_below(uint32_t n) {
   state = state * 1664525u + 1013904223u;
   return (state >> 10) % n;
 }
 
-static bool must(cleave_status status) {
+static bool report_failure(cleave_status status) {
   if (status != CLEAVE_OK)
     printf("%s at '%s' %s: %s\n", cleave_status_name(status), e.node, e.place, e.text);
   return status == CLEAVE_OK;
@@ -45,11 +45,11 @@ static bool make_join(const cleave_module_options *o, cleave_module **ret) {
   static const int64_t shape[] = {ROWS, WIDTH};
   cleave_graph *g;
   int in[2];
-  bool good = must(cleave_graph_new(&g, &e)) &&
-              must(cleave_graph_input(g, "left", CLEAVE_F32, shape, 2, &in[0], &e)) &&
-              must(cleave_graph_input(g, "right", CLEAVE_F32, shape, 2, &in[1], &e)) &&
-              must(cleave_graph_op(g, "add", NULL, NULL, in, 2, NULL, &e)) &&
-              must(cleave_load_graph(rt, o, g, ret, &e));
+  bool good = report_failure(cleave_graph_new(&g, &e)) &&
+              report_failure(cleave_graph_input(g, "left", CLEAVE_F32, shape, 2, &in[0], &e)) &&
+              report_failure(cleave_graph_input(g, "right", CLEAVE_F32, shape, 2, &in[1], &e)) &&
+              report_failure(cleave_graph_op(g, "add", NULL, NULL, in, 2, NULL, &e)) &&
+              report_failure(cleave_load_graph(rt, o, g, ret, &e));
   cleave_graph_free(g);
   return good;
 }
@@ -69,10 +69,11 @@ static bool make_stages(int world, const char *const at[2]) {
                                  .frozen = all,
                                  .n_frozen = k == FROZEN};
       bool good =
-          k == KINDS ? must(cleave_load_loss(rt, &o, "mse", &input, &losses[world][i], &e))
-          : k == JOIN
-              ? make_join(&o, &modules[world][k][i])
-              : must(cleave_load_layers(rt, &o, layers[k], &input, &modules[world][k][i], &e));
+          k == KINDS
+              ? report_failure(cleave_load_loss(rt, &o, "mse", &input, &losses[world][i], &e))
+          : k == JOIN ? make_join(&o, &modules[world][k][i])
+                      : report_failure(cleave_load_layers(rt, &o, layers[k], &input,
+                                                          &modules[world][k][i], &e));
       if (!good) return false;
     }
   return true;
@@ -86,7 +87,7 @@ typedef struct seen {
   size_t n, cap;
 } seen;
 
-static void see(seen *s, const void *bytes, size_t n) {
+static void add_to_record(seen *s, const void *bytes, size_t n) {
   if (s->n + n > s->cap) {
     s->cap = 2 * (s->n + n);
     s->bytes = realloc(s->bytes, s->cap);
@@ -96,90 +97,94 @@ static void see(seen *s, const void *bytes, size_t n) {
   s->n += n;
 }
 
-static void see_tensor(seen *s, cleave_status status, const cleave_tensor *t) {
-  see(s, &status, sizeof status);
-  if (status == CLEAVE_OK) see(s, t->data, cleave_tensor_count(t) * 4);
+static void add_tensor_to_record(seen *s, cleave_status status, const cleave_tensor *t) {
+  add_to_record(s, &status, sizeof status);
+  if (status == CLEAVE_OK) add_to_record(s, t->data, cleave_tensor_count(t) * 4);
 }
 
 typedef struct program {
-  int world;
+  int world_index;
   cleave_context context;
-  cleave_reference values[MOST], roots[2];
-  bool leaf[MOST];
+  cleave_reference values[MOST], root_values[2];
+  bool is_leaf[MOST];
   int n, n_roots;
 } program;
 
 static bool add_leaf(program *p, bool grad, cleave_reference *ret) {
   float numbers[N];
-  for (int i = 0; i < N; i++) numbers[i] = (float)below(2001) / 1000 - 1;
+  for (int i = 0; i < N; i++) numbers[i] = (float)draw_below(2001) / 1000 - 1;
   cleave_tensor t = CLEAVE_TENSOR_F32(numbers, ROWS, WIDTH);
-  return must(cleave_leaf(rt, p->context, &t, grad, ret, &e));
+  return report_failure(cleave_leaf(rt, p->context, &t, grad, ret, &e));
 }
 
-static bool build(program *p) {
-  p->n = 1 + (int)below(3);
-  if (!must(cleave_context_open(rt, NULL, &p->context, &e))) return false;
+static bool build_program(program *p) {
+  p->n = 1 + (int)draw_below(3);
+  if (!report_failure(cleave_context_open(rt, NULL, &p->context, &e))) return false;
   for (int i = 0; i < p->n; i++) {
-    p->leaf[i] = true;
-    if (!add_leaf(p, below(2), &p->values[i])) return false;
+    p->is_leaf[i] = true;
+    if (!add_leaf(p, draw_below(2), &p->values[i])) return false;
   }
-  for (int calls = 2 + (int)below(12); calls > 0; calls--) {
-    uint32_t k = below(KINDS), at = below(2);
-    cleave_reference in[] = {p->values[below((uint32_t)p->n)], p->values[below((uint32_t)p->n)]};
-    p->leaf[p->n] = false;
-    if (!must(cleave_call(rt, p->context, modules[p->world][k][at], in, k == JOIN ? 2 : 1,
-                          &p->values[p->n++], &e)))
+  for (int calls = 2 + (int)draw_below(12); calls > 0; calls--) {
+    uint32_t k = draw_below(KINDS), at = draw_below(2);
+    cleave_reference in[] = {p->values[draw_below((uint32_t)p->n)],
+                             p->values[draw_below((uint32_t)p->n)]};
+    p->is_leaf[p->n] = false;
+    if (!report_failure(cleave_call(rt, p->context, modules[p->world_index][k][at], in,
+                                    k == JOIN ? 2 : 1, &p->values[p->n++], &e)))
       return false;
   }
-  p->n_roots = 1 + (int)below(2);
+  p->n_roots = 1 + (int)draw_below(2);
   for (int i = 0; i < p->n_roots; i++) {
-    cleave_reference in[2] = {p->values[p->n - 1 - (int)below((uint32_t)p->n / 2 + 1)], {0}};
+    cleave_reference in[2] = {p->values[p->n - 1 - (int)draw_below((uint32_t)p->n / 2 + 1)], {0}};
     if (!add_leaf(p, false, &in[1]) ||
-        !must(cleave_call(rt, p->context, losses[p->world][below(2)], in, 2, &p->roots[i], &e)))
+        !report_failure(cleave_call(rt, p->context, losses[p->world_index][draw_below(2)], in, 2,
+                                    &p->root_values[i], &e)))
       return false;
   }
   return true;
 }
 
-/* Ends a context. Its backward may be refused only if nothing that is trained leads to the root. */
-static bool finish(program *p, bool twice, seen *s) {
+/* Runs a backward and ends the context. The backward may be refused only if no trained parameter
+ * leads to a root. */
+static bool finish_program(program *p, bool twice, seen *s) {
   static cleave_tensor t;
   for (int pass = 0; pass <= twice; pass++) {
     cleave_status status =
-        cleave_backward(rt, p->context, p->roots, (size_t)p->n_roots, twice && !pass, 0, &e);
-    if (status != CLEAVE_OK && !strstr(e.text, "depends on no parameter")) return must(status);
-    see(s, &status, sizeof status);
+        cleave_backward(rt, p->context, p->root_values, (size_t)p->n_roots, twice && !pass, 0, &e);
+    if (status != CLEAVE_OK && !strstr(e.text, "depends on no parameter"))
+      return report_failure(status);
+    add_to_record(s, &status, sizeof status);
   }
   for (int i = 0; i < p->n; i++) {
-    if (p->leaf[i])
-      see_tensor(s, cleave_leaf_gradient(rt, p->values[i], &t, &e), &t);
+    if (p->is_leaf[i])
+      add_tensor_to_record(s, cleave_leaf_gradient(rt, p->values[i], &t, &e), &t);
     else
-      see_tensor(s, cleave_to_here(rt, p->values[i], 0, &t, &e), &t);
+      add_tensor_to_record(s, cleave_to_here(rt, p->values[i], 0, &t, &e), &t);
   }
   for (int k = 0; k < KINDS; k++)
     for (int i = 0; i < 2; i++) {
-      cleave_module *m = modules[p->world][k][i];
+      cleave_module *m = modules[p->world_index][k][i];
       for (size_t w = 0; cleave_module_weight_name(m, w); w++)
-        see_tensor(
+        add_tensor_to_record(
             s, cleave_gradient(rt, p->context, m, cleave_module_weight_name(m, w), 0, &t, &e), &t);
     }
   cleave_status closed = cleave_context_close(rt, p->context, 0, &e);
-  see(s, &closed, sizeof closed);
-  return must(closed);
+  add_to_record(s, &closed, sizeof closed);
+  return report_failure(closed);
 }
 
-static bool run(int world, uint32_t seed, seen *s) {
+static bool run_program(int world, uint32_t seed, seen *s) {
   program p[TOGETHER];
   state = seed * 2654435761u + 1;
-  int n = 1 + (int)below(TOGETHER);
-  bool twice = below(4) == 0;
+  int n = 1 + (int)draw_below(TOGETHER);
+  bool twice = draw_below(4) == 0;
   s->n = 0;
   for (int i = 0; i < n; i++) {
-    p[i] = (program){.world = world};
-    if (!build(&p[i])) return false;
+    p[i] = (program){.world_index = world};
+    if (!build_program(&p[i])) return false;
   }
   for (int i = n; i-- > 0;)
-    if (!finish(&p[i], twice, s)) return false;
+    if (!finish_program(&p[i], twice, s)) return false;
   return true;
 }
 
@@ -189,11 +194,12 @@ int main(int argc, char **argv) {
   if (argc < 6) return 2;
   cleave_options o = {.size = sizeof o, .deadline_ms = 20000};
   const char *const at[] = {argv[2], argv[3]};
-  if (!must(cleave_open(argv[1], &o, &rt, &e)) || !make_stages(0, at) || !make_stages(1, at))
+  if (!report_failure(cleave_open(argv[1], &o, &rt, &e)) || !make_stages(0, at) ||
+      !make_stages(1, at))
     return 1;
   uint32_t first = (uint32_t)atol(argv[4]), count = (uint32_t)atol(argv[5]);
   for (uint32_t seed = first; seed < first + count; seed++) {
-    bool good = run(0, seed, &home) && run(1, seed, &apart);
+    bool good = run_program(0, seed, &home) && run_program(1, seed, &apart);
     if (!good || home.n != apart.n || memcmp(home.bytes, apart.bytes, home.n) != 0) {
       printf("not ok random_programs_equal_the_run_at_home: seed %u differs (%zu and %zu bytes)\n",
              seed, home.n, apart.n);
@@ -203,7 +209,7 @@ int main(int argc, char **argv) {
   }
   free(home.bytes);
   free(apart.bytes);
-  if (!must(cleave_close(rt, 0, NULL, &e))) return 1;
+  if (!report_failure(cleave_close(rt, 0, NULL, &e))) return 1;
   printf("ok random_programs_equal_the_run_at_home (%u programs from seed %u, %zu bytes equal)\n",
          count, first, compared);
   return 0;

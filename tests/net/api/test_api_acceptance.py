@@ -26,13 +26,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM, FAULTS = (os.path.join(BIN, "net", name) for name in ("api_acceptance", "api_faults"))
 ELSEWHERE = {
     "api_program.c": {
-        1: "a_call_that_no_root_needs_does_not_hang_backward",
-        3: "many_contexts_at_once_give_the_serial_gradients",
-        9: "a_retained_backward_twice_doubles_the_gradient",
-        "a reference fanned out to two consumers": "a_value_with_two_consumers_adds_their_gradients"},
+        1: "backward_does_not_wait_for_a_call_that_no_root_needs",
+        3: "simultaneous_contexts_give_the_serial_gradients",
+        9: "retained_backward_run_twice_doubles_the_gradient",
+        "a reference fanned out to two consumers": "value_with_two_consumers_gets_the_sum_of_their_gradients"},
     "api_faults.c": {
         10: "deadlines_and_closing_end_a_wait",
-        11: "a_worker_killed_before_the_step_leaves_the_other_as_it_was"},
+        11: "worker_killed_before_the_step_leaves_the_other_unchanged"},
     "../contexts/test_context*.py": {
         "a gradient that arrives before PREPARE": "a_gradient_before_its_prepare_is_parked"},
 }
@@ -64,10 +64,10 @@ def item_2_and_middle_modules_give_same_bits_at_every_placement():
                   "via": ("", ("w2", "w1")), "half": ("", ("w1", "master"))}
         for name, (body, where) in chosen(places, "home", "direct").items():
             done = passes(run(PROGRAM, c.session(name, body), *where),
-                          "item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds",
-                          "an_embedding_module_in_the_middle_has_the_gradients_of_its_rows",
-                          "parts_of_a_batch_are_joined_whatever_their_sizes",
-                          "a_frozen_module_in_the_middle_passes_gradients_on")
+                          "chain_a_b_a_b_adds_gradients_of_both_rounds",
+                          "embedding_module_in_the_middle_has_gradients_of_its_rows",
+                          "batch_parts_of_any_sizes_are_joined",
+                          "frozen_module_in_the_middle_passes_gradients_on")
             digests.add(done.stdout.splitlines()[-1])
     assert len(digests) == 1, digests
 
@@ -113,16 +113,16 @@ def item_5_state_of_a_killed_master_is_freed_within_the_lease():
 def items_6_8_10_killed_worker_and_early_references_are_handled():
     with Cluster(2) as c:
         passes(run(PROGRAM, c.session("faults", "transfer: direct\n"), "w1", "w2", str(c.workers[1].process.pid)),
-               "item_8_and_10_references_are_used_before_their_owner_made_them",
-               "item_6_a_worker_killed_in_backward_is_told_before_the_deadline")
+               "references_are_used_before_their_owner_computes_them",
+               "worker_killed_in_backward_is_reported_before_the_deadline")
 
 
 @suite.test
 def item_11_step_that_one_module_misses_changes_no_weights():
     with Cluster(2) as c:
         passes(run(FAULTS, c.session("step", "transfer: direct\n"), "w1", "w2", str(c.workers[1].process.pid)),
-               "a_step_that_is_not_answered_in_time_is_taken_back",
-               "a_worker_killed_before_the_step_leaves_the_other_as_it_was")
+               "unanswered_step_is_rolled_back",
+               "worker_killed_before_the_step_leaves_the_other_unchanged")
 
 
 def spoil(r, data):

@@ -41,32 +41,33 @@ enum {
 static struct {
   pthread_mutex_t lock;
   double delay_ms, rate_mbit, queue_ms;
-  int64_t free_at[2]; /* [direction] time at which the link will have sent all that it took */
+  /* [direction] time in ns at which the simulated link will have sent all bytes that it accepted */
+  int64_t free_at_ns[2];
 } shared = {.lock = PTHREAD_MUTEX_INITIALIZER, .queue_ms = 5};
 
 static struct addrinfo *target;
 
 typedef struct piece {
   struct piece *next;
-  int64_t due; /* monotonic time in ns */
-  size_t len;  /* bytes; 0: end of the stream */
+  int64_t due_ns; /* monotonic time in ns */
+  size_t len;     /* bytes; 0: end of the stream */
   char bytes[];
 } piece;
 
 /* One direction of a connection. */
 typedef struct way {
   pthread_mutex_t lock;
-  pthread_cond_t changed;
-  piece *first, *last;
-  size_t held; /* bytes read and not yet written */
-  bool broken;
-  int from, to, direction;
+  pthread_cond_t queue_changed;
+  piece *first_piece, *last_piece;
+  size_t held_bytes; /* bytes read and not yet written */
+  bool is_broken;
+  int from_fd, to_fd, direction;
 } way;
 
 typedef struct connection {
-  way way[2];
-  int near, far;
-  int n_threads; /* threads that still run; atomic */
+  way ways[2];
+  int client_fd, target_fd;
+  int n_threads; /* number of threads that still run; accessed atomically */
 } connection;
 
 typedef struct half {
@@ -98,7 +99,7 @@ static size_t wait_for_link(int direction) {
   for (;;) {
     pthread_mutex_lock(&shared.lock);
     bool rated = shared.rate_mbit > 0;
-    int64_t at = shared.free_at[direction] - (int64_t)(shared.queue_ms * MS);
+    int64_t at = shared.free_at_ns[direction] - (int64_t)(shared.queue_ms * MS);
     pthread_mutex_unlock(&shared.lock);
     if (!rated) return READ_BYTES;
     if (at <= now_ns()) return RATED_BYTES;
@@ -109,7 +110,7 @@ static size_t wait_for_link(int direction) {
 /* Returns the time at which `len` bytes that arrived now are to be sent. A link that was idle for
  * less than BURST_NS catches up, because a reader that wakes late would lower the rate. */
 static int64_t due_time(int direction, size_t len) {
-  int64_t now = now_ns(), *free_at = &shared.free_at[direction], sent = now;
+  int64_t now = now_ns(), *free_at = &shared.free_at_ns[direction], sent = now;
   pthread_mutex_lock(&shared.lock);
   if (shared.rate_mbit > 0) {
     int64_t from = *free_at > now - BURST_NS ? *free_at : now - BURST_NS;
@@ -123,36 +124,37 @@ static int64_t due_time(int direction, size_t len) {
 
 /* ---- one direction --------------------------------------------------------------------------- */
 
-static bool push(way *w, piece *p) {
+static bool add_piece(way *w, piece *p) {
   pthread_mutex_lock(&w->lock);
-  while (!w->broken && w->held > WINDOW_BYTES) pthread_cond_wait(&w->changed, &w->lock);
-  bool taken = !w->broken;
+  while (!w->is_broken && w->held_bytes > WINDOW_BYTES)
+    pthread_cond_wait(&w->queue_changed, &w->lock);
+  bool taken = !w->is_broken;
   if (taken) {
-    *(w->last ? &w->last->next : &w->first) = p;
-    w->last = p;
-    w->held += p->len;
-    pthread_cond_broadcast(&w->changed);
+    *(w->last_piece ? &w->last_piece->next : &w->first_piece) = p;
+    w->last_piece = p;
+    w->held_bytes += p->len;
+    pthread_cond_broadcast(&w->queue_changed);
   }
   pthread_mutex_unlock(&w->lock);
   if (!taken) free(p);
   return taken;
 }
 
-static piece *pop(way *w) {
+static piece *take_piece(way *w) {
   pthread_mutex_lock(&w->lock);
-  while (!w->first) pthread_cond_wait(&w->changed, &w->lock);
-  piece *p = w->first;
-  w->first = p->next;
-  if (!p->next) w->last = NULL;
+  while (!w->first_piece) pthread_cond_wait(&w->queue_changed, &w->lock);
+  piece *p = w->first_piece;
+  w->first_piece = p->next;
+  if (!p->next) w->last_piece = NULL;
   pthread_mutex_unlock(&w->lock);
   return p;
 }
 
-static void written(way *w, size_t len, bool ok) {
+static void report_written(way *w, size_t len, bool ok) {
   pthread_mutex_lock(&w->lock);
-  w->held -= len;
-  w->broken |= !ok;
-  pthread_cond_broadcast(&w->changed);
+  w->held_bytes -= len;
+  w->is_broken |= !ok;
+  pthread_cond_broadcast(&w->queue_changed);
   pthread_mutex_unlock(&w->lock);
 }
 
@@ -167,22 +169,22 @@ static bool write_all(int fd, const char *bytes, size_t len) {
   return true;
 }
 
-static void drop_rest(way *w) {
-  for (piece *p; (p = w->first) != NULL;) {
-    w->first = p->next;
+static void free_pieces(way *w) {
+  for (piece *p; (p = w->first_piece) != NULL;) {
+    w->first_piece = p->next;
     free(p);
   }
 }
 
-static void leave(connection *c) {
+static void end_thread(connection *c) {
   if (__atomic_sub_fetch(&c->n_threads, 1, __ATOMIC_ACQ_REL) > 0) return;
-  for (int i = 0; i < 2; i++) drop_rest(&c->way[i]);
-  close(c->near);
-  close(c->far);
+  for (int i = 0; i < 2; i++) free_pieces(&c->ways[i]);
+  close(c->client_fd);
+  close(c->target_fd);
   free(c);
 }
 
-static void *read_side(void *arg) {
+static void *read_in_thread(void *arg) {
   half h = *(half *)arg;
   ssize_t n;
   free(arg);
@@ -190,37 +192,37 @@ static void *read_side(void *arg) {
     size_t most = wait_for_link(h.w->direction);
     piece *p = malloc(sizeof *p + most);
     if (!p) die("memory");
-    n = recv(h.w->from, p->bytes, most, 0);
+    n = recv(h.w->from_fd, p->bytes, most, 0);
     p->next = NULL;
     p->len = n > 0 ? (size_t)n : 0;
-    p->due = due_time(h.w->direction, p->len);
-    if (!push(h.w, p)) break;
+    p->due_ns = due_time(h.w->direction, p->len);
+    if (!add_piece(h.w, p)) break;
   } while (n > 0);
-  leave(h.c);
+  end_thread(h.c);
   return NULL;
 }
 
-static void *write_side(void *arg) {
+static void *write_in_thread(void *arg) {
   half h = *(half *)arg;
   bool ok = true;
   free(arg);
   for (size_t len = 1; len && ok;) {
-    piece *p = pop(h.w);
+    piece *p = take_piece(h.w);
     len = p->len;
-    sleep_until(p->due);
-    ok = write_all(h.w->to, p->bytes, len);
+    sleep_until(p->due_ns);
+    ok = write_all(h.w->to_fd, p->bytes, len);
     free(p);
-    written(h.w, len, ok);
+    report_written(h.w, len, ok);
   }
-  shutdown(h.w->to, SHUT_WR);
-  if (!ok) shutdown(h.w->from, SHUT_RD); /* wakes the reading thread */
-  leave(h.c);
+  shutdown(h.w->to_fd, SHUT_WR);
+  if (!ok) shutdown(h.w->from_fd, SHUT_RD); /* wakes the reading thread */
+  end_thread(h.c);
   return NULL;
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-static void start(connection *c, way *w, void *(*run)(void *)) {
+static void start_thread(connection *c, way *w, void *(*run)(void *)) {
   half *h = malloc(sizeof *h);
   pthread_t thread;
   if (!h) die("memory");
@@ -229,7 +231,7 @@ static void start(connection *c, way *w, void *(*run)(void *)) {
   pthread_detach(thread);
 }
 
-static void serve(int near) {
+static void serve_connection(int near) {
   int one = 1, far = socket(target->ai_family, SOCK_STREAM, 0);
   if (far < 0 || connect(far, target->ai_addr, target->ai_addrlen) != 0) {
     if (far >= 0) close(far);
@@ -240,21 +242,21 @@ static void serve(int near) {
   setsockopt(far, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   connection *c = calloc(1, sizeof *c);
   if (!c) die("memory");
-  c->near = near;
-  c->far = far;
+  c->client_fd = near;
+  c->target_fd = far;
   c->n_threads = 4;
   for (int i = 0; i < 2; i++) {
-    c->way[i] = (way){.from = i ? far : near, .to = i ? near : far, .direction = i};
-    pthread_mutex_init(&c->way[i].lock, NULL);
-    pthread_cond_init(&c->way[i].changed, NULL);
+    c->ways[i] = (way){.from_fd = i ? far : near, .to_fd = i ? near : far, .direction = i};
+    pthread_mutex_init(&c->ways[i].lock, NULL);
+    pthread_cond_init(&c->ways[i].queue_changed, NULL);
   }
-  for (int i = 0; i < 2; i++) start(c, &c->way[i], read_side);
-  for (int i = 0; i < 2; i++) start(c, &c->way[i], write_side);
+  for (int i = 0; i < 2; i++) start_thread(c, &c->ways[i], read_in_thread);
+  for (int i = 0; i < 2; i++) start_thread(c, &c->ways[i], write_in_thread);
 }
 
-static void *accept_side(void *arg) {
+static void *accept_in_thread(void *arg) {
   int listener = *(int *)arg;
-  for (int fd; (fd = accept(listener, NULL, NULL)) >= 0;) serve(fd);
+  for (int fd; (fd = accept(listener, NULL, NULL)) >= 0;) serve_connection(fd);
   return NULL;
 }
 
@@ -274,7 +276,7 @@ static int listen_on(int port) {
 
 /* ---- what is asked --------------------------------------------------------------------------- */
 
-static bool set(const char *what, double value) {
+static bool set_parameter(const char *what, double value) {
   static const struct {
     const char *name;
     double *field;
@@ -290,11 +292,11 @@ static bool set(const char *what, double value) {
   return false;
 }
 
-static bool option(const char *name, const char *value) {
+static bool read_option(const char *name, const char *value) {
   static const char *const names[][2] = {
       {"--one-way-ms", "delay"}, {"--rate-mbit", "rate"}, {"--queue-ms", "queue"}};
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-    if (strcmp(names[i][0], name) == 0) return set(names[i][1], atof(value));
+    if (strcmp(names[i][0], name) == 0) return set_parameter(names[i][1], atof(value));
   return false;
 }
 
@@ -302,7 +304,7 @@ static void read_commands(void) {
   char line[128], word[32];
   double value;
   while (fgets(line, sizeof line, stdin)) {
-    bool ok = sscanf(line, "%31s %lf", word, &value) == 2 && set(word, value);
+    bool ok = sscanf(line, "%31s %lf", word, &value) == 2 && set_parameter(word, value);
     printf(ok ? "ok\n" : "unknown: %s", line);
     fflush(stdout);
   }
@@ -311,7 +313,7 @@ static void read_commands(void) {
 int main(int argc, char **argv) {
   char host[256], *colon = argc > 2 ? strrchr(argv[2], ':') : NULL;
   bool ok = colon && argc % 2 && (size_t)(colon - argv[2]) < sizeof host;
-  for (int i = 3; ok && i < argc; i += 2) ok = option(argv[i], argv[i + 1]);
+  for (int i = 3; ok && i < argc; i += 2) ok = read_option(argv[i], argv[i + 1]);
   if (!ok) {
     fprintf(
         stderr,
@@ -324,7 +326,7 @@ int main(int argc, char **argv) {
   signal(SIGPIPE, SIG_IGN);
   int listener = listen_on(atoi(argv[1]));
   pthread_t thread;
-  if (pthread_create(&thread, NULL, accept_side, &listener) != 0) die("thread");
+  if (pthread_create(&thread, NULL, accept_in_thread, &listener) != 0) die("thread");
   read_commands();
   return 0;
 }

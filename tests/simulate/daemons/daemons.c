@@ -24,69 +24,70 @@ enum { DEADLINE_MS = 20000, AWAY_MS = 400, NOTICE_MS = 10000 };
 static const char *session;
 static struct { uint64_t lines, bytes, losses, errors; } total;
 
-static bool complain(uint64_t seed, const char *where, const char *text) {
+static bool report_fault(uint64_t seed, const char *where, const char *text) {
   printf("not ok seed %" PRIu64 ", %s: %s\n", seed, where, text);
   return false;
 }
 
 /* ---- one run --------------------------------------------------------------------------------- */
 
-/* Of a program with its runtime, and the loss that comes, if any. */
+/* A run of a program: its runtime, and the fault that happens during the run, if any. */
 typedef struct run {
   cleave_runtime *rt;
-  sim_random pauses;
+  sim_random pause_rng;
   sim_fault fault;
-  pthread_t fate;
-  bool good;
+  pthread_t fault_thread;
+  bool is_good;
 } run;
 
 static void sleep_ns(uint64_t ns) { usleep((useconds_t)(ns / 1000)); }
 
 static void pause_program(void *user) {
   run *r = user;
-  if (sim_below(&r->pauses, 6) == 0) sleep_ns(sim_next(&r->pauses) % MS);
+  if (sim_draw_below(&r->pause_rng, 6) == 0) sleep_ns(sim_draw_number(&r->pause_rng) % MS);
 }
 
-static bool ask(const char *what, uint32_t worker) {
+static bool ask_runner(const char *what, uint32_t worker) {
   char line[64];
   printf("ask %s %u\n", what, worker);
   fflush(stdout);
   return fgets(line, sizeof line, stdin) != NULL;
 }
 
-/* The fault's times are counted from the begin of the run, until it strikes. */
-static void *strike(void *user) {
+/* Main of the thread that causes the fault. Until then the times of the fault count from the begin
+ * of the run; afterwards they are absolute. */
+static void *cause_fault(void *user) {
   run *r = user;
-  uint64_t away = r->fault.back;
+  uint64_t away = r->fault.restart_ns;
   sleep_ns(r->fault.at);
   r->fault.at = clv_now_ns();
-  r->good = ask("kill", r->fault.a);
+  r->is_good = ask_runner("kill", r->fault.a);
   sleep_ns(away);
-  r->good &= ask("start", r->fault.a);
+  r->is_good &= ask_runner("start", r->fault.a);
   return NULL;
 }
 
-/* Until the worker is there again and the runtime knows, be it that the program has taken it back
- * already. */
+/* Waits until the worker runs again and the runtime has noticed the loss, even if the program has
+ * already let the worker rejoin. */
 static void wait_for_notice(void *user) {
   run *r = user;
   cleave_link_measure m;
   cleave_error e;
   if (!r->fault.kind) return;
-  pthread_join(r->fate, NULL);
+  pthread_join(r->fault_thread, NULL);
   for (int i = 0; i < NOTICE_MS / 100; i++) {
     cleave_status status = cleave_measure(r->rt, r->fault.a, 100, &m, &e);
     if (status == CLEAVE_OK || status == CLEAVE_UNAVAILABLE) break;
   }
 }
 
-/* How a program of the seed runs. */
-static cleave_options options_of(uint64_t seed, bool home) {
+/* Returns the options with which the program of a seed opens its runtime. */
+static cleave_options make_options(uint64_t seed, bool home) {
   static const char *const none[] = {""};
   sim_random random = {seed * 77 + 5};
   cleave_options o = {.size = sizeof o, .deadline_ms = DEADLINE_MS};
-  o.via_master = sim_below(&random, 3) == 0;
-  o.single_thread = sim_below(&random, 2);
+  o.via_master = sim_draw_below(&random, 3) == 0;
+  o.single_thread = sim_draw_below(&random, 2);
   if (home) o.workers = none;
   return o;
 }
@@ -105,20 +106,20 @@ static bool run_program(uint64_t seed, const char *where, bool home, sim_fault *
                         sim_record *ret) {
   char text[1200];
   cleave_error e;
-  run r = {.pauses = {seed * 3 + !home}, .fault = *fault, .good = true};
-  cleave_options o = options_of(seed, home);
-  if (cleave_open(session, &o, &r.rt, &e) != CLEAVE_OK) return complain(seed, where, e.text);
+  run r = {.pause_rng = {seed * 3 + !home}, .fault = *fault, .is_good = true};
+  cleave_options o = make_options(seed, home);
+  if (cleave_open(session, &o, &r.rt, &e) != CLEAVE_OK) return report_fault(seed, where, e.text);
   sim_stand stand = {.runtime = r.rt,
-                     .home = home,
-                     .threads = !o.single_thread,
-                     .between = home ? NULL : pause_program,
-                     .settle = wait_for_notice,
+                     .is_all_at_master = home,
+                     .has_threads = !o.single_thread,
+                     .pause_program = home ? NULL : pause_program,
+                     .wait_for_notice = wait_for_notice,
                      .user = &r};
-  if (fault->kind && pthread_create(&r.fate, NULL, strike, &r) != 0) abort();
-  sim_program(seed, &stand, ret);
+  if (fault->kind && pthread_create(&r.fault_thread, NULL, cause_fault, &r) != 0) abort();
+  sim_run_program(seed, &stand, ret);
   *fault = r.fault;
-  if (!close_runtime(&r, text, sizeof text)) return complain(seed, where, text);
-  return r.good || complain(seed, where, "nobody kills and starts workers");
+  if (!close_runtime(&r, text, sizeof text)) return report_fault(seed, where, text);
+  return r.is_good || report_fault(seed, where, "nobody kills and starts workers");
 }
 
 /* ---- all runs of a seed ---------------------------------------------------------------------- */
@@ -128,15 +129,16 @@ static sim_record home, apart, lossy;
 static bool run_loss(uint64_t seed) {
   char text[1000];
   sim_random random = {seed * 91 + 7};
-  uint64_t span = apart.comes_back - apart.lines[0].began + 1;
+  uint64_t span = apart.after_rejoin_ns - apart.lines[0].began_ns + 1;
   sim_fault f = {.kind = SIM_KILL,
-                 .a = 1 + sim_below(&random, SIM_PLACES - 1),
-                 .at = sim_next(&random) % span,
-                 .back = sim_next(&random) % (AWAY_MS * MS)};
+                 .a = 1 + sim_draw_below(&random, SIM_PLACES - 1),
+                 .at = sim_draw_number(&random) % span,
+                 .restart_ns = sim_draw_number(&random) % (AWAY_MS * MS)};
   if (!run_program(seed, "a worker dies", false, &f, &lossy)) return false;
   total.losses++;
-  for (size_t i = 0; i < lossy.n; i++) total.errors += lossy.lines[i].error.status != CLEAVE_OK;
-  return sim_judge(&apart, &lossy, &f, text, sizeof text) || complain(seed, "a worker dies", text);
+  for (size_t i = 0; i < lossy.n; i++) total.errors += lossy.lines[i].result.status != CLEAVE_OK;
+  return sim_is_explained_by_fault(&apart, &lossy, &f, text, sizeof text) ||
+         report_fault(seed, "a worker dies", text);
 }
 
 static bool run_seed(uint64_t seed, bool loss) {
@@ -145,9 +147,10 @@ static bool run_seed(uint64_t seed, bool loss) {
   if (!run_program(seed, "at home", true, &none, &home) ||
       !run_program(seed, "over workers", false, &none, &apart))
     return false;
-  if (!sim_same(&home, &apart, text, sizeof text)) return complain(seed, "over workers", text);
+  if (!sim_is_same_record(&home, &apart, text, sizeof text))
+    return report_fault(seed, "over workers", text);
   total.lines += home.n;
-  total.bytes += home.n_numbers;
+  total.bytes += home.n_number_bytes;
   return !loss || run_loss(seed);
 }
 
@@ -165,6 +168,6 @@ int main(int argc, char **argv) {
   sim_record_done(&home);
   sim_record_done(&apart);
   sim_record_done(&lossy);
-  sim_programs_done();
+  sim_free_programs();
   return failures != 0;
 }

@@ -12,7 +12,7 @@
 #include "master/api/core/core.h"
 
 typedef struct expected {
-  int state, fact, action, next;
+  int state, event, action, next_state;
 } expected;
 
 /* Defines a function that records a visit of a cell, for each of the three state machines. */
@@ -27,17 +27,17 @@ MACHINE(peer, peer)
 MACHINE(module, module)
 MACHINE(context, context)
 
-static void check(api_action (*meets)(int *state, int fact), int states, int facts,
-                  const expected *cells, size_t n) {
+static void check_table(api_action (*meets)(int *state, int fact), int states, int facts,
+                        const expected *cells, size_t n) {
   size_t found = 0;
   for (int s = 0; s < states; s++)
     for (int f = 0; f < facts; f++) {
       int now = s, action = (int)meets(&now, f);
       const expected *e = cells;
-      while (e < cells + n && (e->state != s || e->fact != f)) e++;
+      while (e < cells + n && (e->state != s || e->event != f)) e++;
       found += e < cells + n;
       assert_int_equal(action, e < cells + n ? e->action : API_NEVER);
-      assert_int_equal(now, e < cells + n ? e->next : s);
+      assert_int_equal(now, e < cells + n ? e->next_state : s);
     }
   assert_int_equal(found, n);
 }
@@ -65,7 +65,7 @@ static void a_lost_peer_is_present_only_after_a_rejoin(void **state) {
       {PEER_CLOSED, PEER_CLOSES, API_IGNORE, PEER_CLOSED},
   };
   (void)state;
-  check(peer, PEER_STATES, PEER_EVENTS, cells, CLV_COUNT(cells));
+  check_table(peer, PEER_STATES, PEER_EVENTS, cells, CLV_COUNT(cells));
 }
 
 static void a_module_keeps_its_index_until_its_node_has_answered(void **state) {
@@ -88,7 +88,7 @@ static void a_module_keeps_its_index_until_its_node_has_answered(void **state) {
       {MODULE_GONE, MODULE_OUTDATED, API_IGNORE, MODULE_GONE},
   };
   (void)state;
-  check(module, MODULE_STATES, MODULE_EVENTS, cells, CLV_COUNT(cells));
+  check_table(module, MODULE_STATES, MODULE_EVENTS, cells, CLV_COUNT(cells));
 }
 
 static void an_end_is_pending_until_the_owners_have_answered(void **state) {
@@ -106,7 +106,7 @@ static void an_end_is_pending_until_the_owners_have_answered(void **state) {
       {API_CONTEXT_ENDING_KEPT, API_CONTEXT_OWNERS_ANSWERED, API_IGNORE, API_CONTEXT_ENDING_KEPT},
   };
   (void)state;
-  check(context, API_CONTEXT_STATES, API_CONTEXT_EVENTS, cells, CLV_COUNT(cells));
+  check_table(context, API_CONTEXT_STATES, API_CONTEXT_EVENTS, cells, CLV_COUNT(cells));
 }
 
 int main(void) {

@@ -15,8 +15,8 @@ static cleave_error e;
 
 /* Options as in a header of a later version. */
 typedef struct newer_options {
-  cleave_context_options known;
-  uint64_t later;
+  cleave_context_options known_fields;
+  uint64_t newer_field;
 } newer_options;
 
 static void open_with_options(const void *options, bool *ret_opened) {
@@ -28,10 +28,10 @@ static void open_with_options(const void *options, bool *ret_opened) {
 static void unknown_newer_fields_must_be_zero(void **state) {
   (void)state;
   bool opened;
-  newer_options o = {.known = {.size = sizeof o, .name = "spring"}};
+  newer_options o = {.known_fields = {.size = sizeof o, .name = "spring"}};
   open_with_options(&o, &opened);
   assert_true(opened);
-  o.later = 1;
+  o.newer_field = 1;
   open_with_options(&o, &opened);
   assert_false(opened);
   assert_int_equal(e.status, CLEAVE_UNIMPLEMENTED);

@@ -32,7 +32,7 @@ static int set_up(void **state) {
   static const clv_backend *others[1];
   const cleave_options o = {.size = sizeof o, .single_thread = true};
   (void)state;
-  others[0] = far_backend(clv_backend_cpu());
+  others[0] = far_get_backend(clv_backend_cpu());
   if (cleave_open_text("alone", "version: 1\nname: alone\n", &o, &rt, &e) != CLEAVE_OK) return 1;
   rt->platform.other_backends = (clv_backends){others, 1};
   return 0;
@@ -44,25 +44,25 @@ static int tear_down(void **state) {
 }
 
 typedef struct program {
-  cleave_module *net, *loss;
+  cleave_module *network, *loss;
   cleave_optimizer *optimizer;
 } program;
 
-static program load(const char *device, const char *net, const char *loss) {
+static program load_program(const char *device, const char *net, const char *loss) {
   program p;
   cleave_module_options o = {.size = sizeof o, .name = net, .device = device, .seed = 9};
   cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, 1, SIZE, SIZE);
-  MUST(cleave_load_layers(rt, &o, layers, &x, &p.net, &e));
+  MUST(cleave_load_layers(rt, &o, layers, &x, &p.network, &e));
   o.name = loss;
   cleave_input logits = CLEAVE_INPUT(CLEAVE_F32, ROWS, CLASSES);
   MUST(cleave_load_loss(rt, &o, "cross_entropy", &logits, &p.loss, &e));
-  assert_string_equal(cleave_module_device(p.net), device);
-  cleave_group g = {.modules = &p.net, .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.01};
+  assert_string_equal(cleave_module_device(p.network), device);
+  cleave_group g = {.modules = &p.network, .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.01};
   MUST(cleave_optimizer_new(rt, &g, 1, 0.05, &p.optimizer, &e));
   return p;
 }
 
-static void train(const program *p, unsigned step, double ret[2]) {
+static void train_step(const program *p, unsigned step, double ret[2]) {
   float x[ROWS * SIZE * SIZE];
   int64_t labels[ROWS];
   cleave_context_options o = {.size = sizeof o, .step = step + 1};
@@ -76,7 +76,7 @@ static void train(const program *p, unsigned step, double ret[2]) {
   MUST(cleave_context_open(rt, &o, &c, &e));
   MUST(cleave_leaf(rt, c, &tx, false, &in[0], &e));
   MUST(cleave_leaf(rt, c, &ty, false, &in[1], &e));
-  MUST(cleave_call(rt, c, p->net, in, 1, &logits, &e));
+  MUST(cleave_call(rt, c, p->network, in, 1, &logits, &e));
   both[0] = logits;
   both[1] = in[1];
   MUST(cleave_call(rt, c, p->loss, both, 2, &loss, &e));
@@ -89,10 +89,10 @@ static void train(const program *p, unsigned step, double ret[2]) {
   cleave_tensor_free(&value);
 }
 
-static void assert_same(const program *a, const program *b, cleave_state_kind kind) {
+static void assert_same_state(const program *a, const program *b, cleave_state_kind kind) {
   cleave_state s[2];
-  MUST(cleave_state_read(rt, a->net, kind, 0, &s[0], &e));
-  MUST(cleave_state_read(rt, b->net, kind, 0, &s[1], &e));
+  MUST(cleave_state_read(rt, a->network, kind, 0, &s[0], &e));
+  MUST(cleave_state_read(rt, b->network, kind, 0, &s[1], &e));
   assert_int_equal(s[0].n, s[1].n);
   assert_true(s[0].n > 3);
   for (size_t i = 0; i < s[0].n; i++) {
@@ -106,11 +106,11 @@ static void assert_same(const program *a, const program *b, cleave_state_kind ki
 }
 
 /* Copies the weights of one program to another. */
-static void write_to(const program *from, const program *to) {
+static void copy_weights(const program *from, const program *to) {
   for (int kind = CLEAVE_STATE_WEIGHTS; kind <= CLEAVE_STATE_OPTIMIZER; kind++) {
     cleave_state s;
-    MUST(cleave_state_read(rt, from->net, (cleave_state_kind)kind, 0, &s, &e));
-    MUST(cleave_state_write(rt, to->net, (cleave_state_kind)kind, s.items, s.n, 0, &e));
+    MUST(cleave_state_read(rt, from->network, (cleave_state_kind)kind, 0, &s, &e));
+    MUST(cleave_state_write(rt, to->network, (cleave_state_kind)kind, s.items, s.n, 0, &e));
     cleave_state_free(&s);
   }
 }
@@ -118,16 +118,17 @@ static void write_to(const program *from, const program *to) {
 static void device_training_matches_the_processor(void **state) {
   double near[2], away[2];
   (void)state;
-  program a = load("cpu", "net-cpu", "loss-cpu"), b = load("far:0", "net-far", "loss-far");
-  write_to(&a, &b); /* first values depend on the names, so they are copied */
+  program a = load_program("cpu", "net-cpu", "loss-cpu"),
+          b = load_program("far:0", "net-far", "loss-far");
+  copy_weights(&a, &b); /* first values depend on the names, so they are copied */
   assert_true(far.n_blocks > 0);
   for (unsigned i = 0; i < STEPS; i++) {
-    train(&a, i, near);
-    train(&b, i, away);
+    train_step(&a, i, near);
+    train_step(&b, i, away);
     assert_memory_equal(near, away, sizeof near);
   }
-  assert_same(&a, &b, CLEAVE_STATE_WEIGHTS);
-  assert_same(&a, &b, CLEAVE_STATE_OPTIMIZER);
+  assert_same_state(&a, &b, CLEAVE_STATE_WEIGHTS);
+  assert_same_state(&a, &b, CLEAVE_STATE_OPTIMIZER);
 }
 
 static void unknown_device_is_refused(void **state) {

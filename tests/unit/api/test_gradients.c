@@ -37,47 +37,47 @@ typedef struct run {
   cleave_optimizer *optimizer;
   cleave_context context;
   cleave_reference x, y;
-  float in[ROWS * IN], given[ROWS * OUT];
-  cleave_tensor weight; /* value before the step */
+  float in[ROWS * IN], given_gradient[ROWS * OUT];
+  cleave_tensor weight_before; /* value before the step */
 } run;
 
-static void load(run *r, const char *name, double clip_norm) {
+static void load_module(run *r, const char *name, double clip_norm) {
   cleave_module_options o = {.size = sizeof o, .name = name, .seed = 5};
   cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, IN);
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &x, &r->module, &e));
   const cleave_group g = {.modules = &r->module, .n_modules = 1, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &g, 1, clip_norm, &r->optimizer, &e));
   for (int i = 0; i < ROWS * IN; i++) r->in[i] = (float)(i % 5) - 2;
-  for (int i = 0; i < ROWS * OUT; i++) r->given[i] = (float)(i % 3) - 0.5f;
+  for (int i = 0; i < ROWS * OUT; i++) r->given_gradient[i] = (float)(i % 3) - 0.5f;
 }
 
-static void call_again(run *r) {
+static void call_module(run *r) {
   cleave_tensor x = CLEAVE_TENSOR_F32(r->in, ROWS, IN);
   MUST(cleave_leaf(rt, r->context, &x, true, &r->x, &e));
   MUST(cleave_call(rt, r->context, r->module, &r->x, 1, &r->y, &e));
 }
 
-static void call(run *r) {
+static void call_in_new_context(run *r) {
   MUST(cleave_context_open(rt, NULL, &r->context, &e));
-  call_again(r);
+  call_module(r);
 }
 
-static void backward(run *r) {
-  cleave_tensor g = CLEAVE_TENSOR_F32(r->given, ROWS, OUT);
+static void run_backward(run *r) {
+  cleave_tensor g = CLEAVE_TENSOR_F32(r->given_gradient, ROWS, OUT);
   const cleave_backward_options o = {.size = sizeof o, .gradients = &g};
   MUST(cleave_backward_with(rt, r->context, &r->y, 1, &o, &e));
 }
 
-static void begin(run *r, const char *name, double clip_norm) {
-  load(r, name, clip_norm);
-  call(r);
-  MUST(cleave_weight_read(rt, r->module, "0.weight", 0, &r->weight, &e));
-  backward(r);
+static void begin_run(run *r, const char *name, double clip_norm) {
+  load_module(r, name, clip_norm);
+  call_in_new_context(r);
+  MUST(cleave_weight_read(rt, r->module, "0.weight", 0, &r->weight_before, &e));
+  run_backward(r);
 }
 
-static void end(run *r) {
+static void end_run(run *r) {
   MUST(cleave_context_close(rt, r->context, 0, &e));
-  cleave_tensor_free(&r->weight);
+  cleave_tensor_free(&r->weight_before);
 }
 
 /* dW = g^T x, dx = g W */
@@ -85,24 +85,24 @@ static void given_gradient_is_propagated_to_weights_and_inputs(void **state) {
   run r = {0};
   cleave_gradients list;
   (void)state;
-  begin(&r, "flows", 0);
+  begin_run(&r, "flows", 0);
   MUST(cleave_gradients_read(rt, r.context, 0, &list, &e));
   assert_int_equal(list.n, 3);
   const float *dw = list.items[0].tensor.data, *dx = list.items[2].tensor.data;
-  const float *w = r.weight.data;
+  const float *w = r.weight_before.data;
   for (int o = 0; o < OUT; o++)
     for (int i = 0; i < IN; i++) {
       float sum = 0;
-      for (int k = 0; k < ROWS; k++) sum += r.given[k * OUT + o] * r.in[k * IN + i];
+      for (int k = 0; k < ROWS; k++) sum += r.given_gradient[k * OUT + o] * r.in[k * IN + i];
       assert_true(fabsf(dw[o * IN + i] - sum) < 1e-5f);
     }
   for (int k = 0; k < ROWS; k++)
     for (int i = 0; i < IN; i++) {
-      float sum = r.given[k * OUT] * w[i] + r.given[k * OUT + 1] * w[IN + i];
+      float sum = r.given_gradient[k * OUT] * w[i] + r.given_gradient[k * OUT + 1] * w[IN + i];
       assert_true(fabsf(dx[k * IN + i] - sum) < 1e-5f);
     }
   cleave_gradients_free(&list);
-  end(&r);
+  end_run(&r);
 }
 
 static void step_uses_written_gradients(void **state) {
@@ -112,7 +112,7 @@ static void step_uses_written_gradients(void **state) {
   float weight[OUT * IN] = {3, 0, 0, 0, 4, 0}, bias[OUT] = {0};
   const cleave_tensor dw = CLEAVE_TENSOR_F32(weight, OUT, IN), db = CLEAVE_TENSOR_F32(bias, OUT);
   (void)state;
-  begin(&r, "written", 1);
+  begin_run(&r, "written", 1);
   MUST(cleave_gradient_write(rt, r.context, r.module, "0.weight", &dw, 0, &e));
   MUST(cleave_gradient_write(rt, r.context, r.module, "0.bias", &db, 0, &e));
   MUST(cleave_step(rt, r.optimizer, r.context, 0, &done, &e));
@@ -120,9 +120,9 @@ static void step_uses_written_gradients(void **state) {
   MUST(cleave_weight_read(rt, r.module, "0.weight", 0, &after, &e));
   for (int i = 0; i < OUT * IN; i++) /* clipped to a norm of 1 */
     assert_true(fabsf(((float *)after.data)[i] -
-                      (((float *)r.weight.data)[i] - 0.5f * weight[i] / 5)) < 1e-5f);
+                      (((float *)r.weight_before.data)[i] - 0.5f * weight[i] / 5)) < 1e-5f);
   cleave_tensor_free(&after);
-  end(&r);
+  end_run(&r);
 }
 
 static void non_finite_gradient_skips_the_step_until_overwritten(void **state) {
@@ -131,18 +131,18 @@ static void non_finite_gradient_skips_the_step_until_overwritten(void **state) {
   float bias[OUT] = {NAN, 1};
   const cleave_tensor db = CLEAVE_TENSOR_F32(bias, OUT);
   (void)state;
-  load(&r, "not finite", 0);
+  load_module(&r, "not finite", 0);
   for (int mended = 0; mended < 2; mended++) {
-    call(&r);
-    r.given[0] = mended ? NAN : 1;
-    backward(&r);
+    call_in_new_context(&r);
+    r.given_gradient[0] = mended ? NAN : 1;
+    run_backward(&r);
     MUST(cleave_gradient_write(rt, r.context, r.module, "0.bias", &db, 0, &e));
     MUST(cleave_step(rt, r.optimizer, r.context, 0, &done, &e));
     assert_false(done.applied);
-    end(&r);
+    end_run(&r);
   }
-  call(&r);
-  backward(&r); /* the gradient becomes NaN */
+  call_in_new_context(&r);
+  run_backward(&r); /* this backward makes the gradient NaN */
   const float none[OUT * IN] = {0};
   const cleave_tensor dw = CLEAVE_TENSOR_F32(none, OUT, IN);
   bias[0] = 1;
@@ -150,28 +150,28 @@ static void non_finite_gradient_skips_the_step_until_overwritten(void **state) {
   MUST(cleave_gradient_write(rt, r.context, r.module, "0.weight", &dw, 0, &e));
   MUST(cleave_step(rt, r.optimizer, r.context, 0, &done, &e));
   assert_true(done.applied);
-  end(&r);
+  end_run(&r);
 }
 
 static void backward_after_a_weight_change_is_refused(void **state) {
   run first = {0}, second;
   (void)state;
-  load(&first, "changed", 0);
-  call(&first);
+  load_module(&first, "changed", 0);
+  call_in_new_context(&first);
   second = first;
-  call(&second);
-  backward(&second);
+  call_in_new_context(&second);
+  run_backward(&second);
   MUST(cleave_step(rt, second.optimizer, second.context, 0, NULL, &e));
-  cleave_tensor g = CLEAVE_TENSOR_F32(first.given, ROWS, OUT);
+  cleave_tensor g = CLEAVE_TENSOR_F32(first.given_gradient, ROWS, OUT);
   const cleave_backward_options o = {.size = sizeof o, .gradients = &g};
   assert_int_equal(cleave_backward_with(rt, first.context, &first.y, 1, &o, &e),
                    CLEAVE_PRECONDITION);
   assert_non_null(strstr(e.text, "module 'changed' have changed"));
   assert_string_equal(e.place, "changed");
-  call_again(&first); /* nothing was sent, and the context can still be used */
-  backward(&first);
-  end(&second);
-  end(&first);
+  call_module(&first); /* the refused call sent nothing, so the context can still be used */
+  run_backward(&first);
+  end_run(&second);
+  end_run(&first);
 }
 
 int main(void) {

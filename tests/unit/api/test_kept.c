@@ -25,7 +25,7 @@ static fault now;
 static unsigned n_calls;
 static char *contents;
 
-static clv_code list(const clv_wire_kept_request *q, clv_bytes *reply, clv_err *err) {
+static clv_code answer_list(const clv_wire_kept_request *q, clv_bytes *reply, clv_err *err) {
   static const char *const names[] = {"a.o", "a.w", "b.w"};
   clv_wire_kept_file f = {.bytes = SIZE, .version = 5, .has_sha256 = q->wants_digest};
   clv_wire_kept_reply out = {.files = &f, .used_bytes = 7, .quota_bytes = 9};
@@ -39,7 +39,7 @@ static clv_code list(const clv_wire_kept_request *q, clv_bytes *reply, clv_err *
 }
 
 /* Returns at most 700,000 bytes for each request. */
-static clv_code read_range(const clv_wire_kept_request *q, clv_bytes *reply, clv_err *err) {
+static clv_code answer_range(const clv_wire_kept_request *q, clv_bytes *reply, clv_err *err) {
   clv_wire_kept_file f = {.name = q->name, .bytes = SIZE, .version = 5};
   if (q->offset + q->length > SIZE) return clv_fail(err, CLV_RANGE, "the file has %d bytes", SIZE);
   clv_wire_kept_reply out = {.files = &f,
@@ -53,14 +53,14 @@ static clv_code read_range(const clv_wire_kept_request *q, clv_bytes *reply, clv
   return clv_wire_kept_reply_encode(&out, reply, err);
 }
 
-static clv_code on_kept(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
-                        clv_bytes *reply, clv_err *err) {
+static clv_code answer_request(void *user, const clv_rpc_peer *peer, const clv_iov *request,
+                               size_t n, clv_bytes *reply, clv_err *err) {
   CLV_AUTO(clv_wire_message_clear) clv_wire_kept_request q = {0};
   (void)user, (void)peer;
   n_calls++;
   CLV_TRY(clv_wire_kept_request_decode((const clv_piece *)request, n, &q, err));
-  if (q.verb == CLV_KEPT_LIST) return list(&q, reply, err);
-  if (q.verb == CLV_KEPT_READ) return read_range(&q, reply, err);
+  if (q.verb == CLV_KEPT_LIST) return answer_list(&q, reply, err);
+  if (q.verb == CLV_KEPT_READ) return answer_range(&q, reply, err);
   return clv_fail(err, CLV_NOT_FOUND, "no file '%s'", q.name);
 }
 
@@ -72,24 +72,24 @@ static identity master, its;
 static cleave_kept_client *client;
 
 static int set_up(void **state) {
-  static const clv_rpc_unary kept[] = {{CLV_METHOD_KEPT, 0, on_kept}};
+  static const clv_rpc_unary kept[] = {{CLV_METHOD_KEPT, 0, answer_request}};
   static char paths[3][200];
   clv_err err;
   (void)state;
   must(clv_tls_set_min_version(&err), &err);
   make_scratch();
-  master = issue_one("home", "master", MASTER_URI);
-  its = issue_one("home", "worker", WORKER_URI);
-  runtime = new_runtime();
-  clv_rpc_server_options o = service_options(&worker, &its);
+  master = issue_identity_with_uri("home", "master", MASTER_URI);
+  its = issue_identity_with_uri("home", "worker", WORKER_URI);
+  runtime = make_runtime();
+  clv_rpc_server_options o = make_service_options(&worker, &its);
   o.unary_methods = kept;
   o.n_unary_methods = 1;
-  service_start(&worker, runtime, &o);
+  start_service(&worker, runtime, &o);
   contents = malloc(SIZE);
   for (size_t i = 0; i < SIZE; i++) contents[i] = (char)(i * 31 + i / 999);
   const char *const files[] = {"ca.pem", "master.pem", "master.key"};
   for (int i = 0; i < 3; i++)
-    snprintf(paths[i], sizeof paths[i], "%s/%s", ca_dir("home"), files[i]);
+    snprintf(paths[i], sizeof paths[i], "%s/%s", get_ca_dir("home"), files[i]);
   const clv_session_config config = {.tls = {.ca = paths[0], .cert = paths[1], .key = paths[2]},
                                      .limits.connect_timeout_ms = 10000};
   const clv_remote_spec w = {.name = "w1", .address = worker.target, .identity = WORKER_URI};
@@ -100,15 +100,15 @@ static int set_up(void **state) {
 static int tear_down(void **state) {
   (void)state;
   cleave_kept_close(client);
-  service_stop(&worker);
+  stop_service(&worker);
   clv_rpc_runtime_free(runtime);
-  identity_done(&master);
-  identity_done(&its);
+  free_identity(&master);
+  free_identity(&its);
   free(contents);
   return remove_scratch();
 }
 
-static void begin(fault what) {
+static void set_fault(fault what) {
   now = what;
   n_calls = 0;
 }
@@ -120,7 +120,7 @@ static void long_range_is_read_in_calls_of_one_version(void **state) {
   uint64_t version = 0;
   CLV_AUTO(clv_freep) char *got = calloc(SIZE, 1);
   (void)state;
-  begin(HONEST);
+  set_fault(HONEST);
   must(cleave_kept_read(client, "a.w", 0, got, SIZE, &version, &err), &err);
   assert_memory_equal(got, contents, SIZE);
   assert_int_equal(version, 5);
@@ -145,7 +145,7 @@ static void contradicting_ranges_are_refused(void **state) {
     size_t length = cases[i].what == TOO_MUCH ? 1000 : SIZE;
     uint64_t version = 0;
     clv_err err;
-    begin(cases[i].what);
+    set_fault(cases[i].what);
     assert_int_equal(cleave_kept_read(client, "a.w", 0, got, length, &version, &err),
                      cases[i].code);
     if (!strstr(err.text, cases[i].text)) fail_msg("%s", err.text);
@@ -156,7 +156,7 @@ static void lists_are_put_together(void **state) {
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
   clv_err err;
   (void)state;
-  begin(HONEST);
+  set_fault(HONEST);
   must(cleave_kept_list(client, NULL, &l, &err), &err);
   assert_int_equal(l.n, FILES);
   assert_int_equal(n_calls, FILES);
@@ -177,10 +177,10 @@ static void lists_without_an_end_are_refused(void **state) {
   cleave_kept_files l = {0};
   clv_err err;
   (void)state;
-  begin(UNSORTED);
+  set_fault(UNSORTED);
   assert_int_equal(cleave_kept_list(client, NULL, &l, &err), CLV_BAD_ANSWER);
   assert_non_null(strstr(err.text, "is not sorted by name"));
-  begin(ENDLESS);
+  set_fault(ENDLESS);
   assert_int_equal(cleave_kept_list(client, NULL, &l, &err), CLV_BAD_ANSWER);
   assert_non_null(strstr(err.text, "has no end"));
   assert_null(l.files);

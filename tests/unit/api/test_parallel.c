@@ -44,14 +44,14 @@ static int teardown(void **state) {
 
 /* ---- two ways to compute the same ------------------------------------------------------------ */
 
-/* The layers, undivided or divided into n parts. */
+/* The tested layers, undivided or divided into parts. */
 typedef struct way {
-  cleave_module *module;
-  cleave_parallel *parallel;
+  cleave_module *undivided_module;
+  cleave_parallel *parallel_parts;
   cleave_optimizer *optimizer;
 } way;
 
-static cleave_module *loss_of(const char *name) {
+static cleave_module *load_loss(const char *name) {
   cleave_module_options o = {.size = sizeof o, .name = name};
   cleave_input y = CLEAVE_INPUT(CLEAVE_F32, ROWS, 1);
   cleave_module *bce;
@@ -66,36 +66,36 @@ static void load_whole(way *w, const char *name) {
   size_t n = 0;
   for (const char *from = layers; *from; text[n++] = *from++)
     if (strncmp(from, ", parallel:", 11) == 0) from = strchr(from, '}');
-  MUST(cleave_load_layers(rt, &o, text, &x, &w->module, &e));
+  MUST(cleave_load_layers(rt, &o, text, &x, &w->undivided_module, &e));
 }
 
 static void load_parts(way *w, const char *name, size_t n) {
   cleave_parallel_options o = {
       .size = sizeof o, .name = name, .nodes = here, .n_nodes = n, .seed = 9};
   cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
-  MUST(cleave_parallel_load(rt, &o, layers, &x, &w->parallel, &e));
+  MUST(cleave_parallel_load(rt, &o, layers, &x, &w->parallel_parts, &e));
 }
 
 static void make_optimizer(way *w) {
   cleave_module *modules[16];
   cleave_group g = {.modules = modules, .kind = CLEAVE_ADAM, .lr = 0.01};
-  if (w->module) modules[g.n_modules++] = w->module;
-  for (size_t i = 0; w->parallel && cleave_parallel_module(w->parallel, i); i++)
-    if (cleave_state_count(cleave_parallel_module(w->parallel, i), CLEAVE_STATE_WEIGHTS))
-      modules[g.n_modules++] = cleave_parallel_module(w->parallel, i);
+  if (w->undivided_module) modules[g.n_modules++] = w->undivided_module;
+  for (size_t i = 0; w->parallel_parts && cleave_parallel_module(w->parallel_parts, i); i++)
+    if (cleave_state_count(cleave_parallel_module(w->parallel_parts, i), CLEAVE_STATE_WEIGHTS))
+      modules[g.n_modules++] = cleave_parallel_module(w->parallel_parts, i);
   MUST(cleave_optimizer_new(rt, &g, 1, 0.05, &w->optimizer, &e));
 }
 
-static cleave_reference call(const way *w, cleave_context c, cleave_reference x) {
+static cleave_reference call_layers(const way *w, cleave_context c, cleave_reference x) {
   cleave_reference y;
-  if (w->parallel)
-    MUST(cleave_parallel_call(rt, c, w->parallel, x, &y, &e));
+  if (w->parallel_parts)
+    MUST(cleave_parallel_call(rt, c, w->parallel_parts, x, &y, &e));
   else
-    MUST(cleave_call(rt, c, w->module, &x, 1, &y, &e));
+    MUST(cleave_call(rt, c, w->undivided_module, &x, 1, &y, &e));
   return y;
 }
 
-static cleave_reference leaf(cleave_context c, float *numbers, int64_t width, unsigned seed) {
+static cleave_reference make_leaf(cleave_context c, float *numbers, int64_t width, unsigned seed) {
   cleave_tensor t = CLEAVE_TENSOR_F32(numbers, ROWS, width);
   cleave_reference ref;
   for (int i = 0; i < ROWS * width; i++) numbers[i] = (float)(sin(1 + i * 0.7 + seed) * 0.5 + 0.5);
@@ -104,7 +104,7 @@ static cleave_reference leaf(cleave_context c, float *numbers, int64_t width, un
 }
 
 /* Takes a step. Returns its loss; *ret_norm: norm of its gradients. */
-static double train(const way *w, cleave_module *bce, unsigned step, double *ret_norm) {
+static double train_step(const way *w, cleave_module *bce, unsigned step, double *ret_norm) {
   float x[ROWS * WIDTH], y[ROWS];
   cleave_context_options o = {.size = sizeof o, .step = step + 1};
   cleave_context c;
@@ -112,9 +112,9 @@ static double train(const way *w, cleave_module *bce, unsigned step, double *ret
   cleave_tensor value = {0};
   cleave_step_result stepped;
   MUST(cleave_context_open(rt, &o, &c, &e));
-  in = leaf(c, x, WIDTH, step);
-  both[0] = call(w, c, in);
-  both[1] = leaf(c, y, 1, step + 100);
+  in = make_leaf(c, x, WIDTH, step);
+  both[0] = call_layers(w, c, in);
+  both[1] = make_leaf(c, y, 1, step + 100);
   MUST(cleave_call(rt, c, bce, both, 2, &loss, &e));
   MUST(cleave_backward(rt, c, &loss, 1, false, 0, &e));
   MUST(cleave_step(rt, w->optimizer, c, 0, &stepped, &e));
@@ -126,18 +126,19 @@ static double train(const way *w, cleave_module *bce, unsigned step, double *ret
   return result;
 }
 
-static cleave_state state_of(const way *w, cleave_state_kind kind) {
+static cleave_state read_state(const way *w, cleave_state_kind kind) {
   cleave_state s;
-  if (w->parallel)
-    MUST(cleave_parallel_state_read(rt, w->parallel, kind, 0, &s, &e));
+  if (w->parallel_parts)
+    MUST(cleave_parallel_state_read(rt, w->parallel_parts, kind, 0, &s, &e));
   else
-    MUST(cleave_state_read(rt, w->module, kind, 0, &s, &e));
+    MUST(cleave_state_read(rt, w->undivided_module, kind, 0, &s, &e));
   return s;
 }
 
 /* Asserts that both have the same state items, and numbers within `limit`; 0: the same bits. */
-static void assert_same(const way *one, const way *other, cleave_state_kind kind, double limit) {
-  cleave_state a = state_of(one, kind), b = state_of(other, kind);
+static void assert_same_state(const way *one, const way *other, cleave_state_kind kind,
+                              double limit) {
+  cleave_state a = read_state(one, kind), b = read_state(other, kind);
   assert_int_equal(a.n, b.n);
   assert_true(a.n > 0);
   for (size_t i = 0; i < a.n; i++) {
@@ -157,26 +158,27 @@ static void assert_same(const way *one, const way *other, cleave_state_kind kind
   cleave_state_free(&b);
 }
 
-static void write_to(const way *from, const way *to) {
+static void copy_state(const way *from, const way *to) {
   for (int kind = CLEAVE_STATE_WEIGHTS; kind <= CLEAVE_STATE_OPTIMIZER; kind++) {
-    cleave_state s = state_of(from, (cleave_state_kind)kind);
-    if (to->parallel)
-      MUST(cleave_parallel_state_write(rt, to->parallel, (cleave_state_kind)kind, s.items, s.n, 0,
-                                       &e));
+    cleave_state s = read_state(from, (cleave_state_kind)kind);
+    if (to->parallel_parts)
+      MUST(cleave_parallel_state_write(rt, to->parallel_parts, (cleave_state_kind)kind, s.items,
+                                       s.n, 0, &e));
     else
-      MUST(cleave_state_write(rt, to->module, (cleave_state_kind)kind, s.items, s.n, 0, &e));
+      MUST(cleave_state_write(rt, to->undivided_module, (cleave_state_kind)kind, s.items, s.n, 0,
+                              &e));
     cleave_state_free(&s);
   }
 }
 
 /* Stores the outputs of an evaluation, [ROWS]. */
-static void evaluate(const way *w, float *ret) {
+static void run_evaluation(const way *w, float *ret) {
   float x[ROWS * WIDTH];
   const cleave_context_options o = {.size = sizeof o, .evaluation = true};
   cleave_context c;
   cleave_tensor value = {0};
   MUST(cleave_context_open(rt, &o, &c, &e));
-  MUST(cleave_to_here(rt, call(w, c, leaf(c, x, WIDTH, 7)), 0, &value, &e));
+  MUST(cleave_to_here(rt, call_layers(w, c, make_leaf(c, x, WIDTH, 7)), 0, &value, &e));
   memcpy(ret, value.data, ROWS * sizeof *ret);
   MUST(cleave_context_close(rt, c, 0, &e));
   cleave_tensor_free(&value);
@@ -186,47 +188,49 @@ static void evaluate(const way *w, float *ret) {
 static void parallel_parts_train_like_the_undivided_layers(void **state) {
   (void)state;
   way whole = {0}, parts = {0};
-  cleave_module *bce = loss_of("loss");
+  cleave_module *bce = load_loss("loss");
   load_whole(&whole, "whole");
   load_parts(&parts, "parts", 2);
   make_optimizer(&whole);
   make_optimizer(&parts);
-  assert_same(&whole, &parts, CLEAVE_STATE_WEIGHTS, 0);
+  assert_same_state(&whole, &parts, CLEAVE_STATE_WEIGHTS, 0);
   for (unsigned i = 0; i < STEPS; i++) {
-    double norms[2], a = train(&whole, bce, i, &norms[0]), b = train(&parts, bce, i, &norms[1]);
+    double norms[2], a = train_step(&whole, bce, i, &norms[0]),
+                     b = train_step(&parts, bce, i, &norms[1]);
     if (!(fabs(a - b) <= 1e-6 * a)) fail_msg("step %u: %.9g undivided, %.9g divided", i, a, b);
     assert_true(fabs(norms[0] - norms[1]) <= 1e-5 * norms[0]);
     assert_true(norms[0] > 0.05); /* larger than the limit, so gradients are clipped */
   }
-  assert_same(&whole, &parts, CLEAVE_STATE_WEIGHTS, 1e-6);
+  assert_same_state(&whole, &parts, CLEAVE_STATE_WEIGHTS, 1e-6);
   float a[ROWS], b[ROWS];
-  evaluate(&whole, a);
-  evaluate(&parts, b);
+  run_evaluation(&whole, a);
+  run_evaluation(&parts, b);
   for (int i = 0; i < ROWS; i++) assert_true(fabs(a[i] - b[i]) <= 1e-6);
 }
 
-/* A state trained over two parts is continued over four, and undivided. */
+/* A state that was trained in two parts is loaded into four parts, and into the undivided layers.
+ */
 static void state_can_be_loaded_into_another_number_of_parts(void **state) {
   (void)state;
   way two = {0}, four = {0}, whole = {0};
   double norm;
-  cleave_module *bce = loss_of("loss 2");
+  cleave_module *bce = load_loss("loss 2");
   load_parts(&two, "two", 2);
   load_parts(&four, "four", 4);
   load_whole(&whole, "undivided");
   make_optimizer(&two);
   make_optimizer(&four);
   make_optimizer(&whole);
-  for (unsigned i = 0; i < 3; i++) train(&two, bce, i, &norm);
-  write_to(&two, &four);
-  write_to(&two, &whole);
+  for (unsigned i = 0; i < 3; i++) train_step(&two, bce, i, &norm);
+  copy_state(&two, &four);
+  copy_state(&two, &whole);
   for (int kind = CLEAVE_STATE_WEIGHTS; kind <= CLEAVE_STATE_OPTIMIZER; kind++) {
-    assert_same(&two, &four, (cleave_state_kind)kind, 0);
-    assert_same(&two, &whole, (cleave_state_kind)kind, 0);
+    assert_same_state(&two, &four, (cleave_state_kind)kind, 0);
+    assert_same_state(&two, &whole, (cleave_state_kind)kind, 0);
   }
-  double a = train(&two, bce, 3, &norm), b = train(&four, bce, 3, &norm);
+  double a = train_step(&two, bce, 3, &norm), b = train_step(&four, bce, 3, &norm);
   assert_true(fabs(a - b) <= 1e-6 * a);
-  assert_true(fabs(a - train(&whole, bce, 3, &norm)) <= 1e-6 * a);
+  assert_true(fabs(a - train_step(&whole, bce, 3, &norm)) <= 1e-6 * a);
 }
 
 /* ---- one by one ------------------------------------------------------------------------------ */
@@ -236,12 +240,13 @@ static void each_part_has_its_slice(void **state) {
   way w = {0};
   size_t n = 0;
   load_parts(&w, "slices", 2);
-  cleave_module *part = cleave_parallel_module(w.parallel, 1); /* part 0 is the layers before */
+  /* part 0 has the layers before the divided ones */
+  cleave_module *part = cleave_parallel_module(w.parallel_parts, 1);
   cleave_tensor t = {0};
   assert_string_equal(cleave_module_name(part), "slices.1.0");
   char text[2048], cut[12];
-  assert_true(cleave_parallel_text(w.parallel, text, sizeof text) == strlen(text));
-  assert_true(cleave_parallel_text(w.parallel, cut, sizeof cut) == strlen(text));
+  assert_true(cleave_parallel_text(w.parallel_parts, text, sizeof text) == strlen(text));
+  assert_true(cleave_parallel_text(w.parallel_parts, cut, sizeof cut) == strlen(text));
   assert_memory_equal(cut, text, sizeof cut - 1);
   assert_non_null(strstr(text,
                          "slices.1.1 at master: 272 bytes: w1.weight [4, 12] of [8, 12], "
@@ -250,13 +255,14 @@ static void each_part_has_its_slice(void **state) {
   assert_int_equal(t.shape[0], 4);
   assert_int_equal(t.shape[1], 12);
   cleave_tensor_free(&t);
-  while (cleave_parallel_module(w.parallel, n)) n++;
-  /* dropout is undivided, so w4 computes shares of it */
+  while (cleave_parallel_module(w.parallel_parts, n)) n++;
+  /* the dropout before w4 is not divided: one module computes it, and the parts of w4 slice its
+   * output */
   assert_int_equal(n, 1 + 2 + 1 + 2 + 1 + 2 + 1);
-  MUST(cleave_parallel_release(rt, w.parallel, &e));
+  MUST(cleave_parallel_release(rt, w.parallel_parts, &e));
 }
 
-static const clv_key *key_of(const cleave_module *m, const char *layer) {
+static const clv_key *find_key(const cleave_module *m, const char *layer) {
   for (int i = 0; i < m->graph->n_nodes; i++)
     if (strcmp(m->graph->nodes[i].name, layer) == 0) return &m->graph->nodes[i].key;
   fail_msg("module '%s' has no layer '%s'", m->name, layer);
@@ -269,14 +275,14 @@ static void no_part_gets_the_key_of_its_layer(void **state) {
   way whole = {0}, parts = {0};
   load_whole(&whole, "keys");
   load_parts(&parts, "keys of parts", 2);
-  const clv_key *first = key_of(cleave_parallel_module(parts.parallel, 1), "w1"),
-                *second = key_of(cleave_parallel_module(parts.parallel, 2), "w1"),
-                *layer = key_of(whole.module, "w1");
+  const clv_key *first = find_key(cleave_parallel_module(parts.parallel_parts, 1), "w1"),
+                *second = find_key(cleave_parallel_module(parts.parallel_parts, 2), "w1"),
+                *layer = find_key(whole.undivided_module, "w1");
   assert_memory_not_equal(first, layer, sizeof *layer);
   assert_memory_not_equal(first, second, sizeof *layer);
-  const clv_key *dropout = key_of(cleave_parallel_module(parts.parallel, 6), "7");
+  const clv_key *dropout = find_key(cleave_parallel_module(parts.parallel_parts, 6), "7");
   /* this layer is undivided */
-  assert_memory_equal(dropout, key_of(whole.module, "7"), sizeof *layer);
+  assert_memory_equal(dropout, find_key(whole.undivided_module, "7"), sizeof *layer);
 }
 
 static void frozen_parameters_do_not_change(void **state) {
@@ -284,7 +290,7 @@ static void frozen_parameters_do_not_change(void **state) {
   const char *frozen[] = {"w1.*"}, *none[] = {"w9.*"};
   way w = {0};
   double norm;
-  cleave_module *bce = loss_of("loss 3");
+  cleave_module *bce = load_loss("loss 3");
   cleave_parallel_options o = {.size = sizeof o,
                                .name = "frozen",
                                .nodes = here,
@@ -293,11 +299,11 @@ static void frozen_parameters_do_not_change(void **state) {
                                .frozen = frozen,
                                .n_frozen = 1};
   cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
-  MUST(cleave_parallel_load(rt, &o, layers, &x, &w.parallel, &e));
+  MUST(cleave_parallel_load(rt, &o, layers, &x, &w.parallel_parts, &e));
   make_optimizer(&w);
-  cleave_state before = state_of(&w, CLEAVE_STATE_WEIGHTS), after;
-  train(&w, bce, 0, &norm);
-  after = state_of(&w, CLEAVE_STATE_WEIGHTS);
+  cleave_state before = read_state(&w, CLEAVE_STATE_WEIGHTS), after;
+  train_step(&w, bce, 0, &norm);
+  after = read_state(&w, CLEAVE_STATE_WEIGHTS);
   for (size_t i = 0; i < before.n; i++) {
     size_t bytes = 4 * cleave_tensor_count(&before.items[i].tensor);
     bool same = memcmp(before.items[i].tensor.data, after.items[i].tensor.data, bytes) == 0;
@@ -307,13 +313,14 @@ static void frozen_parameters_do_not_change(void **state) {
   cleave_state_free(&after);
   o.name = "frozen 2";
   o.frozen = none;
-  assert_int_equal(cleave_parallel_load(rt, &o, layers, &x, &w.parallel, &e), CLEAVE_NOT_FOUND);
+  assert_int_equal(cleave_parallel_load(rt, &o, layers, &x, &w.parallel_parts, &e),
+                   CLEAVE_NOT_FOUND);
   assert_non_null(strstr(e.text, "'w9.*'"));
 }
 
 /* ---- what is refused ------------------------------------------------------------------------- */
 
-static void refuses(const char *text, size_t n_nodes, const char *says) {
+static void assert_load_refused(const char *text, size_t n_nodes, const char *says) {
   cleave_parallel_options o = {
       .size = sizeof o, .name = "refused", .nodes = here, .n_nodes = n_nodes};
   cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
@@ -325,15 +332,15 @@ static void refuses(const char *text, size_t n_nodes, const char *says) {
 
 static void errors_name_line_and_column(void **state) {
   (void)state;
-  refuses("[{op: linear, out: 7, parallel: columns}]", 2,
-          "layers:1:33: parallel: '0' has 7 outputs, which 2 parts do not divide");
-  refuses("[{op: relu},\n {op: linear, out: 8, parallel: rows}]", 2,
-          "layers:2:33: parallel: '1' has 5 inputs, which 2 parts do not divide");
-  refuses("[{op: relu, parallel: columns}]", 2, "layers:1:23: parallel: only linear");
-  refuses("[{op: linear, out: 8, parallel: colums}]", 2, "did you mean 'columns'?");
-  refuses("[{op: linear, out: 8}]", 2, "no layer says `parallel: columns`");
-  refuses("[{op: linear, out: 8, parallel: columns}]", 1, "over 1 node");
-  refuses("[{op: linear, out: 9, parallel: columns}]", 9, "over 9 node");
+  assert_load_refused("[{op: linear, out: 7, parallel: columns}]", 2,
+                      "layers:1:33: parallel: '0' has 7 outputs, which 2 parts do not divide");
+  assert_load_refused("[{op: relu},\n {op: linear, out: 8, parallel: rows}]", 2,
+                      "layers:2:33: parallel: '1' has 5 inputs, which 2 parts do not divide");
+  assert_load_refused("[{op: relu, parallel: columns}]", 2, "layers:1:23: parallel: only linear");
+  assert_load_refused("[{op: linear, out: 8, parallel: colums}]", 2, "did you mean 'columns'?");
+  assert_load_refused("[{op: linear, out: 8}]", 2, "no layer says `parallel: columns`");
+  assert_load_refused("[{op: linear, out: 8, parallel: columns}]", 1, "over 1 node");
+  assert_load_refused("[{op: linear, out: 9, parallel: columns}]", 9, "over 9 node");
 }
 
 static void parallel_layers_on_one_node_are_refused(void **state) {
@@ -357,9 +364,9 @@ static void state_with_unknown_name_or_shape_is_refused(void **state) {
                                /* shape of the tensor in a part */
                                CLEAVE_TENSOR_F32(numbers, 4, 12)};
   cleave_state_kind kind = CLEAVE_STATE_WEIGHTS;
-  assert_int_equal(cleave_parallel_state_write(rt, w.parallel, kind, &unknown, 1, 0, &e),
+  assert_int_equal(cleave_parallel_state_write(rt, w.parallel_parts, kind, &unknown, 1, 0, &e),
                    CLEAVE_NOT_FOUND);
-  assert_int_equal(cleave_parallel_state_write(rt, w.parallel, kind, &shape, 1, 0, &e),
+  assert_int_equal(cleave_parallel_state_write(rt, w.parallel_parts, kind, &shape, 1, 0, &e),
                    CLEAVE_INVALID);
   assert_non_null(strstr(e.text, "is [8, 12], not [4, 12]"));
 }

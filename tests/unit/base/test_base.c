@@ -166,7 +166,7 @@ static void invalid_hex_is_refused_and_leaves_the_output(void **state) {
   assert_false(clv_hex_parse("00aff", bytes, 3));
   assert_false(clv_hex_parse("00aff12", bytes, 3));
   assert_false(clv_hex_parse("00affg", bytes, 3));
-  assert_int_equal(bytes[2], 0xf1); /* unchanged */
+  assert_int_equal(bytes[2], 0xf1); /* the refused text has not changed the output */
 }
 
 /* Each byte of both halves of a key changes the numbers. */
@@ -222,7 +222,7 @@ static void random_numbers_in_pieces_equal_one_draw(void **state) {
 
 static char host[64];
 
-static void host_file(const char *path, const char *text) {
+static void write_host_file(const char *path, const char *text) {
   char whole[256];
   clv_err err;
   snprintf(whole, sizeof whole, "mkdir -p $(dirname %s/%s)", host, path);
@@ -231,7 +231,7 @@ static void host_file(const char *path, const char *text) {
   assert_int_equal(clv_file_write_durable(whole, text, strlen(text), 0600, &err), CLV_OK);
 }
 
-static void host_has(uint64_t bytes, const char *of) {
+static void assert_host_memory(uint64_t bytes, const char *of) {
   clv_host_memory m;
   clv_host_memory_read(host, &m);
   assert_true(m.bytes == bytes);
@@ -243,19 +243,19 @@ static void memory_limit_is_the_hosts_or_the_cgroups(void **state) {
   char away[80];
   strcpy(host, "/tmp/cleave-unit-XXXXXX");
   assert_non_null(mkdtemp(host));
-  host_has(0, "this host's memory");
-  host_file("proc/meminfo", "MemFree: 7 kB\nMemTotal:       4096 kB\n");
-  host_has(4 << 20, "this host's memory");
-  host_file("proc/self/cgroup", "0::/a/b\n");
-  host_file("sys/fs/cgroup/a/b/memory.max", "max\n");
-  host_has(4 << 20, "this host's memory");
-  host_file("sys/fs/cgroup/a/memory.max", "1048576\n");
-  host_has(1 << 20, "the control group's memory.max");
-  host_file("proc/self/cgroup", "9:memory,cpu:/x\n1:name=systemd:/\n");
-  host_file("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-  host_has(4 << 20, "this host's memory");
-  host_file("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "65536\n");
-  host_has(65536, "the control group's memory.limit_in_bytes");
+  assert_host_memory(0, "this host's memory");
+  write_host_file("proc/meminfo", "MemFree: 7 kB\nMemTotal:       4096 kB\n");
+  assert_host_memory(4 << 20, "this host's memory");
+  write_host_file("proc/self/cgroup", "0::/a/b\n");
+  write_host_file("sys/fs/cgroup/a/b/memory.max", "max\n");
+  assert_host_memory(4 << 20, "this host's memory");
+  write_host_file("sys/fs/cgroup/a/memory.max", "1048576\n");
+  assert_host_memory(1 << 20, "the control group's memory.max");
+  write_host_file("proc/self/cgroup", "9:memory,cpu:/x\n1:name=systemd:/\n");
+  write_host_file("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  assert_host_memory(4 << 20, "this host's memory");
+  write_host_file("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "65536\n");
+  assert_host_memory(65536, "the control group's memory.limit_in_bytes");
   snprintf(away, sizeof away, "rm -r %s", host);
   assert_int_equal(system(away), 0);
 }
@@ -274,7 +274,7 @@ static void distributions_have_the_expected_moments(void **state) {
   for (int i = 0; i < N; i++) assert_true(x[i] >= -1 && x[i] < 1);
 }
 
-static size_t encode(uint32_t point, unsigned char to[4]) {
+static size_t encode_utf8(uint32_t point, unsigned char to[4]) {
   size_t n = point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
   for (size_t i = n; i-- > 1; point >>= 6) to[i] = (unsigned char)(0x80 | (point & 0x3f));
   to[0] = (unsigned char)(n == 1 ? point : (0xf00u >> n & 0xff) | point);
@@ -296,7 +296,7 @@ static void utf8_decoder_accepts_only_valid_characters(void **state) {
   (void)state;
   for (uint32_t point = 0; point <= 0x10ffff; point++) {
     unsigned char text[4];
-    size_t n = encode(point, text);
+    size_t n = encode_utf8(point, text);
     bool surrogate = point >= 0xd800 && point <= 0xdfff;
     assert_int_equal(clv_utf8_decode(text, n, &got), surrogate ? 0 : n);
     if (!surrogate) assert_int_equal(got, point);
@@ -333,7 +333,7 @@ static void long_texts_are_truncated_with_dots(void **state) {
   assert_string_equal(clv_text_truncate("123\xc3\xa4"
                                         "5678",
                                         dst, sizeof dst),
-                      "123..."); /* 123ä5678 */
+                      "123..."); /* the text is 123ä5678; the cut does not split the character ä */
   assert_string_equal(clv_text_truncate("", dst, sizeof dst), "");
   memset(text, 'x', sizeof text - 1);
   text[sizeof text - 1] = '\0';

@@ -36,7 +36,7 @@ static void begin_capture(clv_log_level level, bool json, bool journal) {
   clv_log_set(level, json);
 }
 
-static char *captured(void) {
+static char *end_capture(void) {
   static char text[8192];
   fflush(stderr);
   ssize_t n = pread(STDERR_FILENO, text, sizeof text - 1, 0);
@@ -49,7 +49,7 @@ static char *captured(void) {
 }
 
 /* Returns the line without its time. */
-static const char *behind_time(const char *line) {
+static const char *skip_time(const char *line) {
   assert_true(strlen(line) > 25 && line[10] == 'T' && line[23] == 'Z');
   return line + 25;
 }
@@ -58,32 +58,33 @@ static void text_lines_have_level_and_event(void **state) {
   (void)state;
   begin_capture(CLV_LOG_INFO, false, false);
   clv_log(CLV_LOG_INFO, "%d sessions", 3);
-  assert_string_equal(behind_time(captured()), "info  3 sessions\n");
+  assert_string_equal(skip_time(end_capture()), "info  3 sessions\n");
   begin_capture(CLV_LOG_INFO, false, false);
   clv_log_event(CLV_LOG_WARN, "ready", "port=%d", 7);
   clv_log_event(CLV_LOG_WARN, "stopped", "%s", "");
-  char *text = captured();
-  assert_memory_equal(behind_time(text), "warn  ready port=7\n", 19);
-  assert_string_equal(behind_time(strchr(text, '\n') + 1), "warn  stopped\n");
+  char *text = end_capture();
+  assert_memory_equal(skip_time(text), "warn  ready port=7\n", 19);
+  assert_string_equal(skip_time(strchr(text, '\n') + 1), "warn  stopped\n");
   begin_capture(CLV_LOG_ERROR, false, false);
   clv_log(CLV_LOG_WARN, "not wanted");
   clv_log_event(CLV_LOG_DEBUG, "x", "not wanted");
   clv_notice(CLV_LOG_INFO, "note", "said at any level");
-  assert_string_equal(captured(), "cleave: said at any level\n");
+  assert_string_equal(end_capture(), "cleave: said at any level\n");
 }
 
 static void json_lines_escape_their_text(void **state) {
   (void)state;
   begin_capture(CLV_LOG_DEBUG, true, false);
   clv_notice(CLV_LOG_ERROR, "failed", "a \"quote\"\nand \x01 and \xff");
-  const char *text = captured();
+  const char *text = end_capture();
   assert_memory_equal(text, "{\"time\":\"", 9);
   assert_string_equal(text + 9 + 24,
                       "\",\"level\":\"error\",\"event\":\"failed\",\"message\":\"a "
                       "\\\"quote\\\"\\u000aand \\u0001 and \\ufffd\"}\n");
   begin_capture(CLV_LOG_DEBUG, true, false);
   clv_log(CLV_LOG_DEBUG, "x");
-  assert_non_null(strstr(captured(), "\"level\":\"debug\",\"event\":\"log\",\"message\":\"x\"}\n"));
+  assert_non_null(
+      strstr(end_capture(), "\"level\":\"debug\",\"event\":\"log\",\"message\":\"x\"}\n"));
 }
 
 static void journal_lines_start_with_a_priority(void **state) {
@@ -92,12 +93,12 @@ static void journal_lines_start_with_a_priority(void **state) {
   for (int level = CLV_LOG_ERROR; level <= CLV_LOG_DEBUG; level++) {
     begin_capture(CLV_LOG_DEBUG, level % 2, true);
     clv_log((clv_log_level)level, "x");
-    assert_memory_equal(captured(), starts[level], 3);
+    assert_memory_equal(end_capture(), starts[level], 3);
   }
-  setenv("JOURNAL_STREAM", "1:2", 1); /* another process's stream */
+  setenv("JOURNAL_STREAM", "1:2", 1); /* names the stream of another process */
   begin_capture(CLV_LOG_DEBUG, true, false);
   clv_log(CLV_LOG_ERROR, "x");
-  assert_memory_equal(captured(), "{", 1);
+  assert_memory_equal(end_capture(), "{", 1);
 }
 
 static void long_messages_are_truncated(void **state) {
@@ -109,7 +110,7 @@ static void long_messages_are_truncated(void **state) {
   text[2047] = '\xa4';
   begin_capture(CLV_LOG_DEBUG, true, false);
   clv_log(CLV_LOG_ERROR, "%s", text);
-  const char *line = captured();
+  const char *line = end_capture();
   assert_non_null(strstr(line, "aaa\\ufffd\"}\n"));
   assert_null(strchr(line, '\xc3'));
 }
@@ -119,10 +120,14 @@ static void json_replaces_invalid_utf8(void **state) {
   static const struct {
     const char *text, *json;
   } cases[] = {{"\xc3\xa4\xe2\x82\xac\xf0\x9f\x8c\x8d", "\"\xc3\xa4\xe2\x82\xac\xf0\x9f\x8c\x8d\""},
-               {"\xc0\xaf", "\"\\ufffd\\ufffd\""},                       /* overlong */
-               {"\xed\xa0\x80", "\"\\ufffd\\ufffd\\ufffd\""},            /* a surrogate */
-               {"\xf4\x90\x80\x80", "\"\\ufffd\\ufffd\\ufffd\\ufffd\""}, /* too large */
-               {"a\xe2\x82", "\"a\\ufffd\\ufffd\""},                     /* short */
+               /* a UTF-8 encoding that is longer than necessary is invalid */
+               {"\xc0\xaf", "\"\\ufffd\\ufffd\""},
+               /* the encoding of a surrogate is invalid */
+               {"\xed\xa0\x80", "\"\\ufffd\\ufffd\\ufffd\""},
+               /* a code point above U+10FFFF is invalid */
+               {"\xf4\x90\x80\x80", "\"\\ufffd\\ufffd\\ufffd\\ufffd\""},
+               /* the last character is cut */
+               {"a\xe2\x82", "\"a\\ufffd\\ufffd\""},
                {"\x80z", "\"\\ufffdz\""}};
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes out = {0};

@@ -17,29 +17,30 @@
 enum { MINUTE = 60000 };
 
 typedef struct told {
-  uint64_t lines, left_out;
-  char who[128], what[64];
+  uint64_t n_reports, n_suppressed;
+  char peer[128], kind[64];
 } told;
 
-static void on_left_out(void *user, const clv_log_entry *e) {
+static void on_suppressed(void *user, const clv_log_entry *e) {
   told *t = user;
-  t->lines++;
-  t->left_out += e->n_dropped;
-  snprintf(t->who, sizeof t->who, "%s", e->who);
-  snprintf(t->what, sizeof t->what, "%s", e->what);
+  t->n_reports++;
+  t->n_suppressed += e->n_dropped;
+  snprintf(t->peer, sizeof t->peer, "%s", e->who);
+  snprintf(t->kind, sizeof t->kind, "%s", e->what);
 }
 
 static told heard;
 static clv_log_limiter limiter;
 
-static int begin(void **state) {
+static int reset_limiter(void **state) {
   (void)state;
   heard = (told){0};
-  limiter = (clv_log_limiter){.report_dropped = on_left_out, .user = &heard};
+  limiter = (clv_log_limiter){.report_dropped = on_suppressed, .user = &heard};
   return 0;
 }
 
-static unsigned pass(const char *who, const char *what, unsigned burst, unsigned n, uint64_t now) {
+static unsigned pass_lines(const char *who, const char *what, unsigned burst, unsigned n,
+                           uint64_t now) {
   unsigned passed = 0;
   clv_log_source s = {.who = who, .what = what, .burst = burst};
   for (unsigned i = 0; i < n; i++)
@@ -49,48 +50,48 @@ static unsigned pass(const char *who, const char *what, unsigned burst, unsigned
 
 static void only_ten_lines_pass_in_a_minute(void **state) {
   (void)state;
-  assert_int_equal(pass("a", "denied", 0, 1298, 0), 10);
-  assert_int_equal(pass("a", "denied", 0, 5, MINUTE - 1), 0);
-  assert_int_equal(heard.lines, 0);
-  assert_int_equal(pass("a", "denied", 0, 20, MINUTE), 10);
-  assert_int_equal(heard.lines, 1);
-  assert_int_equal(heard.left_out, 1293);
-  assert_string_equal(heard.who, "a");
-  assert_string_equal(heard.what, "denied");
+  assert_int_equal(pass_lines("a", "denied", 0, 1298, 0), 10);
+  assert_int_equal(pass_lines("a", "denied", 0, 5, MINUTE - 1), 0);
+  assert_int_equal(heard.n_reports, 0);
+  assert_int_equal(pass_lines("a", "denied", 0, 20, MINUTE), 10);
+  assert_int_equal(heard.n_reports, 1);
+  assert_int_equal(heard.n_suppressed, 1293);
+  assert_string_equal(heard.peer, "a");
+  assert_string_equal(heard.kind, "denied");
 }
 
 static void each_peer_and_kind_has_its_own_limit(void **state) {
   (void)state;
-  assert_int_equal(pass("a", "denied", 0, 100, 0), 10);
-  assert_int_equal(pass("a", "opened", 0, 100, 0), 10);
-  assert_int_equal(pass("b", "denied", 0, 100, 0), 10);
-  assert_int_equal(pass("ade", "nied", 0, 3, 0), 3);
+  assert_int_equal(pass_lines("a", "denied", 0, 100, 0), 10);
+  assert_int_equal(pass_lines("a", "opened", 0, 100, 0), 10);
+  assert_int_equal(pass_lines("b", "denied", 0, 100, 0), 10);
+  assert_int_equal(pass_lines("ade", "nied", 0, 3, 0), 3);
   char longer[400];
   memset(longer, 'x', sizeof longer);
   longer[399] = '\0';
-  assert_int_equal(pass(longer, "denied", 0, 100, 0), 10);
+  assert_int_equal(pass_lines(longer, "denied", 0, 100, 0), 10);
   longer[398] = 'y'; /* differs only after the bytes that an entry stores */
-  assert_int_equal(pass(longer, "denied", 0, 100, 0), 10);
+  assert_int_equal(pass_lines(longer, "denied", 0, 100, 0), 10);
 }
 
 static void tick_reports_suppressed_lines(void **state) {
   (void)state;
-  assert_int_equal(pass("a", "denied", 0, 30, 5), 10);
+  assert_int_equal(pass_lines("a", "denied", 0, 30, 5), 10);
   clv_log_limiter_tick(&limiter, MINUTE);
-  assert_int_equal(heard.lines, 0);
+  assert_int_equal(heard.n_reports, 0);
   clv_log_limiter_tick(&limiter, MINUTE + 5);
-  assert_int_equal(heard.left_out, 20);
+  assert_int_equal(heard.n_suppressed, 20);
   clv_log_limiter_tick(&limiter, 3 * MINUTE);
-  assert_int_equal(heard.lines, 1);
+  assert_int_equal(heard.n_reports, 1);
 }
 
 /* The larger number applies to the first minute; a source that continues gets ten a minute. */
 static void burst_limit_applies_only_to_the_first_minute(void **state) {
   (void)state;
-  assert_int_equal(pass("a", "opened", 60, 100, 0), 60);
-  assert_int_equal(pass("a", "opened", 60, 100, MINUTE), 10);
-  assert_int_equal(pass("a", "opened", 60, 10, 2 * MINUTE), 10);
-  assert_int_equal(pass("a", "opened", 60, 100, 3 * MINUTE), 60);
+  assert_int_equal(pass_lines("a", "opened", 60, 100, 0), 60);
+  assert_int_equal(pass_lines("a", "opened", 60, 100, MINUTE), 10);
+  assert_int_equal(pass_lines("a", "opened", 60, 10, 2 * MINUTE), 10);
+  assert_int_equal(pass_lines("a", "opened", 60, 100, 3 * MINUTE), 60);
 }
 
 /* For an hour, every source that the table can hold logs without pause; the lines are bounded. */
@@ -98,11 +99,11 @@ static void endless_source_passes_600_lines_an_hour(void **state) {
   (void)state;
   uint64_t passed = 0, sent = 0;
   for (uint64_t at = 0; at < 60 * MINUTE; at += 100, sent += 10)
-    passed += pass("a", "denied", 0, 10, at);
+    passed += pass_lines("a", "denied", 0, 10, at);
   clv_log_limiter_tick(&limiter, 61 * MINUTE);
   assert_int_equal(passed, 600);
-  assert_int_equal(heard.lines, 60);
-  assert_int_equal(passed + heard.left_out, sent);
+  assert_int_equal(heard.n_reports, 60);
+  assert_int_equal(passed + heard.n_suppressed, sent);
 }
 
 static void eviction_loses_no_suppressed_count(void **state) {
@@ -111,21 +112,21 @@ static void eviction_loses_no_suppressed_count(void **state) {
   char who[32];
   for (unsigned i = 0; i < 5000; i++, sent += 25) {
     snprintf(who, sizeof who, "spiffe://x/%u", i);
-    passed += pass(who, "denied", 0, 25, i);
+    passed += pass_lines(who, "denied", 0, 25, i);
   }
   clv_log_limiter_tick(&limiter, 10 * MINUTE);
   assert_int_equal(passed, 50000);
-  assert_int_equal(passed + heard.left_out, sent);
+  assert_int_equal(passed + heard.n_suppressed, sent);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup(only_ten_lines_pass_in_a_minute, begin),
-      cmocka_unit_test_setup(each_peer_and_kind_has_its_own_limit, begin),
-      cmocka_unit_test_setup(tick_reports_suppressed_lines, begin),
-      cmocka_unit_test_setup(burst_limit_applies_only_to_the_first_minute, begin),
-      cmocka_unit_test_setup(endless_source_passes_600_lines_an_hour, begin),
-      cmocka_unit_test_setup(eviction_loses_no_suppressed_count, begin),
+      cmocka_unit_test_setup(only_ten_lines_pass_in_a_minute, reset_limiter),
+      cmocka_unit_test_setup(each_peer_and_kind_has_its_own_limit, reset_limiter),
+      cmocka_unit_test_setup(tick_reports_suppressed_lines, reset_limiter),
+      cmocka_unit_test_setup(burst_limit_applies_only_to_the_first_minute, reset_limiter),
+      cmocka_unit_test_setup(endless_source_passes_600_lines_an_hour, reset_limiter),
+      cmocka_unit_test_setup(eviction_loses_no_suppressed_count, reset_limiter),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,7 +45,7 @@ static void make_checkpoint(uint64_t step) {
 }
 
 /* Lists the model of a checkpoint as a file at a worker, and deletes it here. */
-static void move_away(uint64_t step) {
+static void move_to_worker(uint64_t step) {
   CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
   clv_err err;
   char folder[64], file[100];
@@ -70,7 +70,7 @@ static void clear_run(void) {
 
 static unsigned n_reported;
 
-static void count(void *user, const clv_orphan *o, const clv_err *why) {
+static void count_report(void *user, const clv_orphan *o, const clv_err *why) {
   (void)user;
   n_reported++;
   assert_string_equal(o->kept, "55.1.0.w");
@@ -84,17 +84,18 @@ static void orphan_is_kept_until_its_worker_removed_it(void **state) {
   clv_err err;
   clear_run();
   make_checkpoint(1);
-  move_away(1);
+  move_to_worker(1);
   assert_ok(clv_checkpoint_read_manifest(at("run"), 1, &m, &err), &err);
   assert_ok(clv_orphans_add(at("run"), &m, &err), &err);
-  n_reported = 0; /* after a crash between these two, the checkpoint still needs the file */
-  assert_ok(clv_orphans_sweep(at("run"), stores, count, NULL, &err), &err);
+  /* simulates a crash between these two steps: the checkpoint still needs the file */
+  n_reported = 0;
+  assert_ok(clv_orphans_sweep(at("run"), stores, count_report, NULL, &err), &err);
   assert_int_equal(n_reported, 0);
   assert_ok(clv_checkpoint_abandon(at("run"), 1, &err), &err);
   assert_ok(clv_orphans_read(at("run"), &l, &err), &err);
   assert_int_equal(l.n, 1);
   assert_string_equal(l.list[0].place, "spiffe://test/w1");
-  assert_int_equal(clv_orphans_sweep(at("run"), stores, count, NULL, &err), CLV_NOT_FOUND);
+  assert_int_equal(clv_orphans_sweep(at("run"), stores, count_report, NULL, &err), CLV_NOT_FOUND);
   assert_int_equal(n_reported, 1);
   assert_says(&err, "session.yaml has no worker with the identity 'spiffe://test/w1'");
   assert_ok(clv_orphans_read(at("run"), &again, &err), &err);
@@ -103,10 +104,10 @@ static void orphan_is_kept_until_its_worker_removed_it(void **state) {
 
 /* ---- sealed copies --------------------------------------------------------------------------- */
 
-static clv_escrow_place place(void) { return (clv_escrow_place){copies, "1234"}; }
+static clv_escrow_place get_copy_place(void) { return (clv_escrow_place){copies, "1234"}; }
 
-static void seal(uint64_t step) {
-  const clv_escrow_place p = place();
+static void write_copy(uint64_t step) {
+  const clv_escrow_place p = get_copy_place();
   uint64_t bytes;
   clv_err err;
   assert_ok(clv_escrow_write(&p, &key, at("run"), step, stores, NULL, &bytes, &err), &err);
@@ -114,12 +115,12 @@ static void seal(uint64_t step) {
 
 static void only_the_newest_copy_stays(void **state) {
   (void)state;
-  const clv_escrow_place p = place();
+  const clv_escrow_place p = get_copy_place();
   clear_run();
   assert_int_equal(clv_escrow_newest_step(&p), CLV_CHECKPOINT_NONE);
   for (uint64_t step = 1; step < 4; step++) {
     make_checkpoint(step);
-    seal(step);
+    write_copy(step);
     assert_int_equal(clv_escrow_newest_step(&p), step);
   }
   assert_int_equal(access(at("copies/1234/checkpoint-2"), F_OK), -1);
@@ -128,18 +129,18 @@ static void only_the_newest_copy_stays(void **state) {
 
 static void copy_restores_all_files_of_a_checkpoint(void **state) {
   (void)state;
-  const clv_escrow_place p = place();
+  const clv_escrow_place p = get_copy_place();
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   clv_err err;
   uint64_t step = 0;
   clear_run();
   make_checkpoint(7);
-  seal(7);
+  write_copy(7);
   for (int lost_all = 0; lost_all < 2; lost_all++) {
     if (lost_all)
       clear_run();
     else
-      move_away(7);
+      move_to_worker(7);
     assert_ok(clv_escrow_restore(&p, &key, at("run"), &step, &err), &err);
     assert_int_equal(step, 7);
     clv_checkpoint_freep(&c);
@@ -150,14 +151,14 @@ static void copy_restores_all_files_of_a_checkpoint(void **state) {
 
 static void damaged_or_foreign_copy_restores_nothing(void **state) {
   (void)state;
-  const clv_escrow_place p = place(), other = {copies, "5678"};
+  const clv_escrow_place p = get_copy_place(), other = {copies, "5678"};
   CLV_AUTO(clv_seal_key_done) clv_seal_key wrong = {0};
   clv_err err;
   char id[17];
   uint64_t step;
   clear_run();
   make_checkpoint(9);
-  seal(9);
+  write_copy(9);
   clear_run();
   assert_ok(clv_seal_key_create(at("wrong.key"), &wrong, &err), &err);
   assert_int_equal(clv_escrow_restore(&p, &wrong, at("run"), &step, &err), CLV_DENIED);

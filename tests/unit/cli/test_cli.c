@@ -14,41 +14,41 @@
 #include "common/base/cli/cli_int.h"
 
 typedef struct arguments {
-  clv_cli_line line;
-  bool fast, deep;
-  uint64_t count;
-  double pace;
-  const char *out;
-  int colour;
-  clv_cli_list sets, few;
+  clv_cli_line command_line;
+  bool is_fast, is_deep;
+  uint64_t count_option;
+  double pace_option;
+  const char *output;
+  int colour_choice;
+  clv_cli_list set_options, limited_list;
 } arguments;
 
 static const char *const colours[] = {"red", "green", NULL};
 
-static int no_op(void *args) {
+static int do_nothing(void *args) {
   (void)args;
   return 0;
 }
 
 /* clang-format off */
 static const clv_cli_command commands[] = {
-    {.name = "run", .args = "PLAN.yaml", .doc = "run a plan", .paragraphs = "One.\n\nTwo.", .run = no_op},
-    {.name = "box open", .args = "[NAME]", .doc = "open the box", .run = no_op},
-    {.name = "box close", .args = "NAME...", .doc = "close boxes", .run = no_op},
+    {.name = "run", .args = "PLAN.yaml", .doc = "run a plan", .paragraphs = "One.\n\nTwo.", .run = do_nothing},
+    {.name = "box open", .args = "[NAME]", .doc = "open the box", .run = do_nothing},
+    {.name = "box close", .args = "NAME...", .doc = "close boxes", .run = do_nothing},
 };
 static const clv_cli_option options[] = {
-    {.name = "fast", .key = 'f', .kind = CLV_CLI_FLAG, .commands = "run", .offset = offsetof(arguments, fast), .doc = "hurry"},
-    {.name = "deep", .key = 'd', .kind = CLV_CLI_FLAG, .offset = offsetof(arguments, deep), .doc = "go deep"},
+    {.name = "fast", .key = 'f', .kind = CLV_CLI_FLAG, .commands = "run", .offset = offsetof(arguments, is_fast), .doc = "hurry"},
+    {.name = "deep", .key = 'd', .kind = CLV_CLI_FLAG, .offset = offsetof(arguments, is_deep), .doc = "go deep"},
     {.name = "count", .kind = CLV_CLI_NUMBER, .arg = "N", .commands = "run, box open", .min = 2, .max = 9,
-     .offset = offsetof(arguments, count), .doc = "so many"},
+     .offset = offsetof(arguments, count_option), .doc = "so many"},
     {.name = "pace", .kind = CLV_CLI_REAL, .arg = "S", .commands = "run", .low = 0.1, .high = 3600,
-     .offset = offsetof(arguments, pace), .doc = "seconds"},
-    {.name = "out", .key = 'o', .kind = CLV_CLI_TEXT, .arg = "FILE", .commands = "run", .offset = offsetof(arguments, out), .doc = "where"},
+     .offset = offsetof(arguments, pace_option), .doc = "seconds"},
+    {.name = "out", .key = 'o', .kind = CLV_CLI_TEXT, .arg = "FILE", .commands = "run", .offset = offsetof(arguments, output), .doc = "where"},
     {.name = "colour", .kind = CLV_CLI_CHOICE, .arg = "C", .choices = colours, .commands = "box",
-     .offset = offsetof(arguments, colour), .doc = "what it's painted"},
-    {.name = "set", .key = 's', .kind = CLV_CLI_TEXTS, .arg = "K=V", .commands = "run", .offset = offsetof(arguments, sets), .doc = "override"},
-    {.name = "few", .kind = CLV_CLI_TEXTS, .arg = "X", .max = 2, .commands = "run", .offset = offsetof(arguments, few), .doc = "two"},
-    {.name = "force", .kind = CLV_CLI_FLAG, .commands = "box close", .offset = offsetof(arguments, fast), .doc = "by force", .required = true},
+     .offset = offsetof(arguments, colour_choice), .doc = "what it's painted"},
+    {.name = "set", .key = 's', .kind = CLV_CLI_TEXTS, .arg = "K=V", .commands = "run", .offset = offsetof(arguments, set_options), .doc = "override"},
+    {.name = "few", .kind = CLV_CLI_TEXTS, .arg = "X", .max = 2, .commands = "run", .offset = offsetof(arguments, limited_list), .doc = "two"},
+    {.name = "force", .kind = CLV_CLI_FLAG, .commands = "box close", .offset = offsetof(arguments, is_fast), .doc = "by force", .required = true},
 };
 /* clang-format on */
 static const clv_cli cli = {.name = "prog",
@@ -61,7 +61,7 @@ static const clv_cli cli = {.name = "prog",
                             .see_also = "other(1)"};
 
 /* Parses words separated by a space. Two spaces enclose an empty word. */
-static clv_code parse(const char *text, arguments *a, clv_err *err) {
+static clv_code parse_words(const char *text, arguments *a, clv_err *err) {
   static char copy[512];
   char *argv[64] = {"prog"};
   int argc = 1;
@@ -74,53 +74,53 @@ static clv_code parse(const char *text, arguments *a, clv_err *err) {
 static arguments *parse_valid(const char *text) {
   static arguments a;
   clv_err err = {0};
-  if (parse(text, &a, &err) != CLV_OK) fail_msg("%s: %s", text, err.text);
+  if (parse_words(text, &a, &err) != CLV_OK) fail_msg("%s: %s", text, err.text);
   return &a;
 }
 
 static void parse_invalid(const char *text, const char *message) {
   arguments a;
   clv_err err = {0};
-  assert_int_equal(parse(text, &a, &err), CLV_INVALID);
+  assert_int_equal(parse_words(text, &a, &err), CLV_INVALID);
   assert_string_equal(err.text, message);
 }
 
 static void option_values_parse_in_every_form(void **state) {
   (void)state;
-  assert_true(parse_valid("run p --pace=0.5")->pace == 0.5 &&
-              parse_valid("run p --pace 3600")->pace == 3600);
+  assert_true(parse_valid("run p --pace=0.5")->pace_option == 0.5 &&
+              parse_valid("run p --pace 3600")->pace_option == 3600);
   arguments *a = parse_valid("run p.yaml --count=3 -fd -o x --set a=b -sc=d --se e=f");
-  assert_string_equal(a->line.command->name, "run");
-  assert_int_equal(a->line.n_words, 1);
-  assert_string_equal(a->line.words[0], "p.yaml");
-  assert_true(a->fast && a->deep && a->count == 3 && a->sets.n == 3);
-  assert_string_equal(a->out, "x");
-  assert_string_equal(a->sets.items[1], "c=d");
-  assert_string_equal(a->sets.items[2], "e=f");
+  assert_string_equal(a->command_line.command->name, "run");
+  assert_int_equal(a->command_line.n_words, 1);
+  assert_string_equal(a->command_line.words[0], "p.yaml");
+  assert_true(a->is_fast && a->is_deep && a->count_option == 3 && a->set_options.n == 3);
+  assert_string_equal(a->output, "x");
+  assert_string_equal(a->set_options.items[1], "c=d");
+  assert_string_equal(a->set_options.items[2], "e=f");
   /* an option before the command; the last one counts */
   a = parse_valid("--count 9 run --out=a --out=b p.yaml");
-  assert_true(a->count == 9 && strcmp(a->out, "b") == 0);
+  assert_true(a->count_option == 9 && strcmp(a->output, "b") == 0);
   a = parse_valid("run -- -f");
-  assert_false(a->fast);
-  assert_string_equal(a->line.words[0], "-f");
-  a = parse_valid("run -"); /* "-" is a word */
-  assert_string_equal(a->line.words[0], "-");
-  a = parse_valid("run x --out --fast"); /* a value may begin like an option */
-  assert_string_equal(a->out, "--fast");
+  assert_false(a->is_fast);
+  assert_string_equal(a->command_line.words[0], "-f");
+  a = parse_valid("run -"); /* "-" alone is an argument, not an option */
+  assert_string_equal(a->command_line.words[0], "-");
+  a = parse_valid("run x --out --fast"); /* the value of an option may begin with "--" */
+  assert_string_equal(a->output, "--fast");
   a = parse_valid("run x --out=");
-  assert_string_equal(a->out, "");
+  assert_string_equal(a->output, "");
 }
 
 static void two_word_commands_are_parsed(void **state) {
   (void)state;
   arguments *a = parse_valid("box open");
-  assert_string_equal(a->line.command->name, "box open");
-  assert_int_equal(a->line.n_words, 0);
-  assert_int_equal(a->colour, 0);
+  assert_string_equal(a->command_line.command->name, "box open");
+  assert_int_equal(a->command_line.n_words, 0);
+  assert_int_equal(a->colour_choice, 0);
   a = parse_valid("box --colour green open mine --count=2");
-  assert_int_equal(a->colour, 2);
-  assert_string_equal(a->line.words[0], "mine");
-  assert_int_equal(parse_valid("box close a b c d --force")->line.n_words, 4);
+  assert_int_equal(a->colour_choice, 2);
+  assert_string_equal(a->command_line.words[0], "mine");
+  assert_int_equal(parse_valid("box close a b c d --force")->command_line.n_words, 4);
   parse_invalid("box", "box: a command is needed: open or close");
   parse_invalid("box clsoe", "unknown command 'box clsoe'; did you mean 'box close'?");
   parse_invalid("box frobnicate", "unknown command 'box frobnicate'; there are open or close");
@@ -162,17 +162,17 @@ static void option_mistakes_are_named(void **state) {
   parse_invalid("run p --=3", "there is no option --");
 }
 
-/* An option that follows the faulty one decides the form of the message. */
+/* --log-format takes effect even if it follows the faulty option. */
 static void log_format_is_read_even_after_an_error(void **state) {
   (void)state;
   arguments a;
   clv_err err;
-  assert_int_equal(parse("run p --nonsense --log-format json", &a, &err), CLV_INVALID);
+  assert_int_equal(parse_words("run p --nonsense --log-format json", &a, &err), CLV_INVALID);
   assert_non_null(strstr(err.text, "--nonsense"));
-  assert_int_equal(a.line.log_format, CLV_LOG_AS_JSON);
-  assert_true(clv_cli_is_log_json(&a.line, false));
-  assert_false(clv_cli_is_log_json(&parse_valid("run p --log-format=text")->line, true));
-  assert_true(clv_cli_is_log_json(&parse_valid("run p")->line, true));
+  assert_int_equal(a.command_line.log_format, CLV_LOG_AS_JSON);
+  assert_true(clv_cli_is_log_json(&a.command_line, false));
+  assert_false(clv_cli_is_log_json(&parse_valid("run p --log-format=text")->command_line, true));
+  assert_true(clv_cli_is_log_json(&parse_valid("run p")->command_line, true));
 }
 
 static void too_many_words_are_refused(void **state) {
@@ -200,21 +200,23 @@ static void too_many_list_values_are_refused(void **state) {
   assert_int_equal(clv_cli_parse(&cli, argc, argv, &a, &err), CLV_INVALID);
   assert_string_equal(err.text, "--set may be given at most 256 times");
   a = (arguments){0};
-  assert_int_equal(clv_cli_parse(&cli, 0, argv, &a, &err), CLV_INVALID); /* without argv[0] */
+  /* argc is 0, so argv has no program name */
+  assert_int_equal(clv_cli_parse(&cli, 0, argv, &a, &err), CLV_INVALID);
 }
 
 static void help_needs_no_other_arguments(void **state) {
   (void)state;
-  assert_true(parse_valid("--help")->line.help);
-  assert_null(parse_valid("--help")->line.command);
-  assert_true(parse_valid("run --help")->line.help); /* help needs no PLAN */
-  assert_string_equal(parse_valid("-h box close")->line.command->name, "box close");
-  assert_string_equal(parse_valid("box --help")->line.group, "box");
-  assert_true(parse_valid("--version")->line.version);
+  assert_true(parse_valid("--help")->command_line.help);
+  assert_null(parse_valid("--help")->command_line.command);
+  /* --help needs no argument PLAN.yaml */
+  assert_true(parse_valid("run --help")->command_line.help);
+  assert_string_equal(parse_valid("-h box close")->command_line.command->name, "box close");
+  assert_string_equal(parse_valid("box --help")->command_line.group, "box");
+  assert_true(parse_valid("--version")->command_line.version);
   parse_invalid("rnu --help", "unknown command 'rnu'; did you mean 'run'?");
 }
 
-static const char *text_of(clv_bytes *b) {
+static const char *get_text(clv_bytes *b) {
   assert_false(b->failed);
   return b->data;
 }
@@ -224,8 +226,8 @@ static void help_lists_the_options_of_its_command(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes run = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes group = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
-  clv_cli_help(&parse_valid("run --help")->line, &run);
-  const char *text = text_of(&run);
+  clv_cli_help(&parse_valid("run --help")->command_line, &run);
+  const char *text = get_text(&run);
   assert_non_null(strstr(text, "Usage: prog run [OPTION...] PLAN.yaml"));
   assert_non_null(strstr(text, "Run a plan.\n\nOne.\n\nTwo.\n"));
   assert_non_null(strstr(text, "-f, --fast"));
@@ -234,11 +236,11 @@ static void help_lists_the_options_of_its_command(void **state) {
   assert_non_null(strstr(text, "--log-format"));
   assert_null(strstr(text, "--colour"));
   assert_null(strstr(text, "--force"));
-  clv_cli_help(&parse_valid("box --help")->line, &group);
-  assert_non_null(strstr(text_of(&group), "box open [NAME]"));
+  clv_cli_help(&parse_valid("box --help")->command_line, &group);
+  assert_non_null(strstr(get_text(&group), "box open [NAME]"));
   assert_null(strstr(group.data, "run a plan"));
-  clv_cli_help(&parse_valid("--help")->line, &all);
-  assert_non_null(strstr(text_of(&all), "box close NAME...         close boxes"));
+  clv_cli_help(&parse_valid("--help")->command_line, &all);
+  assert_non_null(strstr(get_text(&all), "box close NAME...         close boxes"));
   assert_non_null(strstr(all.data, "  130  interrupted"));
   assert_null(strstr(all.data, "--colour"));
   for (const char *line = all.data; *line; line += strcspn(line, "\n") + 1)
@@ -249,7 +251,7 @@ static void manual_page_escapes_roff_markup(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes man = {0};
   clv_cli_man(&cli, &man);
-  const char *text = text_of(&man);
+  const char *text = get_text(&man);
   assert_non_null(strstr(text, ".TH PROG 1"));
   assert_non_null(strstr(text, "\\&\\(aqQuoted\\(aq and .dotted."));
   assert_non_null(strstr(text, "\\fB\\-\\-count\\fR=\\fIN\\fR\nSo many.\n"));

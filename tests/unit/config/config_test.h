@@ -40,7 +40,7 @@ static const char worker_text[] =
     "  - {identity: \"spiffe://acme/master\", role: master}\n";
 
 /* Returns session_text with the first `from` replaced by `to`. The caller frees it. */
-static inline char *edited(const char *text, const char *from, const char *to) {
+static inline char *replace_in_session_text(const char *text, const char *from, const char *to) {
   clv_bytes out = {0};
   const char *at = strstr(text, from);
   if (!at) fail_msg("the text to replace is missing: %s", from);
@@ -52,8 +52,8 @@ static inline char *edited(const char *text, const char *from, const char *to) {
 }
 
 /* Asserts that the text is refused with exactly this message, and that no session is returned. */
-static inline void refused(const char *text, const clv_config_overrides *over,
-                           const char *message) {
+static inline void assert_refused(const char *text, const clv_config_overrides *over,
+                                  const char *message) {
   clv_session_config *config = NULL;
   clv_err err = {0};
   clv_code code =
@@ -64,17 +64,18 @@ static inline void refused(const char *text, const clv_config_overrides *over,
   assert_null(config);
 }
 
-static inline void refused_edit(const char *from, const char *to, const char *message) {
-  char *text = edited(session_text, from, to);
-  refused(text, NULL, message);
+static inline void assert_edit_refused(const char *from, const char *to, const char *message) {
+  char *text = replace_in_session_text(session_text, from, to);
+  assert_refused(text, NULL, message);
   free(text);
 }
 
-static inline void refused_set(const char *set, const char *message) {
-  refused(session_text, &(clv_config_overrides){.sets = &set, .n_sets = 1}, message);
+static inline void assert_set_refused(const char *set, const char *message) {
+  assert_refused(session_text, &(clv_config_overrides){.sets = &set, .n_sets = 1}, message);
 }
 
-static inline clv_session_config *accepted(const char *text, const clv_config_overrides *over) {
+static inline clv_session_config *parse_accepted(const char *text,
+                                                 const clv_config_overrides *over) {
   clv_session_config *config = NULL;
   clv_err err = {0};
   if (clv_session_config_parse("/etc/cleave/s.yaml", text, strlen(text), over, &config, &err))
@@ -82,15 +83,15 @@ static inline clv_session_config *accepted(const char *text, const clv_config_ov
   return config;
 }
 
-static inline clv_session_config *accepted_edit(const char *from, const char *to) {
-  char *text = edited(session_text, from, to);
-  clv_session_config *config = accepted(text, NULL);
+static inline clv_session_config *parse_accepted_edit(const char *from, const char *to) {
+  char *text = replace_in_session_text(session_text, from, to);
+  clv_session_config *config = parse_accepted(text, NULL);
   free(text);
   return config;
 }
 
-static inline clv_session_config *accepted_set(const char *set) {
-  return accepted(session_text, &(clv_config_overrides){.sets = &set, .n_sets = 1});
+static inline clv_session_config *parse_accepted_set(const char *set) {
+  return parse_accepted(session_text, &(clv_config_overrides){.sets = &set, .n_sets = 1});
 }
 
 #endif

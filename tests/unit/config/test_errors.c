@@ -8,102 +8,124 @@
 
 static void unknown_keys_are_refused_with_a_suggestion(void **state) {
   (void)state;
-  refused_edit("train: {batch", "train: {bacth",
-               "/etc/cleave/s.yaml:15:9: unknown key 'train.bacth', did you mean 'batch'?");
-  refused_edit(
+  assert_edit_refused("train: {batch", "train: {bacth",
+                      "/etc/cleave/s.yaml:15:9: unknown key 'train.bacth', did you mean 'batch'?");
+  assert_edit_refused(
       "loss:", "losss:", "/etc/cleave/s.yaml:14:1: unknown key 'losss', did you mean 'loss'?");
-  refused_edit("    at: gpu1\n", "    at: gpu1\n    threds: 2\n",
-               "/etc/cleave/s.yaml:13:5: unknown key 'stages.1.threds', did you mean 'threads'?");
-  refused_edit("batch: 32,", "batch: 32, lr: 0.1,",
-               "/etc/cleave/s.yaml:15:20: unknown key 'train.lr', did you mean "
-               "'train.optimizer.lr'?");
-  refused_edit("tls: {", "tls: {quux: 1, ",
-               "/etc/cleave/s.yaml:3:7: unknown key 'tls.quux', known here: ca, cert, key, crl");
-  refused_edit("{ca:", "{\"*\": 1, ca:",
-               "/etc/cleave/s.yaml:3:7: unknown key 'tls.*', known here: ca, cert, key, crl");
-  refused_edit("train: [a.gz", "documents: {window: 9}, train: [a.gz",
-               "/etc/cleave/s.yaml:6:33: unknown key 'data.documents.window', known here: "
-               "labels_of, labels, max_tokens, stride, seconds, memory_mib");
+  assert_edit_refused(
+      "    at: gpu1\n", "    at: gpu1\n    threds: 2\n",
+      "/etc/cleave/s.yaml:13:5: unknown key 'stages.1.threds', did you mean 'threads'?");
+  assert_edit_refused("batch: 32,", "batch: 32, lr: 0.1,",
+                      "/etc/cleave/s.yaml:15:20: unknown key 'train.lr', did you mean "
+                      "'train.optimizer.lr'?");
+  assert_edit_refused(
+      "tls: {", "tls: {quux: 1, ",
+      "/etc/cleave/s.yaml:3:7: unknown key 'tls.quux', known here: ca, cert, key, crl");
+  assert_edit_refused(
+      "{ca:", "{\"*\": 1, ca:",
+      "/etc/cleave/s.yaml:3:7: unknown key 'tls.*', known here: ca, cert, key, crl");
+  assert_edit_refused("train: [a.gz", "documents: {window: 9}, train: [a.gz",
+                      "/etc/cleave/s.yaml:6:33: unknown key 'data.documents.window', known here: "
+                      "labels_of, labels, max_tokens, stride, seconds, memory_mib");
 }
 
 static void duplicate_keys_are_refused(void **state) {
   (void)state;
-  refused_edit(
+  assert_edit_refused(
       "name: small\n", "name: small\nname: other\n",
       "/etc/cleave/s.yaml:3:1: duplicate key 'name', first given at line 2: remove one of them");
-  refused_edit(
+  assert_edit_refused(
       "out: 8", "out: 8, out: 9",
       "/etc/cleave/s.yaml:10:35: duplicate key 'out', first given at line 10: remove one of them");
-  refused_edit(
+  assert_edit_refused(
       "    at: gpu1\n", "    at: gpu1\n    \"at\": gpu1\n",
       "/etc/cleave/s.yaml:13:5: duplicate key 'at', first given at line 12: remove one of them");
 }
 
 static void old_key_beside_the_new_one_is_refused(void **state) {
   (void)state;
-  refused_edit("loss:", "limits: {credit: 1MiB, receive_window: 1MiB}\nloss:",
-               "/etc/cleave/s.yaml:14:10: 'limits.receive_window' is given twice: 'credit' is its "
-               "old name, remove it");
+  assert_edit_refused(
+      "loss:", "limits: {credit: 1MiB, receive_window: 1MiB}\nloss:",
+      "/etc/cleave/s.yaml:14:10: 'limits.receive_window' is given twice: 'credit' is its "
+      "old name, remove it");
 }
 
 static void scaling_of_tokens_is_refused(void **state) {
   (void)state;
-  refused_edit("[a.gz, b.gz]", "[a.gz, b.gz, c.gz], inputs: [ids, boxes], scale: 2",
-               "/etc/cleave/s.yaml:6:77: data.scale does not go with data.inputs, which are taken "
-               "as they are: remove it");
-  refused_edit("[a.gz, b.gz]", "[a.gz, b.gz, c.gz], inputs: [ids, boxes], flatten: true",
-               "/etc/cleave/s.yaml:6:79: data.flatten does not go with data.inputs, which are "
-               "taken as they are: remove it");
-  refused_edit("format: idx, train: [a.gz, b.gz]", "format: text, scale: 2, train: [a.csv]",
-               "/etc/cleave/s.yaml:6:29: data.scale does not go with data.format text, whose "
-               "records become tokens: remove it");
-  refused_edit("format: idx, train: [a.gz, b.gz]",
-               "format: documents, normalize: {mean: [1], std: [1]}, train: [a, b]",
-               "/etc/cleave/s.yaml:6:27: data.normalize does not go with data.format documents, "
-               "whose records become tokens: remove it");
+  assert_edit_refused(
+      "[a.gz, b.gz]", "[a.gz, b.gz, c.gz], inputs: [ids, boxes], scale: 2",
+      "/etc/cleave/s.yaml:6:77: data.scale does not go with data.inputs, which are taken "
+      "as they are: remove it");
+  assert_edit_refused(
+      "[a.gz, b.gz]", "[a.gz, b.gz, c.gz], inputs: [ids, boxes], flatten: true",
+      "/etc/cleave/s.yaml:6:79: data.flatten does not go with data.inputs, which are "
+      "taken as they are: remove it");
+  assert_edit_refused(
+      "format: idx, train: [a.gz, b.gz]", "format: text, scale: 2, train: [a.csv]",
+      "/etc/cleave/s.yaml:6:29: data.scale does not go with data.format text, whose "
+      "records become tokens: remove it");
+  assert_edit_refused(
+      "format: idx, train: [a.gz, b.gz]",
+      "format: documents, normalize: {mean: [1], std: [1]}, train: [a, b]",
+      "/etc/cleave/s.yaml:6:27: data.normalize does not go with data.format documents, "
+      "whose records become tokens: remove it");
 }
 
 static void wrong_types_are_refused(void **state) {
   (void)state;
-  refused_edit("batch: 32", "batch: four",
-               "/etc/cleave/s.yaml:15:16: 'train.batch' must be a whole number from 1 to 1048576, "
-               "got 'four'");
-  refused_edit("batch: 32", "batch: \"32\"",
-               "/etc/cleave/s.yaml:15:16: 'train.batch' must be a whole number from 1 to 1048576, "
-               "got the text '32'");
-  refused_edit("batch: 32", "batch: [32]",
-               "/etc/cleave/s.yaml:15:16: 'train.batch' must be a whole number from 1 to 1048576, "
-               "got a list");
-  refused_edit("batch: 32", "batch: ",
-               "/etc/cleave/s.yaml:15:9: 'train.batch' must be a whole number from 1 to 1048576, "
-               "got nothing");
-  refused_edit("batch: 32", "batch: 32, shuffle: yes",
-               "/etc/cleave/s.yaml:15:29: 'train.shuffle' must be true or false, got 'yes'");
-  refused_edit("[a.gz, b.gz]", "a.gz",
-               "/etc/cleave/s.yaml:6:28: 'data.train' must be a list of at least 1 texts, such as "
-               "[train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz], got 'a.gz'");
-  refused_edit("[a.gz, b.gz]", "[a.gz]",
-               "/etc/cleave/s.yaml:6:21: 'data.train' must name two files, records and labels, got "
-               "1");
-  refused_edit("[a.gz, b.gz]", "[a.gz, b.gz], inputs: [ids, boxes]",
-               "/etc/cleave/s.yaml:6:21: 'data.train' must name 3 files, one per name of "
-               "data.inputs and then the labels, "
-               "got 2");
-  refused_edit(
+  assert_edit_refused(
+      "batch: 32", "batch: four",
+      "/etc/cleave/s.yaml:15:16: 'train.batch' must be a whole number from 1 to 1048576, "
+      "got 'four'");
+  assert_edit_refused(
+      "batch: 32", "batch: \"32\"",
+      "/etc/cleave/s.yaml:15:16: 'train.batch' must be a whole number from 1 to 1048576, "
+      "got the text '32'");
+  assert_edit_refused(
+      "batch: 32", "batch: [32]",
+      "/etc/cleave/s.yaml:15:16: 'train.batch' must be a whole number from 1 to 1048576, "
+      "got a list");
+  assert_edit_refused(
+      "batch: 32", "batch: ",
+      "/etc/cleave/s.yaml:15:9: 'train.batch' must be a whole number from 1 to 1048576, "
+      "got nothing");
+  assert_edit_refused("batch: 32", "batch: 32, shuffle: yes",
+                      "/etc/cleave/s.yaml:15:29: 'train.shuffle' must be true or false, got 'yes'");
+}
+
+static void wrong_types_of_lists_and_maps_are_refused(void **state) {
+  (void)state;
+  assert_edit_refused(
+      "[a.gz, b.gz]", "a.gz",
+      "/etc/cleave/s.yaml:6:28: 'data.train' must be a list of at least 1 texts, such as "
+      "[train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz], got 'a.gz'");
+  assert_edit_refused(
+      "[a.gz, b.gz]", "[a.gz]",
+      "/etc/cleave/s.yaml:6:21: 'data.train' must name two files, records and labels, got "
+      "1");
+  assert_edit_refused("[a.gz, b.gz]", "[a.gz, b.gz], inputs: [ids, boxes]",
+                      "/etc/cleave/s.yaml:6:21: 'data.train' must name 3 files, one per name of "
+                      "data.inputs and then the labels, "
+                      "got 2");
+  assert_edit_refused(
       "[a.gz, b.gz]", "[a.gz, b.gz, c.gz], inputs: [ids, ids]",
       "/etc/cleave/s.yaml:6:48: data.inputs has 'ids' twice: give each input its own name");
-  refused_edit("[a.gz, b.gz]", "[a.gz, {b: 1}]",
-               "/etc/cleave/s.yaml:6:35: 'data.train' must be a list of at least 1 texts, such as "
-               "[train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz], got a mapping");
-  refused_edit("loss: {kind: cross_entropy}", "loss: cross_entropy",
-               "/etc/cleave/s.yaml:14:7: 'loss' must be a mapping of keys, got 'cross_entropy'");
-  refused_edit("layers: [{op: linear, out: 2}]", "layers: {op: linear, out: 2}",
-               "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of at least 1 entries, "
-               "got a mapping");
-  refused_edit("{op: relu}", "relu",
-               "/etc/cleave/s.yaml:10:36: 'stages.0.layers.1' must be a mapping of keys, such as "
-               "`{op: linear}`");
-  refused("- a\n", NULL, "/etc/cleave/s.yaml:1:1: a session.yaml is a mapping of keys");
+  assert_edit_refused(
+      "[a.gz, b.gz]", "[a.gz, {b: 1}]",
+      "/etc/cleave/s.yaml:6:35: 'data.train' must be a list of at least 1 texts, such as "
+      "[train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz], got a mapping");
+  assert_edit_refused(
+      "loss: {kind: cross_entropy}", "loss: cross_entropy",
+      "/etc/cleave/s.yaml:14:7: 'loss' must be a mapping of keys, got 'cross_entropy'");
+  assert_edit_refused(
+      "layers: [{op: linear, out: 2}]", "layers: {op: linear, out: 2}",
+      "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of at least 1 entries, "
+      "got a mapping");
+  assert_edit_refused(
+      "{op: relu}", "relu",
+      "/etc/cleave/s.yaml:10:36: 'stages.0.layers.1' must be a mapping of keys, such as "
+      "`{op: linear}`");
+  assert_refused("- a\n", NULL, "/etc/cleave/s.yaml:1:1: a session.yaml is a mapping of keys");
 }
 
 static void malformed_numbers_are_refused(void **state) {
@@ -117,9 +139,9 @@ static void malformed_numbers_are_refused(void **state) {
              "--set train.optimizer.lr=%s: 'train.optimizer.lr' must be a number above 0, got '%s'",
              junk[i], junk[i]);
     snprintf(to, sizeof to, "train.optimizer.lr=%s", junk[i]);
-    refused_set(to, message);
+    assert_set_refused(to, message);
   }
-  refused_edit(
+  assert_edit_refused(
       "lr: 0.1", "lr: 1e-3x",
       "/etc/cleave/s.yaml:15:47: 'train.optimizer.lr' must be a number above 0, got '1e-3x'");
   static const char *const whole[] = {"3z", "1.0", "1e2", "-1", "+1", "010", " 1", "4294967296x"};
@@ -129,74 +151,81 @@ static void malformed_numbers_are_refused(void **state) {
     snprintf(message, sizeof message,
              "--set %s: 'train.batch' must be a whole number from 1 to 1048576, got '%s'", set,
              whole[i]);
-    refused_set(set, message);
+    assert_set_refused(set, message);
   }
 }
 
 static void values_out_of_range_are_refused(void **state) {
   (void)state;
-  refused_edit("version: 1", "version: 2", "/etc/cleave/s.yaml:1:10: 'version' must be 1, got '2'");
-  refused_edit("batch: 32", "batch: 0",
-               "/etc/cleave/s.yaml:15:16: 'train.batch' must be a whole number from 1 to 1048576, "
-               "got '0'");
-  refused_edit("    at: gpu1\n", "    at: gpu1\n    threads: 257\n",
-               "/etc/cleave/s.yaml:13:14: 'stages.1.threads' must be a whole number from 1 to 256, "
-               "got '257'");
-  refused_edit(
+  assert_edit_refused("version: 1", "version: 2",
+                      "/etc/cleave/s.yaml:1:10: 'version' must be 1, got '2'");
+  assert_edit_refused(
+      "batch: 32", "batch: 0",
+      "/etc/cleave/s.yaml:15:16: 'train.batch' must be a whole number from 1 to 1048576, "
+      "got '0'");
+  assert_edit_refused(
+      "    at: gpu1\n", "    at: gpu1\n    threads: 257\n",
+      "/etc/cleave/s.yaml:13:14: 'stages.1.threads' must be a whole number from 1 to 256, "
+      "got '257'");
+  assert_edit_refused(
       "lr: 0.1", "lr: 0.0",
       "/etc/cleave/s.yaml:15:47: 'train.optimizer.lr' must be a number above 0, got '0.0'");
 }
 
 static void number_overrides_out_of_range_are_refused(void **state) {
   (void)state;
-  refused_set(
+  assert_set_refused(
       "data.validation.fraction=0.51",
       "--set data.validation.fraction=0.51: 'data.validation.fraction' must be a number from "
       "0 to 0.5, got '0.51'");
-  refused_set(
+  assert_set_refused(
       "pipeline.micro_batches=4097",
       "--set pipeline.micro_batches=4097: 'pipeline.micro_batches' must be auto or a whole number "
       "from 1 to 4096, got '4097'");
-  refused_set("train.seed=18446744073709551616",
-              "--set train.seed=18446744073709551616: 'train.seed' must be 32 hexadecimal "
-              "digits or a whole number below 2^64, got '18446744073709551616'");
-  refused_set("train.seed=00112233445566778899aabbccddeef",
-              "--set train.seed=00112233445566778899aabbccddeef: 'train.seed' must be 32 "
-              "hexadecimal digits or a whole number below 2^64, got "
-              "'00112233445566778899aabbccddeef'");
+  assert_set_refused("train.seed=18446744073709551616",
+                     "--set train.seed=18446744073709551616: 'train.seed' must be 32 hexadecimal "
+                     "digits or a whole number below 2^64, got '18446744073709551616'");
+  assert_set_refused("train.seed=00112233445566778899aabbccddeef",
+                     "--set train.seed=00112233445566778899aabbccddeef: 'train.seed' must be 32 "
+                     "hexadecimal digits or a whole number below 2^64, got "
+                     "'00112233445566778899aabbccddeef'");
 }
 
 static void durations_and_sizes_out_of_range_are_refused(void **state) {
   (void)state;
-  refused_set("limits.step_timeout=25h",
-              "--set limits.step_timeout=25h: 'limits.step_timeout' must be a duration from 1ms to "
-              "24h, got '25h'");
-  refused_set("limits.step_timeout=60",
-              "--set limits.step_timeout=60: 'limits.step_timeout' must be a duration from 1ms to "
-              "24h, got '60'");
-  refused_set(
+  assert_set_refused(
+      "limits.step_timeout=25h",
+      "--set limits.step_timeout=25h: 'limits.step_timeout' must be a duration from 1ms to "
+      "24h, got '25h'");
+  assert_set_refused(
+      "limits.step_timeout=60",
+      "--set limits.step_timeout=60: 'limits.step_timeout' must be a duration from 1ms to "
+      "24h, got '60'");
+  assert_set_refused(
       "limits.reference_lease=999ms",
       "--set limits.reference_lease=999ms: 'limits.reference_lease' must be a duration from "
       "1s to 24h, got '999ms'");
-  refused_set(
+  assert_set_refused(
       "limits.reference_lease=86401s",
       "--set limits.reference_lease=86401s: 'limits.reference_lease' must be a duration from "
       "1s to 24h, got '86401s'");
-  refused_set("limits.lease=300s",
-              "--set limits.lease=300s: limits.lease of 300000 ms has to be shorter than "
-              "limits.reference_lease, 300000 ms");
-  refused_set(
+  assert_set_refused("limits.lease=300s",
+                     "--set limits.lease=300s: limits.lease of 300000 ms has to be shorter than "
+                     "limits.reference_lease, 300000 ms");
+  assert_set_refused(
       "limits.reference_lease=short",
       "--set limits.reference_lease=short: 'limits.reference_lease' must be a duration from "
       "1s to 24h, got 'short'");
-  refused_set("limits.receive_window=64MiBs",
-              "--set limits.receive_window=64MiBs: 'limits.receive_window' must be a size from "
-              "64KiB to 1TiB, got "
-              "'64MiBs'");
-  refused_set("limits.receive_window=0x10MiB",
-              "--set limits.receive_window=0x10MiB: 'limits.receive_window' must be a size from "
-              "64KiB to 1TiB, got "
-              "'0x10MiB'");
+  assert_set_refused(
+      "limits.receive_window=64MiBs",
+      "--set limits.receive_window=64MiBs: 'limits.receive_window' must be a size from "
+      "64KiB to 1TiB, got "
+      "'64MiBs'");
+  assert_set_refused(
+      "limits.receive_window=0x10MiB",
+      "--set limits.receive_window=0x10MiB: 'limits.receive_window' must be a size from "
+      "64KiB to 1TiB, got "
+      "'0x10MiB'");
 }
 
 #define CLV_DATA_FORMAT(NAME, name, ...) #name ", "
@@ -219,72 +248,80 @@ static const char of_folder[] =
 
 static void unknown_enum_values_are_refused(void **state) {
   (void)state;
-  refused_edit("format: idx", "format: Image_Folder", of_folder);
-  refused_edit("kind: cross_entropy", "kind: crossentropy",
-               "/etc/cleave/s.yaml:14:14: 'loss.kind' must be one of cross_entropy, nll, mse, bce, "
-               "bce_with_logits, got 'crossentropy', did you mean 'cross_entropy'?");
-  refused_edit("kind: sgd", "kind: rmspop",
-               "/etc/cleave/s.yaml:15:38: 'train.optimizer.kind' must be one of sgd, adam, adamw, "
-               "adagrad, rmsprop, adamax, got 'rmspop', did you mean 'rmsprop'?");
-  refused_edit("format: idx", "format: csv", of_csv);
-  refused_edit("format: idx", "format: \"\"", of_nothing);
+  assert_edit_refused("format: idx", "format: Image_Folder", of_folder);
+  assert_edit_refused(
+      "kind: cross_entropy", "kind: crossentropy",
+      "/etc/cleave/s.yaml:14:14: 'loss.kind' must be one of cross_entropy, nll, mse, bce, "
+      "bce_with_logits, got 'crossentropy', did you mean 'cross_entropy'?");
+  assert_edit_refused(
+      "kind: sgd", "kind: rmspop",
+      "/etc/cleave/s.yaml:15:38: 'train.optimizer.kind' must be one of sgd, adam, adamw, "
+      "adagrad, rmsprop, adamax, got 'rmspop', did you mean 'rmsprop'?");
+  assert_edit_refused("format: idx", "format: csv", of_csv);
+  assert_edit_refused("format: idx", "format: \"\"", of_nothing);
 }
 
 static void missing_keys_are_refused_with_an_example(void **state) {
   (void)state;
-  refused_edit("batch: 32, ", "",
-               "/etc/cleave/s.yaml:15:1: missing key 'train.batch': Records per step. For "
-               "example: `batch: 128`");
-  refused_edit("name: small\n", "",
-               "/etc/cleave/s.yaml:1:1: missing key 'name': Name of the session; its run folder is "
-               "called after it. For example: `name: my-session`");
-  refused_edit(
+  assert_edit_refused("batch: 32, ", "",
+                      "/etc/cleave/s.yaml:15:1: missing key 'train.batch': Records per step. For "
+                      "example: `batch: 128`");
+  assert_edit_refused(
+      "name: small\n", "",
+      "/etc/cleave/s.yaml:1:1: missing key 'name': Name of the session; its run folder is "
+      "called after it. For example: `name: my-session`");
+  assert_edit_refused(
       "    at: gpu1\n", "",
       "/etc/cleave/s.yaml:11:5: missing key 'stages.1.at': Node that runs the stage: master, "
       "or the name of a worker. For example: `at: master`");
-  refused_edit(", identity: \"spiffe://acme/worker/gpu1\"", "",
-               "/etc/cleave/s.yaml:5:3: missing key 'workers.gpu1.identity': URI that the "
-               "worker's certificate must contain. Nothing is sent to another peer. For example: "
-               "`identity: spiffe://example.net/worker/worker-1`");
-  refused_edit("op: relu", "name: relu",
-               "/etc/cleave/s.yaml:10:36: missing key 'stages.0.layers.1.op': The operation, such "
-               "as conv2d or relu; "
-               "cleave-ops(7) has all of them. For example: `op: linear`");
-  refused_edit(", optimizer: {kind: sgd, lr: 0.1}", "",
-               "/etc/cleave/s.yaml:15:1: missing key 'train.optimizer': The optimiser, the same on "
-               "every stage; formulas as in PyTorch. For example: `optimizer: {kind: adam, lr: "
-               "0.001}`");
-  refused_edit("    layers: [{op: linear, out: 2}]\n", "",
-               "/etc/cleave/s.yaml:11:5: missing key 'stages.1.layers': Its layers, first to last, "
-               "or a range (below). For example: `layers: [{op: linear, out: 10}]`");
+  assert_edit_refused(
+      ", identity: \"spiffe://acme/worker/gpu1\"", "",
+      "/etc/cleave/s.yaml:5:3: missing key 'workers.gpu1.identity': URI that the "
+      "worker's certificate must contain. Nothing is sent to another peer. For example: "
+      "`identity: spiffe://example.net/worker/worker-1`");
+  assert_edit_refused(
+      "op: relu", "name: relu",
+      "/etc/cleave/s.yaml:10:36: missing key 'stages.0.layers.1.op': The operation, such "
+      "as conv2d or relu; "
+      "cleave-ops(7) has all of them. For example: `op: linear`");
+  assert_edit_refused(
+      ", optimizer: {kind: sgd, lr: 0.1}", "",
+      "/etc/cleave/s.yaml:15:1: missing key 'train.optimizer': The optimiser, the same on "
+      "every stage; formulas as in PyTorch. For example: `optimizer: {kind: adam, lr: "
+      "0.001}`");
+  assert_edit_refused(
+      "    layers: [{op: linear, out: 2}]\n", "",
+      "/etc/cleave/s.yaml:11:5: missing key 'stages.1.layers': Its layers, first to last, "
+      "or a range (below). For example: `layers: [{op: linear, out: 10}]`");
 }
 
 static void malformed_names_and_addresses_are_refused(void **state) {
   (void)state;
-  refused_edit(
+  assert_edit_refused(
       "name: small", "name: a/b",
       "/etc/cleave/s.yaml:2:7: 'name' must be a name of 1 to 64 letters, digits, '.', '_' or "
       "'-', got 'a/b'");
-  refused_edit("gpu1.example.net:7443", "gpu1.example.net",
-               "/etc/cleave/s.yaml:5:19: 'workers.gpu1.address' must be an address such as "
-               "host:7443, got the text 'gpu1.example.net'");
-  refused_edit("gpu1.example.net:7443", "gpu1:0",
-               "/etc/cleave/s.yaml:5:19: 'workers.gpu1.address' must be an address such as "
-               "host:7443, got the text 'gpu1:0'");
-  refused_edit("spiffe://acme/worker/gpu1", "gpu1",
-               "/etc/cleave/s.yaml:5:54: 'workers.gpu1.identity' must be a URI such as "
-               "spiffe://example.org/worker/gpu1, got the text 'gpu1'");
-  refused_edit(
+  assert_edit_refused("gpu1.example.net:7443", "gpu1.example.net",
+                      "/etc/cleave/s.yaml:5:19: 'workers.gpu1.address' must be an address such as "
+                      "host:7443, got the text 'gpu1.example.net'");
+  assert_edit_refused("gpu1.example.net:7443", "gpu1:0",
+                      "/etc/cleave/s.yaml:5:19: 'workers.gpu1.address' must be an address such as "
+                      "host:7443, got the text 'gpu1:0'");
+  assert_edit_refused("spiffe://acme/worker/gpu1", "gpu1",
+                      "/etc/cleave/s.yaml:5:54: 'workers.gpu1.identity' must be a URI such as "
+                      "spiffe://example.org/worker/gpu1, got the text 'gpu1'");
+  assert_edit_refused(
       "gpu1: {address", "gpu 1: {address",
       "/etc/cleave/s.yaml:5:3: 'workers.gpu 1' must have a name of 1 to 64 letters, digits, "
       "'_' or '-'");
-  refused_edit("    at: gpu1\n", "    at: gpu1\n    device: cuda:64\n",
-               "/etc/cleave/s.yaml:13:13: 'stages.1.device' must be cpu, cpu:0 to cpu:7, cuda, "
-               "cuda:0 to cuda:63, or auto, which is what its node computes on, got 'cuda:64'");
-  refused_edit("    at: gpu1\n", "    at: gpu1\n    weights: {artifact: w, sha256: 00}\n",
-               "/etc/cleave/s.yaml:13:36: 'stages.1.weights.sha256' must be a SHA-256 of 64 "
-               "hexadecimal digits, got '00'");
-  refused_edit(
+  assert_edit_refused(
+      "    at: gpu1\n", "    at: gpu1\n    device: cuda:64\n",
+      "/etc/cleave/s.yaml:13:13: 'stages.1.device' must be cpu, cpu:0 to cpu:7, cuda, "
+      "cuda:0 to cuda:63, or auto, which is what its node computes on, got 'cuda:64'");
+  assert_edit_refused("    at: gpu1\n", "    at: gpu1\n    weights: {artifact: w, sha256: 00}\n",
+                      "/etc/cleave/s.yaml:13:36: 'stages.1.weights.sha256' must be a SHA-256 of 64 "
+                      "hexadecimal digits, got '00'");
+  assert_edit_refused(
       "name: small", "name: \"a\\eb\"",
       "/etc/cleave/s.yaml:2:7: 'name' must be a name of 1 to 64 letters, digits, '.', '_' or "
       "'-', got the text 'a?b'");
@@ -292,88 +329,99 @@ static void malformed_names_and_addresses_are_refused(void **state) {
 
 static void malformed_layer_attributes_are_refused(void **state) {
   (void)state;
-  refused_edit(
+  assert_edit_refused(
       "out: 8", "out: 8x",
       "/etc/cleave/s.yaml:10:32: 'stages.0.layers.0.out' starts like a number but is none: "
       "'8x' (quote it if it is a text)");
-  refused_edit(
+  assert_edit_refused(
       "out: 8", "out: 99999999999999999999",
       "/etc/cleave/s.yaml:10:32: 'stages.0.layers.0.out' starts like a number but is none: "
       "'99999999999999999999' (quote it if it is a text)");
-  refused_edit(
+  assert_edit_refused(
       "out: 8", "out: 1e999",
       "/etc/cleave/s.yaml:10:32: 'stages.0.layers.0.out' starts like a number but is none: "
       "'1e999' (quote it if it is a text)");
-  refused_edit("out: 8", "out:",
-               "/etc/cleave/s.yaml:10:27: 'stages.0.layers.0.out' must be a number, a text, true, "
-               "false or a list of whole numbers");
-  refused_edit("out: 8", "out: {a: 1}",
-               "/etc/cleave/s.yaml:10:32: 'stages.0.layers.0.out' must be a number, a text, true, "
-               "false or a list of whole numbers");
-  refused_edit("out: 8", "out: [1, 2.5]",
-               "/etc/cleave/s.yaml:10:36: 'stages.0.layers.0.out' must be a list of whole numbers");
-  refused_edit(
+  assert_edit_refused(
+      "out: 8", "out:",
+      "/etc/cleave/s.yaml:10:27: 'stages.0.layers.0.out' must be a number, a text, true, "
+      "false or a list of whole numbers");
+  assert_edit_refused(
+      "out: 8", "out: {a: 1}",
+      "/etc/cleave/s.yaml:10:32: 'stages.0.layers.0.out' must be a number, a text, true, "
+      "false or a list of whole numbers");
+  assert_edit_refused(
+      "out: 8", "out: [1, 2.5]",
+      "/etc/cleave/s.yaml:10:36: 'stages.0.layers.0.out' must be a list of whole numbers");
+  assert_edit_refused(
       "out: 8", "Out: 8",
       "/etc/cleave/s.yaml:10:27: 'stages.0.layers.0.Out' is no attribute: a name is a word "
       "of 1 to 64 lower-case letters, digits or '_'");
-  refused_edit("out: 8", "out 8",
-               "/etc/cleave/s.yaml:10:27: 'stages.0.layers.0.out 8' is no attribute: is a ':' "
-               "missing behind its name?");
+  assert_edit_refused(
+      "out: 8", "out 8",
+      "/etc/cleave/s.yaml:10:27: 'stages.0.layers.0.out 8' is no attribute: is a ':' "
+      "missing behind its name?");
 }
 
 static void unknown_workers_and_bad_privacy_are_refused(void **state) {
   (void)state;
-  refused_edit(
+  assert_edit_refused(
       "at: gpu1", "at: gpu2",
       "/etc/cleave/s.yaml:12:9: 'stages.1.at' names the unknown worker 'gpu2', did you mean "
       "'gpu1'?");
-  refused_edit(
+  assert_edit_refused(
       "at: gpu1", "at: mastr",
       "/etc/cleave/s.yaml:12:9: 'stages.1.at' names the unknown worker 'mastr', did you mean "
       "'master'?");
-  refused_edit(
+  assert_edit_refused(
       "at: gpu1", "at: somewhere-else",
       "/etc/cleave/s.yaml:12:9: 'stages.1.at' names the unknown worker 'somewhere-else': use "
       "master or a name under workers");
-  refused_edit(
+  assert_edit_refused(
       "at: master", "at: gpu1",
       "/etc/cleave/s.yaml:9:9: the first stage 'front' is at 'gpu1', but raw input must not "
       "leave the master: put it at master, or set privacy.raw_input_leaves: true");
-  refused_edit("loss: {kind: cross_entropy}", "loss: {kind: nll, label_smoothing: 0.1}",
-               "/etc/cleave/s.yaml:14:1: loss.weight, loss.ignore_index and loss.label_smoothing "
-               "need cross_entropy");
-  refused_edit("loss: {kind: cross_entropy}", "loss: {kind: cross_entropy, ignore_index: 0.5}",
-               "/etc/cleave/s.yaml:14:43: 'loss.ignore_index' must be a whole number");
-  refused_edit("loss: {kind: cross_entropy}", "loss: {kind: cross_entropy, weight: [0, 0]}",
-               "/etc/cleave/s.yaml:14:29: 'loss.weight' is 0 for every class");
-  refused_edit("loss: {kind: cross_entropy}", "loss: {kind: cross_entropy, at: gpu1}",
-               "/etc/cleave/s.yaml:14:33: the loss is at 'gpu1', but labels must not leave the "
-               "master: put it at master, or set privacy.labels_leave: true");
-  refused_edit("loss: {kind: cross_entropy}", "loss: {kind: cross_entropy, at: gpu}",
-               "/etc/cleave/s.yaml:14:33: 'loss.at' names the unknown worker 'gpu', did you mean "
-               "'gpu1'?");
-  refused_edit("tls: {ca: ca.pem, cert: m.pem, key: m.key}\n", "",
-               "/etc/cleave/s.yaml:11:9: this stage runs at worker 'gpu1', which needs tls: {ca, "
-               "cert, key}");
-  refused_edit("gpu1: {address", "master: {address",
-               "/etc/cleave/s.yaml:5:3: 'master' cannot be the name of a worker");
-  refused_edit("name: back", "name: front",
-               "/etc/cleave/s.yaml:11:5: two stages are called 'front'");
+  assert_edit_refused(
+      "loss: {kind: cross_entropy}", "loss: {kind: nll, label_smoothing: 0.1}",
+      "/etc/cleave/s.yaml:14:1: loss.weight, loss.ignore_index and loss.label_smoothing "
+      "need cross_entropy");
+  assert_edit_refused("loss: {kind: cross_entropy}",
+                      "loss: {kind: cross_entropy, ignore_index: 0.5}",
+                      "/etc/cleave/s.yaml:14:43: 'loss.ignore_index' must be a whole number");
+  assert_edit_refused("loss: {kind: cross_entropy}", "loss: {kind: cross_entropy, weight: [0, 0]}",
+                      "/etc/cleave/s.yaml:14:29: 'loss.weight' is 0 for every class");
+  assert_edit_refused(
+      "loss: {kind: cross_entropy}", "loss: {kind: cross_entropy, at: gpu1}",
+      "/etc/cleave/s.yaml:14:33: the loss is at 'gpu1', but labels must not leave the "
+      "master: put it at master, or set privacy.labels_leave: true");
+  assert_edit_refused(
+      "loss: {kind: cross_entropy}", "loss: {kind: cross_entropy, at: gpu}",
+      "/etc/cleave/s.yaml:14:33: 'loss.at' names the unknown worker 'gpu', did you mean "
+      "'gpu1'?");
+  assert_edit_refused(
+      "tls: {ca: ca.pem, cert: m.pem, key: m.key}\n", "",
+      "/etc/cleave/s.yaml:11:9: this stage runs at worker 'gpu1', which needs tls: {ca, "
+      "cert, key}");
+  assert_edit_refused("gpu1: {address", "master: {address",
+                      "/etc/cleave/s.yaml:5:3: 'master' cannot be the name of a worker");
+  assert_edit_refused("name: back", "name: front",
+                      "/etc/cleave/s.yaml:11:5: two stages are called 'front'");
 }
 
 static void conflicting_layers_and_model_are_refused(void **state) {
   (void)state;
-  refused_edit("[{op: linear, out: 2}]", "0..1",
-               "/etc/cleave/s.yaml:13:13: stage 'back' takes a range of layers, but there is no "
-               "model");
-  refused_edit("loss:", "model: {arch: mlp}\nloss:",
-               "/etc/cleave/s.yaml:10:5: stage 'front' lists its own layers, but there is a model "
-               "too: give a range such as 0..3");
-  refused_edit(
+  assert_edit_refused(
+      "[{op: linear, out: 2}]", "0..1",
+      "/etc/cleave/s.yaml:13:13: stage 'back' takes a range of layers, but there is no "
+      "model");
+  assert_edit_refused(
+      "loss:", "model: {arch: mlp}\nloss:",
+      "/etc/cleave/s.yaml:10:5: stage 'front' lists its own layers, but there is a model "
+      "too: give a range such as 0..3");
+  assert_edit_refused(
       "[{op: linear, out: 2}]", "3..1",
       "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of layers or a range such "
       "as 0..3 or conv1..layer2 (layer 6 alone is 6..6), got '3..1'");
-  refused_edit(
+  assert_edit_refused(
       "[{op: linear, out: 2}]", "5",
       "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of layers or a range such "
       "as 0..3 or conv1..layer2 (layer 6 alone is 6..6), got '5'");
@@ -384,36 +432,44 @@ static void conflicting_layers_and_model_are_refused(void **state) {
              "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of layers or a range such "
              "as 0..3 or conv1..layer2 (layer 6 alone is 6..6), got '%s'",
              odd[i]);
-    refused_edit("[{op: linear, out: 2}]", odd[i], message);
+    assert_edit_refused("[{op: linear, out: 2}]", odd[i], message);
   }
-  refused_edit(
+  assert_edit_refused(
       "[{op: linear, out: 2}]", "[]",
       "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of at least 1 entries, got "
       "0");
-  refused_edit("loss:", "model: {arch: mlp, layers: [{op: relu}]}\nloss:",
-               "/etc/cleave/s.yaml:14:1: a model has an arch, layers or hf, and no two of them");
-  refused_edit("loss:", "model: {hf: a, layers: [{op: relu}], head: token}\nloss:",
-               "/etc/cleave/s.yaml:14:1: a model has an arch, layers or hf, and no two of them");
-  refused_edit("loss:", "model: {hf: a}\nloss:",
-               "/etc/cleave/s.yaml:14:13: model.hf needs a head: none, sequence, token, masked or "
-               "causal");
-  refused_edit("loss:", "model: {arch: mlp, head: token}\nloss:",
-               "/etc/cleave/s.yaml:14:26: model.head belongs to model.hf");
-  refused_edit(
+}
+
+static void model_without_exactly_one_source_is_refused(void **state) {
+  (void)state;
+  assert_edit_refused(
+      "loss:", "model: {arch: mlp, layers: [{op: relu}]}\nloss:",
+      "/etc/cleave/s.yaml:14:1: a model has an arch, layers or hf, and no two of them");
+  assert_edit_refused(
+      "loss:", "model: {hf: a, layers: [{op: relu}], head: token}\nloss:",
+      "/etc/cleave/s.yaml:14:1: a model has an arch, layers or hf, and no two of them");
+  assert_edit_refused(
+      "loss:", "model: {hf: a}\nloss:",
+      "/etc/cleave/s.yaml:14:13: model.hf needs a head: none, sequence, token, masked or "
+      "causal");
+  assert_edit_refused("loss:", "model: {arch: mlp, head: token}\nloss:",
+                      "/etc/cleave/s.yaml:14:26: model.head belongs to model.hf");
+  assert_edit_refused(
       "loss:", "model: {layers: [{op: relu}], hidden: 3}\nloss:",
       "/etc/cleave/s.yaml:14:31: unknown key 'model.hidden': attributes belong to an arch");
-  refused_edit(
+  assert_edit_refused(
       "loss:", "model: {}\nloss:", "/etc/cleave/s.yaml:14:1: a model needs an arch, layers or hf");
 }
 
-/* Asserts that these `layers` of two stages over a model of three layers are refused. */
-static void refused_ranges(const char *front, const char *back, const char *message) {
-  char *with_model =
-      edited(session_text,
-             "loss:", "model: {layers: [{op: linear, out: 2}, {op: relu}, {op: tanh}]}\nloss:");
-  char *with_front = edited(with_model, "[{op: linear, out: 8}, {op: relu}]", front);
-  char *text = edited(with_front, "[{op: linear, out: 2}]\nmodel", back);
-  refused(text, NULL, message);
+/* Asserts that two stages with these `layers` over a model of three layers are refused. */
+static void assert_ranges_refused(const char *front, const char *back, const char *message) {
+  char *with_model = replace_in_session_text(
+      session_text,
+      "loss:", "model: {layers: [{op: linear, out: 2}, {op: relu}, {op: tanh}]}\nloss:");
+  char *with_front =
+      replace_in_session_text(with_model, "[{op: linear, out: 8}, {op: relu}]", front);
+  char *text = replace_in_session_text(with_front, "[{op: linear, out: 2}]\nmodel", back);
+  assert_refused(text, NULL, message);
   free(with_model);
   free(with_front);
   free(text);
@@ -421,35 +477,38 @@ static void refused_ranges(const char *front, const char *back, const char *mess
 
 static void layer_ranges_must_cover_the_model(void **state) {
   (void)state;
-  refused_ranges("0..0", "2..2\nmodel",
-                 "/etc/cleave/s.yaml:13:13: stage 'back' starts with layer 2, but layer 1 is next");
-  refused_ranges(
+  assert_ranges_refused(
+      "0..0", "2..2\nmodel",
+      "/etc/cleave/s.yaml:13:13: stage 'back' starts with layer 2, but layer 1 is next");
+  assert_ranges_refused(
       "0..1", "2..3\nmodel",
       "/etc/cleave/s.yaml:13:13: stage 'back' ends with layer 3, but the model ends with 2");
-  refused_ranges("0..0", "1..1\nmodel",
-                 "/etc/cleave/s.yaml:14:1: no stage has layer 2 of the model");
+  assert_ranges_refused("0..0", "1..1\nmodel",
+                        "/etc/cleave/s.yaml:14:1: no stage has layer 2 of the model");
 }
 
 static void conflicting_weight_sources_are_refused(void **state) {
   (void)state;
-  refused_edit("    at: gpu1\n", "    at: gpu1\n    weights: {file: a, artifact: b}\n",
-               "/etc/cleave/s.yaml:13:5: stage 'back' takes its weights from a file, from a "
-               "folder or from an artifact: give one of them");
-  refused_edit("    at: gpu1\n", "    at: gpu1\n    weights: {new: [b]}\n",
-               "/etc/cleave/s.yaml:13:15: stage 'back': 'new' goes with weights.folder or "
-               "weights.artifact");
-  refused_edit("    at: master\n", "    at: master\n    weights: {artifact: b}\n",
-               "/etc/cleave/s.yaml:10:5: stage 'front' is at master, which has no artifacts: use "
-               "weights.file");
-  refused_edit(
+  assert_edit_refused("    at: gpu1\n", "    at: gpu1\n    weights: {file: a, artifact: b}\n",
+                      "/etc/cleave/s.yaml:13:5: stage 'back' takes its weights from a file, from a "
+                      "folder or from an artifact: give one of them");
+  assert_edit_refused("    at: gpu1\n", "    at: gpu1\n    weights: {new: [b]}\n",
+                      "/etc/cleave/s.yaml:13:15: stage 'back': 'new' goes with weights.folder or "
+                      "weights.artifact");
+  assert_edit_refused(
+      "    at: master\n", "    at: master\n    weights: {artifact: b}\n",
+      "/etc/cleave/s.yaml:10:5: stage 'front' is at master, which has no artifacts: use "
+      "weights.file");
+  assert_edit_refused(
       "    at: master\n",
       "    at: master\n    weights: {sha256: "
       "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855}\n",
       "/etc/cleave/s.yaml:10:5: stage 'front' gives a sha256, but neither file nor artifact");
-  refused_edit("    at: gpu1\n", "    at: gpu1\n    weights: {artifact: b, secret: true}\n",
-               "/etc/cleave/s.yaml:13:5: stage 'back' says secret: true of no file: it belongs to "
-               "weights.file");
-  refused_edit(
+  assert_edit_refused(
+      "    at: gpu1\n", "    at: gpu1\n    weights: {artifact: b, secret: true}\n",
+      "/etc/cleave/s.yaml:13:5: stage 'back' says secret: true of no file: it belongs to "
+      "weights.file");
+  assert_edit_refused(
       "    at: master\n    layers: [{op: linear, out: 8}, {op: relu}]\n"
       "  - name: back\n    at: gpu1\n",
       "    at: master\n    weights: {file: a, secret: true}\n"
@@ -461,36 +520,41 @@ static void conflicting_weight_sources_are_refused(void **state) {
 
 static void inconsistent_best_checkpoint_is_refused(void **state) {
   (void)state;
-  refused_edit("loss:", "checkpoint: {best: validation.loss}\nloss:",
-               "/etc/cleave/s.yaml:14:20: checkpoint.best needs validations: set "
-               "data.validation.fraction, as in 0.1");
-  refused_edit("[a.gz, b.gz]}",
-               "[a.gz, b.gz], validation: {fraction: 0.1}}\ncheckpoint: {best: validation.loss, "
-               "mode: max}",
-               "/etc/cleave/s.yaml:7:20: the best validation.loss is the smallest: set "
-               "checkpoint.mode: min, or leave it out");
-  char *with_mse = edited(session_text, "cross_entropy", "mse");
-  char *text = edited(with_mse, "[a.gz, b.gz]}",
-                      "[a.gz, b.gz], validation: {fraction: 0.1}}\n"
-                      "checkpoint: {best: validation.accuracy}");
-  refused(text, NULL,
-          "/etc/cleave/s.yaml:7:20: mse has no accuracy: set checkpoint.best: validation.loss");
+  assert_edit_refused("loss:", "checkpoint: {best: validation.loss}\nloss:",
+                      "/etc/cleave/s.yaml:14:20: checkpoint.best needs validations: set "
+                      "data.validation.fraction, as in 0.1");
+  assert_edit_refused(
+      "[a.gz, b.gz]}",
+      "[a.gz, b.gz], validation: {fraction: 0.1}}\ncheckpoint: {best: validation.loss, "
+      "mode: max}",
+      "/etc/cleave/s.yaml:7:20: the best validation.loss is the smallest: set "
+      "checkpoint.mode: min, or leave it out");
+  char *with_mse = replace_in_session_text(session_text, "cross_entropy", "mse");
+  char *text = replace_in_session_text(with_mse, "[a.gz, b.gz]}",
+                                       "[a.gz, b.gz], validation: {fraction: 0.1}}\n"
+                                       "checkpoint: {best: validation.accuracy}");
+  assert_refused(
+      text, NULL,
+      "/etc/cleave/s.yaml:7:20: mse has no accuracy: set checkpoint.best: validation.loss");
   free(text);
   free(with_mse);
-  refused_set("checkpoint.best=loss",
-              "--set checkpoint.best=loss: 'checkpoint.best' must be one of validation.loss, "
-              "validation.accuracy, got 'loss'");
+  assert_set_refused(
+      "checkpoint.best=loss",
+      "--set checkpoint.best=loss: 'checkpoint.best' must be one of validation.loss, "
+      "validation.accuracy, got 'loss'");
 }
 
 static void invalid_checkpoint_interval_is_refused(void **state) {
   (void)state;
-  refused_edit("loss:", "checkpoint: {every_steps: 5, every: auto}\nloss:",
-               "/etc/cleave/s.yaml:14:37: checkpoint.every and checkpoint.every_steps exclude each "
-               "other: leave one out");
-  refused_set("checkpoint.every=10",
-              "--set checkpoint.every=10: 'checkpoint.every' must be auto or a time from 1s to 7d, "
-              "got '10'");
-  refused_set(
+  assert_edit_refused(
+      "loss:", "checkpoint: {every_steps: 5, every: auto}\nloss:",
+      "/etc/cleave/s.yaml:14:37: checkpoint.every and checkpoint.every_steps exclude each "
+      "other: leave one out");
+  assert_set_refused(
+      "checkpoint.every=10",
+      "--set checkpoint.every=10: 'checkpoint.every' must be auto or a time from 1s to 7d, "
+      "got '10'");
+  assert_set_refused(
       "checkpoint.every=900ms",
       "--set checkpoint.every=900ms: 'checkpoint.every' must be auto or a time from 1s to 7d, "
       "got '900ms'");
@@ -498,44 +562,54 @@ static void invalid_checkpoint_interval_is_refused(void **state) {
 
 static void conflicting_optimiser_options_are_refused(void **state) {
   (void)state;
-  refused_edit("lr: 0.1", "lr: 0.1, nesterov: true",
-               "/etc/cleave/s.yaml:15:20: train.optimizer.nesterov needs a momentum above 0");
-  refused_edit("kind: sgd, lr: 0.1", "kind: adam, lr: 0.1, momentum: 0.9",
-               "/etc/cleave/s.yaml:15:20: adam has no train.optimizer.momentum");
-  refused_edit("kind: sgd, lr: 0.1", "kind: adagrad, lr: 0.1, alpha: 0.9",
-               "/etc/cleave/s.yaml:15:20: adagrad has no train.optimizer.alpha");
-  refused_edit("kind: sgd, lr: 0.1", "kind: adamax, lr: 0.1, centered: true",
-               "/etc/cleave/s.yaml:15:20: adamax has no train.optimizer.centered");
-  refused_edit("kind: sgd, lr: 0.1", "kind: rmsprop, lr: 0.1, lr_decay: 0.1",
-               "/etc/cleave/s.yaml:15:20: rmsprop has no train.optimizer.lr_decay");
-  refused_edit("kind: sgd, lr: 0.1", "kind: rmsprop, lr: 0.1, alpha: 1",
-               "/etc/cleave/s.yaml:15:20: train.optimizer.alpha must be below 1");
-  refused_edit("lr: 0.1", "lr: 0.1, betas: [0.9, 1]",
-               "/etc/cleave/s.yaml:15:20: train.optimizer.betas must be below 1");
-  refused_edit("batch: 32,", "batch: 32, schedule: {kind: step},",
-               "/etc/cleave/s.yaml:15:20: a step schedule needs train.schedule.step_size");
-  refused_edit("loss:", "pipeline: {micro_batches: 33}\nloss:",
-               "/etc/cleave/s.yaml:14:1: pipeline.micro_batches is 33, more than the 32 records of "
-               "train.batch");
-  refused_edit("loss:", "pipeline: {window: 0}\nloss:",
-               "/etc/cleave/s.yaml:14:20: 'pipeline.window' must be auto, textbook or a whole "
-               "number from 1 to 4096, got '0'");
-  refused_edit("loss:", "pipeline: {schedule: custom}\nloss:",
-               "/etc/cleave/s.yaml:14:1: pipeline.file and schedule: custom need each other");
-  refused_edit("loss:", "pipeline: {schedule: pipedream, micro_batches: 2}\nloss:",
-               "/etc/cleave/s.yaml:14:1: pipedream takes a step after each batch: micro_batches is "
-               "1 (pipedream-2bw takes one after each micro_batches of them)");
-  refused_edit(
+  assert_edit_refused(
+      "lr: 0.1", "lr: 0.1, nesterov: true",
+      "/etc/cleave/s.yaml:15:20: train.optimizer.nesterov needs a momentum above 0");
+  assert_edit_refused("kind: sgd, lr: 0.1", "kind: adam, lr: 0.1, momentum: 0.9",
+                      "/etc/cleave/s.yaml:15:20: adam has no train.optimizer.momentum");
+  assert_edit_refused("kind: sgd, lr: 0.1", "kind: adagrad, lr: 0.1, alpha: 0.9",
+                      "/etc/cleave/s.yaml:15:20: adagrad has no train.optimizer.alpha");
+  assert_edit_refused("kind: sgd, lr: 0.1", "kind: adamax, lr: 0.1, centered: true",
+                      "/etc/cleave/s.yaml:15:20: adamax has no train.optimizer.centered");
+  assert_edit_refused("kind: sgd, lr: 0.1", "kind: rmsprop, lr: 0.1, lr_decay: 0.1",
+                      "/etc/cleave/s.yaml:15:20: rmsprop has no train.optimizer.lr_decay");
+  assert_edit_refused("kind: sgd, lr: 0.1", "kind: rmsprop, lr: 0.1, alpha: 1",
+                      "/etc/cleave/s.yaml:15:20: train.optimizer.alpha must be below 1");
+  assert_edit_refused("lr: 0.1", "lr: 0.1, betas: [0.9, 1]",
+                      "/etc/cleave/s.yaml:15:20: train.optimizer.betas must be below 1");
+  assert_edit_refused("batch: 32,", "batch: 32, schedule: {kind: step},",
+                      "/etc/cleave/s.yaml:15:20: a step schedule needs train.schedule.step_size");
+}
+
+static void conflicting_pipeline_and_data_options_are_refused(void **state) {
+  (void)state;
+  assert_edit_refused(
+      "loss:", "pipeline: {micro_batches: 33}\nloss:",
+      "/etc/cleave/s.yaml:14:1: pipeline.micro_batches is 33, more than the 32 records of "
+      "train.batch");
+  assert_edit_refused(
+      "loss:", "pipeline: {window: 0}\nloss:",
+      "/etc/cleave/s.yaml:14:20: 'pipeline.window' must be auto, textbook or a whole "
+      "number from 1 to 4096, got '0'");
+  assert_edit_refused(
+      "loss:", "pipeline: {schedule: custom}\nloss:",
+      "/etc/cleave/s.yaml:14:1: pipeline.file and schedule: custom need each other");
+  assert_edit_refused(
+      "loss:", "pipeline: {schedule: pipedream, micro_batches: 2}\nloss:",
+      "/etc/cleave/s.yaml:14:1: pipedream takes a step after each batch: micro_batches is "
+      "1 (pipedream-2bw takes one after each micro_batches of them)");
+  assert_edit_refused(
       "loss:", "pipeline: {schedule: pipedream, micro_batches: auto}\nloss:",
       "/etc/cleave/s.yaml:14:1: micro_batches: auto is not possible with schedule: pipedream, "
       "whose results depend on the number: give a number");
-  refused_edit(
+  assert_edit_refused(
       "loss:", "pipeline: {schedule: custom, file: a, micro_batches: auto}\nloss:",
       "/etc/cleave/s.yaml:14:1: micro_batches: auto is not possible with schedule: custom, "
       "whose results depend on the number: give a number");
-  refused_edit("format: idx,", "format: idx, normalize: {mean: [0.5]},",
-               "/etc/cleave/s.yaml:6:21: data.normalize has 1 means and 0 standard deviations");
-  refused_edit(
+  assert_edit_refused(
+      "format: idx,", "format: idx, normalize: {mean: [0.5]},",
+      "/etc/cleave/s.yaml:6:21: data.normalize has 1 means and 0 standard deviations");
+  assert_edit_refused(
       "format: idx,", "format: idx, normalize: {mean: [0.5], std: [0]},",
       "/etc/cleave/s.yaml:6:52: 'data.normalize.std' must be a list of numbers above 0, got "
       "'0'");
@@ -575,17 +649,17 @@ static void inconsistent_image_options_are_refused(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     snprintf(to, sizeof to, "format: images, train: [t], images: %s", cases[i][0]);
     snprintf(message, sizeof message, "/etc/cleave/s.yaml:6:36: data.images: %s", cases[i][1]);
-    refused_edit("format: idx, train: [a.gz, b.gz]", to, message);
+    assert_edit_refused("format: idx, train: [a.gz, b.gz]", to, message);
   }
-  refused_edit("format: idx", "format: images",
-               "/etc/cleave/s.yaml:6:24: 'data.train' must name one folder of images, as in "
-               "[train], got 2 names");
+  assert_edit_refused("format: idx", "format: images",
+                      "/etc/cleave/s.yaml:6:24: 'data.train' must name one folder of images, as in "
+                      "[train], got 2 names");
 }
 
 /* Asserts that a session with these keys of data is refused with this message after the
  * position. */
-static void refused_data(const char *data, const char *message) {
-  char *text = edited(session_text, "format: idx, train: [a.gz, b.gz]", data);
+static void assert_data_refused(const char *data, const char *message) {
+  char *text = replace_in_session_text(session_text, "format: idx, train: [a.gz, b.gz]", data);
   clv_session_config *config = NULL;
   clv_err err = {0};
   assert_int_equal(clv_session_config_parse("/s.yaml", text, strlen(text), NULL, &config, &err),
@@ -630,18 +704,18 @@ static void keys_of_another_format_are_refused(void **state) {
       {"format: text, train: [t], tokenizer: {file: v}, validation: {by: group}",
        "data.validation.by: group needs data.validation.group, the name of a column"},
   };
-  for (size_t i = 0; i < CLV_COUNT(cases); i++) refused_data(cases[i][0], cases[i][1]);
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) assert_data_refused(cases[i][0], cases[i][1]);
   clv_format_names(CLV_KEY_GROUP, names, sizeof names);
   snprintf(
       message, sizeof message,
       "data.validation.group goes with %s: documents are grouped by their files, images by the "
       "folders below their classes",
       names);
-  refused_data("format: images, train: [t], validation: {by: group, group: g}", message);
+  assert_data_refused("format: images, train: [t], validation: {by: group, group: g}", message);
 }
 
-static void expect_failure(const clv_session_config *c, clv_config_pos pos, const char *text,
-                           const char *said) {
+static void assert_failure_text(const clv_session_config *c, clv_config_pos pos, const char *text,
+                                const char *said) {
   clv_err err = {0};
   assert_int_equal(clv_session_fail_at(c, pos, &err, "%s", text), CLV_INVALID);
   assert_string_equal(err.text, said);
@@ -652,22 +726,22 @@ static void later_failures_name_the_position(void **state) {
   const char *set = "stages.1.layers=[{op: tanh}]";
   clv_err err = {0};
   clv_session_config *c =
-      accepted(session_text, &(clv_config_overrides){.sets = &set, .n_sets = 1});
+      parse_accepted(session_text, &(clv_config_overrides){.sets = &set, .n_sets = 1});
   const clv_layer_spec *relu = &c->stages[0].layers[1];
   assert_int_equal(clv_session_fail_at(c, relu->pos, &err, "op %s after %d", relu->op, 8),
                    CLV_INVALID);
   assert_string_equal(err.text, "/etc/cleave/s.yaml:10:36: op relu after 8");
-  expect_failure(c, c->stages[0].layers[0].attrs[0].pos, "bad out",
-                 "/etc/cleave/s.yaml:10:27: bad out");
-  expect_failure(c, c->workers[0].pos, "no such host", "/etc/cleave/s.yaml:5:3: no such host");
-  expect_failure(c, c->data.train_pos, "truncated", "/etc/cleave/s.yaml:6:21: truncated");
-  expect_failure(c, c->stages[1].layers[0].pos, "bad shape",
-                 "--set stages.1.layers=[{op: tanh}]: bad shape");
-  expect_failure(c, c->loss.at_pos, "nowhere", "/etc/cleave/s.yaml: nowhere");
+  assert_failure_text(c, c->stages[0].layers[0].attrs[0].pos, "bad out",
+                      "/etc/cleave/s.yaml:10:27: bad out");
+  assert_failure_text(c, c->workers[0].pos, "no such host", "/etc/cleave/s.yaml:5:3: no such host");
+  assert_failure_text(c, c->data.train_pos, "truncated", "/etc/cleave/s.yaml:6:21: truncated");
+  assert_failure_text(c, c->stages[1].layers[0].pos, "bad shape",
+                      "--set stages.1.layers=[{op: tanh}]: bad shape");
+  assert_failure_text(c, c->loss.at_pos, "nowhere", "/etc/cleave/s.yaml: nowhere");
   clv_session_config_free(c);
 }
 
-/* A message keeps its end, however long the path of the file is. */
+/* The end of a message is not cut off, even if the path of the file is long. */
 static void long_path_does_not_cut_the_end_of_a_message(void **state) {
   (void)state;
   char file[900], fix[300];
@@ -693,6 +767,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(unknown_keys_are_refused_with_a_suggestion),
     cmocka_unit_test(duplicate_keys_are_refused),
     cmocka_unit_test(wrong_types_are_refused),
+    cmocka_unit_test(wrong_types_of_lists_and_maps_are_refused),
     cmocka_unit_test(old_key_beside_the_new_one_is_refused),
     cmocka_unit_test(scaling_of_tokens_is_refused),
     cmocka_unit_test(malformed_numbers_are_refused),
@@ -705,11 +780,13 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(malformed_layer_attributes_are_refused),
     cmocka_unit_test(unknown_workers_and_bad_privacy_are_refused),
     cmocka_unit_test(conflicting_layers_and_model_are_refused),
+    cmocka_unit_test(model_without_exactly_one_source_is_refused),
     cmocka_unit_test(layer_ranges_must_cover_the_model),
     cmocka_unit_test(conflicting_weight_sources_are_refused),
     cmocka_unit_test(inconsistent_best_checkpoint_is_refused),
     cmocka_unit_test(invalid_checkpoint_interval_is_refused),
     cmocka_unit_test(conflicting_optimiser_options_are_refused),
+    cmocka_unit_test(conflicting_pipeline_and_data_options_are_refused),
     cmocka_unit_test(missing_or_unreadable_files_are_refused),
     cmocka_unit_test(inconsistent_image_options_are_refused),
     cmocka_unit_test(keys_of_another_format_are_refused),

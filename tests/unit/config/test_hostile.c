@@ -7,7 +7,7 @@
 
 #include "tests/unit/config/config_test.h"
 
-static void refused_bytes(const char *text, size_t len, const char *message) {
+static void assert_bytes_refused(const char *text, size_t len, const char *message) {
   clv_session_config *config = NULL;
   clv_err err = {0};
   clv_code code = clv_session_config_parse("s.yaml", text, len, NULL, &config, &err);
@@ -16,70 +16,80 @@ static void refused_bytes(const char *text, size_t len, const char *message) {
   assert_null(config);
 }
 
-static void refused_yaml(const char *text, const char *message) {
-  refused_bytes(text, strlen(text), message);
+static void assert_yaml_refused(const char *text, const char *message) {
+  assert_bytes_refused(text, strlen(text), message);
 }
 
 static void unsupported_yaml_features_are_refused(void **state) {
   (void)state;
-  refused_yaml("name: &a x\ntls: *a\n",
-               "s.yaml:1:7: anchors (&x) and aliases (*x) are not supported: write the value out");
-  refused_yaml("name: *a\n",
-               "s.yaml:1:7: anchors (&x) and aliases (*x) are not supported: write the value out");
-  refused_yaml("tls: &a {ca: b}\n",
-               "s.yaml:1:6: anchors (&x) and aliases (*x) are not supported: write the value out");
-  refused_yaml("stages: &a [b]\n",
-               "s.yaml:1:9: anchors (&x) and aliases (*x) are not supported: write the value out");
-  refused_yaml("train:\n  <<: {batch: 3}\n",
-               "s.yaml:2:3: merge keys (<<) are not supported: write the keys out");
-  refused_yaml("name: !!python/object:os.system x\n",
-               "s.yaml:1:7: tags (!x) are not supported: write the plain value");
-  refused_yaml("? [a, b]\n: c\n", "s.yaml:1:3: a key must be a single word");
-  refused_yaml("version: 1\n---\nversion: 1\n", "s.yaml:2:1: a second document in one file");
-  refused_yaml("", "s.yaml:1:1: the file is empty");
-  refused_yaml("# nothing\n", "s.yaml:1:1: the file is empty");
+  assert_yaml_refused(
+      "name: &a x\ntls: *a\n",
+      "s.yaml:1:7: anchors (&x) and aliases (*x) are not supported: write the value out");
+  assert_yaml_refused(
+      "name: *a\n",
+      "s.yaml:1:7: anchors (&x) and aliases (*x) are not supported: write the value out");
+  assert_yaml_refused(
+      "tls: &a {ca: b}\n",
+      "s.yaml:1:6: anchors (&x) and aliases (*x) are not supported: write the value out");
+  assert_yaml_refused(
+      "stages: &a [b]\n",
+      "s.yaml:1:9: anchors (&x) and aliases (*x) are not supported: write the value out");
+  assert_yaml_refused("train:\n  <<: {batch: 3}\n",
+                      "s.yaml:2:3: merge keys (<<) are not supported: write the keys out");
+  assert_yaml_refused("name: !!python/object:os.system x\n",
+                      "s.yaml:1:7: tags (!x) are not supported: write the plain value");
+  assert_yaml_refused("? [a, b]\n: c\n", "s.yaml:1:3: a key must be a single word");
+  assert_yaml_refused("version: 1\n---\nversion: 1\n", "s.yaml:2:1: a second document in one file");
+  assert_yaml_refused("", "s.yaml:1:1: the file is empty");
+  assert_yaml_refused("# nothing\n", "s.yaml:1:1: the file is empty");
 }
 
 static void invalid_yaml_is_located(void **state) {
   (void)state;
-  refused_yaml("name: a\n  tls: b\n", "s.yaml:1:7: not valid YAML: invalid multiline plain key");
-  refused_yaml("tls:\n  ca: a\n cert: b\n",
-               "s.yaml:3:2: not valid YAML: invalid indentation in mapping");
-  refused_yaml("tls: {ca: a\n", "s.yaml:2:1: not valid YAML: missing comma in flow mapping");
-  refused_yaml("name: 'a\n",
-               "s.yaml:1:8: not valid YAML: single-quoted scalar without closing quote");
-  refused_yaml("tls:\n\tca: a\n", "s.yaml:2:1: a tab in the indentation: YAML wants spaces there");
-  refused_yaml("tls:\n  ca: a\n  \tkey: b\n",
-               "s.yaml:3:3: a tab in the indentation: YAML wants spaces there");
-  refused_yaml("data: {format: npy,\n\ttrain: [a, b]}\n",
-               "s.yaml:2:1: a tab in the indentation: YAML wants spaces there");
-  refused_yaml("tls: {ca: a\n\n# no key\n",
-               "s.yaml:4:1: not valid YAML: missing comma in flow mapping");
+  assert_yaml_refused("name: a\n  tls: b\n",
+                      "s.yaml:1:7: not valid YAML: invalid multiline plain key");
+  assert_yaml_refused("tls:\n  ca: a\n cert: b\n",
+                      "s.yaml:3:2: not valid YAML: invalid indentation in mapping");
+  assert_yaml_refused("tls: {ca: a\n", "s.yaml:2:1: not valid YAML: missing comma in flow mapping");
+  assert_yaml_refused("name: 'a\n",
+                      "s.yaml:1:8: not valid YAML: single-quoted scalar without closing quote");
+  assert_yaml_refused("tls:\n\tca: a\n",
+                      "s.yaml:2:1: a tab in the indentation: YAML wants spaces there");
+  assert_yaml_refused("tls:\n  ca: a\n  \tkey: b\n",
+                      "s.yaml:3:3: a tab in the indentation: YAML wants spaces there");
+  assert_yaml_refused("data: {format: npy,\n\ttrain: [a, b]}\n",
+                      "s.yaml:2:1: a tab in the indentation: YAML wants spaces there");
+  assert_yaml_refused("tls: {ca: a\n\n# no key\n",
+                      "s.yaml:4:1: not valid YAML: missing comma in flow mapping");
 }
 
 static void control_characters_and_bad_utf8_are_refused(void **state) {
   (void)state;
-  refused_bytes("name: a\0b\n", 10, "s.yaml:1:8: a control character");
-  refused_yaml("name: a\n# \x1b[2J\n", "s.yaml:2:3: a control character");
-  refused_yaml("a: \xc3\x28\n", "s.yaml:1:4: not valid UTF-8");
-  refused_yaml("a: \xc0\xaf\n", "s.yaml:1:4: not valid UTF-8");         /* overlong '/' */
-  refused_yaml("a: \xed\xa0\x80\n", "s.yaml:1:4: not valid UTF-8");     /* surrogate */
-  refused_yaml("a: \xf4\x90\x80\x80\n", "s.yaml:1:4: not valid UTF-8"); /* above U+10FFFF */
-  refused_yaml(
+  assert_bytes_refused("name: a\0b\n", 10, "s.yaml:1:8: a control character");
+  assert_yaml_refused("name: a\n# \x1b[2J\n", "s.yaml:2:3: a control character");
+  assert_yaml_refused("a: \xc3\x28\n", "s.yaml:1:4: not valid UTF-8");
+  /* an encoding of '/' that is longer than necessary */
+  assert_yaml_refused("a: \xc0\xaf\n", "s.yaml:1:4: not valid UTF-8");
+  /* the encoding of a surrogate */
+  assert_yaml_refused("a: \xed\xa0\x80\n", "s.yaml:1:4: not valid UTF-8");
+  /* a code point above U+10FFFF */
+  assert_yaml_refused("a: \xf4\x90\x80\x80\n", "s.yaml:1:4: not valid UTF-8");
+  assert_yaml_refused(
       "\xff\xfe"
       "a",
-      /* UTF-16 */
+      /* a text in UTF-16 */
       "s.yaml:1:1: its text is UTF-16, and UTF-8 is expected: convert it with iconv -f UTF-16 -t "
       "UTF-8");
-  refused_yaml("\xc3\xa9: \xe2\x82", "s.yaml:1:4: not valid UTF-8"); /* cut short */
-  refused_yaml("name: \"a\\0b\"\n", "s.yaml:1:7: a value holds a NUL character");
-  refused_yaml("name: \"\\ud800\"\n",
-               "s.yaml:1:8: not valid YAML: double-quoted scalar has invalid "
-               "UTF8 escape");
-  refused_yaml("name: '''''''''''''''''''\n", "s.yaml:1:15: more than 8 quotes in a row");
+  /* the last character is cut */
+  assert_yaml_refused("\xc3\xa9: \xe2\x82", "s.yaml:1:4: not valid UTF-8");
+  assert_yaml_refused("name: \"a\\0b\"\n", "s.yaml:1:7: a value holds a NUL character");
+  assert_yaml_refused("name: \"\\ud800\"\n",
+                      "s.yaml:1:8: not valid YAML: double-quoted scalar has invalid "
+                      "UTF8 escape");
+  assert_yaml_refused("name: '''''''''''''''''''\n", "s.yaml:1:15: more than 8 quotes in a row");
 }
 
-static char *repeated(const char *unit, size_t bytes) {
+static char *repeat_text(const char *unit, size_t bytes) {
   size_t n = strlen(unit);
   char *text = malloc(bytes + 1);
   if (!text) fail_msg("out of memory");
@@ -88,29 +98,32 @@ static char *repeated(const char *unit, size_t bytes) {
   return text;
 }
 
-static void refused_repeated(const char *head, const char *unit, size_t bytes,
-                             const char *message) {
+static void assert_repeated_text_refused(const char *head, const char *unit, size_t bytes,
+                                         const char *message) {
   clv_bytes text = {0};
-  char *tail = repeated(unit, bytes);
+  char *tail = repeat_text(unit, bytes);
   clv_bytes_puts(&text, head);
   clv_bytes_puts(&text, tail);
-  refused_bytes(text.data, text.len, message);
+  assert_bytes_refused(text.data, text.len, message);
   free(tail);
   clv_bytes_done(&text);
 }
 
 static void oversized_and_deep_files_are_refused(void **state) {
   (void)state;
-  refused_repeated("", "a", (1 << 20) + 1,
-                   "s.yaml: 1048577 bytes, the limit is 1048576: is it a file of keys?");
-  refused_repeated("", "[", 60000, "s.yaml:1:17: nested more than 16 levels deep");
-  refused_repeated("a: ", "{a: ", 60000, "s.yaml:1:64: nested more than 16 levels deep");
-  refused_repeated("", "- ", 60000, "s.yaml:1:33: nested more than 16 levels deep");
-  refused_repeated("name: ", "x", 65536, "s.yaml:1:65537: a line longer than 65536 bytes");
-  refused_repeated("name: ", "x", 4097, "s.yaml:1:7: a value of 4097 bytes, the limit is 4096");
-  refused_repeated("stages:\n", "- a\n", 4097 * 4,
-                   "s.yaml:4098:3: more than 4096 entries in one list");
-  char *list = repeated("- [a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a]\n", 51 * 4000);
+  assert_repeated_text_refused(
+      "", "a", (1 << 20) + 1, "s.yaml: 1048577 bytes, the limit is 1048576: is it a file of keys?");
+  assert_repeated_text_refused("", "[", 60000, "s.yaml:1:17: nested more than 16 levels deep");
+  assert_repeated_text_refused("a: ", "{a: ", 60000,
+                               "s.yaml:1:64: nested more than 16 levels deep");
+  assert_repeated_text_refused("", "- ", 60000, "s.yaml:1:33: nested more than 16 levels deep");
+  assert_repeated_text_refused("name: ", "x", 65536,
+                               "s.yaml:1:65537: a line longer than 65536 bytes");
+  assert_repeated_text_refused("name: ", "x", 4097,
+                               "s.yaml:1:7: a value of 4097 bytes, the limit is 4096");
+  assert_repeated_text_refused("stages:\n", "- a\n", 4097 * 4,
+                               "s.yaml:4098:3: more than 4096 entries in one list");
+  char *list = repeat_text("- [a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a]\n", 51 * 4000);
   clv_session_config *config = NULL;
   clv_err err = {0};
   assert_int_equal(clv_session_config_parse("s.yaml", list, 51 * 4000, NULL, &config, &err),
@@ -121,21 +134,21 @@ static void oversized_and_deep_files_are_refused(void **state) {
 
 static void hostile_overrides_are_refused(void **state) {
   (void)state;
-  refused_set("name=a\x1b[2J", "--set name=a?[2J: a control character");
-  refused_set("name=\xff", "--set name=\xff: not valid UTF-8");
-  refused_set("name=&a",
-              "--set name=&a: 'name' must be a name of 1 to 64 letters, digits, '.', '_' or "
-              "'-', got '&a'");
-  refused_set("train=[[[[[[[[[[[[[[[[[[",
-              "--set train=[[[[[[[[[[[[[[[[[[: nested more than 16 levels deep");
-  refused_set("tls={<<: 1}",
-              "--set tls={<<: 1}: merge keys (<<) are not supported: write the keys out");
-  refused_set("loss={kind: &a mse}",
-              "--set loss={kind: &a mse}: anchors (&x) and aliases (*x) are not "
-              "supported: write the value out");
+  assert_set_refused("name=a\x1b[2J", "--set name=a?[2J: a control character");
+  assert_set_refused("name=\xff", "--set name=\xff: not valid UTF-8");
+  assert_set_refused("name=&a",
+                     "--set name=&a: 'name' must be a name of 1 to 64 letters, digits, '.', '_' or "
+                     "'-', got '&a'");
+  assert_set_refused("train=[[[[[[[[[[[[[[[[[[",
+                     "--set train=[[[[[[[[[[[[[[[[[[: nested more than 16 levels deep");
+  assert_set_refused("tls={<<: 1}",
+                     "--set tls={<<: 1}: merge keys (<<) are not supported: write the keys out");
+  assert_set_refused("loss={kind: &a mse}",
+                     "--set loss={kind: &a mse}: anchors (&x) and aliases (*x) are not "
+                     "supported: write the value out");
 }
 
-/* Messages of the YAML library become part of the error; nothing is printed. */
+/* Messages of the YAML library become part of the error. Nothing is printed to standard error. */
 static void yaml_errors_print_nothing_to_stderr(void **state) {
   (void)state;
   static const char *const texts[] = {

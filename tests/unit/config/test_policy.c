@@ -16,7 +16,7 @@ static const char policy_text[] =
     "allow:\n"
     "  labels_readable: true\n";
 
-static clv_policy_config *policy(const char *text) {
+static clv_policy_config *parse_policy(const char *text) {
   clv_policy_config *config = NULL;
   clv_err err = {0};
   if (clv_policy_config_parse("/etc/cleave/p.yaml", text, strlen(text), &config, &err))
@@ -24,10 +24,10 @@ static clv_policy_config *policy(const char *text) {
   return config;
 }
 
-static void refused_policy(const char *from, const char *to, const char *message) {
+static void assert_policy_refused(const char *from, const char *to, const char *message) {
   clv_policy_config *config = NULL;
   clv_err err = {0};
-  char *text = edited(policy_text, from, to);
+  char *text = replace_in_session_text(policy_text, from, to);
   clv_code code = clv_policy_config_parse("/etc/cleave/p.yaml", text, strlen(text), &config, &err);
   assert_string_equal(err.text, message);
   assert_int_equal(code, CLV_INVALID);
@@ -37,7 +37,7 @@ static void refused_policy(const char *from, const char *to, const char *message
 
 static void every_policy_key_is_read(void **state) {
   (void)state;
-  clv_policy_config *c = policy(policy_text);
+  clv_policy_config *c = parse_policy(policy_text);
   assert_int_equal(c->workers.n, 1);
   assert_string_equal(c->workers.items[0], "spiffe://acme/worker/w1");
   assert_int_equal(c->kinds.n, 2);
@@ -65,7 +65,7 @@ static void missing_policy_key_is_refused(void **state) {
   for (size_t i = 0; i < CLV_COUNT(lines); i++) {
     clv_policy_config *config = NULL;
     clv_err err = {0};
-    char *text = edited(policy_text, lines[i], "");
+    char *text = replace_in_session_text(policy_text, lines[i], "");
     assert_int_equal(
         clv_policy_config_parse("/etc/cleave/p.yaml", text, strlen(text), &config, &err),
         CLV_INVALID);
@@ -73,8 +73,8 @@ static void missing_policy_key_is_refused(void **state) {
     free(text);
   }
   clv_policy_config *c = NULL;
-  char *none = edited(policy_text, "allow:\n  labels_readable: true\n", "");
-  c = policy(none);
+  char *none = replace_in_session_text(policy_text, "allow:\n  labels_readable: true\n", "");
+  c = parse_policy(none);
   assert_false(c->allow.labels_readable);
   clv_policy_config_free(c);
   free(none);
@@ -82,35 +82,39 @@ static void missing_policy_key_is_refused(void **state) {
 
 static void invalid_policy_values_are_located(void **state) {
   (void)state;
-  refused_policy("gradient]", "gradeint]",
-                 "/etc/cleave/p.yaml:3:21: 'kinds' must be one of activation, gradient, weights, "
-                 "cached, got 'gradeint', did you mean 'gradient'?");
-  refused_policy("\"spiffe://acme/worker/w1\"", "w1",
-                 "/etc/cleave/p.yaml:2:11: 'workers' must be a URI such as "
-                 "spiffe://example.org/worker/gpu1, got 'w1'");
-  refused_policy("[\"spiffe://acme/worker/w1\"]", "[]",
-                 "/etc/cleave/p.yaml:2:10: 'workers' must be a list of at least 1 texts, got 0");
-  refused_policy("dtypes: [f32]", "dtypes: [f23]",
-                 "/etc/cleave/p.yaml:5:10: 'dtypes' must be one of f32, i64, got 'f23', did you "
-                 "mean 'f32'?");
-  refused_policy("128", "12.5",
-                 "/etc/cleave/p.yaml:4:1: 'largest_shape' is of whole numbers, not 12.5");
-  refused_policy("3MiB", "0",
-                 "/etc/cleave/p.yaml:6:18: 'bytes_per_epoch' must be a size from 1 to "
-                 "1048576TiB, got '0'");
-  refused_policy("labels_readable", "label_readable",
-                 "/etc/cleave/p.yaml:8:3: unknown key 'allow.label_readable', did you mean "
-                 "'labels_readable'?");
-  refused_policy("true", "maybe",
-                 "/etc/cleave/p.yaml:8:20: 'allow.labels_readable' must be true or false, got "
-                 "'maybe'");
-  refused_policy("version: 1", "version: 2",
-                 "/etc/cleave/p.yaml:1:10: 'version' must be 1, got '2'");
+  assert_policy_refused(
+      "gradient]", "gradeint]",
+      "/etc/cleave/p.yaml:3:21: 'kinds' must be one of activation, gradient, weights, "
+      "cached, got 'gradeint', did you mean 'gradient'?");
+  assert_policy_refused("\"spiffe://acme/worker/w1\"", "w1",
+                        "/etc/cleave/p.yaml:2:11: 'workers' must be a URI such as "
+                        "spiffe://example.org/worker/gpu1, got 'w1'");
+  assert_policy_refused(
+      "[\"spiffe://acme/worker/w1\"]", "[]",
+      "/etc/cleave/p.yaml:2:10: 'workers' must be a list of at least 1 texts, got 0");
+  assert_policy_refused(
+      "dtypes: [f32]", "dtypes: [f23]",
+      "/etc/cleave/p.yaml:5:10: 'dtypes' must be one of f32, i64, got 'f23', did you "
+      "mean 'f32'?");
+  assert_policy_refused("128", "12.5",
+                        "/etc/cleave/p.yaml:4:1: 'largest_shape' is of whole numbers, not 12.5");
+  assert_policy_refused("3MiB", "0",
+                        "/etc/cleave/p.yaml:6:18: 'bytes_per_epoch' must be a size from 1 to "
+                        "1048576TiB, got '0'");
+  assert_policy_refused("labels_readable", "label_readable",
+                        "/etc/cleave/p.yaml:8:3: unknown key 'allow.label_readable', did you mean "
+                        "'labels_readable'?");
+  assert_policy_refused(
+      "true", "maybe",
+      "/etc/cleave/p.yaml:8:20: 'allow.labels_readable' must be true or false, got "
+      "'maybe'");
+  assert_policy_refused("version: 1", "version: 2",
+                        "/etc/cleave/p.yaml:1:10: 'version' must be 1, got '2'");
 }
 
 static void policy_denial_names_file_and_line(void **state) {
   (void)state;
-  clv_policy_config *c = policy(policy_text);
+  clv_policy_config *c = parse_policy(policy_text);
   clv_err err = {0};
   assert_int_equal(clv_policy_fail_at(c, c->kinds_pos, &err, "no %s", "weights"), CLV_INVALID);
   assert_string_equal(err.text, "/etc/cleave/p.yaml:3:1: no weights");
@@ -121,7 +125,7 @@ static void policy_denial_names_file_and_line(void **state) {
 static void environment_cannot_widen_a_policy(void **state) {
   (void)state;
   setenv("CLEAVE_ALLOW__LABELS", "true", 1);
-  clv_policy_config *c = policy(policy_text);
+  clv_policy_config *c = parse_policy(policy_text);
   assert_false(c->allow.labels);
   clv_policy_config_free(c);
 }

@@ -8,12 +8,12 @@
 
 #include "tests/unit/config/config_test.h"
 
-static double lr_of(const char *text) {
+static double parse_lr(const char *text) {
   char set[64];
   const char *sets[] = {set};
   snprintf(set, sizeof set, "train.optimizer.lr=%s", text);
   clv_session_config *c =
-      accepted(session_text, &(clv_config_overrides){.sets = sets, .n_sets = 1});
+      parse_accepted(session_text, &(clv_config_overrides){.sets = sets, .n_sets = 1});
   double lr = c->train.optimizer.lr;
   clv_session_config_free(c);
   return lr;
@@ -43,7 +43,7 @@ static void decimal_numbers_parse_to_the_exact_double(void **state) {
       {"123456789.123456789e-9", 123456789.123456789e-9},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    double lr = lr_of(cases[i].text);
+    double lr = parse_lr(cases[i].text);
     if (memcmp(&lr, &cases[i].value, sizeof lr) != 0)
       fail_msg("%s became %a, not %a", cases[i].text, lr, cases[i].value);
   }
@@ -53,14 +53,14 @@ static void number_notations_give_the_same_value(void **state) {
   (void)state;
   static const char *const forms[] = {"lr: 1e-3", "lr: 1.0e-3", "lr: 0.001"};
   for (size_t i = 0; i < 3; i++) {
-    clv_session_config *c = accepted_edit("lr: 0.1", forms[i]);
+    clv_session_config *c = parse_accepted_edit("lr: 0.1", forms[i]);
     assert_true(c->train.optimizer.lr == 0.001);
     clv_session_config_free(c);
   }
 }
 
-static clv_seed seed_of(const char *set) {
-  clv_session_config *c = accepted_set(set);
+static clv_seed parse_seed(const char *set) {
+  clv_session_config *c = parse_accepted_set(set);
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_seed seed = c->train.seed;
   clv_err err;
@@ -75,10 +75,11 @@ static void seed_forms_set_key_and_guessability(void **state) {
   (void)state;
   static const uint8_t whole[] = {0,   17,  34,  51,  68,  85,  102, 119,
                                   136, 153, 170, 187, 204, 221, 238, 255};
-  clv_seed none = seed_of("train.batch=8"), large = seed_of("train.seed=18446744073709551615");
-  clv_seed full = seed_of("train.seed=00112233445566778899aabbccddeeff");
-  clv_seed digits = seed_of("train.seed=12345678901234567890123456789012");
-  clv_seed same = seed_of("train.seed=0000000000000000ffffffffffffffff");
+  clv_seed none = parse_seed("train.batch=8"),
+           large = parse_seed("train.seed=18446744073709551615");
+  clv_seed full = parse_seed("train.seed=00112233445566778899aabbccddeeff");
+  clv_seed digits = parse_seed("train.seed=12345678901234567890123456789012");
+  clv_seed same = parse_seed("train.seed=0000000000000000ffffffffffffffff");
   assert_true(!none.given && !none.guessable && !none.drawn);
   assert_true(full.given && !full.guessable);
   assert_memory_equal(full.key.bytes, whole, sizeof whole);
@@ -91,9 +92,9 @@ static void old_keys_are_accepted_and_written_under_new_names(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   clv_err err;
-  char *text =
-      edited(session_text, "lr: 0.1}}", "lr: 0.1, decay: weights}}\nlimits: {credit: 1MiB}");
-  clv_session_config *c = accepted(text, NULL);
+  char *text = replace_in_session_text(session_text, "lr: 0.1}}",
+                                       "lr: 0.1, decay: weights}}\nlimits: {credit: 1MiB}");
+  clv_session_config *c = parse_accepted(text, NULL);
   assert_true(c->limits.credit_bytes == 1 << 20);
   assert_int_equal(c->train.optimizer.decayed_params, CLV_DECAYS_WEIGHTS);
   assert_int_equal(clv_session_config_write(c, &out, &err), CLV_OK);
@@ -101,10 +102,11 @@ static void old_keys_are_accepted_and_written_under_new_names(void **state) {
   assert_non_null(strstr(out.data, "decay_applies_to: weights"));
   assert_null(strstr(out.data, " credit:"));
   clv_session_config_free(c);
-  /* the later of two overrides counts, whichever of both names it uses */
+  /* the later of two overrides counts, also if one has the old name of the key and one the new name
+ */
   const char *sets[] = {"limits.receive_window=2MiB", "limits.credit=3MiB"};
   for (size_t n = 1; n <= 2; n++) {
-    c = accepted(text, &(clv_config_overrides){.sets = sets, .n_sets = n});
+    c = parse_accepted(text, &(clv_config_overrides){.sets = sets, .n_sets = n});
     assert_true(c->limits.credit_bytes == (n + 1) << 20);
     clv_session_config_free(c);
   }
@@ -124,14 +126,14 @@ static void size_and_duration_units_are_converted(void **state) {
   for (size_t i = 0; i < 4; i++) {
     char set[64];
     snprintf(set, sizeof set, "limits.receive_window=%s", sizes[i].text);
-    clv_session_config *c = accepted_set(set);
+    clv_session_config *c = parse_accepted_set(set);
     assert_true(c->limits.credit_bytes == sizes[i].bytes);
     clv_session_config_free(c);
   }
   for (size_t i = 0; i < 5; i++) {
     char set[64];
     snprintf(set, sizeof set, "limits.step_timeout=%s", times[i].text);
-    clv_session_config *c = accepted_set(set);
+    clv_session_config *c = parse_accepted_set(set);
     assert_true(c->limits.step_timeout_ms == times[i].ms);
     clv_session_config_free(c);
   }
@@ -140,7 +142,7 @@ static void size_and_duration_units_are_converted(void **state) {
 static void auto_micro_batches_round_trips(void **state) {
   (void)state;
   clv_bytes text = {0};
-  clv_session_config *c = accepted_set("pipeline.micro_batches=auto");
+  clv_session_config *c = parse_accepted_set("pipeline.micro_batches=auto");
   assert_true(c->pipeline.micro_batches == CLV_MICRO_AUTO);
   clv_err err;
   assert_int_equal(clv_session_config_write(c, &text, &err), CLV_OK);
@@ -151,7 +153,7 @@ static void auto_micro_batches_round_trips(void **state) {
 
 static void omitted_session_keys_have_their_defaults(void **state) {
   (void)state;
-  clv_session_config *c = accepted(session_text, NULL);
+  clv_session_config *c = parse_accepted(session_text, NULL);
   assert_string_equal(c->name, "small");
   assert_int_equal(c->train.epochs, 1);
   assert_int_equal(c->train.max_steps, 0);
@@ -190,7 +192,7 @@ static void omitted_session_keys_have_their_defaults(void **state) {
 
 static void stages_layers_and_attributes_are_read(void **state) {
   (void)state;
-  clv_session_config *c = accepted_edit(
+  clv_session_config *c = parse_accepted_edit(
       "{op: relu}",
       "{op: pad9, p: 0.5, ok: true, mode: same, size: [1, -2], e: [], q: \"7\", m: -3}");
   assert_int_equal(c->n_stages, 2);
@@ -218,7 +220,7 @@ static void stages_layers_and_attributes_are_read(void **state) {
 
 static void layer_parallel_key_round_trips(void **state) {
   (void)state;
-  clv_session_config *c = accepted_edit("{op: relu}", "{op: linear, parallel: rows, out: 8}");
+  clv_session_config *c = parse_accepted_edit("{op: relu}", "{op: linear, parallel: rows, out: 8}");
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_AUTO(clv_session_config_freep) clv_session_config *again = NULL;
   clv_err err;
@@ -235,10 +237,11 @@ static void layer_parallel_key_round_trips(void **state) {
 
 static void numbered_layer_ranges_are_read(void **state) {
   (void)state;
-  char *one = edited(session_text, "[{op: linear, out: 8}, {op: relu}]", "0..2");
-  char *text = edited(one, "[{op: linear, out: 2}]\n",
-                      "3..5\nmodel: {arch: mlp, hidden: [256, 128], classes: 10}\n");
-  clv_session_config *c = accepted(text, NULL);
+  char *one = replace_in_session_text(session_text, "[{op: linear, out: 8}, {op: relu}]", "0..2");
+  char *text =
+      replace_in_session_text(one, "[{op: linear, out: 2}]\n",
+                              "3..5\nmodel: {arch: mlp, hidden: [256, 128], classes: 10}\n");
+  clv_session_config *c = parse_accepted(text, NULL);
   assert_int_equal(c->model.arch, CLV_ARCH_MLP);
   assert_int_equal(c->model.n_attrs, 2);
   assert_string_equal(c->model.attrs[0].key, "hidden");
@@ -252,12 +255,14 @@ static void numbered_layer_ranges_are_read(void **state) {
   free(text);
 }
 
-/* The ends of a range may be names; one name is both ends. */
+/* The ends of a range may be names of layers. A single name is a range of one layer. */
 static void named_layer_ranges_are_read(void **state) {
   (void)state;
-  char *one = edited(session_text, "[{op: linear, out: 8}, {op: relu}]", "0..layer2.3");
-  char *text = edited(one, "[{op: linear, out: 2}]\n", "\"layer3\"\nmodel: {arch: resnet50}\n");
-  clv_session_config *c = accepted(text, NULL);
+  char *one =
+      replace_in_session_text(session_text, "[{op: linear, out: 8}, {op: relu}]", "0..layer2.3");
+  char *text = replace_in_session_text(one, "[{op: linear, out: 2}]\n",
+                                       "\"layer3\"\nmodel: {arch: resnet50}\n");
+  clv_session_config *c = parse_accepted(text, NULL);
   assert_int_equal(c->model.arch, CLV_ARCH_RESNET50);
   assert_string_equal(c->stages[0].range.first_name, "");
   assert_int_equal(c->stages[0].range.first, 0);
@@ -267,7 +272,7 @@ static void named_layer_ranges_are_read(void **state) {
   clv_session_config_free(c);
   free(one);
   free(text);
-  refused_edit(
+  assert_edit_refused(
       "[{op: linear, out: 2}]", "layer3.",
       "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of layers or a range such "
       "as 0..3 or conv1..layer2 (layer 6 alone is 6..6), got 'layer3.'");
@@ -275,15 +280,15 @@ static void named_layer_ranges_are_read(void **state) {
 
 static void relative_paths_resolve_against_the_session_file(void **state) {
   (void)state;
-  clv_session_config *c = accepted(session_text, NULL);
+  clv_session_config *c = parse_accepted(session_text, NULL);
   assert_string_equal(c->tls.ca, "/etc/cleave/ca.pem");
   assert_string_equal(c->data.root, "/etc/cleave");
   assert_string_equal(c->data.train.items[1], "/etc/cleave/b.gz");
   clv_session_config_free(c);
-  c = accepted_edit("format: idx,", "format: idx, root: ./sets,");
+  c = parse_accepted_edit("format: idx,", "format: idx, root: ./sets,");
   assert_string_equal(c->data.train.items[0], "/etc/cleave/sets/a.gz");
   clv_session_config_free(c);
-  c = accepted_edit("[a.gz, b.gz]", "[/x/a.gz, ../b.gz]");
+  c = parse_accepted_edit("[a.gz, b.gz]", "[/x/a.gz, ../b.gz]");
   assert_string_equal(c->data.train.items[0], "/x/a.gz");
   assert_string_equal(c->data.train.items[1], "/etc/cleave/../b.gz");
   clv_session_config_free(c);
@@ -307,7 +312,7 @@ static void tensorboard_accepts_a_folder_or_a_boolean(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     char set[64];
     snprintf(set, sizeof set, "log.tensorboard=%s", cases[i].value);
-    CLV_AUTO(clv_session_config_freep) clv_session_config *c = accepted_set(set);
+    CLV_AUTO(clv_session_config_freep) clv_session_config *c = parse_accepted_set(set);
     if (cases[i].want)
       assert_string_equal(c->log.tensorboard, cases[i].want);
     else
@@ -317,21 +322,22 @@ static void tensorboard_accepts_a_folder_or_a_boolean(void **state) {
 
 static void stages_inherit_the_session_transfer(void **state) {
   (void)state;
-  char *text = edited(session_text, "    at: gpu1\n", "    at: gpu1\n    transfer: via_master\n");
-  clv_session_config *c = accepted_set("transfer=direct");
+  char *text = replace_in_session_text(session_text, "    at: gpu1\n",
+                                       "    at: gpu1\n    transfer: via_master\n");
+  clv_session_config *c = parse_accepted_set("transfer=direct");
   assert_int_equal(c->stages[0].transfer, CLV_TRANSFER_DIRECT);
   clv_session_config_free(c);
   const char *set = "transfer=direct";
-  c = accepted(text, &(clv_config_overrides){.sets = &set, .n_sets = 1});
+  c = parse_accepted(text, &(clv_config_overrides){.sets = &set, .n_sets = 1});
   assert_int_equal(c->stages[0].transfer, CLV_TRANSFER_DIRECT);
   assert_int_equal(c->stages[1].transfer, CLV_TRANSFER_VIA_MASTER);
   clv_session_config_free(c);
   free(text);
 }
 
-static uint64_t batch_with(const char *const *env, const char *const *sets, size_t n_sets) {
+static uint64_t parse_batch_size(const char *const *env, const char *const *sets, size_t n_sets) {
   clv_config_overrides over = {.env = env, .sets = sets, .n_sets = n_sets};
-  clv_session_config *c = accepted(session_text, &over);
+  clv_session_config *c = parse_accepted(session_text, &over);
   uint64_t batch = c->train.batch;
   clv_session_config_free(c);
   return batch;
@@ -347,10 +353,10 @@ static void set_overrides_environment_overrides_file(void **state) {
                                     "CLEAVE_FAILPOINTS=a__b",
                                     NULL};
   static const char *const sets[] = {"train.batch=64", "train.batch=80"};
-  assert_int_equal(batch_with(NULL, NULL, 0), 32);
-  assert_int_equal(batch_with(env, NULL, 0), 48);
-  assert_int_equal(batch_with(env, sets, 1), 64);
-  assert_int_equal(batch_with(env, sets, 2), 80);
+  assert_int_equal(parse_batch_size(NULL, NULL, 0), 32);
+  assert_int_equal(parse_batch_size(env, NULL, 0), 48);
+  assert_int_equal(parse_batch_size(env, sets, 1), 64);
+  assert_int_equal(parse_batch_size(env, sets, 2), 80);
 }
 
 static void overrides_reach_nested_keys(void **state) {
@@ -365,8 +371,8 @@ static void overrides_reach_nested_keys(void **state) {
                                      "data.root=/d: [", "stages.1.layers=[{op: tanh}]",
                                      "workers.gpu2={address: \"h:1\", identity: \"a://b\"}"};
   clv_config_overrides over = {.env = env, .sets = sets, .n_sets = 5};
-  clv_session_config *c = accepted(session_text, &over);
-  /* defaults of the outer map are set first */
+  clv_session_config *c = parse_accepted(session_text, &over);
+  /* the defaults of the outer map are set before its keys are read */
   assert_int_equal(c->train.optimizer.kind, CLV_OPTIM_ADAM);
   assert_true(c->train.optimizer.lr == 0.5);
   assert_int_equal(c->stages[1].threads, 2);
@@ -381,56 +387,59 @@ static void overrides_reach_nested_keys(void **state) {
 
 static void invalid_overrides_are_refused(void **state) {
   (void)state;
-  refused_set("train.batch=x",
-              "--set train.batch=x: 'train.batch' must be a whole number from 1 to "
-              "1048576, got 'x'");
-  refused_set("train.bacth=3",
-              "--set train.bacth=3: unknown key 'train.bacth', did you mean 'batch'?");
-  refused_set("trian.batch=3", "--set trian.batch=3: unknown key 'trian', did you mean 'train'?");
-  refused_set("train.lr=3",
-              "--set train.lr=3: unknown key 'train.lr', did you mean 'train.optimizer.lr'?");
-  refused_set("stages.1.at=gpu2",
-              "--set stages.1.at=gpu2: 'stages.1.at' names the unknown worker "
-              "'gpu2', did you mean 'gpu1'?");
-  refused_set(
+  assert_set_refused("train.batch=x",
+                     "--set train.batch=x: 'train.batch' must be a whole number from 1 to "
+                     "1048576, got 'x'");
+  assert_set_refused("train.bacth=3",
+                     "--set train.bacth=3: unknown key 'train.bacth', did you mean 'batch'?");
+  assert_set_refused("trian.batch=3",
+                     "--set trian.batch=3: unknown key 'trian', did you mean 'train'?");
+  assert_set_refused(
+      "train.lr=3", "--set train.lr=3: unknown key 'train.lr', did you mean 'train.optimizer.lr'?");
+  assert_set_refused("stages.1.at=gpu2",
+                     "--set stages.1.at=gpu2: 'stages.1.at' names the unknown worker "
+                     "'gpu2', did you mean 'gpu1'?");
+  assert_set_refused(
       "stages.0.at=gpu1",
       "--set stages.0.at=gpu1: the first stage 'front' is at 'gpu1', but raw input must not "
       "leave the master: put it at master, or set privacy.raw_input_leaves: true");
-  refused_set("stages.2.at=gpu1",
-              "--set stages.2.at=gpu1: 'stages' is a list of 2 entries, there is no '2'");
-  refused_set("stages.x.at=gpu1",
-              "--set stages.x.at=gpu1: 'stages' is a list of 2 entries, there is no 'x'");
-  refused_set("train.batch.x=3",
-              "--set train.batch.x=3: 'train.batch' is a single value, nothing is inside it");
-  refused_set("train", "--set train: expected PATH=VALUE, as in train.batch=64");
-  refused_set("=3", "--set =3: expected PATH=VALUE, as in train.batch=64");
-  refused_set("train..batch=3", "--set train..batch=3: a name is empty in the path");
-  refused_set("train=[1",
-              "--set train=[1: not valid YAML: flow sequence without a closing bracket");
-  refused_set("loss={kind: mse, kind: nll}",
-              "--set loss={kind: mse, kind: nll}: duplicate key 'kind'");
-  refused_set("a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q=1",
-              "--set a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q=1: nested more than 16 levels deep");
+  assert_set_refused("stages.2.at=gpu1",
+                     "--set stages.2.at=gpu1: 'stages' is a list of 2 entries, there is no '2'");
+  assert_set_refused("stages.x.at=gpu1",
+                     "--set stages.x.at=gpu1: 'stages' is a list of 2 entries, there is no 'x'");
+  assert_set_refused(
+      "train.batch.x=3",
+      "--set train.batch.x=3: 'train.batch' is a single value, nothing is inside it");
+  assert_set_refused("train", "--set train: expected PATH=VALUE, as in train.batch=64");
+  assert_set_refused("=3", "--set =3: expected PATH=VALUE, as in train.batch=64");
+  assert_set_refused("train..batch=3", "--set train..batch=3: a name is empty in the path");
+  assert_set_refused("train=[1",
+                     "--set train=[1: not valid YAML: flow sequence without a closing bracket");
+  assert_set_refused("loss={kind: mse, kind: nll}",
+                     "--set loss={kind: mse, kind: nll}: duplicate key 'kind'");
+  assert_set_refused("a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q=1",
+                     "--set a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q=1: nested more than 16 levels deep");
   static const char *const env[] = {"CLEAVE_TRAIN__BACTH=3", NULL};
-  refused(session_text, &(clv_config_overrides){.env = env},
-          "CLEAVE_TRAIN__BACTH=3: unknown key 'train.bacth', did you mean 'batch'?");
+  assert_refused(session_text, &(clv_config_overrides){.env = env},
+                 "CLEAVE_TRAIN__BACTH=3: unknown key 'train.bacth', did you mean 'batch'?");
   static const char *const range[] = {"CLEAVE_TRAIN__EPOCHS=0", NULL};
-  refused(
+  assert_refused(
       session_text, &(clv_config_overrides){.env = range},
       "CLEAVE_TRAIN__EPOCHS=0: 'train.epochs' must be a whole number from 1 to 1000000, got '0'");
 }
 
 static void image_keys_are_read_with_defaults(void **state) {
   (void)state;
-  clv_session_config *c = accepted(session_text, NULL);
+  clv_session_config *c = parse_accepted(session_text, NULL);
   assert_int_equal(c->data.threads, 2);
   assert_int_equal(c->data.images.channels, 3);
   assert_int_equal(c->data.images.max_pixels, 67108864);
   assert_true(c->data.images.area.items[0] == 0.08 && c->data.images.ratio.items[1] == 4.0 / 3);
   clv_session_config_free(c);
-  c = accepted_edit("format: idx, train: [a.gz, b.gz]",
-                    "format: images, train: [t], threads: 8, images: {channels: 1, resize: 40, "
-                    "crop: 32, train_crop: random, pad: 4, flip: 0.5, max_pixels: 1000}");
+  c = parse_accepted_edit(
+      "format: idx, train: [a.gz, b.gz]",
+      "format: images, train: [t], threads: 8, images: {channels: 1, resize: 40, "
+      "crop: 32, train_crop: random, pad: 4, flip: 0.5, max_pixels: 1000}");
   assert_int_equal(c->data.format, CLV_FORMAT_IMAGES);
   assert_string_equal(c->data.train.items[0], "/etc/cleave/t");
   assert_int_equal(c->data.threads, 8);
@@ -490,27 +499,27 @@ static const char rich_text[] =
     "run: {dir: /r}\n"
     "metrics: {listen: \"localhost:0\"}\n";
 
-static void same_texts(const clv_text_list *a, const clv_text_list *b) {
+static void assert_same_texts(const clv_text_list *a, const clv_text_list *b) {
   assert_int_equal(a->n, b->n);
   for (size_t i = 0; i < a->n; i++) assert_string_equal(a->items[i], b->items[i]);
 }
 
-static void same_numbers(const clv_number_list *a, const clv_number_list *b) {
+static void assert_same_numbers(const clv_number_list *a, const clv_number_list *b) {
   assert_int_equal(a->n, b->n);
   assert_memory_equal(a->items, b->items, a->n * sizeof(double));
 }
 
-static void same_text(const char *a, const char *b) {
+static void assert_same_text(const char *a, const char *b) {
   if (a && b)
     assert_string_equal(a, b);
   else
     assert_ptr_equal(a, b);
 }
 
-static void same_layers(const clv_layer_spec *a, const clv_layer_spec *b, size_t n) {
+static void assert_same_layers(const clv_layer_spec *a, const clv_layer_spec *b, size_t n) {
   for (size_t i = 0; i < n; i++) {
     assert_string_equal(a[i].op, b[i].op);
-    same_text(a[i].name, b[i].name);
+    assert_same_text(a[i].name, b[i].name);
     assert_int_equal(a[i].parallel, b[i].parallel);
     assert_int_equal(a[i].n_attrs, b[i].n_attrs);
     for (size_t j = 0; j < a[i].n_attrs; j++) {
@@ -520,16 +529,16 @@ static void same_layers(const clv_layer_spec *a, const clv_layer_spec *b, size_t
       assert_int_equal(x->flag, y->flag);
       assert_true(x->integer == y->integer);
       assert_memory_equal(&x->number, &y->number, sizeof x->number);
-      same_text(x->text, y->text);
+      assert_same_text(x->text, y->text);
       assert_int_equal(x->n_ints, y->n_ints);
       if (x->n_ints) assert_memory_equal(x->ints, y->ints, x->n_ints * sizeof(int64_t));
     }
   }
 }
 
-static void same_images(const clv_session_config *a, const clv_session_config *b) {
-  same_numbers(&a->data.images.area, &b->data.images.area);
-  same_numbers(&a->data.images.ratio, &b->data.images.ratio);
+static void assert_same_images(const clv_session_config *a, const clv_session_config *b) {
+  assert_same_numbers(&a->data.images.area, &b->data.images.area);
+  assert_same_numbers(&a->data.images.ratio, &b->data.images.ratio);
   assert_true(a->data.images.flip == b->data.images.flip);
   assert_int_equal(a->data.images.channels, b->data.images.channels);
   assert_int_equal(a->data.images.resize, b->data.images.resize);
@@ -537,17 +546,17 @@ static void same_images(const clv_session_config *a, const clv_session_config *b
   assert_int_equal(a->data.images.train_crop, b->data.images.train_crop);
   assert_int_equal(a->data.images.pad, b->data.images.pad);
   assert_int_equal(a->data.images.max_pixels, b->data.images.max_pixels);
-  same_text(a->data.text.column, b->data.text.column);
-  same_text(a->data.text.label, b->data.text.label);
+  assert_same_text(a->data.text.column, b->data.text.column);
+  assert_same_text(a->data.text.label, b->data.text.label);
   assert_int_equal(a->data.text.max_tokens, b->data.text.max_tokens);
-  same_text(a->data.tokenizer.file, b->data.tokenizer.file);
-  same_text(a->data.tokenizer.pad, b->data.tokenizer.pad);
+  assert_same_text(a->data.tokenizer.file, b->data.tokenizer.file);
+  assert_same_text(a->data.tokenizer.pad, b->data.tokenizer.pad);
   assert_int_equal(a->data.tokenizer.accents, b->data.tokenizer.accents);
   assert_int_equal(a->data.tokenizer.lower_case, b->data.tokenizer.lower_case);
   assert_int_equal(a->data.threads, b->data.threads);
 }
 
-static void same_stages(const clv_session_config *a, const clv_session_config *b) {
+static void assert_same_stages(const clv_session_config *a, const clv_session_config *b) {
   assert_int_equal(a->n_stages, b->n_stages);
   for (size_t i = 0; i < a->n_stages; i++) {
     const clv_stage_spec *x = &a->stages[i], *y = &b->stages[i];
@@ -558,18 +567,18 @@ static void same_stages(const clv_session_config *a, const clv_session_config *b
     assert_string_equal(x->device, y->device);
     assert_true(x->tf32 == y->tf32);
     assert_int_equal(x->recompute, y->recompute);
-    same_texts(&x->recompute_blocks, &y->recompute_blocks);
+    assert_same_texts(&x->recompute_blocks, &y->recompute_blocks);
     assert_memory_equal(&x->range, &y->range, sizeof x->range);
-    same_text(x->weights_file, y->weights_file);
+    assert_same_text(x->weights_file, y->weights_file);
     assert_int_equal(x->weights_secret, y->weights_secret);
-    same_text(x->weights_artifact, y->weights_artifact);
-    same_text(x->weights_sha256, y->weights_sha256);
+    assert_same_text(x->weights_artifact, y->weights_artifact);
+    assert_same_text(x->weights_sha256, y->weights_sha256);
     assert_int_equal(x->n_layers, y->n_layers);
-    same_layers(x->layers, y->layers, x->n_layers);
+    assert_same_layers(x->layers, y->layers, x->n_layers);
   }
 }
 
-static void same_train(const clv_train_config *a, const clv_train_config *b) {
+static void assert_same_train(const clv_train_config *a, const clv_train_config *b) {
   assert_true(a->epochs == b->epochs && a->max_steps == b->max_steps && a->batch == b->batch);
   assert_true(a->eval_batch == b->eval_batch && memcmp(&a->seed, &b->seed, sizeof a->seed) == 0 &&
               a->shuffle == b->shuffle);
@@ -579,19 +588,19 @@ static void same_train(const clv_train_config *a, const clv_train_config *b) {
   assert_true(o->weight_decay == p->weight_decay && o->eps == p->eps && o->nesterov == p->nesterov);
   assert_true(o->alpha == p->alpha && o->centered == p->centered && o->lr_decay == p->lr_decay);
   assert_true(o->initial_accumulator_value == p->initial_accumulator_value);
-  same_numbers(&o->betas, &p->betas);
+  assert_same_numbers(&o->betas, &p->betas);
   const clv_lr_config *s = &a->schedule, *t = &b->schedule;
   assert_true(s->kind == t->kind && s->warmup_steps == t->warmup_steps && s->gamma == t->gamma);
   assert_true(s->step_size == t->step_size && s->total_steps == t->total_steps);
-  same_texts(&a->freeze, &b->freeze);
+  assert_same_texts(&a->freeze, &b->freeze);
 }
 
-static void same_data(const clv_session_config *a, const clv_session_config *b) {
+static void assert_same_data(const clv_session_config *a, const clv_session_config *b) {
   assert_string_equal(a->data.root, b->data.root);
-  same_texts(&a->data.train, &b->data.train);
-  same_texts(&a->data.test, &b->data.test);
-  same_numbers(&a->data.mean, &b->data.mean);
-  same_numbers(&a->data.std, &b->data.std);
+  assert_same_texts(&a->data.train, &b->data.train);
+  assert_same_texts(&a->data.test, &b->data.test);
+  assert_same_numbers(&a->data.mean, &b->data.mean);
+  assert_same_numbers(&a->data.std, &b->data.std);
   assert_true(a->data.format == b->data.format && a->data.scale == b->data.scale);
   assert_true(a->data.validation_fraction == b->data.validation_fraction);
   assert_true(a->data.limit_train == b->data.limit_train &&
@@ -600,13 +609,13 @@ static void same_data(const clv_session_config *a, const clv_session_config *b) 
 }
 
 /* Asserts equality of everything but positions in the file. */
-static void same_limits(const clv_session_config *a, const clv_session_config *b) {
+static void assert_same_limits(const clv_session_config *a, const clv_session_config *b) {
   const size_t len =
       offsetof(clv_session_config, limits.lease_pos) - offsetof(clv_session_config, limits);
   assert_memory_equal(&a->limits, &b->limits, len);
 }
 
-static void same_session(const clv_session_config *a, const clv_session_config *b) {
+static void assert_same_session(const clv_session_config *a, const clv_session_config *b) {
   assert_string_equal(a->name, b->name);
   assert_string_equal(a->tls.ca, b->tls.ca);
   assert_string_equal(a->tls.cert, b->tls.cert);
@@ -617,22 +626,22 @@ static void same_session(const clv_session_config *a, const clv_session_config *
     assert_string_equal(a->workers[i].address, b->workers[i].address);
     assert_string_equal(a->workers[i].identity, b->workers[i].identity);
   }
-  same_data(a, b);
-  same_images(a, b);
-  same_stages(a, b);
+  assert_same_data(a, b);
+  assert_same_images(a, b);
+  assert_same_stages(a, b);
   assert_int_equal(a->model.arch, b->model.arch);
   assert_int_equal(a->model.n_layers, b->model.n_layers);
-  same_layers(a->model.layers, b->model.layers, a->model.n_layers);
+  assert_same_layers(a->model.layers, b->model.layers, a->model.n_layers);
   assert_int_equal(a->loss.kind, b->loss.kind);
   assert_string_equal(a->loss.at, b->loss.at);
   assert_memory_equal(&a->privacy, &b->privacy, sizeof a->privacy);
-  same_train(&a->train, &b->train);
+  assert_same_train(&a->train, &b->train);
   assert_true(a->pipeline.micro_batches == b->pipeline.micro_batches);
   assert_int_equal(a->pipeline.schedule, b->pipeline.schedule);
   assert_true(a->pipeline.window == b->pipeline.window);
   assert_true(a->pipeline.flush_every == b->pipeline.flush_every);
   assert_int_equal(a->transfer, b->transfer);
-  same_limits(a, b);
+  assert_same_limits(a, b);
   assert_true(a->log.every == b->log.every && a->log.json == b->log.json);
   assert_string_equal(a->log.tensorboard ? a->log.tensorboard : "none",
                       b->log.tensorboard ? b->log.tensorboard : "none");
@@ -640,11 +649,11 @@ static void same_session(const clv_session_config *a, const clv_session_config *
   assert_true(a->checkpoint.every_steps == b->checkpoint.every_steps &&
               a->checkpoint.keep == b->checkpoint.keep);
   assert_string_equal(a->run.dir, b->run.dir);
-  same_text(a->metrics.listen, b->metrics.listen);
+  assert_same_text(a->metrics.listen, b->metrics.listen);
 }
 
 /* Writes the session and reads it in another folder, so that a relative path would fail. */
-static void round_trip(const char *text, size_t len) {
+static void check_round_trip(const char *text, size_t len) {
   clv_session_config *a = NULL, *b = NULL;
   clv_bytes first = {0}, second = {0};
   clv_err err = {0};
@@ -653,7 +662,7 @@ static void round_trip(const char *text, size_t len) {
   assert_int_equal(clv_session_config_write(a, &first, &err), CLV_OK);
   if (clv_session_config_parse("/elsewhere/t.yaml", first.data, first.len, NULL, &b, &err))
     fail_msg("%s in\n%s", err.text, first.data);
-  same_session(a, b);
+  assert_same_session(a, b);
   assert_int_equal(clv_session_config_write(b, &second, &err), CLV_OK);
   assert_string_equal(first.data, second.data);
   clv_session_config_free(a);
@@ -663,60 +672,65 @@ static void round_trip(const char *text, size_t len) {
 }
 
 /* Returns session_text with `from` replaced by head, n times `letter`, and tail. */
-static char *lengthened(const char *from, const char *head, char letter, size_t n,
-                        const char *tail) {
+static char *make_session_with_long_value(const char *from, const char *head, char letter, size_t n,
+                                          const char *tail) {
   clv_bytes to = {0};
   clv_bytes_puts(&to, head);
   for (size_t i = 0; i < n; i++) clv_bytes_add(&to, &letter, 1);
   clv_bytes_puts(&to, tail);
-  char *text = edited(session_text, from, to.data);
+  char *text = replace_in_session_text(session_text, from, to.data);
   clv_bytes_done(&to);
   return text;
 }
 
-/* An accepted path is still short enough when it is made absolute and read again. */
+/* Joins folder and path as long as the result fits. An accepted path must also fit when the written
+ * session is read again. */
 static void overlong_joined_paths_are_refused(void **state) {
   (void)state;
-  char *text = lengthened("format: idx,", "format: idx, root: ", 'r', 2500, ",");
-  round_trip(text, strlen(text));
+  char *text = make_session_with_long_value("format: idx,", "format: idx, root: ", 'r', 2500, ",");
+  check_round_trip(text, strlen(text));
   free(text);
-  text = lengthened("[a.gz,", "[/", 'a', 4095, ",");
-  round_trip(text, strlen(text));
+  text = make_session_with_long_value("[a.gz,", "[/", 'a', 4095, ",");
+  check_round_trip(text, strlen(text));
   free(text);
-  text = lengthened("[a.gz,", "[", 'a', 4096 - sizeof "/etc/cleave", ",");
-  round_trip(text, strlen(text));
+  text = make_session_with_long_value("[a.gz,", "[", 'a', 4096 - sizeof "/etc/cleave", ",");
+  check_round_trip(text, strlen(text));
   free(text);
-  text = lengthened("[a.gz,", "[", 'a', 4097 - sizeof "/etc/cleave", ",");
-  refused(text, NULL,
-          "/etc/cleave/s.yaml:6:21: data.root and a file name make a path of more than 4096 bytes");
+  text = make_session_with_long_value("[a.gz,", "[", 'a', 4097 - sizeof "/etc/cleave", ",");
+  assert_refused(
+      text, NULL,
+      "/etc/cleave/s.yaml:6:21: data.root and a file name make a path of more than 4096 bytes");
   free(text);
-  text = lengthened("loss:", "run: {dir: ", 'r', 4094, "}\nloss:");
-  refused(text, NULL,
-          "/etc/cleave/s.yaml: run.dir and the run's name make a path of more than 4096 bytes");
+  text = make_session_with_long_value("loss:", "run: {dir: ", 'r', 4094, "}\nloss:");
+  assert_refused(
+      text, NULL,
+      "/etc/cleave/s.yaml: run.dir and the run's name make a path of more than 4096 bytes");
   free(text);
 }
 
 static void written_session_config_reads_back_equal(void **state) {
   (void)state;
-  round_trip(session_text, strlen(session_text));
-  round_trip(rich_text, strlen(rich_text));
-  char *images = edited(session_text, "format: idx, train: [a.gz, b.gz]",
-                        "format: images, train: [t], images: {channels: 1, resize: 5, crop: 4, "
-                        "train_crop: random, pad: 2, area: [0.1, 0.7], ratio: [0.3, 3], flip: 0.7, "
-                        "max_pixels: 12345}");
-  round_trip(images, strlen(images));
+  check_round_trip(session_text, strlen(session_text));
+  check_round_trip(rich_text, strlen(rich_text));
+  char *images = replace_in_session_text(
+      session_text, "format: idx, train: [a.gz, b.gz]",
+      "format: images, train: [t], images: {channels: 1, resize: 5, crop: 4, "
+      "train_crop: random, pad: 2, area: [0.1, 0.7], ratio: [0.3, 3], flip: 0.7, "
+      "max_pixels: 12345}");
+  check_round_trip(images, strlen(images));
   free(images);
-  char *one = edited(session_text, "[{op: linear, out: 8}, {op: relu}]", "0..0");
-  char *text = edited(one, "[{op: linear, out: 2}]\n",
-                      "1..2\nmodel: {layers: [{op: a, k: [1, 2, 3]}, {op: b, x: 2.5}, {op: c}]}\n");
-  round_trip(text, strlen(text));
+  char *one = replace_in_session_text(session_text, "[{op: linear, out: 8}, {op: relu}]", "0..0");
+  char *text = replace_in_session_text(
+      one, "[{op: linear, out: 2}]\n",
+      "1..2\nmodel: {layers: [{op: a, k: [1, 2, 3]}, {op: b, x: 2.5}, {op: c}]}\n");
+  check_round_trip(text, strlen(text));
   free(one);
   free(text);
 }
 
 static void quoted_and_extreme_values_are_read(void **state) {
   (void)state;
-  clv_session_config *c = accepted(rich_text, NULL);
+  clv_session_config *c = parse_accepted(rich_text, NULL);
   assert_string_equal(c->tls.cert, "/etc/cleave/m\t\u00e9\u2028\xc2\x85\x7f\"\\.pem");
   assert_string_equal(c->workers[0].name, "true");
   assert_int_equal(c->stages[2].worker, 1);
@@ -740,16 +754,17 @@ static void example_and_shipped_session_files_load(void **state) {
   assert_non_null(strstr(text.data,
                          "\n  # Records per step. (a whole number from 1 to 1048576)\n"
                          "  batch: 128\n"));
-  clv_session_config *first = NULL; /* a network over two nodes with all keys of train and eval */
+  /* a network over two nodes whose session has all keys of train and eval */
+  clv_session_config *first = NULL;
   if (clv_session_config_parse("e", text.data, text.len, NULL, &first, &err))
     fail_msg("%s", err.text);
-  assert_int_equal(first->n_stages, 3); /* U-shaped */
+  assert_int_equal(first->n_stages, 3); /* front, middle and back of a U-shaped split */
   assert_int_equal(first->stages[0].worker, -1);
   assert_int_equal(first->stages[1].worker, 0);
   assert_int_equal(first->stages[2].worker, -1);
   assert_int_equal(first->data.test.n, 2);
   clv_session_config_free(first);
-  round_trip(text.data, text.len);
+  check_round_trip(text.data, text.len);
   clv_bytes_done(&text);
   static const char *const shipped[] = {"deploy/sessions/fashion-mnist.yaml",
                                         "deploy/sessions/image-folder.yaml",
@@ -762,7 +777,7 @@ static void example_and_shipped_session_files_load(void **state) {
     if (clv_session_config_load(shipped[i], NULL, &c, &err)) fail_msg("%s", err.text);
     clv_session_config_free(c);
     if (clv_file_read(shipped[i], 1 << 20, &text, &err)) fail_msg("%s", err.text);
-    round_trip(text.data, text.len);
+    check_round_trip(text.data, text.len);
     clv_bytes_done(&text);
   }
 }
@@ -788,7 +803,7 @@ static void public_config_omits_paths_and_addresses(void **state) {
                         "stages.0.layers=0..1",
                         "stages.1.layers=2..3"};
   const clv_config_overrides over = {.sets = sets, .n_sets = CLV_COUNT(sets)};
-  CLV_AUTO(clv_session_config_freep) clv_session_config *c = accepted(session_text, &over);
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = parse_accepted(session_text, &over);
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err = {0};
   assert_int_equal(clv_session_config_write_public(c, &text, &err), CLV_OK);
@@ -805,7 +820,8 @@ static void checkpoint_interval_round_trips(void **state) {
   const char *sets[] = {"checkpoint.every=10m", "checkpoint.home=never"};
   const clv_config_overrides over = {.sets = sets, .n_sets = CLV_COUNT(sets)};
   CLV_AUTO(clv_session_config_freep)
-  clv_session_config *c = accepted(session_text, &over), *none = accepted(session_text, NULL);
+  clv_session_config *c = parse_accepted(session_text, &over),
+                     *none = parse_accepted(session_text, NULL);
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, plain = {0};
   clv_err err = {0};
   assert_int_equal(c->checkpoint.every_steps, 0);
@@ -813,7 +829,7 @@ static void checkpoint_interval_round_trips(void **state) {
   assert_false(clv_session_checkpoint_is_auto(c));
   assert_int_equal(clv_session_checkpoint_home(c), CLV_HOME_NEVER);
   assert_int_equal(clv_session_config_write(c, &text, &err), CLV_OK);
-  CLV_AUTO(clv_session_config_freep) clv_session_config *again = accepted(text.data, NULL);
+  CLV_AUTO(clv_session_config_freep) clv_session_config *again = parse_accepted(text.data, NULL);
   assert_int_equal(again->checkpoint.every_steps, 0);
   assert_string_equal(again->checkpoint.every, "10m");
   assert_int_equal(clv_session_checkpoint_home(none), CLV_HOME_END);

@@ -6,7 +6,7 @@
 
 #include "tests/unit/config/config_test.h"
 
-static clv_worker_config *worker(const char *text, const clv_config_overrides *over) {
+static clv_worker_config *parse_worker(const char *text, const clv_config_overrides *over) {
   clv_worker_config *config = NULL;
   clv_err err = {0};
   if (clv_worker_config_parse("/etc/cleave/w.yaml", text, strlen(text), over, &config, &err))
@@ -14,10 +14,10 @@ static clv_worker_config *worker(const char *text, const clv_config_overrides *o
   return config;
 }
 
-static void refused_worker(const char *from, const char *to, const char *message) {
+static void assert_worker_refused(const char *from, const char *to, const char *message) {
   clv_worker_config *config = NULL;
   clv_err err = {0};
-  char *text = edited(worker_text, from, to);
+  char *text = replace_in_session_text(worker_text, from, to);
   clv_code code =
       clv_worker_config_parse("/etc/cleave/w.yaml", text, strlen(text), NULL, &config, &err);
   assert_string_equal(err.text, message);
@@ -28,7 +28,7 @@ static void refused_worker(const char *from, const char *to, const char *message
 
 static void omitted_worker_keys_have_their_defaults(void **state) {
   (void)state;
-  clv_worker_config *c = worker(worker_text, NULL);
+  clv_worker_config *c = parse_worker(worker_text, NULL);
   assert_string_equal(c->listen, "127.0.0.1:7443");
   assert_null(c->name);
   assert_string_equal(c->tls.key, "/etc/cleave/w.key");
@@ -85,7 +85,7 @@ static const char rich_text[] =
     "drain_timeout: 0s\n"
     "metrics: {listen: '[::1]:9101'}\n";
 
-static void check_rich(const clv_worker_config *c) {
+static void check_full_config(const clv_worker_config *c) {
   assert_string_equal(c->listen, "0.0.0.0:0");
   assert_string_equal(c->name, "w1");
   assert_int_equal(c->n_allow, 3);
@@ -121,12 +121,12 @@ static void written_worker_config_reads_back_equal(void **state) {
   (void)state;
   clv_bytes text = {0};
   clv_err err = {0};
-  clv_worker_config *a = worker(rich_text, NULL), *b = NULL;
-  check_rich(a);
+  clv_worker_config *a = parse_worker(rich_text, NULL), *b = NULL;
+  check_full_config(a);
   assert_int_equal(clv_worker_config_write(a, &text, &err), CLV_OK);
   if (clv_worker_config_parse("/elsewhere/x.yaml", text.data, text.len, NULL, &b, &err))
     fail_msg("%s in\n%s", err.text, text.data);
-  check_rich(b);
+  check_full_config(b);
   clv_worker_config_free(a);
   clv_worker_config_free(b);
   clv_bytes_done(&text);
@@ -135,55 +135,67 @@ static void written_worker_config_reads_back_equal(void **state) {
 /* Pieces and chunks of tensors must fit in a message, and a message in gRPC's limit. */
 static void message_size_out_of_range_is_refused(void **state) {
   (void)state;
-  refused_worker("allow:\n", "limits: {message_size: 256KiB}\nallow:\n",
-                 "/etc/cleave/w.yaml:2:24: 'limits.message_size' must be a size from 512KiB to "
-                 "1GiB, got '256KiB'");
-  refused_worker("allow:\n", "limits: {message_size: 1025MiB}\nallow:\n",
-                 "/etc/cleave/w.yaml:2:24: 'limits.message_size' must be a size from 512KiB to "
-                 "1GiB, got '1025MiB'");
+  assert_worker_refused(
+      "allow:\n", "limits: {message_size: 256KiB}\nallow:\n",
+      "/etc/cleave/w.yaml:2:24: 'limits.message_size' must be a size from 512KiB to "
+      "1GiB, got '256KiB'");
+  assert_worker_refused(
+      "allow:\n", "limits: {message_size: 1025MiB}\nallow:\n",
+      "/etc/cleave/w.yaml:2:24: 'limits.message_size' must be a size from 512KiB to "
+      "1GiB, got '1025MiB'");
 }
 
 static void invalid_worker_values_are_located(void **state) {
   (void)state;
-  refused_worker(
+  assert_worker_refused(
       "allow:\n  - {identity: \"spiffe://acme/master\", role: master}\n", "",
       "/etc/cleave/w.yaml:1:1: missing key 'allow': Identities that may call, each given "
       "by the one URI in the caller's certificate. Every other caller is refused. For example: "
       "`allow: [{identity: spiffe://example.net/master, role: master}]`");
-  refused_worker("allow:\n  - {identity: \"spiffe://acme/master\", role: master}\n", "allow: []\n",
-                 "/etc/cleave/w.yaml:2:8: 'allow' must be a list of at least 1 entries, got 0");
-  refused_worker(
+  assert_worker_refused(
+      "allow:\n  - {identity: \"spiffe://acme/master\", role: master}\n", "allow: []\n",
+      "/etc/cleave/w.yaml:2:8: 'allow' must be a list of at least 1 entries, got 0");
+  assert_worker_refused(
       "role: master", "role: mister",
       "/etc/cleave/w.yaml:3:46: 'allow.0.role' must be one of master, peer, observer, got "
       "'mister', did you mean 'master'?");
-  refused_worker(
+  assert_worker_refused(
       "tls: {ca: ca.pem, cert: w.pem, key: w.key}\n", "",
       "/etc/cleave/w.yaml:1:1: missing key 'tls': The worker's credentials; read again on "
       "SIGHUP. For example: `tls: {ca: certs/ca.pem, cert: certs/worker-1.pem, key: "
       "certs/worker-1.key}`");
-  refused_worker("key: w.key",
-                 "key: ", "/etc/cleave/w.yaml:1:32: 'tls.key' must be a path, got nothing");
-  refused_worker("allow:\n", "allow:\n  - {identity: \"spiffe://acme/master\", role: peer}\n",
-                 "/etc/cleave/w.yaml:4:5: the identity 'spiffe://acme/master' is allowed twice");
-  refused_worker("allow:\n", "listen: 7443\nallow:\n",
-                 "/etc/cleave/w.yaml:2:9: 'listen' must be an address such as 127.0.0.1:7443, got "
-                 "'7443'");
-  refused_worker("allow:\n",
-                 "peers:\n  - {name: a, address: \"h:1\", identity: \"x://y\"}\n"
-                 "  - {name: a, address: \"h:2\", identity: \"x://z\"}\nallow:\n",
-                 "/etc/cleave/w.yaml:4:5: two peers are called 'a'");
-  refused_worker("allow:\n", "limits: {lease: 10}\nallow:\n",
-                 "/etc/cleave/w.yaml:2:17: 'limits.lease' must be a duration from 1s to 24h, got "
-                 "'10'");
-  refused_worker("allow:\n", "stages: []\nallow:\n",
-                 "/etc/cleave/w.yaml:2:1: unknown key 'stages', which is one of a session file; is "
-                 "this the right file?");
-  refused_worker("allow:\n", "limits: {reference_lease: 25h}\nallow:\n",
-                 "/etc/cleave/w.yaml:2:27: 'limits.reference_lease' must be a duration from 1s to "
-                 "24h, got '25h'");
-  refused_worker("allow:\n", "limts: {}\nallow:\n",
-                 "/etc/cleave/w.yaml:2:1: unknown key 'limts', did you mean 'limits'?");
-  refused_worker(
+  assert_worker_refused("key: w.key",
+                        "key: ", "/etc/cleave/w.yaml:1:32: 'tls.key' must be a path, got nothing");
+  assert_worker_refused(
+      "allow:\n", "allow:\n  - {identity: \"spiffe://acme/master\", role: peer}\n",
+      "/etc/cleave/w.yaml:4:5: the identity 'spiffe://acme/master' is allowed twice");
+  assert_worker_refused(
+      "allow:\n", "listen: 7443\nallow:\n",
+      "/etc/cleave/w.yaml:2:9: 'listen' must be an address such as 127.0.0.1:7443, got "
+      "'7443'");
+  assert_worker_refused("allow:\n",
+                        "peers:\n  - {name: a, address: \"h:1\", identity: \"x://y\"}\n"
+                        "  - {name: a, address: \"h:2\", identity: \"x://z\"}\nallow:\n",
+                        "/etc/cleave/w.yaml:4:5: two peers are called 'a'");
+}
+
+static void invalid_worker_limits_and_keys_are_located(void **state) {
+  (void)state;
+  assert_worker_refused(
+      "allow:\n", "limits: {lease: 10}\nallow:\n",
+      "/etc/cleave/w.yaml:2:17: 'limits.lease' must be a duration from 1s to 24h, got "
+      "'10'");
+  assert_worker_refused(
+      "allow:\n", "stages: []\nallow:\n",
+      "/etc/cleave/w.yaml:2:1: unknown key 'stages', which is one of a session file; is "
+      "this the right file?");
+  assert_worker_refused(
+      "allow:\n", "limits: {reference_lease: 25h}\nallow:\n",
+      "/etc/cleave/w.yaml:2:27: 'limits.reference_lease' must be a duration from 1s to "
+      "24h, got '25h'");
+  assert_worker_refused("allow:\n", "limts: {}\nallow:\n",
+                        "/etc/cleave/w.yaml:2:1: unknown key 'limts', did you mean 'limits'?");
+  assert_worker_refused(
       "allow:\n", "artifacts: {a: {file: x, sha256: abc}}\nallow:\n",
       "/etc/cleave/w.yaml:2:34: 'artifacts.a.sha256' must be a SHA-256 of 64 hexadecimal "
       "digits, got 'abc'");
@@ -191,10 +203,10 @@ static void invalid_worker_values_are_located(void **state) {
 
 static void contradictory_limits_are_refused(void **state) {
   (void)state;
-  refused_worker("allow:\n", "limits: {lease: 15s}\nallow:\n",
-                 "/etc/cleave/w.yaml:2:17: limits.lease of 15000 ms has to be longer than "
-                 "limits.peer_timeout, 15000 ms");
-  refused_worker(
+  assert_worker_refused("allow:\n", "limits: {lease: 15s}\nallow:\n",
+                        "/etc/cleave/w.yaml:2:17: limits.lease of 15000 ms has to be longer than "
+                        "limits.peer_timeout, 15000 ms");
+  assert_worker_refused(
       "allow:\n", "memory_limit: 0\nallow:\n",
       "/etc/cleave/w.yaml:2:15: 'memory_limit' must be auto, none or a size from 1MiB to "
       "1024TiB, got '0'");
@@ -239,9 +251,10 @@ static void metrics_on_the_listen_port_is_refused(void **state) {
         clv_worker_config_parse("w.yaml", worker_text, strlen(worker_text), &over, &c, &err);
     if ((code == CLV_OK) != rows[i].ok) fail_msg("%s and %s: %s", listen, metrics, err.text);
   }
-  refused_worker("allow:\n", "metrics: {listen: \"0.0.0.0:7443\"}\nallow:\n",
-                 "/etc/cleave/w.yaml:2:19: metrics.listen 0.0.0.0:7443 takes the port of `listen`, "
-                 "127.0.0.1:7443; give it another, such as 127.0.0.1:9101");
+  assert_worker_refused(
+      "allow:\n", "metrics: {listen: \"0.0.0.0:7443\"}\nallow:\n",
+      "/etc/cleave/w.yaml:2:19: metrics.listen 0.0.0.0:7443 takes the port of `listen`, "
+      "127.0.0.1:7443; give it another, such as 127.0.0.1:9101");
 }
 
 static void environment_and_set_override_worker_keys(void **state) {
@@ -257,7 +270,7 @@ static void environment_and_set_override_worker_keys(void **state) {
       "artifacts: {a.b: {file: x, sha256: "
       "0000000000000000000000000000000000000000000000000000000000000000}}\n";
   clv_config_overrides over = {.env = env, .sets = sets, .n_sets = 3};
-  clv_worker_config *c = worker(with_artifact, &over);
+  clv_worker_config *c = parse_worker(with_artifact, &over);
   clv_err err;
   assert_int_equal(c->log.level, CLV_LOG_WARN);
   assert_int_equal(c->allow[0].role, CLV_ROLE_OBSERVER);
@@ -288,7 +301,7 @@ static void credentials_directory_expands_only_at_path_start(void **state) {
                                        {"CREDENTIALS_DIRECTORY=/a b"},
                                        {"CREDENTIALS_DIRECTORY=/\xff"}};
   clv_config_overrides over = {.env = good};
-  clv_worker_config *c = worker(credential_text, &over);
+  clv_worker_config *c = parse_worker(credential_text, &over);
   assert_string_equal(c->tls.ca, "/run/credentials/w.service/ca.pem");
   assert_string_equal(c->tls.cert, "/etc/cleave/w.pem");
   assert_string_equal(c->tls.key, "/k/${CREDENTIALS_DIRECTORY}/w");
@@ -346,6 +359,7 @@ int main(void) {
       cmocka_unit_test(written_worker_config_reads_back_equal),
       cmocka_unit_test(message_size_out_of_range_is_refused),
       cmocka_unit_test(invalid_worker_values_are_located),
+      cmocka_unit_test(invalid_worker_limits_and_keys_are_located),
       cmocka_unit_test(contradictory_limits_are_refused),
       cmocka_unit_test(metrics_on_the_listen_port_is_refused),
       cmocka_unit_test(environment_and_set_override_worker_keys),

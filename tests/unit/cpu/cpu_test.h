@@ -21,22 +21,22 @@ typedef struct node {
   clv_node_desc d;
   clv_kernel *k;
   clv_kernel_args a;
-  int64_t tracked;
+  int64_t n_tracked_batches;
 } node;
 
-static inline size_t numel(const clv_shape *s) { return clv_layout_numel(s, 1); }
+static inline size_t count_elements(const clv_shape *s) { return clv_layout_numel(s, 1); }
 
-static inline void *bytes_new(size_t bytes) {
+static inline void *allocate_bytes(size_t bytes) {
   clv_err err;
   void *p = NULL;
   if (clv_alloc_aligned(bytes + 64, &p, &err) != CLV_OK) fail_msg("%s", err.text);
-  memset(p, 0xff, bytes + 64); /* NaN in f32 */
+  memset(p, 0xff, bytes + 64); /* fills the memory with NaN, whose bytes are 0xff */
   return p;
 }
 
-static inline float *floats_new(size_t n) { return bytes_new(n * sizeof(float)); }
+static inline float *allocate_floats(size_t n) { return allocate_bytes(n * sizeof(float)); }
 
-static inline void draw(float *x, size_t n, uint32_t stream) {
+static inline void draw_normal(float *x, size_t n, uint32_t stream) {
   clv_rng_normal(&(clv_rng_key){.seed = 3, .layer = stream}, 0, 1, x, n);
 }
 
@@ -45,26 +45,26 @@ static inline void ok(clv_code code, const clv_err *err) {
 }
 
 /* Returns a buffer with the row-major values in channel blocks of b. */
-static inline float *to_layout(const clv_shape *shape, const float *plain, int b) {
-  float *x = floats_new(clv_layout_numel(shape, b));
+static inline float *copy_to_layout(const clv_shape *shape, const float *plain, int b) {
+  float *x = allocate_floats(clv_layout_numel(shape, b));
   clv_err err;
   if (b == 1)
-    memcpy(x, plain, numel(shape) * sizeof *x);
+    memcpy(x, plain, count_elements(shape) * sizeof *x);
   else
     ok(clv_backend_cpu()->reorder(clv_backend_cpu(), shape, CLV_F32, plain, 1, x, b, &err), &err);
   return x;
 }
 
 /* Returns a row-major copy of x. Fails the test if a padding lane is not zero. */
-static inline float *to_plain(const clv_shape *shape, const float *x, int b) {
-  float *plain = floats_new(numel(shape));
+static inline float *copy_to_row_major(const clv_shape *shape, const float *x, int b) {
+  float *plain = allocate_floats(count_elements(shape));
   clv_err err;
   if (b == 1) {
-    memcpy(plain, x, numel(shape) * sizeof *x);
+    memcpy(plain, x, count_elements(shape) * sizeof *x);
     return plain;
   }
   ok(clv_backend_cpu()->reorder(clv_backend_cpu(), shape, CLV_F32, x, b, plain, 1, &err), &err);
-  float *again = to_layout(shape, plain, b);
+  float *again = copy_to_layout(shape, plain, b);
   for (size_t i = 0; i < clv_layout_numel(shape, b); i++)
     if (again[i] != x[i] && !(isnan(again[i]) && isnan(x[i])))
       fail_msg("element %zu in block %d is %g; its padding should be 0", i, b, x[i]);
@@ -74,21 +74,22 @@ static inline float *to_plain(const clv_shape *shape, const float *x, int b) {
 
 /* Number of parameters of type float. Batchnorm has two trained ones, two statistics and an integer
  * counter. */
-static inline int n_floats(const clv_node_desc *d) {
+static inline int count_float_params(const clv_node_desc *d) {
   return d->op == CLV_OP_BATCHNORM ? CLV_SLOT_TRACKED : d->n_params;
 }
-static inline int n_learning(const clv_node_desc *d) {
+static inline int count_trained_params(const clv_node_desc *d) {
   return d->op == CLV_OP_BATCHNORM ? CLV_SLOT_MEAN : d->n_params;
 }
 
-static inline void *rows_new(const clv_node_desc *d) {
-  int64_t *row = bytes_new(numel(&d->in[0]) * sizeof *row);
-  for (size_t i = 0; i < numel(&d->in[0]); i++) row[i] = (int64_t)(i * i % (size_t)d->attrs.rows);
+static inline void *make_row_numbers(const clv_node_desc *d) {
+  int64_t *row = allocate_bytes(count_elements(&d->in[0]) * sizeof *row);
+  for (size_t i = 0; i < count_elements(&d->in[0]); i++)
+    row[i] = (int64_t)(i * i % (size_t)d->attrs.rows);
   return row;
 }
 
 /* Prepares a node. in[], dout and the parameters are drawn, the same at every call. */
-static inline void node_init(node *n, const clv_node_desc *d) {
+static inline void prepare_node(node *n, const clv_node_desc *d) {
   clv_err err;
   memset(n, 0, sizeof *n);
   n->d = *d;
@@ -99,39 +100,40 @@ static inline void node_init(node *n, const clv_node_desc *d) {
   clv_kernel_args *a = &n->a;
   a->refresh_for = CLV_FOR_FORWARD | CLV_FOR_BACKWARD;
   for (int i = 0; i < d->n_in; i++) {
-    float *plain = floats_new(numel(&d->in[i]));
-    draw(plain, numel(&d->in[i]), 10 + (uint32_t)i);
-    a->in[i] = rows ? rows_new(d) : to_layout(&d->in[i], plain, n->k->in_block[i]);
+    float *plain = allocate_floats(count_elements(&d->in[i]));
+    draw_normal(plain, count_elements(&d->in[i]), 10 + (uint32_t)i);
+    a->in[i] = rows ? make_row_numbers(d) : copy_to_layout(&d->in[i], plain, n->k->in_block[i]);
     free(plain);
-    if (d->need_dx[i]) a->din[i] = floats_new(clv_layout_numel(&d->in[i], n->k->in_block[i]));
+    if (d->need_dx[i]) a->din[i] = allocate_floats(clv_layout_numel(&d->in[i], n->k->in_block[i]));
   }
-  a->out = floats_new(clv_layout_numel(&d->out, n->k->out_block));
-  float *dout = floats_new(numel(&d->out));
-  draw(dout, numel(&d->out), 20);
-  a->dout = to_layout(&d->out, dout, n->k->out_block);
+  a->out = allocate_floats(clv_layout_numel(&d->out, n->k->out_block));
+  float *dout = allocate_floats(count_elements(&d->out));
+  draw_normal(dout, count_elements(&d->out), 20);
+  a->dout = copy_to_layout(&d->out, dout, n->k->out_block);
   free(dout);
-  for (int i = 0; i < n_floats(d); i++) {
-    a->param[i] = floats_new(numel(&d->param[i]));
-    draw(a->param[i], numel(&d->param[i]), 30 + (uint32_t)i);
+  for (int i = 0; i < count_float_params(d); i++) {
+    a->param[i] = allocate_floats(count_elements(&d->param[i]));
+    draw_normal(a->param[i], count_elements(&d->param[i]), 30 + (uint32_t)i);
     if (i == CLV_SLOT_VAR && d->op == CLV_OP_BATCHNORM)
-      for (size_t j = 0; j < numel(&d->param[i]); j++)
+      for (size_t j = 0; j < count_elements(&d->param[i]); j++)
         ((float *)a->param[i])[j] = 1 + fabsf(((float *)a->param[i])[j]);
-    if (i < n_learning(d) && d->need_dw) a->dparam[i] = floats_new(numel(&d->param[i]));
+    if (i < count_trained_params(d) && d->need_dw)
+      a->dparam[i] = allocate_floats(count_elements(&d->param[i]));
   }
-  if (d->op == CLV_OP_BATCHNORM) a->param[CLV_SLOT_TRACKED] = &n->tracked;
-  a->cache = bytes_new(n->k->cache_bytes);
-  a->saved = bytes_new(n->k->saved_bytes);
-  a->scratch = bytes_new(n->k->scratch_bytes);
+  if (d->op == CLV_OP_BATCHNORM) a->param[CLV_SLOT_TRACKED] = &n->n_tracked_batches;
+  a->cache = allocate_bytes(n->k->cache_bytes);
+  a->saved = allocate_bytes(n->k->saved_bytes);
+  a->scratch = allocate_bytes(n->k->scratch_bytes);
   a->key = (clv_rng_key){.seed = 7, .step = 2, .micro_batch = 1, .layer = 5 << 4};
 }
 
-static inline void node_done(node *n) {
+static inline void free_node(node *n) {
   for (int i = 0; i < CLV_MAX_IN; i++) {
     free((void *)(uintptr_t)n->a.in[i]);
     free(n->a.din[i]);
   }
   for (int i = 0; i < CLV_MAX_PARAMS; i++) free(n->a.dparam[i]);
-  for (int i = 0; i < n_floats(&n->d); i++) free(n->a.param[i]);
+  for (int i = 0; i < count_float_params(&n->d); i++) free(n->a.param[i]);
   free(n->a.out);
   free((void *)(uintptr_t)n->a.dout);
   free(n->a.cache);
@@ -140,7 +142,7 @@ static inline void node_done(node *n) {
   n->k->free(n->k);
 }
 
-static inline void node_run(node *n) {
+static inline void run_node(node *n) {
   clv_err err;
   clv_kernel *k = n->k;
   if (k->refresh) ok(k->refresh(k, &n->a, &err), &err);
@@ -151,11 +153,11 @@ static inline void node_run(node *n) {
   if (k->backward_weight) ok(k->backward_weight(k, &n->a, &err), &err);
 }
 
-static inline float *node_out(const node *n) {
-  return to_plain(&n->d.out, n->a.out, n->k->out_block);
+static inline float *copy_node_out(const node *n) {
+  return copy_to_row_major(&n->d.out, n->a.out, n->k->out_block);
 }
-static inline float *node_din(const node *n, int i) {
-  return to_plain(&n->d.in[i], n->a.din[i], n->k->in_block[i]);
+static inline float *copy_node_din(const node *n, int i) {
+  return copy_to_row_major(&n->d.in[i], n->a.din[i], n->k->in_block[i]);
 }
 
 /* Asserts ||a - b|| <= 1e-5 ||b|| and no NaN. */
@@ -177,29 +179,31 @@ static inline void assert_same_bits(const char *what, const float *a, const floa
 
 /* Asserts that two runs of a node have equal results, bit by bit. */
 static inline void assert_same_results(const char *what, const node *x, const node *y) {
-  float *a = node_out(x), *b = node_out(y);
-  assert_same_bits(what, a, b, numel(&x->d.out));
+  float *a = copy_node_out(x), *b = copy_node_out(y);
+  assert_same_bits(what, a, b, count_elements(&x->d.out));
   free(a);
   free(b);
   for (int i = 0; i < x->d.n_in; i++) {
     if (!x->a.din[i]) continue;
-    a = node_din(x, i);
-    b = node_din(y, i);
-    assert_same_bits(what, a, b, numel(&x->d.in[i]));
+    a = copy_node_din(x, i);
+    b = copy_node_din(y, i);
+    assert_same_bits(what, a, b, count_elements(&x->d.in[i]));
     free(a);
     free(b);
   }
   for (int i = 0; i < CLV_MAX_PARAMS; i++)
     if (x->a.dparam[i])
-      assert_same_bits(what, x->a.dparam[i], y->a.dparam[i], numel(&x->d.param[i]));
-  for (int i = 0; i < n_floats(&x->d); i++)
-    if (x->a.param[i]) assert_same_bits(what, x->a.param[i], y->a.param[i], numel(&x->d.param[i]));
+      assert_same_bits(what, x->a.dparam[i], y->a.dparam[i], count_elements(&x->d.param[i]));
+  for (int i = 0; i < count_float_params(&x->d); i++)
+    if (x->a.param[i])
+      assert_same_bits(what, x->a.param[i], y->a.param[i], count_elements(&x->d.param[i]));
 }
 
 /* ---- descriptions ---------------------------------------------------------------------------- */
 
-static inline clv_node_desc conv_desc(int64_t n, int64_t c, int64_t h, int64_t w, int64_t k,
-                                      int64_t kernel, int64_t stride, int64_t pad, int64_t groups) {
+static inline clv_node_desc make_conv_desc(int64_t n, int64_t c, int64_t h, int64_t w, int64_t k,
+                                           int64_t kernel, int64_t stride, int64_t pad,
+                                           int64_t groups) {
   clv_node_desc d = {.op = CLV_OP_CONV2D,
                      .n_in = 1,
                      .n_params = 2,
@@ -221,7 +225,7 @@ static inline clv_node_desc conv_desc(int64_t n, int64_t c, int64_t h, int64_t w
   return d;
 }
 
-static inline clv_node_desc linear_desc(int64_t rows, int64_t features, int64_t out) {
+static inline clv_node_desc make_linear_desc(int64_t rows, int64_t features, int64_t out) {
   clv_node_desc d = {.op = CLV_OP_LINEAR,
                      .n_in = 1,
                      .n_params = 2,
@@ -239,7 +243,7 @@ static inline clv_node_desc linear_desc(int64_t rows, int64_t features, int64_t 
 }
 
 /* Describes a batchnorm or dropout over images. */
-static inline clv_node_desc image_desc(clv_op op, int64_t n, int64_t c, int64_t h, int64_t w) {
+static inline clv_node_desc make_image_desc(clv_op op, int64_t n, int64_t c, int64_t h, int64_t w) {
   clv_node_desc d = {.op = op,
                      .n_in = 1,
                      .training = true,
@@ -257,15 +261,15 @@ static inline clv_node_desc image_desc(clv_op op, int64_t n, int64_t c, int64_t 
 }
 
 /* Asserts that the kernel allocates no memory while it runs. */
-static inline void check_no_memory_taken(const clv_node_desc *d) {
+static inline void check_no_memory_allocated(const clv_node_desc *d) {
   node x;
-  node_init(&x, d);
+  prepare_node(&x, d);
   uint64_t before = clv_alloc_count();
-  node_run(&x);
+  run_node(&x);
   x.a.accumulate = true;
-  node_run(&x);
+  run_node(&x);
   assert_int_equal(clv_alloc_count(), before);
-  node_done(&x);
+  free_node(&x);
 }
 
 #endif

@@ -23,7 +23,7 @@ static const clv_window windows[] = {
      .dilation = {3, 2}},
 };
 
-static clv_window window_at(size_t i) {
+static clv_window get_window(size_t i) {
   clv_window s = windows[i];
   for (int d = 0; d < 2; d++) s.dilation[d] = CLV_MAX(s.dilation[d], 1);
   s.oh = (s.h + 2 * s.pad[0] - (s.kernel[0] - 1) * s.dilation[0] - 1) / s.stride[0] + 1;
@@ -31,8 +31,8 @@ static clv_window window_at(size_t i) {
   return s;
 }
 
-/* Expected element i of dw [K, C, kh, kw]. */
-static double expected(const clv_window *s, const float *x, const float *dy, int64_t i) {
+/* Returns the expected element i of dw [K, C, kh, kw]. */
+static double compute_expected(const clv_window *s, const float *x, const float *dy, int64_t i) {
   int64_t v = i % s->kernel[1], u = i / s->kernel[1] % s->kernel[0];
   int64_t c = i / (s->kernel[1] * s->kernel[0]) % s->c,
           k = i / (s->kernel[1] * s->kernel[0] * s->c);
@@ -53,14 +53,15 @@ typedef struct gradient {
   float *dw, *db;
 } gradient;
 
-static gradient run(cpu_weight_job job, void fn(const cpu_weight_job *), size_t scratch) {
+static gradient run_weight_job(cpu_weight_job job, void fn(const cpu_weight_job *),
+                               size_t scratch) {
   const clv_window *s = &job.s;
   gradient g = {(size_t)(s->k * s->c * s->kernel[0] * s->kernel[1]), NULL, NULL};
-  g.dw = floats_new(g.n);
-  g.db = floats_new((size_t)s->k);
+  g.dw = allocate_floats(g.n);
+  g.db = allocate_floats((size_t)s->k);
   job.dw = g.dw;
   job.db = g.db;
-  job.scratch = bytes_new(scratch);
+  job.scratch = allocate_bytes(scratch);
   fn(&job);
   job.accumulate = true;
   fn(&job);
@@ -68,26 +69,27 @@ static gradient run(cpu_weight_job job, void fn(const cpu_weight_job *), size_t 
   return g;
 }
 
-static void check(const clv_window *s, int block, bool wide) {
+static void check_weight_gradient(const clv_window *s, int block, bool wide) {
   clv_shape in = CLV_SHAPE(s->n, s->c, s->h, s->w), out = CLV_SHAPE(s->n, s->k, s->oh, s->ow);
-  float *x = floats_new(numel(&in)), *dy = floats_new(numel(&out));
+  float *x = allocate_floats(count_elements(&in)), *dy = allocate_floats(count_elements(&out));
   double db[64] = {0};
-  draw(x, numel(&in), 1);
-  draw(dy, numel(&out), 2);
-  float *xb = to_layout(&in, x, wide ? block : 1), *dyb = to_layout(&out, dy, block);
+  draw_normal(x, count_elements(&in), 1);
+  draw_normal(dy, count_elements(&out), 2);
+  float *xb = copy_to_layout(&in, x, wide ? block : 1), *dyb = copy_to_layout(&out, dy, block);
   cpu_weight_job job = {.s = *s, .block = block, .x = xb, .dy = dyb};
   gradient g[3];
   for (int t = 0; t < 3; t++) {
     job.threads = t + 1;
     size_t scratch = wide ? clv_cpu_wide_conv_scratch(s, job.threads)
                           : clv_cpu_small_conv_scratch(s, block, job.threads);
-    g[t] = run(job, wide ? clv_cpu_wide_conv_weight : clv_cpu_small_conv_weight, scratch);
+    g[t] =
+        run_weight_job(job, wide ? clv_cpu_wide_conv_weight : clv_cpu_small_conv_weight, scratch);
     assert_same_bits("weight by threads", g[t].dw, g[0].dw, g[0].n);
     assert_same_bits("bias by threads", g[t].db, g[0].db, (size_t)s->k);
   }
   double *dw = calloc(g[0].n, sizeof *dw);
-  for (size_t i = 0; i < g[0].n; i++) dw[i] = 2 * expected(s, x, dy, (int64_t)i);
-  for (size_t i = 0; i < numel(&out); i++)
+  for (size_t i = 0; i < g[0].n; i++) dw[i] = 2 * compute_expected(s, x, dy, (int64_t)i);
+  for (size_t i = 0; i < count_elements(&out); i++)
     db[i / (size_t)(s->oh * s->ow) % (size_t)s->k] += 2 * (double)dy[i];
   assert_near("weight", g[0].dw, dw, g[0].n);
   assert_near("bias", g[0].db, db, (size_t)s->k);
@@ -106,15 +108,15 @@ static void test_few_channel_weight_gradient_matches_loops(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(windows); i++)
     for (int block = 8; block <= 16; block += 8) {
-      clv_window s = window_at(i);
-      check(&s, block, false);
+      clv_window s = get_window(i);
+      check_weight_gradient(&s, block, false);
     }
 }
 
 static void test_three_tap_weight_gradient_matches_loops(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(windows); i++) {
-    clv_window s = window_at(i);
+    clv_window s = get_window(i);
     if (s.dilation[0] * s.dilation[1] > 1) {
       assert_false(clv_cpu_wide_conv_fits(&s, 8));
       continue;
@@ -123,7 +125,7 @@ static void test_three_tap_weight_gradient_matches_loops(void **state) {
       print_message("because this processor is not wide enough\n");
       skip();
     }
-    check(&s, 8, true);
+    check_weight_gradient(&s, 8, true);
     assert_false(clv_cpu_wide_conv_fits(&s, 16));
     s.kernel[1] = 2;
     assert_false(clv_cpu_wide_conv_fits(&s, 8));
@@ -132,13 +134,13 @@ static void test_three_tap_weight_gradient_matches_loops(void **state) {
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* Positions of weight (k, c, tap) in the tiles `front` and `back`. */
-static size_t in_front(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t tap) {
+/* Return the position of weight (k, c, tap) in the tiles `front` and `back`. */
+static size_t get_position_in_front(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t tap) {
   int64_t tile = k / 16 * (w->c / 16) + c / 16;
   return (size_t)((tile * w->taps + tap) * 256 + c % 16 * 16 + k % 16);
 }
 
-static size_t in_back(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t tap) {
+static size_t get_position_in_back(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t tap) {
   int64_t along = k / 16 * (w->c / 16) + c / 16, across = c / 16 * (w->k / 16) + k / 16;
   int64_t tile = w->backward_tiles_are_c_major ? across : along;
   return (size_t)((tile * w->taps + tap) * 256 + k % 16 * 16 + c % 16);
@@ -146,20 +148,20 @@ static size_t in_back(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t t
 
 static void check_tiles(cpu_weight_tiles w) {
   size_t n = (size_t)(w.k * w.c * w.taps);
-  float *plain = floats_new(n), *front = floats_new(n), *back = floats_new(n);
+  float *plain = allocate_floats(n), *front = allocate_floats(n), *back = allocate_floats(n);
   bool want_front = w.front, want_back = w.back;
-  draw(plain, n, 1);
+  draw_normal(plain, n, 1);
   w.row_major = plain;
   w.front = want_front ? front : NULL;
   w.back = want_back ? back : NULL;
   clv_cpu_weight_pack(&w);
   for (size_t i = 0; i < n; i++) {
     int64_t tap = (int64_t)i % w.taps, c = (int64_t)i / w.taps % w.c, k = (int64_t)i / w.taps / w.c;
-    if (want_front) assert_true(front[in_front(&w, k, c, tap)] == plain[i]);
-    if (want_back) assert_true(back[in_back(&w, k, c, tap)] == plain[i]);
+    if (want_front) assert_true(front[get_position_in_front(&w, k, c, tap)] == plain[i]);
+    if (want_back) assert_true(back[get_position_in_back(&w, k, c, tap)] == plain[i]);
   }
   if (want_front) {
-    float *sum = floats_new(n);
+    float *sum = allocate_floats(n);
     w.row_major = sum;
     clv_cpu_weight_unpack(&w);
     assert_memory_equal(sum, plain, n * sizeof *sum);
@@ -177,8 +179,9 @@ static void test_weight_tiles_match_loops(void **state) {
   (void)state;
   static const int64_t taps[] = {1, 6, 9, 49};
   float want;
+  /* each test is made with the tiles for forward, those for backward, and both */
   for (size_t i = 0; i < CLV_COUNT(taps); i++)
-    for (int way = 0; way < 12; way++) /* ways: front, back, both */
+    for (int way = 0; way < 12; way++)
       check_tiles((cpu_weight_tiles){.k = 48,
                                      .c = 32,
                                      .taps = taps[i],

@@ -17,25 +17,25 @@ static const int64_t convs[][9] = {
     {2, 19, 7, 6, 20, 3, 1, 1, 1}, {3, 9, 8, 7, 1, 3, 3, 2, 1},
 };
 
-static clv_node_desc conv_case(size_t i) {
+static clv_node_desc make_conv_case(size_t i) {
   const int64_t *v = convs[i];
-  return conv_desc(v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8]);
+  return make_conv_desc(v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8]);
 }
 
 typedef struct expected {
-  double *out, *din, *dw, *db;
+  double *output, *input_gradient, *dw, *db;
 } expected;
 
-static void expected_init(expected *e, const node *n) {
-  e->out = calloc(numel(&n->d.out), sizeof(double));
-  e->din = calloc(numel(&n->d.in[0]), sizeof(double));
-  e->dw = calloc(numel(&n->d.param[0]), sizeof(double));
-  e->db = calloc(numel(&n->d.param[1]), sizeof(double));
+static void allocate_expected(expected *e, const node *n) {
+  e->output = calloc(count_elements(&n->d.out), sizeof(double));
+  e->input_gradient = calloc(count_elements(&n->d.in[0]), sizeof(double));
+  e->dw = calloc(count_elements(&n->d.param[0]), sizeof(double));
+  e->db = calloc(count_elements(&n->d.param[1]), sizeof(double));
 }
 
-static void expected_done(expected *e) {
-  free(e->out);
-  free(e->din);
+static void free_expected(expected *e) {
+  free(e->output);
+  free(e->input_gradient);
   free(e->dw);
   free(e->db);
 }
@@ -46,14 +46,14 @@ typedef struct product {
 } product;
 
 static void add_product(expected *e, const float *x, const float *w, const float *dy, product p) {
-  e->out[p.o] += (double)w[p.w] * x[p.x];
-  e->din[p.x] += (double)w[p.w] * dy[p.o];
+  e->output[p.o] += (double)w[p.w] * x[p.x];
+  e->input_gradient[p.x] += (double)w[p.w] * dy[p.o];
   e->dw[p.w] += (double)dy[p.o] * x[p.x];
 }
 
 /* Adds all products of output element (n, k, i, j). */
-static void conv_element(expected *e, const clv_node_desc *d, const float *x, const float *w,
-                         const float *dy, const int64_t at[4]) {
+static void add_conv_element(expected *e, const clv_node_desc *d, const float *x, const float *w,
+                             const float *dy, const int64_t at[4]) {
   const int64_t *in = d->in[0].dim, *out = d->out.dim, *kernel = d->attrs.kernel;
   int64_t per = in[1] / d->attrs.groups, group = at[1] / (out[1] / d->attrs.groups);
   size_t o = (size_t)(((at[0] * out[1] + at[1]) * out[2] + at[2]) * out[3] + at[3]);
@@ -67,26 +67,26 @@ static void conv_element(expected *e, const clv_node_desc *d, const float *x, co
   }
 }
 
-static void conv_expected(expected *e, const node *n, const float *x, const float *dy) {
+static void add_conv_expected(expected *e, const node *n, const float *x, const float *dy) {
   const int64_t *out = n->d.out.dim;
   const float *b = n->a.param[1];
   for (int64_t i = 0; i < out[0] * out[1] * out[2] * out[3]; i++) {
     int64_t at[] = {i / (out[1] * out[2] * out[3]), i / (out[2] * out[3]) % out[1],
                     i / out[3] % out[2], i % out[3]};
-    conv_element(e, &n->d, x, n->a.param[0], dy, at);
-    e->out[i] += b[at[1]];
+    add_conv_element(e, &n->d, x, n->a.param[0], dy, at);
+    e->output[i] += b[at[1]];
     e->db[at[1]] += dy[i];
   }
 }
 
-static void linear_expected(expected *e, const node *n, const float *x, const float *dy) {
+static void add_linear_expected(expected *e, const node *n, const float *x, const float *dy) {
   size_t rows = (size_t)n->d.out.dim[0], out = (size_t)n->d.out.dim[1];
   size_t features = (size_t)n->d.in[0].dim[1];
   for (size_t i = 0; i < rows * out; i++) {
     for (size_t f = 0; f < features; f++)
       add_product(e, x, n->a.param[0], dy,
                   (product){i, i % out * features + f, i / out * features + f});
-    e->out[i] += ((const float *)n->a.param[1])[i % out];
+    e->output[i] += ((const float *)n->a.param[1])[i % out];
     e->db[i % out] += dy[i];
   }
 }
@@ -97,29 +97,29 @@ static void check_against_loops(const char *what, const clv_node_desc *d, expect
   node n;
   expected e;
   clv_err err;
-  node_init(&n, d);
-  expected_init(&e, &n);
-  float *x = to_plain(&d->in[0], n.a.in[0], n.k->in_block[0]);
-  float *dy = to_plain(&d->out, n.a.dout, n.k->out_block);
+  prepare_node(&n, d);
+  allocate_expected(&e, &n);
+  float *x = copy_to_row_major(&d->in[0], n.a.in[0], n.k->in_block[0]);
+  float *dy = copy_to_row_major(&d->out, n.a.dout, n.k->out_block);
   expect(&e, &n, x, dy);
-  node_run(&n);
-  float *out = node_out(&n), *din = node_din(&n, 0);
-  assert_near(what, out, e.out, numel(&d->out));
-  assert_near(what, din, e.din, numel(&d->in[0]));
-  assert_near(what, n.a.dparam[0], e.dw, numel(&d->param[0]));
-  assert_near(what, n.a.dparam[1], e.db, numel(&d->param[1]));
+  run_node(&n);
+  float *out = copy_node_out(&n), *din = copy_node_din(&n, 0);
+  assert_near(what, out, e.output, count_elements(&d->out));
+  assert_near(what, din, e.input_gradient, count_elements(&d->in[0]));
+  assert_near(what, n.a.dparam[0], e.dw, count_elements(&d->param[0]));
+  assert_near(what, n.a.dparam[1], e.db, count_elements(&d->param[1]));
   n.a.accumulate = true;
   ok(n.k->backward_weight(n.k, &n.a, &err), &err);
-  for (size_t i = 0; i < numel(&d->param[0]); i++) e.dw[i] *= 2;
-  for (size_t i = 0; i < numel(&d->param[1]); i++) e.db[i] *= 2;
-  assert_near("accumulated", n.a.dparam[0], e.dw, numel(&d->param[0]));
-  assert_near("accumulated", n.a.dparam[1], e.db, numel(&d->param[1]));
+  for (size_t i = 0; i < count_elements(&d->param[0]); i++) e.dw[i] *= 2;
+  for (size_t i = 0; i < count_elements(&d->param[1]); i++) e.db[i] *= 2;
+  assert_near("accumulated", n.a.dparam[0], e.dw, count_elements(&d->param[0]));
+  assert_near("accumulated", n.a.dparam[1], e.db, count_elements(&d->param[1]));
   free(x);
   free(dy);
   free(out);
   free(din);
-  expected_done(&e);
-  node_done(&n);
+  free_expected(&e);
+  free_node(&n);
 }
 
 static void test_conv_matches_loops(void **state) {
@@ -127,10 +127,10 @@ static void test_conv_matches_loops(void **state) {
   for (size_t i = 0; i < CLV_COUNT(convs); i++)
     for (int threads = 1; threads <= 2; threads++) {
       char what[40];
-      clv_node_desc d = conv_case(i);
+      clv_node_desc d = make_conv_case(i);
       d.threads = threads;
       snprintf(what, sizeof what, "conv %zu, %d threads", i, threads);
-      check_against_loops(what, &d, conv_expected);
+      check_against_loops(what, &d, add_conv_expected);
     }
 }
 
@@ -140,60 +140,61 @@ static void test_linear_matches_loops(void **state) {
                                      {1, 31, 33}, {300, 17, 9}, {513, 70, 66}};
   for (size_t i = 0; i < CLV_COUNT(sizes); i++)
     for (int threads = 1; threads <= 2; threads++) {
-      clv_node_desc d = linear_desc(sizes[i][0], sizes[i][1], sizes[i][2]);
+      clv_node_desc d = make_linear_desc(sizes[i][0], sizes[i][1], sizes[i][2]);
       d.threads = threads;
-      check_against_loops("linear", &d, linear_expected);
+      check_against_loops("linear", &d, add_linear_expected);
     }
 }
 
 /* New kernels, new memory and a reused kernel give the same bits for the same number of threads. */
 static void check_repeats(const clv_node_desc *d) {
   node a, b;
-  node_init(&a, d);
-  void *hole = bytes_new(4096 + 64); /* shifts the addresses of the second run */
-  node_init(&b, d);
+  prepare_node(&a, d);
+  void *hole = allocate_bytes(4096 + 64); /* shifts the addresses of the second run */
+  prepare_node(&b, d);
   free(hole);
-  node_run(&a);
-  node_run(&b);
+  run_node(&a);
+  run_node(&b);
   assert_same_results("other memory", &a, &b);
-  node_run(&b);
+  run_node(&b);
   assert_same_results("run again", &a, &b);
-  node_done(&a);
-  node_done(&b);
+  free_node(&a);
+  free_node(&b);
 }
 
 static void test_repeated_runs_give_the_same_bits(void **state) {
   (void)state;
   for (int threads = 1; threads <= 2; threads++) {
     for (size_t i = 0; i < CLV_COUNT(convs); i++) {
-      clv_node_desc d = conv_case(i);
+      clv_node_desc d = make_conv_case(i);
       d.threads = threads;
       check_repeats(&d);
     }
-    clv_node_desc d = linear_desc(300, 200, 100);
+    clv_node_desc d = make_linear_desc(300, 200, 100);
     d.threads = threads;
     check_repeats(&d);
   }
 }
 
-/* The thread count is the kernel's, not the one the calling thread has set: the threads share the
- * sums of a weight gradient. */
+/* A kernel uses its own thread count, not the one that the calling thread has set for OpenMP,
+ * because the threads divide the sums of a weight gradient. */
 static void test_kernel_ignores_the_caller_thread_count(void **state) {
   (void)state;
-  clv_node_desc descs[] = {conv_desc(8, 32, 14, 14, 64, 1, 1, 0, 1), linear_desc(256, 300, 200)};
+  clv_node_desc descs[] = {make_conv_desc(8, 32, 14, 14, 64, 1, 1, 0, 1),
+                           make_linear_desc(256, 300, 200)};
   for (size_t i = 0; i < CLV_COUNT(descs); i++)
     for (int threads = 1; threads <= 2; threads++) {
       node a, b;
       descs[i].threads = threads;
-      node_init(&a, &descs[i]);
-      node_init(&b, &descs[i]);
+      prepare_node(&a, &descs[i]);
+      prepare_node(&b, &descs[i]);
       clv_backend_cpu()->set_threads(threads);
-      node_run(&a);
+      run_node(&a);
       clv_backend_cpu()->set_threads(3 - threads);
-      node_run(&b);
+      run_node(&b);
       assert_same_results("another setting", &a, &b);
-      node_done(&a);
-      node_done(&b);
+      free_node(&a);
+      free_node(&b);
     }
 }
 
@@ -201,23 +202,23 @@ static void test_kernel_ignores_the_caller_thread_count(void **state) {
 static void test_layout_depends_on_the_node_alone(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(convs); i++) {
-    clv_node_desc d = conv_case(i), other = d;
+    clv_node_desc d = make_conv_case(i), other = d;
     node a, b;
     other.offered_block[0] = 8;
     other.need_dx[0] = other.need_dw = false;
     other.training = false;
-    node_init(&a, &d);
-    node_init(&b, &other);
+    prepare_node(&a, &d);
+    prepare_node(&b, &other);
     assert_int_equal(a.k->in_block[0], b.k->in_block[0]);
     assert_int_equal(a.k->out_block, b.k->out_block);
-    node_run(&a);
-    node_run(&b);
-    float *x = node_out(&a), *y = node_out(&b);
-    assert_same_bits("forward alone", x, y, numel(&d.out));
+    run_node(&a);
+    run_node(&b);
+    float *x = copy_node_out(&a), *y = copy_node_out(&b);
+    assert_same_bits("forward alone", x, y, count_elements(&d.out));
     free(x);
     free(y);
-    node_done(&a);
-    node_done(&b);
+    free_node(&a);
+    free_node(&b);
   }
 }
 
@@ -230,26 +231,26 @@ static void test_whole_channel_blocks_use_blocked_layout(void **state) {
     print_message("because this processor has no AVX2\n");
     skip();
   }
-  clv_node_desc d = conv_desc(2, 32, 14, 14, 64, 3, 1, 1, 1), first = conv_case(0);
+  clv_node_desc d = make_conv_desc(2, 32, 14, 14, 64, 3, 1, 1, 1), first = make_conv_case(0);
   node a;
-  node_init(&a, &d);
+  prepare_node(&a, &d);
   assert_true(a.k->in_block[0] > 1);
   assert_int_equal(a.k->out_block, a.k->in_block[0]);
-  node_done(&a);
-  node_init(&a, &first);
+  free_node(&a);
+  prepare_node(&a, &first);
   assert_int_equal(a.k->in_block[0], 1);
   assert_true(a.k->out_block > 1);
-  node_done(&a);
+  free_node(&a);
 }
 
 static void test_predicted_reorder_counts_match_execution(void **state) {
   (void)state;
   const clv_backend *cpu = clv_backend_cpu();
   for (size_t i = 0; i < CLV_COUNT(convs); i++) {
-    clv_node_desc d = conv_case(i);
+    clv_node_desc d = make_conv_case(i);
     clv_err err;
     node n;
-    node_init(&n, &d);
+    prepare_node(&n, &d);
     uint64_t before = cpu->reorder_count();
     if (n.k->refresh) ok(n.k->refresh(n.k, &n.a, &err), &err);
     assert_int_equal(cpu->reorder_count() - before, n.k->reorders_refresh);
@@ -260,54 +261,55 @@ static void test_predicted_reorder_counts_match_execution(void **state) {
     ok(n.k->backward_input(n.k, &n.a, &err), &err);
     ok(n.k->backward_weight(n.k, &n.a, &err), &err);
     assert_int_equal(cpu->reorder_count() - before, n.k->reorders_backward);
-    node_done(&n);
+    free_node(&n);
   }
 }
 
-/* Trimming frees memory kept of freed kernels, and leaves a running kernel alone. */
+/* Trimming frees the memory that freed kernels left for reuse. It does not touch the memory of a
+ * running kernel. */
 static void test_trim_frees_only_unused_kernel_memory(void **state) {
   (void)state;
   const clv_backend *cpu = clv_backend_cpu();
-  clv_node_desc d = conv_case(0);
+  clv_node_desc d = make_conv_case(0);
   clv_err err;
   node kept;
-  node_init(&kept, &d);
+  prepare_node(&kept, &d);
   for (size_t i = 1; i < CLV_COUNT(convs); i++) {
-    clv_node_desc other = conv_case(i);
+    clv_node_desc other = make_conv_case(i);
     node gone;
-    node_init(&gone, &other);
-    node_done(&gone);
+    prepare_node(&gone, &other);
+    free_node(&gone);
   }
   size_t before = mallinfo2().uordblks;
   cpu->trim(cpu);
   if (!CLV_SANITIZED) assert_true(mallinfo2().uordblks + 16384 < before);
   if (kept.k->refresh) ok(kept.k->refresh(kept.k, &kept.a, &err), &err);
   ok(kept.k->forward(kept.k, &kept.a, &err), &err);
-  node_done(&kept);
+  free_node(&kept);
 }
 
 /* New parameters take effect at refresh, not before. */
 static void test_new_weights_take_effect_after_refresh(void **state) {
   (void)state;
-  clv_node_desc d = conv_desc(2, 16, 7, 7, 16, 3, 1, 1, 1);
+  clv_node_desc d = make_conv_desc(2, 16, 7, 7, 16, 3, 1, 1, 1);
   clv_err err;
   node n;
-  node_init(&n, &d);
-  node_run(&n);
-  float *before = node_out(&n);
-  memset(n.a.param[0], 0, numel(&d.param[0]) * sizeof(float));
+  prepare_node(&n, &d);
+  run_node(&n);
+  float *before = copy_node_out(&n);
+  memset(n.a.param[0], 0, count_elements(&d.param[0]) * sizeof(float));
   if (n.k->refresh) ok(n.k->refresh(n.k, &n.a, &err), &err);
   ok(n.k->forward(n.k, &n.a, &err), &err);
-  float *after = node_out(&n);
+  float *after = copy_node_out(&n);
   const float *bias = n.a.param[1];
-  for (size_t i = 0; i < numel(&d.out); i++) assert_true(after[i] == bias[i / 49 % 16]);
+  for (size_t i = 0; i < count_elements(&d.out); i++) assert_true(after[i] == bias[i / 49 % 16]);
   assert_true(before[0] != after[0]);
   free(before);
   free(after);
-  node_done(&n);
+  free_node(&n);
 }
 
-static int tasks(void) {
+static int count_threads(void) {
   DIR *dir = opendir("/proc/self/task");
   int n = 0;
   for (struct dirent *e; (e = readdir(dir));) n += e->d_name[0] != '.';
@@ -318,21 +320,21 @@ static int tasks(void) {
 /* The long weight gradient loads OpenBLAS, which must not start threads. */
 static void test_loading_openblas_starts_no_threads(void **state) {
   (void)state;
-  int before = tasks();
-  clv_node_desc d = linear_desc(512, 128, 128);
+  int before = count_threads();
+  clv_node_desc d = make_linear_desc(512, 128, 128);
   node n;
-  node_init(&n, &d);
-  node_run(&n);
-  assert_int_equal(tasks(), before);
+  prepare_node(&n, &d);
+  run_node(&n);
+  assert_int_equal(count_threads(), before);
   assert_non_null(strstr(clv_backend_libraries(clv_backend_cpu()), "oneDNN "));
   assert_non_null(strstr(clv_backend_libraries(clv_backend_cpu()), "OpenBLAS"));
   assert_true(strlen(clv_backend_isa(clv_backend_cpu())) > 0);
-  node_done(&n);
+  free_node(&n);
 }
 
 static void test_unsupported_dtype_or_op_is_unimplemented(void **state) {
   (void)state;
-  clv_node_desc d = linear_desc(2, 2, 2);
+  clv_node_desc d = make_linear_desc(2, 2, 2);
   clv_kernel *k;
   clv_err err;
   d.dtype = CLV_F64;

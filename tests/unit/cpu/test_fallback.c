@@ -15,13 +15,14 @@ static void test_unknown_op_has_no_cpu_kernel(void **state) {
   assert_false(clv_backend_cpu()->has((clv_op)-1));
 }
 
-/* Each has its own products, except for the first two. */
+/* Each instruction set has its own matrix products and its own name, except for the first two. */
 static void test_each_isa_has_a_distinct_name(void **state) {
 #define NAME(isa) clv_cpu_isa_name(dnnl_cpu_isa_##isa, true),
   const char *names[] = {
-      clv_cpu_isa_name(0, false), clv_cpu_isa_name(UINT32_MAX, true),
-      CPU_ISAS(NAME)                                         /* with AMX that the system permits */
-      clv_cpu_isa_name(dnnl_cpu_isa_avx512_core_amx, false), /* the system refuses it */
+      clv_cpu_isa_name(0, false),
+      clv_cpu_isa_name(UINT32_MAX, true),
+      CPU_ISAS(NAME) /* these are for a system that permits AMX, the next is for one that refuses */
+      clv_cpu_isa_name(dnnl_cpu_isa_avx512_core_amx, false),
   };
   (void)state;
   assert_string_equal(names[0], names[1]);

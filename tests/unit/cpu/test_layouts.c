@@ -8,27 +8,27 @@
 /* Batchnorm updates its running statistics in training, and reads them in evaluation. */
 static void test_batchnorm_updates_statistics_only_in_training(void **state) {
   (void)state;
-  clv_node_desc d = image_desc(CLV_OP_BATCHNORM, 3, 9, 4, 5);
+  clv_node_desc d = make_image_desc(CLV_OP_BATCHNORM, 3, 9, 4, 5);
   node n;
   d.offered_block[0] = 8;
-  node_init(&n, &d);
+  prepare_node(&n, &d);
   float before = ((float *)n.a.param[CLV_SLOT_MEAN])[8];
-  node_run(&n);
-  assert_int_equal(n.tracked, 1);
+  run_node(&n);
+  assert_int_equal(n.n_tracked_batches, 1);
   assert_true(((float *)n.a.param[CLV_SLOT_MEAN])[8] != before);
-  node_done(&n);
+  free_node(&n);
   d.training = false;
-  node_init(&n, &d);
+  prepare_node(&n, &d);
   before = ((float *)n.a.param[CLV_SLOT_MEAN])[8];
-  node_run(&n);
-  assert_int_equal(n.tracked, 0);
+  run_node(&n);
+  assert_int_equal(n.n_tracked_batches, 0);
   assert_true(((float *)n.a.param[CLV_SLOT_MEAN])[8] == before);
-  node_done(&n);
+  free_node(&n);
 }
 
 /* The row-major index decides if dropout keeps an element: Philox block i/4, word i%4. */
 /* True if dropout with probability p keeps element i. */
-static bool is_kept(const node *n, size_t i, double p) {
+static bool is_kept_by_dropout(const node *n, size_t i, double p) {
   uint32_t word[4];
   clv_rng_block(&n->a.key, (uint32_t)(i / 4), word);
   return (word[i % 4] >> 8) * 0x1p-24 >= p;
@@ -36,15 +36,15 @@ static bool is_kept(const node *n, size_t i, double p) {
 
 static void test_blocked_dropout_uses_the_row_major_mask(void **state) {
   (void)state;
-  clv_node_desc d = image_desc(CLV_OP_DROPOUT, 2, 11, 3, 5);
+  clv_node_desc d = make_image_desc(CLV_OP_DROPOUT, 2, 11, 3, 5);
   node n;
   d.offered_block[0] = 8;
-  node_init(&n, &d);
-  node_run(&n);
-  float *x = to_plain(&d.in[0], n.a.in[0], 8), *y = node_out(&n);
+  prepare_node(&n, &d);
+  run_node(&n);
+  float *x = copy_to_row_major(&d.in[0], n.a.in[0], 8), *y = copy_node_out(&n);
   int dropped = 0;
-  for (size_t i = 0; i < numel(&d.in[0]); i++) {
-    bool keep = is_kept(&n, i, d.attrs.p);
+  for (size_t i = 0; i < count_elements(&d.in[0]); i++) {
+    bool keep = is_kept_by_dropout(&n, i, d.attrs.p);
     float want = x[i] * (keep ? (float)(1 / (1 - d.attrs.p)) : 0);
     assert_true(y[i] == want);
     dropped += !keep;
@@ -52,7 +52,7 @@ static void test_blocked_dropout_uses_the_row_major_mask(void **state) {
   assert_in_range(dropped, 330 / 8, 330 / 2);
   free(x);
   free(y);
-  node_done(&n);
+  free_node(&n);
 }
 
 static void test_reorder_moves_every_element(void **state) {
@@ -60,13 +60,13 @@ static void test_reorder_moves_every_element(void **state) {
   static const int blocks[] = {1, 8, 16};
   const clv_backend *cpu = clv_backend_cpu();
   clv_shape shape = CLV_SHAPE(2, 19, 3, 5);
-  size_t n = numel(&shape);
+  size_t n = count_elements(&shape);
   clv_err err;
   for (size_t from = 0; from < 3; from++)
     for (size_t to = 0; to < 3; to++) {
-      float *plain = floats_new(n), *b = floats_new(clv_layout_numel(&shape, blocks[to]));
+      float *plain = allocate_floats(n), *b = allocate_floats(clv_layout_numel(&shape, blocks[to]));
       for (size_t i = 0; i < n; i++) plain[i] = (float)i + 1;
-      float *a = to_layout(&shape, plain, blocks[from]);
+      float *a = copy_to_layout(&shape, plain, blocks[from]);
       uint64_t before = cpu->reorder_count();
       ok(cpu->reorder(cpu, &shape, CLV_F32, a, blocks[from], b, blocks[to], &err), &err);
       assert_int_equal(cpu->reorder_count() - before, 1);
@@ -83,7 +83,7 @@ static void test_reorder_moves_every_element(void **state) {
 }
 
 /* Returns the row-major index of value i of an image that is channels last. */
-static size_t plain_index(const clv_shape *s, size_t i) {
+static size_t get_row_major_index(const clv_shape *s, size_t i) {
   size_t c = (size_t)s->dim[1], image = (size_t)(s->dim[2] * s->dim[3]);
   return (i / c / image * c + i % c) * image + i / c % image;
 }
@@ -95,22 +95,23 @@ static void test_reorder_to_channels_last_and_back(void **state) {
       1, 8, 16, 1 | CLV_LAYOUT_BF16, 8 | CLV_LAYOUT_BF16, 16 | CLV_LAYOUT_BF16};
   const clv_backend *cpu = clv_backend_cpu();
   clv_shape shape = CLV_SHAPE(2, 19, 9, 11);
-  size_t n = numel(&shape), most = clv_layout_numel(&shape, 16);
-  float *plain = floats_new(n), *b = floats_new(most), *c = floats_new(most);
-  float *last = floats_new(n);
+  size_t n = count_elements(&shape), most = clv_layout_numel(&shape, 16);
+  float *plain = allocate_floats(n), *b = allocate_floats(most), *c = allocate_floats(most);
+  float *last = allocate_floats(n);
   clv_err err;
   for (size_t i = 0; i < n; i++) plain[i] = (float)(i % 251);
   for (size_t i = 0; i < 2 * CLV_COUNT(others); i++) {
     int other = others[i / 2], to = 1 | CLV_LAYOUT_CHANNELS_LAST | (i % 2 ? CLV_LAYOUT_BF16 : 0);
     bool bf16 = clv_layout_is_bf16(other);
-    float *a = to_layout(&shape, plain, clv_layout_block(other));
+    float *a = copy_to_layout(&shape, plain, clv_layout_block(other));
     memset(b, 0x55, most * sizeof *b);
     if (bf16)
       ok(cpu->reorder(cpu, &shape, CLV_F32, a, clv_layout_f32(other), c, other, &err), &err);
     ok(cpu->reorder(cpu, &shape, CLV_F32, bf16 ? c : a, other, last, to, &err), &err);
     ok(cpu->reorder(cpu, &shape, CLV_F32, last, to, b, other, &err), &err);
     assert_memory_equal(bf16 ? c : a, b, clv_layout_numel(&shape, other) * (bf16 ? 2 : 4));
-    for (size_t v = 0; v < n && i == 0; v++) assert_true(last[v] == plain[plain_index(&shape, v)]);
+    for (size_t v = 0; v < n && i == 0; v++)
+      assert_true(last[v] == plain[get_row_major_index(&shape, v)]);
     free(a);
   }
   free(plain);

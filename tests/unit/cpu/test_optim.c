@@ -8,7 +8,7 @@
 
 enum { N = 61 };
 
-static void step(const clv_step_args *a, float *p, const float *g, float *const m[], size_t n) {
+static void run_step(const clv_step_args *a, float *p, const float *g, float *const m[], size_t n) {
   clv_backend_cpu()->step(clv_backend_cpu(), a, p, g, m, &(clv_extent){0, n}, 1);
 }
 
@@ -21,7 +21,7 @@ static double sum_squares(const float *x, size_t n) {
   return ret;
 }
 
-static void sgd_one(const clv_step_args *a, float *p, float g, float *m) {
+static void sgd_step_one_value(const clv_step_args *a, float *p, float g, float *m) {
   float d = g * a->grad_scale;
   if (a->weight_decay != 0) d = fmaf(a->weight_decay, *p, d);
   if (m) {
@@ -44,20 +44,20 @@ static void test_sgd_matches_the_scalar_formula(void **state) {
                          .is_first_step = variant & 4};
       bool moment = variant & 8;
       float p[N], g[N], m[N], q[N], w[N];
-      draw(p, N, 1);
-      draw(g, N, 2);
-      draw(m, N, 3);
+      draw_normal(p, N, 1);
+      draw_normal(g, N, 2);
+      draw_normal(m, N, 3);
       memcpy(q, p, sizeof q);
       memcpy(w, m, sizeof w);
-      step(&a, p, g, (float *[]){moment ? m : NULL, NULL, NULL}, n);
-      for (size_t i = 0; i < n; i++) sgd_one(&a, &q[i], g[i], moment ? &w[i] : NULL);
+      run_step(&a, p, g, (float *[]){moment ? m : NULL, NULL, NULL}, n);
+      for (size_t i = 0; i < n; i++) sgd_step_one_value(&a, &q[i], g[i], moment ? &w[i] : NULL);
       assert_same_bits("sgd parameters", p, q, N);
       assert_same_bits("sgd momentum", m, w, N);
     }
 }
 
-static void adam_one(const clv_optim_config *c, int t, float scale, float *p, float g, float *m,
-                     float *v) {
+static void adam_step_one_value(const clv_optim_config *c, int t, float scale, float *p, float g,
+                                float *m, float *v) {
   float beta1 = (float)c->beta1, beta2 = (float)c->beta2, decay = (float)c->weight_decay;
   float rest1 = (float)(round((1 - (double)beta1) * 1e7) / 1e7);
   float rest2 = (float)(round((1 - (double)beta2) * 1e7) / 1e7);
@@ -83,26 +83,26 @@ static void test_adam_matches_the_scalar_formula(void **state) {
                             .weight_decay = variant & 1 ? 0.01 : 0};
       float p[N], g[N], m[N], v[N], q[N], w[N], u[N];
       clv_step_args a;
-      draw(p, N, 1);
-      draw(g, N, 2);
-      draw(m, N, 3);
-      draw(v, N, 4);
+      draw_normal(p, N, 1);
+      draw_normal(g, N, 2);
+      draw_normal(m, N, 3);
+      draw_normal(v, N, 4);
       for (size_t i = 0; i < N; i++) v[i] = fabsf(v[i]);
       memcpy(q, p, sizeof q);
       memcpy(w, m, sizeof w);
       memcpy(u, v, sizeof u);
       clv_step_prepare(&c, 2, c.lr, 0.5, &a);
-      step(&a, p, g, (float *[]){m, v, NULL}, n);
-      for (size_t i = 0; i < n; i++) adam_one(&c, 2, 0.5f, &q[i], g[i], &w[i], &u[i]);
+      run_step(&a, p, g, (float *[]){m, v, NULL}, n);
+      for (size_t i = 0; i < n; i++) adam_step_one_value(&c, 2, 0.5f, &q[i], g[i], &w[i], &u[i]);
       assert_same_bits("adam parameters", p, q, N);
       assert_same_bits("adam m", m, w, N);
       assert_same_bits("adam v", v, u, N);
     }
 }
 
-/* Computes the formulas, one value at a time. */
-static void formula_step(const clv_step_args *a, float *p, const float *g, float *const m[],
-                         size_t n) {
+/* Steps by the optimiser's formulas, one value at a time. */
+static void step_by_formula(const clv_step_args *a, float *p, const float *g, float *const m[],
+                            size_t n) {
   for (size_t i = 0; i < n; i++) {
 #define CLV_OPTIMIZER(NAME, name, ...) \
   if (a->kind == CLV_OPTIM_##NAME) clv_step_##name(a, i, p, g, m[0], m[1], m[2]);
@@ -112,21 +112,21 @@ static void formula_step(const clv_step_args *a, float *p, const float *g, float
 }
 
 /* Compares an optimiser bit by bit with its formulas, for every length. */
-static void check_as_formula(const clv_optim_config *c, size_t n) {
+static void check_against_formula(const clv_optim_config *c, size_t n) {
   float p[2][N], g[N], m[2][CLV_OPTIM_MAX_MOMENTS][N];
-  draw(g, N, 2);
+  draw_normal(g, N, 2);
   for (int b = 0; b < 2; b++) {
     float *moments[CLV_OPTIM_MAX_MOMENTS];
     clv_step_args a;
     clv_step_prepare(c, 3, c->lr, 0.5, &a);
-    draw(p[b], N, 1);
+    draw_normal(p[b], N, 1);
     for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
-      draw(m[b][i], N, (unsigned)(3 + i));
+      draw_normal(m[b][i], N, (unsigned)(3 + i));
       for (size_t k = 0; k < N; k++)
         m[b][i][k] = fabsf(m[b][i][k]) * (i == 2 ? 0.01f : 1) + (i == 0);
       moments[i] = clv_optim_moments_of(c) >> i & 1 ? m[b][i] : NULL;
     }
-    (b ? step : formula_step)(&a, p[b], g, moments, n);
+    (b ? run_step : step_by_formula)(&a, p[b], g, moments, n);
   }
   assert_same_bits("parameters", p[1], p[0], N);
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) assert_same_bits("moment", m[1][i], m[0][i], N);
@@ -144,14 +144,14 @@ static void test_every_optimizer_matches_its_scalar_formula(void **state) {
         c.momentum = variant & 2 ? 0.9 : 0;
         c.centered = variant & 4;
         c.lr_decay = 0.1;
-        check_as_formula(&c, n);
+        check_against_formula(&c, n);
       }
 }
 
 static void test_sum_of_squares_adds_in_eight_lane_order(void **state) {
   (void)state;
   float x[N];
-  draw(x, N, 5);
+  draw_normal(x, N, 5);
   for (size_t n = 0; n <= N; n++) {
     double lane[8] = {0};
     for (size_t i = 0; i < n; i++) lane[i % 8] += (double)x[i] * x[i];
@@ -169,8 +169,8 @@ static void test_add_accumulates_f32_and_f64(void **state) {
   (void)state;
   float a[N], b[N];
   double c[3] = {1, 2, 3}, d[3] = {10, 20, 30};
-  draw(a, N, 6);
-  draw(b, N, 7);
+  draw_normal(a, N, 6);
+  draw_normal(b, N, 7);
   float want = a[N - 1] + b[N - 1];
   clv_backend_cpu()->add(clv_backend_cpu(), CLV_F32, a, b, N);
   assert_true(a[N - 1] == want);

@@ -5,7 +5,7 @@
  */
 #include "tests/unit/cpu/cpu_test.h"
 
-static clv_node_desc desc_of(clv_op op, clv_shape in, clv_shape out, clv_attrs attrs) {
+static clv_node_desc make_desc(clv_op op, clv_shape in, clv_shape out, clv_attrs attrs) {
   return (clv_node_desc){.op = op,
                          .attrs = attrs,
                          .n_in = 1,
@@ -17,27 +17,27 @@ static clv_node_desc desc_of(clv_op op, clv_shape in, clv_shape out, clv_attrs a
                          .threads = 1};
 }
 
-static clv_node_desc with_params(clv_node_desc d, const clv_shape *params, int n) {
+static clv_node_desc add_params(clv_node_desc d, const clv_shape *params, int n) {
   d.n_params = n;
   d.need_dw = true;
   memcpy(d.param, params, (size_t)n * sizeof *params);
   return d;
 }
 
-static clv_node_desc lstm_desc(int64_t n, int64_t t, int64_t f, int64_t h, int layers) {
+static clv_node_desc make_lstm_desc(int64_t n, int64_t t, int64_t f, int64_t h, int layers) {
   clv_shape params[CLV_MAX_PARAMS];
   for (int i = 0; i < 4 * layers; i++)
     params[i] = i % 4 == 0   ? CLV_SHAPE(4 * h, i ? h : f)
                 : i % 4 == 1 ? CLV_SHAPE(4 * h, h)
                              : CLV_SHAPE(4 * h);
-  return with_params(desc_of(CLV_OP_LSTM, CLV_SHAPE(n, t, f), CLV_SHAPE(n, t, h),
-                             (clv_attrs){.out = h, .layers = layers, .bias = true}),
-                     params, 4 * layers);
+  return add_params(make_desc(CLV_OP_LSTM, CLV_SHAPE(n, t, f), CLV_SHAPE(n, t, h),
+                              (clv_attrs){.out = h, .layers = layers, .bias = true}),
+                    params, 4 * layers);
 }
 
-static clv_node_desc concat_desc(void) {
+static clv_node_desc make_concat_desc(void) {
   clv_node_desc d =
-      desc_of(CLV_OP_CONCAT, CLV_SHAPE(32, 9, 7), CLV_SHAPE(32, 9, 19), (clv_attrs){.dim = 2});
+      make_desc(CLV_OP_CONCAT, CLV_SHAPE(32, 9, 7), CLV_SHAPE(32, 9, 19), (clv_attrs){.dim = 2});
   d.n_in = 3;
   d.in[1] = CLV_SHAPE(32, 9, 1);
   d.in[2] = CLV_SHAPE(32, 9, 11);
@@ -49,42 +49,42 @@ static clv_node_desc concat_desc(void) {
 enum { MOST = 12 };
 
 /* Fills in nodes that are all large enough for two threads. */
-static int descs_of(clv_node_desc ret[MOST]) {
+static int make_descs(clv_node_desc ret[MOST]) {
   const clv_shape text = CLV_SHAPE(32, 33, 101), wide[] = {CLV_SHAPE(101), CLV_SHAPE(101)};
   const clv_shape table = CLV_SHAPE(50, 70);
   int n = 0;
-  ret[n++] = with_params(
-      desc_of(CLV_OP_EMBEDDING, CLV_SHAPE(32, 40), CLV_SHAPE(32, 40, 70),
-              (clv_attrs){.rows = 50, .out = 70, .column = -1, .minus = -1, .padding_idx = -1}),
+  ret[n++] = add_params(
+      make_desc(CLV_OP_EMBEDDING, CLV_SHAPE(32, 40), CLV_SHAPE(32, 40, 70),
+                (clv_attrs){.rows = 50, .out = 70, .column = -1, .minus = -1, .padding_idx = -1}),
       &table, 1);
-  ret[n++] = desc_of(CLV_OP_MEAN, text, CLV_SHAPE(32, 101), (clv_attrs){.dim = 1});
-  ret[n++] = desc_of(CLV_OP_MEAN, text, CLV_SHAPE(32, 33), (clv_attrs){.dim = -1});
-  ret[n++] = desc_of(CLV_OP_SCALE, text, text, (clv_attrs){.factor = 0.3});
-  ret[n++] = desc_of(CLV_OP_SLICE, text, CLV_SHAPE(32, 9, 101),
-                     (clv_attrs){.dim = 1, .start = 4, .stop = 13});
-  ret[n++] = with_params(
-      desc_of(CLV_OP_LAYERNORM, text, text, (clv_attrs){.shape = CLV_SHAPE(101), .eps = 1e-5}),
+  ret[n++] = make_desc(CLV_OP_MEAN, text, CLV_SHAPE(32, 101), (clv_attrs){.dim = 1});
+  ret[n++] = make_desc(CLV_OP_MEAN, text, CLV_SHAPE(32, 33), (clv_attrs){.dim = -1});
+  ret[n++] = make_desc(CLV_OP_SCALE, text, text, (clv_attrs){.factor = 0.3});
+  ret[n++] = make_desc(CLV_OP_SLICE, text, CLV_SHAPE(32, 9, 101),
+                       (clv_attrs){.dim = 1, .start = 4, .stop = 13});
+  ret[n++] = add_params(
+      make_desc(CLV_OP_LAYERNORM, text, text, (clv_attrs){.shape = CLV_SHAPE(101), .eps = 1e-5}),
       wide, 2);
-  ret[n++] = concat_desc();
+  ret[n++] = make_concat_desc();
   return n;
 }
 
 static void check_same(const char *what, const clv_node_desc *d, const clv_node_desc *other) {
   node a, b;
-  node_init(&a, d);
-  node_init(&b, other);
-  node_run(&a);
-  node_run(&b);
-  node_run(&b);
+  prepare_node(&a, d);
+  prepare_node(&b, other);
+  run_node(&a);
+  run_node(&b);
+  run_node(&b);
   assert_same_results(what, &a, &b);
-  node_done(&a);
-  node_done(&b);
+  free_node(&a);
+  free_node(&b);
 }
 
 static void test_threads_give_the_same_bits(void **state) {
   (void)state;
   clv_node_desc descs[MOST];
-  int n = descs_of(descs);
+  int n = make_descs(descs);
   for (int i = 0; i < n; i++) {
     clv_node_desc two = descs[i];
     two.threads = 2;
@@ -95,7 +95,7 @@ static void test_threads_give_the_same_bits(void **state) {
 static void test_repeated_lstm_gives_the_same_bits(void **state) {
   (void)state;
   for (int threads = 1; threads <= 2; threads++) {
-    clv_node_desc d = lstm_desc(37, 11, 13, 48, 2);
+    clv_node_desc d = make_lstm_desc(37, 11, 13, 48, 2);
     d.threads = threads;
     check_same("lstm", &d, &d);
   }
@@ -106,51 +106,51 @@ static void test_repeated_lstm_gives_the_same_bits(void **state) {
 static void test_lstm_evaluation_equals_training_forward(void **state) {
   (void)state;
   for (int layers = 1; layers <= 4; layers++) {
-    clv_node_desc d = lstm_desc(5, 4, 3, 7, layers), still = d;
+    clv_node_desc d = make_lstm_desc(5, 4, 3, 7, layers), still = d;
     node a, b;
     clv_err err;
     still.need_dx[0] = still.need_dw = still.training = false;
-    node_init(&a, &d);
-    node_init(&b, &still);
+    prepare_node(&a, &d);
+    prepare_node(&b, &still);
     assert_int_equal(b.k->saved_bytes, 0);
     assert_null(b.k->backward_input);
     ok(a.k->forward(a.k, &a.a, &err), &err);
     ok(b.k->forward(b.k, &b.a, &err), &err);
-    assert_same_bits("evaluation", a.a.out, b.a.out, numel(&d.out));
-    node_done(&a);
-    node_done(&b);
+    assert_same_bits("evaluation", a.a.out, b.a.out, count_elements(&d.out));
+    free_node(&a);
+    free_node(&b);
   }
 }
 
 /* A gradient does not depend on which other gradients are wanted. */
 static void test_lstm_gradients_are_independent_of_each_other(void **state) {
   (void)state;
-  clv_node_desc d = lstm_desc(6, 5, 4, 9, 2), weights = d, input = d;
+  clv_node_desc d = make_lstm_desc(6, 5, 4, 9, 2), weights = d, input = d;
   node all, some;
   weights.need_dx[0] = false;
   input.need_dw = false;
-  node_init(&all, &d);
-  node_run(&all);
-  node_init(&some, &weights);
-  node_run(&some);
+  prepare_node(&all, &d);
+  run_node(&all);
+  prepare_node(&some, &weights);
+  run_node(&some);
   for (int i = 0; i < d.n_params; i++)
-    assert_same_bits("weights", all.a.dparam[i], some.a.dparam[i], numel(&d.param[i]));
-  node_done(&some);
-  node_init(&some, &input);
+    assert_same_bits("weights", all.a.dparam[i], some.a.dparam[i], count_elements(&d.param[i]));
+  free_node(&some);
+  prepare_node(&some, &input);
   assert_false(some.k->fused_grads);
   assert_int_equal(some.k->saves, 0);
-  node_run(&some);
-  assert_same_bits("input", all.a.din[0], some.a.din[0], numel(&d.in[0]));
-  node_done(&some);
-  node_done(&all);
+  run_node(&some);
+  assert_same_bits("input", all.a.din[0], some.a.din[0], count_elements(&d.in[0]));
+  free_node(&some);
+  free_node(&all);
 }
 
 static void test_execution_allocates_nothing(void **state) {
   (void)state;
   clv_node_desc descs[MOST];
-  int n = descs_of(descs);
-  descs[n++] = lstm_desc(7, 5, 6, 10, 3);
-  for (int i = 0; i < n; i++) check_no_memory_taken(&descs[i]);
+  int n = make_descs(descs);
+  descs[n++] = make_lstm_desc(7, 5, 6, 10, 3);
+  for (int i = 0; i < n; i++) check_no_memory_allocated(&descs[i]);
 }
 
 int main(void) {

@@ -20,17 +20,18 @@ extern int omp_get_thread_num(void);
 /* ---- who holds them when oneDNN is called ---------------------------------------------------- */
 
 static int n_calls,
-    n_open; /* open calls of oneDNN; those on a thread that a signal could interrupt */
+    n_open; /* n_calls: calls of oneDNN; n_open: calls on a thread that a signal could interrupt */
 
-static bool holds(int signal) {
+static bool is_blocked(int signal) {
   sigset_t now;
   pthread_sigmask(SIG_BLOCK, NULL, &now);
   return sigismember(&now, signal);
 }
 
-static void note_call(void) {
+static void count_call(void) {
   n_calls++;
-  n_open += !holds(SIGINT) || !holds(SIGTERM) || !holds(SIGHUP) || !holds(SIGPROF);
+  n_open +=
+      !is_blocked(SIGINT) || !is_blocked(SIGTERM) || !is_blocked(SIGHUP) || !is_blocked(SIGPROF);
 }
 
 dnnl_status_t __real_dnnl_sgemm(char, char, dnnl_dim_t, dnnl_dim_t, dnnl_dim_t, float,
@@ -42,7 +43,7 @@ dnnl_status_t __wrap_dnnl_sgemm(char at, char bt, dnnl_dim_t m, dnnl_dim_t n, dn
 dnnl_status_t __wrap_dnnl_sgemm(char at, char bt, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k,
                                 float alpha, const float *a, dnnl_dim_t lda, const float *b,
                                 dnnl_dim_t ldb, float beta, float *c, dnnl_dim_t ldc) {
-  note_call();
+  count_call();
   return __real_dnnl_sgemm(at, bt, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
@@ -52,71 +53,72 @@ dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t p, dnnl_strea
                                             const dnnl_exec_arg_t *args);
 dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t p, dnnl_stream_t s, int n,
                                             const dnnl_exec_arg_t *args) {
-  note_call();
+  count_call();
   return __real_dnnl_primitive_execute(p, s, n, args);
 }
 
-static void runs_without_signals(const clv_node_desc *d) {
+static void are_signals_blocked_while_running(const clv_node_desc *d) {
   node n;
   n_calls = n_open = 0;
-  node_init(&n, d);
-  node_run(&n);
-  node_done(&n);
+  prepare_node(&n, d);
+  run_node(&n);
+  free_node(&n);
   assert_true(n_calls > 0);
   assert_int_equal(n_open, 0);
-  assert_false(holds(SIGINT));
+  assert_false(is_blocked(SIGINT));
 }
 
-static void one_thread_holds_them_while_oneDNN_runs(void **state) {
+static void signals_are_blocked_while_one_thread_runs_onednn(void **state) {
   (void)state;
-  clv_node_desc linear = linear_desc(64, 784, 16), conv = conv_desc(2, 7, 6, 6, 9, 3, 1, 0, 1);
-  runs_without_signals(&linear);
-  runs_without_signals(&conv);
+  clv_node_desc linear = make_linear_desc(64, 784, 16),
+                conv = make_conv_desc(2, 7, 6, 6, 9, 3, 1, 0, 1);
+  are_signals_blocked_while_running(&linear);
+  are_signals_blocked_while_running(&conv);
 }
 
 /* ---- the threads of a team ------------------------------------------------------------------- */
 
-static void part_of_program(void *unused) { (void)unused; }
+static void run_program_part(void *unused) { (void)unused; }
 
-static void note_part(void *arg) {
+static void note_blocked_of_part(void *arg) {
   bool *has = arg;
-  has[omp_get_thread_num()] = holds(SIGINT) && !holds(SIGSEGV);
+  has[omp_get_thread_num()] = is_blocked(SIGINT) && !is_blocked(SIGSEGV);
 }
 
-static void run_once(const clv_node_desc *d) {
+static void run_node_once(const clv_node_desc *d) {
   node n;
-  node_init(&n, d);
-  node_run(&n);
-  node_done(&n);
+  prepare_node(&n, d);
+  run_node(&n);
+  free_node(&n);
 }
 
 /* Runs on a new thread, because each thread has its own OpenMP team. */
-static void *linear_behind_a_program(void *has) {
-  clv_node_desc d = linear_desc(64, 784, 16);
+static void *run_linear_after_program(void *has) {
+  clv_node_desc d = make_linear_desc(64, 784, 16);
   d.threads = TEAM;
-  GOMP_parallel(part_of_program, NULL, TEAM, 0);
-  run_once(&d);
-  GOMP_parallel(note_part, has, TEAM, 0);
+  GOMP_parallel(run_program_part, NULL, TEAM, 0);
+  run_node_once(&d);
+  GOMP_parallel(note_blocked_of_part, has, TEAM, 0);
   return NULL;
 }
 
-static void *loops_alone(void *has) {
-  clv_node_desc d = image_desc(CLV_OP_DROPOUT, 16, 16, 32, 32);
+static void *run_loops_in_thread(void *has) {
+  clv_node_desc d = make_image_desc(CLV_OP_DROPOUT, 16, 16, 32, 32);
   d.threads = TEAM;
-  run_once(&d);
-  GOMP_parallel(note_part, has, TEAM, 0);
+  run_node_once(&d);
+  GOMP_parallel(note_blocked_of_part, has, TEAM, 0);
   return NULL;
 }
 
-static void the_others_of_a_team_hold_them_for_good(void **state) {
-  static void *(*const makers[])(void *) = {linear_behind_a_program, loops_alone};
+static void signals_stay_blocked_in_other_team_threads(void **state) {
+  static void *(*const makers[])(void *) = {run_linear_after_program, run_loops_in_thread};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(makers); i++) {
     bool has[TEAM] = {false};
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, makers[i], has), 0);
     pthread_join(thread, NULL);
-    assert_false(has[0]); /* the calling thread has its own signal stack again */
+    assert_false(has[0]); /* the calling thread accepts signals again */
     for (int k = 1; k < TEAM; k++) assert_true(has[k]);
   }
 }
@@ -153,32 +155,32 @@ static void begin_alarms(void *stack) {
   sigaction(SIGALRM, &act, NULL);
 }
 
-static void set_alarms(suseconds_t us) {
+static void set_alarm_interval(suseconds_t us) {
   setitimer(ITIMER_REAL, &(struct itimerval){{.tv_usec = us}, {.tv_usec = us}}, NULL);
 }
 
-static void a_handler_finds_the_stack_where_it_belongs(void **state) {
+static void signal_handler_runs_on_the_thread_stack(void **state) {
   static char stack[1 << 16];
   (void)state;
-  clv_node_desc d = linear_desc(64, 784, 16);
+  clv_node_desc d = make_linear_desc(64, 784, 16);
   node n;
-  node_init(&n, &d);
+  prepare_node(&n, &d);
   begin_alarms(stack);
-  set_alarms(PERIOD_US);
+  set_alarm_interval(PERIOD_US);
   for (uint64_t end = clv_now_ns() + LIMIT_NS; n_handled < WANTED && clv_now_ns() < end;)
-    node_run(&n);
-  set_alarms(0);
+    run_node(&n);
+  set_alarm_interval(0);
   sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL);
-  node_done(&n);
+  free_node(&n);
   assert_true(n_handled >= WANTED);
   assert_int_equal(n_outside, 0);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(one_thread_holds_them_while_oneDNN_runs),
-      cmocka_unit_test(the_others_of_a_team_hold_them_for_good),
-      cmocka_unit_test(a_handler_finds_the_stack_where_it_belongs),
+      cmocka_unit_test(signals_are_blocked_while_one_thread_runs_onednn),
+      cmocka_unit_test(signals_stay_blocked_in_other_team_threads),
+      cmocka_unit_test(signal_handler_runs_on_the_thread_stack),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@ int __real_clv_cpu_vector_width(void);
 static int width;
 int __wrap_clv_cpu_vector_width(void) { return width; }
 
-/* Compares with words of single blocks, also where block numbers overflow. */
+/* Compares words drawn in bulk with those of single blocks, also where block numbers overflow. */
 static void random_words_match_single_rng_blocks(void **state) {
   static const uint32_t firsts[] = {0, 16, 5, UINT32_MAX - 7};
   clv_rng_stream s = clv_rng_stream_of(&(clv_rng_key){.seed = 7, .step = 3, .layer = 80});
@@ -33,10 +33,10 @@ enum { MOST = 40, ROOM = MOST * MOST };
 /* Checks a product by rows of A or by columns, added to C or not. Nothing outside C may change. */
 static void check_product(size_t m, size_t n, size_t k, bool by_columns, bool add) {
   static float a[ROOM], b[ROOM], c[3][ROOM];
-  draw(a, ROOM, 1);
-  draw(b, ROOM, 2);
+  draw_normal(a, ROOM, 1);
+  draw_normal(b, ROOM, 2);
   for (width = CPU_PLAIN; width <= __real_clv_cpu_vector_width(); width++) {
-    draw(c[width], ROOM, 3);
+    draw_normal(c[width], ROOM, 3);
     clv_cpu_tiles(&(cpu_tiles){.m = m,
                                .n = n,
                                .k = k,

@@ -10,7 +10,7 @@
 #include "master/data/data.h"
 #include "tests/unit/files.h"
 
-static inline const char *put_gzip(const char *name, const void *data, size_t len) {
+static inline const char *write_gzip_file(const char *name, const void *data, size_t len) {
   const char *path = at(name);
   gzFile f = gzopen(path, "wb");
   assert_non_null(f);
@@ -20,8 +20,8 @@ static inline const char *put_gzip(const char *name, const void *data, size_t le
 }
 
 /* Returns the bytes of an IDX file: magic, extents, data. */
-static inline clv_bytes idx_bytes(uint8_t type, int rank, const uint32_t *extent, const void *data,
-                                  size_t len) {
+static inline clv_bytes make_idx_bytes(uint8_t type, int rank, const uint32_t *extent,
+                                       const void *data, size_t len) {
   clv_bytes b = {0};
   uint8_t magic[4] = {0, 0, type, (uint8_t)rank};
   clv_bytes_add(&b, magic, 4);
@@ -34,7 +34,7 @@ static inline clv_bytes idx_bytes(uint8_t type, int rank, const uint32_t *extent
   return b;
 }
 
-static inline clv_bytes npy_bytes(const char *dict, const void *data, size_t len) {
+static inline clv_bytes make_npy_bytes(const char *dict, const void *data, size_t len) {
   clv_bytes b = {0};
   size_t n = strlen(dict) + 1, pad = (64 - (10 + n) % 64) % 64;
   uint8_t head[10] = {

@@ -12,35 +12,35 @@ enum { COUNT = 23 };
 
 typedef struct fixture {
   clv_dataset *ds;
-  clv_subset all;
+  clv_subset all_records;
 } fixture;
 
 /* Returns a dataset in which record i is {i, 2i} with label i. */
-static fixture make(void) {
+static fixture make_dataset(void) {
   uint8_t x[2 * COUNT], y[COUNT];
   for (int i = 0; i < COUNT; i++) {
     x[2 * i] = (uint8_t)i;
     x[2 * i + 1] = (uint8_t)(2 * i);
     y[i] = (uint8_t)i;
   }
-  CLV_AUTO(clv_bytes_done) clv_bytes bx = idx_bytes(8, 2, (uint32_t[]){COUNT, 2}, x, sizeof x);
-  CLV_AUTO(clv_bytes_done) clv_bytes by = idx_bytes(8, 1, (uint32_t[]){COUNT}, y, sizeof y);
-  clv_dataset_options o = {.inputs_path = put("x", bx.data, bx.len),
-                           .labels_path = put("y", by.data, by.len),
+  CLV_AUTO(clv_bytes_done) clv_bytes bx = make_idx_bytes(8, 2, (uint32_t[]){COUNT, 2}, x, sizeof x);
+  CLV_AUTO(clv_bytes_done) clv_bytes by = make_idx_bytes(8, 1, (uint32_t[]){COUNT}, y, sizeof y);
+  clv_dataset_options o = {.inputs_path = write_scratch_file("x", bx.data, bx.len),
+                           .labels_path = write_scratch_file("y", by.data, by.len),
                            .scale = 1};
   fixture f = {0};
   clv_err err;
   assert_ok(clv_dataset_open(&o, &f.ds, &err), &err);
-  assert_ok(clv_subset_all(f.ds, &f.all, &err), &err);
+  assert_ok(clv_subset_all(f.ds, &f.all_records, &err), &err);
   return f;
 }
 
-static void done(fixture *f) {
+static void free_fixture(fixture *f) {
   clv_dataset_free(f->ds);
-  clv_subset_done(&f->all);
+  clv_subset_done(&f->all_records);
 }
 
-static clv_batches *batches(clv_batches_options o) {
+static clv_batches *make_batches(clv_batches_options o) {
   clv_batches *b = NULL;
   clv_err err;
   assert_ok(clv_batches_new(&o, &b, &err), &err);
@@ -49,9 +49,9 @@ static clv_batches *batches(clv_batches_options o) {
 
 static void each_epoch_visits_every_record_once(void **state) {
   (void)state;
-  CLV_AUTO(done) fixture f = make();
-  clv_batches *b = batches((clv_batches_options){
-      .subset = &f.all, .batch_size = 5, .shuffles = true, .seed = 7, .epochs = 2});
+  CLV_AUTO(free_fixture) fixture f = make_dataset();
+  clv_batches *b = make_batches((clv_batches_options){
+      .subset = &f.all_records, .batch_size = 5, .shuffles = true, .seed = 7, .epochs = 2});
   assert_int_equal(clv_batches_per_epoch(b), 5);
   uint32_t order[2][COUNT];
   for (uint64_t epoch = 0; epoch < 2; epoch++) {
@@ -82,9 +82,9 @@ static void each_epoch_visits_every_record_once(void **state) {
 
 static void drop_last_skips_the_short_batch(void **state) {
   (void)state;
-  CLV_AUTO(done) fixture f = make();
-  clv_batches *b =
-      batches((clv_batches_options){.subset = &f.all, .batch_size = 10, .drops_short_last = true});
+  CLV_AUTO(free_fixture) fixture f = make_dataset();
+  clv_batches *b = make_batches(
+      (clv_batches_options){.subset = &f.all_records, .batch_size = 10, .drops_short_last = true});
   assert_int_equal(clv_batches_per_epoch(b), 2);
   for (uint32_t k = 0; k < 7; k++) {
     const uint32_t *index;
@@ -102,14 +102,17 @@ static void drop_last_skips_the_short_batch(void **state) {
 /* A run that stops anywhere and resumes from the saved cursor gets the same order. */
 static void saved_cursor_resumes_the_same_order(void **state) {
   (void)state;
-  CLV_AUTO(done) fixture f = make();
+  CLV_AUTO(free_fixture) fixture f = make_dataset();
   for (int drop = 0; drop < 2; drop++) {
-    clv_batches_options o = {
-        .subset = &f.all, .batch_size = 4, .shuffles = true, .seed = 99, .drops_short_last = drop};
-    clv_batches *whole = batches(o);
+    clv_batches_options o = {.subset = &f.all_records,
+                             .batch_size = 4,
+                             .shuffles = true,
+                             .seed = 99,
+                             .drops_short_last = drop};
+    clv_batches *whole = make_batches(o);
     for (int step = 0; step < 20; step++) {
       o.start = clv_batches_cursor(whole);
-      clv_batches *resumed = batches(o);
+      clv_batches *resumed = make_batches(o);
       const uint32_t *a, *c;
       size_t na, nc;
       clv_batches_next(whole, &a, &na);
@@ -120,14 +123,14 @@ static void saved_cursor_resumes_the_same_order(void **state) {
     }
     clv_batches_free(whole);
   }
-  clv_batches *end =
-      batches((clv_batches_options){.subset = &f.all, .batch_size = 4, .start = {3, COUNT}});
+  clv_batches *end = make_batches(
+      (clv_batches_options){.subset = &f.all_records, .batch_size = 4, .start = {3, COUNT}});
   assert_int_equal(clv_batches_cursor(end).epoch, 4);
   assert_int_equal(clv_batches_cursor(end).index, 0);
   clv_batches_free(end);
 }
 
-static void refused(clv_batches_options o, const char *said) {
+static void assert_refused(clv_batches_options o, const char *said) {
   clv_batches *b = NULL;
   clv_err err = {0};
   assert_int_equal(clv_batches_new(&o, &b, &err), CLV_INVALID);
@@ -137,14 +140,15 @@ static void refused(clv_batches_options o, const char *said) {
 
 static void invalid_batch_options_are_refused(void **state) {
   (void)state;
-  CLV_AUTO(done) fixture f = make();
+  CLV_AUTO(free_fixture) fixture f = make_dataset();
   clv_subset empty = {0};
-  refused((clv_batches_options){.subset = &empty, .batch_size = 4}, "");
-  refused((clv_batches_options){.subset = &f.all}, "");
-  refused((clv_batches_options){.subset = &f.all, .batch_size = 24, .drops_short_last = true},
-          "leaves no batch of 23 records");
-  refused((clv_batches_options){.subset = &f.all, .batch_size = 4, .start = {0, 24}},
-          "cursor 24 is past the 23 records");
+  assert_refused((clv_batches_options){.subset = &empty, .batch_size = 4}, "");
+  assert_refused((clv_batches_options){.subset = &f.all_records}, "");
+  assert_refused(
+      (clv_batches_options){.subset = &f.all_records, .batch_size = 24, .drops_short_last = true},
+      "leaves no batch of 23 records");
+  assert_refused((clv_batches_options){.subset = &f.all_records, .batch_size = 4, .start = {0, 24}},
+                 "cursor 24 is past the 23 records");
 }
 
 static void check_batch(const clv_batch *got, const clv_batches *b, const uint32_t *index,
@@ -167,10 +171,10 @@ static void check_batch(const clv_batch *got, const clv_batches *b, const uint32
 
 static void loader_matches_batch_order_without_allocating(void **state) {
   (void)state;
-  CLV_AUTO(done) fixture f = make();
+  CLV_AUTO(free_fixture) fixture f = make_dataset();
   clv_batches_options o = {
-      .subset = &f.all, .batch_size = 6, .shuffles = true, .seed = 1, .epochs = 50};
-  clv_batches *b = batches(o);
+      .subset = &f.all_records, .batch_size = 6, .shuffles = true, .seed = 1, .epochs = 50};
+  clv_batches *b = make_batches(o);
   CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
   clv_err err;
   assert_ok(clv_loader_new(f.ds, &o, &l, &err), &err);
@@ -198,11 +202,11 @@ static void loader_matches_batch_order_without_allocating(void **state) {
   clv_batches_free(b);
 }
 
-/* The loader is freed with its thread in each state, and without any request. */
+/* Frees the loader while its thread is in each possible state, and before any request. */
 static void loader_can_be_freed_in_every_state(void **state) {
   (void)state;
-  CLV_AUTO(done) fixture f = make();
-  clv_batches_options o = {.subset = &f.all, .batch_size = 100};
+  CLV_AUTO(free_fixture) fixture f = make_dataset();
+  clv_batches_options o = {.subset = &f.all_records, .batch_size = 100};
   for (int k = 0; k < 60; k++) {
     CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
     clv_err err;
@@ -251,11 +255,11 @@ static void check_chunks(char *line) {
   assert_int_equal(*p, '\n');
 }
 
-/* Runs in `make long` only. */
+/* Compares with sizes that PyTorch prints. Runs in `make long` only. */
 static void chunk_sizes_match_torch_chunk(void **state) {
   (void)state;
   char command[256], line[512];
-  put("chunk.py", torch_script, sizeof torch_script - 1);
+  write_scratch_file("chunk.py", torch_script, sizeof torch_script - 1);
   snprintf(command, sizeof command, "/usr/bin/python3 %s/chunk.py 2>/dev/null", scratch);
   FILE *f = popen(command, "r");
   assert_non_null(f);

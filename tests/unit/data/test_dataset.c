@@ -7,27 +7,28 @@
 
 #include "tests/unit/data/data_test.h"
 
-static const char *put_idx(const char *name, uint8_t type, int rank, const uint32_t *extent,
-                           const void *data, size_t len) {
-  CLV_AUTO(clv_bytes_done) clv_bytes b = idx_bytes(type, rank, extent, data, len);
-  return put(name, b.data, b.len);
+static const char *write_idx_file(const char *name, uint8_t type, int rank, const uint32_t *extent,
+                                  const void *data, size_t len) {
+  CLV_AUTO(clv_bytes_done) clv_bytes b = make_idx_bytes(type, rank, extent, data, len);
+  return write_scratch_file(name, b.data, b.len);
 }
 
-static const char *put_npy(const char *name, const char *descr, const char *shape, const void *data,
-                           size_t len) {
+static const char *write_npy_file(const char *name, const char *descr, const char *shape,
+                                  const void *data, size_t len) {
   char dict[160];
   snprintf(dict, sizeof dict, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", descr,
            shape);
-  CLV_AUTO(clv_bytes_done) clv_bytes b = npy_bytes(dict, data, len);
-  return put(name, b.data, b.len);
+  CLV_AUTO(clv_bytes_done) clv_bytes b = make_npy_bytes(dict, data, len);
+  return write_scratch_file(name, b.data, b.len);
 }
 
 static void rank_3_images_are_normalized_in_float32(void **state) {
   (void)state;
   uint8_t pixels[2 * 16 * 16], labels[2] = {3, 9};
-  for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)i; /* each value twice */
-  const char *x_path = put_idx("x", 8, 3, (uint32_t[]){2, 16, 16}, pixels, sizeof pixels);
-  const char *y_path = put_idx("y", 8, 1, (uint32_t[]){2}, labels, 2);
+  /* the pixels have each value from 0 to 255 twice */
+  for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)i;
+  const char *x_path = write_idx_file("x", 8, 3, (uint32_t[]){2, 16, 16}, pixels, sizeof pixels);
+  const char *y_path = write_idx_file("y", 8, 1, (uint32_t[]){2}, labels, 2);
   volatile float mean = 0.1307f, std = 0.3081f;
   float m = mean, s = std;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
@@ -71,10 +72,11 @@ static void flatten_scale_and_limit_are_applied(void **state) {
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
   clv_err err;
-  clv_dataset_options o = {.inputs_path = put_idx("x", 8, 3, (uint32_t[]){3, 2, 2}, pixels, 12),
-                           .flattens_records = true,
-                           .scale = 2,
-                           .limit = 2};
+  clv_dataset_options o = {
+      .inputs_path = write_idx_file("x", 8, 3, (uint32_t[]){3, 2, 2}, pixels, 12),
+      .flattens_records = true,
+      .scale = 2,
+      .limit = 2};
   assert_ok(clv_dataset_open(&o, &ds, &err), &err);
   assert_int_equal(clv_dataset_count(ds), 2);
   assert_false(clv_dataset_has_labels(ds));
@@ -94,8 +96,8 @@ static void flatten_scale_and_limit_are_applied(void **state) {
 static void numpy_true_reads_as_one(void **state) {
   (void)state;
   static const uint8_t raw[4] = {1, 0, 1, 1};
-  const char *path = put_npy("b", "|b1", "2, 2", raw, 4), *name = "mask";
-  const char *labels = put_npy("l", "|b1", "2,", raw, 2);
+  const char *path = write_npy_file("b", "|b1", "2, 2", raw, 4), *name = "mask";
+  const char *labels = write_npy_file("l", "|b1", "2,", raw, 2);
   const clv_dataset_options options[] = {
       {.inputs_path = path, .labels_path = labels},
       {.n_named = 1, .names = &name, .named_paths = &path, .labels_path = labels},
@@ -142,7 +144,7 @@ static void channels_are_normalized_for_every_dtype(void **state) {
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
     clv_err err;
     clv_dataset_options o = {
-        .inputs_path = put_npy("x", types[k].descr, "1, 3, 1, 2", raw, 6 * types[k].size),
+        .inputs_path = write_npy_file("x", types[k].descr, "1, 3, 1, 2", raw, 6 * types[k].size),
         .mean = mean,
         .n_mean = 3,
         .std = std,
@@ -163,8 +165,8 @@ static void float_targets_are_converted_to_f32(void **state) {
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *y = NULL;
   clv_err err;
-  clv_dataset_options o = {.inputs_path = put_npy("x", "<f4", "4, 2", rows, sizeof rows),
-                           .labels_path = put_npy("y", "<f8", "4,", targets, sizeof targets),
+  clv_dataset_options o = {.inputs_path = write_npy_file("x", "<f4", "4, 2", rows, sizeof rows),
+                           .labels_path = write_npy_file("y", "<f8", "4,", targets, sizeof targets),
                            .labels = CLV_LABEL_FLOAT};
   assert_ok(clv_dataset_open(&o, &ds, &err), &err);
   int64_t low, high;
@@ -178,7 +180,7 @@ static void float_targets_are_converted_to_f32(void **state) {
   assert_memory_equal(y->data, ((float[]){-3, 0.25f}), 8);
 }
 
-static void refused(clv_dataset_options o, const char *says) {
+static void assert_refused(clv_dataset_options o, const char *says) {
   clv_dataset *ds = NULL;
   clv_err err;
   assert_int_equal(clv_dataset_open(&o, &ds, &err), CLV_INVALID);
@@ -190,33 +192,40 @@ static void invalid_dataset_options_are_refused(void **state) {
   (void)state;
   uint8_t v[12] = {0, 1, 2};
   char x[128];
-  strcpy(x, put_idx("x", 8, 2, (uint32_t[]){3, 4}, v, 12));
+  strcpy(x, write_idx_file("x", 8, 2, (uint32_t[]){3, 4}, v, 12));
   float two[2] = {1, 1}, zero = 0, nan = NAN;
-  refused((clv_dataset_options){0}, "no inputs file");
-  refused((clv_dataset_options){.inputs_path = x,
-                                .labels_path = put_idx("y", 8, 1, (uint32_t[]){2}, v, 2)},
-          "/x holds 3 records and ");
-  refused((clv_dataset_options){.inputs_path = x,
-                                .labels_path = put_idx("y", 8, 1, (uint32_t[]){3}, v, 3),
-                                .n_classes = 2},
-          "label 2 of record 2 is no class: expected 0..1");
-  refused((clv_dataset_options){.inputs_path = x,
-                                .labels_path = put_idx("y", 9, 1, (uint32_t[]){3}, "\0\377\0", 3)},
-          "label -1 of record 1 is no class");
-  refused((clv_dataset_options){.inputs_path = x, .labels_path = put_npy("y", "<f4", "3,", v, 12)},
-          "class labels must be integers, found f32");
-  refused((clv_dataset_options){.inputs_path = x,
-                                .labels_path = put_idx("y", 8, 2, (uint32_t[]){3, 2}, v, 6)},
-          "class labels must have the shape [3], found [3, 2]");
-  refused((clv_dataset_options){.inputs_path = x, .mean = two, .n_mean = 2},
-          "mean has 2 values; the inputs have 4 channels");
-  refused((clv_dataset_options){.inputs_path = x, .std = &zero, .n_std = 1}, "std[0] is 0");
-  refused((clv_dataset_options){.inputs_path = x, .mean = &nan, .n_mean = 1}, "mean[0] is nan");
-  refused((clv_dataset_options){.inputs_path = put_idx("e", 8, 2, (uint32_t[]){0, 4}, v, 0)},
-          "no records: its shape is [0, 4]");
-  refused((clv_dataset_options){.inputs_path = put("t", "hello world", 11)},
-          "neither IDX (00 00 <type> <rank>) nor .npy");
-  refused((clv_dataset_options){.inputs_path = x, .format = CLV_FORMAT_NPY}, "wrong magic");
+  assert_refused((clv_dataset_options){0}, "no inputs file");
+  assert_refused(
+      (clv_dataset_options){.inputs_path = x,
+                            .labels_path = write_idx_file("y", 8, 1, (uint32_t[]){2}, v, 2)},
+      "/x holds 3 records and ");
+  assert_refused(
+      (clv_dataset_options){.inputs_path = x,
+                            .labels_path = write_idx_file("y", 8, 1, (uint32_t[]){3}, v, 3),
+                            .n_classes = 2},
+      "label 2 of record 2 is no class: expected 0..1");
+  assert_refused((clv_dataset_options){.inputs_path = x,
+                                       .labels_path = write_idx_file("y", 9, 1, (uint32_t[]){3},
+                                                                     "\0\377\0", 3)},
+                 "label -1 of record 1 is no class");
+  assert_refused((clv_dataset_options){.inputs_path = x,
+                                       .labels_path = write_npy_file("y", "<f4", "3,", v, 12)},
+                 "class labels must be integers, found f32");
+  assert_refused(
+      (clv_dataset_options){.inputs_path = x,
+                            .labels_path = write_idx_file("y", 8, 2, (uint32_t[]){3, 2}, v, 6)},
+      "class labels must have the shape [3], found [3, 2]");
+  assert_refused((clv_dataset_options){.inputs_path = x, .mean = two, .n_mean = 2},
+                 "mean has 2 values; the inputs have 4 channels");
+  assert_refused((clv_dataset_options){.inputs_path = x, .std = &zero, .n_std = 1}, "std[0] is 0");
+  assert_refused((clv_dataset_options){.inputs_path = x, .mean = &nan, .n_mean = 1},
+                 "mean[0] is nan");
+  assert_refused(
+      (clv_dataset_options){.inputs_path = write_idx_file("e", 8, 2, (uint32_t[]){0, 4}, v, 0)},
+      "no records: its shape is [0, 4]");
+  assert_refused((clv_dataset_options){.inputs_path = write_scratch_file("t", "hello world", 11)},
+                 "neither IDX (00 00 <type> <rank>) nor .npy");
+  assert_refused((clv_dataset_options){.inputs_path = x, .format = CLV_FORMAT_NPY}, "wrong magic");
 }
 
 static void split_holds_back_the_requested_fraction(void **state) {
@@ -225,7 +234,7 @@ static void split_holds_back_the_requested_fraction(void **state) {
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
   CLV_AUTO(clv_subset_done) clv_subset train = {0}, held = {0}, train2 = {0}, held2 = {0};
   clv_err err;
-  clv_dataset_options o = {.inputs_path = put_idx("x", 8, 1, (uint32_t[]){10}, v, 10)};
+  clv_dataset_options o = {.inputs_path = write_idx_file("x", 8, 1, (uint32_t[]){10}, v, 10)};
   assert_ok(clv_dataset_open(&o, &ds, &err), &err);
   clv_shape xs = clv_dataset_x_shape(ds, 10);
   assert_true(clv_shape_equal(&xs, &CLV_SHAPE(10, 1)));
@@ -271,7 +280,7 @@ static const char numpy_script[] =
     "    np.save(f't{i}.npy', np.asfortranarray(a) if i % 3 else a)\n"
     "    np.save(f't{i}_want.npy', norm(a, .3, (1, 3, 1, 1)))\n";
 
-static void same_as_numpy(const char *inputs, const char *wanted, float scale) {
+static void assert_same_as_numpy(const char *inputs, const char *wanted, float scale) {
   float mean[3] = {.485f, .456f, .406f}, std[3] = {.229f, .224f, .225f};
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *want = NULL;
@@ -291,22 +300,22 @@ static void same_as_numpy(const char *inputs, const char *wanted, float scale) {
 
 static void normalized_values_match_numpy(void **state) {
   (void)state;
-  put("make.py", numpy_script, sizeof numpy_script - 1);
+  write_scratch_file("make.py", numpy_script, sizeof numpy_script - 1);
   char command[256];
   snprintf(command, sizeof command, "cd %s && /usr/bin/python3 make.py 2>/dev/null", scratch);
   if (system(command) != 0) {
     print_message("because /usr/bin/python3 has no numpy\n");
     skip();
   }
-  same_as_numpy("u.npy", "u_want.npy", 0);
-  same_as_numpy("v2.npy", "u_want.npy", 0);
-  same_as_numpy("v3.npy", "u_want.npy", 0);
-  same_as_numpy("d.npy", "d_want.npy", 0.3f);
+  assert_same_as_numpy("u.npy", "u_want.npy", 0);
+  assert_same_as_numpy("v2.npy", "u_want.npy", 0);
+  assert_same_as_numpy("v3.npy", "u_want.npy", 0);
+  assert_same_as_numpy("d.npy", "d_want.npy", 0.3f);
   for (int i = 0; i < 17; i++) {
     char inputs[16], wanted[24];
     snprintf(inputs, sizeof inputs, "t%d.npy", i);
     snprintf(wanted, sizeof wanted, "t%d_want.npy", i);
-    same_as_numpy(inputs, wanted, 0.3f);
+    assert_same_as_numpy(inputs, wanted, 0.3f);
   }
 }
 

@@ -17,13 +17,13 @@
 static int folders_made;
 
 /* Makes a new folder in the scratch folder. */
-static const char *new_root(void) {
+static const char *make_root_folder(void) {
   static char root[128];
   snprintf(root, sizeof root, "%s/root-%d", scratch, folders_made++);
   return root;
 }
 
-static void path_in(const char *root, const char *name, char path[256]) {
+static void make_path_in(const char *root, const char *name, char path[256]) {
   char folder[256];
   clv_err err;
   snprintf(path, 256, "%s/%s", root, name);
@@ -33,10 +33,10 @@ static void path_in(const char *root, const char *name, char path[256]) {
 }
 
 /* Writes a grey image whose pixels all differ; value: the first pixel. */
-static void put_png(const char *root, const char *name, uint32_t width, uint32_t height,
-                    int value) {
+static void write_png(const char *root, const char *name, uint32_t width, uint32_t height,
+                      int value) {
   char path[256];
-  path_in(root, name, path);
+  make_path_in(root, name, path);
   uint8_t *data = malloc((size_t)width * height);
   assert_non_null(data);
   for (uint32_t i = 0; i < width * height; i++) data[i] = (uint8_t)((uint32_t)value + 7 * i);
@@ -60,16 +60,16 @@ static void write_png16(FILE *f, uint32_t width, uint32_t height, const uint16_t
   png_destroy_write_struct(&png, &info);
 }
 
-static void put_text(const char *root, const char *name, const char *text) {
+static void write_text_file(const char *root, const char *name, const char *text) {
   char path[256];
-  path_in(root, name, path);
+  make_path_in(root, name, path);
   FILE *f = fopen(path, "w");
   assert_non_null(f);
   fputs(text, f);
   fclose(f);
 }
 
-static clv_dataset_options options(const char *root) {
+static clv_dataset_options make_options(const char *root) {
   return (clv_dataset_options){
       .format = CLV_FORMAT_IMAGES, .inputs_path = root, .images = {.channels = 1, .threads = 2}};
 }
@@ -81,14 +81,14 @@ static clv_dataset *open_folder(const clv_dataset_options *o) {
   return ds;
 }
 
-static void refused(const clv_dataset_options *o, clv_code code, const char *says) {
+static void assert_refused(const clv_dataset_options *o, clv_code code, const char *says) {
   clv_dataset *ds = NULL;
   clv_err err;
   assert_int_equal(clv_dataset_open(o, &ds, &err), code);
   assert_says(&err, says);
 }
 
-static clv_tensor *new_x(const clv_dataset *ds, size_t n) {
+static clv_tensor *make_input_tensor(const clv_dataset *ds, size_t n) {
   clv_shape shape = clv_dataset_x_shape(ds, n);
   clv_tensor *x;
   clv_err err;
@@ -98,18 +98,18 @@ static clv_tensor *new_x(const clv_dataset *ds, size_t n) {
 
 static void images_sort_by_path_and_get_their_folder_label(void **state) {
   (void)state;
-  const char *root = new_root();
+  const char *root = make_root_folder();
   static const char *const names[] = {"b/2.png",   "b/a/1.PNG",   "b/10.png",   "a/z.png",
                                       "c d/x.png", "b/a-b/0.png", "b/a/b/3.png"};
   static const int order[] = {3, 2, 0, 1, 5, 6, 4}; /* sorted by whole path: b/a < b/a-b < b/a/b */
   static const int64_t labels[] = {0, 1, 1, 1, 1, 1, 2};
-  for (int i = 0; i < 7; i++) put_png(root, names[i], 2, 1, 10 * i);
-  put_text(root, "b/.hidden.png", "x");
-  put_text(root, ".git/x.png", "x");
-  put_text(root, "b/notes.txt", "x");
-  put_text(root, "loose.png", "x");
-  put_text(root, "a/.png", "x");
-  clv_dataset_options o = options(root);
+  for (int i = 0; i < 7; i++) write_png(root, names[i], 2, 1, 10 * i);
+  write_text_file(root, "b/.hidden.png", "x");
+  write_text_file(root, ".git/x.png", "x");
+  write_text_file(root, "b/notes.txt", "x");
+  write_text_file(root, "loose.png", "x");
+  write_text_file(root, "a/.png", "x");
+  clv_dataset_options o = make_options(root);
   float mean = 0.5f, std = 0.25f;
   o.mean = &mean;
   o.std = &std;
@@ -120,7 +120,7 @@ static void images_sort_by_path_and_get_their_folder_label(void **state) {
   int64_t low, high;
   assert_true(clv_dataset_label_range(ds, &low, &high));
   assert_int_equal(high, 2);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = new_x(ds, 7), *y = NULL;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_input_tensor(ds, 7), *y = NULL;
   assert_int_equal(x->shape.rank, 4);
   assert_int_equal(x->shape.dim[3], 2);
   clv_shape ys = clv_dataset_y_shape(ds, 7);
@@ -139,23 +139,23 @@ static void images_sort_by_path_and_get_their_folder_label(void **state) {
 static void sixteen_bit_images_keep_full_precision(void **state) {
   (void)state;
   static const uint16_t values[4] = {0, 1, 4095, 65535};
-  const char *root = new_root();
+  const char *root = make_root_folder();
   char path[256];
-  put_png(root, "a/0.png", 2, 2, 16);
-  path_in(root, "a/1.png", path);
+  write_png(root, "a/0.png", 2, 2, 16);
+  make_path_in(root, "a/1.png", path);
   FILE *f = fopen(path, "wb");
   assert_non_null(f);
   write_png16(f, 2, 2, values);
   fclose(f);
   for (int k = 0; k < 2; k++) {
-    clv_dataset_options o = options(root);
+    clv_dataset_options o = make_options(root);
     float mean = 0.5f, std = 0.25f;
     o.mean = &mean;
     o.std = &std;
     o.n_mean = o.n_std = 1;
     o.scale = k ? 2 : 0;
     CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
-    CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = new_x(ds, 2);
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_input_tensor(ds, 2);
     clv_err err;
     assert_ok(clv_batch_fill(ds, (uint32_t[]){0, 1}, 2, x, NULL, &err), &err);
     const float *v = x->data;
@@ -167,17 +167,17 @@ static void sixteen_bit_images_keep_full_precision(void **state) {
   }
 }
 
-/* For prediction, classes do not matter, and each image has its path. */
+/* For prediction, folders have no meaning as classes, and each image is listed with its path. */
 static void unlabelled_folder_lists_all_images(void **state) {
   static const char *const names[] = {"2.png", "10.png", "b/a/1.PNG", "b/0.png"};
   static const char *const order[] = {"10.png", "2.png", "b/0.png", "b/a/1.PNG"};
   (void)state;
-  const char *root = new_root();
-  for (int i = 0; i < 4; i++) put_png(root, names[i], 2, 1, i);
-  put_text(root, "notes.txt", "x");
-  clv_dataset_options o = options(root);
+  const char *root = make_root_folder();
+  for (int i = 0; i < 4; i++) write_png(root, names[i], 2, 1, i);
+  write_text_file(root, "notes.txt", "x");
+  clv_dataset_options o = make_options(root);
   o.skips_labels = true;
-  o.labels = CLV_LABEL_FLOAT; /* labels of any loss */
+  o.labels = CLV_LABEL_FLOAT; /* any type is accepted, because labels are skipped */
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
   assert_int_equal(clv_dataset_count(ds), 4);
   assert_int_equal(clv_dataset_class_count(ds), 0);
@@ -186,15 +186,15 @@ static void unlabelled_folder_lists_all_images(void **state) {
   o.limit = 2;
   CLV_AUTO(clv_dataset_freep) clv_dataset *some = open_folder(&o);
   assert_string_equal(clv_dataset_image_path(some, 1), "b/0.png");
-  const char *empty = new_root();
-  put_text(empty, "notes.txt", "x");
+  const char *empty = make_root_folder();
+  write_text_file(empty, "notes.txt", "x");
   o.inputs_path = empty;
-  refused(&o, CLV_INVALID, "has no .png");
+  assert_refused(&o, CLV_INVALID, "has no .png");
 }
 
 /* Returns options with every random augmentation. */
-static clv_dataset_options augmented(const char *root, uint32_t threads) {
-  clv_dataset_options o = options(root);
+static clv_dataset_options make_augmented_options(const char *root, uint32_t threads) {
+  clv_dataset_options o = make_options(root);
   o.images = (clv_image_options){.channels = 3,
                                  .crop = 12,
                                  .resize = 16,
@@ -210,20 +210,21 @@ static clv_dataset_options augmented(const char *root, uint32_t threads) {
 
 enum { IMAGES = 24 };
 
-static const char *many_images(void) {
-  const char *root = new_root();
+static const char *write_many_images(void) {
+  const char *root = make_root_folder();
   char name[32];
   for (int i = 0; i < IMAGES; i++) {
     snprintf(name, sizeof name, "%c/%02d.png", 'a' + i % 3, i);
-    put_png(root, name, 20 + (uint32_t)i, 30 - (uint32_t)i / 2, 5 * i);
+    write_png(root, name, 20 + (uint32_t)i, 30 - (uint32_t)i / 2, 5 * i);
   }
   return root;
 }
 
-static clv_tensor *draw_all(const char *root, uint32_t threads, uint64_t epoch, bool backwards) {
-  clv_dataset_options o = augmented(root, threads);
+static clv_tensor *draw_all_images(const char *root, uint32_t threads, uint64_t epoch,
+                                   bool backwards) {
+  clv_dataset_options o = make_augmented_options(root, threads);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
-  clv_tensor *x = new_x(ds, IMAGES);
+  clv_tensor *x = make_input_tensor(ds, IMAGES);
   uint32_t index[IMAGES];
   clv_err err;
   for (uint32_t i = 0; i < IMAGES; i++) index[i] = backwards ? IMAGES - 1 - i : i;
@@ -234,11 +235,11 @@ static clv_tensor *draw_all(const char *root, uint32_t threads, uint64_t epoch, 
 
 static void augmentation_ignores_threads_and_batch_order(void **state) {
   (void)state;
-  const char *root = many_images();
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *one = draw_all(root, 1, 0, false);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *eight = draw_all(root, 8, 0, false);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *back = draw_all(root, 3, 0, true);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *next = draw_all(root, 8, 1, false);
+  const char *root = write_many_images();
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *one = draw_all_images(root, 1, 0, false);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *eight = draw_all_images(root, 8, 0, false);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *back = draw_all_images(root, 3, 0, true);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *next = draw_all_images(root, 8, 1, false);
   assert_memory_equal(one->data, eight->data, one->bytes);
   size_t row = one->bytes / IMAGES;
   size_t changed = 0;
@@ -250,8 +251,9 @@ static void augmentation_ignores_threads_and_batch_order(void **state) {
   assert_true(changed > IMAGES / 2);
 }
 
-static void load_from(const char *root, clv_cursor start, size_t skip, float *dst, size_t n) {
-  clv_dataset_options o = augmented(root, 4);
+static void load_images_from(const char *root, clv_cursor start, size_t skip, float *dst,
+                             size_t n) {
+  clv_dataset_options o = make_augmented_options(root, 4);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
   CLV_AUTO(clv_subset_done) clv_subset all = {0};
   CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
@@ -272,10 +274,10 @@ static void load_from(const char *root, clv_cursor start, size_t skip, float *ds
  * through. */
 static void resumed_loader_gives_the_same_values(void **state) {
   (void)state;
-  const char *root = many_images();
+  const char *root = write_many_images();
   float whole[12], resumed[12];
-  load_from(root, (clv_cursor){0, 0}, 6, whole, 6);
-  load_from(root, (clv_cursor){1, 5}, 0, resumed, 6);
+  load_images_from(root, (clv_cursor){0, 0}, 6, whole, 6);
+  load_images_from(root, (clv_cursor){1, 5}, 0, resumed, 6);
   assert_memory_equal(whole, resumed, sizeof whole);
 }
 
@@ -297,8 +299,8 @@ static bool wait_until_opened(int watch, const char *name) {
 /* The next batch is decoded while this one is still in use. */
 static void next_batch_is_decoded_ahead(void **state) {
   (void)state;
-  const char *root = many_images();
-  clv_dataset_options o = augmented(root, 2);
+  const char *root = write_many_images();
+  clv_dataset_options o = make_augmented_options(root, 2);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
   CLV_AUTO(clv_subset_done) clv_subset all = {0};
   CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
@@ -319,10 +321,10 @@ static void next_batch_is_decoded_ahead(void **state) {
 
 static void damaged_image_error_names_the_file(void **state) {
   (void)state;
-  const char *root = many_images();
-  put_text(root, "b/99.jpg", "\xff\xd8\xff\xe0 but no more");
-  clv_dataset_options o = augmented(root, 4);
-  /* not among the files that are watched */
+  const char *root = write_many_images();
+  write_text_file(root, "b/99.jpg", "\xff\xd8\xff\xe0 but no more");
+  clv_dataset_options o = make_augmented_options(root, 4);
+  /* opens the folder before the test watches its files */
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
   CLV_AUTO(clv_subset_done) clv_subset all = {0};
   CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
@@ -338,10 +340,10 @@ static void damaged_image_error_names_the_file(void **state) {
 /* A loader for evaluation returns what clv_batch_fill does, in every epoch. */
 static void evaluation_loader_skips_augmentation(void **state) {
   (void)state;
-  const char *root = many_images();
-  clv_dataset_options o = augmented(root, 2);
+  const char *root = write_many_images();
+  clv_dataset_options o = make_augmented_options(root, 2);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = new_x(ds, IMAGES);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_input_tensor(ds, IMAGES);
   CLV_AUTO(clv_subset_done) clv_subset all = {0};
   CLV_AUTO(clv_loader_freep) clv_loader *l = NULL, *drawn = NULL;
   clv_err err;
@@ -356,7 +358,7 @@ static void evaluation_loader_skips_augmentation(void **state) {
     assert_ok(clv_loader_next(l, &b, &err), &err);
     assert_memory_equal(b.x->data, x->data, x->bytes);
   }
-  for (int epoch = 0; epoch < 3; epoch++) { /* x: values of the previous epoch */
+  for (int epoch = 0; epoch < 3; epoch++) { /* x has the values of the previous epoch */
     assert_ok(clv_loader_next(drawn, &b, &err), &err);
     assert_memory_not_equal(b.x->data, x->data, x->bytes);
     memcpy(x->data, b.x->data, x->bytes);
@@ -377,10 +379,10 @@ int close(int fd) {
 
 static void file_descriptors_are_closed_exactly_once(void **state) {
   (void)state;
-  clv_dataset_options o = augmented(many_images(), 2);
+  clv_dataset_options o = make_augmented_options(write_many_images(), 2);
   atomic_store(&closed_in_vain, 0);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = new_x(ds, IMAGES);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_input_tensor(ds, IMAGES);
   clv_err err;
   assert_ok(clv_batch_fill(ds, (uint32_t[]){0, 7, 23}, 3, x, NULL, &err), &err);
   assert_int_equal(close(-1), -1); /* checks that the counter works */
@@ -389,10 +391,10 @@ static void file_descriptors_are_closed_exactly_once(void **state) {
 
 static void limit_keeps_images_of_every_class(void **state) {
   (void)state;
-  clv_dataset_options o = augmented(many_images(), 1);
+  clv_dataset_options o = make_augmented_options(write_many_images(), 1);
   o.limit = 6;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = new_x(ds, 6), *y = NULL;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_input_tensor(ds, 6), *y = NULL;
   clv_shape ys = clv_dataset_y_shape(ds, 6);
   static const int64_t labels[] = {0, 0, 1, 1, 2, 2};
   clv_err err;
@@ -403,31 +405,33 @@ static void limit_keeps_images_of_every_class(void **state) {
 }
 
 /* Writes a large image whose last bytes are missing, which is the error found latest. */
-static void put_cut_png(const char *root, const char *name) {
+static void write_truncated_png(const char *root, const char *name) {
   char path[256];
   struct stat st;
-  put_png(root, name, 1500, 1500, 0);
-  path_in(root, name, path);
+  write_png(root, name, 1500, 1500, 0);
+  make_path_in(root, name, path);
   assert_int_equal(stat(path, &st), 0);
   assert_int_equal(truncate(path, st.st_size - 4), 0);
 }
 
-/* With many bad files the same one is reported, in whatever order threads run. */
+/* Of many damaged files, the same one is reported each time, in whatever order threads read them.
+ */
 static void first_damaged_image_is_reported_every_time(void **state) {
   (void)state;
-  const char *root = many_images();
-  clv_dataset_options o = augmented(root, 8);
+  const char *root = write_many_images();
+  clv_dataset_options o = make_augmented_options(root, 8);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = new_x(ds, IMAGES);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_input_tensor(ds, IMAGES);
   uint32_t index[IMAGES];
   char name[32];
   clv_err err;
   for (uint32_t i = 0; i < IMAGES; i++) index[i] = i;
-  for (int i = 2; i < IMAGES; i++) { /* a/00, a/03, ...: the fourth record is a/09 */
+  /* the split takes each third image: a/00, a/03, ...; so its fourth record is a/09 */
+  for (int i = 2; i < IMAGES; i++) {
     snprintf(name, sizeof name, "%c/%02d.png", 'a' + i % 3, i);
-    if (i != 3 && i != 6) put_text(root, name, "gone");
+    if (i != 3 && i != 6) write_text_file(root, name, "gone");
   }
-  put_cut_png(root, "a/09.png");
+  write_truncated_png(root, "a/09.png");
   for (int k = 0; k < 5; k++) {
     assert_int_equal(clv_batch_fill(ds, index, IMAGES, x, NULL, &err), CLV_DATA_LOSS);
     assert_says(&err, "/a/09.png: PNG: truncated");
@@ -436,37 +440,38 @@ static void first_damaged_image_is_reported_every_time(void **state) {
 
 static void malformed_image_folders_are_refused(void **state) {
   (void)state;
-  const char *root = new_root();
-  clv_dataset_options o = options(root);
-  refused(&o, CLV_NOT_FOUND, "No such file");
-  put_text(root, "loose.png", "x");
-  refused(&o, CLV_INVALID, "images go into one folder per class");
-  put_png(root, "a/1.png", 4, 4, 0);
-  put_text(root, "b/readme.md", "x");
-  refused(&o, CLV_INVALID, "class 'b' has no .png, .jpg or .jpeg");
-  put_png(root, "b/1.png", 4, 5, 0);
-  refused(&o, CLV_DATA_LOSS, "/b/1.png: is 4 x 5, and others are 4 x 4: set data.images.crop");
-  put_text(root, "b/1.png", "text");
-  refused(&o, CLV_DATA_LOSS, "/b/1.png: neither PNG");
+  const char *root = make_root_folder();
+  clv_dataset_options o = make_options(root);
+  assert_refused(&o, CLV_NOT_FOUND, "No such file");
+  write_text_file(root, "loose.png", "x");
+  assert_refused(&o, CLV_INVALID, "images go into one folder per class");
+  write_png(root, "a/1.png", 4, 4, 0);
+  write_text_file(root, "b/readme.md", "x");
+  assert_refused(&o, CLV_INVALID, "class 'b' has no .png, .jpg or .jpeg");
+  write_png(root, "b/1.png", 4, 5, 0);
+  assert_refused(&o, CLV_DATA_LOSS,
+                 "/b/1.png: is 4 x 5, and others are 4 x 4: set data.images.crop");
+  write_text_file(root, "b/1.png", "text");
+  assert_refused(&o, CLV_DATA_LOSS, "/b/1.png: neither PNG");
   char path[256];
-  path_in(root, "b/1.png", path);
+  make_path_in(root, "b/1.png", path);
   assert_int_equal(unlink(path), 0);
   assert_int_equal(mkfifo(path, 0600), 0);
-  refused(&o, CLV_DATA_LOSS, "/b/1.png: not a regular file");
+  assert_refused(&o, CLV_DATA_LOSS, "/b/1.png: not a regular file");
   assert_int_equal(unlink(path), 0);
   assert_int_equal(symlink("..", path), 0); /* a link 1.png to its parent folder */
-  refused(&o, CLV_INVALID, "does a link lead back up?");
+  assert_refused(&o, CLV_INVALID, "does a link lead back up?");
 }
 
 static void files_that_are_not_images_are_counted(void **state) {
   (void)state;
-  const char *root = new_root(), *first;
-  put_png(root, "cat/1.png", 4, 4, 1);
-  put_png(root, "loose.png", 4, 4, 1);
-  put_text(root, "cat/b.gif", "");
-  put_text(root, "cat/sub/a.webp", "");
-  put_text(root, "cat/.hidden", "");
-  clv_dataset_options o = options(root);
+  const char *root = make_root_folder(), *first;
+  write_png(root, "cat/1.png", 4, 4, 1);
+  write_png(root, "loose.png", 4, 4, 1);
+  write_text_file(root, "cat/b.gif", "");
+  write_text_file(root, "cat/sub/a.webp", "");
+  write_text_file(root, "cat/.hidden", "");
+  clv_dataset_options o = make_options(root);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
   assert_int_equal(clv_dataset_count(ds), 1);
   assert_int_equal(clv_dataset_stray_files(ds, &first), 3);
@@ -475,36 +480,36 @@ static void files_that_are_not_images_are_counted(void **state) {
 
 static void invalid_image_options_are_refused(void **state) {
   (void)state;
-  const char *root = many_images();
-  clv_dataset_options o = augmented(root, 1);
+  const char *root = write_many_images();
+  clv_dataset_options o = make_augmented_options(root, 1);
   o.labels = CLV_LABEL_FLOAT;
-  refused(&o, CLV_INVALID, "goes with cross_entropy or nll");
-  o = augmented(root, 1);
+  assert_refused(&o, CLV_INVALID, "goes with cross_entropy or nll");
+  o = make_augmented_options(root, 1);
   o.images.channels = 2;
-  refused(&o, CLV_INVALID, "images of 2 channels");
-  o = augmented(root, 1);
+  assert_refused(&o, CLV_INVALID, "images of 2 channels");
+  o = make_augmented_options(root, 1);
   o.images.crop = 0;
-  refused(&o, CLV_INVALID, "a random crop needs its size");
-  o = augmented(root, 1);
+  assert_refused(&o, CLV_INVALID, "a random crop needs its size");
+  o = make_augmented_options(root, 1);
   o.images.max_pixels = 599;
-  refused(&o, CLV_DATA_LOSS, "/a/00.png: PNG: 20 x 30 are 600 pixels, the limit is 599");
+  assert_refused(&o, CLV_DATA_LOSS, "/a/00.png: PNG: 20 x 30 are 600 pixels, the limit is 599");
 }
 
 static void folders_with_different_classes_are_refused(void **state) {
   (void)state;
   char first[128];
-  snprintf(first, sizeof first, "%s", new_root());
-  put_png(first, "cat/1.png", 2, 2, 0);
-  put_png(first, "dog/1.png", 2, 2, 0);
-  const char *second = new_root();
-  put_png(second, "cat/1.png", 2, 2, 0);
-  clv_dataset_options oa = options(first), ob = options(second);
+  snprintf(first, sizeof first, "%s", make_root_folder());
+  write_png(first, "cat/1.png", 2, 2, 0);
+  write_png(first, "dog/1.png", 2, 2, 0);
+  const char *second = make_root_folder();
+  write_png(second, "cat/1.png", 2, 2, 0);
+  clv_dataset_options oa = make_options(first), ob = make_options(second);
   CLV_AUTO(clv_dataset_freep) clv_dataset *a = open_folder(&oa), *b = open_folder(&ob);
   clv_err err;
   assert_ok(clv_dataset_check_same_classes(a, a, &err), &err);
   assert_int_equal(clv_dataset_check_same_classes(a, b, &err), CLV_DATA_LOSS);
   assert_says(&err, "has 2 classes and");
-  put_png(second, "wolf/1.png", 2, 2, 0);
+  write_png(second, "wolf/1.png", 2, 2, 0);
   CLV_AUTO(clv_dataset_freep) clv_dataset *c = open_folder(&ob);
   assert_int_equal(clv_dataset_check_same_classes(a, c, &err), CLV_DATA_LOSS);
   assert_says(&err, "class 1 is 'dog' in");

@@ -25,7 +25,7 @@ static int close_goldens(void **state) {
   return 0;
 }
 
-static clv_bytes corpus(const char *name) {
+static clv_bytes read_corpus_file(const char *name) {
   char path[128];
   clv_bytes b = {0};
   clv_err err;
@@ -34,15 +34,15 @@ static clv_bytes corpus(const char *name) {
   return b;
 }
 
-static clv_code decode(const void *data, size_t len, uint32_t channels, clv_pixels *ret,
-                       clv_err *err) {
+static clv_code decode_image(const void *data, size_t len, uint32_t channels, clv_pixels *ret,
+                             clv_err *err) {
   clv_encoded_image in = {.data = data, .len = len, .channels = channels, .max_pixels = 1 << 20};
   return clv_image_decode(&in, ret, err);
 }
 
-static void same_pixels(const char *name, const char *what, const clv_pixels *p) {
+static void assert_same_pixels(const char *name, const char *what, const clv_pixels *p) {
   golden_tensor want;
-  if (!golden_find(&goldens, name, what, &want)) fail_msg("no golden %s.%s", name, what);
+  if (!golden_find_tensor(&goldens, name, what, &want)) fail_msg("no golden %s.%s", name, what);
   assert_int_equal(p->height, want.shape.dim[0]);
   assert_int_equal(p->width, want.shape.dim[1]);
   assert_int_equal(p->channels, want.shape.rank == 3 ? 3 : 1);
@@ -60,18 +60,19 @@ static void decoded_pixels_match_pillow(void **state) {
   (void)state;
   CLV_AUTO(clv_pixels_done) clv_pixels p = {0}; /* buffers for all images, as a thread has them */
   for (size_t i = 0; i < CLV_COUNT(good); i++) {
-    CLV_AUTO(clv_bytes_done) clv_bytes file = corpus(good[i]);
+    CLV_AUTO(clv_bytes_done) clv_bytes file = read_corpus_file(good[i]);
     clv_err err;
-    assert_ok(decode(file.data, file.len, 3, &p, &err), &err);
-    same_pixels(good[i], "rgb", &p);
-    assert_ok(decode(file.data, file.len, 1, &p, &err), &err);
-    same_pixels(good[i], "grey", &p);
+    assert_ok(decode_image(file.data, file.len, 3, &p, &err), &err);
+    assert_same_pixels(good[i], "rgb", &p);
+    assert_ok(decode_image(file.data, file.len, 1, &p, &err), &err);
+    assert_same_pixels(good[i], "grey", &p);
   }
 }
 
-static void same_samples(const char *name, const char *what, const clv_pixels *p) {
+static void assert_same_samples(const char *name, const char *what, const clv_pixels *p) {
   golden_tensor want;
-  if (!golden_find(&wide_goldens, name, what, &want)) fail_msg("no golden %s.%s", name, what);
+  if (!golden_find_tensor(&wide_goldens, name, what, &want))
+    fail_msg("no golden %s.%s", name, what);
   assert_true(p->has_16_bits);
   assert_int_equal(p->height, want.shape.dim[0]);
   assert_int_equal(p->width, want.shape.dim[1]);
@@ -90,13 +91,14 @@ static void sixteen_bit_files_decode_to_16_bits(void **state) {
                                       "scan12.png"};
   CLV_AUTO(clv_pixels_done) clv_pixels p = {0};
   for (size_t i = 0; i < CLV_COUNT(names); i++) {
-    CLV_AUTO(clv_bytes_done) clv_bytes file = corpus(names[i]), narrow = corpus("rgb.png");
+    CLV_AUTO(clv_bytes_done)
+    clv_bytes file = read_corpus_file(names[i]), narrow = read_corpus_file("rgb.png");
     clv_err err;
-    assert_ok(decode(file.data, file.len, 3, &p, &err), &err);
-    same_samples(names[i], "rgb", &p);
-    assert_ok(decode(file.data, file.len, 1, &p, &err), &err);
-    same_samples(names[i], "grey", &p);
-    assert_ok(decode(narrow.data, narrow.len, 3, &p, &err), &err);
+    assert_ok(decode_image(file.data, file.len, 3, &p, &err), &err);
+    assert_same_samples(names[i], "rgb", &p);
+    assert_ok(decode_image(file.data, file.len, 1, &p, &err), &err);
+    assert_same_samples(names[i], "grey", &p);
+    assert_ok(decode_image(narrow.data, narrow.len, 3, &p, &err), &err);
     assert_false(p.has_16_bits);
   }
 }
@@ -104,7 +106,7 @@ static void sixteen_bit_files_decode_to_16_bits(void **state) {
 static void header_only_decode_gives_the_size(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(good); i++) {
-    CLV_AUTO(clv_bytes_done) clv_bytes file = corpus(good[i]);
+    CLV_AUTO(clv_bytes_done) clv_bytes file = read_corpus_file(good[i]);
     clv_encoded_image in = {.data = (const uint8_t *)file.data,
                             .len = file.len,
                             .channels = 3,
@@ -113,7 +115,7 @@ static void header_only_decode_gives_the_size(void **state) {
     clv_pixels p = {0};
     clv_err err;
     golden_tensor want;
-    assert_true(golden_find(&goldens, good[i], "rgb", &want));
+    assert_true(golden_find_tensor(&goldens, good[i], "rgb", &want));
     assert_ok(clv_image_decode(&in, &p, &err), &err);
     assert_int_equal(p.height, want.shape.dim[0]);
     assert_int_equal(p.width, want.shape.dim[1]);
@@ -135,20 +137,20 @@ static void damaged_image_files_are_refused(void **state) {
       {"text.png", "neither PNG (89 50 4e 47) nor JPEG (ff d8 ff): begins with 6e 6f 74 20"},
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    CLV_AUTO(clv_bytes_done) clv_bytes file = corpus(cases[i].name);
+    CLV_AUTO(clv_bytes_done) clv_bytes file = read_corpus_file(cases[i].name);
     CLV_AUTO(clv_pixels_done) clv_pixels p = {0};
     clv_err err;
-    assert_int_equal(decode(file.data, file.len, 3, &p, &err), CLV_DATA_LOSS);
+    assert_int_equal(decode_image(file.data, file.len, 3, &p, &err), CLV_DATA_LOSS);
     assert_says(&err, cases[i].says);
-    assert_true(p.cap < 100000); /* an image with a huge size in its header costs no memory */
+    assert_true(p.cap < 100000); /* an image whose header claims a huge size costs no memory */
   }
   clv_pixels p = {0};
   clv_err err;
-  assert_int_equal(decode("", 0, 3, &p, &err), CLV_DATA_LOSS);
+  assert_int_equal(decode_image("", 0, 3, &p, &err), CLV_DATA_LOSS);
   assert_says(&err, "the file is empty (0 bytes)");
 }
 
-static void add_chunk(clv_bytes *file, const char *kind, const void *data, uint32_t len) {
+static void add_png_chunk(clv_bytes *file, const char *kind, const void *data, uint32_t len) {
   CLV_AUTO(clv_bytes_done) clv_bytes body = {0};
   uint32_t size = __builtin_bswap32(len);
   clv_bytes_add(&body, kind, 4);
@@ -163,7 +165,7 @@ static void add_chunk(clv_bytes *file, const char *kind, const void *data, uint3
 static void compressed_png_texts_are_not_inflated(void **state) {
   (void)state;
   enum { HEAD = 33, TEXT = 7 << 20 };
-  CLV_AUTO(clv_bytes_done) clv_bytes plain = corpus("rgb.png"), text = {0}, file = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes plain = read_corpus_file("rgb.png"), text = {0}, file = {0};
   CLV_AUTO(clv_freep) uint8_t *same = malloc(TEXT);
   CLV_AUTO(clv_freep) uint8_t *packed = malloc(TEXT);
   uLongf n = TEXT;
@@ -172,15 +174,15 @@ static void compressed_png_texts_are_not_inflated(void **state) {
   clv_bytes_add(&text, "note\0", 6);
   clv_bytes_add(&text, packed, n);
   clv_bytes_add(&file, plain.data, HEAD);
-  for (int i = 0; i < 100; i++) add_chunk(&file, "zTXt", text.data, (uint32_t)text.len);
+  for (int i = 0; i < 100; i++) add_png_chunk(&file, "zTXt", text.data, (uint32_t)text.len);
   clv_bytes_add(&file, plain.data + HEAD, plain.len - HEAD);
   CLV_AUTO(clv_pixels_done) clv_pixels p = {0};
   struct rusage before, after;
   clv_err err;
   getrusage(RUSAGE_SELF, &before);
-  assert_ok(decode(file.data, file.len, 3, &p, &err), &err);
+  assert_ok(decode_image(file.data, file.len, 3, &p, &err), &err);
   getrusage(RUSAGE_SELF, &after);
-  same_pixels("rgb.png", "rgb", &p);
+  assert_same_pixels("rgb.png", "rgb", &p);
   assert_true(after.ru_maxrss - before.ru_maxrss < 64 << 10);
 }
 
@@ -189,11 +191,11 @@ static void every_truncated_image_is_refused(void **state) {
   (void)state;
   static const char *const names[] = {"rgb.png", "interlaced.png", "rgb.jpg", "progressive.jpg"};
   for (size_t i = 0; i < CLV_COUNT(names); i++) {
-    CLV_AUTO(clv_bytes_done) clv_bytes file = corpus(names[i]);
+    CLV_AUTO(clv_bytes_done) clv_bytes file = read_corpus_file(names[i]);
     CLV_AUTO(clv_pixels_done) clv_pixels p = {0};
     for (size_t len = 0; len < file.len; len++) {
       clv_err err;
-      clv_code code = decode(file.data, len, 3, &p, &err);
+      clv_code code = decode_image(file.data, len, 3, &p, &err);
       if (code != CLV_DATA_LOSS) fail_msg("%s cut to %zu bytes: %d", names[i], len, (int)code);
     }
   }
@@ -201,9 +203,9 @@ static void every_truncated_image_is_refused(void **state) {
 
 /* ---- resampling ------------------------------------------------------------------------------ */
 
-static clv_pixels golden_pixels(const char *what) {
+static clv_pixels get_golden_pixels(const char *what) {
   golden_tensor t;
-  assert_true(golden_find(&goldens, "resize", what, &t));
+  assert_true(golden_find_tensor(&goldens, "resize", what, &t));
   uint8_t *data = malloc(t.n);
   assert_non_null(data);
   memcpy(data, t.data, t.n);
@@ -215,9 +217,9 @@ static clv_pixels golden_pixels(const char *what) {
 }
 
 /* Returns an image of 16 bits, or one channel of it. */
-static clv_pixels wide_source(uint32_t channels) {
+static clv_pixels get_wide_source(uint32_t channels) {
   golden_tensor t;
-  assert_true(golden_find(&wide_goldens, "resize", "source", &t));
+  assert_true(golden_find_tensor(&wide_goldens, "resize", "source", &t));
   uint16_t *data = malloc(t.n * sizeof *data);
   assert_non_null(data);
   for (size_t i = 0; i < t.n / 3 * channels; i++)
@@ -230,8 +232,8 @@ static clv_pixels wide_source(uint32_t channels) {
                       .has_16_bits = true};
 }
 
-static clv_pixels resize(const clv_pixels *src, clv_box box, uint32_t width, uint32_t height,
-                         clv_box window) {
+static clv_pixels resize_image(const clv_pixels *src, clv_box box, uint32_t width, uint32_t height,
+                               clv_box window) {
   CLV_AUTO(clv_resampler_done) clv_resampler r = {0};
   size_t stride = window.width * clv_pixel_bytes(src);
   clv_pixels p = {.data = malloc(stride * window.height),
@@ -251,30 +253,30 @@ static void resized_pixels_match_pillow(void **state) {
     uint32_t width, height;
   } cases[] = {{"20x14", 20, 14},   {"53x14", 53, 14}, {"7x37", 7, 37},
                {"106x80", 106, 80}, {"1x1", 1, 1},     {"52x38", 52, 38}};
-  CLV_AUTO(clv_pixels_done) clv_pixels src = golden_pixels("source");
+  CLV_AUTO(clv_pixels_done) clv_pixels src = get_golden_pixels("source");
   clv_box all = {0, 0, src.width, src.height};
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_box window = {0, 0, cases[i].width, cases[i].height};
     CLV_AUTO(clv_pixels_done)
-    clv_pixels p = resize(&src, all, cases[i].width, cases[i].height, window);
-    same_pixels("resize", cases[i].what, &p);
+    clv_pixels p = resize_image(&src, all, cases[i].width, cases[i].height, window);
+    assert_same_pixels("resize", cases[i].what, &p);
   }
   CLV_AUTO(clv_pixels_done)
-  clv_pixels part = resize(&src, (clv_box){11, 5, 29, 25}, 16, 16, (clv_box){0, 0, 16, 16});
-  same_pixels("resize", "part", &part);
+  clv_pixels part = resize_image(&src, (clv_box){11, 5, 29, 25}, 16, 16, (clv_box){0, 0, 16, 16});
+  assert_same_pixels("resize", "part", &part);
 }
 
 static void resized_grey_pixels_match_pillow(void **state) {
   (void)state;
-  CLV_AUTO(clv_pixels_done) clv_pixels src = golden_pixels("source");
+  CLV_AUTO(clv_pixels_done) clv_pixels src = get_golden_pixels("source");
   for (size_t i = 0; i < (size_t)src.width * src.height; i++) {
     const uint8_t *s = src.data + 3 * i;
     src.data[i] = (uint8_t)((s[0] * 19595u + s[1] * 38470u + s[2] * 7471u + 0x8000u) >> 16);
   }
   src.channels = 1;
   CLV_AUTO(clv_pixels_done)
-  clv_pixels part = resize(&src, (clv_box){11, 5, 29, 25}, 16, 16, (clv_box){0, 0, 16, 16});
-  same_pixels("resize", "part_grey", &part);
+  clv_pixels part = resize_image(&src, (clv_box){11, 5, 29, 25}, 16, 16, (clv_box){0, 0, 16, 16});
+  assert_same_pixels("resize", "part_grey", &part);
 }
 
 static void resized_16_bit_pixels_match_reference(void **state) {
@@ -284,28 +286,30 @@ static void resized_16_bit_pixels_match_reference(void **state) {
     uint32_t width, height;
   } cases[] = {
       {"20x14", 20, 14}, {"53x14", 53, 14}, {"7x37", 7, 37}, {"60x41", 60, 41}, {"1x1", 1, 1}};
-  CLV_AUTO(clv_pixels_done) clv_pixels src = wide_source(3), grey = wide_source(1);
+  CLV_AUTO(clv_pixels_done) clv_pixels src = get_wide_source(3), grey = get_wide_source(1);
   clv_box all = {0, 0, src.width, src.height};
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_box window = {0, 0, cases[i].width, cases[i].height};
     CLV_AUTO(clv_pixels_done)
-    clv_pixels p = resize(&src, all, cases[i].width, cases[i].height, window);
-    same_samples("resize", cases[i].what, &p);
+    clv_pixels p = resize_image(&src, all, cases[i].width, cases[i].height, window);
+    assert_same_samples("resize", cases[i].what, &p);
   }
-  CLV_AUTO(clv_pixels_done) clv_pixels p = resize(&grey, all, 16, 16, (clv_box){0, 0, 16, 16});
-  same_samples("resize", "grey_16x16", &p);
+  CLV_AUTO(clv_pixels_done)
+  clv_pixels p = resize_image(&grey, all, 16, 16, (clv_box){0, 0, 16, 16});
+  assert_same_samples("resize", "grey_16x16", &p);
 }
 
 /* A crop of the resized image is computed without the rest, with the same bits. */
 static void resized_window_equals_crop_of_the_full_resize(void **state) {
   (void)state;
-  CLV_AUTO(clv_pixels_done) clv_pixels src = golden_pixels("source");
+  CLV_AUTO(clv_pixels_done) clv_pixels src = get_golden_pixels("source");
   clv_box all = {0, 0, src.width, src.height};
-  CLV_AUTO(clv_pixels_done) clv_pixels whole = resize(&src, all, 31, 22, (clv_box){0, 0, 31, 22});
+  CLV_AUTO(clv_pixels_done)
+  clv_pixels whole = resize_image(&src, all, 31, 22, (clv_box){0, 0, 31, 22});
   static const clv_box windows[] = {{0, 0, 1, 1}, {30, 21, 1, 1}, {7, 3, 16, 16}, {0, 21, 31, 1}};
   for (size_t i = 0; i < CLV_COUNT(windows); i++) {
     clv_box w = windows[i];
-    CLV_AUTO(clv_pixels_done) clv_pixels part = resize(&src, all, 31, 22, w);
+    CLV_AUTO(clv_pixels_done) clv_pixels part = resize_image(&src, all, 31, 22, w);
     for (uint32_t y = 0; y < w.height; y++)
       assert_memory_equal(part.data + (size_t)y * w.width * 3,
                           whole.data + ((size_t)(w.y + y) * 31 + w.x) * 3, (size_t)w.width * 3);

@@ -9,18 +9,18 @@
 
 enum { COUNT = 5, PLACES = 3 };
 
-static const char *put_npy(const char *name, const char *descr, const char *shape, const void *data,
-                           size_t len) {
+static const char *write_npy_file(const char *name, const char *descr, const char *shape,
+                                  const void *data, size_t len) {
   char dict[160];
   snprintf(dict, sizeof dict, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", descr,
            shape);
-  CLV_AUTO(clv_bytes_done) clv_bytes b = npy_bytes(dict, data, len);
-  return put(name, b.data, b.len);
+  CLV_AUTO(clv_bytes_done) clv_bytes b = make_npy_bytes(dict, data, len);
+  return write_scratch_file(name, b.data, b.len);
 }
 
 /* Returns a dataset. Record r has ids 10r + position, boxes of them, a length, a picture of bytes
  * and a weight. */
-static clv_dataset *make(const char *labels) {
+static clv_dataset *make_dataset(const char *labels) {
   static const char *const names[] = {"ids", "boxes", "lengths", "picture", "weight"};
   int32_t ids[COUNT * PLACES], boxes[COUNT * PLACES * 4], lengths[COUNT];
   uint8_t picture[COUNT * 4];
@@ -32,11 +32,11 @@ static clv_dataset *make(const char *labels) {
     lengths[r] = r + 1;
     weight[r] = 0.5 * r;
   }
-  const char *paths[] = {put_npy("ids", "<i4", "5, 3", ids, sizeof ids),
-                         put_npy("boxes", "<i4", "5, 3, 4", boxes, sizeof boxes),
-                         put_npy("lengths", "<i4", "5,", lengths, sizeof lengths),
-                         put_npy("picture", "|u1", "5, 2, 2", picture, sizeof picture),
-                         put_npy("weight", "<f8", "5,", weight, sizeof weight)};
+  const char *paths[] = {write_npy_file("ids", "<i4", "5, 3", ids, sizeof ids),
+                         write_npy_file("boxes", "<i4", "5, 3, 4", boxes, sizeof boxes),
+                         write_npy_file("lengths", "<i4", "5,", lengths, sizeof lengths),
+                         write_npy_file("picture", "|u1", "5, 2, 2", picture, sizeof picture),
+                         write_npy_file("weight", "<f8", "5,", weight, sizeof weight)};
   clv_dataset *ds = NULL;
   clv_err err;
   clv_dataset_options o = {
@@ -45,14 +45,14 @@ static clv_dataset *make(const char *labels) {
   return ds;
 }
 
-static const char *labels_of_places(void) {
+static const char *get_label_of_position(void) {
   int64_t y[COUNT * PLACES];
   for (int i = 0; i < COUNT * PLACES; i++) y[i] = i % PLACES ? i % 4 : CLV_LABEL_IGNORED;
-  return put_npy("y", "<i8", "5, 3", y, sizeof y);
+  return write_npy_file("y", "<i8", "5, 3", y, sizeof y);
 }
 
-static void have(const clv_dataset *ds, size_t k, const char *name, clv_dtype dtype,
-                 clv_shape shape) {
+static void assert_has_input(const clv_dataset *ds, size_t k, const char *name, clv_dtype dtype,
+                             clv_shape shape) {
   clv_data_input in = clv_dataset_input(ds, k, 2);
   assert_string_equal(in.name, name);
   assert_int_equal(in.dtype, dtype);
@@ -61,15 +61,15 @@ static void have(const clv_dataset *ds, size_t k, const char *name, clv_dtype dt
 
 static void named_inputs_have_their_types_and_shapes(void **state) {
   (void)state;
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(labels_of_places());
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make_dataset(get_label_of_position());
   int64_t low, high;
   assert_int_equal(clv_dataset_input_count(ds), 5);
   assert_int_equal(clv_dataset_count(ds), COUNT);
-  have(ds, 0, "ids", CLV_I64, CLV_SHAPE(2, PLACES));
-  have(ds, 1, "boxes", CLV_I64, CLV_SHAPE(2, PLACES, 4));
-  have(ds, 2, "lengths", CLV_I64, CLV_SHAPE(2));
-  have(ds, 3, "picture", CLV_F32, CLV_SHAPE(2, 2, 2));
-  have(ds, 4, "weight", CLV_F32, CLV_SHAPE(2));
+  assert_has_input(ds, 0, "ids", CLV_I64, CLV_SHAPE(2, PLACES));
+  assert_has_input(ds, 1, "boxes", CLV_I64, CLV_SHAPE(2, PLACES, 4));
+  assert_has_input(ds, 2, "lengths", CLV_I64, CLV_SHAPE(2));
+  assert_has_input(ds, 3, "picture", CLV_F32, CLV_SHAPE(2, 2, 2));
+  assert_has_input(ds, 4, "weight", CLV_F32, CLV_SHAPE(2));
   clv_shape y = clv_dataset_y_shape(ds, 2);
   assert_true(clv_shape_equal(&y, &CLV_SHAPE(2, PLACES)));
   assert_true(clv_dataset_label_range(ds, &low, &high));
@@ -109,7 +109,7 @@ static void check_row(const clv_batch *b, size_t i, uint32_t r) {
 
 static void loader_fills_every_named_input(void **state) {
   (void)state;
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(labels_of_places());
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make_dataset(get_label_of_position());
   CLV_AUTO(clv_subset_done) clv_subset all = {0};
   CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
   clv_err err;
@@ -138,13 +138,13 @@ static void unnamed_input_is_called_input(void **state) {
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
   clv_err err;
   float x[4] = {1, 2, 3, 4};
-  clv_dataset_options o = {.inputs_path = put_npy("x", "<f4", "2, 2", x, sizeof x)};
+  clv_dataset_options o = {.inputs_path = write_npy_file("x", "<f4", "2, 2", x, sizeof x)};
   assert_ok(clv_dataset_open(&o, &ds, &err), &err);
   assert_int_equal(clv_dataset_input_count(ds), 1);
-  have(ds, 0, "input", CLV_F32, CLV_SHAPE(2, 2));
+  assert_has_input(ds, 0, "input", CLV_F32, CLV_SHAPE(2, 2));
 }
 
-static void refused(clv_dataset_options o, const char *says) {
+static void assert_refused(clv_dataset_options o, const char *says) {
   clv_dataset *ds = NULL;
   clv_err err;
   assert_int_equal(clv_dataset_open(&o, &ds, &err), CLV_INVALID);
@@ -158,22 +158,23 @@ static void inconsistent_named_inputs_are_refused(void **state) {
   int32_t x[6] = {0};
   int64_t none[4] = {CLV_LABEL_IGNORED, CLV_LABEL_IGNORED, CLV_LABEL_IGNORED, CLV_LABEL_IGNORED};
   int64_t bad[4] = {0, 1, CLV_LABEL_IGNORED, -1};
-  const char *two = put_npy("two", "<i4", "2, 2", x, 16),
-             *three = put_npy("three", "<i4", "3,", x, 12);
+  const char *two = write_npy_file("two", "<i4", "2, 2", x, 16),
+             *three = write_npy_file("three", "<i4", "3,", x, 12);
   const char *files[9] = {two, three}, *same[] = {two, two};
-  refused((clv_dataset_options){.n_named = 2, .names = names, .named_paths = files},
-          "two holds 2 records and ");
-  refused((clv_dataset_options){.n_named = 2, .names = twice, .named_paths = same},
-          "two inputs have the name 'a'");
-  refused((clv_dataset_options){.n_named = 9, .names = names, .named_paths = files},
-          "9 inputs: at most 8");
-  refused((clv_dataset_options){.n_named = 2, .names = names, .named_paths = same, .scale = 2},
-          "taken as they are");
+  assert_refused((clv_dataset_options){.n_named = 2, .names = names, .named_paths = files},
+                 "two holds 2 records and ");
+  assert_refused((clv_dataset_options){.n_named = 2, .names = twice, .named_paths = same},
+                 "two inputs have the name 'a'");
+  assert_refused((clv_dataset_options){.n_named = 9, .names = names, .named_paths = files},
+                 "9 inputs: at most 8");
+  assert_refused(
+      (clv_dataset_options){.n_named = 2, .names = names, .named_paths = same, .scale = 2},
+      "taken as they are");
   clv_dataset_options labelled = {.n_named = 2, .names = names, .named_paths = same};
-  labelled.labels_path = put_npy("none", "<i8", "2, 2", none, sizeof none);
-  refused(labelled, "all labels are -100");
-  labelled.labels_path = put_npy("bad", "<i8", "2, 2", bad, sizeof bad);
-  refused(labelled, "label -1 of record 1 is no class");
+  labelled.labels_path = write_npy_file("none", "<i8", "2, 2", none, sizeof none);
+  assert_refused(labelled, "all labels are -100");
+  labelled.labels_path = write_npy_file("bad", "<i8", "2, 2", bad, sizeof bad);
+  assert_refused(labelled, "label -1 of record 1 is no class");
 }
 
 static void scan_finds_nan_in_a_named_input(void **state) {
@@ -184,8 +185,8 @@ static void scan_finds_nan_in_a_named_input(void **state) {
   clv_err err;
   int32_t a[2] = {1, 2};
   float b[4] = {1, 2, 3, NAN};
-  const char *paths[] = {put_npy("a", "<i4", "2,", a, sizeof a),
-                         put_npy("b", "<f4", "2, 2", b, sizeof b)};
+  const char *paths[] = {write_npy_file("a", "<i4", "2,", a, sizeof a),
+                         write_npy_file("b", "<f4", "2, 2", b, sizeof b)};
   clv_dataset_options o = {.n_named = 2, .names = names, .named_paths = paths};
   assert_ok(clv_dataset_open(&o, &ds, &err), &err);
   assert_ok(clv_dataset_scan(ds, &(clv_scan_options){0}, &found, &err), &err);

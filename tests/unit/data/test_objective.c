@@ -10,7 +10,7 @@ enum { WIDTH = 64, RECORDS = 200, TOKENS = 30, MASK = 4, LENGTH = 50 };
 
 /* Returns a dataset with the tokens [PAD] [UNK] [CLS] [SEP] [MASK], then one per letter. Every
  * record has LENGTH - 2 letters, except for the last, which has one. */
-static clv_dataset *make(clv_objective objective, bool named) {
+static clv_dataset *make_dataset(clv_objective objective, bool named) {
   static const char *const names[] = {"lengths", "ids"};
   CLV_AUTO(clv_bytes_done) clv_bytes vocabulary = {0}, lines = {0};
   clv_bytes_puts(&vocabulary, "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n");
@@ -21,16 +21,17 @@ static clv_dataset *make(clv_objective objective, bool named) {
       clv_bytes_printf(&lines, "%c ", 'a' + (7 * r + i) % (TOKENS - 5));
     clv_bytes_puts(&lines, "\"}\n");
   }
-  clv_dataset_options o = {.format = CLV_FORMAT_TEXT,
-                           .inputs_path = put("t.jsonl", lines.data, lines.len),
-                           .holds_tokens = !named,
-                           .n_named = named ? 2 : 0,
-                           .names = names,
-                           .objective = objective,
-                           .text = {.column = "text",
-                                    .label = "label",
-                                    .max_tokens = WIDTH,
-                                    .tokenizer = put("v.txt", vocabulary.data, vocabulary.len)}};
+  clv_dataset_options o = {
+      .format = CLV_FORMAT_TEXT,
+      .inputs_path = write_scratch_file("t.jsonl", lines.data, lines.len),
+      .holds_tokens = !named,
+      .n_named = named ? 2 : 0,
+      .names = names,
+      .objective = objective,
+      .text = {.column = "text",
+               .label = "label",
+               .max_tokens = WIDTH,
+               .tokenizer = write_scratch_file("v.txt", vocabulary.data, vocabulary.len)}};
   clv_dataset *ds = NULL;
   clv_err err;
   must(clv_dataset_open(&o, &ds, &err), &err);
@@ -38,11 +39,11 @@ static clv_dataset *make(clv_objective objective, bool named) {
 }
 
 typedef struct rows {
-  int64_t ids[RECORDS][WIDTH], y[RECORDS][WIDTH];
+  int64_t token_ids[RECORDS][WIDTH], y[RECORDS][WIDTH];
 } rows;
 
 /* Draws all records as one batch, from a dataset with one input. */
-static rows *draw_all(const clv_dataset *ds, const clv_draw_seed *draw) {
+static rows *draw_all_records(const clv_dataset *ds, const clv_draw_seed *draw) {
   uint32_t index[RECORDS];
   clv_tensor *x[2] = {0}, *y = NULL;
   size_t n = clv_dataset_input_count(ds);
@@ -58,7 +59,7 @@ static rows *draw_all(const clv_dataset *ds, const clv_draw_seed *draw) {
   assert_true(clv_shape_equal(&y_shape, &CLV_SHAPE(RECORDS, WIDTH)));
   must(clv_tensor_new(CLV_I64, &y_shape, &y, &err), &err);
   must(clv_batch_fill_inputs(ds, draw, index, RECORDS, x, y, &err), &err);
-  memcpy(ret->ids, x[n - 1]->data, sizeof ret->ids);
+  memcpy(ret->token_ids, x[n - 1]->data, sizeof ret->token_ids);
   memcpy(ret->y, y->data, sizeof ret->y);
   for (size_t k = 0; k < n; k++) clv_tensor_unref(x[k]);
   clv_tensor_unref(y);
@@ -68,53 +69,54 @@ static rows *draw_all(const clv_dataset *ds, const clv_draw_seed *draw) {
 static void causal_label_is_the_next_token(void **state) {
   (void)state;
   for (int named = 0; named < 2; named++) {
-    CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(CLV_OBJECTIVE_CAUSAL, named);
-    CLV_AUTO(clv_freep) rows *r = draw_all(ds, &(clv_draw_seed){1, 1});
+    CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make_dataset(CLV_OBJECTIVE_CAUSAL, named);
+    CLV_AUTO(clv_freep) rows *r = draw_all_records(ds, &(clv_draw_seed){1, 1});
     for (int k = 0; k < RECORDS; k++) {
       int length = k + 1 < RECORDS ? LENGTH : 3;
       for (int i = 0; i < WIDTH; i++)
-        assert_int_equal(r->y[k][i], i < length - 1 ? r->ids[k][i + 1] : CLV_LABEL_IGNORED);
+        assert_int_equal(r->y[k][i], i < length - 1 ? r->token_ids[k][i + 1] : CLV_LABEL_IGNORED);
     }
   }
 }
 
-static int64_t token_at(int record, int i) { return 5 + (7 * record + i - 1) % (TOKENS - 5); }
+static int64_t get_token(int record, int i) { return 5 + (7 * record + i - 1) % (TOKENS - 5); }
 
 static void masking_rates_match_bert(void **state) {
   (void)state;
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(CLV_OBJECTIVE_MASKED, true);
-  CLV_AUTO(clv_freep) rows *r = draw_all(ds, &(clv_draw_seed){1, 1});
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make_dataset(CLV_OBJECTIVE_MASKED, true);
+  CLV_AUTO(clv_freep) rows *r = draw_all_records(ds, &(clv_draw_seed){1, 1});
   int drawn = 0, masked = 0, kept = 0, all = (RECORDS - 1) * (LENGTH - 2);
   for (int k = 0; k < RECORDS - 1; k++)
     for (int i = 0; i < WIDTH; i++) {
       bool text = i && i < LENGTH - 1;
       if (r->y[k][i] == CLV_LABEL_IGNORED) {
-        if (text) assert_int_equal(r->ids[k][i], token_at(k, i));
+        if (text) assert_int_equal(r->token_ids[k][i], get_token(k, i));
         continue;
       }
       assert_true(text);
-      assert_int_equal(r->y[k][i], token_at(k, i));
+      assert_int_equal(r->y[k][i], get_token(k, i));
       drawn++;
-      masked += r->ids[k][i] == MASK;
-      kept += r->ids[k][i] == token_at(k, i);
+      masked += r->token_ids[k][i] == MASK;
+      kept += r->token_ids[k][i] == get_token(k, i);
     }
   assert_true(drawn > 0.13 * all && drawn < 0.17 * all);
   assert_true(masked > 0.76 * drawn && masked < 0.85 * drawn);
   assert_true(kept > 0.07 * drawn && kept < 0.14 * drawn);
-  assert_int_equal(r->y[RECORDS - 1][1], token_at(RECORDS - 1, 1)); /* its only letter */
+  /* the only letter of the last record */
+  assert_int_equal(r->y[RECORDS - 1][1], get_token(RECORDS - 1, 1));
 }
 
 static bool are_rows_equal(const rows *a, const rows *b) { return memcmp(a, b, sizeof *a) == 0; }
 
 static void same_seed_and_epoch_mask_the_same_tokens(void **state) {
   (void)state;
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(CLV_OBJECTIVE_MASKED, false);
-  CLV_AUTO(clv_freep) rows *a = draw_all(ds, &(clv_draw_seed){7, 1});
-  CLV_AUTO(clv_freep) rows *b = draw_all(ds, &(clv_draw_seed){7, 1});
-  CLV_AUTO(clv_freep) rows *epoch = draw_all(ds, &(clv_draw_seed){7, 2});
-  CLV_AUTO(clv_freep) rows *seed = draw_all(ds, &(clv_draw_seed){8, 1});
-  CLV_AUTO(clv_freep) rows *test = draw_all(ds, NULL);
-  CLV_AUTO(clv_freep) rows *again = draw_all(ds, NULL);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make_dataset(CLV_OBJECTIVE_MASKED, false);
+  CLV_AUTO(clv_freep) rows *a = draw_all_records(ds, &(clv_draw_seed){7, 1});
+  CLV_AUTO(clv_freep) rows *b = draw_all_records(ds, &(clv_draw_seed){7, 1});
+  CLV_AUTO(clv_freep) rows *epoch = draw_all_records(ds, &(clv_draw_seed){7, 2});
+  CLV_AUTO(clv_freep) rows *seed = draw_all_records(ds, &(clv_draw_seed){8, 1});
+  CLV_AUTO(clv_freep) rows *test = draw_all_records(ds, NULL);
+  CLV_AUTO(clv_freep) rows *again = draw_all_records(ds, NULL);
   assert_true(are_rows_equal(a, b));
   assert_true(are_rows_equal(test, again));
   assert_false(are_rows_equal(a, epoch));
@@ -126,14 +128,14 @@ static void same_seed_and_epoch_mask_the_same_tokens(void **state) {
 /* The masking of a record does not depend on its position in the batch. */
 static void masking_ignores_the_batch_position(void **state) {
   (void)state;
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(CLV_OBJECTIVE_MASKED, false);
-  CLV_AUTO(clv_freep) rows *all = draw_all(ds, &(clv_draw_seed){7, 1});
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make_dataset(CLV_OBJECTIVE_MASKED, false);
+  CLV_AUTO(clv_freep) rows *all = draw_all_records(ds, &(clv_draw_seed){7, 1});
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *y = NULL;
   clv_err err;
   must(clv_tensor_new(CLV_I64, &CLV_SHAPE(2, WIDTH), &x, &err), &err);
   must(clv_tensor_new(CLV_I64, &CLV_SHAPE(2, WIDTH), &y, &err), &err);
   must(clv_batch_fill_inputs(ds, &(clv_draw_seed){7, 1}, (uint32_t[]){9, 3}, 2, &x, y, &err), &err);
-  assert_memory_equal((int64_t *)x->data + WIDTH, all->ids[3], sizeof all->ids[3]);
+  assert_memory_equal((int64_t *)x->data + WIDTH, all->token_ids[3], sizeof all->token_ids[3]);
   assert_memory_equal(y->data, all->y[9], sizeof all->y[9]);
 }
 
@@ -142,13 +144,13 @@ static void missing_mask_token_or_ids_is_refused(void **state) {
   static const char *const names[] = {"lengths"};
   clv_dataset_options o = {
       .format = CLV_FORMAT_TEXT,
-      .inputs_path = put("m.jsonl", "{\"text\": \"a\"}", 13),
+      .inputs_path = write_scratch_file("m.jsonl", "{\"text\": \"a\"}", 13),
       .holds_tokens = true,
       .objective = CLV_OBJECTIVE_MASKED,
       .text = {.column = "text",
                .label = "label",
                .max_tokens = 8,
-               .tokenizer = put("n.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", 26)}};
+               .tokenizer = write_scratch_file("n.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", 26)}};
   clv_dataset *ds = NULL;
   clv_err err;
   expect_error(CLV_INVALID, "data.tokenizer.mask: ", clv_dataset_open(&o, &ds, &err), &err);

@@ -12,18 +12,19 @@
 static const char vocabulary[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##b\nb\nc\n";
 static const char *const names[] = {"ids", "boxes", "lengths"};
 
-static clv_dataset_options options_for(const char *path) {
+static clv_dataset_options make_options(const char *path) {
   return (clv_dataset_options){
       .format = CLV_FORMAT_DOCUMENTS,
       .inputs_path = path,
       .n_named = 3,
       .names = names,
-      .text = {.max_tokens = 6, .tokenizer = put("vocab.txt", vocabulary, sizeof vocabulary - 1)},
+      .text = {.max_tokens = 6,
+               .tokenizer = write_scratch_file("vocab.txt", vocabulary, sizeof vocabulary - 1)},
       .pages = {.stride = 1}};
 }
 
-static clv_dataset_options options_of(const char *name, const char *text) {
-  return options_for(put(name, text, strlen(text)));
+static clv_dataset_options make_options_of_text(const char *name, const char *text) {
+  return make_options(write_scratch_file(name, text, strlen(text)));
 }
 
 static clv_dataset *open_pages(const clv_dataset_options *o) {
@@ -41,7 +42,7 @@ static const char two_pages[] =
     " \"labels\": [\"name\", \"other\", null, \"date\"]}\n\n"
     "{\"labels\": [\"other\"], \"boxes\": [[2,2,2,2]], \"words\": [\"c\"], \"label\": 7}\n";
 
-static void all_of(const clv_dataset *ds, clv_tensor *x[3], clv_tensor **y, size_t n) {
+static void read_all_windows(const clv_dataset *ds, clv_tensor *x[3], clv_tensor **y, size_t n) {
   static const uint32_t index[] = {0, 1, 2};
   clv_err err;
   clv_shape y_shape = clv_dataset_y_shape(ds, n);
@@ -61,7 +62,7 @@ static void word_label_is_on_its_first_token(void **state) {
                        labels[] = {-100, 1,    -100, 2,    -100, -100, -100, -100, 0,
                                    -100, -100, -100, -100, 2,    -100, -100, -100, -100},
                        box[] = {0, 0, 0, 0, 1, 2, 3, 4, 1, 2, 3, 4};
-  clv_dataset_options o = options_of("a.jsonl", two_pages);
+  clv_dataset_options o = make_options_of_text("a.jsonl", two_pages);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   CLV_AUTO(clv_tensor_unrefp)
   clv_tensor *ids_of = NULL, *boxes = NULL, *lengths_of = NULL, *y = NULL;
@@ -71,7 +72,7 @@ static void word_label_is_on_its_first_token(void **state) {
   assert_string_equal(clv_dataset_class_name(ds, 0), "date");
   assert_string_equal(clv_dataset_class_name(ds, 1), "name");
   assert_string_equal(clv_dataset_class_name(ds, 2), "other");
-  all_of(ds, x, &y, 3);
+  read_all_windows(ds, x, &y, 3);
   ids_of = x[0];
   boxes = x[1];
   lengths_of = x[2];
@@ -90,7 +91,7 @@ static void word_label_is_on_its_first_token(void **state) {
 
 static void per_page_label_applies_to_each_window(void **state) {
   (void)state;
-  clv_dataset_options o = options_of("b.jsonl", two_pages);
+  clv_dataset_options o = make_options_of_text("b.jsonl", two_pages);
   static const int64_t want[] = {1, 1, 0};
   clv_tensor *x[3];
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *y = NULL;
@@ -98,7 +99,7 @@ static void per_page_label_applies_to_each_window(void **state) {
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   assert_string_equal(clv_dataset_class_name(ds, 0), "7");
   assert_string_equal(clv_dataset_class_name(ds, 1), "k");
-  all_of(ds, x, &y, 3);
+  read_all_windows(ds, x, &y, 3);
   assert_memory_equal(y->data, want, sizeof want);
   for (size_t k = 0; k < 3; k++) clv_tensor_unref(x[k]);
 }
@@ -106,7 +107,7 @@ static void per_page_label_applies_to_each_window(void **state) {
 static void configured_label_order_sets_class_numbers(void **state) {
   (void)state;
   static const char *const order[] = {"other", "name", "date", "more"}, *const twice[] = {"a", "a"};
-  clv_dataset_options o = options_of("c.jsonl", two_pages);
+  clv_dataset_options o = make_options_of_text("c.jsonl", two_pages);
   clv_dataset *none = NULL;
   clv_err err;
   o.pages.labels = order;
@@ -128,7 +129,7 @@ static void windows_without_labels_are_left_out(void **state) {
       "{\"words\": [\"a\"], \"boxes\": [[0,0,1,1]], \"labels\": [null]}\n"
       "{\"words\": [\"\", \"a\"], \"boxes\": [[0,0,1,1],[0,0,1,1]], \"labels\": [\"x\", \"y\"]}\n"
       "{\"words\": [], \"boxes\": [], \"labels\": []}\n";
-  clv_dataset_options o = options_of("d.jsonl", lines);
+  clv_dataset_options o = make_options_of_text("d.jsonl", lines);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   assert_int_equal(clv_dataset_count(ds), 1);
   assert_int_equal(clv_dataset_page_counts(ds).unlabelled_windows, 2);
@@ -139,13 +140,14 @@ static void windows_without_labels_are_left_out(void **state) {
   assert_false(clv_dataset_has_labels(all));
 }
 
-/* Returns the windows of two_pages, each word in place of its label. more: further options. */
+/* Without labels, the dataset has the windows of both pages, and keeps for each position the word
+ * from which its token was made. */
 static void unlabelled_dataset_keeps_pages_for_prediction(void **state) {
   (void)state;
   enum { NO = CLV_LABEL_IGNORED };
   static const int32_t places[3][6] = {
       {NO, 0, NO, 1, NO, NO}, {NO, 2, 3, NO, NO, NO}, {NO, 0, NO, NO, NO, NO}};
-  clv_dataset_options o = options_of("k.jsonl", two_pages);
+  clv_dataset_options o = make_options_of_text("k.jsonl", two_pages);
   CLV_AUTO(clv_dataset_freep) clv_dataset *labelled = open_pages(&o);
   assert_int_equal(clv_dataset_kept_page_count(labelled), 0);
   o.skips_labels = true;
@@ -168,7 +170,7 @@ static void unlabelled_dataset_keeps_pages_for_prediction(void **state) {
 static void only_requested_inputs_are_built(void **state) {
   (void)state;
   static const char *const less[] = {"lengths", "ids"}, *const other[] = {"ids", "masks"};
-  clv_dataset_options o = options_of("e.jsonl", two_pages);
+  clv_dataset_options o = make_options_of_text("e.jsonl", two_pages);
   clv_dataset *none = NULL;
   clv_err err;
   o.n_named = 2;
@@ -186,17 +188,17 @@ static void folder_reads_every_jsonl_and_counts_other_files(void **state) {
   char folder[512];
   snprintf(folder, sizeof folder, "%s", at("pages"));
   assert_int_equal(mkdir(folder, 0700), 0);
-  put("pages/1.jsonl", two_pages, sizeof two_pages - 1);
-  put_gzip("pages/2.jsonl.gz", two_pages, sizeof two_pages - 1);
-  put("pages/README", "x", 1);
-  clv_dataset_options o = options_for(folder);
+  write_scratch_file("pages/1.jsonl", two_pages, sizeof two_pages - 1);
+  write_gzip_file("pages/2.jsonl.gz", two_pages, sizeof two_pages - 1);
+  write_scratch_file("pages/README", "x", 1);
+  clv_dataset_options o = make_options(folder);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   assert_int_equal(clv_dataset_count(ds), 6);
   assert_int_equal(clv_dataset_page_counts(ds).n_strays, 1);
 }
 
-static void refused(const char *text, const char *says) {
-  clv_dataset_options o = options_of("r.jsonl", text);
+static void assert_refused(const char *text, const char *says) {
+  clv_dataset_options o = make_options_of_text("r.jsonl", text);
   clv_dataset *ds = NULL;
   clv_err err = {0};
   expect_error(CLV_INVALID, says, clv_dataset_open(&o, &ds, &err), &err);
@@ -208,32 +210,36 @@ static void refused(const char *text, const char *says) {
 
 static void invalid_page_error_gives_line_and_column(void **state) {
   (void)state;
-  refused("", "r.jsonl: has no page");
-  refused("\n" WORDS "\"boxes\": [[0,0,1,1], [0,0,1001,1]], \"labels\": []}",
-          "r.jsonl:2:49: 1001 is no whole number from 0 to 1000");
-  refused(WORDS "\"boxes\": [[0,0,1,1], [0,5,1,1]]",
-          "r.jsonl:1:44: this box ends before it begins");
-  refused(WORDS "\"boxes\": [[0,0,1]", "r.jsonl:1:33: a box has four numbers, and this one 3");
-  refused(WORDS "\"boxes\": [[0,0,1,1,1]", "a box has four numbers, and this one more");
-  refused(WORDS "\"boxes\": [[0,0,1,1]], \"labels\": [\"x\",\"y\"]}",
-          "r.jsonl:1: has 2 words and 1 boxes");
-  refused(WORDS BOXES "}", "r.jsonl:1: has no 'labels'");
-  refused(WORDS "\"labels\": [null, null]}", "r.jsonl:1: has no 'boxes'");
-  refused(WORDS BOXES ", \"labels\": [\"x\"]}", "r.jsonl:1: has 2 words and 1 labels");
-  refused(WORDS BOXES ", \"labels\": [\"x\", -3]}", "-3 is no whole number from 0 to 2147483647");
-  refused("{\"text\": \"a\", \"box\": []}", "r.jsonl:1: has no 'words', but 'text', 'box'");
-  refused(WORDS BOXES ", \"labels\": [\"x\", \"a/b\"]}", "r.jsonl:1: a class's name has 1 to 255");
-  refused(WORDS BOXES ", " BOXES "}", "r.jsonl:1:");
-  refused("[1]", "r.jsonl:1:1: ");
-  refused("{\"words\": [\"a\\u0000\"]}", "r.jsonl:1:12: a text without NUL is expected");
+  assert_refused("", "r.jsonl: has no page");
+  assert_refused("\n" WORDS "\"boxes\": [[0,0,1,1], [0,0,1001,1]], \"labels\": []}",
+                 "r.jsonl:2:49: 1001 is no whole number from 0 to 1000");
+  assert_refused(WORDS "\"boxes\": [[0,0,1,1], [0,5,1,1]]",
+                 "r.jsonl:1:44: this box ends before it begins");
+  assert_refused(WORDS "\"boxes\": [[0,0,1]",
+                 "r.jsonl:1:33: a box has four numbers, and this one 3");
+  assert_refused(WORDS "\"boxes\": [[0,0,1,1,1]", "a box has four numbers, and this one more");
+  assert_refused(WORDS "\"boxes\": [[0,0,1,1]], \"labels\": [\"x\",\"y\"]}",
+                 "r.jsonl:1: has 2 words and 1 boxes");
+  assert_refused(WORDS BOXES "}", "r.jsonl:1: has no 'labels'");
+  assert_refused(WORDS "\"labels\": [null, null]}", "r.jsonl:1: has no 'boxes'");
+  assert_refused(WORDS BOXES ", \"labels\": [\"x\"]}", "r.jsonl:1: has 2 words and 1 labels");
+  assert_refused(WORDS BOXES ", \"labels\": [\"x\", -3]}",
+                 "-3 is no whole number from 0 to 2147483647");
+  assert_refused("{\"text\": \"a\", \"box\": []}", "r.jsonl:1: has no 'words', but 'text', 'box'");
+  assert_refused(WORDS BOXES ", \"labels\": [\"x\", \"a/b\"]}",
+                 "r.jsonl:1: a class's name has 1 to 255");
+  assert_refused(WORDS BOXES ", " BOXES "}", "r.jsonl:1:");
+  assert_refused("[1]", "r.jsonl:1:1: ");
+  assert_refused("{\"words\": [\"a\\u0000\"]}", "r.jsonl:1:12: a text without NUL is expected");
 }
 
-/* As labels of texts. A byte order mark is not part of the line. */
+/* Numbers as labels become names of classes, as for texts. A byte order mark is not part of the
+ * first line. */
 static void numeric_labels_become_class_names(void **state) {
   (void)state;
-  clv_dataset_options o =
-      options_of("n.jsonl", "\xef\xbb\xbf" WORDS BOXES ", \"labels\": [7, null]}\n" WORDS BOXES
-                            ", \"labels\": [\"x\", 12]}");
+  clv_dataset_options o = make_options_of_text("n.jsonl", "\xef\xbb\xbf" WORDS BOXES
+                                                          ", \"labels\": [7, null]}\n" WORDS BOXES
+                                                          ", \"labels\": [\"x\", 12]}");
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   assert_int_equal(clv_dataset_class_count(ds), 3);
   assert_string_equal(clv_dataset_class_name(ds, 0), "12");
@@ -242,11 +248,11 @@ static void numeric_labels_become_class_names(void **state) {
 
 static void unsupported_document_files_are_refused(void **state) {
   (void)state;
-  clv_dataset_options o = options_for(put("x.csv", "a,b\n", 4));
+  clv_dataset_options o = make_options(write_scratch_file("x.csv", "a,b\n", 4));
   clv_dataset *ds = NULL;
   clv_err err;
   expect_error(CLV_INVALID, "documents come as .jsonl", clv_dataset_open(&o, &ds, &err), &err);
-  o = options_for(put("x.pdf", "%PDF-1.4\n", 9));
+  o = make_options(write_scratch_file("x.pdf", "%PDF-1.4\n", 9));
   expect_error(CLV_INVALID, "x.pdf: a file like this has no labels of words",
                clv_dataset_open(&o, &ds, &err), &err);
   o.pages.has_label_per_page = true;

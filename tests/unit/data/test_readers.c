@@ -12,10 +12,10 @@
 static void idx_reads_every_element_type(void **state) {
   (void)state;
   static const struct {
-    uint8_t type, raw[16];
+    uint8_t type, raw_bytes[16];
     size_t len;
     clv_dtype dtype;
-    double want[2];
+    double wanted_values[2];
   } cases[] = {
       {0x08, {7, 255}, 2, CLV_U8, {7, 255}},
       {0x09, {0x80, 5}, 2, CLV_I32, {-128, 5}},
@@ -30,7 +30,8 @@ static void idx_reads_every_element_type(void **state) {
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_bytes_done)
-    clv_bytes b = idx_bytes(cases[i].type, 1, (uint32_t[]){2}, cases[i].raw, cases[i].len);
+    clv_bytes b =
+        make_idx_bytes(cases[i].type, 1, (uint32_t[]){2}, cases[i].raw_bytes, cases[i].len);
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
     clv_err err;
     assert_ok(clv_idx_parse(b.data, b.len, "case", 0, &t, &err), &err);
@@ -41,16 +42,16 @@ static void idx_reads_every_element_type(void **state) {
                  : t->dtype == CLV_I32 ? ((int32_t *)t->data)[k]
                  : t->dtype == CLV_F32 ? (double)((float *)t->data)[k]
                                        : ((double *)t->data)[k];
-      assert_true(v == cases[i].want[k]);
+      assert_true(v == cases[i].wanted_values[k]);
     }
   }
 }
 
-static void expect_idx(const char *name, const void *data, size_t len, clv_code code,
-                       const char *says) {
+static void assert_idx_result(const char *name, const void *data, size_t len, clv_code code,
+                              const char *says) {
   clv_tensor *t = NULL;
   clv_err err;
-  const char *path = put(name, data, len);
+  const char *path = write_scratch_file(name, data, len);
   assert_int_equal(clv_idx_read(path, 0, &t, &err), code);
   assert_null(t);
   assert_says(&err, name);
@@ -61,7 +62,7 @@ static void damaged_idx_is_refused(void **state) {
   (void)state;
   uint8_t pixels[24] = {1, 2, 3};
   CLV_AUTO(clv_bytes_done)
-  clv_bytes good = idx_bytes(8, 3, (uint32_t[]){2, 3, 4}, pixels, sizeof pixels);
+  clv_bytes good = make_idx_bytes(8, 3, (uint32_t[]){2, 3, 4}, pixels, sizeof pixels);
   clv_tensor *t = NULL;
   clv_err err;
   assert_int_equal(clv_idx_read(at("absent.idx"), 0, &t, &err), CLV_NOT_FOUND);
@@ -69,32 +70,32 @@ static void damaged_idx_is_refused(void **state) {
   assert_int_equal(clv_idx_read(scratch, 0, &t, &err), CLV_INVALID);
   assert_says(&err, "not a regular file");
 
-  expect_idx("png.idx", "\x89PNG\r\n", 6, CLV_INVALID, "found 89 50 4e 47");
-  expect_idx("type.idx", "\0\0\7\1\0\0\0\0", 8, CLV_INVALID, "unknown IDX type 0x07");
-  expect_idx("rank.idx", "\0\0\10\11", 4, CLV_INVALID, "rank 9 is outside 1..8");
-  expect_idx("rank0.idx", "\0\0\10\0", 4, CLV_INVALID, "rank 0 is outside 1..8");
+  assert_idx_result("png.idx", "\x89PNG\r\n", 6, CLV_INVALID, "found 89 50 4e 47");
+  assert_idx_result("type.idx", "\0\0\7\1\0\0\0\0", 8, CLV_INVALID, "unknown IDX type 0x07");
+  assert_idx_result("rank.idx", "\0\0\10\11", 4, CLV_INVALID, "rank 9 is outside 1..8");
+  assert_idx_result("rank0.idx", "\0\0\10\0", 4, CLV_INVALID, "rank 0 is outside 1..8");
   for (size_t cut = 0; cut < good.len; cut++)
-    expect_idx("cut.idx", good.data, cut, CLV_DATA_LOSS, "truncated");
-  expect_idx("cut.idx", good.data, 39, CLV_DATA_LOSS, "[2, 3, 4] of u8, 40 bytes");
+    assert_idx_result("cut.idx", good.data, cut, CLV_DATA_LOSS, "truncated");
+  assert_idx_result("cut.idx", good.data, 39, CLV_DATA_LOSS, "[2, 3, 4] of u8, 40 bytes");
   clv_bytes_puts(&good, "xyz");
-  expect_idx("long.idx", good.data, good.len, CLV_DATA_LOSS, "3 trailing bytes");
-  expect_idx("huge.idx", "\0\0\16\3\377\377\377\377\377\377\377\377\377\377\377\377", 16,
-             CLV_INVALID, "overflows");
+  assert_idx_result("long.idx", good.data, good.len, CLV_DATA_LOSS, "3 trailing bytes");
+  assert_idx_result("huge.idx", "\0\0\16\3\377\377\377\377\377\377\377\377\377\377\377\377", 16,
+                    CLV_INVALID, "overflows");
 }
 
 static void oversized_idx_is_refused_before_allocation(void **state) {
   (void)state;
   uint8_t pixels[24] = {0};
   CLV_AUTO(clv_bytes_done)
-  clv_bytes good = idx_bytes(8, 1, (uint32_t[]){24}, pixels, sizeof pixels);
+  clv_bytes good = make_idx_bytes(8, 1, (uint32_t[]){24}, pixels, sizeof pixels);
   clv_tensor *t = NULL;
   clv_err err;
   assert_int_equal(clv_idx_parse(good.data, good.len, "f", 23, &t, &err), CLV_EXHAUSTED);
   assert_says(&err, "takes 24 bytes, the limit is 23");
   /* A few bytes of gzip that claim 4 GiB are refused before memory is allocated. */
   CLV_AUTO(clv_bytes_done)
-  clv_bytes claim = idx_bytes(8, 1, (uint32_t[]){0xffffffffu}, pixels, sizeof pixels);
-  const char *path = put_gzip("claim.gz", claim.data, claim.len);
+  clv_bytes claim = make_idx_bytes(8, 1, (uint32_t[]){0xffffffffu}, pixels, sizeof pixels);
+  const char *path = write_gzip_file("claim.gz", claim.data, claim.len);
   uint64_t before = clv_alloc_count();
   assert_int_equal(clv_idx_read(path, 0, &t, &err), CLV_DATA_LOSS);
   assert_says(&err, "cannot unpack to more than");
@@ -106,10 +107,10 @@ static void gzipped_idx_is_read_and_damage_refused(void **state) {
   uint8_t pixels[5000];
   for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)(i * 2654435761u >> 13);
   CLV_AUTO(clv_bytes_done)
-  clv_bytes b = idx_bytes(8, 2, (uint32_t[]){50, 100}, pixels, sizeof pixels);
+  clv_bytes b = make_idx_bytes(8, 2, (uint32_t[]){50, 100}, pixels, sizeof pixels);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   clv_err err;
-  const char *path = put_gzip("good.gz", b.data, b.len);
+  const char *path = write_gzip_file("good.gz", b.data, b.len);
   assert_ok(clv_idx_read(path, 0, &t, &err), &err);
   assert_memory_equal(t->data, pixels, sizeof pixels);
 
@@ -127,11 +128,11 @@ static void gzipped_idx_is_read_and_damage_refused(void **state) {
   assert_int_equal(clv_idx_parse(stored.data, stored.len, "crc", 0, &none, &err), CLV_DATA_LOSS);
   assert_says(&err, "damaged gzip data");
 
-  path = put_gzip("short.gz", b.data, b.len - 1);
+  path = write_gzip_file("short.gz", b.data, b.len - 1);
   assert_int_equal(clv_idx_read(path, 0, &none, &err), CLV_DATA_LOSS);
   assert_says(&err, "5000 bytes of data declared, 4999 found");
   clv_bytes_puts(&b, "x");
-  path = put_gzip("more.gz", b.data, b.len);
+  path = write_gzip_file("more.gz", b.data, b.len);
   assert_int_equal(clv_idx_read(path, 0, &none, &err), CLV_DATA_LOSS);
   assert_says(&err, "trailing bytes");
   assert_null(none);
@@ -140,12 +141,12 @@ static void gzipped_idx_is_read_and_damage_refused(void **state) {
 /* gzip files may be joined by cat; bytes after the last member that are no gzip are an error. */
 static void concatenated_gzip_members_are_read(void **state) {
   (void)state;
-  CLV_AUTO(clv_bytes_done) clv_bytes b = idx_bytes(8, 1, (uint32_t[]){4}, "abcd", 4);
+  CLV_AUTO(clv_bytes_done) clv_bytes b = make_idx_bytes(8, 1, (uint32_t[]){4}, "abcd", 4);
   CLV_AUTO(clv_bytes_done) clv_bytes one = {0}, two = {0};
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   clv_err err;
-  assert_ok(clv_file_read(put_gzip("1.gz", b.data, 6), 4096, &one, &err), &err);
-  assert_ok(clv_file_read(put_gzip("2.gz", b.data + 6, b.len - 6), 4096, &two, &err), &err);
+  assert_ok(clv_file_read(write_gzip_file("1.gz", b.data, 6), 4096, &one, &err), &err);
+  assert_ok(clv_file_read(write_gzip_file("2.gz", b.data + 6, b.len - 6), 4096, &two, &err), &err);
   clv_bytes_add(&one, two.data, two.len);
   assert_ok(clv_idx_parse(one.data, one.len, "joined", 0, &t, &err), &err);
   assert_memory_equal(t->data, "abcd", 4);
@@ -155,11 +156,11 @@ static void concatenated_gzip_members_are_read(void **state) {
 }
 
 static const struct {
-  const char *descr;
+  const char *type_descr;
   clv_dtype dtype;
   size_t len;
-  uint8_t raw[16];
-  double want[2];
+  uint8_t raw_bytes[16];
+  double wanted_values[2];
 } types_of_npy[] = {
     {"|u1", CLV_U8, 2, {9, 200}, {9, 200}},
     {"|b1", CLV_U8, 2, {0, 1}, {0, 1}},
@@ -188,9 +189,9 @@ static void npy_reads_every_element_type(void **state) {
   for (size_t i = 0; i < CLV_COUNT(types_of_npy); i++) {
     char dict[128];
     snprintf(dict, sizeof dict, "{'descr': '%s', 'fortran_order': False, 'shape': (2,), }",
-             types_of_npy[i].descr);
+             types_of_npy[i].type_descr);
     CLV_AUTO(clv_bytes_done)
-    clv_bytes b = npy_bytes(dict, types_of_npy[i].raw, types_of_npy[i].len);
+    clv_bytes b = make_npy_bytes(dict, types_of_npy[i].raw_bytes, types_of_npy[i].len);
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
     clv_err err;
     assert_ok(clv_npy_parse(b.data, b.len, "case", 0, &t, &err), &err);
@@ -201,13 +202,13 @@ static void npy_reads_every_element_type(void **state) {
                  : t->dtype == CLV_I64 ? (double)((int64_t *)t->data)[k]
                  : t->dtype == CLV_F32 ? (double)((float *)t->data)[k]
                                        : ((double *)t->data)[k];
-      assert_true(v == types_of_npy[i].want[k]);
+      assert_true(v == types_of_npy[i].wanted_values[k]);
     }
   }
 }
 
 static const struct {
-  const char *dict, *says;
+  const char *header_dict, *message;
 } refused_by_npy[] = {
     {"{'descr': '<U3', 'fortran_order': False, 'shape': (2,), }", "return_inverse"},
     {"{'descr': '|S3', 'fortran_order': False, 'shape': (2,), }", "return_inverse"},
@@ -250,12 +251,12 @@ static void unsupported_npy_headers_are_refused(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(refused_by_npy); i++) {
     CLV_AUTO(clv_bytes_done)
-    clv_bytes b = npy_bytes(refused_by_npy[i].dict, "\1\2\3\4\5\6\7\xff", 8);
+    clv_bytes b = make_npy_bytes(refused_by_npy[i].header_dict, "\1\2\3\4\5\6\7\xff", 8);
     clv_tensor *t = NULL;
     clv_err err;
     assert_int_equal(clv_npy_parse(b.data, b.len, "f.npy", 0, &t, &err), CLV_INVALID);
     assert_says(&err, "f.npy");
-    assert_says(&err, refused_by_npy[i].says);
+    assert_says(&err, refused_by_npy[i].message);
   }
 }
 
@@ -267,8 +268,8 @@ static void fortran_order_npy_is_transposed(void **state) {
     for (int j = 0; j < 3; j++)
       for (int k = 0; k < 4; k++) raw[i + 2 * (j + 3 * k)] = (int16_t)(100 * i + 10 * j + k);
   CLV_AUTO(clv_bytes_done)
-  clv_bytes b =
-      npy_bytes("{'descr': '<i2', 'fortran_order': True, 'shape': (2, 3, 4), }", raw, sizeof raw);
+  clv_bytes b = make_npy_bytes("{'descr': '<i2', 'fortran_order': True, 'shape': (2, 3, 4), }", raw,
+                               sizeof raw);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   clv_err err;
   assert_ok(clv_npy_parse(b.data, b.len, "f.npy", 0, &t, &err), &err);
@@ -280,8 +281,8 @@ static void fortran_order_npy_is_transposed(void **state) {
 static void damaged_npy_is_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done)
-  clv_bytes b = npy_bytes("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }",
-                          "123456781234567812345678", 24);
+  clv_bytes b = make_npy_bytes("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }",
+                               "123456781234567812345678", 24);
   clv_tensor *t = NULL;
   clv_err err;
   for (size_t cut = 0; cut < b.len; cut++) {

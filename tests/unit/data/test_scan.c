@@ -9,13 +9,13 @@
 
 enum { RECORDS = 500, COLUMNS = 12 };
 
-static const char *put_npy(const char *name, const char *descr, const char *shape, const void *data,
-                           size_t len) {
+static const char *write_npy_file(const char *name, const char *descr, const char *shape,
+                                  const void *data, size_t len) {
   char dict[160];
   snprintf(dict, sizeof dict, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", descr,
            shape);
-  CLV_AUTO(clv_bytes_done) clv_bytes b = npy_bytes(dict, data, len);
-  return put(name, b.data, b.len);
+  CLV_AUTO(clv_bytes_done) clv_bytes b = make_npy_bytes(dict, data, len);
+  return write_scratch_file(name, b.data, b.len);
 }
 
 static clv_dataset *open_dataset(const clv_dataset_options *o) {
@@ -25,16 +25,17 @@ static clv_dataset *open_dataset(const clv_dataset_options *o) {
   return ds;
 }
 
-static void expect_bad(const clv_scan *s, const uint32_t *want, size_t n, const char *says) {
+static void assert_bad_records(const clv_scan *s, const uint32_t *want, size_t n,
+                               const char *says) {
   assert_int_equal(s->not_finite_records.n, n);
   for (size_t i = 0; i < n; i++) assert_int_equal(s->not_finite_records.index[i], want[i]);
   if (!strstr(s->first_not_finite, says))
     fail_msg("\"%s\" does not say \"%s\"", s->first_not_finite, says);
 }
 
-static clv_dataset *table_of(float *x) {
+static clv_dataset *open_table(float *x) {
   clv_dataset_options o = {
-      .inputs_path = put_npy("x.npy", "<f4", "500, 12", x, RECORDS * COLUMNS * sizeof *x)};
+      .inputs_path = write_npy_file("x.npy", "<f4", "500, 12", x, RECORDS * COLUMNS * sizeof *x)};
   return open_dataset(&o);
 }
 
@@ -43,16 +44,16 @@ static void scan_names_record_and_column_of_first_nan(void **state) {
   static float x[RECORDS * COLUMNS];
   CLV_AUTO(clv_scan_done) clv_scan none = {0}, some = {0};
   clv_err err;
-  CLV_AUTO(clv_dataset_freep) clv_dataset *good = table_of(x);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *good = open_table(x);
   assert_ok(clv_dataset_scan(good, &(clv_scan_options){0}, &none, &err), &err);
-  expect_bad(&none, NULL, 0, "");
+  assert_bad_records(&none, NULL, 0, "");
   assert_int_equal(none.n_checked, RECORDS);
   x[17 * COLUMNS + 3] = NAN;
   x[17 * COLUMNS + 5] = INFINITY;
   x[499 * COLUMNS + 11] = -INFINITY;
-  CLV_AUTO(clv_dataset_freep) clv_dataset *bad = table_of(x);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *bad = open_table(x);
   assert_ok(clv_dataset_scan(bad, &(clv_scan_options){0}, &some, &err), &err);
-  expect_bad(&some, (uint32_t[]){17, 499}, 2, "/x.npy: record 17, column 3 is nan");
+  assert_bad_records(&some, (uint32_t[]){17, 499}, 2, "/x.npy: record 17, column 3 is nan");
 }
 
 /* If a record has more than one dimension, the position is printed as NumPy's index. */
@@ -62,10 +63,10 @@ static void scan_gives_the_numpy_index_inside_a_record(void **state) {
   x[1 * 6 + 1 * 3 + 2] = 1e300; /* f32 cannot represent this number */
   CLV_AUTO(clv_scan_done) clv_scan s = {0};
   clv_err err;
-  clv_dataset_options o = {.inputs_path = put_npy("d.npy", "<f8", "4, 2, 3", x, sizeof x)};
+  clv_dataset_options o = {.inputs_path = write_npy_file("d.npy", "<f8", "4, 2, 3", x, sizeof x)};
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(&o);
   assert_ok(clv_dataset_scan(ds, &(clv_scan_options){0}, &s, &err), &err);
-  expect_bad(&s, (uint32_t[]){1}, 1, "/d.npy: record 1, column 5 (at [1, 1, 2]) is 1e+300");
+  assert_bad_records(&s, (uint32_t[]){1}, 1, "/d.npy: record 1, column 5 (at [1, 1, 2]) is 1e+300");
   if (!strstr(s.first_not_finite, "too large for f32")) fail_msg("%s", s.first_not_finite);
 }
 
@@ -75,12 +76,12 @@ static void scan_finds_nan_labels(void **state) {
   float y[4] = {0, 1, NAN, 1};
   CLV_AUTO(clv_scan_done) clv_scan s = {0};
   clv_err err;
-  clv_dataset_options o = {.inputs_path = put_npy("u.npy", "|u1", "4, 3", x, sizeof x),
-                           .labels_path = put_npy("y.npy", "<f4", "4,", y, sizeof y),
+  clv_dataset_options o = {.inputs_path = write_npy_file("u.npy", "|u1", "4, 3", x, sizeof x),
+                           .labels_path = write_npy_file("y.npy", "<f4", "4,", y, sizeof y),
                            .labels = CLV_LABEL_FLOAT};
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(&o);
   assert_ok(clv_dataset_scan(ds, &(clv_scan_options){0}, &s, &err), &err);
-  expect_bad(&s, (uint32_t[]){2}, 1, "/y.npy: label of record 2, column 0 is nan");
+  assert_bad_records(&s, (uint32_t[]){2}, 1, "/y.npy: label of record 2, column 0 is nan");
 }
 
 static void label_outside_the_range_is_found(void **state) {
@@ -88,8 +89,8 @@ static void label_outside_the_range_is_found(void **state) {
   static uint8_t x[4 * 3];
   float y[4 * 2] = {0, 1, 1, 0, 0.5f, -0.25f, 7, 1};
   char first[CLV_SCAN_TEXT];
-  clv_dataset_options o = {.inputs_path = put_npy("u.npy", "|u1", "4, 3", x, sizeof x),
-                           .labels_path = put_npy("y.npy", "<f4", "4, 2", y, sizeof y),
+  clv_dataset_options o = {.inputs_path = write_npy_file("u.npy", "|u1", "4, 3", x, sizeof x),
+                           .labels_path = write_npy_file("y.npy", "<f4", "4, 2", y, sizeof y),
                            .labels = CLV_LABEL_FLOAT};
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(&o);
   assert_true(clv_dataset_has_labels_in_range(ds, -1, 7, first));
@@ -104,24 +105,24 @@ static void sampled_scan_spreads_over_the_file(void **state) {
   x[490 * COLUMNS] = NAN;
   CLV_AUTO(clv_scan_done) clv_scan s = {0}, all = {0};
   clv_err err;
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = table_of(x);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_table(x);
   assert_ok(clv_dataset_scan(ds, &(clv_scan_options){.max_records = 50}, &s, &err), &err);
   assert_int_equal(s.n_checked, 50);
-  expect_bad(&s, (uint32_t[]){490}, 1, "record 490, column 0");
+  assert_bad_records(&s, (uint32_t[]){490}, 1, "record 490, column 0");
   assert_ok(clv_dataset_scan(ds, &(clv_scan_options){.max_records = 4000}, &all, &err), &err);
   assert_int_equal(all.n_checked, RECORDS);
 }
 
 typedef struct heard {
-  size_t n, last, all;
+  size_t n, last_done, n_records;
 } heard;
 
 static void note_progress(void *user, size_t done, size_t all) {
   heard *h = user;
-  if (done < h->last || done > all) fail_msg("%zu of %zu after %zu", done, all, h->last);
+  if (done < h->last_done || done > all) fail_msg("%zu of %zu after %zu", done, all, h->last_done);
   h->n++;
-  h->last = done;
-  h->all = all;
+  h->last_done = done;
+  h->n_records = all;
 }
 
 static void scan_reports_progress_until_done(void **state) {
@@ -131,14 +132,14 @@ static void scan_reports_progress_until_done(void **state) {
   CLV_AUTO(clv_scan_done) clv_scan s = {0};
   heard h = {0};
   clv_err err;
-  clv_dataset_options o = {.inputs_path =
-                               put_npy("wide.npy", "<f4", "100, 40000", x, 100 * WIDE * sizeof *x)};
+  clv_dataset_options o = {
+      .inputs_path = write_npy_file("wide.npy", "<f4", "100, 40000", x, 100 * WIDE * sizeof *x)};
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(&o);
   clv_scan_options so = {.progress = note_progress, .user = &h};
   assert_ok(clv_dataset_scan(ds, &so, &s, &err), &err);
   if (h.n < 3) fail_msg("16 MB: told %zu times", h.n);
-  assert_int_equal(h.last, 100);
-  assert_int_equal(h.all, 100);
+  assert_int_equal(h.last_done, 100);
+  assert_int_equal(h.n_records, 100);
 }
 
 static void removed_records_leave_the_subset(void **state) {

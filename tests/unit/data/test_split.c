@@ -9,7 +9,7 @@
 
 /* Returns records 0..n-1 whose one value is their number, with these labels, and groups unless
  * NULL. */
-static clv_dataset *open_set(const int32_t *labels, const int32_t *groups, uint32_t n) {
+static clv_dataset *open_dataset(const int32_t *labels, const int32_t *groups, uint32_t n) {
   CLV_AUTO(clv_freep) float *x = calloc(n, sizeof *x);
   CLV_AUTO(clv_bytes_done) clv_bytes npy = {0};
   clv_dataset *ds = NULL;
@@ -21,8 +21,8 @@ static clv_dataset *open_set(const int32_t *labels, const int32_t *groups, uint3
   for (size_t i = 0; i < 3 && data[i]; i++) {
     snprintf(dict, sizeof dict, "{'descr': '%s', 'fortran_order': False, 'shape': (%u,), }",
              descr[i], n);
-    npy = npy_bytes(dict, data[i], 4 * n);
-    strcpy(paths[i], put((const char *[]){"x", "y", "g"}[i], npy.data, npy.len));
+    npy = make_npy_bytes(dict, data[i], 4 * n);
+    strcpy(paths[i], write_scratch_file((const char *[]){"x", "y", "g"}[i], npy.data, npy.len));
     clv_bytes_done(&npy);
   }
   clv_dataset_options o = {.inputs_path = paths[0],
@@ -34,31 +34,34 @@ static clv_dataset *open_set(const int32_t *labels, const int32_t *groups, uint3
 }
 
 typedef struct halves {
-  clv_subset train, held;
+  clv_subset training, held_back;
 } halves;
 
-static void halves_done(halves *h) {
-  clv_subset_done(&h->train);
-  clv_subset_done(&h->held);
+static void free_halves(halves *h) {
+  clv_subset_done(&h->training);
+  clv_subset_done(&h->held_back);
 }
 
 /* Splits the dataset. Asserts that every record is in one half, and that both halves ascend unless
  * they are permuted. */
-static halves split(const clv_dataset *ds, double fraction, clv_split_kind kind, uint64_t seed) {
+static halves split_dataset(const clv_dataset *ds, double fraction, clv_split_kind kind,
+                            uint64_t seed) {
   halves h = {0};
   clv_err err;
-  assert_ok(clv_subset_split(ds, fraction, kind, seed, &h.train, &h.held, &err), &err);
+  assert_ok(clv_subset_split(ds, fraction, kind, seed, &h.training, &h.held_back, &err), &err);
   CLV_AUTO(clv_freep) uint8_t *seen = calloc(clv_dataset_count(ds), 1);
-  for (size_t i = 0; i < h.train.n; i++) seen[h.train.index[i]]++;
-  for (size_t i = 0; i < h.held.n; i++) seen[h.held.index[i]]++;
+  for (size_t i = 0; i < h.training.n; i++) seen[h.training.index[i]]++;
+  for (size_t i = 0; i < h.held_back.n; i++) seen[h.held_back.index[i]]++;
   for (size_t i = 0; i < clv_dataset_count(ds); i++) assert_int_equal(seen[i], 1);
   if (clv_dataset_split_kind(ds, kind) == CLV_SPLIT_SHUFFLED) return h;
-  for (size_t i = 1; i < h.train.n; i++) assert_true(h.train.index[i - 1] < h.train.index[i]);
-  for (size_t i = 1; i < h.held.n; i++) assert_true(h.held.index[i - 1] < h.held.index[i]);
+  for (size_t i = 1; i < h.training.n; i++)
+    assert_true(h.training.index[i - 1] < h.training.index[i]);
+  for (size_t i = 1; i < h.held_back.n; i++)
+    assert_true(h.held_back.index[i - 1] < h.held_back.index[i]);
   return h;
 }
 
-static size_t count_of(const clv_subset *s, const int32_t *labels, int32_t class) {
+static size_t count_class(const clv_subset *s, const int32_t *labels, int32_t class) {
   size_t n = 0;
   for (size_t i = 0; i < s->n; i++) n += labels[s->index[i]] == class;
   return n;
@@ -68,15 +71,15 @@ static void stratified_split_keeps_class_shares(void **state) {
   (void)state;
   int32_t labels[200];
   for (int i = 0; i < 200; i++) labels[i] = i < 100 ? 0 : i < 180 ? 1 : i < 199 ? 7 : 9;
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(labels, NULL, 200);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(labels, NULL, 200);
   for (uint64_t seed = 1; seed < 20; seed++) {
-    CLV_AUTO(halves_done) halves h = split(ds, 0.1, CLV_SPLIT_STRATIFIED, seed);
-    assert_int_equal(h.held.n, 20);
-    assert_int_equal(count_of(&h.held, labels, 0), 10);
-    assert_int_equal(count_of(&h.held, labels, 1), 8);
-    assert_int_equal(count_of(&h.held, labels, 7), 2);
+    CLV_AUTO(free_halves) halves h = split_dataset(ds, 0.1, CLV_SPLIT_STRATIFIED, seed);
+    assert_int_equal(h.held_back.n, 20);
+    assert_int_equal(count_class(&h.held_back, labels, 0), 10);
+    assert_int_equal(count_class(&h.held_back, labels, 1), 8);
+    assert_int_equal(count_class(&h.held_back, labels, 7), 2);
     /* the only record of this class is for training */
-    assert_int_equal(count_of(&h.held, labels, 9), 0);
+    assert_int_equal(count_class(&h.held_back, labels, 9), 0);
   }
 }
 
@@ -84,29 +87,29 @@ static void same_seed_gives_the_same_split(void **state) {
   (void)state;
   int32_t labels[60];
   for (int i = 0; i < 60; i++) labels[i] = i / 20;
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(labels, NULL, 60);
-  CLV_AUTO(halves_done) halves a = split(ds, 0.2, CLV_SPLIT_STRATIFIED, 5);
-  CLV_AUTO(halves_done) halves b = split(ds, 0.2, CLV_SPLIT_STRATIFIED, 5);
-  CLV_AUTO(halves_done) halves c = split(ds, 0.2, CLV_SPLIT_STRATIFIED, 6);
-  assert_memory_equal(a.held.index, b.held.index, a.held.n * 4);
-  assert_memory_not_equal(a.held.index, c.held.index, a.held.n * 4);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(labels, NULL, 60);
+  CLV_AUTO(free_halves) halves a = split_dataset(ds, 0.2, CLV_SPLIT_STRATIFIED, 5);
+  CLV_AUTO(free_halves) halves b = split_dataset(ds, 0.2, CLV_SPLIT_STRATIFIED, 5);
+  CLV_AUTO(free_halves) halves c = split_dataset(ds, 0.2, CLV_SPLIT_STRATIFIED, 6);
+  assert_memory_equal(a.held_back.index, b.held_back.index, a.held_back.n * 4);
+  assert_memory_not_equal(a.held_back.index, c.held_back.index, a.held_back.n * 4);
 }
 
-/* A class that is too small for its share gets one validation record while there are records left
- * for it. */
+/* A class that is too small for its share gets one validation record, as long as the validation
+ * half has room. */
 static void rare_class_gets_a_validation_record(void **state) {
   (void)state;
   int32_t labels[1000];
   for (int i = 0; i < 1000; i++) labels[i] = i >= 997;
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(labels, NULL, 1000);
-  CLV_AUTO(halves_done) halves h = split(ds, 0.1, CLV_SPLIT_STRATIFIED, 3);
-  assert_int_equal(h.held.n, 100);
-  assert_int_equal(count_of(&h.held, labels, 1), 1);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(labels, NULL, 1000);
+  CLV_AUTO(free_halves) halves h = split_dataset(ds, 0.1, CLV_SPLIT_STRATIFIED, 3);
+  assert_int_equal(h.held_back.n, 100);
+  assert_int_equal(count_class(&h.held_back, labels, 1), 1);
   int64_t class;
-  assert_false(clv_subset_is_one_class(ds, &h.held, &class));
-  CLV_AUTO(halves_done) halves end = split(ds, 0.002, CLV_SPLIT_LAST, 3);
-  assert_int_equal(end.held.n, 2);
-  assert_true(clv_subset_is_one_class(ds, &end.held, &class));
+  assert_false(clv_subset_is_one_class(ds, &h.held_back, &class));
+  CLV_AUTO(free_halves) halves end = split_dataset(ds, 0.002, CLV_SPLIT_LAST, 3);
+  assert_int_equal(end.held_back.n, 2);
+  assert_true(clv_subset_is_one_class(ds, &end.held_back, &class));
   assert_int_equal(class, 1);
 }
 
@@ -116,12 +119,14 @@ static void split_sizes_are_exact_and_empty_no_class(void **state) {
   int32_t labels[97];
   for (uint32_t shape = 1; shape < 40; shape++) {
     for (uint32_t i = 0; i < 97; i++) labels[i] = (int32_t)(i * i / shape % (1 + shape % 50));
-    CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(labels, NULL, 97);
+    CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(labels, NULL, 97);
     for (int percent = 1; percent <= 50; percent += 7) {
-      CLV_AUTO(halves_done) halves h = split(ds, percent / 100.0, CLV_SPLIT_STRATIFIED, shape);
-      assert_int_equal(h.held.n, CLV_MAX(1L, lround(0.97 * percent)));
+      CLV_AUTO(free_halves)
+      halves h = split_dataset(ds, percent / 100.0, CLV_SPLIT_STRATIFIED, shape);
+      assert_int_equal(h.held_back.n, CLV_MAX(1L, lround(0.97 * percent)));
       for (int32_t c = 0; c < 50; c++)
-        if (count_of(&h.held, labels, c)) assert_true(count_of(&h.train, labels, c) > 0);
+        if (count_class(&h.held_back, labels, c))
+          assert_true(count_class(&h.training, labels, c) > 0);
     }
   }
 }
@@ -132,14 +137,14 @@ static void small_fraction_holds_back_one_record(void **state) {
   clv_err err;
   clv_subset none = {0};
   const clv_split_kind kinds[] = {CLV_SPLIT_STRATIFIED, CLV_SPLIT_SHUFFLED, CLV_SPLIT_LAST};
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(labels, NULL, 3);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(labels, NULL, 3);
   for (size_t i = 0; i < CLV_COUNT(kinds); i++) {
-    CLV_AUTO(halves_done) halves h = split(ds, 0.01, kinds[i], 1);
-    assert_int_equal(h.held.n, 1);
-    CLV_AUTO(halves_done) halves all = split(ds, 0, kinds[i], 1);
-    assert_int_equal(all.held.n, 0);
+    CLV_AUTO(free_halves) halves h = split_dataset(ds, 0.01, kinds[i], 1);
+    assert_int_equal(h.held_back.n, 1);
+    CLV_AUTO(free_halves) halves all = split_dataset(ds, 0, kinds[i], 1);
+    assert_int_equal(all.held_back.n, 0);
   }
-  CLV_AUTO(clv_dataset_freep) clv_dataset *single = open_set(labels, NULL, 1);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *single = open_dataset(labels, NULL, 1);
   assert_int_equal(clv_subset_split(single, 0.1, CLV_SPLIT_STRATIFIED, 1, &none, &none, &err),
                    CLV_INVALID);
   assert_says(&err, "takes all 1 record");
@@ -147,11 +152,11 @@ static void small_fraction_holds_back_one_record(void **state) {
 
 static void stratified_split_without_labels_is_shuffled(void **state) {
   (void)state;
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(NULL, NULL, 50);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(NULL, NULL, 50);
   assert_int_equal(clv_dataset_split_kind(ds, CLV_SPLIT_STRATIFIED), CLV_SPLIT_SHUFFLED);
-  CLV_AUTO(halves_done) halves a = split(ds, 0.2, CLV_SPLIT_STRATIFIED, 5);
-  CLV_AUTO(halves_done) halves b = split(ds, 0.2, CLV_SPLIT_SHUFFLED, 5);
-  assert_memory_equal(a.held.index, b.held.index, 40);
+  CLV_AUTO(free_halves) halves a = split_dataset(ds, 0.2, CLV_SPLIT_STRATIFIED, 5);
+  CLV_AUTO(free_halves) halves b = split_dataset(ds, 0.2, CLV_SPLIT_SHUFFLED, 5);
+  assert_memory_equal(a.held_back.index, b.held_back.index, 40);
 }
 
 static void group_split_keeps_groups_together(void **state) {
@@ -159,15 +164,15 @@ static void group_split_keeps_groups_together(void **state) {
   int32_t labels[90], groups[90];
   for (int i = 0; i < 90; i++) {
     labels[i] = i % 2;
-    groups[i] = i % 3 ? 5 * (i / 9) : -i / 9; /* 19 groups of 3 or 6 records */
+    groups[i] = i % 3 ? 5 * (i / 9) : -i / 9; /* makes 19 groups of 3 or 6 records */
   }
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(labels, groups, 90);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(labels, groups, 90);
   for (uint64_t seed = 0; seed < 20; seed++) {
-    CLV_AUTO(halves_done) halves h = split(ds, 0.2, CLV_SPLIT_GROUPS, seed);
-    assert_in_range(h.held.n, 15, 21);
-    for (size_t i = 0; i < h.held.n; i++)
-      for (size_t k = 0; k < h.train.n; k++)
-        assert_int_not_equal(groups[h.held.index[i]], groups[h.train.index[k]]);
+    CLV_AUTO(free_halves) halves h = split_dataset(ds, 0.2, CLV_SPLIT_GROUPS, seed);
+    assert_in_range(h.held_back.n, 15, 21);
+    for (size_t i = 0; i < h.held_back.n; i++)
+      for (size_t k = 0; k < h.training.n; k++)
+        assert_int_not_equal(groups[h.held_back.index[i]], groups[h.training.index[k]]);
   }
 }
 
@@ -176,10 +181,10 @@ static void one_group_cannot_be_split(void **state) {
   int32_t same[4] = {3, 3, 3, 3};
   clv_subset none = {0};
   clv_err err;
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(same, same, 4);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(same, same, 4);
   assert_int_equal(clv_subset_split(ds, 0.3, CLV_SPLIT_GROUPS, 1, &none, &none, &err), CLV_INVALID);
   assert_says(&err, "all 4 records are in one group");
-  CLV_AUTO(clv_dataset_freep) clv_dataset *without = open_set(same, NULL, 4);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *without = open_dataset(same, NULL, 4);
   assert_int_equal(clv_subset_split(without, 0.3, CLV_SPLIT_GROUPS, 1, &none, &none, &err),
                    CLV_INVALID);
   assert_says(&err, "data.validation.group");
@@ -190,7 +195,7 @@ static void limit_keeps_records_of_each_class(void **state) {
   int32_t labels[100];
   for (int i = 0; i < 100; i++) labels[i] = i / 25;
   clv_err err;
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(labels, NULL, 100);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(labels, NULL, 100);
   assert_ok(clv_dataset_limit(ds, 8, CLV_SPLIT_STRATIFIED, 4, &err), &err);
   assert_int_equal(clv_dataset_count(ds), 8);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *y = NULL;

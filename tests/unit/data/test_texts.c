@@ -11,7 +11,7 @@
 
 static const char vocabulary[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##b\nb\n,\n\"\n";
 
-static clv_dataset_options options_for(const char *path) {
+static clv_dataset_options make_options(const char *path) {
   return (clv_dataset_options){
       .format = CLV_FORMAT_TEXT,
       .inputs_path = path,
@@ -19,19 +19,20 @@ static clv_dataset_options options_for(const char *path) {
       .text = {.column = "text",
                .label = "label",
                .max_tokens = 6,
-               .tokenizer = put("vocab.txt", vocabulary, sizeof vocabulary - 1)}};
+               .tokenizer = write_scratch_file("vocab.txt", vocabulary, sizeof vocabulary - 1)}};
 }
 
 static clv_dataset *open_table(const char *name, const char *text, bool zipped) {
-  const char *path = zipped ? put_gzip(name, text, strlen(text)) : put(name, text, strlen(text));
-  clv_dataset_options o = options_for(path);
+  const char *path = zipped ? write_gzip_file(name, text, strlen(text))
+                            : write_scratch_file(name, text, strlen(text));
+  clv_dataset_options o = make_options(path);
   clv_dataset *ds = NULL;
   clv_err err;
   must(clv_dataset_open(&o, &ds, &err), &err);
   return ds;
 }
 
-static void same_rows(clv_dataset *ds) {
+static void assert_same_rows(clv_dataset *ds) {
   static const int64_t want[3][6] = {{2, 4, 5, 6, 3, 0}, {2, 4, 7, 8, 6, 3}, {2, 1, 3, 0, 0, 0}},
                        labels[] = {1, 0, 1};
   static const uint32_t index[] = {0, 1, 2};
@@ -54,15 +55,15 @@ static void same_rows(clv_dataset *ds) {
 
 static void csv_and_gzipped_csv_give_the_same_rows(void **state) {
   (void)state;
-  same_rows(open_table(
+  assert_same_rows(open_table(
       "a.csv", "label,more,text\r\nx y,1,ab b\r\n\r\nk,,\"a,\"\"b\nb a a a\"\r\nx y,,z", false));
-  same_rows(
+  assert_same_rows(
       open_table("a.csv.gz", "\xef\xbb\xbftext,label\nab b,x y\n\"a,\"\"b\nb\",k\nz,x y\n", true));
 }
 
 static void jsonl_gives_the_same_rows_as_csv(void **state) {
   (void)state;
-  same_rows(open_table(
+  assert_same_rows(open_table(
       "a.jsonl",
       "{\"text\": [\"ab\", \"b\"], \"label\": \"x y\", \"n\": [1]}\n\n"
       "{\"label\": \"k\", \"text\": \"a,\\\"b\\nb\"}\r\n{\"text\": \"z\", \"label\": \"x y\"}",
@@ -71,7 +72,7 @@ static void jsonl_gives_the_same_rows_as_csv(void **state) {
 
 static void end_and_pad_token_options_are_applied(void **state) {
   (void)state;
-  clv_dataset_options o = options_for(put("b.csv", "text,label\na,k\n", 15));
+  clv_dataset_options o = make_options(write_scratch_file("b.csv", "text,label\na,k\n", 15));
   CLV_AUTO(clv_text_rows_done) clv_text_rows r = {0};
   clv_err err = {0};
   o.text.omits_end_tokens = true;
@@ -95,21 +96,21 @@ static void end_and_pad_token_options_are_applied(void **state) {
 }
 
 /* Writes a tokenizer.json of the fuzzer's corpus, which ends in a NUL there. */
-static const char *put_json(const char *name) {
+static const char *write_tokenizer_json(const char *name) {
   CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
   char path[80];
   clv_err err;
   snprintf(path, sizeof path, "tests/fuzz/corpus/bpe/%s", name);
   must(clv_file_read(path, 1 << 20, &file, &err), &err);
-  return put("tokenizer.json", file.data, strlen(file.data));
+  return write_scratch_file("tokenizer.json", file.data, strlen(file.data));
 }
 
 static void tokenizer_file_sets_ends_pad_and_truncation(void **state) {
-  clv_dataset_options o = options_for("none.csv");
+  clv_dataset_options o = make_options("none.csv");
   CLV_AUTO(clv_text_rows_done) clv_text_rows r = {0};
   clv_err err = {0};
   (void)state;
-  o.text.tokenizer = put_json("roberta_ends");
+  o.text.tokenizer = write_tokenizer_json("roberta_ends");
   o.text.pad = "ab";
   for (int i = 0; i < 3; i++) {
     o.text.omits_end_tokens = i == 1;
@@ -120,12 +121,12 @@ static void tokenizer_file_sets_ends_pad_and_truncation(void **state) {
     clv_text_rows_done(&r);
   }
   o.text.last = o.text.pad = NULL;
-  o.text.tokenizer = put_json("filled");
+  o.text.tokenizer = write_tokenizer_json("filled");
   must(clv_text_rows_open(&r, &o, &err), &err);
   assert_int_equal(r.pad, 257);
   clv_text_rows_done(&r);
   o.text.pad = "ab";
-  o.text.tokenizer = put_json("cut");
+  o.text.tokenizer = write_tokenizer_json("cut");
   expect_error(CLV_INVALID, "cuts texts at 5 tokens (truncation.max_length), and rows have 6: give",
                clv_text_rows_open(&r, &o, &err), &err);
   clv_text_rows_done(&r);
@@ -133,8 +134,8 @@ static void tokenizer_file_sets_ends_pad_and_truncation(void **state) {
   must(clv_text_rows_open(&r, &o, &err), &err);
 }
 
-static void refused(const char *name, const char *text, const char *says) {
-  clv_dataset_options o = options_for(put(name, text, strlen(text)));
+static void assert_refused(const char *name, const char *text, const char *says) {
+  clv_dataset_options o = make_options(write_scratch_file(name, text, strlen(text)));
   clv_dataset *ds = NULL;
   clv_err err = {0};
   expect_error(CLV_INVALID, says, clv_dataset_open(&o, &ds, &err), &err);
@@ -143,48 +144,55 @@ static void refused(const char *name, const char *text, const char *says) {
 
 static void invalid_table_error_gives_line_and_column(void **state) {
   (void)state;
-  refused("e.csv", "", "e.csv:1:1: no header");
-  refused("h.csv", "text,label\n", "h.csv: no records");
-  refused("c.csv", "text,class\n", "c.csv:1:1: the header has no 'label'");
-  refused("t.csv", "text,label,text\n", "t.csv:1:1: the header has 'text' twice");
-  refused("q.csv", "text,label\nb,k\n\xc3\xa9,\"k\n", "q.csv:3:3: these quotes have no end");
-  refused("a.csv", "text,label\n\"a\"b,k\n", "a.csv:2:4: a comma or the line's end is expected");
-  refused("f.csv", "text,label\na,k\nb\n", "f.csv:3:1: this record has 1 field, the header has 2");
-  refused("m.csv", "text,label\na,k,c\n", "m.csv:2:1: this record has more than 2 fields");
-  refused("u.csv", "text,label\n\"a\nb\",k\na\xff,k\n", "u.csv:4: byte 1 is not UTF-8");
-  refused("l.csv", "text,label\na,\n", "l.csv:2: a class's name has 1 to 255 bytes");
-  refused("j.jsonl", "{\"text\": \"a\", \"label\": \"k\"}\n{\"text\": 1}\n",
-          "j.jsonl:2:10: a text is expected");
-  refused("k.jsonl", "{\"label\": \"k\"}\n",
-          "k.jsonl:1:1: has no 'text', but 'label': set data.text.column");
-  refused("n.jsonl", "{\"text\": \"k\"}\n", "n.jsonl:1:1: has no 'label', but 'text': set");
-  refused("o.csv", "id,comment,stars\n", "no 'text', but 'id', 'comment', 'stars': set data.text.");
-  refused("p.csv",
-          "column_with_a_long_name_1,column_with_a_long_name_2,column_with_a_long_name_3,"
-          "column_with_a_long_name_4,column_with_a_long_name_5,column_with_a_long_name_6,x,y\n",
-          "column_with_a_long_name_6' and 2 more: set data.text.column");
-  refused("y.csv", "\n\r\nid,class\n", "y.csv:3:1: the header has no 'text', but 'id', 'class'");
-  refused("z.csv", "text,label\n\n\r\n\nb\n", "z.csv:5:1: this record has 1 field,");
-  refused("z.jsonl", "\n \t\r\n  {\"text\": 1}\n", "z.jsonl:3:12: a text is expected");
-  refused("r.csv", "text,label\ra,k\rb,k\r", "r.csv:1: its lines end with CR alone");
-  refused("s.csv", "text,\"la\nbel\"\ra,k\r", "s.csv:1: its lines end with CR alone");
-  refused("r.jsonl", "{\"text\": \"a\", \"label\": \"k\"}\r{\"text\": \"a\", \"label\": \"k\"}\r",
-          "tr '\\r' '\\n'");
-  refused("w.csv", "\xff\xfet\0e\0", "w.csv: its text is UTF-16, and UTF-8 is expected");
-  refused("x.tsv", "text\tlabel\n", "x.tsv: texts come as .csv or .jsonl");
+  assert_refused("e.csv", "", "e.csv:1:1: no header");
+  assert_refused("h.csv", "text,label\n", "h.csv: no records");
+  assert_refused("c.csv", "text,class\n", "c.csv:1:1: the header has no 'label'");
+  assert_refused("t.csv", "text,label,text\n", "t.csv:1:1: the header has 'text' twice");
+  assert_refused("q.csv", "text,label\nb,k\n\xc3\xa9,\"k\n", "q.csv:3:3: these quotes have no end");
+  assert_refused("a.csv", "text,label\n\"a\"b,k\n",
+                 "a.csv:2:4: a comma or the line's end is expected");
+  assert_refused("f.csv", "text,label\na,k\nb\n",
+                 "f.csv:3:1: this record has 1 field, the header has 2");
+  assert_refused("m.csv", "text,label\na,k,c\n", "m.csv:2:1: this record has more than 2 fields");
+  assert_refused("u.csv", "text,label\n\"a\nb\",k\na\xff,k\n", "u.csv:4: byte 1 is not UTF-8");
+  assert_refused("l.csv", "text,label\na,\n", "l.csv:2: a class's name has 1 to 255 bytes");
+  assert_refused("j.jsonl", "{\"text\": \"a\", \"label\": \"k\"}\n{\"text\": 1}\n",
+                 "j.jsonl:2:10: a text is expected");
+  assert_refused("k.jsonl", "{\"label\": \"k\"}\n",
+                 "k.jsonl:1:1: has no 'text', but 'label': set data.text.column");
+  assert_refused("n.jsonl", "{\"text\": \"k\"}\n", "n.jsonl:1:1: has no 'label', but 'text': set");
+  assert_refused("o.csv", "id,comment,stars\n",
+                 "no 'text', but 'id', 'comment', 'stars': set data.text.");
+  assert_refused(
+      "p.csv",
+      "column_with_a_long_name_1,column_with_a_long_name_2,column_with_a_long_name_3,"
+      "column_with_a_long_name_4,column_with_a_long_name_5,column_with_a_long_name_6,x,y\n",
+      "column_with_a_long_name_6' and 2 more: set data.text.column");
+  assert_refused("y.csv", "\n\r\nid,class\n",
+                 "y.csv:3:1: the header has no 'text', but 'id', 'class'");
+  assert_refused("z.csv", "text,label\n\n\r\n\nb\n", "z.csv:5:1: this record has 1 field,");
+  assert_refused("z.jsonl", "\n \t\r\n  {\"text\": 1}\n", "z.jsonl:3:12: a text is expected");
+  assert_refused("r.csv", "text,label\ra,k\rb,k\r", "r.csv:1: its lines end with CR alone");
+  assert_refused("s.csv", "text,\"la\nbel\"\ra,k\r", "s.csv:1: its lines end with CR alone");
+  assert_refused("r.jsonl",
+                 "{\"text\": \"a\", \"label\": \"k\"}\r{\"text\": \"a\", \"label\": \"k\"}\r",
+                 "tr '\\r' '\\n'");
+  assert_refused("w.csv", "\xff\xfet\0e\0", "w.csv: its text is UTF-16, and UTF-8 is expected");
+  assert_refused("x.tsv", "text\tlabel\n", "x.tsv: texts come as .csv or .jsonl");
 }
 
-/* Also inside gzip, and at the start of a later line, where files were joined. */
+/* A byte order mark is skipped at the start of a file, inside gzip, and at the start of a later
+ * line, where two files were joined. */
 static void byte_order_marks_are_skipped(void **state) {
   (void)state;
   static const char lines[] =
       "\xef\xbb\xbf{\"text\": [\"ab\", \"b\"], \"label\": \"x y\"}\n"
       "\xef\xbb\xbf{\"label\": \"k\", \"text\": \"a,\\\"b\\nb\"}\r\n"
       "{\"text\": \"z\", \"label\": \"x y\"}";
-  same_rows(open_table("m.jsonl", lines, false));
-  same_rows(open_table("m.jsonl.gz", lines, true));
-  same_rows(open_table("m.csv", "\xef\xbb\xbf\"text\",label\nab b,x y\n\"a,\"\"b\nb\",k\nz,x y\n",
-                       false));
+  assert_same_rows(open_table("m.jsonl", lines, false));
+  assert_same_rows(open_table("m.jsonl.gz", lines, true));
+  assert_same_rows(open_table(
+      "m.csv", "\xef\xbb\xbf\"text\",label\nab b,x y\n\"a,\"\"b\nb\",k\nz,x y\n", false));
 }
 
 static void utf16_and_utf32_files_are_refused_by_name(void **state) {
@@ -192,12 +200,12 @@ static void utf16_and_utf32_files_are_refused_by_name(void **state) {
   static const char wide[][8] = {
       {'{', 0, '"', 0}, {0, '{', 0, '"'}, {(char)0xfe, (char)0xff, 0, 't'}};
   for (int i = 0; i < 3; i++) {
-    clv_dataset_options o = options_for(put("w.jsonl", wide[i], 8));
+    clv_dataset_options o = make_options(write_scratch_file("w.jsonl", wide[i], 8));
     clv_dataset *ds = NULL;
     clv_err err = {0};
     expect_error(CLV_INVALID, "its text is UTF-16", clv_dataset_open(&o, &ds, &err), &err);
   }
-  clv_dataset_options o = options_for(put("w.jsonl", "\xff\xfe\0\0{\0\0\0", 8));
+  clv_dataset_options o = make_options(write_scratch_file("w.jsonl", "\xff\xfe\0\0{\0\0\0", 8));
   clv_dataset *ds = NULL;
   clv_err err = {0};
   expect_error(CLV_INVALID, "iconv -f UTF-32", clv_dataset_open(&o, &ds, &err), &err);
@@ -213,7 +221,7 @@ static void oversized_record_is_refused_in_bounded_memory(void **state) {
     assert_non_null(f);
     for (int k = 0; k < 200; k++) assert_int_equal(gzwrite(f, zeros, 1 << 20), 1 << 20);
     assert_int_equal(gzclose(f), Z_OK);
-    clv_dataset_options o = options_for(at(names[i]));
+    clv_dataset_options o = make_options(at(names[i]));
     clv_dataset *ds = NULL;
     clv_err err = {0};
     struct rusage before, after;
@@ -226,7 +234,7 @@ static void oversized_record_is_refused_in_bounded_memory(void **state) {
 }
 
 /* Returns the processor time in seconds for a table with `len` bytes after the header. */
-static double seconds_for(const char *more, size_t len, const char *name) {
+static double measure_seconds(const char *more, size_t len, const char *name) {
   static const char head[] = "text,label,more\na,k,\n";
   CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
   struct rusage before, after;
@@ -236,7 +244,7 @@ static double seconds_for(const char *more, size_t len, const char *name) {
   clv_bytes_puts(&all, more[0] == '\n' || more[0] == '\r' ? "" : "b,k,");
   clv_bytes_add(&all, more, len);
   clv_bytes_puts(&all, "\nb,k,\n");
-  clv_dataset_options o = options_for(put(name, all.data, all.len));
+  clv_dataset_options o = make_options(write_scratch_file(name, all.data, all.len));
   getrusage(RUSAGE_SELF, &before);
   must(clv_dataset_open(&o, &ds, &err), &err);
   getrusage(RUSAGE_SELF, &after);
@@ -255,16 +263,16 @@ static void empty_lines_parse_faster_than_one_long_field(void **state) {
   CLV_AUTO(clv_freep) char *text = malloc(BYTES);
   assert_non_null(text);
   memset(text, 'a', BYTES);
-  double field = seconds_for(text, BYTES, "field.csv");
+  double field = measure_seconds(text, BYTES, "field.csv");
   for (int k = 0; k < 2; k++) {
     for (size_t i = 0; i < BYTES; i++) text[i] = kinds[k][i % 2];
-    assert_true(seconds_for(text, BYTES, "empty.csv") < field);
+    assert_true(measure_seconds(text, BYTES, "empty.csv") < field);
   }
 }
 
 static void texts_without_embedding_or_class_loss_are_refused(void **state) {
   (void)state;
-  clv_dataset_options o = options_for(put("b.csv", "text,label\na,k\n", 15));
+  clv_dataset_options o = make_options(write_scratch_file("b.csv", "text,label\na,k\n", 15));
   clv_dataset *ds = NULL;
   clv_err err = {0};
   o.holds_tokens = false;

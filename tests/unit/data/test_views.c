@@ -8,8 +8,8 @@
 #include "master/data/image_int.h"
 #include "tests/unit/data/data_test.h"
 
-static clv_image_view choose(clv_image_options o, uint32_t width, uint32_t height,
-                             const clv_rng_key *key) {
+static clv_image_view choose_view(clv_image_options o, uint32_t width, uint32_t height,
+                                  const clv_rng_key *key) {
   clv_image_view v;
   clv_err err;
   if (!o.max_pixels) o.max_pixels = CLV_IMAGE_MAX_PIXELS;
@@ -27,14 +27,16 @@ static void resize_and_center_crop_match_torchvision(void **state) {
       {500, 375, 256, 224, 341, 256, 58, 16}, /* 117 / 2 = 58.5 -> 58 */
       {375, 500, 256, 224, 256, 341, 16, 58}, /*  */
       {500, 333, 256, 225, 384, 256, 80, 16}, /* 159 / 2 = 79.5 -> 80, 31 / 2 = 15.5 -> 16 */
-      {64, 64, 0, 0, 64, 64, 0, 0},           /* unchanged */
-      {10, 7, 0, 16, 10, 7, -3, -4},          /* smaller than the crop: 6 / 2, 9 / 2 */
-      {30, 7, 0, 16, 30, 7, 7, -4},           /*  */
-      {1000, 3, 6, 4, 2000, 6, 998, 1},       /*  */
+      /* without resize and crop, the view is the whole image */
+      {64, 64, 0, 0, 64, 64, 0, 0},
+      {10, 7, 0, 16, 10, 7, -3, -4},    /* smaller than the crop: 6 / 2, 9 / 2 */
+      {30, 7, 0, 16, 30, 7, 7, -4},     /*  */
+      {1000, 3, 6, 4, 2000, 6, 998, 1}, /*  */
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    clv_image_view v = choose((clv_image_options){.resize = cases[i].resize, .crop = cases[i].crop},
-                              cases[i].width, cases[i].height, NULL);
+    clv_image_view v =
+        choose_view((clv_image_options){.resize = cases[i].resize, .crop = cases[i].crop},
+                    cases[i].width, cases[i].height, NULL);
     assert_int_equal(v.width, cases[i].out_w);
     assert_int_equal(v.height, cases[i].out_h);
     assert_int_equal(v.x, cases[i].x);
@@ -53,7 +55,7 @@ static void evaluation_view_is_not_augmented(void **state) {
                          .ratio_low = 0.75,
                          .ratio_high = 1.3,
                          .flip = 1};
-  clv_image_view v = choose(o, 80, 60, NULL);
+  clv_image_view v = choose_view(o, 80, 60, NULL);
   assert_int_equal(v.width, 53);
   assert_int_equal(v.box.width, 80);
   assert_false(v.flip);
@@ -65,7 +67,7 @@ static void random_crop_offsets_are_uniform(void **state) {
   int seen_x[9] = {0}, seen_y[9] = {0}, flips = 0;
   for (uint32_t i = 0; i < 900; i++) {
     clv_rng_key key = clv_image_view_key(7, 3, i);
-    clv_image_view v = choose(o, 32, 32, &key), again = choose(o, 32, 32, &key);
+    clv_image_view v = choose_view(o, 32, 32, &key), again = choose_view(o, 32, 32, &key);
     assert_memory_equal(&v, &again, sizeof v);
     assert_in_range(v.x + 4, 0, 8);
     assert_in_range(v.y + 4, 0, 8);
@@ -73,7 +75,8 @@ static void random_crop_offsets_are_uniform(void **state) {
     seen_y[v.y + 4]++;
     flips += v.flip;
   }
-  for (int i = 0; i < 9; i++) assert_true(seen_x[i] > 60 && seen_y[i] > 60); /* about 100 each */
+  /* each offset is expected about 100 times */
+  for (int i = 0; i < 9; i++) assert_true(seen_x[i] > 60 && seen_y[i] > 60);
   assert_in_range(flips, 400, 500);
 }
 
@@ -88,7 +91,7 @@ static void random_resized_crop_keeps_area_and_ratio(void **state) {
   double least = 1, most = 0;
   for (uint32_t i = 0; i < 500; i++) {
     clv_rng_key key = clv_image_view_key(1, 0, i);
-    clv_image_view v = choose(o, 200, 100, &key);
+    clv_image_view v = choose_view(o, 200, 100, &key);
     double share = v.box.width * v.box.height / 20000.0;
     double ratio = (double)v.box.width / v.box.height;
     assert_true(v.box.x + v.box.width <= 200 && v.box.y + v.box.height <= 100);
@@ -111,7 +114,7 @@ static void impossible_ratio_falls_back_to_center_crop(void **state) {
                          .ratio_low = 0.75,
                          .ratio_high = 4.0 / 3};
   clv_rng_key key = clv_image_view_key(1, 0, 0);
-  clv_image_view wide = choose(o, 300, 30, &key), high = choose(o, 30, 300, &key);
+  clv_image_view wide = choose_view(o, 300, 30, &key), high = choose_view(o, 30, 300, &key);
   assert_int_equal(wide.box.width, 40);
   assert_int_equal(wide.box.x, 130);
   assert_int_equal(high.box.height, 40);
@@ -125,7 +128,8 @@ static void views_differ_by_epoch_seed_and_record(void **state) {
                         clv_image_view_key(2, 0, 0), clv_image_view_key(1, 0, 1)};
   for (size_t i = 0; i < CLV_COUNT(keys); i++)
     for (size_t j = 0; j < i; j++) {
-      clv_image_view a = choose(o, 60000, 1000, &keys[i]), b = choose(o, 60000, 1000, &keys[j]);
+      clv_image_view a = choose_view(o, 60000, 1000, &keys[i]),
+                     b = choose_view(o, 60000, 1000, &keys[j]);
       assert_true(a.x != b.x || a.y != b.y);
     }
 }

@@ -13,7 +13,8 @@
 
 /* ---- what is printed ------------------------------------------------------------------------- */
 
-static void same_word(const clv_page_word *w, const char *text, int x0, int y0, int x1, int y1) {
+static void assert_same_word(const clv_page_word *w, const char *text, int x0, int y0, int x1,
+                             int y1) {
   assert_string_equal(w->text, text);
   assert_int_equal(w->x0, x0);
   assert_int_equal(w->y0, y0);
@@ -39,9 +40,9 @@ static void pdftotext_boxes_become_scaled_words(void **state) {
   assert_int_equal(d.n, 2);
   assert_int_equal(d.pages[0].n, 3);
   assert_int_equal(d.pages[1].n, 0);
-  same_word(&d.pages[0].words[0], "A&B<'&eacute;", 100, 100, 204, 500);
-  same_word(&d.pages[0].words[1], "\xef\xbf\xbdz", 0, 0, 1000, 1000);
-  same_word(&d.pages[0].words[2], "back", 50, 0, 450, 0);
+  assert_same_word(&d.pages[0].words[0], "A&B<'&eacute;", 100, 100, 204, 500);
+  assert_same_word(&d.pages[0].words[1], "\xef\xbf\xbdz", 0, 0, 1000, 1000);
+  assert_same_word(&d.pages[0].words[2], "back", 50, 0, 450, 0);
 }
 
 /* pdftotext prints the page's size before rotation. */
@@ -65,9 +66,9 @@ static void rotated_pages_swap_width_and_height(void **state) {
   assert_int_equal(turned.len, 2);
   must(clv_bbox_parse(text, sizeof text - 1, "a.pdf", &turned, &d, &err), &err);
   assert_int_equal(d.n, 3);
-  same_word(&d.pages[0].words[0], "a", 500, 250, 600, 300);
-  same_word(&d.pages[1].words[0], "b", 250, 500, 300, 600);
-  same_word(&d.pages[2].words[0], "c", 500, 250, 600, 300);
+  assert_same_word(&d.pages[0].words[0], "a", 500, 250, 600, 300);
+  assert_same_word(&d.pages[1].words[0], "b", 250, 500, 300, 600);
+  assert_same_word(&d.pages[2].words[0], "c", 500, 250, 600, 300);
 }
 
 static void rotation_not_a_multiple_of_90_is_refused(void **state) {
@@ -93,8 +94,8 @@ static void tesseract_rows_become_scaled_words(void **state) {
   must(clv_tsv_parse(tsv, sizeof tsv - 1, "a.png", &d, &err), &err);
   assert_int_equal(d.n, 1);
   assert_int_equal(d.pages[0].n, 2);
-  same_word(&d.pages[0].words[0], "Hello", 100, 100, 300, 150);
-  same_word(&d.pages[0].words[1], "W\xc3\xb6rld", 500, 500, 1000, 550);
+  assert_same_word(&d.pages[0].words[0], "Hello", 100, 100, 300, 150);
+  assert_same_word(&d.pages[0].words[1], "W\xc3\xb6rld", 500, 500, 1000, 550);
 }
 
 static void damaged_output_names_file_and_line(void **state) {
@@ -124,7 +125,7 @@ static void damaged_output_names_file_and_line(void **state) {
 
 static clv_code run_child(const char *const *args, const clv_child_limits *limits, clv_bytes *out,
                           bool *ret_apart, clv_err *err) {
-  int fd = open(put("file", "what is in it", 13), O_RDONLY | O_CLOEXEC);
+  int fd = open(write_scratch_file("file", "what is in it", 13), O_RDONLY | O_CLOEXEC);
   int high = fcntl(fd, F_DUPFD_CLOEXEC, 10);
   clv_child_process c = {.args = args, .file = high, .label = "x.pdf", .limits = limits};
   close(fd);
@@ -133,8 +134,8 @@ static clv_code run_child(const char *const *args, const clv_child_limits *limit
   return code;
 }
 
-static void ends(const char *script, const clv_child_limits *limits, clv_code want,
-                 const char *says) {
+static void assert_child_ends(const char *script, const clv_child_limits *limits, clv_code want,
+                              const char *says) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   const char *const args[] = {"sh", "-c", script, NULL};
   bool apart;
@@ -156,22 +157,23 @@ static void child_process_has_only_its_file_and_no_network(void **state) {
   clv_err err;
   must(run_child(args, NULL, &out, &apart, &err), &err);
   assert_non_null(strstr(out.data, "what is in it\n"));
-  if (apart) assert_non_null(strstr(out.data, "\n1\n")); /* "lo" as a word of its own */
+  /* the overlap splits the text so that "lo" is a word of its own */
+  if (apart) assert_non_null(strstr(out.data, "\n1\n"));
 }
 
 static void child_process_over_a_limit_is_killed(void **state) {
   (void)state;
   const clv_child_limits second = {.seconds = 1}, little = {.memory = 64 << 20},
                          few = {.output = 1 << 20};
-  ends("sleep 60", &second, CLV_EXHAUSTED, "takes longer than 1 s");
-  ends("while :; do :; done", &second, CLV_EXHAUSTED, "takes ");
-  ends("exec >&- 2>&-; sleep 60", &second, CLV_EXHAUSTED, "takes longer than 1 s");
-  ends("yes", &few, CLV_EXHAUSTED, "prints more than 1048576 bytes");
-  ends("head -c 900000000 /dev/zero | tail -n 1", &little, CLV_DATA_LOSS,
-       "it may have 64 MiB of memory");
-  ends("echo x > /tmp/cleave-never-written", NULL, CLV_DATA_LOSS, "ends with");
-  ends("echo why >&2; exit 3", NULL, CLV_DATA_LOSS, "sh ends with exit code 3");
-  ends("echo why >&2; exit 3", NULL, CLV_DATA_LOSS, "why");
+  assert_child_ends("sleep 60", &second, CLV_EXHAUSTED, "takes longer than 1 s");
+  assert_child_ends("while :; do :; done", &second, CLV_EXHAUSTED, "takes ");
+  assert_child_ends("exec >&- 2>&-; sleep 60", &second, CLV_EXHAUSTED, "takes longer than 1 s");
+  assert_child_ends("yes", &few, CLV_EXHAUSTED, "prints more than 1048576 bytes");
+  assert_child_ends("head -c 900000000 /dev/zero | tail -n 1", &little, CLV_DATA_LOSS,
+                    "it may have 64 MiB of memory");
+  assert_child_ends("echo x > /tmp/cleave-never-written", NULL, CLV_DATA_LOSS, "ends with");
+  assert_child_ends("echo why >&2; exit 3", NULL, CLV_DATA_LOSS, "sh ends with exit code 3");
+  assert_child_ends("echo why >&2; exit 3", NULL, CLV_DATA_LOSS, "why");
 }
 
 static void timed_out_child_is_killed_with_its_group(void **state) {
@@ -189,7 +191,8 @@ static void timed_out_child_is_killed_with_its_group(void **state) {
   for (int i = 0; i < 100 && kill((pid_t)number, 0) == 0; i++) usleep(20000);
   char path[64], state_text[64] = "";
   snprintf(path, sizeof path, "/proc/%ld/stat", number);
-  FILE *f = fopen(path, "r"); /* a zombie, which its parent has not waited for, counts as ended */
+  /* a zombie process, whose parent has not waited for it, counts as ended */
+  FILE *f = fopen(path, "r");
   if (f) {
     assert_int_equal(fscanf(f, "%*d %*s %60s", state_text), 1);
     fclose(f);
@@ -210,8 +213,9 @@ static void missing_program_or_wrong_file_type_is_named(void **state) {
                clv_document_read(at("nothing.pdf"), NULL, &d, &err), &err);
   expect_error(CLV_INVALID, "not a regular file", clv_document_read(scratch, NULL, &d, &err), &err);
   /* tesseract would take a text file as a list of files to read */
-  expect_error(CLV_INVALID, "list.png: not a PDF, PNG or JPEG file",
-               clv_document_read(put("list.png", "/etc/passwd\n", 12), NULL, &d, &err), &err);
+  expect_error(
+      CLV_INVALID, "list.png: not a PDF, PNG or JPEG file",
+      clv_document_read(write_scratch_file("list.png", "/etc/passwd\n", 12), NULL, &d, &err), &err);
 }
 
 /* ---- windows --------------------------------------------------------------------------------- */

@@ -7,17 +7,17 @@
 #include "tests/unit/files.h"
 
 /* Adds a line in the record's format. Does not use the product's writer. */
-static void add(clv_bytes *out, const clv_egress_line *l) { clv_egress_line_format(l, out); }
+static void add_line(clv_bytes *out, const clv_egress_line *l) { clv_egress_line_format(l, out); }
 
-static clv_egress_line line(clv_egress_event event, uint64_t attempt, int second) {
+static clv_egress_line make_line(clv_egress_event event, uint64_t attempt, int second) {
   clv_egress_line l = {.event = event, .attempt = attempt};
   snprintf(l.at, sizeof l.at, "2026-11-22T19:00:%02d.000Z", second);
   return l;
 }
 
-static clv_egress_line begun(uint64_t attempt, int second, const char *command,
-                             const char *approver) {
-  clv_egress_line l = line(CLV_EGRESS_ATTEMPT, attempt, second);
+static clv_egress_line make_attempt_line(uint64_t attempt, int second, const char *command,
+                                         const char *approver) {
+  clv_egress_line l = make_line(CLV_EGRESS_ATTEMPT, attempt, second);
   l.start.version = CLV_EGRESS_VERSION;
   snprintf(l.start.command, sizeof l.start.command, "%s", command);
   snprintf(l.start.session, sizeof l.start.session, "demo");
@@ -29,9 +29,9 @@ static clv_egress_line begun(uint64_t attempt, int second, const char *command,
   return l;
 }
 
-static clv_egress_line allow(uint64_t attempt, uint64_t id, clv_egress_kind kind, const char *stage,
-                             const char *name, uint64_t bytes) {
-  clv_egress_line l = line(CLV_EGRESS_ALLOW, attempt, 5);
+static clv_egress_line make_allow_line(uint64_t attempt, uint64_t id, clv_egress_kind kind,
+                                       const char *stage, const char *name, uint64_t bytes) {
+  clv_egress_line l = make_line(CLV_EGRESS_ALLOW, attempt, 5);
   clv_egress_key *w = &l.allow.key;
   l.allow.id = id;
   l.allow.bytes = bytes;
@@ -47,16 +47,16 @@ static clv_egress_line allow(uint64_t attempt, uint64_t id, clv_egress_kind kind
   return l;
 }
 
-static clv_egress_line settle(uint64_t attempt, uint64_t id, uint64_t bytes) {
-  clv_egress_line l = line(CLV_EGRESS_SETTLE, attempt, 7);
+static clv_egress_line make_settle_line(uint64_t attempt, uint64_t id, uint64_t bytes) {
+  clv_egress_line l = make_line(CLV_EGRESS_SETTLE, attempt, 7);
   l.settle.id = id;
   l.settle.tensors = 2;
   l.settle.bytes = bytes;
   return l;
 }
 
-static clv_egress_line end(uint64_t attempt, uint64_t tensors, uint64_t bytes) {
-  clv_egress_line l = line(CLV_EGRESS_END, attempt, 9);
+static clv_egress_line make_end_line(uint64_t attempt, uint64_t tensors, uint64_t bytes) {
+  clv_egress_line l = make_line(CLV_EGRESS_END, attempt, 9);
   l.end.tensors = tensors;
   l.end.bytes = bytes;
   return l;
@@ -80,18 +80,18 @@ static void assert_contains(const clv_bytes *page, const char *part) {
 static clv_bytes make_usual_record(void) {
   clv_bytes t = {0};
   const clv_egress_line lines[] = {
-      begun(1, 1, "train", NULL),
-      allow(1, 1, CLV_EGRESS_ACTIVATION, "a", "", 1000),
-      settle(1, 1, 400),
-      allow(1, 2, CLV_EGRESS_ACTIVATION, "a", "", 600),
-      begun(2, 8, "eval", "CN=Dr. Yes"),
-      allow(2, 1, CLV_EGRESS_WEIGHTS, "b", "0.weight", 80),
-      allow(2, 2, CLV_EGRESS_WEIGHTS, "b", "0.bias", 20),
-      settle(2, 1, 80),
-      settle(2, 2, 20),
-      end(2, 4, 100),
+      make_attempt_line(1, 1, "train", NULL),
+      make_allow_line(1, 1, CLV_EGRESS_ACTIVATION, "a", "", 1000),
+      make_settle_line(1, 1, 400),
+      make_allow_line(1, 2, CLV_EGRESS_ACTIVATION, "a", "", 600),
+      make_attempt_line(2, 8, "eval", "CN=Dr. Yes"),
+      make_allow_line(2, 1, CLV_EGRESS_WEIGHTS, "b", "0.weight", 80),
+      make_allow_line(2, 2, CLV_EGRESS_WEIGHTS, "b", "0.bias", 20),
+      make_settle_line(2, 1, 80),
+      make_settle_line(2, 2, 20),
+      make_end_line(2, 4, 100),
   };
-  for (size_t i = 0; i < CLV_COUNT(lines); i++) add(&t, &lines[i]);
+  for (size_t i = 0; i < CLV_COUNT(lines); i++) add_line(&t, &lines[i]);
   return t;
 }
 
@@ -99,12 +99,12 @@ static clv_bytes make_usual_record(void) {
 static void failure_row_shows_code_and_place(void **state) {
   (void)state;
   clv_bytes t = {0};
-  clv_egress_line a = allow(1, 1, CLV_EGRESS_FAILURE, "", "", 32);
-  const clv_egress_line b = begun(1, 1, "train", NULL);
+  clv_egress_line a = make_allow_line(1, 1, CLV_EGRESS_FAILURE, "", "", 32);
+  const clv_egress_line b = make_attempt_line(1, 1, "train", NULL);
   a.allow.key.dtype[0] = '\0';
   a.allow.key.shape.rank = 0;
-  add(&t, &b);
-  add(&t, &a);
+  add_line(&t, &b);
+  add_line(&t, &a);
   clv_bytes page = render_page(&t, CLV_EGRESS_PLAIN_TEXT);
   assert_contains(&page,
                   "   failure of the run: a code and its place to w1: 0 tensors, at most 32 B");
@@ -163,13 +163,13 @@ static clv_bytes make_hostile_record(void) {
       "</td><script>alert(\"1\")</script><img src='http://x/'>&"
       "\xe2\x80\xae";
   clv_bytes t = {0};
-  clv_egress_line b = begun(1, 1, "train", evil);
-  clv_egress_line a = allow(1, 1, CLV_EGRESS_WEIGHTS, evil, evil, 10);
+  clv_egress_line b = make_attempt_line(1, 1, "train", evil);
+  clv_egress_line a = make_allow_line(1, 1, CLV_EGRESS_WEIGHTS, evil, evil, 10);
   snprintf(b.start.session, sizeof b.start.session, "%s", evil);
   snprintf(a.allow.key.identity, sizeof a.allow.key.identity, "%s", evil);
   snprintf(a.allow.key.to, sizeof a.allow.key.to, "%s", evil);
-  add(&t, &b);
-  add(&t, &a);
+  add_line(&t, &b);
+  add_line(&t, &a);
   return t;
 }
 

@@ -19,21 +19,21 @@ static const char text[] =
     "allow:\n"
     "  raw: true\n";
 
-static void shell(const char *command) {
+static void run_shell(const char *command) {
   char all[1200];
   snprintf(all, sizeof all, "cd %s && (%s) > shell.log 2>&1", scratch, command);
   if (system(all) != 0) fail_msg("%s", all);
 }
 
-/* Checks a policy that needs no signature. */
-static bool fresh(void) {
+/* Makes an empty folder for a policy. Returns false and skips the test unless it runs as root. */
+static bool make_empty_folder(void) {
   if (geteuid() != 0) {
     print_message("skip policy: only root can make files that are root's\n");
     return false;
   }
-  shell("rm -rf etc && mkdir -m 755 etc");
-  put("etc/egress.policy.yaml", text, sizeof text - 1);
-  shell("chmod 644 etc/egress.policy.yaml");
+  run_shell("rm -rf etc && mkdir -m 755 etc");
+  write_scratch_file("etc/egress.policy.yaml", text, sizeof text - 1);
+  run_shell("chmod 644 etc/egress.policy.yaml");
   return true;
 }
 
@@ -46,7 +46,7 @@ static void assert_opens(bool signed_only, const char *approver) {
   assert_int_equal(strlen(clv_policy_sha256(p)), 64);
 }
 
-static void is_refused(bool signed_only, const char *why) {
+static void assert_open_refused(bool signed_only, const char *why) {
   CLV_AUTO(clv_policy_freep) clv_policy *p = NULL;
   clv_err err = {0};
   assert_int_equal(clv_policy_open(at("etc"), signed_only, &p, &err), CLV_INVALID);
@@ -60,8 +60,8 @@ static void missing_policy_file_gives_no_policy(void **state) {
   clv_err err;
   assert_ok(clv_policy_open(at("nowhere"), true, &p, &err), &err);
   assert_null(p);
-  if (!fresh()) return;
-  shell("rm etc/egress.policy.yaml");
+  if (!make_empty_folder()) return;
+  run_shell("rm etc/egress.policy.yaml");
   assert_ok(clv_policy_open(at("etc"), true, &p, &err), &err);
   assert_null(p);
 }
@@ -89,16 +89,16 @@ static void policy_writable_by_others_is_refused(void **state) {
       {"head -c 2000000 /dev/zero > etc/egress.policy.yaml", "more than 1048576 bytes"},
   };
   for (size_t i = 0; i < CLV_COUNT(attacks); i++) {
-    if (!fresh()) return;
-    shell(attacks[i].spoil);
-    is_refused(false, attacks[i].why);
+    if (!make_empty_folder()) return;
+    run_shell(attacks[i].spoil);
+    assert_open_refused(false, attacks[i].why);
   }
 }
 
 /* ---- signatures ------------------------------------------------------------------------------ */
 
 static void make_people(void) {
-  shell(
+  run_shell(
       "printf 'extendedKeyUsage=emailProtection\\n' > ext\n"
       "for ca in approver-ca session-ca; do openssl req -x509 -newkey ec -pkeyopt "
       "ec_paramgen_curve:P-256 -nodes -keyout $ca.key -out $ca.pem -days 30 -subj /CN=$ca; "
@@ -113,35 +113,35 @@ static void sign_as(const char *ca) {
            "openssl cms -sign -binary -in etc/egress.policy.yaml -signer %s-a.pem -inkey %s-a.key "
            "-outform PEM -out etc/egress.policy.yaml.sig && chmod 644 etc/*.sig",
            ca, ca);
-  shell(command);
+  run_shell(command);
 }
 
 static void policy_for_root_needs_a_valid_signature(void **state) {
   (void)state;
-  if (!fresh()) return;
+  if (!make_empty_folder()) return;
   assert_opens(false, "");
-  is_refused(true, "egress.policy.yaml.sig is missing: root could write any policy");
+  assert_open_refused(true, "egress.policy.yaml.sig is missing: root could write any policy");
   make_people();
   sign_as("approver-ca");
-  is_refused(true, "approver-ca.pem is missing");
-  shell("cp approver-ca.pem etc/ && chmod 644 etc/approver-ca.pem");
+  assert_open_refused(true, "approver-ca.pem is missing");
+  run_shell("cp approver-ca.pem etc/ && chmod 644 etc/approver-ca.pem");
   assert_opens(true, "CN=Dr. Yes");
   assert_opens(false, "CN=Dr. Yes");
-  shell("chmod 666 etc/approver-ca.pem");
-  is_refused(true, "approver-ca.pem must be owned by root");
-  shell("chmod 644 etc/approver-ca.pem && sed -i s/1000/9000/ etc/egress.policy.yaml");
-  is_refused(true, "egress.policy.yaml.sig: the signature does not hold");
+  run_shell("chmod 666 etc/approver-ca.pem");
+  assert_open_refused(true, "approver-ca.pem must be owned by root");
+  run_shell("chmod 644 etc/approver-ca.pem && sed -i s/1000/9000/ etc/egress.policy.yaml");
+  assert_open_refused(true, "egress.policy.yaml.sig: the signature does not hold");
   /* a signature that exists must be valid, even where none is required */
-  is_refused(false, "the signature does not hold");
-  shell("sed -i s/9000/1000/ etc/egress.policy.yaml");
+  assert_open_refused(false, "the signature does not hold");
+  run_shell("sed -i s/9000/1000/ etc/egress.policy.yaml");
   assert_opens(true, "CN=Dr. Yes");
   sign_as("session-ca");
-  is_refused(true, "unable to get local issuer certificate");
+  assert_open_refused(true, "unable to get local issuer certificate");
 }
 
 /* ---- what is permitted ----------------------------------------------------------------------- */
 
-static clv_policy *parsed(void) {
+static clv_policy *parse_policy(void) {
   clv_policy *p = NULL;
   clv_err err;
   assert_ok(clv_alloc(1, sizeof *p, &p, &err), &err);
@@ -149,7 +149,7 @@ static clv_policy *parsed(void) {
   return p;
 }
 
-static clv_policy_tensor tensor(void) {
+static clv_policy_tensor make_tensor(void) {
   return (clv_policy_tensor){.name = "activation of stage 'a'",
                              .kind = CLV_EGRESS_ACTIVATION,
                              .worker = "w1",
@@ -158,8 +158,8 @@ static clv_policy_tensor tensor(void) {
                              .shape = CLV_SHAPE(64, 100)};
 }
 
-static void denied(clv_policy_tensor t, const char *message) {
-  CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
+static void assert_denied(clv_policy_tensor t, const char *message) {
+  CLV_AUTO(clv_policy_freep) clv_policy *p = parse_policy();
   clv_err err = {0};
   assert_int_equal(clv_policy_check_tensor(p, &t, &err), CLV_INVALID);
   assert_string_equal(err.text, message);
@@ -169,15 +169,15 @@ static void denied(clv_policy_tensor t, const char *message) {
 
 static void tensor_within_the_policy_is_permitted(void **state) {
   (void)state;
-  CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
+  CLV_AUTO(clv_policy_freep) clv_policy *p = parse_policy();
   clv_err err;
-  clv_policy_tensor t = tensor();
+  clv_policy_tensor t = make_tensor();
   assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
   t.findings = CLV_FINDING_RAW_INPUT;
   assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
   t.kind = CLV_EGRESS_INPUT;
   assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
-  t = tensor();
+  t = make_tensor();
   t.kind = CLV_EGRESS_FAILURE;
   assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
   t.identity = "spiffe://acme/w2";
@@ -186,79 +186,89 @@ static void tensor_within_the_policy_is_permitted(void **state) {
 
 static void cached_rows_need_the_kind_cached(void **state) {
   (void)state;
-  clv_policy_tensor t = tensor();
+  clv_policy_tensor t = make_tensor();
   t.kind = CLV_EGRESS_CACHED;
-  denied(t,
-         "/p.yaml:3:1: the policy permits no cached: activation of stage 'a' to w1; place that "
-         "stage at the master, or ask for cached under `kinds`");
+  assert_denied(
+      t,
+      "/p.yaml:3:1: the policy permits no cached: activation of stage 'a' to w1; place that "
+      "stage at the master, or ask for cached under `kinds`");
 }
 
 static void tensor_outside_the_policy_is_denied(void **state) {
   (void)state;
-  clv_policy_tensor t = tensor();
+  clv_policy_tensor t = make_tensor();
   t.identity = "spiffe://acme/w1/";
-  denied(t,
-         "/p.yaml:2:1: the policy does not name spiffe://acme/w1/ (w1), which would receive "
-         "activation of stage 'a': use another worker, or ask for this one under `workers`");
-  t = tensor();
+  assert_denied(t,
+                "/p.yaml:2:1: the policy does not name spiffe://acme/w1/ (w1), which would receive "
+                "activation of stage 'a': use another worker, or ask for this one under `workers`");
+  t = make_tensor();
   t.kind = CLV_EGRESS_WEIGHTS;
-  denied(t,
-         "/p.yaml:3:1: the policy permits no weights: activation of stage 'a' to w1; place that "
-         "stage at the master, or ask for weights under `kinds`");
+  assert_denied(
+      t,
+      "/p.yaml:3:1: the policy permits no weights: activation of stage 'a' to w1; place that "
+      "stage at the master, or ask for weights under `kinds`");
   t.kind = CLV_EGRESS_STATE;
-  denied(t,
-         "/p.yaml:3:1: the policy permits no weights: activation of stage 'a' to w1; place that "
-         "stage at the master, or ask for weights under `kinds`");
-  t = tensor();
+  assert_denied(
+      t,
+      "/p.yaml:3:1: the policy permits no weights: activation of stage 'a' to w1; place that "
+      "stage at the master, or ask for weights under `kinds`");
+  t = make_tensor();
   t.dtype = CLV_I64;
-  denied(t,
-         "/p.yaml:5:1: the policy permits no i64: activation of stage 'a' to w1; ask for i64 under "
-         "`dtypes`");
-  t = tensor();
+  assert_denied(
+      t,
+      "/p.yaml:5:1: the policy permits no i64: activation of stage 'a' to w1; ask for i64 under "
+      "`dtypes`");
+  t = make_tensor();
   t.shape = CLV_SHAPE(64, 128, 8, 1);
-  denied(t,
-         "/p.yaml:4:1: activation of stage 'a' to w1 is [64, 128, 8, 1], and largest_shape is "
-         "[64, 128, 8]: make batches or the layer smaller, or ask for a larger shape");
+  assert_denied(
+      t,
+      "/p.yaml:4:1: activation of stage 'a' to w1 is [64, 128, 8, 1], and largest_shape is "
+      "[64, 128, 8]: make batches or the layer smaller, or ask for a larger shape");
   t.shape = CLV_SHAPE(65, 1);
-  denied(t,
-         "/p.yaml:4:1: activation of stage 'a' to w1 is [65, 1], and largest_shape is [64, 128, "
-         "8]: make batches or the layer smaller, or ask for a larger shape");
+  assert_denied(
+      t,
+      "/p.yaml:4:1: activation of stage 'a' to w1 is [65, 1], and largest_shape is [64, 128, "
+      "8]: make batches or the layer smaller, or ask for a larger shape");
 }
 
 static void tensors_with_forbidden_findings_are_denied(void **state) {
   (void)state;
-  clv_policy_tensor t = tensor();
+  clv_policy_tensor t = make_tensor();
   t.kind = CLV_EGRESS_LABELS;
-  denied(t,
-         "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.labels "
-         "is not true; keep more layers at the master, or ask for allow.labels: true");
-  t = tensor();
+  assert_denied(
+      t,
+      "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.labels "
+      "is not true; keep more layers at the master, or ask for allow.labels: true");
+  t = make_tensor();
   t.findings = CLV_FINDING_TOKENS;
-  denied(t,
-         "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.tokens "
-         "is not true; keep more layers at the master, or ask for allow.tokens: true");
-  t = tensor();
+  assert_denied(
+      t,
+      "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.tokens "
+      "is not true; keep more layers at the master, or ask for allow.tokens: true");
+  t = make_tensor();
   t.findings = CLV_FINDING_LABELS_READABLE;
-  denied(t,
-         "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: "
-         "allow.labels_readable is not true; keep more layers at the master, or ask for "
-         "allow.labels_readable: true");
+  assert_denied(t,
+                "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: "
+                "allow.labels_readable is not true; keep more layers at the master, or ask for "
+                "allow.labels_readable: true");
   t.findings = CLV_FINDING_FRONT_KNOWN;
-  denied(t,
-         "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: "
-         "allow.front_known is not true; keep more layers at the master, or ask for "
-         "allow.front_known: true");
+  assert_denied(t,
+                "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: "
+                "allow.front_known is not true; keep more layers at the master, or ask for "
+                "allow.front_known: true");
 }
 
 static void picture_and_layer_limits_are_enforced_when_set(void **state) {
   (void)state;
-  CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
-  clv_policy_tensor t = tensor();
+  CLV_AUTO(clv_policy_freep) clv_policy *p = parse_policy();
+  clv_policy_tensor t = make_tensor();
   clv_err err;
-  t.findings = CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS; /* `raw` alone does not permit this */
-  denied(t,
-         "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.tokens "
-         "is not true; keep more layers at the master, or ask for allow.tokens: true");
+  /* the key `raw` alone does not permit both findings */
+  t.findings = CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS;
+  assert_denied(
+      t,
+      "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.tokens "
+      "is not true; keep more layers at the master, or ask for allow.tokens: true");
   t.findings = CLV_FINDING_PICTURE;
   assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
   p->config->allows_pictures = false;
@@ -279,7 +289,7 @@ static void picture_and_layer_limits_are_enforced_when_set(void **state) {
 static void layer_moves_to_a_worker_only_if_the_policy_releases_it(void **state) {
   (void)state;
   static const char more[] = "release: [fc1, \"layer1.*\"]\n";
-  CLV_AUTO(clv_policy_freep) clv_policy *p = parsed(), *released = NULL;
+  CLV_AUTO(clv_policy_freep) clv_policy *p = parse_policy(), *released = NULL;
   char both[sizeof text + sizeof more];
   clv_err err;
   snprintf(both, sizeof both, "%s%s", text, more);
@@ -297,7 +307,7 @@ static void layer_moves_to_a_worker_only_if_the_policy_releases_it(void **state)
 
 static void readable_share_above_max_read_is_denied(void **state) {
   (void)state;
-  CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
+  CLV_AUTO(clv_policy_freep) clv_policy *p = parse_policy();
   clv_policy_reading r = {.reader = 1, .share = .9, .why_not_run = "it is too large"};
   clv_err err = {0};
   assert_ok(clv_policy_check_reading(NULL, &r, &err), &err);
@@ -322,8 +332,8 @@ static void readable_share_above_max_read_is_denied(void **state) {
 
 static void bytes_above_the_epoch_limit_are_denied(void **state) {
   (void)state;
-  CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
-  clv_policy_tensor t = tensor();
+  CLV_AUTO(clv_policy_freep) clv_policy *p = parse_policy();
+  clv_policy_tensor t = make_tensor();
   clv_err err = {0};
   assert_ok(clv_policy_check_epoch(p, 1000, &err), &err);
   assert_int_equal(clv_policy_check_epoch(p, 1001, &err), CLV_INVALID);

@@ -37,7 +37,8 @@ static void ended_attempt_counts_settled_bytes(void **state) {
   assert_int_equal(b.n_attempts, 1);
   assert_true(b.attempts[0].has_ended);
   assert_int_equal(b.attempts[0].bytes, 67);
-  assert_int_equal(b.n_rows, 1); /* both allowances are for one kind of tensor */
+  /* the two allowances are for the same kind of tensor, so they are one row */
+  assert_int_equal(b.n_rows, 1);
   assert_int_equal(b.rows[0].settled_bytes, 67);
   assert_int_equal(b.rows[0].tensors, 2);
   assert_string_equal(b.rows[0].last, "2026-11-22T19:00:02.000Z");
@@ -61,7 +62,8 @@ static void look_belongs_to_its_attempt_and_occurs_once(void **state) {
   assert_true(b.attempts[0].has_look && !b.attempts[1].has_look);
   assert_int_equal(b.attempts[0].look.look.records, 64);
   assert_string_equal(b.attempts[0].look.look.pixels, "0.82");
-  assert_string_equal(b.attempts[0].look.look.features, ""); /* format of the first version */
+  /* the first version of the format has no features */
+  assert_string_equal(b.attempts[0].look.look.features, "");
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary later = {0};
   assert_ok(read_text(ATTEMPT("1") LOOK_OF("1", FEATURES), &later, &err), &err);
   assert_string_equal(later.attempts[0].look.look.groups, "1.00");
@@ -78,12 +80,13 @@ static void unsettled_allowance_counts_in_full(void **state) {
                               ALLOW("2", "1", "master", "5") SETTLE("1", "2", "10"),
                       &b, &err),
             &err);
-  assert_int_equal(b.attempts[0].bytes, 70); /* this attempt ran beside the other one */
+  /* this attempt ran at the same time as the other one */
+  assert_int_equal(b.attempts[0].bytes, 70);
   assert_int_equal(b.attempts[0].unsettled_bytes, 0);
   assert_int_equal(b.attempts[1].unsettled_bytes, 5);
   assert_false(b.attempts[0].has_ended);
   assert_int_equal(b.total_bytes, 75);
-  assert_int_equal(b.n_rows, 2); /* rows are kept per attempt */
+  assert_int_equal(b.n_rows, 2); /* each attempt has a row of its own */
 }
 
 static void worker_hops_are_not_in_the_master_total(void **state) {
@@ -116,7 +119,7 @@ static void truncated_last_line_is_ignored(void **state) {
   assert_int_equal(z.truncated_bytes, 5);
 }
 
-static void refused(const char *text, const char *why) {
+static void assert_refused(const char *text, const char *why) {
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_err err = {0};
   assert_int_equal(read_text(text, &b, &err), CLV_DATA_LOSS);
@@ -126,38 +129,39 @@ static void refused(const char *text, const char *why) {
 
 static void inconsistent_records_are_refused(void **state) {
   (void)state;
-  refused(ALLOW("1", "1", "master", "100"), "egress.jsonl:1: attempt 1 has not begun");
-  refused(ATTEMPT("2"), "attempt 2 after 0");
-  refused(ATTEMPT("1") ALLOW("1", "2", "master", "100"), "jsonl:2: allowance 2 after 0");
-  refused(ATTEMPT("1") ALLOW("1", "1", "master", "9") SETTLE("1", "1", "10"),
-          "allowance 1 is settled, but");
-  refused(ATTEMPT("1") SETTLE("1", "1", "10"), "allowance 1 is settled, but");
-  refused(ATTEMPT("1") ALLOW("1", "1", "master", "9") END("1", "0", "9"), "the sums of the end");
-  refused(ATTEMPT("1") END("1", "0", "0") ALLOW("1", "1", "master", "9"), "attempt 1");
-  refused(ATTEMPT("1") ALLOW("1", "1", "master", "9223372036854775807")
-              ALLOW("1", "2", "master", "1"),
-          "out of range");
+  assert_refused(ALLOW("1", "1", "master", "100"), "egress.jsonl:1: attempt 1 has not begun");
+  assert_refused(ATTEMPT("2"), "attempt 2 after 0");
+  assert_refused(ATTEMPT("1") ALLOW("1", "2", "master", "100"), "jsonl:2: allowance 2 after 0");
+  assert_refused(ATTEMPT("1") ALLOW("1", "1", "master", "9") SETTLE("1", "1", "10"),
+                 "allowance 1 is settled, but");
+  assert_refused(ATTEMPT("1") SETTLE("1", "1", "10"), "allowance 1 is settled, but");
+  assert_refused(ATTEMPT("1") ALLOW("1", "1", "master", "9") END("1", "0", "9"),
+                 "the sums of the end");
+  assert_refused(ATTEMPT("1") END("1", "0", "0") ALLOW("1", "1", "master", "9"), "attempt 1");
+  assert_refused(ATTEMPT("1") ALLOW("1", "1", "master", "9223372036854775807")
+                     ALLOW("1", "2", "master", "1"),
+                 "out of range");
 }
 
 /* Lines with the same meaning but other bytes were not written by this program. */
 static void non_canonical_lines_are_refused(void **state) {
   (void)state;
-  refused("{}\n", "begins with no known event");
-  refused("{\"event\":\"none\"}\n", "begins with no known event");
-  refused(ATTEMPT("1") HEAD("settle", "2.000", "1") ",\"id\":1,\"bytes\":2,\"tensors\":1}\n",
-          "'tensors'");
-  refused(ATTEMPT("1") ALLOW("1", "01", "master", "1"), "not written as");
-  refused(ATTEMPT("1") ALLOW("1", "1", "mas\\u0074er", "1"), "not written as");
-  refused(ATTEMPT("1") ALLOW("1", "1", "mas\tter", "1"), "not written as");
-  refused(ATTEMPT("1") ALLOW("1", "1", "master", "99999999999999999999"), "'bytes'");
-  refused(ATTEMPT("1") ALLOW("1", "1", "master", "-1"), "'bytes'");
+  assert_refused("{}\n", "begins with no known event");
+  assert_refused("{\"event\":\"none\"}\n", "begins with no known event");
+  assert_refused(ATTEMPT("1") HEAD("settle", "2.000", "1") ",\"id\":1,\"bytes\":2,\"tensors\":1}\n",
+                 "'tensors'");
+  assert_refused(ATTEMPT("1") ALLOW("1", "01", "master", "1"), "not written as");
+  assert_refused(ATTEMPT("1") ALLOW("1", "1", "mas\\u0074er", "1"), "not written as");
+  assert_refused(ATTEMPT("1") ALLOW("1", "1", "mas\tter", "1"), "not written as");
+  assert_refused(ATTEMPT("1") ALLOW("1", "1", "master", "99999999999999999999"), "'bytes'");
+  assert_refused(ATTEMPT("1") ALLOW("1", "1", "master", "-1"), "'bytes'");
 }
 
 static void missing_or_irregular_record_file_is_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_err err;
-  const char *path = put("egress.jsonl", ATTEMPT("1"), strlen(ATTEMPT("1")));
+  const char *path = write_scratch_file("egress.jsonl", ATTEMPT("1"), strlen(ATTEMPT("1")));
   assert_ok(clv_egress_read(path, &b, &err), &err);
   assert_int_equal(b.n_attempts, 1);
   assert_int_equal(clv_egress_read(at("none"), &b, &err), CLV_NOT_FOUND);

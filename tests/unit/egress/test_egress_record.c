@@ -68,7 +68,7 @@ static clv_egress_record *open_record(const char *name) {
   return r;
 }
 
-static clv_egress_flow *flow_of(clv_egress_record *r, const clv_egress_key *what, uint64_t unit) {
+static clv_egress_flow *open_flow(clv_egress_record *r, const clv_egress_key *what, uint64_t unit) {
   clv_egress_flow *f = NULL;
   clv_err err;
   assert_ok(clv_egress_flow_new(r, what, false, &f, &err), &err);
@@ -76,7 +76,7 @@ static clv_egress_flow *flow_of(clv_egress_record *r, const clv_egress_key *what
   return f;
 }
 
-static void take(clv_egress_flow *f, uint64_t bytes) {
+static void charge_bytes(clv_egress_flow *f, uint64_t bytes) {
   clv_err err;
   assert_ok(clv_egress_charge(f, bytes, &err), &err);
 }
@@ -97,11 +97,11 @@ static void charged_bytes_are_on_disk_first(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("ahead");
-  clv_egress_flow *f = flow_of(r, &activation, 100);
+  clv_egress_flow *f = open_flow(r, &activation, 100);
   uint64_t taken = 0;
   for (uint64_t i = 0; i < 1000; i++) {
     uint64_t bytes = 1 + i * 7919 % (i % 50 ? 150 : 5000);
-    take(f, bytes);
+    charge_bytes(f, bytes);
     taken += bytes;
     assert_true(total_on_disk() >= taken);
   }
@@ -111,15 +111,15 @@ static void charged_bytes_are_on_disk_first(void **state) {
   assert_int_equal(b.rows[0].tensors, 1000);
   assert_int_equal(b.rows[0].unsettled_bytes, 0);
   assert_true(b.attempts[0].has_ended);
-  assert_int_equal(total_on_disk(), taken); /* the end is on disk too */
+  assert_int_equal(total_on_disk(), taken); /* the line of the attempt's end is on disk, too */
 }
 
 static void one_fdatasync_covers_many_steps(void **state) {
   (void)state;
   clv_egress_record *r = open_record("few");
-  clv_egress_flow *f = flow_of(r, &activation, 100);
+  clv_egress_flow *f = open_flow(r, &activation, 100);
   int before = n_syncs;
-  for (int i = 0; i < 640; i++) take(f, 100);
+  for (int i = 0; i < 640; i++) charge_bytes(f, 100);
   assert_in_range(n_syncs - before, 5, 60);
   close_record(r);
 }
@@ -129,9 +129,9 @@ static void allowance_covers_at_most_64_steps(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("most");
-  clv_egress_flow *f = flow_of(r, &activation, 100);
+  clv_egress_flow *f = open_flow(r, &activation, 100);
   for (int i = 0; i < 2000; i++) {
-    take(f, 100);
+    charge_bytes(f, 100);
     assert_true(total_on_disk() <= 100u * (i + 1 + CLV_EGRESS_MAX_STEPS * 3 / 2));
   }
   close_record(r);
@@ -143,26 +143,28 @@ static void charge_keeps_failing_after_a_disk_error(void **state) {
   (void)state;
   clv_err err = {0};
   clv_egress_record *r = open_record("fails");
-  clv_egress_flow *f = flow_of(r, &activation, 100);
-  take(f, 100);
+  clv_egress_flow *f = open_flow(r, &activation, 100);
+  charge_bytes(f, 100);
   fail_with = EIO;
   int n = 0;
   while (clv_egress_charge(f, 100, &err) == CLV_OK) n++;
   assert_in_range(n, 0, CLV_EGRESS_MAX_STEPS);
   assert_says(&err, "fails: Input/output error");
   assert_true(total_on_disk() >= 100u * (unsigned)(n + 1));
-  fail_with = 0; /* a second try cannot restore what the first failure lost */
+  /* sync works again, but a second try cannot restore data that the first failure may have lost */
+  fail_with = 0;
   assert_int_equal(clv_egress_charge(f, 100, &err), CLV_PRECONDITION);
   assert_int_equal(clv_egress_close(r, 0, &err), CLV_PRECONDITION);
 }
 
-/* Data written to a file that has no name any more is no record. */
+/* A file that was deleted is no record any more, so a charge fails although the open descriptor can
+ * be written. */
 static void charge_fails_after_the_record_file_is_removed(void **state) {
   (void)state;
   clv_err err = {0};
   clv_egress_record *r = open_record("removed");
-  clv_egress_flow *f = flow_of(r, &activation, 100);
-  take(f, 100);
+  clv_egress_flow *f = open_flow(r, &activation, 100);
+  charge_bytes(f, 100);
   assert_int_equal(unlink(at("removed")), 0);
   for (int i = 0; i < 4 * CLV_EGRESS_MAX_STEPS; i++)
     if (clv_egress_charge(f, 100, &err) != CLV_OK) break;
@@ -174,14 +176,14 @@ static void expired_allowance_is_settled(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("old");
-  clv_egress_flow *f = flow_of(r, &activation, 100);
-  take(f, 100);
+  clv_egress_flow *f = open_flow(r, &activation, 100);
+  charge_bytes(f, 100);
   ahead_ns += (uint64_t)CLV_EGRESS_ALLOWANCE_MS * 1000000u;
   egress_renew_allowances(r);
   read_record("old", &b);
   assert_int_equal(b.total_bytes, 100);
   assert_int_equal(b.attempts[0].unsettled_bytes, 0);
-  take(f, 100); /* charges under another record */
+  charge_bytes(f, 100); /* charges under another record */
   assert_true(total_on_disk() > 100);
   close_record(r);
 }
@@ -201,7 +203,7 @@ static void one_time_tensors_share_one_fdatasync(void **state) {
     clv_egress_set_step_bytes(f[i], (uint64_t)i + 1);
   }
   assert_ok(clv_egress_write_ahead(r, &err), &err);
-  for (int i = 0; i < 20; i++) take(f[i], (uint64_t)i + 1);
+  for (int i = 0; i < 20; i++) charge_bytes(f[i], (uint64_t)i + 1);
   /* The record's thread may write the allowances in between, which is one more sync. */
   assert_in_range(n_syncs - before, 1, 2);
   close_record(r);
@@ -215,13 +217,13 @@ static void next_attempt_appends_after_a_truncated_line(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("again");
-  take(flow_of(r, &activation, 100), 60);
+  charge_bytes(open_flow(r, &activation, 100), 60);
   close_record(r);
   FILE *f = fopen(at("again"), "a");
   fputs("{\"event\":\"allow\",\"at", f);
   fclose(f);
   r = open_record("again");
-  take(flow_of(r, &activation, 100), 7);
+  charge_bytes(open_flow(r, &activation, 100), 7);
   close_record(r);
   read_record("again", &b);
   assert_int_equal(b.n_attempts, 2);
@@ -234,14 +236,14 @@ static void zero_blocks_after_a_crash_are_truncated(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("fallen");
-  take(flow_of(r, &activation, 100), 60);
+  charge_bytes(open_flow(r, &activation, 100), 60);
   close_record(r);
   static const char left[] = "{\"event\":\0\0\0\0\n{\"event\":\"end\"}\n";
   FILE *f = fopen(at("fallen"), "a");
   fwrite(left, 1, sizeof left - 1, f);
   fclose(f);
   r = open_record("fallen");
-  take(flow_of(r, &activation, 100), 7);
+  charge_bytes(open_flow(r, &activation, 100), 7);
   close_record(r);
   read_record("fallen", &b);
   assert_int_equal(b.n_attempts, 2);
@@ -258,7 +260,7 @@ static void partial_line_of_another_process_is_not_extended(void **state) {
   FILE *f = fopen(at("half"), "a");
   fputs("{\"event\":\"allow\",\"at", f);
   fclose(f);
-  take(flow_of(r, &activation, 100), 60);
+  charge_bytes(open_flow(r, &activation, 100), 60);
   close_record(r);
   read_record("half", &b);
   assert_int_equal(b.total_bytes, 60);
@@ -269,7 +271,7 @@ static void file_that_is_no_record_is_refused(void **state) {
   (void)state;
   clv_egress_record *r = NULL;
   clv_err err;
-  const char *path = put("other", "{\"step\":3,\"egress\":[]}\n", 23);
+  const char *path = write_scratch_file("other", "{\"step\":3,\"egress\":[]}\n", 23);
   assert_int_equal(clv_egress_open(path, &about, &r, &err), CLV_DATA_LOSS);
   assert_says(&err, "other:1: ");
   assert_says(&err, "move the file away");
@@ -279,14 +281,15 @@ static void file_that_is_no_record_is_refused(void **state) {
 
 typedef struct taker {
   clv_egress_flow *f;
-  uint64_t *sum; /* recorded before sending: never less than what was sent */
+  /* bytes recorded before sending, by all threads: never less than were sent */
+  uint64_t *total_charged;
 } taker;
 
-static void *take_on(void *user) {
+static void *charge_in_thread(void *user) {
   taker *t = user;
   for (uint64_t i = 0; i < 20000; i++) {
-    take(t->f, 1 + i % 9);
-    __atomic_fetch_add(t->sum, 1 + i % 9, __ATOMIC_SEQ_CST);
+    charge_bytes(t->f, 1 + i % 9);
+    __atomic_fetch_add(t->total_charged, 1 + i % 9, __ATOMIC_SEQ_CST);
   }
   return NULL;
 }
@@ -298,11 +301,11 @@ static void concurrent_charges_sum_exactly(void **state) {
   clv_egress_key back = activation;
   back.kind = CLV_EGRESS_GRADIENT;
   uint64_t sum = 0;
-  clv_egress_flow *f = flow_of(r, &activation, 50);
+  clv_egress_flow *f = open_flow(r, &activation, 50);
   taker who[4] = {
-      {f, &sum}, {f, &sum}, {flow_of(r, &back, 50), &sum}, {flow_of(other, &back, 50), &sum}};
+      {f, &sum}, {f, &sum}, {open_flow(r, &back, 50), &sum}, {open_flow(other, &back, 50), &sum}};
   pthread_t threads[4];
-  for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, take_on, &who[i]);
+  for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, charge_in_thread, &who[i]);
   for (int i = 0; i < 50; i++) {
     uint64_t taken = __atomic_load_n(&sum, __ATOMIC_SEQ_CST);
     assert_true(total_on_disk() >= taken);
@@ -315,7 +318,7 @@ static void concurrent_charges_sum_exactly(void **state) {
   assert_int_equal(b.attempts[0].tensors + b.attempts[1].tensors, 80000);
 }
 
-static void *open_often(void *name) {
+static void *open_and_close_often(void *name) {
   for (int i = 0; i < 25; i++) close_record(open_record(name));
   return NULL;
 }
@@ -325,18 +328,19 @@ static void concurrent_openings_get_distinct_attempts(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   pthread_t threads[4];
-  for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, open_often, "begin");
+  for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, open_and_close_often, "begin");
   for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
   read_record("begin", &b);
   assert_int_equal(b.n_attempts, 100);
 }
 
-/* Runs a process that is killed at a random moment. Returns what it had charged. */
-static uint64_t taken_until_killed(const char *name, uint64_t *sum, unsigned us) {
+/* Runs a process that charges until it is killed at a random moment. Returns the bytes that it had
+ * charged. */
+static uint64_t charge_until_killed(const char *name, uint64_t *sum, unsigned us) {
   pid_t pid = fork();
   if (!pid) {
     clv_egress_record *r = open_record(name);
-    clv_egress_flow *f = flow_of(r, &activation, 50);
+    clv_egress_flow *f = open_flow(r, &activation, 50);
     clv_err err;
     alarm(60);
     while (clv_egress_charge(f, 50, &err) == CLV_OK) __atomic_fetch_add(sum, 50, __ATOMIC_SEQ_CST);
@@ -356,7 +360,7 @@ static void kill_never_loses_charged_bytes(void **state) {
   for (unsigned i = 0; i < 12; i++) {
     CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
     *sum = 0;
-    all += taken_until_killed("killed", sum, i * 311);
+    all += charge_until_killed("killed", sum, i * 311);
     read_record("killed", &b);
     assert_int_equal(b.n_attempts, i + 1);
     assert_true(b.total_bytes >= all);

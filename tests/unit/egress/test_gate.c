@@ -12,13 +12,14 @@ static clv_stage_spec stages[] = {{.name = "front"}, {.name = "rest"}};
 /* ---- a session, a policy, a record ----------------------------------------------------------- */
 
 typedef struct shown_case {
-  clv_egress_kind kind;
-  clv_findings shows;
-  const char *privacy; /* finding that the session's `privacy` must permit; NULL: none */
-  const char *kinds;   /* value under the policy's `kinds`; NULL: none is needed */
-  const char *allow;   /* key of the policy that must be true; NULL: none */
-  const char *record;  /* word for it in the record */
-  cleave_sending_kind sending;
+  clv_egress_kind egress_kind;
+  clv_findings findings;
+  const char *privacy_finding; /* finding that the session's `privacy` must permit; NULL: none */
+  const char
+      *policy_kinds;       /* value that the policy's key `kinds` must list; NULL: none is needed */
+  const char *policy_key;  /* key of the policy that must be true; NULL: none */
+  const char *record_word; /* word for the tensor in the record */
+  cleave_sending_kind sending_kind;
 } shown_case;
 
 #define KNOWN CLV_FINDING_FRONT_KNOWN
@@ -54,7 +55,7 @@ static const shown_case cases[] = {
 };
 
 /* Returns a policy that permits all but one kind and one key. Either may be NULL. */
-static clv_policy *policy_without(const char *kind, const char *key) {
+static clv_policy *make_policy_without(const char *kind, const char *key) {
   static const char *const kinds[] = {"activation", "gradient", "weights", "cached"};
   static const char *const keys[] = {"raw", "tokens", "labels", "labels_readable", "front_known"};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -78,57 +79,58 @@ static clv_policy *policy_without(const char *kind, const char *key) {
   return p;
 }
 
-/* A session of one row that is sent once, with a record of its own. */
+/* A session with one row in its egress table. The tensor of the row is sent once, with a record of
+ * its own. */
 typedef struct sent {
   clv_session_config config;
-  clv_egress_row row;
+  clv_egress_row egress_row;
   clv_policy *policy;
-  cleave_sending what;
+  cleave_sending sending;
   cleave_error error;
-  char recorded[32]; /* word in the record; "": nothing was sent */
+  char recorded_word[32]; /* word in the record; "": nothing was sent */
 } sent;
 
-static void fill(sent *s, const shown_case *c) {
-  bool loss = c->kind == CLV_EGRESS_LABELS;
+static void make_sending(sent *s, const shown_case *c) {
+  bool loss = c->egress_kind == CLV_EGRESS_LABELS;
   *s = (sent){.config = {.workers = workers,
                          .n_workers = 1,
                          .stages = stages,
                          .n_stages = 2,
                          .privacy = {true, true, true, true, true}},
-              .row = {.name = "the tensor",
-                      .kind = c->kind,
-                      .findings = c->shows,
-                      .stage = loss ? 2 : 0,
-                      .dtype = CLV_F32,
-                      .shape = CLV_SHAPE(4, 3),
-                      .n_hiding_layers = CLV_POLICY_NO_PATH},
-              .what = {.kind = c->sending,
-                       .module = loss ? CLV_LOSS_NAME : "front",
-                       .worker = "w1",
-                       .name = "weight",
-                       .dtype = CLEAVE_F32,
-                       .rank = 2,
-                       .shape = {4, 3},
-                       .bytes = 48}};
+              .egress_row = {.name = "the tensor",
+                             .kind = c->egress_kind,
+                             .findings = c->findings,
+                             .stage = loss ? 2 : 0,
+                             .dtype = CLV_F32,
+                             .shape = CLV_SHAPE(4, 3),
+                             .n_hiding_layers = CLV_POLICY_NO_PATH},
+              .sending = {.kind = c->sending_kind,
+                          .module = loss ? CLV_LOSS_NAME : "front",
+                          .worker = "w1",
+                          .name = "weight",
+                          .dtype = CLEAVE_F32,
+                          .rank = 2,
+                          .shape = {4, 3},
+                          .bytes = 48}};
 }
 
 static void read_word(const char *path, sent *s) {
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary book = {0};
   clv_err err;
   assert_ok(clv_egress_read(path, &book, &err), &err);
-  s->recorded[0] = '\0';
+  s->recorded_word[0] = '\0';
   for (size_t i = 0; i < book.n_rows; i++)
     if (book.rows[i].settled_bytes)
-      snprintf(s->recorded, sizeof s->recorded, "%s",
+      snprintf(s->recorded_word, sizeof s->recorded_word, "%s",
                clv_egress_kind_name((clv_egress_kind)book.rows[i].key.kind));
 }
 
-static cleave_status send_through(sent *s) {
+static cleave_status send_through_gate(sent *s) {
   const clv_egress_line about = {.start = {.command = "train", .session = "s", .run = "runs/s"}};
   clv_egress_key what = {.from = CLV_EGRESS_MASTER,
                          .to = "w1",
                          .identity = "spiffe://w1",
-                         .kind = clv_egress_record_kind(s->row.kind, s->row.findings),
+                         .kind = clv_egress_record_kind(s->egress_row.kind, s->egress_row.findings),
                          .stage = "front",
                          .dtype = "f32",
                          .shape = {1, {3}}};
@@ -144,7 +146,7 @@ static cleave_status send_through(sent *s) {
   clv_state_flow state = {.flow = flow, .name = "weight"};
   clv_egress_flow *failures[] = {flow};
   clv_gate gate = {.config = &s->config,
-                   .rows = &s->row,
+                   .rows = &s->egress_row,
                    .n_rows = 1,
                    .flows = flows,
                    .state_flows = &state,
@@ -152,7 +154,7 @@ static cleave_status send_through(sent *s) {
                    .failure_flows = failures,
                    .max_samples = 4,
                    .policy = s->policy};
-  cleave_status status = clv_gate_may_send(&gate, &s->what, &s->error);
+  cleave_status status = clv_gate_may_send(&gate, &s->sending, &s->error);
   assert_ok(clv_egress_close(record, 0, &err), &err);
   read_word(path, s);
   return status;
@@ -163,12 +165,12 @@ static cleave_status send_through(sent *s) {
 static void permitted_tensor_is_recorded_under_its_kind(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    CLV_AUTO(clv_policy_freep) clv_policy *all = policy_without(NULL, NULL);
+    CLV_AUTO(clv_policy_freep) clv_policy *all = make_policy_without(NULL, NULL);
     sent s;
-    fill(&s, &cases[i]);
+    make_sending(&s, &cases[i]);
     s.policy = all;
-    if (send_through(&s) != CLEAVE_OK) fail_msg("case %zu: %s", i, s.error.text);
-    assert_string_equal(s.recorded, cases[i].record);
+    if (send_through_gate(&s) != CLEAVE_OK) fail_msg("case %zu: %s", i, s.error.text);
+    assert_string_equal(s.recorded_word, cases[i].record_word);
   }
 }
 
@@ -176,33 +178,36 @@ static void finding_without_session_key_is_denied(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     sent s;
-    fill(&s, &cases[i]);
+    make_sending(&s, &cases[i]);
     memset(&s.config.privacy, 0, sizeof s.config.privacy);
-    assert_int_equal(send_through(&s), cases[i].privacy ? CLEAVE_DENIED : CLEAVE_OK);
-    if (!cases[i].privacy) continue;
-    assert_non_null(strstr(s.error.text, cases[i].privacy));
-    assert_string_equal(s.recorded, "");
+    assert_int_equal(send_through_gate(&s), cases[i].privacy_finding ? CLEAVE_DENIED : CLEAVE_OK);
+    if (!cases[i].privacy_finding) continue;
+    assert_non_null(strstr(s.error.text, cases[i].privacy_finding));
+    assert_string_equal(s.recorded_word, "");
   }
 }
 
 static void tensor_without_policy_kind_or_key_is_denied(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    CLV_AUTO(clv_policy_freep) clv_policy *no_kind = policy_without(cases[i].kinds, NULL);
-    CLV_AUTO(clv_policy_freep) clv_policy *no_key = policy_without(NULL, cases[i].allow);
+    CLV_AUTO(clv_policy_freep)
+    clv_policy *no_kind = make_policy_without(cases[i].policy_kinds, NULL);
+    CLV_AUTO(clv_policy_freep) clv_policy *no_key = make_policy_without(NULL, cases[i].policy_key);
     char wanted[64];
     sent s;
-    fill(&s, &cases[i]);
+    make_sending(&s, &cases[i]);
     s.policy = no_kind;
-    assert_int_equal(send_through(&s), cases[i].kinds ? CLEAVE_DENIED : CLEAVE_OK);
-    snprintf(wanted, sizeof wanted, "permits no %s", cases[i].kinds ? cases[i].kinds : "");
-    if (cases[i].kinds) assert_non_null(strstr(s.error.text, wanted));
-    fill(&s, &cases[i]);
+    assert_int_equal(send_through_gate(&s), cases[i].policy_kinds ? CLEAVE_DENIED : CLEAVE_OK);
+    snprintf(wanted, sizeof wanted, "permits no %s",
+             cases[i].policy_kinds ? cases[i].policy_kinds : "");
+    if (cases[i].policy_kinds) assert_non_null(strstr(s.error.text, wanted));
+    make_sending(&s, &cases[i]);
     s.policy = no_key;
-    assert_int_equal(send_through(&s), cases[i].allow ? CLEAVE_DENIED : CLEAVE_OK);
-    snprintf(wanted, sizeof wanted, "%s is not true", cases[i].allow ? cases[i].allow : "");
-    if (cases[i].allow) assert_non_null(strstr(s.error.text, wanted));
-    assert_true(!cases[i].allow || !s.recorded[0]);
+    assert_int_equal(send_through_gate(&s), cases[i].policy_key ? CLEAVE_DENIED : CLEAVE_OK);
+    snprintf(wanted, sizeof wanted, "%s is not true",
+             cases[i].policy_key ? cases[i].policy_key : "");
+    if (cases[i].policy_key) assert_non_null(strstr(s.error.text, wanted));
+    assert_true(!cases[i].policy_key || !s.recorded_word[0]);
   }
 }
 
@@ -210,14 +215,14 @@ static void tensor_without_policy_kind_or_key_is_denied(void **state) {
 static void plan_and_gate_get_the_same_policy_verdict(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    CLV_AUTO(clv_policy_freep) clv_policy *p = policy_without(NULL, cases[i].allow);
+    CLV_AUTO(clv_policy_freep) clv_policy *p = make_policy_without(NULL, cases[i].policy_key);
     sent s;
     clv_err err = {0};
-    fill(&s, &cases[i]);
+    make_sending(&s, &cases[i]);
     s.policy = p;
-    clv_policy_tensor t = clv_egress_row_tensor(&s.config, &s.row);
+    clv_policy_tensor t = clv_egress_row_tensor(&s.config, &s.egress_row);
     clv_code planned = clv_policy_check_tensor(p, &t, &err);
-    assert_int_equal(send_through(&s) == CLEAVE_OK, planned == CLV_OK);
+    assert_int_equal(send_through_gate(&s) == CLEAVE_OK, planned == CLV_OK);
     if (planned != CLV_OK) assert_non_null(strstr(s.error.text, err.text));
   }
 }
@@ -225,21 +230,21 @@ static void plan_and_gate_get_the_same_policy_verdict(void **state) {
 static void uncertain_finding_needs_no_session_key(void **state) {
   (void)state;
   sent s;
-  fill(&s, &cases[6]);
+  make_sending(&s, &cases[6]);
   memset(&s.config.privacy, 0, sizeof s.config.privacy);
-  s.row.look_findings = CLV_FINDING_TOKENS;
+  s.egress_row.look_findings = CLV_FINDING_TOKENS;
   clv_row_flow flows[] = {{0}};
   clv_gate gate = {.config = &s.config,
-                   .rows = &s.row,
+                   .rows = &s.egress_row,
                    .n_rows = 1,
                    .flows = flows,
                    .max_samples = 4,
                    .uncertain_findings = CLV_FINDING_TOKENS};
-  assert_int_equal(clv_gate_may_send(&gate, &s.what, &s.error), CLEAVE_DENIED);
+  assert_int_equal(clv_gate_may_send(&gate, &s.sending, &s.error), CLEAVE_DENIED);
   /* the tensor is in no flow, so it has no finding */
   assert_non_null(strstr(s.error.text, "is not in the plan's table"));
   gate.uncertain_findings = 0;
-  assert_int_equal(clv_gate_may_send(&gate, &s.what, &s.error), CLEAVE_DENIED);
+  assert_int_equal(clv_gate_may_send(&gate, &s.sending, &s.error), CLEAVE_DENIED);
   assert_non_null(strstr(s.error.text, "would show TOKENS"));
 }
 
@@ -250,37 +255,38 @@ static void tensor_unlike_its_plan_row_is_denied(void **state) {
   sent s;
 #define REFUSED(change)                                                      \
   do {                                                                       \
-    fill(&s, &cases[3]);                                                     \
+    make_sending(&s, &cases[3]);                                             \
     change;                                                                  \
-    assert_int_equal(send_through(&s), CLEAVE_DENIED);                       \
+    assert_int_equal(send_through_gate(&s), CLEAVE_DENIED);                  \
     assert_non_null(strstr(s.error.text, "is not in the plan's table for")); \
-    assert_string_equal(s.recorded, "");                                     \
+    assert_string_equal(s.recorded_word, "");                                \
   } while (0)
-  REFUSED(s.what.dtype = CLEAVE_BF16);
-  REFUSED(s.what.rank = 1);
-  REFUSED(s.what.shape[1] = 4);
-  REFUSED(s.what.shape[0] = 5);
-  REFUSED(s.what.worker = "w2");
-  REFUSED(s.what.module = "rest");
-  REFUSED(s.what.module = "none");
-  REFUSED(s.what.kind = CLEAVE_SENDING_GRADIENT);
-  REFUSED(s.what.kind = CLEAVE_SENDING_CACHED);
-  REFUSED(s.what.kind = CLEAVE_SENDING_LEAF);
-  REFUSED((s.row.kind = CLV_EGRESS_CACHED, s.what.kind = CLEAVE_SENDING_CACHED, s.what.input = 1));
-  REFUSED((s.row.kind = CLV_EGRESS_WEIGHTS, s.what.kind = CLEAVE_SENDING_WEIGHTS,
-           s.what.name = "bias"));
-  REFUSED((s.row.kind = CLV_EGRESS_WEIGHTS, s.what.kind = CLEAVE_SENDING_WEIGHTS,
-           s.what.optimizer = true));
+  REFUSED(s.sending.dtype = CLEAVE_BF16);
+  REFUSED(s.sending.rank = 1);
+  REFUSED(s.sending.shape[1] = 4);
+  REFUSED(s.sending.shape[0] = 5);
+  REFUSED(s.sending.worker = "w2");
+  REFUSED(s.sending.module = "rest");
+  REFUSED(s.sending.module = "none");
+  REFUSED(s.sending.kind = CLEAVE_SENDING_GRADIENT);
+  REFUSED(s.sending.kind = CLEAVE_SENDING_CACHED);
+  REFUSED(s.sending.kind = CLEAVE_SENDING_LEAF);
+  REFUSED((s.egress_row.kind = CLV_EGRESS_CACHED, s.sending.kind = CLEAVE_SENDING_CACHED,
+           s.sending.input = 1));
+  REFUSED((s.egress_row.kind = CLV_EGRESS_WEIGHTS, s.sending.kind = CLEAVE_SENDING_WEIGHTS,
+           s.sending.name = "bias"));
+  REFUSED((s.egress_row.kind = CLV_EGRESS_WEIGHTS, s.sending.kind = CLEAVE_SENDING_WEIGHTS,
+           s.sending.optimizer = true));
 }
 
 static void failure_without_a_flow_for_its_worker_is_denied(void **state) {
   (void)state;
   sent s;
-  fill(&s, &cases[3]);
-  s.what.kind = CLEAVE_SENDING_FAILURE;
-  assert_int_equal(send_through(&s), CLEAVE_OK);
-  s.what.worker = "w2";
-  assert_int_equal(send_through(&s), CLEAVE_DENIED);
+  make_sending(&s, &cases[3]);
+  s.sending.kind = CLEAVE_SENDING_FAILURE;
+  assert_int_equal(send_through_gate(&s), CLEAVE_OK);
+  s.sending.worker = "w2";
+  assert_int_equal(send_through_gate(&s), CLEAVE_DENIED);
   assert_non_null(strstr(s.error.text, "no record of failures for w2"));
 }
 

@@ -19,19 +19,19 @@
 static const char head[] =
     "cleave ledger 1 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
 
-static clv_sha256 digest(uint32_t i) {
+static clv_sha256 make_digest(uint32_t i) {
   clv_sha256 d;
   assert_int_equal(clv_sha256_of(&i, sizeof i, &d, NULL), CLV_OK);
   return d;
 }
 
-static clv_ledger_item item(clv_ledger_kind kind, uint32_t i, const char *identity) {
-  return (clv_ledger_item){kind, digest(i), identity};
+static clv_ledger_item make_item(clv_ledger_kind kind, uint32_t i, const char *identity) {
+  return (clv_ledger_item){kind, make_digest(i), identity};
 }
 
-static const char *path(void) { return at("state/cleave/keys.ledger"); }
+static const char *get_ledger_path(void) { return at("state/cleave/keys.ledger"); }
 
-static void begin(void) {
+static void remove_ledger(void) {
   char command[300];
   snprintf(command, sizeof command, "chmod -R u+rwX %s/state 2>/dev/null; rm -rf %s/state", scratch,
            scratch);
@@ -40,14 +40,14 @@ static void begin(void) {
   setenv("XDG_STATE_HOME", at("state"), 1);
 }
 
-static void add(clv_ledger_item i) {
+static void add_item(clv_ledger_item i) {
   clv_err err = {0};
   assert_ok(clv_ledger_add(&i, 1, &err), &err);
 }
 
-static bool knows(clv_ledger_kind kind, uint32_t i, clv_ledger_entry *ret) {
+static bool is_item_found(clv_ledger_kind kind, uint32_t i, clv_ledger_entry *ret) {
   CLV_AUTO(clv_ledger_freep) clv_ledger *l = NULL;
-  const clv_sha256 of = digest(i);
+  const clv_sha256 of = make_digest(i);
   clv_err err = {0};
   bool found;
   assert_ok(clv_ledger_open(&l, &err), &err);
@@ -55,10 +55,10 @@ static bool knows(clv_ledger_kind kind, uint32_t i, clv_ledger_entry *ret) {
   return found;
 }
 
-static size_t lines(void) {
+static size_t count_lines(void) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t n = 0;
-  assert_int_equal(clv_file_read(path(), 1 << 20, &text, NULL), CLV_OK);
+  assert_int_equal(clv_file_read(get_ledger_path(), 1 << 20, &text, NULL), CLV_OK);
   for (size_t i = 0; i < text.len; i++) n += text.data[i] == '\n';
   return n;
 }
@@ -67,29 +67,30 @@ static void added_item_is_found(void **state) {
   (void)state;
   clv_ledger_entry e;
   struct stat st;
-  begin();
-  assert_false(knows(CLV_LEDGER_KEY, 1, &e)); /* a missing file is an empty ledger */
-  add(item(CLV_LEDGER_KEY, 1, W1));
-  assert_true(knows(CLV_LEDGER_KEY, 1, &e));
+  remove_ledger();
+  assert_false(is_item_found(CLV_LEDGER_KEY, 1, &e)); /* a missing file is an empty ledger */
+  add_item(make_item(CLV_LEDGER_KEY, 1, W1));
+  assert_true(is_item_found(CLV_LEDGER_KEY, 1, &e));
   assert_string_equal(e.identity, W1);
   assert_int_equal(strlen(e.date), 10);
-  assert_false(knows(CLV_LEDGER_RUN, 1, &e)); /* kinds are separate */
-  assert_false(knows(CLV_LEDGER_KEY, 2, &e));
-  assert_int_equal(stat(path(), &st), 0);
+  assert_false(is_item_found(CLV_LEDGER_RUN, 1, &e)); /* an item of another kind is not found */
+  assert_false(is_item_found(CLV_LEDGER_KEY, 2, &e));
+  assert_int_equal(stat(get_ledger_path(), &st), 0);
   assert_int_equal(st.st_mode & 0777, 0600);
 }
 
 static void repeated_item_is_stored_once(void **state) {
   (void)state;
   clv_ledger_entry e;
-  const clv_ledger_item all[] = {item(CLV_LEDGER_KEY, 1, W1), item(CLV_LEDGER_WEIGHTS, 1, W1),
-                                 item(CLV_LEDGER_KEY, 1, W2)};
+  const clv_ledger_item all[] = {make_item(CLV_LEDGER_KEY, 1, W1),
+                                 make_item(CLV_LEDGER_WEIGHTS, 1, W1),
+                                 make_item(CLV_LEDGER_KEY, 1, W2)};
   clv_err err = {0};
-  begin();
-  add(all[0]);
+  remove_ledger();
+  add_item(all[0]);
   for (int i = 0; i < 3; i++) assert_ok(clv_ledger_add(all, CLV_COUNT(all), &err), &err);
-  assert_int_equal(lines(), 4);
-  assert_true(knows(CLV_LEDGER_KEY, 1, &e));
+  assert_int_equal(count_lines(), 4);
+  assert_true(is_item_found(CLV_LEDGER_KEY, 1, &e));
   assert_string_equal(e.identity, W1); /* the first identity that received it */
 }
 
@@ -97,13 +98,13 @@ static void ledger_file_hides_its_digests(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes one = {0}, two = {0};
   char hex[65];
-  const clv_sha256 of = digest(1);
-  begin();
-  add(item(CLV_LEDGER_KEY, 1, W1));
-  assert_int_equal(clv_file_read(path(), 1 << 20, &one, NULL), CLV_OK);
-  begin();
-  add(item(CLV_LEDGER_KEY, 1, W1));
-  assert_int_equal(clv_file_read(path(), 1 << 20, &two, NULL), CLV_OK);
+  const clv_sha256 of = make_digest(1);
+  remove_ledger();
+  add_item(make_item(CLV_LEDGER_KEY, 1, W1));
+  assert_int_equal(clv_file_read(get_ledger_path(), 1 << 20, &one, NULL), CLV_OK);
+  remove_ledger();
+  add_item(make_item(CLV_LEDGER_KEY, 1, W1));
+  assert_int_equal(clv_file_read(get_ledger_path(), 1 << 20, &two, NULL), CLV_OK);
   clv_sha256_hex(&of, hex);
   hex[32] = '\0';
   assert_null(strstr(one.data, hex));
@@ -117,44 +118,44 @@ static void truncated_last_line_is_removed(void **state) {
   static const char *const tails[] = {"key 0011", "key 00112233445566778899aabbccddeeff 2026-1",
                                       "k"};
   for (size_t i = 0; i < CLV_COUNT(tails); i++) {
-    begin();
-    add(item(CLV_LEDGER_KEY, 1, W1));
-    FILE *f = fopen(path(), "ab");
+    remove_ledger();
+    add_item(make_item(CLV_LEDGER_KEY, 1, W1));
+    FILE *f = fopen(get_ledger_path(), "ab");
     fputs(tails[i], f);
-    if (i == 2) fputc('\0', f); /* as after a power failure */
+    if (i == 2) fputc('\0', f); /* a NUL at the end, as a power failure leaves it */
     fclose(f);
-    assert_true(knows(CLV_LEDGER_KEY, 1, &e));
-    add(item(CLV_LEDGER_KEY, 2, W2));
-    assert_true(knows(CLV_LEDGER_KEY, 1, &e) && knows(CLV_LEDGER_KEY, 2, &e));
-    assert_int_equal(lines(), 3);
+    assert_true(is_item_found(CLV_LEDGER_KEY, 1, &e));
+    add_item(make_item(CLV_LEDGER_KEY, 2, W2));
+    assert_true(is_item_found(CLV_LEDGER_KEY, 1, &e) && is_item_found(CLV_LEDGER_KEY, 2, &e));
+    assert_int_equal(count_lines(), 3);
   }
 }
 
-static void refused(const char *text, size_t len, const char *says) {
+static void assert_refused(const char *text, size_t len, const char *says) {
   clv_ledger *l = NULL;
   clv_err err = {0};
-  begin();
+  remove_ledger();
   assert_int_equal(mkdir(at("state"), 0700), 0);
   assert_int_equal(mkdir(at("state/cleave"), 0700), 0);
-  put("state/cleave/keys.ledger", text, len);
+  write_scratch_file("state/cleave/keys.ledger", text, len);
   assert_int_not_equal(clv_ledger_open(&l, &err), CLV_OK);
   assert_says(&err, says);
   assert_says(&err, "keys.ledger");
-  const clv_ledger_item one = item(CLV_LEDGER_KEY, 1, W1);
+  const clv_ledger_item one = make_item(CLV_LEDGER_KEY, 1, W1);
   assert_int_not_equal(clv_ledger_add(&one, 1, &err), CLV_OK);
 }
 
 static void damaged_ledger_line_is_located(void **state) {
   (void)state;
   static const char *const bad[] = {
-      "key 00112233445566778899aabbccddeeff 2026-11-28 \n", /* no identity */
+      "key 00112233445566778899aabbccddeeff 2026-11-28 \n", /* the line has no identity */
       "key 00112233445566778899aabbccddeef 2026-11-28 a\n",
       "key 00112233445566778899aabbccddeegg 2026-11-28 a\n",
       "lock 00112233445566778899aabbccddeeff 2026-11-28 a\n",
       "key 00112233445566778899aabbccddeeff 2026-11-2 a\n",
       "key 00112233445566778899aabbccddeeff 2026/11/28 a\n",
       "key 00112233445566778899aabbccddeeff 2026-11-28 a\033[2J\n",
-      "rows 00112233445566778 2026-11-28 a\n", /* marks that are not whole */
+      "rows 00112233445566778 2026-11-28 a\n", /* the line's marks end in the middle */
       "rows 0011223344556677001122334455667g 2026-11-28 a\n",
       "rows  2026-11-28 a\n",
       "rows 0011223344556677\n",
@@ -164,35 +165,35 @@ static void damaged_ledger_line_is_located(void **state) {
   char text[400];
   for (size_t i = 0; i < CLV_COUNT(bad); i++) {
     int n = snprintf(text, sizeof text, "%s%s", head, bad[i]);
-    refused(text, (size_t)n, "keys.ledger:2: this is not a line of a ledger");
+    assert_refused(text, (size_t)n, "keys.ledger:2: this is not a line of a ledger");
   }
-  refused("cleave ledger 2 00\n", 19,
-          "keys.ledger:1: this is not the head line of a ledger of version 1");
-  refused("\n", 1, "move it away to begin another");
+  assert_refused("cleave ledger 2 00\n", 19,
+                 "keys.ledger:1: this is not the head line of a ledger of version 1");
+  assert_refused("\n", 1, "move it away to begin another");
   int n = snprintf(text, sizeof text, "%skey 0%c\nkey 1\n", head, '\0');
-  refused(text, (size_t)n, ":2: NUL bytes stand before complete lines");
+  assert_refused(text, (size_t)n, ":2: NUL bytes stand before complete lines");
 }
 
 static void ledger_writable_by_others_is_refused(void **state) {
   (void)state;
   clv_ledger *l = NULL;
   clv_err err = {0};
-  begin();
-  add(item(CLV_LEDGER_KEY, 1, W1));
-  assert_int_equal(chmod(path(), 0620), 0);
+  remove_ledger();
+  add_item(make_item(CLV_LEDGER_KEY, 1, W1));
+  assert_int_equal(chmod(get_ledger_path(), 0620), 0);
   assert_int_equal(clv_ledger_open(&l, &err), CLV_INVALID);
   assert_says(&err, "no other user may write to");
-  assert_int_equal(unlink(path()), 0);
-  assert_int_equal(symlink("/dev/null", path()), 0);
+  assert_int_equal(unlink(get_ledger_path()), 0);
+  assert_int_equal(symlink("/dev/null", get_ledger_path()), 0);
   assert_int_equal(clv_ledger_open(&l, &err), CLV_PRECONDITION);
 }
 
 static void unwritable_ledger_path_is_named(void **state) {
   (void)state;
   clv_err err = {0};
-  const clv_ledger_item one = item(CLV_LEDGER_KEY, 1, W1);
-  begin();
-  put("state", "", 0); /* a file at the folder's path */
+  const clv_ledger_item one = make_item(CLV_LEDGER_KEY, 1, W1);
+  remove_ledger();
+  write_scratch_file("state", "", 0); /* a file at the folder's path */
   assert_int_equal(clv_ledger_add(&one, 1, &err), CLV_PRECONDITION);
   assert_says(&err, "cannot be written: ");
   assert_says(&err, "set XDG_STATE_HOME to a folder that stays");
@@ -202,17 +203,17 @@ static void unwritable_ledger_path_is_named(void **state) {
 static void ledger_folder_follows_environment_variables(void **state) {
   (void)state;
   char list[420], first[200], home[200];
-  begin();
+  remove_ledger();
   snprintf(first, sizeof first, "%s", at("state"));
   snprintf(list, sizeof list, "%s:%s", first, at("elsewhere"));
   setenv("STATE_DIRECTORY", list, 1);
-  add(item(CLV_LEDGER_KEY, 1, W1));
+  add_item(make_item(CLV_LEDGER_KEY, 1, W1));
   assert_int_equal(access(at("state/keys.ledger"), F_OK), 0);
   unsetenv("STATE_DIRECTORY");
   setenv("XDG_STATE_HOME", "relative", 1); /* a relative path is ignored */
   snprintf(home, sizeof home, "%s", getenv("HOME") ? getenv("HOME") : "/");
   setenv("HOME", first, 1);
-  add(item(CLV_LEDGER_KEY, 1, W1));
+  add_item(make_item(CLV_LEDGER_KEY, 1, W1));
   setenv("HOME", home, 1);
   assert_int_equal(access(at("state/.local/state/cleave/keys.ledger"), F_OK), 0);
 }
@@ -222,12 +223,12 @@ static void concurrent_processes_lose_no_items(void **state) {
   enum { EACH = 40 };
   clv_ledger_entry e;
   pid_t child[2];
-  begin();
+  remove_ledger();
   for (uint32_t c = 0; c < 2; c++) {
     child[c] = fork();
     if (child[c]) continue;
     for (uint32_t i = 0; i < EACH; i++) {
-      const clv_ledger_item one = item(CLV_LEDGER_KEY, 2 * i + c, c ? W1 : W2);
+      const clv_ledger_item one = make_item(CLV_LEDGER_KEY, 2 * i + c, c ? W1 : W2);
       if (clv_ledger_add(&one, 1, NULL) != CLV_OK) _exit(1);
     }
     _exit(0);
@@ -237,40 +238,40 @@ static void concurrent_processes_lose_no_items(void **state) {
     assert_int_equal(waitpid(child[c], &status, 0), child[c]);
     assert_int_equal(status, 0);
   }
-  for (uint32_t i = 0; i < 2 * EACH; i++) assert_true(knows(CLV_LEDGER_KEY, i, &e));
-  assert_int_equal(lines(), 2 * EACH + 1);
+  for (uint32_t i = 0; i < 2 * EACH; i++) assert_true(is_item_found(CLV_LEDGER_KEY, i, &e));
+  assert_int_equal(count_lines(), 2 * EACH + 1);
 }
 
 static void add_waits_for_the_file_lock(void **state) {
   (void)state;
   int status;
-  begin();
-  add(item(CLV_LEDGER_KEY, 1, W1));
-  int fd = open(path(), O_RDWR | O_CLOEXEC);
+  remove_ledger();
+  add_item(make_item(CLV_LEDGER_KEY, 1, W1));
+  int fd = open(get_ledger_path(), O_RDWR | O_CLOEXEC);
   assert_int_equal(flock(fd, LOCK_EX), 0);
   pid_t child = fork();
   if (!child) {
-    const clv_ledger_item one = item(CLV_LEDGER_KEY, 2, W2);
-    close(fd); /* the parent holds the lock by another descriptor of the same open file */
+    const clv_ledger_item one = make_item(CLV_LEDGER_KEY, 2, W2);
+    close(fd); /* the child's descriptor shares the parent's lock, so the child closes it */
     _exit(clv_ledger_add(&one, 1, NULL) != CLV_OK);
   }
   usleep(300 * 1000);
-  assert_int_equal(lines(), 2);
+  assert_int_equal(count_lines(), 2);
   assert_int_equal(flock(fd, LOCK_UN), 0);
   close(fd);
   assert_int_equal(waitpid(child, &status, 0), child);
   assert_int_equal(status, 0);
-  assert_int_equal(lines(), 3);
+  assert_int_equal(count_lines(), 3);
 }
 
 /* Fills a ledger to 64 MiB: `marks` keys, each with identities of maximum length. */
-static void fill(uint32_t marks) {
+static void fill_ledger(uint32_t marks) {
   enum { MOST = CLV_LEDGER_MAX_BYTES, ROOM = 100 };
   static char identity[CLV_LEDGER_MAX_IDENTITY + 1];
   size_t at = sizeof head - 1;
-  begin();
-  add(item(CLV_LEDGER_KEY, 1, W1)); /* creates the folder */
-  FILE *f = fopen(path(), "wb");
+  remove_ledger();
+  add_item(make_item(CLV_LEDGER_KEY, 1, W1)); /* creates the folder */
+  FILE *f = fopen(get_ledger_path(), "wb");
   fputs(head, f);
   memset(identity, 'a', CLV_LEDGER_MAX_IDENTITY);
   for (uint32_t i = 0; at + CLV_LEDGER_MAX_IDENTITY + ROOM <= MOST; i++) {
@@ -289,16 +290,18 @@ static void a_full_file_is_compacted(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_ledger_entry e;
   struct stat st;
-  fill(20);
-  add(item(CLV_LEDGER_KEY, 1, W2));
-  assert_in_range(lines(), 1 + 20 + 1, 1 + 20 + 20 + 1); /* head, keys, runs and the new one */
-  assert_true(knows(CLV_LEDGER_KEY, 1, &e));
+  fill_ledger(20);
+  add_item(make_item(CLV_LEDGER_KEY, 1, W2));
+  assert_in_range(count_lines(), 1 + 20 + 1,
+                  1 + 20 + 20 + 1); /* lines: the head, 20 keys, up to 20 runs and the new item */
+  assert_true(is_item_found(CLV_LEDGER_KEY, 1, &e));
   assert_string_equal(e.identity, W2);
-  assert_int_equal(stat(path(), &st), 0);
+  assert_int_equal(stat(get_ledger_path(), &st), 0);
   assert_int_equal(st.st_mode & 0777, 0600);
-  assert_int_equal(clv_file_read(path(), 1 << 20, &text, NULL), CLV_OK);
-  assert_memory_equal(text.data, head, sizeof head - 1); /* marks stay the same */
-  for (unsigned i = 0; i < 20; i++) {                    /* the first identity of each */
+  assert_int_equal(clv_file_read(get_ledger_path(), 1 << 20, &text, NULL), CLV_OK);
+  assert_memory_equal(text.data, head, sizeof head - 1); /* compaction does not change the marks */
+  /* each key still has the first identity that received it */
+  for (unsigned i = 0; i < 20; i++) {
     char line[100];
     snprintf(line, sizeof line, "\nkey %032x 2026-11-28 spiffe://%08xa", i, i);
     assert_non_null(strstr(text.data, line));
@@ -309,13 +312,14 @@ static void a_ledger_that_is_full_is_named(void **state) {
   (void)state;
   clv_err err = {0};
   struct stat before, after;
-  const clv_ledger_item two[] = {item(CLV_LEDGER_KEY, 1, W1), item(CLV_LEDGER_KEY, 2, W1)};
-  fill(UINT32_MAX);
-  assert_int_equal(stat(path(), &before), 0);
+  const clv_ledger_item two[] = {make_item(CLV_LEDGER_KEY, 1, W1),
+                                 make_item(CLV_LEDGER_KEY, 2, W1)};
+  fill_ledger(UINT32_MAX);
+  assert_int_equal(stat(get_ledger_path(), &before), 0);
   assert_int_equal(clv_ledger_add(two, 2, &err), CLV_PRECONDITION);
   assert_says(&err, "is full: it has 3");
   assert_says(&err, "at most 64 MiB; move it away to begin another");
-  assert_int_equal(stat(path(), &after), 0);
+  assert_int_equal(stat(get_ledger_path(), &after), 0);
   assert_int_equal(before.st_ino, after.st_ino);
   assert_int_equal(before.st_size, after.st_size);
 }
@@ -325,21 +329,22 @@ static void rows_share_a_line(void **state) {
   clv_ledger_item items[8];
   clv_ledger_entry e;
   clv_err err = {0};
-  begin();
-  for (uint32_t i = 0; i < 8; i++) items[i] = item(CLV_LEDGER_ROW, i, i < 6 ? W1 : W2);
-  /* rows 0-2, weights 3, rows 4-5, and rows 6-7 of another identity */
+  remove_ledger();
+  for (uint32_t i = 0; i < 8; i++) items[i] = make_item(CLV_LEDGER_ROW, i, i < 6 ? W1 : W2);
+  /* items: rows 0 to 2, weights 3, rows 4 and 5, and rows 6 and 7 of another identity */
   items[3].kind = CLV_LEDGER_WEIGHTS;
   assert_ok(clv_ledger_add(items, CLV_COUNT(items), &err), &err);
-  assert_int_equal(lines(), 1 + 4);
+  assert_int_equal(count_lines(), 1 + 4);
   for (uint32_t i = 0; i < 8; i++) {
-    assert_int_equal(knows(CLV_LEDGER_ROW, i, &e), i != 3);
+    assert_int_equal(is_item_found(CLV_LEDGER_ROW, i, &e), i != 3);
     if (i != 3) assert_string_equal(e.identity, i < 6 ? W1 : W2);
   }
-  items[0] = item(CLV_LEDGER_ROW, 100, W1);
-  assert_ok(clv_ledger_add(items, CLV_COUNT(items), &err), &err); /* one entry is new */
-  assert_int_equal(lines(), 1 + 5);
-  assert_true(knows(CLV_LEDGER_ROW, 100, &e));
-  assert_false(knows(CLV_LEDGER_KEY, 100, &e));
+  items[0] = make_item(CLV_LEDGER_ROW, 100, W1);
+  /* adds the same items again, of which one is new */
+  assert_ok(clv_ledger_add(items, CLV_COUNT(items), &err), &err);
+  assert_int_equal(count_lines(), 1 + 5);
+  assert_true(is_item_found(CLV_LEDGER_ROW, 100, &e));
+  assert_false(is_item_found(CLV_LEDGER_KEY, 100, &e));
 }
 
 /* Adds more rows than a file may have, 64 a line, most of them twice. */
@@ -349,14 +354,14 @@ static void too_many_rows_are_thinned(void **state) {
   CLV_AUTO(clv_ledger_freep) clv_ledger *l = NULL;
   clv_ledger_entry e;
   clv_err err = {0};
-  begin();
-  add(item(CLV_LEDGER_ROW, 1, W1));
-  add(item(CLV_LEDGER_KEY, 2, W1));
-  FILE *f = fopen(path(), "ab");
+  remove_ledger();
+  add_item(make_item(CLV_LEDGER_ROW, 1, W1));
+  add_item(make_item(CLV_LEDGER_KEY, 2, W1));
+  FILE *f = fopen(get_ledger_path(), "ab");
   for (uint32_t i = 0; i < LINES; i++) {
     fputs("rows ", f);
     for (uint32_t k = 0; k < EACH; k++) {
-      const clv_sha256 d = digest(i % (LINES / 3 * 2) * EACH + k);
+      const clv_sha256 d = make_digest(i % (LINES / 3 * 2) * EACH + k);
       for (int b = 0; b < CLV_LEDGER_ROW_BYTES; b++) {
         putc_unlocked("0123456789abcdef"[d.bytes[b] >> 4], f);
         putc_unlocked("0123456789abcdef"[d.bytes[b] & 15], f);
@@ -365,37 +370,38 @@ static void too_many_rows_are_thinned(void **state) {
     fputs(" 2026-11-28 spiffe://acme/w3\n", f);
   }
   assert_int_equal(fclose(f), 0);
-  add(item(CLV_LEDGER_KEY, 3, W2));
+  add_item(make_item(CLV_LEDGER_KEY, 3, W2));
   assert_ok(clv_ledger_open(&l, &err), &err);
   size_t n = clv_ledger_count_rows(l), all = LINES / 3 * 2 * EACH;
   if (n < all / 4 - 4000 || n > all / 4 + 4000) fail_msg("%zu rows of %zu", n, all);
   assert_int_equal(clv_ledger_count(l), n + 2);
-  assert_true(knows(CLV_LEDGER_KEY, 2, &e) && knows(CLV_LEDGER_KEY, 3, &e));
+  assert_true(is_item_found(CLV_LEDGER_KEY, 2, &e) && is_item_found(CLV_LEDGER_KEY, 3, &e));
 }
 
 static void waiting_writer_appends_to_the_replaced_file(void **state) {
   (void)state;
   int status;
   char other[300];
-  begin();
-  add(item(CLV_LEDGER_KEY, 1, W1));
-  int fd = open(path(), O_RDWR | O_CLOEXEC);
+  remove_ledger();
+  add_item(make_item(CLV_LEDGER_KEY, 1, W1));
+  int fd = open(get_ledger_path(), O_RDWR | O_CLOEXEC);
   assert_int_equal(flock(fd, LOCK_EX), 0);
   pid_t child = fork();
   if (!child) {
-    const clv_ledger_item one = item(CLV_LEDGER_KEY, 2, W2);
+    const clv_ledger_item one = make_item(CLV_LEDGER_KEY, 2, W2);
     close(fd);
     _exit(clv_ledger_add(&one, 1, NULL) != CLV_OK);
   }
-  usleep(300 * 1000); /* lets the child wait; otherwise it would find the new file at once */
-  put("state/cleave/other", head, sizeof head - 1);
+  /* gives the child time to wait for the lock; otherwise it would open the new file at once */
+  usleep(300 * 1000);
+  write_scratch_file("state/cleave/other", head, sizeof head - 1);
   snprintf(other, sizeof other, "%s", at("state/cleave/other"));
   assert_int_equal(chmod(other, 0600), 0);
-  assert_int_equal(rename(other, path()), 0);
+  assert_int_equal(rename(other, get_ledger_path()), 0);
   close(fd);
   assert_int_equal(waitpid(child, &status, 0), child);
   assert_int_equal(status, 0);
-  assert_int_equal(lines(), 2);
+  assert_int_equal(count_lines(), 2);
 }
 
 int main(void) {

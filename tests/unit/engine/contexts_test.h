@@ -11,8 +11,8 @@
 
 enum { ROWS = 2, COLUMNS = 3, TEST_MODULES = 4, MOST_STARTED = 64 };
 
-/* Contexts with their results, and work that runs when a test says so. seed 0: work runs at once;
- * other seeds draw whether started work ends, and which. */
+/* Contexts of an engine whose work runs when the test says so. seed 0: work runs at once; other
+ * seeds draw which started work ends, and when. */
 typedef struct engine {
   clv_pool *pool;
   const clv_backend *backend; /* backend of the modules; NULL: ref */
@@ -21,38 +21,38 @@ typedef struct engine {
   clv_module *modules[CLV_MODULE_ALL];
   clv_contexts *contexts;
   clv_executor executor;
-  clv_work *started[MOST_STARTED];
-  uint32_t n_started;
-  uint64_t next_message, seed;
-  bool holds; /* started work ends only when engine_run is called with `all` */
-  uint32_t walked[TABLE_CELLS];
+  clv_work *started_work[MOST_STARTED];
+  uint32_t n_started_work;
+  uint64_t last_message, seed;
+  bool holds_started_work; /* started work ends only when engine_run_work is called with `all` */
+  uint32_t n_cell_visits[TABLE_CELLS];
   void (*on_result)(struct engine *w, clv_result *r);
   void *user;
 } engine;
 
-static inline uint32_t draw_of(uint64_t *seed, uint32_t n) {
+static inline uint32_t draw_below(uint64_t *seed, uint32_t n) {
   *seed = *seed * 6364136223846793005u + 1442695040888963407u;
   return (uint32_t)(*seed >> 33) % n;
 }
 
-static inline void on_start(void *user, clv_work *work) {
+static inline void on_work_start(void *user, clv_work *work) {
   engine *w = user;
-  assert_true(w->n_started < MOST_STARTED);
-  for (uint32_t i = 0; i < w->n_started; i++) /* a module runs one call at a time */
-    assert_true(work->module == CLV_MODULE_ALL || w->started[i]->module != work->module);
-  w->started[w->n_started++] = work;
+  assert_true(w->n_started_work < MOST_STARTED);
+  for (uint32_t i = 0; i < w->n_started_work; i++) /* a module runs one call at a time */
+    assert_true(work->module == CLV_MODULE_ALL || w->started_work[i]->module != work->module);
+  w->started_work[w->n_started_work++] = work;
 }
 
-static inline void engine_module(engine *w, uint32_t index, clv_op op) {
+static inline void engine_add_module(engine *w, uint32_t index, clv_op op) {
   clv_err err = {0};
-  clv_module_options o = stage_of(graph_of(op, ROWS, COLUMNS), index);
+  clv_module_options o = make_module_options(make_one_layer_graph(op, ROWS, COLUMNS), index);
   if (w->backend) o.backend = w->backend;
   if (w->backends) o.backend = w->backends[index];
   assert_ok(clv_module_new(&o, &w->modules[index], &err));
   clv_module_set_pool(w->modules[index], w->pool);
 }
 
-static inline void engine_begin(engine *w, uint64_t seed) {
+static inline void engine_open(engine *w, uint64_t seed) {
   static const clv_op ops[TEST_MODULES] = {CLV_OP_LINEAR, CLV_OP_BATCHNORM, CLV_OP_LINEAR,
                                            CLV_OP_TANH};
   clv_err err = {0};
@@ -61,18 +61,18 @@ static inline void engine_begin(engine *w, uint64_t seed) {
                 .backends = w->backends,
                 .on_result = w->on_result,
                 .user = w->user};
-  w->executor = (clv_executor){w, on_start};
+  w->executor = (clv_executor){w, on_work_start};
   assert_ok(clv_pool_new(64 << 20, 4096, &w->pool, &err));
-  for (uint32_t i = 0; i < TEST_MODULES; i++) engine_module(w, i, ops[i]);
+  for (uint32_t i = 0; i < TEST_MODULES; i++) engine_add_module(w, i, ops[i]);
   clv_contexts_env env = {.pool = w->pool,
-                          .next_message = &w->next_message,
+                          .next_message = &w->last_message,
                           .modules = w->modules,
                           .executor = seed ? &w->executor : NULL,
-                          .transition_counts = w->walked};
+                          .transition_counts = w->n_cell_visits};
   assert_ok(clv_contexts_new(&env, &w->contexts, &err));
 }
 
-static inline void engine_results(engine *w) {
+static inline void engine_take_results(engine *w) {
   clv_result r;
   while (clv_contexts_take_result(w->contexts, &r)) {
     if (w->on_result)
@@ -83,47 +83,47 @@ static inline void engine_results(engine *w) {
   }
 }
 
-static inline void engine_finish(engine *w, uint32_t which) {
+static inline void engine_end_work(engine *w, uint32_t which) {
   clv_err why, err = {0};
-  clv_work *work = w->started[which];
-  w->started[which] = w->started[--w->n_started];
+  clv_work *work = w->started_work[which];
+  w->started_work[which] = w->started_work[--w->n_started_work];
   clv_code code = clv_work_compute(work, &why);
   assert_ok(clv_contexts_finish_work(w->contexts, work, code, &why, &err));
 }
 
 /* Starts the work that is ready. all: also ends all started work; else a random part of it. */
-static inline void engine_run(engine *w, bool all) {
+static inline void engine_run_work(engine *w, bool all) {
   clv_err err = {0};
   clv_code code;
   for (;;) {
-    engine_results(w);
+    engine_take_results(w);
     if (clv_contexts_run_one(w->contexts, &code, &err)) {
       assert_ok(code);
       continue;
     }
     if (clv_contexts_handle_held_frame(w->contexts)) continue;
-    if (!w->n_started || (!all && (w->holds || draw_of(&w->seed, 3)))) return;
-    engine_finish(w, draw_of(&w->seed, w->n_started));
+    if (!w->n_started_work || (!all && (w->holds_started_work || draw_below(&w->seed, 3)))) return;
+    engine_end_work(w, draw_below(&w->seed, w->n_started_work));
   }
 }
 
 /* Handles a frame, whose packet it frees. Returns the result code. */
-static inline clv_code engine_packet(engine *w, clv_packet *p, clv_err *err) {
+static inline clv_code engine_handle_packet(engine *w, clv_packet *p, clv_err *err) {
   bool kept;
   clv_code code = clv_contexts_handle_packet(w->contexts, p, &kept, err);
   if (!kept) clv_packet_free(p);
-  engine_run(w, false);
+  engine_run_work(w, false);
   return code;
 }
 
-static inline void engine_end(engine *w) {
-  engine_run(w, true);
+static inline void engine_close(engine *w) {
+  engine_run_work(w, true);
   clv_contexts_free(w->contexts);
   for (uint32_t i = 0; i < TEST_MODULES; i++) clv_module_free(w->modules[i]);
   clv_pool_unref(w->pool);
 }
 
-static inline clv_tensor *engine_tensor(engine *w, float first) {
+static inline clv_tensor *engine_make_tensor(engine *w, float first) {
   clv_err err = {0};
   clv_tensor *t;
   assert_ok(clv_pool_tensor(w->pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &t, &err));

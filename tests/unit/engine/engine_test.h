@@ -24,7 +24,7 @@
 
 /* Returns a graph of one layer "0": a linear as wide as its input, or another op without
  * attributes. */
-static inline clv_graph *graph_of(clv_op op, int64_t rows, int64_t columns) {
+static inline clv_graph *make_one_layer_graph(clv_op op, int64_t rows, int64_t columns) {
   clv_err err = {0};
   clv_graph *g;
   int input, output;
@@ -39,7 +39,7 @@ static inline clv_graph *graph_of(clv_op op, int64_t rows, int64_t columns) {
 }
 
 /* Options of a module that is trained by SGD. */
-static inline clv_module_options stage_of(clv_graph *graph, uint32_t index) {
+static inline clv_module_options make_module_options(clv_graph *graph, uint32_t index) {
   return (clv_module_options){.index = index,
                               .graph = graph,
                               .backend = clv_backend_ref(),

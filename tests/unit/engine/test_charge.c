@@ -29,58 +29,58 @@ static void tear_down(fixture *f) {
   clv_account_unref(f->account);
 }
 
-static uint64_t most_resident(void) {
+static uint64_t get_peak_memory(void) {
   struct rusage u;
   getrusage(RUSAGE_SELF, &u);
   return (uint64_t)u.ru_maxrss << 10;
 }
 
-static void refused(const clv_module_options *o, clv_code code, const char *part) {
+static void assert_refused(const clv_module_options *o, clv_code code, const char *part) {
   clv_err err = {0};
   clv_module *module = NULL;
-  uint64_t before = most_resident();
+  uint64_t before = get_peak_memory();
   assert_int_equal(clv_module_new(o, &module, &err), code);
   assert_null(module);
   if (!strstr(err.text, part)) fail_msg("'%s' is not in: %s", part, err.text);
-  assert_true(most_resident() - before < 64 * MIB);
+  assert_true(get_peak_memory() - before < 64 * MIB);
 }
 
 static void oversized_module_is_refused_before_allocation(void **state) {
   (void)state;
   fixture f;
   set_up(&f, 32 * MIB);
-  clv_module_options o = stage_of(graph_of(CLV_OP_LINEAR, 2, WIDTH), 3);
+  clv_module_options o = make_module_options(make_one_layer_graph(CLV_OP_LINEAR, 2, WIDTH), 3);
   o.pool = f.pool;
-  refused(&o, CLV_EXHAUSTED, "module 3: ");
+  assert_refused(&o, CLV_EXHAUSTED, "module 3: ");
   tear_down(&f);
 }
 
-/* There is memory for the weights, but not for the moments. */
+/* The quota suffices for the weights, but not for the moments. */
 static void moments_are_charged_with_the_weights(void **state) {
   (void)state;
   fixture f;
   set_up(&f, 2ull * WEIGHT_BYTES);
-  clv_module_options o = stage_of(graph_of(CLV_OP_LINEAR, 2, WIDTH), 0);
+  clv_module_options o = make_module_options(make_one_layer_graph(CLV_OP_LINEAR, 2, WIDTH), 0);
   o.pool = f.pool;
   o.optimizer = (clv_optim_config){
       .kind = CLV_OPTIM_ADAM, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
-  refused(&o, CLV_EXHAUSTED, "805");
+  assert_refused(&o, CLV_EXHAUSTED, "805");
   tear_down(&f);
 }
 
-/* There is memory for the weights, but not for what a batch needs. */
+/* The quota suffices for the weights, but not for the buffers of a batch. */
 static void plan_memory_is_charged_before_weights_are_allocated(void **state) {
   (void)state;
   fixture f;
   set_up(&f, WEIGHT_BYTES + 8ull * MIB);
-  clv_module_options o = stage_of(graph_of(CLV_OP_LINEAR, 2, WIDTH), 0);
+  clv_module_options o = make_module_options(make_one_layer_graph(CLV_OP_LINEAR, 2, WIDTH), 0);
   o.pool = f.pool;
   o.batch = 4096;
-  refused(&o, CLV_EXHAUSTED, "a batch of 4096");
+  assert_refused(&o, CLV_EXHAUSTED, "a batch of 4096");
   tear_down(&f);
 }
 
-static bool gone_after(void *user) {
+static bool leaves_after_countdown(void *user) {
   int *asked = user;
   return --*asked < 0;
 }
@@ -90,9 +90,9 @@ static void module_new_stops_when_caller_leaves(void **state) {
   for (int asked = 0; asked < 5; asked++) {
     fixture f;
     int left = asked;
-    const clv_cancel_hook waiter = {gone_after, &left};
+    const clv_cancel_hook waiter = {leaves_after_countdown, &left};
     set_up(&f, 2ull * WEIGHT_BYTES);
-    clv_module_options o = stage_of(graph_of(CLV_OP_LINEAR, 2, 2048), 0);
+    clv_module_options o = make_module_options(make_one_layer_graph(CLV_OP_LINEAR, 2, 2048), 0);
     clv_err err = {0};
     clv_module *module = NULL;
     o.pool = f.pool;
@@ -106,7 +106,7 @@ static void module_new_stops_when_caller_leaves(void **state) {
 /* ---- plans of many batch sizes --------------------------------------------------------------- */
 
 /* Returns dropout over packed sequences with this many rows. */
-static clv_graph *packed_graph(void) {
+static clv_graph *make_packed_graph(void) {
   clv_graph *g;
   int in[2];
   clv_attr_value packed = {.key = CLV_ATTR_PACKED, .n_ints = 1, .ints = {64}};
@@ -120,8 +120,9 @@ static clv_graph *packed_graph(void) {
   return g;
 }
 
-/* Takes a training call of this many rows. Returns its plan, or puts the call back. */
-static clv_module_plan *call(clv_module *m, int64_t rows, clv_call **ret) {
+/* Gets a training call for this many rows. Returns its plan. ret NULL: puts the call back at once.
+ */
+static clv_module_plan *get_training_call(clv_module *m, int64_t rows, clv_call **ret) {
   clv_module_plan *plan;
   clv_call *c;
   clv_err err;
@@ -142,16 +143,16 @@ static void oldest_idle_packed_plans_are_evicted(void **state) {
   set_up(&f, 64 * MIB);
   clv_err err;
   clv_module *m;
-  clv_module_options o = stage_of(packed_graph(), 0);
+  clv_module_options o = make_module_options(make_packed_graph(), 0);
   o.pool = f.pool;
   assert_ok(clv_module_new(&o, &m, &err));
   clv_module_set_pool(m, f.pool);
   clv_call *held;
-  clv_module_plan *at_work = call(m, 1, &held);
+  clv_module_plan *at_work = get_training_call(m, 1, &held);
   clv_plan *its = at_work->plan;
   for (int64_t rows = 2; rows < 60; rows++) {
-    call(m, rows, NULL);
-    call(m, 2, NULL); /* used again and again, so not the oldest */
+    get_training_call(m, rows, NULL);
+    get_training_call(m, 2, NULL); /* used each time, so it is never the oldest */
     assert_true(m->n_plans <= KEPT_PLANS + 1);
   }
   assert_ptr_equal(at_work->plan, its);
@@ -177,13 +178,13 @@ static void full_plan_cache_evicts_instead_of_refusing(void **state) {
   set_up(&f, 64 * MIB);
   clv_err err;
   clv_module *m;
-  clv_module_options o = stage_of(graph_of(CLV_OP_LINEAR, 2, 8), 0);
+  clv_module_options o = make_module_options(make_one_layer_graph(CLV_OP_LINEAR, 2, 8), 0);
   o.pool = f.pool;
   assert_ok(clv_module_new(&o, &m, &err));
   clv_module_set_pool(m, f.pool);
-  for (int64_t rows = 1; rows <= MAX_PLANS + 5; rows++) call(m, rows, NULL);
+  for (int64_t rows = 1; rows <= MAX_PLANS + 5; rows++) get_training_call(m, rows, NULL);
   assert_int_equal(m->n_plans, MAX_PLANS);
-  clv_module_plan *last = call(m, MAX_PLANS + 5, NULL);
+  clv_module_plan *last = get_training_call(m, MAX_PLANS + 5, NULL);
   assert_int_equal(last->batch[0], MAX_PLANS + 5);
   clv_module_free(m);
   tear_down(&f);

@@ -13,20 +13,20 @@ enum { BATCH = 4, WIDTH = 3, SEEN = 256 };
 typedef struct fixture {
   clv_pool *pool;
   clv_session_node *node;
-  clv_packet *seen[SEEN];
-  uint32_t n_seen, wanted;
+  clv_packet *seen_packets[SEEN];
+  uint32_t n_seen, n_wanted;
 } fixture;
 
-static void on_program(void *user, clv_packet *p) {
+static void keep_packet(void *user, clv_packet *p) {
   fixture *f = user;
   assert_true(f->n_seen < SEEN);
-  f->seen[f->n_seen++] = p;
-  if (f->n_seen >= f->wanted) clv_node_interrupt(f->node);
+  f->seen_packets[f->n_seen++] = p;
+  if (f->n_seen >= f->n_wanted) clv_node_interrupt(f->node);
 }
 
 static void add_module(fixture *f, uint32_t index, clv_op op) {
   clv_err err = {0};
-  clv_module_options so = stage_of(graph_of(op, BATCH, WIDTH), index);
+  clv_module_options so = make_module_options(make_one_layer_graph(op, BATCH, WIDTH), index);
   clv_module *module;
   assert_ok(clv_module_new(&so, &module, &err));
   assert_ok(clv_node_add_module(f->node, module, &err));
@@ -37,7 +37,7 @@ static int set_up(void **state) {
   fixture *f = calloc(1, sizeof *f);
   assert_non_null(f);
   assert_ok(clv_pool_new(64 << 20, 4096, &f->pool, &err));
-  clv_node_options o = {.pool = f->pool, .user = f, .on_program = on_program};
+  clv_node_options o = {.pool = f->pool, .user = f, .on_program = keep_packet};
   assert_ok(clv_node_new(&o, &f->node, &err));
   add_module(f, 0, CLV_OP_LINEAR);
   add_module(f, 1, CLV_OP_BATCHNORM);
@@ -45,28 +45,28 @@ static int set_up(void **state) {
   return 0;
 }
 
-static void forget(fixture *f) {
-  while (f->n_seen) clv_packet_free(f->seen[--f->n_seen]);
+static void free_seen_packets(fixture *f) {
+  while (f->n_seen) clv_packet_free(f->seen_packets[--f->n_seen]);
 }
 
 static int tear_down(void **state) {
   fixture *f = *state;
-  forget(f);
+  free_seen_packets(f);
   clv_node_free(f->node);
   clv_pool_unref(f->pool);
   free(f);
   return 0;
 }
 
-/* Runs the node until `wanted` packets have reached the program. */
+/* Runs the node until `n_wanted` packets have reached the program. */
 static void run_until_packets(fixture *f, uint32_t wanted) {
-  f->wanted = wanted;
+  f->n_wanted = wanted;
   if (f->n_seen >= wanted) return;
   clv_node_clear_interrupt(f->node);
   assert_true(clv_node_run_until(f->node, clv_now_ns() + 10000000000u));
 }
 
-static clv_tensor *filled(fixture *f, float first) {
+static clv_tensor *make_tensor(fixture *f, float first) {
   clv_err err = {0};
   clv_tensor *t;
   assert_ok(clv_pool_tensor(f->pool, CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &t, &err));
@@ -99,15 +99,15 @@ static void post_end(fixture *f, uint64_t context) {
 }
 
 /* Runs y = A(A(x)): both forwards, both backwards in a PREPARE of two frames, a vote, a step. */
-static void one_context(fixture *f, uint64_t context) {
+static void run_context(fixture *f, uint64_t context) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = filled(f, 1), *dy = filled(f, 2);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(f, 1), *dy = make_tensor(f, 2);
   post_call(f, context, 12, 11, NULL); /* sent before the value that it takes */
   post_call(f, context, 11, 10, x);
   run_until_packets(f, 2);
-  assert_int_equal(f->seen[0]->frame.kind, CLV_VALUE);
-  assert_int_equal(f->seen[0]->frame.message + f->seen[1]->frame.message, 23);
+  assert_int_equal(f->seen_packets[0]->frame.kind, CLV_VALUE);
+  assert_int_equal(f->seen_packets[0]->frame.message + f->seen_packets[1]->frame.message, 23);
   assert_ok(clv_packet_new_prepare(f->pool, context, 1, 2, false, true, true, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, 12, 1, 0, &err));
   assert_ok(clv_packet_add_target(p, 0, 11, "", 0, &err));
@@ -118,23 +118,23 @@ static void one_context(fixture *f, uint64_t context) {
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   post_gradient(f, context, 12, dy);
   run_until_packets(f, 4);
-  assert_int_equal(f->seen[2]->frame.kind, CLV_GRADIENT);
-  assert_int_equal(f->seen[2]->frame.message, 10);
-  assert_int_equal(f->seen[2]->frame.order, 4);
-  assert_int_equal(f->seen[3]->frame.kind, CLV_FINISHED);
-  assert_true(f->seen[3]->frame.has_vote && f->seen[3]->frame.vote.finite);
-  assert_int_equal(f->seen[3]->tensor[0]->n, 2);
+  assert_int_equal(f->seen_packets[2]->frame.kind, CLV_GRADIENT);
+  assert_int_equal(f->seen_packets[2]->frame.message, 10);
+  assert_int_equal(f->seen_packets[2]->frame.order, 4);
+  assert_int_equal(f->seen_packets[3]->frame.kind, CLV_FINISHED);
+  assert_true(f->seen_packets[3]->frame.has_vote && f->seen_packets[3]->frame.vote.finite);
+  assert_int_equal(f->seen_packets[3]->tensor[0]->n, 2);
   assert_ok(clv_packet_new_apply(f->pool, context, 21, CLV_MODULE_ALL, 1, 1e-9f, true, &p, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   post_end(f, context);
   run_until_packets(f, 6);
-  assert_int_equal(f->seen[4]->frame.kind, CLV_APPLIED);
-  assert_int_equal(f->seen[4]->frame.reply_to, 21);
-  assert_int_equal(f->seen[5]->frame.kind, CLV_ENDED);
-  forget(f);
+  assert_int_equal(f->seen_packets[4]->frame.kind, CLV_APPLIED);
+  assert_int_equal(f->seen_packets[4]->frame.reply_to, 21);
+  assert_int_equal(f->seen_packets[5]->frame.kind, CLV_ENDED);
+  free_seen_packets(f);
 }
 
-static void context_at_the_master_runs_to_its_end(void **state) { one_context(*state, 5); }
+static void context_at_the_master_runs_to_its_end(void **state) { run_context(*state, 5); }
 
 static void nothing_is_allocated_after_warm_up(void **state) {
   fixture *f = *state;
@@ -142,7 +142,7 @@ static void nothing_is_allocated_after_warm_up(void **state) {
   size_t bytes = 0;
   for (uint64_t i = 1; i <= 3000; i++) { /* more contexts than there are tombstones */
     if (i == 2100) taken = clv_alloc_count(), bytes = clv_pool_bytes(f->pool);
-    one_context(f, i);
+    run_context(f, i);
   }
   assert_int_equal(clv_alloc_count(), taken);
   assert_int_equal(clv_pool_bytes(f->pool), bytes);
@@ -151,12 +151,13 @@ static void nothing_is_allocated_after_warm_up(void **state) {
   assert_int_equal(counts.contexts + counts.values + counts.calls_waiting, 0);
 }
 
-/* Compares with the call's value and its input's gradient, computed here in the same order. */
+/* Compares value and input gradient of a call with those that the test computes in the same order.
+ */
 static void values_and_gradients_match_direct_computation(void **state) {
   fixture *f = *state;
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = filled(f, 1), *dy = filled(f, 2);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(f, 1), *dy = make_tensor(f, 2);
   clv_state_item w, b;
   assert_true(clv_module_state_item(clv_node_module(f->node, 0), CLV_STATE_WEIGHTS, 0, &w));
   assert_true(clv_module_state_item(clv_node_module(f->node, 0), CLV_STATE_WEIGHTS, 1, &b));
@@ -167,7 +168,7 @@ static void values_and_gradients_match_direct_computation(void **state) {
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   post_gradient(f, 7, 11, dy);
   run_until_packets(f, 3);
-  const float *y = f->seen[0]->tensor[0]->data, *dx = f->seen[1]->tensor[0]->data;
+  const float *y = f->seen_packets[0]->tensor[0]->data, *dx = f->seen_packets[1]->tensor[0]->data;
   for (int r = 0; r < BATCH; r++)
     for (int c = 0; c < WIDTH; c++) {
       double want = ((float *)b.data)[c], back = 0;
@@ -182,86 +183,89 @@ static void values_and_gradients_match_direct_computation(void **state) {
 
 /* ---- frames in any order --------------------------------------------------------------------- */
 
-static uint64_t draw(uint64_t *seed, uint64_t n) {
+static uint64_t draw_below(uint64_t *seed, uint64_t n) {
   *seed = *seed * 6364136223846793005u + 1442695040888963407u;
   return (*seed >> 33) % n;
 }
 
-static void random_call(fixture *f, clv_packet *p, uint64_t *seed) {
+static void fill_random_call(fixture *f, clv_packet *p, uint64_t *seed) {
   clv_err err = {0};
-  p->frame.module = draw(seed, 12) == 0 ? 3 : (uint32_t)draw(seed, 2);
-  p->frame.call.runs_after = draw(seed, 4) ? 0 : 1 + draw(seed, 12);
-  uint32_t n = draw(seed, 20) == 0 ? 2 : 1;
+  p->frame.module = draw_below(seed, 12) == 0 ? 3 : (uint32_t)draw_below(seed, 2);
+  p->frame.call.runs_after = draw_below(seed, 4) ? 0 : 1 + draw_below(seed, 12);
+  uint32_t n = draw_below(seed, 20) == 0 ? 2 : 1;
   for (uint32_t i = 0; i < n; i++) {
-    CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = draw(seed, 3) ? NULL : filled(f, 0);
-    assert_ok(clv_packet_add_arg(p, 1 + draw(seed, 12), draw(seed, 4) > 0, x, &err));
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = draw_below(seed, 3) ? NULL : make_tensor(f, 0);
+    assert_ok(clv_packet_add_arg(p, 1 + draw_below(seed, 12), draw_below(seed, 4) > 0, x, &err));
   }
 }
 
-static void random_prepare(clv_packet *p, uint64_t *seed) {
+static void fill_random_prepare(clv_packet *p, uint64_t *seed) {
   clv_err err = {0};
-  p->frame.backward.retain = draw(seed, 2);
-  p->frame.backward.vote = draw(seed, 2);
-  p->frame.backward.more = draw(seed, 6) == 0;
-  for (uint64_t i = draw(seed, 4); i-- > 0;) {
-    float root = draw(seed, 8) == 0 ? 0.5f : 0;
-    assert_ok(
-        clv_packet_add_needed_call(p, 1 + draw(seed, 12), (uint32_t)draw(seed, 3), root, &err));
-    if (draw(seed, 2))
-      assert_ok(clv_packet_add_target(p, draw(seed, 10) == 0, 1 + draw(seed, 12),
-                                      draw(seed, 5) ? "" : "w2", (uint32_t)draw(seed, 3), &err));
+  p->frame.backward.retain = draw_below(seed, 2);
+  p->frame.backward.vote = draw_below(seed, 2);
+  p->frame.backward.more = draw_below(seed, 6) == 0;
+  for (uint64_t i = draw_below(seed, 4); i-- > 0;) {
+    float root = draw_below(seed, 8) == 0 ? 0.5f : 0;
+    assert_ok(clv_packet_add_needed_call(p, 1 + draw_below(seed, 12), (uint32_t)draw_below(seed, 3),
+                                         root, &err));
+    if (draw_below(seed, 2))
+      assert_ok(clv_packet_add_target(p, draw_below(seed, 10) == 0, 1 + draw_below(seed, 12),
+                                      draw_below(seed, 5) ? "" : "w2",
+                                      (uint32_t)draw_below(seed, 3), &err));
   }
 }
 
-/* Draws any frame of a context that the wire accepts. */
+/* Functions that draw any frame of a context that the wire accepts. */
 /* Draws the announcement of a CALL whose tensors are not complete, and may never be. */
-static bool random_head(fixture *f, clv_packet *p, uint64_t *seed) {
+static bool send_random_announcement(fixture *f, clv_packet *p, uint64_t *seed) {
   clv_err err = {0};
   clv_packet *head;
-  if (draw(seed, 3)) return true;
+  if (draw_below(seed, 3)) return true;
   assert_ok(clv_packet_new(f->pool, CLV_CALL, &head, &err));
   head->frame = p->frame;
   head->frame.n_tensors = 0;
   head->is_announcement = p->was_announced = true;
   assert_ok(clv_node_send_to(f->node, "", head, &err));
-  return draw(seed, 4) > 0;
+  return draw_below(seed, 4) > 0;
 }
 
-static void random_frame(fixture *f, uint64_t first_context, uint64_t *seed) {
+static void send_random_frame(fixture *f, uint64_t first_context, uint64_t *seed) {
   static const clv_frame_kind kinds[] = {CLV_CALL,        CLV_CALL,     CLV_CALL,  CLV_DELIVER,
                                          CLV_VALUE,       CLV_DROP,     CLV_SPARE, CLV_PREPARE,
                                          CLV_PREPARE,     CLV_GRADIENT, CLV_APPLY, CLV_REVERT,
                                          CLV_END_CONTEXT, CLV_GRADIENT, CLV_ABORT, CLV_STATE_GET};
   clv_err err = {0};
   clv_packet *p;
-  clv_frame_kind kind = kinds[draw(seed, CLV_COUNT(kinds))];
+  clv_frame_kind kind = kinds[draw_below(seed, CLV_COUNT(kinds))];
   bool ends = kind == CLV_END_CONTEXT || kind == CLV_ABORT;
-  if (ends && draw(seed, 4)) return;
+  if (ends && draw_below(seed, 4)) return;
   assert_ok(clv_packet_new(f->pool, kind, &p, &err));
-  p->frame.context = first_context + draw(seed, 4);
-  p->frame.message = 1 + draw(seed, 12);
-  p->frame.flags = draw(seed, 5) ? CLV_FLAG_TRAINING : 0;
-  if (kind == CLV_DROP || kind == CLV_PREPARE) p->frame.step = draw(seed, 6) ? 0 : draw(seed, 40);
-  if (kind == CLV_PREPARE || kind == CLV_GRADIENT) p->frame.phase = 1 + (uint32_t)draw(seed, 3);
-  if (kind == CLV_GRADIENT) p->frame.order = (uint32_t)draw(seed, 3);
-  if (kind == CLV_CALL) random_call(f, p, seed);
-  if (kind == CLV_CALL && !random_head(f, p, seed)) {
+  p->frame.context = first_context + draw_below(seed, 4);
+  p->frame.message = 1 + draw_below(seed, 12);
+  p->frame.flags = draw_below(seed, 5) ? CLV_FLAG_TRAINING : 0;
+  if (kind == CLV_DROP || kind == CLV_PREPARE)
+    p->frame.step = draw_below(seed, 6) ? 0 : draw_below(seed, 40);
+  if (kind == CLV_PREPARE || kind == CLV_GRADIENT)
+    p->frame.phase = 1 + (uint32_t)draw_below(seed, 3);
+  if (kind == CLV_GRADIENT) p->frame.order = (uint32_t)draw_below(seed, 3);
+  if (kind == CLV_CALL) fill_random_call(f, p, seed);
+  if (kind == CLV_CALL && !send_random_announcement(f, p, seed)) {
     clv_packet_free(p);
     return;
   }
-  if (kind == CLV_PREPARE) random_prepare(p, seed);
+  if (kind == CLV_PREPARE) fill_random_prepare(p, seed);
   if (kind == CLV_DROP || kind == CLV_SPARE)
-    p->frame.upstream[p->frame.n_upstream++] = 1 + draw(seed, 12);
-  if (kind == CLV_VALUE || (kind == CLV_GRADIENT && draw(seed, 4))) {
-    CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = filled(f, 0);
+    p->frame.upstream[p->frame.n_upstream++] = 1 + draw_below(seed, 12);
+  if (kind == CLV_VALUE || (kind == CLV_GRADIENT && draw_below(seed, 4))) {
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor(f, 0);
     clv_packet_add(p, t);
   }
   if (kind == CLV_APPLY) {
     p->frame.module = CLV_MODULE_ALL;
-    p->frame.commit.apply = draw(seed, 4) > 0;
+    p->frame.commit.apply = draw_below(seed, 4) > 0;
   }
   if (kind == CLV_STATE_GET)
-    p->frame.state.what = draw(seed, 2) ? CLV_STATE_GRADIENTS : CLV_STATE_OPTIMIZER;
+    p->frame.state.what = draw_below(seed, 2) ? CLV_STATE_GRADIENTS : CLV_STATE_OPTIMIZER;
   if (kind == CLV_ABORT) clv_frame_set_failure(&p->frame, CLV_ABORTED, "by chance", "");
   assert_ok(clv_node_send_to(f->node, "", p, &err));
 }
@@ -272,12 +276,14 @@ static void random_frame_order_leaves_no_state(void **state) {
   clv_packet *p;
   uint64_t seed = 7;
   for (int round = 0; round < 30000; round++) {
-    random_frame(f, 1 + (uint64_t)round / 100 * 4, &seed);
-    assert_ok(clv_packet_new_end_context(f->pool, 1u << 20, 9, &p, &err)); /* the last packet */
+    send_random_frame(f, 1 + (uint64_t)round / 100 * 4, &seed);
+    /* the last packet: its answer shows that the node has handled all packets before it */
+    assert_ok(clv_packet_new_end_context(f->pool, 1u << 20, 9, &p, &err));
     assert_ok(clv_node_send_to(f->node, "", p, &err));
     run_until_packets(f, 1);
-    while (f->seen[f->n_seen - 1]->frame.context != 1u << 20) run_until_packets(f, f->n_seen + 1);
-    forget(f);
+    while (f->seen_packets[f->n_seen - 1]->frame.context != 1u << 20)
+      run_until_packets(f, f->n_seen + 1);
+    free_seen_packets(f);
   }
   assert_ok(clv_packet_new(f->pool, CLV_ABORT, &p, &err));
   clv_frame_set_failure(&p->frame, CLV_ABORTED, "the end", "");
@@ -285,7 +291,7 @@ static void random_frame_order_leaves_no_state(void **state) {
   assert_ok(clv_packet_new_end_context(f->pool, 1u << 20, 9, &p, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   run_until_packets(f, 1);
-  forget(f);
+  free_seen_packets(f);
   clv_context_counts counts;
   clv_node_context_count(f->node, &counts);
   assert_int_equal(counts.contexts + counts.values + counts.calls_waiting, 0);
@@ -295,13 +301,13 @@ static void delivery_to_unknown_worker_is_an_error(void **state) {
   fixture *f = *state;
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = filled(f, 1);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(f, 1);
   post_call(f, 8, 11, 10, x);
   assert_ok(clv_packet_new_deliver(f->pool, 8, 11, "w9", &p, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   run_until_packets(f, 2);
-  assert_int_equal(f->seen[1]->frame.kind, CLV_ERROR);
-  assert_non_null(strstr(f->seen[1]->frame.failure.text, "'w9'"));
+  assert_int_equal(f->seen_packets[1]->frame.kind, CLV_ERROR);
+  assert_non_null(strstr(f->seen_packets[1]->frame.failure.text, "'w9'"));
   assert_ok(clv_packet_new_deliver(f->pool, 8, 11, "w9", &p, &err));
   assert_int_equal(clv_node_send_to(f->node, "w9", p, &err), CLV_NOT_FOUND);
 }

@@ -19,9 +19,9 @@ typedef struct computer {
   pthread_t thread;
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  clv_work *todo[MOST];
-  uint32_t n, n_ended;
-  bool over, fails, held;
+  clv_work *queued_work[MOST];
+  uint32_t n, n_work_ended;
+  bool is_over, work_fails, holds_work;
 } computer;
 
 typedef struct world {
@@ -30,18 +30,18 @@ typedef struct world {
   pthread_t thread;
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  uint32_t answers[KINDS]; /* number of answers of each kind */
-  char text[CLV_WIRE_TEXT + 1];
+  uint32_t n_answers[KINDS]; /* number of answers of each kind */
+  char last_error[CLV_WIRE_TEXT + 1];
   computer computer;
 } world;
 
 /* ---- the executor ---------------------------------------------------------------------------- */
 
-static void start(void *user, clv_work *work) {
+static void queue_work(void *user, clv_work *work) {
   computer *c = user;
   pthread_mutex_lock(&c->lock);
   assert_true(c->n < MOST);
-  c->todo[c->n++] = work;
+  c->queued_work[c->n++] = work;
   pthread_cond_broadcast(&c->changed);
   pthread_mutex_unlock(&c->lock);
 }
@@ -49,14 +49,14 @@ static void start(void *user, clv_work *work) {
 static void end_at_once(void *user, clv_work *work) {
   computer *c = user;
   clv_err why;
-  c->n_ended++;
+  c->n_work_ended++;
   clv_node_work_ended(c->node, work, clv_work_compute(work, &why), &why);
 }
 
-static void compute(computer *c, clv_work *work) {
+static void compute_work(computer *c, clv_work *work) {
   clv_err why;
-  bool fails = c->fails;
-  c->n_ended++;
+  bool fails = c->work_fails;
+  c->n_work_ended++;
   pthread_mutex_unlock(&c->lock);
   clv_code code =
       fails ? clv_fail(&why, CLV_UNAVAILABLE, "the device is gone") : clv_work_compute(work, &why);
@@ -67,9 +67,9 @@ static void compute(computer *c, clv_work *work) {
 static void *run_computer(void *user) {
   computer *c = user;
   pthread_mutex_lock(&c->lock);
-  while (!c->over || c->n) {
-    if (c->n && !c->held)
-      compute(c, c->todo[--c->n]);
+  while (!c->is_over || c->n) {
+    if (c->n && !c->holds_work)
+      compute_work(c, c->queued_work[--c->n]);
     else
       pthread_cond_wait(&c->changed, &c->lock);
   }
@@ -77,7 +77,7 @@ static void *run_computer(void *user) {
   return NULL;
 }
 
-static void set(computer *c, bool *what, bool value) {
+static void set_flag(computer *c, bool *what, bool value) {
   pthread_mutex_lock(&c->lock);
   *what = value;
   pthread_cond_broadcast(&c->changed);
@@ -92,12 +92,12 @@ static void wait_for_work(computer *c) {
 
 /* ---- a node with a thread -------------------------------------------------------------------- */
 
-static void on_program(void *user, clv_packet *p) {
+static void record_answer(void *user, clv_packet *p) {
   world *w = user;
   pthread_mutex_lock(&w->lock);
-  w->answers[p->frame.kind]++;
+  w->n_answers[p->frame.kind]++;
   if (clv_frame_is_failure(&p->frame))
-    snprintf(w->text, sizeof w->text, "%s", p->frame.failure.text);
+    snprintf(w->last_error, sizeof w->last_error, "%s", p->frame.failure.text);
   pthread_cond_broadcast(&w->changed);
   pthread_mutex_unlock(&w->lock);
   clv_packet_free(p);
@@ -109,7 +109,7 @@ static void wait_for(world *w, clv_frame_kind kind, uint32_t n) {
   clock_gettime(CLOCK_REALTIME, &late);
   late.tv_sec += 60;
   pthread_mutex_lock(&w->lock);
-  while (r == 0 && w->answers[kind] < n) r = pthread_cond_timedwait(&w->changed, &w->lock, &late);
+  while (r == 0 && w->n_answers[kind] < n) r = pthread_cond_timedwait(&w->changed, &w->lock, &late);
   pthread_mutex_unlock(&w->lock);
   assert_int_equal(r, 0);
 }
@@ -119,18 +119,19 @@ static void *run_node(void *user) {
   return NULL;
 }
 
-static void begin(world *w, void (*starts)(void *, clv_work *)) {
+static void begin_world(world *w, void (*starts)(void *, clv_work *)) {
   clv_err err = {0};
   *w = (world){.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
   w->computer.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
   w->computer.changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
   assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w->pool, &err));
   clv_node_options o = {
-      .pool = w->pool, .user = w, .on_program = on_program, .executor = {&w->computer, starts}};
+      .pool = w->pool, .user = w, .on_program = record_answer, .executor = {&w->computer, starts}};
   assert_ok(clv_node_new(&o, &w->node, &err));
   w->computer.node = w->node;
   for (uint32_t i = 0; i < MODULES; i++) {
-    clv_module_options so = stage_of(graph_of(CLV_OP_LINEAR, ROWS, COLUMNS), i);
+    clv_module_options so =
+        make_module_options(make_one_layer_graph(CLV_OP_LINEAR, ROWS, COLUMNS), i);
     clv_module *module;
     assert_ok(clv_module_new(&so, &module, &err));
     assert_ok(clv_node_add_module(w->node, module, &err));
@@ -139,14 +140,14 @@ static void begin(world *w, void (*starts)(void *, clv_work *)) {
   assert_int_equal(pthread_create(&w->computer.thread, NULL, run_computer, &w->computer), 0);
 }
 
-static void stop(world *w) {
+static void stop_node(world *w) {
   clv_node_stop(w->node);
   pthread_join(w->thread, NULL);
 }
 
 static void free_node(world *w) {
   clv_node_free(clv_steal(&w->node));
-  set(&w->computer, &w->computer.over, true);
+  set_flag(&w->computer, &w->computer.is_over, true);
   pthread_join(w->computer.thread, NULL);
   assert_int_equal(clv_account_usage(clv_pool_account(w->pool), CLV_QUOTA_CALLS), 0);
   clv_pool_unref(w->pool);
@@ -154,9 +155,9 @@ static void free_node(world *w) {
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-static uint64_t called(uint32_t module) { return LEAF + 1 + module; }
+static uint64_t get_output_id(uint32_t module) { return LEAF + 1 + module; }
 
-static clv_tensor *numbers(world *w, uint32_t first) {
+static clv_tensor *make_tensor(world *w, uint32_t first) {
   clv_err err = {0};
   clv_tensor *t;
   assert_ok(clv_pool_tensor(w->pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &t, &err));
@@ -168,10 +169,10 @@ static clv_tensor *numbers(world *w, uint32_t first) {
 static void post_calls(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(w, context);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(w, context);
   for (uint32_t i = 0; i < MODULES; i++) {
-    assert_ok(clv_packet_new_call(w->pool, context, called(i), i, true, &p, &err));
-    assert_ok(clv_packet_add_arg(p, i ? called(i - 1) : LEAF, true, i ? NULL : x, &err));
+    assert_ok(clv_packet_new_call(w->pool, context, get_output_id(i), i, true, &p, &err));
+    assert_ok(clv_packet_add_arg(p, i ? get_output_id(i - 1) : LEAF, true, i ? NULL : x, &err));
     if (i == MODULES - 1) assert_ok(clv_packet_add_delivery(p, "", &err));
     clv_node_post(w->node, p);
   }
@@ -180,14 +181,15 @@ static void post_calls(world *w, uint32_t context) {
 static void post_backward(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = numbers(w, 1);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = make_tensor(w, 1);
   assert_ok(clv_packet_new_prepare(w->pool, context, 1, MODULES, false, false, false, &p, &err));
   for (uint32_t i = MODULES; i-- > 0;) {
-    assert_ok(clv_packet_add_needed_call(p, called(i), 1, 0, &err));
-    if (i) assert_ok(clv_packet_add_target(p, 0, called(i - 1), "", 0, &err));
+    assert_ok(clv_packet_add_needed_call(p, get_output_id(i), 1, 0, &err));
+    if (i) assert_ok(clv_packet_add_target(p, 0, get_output_id(i - 1), "", 0, &err));
   }
   clv_node_post(w->node, p);
-  assert_ok(clv_packet_new_gradient(w->pool, context, 1, called(MODULES - 1), 0, "", dy, &p, &err));
+  assert_ok(clv_packet_new_gradient(w->pool, context, 1, get_output_id(MODULES - 1), 0, "", dy, &p,
+                                    &err));
   clv_node_post(w->node, p);
 }
 
@@ -209,7 +211,7 @@ static void post_state_get(world *w) {
   }
 }
 
-static uint64_t bits_of(world *w) {
+static uint64_t hash_state(world *w) {
   uint64_t hash = 14695981039346656037u;
   clv_state_item item;
   for (uint32_t m = 0; m < MODULES; m++)
@@ -220,10 +222,11 @@ static uint64_t bits_of(world *w) {
   return hash;
 }
 
-/* Returns the bits after some steps. *ret_computed: pieces of work given to the executor. */
-static uint64_t train(void (*starts)(void *, clv_work *), uint32_t *ret_computed) {
+/* Returns a hash of the state after some steps. *ret_computed: number of pieces of work that the
+ * executor was given. */
+static uint64_t hash_training(void (*starts)(void *, clv_work *), uint32_t *ret_computed) {
   world w;
-  begin(&w, starts);
+  begin_world(&w, starts);
   for (uint32_t i = 1; i <= STEPS; i++) {
     post_calls(&w, i);
     wait_for(&w, CLV_VALUE, i);
@@ -233,11 +236,11 @@ static uint64_t train(void (*starts)(void *, clv_work *), uint32_t *ret_computed
   }
   post_state_get(&w);
   wait_for(&w, CLV_STATE_DONE, MODULES);
-  assert_int_equal(w.answers[CLV_ENDED], STEPS);
-  stop(&w);
-  uint64_t bits = bits_of(&w);
-  *ret_computed = w.computer.n_ended;
-  assert_string_equal(w.text, "");
+  assert_int_equal(w.n_answers[CLV_ENDED], STEPS);
+  stop_node(&w);
+  uint64_t bits = hash_state(&w);
+  *ret_computed = w.computer.n_work_ended;
+  assert_string_equal(w.last_error, "");
   free_node(&w);
   return bits;
 }
@@ -249,10 +252,10 @@ static uint64_t train(void (*starts)(void *, clv_work *), uint32_t *ret_computed
 static void executor_thread_gives_the_same_bits(void **state) {
   uint32_t none, on_thread, at_once;
   (void)state;
-  uint64_t want = train(NULL, &none);
+  uint64_t want = hash_training(NULL, &none);
   assert_int_equal(none, 0);
-  assert_true(train(start, &on_thread) == want);
-  assert_true(train(end_at_once, &at_once) == want);
+  assert_true(hash_training(queue_work, &on_thread) == want);
+  assert_true(hash_training(end_at_once, &at_once) == want);
   assert_in_range(on_thread, STEPS * (3 * MODULES + 1), STEPS * (3 * MODULES + 2));
   assert_int_equal(at_once, on_thread);
 }
@@ -260,25 +263,25 @@ static void executor_thread_gives_the_same_bits(void **state) {
 static void executor_error_fails_the_value(void **state) {
   world w;
   (void)state;
-  begin(&w, start);
-  set(&w.computer, &w.computer.fails, true);
+  begin_world(&w, queue_work);
+  set_flag(&w.computer, &w.computer.work_fails, true);
   post_calls(&w, 1);
   wait_for(&w, CLV_VALUE, 1);
-  stop(&w);
-  assert_non_null(strstr(w.text, "the device is gone"));
+  stop_node(&w);
+  assert_non_null(strstr(w.last_error, "the device is gone"));
   free_node(&w);
 }
 
-/* All modules wait for one leaf, start together, and end before the node looks. */
+/* All modules wait for one leaf, start together, and end before the node checks for ended work. */
 static void simultaneous_completions_are_all_handled(void **state) {
   clv_err err = {0};
   clv_packet *p;
   world w;
   (void)state;
-  begin(&w, end_at_once);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(&w, 1);
+  begin_world(&w, end_at_once);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(&w, 1);
   for (uint32_t i = 0; i < MODULES; i++) {
-    assert_ok(clv_packet_new_call(w.pool, 1, called(i), i, true, &p, &err));
+    assert_ok(clv_packet_new_call(w.pool, 1, get_output_id(i), i, true, &p, &err));
     assert_ok(clv_packet_add_arg(p, LEAF, true, NULL, &err));
     assert_ok(clv_packet_add_delivery(p, "", &err));
     clv_node_post(w.node, p);
@@ -286,31 +289,31 @@ static void simultaneous_completions_are_all_handled(void **state) {
   assert_ok(clv_packet_new_value(w.pool, 1, LEAF, "", x, &p, &err));
   clv_node_post(w.node, p);
   wait_for(&w, CLV_VALUE, MODULES);
-  stop(&w);
+  stop_node(&w);
   x = clv_tensor_unref(x);
   free_node(&w);
 }
 
-static void *finish_held_work(void *user) {
+static void *release_held_work(void *user) {
   computer *c = user;
   usleep(50 * 1000);
-  set(c, &c->held, false);
+  set_flag(c, &c->holds_work, false);
   return NULL;
 }
 
-/* The executor's work uses the modules' memory. */
+/* Freeing the node waits for the executor's work, because that work uses the modules' memory. */
 static void node_free_waits_for_executor_work(void **state) {
   pthread_t other;
   world w;
   (void)state;
-  begin(&w, start);
-  set(&w.computer, &w.computer.held, true);
+  begin_world(&w, queue_work);
+  set_flag(&w.computer, &w.computer.holds_work, true);
   post_calls(&w, 1);
   wait_for_work(&w.computer);
-  stop(&w);
-  assert_int_equal(pthread_create(&other, NULL, finish_held_work, &w.computer), 0);
+  stop_node(&w);
+  assert_int_equal(pthread_create(&other, NULL, release_held_work, &w.computer), 0);
   clv_node_free(clv_steal(&w.node));
-  assert_int_equal(w.computer.n_ended, 1);
+  assert_int_equal(w.computer.n_work_ended, 1);
   pthread_join(other, NULL);
   free_node(&w);
 }

@@ -22,12 +22,12 @@ enum { N = 97, STEPS = 3, BYTES = N * sizeof(float) };
     if ((call) != CLV_OK) fail_msg("%s", err.text); \
   } while (0)
 
-static void draw(float *x, uint32_t stream) {
+static void draw_uniform(float *x, uint32_t stream) {
   clv_rng_uniform(&(clv_rng_key){.seed = 5, .layer = stream}, -1, 1, x, N);
 }
 
 /* Makes an optimiser of two groups with a gap between them, which must not change. */
-static clv_optim *optimiser(const clv_backend *b, clv_optim_kind kind) {
+static clv_optim *make_optimizer(const clv_backend *b, clv_optim_kind kind) {
   clv_optim_config c[2];
   clv_optim_span spans[] = {{.offset = 4, .n = 33}, {.offset = 200, .n = 40, .group = 1}};
   clv_optim *o = NULL;
@@ -44,16 +44,16 @@ static clv_optim *optimiser(const clv_backend *b, clv_optim_kind kind) {
 }
 
 /* Runs steps. Stores parameters, then moments. */
-static size_t steps(const clv_backend *b, clv_optim_kind kind, float ret[][N]) {
-  clv_optim *o = optimiser(b, kind);
+static size_t run_steps(const clv_backend *b, clv_optim_kind kind, float ret[][N]) {
+  clv_optim *o = make_optimizer(b, kind);
   float *p, *g, host[N];
   double lr[] = {0.01, 0.02};
   assert_ok(clv_backend_allocate(b, BYTES, &p, &err));
   assert_ok(clv_backend_allocate(b, BYTES, &g, &err));
-  draw(host, 1);
+  draw_uniform(host, 1);
   assert_ok(clv_backend_put(b, p, host, BYTES, &err));
   for (uint32_t t = 0; t < STEPS; t++) {
-    draw(host, 2 + t);
+    draw_uniform(host, 2 + t);
     assert_ok(clv_backend_put(b, g, host, BYTES, &err));
     clv_optim_step(o, p, g, lr, 0.5);
   }
@@ -72,22 +72,22 @@ static void device_optimizers_match_host_bits(void **state) {
   (void)state;
   for (clv_optim_kind kind = 0; kind < CLV_OPTIM_COUNT; kind++) {
     float near[4][N], away[4][N];
-    size_t n = steps(clv_backend_cpu(), kind, near);
-    assert_int_equal(steps(far_backend(clv_backend_cpu()), kind, away), n);
+    size_t n = run_steps(clv_backend_cpu(), kind, near);
+    assert_int_equal(run_steps(far_get_backend(clv_backend_cpu()), kind, away), n);
     assert_memory_equal(near, away, n * BYTES);
     assert_int_equal(far.n_blocks, 0);
   }
 }
 
 static void failed_moment_alloc_leaves_no_device_blocks(void **state) {
-  const clv_backend *b = far_backend(clv_backend_cpu());
+  const clv_backend *b = far_get_backend(clv_backend_cpu());
   clv_optim_config c = clv_optimizer_row_of(CLV_OPTIM_ADAM)->defaults;
   clv_optim *o = NULL;
   clv_err err;
   (void)state;
   c.kind = CLV_OPTIM_ADAM;
   c.lr = 0.1;
-  far.fail_take = 2;
+  far.failing_allocation = 2;
   assert_int_equal(clv_optim_new(&c, 1, BYTES, NULL, 0, b, &o, &err), CLV_EXHAUSTED);
   assert_int_equal(far.n_blocks, 0);
 }

@@ -7,9 +7,9 @@
 enum { BATCH = 4, WIDTH = 48, STEPS = 3, WEIGHT_BYTES = WIDTH * WIDTH * 4 };
 
 /* Returns a linear layer followed by a batchnorm. */
-static clv_graph *network(void) {
+static clv_graph *make_network(void) {
   clv_err err = {0};
-  clv_graph *g = graph_of(CLV_OP_LINEAR, BATCH, WIDTH);
+  clv_graph *g = make_one_layer_graph(CLV_OP_LINEAR, BATCH, WIDTH);
   clv_attrs attrs;
   assert_ok(clv_attrs_parse(CLV_OP_BATCHNORM, NULL, 0, &attrs, &err));
   assert_ok(
@@ -20,26 +20,26 @@ static clv_graph *network(void) {
 typedef struct fixture {
   clv_pool *pool;
   clv_session_node *node;
-  clv_packet *last;
-  size_t most; /* bytes of the pool while gradients existed */
+  clv_packet *last_packet;
+  size_t peak_pool_bytes; /* bytes of the pool while gradients existed */
 } fixture;
 
-static void on_program(void *user, clv_packet *p) {
+static void keep_packet(void *user, clv_packet *p) {
   fixture *f = user;
-  clv_packet_free(f->last);
-  f->last = p;
+  clv_packet_free(f->last_packet);
+  f->last_packet = p;
   clv_node_interrupt(f->node);
 }
 
-static void start(fixture *f, bool fixed) {
+static void start_node(fixture *f, bool fixed) {
   static const char *const weight[] = {"0.weight"};
   clv_err err = {0};
   clv_module *m;
   *f = (fixture){0};
   assert_ok(clv_pool_new(64 << 20, 4096, &f->pool, &err));
-  clv_node_options o = {.pool = f->pool, .user = f, .on_program = on_program};
+  clv_node_options o = {.pool = f->pool, .user = f, .on_program = keep_packet};
   assert_ok(clv_node_new(&o, &f->node, &err));
-  clv_module_options so = stage_of(network(), 0);
+  clv_module_options so = make_module_options(make_network(), 0);
   so.optimizer = (clv_optim_config){
       .kind = CLV_OPTIM_ADAMW, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
   so.frozen = weight;
@@ -49,25 +49,25 @@ static void start(fixture *f, bool fixed) {
   assert_ok(clv_node_add_module(f->node, m, &err));
 }
 
-static void stop(fixture *f) {
-  clv_packet_free(f->last);
+static void stop_node(fixture *f) {
+  clv_packet_free(f->last_packet);
   clv_node_free(f->node);
   clv_pool_unref(f->pool);
 }
 
-static void post(fixture *f, clv_packet *p) {
+static void send_packet(fixture *f, clv_packet *p) {
   clv_err err = {0};
   assert_ok(clv_node_send_to(f->node, "", p, &err));
 }
 
-static void answer(fixture *f, clv_frame_kind kind) {
+static void wait_for_answer(fixture *f, clv_frame_kind kind) {
   clv_node_clear_interrupt(f->node);
   assert_true(clv_node_run_until(f->node, clv_now_ns() + 10000000000u));
-  if (f->last->frame.kind == CLV_ABORT) fail_msg("%s", f->last->frame.failure.text);
-  assert_int_equal(f->last->frame.kind, kind);
+  if (f->last_packet->frame.kind == CLV_ABORT) fail_msg("%s", f->last_packet->frame.failure.text);
+  assert_int_equal(f->last_packet->frame.kind, kind);
 }
 
-static clv_tensor *filled(fixture *f, uint64_t seed) {
+static clv_tensor *make_tensor(fixture *f, uint64_t seed) {
   clv_err err = {0};
   clv_tensor *t;
   assert_ok(clv_pool_tensor(f->pool, CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &t, &err));
@@ -75,28 +75,29 @@ static clv_tensor *filled(fixture *f, uint64_t seed) {
   return t;
 }
 
-static void step(fixture *f, uint64_t context) {
+static void run_step(fixture *f, uint64_t context) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = filled(f, context), *dy = filled(f, 2 * context);
+  CLV_AUTO(clv_tensor_unrefp)
+  clv_tensor *x = make_tensor(f, context), *dy = make_tensor(f, 2 * context);
   assert_ok(clv_packet_new_call(f->pool, context, 11, 0, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, 0, false, x, &err));
-  post(f, p);
+  send_packet(f, p);
   assert_ok(clv_packet_new_prepare(f->pool, context, 1, 1, false, true, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, 11, 1, 0, &err));
-  post(f, p);
+  send_packet(f, p);
   assert_ok(clv_packet_new_gradient(f->pool, context, 1, 11, 0, "", dy, &p, &err));
-  post(f, p);
-  answer(f, CLV_FINISHED);
+  send_packet(f, p);
+  wait_for_answer(f, CLV_FINISHED);
   /* the linear's bias, and the norm's weight and bias */
-  assert_int_equal(f->last->tensor[0]->n, 3);
-  f->most = CLV_MAX(f->most, clv_pool_bytes(f->pool));
+  assert_int_equal(f->last_packet->tensor[0]->n, 3);
+  f->peak_pool_bytes = CLV_MAX(f->peak_pool_bytes, clv_pool_bytes(f->pool));
   assert_ok(clv_packet_new_apply(f->pool, context, 21, 0, 1, 0.1f, true, &p, &err));
-  post(f, p);
-  answer(f, CLV_APPLIED);
+  send_packet(f, p);
+  wait_for_answer(f, CLV_APPLIED);
 }
 
-static void same_state(fixture *a, fixture *b, clv_state_kind what) {
+static void assert_same_state(fixture *a, fixture *b, clv_state_kind what) {
   clv_state_item one, other;
   clv_module *m = clv_node_module(a->node, 0), *of = clv_node_module(b->node, 0);
   for (uint32_t i = 0; clv_module_state_item(m, what, i, &one); i++) {
@@ -110,30 +111,31 @@ static void same_state(fixture *a, fixture *b, clv_state_kind what) {
 static void fixed_parameters_have_no_gradients_or_moments(void **state) {
   (void)state;
   fixture frozen, fixed;
-  start(&frozen, false);
-  start(&fixed, true);
+  start_node(&frozen, false);
+  start_node(&fixed, true);
   clv_module *a = clv_node_module(frozen.node, 0), *b = clv_node_module(fixed.node, 0);
-  /* bytes of moments */
+  /* the bytes of their moments are saved */
   assert_int_equal(clv_module_bytes(a) - clv_module_bytes(b), 2 * WEIGHT_BYTES);
   for (uint64_t i = 1; i <= STEPS; i++) {
-    step(&frozen, i);
-    step(&fixed, i);
+    run_step(&frozen, i);
+    run_step(&fixed, i);
   }
-  /* Memory of a gradient and of a backup: values and two moments. */
-  assert_true(frozen.most - fixed.most >= 3 * WEIGHT_BYTES);
+  /* Fixed parameters save the memory of a gradient, and of a backup of their values and two
+   * moments. */
+  assert_true(frozen.peak_pool_bytes - fixed.peak_pool_bytes >= 3 * WEIGHT_BYTES);
   assert_int_equal(clv_module_state_count(a, CLV_STATE_OPTIMIZER), 2 * 4 + 1);
   assert_int_equal(clv_module_state_count(b, CLV_STATE_OPTIMIZER), 2 * 3 + 1);
-  same_state(&fixed, &frozen, CLV_STATE_WEIGHTS);
-  same_state(&fixed, &frozen, CLV_STATE_OPTIMIZER);
-  stop(&frozen);
-  stop(&fixed);
+  assert_same_state(&fixed, &frozen, CLV_STATE_WEIGHTS);
+  assert_same_state(&fixed, &frozen, CLV_STATE_OPTIMIZER);
+  stop_node(&frozen);
+  stop_node(&fixed);
 }
 
 /* Trained parameters, fixed ones and buffers have separate, aligned regions. */
 static void layout_separates_trainable_fixed_and_buffers(void **state) {
   (void)state;
   clv_err err = {0};
-  CLV_AUTO(clv_graph_freep) clv_graph *g = network();
+  CLV_AUTO(clv_graph_freep) clv_graph *g = make_network();
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
   assert_ok(clv_params_of(g, &p, &err));
   size_t total = p->total_bytes, before = p->trainable_bytes;

@@ -14,24 +14,25 @@ enum { ROWS = 4, COLUMNS = 3, LEAF = 10, CALLED = 11, KINDS = 64 };
 typedef struct world {
   clv_pool *pool;
   clv_session_node *node;
-  uint64_t now, context;
-  uint32_t module;         /* module that is called */
-  uint32_t answers[KINDS]; /* number of answers of each kind */
-  unsigned waits;
-  bool kicks, over, alone;
-  clv_packet *arrives; /* packet that arrives during the first wait; NULL: none */
+  uint64_t now_ns, context;
+  uint32_t called_module;    /* module that is called */
+  uint32_t n_answers[KINDS]; /* number of answers of each kind */
+  unsigned n_waits;
+  bool interrupts_wait, is_over, polls_without_thread;
+  clv_packet *arriving_packet; /* packet that arrives during the first wait; NULL: none */
 } world;
 
-static uint64_t now_of(void *user) { return ((world *)user)->now; }
+static uint64_t read_clock(void *user) { return ((world *)user)->now_ns; }
 
-static void on_program(void *user, clv_packet *p) {
-  ((world *)user)->answers[p->frame.kind]++;
+static void count_answer(void *user, clv_packet *p) {
+  ((world *)user)->n_answers[p->frame.kind]++;
   clv_packet_free(p);
 }
 
 static void add_module(world *w, uint32_t index, bool final) {
   clv_err err = {0};
-  clv_module_options so = stage_of(graph_of(CLV_OP_LINEAR, ROWS, COLUMNS), index);
+  clv_module_options so =
+      make_module_options(make_one_layer_graph(CLV_OP_LINEAR, ROWS, COLUMNS), index);
   clv_module *module;
   so.has_no_revert = final;
   assert_ok(clv_module_new(&so, &module, &err));
@@ -39,12 +40,12 @@ static void add_module(world *w, uint32_t index, bool final) {
 }
 
 /* Makes a node with linear layers: module 0 with final steps, and module 1. */
-static void make(world *w, clv_node_options o) {
+static void make_node(world *w, clv_node_options o) {
   clv_err err = {0};
   assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w->pool, &err));
   o.pool = w->pool;
   o.user = w;
-  o.on_program = on_program;
+  o.on_program = count_answer;
   assert_ok(clv_node_new(&o, &w->node, &err));
   add_module(w, 0, true);
   add_module(w, 1, false);
@@ -54,9 +55,9 @@ static void make(world *w, clv_node_options o) {
 static int set_up(void **state) {
   world *w = calloc(1, sizeof *w);
   assert_non_null(w);
-  w->now = 1000;
+  w->now_ns = 1000;
   w->context = 7;
-  make(w, (clv_node_options){.clock = {now_of, w}});
+  make_node(w, (clv_node_options){.clock = {read_clock, w}});
   assert_false(clv_node_poll(w->node));
   *state = w;
   return 0;
@@ -84,7 +85,7 @@ static void post_call(world *w, bool here) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor_of_ones(w, ROWS);
-  assert_ok(clv_packet_new_call(w->pool, w->context, CALLED, w->module, true, &p, &err));
+  assert_ok(clv_packet_new_call(w->pool, w->context, CALLED, w->called_module, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, LEAF, true, here ? t : NULL, &err));
   assert_ok(clv_packet_add_delivery(p, "", &err));
   clv_node_post(w->node, p);
@@ -139,17 +140,17 @@ static void post_end(world *w, bool steps) {
 
 /* ---- on a clock of the test's ---------------------------------------------------------------- */
 
-static void assert_waits(world *w) {
-  assert_true(clv_node_due_ns(w->node) == w->now + CLV_COALESCE_NS);
+static void assert_node_waits(world *w) {
+  assert_true(clv_node_due_ns(w->node) == w->now_ns + CLV_COALESCE_NS);
 }
 
-static void assert_wakes(world *w) {
+static void assert_node_wakes(world *w) {
   assert_true(clv_node_due_ns(w->node) == 0);
   assert_true(clv_node_poll(w->node));
   assert_true(clv_node_due_ns(w->node) == UINT64_MAX);
 }
 
-static uint64_t values_of(const world *w) {
+static uint64_t count_values(const world *w) {
   clv_context_counts c;
   clv_node_context_count(w->node, &c);
   return c.values;
@@ -160,12 +161,12 @@ static void polled_node_handles_packets_until_stopped(void **state) {
   assert_false(clv_node_poll(w->node));
   assert_true(clv_node_due_ns(w->node) == UINT64_MAX);
   post_end(w, false);
-  assert_wakes(w);
-  assert_int_equal(w->answers[CLV_ENDED], 1);
+  assert_node_wakes(w);
+  assert_int_equal(w->n_answers[CLV_ENDED], 1);
   post_end(w, false);
   clv_node_stop(w->node);
   assert_false(clv_node_poll(w->node));
-  assert_int_equal(w->answers[CLV_ENDED], 1);
+  assert_int_equal(w->n_answers[CLV_ENDED], 1);
 }
 
 /* A step of a middle stage needs two wake-ups, however far apart its frames arrive. */
@@ -173,36 +174,36 @@ static void pipeline_step_needs_two_wakeups(void **state) {
   world *w = *state;
   for (uint32_t i = 1; i <= 3; i++, w->context++) {
     post_call(w, false);
-    assert_waits(w);
+    assert_node_waits(w);
     post_value(w, ROWS);
-    assert_wakes(w);
-    assert_int_equal(w->answers[CLV_VALUE], i);
-    assert_int_equal(w->answers[CLV_ENDED], i - 1);
+    assert_node_wakes(w);
+    assert_int_equal(w->n_answers[CLV_VALUE], i);
+    assert_int_equal(w->n_answers[CLV_ENDED], i - 1);
     post_prepare(w);
-    assert_waits(w);
+    assert_node_waits(w);
     post_gradient(w);
-    assert_wakes(w);
-    assert_int_equal(w->answers[CLV_FINISHED], i);
+    assert_node_wakes(w);
+    assert_int_equal(w->n_answers[CLV_FINISHED], i);
     post_end(w, true);
-    assert_waits(w);
+    assert_node_waits(w);
   }
-  w->now += CLV_COALESCE_NS;
-  assert_true(clv_node_due_ns(w->node) <= w->now);
+  w->now_ns += CLV_COALESCE_NS;
+  assert_true(clv_node_due_ns(w->node) <= w->now_ns);
   assert_true(clv_node_poll(w->node));
-  assert_int_equal(w->answers[CLV_ENDED], 3);
+  assert_int_equal(w->n_answers[CLV_ENDED], 3);
 }
 
 static void value_before_its_call_wakes_the_node(void **state) {
   world *w = *state;
   post_value(w, ROWS);
-  assert_waits(w);
-  post_call(w, false); /* its value is deferred */
-  assert_wakes(w);
+  assert_node_waits(w);
+  post_call(w, false); /* the call runs; its value is deferred */
+  assert_node_wakes(w);
   post_gradient(w);
-  assert_waits(w);
+  assert_node_waits(w);
   post_prepare(w);
-  assert_wakes(w);
-  assert_int_equal(w->answers[CLV_FINISHED], 1);
+  assert_node_wakes(w);
+  assert_int_equal(w->n_answers[CLV_FINISHED], 1);
 }
 
 static void handled_packets_count_for_later_wakeups(void **state) {
@@ -210,20 +211,20 @@ static void handled_packets_count_for_later_wakeups(void **state) {
   post_deliver(w, LEAF);
   post_drop(w, 99);
   post_gradient(w);
-  assert_waits(w);
-  w->now += CLV_COALESCE_NS;
+  assert_node_waits(w);
+  w->now_ns += CLV_COALESCE_NS;
   assert_true(clv_node_poll(w->node));
-  post_value(w, ROWS); /* a DELIVER waits for it */
-  assert_wakes(w);
-  assert_int_equal(w->answers[CLV_VALUE], 1);
+  post_value(w, ROWS); /* a DELIVER waits for this value */
+  assert_node_wakes(w);
+  assert_int_equal(w->n_answers[CLV_VALUE], 1);
   post_deliver(w, LEAF);
-  assert_wakes(w);
-  post_call(w, false); /* its value exists */
-  assert_wakes(w);
-  assert_int_equal(w->answers[CLV_VALUE], 3);
-  post_prepare(w); /* its gradient exists */
-  assert_wakes(w);
-  assert_int_equal(w->answers[CLV_FINISHED], 1);
+  assert_node_wakes(w);
+  post_call(w, false); /* the value for which the packet asks exists */
+  assert_node_wakes(w);
+  assert_int_equal(w->n_answers[CLV_VALUE], 3);
+  post_prepare(w); /* the gradient of the root exists */
+  assert_node_wakes(w);
+  assert_int_equal(w->n_answers[CLV_FINISHED], 1);
 }
 
 /* If the pass arrives first, forward and backward of a root need one wake-up. */
@@ -235,12 +236,12 @@ static void root_forward_and_backward_need_one_wakeup(void **state) {
   assert_ok(clv_packet_new_prepare(w->pool, w->context, 1, 1, false, false, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, CALLED, 0, 1, &err));
   clv_node_post(w->node, p);
-  assert_waits(w);
+  assert_node_waits(w);
   post_value(w, ROWS);
-  assert_wakes(w);
-  assert_int_equal(w->answers[CLV_VALUE], 1);
+  assert_node_wakes(w);
+  assert_int_equal(w->n_answers[CLV_VALUE], 1);
   /* the loss is no scalar, so its backward has been tried */
-  assert_int_equal(w->answers[CLV_ABORT], 1);
+  assert_int_equal(w->n_answers[CLV_ABORT], 1);
 }
 
 static void prepare_for_a_finished_root_wakes_the_node(void **state) {
@@ -248,23 +249,23 @@ static void prepare_for_a_finished_root_wakes_the_node(void **state) {
   clv_err err = {0};
   clv_packet *p;
   post_call(w, true);
-  assert_wakes(w);
+  assert_node_wakes(w);
   assert_ok(clv_packet_new_prepare(w->pool, w->context, 1, 1, false, false, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, CALLED, 0, 1, &err));
   clv_node_post(w->node, p);
-  assert_wakes(w);
+  assert_node_wakes(w);
 }
 
 static void many_bytes_or_packets_wake_the_node(void **state) {
   world *w = *state;
   post_value(w, 100000);
-  assert_wakes(w);
+  assert_node_wakes(w);
   for (int i = 1; i < CLV_COALESCE_PACKETS; i++) {
     post_drop(w, LEAF);
-    assert_waits(w);
+    assert_node_waits(w);
   }
   post_drop(w, LEAF);
-  assert_wakes(w);
+  assert_node_wakes(w);
 }
 
 /* A value, and the DROP that frees it, are handled after CLV_COALESCE_NS without a further
@@ -272,44 +273,45 @@ static void many_bytes_or_packets_wake_the_node(void **state) {
 static void deferred_packets_are_handled_after_the_delay(void **state) {
   world *w = *state;
   post_value(w, ROWS);
-  assert_waits(w);
-  w->now += CLV_COALESCE_NS;
+  assert_node_waits(w);
+  w->now_ns += CLV_COALESCE_NS;
   assert_true(clv_node_poll(w->node));
-  assert_int_equal(values_of(w), 1);
+  assert_int_equal(count_values(w), 1);
   post_drop(w, LEAF);
-  assert_waits(w);
-  w->now += CLV_COALESCE_NS;
-  assert_true(clv_node_due_ns(w->node) <= w->now);
+  assert_node_waits(w);
+  w->now_ns += CLV_COALESCE_NS;
+  assert_true(clv_node_due_ns(w->node) <= w->now_ns);
   assert_true(clv_node_poll(w->node));
-  assert_int_equal(values_of(w), 0);
+  assert_int_equal(count_values(w), 0);
 }
 
 static void post_apply(world *w) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_new_apply(w->pool, w->context, 5, w->module, 1, 0.1f, true, &p, &err));
+  assert_ok(
+      clv_packet_new_apply(w->pool, w->context, 5, w->called_module, 1, 0.1f, true, &p, &err));
   clv_node_post(w->node, p);
 }
 
-/* A program that closes the context of a final step waits once, and so does the node. */
+/* A program that closes the context of a final step waits once, so the node needs one wake-up. */
 static void final_step_is_deferred_until_its_end_context(void **state) {
   world *w = *state;
   for (uint32_t i = 0; i < 2; i++, w->context++) {
-    w->module = i;
+    w->called_module = i;
     post_call(w, true);
-    assert_wakes(w);
+    assert_node_wakes(w);
     post_prepare(w);
     post_gradient(w);
-    assert_wakes(w);
+    assert_node_wakes(w);
     post_apply(w);
     if (i == 0)
-      assert_waits(w);
+      assert_node_waits(w);
     else
-      assert_wakes(w);
+      assert_node_wakes(w);
     post_end(w, false);
-    assert_wakes(w);
-    assert_int_equal(w->answers[CLV_APPLIED], i + 1);
-    assert_int_equal(w->answers[CLV_ENDED], i + 1);
+    assert_node_wakes(w);
+    assert_int_equal(w->n_answers[CLV_APPLIED], i + 1);
+    assert_int_equal(w->n_answers[CLV_ENDED], i + 1);
   }
 }
 
@@ -318,37 +320,37 @@ static void end_context_with_a_waiter_wakes_the_node(void **state) {
   clv_err err = {0};
   clv_packet *p;
   post_call(w, true);
-  assert_wakes(w);
+  assert_node_wakes(w);
   post_end(w, false);
-  assert_wakes(w);
+  assert_node_wakes(w);
   assert_ok(clv_packet_new_call(w->pool, w->context + 1, CALLED, 0, true, &p, &err));
   p->frame.context = w->context + 1;
   p->frame.flags |= CLV_FLAG_TRACE;
   assert_ok(clv_packet_add_arg(p, LEAF, true, NULL, &err));
   clv_node_post(w->node, p);
-  w->now += CLV_COALESCE_NS;
+  w->now_ns += CLV_COALESCE_NS;
   assert_true(clv_node_poll(w->node));
   assert_ok(clv_packet_new_end_context(w->pool, w->context + 1, 1, &p, &err));
   clv_packet_set_end_commit(p, 1, 0.1f, true);
   clv_node_post(w->node, p);
-  assert_wakes(w);
-  assert_int_equal(w->answers[CLV_ENDED], 2);
+  assert_node_wakes(w);
+  assert_int_equal(w->n_answers[CLV_ENDED], 2);
 }
 
 /* ---- frames by chance ------------------------------------------------------------------------ */
 
-static uint64_t draw(uint64_t *seed, uint64_t n) {
+static uint64_t draw_below(uint64_t *seed, uint64_t n) {
   *seed = *seed * 6364136223846793005u + 1442695040888963407u;
   return (*seed >> 33) % n;
 }
 
 /* Returns a random packet about calls 11 to 13, each of the one before, and leaf 10. */
-static clv_packet *by_chance(world *w, uint64_t context, uint64_t *seed) {
+static clv_packet *draw_packet(world *w, uint64_t context, uint64_t *seed) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor_of_ones(w, ROWS);
-  uint64_t call = CALLED + draw(seed, 3);
-  switch (draw(seed, 7)) {
+  uint64_t call = CALLED + draw_below(seed, 3);
+  switch (draw_below(seed, 7)) {
     case 0:
       assert_ok(clv_packet_new_value(w->pool, context, LEAF, "", t, &p, &err));
       return p;
@@ -356,12 +358,12 @@ static clv_packet *by_chance(world *w, uint64_t context, uint64_t *seed) {
       assert_ok(clv_packet_new_gradient(w->pool, context, 1, call, 0, "", t, &p, &err));
       return p;
     case 2:
-      assert_ok(clv_packet_new_deliver(w->pool, context, LEAF + draw(seed, 4), "", &p, &err));
+      assert_ok(clv_packet_new_deliver(w->pool, context, LEAF + draw_below(seed, 4), "", &p, &err));
       return p;
     case 3:
-      assert_ok(clv_packet_new_prepare(w->pool, context, 1, 0, draw(seed, 2), draw(seed, 2), false,
-                                       &p, &err));
-      assert_ok(clv_packet_add_needed_call(p, call, (uint32_t)draw(seed, 2), 0, &err));
+      assert_ok(clv_packet_new_prepare(w->pool, context, 1, 0, draw_below(seed, 2),
+                                       draw_below(seed, 2), false, &p, &err));
+      assert_ok(clv_packet_add_needed_call(p, call, (uint32_t)draw_below(seed, 2), 0, &err));
       assert_ok(clv_packet_add_target(p, 0, call - 1, "", 0, &err));
       return p;
     case 4:
@@ -369,17 +371,17 @@ static clv_packet *by_chance(world *w, uint64_t context, uint64_t *seed) {
       return p;
     default:
       assert_ok(clv_packet_new_call(w->pool, context, call, 0, true, &p, &err));
-      assert_ok(clv_packet_add_arg(p, call - 1, true, draw(seed, 4) ? NULL : t, &err));
-      if (draw(seed, 2)) assert_ok(clv_packet_add_delivery(p, "", &err));
+      assert_ok(clv_packet_add_arg(p, call - 1, true, draw_below(seed, 4) ? NULL : t, &err));
+      if (draw_below(seed, 2)) assert_ok(clv_packet_add_delivery(p, "", &err));
       return p;
   }
 }
 
-static uint64_t runs(const world *w) {
+static uint64_t count_runs(const world *w) {
   clv_module_counts c;
   clv_module_count(clv_node_module(w->node, 0), &c);
-  return c.forwards + c.backwards + w->answers[CLV_VALUE] + w->answers[CLV_FINISHED] +
-         w->answers[CLV_GRADIENT];
+  return c.forwards + c.backwards + w->n_answers[CLV_VALUE] + w->n_answers[CLV_FINISHED] +
+         w->n_answers[CLV_GRADIENT];
 }
 
 /* Deferred packets, alone or in pairs, make no work ready when they are handled. */
@@ -388,21 +390,21 @@ static void deferred_packets_start_no_work(void **state) {
   uint64_t seed = 11;
   uint32_t waited = 0, woke = 0;
   for (uint64_t i = 0; i < 20000; i++) {
-    uint64_t before = runs(w);
+    uint64_t before = count_runs(w);
     do {
-      clv_node_post(w->node, by_chance(w, 100 + i / 20, &seed));
-    } while (clv_node_due_ns(w->node) != 0 && draw(&seed, 3));
+      clv_node_post(w->node, draw_packet(w, 100 + i / 20, &seed));
+    } while (clv_node_due_ns(w->node) != 0 && draw_below(&seed, 3));
     bool waits = clv_node_due_ns(w->node) != 0;
     assert_true(clv_node_poll(w->node));
-    assert_true(!waits || runs(w) == before);
+    assert_true(!waits || count_runs(w) == before);
     waited += waits;
-    woke += runs(w) != before;
+    woke += count_runs(w) != before;
     if (i % 20 != 19) continue;
     clv_packet *p;
     clv_err err = {0};
     assert_ok(clv_packet_new_end_context(w->pool, 100 + i / 20, 1, &p, &err));
     clv_node_post(w->node, p);
-    assert_wakes(w);
+    assert_node_wakes(w);
   }
   assert_true(waited > 1000 && woke > 1000);
 }
@@ -411,65 +413,66 @@ static void deferred_packets_start_no_work(void **state) {
 
 static bool pass_time(void *user, uint64_t until_ns) {
   world *w = user;
-  w->waits++;
-  if (w->arrives)
-    clv_node_post(w->node, clv_steal(&w->arrives));
-  else if (w->kicks)
+  w->n_waits++;
+  if (w->arriving_packet)
+    clv_node_post(w->node, clv_steal(&w->arriving_packet));
+  else if (w->interrupts_wait)
     clv_node_interrupt(w->node);
-  else if (!w->over)
-    w->now = until_ns;
-  return !w->over;
+  else if (!w->is_over)
+    w->now_ns = until_ns;
+  return !w->is_over;
 }
 
 static void wait_callback_runs_while_the_node_waits(void **state) {
-  world w = {.now = 1000};
+  world w = {.now_ns = 1000};
   clv_err err = {0};
   (void)state;
-  make(&w, (clv_node_options){.clock = {now_of, &w}, .wait = pass_time, .wait_user = &w});
-  assert_ok(clv_packet_new_end_context(w.pool, 7, 1, &w.arrives, &err));
-  assert_false(clv_node_run_until(w.node, 5000)); /* its delay has passed */
-  assert_int_equal(w.answers[CLV_ENDED], 1);
-  assert_int_equal(w.waits, 2);
-  assert_true(w.now == 5000);
-  w.kicks = true;
+  make_node(&w, (clv_node_options){.clock = {read_clock, &w}, .wait = pass_time, .wait_user = &w});
+  assert_ok(clv_packet_new_end_context(w.pool, 7, 1, &w.arriving_packet, &err));
+  assert_false(clv_node_run_until(w.node, 5000)); /* the delay of the packet has passed */
+  assert_int_equal(w.n_answers[CLV_ENDED], 1);
+  assert_int_equal(w.n_waits, 2);
+  assert_true(w.now_ns == 5000);
+  w.interrupts_wait = true;
   assert_true(clv_node_run_until(w.node, 9000));
-  /* at once, because the wake-up flag is still set */
+  /* returns at once, because the wake-up flag is still set */
   assert_true(clv_node_run_until(w.node, 9000));
-  assert_int_equal(w.waits, 3);
+  assert_int_equal(w.n_waits, 3);
   clv_node_clear_interrupt(w.node);
-  w.kicks = false;
-  w.over = true;
+  w.interrupts_wait = false;
+  w.is_over = true;
   assert_false(clv_node_run_until(w.node, 9000));
-  assert_int_equal(w.waits, 4);
+  assert_int_equal(w.n_waits, 4);
   clv_node_free(w.node);
   clv_pool_unref(w.pool);
 }
 
 /* ---- with a thread --------------------------------------------------------------------------- */
 
-static void *run(void *user) {
+static void *run_node(void *user) {
   clv_node_run(user);
   return NULL;
 }
 
-static bool gets_to(const world *w, uint64_t values) {
-  for (int i = 0; i < 10000 && values_of(w) != values; i++) usleep(1000);
-  return values_of(w) == values;
+static bool reaches_value_count(const world *w, uint64_t values) {
+  for (int i = 0; i < 10000 && count_values(w) != values; i++) usleep(1000);
+  return count_values(w) == values;
 }
 
-/* No other packet arrives, while the thread waits briefly or has slept for long. */
+/* The node's thread handles deferred packets without another packet, both while it waits briefly
+ * and after it has slept for long. */
 static void node_thread_handles_deferred_packets_unprompted(void **state) {
   world w = {0};
   pthread_t thread;
   (void)state;
-  make(&w, (clv_node_options){0});
-  assert_int_equal(pthread_create(&thread, NULL, run, w.node), 0);
+  make_node(&w, (clv_node_options){0});
+  assert_int_equal(pthread_create(&thread, NULL, run_node, w.node), 0);
   for (int i = 0; i < 8; i++) {
     post_value(&w, ROWS);
     if (i % 2) usleep(CLV_COALESCE_NS / 1000 / 4);
-    assert_true(gets_to(&w, 1));
+    assert_true(reaches_value_count(&w, 1));
     post_drop(&w, LEAF);
-    assert_true(gets_to(&w, 0));
+    assert_true(reaches_value_count(&w, 0));
     if (i > 4) usleep(3 * CLV_COALESCE_NS / 1000);
   }
   clv_node_stop(w.node);

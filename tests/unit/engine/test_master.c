@@ -15,13 +15,13 @@ static struct {
   clv_pool *pool;
   clv_link *link;
   clv_session_node *node;
-  clv_frame sent[MOST_SENT];
+  clv_frame sent_frames[MOST_SENT];
   uint32_t n_sent, n_refused;
 } w;
 
 /* ---- a transport ----------------------------------------------------------------------------- */
 
-static void note_frame(const clv_rpc_piece *pieces, size_t n) {
+static void record_frame(const clv_rpc_piece *pieces, size_t n) {
   clv_err err = {0};
   clv_piece all[2 + CLV_WIRE_TENSORS];
   clv_frame last;
@@ -32,40 +32,40 @@ static void note_frame(const clv_rpc_piece *pieces, size_t n) {
   assert_ok(clv_frame_decode_bundle(all, n, &limits, &before, &last, &payload, &err));
   assert_true(w.n_sent + before.n < MOST_SENT);
   for (uint32_t i = 0; i < before.n; i++)
-    assert_ok(clv_frame_decode_bundled(all, n, &before.frames[i], &limits, &w.sent[w.n_sent++],
-                                       &payload, &err));
-  if (last.kind) w.sent[w.n_sent++] = last;
+    assert_ok(clv_frame_decode_bundled(all, n, &before.frames[i], &limits,
+                                       &w.sent_frames[w.n_sent++], &payload, &err));
+  if (last.kind) w.sent_frames[w.n_sent++] = last;
 }
 
-static clv_code keep_sent(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
+static clv_code keep_sent_frame(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
   (void)stream, (void)err;
-  note_frame(pieces, n);
+  record_frame(pieces, n);
   for (size_t i = 0; i < n; i++)
     if (pieces[i].release) pieces[i].release(pieces[i].owner);
   return CLV_OK;
 }
-static void no_close(void *stream) { (void)stream; }
-static void no_cancel(void *stream, clv_code code, const char *text) {
+static void ignore_close(void *stream) { (void)stream; }
+static void ignore_cancel(void *stream, clv_code code, const char *text) {
   (void)stream, (void)code, (void)text;
 }
-static bool no_defer(void *stream, clv_rpc_job *job) {
+static bool refuse_defer(void *stream, clv_rpc_job *job) {
   (void)stream, (void)job;
   return false;
 }
-static const clv_transport transport = {.send = keep_sent,
-                                        .close = no_close,
-                                        .cancel = no_cancel,
-                                        .defer = no_defer,
-                                        .ref = no_close,
-                                        .unref = no_close};
+static const clv_transport transport = {.send = keep_sent_frame,
+                                        .close = ignore_close,
+                                        .cancel = ignore_cancel,
+                                        .defer = refuse_defer,
+                                        .ref = ignore_close,
+                                        .unref = ignore_close};
 
 /* ---- a worker -------------------------------------------------------------------------------- */
 
-static void no_packet(void *user, clv_link *link, clv_packet *p) {
+static void ignore_packet(void *user, clv_link *link, clv_packet *p) {
   (void)user, (void)link;
   clv_packet_free(p);
 }
-static void no_end(void *user, clv_link *link, clv_code code, const char *text) {
+static void ignore_end(void *user, clv_link *link, clv_code code, const char *text) {
   (void)user, (void)link, (void)code, (void)text;
 }
 
@@ -78,7 +78,7 @@ static int set_up(void **state) {
                         .pool = w.pool,
                         .accept_limits = clv_wire_limits_default(),
                         .send_credit = CREDIT,
-                        .events = {.on_packet = no_packet, .on_closed = no_end}};
+                        .events = {.on_packet = ignore_packet, .on_closed = ignore_end}};
   assert_ok(clv_link_new(&o, &w.link, &err));
   clv_send_queue_set_lanes(w.link->send_queue, 1);
   clv_frame_writer_attach(w.link->writer, 0, 0, (clv_stream){&transport, &w});
@@ -98,7 +98,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static clv_tensor *much(void) {
+static clv_tensor *make_large_tensor(void) {
   clv_err err = {0};
   clv_tensor *t;
   assert_ok(clv_pool_tensor(w.pool, CLV_U8, &CLV_SHAPE(TOO_MUCH), &t, &err));
@@ -108,36 +108,38 @@ static clv_tensor *much(void) {
 
 /* ---- what cannot leave ----------------------------------------------------------------------- */
 
-static void assert_said(const clv_frame *f, clv_frame_kind kind) {
+static void assert_failure_frame(const clv_frame *f, clv_frame_kind kind) {
   assert_string_equal(clv_frame_kind_name(f->kind), clv_frame_kind_name(kind));
   assert_int_equal(f->failure.code, CLV_EXHAUSTED);
   assert_non_null(strstr(f->failure.text, "limits.receive_window"));
 }
 
-/* The value is for the master itself and for a worker that only the master reaches. */
+/* The value is for the master itself, and for a worker that the node reaches only through the
+ * master. */
 static void unsendable_value_aborts_its_context(void **state) {
   static const char *const to[] = {"", "w2"};
   (void)state;
   for (uint32_t i = 0; i < CLV_COUNT(to); i++) {
     clv_err err = {0};
     clv_packet *p;
-    CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = much();
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_large_tensor();
     assert_ok(clv_packet_new_value(w.pool, CONTEXT, VALUE + i, "", t, &p, &err));
     clv_node_post(w.node, p);
     assert_ok(clv_packet_new_deliver(w.pool, CONTEXT, VALUE + i, to[i], &p, &err));
     clv_node_post(w.node, p);
     assert_true(clv_node_poll(w.node));
     assert_int_equal(w.n_sent, i + 1);
-    assert_said(&w.sent[i], CLV_ABORT);
-    assert_int_equal(w.sent[i].context, CONTEXT);
+    assert_failure_frame(&w.sent_frames[i], CLV_ABORT);
+    assert_int_equal(w.sent_frames[i].context, CONTEXT);
   }
 }
 
-/* The value has failed at this node too: its backward gets that error and does not wait. */
+/* A value that could not be sent has also failed at its own node: its backward gets that error and
+ * does not wait. */
 static void unsendable_value_fails_the_context_locally(void **state) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = much();
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_large_tensor();
   (void)state;
   assert_ok(clv_packet_new_value(w.pool, CONTEXT, VALUE, "", t, &p, &err));
   clv_node_post(w.node, p);
@@ -147,25 +149,25 @@ static void unsendable_value_fails_the_context_locally(void **state) {
   clv_node_post(w.node, p);
   (void)clv_node_poll(w.node);
   assert_int_equal(w.n_sent, 2);
-  for (uint32_t i = 0; i < w.n_sent; i++) assert_said(&w.sent[i], CLV_ABORT);
+  for (uint32_t i = 0; i < w.n_sent; i++) assert_failure_frame(&w.sent_frames[i], CLV_ABORT);
 }
 
 static void add_module(int64_t columns) {
   clv_err err = {0};
   clv_module *module;
-  clv_module_options so = stage_of(graph_of(CLV_OP_LINEAR, 1, columns), 0);
+  clv_module_options so = make_module_options(make_one_layer_graph(CLV_OP_LINEAR, 1, columns), 0);
   assert_ok(clv_module_new(&so, &module, &err));
   assert_ok(clv_node_add_module(w.node, module, &err));
 }
 
-/* Another worker needs two of the calls for kept values. The context is ending. */
+/* Another worker needs the values of two calls, which are kept. The context is ending. */
 static void unsendable_retained_value_is_reported(void **state) {
   clv_err err = {0};
   clv_packet *p;
   clv_module *module;
   const int64_t columns = TOO_MUCH / (int64_t)sizeof(float);
   const uint64_t calls[] = {VALUE + 1, VALUE + 3};
-  clv_module_options so = stage_of(graph_of(CLV_OP_TANH, 1, columns), 0);
+  clv_module_options so = make_module_options(make_one_layer_graph(CLV_OP_TANH, 1, columns), 0);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
   (void)state;
   so.is_trainable = false;
@@ -188,12 +190,12 @@ static void unsendable_retained_value_is_reported(void **state) {
   (void)clv_node_poll(w.node);
   assert_int_equal(w.node->contexts->impossible_event.code, CLV_OK);
   assert_int_equal(w.n_sent, 2);
-  assert_int_equal(w.sent[0].kind, CLV_ENDED);
-  assert_int_equal(w.sent[0].step, 2);
-  assert_said(&w.sent[1], CLV_ABORT);
+  assert_int_equal(w.sent_frames[0].kind, CLV_ENDED);
+  assert_int_equal(w.sent_frames[0].step, 2);
+  assert_failure_frame(&w.sent_frames[1], CLV_ABORT);
 }
 
-static clv_code nothing_may(void *user, clv_link *link, clv_packet *p, clv_err *err) {
+static clv_code refuse_everything(void *user, clv_link *link, clv_packet *p, clv_err *err) {
   (void)user, (void)link, (void)p;
   w.n_refused++;
   return clv_fail(err, CLV_DENIED, "it may not leave");
@@ -203,31 +205,32 @@ static void unsendable_abort_is_not_retried(void **state) {
   clv_err err = {0};
   clv_packet *p;
   (void)state;
-  w.link->events.check_send = nothing_may;
+  w.link->events.check_send = refuse_everything;
   assert_ok(clv_packet_new_prepare(w.pool, CONTEXT, 1, 0, false, true, false, &p, &err));
-  assert_ok(clv_packet_add_needed_call(p, VALUE, 0, 1, &err)); /* there is no such call */
+  /* names a call that does not exist */
+  assert_ok(clv_packet_add_needed_call(p, VALUE, 0, 1, &err));
   clv_node_post(w.node, p);
   (void)clv_node_poll(w.node);
   assert_int_equal(w.n_refused, 1);
   assert_int_equal(w.n_sent, 0);
 }
 
-/* The request gets one answer, an error, however many items there are. */
+/* A request for state gets one answer, an error, however many items the state has. */
 static void unsendable_state_gives_one_error(void **state) {
   clv_err err = {0};
   clv_packet *p;
   (void)state;
-  add_module(1024); /* its weight has 4 MiB */
+  add_module(1024); /* the weight of this module has 4 MiB */
   assert_ok(clv_packet_new_state_get(w.pool, 0, 80, 0, CLV_STATE_WEIGHTS, &p, &err));
   clv_node_post(w.node, p);
   assert_true(clv_node_poll(w.node));
   assert_int_equal(w.n_sent, 1);
-  assert_said(&w.sent[0], CLV_ERROR);
-  assert_int_equal(w.sent[0].reply_to, 80);
+  assert_failure_frame(&w.sent_frames[0], CLV_ERROR);
+  assert_int_equal(w.sent_frames[0].reply_to, 80);
 }
 
 /* Sends an item of the bias. refused: the pool had no memory for it. */
-static void put_item(uint64_t message, bool refused) {
+static void send_state_item(uint64_t message, bool refused) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
@@ -251,19 +254,19 @@ static void put_item(uint64_t message, bool refused) {
 static void refused_state_item_counts_as_received(void **state) {
   (void)state;
   add_module(3);
-  put_item(80, false);
-  put_item(80, true);
+  send_state_item(80, false);
+  send_state_item(80, true);
   assert_int_equal(w.n_sent, 1);
-  assert_said(&w.sent[0], CLV_ERROR);
-  put_item(80, false);
+  assert_failure_frame(&w.sent_frames[0], CLV_ERROR);
+  send_state_item(80, false);
   uint32_t before = w.n_sent;
-  put_item(81, false);
-  put_item(81, false);
+  send_state_item(81, false);
+  send_state_item(81, false);
   assert_int_equal(w.n_sent, before);
-  put_item(81, false);
+  send_state_item(81, false);
   assert_int_equal(w.n_sent, before + 1);
-  assert_int_equal(w.sent[before].kind, CLV_STATE_DONE);
-  assert_int_equal(w.sent[before].reply_to, 81);
+  assert_int_equal(w.sent_frames[before].kind, CLV_STATE_DONE);
+  assert_int_equal(w.sent_frames[before].reply_to, 81);
 }
 
 static void receive_message(clv_rref_message m) {
@@ -277,17 +280,17 @@ static void unsendable_fetched_value_is_a_failure(void **state) {
   clv_err err = {0};
   const clv_rref_new_ids b = {.ref = 3, .fork = 4, .key = 5};
   (void)state;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = much();
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_large_tensor();
   assert_ok(clv_rrefs_new_owned(w.node->references, &b, t, clv_now_ns(), &err));
   receive_message((clv_rref_message){.kind = CLV_RREF_FORK, .fork = 6, .number = 1});
   receive_message((clv_rref_message){.kind = CLV_RREF_FETCH, .fork = 6, .number = 2});
   clv_node_tick(w.node);
   uint32_t values = 0;
   for (uint32_t i = 0; i < w.n_sent; i++) {
-    if (w.sent[i].kind != CLV_REF_VALUE) continue;
+    if (w.sent_frames[i].kind != CLV_REF_VALUE) continue;
     values++;
-    assert_said(&w.sent[i], CLV_REF_VALUE);
-    assert_int_equal(w.sent[i].reference.fork, 6);
+    assert_failure_frame(&w.sent_frames[i], CLV_REF_VALUE);
+    assert_int_equal(w.sent_frames[i].reference.fork, 6);
   }
   assert_int_equal(values, 1);
 }

@@ -8,23 +8,23 @@
 #include "tests/unit/engine/contexts_test.h"
 
 typedef struct heard {
-  uint32_t aborts, gradients;
+  uint32_t n_aborts, n_gradients;
 } heard;
 
-static void on_result(engine *w, clv_result *r) {
+static void count_result(engine *w, clv_result *r) {
   heard *h = w->user;
-  h->aborts += r->packet->frame.kind == CLV_ABORT;
-  h->gradients += r->packet->frame.kind == CLV_GRADIENT;
+  h->n_aborts += r->packet->frame.kind == CLV_ABORT;
+  h->n_gradients += r->packet->frame.kind == CLV_GRADIENT;
   clv_packet_free(r->packet);
 }
 
-static void give(engine *w, clv_packet *p) {
+static void handle_packet(engine *w, clv_packet *p) {
   clv_err err = {0};
-  assert_ok(engine_packet(w, p, &err));
+  assert_ok(engine_handle_packet(w, p, &err));
 }
 
-static clv_packet *call_of(engine *w, uint64_t context, uint64_t id, uint32_t module,
-                           uint64_t value, clv_tensor *here) {
+static clv_packet *make_call(engine *w, uint64_t context, uint64_t id, uint32_t module,
+                             uint64_t value, clv_tensor *here) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new_call(w->pool, context, id, module, true, &p, &err));
@@ -32,82 +32,84 @@ static clv_packet *call_of(engine *w, uint64_t context, uint64_t id, uint32_t mo
   return p;
 }
 
-static void prepare(engine *w, uint64_t context, uint64_t id, uint64_t target) {
+static void send_prepare(engine *w, uint64_t context, uint64_t id, uint64_t target) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new_prepare(w->pool, context, 1, 1, false, true, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, id, 1, 0, &err));
   if (target) assert_ok(clv_packet_add_target(p, 0, target, "", 0, &err));
-  give(w, p);
+  handle_packet(w, p);
 }
 
-static void gradient(engine *w, uint64_t context, uint64_t id, uint32_t order, clv_tensor *t) {
+static void send_gradient(engine *w, uint64_t context, uint64_t id, uint32_t order, clv_tensor *t) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new_gradient(w->pool, context, 1, id, order, "", t, &p, &err));
-  give(w, p);
+  handle_packet(w, p);
 }
 
 /* The backward of context 1 is ready once its forward has run, before the step of context 2, which
  * is queued after that forward. */
 static void step_does_not_overtake_a_ready_backward(void **state) {
   heard h = {0};
-  engine w = {.on_result = on_result, .user = &h};
+  engine w = {.on_result = count_result, .user = &h};
   clv_err err = {0};
   clv_packet *p;
   (void)state;
-  engine_begin(&w, 0);
-  clv_tensor *x = engine_tensor(&w, 1), *dy = engine_tensor(&w, 2);
-  give(&w, call_of(&w, 2, 20, 0, 0, x));
-  prepare(&w, 2, 20, 0);
-  gradient(&w, 2, 20, 0, dy);
-  give(&w, call_of(&w, 1, 30, 0, 29, NULL));
-  prepare(&w, 1, 30, 29);
-  gradient(&w, 1, 30, 0, dy);
+  engine_open(&w, 0);
+  clv_tensor *x = engine_make_tensor(&w, 1), *dy = engine_make_tensor(&w, 2);
+  handle_packet(&w, make_call(&w, 2, 20, 0, 0, x));
+  send_prepare(&w, 2, 20, 0);
+  send_gradient(&w, 2, 20, 0, dy);
+  handle_packet(&w, make_call(&w, 1, 30, 0, 29, NULL));
+  send_prepare(&w, 1, 30, 29);
+  send_gradient(&w, 1, 30, 0, dy);
   assert_ok(clv_packet_new_apply(w.pool, 2, 90, CLV_MODULE_ALL, 1, 0.5f, true, &p, &err));
-  give(&w, p);
+  handle_packet(&w, p);
   assert_ok(clv_packet_new_value(w.pool, 1, 29, "", x, &p, &err));
-  give(&w, p);
-  assert_int_equal(h.aborts, 0);
-  assert_int_equal(h.gradients, 1);
+  handle_packet(&w, p);
+  assert_int_equal(h.n_aborts, 0);
+  assert_int_equal(h.n_gradients, 1);
   assert_int_equal(w.modules[0]->steps, 1);
   clv_tensor_unref(x);
   clv_tensor_unref(dy);
-  engine_end(&w);
+  engine_close(&w);
 }
 
-/* Changed weights have a new version, even if the context was aborted meanwhile. */
+/* A step that has started gives the weights a new version, even if the context was aborted
+ * meanwhile. */
 static void started_step_raises_the_version_despite_abort(void **state) {
   heard h = {0};
-  engine w = {.on_result = on_result, .user = &h};
+  engine w = {.on_result = count_result, .user = &h};
   clv_err err = {0};
   clv_packet *p;
   (void)state;
-  engine_begin(&w, 7);
-  w.holds = true;
-  clv_tensor *x = engine_tensor(&w, 1);
-  p = call_of(&w, 1, 30, 0, 0, x);
+  engine_open(&w, 7);
+  w.holds_started_work = true;
+  clv_tensor *x = engine_make_tensor(&w, 1);
+  p = make_call(&w, 1, 30, 0, 0, x);
   clv_packet_set_positions(p, 1, 2, 3, false);
-  give(&w, p);
-  engine_run(&w, true);
-  prepare(&w, 1, 30, 0);
-  engine_run(&w, true);
-  gradient(&w, 1, 30, 0, x);
-  engine_run(&w, true);
+  handle_packet(&w, p);
+  engine_run_work(&w, true);
+  send_prepare(&w, 1, 30, 0);
+  engine_run_work(&w, true);
+  send_gradient(&w, 1, 30, 0, x);
+  engine_run_work(&w, true);
   uint64_t version = w.modules[0]->version;
   assert_ok(clv_packet_new_planned_step(w.pool, 1, 60, 0, 4, false, 0.125f, &p, &err));
-  give(&w, p);
-  assert_int_equal(w.n_started, 1);
-  gradient(&w, 1, 30, 3, x); /* arrives after its backward, which fails the context */
-  engine_run(&w, true);
-  assert_int_equal(h.aborts, 1);
+  handle_packet(&w, p);
+  assert_int_equal(w.n_started_work, 1);
+  /* this gradient arrives after its backward, which fails the context */
+  send_gradient(&w, 1, 30, 3, x);
+  engine_run_work(&w, true);
+  assert_int_equal(h.n_aborts, 1);
   assert_int_equal(w.modules[0]->version, version + 1);
   assert_int_equal(w.modules[0]->steps, 1);
   clv_tensor_unref(x);
-  engine_end(&w);
+  engine_close(&w);
 }
 
-static float running_mean(const engine *w) {
+static float get_running_mean(const engine *w) {
   const clv_module *m = w->modules[1];
   return *(const float *)((const char *)m->block + m->params->buffer_offset);
 }
@@ -115,51 +117,51 @@ static float running_mean(const engine *w) {
 static void failed_call_does_not_block_statistics_revert(void **state) {
   enum { MOST = 8192 };
   heard h = {0};
-  engine w = {.on_result = on_result, .user = &h};
+  engine w = {.on_result = count_result, .user = &h};
   clv_err err = {0};
   clv_packet *p;
   static clv_tensor *held[MOST];
   uint32_t n = 0;
   (void)state;
-  engine_begin(&w, 0);
-  clv_tensor *x = engine_tensor(&w, 1);
-  float before = running_mean(&w);
-  give(&w, call_of(&w, 1, 30, 1, 0, x));
-  assert_true(running_mean(&w) != before);
-  p = call_of(&w, 2, 31, 1, 0, x);
+  engine_open(&w, 0);
+  clv_tensor *x = engine_make_tensor(&w, 1);
+  float before = get_running_mean(&w);
+  handle_packet(&w, make_call(&w, 1, 30, 1, 0, x));
+  assert_true(get_running_mean(&w) != before);
+  p = make_call(&w, 2, 31, 1, 0, x);
   while (n < MOST &&
          clv_pool_tensor(w.pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &held[n], &err) == CLV_OK)
     n++;
   assert_true(n < MOST);
-  give(&w, p);
+  handle_packet(&w, p);
   while (n) clv_tensor_unref(held[--n]);
   assert_ok(clv_packet_new(w.pool, CLV_ABORT, &p, &err));
   p->frame.context = 1;
-  give(&w, p);
-  assert_true(running_mean(&w) == before);
+  handle_packet(&w, p);
+  assert_true(get_running_mean(&w) == before);
   clv_tensor_unref(x);
-  engine_end(&w);
+  engine_close(&w);
 }
 
 static void packet_with_a_waiter_is_not_deferred(void **state) {
   heard h = {0};
-  engine w = {.on_result = on_result, .user = &h};
+  engine w = {.on_result = count_result, .user = &h};
   clv_err err = {0};
   clv_packet *p;
   (void)state;
-  engine_begin(&w, 0);
-  clv_tensor *x = engine_tensor(&w, 1);
-  give(&w, call_of(&w, 1, 30, 1, 29, NULL)); /* call 31 is queued after it */
-  give(&w, call_of(&w, 2, 31, 1, 0, x));
+  engine_open(&w, 0);
+  clv_tensor *x = engine_make_tensor(&w, 1);
+  handle_packet(&w, make_call(&w, 1, 30, 1, 29, NULL)); /* call 31 is queued after it */
+  handle_packet(&w, make_call(&w, 2, 31, 1, 0, x));
   assert_ok(clv_packet_new_end_context(w.pool, 1, 70, &p, &err));
   clv_packet_set_end_commit(p, 1, 0.25f, true);
   assert_false(clv_contexts_packet_can_wait(w.contexts, 0, p));
-  give(&w, p);
+  handle_packet(&w, p);
   assert_ok(clv_packet_new_apply(w.pool, 2, 90, 1, 1, 0.5f, false, &p, &err));
   assert_false(clv_contexts_packet_can_wait(w.contexts, 0, p));
-  give(&w, p);
+  handle_packet(&w, p);
   clv_tensor_unref(x);
-  engine_end(&w);
+  engine_close(&w);
 }
 
 int main(void) {

@@ -15,22 +15,22 @@ enum { BATCH = 2, WIDTH = 3, SEEN = 16, MANY = 200, POOL = 1 << 20 };
 typedef struct fixture {
   clv_pool *pool;
   clv_session_node *node;
-  clv_packet *seen[SEEN];
-  uint32_t n_seen, wanted;
-  clv_state_save *queued[SEEN]; /* files that wait for the writer */
+  clv_packet *seen_packets[SEEN];
+  uint32_t n_seen, n_wanted;
+  clv_state_save *queued_saves[SEEN]; /* files that wait for the writer */
   uint32_t n_queued, n_withdrawn, n_written_at_once;
-  const char *path; /* path of the file that `open` opens */
+  const char *file_path; /* path of the file that `open` opens */
 } fixture;
 
-static void on_program(void *user, clv_packet *p) {
+static void keep_packet(void *user, clv_packet *p) {
   fixture *f = user;
   assert_true(f->n_seen < SEEN);
-  f->seen[f->n_seen++] = p;
-  if (f->n_seen >= f->wanted) clv_node_interrupt(f->node);
+  f->seen_packets[f->n_seen++] = p;
+  if (f->n_seen >= f->n_wanted) clv_node_interrupt(f->node);
 }
 
-static clv_code save_now(void *user, const char *name, const clv_weights_tensor *list, size_t n,
-                         clv_sha256 *ret_digest, uint64_t *ret_bytes, clv_err *err) {
+static clv_code save_at_once(void *user, const char *name, const clv_weights_tensor *list, size_t n,
+                             clv_sha256 *ret_digest, uint64_t *ret_bytes, clv_err *err) {
   fixture *f = user;
   (void)name, (void)list, (void)n, (void)err;
   f->n_written_at_once++;
@@ -41,7 +41,7 @@ static clv_code save_now(void *user, const char *name, const clv_weights_tensor 
 
 static clv_code open_file(void *user, const char *name, size_t max_bytes, clv_weights_file **ret,
                           clv_err *err) {
-  return clv_weights_open_as(((fixture *)user)->path, name, max_bytes, ret, err);
+  return clv_weights_open_as(((fixture *)user)->file_path, name, max_bytes, ret, err);
 }
 
 static clv_code remove_file(void *user, const char *name, clv_err *err) {
@@ -52,15 +52,15 @@ static clv_code remove_file(void *user, const char *name, clv_err *err) {
 static clv_code save_later(void *user, clv_state_save *save, clv_err *err) {
   fixture *f = user;
   if (f->n_queued == SEEN) return clv_fail(err, CLV_EXHAUSTED, "too many files");
-  f->queued[f->n_queued++] = save;
+  f->queued_saves[f->n_queued++] = save;
   return CLV_OK;
 }
 
-static void withdraw(void *user, const clv_state_save *save) {
+static void withdraw_save(void *user, const clv_state_save *save) {
   fixture *f = user;
   for (uint32_t i = 0; i < f->n_queued; i++)
-    if (f->queued[i] == save) {
-      f->queued[i] = NULL;
+    if (f->queued_saves[i] == save) {
+      f->queued_saves[i] = NULL;
       f->n_withdrawn++;
     }
 }
@@ -71,19 +71,20 @@ static fixture *open_fixture(size_t pool_bytes, int64_t width) {
   fixture *f = calloc(1, sizeof *f);
   assert_non_null(f);
   assert_ok(clv_pool_new(pool_bytes, 4096, &f->pool, &err));
-  clv_node_options o = {.pool = f->pool,
-                        .user = f,
-                        .on_program = on_program,
-                        .files = {f, save_now, open_file, remove_file, save_later, withdraw}};
+  clv_node_options o = {
+      .pool = f->pool,
+      .user = f,
+      .on_program = keep_packet,
+      .files = {f, save_at_once, open_file, remove_file, save_later, withdraw_save}};
   assert_ok(clv_node_new(&o, &f->node, &err));
-  clv_module_options m = stage_of(graph_of(CLV_OP_LINEAR, BATCH, width), 0);
+  clv_module_options m = make_module_options(make_one_layer_graph(CLV_OP_LINEAR, BATCH, width), 0);
   assert_ok(clv_module_new(&m, &module, &err));
   assert_ok(clv_node_add_module(f->node, module, &err));
   return f;
 }
 
 static void close_fixture(fixture *f) {
-  while (f->n_seen) clv_packet_free(f->seen[--f->n_seen]);
+  while (f->n_seen) clv_packet_free(f->seen_packets[--f->n_seen]);
   clv_node_free(f->node);
   clv_pool_unref(f->pool);
   free(f);
@@ -91,13 +92,14 @@ static void close_fixture(fixture *f) {
 
 /* Runs the node until this many more packets have reached the program. Returns the last one. */
 static const clv_frame *run_until_packets(fixture *f, uint32_t more) {
-  f->wanted = f->n_seen + more;
+  f->n_wanted = f->n_seen + more;
   clv_node_clear_interrupt(f->node);
   assert_true(clv_node_run_until(f->node, clv_now_ns() + 10000000000u));
-  return &f->seen[f->n_seen - 1]->frame;
+  return &f->seen_packets[f->n_seen - 1]->frame;
 }
 
-static void ask(fixture *f, clv_frame_kind kind, uint64_t message, const clv_sha256 *digest) {
+static void send_state_frame(fixture *f, clv_frame_kind kind, uint64_t message,
+                             const clv_sha256 *digest) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new(f->pool, kind, &p, &err));
@@ -108,19 +110,19 @@ static void ask(fixture *f, clv_frame_kind kind, uint64_t message, const clv_sha
   assert_ok(clv_node_send_to(f->node, "", p, &err));
 }
 
-static float *weights(fixture *f) {
+static float *get_weights(fixture *f) {
   clv_state_item item;
   assert_true(clv_module_state_item(clv_node_module(f->node, 0), CLV_STATE_WEIGHTS, 0, &item));
   return item.data;
 }
 
 /* Reads the weights, which needs the compute thread: two items and STATE_DONE. */
-static void go_on(fixture *f) {
-  ask(f, CLV_STATE_GET, 50, NULL);
+static void assert_node_goes_on(fixture *f) {
+  send_state_frame(f, CLV_STATE_GET, 50, NULL);
   assert_int_equal(run_until_packets(f, 3)->kind, CLV_STATE_DONE);
 }
 
-static void done(clv_state_save *save, clv_code code, const char *text) {
+static void end_save(clv_state_save *save, clv_code code, const char *text) {
   save->code = code;
   if (text) (void)clv_fail(&save->failure, code, "%s", text);
   save->sha256.bytes[0] = 9;
@@ -128,8 +130,8 @@ static void done(clv_state_save *save, clv_code code, const char *text) {
   save->on_done(save);
 }
 
-static void *done_by_a_thread(void *save) {
-  done(save, CLV_OK, NULL);
+static void *end_save_in_thread(void *save) {
+  end_save(save, CLV_OK, NULL);
   return NULL;
 }
 
@@ -137,21 +139,22 @@ static void answer_leaves_when_the_file_is_written(void **state) {
   (void)state;
   pthread_t thread;
   fixture *f = open_fixture(POOL, WIDTH);
-  weights(f)[0] = 5;
-  ask(f, CLV_STATE_SAVE, 7, NULL);
-  go_on(f); /* the compute thread is free meanwhile */
+  get_weights(f)[0] = 5;
+  send_state_frame(f, CLV_STATE_SAVE, 7, NULL);
+  assert_node_goes_on(f); /* the compute thread does not wait for the writer */
   assert_int_equal(f->n_queued, 1);
-  const clv_state_save *save = f->queued[0];
-  weights(f)[0] = 6;
+  const clv_state_save *save = f->queued_saves[0];
+  get_weights(f)[0] = 6;
   assert_string_equal(save->name, "kept");
   assert_int_equal(save->n, 2);
   for (size_t i = 0; i < save->n; i++)
     if (strcmp(save->list[i].name, "0.weight") == 0)
       assert_true(((const float *)save->list[i].data)[0] == 5);
-  ask(f, CLV_UNLOAD, 8, NULL); /* names of items pointed into the module */
+  /* the names of the saved items pointed into this module's memory */
+  send_state_frame(f, CLV_UNLOAD, 8, NULL);
   assert_int_equal(run_until_packets(f, 1)->kind, CLV_UNLOADED);
   assert_true(strncmp(save->list[0].name, "0.", 2) == 0);
-  assert_int_equal(pthread_create(&thread, NULL, done_by_a_thread, f->queued[0]), 0);
+  assert_int_equal(pthread_create(&thread, NULL, end_save_in_thread, f->queued_saves[0]), 0);
   const clv_frame *answer = run_until_packets(f, 1);
   pthread_join(thread, NULL);
   assert_int_equal(answer->kind, CLV_STATE_FILE);
@@ -166,30 +169,30 @@ static void answer_leaves_when_the_file_is_written(void **state) {
 static void failed_file_is_refused(void **state) {
   (void)state;
   fixture *f = open_fixture(POOL, WIDTH);
-  ask(f, CLV_STATE_SAVE, 7, NULL);
-  go_on(f);
-  done(f->queued[0], CLV_UNAVAILABLE, "the disk is broken");
+  send_state_frame(f, CLV_STATE_SAVE, 7, NULL);
+  assert_node_goes_on(f);
+  end_save(f->queued_saves[0], CLV_UNAVAILABLE, "the disk is broken");
   const clv_frame *answer = run_until_packets(f, 1);
   assert_int_equal(answer->kind, CLV_ERROR);
   assert_int_equal(answer->reply_to, 7);
   assert_string_equal(answer->failure.text, "the disk is broken");
-  go_on(f);
+  assert_node_goes_on(f);
   close_fixture(f);
 }
 
-/* One file waits; the next is written but not answered yet. */
+/* One file waits for the writer. The next one is written, but its request is not answered yet. */
 static void node_that_ends_withdraws_its_files(void **state) {
   (void)state;
   fixture *f = open_fixture(POOL, WIDTH);
-  ask(f, CLV_STATE_SAVE, 7, NULL);
-  ask(f, CLV_STATE_SAVE, 8, NULL);
-  go_on(f);
+  send_state_frame(f, CLV_STATE_SAVE, 7, NULL);
+  send_state_frame(f, CLV_STATE_SAVE, 8, NULL);
+  assert_node_goes_on(f);
   assert_int_equal(f->n_queued, 2);
   clv_node_stop(f->node);
-  clv_state_save *written = f->queued[1];
-  f->queued[1] = NULL;
-  done(written, CLV_OK, NULL);
-  while (f->n_seen) clv_packet_free(f->seen[--f->n_seen]);
+  clv_state_save *written = f->queued_saves[1];
+  f->queued_saves[1] = NULL;
+  end_save(written, CLV_OK, NULL);
+  while (f->n_seen) clv_packet_free(f->seen_packets[--f->n_seen]);
   clv_node_free(f->node);
   f->node = NULL;
   assert_int_equal(f->n_withdrawn, 1);
@@ -203,7 +206,7 @@ static void save_without_memory_for_a_copy_is_written_at_once(void **state) {
   fixture *f = open_fixture(POOL, MANY);
   const size_t rest = POOL - clv_pool_bytes(f->pool) - MANY * MANY * 2;
   assert_ok(clv_pool_charge(f->pool, rest, &err));
-  ask(f, CLV_STATE_SAVE, 7, NULL);
+  send_state_frame(f, CLV_STATE_SAVE, 7, NULL);
   const clv_frame *answer = run_until_packets(f, 1);
   assert_int_equal(answer->kind, CLV_STATE_FILE);
   assert_int_equal(answer->state.bytes, 5);
@@ -226,23 +229,23 @@ static void load_of_another_digest_changes_nothing(void **state) {
                                      {"0.bias", CLV_F32, CLV_SHAPE(WIDTH), b}};
   assert_ok(clv_weights_write(path, list, 2, NULL, 0, &digest, NULL, &err));
   fixture *f = open_fixture(POOL, WIDTH);
-  f->path = path;
-  weights(f)[0] = 1;
+  f->file_path = path;
+  get_weights(f)[0] = 1;
   clv_sha256 other = digest;
   other.bytes[31] ^= 1;
-  ask(f, CLV_STATE_LOAD, 7, &other);
+  send_state_frame(f, CLV_STATE_LOAD, 7, &other);
   const clv_frame *answer = run_until_packets(f, 1);
   assert_int_equal(answer->kind, CLV_ERROR);
   assert_int_equal(answer->failure.code, CLV_DATA_LOSS);
   assert_non_null(strstr(answer->failure.text, "'kept' has the SHA-256 "));
-  assert_true(weights(f)[0] == 1);
-  ask(f, CLV_STATE_LOAD, 8, &digest);
+  assert_true(get_weights(f)[0] == 1);
+  send_state_frame(f, CLV_STATE_LOAD, 8, &digest);
   assert_int_equal(run_until_packets(f, 1)->kind, CLV_STATE_FILE);
-  assert_true(weights(f)[0] == 42);
-  weights(f)[0] = 1;
-  ask(f, CLV_STATE_LOAD, 9, NULL);
+  assert_true(get_weights(f)[0] == 42);
+  get_weights(f)[0] = 1;
+  send_state_frame(f, CLV_STATE_LOAD, 9, NULL);
   assert_int_equal(run_until_packets(f, 1)->kind, CLV_STATE_FILE);
-  assert_true(weights(f)[0] == 42);
+  assert_true(get_weights(f)[0] == 42);
   unlink(path);
   close_fixture(f);
 }

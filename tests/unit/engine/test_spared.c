@@ -10,34 +10,34 @@
 enum { A = 0, B = 2, STATISTICS = 1, REF = 900, LEAF = 29 };
 
 typedef struct heard {
-  uint32_t kept, ended, values;
-  uint64_t left; /* number of calls that the last ENDED leaves */
-  clv_code failed;
-  char text[CLV_WIRE_TEXT + 1];
-  float first; /* first number of the kept value */
+  uint32_t n_kept, n_ended, n_values;
+  uint64_t n_calls_left; /* number of calls that the last ENDED leaves */
+  clv_code failure_code;
+  char failure_text[CLV_WIRE_TEXT + 1];
+  float first_number; /* first number of the kept value */
 } heard;
 
-static void on_result(engine *w, clv_result *r) {
+static void record_result(engine *w, clv_result *r) {
   heard *h = w->user;
   const clv_frame *f = r->packet ? &r->packet->frame : NULL;
   if (r->kind == CLV_RESULT_KEPT) {
-    h->kept++;
-    h->failed = r->failure ? r->failure->code : CLV_OK;
-    if (r->failure) snprintf(h->text, sizeof h->text, "%s", r->failure->text);
-    if (r->tensor) h->first = *(const float *)r->tensor->data;
+    h->n_kept++;
+    h->failure_code = r->failure ? r->failure->code : CLV_OK;
+    if (r->failure) snprintf(h->failure_text, sizeof h->failure_text, "%s", r->failure->text);
+    if (r->tensor) h->first_number = *(const float *)r->tensor->data;
   }
-  h->values += f && f->kind == CLV_VALUE;
-  h->ended += f && f->kind == CLV_ENDED;
-  if (f && f->kind == CLV_ENDED) h->left = f->step;
+  h->n_values += f && f->kind == CLV_VALUE;
+  h->n_ended += f && f->kind == CLV_ENDED;
+  if (f && f->kind == CLV_ENDED) h->n_calls_left = f->step;
   if (r->packet) clv_packet_free(r->packet);
 }
 
-static void give(engine *w, clv_packet *p) {
+static void handle_packet(engine *w, clv_packet *p) {
   clv_err err = {0};
-  assert_ok(engine_packet(w, p, &err));
+  assert_ok(engine_handle_packet(w, p, &err));
 }
 
-static clv_packet *call_of(engine *w, uint64_t id, uint32_t module, uint64_t value) {
+static clv_packet *make_call(engine *w, uint64_t id, uint32_t module, uint64_t value) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new_call(w->pool, 1, id, module, true, &p, &err));
@@ -45,204 +45,206 @@ static clv_packet *call_of(engine *w, uint64_t id, uint32_t module, uint64_t val
   return p;
 }
 
-static void call(engine *w, uint64_t id, uint32_t module, uint64_t value) {
-  give(w, call_of(w, id, module, value));
+static void send_call(engine *w, uint64_t id, uint32_t module, uint64_t value) {
+  handle_packet(w, make_call(w, id, module, value));
 }
 
-static void keep(engine *w, uint64_t value) {
+static void keep_value(engine *w, uint64_t value) {
   clv_err err = {0};
   assert_ok(clv_contexts_keep_value(w->contexts, REF, 1, value, &err));
-  engine_run(w, false);
+  engine_run_work(w, false);
 }
 
-static clv_packet *end(engine *w) {
+static clv_packet *make_end(engine *w) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new_end_context(w->pool, 1, 70, &p, &err));
   return p;
 }
 
-static void bring(engine *w, uint64_t value) {
+static void send_leaf(engine *w, uint64_t value) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(w, 1);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_make_tensor(w, 1);
   assert_ok(clv_packet_new_value(w->pool, 1, value, "", x, &p, &err));
-  give(w, p);
+  handle_packet(w, p);
 }
 
-static void fail_context(engine *w) {
+static void send_abort(engine *w) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new(w->pool, CLV_ABORT, &p, &err));
   p->frame.context = 1;
   clv_frame_set_failure(&p->frame, CLV_UNAVAILABLE, "a worker was lost", "w2");
-  give(w, p);
+  handle_packet(w, p);
 }
 
-static uint64_t forwards(const engine *w, uint32_t module) {
+static uint64_t count_forwards(const engine *w, uint32_t module) {
   return w->modules[module]->counts.forwards;
 }
 
-/* Makes 31 = B(30), 30 = A(29), 32 = A(29). 31 is kept; leaf 29 has not arrived. */
-static void begin(engine *w) {
-  engine_begin(w, 0);
-  call(w, 30, A, LEAF);
-  call(w, 31, B, 30);
-  call(w, 32, A, LEAF);
+/* Sends the calls 30 = A(29), 31 = B(30) and 32 = A(29). Value 31 is kept; leaf 29 has not arrived.
+ */
+static void begin_calls(engine *w) {
+  engine_open(w, 0);
+  send_call(w, 30, A, LEAF);
+  send_call(w, 31, B, 30);
+  send_call(w, 32, A, LEAF);
 }
 
 static void end_context_retains_calls_of_kept_values(void **state) {
   heard h = {0};
-  engine w = {.on_result = on_result, .user = &h};
+  engine w = {.on_result = record_result, .user = &h};
   (void)state;
-  begin(&w);
-  keep(&w, 31);
-  give(&w, end(&w));
-  assert_int_equal(h.kept, 0);
-  assert_int_equal(h.ended, 1);
-  assert_int_equal(h.left, 2);
-  bring(&w, LEAF);
-  assert_int_equal(h.kept, 1);
-  assert_int_equal(h.failed, CLV_OK);
-  assert_int_equal(forwards(&w, A), 1); /* call 32 was dropped */
-  assert_int_equal(forwards(&w, B), 1);
-  assert_int_equal(h.ended, 2);
-  assert_int_equal(h.left, 0);
+  begin_calls(&w);
+  keep_value(&w, 31);
+  handle_packet(&w, make_end(&w));
+  assert_int_equal(h.n_kept, 0);
+  assert_int_equal(h.n_ended, 1);
+  assert_int_equal(h.n_calls_left, 2);
+  send_leaf(&w, LEAF);
+  assert_int_equal(h.n_kept, 1);
+  assert_int_equal(h.failure_code, CLV_OK);
+  assert_int_equal(count_forwards(&w, A), 1); /* call 32 was dropped */
+  assert_int_equal(count_forwards(&w, B), 1);
+  assert_int_equal(h.n_ended, 2);
+  assert_int_equal(h.n_calls_left, 0);
   assert_int_equal(w.contexts->counts.contexts, 0);
   assert_int_equal(w.contexts->counts.values, 0);
   assert_int_equal(w.contexts->counts.calls_waiting, 0);
-  engine_end(&w);
+  engine_close(&w);
 }
 
 static void end_context_without_kept_values_frees_all(void **state) {
   heard h = {0};
-  engine w = {.on_result = on_result, .user = &h};
+  engine w = {.on_result = record_result, .user = &h};
   (void)state;
-  begin(&w);
-  give(&w, end(&w));
-  assert_int_equal(h.ended, 1);
-  assert_int_equal(h.left, 0);
+  begin_calls(&w);
+  handle_packet(&w, make_end(&w));
+  assert_int_equal(h.n_ended, 1);
+  assert_int_equal(h.n_calls_left, 0);
   assert_int_equal(w.contexts->counts.values, 0);
-  bring(&w, LEAF);
-  assert_int_equal(forwards(&w, A), 0);
-  engine_end(&w);
+  send_leaf(&w, LEAF);
+  assert_int_equal(count_forwards(&w, A), 0);
+  engine_close(&w);
 }
 
-/* Another node needs the value; the program tells which. */
+/* Another node needs the retained value. The program tells this node which value, by SPARE. */
 static void retained_value_is_sent_to_the_other_node(void **state) {
   heard h = {0};
-  engine w = {.on_result = on_result, .user = &h};
+  engine w = {.on_result = record_result, .user = &h};
   clv_err err = {0};
   clv_packet *p;
   (void)state;
-  begin(&w);
+  begin_calls(&w);
   for (uint64_t id = 30; id <= 32; id += 2) {
     assert_ok(clv_packet_new_deliver(w.pool, 1, id, "w2", &p, &err));
-    give(&w, p);
+    handle_packet(&w, p);
   }
   assert_ok(clv_packet_new_spare(w.pool, 1, (const uint64_t[]){30}, 1, &p, &err));
-  give(&w, p);
-  give(&w, end(&w));
-  assert_int_equal(h.left, 1);
-  bring(&w, LEAF);
-  assert_int_equal(h.values, 1);
-  assert_int_equal(forwards(&w, A), 1);
-  assert_int_equal(h.left, 0);
-  engine_end(&w);
+  handle_packet(&w, p);
+  handle_packet(&w, make_end(&w));
+  assert_int_equal(h.n_calls_left, 1);
+  send_leaf(&w, LEAF);
+  assert_int_equal(h.n_values, 1);
+  assert_int_equal(count_forwards(&w, A), 1);
+  assert_int_equal(h.n_calls_left, 0);
+  engine_close(&w);
 }
 
-/* In an order that has ended, and after a backward that will not come. */
+/* A retained call waits only for its inputs, not for an order that has ended nor for a backward
+ * that will not come. */
 static void retained_call_waits_only_for_its_inputs(void **state) {
   heard h = {0};
-  engine w = {.on_result = on_result, .user = &h};
+  engine w = {.on_result = record_result, .user = &h};
   (void)state;
-  engine_begin(&w, 0);
-  call(&w, 30, A, LEAF);
-  clv_packet *p = call_of(&w, 31, B, LEAF);
+  engine_open(&w, 0);
+  send_call(&w, 30, A, LEAF);
+  clv_packet *p = make_call(&w, 31, B, LEAF);
   p->frame.call.runs_after = 30;
   clv_packet_set_positions(p, 7, 8, 9, false);
-  give(&w, p);
-  keep(&w, 31);
-  give(&w, end(&w));
-  bring(&w, LEAF);
-  assert_int_equal(h.kept, 1);
-  assert_int_equal(h.failed, CLV_OK);
-  assert_int_equal(forwards(&w, A), 0);
-  assert_int_equal(h.ended, 2);
-  engine_end(&w);
+  handle_packet(&w, p);
+  keep_value(&w, 31);
+  handle_packet(&w, make_end(&w));
+  send_leaf(&w, LEAF);
+  assert_int_equal(h.n_kept, 1);
+  assert_int_equal(h.failure_code, CLV_OK);
+  assert_int_equal(count_forwards(&w, A), 0);
+  assert_int_equal(h.n_ended, 2);
+  engine_close(&w);
 }
 
-/* A CALL whose tensors are in flight; its other input precedes them. */
+/* A CALL whose tensors are in flight is retained; its other input arrives first. */
 static void announced_call_is_retained_until_complete(void **state) {
   heard h = {0};
-  engine w = {.on_result = on_result, .user = &h};
+  engine w = {.on_result = record_result, .user = &h};
   (void)state;
-  engine_begin(&w, 0);
-  call(&w, 30, A, LEAF);
-  clv_packet *head = call_of(&w, 31, B, 30);
+  engine_open(&w, 0);
+  send_call(&w, 30, A, LEAF);
+  clv_packet *head = make_call(&w, 31, B, 30);
   head->is_announcement = true;
-  give(&w, head);
-  keep(&w, 31);
-  give(&w, end(&w));
-  bring(&w, LEAF);
-  assert_int_equal(h.kept, 0);
-  clv_packet *whole = call_of(&w, 31, B, 30);
+  handle_packet(&w, head);
+  keep_value(&w, 31);
+  handle_packet(&w, make_end(&w));
+  send_leaf(&w, LEAF);
+  assert_int_equal(h.n_kept, 0);
+  clv_packet *whole = make_call(&w, 31, B, 30);
   whole->was_announced = true;
-  give(&w, whole);
-  assert_int_equal(h.kept, 1);
-  assert_int_equal(h.failed, CLV_OK);
-  assert_int_equal(h.left, 0);
+  handle_packet(&w, whole);
+  assert_int_equal(h.n_kept, 1);
+  assert_int_equal(h.failure_code, CLV_OK);
+  assert_int_equal(h.n_calls_left, 0);
   assert_int_equal(w.contexts->counts.values, 0);
-  engine_end(&w);
+  engine_close(&w);
 }
 
 /* A leaf that arrives with a CALL after the end is for that call only. */
 static void leaf_after_the_end_is_freed_with_its_call(void **state) {
   heard h = {0};
-  engine w = {.on_result = on_result, .user = &h};
+  engine w = {.on_result = record_result, .user = &h};
   clv_err err = {0};
   (void)state;
-  engine_begin(&w, 0);
-  clv_packet *head = call_of(&w, 31, B, LEAF), *whole;
+  engine_open(&w, 0);
+  clv_packet *head = make_call(&w, 31, B, LEAF), *whole;
   head->is_announcement = true;
-  give(&w, head);
-  keep(&w, 31);
-  give(&w, end(&w));
-  assert_int_equal(h.left, 1);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(&w, 1);
+  handle_packet(&w, head);
+  keep_value(&w, 31);
+  handle_packet(&w, make_end(&w));
+  assert_int_equal(h.n_calls_left, 1);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_make_tensor(&w, 1);
   assert_ok(clv_packet_new_call(w.pool, 1, 31, B, true, &whole, &err));
   assert_ok(clv_packet_add_arg(whole, LEAF, true, x, &err));
   whole->was_announced = true;
-  give(&w, whole);
-  assert_int_equal(h.kept, 1);
-  assert_int_equal(h.ended, 2);
+  handle_packet(&w, whole);
+  assert_int_equal(h.n_kept, 1);
+  assert_int_equal(h.n_ended, 2);
   assert_int_equal(w.contexts->counts.values, 0);
   x = clv_tensor_unref(x);
-  engine_end(&w);
+  engine_close(&w);
 }
 
 /* The step of an END_CONTEXT is queued after the retained calls. */
 static void step_does_not_overtake_a_retained_call(void **state) {
   heard h = {0}, alone = {0};
-  engine w = {.on_result = on_result, .user = &alone};
+  engine w = {.on_result = record_result, .user = &alone};
   (void)state;
-  begin(&w);
-  keep(&w, 31);
-  bring(&w, LEAF);
-  engine_end(&w);
-  w = (engine){.on_result = on_result, .user = &h};
-  begin(&w);
-  keep(&w, 31);
-  clv_packet *p = end(&w);
+  begin_calls(&w);
+  keep_value(&w, 31);
+  send_leaf(&w, LEAF);
+  engine_close(&w);
+  w = (engine){.on_result = record_result, .user = &h};
+  begin_calls(&w);
+  keep_value(&w, 31);
+  clv_packet *p = make_end(&w);
   clv_packet_set_end_commit(p, 1, 0.25f, true);
-  give(&w, p);
-  bring(&w, LEAF);
-  assert_int_equal(h.kept, 1);
-  assert_true(h.first == alone.first);
-  engine_end(&w);
+  handle_packet(&w, p);
+  send_leaf(&w, LEAF);
+  assert_int_equal(h.n_kept, 1);
+  assert_true(h.first_number == alone.first_number);
+  engine_close(&w);
 }
 
-static float running_mean(const engine *w) {
+static float get_running_mean(const engine *w) {
   const clv_module *m = w->modules[STATISTICS];
   return *(const float *)((const char *)m->block + m->params->buffer_offset);
 }
@@ -250,99 +252,99 @@ static float running_mean(const engine *w) {
 /* An end that rolls statistics back also rolls back the changes by retained calls. */
 static void statistics_revert_after_retained_calls(void **state) {
   heard h = {0};
-  engine w = {.on_result = on_result, .user = &h};
+  engine w = {.on_result = record_result, .user = &h};
   (void)state;
-  engine_begin(&w, 0);
-  float before = running_mean(&w);
-  call(&w, 30, STATISTICS, LEAF);
-  keep(&w, 30);
-  clv_packet *p = end(&w);
+  engine_open(&w, 0);
+  float before = get_running_mean(&w);
+  send_call(&w, 30, STATISTICS, LEAF);
+  keep_value(&w, 30);
+  clv_packet *p = make_end(&w);
   clv_packet_set_end_commit(p, 1, 0, false);
-  give(&w, p);
-  bring(&w, LEAF);
-  assert_int_equal(h.kept, 1);
-  assert_true(running_mean(&w) == before);
-  engine_end(&w);
+  handle_packet(&w, p);
+  send_leaf(&w, LEAF);
+  assert_int_equal(h.n_kept, 1);
+  assert_true(get_running_mean(&w) == before);
+  engine_close(&w);
 }
 
-/* With calls one at a time: after those of another context, until it ends, and before those of the
- * next. */
+/* If calls run one at a time, a retained call runs after those of another context that are queued
+ * before it, and before those of the next context. */
 static void retained_call_keeps_its_queue_position(void **state) {
   heard h = {0};
-  engine w = {.on_result = on_result, .user = &h};
+  engine w = {.on_result = record_result, .user = &h};
   clv_err err = {0};
   clv_packet *p;
   (void)state;
-  engine_begin(&w, 0);
-  clv_tensor *x = engine_tensor(&w, 1);
+  engine_open(&w, 0);
+  clv_tensor *x = engine_make_tensor(&w, 1);
   for (uint64_t context = 2, id = 29; context <= 3; context++, id = 31) {
     assert_ok(clv_packet_new_call(w.pool, context, id, STATISTICS, true, &p, &err));
     assert_ok(clv_packet_add_arg(p, context == 2 ? 28 : 0, false, context == 2 ? NULL : x, &err));
-    give(&w, p);
+    handle_packet(&w, p);
   }
-  call(&w, 30, STATISTICS, LEAF);
-  keep(&w, 30);
-  give(&w, end(&w));
-  bring(&w, LEAF);
-  assert_int_equal(forwards(&w, STATISTICS), 0);
+  send_call(&w, 30, STATISTICS, LEAF);
+  keep_value(&w, 30);
+  handle_packet(&w, make_end(&w));
+  send_leaf(&w, LEAF);
+  assert_int_equal(count_forwards(&w, STATISTICS), 0);
   assert_ok(clv_packet_new_end_context(w.pool, 2, 71, &p, &err));
-  give(&w, p);
-  assert_int_equal(forwards(&w, STATISTICS), 2);
-  assert_int_equal(h.kept, 1);
-  assert_int_equal(h.failed, CLV_OK);
+  handle_packet(&w, p);
+  assert_int_equal(count_forwards(&w, STATISTICS), 2);
+  assert_int_equal(h.n_kept, 1);
+  assert_int_equal(h.failure_code, CLV_OK);
   clv_tensor_unref(x);
-  engine_end(&w);
+  engine_close(&w);
 }
 
 static void context_failure_fails_the_kept_reference(void **state) {
   heard h = {0};
-  engine w = {.on_result = on_result, .user = &h};
+  engine w = {.on_result = record_result, .user = &h};
   (void)state;
-  begin(&w);
-  keep(&w, 31);
-  fail_context(&w);
-  assert_int_equal(h.failed, CLV_UNAVAILABLE);
-  assert_string_equal(h.text, "a worker was lost");
-  engine_end(&w);
+  begin_calls(&w);
+  keep_value(&w, 31);
+  send_abort(&w);
+  assert_int_equal(h.failure_code, CLV_UNAVAILABLE);
+  assert_string_equal(h.failure_text, "a worker was lost");
+  engine_close(&w);
 }
 
-/* A failure may also follow the end, which then gets its final answer. */
+/* A context may fail after its END_CONTEXT. END_CONTEXT then gets its final answer. */
 static void failure_after_the_end_frees_retained_calls(void **state) {
   heard h = {0};
-  engine w = {.on_result = on_result, .user = &h};
+  engine w = {.on_result = record_result, .user = &h};
   (void)state;
-  begin(&w);
-  keep(&w, 31);
-  give(&w, end(&w));
-  give(&w, end(&w)); /* sent again */
-  assert_int_equal(h.ended, 2);
-  assert_int_equal(h.left, 2);
-  fail_context(&w);
-  assert_int_equal(h.failed, CLV_UNAVAILABLE);
-  assert_int_equal(h.ended, 3);
-  assert_int_equal(h.left, 0);
+  begin_calls(&w);
+  keep_value(&w, 31);
+  handle_packet(&w, make_end(&w));
+  handle_packet(&w, make_end(&w)); /* sends END_CONTEXT again */
+  assert_int_equal(h.n_ended, 2);
+  assert_int_equal(h.n_calls_left, 2);
+  send_abort(&w);
+  assert_int_equal(h.failure_code, CLV_UNAVAILABLE);
+  assert_int_equal(h.n_ended, 3);
+  assert_int_equal(h.n_calls_left, 0);
   assert_int_equal(w.contexts->counts.values, 0);
-  engine_end(&w);
+  engine_close(&w);
 }
 
-/* Frames that arrive late for a context with retained calls. */
+/* Frames that arrive late for a context do not change its retained calls. */
 static void late_frames_do_not_affect_retained_calls(void **state) {
   heard h = {0};
-  engine w = {.on_result = on_result, .user = &h};
+  engine w = {.on_result = record_result, .user = &h};
   (void)state;
-  begin(&w);
-  keep(&w, 31);
-  give(&w, end(&w));
-  call(&w, 40, A, LEAF);
-  bring(&w, 39);
+  begin_calls(&w);
+  keep_value(&w, 31);
+  handle_packet(&w, make_end(&w));
+  send_call(&w, 40, A, LEAF);
+  send_leaf(&w, 39);
   assert_int_equal(w.contexts->counts.late_frames, 2);
-  keep(&w, 41);
-  assert_int_equal(h.failed, CLV_CANCELLED);
-  bring(&w, LEAF);
-  assert_int_equal(h.kept, 2);
-  assert_int_equal(h.failed, CLV_OK);
-  assert_int_equal(h.left, 0);
-  engine_end(&w);
+  keep_value(&w, 41);
+  assert_int_equal(h.failure_code, CLV_CANCELLED);
+  send_leaf(&w, LEAF);
+  assert_int_equal(h.n_kept, 2);
+  assert_int_equal(h.failure_code, CLV_OK);
+  assert_int_equal(h.n_calls_left, 0);
+  engine_close(&w);
 }
 
 int main(void) {

@@ -10,22 +10,22 @@ enum { BATCH = 2, WIDTH = 3, WIDE = 50, SEEN = 64 };
 typedef struct fixture {
   clv_pool *pool;
   clv_session_node *node;
-  clv_packet *seen[SEEN];
-  uint32_t n_seen, wanted;
+  clv_packet *seen_packets[SEEN];
+  uint32_t n_seen, n_wanted;
 } fixture;
 
-static void on_program(void *user, clv_packet *p) {
+static void keep_packet(void *user, clv_packet *p) {
   fixture *f = user;
   assert_true(f->n_seen < SEEN);
-  f->seen[f->n_seen++] = p;
-  if (f->n_seen >= f->wanted) clv_node_interrupt(f->node);
+  f->seen_packets[f->n_seen++] = p;
+  if (f->n_seen >= f->n_wanted) clv_node_interrupt(f->node);
 }
 
-static clv_code add_wide(fixture *f, clv_op op, uint32_t index, uint32_t generation,
-                         int64_t width) {
+static clv_code add_module_with_width(fixture *f, clv_op op, uint32_t index, uint32_t generation,
+                                      int64_t width) {
   clv_err err = {0};
   clv_module *module;
-  clv_module_options o = stage_of(graph_of(op, BATCH, width), index);
+  clv_module_options o = make_module_options(make_one_layer_graph(op, BATCH, width), index);
   o.generation = generation;
   o.optimizer.momentum = 0.9;
   o.is_trainable = op == CLV_OP_LINEAR;
@@ -34,7 +34,7 @@ static clv_code add_wide(fixture *f, clv_op op, uint32_t index, uint32_t generat
 }
 
 static clv_code add_module(fixture *f, clv_op op, uint32_t index, uint32_t generation) {
-  return add_wide(f, op, index, generation, WIDTH);
+  return add_module_with_width(f, op, index, generation, WIDTH);
 }
 
 static int set_up(void **state) {
@@ -42,19 +42,19 @@ static int set_up(void **state) {
   fixture *f = calloc(1, sizeof *f);
   assert_non_null(f);
   assert_ok(clv_pool_new(64 << 20, 4096, &f->pool, &err));
-  clv_node_options o = {.pool = f->pool, .user = f, .on_program = on_program};
+  clv_node_options o = {.pool = f->pool, .user = f, .on_program = keep_packet};
   assert_ok(clv_node_new(&o, &f->node, &err));
   *state = f;
   return 0;
 }
 
-static void forget(fixture *f) {
-  while (f->n_seen) clv_packet_free(f->seen[--f->n_seen]);
+static void free_seen_packets(fixture *f) {
+  while (f->n_seen) clv_packet_free(f->seen_packets[--f->n_seen]);
 }
 
 static int tear_down(void **state) {
   fixture *f = *state;
-  forget(f);
+  free_seen_packets(f);
   clv_node_free(f->node);
   assert_int_equal(clv_account_usage(clv_pool_account(f->pool), CLV_QUOTA_CALLS), 0);
   clv_pool_unref(f->pool);
@@ -64,29 +64,29 @@ static int tear_down(void **state) {
 
 /* Runs the node until this many more packets have reached the program. Returns the last one. */
 static const clv_frame *run_until_packets(fixture *f, uint32_t more) {
-  f->wanted = f->n_seen + more;
+  f->n_wanted = f->n_seen + more;
   clv_node_clear_interrupt(f->node);
   assert_true(clv_node_run_until(f->node, clv_now_ns() + 10000000000u));
-  return &f->seen[f->n_seen - 1]->frame;
+  return &f->seen_packets[f->n_seen - 1]->frame;
 }
 
-static void post(fixture *f, clv_packet *p, uint32_t generation) {
+static void send_packet(fixture *f, clv_packet *p, uint32_t generation) {
   clv_err err = {0};
   p->frame.generation = generation;
   assert_ok(clv_node_send_to(f->node, "", p, &err));
 }
 
-static void unload(fixture *f, uint32_t index, uint32_t generation) {
+static void send_unload(fixture *f, uint32_t index, uint32_t generation) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new(f->pool, CLV_UNLOAD, &p, &err));
   p->frame.module = index;
   p->frame.message = 77;
-  post(f, p, generation);
+  send_packet(f, p, generation);
 }
 
-static void call_wide(fixture *f, uint64_t context, uint64_t id, uint32_t generation, bool deliver,
-                      int64_t width) {
+static void send_call_with_width(fixture *f, uint64_t context, uint64_t id, uint32_t generation,
+                                 bool deliver, int64_t width) {
   clv_err err = {0};
   clv_packet *p;
   clv_tensor *t;
@@ -96,15 +96,16 @@ static void call_wide(fixture *f, uint64_t context, uint64_t id, uint32_t genera
   assert_ok(clv_packet_add_arg(p, id + 1000, true, t, &err));
   clv_tensor_unref(t);
   if (deliver) assert_ok(clv_packet_add_delivery(p, "", &err));
-  post(f, p, generation);
+  send_packet(f, p, generation);
 }
 
-static void call(fixture *f, uint64_t context, uint64_t id, uint32_t generation, bool deliver) {
-  call_wide(f, context, id, generation, deliver, WIDTH);
+static void send_call(fixture *f, uint64_t context, uint64_t id, uint32_t generation,
+                      bool deliver) {
+  send_call_with_width(f, context, id, generation, deliver, WIDTH);
 }
 
 /* Sends the backward of one call with its gradient and a vote. */
-static void backward(fixture *f, uint64_t context, uint64_t id) {
+static void send_backward(fixture *f, uint64_t context, uint64_t id) {
   clv_err err = {0};
   clv_packet *p;
   clv_tensor *t;
@@ -112,18 +113,18 @@ static void backward(fixture *f, uint64_t context, uint64_t id) {
   for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = 1;
   assert_ok(clv_packet_new_prepare(f->pool, context, 1, 1, false, true, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, id, 1, 0, &err));
-  post(f, p, 0);
+  send_packet(f, p, 0);
   assert_ok(clv_packet_new_gradient(f->pool, context, 1, id, 0, "", t, &p, &err));
   clv_tensor_unref(t);
-  post(f, p, 0);
+  send_packet(f, p, 0);
 }
 
-static void end(fixture *f, uint64_t context, bool steps) {
+static void send_end(fixture *f, uint64_t context, bool steps) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_new_end_context(f->pool, context, 9, &p, &err));
   if (steps) clv_packet_set_end_commit(p, 1, 0.5f, true);
-  post(f, p, 0);
+  send_packet(f, p, 0);
 }
 
 static void is(const clv_frame *f, clv_frame_kind kind, clv_code code) {
@@ -133,26 +134,26 @@ static void is(const clv_frame *f, clv_frame_kind kind, clv_code code) {
 
 /* ---- the tests ------------------------------------------------------------------------------- */
 
-/* Calls, a backward and a step that can be rolled back; then the same with a new module of the same
- * index. */
+/* Makes calls, a backward and a step that can be rolled back, unloads the module, and does the same
+ * with a new module of the same index. */
 static void repeated_load_and_unload_leaks_nothing(void **state) {
   fixture *f = *state;
   clv_module_counts sum;
   size_t bytes = 0;
   uint64_t context = 0;
-  for (uint32_t g = 0; g < 2600; g++) { /* more contexts than there are tombstones */
+  for (uint32_t g = 0; g < 2600; g++) { /* more contexts than the node remembers after their end */
     assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, g), CLV_OK);
-    call(f, ++context, 5, g, false);
-    backward(f, context, 5);
+    send_call(f, ++context, 5, g, false);
+    send_backward(f, context, 5);
     is(run_until_packets(f, 1), CLV_FINISHED, CLV_OK);
-    end(f, context, true);
-    unload(f, 0, g);
+    send_end(f, context, true);
+    send_unload(f, 0, g);
     is(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
-    assert_int_equal(f->seen[1]->frame.kind, CLV_ENDED);
-    assert_int_equal(f->seen[2]->frame.reply_to, 77);
-    assert_int_equal(f->seen[2]->frame.generation, g);
+    assert_int_equal(f->seen_packets[1]->frame.kind, CLV_ENDED);
+    assert_int_equal(f->seen_packets[2]->frame.reply_to, 77);
+    assert_int_equal(f->seen_packets[2]->frame.generation, g);
     assert_null(clv_node_module(f->node, 0));
-    forget(f);
+    free_seen_packets(f);
     if (g == 2500) bytes = clv_pool_bytes(f->pool);
   }
   assert_int_equal(clv_pool_bytes(f->pool), bytes);
@@ -167,14 +168,14 @@ static void unload_frees_pooled_tensors_of_its_sizes(void **state) {
   size_t bytes[2];
   for (uint32_t g = 0; g < 2; g++) {
     int64_t width = g ? WIDE : WIDTH;
-    assert_int_equal(add_wide(f, CLV_OP_TANH, 0, g, width), CLV_OK);
-    call_wide(f, 3 + g, 5, g, true, width);
+    assert_int_equal(add_module_with_width(f, CLV_OP_TANH, 0, g, width), CLV_OK);
+    send_call_with_width(f, 3 + g, 5, g, true, width);
     is(run_until_packets(f, 1), CLV_VALUE, CLV_OK);
-    forget(f);
-    end(f, 3 + g, false);
-    unload(f, 0, g);
+    free_seen_packets(f);
+    send_end(f, 3 + g, false);
+    send_unload(f, 0, g);
     is(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
-    forget(f);
+    free_seen_packets(f);
     bytes[g] = clv_pool_bytes(f->pool);
   }
   assert_int_equal(bytes[1], bytes[0]);
@@ -183,16 +184,16 @@ static void unload_frees_pooled_tensors_of_its_sizes(void **state) {
 static void unload_is_refused_while_a_context_used_it(void **state) {
   fixture *f = *state;
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 0), CLV_OK);
-  call(f, 3, 5, 0, true);
+  send_call(f, 3, 5, 0, true);
   is(run_until_packets(f, 1), CLV_VALUE, CLV_OK);
-  unload(f, 0, 0);
+  send_unload(f, 0, 0);
   is(run_until_packets(f, 1), CLV_ERROR, CLV_PRECONDITION);
-  backward(f, 3, 5);
+  send_backward(f, 3, 5);
   is(run_until_packets(f, 1), CLV_FINISHED, CLV_OK);
-  unload(f, 0, 0);
+  send_unload(f, 0, 0);
   is(run_until_packets(f, 1), CLV_ERROR, CLV_PRECONDITION);
-  end(f, 3, false);
-  unload(f, 0, 0);
+  send_end(f, 3, false);
+  send_unload(f, 0, 0);
   is(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
 }
 
@@ -202,16 +203,16 @@ static void unload_is_refused_while_statistics_may_revert(void **state) {
   clv_err err = {0};
   clv_packet *p;
   assert_int_equal(add_module(f, CLV_OP_BATCHNORM, 0, 0), CLV_OK);
-  call(f, 3, 5, 0, true);
+  send_call(f, 3, 5, 0, true);
   is(run_until_packets(f, 1), CLV_VALUE, CLV_OK);
   assert_ok(clv_packet_new(f->pool, CLV_DROP, &p, &err));
   p->frame.context = 3;
   p->frame.upstream[p->frame.n_upstream++] = 5;
-  post(f, p, 0);
-  unload(f, 0, 0);
+  send_packet(f, p, 0);
+  send_unload(f, 0, 0);
   is(run_until_packets(f, 1), CLV_ERROR, CLV_PRECONDITION);
-  end(f, 3, false);
-  unload(f, 0, 0);
+  send_end(f, 3, false);
+  send_unload(f, 0, 0);
   is(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
 }
 
@@ -221,25 +222,25 @@ static void late_frame_does_not_reach_a_newer_generation(void **state) {
   clv_packet *p;
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 4), CLV_OK);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 5), CLV_EXISTS);
-  unload(f, 0, 4);
+  send_unload(f, 0, 4);
   is(run_until_packets(f, 1), CLV_UNLOADED, CLV_OK);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 4), CLV_PRECONDITION);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 3), CLV_PRECONDITION);
-  unload(f, 0, 4);
+  send_unload(f, 0, 4);
   is(run_until_packets(f, 1), CLV_ERROR, CLV_NOT_FOUND);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, UINT32_MAX), CLV_OK);
-  call(f, 3, 5, 4, true);
+  send_call(f, 3, 5, 4, true);
   is(run_until_packets(f, 1), CLV_VALUE, CLV_NOT_FOUND);
-  call(f, 3, 6, UINT32_MAX, true);
+  send_call(f, 3, 6, UINT32_MAX, true);
   is(run_until_packets(f, 1), CLV_VALUE, CLV_OK);
   assert_ok(clv_packet_new_state_get(f->pool, 0, 8, 0, CLV_STATE_WEIGHTS, &p, &err));
-  post(f, p, 4);
+  send_packet(f, p, 4);
   is(run_until_packets(f, 1), CLV_ERROR, CLV_NOT_FOUND);
   assert_ok(clv_packet_new_apply(f->pool, 3, 8, 0, 1, 0.1f, true, &p, &err));
-  post(f, p, 4);
+  send_packet(f, p, 4);
   is(run_until_packets(f, 1), CLV_ABORT, CLV_NOT_FOUND);
-  end(f, 3, false);
-  unload(f, 0, UINT32_MAX);
+  send_end(f, 3, false);
+  send_unload(f, 0, UINT32_MAX);
   is(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, UINT32_MAX), CLV_PRECONDITION);
 }
@@ -252,22 +253,22 @@ static void unload_waits_for_earlier_calls(void **state) {
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 0), CLV_OK);
   assert_ok(clv_packet_new_call(f->pool, 3, 5, 0, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, 1000, true, NULL, &err));
-  post(f, p, 0);
-  unload(f, 0, 0);
-  end(f, 3, false); /* takes the call out of the queue */
+  send_packet(f, p, 0);
+  send_unload(f, 0, 0);
+  send_end(f, 3, false); /* the end of context 3 removes its call from the queue */
   assert_int_equal(run_until_packets(f, 2)->kind, CLV_UNLOADED);
-  assert_int_equal(f->seen[0]->frame.kind, CLV_ENDED);
+  assert_int_equal(f->seen_packets[0]->frame.kind, CLV_ENDED);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 1), CLV_OK);
   assert_ok(clv_packet_new_call(f->pool, 4, 5, 0, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, 1000, true, NULL, &err));
-  post(f, p, 1);
-  unload(f, 0, 1);
-  call(f, 5, 6, 1, true); /* waits for the change */
-  end(f, 4, false);
+  send_packet(f, p, 1);
+  send_unload(f, 0, 1);
+  send_call(f, 5, 6, 1, true); /* this call waits until the module is unloaded */
+  send_end(f, 4, false);
   is(run_until_packets(f, 3), CLV_VALUE, CLV_OK);
-  is(&f->seen[3]->frame, CLV_ERROR, CLV_PRECONDITION);
-  end(f, 5, false);
-  unload(f, 0, 1);
+  is(&f->seen_packets[3]->frame, CLV_ERROR, CLV_PRECONDITION);
+  send_end(f, 5, false);
+  send_unload(f, 0, 1);
   is(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
 }
 
@@ -281,26 +282,26 @@ static void unload_is_refused_while_a_change_is_pending(void **state) {
     clv_module_counts sum;
     assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, reverts), CLV_OK);
     uint64_t stepped = 2 * reverts + 2, waits = 2 * reverts + 3;
-    call(f, stepped, 5, reverts, false);
-    backward(f, stepped, 5);
+    send_call(f, stepped, 5, reverts, false);
+    send_backward(f, stepped, 5);
     is(run_until_packets(f, 1), CLV_FINISHED, CLV_OK);
     assert_ok(clv_packet_new_call(f->pool, waits, 5, 0, true, &p, &err));
     assert_ok(clv_packet_add_arg(p, 1000, true, NULL, &err));
-    post(f, p, reverts);
-    unload(f, 0, reverts);
+    send_packet(f, p, reverts);
+    send_unload(f, 0, reverts);
     if (reverts) {
       assert_ok(clv_packet_new_revert(f->pool, stepped, 8, &p, &err));
-      post(f, p, 0);
+      send_packet(f, p, 0);
     }
-    end(f, stepped, !reverts);
+    send_end(f, stepped, !reverts);
     is(run_until_packets(f, 1), CLV_ENDED, CLV_OK);
-    end(f, waits, false);
+    send_end(f, waits, false);
     is(run_until_packets(f, 2 + reverts), CLV_ERROR, CLV_PRECONDITION);
     clv_node_count_work(f->node, &sum);
     assert_int_equal(sum.steps_since_load, 1);
-    unload(f, 0, reverts);
+    send_unload(f, 0, reverts);
     is(run_until_packets(f, 1), CLV_UNLOADED, CLV_OK);
-    forget(f);
+    free_seen_packets(f);
   }
 }
 

@@ -14,11 +14,11 @@ enum { CONTEXTS = 3, CALLS = 6, PROGRAMS = 150, ORDERS = 3, MOST_FRAMES = 256 };
 
 /* Sum of a hash of each result, because their order is not fixed. */
 typedef struct digest {
-  uint64_t sum;
-  uint32_t n, failures;
+  uint64_t sum_of_hashes;
+  uint32_t n, n_failures;
 } digest;
 
-static uint64_t mix(uint64_t hash, const void *data, size_t n) {
+static uint64_t add_to_hash(uint64_t hash, const void *data, size_t n) {
   for (size_t i = 0; i < n; i++) hash = (hash ^ ((const uint8_t *)data)[i]) * 1099511628211u;
   return hash;
 }
@@ -31,7 +31,7 @@ static uint64_t hash_module(clv_module *m, uint64_t hash) {
     for (uint32_t i = 0; clv_module_state_item(m, (clv_state_kind)what, i, &item); i++) {
       assert_true(item.bytes <= sizeof bytes);
       assert_ok(clv_state_item_get(&item, bytes, &err));
-      hash = mix(hash, bytes, item.bytes);
+      hash = add_to_hash(hash, bytes, item.bytes);
     }
   return hash;
 }
@@ -42,17 +42,17 @@ static uint64_t hash_packet(engine *w, const clv_result *r) {
   bool of_value = f->kind == CLV_VALUE || f->kind == CLV_GRADIENT;
   const uint64_t key[] = {(uint64_t)r->kind, (uint64_t)f->kind, f->context,
                           of_value ? f->message : f->reply_to, f->phase};
-  uint64_t hash = mix(14695981039346656037u, key, sizeof key);
+  uint64_t hash = add_to_hash(14695981039346656037u, key, sizeof key);
   for (uint32_t i = 0; i < f->n_tensors; i++)
-    hash = mix(hash, r->packet->tensor[i]->data, r->packet->tensor[i]->bytes);
+    hash = add_to_hash(hash, r->packet->tensor[i]->data, r->packet->tensor[i]->bytes);
   return r->kind == CLV_RESULT_STATE ? hash_module(w->modules[f->module], hash) : hash;
 }
 
-static void on_result(engine *w, clv_result *r) {
+static void add_result_to_digest(engine *w, clv_result *r) {
   digest *d = w->user;
-  d->sum += hash_packet(w, r);
+  d->sum_of_hashes += hash_packet(w, r);
   d->n++;
-  d->failures += clv_frame_is_failure(&r->packet->frame) || r->kind == CLV_RESULT_REFUSED;
+  d->n_failures += clv_frame_is_failure(&r->packet->frame) || r->kind == CLV_RESULT_REFUSED;
   clv_packet_free(r->packet);
 }
 
@@ -62,89 +62,93 @@ typedef struct program {
   uint64_t seed;
   engine *w;
   clv_packet *frames[CONTEXTS][MOST_FRAMES];
-  uint32_t n[CONTEXTS], next[CONTEXTS], n_before_step[CONTEXTS];
+  uint32_t n[CONTEXTS], next_frame[CONTEXTS], n_before_step[CONTEXTS];
 } program;
 
 /* Ids increase in the order of the calls. */
-static uint64_t id_of(uint32_t context, uint32_t call) { return 100 + CONTEXTS * call + context; }
+static uint64_t get_call_id(uint32_t context, uint32_t call) {
+  return 100 + CONTEXTS * call + context;
+}
 
 static void add_frame(program *g, uint32_t context, clv_packet *p) {
   assert_true(g->n[context] < MOST_FRAMES);
   g->frames[context][g->n[context]++] = p;
 }
 
-/* Each call takes the value of an earlier one or a leaf; its value is for the program, too, which
- * says so with the call, or later, or not at all. planned: forwards, backwards and gradients of
- * parameters have positions. */
-static void call(program *g, uint32_t c, uint32_t i, const uint32_t *arg, bool planned) {
+/* Adds a call of an earlier call's value or of a leaf. The call itself, a later frame or no frame
+ * asks for its value on behalf of the program. planned: forwards, backwards and parameter gradients
+ * have positions. */
+static void add_call(program *g, uint32_t c, uint32_t i, const uint32_t *arg, bool planned) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = arg[i] ? NULL : engine_tensor(g->w, (float)i);
-  uint32_t module = draw_of(&g->seed, TEST_MODULES), back = 2 * (CALLS - 1 - i);
-  assert_ok(clv_packet_new_call(g->w->pool, c + 1, id_of(c, i + 1), module, true, &p, &err));
-  assert_ok(clv_packet_add_arg(p, arg[i] ? id_of(c, arg[i]) : 0, true, x, &err));
-  if (draw_of(&g->seed, 3)) assert_ok(clv_packet_add_delivery(p, "", &err));
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = arg[i] ? NULL : engine_make_tensor(g->w, (float)i);
+  uint32_t module = draw_below(&g->seed, TEST_MODULES), back = 2 * (CALLS - 1 - i);
+  assert_ok(clv_packet_new_call(g->w->pool, c + 1, get_call_id(c, i + 1), module, true, &p, &err));
+  assert_ok(clv_packet_add_arg(p, arg[i] ? get_call_id(c, arg[i]) : 0, true, x, &err));
+  if (draw_below(&g->seed, 3)) assert_ok(clv_packet_add_delivery(p, "", &err));
   if (planned) clv_packet_set_positions(p, i + 1, CALLS + 1 + back, CALLS + 2 + back, false);
   add_frame(g, c, p);
 }
 
-/* Delivers values again, and some for the first time. */
-static void deliver(program *g, uint32_t c) {
+/* Adds requests for values, some of which were requested before. */
+static void add_deliveries(program *g, uint32_t c) {
   clv_err err = {0};
   clv_packet *p;
   for (uint32_t i = 0; i < CALLS; i++) {
-    if (draw_of(&g->seed, 3)) continue;
-    assert_ok(clv_packet_new_deliver(g->w->pool, c + 1, id_of(c, i + 1), "", &p, &err));
+    if (draw_below(&g->seed, 3)) continue;
+    assert_ok(clv_packet_new_deliver(g->w->pool, c + 1, get_call_id(c, i + 1), "", &p, &err));
     add_frame(g, c, p);
   }
 }
 
-/* Position of call i's gradient for its argument: after the outside gradient and those of earlier
- * calls. */
-static uint32_t place_of(const uint32_t *arg, uint32_t i) {
+/* Returns the position of call i's gradient in the sum for its argument: after the program's
+ * gradient and those of earlier calls. */
+static uint32_t get_gradient_position(const uint32_t *arg, uint32_t i) {
   uint32_t n = 1;
   for (uint32_t k = 0; k < i; k++) n += arg[k] == arg[i];
   return n;
 }
 
-/* Sends a backward: each call gets a gradient from outside and from the calls that use it. */
-static void backward(program *g, uint32_t c, const uint32_t *arg) {
+/* Adds a backward to the packet. Each call gets a gradient from the program, and one from each call
+ * that uses its value. */
+static void add_backward(program *g, uint32_t c, const uint32_t *arg) {
   clv_err err = {0};
   clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = engine_tensor(g->w, 0.25f);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = engine_make_tensor(g->w, 0.25f);
   assert_ok(clv_packet_new_prepare(g->w->pool, c + 1, 1, 0, false, true, false, &p, &err));
   for (uint32_t i = CALLS; i-- > 0;) {
     uint32_t n = 1;
     for (uint32_t k = i + 1; k < CALLS; k++) n += arg[k] == i + 1;
-    assert_ok(clv_packet_add_needed_call(p, id_of(c, i + 1), n, 0, &err));
+    assert_ok(clv_packet_add_needed_call(p, get_call_id(c, i + 1), n, 0, &err));
     if (arg[i])
-      assert_ok(clv_packet_add_target(p, 0, id_of(c, arg[i]), "", place_of(arg, i), &err));
+      assert_ok(clv_packet_add_target(p, 0, get_call_id(c, arg[i]), "",
+                                      get_gradient_position(arg, i), &err));
   }
   add_frame(g, c, p);
   for (uint32_t i = 0; i < CALLS; i++) {
-    uint64_t id = id_of(c, i + 1);
+    uint64_t id = get_call_id(c, i + 1);
     assert_ok(clv_packet_new_gradient(g->w->pool, c + 1, 1, id, 0, "", dy, &p, &err));
     add_frame(g, c, p);
   }
 }
 
-/* Sends a step, its commit for a module, perhaps a revert, and the end. */
-static void step(program *g, uint32_t c) {
+/* Adds a step, its commit for a module, perhaps a REVERT, and the end of the context. */
+static void add_step(program *g, uint32_t c) {
   clv_err err = {0};
   clv_packet *p;
   clv_pool *pool = g->w->pool;
-  bool apply = draw_of(&g->seed, 4) > 0;
+  bool apply = draw_below(&g->seed, 4) > 0;
   assert_ok(clv_packet_new_apply(pool, c + 1, 90 + c, CLV_MODULE_ALL, 1, 0.125f, apply, &p, &err));
   add_frame(g, c, p);
-  uint32_t module = draw_of(&g->seed, TEST_MODULES);
+  uint32_t module = draw_below(&g->seed, TEST_MODULES);
   assert_ok(clv_packet_new_state_get(pool, 0, 80 + c, module, CLV_STATE_WEIGHTS, &p, &err));
   add_frame(g, c, p);
   assert_ok(clv_packet_new_end_context(pool, c + 1, 70 + c, &p, &err));
-  if (draw_of(&g->seed, 2)) clv_packet_set_end_commit(p, 1, 0.25f, draw_of(&g->seed, 4) > 0);
+  if (draw_below(&g->seed, 2)) clv_packet_set_end_commit(p, 1, 0.25f, draw_below(&g->seed, 4) > 0);
   add_frame(g, c, p);
 }
 
-static void planned_steps(program *g, uint32_t c) {
+static void add_planned_steps(program *g, uint32_t c) {
   clv_err err = {0};
   clv_packet *p;
   uint32_t at = 3 * CALLS;
@@ -155,56 +159,59 @@ static void planned_steps(program *g, uint32_t c) {
   }
 }
 
-static void write_context(program *g, uint32_t c, bool planned) {
+static void make_context_frames(program *g, uint32_t c, bool planned) {
   uint32_t arg[CALLS];
   for (uint32_t i = 0; i < CALLS; i++) {
-    arg[i] = draw_of(&g->seed, i + 1);
-    call(g, c, i, arg, planned);
+    arg[i] = draw_below(&g->seed, i + 1);
+    add_call(g, c, i, arg, planned);
   }
-  deliver(g, c);
-  if (planned) planned_steps(g, c);
-  backward(g, c, arg);
+  add_deliveries(g, c);
+  if (planned) add_planned_steps(g, c);
+  add_backward(g, c, arg);
   g->n_before_step[c] = g->n[c];
-  step(g, c);
+  add_step(g, c);
 }
 
 /* Sends the next frame of a context, unless `end` frames were sent. */
-static void send(program *g, uint32_t c, uint32_t end) {
+static void send_next_frame(program *g, uint32_t c, uint32_t end) {
   clv_err err = {0};
-  if (g->next[c] < end) assert_ok(engine_packet(g->w, g->frames[c][g->next[c]++], &err));
-  assert_int_equal(far.asked, 0); /* another thread may continue */
+  if (g->next_frame[c] < end)
+    assert_ok(engine_handle_packet(g->w, g->frames[c][g->next_frame[c]++], &err));
+  /* all work of the device has been waited for, so another thread may continue with it */
+  assert_int_equal(far.n_unfinished, 0);
 }
 
 static void send_in_any_order(program *g, const uint32_t *end) {
-  while (g->next[0] < end[0] || g->next[1] < end[1] || g->next[2] < end[2]) {
-    uint32_t c = draw_of(&g->seed, CONTEXTS);
-    send(g, c, end[c]);
+  while (g->next_frame[0] < end[0] || g->next_frame[1] < end[1] || g->next_frame[2] < end[2]) {
+    uint32_t c = draw_below(&g->seed, CONTEXTS);
+    send_next_frame(g, c, end[c]);
   }
 }
 
 /* Runs one program: a context with positions, or several whose frames are interleaved by the
  * seed. */
-static digest run(uint64_t seed, uint64_t order, const clv_backend *const *backends) {
+static digest run_program(uint64_t seed, uint64_t order, const clv_backend *const *backends) {
   digest d = {0};
-  engine w = {.backends = backends, .on_result = on_result, .user = &d};
+  engine w = {.backends = backends, .on_result = add_result_to_digest, .user = &d};
   program g = {.seed = seed, .w = &w};
-  engine_begin(&w, order);
-  bool planned = draw_of(&g.seed, 3) == 0;
-  for (uint32_t c = 0; c < (planned ? 1 : CONTEXTS); c++) write_context(&g, c, planned);
-  for (uint32_t i = 0; i < CALLS * CONTEXTS; i++) send(&g, i % CONTEXTS, g.n[i % CONTEXTS]);
-  if (draw_of(&g.seed, 4)) send_in_any_order(&g, g.n_before_step);
+  engine_open(&w, order);
+  bool planned = draw_below(&g.seed, 3) == 0;
+  for (uint32_t c = 0; c < (planned ? 1 : CONTEXTS); c++) make_context_frames(&g, c, planned);
+  for (uint32_t i = 0; i < CALLS * CONTEXTS; i++)
+    send_next_frame(&g, i % CONTEXTS, g.n[i % CONTEXTS]);
+  if (draw_below(&g.seed, 4)) send_in_any_order(&g, g.n_before_step);
   send_in_any_order(&g, g.n);
-  engine_run(&w, true);
-  for (uint32_t i = 0; i < TEST_MODULES; i++) d.sum += hash_module(w.modules[i], i);
-  engine_end(&w);
+  engine_run_work(&w, true);
+  for (uint32_t i = 0; i < TEST_MODULES; i++) d.sum_of_hashes += hash_module(w.modules[i], i);
+  engine_close(&w);
   return d;
 }
 
-static const clv_backend *const *places_of(uint64_t order) {
+static const clv_backend *const *get_backends(uint64_t order) {
   static const clv_backend *all[2][TEST_MODULES];
-  for (int i = 0; i < TEST_MODULES; i++) all[0][i] = far_device(clv_backend_ref(), 0);
+  for (int i = 0; i < TEST_MODULES; i++) all[0][i] = far_get_device(clv_backend_ref(), 0);
   for (int i = 0; i < TEST_MODULES; i++)
-    all[1][i] = i < 3 ? far_device(clv_backend_ref(), i % 2) : clv_backend_ref();
+    all[1][i] = i < 3 ? far_get_device(clv_backend_ref(), i % 2) : clv_backend_ref();
   return order > ORDERS ? all[order - ORDERS - 1] : NULL;
 }
 
@@ -212,17 +219,17 @@ static void asynchronous_work_gives_the_same_bits(void **state) {
   uint32_t failures = 0;
   (void)state;
   for (uint64_t seed = 1; seed <= PROGRAMS; seed++) {
-    digest want = run(seed, 0, NULL);
-    failures += want.failures;
+    digest want = run_program(seed, 0, NULL);
+    failures += want.n_failures;
     for (uint64_t order = 1; order <= ORDERS + 2; order++) {
-      digest got = run(seed, 7 * seed + order, places_of(order));
-      if (got.sum != want.sum || got.n != want.n)
+      digest got = run_program(seed, 7 * seed + order, get_backends(order));
+      if (got.sum_of_hashes != want.sum_of_hashes || got.n != want.n)
         fail_msg("program %u, order %u: %u results of %u, or other bits", (unsigned)seed,
                  (unsigned)order, got.n, want.n);
       assert_int_equal(far.n_blocks, 0);
     }
   }
-  assert_true(far.from);
+  assert_true(far.bytes_between_devices);
   assert_in_range(failures, 1, PROGRAMS); /* most programs succeed, and some do not */
 }
 
@@ -232,19 +239,19 @@ static void failing_call_does_not_overtake_running_work(void **state) {
   clv_packet *p;
   engine w = {0};
   (void)state;
-  engine_begin(&w, 1);
-  w.holds = true;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(&w, 1);
+  engine_open(&w, 1);
+  w.holds_started_work = true;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_make_tensor(&w, 1);
   for (uint64_t id = 20; id >= 15; id -= 5) {
     assert_ok(clv_packet_new_call(w.pool, 1, id, 1, true, &p, &err));
     for (uint64_t n = id; n <= 20; n += 5) assert_ok(clv_packet_add_arg(p, 0, false, x, &err));
-    assert_ok(engine_packet(&w, p, &err));
+    assert_ok(engine_handle_packet(&w, p, &err));
   }
-  assert_int_equal(w.n_started, 1);
-  engine_run(&w, true);
+  assert_int_equal(w.n_started_work, 1);
+  engine_run_work(&w, true);
   assert_int_equal(w.contexts->counts.calls_waiting, 0);
   x = clv_tensor_unref(x);
-  engine_end(&w);
+  engine_close(&w);
 }
 
 /* Work of several modules is ready at once. It starts in the order in which it became ready. */
@@ -255,20 +262,21 @@ static void ready_work_starts_in_order(void **state) {
   bool kept;
   engine w = {0};
   (void)state;
-  engine_begin(&w, 1);
-  w.holds = true;
+  engine_open(&w, 1);
+  w.holds_started_work = true;
   for (uint32_t i = 0; i < CLV_COUNT(modules); i++) {
-    CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(&w, 1);
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_make_tensor(&w, 1);
     assert_ok(clv_packet_new_call(w.pool, 1, 20 + i, modules[i], true, &p, &err));
     assert_ok(clv_packet_add_arg(p, 0, false, x, &err));
     assert_ok(clv_contexts_handle_packet(w.contexts, p, &kept, &err));
     if (!kept) clv_packet_free(p);
   }
-  assert_int_equal(w.n_started, 0);
-  engine_run(&w, false);
-  assert_int_equal(w.n_started, 3);
-  for (uint32_t i = 0; i < w.n_started; i++) assert_int_equal(w.started[i]->module, modules[i]);
-  engine_end(&w);
+  assert_int_equal(w.n_started_work, 0);
+  engine_run_work(&w, false);
+  assert_int_equal(w.n_started_work, 3);
+  for (uint32_t i = 0; i < w.n_started_work; i++)
+    assert_int_equal(w.started_work[i]->module, modules[i]);
+  engine_close(&w);
 }
 
 int main(void) {

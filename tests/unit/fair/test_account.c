@@ -11,7 +11,7 @@ enum { KIB = 1024 };
 
 /* Accounts: a worker of 64 KiB, an identity of 32 KiB, and two of its sessions. */
 typedef struct fixture {
-  clv_account *worker_account, *identity;
+  clv_account *worker_account, *identity_account;
   clv_pool *pools[2];
 } fixture;
 
@@ -29,10 +29,10 @@ static int set_up(void **state) {
       .owner_text = "all sessions of this identity",
       .limit = {[CLV_QUOTA_BYTES] = 32 * KIB, [CLV_QUOTA_TENSORS] = 6, [CLV_QUOTA_CALLS] = 3},
       .key = {[CLV_QUOTA_BYTES] = "allow[].bytes", [CLV_QUOTA_TENSORS] = "allow[].tensors"}};
-  assert_ok(clv_account_new(&identity, &f->identity, &err));
+  assert_ok(clv_account_new(&identity, &f->identity_account, &err));
   for (int i = 0; i < 2; i++) {
     CLV_AUTO(clv_account_unrefp) clv_account *own = NULL;
-    clv_account_options session = {.parent = f->identity,
+    clv_account_options session = {.parent = f->identity_account,
                                    .owner_text = "this session",
                                    .limit = {[CLV_QUOTA_BYTES] = 24 * KIB},
                                    .key = {[CLV_QUOTA_BYTES] = "limits.session_bytes"}};
@@ -46,68 +46,75 @@ static int set_up(void **state) {
 static int tear_down(void **state) {
   fixture *f = *state;
   for (int i = 0; i < 2; i++) clv_pool_unref(f->pools[i]);
-  clv_account_unref(f->identity);
+  clv_account_unref(f->identity_account);
   clv_account_unref(f->worker_account);
   free(f);
   return 0;
 }
 
-static clv_tensor *tensor(clv_pool *pool, int64_t bytes) {
+static clv_tensor *make_tensor(clv_pool *pool, int64_t bytes) {
   clv_err err = {0};
   clv_tensor *t;
   assert_ok(clv_pool_tensor(pool, CLV_U8, &CLV_SHAPE(bytes), &t, &err));
   return t;
 }
 
-static void refused(clv_pool *pool, int64_t bytes, const char *text) {
+static void assert_refused(clv_pool *pool, int64_t bytes, const char *text) {
   clv_err err = {0};
   clv_tensor *t;
   assert_int_equal(clv_pool_tensor(pool, CLV_U8, &CLV_SHAPE(bytes), &t, &err), CLV_EXHAUSTED);
   assert_string_equal(err.text, text);
 }
 
-static uint64_t used(const clv_account *a) { return clv_account_usage(a, CLV_QUOTA_BYTES); }
+static uint64_t get_used_bytes(const clv_account *a) {
+  return clv_account_usage(a, CLV_QUOTA_BYTES);
+}
 
 static void exceeded_quota_is_named(void **state) {
   fixture *f = *state;
-  clv_tensor *a = tensor(f->pools[0], 20 * KIB), *b = tensor(f->pools[1], 10 * KIB);
-  assert_true(used(f->worker_account) == 30 * KIB && used(f->identity) == 30 * KIB);
-  refused(f->pools[0], 5 * KIB,
-          "5120 bytes more exceed the quota of this session: 20480 in use, the limit is 24576; "
-          "raise limits.session_bytes in worker.yaml");
-  refused(f->pools[1], 3 * KIB,
-          "3072 bytes more exceed the quota of all sessions of this identity: 30720 in use, the "
-          "limit is 32768; raise allow[].bytes in worker.yaml");
-  assert_int_equal(used(f->identity), 30 * KIB); /* a refused allocation is charged nowhere */
+  clv_tensor *a = make_tensor(f->pools[0], 20 * KIB), *b = make_tensor(f->pools[1], 10 * KIB);
+  assert_true(get_used_bytes(f->worker_account) == 30 * KIB &&
+              get_used_bytes(f->identity_account) == 30 * KIB);
+  assert_refused(
+      f->pools[0], 5 * KIB,
+      "5120 bytes more exceed the quota of this session: 20480 in use, the limit is 24576; "
+      "raise limits.session_bytes in worker.yaml");
+  assert_refused(
+      f->pools[1], 3 * KIB,
+      "3072 bytes more exceed the quota of all sessions of this identity: 30720 in use, the "
+      "limit is 32768; raise allow[].bytes in worker.yaml");
+  assert_int_equal(get_used_bytes(f->identity_account),
+                   30 * KIB); /* a refused allocation is charged nowhere */
   clv_tensor_unref(a);
   clv_tensor_unref(b);
   clv_pool_shrink(f->pools[0]);
-  clv_tensor_unref(tensor(f->pools[0], KIB));
-  assert_int_equal(used(f->identity), 11 * KIB);
-  assert_int_equal(clv_account_peak(f->identity, CLV_QUOTA_BYTES), 30 * KIB);
+  clv_tensor_unref(make_tensor(f->pools[0], KIB));
+  assert_int_equal(get_used_bytes(f->identity_account), 11 * KIB);
+  assert_int_equal(clv_account_peak(f->identity_account, CLV_QUOTA_BYTES), 30 * KIB);
 }
 
 static void idle_memory_of_one_session_is_given_to_another(void **state) {
   fixture *f = *state;
   /* the pool keeps the memory for the next allocation of that size */
-  clv_tensor_unref(tensor(f->pools[0], 20 * KIB));
+  clv_tensor_unref(make_tensor(f->pools[0], 20 * KIB));
   assert_int_equal(clv_pool_bytes(f->pools[0]), 20 * KIB);
-  clv_tensor *b = tensor(f->pools[1], 20 * KIB);
+  clv_tensor *b = make_tensor(f->pools[1], 20 * KIB);
   assert_int_equal(clv_pool_bytes(f->pools[0]), 0);
-  assert_int_equal(used(f->identity), 20 * KIB);
-  assert_int_equal(clv_account_peak(f->identity, CLV_QUOTA_BYTES), 20 * KIB);
+  assert_int_equal(get_used_bytes(f->identity_account), 20 * KIB);
+  assert_int_equal(clv_account_peak(f->identity_account, CLV_QUOTA_BYTES), 20 * KIB);
   clv_tensor_unref(b);
 }
 
 static void tensors_are_counted_over_all_sessions(void **state) {
   fixture *f = *state;
   clv_tensor *t[6];
-  for (int i = 0; i < 6; i++) t[i] = tensor(f->pools[i % 2], 16);
-  refused(f->pools[0], 16,
-          "1 tensor more exceeds the quota of all sessions of this identity: 6 in use, the limit "
-          "is 6; raise allow[].tensors in worker.yaml");
+  for (int i = 0; i < 6; i++) t[i] = make_tensor(f->pools[i % 2], 16);
+  assert_refused(
+      f->pools[0], 16,
+      "1 tensor more exceeds the quota of all sessions of this identity: 6 in use, the limit "
+      "is 6; raise allow[].tensors in worker.yaml");
   clv_tensor_unref(t[1]);
-  t[1] = tensor(f->pools[0], 8); /* of another size, in the other session */
+  t[1] = make_tensor(f->pools[0], 8); /* a block of another size, in the other session */
   for (int i = 0; i < 6; i++) clv_tensor_unref(t[i]);
 }
 
@@ -142,11 +149,12 @@ static void shared_account_error_hides_usage_of_others(void **state) {
   clv_account_options o = {.parent = f->worker_account, .owner_text = "a stranger"};
   assert_ok(clv_account_new(&o, &stranger, &err));
   assert_ok(clv_account_charge(stranger, CLV_QUOTA_BYTES, 60 * KIB, &err));
-  refused(f->pools[0], 5 * KIB,
-          "5120 bytes more exceed the quota of all sessions of this worker; raise memory_limit in "
-          "worker.yaml");
+  assert_refused(
+      f->pools[0], 5 * KIB,
+      "5120 bytes more exceed the quota of all sessions of this worker; raise memory_limit in "
+      "worker.yaml");
   clv_account_discharge(stranger, CLV_QUOTA_BYTES, 10 * KIB);
-  assert_int_equal(used(f->worker_account), 50 * KIB);
+  assert_int_equal(get_used_bytes(f->worker_account), 50 * KIB);
 }
 
 static void freed_session_returns_all_its_charges(void **state) {
@@ -157,13 +165,13 @@ static void freed_session_returns_all_its_charges(void **state) {
   assert_int_equal(clv_account_charge(own, CLV_QUOTA_CALLS, 1, &err), CLV_EXHAUSTED);
   assert_non_null(strstr(err.text, "1 call more"));
   assert_null(strstr(err.text, "worker.yaml")); /* no key of worker.yaml raises this limit */
-  clv_tensor *t = tensor(f->pools[1], 7);
+  clv_tensor *t = make_tensor(f->pools[1], 7);
   clv_tensor_unref(t);
   clv_pool_unref(f->pools[1]);
   f->pools[1] = NULL;
-  assert_int_equal(used(f->identity), 0);
-  assert_int_equal(clv_account_usage(f->identity, CLV_QUOTA_CALLS), 0);
-  assert_int_equal(clv_account_usage(f->identity, CLV_QUOTA_TENSORS), 0);
+  assert_int_equal(get_used_bytes(f->identity_account), 0);
+  assert_int_equal(clv_account_usage(f->identity_account, CLV_QUOTA_CALLS), 0);
+  assert_int_equal(clv_account_usage(f->identity_account, CLV_QUOTA_TENSORS), 0);
 }
 
 /* ---- threads --------------------------------------------------------------------------------- */
@@ -187,8 +195,9 @@ static void competing_sessions_stay_within_the_quota(void **state) {
   for (int i = 0; i < THREADS; i++)
     assert_int_equal(pthread_create(&threads[i], NULL, take_and_give, f->pools[i % 2]), 0);
   for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
-  assert_true(used(f->identity) <= 32 * KIB);
-  assert_int_equal(used(f->identity), clv_pool_bytes(f->pools[0]) + clv_pool_bytes(f->pools[1]));
+  assert_true(get_used_bytes(f->identity_account) <= 32 * KIB);
+  assert_int_equal(get_used_bytes(f->identity_account),
+                   clv_pool_bytes(f->pools[0]) + clv_pool_bytes(f->pools[1]));
 }
 
 int main(void) {

@@ -25,92 +25,94 @@
 enum { MOST_SHARES = 8, MOST_PIECES = 4096 };
 
 typedef struct room {
-  uint64_t clock; /* test clock in ns; atomic */
+  uint64_t clock_ns; /* test clock in ns; atomic */
   clv_fair_scheduler *t;
-  char order[MOST_PIECES]; /* one letter for each computed piece */
+  char compute_order[MOST_PIECES]; /* one letter for each computed piece */
   uint32_t n;
 } room;
 
-static uint64_t room_clock(void *user) {
-  return __atomic_load_n(&((room *)user)->clock, __ATOMIC_SEQ_CST);
+static uint64_t read_room_clock(void *user) {
+  return __atomic_load_n(&((room *)user)->clock_ns, __ATOMIC_SEQ_CST);
 }
 
-static void pass(room *h, uint64_t ns) { __atomic_fetch_add(&h->clock, ns, __ATOMIC_SEQ_CST); }
+static void pass_time(room *h, uint64_t ns) {
+  __atomic_fetch_add(&h->clock_ns, ns, __ATOMIC_SEQ_CST);
+}
 
-static void room_init(room *h, unsigned cores, uint64_t slice_ns, const uint64_t *weights,
+static void open_room(room *h, unsigned cores, uint64_t slice_ns, const uint64_t *weights,
                       size_t n) {
   clv_err err = {0};
-  *h = (room){.clock = 1000};
+  *h = (room){.clock_ns = 1000};
   clv_fair_scheduler_options o = {.cores = cores,
                                   .n_tenants = n,
                                   .weights = weights,
                                   .slice_ns = slice_ns,
-                                  .clock = {.now_ns = room_clock, .user = h}};
+                                  .clock = {.now_ns = read_room_clock, .user = h}};
   assert_ok(clv_fair_scheduler_new(&o, &h->t, &err));
 }
 
-/* A thread that computes `pieces` pieces of a length, one after the other. */
+/* A thread that computes `n_pieces` pieces of a length, one after the other. */
 typedef struct guest {
   room *h;
   clv_share *share;
   pthread_t thread;
   char letter;
-  unsigned threads;
-  uint32_t pieces;
-  uint64_t length;
-  bool refused;
+  unsigned n_threads;
+  uint32_t n_pieces;
+  uint64_t piece_ns;
+  bool was_refused;
 } guest;
 
-static clv_share *share_of(room *h, size_t tenant) {
+static clv_share *make_share(room *h, size_t tenant) {
   clv_err err = {0};
   clv_share *s;
   assert_ok(clv_share_new(h->t, tenant, &s, &err));
   return s;
 }
 
-static void *compute(void *user) {
+static void *compute_pieces(void *user) {
   guest *g = user;
-  for (uint32_t i = 0; i < g->pieces && !g->refused; i++) {
-    g->refused = !clv_share_take(g->share, g->threads);
-    if (g->refused) break;
+  for (uint32_t i = 0; i < g->n_pieces && !g->was_refused; i++) {
+    g->was_refused = !clv_share_take(g->share, g->n_threads);
+    if (g->was_refused) break;
     uint32_t place = __atomic_fetch_add(&g->h->n, 1, __ATOMIC_SEQ_CST);
-    if (place < MOST_PIECES) g->h->order[place] = g->letter;
-    pass(g->h, g->length);
+    if (place < MOST_PIECES) g->h->compute_order[place] = g->letter;
+    pass_time(g->h, g->piece_ns);
   }
   clv_share_release(g->share);
   return NULL;
 }
 
-static uint64_t waited(const guest *g) {
+static uint64_t get_waited_ns(const guest *g) {
   clv_share_counts c;
   clv_share_count(g->share, &c);
   return c.waited_ns;
 }
 
 /* Starts a guest, and waits until it is queued. */
-static void enter(guest *g, room *h, size_t tenant, char letter, uint32_t pieces) {
+static void start_guest(guest *g, room *h, size_t tenant, char letter, uint32_t pieces) {
   g->h = h;
   g->letter = letter;
-  g->pieces = pieces;
-  if (!g->length) g->length = 10;
-  if (!g->threads) g->threads = 1;
-  g->share = share_of(h, tenant);
-  assert_int_equal(pthread_create(&g->thread, NULL, compute, g), 0);
-  for (uint64_t begin = clv_now_ns(); !waited(g);) {
+  g->n_pieces = pieces;
+  if (!g->piece_ns) g->piece_ns = 10;
+  if (!g->n_threads) g->n_threads = 1;
+  g->share = make_share(h, tenant);
+  assert_int_equal(pthread_create(&g->thread, NULL, compute_pieces, g), 0);
+  for (uint64_t begin = clv_now_ns(); !get_waited_ns(g);) {
     if (clv_now_ns() - begin > 5000000000u) fail_msg("'%c' does not wait", letter);
-    pass(h, 1);
+    pass_time(h, 1);
     sched_yield();
   }
 }
 
-static void gone(guest *g) {
+static void wait_for_guest(guest *g) {
   pthread_join(g->thread, NULL);
   clv_share_free(g->share);
 }
 
-static uint32_t count(const room *h, char letter, uint32_t first) {
+static uint32_t count_letter(const room *h, char letter, uint32_t first) {
   uint32_t n = 0;
-  for (uint32_t i = 0; i < first; i++) n += h->order[i] == letter;
+  for (uint32_t i = 0; i < first; i++) n += h->compute_order[i] == letter;
   return n;
 }
 
@@ -122,17 +124,18 @@ static void cpu_time_follows_tenant_weights(void **state) {
   (void)state;
   room h;
   const uint64_t weights[] = {1, 3, 1};
-  room_init(&h, 1, 0, weights, 3);
-  clv_share *door = share_of(&h, 2);
-  guest a = {.length = 300}, b = {.length = 300};
+  open_room(&h, 1, 0, weights, 3);
+  clv_share *door = make_share(&h, 2);
+  guest a = {.piece_ns = 300}, b = {.piece_ns = 300};
   assert_true(clv_share_take(door, 1));
-  enter(&a, &h, 0, 'a', 200);
-  enter(&b, &h, 1, 'b', 200);
+  start_guest(&a, &h, 0, 'a', 200);
+  start_guest(&b, &h, 1, 'b', 200);
   clv_share_release(door);
-  gone(&a);
-  gone(&b);
-  assert_in_range(count(&h, 'b', 100), 74, 76); /* three of four */
-  assert_int_equal(count(&h, 'a', 400), 200);
+  wait_for_guest(&a);
+  wait_for_guest(&b);
+  /* tenant b has weight 3, so it gets three of four pieces */
+  assert_in_range(count_letter(&h, 'b', 100), 74, 76);
+  assert_int_equal(count_letter(&h, 'a', 400), 200);
   clv_share_free(door);
   clv_fair_scheduler_free(h.t);
 }
@@ -140,41 +143,42 @@ static void cpu_time_follows_tenant_weights(void **state) {
 static void tenants_get_equal_time_before_their_shares(void **state) {
   (void)state;
   room h;
-  room_init(&h, 1, 0, equal, 3);
-  clv_share *door = share_of(&h, 2);
+  open_room(&h, 1, 0, equal, 3);
+  clv_share *door = make_share(&h, 2);
   guest many[4] = {0}, one = {0};
   assert_true(clv_share_take(door, 1));
-  for (int i = 0; i < 4; i++) enter(&many[i], &h, 0, (char)('a' + i), 100);
-  enter(&one, &h, 1, 'z', 100);
+  for (int i = 0; i < 4; i++) start_guest(&many[i], &h, 0, (char)('a' + i), 100);
+  start_guest(&one, &h, 1, 'z', 100);
   clv_share_release(door);
-  for (int i = 0; i < 4; i++) gone(&many[i]);
-  gone(&one);
-  assert_in_range(count(&h, 'z', 160), 79, 81); /* half of the pieces; the others share the rest */
-  for (int i = 0; i < 4; i++) assert_in_range(count(&h, (char)('a' + i), 160), 19, 21);
+  for (int i = 0; i < 4; i++) wait_for_guest(&many[i]);
+  wait_for_guest(&one);
+  assert_in_range(count_letter(&h, 'z', 160), 79,
+                  81); /* share z gets half of the pieces; the other shares divide the rest */
+  for (int i = 0; i < 4; i++) assert_in_range(count_letter(&h, (char)('a' + i), 160), 19, 21);
   clv_share_free(door);
   clv_fair_scheduler_free(h.t);
 }
 
-/* Time that a share only slept is not charged: it is due as soon as one that has waited
- * meanwhile. */
+/* Time for which a share only slept is not charged. The share runs again as soon as one that has
+ * waited meanwhile. */
 static void refunded_wait_is_not_charged(void **state) {
   (void)state;
   room h;
   clv_share_counts before, c;
-  room_init(&h, 1, 0, equal, 3);
-  guest a = {.h = &h, .letter = 'a', .threads = 1, .pieces = 100, .length = 10}, b = {0};
-  a.share = share_of(&h, 0);
+  open_room(&h, 1, 0, equal, 3);
+  guest a = {.h = &h, .letter = 'a', .n_threads = 1, .n_pieces = 100, .piece_ns = 10}, b = {0};
+  a.share = make_share(&h, 0);
   assert_true(clv_share_take(a.share, 1));
-  enter(&b, &h, 1, 'b', 100);
+  start_guest(&b, &h, 1, 'b', 100);
   clv_share_count(a.share, &before);
-  pass(&h, 1000);
+  pass_time(&h, 1000);
   clv_share_refund(a.share, 900);
   clv_share_count(a.share, &c);
   assert_int_equal(c.computed_ns - before.computed_ns, 100);
-  assert_int_equal(pthread_create(&a.thread, NULL, compute, &a), 0);
+  assert_int_equal(pthread_create(&a.thread, NULL, compute_pieces, &a), 0);
   pthread_join(a.thread, NULL);
-  gone(&b);
-  assert_in_range(count(&h, 'b', 100), 50, 60);
+  wait_for_guest(&b);
+  assert_in_range(count_letter(&h, 'b', 100), 50, 60);
   clv_share_free(a.share);
   clv_fair_scheduler_free(h.t);
 }
@@ -184,19 +188,19 @@ static void refund_is_limited_to_the_current_slice(void **state) {
   (void)state;
   room h;
   clv_share_counts c;
-  room_init(&h, 1, 0, equal, 1);
-  clv_share *s = share_of(&h, 0);
+  open_room(&h, 1, 0, equal, 1);
+  clv_share *s = make_share(&h, 0);
   assert_true(clv_share_take(s, 1));
-  pass(&h, 500);
+  pass_time(&h, 500);
   clv_share_refund(s, 200);
   clv_share_refund(s, 1000);
-  pass(&h, 300);
+  pass_time(&h, 300);
   clv_share_count(s, &c);
   assert_int_equal(c.computed_ns, 300);
   clv_share_release(s);
   clv_share_refund(s, 100);
   assert_true(clv_share_take(s, 1));
-  pass(&h, 50);
+  pass_time(&h, 50);
   clv_share_refund(s, 100);
   clv_share_count(s, &c);
   assert_int_equal(c.computed_ns, 300);
@@ -204,50 +208,53 @@ static void refund_is_limited_to_the_current_slice(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-/* A tenant that was long alone was never scheduled; its use is charged when another one arrives. */
+/* A tenant that ran alone for long was never scheduled against others. The time that it used is
+ * charged when another tenant arrives. */
 static void idle_tenant_gains_no_credit(void **state) {
   (void)state;
   room h;
-  room_init(&h, 1, 0, equal, 3);
+  open_room(&h, 1, 0, equal, 3);
   guest a = {0}, b = {0};
-  a.share = share_of(&h, 0);
+  a.share = make_share(&h, 0);
   assert_true(clv_share_take(a.share, 1));
-  pass(&h, 1000000);
-  enter(&b, &h, 1, 'b', 100);
-  a = (guest){.h = &h, .share = a.share, .letter = 'a', .threads = 1, .pieces = 100, .length = 10};
-  assert_int_equal(pthread_create(&a.thread, NULL, compute, &a), 0);
+  pass_time(&h, 1000000);
+  start_guest(&b, &h, 1, 'b', 100);
+  a = (guest){
+      .h = &h, .share = a.share, .letter = 'a', .n_threads = 1, .n_pieces = 100, .piece_ns = 10};
+  assert_int_equal(pthread_create(&a.thread, NULL, compute_pieces, &a), 0);
   pthread_join(a.thread, NULL);
-  gone(&b);
-  assert_in_range(count(&h, 'a', 100), 45, 55);
+  wait_for_guest(&b);
+  assert_in_range(count_letter(&h, 'a', 100), 45, 55);
   /* a tenant that was idle has not saved up time either */
   guest c = {0};
   assert_true(clv_share_take(a.share, 1));
-  enter(&b, &h, 1, 'B', 100);
-  enter(&c, &h, 2, 'C', 100);
+  start_guest(&b, &h, 1, 'B', 100);
+  start_guest(&c, &h, 2, 'C', 100);
   h.n = 0;
   clv_share_release(a.share);
-  gone(&b);
-  gone(&c);
-  assert_in_range(count(&h, 'B', 100), 45, 55);
+  wait_for_guest(&b);
+  wait_for_guest(&c);
+  assert_in_range(count_letter(&h, 'B', 100), 45, 55);
   clv_share_free(a.share);
   clv_fair_scheduler_free(h.t);
 }
 
-/* As above, for the shares of one tenant. */
+/* A share that was idle gains no credit over the other shares of its tenant. */
 static void idle_share_gains_no_credit(void **state) {
   (void)state;
   room h;
-  room_init(&h, 1, 0, equal, 3);
+  open_room(&h, 1, 0, equal, 3);
   guest a = {0}, b = {0};
-  a.share = share_of(&h, 0);
+  a.share = make_share(&h, 0);
   assert_true(clv_share_take(a.share, 1));
-  pass(&h, 1000000);
-  enter(&b, &h, 0, 'b', 100);
-  a = (guest){.h = &h, .share = a.share, .letter = 'a', .threads = 1, .pieces = 100, .length = 10};
-  assert_int_equal(pthread_create(&a.thread, NULL, compute, &a), 0);
-  gone(&a);
-  gone(&b);
-  assert_in_range(count(&h, 'a', 100), 45, 55);
+  pass_time(&h, 1000000);
+  start_guest(&b, &h, 0, 'b', 100);
+  a = (guest){
+      .h = &h, .share = a.share, .letter = 'a', .n_threads = 1, .n_pieces = 100, .piece_ns = 10};
+  assert_int_equal(pthread_create(&a.thread, NULL, compute_pieces, &a), 0);
+  wait_for_guest(&a);
+  wait_for_guest(&b);
+  assert_in_range(count_letter(&h, 'a', 100), 45, 55);
   clv_fair_scheduler_free(h.t);
 }
 
@@ -255,20 +262,20 @@ static void equal_shares_run_in_request_order(void **state) {
   static const size_t tenants[] = {1, 1, 1, 0};
   (void)state;
   room h;
-  room_init(&h, 1, 0, equal, 3);
-  clv_share *door = share_of(&h, 2);
+  open_room(&h, 1, 0, equal, 3);
+  clv_share *door = make_share(&h, 2);
   guest of[CLV_COUNT(tenants)] = {0};
-  /* first the shares of a tenant, then tenants */
+  /* first among the shares of one tenant, then among tenants */
   for (size_t n = 3; n <= CLV_COUNT(tenants); n++) {
     h.n = 0;
     assert_true(clv_share_take(door, 1));
     for (size_t i = n - 3; i < n; i++) {
-      of[i].length = 1000;
-      enter(&of[i], &h, tenants[i], (char)('a' + i), 1);
+      of[i].piece_ns = 1000;
+      start_guest(&of[i], &h, tenants[i], (char)('a' + i), 1);
     }
     clv_share_release(door);
-    for (size_t i = n - 3; i < n; i++) gone(&of[i]);
-    assert_memory_equal(h.order, n == 3 ? "abc" : "bdc", 3);
+    for (size_t i = n - 3; i < n; i++) wait_for_guest(&of[i]);
+    assert_memory_equal(h.compute_order, n == 3 ? "abc" : "bdc", 3);
   }
   clv_share_free(door);
   clv_fair_scheduler_free(h.t);
@@ -277,40 +284,41 @@ static void equal_shares_run_in_request_order(void **state) {
 static void new_share_inherits_time_used_by_its_tenant(void **state) {
   (void)state;
   room h;
-  room_init(&h, 1, 0, equal, 3);
+  open_room(&h, 1, 0, equal, 3);
   guest a = {0}, b = {0};
-  clv_share *door = share_of(&h, 0);
+  clv_share *door = make_share(&h, 0);
   assert_true(clv_share_take(door, 1));
-  enter(&b, &h, 1, 'b', 100);
-  pass(&h, 500); /* tenant 0 has fifty pieces more when it returns with another share */
+  start_guest(&b, &h, 1, 'b', 100);
+  pass_time(&h, 500); /* tenant 0 has fifty pieces more when it returns with another share */
   clv_share_release(door);
   clv_share_free(door);
-  a.share = share_of(&h, 0);
-  a = (guest){.h = &h, .share = a.share, .letter = 'a', .threads = 1, .pieces = 100, .length = 10};
-  assert_int_equal(pthread_create(&a.thread, NULL, compute, &a), 0);
-  gone(&b);
-  gone(&a);
-  assert_true(count(&h, 'b', 50) >= 45);
+  a.share = make_share(&h, 0);
+  a = (guest){
+      .h = &h, .share = a.share, .letter = 'a', .n_threads = 1, .n_pieces = 100, .piece_ns = 10};
+  assert_int_equal(pthread_create(&a.thread, NULL, compute_pieces, &a), 0);
+  wait_for_guest(&b);
+  wait_for_guest(&a);
+  assert_true(count_letter(&h, 'b', 50) >= 45);
   clv_fair_scheduler_free(h.t);
 }
 
 static void slice_lasts_its_configured_time(void **state) {
   (void)state;
   room h;
-  room_init(&h, 1, 40, equal, 3);
-  clv_share *door = share_of(&h, 2);
+  open_room(&h, 1, 40, equal, 3);
+  clv_share *door = make_share(&h, 2);
   guest a = {0}, b = {0};
   assert_true(clv_share_take(door, 1));
-  enter(&a, &h, 0, 'a', 40);
-  enter(&b, &h, 1, 'b', 40);
+  start_guest(&a, &h, 0, 'a', 40);
+  start_guest(&b, &h, 1, 'b', 40);
   clv_share_release(door);
-  gone(&a);
-  gone(&b);
+  wait_for_guest(&a);
+  wait_for_guest(&b);
   for (uint32_t i = 0, run; i < 64; i += run) {
-    for (run = 1; h.order[i + run] == h.order[i];) run++;
-    assert_in_range(run, 4, 5); /* 5 is a tie */
+    for (run = 1; h.compute_order[i + run] == h.compute_order[i];) run++;
+    assert_in_range(run, 4, 5); /* 5 only if two shares have used equal time */
   }
-  assert_int_equal(count(&h, 'a', 80), 40);
+  assert_int_equal(count_letter(&h, 'a', 80), 40);
   clv_share_free(door);
   clv_fair_scheduler_free(h.t);
 }
@@ -319,15 +327,15 @@ static void yield_ends_the_slice_when_another_waits(void **state) {
   (void)state;
   room h;
   clv_share_counts c;
-  room_init(&h, 1, 0, equal, 3);
-  clv_share *mine = share_of(&h, 0);
+  open_room(&h, 1, 0, equal, 3);
+  clv_share *mine = make_share(&h, 0);
   guest b = {0};
   assert_true(clv_share_take(mine, 1));
-  clv_share_yield(mine); /* no other share waits */
-  enter(&b, &h, 1, 'b', 1);
-  pass(&h, 50);
+  clv_share_yield(mine); /* returns at once, because no other share waits */
+  start_guest(&b, &h, 1, 'b', 1);
+  pass_time(&h, 50);
   clv_share_yield(mine);
-  gone(&b);
+  wait_for_guest(&b);
   assert_int_equal(h.n, 1);
   clv_share_count(mine, &c);
   assert_true(c.slices == 1 && c.computed_ns >= 50 && c.waited_ns == 0);
@@ -343,21 +351,21 @@ static void yield_ends_the_slice_when_another_waits(void **state) {
 static void stopped_share_is_refused_at_once(void **state) {
   (void)state;
   room h;
-  room_init(&h, 1, 0, equal, 3);
-  clv_share *door = share_of(&h, 2);
+  open_room(&h, 1, 0, equal, 3);
+  clv_share *door = make_share(&h, 2);
   guest a = {0}, b = {0};
   assert_true(clv_share_take(door, 1));
-  enter(&a, &h, 0, 'a', 10);
-  enter(&b, &h, 1, 'b', 10);
+  start_guest(&a, &h, 0, 'a', 10);
+  start_guest(&b, &h, 1, 'b', 10);
   clv_share_stop(a.share);
   pthread_join(a.thread, NULL);
-  assert_true(a.refused);
-  assert_false(clv_share_take(a.share, 1)); /* nor later */
+  assert_true(a.was_refused);
+  assert_false(clv_share_take(a.share, 1)); /* later requests are refused, too */
   clv_share_free(a.share);
   clv_share_stop(door); /* a running share is not interrupted, but is not scheduled again */
   assert_false(clv_share_take(door, 1));
-  gone(&b);
-  assert_int_equal(count(&h, 'b', 10), 10);
+  wait_for_guest(&b);
+  assert_int_equal(count_letter(&h, 'b', 10), 10);
   clv_share_free(door);
   clv_fair_scheduler_free(h.t);
 }
@@ -367,21 +375,21 @@ static void stopped_share_is_refused_at_once(void **state) {
 static void wide_share_is_not_overtaken_by_narrow_ones(void **state) {
   (void)state;
   room h;
-  room_init(&h, 4, 0, equal, 3);
-  clv_share *x = share_of(&h, 0), *y = share_of(&h, 0);
-  guest wide = {.threads = 64}, narrow = {0};
+  open_room(&h, 4, 0, equal, 3);
+  clv_share *x = make_share(&h, 0), *y = make_share(&h, 0);
+  guest wide = {.n_threads = 64}, narrow = {0};
   assert_true(clv_share_take(x, 2));
   assert_true(clv_share_take(y, 2));
-  enter(&wide, &h, 1, 'w', 1); /* needs all four threads */
-  pass(&h, 100);
-  enter(&narrow, &h, 0, 'n', 1);
-  clv_share_release(x); /* two are free now, and stay free */
+  start_guest(&wide, &h, 1, 'w', 1); /* this guest needs all four threads */
+  pass_time(&h, 100);
+  start_guest(&narrow, &h, 0, 'n', 1);
+  clv_share_release(x); /* two cores are free now, and stay free until the wide share can run */
   for (int i = 0; i < 100; i++) sched_yield();
   assert_int_equal(h.n, 0);
   clv_share_release(y);
-  gone(&wide);
-  gone(&narrow);
-  assert_int_equal(h.order[0], 'w');
+  wait_for_guest(&wide);
+  wait_for_guest(&narrow);
+  assert_int_equal(h.compute_order[0], 'w');
   clv_share_free(x);
   clv_share_free(y);
   clv_fair_scheduler_free(h.t);
@@ -391,24 +399,24 @@ static void wide_share_is_not_overtaken_by_narrow_ones(void **state) {
 static void two_threads_are_charged_twice_the_time(void **state) {
   (void)state;
   room h;
-  room_init(&h, 2, 0, equal, 3);
-  clv_share *door = share_of(&h, 2);
-  guest wide = {.threads = 2, .length = 300}, narrow = {.length = 300};
+  open_room(&h, 2, 0, equal, 3);
+  clv_share *door = make_share(&h, 2);
+  guest wide = {.n_threads = 2, .piece_ns = 300}, narrow = {.piece_ns = 300};
   assert_true(clv_share_take(door, 2));
-  enter(&wide, &h, 0, 'w', 100);
-  enter(&narrow, &h, 1, 'n', 100);
+  start_guest(&wide, &h, 0, 'w', 100);
+  start_guest(&narrow, &h, 1, 'n', 100);
   clv_share_release(door);
-  gone(&wide);
-  gone(&narrow);
-  assert_in_range(count(&h, 'n', 90), 58, 62);
+  wait_for_guest(&wide);
+  wait_for_guest(&narrow);
+  assert_in_range(count_letter(&h, 'n', 90), 58, 62);
   clv_share_free(door);
   clv_fair_scheduler_free(h.t);
 }
 
 typedef struct crowd {
   clv_fair_scheduler *t;
-  int busy; /* threads that hold a core now; atomic */
-  int most; /* largest value of busy so far; atomic */
+  int n_busy;   /* threads that hold a core now; atomic */
+  int max_busy; /* largest value of busy so far; atomic */
   uint64_t seed;
 } crowd;
 
@@ -422,12 +430,12 @@ static void *take_and_release_cores(void *user) {
     r = r * 6364136223846793005u + 1442695040888963407u;
     int threads = 1 + (int)(r >> 60) % 3;
     if (!clv_share_take(s, (unsigned)threads)) break;
-    int busy = __atomic_add_fetch(&c->busy, threads, __ATOMIC_SEQ_CST), most = c->most;
-    while (busy > most && !__atomic_compare_exchange_n(&c->most, &most, busy, false,
+    int busy = __atomic_add_fetch(&c->n_busy, threads, __ATOMIC_SEQ_CST), most = c->max_busy;
+    while (busy > most && !__atomic_compare_exchange_n(&c->max_busy, &most, busy, false,
                                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
       continue;
     if (r >> 33 & 1) sched_yield();
-    __atomic_sub_fetch(&c->busy, threads, __ATOMIC_SEQ_CST);
+    __atomic_sub_fetch(&c->n_busy, threads, __ATOMIC_SEQ_CST);
     if ((r >> 40 & 7) == 0) clv_share_yield(s);
     if ((r >> 43 & 7) == 0) clv_share_release(s);
     if (i == 2500 && (r >> 50 & 3) == 0) clv_share_stop(s);
@@ -446,7 +454,7 @@ static void running_threads_never_exceed_the_cores(void **state) {
   for (int i = 0; i < MOST_SHARES; i++)
     assert_int_equal(pthread_create(&threads[i], NULL, take_and_release_cores, &c), 0);
   for (int i = 0; i < MOST_SHARES; i++) pthread_join(threads[i], NULL);
-  assert_in_range(c.most, 2, 3);
+  assert_in_range(c.max_busy, 2, 3);
   clv_fair_scheduler_free(c.t);
 }
 
@@ -456,7 +464,7 @@ static void invalid_scheduler_options_are_refused(void **state) {
   clv_err err = {0};
   clv_share *s;
   clv_fair_scheduler *t;
-  room_init(&h, 1, 0, equal, 3);
+  open_room(&h, 1, 0, equal, 3);
   assert_int_equal(clv_share_new(h.t, 3, &s, &err), CLV_INVALID);
   assert_int_equal(clv_fair_scheduler_new(&(clv_fair_scheduler_options){0}, &t, &err), CLV_INVALID);
   assert_true(clv_share_take(NULL, 1)); /* without a share nothing waits */

@@ -11,7 +11,7 @@
 #include "tests/unit/graph/plan_test.h"
 
 /* Truncates f32 values to numbers that bf16 represents exactly. */
-static inline void make_exact(char *values, size_t bytes) {
+static inline void truncate_to_bf16(char *values, size_t bytes) {
   for (uint32_t bits; bytes >= sizeof bits; bytes -= sizeof bits, values += sizeof bits) {
     memcpy(&bits, values, sizeof bits);
     bits &= 0xffff0000u;
@@ -19,7 +19,7 @@ static inline void make_exact(char *values, size_t bytes) {
   }
 }
 
-static inline double distance(const void *a, const void *b, size_t bytes) {
+static inline double compute_distance(const void *a, const void *b, size_t bytes) {
   const float *x = a, *y = b;
   double off = 0, all = 0;
   for (size_t i = 0; i < bytes / sizeof *x; i++) {
@@ -29,30 +29,30 @@ static inline double distance(const void *a, const void *b, size_t bytes) {
   return sqrt(off / all);
 }
 
-static inline void near(const void *a, const void *b, size_t bytes, double low, double high,
-                        const char *what) {
-  double error = distance(a, b, bytes);
+static inline void assert_near(const void *a, const void *b, size_t bytes, double low, double high,
+                               const char *what) {
+  double error = compute_distance(a, b, bytes);
   if (!(error >= low && error <= high))
     fail_msg("%s: relative error %g, should be within %g..%g", what, error, low, high);
 }
 
-/* Sizes of wide_graph. Under thread sanitizer, which is slow, images and channels are fewer, but
- * still whole tiles. */
+/* Sizes of the graph of make_wide_graph. Under thread sanitizer, which is slow, images and channels
+ * are fewer, but still whole tiles. */
 enum { WIDE_SIDE = CLV_THREAD_SANITIZED ? 4 : 10, WIDE = CLV_THREAD_SANITIZED ? 16 : 32 };
 
-/* Returns a graph whose channels fill whole tiles: convolutions read by batchnorms with and without
- * relu, and by two ops at once. */
-static inline clv_graph *wide_graph(int64_t batch) {
+/* Returns a graph whose channels fill whole tiles. The outputs of its convolutions are read by
+ * batchnorms, with and without relu, and by two ops at once. */
+static inline clv_graph *make_wide_graph(int64_t batch) {
   int x, y;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(batch, 3, WIDE_SIDE, WIDE_SIDE), &x);
-  x = add_plain(g, CLV_OP_RELU, 2, add_norm(g, 0, x, WIDE, 3));
-  y = add_plain(g, CLV_OP_RELU, 5, add_norm(g, 3, x, 2 * WIDE, 1));
-  y = add_plain(g, CLV_OP_RELU, 8, add_norm(g, 6, y, 2 * WIDE, 3));
-  y = add_node(g, CLV_OP_ADD, 11, add_norm(g, 9, y, WIDE, 1), x, NULL, 0);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(batch, 3, WIDE_SIDE, WIDE_SIDE), &x);
+  x = add_plain(g, CLV_OP_RELU, 2, add_conv_and_batchnorm(g, 0, x, WIDE, 3));
+  y = add_plain(g, CLV_OP_RELU, 5, add_conv_and_batchnorm(g, 3, x, 2 * WIDE, 1));
+  y = add_plain(g, CLV_OP_RELU, 8, add_conv_and_batchnorm(g, 6, y, 2 * WIDE, 3));
+  y = add_node(g, CLV_OP_ADD, 11, add_conv_and_batchnorm(g, 9, y, WIDE, 1), x, NULL, 0);
   x = add_plain(g, CLV_OP_RELU, 12, y);
   y = add_conv(g, 14, add_pool(g, CLV_OP_MAXPOOL, 13, x, 2), 3 * WIDE / 2, 3, 1);
   x = add_node(g, CLV_OP_ADD, 16, add_plain(g, CLV_OP_GELU, 15, y), y, NULL, 0);
-  x = add_norm(g, 17, x, WIDE, 1);
+  x = add_conv_and_batchnorm(g, 17, x, WIDE, 1);
   x = add_plain(g, CLV_OP_FLATTEN, 20, add_plain(g, CLV_OP_GLOBALAVGPOOL, 19, x));
   add_linear(g, 21, x, 7);
   return g;
@@ -60,67 +60,69 @@ static inline clv_graph *wide_graph(int64_t batch) {
 
 typedef clv_graph *graph_fn(int64_t batch);
 
-static graph_fn *const graphs[] = {wide_graph, residual_graph};
+static graph_fn *const graphs[] = {make_wide_graph, make_residual_graph};
 
-static inline rig slice_of(const rig *whole, uint32_t first, uint32_t last, bool split) {
+static inline rig make_slice(const rig *whole, uint32_t first, uint32_t last, bool split) {
   clv_graph *part;
   assert_ok(clv_graph_slice(whole->g, first, last, &part, err));
-  return rig_new(part, &(rig_options){.backend = whole->plan->backend,
-                                      .bf16 = true,
-                                      .split_backward = split,
-                                      .transient_weights = split});
+  return make_rig(part, &(rig_options){.backend = whole->plan->backend,
+                                       .is_bf16 = true,
+                                       .has_split_backward = split,
+                                       .has_transient_weights = split});
 }
 
-static inline void same_params(const rig *whole, const rig *part) {
+static inline void assert_same_params(const rig *whole, const rig *part) {
   for (int i = 0; i < part->params->n; i++) {
     const clv_param *p = &part->params->list[i], *w = clv_params_find(whole->params, p->name);
-    same(part->block + p->offset, whole->block + w->offset, p->bytes, p->name);
-    if (p->trainable) same(part->grads + p->offset, whole->grads + w->offset, p->bytes, p->name);
+    assert_same_bytes(part->parameter_block + p->offset, whole->parameter_block + w->offset,
+                      p->bytes, p->name);
+    if (p->trainable)
+      assert_same_bytes(part->gradient_block + p->offset, whole->gradient_block + w->offset,
+                        p->bytes, p->name);
   }
 }
 
-static inline void cut_at(const rig *whole, uint32_t cut, uint32_t last) {
-  rig a = slice_of(whole, 0, cut - 1, cut % 2), b = slice_of(whole, cut, last, cut % 3);
+static inline void check_cut(const rig *whole, uint32_t cut, uint32_t last) {
+  rig a = make_slice(whole, 0, cut - 1, cut % 2), b = make_slice(whole, cut, last, cut % 3);
   clv_call *c;
-  memcpy(a.in[0], whole->in[0], a.in_bytes[0]);
-  memcpy(b.dout, whole->dout, b.out_bytes);
+  memcpy(a.in[0], whole->in[0], a.input_bytes[0]);
+  memcpy(b.dout, whole->dout, b.output_bytes);
   assert_ok(clv_plan_call_get(a.plan, &c, err));
-  forward(&a, c);
-  memcpy(b.in[0], a.out, a.out_bytes);
-  step(&b);
-  same(b.out, whole->out, b.out_bytes, "output");
-  memcpy(a.dout, b.din[0], a.out_bytes);
-  backward_input(&a, c, false);
-  backward_weight(&a, c, false);
-  same(a.din[0], whole->din[0], a.in_bytes[0], "input gradient");
-  same_params(whole, &a);
-  same_params(whole, &b);
+  run_forward(&a, c);
+  memcpy(b.in[0], a.out, a.output_bytes);
+  run_step(&b);
+  assert_same_bytes(b.out, whole->out, b.output_bytes, "output");
+  memcpy(a.dout, b.din[0], a.output_bytes);
+  run_backward_input(&a, c, false);
+  run_backward_weight(&a, c, false);
+  assert_same_bytes(a.din[0], whole->din[0], a.input_bytes[0], "input gradient");
+  assert_same_params(whole, &a);
+  assert_same_params(whole, &b);
   clv_plan_call_put(a.plan, c);
-  rig_done(&a);
-  rig_done(&b);
+  free_rig(&a);
+  free_rig(&b);
 }
 
 /* thread sanitizer is slow, so only each tenth cut is tested there */
 enum { CUT_EVERY = CLV_THREAD_SANITIZED ? 10 : 1 };
 
-/* Runs the whole graph, and compares it with two parts for each cut before a layer that is
- * possible. */
-static inline void whole_and_cut(const clv_backend *backend, graph_fn *graph, int at_least) {
+/* Compares the whole graph with two parts of it, for each layer before which a cut is possible. */
+static inline void check_whole_and_cut(const clv_backend *backend, graph_fn *graph, int at_least) {
   clv_err why;
-  rig whole = rig_new(graph(3), &(rig_options){.backend = backend, .bf16 = true});
+  rig whole = make_rig(graph(3), &(rig_options){.backend = backend, .is_bf16 = true});
   uint32_t last = whole.g->nodes[whole.g->n_nodes - 1].layer;
   int cuts = 0;
-  step(&whole);
+  run_step(&whole);
   for (uint32_t cut = 1; cut <= last; cut += CUT_EVERY) {
     clv_graph *part = NULL;
     /* the layer is inside a block */
     if (clv_graph_slice(whole.g, cut, last, &part, &why) != CLV_OK) continue;
     clv_graph_free(part);
-    cut_at(&whole, cut, last);
+    check_cut(&whole, cut, last);
     cuts++;
   }
   assert_true(cuts >= (CLV_THREAD_SANITIZED ? 1 : at_least));
-  rig_done(&whole);
+  free_rig(&whole);
 }
 
 static const clv_backend *taken_apart;
@@ -137,14 +139,14 @@ static inline clv_code prepare_unfused(const clv_backend *b, const clv_node_desc
 
 /* Returns a backend that runs each op by itself: nothing is fused, and no kernel writes a layout
  * for the next one. */
-static inline clv_backend unfused_backend(const clv_backend *backend) {
+static inline clv_backend make_unfused_backend(const clv_backend *backend) {
   clv_backend apart = *backend;
   taken_apart = backend;
   apart.prepare = prepare_unfused;
   return apart;
 }
 
-static inline int steps_of(const rig *r, const char *verb) {
+static inline int count_steps(const rig *r, const char *verb) {
   int n = 0;
   for (int i = 0; i < r->plan->n_steps; i++) n += !strcmp(r->plan->steps[i].verb, verb);
   return n;

@@ -32,11 +32,11 @@
     if (!strstr(fails_err_.text, part)) fail_msg("'%s' lacks '%s'", fails_err_.text, part); \
   } while (0)
 
-static inline clv_attr_value int_attr(clv_attr_key key, int64_t v) {
+static inline clv_attr_value make_int_attr(clv_attr_key key, int64_t v) {
   return (clv_attr_value){.key = key, .n_ints = 1, .ints = {v}};
 }
 
-static inline clv_attr_value real_attr(clv_attr_key key, double v) {
+static inline clv_attr_value make_real_attr(clv_attr_key key, double v) {
   return (clv_attr_value){.key = key, .is_number = true, .number = v};
 }
 
@@ -56,27 +56,27 @@ static inline int add_plain(clv_graph *g, clv_op op, uint32_t layer, int a) {
 
 static inline int add_conv(clv_graph *g, uint32_t layer, int a, int64_t out, int64_t kernel,
                            int64_t pad) {
-  clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, out), int_attr(CLV_ATTR_KERNEL, kernel),
-                        int_attr(CLV_ATTR_PAD, pad)};
+  clv_attr_value v[] = {make_int_attr(CLV_ATTR_OUT, out), make_int_attr(CLV_ATTR_KERNEL, kernel),
+                        make_int_attr(CLV_ATTR_PAD, pad)};
   return add_node(g, CLV_OP_CONV2D, layer, a, -1, v, 3);
 }
 
 static inline int add_linear(clv_graph *g, uint32_t layer, int a, int64_t out) {
-  clv_attr_value v = int_attr(CLV_ATTR_OUT, out);
+  clv_attr_value v = make_int_attr(CLV_ATTR_OUT, out);
   return add_node(g, CLV_OP_LINEAR, layer, a, -1, &v, 1);
 }
 
 static inline int add_pool(clv_graph *g, clv_op op, uint32_t layer, int a, int64_t kernel) {
-  clv_attr_value v = int_attr(CLV_ATTR_KERNEL, kernel);
+  clv_attr_value v = make_int_attr(CLV_ATTR_KERNEL, kernel);
   return add_node(g, op, layer, a, -1, &v, 1);
 }
 
 static inline int add_dropout(clv_graph *g, uint32_t layer, int a, double p) {
-  clv_attr_value v = real_attr(CLV_ATTR_P, p);
+  clv_attr_value v = make_real_attr(CLV_ATTR_P, p);
   return add_node(g, CLV_OP_DROPOUT, layer, a, -1, &v, 1);
 }
 
-static inline clv_graph *new_graph(clv_dtype dtype, clv_shape shape, int *ret_input) {
+static inline clv_graph *make_graph(clv_dtype dtype, clv_shape shape, int *ret_input) {
   clv_graph *g = NULL;
   assert_ok(clv_graph_new(&g, err));
   assert_ok(clv_graph_add_input(g, "input", dtype, &shape, ret_input, err));
@@ -84,9 +84,9 @@ static inline clv_graph *new_graph(clv_dtype dtype, clv_shape shape, int *ret_in
 }
 
 /* Returns layers 0..10 on an image of odd size, with every op that a chain can contain. */
-static inline clv_graph *chain_graph(clv_dtype dtype, int64_t batch) {
+static inline clv_graph *make_chain_graph(clv_dtype dtype, int64_t batch) {
   int x;
-  clv_graph *g = new_graph(dtype, CLV_SHAPE(batch, 3, 9, 7), &x);
+  clv_graph *g = make_graph(dtype, CLV_SHAPE(batch, 3, 9, 7), &x);
   x = add_conv(g, 0, x, 10, 3, 1);
   x = add_plain(g, CLV_OP_BATCHNORM, 1, x);
   x = add_plain(g, CLV_OP_RELU, 2, x);
@@ -103,23 +103,24 @@ static inline clv_graph *chain_graph(clv_dtype dtype, int64_t batch) {
 
 enum { CHAIN_LAYERS = 11 };
 
-static inline int add_norm(clv_graph *g, uint32_t layer, int x, int64_t out, int64_t kernel) {
+static inline int add_conv_and_batchnorm(clv_graph *g, uint32_t layer, int x, int64_t out,
+                                         int64_t kernel) {
   x = add_conv(g, layer, x, out, kernel, kernel / 2);
   return add_plain(g, CLV_OP_BATCHNORM, layer + 1, x);
 }
 
 /* Returns two blocks as in ResNet: the first has a convolution on its shortcut, the second adds its
- * input. The first addition has the batchnorm on its left, the second on its right. */
-static inline clv_graph *residual_graph(int64_t batch) {
+ * input. In the first addition batchnorm is the left operand, in the second the right one. */
+static inline clv_graph *make_residual_graph(int64_t batch) {
   int x, y;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(batch, 5, 6, 6), &x);
-  x = add_plain(g, CLV_OP_RELU, 2, add_norm(g, 0, x, 19, 3));
-  y = add_plain(g, CLV_OP_RELU, 5, add_norm(g, 3, x, 17, 1));
-  y = add_norm(g, 6, y, 20, 3);
-  y = add_node(g, CLV_OP_ADD, 10, y, add_norm(g, 8, x, 20, 1), NULL, 0);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(batch, 5, 6, 6), &x);
+  x = add_plain(g, CLV_OP_RELU, 2, add_conv_and_batchnorm(g, 0, x, 19, 3));
+  y = add_plain(g, CLV_OP_RELU, 5, add_conv_and_batchnorm(g, 3, x, 17, 1));
+  y = add_conv_and_batchnorm(g, 6, y, 20, 3);
+  y = add_node(g, CLV_OP_ADD, 10, y, add_conv_and_batchnorm(g, 8, x, 20, 1), NULL, 0);
   x = add_plain(g, CLV_OP_RELU, 11, y);
-  y = add_plain(g, CLV_OP_RELU, 14, add_norm(g, 12, x, 18, 3));
-  y = add_node(g, CLV_OP_ADD, 17, x, add_norm(g, 15, y, 20, 1), NULL, 0);
+  y = add_plain(g, CLV_OP_RELU, 14, add_conv_and_batchnorm(g, 12, x, 18, 3));
+  y = add_node(g, CLV_OP_ADD, 17, x, add_conv_and_batchnorm(g, 15, y, 20, 1), NULL, 0);
   x = add_plain(g, CLV_OP_RELU, 18, y);
   x = add_plain(g, CLV_OP_FLATTEN, 20, add_plain(g, CLV_OP_GLOBALAVGPOOL, 19, x));
   add_linear(g, 21, x, 4);

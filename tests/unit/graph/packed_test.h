@@ -12,10 +12,10 @@
 
 enum { N = 4, S = 37, F = 12, CLASSES = 5, VOCABULARY = 50, EMPTY = 2 };
 
-/* A batch of sequences, one of full length and one empty. 5 * 12 values end inside a block of
- * random numbers only if widths are odd, as those of the linear behind are. */
+/* A batch of sequences, one of full length and one empty. Widths are odd, so that 5 * 12 values end
+ * inside a block of random numbers. */
 typedef struct batch {
-  int64_t steps, lengths[N], rows; /* rows: sum of the lengths */
+  int64_t n_steps, lengths[N], n_rows; /* n_rows: sum of the lengths */
 } batch;
 
 /* Batches whose rows of keys are as wide as two warps of a device, and as one. */
@@ -23,8 +23,8 @@ static const batch wide = {S, {5, S, 0, 20}, 5 + S + 20}, narrow = {13, {5, 13, 
 
 typedef enum family { BERT, LLAMA, FAMILIES } family;
 
-static inline int join(clv_graph *g, clv_op op, uint32_t layer, const int *in, int n,
-                       const clv_attr_value *values, int n_values) {
+static inline int add_joining_node(clv_graph *g, clv_op op, uint32_t layer, const int *in, int n,
+                                   const clv_attr_value *values, int n_values) {
   clv_attrs attrs;
   int node = -1;
   assert_ok(clv_attrs_parse(op, values, n_values, &attrs, err));
@@ -32,51 +32,54 @@ static inline int join(clv_graph *g, clv_op op, uint32_t layer, const int *in, i
   return node;
 }
 
-static inline int block_of(clv_graph *g, family of, uint32_t *layer, int x, int lengths_at) {
-  clv_attr_value heads = int_attr(CLV_ATTR_HEADS, 3), width = int_attr(CLV_ATTR_SHAPE, F);
-  clv_attr_value attend[] = {heads, int_attr(CLV_ATTR_CAUSAL, of == LLAMA),
-                             real_attr(CLV_ATTR_P, 0.3)};
+static inline int add_block(clv_graph *g, family of, uint32_t *layer, int x, int lengths_at) {
+  clv_attr_value heads = make_int_attr(CLV_ATTR_HEADS, 3), width = make_int_attr(CLV_ATTR_SHAPE, F);
+  clv_attr_value attend[] = {heads, make_int_attr(CLV_ATTR_CAUSAL, of == LLAMA),
+                             make_real_attr(CLV_ATTR_P, 0.3)};
   clv_op norm = of == BERT ? CLV_OP_LAYERNORM : CLV_OP_RMSNORM;
   int q = add_linear(g, (*layer)++, x, F), k = add_linear(g, (*layer)++, x, F);
   int v = add_linear(g, (*layer)++, x, F);
   if (of == LLAMA) q = add_node(g, CLV_OP_ROTARY, (*layer)++, q, -1, &heads, 1);
   if (of == LLAMA) k = add_node(g, CLV_OP_ROTARY, (*layer)++, k, -1, &heads, 1);
   int in[] = {q, k, v, lengths_at};
-  int y = join(g, CLV_OP_ATTENTION, (*layer)++, in, 4, attend, 3);
+  int y = add_joining_node(g, CLV_OP_ATTENTION, (*layer)++, in, 4, attend, 3);
   y = add_dropout(g, (*layer)++, y, 0.25);
-  x = join(g, CLV_OP_ADD, (*layer)++, (int[]){x, y}, 2, NULL, 0);
+  x = add_joining_node(g, CLV_OP_ADD, (*layer)++, (int[]){x, y}, 2, NULL, 0);
   x = add_node(g, norm, (*layer)++, x, -1, &width, 1);
   y = add_plain(g, CLV_OP_GELU, *layer + 1, add_linear(g, *layer, x, 2 * F));
   *layer += 2;
   y = add_linear(g, (*layer)++, y, F);
-  return join(g, CLV_OP_MUL, (*layer)++, (int[]){x, y}, 2, NULL, 0);
+  return add_joining_node(g, CLV_OP_MUL, (*layer)++, (int[]){x, y}, 2, NULL, 0);
 }
 
 /* How a graph ends: with all positions, the last one or the first one. */
 typedef enum end { ALL, LAST, FIRST } end;
 
 /* Returns a graph of embedding, positions, two blocks and dropout over an odd number of values. */
-static inline clv_graph *padded_graph(const batch *b, family of, end last, uint32_t *ret_layers) {
+static inline clv_graph *make_padded_graph(const batch *b, family of, end last,
+                                           uint32_t *ret_layers) {
   int x, at;
   uint32_t layer = 0;
-  clv_graph *g = new_graph(CLV_I64, CLV_SHAPE(N, b->steps), &x);
-  clv_attr_value table[] = {int_attr(CLV_ATTR_ROWS, VOCABULARY), int_attr(CLV_ATTR_OUT, F)};
-  clv_attr_value rows[] = {int_attr(CLV_ATTR_ROWS, b->steps + 3), int_attr(CLV_ATTR_OFFSET, 2)};
+  clv_graph *g = make_graph(CLV_I64, CLV_SHAPE(N, b->n_steps), &x);
+  clv_attr_value table[] = {make_int_attr(CLV_ATTR_ROWS, VOCABULARY),
+                            make_int_attr(CLV_ATTR_OUT, F)};
+  clv_attr_value rows[] = {make_int_attr(CLV_ATTR_ROWS, b->n_steps + 3),
+                           make_int_attr(CLV_ATTR_OFFSET, 2)};
   assert_ok(clv_graph_add_input(g, "lengths", CLV_I64, &CLV_SHAPE(N), &at, err));
   x = add_node(g, CLV_OP_EMBEDDING, layer++, x, -1, table, 2);
   x = add_node(g, CLV_OP_POSITIONS, layer++, x, -1, rows, 2);
-  for (int i = 0; i < 2; i++) x = block_of(g, of, &layer, x, at);
+  for (int i = 0; i < 2; i++) x = add_block(g, of, &layer, x, at);
   x = add_linear(g, layer++, x, CLASSES);
   x = add_dropout(g, layer++, x, 0.1);
-  clv_attr_value first[] = {int_attr(CLV_ATTR_DIM, 1), int_attr(CLV_ATTR_STOP, 1)};
-  if (last == LAST) x = join(g, CLV_OP_LAST, layer++, (int[]){x, at}, 2, NULL, 0);
+  clv_attr_value first[] = {make_int_attr(CLV_ATTR_DIM, 1), make_int_attr(CLV_ATTR_STOP, 1)};
+  if (last == LAST) x = add_joining_node(g, CLV_OP_LAST, layer++, (int[]){x, at}, 2, NULL, 0);
   if (last == FIRST) x = add_node(g, CLV_OP_SLICE, layer++, x, -1, first, 2);
   if (last == FIRST) add_plain(g, CLV_OP_FLATTEN, layer++, x);
   *ret_layers = layer;
   return g;
 }
 
-static inline clv_graph *packed_graph(const clv_graph *g, int64_t rows) {
+static inline clv_graph *make_packed_graph(const clv_graph *g, int64_t rows) {
   clv_graph *p = NULL;
   int64_t batches[CLV_MAX_INPUTS] = {rows, N};
   assert_ok(clv_graph_pack(g, &p, err));
@@ -90,20 +93,20 @@ static inline void copy_without_padding(const batch *b, const void *padded, size
   char *to = ret;
   for (int n = 0; n < N; n++)
     for (int64_t s = 0; s < b->lengths[n]; s++, to += width)
-      memcpy(to, (const char *)padded + (size_t)(n * b->steps + s) * width, width);
+      memcpy(to, (const char *)padded + (size_t)(n * b->n_steps + s) * width, width);
 }
 
-static inline void zero_pads(const batch *b, void *padded, size_t width) {
+static inline void set_padding_to_zero(const batch *b, void *padded, size_t width) {
   for (int n = 0; n < N; n++)
-    memset((char *)padded + (size_t)(n * b->steps + b->lengths[n]) * width, 0,
-           (size_t)(b->steps - b->lengths[n]) * width);
+    memset((char *)padded + (size_t)(n * b->n_steps + b->lengths[n]) * width, 0,
+           (size_t)(b->n_steps - b->lengths[n]) * width);
 }
 
-/* Gives both graphs the same records and gradients. The packed one has `rows` rows; those after the
- * last sequence belong to none. */
+/* Gives both graphs the same records and gradients. The packed graph has `rows` rows; the rows
+ * after the last sequence belong to no sequence. */
 static inline void copy_records(const batch *b, rig *padded, rig *packed, int64_t rows, bool last) {
   size_t width = last ? 0 : CLASSES * sizeof(float);
-  for (int64_t i = 0; i < N * b->steps; i++)
+  for (int64_t i = 0; i < N * b->n_steps; i++)
     ((int64_t *)(void *)padded->in[0])[i] = i * 7 % VOCABULARY;
   memset(packed->in[0], 0, (size_t)rows * sizeof(int64_t));
   copy_without_padding(b, padded->in[0], sizeof(int64_t), packed->in[0]);
@@ -111,16 +114,16 @@ static inline void copy_records(const batch *b, rig *padded, rig *packed, int64_
   memcpy(packed->in[1], b->lengths, sizeof b->lengths);
   if (last) { /* an empty sequence has no first position */
     memset(padded->dout + EMPTY * CLASSES * sizeof(float), 0, CLASSES * sizeof(float));
-    memcpy(packed->dout, padded->dout, padded->out_bytes);
+    memcpy(packed->dout, padded->dout, padded->output_bytes);
     return;
   }
-  zero_pads(b, padded->dout, width);
-  memset(packed->dout, 0, packed->out_bytes);
+  set_padding_to_zero(b, padded->dout, width);
+  memset(packed->dout, 0, packed->output_bytes);
   copy_without_padding(b, padded->dout, width, packed->dout);
 }
 
-/* Relative distance; b may be NULL: zeros. */
-static inline double distance(const float *a, const float *b, size_t n) {
+/* Returns the relative distance of a and b. b NULL: the distance of a from 0. */
+static inline double compute_distance(const float *a, const float *b, size_t n) {
   double squares = 0;
   for (size_t i = 0; i < n; i++) {
     double apart = a[i] - (double)(b ? b[i] : 0);
@@ -129,19 +132,20 @@ static inline double distance(const float *a, const float *b, size_t n) {
   return sqrt(squares);
 }
 
-/* Asserts that gradients are close, as one vector of all parameters. The gradient of a key's bias
- * is only rounding error, since softmax ignores it; a causal first position attends to itself only,
- * so its query and key get no gradient. */
+/* Asserts that the gradients of all parameters, as one vector, are close. The gradient of a key's
+ * bias is only rounding error, since softmax ignores it. A causal first position attends to itself
+ * only, so its query and key get no gradient. */
 static inline void assert_gradients_near(const rig *a, const rig *b) {
   const clv_params *all = a->params;
   double size = 0;
   int some = 0;
   for (int i = 0; i < all->n; i++)
-    size = hypot(size, distance(grad_of(a, all->list[i].name), NULL, all->list[i].n));
+    size = hypot(size, compute_distance(get_gradient(a, all->list[i].name), NULL, all->list[i].n));
   for (int i = 0; i < all->n; i++) {
     const clv_param *p = &all->list[i];
-    const float *x = grad_of(a, p->name);
-    double apart = distance(x, grad_of(b, p->name), p->n), of = distance(x, NULL, p->n);
+    const float *x = get_gradient(a, p->name);
+    double apart = compute_distance(x, get_gradient(b, p->name), p->n),
+           of = compute_distance(x, NULL, p->n);
     some += of > 0;
     if (!(apart <= 1e-6 * CLV_MAX(of, size / 100)))
       fail_msg("%s is %g apart, of %g", p->name, apart, of);
@@ -149,39 +153,39 @@ static inline void assert_gradients_near(const rig *a, const rig *b) {
   assert_true(some > all->n / 2);
 }
 
-/* Asserts equal values; on the backend cpu close ones, because a library multiplies there, and with
- * AVX2 alone the sums of a row depend on the rows before it. */
+/* Asserts that values are equal, or close on the backend cpu, whose products come from a library.
+ * With AVX2 alone, the sums of a row there depend on the rows before it. */
 static inline void assert_values_near(const rig *a, const rig *b, size_t bytes) {
   const float *x = (const void *)a->out, *y = (const void *)b->out;
   size_t n = bytes / sizeof(float);
-  if (a->plan->backend != clv_backend_cpu()) same(x, y, bytes, "a value");
-  double apart = distance(x, y, n), of = distance(x, NULL, n);
+  if (a->plan->backend != clv_backend_cpu()) assert_same_bytes(x, y, bytes, "a value");
+  double apart = compute_distance(x, y, n), of = compute_distance(x, NULL, n);
   if (!(apart <= 1e-6 * of)) fail_msg("values are %g apart, of %g", apart, of);
 }
 
 /* Compares a packed graph with the padded one. more: rows that belong to no sequence. */
-static inline void compare(const batch *b, family of, end last, int64_t more,
-                           const rig_options *o) {
+static inline void compare_packed_with_padded(const batch *b, family of, end last, int64_t more,
+                                              const rig_options *o) {
   uint32_t layers;
-  int64_t rows = b->rows + more;
-  clv_graph *g = padded_graph(b, of, last, &layers), *p = packed_graph(g, rows);
-  rig padded = rig_new(g, o), packed = rig_new(p, o);
+  int64_t rows = b->n_rows + more;
+  clv_graph *g = make_padded_graph(b, of, last, &layers), *p = make_packed_graph(g, rows);
+  rig padded = make_rig(g, o), packed = make_rig(p, o);
   copy_records(b, &padded, &packed, rows, last);
-  step(&padded);
-  step(&packed);
+  run_step(&padded);
+  run_step(&packed);
   size_t width = CLASSES * sizeof(float);
   if (!last) copy_without_padding(b, padded.out, width, padded.out);
   if (last == FIRST) memset(padded.out + EMPTY * width, 0, width);
-  assert_values_near(&padded, &packed, last ? padded.out_bytes : (size_t)b->rows * width);
-  if (!o->evaluation) assert_gradients_near(&padded, &packed);
-  rig_done(&padded);
-  rig_done(&packed);
+  assert_values_near(&padded, &packed, last ? padded.output_bytes : (size_t)b->n_rows * width);
+  if (!o->is_evaluation) assert_gradients_near(&padded, &packed);
+  free_rig(&padded);
+  free_rig(&packed);
 }
 
 /* ---- cuts ------------------------------------------------------------------------------------ */
 
 /* Returns the graph as a node loads it, which knows only the row numbers of its inputs. */
-static inline clv_graph *as_loaded(clv_graph *g, const int64_t batches[CLV_MAX_INPUTS]) {
+static inline clv_graph *make_as_loaded(clv_graph *g, const int64_t batches[CLV_MAX_INPUTS]) {
   for (int i = 0; i < g->n_nodes; i++) g->nodes[i].max_positions = 0;
   assert_ok(clv_graph_set_batches(g, batches, err));
   return g;
@@ -190,43 +194,44 @@ static inline clv_graph *as_loaded(clv_graph *g, const int64_t batches[CLV_MAX_I
 /* Compares two parts, run one after the other, with the uncut graph. */
 static inline void compare_with_cut(const batch *s, const clv_graph *g, uint32_t layer,
                                     uint32_t layers, const rig *whole, const rig_options *o) {
-  int64_t batches[CLV_MAX_INPUTS] = {s->rows + 2, N};
+  int64_t batches[CLV_MAX_INPUTS] = {s->n_rows + 2, N};
   clv_graph *first, *second;
   assert_ok(clv_graph_slice(g, 0, layer, &first, err));
   assert_ok(clv_graph_slice(g, layer + 1, layers - 1, &second, err));
-  assert_int_equal(first->nodes[first->output].max_positions, s->steps);
-  rig a = rig_new(as_loaded(first, batches), o), b = rig_new(as_loaded(second, batches), o);
+  assert_int_equal(first->nodes[first->output].max_positions, s->n_steps);
+  rig a = make_rig(make_as_loaded(first, batches), o),
+      b = make_rig(make_as_loaded(second, batches), o);
   clv_call *call;
-  for (int i = 0; i < a.n_in; i++) memcpy(a.in[i], whole->in[i], a.in_bytes[i]);
+  for (int i = 0; i < a.n_in; i++) memcpy(a.in[i], whole->in[i], a.input_bytes[i]);
   if (b.n_in > 1) memcpy(b.in[1], s->lengths, sizeof s->lengths);
   assert_ok(clv_plan_call_get(a.plan, &call, err));
-  forward(&a, call);
-  memcpy(b.in[0], a.out, a.out_bytes);
-  memcpy(b.dout, whole->dout, b.out_bytes);
-  step(&b);
-  memcpy(a.dout, b.din[0], a.out_bytes);
-  backward_input(&a, call, false);
-  backward_weight(&a, call, false);
+  run_forward(&a, call);
+  memcpy(b.in[0], a.out, a.output_bytes);
+  memcpy(b.dout, whole->dout, b.output_bytes);
+  run_step(&b);
+  memcpy(a.dout, b.din[0], a.output_bytes);
+  run_backward_input(&a, call, false);
+  run_backward_weight(&a, call, false);
   clv_plan_call_put(a.plan, call);
-  same(b.out, whole->out, b.out_bytes, "the value behind a cut");
+  assert_same_bytes(b.out, whole->out, b.output_bytes, "the value behind a cut");
   for (int i = 0; i < whole->params->n; i++) {
     const clv_param *p = &whole->params->list[i];
-    same(grad_of(clv_params_find(a.params, p->name) ? &a : &b, p->name), grad_of(whole, p->name),
-         p->bytes, p->name);
+    assert_same_bytes(get_gradient(clv_params_find(a.params, p->name) ? &a : &b, p->name),
+                      get_gradient(whole, p->name), p->bytes, p->name);
   }
-  rig_done(&a);
-  rig_done(&b);
+  free_rig(&a);
+  free_rig(&b);
 }
 
 /* Tests each `every`-th cut, beginning with number `from`. */
 static inline void compare_with_cuts(const batch *s, family of, int every, int from,
                                      const rig_options *o) {
   uint32_t layers;
-  clv_graph *g = padded_graph(s, of, ALL, &layers), *p = packed_graph(g, s->rows + 2);
-  rig padded = rig_new(g, o), whole = rig_new(packed_graph(g, s->rows + 2), o);
+  clv_graph *g = make_padded_graph(s, of, ALL, &layers), *p = make_packed_graph(g, s->n_rows + 2);
+  rig padded = make_rig(g, o), whole = make_rig(make_packed_graph(g, s->n_rows + 2), o);
   int cuts = 0, made = 0;
-  copy_records(s, &padded, &whole, s->rows + 2, false);
-  step(&whole);
+  copy_records(s, &padded, &whole, s->n_rows + 2, false);
+  run_step(&whole);
   for (uint32_t layer = 0; layer + 1 < layers; layer++) {
     if (clv_graph_cut_check(p, layer, &(clv_err){0}) != CLV_OK) continue;
     if (cuts++ % every != from % every) continue;
@@ -235,8 +240,8 @@ static inline void compare_with_cuts(const batch *s, family of, int every, int f
   }
   assert_true(made > 0);
   if (every > 1) print_message("%d of %d cuts\n", made, cuts);
-  rig_done(&padded);
-  rig_done(&whole);
+  free_rig(&padded);
+  free_rig(&whole);
   clv_graph_free(p);
 }
 
@@ -265,22 +270,22 @@ static inline void assert_lengths_refused(const clv_backend *backend) {
   for (size_t f = 0; f < CLV_COUNT(first); f++)
     for (size_t i = 0; i < CLV_COUNT(all); i++) {
       int x, at;
-      clv_attr_value v[] = {int_attr(CLV_ATTR_PACKED, S), int_attr(CLV_ATTR_HEADS, 3)};
-      clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(wide.rows, F), &x);
+      clv_attr_value v[] = {make_int_attr(CLV_ATTR_PACKED, S), make_int_attr(CLV_ATTR_HEADS, 3)};
+      clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(wide.n_rows, F), &x);
       assert_ok(clv_graph_add_input(g, "lengths", CLV_I64, &CLV_SHAPE(N), &at, err));
       bool heads = first[f] == CLV_OP_ROTARY || first[f] == CLV_OP_ATTENTION;
-      if (first[f] == CLV_OP_POSITIONS) v[1] = int_attr(CLV_ATTR_ROWS, S);
+      if (first[f] == CLV_OP_POSITIONS) v[1] = make_int_attr(CLV_ATTR_ROWS, S);
       int in[] = {x, x, x, at}, two[] = {x, at};
       bool four = first[f] == CLV_OP_ATTENTION;
-      join(g, first[f], 0, four ? in : two, four ? 4 : 2, v,
-           heads || first[f] == CLV_OP_POSITIONS ? 2 : 1);
-      rig r = rig_new(g, &(rig_options){.backend = backend});
+      add_joining_node(g, first[f], 0, four ? in : two, four ? 4 : 2, v,
+                       heads || first[f] == CLV_OP_POSITIONS ? 2 : 1);
+      rig r = make_rig(g, &(rig_options){.backend = backend});
       memcpy(r.in[1], all[i].lengths, sizeof all[i].lengths);
       clv_call *call;
       assert_ok(clv_plan_call_get(r.plan, &call, err));
       assert_fails(forward_and_wait(&r, call, err), CLV_INVALID, all[i].text);
       clv_plan_call_put(r.plan, call);
-      rig_done(&r);
+      free_rig(&r);
     }
 }
 

@@ -7,10 +7,10 @@
 
 enum { LAYERS = 5 };
 
-/* Returns linear 6 -> 8, relu, linear 8 -> 3, softmax, over [4, 6]. */
-static clv_graph *chain(void) {
+/* Returns the graph linear 6 -> 8, relu, linear 8 -> 3, softmax over an input [4, 6]. */
+static clv_graph *make_chain(void) {
   clv_graph *g;
-  clv_attr_value out[] = {int_attr(CLV_ATTR_OUT, 8), int_attr(CLV_ATTR_OUT, 3)};
+  clv_attr_value out[] = {make_int_attr(CLV_ATTR_OUT, 8), make_int_attr(CLV_ATTR_OUT, 3)};
   assert_ok(clv_graph_new(&g, err));
   assert_ok(clv_graph_add_input(g, "input", CLV_F32, &CLV_SHAPE(4, 6), &(int){0}, err));
   add_node(g, CLV_OP_LINEAR, 0, 0, -1, &out[0], 1);
@@ -46,7 +46,7 @@ static bool has_param(const clv_graph *g, const char *name) {
 
 static void column_then_row_layers_form_one_parallel_span(void **state) {
   (void)state;
-  CLV_AUTO(clv_graph_freep) clv_graph *g = chain();
+  CLV_AUTO(clv_graph_freep) clv_graph *g = make_chain();
   CLV_AUTO(clv_division_freep) clv_division *d = NULL;
   const clv_parallel how[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, CLV_PARALLEL_ROWS, 0};
   assert_ok(clv_divide_chain(g, how, 4, &d, err));
@@ -72,7 +72,7 @@ static void column_then_row_layers_form_one_parallel_span(void **state) {
 
 static void column_parallel_outputs_are_concatenated(void **state) {
   (void)state;
-  CLV_AUTO(clv_graph_freep) clv_graph *g = chain();
+  CLV_AUTO(clv_graph_freep) clv_graph *g = make_chain();
   CLV_AUTO(clv_division_freep) clv_division *d = NULL;
   const clv_parallel how[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, 0, 0};
   assert_ok(clv_divide_chain(g, how, 2, &d, err));
@@ -84,7 +84,7 @@ static void column_parallel_outputs_are_concatenated(void **state) {
 
 static void row_parallel_parts_slice_the_input_and_are_added(void **state) {
   (void)state;
-  CLV_AUTO(clv_graph_freep) clv_graph *g = chain();
+  CLV_AUTO(clv_graph_freep) clv_graph *g = make_chain();
   CLV_AUTO(clv_division_freep) clv_division *d = NULL;
   const clv_parallel how[LAYERS] = {0, 0, 0, CLV_PARALLEL_ROWS, 0};
   assert_ok(clv_divide_chain(g, how, 2, &d, err));
@@ -96,10 +96,11 @@ static void row_parallel_parts_slice_the_input_and_are_added(void **state) {
   assert_ops(d->segments[2].graph[0], "add softmax");
 }
 
-/* First values depend on a node's key. Joining nodes must not have the key of a layer. */
+/* The initial values of a layer depend on the key of its number, so nodes that join parts must not
+ * have the number of a layer. */
 static void joining_nodes_have_no_layer_number_of_the_model(void **state) {
   (void)state;
-  CLV_AUTO(clv_graph_freep) clv_graph *g = chain();
+  CLV_AUTO(clv_graph_freep) clv_graph *g = make_chain();
   CLV_AUTO(clv_division_freep) clv_division *d = NULL;
   const clv_parallel how[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, CLV_PARALLEL_ROWS, 0};
   assert_ok(clv_divide_chain(g, how, 2, &d, err));
@@ -110,7 +111,7 @@ static void joining_nodes_have_no_layer_number_of_the_model(void **state) {
 
 static void indivisible_layers_are_refused(void **state) {
   (void)state;
-  CLV_AUTO(clv_graph_freep) clv_graph *g = chain();
+  CLV_AUTO(clv_graph_freep) clv_graph *g = make_chain();
   clv_division *d = NULL;
   const clv_parallel relu[LAYERS] = {0, 0, CLV_PARALLEL_COLUMNS, 0, 0};
   const clv_parallel columns[LAYERS] = {0, 0, 0, CLV_PARALLEL_COLUMNS, 0};
@@ -125,7 +126,7 @@ static void indivisible_layers_are_refused(void **state) {
   assert_null(d);
 }
 
-static void cut_and_put_together(clv_shape whole, clv_shape part, uint32_t n) {
+static void divide_and_reassemble(clv_shape whole, clv_shape part, uint32_t n) {
   float all[24], again[24] = {0}, some[24];
   for (int i = 0; i < 24; i++) all[i] = (float)i;
   for (uint32_t k = 0; k < n; k++) {
@@ -142,10 +143,10 @@ static void tensor_parts_reassemble_to_the_tensor(void **state) {
   clv_tensor_part right = {CLV_SHAPE(2, 4), CLV_SHAPE(2, 2), 1, sizeof *all};
   clv_tensor_part_copy(&right, all, some, false);
   assert_memory_equal(some, ((float[]){2, 3, 6, 7}), sizeof some);
-  cut_and_put_together(CLV_SHAPE(6, 4), CLV_SHAPE(2, 4), 3);
-  cut_and_put_together(CLV_SHAPE(6, 4), CLV_SHAPE(6, 1), 4);
-  cut_and_put_together(CLV_SHAPE(2, 6, 2), CLV_SHAPE(2, 3, 2), 2);
-  cut_and_put_together(CLV_SHAPE(24), CLV_SHAPE(24), 1);
+  divide_and_reassemble(CLV_SHAPE(6, 4), CLV_SHAPE(2, 4), 3);
+  divide_and_reassemble(CLV_SHAPE(6, 4), CLV_SHAPE(6, 1), 4);
+  divide_and_reassemble(CLV_SHAPE(2, 6, 2), CLV_SHAPE(2, 3, 2), 2);
+  divide_and_reassemble(CLV_SHAPE(24), CLV_SHAPE(24), 1);
 }
 
 int main(void) {

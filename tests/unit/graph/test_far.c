@@ -5,19 +5,19 @@
 #include "tests/unit/far.h"
 #include "tests/unit/graph/plan_test.h"
 
-static clv_graph *chain(void) { return chain_graph(CLV_F32, 3); }
-static clv_graph *residual(void) { return residual_graph(3); }
+static clv_graph *make_chain(void) { return make_chain_graph(CLV_F32, 3); }
+static clv_graph *make_residual(void) { return make_residual_graph(3); }
 
 static int add_embedding(clv_graph *g, int x) {
-  clv_attr_value v[] = {int_attr(CLV_ATTR_ROWS, 5), int_attr(CLV_ATTR_OUT, 3)};
+  clv_attr_value v[] = {make_int_attr(CLV_ATTR_ROWS, 5), make_int_attr(CLV_ATTR_OUT, 3)};
   return add_node(g, CLV_OP_EMBEDDING, 0, x, -1, v, 2);
 }
 
 /* Returns a text model with an lstm, for which only ref has a kernel. */
-static clv_graph *text_graph(void) {
+static clv_graph *make_text_graph(void) {
   int x;
-  clv_graph *g = new_graph(CLV_I64, CLV_SHAPE(3, 4), &x);
-  clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, 6), int_attr(CLV_ATTR_LAYERS, 2)};
+  clv_graph *g = make_graph(CLV_I64, CLV_SHAPE(3, 4), &x);
+  clv_attr_value v[] = {make_int_attr(CLV_ATTR_OUT, 6), make_int_attr(CLV_ATTR_LAYERS, 2)};
   x = add_node(g, CLV_OP_LSTM, 1, add_embedding(g, x), -1, v, 2);
   add_linear(g, 2, x, 5);
   return g;
@@ -25,9 +25,9 @@ static clv_graph *text_graph(void) {
 
 /* Returns a loss over labels, with a value that is read several times and an input that is not
  * read. */
-static clv_graph *loss_graph(void) {
+static clv_graph *make_loss_graph(void) {
   int x, labels, unused;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
   x = add_linear(g, 0, x, 5);
   x = add_node(g, CLV_OP_ADD, 2, x, add_plain(g, CLV_OP_TANH, 1, x), NULL, 0);
   x = add_dropout(g, 3, x, 0.5);
@@ -38,69 +38,72 @@ static clv_graph *loss_graph(void) {
 }
 
 /* Returns a graph whose output is its input. */
-static clv_graph *identity_graph(void) {
+static clv_graph *make_identity_graph(void) {
   int x;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 3, 2), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(4, 3, 2), &x);
   add_plain(g, CLV_OP_FLATTEN, 0, x);
   return g;
 }
 
 /* Returns a graph over no rows, up to their mean, which is NaN. */
-static clv_graph *no_rows(void) {
+static clv_graph *make_graph_without_rows(void) {
   int x;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 0, 3), &x);
-  clv_attr_value dim = int_attr(CLV_ATTR_DIM, 1);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(4, 0, 3), &x);
+  clv_attr_value dim = make_int_attr(CLV_ATTR_DIM, 1);
   x = add_linear(g, 1, add_plain(g, CLV_OP_RELU, 0, x), 5);
   add_linear(g, 3, add_node(g, CLV_OP_MEAN, 2, x, -1, &dim, 1), 2);
   return g;
 }
 
-static clv_graph *(*const graphs[])(void) = {chain,      residual,       text_graph,
-                                             loss_graph, identity_graph, no_rows};
+static clv_graph *(*const graphs[])(void) = {make_chain,          make_residual,
+                                             make_text_graph,     make_loss_graph,
+                                             make_identity_graph, make_graph_without_rows};
 
-static void assert_same(const rig *a, const rig *b) {
-  same(a->out, b->out, a->out_bytes, "output");
-  same(a->block, b->block, a->params->total_bytes, "parameters and buffers");
-  same(a->grads, b->grads, a->params->trainable_bytes, "gradients");
-  for (int i = 0; i < a->n_in; i++) same(a->din[i], b->din[i], a->in_bytes[i], "input gradient");
+static void assert_same_results(const rig *a, const rig *b) {
+  assert_same_bytes(a->out, b->out, a->output_bytes, "output");
+  assert_same_bytes(a->parameter_block, b->parameter_block, a->params->total_bytes,
+                    "parameters and buffers");
+  assert_same_bytes(a->gradient_block, b->gradient_block, a->params->trainable_bytes, "gradients");
+  for (int i = 0; i < a->n_in; i++)
+    assert_same_bytes(a->din[i], b->din[i], a->input_bytes[i], "input gradient");
 }
 
 /* Runs a second call between the phases of the first one, which adds to its gradients. */
-static void two_calls(rig *r) {
+static void run_two_calls(rig *r) {
   clv_call *c[2];
   for (int i = 0; i < 2; i++) {
     assert_ok(clv_plan_call_get(r->plan, &c[i], err));
     fill_scratch_with_nan(r);
-    forward(r, c[i]);
-    assert_int_equal(far.asked, 0);
+    run_forward(r, c[i]);
+    assert_int_equal(far.n_unfinished, 0);
   }
   for (int i = 0; i < 2 && r->plan->options.training; i++) {
     fill_scratch_with_nan(r);
-    backward_input(r, c[i], i);
+    run_backward_input(r, c[i], i);
     fill_scratch_with_nan(r);
-    backward_weight(r, c[i], i);
+    run_backward_weight(r, c[i], i);
   }
   for (int i = 0; i < 2; i++) clv_plan_call_put(r->plan, c[i]);
 }
 
-static void same_as(const clv_backend *backend, bool bf16) {
+static void check_same_as_host(const clv_backend *backend, bool bf16) {
   for (size_t g = 0; g < CLV_COUNT(graphs); g++)
     for (int way = 0; way < 8; way++) {
       rig_options o = {.backend = backend,
-                       .evaluation = way & 1,
-                       .split_backward = way & 2,
-                       .transient_weights = way & 4,
-                       .bf16 = bf16};
-      if (graphs[g] == text_graph || graphs[g] == identity_graph)
-        o.no_input_grad[0] = graphs[g] == text_graph;
-      rig near = rig_new(graphs[g](), &o);
-      o.backend = far_backend(backend);
-      rig away = rig_new(graphs[g](), &o);
-      two_calls(&near);
-      two_calls(&away);
-      assert_same(&near, &away);
-      rig_done(&near);
-      rig_done(&away);
+                       .is_evaluation = way & 1,
+                       .has_split_backward = way & 2,
+                       .has_transient_weights = way & 4,
+                       .is_bf16 = bf16};
+      if (graphs[g] == make_text_graph || graphs[g] == make_identity_graph)
+        o.has_no_input_grad[0] = graphs[g] == make_text_graph;
+      rig near = make_rig(graphs[g](), &o);
+      o.backend = far_get_backend(backend);
+      rig away = make_rig(graphs[g](), &o);
+      run_two_calls(&near);
+      run_two_calls(&away);
+      assert_same_results(&near, &away);
+      free_rig(&near);
+      free_rig(&away);
       assert_int_equal(far.n_blocks, 0);
     }
 }
@@ -108,25 +111,25 @@ static void same_as(const clv_backend *backend, bool bf16) {
 static void device_plan_gives_host_bits(void **state) {
   clv_err why;
   (void)state;
-  same_as(clv_backend_cpu(), false);
-  same_as(clv_backend_ref(), false);
+  check_same_as_host(clv_backend_cpu(), false);
+  check_same_as_host(clv_backend_ref(), false);
   if (clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) == CLV_OK)
-    same_as(clv_backend_cpu(), true);
+    check_same_as_host(clv_backend_cpu(), true);
 }
 
 /* Gradients that are not computed are zero on the device too. */
 static void frozen_gradients_match_host_and_empty_loss_is_nan(void **state) {
   (void)state;
-  rig_options o = {.backend = clv_backend_ref(), .frozen = {"4.weight", "1.bias"}};
-  rig near = rig_new(chain(), &o);
-  o.backend = far_backend(clv_backend_ref());
-  rig away = rig_new(chain(), &o);
-  step(&near);
-  step(&away);
-  assert_same(&near, &away);
-  rig_done(&near);
-  rig_done(&away);
-  clv_graph *g = loss_graph();
+  rig_options o = {.backend = clv_backend_ref(), .frozen_params = {"4.weight", "1.bias"}};
+  rig near = make_rig(make_chain(), &o);
+  o.backend = far_get_backend(clv_backend_ref());
+  rig away = make_rig(make_chain(), &o);
+  run_step(&near);
+  run_step(&away);
+  assert_same_results(&near, &away);
+  free_rig(&near);
+  free_rig(&away);
+  clv_graph *g = make_loss_graph();
   clv_plan *plan;
   clv_call *c;
   clv_params *params;
@@ -146,8 +149,8 @@ static void frozen_gradients_match_host_and_empty_loss_is_nan(void **state) {
 /* A kernel refuses its values while it runs, which is known at the end of the phase. */
 static void late_kernel_refusal_names_layer_and_element(void **state) {
   (void)state;
-  rig r = rig_new(text_graph(), &(rig_options){.backend = far_backend(clv_backend_cpu()),
-                                               .no_input_grad = {true}});
+  rig r = make_rig(make_text_graph(), &(rig_options){.backend = far_get_backend(clv_backend_cpu()),
+                                                     .has_no_input_grad = {true}});
   clv_call *c;
   clv_err why = {0};
   int64_t *rows = (int64_t *)(void *)r.in[0], kept = rows[5];
@@ -160,53 +163,54 @@ static void late_kernel_refusal_names_layer_and_element(void **state) {
       strstr(why.text, "layer 0 (embedding), forward: row number of sample 1, place 1"));
   assert_fails(try_backward_input(&r, c, false, err), CLV_PRECONDITION, "has no forward");
   rows[5] = kept;
-  forward(&r, c);
+  run_forward(&r, c);
   clv_plan_call_put(r.plan, c);
-  rig_done(&r);
+  free_rig(&r);
 }
 
 static void failed_call_alloc_can_be_retried(void **state) {
   (void)state;
-  rig r = rig_new(chain(), &(rig_options){.backend = far_backend(clv_backend_cpu())});
+  rig r = make_rig(make_chain(), &(rig_options){.backend = far_get_backend(clv_backend_cpu())});
   clv_call *c;
   for (uint64_t nth = 1; nth <= 3; nth++) {
-    far.fail_take = 1;
+    far.failing_allocation = 1;
     assert_fails(clv_plan_call_get(r.plan, &c, err), CLV_EXHAUSTED, "far memory");
   }
-  step(&r);
-  rig_done(&r);
+  run_step(&r);
+  free_rig(&r);
   assert_int_equal(far.n_blocks, 0);
 }
 
 static void device_error_fails_forward_and_next_succeeds(void **state) {
   (void)state;
-  rig r = rig_new(chain(), &(rig_options){.backend = far_backend(clv_backend_cpu())});
+  rig r = make_rig(make_chain(), &(rig_options){.backend = far_get_backend(clv_backend_cpu())});
   clv_call *c;
   assert_ok(clv_plan_call_get(r.plan, &c, err));
-  far.fail_finish = 1;
+  far.failing_finish = 1;
   assert_fails(try_forward(&r, c, err), CLV_INTERNAL, "the device has gone");
-  forward(&r, c);
-  uint64_t before = far.finished;
-  backward_weight(&r, (backward_input(&r, c, false), c), false);
-  assert_int_equal(far.finished - before, 3); /* one finish per phase, and one for the weights */
+  run_forward(&r, c);
+  uint64_t before = far.n_finishes;
+  run_backward_weight(&r, (run_backward_input(&r, c, false), c), false);
+  /* the host waits once per phase, and once for the weights */
+  assert_int_equal(far.n_finishes - before, 3);
   clv_plan_call_put(r.plan, c);
-  rig_done(&r);
+  free_rig(&r);
 }
 
-static clv_code has_none(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
-                         clv_err *err) {
+static clv_code refuse_kernel(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
+                              clv_err *err) {
   (void)b, (void)ret;
   return clv_fail(err, CLV_UNIMPLEMENTED, "no op %d here", (int)d->op);
 }
 
-/* the kernels of ref compute in host memory. */
+/* ref is not used, because its kernels compute in host memory */
 static void device_plan_does_not_fall_back_to_ref(void **state) {
   (void)state;
-  clv_backend b = *far_backend(clv_backend_cpu());
-  clv_graph *g = loss_graph();
+  clv_backend b = *far_get_backend(clv_backend_cpu());
+  clv_graph *g = make_loss_graph();
   clv_params *params;
   clv_plan *plan;
-  b.prepare = has_none;
+  b.prepare = refuse_kernel;
   assert_ok(clv_params_of(g, &params, err));
   clv_plan_options po = {.backend = &b, .dtype = CLV_F32, .batch = 4, .training = true};
   assert_fails(clv_plan_new(g, params, &po, &plan, err), CLV_UNIMPLEMENTED, "no op");

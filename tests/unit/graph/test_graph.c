@@ -11,7 +11,7 @@ static void duplicate_names_and_bad_links_are_refused(void **state) {
   clv_attrs out = {.out = 3, .bias = true};
   char longest[CLV_NAME_MAX + 1];
   int x, y, in = 0, loop[2] = {0, 1};
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 5), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(4, 5), &x);
   assert_ok(clv_graph_add(g, CLV_OP_LINEAR, &out, "head.fc-1", 7, &in, 1, &y, err));
   assert_string_equal(g->nodes[y].name, "head.fc-1");
   assert_ok(clv_graph_add(g, CLV_OP_LINEAR, &out, "", 12, &in, 1, &y, err));
@@ -49,7 +49,7 @@ static void too_many_inputs_or_nodes_are_refused(void **state) {
   clv_shape shape = CLV_SHAPE(1, 1);
   int x, y;
   char name[16];
-  clv_graph *g = new_graph(CLV_F32, shape, &x);
+  clv_graph *g = make_graph(CLV_F32, shape, &x);
   for (int i = 1; i < CLV_MAX_INPUTS; i++) {
     snprintf(name, sizeof name, "in%d", i);
     assert_ok(clv_graph_add_input(g, name, CLV_F32, &shape, NULL, err));
@@ -66,7 +66,7 @@ static void too_many_inputs_or_nodes_are_refused(void **state) {
 
 static void set_batch_resizes_every_node(void **state) {
   (void)state;
-  clv_graph *g = chain_graph(CLV_F32, 4);
+  clv_graph *g = make_chain_graph(CLV_F32, 4);
   assert_ok(clv_graph_set_batch(g, 11, err));
   assert_int_equal(g->nodes[g->output].shape.dim[0], 11);
   assert_int_equal(g->nodes[1].shape.dim[0], 11);
@@ -78,7 +78,9 @@ static void set_batch_resizes_every_node(void **state) {
   clv_graph_free(g);
 }
 
-static int64_t extent(const clv_graph *g, int node) { return g->nodes[node].shape.dim[0]; }
+static int64_t get_batch_extent(const clv_graph *g, int node) {
+  return g->nodes[node].shape.dim[0];
+}
 
 /* Two batches are joined and a third input is added to the result: the summands must have equal
  * extents. */
@@ -88,21 +90,21 @@ static void joined_batches_keep_their_extents(void **state) {
   clv_shape two = CLV_SHAPE(2, 3), five = CLV_SHAPE(5, 3), seven = CLV_SHAPE(7, 3);
   static const int64_t kept[CLV_MAX_INPUTS] = {4, 6, 10}, uneven[CLV_MAX_INPUTS] = {4, 5, 10};
   int in[3], both, sum;
-  clv_graph *g = new_graph(CLV_F32, two, &in[0]);
+  clv_graph *g = make_graph(CLV_F32, two, &in[0]);
   assert_ok(clv_graph_add_input(g, "b", CLV_F32, &five, &in[1], err));
   assert_ok(clv_graph_add_input(g, "c", CLV_F32, &seven, &in[2], err));
   assert_false(g->has_per_input_batches);
   assert_ok(clv_graph_add(g, CLV_OP_CONCAT, &a, NULL, 0, in, 2, &both, err));
   assert_true(g->has_per_input_batches);
   assert_ok(clv_graph_add(g, CLV_OP_ADD, &none, NULL, 1, (int[]){both, in[2]}, 2, &sum, err));
-  assert_int_equal(extent(g, sum), 7);
+  assert_int_equal(get_batch_extent(g, sum), 7);
   assert_ok(clv_graph_set_batches(g, kept, err));
-  assert_int_equal(extent(g, in[1]), 6);
-  assert_int_equal(extent(g, sum), 10);
+  assert_int_equal(get_batch_extent(g, in[1]), 6);
+  assert_int_equal(get_batch_extent(g, sum), 10);
   assert_fails(clv_graph_set_batches(g, uneven, err), CLV_INVALID, "layer 1: add");
   assert_fails(clv_graph_set_batch(g, 4, err), CLV_INVALID, "layer 1: add");
-  for (int i = 0; i < 3; i++) assert_int_equal(extent(g, in[i]), kept[i]);
-  assert_int_equal(extent(g, sum), 10);
+  for (int i = 0; i < 3; i++) assert_int_equal(get_batch_extent(g, in[i]), kept[i]);
+  assert_int_equal(get_batch_extent(g, sum), 10);
   clv_graph_free(g);
 }
 
@@ -114,7 +116,7 @@ static void assert_same_node(const clv_node *a, const clv_node *b) {
 
 static void slice_keeps_nodes_and_shapes(void **state) {
   (void)state;
-  clv_graph *g = chain_graph(CLV_F32, 4), *part;
+  clv_graph *g = make_chain_graph(CLV_F32, 4), *part;
   for (uint32_t first = 0; first < CHAIN_LAYERS; first++)
     for (uint32_t last = first; last < CHAIN_LAYERS; last++) {
       assert_ok(clv_graph_slice(g, first, last, &part, err));
@@ -131,11 +133,12 @@ static void slice_keeps_nodes_and_shapes(void **state) {
   clv_graph_free(g);
 }
 
-/* input > 0 > 1 > 2 (add of 0 and 1) > 3: after layer 1, two values cross. */
+/* Graph: input, layers 0 and 1 in a row, 2 = 0 + 1, and 3. After layer 1, two values cross the cut.
+ */
 static void slice_across_branches_joins_the_crossing_values(void **state) {
   (void)state;
   int x;
-  clv_graph *part, *g = new_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
+  clv_graph *part, *g = make_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
   int a = add_linear(g, 0, x, 6), b = add_plain(g, CLV_OP_RELU, 1, a);
   int c = add_node(g, CLV_OP_ADD, 2, a, b, NULL, 0);
   add_plain(g, CLV_OP_TANH, 3, c);
@@ -162,12 +165,13 @@ static void slice_across_branches_joins_the_crossing_values(void **state) {
   clv_graph_free(g);
 }
 
-/* More values cross than an op takes at once. Each keeps its own shape, in the order of nodes. */
+/* More values cross the cut than one op can take as inputs. Each keeps its own shape, and they are
+ * in the order of nodes. */
 static void slice_with_many_crossing_values_keeps_their_shapes(void **state) {
   (void)state;
   enum { MANY = 20 };
   int x, nodes[64], sum;
-  clv_graph *part, *g = new_graph(CLV_F32, CLV_SHAPE(4, 6, 2), &x);
+  clv_graph *part, *g = make_graph(CLV_F32, CLV_SHAPE(4, 6, 2), &x);
   for (uint32_t i = 0; i < MANY; i++) add_plain(g, CLV_OP_RELU, i, x);
   sum = add_node(g, CLV_OP_ADD, MANY, 1, 2, NULL, 0);
   for (uint32_t i = 1; i + 1 < MANY; i++)
@@ -218,7 +222,7 @@ static void check_param(const clv_params *p, const clv_param *q, const placed *w
 static void parameters_are_laid_out_aligned_in_order(void **state) {
   (void)state;
   const placed *want = chain_params;
-  clv_graph *g = chain_graph(CLV_F32, 4);
+  clv_graph *g = make_chain_graph(CLV_F32, 4);
   clv_params *p;
   assert_ok(clv_params_of(g, &p, err));
   assert_int_equal(p->n, CLV_COUNT(chain_params));
@@ -242,7 +246,7 @@ static void parameters_are_laid_out_aligned_in_order(void **state) {
   clv_graph_free(g);
 }
 
-static void *init_of(const clv_graph *g, const clv_params *p, uint8_t seed) {
+static void *make_initial_values(const clv_graph *g, const clv_params *p, uint8_t seed) {
   void *block;
   assert_ok(clv_alloc_aligned(p->total_bytes, &block, err));
   memset(block, 0xFF, p->total_bytes);
@@ -267,10 +271,10 @@ static void check_uniform(const float *v, size_t n, double bound) {
 
 static void initial_values_follow_seed_and_fan_in(void **state) {
   (void)state;
-  clv_graph *g = chain_graph(CLV_F32, 4);
+  clv_graph *g = make_chain_graph(CLV_F32, 4);
   clv_params *p;
   assert_ok(clv_params_of(g, &p, err));
-  char *block = init_of(g, p, 42), *other = init_of(g, p, 43);
+  char *block = make_initial_values(g, p, 42), *other = make_initial_values(g, p, 43);
 #define AT(name) ((const float *)(const void *)(block + clv_params_find(p, name)->offset))
   check_uniform(AT("0.weight"), 270, 1 / sqrt(27.0));
   check_uniform(AT("4.weight"), 1620, 1 / sqrt(90.0));
@@ -295,14 +299,14 @@ static void initial_values_follow_seed_and_fan_in(void **state) {
 /* A layer has the same first weights in any slice. */
 static void initial_values_do_not_depend_on_cuts(void **state) {
   (void)state;
-  clv_graph *g = chain_graph(CLV_F32, 4), *part;
+  clv_graph *g = make_chain_graph(CLV_F32, 4), *part;
   clv_params *p, *q;
   assert_ok(clv_params_of(g, &p, err));
-  char *whole = init_of(g, p, 7);
+  char *whole = make_initial_values(g, p, 7);
   for (uint32_t first = 0; first < CHAIN_LAYERS; first++) {
     assert_ok(clv_graph_slice(g, first, CHAIN_LAYERS - 1, &part, err));
     assert_ok(clv_params_of(part, &q, err));
-    char *block = init_of(part, q, 7);
+    char *block = make_initial_values(part, q, 7);
     for (int i = 0; i < q->n; i++) {
       const clv_param *same = clv_params_find(p, q->list[i].name);
       assert_non_null(same);
@@ -319,11 +323,11 @@ static void initial_values_do_not_depend_on_cuts(void **state) {
 
 static void f64_initial_values_equal_f32(void **state) {
   (void)state;
-  clv_graph *g = chain_graph(CLV_F32, 4), *d = chain_graph(CLV_F64, 4);
+  clv_graph *g = make_chain_graph(CLV_F32, 4), *d = make_chain_graph(CLV_F64, 4);
   clv_params *p, *q;
   assert_ok(clv_params_of(g, &p, err));
   assert_ok(clv_params_of(d, &q, err));
-  char *single = init_of(g, p, 7), *wide = init_of(d, q, 7);
+  char *single = make_initial_values(g, p, 7), *wide = make_initial_values(d, q, 7);
   for (int i = 0; i < p->n; i++)
     for (size_t k = 0; p->list[i].dtype == CLV_F32 && k < p->list[i].n; k++)
       assert_true(((double *)(void *)(wide + q->list[i].offset))[k] ==

@@ -10,32 +10,33 @@
 
 enum { IN = 6, OUT = 5, RANK = 2, ROWS = 4 };
 
-static void named(clv_graph *g, clv_op op, const char *name, uint32_t layer, int64_t out, int *at) {
-  clv_attr_value v = int_attr(CLV_ATTR_OUT, out);
+static void add_named_node(clv_graph *g, clv_op op, const char *name, uint32_t layer, int64_t out,
+                           int *at) {
+  clv_attr_value v = make_int_attr(CLV_ATTR_OUT, out);
   clv_attrs attrs;
   assert_ok(clv_attrs_parse(op, &v, out > 0, &attrs, err));
   assert_ok(clv_graph_add(g, op, &attrs, name, layer, at, 1, at, err));
 }
 
 /* Returns self.query -> self.key -> relu -> dense. */
-static clv_graph *network(clv_dtype dtype) {
+static clv_graph *make_network(clv_dtype dtype) {
   int x;
-  clv_graph *g = new_graph(dtype, CLV_SHAPE(ROWS, IN), &x);
-  named(g, CLV_OP_LINEAR, "self.query", 0, OUT, &x);
-  named(g, CLV_OP_LINEAR, "self.key", 1, OUT, &x);
-  named(g, CLV_OP_RELU, "act", 2, 0, &x);
-  named(g, CLV_OP_LINEAR, "dense", 3, 3, &x);
+  clv_graph *g = make_graph(dtype, CLV_SHAPE(ROWS, IN), &x);
+  add_named_node(g, CLV_OP_LINEAR, "self.query", 0, OUT, &x);
+  add_named_node(g, CLV_OP_LINEAR, "self.key", 1, OUT, &x);
+  add_named_node(g, CLV_OP_RELU, "act", 2, 0, &x);
+  add_named_node(g, CLV_OP_LINEAR, "dense", 3, 3, &x);
   for (int i = 0; i < g->n_nodes; i++) g->nodes[i].key.bytes[0] = (uint8_t)(i + 1);
   return g;
 }
 
-static clv_graph *adapted(const clv_graph *g, const clv_lora *l) {
+static clv_graph *make_adapted_graph(const clv_graph *g, const clv_lora *l) {
   clv_graph *with = NULL;
   assert_ok(clv_graph_lora(g, 0, 99, l, &with, err));
   return with;
 }
 
-static clv_lora lora(const char *const *targets, size_t n) {
+static clv_lora make_lora_config(const char *const *targets, size_t n) {
   return (clv_lora){.targets = targets, .n_targets = n, .r = RANK, .alpha = RANK};
 }
 
@@ -57,12 +58,12 @@ static void adapter_nodes_follow_their_target_layer(void **state) {
               {"self.key", CLV_OP_LINEAR, 1},
               {"act", CLV_OP_RELU, 2},
               {"dense", CLV_OP_LINEAR, 3}};
-  clv_graph *g = network(CLV_F32);
-  clv_lora l = lora(query, 1);
+  clv_graph *g = make_network(CLV_F32);
+  clv_lora l = make_lora_config(query, 1);
   g->nodes[1].recompute = 4;
   l.dropout = 0.25;
   l.alpha = 3;
-  clv_graph *with = adapted(g, &l);
+  clv_graph *with = make_adapted_graph(g, &l);
   assert_int_equal(with->n_nodes, CLV_COUNT(want));
   for (int i = 0; i < with->n_nodes; i++) {
     assert_string_equal(with->nodes[i].name, want[i].name);
@@ -70,7 +71,8 @@ static void adapter_nodes_follow_their_target_layer(void **state) {
     assert_int_equal(with->nodes[i].layer, want[i].layer);
     assert_int_equal(with->nodes[i].recompute, i > 0 && i < 7 ? 4 : 0);
   }
-  assert_int_equal(with->nodes[7].in[0], 6); /* nodes that read the layer now read the sum */
+  /* a node that read the layer's output now reads the sum with the adapter */
+  assert_int_equal(with->nodes[7].in[0], 6);
   assert_int_equal(with->output, 9);
   assert_true(with->nodes[2].attrs.p == 0.25 && with->nodes[4].attrs.factor == 1.5);
   assert_memory_equal(&with->nodes[7].key, &g->nodes[2].key, sizeof g->nodes[2].key);
@@ -81,19 +83,19 @@ static void adapter_nodes_follow_their_target_layer(void **state) {
 /* scale is alpha / r, or alpha / sqrt(r); there is no scale node if it is 1. */
 static void scale_is_alpha_over_r_or_sqrt_r(void **state) {
   (void)state;
-  clv_graph *g = network(CLV_F32);
+  clv_graph *g = make_network(CLV_F32);
   for (int rslora = 0; rslora < 2; rslora++) {
-    clv_lora l = lora(query, 1);
+    clv_lora l = make_lora_config(query, 1);
     l.r = 16;
     l.alpha = 8;
     l.rslora = rslora;
-    clv_graph *with = adapted(g, &l);
+    clv_graph *with = make_adapted_graph(g, &l);
     assert_int_equal(with->nodes[3].op, CLV_OP_SCALE);
     assert_true(with->nodes[3].attrs.factor == (rslora ? 2 : 0.5));
     clv_graph_free(with);
   }
-  clv_lora one = lora(query, 1);
-  clv_graph *with = adapted(g, &one);
+  clv_lora one = make_lora_config(query, 1);
+  clv_graph *with = make_adapted_graph(g, &one);
   assert_int_equal(with->nodes[3].op, CLV_OP_LINEAR);
   clv_graph_free(with);
   clv_graph_free(g);
@@ -101,14 +103,14 @@ static void scale_is_alpha_over_r_or_sqrt_r(void **state) {
 
 /* ---- what is computed ------------------------------------------------------------------------ */
 
-static double *values_of(const clv_params *p, void *block, const char *name) {
+static double *get_values(const clv_params *p, void *block, const char *name) {
   const clv_param *q = clv_params_find(p, name);
   if (!q) fail_msg("no parameter '%s'", name);
   return (double *)(void *)((char *)block + q->offset);
 }
 
-static void forward(const clv_graph *g, const clv_params *p, void *block, const double *x,
-                    double *y) {
+static void run_forward(const clv_graph *g, const clv_params *p, void *block, const double *x,
+                        double *y) {
   clv_plan *plan;
   clv_call *call;
   clv_plan_options o = {
@@ -125,11 +127,11 @@ static void adapted_output_matches_the_formula(void **state) {
   (void)state;
   int at;
   double x[ROWS * IN], y[ROWS * OUT], plain[ROWS * OUT];
-  clv_graph *g = new_graph(CLV_F64, CLV_SHAPE(ROWS, IN), &at);
-  named(g, CLV_OP_LINEAR, "query", 0, OUT, &at);
-  clv_lora l = lora(query, 1);
+  clv_graph *g = make_graph(CLV_F64, CLV_SHAPE(ROWS, IN), &at);
+  add_named_node(g, CLV_OP_LINEAR, "query", 0, OUT, &at);
+  clv_lora l = make_lora_config(query, 1);
   l.alpha = 3;
-  clv_graph *with = adapted(g, &l);
+  clv_graph *with = make_adapted_graph(g, &l);
   clv_params *base, *p;
   assert_ok(clv_params_of(g, &base, err));
   assert_ok(clv_params_of(with, &p, err));
@@ -137,13 +139,13 @@ static void adapted_output_matches_the_formula(void **state) {
   clv_params_init(g, base, own);
   clv_params_init(with, p, block);
   for (int i = 0; i < ROWS * IN; i++) x[i] = sin(i);
-  forward(g, base, own, x, plain);
-  forward(with, p, block, x, y);
+  run_forward(g, base, own, x, plain);
+  run_forward(with, p, block, x, y);
   assert_memory_equal(y, plain, sizeof y); /* B is 0, so the adapter adds nothing */
-  const double *a = values_of(p, block, "query.lora_A.weight");
-  double *b = values_of(p, block, "query.lora_B.weight");
+  const double *a = get_values(p, block, "query.lora_A.weight");
+  double *b = get_values(p, block, "query.lora_B.weight");
   for (int i = 0; i < OUT * RANK; i++) b[i] = cos(i);
-  forward(with, p, block, x, y);
+  run_forward(with, p, block, x, y);
   for (int n = 0; n < ROWS; n++)
     for (int o = 0; o < OUT; o++) {
       double want = plain[n * OUT + o];
@@ -159,12 +161,13 @@ static void adapted_output_matches_the_formula(void **state) {
   clv_graph_free(g);
 }
 
-/* The base has the first values it has without adapters, A is within 1 / sqrt(in), B is 0. */
+/* The base has the same initial values as without adapters. A is drawn within 1 / sqrt(in), and B
+ * is 0. */
 static void base_values_are_unchanged_and_b_starts_at_zero(void **state) {
   (void)state;
-  clv_graph *g = network(CLV_F32);
-  clv_lora l = lora(both, 2);
-  clv_graph *with = adapted(g, &l);
+  clv_graph *g = make_network(CLV_F32);
+  clv_lora l = make_lora_config(both, 2);
+  clv_graph *with = make_adapted_graph(g, &l);
   clv_params *base, *p;
   assert_ok(clv_params_of(g, &base, err));
   assert_ok(clv_params_of(with, &p, err));
@@ -201,9 +204,9 @@ static void base_values_are_unchanged_and_b_starts_at_zero(void **state) {
 /* A slice has the adapters of its own layers. */
 static void slice_keeps_adapters_of_its_layers(void **state) {
   (void)state;
-  clv_graph *g = network(CLV_F32), *part = NULL, *none = NULL;
-  clv_lora l = lora(both, 2);
-  clv_graph *with = adapted(g, &l);
+  clv_graph *g = make_network(CLV_F32), *part = NULL, *none = NULL;
+  clv_lora l = make_lora_config(both, 2);
+  clv_graph *with = make_adapted_graph(g, &l);
   assert_ok(clv_graph_slice(with, 2, 3, &part, err));
   assert_int_equal(part->n_nodes, 6);
   assert_string_equal(part->nodes[part->output].name, "dense.lora_sum");
@@ -229,13 +232,13 @@ static void unknown_or_nonlinear_targets_are_refused(void **state) {
       {"self", CLV_NOT_FOUND, "the linear ones are query, key, dense"},
       {"act", CLV_INVALID, "'act' is of op relu: adapters belong to linear layers"},
   };
-  clv_graph *g = network(CLV_F32), *with = NULL;
+  clv_graph *g = make_network(CLV_F32), *with = NULL;
   for (size_t i = 0; i < CLV_COUNT(bad); i++) {
-    clv_lora l = lora(&bad[i].target, 1);
+    clv_lora l = make_lora_config(&bad[i].target, 1);
     assert_fails(clv_graph_lora(g, 0, 9, &l, &with, err), bad[i].code, bad[i].text);
   }
-  clv_lora l = lora((const char *const[]){"self.query"}, 1);
-  clv_graph_free(adapted(g, &l));
+  clv_lora l = make_lora_config((const char *const[]){"self.query"}, 1);
+  clv_graph_free(make_adapted_graph(g, &l));
   clv_graph_free(g);
 }
 

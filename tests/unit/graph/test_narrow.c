@@ -8,14 +8,21 @@
 #include "tests/unit/graph/graph_test.h"
 
 typedef struct linear_case {
-  int64_t rows, features, out;
-  bool transposed, bare; /* transposed: stored [in, out]; bare: without a bias */
+  int64_t n_rows, n_features, n_outputs;
+  bool is_transposed,
+      has_no_bias; /* is_transposed: stored [in, out]; has_no_bias: without a bias */
 } linear_case;
 
 static const linear_case cases[] = {
-    {1, 1, 1, false, false},      {5, 33, 7, false, false},      {37, 65, 50, true, false},
-    {16, 64, 31, false, true},    {64, 32, 64, true, true},      {3, 1100, 1500, false, false},
-    {3, 1500, 1100, true, false}, {2, 1 << 17, 17, false, true}, /* parts with few rows */
+    {1, 1, 1, false, false},
+    {5, 33, 7, false, false},
+    {37, 65, 50, true, false},
+    {16, 64, 31, false, true},
+    {64, 32, 64, true, true},
+    {3, 1100, 1500, false, false},
+    /* divided into parts with few rows */
+    {3, 1500, 1100, true, false},
+    {2, 1 << 17, 17, false, true},
 };
 
 typedef struct one {
@@ -23,20 +30,21 @@ typedef struct one {
   clv_params *params;
   clv_plan *plan;
   clv_call *call;
-  char *block;
-  float *x, *y, *dy, *dx, *grads;
+  char *parameter_block;
+  float *x, *y, *dy, *dx, *gradient_block;
 } one;
 
-static clv_graph *graph_of(const linear_case *c) {
+static clv_graph *make_graph_of_case(const linear_case *c) {
   int x;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(c->rows, c->features), &x);
-  clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, c->out), int_attr(CLV_ATTR_BIAS, !c->bare),
-                        int_attr(CLV_ATTR_TRANSPOSED, c->transposed)};
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(c->n_rows, c->n_features), &x);
+  clv_attr_value v[] = {make_int_attr(CLV_ATTR_OUT, c->n_outputs),
+                        make_int_attr(CLV_ATTR_BIAS, !c->has_no_bias),
+                        make_int_attr(CLV_ATTR_TRANSPOSED, c->is_transposed)};
   add_node(g, CLV_OP_LINEAR, 0, x, -1, v, 3);
   return g;
 }
 
-static float *numbers(size_t n, uint32_t stream) {
+static float *draw_numbers(size_t n, uint32_t stream) {
   float *x;
   clv_rng_key key = {.layer = stream};
   assert_ok(clv_alloc_aligned(n * sizeof *x, &x, err));
@@ -44,53 +52,55 @@ static float *numbers(size_t n, uint32_t stream) {
   return x;
 }
 
-/* Draws both sets of parameters from the same key. */
+/* Makes the parameters, drawn from one key, so that both runs have the same numbers. */
 static void make_params(one *r, bool narrow) {
   assert_ok(clv_params_of(r->graph, &r->params, err));
   r->params->list[0].frozen = true;
   if (narrow) clv_params_frozen_to_bf16(r->graph, r->params);
   clv_params_fix_frozen(r->params);
-  assert_ok(clv_alloc_aligned(r->params->total_bytes, &r->block, err));
-  clv_params_init(r->graph, r->params, r->block);
+  assert_ok(clv_alloc_aligned(r->params->total_bytes, &r->parameter_block, err));
+  clv_params_init(r->graph, r->params, r->parameter_block);
   const clv_param *w = &r->params->list[0];
   assert_int_equal(w->dtype, narrow ? CLV_BF16 : CLV_F32);
   assert_int_equal(w->bytes, w->n * (narrow ? 2 : 4));
-  float *wide = (float *)(void *)(r->block + w->offset);
+  float *wide = (float *)(void *)(r->parameter_block + w->offset);
   for (size_t i = 0; !narrow && i < w->n; i++) wide[i] = clv_bf16_value(clv_bf16_of(wide[i]));
 }
 
-static one run(const linear_case *c, const clv_backend *backend, bool bf16, bool narrow) {
-  one r = {.graph = graph_of(c)};
-  size_t n_in = (size_t)(c->rows * c->features), n_out = (size_t)(c->rows * c->out);
+static one run_case(const linear_case *c, const clv_backend *backend, bool bf16, bool narrow) {
+  one r = {.graph = make_graph_of_case(c)};
+  size_t n_in = (size_t)(c->n_rows * c->n_features), n_out = (size_t)(c->n_rows * c->n_outputs);
   make_params(&r, narrow);
   const clv_plan_options o = {.backend = backend,
                               .dtype = CLV_F32,
-                              .batch = c->rows,
+                              .batch = c->n_rows,
                               .training = true,
                               .need_input_grad = {true},
                               .threads = 1,
                               .bf16 = bf16};
   assert_ok(clv_plan_new(r.graph, r.params, &o, &r.plan, err));
-  r.x = numbers(n_in, 1);
-  r.dy = numbers(n_out, 2);
-  r.y = numbers(n_out, 3);
-  r.dx = numbers(n_in, 4);
-  assert_ok(clv_alloc_aligned(CLV_MAX(r.params->trainable_bytes, (size_t)64), &r.grads, err));
+  r.x = draw_numbers(n_in, 1);
+  r.dy = draw_numbers(n_out, 2);
+  r.y = draw_numbers(n_out, 3);
+  r.dx = draw_numbers(n_in, 4);
+  assert_ok(
+      clv_alloc_aligned(CLV_MAX(r.params->trainable_bytes, (size_t)64), &r.gradient_block, err));
   assert_ok(clv_plan_call_get(r.plan, &r.call, err));
   const clv_rng_key key = {0};
+  assert_ok(clv_plan_forward(r.plan, r.call, r.parameter_block, 1, (const void *[]){r.x}, true, r.y,
+                             &key, err));
+  assert_ok(clv_plan_backward_input(r.plan, r.call, r.parameter_block, r.dy, (void *[]){r.dx},
+                                    r.gradient_block, false, err));
   assert_ok(
-      clv_plan_forward(r.plan, r.call, r.block, 1, (const void *[]){r.x}, true, r.y, &key, err));
-  assert_ok(clv_plan_backward_input(r.plan, r.call, r.block, r.dy, (void *[]){r.dx}, r.grads, false,
-                                    err));
-  assert_ok(clv_plan_backward_weight(r.plan, r.call, r.block, r.grads, false, err));
+      clv_plan_backward_weight(r.plan, r.call, r.parameter_block, r.gradient_block, false, err));
   return r;
 }
 
-static void done(one *r) {
+static void free_run(one *r) {
   clv_plan_free(r->plan);
   clv_params_free(r->params);
   clv_graph_free(r->graph);
-  void *all[] = {r->block, r->x, r->y, r->dy, r->dx, r->grads};
+  void *all[] = {r->parameter_block, r->x, r->y, r->dy, r->dx, r->gradient_block};
   for (size_t i = 0; i < CLV_COUNT(all); i++) free(all[i]);
 }
 
@@ -103,25 +113,29 @@ static void assert_near(const float *a, const float *b, size_t n, double most, c
   if (!(sqrt(off / all) <= most)) fail_msg("%s: relative error %g", what, sqrt(off / all));
 }
 
-static void compare(const linear_case *c, const clv_backend *backend, bool bf16, double most) {
-  one a = run(c, backend, bf16, true), b = run(c, backend, bf16, false);
-  assert_near(a.y, b.y, (size_t)(c->rows * c->out), most, "output");
-  assert_near(a.dx, b.dx, (size_t)(c->rows * c->features), most, "input gradient");
+static void compare_narrow_with_f32(const linear_case *c, const clv_backend *backend, bool bf16,
+                                    double most) {
+  one a = run_case(c, backend, bf16, true), b = run_case(c, backend, bf16, false);
+  assert_near(a.y, b.y, (size_t)(c->n_rows * c->n_outputs), most, "output");
+  assert_near(a.dx, b.dx, (size_t)(c->n_rows * c->n_features), most, "input gradient");
   assert_int_equal(a.params->trainable_bytes, b.params->trainable_bytes);
-  assert_memory_equal(a.grads, b.grads, a.params->trainable_bytes); /* gradient of the bias */
-  done(&a);
-  done(&b);
+  assert_memory_equal(a.gradient_block, b.gradient_block,
+                      a.params->trainable_bytes); /* only the bias has a gradient */
+  free_run(&a);
+  free_run(&b);
 }
 
 static void ref_gives_the_bits_of_rounded_f32_weights(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++)
-    if (cases[i].features * cases[i].out < 1 << 20) compare(&cases[i], clv_backend_ref(), false, 0);
+    if (cases[i].n_features * cases[i].n_outputs < 1 << 20)
+      compare_narrow_with_f32(&cases[i], clv_backend_ref(), false, 0);
 }
 
 static void cpu_results_are_near_rounded_f32_weights(void **state) {
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(cases); i++) compare(&cases[i], clv_backend_cpu(), false, 1e-6);
+  for (size_t i = 0; i < CLV_COUNT(cases); i++)
+    compare_narrow_with_f32(&cases[i], clv_backend_cpu(), false, 1e-6);
 }
 
 static void bf16_products_give_the_same_bits(void **state) {
@@ -132,13 +146,14 @@ static void bf16_products_give_the_same_bits(void **state) {
     skip();
   }
   for (size_t i = 0; i < CLV_COUNT(cases); i++)
-    if (cases[i].features < 1 << 17) compare(&cases[i], clv_backend_cpu(), true, 0);
+    if (cases[i].n_features < 1 << 17)
+      compare_narrow_with_f32(&cases[i], clv_backend_cpu(), true, 0);
 }
 
 /* Trained weights and other parameters keep their type. */
 static void only_frozen_weights_are_stored_in_bf16(void **state) {
   (void)state;
-  CLV_AUTO(clv_graph_freep) clv_graph *g = graph_of(&cases[1]);
+  CLV_AUTO(clv_graph_freep) clv_graph *g = make_graph_of_case(&cases[1]);
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
   assert_ok(clv_params_of(g, &p, err));
   p->list[1].frozen = true;

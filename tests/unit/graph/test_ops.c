@@ -9,7 +9,7 @@
 static void every_op_is_found_by_its_name(void **state) {
   (void)state;
   for (int op = CLV_OP_INPUT + 1; op < CLV_OP_COUNT; op++) {
-    if (!clv_op_def_of((clv_op)op)) continue; /* a retired op number */
+    if (!clv_op_def_of((clv_op)op)) continue; /* the number of an op that was removed */
     clv_op found;
     const char *name = clv_op_name((clv_op)op);
     assert_ok(clv_op_find(name, &found, err));
@@ -64,7 +64,7 @@ static void layernorm_without_shape_uses_the_last_dimension(void **state) {
   clv_params *params;
   int x, y;
   (void)state;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 5, 3), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(4, 5, 3), &x);
   assert_ok(clv_attrs_parse(CLV_OP_LAYERNORM, NULL, 0, &attrs, err));
   assert_int_equal(clv_attrs_encode(CLV_OP_LAYERNORM, &attrs, none, CLV_MAX_RANK), 0);
   assert_ok(clv_graph_add(g, CLV_OP_LAYERNORM, &attrs, "n", 0, &x, 1, &y, err));
@@ -77,7 +77,7 @@ static void layernorm_without_shape_uses_the_last_dimension(void **state) {
 static void omitted_attributes_have_their_defaults(void **state) {
   (void)state;
   clv_attrs a;
-  clv_attr_value conv[] = {int_attr(CLV_ATTR_OUT, 4),
+  clv_attr_value conv[] = {make_int_attr(CLV_ATTR_OUT, 4),
                            {.key = CLV_ATTR_KERNEL, .n_ints = 2, .ints = {3, 5}}};
   assert_ok(clv_attrs_parse(CLV_OP_CONV2D, conv, 2, &a, err));
   assert_int_equal(a.kernel[0], 3);
@@ -86,7 +86,7 @@ static void omitted_attributes_have_their_defaults(void **state) {
   assert_int_equal(a.pad[1], 0);
   assert_int_equal(a.groups, 1);
   assert_true(a.bias);
-  clv_attr_value pool = int_attr(CLV_ATTR_KERNEL, 3);
+  clv_attr_value pool = make_int_attr(CLV_ATTR_KERNEL, 3);
   assert_ok(clv_attrs_parse(CLV_OP_MAXPOOL, &pool, 1, &a, err));
   assert_int_equal(a.stride[0], 3);
   assert_int_equal(a.stride[1], 3);
@@ -94,7 +94,7 @@ static void omitted_attributes_have_their_defaults(void **state) {
   assert_true(a.p == 0.5);
   assert_ok(clv_attrs_parse(CLV_OP_BATCHNORM, NULL, 0, &a, err));
   assert_true(a.eps == 1e-5 && a.momentum == 0.1);
-  clv_attr_value whole = int_attr(CLV_ATTR_P, 1); /* an integer for a float attribute */
+  clv_attr_value whole = make_int_attr(CLV_ATTR_P, 1); /* an integer for a float attribute */
   assert_ok(clv_attrs_parse(CLV_OP_DROPOUT, &whole, 1, &a, err));
   assert_true(a.p == 1);
 }
@@ -107,20 +107,23 @@ static void invalid_attribute_values_are_refused(void **state) {
     clv_attr_value v_[] = {__VA_ARGS__};                                                   \
     assert_fails(clv_attrs_parse(op, v_, (int)CLV_COUNT(v_), &a, err), CLV_INVALID, part); \
   } while (0)
-  REFUSED(CLV_OP_LINEAR, "linear needs 'out'", int_attr(CLV_ATTR_BIAS, 1));
-  REFUSED(CLV_OP_LINEAR, "linear.out is 0, outside 1..2147483647", int_attr(CLV_ATTR_OUT, 0));
-  REFUSED(CLV_OP_LINEAR, "linear.out is -9223372036854775808", int_attr(CLV_ATTR_OUT, INT64_MIN));
-  REFUSED(CLV_OP_LINEAR, "outside", int_attr(CLV_ATTR_OUT, INT64_MAX));
-  REFUSED(CLV_OP_LINEAR, "linear.out needs one integer", real_attr(CLV_ATTR_OUT, 3));
-  REFUSED(CLV_OP_LINEAR, "given twice", int_attr(CLV_ATTR_OUT, 1), int_attr(CLV_ATTR_OUT, 1));
-  REFUSED(CLV_OP_LINEAR, "has no attribute 'kernel'", int_attr(CLV_ATTR_KERNEL, 1));
-  REFUSED(CLV_OP_LINEAR, "has no attribute '?' (key 1234567)", int_attr((clv_attr_key)1234567, 1));
+  REFUSED(CLV_OP_LINEAR, "linear needs 'out'", make_int_attr(CLV_ATTR_BIAS, 1));
+  REFUSED(CLV_OP_LINEAR, "linear.out is 0, outside 1..2147483647", make_int_attr(CLV_ATTR_OUT, 0));
+  REFUSED(CLV_OP_LINEAR, "linear.out is -9223372036854775808",
+          make_int_attr(CLV_ATTR_OUT, INT64_MIN));
+  REFUSED(CLV_OP_LINEAR, "outside", make_int_attr(CLV_ATTR_OUT, INT64_MAX));
+  REFUSED(CLV_OP_LINEAR, "linear.out needs one integer", make_real_attr(CLV_ATTR_OUT, 3));
+  REFUSED(CLV_OP_LINEAR, "given twice", make_int_attr(CLV_ATTR_OUT, 1),
+          make_int_attr(CLV_ATTR_OUT, 1));
+  REFUSED(CLV_OP_LINEAR, "has no attribute 'kernel'", make_int_attr(CLV_ATTR_KERNEL, 1));
+  REFUSED(CLV_OP_LINEAR, "has no attribute '?' (key 1234567)",
+          make_int_attr((clv_attr_key)1234567, 1));
   REFUSED(CLV_OP_LINEAR, "bias needs true or false",
           {.key = CLV_ATTR_BIAS, .n_ints = 2, .ints = {1, 1}});
   REFUSED(CLV_OP_MAXPOOL, "an integer or a pair",
           {.key = CLV_ATTR_KERNEL, .n_ints = 3, .ints = {1, 2, 3}});
-  REFUSED(CLV_OP_DROPOUT, "dropout.p is 1.5, outside 0..1", real_attr(CLV_ATTR_P, 1.5));
-  REFUSED(CLV_OP_DROPOUT, "dropout.p is nan", real_attr(CLV_ATTR_P, (double)NAN));
+  REFUSED(CLV_OP_DROPOUT, "dropout.p is 1.5, outside 0..1", make_real_attr(CLV_ATTR_P, 1.5));
+  REFUSED(CLV_OP_DROPOUT, "dropout.p is nan", make_real_attr(CLV_ATTR_P, (double)NAN));
   REFUSED(CLV_OP_RESHAPE, "a list of 1 to 7 integers", {.key = CLV_ATTR_SHAPE, .n_ints = 8});
   static const float weights[CLV_MAX_CLASS_WEIGHTS + 1] = {1, -1, (float)NAN};
 #define WEIGHTS(at, n) {.key = CLV_ATTR_CLASS_WEIGHTS, .n_numbers = (n), .numbers = weights + (at)}
@@ -130,38 +133,39 @@ static void invalid_attribute_values_are_refused(void **state) {
   REFUSED(CLV_OP_LINEAR, "linear.out needs one integer",
           {.key = CLV_ATTR_OUT, .n_numbers = 1, .numbers = weights});
 #undef WEIGHTS
-  REFUSED((clv_op)55, "unknown op number 55", int_attr(CLV_ATTR_OUT, 1));
+  REFUSED((clv_op)55, "unknown op number 55", make_int_attr(CLV_ATTR_OUT, 1));
 #undef REFUSED
 }
 
 static void encoded_attributes_parse_back_equal(void **state) {
   (void)state;
-  clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, 8),
+  clv_attr_value v[] = {make_int_attr(CLV_ATTR_OUT, 8),
                         {.key = CLV_ATTR_KERNEL, .n_ints = 2, .ints = {1, 7}},
-                        int_attr(CLV_ATTR_GROUPS, 2),
-                        int_attr(CLV_ATTR_BIAS, 0)};
+                        make_int_attr(CLV_ATTR_GROUPS, 2),
+                        make_int_attr(CLV_ATTR_BIAS, 0)};
   clv_attr_value sent[CLV_MAX_RANK + 2];
   clv_attrs a, b;
   assert_ok(clv_attrs_parse(CLV_OP_CONV2D, v, 4, &a, err));
   int n = clv_attrs_encode(CLV_OP_CONV2D, &a, sent, (int)CLV_COUNT(sent));
-  assert_int_equal(n, 4); /* attributes that differ from the default or are required */
+  /* the number of attributes that are required or differ from the default */
+  assert_int_equal(n, 4);
   assert_ok(clv_attrs_parse(CLV_OP_CONV2D, sent, n, &b, err));
   assert_memory_equal(&a, &b, sizeof a);
-  clv_attr_value pool = int_attr(CLV_ATTR_KERNEL, 3);
+  clv_attr_value pool = make_int_attr(CLV_ATTR_KERNEL, 3);
   assert_ok(clv_attrs_parse(CLV_OP_AVGPOOL, &pool, 1, &a, err));
   assert_int_equal(clv_attrs_encode(CLV_OP_AVGPOOL, &a, sent, 10), 1);
   a.stride[1] = 1;
   assert_int_equal(clv_attrs_encode(CLV_OP_AVGPOOL, &a, sent, 10), 2);
   static const float weights[] = {0.5f, 2, 0};
   clv_attr_value loss[] = {{.key = CLV_ATTR_CLASS_WEIGHTS, .n_numbers = 3, .numbers = weights},
-                           int_attr(CLV_ATTR_IGNORE_INDEX, -7)};
+                           make_int_attr(CLV_ATTR_IGNORE_INDEX, -7)};
   assert_ok(clv_attrs_parse(CLV_OP_CROSS_ENTROPY, loss, 2, &a, err));
   assert_int_equal(clv_attrs_encode(CLV_OP_CROSS_ENTROPY, &a, sent, 10), 2);
   assert_ok(clv_attrs_parse(CLV_OP_CROSS_ENTROPY, sent, 2, &b, err));
   assert_memory_equal(&a, &b, sizeof a);
-  clv_attr_value p = real_attr(CLV_ATTR_P, 0.1);
+  clv_attr_value p = make_real_attr(CLV_ATTR_P, 0.1);
   assert_ok(clv_attrs_parse(CLV_OP_DROPOUT, &p, 1, &a, err));
-  clv_attr_value part[] = {int_attr(CLV_ATTR_DIM, -1), int_attr(CLV_ATTR_START, -3)};
+  clv_attr_value part[] = {make_int_attr(CLV_ATTR_DIM, -1), make_int_attr(CLV_ATTR_START, -3)};
   assert_ok(clv_attrs_parse(CLV_OP_SLICE, part, 2, &b, err));
   assert_int_equal(b.stop, CLV_TO_END);
   assert_int_equal(clv_attrs_encode(CLV_OP_SLICE, &b, sent, 10), 2);
@@ -176,8 +180,8 @@ typedef struct shape_case {
   clv_op op;
   clv_attrs attrs;
   clv_shape in;
-  clv_shape want; /* rank -1: refused */
-  const char *refusal;
+  clv_shape wanted_shape; /* rank -1: refused */
+  const char *refusal_text;
 } shape_case;
 
 #define REFUSE \
@@ -338,7 +342,7 @@ static const shape_case shapes[] = {
      SHAPE(4, 3),
      REFUSE,
      "embedding needs i64 row numbers as input 0, got f32"},
-    /* attributes that did not come from clv_attrs_parse are checked too */
+    /* attributes are checked, too, if they did not come from clv_attrs_parse */
     {CLV_OP_CONV2D,
      {.out = 4, WINDOW(3, 3, 1, 1, 0, 0)},
      SHAPE(1, 1, 9, 9),
@@ -354,15 +358,15 @@ static void output_shapes_follow_the_op_rules(void **state) {
     const shape_case *c = &shapes[i];
     char got[160], want[160];
     int x, y = -1;
-    clv_graph *g = new_graph(CLV_F32, c->in, &x);
-    if (c->want.rank < 0) {
+    clv_graph *g = make_graph(CLV_F32, c->in, &x);
+    if (c->wanted_shape.rank < 0) {
       assert_fails(clv_graph_add(g, c->op, &c->attrs, NULL, 0, &x, 1, &y, err) == CLV_OK, false,
-                   c->refusal);
+                   c->refusal_text);
       assert_int_equal(g->n_nodes, 1);
     } else {
       assert_ok(clv_graph_add(g, c->op, &c->attrs, NULL, 0, &x, 1, &y, err));
       assert_string_equal(clv_shape_format(&g->nodes[y].shape, got, sizeof got),
-                          clv_shape_format(&c->want, want, sizeof want));
+                          clv_shape_format(&c->wanted_shape, want, sizeof want));
     }
     clv_graph_free(g);
   }
@@ -371,8 +375,8 @@ static void output_shapes_follow_the_op_rules(void **state) {
 typedef struct pair_case {
   clv_op op;
   clv_shape a, b;
-  clv_dtype dtype; /* type of b */
-  const char *refusal;
+  clv_dtype dtype; /* type of the second input, b */
+  const char *refusal_text;
 } pair_case;
 
 static const pair_case pairs[] = {
@@ -401,11 +405,11 @@ static void two_input_ops_check_shapes_and_dtypes(void **state) {
     const pair_case *c = &pairs[i];
     clv_attrs none = {0};
     int in[2], y = -1;
-    clv_graph *g = new_graph(CLV_F32, c->a, &in[0]);
+    clv_graph *g = make_graph(CLV_F32, c->a, &in[0]);
     assert_ok(clv_graph_add_input(g, "other", c->dtype, &c->b, &in[1], err));
-    if (c->refusal) {
+    if (c->refusal_text) {
       assert_fails(clv_graph_add(g, c->op, &none, NULL, 0, in, 2, &y, err), CLV_INVALID,
-                   c->refusal);
+                   c->refusal_text);
     } else {
       assert_ok(clv_graph_add(g, c->op, &none, NULL, 0, in, 2, &y, err));
       assert_int_equal(g->nodes[y].shape.rank, clv_op_is_loss(c->op) ? 0 : c->a.rank);
@@ -441,7 +445,7 @@ static void embedding_shapes_types_and_limits_are_checked(void **state) {
   (void)state;
   clv_attrs a = {.rows = 9, .out = 5, .column = -1, .minus = -1, .padding_idx = -1};
   int x, y;
-  clv_graph *g = new_graph(CLV_I64, CLV_SHAPE(2, 3), &x);
+  clv_graph *g = make_graph(CLV_I64, CLV_SHAPE(2, 3), &x);
   clv_shape most = {.rank = CLV_MAX_RANK, .dim = {1, 1, 1, 1, 1, 1, 1, 1}};
   char text[160];
   assert_ok(clv_graph_add(g, CLV_OP_EMBEDDING, &a, NULL, 0, &x, 1, &y, err));
@@ -466,7 +470,7 @@ static void bare_parameter_is_named_after_its_layer(void **state) {
   clv_attrs a = {.rows = 9, .bare = true}, linear = {.out = 2, .bias = true};
   clv_params *params;
   int x, y;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, 3, 4), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(2, 3, 4), &x);
   assert_ok(clv_graph_add(g, CLV_OP_POSITIONS, &a, "embeddings.position", 0, &x, 1, &y, err));
   assert_ok(clv_graph_add(g, CLV_OP_LINEAR, &linear, "a", 1, &y, 1, &x, err));
   assert_ok(clv_params_of(g, &params, err));
@@ -480,8 +484,8 @@ static void bare_parameter_is_named_after_its_layer(void **state) {
   clv_graph_free(g);
 }
 
-/* Standard deviation around 0. *ret: how many of n values are not 0. */
-static double deviation(const float *v, size_t n, size_t *ret_set) {
+/* Returns the standard deviation around 0. *ret_set: how many of n values are not 0. */
+static double compute_deviation(const float *v, size_t n, size_t *ret_set) {
   double squares = 0;
   *ret_set = 0;
   for (size_t i = 0; i < n; i++) {
@@ -498,14 +502,14 @@ static void init_std_sets_the_weight_deviation(void **state) {
     clv_params *params;
     int x, y;
     size_t set;
-    clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, 50), &x);
+    clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(2, 50), &x);
     assert_ok(clv_graph_add(g, CLV_OP_LINEAR, &a, "a", 0, &x, 1, &y, err));
     assert_ok(clv_params_of(g, &params, err));
     assert_int_equal(params->list[0].shape.dim[0], transposed ? 50 : 64);
     char *block = calloc(1, params->total_bytes);
     clv_params_init(g, params, block);
-    assert_true(fabs(deviation((float *)(void *)block, 3200, &set) - 0.05) < 0.003);
-    deviation((float *)(void *)(block + params->list[1].offset), 64, &set);
+    assert_true(fabs(compute_deviation((float *)(void *)block, 3200, &set) - 0.05) < 0.003);
+    compute_deviation((float *)(void *)(block + params->list[1].offset), 64, &set);
     assert_int_equal(set, 0);
     free(block);
     clv_params_free(params);

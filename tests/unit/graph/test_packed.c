@@ -12,11 +12,11 @@ static void packed_results_match_padded_results(void **state) {
   for (int b = 0; b < 2; b++)
     for (int of = 0; of < FAMILIES; of++)
       for (int how = 0; how < 12; how++)
-        compare(&wide, (family)of, (end)(how % 3), how & 2 ? 9 : 0,
-                &(rig_options){.backend = backends[b],
-                               .evaluation = how & 4,
-                               .threads = 1 + (how & 1),
-                               .split_backward = how & 2});
+        compare_packed_with_padded(&wide, (family)of, (end)(how % 3), how & 2 ? 9 : 0,
+                                   &(rig_options){.backend = backends[b],
+                                                  .is_evaluation = how & 4,
+                                                  .n_threads = 1 + (how & 1),
+                                                  .has_split_backward = how & 2});
 }
 
 static void every_cut_gives_the_same_packed_results(void **state) {
@@ -30,7 +30,8 @@ static void every_cut_gives_the_same_packed_results(void **state) {
 static void packed_row_count_follows_the_batch(void **state) {
   (void)state;
   uint32_t layers;
-  clv_graph *g = padded_graph(&wide, BERT, LAST, &layers), *p = packed_graph(g, wide.rows);
+  clv_graph *g = make_padded_graph(&wide, BERT, LAST, &layers),
+            *p = make_packed_graph(g, wide.n_rows);
   assert_true(p->has_per_input_batches);
   assert_int_equal(p->nodes[0].max_positions, S);
   assert_int_equal(p->nodes[1].max_positions, 0);
@@ -46,7 +47,8 @@ static void packed_row_count_follows_the_batch(void **state) {
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-/* Each op over [N, S, F], before attention that reads the lengths. */
+/* Asserts that each op that mixes positions is refused over [N, S, F], if it comes before attention
+ * that reads the lengths. */
 static void ops_that_mix_sequences_refuse_packing(void **state) {
   (void)state;
   static const struct {
@@ -78,38 +80,39 @@ static void ops_that_mix_sequences_refuse_packing(void **state) {
        {{.key = CLV_ATTR_SHAPE, .n_ints = 2, .ints = {F, S}}},
        "reshape takes no packed sequences: it would move their positions"},
   };
-  clv_attr_value heads = int_attr(CLV_ATTR_HEADS, 3);
+  clv_attr_value heads = make_int_attr(CLV_ATTR_HEADS, 3);
   for (size_t i = 0; i < CLV_COUNT(all); i++) {
     int x, at;
-    clv_graph *p = NULL, *g = new_graph(CLV_F32, CLV_SHAPE(N, S, F), &x);
+    clv_graph *p = NULL, *g = make_graph(CLV_F32, CLV_SHAPE(N, S, F), &x);
     assert_ok(clv_graph_add_input(g, "lengths", CLV_I64, &CLV_SHAPE(N), &at, err));
-    join(g, CLV_OP_ATTENTION, 6, (int[]){x, x, x, at}, 4, &heads, 1);
+    add_joining_node(g, CLV_OP_ATTENTION, 6, (int[]){x, x, x, at}, 4, &heads, 1);
     int n = all[i].values[0].key ? all[i].values[1].key ? 2 : 1 : 0;
     int y = add_node(g, all[i].op, 7, x, -1, all[i].values, n);
-    /* a slice of another position than the first */
+    /* refused: a slice of another position than the first */
     if (all[i].op == CLV_OP_SLICE) add_plain(g, CLV_OP_FLATTEN, 8, y);
     assert_fails(clv_graph_pack(g, &p, err), CLV_INVALID, all[i].text);
     clv_graph_free(g);
   }
 }
 
-/* Tokens as images of one column: [N, S, H, W]. */
+/* Asserts that image ops are refused over tokens that are shaped as images [N, S, H, W]. */
 static void image_ops_refuse_packing(void **state) {
   (void)state;
-  const clv_attr_value sizes[] = {int_attr(CLV_ATTR_KERNEL, 1), int_attr(CLV_ATTR_OUT, 3)};
+  const clv_attr_value sizes[] = {make_int_attr(CLV_ATTR_KERNEL, 1),
+                                  make_int_attr(CLV_ATTR_OUT, 3)};
   static const struct {
     clv_op op;
     int n_values;
   } all[] = {{CLV_OP_BATCHNORM, 0}, {CLV_OP_GLOBALAVGPOOL, 0},    {CLV_OP_CONV2D, 2},
              {CLV_OP_MAXPOOL, 1},   {CLV_OP_CONV_TRANSPOSE2D, 2}, {CLV_OP_AVGPOOL, 1}};
-  clv_attr_value heads = int_attr(CLV_ATTR_HEADS, 3);
+  clv_attr_value heads = make_int_attr(CLV_ATTR_HEADS, 3);
   for (size_t i = 0; i < CLV_COUNT(all); i++) {
     int x, at, image;
     char text[80];
-    clv_graph *p = NULL, *g = new_graph(CLV_F32, CLV_SHAPE(N, S, F), &x);
+    clv_graph *p = NULL, *g = make_graph(CLV_F32, CLV_SHAPE(N, S, F), &x);
     assert_ok(clv_graph_add_input(g, "lengths", CLV_I64, &CLV_SHAPE(N), &at, err));
     assert_ok(clv_graph_add_input(g, "image", CLV_F32, &CLV_SHAPE(N, S, 2, 2), &image, err));
-    join(g, CLV_OP_ATTENTION, 6, (int[]){x, x, x, at}, 4, &heads, 1);
+    add_joining_node(g, CLV_OP_ATTENTION, 6, (int[]){x, x, x, at}, 4, &heads, 1);
     add_node(g, all[i].op, 7, image, -1, sizes, all[i].n_values);
     snprintf(text, sizeof text, "layer 7: %s takes no packed sequences", clv_op_name(all[i].op));
     assert_fails(clv_graph_pack(g, &p, err), CLV_INVALID, text);
@@ -120,12 +123,12 @@ static void image_ops_refuse_packing(void **state) {
 static void packing_without_lengths_is_refused(void **state) {
   (void)state;
   int x, at;
-  clv_attr_value heads = int_attr(CLV_ATTR_HEADS, 3);
-  clv_graph *p = NULL, *g = new_graph(CLV_F32, CLV_SHAPE(N, S, F), &x);
+  clv_attr_value heads = make_int_attr(CLV_ATTR_HEADS, 3);
+  clv_graph *p = NULL, *g = make_graph(CLV_F32, CLV_SHAPE(N, S, F), &x);
   assert_ok(clv_graph_add_input(g, "lengths", CLV_I64, &CLV_SHAPE(N), &at, err));
-  join(g, CLV_OP_ATTENTION, 3, (int[]){x, x, x}, 3, &heads, 1);
+  add_joining_node(g, CLV_OP_ATTENTION, 3, (int[]){x, x, x}, 3, &heads, 1);
   assert_fails(clv_graph_pack(g, &p, err), CLV_INVALID, "no layer reads the lengths of sequences");
-  join(g, CLV_OP_ATTENTION, 4, (int[]){x, x, x, at}, 4, &heads, 1);
+  add_joining_node(g, CLV_OP_ATTENTION, 4, (int[]){x, x, x, at}, 4, &heads, 1);
   assert_fails(clv_graph_pack(g, &p, err), CLV_INVALID,
                "layer 3: attention takes no packed sequences: it does not read their lengths");
   clv_graph_free(g);

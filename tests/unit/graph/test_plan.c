@@ -11,9 +11,9 @@
 
 /* Returns a graph whose values have several consumers, with one node that reads a value twice, a
  * flatten and a reshape. */
-static clv_graph *branches(void) {
+static clv_graph *make_branches(void) {
   int x;
-  clv_graph *g = new_graph(CLV_F64, CLV_SHAPE(3, 2, 5, 4), &x);
+  clv_graph *g = make_graph(CLV_F64, CLV_SHAPE(3, 2, 5, 4), &x);
   int a = add_conv(g, 0, x, 4, 3, 1);
   int b = add_plain(g, CLV_OP_TANH, 1, a);
   int c = add_conv(g, 2, b, 4, 1, 0);
@@ -35,20 +35,20 @@ static clv_graph *branches(void) {
   return g;
 }
 
-static double loss_of(rig *r, clv_call *c) {
-  forward(r, c);
+static double compute_loss(rig *r, clv_call *c) {
+  run_forward(r, c);
   return *(double *)(void *)r->out;
 }
 
 /* Returns d loss / d *at by central differences. */
-static double difference(rig *r, clv_call *c, double *at) {
+static double compute_difference(rig *r, clv_call *c, double *at) {
   const double h = 1e-5;
   double kept = *at, up, down;
   *at = kept + h;
   r->plan->is_cache_current = false;
-  up = loss_of(r, c);
+  up = compute_loss(r, c);
   *at = kept - h;
-  down = loss_of(r, c);
+  down = compute_loss(r, c);
   *at = kept;
   return (up - down) / (2 * h);
 }
@@ -56,7 +56,7 @@ static double difference(rig *r, clv_call *c, double *at) {
 static void check_differences(rig *r, clv_call *c, double *values, const double *got, size_t n,
                               const char *what) {
   for (size_t i = 0; i < n; i++) {
-    double want = difference(r, c, &values[i]);
+    double want = compute_difference(r, c, &values[i]);
     if (fabs(want - got[i]) > 1e-8 + 1e-6 * fabs(want))
       fail_msg("%s[%zu]: %.12g, finite differences give %.12g", what, i, got[i], want);
   }
@@ -64,22 +64,22 @@ static void check_differences(rig *r, clv_call *c, double *values, const double 
 
 static void gradients_match_finite_differences(void **state) {
   (void)state;
-  rig r = rig_new(branches(), &(rig_options){.backend = clv_backend_ref()});
+  rig r = make_rig(make_branches(), &(rig_options){.backend = clv_backend_ref()});
   clv_call *c;
   *(double *)(void *)r.dout = 1;
-  step(&r);
+  run_step(&r);
   assert_ok(clv_plan_call_get(r.plan, &c, err));
   for (int i = 0; i < r.params->n; i++) {
     const clv_param *p = &r.params->list[i];
     if (p->trainable)
-      check_differences(&r, c, (double *)(void *)(r.block + p->offset),
-                        (double *)(void *)(r.grads + p->offset), p->n, p->name);
+      check_differences(&r, c, (double *)(void *)(r.parameter_block + p->offset),
+                        (double *)(void *)(r.gradient_block + p->offset), p->n, p->name);
   }
   for (int i = 0; i < r.n_in; i++)
     check_differences(&r, c, (double *)(void *)r.in[i], (double *)(void *)r.din[i],
-                      r.in_bytes[i] / sizeof(double), i ? "target" : "input");
+                      r.input_bytes[i] / sizeof(double), i ? "target" : "input");
   clv_plan_call_put(r.plan, c);
-  rig_done(&r);
+  free_rig(&r);
 }
 
 /* Three consumers with gradients 1e8, -1e8 and 1, in this order. Added from the last to the first
@@ -89,108 +89,113 @@ static void gradients_are_added_from_the_last_consumer(void **state) {
   static const float weights[] = {1e8f, -1e8f, 1};
   static const char *const names[] = {"0.weight", "1.weight", "2.weight"};
   int x, branch[3];
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(1, 1), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(1, 1), &x);
   for (uint32_t i = 0; i < 3; i++) branch[i] = add_linear(g, i, x, 1);
   int a = add_node(g, CLV_OP_ADD, 3, branch[0], branch[1], NULL, 0);
   add_node(g, CLV_OP_ADD, 4, a, branch[2], NULL, 0);
-  rig r = rig_new(g, &(rig_options){.backend = clv_backend_ref()});
+  rig r = make_rig(g, &(rig_options){.backend = clv_backend_ref()});
   *(float *)(void *)r.dout = 1;
   for (int i = 0; i < 3; i++)
-    memcpy(r.block + clv_params_find(r.params, names[i])->offset, &weights[i], sizeof weights[i]);
-  step(&r);
+    memcpy(r.parameter_block + clv_params_find(r.params, names[i])->offset, &weights[i],
+           sizeof weights[i]);
+  run_step(&r);
   assert_true(*(float *)(void *)r.din[0] == 0);
-  rig_done(&r);
+  free_rig(&r);
 }
 
 /* ---- the same bits --------------------------------------------------------------------------- */
 
 /* Asserts that parameters and gradients of `part` equal those of the same names in `whole`. */
-static void same_params(const rig *whole, const rig *part) {
+static void assert_same_params(const rig *whole, const rig *part) {
   for (int i = 0; i < part->params->n; i++) {
     const clv_param *p = &part->params->list[i], *q = clv_params_find(whole->params, p->name);
-    if (p->trainable) same(part->grads + p->offset, whole->grads + q->offset, p->bytes, p->name);
-    same(part->block + p->offset, whole->block + q->offset, p->bytes, p->name);
+    if (p->trainable)
+      assert_same_bytes(part->gradient_block + p->offset, whole->gradient_block + q->offset,
+                        p->bytes, p->name);
+    assert_same_bytes(part->parameter_block + p->offset, whole->parameter_block + q->offset,
+                      p->bytes, p->name);
   }
 }
 
-static rig slice_of(const clv_graph *g, uint32_t first, uint32_t last, const clv_backend *backend,
-                    bool evaluation) {
+static rig make_slice(const clv_graph *g, uint32_t first, uint32_t last, const clv_backend *backend,
+                      bool evaluation) {
   clv_graph *part;
   assert_ok(clv_graph_slice(g, first, last, &part, err));
-  rig_options o = {.backend = backend, .evaluation = evaluation, .split_backward = true};
+  rig_options o = {.backend = backend, .is_evaluation = evaluation, .has_split_backward = true};
   /* the uncut plan computes weight gradients together with input gradients */
-  return rig_new(part, &o);
+  return make_rig(part, &o);
 }
 
-static void every_cut(const clv_backend *backend, bool evaluation, int64_t batch) {
-  rig whole = rig_new(chain_graph(CLV_F32, batch),
-                      &(rig_options){.backend = backend, .evaluation = evaluation});
-  step(&whole);
+static void check_every_cut(const clv_backend *backend, bool evaluation, int64_t batch) {
+  rig whole = make_rig(make_chain_graph(CLV_F32, batch),
+                       &(rig_options){.backend = backend, .is_evaluation = evaluation});
+  run_step(&whole);
   for (uint32_t cut = 1; cut < CHAIN_LAYERS; cut++) {
-    rig a = slice_of(whole.g, 0, cut - 1, backend, evaluation);
-    rig b = slice_of(whole.g, cut, CHAIN_LAYERS - 1, backend, evaluation);
+    rig a = make_slice(whole.g, 0, cut - 1, backend, evaluation);
+    rig b = make_slice(whole.g, cut, CHAIN_LAYERS - 1, backend, evaluation);
     clv_call *c;
-    memcpy(a.in[0], whole.in[0], a.in_bytes[0]);
-    memcpy(b.dout, whole.dout, b.out_bytes);
+    memcpy(a.in[0], whole.in[0], a.input_bytes[0]);
+    memcpy(b.dout, whole.dout, b.output_bytes);
     assert_ok(clv_plan_call_get(a.plan, &c, err));
-    forward(&a, c);
-    memcpy(b.in[0], a.out, a.out_bytes);
-    step(&b);
-    same(b.out, whole.out, b.out_bytes, "output");
+    run_forward(&a, c);
+    memcpy(b.in[0], a.out, a.output_bytes);
+    run_step(&b);
+    assert_same_bytes(b.out, whole.out, b.output_bytes, "output");
     if (!evaluation) {
-      memcpy(a.dout, b.din[0], a.out_bytes);
-      backward_input(&a, c, false);
-      backward_weight(&a, c, false);
-      same(a.din[0], whole.din[0], a.in_bytes[0], "input gradient");
-      same_params(&whole, &a);
-      same_params(&whole, &b);
+      memcpy(a.dout, b.din[0], a.output_bytes);
+      run_backward_input(&a, c, false);
+      run_backward_weight(&a, c, false);
+      assert_same_bytes(a.din[0], whole.din[0], a.input_bytes[0], "input gradient");
+      assert_same_params(&whole, &a);
+      assert_same_params(&whole, &b);
     }
     clv_plan_call_put(a.plan, c);
-    rig_done(&a);
-    rig_done(&b);
+    free_rig(&a);
+    free_rig(&b);
   }
-  rig_done(&whole);
+  free_rig(&whole);
 }
 
 static void every_cut_gives_the_same_bits_on_ref(void **state) {
   (void)state;
-  every_cut(clv_backend_ref(), false, 5);
-  every_cut(clv_backend_ref(), true, 5);
+  check_every_cut(clv_backend_ref(), false, 5);
+  check_every_cut(clv_backend_ref(), true, 5);
 }
 
 static void every_cut_gives_the_same_bits_on_cpu(void **state) {
   (void)state;
-  every_cut(clv_backend_cpu(), false, 5);
-  every_cut(clv_backend_cpu(), true, 5);
+  check_every_cut(clv_backend_cpu(), false, 5);
+  check_every_cut(clv_backend_cpu(), true, 5);
 }
 
 /* ---- layouts --------------------------------------------------------------------------------- */
 
-/* ref behind blocked layouts: convolutions and tanh compute in blocks of 8, the rest row-major,
- * batchnorm's weight gradient is fused, weights are used through the cache only, softmax is left to
- * ref. Same arithmetic, so the bits must be ref's. */
+/* A kernel of ref behind a blocked layout. Convolutions and tanh compute in blocks of 8 channels,
+ * other ops row-major. Batchnorm's weight gradient is fused, weights are read from the cache only,
+ * and softmax is left to ref. The arithmetic is that of ref, so the bits must be equal. */
 typedef struct blocked {
   clv_kernel base;
   clv_node_desc d;
-  clv_kernel *inner;
-  char *in[CLV_MAX_IN], *out, *dout, *din[CLV_MAX_IN]; /* row-major copies */
+  clv_kernel *ref_kernel;
+  /* copies of the tensors in row-major order */
+  char *in[CLV_MAX_IN], *out, *dout, *din[CLV_MAX_IN];
 } blocked;
 
 static int refreshes;
 
-static size_t weight_bytes(const blocked *k) {
+static size_t get_weight_bytes(const blocked *k) {
   return k->d.n_params ? clv_layout_numel(&k->d.param[0], 1) * clv_dtype_size(k->d.dtype) : 0;
 }
 
-static clv_code blocked_refresh(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
+static clv_code refresh_blocked_weights(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
   (void)err;
   refreshes++;
-  memcpy(a->cache, a->param[0], weight_bytes((blocked *)b));
+  memcpy(a->cache, a->param[0], get_weight_bytes((blocked *)b));
   return CLV_OK;
 }
 
-static void shuffle(const blocked *k, const clv_shape *shape, const void *src, int from, void *dst,
-                    int to) {
+static void reorder_values(const blocked *k, const clv_shape *shape, const void *src, int from,
+                           void *dst, int to) {
   if (!src || !dst) return;
   if (shape->rank == 4)
     assert_ok(
@@ -199,50 +204,51 @@ static void shuffle(const blocked *k, const clv_shape *shape, const void *src, i
     memcpy(dst, src, clv_layout_numel(shape, 1) * clv_dtype_size(k->d.dtype));
 }
 
-static clv_kernel_args unblock(blocked *k, const clv_kernel_args *a) {
+static clv_kernel_args make_row_major_args(blocked *k, const clv_kernel_args *a) {
   clv_kernel_args inner = *a;
   for (int i = 0; i < k->d.n_in; i++) {
-    shuffle(k, &k->d.in[i], a->in[i], k->base.in_block[i], k->in[i], 1);
+    reorder_values(k, &k->d.in[i], a->in[i], k->base.in_block[i], k->in[i], 1);
     inner.in[i] = k->in[i];
     inner.din[i] = a->din[i] ? k->din[i] : NULL;
   }
-  shuffle(k, &k->d.out, a->dout, k->base.out_block, k->dout, 1);
+  reorder_values(k, &k->d.out, a->dout, k->base.out_block, k->dout, 1);
   if (a->cache) inner.param[0] = a->cache;
   inner.dout = a->dout ? k->dout : NULL;
   inner.out = k->out;
   return inner;
 }
 
-static clv_code blocked_forward(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
+static clv_code run_blocked_forward(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
   blocked *k = (blocked *)b;
-  clv_kernel_args inner = unblock(k, a);
+  clv_kernel_args inner = make_row_major_args(k, a);
   memset(a->scratch, 0xFF, b->scratch_bytes);
-  CLV_TRY(k->inner->forward(k->inner, &inner, err));
-  shuffle(k, &k->d.out, k->out, 1, a->out, b->out_block);
+  CLV_TRY(k->ref_kernel->forward(k->ref_kernel, &inner, err));
+  reorder_values(k, &k->d.out, k->out, 1, a->out, b->out_block);
   return CLV_OK;
 }
 
-static clv_code blocked_backward_input(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
+static clv_code run_blocked_backward_input(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
   blocked *k = (blocked *)b;
-  clv_kernel_args inner = unblock(k, a);
-  shuffle(k, &k->d.out, a->out, b->out_block, k->out, 1);
+  clv_kernel_args inner = make_row_major_args(k, a);
+  reorder_values(k, &k->d.out, a->out, b->out_block, k->out, 1);
   memset(a->scratch, 0xFF, b->scratch_bytes);
-  if (k->inner->backward_input) CLV_TRY(k->inner->backward_input(k->inner, &inner, err));
+  if (k->ref_kernel->backward_input)
+    CLV_TRY(k->ref_kernel->backward_input(k->ref_kernel, &inner, err));
   for (int i = 0; i < k->d.n_in; i++)
-    shuffle(k, &k->d.in[i], inner.din[i], 1, a->din[i], b->in_block[i]);
-  if (b->fused_grads) CLV_TRY(k->inner->backward_weight(k->inner, &inner, err));
+    reorder_values(k, &k->d.in[i], inner.din[i], 1, a->din[i], b->in_block[i]);
+  if (b->fused_grads) CLV_TRY(k->ref_kernel->backward_weight(k->ref_kernel, &inner, err));
   return CLV_OK;
 }
 
-static clv_code blocked_backward_weight(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
+static clv_code run_blocked_backward_weight(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
   blocked *k = (blocked *)b;
-  clv_kernel_args inner = unblock(k, a);
-  return k->inner->backward_weight(k->inner, &inner, err);
+  clv_kernel_args inner = make_row_major_args(k, a);
+  return k->ref_kernel->backward_weight(k->ref_kernel, &inner, err);
 }
 
-static void blocked_free(clv_kernel *b) {
+static void free_blocked_kernel(clv_kernel *b) {
   blocked *k = (blocked *)b;
-  k->inner->free(k->inner);
+  k->ref_kernel->free(k->ref_kernel);
   for (int i = 0; i < CLV_MAX_IN; i++) {
     free(k->in[i]);
     free(k->din[i]);
@@ -252,51 +258,52 @@ static void blocked_free(clv_kernel *b) {
   free(k);
 }
 
-static clv_code blocked_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
-                                clv_err *err) {
+static clv_code prepare_blocked_kernel(const clv_backend *b, const clv_node_desc *d,
+                                       clv_kernel **ret, clv_err *err) {
   (void)b;
   blocked *k;
   if (d->op == CLV_OP_SOFTMAX || d->tail) return CLV_UNIMPLEMENTED;
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
   k->d = *d;
-  CLV_TRY(clv_backend_ref()->prepare(clv_backend_ref(), d, &k->inner, err));
-  k->base = *k->inner;
+  CLV_TRY(clv_backend_ref()->prepare(clv_backend_ref(), d, &k->ref_kernel, err));
+  k->base = *k->ref_kernel;
   bool conv = d->op == CLV_OP_CONV2D, weights = d->n_params > 0;
   int block = (conv || d->op == CLV_OP_TANH) && d->out.rank == 4 ? 8 : 1;
   k->base.fused_grads = d->op == CLV_OP_BATCHNORM && d->need_dw;
-  k->base.refresh = weights ? blocked_refresh : NULL;
-  k->base.forward = blocked_forward;
-  k->base.backward_input = blocked_backward_input;
-  k->base.backward_weight = k->base.fused_grads ? NULL : blocked_backward_weight;
-  k->base.free = blocked_free;
-  k->base.cache_bytes = weights ? weight_bytes(k) : 0;
+  k->base.refresh = weights ? refresh_blocked_weights : NULL;
+  k->base.forward = run_blocked_forward;
+  k->base.backward_input = run_blocked_backward_input;
+  k->base.backward_weight = k->base.fused_grads ? NULL : run_blocked_backward_weight;
+  k->base.free = free_blocked_kernel;
+  k->base.cache_bytes = weights ? get_weight_bytes(k) : 0;
   k->base.scratch_bytes = 1000;
   k->base.out_block = block;
-  k->base.din_in_place = 1; /* it works on copies, so the plan must know who else reads dout */
+  /* the kernel works on copies, so the plan must know whether another node reads dout */
+  k->base.din_in_place = 1;
   for (int i = 0; i < CLV_MAX_IN; i++) {
     k->base.in_block[i] = block;
     if (i >= d->n_in) continue;
-    k->in[i] = take(clv_layout_numel(&d->in[i], 1) * 8);
-    k->din[i] = take(clv_layout_numel(&d->in[i], 1) * 8);
+    k->in[i] = allocate(clv_layout_numel(&d->in[i], 1) * 8);
+    k->din[i] = allocate(clv_layout_numel(&d->in[i], 1) * 8);
   }
-  k->out = take(clv_layout_numel(&d->out, 1) * 8);
-  k->dout = take(clv_layout_numel(&d->out, 1) * 8);
+  k->out = allocate(clv_layout_numel(&d->out, 1) * 8);
+  k->dout = allocate(clv_layout_numel(&d->out, 1) * 8);
   *ret = &k->base;
   return CLV_OK;
 }
 
-static const clv_backend *blocked_backend(void) {
+static const clv_backend *get_blocked_backend(void) {
   static clv_backend backend;
   backend = *clv_backend_ref();
   backend.name = "blocked";
-  backend.prepare = blocked_prepare;
+  backend.prepare = prepare_blocked_kernel;
   return &backend;
 }
 
-/* Returns a graph like branches(), in f32 and without the loss. */
-static clv_graph *blocked_branches(bool end_in_conv) {
+/* Returns a graph like make_branches(), in f32 and without the loss. */
+static clv_graph *make_blocked_branches(bool end_in_conv) {
   int x;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(3, 5, 6, 4), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(3, 5, 6, 4), &x);
   int a = add_conv(g, 0, x, 11, 3, 1);
   int b = add_plain(g, CLV_OP_TANH, 1, a);
   int c = add_conv(g, 2, b, 11, 3, 1);
@@ -319,29 +326,30 @@ static void blocked_layouts_give_the_same_bits(void **state) {
   (void)state;
   for (int way = 0; way < 4; way++) {
     int conv = way & 1;
-    rig_options o = {.backend = blocked_backend(), .split_backward = way & 2};
-    rig a = rig_new(blocked_branches(conv), &(rig_options){.backend = clv_backend_ref()});
-    rig b = rig_new(blocked_branches(conv), &o);
-    step(&a);
-    step(&b);
-    same(a.out, b.out, a.out_bytes, "output");
-    same(a.din[0], b.din[0], a.in_bytes[0], "input gradient");
-    same(a.grads, b.grads, a.params->trainable_bytes, "gradients");
-    same(a.block, b.block, a.params->total_bytes, "parameters and statistics");
+    rig_options o = {.backend = get_blocked_backend(), .has_split_backward = way & 2};
+    rig a = make_rig(make_blocked_branches(conv), &(rig_options){.backend = clv_backend_ref()});
+    rig b = make_rig(make_blocked_branches(conv), &o);
+    run_step(&a);
+    run_step(&b);
+    assert_same_bytes(a.out, b.out, a.output_bytes, "output");
+    assert_same_bytes(a.din[0], b.din[0], a.input_bytes[0], "input gradient");
+    assert_same_bytes(a.gradient_block, b.gradient_block, a.params->trainable_bytes, "gradients");
+    assert_same_bytes(a.parameter_block, b.parameter_block, a.params->total_bytes,
+                      "parameters and statistics");
     assert_int_equal(clv_plan_get_info(a.plan)->reorders_forward, 0);
-    /* Reorders. Forward: the input for layer 0, layer 2 for 3, and layer 1 for 4 and all after it;
-     * with a convolution at the end also its input and its output. Backward: once for each gradient
-     * that meets one of another layout. */
+    /* Reorders in forward: the input for layer 0, layer 2 for 3, and layer 1 for 4 and the layers
+     * after it; with a convolution at the end also its input and its output. In backward: each
+     * gradient whose two layers have different layouts. */
     assert_int_equal(clv_plan_get_info(b.plan)->reorders_forward, conv ? 5 : 3);
     assert_int_equal(clv_plan_get_info(b.plan)->reorders_backward, conv ? 6 : 5);
-    rig_done(&a);
-    rig_done(&b);
+    free_rig(&a);
+    free_rig(&b);
   }
 }
 
 static void every_cut_gives_the_same_bits_in_blocked_layout(void **state) {
   (void)state;
-  every_cut(blocked_backend(), false, 4);
+  check_every_cut(get_blocked_backend(), false, 4);
 }
 
 /* The number that `plan` prints equals the number of reorders that run. */
@@ -349,65 +357,67 @@ static void planned_reorder_count_matches_execution(void **state) {
   (void)state;
   const clv_backend *backends[] = {clv_backend_cpu(), clv_backend_ref()};
   for (size_t i = 0; i < CLV_COUNT(backends); i++) {
-    rig r = rig_new(chain_graph(CLV_F32, 6), &(rig_options){.backend = backends[i]});
+    rig r = make_rig(make_chain_graph(CLV_F32, 6), &(rig_options){.backend = backends[i]});
     const clv_plan_info *info = clv_plan_get_info(r.plan);
-    step(&r);
+    run_step(&r);
     uint64_t before = backends[i]->reorder_count();
-    step(&r);
+    run_step(&r);
     assert_int_equal(backends[i]->reorder_count() - before,
                      info->reorders_forward + info->reorders_backward);
-    rig_done(&r);
+    free_rig(&r);
   }
 }
 
 static void weight_cache_is_refreshed_by_version(void **state) {
   (void)state;
-  rig r = rig_new(chain_graph(CLV_F32, 3), &(rig_options){.backend = blocked_backend()});
+  rig r = make_rig(make_chain_graph(CLV_F32, 3), &(rig_options){.backend = get_blocked_backend()});
   clv_call *c;
   char before[3 * 5 * 4];
   refreshes = 0;
   assert_ok(clv_plan_call_get(r.plan, &c, err));
-  forward(&r, c);
+  run_forward(&r, c);
   assert_int_equal(refreshes, 5);
   memcpy(before, r.out, sizeof before);
   const clv_param *p = clv_params_find(r.params, "10.weight");
-  for (size_t i = 0; i < p->n; i++) ((float *)(void *)(r.block + p->offset))[i] *= 2;
-  forward(&r, c); /* the version is the same, so the kernels still use the old weights */
+  for (size_t i = 0; i < p->n; i++) ((float *)(void *)(r.parameter_block + p->offset))[i] *= 2;
+  run_forward(&r, c); /* the version has not changed, so the kernels still use the old weights */
   assert_int_equal(refreshes, 5);
   assert_memory_equal(before, r.out, sizeof before);
-  assert_ok(clv_plan_forward(r.plan, c, r.block, 2, (const void *const *)r.in, true, r.out,
-                             &step_key, err));
+  assert_ok(clv_plan_forward(r.plan, c, r.parameter_block, 2, (const void *const *)r.in, true,
+                             r.out, &step_key, err));
   assert_int_equal(refreshes, 10);
   assert_memory_not_equal(before, r.out, sizeof before);
   clv_plan_call_put(r.plan, c);
-  rig_done(&r);
+  free_rig(&r);
 }
 
 /* Weights converted for each call give the same bits as cached ones, follow the parameters without
  * a new version, and use no memory of their own. */
 static void transient_weights_give_the_same_bits(void **state) {
   (void)state;
-  const clv_backend *backends[] = {clv_backend_cpu(), blocked_backend()};
+  const clv_backend *backends[] = {clv_backend_cpu(), get_blocked_backend()};
   for (int i = 0; i < 4; i++) {
-    rig_options o = {.backend = backends[i % 2], .split_backward = i / 2};
-    rig stay = rig_new(residual_graph(3), &o);
-    o.transient_weights = true;
-    rig made = rig_new(residual_graph(3), &o);
+    rig_options o = {.backend = backends[i % 2], .has_split_backward = i / 2};
+    rig stay = make_rig(make_residual_graph(3), &o);
+    o.has_transient_weights = true;
+    rig made = make_rig(make_residual_graph(3), &o);
     for (int k = 0; k < 2; k++) {
-      step(&stay);
-      step(&made);
-      same(stay.out, made.out, stay.out_bytes, "output");
-      same(stay.grads, made.grads, stay.params->trainable_bytes, "gradients");
-      float *w = (float *)(void *)(made.block + clv_params_find(made.params, "3.weight")->offset);
+      run_step(&stay);
+      run_step(&made);
+      assert_same_bytes(stay.out, made.out, stay.output_bytes, "output");
+      assert_same_bytes(stay.gradient_block, made.gradient_block, stay.params->trainable_bytes,
+                        "gradients");
+      float *w = (float *)(void *)(made.parameter_block +
+                                   clv_params_find(made.params, "3.weight")->offset);
       *w *= 2;
-      memcpy(stay.block, made.block, stay.params->total_bytes);
+      memcpy(stay.parameter_block, made.parameter_block, stay.params->total_bytes);
       stay.plan->is_cache_current = false;
     }
     assert_true(clv_plan_get_info(stay.plan)->cache_bytes > 0);
     assert_int_equal(clv_plan_get_info(made.plan)->cache_bytes, 0);
     assert_true(clv_plan_get_info(made.plan)->backward_reads_params);
-    rig_done(&stay);
-    rig_done(&made);
+    free_rig(&stay);
+    free_rig(&made);
   }
 }
 
@@ -415,23 +425,23 @@ static void transient_weights_give_the_same_bits(void **state) {
 
 static void gradients_accumulate_over_calls(void **state) {
   (void)state;
-  rig r = rig_new(chain_graph(CLV_F32, 4), &(rig_options){.backend = blocked_backend()});
+  rig r = make_rig(make_chain_graph(CLV_F32, 4), &(rig_options){.backend = get_blocked_backend()});
   size_t bytes = r.params->trainable_bytes, n = bytes / sizeof(float);
-  float *once = take(bytes), *sum = (float *)(void *)r.grads;
+  float *once = allocate(bytes), *sum = (float *)(void *)r.gradient_block;
   clv_call *c;
-  step(&r);
-  memcpy(once, r.grads, bytes);
+  run_step(&r);
+  memcpy(once, r.gradient_block, bytes);
   assert_ok(clv_plan_call_get(r.plan, &c, err));
-  forward(&r, c);
-  backward_input(&r, c, true);
-  backward_weight(&r, c, true);
+  run_forward(&r, c);
+  run_backward_input(&r, c, true);
+  run_backward_weight(&r, c, true);
   for (size_t i = 0; i < n; i++) assert_true(sum[i] == once[i] + once[i]);
   clv_plan_call_put(r.plan, c);
   free(once);
-  rig_done(&r);
+  free_rig(&r);
 }
 
-static bool is_zero(const char *p, size_t n) {
+static bool is_all_zero(const char *p, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (p[i]) return false;
   return true;
@@ -439,69 +449,72 @@ static bool is_zero(const char *p, size_t n) {
 
 /* The gradient block starts as NaN. Values that no kernel writes must be zero after the first
  * micro-batch. */
-static void frozen_parts(const clv_backend *backend) {
+static void check_frozen_parts(const clv_backend *backend) {
   static const char *const frozen[] = {"4.weight", "1.bias", "8.weight", "8.bias"};
   rig_options o = {.backend = backend};
-  rig all = rig_new(chain_graph(CLV_F32, 4), &o);
-  memcpy(o.frozen, frozen, sizeof frozen);
-  rig some = rig_new(chain_graph(CLV_F32, 4), &o);
-  step(&all);
-  step(&some);
+  rig all = make_rig(make_chain_graph(CLV_F32, 4), &o);
+  memcpy(o.frozen_params, frozen, sizeof frozen);
+  rig some = make_rig(make_chain_graph(CLV_F32, 4), &o);
+  run_step(&all);
+  run_step(&some);
   size_t end = 0;
   for (int i = 0; i < some.params->n; i++) {
     const clv_param *p = &some.params->list[i];
     if (!p->trainable) continue;
-    assert_true(is_zero(some.grads + end, p->offset - end));
+    assert_true(is_all_zero(some.gradient_block + end, p->offset - end));
     end = p->offset + p->bytes;
     if (p->frozen)
-      assert_true(is_zero(some.grads + p->offset, p->bytes));
+      assert_true(is_all_zero(some.gradient_block + p->offset, p->bytes));
     else
-      same(some.grads + p->offset, all.grads + p->offset, p->bytes, p->name);
+      assert_same_bytes(some.gradient_block + p->offset, all.gradient_block + p->offset, p->bytes,
+                        p->name);
   }
-  assert_true(is_zero(some.grads + end, some.params->trainable_bytes - end));
-  same(some.din[0], all.din[0], all.in_bytes[0], "input gradient");
-  memset(grad_of(&some, "8.weight"), 0x11, 8); /* a later micro-batch does not touch it */
+  assert_true(is_all_zero(some.gradient_block + end, some.params->trainable_bytes - end));
+  assert_same_bytes(some.din[0], all.din[0], all.input_bytes[0], "input gradient");
+  /* a later micro-batch does not write this gradient */
+  memset(get_gradient(&some, "8.weight"), 0x11, 8);
   clv_call *c;
   assert_ok(clv_plan_call_get(some.plan, &c, err));
-  forward(&some, c);
-  backward_input(&some, c, true);
-  backward_weight(&some, c, true);
-  assert_memory_equal(grad_of(&some, "8.weight"), "\x11\x11\x11\x11\x11\x11\x11\x11", 8);
+  run_forward(&some, c);
+  run_backward_input(&some, c, true);
+  run_backward_weight(&some, c, true);
+  assert_memory_equal(get_gradient(&some, "8.weight"), "\x11\x11\x11\x11\x11\x11\x11\x11", 8);
   clv_plan_call_put(some.plan, c);
-  rig_done(&all);
-  rig_done(&some);
+  free_rig(&all);
+  free_rig(&some);
 }
 
 static void frozen_parameters_get_no_gradient(void **state) {
   (void)state;
-  frozen_parts(clv_backend_ref());
-  frozen_parts(blocked_backend());
-  frozen_parts(clv_backend_cpu());
+  check_frozen_parts(clv_backend_ref());
+  check_frozen_parts(get_blocked_backend());
+  check_frozen_parts(clv_backend_cpu());
 }
 
 /* No layer before the first trained one has a backward step. */
 static void frozen_front_has_no_backward_steps(void **state) {
   (void)state;
   int x;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
   x = add_linear(g, 0, x, 5);
   x = add_plain(g, CLV_OP_RELU, 1, x);
   x = add_linear(g, 2, x, 3);
-  rig_options o = {
-      .backend = clv_backend_ref(), .no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}};
-  o.split_backward = true;
-  rig r = rig_new(g, &o);
-  step(&r);
+  rig_options o = {.backend = clv_backend_ref(),
+                   .has_no_input_grad = {true},
+                   .frozen_params = {"0.weight", "0.bias"}};
+  o.has_split_backward = true;
+  rig r = make_rig(g, &o);
+  run_step(&r);
   clv_bytes text = {0};
   clv_plan_describe(r.plan, &text);
-  /* a copy of the caller's gradient, and the weight gradient of layer 2 */
+  /* the only two steps: a copy of the caller's gradient, and the weight gradient of layer 2 */
   assert_int_equal(clv_plan_get_info(r.plan)->n_steps_backward, 2);
   assert_non_null(strstr(text.data, "backward_weight  2"));
   assert_null(strstr(text.data, "backward_input   2"));
   clv_bytes_done(&text);
-  assert_true(is_zero(grad_of(&r, "0.weight"), 5 * 6 * 4));
-  assert_false(is_zero(grad_of(&r, "2.weight"), 3 * 5 * 4));
-  rig_done(&r);
+  assert_true(is_all_zero(get_gradient(&r, "0.weight"), 5 * 6 * 4));
+  assert_false(is_all_zero(get_gradient(&r, "2.weight"), 3 * 5 * 4));
+  free_rig(&r);
 }
 
 /* An unused value costs nothing, and its parameters get no gradient. An input that the output does
@@ -510,21 +523,21 @@ static void unused_values_cost_nothing_and_get_no_gradient(void **state) {
   (void)state;
   int x, unused;
   clv_shape other = CLV_SHAPE(4, 2);
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
   assert_ok(clv_graph_add_input(g, "unused", CLV_F32, &other, &unused, err));
   int a = add_linear(g, 0, x, 5);
   int b = add_linear(g, 1, a, 5);
   add_linear(g, 2, b, 7);
   add_plain(g, CLV_OP_RELU, 3, unused);
   g->output = b;
-  rig r = rig_new(g, &(rig_options){.backend = clv_backend_ref()});
-  step(&r);
-  assert_true(is_zero(r.din[1], r.in_bytes[1]));
-  assert_false(is_zero(r.din[0], r.in_bytes[0]));
-  assert_true(is_zero(grad_of(&r, "2.weight"), 7 * 5 * 4));
-  assert_false(is_zero(grad_of(&r, "1.weight"), 5 * 5 * 4));
+  rig r = make_rig(g, &(rig_options){.backend = clv_backend_ref()});
+  run_step(&r);
+  assert_true(is_all_zero(r.din[1], r.input_bytes[1]));
+  assert_false(is_all_zero(r.din[0], r.input_bytes[0]));
+  assert_true(is_all_zero(get_gradient(&r, "2.weight"), 7 * 5 * 4));
+  assert_false(is_all_zero(get_gradient(&r, "1.weight"), 5 * 5 * 4));
   assert_int_equal(clv_plan_get_info(r.plan)->n_steps_forward, 2);
-  rig_done(&r);
+  free_rig(&r);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -533,87 +546,88 @@ static void unused_values_cost_nothing_and_get_no_gradient(void **state) {
 static void interleaved_calls_give_the_same_bits(void **state) {
   (void)state;
   for (int which = 0; which < 2; which++) {
-    const clv_backend *backend = which ? clv_backend_cpu() : blocked_backend();
-    rig_options o = {.backend = backend, .split_backward = true};
-    rig a = rig_new(blocked_branches(false), &o);
-    rig b = rig_new(blocked_branches(false), &o);
+    const clv_backend *backend = which ? clv_backend_cpu() : get_blocked_backend();
+    rig_options o = {.backend = backend, .has_split_backward = true};
+    rig a = make_rig(make_blocked_branches(false), &o);
+    rig b = make_rig(make_blocked_branches(false), &o);
     clv_call *one, *two;
-    step(&a);
+    run_step(&a);
     assert_ok(clv_plan_call_get(a.plan, &one, err));
-    forward(&a, one);
-    backward_input(&a, one, true);
-    backward_weight(&a, one, true);
+    run_forward(&a, one);
+    run_backward_input(&a, one, true);
+    run_backward_weight(&a, one, true);
     clv_plan_call_put(a.plan, one);
     assert_ok(clv_plan_call_get(b.plan, &one, err));
     assert_ok(clv_plan_call_get(b.plan, &two, err));
     assert_ptr_not_equal(one, two);
-    forward(&b, one);
-    forward(&b, two);
-    backward_input(&b, one, false);
-    backward_input(&b, two, true);
+    run_forward(&b, one);
+    run_forward(&b, two);
+    run_backward_input(&b, one, false);
+    run_backward_input(&b, two, true);
     fill_scratch_with_nan(&b);
-    backward_weight(&b, one, false);
-    backward_weight(&b, two, true);
+    run_backward_weight(&b, one, false);
+    run_backward_weight(&b, two, true);
     clv_plan_call_put(b.plan, one);
     clv_plan_call_put(b.plan, two);
-    same(a.grads, b.grads, a.params->trainable_bytes, "gradients");
-    same(a.block, b.block, a.params->total_bytes, "statistics");
-    rig_done(&a);
-    rig_done(&b);
+    assert_same_bytes(a.gradient_block, b.gradient_block, a.params->trainable_bytes, "gradients");
+    assert_same_bytes(a.parameter_block, b.parameter_block, a.params->total_bytes, "statistics");
+    free_rig(&a);
+    free_rig(&b);
   }
 }
 
 /* With keep_inputs = false the caller may overwrite its inputs after forward, and the gradient of
- * the output after backward_input. */
+ * the output after run_backward_input. */
 static void caller_may_overwrite_inputs_after_forward(void **state) {
   (void)state;
-  rig_options o = {.backend = clv_backend_ref(), .split_backward = true};
-  rig a = rig_new(branches(), &o);
-  rig b = rig_new(branches(), &o);
+  rig_options o = {.backend = clv_backend_ref(), .has_split_backward = true};
+  rig a = make_rig(make_branches(), &o);
+  rig b = make_rig(make_branches(), &o);
   clv_call *c;
-  step(&a);
+  run_step(&a);
   assert_ok(clv_plan_call_get(b.plan, &c, err));
-  assert_ok(clv_plan_forward(b.plan, c, b.block, 1, (const void *const *)b.in, false, b.out,
-                             &step_key, err));
-  for (int i = 0; i < b.n_in; i++) memset(b.in[i], 0xFF, b.in_bytes[i]);
-  memset(b.out, 0xFF, b.out_bytes);
-  backward_input(&b, c, false);
-  memset(b.dout, 0xFF, b.out_bytes);
-  backward_weight(&b, c, false);
-  same(a.grads, b.grads, a.params->trainable_bytes, "gradients");
-  same(a.din[0], b.din[0], a.in_bytes[0], "input gradient");
+  assert_ok(clv_plan_forward(b.plan, c, b.parameter_block, 1, (const void *const *)b.in, false,
+                             b.out, &step_key, err));
+  for (int i = 0; i < b.n_in; i++) memset(b.in[i], 0xFF, b.input_bytes[i]);
+  memset(b.out, 0xFF, b.output_bytes);
+  run_backward_input(&b, c, false);
+  memset(b.dout, 0xFF, b.output_bytes);
+  run_backward_weight(&b, c, false);
+  assert_same_bytes(a.gradient_block, b.gradient_block, a.params->trainable_bytes, "gradients");
+  assert_same_bytes(a.din[0], b.din[0], a.input_bytes[0], "input gradient");
   clv_plan_call_put(b.plan, c);
-  rig_done(&a);
-  rig_done(&b);
+  free_rig(&a);
+  free_rig(&b);
 }
 
-/* backward_weight reads the last layer's dout after the caller has it back. The layer's output is
- * saved for backward although the caller owns `out`. */
+/* run_backward_weight reads the last layer's dout after the caller has it back. The layer's output
+ * is saved for backward although the caller owns `out`. */
 static void caller_may_overwrite_last_output_and_gradient(void **state) {
   (void)state;
-  rig_options o = {.backend = clv_backend_ref(), .split_backward = true};
+  rig_options o = {.backend = clv_backend_ref(), .has_split_backward = true};
   for (int end = 0; end < 2; end++) {
     rig r[2];
     for (int i = 0; i < 2; i++) {
       int x;
-      clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
+      clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
       x = add_linear(g, 0, x, 5);
       if (end) add_plain(g, CLV_OP_SIGMOID, 1, x);
-      r[i] = rig_new(g, &o);
+      r[i] = make_rig(g, &o);
     }
-    step(&r[0]);
+    run_step(&r[0]);
     clv_call *c;
     assert_ok(clv_plan_call_get(r[1].plan, &c, err));
-    forward(&r[1], c);
-    same(r[0].out, r[1].out, r[0].out_bytes, "output");
-    memset(r[1].out, 0xFF, r[1].out_bytes);
-    backward_input(&r[1], c, false);
-    memset(r[1].dout, 0xFF, r[1].out_bytes);
-    backward_weight(&r[1], c, false);
-    same(r[0].grads, r[1].grads, r[0].params->trainable_bytes, "gradients");
+    run_forward(&r[1], c);
+    assert_same_bytes(r[0].out, r[1].out, r[0].output_bytes, "output");
+    memset(r[1].out, 0xFF, r[1].output_bytes);
+    run_backward_input(&r[1], c, false);
+    memset(r[1].dout, 0xFF, r[1].output_bytes);
+    run_backward_weight(&r[1], c, false);
+    assert_same_bytes(r[0].gradient_block, r[1].gradient_block, r[0].params->trainable_bytes,
+                      "gradients");
     clv_plan_call_put(r[1].plan, c);
-    rig_done(&r[0]);
-    rig_done(&r[1]);
+    free_rig(&r[0]);
+    free_rig(&r[1]);
   }
 }
 
@@ -621,19 +635,19 @@ static void caller_may_overwrite_last_output_and_gradient(void **state) {
 static void flatten_only_graph_copies_value_and_gradient(void **state) {
   (void)state;
   int x;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, 3, 4), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(2, 3, 4), &x);
   add_plain(g, CLV_OP_FLATTEN, 0, x);
-  rig r = rig_new(g, &(rig_options){.backend = clv_backend_ref()});
-  step(&r);
-  assert_memory_equal(r.out, r.in[0], r.out_bytes);
-  assert_memory_equal(r.din[0], r.dout, r.out_bytes);
-  rig_done(&r);
+  rig r = make_rig(g, &(rig_options){.backend = clv_backend_ref()});
+  run_step(&r);
+  assert_memory_equal(r.out, r.in[0], r.output_bytes);
+  assert_memory_equal(r.din[0], r.dout, r.output_bytes);
+  free_rig(&r);
 }
 
-static clv_graph *loss_graph(void) {
+static clv_graph *make_loss_graph(void) {
   int in[2];
   clv_shape labels = CLV_SHAPE(4);
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 3), &in[0]);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(4, 3), &in[0]);
   assert_ok(clv_graph_add_input(g, "target", CLV_I64, &labels, &in[1], err));
   add_node(g, CLV_OP_CROSS_ENTROPY, 0, in[0], in[1], NULL, 0);
   return g;
@@ -641,10 +655,10 @@ static clv_graph *loss_graph(void) {
 
 static void cross_entropy_matches_formula_and_checks_labels(void **state) {
   (void)state;
-  rig r = rig_new(loss_graph(), &(rig_options){.backend = clv_backend_cpu()});
+  rig r = make_rig(make_loss_graph(), &(rig_options){.backend = clv_backend_cpu()});
   clv_call *c;
   *(float *)(void *)r.dout = 1;
-  step(&r);
+  run_step(&r);
   const float *x = (float *)(void *)r.in[0], *dx = (float *)(void *)r.din[0];
   double want = 0;
   for (int i = 0; i < 4; i++) {
@@ -662,7 +676,7 @@ static void cross_entropy_matches_formula_and_checks_labels(void **state) {
       clv_plan_forward(r.plan, c, NULL, 1, (const void *const *)r.in, true, r.out, &step_key, err),
       CLV_INVALID, "layer 0 (cross_entropy)");
   clv_plan_call_put(r.plan, c);
-  rig_done(&r);
+  free_rig(&r);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Convolutions and linear in bf16: against ref on numbers that bf16 holds exactly, and the same
+ * Convolutions and linear in is_bf16: against ref on numbers that bf16 holds exactly, and the same
  * bits however a graph is cut or its ops are taken together.
  */
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 
 #include "tests/unit/graph/bf16_test.h"
 
-static bool lacks_bf16(void) {
+static bool is_bf16_missing(void) {
   clv_err why;
   if (clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) == CLV_OK) return false;
   print_message("because %s\n", why.text);
@@ -24,7 +24,7 @@ static bool has_amx(void) {
 /* ---- one convolution ------------------------------------------------------------------------- */
 
 typedef struct conv_case {
-  int64_t c, k, kernel, stride, pad, side;
+  int64_t c, k, kernel_size, stride, padding, image_side;
 } conv_case;
 
 static const conv_case convs[] = {
@@ -33,29 +33,31 @@ static const conv_case convs[] = {
     {48, 16, 3, 3, 0, 8},  {16, 24, 5, 2, 2, 7},
 };
 
-static rig conv_rig(const conv_case *c, const clv_backend *backend) {
+static rig make_conv_rig(const conv_case *c, const clv_backend *backend) {
   int x;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(3, c->c, c->side, c->side), &x);
-  clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, c->k), int_attr(CLV_ATTR_KERNEL, c->kernel),
-                        int_attr(CLV_ATTR_STRIDE, c->stride), int_attr(CLV_ATTR_PAD, c->pad)};
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(3, c->c, c->image_side, c->image_side), &x);
+  clv_attr_value v[] = {
+      make_int_attr(CLV_ATTR_OUT, c->k), make_int_attr(CLV_ATTR_KERNEL, c->kernel_size),
+      make_int_attr(CLV_ATTR_STRIDE, c->stride), make_int_attr(CLV_ATTR_PAD, c->padding)};
   add_node(g, CLV_OP_CONV2D, 0, x, -1, v, 4);
-  rig r = rig_new(g, &(rig_options){.backend = backend, .bf16 = true, .split_backward = true});
-  make_exact(r.in[0], r.in_bytes[0]);
-  make_exact(r.dout, r.out_bytes);
-  make_exact(r.block, r.params->total_bytes);
+  rig r =
+      make_rig(g, &(rig_options){.backend = backend, .is_bf16 = true, .has_split_backward = true});
+  truncate_to_bf16(r.in[0], r.input_bytes[0]);
+  truncate_to_bf16(r.dout, r.output_bytes);
+  truncate_to_bf16(r.parameter_block, r.params->total_bytes);
   return r;
 }
 
 /* Runs two steps, so that the second gradient is added to the first. */
-static void step_twice(rig *r) {
+static void run_two_steps(rig *r) {
   for (int i = 0; i < 2; i++) {
     clv_call *c;
     assert_ok(clv_plan_call_get(r->plan, &c, err));
-    forward(r, c);
+    run_forward(r, c);
     fill_scratch_with_nan(r);
-    backward_input(r, c, i > 0);
+    run_backward_input(r, c, i > 0);
     fill_scratch_with_nan(r);
-    backward_weight(r, c, i > 0);
+    run_backward_weight(r, c, i > 0);
     clv_plan_call_put(r->plan, c);
   }
 }
@@ -63,16 +65,18 @@ static void step_twice(rig *r) {
 /* Sums are f32 and products are exact. Only the output is rounded, by at most one part in 256. */
 static void bf16_convolution_matches_ref(void **state) {
   (void)state;
-  if (lacks_bf16()) skip();
+  if (is_bf16_missing()) skip();
   for (size_t i = 0; i < CLV_COUNT(convs); i++) {
-    rig a = conv_rig(&convs[i], clv_backend_cpu()), b = conv_rig(&convs[i], clv_backend_ref());
-    step_twice(&a);
-    step_twice(&b);
-    near(a.out, b.out, a.out_bytes, 1e-4, 1.0 / 256, "output");
-    near(a.din[0], b.din[0], a.in_bytes[0], 0, 1e-5, "input gradient");
-    near(a.grads, b.grads, a.params->trainable_bytes, 0, 1e-5, "weight gradient");
-    rig_done(&a);
-    rig_done(&b);
+    rig a = make_conv_rig(&convs[i], clv_backend_cpu()),
+        b = make_conv_rig(&convs[i], clv_backend_ref());
+    run_two_steps(&a);
+    run_two_steps(&b);
+    assert_near(a.out, b.out, a.output_bytes, 1e-4, 1.0 / 256, "output");
+    assert_near(a.din[0], b.din[0], a.input_bytes[0], 0, 1e-5, "input gradient");
+    assert_near(a.gradient_block, b.gradient_block, a.params->trainable_bytes, 0, 1e-5,
+                "weight gradient");
+    free_rig(&a);
+    free_rig(&b);
   }
 }
 
@@ -80,130 +84,139 @@ static void bf16_convolution_matches_ref(void **state) {
 
 typedef struct linear_case {
   clv_shape in;
-  int64_t out;
-  bool transposed, bare; /* transposed: stored [in, out]; bare: without a bias */
+  int64_t n_outputs;
+  bool is_transposed,
+      has_no_bias; /* is_transposed: stored [in, out]; has_no_bias: without a bias */
 } linear_case;
 
 #define ROWS(n, features) .in = {.rank = 2, .dim = {n, features}}
 #define PLACES(n, s, features) .in = {.rank = 3, .dim = {n, s, features}}
 
 static const linear_case linears[] = {
-    {ROWS(1, 1), .out = 1},
-    {ROWS(5, 33), .out = 7},
-    {ROWS(64, 96), .out = 160},
-    {PLACES(2, 17, 48), .out = 40},
-    {PLACES(3, 100, 24), .out = 2},
-    {ROWS(7, 512), .out = 1000},
-    {ROWS(37, 65), .out = 50, .transposed = true},
-    {PLACES(2, 16, 64), .out = 31, .bare = true},
-    {ROWS(70, 9000), .out = 3}, /* more than fits in a cache */
-    {ROWS(64, 32), .out = 64, .transposed = true, .bare = true},
-    {ROWS(330, 64), .out = 330}, /* enough work for several threads */
-    {ROWS(1300, 40), .out = 70}, /* more rows than are packed at once */
+    {ROWS(1, 1), .n_outputs = 1},
+    {ROWS(5, 33), .n_outputs = 7},
+    {ROWS(64, 96), .n_outputs = 160},
+    {PLACES(2, 17, 48), .n_outputs = 40},
+    {PLACES(3, 100, 24), .n_outputs = 2},
+    {ROWS(7, 512), .n_outputs = 1000},
+    {ROWS(37, 65), .n_outputs = 50, .is_transposed = true},
+    {PLACES(2, 16, 64), .n_outputs = 31, .has_no_bias = true},
+    {ROWS(70, 9000), .n_outputs = 3}, /* more than fits in a cache */
+    {ROWS(64, 32), .n_outputs = 64, .is_transposed = true, .has_no_bias = true},
+    {ROWS(330, 64), .n_outputs = 330}, /* enough work for several threads */
+    {ROWS(1300, 40), .n_outputs = 70}, /* more rows than are packed at once */
 };
 
-static rig threaded_rig(const linear_case *c, const clv_backend *backend, bool bf16, int threads) {
+static rig make_rig_with_threads(const linear_case *c, const clv_backend *backend, bool bf16,
+                                 int threads) {
   int x;
-  clv_graph *g = new_graph(CLV_F32, c->in, &x);
-  clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, c->out), int_attr(CLV_ATTR_BIAS, !c->bare),
-                        int_attr(CLV_ATTR_TRANSPOSED, c->transposed)};
+  clv_graph *g = make_graph(CLV_F32, c->in, &x);
+  clv_attr_value v[] = {make_int_attr(CLV_ATTR_OUT, c->n_outputs),
+                        make_int_attr(CLV_ATTR_BIAS, !c->has_no_bias),
+                        make_int_attr(CLV_ATTR_TRANSPOSED, c->is_transposed)};
   add_node(g, CLV_OP_LINEAR, 0, x, -1, v, 3);
-  return rig_new(
+  return make_rig(
       g,
-      &(rig_options){.backend = backend, .bf16 = bf16, .split_backward = true, .threads = threads});
+      &(rig_options){
+          .backend = backend, .is_bf16 = bf16, .has_split_backward = true, .n_threads = threads});
 }
 
-static rig linear_rig(const linear_case *c, const clv_backend *backend, bool bf16) {
-  return threaded_rig(c, backend, bf16, 1);
+static rig make_linear_rig(const linear_case *c, const clv_backend *backend, bool bf16) {
+  return make_rig_with_threads(c, backend, bf16, 1);
 }
 
-static void exact(rig *r) {
-  make_exact(r->in[0], r->in_bytes[0]);
-  make_exact(r->dout, r->out_bytes);
-  make_exact(r->block, r->params->total_bytes);
+static void truncate_inputs_to_bf16(rig *r) {
+  truncate_to_bf16(r->in[0], r->input_bytes[0]);
+  truncate_to_bf16(r->dout, r->output_bytes);
+  truncate_to_bf16(r->parameter_block, r->params->total_bytes);
 }
 
 /* Products are exact and sums are f32. */
 static void bf16_linear_matches_ref(void **state) {
   (void)state;
-  if (lacks_bf16()) skip();
+  if (is_bf16_missing()) skip();
   for (size_t i = 0; i < CLV_COUNT(linears); i++) {
-    rig a = linear_rig(&linears[i], clv_backend_cpu(), true);
-    rig b = linear_rig(&linears[i], clv_backend_ref(), true);
-    exact(&a);
-    exact(&b);
-    step_twice(&a);
-    step_twice(&b);
-    near(a.out, b.out, a.out_bytes, 0, 1e-5, "output");
-    near(a.din[0], b.din[0], a.in_bytes[0], 0, 1e-5, "input gradient");
-    near(a.grads, b.grads, a.params->trainable_bytes, 0, 1e-5, "weight gradient");
-    rig_done(&a);
-    rig_done(&b);
+    rig a = make_linear_rig(&linears[i], clv_backend_cpu(), true);
+    rig b = make_linear_rig(&linears[i], clv_backend_ref(), true);
+    truncate_inputs_to_bf16(&a);
+    truncate_inputs_to_bf16(&b);
+    run_two_steps(&a);
+    run_two_steps(&b);
+    assert_near(a.out, b.out, a.output_bytes, 0, 1e-5, "output");
+    assert_near(a.din[0], b.din[0], a.input_bytes[0], 0, 1e-5, "input gradient");
+    assert_near(a.gradient_block, b.gradient_block, a.params->trainable_bytes, 0, 1e-5,
+                "weight gradient");
+    free_rig(&a);
+    free_rig(&b);
   }
 }
 
 static void thread_count_does_not_change_bf16_bits(void **state) {
   (void)state;
-  if (lacks_bf16()) skip();
+  if (is_bf16_missing()) skip();
   for (size_t i = 0; i < CLV_COUNT(linears); i++) {
-    rig a = threaded_rig(&linears[i], clv_backend_cpu(), true, 1);
-    rig b = threaded_rig(&linears[i], clv_backend_cpu(), true, 3);
-    step_twice(&a);
-    step_twice(&b);
-    same(a.out, b.out, a.out_bytes, "output");
-    same(a.grads, b.grads, a.params->trainable_bytes, "gradients");
-    same(a.din[0], b.din[0], a.in_bytes[0], "input gradient");
-    rig_done(&a);
-    rig_done(&b);
+    rig a = make_rig_with_threads(&linears[i], clv_backend_cpu(), true, 1);
+    rig b = make_rig_with_threads(&linears[i], clv_backend_cpu(), true, 3);
+    run_two_steps(&a);
+    run_two_steps(&b);
+    assert_same_bytes(a.out, b.out, a.output_bytes, "output");
+    assert_same_bytes(a.gradient_block, b.gradient_block, a.params->trainable_bytes, "gradients");
+    assert_same_bytes(a.din[0], b.din[0], a.input_bytes[0], "input gradient");
+    free_rig(&a);
+    free_rig(&b);
   }
 }
 
 /* The bits of a row, and of its input's gradient, do not depend on the rows after it. */
 static void row_bits_do_not_depend_on_the_batch(void **state) {
-  static const linear_case few = {ROWS(5, 1100), .out = 70}, more = {ROWS(330, 1100), .out = 70};
+  static const linear_case few = {ROWS(5, 1100), .n_outputs = 70},
+                           more = {ROWS(330, 1100), .n_outputs = 70};
   (void)state;
-  if (lacks_bf16()) skip();
-  rig a = linear_rig(&few, clv_backend_cpu(), true), b = linear_rig(&more, clv_backend_cpu(), true);
-  memcpy(b.in[0], a.in[0], a.in_bytes[0]);
-  memcpy(b.dout, a.dout, a.out_bytes);
-  memcpy(b.block, a.block, a.params->total_bytes);
-  step(&a);
-  step(&b);
-  same(a.out, b.out, a.out_bytes, "output");
-  same(a.din[0], b.din[0], a.in_bytes[0], "input gradient");
-  rig_done(&a);
-  rig_done(&b);
+  if (is_bf16_missing()) skip();
+  rig a = make_linear_rig(&few, clv_backend_cpu(), true),
+      b = make_linear_rig(&more, clv_backend_cpu(), true);
+  memcpy(b.in[0], a.in[0], a.input_bytes[0]);
+  memcpy(b.dout, a.dout, a.output_bytes);
+  memcpy(b.parameter_block, a.parameter_block, a.params->total_bytes);
+  run_step(&a);
+  run_step(&b);
+  assert_same_bytes(a.out, b.out, a.output_bytes, "output");
+  assert_same_bytes(a.din[0], b.din[0], a.input_bytes[0], "input gradient");
+  free_rig(&a);
+  free_rig(&b);
 }
 
 /* Inputs that bf16 cannot represent are rounded, and so is each factor of each product. */
 static void bf16_linear_rounds_its_factors(void **state) {
   (void)state;
-  if (lacks_bf16()) skip();
-  rig a = linear_rig(&linears[2], clv_backend_cpu(), true);
-  rig b = linear_rig(&linears[2], clv_backend_cpu(), false);
-  step(&a);
-  step(&b);
-  near(a.out, b.out, a.out_bytes, 1e-4, 1.0 / 128, "output");
-  near(a.din[0], b.din[0], a.in_bytes[0], 1e-4, 1.0 / 128, "input gradient");
-  near(a.grads, b.grads, a.params->trainable_bytes, 1e-4, 1.0 / 128, "weight gradient");
-  rig_done(&a);
-  rig_done(&b);
+  if (is_bf16_missing()) skip();
+  rig a = make_linear_rig(&linears[2], clv_backend_cpu(), true);
+  rig b = make_linear_rig(&linears[2], clv_backend_cpu(), false);
+  run_step(&a);
+  run_step(&b);
+  assert_near(a.out, b.out, a.output_bytes, 1e-4, 1.0 / 128, "output");
+  assert_near(a.din[0], b.din[0], a.input_bytes[0], 1e-4, 1.0 / 128, "input gradient");
+  assert_near(a.gradient_block, b.gradient_block, a.params->trainable_bytes, 1e-4, 1.0 / 128,
+              "weight gradient");
+  free_rig(&a);
+  free_rig(&b);
 }
 
 /* The gradient of a bias is summed while factors are packed, before they are rounded. */
 static void bf16_bias_gradient_equals_f32(void **state) {
   (void)state;
-  if (lacks_bf16()) skip();
+  if (is_bf16_missing()) skip();
   for (size_t i = 0; i < CLV_COUNT(linears); i++) {
-    if (linears[i].bare) continue;
-    rig a = linear_rig(&linears[i], clv_backend_cpu(), true);
-    rig b = linear_rig(&linears[i], clv_backend_cpu(), false);
+    if (linears[i].has_no_bias) continue;
+    rig a = make_linear_rig(&linears[i], clv_backend_cpu(), true);
+    rig b = make_linear_rig(&linears[i], clv_backend_cpu(), false);
     const clv_param *bias = &a.params->list[CLV_SLOT_BIAS];
-    step_twice(&a);
-    step_twice(&b);
-    same((char *)a.grads + bias->offset, (char *)b.grads + bias->offset, bias->bytes, "bias");
-    rig_done(&a);
-    rig_done(&b);
+    run_two_steps(&a);
+    run_two_steps(&b);
+    assert_same_bytes((char *)a.gradient_block + bias->offset,
+                      (char *)b.gradient_block + bias->offset, bias->bytes, "bias");
+    free_rig(&a);
+    free_rig(&b);
   }
 }
 
@@ -211,61 +224,65 @@ static void bf16_bias_gradient_equals_f32(void **state) {
 
 static void every_cut_gives_the_same_bf16_bits(void **state) {
   (void)state;
-  if (lacks_bf16()) skip();
-  for (size_t i = 0; i < CLV_COUNT(graphs); i++) whole_and_cut(clv_backend_cpu(), graphs[i], 8);
+  if (is_bf16_missing()) skip();
+  for (size_t i = 0; i < CLV_COUNT(graphs); i++)
+    check_whole_and_cut(clv_backend_cpu(), graphs[i], 8);
 }
 
-/* How far f32 itself goes when what it is given is cut to bf16. How much a graph makes of that is
- * its own, and the processor's whose sums it has; bf16 goes no further than a few times as far, and
- * not by chance next to nowhere. */
-static void within_reach(const rig *a, const rig *f, const rig *cut) {
-  double out = distance(cut->out, f->out, a->out_bytes);
-  double grads = distance(cut->grads, f->grads, a->params->trainable_bytes);
-  near(a->out, f->out, a->out_bytes, out / 50, 4 * out, "output");
-  near(a->grads, f->grads, a->params->trainable_bytes, grads / 50, 4 * grads, "gradients");
+/* Asserts that the error of bf16 is bounded. cut is an f32 run whose inputs were truncated to bf16,
+ * so its distance from f shows how much the graph amplifies such an error on this processor. The
+ * distance of bf16 may be a few times as large, and must not be nearly 0. */
+static void assert_error_is_bounded(const rig *a, const rig *f, const rig *cut) {
+  double out = compute_distance(cut->out, f->out, a->output_bytes);
+  double grads =
+      compute_distance(cut->gradient_block, f->gradient_block, a->params->trainable_bytes);
+  assert_near(a->out, f->out, a->output_bytes, out / 50, 4 * out, "output");
+  assert_near(a->gradient_block, f->gradient_block, a->params->trainable_bytes, grads / 50,
+              4 * grads, "gradients");
 }
 
 /* Compares fused and separate ops; the distance must be within bf16's precision. */
 static void unfused_ops_give_the_same_bf16_bits(void **state) {
   (void)state;
-  if (lacks_bf16()) skip();
-  clv_backend apart = unfused_backend(clv_backend_cpu());
+  if (is_bf16_missing()) skip();
+  clv_backend apart = make_unfused_backend(clv_backend_cpu());
   for (size_t i = 0; i < CLV_COUNT(graphs); i++) {
-    rig a = rig_new(graphs[i](3), &(rig_options){.backend = clv_backend_cpu(), .bf16 = true});
-    rig b = rig_new(graphs[i](3), &(rig_options){.backend = &apart, .bf16 = true});
-    rig f = rig_new(graphs[i](3), &(rig_options){.backend = clv_backend_cpu()});
-    rig cut = rig_new(graphs[i](3), &(rig_options){.backend = clv_backend_cpu()});
-    make_exact(cut.in[0], cut.in_bytes[0]);
-    make_exact(cut.block, cut.params->trainable_bytes);
-    step(&a);
-    step(&b);
-    step(&f);
-    step(&cut);
-    same(a.out, b.out, a.out_bytes, "output");
-    same(a.din[0], b.din[0], a.in_bytes[0], "input gradient");
-    same_params(&a, &b);
-    within_reach(&a, &f, &cut);
-    rig_done(&a);
-    rig_done(&b);
-    rig_done(&f);
-    rig_done(&cut);
+    rig a = make_rig(graphs[i](3), &(rig_options){.backend = clv_backend_cpu(), .is_bf16 = true});
+    rig b = make_rig(graphs[i](3), &(rig_options){.backend = &apart, .is_bf16 = true});
+    rig f = make_rig(graphs[i](3), &(rig_options){.backend = clv_backend_cpu()});
+    rig cut = make_rig(graphs[i](3), &(rig_options){.backend = clv_backend_cpu()});
+    truncate_to_bf16(cut.in[0], cut.input_bytes[0]);
+    truncate_to_bf16(cut.parameter_block, cut.params->trainable_bytes);
+    run_step(&a);
+    run_step(&b);
+    run_step(&f);
+    run_step(&cut);
+    assert_same_bytes(a.out, b.out, a.output_bytes, "output");
+    assert_same_bytes(a.din[0], b.din[0], a.input_bytes[0], "input gradient");
+    assert_same_params(&a, &b);
+    assert_error_is_bounded(&a, &f, &cut);
+    free_rig(&a);
+    free_rig(&b);
+    free_rig(&f);
+    free_rig(&cut);
   }
 }
 
-/* A value that only convolutions and their batchnorms use is never stored in f32. */
+/* A value that only convolutions and their batchnorms read is never stored in f32. */
 static void bf16_values_stay_bf16_between_convolutions(void **state) {
   (void)state;
-  if (lacks_bf16()) skip();
+  if (is_bf16_missing()) skip();
   clv_bytes text = {0};
-  rig r = rig_new(wide_graph(2), &(rig_options){.backend = clv_backend_cpu(), .bf16 = true});
+  rig r =
+      make_rig(make_wide_graph(2), &(rig_options){.backend = clv_backend_cpu(), .is_bf16 = true});
   clv_plan_describe(r.plan, &text);
   assert_non_null(strstr(text.data, has_amx() ? "block 1 last bf16>1 last bf16, 25.0 KiB in scratch"
                                               : "block 16 bf16>16 bf16, 25.0 KiB in scratch"));
-  /* at the input, its gradient (in blocks the kernel reorders that), the pool, and ops that have
-   * only f32 kernels */
-  assert_int_equal(steps_of(&r, "reorder"), has_amx() ? 9 : 8);
+  /* the input and its gradient (with AMX the kernel reorders it), the pool, and ops that have only
+   * f32 kernels */
+  assert_int_equal(count_steps(&r, "reorder"), has_amx() ? 9 : 8);
   clv_bytes_done(&text);
-  rig_done(&r);
+  free_rig(&r);
 }
 
 static clv_code refuse_bf16(const clv_backend *b, clv_err *e) {
@@ -276,7 +293,7 @@ static clv_code refuse_bf16(const clv_backend *b, clv_err *e) {
 static void bf16_without_hardware_support_is_refused(void **state) {
   (void)state;
   clv_backend none = *clv_backend_cpu();
-  clv_graph *g = wide_graph(2);
+  clv_graph *g = make_wide_graph(2);
   clv_params *params;
   clv_plan *plan = NULL;
   none.check_bf16 = refuse_bf16;
@@ -290,14 +307,15 @@ static void bf16_without_hardware_support_is_refused(void **state) {
 }
 
 static int run_one_step(void) {
-  rig r = rig_new(wide_graph(2), &(rig_options){.backend = clv_backend_cpu(), .bf16 = true});
-  step(&r);
-  rig_done(&r);
+  rig r =
+      make_rig(make_wide_graph(2), &(rig_options){.backend = clv_backend_cpu(), .is_bf16 = true});
+  run_step(&r);
+  free_rig(&r);
   return 0;
 }
 
 /* Runs a step in a process where oneDNN prints the primitives that it executes. */
-static FILE *primitives_of_a_step(void) {
+static FILE *count_primitives_of_a_step(void) {
   FILE *f = tmpfile();
   int status = 0;
   pid_t child = fork();
@@ -322,7 +340,7 @@ static void convolutions_use_amx_in_all_directions(void **state) {
   (void)state;
   if (!has_amx()) print_message("because oneDNN finds no AMX\n");
   if (!has_amx()) skip();
-  FILE *f = primitives_of_a_step();
+  FILE *f = count_primitives_of_a_step();
   while (fgets(line, sizeof line, f)) {
     if (!strstr(line, ",exec,") || !strstr(line, ",convolution,")) continue;
     if (!strstr(line, "avx512_core_amx")) fail_msg("not with AMX: %s", line);
@@ -344,8 +362,9 @@ static void suite_passes_without_amx(void **state) {
   pid_t child = fork();
   if (!child) {
     int nowhere = open("/dev/null", O_WRONLY);
-    dup2(nowhere, STDOUT_FILENO); /* its tests are not counted, */
-    dup2(nowhere, STDERR_FILENO); /* and those that it skips neither */
+    /* hides the output of the child's tests, which are not counted, and of those that it skips */
+    dup2(nowhere, STDOUT_FILENO);
+    dup2(nowhere, STDERR_FILENO);
     for (size_t i = 0; i < CLV_COUNT(names); i++) setenv(names[i], older, 1);
     execl("/proc/self/exe", "test_plan_bf16", (char *)NULL);
     _exit(127);

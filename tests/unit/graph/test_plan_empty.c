@@ -7,9 +7,9 @@
 
 #include "tests/unit/graph/plan_test.h"
 
-static const clv_backend *backend(int i) { return i ? clv_backend_cpu() : clv_backend_ref(); }
+static const clv_backend *get_backend(int i) { return i ? clv_backend_cpu() : clv_backend_ref(); }
 
-static bool all(const void *numbers, size_t bytes, bool (*is)(float x)) {
+static bool is_true_for_all(const void *numbers, size_t bytes, bool (*is)(float x)) {
   for (size_t i = 0; i < bytes / sizeof(float); i++)
     if (!is(((const float *)numbers)[i])) return false;
   return true;
@@ -18,33 +18,34 @@ static bool all(const void *numbers, size_t bytes, bool (*is)(float x)) {
 static bool is_nan(float x) { return isnan(x); }
 static bool is_zero(float x) { return x == 0; }
 
-static bool gradient_is(const rig *r, const char *name, bool (*is)(float x)) {
+static bool is_gradient(const rig *r, const char *name, bool (*is)(float x)) {
   const clv_param *p = clv_params_find(r->params, name);
   assert_non_null(p);
-  return all(r->grads + p->offset, p->bytes, is);
+  return is_true_for_all(r->gradient_block + p->offset, p->bytes, is);
 }
 
-/* A linear over no rows gets zero gradients. One after a mean over no rows gets NaN. */
+/* A linear layer over no rows has zero gradients. A linear layer over the mean of no rows has NaN.
+ */
 static void mean_over_empty_extent_is_nan(void **state) {
   (void)state;
   for (int i = 0; i < 2; i++) {
     int x;
-    clv_attr_value dim = int_attr(CLV_ATTR_DIM, 1);
-    clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 0, 3), &x);
+    clv_attr_value dim = make_int_attr(CLV_ATTR_DIM, 1);
+    clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(4, 0, 3), &x);
     x = add_linear(g, 1, add_plain(g, CLV_OP_RELU, 0, x), 5);
     x = add_plain(g, CLV_OP_SOFTMAX, 2, x);
     assert_true(clv_shape_equal(&g->nodes[x].shape, &CLV_SHAPE(4, 0, 5)));
     x = add_linear(g, 4, add_node(g, CLV_OP_MEAN, 3, x, -1, &dim, 1), 2);
-    rig r = rig_new(g, &(rig_options){.backend = backend(i)});
+    rig r = make_rig(g, &(rig_options){.backend = get_backend(i)});
     for (int k = 0; k < 2; k++) {
-      step(&r);
-      assert_int_equal(r.out_bytes, 4 * 2 * sizeof(float));
-      assert_true(all(r.out, r.out_bytes, is_nan));
-      assert_true(gradient_is(&r, "1.weight", is_zero) && gradient_is(&r, "1.bias", is_zero));
-      assert_true(gradient_is(&r, "4.weight", is_nan));
-      assert_false(gradient_is(&r, "4.bias", is_nan));
+      run_step(&r);
+      assert_int_equal(r.output_bytes, 4 * 2 * sizeof(float));
+      assert_true(is_true_for_all(r.out, r.output_bytes, is_nan));
+      assert_true(is_gradient(&r, "1.weight", is_zero) && is_gradient(&r, "1.bias", is_zero));
+      assert_true(is_gradient(&r, "4.weight", is_nan));
+      assert_false(is_gradient(&r, "4.bias", is_nan));
     }
-    rig_done(&r);
+    free_rig(&r);
   }
 }
 
@@ -52,19 +53,20 @@ static void empty_losses_and_poolings_are_nan(void **state) {
   (void)state;
   for (int i = 0; i < 2; i++) {
     int x, y;
-    clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, 0), &x);
+    clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(2, 0), &x);
     assert_ok(clv_graph_add_input(g, "target", CLV_F32, &CLV_SHAPE(2, 0), &y, err));
     add_node(g, CLV_OP_MSE, 0, x, y, NULL, 0);
-    rig r = rig_new(g, &(rig_options){.backend = backend(i)});
-    step(&r);
-    assert_true(r.out_bytes == sizeof(float) && all(r.out, r.out_bytes, is_nan));
-    rig_done(&r);
-    g = new_graph(CLV_F32, CLV_SHAPE(2, 3, 0, 4), &x);
+    rig r = make_rig(g, &(rig_options){.backend = get_backend(i)});
+    run_step(&r);
+    assert_true(r.output_bytes == sizeof(float) && is_true_for_all(r.out, r.output_bytes, is_nan));
+    free_rig(&r);
+    g = make_graph(CLV_F32, CLV_SHAPE(2, 3, 0, 4), &x);
     add_plain(g, CLV_OP_GLOBALAVGPOOL, 1, add_plain(g, CLV_OP_TANH, 0, x));
-    r = rig_new(g, &(rig_options){.backend = backend(i)});
-    step(&r);
-    assert_true(r.out_bytes == 6 * sizeof(float) && all(r.out, r.out_bytes, is_nan));
-    rig_done(&r);
+    r = make_rig(g, &(rig_options){.backend = get_backend(i)});
+    run_step(&r);
+    assert_true(r.output_bytes == 6 * sizeof(float) &&
+                is_true_for_all(r.out, r.output_bytes, is_nan));
+    free_rig(&r);
   }
 }
 
@@ -73,16 +75,16 @@ static void concat_with_empty_input_copies_the_other(void **state) {
   (void)state;
   for (int i = 0; i < 2; i++) {
     int x, y;
-    clv_attr_value dim = int_attr(CLV_ATTR_DIM, 1);
-    clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(3, 0), &x);
+    clv_attr_value dim = make_int_attr(CLV_ATTR_DIM, 1);
+    clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(3, 0), &x);
     assert_ok(clv_graph_add_input(g, "other", CLV_F32, &CLV_SHAPE(3, 4), &y, err));
     add_node(g, CLV_OP_CONCAT, 0, x, y, &dim, 1);
-    rig r = rig_new(g, &(rig_options){.backend = backend(i)});
-    step(&r);
-    assert_int_equal(r.out_bytes, 12 * sizeof(float));
-    assert_memory_equal(r.out, r.in[1], r.out_bytes);
-    assert_memory_equal(r.din[1], r.dout, r.out_bytes);
-    rig_done(&r);
+    rig r = make_rig(g, &(rig_options){.backend = get_backend(i)});
+    run_step(&r);
+    assert_int_equal(r.output_bytes, 12 * sizeof(float));
+    assert_memory_equal(r.out, r.in[1], r.output_bytes);
+    assert_memory_equal(r.din[1], r.dout, r.output_bytes);
+    free_rig(&r);
   }
 }
 
@@ -96,14 +98,14 @@ static void empty_tensors_can_be_reshaped(void **state) {
                {2, {3, -1}, {3, {2, 3, 0}}},
                {2, {3, 0}, {3, {2, 3, 0}}},
                {1, {0}, {2, {2, 0}}},
-               {2, {0, -1}, {0}} /* empty for any input */,
+               {2, {0, -1}, {0}} /* the result is empty for any input */,
                {1, {5}, {0}}};
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     int x, node = -1;
     clv_attrs attrs;
     clv_attr_value v = {.key = CLV_ATTR_SHAPE, .n_ints = cases[i].rank};
     memcpy(v.ints, cases[i].want, sizeof cases[i].want);
-    clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, 0, 3), &x);
+    clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(2, 0, 3), &x);
     assert_ok(clv_attrs_parse(CLV_OP_RESHAPE, &v, 1, &attrs, err));
     if (cases[i].is.rank) {
       assert_ok(clv_graph_add(g, CLV_OP_RESHAPE, &attrs, NULL, 0, &x, 1, &node, err));
@@ -119,8 +121,8 @@ static void empty_tensors_can_be_reshaped(void **state) {
 /* Ops that PyTorch refuses for empty inputs, and parameters without values. */
 static void ops_that_need_values_refuse_empty_extents(void **state) {
   (void)state;
-  clv_attr_value pool = int_attr(CLV_ATTR_KERNEL, 2), out = int_attr(CLV_ATTR_OUT, 5);
-  clv_attr_value conv[] = {out, int_attr(CLV_ATTR_KERNEL, 3), int_attr(CLV_ATTR_PAD, 2)};
+  clv_attr_value pool = make_int_attr(CLV_ATTR_KERNEL, 2), out = make_int_attr(CLV_ATTR_OUT, 5);
+  clv_attr_value conv[] = {out, make_int_attr(CLV_ATTR_KERNEL, 3), make_int_attr(CLV_ATTR_PAD, 2)};
   const struct {
     clv_op op;
     clv_shape in;
@@ -138,7 +140,7 @@ static void ops_that_need_values_refuse_empty_extents(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     int x, node;
     clv_attrs attrs;
-    clv_graph *g = new_graph(CLV_F32, cases[i].in, &x);
+    clv_graph *g = make_graph(CLV_F32, cases[i].in, &x);
     assert_ok(clv_attrs_parse(cases[i].op, cases[i].attrs, cases[i].n, &attrs, err));
     assert_fails(clv_graph_add(g, cases[i].op, &attrs, NULL, 0, &x, 1, &node, err), CLV_INVALID,
                  cases[i].says);

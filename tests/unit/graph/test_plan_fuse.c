@@ -5,23 +5,23 @@
  */
 #include "tests/unit/graph/plan_test.h"
 
-static clv_code apart_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
-                              clv_err *err) {
+static clv_code refuse_fused_ops(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
+                                 clv_err *err) {
   (void)b;
   if (d->tail) return CLV_UNIMPLEMENTED;
   return clv_backend_cpu()->prepare(clv_backend_cpu(), d, ret, err);
 }
 
 /* Returns the backend cpu with each op separate. */
-static const clv_backend *apart_backend(void) {
+static const clv_backend *get_unfused_backend(void) {
   static clv_backend backend;
   backend = *clv_backend_cpu();
   backend.name = "apart";
-  backend.prepare = apart_prepare;
+  backend.prepare = refuse_fused_ops;
   return &backend;
 }
 
-static int count_in(const rig *r, const char *word) {
+static int count_in_plan(const rig *r, const char *word) {
   clv_bytes text = {0};
   int n = 0;
   clv_plan_describe(r->plan, &text);
@@ -30,47 +30,47 @@ static int count_in(const rig *r, const char *word) {
   return n;
 }
 
-static void same_step(rig_options o, const char *what) {
-  o.backend = apart_backend();
-  rig a = rig_new(residual_graph(3), &o);
+static void assert_same_step(rig_options o, const char *what) {
+  o.backend = get_unfused_backend();
+  rig a = make_rig(make_residual_graph(3), &o);
   o.backend = clv_backend_cpu();
-  rig b = rig_new(residual_graph(3), &o);
+  rig b = make_rig(make_residual_graph(3), &o);
   for (int i = 0; i < 2; i++) { /* the second run starts from the results of the first */
-    step(&a);
-    step(&b);
+    run_step(&a);
+    run_step(&b);
   }
-  same(a.out, b.out, a.out_bytes, what);
-  same(a.block, b.block, a.params->total_bytes, what);
-  if (!o.evaluation) {
-    same(a.din[0], b.din[0], a.in_bytes[0], what);
-    same(a.grads, b.grads, a.params->trainable_bytes, what);
+  assert_same_bytes(a.out, b.out, a.output_bytes, what);
+  assert_same_bytes(a.parameter_block, b.parameter_block, a.params->total_bytes, what);
+  if (!o.is_evaluation) {
+    assert_same_bytes(a.din[0], b.din[0], a.input_bytes[0], what);
+    assert_same_bytes(a.gradient_block, b.gradient_block, a.params->trainable_bytes, what);
     assert_true(clv_plan_get_info(b.plan)->call_bytes < clv_plan_get_info(a.plan)->call_bytes);
   }
-  assert_int_equal(count_in(&b, "batchnorm+add+relu"), o.evaluation ? 2 : 4);
-  assert_int_equal(count_in(&b, "batchnorm+relu"), o.evaluation ? 3 : 6);
-  assert_int_equal(count_in(&a, "batchnorm+"), 0);
-  rig_done(&a);
-  rig_done(&b);
+  assert_int_equal(count_in_plan(&b, "batchnorm+add+relu"), o.is_evaluation ? 2 : 4);
+  assert_int_equal(count_in_plan(&b, "batchnorm+relu"), o.is_evaluation ? 3 : 6);
+  assert_int_equal(count_in_plan(&a, "batchnorm+"), 0);
+  free_rig(&a);
+  free_rig(&b);
 }
 
 static void fused_ops_give_the_bits_of_separate_ops(void **state) {
   (void)state;
-  same_step((rig_options){0}, "a step");
-  same_step((rig_options){.split_backward = true}, "a step, weight gradients later");
-  same_step((rig_options){.evaluation = true}, "evaluation");
-  same_step((rig_options){.frozen = {"1.weight", "6.weight", "7.weight", "9.bias"}},
-            "frozen parts");
+  assert_same_step((rig_options){0}, "a step");
+  assert_same_step((rig_options){.has_split_backward = true}, "a step, weight gradients later");
+  assert_same_step((rig_options){.is_evaluation = true}, "evaluation");
+  assert_same_step((rig_options){.frozen_params = {"1.weight", "6.weight", "7.weight", "9.bias"}},
+                   "frozen parts");
 }
 
 /* Outputs that are cheap to compute are recomputed, before the weight gradients that read them. */
 static void cheap_outputs_are_recomputed_in_backward(void **state) {
   (void)state;
   rig_options o = {.backend = clv_backend_cpu()};
-  rig r = rig_new(residual_graph(3), &o);
-  /* the relus of layers 5 and 14; that of layer 2 has two readers */
-  assert_int_equal(count_in(&r, "again  "), 2);
+  rig r = make_rig(make_residual_graph(3), &o);
+  /* recomputed: the relus of layers 5 and 14; that of layer 2 has two readers */
+  assert_int_equal(count_in_plan(&r, "again  "), 2);
   assert_true(clv_plan_get_info(r.plan)->backward_reads_params);
-  rig_done(&r);
+  free_rig(&r);
 }
 
 /* An op between batchnorm and relu is not fused if another op reads it or it is the output. A
@@ -79,7 +79,7 @@ static void ops_with_other_readers_are_not_fused(void **state) {
   (void)state;
   for (int which = 0; which < 4; which++) {
     int x;
-    clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(3, 5, 6, 6), &x);
+    clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(3, 5, 6, 6), &x);
     int pool = add_plain(g, CLV_OP_GLOBALAVGPOOL, 4, x);
     int conv = add_conv(g, 0, x, 5, 3, 1), norm = add_plain(g, CLV_OP_BATCHNORM, 1, conv);
     int sum = which == 3 ? add_node(g, CLV_OP_ADD, 5, norm, pool, NULL, 0) : norm;
@@ -87,10 +87,10 @@ static void ops_with_other_readers_are_not_fused(void **state) {
     if (which == 0) add_node(g, CLV_OP_ADD, 3, relu, norm, NULL, 0);
     if (which == 1) add_node(g, CLV_OP_ADD, 3, relu, conv, NULL, 0);
     if (which == 2) g->output = norm;
-    rig r = rig_new(g, &(rig_options){.backend = clv_backend_cpu()});
-    step(&r);
-    assert_int_equal(count_in(&r, "batchnorm+"), 0);
-    rig_done(&r);
+    rig r = make_rig(g, &(rig_options){.backend = clv_backend_cpu()});
+    run_step(&r);
+    assert_int_equal(count_in_plan(&r, "batchnorm+"), 0);
+    free_rig(&r);
   }
 }
 

@@ -46,17 +46,17 @@ static void steps_after_warm_up_allocate_nothing(void **state) {
   (void)state;
   const clv_backend *backends[] = {clv_backend_ref(), clv_backend_cpu()};
   for (size_t i = 0; i < CLV_COUNT(backends); i++) {
-    rig r = rig_new(chain_graph(CLV_F32, 8), &(rig_options){.backend = backends[i]});
-    for (int k = 0; k < 3; k++) step(&r);
+    rig r = make_rig(make_chain_graph(CLV_F32, 8), &(rig_options){.backend = backends[i]});
+    for (int k = 0; k < 3; k++) run_step(&r);
     uint64_t counted = clv_alloc_count();
     unsigned long before = taken;
-    for (int k = 0; k < 5; k++) step(&r);
+    for (int k = 0; k < 5; k++) run_step(&r);
     assert_int_equal(clv_alloc_count(), counted);
     assert_int_equal(taken, before);
-    rig_done(&r);
+    free_rig(&r);
   }
 #if !CLV_SANITIZED
-  assert_true(taken > 0); /* the counter works */
+  assert_true(taken > 0); /* checks that allocations are counted */
 #endif
 }
 
@@ -82,68 +82,70 @@ static void live_buffers_do_not_overlap(void **state) {
   const clv_backend *backends[] = {clv_backend_ref(), clv_backend_cpu()};
   for (size_t i = 0; i < CLV_COUNT(backends); i++)
     for (int way = 0; way < 4; way++) {
-      rig_options o = {.backend = backends[i], .evaluation = way & 1, .split_backward = way & 2};
-      o.transient_weights = way & 1;
-      rig chain = rig_new(chain_graph(CLV_F32, 8), &o), residual = rig_new(residual_graph(4), &o);
+      rig_options o = {
+          .backend = backends[i], .is_evaluation = way & 1, .has_split_backward = way & 2};
+      o.has_transient_weights = way & 1;
+      rig chain = make_rig(make_chain_graph(CLV_F32, 8), &o),
+          residual = make_rig(make_residual_graph(4), &o);
       check_overlaps(chain.plan);
       check_overlaps(residual.plan);
-      rig_done(&chain);
-      rig_done(&residual);
+      free_rig(&chain);
+      free_rig(&residual);
     }
 }
 
-/* Twenty linear layers with relu between, in evaluation: two activations exist at a time, and relu
- * works in place. */
+/* Twenty linear layers with relu between, in is_evaluation: two activations exist at a time, and
+ * relu works in place. */
 static void evaluation_reuses_two_activation_buffers(void **state) {
   (void)state;
   int x;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(16, 64), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(16, 64), &x);
   for (uint32_t i = 0; i < 40; i += 2) {
     x = add_linear(g, i, x, 64);
     x = add_plain(g, CLV_OP_RELU, i + 1, x);
   }
-  rig r = rig_new(g, &(rig_options){.backend = clv_backend_ref(), .evaluation = true});
+  rig r = make_rig(g, &(rig_options){.backend = clv_backend_ref(), .is_evaluation = true});
   const clv_plan_info *info = clv_plan_get_info(r.plan);
   assert_int_equal(info->call_bytes, 0);
   assert_int_equal(info->scratch_bytes, 2 * 16 * 64 * 4);
   assert_int_equal(info->n_steps_forward, 40); /* the last step writes to the caller's memory */
   assert_int_equal(info->n_steps_backward, 0);
-  step(&r);
-  rig_done(&r);
+  run_step(&r);
+  free_rig(&r);
 }
 
-static rig linears(bool split) {
+static rig make_linears(bool split) {
   int x;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(16, 64), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(16, 64), &x);
   for (uint32_t i = 0; i < 8; i += 2) {
     x = add_linear(g, i, x, 64);
     x = add_plain(g, CLV_OP_RELU, i + 1, x);
   }
-  return rig_new(g, &(rig_options){.backend = clv_backend_ref(), .split_backward = split});
+  return make_rig(g, &(rig_options){.backend = clv_backend_ref(), .has_split_backward = split});
 }
 
 /* Training saves one activation per relu, and the gradients that the weight part needs if it runs
  * later. */
 static void training_saves_only_needed_activations(void **state) {
   (void)state;
-  rig later = linears(true), beside = linears(false);
+  rig later = make_linears(true), beside = make_linears(false);
   size_t one = 16 * 64 * 4;
-  /* 4 relu outputs, a copy of the input, and 4 gradients of the linears' outputs. The last relu's
-   * output is freed once its gradient exists. */
+  /* saved: 4 outputs of relu, a copy of the input, and 4 gradients of the linears' outputs; the
+   * output of the last relu is freed once its gradient exists */
   assert_true(clv_plan_get_info(later.plan)->call_bytes <= 9 * one);
   assert_true(clv_plan_get_info(later.plan)->call_bytes >= 8 * one);
   assert_int_equal(clv_plan_get_info(beside.plan)->call_bytes, 5 * one);
   check_overlaps(later.plan);
   check_overlaps(beside.plan);
-  rig_done(&later);
-  rig_done(&beside);
+  free_rig(&later);
+  free_rig(&beside);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static void invalid_plan_options_are_refused(void **state) {
   (void)state;
-  clv_graph *g = chain_graph(CLV_F32, 4), *other = chain_graph(CLV_F64, 4);
+  clv_graph *g = make_chain_graph(CLV_F32, 4), *other = make_chain_graph(CLV_F64, 4);
   clv_params *p, *q;
   clv_plan *plan = NULL;
   assert_ok(clv_params_of(g, &p, err));
@@ -184,13 +186,13 @@ static void invalid_plan_options_are_refused(void **state) {
   clv_graph_free(other);
 }
 
-/* As PyTorch, but when the plan is made, in training only, and with its own text. */
+/* PyTorch refuses such a batch, too. Here it is refused when the plan is made, in training only. */
 static void batchnorm_on_one_value_per_channel_is_refused(void **state) {
   (void)state;
   int x;
   clv_plan *plan = NULL;
   clv_params *p;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(1, 6), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(1, 6), &x);
   add_plain(g, CLV_OP_BATCHNORM, 0, x);
   assert_ok(clv_params_of(g, &p, err));
   clv_plan_options o = {
@@ -211,32 +213,33 @@ static void batchnorm_on_one_value_per_channel_is_refused(void **state) {
 
 static void phases_out_of_order_are_refused(void **state) {
   (void)state;
-  rig r = rig_new(chain_graph(CLV_F32, 4), &(rig_options){.backend = clv_backend_ref()});
-  rig e = rig_new(chain_graph(CLV_F32, 4),
-                  &(rig_options){.backend = clv_backend_ref(), .evaluation = true});
+  rig r = make_rig(make_chain_graph(CLV_F32, 4), &(rig_options){.backend = clv_backend_ref()});
+  rig e = make_rig(make_chain_graph(CLV_F32, 4),
+                   &(rig_options){.backend = clv_backend_ref(), .is_evaluation = true});
   const void *nothing[1] = {NULL};
   void *nowhere[1] = {NULL};
   clv_call *c, *d;
   assert_ok(clv_plan_call_get(r.plan, &c, err));
   assert_ok(clv_plan_call_get(e.plan, &d, err));
-#define BACK(rig, call, din)                                                                  \
-  clv_plan_backward_input(rig.plan, call, rig.block, rig.dout, (void *const *)din, rig.grads, \
-                          false, err)
+#define BACK(rig, call, din)                                                                 \
+  clv_plan_backward_input(rig.plan, call, rig.parameter_block, rig.dout, (void *const *)din, \
+                          rig.gradient_block, false, err)
   assert_fails(BACK(r, c, r.din), CLV_PRECONDITION, "has no forward");
-  assert_fails(clv_plan_forward(r.plan, c, r.block, 1, nothing, true, r.out, &step_key, err),
-               CLV_INVALID, "input 'input' is missing");
+  assert_fails(
+      clv_plan_forward(r.plan, c, r.parameter_block, 1, nothing, true, r.out, &step_key, err),
+      CLV_INVALID, "input 'input' is missing");
   assert_fails(BACK(r, c, r.din), CLV_PRECONDITION, "has no forward");
-  forward(&r, c);
-  assert_fails(clv_plan_backward_weight(r.plan, c, r.block, r.grads, false, err), CLV_PRECONDITION,
-               "backward_weight must follow a backward_input");
+  run_forward(&r, c);
+  assert_fails(clv_plan_backward_weight(r.plan, c, r.parameter_block, r.gradient_block, false, err),
+               CLV_PRECONDITION, "backward_weight must follow a backward_input");
   assert_fails(BACK(r, c, nowhere), CLV_INVALID,
                "no buffer is given for the gradient of input 'input'");
   assert_ok(BACK(r, c, r.din));
   assert_fails(BACK(r, c, r.din), CLV_PRECONDITION, "is after backward_input");
-  assert_ok(clv_plan_backward_weight(r.plan, c, r.block, r.grads, false, err));
-  assert_fails(clv_plan_backward_weight(r.plan, c, r.block, r.grads, false, err), CLV_PRECONDITION,
-               "is done");
-  forward(&e, d);
+  assert_ok(clv_plan_backward_weight(r.plan, c, r.parameter_block, r.gradient_block, false, err));
+  assert_fails(clv_plan_backward_weight(r.plan, c, r.parameter_block, r.gradient_block, false, err),
+               CLV_PRECONDITION, "is done");
+  run_forward(&e, d);
   assert_fails(BACK(e, d, e.din), CLV_PRECONDITION, "for evaluation");
 #undef BACK
   clv_plan_call_put(r.plan, c);
@@ -244,8 +247,8 @@ static void phases_out_of_order_are_refused(void **state) {
   clv_call *again;
   assert_ok(clv_plan_call_get(r.plan, &again, err));
   assert_ptr_equal(again, c);
-  rig_done(&r);
-  rig_done(&e); /* the plan frees calls that were not put back */
+  free_rig(&r);
+  free_rig(&e); /* the plan frees calls that were not put back */
   assert_null(clv_plan_free(NULL));
 }
 
@@ -253,7 +256,7 @@ static void phases_out_of_order_are_refused(void **state) {
 static void largest_graph_is_planned_in_bounded_time_and_memory(void **state) {
   (void)state;
   int x, previous;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, 8), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(2, 8), &x);
   previous = x;
   for (uint32_t i = 0; i + 2 < CLV_MAX_NODES; i++) {
     int next = add_node(g, CLV_OP_ADD, i, x, previous, NULL, 0);
@@ -261,10 +264,10 @@ static void largest_graph_is_planned_in_bounded_time_and_memory(void **state) {
     x = next;
   }
   uint64_t begin = clv_now_ns();
-  rig r = rig_new(g, &(rig_options){.backend = clv_backend_ref()});
+  rig r = make_rig(g, &(rig_options){.backend = clv_backend_ref()});
   assert_true(clv_now_ns() - begin < 20000000000u);
   assert_true(clv_plan_get_info(r.plan)->scratch_bytes < 4096);
-  rig_done(&r);
+  free_rig(&r);
 }
 
 int main(void) {

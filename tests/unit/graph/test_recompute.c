@@ -9,14 +9,14 @@
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
-static clv_graph *chain(void) { return chain_graph(CLV_F32, 3); }
-static clv_graph *residual(void) { return residual_graph(3); }
+static clv_graph *make_chain(void) { return make_chain_graph(CLV_F32, 3); }
+static clv_graph *make_residual(void) { return make_residual_graph(3); }
 
-static clv_graph *words(void) {
+static clv_graph *make_word_model(void) {
   int x;
-  clv_graph *g = new_graph(CLV_I64, CLV_SHAPE(3, 4), &x);
-  clv_attr_value rows[] = {int_attr(CLV_ATTR_ROWS, 5), int_attr(CLV_ATTR_OUT, 3)};
-  clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, 6), int_attr(CLV_ATTR_LAYERS, 2)};
+  clv_graph *g = make_graph(CLV_I64, CLV_SHAPE(3, 4), &x);
+  clv_attr_value rows[] = {make_int_attr(CLV_ATTR_ROWS, 5), make_int_attr(CLV_ATTR_OUT, 3)};
+  clv_attr_value v[] = {make_int_attr(CLV_ATTR_OUT, 6), make_int_attr(CLV_ATTR_LAYERS, 2)};
   x = add_node(g, CLV_OP_EMBEDDING, 0, x, -1, rows, 2);
   add_linear(g, 2, add_node(g, CLV_OP_LSTM, 1, x, -1, v, 2), 5);
   return g;
@@ -25,7 +25,7 @@ static clv_graph *words(void) {
 enum { PLACES = 8, WIDTH = 16, BLOCK_LAYERS = 11, BLOCKS = 3 };
 
 static int add_attention(clv_graph *g, uint32_t layer, int q, int k, int v) {
-  clv_attr_value values[] = {int_attr(CLV_ATTR_HEADS, 2), real_attr(CLV_ATTR_P, 0.2)};
+  clv_attr_value values[] = {make_int_attr(CLV_ATTR_HEADS, 2), make_real_attr(CLV_ATTR_P, 0.2)};
   clv_attrs attrs;
   int node = -1, in[] = {q, k, v};
   assert_ok(clv_attrs_parse(CLV_OP_ATTENTION, values, 2, &attrs, err));
@@ -34,7 +34,7 @@ static int add_attention(clv_graph *g, uint32_t layer, int q, int k, int v) {
 }
 
 /* Adds an encoder's block with dropout in all its places, except for the norm in the middle. */
-static int add_block(clv_graph *g, uint32_t l, int x) {
+static int add_encoder_block(clv_graph *g, uint32_t l, int x) {
   int q = add_linear(g, l, x, WIDTH), k = add_linear(g, l + 1, x, WIDTH);
   int y = add_attention(g, l + 3, q, k, add_linear(g, l + 2, x, WIDTH));
   y = add_dropout(g, l + 5, add_linear(g, l + 4, y, WIDTH), 0.1);
@@ -44,19 +44,19 @@ static int add_block(clv_graph *g, uint32_t l, int x) {
   return add_plain(g, CLV_OP_LAYERNORM, l + 11, y);
 }
 
-static clv_graph *encoder(void) {
+static clv_graph *make_encoder(void) {
   int x;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, PLACES, WIDTH), &x);
-  for (int i = 0; i < BLOCKS; i++) x = add_block(g, (uint32_t)(i * (BLOCK_LAYERS + 1)), x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(2, PLACES, WIDTH), &x);
+  for (int i = 0; i < BLOCKS; i++) x = add_encoder_block(g, (uint32_t)(i * (BLOCK_LAYERS + 1)), x);
   add_linear(g, BLOCKS * (BLOCK_LAYERS + 1), x, 3);
   return g;
 }
 
 /* Returns blocks whose last layers need not be recomputed: a sum of x, a linear, which reads its
  * input in backward, and a tanh, which reads its own output. */
-static clv_graph *sums(void) {
+static clv_graph *make_sums(void) {
   int x;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, PLACES, WIDTH), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(2, PLACES, WIDTH), &x);
   for (uint32_t l = 0; l < BLOCKS * (BLOCK_LAYERS + 1); l += BLOCK_LAYERS + 1) {
     int y = add_plain(g, CLV_OP_TANH, l + 1, add_linear(g, l, x, 4 * WIDTH));
     int z = add_plain(g, CLV_OP_TANH, l + 3, add_linear(g, l + 2, x, WIDTH));
@@ -67,37 +67,40 @@ static clv_graph *sums(void) {
   return g;
 }
 
-static clv_graph *(*const graphs[])(void) = {chain, residual, words, encoder, sums};
+static clv_graph *(*const graphs[])(void) = {make_chain, make_residual, make_word_model,
+                                             make_encoder, make_sums};
 
 /* ---- bits ------------------------------------------------------------------------------------ */
 
 /* Runs two calls at once; the second adds to the gradients of the first. */
-static void two_calls(rig *r) {
+static void run_two_calls(rig *r) {
   clv_call *c[2];
   for (int i = 0; i < 2; i++) {
     assert_ok(clv_plan_call_get(r->plan, &c[i], err));
     fill_scratch_with_nan(r);
-    forward(r, c[i]);
+    run_forward(r, c[i]);
   }
   for (int i = 0; i < 2; i++) {
     fill_scratch_with_nan(r);
-    backward_input(r, c[i], i);
+    run_backward_input(r, c[i], i);
     fill_scratch_with_nan(r);
-    backward_weight(r, c[i], i);
+    run_backward_weight(r, c[i], i);
   }
   for (int i = 0; i < 2; i++) clv_plan_call_put(r->plan, c[i]);
 }
 
-static void assert_same(const rig *a, const rig *b) {
-  same(a->out, b->out, a->out_bytes, "output");
-  same(a->block, b->block, a->params->total_bytes, "parameters and running statistics");
-  same(a->grads, b->grads, a->params->trainable_bytes, "gradients");
-  for (int i = 0; i < a->n_in; i++) same(a->din[i], b->din[i], a->in_bytes[i], "input gradient");
+static void assert_same_results(const rig *a, const rig *b) {
+  assert_same_bytes(a->out, b->out, a->output_bytes, "output");
+  assert_same_bytes(a->parameter_block, b->parameter_block, a->params->total_bytes,
+                    "parameters and running statistics");
+  assert_same_bytes(a->gradient_block, b->gradient_block, a->params->trainable_bytes, "gradients");
+  for (int i = 0; i < a->n_in; i++)
+    assert_same_bytes(a->din[i], b->din[i], a->input_bytes[i], "input gradient");
 }
 
 /* Marks blocks. Seed 0: each node is a block; 1: all nodes are one; else runs of nodes, or random
  * nodes. */
-static void mark(clv_graph *g, uint32_t seed) {
+static void mark_blocks(clv_graph *g, uint32_t seed) {
   uint32_t number = 1;
   float drawn[CLV_MAX_NODES];
   clv_rng_key key = {.seed = 5, .layer = seed};
@@ -109,73 +112,76 @@ static void mark(clv_graph *g, uint32_t seed) {
   }
 }
 
-static int again_steps(const rig *r) {
+static int count_recompute_steps(const rig *r) {
   int n = 0;
   for (int i = r->plan->phase_end[PHASE_FORWARD]; i < r->plan->n_steps; i++)
     n += r->plan->steps[i].run == clv_plan_run_forward;
   return n;
 }
 
-static void compare(size_t graph, uint32_t seed, const rig_options *o) {
+static void compare_with_recompute(size_t graph, uint32_t seed, const rig_options *o) {
   clv_graph *marked = graphs[graph]();
-  mark(marked, seed);
-  rig a = rig_new(graphs[graph](), o), b = rig_new(marked, o);
-  two_calls(&a);
-  two_calls(&b);
-  assert_same(&a, &b);
-  assert_int_equal(again_steps(&a), 0);
-  if (seed == 1) assert_true(again_steps(&b) > 1);
+  mark_blocks(marked, seed);
+  rig a = make_rig(graphs[graph](), o), b = make_rig(marked, o);
+  run_two_calls(&a);
+  run_two_calls(&b);
+  assert_same_results(&a, &b);
+  assert_int_equal(count_recompute_steps(&a), 0);
+  if (seed == 1) assert_true(count_recompute_steps(&b) > 1);
   if (seed == 1) assert_true(clv_plan_get_info(b.plan)->backward_reads_params);
-  rig_done(&a);
-  rig_done(&b);
+  free_rig(&a);
+  free_rig(&b);
 }
 
-/* `make test` takes one of the four ways of each graph. */
+/* `make test` runs one of the four kinds of blocks for each graph. */
 static void recomputed_nodes_give_the_same_bits(void **state) {
   (void)state;
   const clv_backend *backends[] = {clv_backend_cpu(), clv_backend_ref(),
-                                   far_backend(clv_backend_cpu())};
+                                   far_get_backend(clv_backend_cpu())};
   for (size_t g = 0; g < CLV_COUNT(graphs); g++)
     for (uint32_t seed = 0; seed < 6; seed++)
       for (size_t b = 0; b < CLV_COUNT(backends); b++)
         for (int how = is_long() ? 0 : (int)((g + seed + b) % 4); how < 4; how += is_long() ? 1 : 4)
-          compare(
-              g, seed,
-              &(rig_options){
-                  .backend = backends[b], .split_backward = how & 1, .transient_weights = how & 2});
+          compare_with_recompute(g, seed,
+                                 &(rig_options){.backend = backends[b],
+                                                .has_split_backward = how & 1,
+                                                .has_transient_weights = how & 2});
 }
 
 static void recompute_with_frozen_or_bf16_gives_the_same_bits(void **state) {
   (void)state;
   bool bf16 = clv_backend_cpu()->check_bf16(clv_backend_cpu(), NULL) == CLV_OK;
   for (uint32_t seed = 0; seed < 6; seed++) {
-    compare(3, seed,
-            &(rig_options){.backend = clv_backend_cpu(), .frozen = {"0.weight", "0.bias"}});
+    compare_with_recompute(
+        3, seed,
+        &(rig_options){.backend = clv_backend_cpu(), .frozen_params = {"0.weight", "0.bias"}});
     for (size_t g = 0; bf16 && g < CLV_COUNT(graphs); g++)
-      compare(g, seed, &(rig_options){.backend = clv_backend_cpu(), .bf16 = true});
+      compare_with_recompute(g, seed,
+                             &(rig_options){.backend = clv_backend_cpu(), .is_bf16 = true});
   }
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static clv_plan_info info_of(clv_graph *g, bool marked, bool split) {
+static clv_plan_info get_plan_info(clv_graph *g, bool marked, bool split) {
   for (int i = 1; marked && i < g->n_nodes; i++)
     g->nodes[i].recompute = g->nodes[i].layer / (BLOCK_LAYERS + 1) + 1;
-  rig r = rig_new(g, &(rig_options){.backend = clv_backend_cpu(), .split_backward = split});
+  rig r = make_rig(g, &(rig_options){.backend = clv_backend_cpu(), .has_split_backward = split});
   clv_plan_info info = *clv_plan_get_info(r.plan);
-  rig_done(&r);
+  free_rig(&r);
   return info;
 }
 
-/* A call saves the inputs of blocks 1.. and of the layer after the last block. The input of block 0
- * is the caller's, or a copy. */
+/* A call saves the inputs of all blocks but the first, and of the layer after the last block. The
+ * input of the first block is the caller's, or a copy. */
 static void call_saves_only_the_inputs_of_its_blocks(void **state) {
   (void)state;
   size_t value = 2 * PLACES * WIDTH * sizeof(float), head = 2 * PLACES * 3 * sizeof(float);
   for (int way = 0; way < 4; way++) {
     bool split = way & 1;
-    clv_graph *(*make)(void) = way & 2 ? sums : encoder;
-    clv_plan_info kept = info_of(make(), false, split), again = info_of(make(), true, split);
+    clv_graph *(*make)(void) = way & 2 ? make_sums : make_encoder;
+    clv_plan_info kept = get_plan_info(make(), false, split),
+                  again = get_plan_info(make(), true, split);
     assert_true(again.call_bytes >= (BLOCKS + 1) * value);
     assert_true(again.call_bytes <= (BLOCKS + 1) * value + (split ? clv_align_up(head, 64) : 0));
     assert_true(again.call_bytes + again.scratch_bytes < kept.call_bytes + kept.scratch_bytes);

@@ -8,23 +8,24 @@
 #include <math.h>
 
 static int add_embedding(clv_graph *g, uint32_t layer, int x, int64_t rows, int64_t out) {
-  clv_attr_value v[] = {int_attr(CLV_ATTR_ROWS, rows), int_attr(CLV_ATTR_OUT, out)};
+  clv_attr_value v[] = {make_int_attr(CLV_ATTR_ROWS, rows), make_int_attr(CLV_ATTR_OUT, out)};
   return add_node(g, CLV_OP_EMBEDDING, layer, x, -1, v, 2);
 }
 
 static int add_lstm(clv_graph *g, uint32_t layer, int x, int64_t out, int64_t layers, int bias) {
-  clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, out), int_attr(CLV_ATTR_LAYERS, layers),
-                        int_attr(CLV_ATTR_BIAS, bias)};
+  clv_attr_value v[] = {make_int_attr(CLV_ATTR_OUT, out), make_int_attr(CLV_ATTR_LAYERS, layers),
+                        make_int_attr(CLV_ATTR_BIAS, bias)};
   return add_node(g, CLV_OP_LSTM, layer, x, -1, v, 3);
 }
 
-static int add_along(clv_graph *g, clv_op op, uint32_t layer, int x, int64_t dim, int64_t start) {
-  clv_attr_value v[] = {int_attr(CLV_ATTR_DIM, dim), int_attr(CLV_ATTR_START, start)};
+static int add_node_along_dim(clv_graph *g, clv_op op, uint32_t layer, int x, int64_t dim,
+                              int64_t start) {
+  clv_attr_value v[] = {make_int_attr(CLV_ATTR_DIM, dim), make_int_attr(CLV_ATTR_START, start)};
   return add_node(g, op, layer, x, -1, v, op == CLV_OP_SLICE ? 2 : 1);
 }
 
 static int add_concat(clv_graph *g, uint32_t layer, const int *in, int n, int64_t dim) {
-  clv_attr_value v = int_attr(CLV_ATTR_DIM, dim);
+  clv_attr_value v = make_int_attr(CLV_ATTR_DIM, dim);
   clv_attrs attrs;
   int node = -1;
   assert_ok(clv_attrs_parse(CLV_OP_CONCAT, &v, 1, &attrs, err));
@@ -33,12 +34,12 @@ static int add_concat(clv_graph *g, uint32_t layer, const int *in, int n, int64_
 }
 
 static int add_layernorm(clv_graph *g, uint32_t layer, int x, int64_t width) {
-  clv_attr_value v = int_attr(CLV_ATTR_SHAPE, width);
+  clv_attr_value v = make_int_attr(CLV_ATTR_SHAPE, width);
   return add_node(g, CLV_OP_LAYERNORM, layer, x, -1, &v, 1);
 }
 
-static clv_graph *token_graph(clv_dtype dtype, clv_shape shape, int *ret_input) {
-  clv_graph *g = new_graph(CLV_I64, shape, ret_input);
+static clv_graph *make_token_graph(clv_dtype dtype, clv_shape shape, int *ret_input) {
+  clv_graph *g = make_graph(CLV_I64, shape, ret_input);
   g->dtype = dtype;
   return g;
 }
@@ -46,30 +47,30 @@ static clv_graph *token_graph(clv_dtype dtype, clv_shape shape, int *ret_input) 
 enum { TEXT_LAYERS = 7 };
 
 /* Returns a text model that ends with the last step of an lstm. */
-static clv_graph *text_graph(clv_dtype dtype, int64_t batch) {
+static clv_graph *make_text_graph(clv_dtype dtype, int64_t batch) {
   int x;
-  clv_graph *g = token_graph(dtype, CLV_SHAPE(batch, 4), &x);
+  clv_graph *g = make_token_graph(dtype, CLV_SHAPE(batch, 4), &x);
   x = add_embedding(g, 0, x, 5, 3);
   x = add_layernorm(g, 1, x, 3);
   x = add_lstm(g, 2, x, 6, 2, 1);
   x = add_linear(g, 3, x, 5);
-  x = add_along(g, CLV_OP_SLICE, 4, x, 1, -2);
-  x = add_along(g, CLV_OP_MEAN, 5, x, 1, 0);
+  x = add_node_along_dim(g, CLV_OP_SLICE, 4, x, 1, -2);
+  x = add_node_along_dim(g, CLV_OP_MEAN, 5, x, 1, 0);
   add_plain(g, CLV_OP_LOG_SOFTMAX, 6, x);
   return g;
 }
 
 /* Returns two branches of three values, each used more than once, concatenated and sliced again. */
-static clv_graph *joined_graph(clv_dtype dtype) {
+static clv_graph *make_joined_graph(clv_dtype dtype) {
   int x;
-  clv_graph *g = new_graph(dtype, CLV_SHAPE(3, 2, 4), &x);
+  clv_graph *g = make_graph(dtype, CLV_SHAPE(3, 2, 4), &x);
   int a = add_linear(g, 0, x, 5);
   int b = add_plain(g, CLV_OP_TANH, 1, a);
-  clv_attr_value factor = real_attr(CLV_ATTR_FACTOR, -0.75);
+  clv_attr_value factor = make_real_attr(CLV_ATTR_FACTOR, -0.75);
   int c = add_node(g, CLV_OP_SCALE, 2, a, -1, &factor, 1);
   int d = add_concat(g, 3, (int[]){b, c, a, b}, 4, 2);
-  int e = add_along(g, CLV_OP_SLICE, 4, d, -1, 2);
-  int f = add_along(g, CLV_OP_MEAN, 5, d, -1, 0);
+  int e = add_node_along_dim(g, CLV_OP_SLICE, 4, d, -1, 2);
+  int f = add_node_along_dim(g, CLV_OP_MEAN, 5, d, -1, 0);
   int h = add_plain(g, CLV_OP_FLATTEN, 6, e);
   int i = add_concat(g, 7, (int[]){h, f, f}, 3, 1);
   int j = add_linear(g, 8, i, 4);
@@ -92,7 +93,7 @@ static void lstm_parameters_have_torch_names_and_shapes(void **state) {
   for (int bias = 0; bias < 2; bias++) {
     int x, n = 0;
     clv_params *p;
-    clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(1, 3, 2), &x);
+    clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(1, 3, 2), &x);
     add_lstm(g, 3, x, 5, 2, bias);
     assert_ok(clv_params_of(g, &p, err));
     for (int i = 0; i < 8; i++) {
@@ -114,18 +115,18 @@ static void lstm_parameters_have_distinct_initial_values(void **state) {
   (void)state;
   int x;
   clv_params *p;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(1, 1, 16), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(1, 1, 16), &x);
   x = add_lstm(g, 6, x, 16, 8, 1);
   add_lstm(g, 7, x, 16, 8, 1);
   assert_ok(clv_params_of(g, &p, err));
   assert_int_equal(p->n, 64);
-  char *block = take(p->total_bytes);
+  char *block = allocate(p->total_bytes);
   clv_params_init(g, p, block);
   for (int i = 0; i < p->n; i++) {
     const float *v = (const float *)(const void *)(block + p->list[i].offset);
     double sum = 0;
     for (size_t k = 0; k < p->list[i].n; k++) {
-      assert_true(fabsf(v[k]) <= 0.25f); /* limit: 1/sqrt(16) */
+      assert_true(fabsf(v[k]) <= 0.25f); /* the bound is 1 / sqrt(16) */
       sum += fabs((double)v[k]);
     }
     assert_true(fabs(sum / (double)p->list[i].n - 0.125) < 0.04);
@@ -143,10 +144,10 @@ static void embedding_initial_values_are_standard_normal(void **state) {
   for (int wide = 0; wide < 2; wide++) {
     int x;
     clv_params *p;
-    clv_graph *g = token_graph(wide ? CLV_F64 : CLV_F32, CLV_SHAPE(1, 1), &x);
+    clv_graph *g = make_token_graph(wide ? CLV_F64 : CLV_F32, CLV_SHAPE(1, 1), &x);
     add_embedding(g, 0, x, 300, 40);
     assert_ok(clv_params_of(g, &p, err));
-    char *block = take(p->total_bytes);
+    char *block = allocate(p->total_bytes);
     clv_params_init(g, p, block);
     double sum = 0, squares = 0, n = (double)p->list[0].n;
     for (size_t i = 0; i < p->list[0].n; i++) {
@@ -163,13 +164,13 @@ static void embedding_initial_values_are_standard_normal(void **state) {
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-/* Returns sum(out dout). */
-static double objective(rig *r, clv_call *c) {
+/* Returns the sum of out * dout. */
+static double compute_objective(rig *r, clv_call *c) {
   const double *out = (const double *)(const void *)r->out;
   const double *dout = (const double *)(const void *)r->dout;
   double sum = 0;
-  forward(r, c);
-  for (size_t i = 0; i < r->out_bytes / sizeof *out; i++) sum += out[i] * dout[i];
+  run_forward(r, c);
+  for (size_t i = 0; i < r->output_bytes / sizeof *out; i++) sum += out[i] * dout[i];
   return sum;
 }
 
@@ -180,9 +181,9 @@ static void check_differences(rig *r, clv_call *c, char *values, const char *got
     double *at = (double *)(void *)values + i, kept = *at,
            had = ((const double *)(const void *)got)[i];
     *at = kept + h;
-    double up = objective(r, c);
+    double up = compute_objective(r, c);
     *at = kept - h;
-    double want = (up - objective(r, c)) / (2 * h);
+    double want = (up - compute_objective(r, c)) / (2 * h);
     *at = kept;
     if (!(fabs(want - had) <= 1e-8 + 1e-6 * fabs(want)))
       fail_msg("%s[%zu]: %.12g, finite differences give %.12g", what, i, had, want);
@@ -190,27 +191,28 @@ static void check_differences(rig *r, clv_call *c, char *values, const char *got
 }
 
 static void check_gradients(clv_graph *g) {
-  rig r = rig_new(g, &(rig_options){.backend = clv_backend_ref()});
+  rig r = make_rig(g, &(rig_options){.backend = clv_backend_ref()});
   clv_call *c;
-  step(&r);
+  run_step(&r);
   assert_ok(clv_plan_call_get(r.plan, &c, err));
   for (int i = 0; i < r.params->n; i++) {
     const clv_param *p = &r.params->list[i];
-    check_differences(&r, c, r.block + p->offset, r.grads + p->offset, p->n, p->name);
+    check_differences(&r, c, r.parameter_block + p->offset, r.gradient_block + p->offset, p->n,
+                      p->name);
   }
   if (g->nodes[0].dtype == CLV_F64)
-    check_differences(&r, c, r.in[0], r.din[0], r.in_bytes[0] / sizeof(double), "input");
+    check_differences(&r, c, r.in[0], r.din[0], r.input_bytes[0] / sizeof(double), "input");
   clv_plan_call_put(r.plan, c);
-  rig_done(&r);
+  free_rig(&r);
 }
 
 static void gradients_match_finite_differences(void **state) {
   (void)state;
-  check_gradients(joined_graph(CLV_F64));
-  check_gradients(text_graph(CLV_F64, 3));
+  check_gradients(make_joined_graph(CLV_F64));
+  check_gradients(make_text_graph(CLV_F64, 3));
 }
 
-static void check_near(const char *what, const void *a, const void *b, size_t n) {
+static void assert_near(const char *what, const void *a, const void *b, size_t n) {
   const float *x = a, *y = b;
   double difference = 0, norm = 0;
   for (size_t i = 0; i < n; i++) {
@@ -222,107 +224,112 @@ static void check_near(const char *what, const void *a, const void *b, size_t n)
 
 /* Compares cpu with ref, in f32. */
 static void check_backends(clv_graph *a, clv_graph *b) {
-  rig cpu = rig_new(a, &(rig_options){.backend = clv_backend_cpu()});
-  rig ref = rig_new(b, &(rig_options){.backend = clv_backend_ref()});
-  step(&cpu);
-  step(&ref);
-  check_near("the output", cpu.out, ref.out, cpu.out_bytes / 4);
+  rig cpu = make_rig(a, &(rig_options){.backend = clv_backend_cpu()});
+  rig ref = make_rig(b, &(rig_options){.backend = clv_backend_ref()});
+  run_step(&cpu);
+  run_step(&ref);
+  assert_near("the output", cpu.out, ref.out, cpu.output_bytes / 4);
   if (a->nodes[0].dtype == CLV_F32)
-    check_near("the input's gradient", cpu.din[0], ref.din[0], cpu.in_bytes[0] / 4);
+    assert_near("the input's gradient", cpu.din[0], ref.din[0], cpu.input_bytes[0] / 4);
   for (int i = 0; i < cpu.params->n; i++) {
     const clv_param *p = &cpu.params->list[i];
-    check_near(p->name, cpu.grads + p->offset, ref.grads + p->offset, p->n);
+    assert_near(p->name, cpu.gradient_block + p->offset, ref.gradient_block + p->offset, p->n);
   }
-  rig_done(&cpu);
-  rig_done(&ref);
+  free_rig(&cpu);
+  free_rig(&ref);
 }
 
 static void backends_agree(void **state) {
   (void)state;
-  check_backends(joined_graph(CLV_F32), joined_graph(CLV_F32));
-  check_backends(text_graph(CLV_F32, 7), text_graph(CLV_F32, 7));
+  check_backends(make_joined_graph(CLV_F32), make_joined_graph(CLV_F32));
+  check_backends(make_text_graph(CLV_F32, 7), make_text_graph(CLV_F32, 7));
 }
 
 /* ---- cuts ------------------------------------------------------------------------------------ */
 
-static void same_params(const rig *whole, const rig *part) {
+static void assert_same_params(const rig *whole, const rig *part) {
   for (int i = 0; i < part->params->n; i++) {
     const clv_param *p = &part->params->list[i], *q = clv_params_find(whole->params, p->name);
-    same(part->block + p->offset, whole->block + q->offset, p->bytes, p->name);
-    same(part->grads + p->offset, whole->grads + q->offset, p->bytes, p->name);
+    assert_same_bytes(part->parameter_block + p->offset, whole->parameter_block + q->offset,
+                      p->bytes, p->name);
+    assert_same_bytes(part->gradient_block + p->offset, whole->gradient_block + q->offset, p->bytes,
+                      p->name);
   }
 }
 
-static rig slice_of(const clv_graph *g, uint32_t first, uint32_t last, const clv_backend *backend) {
+static rig make_slice(const clv_graph *g, uint32_t first, uint32_t last,
+                      const clv_backend *backend) {
   clv_graph *part;
   assert_ok(clv_graph_slice(g, first, last, &part, err));
-  return rig_new(part, &(rig_options){.backend = backend});
+  return make_rig(part, &(rig_options){.backend = backend});
 }
 
-static void every_cut(const clv_backend *backend) {
-  rig whole = rig_new(text_graph(CLV_F32, 6), &(rig_options){.backend = backend});
-  step(&whole);
+static void check_every_cut(const clv_backend *backend) {
+  rig whole = make_rig(make_text_graph(CLV_F32, 6), &(rig_options){.backend = backend});
+  run_step(&whole);
   for (uint32_t cut = 1; cut < TEXT_LAYERS; cut++) {
-    rig a = slice_of(whole.g, 0, cut - 1, backend);
-    rig b = slice_of(whole.g, cut, TEXT_LAYERS - 1, backend);
+    rig a = make_slice(whole.g, 0, cut - 1, backend);
+    rig b = make_slice(whole.g, cut, TEXT_LAYERS - 1, backend);
     clv_call *c;
-    memcpy(a.in[0], whole.in[0], a.in_bytes[0]);
-    memcpy(b.dout, whole.dout, b.out_bytes);
+    memcpy(a.in[0], whole.in[0], a.input_bytes[0]);
+    memcpy(b.dout, whole.dout, b.output_bytes);
     assert_ok(clv_plan_call_get(a.plan, &c, err));
-    forward(&a, c);
-    memcpy(b.in[0], a.out, a.out_bytes);
-    step(&b);
-    memcpy(a.dout, b.din[0], a.out_bytes);
-    backward_input(&a, c, false);
-    backward_weight(&a, c, false);
-    same(b.out, whole.out, b.out_bytes, "output");
-    same_params(&whole, &a);
-    same_params(&whole, &b);
+    run_forward(&a, c);
+    memcpy(b.in[0], a.out, a.output_bytes);
+    run_step(&b);
+    memcpy(a.dout, b.din[0], a.output_bytes);
+    run_backward_input(&a, c, false);
+    run_backward_weight(&a, c, false);
+    assert_same_bytes(b.out, whole.out, b.output_bytes, "output");
+    assert_same_params(&whole, &a);
+    assert_same_params(&whole, &b);
     clv_plan_call_put(a.plan, c);
-    rig_done(&a);
-    rig_done(&b);
+    free_rig(&a);
+    free_rig(&b);
   }
-  rig_done(&whole);
+  free_rig(&whole);
 }
 
 static void every_cut_gives_the_same_bits(void **state) {
   (void)state;
-  every_cut(clv_backend_ref());
-  every_cut(clv_backend_cpu());
+  check_every_cut(clv_backend_ref());
+  check_every_cut(clv_backend_cpu());
 }
 
 /* An lstm computes the gradients of its weights together with its input's. Those of frozen weights
  * are dropped, the others added. */
 static void lstm_gradients_accumulate_and_skip_frozen(void **state) {
   (void)state;
-  rig all = rig_new(text_graph(CLV_F32, 4), &(rig_options){.backend = clv_backend_cpu()});
-  rig some = rig_new(text_graph(CLV_F32, 4),
-                     &(rig_options){.backend = clv_backend_cpu(),
-                                    .frozen = {"2.weight_hh_l0", "2.bias_ih_l1", "0.weight"}});
+  rig all = make_rig(make_text_graph(CLV_F32, 4), &(rig_options){.backend = clv_backend_cpu()});
+  rig some =
+      make_rig(make_text_graph(CLV_F32, 4),
+               &(rig_options){.backend = clv_backend_cpu(),
+                              .frozen_params = {"2.weight_hh_l0", "2.bias_ih_l1", "0.weight"}});
   clv_call *c;
-  step(&all);
-  step(&some);
+  run_step(&all);
+  run_step(&some);
   assert_ok(clv_plan_call_get(some.plan, &c, err));
-  forward(&some, c);
-  backward_input(&some, c, true);
-  backward_weight(&some, c, true);
+  run_forward(&some, c);
+  run_backward_input(&some, c, true);
+  run_backward_weight(&some, c, true);
   for (int i = 0; i < all.params->n; i++) {
     const clv_param *p = &some.params->list[i];
-    const float *once = (const float *)(const void *)(all.grads + p->offset);
-    const float *twice = (const float *)(const void *)(some.grads + p->offset);
+    const float *once = (const float *)(const void *)(all.gradient_block + p->offset);
+    const float *twice = (const float *)(const void *)(some.gradient_block + p->offset);
     for (size_t k = 0; k < p->n; k++)
       if (fabsf(twice[k] - (p->frozen ? 0 : 2 * once[k])) > 1e-5f * fabsf(once[k]) + 1e-9f)
         fail_msg("%s[%zu] is %g after two steps of %g", p->name, k, (double)twice[k],
                  (double)once[k]);
   }
   clv_plan_call_put(some.plan, c);
-  rig_done(&all);
-  rig_done(&some);
+  free_rig(&all);
+  free_rig(&some);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-/* Column 1 minus column 0 of rows [2]: differences in and out of range, and one that overflows. */
+/* Tests an embedding of column 1 minus column 0: differences in range, out of range, and one that
+ * overflows. */
 static void column_difference_out_of_range_is_refused(void **state) {
   (void)state;
   static const int64_t places[][2] = {
@@ -346,40 +353,41 @@ static void row_number_out_of_range_is_refused(void **state) {
   static const int64_t wrong[] = {-1, 5, INT64_MIN, INT64_MAX};
   const clv_backend *backends[] = {clv_backend_ref(), clv_backend_cpu()};
   for (size_t i = 0; i < 2 * CLV_COUNT(wrong); i++) {
-    rig_options o = {.backend = backends[i % 2], .split_backward = true};
-    rig r = rig_new(text_graph(CLV_F32, 3), &o);
+    rig_options o = {.backend = backends[i % 2], .has_split_backward = true};
+    rig r = make_rig(make_text_graph(CLV_F32, 3), &o);
     clv_call *c;
     char want[32];
     ((int64_t *)(void *)r.in[0])[6] = wrong[i / 2];
     snprintf(want, sizeof want, "%lld", (long long)wrong[i / 2]);
     assert_ok(clv_plan_call_get(r.plan, &c, err));
     clv_err why;
-    assert_int_equal(clv_plan_forward(r.plan, c, r.block, 1, (const void *const *)r.in, true, r.out,
-                                      &step_key, &why),
+    assert_int_equal(clv_plan_forward(r.plan, c, r.parameter_block, 1, (const void *const *)r.in,
+                                      true, r.out, &step_key, &why),
                      CLV_INVALID);
     assert_string_equal(
         why.text, "layer 0 (embedding), forward: row number of sample 1, place 2, is outside 0..4");
     assert_string_equal(why.failed_op, "layer 0 (embedding), forward");
     assert_string_equal(why.offending_value, want);
-    assert_fails(clv_plan_backward_input(r.plan, c, r.block, r.dout, (void *const *)r.din, r.grads,
-                                         false, err),
+    assert_fails(clv_plan_backward_input(r.plan, c, r.parameter_block, r.dout, (void *const *)r.din,
+                                         r.gradient_block, false, err),
                  CLV_PRECONDITION, "has no forward");
     ((int64_t *)(void *)r.in[0])[6] = 4;
-    forward(&r, c);
+    run_forward(&r, c);
     /* the caller changed the memory between forward and backward */
     ((int64_t *)(void *)r.in[0])[6] = wrong[i / 2];
-    backward_input(&r, c, false);
-    assert_fails(clv_plan_backward_weight(r.plan, c, r.block, r.grads, false, err), CLV_INVALID,
-                 "is outside 0..4");
+    run_backward_input(&r, c, false);
+    assert_fails(
+        clv_plan_backward_weight(r.plan, c, r.parameter_block, r.gradient_block, false, err),
+        CLV_INVALID, "is outside 0..4");
     clv_plan_call_put(r.plan, c);
-    rig_done(&r);
+    free_rig(&r);
   }
 }
 
 /* If the inputs are integers, the graph names the type in which it computes. */
 static void graph_dtype_unlike_the_plan_is_refused(void **state) {
   (void)state;
-  clv_graph *g = text_graph(CLV_F32, 3);
+  clv_graph *g = make_text_graph(CLV_F32, 3);
   clv_params *p;
   clv_plan *plan = NULL;
   clv_plan_options o = {.backend = clv_backend_ref(), .dtype = CLV_F64, .batch = 3, .threads = 1};
@@ -395,7 +403,7 @@ static void graph_dtype_unlike_the_plan_is_refused(void **state) {
                "input 'input' holds integers and has no gradient");
   clv_params_free(p);
   clv_graph_free(g);
-  g = text_graph(CLV_F64, 3);
+  g = make_text_graph(CLV_F64, 3);
   clv_graph *part;
   assert_ok(clv_graph_slice(g, 0, 1, &part, err));
   assert_int_equal(part->nodes[part->output].dtype, CLV_F64);

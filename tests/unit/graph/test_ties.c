@@ -11,11 +11,11 @@ enum { N = 3, PLACES = 4, ROWS = 5, WIDTH = 6 };
 
 /* Returns a language model: tokens to rows of a table, a square layer, and to tokens by the same
  * table. */
-static clv_graph *language(clv_dtype dtype) {
+static clv_graph *make_language_model(clv_dtype dtype) {
   int x;
-  clv_graph *g = new_graph(CLV_I64, CLV_SHAPE(N, PLACES), &x);
-  clv_attr_value rows[] = {int_attr(CLV_ATTR_ROWS, ROWS), int_attr(CLV_ATTR_OUT, WIDTH)};
-  clv_attr_value out[] = {int_attr(CLV_ATTR_OUT, ROWS), int_attr(CLV_ATTR_BIAS, 1)};
+  clv_graph *g = make_graph(CLV_I64, CLV_SHAPE(N, PLACES), &x);
+  clv_attr_value rows[] = {make_int_attr(CLV_ATTR_ROWS, ROWS), make_int_attr(CLV_ATTR_OUT, WIDTH)};
+  clv_attr_value out[] = {make_int_attr(CLV_ATTR_OUT, ROWS), make_int_attr(CLV_ATTR_BIAS, 1)};
   g->dtype = dtype;
   x = add_node(g, CLV_OP_EMBEDDING, 0, x, -1, rows, 2);
   x = add_plain(g, CLV_OP_TANH, 2, add_linear(g, 1, x, WIDTH));
@@ -26,46 +26,46 @@ static clv_graph *language(clv_dtype dtype) {
 
 /* ---- one module ------------------------------------------------------------------------------ */
 
-static const clv_param *table_of(const rig *r) { return clv_params_find(r->params, "0.weight"); }
+static const clv_param *get_table(const rig *r) { return clv_params_find(r->params, "0.weight"); }
 
 /* Returns the sum of both layers' gradients. */
-static double gradient_at(const rig *r, size_t i) {
-  const clv_param *table = table_of(r), *tied = &r->params->ties[0].param;
-  const double *grads = (const double *)(const void *)r->grads;
+static double get_gradient_sum(const rig *r, size_t i) {
+  const clv_param *table = get_table(r), *tied = &r->params->ties[0].param;
+  const double *grads = (const double *)(const void *)r->gradient_block;
   return grads[table->gradient / 8 + i] + grads[tied->gradient / 8 + i];
 }
 
-static double loss_of(rig *r) {
+static double compute_loss(rig *r) {
   clv_call *c;
   double sum = 0;
   assert_ok(clv_plan_call_get(r->plan, &c, err));
-  forward(r, c);
+  run_forward(r, c);
   clv_plan_call_put(r->plan, c);
-  for (size_t i = 0; i < r->out_bytes / 8; i++)
+  for (size_t i = 0; i < r->output_bytes / 8; i++)
     sum += ((double *)(void *)r->out)[i] * ((double *)(void *)r->dout)[i];
   return sum;
 }
 
 static void tied_gradient_matches_finite_differences(void **state) {
   (void)state;
-  rig r = rig_new(language(CLV_F64), &(rig_options){.backend = clv_backend_ref()});
-  step(&r);
-  double *table = (double *)(void *)(r.block + table_of(&r)->offset);
+  rig r = make_rig(make_language_model(CLV_F64), &(rig_options){.backend = clv_backend_ref()});
+  run_step(&r);
+  double *table = (double *)(void *)(r.parameter_block + get_table(&r)->offset);
   for (size_t i = 0; i < ROWS * WIDTH; i++) {
-    double at = table[i], h = 1e-6, want = gradient_at(&r, i);
+    double at = table[i], h = 1e-6, want = get_gradient_sum(&r, i);
     table[i] = at + h;
-    double up = loss_of(&r);
+    double up = compute_loss(&r);
     table[i] = at - h;
-    double found = (up - loss_of(&r)) / (2 * h);
+    double found = (up - compute_loss(&r)) / (2 * h);
     table[i] = at;
     if (fabs(found - want) > 1e-7) fail_msg("value %zu: %g by differences, %g", i, found, want);
   }
-  rig_done(&r);
+  free_rig(&r);
 }
 
 /* A tied parameter is listed once; it has values and moments once, and two gradients. */
 static void tied_parameter_is_listed_once(void **state) {
-  CLV_AUTO(clv_graph_freep) clv_graph *g = language(CLV_F32);
+  CLV_AUTO(clv_graph_freep) clv_graph *g = make_language_model(CLV_F32);
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
   (void)state;
   assert_ok(clv_params_of(g, &p, err));
@@ -74,7 +74,8 @@ static void tied_parameter_is_listed_once(void **state) {
   assert_string_equal(p->ties[0].param.name, "3.weight");
   assert_int_equal(p->ties[0].param.offset, clv_params_find(p, "0.weight")->offset);
   assert_int_equal(p->ties[0].param.gradient, p->trainable_bytes);
-  assert_int_equal(p->gradient_bytes, p->trainable_bytes + 128); /* 120 bytes, aligned */
+  /* a second gradient of the table: 120 bytes, aligned to 128 */
+  assert_int_equal(p->gradient_bytes, p->trainable_bytes + 128);
   assert_int_equal(p->n_values, ROWS * WIDTH + WIDTH * WIDTH + WIDTH + ROWS);
   p->list[0].frozen = true;
   clv_params_fix_frozen(p);
@@ -84,20 +85,20 @@ static void tied_parameter_is_listed_once(void **state) {
 
 /* ---- two modules ----------------------------------------------------------------------------- */
 
-/* The head has a copy of the front's table, and a gradient of its own. */
+/* The head is in another module, with a copy of the front's table and a gradient of its own. */
 static void tie_across_two_modules_gives_the_bits_of_one(void **state) {
   (void)state;
-  CLV_AUTO(clv_graph_freep) clv_graph *g = language(CLV_F32);
+  CLV_AUTO(clv_graph_freep) clv_graph *g = make_language_model(CLV_F32);
   clv_graph *front, *head;
   assert_ok(clv_graph_slice(g, 0, 2, &front, err));
   assert_ok(clv_graph_slice(g, 3, 3, &head, err));
   assert_true(head->nodes[1].tied_outside && !g->nodes[4].tied_outside);
-  rig all = rig_new(language(CLV_F32), &(rig_options){.backend = clv_backend_cpu()});
-  rig one = rig_new(front, &(rig_options){.backend = clv_backend_cpu()});
+  rig all = make_rig(make_language_model(CLV_F32), &(rig_options){.backend = clv_backend_cpu()});
+  rig one = make_rig(front, &(rig_options){.backend = clv_backend_cpu()});
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
   assert_ok(clv_params_of(head, &p, err));
   assert_int_equal(p->ties[0].owner_index, -1);
-  p->ties[0].param.owner_data = one.block + table_of(&one)->offset;
+  p->ties[0].param.owner_data = one.parameter_block + get_table(&one)->offset;
   clv_plan_options o = {.backend = clv_backend_cpu(),
                         .dtype = CLV_F32,
                         .batch = N,
@@ -106,35 +107,35 @@ static void tie_across_two_modules_gives_the_bits_of_one(void **state) {
                         .threads = 1};
   rig two = {.g = head, .params = clv_steal(&p)};
   assert_ok(clv_plan_new(head, two.params, &o, &two.plan, err));
-  rig_memory(&two);
+  allocate_rig_memory(&two);
   clv_call *first, *second;
-  step(&all);
-  memcpy(two.dout, all.dout, all.out_bytes);
+  run_step(&all);
+  memcpy(two.dout, all.dout, all.output_bytes);
   assert_ok(clv_plan_call_get(one.plan, &first, err));
   assert_ok(clv_plan_call_get(two.plan, &second, err));
-  forward(&one, first);
-  memcpy(two.in[0], one.out, one.out_bytes);
-  forward(&two, second);
-  assert_memory_equal(two.out, all.out, all.out_bytes);
-  backward_input(&two, second, false);
-  backward_weight(&two, second, false);
-  memcpy(one.dout, two.din[0], one.out_bytes);
-  backward_input(&one, first, false);
-  backward_weight(&one, first, false);
-  const clv_param *table = table_of(&one), *tied = &two.params->ties[0].param;
-  assert_memory_equal(one.grads + table->gradient, all.grads + table_of(&all)->gradient,
-                      table->bytes);
-  assert_memory_equal(two.grads + tied->gradient, all.grads + all.params->ties[0].param.gradient,
-                      tied->bytes);
-  rig_done(&all);
-  rig_done(&one);
-  rig_done(&two);
+  run_forward(&one, first);
+  memcpy(two.in[0], one.out, one.output_bytes);
+  run_forward(&two, second);
+  assert_memory_equal(two.out, all.out, all.output_bytes);
+  run_backward_input(&two, second, false);
+  run_backward_weight(&two, second, false);
+  memcpy(one.dout, two.din[0], one.output_bytes);
+  run_backward_input(&one, first, false);
+  run_backward_weight(&one, first, false);
+  const clv_param *table = get_table(&one), *tied = &two.params->ties[0].param;
+  assert_memory_equal(one.gradient_block + table->gradient,
+                      all.gradient_block + get_table(&all)->gradient, table->bytes);
+  assert_memory_equal(two.gradient_block + tied->gradient,
+                      all.gradient_block + all.params->ties[0].param.gradient, tied->bytes);
+  free_rig(&all);
+  free_rig(&one);
+  free_rig(&two);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static void invalid_ties_are_refused(void **state) {
-  CLV_AUTO(clv_graph_freep) clv_graph *g = language(CLV_F32);
+  CLV_AUTO(clv_graph_freep) clv_graph *g = make_language_model(CLV_F32);
   int tanh = 3, square = 2, head = 4;
   (void)state;
   assert_fails(clv_graph_tie(g, tanh, "0", false, err), CLV_INVALID,

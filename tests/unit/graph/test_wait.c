@@ -13,24 +13,26 @@
 static const char switch_name[] = "CLEAVE_TEST_OPS";
 
 static int add_wait(clv_graph *g, uint32_t layer, int x, int forward, int input, int weight) {
-  clv_attr_value v[] = {int_attr(CLV_ATTR_FORWARD_MS, forward), int_attr(CLV_ATTR_INPUT_MS, input),
-                        int_attr(CLV_ATTR_WEIGHT_MS, weight)};
+  clv_attr_value v[] = {make_int_attr(CLV_ATTR_FORWARD_MS, forward),
+                        make_int_attr(CLV_ATTR_INPUT_MS, input),
+                        make_int_attr(CLV_ATTR_WEIGHT_MS, weight)};
   return add_node(g, CLV_OP_WAIT, layer, x, -1, v, 3);
 }
 
-static rig one_wait(clv_dtype dtype, const clv_backend *backend, int forward, int input,
-                    int weight) {
+static rig make_wait_rig(clv_dtype dtype, const clv_backend *backend, int forward, int input,
+                         int weight) {
   int x;
-  clv_graph *g = new_graph(dtype, CLV_SHAPE(3, 5), &x);
+  clv_graph *g = make_graph(dtype, CLV_SHAPE(3, 5), &x);
   add_wait(g, 0, x, forward, input, weight);
-  return rig_new(g, &(rig_options){.backend = backend, .split_backward = true});
+  return make_rig(g, &(rig_options){.backend = backend, .has_split_backward = true});
 }
 
 static void wait_computes_values_and_gradients_in_f32(void **state) {
   (void)state;
-  rig r = one_wait(CLV_F32, clv_backend_cpu(), 0, 0, 0); /* cpu leaves the op to ref */
+  rig r = make_wait_rig(CLV_F32, clv_backend_cpu(), 0, 0, 0); /* cpu leaves the op to ref */
   clv_call *c;
-  float *x = (float *)(void *)r.in[0], *y = (float *)(void *)r.out, *w = (float *)(void *)r.block;
+  float *x = (float *)(void *)r.in[0], *y = (float *)(void *)r.out,
+        *w = (float *)(void *)r.parameter_block;
   float *dy = (float *)(void *)r.dout, *dx = (float *)(void *)r.din[0];
   double sum = 0;
   assert_int_equal(r.params->n, 1);
@@ -39,28 +41,28 @@ static void wait_computes_values_and_gradients_in_f32(void **state) {
   assert_true(*w == 1);
   *w = 0.75f;
   assert_ok(clv_plan_call_get(r.plan, &c, err));
-  forward(&r, c);
-  backward_input(&r, c, false);
-  backward_weight(&r, c, false);
+  run_forward(&r, c);
+  run_backward_input(&r, c, false);
+  run_backward_weight(&r, c, false);
   for (int i = 0; i < 15; i++) {
     assert_true(y[i] == x[i] * 0.75f);
     assert_true(dx[i] == dy[i] * 0.75f);
     sum += (double)x[i] * dy[i];
   }
-  float dw = *(float *)(void *)r.grads;
+  float dw = *(float *)(void *)r.gradient_block;
   assert_true(dw == (float)sum);
-  forward(&r, c);
-  backward_input(&r, c, true);
-  backward_weight(&r, c, true);
-  assert_true(*(float *)(void *)r.grads == dw + (float)sum);
+  run_forward(&r, c);
+  run_backward_input(&r, c, true);
+  run_backward_weight(&r, c, true);
+  assert_true(*(float *)(void *)r.gradient_block == dw + (float)sum);
   clv_plan_call_put(r.plan, c);
-  rig_done(&r);
+  free_rig(&r);
 }
 
-static double objective(rig *r, clv_call *c) {
+static double compute_objective(rig *r, clv_call *c) {
   double sum = 0;
   r->plan->is_cache_current = false;
-  forward(r, c);
+  run_forward(r, c);
   for (int i = 0; i < 15; i++)
     sum += ((double *)(void *)r->out)[i] * ((double *)(void *)r->dout)[i];
   return sum;
@@ -70,9 +72,9 @@ static void check_difference(rig *r, clv_call *c, double *at, double got) {
   const double h = 1e-5;
   double kept = *at;
   *at = kept + h;
-  double up = objective(r, c);
+  double up = compute_objective(r, c);
   *at = kept - h;
-  double down = objective(r, c);
+  double down = compute_objective(r, c);
   *at = kept;
   if (fabs((up - down) / (2 * h) - got) > 1e-8)
     fail_msg("%.12g, finite differences give %.12g", got, (up - down) / (2 * h));
@@ -80,18 +82,18 @@ static void check_difference(rig *r, clv_call *c, double *at, double got) {
 
 static void wait_gradients_match_finite_differences(void **state) {
   (void)state;
-  rig r = one_wait(CLV_F64, clv_backend_ref(), 0, 0, 0);
+  rig r = make_wait_rig(CLV_F64, clv_backend_ref(), 0, 0, 0);
   clv_call *c;
   assert_ok(clv_plan_call_get(r.plan, &c, err));
-  *(double *)(void *)r.block = -1.25;
-  objective(&r, c);
-  backward_input(&r, c, false);
-  backward_weight(&r, c, false);
-  check_difference(&r, c, (double *)(void *)r.block, *(double *)(void *)r.grads);
+  *(double *)(void *)r.parameter_block = -1.25;
+  compute_objective(&r, c);
+  run_backward_input(&r, c, false);
+  run_backward_weight(&r, c, false);
+  check_difference(&r, c, (double *)(void *)r.parameter_block, *(double *)(void *)r.gradient_block);
   for (int i = 0; i < 15; i++)
     check_difference(&r, c, &((double *)(void *)r.in[0])[i], ((double *)(void *)r.din[0])[i]);
   clv_plan_call_put(r.plan, c);
-  rig_done(&r);
+  free_rig(&r);
 }
 
 static double ms(clockid_t clock) {
@@ -107,7 +109,7 @@ static void each_part_takes_its_configured_time(void **state) {
     const char *what;
     double want;
   } parts[] = {{"forward", 30}, {"input", 20}, {"weight", 40}};
-  rig r = one_wait(CLV_F32, clv_backend_ref(), 30, 20, 40);
+  rig r = make_wait_rig(CLV_F32, clv_backend_ref(), 30, 20, 40);
   double best[3] = {1e9, 1e9, 1e9}, cpu = ms(CLOCK_THREAD_CPUTIME_ID);
   bool late = true;
   clv_call *c;
@@ -117,9 +119,9 @@ static void each_part_takes_its_configured_time(void **state) {
     assert_ok(clv_plan_call_get(r.plan, &c, err));
     for (int i = 0; i < 3; i++) {
       double from = ms(CLOCK_MONOTONIC);
-      if (i == 0) forward(&r, c);
-      if (i == 1) backward_input(&r, c, false);
-      if (i == 2) backward_weight(&r, c, false);
+      if (i == 0) run_forward(&r, c);
+      if (i == 1) run_backward_input(&r, c, false);
+      if (i == 2) run_backward_weight(&r, c, false);
       double took = ms(CLOCK_MONOTONIC) - from;
       if (took < parts[i].want) fail_msg("%s took %.2f ms", parts[i].what, took);
       best[i] = fmin(best[i], took);
@@ -131,19 +133,19 @@ static void each_part_takes_its_configured_time(void **state) {
   for (int i = 0; i < 3; i++)
     if (best[i] > parts[i].want + 5) fail_msg("%s took %.2f ms", parts[i].what, best[i]);
   if (cpu > 10 * round) fail_msg("%.1f ms of processor time in %d of waiting", cpu, 90 * round);
-  rig_done(&r);
+  free_rig(&r);
 }
 
-static void run_parts(rig *r) {
+static void run_all_parts(rig *r) {
   clv_call *c;
   assert_ok(clv_plan_call_get(r->plan, &c, err));
-  forward(r, c);
-  backward_input(r, c, false);
-  backward_weight(r, c, false);
+  run_forward(r, c);
+  run_backward_input(r, c, false);
+  run_backward_weight(r, c, false);
   clv_plan_call_put(r->plan, c);
 }
 
-static void between(const char *what, double seconds, double least_ms) {
+static void assert_between_ms(const char *what, double seconds, double least_ms) {
   if (seconds * 1e3 < least_ms || seconds * 1e3 > least_ms + 25)
     fail_msg("%s: %.2f ms, not %.0f", what, seconds * 1e3, least_ms);
 }
@@ -153,32 +155,32 @@ static void plan_times_are_reported_per_layer(void **state) {
   (void)state;
   clv_plan_times t[3] = {0}, then[3];
   int x;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(3, 5), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(3, 5), &x);
   x = add_wait(g, 0, x, 10, 40, 70);
   add_wait(g, 1, x, 100, 0, 20);
-  rig r = rig_new(g, &(rig_options){.backend = clv_backend_ref()});
-  run_parts(&r);
+  rig r = make_rig(g, &(rig_options){.backend = clv_backend_ref()});
+  run_all_parts(&r);
   clv_plan_set_times(r.plan, t);
-  run_parts(&r);
+  run_all_parts(&r);
   clv_plan_set_times(r.plan, NULL);
   memcpy(then, t, sizeof t);
-  run_parts(&r);
+  run_all_parts(&r);
   assert_memory_equal(then, t, sizeof t);
-  assert_true(t[0].forward + t[0].input + t[0].weight < 0.005); /* the input layer */
-  between("forward of 0", t[1].forward, 10);
-  between("input of 0", t[1].input, 40);
-  between("weight of 0", t[1].weight, 70);
-  between("forward of 1", t[2].forward, 100);
-  between("input of 1", t[2].input, 0);
-  between("weight of 1", t[2].weight, 20);
-  rig_done(&r);
+  assert_true(t[0].forward + t[0].input + t[0].weight < 0.005); /* the input layer takes no time */
+  assert_between_ms("forward of 0", t[1].forward, 10);
+  assert_between_ms("input of 0", t[1].input, 40);
+  assert_between_ms("weight of 0", t[1].weight, 70);
+  assert_between_ms("forward of 1", t[2].forward, 100);
+  assert_between_ms("input of 1", t[2].input, 0);
+  assert_between_ms("weight of 1", t[2].weight, 20);
+  free_rig(&r);
 }
 
 static void wait_times_out_of_range_are_refused(void **state) {
   (void)state;
   clv_attrs a;
-  clv_attr_value late = int_attr(CLV_ATTR_INPUT_MS, 10001),
-                 early = int_attr(CLV_ATTR_WEIGHT_MS, -1);
+  clv_attr_value late = make_int_attr(CLV_ATTR_INPUT_MS, 10001),
+                 early = make_int_attr(CLV_ATTR_WEIGHT_MS, -1);
   assert_fails(clv_attrs_parse(CLV_OP_WAIT, &late, 1, &a, err), CLV_INVALID,
                "wait.input_ms is 10001, outside 0..10000");
   assert_fails(clv_attrs_parse(CLV_OP_WAIT, &early, 1, &a, err), CLV_INVALID,
@@ -189,7 +191,7 @@ static void wait_without_the_test_switch_is_refused(void **state) {
   (void)state;
   static const char *const others[] = {NULL, "", "0", "yes", "11"};
   int x;
-  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(3, 5), &x);
+  clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(3, 5), &x);
   clv_attrs a;
   assert_ok(clv_attrs_parse(CLV_OP_WAIT, NULL, 0, &a, err));
   for (size_t i = 0; i < CLV_COUNT(others); i++) {

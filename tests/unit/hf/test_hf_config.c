@@ -26,15 +26,16 @@ static const char gpt2[] =
     "4,\n"
     " \"n_positions\": 20";
 
-static clv_code parse(const char *text, clv_hf_config *ret, clv_err *err) {
+static clv_code parse_config(const char *text, clv_hf_config *ret, clv_err *err) {
   return clv_hf_config_parse("f/config.json", text, strlen(text), ret, err);
 }
 
-/* Parses `head` and `tail`; the tail closes the object. */
-static clv_code parse_with(const char *head, const char *tail, clv_hf_config *ret, clv_err *err) {
+/* Parses `first_lines` and `last_lines`; the tail closes the object. */
+static clv_code parse_with_tail(const char *head, const char *tail, clv_hf_config *ret,
+                                clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_bytes_printf(&text, "%s%s%s}", head, tail[0] ? ",\n " : "", tail);
-  return parse(text.data, ret, err);
+  return parse_config(text.data, ret, err);
 }
 
 static void transformers_config_files_are_read(void **state) {
@@ -58,14 +59,14 @@ static void missing_keys_have_their_class_defaults(void **state) {
   clv_hf_config c;
   clv_err err;
   (void)state;
-  must(parse_with(bert, "", &c, &err), &err);
+  must(parse_with_tail(bert, "", &c, &err), &err);
   assert_true(c.eps == 1e-12 && c.hidden_dropout == 0.1 && c.attention_dropout == 0.1);
   assert_true(c.head_dropout == 0.1 && c.tied && c.labels == 2 && c.activation == CLV_OP_GELU);
   assert_true(c.qkv_bias && c.out_bias && c.inner_bias);
-  must(parse_with(llama, "", &c, &err), &err);
+  must(parse_with_tail(llama, "", &c, &err), &err);
   assert_true(c.eps == 1e-6 && c.base == 10000 && !c.tied && c.activation == CLV_OP_SILU);
   assert_true(!c.qkv_bias && !c.out_bias && !c.inner_bias && c.kv_heads == 0);
-  must(parse_with(gpt2, "", &c, &err), &err);
+  must(parse_with_tail(gpt2, "", &c, &err), &err);
   assert_true(c.eps == 1e-5 && c.inner == 64 && c.activation == CLV_OP_GELU_TANH && c.tied);
 }
 
@@ -73,23 +74,24 @@ static void present_keys_override_the_defaults(void **state) {
   clv_hf_config c;
   clv_err err;
   (void)state;
-  must(parse_with(bert,
-                  "\"hidden_act\": \"gelu_new\", \"layer_norm_eps\": 1e-5, \"pad_token_id\": 7,\n"
-                  "\"classifier_dropout\": 0.3, \"hidden_dropout_prob\": 0.2, \"unknown\": [{}],\n"
-                  "\"tie_word_embeddings\": false, \"id2label\": {\"0\": \"a\"}, "
-                  "\"initializer_range\": 0.5",
-                  &c, &err),
+  must(parse_with_tail(
+           bert,
+           "\"hidden_act\": \"gelu_new\", \"layer_norm_eps\": 1e-5, \"pad_token_id\": 7,\n"
+           "\"classifier_dropout\": 0.3, \"hidden_dropout_prob\": 0.2, \"unknown\": [{}],\n"
+           "\"tie_word_embeddings\": false, \"id2label\": {\"0\": \"a\"}, "
+           "\"initializer_range\": 0.5",
+           &c, &err),
        &err);
   assert_true(c.activation == CLV_OP_GELU_TANH && c.eps == 1e-5 && c.padding == 7 && !c.tied);
   assert_true(c.head_dropout == 0.3 && c.hidden_dropout == 0.2 && c.labels == 1);
   assert_true(c.embedding_dropout == 0.2 && c.deviation == 0.5);
-  must(parse_with(llama,
-                  "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5},\n"
-                  "\"num_key_value_heads\": 2, \"head_dim\": 8, \"attention_bias\": true",
-                  &c, &err),
+  must(parse_with_tail(llama,
+                       "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5},\n"
+                       "\"num_key_value_heads\": 2, \"head_dim\": 8, \"attention_bias\": true",
+                       &c, &err),
        &err);
   assert_true(c.base == 5e5 && c.kv_heads == 2 && c.head_width == 8 && c.qkv_bias && c.out_bias);
-  must(parse_with(llama, "\"rope_theta\": 7, \"rope_scaling\": null", &c, &err), &err);
+  must(parse_with_tail(llama, "\"rope_theta\": 7, \"rope_scaling\": null", &c, &err), &err);
   assert_true(c.base == 7);
 }
 
@@ -97,7 +99,7 @@ static void present_keys_override_the_defaults(void **state) {
  * that transformers 5.24 takes, in any order of the keys. */
 static void nested_and_top_level_keys_rank_as_in_transformers(void **state) {
   static const struct {
-    const char *head, *tail;
+    const char *first_lines, *last_lines;
     double base;
     int64_t labels, layers;
   } cases[] = {
@@ -126,18 +128,18 @@ static void nested_and_top_level_keys_rank_as_in_transformers(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_hf_config c;
     clv_err err;
-    must(parse_with(cases[i].head, cases[i].tail, &c, &err), &err);
+    must(parse_with_tail(cases[i].first_lines, cases[i].last_lines, &c, &err), &err);
     if (c.base != cases[i].base || c.labels != cases[i].labels || c.layers != cases[i].layers)
-      fail_msg("%s: base %g, labels %d, layers %d", cases[i].tail, c.base, (int)c.labels,
+      fail_msg("%s: base %g, labels %d, layers %d", cases[i].last_lines, c.base, (int)c.labels,
                (int)c.layers);
   }
 }
 
-/* Returns the padding token, and the table row without gradient, counted as torch.nn.Embedding
- * does. */
+/* Compares the padding token, and the row of the table that has no gradient, which counts from the
+ * end if negative as in torch.nn.Embedding. */
 static void pad_token_and_padding_row_follow_the_class(void **state) {
   static const struct {
-    const char *head, *tail;
+    const char *first_lines, *last_lines;
     int64_t token, row;
   } cases[] = {
       {bert, "", 0, 0},
@@ -153,14 +155,14 @@ static void pad_token_and_padding_row_follow_the_class(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_hf_config c;
     clv_err err;
-    must(parse_with(cases[i].head, cases[i].tail, &c, &err), &err);
+    must(parse_with_tail(cases[i].first_lines, cases[i].last_lines, &c, &err), &err);
     if (c.padding != cases[i].token || c.padding_row != cases[i].row)
-      fail_msg("%s: token %d, row %d", cases[i].tail, (int)c.padding, (int)c.padding_row);
+      fail_msg("%s: token %d, row %d", cases[i].last_lines, (int)c.padding, (int)c.padding_row);
   }
 }
 
 typedef struct refusal {
-  const char *head, *tail, *says;
+  const char *first_lines, *last_lines, *message;
 } refusal;
 
 static void unsupported_config_values_are_refused_by_name(void **state) {
@@ -203,12 +205,12 @@ static void unsupported_config_values_are_refused_by_name(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_hf_config c;
     clv_err err = {0};
-    expect_error(CLV_INVALID, cases[i].says, parse_with(cases[i].head, cases[i].tail, &c, &err),
-                 &err);
+    expect_error(CLV_INVALID, cases[i].message,
+                 parse_with_tail(cases[i].first_lines, cases[i].last_lines, &c, &err), &err);
   }
 }
 
-/* Replaces a number of a valid file by another one. */
+/* Replaces a number of a valid file by one that is out of range. */
 static void out_of_range_config_numbers_are_refused(void **state) {
   static const char *const cases[][3] = {
       {"\"hidden_size\": 16", "\"hidden_size\": -1", "hidden_size is a whole number"},
@@ -227,7 +229,7 @@ static void out_of_range_config_numbers_are_refused(void **state) {
     assert_non_null(at);
     clv_bytes_printf(&text, "%.*s%s%s}", (int)(at - bert), bert, cases[i][1],
                      at + strlen(cases[i][0]));
-    expect_error(CLV_INVALID, cases[i][2], parse(text.data, &c, &err), &err);
+    expect_error(CLV_INVALID, cases[i][2], parse_config(text.data, &c, &err), &err);
   }
 }
 

@@ -21,7 +21,7 @@ enum { N = 2, PLACES = 7 };
 static const char *const families[] = {"bert", "roberta", "layoutlm", "vit",
                                        "gpt2", "llama",   "qwen2"};
 
-static clv_hf_config config_of(const char *family) {
+static clv_hf_config read_config(const char *family) {
   char folder[64];
   clv_hf_config c;
   clv_err err;
@@ -31,8 +31,8 @@ static clv_hf_config config_of(const char *family) {
 }
 
 /* Builds the graph over the family's inputs. */
-static clv_code build(const clv_hf_config *c, clv_hf_head head, bool lengths, clv_graph **ret,
-                      clv_err *err) {
+static clv_code build_graph(const clv_hf_config *c, clv_hf_head head, bool lengths, clv_graph **ret,
+                            clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   bool tokens = clv_hf_takes_tokens(c);
   clv_shape shape = tokens ? CLV_SHAPE(N, PLACES) : CLV_SHAPE(N, c->channels, c->image, c->image);
@@ -51,9 +51,9 @@ static clv_code build(const clv_hf_config *c, clv_hf_head head, bool lengths, cl
 
 /* ---- names and shapes ------------------------------------------------------------------------ */
 
-/* True if transformers makes the parameter but no output of the head uses it, or it is a second
- * name. */
-static bool is_idle(const char *line, clv_hf_head head) {
+/* True if transformers makes the parameter but no output of the head uses it, or if the name is a
+ * second name of another parameter. */
+static bool is_unused_parameter(const char *line, clv_hf_head head) {
   static const char *const twice[] = {"cls.predictions.bias", "lm_head.bias"};
   for (size_t i = 0; i < CLV_COUNT(twice); i++)
     if (strncmp(line, twice[i], strlen(twice[i])) == 0) return true;
@@ -61,16 +61,16 @@ static bool is_idle(const char *line, clv_hf_head head) {
 }
 
 /* Writes "name [2, 3]" to buf, as Python prints a shape. */
-static const char *line_of(const clv_param *p, char *buf, size_t size) {
+static const char *write_parameter_line(const clv_param *p, char *buf, size_t size) {
   char shape[160];
   snprintf(buf, size, "%s %s", p->name, clv_shape_format(&p->shape, shape, sizeof shape));
   return buf;
 }
 
-static bool have(const clv_params *params, const char *line) {
+static bool has_parameter(const clv_params *params, const char *line) {
   char text[256];
   for (int i = 0; i < params->n; i++)
-    if (strcmp(line_of(&params->list[i], text, sizeof text), line) == 0) return true;
+    if (strcmp(write_parameter_line(&params->list[i], text, sizeof text), line) == 0) return true;
   return false;
 }
 
@@ -82,29 +82,30 @@ static void check_names(const char *family, clv_hf_head head, const clv_params *
   if (!f) fail_msg("%s cannot be opened", path);
   while (f && fgets(line, sizeof line, f)) {
     line[strcspn(line, "\n")] = '\0';
-    bool unread = is_idle(line, head);
-    if (have(params, line) == unread) fail_msg("%s: %s", path, line);
+    bool unread = is_unused_parameter(line, head);
+    if (has_parameter(params, line) == unread) fail_msg("%s: %s", path, line);
     idle += unread;
     n++;
   }
   if (f) fclose(f);
   if (params->n != n - idle) {
     for (int i = 0; i < params->n; i++)
-      print_error("%s\n", line_of(&params->list[i], text, sizeof text));
+      print_error("%s\n", write_parameter_line(&params->list[i], text, sizeof text));
     fail_msg("%s: %d parameters, not %d", path, params->n, n - idle);
   }
 }
 
 /* Only the token table has a padding row, which depends on the family's class. */
 static void only_token_embedding_has_a_padding_row(void **state) {
-  static const int64_t rows[] = {0, 1, 0, -1, -1, 5, 5}; /* of bert, roberta, ... in this order */
+  /* padding rows of bert, roberta, ... in this order; -1: none */
+  static const int64_t rows[] = {0, 1, 0, -1, -1, 5, 5};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(families); i++) {
     CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
-    clv_hf_config c = config_of(families[i]);
+    clv_hf_config c = read_config(families[i]);
     clv_err err;
     if (c.family >= CLV_HF_LLAMA) c.padding_row = 5;
-    must(build(&c, CLV_HF_NO_HEAD, clv_hf_takes_tokens(&c), &g, &err), &err);
+    must(build_graph(&c, CLV_HF_NO_HEAD, clv_hf_takes_tokens(&c), &g, &err), &err);
     for (int n = 0; n < g->n_nodes; n++) {
       const clv_attrs *a = &g->nodes[n].attrs;
       bool words = a->rows == c.vocabulary && a->column < 0 && a->minus < 0;
@@ -117,13 +118,13 @@ static void only_token_embedding_has_a_padding_row(void **state) {
 static void parameter_names_and_shapes_match_transformers(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(families); i++) {
-    clv_hf_config c = config_of(families[i]);
+    clv_hf_config c = read_config(families[i]);
     for (int h = 0; h < CLV_HF_HEADS; h++) {
       CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
       CLV_AUTO(clv_params_freep) clv_params *params = NULL;
       clv_err err;
       if (!clv_hf_class(c.family, (clv_hf_head)h)) continue;
-      must(build(&c, (clv_hf_head)h, clv_hf_takes_tokens(&c), &g, &err), &err);
+      must(build_graph(&c, (clv_hf_head)h, clv_hf_takes_tokens(&c), &g, &err), &err);
       must(clv_params_of(g, &params, &err), &err);
       check_names(families[i], (clv_hf_head)h, params);
     }
@@ -132,7 +133,7 @@ static void parameter_names_and_shapes_match_transformers(void **state) {
 
 /* ---- what it is ------------------------------------------------------------------------------ */
 
-static int count(const clv_graph *g, clv_op op) {
+static int count_op(const clv_graph *g, clv_op op) {
   int n = 0;
   for (int i = 0; i < g->n_nodes; i++) n += g->nodes[i].op == op;
   return n;
@@ -141,14 +142,14 @@ static int count(const clv_graph *g, clv_op op) {
 /* Dropout is where transformers has it: after the embeddings, on attention's probabilities, twice
  * in a block and at the head. A config value of 0 means none. */
 static void dropout_positions_match_transformers(void **state) {
-  clv_hf_config c = config_of("layoutlm");
+  clv_hf_config c = read_config("layoutlm");
   clv_err err;
   (void)state;
   for (int on = 1; on >= 0; on--) {
     CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
     if (!on) c.embedding_dropout = c.hidden_dropout = c.attention_dropout = c.head_dropout = 0;
-    must(build(&c, CLV_HF_TOKEN, true, &g, &err), &err);
-    assert_int_equal(count(g, CLV_OP_DROPOUT), on ? 1 + 2 * 2 + 1 : 0);
+    must(build_graph(&c, CLV_HF_TOKEN, true, &g, &err), &err);
+    assert_int_equal(count_op(g, CLV_OP_DROPOUT), on ? 1 + 2 * 2 + 1 : 0);
     for (int i = 0; i < g->n_nodes; i++)
       if (g->nodes[i].op == CLV_OP_ATTENTION)
         assert_true(g->nodes[i].attrs.p == (on ? 0.1 : 0) && g->nodes[i].n_in == 4);
@@ -156,16 +157,16 @@ static void dropout_positions_match_transformers(void **state) {
 }
 
 static void attention_and_head_dropout_match_transformers(void **state) {
-  clv_hf_config c = config_of("qwen2");
+  clv_hf_config c = read_config("qwen2");
   clv_err err;
   (void)state;
   for (int on = 1; on >= 0; on--) {
     CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
     c.attention_dropout = on ? 0.2 : 0;
     c.head_dropout = on ? 0.1 : 0;
-    must(build(&c, CLV_HF_TOKEN, true, &g, &err), &err);
-    assert_int_equal(count(g, CLV_OP_DROPOUT), on);
-    assert_int_equal(count(g, CLV_OP_ATTENTION), 2);
+    must(build_graph(&c, CLV_HF_TOKEN, true, &g, &err), &err);
+    assert_int_equal(count_op(g, CLV_OP_DROPOUT), on);
+    assert_int_equal(count_op(g, CLV_OP_ATTENTION), 2);
     for (int i = 0; i < g->n_nodes; i++)
       if (g->nodes[i].op == CLV_OP_ATTENTION)
         assert_true(g->nodes[i].attrs.p == (on ? 0.2 : 0) && g->nodes[i].n_in == 4 &&
@@ -175,10 +176,10 @@ static void attention_and_head_dropout_match_transformers(void **state) {
 
 static void layers_are_numbered_and_named(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
-  clv_hf_config c = config_of("llama");
+  clv_hf_config c = read_config("llama");
   clv_err err;
   (void)state;
-  must(build(&c, CLV_HF_SEQUENCE, false, &g, &err), &err);
+  must(build_graph(&c, CLV_HF_SEQUENCE, false, &g, &err), &err);
   for (int i = 1; i < g->n_nodes; i++) assert_int_equal(g->nodes[i].layer, i - 1);
   assert_string_equal(g->nodes[1].name, "model.embed_tokens");
   assert_string_equal(g->nodes[g->n_nodes - 1].name, "score");
@@ -191,11 +192,11 @@ static void initial_weights_have_the_config_deviation(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
   CLV_AUTO(clv_freep) char *block = NULL;
-  clv_hf_config c = config_of("gpt2");
+  clv_hf_config c = read_config("gpt2");
   clv_err err;
   (void)state;
   c.deviation = 0.5;
-  must(build(&c, CLV_HF_CAUSAL, false, &g, &err), &err);
+  must(build_graph(&c, CLV_HF_CAUSAL, false, &g, &err), &err);
   must(clv_params_of(g, &p, &err), &err);
   must(clv_alloc(p->total_bytes, 1, &block, &err), &err);
   clv_params_init(g, p, block);
@@ -228,10 +229,10 @@ static void tied_head_shares_the_token_embedding(void **state) {
   for (size_t i = 0; i < CLV_COUNT(of); i++) {
     CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
     CLV_AUTO(clv_params_freep) clv_params *p = NULL;
-    clv_hf_config c = config_of(of[i].family);
+    clv_hf_config c = read_config(of[i].family);
     char weight[96];
     c.tied = true;
-    must(build(&c, of[i].head, true, &g, &err), &err);
+    must(build_graph(&c, of[i].head, true, &g, &err), &err);
     must(clv_params_of(g, &p, &err), &err);
     snprintf(weight, sizeof weight, "%s.weight", of[i].decoder);
     assert_int_equal(p->n_ties, 1);
@@ -247,17 +248,18 @@ static void tied_head_shares_the_token_embedding(void **state) {
 
 static void unsupported_heads_and_sizes_are_refused(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
-  clv_hf_config c = config_of("llama");
+  clv_hf_config c = read_config("llama");
   clv_err err = {0};
   (void)state;
   expect_error(CLV_INVALID, "a llama has no head 'masked', only none, sequence, token, causal",
-               build(&c, CLV_HF_MASKED, false, &g, &err), &err);
-  c = config_of("layoutlm");
+               build_graph(&c, CLV_HF_MASKED, false, &g, &err), &err);
+  c = read_config("layoutlm");
   c.positions = PLACES - 1;
-  expect_error(CLV_INVALID, "position_embeddings", build(&c, CLV_HF_TOKEN, false, &g, &err), &err);
-  c = config_of("llama");
+  expect_error(CLV_INVALID, "position_embeddings", build_graph(&c, CLV_HF_TOKEN, false, &g, &err),
+               &err);
+  c = read_config("llama");
   c.layers = 100000;
-  expect_error(CLV_EXHAUSTED, "nodes", build(&c, CLV_HF_TOKEN, false, &g, &err), &err);
+  expect_error(CLV_EXHAUSTED, "nodes", build_graph(&c, CLV_HF_TOKEN, false, &g, &err), &err);
 }
 
 int main(void) {

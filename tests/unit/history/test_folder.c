@@ -38,21 +38,21 @@ static int setup(void **state) {
   return chdir(scratch) == 0 && mkdir("runs", 0755) == 0 ? 0 : -1;
 }
 
-static void put(const char *path, const char *text) {
+static void write_file(const char *path, const char *text) {
   FILE *f = fopen(path, "w");
   assert_non_null(f);
   fputs(text, f);
   fclose(f);
 }
 
-static bool has(const char *folder, const char *name, const char *text) {
+static bool has_content(const char *folder, const char *name, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, found = {0};
   clv_bytes_printf(&path, "%s/%s", folder, name);
   return clv_file_read(path.data, 1 << 20, &found, NULL) == CLV_OK &&
          (!text || strcmp(found.data ? found.data : "", text) == 0);
 }
 
-static bool is_there(const char *path) { return access(path, F_OK) == 0; }
+static bool does_file_exist(const char *path) { return access(path, F_OK) == 0; }
 
 /* ---- an old run and a new one ---------------------------------------------------------------- */
 
@@ -60,7 +60,7 @@ static const char *const old_files[] = {"session.effective.yaml", "log.txt",
                                         "metrics.jsonl",          "checkpoint-4/MANIFEST.json",
                                         "tensorboard/events",     CLV_RUN_CLASSES_FILE};
 
-static void make_old(const char *dir, clv_run_status status) {
+static void make_old_run(const char *dir, clv_run_status status) {
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
   clv_run_attempt *a = NULL;
   clv_err err = {0};
@@ -73,32 +73,32 @@ static void make_old(const char *dir, clv_run_status status) {
   }
   for (size_t i = 0; i < CLV_COUNT(old_files); i++) {
     snprintf(path, sizeof path, "%s/%s", dir, old_files[i]);
-    put(path, "old");
+    write_file(path, "old");
   }
   snprintf(path, sizeof path, "%s/notes of mine", dir);
-  put(path, "mine");
+  write_file(path, "mine");
   assert_ok(clv_run_record_add(&r, &a, &err), &err);
   a->status = status;
   strcpy(r.name, "old");
   assert_ok(clv_run_record_write(dir, &r, &err), &err);
 }
 
-static bool is_old(const char *dir) {
+static bool is_old_run(const char *dir) {
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
   for (size_t i = 0; i < CLV_COUNT(old_files); i++)
-    if (!has(dir, old_files[i], "old")) return false;
+    if (!has_content(dir, old_files[i], "old")) return false;
   return clv_run_record_read(dir, &r, NULL) == CLV_OK && strcmp(r.name, "old") == 0;
 }
 
-static bool is_new(const char *dir) {
+static bool is_new_run(const char *dir) {
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
   for (size_t i = 0; i < CLV_COUNT(old_files); i++)
-    if (has(dir, old_files[i], "old")) return false;
+    if (has_content(dir, old_files[i], "old")) return false;
   return clv_run_record_read(dir, &r, NULL) == CLV_OK && strcmp(r.name, "new") == 0;
 }
 
 /* Prepares the folder as `train --fresh` does before it connects. */
-static clv_run_lock *begin(const char *dir) {
+static clv_run_lock *prepare_folder(const char *dir) {
   const clv_run_lock_info info = {.name = "new", .session = "/s.yaml"};
   clv_run_lock *c = NULL;
   clv_err err = {0};
@@ -106,26 +106,26 @@ static clv_run_lock *begin(const char *dir) {
   assert_ok(clv_run_lock_new(dir, &c, &err), &err);
   assert_ok(clv_run_lock_make_room(c, &err), &err);
   snprintf(path, sizeof path, "%s/log.txt", dir);
-  put(path, "new");
+  write_file(path, "new");
   snprintf(path, sizeof path, "%s/egress.table", dir);
-  put(path, "new");
+  write_file(path, "new");
   assert_ok(clv_run_lock_begin(c, &info, &err), &err);
   return c;
 }
 
-static void start(clv_run_lock *c) {
+static void start_run(clv_run_lock *c) {
   clv_sha256 digest = {{1}};
   clv_run_lock_note_start(c, 0, 10, &digest);
 }
 
 /* Runs a process that dies at a rename. Returns false if it makes fewer renames. */
-static bool die(const char *dir, int at) {
+static bool die_at_rename(const char *dir, int at) {
   int status;
   pid_t pid = fork();
   if (!pid) {
     die_at = at;
-    clv_run_lock *c = begin(dir);
-    start(c);
+    clv_run_lock *c = prepare_folder(dir);
+    start_run(c);
     _exit(0);
   }
   assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -133,8 +133,8 @@ static bool die(const char *dir, int at) {
   return WEXITSTATUS(status) == KILLED;
 }
 
-/* The next starts die as well, at their own n-th rename, until one succeeds. */
-static void take_again(const char *dir, int at) {
+/* Starts the run again in processes that die at their own n-th rename, too, until one succeeds. */
+static void die_in_later_starts(const char *dir, int at) {
   clv_run_lock *c = NULL;
   clv_err err = {0};
   int status;
@@ -158,50 +158,50 @@ static void kill_while_moving_leaves_old_or_new_run_intact(void **state) {
   for (; died; n++) {
     assert_true(n < MAX_RENAMES);
     for (int again = 1; again < 12; again += 3) {
-      make_old("runs/a", CLV_RUN_FINISHED);
-      died = die("runs/a", n);
-      take_again("runs/a", again);
-      bool back = is_old("runs/a") && !is_there("runs/a.1/run.json");
-      bool aside = is_new("runs/a") && is_old("runs/a.1");
+      make_old_run("runs/a", CLV_RUN_FINISHED);
+      died = die_at_rename("runs/a", n);
+      die_in_later_starts("runs/a", again);
+      bool back = is_old_run("runs/a") && !does_file_exist("runs/a.1/run.json");
+      bool aside = is_new_run("runs/a") && is_old_run("runs/a.1");
       if (!back && !aside) fail_msg("died at rename %d, then at %d: neither is whole", n, again);
-      assert_false(is_there("runs/a/run.moving"));
-      assert_true(has("runs/a", "notes of mine", "mine"));
-      assert_int_equal(back && has("runs/a", "egress.table", NULL), 0);
+      assert_false(does_file_exist("runs/a/run.moving"));
+      assert_true(has_content("runs/a", "notes of mine", "mine"));
+      assert_int_equal(back && has_content("runs/a", "egress.table", NULL), 0);
       old += back;
     }
   }
   assert_true(old > 4 * (int)CLV_COUNT(old_files));
-  assert_true(is_new("runs/a") && is_old("runs/a.1")); /* the last process did not die */
+  assert_true(is_new_run("runs/a") && is_old_run("runs/a.1")); /* the last process did not die */
 }
 
 static void failed_start_restores_the_old_run(void **state) {
   clv_run_lock *c;
   clv_err err = {0};
   (void)state;
-  make_old("runs/b", CLV_RUN_FINISHED);
-  c = begin("runs/b");
-  assert_true(is_old("runs/b.1"));
+  make_old_run("runs/b", CLV_RUN_FINISHED);
+  c = prepare_folder("runs/b");
+  assert_true(is_old_run("runs/b.1"));
   clv_run_lock_end(c, CLV_RUN_FAILED, 4, "nobody listens there");
   clv_run_lock_free(c);
-  assert_true(is_old("runs/b") && !is_there("runs/b.1"));
-  assert_false(is_there("runs/b/egress.table"));
+  assert_true(is_old_run("runs/b") && !does_file_exist("runs/b.1"));
+  assert_false(does_file_exist("runs/b/egress.table"));
 
-  c = begin("runs/c/deep");
-  assert_true(is_there("runs/c/deep/run.json"));
+  c = prepare_folder("runs/c/deep");
+  assert_true(does_file_exist("runs/c/deep/run.json"));
   clv_run_lock_end(c, CLV_RUN_FAILED, 4, "nobody listens there");
   clv_run_lock_free(c);
-  assert_false(is_there("runs/c/deep"));
+  assert_false(does_file_exist("runs/c/deep"));
 
-  c = begin("runs/c/deep");
-  start(c);
+  c = prepare_folder("runs/c/deep");
+  start_run(c);
   clv_run_lock_end(c, CLV_RUN_FAILED, 6, "lost");
   clv_run_lock_free(c);
-  assert_true(is_new("runs/c/deep"));
-  /* starts a run inside the existing one */
+  assert_true(is_new_run("runs/c/deep"));
+  /* begins a run in a folder inside the folder of an existing run */
   assert_ok(clv_run_lock_new("runs/c/deep", &c, &err), &err);
   clv_run_lock_end(c, CLV_RUN_FAILED, 4, "nobody listens there");
   clv_run_lock_free(c);
-  assert_true(is_new("runs/c/deep"));
+  assert_true(is_new_run("runs/c/deep"));
 }
 
 static void only_a_finished_run_is_moved_aside(void **state) {
@@ -211,23 +211,24 @@ static void only_a_finished_run_is_moved_aside(void **state) {
   } cases[] = {{CLV_RUN_FINISHED, true}, {CLV_RUN_INTERRUPTED, false}, {CLV_RUN_RUNNING, false}};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    make_old("runs/d", cases[i].status);
-    clv_run_lock *c = begin("runs/d");
-    assert_true(is_old("runs/d.1")); /* the old run stays until the new one has started */
-    start(c);
+    make_old_run("runs/d", cases[i].status);
+    clv_run_lock *c = prepare_folder("runs/d");
+    assert_true(is_old_run("runs/d.1")); /* the old run stays until the new one has started */
+    start_run(c);
     assert_int_equal(clv_run_lock_moved_folder(c) != NULL, cases[i].kept);
     clv_run_lock_end(c, CLV_RUN_FINISHED, 0, "");
     clv_run_lock_free(c);
-    assert_true(is_new("runs/d"));
-    assert_int_equal(is_there("runs/d.1"), cases[i].kept);
+    assert_true(is_new_run("runs/d"));
+    assert_int_equal(does_file_exist("runs/d.1"), cases[i].kept);
   }
-  make_old("runs/d", CLV_RUN_FINISHED);
+  make_old_run("runs/d", CLV_RUN_FINISHED);
   assert_int_equal(mkdir("runs/d.1", 0755), 0); /* a folder of another owner */
-  put("runs/d/run.json", "{");
-  clv_run_lock *c = begin("runs/d");
-  start(c);
+  write_file("runs/d/run.json", "{");
+  clv_run_lock *c = prepare_folder("runs/d");
+  start_run(c);
   assert_non_null(strstr(clv_run_lock_moved_folder(c), "/runs/d.2"));
-  assert_true(has("runs/d.2", "log.txt", "old")); /* its origin is unknown */
+  /* a file whose origin is unknown is kept */
+  assert_true(has_content("runs/d.2", "log.txt", "old"));
   clv_run_lock_free(c);
 }
 
@@ -269,19 +270,19 @@ static void damaged_moving_note_moves_no_files(void **state) {
   clv_run_lock *c = NULL;
   clv_err err = {0};
   (void)state;
-  make_old("runs/e", CLV_RUN_FINISHED);
-  put("runs/e/run.moving", "7 moved");
+  make_old_run("runs/e", CLV_RUN_FINISHED);
+  write_file("runs/e/run.moving", "7 moved");
   assert_int_equal(clv_run_lock_new("runs/e", &c, &err), CLV_DATA_LOSS);
   assert_says(&err, "runs/e/run.moving is damaged");
-  assert_true(is_old("runs/e"));
-  put("runs/e/run.moving", "7 moved\n"); /* runs/e.7 does not exist any more */
+  assert_true(is_old_run("runs/e"));
+  write_file("runs/e/run.moving", "7 moved\n"); /* runs/e.7 does not exist any more */
   assert_ok(clv_run_lock_new("runs/e", &c, &err), &err);
   clv_run_lock_free(c);
-  assert_true(is_old("runs/e") && !is_there("runs/e/run.moving"));
+  assert_true(is_old_run("runs/e") && !does_file_exist("runs/e/run.moving"));
   assert_int_equal(symlink("/tmp", "runs/e.7"), 0);
-  put("runs/e/run.moving", "7 moving\n");
+  write_file("runs/e/run.moving", "7 moving\n");
   assert_int_equal(clv_run_lock_new("runs/e", &c, &err), CLV_UNAVAILABLE);
-  assert_true(is_old("runs/e"));
+  assert_true(is_old_run("runs/e"));
 }
 
 /* A process may delete the folder after another one opened its lock and before that one locks
@@ -297,8 +298,8 @@ static void lock_fails_when_its_folder_is_deleted(void **state) {
   taken_away = "runs/f/run.lock";
   assert_int_equal(clv_run_folder_lock("runs/f", &fd, &pid, &err), CLV_NOT_FOUND);
   taken_away = "runs/f/run.lock";
-  assert_ok(clv_run_lock_new("runs/f", &c, &err), &err); /* tries again */
-  assert_true(is_there("runs/f/run.lock"));
+  assert_ok(clv_run_lock_new("runs/f", &c, &err), &err); /* the next try succeeds */
+  assert_true(does_file_exist("runs/f/run.lock"));
   clv_run_lock_free(c);
 }
 

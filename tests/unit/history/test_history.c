@@ -17,7 +17,7 @@ static int setup(void **state) {
   return chdir(scratch) == 0 && mkdir("runs", 0755) == 0 ? 0 : -1;
 }
 
-static void put(const char *path, const char *text) {
+static void write_file(const char *path, const char *text) {
   FILE *f = fopen(path, "w");
   assert_non_null(f);
   fputs(text, f);
@@ -31,8 +31,9 @@ typedef struct child {
   int go; /* pipe; closing it ends the process */
 } child;
 
-/* Locks the folder, begins, starts at `step`, reports it, then waits for its end. */
-static void train(const char *dir, bool resume, uint64_t step, int ready, int go) {
+/* Main of the child process: locks the folder, starts a run at `step`, writes a byte to `ready`,
+ * and waits until `go` is closed. */
+static void lock_and_wait(const char *dir, bool resume, uint64_t step, int ready, int go) {
   clv_run_lock *c;
   clv_err err = {0};
   clv_sha256 digest = {{1}};
@@ -51,7 +52,7 @@ static void train(const char *dir, bool resume, uint64_t step, int ready, int go
   _exit(0);
 }
 
-static child begin(const char *dir, bool resume, uint64_t step) {
+static child begin_child(const char *dir, bool resume, uint64_t step) {
   int ready[2], go[2];
   char byte;
   assert_int_equal(pipe(ready), 0);
@@ -59,7 +60,7 @@ static child begin(const char *dir, bool resume, uint64_t step) {
   pid_t pid = fork();
   if (!pid) {
     close(go[1]);
-    train(dir, resume, step, ready[1], go[0]);
+    lock_and_wait(dir, resume, step, ready[1], go[0]);
   }
   close(ready[1]);
   close(go[0]);
@@ -68,14 +69,14 @@ static child begin(const char *dir, bool resume, uint64_t step) {
   return (child){pid, go[1]};
 }
 
-static void end(child c, int signal) {
+static void end_child(child c, int signal) {
   int status;
   if (signal) kill(c.pid, signal);
   close(c.go);
   assert_int_equal(waitpid(c.pid, &status, 0), c.pid);
 }
 
-static clv_run_entry look(const char *dir) {
+static clv_run_entry read_entry(const char *dir) {
   clv_run_entry e = {0};
   clv_err err = {0};
   assert_ok(clv_run_entry_read(dir, &e, &err), &err);
@@ -89,36 +90,36 @@ static void second_trainer_of_a_folder_is_refused(void **state) {
   clv_run_lock *second = NULL;
   char pid[32];
   (void)state;
-  child c = begin("runs/one", false, 0);
+  child c = begin_child("runs/one", false, 0);
   assert_int_equal(clv_run_lock_new("runs/one", &second, &err), CLV_PRECONDITION);
   assert_null(second);
   snprintf(pid, sizeof pid, "process %d", (int)c.pid);
   assert_says(&err, pid);
   assert_says(&err, "cleave-master stop runs/one");
-  CLV_AUTO(clv_run_entry_done) clv_run_entry e = look("runs/one");
+  CLV_AUTO(clv_run_entry_done) clv_run_entry e = read_entry("runs/one");
   assert_int_equal(e.state, CLV_STATE_RUNNING);
   assert_int_equal(e.holder_pid, c.pid);
   assert_int_equal(clv_run_entry_last_attempt(&e)->pid_start, clv_process_start_time(c.pid));
-  end(c, 0);
+  end_child(c, 0);
   assert_ok(clv_run_lock_new("runs/one", &second, &err), &err);
   clv_run_lock_free(second);
 }
 
 static void exit_is_recorded_and_kill_is_detected(void **state) {
   (void)state;
-  end(begin("runs/two", false, 0), 0);
-  CLV_AUTO(clv_run_entry_done) clv_run_entry failed = look("runs/two");
+  end_child(begin_child("runs/two", false, 0), 0);
+  CLV_AUTO(clv_run_entry_done) clv_run_entry failed = read_entry("runs/two");
   assert_int_equal(failed.state, CLV_STATE_FAILED);
   assert_int_equal(clv_run_entry_exit_code(&failed), 6);
   assert_string_equal(clv_run_entry_last_attempt(&failed)->text, "worker 'w1' was lost");
   assert_int_equal(failed.step, 1);
-  end(begin("runs/two", true, 1), SIGKILL);
-  CLV_AUTO(clv_run_entry_done) clv_run_entry died = look("runs/two");
+  end_child(begin_child("runs/two", true, 1), SIGKILL);
+  CLV_AUTO(clv_run_entry_done) clv_run_entry died = read_entry("runs/two");
   assert_int_equal(died.state, CLV_STATE_DIED);
   assert_int_equal(died.record.n_attempts, 2);
   assert_int_equal(clv_run_entry_exit_code(&died), 1);
-  end(begin("runs/two", false, 0), 0); /* --fresh deletes those */
-  CLV_AUTO(clv_run_entry_done) clv_run_entry fresh = look("runs/two");
+  end_child(begin_child("runs/two", false, 0), 0); /* --fresh deletes those */
+  CLV_AUTO(clv_run_entry_done) clv_run_entry fresh = read_entry("runs/two");
   assert_int_equal(fresh.record.n_attempts, 1);
 }
 
@@ -133,22 +134,22 @@ static void record_without_a_lock_is_not_running(void **state) {
   assert_ok(clv_mkdirs("runs/three", &err), &err);
   assert_ok(clv_run_record_add(&r, &a, &err), &err);
   *a = here;
-  a->pid = (uint64_t)getppid(); /* a process that runs and never trained */
+  a->pid = (uint64_t)getppid(); /* the parent process runs, but never trained */
   a->pid_start = clv_process_start_time(getppid());
   assert_ok(clv_run_record_write("runs/three", &r, &err), &err);
-  CLV_AUTO(clv_run_entry_done) clv_run_entry died = look("runs/three");
+  CLV_AUTO(clv_run_entry_done) clv_run_entry died = read_entry("runs/three");
   assert_int_equal(died.state, CLV_STATE_DIED);
   assert_int_equal(clv_history_stop("three", false, false, &exit_code, &err), CLV_PRECONDITION);
   assert_says(&err, "does not run");
 
   strcpy(a->boot_id, "another boot of this machine");
   assert_ok(clv_run_record_write("runs/three", &r, &err), &err);
-  CLV_AUTO(clv_run_entry_done) clv_run_entry rebooted = look("runs/three");
+  CLV_AUTO(clv_run_entry_done) clv_run_entry rebooted = read_entry("runs/three");
   assert_int_equal(rebooted.state, CLV_STATE_DIED);
 
   strcpy(a->host, "far");
   assert_ok(clv_run_record_write("runs/three", &r, &err), &err);
-  CLV_AUTO(clv_run_entry_done) clv_run_entry elsewhere = look("runs/three");
+  CLV_AUTO(clv_run_entry_done) clv_run_entry elsewhere = read_entry("runs/three");
   assert_int_equal(elsewhere.state, CLV_STATE_ELSEWHERE);
   assert_int_equal(clv_history_stop("three", false, false, &exit_code, &err), CLV_UNAVAILABLE);
   assert_says(&err, "host 'far'");
@@ -161,19 +162,19 @@ static void process_unlike_its_record_is_not_stopped(void **state) {
   clv_err err = {0};
   int exit_code;
   (void)state;
-  child c = begin("runs/four", false, 0);
+  child c = begin_child("runs/four", false, 0);
   assert_ok(clv_run_record_read("runs/four", &r, &err), &err);
   r.attempts[0].pid_start++;
   assert_ok(clv_run_record_write("runs/four", &r, &err), &err);
   assert_int_equal(clv_history_stop("four", true, false, &exit_code, &err), CLV_PRECONDITION);
   assert_says(&err, "not the one in its record");
   assert_int_equal(kill(c.pid, 0), 0);
-  put("runs/four/run.json", "{");
+  write_file("runs/four/run.json", "{");
   assert_int_equal(clv_history_stop("four", true, false, &exit_code, &err), CLV_PRECONDITION);
   assert_says(&err, "bad JSON");
-  CLV_AUTO(clv_run_entry_done) clv_run_entry e = look("runs/four");
+  CLV_AUTO(clv_run_entry_done) clv_run_entry e = read_entry("runs/four");
   assert_int_equal(e.state, CLV_STATE_RUNNING);
-  end(c, 0);
+  end_child(c, 0);
 }
 
 static void progress_comes_from_the_last_complete_line(void **state) {
@@ -185,7 +186,7 @@ static void progress_comes_from_the_last_complete_line(void **state) {
       {"{\"step\":30,\"loss\":0.25,\"accuracy\":0.5}\n", 30, 0.25},
       {"{\"step\":30,\"loss\":0.25}\n{\"step\":31,\"lo", 30, 0.25},
       {"{\"step\":31,\"loss\":null}\n", 31, NAN},
-      {"{\"step\":4,\"loss\":0.25}\n", 8, 0.5}, /* older than the record */
+      {"{\"step\":4,\"loss\":0.25}\n", 8, 0.5}, /* this line is older than the record */
       {"{\"step\":1e300,\"loss\":0.25}\n", 8, 0.5},
       {"{\"step\":-5}\n", 8, 0.5},
       {"\n\n", 8, 0.5},
@@ -193,26 +194,26 @@ static void progress_comes_from_the_last_complete_line(void **state) {
       {"no end", 8, 0.5},
   };
   (void)state;
-  child c = begin("runs/five", false, 7);
+  child c = begin_child("runs/five", false, 7);
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    put("runs/five/metrics.jsonl", cases[i].text);
+    write_file("runs/five/metrics.jsonl", cases[i].text);
     CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
     assert_int_equal(clv_run_record_read("runs/five", &r, NULL), CLV_OK);
     r.attempts[0].step = 8;
     r.attempts[0].loss = 0.5;
     assert_int_equal(clv_run_record_write("runs/five", &r, NULL), CLV_OK);
-    CLV_AUTO(clv_run_entry_done) clv_run_entry e = look("runs/five");
+    CLV_AUTO(clv_run_entry_done) clv_run_entry e = read_entry("runs/five");
     assert_int_equal(e.step, cases[i].step);
     assert_true(e.loss == cases[i].loss || (isnan(e.loss) && isnan(cases[i].loss)));
   }
-  end(c, 0);
+  end_child(c, 0);
 }
 
 static void best_validation_is_recorded(void **state) {
-  static const clv_run_best told[] = {{"test", 0, 0.2, 1}, /* of an attempt without validations */
-                                      {"validation", 1, 0.5, 0.7}, {"validation", 2, 0.4, 0.9},
-                                      {"validation", 3, 0.3, 0.8}, {"validation", 4, NAN, 0.9},
-                                      {"test", 5, 0.1, 1}};
+  /* the best result of an attempt without validations */
+  static const clv_run_best told[] = {{"test", 0, 0.2, 1},         {"validation", 1, 0.5, 0.7},
+                                      {"validation", 2, 0.4, 0.9}, {"validation", 3, 0.3, 0.8},
+                                      {"validation", 4, NAN, 0.9}, {"test", 5, 0.1, 1}};
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
   clv_err err = {0};
   clv_run_lock *c = NULL;
@@ -245,8 +246,8 @@ static void new_run_replaces_a_damaged_record(void **state) {
       .name = "seven", .session = "/s.yaml", .resume = true, .notice = {count_notice, &notices}};
   (void)state;
   assert_ok(clv_mkdirs("runs/seven", &err), &err);
-  put("runs/seven/run.json", "{\"format\": \"cleave-run\", \"version\": 1}");
-  CLV_AUTO(clv_run_entry_done) clv_run_entry e = look("runs/seven");
+  write_file("runs/seven/run.json", "{\"format\": \"cleave-run\", \"version\": 1}");
+  CLV_AUTO(clv_run_entry_done) clv_run_entry e = read_entry("runs/seven");
   assert_int_equal(e.state, CLV_STATE_DAMAGED);
   assert_says(&e.read_error, "run.json");
   assert_int_equal(clv_run_entry_exit_code(&e), 1);
@@ -255,7 +256,7 @@ static void new_run_replaces_a_damaged_record(void **state) {
   assert_int_equal(notices, 1);
   clv_run_lock_end(c, CLV_RUN_FINISHED, 0, "");
   clv_run_lock_free(c);
-  CLV_AUTO(clv_run_entry_done) clv_run_entry after = look("runs/seven");
+  CLV_AUTO(clv_run_entry_done) clv_run_entry after = read_entry("runs/seven");
   assert_int_equal(after.state, CLV_STATE_FINISHED);
 }
 
@@ -288,8 +289,9 @@ static void runs_are_found_by_name_and_folder(void **state) {
   clv_run_entry none = {0};
   assert_int_equal(clv_run_entry_read("runs/eight", &none, &err), CLV_NOT_FOUND);
   assert_says(&err, "not the folder of a run");
-  put("runs/eight/metrics.jsonl", "{\"step\":3,\"loss\":1}\n"); /* of an older version */
-  CLV_AUTO(clv_run_entry_done) clv_run_entry e = look("runs/eight");
+  /* the file name that an older version used */
+  write_file("runs/eight/metrics.jsonl", "{\"step\":3,\"loss\":1}\n");
+  CLV_AUTO(clv_run_entry_done) clv_run_entry e = read_entry("runs/eight");
   assert_int_equal(e.state, CLV_STATE_UNRECORDED);
   assert_int_equal(e.step, 3);
 }
@@ -311,7 +313,7 @@ static clv_code print_log(const char *run, clv_err *err) {
 /* Characters are printed whole even if a read ends between their bytes, and terminal escapes never
  * are. */
 static void printed_log_has_no_terminal_escapes(void **state) {
-  enum { LINE = 16383 }; /* so that the next character lies across the end of a read */
+  enum { LINE = 16383 }; /* a length at which the next character is cut by the end of a read */
   CLV_AUTO(clv_bytes_done) clv_bytes journal = {0}, printed = {0}, want = {0};
   clv_err err = {0};
   (void)state;
@@ -320,8 +322,8 @@ static void printed_log_has_no_terminal_escapes(void **state) {
   clv_bytes_puts(&journal, "\xc4\x9b\xe2\x98\x83\t\xc3\xa9\x9b[2J \x1b[2J \xc2\x9b[2J \x80\n\xc4");
   clv_bytes_puts(&want, "\xc4\x9b\xe2\x98\x83\t\xc3\xa9?[2J ?[2J ?[2J ?\n?");
   assert_ok(clv_mkdirs("runs/nine", &err), &err);
-  put("runs/nine/metrics.jsonl", "");
-  put("runs/nine/" CLV_JOURNAL_TEXT, journal.data);
+  write_file("runs/nine/metrics.jsonl", "");
+  write_file("runs/nine/" CLV_JOURNAL_TEXT, journal.data);
   assert_ok(print_log("nine", &err), &err);
   assert_ok(clv_file_read("printed", 1 << 20, &printed, &err), &err);
   assert_string_equal(printed.data, want.data);

@@ -22,26 +22,26 @@
 
 enum { REQUEST_MS = 400, CONNECTIONS = 4, REPLY = 65536, LARGE = 1 << 20 };
 
-static unsigned hello(void *user, clv_bytes *out) {
+static unsigned serve_hello(void *user, clv_bytes *out) {
   ++*(unsigned *)user;
   clv_bytes_puts(out, "hello\n");
   return 200;
 }
 
-static unsigned not_now(void *user, clv_bytes *out) {
+static unsigned serve_unavailable(void *user, clv_bytes *out) {
   (void)user;
   clv_bytes_puts(out, "not now\n");
   return 503;
 }
 
-static unsigned broken(void *user, clv_bytes *out) {
+static unsigned serve_failed_page(void *user, clv_bytes *out) {
   (void)user;
   clv_bytes_puts(out, "half a pa");
   out->failed = true;
   return 200;
 }
 
-static unsigned large(void *user, clv_bytes *out) {
+static unsigned serve_large_page(void *user, clv_bytes *out) {
   (void)user;
   char line[64];
   memset(line, 'x', sizeof line);
@@ -49,16 +49,16 @@ static unsigned large(void *user, clv_bytes *out) {
   return 200;
 }
 
-static unsigned empty(void *user, clv_bytes *out) {
+static unsigned serve_empty_page(void *user, clv_bytes *out) {
   (void)user, (void)out;
   return 200;
 }
 
-static const clv_http_page pages[] = {{"/hello", "text/x-test", hello},
-                                      {"/readyz", "text/plain", not_now},
-                                      {"/broken", "text/plain", broken},
-                                      {"/large", "text/plain", large},
-                                      {"/empty", "text/plain", empty}};
+static const clv_http_page pages[] = {{"/hello", "text/x-test", serve_hello},
+                                      {"/readyz", "text/plain", serve_unavailable},
+                                      {"/broken", "text/plain", serve_failed_page},
+                                      {"/large", "text/plain", serve_large_page},
+                                      {"/empty", "text/plain", serve_empty_page}};
 static unsigned shown;
 static clv_http *http;
 
@@ -83,7 +83,7 @@ static int close_http(void **state) {
 
 /* ---- a client -------------------------------------------------------------------------------- */
 
-static int dial(void) {
+static int connect_to_server(void) {
   struct sockaddr_in at = {.sin_family = AF_INET,
                            .sin_port = htons((uint16_t)clv_http_port(http)),
                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -120,8 +120,8 @@ static long read_reply(int fd, char reply[REPLY], unsigned ms) {
 }
 
 /* Returns the status of the answer to a request; 0: closed without an answer. */
-static int status_of(const char *request, size_t len, char reply[REPLY]) {
-  int fd = dial(), status = 0;
+static int get_status(const char *request, size_t len, char reply[REPLY]) {
+  int fd = connect_to_server(), status = 0;
   send_all(fd, request, len);
   assert_true(read_reply(fd, reply, 5000) >= 0);
   close(fd);
@@ -129,8 +129,8 @@ static int status_of(const char *request, size_t len, char reply[REPLY]) {
   return status;
 }
 
-static int status(const char *request, char reply[REPLY]) {
-  return status_of(request, strlen(request), reply);
+static int get_status_of_text(const char *request, char reply[REPLY]) {
+  return get_status(request, strlen(request), reply);
 }
 
 /* ---- proper requests ------------------------------------------------------------------------- */
@@ -138,14 +138,14 @@ static int status(const char *request, char reply[REPLY]) {
 static void known_pages_are_served(void **state) {
   (void)state;
   char reply[REPLY];
-  assert_int_equal(status("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
+  assert_int_equal(get_status_of_text("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
   assert_non_null(strstr(reply, "Content-Type: text/x-test\r\n"));
   assert_non_null(strstr(reply, "Connection: close\r\n"));
   assert_string_equal(strstr(reply, "\r\n\r\n") + 4, "hello\n");
-  assert_int_equal(status("GET /hello?x=1 HTTP/1.0\r\n\r\n", reply), 200);
-  assert_int_equal(status("GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n", reply), 503);
+  assert_int_equal(get_status_of_text("GET /hello?x=1 HTTP/1.0\r\n\r\n", reply), 200);
+  assert_int_equal(get_status_of_text("GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n", reply), 503);
   assert_string_equal(strstr(reply, "\r\n\r\n") + 4, "not now\n");
-  assert_int_equal(status("GET /empty HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
+  assert_int_equal(get_status_of_text("GET /empty HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
   assert_string_equal(strstr(reply, "\r\n\r\n") + 4, "");
   assert_int_equal(shown, 2);
 }
@@ -153,7 +153,7 @@ static void known_pages_are_served(void **state) {
 static void head_request_has_no_body(void **state) {
   (void)state;
   char reply[REPLY];
-  assert_int_equal(status("HEAD /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
+  assert_int_equal(get_status_of_text("HEAD /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
   assert_non_null(strstr(reply, "Content-Length: 6\r\n"));
   assert_string_equal(strstr(reply, "\r\n\r\n") + 4, "");
 }
@@ -161,14 +161,14 @@ static void head_request_has_no_body(void **state) {
 static void large_page_is_served_completely(void **state) {
   (void)state;
   char reply[REPLY];
-  assert_int_equal(status("GET /large HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
+  assert_int_equal(get_status_of_text("GET /large HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
   assert_non_null(strstr(reply, "Content-Length: 1048576\r\n"));
 }
 
 static void page_without_memory_gives_status_500(void **state) {
   (void)state;
   char reply[REPLY];
-  assert_int_equal(status("GET /broken HTTP/1.1\r\nHost: x\r\n\r\n", reply), 500);
+  assert_int_equal(get_status_of_text("GET /broken HTTP/1.1\r\nHost: x\r\n\r\n", reply), 500);
   assert_null(strstr(reply, "half a pa"));
 }
 
@@ -177,7 +177,7 @@ static void second_request_on_a_connection_is_ignored(void **state) {
   char reply[REPLY];
   const char *request =
       "GET /hello HTTP/1.1\r\nHost: x\r\n\r\nGET /hello HTTP/1.1\r\nHost: x\r\n\r\n";
-  assert_int_equal(status(request, reply), 200);
+  assert_int_equal(get_status_of_text(request, reply), 200);
   assert_int_equal(shown, 1);
 }
 
@@ -201,7 +201,7 @@ static void invalid_requests_are_refused(void **state) {
       {"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", 405},
       {"TRACE /hello HTTP/1.1\r\nHost: x\r\n\r\n", 405},
       {"BREW /hello HTTP/1.1\r\nHost: x\r\n\r\n", 405},
-      {"GET /hello HTTP/1.1\r\n\r\n", 400}, /* without a host */
+      {"GET /hello HTTP/1.1\r\n\r\n", 400}, /* a request without the header Host */
       {"GET /hello HTTP/9.9\r\nHost: x\r\n\r\n", 0},
       {"GET\r\n\r\n", 0},
       {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello in TLS\r\n\r\n", 0},
@@ -211,7 +211,7 @@ static void invalid_requests_are_refused(void **state) {
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     char reply[REPLY];
-    int got = status(cases[i].request, reply);
+    int got = get_status_of_text(cases[i].request, reply);
     bool refused = cases[i].status ? got == cases[i].status : got == 0 || (got >= 400 && got < 600);
     if (!refused) fail_msg("%.40s: %d", cases[i].request, got);
     if (got == 405) assert_non_null(strstr(reply, "Allow: GET, HEAD\r\n"));
@@ -235,7 +235,7 @@ static void endless_headers_are_refused_or_disconnected(void **state) {
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
     clv_bytes_puts(&text, cases[i].start);
     while (text.len < 200000) clv_bytes_puts(&text, cases[i].repeated);
-    int got = status_of(text.data, text.len, reply);
+    int got = get_status(text.data, text.len, reply);
     if (got && (got < 400 || got >= 500)) fail_msg("%s: %d", cases[i].start, got);
   }
   assert_int_equal(shown, 0);
@@ -246,19 +246,19 @@ static void endless_headers_are_refused_or_disconnected(void **state) {
 static void silent_clients_are_disconnected(void **state) {
   (void)state;
   char reply[REPLY];
-  int fd = dial();
+  int fd = connect_to_server();
   long ms = read_reply(fd, reply, 5000);
   close(fd);
   assert_in_range(ms, REQUEST_MS - 50, REQUEST_MS + 500);
 }
 
-/* For the library, a byte now and then keeps a connection alive; this server limits the whole
- * request. */
+/* The HTTP library keeps a connection alive as long as a byte arrives now and then. This server
+ * limits the time of the whole request. */
 static void slow_clients_are_disconnected(void **state) {
   (void)state;
   char reply[REPLY];
   uint64_t begin = clv_now_ns();
-  int fd = dial();
+  int fd = connect_to_server();
   long ms = -1;
   send_all(fd, "GET /hello HTTP/1.1\r\nX: ", 24);
   for (int i = 0; ms < 0 && i < 100; i++) {
@@ -276,23 +276,23 @@ static void clients_that_do_not_read_are_disconnected(void **state) {
   char reply[REPLY];
   int held[CONNECTIONS], small = 2048;
   for (int i = 0; i < CONNECTIONS; i++) {
-    held[i] = dial();
+    held[i] = connect_to_server();
     setsockopt(held[i], SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
     send_all(held[i], "GET /large HTTP/1.1\r\nHost: x\r\n\r\n", 32);
   }
-  assert_int_equal(status("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
+  assert_int_equal(get_status_of_text("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
   for (int i = 0; i < CONNECTIONS; i++) close(held[i]);
 }
 
-/* There are more connections than the limit. The rest waits until idle ones are cut, which is
- * soon. */
+/* Opens more idle connections than the limit. Requests on further connections wait until the server
+ * disconnects idle ones, which is soon. */
 static void idle_connections_do_not_starve_requests(void **state) {
   (void)state;
   char reply[REPLY];
   int held[4 * CONNECTIONS];
-  for (size_t i = 0; i < CLV_COUNT(held); i++) held[i] = dial();
+  for (size_t i = 0; i < CLV_COUNT(held); i++) held[i] = connect_to_server();
   uint64_t begin = clv_now_ns();
-  assert_int_equal(status("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
+  assert_int_equal(get_status_of_text("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
   uint64_t ms = (clv_now_ns() - begin) / 1000000u;
   assert_in_range(ms, REQUEST_MS / 20, 2 * REQUEST_MS);
   for (size_t i = 0; i < CLV_COUNT(held); i++) close(held[i]);

@@ -12,13 +12,13 @@
 #include "common/base/json/json.h"
 #include "tests/unit/must.h"
 
-static clv_json parse_text(const char *text) {
+static clv_json make_json(const char *text) {
   return (clv_json){.label = "f.json", .text = text, .len = strlen(text)};
 }
 
 static void every_json_value_type_is_read(void **state) {
   (void)state;
-  clv_json j = parse_text(
+  clv_json j = make_json(
       " {\"t\": \"a\\u00e9\\ud83d\\ude00\\n\", \"n\": -12, \"r\": 2.5e1, \"y\": true, \"z\": "
       "null}");
   static const char *const names[] = {"t", "n", "r", "y", "z"};
@@ -69,7 +69,7 @@ static void invalid_json_is_located(void **state) {
       {"[tru]", "f.json:1:2: neither true nor false"},
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    clv_json j = parse_text(cases[i][0]);
+    clv_json j = make_json(cases[i][0]);
     clv_err err = {0};
     expect_error(CLV_INVALID, cases[i][1], clv_json_skip(&j, &err), &err);
   }
@@ -85,19 +85,19 @@ static void deep_nesting_and_bad_numbers_are_refused(void **state) {
   clv_err err = {0};
   memset(deep, '[', sizeof deep - 1);
   deep[sizeof deep - 1] = '\0';
-  clv_json j = parse_text(deep);
+  clv_json j = make_json(deep);
   expect_error(CLV_INVALID, "f.json:1:65: more than 64 nested lists", clv_json_skip(&j, &err),
                &err);
-  j = parse_text("1.5");
+  j = make_json("1.5");
   expect_error(CLV_INVALID, "1.5 is no whole number from 0 to 9",
                clv_json_read_integer(&j, 0, 9, &whole, &err), &err);
-  j = parse_text("99999999999999999999");
+  j = make_json("99999999999999999999");
   expect_error(CLV_INVALID, "is no whole number",
                clv_json_read_integer(&j, 0, INT64_MAX, &whole, &err), &err);
-  j = parse_text("\"a\": 1");
+  j = make_json("\"a\": 1");
   expect_error(CLV_INVALID, "key 'a' occurs twice",
                clv_json_find_key(&j, names, 1, &seen, &which, &err), &err);
-  j = parse_text("[] 1");
+  j = make_json("[] 1");
   must(clv_json_skip(&j, &err), &err);
   expect_error(CLV_INVALID, "f.json:1:4: unexpected text after the value", clv_json_end(&j, &err),
                &err);

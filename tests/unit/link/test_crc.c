@@ -11,20 +11,20 @@
 #include "common/net/link/link_int.h"
 
 /* Returns bytes i % 251, a period that divides no chunk size used here. */
-static unsigned char *pattern(size_t n) {
+static unsigned char *make_pattern(size_t n) {
   unsigned char *data = malloc(n);
   assert_non_null(data);
   for (size_t i = 0; i < n; i++) data[i] = (unsigned char)(i % 251);
   return data;
 }
 
-/* Combines chunks of any size from the back: a chunk's shifted CRC does not depend on those before
- * it. */
+/* Combines the CRCs of chunks of any size, beginning with the last one: a chunk's shifted CRC does
+ * not depend on the chunks before it. */
 static void shifted_chunk_crcs_combine_to_the_whole(void **state) {
   (void)state;
   static const size_t sizes[] = {1, 3, 64, 1000, 262144, 300001};
   size_t n = 1000003;
-  unsigned char *data = pattern(n);
+  unsigned char *data = make_pattern(n);
   for (size_t k = 0; k < CLV_COUNT(sizes); k++) {
     if (n / sizes[k] > 100000) continue;
     uint32_t sum = 0;
@@ -39,7 +39,7 @@ static void shifted_chunk_crcs_combine_to_the_whole(void **state) {
 
 static void single_byte_crcs_combine_to_the_whole(void **state) {
   (void)state;
-  unsigned char *data = pattern(777);
+  unsigned char *data = make_pattern(777);
   uint32_t sum = 0;
   for (size_t i = 0; i < 777; i++) sum ^= clv_crc32c_shift(clv_crc32c(0, data + i, 1), 776 - i);
   assert_int_equal(sum, clv_crc32c(0, data, 777));
@@ -59,7 +59,7 @@ static void crc_shifts_compose(void **state) {
 
 static void swapped_chunks_change_the_crc(void **state) {
   (void)state;
-  unsigned char *data = pattern(4096);
+  unsigned char *data = make_pattern(4096);
   uint32_t a = clv_crc32c(0, data, 2048), b = clv_crc32c(0, data + 2048, 2048);
   assert_int_equal(clv_crc32c_shift(a, 2048) ^ b, clv_crc32c(0, data, 4096));
   assert_int_not_equal(clv_crc32c_shift(b, 2048) ^ a, clv_crc32c(0, data, 4096));

@@ -14,16 +14,16 @@ enum { ROOM = 2 * LARGE };
 /* ---- a transport that keeps what it is told -------------------------------------------------- */
 
 typedef struct fake {
-  int refs, sent, cancelled;
+  int n_references, n_sent, n_cancels;
   size_t len;
   uint8_t bytes[ROOM];
-  char text[CLV_ERR_TEXT];
+  char cancel_text[CLV_ERR_TEXT];
 } fake;
 
 static clv_code fake_send(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
   fake *f = stream;
   (void)err;
-  f->sent++;
+  f->n_sent++;
   for (size_t i = 0; i < n; i++) {
     assert_true(f->len + pieces[i].len <= ROOM);
     memcpy(f->bytes + f->len, pieces[i].data, pieces[i].len);
@@ -36,14 +36,14 @@ static void fake_close(void *stream) { (void)stream; }
 static void fake_cancel(void *stream, clv_code code, const char *text) {
   fake *f = stream;
   (void)code;
-  if (!f->cancelled++) snprintf(f->text, sizeof f->text, "%s", text);
+  if (!f->n_cancels++) snprintf(f->cancel_text, sizeof f->cancel_text, "%s", text);
 }
 static bool fake_defer(void *stream, clv_rpc_job *job) {
   (void)stream, (void)job;
   return false;
 }
-static void fake_ref(void *stream) { ((fake *)stream)->refs++; }
-static void fake_unref(void *stream) { ((fake *)stream)->refs--; }
+static void fake_ref(void *stream) { ((fake *)stream)->n_references++; }
+static void fake_unref(void *stream) { ((fake *)stream)->n_references--; }
 static const clv_transport transport = {.send = fake_send,
                                         .close = fake_close,
                                         .cancel = fake_cancel,
@@ -57,7 +57,7 @@ static struct {
   clv_pool *pool;
   clv_link *link;
   clv_device_copy *device_copy;
-  fake out;
+  fake fake_stream;
 } w;
 
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
@@ -68,7 +68,7 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
   (void)user, (void)link, (void)code, (void)text;
 }
 
-static void begin(void) {
+static void begin_link(void) {
   clv_err err = {0};
   memset(&w, 0, sizeof w);
   assert_ok(clv_pool_new(8 << 20, 64, &w.pool, &err));
@@ -78,22 +78,22 @@ static void begin(void) {
                               .send_credit = 4 << 20,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
   assert_ok(clv_link_new(&o, &w.link, &err));
-  clv_frame_writer_attach(w.link->writer, 0, 0, (clv_stream){&transport, &w.out});
+  clv_frame_writer_attach(w.link->writer, 0, 0, (clv_stream){&transport, &w.fake_stream});
   assert_ok(clv_frame_writer_resume(w.link->writer, 0, 0, 0, &err));
   clv_send_queue_set_lanes(w.link->send_queue, 1);
   assert_ok(clv_device_copy_new(&w.device_copy, &err));
 }
 
-static void end(void) {
+static void end_link(void) {
   clv_link_end(w.link, CLV_OK, "over");
   clv_frame_writer_detach(w.link->writer, 0, 0);
   clv_link_unref(w.link);
   clv_device_copy_unref(w.device_copy);
-  assert_int_equal(w.out.refs, 0);
+  assert_int_equal(w.fake_stream.n_references, 0);
   clv_pool_unref(w.pool);
 }
 
-static void fill(clv_tensor *t, size_t from, size_t to) {
+static void fill_tensor(clv_tensor *t, size_t from, size_t to) {
   for (size_t i = from; i < to; i++) ((uint8_t *)t->data)[i] = (uint8_t)(i * 7 + i / CHUNK);
 }
 
@@ -104,7 +104,7 @@ static clv_tensor *send_value(size_t bytes, clv_device_copy *copy) {
   clv_packet *p;
   assert_ok(clv_pool_tensor(w.pool, CLV_U8, &CLV_SHAPE((int64_t)bytes), &t, &err));
   memset(t->data, 0xee, bytes);
-  if (!copy) fill(t, 0, bytes);
+  if (!copy) fill_tensor(t, 0, bytes);
   assert_ok(clv_packet_new(w.pool, CLV_VALUE, &p, &err));
   p->frame.context = p->frame.message = 3;
   clv_packet_add_copied(p, t, copy);
@@ -112,8 +112,8 @@ static clv_tensor *send_value(size_t bytes, clv_device_copy *copy) {
   return t;
 }
 
-static void come(clv_tensor *t, size_t from, size_t to) {
-  fill(t, from, to);
+static void copy_more(clv_tensor *t, size_t from, size_t to) {
+  fill_tensor(t, from, to);
   clv_device_copy_advance(w.device_copy, to);
 }
 
@@ -129,74 +129,74 @@ static void send_small(void) {
 
 static void chunk_is_sent_once_its_bytes_are_copied(void **state) {
   (void)state;
-  begin();
+  begin_link();
   clv_tensor *t = send_value(LARGE, w.device_copy);
   send_small();
-  assert_int_equal(w.out.sent, 0);
-  come(t, 0, CHUNK - 1);
-  assert_int_equal(w.out.sent, 0);
-  come(t, CHUNK - 1, CHUNK);
-  assert_in_range(w.out.len, CHUNK, CHUNK + 100);
-  come(t, CHUNK, 2 * CHUNK);
-  assert_in_range(w.out.len, 2 * CHUNK, 2 * CHUNK + 200);
+  assert_int_equal(w.fake_stream.n_sent, 0);
+  copy_more(t, 0, CHUNK - 1);
+  assert_int_equal(w.fake_stream.n_sent, 0);
+  copy_more(t, CHUNK - 1, CHUNK);
+  assert_in_range(w.fake_stream.len, CHUNK, CHUNK + 100);
+  copy_more(t, CHUNK, 2 * CHUNK);
+  assert_in_range(w.fake_stream.len, 2 * CHUNK, 2 * CHUNK + 200);
   clv_link_load load = {0};
   clv_send_queue_add_load(w.link->send_queue, &load);
   assert_true(load.frames_out >= 2 && load.bytes_out >= REST);
-  come(t, 2 * CHUNK, LARGE);
-  fake early = w.out;
+  copy_more(t, 2 * CHUNK, LARGE);
+  fake early = w.fake_stream;
   clv_tensor_unref(t);
-  end();
+  end_link();
 
-  begin();
+  begin_link();
   t = send_value(LARGE, NULL);
   send_small();
-  assert_int_equal(w.out.sent, early.sent);
-  assert_int_equal(w.out.len, early.len);
-  assert_memory_equal(w.out.bytes, early.bytes, early.len);
+  assert_int_equal(w.fake_stream.n_sent, early.n_sent);
+  assert_int_equal(w.fake_stream.len, early.len);
+  assert_memory_equal(w.fake_stream.bytes, early.bytes, early.len);
   clv_tensor_unref(t);
-  end();
+  end_link();
 }
 
 static void small_tensor_is_sent_once_fully_copied(void **state) {
   (void)state;
-  begin();
+  begin_link();
   clv_tensor *t = send_value(SMALL, w.device_copy);
-  come(t, 0, SMALL - 1);
+  copy_more(t, 0, SMALL - 1);
   send_small();
-  assert_int_equal(w.out.sent, 0);
-  come(t, SMALL - 1, SMALL);
-  assert_int_equal(w.out.sent, 2);
+  assert_int_equal(w.fake_stream.n_sent, 0);
+  copy_more(t, SMALL - 1, SMALL);
+  assert_int_equal(w.fake_stream.n_sent, 2);
   clv_tensor_unref(t);
-  end();
+  end_link();
 }
 
 static void failed_device_copy_ends_the_link(void **state) {
   const clv_err lost = {.code = CLV_UNAVAILABLE, .text = "the device is gone"};
   (void)state;
-  begin();
+  begin_link();
   clv_tensor *t = send_value(LARGE, w.device_copy);
-  come(t, 0, CHUNK);
+  copy_more(t, 0, CHUNK);
   clv_device_copy_fail(w.device_copy, &lost);
-  assert_int_equal(w.out.cancelled, 1);
-  assert_string_equal(w.out.text, "the device is gone");
+  assert_int_equal(w.fake_stream.n_cancels, 1);
+  assert_string_equal(w.fake_stream.cancel_text, "the device is gone");
   clv_tensor_unref(t);
-  end();
+  end_link();
 }
 
 /* Bytes, or a failure, that arrive after the end are ignored. */
 static void link_end_during_a_copy_sends_nothing_more(void **state) {
   (void)state;
-  begin();
+  begin_link();
   clv_tensor *t = send_value(LARGE, w.device_copy);
-  come(t, 0, CHUNK);
+  copy_more(t, 0, CHUNK);
   clv_link_end(w.link, CLV_OK, "over");
-  int sent = w.out.sent;
-  come(t, CHUNK, LARGE);
-  assert_int_equal(w.out.sent, sent);
+  int sent = w.fake_stream.n_sent;
+  copy_more(t, CHUNK, LARGE);
+  assert_int_equal(w.fake_stream.n_sent, sent);
   assert_int_equal(t->refs, 2); /* held by the pool and by this test */
   clv_tensor_unref(t);
   assert_true(clv_device_copy_try_reset(w.device_copy));
-  end();
+  end_link();
 }
 
 int main(void) {

@@ -10,13 +10,13 @@ static const char reason[] = "the peer's certificate was revoked";
 
 /* A link that was dialled; its first lane ends when a frame is sent on it. */
 typedef struct dialled {
-  clv_lane *first;
-  uint32_t dials, ends;
+  clv_lane *first_lane;
+  uint32_t n_dials, n_ends;
 } dialled;
 
-static clv_code end_first(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
+static clv_code end_first_lane(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
   dialled *d = stream;
-  clv_lane *first = clv_steal(&d->first);
+  clv_lane *first = clv_steal(&d->first_lane);
   (void)err;
   for (size_t i = 0; i < n; i++)
     if (pieces[i].release) pieces[i].release(pieces[i].owner);
@@ -24,37 +24,37 @@ static clv_code end_first(void *stream, const clv_rpc_piece *pieces, size_t n, c
   return CLV_OK;
 }
 static void do_nothing(void *stream) { (void)stream; }
-static void no_cancel(void *stream, clv_code code, const char *text) {
+static void ignore_cancel(void *stream, clv_code code, const char *text) {
   (void)stream, (void)code, (void)text;
 }
-static bool no_defer(void *stream, clv_rpc_job *job) {
+static bool refuse_defer(void *stream, clv_rpc_job *job) {
   (void)stream, (void)job;
   return false;
 }
-static const clv_transport transport = {.send = end_first,
+static const clv_transport transport = {.send = end_first_lane,
                                         .close = do_nothing,
-                                        .cancel = no_cancel,
-                                        .defer = no_defer,
+                                        .cancel = ignore_cancel,
+                                        .defer = refuse_defer,
                                         .ref = do_nothing,
                                         .unref = do_nothing};
 
-static clv_code dial(void *user, uint32_t index, clv_lane *lane, const bool *stop, void **ret,
-                     clv_err *err) {
+static clv_code count_dial(void *user, uint32_t index, clv_lane *lane, const bool *stop, void **ret,
+                           clv_err *err) {
   dialled *d = user;
   (void)stop, (void)err;
-  assert_int_equal(index, d->dials++);
-  d->first = lane;
+  assert_int_equal(index, d->n_dials++);
+  d->first_lane = lane;
   *ret = d;
   return CLV_OK;
 }
 
-static void no_packet(void *user, clv_link *link, clv_packet *p) {
+static void ignore_packet(void *user, clv_link *link, clv_packet *p) {
   (void)user, (void)link;
   clv_packet_free(p);
 }
 static void count_end(void *user, clv_link *link, clv_code code, const char *text) {
   (void)link, (void)code, (void)text;
-  ((dialled *)user)->ends++;
+  ((dialled *)user)->n_ends++;
 }
 
 static void dial_error_names_what_ended_the_link(void **state) {
@@ -69,14 +69,14 @@ static void dial_error_names_what_ended_the_link(void **state) {
       .pool = pool,
       .accept_limits = clv_wire_limits_default(),
       .send_credit = 1 << 20,
-      .events = {.user = &d, .on_packet = no_packet, .on_closed = count_end}};
+      .events = {.user = &d, .on_packet = ignore_packet, .on_closed = count_end}};
   const clv_link_dial to = {.bulk_lanes = 2, .role = CLV_ATTACH_MASTER};
-  const clv_dialler dialler = {&transport, &d, dial, NULL};
+  const clv_dialler dialler = {&transport, &d, count_dial, NULL};
   assert_int_equal(clv_link_start(&o, &to, &dialler, &link, &err), CLV_UNAVAILABLE);
   assert_string_equal(err.text,
                       "the connection to worker 'w1' has ended: "
                       "the peer's certificate was revoked");
-  assert_int_equal(d.dials, 1);
+  assert_int_equal(d.n_dials, 1);
   clv_pool_unref(pool);
 }
 

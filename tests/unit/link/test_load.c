@@ -11,7 +11,7 @@ enum { CHUNK = CLV_WIRE_CHUNK_BYTES, LANES = 5, TRANSFERS = 64 };
 typedef struct fixture {
   clv_pace pace;
   clv_tensor *tensor;
-  uint64_t transfer, now;
+  uint64_t last_transfer, now_ns;
 } fixture;
 
 static int set_up(void **state) {
@@ -33,7 +33,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static uint64_t on_the_way(fixture *f) {
+static uint64_t get_bytes_in_flight(fixture *f) {
   clv_frame_writer writer = {.refs = 1};
   clv_link_load load = {0};
   clv_send_queue d = {.writer = &writer, .pace = f->pace};
@@ -45,48 +45,49 @@ static uint64_t on_the_way(fixture *f) {
   return load.bytes_out;
 }
 
-/* Sends one chunk. Returns the numbers of its probes. */
-static clv_chunk_send leave(fixture *f) {
+/* Sends one chunk. Returns the numbers of the PINGs that measure it. */
+static clv_chunk_send send_chunk(fixture *f) {
   clv_err err = {0};
   clv_chunk_send d = {0};
-  const clv_chunk c = {.tensor = f->tensor, .transfer = ++f->transfer, .len = CHUNK};
+  const clv_chunk c = {.tensor = f->tensor, .transfer = ++f->last_transfer, .len = CHUNK};
   assert_ok(clv_pace_queue(&f->pace, &c, &err));
-  assert_true(clv_pace_next(&f->pace, ++f->now, &d));
+  assert_true(clv_pace_next(&f->pace, ++f->now_ns, &d));
   clv_tensor_unref(d.chunk.tensor);
   return d;
 }
 
-static void report(fixture *f, uint64_t number) {
+static void handle_pong(fixture *f, uint64_t number) {
   clv_err err = {0};
-  if (number) assert_ok(clv_pace_handle_pong(&f->pace, number, ++f->now, &err));
+  if (number) assert_ok(clv_pace_handle_pong(&f->pace, number, ++f->now_ns, &err));
 }
 
-/* Transfers below a size are not reported; they arrived long ago. */
+/* Bytes of transfers that the peer has acknowledged are not in flight, even if no PONG reported
+ * them. */
 static void acknowledged_transfers_are_not_in_flight(void **state) {
   fixture *f = *state;
   for (int i = 0; i < TRANSFERS; i++) {
-    clv_chunk_send d = leave(f);
+    clv_chunk_send d = send_chunk(f);
     assert_true(d.probe_before != 0);
-    assert_int_equal(on_the_way(f), CHUNK);
-    report(f, d.probe_after);
-    report(f, d.probe_before);
-    assert_int_equal(on_the_way(f), 0);
+    assert_int_equal(get_bytes_in_flight(f), CHUNK);
+    handle_pong(f, d.probe_after);
+    handle_pong(f, d.probe_before);
+    assert_int_equal(get_bytes_in_flight(f), 0);
   }
-  assert_true(f->pace.in_flight >= 2 * CHUNK); /* the pace may still count them */
+  assert_true(f->pace.in_flight >= 2 * CHUNK); /* the pace may still count these bytes */
 }
 
 /* All bytes of a transfer that were sent and not yet acknowledged are counted. */
 static void sent_unacknowledged_bytes_are_in_flight(void **state) {
   fixture *f = *state;
-  clv_chunk_send first = leave(f), second = leave(f);
-  assert_int_equal(on_the_way(f), 2 * CHUNK);
+  clv_chunk_send first = send_chunk(f), second = send_chunk(f);
+  assert_int_equal(get_bytes_in_flight(f), 2 * CHUNK);
   assert_true(first.probe_before != 0 && second.probe_before == 0);
   assert_true(first.probe_after != 0);
-  report(f, first.probe_after);
-  assert_int_equal(on_the_way(f), CHUNK);
-  report(f, second.probe_after);
-  report(f, first.probe_before);
-  assert_int_equal(on_the_way(f), 0);
+  handle_pong(f, first.probe_after);
+  assert_int_equal(get_bytes_in_flight(f), CHUNK);
+  handle_pong(f, second.probe_after);
+  handle_pong(f, first.probe_before);
+  assert_int_equal(get_bytes_in_flight(f), 0);
 }
 
 int main(void) {

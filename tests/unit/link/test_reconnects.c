@@ -14,11 +14,11 @@ enum { LANES = 2, MOST = 64, LEASE_MS = 60000, KINDS = 40 };
 /* A stream of the test, with the frames that were sent on it. */
 typedef struct stream {
   clv_lane *lane;
-  uint32_t index;
-  clv_frame_kind kinds[MOST];
-  clv_frame last;
+  uint32_t lane_index;
+  clv_frame_kind frame_kinds[MOST];
+  clv_frame last_frame;
   uint32_t n;
-  bool cancelled, closed, full;
+  bool is_cancelled, is_closed, refuses_messages;
 } stream;
 
 static struct {
@@ -26,67 +26,68 @@ static struct {
   clv_link *link;
   stream streams[KINDS];
   uint32_t n_streams;
-  uint64_t read_clock;
-  clv_code refusal; /* error of dialling; CLV_OK: dialling succeeds */
-  const char *refusal_text;
-  uint32_t packets, ends;
+  uint64_t clock_ns;
+  clv_code dial_refusal; /* error of dialling; CLV_OK: dialling succeeds */
+  const char *dial_refusal_text;
+  uint32_t n_packets, n_ends;
   char end_text[CLV_ERR_TEXT];
 } w;
 
-static clv_code note(void *handle, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
+static clv_code record_frames(void *handle, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
   stream *s = handle;
   clv_piece all[2 + CLV_WIRE_TENSORS];
   clv_bundle before;
   clv_payload payload;
   clv_wire_limits limits = clv_wire_limits_default();
   for (size_t i = 0; i < n; i++) all[i] = (clv_piece){pieces[i].data, pieces[i].len};
-  if (!s->full) {
-    clv_code code = clv_frame_decode_bundle(all, n, &limits, &before, &s->last, &payload, err);
+  if (!s->refuses_messages) {
+    clv_code code =
+        clv_frame_decode_bundle(all, n, &limits, &before, &s->last_frame, &payload, err);
     assert_int_equal(code, CLV_OK);
     assert_true(s->n < MOST);
-    s->kinds[s->n++] = s->last.kind;
+    s->frame_kinds[s->n++] = s->last_frame.kind;
   }
   for (size_t i = 0; i < n; i++)
     if (pieces[i].release) pieces[i].release(pieces[i].owner);
-  return s->full ? clv_fail(err, CLV_UNAVAILABLE, "the stream has ended") : CLV_OK;
+  return s->refuses_messages ? clv_fail(err, CLV_UNAVAILABLE, "the stream has ended") : CLV_OK;
 }
-static void close_stream(void *handle) { ((stream *)handle)->closed = true; }
+static void close_stream(void *handle) { ((stream *)handle)->is_closed = true; }
 static void cancel_stream(void *handle, clv_code code, const char *text) {
   (void)code, (void)text;
-  ((stream *)handle)->cancelled = true;
+  ((stream *)handle)->is_cancelled = true;
 }
-static bool no_defer(void *handle, clv_rpc_job *job) {
+static bool refuse_defer(void *handle, clv_rpc_job *job) {
   (void)handle, (void)job;
   return false;
 }
 static void do_nothing(void *handle) { (void)handle; }
-static const clv_transport transport = {note,     close_stream, cancel_stream,
-                                        no_defer, do_nothing,   do_nothing};
+static const clv_transport transport = {record_frames, close_stream, cancel_stream,
+                                        refuse_defer,  do_nothing,   do_nothing};
 
-static clv_code dial(void *user, uint32_t index, clv_lane *lane, const bool *stop, void **ret,
-                     clv_err *err) {
+static clv_code dial_stream(void *user, uint32_t index, clv_lane *lane, const bool *stop,
+                            void **ret, clv_err *err) {
   (void)user, (void)stop;
-  if (w.refusal) return clv_fail(err, w.refusal, "%s", w.refusal_text);
+  if (w.dial_refusal) return clv_fail(err, w.dial_refusal, "%s", w.dial_refusal_text);
   stream *s = &w.streams[w.n_streams++];
   s->lane = lane;
-  s->index = index;
+  s->lane_index = index;
   *ret = s;
   return CLV_OK;
 }
 
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
   (void)user, (void)link;
-  w.packets++;
+  w.n_packets++;
   clv_packet_free(p);
 }
 static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
   (void)user, (void)link, (void)code;
-  w.ends++;
+  w.n_ends++;
   snprintf(w.end_text, sizeof w.end_text, "%s", text);
 }
 static uint64_t read_clock(void *user) {
   (void)user;
-  return w.read_clock;
+  return w.clock_ns;
 }
 static clv_code find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
                           clv_err *err) {
@@ -145,10 +146,10 @@ static void send_frames(int n) {
   }
 }
 
-static void begin_with_lease(bool dials, uint64_t lease_ms) {
+static void begin_link_with_lease(bool dials, uint64_t lease_ms) {
   clv_err err = {0};
   memset(&w, 0, sizeof w);
-  w.read_clock = 1000 * MS;
+  w.clock_ns = 1000 * MS;
   assert_ok(clv_pool_new(1 << 20, 64, &w.pool, &err));
   const clv_link_options o = {.clock = {read_clock, NULL},
                               .peer_name = "peer",
@@ -158,7 +159,7 @@ static void begin_with_lease(bool dials, uint64_t lease_ms) {
                               .lease_ms = lease_ms,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
   const clv_link_dial d = {.role = CLV_ATTACH_MASTER, .bulk_lanes = LANES - 1, .epoch = 1};
-  const clv_dialler dialler = {.transport = &transport, .dial = dial};
+  const clv_dialler dialler = {.transport = &transport, .dial = dial_stream};
   if (dials) {
     assert_ok(clv_link_start(&o, &d, &dialler, &w.link, &err));
     for (uint32_t i = 0; i < LANES; i++) receive_attached(&w.streams[i], 0);
@@ -169,13 +170,13 @@ static void begin_with_lease(bool dials, uint64_t lease_ms) {
   assert_int_equal(w.link->state, CLV_LINK_OPEN);
 }
 
-static void begin(bool dials) { begin_with_lease(dials, LEASE_MS); }
+static void begin_link(bool dials) { begin_link_with_lease(dials, LEASE_MS); }
 
-static void end(void) {
+static void end_link(void) {
   clv_link_end(w.link, CLV_OK, "over");
   for (uint32_t i = 0; i < w.n_streams; i++) end_stream(&w.streams[i], CLV_CANCELLED);
   assert_int_equal(w.link->state, CLV_LINK_ENDED);
-  assert_int_equal(w.ends, 1);
+  assert_int_equal(w.n_ends, 1);
   clv_link_unref(w.link);
   clv_pool_unref(w.pool);
 }
@@ -184,66 +185,66 @@ static void end(void) {
 
 static void unreceived_messages_are_sent_again(void **state) {
   (void)state;
-  begin(true);
+  begin_link(true);
   stream *first = &w.streams[0];
   send_frames(5);
   assert_int_equal(first->n, 1 + 5);
   receive_packets(first, 3);
   end_stream(first, CLV_UNAVAILABLE);
   assert_true(clv_link_is_mending(w.link));
-  send_frames(2); /* these frames wait */
+  send_frames(2); /* these frames wait for a connection */
   clv_link_counts c;
-  w.read_clock += 4 * MS;
+  w.clock_ns += 4 * MS;
   clv_link_count(w.link, &c);
   assert_true(c.outages == 0 && c.outage_ns == 4 * MS && c.last_outage_age_ns == 0);
   (void)clv_link_tend(w.link);
   stream *second = &w.streams[LANES];
   assert_int_equal(second->n, 1);
-  assert_true(second->last.attach.again == 1 && second->last.attach.received == 3);
+  assert_true(second->last_frame.attach.again == 1 && second->last_frame.attach.received == 3);
   receive_attached(second, 4);
   assert_false(clv_link_is_mending(w.link));
   assert_int_equal(second->n, 1 + 1 + 2);
-  w.read_clock += 7 * MS;
+  w.clock_ns += 7 * MS;
   clv_link_count(w.link, &c);
   assert_int_equal(c.reconnects, 1);
   assert_true(c.outages == 1 && c.outage_ns == 0 && c.last_outage_ns == 4 * MS);
   assert_int_equal(c.last_outage_age_ns, 7 * MS);
   assert_true(c.resent_bytes > 0 && c.resent_bytes < c.bytes_out);
-  end();
+  end_link();
 }
 
 static void credit_is_not_granted_again(void **state) {
   (void)state;
-  begin(true);
+  begin_link(true);
   w.link->send_queue->credit_left = 7;
   end_stream(&w.streams[0], CLV_UNAVAILABLE);
   (void)clv_link_tend(w.link);
   receive_attached(&w.streams[LANES], 0);
   assert_int_equal(w.link->send_queue->credit_left, 7);
-  end();
+  end_link();
 }
 
 static void wrong_counts_end_the_link(void **state) {
   (void)state;
   static const struct { uint64_t acked, received; } wrong[] = {{0, 6}, {3, 2}};
   for (size_t i = 0; i < CLV_COUNT(wrong); i++) {
-    begin(true);
+    begin_link(true);
     send_frames(5);
     const clv_frame ack = {.kind = CLV_ACK, .ack = {LANES, {wrong[i].acked}}};
     receive_frame(&w.streams[0], &ack);
-    assert_int_equal(w.ends, 0);
+    assert_int_equal(w.n_ends, 0);
     end_stream(&w.streams[0], CLV_UNAVAILABLE);
     (void)clv_link_tend(w.link);
     receive_attached(&w.streams[LANES], wrong[i].received);
-    assert_int_equal(w.ends, 1);
-    end();
+    assert_int_equal(w.n_ends, 1);
+    end_link();
   }
-  begin(true);
+  begin_link(true);
   send_frames(5);
   const clv_frame ack = {.kind = CLV_ACK, .ack = {LANES, {6}}};
   receive_frame(&w.streams[0], &ack);
-  assert_int_equal(w.ends, 1);
-  end();
+  assert_int_equal(w.n_ends, 1);
+  end_link();
 }
 
 static void decisions_of_the_peer_end_the_link(void **state) {
@@ -251,124 +252,124 @@ static void decisions_of_the_peer_end_the_link(void **state) {
   static const clv_code codes[] = {CLV_OK,      CLV_NOT_FOUND, CLV_ABORTED,  CLV_DENIED,
                                    CLV_INVALID, CLV_DATA_LOSS, CLV_EXHAUSTED};
   for (size_t i = 0; i < CLV_COUNT(codes); i++) {
-    begin(true);
+    begin_link(true);
     end_stream(&w.streams[1], codes[i]);
-    assert_int_equal(w.ends, 1);
-    end();
+    assert_int_equal(w.n_ends, 1);
+    end_link();
   }
 }
 
 /* Redials until the link ends. Returns the time in ms. */
 static uint64_t time_until_end(void) {
-  uint64_t began = w.read_clock, due;
-  while ((due = clv_link_tend(w.link)) != UINT64_MAX) w.read_clock = CLV_MAX(due, w.read_clock + 1);
-  return (w.read_clock - began) / MS;
+  uint64_t began = w.clock_ns, due;
+  while ((due = clv_link_tend(w.link)) != UINT64_MAX) w.clock_ns = CLV_MAX(due, w.clock_ns + 1);
+  return (w.clock_ns - began) / MS;
 }
 
 static void silence_waits_for_the_lease_and_refusal_does_not(void **state) {
   (void)state;
-  begin(true);
+  begin_link(true);
   end_stream(&w.streams[0], CLV_UNAVAILABLE);
-  w.refusal = CLV_DEADLINE;
-  w.refusal_text = "no connection";
+  w.dial_refusal = CLV_DEADLINE;
+  w.dial_refusal_text = "no connection";
   assert_int_equal(time_until_end(), LEASE_MS);
   assert_non_null(strstr(w.end_text, "limits.lease"));
-  end();
-  begin(true);
+  end_link();
+  begin_link(true);
   end_stream(&w.streams[0], CLV_UNAVAILABLE);
-  w.refusal = CLV_UNAVAILABLE;
-  w.refusal_text = CLV_RPC_REFUSED;
+  w.dial_refusal = CLV_UNAVAILABLE;
+  w.dial_refusal_text = CLV_RPC_REFUSED;
   assert_in_range(time_until_end(), REFUSED_MS, REFUSED_MS + 2000);
   assert_non_null(strstr(w.end_text, "refuses"));
-  end();
+  end_link();
 }
 
 static void unanswered_attach_is_dialled_again(void **state) {
   (void)state;
-  begin(true);
+  begin_link(true);
   end_stream(&w.streams[0], CLV_UNAVAILABLE);
   (void)clv_link_tend(w.link);
-  w.read_clock += (ATTACH_TIMEOUT_MS + 1) * MS;
+  w.clock_ns += (ATTACH_TIMEOUT_MS + 1) * MS;
   (void)clv_link_tend(w.link);
-  assert_true(w.streams[LANES].cancelled);
+  assert_true(w.streams[LANES].is_cancelled);
   end_stream(&w.streams[LANES], CLV_CANCELLED);
   (void)clv_link_tend(w.link);
-  assert_int_equal(w.streams[LANES + 1].last.attach.again, 2);
-  end();
+  assert_int_equal(w.streams[LANES + 1].last_frame.attach.again, 2);
+  end_link();
 }
 
 /* ---- the accepting side ---------------------------------------------------------------------- */
 
 static void attach_waits_for_the_end_of_the_earlier_connection(void **state) {
   (void)state;
-  begin(false);
+  begin_link(false);
   stream *first = &w.streams[0], *second = accept_stream(), *third = accept_stream();
   send_frames(3);
   receive_attach(second, 0, 1, 2);
-  assert_true(first->cancelled);
+  assert_true(first->is_cancelled);
   assert_int_equal(second->n, 0);
-  receive_packets(first, 2); /* received before */
+  receive_packets(first, 2); /* the peer sends two packets again that it had sent before */
   receive_attach(third, 0, 2, 1);
-  assert_true(second->cancelled);
+  assert_true(second->is_cancelled);
   end_stream(second, CLV_CANCELLED);
   assert_int_equal(third->n, 0);
   end_stream(first, CLV_CANCELLED);
-  assert_int_equal(third->kinds[0], CLV_ATTACHED);
+  assert_int_equal(third->frame_kinds[0], CLV_ATTACHED);
   assert_int_equal(third->n, 1 + 2);
   assert_int_equal(clv_link_received(w.link, 0), 2);
-  assert_int_equal(w.packets, 2);
+  assert_int_equal(w.n_packets, 2);
   assert_int_equal(w.link->state, CLV_LINK_OPEN);
-  end();
+  end_link();
 }
 
 static void older_connection_is_refused(void **state) {
   (void)state;
-  begin(false);
+  begin_link(false);
   end_stream(&w.streams[0], CLV_CANCELLED);
   stream *second = accept_stream(), *old = accept_stream();
   receive_attach(second, 0, 5, 0);
-  assert_int_equal(second->kinds[0], CLV_ATTACHED);
+  assert_int_equal(second->frame_kinds[0], CLV_ATTACHED);
   receive_attach(old, 0, 5, 0);
-  assert_true(old->cancelled);
-  assert_int_equal(w.ends, 0);
-  assert_false(second->cancelled);
-  end();
+  assert_true(old->is_cancelled);
+  assert_int_equal(w.n_ends, 0);
+  assert_false(second->is_cancelled);
+  end_link();
 }
 
 static void waiting_connection_that_ended_is_forgotten(void **state) {
   (void)state;
-  begin(false);
+  begin_link(false);
   stream *second = accept_stream();
   receive_attach(second, 0, 1, 0);
-  second->full = true; /* the stream has ended, and the link has not noticed yet */
+  second->refuses_messages = true; /* the stream has ended, and the link has not noticed yet */
   end_stream(&w.streams[0], CLV_CANCELLED);
-  assert_int_equal(w.ends, 0);
+  assert_int_equal(w.n_ends, 0);
   end_stream(second, CLV_CANCELLED);
   assert_true(clv_link_is_mending(w.link));
   stream *third = accept_stream();
   receive_attach(third, 0, 2, 0);
   assert_false(clv_link_is_mending(w.link));
-  w.read_clock += 2 * LEASE_MS * MS;
+  w.clock_ns += 2 * LEASE_MS * MS;
   (void)clv_link_tend(w.link);
-  assert_int_equal(w.ends, 0);
+  assert_int_equal(w.n_ends, 0);
   end_stream(third, CLV_CANCELLED);
-  w.read_clock += LEASE_MS * MS;
+  w.clock_ns += LEASE_MS * MS;
   (void)clv_link_tend(w.link);
-  assert_int_equal(w.ends, 1);
-  end();
+  assert_int_equal(w.n_ends, 1);
+  end_link();
 }
 
 /* ---- ACK and frames that are held back ------------------------------------------------------- */
 
 static uint32_t count_kind(const stream *s, clv_frame_kind kind) {
   uint32_t n = 0;
-  for (uint32_t i = 0; i < s->n; i++) n += s->kinds[i] == kind;
+  for (uint32_t i = 0; i < s->n; i++) n += s->frame_kinds[i] == kind;
   return n;
 }
 
 static void ack_goes_with_the_next_message(void **state) {
   (void)state;
-  begin(false);
+  begin_link(false);
   stream *s = &w.streams[0];
   receive_packets(s, ACK_MESSAGES);
   assert_int_equal(w.link->writer->n_coalesced, 1);
@@ -377,13 +378,13 @@ static void ack_goes_with_the_next_message(void **state) {
   assert_int_equal(w.link->writer->n_coalesced, 0);
   assert_int_equal(s->n, 2);
   for (int i = 0; i <= CLV_WIRE_BUNDLED; i++) receive_packets(s, ACK_MESSAGES);
-  assert_int_equal(count_kind(s, CLV_ACK), 1); /* there was no space for more */
-  end();
+  assert_int_equal(count_kind(s, CLV_ACK), 1); /* the stream had no space for another ACK */
+  end_link();
 }
 
 static void acknowledged_messages_are_forgotten(void **state) {
   (void)state;
-  begin(false);
+  begin_link(false);
   send_frames(5);
   const clv_frame ack = {.kind = CLV_ACK, .ack = {LANES, {4}}};
   const clv_lane_log *g = &w.link->writer->logs[0];
@@ -391,39 +392,39 @@ static void acknowledged_messages_are_forgotten(void **state) {
   assert_true(g->first && g->first == g->last && g->n_acked == 4);
   receive_frame(&w.streams[0], &ack);
   assert_int_equal(g->n_acked, 4);
-  end();
+  end_link();
 }
 
 /* ---- peers of protocol 8 --------------------------------------------------------------------- */
 
 static void link_without_lease_sends_no_ack_and_forgets_accepted_messages(void **state) {
   (void)state;
-  begin_with_lease(false, 0);
+  begin_link_with_lease(false, 0);
   stream *s = &w.streams[0];
   for (int i = 0; i < 3; i++) receive_packets(s, ACK_MESSAGES);
   assert_int_equal(w.link->writer->n_coalesced, 0);
   send_frames(5);
   assert_int_equal(s->n, 1 + 5);
   const clv_lane_log *g = &w.link->writer->logs[0];
-  clv_lane_on_sent(s->lane); /* of ATTACHED, which is not logged */
+  clv_lane_on_sent(s->lane); /* reports that ATTACHED was sent, which is not in the log */
   assert_int_equal(g->n_acked, 0);
   for (int i = 0; i < 4; i++) clv_lane_on_sent(s->lane);
   assert_true(g->first && g->first == g->last && g->n_acked == 4);
-  end();
+  end_link();
 }
 
 static void link_without_lease_refuses_acks_and_ends_with_a_connection(void **state) {
   (void)state;
   const clv_frame ack = {.kind = CLV_ACK, .ack = {LANES, {0}}};
-  begin_with_lease(true, 0);
+  begin_link_with_lease(true, 0);
   receive_frame(&w.streams[0], &ack);
-  assert_int_equal(w.ends, 1);
+  assert_int_equal(w.n_ends, 1);
   assert_non_null(strstr(w.end_text, "speak protocol 8"));
-  end();
-  begin_with_lease(true, 0);
+  end_link();
+  begin_link_with_lease(true, 0);
   end_stream(&w.streams[1], CLV_UNAVAILABLE);
-  assert_int_equal(w.ends, 1);
-  end();
+  assert_int_equal(w.n_ends, 1);
+  end_link();
 }
 
 int main(void) {

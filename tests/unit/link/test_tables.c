@@ -9,29 +9,29 @@
 /* ---- a transport that notes what it is told -------------------------------------------------- */
 
 typedef struct fake {
-  int refs, sent, closed, cancelled;
-  clv_code code; /* code of the first cancel */
+  int n_references, n_sent, n_closes, n_cancels;
+  clv_code cancel_code; /* code of the first cancel */
 } fake;
 
 static clv_code fake_send(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
   (void)err;
-  ((fake *)stream)->sent++;
+  ((fake *)stream)->n_sent++;
   for (size_t i = 0; i < n; i++)
     if (pieces[i].release) pieces[i].release(pieces[i].owner);
   return CLV_OK;
 }
-static void fake_close(void *stream) { ((fake *)stream)->closed++; }
+static void fake_close(void *stream) { ((fake *)stream)->n_closes++; }
 static void fake_cancel(void *stream, clv_code code, const char *text) {
   fake *f = stream;
   (void)text;
-  if (!f->cancelled++) f->code = code;
+  if (!f->n_cancels++) f->cancel_code = code;
 }
 static bool fake_defer(void *stream, clv_rpc_job *job) {
   (void)stream, (void)job;
   return false;
 }
-static void fake_ref(void *stream) { ((fake *)stream)->refs++; }
-static void fake_unref(void *stream) { ((fake *)stream)->refs--; }
+static void fake_ref(void *stream) { ((fake *)stream)->n_references++; }
+static void fake_unref(void *stream) { ((fake *)stream)->n_references--; }
 static const clv_transport transport = {.send = fake_send,
                                         .close = fake_close,
                                         .cancel = fake_cancel,
@@ -47,20 +47,20 @@ static struct {
   clv_pool *pool;
   clv_link *link;
   fake streams[LANES];
-  int packets, ends;
+  int n_packets, n_ends;
 } w;
 
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
   (void)user, (void)link;
-  w.packets++;
+  w.n_packets++;
   clv_packet_free(p);
 }
 static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
   (void)user, (void)link, (void)code, (void)text;
-  w.ends++;
+  w.n_ends++;
 }
 
-static clv_link_options options(void) {
+static clv_link_options make_options(void) {
   return (clv_link_options){.peer_name = "peer",
                             .pool = w.pool,
                             .accept_limits = clv_wire_limits_default(),
@@ -69,7 +69,7 @@ static clv_link_options options(void) {
                             .events = {.on_packet = on_packet, .on_closed = on_closed}};
 }
 
-static void begin(void) {
+static void begin_pool(void) {
   clv_err err = {0};
   memset(&w, 0, sizeof w);
   assert_ok(clv_pool_new(1 << 20, 64, &w.pool, &err));
@@ -77,35 +77,35 @@ static void begin(void) {
 
 static void begin_link(void) {
   clv_err err = {0};
-  begin();
-  clv_link_options o = options();
+  begin_pool();
+  clv_link_options o = make_options();
   assert_ok(clv_link_new(&o, &w.link, &err));
 }
 
-static void end(void) {
+static void free_link_and_pool(void) {
   clv_link_unref(w.link);
   clv_pool_unref(w.pool);
 }
 
 /* ---- the life of a link ---------------------------------------------------------------------- */
 
-static clv_code fact(clv_link_state_event what, uint32_t index) {
+static clv_code send_event(clv_link_state_event what, uint32_t index) {
   clv_err err;
   clv_link_event_args n = {.index = index, .n_lanes = LANES, .code = CLV_OK, .text = "over"};
   return clv_link_on_event(w.link, what, &n, &err);
 }
 
 /* Brings a link into a state by events. */
-static void live_until(clv_link_state state) {
+static void bring_link_to_state(clv_link_state state) {
   begin_link();
   if (state == CLV_LINK_NEW) return;
-  for (uint32_t i = 0; i < LANES; i++) assert_int_equal(fact(CLV_LINK_LANE_JOINS, i), CLV_OK);
-  assert_int_equal(fact(CLV_LINK_LANE_ATTACHED, 0), CLV_OK);
-  if (state >= CLV_LINK_OPEN) assert_int_equal(fact(CLV_LINK_LANE_ATTACHED, 1), CLV_OK);
-  if (state == CLV_LINK_MENDING) assert_int_equal(fact(CLV_LINK_LANE_LOST, 0), CLV_OK);
-  if (state >= CLV_LINK_ENDING) assert_int_equal(fact(CLV_LINK_ENDS, 0), CLV_OK);
+  for (uint32_t i = 0; i < LANES; i++) assert_int_equal(send_event(CLV_LINK_LANE_JOINS, i), CLV_OK);
+  assert_int_equal(send_event(CLV_LINK_LANE_ATTACHED, 0), CLV_OK);
+  if (state >= CLV_LINK_OPEN) assert_int_equal(send_event(CLV_LINK_LANE_ATTACHED, 1), CLV_OK);
+  if (state == CLV_LINK_MENDING) assert_int_equal(send_event(CLV_LINK_LANE_LOST, 0), CLV_OK);
+  if (state >= CLV_LINK_ENDING) assert_int_equal(send_event(CLV_LINK_ENDS, 0), CLV_OK);
   for (uint32_t i = 0; i < LANES && state == CLV_LINK_ENDED; i++)
-    assert_int_equal(fact(CLV_LINK_LANE_ENDED, i), CLV_OK);
+    assert_int_equal(send_event(CLV_LINK_LANE_ENDED, i), CLV_OK);
   assert_int_equal(w.link->state, state);
 }
 
@@ -118,19 +118,20 @@ static void each_link_event_reaches_its_state_or_is_refused(void **state) {
       [CLV_LINK_NEW] = {CLV_LINK_ATTACHING, REFUSED, REFUSED, CLV_LINK_ENDED, REFUSED},
       [CLV_LINK_ATTACHING] = {REFUSED, CLV_LINK_OPEN, REFUSED, CLV_LINK_ENDING, REFUSED},
       [CLV_LINK_OPEN] = {REFUSED, REFUSED, CLV_LINK_MENDING, CLV_LINK_ENDING, REFUSED},
-      /* JOIN of connection 0, which existed before; LOST of a lane that has no connection. */
+      /* the first event is the JOIN of connection 0, which existed before; the third is LOST of a
+       * lane that has no connection */
       [CLV_LINK_MENDING] = {REFUSED, CLV_LINK_OPEN, REFUSED, CLV_LINK_ENDING, REFUSED},
       [CLV_LINK_ENDING] = {REFUSED, CLV_LINK_ENDING, REFUSED, CLV_LINK_ENDING, CLV_LINK_ENDING},
       [CLV_LINK_ENDED] = {REFUSED, REFUSED, REFUSED, CLV_LINK_ENDED, REFUSED},
   };
   for (int s = 0; s < CLV_LINK_STATES; s++)
     for (int f = 0; f < CLV_LINK_STATE_EVENTS; f++) {
-      live_until((clv_link_state)s);
-      clv_code code = fact((clv_link_state_event)f, 0);
+      bring_link_to_state((clv_link_state)s);
+      clv_code code = send_event((clv_link_state_event)f, 0);
       int wanted = leads_to[s][f];
       assert_int_equal(code, wanted == REFUSED ? CLV_PRECONDITION : CLV_OK);
       assert_int_equal((int)w.link->state, wanted == REFUSED ? s : wanted);
-      end();
+      free_link_and_pool();
     }
 }
 
@@ -141,10 +142,10 @@ static void repeated_or_out_of_range_lane_is_refused(void **state) {
   clv_link_event_args out = {.index = LANES, .n_lanes = LANES},
                       other = {.index = 1, .n_lanes = LANES + 1};
   assert_int_equal(clv_link_on_event(w.link, CLV_LINK_LANE_JOINS, &out, &err), CLV_PRECONDITION);
-  assert_int_equal(fact(CLV_LINK_LANE_JOINS, 0), CLV_OK);
-  assert_int_equal(fact(CLV_LINK_LANE_JOINS, 0), CLV_PRECONDITION);
+  assert_int_equal(send_event(CLV_LINK_LANE_JOINS, 0), CLV_OK);
+  assert_int_equal(send_event(CLV_LINK_LANE_JOINS, 0), CLV_PRECONDITION);
   assert_int_equal(clv_link_on_event(w.link, CLV_LINK_LANE_JOINS, &other, &err), CLV_PRECONDITION);
-  end();
+  free_link_and_pool();
 }
 
 /* However often and for whichever reasons a link ends, its end is reported once, and frames sent
@@ -156,18 +157,18 @@ static void link_end_is_reported_once_with_the_first_reason(void **state) {
   begin_link();
   clv_link_end(w.link, CLV_DATA_LOSS, "the first");
   clv_link_end(w.link, CLV_OK, "the second");
-  assert_int_equal(w.ends, 1);
+  assert_int_equal(w.n_ends, 1);
   assert_ok(clv_packet_new_end_context(w.pool, 1, 1, &p, &err));
   assert_int_equal(clv_link_send(w.link, p, &err), CLV_UNAVAILABLE);
   assert_non_null(strstr(err.text, "the first"));
-  end();
-  live_until(CLV_LINK_OPEN); /* and while its lanes still exist */
+  free_link_and_pool();
+  bring_link_to_state(CLV_LINK_OPEN); /* the link ends while its lanes still exist */
   clv_link_end(w.link, CLV_DATA_LOSS, "the first");
   assert_int_equal(w.link->state, CLV_LINK_ENDING);
   clv_link_end(w.link, CLV_OK, "the second");
-  assert_int_equal(w.ends, 1);
+  assert_int_equal(w.n_ends, 1);
   assert_int_equal(w.link->close_code, CLV_DATA_LOSS);
-  end();
+  free_link_and_pool();
 }
 
 static void destructors_accept_null(void **state) {
@@ -189,7 +190,7 @@ static void packet_can_be_freed_after_its_link(void **state) {
   clv_link_unref(clv_steal(&w.link));
   assert_string_equal(clv_link_peer(p->from), "peer");
   clv_packet_free(p);
-  end();
+  free_link_and_pool();
 }
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
@@ -204,8 +205,8 @@ static clv_code find_link(void *user, const clv_frame *attach, const char *uri, 
 static const clv_lane_acceptor acceptor = {.find_link = find_link};
 
 static clv_lane *dialled[LANES];
-static clv_code dial(void *user, uint32_t index, clv_lane *lane, const bool *stop, void **ret,
-                     clv_err *err) {
+static clv_code dial_lane(void *user, uint32_t index, clv_lane *lane, const bool *stop, void **ret,
+                          clv_err *err) {
   (void)user, (void)stop, (void)err;
   dialled[index] = lane;
   fake_ref(&w.streams[index]);
@@ -221,7 +222,7 @@ static void receive_frame(clv_lane *lane, const clv_frame *f, const char *payloa
   clv_lane_on_message(lane, parts, len ? 2 : 1);
 }
 
-static clv_frame attach_of(uint32_t index) {
+static clv_frame make_attach(uint32_t index) {
   clv_frame f = {.kind = CLV_ATTACH};
   f.attach.session.bytes[0] = f.attach.incarnation.bytes[0] = 1;
   f.attach.epoch = 1;
@@ -234,10 +235,10 @@ static clv_frame attach_of(uint32_t index) {
 /* Makes the lanes of a link; the tested one is in `state`. */
 static void make_lanes(clv_lane_state state, clv_lane *ret[LANES]) {
   clv_err err = {0};
-  begin();
-  clv_link_options o = options();
+  begin_pool();
+  clv_link_options o = make_options();
   clv_link_dial d = {.role = CLV_ATTACH_MASTER, .bulk_lanes = LANES - 1, .epoch = 1};
-  clv_dialler dialler = {.transport = &transport, .dial = dial};
+  clv_dialler dialler = {.transport = &transport, .dial = dial_lane};
   if (state == CLV_LANE_DIALLED) {
     assert_ok(clv_link_start(&o, &d, &dialler, &w.link, &err));
     for (uint32_t i = 0; i < LANES; i++) ret[i] = dialled[i];
@@ -245,15 +246,15 @@ static void make_lanes(clv_lane_state state, clv_lane *ret[LANES]) {
   }
   assert_ok(clv_link_new(&o, &w.link, &err));
   for (uint32_t i = 0; i < LANES; i++) {
-    clv_frame attach = attach_of(i);
+    clv_frame attach = make_attach(i);
     assert_ok(clv_lane_new(&acceptor, "spiffe://x", &transport, &w.streams[i], &ret[i], &err));
     if (state != CLV_LANE_ACCEPTED) receive_frame(ret[i], &attach, NULL, 0);
   }
 }
 
-static clv_frame frame_of(clv_frame_kind kind, uint32_t lane) {
+static clv_frame make_frame(clv_frame_kind kind, uint32_t lane) {
   clv_frame f = {.kind = kind};
-  if (kind == CLV_ATTACH) f = attach_of(lane);
+  if (kind == CLV_ATTACH) f = make_attach(lane);
   if (kind == CLV_ATTACHED) f.attached.credit_bytes = 1 << 20;
   if (kind == CLV_CREDIT) f.credit.bytes = 1;
   if (kind == CLV_PING || kind == CLV_PONG) f.message = f.reply_to = 7;
@@ -265,20 +266,20 @@ static clv_frame frame_of(clv_frame_kind kind, uint32_t lane) {
 }
 
 /* True if the lane accepts a frame of this kind. Frees everything. */
-static bool is_taken(clv_lane_state state, clv_frame_kind kind) {
+static bool is_frame_accepted(clv_lane_state state, clv_frame_kind kind) {
   clv_lane *lanes[LANES];
   uint32_t index = state == CLV_LANE_BULK;
-  clv_frame f = frame_of(kind, index);
+  clv_frame f = make_frame(kind, index);
   make_lanes(state, lanes);
   w.link->pings = 7;
   receive_frame(lanes[index], &f, "bits", kind == CLV_CHUNK ? HALF : 0);
   const fake *s = &w.streams[index];
-  bool refused = s->cancelled > 0;
-  assert_int_equal(s->code, refused ? CLV_PRECONDITION : CLV_OK);
-  assert_int_equal(w.packets, kind == CLV_END_CONTEXT && !refused);
+  bool refused = s->n_cancels > 0;
+  assert_int_equal(s->cancel_code, refused ? CLV_PRECONDITION : CLV_OK);
+  assert_int_equal(w.n_packets, kind == CLV_END_CONTEXT && !refused);
   for (uint32_t i = 0; i < LANES; i++) clv_lane_on_ended(lanes[i], CLV_CANCELLED, "over");
-  end();
-  for (uint32_t i = 0; i < LANES; i++) assert_int_equal(w.streams[i].refs, 0);
+  free_link_and_pool();
+  for (uint32_t i = 0; i < LANES; i++) assert_int_equal(w.streams[i].n_references, 0);
   return !refused;
 }
 
@@ -294,26 +295,25 @@ static void each_lane_accepts_only_its_frame_kinds(void **state) {
   };
   for (int s = 0; s < CLV_LANE_STATES; s++)
     for (size_t k = 0; k < CLV_COUNT(kinds) && s != CLV_LANE_WAITING; k++)
-      if (is_taken((clv_lane_state)s, kinds[k]) != legal[s][k])
+      if (is_frame_accepted((clv_lane_state)s, kinds[k]) != legal[s][k])
         fail_msg("%s in state %d of a lane", clv_frame_kind_name(kinds[k]), s);
 }
 
-/* An answer in flight is still sent, and the peer does not take the end for a protocol
- * violation. */
+/* A PONG in flight is still sent. The peer does not treat the end as a protocol violation. */
 static void ping_during_close_is_no_violation(void **state) {
   (void)state;
   clv_lane *lanes[LANES];
-  clv_frame f = frame_of(CLV_PING, 0);
+  clv_frame f = make_frame(CLV_PING, 0);
   make_lanes(CLV_LANE_CONTROL, lanes);
   clv_link_end(w.link, CLV_OK, "closed");
   receive_frame(lanes[0], &f, NULL, 0);
   assert_false(clv_link_has_violation(w.link));
-  assert_int_equal(w.streams[0].cancelled, 0);
+  assert_int_equal(w.streams[0].n_cancels, 0);
   for (uint32_t i = 0; i < LANES; i++) clv_lane_on_ended(lanes[i], CLV_CANCELLED, "over");
-  end();
+  free_link_and_pool();
 }
 
-static clv_code pong(uint64_t reply_to) {
+static clv_code receive_pong(uint64_t reply_to) {
   clv_err err;
   const clv_frame f = {.kind = CLV_PONG, .reply_to = reply_to};
   return clv_link_on_frame(w.link, 0, &f, NULL, &(clv_payload){0}, &err);
@@ -324,23 +324,23 @@ static void unsolicited_pong_is_refused(void **state) {
   (void)state;
   clv_link_counts c;
   begin_link();
-  assert_int_equal(pong(0), CLV_INVALID);
-  assert_int_equal(pong(5), CLV_INVALID);
+  assert_int_equal(receive_pong(0), CLV_INVALID);
+  assert_int_equal(receive_pong(5), CLV_INVALID);
   clv_link_count(w.link, &c);
   assert_int_equal(c.round_trip_ns, 0);
   w.link->pings = 2;
   w.link->ping_sent_ns = clv_now_ns();
-  assert_int_equal(pong(1), CLV_OK);
-  assert_int_equal(pong(1), CLV_INVALID);
-  assert_int_equal(pong(2), CLV_OK);
-  assert_int_equal(pong(2), CLV_INVALID);
+  assert_int_equal(receive_pong(1), CLV_OK);
+  assert_int_equal(receive_pong(1), CLV_INVALID);
+  assert_int_equal(receive_pong(2), CLV_OK);
+  assert_int_equal(receive_pong(2), CLV_INVALID);
   assert_int_equal(w.link->pongs, 2);
-  end();
+  free_link_and_pool();
 }
 
-/* Reads the time, and sends a PING from another thread after it unless that thread waits for the
- * lock. */
-static uint64_t time_with_pings(void *user) {
+/* Clock of the link: returns the time. In between, another thread sends a PING, unless that thread
+ * waits for the link's lock. */
+static uint64_t measure_round_trip(void *user) {
   uint64_t *now = user;
   *now += 100;
   if (w.link && pthread_mutex_trylock(&w.link->lock) == 0) {
@@ -356,19 +356,19 @@ static void ping_during_count_does_not_inflate_round_trip(void **state) {
   clv_err err = {0};
   clv_link_counts c;
   uint64_t now = 1000;
-  begin();
-  clv_link_options o = options();
-  o.clock = (clv_clock){time_with_pings, &now};
+  begin_pool();
+  clv_link_options o = make_options();
+  o.clock = (clv_clock){measure_round_trip, &now};
   assert_ok(clv_link_new(&o, &w.link, &err));
   clv_link_count(w.link, &c);
   assert_in_range(c.round_trip_ns, 0, 100);
-  end();
+  free_link_and_pool();
 }
 
 /* ---- partial tensors ------------------------------------------------------------------------ */
 
-/* Announces a CALL of two tensors: number 5, and one that never arrives. */
-static clv_code head(void) {
+/* Receives the announcement of a CALL with two tensors: transfer 5, and one that never arrives. */
+static clv_code receive_announcement(void) {
   static uint64_t others = 100;
   clv_err err = {0};
   clv_packet *p, *announced, *whole;
@@ -384,7 +384,7 @@ static clv_code head(void) {
   return code;
 }
 
-static clv_code chunk(uint64_t offset) {
+static clv_code receive_chunk(uint64_t offset) {
   static const char bits[HALF] = "bits";
   clv_err err;
   clv_packet *whole = NULL;
@@ -396,13 +396,13 @@ static clv_code chunk(uint64_t offset) {
   return code;
 }
 
-static void come_until(clv_partial_tensor_state state) {
+static void bring_partial_to_state(clv_partial_tensor_state state) {
   begin_link();
-  if (state >= CLV_PARTIAL_HEADED) assert_int_equal(head(), CLV_OK);
+  if (state >= CLV_PARTIAL_HEADED) assert_int_equal(receive_announcement(), CLV_OK);
   bool some = state == CLV_PARTIAL_HEADLESS || state == CLV_PARTIAL_BYTES;
-  if (some || state == CLV_PARTIAL_COMPLETE) assert_int_equal(chunk(0), CLV_OK);
+  if (some || state == CLV_PARTIAL_COMPLETE) assert_int_equal(receive_chunk(0), CLV_OK);
   if (state == CLV_PARTIAL_BYTES || state == CLV_PARTIAL_COMPLETE)
-    assert_int_equal(chunk(HALF), CLV_OK);
+    assert_int_equal(receive_chunk(HALF), CLV_OK);
   assert_int_equal(clv_reassembly_state(&w.link->reassembly, 5), state);
 }
 
@@ -418,27 +418,28 @@ static void each_partial_tensor_event_reaches_its_state(void **state) {
   };
   for (int s = 0; s < CLV_PARTIAL_STATES; s++)
     for (int f = 0; f < CLV_PARTIAL_EVENTS; f++) {
-      come_until((clv_partial_tensor_state)s);
-      clv_code code = f == CLV_PARTIAL_HEAD ? head() : chunk(HALF);
+      bring_partial_to_state((clv_partial_tensor_state)s);
+      clv_code code = f == CLV_PARTIAL_HEAD ? receive_announcement() : receive_chunk(HALF);
       int wanted = leads_to[s][f];
       assert_int_equal(code, wanted == REFUSED ? CLV_INVALID : CLV_OK);
       if (wanted != REFUSED)
         assert_int_equal((int)clv_reassembly_state(&w.link->reassembly, 5), wanted);
-      end();
+      free_link_and_pool();
     }
 }
 
-/* Otherwise a tensor would be complete with bytes that were never sent. */
+/* A duplicate or overlapping chunk is refused. Otherwise a tensor would be complete with bytes that
+ * were never sent. */
 static void duplicate_or_overlapping_chunk_is_refused(void **state) {
   (void)state;
   for (uint64_t first = 0; first <= HALF; first += HALF)
     for (uint64_t again = 1; again < TENSOR - HALF; again++) {
       begin_link();
-      assert_int_equal(chunk(first), CLV_OK);
-      assert_int_equal(chunk(first), CLV_INVALID);
-      assert_int_equal(chunk(again), CLV_INVALID);
+      assert_int_equal(receive_chunk(first), CLV_OK);
+      assert_int_equal(receive_chunk(first), CLV_INVALID);
+      assert_int_equal(receive_chunk(again), CLV_INVALID);
       assert_int_equal(clv_reassembly_state(&w.link->reassembly, 5), CLV_PARTIAL_HEADLESS);
-      end();
+      free_link_and_pool();
     }
 }
 
@@ -465,7 +466,7 @@ static void ref_value_over_the_quota_becomes_a_failure(void **state) {
   assert_true(whole->is_over_quota && whole->frame.has_failure);
   assert_int_equal(whole->frame.failure.code, CLV_EXHAUSTED);
   clv_packet_free(whole);
-  end();
+  free_link_and_pool();
 }
 
 /* ---- credit and numbers ---------------------------------------------------------------------- */
@@ -477,7 +478,7 @@ static void bytes_over_the_credit_are_refused(void **state) {
   uint64_t most = w.link->recv_window->limit;
   assert_ok(clv_recv_window_consume(w.link->recv_window, most, &err));
   assert_int_equal(clv_recv_window_consume(w.link->recv_window, 1, &err), CLV_EXHAUSTED);
-  end();
+  free_link_and_pool();
 }
 
 static void packets_over_the_queue_limit_are_refused(void **state) {
@@ -487,12 +488,12 @@ static void packets_over_the_queue_limit_are_refused(void **state) {
   for (int i = 0; i < MAX_PACKETS; i++)
     assert_ok(clv_recv_window_add_packet(w.link->recv_window, false, &err));
   assert_int_equal(clv_recv_window_add_packet(w.link->recv_window, false, &err), CLV_EXHAUSTED);
-  end();
+  free_link_and_pool();
 }
 
 /* ---- what waits ------------------------------------------------------------------------------ */
 
-static void send_value(uint64_t id, int64_t bytes) {
+static void send_large_value(uint64_t id, int64_t bytes) {
   clv_err err = {0};
   clv_packet *p;
   clv_tensor *t;
@@ -519,18 +520,18 @@ static void only_abort_passes_frames_waiting_for_credit(void **state) {
   clv_lane *lanes[LANES];
   make_lanes(CLV_LANE_CONTROL, lanes);
   clv_send_queue_set_credit(w.link->send_queue, 100000);
-  send_value(1, 60000);
-  int before = s->sent;
-  send_value(2, 60000);
+  send_large_value(1, 60000);
+  int before = s->n_sent;
+  send_large_value(2, 60000);
   send_empty(CLV_DROP);
-  assert_int_equal(s->sent, before);
+  assert_int_equal(s->n_sent, before);
   send_empty(CLV_ABORT);
-  assert_int_equal(s->sent, before + 1);
+  assert_int_equal(s->n_sent, before + 1);
   assert_int_equal(w.link->send_queue->first->frame.kind, CLV_VALUE);
   clv_send_queue_add_credit(w.link->send_queue, 60000);
-  assert_int_equal(s->sent, before + 3);
+  assert_int_equal(s->n_sent, before + 3);
   for (uint32_t i = 0; i < LANES; i++) clv_lane_on_ended(lanes[i], CLV_CANCELLED, "over");
-  end();
+  free_link_and_pool();
 }
 
 int main(void) {

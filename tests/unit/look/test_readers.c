@@ -17,7 +17,7 @@
 enum { RECORDS = 64, SIDE = 8, TOKENS = 12, ROWS = 50, WIDTH = 16, SAMPLES = 512, COLUMNS = 40 };
 static const clv_look_split half = {RECORDS, RECORDS / 2};
 
-static void fill(uint32_t stream, float *to, size_t n) {
+static void fill_with_random(uint32_t stream, float *to, size_t n) {
   const clv_rng_key key = {.seed = 7, .layer = stream};
   clv_rng_normal(&key, 0, 1, to, n);
 }
@@ -51,9 +51,9 @@ static void pixel_reader_detects_images_in_any_layout(void **state) {
   (void)state;
   enum { SMALL = 16, CHANNELS = 3 };
   static float small[RECORDS][SMALL], last[RECORDS][SMALL][CHANNELS], late[RECORDS][SMALL + 1][2];
-  fill(1, images[0], sizeof images / sizeof(float));
-  fill(2, last[0][0], sizeof last / sizeof(float));
-  fill(3, late[0][0], sizeof late / sizeof(float));
+  fill_with_random(1, images[0], sizeof images / sizeof(float));
+  fill_with_random(2, last[0][0], sizeof last / sizeof(float));
+  fill_with_random(3, late[0][0], sizeof late / sizeof(float));
   for (size_t r = 0; r < RECORDS; r++)
     for (size_t p = 0; p < SMALL; p++) {
       size_t y = p / 4 * 2, x = p % 4 * 2;
@@ -64,11 +64,12 @@ static void pixel_reader_detects_images_in_any_layout(void **state) {
   assert_true(read_pixels(small[0], CLV_SHAPE(1, 4, 4)) > .999);
   assert_true(read_pixels(last[0][0], CLV_SHAPE(4, 4, CHANNELS)) > .999);
   assert_true(read_pixels(last[0][0], CLV_SHAPE(SMALL, CHANNELS)) > .999);
-  assert_true(read_pixels(late[0][0], CLV_SHAPE(SMALL + 1, 2)) > .999); /* after a class token */
-  fill(4, small[0], sizeof small / sizeof(float));
+  /* the image's positions come after that of a class token */
+  assert_true(read_pixels(late[0][0], CLV_SHAPE(SMALL + 1, 2)) > .999);
+  fill_with_random(4, small[0], sizeof small / sizeof(float));
   double noise = read_pixels(small[0], CLV_SHAPE(1, 4, 4));
   assert_true(noise >= 0 && noise < .2);
-  /* 16 positions of a grid, without a grid */
+  /* 16 positions that are not arranged in a grid */
   assert_true(read_pixels(small[0], CLV_SHAPE(4, 2, 2)) < 0);
 }
 
@@ -78,7 +79,7 @@ static int64_t tokens[RECORDS][TOKENS];
 static float table[ROWS][WIDTH];
 
 static void draw_tokens(void) {
-  fill(5, table[0], sizeof table / sizeof(float));
+  fill_with_random(5, table[0], sizeof table / sizeof(float));
   for (size_t i = 0; i < (size_t)RECORDS * TOKENS; i++)
     tokens[i / TOKENS][i % TOKENS] = (int64_t)random_integer(1, i, ROWS);
 }
@@ -100,7 +101,7 @@ static void token_reader_detects_tokens_in_any_layout(void **state) {
   (void)state;
   static float vectors[RECORDS][TOKENS][WIDTH], turned[RECORDS][WIDTH][TOKENS];
   draw_tokens();
-  fill(6, vectors[0][0], sizeof vectors / sizeof(float));
+  fill_with_random(6, vectors[0][0], sizeof vectors / sizeof(float));
   assert_true(read_tokens(vectors[0][0], CLV_SHAPE(TOKENS, WIDTH)) < .1);
   for (size_t i = 0; i < (size_t)RECORDS * TOKENS; i++)
     for (size_t k = 0; k < WIDTH; k++) {
@@ -117,7 +118,7 @@ static void token_reader_detects_a_single_position(void **state) {
   (void)state;
   static float last[RECORDS][WIDTH];
   draw_tokens();
-  fill(7, last[0], sizeof last / sizeof(float));
+  fill_with_random(7, last[0], sizeof last / sizeof(float));
   for (size_t i = 0; i < (size_t)RECORDS * TOKENS; i++) tokens[i / TOKENS][i % TOKENS] %= 5;
   assert_true(read_tokens(last[0], CLV_SHAPE(WIDTH)) < .2);
   for (size_t r = 0; r < RECORDS; r++)
@@ -137,10 +138,10 @@ static double read_features(const float *records, size_t n_features, const float
   return read.figure;
 }
 
-/* Computes sums of `n` features with random weights, one of which may be of another scale. */
+/* Computes weighted sums of `n` features. size: scale of the first feature; 1: as the others. */
 static void sum_features(const float *records, size_t n, float size, float sums[RECORDS][WIDTH]) {
   static float weight[WIDTH * WIDTH];
-  fill(12, weight, WIDTH * n);
+  fill_with_random(12, weight, WIDTH * n);
   for (size_t i = 0; i < (size_t)RECORDS * WIDTH; i++) {
     float sum = 0;
     for (size_t k = 0; k < n; k++)
@@ -153,20 +154,22 @@ static void feature_reader_detects_dominating_features(void **state) {
   (void)state;
   static float records[RECORDS * WIDTH], sums[RECORDS][WIDTH], noise[RECORDS * WIDTH];
   static const size_t widths[] = {2, 3, 5, 8, WIDTH};
-  fill(10, records, RECORDS * WIDTH);
+  fill_with_random(10, records, RECORDS * WIDTH);
   for (size_t k = 0; k < CLV_COUNT(widths); k++) {
     sum_features(records, widths[k], 1, sums);
     assert_true(read_features(records, widths[k], sums[0], WIDTH) < .8);
     sum_features(records, widths[k], 1e4f, sums);
     assert_true(read_features(records, widths[k], sums[0], WIDTH) > .99);
   }
-  fill(11, noise, RECORDS * WIDTH);
+  fill_with_random(11, noise, RECORDS * WIDTH);
   assert_true(read_features(records, WIDTH, noise, WIDTH) < .5);
   for (size_t i = 0; i < RECORDS; i++) noise[i * WIDTH + 7] = -3 * records[i * WIDTH + 2];
-  assert_true(read_features(records, WIDTH, noise, WIDTH) > .99); /* one value among many */
+  /* one of many values is a copy of the feature */
+  assert_true(read_features(records, WIDTH, noise, WIDTH) > .99);
   for (size_t i = 0; i < (size_t)RECORDS * WIDTH; i++) records[i] = records[i / WIDTH * WIDTH];
   sum_features(records, WIDTH, 1, sums);
-  assert_true(read_features(records, WIDTH, sums[0], WIDTH) > .99); /* copies of one value */
+  /* all values are copies of one sum */
+  assert_true(read_features(records, WIDTH, sums[0], WIDTH) > .99);
 }
 
 /* ---- labels ---------------------------------------------------------------------------------- */
@@ -193,18 +196,18 @@ static clv_look_reading read_columns(const int64_t *label, size_t n_columns, siz
 static clv_look_reading read_labels(size_t n_lengths) { return read_columns(labels, 1, n_lengths); }
 
 static void draw_gradients(size_t classes) {
-  fill(9, gradients[0], sizeof gradients / sizeof(float));
+  fill_with_random(9, gradients[0], sizeof gradients / sizeof(float));
   for (size_t i = 0; i < SAMPLES; i++) labels[i] = (int64_t)random_integer(2, i, classes);
 }
 
-static void scale(size_t sample, float by) {
+static void scale_gradient(size_t sample, float by) {
   for (size_t k = 0; k < WIDTH; k++) gradients[sample][k] *= by;
 }
 
 static void label_reader_detects_labels_and_names_the_method(void **state) {
   (void)state;
   draw_gradients(2);
-  assert_true(read_labels(2).figure < .2); /* noise */
+  assert_true(read_labels(2).figure < .2); /* gradients that are only noise reveal nothing */
   for (size_t i = 0; i < SAMPLES; i++) gradients[i][3] = labels[i] ? 1e-6f : -1e-6f;
   clv_look_reading read = read_labels(2);
   assert_true(read.figure > .99);
@@ -218,13 +221,13 @@ static void label_reader_detects_labels_and_names_the_method(void **state) {
   assert_string_equal(read.by, "two clusters");
 
   draw_gradients(2);
-  for (size_t i = 0; i < SAMPLES; i++) scale(i, labels[i] ? 50 : 1);
+  for (size_t i = 0; i < SAMPLES; i++) scale_gradient(i, labels[i] ? 50 : 1);
   read = read_labels(2);
   assert_true(read.figure > .99);
   assert_string_equal(read.by, "length");
 
   draw_gradients(2);
-  for (size_t i = 0; i < SAMPLES; i++) scale(i, labels[i] ? 1 : 0);
+  for (size_t i = 0; i < SAMPLES; i++) scale_gradient(i, labels[i] ? 1 : 0);
   read = read_labels(2);
   assert_true(read.figure > .99);
   assert_string_equal(read.by, "zeros");
@@ -233,7 +236,7 @@ static void label_reader_detects_labels_and_names_the_method(void **state) {
 static void label_reader_detects_class_gradient_norms(void **state) {
   (void)state;
   draw_gradients(4);
-  for (size_t i = 0; i < SAMPLES; i++) scale(i, powf(20, (float)labels[i]));
+  for (size_t i = 0; i < SAMPLES; i++) scale_gradient(i, powf(20, (float)labels[i]));
   assert_true(read_labels(4).figure > .95);
   assert_true(read_labels(2).figure < .7);
 }
@@ -261,18 +264,20 @@ static void group_reader_finds_classes_without_their_names(void **state) {
   draw_gradients(10);
   assert_int_equal(clv_look_label_groups(&g, &read, &err), CLV_OK);
   assert_true(read.figure < .2);
-  fill(13, directions[0], sizeof directions / sizeof(float));
+  fill_with_random(13, directions[0], sizeof directions / sizeof(float));
   for (size_t i = 0; i < SAMPLES; i++) {
     for (size_t k = 0; k < WIDTH; k++)
       gradients[i][k] = gradients[i][k] * .2f + directions[labels[i]][k];
-    scale(i, powf(20, (float)(i % 3))); /* lengths carry no information */
+    scale_gradient(
+        i, powf(20, (float)(i % 3))); /* the lengths of the gradients carry no information */
   }
   assert_int_equal(clv_look_label_groups(&g, &read, &err), CLV_OK);
   assert_true(read.figure > .95);
   assert_true(read_labels(2).figure < .3);
 }
 
-/* Two groups cannot tell ten classes apart; records without a label are not counted. */
+/* A reader that finds only two groups cannot tell ten classes apart. Records without a label are
+ * not counted. */
 static void two_groups_do_not_reveal_ten_classes(void **state) {
   (void)state;
   draw_gradients(10);

@@ -37,7 +37,7 @@ static void put_labelled_histogram(clv_metrics_out *out, const void *n) {
   clv_metric_histogram(out, ((const numbers *)n)->h, &(clv_metric_label){"at", "w1"}, 1);
 }
 
-static void expect(const clv_metric *table, size_t n, const numbers *of, const char *text) {
+static void assert_text(const clv_metric *table, size_t n, const numbers *of, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   clv_metrics_write(table, n, of, &out);
   assert_false(out.failed);
@@ -51,10 +51,10 @@ static void metric_has_help_type_and_value_lines(void **state) {
        NULL},
       {"none", CLV_GAUGE, "", "Is left out.", 0, put_nothing, NULL},
       {"b_bytes", CLV_GAUGE, "bytes", "Size \"of\" b.", offsetof(numbers, b), NULL, NULL}};
-  expect(table, 3, &(numbers){.a = 1.5, .b = 1e15},
-         "# HELP a_seconds_total Time\\\\of a\\nthing.\n# TYPE a_seconds_total counter\n"
-         "a_seconds_total 1.5\n"
-         "# HELP b_bytes Size \"of\" b.\n# TYPE b_bytes gauge\nb_bytes 1e+15\n");
+  assert_text(table, 3, &(numbers){.a = 1.5, .b = 1e15},
+              "# HELP a_seconds_total Time\\\\of a\\nthing.\n# TYPE a_seconds_total counter\n"
+              "a_seconds_total 1.5\n"
+              "# HELP b_bytes Size \"of\" b.\n# TYPE b_bytes gauge\nb_bytes 1e+15\n");
 }
 
 static void renamed_metric_is_written_under_both_names(void **state) {
@@ -71,10 +71,10 @@ static void renamed_metric_is_written_under_both_names(void **state) {
                                       .unit = "",
                                       .help = "Is left out.",
                                       .write = put_nothing}};
-  expect(table, 2, &(numbers){.a = 3},
-         "# HELP new_total Things.\n# TYPE new_total counter\nnew_total 3\n"
-         "# HELP old_total Old name of new_total; the next version leaves it out.\n"
-         "# TYPE old_total counter\nold_total 3\n");
+  assert_text(table, 2, &(numbers){.a = 3},
+              "# HELP new_total Things.\n# TYPE new_total counter\nnew_total 3\n"
+              "# HELP old_total Old name of new_total; the next version leaves it out.\n"
+              "# TYPE old_total counter\nold_total 3\n");
 }
 
 static void printed_numbers_read_back_exactly(void **state) {
@@ -104,13 +104,13 @@ static void printed_numbers_read_back_exactly(void **state) {
 static void label_values_are_escaped(void **state) {
   (void)state;
   static const clv_metric row = {"x", CLV_GAUGE, "", "X.", 0, put_label, NULL};
-  expect(&row, 1, &(numbers){.label = "plain"},
-         "# HELP x X.\n# TYPE x gauge\nx{kind=\"plain\",other=\"x\"} 1\nx{other=\"x\"} 2\n");
-  expect(&row, 1, &(numbers){.label = "a\"} 7\nb{c=\"\\"},
-         "# HELP x X.\n# TYPE x gauge\nx{kind=\"a\\\"} 7\\nb{c=\\\"\\\\\",other=\"x\"} 1\n"
-         "x{other=\"x\"} 2\n");
-  expect(&row, 1, &(numbers){.label = "\x01\x7f\xc3\xa4\t"},
-         "# HELP x X.\n# TYPE x gauge\nx{kind=\"?????\",other=\"x\"} 1\nx{other=\"x\"} 2\n");
+  assert_text(&row, 1, &(numbers){.label = "plain"},
+              "# HELP x X.\n# TYPE x gauge\nx{kind=\"plain\",other=\"x\"} 1\nx{other=\"x\"} 2\n");
+  assert_text(&row, 1, &(numbers){.label = "a\"} 7\nb{c=\"\\"},
+              "# HELP x X.\n# TYPE x gauge\nx{kind=\"a\\\"} 7\\nb{c=\\\"\\\\\",other=\"x\"} 1\n"
+              "x{other=\"x\"} 2\n");
+  assert_text(&row, 1, &(numbers){.label = "\x01\x7f\xc3\xa4\t"},
+              "# HELP x X.\n# TYPE x gauge\nx{kind=\"?????\",other=\"x\"} 1\nx{other=\"x\"} 2\n");
 }
 
 static void long_label_values_are_truncated(void **state) {
@@ -134,14 +134,14 @@ static void histogram_buckets_are_cumulative(void **state) {
   clv_histogram h = {.bounds = bounds, .n_bounds = 2};
   const double values[] = {0.05, 0.1, 0.5, 1.0, 30, 1e9};
   for (size_t i = 0; i < CLV_COUNT(values); i++) clv_histogram_add(&h, values[i]);
-  expect(rows, 1, &(numbers){.h = &h},
-         "# HELP h_seconds H.\n# TYPE h_seconds histogram\nh_seconds_bucket{le=\"0.1\"} 2\n"
-         "h_seconds_bucket{le=\"1\"} 4\nh_seconds_bucket{le=\"+Inf\"} 6\n"
-         "h_seconds_sum 1000000031.65\nh_seconds_count 6\n");
-  expect(rows + 1, 1, &(numbers){.h = &h},
-         "# HELP l L.\n# TYPE l histogram\nl_bucket{at=\"w1\",le=\"0.1\"} 2\n"
-         "l_bucket{at=\"w1\",le=\"1\"} 4\nl_bucket{at=\"w1\",le=\"+Inf\"} 6\n"
-         "l_sum{at=\"w1\"} 1000000031.65\nl_count{at=\"w1\"} 6\n");
+  assert_text(rows, 1, &(numbers){.h = &h},
+              "# HELP h_seconds H.\n# TYPE h_seconds histogram\nh_seconds_bucket{le=\"0.1\"} 2\n"
+              "h_seconds_bucket{le=\"1\"} 4\nh_seconds_bucket{le=\"+Inf\"} 6\n"
+              "h_seconds_sum 1000000031.65\nh_seconds_count 6\n");
+  assert_text(rows + 1, 1, &(numbers){.h = &h},
+              "# HELP l L.\n# TYPE l histogram\nl_bucket{at=\"w1\",le=\"0.1\"} 2\n"
+              "l_bucket{at=\"w1\",le=\"1\"} 4\nl_bucket{at=\"w1\",le=\"+Inf\"} 6\n"
+              "l_sum{at=\"w1\"} 1000000031.65\nl_count{at=\"w1\"} 6\n");
 }
 
 static double value_of(const char *text, const char *name) {

@@ -9,9 +9,9 @@
 
 static const clv_shape image = {4, {2, 3, 224, 224}};
 
-/* Returns a session with one stage for each "a..b" in the list. */
-static clv_session_config *session(const char *arch, const char *attrs, const char *const *ranges,
-                                   int n) {
+/* Returns a session with one stage for each range "a..b" of layers in the list. */
+static clv_session_config *make_session(const char *arch, const char *attrs,
+                                        const char *const *ranges, int n) {
   clv_session_config *c = NULL;
   clv_bytes text = {0};
   clv_bytes_printf(&text,

@@ -10,9 +10,9 @@
 
 static const clv_shape ids = {2, {2, 5}};
 
-/* Returns a session. Line 7 is the model, line 9 the first stage. */
-static clv_session_config *session(const char *folder, const char *rest, const char *const *ranges,
-                                   int n) {
+/* Returns a session over a Hugging Face folder. Line 7 is the model, line 9 the first stage. */
+static clv_session_config *make_session(const char *folder, const char *rest,
+                                        const char *const *ranges, int n) {
   clv_session_config *c = NULL;
   char here[PATH_MAX];
   clv_bytes text = {0};
@@ -36,7 +36,7 @@ static void stage_ranges_accept_block_names(void **state) {
       {"model.embed_tokens", "model.layers.0..layers.1", "model.norm..lm_head"}};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(ranges); i++) {
-    clv_session_config *c = session("llama", "head: causal", ranges[i], 3);
+    clv_session_config *c = make_session("llama", "head: causal", ranges[i], 3);
     clv_graph *g = NULL;
     uint32_t first[3], last[3];
     assert_true(clv_model_takes_tokens(c));
@@ -58,7 +58,7 @@ static void session_labels_override_the_config_file(void **state) {
   (void)state;
   for (int labels = 0; labels <= 7; labels += 7) {
     clv_session_config *c =
-        session("qwen2", labels ? "head: token, labels: 7" : "head: token", all, 1);
+        make_session("qwen2", labels ? "head: token, labels: 7" : "head: token", all, 1);
     clv_graph *g = NULL;
     uint32_t first, last;
     assert_ok(clv_model_graph(c, &ids, &g, &first, &last, err));
@@ -73,17 +73,17 @@ static void model_errors_name_session_line_or_config_file(void **state) {
   static const char *const far[] = {"embed_tokens..layers.0", "pooler..lm_head"};
   static const char *const all[] = {"embed_tokens..lm_head"};
   (void)state;
-  assert_refused(session("llama", "head: causal", near, 2), &ids,
+  assert_refused(make_session("llama", "head: causal", near, 2), &ids,
                  "/s.yaml:9:", "no layer or block 'layer.0', did you mean 'layers.0'?");
-  assert_refused(session("llama", "head: causal", far, 2), &ids, "/s.yaml:10:",
+  assert_refused(make_session("llama", "head: causal", far, 2), &ids, "/s.yaml:10:",
                  "no layer or block 'pooler'; it has embed_tokens, layers, norm, lm_head");
-  assert_refused(session("llama", "head: masked", all, 1), &ids,
+  assert_refused(make_session("llama", "head: masked", all, 1), &ids,
                  "/s.yaml:7:13: model.hf: ", "a llama has no head 'masked'");
-  assert_refused(session("llama", "head: token, labels: 0", all, 1), &ids,
+  assert_refused(make_session("llama", "head: token, labels: 0", all, 1), &ids,
                  "/s.yaml:7:", "labels is a whole number from 1");
-  assert_refused(session("llama", "head: token, classes: 2", all, 1), &ids,
+  assert_refused(make_session("llama", "head: token, classes: 2", all, 1), &ids,
                  "/s.yaml:7:", "a model by hf has no key 'classes', only labels");
-  assert_refused(session("nothing", "head: token", all, 1), &ids,
+  assert_refused(make_session("nothing", "head: token", all, 1), &ids,
                  "/s.yaml:7:13: model.hf: ", "nothing/config.json");
 }
 

@@ -9,7 +9,7 @@ static const clv_shape image = {4, {8, 1, 28, 28}};
 
 /* Returns a session around `middle` ("model:" and "stages:" lines); line 5 is the first of
  * `middle`. */
-static clv_session_config *session(const char *middle) {
+static clv_session_config *make_session(const char *middle) {
   static const char head[] =
       "version: 1\n"
       "name: t\n"
@@ -24,9 +24,9 @@ static clv_session_config *session(const char *middle) {
   return c;
 }
 
-/* Checks the shapes of all layers and the stages' layers. */
+/* Asserts the shapes of all layers of the model and which layers each stage has. */
 static void check_model(const char *middle, const clv_shape *in, const char *want) {
-  clv_session_config *c = session(middle);
+  clv_session_config *c = make_session(middle);
   clv_graph *g = NULL;
   uint32_t first[8], last[8];
   clv_bytes got = {0};
@@ -76,14 +76,14 @@ static void branches_and_joins_are_connected_by_name(void **state) {
       &image,
       "f conv2d [8, 1, 28, 28]\nx add [8, 1, 28, 28]\n2 relu [8, 1, 28, 28]\n"
       "3 concat [8, 3, 28, 28]\ny mul [8, 3, 28, 28]\n5 flatten [8, 2352]\na 0..1\nb 2..5\n");
-  clv_session_config *c = session(
+  clv_session_config *c = make_session(
       "stages: [{name: a, at: master, layers: [{op: relu, name: f}, {op: tanh, name: g, from: "
       "[input]}, {op: add, from: [g, f]}]}]\n");
   clv_graph *g = NULL;
   uint32_t first, last;
   assert_ok(clv_model_graph(c, &image, &g, &first, &last, err));
   assert_int_equal(g->nodes[2].in[0], 0);
-  assert_int_equal(g->nodes[3].in[0], 2); /* in the order of the file */
+  assert_int_equal(g->nodes[3].in[0], 2); /* the inputs are in the order of the key `from` */
   assert_int_equal(g->nodes[3].in[1], 1);
   clv_graph_free(g);
   clv_session_config_free(c);
@@ -131,7 +131,7 @@ static void named_architectures_have_their_layers(void **state) {
 static void lenet_has_61706_parameters(void **state) {
   (void)state;
   clv_session_config *c =
-      session("model: {arch: lenet}\nstages: [{name: a, at: master, layers: 0..11}]\n");
+      make_session("model: {arch: lenet}\nstages: [{name: a, at: master, layers: 0..11}]\n");
   clv_graph *g = NULL;
   clv_params *p = NULL;
   uint32_t first, last;
@@ -146,7 +146,7 @@ static void lenet_has_61706_parameters(void **state) {
 /* ---- errors ---------------------------------------------------------------------------------- */
 
 typedef struct refusal {
-  const char *middle, *where, *text;
+  const char *session_lines, *error_position, *error_text;
 } refusal;
 
 #define STAGE(layers) "stages:\n  - {name: a, at: master, layers: [\n      " layers "]}\n"
@@ -208,7 +208,8 @@ static const refusal refusals[] = {
 static void model_errors_give_line_and_column(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(refusals); i++) {
-    assert_refused(session(refusals[i].middle), &image, refusals[i].where, refusals[i].text);
+    assert_refused(make_session(refusals[i].session_lines), &image, refusals[i].error_position,
+                   refusals[i].error_text);
   }
 }
 
@@ -217,7 +218,7 @@ static void architecture_unlike_the_data_is_refused(void **state) {
   (void)state;
   static const clv_shape rows = {2, {4, 16}};
   clv_session_config *c =
-      session("model: {arch: cnn}\nstages: [{name: a, at: master, layers: 0..9}]\n");
+      make_session("model: {arch: cnn}\nstages: [{name: a, at: master, layers: 0..9}]\n");
   clv_graph *g = NULL;
   uint32_t first, last;
   clv_err err = {0};

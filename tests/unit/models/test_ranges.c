@@ -4,7 +4,8 @@
  */
 #include "tests/unit/models/models_test.h"
 
-/* Ranges by name, by number, by blocks within blocks and by single names are equivalent. */
+/* Ranges of layer names, of layer numbers, of nested blocks and of single names give the same cuts.
+ */
 static void equivalent_range_spellings_give_the_same_cuts(void **state) {
   (void)state;
   static const char *const same[][3] = {
@@ -15,7 +16,7 @@ static void equivalent_range_spellings_give_the_same_cuts(void **state) {
   };
   static const uint32_t ends[][3] = {{35, 77, 174}, {3, 77, 174}, {35, 77, 174}, {35, 77, 174}};
   for (size_t i = 0; i < CLV_COUNT(same); i++) {
-    clv_session_config *c = session("resnet50", "", same[i], 3);
+    clv_session_config *c = make_session("resnet50", "", same[i], 3);
     clv_graph *g = NULL;
     uint32_t first[3], last[3];
     assert_ok(clv_model_graph(c, &image, &g, first, last, err));
@@ -28,7 +29,7 @@ static void equivalent_range_spellings_give_the_same_cuts(void **state) {
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static const struct {
-  const char *ranges[2], *where, *text;
+  const char *ranges[2], *error_position, *error_text;
 } refusals[] = {
     {{"conv1..layer2.7", "layer3..fc"},
      "/s.yaml:8:36: ",
@@ -58,8 +59,8 @@ static const struct {
 static void invalid_cuts_are_refused(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(refusals); i++) {
-    assert_refused(session("resnet50", "", refusals[i].ranges, 2), &image, refusals[i].where,
-                   refusals[i].text);
+    assert_refused(make_session("resnet50", "", refusals[i].ranges, 2), &image,
+                   refusals[i].error_position, refusals[i].error_text);
   }
 }
 
@@ -67,7 +68,7 @@ static void invalid_cuts_are_refused(void **state) {
 static void cut_inside_a_block_sends_both_branches(void **state) {
   (void)state;
   static const char *const ranges[] = {"conv1..layer2.2.bn1", "layer2.2.relu1..fc"};
-  clv_session_config *c = session("resnet50", "", ranges, 2);
+  clv_session_config *c = make_session("resnet50", "", ranges, 2);
   clv_graph *g = NULL, *part = NULL;
   uint32_t first[2], last[2];
   assert_ok(clv_model_graph(c, &image, &g, first, last, err));
@@ -82,9 +83,9 @@ static void cut_inside_a_block_sends_both_branches(void **state) {
   clv_session_config_free(c);
 }
 
-/* A program that loads a part of a model passes one value to it and gets one. */
+/* Ranges that are refused for a module of a program, which has one input and one output. */
 static const struct {
-  const char *range, *text;
+  const char *range, *error_text;
 } parts[] = {
     {"conv1..layer2.2.bn1",
      "stage 's0' ends inside block 'layer2.2', where two values would cross, of 'layer2.1.relu' "
@@ -97,12 +98,12 @@ static const struct {
 static void invalid_first_stage_ranges_are_refused(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(parts); i++) {
-    clv_session_config *c = session("resnet50", "", &parts[i].range, 1);
+    clv_session_config *c = make_session("resnet50", "", &parts[i].range, 1);
     clv_graph *g = NULL;
     clv_err err = {0};
     assert_int_equal(clv_model_first_stage_graph(c, &image, &g, &err), CLV_INVALID);
-    if (strncmp(err.text, "/s.yaml:8:36: ", 14) || !strstr(err.text, parts[i].text))
-      fail_msg("'%s' is not '...%s'", err.text, parts[i].text);
+    if (strncmp(err.text, "/s.yaml:8:36: ", 14) || !strstr(err.text, parts[i].error_text))
+      fail_msg("'%s' is not '...%s'", err.text, parts[i].error_text);
     clv_session_config_free(c);
   }
 }

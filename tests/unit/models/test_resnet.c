@@ -8,14 +8,14 @@
 
 enum { MAX_STAGES = 20 };
 
-/* state: SHA-256 of one line "NAME SHAPE" for each entry of torchvision's state_dict(). */
+/* state_digest: SHA-256 of one line "NAME SHAPE" for each entry of torchvision's state_dict(). */
 static const struct {
   const char *arch;
-  int parameters;
-  size_t values;
-  int entries, layers;
-  const char *state;
-  int blocks[4];
+  int n_parameters;
+  size_t n_values;
+  int n_entries, n_layers;
+  const char *state_digest;
+  int n_blocks[4];
 } archs[] = {
     {"resnet18",
      62,
@@ -40,8 +40,8 @@ static const struct {
      {3, 4, 6, 3}},
 };
 
-static clv_graph *full_network(const char *arch, const char *attrs, const clv_shape *in) {
-  clv_session_config *c = session(arch, attrs, (const char *[]){"conv1..fc"}, 1);
+static clv_graph *make_network(const char *arch, const char *attrs, const clv_shape *in) {
+  clv_session_config *c = make_session(arch, attrs, (const char *[]){"conv1..fc"}, 1);
   clv_graph *g = NULL;
   uint32_t first, last;
   assert_ok(clv_model_graph(c, in, &g, &first, &last, err));
@@ -51,7 +51,7 @@ static clv_graph *full_network(const char *arch, const char *attrs, const clv_sh
   return g;
 }
 
-static clv_params *params_of(const clv_graph *g) {
+static clv_params *make_params(const clv_graph *g) {
   clv_params *p = NULL;
   assert_ok(clv_params_of(g, &p, err));
   return p;
@@ -59,7 +59,7 @@ static clv_params *params_of(const clv_graph *g) {
 
 /* ---- names, shapes, first weights ------------------------------------------------------------ */
 
-static void check_state(const clv_params *p, const char *want) {
+static void check_parameter_digest(const clv_params *p, const char *want) {
   clv_bytes lines = {0};
   char shape[160], hex[65];
   clv_sha256 digest;
@@ -75,15 +75,15 @@ static void check_state(const clv_params *p, const char *want) {
 static void resnet_parameters_match_torchvision(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(archs); i++) {
-    clv_graph *g = full_network(archs[i].arch, "", &image);
-    clv_params *p = params_of(g);
+    clv_graph *g = make_network(archs[i].arch, "", &image);
+    clv_params *p = make_params(g);
     int trainable = 0;
     for (int k = 0; k < p->n; k++) trainable += p->list[k].trainable;
-    assert_int_equal(g->n_nodes - 1, archs[i].layers);
-    assert_int_equal(trainable, archs[i].parameters);
-    assert_int_equal(p->n_values, archs[i].values);
-    assert_int_equal(p->n, archs[i].entries);
-    check_state(p, archs[i].state);
+    assert_int_equal(g->n_nodes - 1, archs[i].n_layers);
+    assert_int_equal(trainable, archs[i].n_parameters);
+    assert_int_equal(p->n_values, archs[i].n_values);
+    assert_int_equal(p->n, archs[i].n_entries);
+    check_parameter_digest(p, archs[i].state_digest);
     clv_params_free(p);
     clv_graph_free(g);
   }
@@ -93,14 +93,14 @@ static void resnet_parameters_match_torchvision(void **state) {
 static void resnet_accepts_other_sizes_and_classes(void **state) {
   (void)state;
   static const clv_shape fashion = {4, {4, 1, 28, 28}}, tiny = {4, {4, 5, 1, 7}};
-  clv_graph *g = full_network("resnet18", ", classes: 10", &fashion);
-  clv_params *p = params_of(g);
+  clv_graph *g = make_network("resnet18", ", classes: 10", &fashion);
+  clv_params *p = make_params(g);
   assert_true(clv_shape_equal(&clv_params_find(p, "conv1.weight")->shape, &CLV_SHAPE(64, 1, 7, 7)));
   assert_true(clv_shape_equal(&g->nodes[g->output].shape, &CLV_SHAPE(4, 10)));
   assert_int_equal(p->n_values, 11689512 - 2 * 64 * 49 - 990 * 513);
   clv_params_free(p);
   clv_graph_free(g);
-  g = full_network("resnet50", ", classes: 1", &tiny);
+  g = make_network("resnet50", ", classes: 1", &tiny);
   assert_true(clv_shape_equal(&g->nodes[g->output].shape, &CLV_SHAPE(4, 1)));
   clv_graph_free(g);
 }
@@ -109,7 +109,7 @@ typedef struct moments {
   double mean, deviation, largest;
 } moments;
 
-static moments moments_of(const clv_params *p, const char *block, const char *name) {
+static moments compute_moments(const clv_params *p, const char *block, const char *name) {
   const clv_param *q = clv_params_find(p, name);
   const float *x = (const float *)(const void *)(block + q->offset);
   double sum = 0, squares = 0, largest = 0;
@@ -134,12 +134,12 @@ static void initial_weights_match_torchvision(void **state) {
                {"layer3.2.conv2.weight", 0.029462783},    /* sqrt(2 / (256 * 9)) */
                {"layer4.0.conv3.weight", 0.03125},        /* sqrt(2 / 2048) */
                {"layer2.0.downsample.0.weight", 0.0625}}; /* sqrt(2 / 512) */
-  clv_graph *g = full_network("resnet50", "", &image);
-  clv_params *p = params_of(g);
+  clv_graph *g = make_network("resnet50", "", &image);
+  clv_params *p = make_params(g);
   char *block = malloc(p->total_bytes);
   clv_params_init(g, p, block);
   for (size_t i = 0; i < CLV_COUNT(convs); i++) {
-    moments m = moments_of(p, block, convs[i].name);
+    moments m = compute_moments(p, block, convs[i].name);
     double slack = 6 / sqrt((double)clv_params_find(p, convs[i].name)->n);
     if (fabs(m.mean) > slack * convs[i].deviation ||
         fabs(m.deviation / convs[i].deviation - 1) > slack)
@@ -147,11 +147,12 @@ static void initial_weights_match_torchvision(void **state) {
     /* a uniform distribution would not reach this */
     assert_true(m.largest > 3 * convs[i].deviation);
   }
-  moments fc = moments_of(p, block, "fc.weight"), one = moments_of(p, block, "bn1.weight");
+  moments fc = compute_moments(p, block, "fc.weight"),
+          one = compute_moments(p, block, "bn1.weight");
   double bound = 1 / sqrt(2048);
   assert_true(fc.largest <= bound && fc.largest > 0.999 * bound);
   assert_true(one.mean == 1 && one.deviation == 0);
-  assert_true(moments_of(p, block, "layer4.2.bn3.bias").largest == 0);
+  assert_true(compute_moments(p, block, "layer4.2.bn3.bias").largest == 0);
   free(block);
   clv_params_free(p);
   clv_graph_free(g);
@@ -159,25 +160,25 @@ static void initial_weights_match_torchvision(void **state) {
 
 /* ---- cuts ------------------------------------------------------------------------------------ */
 
-/* Lists the ends of blocks in order: the stem's last layer, and the last layer of each block except
- * for the network's last. */
-static int block_ends(size_t arch, char ends[MAX_STAGES][32]) {
+/* Lists the last layers of the stem and of each block, in order, without the last block of the
+ * network. */
+static int list_block_ends(size_t arch, char ends[MAX_STAGES][32]) {
   int n = 0;
   snprintf(ends[n++], sizeof ends[0], "maxpool");
   for (int s = 0; s < 4; s++)
-    for (int i = 0; i < archs[arch].blocks[s]; i++)
+    for (int i = 0; i < archs[arch].n_blocks[s]; i++)
       snprintf(ends[n++], sizeof ends[0], "layer%d.%d", s + 1, i);
   return n;
 }
 
 /* Returns the name of the layer after an end; the buffer is reused. */
-static const char *after(size_t arch, const char *end) {
+static const char *get_next_layer(size_t arch, const char *end) {
   static char name[32];
   int s = 0, i = -1;
   sscanf(end, "layer%d.%d", &s, &i);
   if (s == 0)
     s = 1, i = 0;
-  else if (++i == archs[arch].blocks[s - 1])
+  else if (++i == archs[arch].n_blocks[s - 1])
     s++, i = 0;
   snprintf(name, sizeof name, s <= 4 ? "layer%d.%d" : "avgpool", s, i);
   return name;
@@ -189,12 +190,12 @@ typedef struct part {
   clv_params *params;
   clv_plan *plan;
   clv_call *call;
-  char *block, *grads;
-  float *out, *din;
+  char *parameter_block, *gradients;
+  float *output, *input_gradient;
   size_t n_in, n_out;
 } part;
 
-static void part_open(part *p, const clv_graph *g, uint32_t first, uint32_t last) {
+static void open_part(part *p, const clv_graph *g, uint32_t first, uint32_t last) {
   clv_plan_options o = {.backend = clv_backend_cpu(),
                         .dtype = CLV_F32,
                         .training = true,
@@ -202,67 +203,69 @@ static void part_open(part *p, const clv_graph *g, uint32_t first, uint32_t last
                         .batch = g->nodes[0].shape.dim[0],
                         .need_input_grad = {true}};
   assert_ok(clv_graph_slice(g, first, last, &p->graph, err));
-  p->params = params_of(p->graph);
+  p->params = make_params(p->graph);
   assert_ok(clv_plan_new(p->graph, p->params, &o, &p->plan, err));
   assert_ok(clv_plan_call_get(p->plan, &p->call, err));
   assert_ok(clv_shape_numel(&p->graph->nodes[0].shape, &p->n_in, err));
   assert_ok(clv_shape_numel(&p->graph->nodes[p->graph->output].shape, &p->n_out, err));
-  p->block = malloc(p->params->total_bytes);
-  p->grads = calloc(1, p->params->trainable_bytes + 1);
-  p->out = malloc(p->n_out * sizeof(float));
-  p->din = malloc(p->n_in * sizeof(float));
+  p->parameter_block = malloc(p->params->total_bytes);
+  p->gradients = calloc(1, p->params->trainable_bytes + 1);
+  p->output = malloc(p->n_out * sizeof(float));
+  p->input_gradient = malloc(p->n_in * sizeof(float));
 }
 
 /* Draws the module's first weights, as a worker does. */
-static void init_part(part *p) { clv_params_init(p->graph, p->params, p->block); }
+static void init_part(part *p) { clv_params_init(p->graph, p->params, p->parameter_block); }
 
 static void copy_weights(part *p, const part *all, const char *start) {
-  memset(p->block, 0, p->params->total_bytes);
+  memset(p->parameter_block, 0, p->params->total_bytes);
   for (int k = 0; k < p->params->n; k++) {
     const clv_param *q = &p->params->list[k], *w = clv_params_find(all->params, q->name);
-    memcpy(p->block + q->offset, start + w->offset, q->bytes);
+    memcpy(p->parameter_block + q->offset, start + w->offset, q->bytes);
   }
 }
 
-static void part_close(part *p) {
+static void close_part(part *p) {
   clv_plan_call_put(p->plan, p->call);
   clv_plan_free(p->plan);
   clv_params_free(p->params);
   clv_graph_free(p->graph);
-  free(p->block);
-  free(p->grads);
-  free(p->out);
-  free(p->din);
+  free(p->parameter_block);
+  free(p->gradients);
+  free(p->output);
+  free(p->input_gradient);
 }
 
-static void parts_run(part *p, int n, const float *x, const float *dy) {
+static void run_parts(part *p, int n, const float *x, const float *dy) {
   clv_rng_key key = {.seed = 1};
   for (int i = 0; i < n; i++)
-    assert_ok(clv_plan_forward(p[i].plan, p[i].call, p[i].block, 1,
-                               (const void *[]){i ? p[i - 1].out : x}, false, p[i].out, &key, err));
+    assert_ok(clv_plan_forward(p[i].plan, p[i].call, p[i].parameter_block, 1,
+                               (const void *[]){i ? p[i - 1].output : x}, false, p[i].output, &key,
+                               err));
   for (int i = n - 1; i >= 0; i--) {
-    const float *dout = i + 1 < n ? p[i + 1].din : dy;
-    void *din[] = {p[i].din};
-    assert_ok(clv_plan_backward_input(p[i].plan, p[i].call, p[i].block, dout, din, p[i].grads,
-                                      false, err));
-    assert_ok(clv_plan_backward_weight(p[i].plan, p[i].call, p[i].block, p[i].grads, false, err));
+    const float *dout = i + 1 < n ? p[i + 1].input_gradient : dy;
+    void *din[] = {p[i].input_gradient};
+    assert_ok(clv_plan_backward_input(p[i].plan, p[i].call, p[i].parameter_block, dout, din,
+                                      p[i].gradients, false, err));
+    assert_ok(clv_plan_backward_weight(p[i].plan, p[i].call, p[i].parameter_block, p[i].gradients,
+                                       false, err));
   }
 }
 
 /* Asserts that outputs, gradients and running statistics of all parts equal those of the whole
  * network. */
 static void compare_parts(const part *all, const part *p, int n) {
-  assert_memory_equal(p[n - 1].out, all->out, all->n_out * sizeof(float));
-  assert_memory_equal(p[0].din, all->din, all->n_in * sizeof(float));
+  assert_memory_equal(p[n - 1].output, all->output, all->n_out * sizeof(float));
+  assert_memory_equal(p[0].input_gradient, all->input_gradient, all->n_in * sizeof(float));
   int seen = 0;
   for (int i = 0; i < n; i++)
     for (int k = 0; k < p[i].params->n; k++, seen++) {
       const clv_param *q = &p[i].params->list[k], *w = clv_params_find(all->params, q->name);
       if (!w) fail_msg("'%s' is only in a part", q->name);
-      const char *a = q->trainable ? p[i].grads : p[i].block;
-      const char *b = q->trainable ? all->grads : all->block;
+      const char *a = q->trainable ? p[i].gradients : p[i].parameter_block;
+      const char *b = q->trainable ? all->gradients : all->parameter_block;
       if (memcmp(a + q->offset, b + w->offset, q->bytes) != 0) fail_msg("%s differs", q->name);
-      if (memcmp(p[i].block + q->offset, all->block + w->offset, q->bytes) != 0)
+      if (memcmp(p[i].parameter_block + q->offset, all->parameter_block + w->offset, q->bytes) != 0)
         fail_msg("the value of %s differs", q->name);
     }
   assert_int_equal(seen, all->params->n);
@@ -272,76 +275,76 @@ typedef struct trial {
   size_t arch;
   clv_shape in;
   float *x, *dy;
-  part all;
-  char *start; /* weights and statistics before the run */
+  part whole_network;
+  char *initial_block; /* weights and statistics before the run */
 } trial;
 
-static void trial_open(trial *t, size_t arch) {
+static void open_trial(trial *t, size_t arch) {
   *t = (trial){.arch = arch, .in = CLV_SHAPE(2, 3, 32, 32)};
-  clv_graph *g = full_network(archs[arch].arch, ", classes: 10", &t->in);
-  part_open(&t->all, g, 0, (uint32_t)g->n_nodes - 2);
+  clv_graph *g = make_network(archs[arch].arch, ", classes: 10", &t->in);
+  open_part(&t->whole_network, g, 0, (uint32_t)g->n_nodes - 2);
   clv_graph_free(g);
-  init_part(&t->all);
-  t->start = malloc(t->all.params->total_bytes);
-  memcpy(t->start, t->all.block, t->all.params->total_bytes);
-  t->x = malloc(t->all.n_in * sizeof(float));
-  t->dy = malloc(t->all.n_out * sizeof(float));
-  clv_rng_normal(&(clv_rng_key){.seed = 3}, 0, 1, t->x, t->all.n_in);
-  clv_rng_normal(&(clv_rng_key){.seed = 4}, 0, 1, t->dy, t->all.n_out);
-  parts_run(&t->all, 1, t->x, t->dy);
+  init_part(&t->whole_network);
+  t->initial_block = malloc(t->whole_network.params->total_bytes);
+  memcpy(t->initial_block, t->whole_network.parameter_block, t->whole_network.params->total_bytes);
+  t->x = malloc(t->whole_network.n_in * sizeof(float));
+  t->dy = malloc(t->whole_network.n_out * sizeof(float));
+  clv_rng_normal(&(clv_rng_key){.seed = 3}, 0, 1, t->x, t->whole_network.n_in);
+  clv_rng_normal(&(clv_rng_key){.seed = 4}, 0, 1, t->dy, t->whole_network.n_out);
+  run_parts(&t->whole_network, 1, t->x, t->dy);
 }
 
-static void trial_close(trial *t) {
-  part_close(&t->all);
+static void close_trial(trial *t) {
+  close_part(&t->whole_network);
   free(t->x);
   free(t->dy);
-  free(t->start);
+  free(t->initial_block);
 }
 
 /* Asserts that the network in stages of these ranges computes the bits of the whole one. */
 static void check_cuts(const trial *t, const char *const *ranges, int n, bool own_weights) {
-  clv_session_config *c = session(archs[t->arch].arch, ", classes: 10", ranges, n);
+  clv_session_config *c = make_session(archs[t->arch].arch, ", classes: 10", ranges, n);
   uint32_t first[MAX_STAGES], last[MAX_STAGES];
   part parts[MAX_STAGES] = {{0}};
   clv_graph *g = NULL;
   assert_ok(clv_model_graph(c, &t->in, &g, first, last, err));
   for (int i = 0; i < n; i++) {
-    part_open(&parts[i], g, first[i], last[i]);
+    open_part(&parts[i], g, first[i], last[i]);
     if (own_weights)
       init_part(&parts[i]);
     else
-      copy_weights(&parts[i], &t->all, t->start);
+      copy_weights(&parts[i], &t->whole_network, t->initial_block);
   }
-  parts_run(parts, n, t->x, t->dy);
-  compare_parts(&t->all, parts, n);
-  for (int i = 0; i < n; i++) part_close(&parts[i]);
+  run_parts(parts, n, t->x, t->dy);
+  compare_parts(&t->whole_network, parts, n);
+  for (int i = 0; i < n; i++) close_part(&parts[i]);
   clv_graph_free(g);
   clv_session_config_free(c);
 }
 
 /* Checks stages that end at every step-th block end, from `from` on, and one stage for the rest. */
-static void check_ends(const trial *t, int from, int step, bool own_weights) {
+static void check_cuts_at_ends(const trial *t, int from, int step, bool own_weights) {
   char ends[MAX_STAGES][32], texts[MAX_STAGES][96];
   const char *ranges[MAX_STAGES] = {NULL}, *begin = "conv1";
-  int n = block_ends(t->arch, ends), stages = 0;
+  int n = list_block_ends(t->arch, ends), stages = 0;
   for (int i = from; i < n + step; i += step) {
     snprintf(texts[stages], sizeof texts[0], "%s..%s", begin, i < n ? ends[i] : "fc");
     ranges[stages] = texts[stages];
     stages++;
     if (i >= n) break;
-    begin = after(t->arch, ends[i]);
+    begin = get_next_layer(t->arch, ends[i]);
   }
   check_cuts(t, ranges, stages, own_weights);
 }
 
-/* Long stages in three sessions, so that each boundary is the end of a stage in one of them. `make
- * test` runs the first session. */
+/* Makes long stages, in three sessions, so that each boundary is the end of a stage in one of them.
+ * `make test` runs the first session. */
 static void cuts_at_every_third_boundary_keep_the_bits(void **state) {
   (void)state;
   trial t;
-  trial_open(&t, 0);
-  for (int from = 0; from < (is_long() ? 3 : 1); from++) check_ends(&t, from, 3, from == 0);
-  trial_close(&t);
+  open_trial(&t, 0);
+  for (int from = 0; from < (is_long() ? 3 : 1); from++) check_cuts_at_ends(&t, from, 3, from == 0);
+  close_trial(&t);
 }
 
 /* `make test` runs only the largest network. */
@@ -349,9 +352,9 @@ static void cuts_at_all_boundaries_keep_the_bits(void **state) {
   (void)state;
   for (size_t arch = is_long() ? 1 : CLV_COUNT(archs) - 1; arch < CLV_COUNT(archs); arch++) {
     trial t;
-    trial_open(&t, arch);
-    check_ends(&t, 0, 1, false);
-    trial_close(&t);
+    open_trial(&t, arch);
+    check_cuts_at_ends(&t, 0, 1, false);
+    close_trial(&t);
   }
 }
 

@@ -14,7 +14,7 @@
 #include "kernels/ops/ops.h"
 
 static const struct {
-  int number;
+  int op_number;
   const char *name;
 } list[] = {
 #define OP(number, NAME, name) {number, #name},
@@ -22,29 +22,30 @@ static const struct {
 #undef OP
 };
 
-static bool given(const char *text) { return text && *text; }
+static bool is_not_empty(const char *text) { return text && *text; }
 
 static void test_every_op_is_found_by_its_name(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(list); i++) {
-    const clv_op_def *def = clv_op_def_of((clv_op)list[i].number);
+    const clv_op_def *def = clv_op_def_of((clv_op)list[i].op_number);
     clv_op found;
     clv_err err;
     assert_string_equal(def->name, list[i].name);
-    assert_string_equal(clv_op_def_of_dtype((clv_op)list[i].number, CLV_F64)->name, list[i].name);
+    assert_string_equal(clv_op_def_of_dtype((clv_op)list[i].op_number, CLV_F64)->name,
+                        list[i].name);
     assert_int_equal(clv_op_find(def->name, &found, &err), CLV_OK);
-    assert_int_equal(found, list[i].number);
+    assert_int_equal(found, list[i].op_number);
   }
 }
 
 static void test_every_op_has_its_documentation(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(list); i++) {
-    const clv_op_def *def = clv_op_def_of((clv_op)list[i].number);
-    if (!given(def->doc)) fail_msg("%s has no formula", def->name);
-    if (given(def->torch_module) == given(def->no_torch_module))
+    const clv_op_def *def = clv_op_def_of((clv_op)list[i].op_number);
+    if (!is_not_empty(def->doc)) fail_msg("%s has no formula", def->name);
+    if (is_not_empty(def->torch_module) == is_not_empty(def->no_torch_module))
       fail_msg("%s says either which torch.nn module it is, or why there is none", def->name);
-    if (given(def->torch_needs) && !given(def->torch_module))
+    if (is_not_empty(def->torch_needs) && !is_not_empty(def->torch_module))
       fail_msg("%s has no module that could need anything", def->name);
   }
 }
@@ -52,7 +53,7 @@ static void test_every_op_has_its_documentation(void **state) {
 static void test_every_op_has_the_functions_it_needs(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(list); i++) {
-    const clv_op_def *def = clv_op_def_of((clv_op)list[i].number);
+    const clv_op_def *def = clv_op_def_of((clv_op)list[i].op_number);
     if (!def->shape || !def->forward) fail_msg("%s has no shape rule or no forward", def->name);
     if (!def->backward_input != def->takes_row_numbers)
       fail_msg("%s: a gradient of integers, or none of floats", def->name);
@@ -78,7 +79,7 @@ static void test_torch_words(void **state) {
 enum { N = 5 };
 
 /* Computes y = f(x, x, ...) of an element-wise op over [1, N], in evaluation. */
-static void run(clv_op op, const float *x, float *y) {
+static void run_op(clv_op op, const float *x, float *y) {
   clv_ref_kernel k = {.n_in = N, .n_out = N};
   clv_kernel_args a = {.out = y};
   clv_err err;
@@ -97,11 +98,11 @@ static void test_zero_stays_flag_matches_the_function(void **state) {
   const float zeros[N] = {0};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(list); i++) {
-    const clv_op_def *def = clv_op_def_of((clv_op)list[i].number);
+    const clv_op_def *def = clv_op_def_of((clv_op)list[i].op_number);
     float y[N];
     if (def->maps_zero_to_zero && !def->elementwise) fail_msg("%s is not element-wise", def->name);
     if (!def->elementwise) continue;
-    run((clv_op)list[i].number, zeros, y);
+    run_op((clv_op)list[i].op_number, zeros, y);
     if (def->maps_zero_to_zero != (y[0] == 0))
       fail_msg("%s: f(0) = %g, and its row says maps_zero_to_zero = %d", def->name, (double)y[0],
                def->maps_zero_to_zero);
@@ -112,14 +113,14 @@ static void test_elementwise_flag_matches_the_function(void **state) {
   const float x[N] = {-2, -0.5f, 0.25f, 1, 3};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(list); i++) {
-    const clv_op_def *def = clv_op_def_of((clv_op)list[i].number);
+    const clv_op_def *def = clv_op_def_of((clv_op)list[i].op_number);
     float y[N], z[N], moved[N];
     if (!def->elementwise) continue;
     if (def->slots || def->shape == NULL) fail_msg("%s has parameters", def->name);
-    run((clv_op)list[i].number, x, y);
+    run_op((clv_op)list[i].op_number, x, y);
     memcpy(moved, x, sizeof x);
     moved[2] = 7;
-    run((clv_op)list[i].number, moved, z);
+    run_op((clv_op)list[i].op_number, moved, z);
     for (int j = 0; j < N; j++)
       if ((y[j] == z[j]) != (j != 2)) fail_msg("%s is not element-wise at %d", def->name, j);
   }
@@ -129,7 +130,7 @@ static void test_elementwise_flag_matches_the_function(void **state) {
 static void test_mixing_ops_start_with_random_weights(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(list); i++) {
-    const clv_op_def *def = clv_op_def_of((clv_op)list[i].number);
+    const clv_op_def *def = clv_op_def_of((clv_op)list[i].op_number);
     clv_attrs attrs = {.out = 3, .kernel = {1, 1}, .stride = {1, 1}, .groups = 1, .layers = 1};
     clv_op_site site = {.attrs = &attrs, .n_in = 1, .in = {CLV_SHAPE(2, 3, 4, 5)}};
     clv_slot slots[CLV_MAX_PARAMS];

@@ -15,7 +15,7 @@ typedef struct value {
   float *m[CLV_OPTIM_MAX_MOMENTS];
 } value;
 
-static void sgd(const clv_step_args *a, value *v) {
+static void step_sgd(const clv_step_args *a, value *v) {
   float *m = v->m[0];
   if (m) {
     *m = (float)(a->is_first_step ? v->d : (double)a->momentum * *m + v->d);
@@ -24,40 +24,40 @@ static void sgd(const clv_step_args *a, value *v) {
   v->p -= a->step_size * v->d;
 }
 
-static void average(float *m, double keep, double take, double d) {
+static void update_average(float *m, double keep, double take, double d) {
   *m = (float)(keep * *m + take * d);
 }
 
-static void adam(const clv_step_args *a, value *v) {
-  average(v->m[0], 1 - (double)a->one_minus_decay[0], a->one_minus_decay[0], v->d);
-  average(v->m[1], 1 - (double)a->one_minus_decay[1], a->one_minus_decay[1], v->d * v->d);
+static void step_adam(const clv_step_args *a, value *v) {
+  update_average(v->m[0], 1 - (double)a->one_minus_decay[0], a->one_minus_decay[0], v->d);
+  update_average(v->m[1], 1 - (double)a->one_minus_decay[1], a->one_minus_decay[1], v->d * v->d);
   v->p -= a->step_size * *v->m[0] / (sqrt(*v->m[1]) / a->bias2_sqrt + a->eps);
 }
 
-static void adagrad(const clv_step_args *a, value *v) {
-  average(v->m[0], 1, 1, v->d * v->d);
+static void step_adagrad(const clv_step_args *a, value *v) {
+  update_average(v->m[0], 1, 1, v->d * v->d);
   v->p -= a->step_size * v->d / (sqrt(*v->m[0]) + a->eps);
 }
 
-static void rmsprop(const clv_step_args *a, value *v) {
-  average(v->m[0], a->decay[0], a->one_minus_decay[0], v->d * v->d);
-  if (v->m[2]) average(v->m[2], a->decay[0], a->one_minus_decay[0], v->d);
+static void step_rmsprop(const clv_step_args *a, value *v) {
+  update_average(v->m[0], a->decay[0], a->one_minus_decay[0], v->d * v->d);
+  if (v->m[2]) update_average(v->m[2], a->decay[0], a->one_minus_decay[0], v->d);
   double mean = v->m[2] ? *v->m[2] : 0;
   double step = v->d / (sqrt(*v->m[0] - mean * mean) + a->eps);
-  if (v->m[1]) average(v->m[1], a->momentum, 1, step);
+  if (v->m[1]) update_average(v->m[1], a->momentum, 1, step);
   v->p -= a->step_size * (v->m[1] ? *v->m[1] : step);
 }
 
-static void adamax(const clv_step_args *a, value *v) {
-  average(v->m[0], a->decay[0], a->one_minus_decay[0], v->d);
+static void step_adamax(const clv_step_args *a, value *v) {
+  update_average(v->m[0], a->decay[0], a->one_minus_decay[0], v->d);
   *v->m[1] = (float)fmax((double)a->decay[1] * *v->m[1], fabs(v->d) + a->eps);
   v->p -= a->step_size * *v->m[0] / *v->m[1];
 }
 
-static void formula_run(const clv_step_args *a, float *p, const float *g,
-                        float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *r) {
-  static void (*const formulas[])(const clv_step_args *, value *) = {sgd,     adam,    adam,
-                                                                     adagrad, rmsprop, adamax};
+static void apply_formula(const clv_step_args *a, float *p, const float *g,
+                          float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *r) {
+  static void (*const formulas[])(const clv_step_args *, value *) = {
+      step_sgd, step_adam, step_adam, step_adagrad, step_rmsprop, step_adamax};
   for (size_t i = r->at; i < r->at + r->n; i++) {
     bool apart = a->kind == CLV_OPTIM_ADAMW;
     value v = {.p = p[i], .d = (double)g[i] * a->grad_scale};
@@ -73,7 +73,7 @@ static void formula_step(const clv_backend *b, const clv_step_args *a, float *p,
                          float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
                          size_t n_runs) {
   (void)b;
-  for (size_t i = 0; i < n_runs; i++) formula_run(a, p, g, moments, &runs[i]);
+  for (size_t i = 0; i < n_runs; i++) apply_formula(a, p, g, moments, &runs[i]);
 }
 
 static const clv_backend formulas = {
@@ -88,8 +88,8 @@ static clv_optim *make_groups(const clv_optim_config *c, size_t n_groups, size_t
   return o;
 }
 
-static clv_optim *make(const clv_optim_config *c, size_t bytes, const clv_optim_span *spans,
-                       size_t n) {
+static clv_optim *make_optim(const clv_optim_config *c, size_t bytes, const clv_optim_span *spans,
+                             size_t n) {
   return make_groups(c, 1, bytes, spans, n);
 }
 
@@ -113,15 +113,16 @@ static const struct {
       {.kind = CLV_OPTIM_ADAMW, .lr = 0.03, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-8}}},
 };
 
-static const float *tensor(const golden *g, const char *name, const char *what, size_t *ret_n) {
+static const float *find_tensor(const golden *g, const char *name, const char *what,
+                                size_t *ret_n) {
   golden_tensor t;
-  if (!golden_find(g, name, what, &t)) fail_msg("%s.%s is missing", name, what);
+  if (!golden_find_tensor(g, name, what, &t)) fail_msg("%s.%s is missing", name, what);
   *ret_n = t.n;
   return t.data;
 }
 
-static void near(const char *name, const char *what, const float *got, const float *want,
-                 size_t n) {
+static void assert_near(const char *name, const char *what, const float *got, const float *want,
+                        size_t n) {
   for (size_t i = 0; i < n; i++)
     if (!(fabs((double)got[i] - want[i]) <= 1e-5 * (1e-2 + fabs((double)want[i]))))
       fail_msg("%s: %s[%zu] is %.9g, torch has %.9g", name, what, i, (double)got[i],
@@ -130,25 +131,26 @@ static void near(const char *name, const char *what, const float *got, const flo
 
 enum { N = 67, GAP = 5, BLOCK = N + GAP + 3 };
 
-/* Position of value i: the 67 values are in two spans, with gaps that hold other numbers. */
-static size_t place(size_t i) { return i < 20 ? i + 3 : i + 3 + GAP; }
+/* Returns the position of value i: the 67 values are in two spans, with gaps that hold other
+ * numbers. */
+static size_t get_position(size_t i) { return i < 20 ? i + 3 : i + 3 + GAP; }
 
-static void scatter(float *block, const float *v, float gap) {
+static void copy_to_block(float *block, const float *v, float gap) {
   for (size_t i = 0; i < BLOCK; i++) block[i] = gap;
-  for (size_t i = 0; i < N; i++) block[place(i)] = v[i];
+  for (size_t i = 0; i < N; i++) block[get_position(i)] = v[i];
 }
 
-static void gather(float *v, const float *block) {
-  for (size_t i = 0; i < N; i++) v[i] = block[place(i)];
+static void copy_from_block(float *v, const float *block) {
+  for (size_t i = 0; i < N; i++) v[i] = block[get_position(i)];
 }
 
-/* Number of moments in torch's file. */
-static int golden_moments(const golden *g, const char *name) {
+/* Returns the number of moments in torch's file. */
+static int count_golden_moments(const golden *g, const char *name) {
   static const char *const names[] = {"momentum_buffer", "exp_avg",  "exp_avg_sq", "sum",
                                       "square_avg",      "grad_avg", "exp_inf"};
   int n = 0;
   golden_tensor t;
-  for (size_t i = 0; i < CLV_COUNT(names); i++) n += golden_find(g, name, names[i], &t);
+  for (size_t i = 0; i < CLV_COUNT(names); i++) n += golden_find_tensor(g, name, names[i], &t);
   return n;
 }
 
@@ -159,24 +161,25 @@ static void check_golden(const golden *g, size_t c) {
   const char *name = golden_cases[c].name;
   float p[BLOCK], grad[BLOCK], now[N];
   size_t n;
-  const float *grads = tensor(g, name, "grads", &n), *after = tensor(g, name, "after", &n);
+  const float *grads = find_tensor(g, name, "grads", &n),
+              *after = find_tensor(g, name, "after", &n);
   clv_optim *o = make_groups(groups, n_groups, sizeof p, spans, 2);
-  scatter(p, tensor(g, name, "start", &n), 77);
+  copy_to_block(p, find_tensor(g, name, "start", &n), 77);
   for (int t = 0; t < 5; t++) {
-    scatter(grad, grads + t * N, NAN);
+    copy_to_block(grad, grads + t * N, NAN);
     for (size_t i = 0; i < BLOCK; i++) grad[i] *= 4;
     clv_optim_step(o, p, grad, (double[]){groups[0].lr, groups[1].lr}, 0.25);
-    gather(now, p);
-    near(name, "after", now, after + t * N, N);
+    copy_from_block(now, p);
+    assert_near(name, "after", now, after + t * N, N);
     assert_true(*clv_optim_step_count(o) == t + 1);
   }
   for (size_t i = 0; i < BLOCK; i++)
     if (i < 3 || (i >= 23 && i < 23 + GAP)) assert_true(p[i] == 77);
   int moments = clv_optim_n_moments(o);
-  assert_int_equal(moments, golden_moments(g, name));
+  assert_int_equal(moments, count_golden_moments(g, name));
   for (int i = 0; i < moments; i++) {
-    gather(now, clv_optim_moment(o, i));
-    near(name, "moment", now, tensor(g, name, clv_optim_moment_name(o, i), &n), N);
+    copy_from_block(now, clv_optim_moment(o, i));
+    assert_near(name, "moment", now, find_tensor(g, name, clv_optim_moment_name(o, i), &n), N);
     assert_true(clv_optim_moment(o, i)[0] == 0);
   }
   assert_null(clv_optim_moment(o, moments));
@@ -201,7 +204,8 @@ static void test_restored_state_continues_with_the_same_bits(void **state) {
   for (size_t c = 0; c < CLV_COUNT(golden_cases); c++) {
     float p[9], q[9], g[9];
     const clv_optim_config *config = golden_cases[c].group;
-    clv_optim *a = make(config, sizeof p, &all, 1), *b = make(config, sizeof p, &all, 1);
+    clv_optim *a = make_optim(config, sizeof p, &all, 1),
+              *b = make_optim(config, sizeof p, &all, 1);
     for (int i = 0; i < 9; i++) p[i] = 1 - 0.3f * (float)i;
     for (int t = 0; t < 5; t++) {
       for (int i = 0; i < 9; i++) g[i] = (float)sin(t * 9 + i);
@@ -230,8 +234,8 @@ static void check_groups(const clv_optim_config *groups) {
   static const clv_optim_span first[] = {{0, 5, 0}, {48, 4, 0}}, second = {20, 7, 0};
   float p[16], q[16], g[16];
   clv_optim *both = make_groups(groups, 2, sizeof p, spans, 3);
-  clv_optim *one = make(&groups[0], sizeof p, first, 2);
-  clv_optim *two = make(&groups[1], sizeof p, &second, 1);
+  clv_optim *one = make_optim(&groups[0], sizeof p, first, 2);
+  clv_optim *two = make_optim(&groups[1], sizeof p, &second, 1);
   for (int i = 0; i < 16; i++) p[i] = q[i] = 1 - 0.3f * (float)i;
   for (int t = 0; t < 5; t++) {
     double lr[] = {groups[0].lr, groups[1].lr / (t + 1)};
@@ -289,8 +293,8 @@ static void test_moment_count_is_the_maximum_over_groups(void **state) {
   assert_int_equal(clv_optim_count_moments(clv_optim_moments_of(&plain)), 0);
 }
 
-static void groups_refused(const clv_optim_config *groups, size_t n, size_t span_group,
-                           const char *word) {
+static void assert_groups_refused(const clv_optim_config *groups, size_t n, size_t span_group,
+                                  const char *word) {
   const clv_optim_span span = {0, 1, span_group};
   clv_optim *o = NULL;
   clv_err err;
@@ -303,13 +307,13 @@ static void test_invalid_groups_are_refused(void **state) {
   clv_optim_config many[CLV_OPTIM_MAX_GROUPS + 1];
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(many); i++) many[i] = plain;
-  groups_refused(many, 0, 0, "groups, not 0");
-  groups_refused(many, CLV_COUNT(many), 0, "groups, not 17");
-  groups_refused(many, 2, 2, "in group 2, but there are 2 groups");
+  assert_groups_refused(many, 0, 0, "groups, not 0");
+  assert_groups_refused(many, CLV_COUNT(many), 0, "groups, not 17");
+  assert_groups_refused(many, 2, 2, "in group 2, but there are 2 groups");
   many[1] = (clv_optim_config){.kind = CLV_OPTIM_ADAM, .lr = 0.1};
-  groups_refused(many, 2, 0, "group 1 is of kind 1, group 0 of kind 0");
+  assert_groups_refused(many, 2, 0, "group 1 is of kind 1, group 0 of kind 0");
   many[1] = plain, many[1].momentum = 2;
-  groups_refused(many, 2, 0, "momentum is 2");
+  assert_groups_refused(many, 2, 0, "momentum is 2");
   many[1] = plain;
   clv_optim_free(make_groups(many, CLV_OPTIM_MAX_GROUPS, 64, NULL, 0));
 }
@@ -317,7 +321,7 @@ static void test_invalid_groups_are_refused(void **state) {
 /* ---- refusals ----------------------------------------------------------------------------------
  */
 
-static void refused(clv_optim_config c, const char *word) {
+static void assert_config_refused(clv_optim_config c, const char *word) {
   clv_optim *o = NULL;
   clv_err err;
   assert_int_equal(clv_optim_new(&c, 1, 64, NULL, 0, &formulas, &o, &err), CLV_INVALID);
@@ -331,22 +335,23 @@ static void test_invalid_settings_are_refused(void **state) {
       .kind = CLV_OPTIM_ADAM, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
   clv_optim_config c;
   (void)state;
-  c = sgd, c.kind = (clv_optim_kind)7, refused(c, "7");
-  c = sgd, c.lr = -0.5, refused(c, "lr is -0.5");
-  c = sgd, c.lr = NAN, refused(c, "lr is nan");
-  c = sgd, c.momentum = 1.5, refused(c, "momentum is 1.5");
-  c = sgd, c.nesterov = true, refused(c, "nesterov");
-  c = sgd, c.weight_decay = INFINITY, refused(c, "weight_decay is inf");
-  c = adam, c.beta1 = 1, refused(c, "beta1 is 1");
-  c = adam, c.beta2 = -0.1, refused(c, "beta2 is -0.1");
-  c = adam, c.eps = -1, refused(c, "eps is -1");
+  c = sgd, c.kind = (clv_optim_kind)7, assert_config_refused(c, "7");
+  c = sgd, c.lr = -0.5, assert_config_refused(c, "lr is -0.5");
+  c = sgd, c.lr = NAN, assert_config_refused(c, "lr is nan");
+  c = sgd, c.momentum = 1.5, assert_config_refused(c, "momentum is 1.5");
+  c = sgd, c.nesterov = true, assert_config_refused(c, "nesterov");
+  c = sgd, c.weight_decay = INFINITY, assert_config_refused(c, "weight_decay is inf");
+  c = adam, c.beta1 = 1, assert_config_refused(c, "beta1 is 1");
+  c = adam, c.beta2 = -0.1, assert_config_refused(c, "beta2 is -0.1");
+  c = adam, c.eps = -1, assert_config_refused(c, "eps is -1");
   const clv_optim_config adagrad = {.kind = CLV_OPTIM_ADAGRAD, .lr = 0.1, .eps = 1e-10};
-  c = adagrad, c.lr_decay = -1, refused(c, "lr_decay is -1");
-  c = adagrad, c.initial_accumulator_value = NAN, refused(c, "initial_accumulator_value is nan");
+  c = adagrad, c.lr_decay = -1, assert_config_refused(c, "lr_decay is -1");
+  c = adagrad, c.initial_accumulator_value = NAN,
+  assert_config_refused(c, "initial_accumulator_value is nan");
   const clv_optim_config rmsprop = {.kind = CLV_OPTIM_RMSPROP, .lr = 0.1, .alpha = 0.99};
-  c = rmsprop, c.alpha = 1, refused(c, "alpha is 1");
-  c = rmsprop, c.momentum = 1.5, refused(c, "momentum is 1.5");
-  c = rmsprop, c.kind = CLV_OPTIM_ADAMAX, c.beta1 = 2, refused(c, "beta1 is 2");
+  c = rmsprop, c.alpha = 1, assert_config_refused(c, "alpha is 1");
+  c = rmsprop, c.momentum = 1.5, assert_config_refused(c, "momentum is 1.5");
+  c = rmsprop, c.kind = CLV_OPTIM_ADAMAX, c.beta1 = 2, assert_config_refused(c, "beta1 is 2");
 }
 
 static void test_invalid_spans_are_refused(void **state) {
@@ -363,7 +368,7 @@ static void test_invalid_spans_are_refused(void **state) {
     assert_non_null(strstr(err.text, "outside its block of 64 bytes"));
   }
   clv_optim_span whole = {0, 16, 0};
-  clv_optim_free(make(&c, 64, &whole, 1));
+  clv_optim_free(make_optim(&c, 64, &whole, 1));
   assert_null(clv_optim_free(NULL));
 }
 
@@ -384,7 +389,8 @@ static void test_omitted_settings_have_torch_defaults(void **state) {
   assert_true(c.eps == 0 && c.momentum == 0);
 }
 
-/* One allocation per moment, the optimiser and its spans; none in a step. */
+/* Making an optimiser allocates each moment, the optimiser and its spans. A step allocates nothing.
+ */
 static void test_step_allocates_nothing(void **state) {
   static const clv_optim_span all = {0, 16, 0};
   static const double lr = 0.1;
@@ -393,7 +399,7 @@ static void test_step_allocates_nothing(void **state) {
   float p[16] = {0}, g[16] = {0};
   (void)state;
   uint64_t before = clv_alloc_count();
-  clv_optim *o = make(&c, 64, &all, 1);
+  clv_optim *o = make_optim(&c, 64, &all, 1);
   assert_true(clv_alloc_count() == before + 4);
   clv_optim_step(o, p, g, &lr, 1);
   assert_true(clv_alloc_count() == before + 4);

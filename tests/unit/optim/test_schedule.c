@@ -31,7 +31,7 @@ static void test_learning_rates_match_torch(void **state) {
   (void)state;
   for (size_t c = 0; c < CLV_COUNT(curves); c++) {
     golden_tensor t;
-    assert_true(golden_find(&numbers, "lr", curves[c].name, &t));
+    assert_true(golden_find_tensor(&numbers, "lr", curves[c].name, &t));
     for (size_t i = 0; i < t.n; i++) {
       double want = ((const double *)t.data)[i], got = clv_lr_at(&curves[c].schedule, 0.05, i);
       if (!(fabs(got - want) <= 1e-12))
@@ -63,10 +63,10 @@ static void test_clip_scale_matches_torch(void **state) {
   for (size_t c = 0; c < CLV_COUNT(names); c++) {
     golden_tensor grads, limit, norm, after;
     double sum = 0;
-    assert_true(golden_find(&numbers, names[c], "grads", &grads) &&
-                golden_find(&numbers, names[c], "max_norm", &limit) &&
-                golden_find(&numbers, names[c], "norm", &norm) &&
-                golden_find(&numbers, names[c], "after", &after));
+    assert_true(golden_find_tensor(&numbers, names[c], "grads", &grads) &&
+                golden_find_tensor(&numbers, names[c], "max_norm", &limit) &&
+                golden_find_tensor(&numbers, names[c], "norm", &norm) &&
+                golden_find_tensor(&numbers, names[c], "after", &after));
     const float *g = grads.data, *want = after.data;
     for (size_t i = 0; i < grads.n; i++) sum += (double)g[i] * g[i];
     assert_true(fabs(sqrt(sum) / *(const double *)norm.data - 1) < 1e-6);

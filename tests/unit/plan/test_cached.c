@@ -16,10 +16,10 @@
 
 static const char *const none = "";
 
-/* Checks a session. data: keys of data and further keys; says: the expected refusal, "" if the
- * front can be cached. */
-static void expect(const char *data, const clv_model_inputs *inputs, const char *front,
-                   const char *rest, const char *says) {
+/* Checks whether the front of a session can be cached. data: keys of data, and further keys; says:
+ * the expected refusal, or "". */
+static void assert_cache_result(const char *data, const clv_model_inputs *inputs, const char *front,
+                                const char *rest, const char *says) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -52,14 +52,16 @@ static const clv_model_inputs picture = {1, {{"input", CLV_F32, {4, {1, 3, 8, 8}
 
 static void cache_of_augmented_images_is_refused(void **state) {
   (void)state;
-  expect("format: images, train: [t], images: {crop: 8}", &picture, CONV, CLASSES, none);
-  expect("format: images, train: [t], images: {crop: 8, train_crop: random, pad: 2}", &picture,
-         CONV, CLASSES,
-         "data.images.train_crop draws another part of an image in each epoch: set it to");
-  expect("format: images, train: [t], images: {crop: 8, train_crop: random_resized}", &picture,
-         CONV, CLASSES, "data.images.train_crop draws another part of an image");
-  expect("format: images, train: [t], images: {crop: 8, flip: 0.5}", &picture, CONV, CLASSES,
-         "data.images.flip flips other images in each epoch: set it to 0");
+  assert_cache_result("format: images, train: [t], images: {crop: 8}", &picture, CONV, CLASSES,
+                      none);
+  assert_cache_result(
+      "format: images, train: [t], images: {crop: 8, train_crop: random, pad: 2}", &picture, CONV,
+      CLASSES, "data.images.train_crop draws another part of an image in each epoch: set it to");
+  assert_cache_result("format: images, train: [t], images: {crop: 8, train_crop: random_resized}",
+                      &picture, CONV, CLASSES,
+                      "data.images.train_crop draws another part of an image");
+  assert_cache_result("format: images, train: [t], images: {crop: 8, flip: 0.5}", &picture, CONV,
+                      CLASSES, "data.images.flip flips other images in each epoch: set it to 0");
 }
 
 static const clv_model_inputs words = {
@@ -70,11 +72,11 @@ static const clv_model_inputs words = {
 
 static void cache_of_masked_or_packed_text_is_refused(void **state) {
   (void)state;
-  expect(TEXT ", objective: causal", &words, TABLE, ATTEND, none);
-  expect(TEXT ", objective: masked", &words, TABLE, ATTEND,
-         "data.objective: masked hides other tokens in each epoch");
-  expect(TEXT ", objective: causal, packed: true", &words, TABLE, ATTEND,
-         "data.packed is true: packed sequences have not one row for each record");
+  assert_cache_result(TEXT ", objective: causal", &words, TABLE, ATTEND, none);
+  assert_cache_result(TEXT ", objective: masked", &words, TABLE, ATTEND,
+                      "data.objective: masked hides other tokens in each epoch");
+  assert_cache_result(TEXT ", objective: causal, packed: true", &words, TABLE, ATTEND,
+                      "data.packed is true: packed sequences have not one row for each record");
 }
 
 int main(void) {

@@ -11,7 +11,7 @@
 
 #include "master/plan/plan.h"
 
-static void expect_choices(uint64_t batch, int64_t least, uint32_t also, const char *want) {
+static void assert_choices(uint64_t batch, int64_t least, uint32_t also, const char *want) {
   CLV_AUTO(clv_freep) uint32_t *list = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
   uint32_t n = 0;
@@ -24,14 +24,16 @@ static void expect_choices(uint64_t batch, int64_t least, uint32_t also, const c
 
 static void micro_batch_choices_respect_the_minimum_size(void **state) {
   (void)state;
-  expect_choices(1, 1, 0, "1");
-  expect_choices(16, 1, 0, "1 2 4 8 16");
-  expect_choices(24, 1, 0, "1 2 3 4 6 8 12 24"); /* 16 would make 12 micro-batches of them */
-  expect_choices(24, 4, 0, "1 2 3 4 6");         /* no choice has fewer than four samples */
-  expect_choices(24, 4, 12, "1 2 3 4 6 12");     /* except for the session's own */
-  expect_choices(37, 1, 0, "1 2 4 8 37");        /* eight micro-batches: seven of 5 and one of 2 */
-  expect_choices(37, 3, 0, "1 2 4");
-  expect_choices(4096, 8, 128, "1 2 4 8 16 32 64 128");
+  assert_choices(1, 1, 0, "1");
+  assert_choices(16, 1, 0, "1 2 4 8 16");
+  /* 16 is no choice, because it would make only 12 micro-batches */
+  assert_choices(24, 1, 0, "1 2 3 4 6 8 12 24");
+  assert_choices(24, 4, 0, "1 2 3 4 6"); /* no choice has fewer than four samples */
+  /* the session's own number is a choice in any case */
+  assert_choices(24, 4, 12, "1 2 3 4 6 12");
+  assert_choices(37, 1, 0, "1 2 4 8 37"); /* eight micro-batches: seven of 5 and one of 2 */
+  assert_choices(37, 3, 0, "1 2 4");
+  assert_choices(4096, 8, 128, "1 2 4 8 16 32 64 128");
 }
 
 static void values_between_measurements_are_interpolated(void **state) {

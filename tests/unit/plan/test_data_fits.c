@@ -8,8 +8,8 @@
 
 enum { RECORDS = 17, COLUMNS = 4 };
 
-static void put_npy(const char *name, const char *descr, const char *shape, const void *values,
-                    size_t bytes) {
+static void write_npy_file(const char *name, const char *descr, const char *shape,
+                           const void *values, size_t bytes) {
   CLV_AUTO(clv_bytes_done) clv_bytes dict = {0}, b = {0};
   clv_bytes_printf(&dict, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", descr, shape);
   uint8_t head[10] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, 118, 0};
@@ -17,13 +17,13 @@ static void put_npy(const char *name, const char *descr, const char *shape, cons
   clv_bytes_printf(&b, "%-117s\n", dict.data);
   clv_bytes_add(&b, values, bytes);
   assert_false(b.failed);
-  put(name, b.data, b.len);
+  write_scratch_file(name, b.data, b.len);
 }
 
 /* Writes an array of zeros with shape[0] records. */
-static void put_zeros(const char *name, const char *descr, const char *shape, size_t bytes) {
+static void write_zeros(const char *name, const char *descr, const char *shape, size_t bytes) {
   CLV_AUTO(clv_freep) char *zeros = calloc(1, bytes);
-  put_npy(name, descr, shape, zeros, bytes);
+  write_npy_file(name, descr, shape, zeros, bytes);
 }
 
 static const char small[] =
@@ -33,7 +33,8 @@ static const char small[] =
     "train: {batch: 8, drop_last: true, optimizer: {kind: sgd, lr: 0.1}}\n";
 
 /* Checks the session with these --set options. text: the expected refusal; "": everything fits. */
-static void expect(const char *text, const char *const *sets, size_t n_sets, const char *says) {
+static void assert_check_result(const char *text, const char *const *sets, size_t n_sets,
+                                const char *says) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
   clv_run_data d = {0};
@@ -48,19 +49,19 @@ static void expect(const char *text, const char *const *sets, size_t n_sets, con
   clv_run_data_done(&d);
 }
 
-#define EXPECT_OF(text, says, ...)                             \
-  do {                                                         \
-    const char *const sets_[] = {__VA_ARGS__};                 \
-    expect(text, sets_, sizeof sets_ / sizeof sets_[0], says); \
+#define EXPECT_OF(text, says, ...)                                          \
+  do {                                                                      \
+    const char *const sets_[] = {__VA_ARGS__};                              \
+    assert_check_result(text, sets_, sizeof sets_ / sizeof sets_[0], says); \
   } while (0)
 #define EXPECT(...) EXPECT_OF(small, __VA_ARGS__)
 
 static void mismatched_sets_and_batches_are_refused(void **state) {
   (void)state;
-  put_zeros("x.npy", "<f4", "17, 4", (size_t)RECORDS * COLUMNS * 4);
-  put_zeros("wide.npy", "<f4", "17, 5", (size_t)RECORDS * 5 * 4);
-  put_zeros("y.npy", "<i8", "17,", (size_t)RECORDS * 8);
-  put_zeros("t.npy", "<f4", "17, 2", (size_t)RECORDS * 2 * 4);
+  write_zeros("x.npy", "<f4", "17, 4", (size_t)RECORDS * COLUMNS * 4);
+  write_zeros("wide.npy", "<f4", "17, 5", (size_t)RECORDS * 5 * 4);
+  write_zeros("y.npy", "<i8", "17,", (size_t)RECORDS * 8);
+  write_zeros("t.npy", "<f4", "17, 2", (size_t)RECORDS * 2 * 4);
   EXPECT("", "train.seed=1");
   EXPECT("wide.npy has records of [5]", "data.test=[wide.npy, y.npy]");
   EXPECT("t.npy has labels of [2], and the last layer ('1') gives [3]", "loss.kind=mse",
@@ -88,68 +89,70 @@ static const char tokens[] =
     "loss: {kind: cross_entropy}\n"
     "train: {batch: 2, optimizer: {kind: sgd, lr: 0.1}}\n";
 
-static void put_numbers(const char *name, const char *shape, const int64_t *numbers, size_t n) {
-  put_npy(name, "<i8", shape, numbers, n * sizeof *numbers);
+static void write_numbers(const char *name, const char *shape, const int64_t *numbers, size_t n) {
+  write_npy_file(name, "<i8", shape, numbers, n * sizeof *numbers);
 }
 
-static void put_tokens(void) {
-  put_numbers("ids.npy", "2, 3", (const int64_t[]){0, 8, 1, 2, 3, 4}, 6);
-  put_numbers("boxes.npy", "2, 3, 2", (const int64_t[]){7, 7, 90, 94, 1, 2, 3, 4, 5, 6, 7, 8}, 12);
-  put_numbers("n.npy", "2,", (const int64_t[]){0, 3}, 2);
-  put_numbers("y.npy", "2, 3", (const int64_t[]){0, 2, -100, -100, -100, 1}, 6);
+static void write_tokens(void) {
+  write_numbers("ids.npy", "2, 3", (const int64_t[]){0, 8, 1, 2, 3, 4}, 6);
+  write_numbers("boxes.npy", "2, 3, 2", (const int64_t[]){7, 7, 90, 94, 1, 2, 3, 4, 5, 6, 7, 8},
+                12);
+  write_numbers("n.npy", "2,", (const int64_t[]){0, 3}, 2);
+  write_numbers("y.npy", "2, 3", (const int64_t[]){0, 2, -100, -100, -100, 1}, 6);
 }
 
 static void out_of_range_tokens_boxes_and_lengths_are_refused(void **state) {
   (void)state;
-  put_tokens();
+  write_tokens();
   EXPECT_OF(tokens, "", "train.seed=1");
-  put_numbers("ids.npy", "2, 3", (const int64_t[]){0, 1, 2, 3, 9, 4}, 6);
+  write_numbers("ids.npy", "2, 3", (const int64_t[]){0, 1, 2, 3, 9, 4}, 6);
   EXPECT_OF(tokens, "ids.npy: record 1 has the number 9, and the embedding 'words' has rows: 9",
             "train.seed=1");
-  put_numbers("ids.npy", "2, 3", (const int64_t[]){0, 1, 2, 3, INT64_MIN, 4}, 6);
+  write_numbers("ids.npy", "2, 3", (const int64_t[]){0, 1, 2, 3, INT64_MIN, 4}, 6);
   EXPECT_OF(tokens, "ids.npy: record 1 has the number -9223372036854775808, and the embedding",
             "train.seed=1");
-  put_tokens();
-  put_numbers("boxes.npy", "2, 3, 2", (const int64_t[]){7, 7, 1, 2, 1, 2, 3, 4, 6, 5, 7, 8}, 12);
+  write_tokens();
+  write_numbers("boxes.npy", "2, 3, 2", (const int64_t[]){7, 7, 1, 2, 1, 2, 3, 4, 6, 5, 7, 8}, 12);
   EXPECT_OF(tokens, "boxes.npy: record 1 has the number -1 (its column 1 less column 0), and the",
             "train.seed=1");
-  put_numbers("boxes.npy", "2, 3, 2",
-              (const int64_t[]){7, 7, 1, 2, INT64_MIN, INT64_MAX, 3, 4, 6, 8, 7, 8}, 12);
+  write_numbers("boxes.npy", "2, 3, 2",
+                (const int64_t[]){7, 7, 1, 2, INT64_MIN, INT64_MAX, 3, 4, 6, 8, 7, 8}, 12);
   EXPECT_OF(tokens, "boxes.npy: record 0 has the number 9223372036854775807 (its column 1 less",
             "train.seed=1");
-  put_tokens();
-  put_numbers("n.npy", "2,", (const int64_t[]){4, 3}, 2);
+  write_tokens();
+  write_numbers("n.npy", "2,", (const int64_t[]){4, 3}, 2);
   EXPECT_OF(tokens, "n.npy: record 0 has the length 4, and its sequence 3 places: 'lengths' is how",
             "train.seed=1");
-  put_numbers("n.npy", "2,", (const int64_t[]){3, -1}, 2);
+  write_numbers("n.npy", "2,", (const int64_t[]){3, -1}, 2);
   EXPECT_OF(tokens, "n.npy: record 1 has the length -1, and its sequence 3 places", "train.seed=1");
 }
 
 static void wrong_dtypes_and_class_counts_are_refused(void **state) {
   (void)state;
-  put_tokens();
-  put_zeros("n.npy", "<f4", "2,", 8);
+  write_tokens();
+  write_zeros("n.npy", "<f4", "2,", 8);
   EXPECT_OF(tokens,
             "attention needs i64 lengths as input 3, got f32 (in files whole numbers are <i4",
             "train.seed=1");
-  put_tokens();
-  put_zeros("ids.npy", "|u1", "2, 3", 6); /* fractions of 255 */
+  write_tokens();
+  /* bytes are fractions of 255, so they are no token numbers */
+  write_zeros("ids.npy", "|u1", "2, 3", 6);
   EXPECT_OF(tokens, "embedding needs i64 row numbers as input 0, got f32", "train.seed=1");
-  put_tokens();
-  put_numbers("y.npy", "2,", (const int64_t[]){0, 2}, 2);
+  write_tokens();
+  write_numbers("y.npy", "2,", (const int64_t[]){0, 2}, 2);
   EXPECT_OF(tokens,
             "y.npy has labels of [], one per record, and the last layer ('4') gives [3, 3]: "
             "it must give the classes of each record",
             "train.seed=1");
-  put_numbers("y.npy", "2, 3", (const int64_t[]){0, 3, -100, -100, -100, 1}, 6);
+  write_numbers("y.npy", "2, 3", (const int64_t[]){0, 3, -100, -100, -100, 1}, 6);
   EXPECT_OF(
       tokens,
       "y.npy: labels go up to 3 (record 0), and the last layer has 3 outputs: it needs 4, one",
       "train.seed=1");
-  put_numbers("y.npy", "2, 3", (const int64_t[]){0, INT64_MAX, -100, -100, -100, 1}, 6);
+  write_numbers("y.npy", "2, 3", (const int64_t[]){0, INT64_MAX, -100, -100, -100, 1}, 6);
   EXPECT_OF(tokens, "labels go up to 9223372036854775807 (record 0), which is the number of no",
             "train.seed=1");
-  put_numbers("y.npy", "2, 3", (const int64_t[]){0, 3, -100, -100, 7, 7}, 6);
+  write_numbers("y.npy", "2, 3", (const int64_t[]){0, 3, -100, -100, 7, 7}, 6);
   EXPECT_OF(tokens, "y.npy: labels go up to 7 (record 1), and the last layer has 3 outputs",
             "train.seed=1");
 }
@@ -167,27 +170,28 @@ static const char model[] =
     "stages: [{name: a, at: master, layers: %s}]\n"
     "loss: {kind: cross_entropy}\ntrain: {batch: 2, optimizer: {kind: sgd, lr: 0.1}}\n";
 
-static void put_model_with_pad(const char *family, int pad) {
+static void write_model_with_pad(const char *family, int pad) {
   char text[400], path[64];
   snprintf(path, sizeof path, "%s/config.json", family);
   snprintf(text, sizeof text, "{\"model_type\": \"%s\", " SIZES, family, pad);
   clv_err err;
   assert_ok(clv_mkdirs(at(family), &err), &err);
-  put(path, text, strlen(text));
+  write_scratch_file(path, text, strlen(text));
 }
-static void put_model(const char *family) { put_model_with_pad(family, 1); }
+static void write_model(const char *family) { write_model_with_pad(family, 1); }
 
-/* Checks two records of four positions and their lengths; NULL: the session has no lengths. */
-static void expect_of_model(const char *family, const char *head, const int64_t *ids,
-                            const int64_t *lengths, const char *says) {
+/* Checks a session with a model over two records of four positions. lengths NULL: the session has
+ * no lengths. */
+static void assert_model_check_result(const char *family, const char *head, const int64_t *ids,
+                                      const int64_t *lengths, const char *says) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   bool roberta = strcmp(family, "roberta") == 0;
   clv_bytes_printf(&text, model, family, head,
                    roberta                  ? "embeddings..classifier"
                    : strcmp(head, "causal") ? "embed_tokens..score"
                                             : "embed_tokens..lm_head");
-  put_numbers("ids.npy", "2, 4", ids, 8);
-  if (lengths) put_numbers("n.npy", "2,", lengths, 2);
+  write_numbers("ids.npy", "2, 4", ids, 8);
+  if (lengths) write_numbers("n.npy", "2,", lengths, 2);
   if (lengths)
     EXPECT_OF(text.data, says, "train.seed=1");
   else
@@ -198,84 +202,93 @@ static void pads_inside_the_length_are_refused(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 1, 1}, inside[] = {2, 3, 4, 5, 6, 1, 7, 1};
   static const int64_t other[] = {2, 3, 4, 5, 6, 7, 1, 8};
   (void)state;
-  put_model("roberta");
-  put_model("llama");
-  put_numbers("y.npy", "2, 4", (const int64_t[]){0, 1, 2, 3, 4, 5, -100, -100}, 8);
-  expect_of_model("roberta", "token", ids, (const int64_t[]){4, 2}, "");
-  expect_of_model("roberta", "token", ids, NULL,
-                  "ids.npy: record 1, place 2 is a pad, and the record has the length 4 "
-                  "(pad_token_id of model.hf is 1): this model numbers places without pads");
-  expect_of_model("roberta", "token", inside, (const int64_t[]){4, 3},
-                  "record 1, place 1 is a pad");
-  expect_of_model("llama", "token", inside, (const int64_t[]){4, 3}, "");
-  put_numbers("y.npy", "2,", (const int64_t[]){0, 1}, 2);
-  expect_of_model("llama", "sequence", ids, (const int64_t[]){4, 2}, "");
-  expect_of_model("llama", "sequence", inside, (const int64_t[]){4, 3}, "");
-  expect_of_model("llama", "sequence", ids, NULL,
-                  "record 1, place 1 has its last token that is no pad, and the record has the "
-                  "length 4");
-  expect_of_model("llama", "sequence", ids, (const int64_t[]){4, 3},
-                  "record 1, place 1 has its last token");
-  expect_of_model("llama", "sequence", other, (const int64_t[]){4, 2},
-                  "record 1, place 3 has its last token that is no pad");
+  write_model("roberta");
+  write_model("llama");
+  write_numbers("y.npy", "2, 4", (const int64_t[]){0, 1, 2, 3, 4, 5, -100, -100}, 8);
+  assert_model_check_result("roberta", "token", ids, (const int64_t[]){4, 2}, "");
+  assert_model_check_result(
+      "roberta", "token", ids, NULL,
+      "ids.npy: record 1, place 2 is a pad, and the record has the length 4 "
+      "(pad_token_id of model.hf is 1): this model numbers places without pads");
+  assert_model_check_result("roberta", "token", inside, (const int64_t[]){4, 3},
+                            "record 1, place 1 is a pad");
+  assert_model_check_result("llama", "token", inside, (const int64_t[]){4, 3}, "");
+  write_numbers("y.npy", "2,", (const int64_t[]){0, 1}, 2);
+  assert_model_check_result("llama", "sequence", ids, (const int64_t[]){4, 2}, "");
+  assert_model_check_result("llama", "sequence", inside, (const int64_t[]){4, 3}, "");
+  assert_model_check_result(
+      "llama", "sequence", ids, NULL,
+      "record 1, place 1 has its last token that is no pad, and the record has the "
+      "length 4");
+  assert_model_check_result("llama", "sequence", ids, (const int64_t[]){4, 3},
+                            "record 1, place 1 has its last token");
+  assert_model_check_result("llama", "sequence", other, (const int64_t[]){4, 2},
+                            "record 1, place 3 has its last token that is no pad");
 }
 
-/* transformers takes the first position of a record of padding, whatever its attention does with
- * padding. */
+/* Of a record of padding only, transformers scores position 0, even if attention ignores padding.
+ * Cleave has no token to score there, so it refuses the record. */
 static void records_of_only_pads_are_refused(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 1, 1, 1, 1}, one[] = {2, 3, 4, 5, 6, 1, 1, 1};
   (void)state;
-  put_model("llama");
-  put_numbers("y.npy", "2,", (const int64_t[]){0, 1}, 2);
-  expect_of_model("llama", "sequence", ids, NULL,
-                  "record 1, place 0 has its first pad, with no token before or behind it, and the "
-                  "record has the length 4");
-  expect_of_model("llama", "sequence", ids, (const int64_t[]){4, 0}, "record has the length 0");
-  expect_of_model("llama", "sequence", one, (const int64_t[]){4, 0}, "record has the length 0");
-  expect_of_model("llama", "sequence", ids, (const int64_t[]){4, 1}, "");
+  write_model("llama");
+  write_numbers("y.npy", "2,", (const int64_t[]){0, 1}, 2);
+  assert_model_check_result(
+      "llama", "sequence", ids, NULL,
+      "record 1, place 0 has its first pad, with no token before or behind it, and the "
+      "record has the length 4");
+  assert_model_check_result("llama", "sequence", ids, (const int64_t[]){4, 0},
+                            "record has the length 0");
+  assert_model_check_result("llama", "sequence", one, (const int64_t[]){4, 0},
+                            "record has the length 0");
+  assert_model_check_result("llama", "sequence", ids, (const int64_t[]){4, 1}, "");
 }
 
 /* -1 is no token, so that transformers scores the last place of every row. */
 static void negative_pad_with_short_lengths_is_refused(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 0, 0}, full[] = {4, 4};
   (void)state;
-  put_model_with_pad("llama", -1);
-  put_numbers("y.npy", "2,", (const int64_t[]){0, 1}, 2);
-  expect_of_model("llama", "sequence", ids, (const int64_t[]){4, 2},
-                  "record 1, place 3 has its last number, and the record has the length 2 "
-                  "(pad_token_id of model.hf is -1): no token is that number");
-  expect_of_model("llama", "sequence", ids, full, "");
-  expect_of_model("llama", "sequence", ids, NULL, "");
+  write_model_with_pad("llama", -1);
+  write_numbers("y.npy", "2,", (const int64_t[]){0, 1}, 2);
+  assert_model_check_result(
+      "llama", "sequence", ids, (const int64_t[]){4, 2},
+      "record 1, place 3 has its last number, and the record has the length 2 "
+      "(pad_token_id of model.hf is -1): no token is that number");
+  assert_model_check_result("llama", "sequence", ids, full, "");
+  assert_model_check_result("llama", "sequence", ids, NULL, "");
 }
 
 static void unshifted_causal_labels_are_refused(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 1, 1}, n[] = {4, 2};
   (void)state;
-  put_model("llama");
-  put_numbers("y.npy", "2, 4", ids, 8);
-  expect_of_model(
+  write_model("llama");
+  write_numbers("y.npy", "2, 4", ids, 8);
+  assert_model_check_result(
       "llama", "causal", ids, n,
       "y.npy: 5 of 5 labels are the token of their own place, not the next: transformers "
       "shifts the labels of head: causal, and here none are");
-  put_numbers("y.npy", "2, 4", (const int64_t[]){-100, -100, 4, 5, 6, -100, -100, -100}, 8);
-  expect_of_model("llama", "causal", ids, n, "2 of 2 labels are the token of their own place");
-  expect_of_model("llama", "token", ids, n, "");
-  put_numbers("y.npy", "2, 4", (const int64_t[]){2, 3, 8, 5, 6, 7, 1, 1}, 8);
-  expect_of_model("llama", "causal", ids, n, "4 of 5 labels are the token of their own place");
-  put_numbers("y.npy", "2, 4", (const int64_t[]){3, 4, 5, -100, 7, -100, -100, -100}, 8);
-  expect_of_model("llama", "causal", ids, n, "");
-  put_numbers("y.npy", "2, 4", (const int64_t[]){3, 3, 3, -100, 3, -100, -100, -100}, 8);
-  expect_of_model("llama", "causal", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, n, "");
-  /* A text of one token is no evidence, even if the row ends within the text. */
-  put_numbers("y.npy", "2, 4", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, 8);
-  expect_of_model("llama", "causal", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, n, "");
-  /* More than half may be intended. */
-  put_numbers("y.npy", "2, 4", (const int64_t[]){2, 3, 8, 8, 6, 8, -100, -100}, 8);
-  expect_of_model("llama", "causal", ids, n, "");
+  write_numbers("y.npy", "2, 4", (const int64_t[]){-100, -100, 4, 5, 6, -100, -100, -100}, 8);
+  assert_model_check_result("llama", "causal", ids, n,
+                            "2 of 2 labels are the token of their own place");
+  assert_model_check_result("llama", "token", ids, n, "");
+  write_numbers("y.npy", "2, 4", (const int64_t[]){2, 3, 8, 5, 6, 7, 1, 1}, 8);
+  assert_model_check_result("llama", "causal", ids, n,
+                            "4 of 5 labels are the token of their own place");
+  write_numbers("y.npy", "2, 4", (const int64_t[]){3, 4, 5, -100, 7, -100, -100, -100}, 8);
+  assert_model_check_result("llama", "causal", ids, n, "");
+  write_numbers("y.npy", "2, 4", (const int64_t[]){3, 3, 3, -100, 3, -100, -100, -100}, 8);
+  assert_model_check_result("llama", "causal", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, n, "");
+  /* Labels that equal the tokens of their own position are refused, but a text of one token is no
+   * evidence. */
+  write_numbers("y.npy", "2, 4", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, 8);
+  assert_model_check_result("llama", "causal", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, n, "");
+  /* Half of the labels equal their own tokens, which is too few to refuse the session. */
+  write_numbers("y.npy", "2, 4", (const int64_t[]){2, 3, 8, 8, 6, 8, -100, -100}, 8);
+  assert_model_check_result("llama", "causal", ids, n, "");
 }
 
-/* Asserts the note of `check` about such labels with the head; NULL: no note. */
-static void expect_note(const char *head, const int64_t *labels, const char *want) {
+/* Asserts the note that `check` prints about such labels with this head; NULL: no note. */
+static void assert_note(const char *head, const int64_t *labels, const char *want) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, notes = {0};
   const char *const sets[] = {"train.seed=1"};
@@ -283,7 +296,7 @@ static void expect_note(const char *head, const int64_t *labels, const char *wan
   clv_run_data d = {0};
   uint64_t left_out;
   clv_err err = {0};
-  put_numbers("y.npy", "2, 4", labels, 8);
+  write_numbers("y.npy", "2, 4", labels, 8);
   clv_bytes_printf(&text, model, "llama", head,
                    strcmp(head, "causal") ? "embed_tokens..score" : "embed_tokens..lm_head");
   assert_ok(clv_session_config_parse(at("s.yaml"), text.data, text.len, &over, &c, &err), &err);
@@ -295,24 +308,24 @@ static void expect_note(const char *head, const int64_t *labels, const char *wan
   clv_run_data_done(&d);
 }
 
-/* Positions count whose token differs from the next one: five of these. */
+/* Only positions whose token differs from the next one count: five of these. */
 static void most_labels_of_their_own_place_are_noted(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 1, 1}, n[] = {4, 2};
   (void)state;
-  put_model("llama");
-  put_numbers("ids.npy", "2, 4", ids, 8);
-  put_numbers("n.npy", "2,", n, 2);
+  write_model("llama");
+  write_numbers("ids.npy", "2, 4", ids, 8);
+  write_numbers("n.npy", "2,", n, 2);
   static const int64_t three[] = {2, 3, 8, 8, 6, 8, -100, -100},
                        half[] = {2, 8, -100, -100, 6, 8, -100, -100},
                        two[] = {2, 8, 8, 8, 6, 8, -100, -100},
                        all[] = {2, 3, 4, 5, 6, 7, -100, -100};
-  expect_note("causal", three,
+  assert_note("causal", three,
               "data.train: 3 of 5 labels are the token of their own place; head: causal is to say "
               "the next one, and nothing shifts labels here\n");
-  expect_note("causal", half, NULL); /* two of four */
-  expect_note("causal", two, NULL);
-  expect_note("causal", all, NULL); /* refused, so no note */
-  expect_note("token", three, NULL);
+  assert_note("causal", half, NULL); /* two of four labels, so no note */
+  assert_note("causal", two, NULL);
+  assert_note("causal", all, NULL); /* all labels: the session is refused, so there is no note */
+  assert_note("token", three, NULL);
 }
 
 int main(void) {

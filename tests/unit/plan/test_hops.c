@@ -16,10 +16,11 @@
 #include "master/plan/plan_int.h"
 
 typedef struct hop_case {
-  const char *layers;            /* layers of the first worker, which is sent the records */
-  const char *plan;              /* the hop's words in the plan */
-  const char *key;               /* key of a policy that must be true for the hop */
-  const char *record, *gradient; /* words in the record, for the value and for its gradient */
+  const char *first_worker_layers; /* layers of the first worker, which is sent the records */
+  const char *plan_words;          /* the hop's words in the plan */
+  const char *policy_key;          /* key of a policy that must be true for the hop */
+  const char *record_words,
+      *gradient_words; /* words in the record, for the value and for its gradient */
 } hop_case;
 
 static const hop_case cases[] = {
@@ -29,7 +30,7 @@ static const hop_case cases[] = {
 
 static const clv_model_inputs features = {1, {{"input", CLV_F32, {2, {1, 16}}}}};
 
-static clv_blueprint *planned(const char *layers, clv_session_config **ret) {
+static clv_blueprint *make_blueprint(const char *layers, clv_session_config **ret) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_blueprint *b = NULL;
   clv_err err = {0};
@@ -52,7 +53,7 @@ static clv_blueprint *planned(const char *layers, clv_session_config **ret) {
 }
 
 /* Returns a policy that permits all but `without`, and RAW INPUT only if `raw`. */
-static clv_policy *policy_of(const char *without, bool raw) {
+static clv_policy *make_policy_without(const char *without, bool raw) {
   static const char *const keys[] = {"tokens", "labels", "labels_readable", "front_known"};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_policy *p = NULL;
@@ -72,9 +73,9 @@ static clv_policy *policy_of(const char *without, bool raw) {
   return p;
 }
 
-/* Checks only the hop against the policy, because the policy may refuse the first worker's records
- * too. */
-static clv_code hold_hop_alone(clv_blueprint *b, clv_policy *p, clv_err *err) {
+/* Checks only the hop against the policy, because the policy may also refuse that the records are
+ * sent to the first worker. */
+static clv_code check_hop_alone(clv_blueprint *b, clv_policy *p, clv_err *err) {
   const clv_planned_sends nothing = {0};
   b->policy = p;
   return clv_blueprint_check_policy(b, &nothing, err);
@@ -84,39 +85,41 @@ static void hop_names_match_in_plan_policy_and_record(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
-    CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = planned(cases[i].layers, &c);
+    CLV_AUTO(clv_blueprint_freep)
+    clv_blueprint *b = make_blueprint(cases[i].first_worker_layers, &c);
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-    CLV_AUTO(clv_policy_freep) clv_policy *none = policy_of(cases[i].key, false);
+    CLV_AUTO(clv_policy_freep) clv_policy *none = make_policy_without(cases[i].policy_key, false);
     CLV_AUTO(clv_policy_freep)
-    clv_policy *enough = policy_of("none", strcmp(cases[i].key, "raw") == 0);
+    clv_policy *enough = make_policy_without("none", strcmp(cases[i].policy_key, "raw") == 0);
     clv_egress_row there = clv_blueprint_hop_row(b, 0, false),
                    back = clv_blueprint_hop_row(b, 0, true);
     char words[CLV_FINDINGS_TEXT], name[160];
     clv_err err = {0};
-    assert_string_equal(clv_findings_words(there.findings, words), cases[i].plan);
+    assert_string_equal(clv_findings_words(there.findings, words), cases[i].plan_words);
     assert_string_equal(clv_egress_kind_name(clv_egress_record_kind(there.kind, there.findings)),
-                        cases[i].record);
+                        cases[i].record_words);
     assert_string_equal(clv_egress_kind_name(clv_egress_record_kind(back.kind, back.findings)),
-                        cases[i].gradient);
+                        cases[i].gradient_words);
     assert_int_equal(clv_blueprint_describe(b, false, &text, &err), CLV_OK);
-    assert_non_null(strstr((const char *)text.data, cases[i].plan));
-    snprintf(name, sizeof name, "direct %s of stage 'one'", cases[i].plan);
+    assert_non_null(strstr((const char *)text.data, cases[i].plan_words));
+    snprintf(name, sizeof name, "direct %s of stage 'one'", cases[i].plan_words);
     assert_string_equal(there.name, name);
-    assert_int_equal(hold_hop_alone(b, none, &err), CLV_INVALID);
+    assert_int_equal(check_hop_alone(b, none, &err), CLV_INVALID);
     assert_non_null(strstr(err.text, name));
-    assert_non_null(strstr(err.text, cases[i].key));
-    if (hold_hop_alone(b, enough, &err) != CLV_OK) fail_msg("%s", err.text);
+    assert_non_null(strstr(err.text, cases[i].policy_key));
+    if (check_hop_alone(b, enough, &err) != CLV_OK) fail_msg("%s", err.text);
   }
 }
 
-/* Words that policies were signed for stay the same. */
+/* A policy that permits a stage's finding was signed before direct hops had rows of their own, so
+ * it permits the hop, too. */
 static void policy_that_permits_the_stage_permits_its_hop(void **state) {
   (void)state;
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
-  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = planned(cases[1].layers, &c);
-  CLV_AUTO(clv_policy_freep) clv_policy *raw = policy_of("front_known", true);
+  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = make_blueprint(cases[1].first_worker_layers, &c);
+  CLV_AUTO(clv_policy_freep) clv_policy *raw = make_policy_without("front_known", true);
   clv_err err = {0};
-  if (hold_hop_alone(b, raw, &err) != CLV_OK) fail_msg("%s", err.text);
+  if (check_hop_alone(b, raw, &err) != CLV_OK) fail_msg("%s", err.text);
 }
 
 int main(void) {

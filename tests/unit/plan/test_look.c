@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a look means for a session: findings of rows, refusals, limits of the policy, words.
+ * What a look means for a parse_session: findings of rows, refusals, limits of the policy, words.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 
 static const clv_shape words = {2, {1, 12}};
 
-static clv_session_config *session(const char *privacy) {
+static clv_session_config *parse_session(const char *privacy) {
   clv_session_config *c = NULL;
   clv_err err;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -35,14 +35,14 @@ static clv_session_config *session(const char *privacy) {
   return c;
 }
 
-static clv_blueprint *blueprint(const clv_session_config *c) {
+static clv_blueprint *make_blueprint(const clv_session_config *c) {
   clv_blueprint *b = NULL;
   clv_err err;
   if (clv_blueprint_new(c, &words, CLV_I64, &b, &err) != CLV_OK) fail_msg("%s", err.text);
   return b;
 }
 
-static clv_look look_of(double tokens, double labels) {
+static clv_look make_look(double tokens, double labels) {
   clv_look look = {.has_run = true, .records = 64, .draws = 1};
   look.of[CLV_LOOK_TOKENS] =
       (clv_look_result){.state = CLV_LOOK_READ, .figure = tokens, .method = "the nearest vector"};
@@ -51,7 +51,7 @@ static clv_look look_of(double tokens, double labels) {
   return look;
 }
 
-static const clv_egress_row *row_of(const clv_blueprint *b, clv_egress_kind kind) {
+static const clv_egress_row *find_row(const clv_blueprint *b, clv_egress_kind kind) {
   for (size_t i = 0; i < b->n_egress; i++)
     if (b->egress[i].kind == kind) return &b->egress[i];
   fail_msg("no such row");
@@ -61,16 +61,16 @@ static const clv_egress_row *row_of(const clv_blueprint *b, clv_egress_kind kind
 static void readable_data_adds_a_finding_to_its_rows(void **state) {
   (void)state;
   CLV_AUTO(clv_session_config_freep)
-  clv_session_config *c = session("tokens_readable: true, labels_readable: true");
-  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c);
+  clv_session_config *c = parse_session("tokens_readable: true, labels_readable: true");
+  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = make_blueprint(c);
   CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0}, page = {0};
-  clv_look look = look_of(.25, .9);
+  clv_look look = make_look(.25, .9);
   clv_err err;
   clv_blueprint_egress_text(b, &before);
   clv_blueprint_add_look(b, &look);
   if (clv_blueprint_check_privacy(b, &err) != CLV_OK) fail_msg("%s", err.text);
-  assert_int_equal(row_of(b, CLV_EGRESS_ACTIVATION)->look_findings, CLV_FINDING_TOKENS);
-  assert_int_equal(row_of(b, CLV_EGRESS_GRADIENT)->findings, CLV_FINDING_LABELS_READABLE);
+  assert_int_equal(find_row(b, CLV_EGRESS_ACTIVATION)->look_findings, CLV_FINDING_TOKENS);
+  assert_int_equal(find_row(b, CLV_EGRESS_GRADIENT)->findings, CLV_FINDING_LABELS_READABLE);
   /* the text must not contain figures that change while weights are trained */
   clv_blueprint_egress_text(b, &after);
   assert_string_equal(before.data, after.data);
@@ -82,13 +82,14 @@ static void readable_data_adds_a_finding_to_its_rows(void **state) {
 static void figure_at_its_limit_is_no_finding(void **state) {
   (void)state;
   for (int above = 0; above < 2; above++) {
-    CLV_AUTO(clv_session_config_freep) clv_session_config *c = session("tokens_readable: true");
-    CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c);
-    clv_look look = look_of(.2 + .01 * above, .3 + .01 * above);
+    CLV_AUTO(clv_session_config_freep)
+    clv_session_config *c = parse_session("tokens_readable: true");
+    CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = make_blueprint(c);
+    clv_look look = make_look(.2 + .01 * above, .3 + .01 * above);
     clv_blueprint_add_look(b, &look);
-    assert_int_equal(row_of(b, CLV_EGRESS_ACTIVATION)->look_findings,
+    assert_int_equal(find_row(b, CLV_EGRESS_ACTIVATION)->look_findings,
                      above ? CLV_FINDING_TOKENS : 0);
-    assert_int_equal(row_of(b, CLV_EGRESS_GRADIENT)->look_findings,
+    assert_int_equal(find_row(b, CLV_EGRESS_GRADIENT)->look_findings,
                      above ? CLV_FINDING_LABELS_READABLE : 0);
   }
 }
@@ -98,10 +99,11 @@ static void readable_data_needs_a_privacy_key(void **state) {
   static const struct {
     const char *privacy;
     double tokens, labels;
-    const char *says; /* NULL: permitted */
+    const char *says; /* expected refusal; NULL: permitted */
   } cases[] = {
       {"tokens_readable: false", .2, .3, NULL},
-      {"tokens_readable: false", .21, .31, NULL}, /* reported, and limited only by a policy */
+      /* the figure is reported; only a policy can limit it */
+      {"tokens_readable: false", .21, .31, NULL},
       {"tokens_readable: false", .89, .89, NULL},
       {"tokens_readable: false", .9, .3, "/s.yaml:12:22: worker 'w1' can read tokens from the act"},
       {"tokens_readable: true", .9, .3, NULL},
@@ -109,9 +111,9 @@ static void readable_data_needs_a_privacy_key(void **state) {
       {"labels_readable: true", .2, .9, NULL},
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    CLV_AUTO(clv_session_config_freep) clv_session_config *c = session(cases[i].privacy);
-    CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c);
-    clv_look look = look_of(cases[i].tokens, cases[i].labels);
+    CLV_AUTO(clv_session_config_freep) clv_session_config *c = parse_session(cases[i].privacy);
+    CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = make_blueprint(c);
+    clv_look look = make_look(cases[i].tokens, cases[i].labels);
     clv_err err = {0};
     clv_blueprint_add_look(b, &look);
     clv_code code = clv_blueprint_check_privacy(b, &err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What `plan` knows of a model with branches and with several inputs: which values cross each cut,
- * which inputs go where, and what that shows.
+ * What `make_blueprint` knows of a model with branches and with several inputs: which values cross
+ * each cut, which inputs go where, and what that shows.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 
 #include "master/plan/plan_int.h"
 
-static clv_session_config *session(const char *privacy, const char *stages) {
+static clv_session_config *parse_session(const char *privacy, const char *stages) {
   clv_session_config *c = NULL;
   clv_err err;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -31,7 +31,7 @@ static clv_session_config *session(const char *privacy, const char *stages) {
 }
 
 /* Makes the blueprint of a session over twelve tokens, four numbers and a length. */
-static clv_code plan(const clv_session_config *c, clv_blueprint **ret, clv_err *err) {
+static clv_code make_blueprint(const clv_session_config *c, clv_blueprint **ret, clv_err *err) {
   static const clv_model_inputs inputs = {.n = 3,
                                           .list = {{"ids", CLV_I64, {2, {1, 12}}},
                                                    {"extra", CLV_F32, {2, {1, 4}}},
@@ -47,13 +47,13 @@ static clv_code plan(const clv_session_config *c, clv_blueprint **ret, clv_err *
   "  - {name: head, at: master, layers: [{op: mean, dim: 1, name: m}, {op: concat, from: [m, " \
   "extra]}, {op: linear, out: 3}]}\n"
 
-static void expect_table(const char *privacy, const char *middle, const char *want) {
+static void assert_table(const char *privacy, const char *middle, const char *want) {
   CLV_AUTO(clv_bytes_done) clv_bytes stages = {0}, got = {0};
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
   clv_err err;
   clv_bytes_printf(&stages, FRONT "%s" HEAD, middle);
-  CLV_AUTO(clv_session_config_freep) clv_session_config *c = session(privacy, stages.data);
-  if (plan(c, &b, &err) != CLV_OK) fail_msg("%s", err.text);
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = parse_session(privacy, stages.data);
+  if (make_blueprint(c, &b, &err) != CLV_OK) fail_msg("%s", err.text);
   clv_blueprint_egress_text(b, &got);
   if (strncmp(got.data, want, strlen(want)) != 0) fail_msg("\n%s\nis not\n%s", got.data, want);
 }
@@ -62,7 +62,7 @@ static void expect_table(const char *privacy, const char *middle, const char *wa
  * the master. */
 static void egress_table_lists_every_sent_tensor(void **state) {
   (void)state;
-  expect_table("tokens_readable: true",
+  assert_table("tokens_readable: true",
                "  - {name: middle, at: w1, layers: [" ATTEND ", {op: add, from: [a, x]}]}\n",
                "LENGTHS 'lengths', for stage middle | [8] | i64 | 64 | w1 spiffe://t/w1\n"
                "activation of stage 'front' (2 values) | [8, 96] | f32 | 3072 | w1 spiffe://t/w1 | "
@@ -71,7 +71,7 @@ static void egress_table_lists_every_sent_tensor(void **state) {
                "  of layer 2 'q' | [8, 12, 4]\n"
                "gradient for stage 'middle' (layer 4) | [8, 12, 4] | f32 | 1536 | w1 "
                "spiffe://t/w1 | PICTURE\n"); /* the head reads four numbers of sixteen positions */
-  expect_table("raw_input_leaves: true",
+  assert_table("raw_input_leaves: true",
                "  - {name: middle, at: w1, layers: [" ATTEND
                ", {op: embedding, rows: 9, out: 4, "
                "name: again, from: [ids]}, {op: add, from: [a, again]}]}\n",
@@ -80,7 +80,7 @@ static void egress_table_lists_every_sent_tensor(void **state) {
                "activation of stage 'front' (2 values) | ");
 }
 
-static void expect_refused(const char *layers, const char *input) {
+static void assert_refused(const char *layers, const char *input) {
   CLV_AUTO(clv_bytes_done) clv_bytes stages = {0}, want = {0};
   clv_blueprint *b = NULL;
   clv_err err = {0};
@@ -93,18 +93,19 @@ static void expect_refused(const char *layers, const char *input) {
                    "master, or set privacy.raw_input_leaves: true",
                    input);
   CLV_AUTO(clv_session_config_freep)
-  clv_session_config *c = session("tokens_readable: true, labels_readable: true", stages.data);
-  assert_int_equal(plan(c, &b, &err), CLV_INVALID);
+  clv_session_config *c =
+      parse_session("tokens_readable: true, labels_readable: true", stages.data);
+  assert_int_equal(make_blueprint(c, &b, &err), CLV_INVALID);
   if (strncmp(err.text, "/s.yaml:12:", 11) || !strstr(err.text, want.data))
     fail_msg("%s", err.text);
   assert_null(b);
 }
 
-/* An input that is also read as numbers is more than lengths. */
+/* An input that a layer also reads as numbers does not count as lengths only. */
 static void worker_inputs_need_permission(void **state) {
   (void)state;
-  expect_refused("{op: concat, from: [m, extra]}", "extra");
-  expect_refused(
+  assert_refused("{op: concat, from: [m, extra]}", "extra");
+  assert_refused(
       "{op: embedding, rows: 13, out: 4, name: e, from: [lengths]}, {op: add, name: sum, from: "
       "[m, e]}]}\n  - {name: head, at: master, layers: [{op: concat, from: [sum, extra]}",
       "lengths");
@@ -116,15 +117,15 @@ static void plan_reports_sent_lengths(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   clv_err err;
   CLV_AUTO(clv_session_config_freep)
-  clv_session_config *c = session("tokens_readable: true",
-                                  FRONT "  - {name: middle, at: w1, layers: [" ATTEND "]}\n" HEAD);
-  if (plan(c, &b, &err) != CLV_OK) fail_msg("%s", err.text);
+  clv_session_config *c = parse_session(
+      "tokens_readable: true", FRONT "  - {name: middle, at: w1, layers: [" ATTEND "]}\n" HEAD);
+  if (make_blueprint(c, &b, &err) != CLV_OK) fail_msg("%s", err.text);
   clv_privacy_describe(b, false, &text);
   clv_privacy_describe(b, true, &json);
   assert_non_null(strstr(text.data, "lengths: of every record's sequence are sent"));
   assert_non_null(strstr(json.data, "\"lengths\":\"leave\""));
-  assert_int_equal(b->stages[0].output_findings,
-                   CLV_FINDING_TOKENS); /* because of the tokens, not the lengths */
+  /* the finding comes from the tokens, not from the lengths */
+  assert_int_equal(b->stages[0].output_findings, CLV_FINDING_TOKENS);
   assert_int_equal(b->stages[1].n_model_inputs, 1);
   assert_int_equal(b->stages[2].model_inputs[0], 1);
 }

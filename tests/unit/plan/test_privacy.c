@@ -26,7 +26,8 @@ static const clv_shape image = {4, {1, 1, 6, 6}}, words = {2, {1, 12}}, number =
 #define CONV "{op: conv2d, out: 2, kernel: 3}"
 #define OTHERS "{op: scale, factor: 2}, {op: relu}, {op: batchnorm}, {op: maxpool, kernel: 2}"
 
-static clv_session_config *session(const char *privacy, const char *train, const char *stages) {
+static clv_session_config *parse_session(const char *privacy, const char *train,
+                                         const char *stages) {
   clv_session_config *c = NULL;
   clv_err err;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -43,7 +44,7 @@ static clv_session_config *session(const char *privacy, const char *train, const
   return c;
 }
 
-static clv_blueprint *blueprint(const clv_session_config *c, const clv_shape *sample) {
+static clv_blueprint *make_blueprint(const clv_session_config *c, const clv_shape *sample) {
   clv_blueprint *b = NULL;
   clv_err err;
   if (clv_blueprint_new(c, sample, CLV_I64, &b, &err) != CLV_OK) fail_msg("%s", err.text);
@@ -53,10 +54,10 @@ static clv_blueprint *blueprint(const clv_session_config *c, const clv_shape *sa
 /* ---- records --------------------------------------------------------------------------------- */
 
 typedef struct front_row {
-  const clv_shape *sample;
-  const char *layers, *more, *train;
-  clv_findings want;
-  int64_t least; /* fewest positions for PICTURE; 0: any */
+  const clv_shape *sample_shape;
+  const char *first_layers, *other_layers, *train_keys;
+  clv_findings wanted_findings;
+  int64_t min_positions; /* fewest positions for PICTURE; 0: any */
 } front_row;
 
 enum {
@@ -78,7 +79,8 @@ static const clv_shape flat_rgb = {2, {1, 108}}, wide = {2, {1, 60}}, halves = {
 #define ROWS                                                                                      \
   "{op: reshape, shape: [1, 16], name: r}, {op: reshape, shape: [16, 1], from: [input], name: x}" \
   ", {op: scale, factor: 0, name: z}, {op: add, from: [z, r], name: c}"
-/* Concatenates x with the output of a secret layer that is applied to each n positions. */
+/* Layers that concatenate x with the output of a secret layer that is applied to each n positions.
+ */
 #define GROUPS(n)                                                                 \
   COLUMN ", {op: reshape, shape: [" #n                                            \
          ", -1], name: s}, {op: linear, out: 1}, {op: reshape, "                  \
@@ -103,7 +105,8 @@ static const front_row fronts[] = {
     {&rgb, "{op: conv2d, out: 4, kernel: 1}", "", "", RAW, 0},
     {&rgb, "{op: conv2d, out: 6, kernel: 1, groups: 3}", "", "", RAW, 0},
     {&rgb, "{op: permute, order: [2, 3, 1]}, {op: linear, out: 4}", "", "", RAW | PICTURE, 0},
-    {&rows, "{op: linear, out: 4}", "", "", RAW | PICTURE, 0}, /* channels last */
+    /* records whose last dimension is the channels */
+    {&rows, "{op: linear, out: 4}", "", "", RAW | PICTURE, 0},
     {&rgb, "{op: globalavgpool}, {op: conv2d, out: 4, kernel: 1}", "", "", RAW, 0},
     {&rgb, "{op: mean, dim: 3}, {op: mean, dim: 2}, {op: linear, out: 4}", "", "", RAW, 0},
     {&number, "{op: linear, out: 5}, {op: relu}", "", "", RAW, 0},
@@ -172,7 +175,7 @@ static const front_row fronts[] = {
      "", "", RAW, 0},
     {&features, "{op: flatten, name: x}, {op: linear, out: 16, name: y}, {op: add, from: [x, y]}",
      "", "", RAW, 0},
-    /* values that are equal at each position of a layer add none */
+    /* values that are equal at all positions of a layer add no position */
     {&image,
      CONTEXT ", {op: reshape, shape: [64, 1, 1], name: g}, {op: scale, factor: 0, from: [input], "
              "name: z}, {op: add, from: [z, g], name: c}, {op: concat, dim: 1, from: [input, c]}, "
@@ -199,8 +202,9 @@ static const front_row fronts[] = {
      ROWS ", {op: slice, dim: 2, start: 0, stop: 1, name: d}, {op: concat, dim: 2, from: [x, d]}, "
           "{op: reshape, shape: [1, 32]}, {op: conv1d, out: 1, kernel: 2, stride: 2}",
      "", "", RAW, 0},
-    {&features, ROWS ", {op: linear, out: 1}", "", "", 0, 0}, /* the record has nothing else */
-    /* or at some positions: four contexts of four positions, or the mean of each */
+    /* secret layers over all positions: each output depends on the whole record */
+    {&features, ROWS ", {op: linear, out: 1}", "", "", 0, 0},
+    /* positions that depend on groups: four contexts of four positions, or the mean of each */
     {&features, GROUPS(4) ", {op: concat, dim: 2, from: [x, c]}, {op: linear, out: 1}", "", "", RAW,
      0},
     {&features, GROUPS(8) ", {op: concat, dim: 2, from: [x, c]}, {op: linear, out: 1}", "", "", RAW,
@@ -211,7 +215,7 @@ static const front_row fronts[] = {
             "name: z}, {op: add, from: [z, m], name: c}, {op: concat, dim: 3, from: [y, c]}, "
             "{op: linear, out: 2}",
      "", "", RAW, 0},
-    {&image, /* the mean of each row */
+    {&image, /* each output depends on the mean of one row */
      "{op: mean, dim: 3}, {op: reshape, shape: [1, 6, 1], name: m}, {op: scale, factor: 0, from: "
      "[input], name: z}, {op: add, from: [z, m], name: c}, {op: concat, dim: 1, from: [input, c]}, "
      "{op: conv2d, out: 2, kernel: 1}",
@@ -239,7 +243,7 @@ static const front_row fronts[] = {
      0},
     {&features, "{op: dropout, p: 0.9}, {op: linear, out: 5}", PUBLIC, "", RAW, 0},
     {&features, "{op: linear, out: 16}, {op: relu}, {op: dropout, p: 0.9}, {op: linear, out: 5}",
-     "", "", 0, 0}, /* hidden before */
+     "", "", 0, 0}, /* an earlier layer has already hidden the record */
     {&features,
      "{op: linear, out: 16, name: a}, {op: dropout, p: 0.9}, {op: linear, out: 5, name: b}",
      "weights: {folder: p, new: [b]}, ", "", KNOWN, 0},
@@ -296,18 +300,18 @@ static const front_row fronts[] = {
      "{op: reshape, shape: [3, 6, 6], name: i}, {op: linear, out: 1, from: [input], name: t}, {op: "
      "reshape, shape: [1, 1, 1]}, {op: scale, factor: 0, name: z}, {op: add, from: [i, z]}, {op: "
      "conv2d, out: 4, kernel: 1}",
-     "", "", RAW | PICTURE, 0}, /* also read flat */
+     "", "", RAW | PICTURE, 0}, /* the same record is also read flat */
     {&flat_rgb, "{op: reshape, shape: [3, 6, 6]}, {op: flatten}, {op: linear, out: 5}", "", "", 0,
      0},
     {&flat_rgb, "{op: linear, out: 5}", "", "", 0, 0},
-    /* at the border, the first tap alone */
+    /* at the border, an output depends on the first tap alone */
     {&image, "{op: conv2d, out: 2, kernel: 3, pad: 2}", "", "", RAW | PICTURE, 1},
     {&image, "{op: conv_transpose2d, out: 2, kernel: 3, stride: 2}", "", "", RAW | PICTURE, 1},
     {&image, "{op: conv_transpose2d, out: 2, kernel: 3, stride: 4, dilation: 2}", "", "",
-     RAW | PICTURE, 1}, /* its first and its last tap are at one position */
+     RAW | PICTURE, 1}, /* the first and the last tap of the kernel read the same position */
     {&steps, "{op: lstm, out: 5}", "", "", RAW | PICTURE, 0},
     {&words, EMBEDDING ", {op: lstm, out: 5}", "", "", TOKENS, 0},
-    /* few positions each */
+    /* each output depends on few positions */
     {&image, CONV, "", "", PICTURE, 9},
     {&image, CONV, "freeze: true, ", "", PICTURE, 9},
     {&image, "{op: conv2d, out: 2, kernel: 3, pad: 1}", "", "", PICTURE, 4},
@@ -317,13 +321,13 @@ static const front_row fronts[] = {
     {&rgb,
      "{op: conv2d, out: 4, kernel: 2, stride: 2}, {op: reshape, shape: [4, 9]}, {op: "
      "permute, order: [2, 1]}, {op: prepend}, {op: positions, rows: 10, name: h}, " BLOCK,
-     "", "", PICTURE, 4}, /* as a ViT begins */
+     "", "", PICTURE, 4}, /* the first layers of a vision transformer */
     {&image, OTHERS ", {op: reshape, shape: [1, 9]}, {op: conv1d, out: 2, kernel: 3}", "", "",
      PICTURE, 12},
     {&signal, "{op: conv1d, out: 2, kernel: 3}", "", "", PICTURE, 3},
     {&steps, "{op: lstm, out: 5}, {op: slice, dim: 1, start: 7, stop: 8}", "", "", 0, 0},
     {&words, TURNED ", {op: conv1d, out: 2, kernel: 3}", "", "", TOKENS, 0},
-    /* half of them, or more */
+    /* each output depends on half of the positions, or more */
     {&image, OTHERS ", {op: flatten}, {op: linear, out: 5}", "", "", 0, 0},
     {&image, CONV ", {op: flatten}, {op: linear, out: 5}", "", "", 0, 0},
     {&image, "{op: conv2d, out: 2, kernel: 5}", "", "", 0, 0},
@@ -331,7 +335,7 @@ static const front_row fronts[] = {
     {&words, EMBEDDING ", {op: flatten}, {op: linear, out: 5}", "", "", 0, 0},
     {&words, EMBEDDING ", {op: lstm, out: 5}, {op: slice, dim: 1, start: 11, stop: 12}", "", "", 0,
      0},
-    /* weights that others know */
+    /* layers whose weights others know */
     {&image, CONV, PUBLIC, "", KNOWN | PICTURE, 9},
     {&image, CONV, SECRET, "", PICTURE, 9},
     {&image, CONV, SECRET, "seed: 7, ", PICTURE, 9},
@@ -347,13 +351,13 @@ static const front_row fronts[] = {
      "weights: {folder: p, new: [b]}, ", "", KNOWN, 0},
     {&image, "{op: flatten}, {op: linear, out: 5, name: a}",
      PUBLIC "lora: {targets: [a], r: 2, alpha: 2}, ", "", KNOWN, 0},
-    /* tokens */
+    /* fronts over tokens */
     {&words, EMBEDDING, "", "", TOKENS, 0},
     {&words, EMBEDDING, PUBLIC, "", TOKENS, 0},
     {&words, EMBEDDING ", {op: linear, out: 5}", "", "", TOKENS, 0},
     {&words, EMBEDDING ", {op: positions, rows: 12, name: h}, " BLOCK, "", "", TOKENS, 0},
     {&words, EMBEDDING ", {op: mean, dim: 1}", "", "", TOKENS, 0},
-    /* mean of a bag of words */
+    /* the mean of the words hides their order */
     {&words, EMBEDDING ", {op: mean, dim: 1}, {op: linear, out: 5}", "", "", 0, 0},
     {&words, "{op: embedding, rows: 9, out: 1}, {op: mean, dim: 1}, {op: linear, out: 5}", "", "",
      TOKENS, 0},
@@ -383,18 +387,21 @@ static void front_findings_match_the_table(void **state) {
     clv_bytes_printf(&stages,
                      "  - {name: front, at: master, %slayers: [%s]}\n"
                      "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
-                     r->more, r->layers);
-    CLV_AUTO(clv_session_config_freep) clv_session_config *c = session(ALL, r->train, stages.data);
-    CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c, r->sample);
+                     r->other_layers, r->first_layers);
+    CLV_AUTO(clv_session_config_freep)
+    clv_session_config *c = parse_session(ALL, r->train_keys, stages.data);
+    CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = make_blueprint(c, r->sample_shape);
     char words_of[CLV_FINDINGS_TEXT];
     clv_narrowest_element share = b->stages[0].narrowest_picture_element;
-    if (b->stages[0].output_findings != r->want || b->egress[0].findings != r->want ||
-        (r->least && share.least != r->least))
-      fail_msg("%s %s %s: shows %s, %lld of %lld", r->layers, r->more, r->train,
+    if (b->stages[0].output_findings != r->wanted_findings ||
+        b->egress[0].findings != r->wanted_findings ||
+        (r->min_positions && share.least != r->min_positions))
+      fail_msg("%s %s %s: shows %s, %lld of %lld", r->first_layers, r->other_layers, r->train_keys,
                clv_findings_words(b->stages[0].output_findings, words_of), (long long)share.least,
                (long long)share.places);
     /* a worker's layers hide nothing, but they may add positions */
-    assert_int_equal(b->stages[1].output_findings & (RAW | KNOWN), r->want & (RAW | KNOWN));
+    assert_int_equal(b->stages[1].output_findings & (RAW | KNOWN),
+                     r->wanted_findings & (RAW | KNOWN));
   }
 }
 
@@ -404,7 +411,8 @@ static void each_addend_is_checked_as_its_own_path(void **state) {
   static const char *const want[] = {"RAW INPUT", "PICTURE"};
   for (int around = 0; around < 2; around++) {
     CLV_AUTO(clv_session_config_freep)
-    clv_session_config *c = session(ALL, "", "  - {name: front, at: master, layers: [" CONV "]}\n");
+    clv_session_config *c =
+        parse_session(ALL, "", "  - {name: front, at: master, layers: [" CONV "]}\n");
     clv_shape in = {4, {8, 1, 6, 6}};
     clv_attrs conv = {.out = 1,
                       .kernel = {3, 3},
@@ -439,8 +447,8 @@ static void each_addend_is_checked_as_its_own_path(void **state) {
   }
 }
 
-/* Adds node `name` of the model to the ledger. */
-static void know(clv_blueprint *b, const char *name) {
+/* Marks node `name` of the model as one that the ledger lists. */
+static void mark_layer_known(clv_blueprint *b, const char *name) {
   clv_err err;
   assert_int_equal(
       clv_alloc((size_t)b->full_graph->n_nodes, sizeof *b->known_reasons, &b->known_reasons, &err),
@@ -462,11 +470,11 @@ static void layer_once_sent_to_a_worker_is_no_longer_secret(void **state) {
   clv_err err;
   for (int permitted = 0; permitted < 2; permitted++) {
     CLV_AUTO(clv_session_config_freep)
-    clv_session_config *c = session(permitted ? ALL : "", "", stages);
-    CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c, &image);
+    clv_session_config *c = parse_session(permitted ? ALL : "", "", stages);
+    CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = make_blueprint(c, &image);
     assert_int_equal(b->egress[0].findings, PICTURE);
     assert_int_equal(b->egress[0].n_hiding_layers, 1);
-    know(b, "0");
+    mark_layer_known(b, "0");
     clv_code code = clv_blueprint_check_privacy(b, &err);
     assert_int_equal(code, permitted ? CLV_OK : CLV_INVALID);
     if (!permitted) assert_non_null(strstr(err.text, "0 was at 'spiffe://t/w1' in an earlier"));
@@ -479,8 +487,8 @@ static void layer_once_sent_to_a_worker_is_no_longer_secret(void **state) {
 /* ---- labels ---------------------------------------------------------------------------------- */
 
 typedef struct head_row {
-  const char *layers, *more, *train;
-  uint32_t want; /* number of layers that hide labels; 0: labels are readable */
+  const char *first_layers, *other_layers, *train_keys;
+  uint32_t wanted_findings; /* number of layers that hide labels; 0: labels are readable */
 } head_row;
 
 static const head_row heads[] = {
@@ -496,7 +504,7 @@ static const head_row heads[] = {
     {"{op: linear, out: 3}", "weights: {file: p, secret: true}, ", "", 1},
     {"{op: linear, out: 3}", "weights: {file: p, secret: true}, freeze: true, ", "", 0},
     {"{op: linear, out: 3}", "", "seed: 7, ", 0},
-    /* each output separately */
+    /* the head applies a layer to each output separately */
     {"{op: reshape, shape: [6, 1]}, {op: linear, out: 1}, {op: flatten}", "", "", 0},
     {"{op: reshape, shape: [1, 6]}, {op: conv1d, out: 1, kernel: 1}, {op: flatten}", "", "", 0},
     {"{op: reshape, shape: [6, 1]}, {op: conv1d, out: 6, kernel: 1, groups: 6}, {op: flatten}", "",
@@ -510,26 +518,29 @@ static const head_row heads[] = {
     {"{op: linear, out: 3, name: y}, {op: scale, factor: 0, name: z}, {op: concat, dim: 1, from: "
      "[y, z]}",
      "", "", 1},
-    {"{op: linear, out: 3}, {op: dropout, p: 0.9}", "", "", 0}, /* a gradient of a single output */
+    /* dropout may leave the gradient of a single output */
+    {"{op: linear, out: 3}, {op: dropout, p: 0.9}", "", "", 0},
     {"{op: dropout, p: 0.9}, {op: linear, out: 3}", "", "", 1},
-    {"{op: linear, out: 1}", "", "", 1}, /* its sign shows, as `plan` reports */
+    {"{op: linear, out: 1}", "", "", 1}, /* the gradient's sign still shows, which `plan` reports */
 };
 
 static void check_head(const head_row *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes stages = {0};
-  bool unused = strstr(r->train, "head.*") != NULL; /* each glob must match something */
+  bool unused = strstr(r->train_keys, "head.*") != NULL; /* each glob must match something */
   clv_bytes_printf(&stages,
                    "  - {name: front, at: master, layers: [{op: conv2d, out: 2, kernel: 3, "
                    "name: %s}]}\n"
                    "  - {name: middle, at: w1, layers: [" MIDDLE
                    "]}\n"
                    "  - {name: tail, at: master, %slayers: [%s]}\n",
-                   unused ? "head" : "front", r->more, r->layers);
-  CLV_AUTO(clv_session_config_freep) clv_session_config *c = session(ALL, r->train, stages.data);
-  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c, &image);
-  clv_finding want = r->want ? CLV_FINDING_MIXED : CLV_FINDING_LABELS_READABLE;
-  if (b->stages[1].n_head_layers != r->want || b->stages[1].gradient_findings != want)
-    fail_msg("%s %s %s: %u layers hide", r->layers, r->more, r->train, b->stages[1].n_head_layers);
+                   unused ? "head" : "front", r->other_layers, r->first_layers);
+  CLV_AUTO(clv_session_config_freep)
+  clv_session_config *c = parse_session(ALL, r->train_keys, stages.data);
+  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = make_blueprint(c, &image);
+  clv_finding want = r->wanted_findings ? CLV_FINDING_MIXED : CLV_FINDING_LABELS_READABLE;
+  if (b->stages[1].n_head_layers != r->wanted_findings || b->stages[1].gradient_findings != want)
+    fail_msg("%s %s %s: %u layers hide", r->first_layers, r->other_layers, r->train_keys,
+             b->stages[1].n_head_layers);
 }
 
 static void head_findings_match_the_table(void **state) {
@@ -540,9 +551,10 @@ static void head_findings_match_the_table(void **state) {
 /* ---- records in gradients -------------------------------------------------------------------- */
 
 typedef struct returned_row {
-  const clv_shape *sample;
-  const char *front, *head; /* w1 computes `back` from the front's output, between front and head */
-  clv_findings want;        /* findings about records in the gradient for `back` */
+  const clv_shape *sample_shape;
+  const char *front_layers,
+      *head_layers; /* w1 computes `back` from the front's output, between front and head */
+  clv_findings wanted_findings; /* findings about records in the gradient for `back` */
 } returned_row;
 
 #define FLAT "{op: flatten}, {op: linear, out: 16}"
@@ -580,7 +592,7 @@ static const returned_row returned[] = {
      "{op: attention, heads: 2, from: [input, input, back]}" END, RAW},
     {&steps, "{op: flatten}, {op: linear, out: 32}, {op: reshape, shape: [8, 4]}",
      "{op: attention, heads: 2, from: [back, input, back]}" END, RAW},
-    /* signs, maxima, curves */
+    /* derivatives that depend on the value: of signs, maxima and curves */
     {&features, FLAT, "{op: add, from: [back, input]}" END, 0},
     {&features, FLAT, "{op: add, from: [back, input]}, {op: relu}" END, RAW},
     {&features, FLAT, "{op: add, from: [back, input]}, {op: tanh}" END, RAW},
@@ -597,7 +609,7 @@ static const returned_row returned[] = {
      RAW},
     {&steps, "{op: flatten}, {op: linear, out: 32}, {op: reshape, shape: [8, 4]}",
      "{op: add, from: [back, input]}, {op: lstm, out: 5}" END, 0},
-    /* the loss reads the output */
+    /* the derivative of the loss reads the output */
     {&features, FLAT, "{op: add, from: [back, input]}", RAW},
     {&features, FLAT, "{op: linear, out: 16, from: [back]}", 0},
 };
@@ -608,12 +620,13 @@ static void check_returned(const returned_row *r) {
                    "  - {name: front, at: master, layers: [%s]}\n"
                    "  - {name: middle, at: w1, layers: [{op: scale, factor: 2, name: back}]}\n"
                    "  - {name: head, at: master, layers: [%s]}\n",
-                   r->front, r->head);
-  CLV_AUTO(clv_session_config_freep) clv_session_config *c = session(ALL, "", stages.data);
-  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c, r->sample);
+                   r->front_layers, r->head_layers);
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = parse_session(ALL, "", stages.data);
+  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = make_blueprint(c, r->sample_shape);
   clv_findings got = b->stages[1].gradient_findings & ~(clv_findings)CLV_FINDING_LABELS_READABLE;
   char words_got[CLV_FINDINGS_TEXT];
-  if (got != r->want) fail_msg("%s: '%s'", r->head, clv_findings_words(got, words_got));
+  if (got != r->wanted_findings)
+    fail_msg("%s: '%s'", r->head_layers, clv_findings_words(got, words_got));
 }
 
 static void gradient_findings_match_the_table(void **state) {
@@ -623,9 +636,9 @@ static void gradient_findings_match_the_table(void **state) {
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-static void refused(const clv_shape *sample, const char *privacy, const char *stages,
-                    const char *want) {
-  CLV_AUTO(clv_session_config_freep) clv_session_config *c = session(privacy, "", stages);
+static void assert_refused(const clv_shape *sample, const char *privacy, const char *stages,
+                           const char *want) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = parse_session(privacy, "", stages);
   clv_blueprint *b = NULL;
   clv_err err = {0};
   if (clv_blueprint_new(c, sample, CLV_I64, &b, &err) == CLV_OK) fail_msg("no: %s", want);
@@ -641,73 +654,82 @@ static const char demo_as_it_was[] = "  - {name: front, at: master, layers: [" C
 
 static void refusal_names_the_path_and_both_remedies(void **state) {
   (void)state;
-  refused(
+  assert_refused(
       &image, "", demo_as_it_was,
       "/s.yaml:14:22: stage 'tail' at 'w2' can read the labels from its gradient: no linear, "
       "conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d that learns from secret first "
       "values and sums the gradients of two outputs is on the path to the loss; end "
       "with such a layer at master, or set privacy.labels_readable: true; the path: of no layer "
       "at all");
-  refused(&image, "",
-          "  - {name: front, at: master, layers: [{op: scale, factor: 2}, {op: relu}]}\n"
-          "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
-          "/s.yaml:13:24: worker 'w1' is sent the records in all but name by stage 'front': no "
-          "linear, conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d with secret first "
-          "values that sums two places is on the path; put one there, at "
-          "master, or set privacy.raw_input_leaves: true; the path: 0 (scale) -> 1 (relu)");
-  refused(&image, "labels_readable: true",
-          "  - {name: front, at: master, weights: {file: p}, layers: [" CONV
-          "]}\n"
-          "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n",
-          "/s.yaml:13:24: worker 'w1' is sent records that only known weights have mixed by stage "
-          "'front': no linear, conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d with "
-          "secret first values that sums two places is on the path; put one "
-          "there, at master, or set privacy.front_known: true; the path: 0 (conv2d); 0 has weights "
-          "from a file that is not declared secret: true");
-  refused(&words, "",
-          "  - {name: front, at: master, layers: [{op: embedding, rows: 9, out: 4}]}\n"
-          "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
-          "/s.yaml:13:24: worker 'w1' is sent one vector per token by stage 'front': no linear, "
-          "conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d with secret first values "
-          "that sums "
-          "two places is on the path; put one there, at master, or "
-          "set privacy.tokens_readable: true; the path: 0 (embedding)");
-  refused(&words, "",
-          "  - {name: front, at: master, layers: [{op: embedding, rows: 9, out: 4}, {op: lstm, "
-          "out: 4}, {op: mean, dim: 1}]}\n"
-          "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
-          "/s.yaml:13:24: worker 'w1' is sent one vector per text, made of those of its tokens, by "
-          "stage 'front': no linear, conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d "
-          "with secret first values that sums two places is on the path; put one there, at master, "
-          "or set privacy.tokens_readable: true; the path: 0 (embedding) -> 1 (lstm) -> 2 (mean); "
-          "1 sums one place alone in some outputs (a border, a first step, a group)");
+  assert_refused(
+      &image, "",
+      "  - {name: front, at: master, layers: [{op: scale, factor: 2}, {op: relu}]}\n"
+      "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
+      "/s.yaml:13:24: worker 'w1' is sent the records in all but name by stage 'front': no "
+      "linear, conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d with secret first "
+      "values that sums two places is on the path; put one there, at "
+      "master, or set privacy.raw_input_leaves: true; the path: 0 (scale) -> 1 (relu)");
+  assert_refused(
+      &image, "labels_readable: true",
+      "  - {name: front, at: master, weights: {file: p}, layers: [" CONV
+      "]}\n"
+      "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n",
+      "/s.yaml:13:24: worker 'w1' is sent records that only known weights have mixed by stage "
+      "'front': no linear, conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d with "
+      "secret first values that sums two places is on the path; put one "
+      "there, at master, or set privacy.front_known: true; the path: 0 (conv2d); 0 has weights "
+      "from a file that is not declared secret: true");
+}
+
+static void refusal_names_the_path_of_token_vectors(void **state) {
+  (void)state;
+  assert_refused(
+      &words, "",
+      "  - {name: front, at: master, layers: [{op: embedding, rows: 9, out: 4}]}\n"
+      "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
+      "/s.yaml:13:24: worker 'w1' is sent one vector per token by stage 'front': no linear, "
+      "conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d with secret first values "
+      "that sums "
+      "two places is on the path; put one there, at master, or "
+      "set privacy.tokens_readable: true; the path: 0 (embedding)");
+  assert_refused(
+      &words, "",
+      "  - {name: front, at: master, layers: [{op: embedding, rows: 9, out: 4}, {op: lstm, "
+      "out: 4}, {op: mean, dim: 1}]}\n"
+      "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
+      "/s.yaml:13:24: worker 'w1' is sent one vector per text, made of those of its tokens, by "
+      "stage 'front': no linear, conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d "
+      "with secret first values that sums two places is on the path; put one there, at master, "
+      "or set privacy.tokens_readable: true; the path: 0 (embedding) -> 1 (lstm) -> 2 (mean); "
+      "1 sums one place alone in some outputs (a border, a first step, a group)");
 }
 
 static void refusal_names_the_layer_whose_derivative_reads_records(void **state) {
   (void)state;
-  refused(&features, "",
-          "  - {name: front, at: master, layers: [" FLAT
-          "]}\n"
-          "  - {name: middle, at: w1, layers: [{op: scale, factor: 2, name: back}]}\n"
-          "  - {name: head, at: master, layers: [{op: mul, from: [back, input], name: gate}" END
-          "]}\n",
-          "/s.yaml:13:24: worker 'w1' is sent the records in all but name in the gradient for "
-          "stage 'middle': the derivative of gate (mul) reads them; put a linear, conv2d, lstm, "
-          "conv1d, conv_transpose2d or conv_transpose1d with secret first values that sums two "
-          "places between the records and gate (mul), at master, or set "
-          "privacy.raw_input_leaves: true");
+  assert_refused(
+      &features, "",
+      "  - {name: front, at: master, layers: [" FLAT
+      "]}\n"
+      "  - {name: middle, at: w1, layers: [{op: scale, factor: 2, name: back}]}\n"
+      "  - {name: head, at: master, layers: [{op: mul, from: [back, input], name: gate}" END "]}\n",
+      "/s.yaml:13:24: worker 'w1' is sent the records in all but name in the gradient for "
+      "stage 'middle': the derivative of gate (mul) reads them; put a linear, conv2d, lstm, "
+      "conv1d, conv_transpose2d or conv_transpose1d with secret first values that sums two "
+      "places between the records and gate (mul), at master, or set "
+      "privacy.raw_input_leaves: true");
 }
 
 static void refusals_name_dropout(void **state) {
   (void)state;
-  refused(&features, "",
-          "  - {name: front, at: master, layers: [{op: dropout, p: 0.9}, {op: linear, out: 5}]}\n"
-          "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
-          "/s.yaml:13:24: worker 'w1' is sent the records in all but name by stage 'front': no "
-          "linear, conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d with secret first "
-          "values that sums two places is on the path; put one there, at master, or set "
-          "privacy.raw_input_leaves: true; the path: 0 (dropout) -> 1 (linear); 1 is often left "
-          "with one value alone by the dropout in front of it");
+  assert_refused(
+      &features, "",
+      "  - {name: front, at: master, layers: [{op: dropout, p: 0.9}, {op: linear, out: 5}]}\n"
+      "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
+      "/s.yaml:13:24: worker 'w1' is sent the records in all but name by stage 'front': no "
+      "linear, conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d with secret first "
+      "values that sums two places is on the path; put one there, at master, or set "
+      "privacy.raw_input_leaves: true; the path: 0 (dropout) -> 1 (linear); 1 is often left "
+      "with one value alone by the dropout in front of it");
 }
 
 static void each_privacy_key_permits_only_its_findings(void **state) {
@@ -729,10 +751,10 @@ static void each_privacy_key_permits_only_its_findings(void **state) {
 
 /* ---- what `plan` says ------------------------------------------------------------------------ */
 
-static void expect_told(const char *privacy, const char *train, const char *stages,
-                        const char *text, const char *json) {
-  CLV_AUTO(clv_session_config_freep) clv_session_config *c = session(privacy, train, stages);
-  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c, &image);
+static void assert_plan_text(const char *privacy, const char *train, const char *stages,
+                             const char *text, const char *json) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = parse_session(privacy, train, stages);
+  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = make_blueprint(c, &image);
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0}, object = {0};
   clv_privacy_describe(b, false, &got);
   clv_privacy_describe(b, true, &object);
@@ -742,7 +764,7 @@ static void expect_told(const char *privacy, const char *train, const char *stag
 
 static void plan_reports_label_and_record_exposure(void **state) {
   (void)state;
-  expect_told(
+  assert_plan_text(
       "", "",
       "  - {name: front, at: master, layers: [" CONV
       "]}\n"
@@ -754,7 +776,7 @@ static void plan_reports_label_and_record_exposure(void **state) {
       "{\"labels\":\"inferable\",\"head_layers\":1,\"single_output\":false,"
       "\"records\":\"picture\",\"findings\":[\"picture\"],"
       "\"picture\":{\"min_places\":9,\"least\":9,\"places\":36},\"seed_guessable\":false}");
-  expect_told(
+  assert_plan_text(
       "labels_readable: true, front_known: true", "seed: 7, ", demo_as_it_was,
       "labels: READABLE by w2 from the gradient for stage 'tail' "
       "(privacy.labels_readable)\n"
@@ -766,18 +788,19 @@ static void plan_reports_label_and_record_exposure(void **state) {
       "{\"labels\":\"readable\",\"head_layers\":0,\"single_output\":false,"
       "\"records\":\"front_known\",\"findings\":[\"front_known\",\"picture\"],"
       "\"picture\":{\"min_places\":9,\"least\":9,\"places\":36},\"seed_guessable\":true}");
-  expect_told("", "", "  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 3}]}\n",
-              "labels: stay on the master; no worker is sent a gradient\n"
-              "records: stay on the master\n",
-              "{\"labels\":\"stay\",\"head_layers\":0,\"single_output\":false,\"records\":\"stay\","
-              "\"findings\":[],"
-              "\"seed_guessable\":false}");
+  assert_plan_text(
+      "", "", "  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 3}]}\n",
+      "labels: stay on the master; no worker is sent a gradient\n"
+      "records: stay on the master\n",
+      "{\"labels\":\"stay\",\"head_layers\":0,\"single_output\":false,\"records\":\"stay\","
+      "\"findings\":[],"
+      "\"seed_guessable\":false}");
 }
 
 #define TOLD_TOKENS "records: TOKENS: one vector per token is sent (privacy.tokens_readable), by "
 #define PUBLISHED "published: 59 % behind two blocks, 35 % behind eight (arXiv 2602.16760)"
 
-static void expect_front(const char *weights, const char *train, const char *layers,
+static void assert_front(const char *weights, const char *train, const char *layers,
                          const char *text, const char *json) {
   CLV_AUTO(clv_bytes_done) clv_bytes stages = {0}, got = {0}, object = {0};
   clv_bytes_printf(&stages,
@@ -786,8 +809,8 @@ static void expect_front(const char *weights, const char *train, const char *lay
                    weights, layers);
   CLV_AUTO(clv_session_config_freep)
   clv_session_config *c =
-      session("tokens_readable: true, labels_readable: true", train, stages.data);
-  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c, &words);
+      parse_session("tokens_readable: true, labels_readable: true", train, stages.data);
+  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = make_blueprint(c, &words);
   clv_privacy_describe(b, false, &got);
   clv_privacy_describe(b, true, &object);
   if (!strstr(got.data, text) || !strstr(got.data, PUBLISHED)) fail_msg("%s", got.data);
@@ -806,17 +829,17 @@ static void plan_reports_token_exposure_by_front_secrecy(void **state) {
       "\"records\":\"tokens\",\"findings\":[\"tokens\"],\"front\":\"known\",",
                     is_secret[] =
                         "\"records\":\"tokens\",\"findings\":[\"tokens\"],\"front\":\"secret\",";
-  expect_front("", "", table, secret, is_secret);
-  expect_front("weights: {file: p}, ", "", table, known, is_known);
-  expect_front("", "", "{op: embedding, rows: 9, out: 4}, {op: mean, dim: 1}",
+  assert_front("", "", table, secret, is_secret);
+  assert_front("weights: {file: p}, ", "", table, known, is_known);
+  assert_front("", "", "{op: embedding, rows: 9, out: 4}, {op: mean, dim: 1}",
                "records: TOKENS: one vector per text is sent, made of those of its tokens "
                "(privacy.tokens_readable), by layers with secret weights: with the words of ten "
                "pages, 54 % of tokens were read off behind the first block of a LayoutLM that "
                "sends one per token",
                is_secret);
-  expect_front("weights: {file: p, secret: true}, ", "", both, secret, is_secret);
-  expect_front("", "seed: 7, ", both, known, is_known);
-  expect_front("weights: {folder: p, new: [\"1\"]}, ", "", both, secret, is_secret);
+  assert_front("weights: {file: p, secret: true}, ", "", both, secret, is_secret);
+  assert_front("", "seed: 7, ", both, known, is_known);
+  assert_front("weights: {folder: p, new: [\"1\"]}, ", "", both, secret, is_secret);
 }
 
 /* ---- the attack ------------------------------------------------------------------------------ */
@@ -824,7 +847,7 @@ static void plan_reports_token_exposure_by_front_secrecy(void **state) {
 enum { SAMPLES = 600, CLASSES = 10, HEADS = 16 };
 
 typedef struct victim {
-  float h[SAMPLES][CLASSES], gradient[SAMPLES][CLASSES];
+  float h[SAMPLES][CLASSES], label_gradients[SAMPLES][CLASSES];
   int64_t labels[SAMPLES];
 } victim;
 
@@ -842,7 +865,7 @@ static void draw_weights(clv_graph *g, const clv_params *p, uint64_t seed, void 
   clv_params_init(g, p, values);
 }
 
-/* Computes the gradient for a worker's output, with `head` linear layers at the master. */
+/* Computes the gradient for a worker's output, with `head_layers` linear layers at the master. */
 static void train_step(int head, uint64_t seed, victim *v) {
   static float values[16384], grads[16384];
   clv_graph *g;
@@ -878,9 +901,10 @@ static void train_step(int head, uint64_t seed, victim *v) {
   assert_int_equal(clv_plan_forward(plan, call, values, 1, (const void *[]){v->h, v->labels}, true,
                                     &loss, &(clv_rng_key){0}, &err),
                    CLV_OK);
-  assert_int_equal(clv_plan_backward_input(plan, call, values, &one, (void *[]){v->gradient, NULL},
-                                           grads, false, &err),
-                   CLV_OK);
+  assert_int_equal(
+      clv_plan_backward_input(plan, call, values, &one, (void *[]){v->label_gradients, NULL}, grads,
+                              false, &err),
+      CLV_OK);
   clv_plan_call_put(plan, call);
   clv_plan_free(plan);
   clv_params_free(p);
@@ -888,18 +912,18 @@ static void train_step(int head, uint64_t seed, victim *v) {
 }
 
 /* Reads labels by sign: softmax minus one-hot is negative only at the label. */
-static double read_by_sign(const victim *v) {
+static double check_reading_by_sign(const victim *v) {
   int right = 0;
   for (int i = 0; i < SAMPLES; i++) {
     int least = 0;
     for (int k = 1; k < CLASSES; k++)
-      if (v->gradient[i][k] < v->gradient[i][least]) least = k;
+      if (v->label_gradients[i][k] < v->label_gradients[i][least]) least = k;
     right += least == v->labels[i];
   }
   return (double)right / SAMPLES;
 }
 
-static double cosine(const float *a, const float *b) {
+static double compute_cosine(const float *a, const float *b) {
   double ab = 0, aa = 0, bb = 0;
   for (int k = 0; k < CLASSES; k++) {
     ab += (double)a[k] * b[k];
@@ -911,12 +935,13 @@ static double cosine(const float *a, const float *b) {
 
 /* Reads labels with one known label per class (the first ten rows): nearest direction of the
  * gradient. */
-static double infer_by_direction(const victim *v) {
+static double check_inference_by_direction(const victim *v) {
   int right = 0;
   for (int i = CLASSES; i < SAMPLES; i++) {
     int best = 0;
     for (int k = 1; k < CLASSES; k++)
-      if (cosine(v->gradient[i], v->gradient[k]) > cosine(v->gradient[i], v->gradient[best]))
+      if (compute_cosine(v->label_gradients[i], v->label_gradients[k]) >
+          compute_cosine(v->label_gradients[i], v->label_gradients[best]))
         best = k;
     right += v->labels[best] == v->labels[i];
   }
@@ -932,17 +957,18 @@ static void u_shape_stops_reading_but_not_inferring_labels(void **state) {
     for (int k = 0; k < CLASSES; k++) v.h[i][k] = (float)next_random(&random) / (1 << 23) - 1;
   }
   train_step(0, 1, &v);
-  assert_true(read_by_sign(&v) == 1);
+  assert_true(check_reading_by_sign(&v) == 1);
   double read = 0, inferred = 1;
   for (uint64_t seed = 1; seed <= HEADS; seed++) {
     train_step(1, seed, &v);
-    read += read_by_sign(&v) / HEADS;
-    inferred = fmin(inferred, infer_by_direction(&v));
+    read += check_reading_by_sign(&v) / HEADS;
+    inferred = fmin(inferred, check_inference_by_direction(&v));
   }
   print_message("U shape: %.1f %% by sign, %.1f %% by direction with one known label a class\n",
                 100 * read, 100 * inferred);
-  assert_true(read < 0.2);     /* a tenth is chance */
-  assert_true(inferred > 0.9); /* so no text may promise that labels are safe */
+  assert_true(read < 0.2); /* guessing one of ten classes is right in a tenth of the cases */
+  /* labels can be inferred, so no text may promise that they are safe */
+  assert_true(inferred > 0.9);
 }
 
 int main(void) {
@@ -953,6 +979,7 @@ int main(void) {
       cmocka_unit_test(head_findings_match_the_table),
       cmocka_unit_test(gradient_findings_match_the_table),
       cmocka_unit_test(refusal_names_the_path_and_both_remedies),
+      cmocka_unit_test(refusal_names_the_path_of_token_vectors),
       cmocka_unit_test(refusal_names_the_layer_whose_derivative_reads_records),
       cmocka_unit_test(refusals_name_dropout),
       cmocka_unit_test(each_privacy_key_permits_only_its_findings),

@@ -17,15 +17,15 @@
 
 enum { N = 16, M = 32, BIG = 300 };
 
-static void draw(uint64_t seed, float *v, size_t n) {
+static void draw_values(uint64_t seed, float *v, size_t n) {
   const clv_rng_key key = {.seed = seed};
   clv_rng_normal(&key, 0, 0.25F, v, n);
 }
 
 /* ---- rows that a worker had ------------------------------------------------------------------ */
 
-static clv_weights_sample sampled(const void *v, clv_dtype dtype, size_t rows, size_t columns,
-                                  size_t most, size_t piece) {
+static clv_weights_sample sample_tensor(const void *v, clv_dtype dtype, size_t rows, size_t columns,
+                                        size_t most, size_t piece) {
   clv_weights_sample s;
   const clv_shape shape = CLV_SHAPE((int64_t)rows, (int64_t)columns);
   size_t bytes = rows * columns * clv_dtype_size(dtype);
@@ -36,33 +36,34 @@ static clv_weights_sample sampled(const void *v, clv_dtype dtype, size_t rows, s
   return s;
 }
 
-static clv_row_names names_of(const clv_weights_sample *s, bool columns) {
+static clv_row_names get_row_names(const clv_weights_sample *s, bool columns) {
   clv_row_names names;
   assert_int_equal(clv_weights_sample_rows(s, columns, &names, NULL), CLV_OK);
   return names;
 }
 
-static size_t common(clv_row_names a, clv_row_names b) {
+static size_t count_common(clv_row_names a, clv_row_names b) {
   size_t n = 0;
   for (size_t i = 0; i < a.n; i++)
     for (size_t k = 0; k < b.n; k++) n += memcmp(&a.names[i], &b.names[k], sizeof *a.names) == 0;
   return n;
 }
 
-static size_t points_of(clv_row_names a, clv_row_names b) {
+static size_t count_points(clv_row_names a, clv_row_names b) {
   size_t points = 0;
   for (size_t i = 0; i < a.n; i++)
-    if (common((clv_row_names){&a.names[i], 1}, b)) points += clv_row_points(&a.names[i]);
+    if (count_common((clv_row_names){&a.names[i], 1}, b)) points += clv_row_points(&a.names[i]);
   return points;
 }
 
 /* Returns how many rows (or columns) of `asked` are among those kept of `known`. */
-static size_t found(const float *known, size_t rows, size_t columns, const void *asked,
-                    clv_dtype dtype, size_t m, size_t n, bool by_columns) {
-  clv_weights_sample a = sampled(known, CLV_F32, rows, columns, CLV_ROW_MAX_KEPT, 4000);
-  clv_weights_sample b = sampled(asked, dtype, m, n, CLV_ROW_MAX_LOOKED_UP, 1 << 20);
-  clv_row_names names = names_of(&b, by_columns);
-  size_t ret = common(names, names_of(&a, false)) + common(names, names_of(&a, true));
+static size_t count_known_rows(const float *known, size_t rows, size_t columns, const void *asked,
+                               clv_dtype dtype, size_t m, size_t n, bool by_columns) {
+  clv_weights_sample a = sample_tensor(known, CLV_F32, rows, columns, CLV_ROW_MAX_KEPT, 4000);
+  clv_weights_sample b = sample_tensor(asked, dtype, m, n, CLV_ROW_MAX_LOOKED_UP, 1 << 20);
+  clv_row_names names = get_row_names(&b, by_columns);
+  size_t ret =
+      count_common(names, get_row_names(&a, false)) + count_common(names, get_row_names(&a, true));
   clv_weights_sample_done(&a);
   clv_weights_sample_done(&b);
   return ret;
@@ -72,45 +73,49 @@ static void factors_and_signs_of_rows_do_not_hide_them(void **state) {
   (void)state;
   static float v[M * N], w[M * N];
   float factor[M];
-  draw(1, v, M * N);
-  draw(2, factor, M);
+  draw_values(1, v, M * N);
+  draw_values(2, factor, M);
   for (size_t i = 0; i < M * N; i++) w[i] = v[i] * factor[i / N];
-  assert_true(found(v, M, N, w, CLV_F32, M, N, false) >= M - 1);
-  for (size_t i = 0; i < M * N; i++) w[i] = v[i] * factor[i % N]; /* columns multiplied */
-  assert_true(found(v, M, N, w, CLV_F32, M, N, true) >= N - 1);
-  assert_int_equal(found(v, M, N, w, CLV_F32, M, N, false), 0);
-  for (size_t i = 0; i < M * N; i++) w[i] = v[i % M * N + i / M] * factor[i / M]; /* transposed */
-  assert_true(found(v, M, N, w, CLV_F32, N, M, false) >= N - 1);
+  assert_true(count_known_rows(v, M, N, w, CLV_F32, M, N, false) >= M - 1);
+  /* multiplies each column by a factor */
+  for (size_t i = 0; i < M * N; i++) w[i] = v[i] * factor[i % N];
+  assert_true(count_known_rows(v, M, N, w, CLV_F32, M, N, true) >= N - 1);
+  assert_int_equal(count_known_rows(v, M, N, w, CLV_F32, M, N, false), 0);
+  /* transposes the rows and multiplies them by factors */
+  for (size_t i = 0; i < M * N; i++) w[i] = v[i % M * N + i / M] * factor[i / M];
+  assert_true(count_known_rows(v, M, N, w, CLV_F32, N, M, false) >= N - 1);
 }
 
 static void rounded_rows_keep_their_digests(void **state) {
   (void)state;
   static float v[BIG * BIG], w[BIG * BIG];
   static uint16_t half[BIG * BIG];
-  draw(3, v, BIG * BIG);
+  draw_values(3, v, BIG * BIG);
   for (size_t i = 0; i < BIG * BIG; i++) half[i] = clv_bf16_of(1.7F * v[i]);
-  size_t n = found(v, BIG, BIG, half, CLV_BF16, BIG, BIG, false);
+  size_t n = count_known_rows(v, BIG, BIG, half, CLV_BF16, BIG, BIG, false);
   if (n < CLV_ROW_MAX_KEPT * 8 / 10) fail_msg("%zu rows of %d", n, CLV_ROW_MAX_KEPT);
-  for (size_t i = 0; i < BIG * BIG; i++) w[i] = roundf(127 * v[i]) / 127; /* rounded to 8 bits */
-  n = found(v, BIG, BIG, w, CLV_F32, BIG, BIG, false);
+  /* rounds the values to 8 bits */
+  for (size_t i = 0; i < BIG * BIG; i++) w[i] = roundf(127 * v[i]) / 127;
+  n = count_known_rows(v, BIG, BIG, w, CLV_F32, BIG, BIG, false);
   if (n < CLV_ROW_MAX_KEPT / 10) fail_msg("%zu rows of 8 bits of %d", n, CLV_ROW_MAX_KEPT);
 }
 
 static void rows_are_found_beside_others_and_in_parts(void **state) {
   (void)state;
   static float v[BIG * N], w[(BIG + M) * N];
-  draw(4, v, BIG * N);
-  draw(5, w, (BIG + M) * N);
-  memcpy(w + 7 * N, v, M * N * sizeof *v); /* M rows of BIG, of which CLV_ROW_MAX_KEPT are kept */
-  size_t n = found(v, BIG, N, w, CLV_F32, BIG + M, N, false);
+  draw_values(4, v, BIG * N);
+  draw_values(5, w, (BIG + M) * N);
+  /* copies M of BIG rows; CLV_ROW_MAX_KEPT of the BIG rows are kept */
+  memcpy(w + 7 * N, v, M * N * sizeof *v);
+  size_t n = count_known_rows(v, BIG, N, w, CLV_F32, BIG + M, N, false);
   assert_true(n >= 4 && n <= M);
-  assert_true(found(v, BIG, N, v + 60 * N, CLV_F32, 20, N, false) >= 2);
-  for (size_t i = 0; i < M; i++) /* new columns beside those of the worker */
+  assert_true(count_known_rows(v, BIG, N, v + 60 * N, CLV_F32, 20, N, false) >= 2);
+  for (size_t i = 0; i < M; i++) /* adds new columns beside those of the worker */
     for (size_t k = 0; k < N + 4; k++) w[i * (N + 4) + k] = k < N ? v[i * N + k] : 0.1F * (float)k;
-  assert_true(found(v, M, N, w, CLV_F32, M, N + 4, true) >= N - 1);
-  for (size_t i = 0; i < M; i++) /* zeros beside them */
+  assert_true(count_known_rows(v, M, N, w, CLV_F32, M, N + 4, true) >= N - 1);
+  for (size_t i = 0; i < M; i++) /* adds zeros beside them */
     for (size_t k = N; k < N + 4; k++) w[i * (N + 4) + k] = 0;
-  assert_true(found(v, M, N, w, CLV_F32, M, N + 4, false) >= M - 1);
+  assert_true(count_known_rows(v, M, N, w, CLV_F32, M, N + 4, false) >= M - 1);
 }
 
 static void independent_rows_are_not_confused(void **state) {
@@ -121,17 +126,18 @@ static void independent_rows_are_not_confused(void **state) {
   for (size_t i = 0; i < CLV_COUNT(lengths); i++)
     for (uint64_t seed = 1; seed <= 8; seed++) {
       size_t n = lengths[i];
-      draw(100 * seed, v, BIG * n);
-      draw(100 * seed + 1, w, BIG * n);
-      for (size_t j = 0; j < BIG * n && seed % 4 == 0; j++) { /* pruned: one in 16 stays */
+      draw_values(100 * seed, v, BIG * n);
+      draw_values(100 * seed + 1, w, BIG * n);
+      /* prunes the matrix: one value in 16 stays */
+      for (size_t j = 0; j < BIG * n && seed % 4 == 0; j++) {
         v[j] = fabsf(v[j]) > 0.46F ? v[j] : 0;
         w[j] = fabsf(w[j]) > 0.46F ? w[j] : 0;
       }
-      clv_weights_sample a = sampled(v, CLV_F32, BIG, n, CLV_ROW_MAX_LOOKED_UP, 1 << 20);
-      clv_weights_sample b = sampled(w, CLV_F32, BIG, n, CLV_ROW_MAX_LOOKED_UP, 1 << 20);
+      clv_weights_sample a = sample_tensor(v, CLV_F32, BIG, n, CLV_ROW_MAX_LOOKED_UP, 1 << 20);
+      clv_weights_sample b = sample_tensor(w, CLV_F32, BIG, n, CLV_ROW_MAX_LOOKED_UP, 1 << 20);
       for (int columns = 0; columns < 2; columns++) {
-        clv_row_names x = names_of(&a, columns), y = names_of(&b, columns);
-        size_t points = points_of(x, y);
+        clv_row_names x = get_row_names(&a, columns), y = get_row_names(&b, columns);
+        size_t points = count_points(x, y);
         most = CLV_MAX(most, points);
         if (points >= CLV_ROW_POINTS) fail_msg("rows of %zu, seed %d: %zu", n, (int)seed, points);
         pairs += x.n * y.n;
@@ -146,48 +152,50 @@ static void independent_rows_are_not_confused(void **state) {
 static void rows_without_values_have_no_digests(void **state) {
   (void)state;
   static float v[M * N];
-  for (size_t i = 0; i < M; i++) v[i * N + i % N] = 1; /* one value a row */
+  for (size_t i = 0; i < M; i++) v[i * N + i % N] = 1; /* each row has one value that is not 0 */
   v[0] = 0, v[5] = NAN, v[6] = INFINITY;
-  clv_weights_sample s = sampled(v, CLV_F32, M, N, CLV_ROW_MAX_KEPT, 4000);
-  assert_int_equal(names_of(&s, false).n, 0);
+  clv_weights_sample s = sample_tensor(v, CLV_F32, M, N, CLV_ROW_MAX_KEPT, 4000);
+  assert_int_equal(get_row_names(&s, false).n, 0);
   clv_weights_sample_done(&s);
-  draw(6, v, M * N);
-  s = sampled(v, CLV_F32, M * N / 3, 3, CLV_ROW_MAX_KEPT, 4000); /* three values a row */
-  assert_int_equal(names_of(&s, false).n, 0);
+  draw_values(6, v, M * N);
+  /* rows of three values are too short for a digest */
+  s = sample_tensor(v, CLV_F32, M * N / 3, 3, CLV_ROW_MAX_KEPT, 4000);
+  assert_int_equal(get_row_names(&s, false).n, 0);
   clv_weights_sample_done(&s);
-  /* four values are little evidence */
-  s = sampled(v, CLV_F32, M * N / 4, 4, CLV_ROW_MAX_KEPT, 4000);
-  assert_int_equal(clv_row_points(&names_of(&s, false).names[0]), 1);
+  /* rows of four values are weak evidence */
+  s = sample_tensor(v, CLV_F32, M * N / 4, 4, CLV_ROW_MAX_KEPT, 4000);
+  assert_int_equal(clv_row_points(&get_row_names(&s, false).names[0]), 1);
   clv_weights_sample_done(&s);
-  s = sampled(v, CLV_F32, 1, M * N, CLV_ROW_MAX_KEPT, 4000);
-  assert_int_equal(names_of(&s, false).n, 1);
-  assert_int_equal(clv_row_points(&names_of(&s, false).names[0]), CLV_ROW_POINTS);
-  assert_int_equal(names_of(&s, true).n, 0);
+  s = sample_tensor(v, CLV_F32, 1, M * N, CLV_ROW_MAX_KEPT, 4000);
+  assert_int_equal(get_row_names(&s, false).n, 1);
+  assert_int_equal(clv_row_points(&get_row_names(&s, false).names[0]), CLV_ROW_POINTS);
+  assert_int_equal(get_row_names(&s, true).n, 0);
   clv_weights_sample_done(&s);
 }
 
 static void digests_do_not_depend_on_pieces(void **state) {
   (void)state;
   static float v[BIG * BIG];
-  draw(7, v, BIG * BIG);
-  clv_weights_sample a = sampled(v, CLV_F32, BIG, BIG, CLV_ROW_MAX_KEPT, sizeof v);
+  draw_values(7, v, BIG * BIG);
+  clv_weights_sample a = sample_tensor(v, CLV_F32, BIG, BIG, CLV_ROW_MAX_KEPT, sizeof v);
   for (size_t piece = 4; piece < sizeof v; piece = 5 * piece + 4) {
-    clv_weights_sample b = sampled(v, CLV_F32, BIG, BIG, CLV_ROW_MAX_KEPT, piece);
+    clv_weights_sample b = sample_tensor(v, CLV_F32, BIG, BIG, CLV_ROW_MAX_KEPT, piece);
     for (int columns = 0; columns < 2; columns++) {
-      clv_row_names x = names_of(&a, columns), y = names_of(&b, columns);
-      assert_true(x.n == CLV_ROW_MAX_KEPT && y.n == x.n && common(x, y) == x.n);
+      clv_row_names x = get_row_names(&a, columns), y = get_row_names(&b, columns);
+      assert_true(x.n == CLV_ROW_MAX_KEPT && y.n == x.n && count_common(x, y) == x.n);
     }
     clv_weights_sample_done(&b);
   }
   clv_weights_sample_done(&a);
-  clv_weights_sample c = sampled(v, CLV_F32, BIG, BIG, CLV_ROW_MAX_KEPT, 6); /* inside the values */
-  assert_int_equal(names_of(&c, false).n, 0);
+  clv_weights_sample c =
+      sample_tensor(v, CLV_F32, BIG, BIG, CLV_ROW_MAX_KEPT, 6); /* the pieces end inside values */
+  assert_int_equal(get_row_names(&c, false).n, 0);
   clv_weights_sample_done(&c);
 }
 
 /* ---- rows that anybody knows ----------------------------------------------------------------- */
 
-static bool is_public(const float *v, size_t rows, size_t columns) {
+static bool is_public_transform(const float *v, size_t rows, size_t columns) {
   CLV_AUTO(clv_row_forms_freep) clv_row_forms *f = NULL;
   assert_int_equal(clv_row_forms_new(rows, columns, &f, NULL), CLV_OK);
   for (size_t at = 0; at < rows * columns; at += 1000)
@@ -195,12 +203,12 @@ static bool is_public(const float *v, size_t rows, size_t columns) {
   return clv_row_forms_are_public(f);
 }
 
-static double walsh(size_t n, size_t i, size_t j) {
+static double get_walsh(size_t n, size_t i, size_t j) {
   (void)n;
   return __builtin_popcountll(i & j) % 2 ? -1 : 1;
 }
 
-static double haar(size_t n, size_t i, size_t j) {
+static double get_haar(size_t n, size_t i, size_t j) {
   size_t level = 1, at, length;
   while (2 * level <= i) level *= 2;
   if (!i) return 1;
@@ -210,107 +218,109 @@ static double haar(size_t n, size_t i, size_t j) {
   return j < at + length / 2 ? 1 : -1;
 }
 
-static double cosine(double n, double i, double j) { return cos(M_PI * i * j / n); }
-static double dct1(size_t n, size_t i, size_t j) {
+static double compute_cosine(double n, double i, double j) { return cos(M_PI * i * j / n); }
+static double get_dct1(size_t n, size_t i, size_t j) {
   double end = j == 0 || j == n - 1 ? sqrt(0.5) : 1;
-  return end * cosine((double)n - 1, (double)i, (double)j);
+  return end * compute_cosine((double)n - 1, (double)i, (double)j);
 }
-static double dct2(size_t n, size_t i, size_t j) {
-  return cosine((double)n, (double)i, (double)j + 0.5);
+static double get_dct2(size_t n, size_t i, size_t j) {
+  return compute_cosine((double)n, (double)i, (double)j + 0.5);
 }
-static double dct3(size_t n, size_t i, size_t j) {
-  return (j ? 1 : sqrt(0.5)) * cosine((double)n, (double)i + 0.5, (double)j);
+static double get_dct3(size_t n, size_t i, size_t j) {
+  return (j ? 1 : sqrt(0.5)) * compute_cosine((double)n, (double)i + 0.5, (double)j);
 }
-static double dct4(size_t n, size_t i, size_t j) {
-  return cosine((double)n, (double)i + 0.5, (double)j + 0.5);
+static double get_dct4(size_t n, size_t i, size_t j) {
+  return compute_cosine((double)n, (double)i + 0.5, (double)j + 0.5);
 }
-static double dst1(size_t n, size_t i, size_t j) {
+static double get_dst1(size_t n, size_t i, size_t j) {
   return sin(M_PI * (double)((i + 1) * (j + 1)) / (double)(n + 1));
 }
-static double fourier(size_t n, size_t i, size_t j) {
+static double get_fourier(size_t n, size_t i, size_t j) {
   double angle = 2 * M_PI * (double)(i / 2 * j) / (double)n;
   return i % 2 ? sin(angle) : cos(angle);
 }
-static double hartley(size_t n, size_t i, size_t j) {
+static double get_hartley(size_t n, size_t i, size_t j) {
   double angle = 2 * M_PI * (double)(i * j) / (double)n;
   return cos(angle) + sin(angle);
 }
-static double running_sum(size_t n, size_t i, size_t j) {
+static double get_running_sum_row(size_t n, size_t i, size_t j) {
   (void)n;
   return j <= i ? 1 : 0;
 }
-static double running_mean(size_t n, size_t i, size_t j) {
+static double get_running_mean_row(size_t n, size_t i, size_t j) {
   (void)n;
   return j <= i && j + 3 > i ? 0.25 : 0;
 }
-static double difference(size_t n, size_t i, size_t j) {
+static double get_difference_row(size_t n, size_t i, size_t j) {
   (void)n;
   return j == i ? 1 : j + 1 == i ? -1 : 0;
 }
-static double decay(size_t n, size_t i, size_t j) {
+static double get_decay_row(size_t n, size_t i, size_t j) {
   (void)n;
   return j <= i ? pow(0.6, (double)(i - j)) : 0;
 }
-static double plane(size_t n, size_t i, size_t j) { /* over two dimensions */
+static double get_plane_wave(size_t n, size_t i, size_t j) { /* a wave over two dimensions */
   size_t side = (size_t)lround(sqrt((double)n));
-  return dct2(side, i / side, j / side) * dct2(side, i % side, j % side);
+  return get_dct2(side, i / side, j / side) * get_dct2(side, i % side, j % side);
 }
-static double block_mean(size_t n, size_t i, size_t j) { /* mean of 2 x 2 pixels, or 4 x 4 */
+static double get_block_mean(size_t n, size_t i, size_t j) { /* means of 2 x 2 or 4 x 4 pixels */
   size_t side = (size_t)lround(sqrt((double)n)), block = side / 2, k = i % 4;
   bool in = j / side / block == k / 2 && j % side / block == k % 2;
   return in ? 1 : 0;
 }
 
-typedef double transform(size_t n, size_t i, size_t j);
+typedef double transform_fn(size_t n, size_t i, size_t j);
 
 static const struct {
-  transform *of;
+  transform_fn *of;
   const char *name;
-} transforms[] = {{walsh, "Walsh"},
-                  {haar, "Haar"},
-                  {dct1, "DCT-I"},
-                  {dct2, "DCT-II"},
-                  {dct3, "DCT-III"},
-                  {dct4, "DCT-IV"},
-                  {dst1, "DST-I"},
-                  {fourier, "Fourier"},
-                  {hartley, "Hartley"},
-                  {running_sum, "running sum"},
-                  {running_mean, "running mean"},
-                  {difference, "difference"},
-                  {decay, "decay"},
-                  {plane, "DCT of two dimensions"},
-                  {block_mean, "block mean"}};
+} transforms[] = {{get_walsh, "Walsh"},
+                  {get_haar, "Haar"},
+                  {get_dct1, "DCT-I"},
+                  {get_dct2, "DCT-II"},
+                  {get_dct3, "DCT-III"},
+                  {get_dct4, "DCT-IV"},
+                  {get_dst1, "DST-I"},
+                  {get_fourier, "Fourier"},
+                  {get_hartley, "Hartley"},
+                  {get_running_sum_row, "running sum"},
+                  {get_running_mean_row, "running mean"},
+                  {get_difference_row, "difference"},
+                  {get_decay_row, "decay"},
+                  {get_plane_wave, "DCT of two dimensions"},
+                  {get_block_mean, "block mean"}};
 
 static void known_transforms_are_public(void **state) {
   (void)state;
   static float v[64 * 64], w[64 * 64], factor[64];
   uint32_t order[64];
-  draw(8, factor, 64);
+  draw_values(8, factor, 64);
   for (size_t t = 0; t < CLV_COUNT(transforms); t++)
     for (size_t n = 16; n <= 64; n *= 4) {
       for (size_t i = 0; i < n * n; i++) v[i] = (float)transforms[t].of(n, i / n, i % n);
       clv_rng_permutation(&(clv_rng_key){.seed = n}, order, n);
       for (size_t i = 0; i < n * n; i++)
         w[i] = clv_bf16_value(clv_bf16_of(factor[i / n] * v[order[i / n] * n + i % n]));
-      if (!is_public(v, n, n)) fail_msg("%s of %zu", transforms[t].name, n);
-      if (!is_public(w, n, n)) fail_msg("%s of %zu, changed", transforms[t].name, n);
-      draw(9, w, n * n); /* a quarter of the rows are rows of the transform */
+      if (!is_public_transform(v, n, n)) fail_msg("%s of %zu", transforms[t].name, n);
+      if (!is_public_transform(w, n, n)) fail_msg("%s of %zu, changed", transforms[t].name, n);
+      draw_values(9, w, n * n); /* a quarter of the rows are rows of the transform */
       memcpy(w + n, v + n * n / 2, n * n / 4 * sizeof *v);
-      bool shorts = transforms[t].of == difference || transforms[t].of == running_mean ||
-                    transforms[t].of == haar || transforms[t].of == block_mean;
-      if (!shorts && !is_public(w, n, n)) fail_msg("part of %s of %zu", transforms[t].name, n);
+      bool shorts = transforms[t].of == get_difference_row ||
+                    transforms[t].of == get_running_mean_row || transforms[t].of == get_haar ||
+                    transforms[t].of == get_block_mean;
+      if (!shorts && !is_public_transform(w, n, n))
+        fail_msg("part of %s of %zu", transforms[t].name, n);
     }
 }
 
 static void factors_of_columns_do_not_hide_a_transform(void **state) {
   (void)state;
   static float v[N * N], factor[N];
-  draw(10, factor, N);
+  draw_values(10, factor, N);
   for (size_t t = 0; t < 2; t++) {
     for (size_t i = 0; i < N * N; i++)
-      v[i] = factor[i % N] * (float)(t ? dct2 : walsh)(N, i / N, i % N);
-    assert_true(is_public(v, N, N));
+      v[i] = factor[i % N] * (float)(t ? get_dct2 : get_walsh)(N, i / N, i % N);
+    assert_true(is_public_transform(v, N, N));
   }
 }
 
@@ -321,13 +331,14 @@ static void permuted_hadamard_rows_are_public(void **state) {
   clv_rng_permutation(&(clv_rng_key){.seed = 1}, rows, 64);
   clv_rng_permutation(&(clv_rng_key){.seed = 2}, columns, 64);
   for (size_t i = 0; i < 64 * 64; i++)
-    v[i] = (float)(1 + i / 64) * (float)walsh(64, rows[i / 64], columns[i % 64]);
-  assert_true(is_public(v, 64, 64));
-  v[100] = -v[100]; /* in the second row, so that it is not orthogonal to the first */
-  assert_false(is_public(v, 64, 64));
-  draw(11, v, 64 * 64);
+    v[i] = (float)(1 + i / 64) * (float)get_walsh(64, rows[i / 64], columns[i % 64]);
+  assert_true(is_public_transform(v, 64, 64));
+  /* changes a sign in the second row, so that it is not orthogonal to the first */
+  v[100] = -v[100];
+  assert_false(is_public_transform(v, 64, 64));
+  draw_values(11, v, 64 * 64);
   for (size_t i = 0; i < 64 * 64; i++) v[i] = copysignf(1, v[i]);
-  assert_false(is_public(v, 64, 64));
+  assert_false(is_public_transform(v, 64, 64));
 }
 
 static void drawn_and_trained_rows_are_not_public(void **state) {
@@ -337,16 +348,17 @@ static void drawn_and_trained_rows_are_not_public(void **state) {
   for (size_t i = 0; i < CLV_COUNT(lengths); i++)
     for (uint64_t seed = 1; seed <= 16; seed++) {
       size_t n = lengths[i];
-      draw(1000 + seed, v, BIG * n);
+      draw_values(1000 + seed, v, BIG * n);
       for (size_t j = 0; j < BIG * n && n > 4; j++) {
-        float least = n < 64 ? 0.15F : 0.46F; /* pruned: half stays, or one in 16 */
+        /* prunes the matrix: half of the values stay, or one in 16 */
+        float least = n < 64 ? 0.15F : 0.46F;
         if (seed % 4 == 1 && fabsf(v[j]) < least) v[j] = 0;
-        if (seed % 4 == 2 && j / n % 3) v[j] = 0; /* rows of zeros */
-        if (seed % 4 == 3 && n > 9 && j % n > 2)  /* smooth rows */
+        if (seed % 4 == 2 && j / n % 3) v[j] = 0; /* fills two of three rows with zeros */
+        if (seed % 4 == 3 && n > 9 && j % n > 2)  /* makes the rows smooth */
           v[j] = (v[j] + v[j - 1] + v[j - 2] + v[j - 3]) / 4;
       }
       size_t rows = seed % 5 ? BIG : 10;
-      if (is_public(v, rows, n)) fail_msg("%zu rows of %zu, seed %d", rows, n, (int)seed);
+      if (is_public_transform(v, rows, n)) fail_msg("%zu rows of %zu, seed %d", rows, n, (int)seed);
     }
 }
 
@@ -355,7 +367,7 @@ static void smooth_rows_are_not_public(void **state) {
   (void)state;
   static float v[M * BIG];
   float factor[8 * M];
-  draw(12, factor, 8 * M);
+  draw_values(12, factor, 8 * M);
   for (size_t i = 0; i < (size_t)M * BIG; i++) {
     const float *of = factor + 8 * (i / BIG);
     for (int k = 0; k < 4; k++) {
@@ -363,7 +375,7 @@ static void smooth_rows_are_not_public(void **state) {
       v[i] += of[2 * k] * (float)cos(angle) + of[2 * k + 1] * (float)sin(angle);
     }
   }
-  assert_false(is_public(v, M, BIG));
+  assert_false(is_public_transform(v, M, BIG));
 }
 
 int main(void) {

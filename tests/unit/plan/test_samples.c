@@ -18,8 +18,8 @@
 
 enum { ROWS = 300, COLUMNS = 70, VALUES = ROWS * COLUMNS };
 
-static clv_sha256 digest_of(clv_dtype dtype, const clv_shape *shape, const void *data,
-                            size_t piece) {
+static clv_sha256 compute_digest(clv_dtype dtype, const clv_shape *shape, const void *data,
+                                 size_t piece) {
   clv_weights_sample s;
   clv_sha256 d;
   size_t bytes;
@@ -33,9 +33,9 @@ static clv_sha256 digest_of(clv_dtype dtype, const clv_shape *shape, const void 
   return d;
 }
 
-static bool equal(clv_sha256 a, clv_sha256 b) { return memcmp(&a, &b, sizeof a) == 0; }
+static bool is_equal_digest(clv_sha256 a, clv_sha256 b) { return memcmp(&a, &b, sizeof a) == 0; }
 
-static void fill(float *v) {
+static void fill_uniform(float *v) {
   const clv_rng_key key = {.seed = 5};
   clv_rng_uniform(&key, -1, 1, v, VALUES);
 }
@@ -44,16 +44,16 @@ static void digest_does_not_depend_on_piece_size(void **state) {
   (void)state;
   static float v[VALUES];
   const clv_shape shape = CLV_SHAPE(ROWS, COLUMNS), other = CLV_SHAPE(COLUMNS, ROWS);
-  fill(v);
-  clv_sha256 d = digest_of(CLV_F32, &shape, v, sizeof v);
+  fill_uniform(v);
+  clv_sha256 d = compute_digest(CLV_F32, &shape, v, sizeof v);
   for (size_t piece = 4; piece < sizeof v; piece = 3 * piece + 4)
-    assert_true(equal(digest_of(CLV_F32, &shape, v, piece), d));
-  assert_false(equal(digest_of(CLV_F32, &other, v, sizeof v), d));
+    assert_true(is_equal_digest(compute_digest(CLV_F32, &shape, v, piece), d));
+  assert_false(is_equal_digest(compute_digest(CLV_F32, &other, v, sizeof v), d));
   v[0] += 1;
-  assert_false(equal(digest_of(CLV_F32, &shape, v, sizeof v), d));
+  assert_false(is_equal_digest(compute_digest(CLV_F32, &shape, v, sizeof v), d));
   v[0] -= 1;
   v[VALUES - 1] += 1; /* the sample includes the last value */
-  assert_false(equal(digest_of(CLV_F32, &shape, v, sizeof v), d));
+  assert_false(is_equal_digest(compute_digest(CLV_F32, &shape, v, sizeof v), d));
 }
 
 static void bf16_copy_has_the_same_digest(void **state) {
@@ -61,18 +61,19 @@ static void bf16_copy_has_the_same_digest(void **state) {
   static float v[VALUES];
   static uint16_t half[VALUES];
   const clv_shape shape = CLV_SHAPE(ROWS, COLUMNS);
-  fill(v);
+  fill_uniform(v);
   for (size_t i = 0; i < VALUES; i++) half[i] = clv_bf16_of(v[i]);
-  assert_true(equal(digest_of(CLV_F32, &shape, v, 4096), digest_of(CLV_BF16, &shape, half, 4096)));
+  assert_true(is_equal_digest(compute_digest(CLV_F32, &shape, v, 4096),
+                              compute_digest(CLV_BF16, &shape, half, 4096)));
 }
 
 /* ---- forms ----------------------------------------------------------------------------------- */
 
 enum { SIDE = 64, DRAWINGS = 40 };
 
-static uint64_t drawings(void) { return is_long() ? DRAWINGS : 12; }
+static uint64_t get_n_drawings(void) { return is_long() ? DRAWINGS : 12; }
 
-static clv_weights_moments form_of(const float *v, size_t rows, size_t columns, bool all) {
+static clv_weights_moments compute_form(const float *v, size_t rows, size_t columns, bool all) {
   static clv_weights_sample s;
   clv_weights_moments ret;
   const clv_shape shape = CLV_SHAPE((int64_t)rows, (int64_t)columns);
@@ -83,21 +84,21 @@ static clv_weights_moments form_of(const float *v, size_t rows, size_t columns, 
   return ret;
 }
 
-/* True if the second tensor's moments equal the first's, allowing for rounding to either neighbour
- * cell. */
-static bool same_form(const clv_weights_moments *noted, const clv_weights_moments *asked) {
+/* True if the moments of the second tensor equal those of the first, or are in a neighbouring cell
+ * because of rounding. */
+static bool is_same_form(const clv_weights_moments *noted, const clv_weights_moments *asked) {
   clv_sha256 a, b;
   bool near, found = false;
   assert_int_equal(clv_weights_moments_digest(noted, 0, &a, &near, NULL), CLV_OK);
   for (unsigned beside = 0; beside < 1u << CLV_SPREAD_MEANS; beside++) {
     assert_int_equal(clv_weights_moments_digest(asked, beside, &b, &near, NULL), CLV_OK);
-    found |= near && equal(a, b);
+    found |= near && is_equal_digest(a, b);
   }
   return found;
 }
 
 /* Draws values: uniform for even seeds, nearly normal for odd ones. */
-static void draw(uint64_t seed, float *v) {
+static void draw_random_values(uint64_t seed, float *v) {
   const clv_rng_key key = {.seed = seed};
   static float more[4 * VALUES];
   clv_rng_uniform(&key, -1, 1, v, VALUES);
@@ -110,33 +111,34 @@ static void scaled_converted_or_permuted_copies_are_recognized(void **state) {
   (void)state;
   static float v[VALUES], w[VALUES];
   static const float by[] = {2, 3, -0.7F, 1e-3F};
-  for (uint64_t seed = 1; seed <= drawings(); seed++) {
-    draw(seed, v);
+  for (uint64_t seed = 1; seed <= get_n_drawings(); seed++) {
+    draw_random_values(seed, v);
     const size_t sides[][2] = {{SIDE, SIDE}, {16, 16}, {ROWS, COLUMNS}};
     for (size_t k = 0; k < CLV_COUNT(sides); k++) {
       size_t rows = sides[k][0], columns = sides[k][1], n = rows * columns;
-      clv_weights_moments own = form_of(v, rows, columns, false), other;
+      clv_weights_moments own = compute_form(v, rows, columns, false), other;
       for (size_t i = 0; i < CLV_COUNT(by) + 2; i++) {
         float factor = i < CLV_COUNT(by) ? by[i] : 1 + (float)i;
         for (size_t j = 0; j < n; j++) w[j] = factor * v[j];
         for (size_t j = 0; i >= CLV_COUNT(by) && j < n; j++)
           w[j] = clv_bf16_value(clv_bf16_of(w[j]));
-        other = form_of(w, rows, columns, false);
-        if (!same_form(&own, &other)) fail_msg("drawing %d of %zu, way %zu", (int)seed, n, i);
+        other = compute_form(w, rows, columns, false);
+        if (!is_same_form(&own, &other)) fail_msg("drawing %d of %zu, way %zu", (int)seed, n, i);
       }
       bool all = rows == ROWS; /* more values than a sample has */
-      own = form_of(v, rows, columns, all);
+      own = compute_form(v, rows, columns, all);
       for (size_t j = 0; j < n; j++) w[j] = v[j % rows * columns + j / rows];
-      other = form_of(w, columns, rows, all);
-      assert_true(same_form(&own, &other));
+      other = compute_form(w, columns, rows, all);
+      assert_true(is_same_form(&own, &other));
       for (size_t j = 0; j < n; j++) w[j] = -2 * v[(j + 5 * columns) % n];
-      other = form_of(w, rows, columns, all);
-      assert_true(same_form(&own, &other));
+      other = compute_form(w, rows, columns, all);
+      assert_true(is_same_form(&own, &other));
     }
   }
 }
 
-/* As large as the table of a small language model; transposed, multiplied and rounded. */
+/* Tests a tensor as large as the table of a small language model, transposed, multiplied and
+ * rounded. */
 static void large_tensors_are_found_in_any_order(void **state) {
   enum { N = 2048 };
   static float v[N * N], w[N * N];
@@ -147,32 +149,33 @@ static void large_tensors_are_found_in_any_order(void **state) {
     size_t at = j % N * N + j / N;
     w[j] = clv_bf16_value(clv_bf16_of(-1.7F * v[at]));
   }
-  clv_weights_moments own = form_of(v, N, N, true), other = form_of(w, N, N, true);
-  assert_true(same_form(&own, &other));
+  clv_weights_moments own = compute_form(v, N, N, true), other = compute_form(w, N, N, true);
+  assert_true(is_same_form(&own, &other));
   clv_rng_uniform(&(clv_rng_key){.seed = 12}, -0.05F, 0.05F, w, N * N);
-  other = form_of(w, N, N, true);
-  assert_false(same_form(&own, &other));
+  other = compute_form(w, N, N, true);
+  assert_false(is_same_form(&own, &other));
 }
 
-/* Pieces arrive in any order; before the last one there are no moments. */
+/* The pieces of a tensor arrive in any order. Before the last piece has arrived, the tensor has no
+ * moments. */
 static void a_tensor_that_is_not_whole_has_no_form(void **state) {
   (void)state;
   static float v[VALUES];
   static clv_weights_sample s;
   const clv_shape shape = CLV_SHAPE(ROWS, COLUMNS);
   clv_weights_moments own, other;
-  draw(3, v);
-  own = form_of(v, ROWS, COLUMNS, true);
+  draw_random_values(3, v);
+  own = compute_form(v, ROWS, COLUMNS, true);
   assert_true(clv_weights_sample_begin(&s, CLV_F32, &shape));
   assert_false(clv_weights_sample_moments(&s, true, &other));
   clv_weights_sample_add(&s, 4000, v + 1000, sizeof v - 4000);
   assert_false(clv_weights_sample_moments(&s, true, &other));
   clv_weights_sample_add(&s, 0, v, 4000);
-  assert_true(clv_weights_sample_moments(&s, true, &other) && same_form(&own, &other));
+  assert_true(clv_weights_sample_moments(&s, true, &other) && is_same_form(&own, &other));
   clv_weights_sample_done(&s);
   assert_true(clv_weights_sample_begin(&s, CLV_F32, &CLV_SHAPE(SIDE, SIDE)));
   clv_weights_sample_add(&s, 0, v, SIDE * SIDE * sizeof *v);
-  /* the moments of the sample are those of all values */
+  /* the sample has all values, so its moments are those of the tensor */
   assert_false(clv_weights_sample_moments(&s, true, &other));
   clv_weights_sample_done(&s);
 }
@@ -183,12 +186,12 @@ static void independent_random_weights_are_not_confused(void **state) {
   clv_weights_moments of[2 * DRAWINGS];
   static const size_t sides[][2] = {{SIDE, SIDE}, {8, 2}, {ROWS, COLUMNS}};
   for (size_t way = 0; way < CLV_COUNT(sides); way++) {
-    for (uint64_t seed = 0; seed < 2 * drawings(); seed++) {
-      draw(seed + 1, v);
-      of[seed] = form_of(v, sides[way][0], sides[way][1], way == 2);
+    for (uint64_t seed = 0; seed < 2 * get_n_drawings(); seed++) {
+      draw_random_values(seed + 1, v);
+      of[seed] = compute_form(v, sides[way][0], sides[way][1], way == 2);
     }
-    for (size_t i = 0; i < 2 * drawings(); i++)
-      for (size_t k = 0; k < i; k++) assert_false(same_form(&of[i], &of[k]));
+    for (size_t i = 0; i < 2 * get_n_drawings(); i++)
+      for (size_t k = 0; k < i; k++) assert_false(is_same_form(&of[i], &of[k]));
   }
 }
 
@@ -207,7 +210,7 @@ static void biases_and_integer_tensors_are_not_sampled(void **state) {
 
 enum { LABELS = 600, CLASSES = 5 };
 
-static clv_label_order order_of(const double *labels, size_t n) {
+static clv_label_order find_order(const double *labels, size_t n) {
   static double copy[LABELS];
   memcpy(copy, labels, n * sizeof *copy);
   return clv_label_order_compute(copy, n);
@@ -217,13 +220,13 @@ static void shuffled_labels_have_no_order(void **state) {
   (void)state;
   static double labels[LABELS];
   uint32_t order[LABELS];
-  int found = 0; /* one of 320 orders may look like blocks by chance */
+  int found = 0; /* one of 320 shuffled orders may look like blocks by chance */
   for (uint64_t seed = 1; seed <= 40; seed++) {
     const clv_rng_key key = {.seed = seed};
     clv_rng_permutation(&key, order, LABELS);
     for (size_t i = 0; i < LABELS; i++) labels[i] = order[i] % CLASSES;
     for (size_t n = 4; n <= LABELS; n = 2 * n + 1)
-      if (order_of(labels, n).lag && ++found > 1) fail_msg("seed %d, %zu labels", (int)seed, n);
+      if (find_order(labels, n).lag && ++found > 1) fail_msg("seed %d, %zu labels", (int)seed, n);
   }
 }
 
@@ -231,16 +234,17 @@ static void sorted_labels_are_detected(void **state) {
   (void)state;
   static double labels[LABELS];
   for (size_t i = 0; i < LABELS; i++) labels[i] = (double)(i * CLASSES / LABELS);
-  clv_label_order o = order_of(labels, LABELS);
+  clv_label_order o = find_order(labels, LABELS);
   assert_int_equal(o.lag, 1);
   assert_true(o.equal_share > 0.99 && o.shuffled_share > 0.19 && o.shuffled_share < 0.21);
   for (size_t i = 0; i < 20; i++) labels[i] = i >= 10;
-  assert_int_equal(order_of(labels, 20).lag, 1);
+  assert_int_equal(find_order(labels, 20).lag, 1);
 }
 
 /* Writes `records` labels: classes in turn, each in `blocks` blocks, rising, falling, or
  * alternating. */
-static void put_blocks(double *labels, size_t records, size_t classes, size_t blocks, char how) {
+static void write_label_blocks(double *labels, size_t records, size_t classes, size_t blocks,
+                               char how) {
   size_t n = records / (classes * blocks);
   for (size_t i = 0; i < records; i++) {
     size_t block = CLV_MIN(i / n, classes * blocks - 1), class = block % classes;
@@ -258,34 +262,35 @@ static void small_label_blocks_are_detected(void **state) {
             {20, 5, 1}, {40, 5, 2}, {100, 5, 4}, {80, 10, 2}, {600, 2, 30}, {600, 10, 12}};
   for (size_t i = 0; i < CLV_COUNT(of); i++)
     for (const char *how = "rfm"; *how; how++) {
-      put_blocks(labels, of[i].records, of[i].classes, of[i].blocks, *how);
-      if (order_of(labels, of[i].records).lag != 1)
+      write_label_blocks(labels, of[i].records, of[i].classes, of[i].blocks, *how);
+      if (find_order(labels, of[i].records).lag != 1)
         fail_msg("%zu records of %zu classes in %zu blocks each, %c", of[i].records, of[i].classes,
                  of[i].blocks, *how);
     }
   for (size_t i = 0; i < 64; i++) labels[i] = i >= 20 && i < 26; /* a rare class in one block */
-  assert_int_equal(order_of(labels, 64).lag, 1);
+  assert_int_equal(find_order(labels, 64).lag, 1);
   for (size_t i = 0; i < 80; i++) labels[i] = i % 5 ? (double)(i / 20) : (double)(i * 7 % 4);
-  assert_int_equal(order_of(labels, 80).lag, 1); /* blocks cover four fifths */
+  assert_int_equal(find_order(labels, 80).lag, 1); /* the blocks cover four fifths of the labels */
 }
 
 static void label_blocks_and_periods_are_detected(void **state) {
   (void)state;
   static double labels[LABELS];
   for (size_t i = 0; i < LABELS; i++) labels[i] = (double)(i / 3 * 7 % 11 % CLASSES);
-  assert_true(order_of(labels, LABELS).lag != 0);
+  assert_true(find_order(labels, LABELS).lag != 0);
   for (size_t i = 0; i < LABELS; i++) labels[i] = (double)(i % CLASSES);
-  assert_int_equal(order_of(labels, LABELS).lag, CLASSES);
-  for (size_t i = 0; i < LABELS; i++) labels[i] = (double)(i % 70); /* many classes in turn */
-  assert_int_equal(order_of(labels, LABELS).lag, 70);
+  assert_int_equal(find_order(labels, LABELS).lag, CLASSES);
+  /* the labels of many classes in turn */
+  for (size_t i = 0; i < LABELS; i++) labels[i] = (double)(i % 70);
+  assert_int_equal(find_order(labels, LABELS).lag, 70);
 }
 
 static void labels_of_one_class_have_no_order(void **state) {
   (void)state;
   static const double labels[LABELS] = {0};
-  assert_int_equal(order_of(labels, LABELS).lag, 0);
-  assert_int_equal(order_of(labels, 1).lag, 0);
-  assert_int_equal(order_of(labels, 0).lag, 0);
+  assert_int_equal(find_order(labels, LABELS).lag, 0);
+  assert_int_equal(find_order(labels, 1).lag, 0);
+  assert_int_equal(find_order(labels, 0).lag, 0);
 }
 
 int main(void) {

@@ -22,29 +22,29 @@ static uint32_t next_random(uint32_t *state) {
   return *state >> 8;
 }
 
-static int64_t pick(uint32_t *state, int64_t n) {
+static int64_t draw_below(uint32_t *state, int64_t n) {
   return (int64_t)next_random(state) % CLV_MAX(n, 1);
 }
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
 /* Adds a layer over node *at, and sets *at to it. Adds nothing if the shapes do not fit. */
-static void add(clv_graph *g, clv_op op, clv_attrs attrs, int *at) {
+static void add_fitting_layer(clv_graph *g, clv_op op, clv_attrs attrs, int *at) {
   clv_err err;
   int node;
   if (clv_graph_add(g, op, &attrs, "", (uint32_t)g->n_nodes, at, 1, &node, &err) == CLV_OK)
     *at = node;
 }
 
-static clv_attrs window(uint32_t *r, const clv_shape *in) {
-  clv_attrs a = {.out = 2 * (1 + pick(r, 2)), .bias = true, .groups = 1};
+static clv_attrs draw_window(uint32_t *r, const clv_shape *in) {
+  clv_attrs a = {.out = 2 * (1 + draw_below(r, 2)), .bias = true, .groups = 1};
   for (int i = 0; i < 2; i++) {
-    a.kernel[i] = 1 + pick(r, 3);
-    a.stride[i] = 1 + pick(r, 2);
-    a.pad[i] = pick(r, 3);
-    a.dilation[i] = 1 + pick(r, 3);
+    a.kernel[i] = 1 + draw_below(r, 3);
+    a.stride[i] = 1 + draw_below(r, 2);
+    a.pad[i] = draw_below(r, 3);
+    a.dilation[i] = 1 + draw_below(r, 3);
   }
-  if (in->dim[1] % 2 == 0 && pick(r, 2)) a.groups = 2;
+  if (in->dim[1] % 2 == 0 && draw_below(r, 2)) a.groups = 2;
   return a;
 }
 
@@ -53,25 +53,25 @@ static void add_shape(clv_graph *g, uint32_t *r, int *at) {
   clv_attrs a = {0};
   int64_t n = 1;
   for (int i = 1; i < in->rank; i++) n *= in->dim[i];
-  int64_t first = pick(r, 2) ? 1 : n % 2 ? 3 : 2;
+  int64_t first = draw_below(r, 2) ? 1 : n % 2 ? 3 : 2;
   a.shape = (clv_shape){3, {first, n % (2 * first) ? 1 : 2, -1}};
-  if (pick(r, 3) == 0) a.shape = (clv_shape){2, {first, -1}};
-  add(g, CLV_OP_RESHAPE, a, at);
+  if (draw_below(r, 3) == 0) a.shape = (clv_shape){2, {first, -1}};
+  add_fitting_layer(g, CLV_OP_RESHAPE, a, at);
 }
 
 static void add_slice(clv_graph *g, uint32_t *r, int *at) {
   const clv_shape *in = &g->nodes[*at].shape;
   if (in->rank < 2) return;
-  clv_attrs a = {.dim = 1 + pick(r, in->rank - 1)};
-  a.start = pick(r, in->dim[a.dim]);
-  a.stop = a.start + 1 + pick(r, in->dim[a.dim] - a.start);
-  add(g, CLV_OP_SLICE, a, at);
+  clv_attrs a = {.dim = 1 + draw_below(r, in->rank - 1)};
+  a.start = draw_below(r, in->dim[a.dim]);
+  a.stop = a.start + 1 + draw_below(r, in->dim[a.dim] - a.start);
+  add_fitting_layer(g, CLV_OP_SLICE, a, at);
 }
 
 static void add_concat(clv_graph *g, uint32_t *r, int *at) {
   clv_err err;
   int one, node, of = *at;
-  clv_attrs a = {.dim = 1 + pick(r, g->nodes[of].shape.rank - 1)};
+  clv_attrs a = {.dim = 1 + draw_below(r, g->nodes[of].shape.rank - 1)};
   assert_int_equal(
       clv_graph_add(g, CLV_OP_SILU, &(clv_attrs){0}, "", (uint32_t)g->n_nodes, &of, 1, &one, &err),
       CLV_OK);
@@ -85,10 +85,10 @@ static void add_layer(clv_graph *g, uint32_t *r, int *at) {
                                    CLV_OP_CONV_TRANSPOSE2D};
   const clv_shape *in = &g->nodes[*at].shape;
   if (in->rank < 2) return;
-  clv_attrs w = window(r, in), order = {.order = {2, {2, 1}}};
-  if (in->rank == 4) order.order = (clv_shape){3, {2 + pick(r, 2), 1, 2}};
+  clv_attrs w = draw_window(r, in), order = {.order = {2, {2, 1}}};
+  if (in->rank == 4) order.order = (clv_shape){3, {2 + draw_below(r, 2), 1, 2}};
   if (in->rank == 4) order.order.dim[2] = 6 - order.order.dim[0] - 1;
-  switch (pick(r, 10)) {
+  switch (draw_below(r, 10)) {
     case 0:
       add_shape(g, r, at);
       break;
@@ -99,30 +99,32 @@ static void add_layer(clv_graph *g, uint32_t *r, int *at) {
       add_concat(g, r, at);
       break;
     case 3:
-      add(g, CLV_OP_LINEAR, (clv_attrs){.out = 1 + pick(r, 3), .bias = true}, at);
+      add_fitting_layer(g, CLV_OP_LINEAR, (clv_attrs){.out = 1 + draw_below(r, 3), .bias = true},
+                        at);
       break;
-    case 4: /* forgets early steps */
+    case 4: /* an LSTM forgets early steps */
       if (in->rank == 3 && in->dim[1] <= 8)
-        add(g, CLV_OP_LSTM, (clv_attrs){.out = 2, .layers = 1 + pick(r, 2), .bias = true}, at);
+        add_fitting_layer(g, CLV_OP_LSTM,
+                          (clv_attrs){.out = 2, .layers = 1 + draw_below(r, 2), .bias = true}, at);
       break;
     case 5:
-      add(g, CLV_OP_PERMUTE, order, at);
+      add_fitting_layer(g, CLV_OP_PERMUTE, order, at);
       break;
     case 6:
-      add(g, CLV_OP_MEAN, (clv_attrs){.dim = 1 + pick(r, in->rank - 1)}, at);
+      add_fitting_layer(g, CLV_OP_MEAN, (clv_attrs){.dim = 1 + draw_below(r, in->rank - 1)}, at);
       break;
     case 7: {
       w.dilation[0] = w.dilation[1] = 0; /* pools have no dilation */
-      add(g, CLV_OP_AVGPOOL, w, at);
+      add_fitting_layer(g, CLV_OP_AVGPOOL, w, at);
       break;
     }
     default:
-      add(g, windows[pick(r, 4)], w, at);
+      add_fitting_layer(g, windows[draw_below(r, 4)], w, at);
       break;
   }
 }
 
-static clv_graph *draw(uint32_t *r) {
+static clv_graph *draw_graph(uint32_t *r) {
   clv_graph *g;
   clv_err err;
   int at;
@@ -130,7 +132,7 @@ static clv_graph *draw(uint32_t *r) {
   assert_int_equal(clv_graph_add_input(g, "x", CLV_F32, &(clv_shape){2, {1, PLACES}}, &at, &err),
                    CLV_OK);
   /* The first shape has no channels, so each feature is a position. */
-  add(g, CLV_OP_RESHAPE, (clv_attrs){.shape = {3, {1, 1, PLACES}}}, &at);
+  add_fitting_layer(g, CLV_OP_RESHAPE, (clv_attrs){.shape = {3, {1, 1, PLACES}}}, &at);
   add_shape(g, r, &at);
   for (int i = 0; i < LAYERS; i++) add_layer(g, r, &at);
   add_slice(g, r, &at);
@@ -145,14 +147,15 @@ static clv_graph *draw(uint32_t *r) {
 /* ---- numbers --------------------------------------------------------------------------------- */
 
 typedef struct runner {
-  bool wide; /* f64, with gradients of the second input */
+  /* true: the plan computes in f64, with gradients of the second input */
+  bool is_f64_with_second_gradient;
   clv_params *params;
   clv_plan *plan;
   void *values, *gradients;
-  size_t n_out;
+  size_t n_outputs;
 } runner;
 
-static void runner_new(const clv_graph *g, runner *ret) {
+static void make_runner(const clv_graph *g, runner *ret) {
   clv_err err;
   const clv_shape *out = &g->nodes[g->output].shape;
   assert_int_equal(clv_params_of(g, &ret->params, &err), CLV_OK);
@@ -160,24 +163,24 @@ static void runner_new(const clv_graph *g, runner *ret) {
   ret->gradients = calloc(2, ret->params->total_bytes + 64);
   clv_params_init(g, ret->params, ret->values);
   clv_plan_options o = {.backend = clv_backend_ref(),
-                        .dtype = ret->wide ? CLV_F64 : CLV_F32,
+                        .dtype = ret->is_f64_with_second_gradient ? CLV_F64 : CLV_F32,
                         .batch = 1,
-                        .training = ret->wide,
-                        .need_input_grad = {false, ret->wide},
+                        .training = ret->is_f64_with_second_gradient,
+                        .need_input_grad = {false, ret->is_f64_with_second_gradient},
                         .threads = 1};
   if (clv_plan_new(g, ret->params, &o, &ret->plan, &err) != CLV_OK) fail_msg("%s", err.text);
-  ret->n_out = 1;
-  for (int i = 1; i < out->rank; i++) ret->n_out *= (size_t)out->dim[i];
+  ret->n_outputs = 1;
+  for (int i = 1; i < out->rank; i++) ret->n_outputs *= (size_t)out->dim[i];
 }
 
-static void runner_done(runner *w) {
+static void free_runner(runner *w) {
   clv_plan_free(w->plan);
   clv_params_free(w->params);
   free(w->values);
   free(w->gradients);
 }
 
-static void run(runner *w, const float *x, float *y) {
+static void run_forward(runner *w, const float *x, float *y) {
   clv_call *call;
   clv_err err;
   assert_int_equal(clv_plan_call_get(w->plan, &call, &err), CLV_OK);
@@ -187,40 +190,40 @@ static void run(runner *w, const float *x, float *y) {
   clv_plan_call_put(w->plan, call);
 }
 
-/* Counts by differences: the fewest positions on which any output depends (of those that depend on
- * some), and the fewest outputs that depend on a position; 0: none. */
-static void count(const clv_graph *g, int64_t *ret_places, int64_t *ret_outputs) {
+/* Counts, by changing each position: the fewest positions on which any output depends (of those
+ * that depend on some), and the fewest outputs that depend on a position; 0: none. */
+static void count_by_differences(const clv_graph *g, int64_t *ret_places, int64_t *ret_outputs) {
   static float before[MAX_OUT], after[MAX_OUT], other[MAX_OUT];
   static int64_t of[MAX_OUT];
   float x[PLACES];
   runner w = {0};
   *ret_places = *ret_outputs = 0;
-  runner_new(g, &w);
-  assert_true(w.n_out <= MAX_OUT);
+  make_runner(g, &w);
+  assert_true(w.n_outputs <= MAX_OUT);
   memset(of, 0, sizeof of);
-  /* saturates no activation */
+  /* the values are small enough not to saturate an activation */
   for (int i = 0; i < PLACES; i++) x[i] = 0.1f * ((float)(i % 7) - 3.1f);
-  run(&w, x, before);
+  run_forward(&w, x, before);
   for (int i = 0; i < PLACES; i++) {
     int64_t outputs = 0;
     x[i] += 0.17f;
-    run(&w, x, after);
+    run_forward(&w, x, after);
     x[i] -= 0.94f; /* a second change, because rounding may hide one */
-    run(&w, x, other);
+    run_forward(&w, x, other);
     x[i] = 0.1f * ((float)(i % 7) - 3.1f);
-    for (size_t k = 0; k < w.n_out; k++) {
+    for (size_t k = 0; k < w.n_outputs; k++) {
       bool changes = before[k] != after[k] || before[k] != other[k];
       of[k] += changes;
       outputs += changes;
     }
     if (outputs && (!*ret_outputs || outputs < *ret_outputs)) *ret_outputs = outputs;
   }
-  for (size_t k = 0; k < w.n_out; k++)
+  for (size_t k = 0; k < w.n_outputs; k++)
     if (of[k] && (!*ret_places || of[k] < *ret_places)) *ret_places = of[k];
-  runner_done(&w);
+  free_runner(&w);
 }
 
-static void describe(const clv_graph *g) {
+static void print_graph(const clv_graph *g) {
   char shape[160];
   for (int i = 0; i < g->n_nodes; i++)
     print_message("%d: %s (%d) %s\n", i, clv_op_name(g->nodes[i].op),
@@ -235,9 +238,9 @@ static bool has_paths(const clv_graph *g) {
   return false;
 }
 
-static void compare(const clv_graph *g, const char *what, int64_t got, int64_t want) {
+static void assert_same_count(const clv_graph *g, const char *what, int64_t got, int64_t want) {
   if (got == want || !want) return;
-  describe(g);
+  print_graph(g);
   fail_msg("%s: %lld, numbers say %lld", what, (long long)got, (long long)want);
 }
 
@@ -250,13 +253,13 @@ static void computed_reach_matches_perturbation_counts(void **state) {
   for (int i = 0; i < GRAPHS; i++) {
     clv_err err;
     int64_t places, outputs;
-    clv_graph *g = draw(&r);
-    count(g, &places, &outputs);
+    clv_graph *g = draw_graph(&r);
+    count_by_differences(g, &places, &outputs);
     assert_true(g->n_nodes <= 64);
     assert_int_equal(clv_reach_forward(g, away, UINT32_MAX, found, &err), CLV_OK);
-    compare(g, "places of an output", found[g->output].least, places);
+    assert_same_count(g, "places of an output", found[g->output].least, places);
     assert_int_equal(clv_reach_backward(g, away, 0, found, &err), CLV_OK);
-    if (!has_paths(g)) compare(g, "outputs of a place", found[0].least, outputs);
+    if (!has_paths(g)) assert_same_count(g, "outputs of a place", found[0].least, outputs);
     compared += places > 0;
     clv_graph_free(g);
   }
@@ -281,7 +284,7 @@ static void large_windows_exceed_the_budget(void **state) {
   assert_int_equal(clv_graph_new(&g, &err), CLV_OK);
   assert_int_equal(
       clv_graph_add_input(g, "x", CLV_F32, &(clv_shape){4, {1, 3, 224, 224}}, &at, &err), CLV_OK);
-  add(g, CLV_OP_CONV2D, a, &at);
+  add_fitting_layer(g, CLV_OP_CONV2D, a, &at);
   assert_int_equal(g->n_nodes, 2);
   assert_int_equal(clv_reach_forward(g, secret, UINT32_MAX, found, &err), CLV_OK);
   assert_true(found[1].is_over_budget && found[1].is_unmixed);
@@ -290,19 +293,19 @@ static void large_windows_exceed_the_budget(void **state) {
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-/* Joins two values of one shape. steps: they have a dimension of steps. */
-static bool put_join(clv_graph *g, uint32_t *r, const int in[2], int *at) {
+/* Joins two values of the same shape by a random op. */
+static bool add_join(clv_graph *g, uint32_t *r, const int in[2], int *at) {
   static const clv_op joins[] = {CLV_OP_MUL, CLV_OP_ADD, CLV_OP_CONCAT, CLV_OP_MATMUL,
                                  CLV_OP_ATTENTION};
   const clv_shape *shape = &g->nodes[in[0]].shape;
-  clv_op op = joins[pick(r, 5)];
-  clv_attrs a = {.dim = op == CLV_OP_CONCAT ? 1 + pick(r, shape->rank - 1) : 0,
+  clv_op op = joins[draw_below(r, 5)];
+  clv_attrs a = {.dim = op == CLV_OP_CONCAT ? 1 + draw_below(r, shape->rank - 1) : 0,
                  .heads = 1,
-                 .causal = pick(r, 2)};
+                 .causal = draw_below(r, 2)};
   clv_err err;
-  int first = (int)pick(r, 2), of[3] = {in[first], in[!first], in[pick(r, 2)]};
+  int first = (int)draw_below(r, 2), of[3] = {in[first], in[!first], in[draw_below(r, 2)]};
   clv_attrs turn = {.order = {2, {2, 1}}};
-  if (op == CLV_OP_MATMUL && shape->rank == 3) add(g, CLV_OP_PERMUTE, turn, &of[1]);
+  if (op == CLV_OP_MATMUL && shape->rank == 3) add_fitting_layer(g, CLV_OP_PERMUTE, turn, &of[1]);
   return clv_graph_add(g, op, &a, "", (uint32_t)g->n_nodes, of, op == CLV_OP_ATTENTION ? 3 : 2, at,
                        &err) == CLV_OK;
 }
@@ -310,7 +313,7 @@ static bool put_join(clv_graph *g, uint32_t *r, const int in[2], int *at) {
 /* Draws a graph over a record and a second input; both pass layers of their own until they are
  * joined. *ret_smooth: true if a change of any value that a gradient depends on changes the
  * gradient. Returns NULL if the layers drawn do not fit together. */
-static clv_graph *draw_returned(uint32_t *r, bool *ret_smooth) {
+static clv_graph *draw_graph_with_gradient(uint32_t *r, bool *ret_smooth) {
   static const clv_op curves[] = {CLV_OP_SILU, CLV_OP_TANH, CLV_OP_SCALE, CLV_OP_RELU,
                                   CLV_OP_MAXPOOL};
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
@@ -321,20 +324,20 @@ static clv_graph *draw_returned(uint32_t *r, bool *ret_smooth) {
     assert_int_equal(
         clv_graph_add_input(g, i ? "w" : "x", CLV_F64, &(clv_shape){2, {1, PLACES}}, &in[i], &err),
         CLV_OK);
-  uint32_t again = *r, layers = (uint32_t)pick(r, 3);
+  uint32_t again = *r, layers = (uint32_t)draw_below(r, 3);
   for (int i = 0; i < 2; i++) {
     *r = again;
-    (void)pick(r, 3);
+    (void)draw_below(r, 3);
     add_shape(g, r, &in[i]);
     for (uint32_t k = 0; k < layers; k++) add_layer(g, r, &in[i]);
   }
-  int curve = (int)pick(r, 5);
+  int curve = (int)draw_below(r, 5);
   *ret_smooth = curve < 3;
-  if (!put_join(g, r, in, &at)) return NULL;
-  clv_attrs pool = window(r, &g->nodes[at].shape);
+  if (!add_join(g, r, in, &at)) return NULL;
+  clv_attrs pool = draw_window(r, &g->nodes[at].shape);
   pool.dilation[0] = pool.dilation[1] = 0;
-  add(g, curves[curve], curve == 4 ? pool : (clv_attrs){.factor = 2}, &at);
-  if (pick(r, 2)) add_slice(g, r, &at);
+  add_fitting_layer(g, curves[curve], curve == 4 ? pool : (clv_attrs){.factor = 2}, &at);
+  if (draw_below(r, 2)) add_slice(g, r, &at);
   add_layer(g, r, &at);
   for (int i = 0; i < g->n_nodes; i++)
     assert_int_equal(clv_key_derive("layer", &(clv_key){{0}}, &(uint64_t){(uint64_t)i},
@@ -346,15 +349,15 @@ static clv_graph *draw_returned(uint32_t *r, bool *ret_smooth) {
 
 /* Computes the gradient of the loss y^2 / 2. sum: of the sum of all y, whose derivative reads no
  * value. */
-static void run_back(runner *w, bool sum, const double *x, const double *other, double *y,
-                     double *dw) {
+static void run_forward_and_backward(runner *w, bool sum, const double *x, const double *other,
+                                     double *y, double *dw) {
   clv_call *call;
   clv_err err;
   assert_int_equal(clv_plan_call_get(w->plan, &call, &err), CLV_OK);
   assert_int_equal(clv_plan_forward(w->plan, call, w->values, 2, (const void *[]){x, other}, false,
                                     y, &(clv_rng_key){0}, &err),
                    CLV_OK);
-  for (size_t i = 0; sum && i < w->n_out; i++) y[i] = 1;
+  for (size_t i = 0; sum && i < w->n_outputs; i++) y[i] = 1;
   if (clv_plan_backward_input(w->plan, call, w->values, y, (void *[]){NULL, dw}, w->gradients,
                               false, &err) != CLV_OK)
     fail_msg("%s", err.text);
@@ -363,28 +366,28 @@ static void run_back(runner *w, bool sum, const double *x, const double *other, 
 
 /* Counts the fewest positions on which any element of the gradient depends, of those that depend on
  * some. */
-static int64_t count_returned(const clv_graph *g, bool sum) {
+static int64_t count_gradient_positions(const clv_graph *g, bool sum) {
   static double y[MAX_OUT];
   double x[PLACES], other[PLACES], before[PLACES], after[PLACES];
   int64_t of[PLACES] = {0}, least = 0;
-  runner w = {.wide = true};
-  runner_new(g, &w);
+  runner w = {.is_f64_with_second_gradient = true};
+  make_runner(g, &w);
   for (int i = 0; i < PLACES; i++) x[i] = i % 7 - 3.1, other[i] = i % 5 - 1.7;
-  if (w.n_out <= MAX_OUT) run_back(&w, sum, x, other, y, before);
-  for (int i = 0; i < PLACES && w.n_out <= MAX_OUT; i++) {
+  if (w.n_outputs <= MAX_OUT) run_forward_and_backward(&w, sum, x, other, y, before);
+  for (int i = 0; i < PLACES && w.n_outputs <= MAX_OUT; i++) {
     x[i] += 0.7;
-    run_back(&w, sum, x, other, y, after);
+    run_forward_and_backward(&w, sum, x, other, y, after);
     x[i] = i % 7 - 3.1;
     for (int k = 0; k < PLACES; k++) of[k] += before[k] != after[k];
   }
   for (int k = 0; k < PLACES; k++)
     if (of[k] && (!least || of[k] < least)) least = of[k];
-  runner_done(&w);
+  free_runner(&w);
   return least;
 }
 
-/* Each addend is a path, so the analysis may find fewer positions than there are, but never
- * more. */
+/* Each addend of a gradient is a path of its own, so the analysis may find fewer positions than a
+ * perturbation shows, but never more. */
 static void gradient_analysis_never_finds_more_places_than_numbers(void **state) {
   static const clv_reach_layer away[64];
   clv_reach found[64];
@@ -394,14 +397,14 @@ static void gradient_analysis_never_finds_more_places_than_numbers(void **state)
   for (int i = 0; i < GRAPHS; i++) {
     bool known[64] = {false, true}, smooth, sum = i % 2;
     clv_err err;
-    CLV_AUTO(clv_graph_freep) clv_graph *g = draw_returned(&r, &smooth);
+    CLV_AUTO(clv_graph_freep) clv_graph *g = draw_graph_with_gradient(&r, &smooth);
     if (!g) continue;
-    int64_t least = count_returned(g, sum);
+    int64_t least = count_gradient_positions(g, sum);
     assert_true(g->n_nodes <= 64);
     known[g->output] = sum;
     assert_int_equal(clv_reach_returned(g, away, known, 0, found, &err), CLV_OK);
     if (least && (!found[1].is_unmixed || (smooth && found[1].least > least)))
-      compare(g, "places of a gradient", found[1].least, least);
+      assert_same_count(g, "places of a gradient", found[1].least, least);
     compared += least > 0;
     equal += least > 0 && found[1].least == least;
   }
@@ -409,7 +412,8 @@ static void gradient_analysis_never_finds_more_places_than_numbers(void **state)
   assert_true(compared > GRAPHS / 3 && equal > compared / 3);
 }
 
-/* Nine rows of a product are left, and so nine positions of the other factor. */
+/* A slice leaves nine rows of a product, so the derivative reads nine positions of the other
+ * factor. */
 static void derivative_behind_a_cut_is_not_read(void **state) {
   static const clv_reach_layer away[64];
   bool known[64] = {false, true};
@@ -424,14 +428,14 @@ static void derivative_behind_a_cut_is_not_read(void **state) {
     assert_int_equal(
         clv_graph_add_input(g, i ? "w" : "x", CLV_F64, &(clv_shape){2, {1, PLACES}}, &in[i], &err),
         CLV_OK);
-    add(g, CLV_OP_RESHAPE, a, &in[i]);
+    add_fitting_layer(g, CLV_OP_RESHAPE, a, &in[i]);
   }
   assert_int_equal(clv_graph_add(g, CLV_OP_MATMUL, &(clv_attrs){0}, "", 9, in, 2, &at, &err),
                    CLV_OK);
-  add(g, CLV_OP_SLICE, (clv_attrs){.dim = 1, .stop = 9}, &at);
+  add_fitting_layer(g, CLV_OP_SLICE, (clv_attrs){.dim = 1, .stop = 9}, &at);
   g->output = at;
   known[at] = true;
-  assert_int_equal(count_returned(g, true), 9);
+  assert_int_equal(count_gradient_positions(g, true), 9);
   assert_int_equal(clv_reach_returned(g, away, known, 0, found, &err), CLV_OK);
   assert_true(found[1].is_unmixed && found[1].least <= 9);
 }

@@ -19,23 +19,23 @@ enum { KIB = 1024, QUOTA = 1024 * KIB, RETRY_NS = 1000, LEASE_NS = 1000000 };
 typedef struct node {
   clv_pool *pool;
   clv_rrefs *table;
-  clv_tensor *got;
-  unsigned joined, values, freed;
+  clv_tensor *last_value;
+  unsigned n_joined, n_values, n_freed;
 } node;
 
 static void on_result(node *n, const clv_rref_result *r) {
   switch (r->kind) {
     case CLV_RREF_RESULT_JOINED:
       if (r->failure) fail_msg("refused: %s", r->failure->text);
-      n->joined++;
+      n->n_joined++;
       return;
     case CLV_RREF_RESULT_FETCHED:
       assert_null(r->failure);
-      n->got = r->tensor;
-      n->values++;
+      n->last_value = r->tensor;
+      n->n_values++;
       return;
     case CLV_RREF_RESULT_FREED:
-      n->freed++;
+      n->n_freed++;
       return;
     default:
       fail_msg("result %d, of a node that is alone", (int)r->kind);
@@ -47,7 +47,7 @@ static void take_results(node *n) {
   while (clv_rrefs_next_result(n->table, &r)) on_result(n, &r);
 }
 
-static void node_init(node *n) {
+static void make_node(node *n) {
   clv_err err;
   *n = (node){0};
   assert_int_equal(clv_pool_new(QUOTA, 16, &n->pool, &err), CLV_OK);
@@ -55,7 +55,7 @@ static void node_init(node *n) {
   assert_int_equal(clv_rrefs_new(&o, &n->table, &err), CLV_OK);
 }
 
-static void node_done(node *n) {
+static void free_node(node *n) {
   clv_rrefs_free(n->table);
   clv_pool_unref(n->pool);
 }
@@ -68,7 +68,7 @@ static void assert_empty(const node *n) {
 }
 
 /* Keeps a tensor while the pool has `left` bytes. Returns false if there was no memory. */
-static bool own_with(node *n, size_t left, const clv_rref_new_ids *b, clv_tensor *v) {
+static bool keep_with_memory_left(node *n, size_t left, const clv_rref_new_ids *b, clv_tensor *v) {
   clv_err err;
   assert_int_equal(clv_pool_charge(n->pool, QUOTA - left, &err), CLV_OK);
   clv_code code = clv_rrefs_new_owned(n->table, b, v, 1, &err);
@@ -77,7 +77,7 @@ static bool own_with(node *n, size_t left, const clv_rref_new_ids *b, clv_tensor
   return code == CLV_OK;
 }
 
-/* A value is kept, or refused as a whole, wherever memory runs out. */
+/* A value is kept, or it is refused completely, at whichever allocation memory runs out. */
 static void kept_reference_has_its_value_or_is_refused(void **state) {
   const clv_rref_new_ids b = {1, 2, 3};
   const clv_shape scalar = {0};
@@ -88,23 +88,23 @@ static void kept_reference_has_its_value_or_is_refused(void **state) {
   assert_int_equal(clv_tensor_new(CLV_F32, &scalar, &v, &err), CLV_OK);
   for (size_t left = 0; left <= 128 * KIB; left += KIB) {
     node n;
-    node_init(&n);
-    if (own_with(&n, left, &b, v)) {
+    make_node(&n);
+    if (keep_with_memory_left(&n, left, &b, v)) {
       kept++;
       assert_int_equal(clv_rrefs_fetch_value(n.table, b.fork, 2, &err), CLV_OK);
       for (uint64_t now = 3; now < LEASE_NS; now += RETRY_NS) clv_rrefs_tick(n.table, now);
       take_results(&n);
-      assert_int_equal(n.values, 1);
-      assert_ptr_equal(n.got, v);
+      assert_int_equal(n.n_values, 1);
+      assert_ptr_equal(n.last_value, v);
       assert_int_equal(clv_rrefs_release_handle(n.table, b.fork, LEASE_NS, &err), CLV_OK);
     } else {
       refused++;
     }
     take_results(&n);
-    assert_int_equal(n.joined, n.values);
-    assert_int_equal(n.freed, n.values);
+    assert_int_equal(n.n_joined, n.n_values);
+    assert_int_equal(n.n_freed, n.n_values);
     assert_empty(&n);
-    node_done(&n);
+    free_node(&n);
   }
   assert_true(kept > 0);
   assert_true(refused > 0);

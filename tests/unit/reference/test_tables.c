@@ -26,10 +26,10 @@ typedef struct node {
   clv_pool *pool;
   clv_rrefs *t;
   clv_tensor *v;
-  clv_rref_visits visits, before; /* state-table visits in all, and before the last command of
-                                    the test's program text */
-  uint64_t now, number[NODES], sent[NODES][KINDS];
-  char out[1024]; /* results of the last command */
+  /* visits of state-table cells in all, and before the last command of the test's program text */
+  clv_rref_visits visits, visits_before;
+  uint64_t now_ns, last_numbers[NODES], last_sent_numbers[NODES][KINDS];
+  char results_text[1024]; /* results of the last command */
   clv_code code;
 } node;
 
@@ -39,185 +39,198 @@ static const char *const results[CLV_RREF_RESULTS] = {"send",    "create", "used
                                                       "fetched", "unused", "freed"};
 static const clv_rref_failure failure = {.code = CLV_ABORTED, .text = "it failed"};
 
-static void note(node *n, const char *fmt, ...) CLV_PRINTF(2, 3);
-static void note(node *n, const char *fmt, ...) {
-  size_t len = strlen(n->out);
+static void add_result(node *n, const char *fmt, ...) CLV_PRINTF(2, 3);
+static void add_result(node *n, const char *fmt, ...) {
+  size_t len = strlen(n->results_text);
   va_list args;
-  if (len + 32 > sizeof n->out) return;
-  if (len) n->out[len++] = ' ';
+  if (len + 32 > sizeof n->results_text) return;
+  if (len) n->results_text[len++] = ' ';
   va_start(args, fmt);
-  vsnprintf(n->out + len, sizeof n->out - len, fmt, args);
+  vsnprintf(n->results_text + len, sizeof n->results_text - len, fmt, args);
   va_end(args);
 }
 
-static void take(node *n) {
+static void take_results_as_text(node *n) {
   clv_rref_result r;
   while (clv_rrefs_next_result(n->t, &r)) {
     const clv_rref_message *m = &r.message;
     const char *sign = r.failure || m->failure ? "!" : "";
     if (r.kind != CLV_RREF_RESULT_SEND) {
-      note(n, "%s%s", results[r.kind], sign);
+      add_result(n, "%s%s", results[r.kind], sign);
       continue;
     }
-    note(n, "%s%u%s", kinds[m->kind], r.to, sign);
-    if (m->kind != CLV_RREF_ACK) n->sent[r.to][m->kind] = m->number;
+    add_result(n, "%s%u%s", kinds[m->kind], r.to, sign);
+    if (m->kind != CLV_RREF_ACK) n->last_sent_numbers[r.to][m->kind] = m->number;
   }
 }
 
-static void receive(node *n, uint32_t from, clv_rref_message m) {
-  if (m.kind != CLV_RREF_ACK && m.kind != CLV_RREF_VALUE) m.number = ++n->number[from];
+static void receive_message(node *n, uint32_t from, clv_rref_message m) {
+  if (m.kind != CLV_RREF_ACK && m.kind != CLV_RREF_VALUE) m.number = ++n->last_numbers[from];
   if (!m.ref) m.ref = REF;
   if (!m.fork) m.fork = FORK;
   if (!m.key) m.key = KEY;
-  clv_rrefs_receive_message(n->t, from, &m, n->now);
+  clv_rrefs_receive_message(n->t, from, &m, n->now_ns);
 }
 
 /* Acknowledges, or refuses, the last message of a kind as its receiver would. */
-static void acknowledge(node *n, const char *kind, bool well) {
+static void acknowledge_message(node *n, const char *kind, bool well) {
   for (uint32_t i = 0; i < NODES; i++)
     for (int k = 0; k < KINDS; k++) {
-      clv_rref_message m = {.kind = CLV_RREF_ACK, .number = n->sent[i][k]};
+      clv_rref_message m = {.kind = CLV_RREF_ACK, .number = n->last_sent_numbers[i][k]};
       if (!m.number || strcmp(kind, kinds[k]) != 0) continue;
       m.failure = well ? NULL : &failure;
-      receive(n, i, m);
+      receive_message(n, i, m);
     }
 }
 
-/* Ticks at the times that the node requests. */
-static void tick_for(node *n, uint64_t ns, bool heard) {
-  uint64_t end = n->now + ns;
+/* Advances the time by ns, with a tick at each time that the node requests. heard: the other nodes
+ * send messages meanwhile. */
+static void tick_until(node *n, uint64_t ns, bool heard) {
+  uint64_t end = n->now_ns + ns;
   clv_rref_message m = {.kind = CLV_RREF_ACK, .number = UINT64_MAX};
   for (uint64_t due; (due = clv_rrefs_due_ns(n->t)) <= end;) {
-    n->now = CLV_MAX(n->now, due);
-    for (uint32_t i = OWNER; heard && i < NODES; i++) receive(n, i, m);
-    clv_rrefs_tick(n->t, n->now);
-    if (heard) take(n);
+    n->now_ns = CLV_MAX(n->now_ns, due);
+    for (uint32_t i = OWNER; heard && i < NODES; i++) receive_message(n, i, m);
+    clv_rrefs_tick(n->t, n->now_ns);
+    if (heard) take_results_as_text(n);
   }
-  n->now = end;
+  n->now_ns = end;
 }
 
-static void do_own(node *n) {
+static void do_create_owned(node *n) {
   clv_rref_new_ids b = {REF, FORK, KEY};
-  n->code = clv_rrefs_new_owned(n->t, &b, n->v, n->now, NULL);
+  n->code = clv_rrefs_new_owned(n->t, &b, n->v, n->now_ns, NULL);
 }
-static void do_keep(node *n) {
+static void do_create_at_owner(node *n) {
   clv_rref_new_ids b = {REF, FORK, KEY};
-  n->code = clv_rrefs_new_kept(n->t, &b, OWNER, 1, 2, n->now, NULL);
+  n->code = clv_rrefs_new_kept(n->t, &b, OWNER, 1, 2, n->now_ns, NULL);
 }
-static void do_keep_here(node *n) {
+static void do_create_at_self(node *n) {
   clv_rref_new_ids b = {REF, FORK, KEY};
-  n->code = clv_rrefs_new_kept(n->t, &b, SELF, 1, 2, n->now, NULL);
+  n->code = clv_rrefs_new_kept(n->t, &b, SELF, 1, 2, n->now_ns, NULL);
 }
-static void do_pass(node *n) {
+static void do_pass_handle(node *n) {
   clv_rref_pass_args what = {CHILD, OTHER, 1, 2};
-  n->code = clv_rrefs_pass_handle(n->t, FORK, &what, n->now, NULL);
+  n->code = clv_rrefs_pass_handle(n->t, FORK, &what, n->now_ns, NULL);
 }
-static void do_pass_owner(node *n) {
+static void do_pass_handle_to_owner(node *n) {
   clv_rref_pass_args what = {CHILD, OWNER, 1, 2};
-  n->code = clv_rrefs_pass_handle(n->t, FORK, &what, n->now, NULL);
+  n->code = clv_rrefs_pass_handle(n->t, FORK, &what, n->now_ns, NULL);
 }
 /* Sends so many messages to the other node that the next one is outside the window. */
-static void do_flood(node *n) {
+static void do_fill_window(node *n) {
   for (uint64_t i = 0; i < MANY; i++) {
     clv_rref_pass_args what = {1000 + i, OTHER, 1, 2};
-    n->code = clv_rrefs_pass_handle(n->t, FORK, &what, n->now, NULL);
+    n->code = clv_rrefs_pass_handle(n->t, FORK, &what, n->now_ns, NULL);
   }
 }
-static void do_fetch(node *n) { n->code = clv_rrefs_fetch_value(n->t, FORK, n->now, NULL); }
-static void do_release(node *n) { n->code = clv_rrefs_release_handle(n->t, FORK, n->now, NULL); }
-static void do_settle(node *n) { clv_rrefs_settle_entry(n->t, REF, n->v, NULL, n->now); }
-static void do_fail(node *n) { clv_rrefs_settle_entry(n->t, REF, NULL, &failure, n->now); }
+static void do_fetch_value(node *n) {
+  n->code = clv_rrefs_fetch_value(n->t, FORK, n->now_ns, NULL);
+}
+static void do_release_handle(node *n) {
+  n->code = clv_rrefs_release_handle(n->t, FORK, n->now_ns, NULL);
+}
+static void do_settle_with_value(node *n) {
+  clv_rrefs_settle_entry(n->t, REF, n->v, NULL, n->now_ns);
+}
+static void do_settle_with_failure(node *n) {
+  clv_rrefs_settle_entry(n->t, REF, NULL, &failure, n->now_ns);
+}
 
-static void do_use(node *n) {
-  receive(n, OTHER,
-          (clv_rref_message){.kind = CLV_RREF_USE, .owner = OWNER, .is_before_join = true});
+static void do_receive_use(node *n) {
+  receive_message(n, OTHER,
+                  (clv_rref_message){.kind = CLV_RREF_USE, .owner = OWNER, .is_before_join = true});
 }
-static void do_use_known(node *n) {
-  receive(n, OWNER, (clv_rref_message){.kind = CLV_RREF_USE, .owner = OWNER});
+static void do_receive_use_of_known(node *n) {
+  receive_message(n, OWNER, (clv_rref_message){.kind = CLV_RREF_USE, .owner = OWNER});
 }
-static void do_value(node *n) {
-  receive(n, OWNER, (clv_rref_message){.kind = CLV_RREF_VALUE, .tensor = n->v});
+static void do_receive_value(node *n) {
+  receive_message(n, OWNER, (clv_rref_message){.kind = CLV_RREF_VALUE, .tensor = n->v});
 }
-static void do_accepted(node *n) {
-  receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACCEPT, .fork = CHILD});
+static void do_receive_accept(node *n) {
+  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACCEPT, .fork = CHILD});
 }
-/* Sends frames to this node as the owner: KEEP by the creator, and by the other node. */
-static void do_kept(node *n) { receive(n, OWNER, (clv_rref_message){.kind = CLV_RREF_KEEP}); }
-static void do_forked(node *n) {
-  receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_FORK, .fork = CHILD});
+/* These functions give this node, as the owner, frames of the creator (KEEP) and of the other node.
+ */
+static void do_receive_keep(node *n) {
+  receive_message(n, OWNER, (clv_rref_message){.kind = CLV_RREF_KEEP});
 }
-static void do_forked_keyless(node *n) {
-  receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_FORK, .fork = CHILD, .key = KEY + 1});
+static void do_receive_fork(node *n) {
+  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_FORK, .fork = CHILD});
 }
-static void do_fetched(node *n) {
-  receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_FETCH, .fork = CHILD});
+static void do_receive_fork_without_key(node *n) {
+  receive_message(n, OTHER,
+                  (clv_rref_message){.kind = CLV_RREF_FORK, .fork = CHILD, .key = KEY + 1});
 }
-static void do_fetched_early(node *n) {
-  receive(n, OTHER,
-          (clv_rref_message){.kind = CLV_RREF_FETCH, .fork = CHILD, .is_before_join = true});
+static void do_receive_fetch(node *n) {
+  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_FETCH, .fork = CHILD});
 }
-static void do_deleted(node *n) {
-  receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_DELETE, .fork = CHILD});
+static void do_receive_early_fetch(node *n) {
+  receive_message(
+      n, OTHER, (clv_rref_message){.kind = CLV_RREF_FETCH, .fork = CHILD, .is_before_join = true});
 }
-static void do_deleted_first(node *n) {
-  receive(n, OWNER, (clv_rref_message){.kind = CLV_RREF_DELETE});
+static void do_receive_delete(node *n) {
+  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_DELETE, .fork = CHILD});
 }
-static void do_ack_first(node *n) {
-  receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACK, .number = 1});
+static void do_receive_delete_first(node *n) {
+  receive_message(n, OWNER, (clv_rref_message){.kind = CLV_RREF_DELETE});
 }
-static void do_ack_behind(node *n) {
-  receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACK, .number = MANY + 1});
+static void do_receive_first_ack(node *n) {
+  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACK, .number = 1});
+}
+static void do_receive_old_ack(node *n) {
+  receive_message(n, OTHER, (clv_rref_message){.kind = CLV_RREF_ACK, .number = MANY + 1});
 }
 /* Lets a lease pass without any message from the others. */
-static void do_silence(node *n) { tick_for(n, lease * 5 / 4, false); }
-static void do_renew(node *n) { tick_for(n, lease / 2, true); }
-static void do_again(node *n) { clv_rrefs_tick(n->t, n->now += 2 * retry); }
+static void do_miss_lease(node *n) { tick_until(n, lease * 5 / 4, false); }
+static void do_hear_for_half_lease(node *n) { tick_until(n, lease / 2, true); }
+static void do_tick_retry(node *n) { clv_rrefs_tick(n->t, n->now_ns += 2 * retry); }
 
 static const struct word {
   const char *name;
   void (*run)(node *n);
 } words[] = {
-    {"own", do_own},
-    {"keep", do_keep},
-    {"keep-here", do_keep_here},
-    {"pass", do_pass},
-    {"pass-owner", do_pass_owner},
-    {"flood", do_flood},
-    {"fetch", do_fetch},
-    {"release", do_release},
-    {"settle", do_settle},
-    {"fail", do_fail},
-    {"<USE", do_use},
-    {"<USE-known", do_use_known},
-    {"<VALUE", do_value},
-    {"<ACCEPT", do_accepted},
-    {"<KEEP", do_kept},
-    {"<FORK", do_forked},
-    {"<FORK-keyless", do_forked_keyless},
-    {"<FETCH", do_fetched},
-    {"<FETCH-early", do_fetched_early},
-    {"<DELETE", do_deleted},
-    {"<DELETE-first", do_deleted_first},
-    {"<ACK-first", do_ack_first},
-    {"<ACK-behind", do_ack_behind},
-    {"silence", do_silence},
-    {"renew", do_renew},
-    {"again", do_again},
+    {"own", do_create_owned},
+    {"keep", do_create_at_owner},
+    {"keep-here", do_create_at_self},
+    {"pass", do_pass_handle},
+    {"pass-owner", do_pass_handle_to_owner},
+    {"flood", do_fill_window},
+    {"fetch", do_fetch_value},
+    {"release", do_release_handle},
+    {"settle", do_settle_with_value},
+    {"fail", do_settle_with_failure},
+    {"<USE", do_receive_use},
+    {"<USE-known", do_receive_use_of_known},
+    {"<VALUE", do_receive_value},
+    {"<ACCEPT", do_receive_accept},
+    {"<KEEP", do_receive_keep},
+    {"<FORK", do_receive_fork},
+    {"<FORK-keyless", do_receive_fork_without_key},
+    {"<FETCH", do_receive_fetch},
+    {"<FETCH-early", do_receive_early_fetch},
+    {"<DELETE", do_receive_delete},
+    {"<DELETE-first", do_receive_delete_first},
+    {"<ACK-first", do_receive_first_ack},
+    {"<ACK-behind", do_receive_old_ack},
+    {"silence", do_miss_lease},
+    {"renew", do_hear_for_half_lease},
+    {"again", do_tick_retry},
 };
 
 static void run_word(node *n, const char *word) {
-  n->out[0] = '\0';
+  n->results_text[0] = '\0';
   n->code = CLV_OK;
-  n->before = n->visits;
+  n->visits_before = n->visits;
   if (word[0] == '+' || word[0] == '-') {
-    acknowledge(n, word + 1, word[0] == '+');
-    take(n);
+    acknowledge_message(n, word + 1, word[0] == '+');
+    take_results_as_text(n);
     return;
   }
   for (size_t i = 0; i < CLV_COUNT(words); i++) {
     if (strcmp(words[i].name, word) != 0) continue;
     words[i].run(n);
-    take(n);
+    take_results_as_text(n);
     return;
   }
   fail_msg("no word '%s'", word);
@@ -229,11 +242,11 @@ static void run_program(node *n, const char *program) {
   for (char *w = strtok_r(copy, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) run_word(n, w);
 }
 
-static void node_init(node *n) {
+static void make_node(node *n) {
   clv_err err;
   clv_shape scalar = {0};
   memset(n, 0, sizeof *n);
-  n->now = MS;
+  n->now_ns = MS;
   assert_int_equal(clv_pool_new((size_t)1 << 26, 16, &n->pool, &err), CLV_OK);
   assert_int_equal(clv_tensor_new(CLV_F32, &scalar, &n->v, &err), CLV_OK);
   clv_rrefs_options o = {
@@ -242,7 +255,7 @@ static void node_init(node *n) {
   n->t->visits = &n->visits;
 }
 
-static void node_done(node *n) {
+static void free_node(node *n) {
   clv_rrefs_free(n->t);
   clv_tensor_unref(n->v);
   clv_pool_unref(n->pool);
@@ -251,12 +264,12 @@ static void node_done(node *n) {
 /* ---- the cells ------------------------------------------------------------------------------- */
 
 typedef struct cell {
-  clv_rref_machine machine;
-  uint8_t state, fact; /* the event is caused by the last word of the program */
-  const char *program;
-  uint8_t next;    /* state of the record after all words */
-  const char *out; /* results of the last word */
-  clv_code code;   /* code of the last word */
+  clv_rref_machine state_machine;
+  uint8_t state, event; /* the event, which the last command causes */
+  const char *words;
+  uint8_t next_state;       /* state of the record after all commands */
+  const char *results_text; /* results of the last command */
+  clv_code code;            /* code of the last command */
 } cell;
 
 /* clang-format off */
@@ -411,7 +424,7 @@ static const cell child_cells[] = {
     {RREF_CHILDREN, RREF_CHILD_TAKEN, RREF_CHILD_LOST, "keep pass +USE silence", RREF_CHILD_NONE, "joined! unused!", CLV_OK},
 };
 
-/* Cells of the USE for that. */
+/* Cells of the USE message for such a reference. */
 static const cell post_cells[] = {
     {RREF_POSTS, RREF_POST_NONE, RREF_POST_POSTED, "keep pass", RREF_POST_SENT, "USE2", CLV_OK},
     {RREF_POSTS, RREF_POST_NONE, RREF_POST_OVER_WINDOW, "keep flood pass", RREF_POST_WAITING, "", CLV_OK},
@@ -425,8 +438,7 @@ static const cell post_cells[] = {
 };
 /* clang-format on */
 
-/* Programs that bring a handle into each state. A handle that was taken stays taken; released ones
- * are covered elsewhere. */
+/* Program texts that bring a handle into each state. Released handles are tested elsewhere. */
 static const char *const to_state[RREF_HANDLE_STATES] = {
     [RREF_HANDLE_JOINING] = "keep",
     [RREF_HANDLE_JOINED] = "keep +KEEP",
@@ -450,10 +462,10 @@ static const cell released_cells[] = {
 
 /* ---- walking them ---------------------------------------------------------------------------- */
 
-static clv_rref_visits reached; /* cells visited by the program written for them */
-static clv_rref_visits visited; /* cells visited by any program */
+static clv_rref_visits reached; /* cells that the program text written for them visited */
+static clv_rref_visits visited; /* cells that any program text visited */
 
-static uint8_t state_of(const node *n, clv_rref_machine m) {
+static uint8_t get_state(const node *n, clv_rref_machine m) {
   const clv_rref_map *const maps[] = {[RREF_ENTRIES] = &n->t->entries,
                                       [RREF_FORKS] = &n->t->forks,
                                       [RREF_HANDLES] = &n->t->handles,
@@ -474,52 +486,54 @@ static void add_visits(const node *n) {
   for (size_t i = 0; i < sizeof visited / sizeof *sum; i++) sum[i] += add[i];
 }
 
-static void walk(const cell *c) {
+static void walk_cell(const cell *c) {
   node n;
-  node_init(&n);
-  run_program(&n, c->program);
-  uint32_t hits =
-      n.visits.n[c->machine][c->state][c->fact] - n.before.n[c->machine][c->state][c->fact];
-  if (!hits) fail_msg("'%s' does not bring fact %u to state %u", c->program, c->fact, c->state);
-  if (strcmp(n.out, c->out) != 0) fail_msg("'%s' gives '%s', not '%s'", c->program, n.out, c->out);
-  if (n.code != c->code) fail_msg("'%s' is code %d, not %d", c->program, (int)n.code, (int)c->code);
-  if (state_of(&n, c->machine) != c->next)
-    fail_msg("'%s' leads to state %u, not %u", c->program, state_of(&n, c->machine), c->next);
-  reached.n[c->machine][c->state][c->fact]++;
+  make_node(&n);
+  run_program(&n, c->words);
+  uint32_t hits = n.visits.n[c->state_machine][c->state][c->event] -
+                  n.visits_before.n[c->state_machine][c->state][c->event];
+  if (!hits) fail_msg("'%s' does not bring fact %u to state %u", c->words, c->event, c->state);
+  if (strcmp(n.results_text, c->results_text) != 0)
+    fail_msg("'%s' gives '%s', not '%s'", c->words, n.results_text, c->results_text);
+  if (n.code != c->code) fail_msg("'%s' is code %d, not %d", c->words, (int)n.code, (int)c->code);
+  if (get_state(&n, c->state_machine) != c->next_state)
+    fail_msg("'%s' leads to state %u, not %u", c->words, get_state(&n, c->state_machine),
+             c->next_state);
+  reached.n[c->state_machine][c->state][c->event]++;
   add_visits(&n);
-  node_done(&n);
+  free_node(&n);
 }
 
-static void walk_all(const cell *cells, size_t n) {
-  for (size_t i = 0; i < n; i++) walk(&cells[i]);
+static void walk_cells(const cell *cells, size_t n) {
+  for (size_t i = 0; i < n; i++) walk_cell(&cells[i]);
 }
 
-static void walk_after(const char *first, uint8_t state, const cell *cells, size_t n) {
+static void walk_cells_after(const char *first, uint8_t state, const cell *cells, size_t n) {
   char program[128];
   for (size_t i = 0; i < n; i++) {
     cell c = cells[i];
-    snprintf(program, sizeof program, "%s %s", first, c.program);
-    c.program = program;
-    c.state = c.next = state;
-    walk(&c);
+    snprintf(program, sizeof program, "%s %s", first, c.words);
+    c.words = program;
+    c.state = c.next_state = state;
+    walk_cell(&c);
   }
 }
 
 static void each_table_cell_has_its_documented_effect(void **state) {
   (void)state;
-  walk_all(entry_cells, CLV_COUNT(entry_cells));
-  walk_all(fork_cells, CLV_COUNT(fork_cells));
-  walk_all(handle_cells, CLV_COUNT(handle_cells));
-  walk_all(child_cells, CLV_COUNT(child_cells));
-  walk_all(post_cells, CLV_COUNT(post_cells));
+  walk_cells(entry_cells, CLV_COUNT(entry_cells));
+  walk_cells(fork_cells, CLV_COUNT(fork_cells));
+  walk_cells(handle_cells, CLV_COUNT(handle_cells));
+  walk_cells(child_cells, CLV_COUNT(child_cells));
+  walk_cells(post_cells, CLV_COUNT(post_cells));
   for (uint8_t s = RREF_HANDLE_JOINING; s < RREF_HANDLE_STATES; s++)
-    walk_after(to_state[s], s, taken_cells, CLV_COUNT(taken_cells));
+    walk_cells_after(to_state[s], s, taken_cells, CLV_COUNT(taken_cells));
   for (uint8_t s = RREF_HANDLE_JOINING_RELEASED; s < RREF_HANDLE_STATES; s++)
-    walk_after(to_state[s], s, released_cells, CLV_COUNT(released_cells));
+    walk_cells_after(to_state[s], s, released_cells, CLV_COUNT(released_cells));
 }
 
 /* Asserts that an excluded event changes nothing and is refused. */
-static void check_never(clv_rref_machine m, uint8_t s, uint8_t f) {
+static void check_excluded_event(clv_rref_machine m, uint8_t s, uint8_t f) {
   static clv_rref_action_fn *const nothing[RREF_ACTIONS] = {0};
   clv_rrefs t = {0};
   clv_rref_event_args given = {0};
@@ -536,7 +550,7 @@ static void each_table_cell_is_reached_or_impossible(void **state) {
     for (uint8_t s = 0; s < clv_rref_n_states(m); s++)
       for (uint8_t f = 0; f < clv_rref_n_events(m); f++) {
         if (clv_rref_cell_of(m, s, f)->rule == RREF_IMPOSSIBLE)
-          check_never(m, s, f);
+          check_excluded_event(m, s, f);
         else if (!reached.n[m][s][f])
           fail_msg("machine %d: no program brings fact %u to state %u", (int)m, f, s);
       }
@@ -544,61 +558,63 @@ static void each_table_cell_is_reached_or_impossible(void **state) {
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* Runs a program, and asserts the results of its last word. */
-static void assert_then(const char *program, const char *out) {
+/* Runs a program text, and asserts the results of its last command. */
+static void assert_results(const char *program, const char *out) {
   node n;
-  node_init(&n);
+  make_node(&n);
   run_program(&n, program);
-  if (strcmp(n.out, out) != 0) fail_msg("'%s' gives '%s', not '%s'", program, n.out, out);
-  node_done(&n);
+  if (strcmp(n.results_text, out) != 0)
+    fail_msg("'%s' gives '%s', not '%s'", program, n.results_text, out);
+  free_node(&n);
 }
 
-/* The fetch is repeated soon if the owner did not know the handle yet, later if it has the
- * request. */
+/* The fetch is repeated soon if the owner did not know the handle yet, and later if the owner has
+ * the request. */
 static void missing_value_is_fetched_again(void **state) {
   (void)state;
-  assert_then("keep fetch -FETCH again", "KEEP1 FETCH1");
-  assert_then("keep +KEEP fetch +FETCH again", "");
-  assert_then("keep +KEEP fetch fetch", "");
-  assert_then("keep fetch +FETCH <VALUE <VALUE", "");
+  assert_results("keep fetch -FETCH again", "KEEP1 FETCH1");
+  assert_results("keep +KEEP fetch +FETCH again", "");
+  assert_results("keep +KEEP fetch fetch", "");
+  assert_results("keep fetch +FETCH <VALUE <VALUE", "");
   /* a released reference is not fetched again */
-  assert_then("keep +KEEP pass fetch release again", "USE2");
+  assert_results("keep +KEEP pass fetch release again", "USE2");
 }
 
 /* Each message number is handled once; a repetition only gets the answer again. */
 static void repeated_message_is_only_acknowledged(void **state) {
   node n;
   (void)state;
-  node_init(&n);
+  make_node(&n);
   run_program(&n, "<KEEP");
-  n.number[OWNER]--;
+  n.last_numbers[OWNER]--;
   run_program(&n, "<KEEP");
-  assert_string_equal(n.out, "ACK1");
-  n.number[OWNER] += MANY;
+  assert_string_equal(n.results_text, "ACK1");
+  n.last_numbers[OWNER] += MANY;
   run_program(&n, "<DELETE-first");
-  n.number[OWNER] = 0;
+  n.last_numbers[OWNER] = 0;
   run_program(&n, "<KEEP");
-  assert_string_equal(n.out, "");
-  node_done(&n);
+  assert_string_equal(n.results_text, "");
+  free_node(&n);
 }
 
-/* The sender gave up the message: its place in the window belongs to a later one. */
+/* The sender has given the message up, and a later message has its place in the window, so the late
+ * acknowledgment is dropped. */
 static void late_acknowledgment_is_dropped(void **state) {
   node n;
   uint64_t number;
   clv_code code;
   (void)state;
-  node_init(&n);
+  make_node(&n);
   clv_rref_peer *p = &n.t->peers[OTHER];
   assert_true(clv_rref_is_new_message(n.t, p, 1));
   assert_true(clv_rref_is_new_message(n.t, p, 1 + CLV_WIRE_REF_WINDOW));
   clv_rref_queue_ack(n.t, OTHER, 1, CLV_NOT_FOUND);
   assert_false(clv_rref_next_ack(p, &number, &code));
   assert_true(clv_rref_is_new_message(n.t, p, 1 + CLV_WIRE_REF_WINDOW));
-  node_done(&n);
+  free_node(&n);
 }
 
-static void count(const node *n, uint32_t *ret) {
+static void count_records(const node *n, uint32_t *ret) {
   clv_rref_counts c;
   clv_rrefs_count(n->t, &c);
   *ret = c.n_entries + c.n_forks + c.n_handles + c.n_children + c.n_parked + c.n_unacknowledged;
@@ -611,10 +627,10 @@ static void first_settled_value_is_kept(void **state) {
   clv_err err;
   node n;
   (void)state;
-  node_init(&n);
+  make_node(&n);
   assert_int_equal(clv_tensor_new(CLV_F32, &scalar, &other, &err), CLV_OK);
   run_program(&n, "<KEEP settle");
-  clv_rrefs_settle_entry(n.t, REF, other, NULL, n.now);
+  clv_rrefs_settle_entry(n.t, REF, other, NULL, n.now_ns);
   const clv_rref_entry *e = clv_rref_record_find(&n.t->entries, REF);
   assert_ptr_equal(e->tensor, n.v);
   assert_int_equal(other->refs, 1);
@@ -622,7 +638,7 @@ static void first_settled_value_is_kept(void **state) {
   run_program(&n, "<DELETE-first");
   assert_int_equal(n.v->refs, 1);
   clv_tensor_unref(other);
-  node_done(&n);
+  free_node(&n);
 }
 
 /* No result is lost, and a cancelled one is not delivered. */
@@ -630,21 +646,21 @@ static void queued_results_survive_later_messages(void **state) {
   node n;
   uint32_t left;
   (void)state;
-  node_init(&n);
-  do_own(&n);
-  do_fetch(&n);
-  do_pass(&n);
-  do_use(&n);
-  do_deleted(&n);
-  take(&n);
-  assert_string_equal(n.out, "joined fetched ACK2! ACK2");
-  n.out[0] = '\0';
-  do_release(&n);
-  count(&n, &left);
+  make_node(&n);
+  do_create_owned(&n);
+  do_fetch_value(&n);
+  do_pass_handle(&n);
+  do_receive_use(&n);
+  do_receive_delete(&n);
+  take_results_as_text(&n);
+  assert_string_equal(n.results_text, "joined fetched ACK2! ACK2");
+  n.results_text[0] = '\0';
+  do_release_handle(&n);
+  count_records(&n, &left);
   assert_int_equal(left, 0);
-  take(&n);
-  assert_string_equal(n.out, "freed");
-  node_done(&n);
+  take_results_as_text(&n);
+  assert_string_equal(n.results_text, "freed");
+  free_node(&n);
 }
 
 /* A record is not reused before its last result has been taken. */
@@ -652,50 +668,51 @@ static void record_is_reused_only_after_its_last_result(void **state) {
   node n;
   uint32_t left;
   (void)state;
-  node_init(&n);
-  do_own(&n);
-  do_release(&n);
-  do_own(&n);
-  take(&n);
-  assert_string_equal(n.out, "joined freed joined");
+  make_node(&n);
+  do_create_owned(&n);
+  do_release_handle(&n);
+  do_create_owned(&n);
+  take_results_as_text(&n);
+  assert_string_equal(n.results_text, "joined freed joined");
   run_program(&n, "release");
-  assert_string_equal(n.out, "freed");
-  count(&n, &left);
+  assert_string_equal(n.results_text, "freed");
+  count_records(&n, &left);
   assert_int_equal(left, 0);
-  node_done(&n);
+  free_node(&n);
 }
 
-/* One result of each kind is left in the queue with the memory it holds. */
+/* Leaves one result of each kind in the queue, with the memory that it holds, and frees the table.
+ */
 static void table_free_releases_queued_results(void **state) {
   static const char *const programs[] = {"own",   "own fetch",      "keep pass",
                                          "<KEEP", "keep-here pass", "<USE fetch"};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(programs); i++) {
     node n;
-    node_init(&n);
+    make_node(&n);
     run_program(&n, programs[i]);
-    do_fetch(&n);
-    do_value(&n);
-    do_fetched(&n);
-    do_settle(&n);
-    tick_for(&n, lease * 5 / 4, false);
-    node_done(&n);
+    do_fetch_value(&n);
+    do_receive_value(&n);
+    do_receive_fetch(&n);
+    do_settle_with_value(&n);
+    tick_until(&n, lease * 5 / 4, false);
+    free_node(&n);
   }
   clv_rrefs_free(NULL);
 }
 
-/* Receives hostile message numbers between two takings: messages that left the window are not
- * answered or searched for. */
+/* Receives hostile message numbers before the results are taken. Messages that have left the window
+ * are neither answered nor searched for. */
 static void number_jump_drops_acks_outside_the_window(void **state) {
   node n;
   (void)state;
-  node_init(&n);
-  do_kept(&n);
-  n.number[OWNER] = UINT64_MAX - 1;
-  do_kept(&n);
-  take(&n);
-  assert_string_equal(n.out, "create ACK1!");
-  node_done(&n);
+  make_node(&n);
+  do_receive_keep(&n);
+  n.last_numbers[OWNER] = UINT64_MAX - 1;
+  do_receive_keep(&n);
+  take_results_as_text(&n);
+  assert_string_equal(n.results_text, "create ACK1!");
+  free_node(&n);
 }
 
 int main(void) {

@@ -23,8 +23,8 @@ static clv_status_session first, second[2];
 static clv_status_worker workers[2];
 static const clv_status_view view = {.title = "t", .clock = "", .n_workers = 2, .workers = workers};
 
-static clv_status_session part(const char *name, const char *id, clv_status_module *m,
-                               clv_status_link *l, uint32_t n_links) {
+static clv_status_session make_session(const char *name, const char *id, clv_status_module *m,
+                                       clv_status_link *l, uint32_t n_links) {
   clv_status_session s = {
       .name = name, .identity = "spiffe://a/b", .attached = true, .contexts = 1};
   snprintf(s.id, sizeof s.id, "%s", id);
@@ -35,7 +35,7 @@ static clv_status_session part(const char *name, const char *id, clv_status_modu
   return s;
 }
 
-static clv_status_worker worker_of(const char *name, clv_status_session *of, size_t n) {
+static clv_status_worker make_worker(const char *name, clv_status_session *of, size_t n) {
   return (clv_status_worker){.name = name,
                              .address = "",
                              .has_outcome = true,
@@ -47,18 +47,18 @@ static clv_status_worker worker_of(const char *name, clv_status_session *of, siz
                              .sessions = of};
 }
 
-static int begin(void **state) {
+static int set_up(void **state) {
   (void)state;
   memset(links, 0, sizeof links);
   links[0][0] = links[1][0] = (clv_status_link){.peer = "", .round_trip_s = 0.0002};
   links[0][1] = (clv_status_link){.peer = "worker-2", .round_trip_s = 0.0002};
   links[1][1] = (clv_status_link){.peer = "worker-1", .round_trip_s = 0.0002};
-  first = part("films", "aa", &modules[0], links[0], 2);
-  second[0] = part("films", "aa", &modules[1], links[1], 2);
-  second[1] = part("heavy", "bb", &modules[2], NULL, 0);
+  first = make_session("films", "aa", &modules[0], links[0], 2);
+  second[0] = make_session("films", "aa", &modules[1], links[1], 2);
+  second[1] = make_session("heavy", "bb", &modules[2], NULL, 0);
   first.idle = second[0].idle = second[1].idle = 1;
-  workers[0] = worker_of("worker-1", &first, 1);
-  workers[1] = worker_of("worker-2", second, 2);
+  workers[0] = make_worker("worker-1", &first, 1);
+  workers[1] = make_worker("worker-2", second, 2);
   return 0;
 }
 
@@ -68,7 +68,7 @@ static void assert_diagnosis(const clv_status_session *s, const char *want) {
   assert_string_equal(got.data, want);
 }
 
-static void shares(clv_status_session *s, double busy, double idle, double for_cores) {
+static void set_shares(clv_status_session *s, double busy, double idle, double for_cores) {
   s->busy = busy;
   s->idle = idle;
   s->waiting_for_cores = for_cores;
@@ -92,9 +92,9 @@ static void session_without_work_names_the_missing_step(void **state) {
 
 static void busy_session_reports_its_computing_share(void **state) {
   (void)state;
-  shares(&first, 0.99, 0.01, 0);
+  set_shares(&first, 0.99, 0.01, 0);
   assert_diagnosis(&first, "computing 99 %");
-  shares(&first, 0.70, 0.30, 0);
+  set_shares(&first, 0.70, 0.30, 0);
   links[0][0].waiting_share = 0.3;
   assert_diagnosis(
       &first,
@@ -104,7 +104,7 @@ static void busy_session_reports_its_computing_share(void **state) {
 
 static void slow_link_is_named_with_rate_and_round_trip(void **state) {
   (void)state;
-  shares(&first, 0.2, 0.8, 0);
+  set_shares(&first, 0.2, 0.8, 0);
   links[0][0] = (clv_status_link){.peer = "",
                                   .round_trip_s = 0.082,
                                   .waiting_share = 0.71,
@@ -130,7 +130,7 @@ static void long_round_trip_to_a_peer_is_named(void **state) {
                    "stage s2 waits for s1 on worker-1 80 %: 80 ms round trip, 9.0 waits a second");
 }
 
-/* Not every program is a pipeline, so the number of a module does not tell for whose values it
+/* A program need not be a pipeline, so the index of a module does not tell on which module it
  * waits. */
 static void program_module_is_named_instead_of_a_stage(void **state) {
   (void)state;
@@ -164,23 +164,24 @@ static void waits_shorter_than_a_round_trip_blame_the_master(void **state) {
 /* A PING that waits in the queue of a busy host does not make its link the cause. */
 static void slow_ping_of_a_busy_host_does_not_blame_the_link(void **state) {
   (void)state;
-  shares(&first, 0.75, 0.25, 0);
+  set_shares(&first, 0.75, 0.25, 0);
   links[1][0].waiting_share = 0.97;
   links[1][0].round_trip_s = 0.013;
   links[1][0].awaits_per_s = 52;
   assert_diagnosis(&second[0], "waiting 100 %: stage s1 on worker-1 computes 75 %");
-  shares(&first, 0.6, 0.4, 0);
+  set_shares(&first, 0.6, 0.4, 0);
   assert_diagnosis(&second[0], "waiting for the master 97 %: 13 ms round trip, 52 waits a second");
 }
 
-/* The master also waits, so the module that computes is named, from wherever the packets came. */
+/* The master waits as well, so the module that computes is named, whichever link brought the last
+ * packets. */
 static void computing_stage_is_named_as_the_cause(void **state) {
   (void)state;
-  shares(&first, 0.95, 0.05, 0);
+  set_shares(&first, 0.95, 0.05, 0);
   links[1][0].waiting_share = 0.6;
   links[1][1].waiting_share = 0.4;
   assert_diagnosis(&second[0], "waiting 100 %: stage s1 on worker-1 computes 95 %");
-  shares(&first, 0.1, 0.1, 0.8);
+  set_shares(&first, 0.1, 0.1, 0.8);
   assert_diagnosis(&second[0],
                    "waiting 100 %: stage s1 on worker-1 waits for the cores there 80 %");
 }
@@ -249,8 +250,8 @@ static void ongoing_wait_is_reported(void **state) {
 
 static void core_wait_names_the_computing_session(void **state) {
   (void)state;
-  shares(&second[0], 0.2, 0.2, 0.6);
-  shares(&second[1], 0.9, 0.1, 0);
+  set_shares(&second[0], 0.2, 0.2, 0.6);
+  set_shares(&second[1], 0.9, 0.1, 0);
   assert_diagnosis(&second[0], "waiting for the cores 60 %: session heavy computes");
   workers[1].n_sessions = 1; /* another identity's sessions are not shown */
   assert_diagnosis(&second[0],
@@ -268,8 +269,8 @@ static void core_wait_names_at_most_three_sessions(void **state) {
   };
   static const char *const names[] = {"a", "b", "c", "d", "e"};
   for (uint32_t i = 0; i < CLV_COUNT(many); i++) {
-    many[i] = part(names[i], names[i], &modules[1], NULL, 0);
-    shares(&many[i], 0.3, 0.1, 0.6);
+    many[i] = make_session(names[i], names[i], &modules[1], NULL, 0);
+    set_shares(&many[i], 0.3, 0.1, 0.6);
   }
   workers[1].sessions = many;
   for (uint32_t n = 2; n <= CLV_COUNT(many); n++) {
@@ -278,13 +279,13 @@ static void core_wait_names_at_most_three_sessions(void **state) {
   }
 }
 
-/* Numbers that no worker can mean do no harm. */
+/* Numbers that no worker can have do not break the report. */
 static void impossible_numbers_do_not_break_the_report(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
   static const double odd[] = {-1, 1e300, 0.0 / 0.0, 1.0 / 0.0};
   for (size_t i = 0; i < CLV_COUNT(odd); i++) {
-    shares(&first, odd[i], odd[i], odd[i]);
+    set_shares(&first, odd[i], odd[i], odd[i]);
     links[0][0].waiting_share = links[0][0].round_trip_s = links[0][0].awaits_per_s = odd[i];
     links[0][0].receiving = links[0][0].link_in_per_s = odd[i];
     first.age_s = odd[i];
@@ -295,7 +296,7 @@ static void impossible_numbers_do_not_break_the_report(void **state) {
   assert_false(got.failed);
 }
 
-#define TEST(f) cmocka_unit_test_setup(f, begin)
+#define TEST(f) cmocka_unit_test_setup(f, set_up)
 
 int main(void) {
   const struct CMUnitTest tests[] = {

@@ -19,7 +19,7 @@ static void count_notice(void *user, const char *text) {
   n_notices++;
 }
 
-static clv_event_file *open_in(const char *folder, uint64_t step) {
+static clv_event_file *open_event_file(const char *folder, uint64_t step) {
   clv_event_file *e = NULL;
   clv_err err = {0};
   if (clv_event_file_open(folder, step, (clv_notifier){count_notice, NULL}, &e, &err) != CLV_OK)
@@ -28,7 +28,7 @@ static clv_event_file *open_in(const char *folder, uint64_t step) {
 }
 
 /* Lists the folder's event files in reading order. */
-static size_t files_in(const char *folder, char paths[8][200]) {
+static size_t list_event_files(const char *folder, char paths[8][200]) {
   struct dirent **list;
   int n = scandir(folder, &list, NULL, alphasort);
   size_t found = 0;
@@ -50,7 +50,7 @@ static uint64_t le(const char *p, size_t n) {
 }
 
 /* Computes CRC32C bit by bit, with TensorFlow's mask. */
-static uint32_t plain_crc(const char *p, size_t n) {
+static uint32_t compute_masked_crc(const char *p, size_t n) {
   uint32_t crc = ~0u;
   for (size_t i = 0; i < n; i++) {
     crc ^= (uint8_t)p[i];
@@ -67,8 +67,8 @@ static const char *next_event(const clv_bytes *file, size_t *at, size_t *ret_len
   assert_true(file->len - *at >= 16);
   size_t n = le(p, 8);
   assert_true(n <= file->len - *at - 16);
-  assert_int_equal(le(p + 8, 4), plain_crc(p, 8));
-  assert_int_equal(le(p + 12 + n, 4), plain_crc(p + 12, n));
+  assert_int_equal(le(p + 8, 4), compute_masked_crc(p, 8));
+  assert_int_equal(le(p + 12 + n, 4), compute_masked_crc(p + 12, n));
   *at += 16 + n;
   *ret_len = n;
   return p + 12;
@@ -83,7 +83,7 @@ static size_t count_events(const char *path) {
 }
 
 /* Asserts the event's bytes after its wall time, which must be now. */
-static void expect_event(const clv_bytes *file, size_t *at, const char *want, size_t want_len) {
+static void assert_event(const clv_bytes *file, size_t *at, const char *want, size_t want_len) {
   size_t len;
   double wall;
   const char *p = next_event(file, at, &len);
@@ -95,7 +95,7 @@ static void expect_event(const clv_bytes *file, size_t *at, const char *want, si
   assert_memory_equal(p + 9, want, want_len);
 }
 
-#define EXPECT(file, at, text) expect_event(file, at, text, sizeof(text) - 1)
+#define EXPECT(file, at, text) assert_event(file, at, text, sizeof(text) - 1)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
@@ -106,11 +106,11 @@ static void event_file_bytes_match_the_protobuf(void **state) {
   size_t at = 0, len;
   (void)state;
   snprintf(folder, sizeof folder, "%s/one/deep", scratch);
-  clv_event_file *e = open_in(folder, 301);
+  clv_event_file *e = open_event_file(folder, 301);
   clv_event_file_add_text(e, 300, "t", "hello");
   clv_event_file_add_scalars(e, 301, two, 2);
   clv_event_file_close(e);
-  assert_int_equal(files_in(folder, paths), 1);
+  assert_int_equal(list_event_files(folder, paths), 1);
   assert_int_equal(clv_file_read(paths[0], 1 << 20, &file, NULL), CLV_OK);
   EXPECT(&file, &at,
          "\x1a\x0d"
@@ -120,9 +120,9 @@ static void event_file_bytes_match_the_protobuf(void **state) {
          "\x3a\x02\x08\x01"); /* step 301, session_log {status: START} */
   EXPECT(&file, &at,
          "\x10\xac\x02"
-         "\x2a\x1a" /* step 300, summary */
+         "\x2a\x1a" /* field step = 300, then the tag of field summary */
          "\x0a\x18"
-         "\x0a\x01t"                      /* value: tag */
+         "\x0a\x01t"                      /* the value's tag */
          "\x42\x09\x08\x07\x42\x05hello"  /* tensor {dtype: string, string_val} */
          "\x4a\x08\x0a\x06\x0a\x04text"); /* metadata {plugin_data {plugin_name}} */
   EXPECT(&file, &at,
@@ -139,16 +139,16 @@ static void later_event_file_sorts_last(void **state) {
   char folder[100], paths[8][200], old[200];
   (void)state;
   snprintf(folder, sizeof folder, "%s/order", scratch);
-  for (int i = 0; i < 3; i++) { /* within a second, in one process */
-    clv_event_file_close(open_in(folder, (uint64_t)i));
-    assert_int_equal(files_in(folder, paths), i + 1);
+  for (int i = 0; i < 3; i++) { /* three files within a second, by one process */
+    clv_event_file_close(open_event_file(folder, (uint64_t)i));
+    assert_int_equal(list_event_files(folder, paths), i + 1);
     if (i) assert_string_equal(paths[i - 1], old);
     strcpy(old, paths[i]);
   }
   snprintf(old, sizeof old, "%s/events.out.tfevents.9999999998.z.1.0", folder);
-  fclose(fopen(old, "w")); /* written with a clock that was ahead */
-  clv_event_file_close(open_in(folder, 9));
-  assert_int_equal(files_in(folder, paths), 5);
+  fclose(fopen(old, "w")); /* the name of a file that was written with a clock that was ahead */
+  clv_event_file_close(open_event_file(folder, 9));
+  assert_int_equal(list_event_files(folder, paths), 5);
   assert_non_null(strstr(paths[4], ".9999999999."));
 }
 
@@ -157,18 +157,18 @@ static void records_are_buffered_until_flush(void **state) {
   char folder[100], paths[8][200];
   (void)state;
   snprintf(folder, sizeof folder, "%s/wait", scratch);
-  clv_event_file *e = open_in(folder, 0);
-  assert_int_equal(files_in(folder, paths), 1);
+  clv_event_file *e = open_event_file(folder, 0);
+  assert_int_equal(list_event_files(folder, paths), 1);
   assert_int_equal(count_events(paths[0]), 2);
   clv_event_file_add_scalars(e, 1, one, 1);
   assert_int_equal(count_events(paths[0]), 2);
   clv_event_file_flush(e);
   assert_int_equal(count_events(paths[0]), 3);
   uint64_t before = clv_alloc_count();
-  /* more records than may wait */
+  /* adds more records than the buffer holds */
   for (uint64_t i = 2; i <= 10000; i++) clv_event_file_add_scalars(e, i, one, 1);
   assert_true(count_events(paths[0]) > 1000);
-  assert_true(clv_alloc_count() - before < 16); /* allocations of growing buffers */
+  assert_true(clv_alloc_count() - before < 16); /* only the growing buffers allocate */
   before = clv_alloc_count();
   for (uint64_t i = 1; i <= 10000; i++) clv_event_file_add_scalars(e, 10000 + i, one, 1);
   assert_int_equal(clv_alloc_count(), before);
@@ -183,7 +183,7 @@ static void full_disk_loses_only_unwritten_records(void **state) {
   char folder[100], paths[8][200];
   (void)state;
   snprintf(folder, sizeof folder, "%s/full", scratch);
-  clv_event_file *e = open_in(folder, 0);
+  clv_event_file *e = open_event_file(folder, 0);
   n_notices = 0;
   signal(SIGXFSZ, SIG_IGN);
   setrlimit(RLIMIT_FSIZE, &tight);
@@ -193,7 +193,7 @@ static void full_disk_loses_only_unwritten_records(void **state) {
   }
   setrlimit(RLIMIT_FSIZE, &wide);
   assert_int_equal(n_notices, 1);
-  assert_int_equal(files_in(folder, paths), 1);
+  assert_int_equal(list_event_files(folder, paths), 1);
   size_t kept = count_events(paths[0]);
   assert_true(kept > 40 && kept < 200);
   clv_event_file_add_scalars(e, 301, one, 1);

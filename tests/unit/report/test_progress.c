@@ -26,7 +26,8 @@ static void durations_are_formatted_briefly(void **state) {
 }
 
 /* Stores the run's output after `steps` of `total` steps, as text and as JSON. */
-static void print(uint64_t steps, uint64_t total, clv_bytes *ret_text, clv_bytes *ret_json) {
+static void print_progress(uint64_t steps, uint64_t total, clv_bytes *ret_text,
+                           clv_bytes *ret_json) {
   clv_journal *journal = NULL;
   clv_reporter *r = NULL;
   clv_err err = {0};
@@ -52,7 +53,7 @@ static void remaining_time_is_printed_only_when_known(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
-    print(cases[i].steps, cases[i].total, &text, &json);
+    print_progress(cases[i].steps, cases[i].total, &text, &json);
     assert_non_null(strstr(text.data, "step 2"));
     assert_int_equal(strstr(text.data, "  eta ") != NULL, cases[i].told);
     assert_int_equal(strstr(json.data, "\"eta_s\":") != NULL, cases[i].told);

@@ -172,7 +172,8 @@ static void status_text_matches_the_expected_text(void **state) {
   assert_string_equal(brief.data, brief_at_80);
 }
 
-/* For each width: no line is longer, and only printable ASCII and line ends are written. */
+/* Asserts for each width that no line is longer, and that only printable ASCII and line ends are
+ * written. */
 static void status_text_stays_within_the_width(void **state) {
   (void)state;
   for (unsigned width = 0; width < 200; width++) {

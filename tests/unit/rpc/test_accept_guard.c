@@ -35,8 +35,8 @@ static _Noreturn void run_server(const char *dir) {
 static int group_up(void **state) {
   (void)state;
   make_scratch();
-  master = issue_one("home", "master", MASTER_URI);
-  worker = issue_one("home", "worker", WORKER_URI);
+  master = issue_identity_with_uri("home", "master", MASTER_URI);
+  worker = issue_identity_with_uri("home", "worker", WORKER_URI);
   server = start_process(target);
   return 0;
 }
@@ -45,12 +45,12 @@ static int group_down(void **state) {
   (void)state;
   kill(server, SIGKILL);
   waitpid(server, NULL, 0);
-  identity_done(&master);
-  identity_done(&worker);
+  free_identity(&master);
+  free_identity(&worker);
   return remove_scratch();
 }
 
-static void flood(int *fds, int n) {
+static void open_silent_connections(int *fds, int n) {
   struct sockaddr_in at = {.sin_family = AF_INET,
                            .sin_port = htons((uint16_t)atoi(strrchr(target, ':') + 1)),
                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -61,12 +61,12 @@ static void flood(int *fds, int n) {
   }
 }
 
-static unsigned handshakes(clv_rpc_runtime *runtime, unsigned n) {
+static unsigned count_good_handshakes(clv_rpc_runtime *runtime, unsigned n) {
   unsigned good = 0;
   for (unsigned i = 0; i < n; i++) {
     clv_err err;
     CLV_AUTO(clv_rpc_channel_freep)
-    clv_rpc_channel *channel = new_channel(runtime, target, &master, WORKER_URI);
+    clv_rpc_channel *channel = make_channel(runtime, target, &master, WORKER_URI);
     CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
     clv_code code = clv_rpc_channel_connect(channel, 2000, &err);
     if (code == CLV_OK) code = clv_rpc_call(channel, "/test/Say", "x", 1, 2000, &reply, &err);
@@ -78,27 +78,27 @@ static unsigned handshakes(clv_rpc_runtime *runtime, unsigned n) {
   return good;
 }
 
-static void after_flood_of(int n) {
+static void check_recovery_after_flood(int n) {
   int *fds = calloc((size_t)n, sizeof *fds);
-  clv_rpc_runtime *runtime = new_runtime();
-  assert_int_equal(handshakes(runtime, 1), 1);
-  flood(fds, n);
+  clv_rpc_runtime *runtime = make_runtime();
+  assert_int_equal(count_good_handshakes(runtime, 1), 1);
+  open_silent_connections(fds, n);
   usleep(500000);
   for (int i = 0; i < n; i++) close(fds[i]);
   usleep(500000);
-  assert_int_equal(handshakes(runtime, 5), 5);
+  assert_int_equal(count_good_handshakes(runtime, 5), 5);
   clv_rpc_runtime_freep(&runtime);
   free(fds);
 }
 
 static void test_server_recovers_from_150_connections(void **state) {
   (void)state;
-  after_flood_of(150);
+  check_recovery_after_flood(150);
 }
 
 static void test_server_recovers_from_300_connections(void **state) {
   (void)state;
-  after_flood_of(300);
+  check_recovery_after_flood(300);
 }
 
 /* Silent connections are closed after the handshake time, even if the client never closes them. */
@@ -106,10 +106,10 @@ static void test_silent_connections_are_dropped_after_a_timeout(void **state) {
   (void)state;
   enum { N = 200 };
   static int fds[N];
-  clv_rpc_runtime *runtime = new_runtime();
-  flood(fds, N);
+  clv_rpc_runtime *runtime = make_runtime();
+  open_silent_connections(fds, N);
   sleep(4);
-  assert_int_equal(handshakes(runtime, 5), 5);
+  assert_int_equal(count_good_handshakes(runtime, 5), 5);
   for (int i = 0; i < N; i++) close(fds[i]);
   clv_rpc_runtime_freep(&runtime);
 }

@@ -19,15 +19,15 @@ static int group_up(void **state) {
   make_scratch();
   const char *const pair[] = {MASTER_URI, OTHER_URI};
   const char *const worker_pair[] = {WORKER_URI, OTHER_URI};
-  master = issue_one("home", "master", MASTER_URI);
-  other = issue_one("home", "other", OTHER_URI);
-  worker = issue_one("home", "worker", WORKER_URI);
-  foreign = issue_one("foreign", "master", MASTER_URI);
-  none = issue("home", "none", NULL, 0, "master.example");
-  two = issue("home", "two", pair, 2, NULL);
-  dns_fake = issue("home", "dns", NULL, 0, MASTER_URI);
-  worker_two = issue("home", "worker-two", worker_pair, 2, NULL);
-  worker_none = issue("home", "worker-none", NULL, 0, "localhost");
+  master = issue_identity_with_uri("home", "master", MASTER_URI);
+  other = issue_identity_with_uri("home", "other", OTHER_URI);
+  worker = issue_identity_with_uri("home", "worker", WORKER_URI);
+  foreign = issue_identity_with_uri("foreign", "master", MASTER_URI);
+  none = issue_identity("home", "none", NULL, 0, "master.example");
+  two = issue_identity("home", "two", pair, 2, NULL);
+  dns_fake = issue_identity("home", "dns", NULL, 0, MASTER_URI);
+  worker_two = issue_identity("home", "worker-two", worker_pair, 2, NULL);
+  worker_none = issue_identity("home", "worker-none", NULL, 0, "localhost");
   return 0;
 }
 
@@ -35,37 +35,37 @@ static int group_down(void **state) {
   (void)state;
   identity *all[] = {&master, &other,    &worker,     &foreign,    &none,
                      &two,    &dns_fake, &worker_two, &worker_none};
-  for (size_t i = 0; i < CLV_COUNT(all); i++) identity_done(all[i]);
+  for (size_t i = 0; i < CLV_COUNT(all); i++) free_identity(all[i]);
   return remove_scratch();
 }
 
 static int set_up(void **state) {
   (void)state;
   memset(&svc, 0, sizeof svc);
-  runtime = new_runtime();
-  clv_rpc_server_options options = service_options(&svc, &worker);
+  runtime = make_runtime();
+  clv_rpc_server_options options = make_service_options(&svc, &worker);
   options.max_calls_per_peer = 40;
   options.cut_off_ms = 3000;
-  service_start(&svc, runtime, &options);
+  start_service(&svc, runtime, &options);
   return 0;
 }
 
 static int tear_down(void **state) {
   (void)state;
-  service_stop(&svc);
+  stop_service(&svc);
   clv_rpc_runtime_freep(&runtime);
   return 0;
 }
 
-static clv_code greet(const identity *id, const char *uri, clv_err *err) {
+static clv_code call_echo(const identity *id, const char *uri, clv_err *err) {
   CLV_AUTO(clv_rpc_channel_freep)
-  clv_rpc_channel *channel = new_channel(runtime, svc.target, id, uri);
+  clv_rpc_channel *channel = make_channel(runtime, svc.target, id, uri);
   CLV_TRY(clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, err));
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   return clv_rpc_call(channel, "/test/Say", "x", 1, 5000, &reply, err);
 }
 
-static clv_rpc_server_counts counts(void) {
+static clv_rpc_server_counts get_server_counts(void) {
   clv_rpc_server_counts now;
   clv_rpc_server_count(svc.server, &now);
   return now;
@@ -75,85 +75,86 @@ static clv_rpc_server_counts counts(void) {
 static void test_allowed_identity_is_served(void **state) {
   (void)state;
   clv_err err;
-  must(greet(&master, WORKER_URI, &err), &err);
-  expect_seen(&svc, MASTER_URI);
-  assert_int_equal(counts().calls, 1);
+  must(call_echo(&master, WORKER_URI, &err), &err);
+  assert_seen_uri(&svc, MASTER_URI);
+  assert_int_equal(get_server_counts().calls, 1);
 }
 
 static void test_identity_not_in_the_allow_list_is_denied(void **state) {
   (void)state;
   clv_err err;
-  expect_error(CLV_DENIED, OTHER_URI " is not allowed here", greet(&other, WORKER_URI, &err), &err);
-  assert_int_equal(counts().calls_denied, 1);
-  assert_int_equal(svc.handled, 0);
+  expect_error(CLV_DENIED, OTHER_URI " is not allowed here", call_echo(&other, WORKER_URI, &err),
+               &err);
+  assert_int_equal(get_server_counts().calls_denied, 1);
+  assert_int_equal(svc.n_handled, 0);
 }
 
 static void test_client_without_exactly_one_uri_is_refused(void **state) {
   (void)state;
   clv_err err;
-  expect_error(CLV_UNAUTHENTICATED, "names no URI", greet(&none, WORKER_URI, &err), &err);
-  expect_error(CLV_UNAUTHENTICATED, "more than one URI", greet(&two, WORKER_URI, &err), &err);
-  assert_int_equal(counts().calls_unauthenticated, 2);
+  expect_error(CLV_UNAUTHENTICATED, "names no URI", call_echo(&none, WORKER_URI, &err), &err);
+  expect_error(CLV_UNAUTHENTICATED, "more than one URI", call_echo(&two, WORKER_URI, &err), &err);
+  assert_int_equal(get_server_counts().calls_unauthenticated, 2);
 }
 
 /* A DNS name that is spelled like an allowed URI does not count as URI. */
 static void test_dns_name_spelled_like_a_uri_is_refused(void **state) {
   (void)state;
   clv_err err;
-  expect_error(CLV_UNAUTHENTICATED, "names no URI", greet(&dns_fake, WORKER_URI, &err), &err);
-  assert_int_equal(svc.handled, 0);
+  expect_error(CLV_UNAUTHENTICATED, "names no URI", call_echo(&dns_fake, WORKER_URI, &err), &err);
+  assert_int_equal(svc.n_handled, 0);
 }
 
 static void test_client_of_another_ca_is_refused(void **state) {
   (void)state;
   clv_err err;
   identity mixed = {master.ca, foreign.cert, foreign.key};
-  expect_error(CLV_UNAUTHENTICATED, "refused", greet(&mixed, WORKER_URI, &err), &err);
-  assert_int_equal(counts().calls, 0);
+  expect_error(CLV_UNAUTHENTICATED, "refused", call_echo(&mixed, WORKER_URI, &err), &err);
+  assert_int_equal(get_server_counts().calls, 0);
 }
 
 static void test_server_of_another_ca_is_refused(void **state) {
   (void)state;
   clv_err err;
   identity mixed = {foreign.ca, master.cert, master.key};
-  expect_error(CLV_UNAUTHENTICATED, "not from our CA", greet(&mixed, WORKER_URI, &err), &err);
-  assert_int_equal(counts().calls, 0);
+  expect_error(CLV_UNAUTHENTICATED, "not from our CA", call_echo(&mixed, WORKER_URI, &err), &err);
+  assert_int_equal(get_server_counts().calls, 0);
 }
 
 /* A server with another URI receives no call. */
 static void test_server_with_another_uri_gets_no_call(void **state) {
   (void)state;
   clv_err err;
-  clv_code code = greet(&master, "spiffe://cleave/worker-2", &err);
+  clv_code code = call_echo(&master, "spiffe://cleave/worker-2", &err);
   expect_error(CLV_UNAUTHENTICATED, "'spiffe://cleave/worker-2'", code, &err);
   expect_error(CLV_UNAUTHENTICATED, "'" WORKER_URI "'", code, &err);
   CLV_AUTO(clv_rpc_channel_freep)
-  clv_rpc_channel *channel = new_channel(runtime, svc.target, &master, "spiffe://cleave/worker-2");
+  clv_rpc_channel *channel = make_channel(runtime, svc.target, &master, "spiffe://cleave/worker-2");
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   expect_error(CLV_UNAUTHENTICATED, "'spiffe://cleave/worker-2'",
                clv_rpc_call(channel, "/test/Say", "secret", 6, 5000, &reply, &err), &err);
-  assert_int_equal(counts().calls, 0);
+  assert_int_equal(get_server_counts().calls, 0);
 }
 
-static void server_with(const identity *id, const char *complaint) {
+static void check_server_identity(const identity *id, const char *complaint) {
   clv_err err;
-  clv_rpc_pem pem = pem_of(id);
+  clv_rpc_pem pem = get_pem(id);
   must(clv_rpc_server_reload(svc.server, &pem, &err), &err);
-  expect_error(CLV_UNAUTHENTICATED, complaint, greet(&master, WORKER_URI, &err), &err);
+  expect_error(CLV_UNAUTHENTICATED, complaint, call_echo(&master, WORKER_URI, &err), &err);
 }
 
 static void test_server_without_exactly_one_uri_is_refused(void **state) {
   (void)state;
-  server_with(&worker_two, "exactly one");
-  server_with(&worker_none, "no URI");
-  assert_int_equal(counts().calls, 0);
+  check_server_identity(&worker_two, "exactly one");
+  check_server_identity(&worker_none, "no URI");
+  assert_int_equal(get_server_counts().calls, 0);
 }
 
 static void test_unreachable_address_is_named(void **state) {
   (void)state;
   clv_err err;
   CLV_AUTO(clv_rpc_channel_freep)
-  clv_rpc_channel *channel = new_channel(runtime, "127.0.0.1:1", &master, WORKER_URI);
+  clv_rpc_channel *channel = make_channel(runtime, "127.0.0.1:1", &master, WORKER_URI);
   expect_error(CLV_UNAVAILABLE, "127.0.0.1:1: no process listens on this address",
                clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, &err), &err);
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
@@ -161,7 +162,7 @@ static void test_unreachable_address_is_named(void **state) {
                clv_rpc_call(channel, "/test/Say", "", 0, 5000, &reply, &err), &err);
   CLV_AUTO(clv_rpc_channel_freep)
   clv_rpc_channel *nameless =
-      new_channel(runtime, "no-such-host.invalid:7443", &master, WORKER_URI);
+      make_channel(runtime, "no-such-host.invalid:7443", &master, WORKER_URI);
   expect_error(CLV_NOT_FOUND, "cannot be resolved", clv_rpc_channel_connect(nameless, 8000, &err),
                &err);
 }
@@ -179,7 +180,7 @@ static void test_silent_server_fails_at_the_connect_deadline(void **state) {
   char target[64];
   snprintf(target, sizeof target, "127.0.0.1:%u", ntohs(at.sin_port));
   CLV_AUTO(clv_rpc_channel_freep)
-  clv_rpc_channel *channel = new_channel(runtime, target, &master, WORKER_URI);
+  clv_rpc_channel *channel = make_channel(runtime, target, &master, WORKER_URI);
   uint64_t begin = clv_now_ns();
   expect_error(CLV_DEADLINE, "no connection within 300 ms",
                clv_rpc_channel_connect(channel, 300, &err), &err);
@@ -190,11 +191,11 @@ static void test_silent_server_fails_at_the_connect_deadline(void **state) {
 /* A client that connects and sends nothing is disconnected after the handshake time. */
 static void test_silent_client_is_dropped_after_handshake_time(void **state) {
   (void)state;
-  service_stop(&svc);
+  stop_service(&svc);
   memset(&svc, 0, sizeof svc);
-  clv_rpc_server_options options = service_options(&svc, &worker);
+  clv_rpc_server_options options = make_service_options(&svc, &worker);
   options.handshake_ms = 300;
-  service_start(&svc, runtime, &options);
+  start_service(&svc, runtime, &options);
   int fd = socket(AF_INET, SOCK_STREAM, 0);
   struct sockaddr_in at = {.sin_family = AF_INET,
                            .sin_port = htons((uint16_t)clv_rpc_server_port(svc.server)),
@@ -204,7 +205,8 @@ static void test_silent_client_is_dropped_after_handshake_time(void **state) {
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   char byte;
   uint64_t begin = clv_now_ns();
-  assert_int_equal(read(fd, &byte, 1), 0); /* end of file, not a timeout */
+  /* the server has closed the connection: end of file, not a timeout */
+  assert_int_equal(read(fd, &byte, 1), 0);
   assert_true(clv_now_ns() - begin < 3000000000u);
   close(fd);
 }
@@ -214,7 +216,7 @@ static void test_invalid_channel_options_are_refused(void **state) {
   clv_err err;
   clv_rpc_channel *channel = NULL;
   clv_rpc_channel_options options = {
-      .target = "worker", .expected_uri = WORKER_URI, .pem = pem_of(&master)};
+      .target = "worker", .expected_uri = WORKER_URI, .pem = get_pem(&master)};
   expect_error(CLV_INVALID, "'worker' is not HOST:PORT",
                clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
   options.target = "127.0.0.1:7443";
@@ -227,12 +229,12 @@ static void test_invalid_channel_options_are_refused(void **state) {
   options.pem = (clv_rpc_pem){0};
   expect_error(CLV_INVALID, "CA certificate is missing",
                clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
-  options.pem = pem_of(&master);
+  options.pem = get_pem(&master);
   options.expected_uri = "";
   expect_error(CLV_INVALID, "no identity", clv_rpc_channel_new(runtime, &options, &channel, &err),
                &err);
   clv_rpc_server *server = NULL;
-  clv_rpc_server_options taken = service_options(&svc, &worker);
+  clv_rpc_server_options taken = make_service_options(&svc, &worker);
   taken.listen_address = svc.target;
   expect_error(CLV_UNAVAILABLE, "Address already in use",
                clv_rpc_server_new(runtime, &taken, &server, &err), &err);
@@ -244,40 +246,40 @@ static void test_reloaded_certificates_apply_to_new_handshakes(void **state) {
   (void)state;
   clv_err err;
   static recorder r;
-  recorder_init(&r);
+  init_recorder(&r);
   CLV_AUTO(clv_rpc_channel_freep)
-  clv_rpc_channel *standing = new_channel(runtime, svc.target, &master, WORKER_URI);
+  clv_rpc_channel *standing = make_channel(runtime, svc.target, &master, WORKER_URI);
   must(clv_rpc_channel_connect(standing, 5000, &err), &err);
   clv_rpc_stream *stream = NULL;
-  clv_rpc_stream_events events = recorder_events(&r);
+  clv_rpc_stream_events events = make_recorder_events(&r);
   must(clv_rpc_stream_open(standing, "/test/Echo", &events, &stream, &err), &err);
 
-  identity renamed = issue_one("home", "worker-9", "spiffe://cleave/worker-9");
-  clv_rpc_pem pem = pem_of(&renamed);
+  identity renamed = issue_identity_with_uri("home", "worker-9", "spiffe://cleave/worker-9");
+  clv_rpc_pem pem = get_pem(&renamed);
   must(clv_rpc_server_reload(svc.server, &pem, &err), &err);
-  expect_error(CLV_UNAUTHENTICATED, "worker-9", greet(&master, WORKER_URI, &err), &err);
-  must(greet(&master, "spiffe://cleave/worker-9", &err), &err);
+  expect_error(CLV_UNAUTHENTICATED, "worker-9", call_echo(&master, WORKER_URI, &err), &err);
+  must(call_echo(&master, "spiffe://cleave/worker-9", &err), &err);
 
   pem.key = worker.key.data;
   expect_error(CLV_INVALID, "does not belong", clv_rpc_server_reload(svc.server, &pem, &err), &err);
-  must(greet(&master, "spiffe://cleave/worker-9", &err), &err);
+  must(call_echo(&master, "spiffe://cleave/worker-9", &err), &err);
 
-  clv_rpc_pem other_ca = pem_of(&renamed);
+  clv_rpc_pem other_ca = get_pem(&renamed);
   other_ca.ca = foreign.ca.data;
   must(clv_rpc_server_reload(svc.server, &other_ca, &err), &err);
-  expect_error(CLV_UNAUTHENTICATED, "refused", greet(&master, "spiffe://cleave/worker-9", &err),
+  expect_error(CLV_UNAUTHENTICATED, "refused", call_echo(&master, "spiffe://cleave/worker-9", &err),
                &err);
   identity newcomer = {renamed.ca, foreign.cert, foreign.key};
-  must(greet(&newcomer, "spiffe://cleave/worker-9", &err), &err);
+  must(call_echo(&newcomer, "spiffe://cleave/worker-9", &err), &err);
 
   clv_rpc_piece piece = {"still here", 10, NULL, NULL};
   must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
-  assert_true(event_wait(&r.messages, 1, 5000));
+  assert_true(event_wait_for_count(&r.messages, 1, 5000));
   clv_rpc_stream_close(stream);
-  assert_true(event_wait(&r.closed, 1, 5000));
+  assert_true(event_wait_for_count(&r.closed, 1, 5000));
   clv_rpc_stream_unref(stream);
-  clv_bytes_done(&r.data);
-  identity_done(&renamed);
+  clv_bytes_done(&r.all_data);
+  free_identity(&renamed);
 }
 
 /* ---- limits per identity --------------------------------------------------------------------- */
@@ -290,28 +292,28 @@ static void test_calls_over_the_identity_limit_are_refused(void **state) {
   static recorder r[MANY];
   clv_rpc_stream *stream[MANY];
   CLV_AUTO(clv_rpc_channel_freep)
-  clv_rpc_channel *channel = new_channel(runtime, svc.target, &master, WORKER_URI);
+  clv_rpc_channel *channel = make_channel(runtime, svc.target, &master, WORKER_URI);
   must(clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, &err), &err);
   for (int i = 0; i < MANY; i++) {
-    recorder_init(&r[i]);
-    clv_rpc_stream_events events = recorder_events(&r[i]);
+    init_recorder(&r[i]);
+    clv_rpc_stream_events events = make_recorder_events(&r[i]);
     must(clv_rpc_stream_open(channel, "/test/Echo", &events, &stream[i], &err), &err);
-    if (i == MANY - 2) /* all forty are connected before the surplus one */
-      for (int k = 0; k < 500 && counts().active_calls < MANY - 1; k++) usleep(10000);
+    if (i == MANY - 2) /* forty clients are connected before the surplus one */
+      for (int k = 0; k < 500 && get_server_counts().active_calls < MANY - 1; k++) usleep(10000);
   }
-  assert_true(event_wait(&r[MANY - 1].closed, 1, 5000));
-  assert_int_equal(r[MANY - 1].code, CLV_EXHAUSTED);
+  assert_true(event_wait_for_count(&r[MANY - 1].closed, 1, 5000));
+  assert_int_equal(r[MANY - 1].end_code, CLV_EXHAUSTED);
   assert_string_equal(
-      r[MANY - 1].text,
+      r[MANY - 1].end_text,
       "more than 40 calls at once: raise limits.concurrent_calls in worker.yaml (a session makes "
       "about six)");
-  assert_int_equal(event_count(&r[0].closed), 0);
+  assert_int_equal(event_get_count(&r[0].closed), 0);
   for (int i = 0; i < MANY; i++) {
     clv_rpc_stream_close(stream[i]);
-    assert_true(event_wait(&r[i].closed, 1, 5000));
+    assert_true(event_wait_for_count(&r[i].closed, 1, 5000));
     clv_rpc_stream_unref(stream[i]);
   }
-  must(greet(&master, WORKER_URI, &err), &err);
+  must(call_echo(&master, WORKER_URI, &err), &err);
 }
 
 /* A client that opens and resets streams as fast as it can is disconnected; other clients do not
@@ -320,32 +322,35 @@ static void test_rapid_stream_resets_disconnect_the_client(void **state) {
   (void)state;
   clv_err err;
   static recorder r;
-  recorder_init(&r);
+  init_recorder(&r);
   static service *const s = &svc;
-  clv_rpc_channel *channel = new_channel(runtime, s->target, &master, WORKER_URI);
+  clv_rpc_channel *channel = make_channel(runtime, s->target, &master, WORKER_URI);
   must(clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, &err), &err);
-  clv_rpc_stream_events events = recorder_events(&r);
+  clv_rpc_stream_events events = make_recorder_events(&r);
   unsigned opened = 0;
   enum { BATCH = 30, MOST = 3000 };
-  while (opened < MOST && counts().cut_peers == 0) {
+  while (opened < MOST && get_server_counts().cut_peers == 0) {
     clv_rpc_stream *stream[BATCH];
-    uint64_t before = counts().calls;
+    uint64_t before = get_server_counts().calls;
     for (int i = 0; i < BATCH; i++, opened++)
       must(clv_rpc_stream_open(channel, "/test/Echo", &events, &stream[i], &err), &err);
-    for (int i = 0; i < 500 && counts().calls < before + BATCH / 2; i++) usleep(200);
+    for (int i = 0; i < 500 && get_server_counts().calls < before + BATCH / 2; i++) usleep(200);
     for (int i = 0; i < BATCH; i++) {
       clv_rpc_stream_cancel(stream[i], CLV_CANCELLED, "");
       clv_rpc_stream_unref(stream[i]);
     }
   }
-  assert_true(event_wait(&r.closed, opened, 20000));
-  assert_int_equal(counts().cut_peers, 1);
+  assert_true(event_wait_for_count(&r.closed, opened, 20000));
+  assert_int_equal(get_server_counts().cut_peers, 1);
   clv_rpc_channel_freep(&channel);
-  expect_error(CLV_DENIED, "", greet(&other, WORKER_URI, &err), &err); /* not EXHAUSTED */
-  usleep(1100000); /* within the second of the flood, no handshake is answered */
-  expect_error(CLV_EXHAUSTED, "too many cancelled calls", greet(&master, WORKER_URI, &err), &err);
+  /* the code is DENIED, not EXHAUSTED */
+  expect_error(CLV_DENIED, "", call_echo(&other, WORKER_URI, &err), &err);
+  /* waits a second, because the server answers no handshake in the second of the flood */
+  usleep(1100000);
+  expect_error(CLV_EXHAUSTED, "too many cancelled calls", call_echo(&master, WORKER_URI, &err),
+               &err);
   usleep(2500000);
-  must(greet(&master, WORKER_URI, &err), &err);
+  must(call_echo(&master, WORKER_URI, &err), &err);
 }
 
 int main(void) {

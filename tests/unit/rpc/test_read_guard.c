@@ -25,50 +25,51 @@ static SSL_CTX *context;
 static unsigned held;
 static char reason[100];
 
-static clv_tls_decision judge(void *user, const clv_tls_caller *caller, size_t *ret_holder) {
+static clv_tls_decision admit_everybody(void *user, const clv_tls_caller *caller,
+                                        size_t *ret_holder) {
   (void)user, (void)caller;
   *ret_holder = 3;
   return CLV_TLS_ADMITTED;
 }
 
-static clv_tls_decision enter(void *user, size_t holder) {
+static clv_tls_decision count_entry(void *user, size_t holder) {
   (void)user, (void)holder;
   held++;
   return CLV_TLS_ADMITTED;
 }
 
-static void leave(void *user, size_t holder) {
+static void count_leave(void *user, size_t holder) {
   (void)user, (void)holder;
   held--;
 }
 
-static void flood(void *user, size_t holder, const char *address, const char *what) {
+static void note_flood(void *user, size_t holder, const char *address, const char *what) {
   (void)user;
   assert_int_equal(holder, 3);
   assert_string_equal(address, "127.0.0.1");
   snprintf(reason, sizeof reason, "%s", what);
 }
 
-static void shed(void *user, const char *address) { (void)user, (void)address; }
+static void ignore_shed(void *user, const char *address) { (void)user, (void)address; }
 
-static void open_door(uint64_t unread) {
+static void open_server(uint64_t unread) {
   clv_err err;
   const clv_tls_admission door = {.max_connections = 100,
                                   .max_unread_bytes = unread,
-                                  .decide = judge,
-                                  .enter = enter,
-                                  .leave = leave,
-                                  .on_flood = flood,
-                                  .on_shed = shed};
+                                  .decide = admit_everybody,
+                                  .enter = count_entry,
+                                  .leave = count_leave,
+                                  .on_flood = note_flood,
+                                  .on_shed = ignore_shed};
   must(clv_tls_accepted_open(&door, &err), &err);
 }
 
-static SSL_CTX *client_context(void) {
+static SSL_CTX *make_client_context(void) {
   char path[300];
   SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
-  snprintf(path, sizeof path, "%s/master.pem", ca_dir("home"));
+  snprintf(path, sizeof path, "%s/master.pem", get_ca_dir("home"));
   assert_int_equal(SSL_CTX_use_certificate_chain_file(ctx, path), 1);
-  snprintf(path, sizeof path, "%s/master.key", ca_dir("home"));
+  snprintf(path, sizeof path, "%s/master.key", get_ca_dir("home"));
   assert_int_equal(SSL_CTX_use_PrivateKey_file(ctx, path, SSL_FILETYPE_PEM), 1);
   SSL_CTX_set_alpn_protos(ctx, (const uint8_t *)"\2h2", 3);
   return ctx;
@@ -79,30 +80,30 @@ static int group_up(void **state) {
   clv_err err;
   must(clv_tls_set_min_version(&err), &err);
   must(clv_tls_handshakes_watch(WAIT_LIMIT_MS, &err), &err);
-  open_door(UNREAD);
+  open_server(UNREAD);
   signal(SIGPIPE, SIG_IGN);
   make_scratch();
-  master = issue_one("home", "master", MASTER_URI);
-  worker = issue_one("home", "worker", WORKER_URI);
-  context = client_context();
-  runtime = new_runtime();
-  clv_rpc_server_options options = service_options(&svc, &worker);
+  master = issue_identity_with_uri("home", "master", MASTER_URI);
+  worker = issue_identity_with_uri("home", "worker", WORKER_URI);
+  context = make_client_context();
+  runtime = make_runtime();
+  clv_rpc_server_options options = make_service_options(&svc, &worker);
   options.limits.max_message = 32 << 20;
   options.find_connection = clv_tls_accepted_connection;
   options.on_call_delivered = clv_tls_accepted_on_call;
   options.on_message_delivered = clv_tls_accepted_on_message;
   options.memory_limit = 64 << 20;
-  service_start(&svc, runtime, &options);
+  start_service(&svc, runtime, &options);
   return 0;
 }
 
 static int group_down(void **state) {
   (void)state;
-  service_stop(&svc);
+  stop_service(&svc);
   clv_rpc_runtime_freep(&runtime);
   SSL_CTX_free(context);
-  identity_done(&master);
-  identity_done(&worker);
+  free_identity(&master);
+  free_identity(&worker);
   return remove_scratch();
 }
 
@@ -111,18 +112,18 @@ static int group_down(void **state) {
 typedef struct wire {
   int fd;
   SSL *ssl;
-  uint32_t stream;
+  uint32_t stream_id;
 } wire;
 
-static bool put(wire *w, const void *data, size_t len) {
+static bool send_bytes(wire *w, const void *data, size_t len) {
   return SSL_write(w->ssl, data, (int)len) > 0;
 }
 
-/* Connects, and returns once the server's SETTINGS have arrived, as gRPC's client does: gRPC 1.51
- * loses what it reads together with the client's Finished message beyond 17 KiB. */
-static wire dial(void) {
+/* Connects. Returns when the server's SETTINGS have arrived, as gRPC's client does: gRPC 1.51 loses
+ * bytes beyond 17 KiB that it reads together with the client's Finished message. */
+static wire dial_server(void) {
   char settings[256];
-  wire w = {.fd = socket(AF_INET, SOCK_STREAM, 0), .ssl = SSL_new(context), .stream = 1};
+  wire w = {.fd = socket(AF_INET, SOCK_STREAM, 0), .ssl = SSL_new(context), .stream_id = 1};
   struct sockaddr_in at = {.sin_family = AF_INET,
                            .sin_port = htons((uint16_t)clv_rpc_server_port(svc.server)),
                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -132,18 +133,18 @@ static wire dial(void) {
   assert_int_equal(connect(w.fd, (struct sockaddr *)&at, sizeof at), 0);
   SSL_set_fd(w.ssl, w.fd);
   assert_int_equal(SSL_connect(w.ssl), 1);
-  assert_true(put(&w, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33));
+  assert_true(send_bytes(&w, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33));
   assert_true(SSL_read(w.ssl, settings, sizeof settings) > 0);
   return w;
 }
 
-static void hang_up(wire *w) {
+static void close_wire(wire *w) {
   SSL_free(w->ssl);
   close(w->fd);
 }
 
-static size_t frame(uint8_t *to, unsigned type, unsigned flags, uint32_t stream, const void *data,
-                    size_t len) {
+static size_t write_frame(uint8_t *to, unsigned type, unsigned flags, uint32_t stream,
+                          const void *data, size_t len) {
   const uint8_t head[9] = {(uint8_t)(len >> 16),    (uint8_t)(len >> 8),    (uint8_t)len,
                            (uint8_t)type,           (uint8_t)flags,         (uint8_t)(stream >> 24),
                            (uint8_t)(stream >> 16), (uint8_t)(stream >> 8), (uint8_t)stream};
@@ -152,17 +153,18 @@ static size_t frame(uint8_t *to, unsigned type, unsigned flags, uint32_t stream,
   return 9 + len;
 }
 
-/* A request GET / over https. */
+/* Header block of a request GET / over https. */
 static const char GET[] = "\x82\x84\x87\x00\x0a:authority\x01x";
 
-static bool hundred(wire *w, unsigned type, unsigned flags, const void *data, size_t len) {
+static bool send_hundred_frames(wire *w, unsigned type, unsigned flags, const void *data,
+                                size_t len) {
   uint8_t bytes[100 * 64];
   size_t n = 0;
   for (int i = 0; i < 100; i++) {
-    n += frame(bytes + n, type, flags, type == 1 ? w->stream : 0, data, len);
-    if (type == 1) w->stream += 2;
+    n += write_frame(bytes + n, type, flags, type == 1 ? w->stream_id : 0, data, len);
+    if (type == 1) w->stream_id += 2;
   }
-  return put(w, bytes, n);
+  return send_bytes(w, bytes, n);
 }
 
 /* Waits until the server has counted the connection as ended, which it does before it gives the
@@ -176,29 +178,30 @@ static void wait_for_cut(uint64_t floods, const char *what) {
 }
 
 /* Sends frames of one kind, and asserts that the server soon ends the connection. */
-static void is_cut(unsigned type, unsigned flags, const void *data, size_t len, const char *what) {
+static void assert_cut_off(unsigned type, unsigned flags, const void *data, size_t len,
+                           const char *what) {
   uint64_t floods = clv_tls_accepted_flood_count();
-  wire w = dial();
+  wire w = dial_server();
   *reason = '\0';
   for (int i = 0; i < 2000 && clv_tls_accepted_flood_count() == floods; i++)
-    if (!hundred(&w, type, flags, data, len)) break;
+    if (!send_hundred_frames(&w, type, flags, data, len)) break;
   wait_for_cut(floods, what);
-  hang_up(&w);
+  close_wire(&w);
 }
 
 static void test_frames_without_calls_end_the_connection(void **state) {
   (void)state;
-  is_cut(1, 5, GET, sizeof GET - 1, "requests that are no calls");
-  is_cut(1, 4, GET, sizeof GET - 1, "requests that are no calls");
-  is_cut(1, 5, "", 0, "requests that are no calls");
-  is_cut(4, 0, "", 0, "HTTP/2 frames that carry neither calls nor data");
+  assert_cut_off(1, 5, GET, sizeof GET - 1, "requests that are no calls");
+  assert_cut_off(1, 4, GET, sizeof GET - 1, "requests that are no calls");
+  assert_cut_off(1, 5, "", 0, "requests that are no calls");
+  assert_cut_off(4, 0, "", 0, "HTTP/2 frames that carry neither calls nor data");
   for (int i = 0; i < WAIT_LIMIT_MS / 10 && held; i++) usleep(10000);
   assert_int_equal(held, 0);
 }
 
-/* Sends a message of 16 MiB that never ends. The server holds its bytes against the sender, and
- * forgives 64 KiB of them per second. So the limit is below one frame, which is forgiven at no
- * pace. */
+/* Sends a message of 16 MiB that never ends. The server counts unread bytes of a sender, and
+ * subtracts 64 KiB of them per second. The limit is smaller than one frame, so the test does not
+ * depend on the speed of the machine. */
 static void test_endless_message_ends_the_connection(void **state) {
   (void)state;
   static const char post[] =
@@ -208,15 +211,16 @@ static void test_endless_message_ends_the_connection(void **state) {
       "application/grpc";
   static uint8_t bytes[FRAME + 9], payload[FRAME] = {[1] = 1};
   uint64_t floods = clv_tls_accepted_flood_count();
-  open_door(FRAME - 1);
+  open_server(FRAME - 1);
   *reason = '\0';
-  wire w = dial();
-  assert_true(put(&w, bytes, frame(bytes, 1, 4, 1, post, sizeof post - 1)));
-  size_t n = frame(bytes, 0, 0, 1, payload, FRAME);
-  for (int i = 0; i < 100 && clv_tls_accepted_flood_count() == floods && put(&w, bytes, n); i++)
+  wire w = dial_server();
+  assert_true(send_bytes(&w, bytes, write_frame(bytes, 1, 4, 1, post, sizeof post - 1)));
+  size_t n = write_frame(bytes, 0, 0, 1, payload, FRAME);
+  for (int i = 0; i < 100 && clv_tls_accepted_flood_count() == floods && send_bytes(&w, bytes, n);
+       i++)
     ;
   wait_for_cut(floods, "data of messages that do not end");
-  hang_up(&w);
+  close_wire(&w);
 }
 
 /* ---- gRPC's own client ----------------------------------------------------------------------- */
@@ -225,19 +229,19 @@ static void test_normal_traffic_is_not_disconnected(void **state) {
   (void)state;
   clv_err err;
   static recorder r;
-  open_door(UNREAD);
-  recorder_init(&r);
+  open_server(UNREAD);
+  init_recorder(&r);
   enum { CALLS = 1500, SMALL = 20000, LARGE = 12 };
   uint64_t floods = clv_tls_accepted_flood_count();
   CLV_AUTO(clv_rpc_channel_freep)
-  clv_rpc_channel *channel = new_channel(runtime, svc.target, &master, WORKER_URI);
+  clv_rpc_channel *channel = make_channel(runtime, svc.target, &master, WORKER_URI);
   must(clv_rpc_channel_connect(channel, WAIT_LIMIT_MS, &err), &err);
   for (int i = 0; i < CALLS; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
     must(clv_rpc_call(channel, "/test/Say", "x", 1, WAIT_LIMIT_MS, &reply, &err), &err);
   }
   clv_rpc_stream *stream = NULL;
-  clv_rpc_stream_events events = recorder_events(&r);
+  clv_rpc_stream_events events = make_recorder_events(&r);
   must(clv_rpc_stream_open(channel, "/test/Sink", &events, &stream, &err), &err);
   for (int i = 0; i < SMALL; i++) {
     clv_rpc_piece piece = {"0123456789", 10, NULL, NULL};
@@ -247,11 +251,12 @@ static void test_normal_traffic_is_not_disconnected(void **state) {
   for (int i = 0; i < LARGE; i++) {
     clv_rpc_piece piece = {large, sizeof large, NULL, NULL};
     must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
-    assert_true(event_wait(&svc.sink.messages, SMALL + 1 + (unsigned)i, WAIT_LIMIT_MS));
+    assert_true(
+        event_wait_for_count(&svc.sink_recorder.messages, SMALL + 1 + (unsigned)i, WAIT_LIMIT_MS));
   }
   clv_rpc_stream_close(stream);
-  assert_true(event_wait(&r.closed, 1, WAIT_LIMIT_MS));
-  assert_int_equal(r.code, CLV_OK);
+  assert_true(event_wait_for_count(&r.closed, 1, WAIT_LIMIT_MS));
+  assert_int_equal(r.end_code, CLV_OK);
   clv_rpc_stream_unref(stream);
   assert_int_equal(clv_tls_accepted_flood_count(), floods);
 }

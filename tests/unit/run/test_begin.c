@@ -40,7 +40,7 @@ static void make_run(uint64_t step, clv_run_status status) {
 }
 
 /* True if a command would find that the run is finished. */
-static bool is_done(uint64_t epochs, uint64_t max_steps, const clv_run_options *o) {
+static bool is_run_finished(uint64_t epochs, uint64_t max_steps, const clv_run_options *o) {
   uint32_t index[ROWS] = {0};
   clv_session_config config = {.name = "run"};
   clv_run r = {.config = &config, .o = o};
@@ -64,12 +64,13 @@ static void resume_of_a_finished_run_changes_nothing(void **state) {
   (void)state;
   make_run(STEPS, CLV_RUN_FINISHED);
   assert_int_equal(stat("run/run.json", &before), 0);
-  assert_true(is_done(EPOCHS, 0, &resume));
-  assert_true(is_done(EPOCHS, 0, &more)); /* the session's own length counts */
-  assert_true(is_done(EPOCHS, 5, &resume));
-  assert_false(is_done(EPOCHS + 1, 0, &resume));
-  assert_false(is_done(EPOCHS, 0, &fresh));
-  assert_false(is_done(EPOCHS, 0, &plain));
+  assert_true(is_run_finished(EPOCHS, 0, &resume));
+  /* without --max-steps, the length in the session counts */
+  assert_true(is_run_finished(EPOCHS, 0, &more));
+  assert_true(is_run_finished(EPOCHS, 5, &resume));
+  assert_false(is_run_finished(EPOCHS + 1, 0, &resume));
+  assert_false(is_run_finished(EPOCHS, 0, &fresh));
+  assert_false(is_run_finished(EPOCHS, 0, &plain));
   assert_int_equal(stat("run/run.json", &after), 0);
   assert_int_equal(before.st_ino, after.st_ino);
 }
@@ -77,21 +78,22 @@ static void resume_of_a_finished_run_changes_nothing(void **state) {
 static void partly_finished_run_is_resumed(void **state) {
   const clv_run_options whole = {.resume = true}, same = {.resume = true, .max_steps = 3};
   (void)state;
-  make_run(3, CLV_RUN_FINISHED); /* with --max-steps 3 */
-  assert_true(is_done(EPOCHS, 0, &same));
-  assert_false(is_done(EPOCHS, 0, &whole));
-  make_run(STEPS, CLV_RUN_FAILED); /* failed in the last evaluation */
-  assert_false(is_done(EPOCHS, 0, &whole));
+  make_run(3, CLV_RUN_FINISHED); /* a run that finished with --max-steps 3 */
+  assert_true(is_run_finished(EPOCHS, 0, &same));
+  assert_false(is_run_finished(EPOCHS, 0, &whole));
+  make_run(STEPS, CLV_RUN_FAILED); /* a run that failed in its last evaluation */
+  assert_false(is_run_finished(EPOCHS, 0, &whole));
   make_run(STEPS, CLV_RUN_FINISHED);
   make_checkpoint(3);
   assert_int_equal(truncate("run/checkpoint-6/MANIFEST.json", 10), 0);
-  assert_false(is_done(EPOCHS, 0, &whole)); /* the result is damaged, so it is made again */
+  /* the result file is damaged, so the run is not finished */
+  assert_false(is_run_finished(EPOCHS, 0, &whole));
 }
 
 /* Runs find_start on the folder. *ret_on: true if the run resumes from a checkpoint. */
 static clv_code find_start(bool *ret_on, clv_err *err) {
   const clv_run_options o = {.resume = true};
-  const clv_session_config config = {0}; /* without checkpoint.escrow */
+  const clv_session_config config = {0}; /* a session without checkpoint.escrow */
   clv_run r = {.o = &o, .config = &config};
   clv_bytes_puts(&r.dir, "run");
   assert_ok(clv_run_lock_new("run", &r.lock, err), err);
@@ -110,14 +112,16 @@ static void resume_without_checkpoint_starts_over(void **state) {
   assert_ok(find_start(&on, &err), &err);
   assert_false(on);
   assert_int_equal(system("mkdir -p run/checkpoint-3; touch run/checkpoint-3/state"), 0);
-  assert_ok(find_start(&on, &err), &err); /* killed while the first checkpoint was written */
+  /* the run was killed while it wrote its first checkpoint */
+  assert_ok(find_start(&on, &err), &err);
   assert_false(on);
   assert_false(clv_checkpoint_has_any("run"));
   make_run(3, CLV_RUN_FAILED);
   assert_ok(find_start(&on, &err), &err);
   assert_true(on);
   assert_int_equal(truncate("run/checkpoint-3/MANIFEST.json", 10), 0);
-  assert_ok(find_start(&on, &err), &err); /* damaged: the error comes when it is read */
+  /* the checkpoint is damaged, which is reported only when it is read */
+  assert_ok(find_start(&on, &err), &err);
   assert_true(on);
 }
 
@@ -129,15 +133,15 @@ static void resume_with_lost_checkpoints_is_refused(void **state) {
   (void)state;
   make_run(3, CLV_RUN_FAILED);
   assert_ok(clv_run_lock_new("run", &c, &err), &err);
-  assert_ok(clv_run_lock_begin(c, &info, &err), &err); /* the record lists it */
+  assert_ok(clv_run_lock_begin(c, &info, &err), &err); /* the run's record lists this attempt */
   clv_run_lock_free(c);
   assert_int_equal(system("rm -r run/checkpoint-3"), 0);
   assert_int_equal(find_start(&on, &err), CLV_NOT_FOUND);
   assert_says(&err, "though run.json lists some");
 }
 
-/* True if a resume is refused because of the table in the run folder. */
-static bool is_held(bool accept) {
+/* True if a resume is refused because the egress table in the run folder differs. */
+static bool is_resume_refused(bool accept) {
   const clv_run_options o = {.resume = true, .accept_egress = accept};
   clv_blueprint none = {0};
   clv_run r = {.o = &o, .blueprint = &none};
@@ -153,18 +157,18 @@ static void unreadable_egress_table_counts_as_changed(void **state) {
   clv_err err = {0};
   (void)state;
   make_run(3, CLV_RUN_FAILED);
-  assert_true(is_held(false)); /* the run has checkpoints but no table */
-  assert_false(is_held(true));
+  assert_true(is_resume_refused(false)); /* the run has checkpoints but no table */
+  assert_false(is_resume_refused(true));
   assert_ok(clv_file_write_durable("run/egress.table", "", 0, 0644, &err), &err);
-  assert_false(is_held(false));
+  assert_false(is_resume_refused(false));
   assert_ok(clv_file_write_durable("run/egress.table", "a row\n", 6, 0644, &err), &err);
-  assert_true(is_held(false));
+  assert_true(is_resume_refused(false));
   assert_int_equal(truncate("run/egress.table", (1 << 20) + 1), 0);
-  assert_true(is_held(false));
+  assert_true(is_resume_refused(false));
   assert_int_equal(system("rm -rf run/egress.table run/checkpoint-*"), 0);
-  assert_false(is_held(false)); /* the run has no checkpoint */
+  assert_false(is_resume_refused(false)); /* the run has no checkpoint */
   assert_int_equal(mkdir("run/egress.table", 0755), 0);
-  assert_true(is_held(false));
+  assert_true(is_resume_refused(false));
 }
 
 int main(void) {

@@ -12,7 +12,7 @@ static int setup(void **state) {
   return chdir(scratch);
 }
 
-static void put(const char *path, const char *text) {
+static void write_file(const char *path, const char *text) {
   FILE *f = fopen(path, "w");
   assert_non_null(f);
   fputs(text, f);
@@ -90,7 +90,7 @@ static void best_file_line_is_parsed_strictly(void **state) {
 }
 
 /* Returns the best checkpoint that a resumed run takes over. */
-static clv_best_checkpoint recalled(clv_best_metric metric, bool resume) {
+static clv_best_checkpoint restore_best(clv_best_metric metric, bool resume) {
   clv_session_config config = {.name = "run"};
   clv_run r = {.config = &config, .is_resumed = resume};
   config.checkpoint.best = metric;
@@ -104,24 +104,27 @@ static void resumed_run_restores_its_best(void **state) {
   (void)state;
   make_checkpoint(4);
   make_checkpoint(8);
-  assert_int_equal(recalled(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);
-  put("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
-  assert_int_equal(recalled(CLV_BEST_LOSS, true).step, 4);
-  assert_true(recalled(CLV_BEST_LOSS, true).value == 0.25);
-  assert_int_equal(recalled(CLV_BEST_NONE, true).step, 4); /* it is kept */
-  put("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 5\n");
-  assert_int_equal(recalled(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);
-  put("run/" CLV_RUN_BEST_FILE, "validation.loss");
-  assert_int_equal(recalled(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);
-  put("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
-  assert_int_equal(recalled(CLV_BEST_ACCURACY, true).step, CLV_CHECKPOINT_NONE);
-  assert_int_not_equal(access("run/" CLV_RUN_BEST_FILE, F_OK), 0); /* of another metric */
-  put("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
-  assert_int_equal(recalled(CLV_BEST_LOSS, false).step, CLV_CHECKPOINT_NONE);
-  assert_int_not_equal(access("run/" CLV_RUN_BEST_FILE, F_OK), 0); /* of another run */
+  assert_int_equal(restore_best(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);
+  write_file("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
+  assert_int_equal(restore_best(CLV_BEST_LOSS, true).step, 4);
+  assert_true(restore_best(CLV_BEST_LOSS, true).value == 0.25);
+  /* the best checkpoint is remembered without a metric, too */
+  assert_int_equal(restore_best(CLV_BEST_NONE, true).step, 4);
+  write_file("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 5\n");
+  assert_int_equal(restore_best(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);
+  write_file("run/" CLV_RUN_BEST_FILE, "validation.loss");
+  assert_int_equal(restore_best(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);
+  write_file("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
+  assert_int_equal(restore_best(CLV_BEST_ACCURACY, true).step, CLV_CHECKPOINT_NONE);
+  /* the file is deleted, because it is of another metric */
+  assert_int_not_equal(access("run/" CLV_RUN_BEST_FILE, F_OK), 0);
+  write_file("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
+  assert_int_equal(restore_best(CLV_BEST_LOSS, false).step, CLV_CHECKPOINT_NONE);
+  /* the file is deleted, because it is of another run */
+  assert_int_not_equal(access("run/" CLV_RUN_BEST_FILE, F_OK), 0);
 }
 
-static clv_code choose(const char *which, uint64_t *ret_step, clv_err *err) {
+static clv_code choose_checkpoint(const char *which, uint64_t *ret_step, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   clv_session_config config = {.name = "run", .checkpoint = {.dir = "run"}};
@@ -147,19 +150,19 @@ static void checkpoint_is_chosen_by_step_latest_or_best(void **state) {
   (void)state;
   make_checkpoint(4);
   make_checkpoint(8);
-  assert_int_equal(choose("best", &step, &err), CLV_NOT_FOUND);
+  assert_int_equal(choose_checkpoint("best", &step, &err), CLV_NOT_FOUND);
   assert_says(&err, "no checkpoint was kept as the best");
-  put("run/" CLV_RUN_BEST_FILE, "validation.accuracy 1 step 4\n");
+  write_file("run/" CLV_RUN_BEST_FILE, "validation.accuracy 1 step 4\n");
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    clv_code code = choose(cases[i].which, &step, &err);
+    clv_code code = choose_checkpoint(cases[i].which, &step, &err);
     assert_int_equal(code, cases[i].says ? CLV_NOT_FOUND : CLV_OK);
     if (cases[i].says)
       assert_says(&err, cases[i].says);
     else
       assert_int_equal(step, cases[i].step);
   }
-  put("run/" CLV_RUN_BEST_FILE, "4");
-  assert_int_equal(choose("best", &step, &err), CLV_DATA_LOSS);
+  write_file("run/" CLV_RUN_BEST_FILE, "4");
+  assert_int_equal(choose_checkpoint("best", &step, &err), CLV_DATA_LOSS);
 }
 
 static void checkpoint_names_are_validated(void **state) {
@@ -189,7 +192,8 @@ static void automatic_interval_follows_the_cost(void **state) {
                      cases[i].interval_ms);
 }
 
-/* A first round that takes five times as long would hide the cost of the first checkpoints. */
+/* The first rounds are not counted: one that takes five times as long would hide the cost of the
+ * first checkpoints. */
 static void first_rounds_are_not_the_usual_ones(void **state) {
   static const struct {
     bool is_saving;

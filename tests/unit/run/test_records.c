@@ -14,7 +14,7 @@ static int setup(void **state) {
 
 /* ---- classes --------------------------------------------------------------------------------- */
 
-static clv_code parse(const char *text, clv_classes *ret, clv_err *err) {
+static clv_code parse_classes(const char *text, clv_classes *ret, clv_err *err) {
   return clv_classes_parse(text, strlen(text), "run/classes", ret, err);
 }
 
@@ -34,19 +34,20 @@ static void class_file_is_parsed_strictly(void **state) {
   clv_classes c = {0};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    assert_int_equal(parse(cases[i].text, &c, &err), CLV_DATA_LOSS);
+    assert_int_equal(parse_classes(cases[i].text, &c, &err), CLV_DATA_LOSS);
     assert_says(&err, "run/classes is damaged");
     assert_says(&err, cases[i].says);
   }
   assert_int_equal(clv_classes_parse("a\0b\n", 4, "it", &c, &err), CLV_DATA_LOSS);
   memset(large, 'a', sizeof large);
   strcpy(large + 256, "\n");
-  assert_int_equal(parse(large, &c, &err), CLV_DATA_LOSS);
-  assert_ok(parse("A\nb c\n\xc3\xa9\n", &c, &err), &err);
+  assert_int_equal(parse_classes(large, &c, &err), CLV_DATA_LOSS);
+  assert_ok(parse_classes("A\nb c\n\xc3\xa9\n", &c, &err), &err);
   assert_int_equal(c.n, 3);
   assert_string_equal(c.names[1], "b c");
   clv_classes_free(&c);
-  assert_ok(clv_classes_read(".", &c, &err), &err); /* of a run without names */
+  /* reads the class file of a run without class names */
+  assert_ok(clv_classes_read(".", &c, &err), &err);
   assert_int_equal(c.n, 0);
 }
 
@@ -57,14 +58,14 @@ static const clv_classes classes = {.names = (const char **)(uintptr_t)names, .n
 static const clv_classes none;
 
 /* Returns predictions of records 7 and 9 with this many outputs. */
-static clv_predictions records(const clv_classes *of, clv_loss_kind loss, clv_tensor *outputs,
-                               const clv_dataset *data) {
+static clv_predictions make_predictions(const clv_classes *of, clv_loss_kind loss,
+                                        clv_tensor *outputs, const clv_dataset *data) {
   static const uint32_t index[] = {7, 9};
   return (clv_predictions){
       .outputs = outputs, .data = data, .index = index, .classes = of, .loss = loss};
 }
 
-static clv_tensor *tensor(const float *values, int64_t width) {
+static clv_tensor *make_tensor(const float *values, int64_t width) {
   clv_tensor *t = NULL;
   clv_err err = {0};
   assert_ok(clv_tensor_new(CLV_F32, &CLV_SHAPE(2, width), &t, &err), &err);
@@ -73,7 +74,7 @@ static clv_tensor *tensor(const float *values, int64_t width) {
 }
 
 /* Returns a dataset of ten classes without names. */
-static clv_dataset *numbers(void) {
+static clv_dataset *make_dataset(void) {
   static const char head[] =
       "\x93NUMPY\x01\0\x76\0{'descr': '|u1', 'fortran_order': False, 'shape': (10,)}";
   clv_dataset *ds = NULL;
@@ -144,12 +145,12 @@ static void prediction_lines_have_ids_classes_and_names(void **state) {
       {&none, CLV_LOSS_MSE, one, 1, "id,output_0\n7,0.75\n9,0.25\n",
        "{\"id\":7,\"outputs\":[0.75]}\n{\"id\":9,\"outputs\":[0.25]}\n"},
   };
-  CLV_AUTO(clv_dataset_freep) clv_dataset *data = numbers();
+  CLV_AUTO(clv_dataset_freep) clv_dataset *data = make_dataset();
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor(cases[i].values, cases[i].width);
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor(cases[i].values, cases[i].width);
     CLV_AUTO(clv_bytes_done) clv_bytes csv = {0}, json = {0};
-    const clv_predictions r = records(cases[i].classes, cases[i].loss, t, data);
+    const clv_predictions r = make_predictions(cases[i].classes, cases[i].loss, t, data);
     clv_err err = {0};
     assert_ok(clv_predictions_write(&r, CLV_PREDICTIONS_CSV, "p.csv", &err), &err);
     assert_ok(clv_predictions_write(&r, CLV_PREDICTIONS_JSONL, "p.jsonl", &err), &err);
@@ -162,13 +163,13 @@ static void prediction_lines_have_ids_classes_and_names(void **state) {
 
 static void npy_predictions_get_a_json_file_of_names(void **state) {
   static const float values[] = {1, 2, 3, 4, 5, 6};
-  CLV_AUTO(clv_dataset_freep) clv_dataset *data = numbers();
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor(values, 3), *back = NULL;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *data = make_dataset();
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor(values, 3), *back = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
   clv_err err = {0};
   (void)state;
-  const clv_predictions bare = records(&none, CLV_LOSS_MSE, t, data),
-                        named = records(&classes, CLV_LOSS_NLL, t, data);
+  const clv_predictions bare = make_predictions(&none, CLV_LOSS_MSE, t, data),
+                        named = make_predictions(&classes, CLV_LOSS_NLL, t, data);
   assert_ok(clv_predictions_write(&bare, CLV_PREDICTIONS_NPY, "p.npy", &err), &err);
   assert_int_not_equal(access("p.npy.json", F_OK), 0);
   assert_ok(clv_predictions_write(&named, CLV_PREDICTIONS_NPY, "p.npy", &err), &err);
@@ -181,9 +182,9 @@ static void npy_predictions_get_a_json_file_of_names(void **state) {
 
 static void failed_prediction_write_leaves_no_file(void **state) {
   static const float values[] = {1, 2};
-  CLV_AUTO(clv_dataset_freep) clv_dataset *data = numbers();
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor(values, 1);
-  const clv_predictions r = records(&none, CLV_LOSS_MSE, t, data);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *data = make_dataset();
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor(values, 1);
+  const clv_predictions r = make_predictions(&none, CLV_LOSS_MSE, t, data);
   clv_err err = {0};
   (void)state;
   assert_int_equal(clv_predictions_write(&r, CLV_PREDICTIONS_CSV, "none/p.csv", &err),

@@ -18,8 +18,8 @@ static const char session[] =
     "loss: {kind: cross_entropy}\n"
     "train: {batch: 4, epochs: 3, seed: 7, optimizer: {kind: adam, lr: 0.01}}\n";
 
-static void put_npy(const char *name, const char *type, const char *shape, const void *data,
-                    size_t len) {
+static void write_npy_file(const char *name, const char *type, const char *shape, const void *data,
+                           size_t len) {
   char head[129];
   FILE *f = fopen(name, "wb");
   assert_non_null(f);
@@ -37,12 +37,12 @@ static int setup(void **state) {
   if (scratch_setup(state) != 0 || chdir(scratch) != 0) return -1;
   for (size_t i = 0; i < CLV_COUNT(x); i++) x[i] = (float)(i * i % 17) / 17;
   for (size_t i = 0; i < ROWS; i++) y[i] = (uint8_t)(i % 3);
-  put_npy("x.npy", "<f4", "24, 4", x, sizeof x);
-  put_npy("y.npy", "|u1", "24,", y, sizeof y);
+  write_npy_file("x.npy", "<f4", "24, 4", x, sizeof x);
+  write_npy_file("y.npy", "|u1", "24,", y, sizeof y);
   return 0;
 }
 
-static clv_session_config *config(void) {
+static clv_session_config *parse_config(void) {
   clv_session_config *c = NULL;
   clv_err err = {0};
   assert_ok(clv_session_config_parse("s.yaml", session, strlen(session), NULL, &c, &err), &err);
@@ -55,67 +55,67 @@ static void open_run(clv_run *r) {
   assert_ok(clv_run_open_trainer(r, &err), &err);
 }
 
-static void restore(clv_run *r, uint64_t step) {
+static void restore_run(clv_run *r, uint64_t step) {
   clv_err err = {0};
   assert_ok(clv_run_restore(r, &err), &err);
   assert_int_equal(clv_trainer_step_count(r->trainer), step);
 }
 
-static void loop_to(clv_run *r, uint64_t step) {
+static void run_until_step(clv_run *r, uint64_t step) {
   clv_err err = {0};
   r->steps.stop_step = step;
   assert_ok(clv_run_loop(r, &err), &err);
   assert_int_equal(clv_trainer_step_count(r->trainer), step);
 }
 
-static clv_bytes file_of(const char *path) {
+static clv_bytes read_file(const char *path) {
   clv_bytes text = {0};
   clv_err err = {0};
   assert_ok(clv_file_read(path, 1 << 20, &text, &err), &err);
   return text;
 }
 
-static void same_files(const char *folder, const char *other) {
+static void assert_same_files(const char *folder, const char *other) {
   char command[200];
   snprintf(command, sizeof command,
            "for f in %s/*.safetensors; do cmp $f %s/${f##*/} || exit 1; done", folder, other);
   assert_int_equal(system(command), 0);
 }
 
-static size_t lines_of(const char *path) {
-  CLV_AUTO(clv_bytes_done) clv_bytes text = file_of(path);
+static size_t count_lines(const char *path) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = read_file(path);
   size_t n = 0;
   for (size_t i = 0; i < text.len; i++) n += text.data[i] == '\n';
   return n;
 }
 
 static void rewound_and_reopened_runs_give_the_same_checkpoint(void **state) {
-  CLV_AUTO(clv_session_config_freep) clv_session_config *c = config();
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = parse_config();
   const clv_run_options begin = {0}, resume = {.resume = true};
   (void)state;
   {
     CLV_AUTO(clv_run_done) clv_run r = {.config = c, .o = &begin};
     open_run(&r);
     assert_null(r.steps.loader);
-    restore(&r, 0);
-    loop_to(&r, 3);
-    loop_to(&r, 7); /* in the second epoch, after a validation */
-    assert_int_equal(lines_of("runs/r/metrics.jsonl"), 7);
+    restore_run(&r, 0);
+    run_until_step(&r, 3);
+    run_until_step(&r, 7); /* step 7 is in the second epoch, after a validation */
+    assert_int_equal(count_lines("runs/r/metrics.jsonl"), 7);
     assert_int_equal(system("mv runs/r/checkpoint-7 first"), 0);
-    restore(&r, 3);
+    restore_run(&r, 3);
     assert_int_equal(r.steps.restored_step, 3);
-    loop_to(&r, 7);
+    run_until_step(&r, 7);
     assert_int_equal(r.steps.n_weight_changes, 4);
-    assert_int_equal(lines_of("runs/r/metrics.jsonl"), 7);
-    same_files("first", "runs/r/checkpoint-7");
+    assert_int_equal(count_lines("runs/r/metrics.jsonl"), 7);
+    assert_same_files("first", "runs/r/checkpoint-7");
     assert_int_equal(system("rm -r runs/r/checkpoint-7"), 0);
     clv_run_lock_end(r.lock, CLV_RUN_STOPPED, CLV_EXIT_INTERRUPTED, "");
   }
   CLV_AUTO(clv_run_done) clv_run again = {.config = c, .o = &resume};
   open_run(&again);
-  restore(&again, 3);
-  loop_to(&again, 7);
-  same_files("first", "runs/r/checkpoint-7");
+  restore_run(&again, 3);
+  run_until_step(&again, 7);
+  assert_same_files("first", "runs/r/checkpoint-7");
 }
 
 int main(void) {

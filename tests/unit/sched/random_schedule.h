@@ -13,124 +13,128 @@ enum { RANDOM_STAGES = 5, RANDOM_MICROS = 8 };
 
 typedef struct shuffle {
   clv_sched *s;
-  uint64_t *seed;
-  clv_instr may[RANDOM_STAGES * (4 * RANDOM_MICROS + 4)];
-  uint32_t n_may;
-  uint32_t f[RANDOM_STAGES], i[RANDOM_STAGES], w[RANDOM_STAGES], steps[RANDOM_STAGES];
-  bool moved[4][RANDOM_STAGES][RANDOM_MICROS];
-  bool whole[RANDOM_STAGES][RANDOM_MICROS]; /* true: B, the whole backward, in place of I and W */
+  uint64_t *rng_state;
+  clv_instr possible[RANDOM_STAGES * (4 * RANDOM_MICROS + 4)];
+  uint32_t n_possible;
+  uint32_t f[RANDOM_STAGES], i[RANDOM_STAGES], w[RANDOM_STAGES], n_steps[RANDOM_STAGES];
+  bool is_moved[4][RANDOM_STAGES][RANDOM_MICROS];
+  /* true: instruction B, the whole backward, replaces I and W */
+  bool has_whole_backward[RANDOM_STAGES][RANDOM_MICROS];
 } shuffle;
 
-static inline clv_sched_shape random_shape(uint64_t *seed, clv_sched_kind kind) {
-  clv_sched_shape shape =
-      shape_of(1 + roll(seed, RANDOM_STAGES), 1 + roll(seed, 4), 1 + roll(seed, RANDOM_MICROS));
-  for (uint32_t s = 0; s < shape.n_stages; s++) shape.rank[s] = (uint16_t)roll(seed, shape.n_ranks);
-  if (roll(seed, 3) == 0) shape.first_backward = roll(seed, shape.n_stages + 1);
+static inline clv_sched_shape draw_shape(uint64_t *seed, clv_sched_kind kind) {
+  clv_sched_shape shape = make_shape(1 + draw_below(seed, RANDOM_STAGES), 1 + draw_below(seed, 4),
+                                     1 + draw_below(seed, RANDOM_MICROS));
+  for (uint32_t s = 0; s < shape.n_stages; s++)
+    shape.rank[s] = (uint16_t)draw_below(seed, shape.n_ranks);
+  if (draw_below(seed, 3) == 0) shape.first_backward = draw_below(seed, shape.n_stages + 1);
   if (kind == CLV_SCHED_PIPEDREAM_2BW) {
-    shape.n_accumulate = 1 + roll(seed, 3);
-    shape.n_micro = shape.n_accumulate * (1 + roll(seed, RANDOM_MICROS / shape.n_accumulate));
+    shape.n_accumulate = 1 + draw_below(seed, 3);
+    shape.n_micro = shape.n_accumulate * (1 + draw_below(seed, RANDOM_MICROS / shape.n_accumulate));
   }
   return shape;
 }
 
-static inline void may(shuffle *x, clv_instr_kind kind, uint32_t stage, uint32_t micro,
-                       uint32_t age) {
-  x->may[x->n_may++] = (clv_instr){
+static inline void add_possible(shuffle *x, clv_instr_kind kind, uint32_t stage, uint32_t micro,
+                                uint32_t age) {
+  x->possible[x->n_possible++] = (clv_instr){
       .kind = (uint8_t)kind, .stage = (uint16_t)stage, .micro = micro, .weights_age = (uint8_t)age};
 }
 
-static inline bool *moved(shuffle *x, clv_instr_kind kind, uint32_t stage, uint32_t micro) {
-  return &x->moved[kind - CLV_INSTR_SEND_F][stage][micro];
+static inline bool *get_is_moved(shuffle *x, clv_instr_kind kind, uint32_t stage, uint32_t micro) {
+  return &x->is_moved[kind - CLV_INSTR_SEND_F][stage][micro];
 }
 
-static inline void may_move(shuffle *x, uint32_t s, uint32_t k) {
+static inline void add_possible_transfer(shuffle *x, uint32_t s, uint32_t k) {
   const clv_sched_shape *shape = &x->s->shape;
-  if (is_cross_rank_edge(shape, s) && k < x->f[s] && !*moved(x, CLV_INSTR_SEND_F, s, k))
-    may(x, CLV_INSTR_SEND_F, s, k, 0);
-  if (s && is_cross_rank_edge(shape, s - 1) && *moved(x, CLV_INSTR_SEND_F, s - 1, k) &&
-      !*moved(x, CLV_INSTR_RECV_F, s, k))
-    may(x, CLV_INSTR_RECV_F, s, k, 0);
+  if (is_cross_rank_edge(shape, s) && k < x->f[s] && !*get_is_moved(x, CLV_INSTR_SEND_F, s, k))
+    add_possible(x, CLV_INSTR_SEND_F, s, k, 0);
+  if (s && is_cross_rank_edge(shape, s - 1) && *get_is_moved(x, CLV_INSTR_SEND_F, s - 1, k) &&
+      !*get_is_moved(x, CLV_INSTR_RECV_F, s, k))
+    add_possible(x, CLV_INSTR_RECV_F, s, k, 0);
   if (s && has_cross_rank_gradient(shape, s - 1) && k < x->i[s] &&
-      !*moved(x, CLV_INSTR_SEND_B, s, k))
-    may(x, CLV_INSTR_SEND_B, s, k, 0);
-  if (has_cross_rank_gradient(shape, s) && *moved(x, CLV_INSTR_SEND_B, s + 1, k) &&
-      !*moved(x, CLV_INSTR_RECV_B, s, k))
-    may(x, CLV_INSTR_RECV_B, s, k, 0);
+      !*get_is_moved(x, CLV_INSTR_SEND_B, s, k))
+    add_possible(x, CLV_INSTR_SEND_B, s, k, 0);
+  if (has_cross_rank_gradient(shape, s) && *get_is_moved(x, CLV_INSTR_SEND_B, s + 1, k) &&
+      !*get_is_moved(x, CLV_INSTR_RECV_B, s, k))
+    add_possible(x, CLV_INSTR_RECV_B, s, k, 0);
 }
 
-static inline void may_forward(shuffle *x, uint32_t s, uint32_t per_step) {
+static inline void add_possible_forward(shuffle *x, uint32_t s, uint32_t per_step) {
   const clv_sched_shape *shape = &x->s->shape;
   uint32_t k = x->f[s], oldest = per_step && k >= per_step ? k / per_step - 1 : 0;
   bool versions = x->s->kind == CLV_SCHED_PIPEDREAM_2BW && is_trained_stage(shape, s);
-  if (k == shape->n_micro || (versions && x->steps[s] < oldest)) return;
-  if (s &&
-      !(is_cross_rank_edge(shape, s - 1) ? *moved(x, CLV_INSTR_RECV_F, s, k) : x->f[s - 1] > k))
+  if (k == shape->n_micro || (versions && x->n_steps[s] < oldest)) return;
+  if (s && !(is_cross_rank_edge(shape, s - 1) ? *get_is_moved(x, CLV_INSTR_RECV_F, s, k)
+                                              : x->f[s - 1] > k))
     return;
-  may(x, CLV_INSTR_FORWARD, s, k, versions ? x->steps[s] - oldest : 0);
+  add_possible(x, CLV_INSTR_FORWARD, s, k, versions ? x->n_steps[s] - oldest : 0);
 }
 
-static inline void may_backward(shuffle *x, uint32_t s, uint32_t per_step) {
+static inline void add_possible_backward(shuffle *x, uint32_t s, uint32_t per_step) {
   const clv_sched_shape *shape = &x->s->shape;
   uint32_t k = x->i[s], w = x->w[s];
   bool last = s + 1 == shape->n_stages;
-  bool there =
-      k < x->f[s] && (last || (is_cross_rank_edge(shape, s) ? *moved(x, CLV_INSTR_RECV_B, s, k)
-                                                            : x->i[s + 1] > k));
-  bool of_step = !per_step || w / per_step == x->steps[s];
-  if (there && !x->whole[s][k]) may(x, CLV_INSTR_INPUT, s, k, 0);
-  if (there && x->whole[s][k] && w == k && of_step) may(x, CLV_INSTR_BACKWARD, s, k, 0);
-  if (w < k && of_step) may(x, CLV_INSTR_WEIGHT, s, w, 0);
-  if (per_step && w == (x->steps[s] + 1) * per_step) may(x, CLV_INSTR_STEP, s, x->steps[s], 0);
+  bool there = k < x->f[s] &&
+               (last || (is_cross_rank_edge(shape, s) ? *get_is_moved(x, CLV_INSTR_RECV_B, s, k)
+                                                      : x->i[s + 1] > k));
+  bool of_step = !per_step || w / per_step == x->n_steps[s];
+  if (there && !x->has_whole_backward[s][k]) add_possible(x, CLV_INSTR_INPUT, s, k, 0);
+  if (there && x->has_whole_backward[s][k] && w == k && of_step)
+    add_possible(x, CLV_INSTR_BACKWARD, s, k, 0);
+  if (w < k && of_step) add_possible(x, CLV_INSTR_WEIGHT, s, w, 0);
+  if (per_step && w == (x->n_steps[s] + 1) * per_step)
+    add_possible(x, CLV_INSTR_STEP, s, x->n_steps[s], 0);
 }
 
-static inline void take(shuffle *x, const clv_instr *i) {
+static inline void take_instruction(shuffle *x, const clv_instr *i) {
   uint32_t s = i->stage;
   x->f[s] += i->kind == CLV_INSTR_FORWARD;
   x->i[s] += i->kind == CLV_INSTR_BACKWARD || i->kind == CLV_INSTR_INPUT;
   x->w[s] += i->kind == CLV_INSTR_BACKWARD || i->kind == CLV_INSTR_WEIGHT;
-  x->steps[s] += i->kind == CLV_INSTR_STEP;
+  x->n_steps[s] += i->kind == CLV_INSTR_STEP;
   if (i->kind >= CLV_INSTR_SEND_F && i->kind <= CLV_INSTR_RECV_B)
-    *moved(x, i->kind, s, i->micro) = true;
+    *get_is_moved(x, i->kind, s, i->micro) = true;
   ok(clv_sched_add_instr(x->s, x->s->shape.rank[s], i->kind, s, i->micro, i->weights_age, err));
 }
 
-static inline clv_sched *random_of(const clv_sched_shape *shape, clv_sched_kind kind,
-                                   uint64_t *seed) {
-  shuffle x = {.seed = seed};
+static inline clv_sched *make_random_of_shape(const clv_sched_shape *shape, clv_sched_kind kind,
+                                              uint64_t *seed) {
+  shuffle x = {.rng_state = seed};
   uint32_t per_step = clv_sched_micros_per_step(kind, shape);
   ok(clv_sched_new(kind, shape, 0, &x.s, err));
   for (uint32_t s = 0; s < shape->n_stages; s++)
-    for (uint32_t k = 0; k < shape->n_micro; k++) x.whole[s][k] = roll(seed, 2);
+    for (uint32_t k = 0; k < shape->n_micro; k++) x.has_whole_backward[s][k] = draw_below(seed, 2);
   for (;;) {
-    x.n_may = 0;
+    x.n_possible = 0;
     for (uint32_t s = 0; s < shape->n_stages; s++) {
-      may_forward(&x, s, per_step);
-      if (is_trained_stage(shape, s)) may_backward(&x, s, per_step);
-      for (uint32_t k = 0; k < shape->n_micro; k++) may_move(&x, s, k);
+      add_possible_forward(&x, s, per_step);
+      if (is_trained_stage(shape, s)) add_possible_backward(&x, s, per_step);
+      for (uint32_t k = 0; k < shape->n_micro; k++) add_possible_transfer(&x, s, k);
     }
-    if (!x.n_may) return x.s;
-    take(&x, &x.may[roll(seed, x.n_may)]);
+    if (!x.n_possible) return x.s;
+    take_instruction(&x, &x.possible[draw_below(seed, x.n_possible)]);
   }
 }
 
-static inline clv_sched *random_schedule(uint64_t *seed) {
+static inline clv_sched *make_random_schedule(uint64_t *seed) {
   static const clv_sched_kind kinds[] = {CLV_SCHED_CUSTOM, CLV_SCHED_CUSTOM, CLV_SCHED_PIPEDREAM,
                                          CLV_SCHED_PIPEDREAM_2BW};
-  clv_sched_kind kind = kinds[roll(seed, CLV_COUNT(kinds))];
-  clv_sched_shape shape = random_shape(seed, kind);
-  return random_of(&shape, kind, seed);
+  clv_sched_kind kind = kinds[draw_below(seed, CLV_COUNT(kinds))];
+  clv_sched_shape shape = draw_shape(seed, kind);
+  return make_random_of_shape(&shape, kind, seed);
 }
 
 /* ---- damage ---------------------------------------------------------------------------------- */
 
-static inline void insert(clv_sched *s, uint32_t rank, uint32_t at, clv_instr i) {
+static inline void insert_instruction(clv_sched *s, uint32_t rank, uint32_t at, clv_instr i) {
   ok(clv_sched_add_instr(s, rank, i.kind, i.stage, i.micro, i.weights_age, err));
   clv_instr *list = s->list[rank];
   memmove(&list[at + 1], &list[at], (s->n[rank] - 1 - at) * sizeof *list);
   list[at] = i;
 }
 
-static inline clv_instr cut(clv_sched *s, uint32_t rank, uint32_t at) {
+static inline clv_instr remove_instruction(clv_sched *s, uint32_t rank, uint32_t at) {
   clv_instr *list = s->list[rank], i = list[at];
   memmove(&list[at], &list[at + 1], (s->n[rank] - 1 - at) * sizeof *list);
   s->n[rank]--;
@@ -139,41 +143,43 @@ static inline clv_instr cut(clv_sched *s, uint32_t rank, uint32_t at) {
 
 /* Damages a schedule at random: drops, duplicates, swaps or moves an instruction, or changes its
  * rank, stage, micro-batch, kind or the version. */
-static inline void damage(clv_sched *s, uint64_t *seed) {
-  uint32_t rank = roll(seed, s->shape.n_ranks), other = roll(seed, s->shape.n_ranks);
+static inline void damage_schedule(clv_sched *s, uint64_t *seed) {
+  uint32_t rank = draw_below(seed, s->shape.n_ranks), other = draw_below(seed, s->shape.n_ranks);
   for (uint32_t r = 0; !s->n[rank]; r++) {
     if (r == s->shape.n_ranks) return;
     rank = r;
   }
-  uint32_t at = roll(seed, s->n[rank]), to = roll(seed, s->n[rank]);
+  uint32_t at = draw_below(seed, s->n[rank]), to = draw_below(seed, s->n[rank]);
   clv_instr *i = &s->list[rank][at], was = *i;
-  switch (roll(seed, 9)) {
+  switch (draw_below(seed, 9)) {
     case 0:
-      cut(s, rank, at);
+      remove_instruction(s, rank, at);
       break;
     case 1:
-      insert(s, rank, to, was);
+      insert_instruction(s, rank, to, was);
       break;
     case 2:
       *i = s->list[rank][to], s->list[rank][to] = was;
       break;
     case 3:
-      was = cut(s, rank, at), insert(s, rank, roll(seed, s->n[rank] + 1), was);
+      was = remove_instruction(s, rank, at),
+      insert_instruction(s, rank, draw_below(seed, s->n[rank] + 1), was);
       break;
     case 4:
-      was = cut(s, rank, at), insert(s, other, roll(seed, s->n[other] + 1), was);
+      was = remove_instruction(s, rank, at),
+      insert_instruction(s, other, draw_below(seed, s->n[other] + 1), was);
       break;
     case 5:
-      i->stage = (uint16_t)roll(seed, s->shape.n_stages + 2);
+      i->stage = (uint16_t)draw_below(seed, s->shape.n_stages + 2);
       break;
     case 6:
-      i->micro = roll(seed, s->shape.n_micro + 2);
+      i->micro = draw_below(seed, s->shape.n_micro + 2);
       break;
     case 7:
-      i->kind = (uint8_t)roll(seed, CLV_INSTR_KINDS + 1);
+      i->kind = (uint8_t)draw_below(seed, CLV_INSTR_KINDS + 1);
       break;
     case 8:
-      i->weights_age = (uint8_t)roll(seed, 3);
+      i->weights_age = (uint8_t)draw_below(seed, 3);
       break;
   }
 }

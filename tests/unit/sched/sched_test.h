@@ -20,34 +20,35 @@
   } while (0)
 
 /* Returns a shape that assigns the stages to the ranks in turn. */
-static inline clv_sched_shape shape_of(uint32_t stages, uint32_t ranks, uint32_t micros) {
+static inline clv_sched_shape make_shape(uint32_t stages, uint32_t ranks, uint32_t micros) {
   clv_sched_shape shape = {.n_stages = stages, .n_ranks = ranks, .n_micro = micros};
   for (uint32_t s = 0; s < stages; s++) shape.rank[s] = (uint16_t)(s % ranks);
   return shape;
 }
 
-static inline clv_sched *make(clv_sched_kind kind, const clv_sched_shape *shape, uint32_t window,
-                              const clv_sched_costs *costs) {
+static inline clv_sched *make_schedule(clv_sched_kind kind, const clv_sched_shape *shape,
+                                       uint32_t window, const clv_sched_costs *costs) {
   clv_sched_options o = {.kind = kind, .shape = *shape, .window = window, .costs = costs};
   clv_sched *s = NULL;
   ok(clv_sched_make(&o, &s, err));
   return s;
 }
 
-static inline clv_sched_run simulate(const clv_sched *s, const clv_sched_costs *c) {
+static inline clv_sched_run simulate_schedule(const clv_sched *s, const clv_sched_costs *c) {
   clv_sched_run run;
   ok(clv_sched_simulate(s, c, false, &run, err));
   return run;
 }
 
-/* Returns a random number below n by xorshift64*, so that a failing seed fails again. */
-static inline uint32_t roll(uint64_t *state, uint32_t n) {
+/* Returns a random number below n by xorshift64*, whose sequence depends on the state only, so that
+ * a failing seed can be repeated. */
+static inline uint32_t draw_below(uint64_t *state, uint32_t n) {
   *state ^= *state >> 12, *state ^= *state << 25, *state ^= *state >> 27;
   return (uint32_t)((*state * 0x2545F4914F6CDD1DULL >> 32) % n);
 }
 
-static inline double uniform(uint64_t *state, double low, double high) {
-  return low + (high - low) * roll(state, 1u << 30) / (1u << 30);
+static inline double draw_uniform(uint64_t *state, double low, double high) {
+  return low + (high - low) * draw_below(state, 1u << 30) / (1u << 30);
 }
 
 #endif

@@ -29,7 +29,7 @@ static void test_hand_written_schedules_are_valid(void **state) {
       CLV_OK);
   assert_int_equal(r.live[0], 2);
   assert_int_equal(r.versions[0], 1);
-  /* Only forwards; a frozen stage before a trained one. */
+  /* Valid: only forwards; and a frozen stage before a trained one. */
   assert_int_equal(check_text(LOCAL("custom", "1", "0") "rank 0: F0@0 B0@0\n", &r, &err), CLV_OK);
   assert_int_equal(check_text("schedule custom stages 2 ranks 1 micro-batches 1 first-backward 1\n"
                               "stage 0 rank 0\nstage 1 rank 0\nrank 0: F0@0 F0@1 I0@1 W0@1\n",
@@ -50,7 +50,7 @@ static void test_version_counts_match_hand_computation(void **state) {
                  &r, &err),
       CLV_OK);
   assert_int_equal(r.live[0], 3);
-  assert_int_equal(r.versions[0], 2); /* versions of 0 steps and of 1 or 2 */
+  assert_int_equal(r.versions[0], 2); /* versions that differ by 0 steps, and by 1 or 2 */
   assert_int_equal(r.staleness[0], 2);
 }
 
@@ -69,7 +69,7 @@ static void test_versions_within_a_window_are_counted(void **state) {
 }
 
 static const struct {
-  const char *text, *says;
+  const char *schedule_text, *message;
 } refused[] = {
     {HEAD2 "rank 0: F1@0\n", "rank 0, instruction 0 (F1 of stage 0): F0 has to come first"},
     {HEAD2 "rank 0: F0@0 F0@0\n", "rank 0, instruction 1 (F0 of stage 0): has run before"},
@@ -97,7 +97,7 @@ static const struct {
      "rank 0: F0@0 sf0@0 F1@0 sf1@0 rb0@0 B0@0 rb1@0 I1@0\nrank 1: rf0@1 F0@1 rf1@1 F1@1 B0@1 "
      "sb0@1 B1@1 sb1@1\n",
      "(the end): W1 of stage 0 is missing"},
-    /* Each rank waits for what the other one sends later. */
+    /* refused: each rank waits for a tensor that the other one sends later */
     {HEAD2
      "rank 0: F0@0 sf0@0 rb0@0 B0@0 F1@0 sf1@0 rb1@0 B1@0\nrank 1: rf0@1 F0@1 rf1@1 F1@1 B0@1 "
      "sb0@1 B1@1 sb1@1\n",
@@ -133,24 +133,25 @@ static void test_invalid_schedules_are_refused(void **state) {
   for (size_t c = 0; c < CLV_COUNT(refused); c++) {
     CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
     clv_err err = {0};
-    clv_code code = clv_sched_parse("test", refused[c].text, strlen(refused[c].text), &s, &err);
+    clv_code code = clv_sched_parse("test", refused[c].schedule_text,
+                                    strlen(refused[c].schedule_text), &s, &err);
     if (code == CLV_OK) code = clv_sched_check(s, NULL, &err);
     assert_int_equal(code, CLV_INVALID);
-    if (!strstr(err.text, refused[c].says))
-      fail_msg("\"%s\" lacks \"%s\"", err.text, refused[c].says);
+    if (!strstr(err.text, refused[c].message))
+      fail_msg("\"%s\" lacks \"%s\"", err.text, refused[c].message);
     clv_sched_run run;
     if (s) assert_int_equal(clv_sched_simulate(s, NULL, false, &run, &err), CLV_INVALID);
   }
 }
 
-/* Sizes that a caller without the parser could get wrong. */
+/* Refuses sizes that a caller could set without the parser. */
 static void test_hostile_values_are_refused(void **state) {
-  clv_sched_shape shape = shape_of(2, 2, 2);
+  clv_sched_shape shape = make_shape(2, 2, 2);
   clv_err err;
   (void)state;
   static const struct {
     clv_instr put;
-    const char *says;
+    const char *message;
   } cases[] = {{{.kind = CLV_INSTR_KINDS}, "there is no instruction 9"},
                {{.kind = 255, .stage = 65535, .micro = UINT32_MAX}, "there is no instruction 255"},
                {{.stage = 2}, "there are 2 stages"},
@@ -158,12 +159,12 @@ static void test_hostile_values_are_refused(void **state) {
                {{.micro = 2}, "there are 2 micro-batches"},
                {{.micro = UINT32_MAX}, "there are 2 micro-batches"}};
   for (size_t c = 0; c < CLV_COUNT(cases); c++) {
-    CLV_AUTO(clv_sched_freep) clv_sched *s = make(CLV_SCHED_1F1B, &shape, 0, NULL);
+    CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(CLV_SCHED_1F1B, &shape, 0, NULL);
     s->list[0][0] = cases[c].put;
     assert_int_equal(clv_sched_check(s, NULL, &err), CLV_INVALID);
-    assert_non_null(strstr(err.text, cases[c].says));
+    assert_non_null(strstr(err.text, cases[c].message));
   }
-  CLV_AUTO(clv_sched_freep) clv_sched *s = make(CLV_SCHED_1F1B, &shape, 0, NULL);
+  CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(CLV_SCHED_1F1B, &shape, 0, NULL);
   s->kind = (clv_sched_kind)99;
   assert_int_equal(clv_sched_check(s, NULL, &err), CLV_INVALID);
   s->kind = CLV_SCHED_1F1B;
@@ -179,9 +180,9 @@ static void test_large_schedules_are_checked_in_time(void **state) {
   (void)state;
   for (int kind = 0; kind < CLV_SCHED_CUSTOM; kind++) {
     bool ring = kind == CLV_SCHED_INTERLEAVED;
-    clv_sched_shape shape = shape_of(16, ring ? 8 : 16, 64);
+    clv_sched_shape shape = make_shape(16, ring ? 8 : 16, 64);
     shape.n_accumulate = kind == CLV_SCHED_PIPEDREAM_2BW ? 16 : 0;
-    CLV_AUTO(clv_sched_freep) clv_sched *s = make((clv_sched_kind)kind, &shape, 0, NULL);
+    CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule((clv_sched_kind)kind, &shape, 0, NULL);
     clv_sched_report r;
     uint64_t begin = clv_now_ns();
     ok(clv_sched_check(s, &r, err));
@@ -194,18 +195,18 @@ static void test_random_valid_schedules_pass(void **state) {
   (void)state;
   for (uint64_t round = 1; round <= 1000; round++) {
     uint64_t seed = round;
-    CLV_AUTO(clv_sched_freep) clv_sched *s = random_schedule(&seed);
+    CLV_AUTO(clv_sched_freep) clv_sched *s = make_random_schedule(&seed);
     clv_sched_costs costs;
     clv_sched_report r;
     clv_err err;
     if (clv_sched_check(s, &r, &err) != CLV_OK) fail_msg("seed %u: %s", (unsigned)round, err.text);
     clv_sched_costs_equal(&costs, 1, 1, 1);
-    simulate(s, &costs);
+    simulate_schedule(s, &costs);
   }
 }
 
 /* True if a damaged schedule is refused with a position, or is still valid. */
-static bool names_a_place(const char *text) {
+static bool is_located(const char *text) {
   return strstr(text, "rank ") && strstr(text, ", instruction ") && strstr(text, "of stage ");
 }
 
@@ -214,15 +215,15 @@ static void test_damaged_schedules_are_refused_with_a_place(void **state) {
   (void)state;
   for (uint64_t round = 1; round <= 3000; round++) {
     uint64_t seed = round * 7919;
-    CLV_AUTO(clv_sched_freep) clv_sched *s = random_schedule(&seed);
+    CLV_AUTO(clv_sched_freep) clv_sched *s = make_random_schedule(&seed);
     clv_sched_costs costs;
     clv_err err = {0};
-    for (uint32_t n = 1 + roll(&seed, 3); n > 0; n--) damage(s, &seed);
+    for (uint32_t n = 1 + draw_below(&seed, 3); n > 0; n--) damage_schedule(s, &seed);
     clv_sched_costs_equal(&costs, 1, 1, 1);
     if (clv_sched_check(s, NULL, &err) == CLV_OK) {
-      simulate(s, &costs);
+      simulate_schedule(s, &costs);
       passed++;
-    } else if (!names_a_place(err.text)) {
+    } else if (!is_located(err.text)) {
       fail_msg("seed %u: \"%s\" names no place", (unsigned)round, err.text);
     }
   }

@@ -6,59 +6,64 @@
 
 enum { MOST_LAYERS = 64, FEW = 3 };
 
-/* Layers with a time each; a micro-batch takes its share of it plus a fixed time. */
+/* Layers, each with its time for a batch. A micro-batch takes its share of that time plus a fixed
+ * time. */
 typedef struct chain {
-  uint32_t n_layers, n_stages; /* including the loss */
-  double forward[MOST_LAYERS], input[MOST_LAYERS], weight[MOST_LAYERS], bytes[MOST_LAYERS];
-  double speed[CLV_SCHED_STAGES], latency, rate, fixed;
-  bool input_first;
-  uint32_t places[MOST_LAYERS], least[CLV_SCHED_STAGES], most[CLV_SCHED_STAGES];
-  uint32_t micros[8];
+  uint32_t n_layers, n_stages; /* n_stages: number of stages, of which the loss is the last */
+  double forward_s[MOST_LAYERS], input_s[MOST_LAYERS], weight_s[MOST_LAYERS],
+      output_bytes[MOST_LAYERS];
+  double stage_speed[CLV_SCHED_STAGES], latency_s, bytes_per_s, fixed_s;
+  bool sends_input_gradient_first;
+  uint32_t possible_cuts[MOST_LAYERS], min_layers[CLV_SCHED_STAGES], max_layers[CLV_SCHED_STAGES];
+  uint32_t micro_batch_choices[8];
 } chain;
 
-static void costs_of(const void *user, const uint32_t *last, uint32_t choice,
-                     clv_sched_costs *ret) {
+static void fill_costs(const void *user, const uint32_t *last, uint32_t choice,
+                       clv_sched_costs *ret) {
   const chain *c = user;
-  double m = c->micros[choice];
-  *ret = (clv_sched_costs){.input_first = c->input_first};
+  double m = c->micro_batch_choices[choice];
+  *ret = (clv_sched_costs){.input_first = c->sends_input_gradient_first};
   for (uint32_t s = 0, first = 0; s + 1 < c->n_stages; first = last[s++] + 1) {
     for (uint32_t i = first; i <= last[s]; i++) {
-      ret->forward[s] += (c->forward[i] / m + c->fixed) / c->speed[s];
-      ret->input[s] += (c->input[i] / m + c->fixed) / c->speed[s];
-      ret->weight[s] += (c->weight[i] / m + c->fixed) / c->speed[s];
+      ret->forward[s] += (c->forward_s[i] / m + c->fixed_s) / c->stage_speed[s];
+      ret->input[s] += (c->input_s[i] / m + c->fixed_s) / c->stage_speed[s];
+      ret->weight[s] += (c->weight_s[i] / m + c->fixed_s) / c->stage_speed[s];
     }
-    ret->latency[s] = c->latency;
-    ret->serialise_f[s] = ret->serialise_b[s] = c->bytes[last[s]] / m / c->rate;
+    ret->latency[s] = c->latency_s;
+    ret->serialise_f[s] = ret->serialise_b[s] = c->output_bytes[last[s]] / m / c->bytes_per_s;
   }
 }
 
 /* Returns the problem: each boundary is a possible cut, and all layers take the same time. */
-static clv_sched_cuts problem_of(chain *c, uint32_t layers, uint32_t stages, uint32_t ranks) {
+static clv_sched_cuts make_problem(chain *c, uint32_t layers, uint32_t stages, uint32_t ranks) {
   clv_sched_cuts p = {.kind = CLV_SCHED_1F1B,
                       .computes_window = true,
                       .n_layers = layers,
                       .n_places = layers - 1,
-                      .places = c->places,
-                      .least = c->least,
-                      .most = c->most,
-                      .micros = c->micros,
+                      .places = c->possible_cuts,
+                      .least = c->min_layers,
+                      .most = c->max_layers,
+                      .micros = c->micro_batch_choices,
                       .n_micros = 1,
-                      .costs = costs_of,
+                      .costs = fill_costs,
                       .user = c};
-  *c = (chain){.n_layers = layers, .n_stages = stages + 1, .rate = 1, .input_first = true};
-  for (uint32_t i = 0; i < layers; i++) c->forward[i] = c->input[i] = c->weight[i] = 1;
-  for (uint32_t i = 0; i < layers; i++) c->places[i] = i;
-  for (uint32_t s = 0; s < stages; s++) c->speed[s] = 1;
-  for (uint32_t s = 0; s < stages; s++) c->most[s] = layers - 1;
-  c->micros[0] = 4;
-  p.shape = shape_of(stages, ranks, 1);
+  *c = (chain){.n_layers = layers,
+               .n_stages = stages + 1,
+               .bytes_per_s = 1,
+               .sends_input_gradient_first = true};
+  for (uint32_t i = 0; i < layers; i++) c->forward_s[i] = c->input_s[i] = c->weight_s[i] = 1;
+  for (uint32_t i = 0; i < layers; i++) c->possible_cuts[i] = i;
+  for (uint32_t s = 0; s < stages; s++) c->stage_speed[s] = 1;
+  for (uint32_t s = 0; s < stages; s++) c->max_layers[s] = layers - 1;
+  c->micro_batch_choices[0] = 4;
+  p.shape = make_shape(stages, ranks, 1);
   p.shape.n_stages++;
-  p.shape.rank[stages] = 0; /* the loss is on the rank of the first stage */
+  p.shape.rank[stages] = 0; /* puts the loss on the rank of the first stage */
   return p;
 }
 
-static uint32_t search_for(const clv_sched_cuts *p, clv_sched_split ret[FEW],
-                           clv_sched_search *report) {
+static uint32_t search_cuts(const clv_sched_cuts *p, clv_sched_split ret[FEW],
+                            clv_sched_search *report) {
   uint32_t n = 0;
   ok(clv_sched_search_cuts(p, FEW, ret, &n, report, err));
   return n;
@@ -68,19 +73,19 @@ static uint32_t search_for(const clv_sched_cuts *p, clv_sched_split ret[FEW],
 
 typedef struct brute {
   const clv_sched_cuts *p;
-  double best[FEW]; /* best times of different cuts */
+  double best_seconds[FEW]; /* best times of different cuts */
 } brute;
 
-static void keep(brute *b, double seconds) {
+static void keep_best_seconds(brute *b, double seconds) {
   for (int i = 0; i < FEW; i++)
-    if (seconds < b->best[i]) {
-      double worse = b->best[i];
-      b->best[i] = seconds;
+    if (seconds < b->best_seconds[i]) {
+      double worse = b->best_seconds[i];
+      b->best_seconds[i] = seconds;
       seconds = worse;
     }
 }
 
-static void try_from(brute *b, clv_sched_split *split, uint32_t cut, uint32_t from) {
+static void try_cuts_from(brute *b, clv_sched_split *split, uint32_t cut, uint32_t from) {
   const clv_sched_cuts *p = b->p;
   if (cut == p->shape.n_stages - 2) {
     double best = INFINITY;
@@ -89,42 +94,42 @@ static void try_from(brute *b, clv_sched_split *split, uint32_t cut, uint32_t fr
       ok(clv_sched_split_evaluate(p, split, err));
       best = fmin(best, split->seconds);
     }
-    keep(b, best);
+    keep_best_seconds(b, best);
     return;
   }
   for (uint32_t i = 0; i < p->n_places; i++) {
     uint32_t at = p->places[i];
     if (at < from || at < p->least[cut] || at > p->most[cut]) continue;
     split->last[cut] = at;
-    try_from(b, split, cut + 1, at + 1);
+    try_cuts_from(b, split, cut + 1, at + 1);
   }
 }
 
-static void randomise(chain *c, clv_sched_cuts *p, uint64_t *state) {
+static void draw_problem(chain *c, clv_sched_cuts *p, uint64_t *state) {
   static const clv_sched_kind kinds[] = {CLV_SCHED_1F1B, CLV_SCHED_ZB_H1, CLV_SCHED_GPIPE,
                                          CLV_SCHED_NAIVE};
-  p->kind = kinds[roll(state, 4)];
+  p->kind = kinds[draw_below(state, 4)];
   p->computes_window = p->kind == CLV_SCHED_1F1B;
-  p->n_micros = 1 + roll(state, 3);
-  for (uint32_t i = 0; i < p->n_micros; i++) c->micros[i] = 1u << (2 * i);
+  p->n_micros = 1 + draw_below(state, 3);
+  for (uint32_t i = 0; i < p->n_micros; i++) c->micro_batch_choices[i] = 1u << (2 * i);
   for (uint32_t i = 0; i < p->n_layers; i++) {
-    c->forward[i] = uniform(state, 0, 0.1);
-    c->input[i] = uniform(state, 0, 0.1);
-    c->weight[i] = uniform(state, 0, 0.1);
-    c->bytes[i] = uniform(state, 0, 1000);
+    c->forward_s[i] = draw_uniform(state, 0, 0.1);
+    c->input_s[i] = draw_uniform(state, 0, 0.1);
+    c->weight_s[i] = draw_uniform(state, 0, 0.1);
+    c->output_bytes[i] = draw_uniform(state, 0, 1000);
   }
-  p->first_learning = roll(state, 3) ? 0 : roll(state, p->n_layers);
-  c->speed[roll(state, p->shape.n_stages - 1)] = uniform(state, 1, 8);
-  c->latency = uniform(state, 0, 0.1);
-  c->rate = uniform(state, 1000, 100000);
-  c->fixed = roll(state, 2) ? 0.001 : 0;
-  c->input_first = roll(state, 2);
-  if (roll(state, 2)) c->least[0] = 1;
-  if (roll(state, 3) == 0) p->n_places--; /* leaves out the last possible cut */
+  p->first_learning = draw_below(state, 3) ? 0 : draw_below(state, p->n_layers);
+  c->stage_speed[draw_below(state, p->shape.n_stages - 1)] = draw_uniform(state, 1, 8);
+  c->latency_s = draw_uniform(state, 0, 0.1);
+  c->bytes_per_s = draw_uniform(state, 1000, 100000);
+  c->fixed_s = draw_below(state, 2) ? 0.001 : 0;
+  c->sends_input_gradient_first = draw_below(state, 2);
+  if (draw_below(state, 2)) c->min_layers[0] = 1;
+  if (draw_below(state, 3) == 0) p->n_places--; /* removes the last possible cut */
 }
 
-static void assert_takes(const clv_sched_split *found, double seconds, int round,
-                         clv_sched_kind kind) {
+static void assert_seconds(const clv_sched_split *found, double seconds, int round,
+                           clv_sched_kind kind) {
   if (fabs(found->seconds - seconds) > 1e-12)
     fail_msg("round %d, %s: %.6f, not %.6f", round, clv_sched_name(kind), found->seconds, seconds);
 }
@@ -134,68 +139,71 @@ static void test_search_finds_the_exhaustive_optimum(void **state) {
   (void)state;
   for (int round = 0; round < 120; round++) {
     chain c;
-    uint32_t stages = 2 + roll(&seed, 3), ranks = 1 + roll(&seed, stages), n;
-    clv_sched_cuts p = problem_of(&c, stages + 3 + roll(&seed, 4), stages, ranks);
+    uint32_t stages = 2 + draw_below(&seed, 3), ranks = 1 + draw_below(&seed, stages), n;
+    clv_sched_cuts p = make_problem(&c, stages + 3 + draw_below(&seed, 4), stages, ranks);
     clv_sched_split split, found[FEW];
     clv_sched_search report;
-    brute b = {.p = &p, .best = {INFINITY, INFINITY, INFINITY}};
-    randomise(&c, &p, &seed);
-    try_from(&b, &split, 0, 0);
-    n = search_for(&p, found, &report);
+    brute b = {.p = &p, .best_seconds = {INFINITY, INFINITY, INFINITY}};
+    draw_problem(&c, &p, &seed);
+    try_cuts_from(&b, &split, 0, 0);
+    n = search_cuts(&p, found, &report);
     assert_true(report.is_optimal && report.n_simulated <= report.n_possible);
-    for (uint32_t i = 0; i < n; i++) assert_takes(&found[i], b.best[i], round, p.kind);
-    assert_true(n == FEW || isinf(b.best[n]));
+    for (uint32_t i = 0; i < n; i++) assert_seconds(&found[i], b.best_seconds[i], round, p.kind);
+    assert_true(n == FEW || isinf(b.best_seconds[n]));
   }
 }
 
 /* ---- known beforehand ------------------------------------------------------------------------ */
 
-static void expect_cuts(const clv_sched_cuts *p, const uint32_t *want, uint32_t micros) {
+static void assert_cuts(const clv_sched_cuts *p, const uint32_t *want, uint32_t micros) {
   clv_sched_split found[FEW];
   clv_sched_search report;
-  assert_true(search_for(p, found, &report) > 0);
+  assert_true(search_cuts(p, found, &report) > 0);
   for (uint32_t i = 0; i + 2 < p->shape.n_stages; i++) assert_int_equal(found[0].last[i], want[i]);
   assert_int_equal(found[0].n_micro, micros);
 }
 
 static void test_known_optimal_cuts_are_found(void **state) {
   chain c;
-  clv_sched_cuts p = problem_of(&c, 12, 3, 3);
+  clv_sched_cuts p = make_problem(&c, 12, 3, 3);
   (void)state;
   /* With many micro-batches the busiest node determines the time. */
-  c.micros[0] = 64;
-  expect_cuts(&p, (const uint32_t[]){3, 7}, 64); /* equal layers: thirds */
-  c.speed[1] = 4;
-  expect_cuts(&p, (const uint32_t[]){1, 9}, 64); /* 2, 8 and 2 layers; each stage takes 2 */
-  c.least[0] = 4, c.least[1] = c.most[1] = 10;
-  expect_cuts(&p, (const uint32_t[]){4, 10}, 64); /* the first stage keeps five of them */
-  p = problem_of(&c, 12, 3, 3);
-  for (uint32_t i = 0; i < 12; i++) c.bytes[i] = i == 2 || i == 8 ? 0 : 1000;
-  expect_cuts(&p, (const uint32_t[]){2, 8}, 4); /* where few values cross */
+  c.micro_batch_choices[0] = 64;
+  /* the layers take equal time, so each stage gets a third */
+  assert_cuts(&p, (const uint32_t[]){3, 7}, 64);
+  c.stage_speed[1] = 4;
+  /* 2, 8 and 2 layers, so that each stage takes 2 s */
+  assert_cuts(&p, (const uint32_t[]){1, 9}, 64);
+  c.min_layers[0] = 4, c.min_layers[1] = c.max_layers[1] = 10;
+  /* the first stage must keep at least five of the layers */
+  assert_cuts(&p, (const uint32_t[]){4, 10}, 64);
+  p = make_problem(&c, 12, 3, 3);
+  for (uint32_t i = 0; i < 12; i++) c.output_bytes[i] = i == 2 || i == 8 ? 0 : 1000;
+  assert_cuts(&p, (const uint32_t[]){2, 8}, 4); /* the cuts are where few values cross */
 }
 
 /* More micro-batches help until their fixed time exceeds the bubble that they save. */
 static void test_optimal_micro_batch_count_is_found(void **state) {
   (void)state;
   chain c;
-  clv_sched_cuts p = problem_of(&c, 12, 2, 2);
+  clv_sched_cuts p = make_problem(&c, 12, 2, 2);
   p.n_micros = 4;
-  for (uint32_t i = 0; i < 4; i++) c.micros[i] = 1u << (2 * i);
-  expect_cuts(&p, (const uint32_t[]){5}, 64);
-  c.fixed = 0.05;
-  expect_cuts(&p, (const uint32_t[]){5}, 4);
+  for (uint32_t i = 0; i < 4; i++) c.micro_batch_choices[i] = 1u << (2 * i);
+  assert_cuts(&p, (const uint32_t[]){5}, 64);
+  c.fixed_s = 0.05;
+  assert_cuts(&p, (const uint32_t[]){5}, 4);
 }
 
-/* 7 cuts of 63 boundaries have 553 million combinations, so only some are tried and cuts are
- * moved. */
+/* 7 cuts at 63 boundaries have 553 million combinations. The search tries only some, and then moves
+ * single cuts. */
 static void test_huge_search_space_gives_a_local_optimum(void **state) {
   chain c;
-  clv_sched_cuts p = problem_of(&c, 64, 8, 8);
+  clv_sched_cuts p = make_problem(&c, 64, 8, 8);
   clv_sched_split found[FEW];
   clv_sched_search report;
   (void)state;
-  c.forward[0] = 3, c.forward[40] = 2.5;
-  uint32_t n = search_for(&p, found, &report);
+  c.forward_s[0] = 3, c.forward_s[40] = 2.5;
+  uint32_t n = search_cuts(&p, found, &report);
   assert_true(n > 0 && !report.is_optimal && report.n_possible > 500000000);
   clv_sched_split even = {.choice = 0};
   for (uint32_t i = 0; i < 8; i++) even.last[i] = 8 * i + 7;
@@ -213,24 +221,24 @@ static void test_huge_search_space_gives_a_local_optimum(void **state) {
     }
 }
 
-/* 57 cuts of 59 boundaries have few combinations, which are all tried. */
+/* 57 cuts at 59 boundaries have few combinations, and the search tries them all. */
 static void test_nearly_full_cuts_are_enumerated(void **state) {
   chain c;
-  clv_sched_cuts p = problem_of(&c, 60, 58, 58);
+  clv_sched_cuts p = make_problem(&c, 60, 58, 58);
   clv_sched_split found[FEW];
   clv_sched_search report;
   (void)state;
-  c.forward[10] = c.forward[20] = 0;
-  assert_int_equal(search_for(&p, found, &report), FEW);
+  c.forward_s[10] = c.forward_s[20] = 0;
+  assert_int_equal(search_cuts(&p, found, &report), FEW);
   assert_int_equal(report.n_possible, 59 * 58 / 2);
-  c.most[56] = 57;
-  assert_int_equal(search_for(&p, found, &report), FEW);
+  c.max_layers[56] = 57;
+  assert_int_equal(search_cuts(&p, found, &report), FEW);
   assert_int_equal(report.n_possible, 58);
 }
 
 static void test_impossible_cuts_are_not_found(void **state) {
   chain c;
-  clv_sched_cuts p = problem_of(&c, 4, 3, 3);
+  clv_sched_cuts p = make_problem(&c, 4, 3, 3);
   clv_sched_split found[FEW];
   clv_sched_search report;
   uint32_t n;
@@ -238,8 +246,8 @@ static void test_impossible_cuts_are_not_found(void **state) {
   (void)state;
   p.n_places = 1;
   assert_int_equal(clv_sched_search_cuts(&p, FEW, found, &n, &report, &err), CLV_NOT_FOUND);
-  p = problem_of(&c, 4, 3, 3);
-  c.least[0] = 2, c.most[1] = 2;
+  p = make_problem(&c, 4, 3, 3);
+  c.min_layers[0] = 2, c.max_layers[1] = 2;
   assert_int_equal(clv_sched_search_cuts(&p, FEW, found, &n, &report, &err), CLV_NOT_FOUND);
   p.n_micros = 0;
   assert_int_equal(clv_sched_search_cuts(&p, FEW, found, &n, &report, &err), CLV_INVALID);

@@ -5,8 +5,9 @@
  */
 #include "tests/unit/sched/sched_test.h"
 
-/* Writes the computing instructions of a rank as one line, weights_age as '. */
-static void line_of(const clv_sched *s, uint32_t rank, bool stages, clv_bytes *out) {
+/* Writes the computing instructions of a rank as one line. Each version of delay (weights_age) is
+ * written as '. */
+static void write_line(const clv_sched *s, uint32_t rank, bool stages, clv_bytes *out) {
   char text[SCHED_INSTR_TEXT];
   for (uint32_t k = 0; k < s->n[rank]; k++) {
     const clv_instr *i = &s->list[rank][k];
@@ -19,7 +20,7 @@ static void line_of(const clv_sched *s, uint32_t rank, bool stages, clv_bytes *o
 
 typedef struct literal {
   clv_sched_kind kind;
-  uint32_t stages, ranks, micros, accumulate;
+  uint32_t n_stages, n_ranks, n_micro_batches, n_accumulated;
   const char *lines[4];
 } literal;
 
@@ -86,12 +87,12 @@ static void test_schedules_match_the_textbook(void **state) {
   (void)state;
   for (size_t l = 0; l < CLV_COUNT(literals); l++) {
     const literal *want = &literals[l];
-    clv_sched_shape shape = shape_of(want->stages, want->ranks, want->micros);
-    shape.n_accumulate = want->accumulate;
-    CLV_AUTO(clv_sched_freep) clv_sched *s = make(want->kind, &shape, 0, NULL);
-    for (uint32_t r = 0; r < want->ranks; r++) {
+    clv_sched_shape shape = make_shape(want->n_stages, want->n_ranks, want->n_micro_batches);
+    shape.n_accumulate = want->n_accumulated;
+    CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(want->kind, &shape, 0, NULL);
+    for (uint32_t r = 0; r < want->n_ranks; r++) {
       CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
-      line_of(s, r, want->stages > want->ranks, &line);
+      write_line(s, r, want->n_stages > want->n_ranks, &line);
       if (strcmp(line.data, want->lines[r]))
         fail_msg("%s, rank %u:\n%s\nis not\n%s", clv_sched_name(want->kind), r, line.data,
                  want->lines[r]);
@@ -99,12 +100,13 @@ static void test_schedules_match_the_textbook(void **state) {
   }
 }
 
-/* If nothing takes time, every stage counts. */
+/* If all costs are 0, all stages count as stages that take time. */
 static void test_all_zero_costs_give_the_textbook_schedule(void **state) {
-  clv_sched_shape shape = shape_of(3, 3, 6);
+  clv_sched_shape shape = make_shape(3, 3, 6);
   static const clv_sched_costs nothing;
-  CLV_AUTO(clv_sched_freep) clv_sched *plain = make(CLV_SCHED_1F1B, &shape, 0, NULL);
-  CLV_AUTO(clv_sched_freep) clv_sched *of_nothing = make(CLV_SCHED_1F1B, &shape, 0, &nothing);
+  CLV_AUTO(clv_sched_freep) clv_sched *plain = make_schedule(CLV_SCHED_1F1B, &shape, 0, NULL);
+  CLV_AUTO(clv_sched_freep)
+  clv_sched *of_nothing = make_schedule(CLV_SCHED_1F1B, &shape, 0, &nothing);
   CLV_AUTO(clv_bytes_done) clv_bytes a = {0}, b = {0};
   (void)state;
   clv_sched_format(plain, &a), clv_sched_format(of_nothing, &b);
@@ -119,17 +121,18 @@ static void test_textbook_schedules_ignore_costs(void **state) {
   uint64_t seed = 5;
   (void)state;
   for (int round = 0; round < 50; round++) {
-    clv_sched_shape shape = shape_of(2 + roll(&seed, 5), 1, 1 + roll(&seed, 12));
+    clv_sched_shape shape = make_shape(2 + draw_below(&seed, 5), 1, 1 + draw_below(&seed, 12));
     clv_sched_costs costs = {0};
-    clv_sched_kind kind = textbook[roll(&seed, CLV_COUNT(textbook))];
+    clv_sched_kind kind = textbook[draw_below(&seed, CLV_COUNT(textbook))];
     shape.n_ranks = shape.n_stages;
     for (uint32_t s = 0; s < shape.n_stages; s++) {
       shape.rank[s] = (uint16_t)s;
-      costs.forward[s] = uniform(&seed, 0.1, 3), costs.input[s] = uniform(&seed, 0.1, 3);
-      costs.latency[s] = uniform(&seed, 0, 20), costs.serialise_f[s] = uniform(&seed, 0, 5);
+      costs.forward[s] = draw_uniform(&seed, 0.1, 3), costs.input[s] = draw_uniform(&seed, 0.1, 3);
+      costs.latency[s] = draw_uniform(&seed, 0, 20),
+      costs.serialise_f[s] = draw_uniform(&seed, 0, 5);
     }
-    CLV_AUTO(clv_sched_freep) clv_sched *plain = make(kind, &shape, 0, NULL);
-    CLV_AUTO(clv_sched_freep) clv_sched *costly = make(kind, &shape, 0, &costs);
+    CLV_AUTO(clv_sched_freep) clv_sched *plain = make_schedule(kind, &shape, 0, NULL);
+    CLV_AUTO(clv_sched_freep) clv_sched *costly = make_schedule(kind, &shape, 0, &costs);
     CLV_AUTO(clv_bytes_done) clv_bytes a = {0}, b = {0};
     clv_sched_format(plain, &a), clv_sched_format(costly, &b);
     assert_string_equal(a.data, b.data);
@@ -138,13 +141,13 @@ static void test_textbook_schedules_ignore_costs(void **state) {
 
 static void check_bubble(clv_sched_kind kind, uint32_t p, uint32_t v, uint32_t m,
                          bool input_first) {
-  clv_sched_shape shape = shape_of(p * v, p, m);
+  clv_sched_shape shape = make_shape(p * v, p, m);
   clv_sched_costs costs;
   clv_sched_run run;
   shape.n_accumulate = kind == CLV_SCHED_PIPEDREAM_2BW ? p : 0;
   clv_sched_costs_equal(&costs, 1, 1, 1);
   costs.input_first = input_first;
-  CLV_AUTO(clv_sched_freep) clv_sched *s = make(kind, &shape, 0, NULL);
+  CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(kind, &shape, 0, NULL);
   ok(clv_sched_simulate(s, &costs, false, &run, err));
   double want = clv_sched_bubble_formula(kind, p, v, m, input_first);
   if (!(fabs(run.bubble - want) < 1e-12))
@@ -171,9 +174,9 @@ static void test_memory_and_versions_match_the_literature(void **state) {
   (void)state;
   for (int kind = 0; kind < CLV_SCHED_CUSTOM; kind++) {
     if (kind == CLV_SCHED_INTERLEAVED) continue;
-    clv_sched_shape shape = shape_of(p, p, m);
+    clv_sched_shape shape = make_shape(p, p, m);
     shape.n_accumulate = kind == CLV_SCHED_PIPEDREAM_2BW ? p : 0;
-    CLV_AUTO(clv_sched_freep) clv_sched *s = make((clv_sched_kind)kind, &shape, 0, NULL);
+    CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule((clv_sched_kind)kind, &shape, 0, NULL);
     clv_sched_report r;
     ok(clv_sched_check(s, &r, err));
     for (uint32_t i = 0; i < p; i++) {
@@ -189,8 +192,8 @@ static void test_memory_and_versions_match_the_literature(void **state) {
 
 /* In zb-h1, stage s computes the weight gradient of k after the input gradient of k+s. */
 static void test_zb_h1_delays_weight_gradients(void **state) {
-  clv_sched_shape shape = shape_of(4, 4, 16);
-  CLV_AUTO(clv_sched_freep) clv_sched *s = make(CLV_SCHED_ZB_H1, &shape, 0, NULL);
+  clv_sched_shape shape = make_shape(4, 4, 16);
+  CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(CLV_SCHED_ZB_H1, &shape, 0, NULL);
   (void)state;
   for (uint32_t r = 0; r < 4; r++) {
     uint32_t inputs = 0;
@@ -212,55 +215,59 @@ static void test_free_loss_stage_adds_no_micro_batches_in_flight(void **state) {
   costs.forward[2] = costs.input[2] = costs.weight[2] = 0;
   static const clv_sched_kind kinds[] = {CLV_SCHED_1F1B, CLV_SCHED_ZB_H1, CLV_SCHED_PIPEDREAM};
   for (size_t k = 0; k < CLV_COUNT(kinds); k++) {
-    CLV_AUTO(clv_sched_freep) clv_sched *s = make(kinds[k], &shape, 0, &costs);
+    CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(kinds[k], &shape, 0, &costs);
     ok(clv_sched_check(s, &r, err));
     assert_int_equal(r.live[0], 2);
     assert_int_equal(r.live[1], kinds[k] == CLV_SCHED_ZB_H1 ? 2 : 1);
     assert_int_equal(r.live[2], 1);
   }
   /* Zero-bubble has the bubble it has without the loss stage: (p-1)/(3m+p-1). */
-  CLV_AUTO(clv_sched_freep) clv_sched *zb = make(CLV_SCHED_ZB_H1, &shape, 0, &costs);
-  assert_true(fabs(simulate(zb, &costs).bubble - 1.0 / 25) < 1e-12);
+  CLV_AUTO(clv_sched_freep) clv_sched *zb = make_schedule(CLV_SCHED_ZB_H1, &shape, 0, &costs);
+  assert_true(fabs(simulate_schedule(zb, &costs).bubble - 1.0 / 25) < 1e-12);
   /* Interleaved over two ranks, with the loss last. */
   clv_sched_shape five = {.n_stages = 5, .n_ranks = 2, .n_micro = 4, .rank = {0, 1, 0, 1, 0}};
   clv_sched_costs_equal(&costs, 1, 1, 1);
   costs.forward[4] = costs.input[4] = costs.weight[4] = 0;
-  CLV_AUTO(clv_sched_freep) clv_sched *ring = make(CLV_SCHED_INTERLEAVED, &five, 0, &costs);
+  CLV_AUTO(clv_sched_freep)
+  clv_sched *ring = make_schedule(CLV_SCHED_INTERLEAVED, &five, 0, &costs);
   ok(clv_sched_check(ring, &r, err));
 }
 
-/* Any placement, first trained stage and costs: make checks its own result. */
+/* Draws placement, first trained stage and costs. clv_sched_make checks its own result. */
 static void test_random_placements_give_valid_schedules(void **state) {
   uint64_t seed = 77;
   (void)state;
   for (int round = 0; round < 1500; round++) {
-    clv_sched_kind kind = (clv_sched_kind)roll(&seed, CLV_SCHED_CUSTOM);
+    clv_sched_kind kind = (clv_sched_kind)draw_below(&seed, CLV_SCHED_CUSTOM);
     clv_sched_costs costs = {0};
-    clv_sched_shape shape = shape_of(1 + roll(&seed, 9), 1 + roll(&seed, 5), 1 + roll(&seed, 20));
+    clv_sched_shape shape =
+        make_shape(1 + draw_below(&seed, 9), 1 + draw_below(&seed, 5), 1 + draw_below(&seed, 20));
     if (kind == CLV_SCHED_INTERLEAVED) {
-      uint32_t p = 1 + roll(&seed, 4);
-      shape = shape_of(p * (2 + roll(&seed, 2)), p, p * (1 + roll(&seed, 5)));
+      uint32_t p = 1 + draw_below(&seed, 4);
+      shape = make_shape(p * (2 + draw_below(&seed, 2)), p, p * (1 + draw_below(&seed, 5)));
     } else {
       for (uint32_t s = 0; s < shape.n_stages; s++)
-        shape.rank[s] = (uint16_t)roll(&seed, shape.n_ranks);
+        shape.rank[s] = (uint16_t)draw_below(&seed, shape.n_ranks);
     }
-    shape.first_backward = roll(&seed, 3) ? 0 : roll(&seed, shape.n_stages + 1);
+    shape.first_backward = draw_below(&seed, 3) ? 0 : draw_below(&seed, shape.n_stages + 1);
     if (kind == CLV_SCHED_PIPEDREAM_2BW) {
-      shape.n_accumulate = 1 + roll(&seed, 6);
+      shape.n_accumulate = 1 + draw_below(&seed, 6);
       shape.n_micro *= shape.n_accumulate;
     }
     for (uint32_t s = 0; s < shape.n_stages; s++) {
-      bool loss = kind != CLV_SCHED_INTERLEAVED && roll(&seed, 4) == 0;
-      costs.forward[s] = loss ? 0 : uniform(&seed, 0, 3), costs.step[s] = uniform(&seed, 0, 1);
-      costs.input[s] = loss ? 0 : uniform(&seed, 0, 3),
-      costs.weight[s] = loss ? 0 : uniform(&seed, 0, 3);
-      costs.latency[s] = uniform(&seed, 0, 9), costs.serialise_b[s] = uniform(&seed, 0, 4);
+      bool loss = kind != CLV_SCHED_INTERLEAVED && draw_below(&seed, 4) == 0;
+      costs.forward[s] = loss ? 0 : draw_uniform(&seed, 0, 3),
+      costs.step[s] = draw_uniform(&seed, 0, 1);
+      costs.input[s] = loss ? 0 : draw_uniform(&seed, 0, 3),
+      costs.weight[s] = loss ? 0 : draw_uniform(&seed, 0, 3);
+      costs.latency[s] = draw_uniform(&seed, 0, 9),
+      costs.serialise_b[s] = draw_uniform(&seed, 0, 4);
     }
     bool windowed =
         kind != CLV_SCHED_NAIVE && kind != CLV_SCHED_GPIPE && kind != CLV_SCHED_INTERLEAVED;
-    uint32_t window = windowed ? roll(&seed, 12) : 0;
+    uint32_t window = windowed ? draw_below(&seed, 12) : 0;
     CLV_AUTO(clv_sched_freep)
-    clv_sched *s = make(kind, &shape, window, roll(&seed, 2) ? &costs : NULL);
+    clv_sched *s = make_schedule(kind, &shape, window, draw_below(&seed, 2) ? &costs : NULL);
     clv_sched_report r;
     ok(clv_sched_check(s, &r, err));
     for (uint32_t i = 0; window && i < shape.n_stages; i++)

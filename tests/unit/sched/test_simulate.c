@@ -6,7 +6,7 @@
 #include "tests/long.h"
 #include "tests/unit/sched/sched_test.h"
 
-static clv_sched_costs two_stages(double latency_ms, double serialise_ms) {
+static clv_sched_costs make_two_stage_costs(double latency_ms, double serialise_ms) {
   clv_sched_costs c;
   clv_sched_costs_equal(&c, 0.010, 0.010, 0.010);
   c.latency[0] = latency_ms / 1e3;
@@ -14,21 +14,21 @@ static clv_sched_costs two_stages(double latency_ms, double serialise_ms) {
   return c;
 }
 
-static double seconds(clv_sched_kind kind, const clv_sched_shape *shape, uint32_t window,
-                      const clv_sched_costs *c) {
-  CLV_AUTO(clv_sched_freep) clv_sched *s = make(kind, shape, window, c);
-  return simulate(s, c).seconds;
+static double simulate_seconds(clv_sched_kind kind, const clv_sched_shape *shape, uint32_t window,
+                               const clv_sched_costs *c) {
+  CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(kind, shape, window, c);
+  return simulate_schedule(s, c).seconds;
 }
 
-static void expect_ms(const char *what, double got, double want_ms) {
+static void assert_ms(const char *what, double got, double want_ms) {
   if (!(fabs(got * 1e3 - want_ms) < 1e-6))
     fail_msg("%s: %.3f ms, not %.3f", what, got * 1e3, want_ms);
 }
 
 static const struct {
-  double latency, serialise;
-  uint32_t micros, warm_up;
-  double textbook, gpipe, windowed;
+  double latency_ms, serialise_ms;
+  uint32_t n_micro_batches, n_warm_up;
+  double textbook_ms, gpipe_ms, windowed_ms;
 } delayed[] = {{0, 0, 8, 1, 270, 270, 270},
                {10, 5, 32, 2, 1470, 1020, 1020},
                {40, 10, 32, 5, 2590, 1090, 1090},
@@ -38,43 +38,45 @@ static const struct {
 static void test_times_over_delayed_links_match_the_table(void **state) {
   (void)state;
   for (size_t r = 0; r < CLV_COUNT(delayed); r++) {
-    clv_sched_shape shape = shape_of(2, 2, delayed[r].micros);
-    clv_sched_costs c = two_stages(delayed[r].latency, delayed[r].serialise);
+    clv_sched_shape shape = make_shape(2, 2, delayed[r].n_micro_batches);
+    clv_sched_costs c = make_two_stage_costs(delayed[r].latency_ms, delayed[r].serialise_ms);
     uint32_t window = 0;
     ok(clv_sched_window(&shape, &c, &window, err));
-    assert_int_equal(window, delayed[r].warm_up + 1);
-    expect_ms("textbook 1f1b", seconds(CLV_SCHED_1F1B, &shape, 0, &c), delayed[r].textbook);
-    expect_ms("gpipe", seconds(CLV_SCHED_GPIPE, &shape, 0, &c), delayed[r].gpipe);
-    expect_ms("windowed 1f1b", seconds(CLV_SCHED_1F1B, &shape, window, &c), delayed[r].windowed);
+    assert_int_equal(window, delayed[r].n_warm_up + 1);
+    assert_ms("textbook 1f1b", simulate_seconds(CLV_SCHED_1F1B, &shape, 0, &c),
+              delayed[r].textbook_ms);
+    assert_ms("gpipe", simulate_seconds(CLV_SCHED_GPIPE, &shape, 0, &c), delayed[r].gpipe_ms);
+    assert_ms("windowed 1f1b", simulate_seconds(CLV_SCHED_1F1B, &shape, window, &c),
+              delayed[r].windowed_ms);
   }
 }
 
 /* Gradients of the input are sent before those of the weights are computed. */
 static void test_split_backward_sends_input_gradients_first(void **state) {
-  clv_sched_shape shape = shape_of(2, 2, 32);
-  clv_sched_costs near = two_stages(10, 5), far = two_stages(40, 30);
+  clv_sched_shape shape = make_shape(2, 2, 32);
+  clv_sched_costs near = make_two_stage_costs(10, 5), far = make_two_stage_costs(40, 30);
   (void)state;
-  expect_ms("w 2", seconds(CLV_SCHED_ZB_H1, &shape, 3, &near), 1010);
-  expect_ms("w 6", seconds(CLV_SCHED_ZB_H1, &shape, 7, &far), 1120);
+  assert_ms("w 2", simulate_seconds(CLV_SCHED_ZB_H1, &shape, 3, &near), 1010);
+  assert_ms("w 6", simulate_seconds(CLV_SCHED_ZB_H1, &shape, 7, &far), 1120);
 }
 
 static void test_times_match_hand_computation(void **state) {
-  clv_sched_shape shape = shape_of(2, 2, 1);
+  clv_sched_shape shape = make_shape(2, 2, 1);
   clv_sched_costs c = {.forward = {1, 2},
                        .input = {3, 4},
                        .weight = {5, 6},
                        .latency = {10},
                        .serialise_f = {0.5},
                        .serialise_b = {0.25}};
-  CLV_AUTO(clv_sched_freep) clv_sched *s = make(CLV_SCHED_1F1B, &shape, 0, NULL);
+  CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(CLV_SCHED_1F1B, &shape, 0, NULL);
   clv_sched_run run;
   (void)state;
   ok(clv_sched_simulate(s, &c, true, &run, err));
-  /* F 1, link 10.5, F B 12, link 10.25, B 8 */
+  /* F takes 1 s, the link 10.5, F and B 12, the link 10.25, and B 8 */
   assert_true(fabs(run.seconds - 41.75) < 1e-12);
   assert_true(fabs(run.busy[0] - 9) < 1e-12 && fabs(run.busy[1] - 12) < 1e-12);
   assert_true(fabs(run.bubble - (1 - 21 / (2 * 41.75))) < 1e-12);
-  /* rank 1: rf F B sb */
+  /* begin and end of rank 1's instructions: rf, F, B, sb */
   const double at[4][2] = {{0, 11.5}, {11.5, 13.5}, {13.5, 23.5}, {23.5, 23.5}};
   for (int i = 0; i < 4; i++)
     assert_true(fabs(run.span[1][i].begin - at[i][0]) + fabs(run.span[1][i].end - at[i][1]) <
@@ -96,22 +98,24 @@ static void test_edges_in_one_direction_share_a_link(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
   (void)state;
   ok(clv_sched_parse("two", two, sizeof two - 1, &s, err));
-  assert_true(fabs(simulate(s, &c).seconds - 7) < 1e-12); /* 3 + 3 on the link, 1 of latency */
+  assert_true(fabs(simulate_schedule(s, &c).seconds - 7) <
+              1e-12); /* two tensors of 3 s on the link, and 1 s of latency */
   clv_bytes_puts(&whole, text);
   clv_bytes_puts(&whole,
                  "rank 0: F0@0 sf0@0 rf0@2 F0@2 sf0@2\nrank 1: rf0@1 F0@1 sf0@1 rf0@3 F0@3\n");
   ok(clv_sched_parse("chain", whole.data, whole.len, &chain, err));
-  assert_true(fabs(simulate(chain, &c).seconds - 10) < 1e-12);
-  assert_true(simulate(chain, &c).bubble == 0); /* no rank computes */
+  assert_true(fabs(simulate_schedule(chain, &c).seconds - 10) < 1e-12);
+  /* no rank takes time to compute, so no time is idle */
+  assert_true(simulate_schedule(chain, &c).bubble == 0);
 }
 
 static void test_invalid_costs_are_refused(void **state) {
-  clv_sched_shape shape = shape_of(2, 2, 2);
+  clv_sched_shape shape = make_shape(2, 2, 2);
   clv_sched_run run;
   clv_err err;
   uint32_t window;
   (void)state;
-  CLV_AUTO(clv_sched_freep) clv_sched *s = make(CLV_SCHED_1F1B, &shape, 0, NULL);
+  CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(CLV_SCHED_1F1B, &shape, 0, NULL);
   static const double bad[] = {-1, NAN, INFINITY, 2e9};
   for (size_t b = 0; b < CLV_COUNT(bad); b++) {
     clv_sched_costs c = {.latency = {0, bad[b]}};
@@ -121,20 +125,21 @@ static void test_invalid_costs_are_refused(void **state) {
   }
 }
 
-/* Relative excess of the time over that with the best window. */
-static double excess(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t window) {
+/* Returns by what fraction the time exceeds that with the best window. */
+static double compute_excess(const clv_sched_shape *shape, const clv_sched_costs *c,
+                             uint32_t window) {
   double best = INFINITY;
   for (uint32_t w = 1; w <= shape->n_micro; w++)
-    best = fmin(best, seconds(CLV_SCHED_1F1B, shape, w, c));
-  return seconds(CLV_SCHED_1F1B, shape, window, c) / best - 1;
+    best = fmin(best, simulate_seconds(CLV_SCHED_1F1B, shape, w, c));
+  return simulate_seconds(CLV_SCHED_1F1B, shape, window, c) / best - 1;
 }
 
-static void random_costs(uint64_t *seed, uint32_t stages, clv_sched_costs *ret) {
+static void draw_costs(uint64_t *seed, uint32_t stages, clv_sched_costs *ret) {
   memset(ret, 0, sizeof *ret);
   for (uint32_t s = 0; s < stages; s++) {
-    ret->forward[s] = uniform(seed, 1, 20), ret->input[s] = uniform(seed, 1, 20);
-    ret->weight[s] = uniform(seed, 1, 20), ret->latency[s] = uniform(seed, 0, 50);
-    ret->serialise_f[s] = ret->serialise_b[s] = uniform(seed, 0, 20);
+    ret->forward[s] = draw_uniform(seed, 1, 20), ret->input[s] = draw_uniform(seed, 1, 20);
+    ret->weight[s] = draw_uniform(seed, 1, 20), ret->latency[s] = draw_uniform(seed, 0, 50);
+    ret->serialise_f[s] = ret->serialise_b[s] = draw_uniform(seed, 0, 20);
   }
 }
 
@@ -144,65 +149,69 @@ static void test_window_formula_is_near_the_optimum(void **state) {
   (void)state;
   for (uint64_t round = 1; round <= (is_long() ? 400 : 100); round++) {
     uint64_t seed = round;
-    clv_sched_shape shape = shape_of(2, 2, 8 + roll(&seed, 40));
+    clv_sched_shape shape = make_shape(2, 2, 8 + draw_below(&seed, 40));
     const bool free_stages[2] = {false};
     clv_sched_costs c;
     uint32_t window = 0;
-    clv_sched_costs_equal(&c, uniform(&seed, 1, 30), uniform(&seed, 1, 30), uniform(&seed, 1, 30));
-    c.latency[0] = uniform(&seed, 0, 100);
-    c.serialise_f[0] = c.serialise_b[0] = uniform(&seed, 0, 100);
+    clv_sched_costs_equal(&c, draw_uniform(&seed, 1, 30), draw_uniform(&seed, 1, 30),
+                          draw_uniform(&seed, 1, 30));
+    c.latency[0] = draw_uniform(&seed, 0, 100);
+    c.serialise_f[0] = c.serialise_b[0] = draw_uniform(&seed, 0, 100);
     uint32_t w = clv_sched_window_formula(&shape, &c, free_stages);
     ok(clv_sched_window(&shape, &c, &window, err));
-    double formula = fmin(excess(&shape, &c, w), excess(&shape, &c, w + 1));
-    double chosen = excess(&shape, &c, window);
+    double formula = fmin(compute_excess(&shape, &c, w), compute_excess(&shape, &c, w + 1));
+    double chosen = compute_excess(&shape, &c, window);
     if (formula > 0.02 || chosen > 0.02)
       fail_msg("round %u: %u micro-batches, formula %u: +%.1f %%, chosen %u: +%.1f %%",
                (unsigned)round, shape.n_micro, w, formula * 100, window, chosen * 100);
   }
 }
 
-static uint32_t need_of(const clv_sched_shape *shape, const clv_sched_costs *c) {
+static uint32_t compute_needed_window(const clv_sched_shape *shape, const clv_sched_costs *c) {
   bool free_stages[CLV_SCHED_STAGES];
   clv_sched_mark_timeless_stages(shape, c, free_stages);
   return clv_sched_window_formula(shape, c, free_stages);
 }
 
 static void test_needed_window_matches_hand_computation(void **state) {
-  clv_sched_shape two = shape_of(2, 2, 64), fro = shape_of(4, 2, 64), frozen = shape_of(3, 3, 64);
+  clv_sched_shape two = make_shape(2, 2, 64), fro = make_shape(4, 2, 64),
+                  frozen = make_shape(3, 3, 64);
   clv_sched_costs c;
   (void)state;
-  /* Exact ratios, where rounding must not matter: 2 latency = q t. */
+  /* Exact ratios 2 latency = q t, for which rounding must not change the window. */
   for (uint32_t t = 1; t <= 30; t++)
     for (uint32_t q = 0; q <= 20; q++) {
       clv_sched_costs_equal(&c, t / 1e3, t / 1e3, t / 1e3);
       c.latency[0] = q * 1.5 * t / 1e3;
-      assert_int_equal(need_of(&two, &c), q + 2);
+      assert_int_equal(compute_needed_window(&two, &c), q + 2);
     }
   /* Stages alternate between two ranks: two tensors forward and a gradient back share a direction,
    * 2.5 s. A micro-batch takes 3 stages of 1 s, 3 edges of 1 + 0.5 s and twice 3 s of latency. */
   clv_sched_costs_equal(&c, 0.25, 0.25, 0.5);
   for (int e = 0; e < 3; e++) c.serialise_f[e] = 1, c.serialise_b[e] = 0.5, c.latency[e] = 3;
-  assert_int_equal(need_of(&fro, &c), 1 + 11); /* 25.5 / 2.5 */
+  /* the window is 1 + 25.5 / 2.5, rounded up */
+  assert_int_equal(compute_needed_window(&fro, &c), 1 + 11);
   /* Counts from the first stage with a backward: a stage of 1 s and 7.5 s in flight, over 1 s. */
   frozen.first_backward = 1;
-  assert_int_equal(need_of(&frozen, &c), 1 + 9); /* 8.5 */
+  /* the window is 1 + 8.5, rounded up */
+  assert_int_equal(compute_needed_window(&frozen, &c), 1 + 9);
 }
 
 /* A loss that takes no time at the master is computed at once, because a worker waits for it. */
 static void test_free_loss_runs_as_early_as_possible(void **state) {
   clv_sched_shape shape = {.n_stages = 3, .n_ranks = 2, .n_micro = 8, .rank = {0, 1, 0}};
-  clv_sched_costs c = two_stages(0, 0);
+  clv_sched_costs c = make_two_stage_costs(0, 0);
   (void)state;
   c.forward[2] = c.input[2] = c.weight[2] = 0;
   for (uint16_t master = 0; master < 2; master++) {
     shape.rank[0] = shape.rank[2] = master, shape.rank[1] = !master;
-    expect_ms("window 2", seconds(CLV_SCHED_1F1B, &shape, 2, &c), 340);
-    expect_ms("window 3", seconds(CLV_SCHED_1F1B, &shape, 3, &c), 300);
-    expect_ms("window 5", seconds(CLV_SCHED_1F1B, &shape, 5, &c), 270);
+    assert_ms("window 2", simulate_seconds(CLV_SCHED_1F1B, &shape, 2, &c), 340);
+    assert_ms("window 3", simulate_seconds(CLV_SCHED_1F1B, &shape, 3, &c), 300);
+    assert_ms("window 5", simulate_seconds(CLV_SCHED_1F1B, &shape, 5, &c), 270);
   }
 }
 
-static int by_value(const void *a, const void *b) {
+static int compare_by_value(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return (x > y) - (x < y);
 }
@@ -216,20 +225,20 @@ static void test_unequal_stages_get_a_near_optimal_window(void **state) {
   for (uint64_t round = 0; round < 2 * ROUNDS; round++) {
     uint64_t seed = 1 + round;
     clv_sched_shape shape = {
-        .n_stages = 3, .n_ranks = 2, .n_micro = 8 + roll(&seed, 40), .rank = {0, 1, 0}};
-    uint32_t n = 2 + roll(&seed, 5), window = 0;
-    if (round % 2) shape = shape_of(n, n, shape.n_micro);
+        .n_stages = 3, .n_ranks = 2, .n_micro = 8 + draw_below(&seed, 40), .rank = {0, 1, 0}};
+    uint32_t n = 2 + draw_below(&seed, 5), window = 0;
+    if (round % 2) shape = make_shape(n, n, shape.n_micro);
     clv_sched_costs c;
-    random_costs(&seed, shape.n_stages, &c);
+    draw_costs(&seed, shape.n_stages, &c);
     if (round % 2 == 0) c.forward[2] = c.input[2] = c.weight[2] = 0;
     ok(clv_sched_window(&shape, &c, &window, err));
-    worse[round] = excess(&shape, &c, window);
-    double textbook =
-        fmin(seconds(CLV_SCHED_1F1B, &shape, 0, &c), seconds(CLV_SCHED_GPIPE, &shape, 0, &c));
-    over[round] = seconds(CLV_SCHED_1F1B, &shape, window, &c) / textbook;
+    worse[round] = compute_excess(&shape, &c, window);
+    double textbook = fmin(simulate_seconds(CLV_SCHED_1F1B, &shape, 0, &c),
+                           simulate_seconds(CLV_SCHED_GPIPE, &shape, 0, &c));
+    over[round] = simulate_seconds(CLV_SCHED_1F1B, &shape, window, &c) / textbook;
   }
-  qsort(over, CLV_COUNT(over), sizeof *over, by_value);
-  qsort(worse, CLV_COUNT(worse), sizeof *worse, by_value);
+  qsort(over, CLV_COUNT(over), sizeof *over, compare_by_value);
+  qsort(worse, CLV_COUNT(worse), sizeof *worse, compare_by_value);
   print_message("of the best window: median +%.3f, at most +%.3f\n", worse[ROUNDS],
                 worse[2 * ROUNDS - 1]);
   assert_true(worse[ROUNDS] < 0.02);

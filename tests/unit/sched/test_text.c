@@ -4,7 +4,7 @@
  */
 #include "tests/unit/sched/random_schedule.h"
 
-static void expect_round_trip(const clv_sched *s) {
+static void assert_round_trip(const clv_sched *s) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, again = {0};
   CLV_AUTO(clv_sched_freep) clv_sched *back = NULL;
   clv_sched_format(s, &text);
@@ -25,25 +25,26 @@ static void test_formatted_schedule_parses_back(void **state) {
   uint64_t seed = 9;
   (void)state;
   for (int kind = 0; kind < CLV_SCHED_CUSTOM; kind++) {
-    clv_sched_shape shape = shape_of(6, 3, 12);
+    clv_sched_shape shape = make_shape(6, 3, 12);
     shape.n_accumulate = kind == CLV_SCHED_PIPEDREAM_2BW ? 4 : 0;
     CLV_AUTO(clv_sched_freep)
-    clv_sched *s = make((clv_sched_kind)kind, &shape, kind == CLV_SCHED_1F1B ? 7 : 0, NULL);
-    expect_round_trip(s);
+    clv_sched *s =
+        make_schedule((clv_sched_kind)kind, &shape, kind == CLV_SCHED_1F1B ? 7 : 0, NULL);
+    assert_round_trip(s);
   }
   for (int round = 0; round < 200; round++) {
-    CLV_AUTO(clv_sched_freep) clv_sched *s = random_schedule(&seed);
-    expect_round_trip(s);
+    CLV_AUTO(clv_sched_freep) clv_sched *s = make_random_schedule(&seed);
+    assert_round_trip(s);
   }
 }
 
 static void test_schedule_text_matches_the_literal(void **state) {
-  clv_sched_shape shape = shape_of(2, 2, 2);
+  clv_sched_shape shape = make_shape(2, 2, 2);
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL, *hand = NULL;
   (void)state;
   shape.n_accumulate = 1;
-  s = make(CLV_SCHED_PIPEDREAM_2BW, &shape, 0, NULL);
+  s = make_schedule(CLV_SCHED_PIPEDREAM_2BW, &shape, 0, NULL);
   clv_sched_format(s, &text);
   assert_string_equal(text.data,
                       "schedule pipedream-2bw stages 2 ranks 2 micro-batches 2 first-backward 0 "
@@ -52,7 +53,8 @@ static void test_schedule_text_matches_the_literal(void **state) {
                       "stage 1 rank 1\n"
                       "rank 0: F0@0 sf0@0 F1@0 sf1@0 rb0@0 B0@0 S0@0 rb1@0 B1@0 S1@0\n"
                       "rank 1: rf0@1 F0@1 B0@1 sb0@1 S0@1 rf1@1 F1@1-1 B1@1 sb1@1 S1@1\n");
-  /* Written by hand: comments, blank lines, a rank in several lines, last numbers left out. */
+  /* Text written by hand: with comments, blank lines, a rank in several lines, and last numbers
+   * left out. */
   static const char written[] =
       "# mine\r\n\n  schedule custom stages 1 ranks 2 micro-batches 2 # two\n"
       "rank 0: F0@0\tF1@0\nstage 0 rank 0#\nrank 0: B0@0 # the rest\n\trank 0: B1@0";
@@ -65,7 +67,7 @@ static void test_schedule_text_matches_the_literal(void **state) {
 #define TWO "schedule custom stages 2 ranks 2 micro-batches 4\n"
 
 static const struct {
-  const char *text, *says;
+  const char *schedule_text, *message;
 } refused[] = {
     {"", "my.sched:1:1: a schedule starts with"},
     {"\n\n# nothing\n", "my.sched:4:1: a schedule starts with"},
@@ -117,77 +119,78 @@ static void test_invalid_schedule_text_is_refused(void **state) {
   for (size_t c = 0; c < CLV_COUNT(refused); c++) {
     clv_sched *s = NULL;
     clv_err err = {0};
-    assert_int_equal(
-        clv_sched_parse("my.sched", refused[c].text, strlen(refused[c].text), &s, &err),
-        CLV_INVALID);
+    assert_int_equal(clv_sched_parse("my.sched", refused[c].schedule_text,
+                                     strlen(refused[c].schedule_text), &s, &err),
+                     CLV_INVALID);
     assert_null(s);
-    if (!strstr(err.text, refused[c].says))
-      fail_msg("\"%s\" lacks \"%s\"", err.text, refused[c].says);
+    if (!strstr(err.text, refused[c].message))
+      fail_msg("\"%s\" lacks \"%s\"", err.text, refused[c].message);
   }
 }
 
 /* ---- the drawing ----------------------------------------------------------------------------- */
 
-static size_t longest_line(const char *text) {
+static size_t get_longest_line(const char *text) {
   size_t longest = 0;
   for (; *text; text += strcspn(text, "\n") + 1) longest = CLV_MAX(longest, strcspn(text, "\n"));
   return longest;
 }
 
-static void expect_drawn(const clv_sched *s, const clv_sched_costs *c, uint32_t columns,
-                         const char *const *names, const char *want) {
+static void assert_drawing(const clv_sched *s, const clv_sched_costs *c, uint32_t columns,
+                           const char *const *names, const char *want) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   ok(clv_sched_draw(s, c, true, columns, names, &out, err));
   if (!strstr(out.data, want)) fail_msg("\n%s\nlacks\n%s", out.data, want);
-  assert_true(longest_line(out.data) <= columns);
+  assert_true(get_longest_line(out.data) <= columns);
 }
 
 static void test_drawing_matches_the_literal(void **state) {
   static const char *const names[] = {
       "master", "gpu-1 of the far cloud, whose name is long, very long", NULL};
-  clv_sched_shape shape = shape_of(3, 3, 4),
+  clv_sched_shape shape = make_shape(3, 3, 4),
                   loss = {.n_stages = 3, .n_ranks = 2, .n_micro = 2, .rank = {0, 1, 0}};
   clv_sched_costs c;
   (void)state;
-  CLV_AUTO(clv_sched_freep) clv_sched *s = make(CLV_SCHED_1F1B, &shape, 0, NULL);
-  CLV_AUTO(clv_sched_freep) clv_sched *zb = make(CLV_SCHED_ZB_H1, &shape, 0, NULL);
-  expect_drawn(s, NULL, 120, NULL,
-               "rank 0 F0F1F2........B0--F3B1--..B2--..B3--\n"
-               "rank 1 ..F0F1....B0--F2B1--F3B2--..B3--....\n"
-               "rank 2 ....F0B0--F1B1--F2B2--F3B3--........\n"
-               "F forward,");
-  expect_drawn(zb, NULL, 120, NULL, "rank 1 ..F0F1..I0F2I1W0F3I2W1I3W2W3\n");
-  expect_drawn(s, NULL, 40, names,
-               "master     F0F1F2........B0--F3B1--..B2-\n"
-               "gpu-1 o... ..F0F1....B0--F2B1--F3B2--..B\n"
-               "rank 2     ....F0B0--F1B1--F2B2--F3B3--.\n");
+  CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(CLV_SCHED_1F1B, &shape, 0, NULL);
+  CLV_AUTO(clv_sched_freep) clv_sched *zb = make_schedule(CLV_SCHED_ZB_H1, &shape, 0, NULL);
+  assert_drawing(s, NULL, 120, NULL,
+                 "rank 0 F0F1F2........B0--F3B1--..B2--..B3--\n"
+                 "rank 1 ..F0F1....B0--F2B1--F3B2--..B3--....\n"
+                 "rank 2 ....F0B0--F1B1--F2B2--F3B3--........\n"
+                 "F forward,");
+  assert_drawing(zb, NULL, 120, NULL, "rank 1 ..F0F1..I0F2I1W0F3I2W1I3W2W3\n");
+  assert_drawing(s, NULL, 40, names,
+                 "master     F0F1F2........B0--F3B1--..B2-\n"
+                 "gpu-1 o... ..F0F1....B0--F2B1--F3B2--..B\n"
+                 "rank 2     ....F0B0--F1B1--F2B2--F3B3--.\n");
   clv_sched_costs_equal(&c, 0.001, 0.001, 0.001);
   c.forward[2] = c.input[2] = c.weight[2] = 0;
-  CLV_AUTO(clv_sched_freep) clv_sched *at_master = make(CLV_SCHED_1F1B, &loss, 0, &c);
-  expect_drawn(at_master, &c, 80, NULL,
-               "rank 0 F0F1....B0--....B1--\nrank 1 ..F0B0--F1..B1--....\n");
-  expect_drawn(at_master, &c, 80, NULL, "stages that take no time are not");
+  CLV_AUTO(clv_sched_freep) clv_sched *at_master = make_schedule(CLV_SCHED_1F1B, &loss, 0, &c);
+  assert_drawing(at_master, &c, 80, NULL,
+                 "rank 0 F0F1....B0--....B1--\nrank 1 ..F0B0--F1..B1--....\n");
+  assert_drawing(at_master, &c, 80, NULL, "stages that take no time are not");
 }
 
 static void test_drawing_survives_narrow_and_extreme_schedules(void **state) {
-  clv_sched_shape shape = shape_of(4, 2, 40);
+  clv_sched_shape shape = make_shape(4, 2, 40);
   clv_sched_costs c;
   clv_err err;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   (void)state;
-  CLV_AUTO(clv_sched_freep) clv_sched *s = make(CLV_SCHED_INTERLEAVED, &shape, 0, NULL);
+  CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(CLV_SCHED_INTERLEAVED, &shape, 0, NULL);
   assert_int_equal(clv_sched_draw(s, NULL, true, 39, NULL, &out, &err), CLV_INVALID);
-  expect_drawn(s, NULL, 60, NULL, "rank 0 F0a-F1a-F0b-");
-  expect_drawn(s, NULL, 60, NULL, "cut off after ");
-  expect_drawn(s, NULL, 60, NULL, "a, b: the");
-  /* No time at all; one stage of a thousandth of the others; the smallest numbers. */
+  assert_drawing(s, NULL, 60, NULL, "rank 0 F0a-F1a-F0b-");
+  assert_drawing(s, NULL, 60, NULL, "cut off after ");
+  assert_drawing(s, NULL, 60, NULL, "a, b: the");
+  /* Draws a schedule without any time; then one stage that takes a thousandth of the others; then
+   * the smallest numbers. */
   memset(&c, 0, sizeof c);
-  expect_drawn(s, &c, 60, NULL, "rank 0 \n");
+  assert_drawing(s, &c, 60, NULL, "rank 0 \n");
   clv_sched_costs_equal(&c, 1, 1, 1);
   c.forward[1] = 0.001, c.forward[2] = 0.1;
-  expect_drawn(s, &c, 200, NULL, "rank 0 F0a-");
+  assert_drawing(s, &c, 200, NULL, "rank 0 F0a-");
   clv_sched_costs_equal(&c, 5e-324, 5e-324, 5e-324);
-  expect_drawn(s, &c, 60, NULL, "rank 1 ");
+  assert_drawing(s, &c, 60, NULL, "rank 1 ");
 }
 
 int main(void) {

@@ -11,7 +11,7 @@ enum { ALL = CLV_SCORE_F1 | CLV_SCORE_AUC | CLV_SCORE_CONFUSION | CLV_SCORE_PERP
 
 static clv_err err;
 
-static clv_scores scored(clv_score *s) {
+static clv_scores finish_score(clv_score *s) {
   clv_scores r;
   assert_ok(clv_score_finish(s, &r, &err), &err);
   return r;
@@ -19,7 +19,7 @@ static clv_scores scored(clv_score *s) {
 
 #define NEAR(a, b) assert_true(fabs((a) - (b)) < 1e-12)
 
-/* Answers 0, 1, 1, 2, 0 for labels 0, 1, 0, 2, 2, and one position that is ignored. */
+/* The predictions are 0, 1, 1, 2, 0 for the labels 0, 1, 0, 2, 2. One position is ignored. */
 static void three_class_scores_match_hand_computation(void **state) {
   static const float x[] = {2, 1, 0, 0, 3, 1, 0, 1, 0, 0, 0, 5, 1, 0, 0, 9, 0, 0};
   static const int64_t y[] = {0, 1, 0, 2, 2, -100};
@@ -32,7 +32,7 @@ static void three_class_scores_match_hand_computation(void **state) {
     clv_score_reset(s);
     assert_ok(clv_score_add(s, x, y, 2, &err), &err);
     assert_ok(clv_score_add(s, x + 6, y + 2, 4, &err), &err);
-    CLV_AUTO(clv_scores_done) clv_scores r = scored(s);
+    CLV_AUTO(clv_scores_done) clv_scores r = finish_score(s);
     assert_int_equal(r.places, 5);
     NEAR(r.accuracy, 0.6);
     NEAR(r.f1_micro, 0.6);
@@ -42,13 +42,14 @@ static void three_class_scores_match_hand_computation(void **state) {
     NEAR(r.classes[2].f1, 2.0 / 3);
     NEAR(r.f1_macro, (0.5 + 2.0 / 3 + 2.0 / 3) / 3);
     assert_memory_equal(r.confusion, confusion, sizeof confusion);
-    /* positions of the class score 0.67 and 0.21, the others 0.04, 0.01 and 0.58 */
+    /* for class 0, its own positions have the scores 0.67 and 0.21, the others 0.04, 0.01 and 0.58
+ */
     NEAR(r.classes[0].auc, 5.0 / 6);
     NEAR(r.classes[1].auc, 1);
   }
 }
 
-/* Equal scores count half. */
+/* Records with equal scores count half in the AUC. */
 static void binary_scores_match_hand_computation(void **state) {
   static const float p[] = {0.9f, 0.4f, 0.4f, 0.6f};
   static const int64_t y[] = {1, 1, 0, 0};
@@ -57,7 +58,7 @@ static void binary_scores_match_hand_computation(void **state) {
   (void)state;
   assert_ok(clv_score_new(&o, &s, &err), &err);
   assert_ok(clv_score_add(s, p, y, 4, &err), &err);
-  CLV_AUTO(clv_scores_done) clv_scores r = scored(s);
+  CLV_AUTO(clv_scores_done) clv_scores r = finish_score(s);
   NEAR(r.auc, 2.5 / 4);
   NEAR(r.accuracy, 0.5);
   double sum = log((double)p[0]) + log((double)p[1]) + log1p(-(double)p[2]) + log1p(-(double)p[3]);
@@ -73,7 +74,7 @@ static void absent_classes_are_left_out_of_averages(void **state) {
   (void)state;
   assert_ok(clv_score_new(&o, &s, &err), &err);
   assert_ok(clv_score_add(s, x, y, 2, &err), &err);
-  CLV_AUTO(clv_scores_done) clv_scores r = scored(s);
+  CLV_AUTO(clv_scores_done) clv_scores r = finish_score(s);
   NEAR(r.f1_macro, 1);
   assert_true(isnan(r.auc));
   clv_scores_line(&r, &line);

@@ -20,15 +20,15 @@ static int teardown(void **state) {
   return scratch_teardown(state);
 }
 
-/* Byte i of the data that tests seal. */
-static uint8_t byte_at(size_t i) { return (uint8_t)(i * 7 + i / 251); }
+/* Returns byte i of the data that the tests seal. */
+static uint8_t get_data_byte(size_t i) { return (uint8_t)(i * 7 + i / 251); }
 
-static const char *seal(const char *file, const char *name, size_t len, size_t step) {
+static const char *seal_file(const char *file, const char *name, size_t len, size_t step) {
   CLV_AUTO(clv_sealed_writer_freep) clv_sealed_writer *w = NULL;
   clv_err err;
   uint8_t *data = malloc(len + 1);
   assert_non_null(data);
-  for (size_t i = 0; i < len; i++) data[i] = byte_at(i);
+  for (size_t i = 0; i < len; i++) data[i] = get_data_byte(i);
   assert_ok(clv_sealed_begin(at(file), &key, name, &w, &err), &err);
   for (size_t i = 0; i < len; i += step)
     assert_ok(clv_sealed_put(w, data + i, CLV_MIN(step, len - i), &err), &err);
@@ -38,15 +38,16 @@ static const char *seal(const char *file, const char *name, size_t len, size_t s
 }
 
 /* Reads a sealed file to its end, and checks each byte of its content. */
-static clv_code unseal(const char *path, const char *name, const clv_seal_key *with, size_t *ret,
-                       clv_err *err) {
+static clv_code check_sealed_file(const char *path, const char *name, const clv_seal_key *with,
+                                  size_t *ret, clv_err *err) {
   CLV_AUTO(clv_sealed_reader_freep) clv_sealed_reader *r = NULL;
   const void *data;
   *ret = 0;
   CLV_TRY(clv_sealed_open(path, with, name, &r, err));
   for (size_t n = 1; n; *ret += n) {
     CLV_TRY(clv_sealed_next(r, &data, &n, err));
-    for (size_t i = 0; i < n; i++) assert_int_equal(((const uint8_t *)data)[i], byte_at(*ret + i));
+    for (size_t i = 0; i < n; i++)
+      assert_int_equal(((const uint8_t *)data)[i], get_data_byte(*ret + i));
   }
   assert_int_equal(*ret, clv_sealed_bytes(r));
   return CLV_OK;
@@ -62,8 +63,8 @@ static void every_size_is_read_back(void **state) {
       clv_err err;
       size_t n;
       struct stat st;
-      const char *path = seal("file", "run/step 4", sizes[i], k ? 100000 : 4096);
-      assert_ok(unseal(path, "run/step 4", &key, &n, &err), &err);
+      const char *path = seal_file("file", "run/step 4", sizes[i], k ? 100000 : 4096);
+      assert_ok(check_sealed_file(path, "run/step 4", &key, &n, &err), &err);
       assert_int_equal(n, sizes[i]);
       assert_int_equal(stat(path, &st), 0);
       assert_int_equal(st.st_mode & 0777, 0600);
@@ -84,10 +85,10 @@ static void unfinished_file_is_removed(void **state) {
 
 /* ---- changed files --------------------------------------------------------------------------- */
 
-static void refuse(const char *data, size_t len, const char *what, size_t where) {
+static void assert_refused(const char *data, size_t len, const char *what, size_t where) {
   clv_err err;
   size_t n;
-  if (unseal(put("changed", data, len), "x", &key, &n, &err) == CLV_OK)
+  if (check_sealed_file(write_scratch_file("changed", data, len), "x", &key, &n, &err) == CLV_OK)
     fail_msg("%s at %zu was not noticed", what, where);
 }
 
@@ -95,11 +96,11 @@ static void every_changed_bit_is_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
   clv_err err;
-  assert_ok(clv_file_read(seal("file", "x", 200, 200), 1 << 20, &file, &err), &err);
+  assert_ok(clv_file_read(seal_file("file", "x", 200, 200), 1 << 20, &file, &err), &err);
   assert_int_equal(file.len, CLV_SEAL_HEADER + 200 + CLV_SEAL_TAG);
   for (size_t i = 0; i < file.len * 8; i++) {
     file.data[i / 8] ^= (char)(1 << i % 8);
-    refuse(file.data, file.len, "a flipped bit", i);
+    assert_refused(file.data, file.len, "a flipped bit", i);
     file.data[i / 8] ^= (char)(1 << i % 8);
   }
 }
@@ -108,16 +109,16 @@ static void every_truncation_is_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes file = {0}, large = {0};
   clv_err err;
-  assert_ok(clv_file_read(seal("file", "x", 200, 200), 1 << 20, &file, &err), &err);
-  for (size_t n = 0; n < file.len; n++) refuse(file.data, n, "a truncation", n);
+  assert_ok(clv_file_read(seal_file("file", "x", 200, 200), 1 << 20, &file, &err), &err);
+  for (size_t n = 0; n < file.len; n++) assert_refused(file.data, n, "a truncation", n);
   clv_bytes_add(&file, "", 1);
-  refuse(file.data, file.len, "a further byte", file.len);
-  assert_ok(clv_file_read(seal("file", "x", 3 * CLV_SEAL_FRAME, 4096), 1 << 20, &large, &err),
+  assert_refused(file.data, file.len, "a further byte", file.len);
+  assert_ok(clv_file_read(seal_file("file", "x", 3 * CLV_SEAL_FRAME, 4096), 1 << 20, &large, &err),
             &err);
   for (size_t k = 0; k < 3; k++)
     for (size_t by = 0; by < 40; by++)
-      refuse(large.data, CLV_SEAL_HEADER + k * CLV_SEAL_STORED + by, "a truncation between frames",
-             k);
+      assert_refused(large.data, CLV_SEAL_HEADER + k * CLV_SEAL_STORED + by,
+                     "a truncation between frames", k);
 }
 
 static void exchanged_frames_are_refused(void **state) {
@@ -125,38 +126,41 @@ static void exchanged_frames_are_refused(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes file = {0}, other = {0};
   clv_err err;
   static uint8_t frame[CLV_SEAL_STORED];
-  assert_ok(clv_file_read(seal("file", "x", 3 * CLV_SEAL_FRAME, 4096), 1 << 20, &file, &err), &err);
-  assert_ok(clv_file_read(seal("other", "x", 3 * CLV_SEAL_FRAME, 4096), 1 << 20, &other, &err),
+  assert_ok(clv_file_read(seal_file("file", "x", 3 * CLV_SEAL_FRAME, 4096), 1 << 20, &file, &err),
+            &err);
+  assert_ok(clv_file_read(seal_file("other", "x", 3 * CLV_SEAL_FRAME, 4096), 1 << 20, &other, &err),
             &err);
   char *first = file.data + CLV_SEAL_HEADER, *second = first + CLV_SEAL_STORED;
   memcpy(frame, first, sizeof frame);
   memcpy(first, second, sizeof frame);
   memcpy(second, frame, sizeof frame);
-  refuse(file.data, file.len, "an exchange of frames", 0);
+  assert_refused(file.data, file.len, "an exchange of frames", 0);
   memcpy(second, first, sizeof frame);
   memcpy(first, frame, sizeof frame);
   memcpy(second, other.data + CLV_SEAL_HEADER + CLV_SEAL_STORED, sizeof frame);
-  refuse(file.data, file.len, "a frame of another file", 1);
+  assert_refused(file.data, file.len, "a frame of another file", 1);
 }
 
 static void other_name_is_refused(void **state) {
   (void)state;
   clv_err err;
   size_t n;
-  const char *path = seal("file", "x", 100, 100);
-  assert_int_equal(unseal(path, "y", &key, &n, &err), CLV_DATA_LOSS);
+  const char *path = seal_file("file", "x", 100, 100);
+  assert_int_equal(check_sealed_file(path, "y", &key, &n, &err), CLV_DATA_LOSS);
   assert_says(&err, "or it is not y");
-  assert_int_equal(unseal(path, "", &key, &n, &err), CLV_INVALID);
+  assert_int_equal(check_sealed_file(path, "", &key, &n, &err), CLV_INVALID);
 }
 
 static void other_versions_and_files_are_named(void **state) {
   (void)state;
   clv_err err;
   char id[17], text[128] = "CLVSEAL\2";
-  assert_int_equal(clv_sealed_key_id(put("v2", text, sizeof text), id, &err), CLV_UNIMPLEMENTED);
+  assert_int_equal(clv_sealed_key_id(write_scratch_file("v2", text, sizeof text), id, &err),
+                   CLV_UNIMPLEMENTED);
   assert_says(&err, "version 2 of the format, expected 1");
   memset(text, 'a', sizeof text);
-  assert_int_equal(clv_sealed_key_id(put("text", text, sizeof text), id, &err), CLV_DATA_LOSS);
+  assert_int_equal(clv_sealed_key_id(write_scratch_file("text", text, sizeof text), id, &err),
+                   CLV_DATA_LOSS);
   assert_says(&err, "no sealed file");
   assert_int_equal(clv_sealed_key_id(at("nowhere"), id, &err), CLV_NOT_FOUND);
 }
@@ -169,9 +173,9 @@ static void wrong_key_is_named_with_the_right_one(void **state) {
   clv_err err;
   size_t n;
   char id[17];
-  const char *path = seal("file", "x", 10, 10);
+  const char *path = seal_file("file", "x", 10, 10);
   assert_ok(clv_seal_key_create(at("other.key"), &other, &err), &err);
-  assert_int_equal(unseal(path, "x", &other, &n, &err), CLV_DENIED);
+  assert_int_equal(check_sealed_file(path, "x", &other, &n, &err), CLV_DENIED);
   assert_says(&err, key.id);
   assert_says(&err, other.id);
   assert_says(&err, "other.key");
@@ -202,15 +206,16 @@ static void bad_key_files_are_refused(void **state) {
   memset(digits, 'a', sizeof digits);
   const size_t sizes[] = {0, 1, 63, 65, 66, 67, 80};
   for (size_t i = 0; i < CLV_COUNT(sizes); i++) {
-    assert_int_equal(chmod(put("bad.key", digits, sizes[i]), 0600), 0);
+    assert_int_equal(chmod(write_scratch_file("bad.key", digits, sizes[i]), 0600), 0);
     assert_int_equal(clv_seal_key_read(at("bad.key"), &none, &err), CLV_DATA_LOSS);
   }
-  assert_ok(clv_seal_key_read(put("bad.key", digits, 64), &none, &err), &err);
+  assert_ok(clv_seal_key_read(write_scratch_file("bad.key", digits, 64), &none, &err), &err);
   clv_seal_key_done(&none);
   digits[9] = 'g';
-  assert_int_equal(clv_seal_key_read(put("bad.key", digits, 64), &none, &err), CLV_DATA_LOSS);
+  assert_int_equal(clv_seal_key_read(write_scratch_file("bad.key", digits, 64), &none, &err),
+                   CLV_DATA_LOSS);
   digits[9] = 'a';
-  assert_int_equal(chmod(put("bad.key", digits, 64), 0640), 0);
+  assert_int_equal(chmod(write_scratch_file("bad.key", digits, 64), 0640), 0);
   assert_int_equal(clv_seal_key_read(at("bad.key"), &none, &err), CLV_DENIED);
   assert_says(&err, "mode 0640");
   assert_int_equal(mkdir(at("folder"), 0700), 0);

@@ -21,13 +21,13 @@
     if ((call) != CLV_OK) fail_msg("%s", err.text); \
   } while (0)
 
-static const clv_backend *backend_of(const clv_service *v, const char *name) {
+static const clv_backend *find_backend(const clv_service *v, const char *name) {
   const clv_device *d;
   assert_ok(clv_service_find_device(v, name, &d, &err));
   return d->backend;
 }
 
-static void refused(const clv_service *v, const char *name, const char *has) {
+static void assert_refused(const clv_service *v, const char *name, const char *has) {
   const clv_device *d;
   clv_err err;
   assert_int_equal(clv_service_find_device(v, name, &d, &err), CLV_INVALID);
@@ -41,10 +41,10 @@ static void host_without_devices_resolves_auto_to_cpu(void **state) {
   (void)state;
   assert_ok(clv_service_open_devices(&v, &err));
   assert_int_equal(v.n_devices, 1);
-  assert_ptr_equal(backend_of(&v, ""), cpu);
-  assert_ptr_equal(backend_of(&v, "auto"), cpu);
-  assert_ptr_equal(backend_of(&v, "cpu"), cpu);
-  refused(&v, "far:0", "this worker has no device 'far:0', only cpu");
+  assert_ptr_equal(find_backend(&v, ""), cpu);
+  assert_ptr_equal(find_backend(&v, "auto"), cpu);
+  assert_ptr_equal(find_backend(&v, "cpu"), cpu);
+  assert_refused(&v, "far:0", "this worker has no device 'far:0', only cpu");
   clv_service_close_devices(&v);
 }
 
@@ -52,8 +52,8 @@ static void host_without_devices_resolves_auto_to_cpu(void **state) {
  * backend. */
 static void other_devices_come_first_with_own_accounts(void **state) {
   const clv_backend *cpu = clv_backend_cpu();
-  clv_backend other = *far_backend(cpu);
-  const clv_backend *list[] = {far_backend(cpu), &other};
+  clv_backend other = *far_get_backend(cpu);
+  const clv_backend *list[] = {far_get_backend(cpu), &other};
   clv_worker_config config = {.cpu_devices = 2, .device_memory = 1000};
   clv_service v = {.config = &config, .other_backends = {list, 2}};
   clv_err why;
@@ -61,13 +61,13 @@ static void other_devices_come_first_with_own_accounts(void **state) {
   other.device = "far:1";
   assert_ok(clv_service_open_devices(&v, &err));
   assert_int_equal(v.n_devices, 5);
-  assert_ptr_equal(backend_of(&v, ""), list[0]);
-  assert_ptr_equal(backend_of(&v, "auto"), list[0]);
-  assert_ptr_equal(backend_of(&v, "far:1"), &other);
-  assert_ptr_equal(backend_of(&v, "cpu"), cpu);
-  assert_ptr_equal(backend_of(&v, "cpu:1"), cpu);
+  assert_ptr_equal(find_backend(&v, ""), list[0]);
+  assert_ptr_equal(find_backend(&v, "auto"), list[0]);
+  assert_ptr_equal(find_backend(&v, "far:1"), &other);
+  assert_ptr_equal(find_backend(&v, "cpu"), cpu);
+  assert_ptr_equal(find_backend(&v, "cpu:1"), cpu);
   assert_ptr_equal(clv_service_backend(&v), list[0]);
-  refused(&v, "far:2", "only far:0, far:1, cpu, cpu:0, cpu:1");
+  assert_refused(&v, "far:2", "only far:0, far:1, cpu, cpu:0, cpu:1");
   for (uint32_t i = 0; i < v.n_devices; i++)
     assert_int_equal(clv_service_is_first_with_backend(&v, i), i < 3);
   assert_true(v.devices[0].memory_bytes == far_region && v.devices[1].memory_bytes == far_region);

@@ -51,7 +51,7 @@ static void wait_until_it_syncs(void) {
   pthread_mutex_unlock(&lock);
 }
 
-static void on_done(clv_state_save *save) {
+static void record_done(clv_state_save *save) {
   pthread_mutex_lock(&lock);
   assert_true(n_done < SAVES);
   order[n_done++] = save->name[0];
@@ -68,20 +68,20 @@ static void wait_for_done(int n) {
 /* ---- a worker with two sessions -------------------------------------------------------------- */
 
 typedef struct fixture {
-  clv_allow_spec allow[2];
+  clv_allow_spec allow_specs[2];
   clv_worker_config config;
   clv_service service;
   clv_session a, b;
-  clv_weights_tensor list;
+  clv_weights_tensor weights_list;
   clv_state_save saves[SAVES];
 } fixture;
 
-static void begin(fixture *f) {
-  *f = (fixture){.allow = {{.identity = "spiffe://a", .state_bytes = 1 << 30},
-                           {.identity = "spiffe://b", .state_bytes = 1 << 30}}};
+static void begin_service(fixture *f) {
+  *f = (fixture){.allow_specs = {{.identity = "spiffe://a", .state_bytes = 1 << 30},
+                                 {.identity = "spiffe://b", .state_bytes = 1 << 30}}};
   n_done = 0;
   memset(order, 0, sizeof order);
-  f->config.allow = f->allow;
+  f->config.allow = f->allow_specs;
   f->config.n_allow = 2;
   f->config.log.lines = 1;
   pthread_mutex_init(&f->service.lock, NULL);
@@ -91,12 +91,13 @@ static void begin(fixture *f) {
   f->a.settings = f->b.settings = f->service.settings;
   strcpy(f->a.owner, "spiffe://a");
   strcpy(f->b.owner, "spiffe://b");
-  f->list = (clv_weights_tensor){
+  f->weights_list = (clv_weights_tensor){
       .name = "w", .dtype = CLV_F32, .shape = CLV_SHAPE(N), .data = calloc(N, 4)};
 }
 
-static void add(fixture *f, int i, const clv_session *s, const char *name) {
-  f->saves[i] = (clv_state_save){.name = name, .list = &f->list, .n = 1, .on_done = on_done};
+static void add_save(fixture *f, int i, const clv_session *s, const char *name) {
+  f->saves[i] =
+      (clv_state_save){.name = name, .list = &f->weights_list, .n = 1, .on_done = record_done};
   assert_int_equal(clv_state_writer_add(f->service.state_writer, s, &f->saves[i], &err), CLV_OK);
 }
 
@@ -106,12 +107,12 @@ static bool is_on_disk(fixture *f, const char *owner, const char *name) {
   return l.n == 1;
 }
 
-static void end(fixture *f) {
+static void end_service(fixture *f) {
   clv_state_writer_free(f->service.state_writer);
   clv_states_free(f->service.state_files);
   clv_settings_unref(f->service.settings);
   pthread_mutex_destroy(&f->service.lock);
-  free((void *)(uintptr_t)f->list.data);
+  free((void *)(uintptr_t)f->weights_list.data);
   char command[128];
   snprintf(command, sizeof command, "test -z \"$(find %s -name '*.tmp')\"", folder);
   assert_int_equal(system(command), 0);
@@ -122,13 +123,13 @@ static void end(fixture *f) {
 static void identities_take_turns(void **state) {
   fixture f;
   (void)state;
-  begin(&f);
+  begin_service(&f);
   set_blocked(true);
-  add(&f, 0, &f.a, "1");
+  add_save(&f, 0, &f.a, "1");
   wait_until_it_syncs();
-  add(&f, 1, &f.a, "2");
-  add(&f, 2, &f.a, "3");
-  add(&f, 3, &f.b, "4");
+  add_save(&f, 1, &f.a, "2");
+  add_save(&f, 2, &f.a, "3");
+  add_save(&f, 3, &f.b, "4");
   assert_int_equal(clv_state_writer_counts(f.service.state_writer).pending, 4);
   set_blocked(false);
   wait_for_done(4);
@@ -140,31 +141,31 @@ static void identities_take_turns(void **state) {
   const clv_state_writes w = clv_state_writer_counts(f.service.state_writer);
   assert_true(w.written == 4 && w.failed == 0 && w.last_ns > 0);
   assert_true(is_on_disk(&f, "spiffe://a", "1") && is_on_disk(&f, "spiffe://b", "4"));
-  end(&f);
+  end_service(&f);
 }
 
 /* The session's copy is freed as soon as the file is withdrawn, although the disk still syncs. */
 static void withdrawn_file_is_dropped_and_its_copy_is_free(void **state) {
   fixture f;
   (void)state;
-  begin(&f);
+  begin_service(&f);
   set_blocked(true);
-  add(&f, 0, &f.a, "x");
+  add_save(&f, 0, &f.a, "x");
   wait_until_it_syncs();
-  add(&f, 1, &f.a, "y");
+  add_save(&f, 1, &f.a, "y");
   clv_state_writer_withdraw(f.service.state_writer, &f.saves[0]);
   clv_state_writer_withdraw(f.service.state_writer, &f.saves[1]);
-  memset((void *)(uintptr_t)f.list.data, 1, N * 4);
-  free((void *)(uintptr_t)f.list.data);
+  memset((void *)(uintptr_t)f.weights_list.data, 1, N * 4);
+  free((void *)(uintptr_t)f.weights_list.data);
   memset(f.saves, 0xff, sizeof f.saves);
-  f.list.data = calloc(N, 4);
+  f.weights_list.data = calloc(N, 4);
   set_blocked(false);
-  add(&f, 2, &f.b, "z");
+  add_save(&f, 2, &f.b, "z");
   wait_for_done(1);
   assert_string_equal(order, "z");
   assert_false(is_on_disk(&f, "spiffe://a", "x"));
   assert_false(is_on_disk(&f, "spiffe://a", "y"));
-  end(&f);
+  end_service(&f);
 }
 
 /* Files are withdrawn at any moment, also while they are written; nothing is reported
@@ -172,10 +173,10 @@ static void withdrawn_file_is_dropped_and_its_copy_is_free(void **state) {
 static void files_are_withdrawn_at_any_moment(void **state) {
   fixture f;
   (void)state;
-  begin(&f);
+  begin_service(&f);
   for (int i = 0; i < 40; i++) {
     int before = n_done;
-    add(&f, 0, &f.a, "w");
+    add_save(&f, 0, &f.a, "w");
     usleep((useconds_t)(i * 100));
     clv_state_writer_withdraw(f.service.state_writer, &f.saves[0]);
     memset(&f.saves[0], 0xff, sizeof f.saves[0]);
@@ -184,21 +185,21 @@ static void files_are_withdrawn_at_any_moment(void **state) {
     n_done = 0;
     pthread_mutex_unlock(&lock);
   }
-  end(&f);
+  end_service(&f);
 }
 
 static void worker_that_stops_drops_what_waits(void **state) {
   fixture f;
   (void)state;
-  begin(&f);
+  begin_service(&f);
   set_blocked(true);
-  add(&f, 0, &f.a, "p");
+  add_save(&f, 0, &f.a, "p");
   wait_until_it_syncs();
-  add(&f, 1, &f.b, "q");
+  add_save(&f, 1, &f.b, "q");
   clv_state_writer_withdraw(f.service.state_writer, &f.saves[0]);
   clv_state_writer_withdraw(f.service.state_writer, &f.saves[1]);
   set_blocked(false);
-  end(&f);
+  end_service(&f);
   assert_int_equal(n_done, 0);
 }
 

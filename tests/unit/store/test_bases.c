@@ -22,38 +22,39 @@ enum { N = 3000, BYTES = N * 4 };
 
 static clv_err err;
 
-static clv_base_key key_of(const char *owner, const char *name) {
+static clv_base_key make_key(const char *owner, const char *name) {
   return (clv_base_key){
       .owner = owner, .artifact = {{1}}, .name = name, .dtype = CLV_F32, .shape = CLV_SHAPE(N)};
 }
 
-/* Source of a base that counts requests for parts. Fails while `refusals` are left; waits while
- * `slow`. */
+/* Source of a base's values. Counts the requests for parts, fails while n_refusals_left is above 0,
+ * and waits while is_slow. */
 typedef struct source {
-  int fills, refusals;
-  bool slow, started;
+  int n_fills, n_refusals_left;
+  bool is_slow, has_started;
 } source;
 
-static clv_code fill(void *user, size_t first, size_t n, void *to, clv_err *e) {
+static clv_code fill_values(void *user, size_t first, size_t n, void *to, clv_err *e) {
   source *s = user;
-  s->fills++;
-  __atomic_store_n(&s->started, true, __ATOMIC_RELEASE);
-  while (__atomic_load_n(&s->slow, __ATOMIC_ACQUIRE)) usleep(1000);
-  if (s->refusals-- > 0) return clv_fail(e, CLV_DATA_LOSS, "it is damaged");
+  s->n_fills++;
+  __atomic_store_n(&s->has_started, true, __ATOMIC_RELEASE);
+  while (__atomic_load_n(&s->is_slow, __ATOMIC_ACQUIRE)) usleep(1000);
+  if (s->n_refusals_left-- > 0) return clv_fail(e, CLV_DATA_LOSS, "it is damaged");
   for (size_t i = 0; i < n; i++) ((float *)to)[i] = (float)(first + i + 7);
   return CLV_OK;
 }
 
-/* Asserts that x has the numbers that `fill` writes. */
-static void is_filled(const float *x, size_t n) {
+/* Asserts that x has the numbers that `fill_values` writes. */
+static void assert_filled(const float *x, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (x[i] != (float)(i + 7)) fail_msg("number %zu is %g", i, (double)x[i]);
 }
 
 static clv_tensor *acquire_tensor(clv_bases *b, const char *owner, const char *name, source *s) {
-  const clv_base_key key = key_of(owner, name);
+  const clv_base_key key = make_key(owner, name);
   clv_tensor *t = NULL;
-  if (clv_bases_acquire(b, &key, NULL, fill, s, &t, &err) != CLV_OK) fail_msg("%s", err.text);
+  if (clv_bases_acquire(b, &key, NULL, fill_values, s, &t, &err) != CLV_OK)
+    fail_msg("%s", err.text);
   return t;
 }
 
@@ -69,14 +70,14 @@ static void same_key_shares_one_copy(void **state) {
   source s = {0};
   clv_tensor *first = acquire_tensor(b, "a", "w", &s), *second = acquire_tensor(b, "a", "w", &s);
   assert_ptr_equal(first->data, second->data);
-  assert_int_equal(s.fills, 1);
+  assert_int_equal(s.n_fills, 1);
   assert_int_equal(clv_bases_bytes(b), BYTES);
   clv_tensor *stranger = acquire_tensor(b, "b", "w", &s), *other = acquire_tensor(b, "a", "v", &s);
   assert_ptr_not_equal(stranger->data, first->data);
   assert_ptr_not_equal(other->data, first->data);
-  assert_int_equal(s.fills, 3);
+  assert_int_equal(s.n_fills, 3);
   clv_tensor_unref(first);
-  is_filled(second->data, N);
+  assert_filled(second->data, N);
   clv_tensor_unref(second);
   assert_int_equal(clv_bases_bytes(b), 2 * BYTES);
   clv_tensor_unref(stranger);
@@ -85,18 +86,18 @@ static void same_key_shares_one_copy(void **state) {
   clv_bases_free(b);
 }
 
-/* Each field of the key makes a difference. */
+/* A request whose key differs in any field gets another copy. */
 static void different_key_gets_its_own_copy(void **state) {
   (void)state;
   clv_bases *b = open_bases();
   source s = {0};
   clv_tensor *t = acquire_tensor(b, "", "w", &s), *more[3];
-  clv_base_key key[3] = {key_of("", "w"), key_of("", "w"), key_of("", "w")};
+  clv_base_key key[3] = {make_key("", "w"), make_key("", "w"), make_key("", "w")};
   key[0].artifact.bytes[31] = 1;
   key[1].dtype = CLV_I32;
   key[2].shape = CLV_SHAPE(N / 2, 2);
   for (int i = 0; i < 3; i++) {
-    assert_int_equal(clv_bases_acquire(b, &key[i], NULL, fill, &s, &more[i], &err), CLV_OK);
+    assert_int_equal(clv_bases_acquire(b, &key[i], NULL, fill_values, &s, &more[i], &err), CLV_OK);
     assert_ptr_not_equal(more[i]->data, t->data);
     clv_tensor_unref(more[i]);
   }
@@ -126,19 +127,19 @@ static void write_to_a_base_kills_the_process(void **state) {
 typedef struct taker {
   clv_bases *b;
   source *s;
-  clv_code code;
+  clv_code result_code;
   clv_tensor *t;
 } taker;
 
-static void *take_it(void *user) {
+static void *acquire_in_thread(void *user) {
   taker *k = user;
-  const clv_base_key key = key_of("a", "w");
+  const clv_base_key key = make_key("a", "w");
   clv_err why;
-  k->code = clv_bases_acquire(k->b, &key, NULL, fill, k->s, &k->t, &why);
+  k->result_code = clv_bases_acquire(k->b, &key, NULL, fill_values, k->s, &k->t, &why);
   return NULL;
 }
 
-static bool has_left(void *user) {
+static bool has_caller_left(void *user) {
   (void)user;
   return true;
 }
@@ -146,21 +147,23 @@ static bool has_left(void *user) {
 static void waiter_during_a_fill_can_leave_or_take_over(void **state) {
   (void)state;
   clv_bases *b = open_bases();
-  source s = {.slow = true, .refusals = 1}, own = {0};
+  source s = {.is_slow = true, .n_refusals_left = 1}, own = {0};
   taker k = {.b = b, .s = &s};
   pthread_t thread;
   clv_tensor *t = NULL;
-  const clv_base_key key = key_of("a", "w");
-  const clv_cancel_hook impatient = {has_left, NULL};
-  assert_int_equal(pthread_create(&thread, NULL, take_it, &k), 0);
-  while (!__atomic_load_n(&s.started, __ATOMIC_ACQUIRE)) usleep(1000);
-  assert_int_equal(clv_bases_acquire(b, &key, &impatient, fill, &own, &t, &err), CLV_CANCELLED);
-  assert_int_equal(own.fills, 0);
-  __atomic_store_n(&s.slow, false, __ATOMIC_RELEASE);
-  t = acquire_tensor(b, "a", "w", &own); /* after the first one failed, or because it did */
+  const clv_base_key key = make_key("a", "w");
+  const clv_cancel_hook impatient = {has_caller_left, NULL};
+  assert_int_equal(pthread_create(&thread, NULL, acquire_in_thread, &k), 0);
+  while (!__atomic_load_n(&s.has_started, __ATOMIC_ACQUIRE)) usleep(1000);
+  assert_int_equal(clv_bases_acquire(b, &key, &impatient, fill_values, &own, &t, &err),
+                   CLV_CANCELLED);
+  assert_int_equal(own.n_fills, 0);
+  __atomic_store_n(&s.is_slow, false, __ATOMIC_RELEASE);
+  /* whether the first request has failed already, or fails because of this one */
+  t = acquire_tensor(b, "a", "w", &own);
   pthread_join(thread, NULL);
-  assert_int_equal(k.code, CLV_DATA_LOSS);
-  assert_int_equal(own.fills, 1);
+  assert_int_equal(k.result_code, CLV_DATA_LOSS);
+  assert_int_equal(own.n_fills, 1);
   clv_tensor_unref(t);
   assert_int_equal(clv_bases_bytes(b), 0);
   clv_bases_free(b);

@@ -34,13 +34,13 @@ static clv_caches *open_caches(void) {
   return c;
 }
 
-static clv_cache cache_of(uint8_t key, uint64_t keep_s) {
+static clv_cache make_cache(uint8_t key, uint64_t keep_s) {
   return (clv_cache){.key = {{key}}, .records = RECORDS, .keep_s = keep_s};
 }
 
 /* Writes rows of numbers 10 * row, 10 * row + 1, ... */
-static clv_code put(clv_caches *c, const char *who, uint64_t most, const clv_cache *cache,
-                    const int64_t *rows, int64_t n) {
+static clv_code write_rows(clv_caches *c, const char *who, uint64_t most, const clv_cache *cache,
+                           const int64_t *rows, int64_t n) {
   clv_tensor *t;
   assert_int_equal(clv_tensor_new(CLV_F32, &CLV_SHAPE(n, 2, WIDTH / 2), &t, &err), CLV_OK);
   for (int64_t i = 0; i < n * WIDTH; i++)
@@ -50,8 +50,8 @@ static clv_code put(clv_caches *c, const char *who, uint64_t most, const clv_cac
   return code;
 }
 
-static clv_code get(clv_caches *c, const char *who, const clv_cache *cache, const int64_t *rows,
-                    int64_t n) {
+static clv_code read_rows(clv_caches *c, const char *who, const clv_cache *cache,
+                          const int64_t *rows, int64_t n) {
   clv_tensor *t;
   clv_dtype dtype;
   clv_shape shape;
@@ -66,8 +66,8 @@ static clv_code get(clv_caches *c, const char *who, const clv_cache *cache, cons
   return code;
 }
 
-static uint32_t count(clv_caches *c, const char *who, const clv_sha256 *key, bool remove,
-                      clv_cache_status *ret) {
+static uint32_t count_caches(clv_caches *c, const char *who, const clv_sha256 *key, bool remove,
+                             clv_cache_status *ret) {
   clv_cache_status list[CLV_MAX_CACHES];
   uint32_t n;
   assert_int_equal(clv_caches_list(c, who, key, remove, list, &n, &err), CLV_OK);
@@ -76,7 +76,7 @@ static uint32_t count(clv_caches *c, const char *who, const clv_sha256 *key, boo
 }
 
 /* Returns the path of A's cache. Fails if its mode or name is wrong. */
-static void path_of(uint8_t key, clv_bytes *ret) {
+static void get_path(uint8_t key, clv_bytes *ret) {
   clv_sha256 owner, name, k = {{key}};
   char of[65], as[65];
   struct stat at;
@@ -91,10 +91,10 @@ static void path_of(uint8_t key, clv_bytes *ret) {
 }
 
 /* Changes one byte of the file, at an offset from its start, or from its end if negative. */
-static void damage(uint8_t key, off_t at) {
+static void change_byte(uint8_t key, off_t at) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   uint8_t byte;
-  path_of(key, &path);
+  get_path(key, &path);
   int fd = open(path.data, O_RDWR);
   if (at < 0) at += lseek(fd, 0, SEEK_END);
   assert_int_equal(pread(fd, &byte, 1, at), 1);
@@ -104,7 +104,7 @@ static void damage(uint8_t key, off_t at) {
 }
 
 /* Counts files and folders in the folder of all caches. */
-static int leftovers(void) {
+static int count_leftovers(void) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   int n = 0;
   clv_bytes_printf(&path, "%s/cached", folder);
@@ -117,52 +117,52 @@ static int leftovers(void) {
 static void cached_rows_are_read_in_any_order(void **state) {
   (void)state;
   clv_caches *c = open_caches();
-  const clv_cache one = cache_of(1, 60);
+  const clv_cache one = make_cache(1, 60);
   clv_cache_status s;
-  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){8, 0, 3}, 3), CLV_OK);
-  assert_int_equal(get(c, A, &one, (int64_t[]){3, 3, 8, 0}, 4), CLV_OK);
-  assert_int_equal(get(c, A, &one, (int64_t[]){3, 1}, 2), CLV_NOT_FOUND);
-  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){1}, 1), CLV_OK);
+  assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){8, 0, 3}, 3), CLV_OK);
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){3, 3, 8, 0}, 4), CLV_OK);
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){3, 1}, 2), CLV_NOT_FOUND);
+  assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){1}, 1), CLV_OK);
   clv_caches_free(c);
-  c = open_caches(); /* as after a restart of the worker */
-  assert_int_equal(get(c, A, &one, (int64_t[]){3, 1}, 2), CLV_OK);
-  assert_int_equal(count(c, A, NULL, false, &s), 1);
+  c = open_caches(); /* opens the folder again, as a restarted worker does */
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){3, 1}, 2), CLV_OK);
+  assert_int_equal(count_caches(c, A, NULL, false, &s), 1);
   assert_true(s.records == RECORDS && s.rows == 4 && s.row_bytes == WIDTH * 4);
   assert_true(s.expires_s <= 60 && s.expires_s >= 50 && s.disk_bytes == 12288);
-  assert_int_equal(count(c, A, NULL, true, NULL), 1);
-  assert_int_equal(leftovers(), 0);
+  assert_int_equal(count_caches(c, A, NULL, true, NULL), 1);
+  assert_int_equal(count_leftovers(), 0);
   clv_caches_free(c);
 }
 
 static void cache_is_visible_only_to_its_identity(void **state) {
   (void)state;
   clv_caches *c = open_caches();
-  const clv_cache one = cache_of(1, 60), other = cache_of(2, 60);
-  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){2}, 1), CLV_OK);
-  assert_int_equal(put(c, A, MIB, &other, (int64_t[]){2}, 1), CLV_OK);
-  assert_int_equal(get(c, B, &one, (int64_t[]){2}, 1), CLV_NOT_FOUND);
-  assert_int_equal(count(c, B, NULL, true, NULL), 0);
-  assert_int_equal(count(c, A, &one.key, true, NULL), 1);
-  assert_int_equal(get(c, A, &one, (int64_t[]){2}, 1), CLV_NOT_FOUND);
-  assert_int_equal(get(c, A, &other, (int64_t[]){2}, 1), CLV_OK);
-  assert_int_equal(count(c, A, NULL, true, NULL), 1);
+  const clv_cache one = make_cache(1, 60), other = make_cache(2, 60);
+  assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){2}, 1), CLV_OK);
+  assert_int_equal(write_rows(c, A, MIB, &other, (int64_t[]){2}, 1), CLV_OK);
+  assert_int_equal(read_rows(c, B, &one, (int64_t[]){2}, 1), CLV_NOT_FOUND);
+  assert_int_equal(count_caches(c, B, NULL, true, NULL), 0);
+  assert_int_equal(count_caches(c, A, &one.key, true, NULL), 1);
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){2}, 1), CLV_NOT_FOUND);
+  assert_int_equal(read_rows(c, A, &other, (int64_t[]){2}, 1), CLV_OK);
+  assert_int_equal(count_caches(c, A, NULL, true, NULL), 1);
   clv_caches_free(c);
 }
 
 static void invalid_row_numbers_and_shapes_are_refused(void **state) {
   (void)state;
   clv_caches *c = open_caches();
-  clv_cache one = cache_of(1, 60);
-  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){RECORDS}, 1), CLV_INVALID);
-  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){-1}, 1), CLV_INVALID);
-  assert_int_equal(count(c, A, NULL, false, NULL), 0);
-  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
-  assert_int_equal(get(c, A, &one, (int64_t[]){0, RECORDS}, 2), CLV_INVALID);
-  assert_int_equal(get(c, A, &one, (int64_t[]){INT64_MIN}, 1), CLV_INVALID);
+  clv_cache one = make_cache(1, 60);
+  assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){RECORDS}, 1), CLV_INVALID);
+  assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){-1}, 1), CLV_INVALID);
+  assert_int_equal(count_caches(c, A, NULL, false, NULL), 0);
+  assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){0, RECORDS}, 2), CLV_INVALID);
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){INT64_MIN}, 1), CLV_INVALID);
   one.records++;
-  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_INVALID);
-  assert_int_equal(get(c, A, &one, (int64_t[]){0}, 1), CLV_INVALID);
-  assert_int_equal(count(c, A, NULL, true, NULL), 1);
+  assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_INVALID);
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){0}, 1), CLV_INVALID);
+  assert_int_equal(count_caches(c, A, NULL, true, NULL), 1);
   clv_caches_free(c);
 }
 
@@ -176,50 +176,50 @@ static bool is_row_refused(int64_t row) {
  * workers have the position in the batch instead. */
 static void error_texts_omit_row_numbers(void **state) {
   const int64_t row = 87654, beyond = 9876543;
-  clv_cache one = cache_of(1, 60);
+  clv_cache one = make_cache(1, 60);
   (void)state;
   clv_caches *c = open_caches();
   one.records = 100000;
-  assert_int_equal(put(c, A, MIB * MIB, &one, (int64_t[]){0, row}, 2), CLV_OK);
-  assert_int_equal(put(c, A, MIB * MIB, &one, (int64_t[]){0, beyond}, 2), CLV_INVALID);
+  assert_int_equal(write_rows(c, A, MIB * MIB, &one, (int64_t[]){0, row}, 2), CLV_OK);
+  assert_int_equal(write_rows(c, A, MIB * MIB, &one, (int64_t[]){0, beyond}, 2), CLV_INVALID);
   assert_false(is_row_refused(beyond));
-  assert_int_equal(get(c, A, &one, (int64_t[]){0, -beyond}, 2), CLV_INVALID);
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){0, -beyond}, 2), CLV_INVALID);
   assert_false(is_row_refused(beyond));
   assert_non_null(strstr(err.text, "sample 1"));
-  assert_int_equal(get(c, A, &one, (int64_t[]){row, 0, row + 1}, 3), CLV_NOT_FOUND);
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){row, 0, row + 1}, 3), CLV_NOT_FOUND);
   assert_false(is_row_refused(row + 1));
   assert_non_null(strstr(err.text, "sample 2"));
-  damage(1, 806912 + row * WIDTH * 4);
-  assert_int_equal(get(c, A, &one, (int64_t[]){0, row}, 2), CLV_DATA_LOSS);
+  change_byte(1, 806912 + row * WIDTH * 4);
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){0, row}, 2), CLV_DATA_LOSS);
   assert_false(is_row_refused(row));
   assert_non_null(strstr(err.text, "sample 1"));
-  assert_int_equal(count(c, A, NULL, true, NULL), 1);
+  assert_int_equal(count_caches(c, A, NULL, true, NULL), 1);
   clv_caches_free(c);
 }
 
 static void cache_quota_counts_whole_files(void **state) {
   (void)state;
   clv_caches *c = open_caches();
-  const clv_cache one = cache_of(1, 60), other = cache_of(2, 60);
-  assert_int_equal(put(c, A, 0, &one, (int64_t[]){0}, 1), CLV_EXHAUSTED);
+  const clv_cache one = make_cache(1, 60), other = make_cache(2, 60);
+  assert_int_equal(write_rows(c, A, 0, &one, (int64_t[]){0}, 1), CLV_EXHAUSTED);
   assert_non_null(strstr(err.text, "allow[].cache_bytes"));
-  assert_int_equal(put(c, A, 12287, &one, (int64_t[]){0}, 1), CLV_EXHAUSTED);
-  assert_int_equal(put(c, A, 20000, &one, (int64_t[]){0}, 1), CLV_OK);
-  assert_int_equal(put(c, A, 20000, &other, (int64_t[]){0}, 1), CLV_EXHAUSTED);
-  assert_int_equal(put(c, B, 20000, &other, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(write_rows(c, A, 12287, &one, (int64_t[]){0}, 1), CLV_EXHAUSTED);
+  assert_int_equal(write_rows(c, A, 20000, &one, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(write_rows(c, A, 20000, &other, (int64_t[]){0}, 1), CLV_EXHAUSTED);
+  assert_int_equal(write_rows(c, B, 20000, &other, (int64_t[]){0}, 1), CLV_OK);
   for (int64_t i = 0; i < RECORDS; i++)
-    assert_int_equal(put(c, A, 20000, &one, (int64_t[]){i}, 1), CLV_OK);
-  assert_int_equal(count(c, A, NULL, true, NULL), 1);
-  assert_int_equal(put(c, A, 20000, &other, (int64_t[]){0}, 1), CLV_OK);
-  assert_int_equal(count(c, A, NULL, true, NULL), 1);
-  assert_int_equal(count(c, B, NULL, true, NULL), 1);
+    assert_int_equal(write_rows(c, A, 20000, &one, (int64_t[]){i}, 1), CLV_OK);
+  assert_int_equal(count_caches(c, A, NULL, true, NULL), 1);
+  assert_int_equal(write_rows(c, A, 20000, &other, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(count_caches(c, A, NULL, true, NULL), 1);
+  assert_int_equal(count_caches(c, B, NULL, true, NULL), 1);
   for (uint8_t k = 0; k < CLV_MAX_CACHES; k++) {
-    const clv_cache many = cache_of(k, 60);
-    assert_int_equal(put(c, A, MIB, &many, (int64_t[]){0}, 1), CLV_OK);
+    const clv_cache many = make_cache(k, 60);
+    assert_int_equal(write_rows(c, A, MIB, &many, (int64_t[]){0}, 1), CLV_OK);
   }
-  const clv_cache more = cache_of(CLV_MAX_CACHES, 60);
-  assert_int_equal(put(c, A, MIB, &more, (int64_t[]){0}, 1), CLV_EXHAUSTED);
-  assert_int_equal(count(c, A, NULL, true, NULL), CLV_MAX_CACHES);
+  const clv_cache more = make_cache(CLV_MAX_CACHES, 60);
+  assert_int_equal(write_rows(c, A, MIB, &more, (int64_t[]){0}, 1), CLV_EXHAUSTED);
+  assert_int_equal(count_caches(c, A, NULL, true, NULL), CLV_MAX_CACHES);
   clv_caches_free(c);
 }
 
@@ -227,24 +227,25 @@ static void damaged_row_is_detected_and_dropped(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_caches *c = open_caches();
-  const clv_cache one = cache_of(1, 60);
+  const clv_cache one = make_cache(1, 60);
   clv_cache_status s;
-  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0, 1, 2}, 3), CLV_OK);
-  damage(1, 8192 + WIDTH * 4); /* the first byte of row 1 */
-  assert_int_equal(get(c, A, &one, (int64_t[]){0, 2}, 2), CLV_OK);
-  assert_int_equal(get(c, A, &one, (int64_t[]){0, 1, 2}, 3), CLV_DATA_LOSS);
-  assert_int_equal(get(c, A, &one, (int64_t[]){1}, 1), CLV_NOT_FOUND);
-  assert_int_equal(count(c, A, NULL, false, &s), 1);
+  assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){0, 1, 2}, 3), CLV_OK);
+  change_byte(1, 8192 + WIDTH * 4); /* the first byte of row 1 */
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){0, 2}, 2), CLV_OK);
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){0, 1, 2}, 3), CLV_DATA_LOSS);
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){1}, 1), CLV_NOT_FOUND);
+  assert_int_equal(count_caches(c, A, NULL, false, &s), 1);
   assert_int_equal(s.rows, 2);
-  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){1}, 1), CLV_OK);
-  assert_int_equal(get(c, A, &one, (int64_t[]){1}, 1), CLV_OK);
-  path_of(1, &path);
-  assert_int_equal(truncate(path.data, 8200), 0); /* truncated: it is deleted and made again */
-  assert_int_equal(get(c, A, &one, (int64_t[]){1}, 1), CLV_NOT_FOUND);
-  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){1}, 1), CLV_OK);
-  damage(1, 20);
-  assert_int_equal(get(c, A, &one, (int64_t[]){1}, 1), CLV_NOT_FOUND);
-  assert_int_equal(count(c, A, NULL, true, NULL), 0);
+  assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){1}, 1), CLV_OK);
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){1}, 1), CLV_OK);
+  get_path(1, &path);
+  /* a truncated cache is deleted, and can be written again */
+  assert_int_equal(truncate(path.data, 8200), 0);
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){1}, 1), CLV_NOT_FOUND);
+  assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){1}, 1), CLV_OK);
+  change_byte(1, 20);
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){1}, 1), CLV_NOT_FOUND);
+  assert_int_equal(count_caches(c, A, NULL, true, NULL), 0);
   clv_caches_free(c);
 }
 
@@ -253,31 +254,31 @@ static void expired_caches_are_deleted(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, unfinished = {0};
   clv_caches *c = open_caches();
-  const clv_cache one = cache_of(1, 60), longer = cache_of(2, 6000);
+  const clv_cache one = make_cache(1, 60), longer = make_cache(2, 6000);
   int64_t now = (int64_t)(clv_wall_ms() / 1000);
-  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
-  assert_int_equal(put(c, A, MIB, &longer, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(write_rows(c, A, MIB, &longer, (int64_t[]){0}, 1), CLV_OK);
   assert_int_equal(clv_caches_evict_expired(c, now + 30), 0);
   assert_int_equal(clv_caches_evict_expired(c, now + 90), 1);
-  assert_int_equal(get(c, A, &one, (int64_t[]){0}, 1), CLV_NOT_FOUND);
-  assert_int_equal(get(c, A, &longer, (int64_t[]){0}, 1), CLV_OK);
-  assert_int_equal(clv_caches_evict_expired(c, now - 7000), 1); /* a clock that was set back */
-  assert_int_equal(leftovers(), 0);
-  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
-  path_of(1, &path);
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){0}, 1), CLV_NOT_FOUND);
+  assert_int_equal(read_rows(c, A, &longer, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(clv_caches_evict_expired(c, now - 7000), 1); /* the clock was set back */
+  assert_int_equal(count_leftovers(), 0);
+  assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
+  get_path(1, &path);
   clv_bytes_printf(&unfinished, "%s.tmp", path.data);
   close(open(unfinished.data, O_CREAT | O_WRONLY, 0600));
   const struct timespec old[2] = {{now - 61, 0}, {now - 61, 0}};
   assert_int_equal(utimensat(AT_FDCWD, path.data, old, 0), 0);
   clv_caches_free(c);
   c = open_caches();
-  assert_int_equal(leftovers(), 0);
-  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(count_leftovers(), 0);
+  assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
   assert_int_equal(utimensat(AT_FDCWD, path.data, old, 0), 0);
-  /* before expired caches are deleted */
-  assert_int_equal(get(c, A, &one, (int64_t[]){0}, 1), CLV_NOT_FOUND);
+  /* the cache has expired, but has not been deleted yet */
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){0}, 1), CLV_NOT_FOUND);
   assert_int_equal(clv_caches_evict_expired(c, now), 0);
-  assert_int_equal(leftovers(), 0);
+  assert_int_equal(count_leftovers(), 0);
   clv_caches_free(c);
 }
 
@@ -285,32 +286,32 @@ static void expired_caches_are_deleted(void **state) {
 static void failed_cache_write_leaves_no_file(void **state) {
   const struct rlimit tight = {CLV_CACHE_HEADER_BYTES + 8, RLIM_INFINITY},
                       wide = {RLIM_INFINITY, RLIM_INFINITY};
-  const clv_cache one = cache_of(1, 60);
+  const clv_cache one = make_cache(1, 60);
   clv_caches *c = open_caches();
   (void)state;
   signal(SIGXFSZ, SIG_IGN);
   setrlimit(RLIMIT_FSIZE, &tight);
-  clv_code code = put(c, A, MIB, &one, (int64_t[]){0}, 1);
+  clv_code code = write_rows(c, A, MIB, &one, (int64_t[]){0}, 1);
   setrlimit(RLIMIT_FSIZE, &wide);
   assert_int_equal(code, CLV_UNAVAILABLE);
-  assert_int_equal(leftovers(), 0);
-  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
-  assert_int_equal(get(c, A, &one, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(count_leftovers(), 0);
+  assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){0}, 1), CLV_OK);
   clv_caches_free(c);
 }
 
-/* A symbolic link at the path of the file. */
+/* A symbolic link at the path of a cache's file is not followed. */
 static void symbolic_links_are_not_followed(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_caches *c = open_caches();
-  const clv_cache one = cache_of(1, 60);
-  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
-  path_of(1, &path);
+  const clv_cache one = make_cache(1, 60);
+  assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
+  get_path(1, &path);
   assert_int_equal(unlink(path.data), 0);
   assert_int_equal(symlink("/etc/hostname", path.data), 0);
-  assert_int_equal(get(c, A, &one, (int64_t[]){0}, 1), CLV_UNAVAILABLE);
-  assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_UNAVAILABLE);
+  assert_int_equal(read_rows(c, A, &one, (int64_t[]){0}, 1), CLV_UNAVAILABLE);
+  assert_int_equal(write_rows(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_UNAVAILABLE);
   assert_int_equal(unlink(path.data), 0);
   clv_caches_free(c);
 }

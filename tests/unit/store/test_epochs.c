@@ -23,8 +23,8 @@ static clv_epochs *open_epochs(const char *dir) {
   return e;
 }
 
-static clv_code enter(clv_epochs *e, const char *who, uint8_t session, uint64_t epoch,
-                      uint8_t config, bool *changed) {
+static clv_code register_session(clv_epochs *e, const char *who, uint8_t session, uint64_t epoch,
+                                 uint8_t config, bool *changed) {
   uint8_t id[16] = {session};
   return clv_epochs_register(e, who, id, epoch, &(clv_sha256){{config}}, changed, &err);
 }
@@ -33,18 +33,19 @@ static void older_epoch_is_refused_after_a_restart(void **state) {
   (void)state;
   bool changed;
   clv_epochs *e = open_epochs(folder);
-  assert_int_equal(enter(e, "spiffe://a/m", 1, 3, 1, &changed), CLV_OK);
-  assert_int_equal(enter(e, "spiffe://b/m", 1, 1, 1, &changed), CLV_OK); /* of another identity */
-  assert_int_equal(enter(e, "spiffe://a/m", 2, 1, 1, &changed), CLV_OK);
+  assert_int_equal(register_session(e, "spiffe://a/m", 1, 3, 1, &changed), CLV_OK);
+  assert_int_equal(register_session(e, "spiffe://b/m", 1, 1, 1, &changed),
+                   CLV_OK); /* the session of another identity */
+  assert_int_equal(register_session(e, "spiffe://a/m", 2, 1, 1, &changed), CLV_OK);
   clv_epochs_free(e);
-  e = open_epochs(folder); /* as after a restart of the worker */
-  assert_int_equal(enter(e, "spiffe://a/m", 1, 2, 1, &changed), CLV_PRECONDITION);
+  e = open_epochs(folder); /* opens the folder again, as a restarted worker does */
+  assert_int_equal(register_session(e, "spiffe://a/m", 1, 2, 1, &changed), CLV_PRECONDITION);
   assert_non_null(strstr(err.text, "attempt 2 of this session is refused: attempt 3, a newer one"));
-  assert_int_equal(enter(e, "spiffe://a/m", 1, 3, 1, &changed), CLV_OK);
+  assert_int_equal(register_session(e, "spiffe://a/m", 1, 3, 1, &changed), CLV_OK);
   assert_false(changed);
-  assert_int_equal(enter(e, "spiffe://a/m", 1, 3, 2, &changed), CLV_PRECONDITION);
+  assert_int_equal(register_session(e, "spiffe://a/m", 1, 3, 2, &changed), CLV_PRECONDITION);
   assert_non_null(strstr(err.text, "another configuration"));
-  assert_int_equal(enter(e, "spiffe://a/m", 1, 4, 2, &changed), CLV_OK);
+  assert_int_equal(register_session(e, "spiffe://a/m", 1, 4, 2, &changed), CLV_OK);
   assert_true(changed);
   clv_epochs_free(e);
 }
@@ -53,13 +54,13 @@ static void remembered_sessions_per_identity_are_bounded(void **state) {
   (void)state;
   bool changed;
   clv_epochs *e = open_epochs(NULL);
-  assert_int_equal(enter(e, "spiffe://b/m", 1, 2, 1, &changed), CLV_OK);
+  assert_int_equal(register_session(e, "spiffe://b/m", 1, 2, 1, &changed), CLV_OK);
   for (int i = 0; i < 100; i++)
-    assert_int_equal(enter(e, "spiffe://a/m", (uint8_t)i, 2, 1, &changed), CLV_OK);
-  assert_int_equal(enter(e, "spiffe://a/m", 36, 1, 1, &changed), CLV_PRECONDITION);
-  assert_int_equal(enter(e, "spiffe://b/m", 1, 1, 1, &changed), CLV_PRECONDITION);
+    assert_int_equal(register_session(e, "spiffe://a/m", (uint8_t)i, 2, 1, &changed), CLV_OK);
+  assert_int_equal(register_session(e, "spiffe://a/m", 36, 1, 1, &changed), CLV_PRECONDITION);
+  assert_int_equal(register_session(e, "spiffe://b/m", 1, 1, 1, &changed), CLV_PRECONDITION);
   /* the oldest entry was dropped */
-  assert_int_equal(enter(e, "spiffe://a/m", 35, 1, 1, &changed), CLV_OK);
+  assert_int_equal(register_session(e, "spiffe://a/m", 35, 1, 1, &changed), CLV_OK);
   clv_epochs_free(e);
 }
 

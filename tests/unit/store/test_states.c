@@ -31,7 +31,8 @@ static clv_states *open_states(void) {
 }
 
 /* Saves a file with `n` numbers. */
-static clv_code save(clv_states *s, const char *who, uint64_t most, const char *name, int64_t n) {
+static clv_code save_file(clv_states *s, const char *who, uint64_t most, const char *name,
+                          int64_t n) {
   clv_sha256 digest;
   uint64_t bytes;
   const clv_weights_tensor t = {
@@ -43,7 +44,7 @@ static clv_code save(clv_states *s, const char *who, uint64_t most, const char *
 }
 
 /* Returns the first number of the file, or a negative code. */
-static int first_of(clv_states *s, const char *who, const char *name, size_t most) {
+static int read_first_number(clv_states *s, const char *who, const char *name, size_t most) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   clv_code code = clv_states_open_file(s, who, name, most, NULL, &f, &err);
   if (code != CLV_OK) return -(int)code;
@@ -56,16 +57,16 @@ static void state_is_visible_only_to_its_identity(void **state) {
   (void)state;
   clv_states *s = open_states();
   numbers[0] = 5;
-  assert_int_equal(save(s, A, 1 << 20, "x", 100), CLV_OK);
-  assert_int_equal(first_of(s, B, "x", 1 << 20), -CLV_NOT_FOUND);
+  assert_int_equal(save_file(s, A, 1 << 20, "x", 100), CLV_OK);
+  assert_int_equal(read_first_number(s, B, "x", 1 << 20), -CLV_NOT_FOUND);
   assert_int_equal(clv_states_remove(s, B, "x", NULL, &err), CLV_NOT_FOUND);
   numbers[0] = 6;
-  assert_int_equal(save(s, B, 1 << 20, "x", 100), CLV_OK);
+  assert_int_equal(save_file(s, B, 1 << 20, "x", 100), CLV_OK);
   clv_states_free(s);
-  s = open_states(); /* as after a restart of the worker */
-  assert_int_equal(first_of(s, A, "x", 1 << 20), 5);
-  assert_int_equal(first_of(s, B, "x", 1 << 20), 6);
-  assert_int_equal(first_of(s, A, "x", 100), -CLV_EXHAUSTED);
+  s = open_states(); /* opens the folder again, as a restarted worker does */
+  assert_int_equal(read_first_number(s, A, "x", 1 << 20), 5);
+  assert_int_equal(read_first_number(s, B, "x", 1 << 20), 6);
+  assert_int_equal(read_first_number(s, A, "x", 100), -CLV_EXHAUSTED);
   assert_null(strstr(err.text, folder));
   assert_int_equal(clv_states_remove(s, B, "x", NULL, &err), CLV_OK);
   assert_int_equal(clv_states_remove(s, A, "x", NULL, &err), CLV_OK);
@@ -81,12 +82,12 @@ static void invalid_state_names_are_refused(void **state) {
                              ".x", "a b", "a\n", "\xc3\xa4", lengthy};
   clv_states *s = open_states();
   for (size_t i = 0; i < CLV_COUNT(bad); i++) {
-    assert_int_equal(save(s, A, 1 << 20, bad[i], 10), CLV_INVALID);
-    assert_int_equal(first_of(s, A, bad[i], 1 << 20), -CLV_INVALID);
+    assert_int_equal(save_file(s, A, 1 << 20, bad[i], 10), CLV_INVALID);
+    assert_int_equal(read_first_number(s, A, bad[i], 1 << 20), -CLV_INVALID);
     assert_int_equal(clv_states_remove(s, A, bad[i], NULL, &err), CLV_INVALID);
   }
   lengthy[128] = '\0';
-  assert_int_equal(save(s, A, 1 << 20, lengthy, 10), CLV_OK);
+  assert_int_equal(save_file(s, A, 1 << 20, lengthy, 10), CLV_OK);
   assert_int_equal(clv_states_remove(s, A, lengthy, NULL, &err), CLV_OK);
   clv_states_free(s);
 }
@@ -94,21 +95,23 @@ static void invalid_state_names_are_refused(void **state) {
 static void state_quota_counts_stored_files(void **state) {
   (void)state;
   clv_states *s = open_states();
-  assert_int_equal(save(s, A, 0, "x", 10), CLV_EXHAUSTED);
+  assert_int_equal(save_file(s, A, 0, "x", 10), CLV_EXHAUSTED);
   assert_non_null(strstr(err.text, "allow[].state_bytes"));
-  assert_int_equal(save(s, A, 12288, "x", 10), CLV_OK);
-  assert_int_equal(save(s, A, 12288, "y", 2000), CLV_OK); /* two files of 4 KiB */
-  assert_int_equal(save(s, A, 12288, "z", 10), CLV_EXHAUSTED);
-  assert_int_equal(save(s, B, 4096, "z", 10), CLV_OK);
-  assert_int_equal(save(s, A, 12288, "y", 2000), CLV_OK); /* replaces itself */
-  assert_int_equal(save(s, A, 12288, "x", 2000), CLV_EXHAUSTED);
-  assert_int_equal(save(s, A, 12288, "y", 10), CLV_OK);
+  assert_int_equal(save_file(s, A, 12288, "x", 10), CLV_OK);
+  /* the quota allows two files of 4 KiB */
+  assert_int_equal(save_file(s, A, 12288, "y", 2000), CLV_OK);
+  assert_int_equal(save_file(s, A, 12288, "z", 10), CLV_EXHAUSTED);
+  assert_int_equal(save_file(s, B, 4096, "z", 10), CLV_OK);
+  /* the file replaces the earlier file of its name */
+  assert_int_equal(save_file(s, A, 12288, "y", 2000), CLV_OK);
+  assert_int_equal(save_file(s, A, 12288, "x", 2000), CLV_EXHAUSTED);
+  assert_int_equal(save_file(s, A, 12288, "y", 10), CLV_OK);
   clv_states_free(s);
   s = open_states();
-  assert_int_equal(save(s, A, 12288, "z", 10), CLV_OK);
-  assert_int_equal(save(s, A, 12288, "zz", 10), CLV_EXHAUSTED);
+  assert_int_equal(save_file(s, A, 12288, "z", 10), CLV_OK);
+  assert_int_equal(save_file(s, A, 12288, "zz", 10), CLV_EXHAUSTED);
   assert_int_equal(clv_states_remove(s, A, "x", NULL, &err), CLV_OK);
-  assert_int_equal(save(s, A, 12288, "zz", 10), CLV_OK);
+  assert_int_equal(save_file(s, A, 12288, "zz", 10), CLV_OK);
   clv_states_free(s);
 }
 
@@ -119,32 +122,32 @@ typedef struct slow_save {
   clv_states *s;
   const char *name;
   int64_t n;
-  uint64_t most;
-  clv_code code;
-  bool is_cancelled, is_written, may_go_on;
+  uint64_t max_bytes;
+  clv_code result_code;
+  bool is_cancelled, is_written, may_continue;
   pthread_t thread;
 } slow_save;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
-static void wait_for(const bool *what) {
+static void wait_for_flag(const bool *what) {
   pthread_mutex_lock(&lock);
   while (!*what) pthread_cond_wait(&changed, &lock);
   pthread_mutex_unlock(&lock);
 }
 
-static void set(bool *what) {
+static void set_flag(bool *what) {
   pthread_mutex_lock(&lock);
   *what = true;
   pthread_cond_broadcast(&changed);
   pthread_mutex_unlock(&lock);
 }
 
-static void stop_behind_the_data(void *user) {
+static void wait_after_data(void *user) {
   slow_save *w = user;
-  set(&w->is_written);
-  wait_for(&w->may_go_on);
+  set_flag(&w->is_written);
+  wait_for_flag(&w->may_continue);
 }
 
 static bool is_cancelled(void *user) { return __atomic_load_n((bool *)user, __ATOMIC_RELAXED); }
@@ -156,48 +159,48 @@ static void *run_slow_save(void *user) {
   const clv_cancel_hook waiter = {is_cancelled, &w->is_cancelled};
   const clv_state_save_request r = {.list = &t,
                                     .n = 1,
-                                    .most = w->most,
+                                    .most = w->max_bytes,
                                     .waiter = &waiter,
-                                    .on_written = stop_behind_the_data,
+                                    .on_written = wait_after_data,
                                     .user = w};
   clv_sha256 digest;
   uint64_t bytes;
   clv_err mine;
-  w->code = clv_states_save(w->s, A, w->name, &r, &digest, &bytes, &mine);
+  w->result_code = clv_states_save(w->s, A, w->name, &r, &digest, &bytes, &mine);
   return NULL;
 }
 
 static void begin_slow_save(slow_save *w) {
   assert_int_equal(pthread_create(&w->thread, NULL, run_slow_save, w), 0);
-  wait_for(&w->is_written);
+  wait_for_flag(&w->is_written);
 }
 
 static void end_slow_save(slow_save *w) {
-  set(&w->may_go_on);
+  set_flag(&w->may_continue);
   pthread_join(w->thread, NULL);
 }
 
 static void two_sessions_at_once_keep_the_quota(void **state) {
   (void)state;
   clv_states *s = open_states();
-  assert_int_equal(save(s, A, 1 << 20, "q1", 10), CLV_OK);
+  assert_int_equal(save_file(s, A, 1 << 20, "q1", 10), CLV_OK);
   clv_state_list l = {0};
   assert_int_equal(clv_states_list(s, A, "", "", &l, &err), CLV_OK);
   const uint64_t most = l.used_bytes + 8192;
   clv_state_list_done(&l);
-  slow_save first = {.s = s, .name = "q2", .n = 2000, .most = most};
+  slow_save first = {.s = s, .name = "q2", .n = 2000, .max_bytes = most};
   begin_slow_save(&first);
-  assert_int_equal(save(s, A, most, "q3", 10), CLV_EXHAUSTED);
-  assert_int_equal(save(s, A, most, "q1", 2000), CLV_EXHAUSTED);
-  assert_int_equal(save(s, A, most, "q1", 10), CLV_OK);
-  assert_int_equal(save(s, C, 4096, "q3", 10), CLV_OK);
+  assert_int_equal(save_file(s, A, most, "q3", 10), CLV_EXHAUSTED);
+  assert_int_equal(save_file(s, A, most, "q1", 2000), CLV_EXHAUSTED);
+  assert_int_equal(save_file(s, A, most, "q1", 10), CLV_OK);
+  assert_int_equal(save_file(s, C, 4096, "q3", 10), CLV_OK);
   end_slow_save(&first);
-  assert_int_equal(first.code, CLV_OK);
-  slow_save less = {.s = s, .name = "q2", .n = 10, .most = most};
+  assert_int_equal(first.result_code, CLV_OK);
+  slow_save less = {.s = s, .name = "q2", .n = 10, .max_bytes = most};
   begin_slow_save(&less); /* the old file of 8 KiB counts until the new one is complete */
-  assert_int_equal(save(s, A, most, "q3", 10), CLV_EXHAUSTED);
+  assert_int_equal(save_file(s, A, most, "q3", 10), CLV_EXHAUSTED);
   end_slow_save(&less);
-  assert_int_equal(save(s, A, most, "q3", 10), CLV_OK);
+  assert_int_equal(save_file(s, A, most, "q3", 10), CLV_OK);
   for (int i = 1; i <= 3; i++) {
     const char name[] = {'q', (char)('0' + i), '\0'};
     assert_int_equal(clv_states_remove(s, A, name, NULL, &err), CLV_OK);
@@ -208,8 +211,8 @@ static void two_sessions_at_once_keep_the_quota(void **state) {
 
 static void *load_slowly(void *user) {
   slow_save *w = user;
-  w->code = (clv_code)first_of(w->s, A, w->name, 1 << 20);
-  set(&w->is_written);
+  w->result_code = (clv_code)read_first_number(w->s, A, w->name, 1 << 20);
+  set_flag(&w->is_written);
   return NULL;
 }
 
@@ -217,9 +220,9 @@ static void load_waits_for_the_writer_of_its_name(void **state) {
   (void)state;
   clv_states *s = open_states();
   numbers[0] = 1;
-  assert_int_equal(save(s, A, 1 << 20, "x", 10), CLV_OK);
+  assert_int_equal(save_file(s, A, 1 << 20, "x", 10), CLV_OK);
   numbers[0] = 2;
-  slow_save w = {.s = s, .name = "x", .n = 10, .most = 1 << 20};
+  slow_save w = {.s = s, .name = "x", .n = 10, .max_bytes = 1 << 20};
   slow_save load = {.s = s, .name = "x"};
   begin_slow_save(&w);
   assert_int_equal(pthread_create(&load.thread, NULL, load_slowly, &load), 0);
@@ -232,7 +235,7 @@ static void load_waits_for_the_writer_of_its_name(void **state) {
   assert_int_equal(clv_states_remove(s, A, "x", &waiter, &err), CLV_CANCELLED);
   end_slow_save(&w);
   pthread_join(load.thread, NULL);
-  assert_int_equal(load.code, 2);
+  assert_int_equal(load.result_code, 2);
   clv_states_free(s);
 }
 
@@ -240,14 +243,14 @@ static void cancelled_save_leaves_the_old_file(void **state) {
   (void)state;
   clv_states *s = open_states();
   numbers[0] = 3;
-  assert_int_equal(save(s, A, 1 << 20, "x", 10), CLV_OK);
+  assert_int_equal(save_file(s, A, 1 << 20, "x", 10), CLV_OK);
   numbers[0] = 4;
-  slow_save w = {.s = s, .name = "x", .n = 10, .most = 1 << 20};
+  slow_save w = {.s = s, .name = "x", .n = 10, .max_bytes = 1 << 20};
   begin_slow_save(&w);
   __atomic_store_n(&w.is_cancelled, true, __ATOMIC_RELAXED);
   end_slow_save(&w);
-  assert_int_equal(w.code, CLV_CANCELLED);
-  assert_int_equal(first_of(s, A, "x", 1 << 20), 3);
+  assert_int_equal(w.result_code, CLV_CANCELLED);
+  assert_int_equal(read_first_number(s, A, "x", 1 << 20), 3);
   assert_int_equal(clv_states_remove(s, A, "x", NULL, &err), CLV_OK);
   char command[128];
   snprintf(command, sizeof command, "test -z \"$(find %s -name '*.tmp')\"", folder);
@@ -270,7 +273,7 @@ static void disk_errors_name_the_file_and_leave_the_old_one(void **state) {
   (void)state;
   static const struct {
     int error;
-    clv_code code;
+    clv_code result_code;
     const char *text;
   } cases[] = {{ENOSPC, CLV_EXHAUSTED, "file of state 'd': the worker's disk is full ("},
                {EDQUOT, CLV_EXHAUSTED, "the disk quota of the worker's user is used up"},
@@ -279,20 +282,20 @@ static void disk_errors_name_the_file_and_leave_the_old_one(void **state) {
                {ENXIO, CLV_UNAVAILABLE, "check the worker's disk"}};
   clv_states *s = open_states();
   numbers[0] = 7;
-  assert_int_equal(save(s, A, 1 << 20, "d", 10), CLV_OK);
+  assert_int_equal(save_file(s, A, 1 << 20, "d", 10), CLV_OK);
   numbers[0] = 8;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     fsync_error = cases[i].error;
-    assert_int_equal(save(s, A, 1 << 20, "d", 10), cases[i].code);
+    assert_int_equal(save_file(s, A, 1 << 20, "d", 10), cases[i].result_code);
     fsync_error = 0;
     if (!strstr(err.text, cases[i].text)) fail_msg("%s", err.text);
     assert_non_null(strstr(err.text, " are free)"));
     assert_non_null(strstr(err.text, "An earlier file of this name is still there"));
     assert_null(strstr(err.text, folder));
-    assert_int_equal(first_of(s, A, "d", 1 << 20), 7);
+    assert_int_equal(read_first_number(s, A, "d", 1 << 20), 7);
   }
-  assert_int_equal(save(s, A, 1 << 20, "d", 10), CLV_OK);
-  assert_int_equal(first_of(s, A, "d", 1 << 20), 8);
+  assert_int_equal(save_file(s, A, 1 << 20, "d", 10), CLV_OK);
+  assert_int_equal(read_first_number(s, A, "d", 1 << 20), 8);
   clv_states_free(s);
 }
 
@@ -305,7 +308,7 @@ static void lists_are_sorted_and_have_pages(void **state) {
   char name[16], name_of_last[16];
   for (int i = 0; i < CLV_MAX_LISTED_STATES + 3; i++) {
     snprintf(name, sizeof name, "n%04d", (i * 7) % (CLV_MAX_LISTED_STATES + 3));
-    assert_int_equal(save(s, C, 1 << 30, name, 10), CLV_OK);
+    assert_int_equal(save_file(s, C, 1 << 30, name, 10), CLV_OK);
   }
   strcpy(name_of_last, name);
   assert_int_equal(clv_states_list(s, C, "", "", &l, &err), CLV_OK);
@@ -328,7 +331,7 @@ static void lists_are_sorted_and_have_pages(void **state) {
   clv_states_free(s);
 }
 
-/* A folder at the path of the file. */
+/* If a folder is at the path of a file, the save fails as UNAVAILABLE. */
 static void disk_error_is_returned_as_unavailable(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
@@ -339,7 +342,7 @@ static void disk_error_is_returned_as_unavailable(void **state) {
   clv_sha256_hex(&digest, hex);
   clv_bytes_printf(&path, "%s/states/%s/in-the-way.safetensors/x", folder, hex);
   assert_int_equal(clv_mkdirs(path.data, &err), CLV_OK);
-  assert_int_equal(save(s, A, 1 << 20, "in-the-way", 10), CLV_UNAVAILABLE);
+  assert_int_equal(save_file(s, A, 1 << 20, "in-the-way", 10), CLV_UNAVAILABLE);
   assert_int_equal(clv_states_remove(s, A, "in-the-way", NULL, &err), CLV_UNAVAILABLE);
   clv_states_free(s);
 }

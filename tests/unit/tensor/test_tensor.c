@@ -42,7 +42,7 @@ static void dtypes_have_names_and_sizes(void **state) {
 }
 
 static int released;
-static void release(void *owner) { released += *(int *)owner; }
+static void count_release(void *owner) { released += *(int *)owner; }
 
 static void storage_is_released_with_its_last_view(void **state) {
   (void)state;
@@ -51,7 +51,7 @@ static void storage_is_released_with_its_last_view(void **state) {
   released = 0;
   clv_shape all = CLV_SHAPE(3, 4), row = CLV_SHAPE(4);
   clv_tensor *t, *v;
-  assert_int_equal(clv_tensor_wrap(CLV_F32, &all, data, release, &weight, &t, NULL), CLV_OK);
+  assert_int_equal(clv_tensor_wrap(CLV_F32, &all, data, count_release, &weight, &t, NULL), CLV_OK);
   assert_int_equal(clv_tensor_view(t, 32, CLV_F32, &row, &v, NULL), CLV_OK);
   assert_ptr_equal(v->data, data + 8);
   clv_tensor *refused;

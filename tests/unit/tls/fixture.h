@@ -44,7 +44,7 @@ static UNUSED clv_bytes read_text(const char *path) {
 }
 
 /* Returns options of a valid certificate of the scratch CA. Tests change single fields. */
-static UNUSED clv_tls_issue_options valid_options(const char *name) {
+static UNUSED clv_tls_issue_options make_valid_options(const char *name) {
   static const char *const uri[] = {"spiffe://cleave/worker-1"};
   return (clv_tls_issue_options){.ca_dir = scratch,
                                  .name = name,
@@ -54,7 +54,7 @@ static UNUSED clv_tls_issue_options valid_options(const char *name) {
                                  .not_before_offset_s = -300};
 }
 
-static UNUSED void issue(clv_tls_issue_options options) {
+static UNUSED void issue_certificate(clv_tls_issue_options options) {
   clv_err err;
   must(clv_tls_issue(&options, &err), &err);
 }
@@ -62,11 +62,12 @@ static UNUSED void issue(clv_tls_issue_options options) {
 /* ---- certificates by hand -------------------------------------------------------------------- */
 
 typedef struct by_hand {
-  const char *name, *san, *eku; /* texts of OpenSSL's extensions; NULL: without the extension */
-  X509 *issuer;                 /* NULL: self-signed */
+  const char *name, *san_text,
+      *eku_text; /* texts of OpenSSL's extensions; NULL: without the extension */
+  X509 *issuer;  /* certificate of the issuer; NULL: the certificate is self-signed */
   EVP_PKEY *issuer_key;
   bool is_ca;
-  int days;
+  int valid_days;
 } by_hand;
 
 static UNUSED void add_text_extension(X509 *cert, X509 *issuer, int nid, const char *text) {
@@ -78,17 +79,17 @@ static UNUSED void add_text_extension(X509 *cert, X509 *issuer, int nid, const c
   X509_EXTENSION_free(ext);
 }
 
-static UNUSED void sign_by_hand(X509 *cert, const by_hand *how, EVP_PKEY *key) {
+static UNUSED void sign_certificate_by_hand(X509 *cert, const by_hand *how, EVP_PKEY *key) {
   assert_true(X509_sign(cert, how->issuer ? how->issuer_key : key, EVP_sha256()) > 0);
 }
 
-static UNUSED X509 *cert_by_hand(const by_hand *how, EVP_PKEY *key) {
+static UNUSED X509 *make_certificate_by_hand(const by_hand *how, EVP_PKEY *key) {
   static long serial = 1000;
   X509 *cert = X509_new();
   X509_set_version(cert, X509_VERSION_3);
   ASN1_INTEGER_set(X509_get_serialNumber(cert), serial++);
   X509_gmtime_adj(X509_getm_notBefore(cert), -60);
-  X509_gmtime_adj(X509_getm_notAfter(cert), (long)how->days * DAY_S + 60);
+  X509_gmtime_adj(X509_getm_notAfter(cert), (long)how->valid_days * DAY_S + 60);
   X509_set_pubkey(cert, key);
   X509_NAME_add_entry_by_txt(X509_get_subject_name(cert), "CN", MBSTRING_ASC,
                              (const unsigned char *)how->name, -1, -1, 0);
@@ -96,9 +97,9 @@ static UNUSED X509 *cert_by_hand(const by_hand *how, EVP_PKEY *key) {
   X509_set_issuer_name(cert, X509_get_subject_name(issuer));
   add_text_extension(cert, issuer, NID_basic_constraints,
                      how->is_ca ? "critical,CA:TRUE" : "critical,CA:FALSE");
-  if (how->san) add_text_extension(cert, issuer, NID_subject_alt_name, how->san);
-  if (how->eku) add_text_extension(cert, issuer, NID_ext_key_usage, how->eku);
-  sign_by_hand(cert, how, key);
+  if (how->san_text) add_text_extension(cert, issuer, NID_subject_alt_name, how->san_text);
+  if (how->eku_text) add_text_extension(cert, issuer, NID_ext_key_usage, how->eku_text);
+  sign_certificate_by_hand(cert, how, key);
   return cert;
 }
 
@@ -118,7 +119,7 @@ static UNUSED void save_certs(const char *path, X509 *const *certs, size_t n) {
 }
 
 /* Returns the certificate as PEM. The caller frees it with free(). */
-static UNUSED char *pem_of(X509 *cert) {
+static UNUSED char *get_pem(X509 *cert) {
   BIO *bio = BIO_new(BIO_s_mem());
   assert_int_equal(PEM_write_bio_X509(bio, cert), 1);
   char *data = NULL;

@@ -15,41 +15,41 @@ enum { PLACES = 4, BUFFER = 16384 };
 /* ---- an admission of the test's own ---------------------------------------------------------- */
 
 static struct {
-  clv_tls_decision judged, entered; /* decisions that the callbacks return */
-  unsigned judges, held, sheds;
-  bool client;
-  char uri[100], issuer[100], serial[80], address[64];
+  clv_tls_decision decide_result, enter_result; /* decisions that the callbacks return */
+  unsigned n_decisions, n_held, n_sheds;
+  bool had_client_usage;
+  char uri[100], issuer[100], serial[80], last_address[64];
 } door;
 
-static clv_tls_decision judge(void *user, const clv_tls_caller *c, size_t *ret_holder) {
+static clv_tls_decision decide_and_record(void *user, const clv_tls_caller *c, size_t *ret_holder) {
   (void)user;
-  door.judges++;
-  door.client = c->has_client_usage;
+  door.n_decisions++;
+  door.had_client_usage = c->has_client_usage;
   snprintf(door.uri, sizeof door.uri, "%s", c->uri ? c->uri : "none");
   snprintf(door.issuer, sizeof door.issuer, "%s", c->issuer);
   snprintf(door.serial, sizeof door.serial, "%s", c->serial);
-  snprintf(door.address, sizeof door.address, "%s", c->address);
+  snprintf(door.last_address, sizeof door.last_address, "%s", c->address);
   *ret_holder = 7;
-  return door.judged;
+  return door.decide_result;
 }
 
-static clv_tls_decision enter(void *user, size_t holder) {
+static clv_tls_decision count_entry(void *user, size_t holder) {
   (void)user;
   assert_int_equal(holder, 7);
-  if (door.entered == CLV_TLS_ADMITTED) door.held++;
-  return door.entered;
+  if (door.enter_result == CLV_TLS_ADMITTED) door.n_held++;
+  return door.enter_result;
 }
 
-static void leave(void *user, size_t holder) {
+static void count_leave(void *user, size_t holder) {
   (void)user;
   assert_int_equal(holder, 7);
-  door.held--;
+  door.n_held--;
 }
 
-static void note_shed(void *user, const char *address) {
+static void record_shed(void *user, const char *address) {
   (void)user;
-  door.sheds++;
-  snprintf(door.address, sizeof door.address, "%s", address);
+  door.n_sheds++;
+  snprintf(door.last_address, sizeof door.last_address, "%s", address);
 }
 
 /* ---- one connection -------------------------------------------------------------------------- */
@@ -59,18 +59,18 @@ static int listener;
 static struct sockaddr_in at_port;
 
 typedef struct pair {
-  int here, there; /* sockets: the accepted one and the client's */
-  bool taken;
-  SSL *server, *client;
+  int accepted_fd, client_fd; /* sockets: the accepted one and the client's */
+  bool is_taken;
+  SSL *server, *had_client_usage;
   BIO *in, *out;
 } pair;
 
-static pair dial(void) {
-  pair p = {.there = socket(AF_INET, SOCK_STREAM, 0)};
-  assert_int_equal(connect(p.there, (struct sockaddr *)&at_port, sizeof at_port), 0);
-  p.here = accept(listener, NULL, NULL);
-  p.taken = clv_tls_accepted_expect_fd(p.here);
-  if (!p.taken) return p;
+static pair dial_listener(void) {
+  pair p = {.client_fd = socket(AF_INET, SOCK_STREAM, 0)};
+  assert_int_equal(connect(p.client_fd, (struct sockaddr *)&at_port, sizeof at_port), 0);
+  p.accepted_fd = accept(listener, NULL, NULL);
+  p.is_taken = clv_tls_accepted_expect_fd(p.accepted_fd);
+  if (!p.is_taken) return p;
   p.server = SSL_new(server_ctx);
   p.in = BIO_new(BIO_s_mem());
   p.out = BIO_new(BIO_s_mem());
@@ -80,26 +80,26 @@ static pair dial(void) {
   return p;
 }
 
-static void hang_up(pair *p) {
+static void close_pair(pair *p) {
   SSL_free(p->server);
-  SSL_free(p->client);
+  SSL_free(p->had_client_usage);
   BIO_free(p->out);
-  close(p->here);
-  close(p->there);
+  close(p->accepted_fd);
+  close(p->client_fd);
   ERR_clear_error();
 }
 
-/* Passes received bytes to the server, makes one step, and sends its output, but not that of a
- * failed step. */
-static bool step(pair *p) {
+/* Gives the server the received bytes, runs one step of its handshake, and sends its output, unless
+ * the step failed. */
+static bool run_handshake_step(pair *p) {
   char data[BUFFER];
   char *said = NULL;
-  ssize_t n = recv(p->here, data, sizeof data, MSG_DONTWAIT);
+  ssize_t n = recv(p->accepted_fd, data, sizeof data, MSG_DONTWAIT);
   if (n > 0) BIO_write(p->in, data, (int)n);
   int rc = SSL_do_handshake(p->server);
   if (rc != 1 && SSL_get_error(p->server, rc) != SSL_ERROR_WANT_READ) return false;
   long len = BIO_get_mem_data(p->out, &said);
-  if (len > 0 && send(p->here, said, (size_t)len, MSG_NOSIGNAL) != len) return false;
+  if (len > 0 && send(p->accepted_fd, said, (size_t)len, MSG_NOSIGNAL) != len) return false;
   (void)BIO_reset(p->out);
   return true;
 }
@@ -107,28 +107,28 @@ static bool step(pair *p) {
 /* Runs the handshake to its end. Returns true if the server accepted it. */
 static bool complete_handshake(pair *p) {
   bool alive = true;
-  p->client = SSL_new(client_ctx);
-  SSL_set_fd(p->client, p->there);
-  SSL_set_connect_state(p->client);
+  p->had_client_usage = SSL_new(client_ctx);
+  SSL_set_fd(p->had_client_usage, p->client_fd);
+  SSL_set_connect_state(p->had_client_usage);
   struct timeval soon = {0, 20000};
-  setsockopt(p->there, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
+  setsockopt(p->client_fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
   for (int i = 0; i < 50 && alive && !SSL_is_init_finished(p->server); i++) {
-    (void)SSL_do_handshake(p->client);
-    alive = step(p);
+    (void)SSL_do_handshake(p->had_client_usage);
+    alive = run_handshake_step(p);
   }
   ERR_clear_error();
   return alive && SSL_is_init_finished(p->server);
 }
 
 /* Returns the alert that the client reads; -1: none, the connection was closed or stays open. */
-static int alert_of(pair *p) {
+static int read_alert(pair *p) {
   char byte;
-  if (SSL_read(p->client, &byte, 1) > 0) return -1;
+  if (SSL_read(p->had_client_usage, &byte, 1) > 0) return -1;
   unsigned long e = ERR_get_error();
   return ERR_GET_LIB(e) == ERR_LIB_SSL && ERR_GET_REASON(e) > 1000 ? ERR_GET_REASON(e) - 1000 : -1;
 }
 
-static SSL_CTX *context(bool server) {
+static SSL_CTX *make_ssl_context(bool server) {
   SSL_CTX *ctx = SSL_CTX_new(TLS_method());
   SSL_CTX_use_certificate_chain_file(ctx, at("good.pem"));
   SSL_CTX_use_PrivateKey_file(ctx, at("good.key"), SSL_FILETYPE_PEM);
@@ -144,11 +144,11 @@ static int group_up(void **state) {
   socklen_t len = sizeof at_port;
   assert_int_equal(scratch_setup(state), 0);
   must(clv_tls_ca_init(scratch, "home", 31, &err), &err);
-  issue(valid_options("good"));
+  issue_certificate(make_valid_options("good"));
   must(clv_tls_set_min_version(&err), &err);
   must(clv_tls_handshakes_watch(3000, &err), &err);
-  server_ctx = context(true);
-  client_ctx = context(false);
+  server_ctx = make_ssl_context(true);
+  client_ctx = make_ssl_context(false);
   at_port = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   listener = socket(AF_INET, SOCK_STREAM, 0);
   assert_int_equal(bind(listener, (struct sockaddr *)&at_port, len), 0);
@@ -164,20 +164,20 @@ static int group_down(void **state) {
   return scratch_teardown(state);
 }
 
-static int begin(void **state) {
+static int begin_admission(void **state) {
   (void)state;
   const clv_tls_admission a = {.max_connections = PLACES,
-                               .decide = judge,
-                               .enter = enter,
-                               .leave = leave,
-                               .on_shed = note_shed};
+                               .decide = decide_and_record,
+                               .enter = count_entry,
+                               .leave = count_leave,
+                               .on_shed = record_shed};
   clv_err err;
   memset(&door, 0, sizeof door);
   must(clv_tls_accepted_open(&a, &err), &err);
   return 0;
 }
 
-static uint64_t failures(clv_tls_failure f) {
+static uint64_t count_failures(clv_tls_failure f) {
   clv_tls_handshakes h;
   clv_tls_handshakes_count(true, &h);
   return h.n_failed[f];
@@ -187,143 +187,146 @@ static uint64_t failures(clv_tls_failure f) {
 
 static void closed_connection_returns_its_slot(void **state) {
   (void)state;
-  pair p = dial();
+  pair p = dial_listener();
   assert_true(complete_handshake(&p));
-  assert_int_equal(door.judges, 1);
-  assert_int_equal(door.held, 1);
+  assert_int_equal(door.n_decisions, 1);
+  assert_int_equal(door.n_held, 1);
   assert_string_equal(door.uri, "spiffe://cleave/worker-1");
   assert_string_equal(door.issuer, "/CN=home");
   assert_true(strlen(door.serial) >= 16 && strspn(door.serial, "0123456789ABCDEF") >= 16);
-  assert_string_equal(door.address, "127.0.0.1");
-  hang_up(&p);
-  assert_int_equal(door.held, 0);
+  assert_string_equal(door.last_address, "127.0.0.1");
+  close_pair(&p);
+  assert_int_equal(door.n_held, 0);
 }
 
-static void refused(clv_tls_decision decision, int alert, clv_tls_failure failure) {
-  uint64_t before = failures(failure);
-  door.judged = decision;
-  pair p = dial();
+static void assert_refused(clv_tls_decision decision, int alert, clv_tls_failure failure) {
+  uint64_t before = count_failures(failure);
+  door.decide_result = decision;
+  pair p = dial_listener();
   assert_false(complete_handshake(&p));
-  assert_int_equal(alert_of(&p), alert);
-  assert_int_equal(door.held, 0);
-  hang_up(&p);
-  assert_int_equal(failures(failure), before + 1);
+  assert_int_equal(read_alert(&p), alert);
+  assert_int_equal(door.n_held, 0);
+  close_pair(&p);
+  assert_int_equal(count_failures(failure), before + 1);
 }
 
 static void refusal_sends_its_alert_and_is_counted(void **state) {
   (void)state;
-  refused(CLV_TLS_NOT_ALLOWED, SSL_AD_HANDSHAKE_FAILURE, CLV_TLS_FAILURE_NOT_ALLOWED);
-  refused(CLV_TLS_OVER_QUOTA, SSL_AD_INTERNAL_ERROR, CLV_TLS_FAILURE_QUOTA);
-  refused(CLV_TLS_FULL, SSL_AD_INTERNAL_ERROR, CLV_TLS_FAILURE_SHED);
-  refused(CLV_TLS_REVOKED, SSL_AD_CERTIFICATE_REVOKED, CLV_TLS_FAILURE_REVOKED);
-  refused(CLV_TLS_NOT_FOR_CLIENTS, SSL_AD_UNSUPPORTED_CERTIFICATE, CLV_TLS_FAILURE_BAD_CERTIFICATE);
+  assert_refused(CLV_TLS_NOT_ALLOWED, SSL_AD_HANDSHAKE_FAILURE, CLV_TLS_FAILURE_NOT_ALLOWED);
+  assert_refused(CLV_TLS_OVER_QUOTA, SSL_AD_INTERNAL_ERROR, CLV_TLS_FAILURE_QUOTA);
+  assert_refused(CLV_TLS_FULL, SSL_AD_INTERNAL_ERROR, CLV_TLS_FAILURE_SHED);
+  assert_refused(CLV_TLS_REVOKED, SSL_AD_CERTIFICATE_REVOKED, CLV_TLS_FAILURE_REVOKED);
+  assert_refused(CLV_TLS_NOT_FOR_CLIENTS, SSL_AD_UNSUPPORTED_CERTIFICATE,
+                 CLV_TLS_FAILURE_BAD_CERTIFICATE);
 }
 
 /* True if the callback sees a client whose certificate has this usage. */
-static bool is_client(const char *name, const char *eku) {
-  const by_hand how = {.name = name, .days = 1, .san = "URI:spiffe://cleave/x", .eku = eku};
+static bool is_seen_as_client(const char *name, const char *eku) {
+  const by_hand how = {
+      .name = name, .valid_days = 1, .san_text = "URI:spiffe://cleave/x", .eku_text = eku};
   SSL_CTX *usual_ctx = client_ctx;
   EVP_PKEY *key = EVP_EC_gen("P-256");
-  X509 *cert = cert_by_hand(&how, key);
+  X509 *cert = make_certificate_by_hand(&how, key);
   X509_STORE_add_cert(SSL_CTX_get_cert_store(server_ctx), cert);
-  client_ctx = context(false);
+  client_ctx = make_ssl_context(false);
   SSL_CTX_use_certificate(client_ctx, cert);
   SSL_CTX_use_PrivateKey(client_ctx, key);
-  door.judges = 0;
-  pair p = dial();
+  door.n_decisions = 0;
+  pair p = dial_listener();
   (void)complete_handshake(&p);
-  assert_int_equal(door.judges, 1);
-  hang_up(&p);
+  assert_int_equal(door.n_decisions, 1);
+  close_pair(&p);
   SSL_CTX_free(client_ctx);
   client_ctx = usual_ctx;
   X509_free(cert);
   EVP_PKEY_free(key);
-  return door.client;
+  return door.had_client_usage;
 }
 
 static void certificate_without_client_usage_is_no_client(void **state) {
   (void)state;
-  assert_true(is_client("both", "serverAuth,clientAuth"));
-  assert_false(is_client("none", NULL)); /* OpenSSL accepts it */
+  assert_true(is_seen_as_client("both", "serverAuth,clientAuth"));
+  /* OpenSSL accepts a certificate without usage; the callback does not see a client */
+  assert_false(is_seen_as_client("none", NULL));
 }
 
-/* Between the certificate and the proof of its key, another connection takes the last free one of
- * the quota. */
+/* The certificate arrives while the quota has one connection left. Before the client proves its
+ * key, another connection takes that place. */
 static void late_quota_refusal_closes_the_connection(void **state) {
   (void)state;
-  uint64_t before = failures(CLV_TLS_FAILURE_QUOTA);
+  uint64_t before = count_failures(CLV_TLS_FAILURE_QUOTA);
   char byte;
-  door.entered = CLV_TLS_OVER_QUOTA;
-  pair p = dial();
+  door.enter_result = CLV_TLS_OVER_QUOTA;
+  pair p = dial_listener();
   (void)complete_handshake(&p);
-  assert_int_equal(recv(p.here, &byte, 1, 0), 0); /* the connection was shut down */
-  assert_int_equal(door.held, 0);
-  hang_up(&p);
-  assert_int_equal(door.held, 0);
-  assert_int_equal(failures(CLV_TLS_FAILURE_QUOTA), before + 1);
+  assert_int_equal(recv(p.accepted_fd, &byte, 1, 0), 0); /* the connection was shut down */
+  assert_int_equal(door.n_held, 0);
+  close_pair(&p);
+  assert_int_equal(door.n_held, 0);
+  assert_int_equal(count_failures(CLV_TLS_FAILURE_QUOTA), before + 1);
 }
 
 static void tls_sessions_are_not_resumable(void **state) {
   (void)state;
   char byte;
-  pair p = dial();
+  pair p = dial_listener();
   assert_true(complete_handshake(&p));
-  (void)SSL_read(p.client, &byte, 1); /* this is where session tickets would be read */
-  assert_false(SSL_SESSION_is_resumable(SSL_get_session(p.client)));
-  hang_up(&p);
+  (void)SSL_read(p.had_client_usage, &byte, 1); /* this read would receive session tickets */
+  assert_false(SSL_SESSION_is_resumable(SSL_get_session(p.had_client_usage)));
+  close_pair(&p);
 }
 
 static bool is_open(const pair *p) {
   char byte;
-  return recv(p->there, &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0;
+  return recv(p->client_fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0;
 }
 
 /* Silent connections are closed first, the longest silent one before the others; accepted
  * connections stay. */
 static void longest_silent_handshake_is_shed_first(void **state) {
   (void)state;
-  pair in = dial();
+  pair in = dial_listener();
   assert_true(complete_handshake(&in));
-  pair spoke = dial(), first = dial(), second = dial();
-  assert_true(spoke.taken && first.taken && second.taken);
-  assert_int_equal(send(spoke.there, "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03", 10, 0), 10);
-  (void)step(&spoke);
-  pair late = dial();
-  assert_true(late.taken && door.sheds == 1);
+  pair spoke = dial_listener(), first = dial_listener(), second = dial_listener();
+  assert_true(spoke.is_taken && first.is_taken && second.is_taken);
+  assert_int_equal(send(spoke.client_fd, "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03", 10, 0), 10);
+  (void)run_handshake_step(&spoke);
+  pair late = dial_listener();
+  assert_true(late.is_taken && door.n_sheds == 1);
   assert_false(is_open(&first));
   assert_true(is_open(&second) && is_open(&late));
-  hang_up(&first); /* it has ended already, so its quota is not returned twice */
-  pair later = dial();
-  assert_true(later.taken && door.sheds == 2);
+  close_pair(&first); /* the server has already ended it, so its quota is not returned twice */
+  pair later = dial_listener();
+  assert_true(later.is_taken && door.n_sheds == 2);
   assert_false(is_open(&second));
-  assert_int_equal(door.held, 1);
+  assert_int_equal(door.n_held, 1);
   pair *all[] = {&in, &spoke, &second, &late, &later};
-  for (size_t i = 0; i < CLV_COUNT(all); i++) hang_up(all[i]);
+  for (size_t i = 0; i < CLV_COUNT(all); i++) close_pair(all[i]);
 }
 
 static void full_server_refuses_new_connections(void **state) {
   (void)state;
   pair in[PLACES];
   for (int i = 0; i < PLACES; i++) {
-    in[i] = dial();
+    in[i] = dial_listener();
     assert_true(complete_handshake(&in[i]));
   }
-  pair late = dial();
-  assert_false(late.taken);
-  assert_int_equal(door.sheds, 1);
-  hang_up(&late);
-  for (int i = 0; i < PLACES; i++) hang_up(&in[i]);
-  assert_int_equal(door.held, 0);
-  late = dial();
-  assert_true(late.taken);
-  hang_up(&late);
+  pair late = dial_listener();
+  assert_false(late.is_taken);
+  assert_int_equal(door.n_sheds, 1);
+  close_pair(&late);
+  for (int i = 0; i < PLACES; i++) close_pair(&in[i]);
+  assert_int_equal(door.n_held, 0);
+  late = dial_listener();
+  assert_true(late.is_taken);
+  close_pair(&late);
 }
 
-/* A server-side TLS object without an announced connection is not guarded, so its handshake
- * fails. */
+/* The handshake of a server-side TLS object fails if no accepted connection was announced for it.
+ */
 static void unannounced_connection_fails_its_handshake(void **state) {
   (void)state;
-  pair p = dial();
+  pair p = dial_listener();
   SSL_free(p.server);
   p.server = SSL_new(server_ctx);
   p.in = BIO_new(BIO_s_mem());
@@ -333,19 +336,19 @@ static void unannounced_connection_fails_its_handshake(void **state) {
   SSL_set_bio(p.server, p.in, p.out);
   SSL_set_accept_state(p.server);
   assert_false(complete_handshake(&p));
-  assert_int_equal(door.held, 0);
-  hang_up(&p);
+  assert_int_equal(door.n_held, 0);
+  close_pair(&p);
 }
 
-/* Both ends have the same certificate. Revoking it ends the caller's open connection, and a caller
- * that reads the list refuses this server. */
+/* Both ends have the same certificate. Its revocation ends the caller's open connection, and a
+ * caller that reads the list refuses this server. */
 static void revocation_ends_open_connections(void **state) {
   (void)state;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
   clv_tls_crl *none = NULL;
   clv_err err;
   char byte;
-  pair p = dial();
+  pair p = dial_listener();
   assert_true(complete_handshake(&p));
   assert_int_equal(clv_tls_accepted_recheck(NULL, NULL), 0);
   must(clv_tls_identity_load(at("ca.pem"), at("good.pem"), at("good.key"), &id, &err), &err);
@@ -355,20 +358,20 @@ static void revocation_ends_open_connections(void **state) {
   assert_false(clv_tls_is_peer_revoked("spiffe://cleave/worker-2"));
   assert_int_equal(clv_tls_accepted_recheck(NULL, NULL), 1);
   assert_int_equal(clv_tls_accepted_recheck(NULL, NULL), 0);
-  assert_int_equal(recv(p.here, &byte, 1, 0), 0); /* the connection was shut down */
-  hang_up(&p);
-  assert_int_equal(door.held, 0);
-  p = dial();
+  assert_int_equal(recv(p.accepted_fd, &byte, 1, 0), 0); /* the connection was shut down */
+  close_pair(&p);
+  assert_int_equal(door.n_held, 0);
+  p = dial_listener();
   assert_false(complete_handshake(&p));
-  assert_int_equal(SSL_get_verify_result(p.client), X509_V_ERR_CERT_REVOKED);
-  hang_up(&p);
+  assert_int_equal(SSL_get_verify_result(p.had_client_usage), X509_V_ERR_CERT_REVOKED);
+  close_pair(&p);
   clv_tls_revocation_set(&none);
 }
 
 static void invalid_connection_limits_are_refused(void **state) {
   (void)state;
   clv_err err;
-  clv_tls_admission a = {.decide = judge};
+  clv_tls_admission a = {.decide = decide_and_record};
   assert_int_equal(clv_tls_accepted_open(&a, &err), CLV_INVALID);
   a.max_connections = 65536;
   assert_int_equal(clv_tls_accepted_open(&a, &err), CLV_INVALID);
@@ -376,16 +379,16 @@ static void invalid_connection_limits_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup(closed_connection_returns_its_slot, begin),
-      cmocka_unit_test_setup(refusal_sends_its_alert_and_is_counted, begin),
-      cmocka_unit_test_setup(certificate_without_client_usage_is_no_client, begin),
-      cmocka_unit_test_setup(late_quota_refusal_closes_the_connection, begin),
-      cmocka_unit_test_setup(tls_sessions_are_not_resumable, begin),
-      cmocka_unit_test_setup(longest_silent_handshake_is_shed_first, begin),
-      cmocka_unit_test_setup(full_server_refuses_new_connections, begin),
-      cmocka_unit_test_setup(unannounced_connection_fails_its_handshake, begin),
-      cmocka_unit_test_setup(revocation_ends_open_connections, begin),
-      cmocka_unit_test_setup(invalid_connection_limits_are_refused, begin),
+      cmocka_unit_test_setup(closed_connection_returns_its_slot, begin_admission),
+      cmocka_unit_test_setup(refusal_sends_its_alert_and_is_counted, begin_admission),
+      cmocka_unit_test_setup(certificate_without_client_usage_is_no_client, begin_admission),
+      cmocka_unit_test_setup(late_quota_refusal_closes_the_connection, begin_admission),
+      cmocka_unit_test_setup(tls_sessions_are_not_resumable, begin_admission),
+      cmocka_unit_test_setup(longest_silent_handshake_is_shed_first, begin_admission),
+      cmocka_unit_test_setup(full_server_refuses_new_connections, begin_admission),
+      cmocka_unit_test_setup(unannounced_connection_fails_its_handshake, begin_admission),
+      cmocka_unit_test_setup(revocation_ends_open_connections, begin_admission),
+      cmocka_unit_test_setup(invalid_connection_limits_are_refused, begin_admission),
   };
   return cmocka_run_group_tests(tests, group_up, group_down);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The certificate authority and `show`, checked against OpenSSL's own reading and, where the
- * program exists, against openssl(1).
+ * The certificate authority and `show_certificate`, checked against OpenSSL's own reading and,
+ * where the program exists, against openssl(1).
  */
 #include "tests/unit/tls/fixture.h"
 
@@ -12,7 +12,7 @@ static const char *const uri[] = {"spiffe://cleave/worker-7"};
 static const char *const dns[] = {"worker-7.cloud.example", "localhost"};
 static const char *const ips[] = {"10.1.2.3", "2001:db8::7"};
 
-static clv_tls_issue_options full(const char *name) {
+static clv_tls_issue_options make_full_options(const char *name) {
   return (clv_tls_issue_options){.ca_dir = scratch,
                                  .name = name,
                                  .uris = uri,
@@ -25,7 +25,7 @@ static clv_tls_issue_options full(const char *name) {
                                  .not_before_offset_s = -300};
 }
 
-static unsigned mode_of(const char *path) {
+static unsigned get_mode(const char *path) {
   struct stat st;
   assert_int_equal(stat(path, &st), 0);
   return st.st_mode & 07777;
@@ -41,12 +41,12 @@ static X509 *read_cert(const char *path) {
   return cert;
 }
 
-static void has_line(const char *text, const char *line) {
+static void assert_line(const char *text, const char *line) {
   if (!strstr(text, line)) fail_msg("\"%s\" is not in:\n%s", line, text);
 }
 
 /* Returns standard output and error of a command, whose exit status must be `want`. */
-static clv_bytes run(int want, const char *command) {
+static clv_bytes run_command(int want, const char *command) {
   FILE *pipe = popen(command, "r");
   assert_non_null(pipe);
   clv_bytes text = {0};
@@ -58,13 +58,13 @@ static clv_bytes run(int want, const char *command) {
   return text;
 }
 
-static bool have_openssl(void) { return system("openssl version >/dev/null 2>&1") == 0; }
+static bool has_openssl(void) { return system("openssl version >/dev/null 2>&1") == 0; }
 
 /* ---- init ------------------------------------------------------------------------------------ */
 
 static void new_ca_has_private_key_mode_and_ca_extensions(void **state) {
   (void)state;
-  assert_int_equal(mode_of(at("ca.key")), 0600);
+  assert_int_equal(get_mode(at("ca.key")), 0600);
   X509 *ca = read_cert(at("ca.pem"));
   assert_int_equal(X509_check_ca(ca), 1);
   assert_int_equal(X509_get_pathlen(ca), 0);
@@ -108,7 +108,7 @@ static void invalid_ca_arguments_are_refused(void **state) {
   memset(long_name, 'x', 65);
   long_name[65] = '\0';
   expect_error(CLV_INVALID, "1 to 64", clv_tls_ca_init(dir, long_name, 10, &err), &err);
-  assert_int_not_equal(access(dir, F_OK), 0); /* no folder was made */
+  assert_int_not_equal(access(dir, F_OK), 0); /* the refused command has made no folder */
   free(dir);
 }
 
@@ -133,11 +133,12 @@ static void check_san(X509 *cert) {
 
 static void issued_leaf_has_its_extensions(void **state) {
   (void)state;
-  issue(full("leaf"));
-  assert_int_equal(mode_of(at("leaf.key")), 0600);
+  issue_certificate(make_full_options("leaf"));
+  assert_int_equal(get_mode(at("leaf.key")), 0600);
   X509 *leaf = read_cert(at("leaf.pem")), *ca = read_cert(at("ca.pem"));
   assert_int_equal(X509_verify(leaf, X509_get0_pubkey(ca)), 1);
-  assert_int_equal(X509_check_issued(ca, leaf), X509_V_OK); /* compares AKI with SKI */
+  /* compares the leaf's authority key identifier with the CA's subject key identifier */
+  assert_int_equal(X509_check_issued(ca, leaf), X509_V_OK);
   assert_non_null(X509_get0_subject_key_id(leaf));
   assert_non_null(X509_get0_authority_key_id(leaf));
   assert_int_equal(X509_check_ca(leaf), 0);
@@ -169,9 +170,9 @@ static void one_sided_leaf_has_only_its_usage(void **state) {
   } cases[] = {{"client", "client.pem", CLV_TLS_CLIENT, XKU_SSL_CLIENT},
                {"server", "server.pem", CLV_TLS_SERVER, XKU_SSL_SERVER}};
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    clv_tls_issue_options o = full(cases[i].name);
+    clv_tls_issue_options o = make_full_options(cases[i].name);
     o.usage = cases[i].usage;
-    issue(o);
+    issue_certificate(o);
     X509 *leaf = read_cert(at(cases[i].file));
     assert_int_equal(X509_get_extended_key_usage(leaf), cases[i].want);
     X509_free(leaf);
@@ -183,9 +184,9 @@ static void serials_are_random(void **state) {
   int longest = 0;
   ASN1_INTEGER *last = NULL;
   for (int i = 0; i < 4; i++) {
-    clv_tls_issue_options o = full("serial");
+    clv_tls_issue_options o = make_full_options("serial");
     o.overwrite = true;
-    issue(o);
+    issue_certificate(o);
     X509 *leaf = read_cert(at("serial.pem"));
     const ASN1_INTEGER *serial = X509_get0_serialNumber(leaf);
     if (last) assert_int_not_equal(ASN1_INTEGER_cmp(last, serial), 0);
@@ -198,14 +199,15 @@ static void serials_are_random(void **state) {
     X509_free(leaf);
   }
   ASN1_INTEGER_free(last);
-  assert_in_range(longest, 113, 128); /* all four serial numbers are short once in 2^60 runs */
+  /* all four random serial numbers are shorter only once in 2^60 runs */
+  assert_in_range(longest, 113, 128);
 }
 
 static void nothing_is_overwritten_unless_forced(void **state) {
   (void)state;
-  issue(full("kept"));
+  issue_certificate(make_full_options("kept"));
   clv_bytes before = read_text(at("kept.key"));
-  clv_tls_issue_options o = full("kept");
+  clv_tls_issue_options o = make_full_options("kept");
   clv_err err;
   expect_error(CLV_EXISTS, "kept.key is there already", clv_tls_issue(&o, &err), &err);
   unlink(at("kept.key"));
@@ -213,8 +215,8 @@ static void nothing_is_overwritten_unless_forced(void **state) {
   assert_int_not_equal(access(at("kept.key"), F_OK), 0);
   o.overwrite = true;
   write_text(at("kept.key.tmp"), "left by a crash", 15, 0666);
-  issue(o);
-  assert_int_equal(mode_of(at("kept.key")), 0600);
+  issue_certificate(o);
+  assert_int_equal(get_mode(at("kept.key")), 0600);
   clv_bytes after = read_text(at("kept.key"));
   assert_string_not_equal(before.data, after.data);
   clv_bytes_done(&before);
@@ -224,16 +226,16 @@ static void nothing_is_overwritten_unless_forced(void **state) {
 static void leaf_is_written_to_the_given_folder(void **state) {
   (void)state;
   char *dir = strdup(at("hosts/worker-7"));
-  clv_tls_issue_options o = full("out");
+  clv_tls_issue_options o = make_full_options("out");
   o.out_dir = dir;
-  issue(o);
+  issue_certificate(o);
   assert_int_equal(access(at("hosts/worker-7/out.pem"), F_OK), 0);
-  assert_int_equal(mode_of(at("hosts/worker-7/out.key")), 0600);
+  assert_int_equal(get_mode(at("hosts/worker-7/out.key")), 0600);
   assert_int_not_equal(access(at("out.pem"), F_OK), 0);
   free(dir);
 }
 
-static void refuse(clv_tls_issue_options o, clv_code code, const char *text) {
+static void assert_refused(clv_tls_issue_options o, clv_code code, const char *text) {
   clv_err err;
   expect_error(code, text, clv_tls_issue(&o, &err), &err);
   assert_int_not_equal(access(at("bad.pem"), F_OK), 0);
@@ -244,84 +246,84 @@ static void invalid_certificate_names_are_refused(void **state) {
   (void)state;
   const char *const names[] = {"", "../up", "a/b", ".hidden", "ca", "a b", "caf\xc3\xa9"};
   for (size_t i = 0; i < CLV_COUNT(names); i++)
-    refuse(full(names[i]), CLV_INVALID, "cannot name a certificate");
+    assert_refused(make_full_options(names[i]), CLV_INVALID, "cannot name a certificate");
 }
 
 static void invalid_uris_and_addresses_are_refused(void **state) {
   (void)state;
   const char *text[] = {"worker-7", "worker-8"};
-  clv_tls_issue_options o = full("bad");
+  clv_tls_issue_options o = make_full_options("bad");
   o.uris = text;
-  refuse(o, CLV_INVALID, "does not look like spiffe://");
+  assert_refused(o, CLV_INVALID, "does not look like spiffe://");
   o.n_uris = 2;
-  refuse(o, CLV_INVALID, "exactly one URI, 2 given");
+  assert_refused(o, CLV_INVALID, "exactly one URI, 2 given");
   o.n_uris = 0;
-  refuse(o, CLV_INVALID, "exactly one URI, 0 given");
+  assert_refused(o, CLV_INVALID, "exactly one URI, 0 given");
   const char *const bad_dns[] = {"spiffe://cleave/x", "a b", "a..b", ".a", "a.", "*.x", "a,URI:b"};
   for (size_t i = 0; i < CLV_COUNT(bad_dns); i++) {
-    o = full("bad");
+    o = make_full_options("bad");
     o.dns = &bad_dns[i];
     o.n_dns = 1;
-    refuse(o, CLV_INVALID, "is not a DNS name");
+    assert_refused(o, CLV_INVALID, "is not a DNS name");
   }
   const char *const addresses[] = {"10.0.0.1", "10.0.0.256", "worker-7"};
-  o = full("bad");
+  o = make_full_options("bad");
   o.dns = &addresses[0];
   o.n_dns = 1;
-  refuse(o, CLV_INVALID, "is an address, not a DNS name");
+  assert_refused(o, CLV_INVALID, "is an address, not a DNS name");
   for (size_t i = 1; i < CLV_COUNT(addresses); i++) {
-    o = full("bad");
+    o = make_full_options("bad");
     o.ips = &addresses[i];
     o.n_ips = 1;
-    refuse(o, CLV_INVALID, "is not an IPv4 or IPv6 address");
+    assert_refused(o, CLV_INVALID, "is not an IPv4 or IPv6 address");
   }
 }
 
 static void invalid_validity_usage_and_keys_are_refused(void **state) {
   (void)state;
-  clv_tls_issue_options o = full("bad");
+  clv_tls_issue_options o = make_full_options("bad");
   o.days = 0;
-  refuse(o, CLV_INVALID, "0 days");
-  o = full("bad");
+  assert_refused(o, CLV_INVALID, "0 days");
+  o = make_full_options("bad");
   o.days = 500;
-  refuse(o, CLV_INVALID, "500 days would outlive the CA");
-  o = full("bad");
+  assert_refused(o, CLV_INVALID, "500 days would outlive the CA");
+  o = make_full_options("bad");
   o.not_before_offset_s = -91 * DAY_S;
-  refuse(o, CLV_INVALID, "validity of 90 days beginning -7862400 seconds");
-  o = full("bad");
+  assert_refused(o, CLV_INVALID, "validity of 90 days beginning -7862400 seconds");
+  o = make_full_options("bad");
   o.usage = CLV_TLS_CODE_SIGNING;
-  refuse(o, CLV_INVALID, "usage 0x4");
-  o = full("bad");
+  assert_refused(o, CLV_INVALID, "usage 0x4");
+  o = make_full_options("bad");
   o.rsa_bits = 1024;
-  refuse(o, CLV_INVALID, "1024 bits is too weak");
+  assert_refused(o, CLV_INVALID, "1024 bits is too weak");
   o.rsa_bits = 8192;
-  refuse(o, CLV_INVALID, "8192 bits");
-  o = full("bad");
+  assert_refused(o, CLV_INVALID, "8192 bits");
+  o = make_full_options("bad");
   o.n_dns = CLV_TLS_MAX_NAMES + 1;
-  refuse(o, CLV_INVALID, "more than 64 names");
+  assert_refused(o, CLV_INVALID, "more than 64 names");
 }
 
 static void missing_or_mismatched_ca_is_refused(void **state) {
   (void)state;
   clv_err err;
-  clv_tls_issue_options o = full("bad");
+  clv_tls_issue_options o = make_full_options("bad");
   char *dir = strdup(at("ca-of-others"));
   o.ca_dir = dir;
   o.out_dir = scratch;
-  refuse(o, CLV_NOT_FOUND, "make one with certs init");
+  assert_refused(o, CLV_NOT_FOUND, "make one with certs init");
   must(clv_tls_ca_init(dir, "another", 400, &err), &err);
   clv_bytes key = read_text(at("ca.key"));
   write_text(at("ca-of-others/ca.key"), key.data, key.len, 0600);
-  refuse(o, CLV_INVALID, "ca.key does not belong to");
+  assert_refused(o, CLV_INVALID, "ca.key does not belong to");
   assert_int_equal(chmod(at("ca-of-others/ca.key"), 0644), 0);
-  refuse(o, CLV_DENIED, "fix: chmod 600");
+  assert_refused(o, CLV_DENIED, "fix: chmod 600");
   clv_bytes_done(&key);
   free(dir);
 }
 
 /* ---- show ------------------------------------------------------------------------------------ */
 
-static clv_bytes show(const char *file, bool json) {
+static clv_bytes show_certificate(const char *file, bool json) {
   clv_bytes text = {0};
   clv_err err;
   must(clv_tls_show(at(file), &text, json, &err), &err);
@@ -330,55 +332,56 @@ static clv_bytes show(const char *file, bool json) {
 
 static void show_prints_readable_text(void **state) {
   (void)state;
-  issue(full("shown"));
-  clv_bytes text = show("shown.pem", false);
-  has_line(text.data, "subject      CN=shown\n");
-  has_line(text.data, "issuer       CN=unit test CA\n");
-  has_line(text.data, "URI          spiffe://cleave/worker-7\n");
-  has_line(text.data, "DNS          worker-7.cloud.example, localhost\n");
-  has_line(text.data, "addresses    10.1.2.3, 2001:db8::7\n");
-  has_line(text.data, "usage        clientAuth, serverAuth\n");
-  has_line(text.data, "             89 days left\n");
-  has_line(text.data, "key          EC prime256v1, 256 bits\n");
+  issue_certificate(make_full_options("shown"));
+  clv_bytes text = show_certificate("shown.pem", false);
+  assert_line(text.data, "subject      CN=shown\n");
+  assert_line(text.data, "issuer       CN=unit test CA\n");
+  assert_line(text.data, "URI          spiffe://cleave/worker-7\n");
+  assert_line(text.data, "DNS          worker-7.cloud.example, localhost\n");
+  assert_line(text.data, "addresses    10.1.2.3, 2001:db8::7\n");
+  assert_line(text.data, "usage        clientAuth, serverAuth\n");
+  assert_line(text.data, "             89 days left\n");
+  assert_line(text.data, "key          EC prime256v1, 256 bits\n");
   clv_bytes_done(&text);
-  text = show("ca.pem", false);
-  has_line(text.data, "subject      CN=unit test CA  (a CA)\n");
+  text = show_certificate("ca.pem", false);
+  assert_line(text.data, "subject      CN=unit test CA  (a CA)\n");
   clv_bytes_done(&text);
 }
 
 static void show_marks_bad_identity_and_expiry(void **state) {
   (void)state;
   const char *const two[] = {"spiffe://cleave/a", "spiffe://cleave/b\x1b[31m"};
-  clv_tls_issue_options o = full("shown-two");
+  clv_tls_issue_options o = make_full_options("shown-two");
   o.allow_unusual = true;
   o.uris = two;
   o.n_uris = 2;
   o.days = 1;
   o.not_before_offset_s = -3 * DAY_S - 60;
-  issue(o);
-  clv_bytes text = show("shown-two.pem", false);
-  has_line(text.data, "spiffe://cleave/a, spiffe://cleave/b\\x1b[31m  (not an identity");
-  has_line(text.data, "EXPIRED 2 days ago");
+  issue_certificate(o);
+  clv_bytes text = show_certificate("shown-two.pem", false);
+  assert_line(text.data, "spiffe://cleave/a, spiffe://cleave/b\\x1b[31m  (not an identity");
+  assert_line(text.data, "EXPIRED 2 days ago");
   clv_bytes_done(&text);
-  text = show("shown-two.pem", true);
-  has_line(text.data, "\"identity\":null");
-  has_line(text.data, "\"uri\":[\"spiffe://cleave/a\",\"spiffe://cleave/b\\\\x1b[31m\"]");
-  has_line(text.data, "\"days_left\":-3,\"state\":\"expired\"");
+  text = show_certificate("shown-two.pem", true);
+  assert_line(text.data, "\"identity\":null");
+  assert_line(text.data, "\"uri\":[\"spiffe://cleave/a\",\"spiffe://cleave/b\\\\x1b[31m\"]");
+  assert_line(text.data, "\"days_left\":-3,\"state\":\"expired\"");
   clv_bytes_done(&text);
 }
 
 static void show_prints_json(void **state) {
   (void)state;
-  issue(full("json"));
-  clv_bytes text = show("json.pem", true);
-  has_line(text.data,
-           "[{\"subject\":\"CN=json\",\"issuer\":\"CN=unit test CA\",\"ca\":false,"
-           "\"identity\":\"spiffe://cleave/worker-7\"");
-  has_line(text.data,
-           "\"dns\":[\"worker-7.cloud.example\",\"localhost\"],"
-           "\"ip\":[\"10.1.2.3\",\"2001:db8::7\"],"
-           "\"usage\":[\"clientAuth\",\"serverAuth\"]");
-  has_line(text.data, "\"days_left\":89,\"state\":\"valid\",\"key\":\"EC prime256v1, 256 bits\"");
+  issue_certificate(make_full_options("json"));
+  clv_bytes text = show_certificate("json.pem", true);
+  assert_line(text.data,
+              "[{\"subject\":\"CN=json\",\"issuer\":\"CN=unit test CA\",\"ca\":false,"
+              "\"identity\":\"spiffe://cleave/worker-7\"");
+  assert_line(text.data,
+              "\"dns\":[\"worker-7.cloud.example\",\"localhost\"],"
+              "\"ip\":[\"10.1.2.3\",\"2001:db8::7\"],"
+              "\"usage\":[\"clientAuth\",\"serverAuth\"]");
+  assert_line(text.data,
+              "\"days_left\":89,\"state\":\"valid\",\"key\":\"EC prime256v1, 256 bits\"");
   clv_bytes_done(&text);
 }
 
@@ -398,30 +401,30 @@ static void failed_show_leaves_its_output_unchanged(void **state) {
 
 static void issued_certificates_pass_openssl_verify(void **state) {
   (void)state;
-  if (!have_openssl()) {
+  if (!has_openssl()) {
     print_message("because openssl(1) is not installed\n");
     skip();
   }
-  issue(full("judged"));
+  issue_certificate(make_full_options("judged"));
   char command[600];
   for (int i = 0; i < 2; i++) {
     snprintf(command, sizeof command, "openssl verify -x509_strict -purpose %s -CAfile %s %s 2>&1",
              i ? "sslserver" : "sslclient", at("ca.pem"), at("judged.pem"));
-    clv_bytes text = run(0, command);
+    clv_bytes text = run_command(0, command);
     clv_bytes_done(&text);
   }
   snprintf(command, sizeof command, "openssl x509 -in %s -noout -text -fingerprint -sha256 2>&1",
            at("judged.pem"));
-  clv_bytes text = run(0, command), ours = show("judged.pem", false);
-  has_line(text.data,
-           "URI:spiffe://cleave/worker-7, DNS:worker-7.cloud.example, DNS:localhost, "
-           "IP Address:10.1.2.3, IP Address:2001:DB8:0:0:0:0:0:7");
-  has_line(text.data, "TLS Web Client Authentication, TLS Web Server Authentication");
-  has_line(text.data, "X509v3 Basic Constraints: critical");
-  has_line(text.data, "Version: 3 (0x2)");
+  clv_bytes text = run_command(0, command), ours = show_certificate("judged.pem", false);
+  assert_line(text.data,
+              "URI:spiffe://cleave/worker-7, DNS:worker-7.cloud.example, DNS:localhost, "
+              "IP Address:10.1.2.3, IP Address:2001:DB8:0:0:0:0:0:7");
+  assert_line(text.data, "TLS Web Client Authentication, TLS Web Server Authentication");
+  assert_line(text.data, "X509v3 Basic Constraints: critical");
+  assert_line(text.data, "Version: 3 (0x2)");
   const char *print = strstr(text.data, "ingerprint=");
   assert_non_null(print);
-  has_line(ours.data, strtok((char *)(uintptr_t)(print + 11), "\n"));
+  assert_line(ours.data, strtok((char *)(uintptr_t)(print + 11), "\n"));
   clv_bytes_done(&text);
   clv_bytes_done(&ours);
 }

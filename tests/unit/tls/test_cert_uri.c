@@ -7,74 +7,75 @@
 static EVP_PKEY *key;
 
 typedef struct san_item {
-  int type;
-  const char *data;
-  int len; /* 0: strlen(text) */
+  int name_type;
+  const char *name_bytes;
+  int name_len; /* length of the name in bytes; 0: strlen(name_bytes) */
 } san_item;
 
-static GENERAL_NAMES *names_of(const san_item *items, size_t n) {
+static GENERAL_NAMES *make_names(const san_item *items, size_t n) {
   GENERAL_NAMES *names = sk_GENERAL_NAME_new_null();
   for (size_t i = 0; i < n; i++) {
     ASN1_IA5STRING *text = ASN1_IA5STRING_new();
-    ASN1_STRING_set(text, items[i].data, items[i].len ? items[i].len : (int)strlen(items[i].data));
+    ASN1_STRING_set(text, items[i].name_bytes,
+                    items[i].name_len ? items[i].name_len : (int)strlen(items[i].name_bytes));
     GENERAL_NAME *name = GENERAL_NAME_new();
-    GENERAL_NAME_set0_value(name, items[i].type, text);
+    GENERAL_NAME_set0_value(name, items[i].name_type, text);
     sk_GENERAL_NAME_push(names, name);
   }
   return names;
 }
 
-static char *pem_with(const san_item *items, size_t n, int copies) {
-  by_hand how = {.name = "spiffe://cleave/not-me", .days = 1};
-  X509 *cert = cert_by_hand(&how, key);
-  GENERAL_NAMES *names = names_of(items, n);
+static char *make_pem(const san_item *items, size_t n, int copies) {
+  by_hand how = {.name = "spiffe://cleave/not-me", .valid_days = 1};
+  X509 *cert = make_certificate_by_hand(&how, key);
+  GENERAL_NAMES *names = make_names(items, n);
   for (int i = 0; i < copies; i++) /* APPEND allows a second extension of the same kind */
     assert_int_equal(X509_add1_ext_i2d(cert, NID_subject_alt_name, names, 0, X509V3_ADD_APPEND), 1);
-  sign_by_hand(cert, &how, key);
+  sign_certificate_by_hand(cert, &how, key);
   GENERAL_NAMES_free(names);
-  char *pem = pem_of(cert);
+  char *pem = get_pem(cert);
   X509_free(cert);
   return pem;
 }
 
-static void expect_uri(const char *pem, const char *want) {
+static void assert_uri(const char *pem, const char *want) {
   char uri[CLV_TLS_URI_LEN];
   clv_err err;
   must(clv_tls_cert_uri(pem, uri, sizeof uri, &err), &err);
   assert_string_equal(uri, want);
 }
 
-static void refuse(const char *pem, const char *text) {
+static void assert_refused(const char *pem, const char *text) {
   char uri[CLV_TLS_URI_LEN] = "untouched";
   clv_err err = {0};
   expect_error(CLV_UNAUTHENTICATED, text, clv_tls_cert_uri(pem, uri, sizeof uri, &err), &err);
   assert_string_equal(uri, "untouched");
 }
 
-static void refuse_names(const san_item *items, size_t n, int copies, const char *text) {
-  char *pem = pem_with(items, n, copies);
-  refuse(pem, text);
+static void assert_names_refused(const san_item *items, size_t n, int copies, const char *text) {
+  char *pem = make_pem(items, n, copies);
+  assert_refused(pem, text);
   free(pem);
 }
 
-#define REFUSE(text, ...)                       \
-  refuse_names((const san_item[]){__VA_ARGS__}, \
-               sizeof((const san_item[]){__VA_ARGS__}) / sizeof(san_item), 1, text)
+#define REFUSE(text, ...)                               \
+  assert_names_refused((const san_item[]){__VA_ARGS__}, \
+                       sizeof((const san_item[]){__VA_ARGS__}) / sizeof(san_item), 1, text)
 
 static void single_uri_is_the_identity(void **state) {
   (void)state;
-  char *pem = pem_with((const san_item[]){{GEN_URI, "spiffe://cleave/worker-1", 0}}, 1, 1);
-  expect_uri(pem, "spiffe://cleave/worker-1");
+  char *pem = make_pem((const san_item[]){{GEN_URI, "spiffe://cleave/worker-1", 0}}, 1, 1);
+  assert_uri(pem, "spiffe://cleave/worker-1");
   free(pem);
 }
 
 static void dns_and_email_names_are_ignored(void **state) {
   (void)state;
-  char *pem = pem_with((const san_item[]){{GEN_DNS, "spiffe://cleave/master", 0},
+  char *pem = make_pem((const san_item[]){{GEN_DNS, "spiffe://cleave/master", 0},
                                           {GEN_URI, "spiffe://cleave/worker-1", 0},
                                           {GEN_EMAIL, "spiffe://cleave/admin", 0}},
                        3, 1);
-  expect_uri(pem, "spiffe://cleave/worker-1");
+  assert_uri(pem, "spiffe://cleave/worker-1");
   free(pem);
 }
 
@@ -92,15 +93,15 @@ static void two_uris_are_refused(void **state) {
 
 static void two_san_extensions_are_refused(void **state) {
   (void)state;
-  refuse_names((const san_item[]){{GEN_URI, "spiffe://cleave/a", 0}}, 1, 2, "several");
+  assert_names_refused((const san_item[]){{GEN_URI, "spiffe://cleave/a", 0}}, 1, 2, "several");
 }
 
 static void certificate_without_san_is_refused(void **state) {
   (void)state;
-  by_hand how = {.name = "spiffe://cleave/worker-1", .days = 1};
-  X509 *cert = cert_by_hand(&how, key);
-  char *pem = pem_of(cert);
-  refuse(pem, "no subject alternative name"); /* the common name is not used as identity */
+  by_hand how = {.name = "spiffe://cleave/worker-1", .valid_days = 1};
+  X509 *cert = make_certificate_by_hand(&how, key);
+  char *pem = get_pem(cert);
+  assert_refused(pem, "no subject alternative name"); /* the common name is not used as identity */
   free(pem);
   X509_free(cert);
 }
@@ -130,8 +131,8 @@ static void overlong_uri_is_refused(void **state) {
   memset(uri + 9, 'a', sizeof uri - 10); /* 2049 bytes, one too many */
   REFUSE("the limit is 2048", {GEN_URI, uri, 0});
   uri[CLV_TLS_URI_LEN - 1] = '\0';
-  char *pem = pem_with((const san_item[]){{GEN_URI, uri, 0}}, 1, 1);
-  expect_uri(pem, uri);
+  char *pem = make_pem((const san_item[]){{GEN_URI, uri, 0}}, 1, 1);
+  assert_uri(pem, uri);
   char small[64];
   clv_err err;
   expect_error(CLV_INVALID, "2048 bytes, the buffer holds 64",
@@ -142,11 +143,11 @@ static void overlong_uri_is_refused(void **state) {
 /* A peer's PEM is a chain. Only its first certificate, the leaf, names the peer. */
 static void chain_is_identified_by_its_leaf(void **state) {
   (void)state;
-  char *leaf = pem_with((const san_item[]){{GEN_URI, "spiffe://cleave/leaf", 0}}, 1, 1);
-  char *ca = pem_with((const san_item[]){{GEN_URI, "spiffe://cleave/ca", 0}}, 1, 1);
+  char *leaf = make_pem((const san_item[]){{GEN_URI, "spiffe://cleave/leaf", 0}}, 1, 1);
+  char *ca = make_pem((const san_item[]){{GEN_URI, "spiffe://cleave/ca", 0}}, 1, 1);
   char *both = NULL;
   assert_true(asprintf(&both, "%s%s", leaf, ca) > 0);
-  expect_uri(both, "spiffe://cleave/leaf");
+  assert_uri(both, "spiffe://cleave/leaf");
   free(both);
   free(leaf);
   free(ca);
@@ -154,13 +155,13 @@ static void chain_is_identified_by_its_leaf(void **state) {
 
 static void damaged_pem_is_refused(void **state) {
   (void)state;
-  char *pem = pem_with((const san_item[]){{GEN_URI, "spiffe://cleave/worker-1", 0}}, 1, 1);
-  refuse("", "no certificate");
-  refuse("nonsense", "no certificate");
-  refuse("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n", "certificate");
+  char *pem = make_pem((const san_item[]){{GEN_URI, "spiffe://cleave/worker-1", 0}}, 1, 1);
+  assert_refused("", "no certificate");
+  assert_refused("nonsense", "no certificate");
+  assert_refused("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n", "certificate");
   for (size_t len = strlen(pem) - 2; len > 30; len /= 2) {
     pem[len] = '\0';
-    refuse(pem, "certificate");
+    assert_refused(pem, "certificate");
   }
   free(pem);
 }

@@ -11,7 +11,7 @@ typedef struct numbers {
 
 static char ca_pem_path[600], list_path[600];
 
-static numbers numbers_of(const char *name) {
+static numbers get_issuer_and_serial(const char *name) {
   numbers n = {0};
   char path[700];
   snprintf(path, sizeof path, "%s/%s.pem", scratch, name);
@@ -29,22 +29,22 @@ static numbers numbers_of(const char *name) {
   return n;
 }
 
-static clv_code load(clv_tls_crl **ret, clv_err *err) {
+static clv_code load_list(clv_tls_crl **ret, clv_err *err) {
   clv_bytes ca = read_text(ca_pem_path);
   clv_code code = clv_tls_crl_load(list_path, ca.data, ret, err);
   clv_bytes_done(&ca);
   return code;
 }
 
-static clv_tls_decision decision_of(const char *name, clv_err *err) {
-  numbers n = numbers_of(name);
+static clv_tls_decision get_decision(const char *name, clv_err *err) {
+  numbers n = get_issuer_and_serial(name);
   return clv_tls_revocation_decide(n.issuer, n.serial, err);
 }
 
-static void use(void) {
+static void use_list(void) {
   clv_err err;
   clv_tls_crl *crl = NULL;
-  must(load(&crl, &err), &err);
+  must(load_list(&crl, &err), &err);
   clv_tls_revocation_set(&crl);
   assert_null(crl);
 }
@@ -57,16 +57,16 @@ static void revoked_certificates_accumulate_in_the_list(void **state) {
   assert_int_equal(clv_tls_ca_revoke(scratch, "nobody", 30, &err), CLV_NOT_FOUND);
   assert_int_equal(clv_tls_ca_revoke(scratch, "a", 0, &err), CLV_INVALID);
   must(clv_tls_ca_revoke(scratch, NULL, 30, &err), &err);
-  use();
-  assert_int_equal(decision_of("a", &err), CLV_TLS_ADMITTED);
+  use_list();
+  assert_int_equal(get_decision("a", &err), CLV_TLS_ADMITTED);
   must(clv_tls_ca_revoke(scratch, "a", 30, &err), &err);
   must(clv_tls_ca_revoke(scratch, "b", 30, &err), &err);
   must(clv_tls_ca_revoke(scratch, "a", 30, &err), &err);
-  use();
-  assert_int_equal(decision_of("a", &err), CLV_TLS_REVOKED);
+  use_list();
+  assert_int_equal(get_decision("a", &err), CLV_TLS_REVOKED);
   assert_non_null(strstr(err.text, "revoked"));
-  assert_int_equal(decision_of("b", &err), CLV_TLS_REVOKED);
-  assert_int_equal(decision_of("c", &err), CLV_TLS_ADMITTED);
+  assert_int_equal(get_decision("b", &err), CLV_TLS_REVOKED);
+  assert_int_equal(get_decision("c", &err), CLV_TLS_ADMITTED);
   FILE *file = fopen(list_path, "r");
   X509_CRL *crl = PEM_read_X509_CRL(file, NULL, NULL, NULL);
   fclose(file);
@@ -93,11 +93,11 @@ static void show_marks_revoked_certificates(void **state) {
 /* ---- lists by hand --------------------------------------------------------------------------- */
 
 typedef struct forged {
-  int from_s, until_s;
-  bool other_key, partial, endless;
+  int valid_from_s, valid_until_s;
+  bool has_other_key, is_partial, has_no_next_update;
 } forged;
 
-static EVP_PKEY *ca_key(void) {
+static EVP_PKEY *read_ca_key(void) {
   char path[700];
   snprintf(path, sizeof path, "%s/ca.key", scratch);
   FILE *file = fopen(path, "r");
@@ -109,15 +109,15 @@ static EVP_PKEY *ca_key(void) {
 static void write_forged(const forged *f, const char *mode) {
   X509_CRL *crl = X509_CRL_new();
   X509_NAME *name = X509_NAME_new();
-  EVP_PKEY *key = f->other_key ? EVP_EC_gen("P-256") : ca_key();
-  ASN1_TIME *from = ASN1_TIME_adj(NULL, time(NULL), 0, f->from_s);
-  ASN1_TIME *until = ASN1_TIME_adj(NULL, time(NULL), 0, f->until_s);
+  EVP_PKEY *key = f->has_other_key ? EVP_EC_gen("P-256") : read_ca_key();
+  ASN1_TIME *from = ASN1_TIME_adj(NULL, time(NULL), 0, f->valid_from_s);
+  ASN1_TIME *until = ASN1_TIME_adj(NULL, time(NULL), 0, f->valid_until_s);
   X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC, (const unsigned char *)"home", -1, -1, 0);
   X509_CRL_set_version(crl, X509_CRL_VERSION_2);
   X509_CRL_set_issuer_name(crl, name);
   X509_CRL_set1_lastUpdate(crl, from);
-  if (!f->endless) X509_CRL_set1_nextUpdate(crl, until);
-  if (f->partial) {
+  if (!f->has_no_next_update) X509_CRL_set1_nextUpdate(crl, until);
+  if (f->is_partial) {
     X509_EXTENSION *e =
         X509V3_EXT_conf_nid(NULL, NULL, NID_issuing_distribution_point, "critical,onlyuser:TRUE");
     assert_non_null(e);
@@ -144,25 +144,29 @@ static void invalid_revocation_lists_are_refused(void **state) {
     clv_code code;
     const char *says;
   } bad[] = {
-      {{.from_s = -60, .until_s = 3600, .other_key = true}, CLV_UNAUTHENTICATED, "has signed"},
-      {{.from_s = 3600, .until_s = 7200}, CLV_PRECONDITION, "in the future"},
-      {{.from_s = -60, .until_s = 3600, .partial = true}, CLV_INVALID, "only some certificates"},
-      {{.from_s = -60, .endless = true}, CLV_INVALID, "no end of validity"},
+      {{.valid_from_s = -60, .valid_until_s = 3600, .has_other_key = true},
+       CLV_UNAUTHENTICATED,
+       "has signed"},
+      {{.valid_from_s = 3600, .valid_until_s = 7200}, CLV_PRECONDITION, "in the future"},
+      {{.valid_from_s = -60, .valid_until_s = 3600, .is_partial = true},
+       CLV_INVALID,
+       "only some certificates"},
+      {{.valid_from_s = -60, .has_no_next_update = true}, CLV_INVALID, "no end of validity"},
   };
   for (size_t i = 0; i < CLV_COUNT(bad); i++) {
     write_forged(&bad[i].how, "w");
-    assert_int_equal(load(&crl, &err), bad[i].code);
+    assert_int_equal(load_list(&crl, &err), bad[i].code);
     assert_non_null(strstr(err.text, bad[i].says));
     assert_non_null(strstr(err.text, list_path));
   }
-  write_forged(&(forged){.from_s = -60, .until_s = 3600}, "w");
-  write_forged(&(forged){.from_s = -60, .until_s = 3600}, "a");
-  assert_int_equal(load(&crl, &err), CLV_INVALID);
+  write_forged(&(forged){.valid_from_s = -60, .valid_until_s = 3600}, "w");
+  write_forged(&(forged){.valid_from_s = -60, .valid_until_s = 3600}, "a");
+  assert_int_equal(load_list(&crl, &err), CLV_INVALID);
   assert_non_null(strstr(err.text, "two lists"));
   write_text(list_path, "nothing\n", 8, 0644);
-  assert_int_equal(load(&crl, &err), CLV_INVALID);
+  assert_int_equal(load_list(&crl, &err), CLV_INVALID);
   unlink(list_path);
-  assert_int_equal(load(&crl, &err), CLV_NOT_FOUND);
+  assert_int_equal(load_list(&crl, &err), CLV_NOT_FOUND);
   assert_null(crl);
 }
 
@@ -170,15 +174,15 @@ static void invalid_revocation_lists_are_refused(void **state) {
 static void expired_revocation_list_fails_closed(void **state) {
   (void)state;
   clv_err err;
-  write_forged(&(forged){.from_s = -7200, .until_s = -60}, "w");
-  use();
-  assert_int_equal(decision_of("c", &err), CLV_TLS_NO_CRL);
+  write_forged(&(forged){.valid_from_s = -7200, .valid_until_s = -60}, "w");
+  use_list();
+  assert_int_equal(get_decision("c", &err), CLV_TLS_NO_CRL);
   assert_non_null(strstr(err.text, list_path));
   assert_non_null(strstr(err.text, "ended 20"));
   assert_int_equal(clv_tls_revocation_check(&err), CLV_PRECONDITION);
-  write_forged(&(forged){.from_s = -60, .until_s = 3600}, "w");
-  use();
-  assert_int_equal(decision_of("c", &err), CLV_TLS_ADMITTED);
+  write_forged(&(forged){.valid_from_s = -60, .valid_until_s = 3600}, "w");
+  use_list();
+  assert_int_equal(get_decision("c", &err), CLV_TLS_ADMITTED);
   assert_int_equal(clv_tls_revocation_decide("/CN=elsewhere", "01", &err), CLV_TLS_NO_CRL);
   must(clv_tls_revocation_check(&err), &err);
   assert_in_range(clv_tls_revocation_expiry(), time(NULL) + 3000, time(NULL) + 3700);
@@ -193,7 +197,7 @@ static int set_up(void **state) {
   if (scratch_setup(state) != 0) return -1;
   must(clv_tls_ca_init(scratch, "home", 365, &err), &err);
   for (const char *const *name = (const char *const[]){"a", "b", "c", NULL}; *name; name++)
-    issue(valid_options(*name));
+    issue_certificate(make_valid_options(*name));
   snprintf(ca_pem_path, sizeof ca_pem_path, "%s/ca.pem", scratch);
   snprintf(list_path, sizeof list_path, "%s/crl.pem", scratch);
   return 0;

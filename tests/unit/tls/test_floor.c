@@ -8,8 +8,8 @@
 
 #include <openssl/err.h>
 
-/* Makes a context as gRPC-C 1.51 does, with TLS 1.2 as minimum whatever was configured. */
-static SSL_CTX *context_like_grpc(void) {
+/* Makes a TLS context as gRPC-C 1.51 does: its minimum is TLS 1.2, whatever was configured. */
+static SSL_CTX *make_context_like_grpc(void) {
   SSL_CTX *ctx = SSL_CTX_new(TLS_method());
   if (!ctx || SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) != 1 ||
       SSL_CTX_set_max_proto_version(ctx, TLS1_3_VERSION) != 1)
@@ -17,8 +17,9 @@ static SSL_CTX *context_like_grpc(void) {
   return ctx;
 }
 
-/* Makes the context of a peer in another process, which has no minimum of this one. */
-static SSL_CTX *context_of_stranger(int version) {
+/* Makes the TLS context of a peer in another process, to which this process's minimum version does
+ * not apply. */
+static SSL_CTX *make_context_of_stranger(int version) {
   SSL_CTX *ctx = SSL_CTX_new(TLS_method());
   if (!ctx) abort();
   SSL_CTX_clear_options(ctx, SSL_OP_NO_SSL_MASK);
@@ -28,10 +29,10 @@ static SSL_CTX *context_of_stranger(int version) {
   return ctx;
 }
 
-static void give_certificate(SSL_CTX *ctx) {
+static void set_certificate(SSL_CTX *ctx) {
   EVP_PKEY *key = EVP_EC_gen("P-256");
-  by_hand how = {.name = "floor", .days = 1};
-  X509 *cert = cert_by_hand(&how, key);
+  by_hand how = {.name = "floor", .valid_days = 1};
+  X509 *cert = make_certificate_by_hand(&how, key);
   if (SSL_CTX_use_certificate(ctx, cert) != 1 || SSL_CTX_use_PrivateKey(ctx, key) != 1) abort();
   X509_free(cert);
   EVP_PKEY_free(key);
@@ -39,7 +40,7 @@ static void give_certificate(SSL_CTX *ctx) {
 
 /* Connects two contexts in memory. Returns the version they agree on; 0: none. Frees both. */
 /* Returns the version that both ends agree on; 0: none. */
-static int shake_hands(SSL *server, SSL *client) {
+static int get_agreed_version(SSL *server, SSL *client) {
   int version = 0;
   SSL_set_accept_state(server);
   SSL_set_connect_state(client);
@@ -50,14 +51,14 @@ static int shake_hands(SSL *server, SSL *client) {
   return version;
 }
 
-static int handshake(SSL_CTX *server_ctx, SSL_CTX *client_ctx) {
-  give_certificate(server_ctx);
+static int handshake_version(SSL_CTX *server_ctx, SSL_CTX *client_ctx) {
+  set_certificate(server_ctx);
   SSL *server = SSL_new(server_ctx), *client = SSL_new(client_ctx);
   BIO *a = NULL, *b = NULL;
   if (!server || !client || BIO_new_bio_pair(&a, 0, &b, 0) != 1) abort();
   SSL_set_bio(server, a, a);
   SSL_set_bio(client, b, b);
-  int version = shake_hands(server, client);
+  int version = get_agreed_version(server, client);
   ERR_clear_error();
   SSL_free(server);
   SSL_free(client);
@@ -70,24 +71,28 @@ static int handshake(SSL_CTX *server_ctx, SSL_CTX *client_ctx) {
 
 static void server_refuses_tls12(void **state) {
   (void)state;
-  assert_int_equal(handshake(context_like_grpc(), context_of_stranger(TLS1_2_VERSION)), 0);
+  assert_int_equal(
+      handshake_version(make_context_like_grpc(), make_context_of_stranger(TLS1_2_VERSION)), 0);
 }
 
 static void server_takes_tls13(void **state) {
   (void)state;
-  assert_int_equal(handshake(context_like_grpc(), context_of_stranger(TLS1_3_VERSION)),
-                   TLS1_3_VERSION);
+  assert_int_equal(
+      handshake_version(make_context_like_grpc(), make_context_of_stranger(TLS1_3_VERSION)),
+      TLS1_3_VERSION);
 }
 
 static void client_refuses_tls12(void **state) {
   (void)state;
-  assert_int_equal(handshake(context_of_stranger(TLS1_2_VERSION), context_like_grpc()), 0);
+  assert_int_equal(
+      handshake_version(make_context_of_stranger(TLS1_2_VERSION), make_context_like_grpc()), 0);
 }
 
 static void client_takes_tls13(void **state) {
   (void)state;
-  assert_int_equal(handshake(context_of_stranger(TLS1_3_VERSION), context_like_grpc()),
-                   TLS1_3_VERSION);
+  assert_int_equal(
+      handshake_version(make_context_of_stranger(TLS1_3_VERSION), make_context_like_grpc()),
+      TLS1_3_VERSION);
 }
 
 static void floor_can_be_installed_again(void **state) {
@@ -100,9 +105,9 @@ static void floor_can_be_installed_again(void **state) {
 
 /* ---- in processes of their own --------------------------------------------------------------- */
 
-/* Main of a child: exits with the version that a TLS 1.2 client gets from a server like gRPC's: 12,
- * 13; 0: none. */
-static int child(const char *mode) {
+/* Main of a child process. Its exit code is the version that a TLS 1.2 client gets from a server
+ * like gRPC's: 12, 13; 0: none. */
+static int run_in_child(const char *mode) {
   /* simulates a library that starts OpenSSL without its configuration */
   if (!strcmp(mode, "unread")) OPENSSL_init_ssl(OPENSSL_INIT_NO_LOAD_CONFIG, NULL);
   clv_err err = {0};
@@ -110,10 +115,13 @@ static int child(const char *mode) {
     fprintf(stderr, "%s\n", err.text);
     return 99;
   }
-  if (handshake(context_like_grpc(), context_of_stranger(TLS1_3_VERSION)) != TLS1_3_VERSION)
+  if (handshake_version(make_context_like_grpc(), make_context_of_stranger(TLS1_3_VERSION)) !=
+      TLS1_3_VERSION)
     return 98;
-  return handshake(context_like_grpc(), context_of_stranger(TLS1_2_VERSION)) == TLS1_2_VERSION ? 12
-                                                                                               : 0;
+  return handshake_version(make_context_like_grpc(), make_context_of_stranger(TLS1_2_VERSION)) ==
+                 TLS1_2_VERSION
+             ? 12
+             : 0;
 }
 
 static int run_child(const char *mode, const char *conf) {
@@ -129,7 +137,7 @@ static int run_child(const char *mode, const char *conf) {
   return WEXITSTATUS(status);
 }
 
-/* The other tests prove something only if TLS 1.2 works without the minimum. */
+/* Without the minimum TLS 1.2 must work, otherwise the other tests would prove nothing. */
 static void tls12_works_without_the_floor(void **state) {
   (void)state;
   assert_int_equal(run_child("bare", NULL), 12);
@@ -159,7 +167,7 @@ static int set_up(void **state) {
 }
 
 int main(int argc, char **argv) {
-  if (argc == 2) return child(argv[1]);
+  if (argc == 2) return run_in_child(argv[1]);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(server_refuses_tls12),
       cmocka_unit_test(server_takes_tls13),

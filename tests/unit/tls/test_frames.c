@@ -13,7 +13,8 @@ static clv_tls_frames f;
 static uint64_t now;
 static uint32_t stream;
 
-static const char *add(unsigned type, unsigned flags, uint32_t id, uint32_t len, size_t step) {
+static const char *add_frame(unsigned type, unsigned flags, uint32_t id, uint32_t len,
+                             size_t step) {
   static uint8_t bytes[9 + 16384];
   const uint8_t head[9] = {(uint8_t)(len >> 16), (uint8_t)(len >> 8), (uint8_t)len,
                            (uint8_t)type,        (uint8_t)flags,      (uint8_t)(id >> 24),
@@ -25,7 +26,7 @@ static const char *add(unsigned type, unsigned flags, uint32_t id, uint32_t len,
   return excess;
 }
 
-static void begin(void) {
+static void begin_frames(void) {
   now = 5;
   stream = 1;
   clv_tls_frames_begin(&f, now);
@@ -33,12 +34,12 @@ static void begin(void) {
 }
 
 /* Sends frames of one kind until they are refused. Returns how many. */
-static unsigned flood(unsigned type, unsigned flags, uint32_t len, bool opens, const char *text,
-                      size_t step) {
-  begin();
+static unsigned send_until_refused(unsigned type, unsigned flags, uint32_t len, bool opens,
+                                   const char *text, size_t step) {
+  begin_frames();
   for (unsigned n = 1; n < LONG; n++) {
     if (opens) stream += 2;
-    const char *excess = add(type, flags, stream, len, step);
+    const char *excess = add_frame(type, flags, stream, len, step);
     if (!excess) continue;
     assert_string_equal(excess, text);
     return n;
@@ -50,64 +51,69 @@ static void test_each_flood_is_detected_at_its_limit(void **state) {
   (void)state;
   static const char *const control = "HTTP/2 frames that carry neither calls nor data";
   for (size_t step = 1; step < 100000; step = step * 7 + 2) {
-    assert_int_equal(flood(1, 5, 30, true, "requests that are no calls", step), 257);
-    assert_int_equal(flood(1, 4, 0, true, "requests that are no calls", step), 257);
-    assert_int_equal(flood(4, 0, 0, false, control, step), 1001);
-    assert_int_equal(flood(6, 0, 8, false, control, step), 1001);
-    assert_int_equal(flood(3, 0, 4, false, control, step), 1001);
-    assert_int_equal(flood(2, 0, 5, true, control, step), 1001);
-    assert_int_equal(flood(7, 0, 512, false, control, step), 334);
-    assert_int_equal(flood(77, 0, 16384, false, control, step), 16);
-    assert_int_equal(flood(9, 0, 0, false, control, step), 1001);
-    assert_int_equal(flood(9, 0, 16384, false, "a block of headers above 64 KiB", step), 5);
+    assert_int_equal(send_until_refused(1, 5, 30, true, "requests that are no calls", step), 257);
+    assert_int_equal(send_until_refused(1, 4, 0, true, "requests that are no calls", step), 257);
+    assert_int_equal(send_until_refused(4, 0, 0, false, control, step), 1001);
+    assert_int_equal(send_until_refused(6, 0, 8, false, control, step), 1001);
+    assert_int_equal(send_until_refused(3, 0, 4, false, control, step), 1001);
+    assert_int_equal(send_until_refused(2, 0, 5, true, control, step), 1001);
+    assert_int_equal(send_until_refused(7, 0, 512, false, control, step), 334);
+    assert_int_equal(send_until_refused(77, 0, 16384, false, control, step), 16);
+    assert_int_equal(send_until_refused(9, 0, 0, false, control, step), 1001);
+    assert_int_equal(
+        send_until_refused(9, 0, 16384, false, "a block of headers above 64 KiB", step), 5);
   }
-  assert_int_equal(flood(8, 0, 4, false, "more WINDOW_UPDATE frames than data was sent", 64),
-                   100001);
-  assert_int_equal(flood(0, 0, 1, false, "messages in pieces of a few bytes", 64), 200001);
-  assert_int_equal(flood(0, 0, 0, false, "messages in pieces of a few bytes", 64), 200001);
+  assert_int_equal(
+      send_until_refused(8, 0, 4, false, "more WINDOW_UPDATE frames than data was sent", 64),
+      100001);
+  assert_int_equal(send_until_refused(0, 0, 1, false, "messages in pieces of a few bytes", 64),
+                   200001);
+  assert_int_equal(send_until_refused(0, 0, 0, false, "messages in pieces of a few bytes", 64),
+                   200001);
 }
 
-/* A header block that ends, or that another one follows, is not counted further. */
+/* A header block is not counted any more when it ends or when another one follows. */
 static void test_completed_header_blocks_are_not_counted(void **state) {
   (void)state;
-  begin();
+  begin_frames();
   for (int i = 0; i < 200; i++) {
-    assert_null(add(1, 0, stream += 2, 16384, 4096));
-    assert_null(add(9, 0, stream, 16384, 4096));
-    assert_null(add(9, 4, stream, 16384, 4096));
+    assert_null(add_frame(1, 0, stream += 2, 16384, 4096));
+    assert_null(add_frame(9, 0, stream, 16384, 4096));
+    assert_null(add_frame(9, 4, stream, 16384, 4096));
     clv_tls_frames_credit(&f, CLV_TLS_REQUESTS, 1);
   }
 }
 
-/* Accepts unlimited calls and messages, and a day's pings and window updates. */
+/* Normal traffic is never a flood: unlimited calls and messages, and the pings and window updates
+ * of a day. */
 static void test_normal_traffic_is_never_a_flood(void **state) {
   (void)state;
-  begin();
+  begin_frames();
   for (int i = 0; i < LONG; i++) {
-    if (i % 10 == 0) assert_null(add(1, 4, stream += 2, 60, 4096));
-    assert_null(add(0, 0, stream, 20, 4096));
-    assert_null(add(0, 1, stream, 0, 4096));
-    assert_null(add(8, 0, 0, 4, 4096));
+    if (i % 10 == 0) assert_null(add_frame(1, 4, stream += 2, 60, 4096));
+    assert_null(add_frame(0, 0, stream, 20, 4096));
+    assert_null(add_frame(0, 1, stream, 0, 4096));
+    assert_null(add_frame(8, 0, 0, 4, 4096));
     clv_tls_frames_credit_message(&f, 15);
     clv_tls_frames_credit(&f, CLV_TLS_WINDOWS, 1);
     if (i % 10 == 0) clv_tls_frames_credit(&f, CLV_TLS_REQUESTS, 1);
-    if (i % 100 == 0) assert_null(add(6, 0, 0, 8, 4096));
+    if (i % 100 == 0) assert_null(add_frame(6, 0, 0, 8, 4096));
     now += 1000000;
   }
   assert_int_equal(f.unread_bytes, 0);
 }
 
-/* Data that no message has taken is counted. It decreases slowly with time, which forgives calls
- * that end early. */
+/* Bytes that belong to no received message are counted. The count decreases slowly with time,
+ * because calls may end early. */
 static void test_unread_bytes_decrease_by_messages_and_time(void **state) {
   (void)state;
-  begin();
-  for (int i = 0; i < 64; i++) assert_null(add(0, 0, 1, 16384, 4096));
+  begin_frames();
+  for (int i = 0; i < 64; i++) assert_null(add_frame(0, 0, 1, 16384, 4096));
   assert_int_equal(f.unread_bytes, 1 << 20);
   clv_tls_frames_credit_message(&f, (512 << 10) - 5);
   assert_int_equal(f.unread_bytes, 512 << 10);
   now += 4000000000u;
-  assert_null(add(0, 0, 1, 0, 9));
+  assert_null(add_frame(0, 0, 1, 0, 9));
   assert_int_equal(f.unread_bytes, 256 << 10);
   clv_tls_frames_credit_message(&f, 1 << 30);
   assert_int_equal(f.unread_bytes, 0);

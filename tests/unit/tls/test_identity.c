@@ -7,22 +7,23 @@
 #include <openssl/err.h>
 #include <time.h>
 
-static clv_code load(const char *ca, const char *cert, const char *key, clv_tls_identity **ret,
-                     clv_err *err) {
+static clv_code load_identity(const char *ca, const char *cert, const char *key,
+                              clv_tls_identity **ret, clv_err *err) {
   return clv_tls_identity_load(at(ca), at(cert), at(key), ret, err);
 }
 
-static void refuse(const char *ca, const char *cert, const char *key, clv_code code,
-                   const char *text) {
+static void assert_refused(const char *ca, const char *cert, const char *key, clv_code code,
+                           const char *text) {
   clv_tls_identity *identity = NULL;
   clv_err err = {0};
-  clv_code got = load(ca, cert, key, &identity, &err);
+  clv_code got = load_identity(ca, cert, key, &identity, &err);
   if (got == CLV_OK) clv_tls_identity_free(identity);
   expect_error(code, text, got, &err);
   assert_null(identity);
 }
 
-/* Bytes that were wiped, counted by this program's definition of the C library's function. */
+/* Number of bytes that were wiped. This program replaces explicit_bzero of the C library to count
+ * them. */
 static size_t wiped_bytes;
 static bool wiped_a_key;
 void explicit_bzero(void *data, size_t len) {
@@ -40,7 +41,7 @@ static void valid_identity_is_loaded(void **state) {
   (void)state;
   clv_tls_identity *identity = NULL;
   clv_err err;
-  must(load("ca.pem", "good.pem", "good.key", &identity, &err), &err);
+  must(load_identity("ca.pem", "good.pem", "good.key", &identity, &err), &err);
   assert_string_equal(identity->uri, "spiffe://cleave/worker-1");
   assert_int_equal(identity->usage, CLV_TLS_CLIENT | CLV_TLS_SERVER);
   assert_int_equal(identity->not_after - identity->not_before, 30 * DAY_S);
@@ -64,7 +65,7 @@ static void private_key_is_wiped_when_freed(void **state) {
   (void)state;
   clv_tls_identity *identity = NULL;
   clv_err err;
-  must(load("ca.pem", "good.pem", "good.key", &identity, &err), &err);
+  must(load_identity("ca.pem", "good.pem", "good.key", &identity, &err), &err);
   size_t len = strlen(identity->key_pem);
   wiped_a_key = false;
   clv_tls_identity_freep(&identity);
@@ -72,7 +73,7 @@ static void private_key_is_wiped_when_freed(void **state) {
   assert_true(wiped_a_key);
   assert_int_equal(wiped_bytes, len);
   wiped_a_key = false; /* a refusal also wipes the key */
-  refuse("ca.pem", "other.pem", "good.key", CLV_INVALID, "does not belong");
+  assert_refused("ca.pem", "other.pem", "good.key", CLV_INVALID, "does not belong");
   assert_true(wiped_a_key);
   clv_tls_identity_free(NULL);
 }
@@ -90,12 +91,12 @@ static void days_left_rounds_down(void **state) {
 
 static void client_only_identity_cannot_be_a_server(void **state) {
   (void)state;
-  clv_tls_issue_options o = valid_options("client");
+  clv_tls_issue_options o = make_valid_options("client");
   o.usage = CLV_TLS_CLIENT;
-  issue(o);
+  issue_certificate(o);
   clv_tls_identity *identity = NULL;
   clv_err err;
-  must(load("ca.pem", "client.pem", "client.key", &identity, &err), &err);
+  must(load_identity("ca.pem", "client.pem", "client.key", &identity, &err), &err);
   assert_int_equal(identity->usage, CLV_TLS_CLIENT);
   must(clv_tls_identity_require_usage(identity, CLV_TLS_CLIENT, &err), &err);
   expect_error(CLV_INVALID, "may not be used as a TLS server",
@@ -105,12 +106,12 @@ static void client_only_identity_cannot_be_a_server(void **state) {
 
 static void rsa_2048_key_is_accepted(void **state) {
   (void)state;
-  clv_tls_issue_options o = valid_options("rsa2048");
+  clv_tls_issue_options o = make_valid_options("rsa2048");
   o.rsa_bits = 2048;
-  issue(o);
+  issue_certificate(o);
   clv_tls_identity *identity = NULL;
   clv_err err;
-  must(load("ca.pem", "rsa2048.pem", "rsa2048.key", &identity, &err), &err);
+  must(load_identity("ca.pem", "rsa2048.pem", "rsa2048.key", &identity, &err), &err);
   clv_tls_identity_free(identity);
 }
 
@@ -118,12 +119,12 @@ static void rsa_2048_key_is_accepted(void **state) {
 
 static void missing_identity_files_are_named(void **state) {
   (void)state;
-  refuse("none.pem", "good.pem", "good.key", CLV_NOT_FOUND, "none.pem");
-  refuse("ca.pem", "none.pem", "good.key", CLV_NOT_FOUND, "none.pem");
-  refuse("ca.pem", "good.pem", "none.key", CLV_NOT_FOUND, "none.key");
+  assert_refused("none.pem", "good.pem", "good.key", CLV_NOT_FOUND, "none.pem");
+  assert_refused("ca.pem", "none.pem", "good.key", CLV_NOT_FOUND, "none.pem");
+  assert_refused("ca.pem", "good.pem", "none.key", CLV_NOT_FOUND, "none.key");
   assert_int_equal(mkdir(at("folder"), 0700), 0);
-  refuse("folder", "good.pem", "good.key", CLV_INVALID, "not a regular file");
-  refuse("ca.pem", "good.pem", "folder", CLV_INVALID, "not a regular file");
+  assert_refused("folder", "good.pem", "good.key", CLV_INVALID, "not a regular file");
+  assert_refused("ca.pem", "good.pem", "folder", CLV_INVALID, "not a regular file");
 }
 
 static void oversized_identity_files_are_refused(void **state) {
@@ -131,9 +132,9 @@ static void oversized_identity_files_are_refused(void **state) {
   char *big = calloc(1, CLV_TLS_FILE_MAX + 1);
   memset(big, '\n', CLV_TLS_FILE_MAX + 1);
   write_text(at("big"), big, CLV_TLS_FILE_MAX + 1, 0600);
-  refuse("big", "good.pem", "good.key", CLV_EXHAUSTED, "limit is 1048576");
-  refuse("ca.pem", "big", "good.key", CLV_EXHAUSTED, "limit is 1048576");
-  refuse("ca.pem", "good.pem", "big", CLV_EXHAUSTED, "limit is 1048576");
+  assert_refused("big", "good.pem", "good.key", CLV_EXHAUSTED, "limit is 1048576");
+  assert_refused("ca.pem", "big", "good.key", CLV_EXHAUSTED, "limit is 1048576");
+  assert_refused("ca.pem", "good.pem", "big", CLV_EXHAUSTED, "limit is 1048576");
   free(big);
 }
 
@@ -142,12 +143,12 @@ static void key_readable_by_others_is_refused(void **state) {
   const unsigned modes[] = {0640, 0604, 0620, 0644, 0666};
   for (size_t i = 0; i < CLV_COUNT(modes); i++) {
     assert_int_equal(chmod(at("good.key"), modes[i]), 0);
-    refuse("ca.pem", "good.pem", "good.key", CLV_DENIED, "fix: chmod 600");
+    assert_refused("ca.pem", "good.pem", "good.key", CLV_DENIED, "fix: chmod 600");
   }
   assert_int_equal(chmod(at("good.key"), 0400), 0);
   clv_tls_identity *identity = NULL;
   clv_err err;
-  must(load("ca.pem", "good.pem", "good.key", &identity, &err), &err);
+  must(load_identity("ca.pem", "good.pem", "good.key", &identity, &err), &err);
   clv_tls_identity_free(identity);
   assert_int_equal(chmod(at("good.key"), 0600), 0);
 }
@@ -160,34 +161,35 @@ static void truncated_identity_files_are_refused(void **state) {
     for (size_t len = 0; len + 2 < text.len; len += 40) {
       write_text(at("cut"), text.data, len, 0600);
       const char *key = i == 0 ? "cut" : "good.key", *cert = i == 1 ? "cut" : "good.pem";
-      refuse(i == 2 ? "cut" : "ca.pem", cert, key, CLV_INVALID, "cut: ");
+      assert_refused(i == 2 ? "cut" : "ca.pem", cert, key, CLV_INVALID, "cut: ");
     }
     clv_bytes_done(&text);
   }
 }
 
-/* A valid leaf does not make up for a damaged certificate after it. */
+/* A damaged certificate in the chain is refused, even if the leaf before it is valid. */
 static void truncated_chain_is_refused(void **state) {
   (void)state;
   clv_bytes leaf = read_text(at("good.pem")), next = read_text(at("other.pem"));
   clv_bytes_add(&leaf, next.data, next.len / 2);
   write_text(at("cut-chain"), leaf.data, leaf.len, 0644);
-  refuse("ca.pem", "cut-chain", "good.key", CLV_INVALID, "certificate number 2 is damaged");
+  assert_refused("ca.pem", "cut-chain", "good.key", CLV_INVALID, "certificate number 2 is damaged");
   clv_bytes_done(&leaf);
   clv_bytes_done(&next);
 }
 
 static void swapped_identity_files_are_refused(void **state) {
   (void)state;
-  refuse("ca.pem", "good.pem", "other.key", CLV_INVALID, "does not belong to the certificate");
-  refuse("ca.pem", "good.key", "good.key", CLV_INVALID, "no certificate in it");
+  assert_refused("ca.pem", "good.pem", "other.key", CLV_INVALID,
+                 "does not belong to the certificate");
+  assert_refused("ca.pem", "good.key", "good.key", CLV_INVALID, "no certificate in it");
   clv_bytes cert = read_text(at("good.pem"));
   write_text(at("cert600"), cert.data, cert.len, 0600);
   clv_bytes_done(&cert);
-  refuse("ca.pem", "good.pem", "cert600", CLV_INVALID, "no private key in it");
-  refuse("good.pem", "good.pem", "good.key", CLV_INVALID, "not a CA's");
+  assert_refused("ca.pem", "good.pem", "cert600", CLV_INVALID, "no private key in it");
+  assert_refused("good.pem", "good.pem", "good.key", CLV_INVALID, "not a CA's");
   write_text(at("nul.key"), "-----BEGIN\0PRIVATE KEY", 22, 0600);
-  refuse("ca.pem", "good.pem", "nul.key", CLV_INVALID, "NUL byte at 10");
+  assert_refused("ca.pem", "good.pem", "nul.key", CLV_INVALID, "NUL byte at 10");
 }
 
 static void encrypted_key_is_refused(void **state) {
@@ -204,7 +206,7 @@ static void encrypted_key_is_refused(void **state) {
     BIO_free(bio);
     assert_int_equal(ok, 1);
     assert_int_equal(chmod(at("encrypted.key"), 0600), 0);
-    refuse("ca.pem", "good.pem", "encrypted.key", CLV_INVALID, "is encrypted");
+    assert_refused("ca.pem", "good.pem", "encrypted.key", CLV_INVALID, "is encrypted");
   }
   EVP_PKEY_free(key);
 }
@@ -219,8 +221,9 @@ static void other_pem_blocks_are_ignored(void **state) {
   write_text(at("both"), both.data, both.len, 0600);
   clv_tls_identity *identity = NULL;
   clv_err err;
-  must(load("ca.pem", "both", "both", &identity, &err), &err);
-  assert_string_equal(identity->cert_pem, cert.data); /* the text has no key */
+  must(load_identity("ca.pem", "both", "both", &identity, &err), &err);
+  /* the stored certificate does not include the key */
+  assert_string_equal(identity->cert_pem, cert.data);
   clv_tls_identity_free(identity);
   clv_bytes_done(&cert);
   clv_bytes_done(&key);
@@ -230,54 +233,58 @@ static void other_pem_blocks_are_ignored(void **state) {
 /* ---- certificates ---------------------------------------------------------------------------- */
 
 typedef struct bad {
-  const char *name, *text;
-  clv_code code;
-  int days;
-  int64_t offset;
-  unsigned usage, rsa_bits;
+  const char *name, *refusal_text;
+  clv_code wanted_code;
+  int valid_days;
+  int64_t start_offset_s;
+  unsigned usage_flags, rsa_bits;
   size_t n_uris;
-  const char *dns;
+  const char *dns_name;
   bool is_usual; /* `certs issue` makes such a certificate too */
 } bad;
 
 static const bad bad_certificates[] = {
     {.name = "expired",
-     .days = 1,
-     .offset = -4 * DAY_S,
+     .valid_days = 1,
+     .start_offset_s = -4 * DAY_S,
      .n_uris = 1,
-     .code = CLV_PRECONDITION,
-     .text = "expired 3 days ago"},
+     .wanted_code = CLV_PRECONDITION,
+     .refusal_text = "expired 3 days ago"},
     {.name = "early",
-     .days = 9,
-     .offset = 2 * DAY_S + 60,
+     .valid_days = 9,
+     .start_offset_s = 2 * DAY_S + 60,
      .n_uris = 1,
-     .code = CLV_PRECONDITION,
-     .text = "not valid yet, it begins in 2 days",
+     .wanted_code = CLV_PRECONDITION,
+     .refusal_text = "not valid yet, it begins in 2 days",
      .is_usual = true},
     {.name = "signing",
-     .days = 9,
-     .usage = CLV_TLS_CODE_SIGNING,
+     .valid_days = 9,
+     .usage_flags = CLV_TLS_CODE_SIGNING,
      .n_uris = 1,
-     .code = CLV_INVALID,
-     .text = "neither TLS client nor TLS server"},
-    {.name = "two", .days = 9, .n_uris = 2, .code = CLV_UNAUTHENTICATED, .text = "has 2 URI"},
+     .wanted_code = CLV_INVALID,
+     .refusal_text = "neither TLS client nor TLS server"},
+    {.name = "two",
+     .valid_days = 9,
+     .n_uris = 2,
+     .wanted_code = CLV_UNAUTHENTICATED,
+     .refusal_text = "has 2 URI"},
     {.name = "nameless",
-     .days = 9,
+     .valid_days = 9,
      .n_uris = 0,
-     .code = CLV_UNAUTHENTICATED,
-     .text = "no subject alternative name"},
+     .wanted_code = CLV_UNAUTHENTICATED,
+     .refusal_text = "no subject alternative name"},
     {.name = "spelled",
-     .days = 9,
+     .valid_days = 9,
      .n_uris = 0,
-     .dns = "spiffe://cleave/worker-1",
-     .code = CLV_UNAUTHENTICATED,
-     .text = "has 0 URI"},
+     .dns_name = "spiffe://cleave/worker-1",
+     .wanted_code = CLV_UNAUTHENTICATED,
+     .refusal_text = "has 0 URI"},
     {.name = "weak",
-     .days = 9,
+     .valid_days = 9,
      .rsa_bits = 1024,
      .n_uris = 1,
-     .code = CLV_INVALID,
-     .text = "RSA key of 1024 bits is too weak, at least 2048"},
+     .wanted_code = CLV_INVALID,
+     .refusal_text = "RSA key of 1024 bits is too weak, at least 2048"},
 };
 
 static void bad_certificates_are_refused(void **state) {
@@ -285,42 +292,45 @@ static void bad_certificates_are_refused(void **state) {
   static const char *const uris[] = {"spiffe://cleave/a", "spiffe://cleave/b"};
   for (size_t i = 0; i < CLV_COUNT(bad_certificates); i++) {
     const bad *b = &bad_certificates[i];
-    clv_tls_issue_options o = valid_options(b->name);
+    clv_tls_issue_options o = make_valid_options(b->name);
     o.uris = uris;
     o.n_uris = b->n_uris;
-    o.dns = &b->dns;
-    o.n_dns = b->dns ? 1 : 0;
-    o.days = b->days;
-    o.not_before_offset_s = b->offset;
-    o.usage = b->usage;
+    o.dns = &b->dns_name;
+    o.n_dns = b->dns_name ? 1 : 0;
+    o.days = b->valid_days;
+    o.not_before_offset_s = b->start_offset_s;
+    o.usage = b->usage_flags;
     o.rsa_bits = b->rsa_bits;
     clv_err err = {0};
     if (!b->is_usual) assert_int_equal(clv_tls_issue(&o, &err), CLV_INVALID);
     o.allow_unusual = true;
-    issue(o);
+    issue_certificate(o);
     char cert[64], key[64];
     snprintf(cert, sizeof cert, "%s.pem", b->name);
     snprintf(key, sizeof key, "%s.key", b->name);
-    refuse("ca.pem", cert, key, b->code, b->text);
-    refuse("ca.pem", cert, key, b->code, cert); /* the error names the file */
+    assert_refused("ca.pem", cert, key, b->wanted_code, b->refusal_text);
+    assert_refused("ca.pem", cert, key, b->wanted_code, cert); /* the error names the file */
   }
 }
 
 static void curves_unusable_in_tls13_are_refused(void **state) {
   (void)state;
   EVP_PKEY *key = EVP_EC_gen("secp256k1");
-  by_hand how = {.name = "k1", .days = 1, .san = "URI:spiffe://cleave/k1", .eku = "clientAuth"};
-  X509 *cert = cert_by_hand(&how, key);
+  by_hand how = {.name = "k1",
+                 .valid_days = 1,
+                 .san_text = "URI:spiffe://cleave/k1",
+                 .eku_text = "clientAuth"};
+  X509 *cert = make_certificate_by_hand(&how, key);
   save_certs(at("k1.pem"), &cert, 1);
   save_key(at("k1.key"), key);
-  refuse("ca.pem", "k1.pem", "k1.key", CLV_INVALID, "no elliptic curve \"secp256k1\"");
+  assert_refused("ca.pem", "k1.pem", "k1.key", CLV_INVALID, "no elliptic curve \"secp256k1\"");
   X509_free(cert);
   EVP_PKEY_free(key);
   key = EVP_EC_gen("P-224");
-  cert = cert_by_hand(&how, key);
+  cert = make_certificate_by_hand(&how, key);
   save_certs(at("p224.pem"), &cert, 1);
   save_key(at("p224.key"), key);
-  refuse("ca.pem", "p224.pem", "p224.key", CLV_INVALID, "EC key of 224 bits is too weak");
+  assert_refused("ca.pem", "p224.pem", "p224.key", CLV_INVALID, "EC key of 224 bits is too weak");
   X509_free(cert);
   EVP_PKEY_free(key);
 }
@@ -328,11 +338,11 @@ static void curves_unusable_in_tls13_are_refused(void **state) {
 static void certificate_without_extended_usage_is_refused(void **state) {
   (void)state;
   EVP_PKEY *key = EVP_EC_gen("P-256");
-  by_hand how = {.name = "plain", .days = 1, .san = "URI:spiffe://cleave/plain"};
-  X509 *cert = cert_by_hand(&how, key);
+  by_hand how = {.name = "plain", .valid_days = 1, .san_text = "URI:spiffe://cleave/plain"};
+  X509 *cert = make_certificate_by_hand(&how, key);
   save_certs(at("plain.pem"), &cert, 1);
   save_key(at("plain.key"), key);
-  refuse("ca.pem", "plain.pem", "plain.key", CLV_INVALID, "it has no extended key usage");
+  assert_refused("ca.pem", "plain.pem", "plain.key", CLV_INVALID, "it has no extended key usage");
   X509_free(cert);
   EVP_PKEY_free(key);
 }
@@ -343,10 +353,11 @@ static void certificate_of_another_ca_is_refused(void **state) {
   (void)state;
   clv_err err;
   must(clv_tls_ca_init(at("ca2"), "another CA", 30, &err), &err);
-  refuse("ca2/ca.pem", "good.pem", "good.key", CLV_INVALID, "not issued by this CA");
+  assert_refused("ca2/ca.pem", "good.pem", "good.key", CLV_INVALID, "not issued by this CA");
   /* a CA of the same name with another key */
   must(clv_tls_ca_init(at("ca3"), "unit test CA", 30, &err), &err);
-  refuse("ca3/ca.pem", "good.pem", "good.key", CLV_INVALID, "good.pem: as a client certificate");
+  assert_refused("ca3/ca.pem", "good.pem", "good.key", CLV_INVALID,
+                 "good.pem: as a client certificate");
 }
 
 static void bundle_of_two_cas_is_accepted(void **state) {
@@ -356,7 +367,7 @@ static void bundle_of_two_cas_is_accepted(void **state) {
   write_text(at("bundle.pem"), first.data, first.len, 0644);
   clv_tls_identity *identity = NULL;
   clv_err err;
-  must(load("bundle.pem", "good.pem", "good.key", &identity, &err), &err);
+  must(load_identity("bundle.pem", "good.pem", "good.key", &identity, &err), &err);
   assert_string_equal(identity->ca_pem, first.data);
   clv_tls_identity_free(identity);
   clv_bytes_done(&first);
@@ -367,17 +378,18 @@ static void intermediate_ca_chain_must_be_complete_leaf_first(void **state) {
   (void)state;
   EVP_PKEY *root_key = EVP_EC_gen("P-256"), *mid_key = EVP_EC_gen("P-256"),
            *leaf_key = EVP_EC_gen("P-256");
-  by_hand how = {.name = "root", .is_ca = true, .days = 50};
-  X509 *root = cert_by_hand(&how, root_key);
-  how = (by_hand){.name = "mid", .is_ca = true, .days = 5, .issuer = root, .issuer_key = root_key};
-  X509 *mid = cert_by_hand(&how, mid_key);
+  by_hand how = {.name = "root", .is_ca = true, .valid_days = 50};
+  X509 *root = make_certificate_by_hand(&how, root_key);
+  how = (by_hand){
+      .name = "mid", .is_ca = true, .valid_days = 5, .issuer = root, .issuer_key = root_key};
+  X509 *mid = make_certificate_by_hand(&how, mid_key);
   how = (by_hand){.name = "leaf",
-                  .days = 20,
+                  .valid_days = 20,
                   .issuer = mid,
                   .issuer_key = mid_key,
-                  .san = "URI:spiffe://cleave/deep",
-                  .eku = "serverAuth,clientAuth"};
-  X509 *leaf = cert_by_hand(&how, leaf_key);
+                  .san_text = "URI:spiffe://cleave/deep",
+                  .eku_text = "serverAuth,clientAuth"};
+  X509 *leaf = make_certificate_by_hand(&how, leaf_key);
   save_certs(at("root.pem"), &root, 1);
   save_certs(at("chain.pem"), (X509 *[]){leaf, mid}, 2);
   save_certs(at("reversed.pem"), (X509 *[]){mid, leaf}, 2);
@@ -385,13 +397,13 @@ static void intermediate_ca_chain_must_be_complete_leaf_first(void **state) {
   save_key(at("leaf.key"), leaf_key);
   clv_tls_identity *identity = NULL;
   clv_err err;
-  must(load("root.pem", "chain.pem", "leaf.key", &identity, &err), &err);
+  must(load_identity("root.pem", "chain.pem", "leaf.key", &identity, &err), &err);
   assert_string_equal(identity->uri, "spiffe://cleave/deep");
-  /* the intermediate certificate expires first */
+  /* the intermediate certificate is the first to expire */
   assert_int_equal(clv_tls_identity_days_left(identity), 5);
   clv_tls_identity_free(identity);
-  refuse("root.pem", "alone.pem", "leaf.key", CLV_INVALID, "not issued by this CA");
-  refuse("root.pem", "reversed.pem", "leaf.key", CLV_INVALID, "the leaf must come first");
+  assert_refused("root.pem", "alone.pem", "leaf.key", CLV_INVALID, "not issued by this CA");
+  assert_refused("root.pem", "reversed.pem", "leaf.key", CLV_INVALID, "the leaf must come first");
   X509_free(root);
   X509_free(mid);
   X509_free(leaf);
@@ -403,21 +415,22 @@ static void intermediate_ca_chain_must_be_complete_leaf_first(void **state) {
 static void certificate_under_an_expired_ca_is_refused(void **state) {
   (void)state;
   EVP_PKEY *ca_key = EVP_EC_gen("P-256"), *key = EVP_EC_gen("P-256");
-  by_hand how = {.name = "old", .is_ca = true, .days = 0};
-  X509 *ca = cert_by_hand(&how, ca_key);
+  by_hand how = {.name = "old", .is_ca = true, .valid_days = 0};
+  X509 *ca = make_certificate_by_hand(&how, ca_key);
   X509_gmtime_adj(X509_getm_notAfter(ca), -30);
-  sign_by_hand(ca, &how, ca_key);
+  sign_certificate_by_hand(ca, &how, ca_key);
   how = (by_hand){.name = "young",
-                  .days = 9,
+                  .valid_days = 9,
                   .issuer = ca,
                   .issuer_key = ca_key,
-                  .san = "URI:spiffe://cleave/young",
-                  .eku = "serverAuth"};
-  X509 *leaf = cert_by_hand(&how, key);
+                  .san_text = "URI:spiffe://cleave/young",
+                  .eku_text = "serverAuth"};
+  X509 *leaf = make_certificate_by_hand(&how, key);
   save_certs(at("old.pem"), &ca, 1);
   save_certs(at("young.pem"), &leaf, 1);
   save_key(at("young.key"), key);
-  refuse("old.pem", "young.pem", "young.key", CLV_PRECONDITION, "CA certificate above it is out");
+  assert_refused("old.pem", "young.pem", "young.key", CLV_PRECONDITION,
+                 "CA certificate above it is out");
   X509_free(ca);
   X509_free(leaf);
   EVP_PKEY_free(ca_key);
@@ -428,8 +441,8 @@ static int set_up(void **state) {
   clv_err err;
   if (scratch_setup(state) != 0 || clv_tls_ca_init(scratch, "unit test CA", 400, &err) != CLV_OK)
     return -1;
-  issue(valid_options("good"));
-  issue(valid_options("other"));
+  issue_certificate(make_valid_options("good"));
+  issue_certificate(make_valid_options("other"));
   return 0;
 }
 

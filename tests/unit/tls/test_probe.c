@@ -20,19 +20,19 @@ enum { WAIT_LIMIT_MS = 5000 };
 /* ---- servers --------------------------------------------------------------------------------- */
 
 typedef enum conduct {
-  GOOD,     /* h2, client certificate required, SETTINGS first */
-  NO_ALPN,  /* TLS without HTTP/2 */
-  QUIET,    /* h2, but sends nothing */
+  GOOD,     /* speaks HTTP/2, requires a client certificate and sends SETTINGS first */
+  NO_ALPN,  /* speaks TLS, but does not negotiate HTTP/2 */
+  QUIET,    /* negotiates HTTP/2, but sends nothing */
   HANGS_UP, /* completes the handshake, then closes without an alert */
-  PLAIN,    /* no TLS */
+  PLAIN,    /* does not speak TLS */
   DEAF,     /* accepts TCP and never answers */
 } conduct;
 
 typedef struct server {
-  conduct conduct;
-  const char *ca, *cert, *key; /* files; NULL: ca.pem, good.pem, good.key */
-  int version;                 /* version; 0: TLS 1.3 only */
-  bool ipv6;
+  conduct behaviour;
+  const char *ca, *cert_file, *key_file; /* files; NULL: ca.pem, good.pem, good.key */
+  int tls_version;                       /* the only TLS version of the server; 0: TLS 1.3 */
+  bool is_ipv6;
   pid_t pid;
   uint16_t port;
 } server;
@@ -49,23 +49,24 @@ static int pick_h2(SSL *ssl, const unsigned char **out, unsigned char *out_len,
 }
 
 static SSL_CTX *server_context(const server *s) {
-  int version = s->version ? s->version : TLS1_3_VERSION;
+  int version = s->tls_version ? s->tls_version : TLS1_3_VERSION;
   SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
-  SSL_CTX_clear_options(ctx, SSL_OP_NO_TLSv1_2); /* a server elsewhere has no minimum version */
+  /* allows older versions, as a server without this minimum does */
+  SSL_CTX_clear_options(ctx, SSL_OP_NO_TLSv1_2);
   SSL_CTX_set_min_proto_version(ctx, version);
   SSL_CTX_set_max_proto_version(ctx, version);
-  SSL_CTX_use_certificate_chain_file(ctx, at(s->cert ? s->cert : "good.pem"));
-  SSL_CTX_use_PrivateKey_file(ctx, at(s->key ? s->key : "good.key"), SSL_FILETYPE_PEM);
+  SSL_CTX_use_certificate_chain_file(ctx, at(s->cert_file ? s->cert_file : "good.pem"));
+  SSL_CTX_use_PrivateKey_file(ctx, at(s->key_file ? s->key_file : "good.key"), SSL_FILETYPE_PEM);
   SSL_CTX_load_verify_locations(ctx, at(s->ca ? s->ca : "ca.pem"), NULL);
-  bool judges = s->conduct != HANGS_UP;
+  bool judges = s->behaviour != HANGS_UP;
   SSL_CTX_set_verify(
       ctx, judges ? SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT : SSL_VERIFY_NONE, NULL);
-  if (s->conduct != NO_ALPN) SSL_CTX_set_alpn_select_cb(ctx, pick_h2, NULL);
+  if (s->behaviour != NO_ALPN) SSL_CTX_set_alpn_select_cb(ctx, pick_h2, NULL);
   return ctx;
 }
 
 /* Keeps the connection open until the client ends it, so that no reset overtakes an alert. */
-static void linger(int fd) {
+static void wait_until_closed(int fd) {
   char sink[4096];
   shutdown(fd, SHUT_WR);
   while (read(fd, sink, sizeof sink) > 0) continue;
@@ -77,25 +78,25 @@ static void serve_tls(const server *s, SSL_CTX *ctx, int fd) {
   SSL_set_fd(ssl, fd);
   char sink[64];
   if (SSL_accept(ssl) == 1) {
-    if (s->conduct == GOOD) SSL_write(ssl, settings, sizeof settings);
-    if (s->conduct != HANGS_UP) SSL_read(ssl, sink, sizeof sink);
+    if (s->behaviour == GOOD) SSL_write(ssl, settings, sizeof settings);
+    if (s->behaviour != HANGS_UP) SSL_read(ssl, sink, sizeof sink);
   }
-  linger(fd);
+  wait_until_closed(fd);
   SSL_free(ssl);
 }
 
-static void serve(const server *s, int listener) {
+static void serve_connections(const server *s, int listener) {
   signal(SIGPIPE, SIG_IGN);
-  SSL_CTX *ctx = s->conduct < PLAIN ? server_context(s) : NULL;
+  SSL_CTX *ctx = s->behaviour < PLAIN ? server_context(s) : NULL;
   for (;;) {
     int fd = accept(listener, NULL, NULL);
     if (fd < 0) _exit(1);
-    if (s->conduct == PLAIN && write(fd, "HTTP/1.1 400 Bad Request\r\n\r\n", 28) < 0) _exit(1);
-    if (s->conduct == DEAF) pause();
-    if (s->conduct < PLAIN)
+    if (s->behaviour == PLAIN && write(fd, "HTTP/1.1 400 Bad Request\r\n\r\n", 28) < 0) _exit(1);
+    if (s->behaviour == DEAF) pause();
+    if (s->behaviour < PLAIN)
       serve_tls(s, ctx, fd);
     else
-      linger(fd);
+      wait_until_closed(fd);
     close(fd);
   }
 }
@@ -114,8 +115,8 @@ static int listen_on(bool ipv6, uint16_t *ret_port) {
   return fd;
 }
 
-static server start(server s) {
-  int listener = listen_on(s.ipv6, &s.port);
+static server start_server(server s) {
+  int listener = listen_on(s.is_ipv6, &s.port);
   if (listener < 0) {
     s.pid = -1;
     return s;
@@ -123,13 +124,13 @@ static server start(server s) {
   s.pid = fork();
   if (s.pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    serve(&s, listener);
+    serve_connections(&s, listener);
   }
   close(listener);
   return s;
 }
 
-static void stop(const server *s) {
+static void stop_server(const server *s) {
   kill(s->pid, SIGKILL);
   waitpid(s->pid, NULL, 0);
 }
@@ -140,7 +141,8 @@ static clv_tls_identity *good;
 
 /* Returns an identity that loading would refuse, as a master with another clock or CA might
  * have. */
-static clv_tls_identity *unchecked(const char *ca, const char *cert, const char *key) {
+static clv_tls_identity *read_unchecked_identity(const char *ca, const char *cert,
+                                                 const char *key) {
   clv_tls_identity *identity = calloc(1, sizeof *identity);
   identity->ca_pem = read_text(at(ca)).data;
   identity->cert_pem = read_text(at(cert)).data;
@@ -150,17 +152,17 @@ static clv_tls_identity *unchecked(const char *ca, const char *cert, const char 
   return identity;
 }
 
-static clv_tls_probe_result probe_as(const server *s, const clv_tls_identity *identity,
-                                     const char *expected) {
+static clv_tls_probe_result probe_server(const server *s, const clv_tls_identity *identity,
+                                         const char *expected) {
   clv_tls_probe_result r;
   clv_err err;
-  must(clv_tls_probe(s->ipv6 ? "::1" : "127.0.0.1", s->port, identity, expected, WAIT_LIMIT_MS, &r,
-                     &err),
+  must(clv_tls_probe(s->is_ipv6 ? "::1" : "127.0.0.1", s->port, identity, expected, WAIT_LIMIT_MS,
+                     &r, &err),
        &err);
   return r;
 }
 
-static void expect_failure(const clv_tls_probe_result *r, clv_tls_step step, clv_code code,
+static void assert_failure(const clv_tls_probe_result *r, clv_tls_step step, clv_code code,
                            const char *reason, const char *fix) {
   if (r->ok || r->step != step || r->code != code || !strstr(r->reason, reason) ||
       !strstr(r->fix, fix))
@@ -169,12 +171,13 @@ static void expect_failure(const clv_tls_probe_result *r, clv_tls_step step, clv
              clv_tls_step_name(step), clv_code_name(code), reason, fix);
 }
 
-static clv_tls_probe_result expect(server s, const clv_tls_identity *identity, clv_tls_step step,
-                                   clv_code code, const char *reason, const char *fix) {
-  s = start(s);
-  clv_tls_probe_result r = probe_as(&s, identity, NULL);
-  stop(&s);
-  expect_failure(&r, step, code, reason, fix);
+static clv_tls_probe_result assert_probe(server s, const clv_tls_identity *identity,
+                                         clv_tls_step step, clv_code code, const char *reason,
+                                         const char *fix) {
+  s = start_server(s);
+  clv_tls_probe_result r = probe_server(&s, identity, NULL);
+  stop_server(&s);
+  assert_failure(&r, step, code, reason, fix);
   assert_false(r.is_confirmed);
   return r;
 }
@@ -182,7 +185,7 @@ static clv_tls_probe_result expect(server s, const clv_tls_identity *identity, c
 /* ---- good ------------------------------------------------------------------------------------ */
 
 static void check_good(const server *s, const char *expected) {
-  clv_tls_probe_result r = probe_as(s, good, expected);
+  clv_tls_probe_result r = probe_server(s, good, expected);
   if (!r.ok) fail_msg("%s; %s", r.reason, r.fix);
   assert_true(r.is_confirmed);
   assert_int_equal(r.step, CLV_TLS_DONE);
@@ -195,22 +198,22 @@ static void check_good(const server *s, const char *expected) {
   assert_int_equal(r.peer_not_after, good->not_after);
   assert_int_equal(r.peer_not_before, good->not_before);
   char address[64];
-  snprintf(address, sizeof address, s->ipv6 ? "[::1]:%u" : "127.0.0.1:%u", s->port);
+  snprintf(address, sizeof address, s->is_ipv6 ? "[::1]:%u" : "127.0.0.1:%u", s->port);
   assert_string_equal(r.address, address);
   assert_true(r.connect_ms > 0 && r.handshake_ms > 0 && r.handshake_ms < WAIT_LIMIT_MS);
 }
 
 static void probe_of_a_good_peer_succeeds(void **state) {
   (void)state;
-  server s = start((server){.conduct = GOOD});
+  server s = start_server((server){.behaviour = GOOD});
   check_good(&s, NULL);
   check_good(&s, "spiffe://cleave/worker-1");
-  stop(&s);
+  stop_server(&s);
 }
 
 static void probe_over_ipv6_succeeds(void **state) {
   (void)state;
-  server s = start((server){.conduct = GOOD, .ipv6 = true});
+  server s = start_server((server){.behaviour = GOOD, .is_ipv6 = true});
   if (s.pid < 0) {
     print_message("because there is no IPv6 loopback\n");
     skip();
@@ -220,7 +223,7 @@ static void probe_over_ipv6_succeeds(void **state) {
   clv_err err;
   must(clv_tls_probe("[::1]", s.port, good, NULL, WAIT_LIMIT_MS, &r, &err), &err);
   assert_true(r.ok);
-  stop(&s);
+  stop_server(&s);
 }
 
 /* Replaces getaddrinfo: "two.test" has two addresses, and nothing listens on the first. Other names
@@ -236,22 +239,22 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
 
 static void probe_tries_every_address(void **state) {
   (void)state;
-  server s = start((server){.conduct = GOOD});
+  server s = start_server((server){.behaviour = GOOD});
   clv_tls_probe_result r;
   clv_err err;
   must(clv_tls_probe("two.test", s.port, good, NULL, WAIT_LIMIT_MS, &r, &err), &err);
-  stop(&s);
+  stop_server(&s);
   if (!r.ok) fail_msg("%s", r.reason);
   assert_int_equal(strncmp(r.address, "127.0.0.1:", 10), 0);
 }
 
 static void silence_after_handshake_is_unconfirmed_success(void **state) {
   (void)state;
-  server s = start((server){.conduct = QUIET});
+  server s = start_server((server){.behaviour = QUIET});
   uint64_t begin = clv_now_ns();
-  clv_tls_probe_result r = probe_as(&s, good, NULL);
+  clv_tls_probe_result r = probe_server(&s, good, NULL);
   uint64_t took_ms = (clv_now_ns() - begin) / 1000000;
-  stop(&s);
+  stop_server(&s);
   assert_true(r.ok);
   assert_false(r.is_confirmed);
   assert_in_range(took_ms, 290, 3000);
@@ -264,12 +267,12 @@ static void unresolvable_name_and_closed_port_are_named(void **state) {
   clv_tls_probe_result r;
   clv_err err;
   must(clv_tls_probe("no-such-host.invalid", 1, good, NULL, WAIT_LIMIT_MS, &r, &err), &err);
-  expect_failure(&r, CLV_TLS_RESOLVE, CLV_NOT_FOUND, "\"no-such-host.invalid\" does not resolve",
+  assert_failure(&r, CLV_TLS_RESOLVE, CLV_NOT_FOUND, "\"no-such-host.invalid\" does not resolve",
                  "check the spelling");
   server s = {0};
   close(listen_on(false, &s.port));
-  r = probe_as(&s, good, NULL);
-  expect_failure(&r, CLV_TLS_CONNECT, CLV_UNAVAILABLE, "Connection refused",
+  r = probe_server(&s, good, NULL);
+  assert_failure(&r, CLV_TLS_CONNECT, CLV_UNAVAILABLE, "Connection refused",
                  "is cleave-worker running");
   assert_int_equal(strncmp(r.address, "127.0.0.1:", 10), 0);
   expect_error(CLV_INVALID, "time-out of 0 ms",
@@ -278,15 +281,15 @@ static void unresolvable_name_and_closed_port_are_named(void **state) {
 
 static void peer_without_tls_or_http2_is_refused(void **state) {
   (void)state;
-  expect((server){.conduct = PLAIN}, good, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "no TLS 1.3",
-         "is this port cleave-worker's?");
-  expect((server){.conduct = NO_ALPN}, good, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "not HTTP/2",
-         "is this port cleave-worker's?");
+  assert_probe((server){.behaviour = PLAIN}, good, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "no TLS 1.3",
+               "is this port cleave-worker's?");
+  assert_probe((server){.behaviour = NO_ALPN}, good, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE,
+               "not HTTP/2", "is this port cleave-worker's?");
 }
 
 static void silent_peer_exceeds_the_deadline(void **state) {
   (void)state;
-  server s = start((server){.conduct = DEAF});
+  server s = start_server((server){.behaviour = DEAF});
   clv_tls_probe_result r;
   clv_err err;
   uint64_t begin = clv_now_ns();
@@ -295,8 +298,8 @@ static void silent_peer_exceeds_the_deadline(void **state) {
   bool accepted;
   clv_code code =
       clv_tls_probe_version("127.0.0.1", s.port, CLV_TLS_1_3, NULL, 250, &accepted, &err);
-  stop(&s);
-  expect_failure(&r, CLV_TLS_HANDSHAKE, CLV_DEADLINE, "no TLS answer came in time", "stopped");
+  stop_server(&s);
+  assert_failure(&r, CLV_TLS_HANDSHAKE, CLV_DEADLINE, "no TLS answer came in time", "stopped");
   assert_in_range(took_ms, 250, 2000);
   expect_error(CLV_DEADLINE, "no TLS answer in 250 ms", code, &err);
 }
@@ -305,91 +308,97 @@ static void silent_peer_exceeds_the_deadline(void **state) {
 
 static void peer_of_another_ca_is_refused(void **state) {
   (void)state;
-  expect((server){.conduct = GOOD, .cert = "ca2/alien.pem", .key = "ca2/alien.key"}, good,
-         CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "not issued by a CA of our tls.ca",
-         "add the worker's CA to our tls.ca");
+  assert_probe(
+      (server){.behaviour = GOOD, .cert_file = "ca2/alien.pem", .key_file = "ca2/alien.key"}, good,
+      CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "not issued by a CA of our tls.ca",
+      "add the worker's CA to our tls.ca");
 }
 
 static void expired_or_early_peer_gets_a_clock_hint(void **state) {
   (void)state;
-  clv_tls_probe_result r =
-      expect((server){.conduct = GOOD, .cert = "expired.pem", .key = "expired.key"}, good,
-             CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "has expired", "SIGHUP");
+  clv_tls_probe_result r = assert_probe(
+      (server){.behaviour = GOOD, .cert_file = "expired.pem", .key_file = "expired.key"}, good,
+      CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "has expired", "SIGHUP");
   if (!strstr(r.clock_hint, "ended 3 days ago")) fail_msg("hint: %s", r.clock_hint);
   assert_string_equal(r.peer_uri, "spiffe://cleave/worker-1");
   assert_int_equal(r.peer_not_after - r.peer_not_before, DAY_S);
-  r = expect((server){.conduct = GOOD, .cert = "early.pem", .key = "early.key"}, good,
-             CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "not valid yet", "compare the clocks");
+  r = assert_probe((server){.behaviour = GOOD, .cert_file = "early.pem", .key_file = "early.key"},
+                   good, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "not valid yet",
+                   "compare the clocks");
   if (!strstr(r.clock_hint, "begins in 2 hours")) fail_msg("hint: %s", r.clock_hint);
 }
 
 static void client_certificate_as_server_is_refused(void **state) {
   (void)state;
-  expect((server){.conduct = GOOD, .cert = "client.pem", .key = "client.key"}, good,
-         CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "may not be used as a TLS server",
-         "usage \"server\" or \"both\"");
+  assert_probe((server){.behaviour = GOOD, .cert_file = "client.pem", .key_file = "client.key"},
+               good, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "may not be used as a TLS server",
+               "usage \"server\" or \"both\"");
 }
 
 static void peer_with_another_uri_is_refused(void **state) {
   (void)state;
-  server s = start((server){.conduct = GOOD});
-  clv_tls_probe_result r = probe_as(&s, good, "spiffe://cleave/worker-2");
-  stop(&s);
-  expect_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED,
+  server s = start_server((server){.behaviour = GOOD});
+  clv_tls_probe_result r = probe_server(&s, good, "spiffe://cleave/worker-2");
+  stop_server(&s);
+  assert_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED,
                  "the peer is \"spiffe://cleave/worker-1\", but \"spiffe://cleave/worker-2\"",
                  "right host and port");
   assert_true(r.is_confirmed);
-  s = start((server){.conduct = GOOD, .cert = "two.pem", .key = "two.key"});
-  r = probe_as(&s, good, "spiffe://cleave/worker-1");
-  stop(&s);
-  expect_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED, "exactly one URI", "exactly one URI");
-  s = start((server){.conduct = GOOD, .cert = "spelled.pem", .key = "spelled.key"});
-  r = probe_as(&s, good, "spiffe://cleave/worker-1");
-  stop(&s);
-  expect_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED, "exactly one URI", "exactly one URI");
+  s = start_server((server){.behaviour = GOOD, .cert_file = "two.pem", .key_file = "two.key"});
+  r = probe_server(&s, good, "spiffe://cleave/worker-1");
+  stop_server(&s);
+  assert_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED, "exactly one URI", "exactly one URI");
+  s = start_server(
+      (server){.behaviour = GOOD, .cert_file = "spelled.pem", .key_file = "spelled.key"});
+  r = probe_server(&s, good, "spiffe://cleave/worker-1");
+  stop_server(&s);
+  assert_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED, "exactly one URI", "exactly one URI");
 }
 
 /* ---- our certificate ------------------------------------------------------------------------- */
 
 static void unknown_ca_alert_suggests_tls_ca(void **state) {
   (void)state;
-  clv_tls_identity *alien = unchecked("ca.pem", "ca2/alien.pem", "ca2/alien.key");
-  expect((server){.conduct = GOOD}, alien, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
-         "alert: unknown ca", "is our CA in the worker's tls.ca?");
+  clv_tls_identity *alien = read_unchecked_identity("ca.pem", "ca2/alien.pem", "ca2/alien.key");
+  assert_probe((server){.behaviour = GOOD}, alien, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+               "alert: unknown ca", "is our CA in the worker's tls.ca?");
   clv_tls_identity_free(alien);
 }
 
 static void certificate_alert_gets_an_expiry_or_clock_hint(void **state) {
   (void)state;
-  clv_tls_identity *identity = unchecked("ca.pem", "expired.pem", "expired.key");
+  clv_tls_identity *identity = read_unchecked_identity("ca.pem", "expired.pem", "expired.key");
   clv_tls_probe_result r =
-      expect((server){.conduct = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
-             "alert: certificate expired", "issue a new certificate");
-  /* By this machine's clock the certificate is still valid, so the other clock may be wrong. */
+      assert_probe((server){.behaviour = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+                   "alert: certificate expired", "issue a new certificate");
+  /* The certificate is still valid by this machine's clock, so the other machine's clock may be
+   * wrong. */
   if (!strstr(r.clock_hint, "has 1 day left")) fail_msg("hint: %s", r.clock_hint);
   clv_tls_identity_free(identity);
-  identity = unchecked("ca.pem", "signing.pem", "signing.key");
-  expect((server){.conduct = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
-         "alert: unsupported certificate", "usage \"client\" or \"both\"");
+  identity = read_unchecked_identity("ca.pem", "signing.pem", "signing.key");
+  assert_probe((server){.behaviour = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+               "alert: unsupported certificate", "usage \"client\" or \"both\"");
   clv_tls_identity_free(identity);
-  identity = unchecked("ca.pem", "early.pem", "early.key");
+  identity = read_unchecked_identity("ca.pem", "early.pem", "early.key");
   identity->not_before = (int64_t)(clv_wall_ms() / 1000) - 61;
-  r = expect((server){.conduct = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
-             "alert: bad certificate", "compare clocks");
+  r = assert_probe((server){.behaviour = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+                   "alert: bad certificate", "compare clocks");
   if (!strstr(r.clock_hint, "began 1 minute ago")) fail_msg("hint: %s", r.clock_hint);
   clv_tls_identity_free(identity);
 }
 
-/* gRPC-C 1.51 sends no alert: it just goes away. */
+/* gRPC-C 1.51 sends no alert when it refuses a certificate: it closes the connection. */
 static void close_without_alert_suggests_tls_ca(void **state) {
   (void)state;
-  expect((server){.conduct = HANGS_UP}, good, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
-         "closed the connection when it had our certificate", "is our CA in the worker's tls.ca");
+  assert_probe((server){.behaviour = HANGS_UP}, good, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+               "closed the connection when it had our certificate",
+               "is our CA in the worker's tls.ca");
 }
 
 /* ---- versions -------------------------------------------------------------------------------- */
 
-static bool takes(const server *s, clv_tls_version version, const clv_tls_identity *identity) {
+static bool accepts_version(const server *s, clv_tls_version version,
+                            const clv_tls_identity *identity) {
   bool accepted = false;
   clv_err err;
   must(clv_tls_probe_version("127.0.0.1", s->port, version, identity, WAIT_LIMIT_MS, &accepted,
@@ -400,24 +409,24 @@ static bool takes(const server *s, clv_tls_version version, const clv_tls_identi
 
 static void good_peer_accepts_only_tls13(void **state) {
   (void)state;
-  server s = start((server){.conduct = GOOD});
-  assert_false(takes(&s, CLV_TLS_1_2, good));
-  assert_false(takes(&s, CLV_TLS_1_2, NULL));
-  assert_true(takes(&s, CLV_TLS_1_3, good));
+  server s = start_server((server){.behaviour = GOOD});
+  assert_false(accepts_version(&s, CLV_TLS_1_2, good));
+  assert_false(accepts_version(&s, CLV_TLS_1_2, NULL));
+  assert_true(accepts_version(&s, CLV_TLS_1_3, good));
   /* the server refuses the certificate, but not the version */
-  assert_true(takes(&s, CLV_TLS_1_3, NULL));
-  stop(&s);
+  assert_true(accepts_version(&s, CLV_TLS_1_3, NULL));
+  stop_server(&s);
 }
 
 static void old_peer_accepts_only_tls12(void **state) {
   (void)state;
-  server s = start((server){.conduct = GOOD, .version = TLS1_2_VERSION});
-  assert_true(takes(&s, CLV_TLS_1_2, good));
-  assert_true(takes(&s, CLV_TLS_1_2, NULL));
-  assert_false(takes(&s, CLV_TLS_1_3, good));
-  clv_tls_probe_result r = probe_as(&s, good, NULL);
-  stop(&s);
-  expect_failure(&r, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "does not speak TLS 1.3",
+  server s = start_server((server){.behaviour = GOOD, .tls_version = TLS1_2_VERSION});
+  assert_true(accepts_version(&s, CLV_TLS_1_2, good));
+  assert_true(accepts_version(&s, CLV_TLS_1_2, NULL));
+  assert_false(accepts_version(&s, CLV_TLS_1_3, good));
+  clv_tls_probe_result r = probe_server(&s, good, NULL);
+  stop_server(&s);
+  assert_failure(&r, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "does not speak TLS 1.3",
                  "no current cleave-worker");
 }
 
@@ -431,22 +440,22 @@ static void version_probe_without_a_tls_peer_fails(void **state) {
       CLV_UNAVAILABLE, "Connection refused",
       clv_tls_probe_version("127.0.0.1", s.port, CLV_TLS_1_2, NULL, WAIT_LIMIT_MS, &accepted, &err),
       &err);
-  assert_true(accepted); /* unchanged */
-  s = start((server){.conduct = PLAIN});
-  assert_false(takes(&s, CLV_TLS_1_2, NULL));
-  assert_false(takes(&s, CLV_TLS_1_3, NULL));
-  stop(&s);
+  assert_true(accepted); /* the failed probe has not changed the result */
+  s = start_server((server){.behaviour = PLAIN});
+  assert_false(accepts_version(&s, CLV_TLS_1_2, NULL));
+  assert_false(accepts_version(&s, CLV_TLS_1_3, NULL));
+  stop_server(&s);
 }
 
 /* ---- set-up ---------------------------------------------------------------------------------- */
 
-static void issue_unusual(const char *name, int days, int64_t offset, unsigned usage) {
-  clv_tls_issue_options o = valid_options(name);
+static void issue_unusual_certificate(const char *name, int days, int64_t offset, unsigned usage) {
+  clv_tls_issue_options o = make_valid_options(name);
   o.days = days;
   o.not_before_offset_s = offset;
   o.usage = usage;
   o.allow_unusual = true;
-  issue(o);
+  issue_certificate(o);
 }
 
 static int set_up(void **state) {
@@ -455,25 +464,25 @@ static int set_up(void **state) {
   if (clv_tls_set_min_version(&err) != CLV_OK || scratch_setup(state) != 0) return -1;
   must(clv_tls_ca_init(scratch, "unit test CA", 400, &err), &err);
   must(clv_tls_ca_init(at("ca2"), "another CA", 400, &err), &err);
-  issue(valid_options("good"));
-  issue_unusual("expired", 1, -4 * DAY_S, 0);
-  issue_unusual("early", 9, 2 * 3600 + 60, 0);
-  issue_unusual("client", 9, -300, CLV_TLS_CLIENT);
-  issue_unusual("signing", 9, -300, CLV_TLS_CODE_SIGNING);
-  clv_tls_issue_options o = valid_options("two");
+  issue_certificate(make_valid_options("good"));
+  issue_unusual_certificate("expired", 1, -4 * DAY_S, 0);
+  issue_unusual_certificate("early", 9, 2 * 3600 + 60, 0);
+  issue_unusual_certificate("client", 9, -300, CLV_TLS_CLIENT);
+  issue_unusual_certificate("signing", 9, -300, CLV_TLS_CODE_SIGNING);
+  clv_tls_issue_options o = make_valid_options("two");
   o.uris = two;
   o.n_uris = 2;
   o.allow_unusual = true;
-  issue(o);
-  o = valid_options("spelled");
+  issue_certificate(o);
+  o = make_valid_options("spelled");
   o.dns = two;
   o.n_dns = 1;
   o.n_uris = 0;
   o.allow_unusual = true;
-  issue(o);
-  o = valid_options("alien");
+  issue_certificate(o);
+  o = make_valid_options("alien");
   o.ca_dir = at("ca2");
-  issue(o);
+  issue_certificate(o);
   must(clv_tls_identity_load(at("ca.pem"), at("good.pem"), at("good.key"), &good, &err), &err);
   return 0;
 }

@@ -16,13 +16,13 @@ typedef struct people {
 
 static people p;
 
-static X509 *leaf(const char *name, const char *eku, bool other, int days) {
-  return cert_by_hand(&(by_hand){.name = name,
-                                 .eku = eku,
-                                 .issuer = other ? p.other_ca : p.ca,
-                                 .issuer_key = other ? p.other_ca_key : p.ca_key,
-                                 .days = days},
-                      p.key);
+static X509 *make_leaf(const char *name, const char *eku, bool other, int days) {
+  return make_certificate_by_hand(&(by_hand){.name = name,
+                                             .eku_text = eku,
+                                             .issuer = other ? p.other_ca : p.ca,
+                                             .issuer_key = other ? p.other_ca_key : p.ca_key,
+                                             .valid_days = days},
+                                  p.key);
 }
 
 static int make_people(void **state) {
@@ -30,21 +30,22 @@ static int make_people(void **state) {
   p.ca_key = EVP_EC_gen("P-256");
   p.other_ca_key = EVP_EC_gen("P-256");
   p.key = EVP_EC_gen("P-256");
-  p.ca = cert_by_hand(&(by_hand){.name = "approvers", .is_ca = true, .days = 30}, p.ca_key);
-  p.other_ca =
-      cert_by_hand(&(by_hand){.name = "session CA", .is_ca = true, .days = 30}, p.other_ca_key);
-  p.approver = leaf("Dr. Yes", "emailProtection", false, 30);
-  p.plain = leaf("plain", NULL, false, 30);
-  p.server = leaf("worker-1", "serverAuth,clientAuth", false, 30);
-  p.expired = leaf("late", "emailProtection", false, -2);
-  p.stranger = leaf("Dr. Yes", "emailProtection", true, 30);
+  p.ca = make_certificate_by_hand(&(by_hand){.name = "approvers", .is_ca = true, .valid_days = 30},
+                                  p.ca_key);
+  p.other_ca = make_certificate_by_hand(
+      &(by_hand){.name = "session CA", .is_ca = true, .valid_days = 30}, p.other_ca_key);
+  p.approver = make_leaf("Dr. Yes", "emailProtection", false, 30);
+  p.plain = make_leaf("plain", NULL, false, 30);
+  p.server = make_leaf("worker-1", "serverAuth,clientAuth", false, 30);
+  p.expired = make_leaf("late", "emailProtection", false, -2);
+  p.stranger = make_leaf("Dr. Yes", "emailProtection", true, 30);
   return 0;
 }
 
-static void no_cms(CMS_ContentInfo **cms) { CMS_ContentInfo_free(*cms); }
+static void free_cms(CMS_ContentInfo **cms) { CMS_ContentInfo_free(*cms); }
 
 /* Returns the signature as PEM or DER. flags: of CMS_sign. */
-static clv_bytes packed(CMS_ContentInfo *cms, bool pem) {
+static clv_bytes pack_signature(CMS_ContentInfo *cms, bool pem) {
   clv_bytes out = {0};
   char *data = NULL;
   BIO *bio = BIO_new(BIO_s_mem());
@@ -55,20 +56,21 @@ static clv_bytes packed(CMS_ContentInfo *cms, bool pem) {
   return out;
 }
 
-static clv_bytes sign(X509 *cert, const char *what, unsigned flags, const EVP_MD *md, int n) {
+static clv_bytes sign_text(X509 *cert, const char *what, unsigned flags, const EVP_MD *md, int n) {
   unsigned all = flags | CMS_BINARY | CMS_PARTIAL;
-  CLV_AUTO(no_cms) CMS_ContentInfo *cms = CMS_sign(NULL, NULL, NULL, NULL, all);
+  CLV_AUTO(free_cms) CMS_ContentInfo *cms = CMS_sign(NULL, NULL, NULL, NULL, all);
   BIO *in = BIO_new_mem_buf(what, -1);
   assert_non_null(cms);
   for (int i = 0; i < n; i++)
     assert_non_null(CMS_add1_signer(cms, cert, p.key, md, i ? all | CMS_NOCERTS : all));
   if (n) assert_int_equal(CMS_final(cms, in, NULL, all), 1);
   BIO_free(in);
-  return packed(cms, !(flags & CMS_NOATTR));
+  return pack_signature(cms, !(flags & CMS_NOATTR));
 }
 
-static clv_code check(const clv_bytes *signature, const char *what, char *signer, clv_err *err) {
-  CLV_AUTO(clv_freep) char *ca = pem_of(p.ca);
+static clv_code check_signature(const clv_bytes *signature, const char *what, char *signer,
+                                clv_err *err) {
+  CLV_AUTO(clv_freep) char *ca = get_pem(p.ca);
   const clv_tls_signed file = {.data = what,
                                .len = strlen(what),
                                .signature = signature->data,
@@ -77,68 +79,71 @@ static clv_code check(const clv_bytes *signature, const char *what, char *signer
   return clv_tls_check_signed(&file, signer, err);
 }
 
-static void refused(clv_bytes signature, const char *what, const char *why) {
+static void assert_refused(clv_bytes signature, const char *what, const char *why) {
   char signer[CLV_TLS_SIGNER_LEN] = "nobody";
   clv_err err = {0};
-  clv_code code = check(&signature, what, signer, &err);
+  clv_code code = check_signature(&signature, what, signer, &err);
   expect_error(CLV_UNAUTHENTICATED, why, code, &err);
   assert_string_equal(signer, "nobody");
   clv_bytes_done(&signature);
 }
 
-static void accepted(clv_bytes signature, const char *who) {
+static void assert_accepted(clv_bytes signature, const char *who) {
   char signer[CLV_TLS_SIGNER_LEN];
   clv_err err = {0};
-  must(check(&signature, text, signer, &err), &err);
+  must(check_signature(&signature, text, signer, &err), &err);
   assert_string_equal(signer, who);
   clv_bytes_done(&signature);
 }
 
 static void approver_signatures_are_accepted(void **state) {
   (void)state;
-  accepted(sign(p.approver, text, CMS_DETACHED, EVP_sha256(), 1), "CN=Dr. Yes");
-  accepted(sign(p.approver, text, CMS_DETACHED | CMS_NOATTR, EVP_sha512(), 1), "CN=Dr. Yes");
-  accepted(sign(p.plain, text, CMS_DETACHED, EVP_sha256(), 1), "CN=plain");
+  assert_accepted(sign_text(p.approver, text, CMS_DETACHED, EVP_sha256(), 1), "CN=Dr. Yes");
+  assert_accepted(sign_text(p.approver, text, CMS_DETACHED | CMS_NOATTR, EVP_sha512(), 1),
+                  "CN=Dr. Yes");
+  assert_accepted(sign_text(p.plain, text, CMS_DETACHED, EVP_sha256(), 1), "CN=plain");
 }
 
 static void other_signers_are_refused(void **state) {
   (void)state;
-  refused(sign(p.stranger, text, CMS_DETACHED, EVP_sha256(), 1), text,
-          "unable to get local issuer certificate");
-  refused(sign(p.server, text, CMS_DETACHED, EVP_sha256(), 1), text, "certificate purpose");
-  refused(sign(p.expired, text, CMS_DETACHED, EVP_sha256(), 1), text, "expired");
+  assert_refused(sign_text(p.stranger, text, CMS_DETACHED, EVP_sha256(), 1), text,
+                 "unable to get local issuer certificate");
+  assert_refused(sign_text(p.server, text, CMS_DETACHED, EVP_sha256(), 1), text,
+                 "certificate purpose");
+  assert_refused(sign_text(p.expired, text, CMS_DETACHED, EVP_sha256(), 1), text, "expired");
 }
 
 static void signature_of_other_bytes_is_refused(void **state) {
   (void)state;
-  refused(sign(p.approver, text, CMS_DETACHED, EVP_sha256(), 1),
-          "version: 1\nkinds: [gradient, state]\n", "the signature does not hold");
-  refused(sign(p.approver, text, CMS_DETACHED, EVP_sha256(), 1), "", "the signature does not hold");
+  assert_refused(sign_text(p.approver, text, CMS_DETACHED, EVP_sha256(), 1),
+                 "version: 1\nkinds: [gradient, state]\n", "the signature does not hold");
+  assert_refused(sign_text(p.approver, text, CMS_DETACHED, EVP_sha256(), 1), "",
+                 "the signature does not hold");
 }
 
 static void malformed_signatures_are_refused(void **state) {
   (void)state;
-  refused(sign(NULL, text, CMS_DETACHED, EVP_sha256(), 0), text, "has 0 signers");
-  refused(sign(p.approver, text, CMS_DETACHED, EVP_sha256(), 2), text, "has 2 signers");
-  refused(sign(p.approver, text, 0, EVP_sha256(), 1), text, "a text of its own");
-  refused(sign(p.approver, text, CMS_DETACHED, EVP_sha1(), 1), text, "weak digest");
-  clv_bytes cut = sign(p.approver, text, CMS_DETACHED | CMS_NOATTR, EVP_sha256(), 1);
+  assert_refused(sign_text(NULL, text, CMS_DETACHED, EVP_sha256(), 0), text, "has 0 signers");
+  assert_refused(sign_text(p.approver, text, CMS_DETACHED, EVP_sha256(), 2), text, "has 2 signers");
+  assert_refused(sign_text(p.approver, text, 0, EVP_sha256(), 1), text, "a text of its own");
+  assert_refused(sign_text(p.approver, text, CMS_DETACHED, EVP_sha1(), 1), text, "weak digest");
+  clv_bytes cut = sign_text(p.approver, text, CMS_DETACHED | CMS_NOATTR, EVP_sha256(), 1);
   cut.len /= 2;
-  refused(cut, text, "damaged");
+  assert_refused(cut, text, "damaged");
   clv_bytes empty = {0};
   clv_bytes_puts(&empty, "");
-  refused(empty, text, "damaged");
+  assert_refused(empty, text, "damaged");
   BIO *in = BIO_new_mem_buf(text, -1);
-  CLV_AUTO(no_cms) CMS_ContentInfo *data = CMS_data_create(in, 0);
+  CLV_AUTO(free_cms) CMS_ContentInfo *data = CMS_data_create(in, 0);
   BIO_free(in);
-  refused(packed(data, true), text, "another kind");
+  assert_refused(pack_signature(data, true), text, "another kind");
 }
 
 static void invalid_ca_pem_is_refused(void **state) {
   (void)state;
   clv_err err = {0};
   char signer[CLV_TLS_SIGNER_LEN];
-  clv_bytes s = sign(p.approver, text, CMS_DETACHED, EVP_sha256(), 1);
+  clv_bytes s = sign_text(p.approver, text, CMS_DETACHED, EVP_sha256(), 1);
   const clv_tls_signed file = {.data = text,
                                .len = sizeof text - 1,
                                .signature = s.data,

@@ -12,7 +12,7 @@
 /* ---- against the library --------------------------------------------------------------------- */
 
 static const struct {
-  const char *name, *file;
+  const char *name, *file_name;
   clv_tokenizer_options options;
 } ways[] = {{"pieces", "pieces.txt", {0}},
             {"cased", "pieces.txt", {.keep_case = true}},
@@ -23,16 +23,16 @@ static const struct {
             {"llama3", "llama3.json", {0}},
             {"qwen2", "qwen2.json", {0}}};
 
-static void open_all(clv_tokenizer **all) {
+static void open_all_tokenizers(clv_tokenizer **all) {
   for (size_t i = 0; i < CLV_COUNT(ways); i++) {
     char path[80];
     clv_err err;
-    snprintf(path, sizeof path, "tests/golden/tokens/%s", ways[i].file);
+    snprintf(path, sizeof path, "tests/golden/tokens/%s", ways[i].file_name);
     must(clv_tokenizer_open(path, &ways[i].options, &all[i], &err), &err);
   }
 }
 
-static void same_tokens(const clv_tokenizer *t, const char *way, char *hex, char *want) {
+static void assert_same_tokens(const clv_tokenizer *t, const char *way, char *hex, char *want) {
   CLV_AUTO(clv_ids_done) clv_ids ids = {0};
   uint8_t text[8192];
   clv_err err;
@@ -55,14 +55,14 @@ static void token_ids_match_hugging_face_tokenizers(void **state) {
   clv_tokenizer *all[CLV_COUNT(ways)];
   clv_err err;
   size_t n = 0;
-  open_all(all);
+  open_all_tokenizers(all);
   must(clv_file_read("tests/golden/tokens/cases.txt", 1 << 22, &cases, &err), &err);
   for (char *rest = cases.data, *line; (line = strsep(&rest, "\n")) && *line; n++) {
     char *way = strsep(&line, " "), *hex = strsep(&line, " ");
     size_t i = 0;
     while (i < CLV_COUNT(ways) && strcmp(ways[i].name, way) != 0) i++;
     assert_true(i < CLV_COUNT(ways));
-    same_tokens(all[i], way, hex, line);
+    assert_same_tokens(all[i], way, hex, line);
   }
   assert_true(n > 1000);
   for (size_t i = 0; i < CLV_COUNT(ways); i++) clv_tokenizer_free(all[i]);
@@ -71,7 +71,7 @@ static void token_ids_match_hugging_face_tokenizers(void **state) {
 static void token_ids_and_vocab_size_are_known(void **state) {
   (void)state;
   clv_tokenizer *all[CLV_COUNT(ways)];
-  open_all(all);
+  open_all_tokenizers(all);
   assert_int_equal(clv_tokenizer_token_id(all[0], "[PAD]"), 0);
   assert_int_equal(clv_tokenizer_token_id(all[0], "[SEP]"), 3);
   assert_int_equal(clv_tokenizer_token_id(all[0], "no such token"), -1);
@@ -83,7 +83,7 @@ static void token_ids_and_vocab_size_are_known(void **state) {
 
 /* ---- what is refused ------------------------------------------------------------------------- */
 
-static void refused_pieces(const char *file, size_t len, clv_code code, const char *says) {
+static void assert_pieces_refused(const char *file, size_t len, clv_code code, const char *says) {
   clv_tokenizer *t = NULL;
   clv_err err = {0};
   clv_tokenizer_options o = {0};
@@ -96,20 +96,23 @@ static void damaged_vocab_files_are_refused(void **state) {
   char *long_line = malloc(2000);
   assert_non_null(long_line);
   memset(long_line, 'a', 2000);
-  refused_pieces("", 0, CLV_INVALID, "vocab.txt: has no token [UNK] among its 0 lines");
-  refused_pieces("#version: 0.2\na b\n", 18, CLV_INVALID,
-                 "vocab.txt: this is a list of merges (merges.txt), half of a tokenizer: name the "
-                 "tokenizer.json");
-  refused_pieces("[UNK]\n\nb\n", 9, CLV_INVALID, "vocab.txt:2:1: an empty line");
-  refused_pieces("[UNK]\nb\nc\nb\n", 12, CLV_INVALID, "vocab.txt:4:1: this token is in line 2");
-  refused_pieces("[UNK]\nb\xff\n", 9, CLV_INVALID, "vocab.txt:2: byte 1 of the line is not UTF-8");
-  refused_pieces(long_line, 2000, CLV_EXHAUSTED, "vocab.txt:1:1: at most");
+  assert_pieces_refused("", 0, CLV_INVALID, "vocab.txt: has no token [UNK] among its 0 lines");
+  assert_pieces_refused(
+      "#version: 0.2\na b\n", 18, CLV_INVALID,
+      "vocab.txt: this is a list of merges (merges.txt), half of a tokenizer: name the "
+      "tokenizer.json");
+  assert_pieces_refused("[UNK]\n\nb\n", 9, CLV_INVALID, "vocab.txt:2:1: an empty line");
+  assert_pieces_refused("[UNK]\nb\nc\nb\n", 12, CLV_INVALID,
+                        "vocab.txt:4:1: this token is in line 2");
+  assert_pieces_refused("[UNK]\nb\xff\n", 9, CLV_INVALID,
+                        "vocab.txt:2: byte 1 of the line is not UTF-8");
+  assert_pieces_refused(long_line, 2000, CLV_EXHAUSTED, "vocab.txt:1:1: at most");
   free(long_line);
 }
 
 /* Asserts that a file is refused. tests/fuzz/make_token_seeds.py writes these files, each with one
  * error. */
-static void refused_json(const char *name, const char *says) {
+static void assert_json_refused(const char *name, const char *says) {
   CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
   clv_tokenizer *t = NULL;
   clv_err err = {0};
@@ -172,10 +175,11 @@ static const char *const not_done[][2] = {
 
 static void unsupported_tokenizer_features_are_named(void **state) {
   (void)state;
-  for (size_t i = 0; i < CLV_COUNT(not_done); i++) refused_json(not_done[i][0], not_done[i][1]);
+  for (size_t i = 0; i < CLV_COUNT(not_done); i++)
+    assert_json_refused(not_done[i][0], not_done[i][1]);
 }
 
-/* As the library encodes by default, with add_special_tokens. */
+/* Encodes as the tokenizers library does by default, with add_special_tokens. */
 static void special_tokens_and_truncation_are_read(void **state) {
   static const struct {
     const char *name;
@@ -205,7 +209,7 @@ static void special_tokens_and_truncation_are_read(void **state) {
   }
 }
 
-/* For both kinds of file: editors on Windows write a mark. */
+/* A byte order mark, which editors on Windows write, is skipped in both kinds of file. */
 static void byte_order_mark_is_skipped(void **state) {
   static const char *const paths[] = {"tests/golden/tokens/pieces.txt",
                                       "tests/golden/tokens/gpt2.json"};
@@ -218,18 +222,18 @@ static void byte_order_mark_is_skipped(void **state) {
     const char *name = i ? "marked.json" : "marked.txt";
     must(clv_file_read(paths[i], 1 << 22, &file, &err), &err);
     clv_bytes_printf(&marked, "\xef\xbb\xbf%s", file.data);
-    put(name, marked.data, marked.len);
+    write_scratch_file(name, marked.data, marked.len);
     must(clv_tokenizer_open(at(name), &o, &t, &err), &err);
     if (!i) assert_int_equal(clv_tokenizer_token_id(t, "[PAD]"), 0);
   }
 }
 
 /* Writes a text in UTF-16, with or without byte order mark. */
-static void put_utf16(const char *name, const char *text, bool is_big, bool has_mark) {
+static void write_utf16(const char *name, const char *text, bool is_big, bool has_mark) {
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   if (has_mark) clv_bytes_add(&b, is_big ? "\xfe\xff" : "\xff\xfe", 2);
   for (; *text; text++) clv_bytes_add(&b, is_big ? (char[]){0, *text} : (char[]){*text, 0}, 2);
-  put(name, b.data, b.len);
+  write_scratch_file(name, b.data, b.len);
 }
 
 static void utf16_tokenizer_files_are_refused(void **state) {
@@ -240,7 +244,7 @@ static void utf16_tokenizer_files_are_refused(void **state) {
     clv_tokenizer_options o = {0};
     clv_err err = {0};
     const char *name = i & 1 ? "wide.json" : "wide.txt";
-    put_utf16(name, texts[i & 1], i & 2, i & 4);
+    write_utf16(name, texts[i & 1], i & 2, i & 4);
     expect_error(CLV_INVALID, "its text is UTF-16, and UTF-8 is expected",
                  clv_tokenizer_open(at(name), &o, &t, &err), &err);
   }
@@ -249,7 +253,7 @@ static void utf16_tokenizer_files_are_refused(void **state) {
 static void text_that_is_not_utf8_is_refused(void **state) {
   (void)state;
   clv_tokenizer *all[CLV_COUNT(ways)];
-  open_all(all);
+  open_all_tokenizers(all);
   for (size_t i = 0; i < CLV_COUNT(ways); i++) {
     CLV_AUTO(clv_ids_done) clv_ids ids = {0};
     clv_err err = {0};
@@ -264,10 +268,10 @@ static void text_that_is_not_utf8_is_refused(void **state) {
 enum { LENGTH = 1 << 18, SECONDS = 5 };
 
 /* Encodes a long text of one repeated pattern; quadratic work would take an hour. */
-static void encode_long(const char *unit) {
+static void encode_long_text(const char *unit) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_tokenizer *all[CLV_COUNT(ways)];
-  open_all(all);
+  open_all_tokenizers(all);
   while (text.len < LENGTH) clv_bytes_puts(&text, unit);
   for (size_t i = 0; i < CLV_COUNT(ways); i++) {
     CLV_AUTO(clv_ids_done) clv_ids ids = {0};
@@ -282,11 +286,11 @@ static void encode_long(const char *unit) {
 
 static void long_texts_take_no_quadratic_time(void **state) {
   (void)state;
-  encode_long("a");                     /* one word */
-  encode_long("the");                   /* many merges */
-  encode_long(" \n");                   /* white space, which is searched for line ends */
-  encode_long("\xcc\x81\xcc\xa3");      /* combining marks in wrong order */
-  encode_long("<|endoftext|[SEP<mask"); /* nearly an added token */
+  encode_long_text("a");                     /* one very long word */
+  encode_long_text("the");                   /* a text with many merges */
+  encode_long_text(" \n");                   /* white space, which is searched for line ends */
+  encode_long_text("\xcc\x81\xcc\xa3");      /* combining marks in wrong order */
+  encode_long_text("<|endoftext|[SEP<mask"); /* texts that nearly equal an added token */
 }
 
 int main(void) {

@@ -11,7 +11,7 @@ static void predicted_class_is_the_first_maximum(void **state) {
   static const float outputs[] = {0.1f, 0.7f, 0.2f, 3, 3, 1};
   (void)state;
   assert_int_equal(clv_argmax_row(outputs, 3), 1);
-  /* of equal values the first, as torch.argmax */
+  /* of equal values the first counts, as in torch.argmax */
   assert_int_equal(clv_argmax_row(outputs + 3, 3), 0);
   assert_int_equal(clv_argmax_row(outputs, 1), 0);
 }
@@ -48,7 +48,7 @@ static void labels_of_another_width_count_none_correct(void **state) {
 }
 
 /* Returns labels of 2 records of 3 positions. */
-static clv_tensor *places(const int64_t labels[6]) {
+static clv_tensor *make_labels(const int64_t labels[6]) {
   clv_tensor *t = NULL;
   clv_err err = {0};
   assert_ok(clv_tensor_new(CLV_I64, &CLV_SHAPE(2, 3), &t, &err), &err);
@@ -60,7 +60,7 @@ static void ignored_positions_are_not_counted(void **state) {
   double weight[] = {0.5, 2};
   clv_session_config config = {.loss = {.ignore_index = -100}};
   const clv_trainer t = {.config = &config};
-  clv_tensor *labels = places((const int64_t[]){1, -100, 0, -100, -100, 1});
+  clv_tensor *labels = make_labels((const int64_t[]){1, -100, 0, -100, -100, 1});
   float values[12] = {0, 1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1};
   const cleave_tensor output = {.dtype = CLEAVE_F32, .rank = 3, .shape = {2, 3, 2}, .data = values};
   const cleave_tensor second = {

@@ -24,7 +24,7 @@ static const clv_session_config config = {.name = "films",
 static clv_wire_module_status modules[2][2];
 static clv_wire_link_status links[2][1];
 static clv_wire_session_status sessions[2][1];
-static clv_wire_status_reply replies[2]; /* [before and now] */
+static clv_wire_status_reply replies[2]; /* [BEFORE, NOW] replies of a worker */
 static clv_status_buffers memory;
 
 enum { BEFORE, NOW };
@@ -78,7 +78,7 @@ static void fill_reply(int when) {
                                           .sessions = sessions[when]};
 }
 
-static int begin(void **state) {
+static int set_up_replies(void **state) {
   (void)state;
   memcpy(modules, seen_modules, sizeof modules);
   memcpy(links, seen_links, sizeof links);
@@ -93,13 +93,13 @@ static int begin(void **state) {
   return 0;
 }
 
-static int end(void **state) {
+static int free_replies(void **state) {
   (void)state;
   clv_status_buffers_done(&memory);
   return 0;
 }
 
-static clv_status_worker look(uint32_t worker, bool compare) {
+static clv_status_worker make_status(uint32_t worker, bool compare) {
   clv_status_worker w = {0};
   clv_err err = {0};
   if (clv_status_compare(&config, worker, compare ? &replies[BEFORE] : NULL, &replies[NOW], &memory,
@@ -114,7 +114,7 @@ static void assert_near(double got, double want) {
 
 static void two_replies_give_session_rates_and_shares(void **state) {
   (void)state;
-  clv_status_worker w = look(0, true);
+  clv_status_worker w = make_status(0, true);
   const clv_status_session *s = &w.sessions[0];
   assert_near(w.interval_s, 2);
   assert_near(w.certificate_days, 1);
@@ -128,13 +128,13 @@ static void two_replies_give_session_rates_and_shares(void **state) {
 
 static void two_replies_give_link_rates(void **state) {
   (void)state;
-  clv_status_worker w = look(0, true);
+  clv_status_worker w = make_status(0, true);
   const clv_status_link *l = &w.sessions[0].links[0];
   assert_near(l->in_per_s, 1000);
   assert_near(l->round_trip_s, 0.082);
-  assert_near(l->receiving, 0.2); /* over two seconds */
+  assert_near(l->receiving, 0.2); /* a share of the two seconds between the replies */
   assert_near(l->link_in_per_s, 2e6);
-  assert_near(l->waiting_share, 0.3); /* over the second that the thread reports */
+  assert_near(l->waiting_share, 0.3); /* a share of the second that the thread reports */
   assert_near(l->awaits_per_s, 2);
   assert_near(l->sending, 0); /* the other worker had not been asked before */
   assert_true(l->outages == 2 && l->last_outage_age_s == 1.5);
@@ -143,11 +143,11 @@ static void two_replies_give_link_rates(void **state) {
 
 static void peer_rates_need_two_measurements(void **state) {
   (void)state;
-  links[NOW][0].awaited_ns = 7 + 900000000; /* mostly before the first answer */
-  assert_near(look(0, true).sessions[0].links[0].waiting_share, 0.4);
-  end(NULL);
+  links[NOW][0].awaited_ns = 7 + 900000000; /* most of this time was before the first reply */
+  assert_near(make_status(0, true).sessions[0].links[0].waiting_share, 0.4);
+  free_replies(NULL);
   links[BEFORE][0].measured_ns = 1000000000;
-  const clv_status_link l = look(0, true).sessions[0].links[0];
+  const clv_status_link l = make_status(0, true).sessions[0].links[0];
   assert_near(l.sending, 0.25);
   assert_near(l.link_out_per_s, 4e6);
 }
@@ -162,47 +162,47 @@ static void assert_module(const clv_status_module *m, const char *name, bool is_
 
 static void modules_of_a_run_have_stage_names(void **state) {
   (void)state;
-  const clv_status_session *s = look(0, true).sessions;
+  const clv_status_session *s = make_status(0, true).sessions;
   assert_module(&s->modules[0], "s1", true);
   assert_module(&s->modules[1], "loss", true);
-  end(NULL);
+  free_replies(NULL);
   /* a master of an older version sends no names */
   modules[NOW][0].name = modules[NOW][1].name = "";
-  s = look(0, true).sessions;
+  s = make_status(0, true).sessions;
   assert_module(&s->modules[0], "s1", true);
   assert_module(&s->modules[1], "loss", true);
-  end(NULL);
-  s = look(1, true).sessions; /* these modules are not at that worker */
+  free_replies(NULL);
+  s = make_status(1, true).sessions; /* the worker does not have these modules */
   assert_module(&s->modules[0], NULL, false);
 }
 
 static void program_modules_keep_their_own_names(void **state) {
   (void)state;
   modules[NOW][0].name = "s1";
-  sessions[NOW][0].name = "other"; /* may be a run of another file */
-  const clv_status_session *s = look(0, true).sessions;
+  sessions[NOW][0].name = "other"; /* the session may be a run of another session file */
+  const clv_status_session *s = make_status(0, true).sessions;
   assert_module(&s->modules[0], "s1", false);
   assert_module(&s->modules[1], "(loss)", false);
-  end(NULL);
-  sessions[NOW][0].name = "films"; /* the session's name, with modules of a program */
+  free_replies(NULL);
+  sessions[NOW][0].name = "films"; /* a session of the file's name whose modules are a program's */
   modules[NOW][0].name = "encoder";
-  assert_module(&look(0, true).sessions[0].modules[0], "encoder", false);
+  assert_module(&make_status(0, true).sessions[0].modules[0], "encoder", false);
 }
 
-/* A session that is new, or whose worker was restarted, is compared with its beginning. */
+/* The rates of a session that is new, or whose worker was restarted, count from its beginning. */
 static void new_session_rates_count_from_its_start(void **state) {
   (void)state;
-  clv_status_worker w = look(0, false);
+  clv_status_worker w = make_status(0, false);
   assert_near(w.interval_s, 12);
   assert_near(w.sessions[0].links[0].in_per_s, 3000 / 4.0);
   assert_near(w.sessions[0].busy, 0.75);
-  end(NULL);
+  free_replies(NULL);
   sessions[NOW][0].epoch = 2;
-  assert_near(look(0, true).sessions[0].links[0].in_per_s, 3000 / 4.0);
-  end(NULL);
+  assert_near(make_status(0, true).sessions[0].links[0].in_per_s, 3000 / 4.0);
+  free_replies(NULL);
   sessions[NOW][0].epoch = 0;
   memset(&replies[NOW].incarnation, 1, sizeof replies[NOW].incarnation);
-  assert_near(look(0, true).interval_s, 12);
+  assert_near(make_status(0, true).interval_s, 12);
 }
 
 static void counter_reset_yields_zero_rate(void **state) {
@@ -210,14 +210,14 @@ static void counter_reset_yields_zero_rate(void **state) {
   links[NOW][0].bytes_in = 5;
   sessions[NOW][0].busy_ns = 0;
   replies[NOW].uptime_ms = 1;
-  clv_status_worker w = look(0, true);
+  clv_status_worker w = make_status(0, true);
   assert_near(w.interval_s, 0);
   assert_near(w.sessions[0].links[0].in_per_s, 0);
   assert_near(w.sessions[0].busy, 0);
   assert_near(w.sessions[0].idle, 0.8);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up_replies, free_replies)
 
 int main(void) {
   const struct CMUnitTest tests[] = {

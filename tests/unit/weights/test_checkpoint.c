@@ -14,7 +14,7 @@ static const char config_hash[] =
 static float values[2000];
 
 /* Returns a run's folder. Unlike the result of at(), it stays valid. */
-static const char *run_dir(const char *name) {
+static const char *get_run_dir(const char *name) {
   static char paths[32][200];
   static size_t used;
   return strcpy(paths[used++ % CLV_COUNT(paths)], at(name));
@@ -51,7 +51,7 @@ static clv_code write_checkpoint(const char *run, uint64_t step, clv_err *err) {
   return CLV_OK;
 }
 
-static uint64_t latest_step(const char *run, clv_bytes *reasons) {
+static uint64_t get_latest_step(const char *run, clv_bytes *reasons) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   clv_err err;
   assert_ok(clv_checkpoint_load_latest(run, &c, reasons, &err), &err);
@@ -59,14 +59,14 @@ static uint64_t latest_step(const char *run, clv_bytes *reasons) {
   return clv_checkpoint_manifest(c)->step;
 }
 
-static bool exists(const char *run, const char *rest) {
+static bool file_exists(const char *run, const char *rest) {
   char path[400];
   snprintf(path, sizeof path, "%s/%s", run, rest);
   return access(path, F_OK) == 0;
 }
 
-static clv_checkpoint *written(const char *name) {
-  const char *run = run_dir(name);
+static clv_checkpoint *write_and_load(const char *name) {
+  const char *run = get_run_dir(name);
   CLV_AUTO(clv_bytes_done) clv_bytes reasons = {0};
   clv_checkpoint *c = NULL;
   clv_err err;
@@ -78,7 +78,7 @@ static clv_checkpoint *written(const char *name) {
 
 static void checkpoint_state_round_trips(void **state) {
   (void)state;
-  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = written("round/deep");
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = write_and_load("round/deep");
   const clv_manifest *manifest = clv_checkpoint_manifest(c);
   assert_int_equal(manifest->step, 100);
   assert_int_equal(manifest->stages, 2);
@@ -97,7 +97,7 @@ static void checkpoint_state_round_trips(void **state) {
 
 static void weights_round_trip(void **state) {
   (void)state;
-  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = written("round/weights");
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = write_and_load("round/weights");
   CLV_AUTO(clv_weights_closep) clv_weights_file *m = NULL, *o = NULL, *o1 = NULL;
   clv_weights_file *none = NULL;
   clv_err err;
@@ -113,7 +113,7 @@ static void weights_round_trip(void **state) {
 
 static void files_round_trip(void **state) {
   (void)state;
-  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = written("round/files");
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = write_and_load("round/files");
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err;
   assert_ok(clv_checkpoint_read_file(c, "session.effective.yaml", &text, &err), &err);
@@ -134,10 +134,10 @@ static void same_step_writes_the_same_bytes(void **state) {
   (void)state;
   clv_err err;
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *a = NULL, *b = NULL;
-  assert_ok(write_checkpoint(run_dir("same-a"), 5, &err), &err);
-  assert_ok(write_checkpoint(run_dir("same-b"), 5, &err), &err);
-  assert_ok(clv_checkpoint_load_latest(run_dir("same-a"), &a, NULL, &err), &err);
-  assert_ok(clv_checkpoint_load_latest(run_dir("same-b"), &b, NULL, &err), &err);
+  assert_ok(write_checkpoint(get_run_dir("same-a"), 5, &err), &err);
+  assert_ok(write_checkpoint(get_run_dir("same-b"), 5, &err), &err);
+  assert_ok(clv_checkpoint_load_latest(get_run_dir("same-a"), &a, NULL, &err), &err);
+  assert_ok(clv_checkpoint_load_latest(get_run_dir("same-b"), &b, NULL, &err), &err);
   const clv_manifest *ma = clv_checkpoint_manifest(a), *mb = clv_checkpoint_manifest(b);
   assert_int_equal(ma->n_files, mb->n_files);
   for (size_t i = 0; i < ma->n_files; i++)
@@ -146,7 +146,7 @@ static void same_step_writes_the_same_bytes(void **state) {
 
 static void invalid_writer_calls_are_refused(void **state) {
   (void)state;
-  const char *run = run_dir("wrong");
+  const char *run = get_run_dir("wrong");
   clv_checkpoint_writer *w = NULL;
   clv_weights_tensor t = {"w", CLV_F32, CLV_SHAPE(4), values};
   clv_trainer_state s = {0};
@@ -178,20 +178,20 @@ static void invalid_writer_calls_are_refused(void **state) {
   assert_int_equal(clv_checkpoint_commit(w, "", 1, NULL, &err), CLV_INVALID);
   assert_says(&err, "tensor 'w' is in stage");
   clv_checkpoint_writer_free(w);
-  assert_false(exists(run, "checkpoint-1/MANIFEST.json"));
+  assert_false(file_exists(run, "checkpoint-1/MANIFEST.json"));
 }
 
 /* Refuses the manifest, as if the run had another owner. user: the run folder. */
 static clv_code refuse_manifest(void *user, clv_err *err) {
   const char *const *run = user;
-  assert_true(exists(*run, "checkpoint-1/MANIFEST.json.tmp"));
-  assert_false(exists(*run, "checkpoint-1/MANIFEST.json"));
+  assert_true(file_exists(*run, "checkpoint-1/MANIFEST.json.tmp"));
+  assert_false(file_exists(*run, "checkpoint-1/MANIFEST.json"));
   return clv_fail(err, CLV_ABORTED, "another process trains there");
 }
 
 static void manifest_is_checked_before_it_gets_its_name(void **state) {
   (void)state;
-  const char *run = run_dir("checked");
+  const char *run = get_run_dir("checked");
   CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
   clv_weights_tensor t = {"w", CLV_F32, CLV_SHAPE(4), values};
   clv_trainer_state s = {0};
@@ -201,15 +201,15 @@ static void manifest_is_checked_before_it_gets_its_name(void **state) {
   assert_ok(clv_checkpoint_add_state(w, &s, &err), &err);
   clv_checkpoint_writer_set_check(w, refuse_manifest, &run);
   assert_int_equal(clv_checkpoint_commit(w, "", 1, NULL, &err), CLV_ABORTED);
-  assert_false(exists(run, "checkpoint-1/MANIFEST.json"));
-  assert_false(exists(run, "checkpoint-1/MANIFEST.json.tmp"));
+  assert_false(file_exists(run, "checkpoint-1/MANIFEST.json"));
+  assert_false(file_exists(run, "checkpoint-1/MANIFEST.json.tmp"));
 }
 
 /* ---- finding --------------------------------------------------------------------------------- */
 
 static void unfinished_checkpoint_is_skipped(void **state) {
   (void)state;
-  const char *run = run_dir("unfinished");
+  const char *run = get_run_dir("unfinished");
   CLV_AUTO(clv_bytes_done) clv_bytes reasons = {0};
   clv_checkpoint *none = NULL;
   clv_err err;
@@ -220,23 +220,23 @@ static void unfinished_checkpoint_is_skipped(void **state) {
   assert_says(&err, "no usable checkpoint: train first");
   assert_ok(write_checkpoint(run, 9, &err), &err);
   assert_ok(write_checkpoint(run, 10, &err), &err);
-  assert_int_equal(latest_step(run, NULL), 10);
+  assert_int_equal(get_latest_step(run, NULL), 10);
   clv_checkpoint_writer *w = NULL;
   assert_ok(clv_checkpoint_begin(run, 11, 2, &w, &err), &err);
   assert_ok(clv_checkpoint_add_file(w, "x", "x", 1, &err), &err);
   clv_checkpoint_writer_free(w);
-  assert_int_equal(latest_step(run, &reasons), 10);
+  assert_int_equal(get_latest_step(run, &reasons), 10);
   assert_non_null(strstr(reasons.data, "checkpoint-11 refused: "));
   assert_non_null(strstr(reasons.data, "never finished"));
   uint64_t steps[3];
   assert_int_equal(clv_checkpoint_steps(run, steps, CLV_COUNT(steps)), 2);
   assert_true(steps[0] == 10 && steps[1] == 9);
-  /* A write over an incomplete checkpoint succeeds; a complete one is not overwritten. */
+  /* An incomplete checkpoint can be written again; a complete one is not overwritten. */
   assert_ok(write_checkpoint(run, 11, &err), &err);
-  assert_false(exists(run, "checkpoint-11/x"));
-  assert_int_equal(latest_step(run, NULL), 11);
+  assert_false(file_exists(run, "checkpoint-11/x"));
+  assert_int_equal(get_latest_step(run, NULL), 11);
   assert_int_equal(write_checkpoint(run, 11, &err), CLV_EXISTS);
-  assert_int_equal(latest_step(run, NULL), 11);
+  assert_int_equal(get_latest_step(run, NULL), 11);
   assert_int_equal(clv_checkpoint_load(run, &none, &err), CLV_DATA_LOSS);
   assert_null(none);
 }
@@ -244,15 +244,16 @@ static void unfinished_checkpoint_is_skipped(void **state) {
 /* Damages a file of the run by damage(data, len), and asserts that checkpoint 1 is used instead of
  * 2. */
 typedef size_t (*damage_fn)(char *data, size_t len);
-static size_t cut_one(char *data, size_t len) { return (void)data, len - 1; }
-static size_t cut_all(char *data, size_t len) { return (void)data, (void)len, 0; }
-static size_t flip_last(char *data, size_t len) { return data[len - 1] ^= 1, len; }
-static size_t flip_middle(char *data, size_t len) { return data[len / 2] ^= 16, len; }
-static size_t grow(char *data, size_t len) { return data[len] = 0, len + 1; }
+static size_t remove_last_byte(char *data, size_t len) { return (void)data, len - 1; }
+static size_t remove_all_bytes(char *data, size_t len) { return (void)data, (void)len, 0; }
+static size_t flip_last_bit(char *data, size_t len) { return data[len - 1] ^= 1, len; }
+static size_t flip_middle_bit(char *data, size_t len) { return data[len / 2] ^= 16, len; }
+static size_t append_byte(char *data, size_t len) { return data[len] = 0, len + 1; }
 
 static void damaged_checkpoint_falls_back_to_an_older_one(void **state) {
   (void)state;
-  static const damage_fn damages[] = {cut_one, cut_all, flip_last, flip_middle, grow};
+  static const damage_fn damages[] = {remove_last_byte, remove_all_bytes, flip_last_bit,
+                                      flip_middle_bit, append_byte};
   static const char *const files[] = {"MANIFEST.json",
                                       "trainer_state.json",
                                       "session.effective.yaml",
@@ -261,7 +262,7 @@ static void damaged_checkpoint_falls_back_to_an_older_one(void **state) {
                                       "model-00002-of-00002.safetensors",
                                       "optimizer-00001-of-00002.safetensors",
                                       "optimizer-00002-of-00002.safetensors"};
-  const char *run = run_dir("damaged");
+  const char *run = get_run_dir("damaged");
   clv_err err;
   assert_ok(write_checkpoint(run, 1, &err), &err);
   assert_ok(write_checkpoint(run, 2, &err), &err);
@@ -274,19 +275,19 @@ static void damaged_checkpoint_falls_back_to_an_older_one(void **state) {
     for (size_t d = 0; d < CLV_COUNT(damages); d++) {
       CLV_AUTO(clv_bytes_done) clv_bytes bad = {0}, reasons = {0};
       clv_bytes_add(&bad, good.data, good.len);
-      put(name, bad.data, damages[d](bad.data, bad.len));
-      assert_int_equal(latest_step(run, &reasons), 1);
+      write_scratch_file(name, bad.data, damages[d](bad.data, bad.len));
+      assert_int_equal(get_latest_step(run, &reasons), 1);
       assert_non_null(strstr(reasons.data, files[f]));
-      if (f > 0 && damages[d] != flip_last && damages[d] != flip_middle)
+      if (f > 0 && damages[d] != flip_last_bit && damages[d] != flip_middle_bit)
         assert_non_null(strstr(reasons.data, " bytes, the manifest says "));
     }
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(latest_step(run, NULL), 1);
+    assert_int_equal(get_latest_step(run, NULL), 1);
     assert_int_equal(symlink("/etc/passwd", path), 0);
-    assert_int_equal(latest_step(run, NULL), 1);
+    assert_int_equal(get_latest_step(run, NULL), 1);
     assert_int_equal(unlink(path), 0);
-    put(name, good.data, good.len);
-    assert_int_equal(latest_step(run, NULL), 2);
+    write_scratch_file(name, good.data, good.len);
+    assert_int_equal(get_latest_step(run, NULL), 2);
   }
 }
 
@@ -307,7 +308,7 @@ static void write_64_kib(const char *run, uint64_t step) {
 /* Tries all truncations and 10,000 flipped bits in `make long`, some of them otherwise. */
 static void each_truncation_and_flip_falls_back(void **state) {
   (void)state;
-  const char *run = run_dir("flips");
+  const char *run = get_run_dir("flips");
   size_t step = is_long() ? 1 : 199, flips = is_long() ? 10000 : 200;
   CLV_AUTO(clv_bytes_done) clv_bytes good = {0};
   char path[300];
@@ -327,13 +328,13 @@ static void each_truncation_and_flip_falls_back(void **state) {
     size_t bit = w[0] % (good.len * 8);
     char c = (char)(good.data[bit / 8] ^ (1 << bit % 8));
     assert_int_equal(pwrite(fd, &c, 1, (off_t)(bit / 8)), 1);
-    assert_int_equal(latest_step(run, NULL), 1);
+    assert_int_equal(get_latest_step(run, NULL), 1);
     assert_int_equal(pwrite(fd, &good.data[bit / 8], 1, (off_t)(bit / 8)), 1);
   }
-  assert_int_equal(latest_step(run, NULL), 2);
+  assert_int_equal(get_latest_step(run, NULL), 2);
   for (size_t len = good.len - 1; len < good.len; len -= CLV_MIN(len ? len : 1, step)) {
     assert_int_equal(ftruncate(fd, (off_t)len), 0);
-    assert_int_equal(latest_step(run, NULL), 1);
+    assert_int_equal(get_latest_step(run, NULL), 1);
   }
   close(fd);
 }
@@ -341,7 +342,7 @@ static void each_truncation_and_flip_falls_back(void **state) {
 /* A file of the checkpoint may change between its check and its use. */
 static void file_changed_after_load_is_refused(void **state) {
   (void)state;
-  const char *run = run_dir("changed");
+  const char *run = get_run_dir("changed");
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   clv_weights_file *m = NULL;
@@ -351,7 +352,7 @@ static void file_changed_after_load_is_refused(void **state) {
   const char *path = at("changed/checkpoint-1/model-00001-of-00002.safetensors");
   assert_ok(clv_file_read(path, 1 << 20, &b, &err), &err);
   b.data[b.len - 1] ^= 1;
-  put("changed/checkpoint-1/model-00001-of-00002.safetensors", b.data, b.len);
+  write_scratch_file("changed/checkpoint-1/model-00001-of-00002.safetensors", b.data, b.len);
   assert_int_equal(clv_checkpoint_open_model(c, 0, &m, &err), CLV_DATA_LOSS);
   assert_says(&err, "damaged: SHA-256");
   assert_null(m);
@@ -359,7 +360,7 @@ static void file_changed_after_load_is_refused(void **state) {
 
 static void renamed_checkpoint_is_not_the_latest(void **state) {
   (void)state;
-  const char *run = run_dir("renamed");
+  const char *run = get_run_dir("renamed");
   clv_checkpoint *c = NULL;
   clv_err err;
   assert_ok(write_checkpoint(run, 7, &err), &err);
@@ -384,7 +385,7 @@ static clv_bytes read_manifest(const char *run, uint64_t step) {
   return b;
 }
 
-static bool same_manifest(const clv_manifest *a, const clv_manifest *b) {
+static bool is_same_manifest(const clv_manifest *a, const clv_manifest *b) {
   return a->step == b->step && a->stages == b->stages && a->n_files == b->n_files &&
          a->protocol_version == b->protocol_version &&
          memcmp(a->files, b->files, a->n_files * sizeof *a->files) == 0 &&
@@ -393,7 +394,7 @@ static bool same_manifest(const clv_manifest *a, const clv_manifest *b) {
 
 static void damaged_manifest_is_refused(void **state) {
   (void)state;
-  CLV_AUTO(clv_bytes_done) clv_bytes b = read_manifest(run_dir("manifest"), 1);
+  CLV_AUTO(clv_bytes_done) clv_bytes b = read_manifest(get_run_dir("manifest"), 1);
   CLV_AUTO(clv_manifest_done) clv_manifest good = {0};
   clv_err err;
   assert_ok(clv_manifest_parse(b.data, b.len, "m", &good, &err), &err);
@@ -411,7 +412,7 @@ static void damaged_manifest_is_refused(void **state) {
     if (clv_manifest_parse(b.data, b.len, "m", &m, &err) != CLV_OK)
       refused++;
     else
-      assert_true(same_manifest(&m, &good)); /* an upper-case digit in the digest */
+      assert_true(is_same_manifest(&m, &good)); /* an upper-case digit in the digest */
     b.data[bit / 8] ^= (char)(1 << bit % 8);
   }
   assert_true(refused > 9800);
@@ -421,15 +422,15 @@ static void damaged_manifest_is_refused(void **state) {
 #define NUMBERS "\"step\":1,\"stages\":1,\"protocol_version\":1,\"config_sha256\":\"\","
 #define DIGEST "\"00000000000000000000000000000000000000000000000000000000000000ff\""
 
-/* A row for a file that stays at a worker, and a manifest with one row. */
+/* Rows of a manifest for files that stay at a worker, and a manifest with one such row. */
 #define KEPT_ROW(place, kept) "\"bytes\":1,\"sha256\":" DIGEST ",\"place\":" place ",\"kept\":" kept
 #define KEPT(name, place, kept) HEAD NUMBERS "\"files\":{\"" name "\":{" KEPT_ROW(place, kept) "}},"
 
 /* Manifests with a correct digest and invalid content. */
 static const struct {
-  const char *text;
-  clv_code code;
-  const char *says;
+  const char *manifest_text;
+  clv_code wanted_code;
+  const char *message;
 } manifests[] = {
     {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":1,\"sha256\":" DIGEST "}},", CLV_OK, ""},
     {"{\"format\":\"other\",\"version\":1,", CLV_UNIMPLEMENTED, "format 'other'"},
@@ -498,7 +499,7 @@ static const struct {
 };
 
 /* Writes the text followed by its digest. */
-static void put_sealed(clv_bytes *b, const char *text) {
+static void write_with_digest(clv_bytes *b, const char *text) {
   clv_sha256 digest;
   clv_err err = {0};
   char hex[65];
@@ -514,12 +515,13 @@ static void invalid_manifests_are_refused(void **state) {
     CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
     CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
     clv_err err = {0};
-    put_sealed(&b, manifests[i].text);
+    write_with_digest(&b, manifests[i].manifest_text);
     clv_code code = clv_manifest_parse(b.data, b.len, "m.json", &m, &err);
-    if (code != manifests[i].code) fail_msg("%s: %d %s", manifests[i].text, (int)code, err.text);
+    if (code != manifests[i].wanted_code)
+      fail_msg("%s: %d %s", manifests[i].manifest_text, (int)code, err.text);
     if (code != CLV_OK) {
       assert_says(&err, "m.json");
-      assert_says(&err, manifests[i].says);
+      assert_says(&err, manifests[i].message);
       assert_null(m.files);
     }
   }
@@ -556,7 +558,7 @@ static void write_kept_checkpoint(const char *run, uint64_t step) {
 
 static void kept_files_are_listed_and_not_opened(void **state) {
   (void)state;
-  const char *run = run_dir("kept");
+  const char *run = get_run_dir("kept");
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   CLV_AUTO(clv_weights_closep) clv_weights_file *home = NULL, *away = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes index = {0};
@@ -580,10 +582,10 @@ static void kept_files_are_listed_and_not_opened(void **state) {
   assert_non_null(strstr(index.data, "\"b\": \"model-00002-of-00002.safetensors\""));
 }
 
-/* Gathering the files replaces the manifest by one without places. */
+/* When the files have been gathered at the master, the new manifest names no places. */
 static void gathered_checkpoint_is_home(void **state) {
   (void)state;
-  const char *run = run_dir("gathered");
+  const char *run = get_run_dir("gathered");
   CLV_AUTO(clv_manifest_done) clv_manifest m = {0}, again = {0};
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -594,7 +596,7 @@ static void gathered_checkpoint_is_home(void **state) {
     if (!m.files[i].place) continue;
     char path[200];
     snprintf(path, sizeof path, "gathered/checkpoint-7/%s", m.files[i].name);
-    put(path, "x", 1);
+    write_scratch_file(path, "x", 1);
     m.files[i].bytes = 1;
     assert_ok(clv_sha256_of("x", 1, &m.files[i].sha256, &err), &err);
     free(clv_steal(&m.files[i].place));
@@ -606,7 +608,7 @@ static void gathered_checkpoint_is_home(void **state) {
   assert_ok(clv_file_read(at("gathered/checkpoint-7/MANIFEST.json"), 1 << 20, &text, &err), &err);
   assert_null(strstr(text.data, "place"));
   assert_ok(clv_checkpoint_load_step(run, 7, &c, &err), &err);
-  put("gathered/checkpoint-7/optimizer-00002-of-00002.safetensors", "y", 1);
+  write_scratch_file("gathered/checkpoint-7/optimizer-00002-of-00002.safetensors", "y", 1);
   clv_checkpoint_freep(&c);
   assert_int_equal(clv_checkpoint_load_step(run, 7, &c, &err), CLV_DATA_LOSS);
 }
@@ -620,74 +622,75 @@ static void count_dropped(void *user, const clv_manifest *m) {
 
 static void prune_reports_files_at_workers(void **state) {
   (void)state;
-  const char *run = run_dir("dropped");
+  const char *run = get_run_dir("dropped");
   size_t n[2] = {0};
   clv_err err;
   for (uint64_t step = 1; step <= 4; step++) write_kept_checkpoint(run, step);
   assert_ok(clv_checkpoint_prune(run, 1, 2, count_dropped, n, &err), &err);
   assert_int_equal(n[0], 2);
   assert_int_equal(n[1], 4);
-  assert_true(exists(run, "checkpoint-4/MANIFEST.json"));
-  assert_true(exists(run, "checkpoint-2/MANIFEST.json"));
-  assert_false(exists(run, "checkpoint-3"));
+  assert_true(file_exists(run, "checkpoint-4/MANIFEST.json"));
+  assert_true(file_exists(run, "checkpoint-2/MANIFEST.json"));
+  assert_false(file_exists(run, "checkpoint-3"));
 }
 
 /* ---- retention ------------------------------------------------------------------------------- */
 
 static void prune_keeps_newest_checkpoints_and_foreign_files(void **state) {
   (void)state;
-  const char *run = run_dir("prune");
+  const char *run = get_run_dir("prune");
   clv_checkpoint_writer *w = NULL;
   clv_err err;
   for (uint64_t step = 1; step <= 5; step++) assert_ok(write_checkpoint(run, step, &err), &err);
-  assert_ok(clv_checkpoint_begin(run, 6, 1, &w, &err), &err); /* one that is being written */
-  put("prune/checkpoint-4/trainer_state.json", "{}", 2);      /* one that is damaged */
-  put("prune/checkpoint-0", "a file", 6);
-  put("prune/notes.txt", "x", 1);
+  /* begins a checkpoint, which is not complete yet */
+  assert_ok(clv_checkpoint_begin(run, 6, 1, &w, &err), &err);
+  write_scratch_file("prune/checkpoint-4/trainer_state.json", "{}", 2); /* damages a checkpoint */
+  write_scratch_file("prune/checkpoint-0", "a file", 6);
+  write_scratch_file("prune/notes.txt", "x", 1);
   assert_ok(clv_mkdirs(at("prune/checkpoint-2/mine"), &err), &err);
   assert_int_equal(mkdir(at("elsewhere"), 0755), 0);
-  put("elsewhere/keep", "x", 1);
+  write_scratch_file("elsewhere/keep", "x", 1);
   assert_int_equal(rename(at("prune/checkpoint-1"), at("moved")), 0);
   assert_int_equal(symlink(at("elsewhere"), at("prune/checkpoint-1")), 0);
   assert_ok(clv_checkpoint_prune(run, 2, CLV_CHECKPOINT_NONE, NULL, NULL, &err), &err);
-  assert_true(exists(run, "checkpoint-6"));
-  assert_true(exists(run, "checkpoint-5/MANIFEST.json"));
-  assert_false(exists(run, "checkpoint-4"));
-  assert_true(exists(run, "checkpoint-3/MANIFEST.json"));
-  assert_true(exists(run, "checkpoint-2/mine"));
-  assert_false(exists(run, "checkpoint-2/MANIFEST.json"));
-  assert_true(exists(run, "checkpoint-0"));
-  assert_true(exists(run, "notes.txt"));
-  assert_true(exists(scratch, "elsewhere/keep"));
+  assert_true(file_exists(run, "checkpoint-6"));
+  assert_true(file_exists(run, "checkpoint-5/MANIFEST.json"));
+  assert_false(file_exists(run, "checkpoint-4"));
+  assert_true(file_exists(run, "checkpoint-3/MANIFEST.json"));
+  assert_true(file_exists(run, "checkpoint-2/mine"));
+  assert_false(file_exists(run, "checkpoint-2/MANIFEST.json"));
+  assert_true(file_exists(run, "checkpoint-0"));
+  assert_true(file_exists(run, "notes.txt"));
+  assert_true(file_exists(scratch, "elsewhere/keep"));
   assert_ok(clv_checkpoint_prune(run, 0, CLV_CHECKPOINT_NONE, NULL, NULL, &err), &err);
-  assert_true(exists(run, "checkpoint-5/MANIFEST.json"));
-  assert_false(exists(run, "checkpoint-3"));
-  assert_int_equal(latest_step(run, NULL), 5);
+  assert_true(file_exists(run, "checkpoint-5/MANIFEST.json"));
+  assert_false(file_exists(run, "checkpoint-3"));
+  assert_int_equal(get_latest_step(run, NULL), 5);
   /* no checkpoint is valid now, so none is deleted */
-  put("prune/checkpoint-5/MANIFEST.json", "x", 1);
+  write_scratch_file("prune/checkpoint-5/MANIFEST.json", "x", 1);
   assert_ok(clv_checkpoint_prune(run, 1, CLV_CHECKPOINT_NONE, NULL, NULL, &err), &err);
-  assert_true(exists(run, "checkpoint-5/trainer_state.json"));
+  assert_true(file_exists(run, "checkpoint-5/trainer_state.json"));
   clv_checkpoint_writer_free(w);
 }
 
 /* The best checkpoint of a run is kept, however old it is. */
 static void prune_keeps_the_best_checkpoint(void **state) {
   (void)state;
-  const char *run = run_dir("spared");
+  const char *run = get_run_dir("spared");
   clv_checkpoint *c = NULL;
   clv_err err;
   for (uint64_t step = 1; step <= 5; step++) assert_ok(write_checkpoint(run, step, &err), &err);
   assert_ok(clv_checkpoint_prune(run, 1, 2, NULL, NULL, &err), &err);
-  assert_true(exists(run, "checkpoint-5/MANIFEST.json"));
-  assert_true(exists(run, "checkpoint-2/MANIFEST.json"));
-  assert_false(exists(run, "checkpoint-4"));
-  assert_false(exists(run, "checkpoint-1"));
+  assert_true(file_exists(run, "checkpoint-5/MANIFEST.json"));
+  assert_true(file_exists(run, "checkpoint-2/MANIFEST.json"));
+  assert_false(file_exists(run, "checkpoint-4"));
+  assert_false(file_exists(run, "checkpoint-1"));
   assert_ok(clv_checkpoint_load_step(run, 2, &c, &err), &err);
   assert_int_equal(clv_checkpoint_manifest(c)->step, 2);
   clv_checkpoint_freep(&c);
   assert_int_equal(clv_checkpoint_load_step(run, 4, &c, &err), CLV_NOT_FOUND);
   assert_says(&err, "no checkpoint of step 4; of 5, 2");
-  put("spared/checkpoint-2/MANIFEST.json", "x", 1);
+  write_scratch_file("spared/checkpoint-2/MANIFEST.json", "x", 1);
   assert_int_equal(clv_checkpoint_load_step(run, 2, &c, &err), CLV_DATA_LOSS);
 }
 
@@ -695,7 +698,7 @@ static void prune_keeps_the_best_checkpoint(void **state) {
 static void invalid_trainer_state_is_refused(void **state) {
   (void)state;
   static const struct {
-    const char *text, *says;
+    const char *manifest_text, *message;
   } cases[] = {
       {"{}", "'epoch' is missing"},
       {"{\"epoch\":-1,\"index\":0,\"global_step\":0,\"max_steps\":0,\"seed\":\"1\",\"extra\":{}}",
@@ -711,18 +714,18 @@ static void invalid_trainer_state_is_refused(void **state) {
     clv_checkpoint_writer *w = NULL;
     clv_checkpoint *c = NULL;
     clv_err err;
-    const char *run = run_dir("state");
+    const char *run = get_run_dir("state");
     assert_ok(clv_checkpoint_begin(run, i, 1, &w, &err), &err);
     assert_ok(clv_checkpoint_add_stage(w, 0, NULL, 0, NULL, 0, &err), &err);
-    assert_ok(clv_checkpoint_add_file(w, "trainer_state.json", cases[i].text, strlen(cases[i].text),
-                                      &err),
+    assert_ok(clv_checkpoint_add_file(w, "trainer_state.json", cases[i].manifest_text,
+                                      strlen(cases[i].manifest_text), &err),
               &err);
     assert_ok(clv_checkpoint_commit(w, "", 1, NULL, &err), &err);
     clv_checkpoint_writer_free(w);
     assert_int_equal(clv_checkpoint_load_latest(run, &c, NULL, &err), CLV_NOT_FOUND);
     CLV_AUTO(clv_bytes_done) clv_bytes reasons = {0};
     assert_int_equal(clv_checkpoint_load_latest(run, &c, &reasons, &err), CLV_NOT_FOUND);
-    assert_non_null(strstr(reasons.data, cases[i].says));
+    assert_non_null(strstr(reasons.data, cases[i].message));
   }
 }
 
@@ -730,7 +733,7 @@ static void invalid_trainer_state_is_refused(void **state) {
 
 static void tensors_are_found_by_name_in_any_file(void **state) {
   (void)state;
-  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = written("named");
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = write_and_load("named");
   CLV_AUTO(clv_checkpoint_tensors_close) clv_checkpoint_tensors weights = {0}, moments = {0};
   const char *const names[] = {"fc.weight", "conv.bias", "conv.weight", "conv", "z"};
   uint32_t stages[CLV_COUNT(names)];
@@ -751,8 +754,9 @@ static void tensors_are_found_by_name_in_any_file(void **state) {
 }
 
 /* Writes a checkpoint of two stages, each with one moment and a count of steps. */
-static clv_checkpoint *written_moments(const char *name, const char *second, int64_t steps[2]) {
-  const char *run = run_dir(name);
+static clv_checkpoint *write_and_load_moments(const char *name, const char *second,
+                                              int64_t steps[2]) {
+  const char *run = get_run_dir(name);
   const char *const names[] = {"a.exp_avg", second};
   clv_checkpoint_writer *w = NULL;
   clv_checkpoint *c = NULL;
@@ -774,7 +778,8 @@ static clv_checkpoint *written_moments(const char *name, const char *second, int
 static void steps_of_optimisers_are_read_by_stage(void **state) {
   (void)state;
   int64_t steps[] = {7, 0}, found;
-  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = written_moments("steps", "b.exp_avg", steps);
+  CLV_AUTO(clv_checkpoint_freep)
+  clv_checkpoint *c = write_and_load_moments("steps", "b.exp_avg", steps);
   CLV_AUTO(clv_checkpoint_tensors_close) clv_checkpoint_tensors t = {0};
   clv_err err;
   assert_ok(clv_checkpoint_open_tensors(c, true, &t, &err), &err);
@@ -788,7 +793,8 @@ static void steps_of_optimisers_are_read_by_stage(void **state) {
 static void tensor_in_two_files_is_refused(void **state) {
   (void)state;
   int64_t steps[] = {1, 1};
-  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = written_moments("twice", "a.exp_avg", steps);
+  CLV_AUTO(clv_checkpoint_freep)
+  clv_checkpoint *c = write_and_load_moments("twice", "a.exp_avg", steps);
   CLV_AUTO(clv_checkpoint_tensors_close) clv_checkpoint_tensors t = {0};
   clv_err err;
   assert_int_equal(clv_checkpoint_open_tensors(c, true, &t, &err), CLV_DATA_LOSS);
@@ -797,12 +803,12 @@ static void tensor_in_two_files_is_refused(void **state) {
 
 static void peek_opens_the_newest_checkpoint_without_its_weights(void **state) {
   (void)state;
-  const char *run = run_dir("peek");
+  const char *run = get_run_dir("peek");
   clv_checkpoint *c = NULL;
   clv_err err;
   assert_int_equal(clv_checkpoint_peek(run, &c, &err), CLV_NOT_FOUND);
   assert_ok(write_checkpoint(run, 3, &err), &err);
-  put("peek/checkpoint-3/model-00001-of-00002.safetensors", "x", 1);
+  write_scratch_file("peek/checkpoint-3/model-00001-of-00002.safetensors", "x", 1);
   assert_int_equal(clv_checkpoint_load_latest(run, &c, NULL, &err), CLV_NOT_FOUND);
   assert_ok(clv_checkpoint_peek(run, &c, &err), &err);
   assert_int_equal(clv_checkpoint_state(c)->global_step, 3);

@@ -12,14 +12,14 @@ static const clv_weights_tensor list[] = {{"mask", CLV_U8, {.rank = 1, .dim = {3
                                           {"fc.weight", CLV_F32, {.rank = 2, .dim = {2, 3}}, w},
                                           {"empty", CLV_F32, {.rank = 1, .dim = {0}}, NULL}};
 
-static clv_weights_writer *begin(const char *name) {
+static clv_weights_writer *begin_file(const char *name) {
   clv_weights_writer *f;
   clv_err err;
   assert_ok(clv_weights_begin(at(name), list, 3, NULL, 0, &f, &err), &err);
   return f;
 }
 
-static void finish(clv_weights_writer *f, clv_sha256 *digest, uint64_t *bytes) {
+static void finish_file(clv_weights_writer *f, clv_sha256 *digest, uint64_t *bytes) {
   clv_err err;
   assert_ok(clv_weights_finish(f, digest, bytes, &err), &err);
   clv_weights_writer_free(f);
@@ -32,37 +32,38 @@ static void file_written_in_parts_equals_one_write(void **state) {
   uint64_t n_whole, n_parts;
   clv_err err;
   assert_ok(clv_weights_write(at("whole"), list, 3, NULL, 0, &whole, &n_whole, &err), &err);
-  clv_weights_writer *f = begin("parts");
+  clv_weights_writer *f = begin_file("parts");
   assert_ok(clv_weights_put(f, 1, 0, w, 4, &err), &err);
   assert_ok(clv_weights_put(f, 0, 0, m, 3, &err), &err);
   assert_ok(clv_weights_put(f, 1, 4, w + 1, 20, &err), &err);
   assert_int_equal(access(at("parts"), F_OK), -1);
-  finish(f, &parts, &n_parts);
+  finish_file(f, &parts, &n_parts);
   assert_memory_equal(&whole, &parts, sizeof whole);
   assert_int_equal(n_whole, n_parts);
   assert_int_equal(access(at("parts.tmp"), F_OK), -1);
 }
 
-static void put_refused(clv_weights_writer *f, size_t i, uint64_t offset, size_t len) {
+static void assert_part_refused(clv_weights_writer *f, size_t i, uint64_t offset, size_t len) {
   static const char bytes[64];
   clv_err err;
   assert_int_equal(clv_weights_put(f, i, offset, bytes, len, &err), CLV_INVALID);
   assert_says(&err, "where others come next");
 }
 
-/* Each byte must be written once. A file that is given up is deleted, and an older one stays. */
+/* Each byte must be written exactly once. A file that is abandoned is deleted, and the older file
+ * of its name stays. */
 static void invalid_parts_are_refused_and_keep_the_old_file(void **state) {
   (void)state;
   clv_err err;
-  put("kept", "old", 3);
-  clv_weights_writer *f = begin("kept");
-  put_refused(f, 3, 0, 1);
-  put_refused(f, 1, 4, 4);
-  put_refused(f, 1, 0, 25);
+  write_scratch_file("kept", "old", 3);
+  clv_weights_writer *f = begin_file("kept");
+  assert_part_refused(f, 3, 0, 1);
+  assert_part_refused(f, 1, 4, 4);
+  assert_part_refused(f, 1, 0, 25);
   assert_ok(clv_weights_put(f, 1, 0, w, 20, &err), &err);
-  put_refused(f, 1, 0, 4);
-  put_refused(f, 1, UINT64_MAX, 4);
-  put_refused(f, 1, 20, SIZE_MAX);
+  assert_part_refused(f, 1, 0, 4);
+  assert_part_refused(f, 1, UINT64_MAX, 4);
+  assert_part_refused(f, 1, 20, SIZE_MAX);
   assert_ok(clv_weights_put(f, 0, 0, m, 3, &err), &err);
   assert_int_equal(clv_weights_finish(f, NULL, NULL, &err), CLV_PRECONDITION);
   assert_says(&err, "only 20 of 24 bytes of tensor 1 were written");

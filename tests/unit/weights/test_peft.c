@@ -13,11 +13,11 @@
 
 #include "common/model/weights/weights.h"
 
-static clv_code parse(const char *text, clv_peft *ret, clv_err *err) {
+static clv_code parse_adapter_config(const char *text, clv_peft *ret, clv_err *err) {
   return clv_peft_parse("adapter_config.json", text, strlen(text), ret, err);
 }
 
-static void scaled(const clv_peft *p, const char *layer, double scale, int64_t rank) {
+static void assert_scale(const clv_peft *p, const char *layer, double scale, int64_t rank) {
   int64_t r;
   assert_true(clv_peft_scale(p, layer, &r) == scale);
   assert_int_equal(r, rank);
@@ -27,26 +27,28 @@ static void adapter_settings_and_patterns_are_read(void **state) {
   (void)state;
   clv_err err;
   CLV_AUTO(clv_peft_done) clv_peft p = {0}, rs = {0}, least = {0};
-  if (parse("{\"auto_mapping\": null, \"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 16, "
-            "\"bias\": \"none\", \"rank_pattern\": {\"value\": 2, \"a.query\": 1}, "
-            "\"alpha_pattern\": {\"value\": 5}, \"use_dora\": false, \"lora_dropout\": 0.25}",
-            &p, &err) != CLV_OK)
+  if (parse_adapter_config(
+          "{\"auto_mapping\": null, \"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 16, "
+          "\"bias\": \"none\", \"rank_pattern\": {\"value\": 2, \"a.query\": 1}, "
+          "\"alpha_pattern\": {\"value\": 5}, \"use_dora\": false, \"lora_dropout\": 0.25}",
+          &p, &err) != CLV_OK)
     fail_msg("%s", err.text);
   assert_true(p.dropout == 0.25 && !p.rslora);
-  scaled(&p, "layer.0.query", 4, 4);
-  scaled(&p, "layer.0.value", 2.5, 2);
-  scaled(&p, "value", 2.5, 2);
-  scaled(&p, "layer.0.devalue", 4, 4); /* only whole parts of a name match */
-  scaled(&p, "layer.a.query", 16, 1);
-  assert_int_equal(parse("{\"peft_type\": \"LORA\", \"r\": 16, \"use_rslora\": true}", &rs, &err),
-                   CLV_OK);
-  scaled(&rs, "x", 2, 16);
-  assert_int_equal(parse("{\"peft_type\": \"LORA\"}", &least, &err), CLV_OK);
-  scaled(&least, "x", 1, 8); /* peft's defaults */
+  assert_scale(&p, "layer.0.query", 4, 4);
+  assert_scale(&p, "layer.0.value", 2.5, 2);
+  assert_scale(&p, "value", 2.5, 2);
+  assert_scale(&p, "layer.0.devalue", 4, 4); /* only whole parts of a name match */
+  assert_scale(&p, "layer.a.query", 16, 1);
+  assert_int_equal(
+      parse_adapter_config("{\"peft_type\": \"LORA\", \"r\": 16, \"use_rslora\": true}", &rs, &err),
+      CLV_OK);
+  assert_scale(&rs, "x", 2, 16);
+  assert_int_equal(parse_adapter_config("{\"peft_type\": \"LORA\"}", &least, &err), CLV_OK);
+  assert_scale(&least, "x", 1, 8); /* the values that peft uses by default */
 }
 
-/* Reads a config of peft 0.21 with every key of LoraConfig, and keys of other versions that are
- * off. */
+/* Reads a config of peft 0.21 with every key of LoraConfig, and with keys of other versions that
+ * are switched off. */
 static void every_peft_key_is_accepted(void **state) {
   static const char all[] =
       "{\"alora_invocation_tokens\": null, \"alpha_pattern\": {}, \"arrow_config\": null, "
@@ -68,8 +70,8 @@ static void every_peft_key_is_accepted(void **state) {
   CLV_AUTO(clv_peft_done) clv_peft p = {0};
   clv_err err = {0};
   (void)state;
-  if (parse(all, &p, &err) != CLV_OK) fail_msg("%s", err.text);
-  scaled(&p, "x", 4, 4);
+  if (parse_adapter_config(all, &p, &err) != CLV_OK) fail_msg("%s", err.text);
+  assert_scale(&p, "x", 4, 4);
 }
 
 static void unsupported_peft_options_are_refused(void **state) {
@@ -111,7 +113,7 @@ static void unsupported_peft_options_are_refused(void **state) {
   for (size_t i = 0; i < CLV_COUNT(bad); i++) {
     clv_peft p = {0};
     clv_err err = {0};
-    if (parse(bad[i].text, &p, &err) == CLV_OK) fail_msg("%s is taken", bad[i].text);
+    if (parse_adapter_config(bad[i].text, &p, &err) == CLV_OK) fail_msg("%s is taken", bad[i].text);
     if (!strstr(err.text, bad[i].says)) fail_msg("%s: %s", bad[i].text, err.text);
   }
 }
@@ -127,9 +129,9 @@ static void written_adapter_config_reads_back(void **state) {
   assert_int_equal(clv_peft_add(&p, "b.query", 0, 0.1, &err), CLV_OK);
   assert_int_equal(p.n_patterns, 1);
   clv_peft_write(&p, "bert \"base\"", targets, 2, saved, 1, &out);
-  if (parse((const char *)out.data, &q, &err) != CLV_OK) fail_msg("%s", err.text);
-  scaled(&q, "a.query", 1.5, 4);
-  scaled(&q, "b.query", 0.1 / 3, 9);
+  if (parse_adapter_config((const char *)out.data, &q, &err) != CLV_OK) fail_msg("%s", err.text);
+  assert_scale(&q, "a.query", 1.5, 4);
+  assert_scale(&q, "b.query", 0.1 / 3, 9);
   assert_true(q.dropout == p.dropout);
   assert_non_null(strstr((const char *)out.data, "\"bert \\\"base\\\"\""));
   assert_non_null(

@@ -12,27 +12,29 @@
 static const clv_weights_guard no_guard = {0};
 static const float numbers[4] = {1, -2, 0.5f, 65504};
 
-static void put_file(const char *name, const clv_weights_tensor *t, size_t n) {
+static void write_weights_file(const char *name, const clv_weights_tensor *t, size_t n) {
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   clv_err err;
   assert_ok(clv_weights_encode(t, n, NULL, 0, &b, &err), &err);
-  put(name, b.data, b.len);
+  write_scratch_file(name, b.data, b.len);
 }
 
-/* Makes the folder NAME, empty. */
-static const char *folder(const char *name) {
+/* Makes the empty folder NAME. */
+static const char *make_folder(const char *name) {
   const char *path = at(name);
   assert_int_equal(mkdir(path, 0755), 0);
   return path;
 }
 
-static void put_text(const char *name, const char *text) { put(name, text, strlen(text)); }
+static void write_text_file(const char *name, const char *text) {
+  write_scratch_file(name, text, strlen(text));
+}
 
 static clv_code open_folder(const char *path, clv_weights_folder **ret, clv_err *err) {
   return clv_weights_folder_open(path, "FOLDER", no_guard, ret, err);
 }
 
-static void refused(const char *path, clv_code code, const char *text) {
+static void assert_refused(const char *path, clv_code code, const char *text) {
   clv_weights_folder *f = NULL;
   clv_err err;
   assert_int_equal(open_folder(path, &f, &err), code);
@@ -42,7 +44,7 @@ static void refused(const char *path, clv_code code, const char *text) {
 
 /* ---- indexes --------------------------------------------------------------------------------- */
 
-static void index_refused(const char *text, clv_code code, const char *says) {
+static void assert_index_refused(const char *text, clv_code code, const char *says) {
   CLV_AUTO(clv_weights_index_done) clv_weights_index x = {0};
   clv_err err;
   assert_int_equal(clv_weights_index_parse(text, strlen(text), "index", &x, &err), code);
@@ -57,21 +59,23 @@ static void hostile_indexes_are_refused(void **state) {
   for (size_t i = 0; i < CLV_COUNT(files); i++) {
     char text[200];
     snprintf(text, sizeof text, "{\"weight_map\":{\"w\":\"%s\"}}", files[i]);
-    index_refused(text, CLV_DATA_LOSS, "tensor 'w'");
+    assert_index_refused(text, CLV_DATA_LOSS, "tensor 'w'");
   }
-  index_refused("{\"weight_map\":{\"w\":7}}", CLV_DATA_LOSS, "not a string");
-  index_refused("{\"weight_map\":{}}", CLV_DATA_LOSS, "empty");
-  index_refused("{\"weight_map\":[]}", CLV_DATA_LOSS, "not an object");
-  index_refused("[]", CLV_DATA_LOSS, "starts with");
-  index_refused("{\"weight_map\":{\"\":\"a.safetensors\"}}", CLV_DATA_LOSS, "name is empty");
-  index_refused("{\"weight_map\":{\"a\":\"a.safetensors\",\"a\":\"b.safetensors\"}}", CLV_DATA_LOSS,
-                "duplicate");
-  index_refused("{\"metadata\":3,\"weight_map\":{\"a\":\"a.safetensors\"}}", CLV_DATA_LOSS,
-                "metadata");
-  index_refused("{\"metadata\":{\"total_size\":-1},\"weight_map\":{\"a\":\"a.safetensors\"}}",
-                CLV_DATA_LOSS, "total_size");
-  index_refused("{\"metadata\":{\"total_size\":1e300},\"weight_map\":{\"a\":\"a.safetensors\"}}",
-                CLV_DATA_LOSS, "total_size");
+  assert_index_refused("{\"weight_map\":{\"w\":7}}", CLV_DATA_LOSS, "not a string");
+  assert_index_refused("{\"weight_map\":{}}", CLV_DATA_LOSS, "empty");
+  assert_index_refused("{\"weight_map\":[]}", CLV_DATA_LOSS, "not an object");
+  assert_index_refused("[]", CLV_DATA_LOSS, "starts with");
+  assert_index_refused("{\"weight_map\":{\"\":\"a.safetensors\"}}", CLV_DATA_LOSS, "name is empty");
+  assert_index_refused("{\"weight_map\":{\"a\":\"a.safetensors\",\"a\":\"b.safetensors\"}}",
+                       CLV_DATA_LOSS, "duplicate");
+  assert_index_refused("{\"metadata\":3,\"weight_map\":{\"a\":\"a.safetensors\"}}", CLV_DATA_LOSS,
+                       "metadata");
+  assert_index_refused(
+      "{\"metadata\":{\"total_size\":-1},\"weight_map\":{\"a\":\"a.safetensors\"}}", CLV_DATA_LOSS,
+      "total_size");
+  assert_index_refused(
+      "{\"metadata\":{\"total_size\":1e300},\"weight_map\":{\"a\":\"a.safetensors\"}}",
+      CLV_DATA_LOSS, "total_size");
 }
 
 static void index_with_too_many_tensors_is_refused(void **state) {
@@ -89,7 +93,7 @@ static void index_with_too_many_tensors_is_refused(void **state) {
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static void found_as(const char *const *names, size_t n, const char *want, const char *as) {
+static void assert_found_as(const char *const *names, size_t n, const char *want, const char *as) {
   size_t at = 0;
   clv_err err;
   assert_ok(clv_weights_find_name(names, n, want, "x", &at, &err), &err);
@@ -103,14 +107,14 @@ static void renamed_tensors_are_found(void **state) {
   static const char *const names[] = {"bert.a.LayerNorm.beta", "bert.a.LayerNorm.gamma",
                                       "bert.a.weight",         "cls.bias",
                                       "layoutlm.b.weight",     "wte.weight"};
-  found_as(names, 6, "bert.a.weight", "bert.a.weight");
-  found_as(names, 6, "a.weight", "bert.a.weight");
-  found_as(names, 6, "a.LayerNorm.weight", "bert.a.LayerNorm.gamma");
-  found_as(names, 6, "bert.a.LayerNorm.bias", "bert.a.LayerNorm.beta");
-  found_as(names, 6, "b.weight", "layoutlm.b.weight");
-  found_as(names, 6, "transformer.wte.weight", "wte.weight");
-  found_as(names, 6, "model.wte.bias", NULL);
-  found_as(names, 6, "classifier.weight", NULL);
+  assert_found_as(names, 6, "bert.a.weight", "bert.a.weight");
+  assert_found_as(names, 6, "a.weight", "bert.a.weight");
+  assert_found_as(names, 6, "a.LayerNorm.weight", "bert.a.LayerNorm.gamma");
+  assert_found_as(names, 6, "bert.a.LayerNorm.bias", "bert.a.LayerNorm.beta");
+  assert_found_as(names, 6, "b.weight", "layoutlm.b.weight");
+  assert_found_as(names, 6, "transformer.wte.weight", "wte.weight");
+  assert_found_as(names, 6, "model.wte.bias", NULL);
+  assert_found_as(names, 6, "classifier.weight", NULL);
 }
 
 /* transformers saves the bias of a tied decoder under the head's name. */
@@ -118,10 +122,10 @@ static void tied_decoder_bias_is_found_under_its_head(void **state) {
   (void)state;
   static const char *const names[] = {"cls.predictions.bias", "x.bias"};
   static const char *const both[] = {"lm_head.bias", "lm_head.decoder.bias"};
-  found_as(names, 2, "cls.predictions.decoder.bias", "cls.predictions.bias");
-  found_as(names, 2, "x.encoder.bias", NULL);
-  found_as(names, 2, "cls.predictions.decoder.weight", NULL);
-  found_as(both, 2, "lm_head.decoder.bias", "lm_head.decoder.bias");
+  assert_found_as(names, 2, "cls.predictions.decoder.bias", "cls.predictions.bias");
+  assert_found_as(names, 2, "x.encoder.bias", NULL);
+  assert_found_as(names, 2, "cls.predictions.decoder.weight", NULL);
+  assert_found_as(both, 2, "lm_head.decoder.bias", "lm_head.decoder.bias");
 }
 
 static void ambiguous_tensor_name_is_refused(void **state) {
@@ -131,7 +135,7 @@ static void ambiguous_tensor_name_is_refused(void **state) {
   clv_err err;
   assert_int_equal(clv_weights_find_name(names, 2, "a", "x", &at, &err), CLV_INVALID);
   assert_says(&err, "'bert.a' and 'model.a' could both be 'a'");
-  found_as(names, 2, "model.a", "model.a");
+  assert_found_as(names, 2, "model.a", "model.a");
 }
 
 static void derived_and_fresh_names_are_recognized(void **state) {
@@ -157,11 +161,11 @@ static void f16_and_bf16_numbers_become_f32(void **state) {
   static const float from_h[6] = {1, -2, 0x1p-24f, 65504, -INFINITY, -0.0f};
   static const float from_b[3] = {1, -2, INFINITY};
   clv_weights_tensor t[] = {{"h", CLV_F16, CLV_SHAPE(6), h}, {"b", CLV_BF16, CLV_SHAPE(1, 3), b}};
-  const char *path = folder("halves");
+  const char *path = make_folder("halves");
   CLV_AUTO(clv_weights_folder_closep) clv_weights_folder *f = NULL;
   float got[6];
   clv_err err;
-  put_file("halves/model.safetensors", t, 2);
+  write_weights_file("halves/model.safetensors", t, 2);
   assert_ok(open_folder(path, &f, &err), &err);
   clv_weights_want want[] = {{"h", CLV_F32, CLV_SHAPE(6), false},
                              {"b", CLV_F32, CLV_SHAPE(3), false}};
@@ -180,24 +184,24 @@ static void f16_and_bf16_numbers_become_f32(void **state) {
   "{\"weight_map\":{\"bert.a.weight\":\"1.safetensors\",\"cls.x\":\"1.safetensors\"," \
   "\"bert.b.gamma\":\"2.safetensors\",\"position_ids\":\"2.safetensors\"}}"
 
-static const char *two_files(const char *name) {
+static const char *make_two_files(const char *name) {
   char path[64];
-  const char *where = folder(name);
+  const char *where = make_folder(name);
   clv_weights_tensor one[] = {{"bert.a.weight", CLV_F32, CLV_SHAPE(2, 2), numbers},
                               {"cls.x", CLV_F32, CLV_SHAPE(1), numbers}};
   clv_weights_tensor two[] = {{"bert.b.gamma", CLV_F32, CLV_SHAPE(1, 1, 4), numbers},
                               {"position_ids", CLV_F32, CLV_SHAPE(1), numbers}};
   snprintf(path, sizeof path, "%s/1.safetensors", name);
-  put_file(path, one, 2);
+  write_weights_file(path, one, 2);
   snprintf(path, sizeof path, "%s/2.safetensors", name);
-  put_file(path, two, 2);
+  write_weights_file(path, two, 2);
   snprintf(path, sizeof path, "%s/%s", name, CLV_INDEX_NAME);
-  put_text(path, TWO_FILES);
+  write_text_file(path, TWO_FILES);
   return where;
 }
 
-/* Notes which files were requested. */
-static clv_code note_file(void *user, const char *name, int fd, clv_err *err) {
+/* Records the names of the files that were opened. */
+static clv_code record_file_name(void *user, const char *name, int fd, clv_err *err) {
   (void)fd, (void)err;
   clv_bytes_printf(user, "%s ", name);
   return CLV_OK;
@@ -210,11 +214,11 @@ static void only_needed_files_are_opened(void **state) {
   const clv_weights_want want[] = {{"b.weight", CLV_F32, CLV_SHAPE(4), false},
                                    {"head.weight", CLV_F32, CLV_SHAPE(4), false}};
   static const char *const fresh[] = {"head"};
-  clv_weights_guard guard = {note_file, &asked};
+  clv_weights_guard guard = {record_file_name, &asked};
   size_t found[2], n;
   float got[4];
   clv_err err;
-  assert_ok(clv_weights_folder_open(two_files("two"), "FOLDER", guard, &f, &err), &err);
+  assert_ok(clv_weights_folder_open(make_two_files("two"), "FOLDER", guard, &f, &err), &err);
   assert_int_equal(clv_weights_folder_match(f, want, 2, NULL, 0, found, &err), CLV_INVALID);
   assert_says(&err, "FOLDER: 1 missing tensors: 'head.weight'");
   assert_ok(clv_weights_folder_match(f, want, 2, fresh, 1, found, &err), &err);
@@ -230,7 +234,7 @@ static void only_needed_files_are_opened(void **state) {
   assert_null(clv_weights_folder_file(f, 3));
 }
 
-static clv_code first_of(const char *path, clv_err *err) {
+static clv_code read_first_tensor(const char *path, clv_err *err) {
   CLV_AUTO(clv_weights_folder_closep) clv_weights_folder *f = NULL;
   clv_weights_want want = {"bert.a.weight", CLV_F32, CLV_SHAPE(2, 2), false};
   size_t found;
@@ -253,12 +257,12 @@ static void index_unlike_its_files_is_refused(void **state) {
        "has no tensor 'cls.y'"},
       {"{\"weight_map\":{\"bert.a.weight\":\"2.safetensors\"}}", "has no tensor 'bert.a.weight'"},
       {"{\"weight_map\":{\"bert.a.weight\":\"3.safetensors\"}}", "FOLDER/3.safetensors"}};
-  (void)two_files("lie");
+  (void)make_two_files("lie");
   clv_err err;
-  assert_ok(first_of(at("lie"), &err), &err);
+  assert_ok(read_first_tensor(at("lie"), &err), &err);
   for (size_t i = 0; i < CLV_COUNT(says); i++) {
-    put_text("lie/" CLV_INDEX_NAME, says[i][0]);
-    assert_int_not_equal(first_of(at("lie"), &err), CLV_OK);
+    write_text_file("lie/" CLV_INDEX_NAME, says[i][0]);
+    assert_int_not_equal(read_first_tensor(at("lie"), &err), CLV_OK);
     assert_says(&err, says[i][1]);
   }
 }
@@ -270,7 +274,7 @@ static void one_tensor_for_two_parameters_is_refused(void **state) {
                                    {"bert.a.weight", CLV_F32, CLV_SHAPE(2, 2), false}};
   size_t found[2];
   clv_err err;
-  assert_ok(open_folder(two_files("twice"), &f, &err), &err);
+  assert_ok(open_folder(make_two_files("twice"), &f, &err), &err);
   assert_int_equal(clv_weights_folder_match(f, want, 2, NULL, 0, found, &err), CLV_INVALID);
   assert_says(&err, "'a.weight' and 'bert.a.weight' would both be 'bert.a.weight'");
 }
@@ -282,7 +286,7 @@ static void file_changed_while_open_is_refused(void **state) {
   size_t found;
   float got[4];
   clv_err err;
-  assert_ok(open_folder(two_files("changed"), &f, &err), &err);
+  assert_ok(open_folder(make_two_files("changed"), &f, &err), &err);
   assert_ok(clv_weights_folder_match(f, &want, 1, NULL, 0, &found, &err), &err);
   assert_ok(clv_weights_folder_read(f, found, &want, got, &err), &err);
   struct timespec long_ago[2] = {{1000, 0}, {1000, 0}};
@@ -293,24 +297,26 @@ static void file_changed_while_open_is_refused(void **state) {
 
 static void links_and_invalid_folders_are_refused(void **state) {
   (void)state;
-  refused(folder("empty"), CLV_NOT_FOUND, "has neither model.safetensors nor model.safetensors.i");
-  refused(at("nowhere"), CLV_NOT_FOUND, "FOLDER: No such file");
-  put_text("plain", "x");
-  refused(at("plain"), CLV_DATA_LOSS, "FOLDER: truncated");
-  folder("linked");
+  assert_refused(make_folder("empty"), CLV_NOT_FOUND,
+                 "has neither model.safetensors nor model.safetensors.i");
+  assert_refused(at("nowhere"), CLV_NOT_FOUND, "FOLDER: No such file");
+  write_text_file("plain", "x");
+  assert_refused(at("plain"), CLV_DATA_LOSS, "FOLDER: truncated");
+  make_folder("linked");
   assert_int_equal(symlink("/etc/passwd", at("linked/model.safetensors")), 0);
-  refused(at("linked"), CLV_INVALID, "is a symbolic link");
-  folder("deep");
+  assert_refused(at("linked"), CLV_INVALID, "is a symbolic link");
+  make_folder("deep");
   assert_int_equal(mkdir(at("deep/model.safetensors"), 0755), 0);
-  refused(at("deep"), CLV_INVALID, "not a regular file");
-  folder("overlap");
+  assert_refused(at("deep"), CLV_INVALID, "not a regular file");
+  make_folder("overlap");
   CLV_AUTO(clv_bytes_done)
-  clv_bytes b = raw_file(
+  clv_bytes b = make_raw_file(
       "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
       "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[2,6]}}",
       6);
-  put("overlap/model.safetensors", b.data, b.len);
-  refused(at("overlap"), CLV_DATA_LOSS, "tensor 'b' begins at 2, the one before it ends at 4");
+  write_scratch_file("overlap/model.safetensors", b.data, b.len);
+  assert_refused(at("overlap"), CLV_DATA_LOSS,
+                 "tensor 'b' begins at 2, the one before it ends at 4");
 }
 
 int main(void) {

@@ -18,7 +18,7 @@ static void add_attempt(clv_run_record *r, clv_run_status status, uint64_t step)
   strcpy(a->host, "h");
 }
 
-static clv_run_record sample(void) {
+static clv_run_record make_sample(void) {
   clv_run_record r = {.name = "n",
                       .session = "/s.yaml",
                       .best = {"validation", 7, 0.1, 0.75},
@@ -31,17 +31,17 @@ static clv_run_record sample(void) {
   return r;
 }
 
-static clv_code again(const clv_run_record *r, clv_run_record *ret, clv_err *err) {
+static clv_code format_and_parse(const clv_run_record *r, clv_run_record *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   assert_ok(clv_run_record_format(r, &text, err), err);
   return clv_run_record_parse(text.data, text.len, "run.json", ret, err);
 }
 
 static void run_record_round_trips(void **state) {
-  CLV_AUTO(clv_run_record_done) clv_run_record r = sample(), b = {0};
+  CLV_AUTO(clv_run_record_done) clv_run_record r = make_sample(), b = {0};
   clv_err err = {0};
   (void)state;
-  assert_ok(again(&r, &b, &err), &err);
+  assert_ok(format_and_parse(&r, &b, &err), &err);
   assert_string_equal(b.session, "/s.yaml");
   assert_memory_equal(&b.best, &r.best, sizeof b.best);
   assert_int_equal(b.n_checkpoints, 2);
@@ -53,7 +53,7 @@ static void run_record_round_trips(void **state) {
   assert_int_equal(b.attempts[1].pid, 4000000000);
 }
 
-/* The text of an error may be cut anywhere and contain any bytes; so may paths. */
+/* The text of an error, or a path, may be cut anywhere and contain any bytes. */
 static void invalid_text_is_sanitized_in_the_record(void **state) {
   static const struct {
     const char *text, *want;
@@ -62,10 +62,10 @@ static void invalid_text_is_sanitized_in_the_record(void **state) {
                {"\xed\xa0\x80", "???"},        {"\x7f", " "}};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    CLV_AUTO(clv_run_record_done) clv_run_record r = sample(), b = {0};
+    CLV_AUTO(clv_run_record_done) clv_run_record r = make_sample(), b = {0};
     clv_err err = {0};
     strcpy(r.attempts[0].text, cases[i].text);
-    assert_ok(again(&r, &b, &err), &err);
+    assert_ok(format_and_parse(&r, &b, &err), &err);
     assert_string_equal(b.attempts[0].text, cases[i].want);
   }
 }
@@ -78,7 +78,7 @@ static void oldest_attempts_are_dropped_at_the_limit(void **state) {
   assert_int_equal(r.n_attempts, CLV_RECORD_MAX_ATTEMPTS);
   assert_int_equal(r.n_earlier, 3);
   assert_int_equal(r.attempts[0].step, 3);
-  assert_ok(again(&r, &b, &err), &err);
+  assert_ok(format_and_parse(&r, &b, &err), &err);
   assert_int_equal(b.attempts[b.n_attempts - 1].step, CLV_RECORD_MAX_ATTEMPTS + 2);
 }
 
@@ -102,7 +102,7 @@ static void damaged_run_record_is_refused_by_name(void **state) {
       {"\"best\": {", "\"best\": [{", "bad JSON"},
       {"\"name\": \"n\"", "\"name\": \"n\", \"nam\": \"n\"", "unknown key 'nam'"},
   };
-  CLV_AUTO(clv_run_record_done) clv_run_record r = sample();
+  CLV_AUTO(clv_run_record_done) clv_run_record r = make_sample();
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err = {0};
   (void)state;
@@ -119,14 +119,14 @@ static void damaged_run_record_is_refused_by_name(void **state) {
     assert_says(&err, "run.json");
     assert_null(none.attempts);
   }
-  for (size_t n = 0; n + 2 < text.len; n += 7) { /* truncated */
+  for (size_t n = 0; n + 2 < text.len; n += 7) { /* reads the record cut after n bytes */
     clv_run_record none = {0};
     assert_int_not_equal(clv_run_record_parse(text.data, n, "run.json", &none, &err), CLV_OK);
   }
 }
 
 static void overlong_text_is_refused(void **state) {
-  CLV_AUTO(clv_run_record_done) clv_run_record r = sample(), none = {0};
+  CLV_AUTO(clv_run_record_done) clv_run_record r = make_sample(), none = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, bad = {0};
   char host[CLV_RECORD_NAME + 1];
   clv_err err = {0};

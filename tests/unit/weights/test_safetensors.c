@@ -17,7 +17,7 @@ static const uint16_t h_data[2] = {0x3c00, 0xc000};
         {"half", CLV_F16, CLV_SHAPE(1, 2), h_data}, {"empty", CLV_F32, CLV_SHAPE(0, 4), NULL}, \
   }
 
-static clv_bytes encode(const clv_weights_tensor *t, size_t n) {
+static clv_bytes encode_sample(const clv_weights_tensor *t, size_t n) {
   clv_bytes b = {0};
   clv_err err;
   clv_kv meta[] = {{"note", "a \"quoted\" \\ \xc3\xa9"}};
@@ -25,8 +25,8 @@ static clv_bytes encode(const clv_weights_tensor *t, size_t n) {
   return b;
 }
 
-/* Bytes as the format's own writer makes them: header padded to 8 bytes, tensors by falling
- * alignment, then by name. */
+/* The bytes are those that the format's own writer makes: the header is padded to 8 bytes, and
+ * tensors are sorted by falling alignment, then by name. */
 static void encoded_bytes_match_the_reference_layout(void **state) {
   (void)state;
   clv_weights_tensor t[] = {{"b", CLV_U8, CLV_SHAPE(3), m_data},
@@ -52,7 +52,7 @@ static void encoded_bytes_match_the_reference_layout(void **state) {
   assert_memory_equal(data + 28, m_data, 3);
 }
 
-static void check_some(const clv_weights_file *f) {
+static void check_sample_tensors(const clv_weights_file *f) {
   assert_int_equal(clv_weights_count(f), 5);
   const clv_weights_entry *e = clv_weights_find(f, "fc.weight");
   assert_non_null(e);
@@ -76,14 +76,14 @@ static void check_some(const clv_weights_file *f) {
 static void tensors_and_metadata_round_trip(void **state) {
   (void)state;
   clv_weights_tensor t[] = SOME_TENSORS;
-  CLV_AUTO(clv_bytes_done) clv_bytes b = encode(t, CLV_COUNT(t)), stored = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes b = encode_sample(t, CLV_COUNT(t)), stored = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *m = NULL, *f = NULL;
   clv_err err;
   clv_sha256 digest, of_bytes;
   uint64_t bytes;
   clv_kv meta[] = {{"note", "a \"quoted\" \\ \xc3\xa9"}};
   assert_ok(clv_weights_open_memory(b.data, b.len, "memory", &m, &err), &err);
-  check_some(m);
+  check_sample_tensors(m);
   assert_ok(clv_weights_write(at("w.safetensors"), t, CLV_COUNT(t), meta, 1, &digest, &bytes, &err),
             &err);
   assert_int_equal(bytes, b.len);
@@ -92,7 +92,7 @@ static void tensors_and_metadata_round_trip(void **state) {
   assert_int_equal(stored.len, b.len);
   assert_memory_equal(stored.data, b.data, b.len);
   assert_ok(clv_weights_open(at("w.safetensors"), 0, &f, &err), &err);
-  check_some(f);
+  check_sample_tensors(f);
   assert_ok(clv_sha256_of(b.data, b.len, &of_bytes, &err), &err);
   assert_memory_equal(&digest, &of_bytes, sizeof digest);
   assert_memory_equal(clv_weights_digest(f), &of_bytes, sizeof digest);
@@ -103,12 +103,12 @@ static void tensors_and_metadata_round_trip(void **state) {
 static void tensor_order_does_not_change_the_bytes(void **state) {
   (void)state;
   clv_weights_tensor t[] = SOME_TENSORS;
-  CLV_AUTO(clv_bytes_done) clv_bytes b = encode(t, CLV_COUNT(t));
+  CLV_AUTO(clv_bytes_done) clv_bytes b = encode_sample(t, CLV_COUNT(t));
   for (size_t k = 1; k < CLV_COUNT(t); k++) {
     clv_weights_tensor first = t[0];
     memmove(t, t + 1, sizeof t - sizeof *t);
     t[CLV_COUNT(t) - 1] = first;
-    CLV_AUTO(clv_bytes_done) clv_bytes c = encode(t, CLV_COUNT(t));
+    CLV_AUTO(clv_bytes_done) clv_bytes c = encode_sample(t, CLV_COUNT(t));
     assert_int_equal(c.len, b.len);
     assert_memory_equal(c.data, b.data, b.len);
   }
@@ -131,10 +131,10 @@ static void file_without_tensors_round_trips(void **state) {
   "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #begin "," #end "]}"
 
 static const struct {
-  const char *header;
-  size_t data;
-  clv_code code;
-  const char *says;
+  const char *json_header;
+  size_t n_data_bytes;
+  clv_code wanted_code;
+  const char *message;
 } bad_files[] = {
     {"", 0, CLV_DATA_LOSS, "starts with '{'"},
     {" {}", 0, CLV_DATA_LOSS, "starts with '{'"},
@@ -187,18 +187,19 @@ static const struct {
 static void invalid_headers_are_refused(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(bad_files); i++) {
-    CLV_AUTO(clv_bytes_done) clv_bytes b = raw_file(bad_files[i].header, bad_files[i].data);
+    CLV_AUTO(clv_bytes_done)
+    clv_bytes b = make_raw_file(bad_files[i].json_header, bad_files[i].n_data_bytes);
     clv_weights_file *f = NULL;
     clv_err err = {0};
     clv_code code = clv_weights_open_memory(b.data, b.len, "bad.st", &f, &err);
-    if (code != bad_files[i].code)
-      fail_msg("%s: %s (%s)", bad_files[i].header, clv_code_name(code), err.text);
+    if (code != bad_files[i].wanted_code)
+      fail_msg("%s: %s (%s)", bad_files[i].json_header, clv_code_name(code), err.text);
     assert_null(f);
     assert_says(&err, "bad.st");
-    assert_says(&err, bad_files[i].says);
-    const char *path = put("bad.st", b.data, b.len);
-    assert_int_equal(clv_weights_open(path, 0, &f, &err), bad_files[i].code);
-    assert_says(&err, bad_files[i].says);
+    assert_says(&err, bad_files[i].message);
+    const char *path = write_scratch_file("bad.st", b.data, b.len);
+    assert_int_equal(clv_weights_open(path, 0, &f, &err), bad_files[i].wanted_code);
+    assert_says(&err, bad_files[i].message);
   }
 }
 
@@ -238,7 +239,7 @@ static void file_with_too_many_tensors_is_refused(void **state) {
     clv_bytes_printf(&h, "%s\"%d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
                      i ? "," : "{", i, i, i + 1);
   clv_bytes_puts(&h, "}");
-  b = raw_file(h.data, CLV_WEIGHTS_MAX_TENSORS + 2);
+  b = make_raw_file(h.data, CLV_WEIGHTS_MAX_TENSORS + 2);
   clv_weights_file *f = NULL;
   clv_err err;
   assert_int_equal(clv_weights_open_memory(b.data, b.len, "f", &f, &err), CLV_EXHAUSTED);
@@ -248,10 +249,10 @@ static void file_with_too_many_tensors_is_refused(void **state) {
 static void links_folders_and_pipes_are_refused(void **state) {
   (void)state;
   clv_weights_tensor t[] = SOME_TENSORS;
-  CLV_AUTO(clv_bytes_done) clv_bytes b = encode(t, CLV_COUNT(t));
+  CLV_AUTO(clv_bytes_done) clv_bytes b = encode_sample(t, CLV_COUNT(t));
   clv_weights_file *f = NULL;
   clv_err err;
-  put("real", b.data, b.len);
+  write_scratch_file("real", b.data, b.len);
   assert_int_equal(symlink(at("real"), at("link")), 0);
   assert_int_equal(clv_weights_open(at("link"), 0, &f, &err), CLV_INVALID);
   assert_says(&err, "symbolic link");
@@ -272,7 +273,7 @@ static void invalid_writes_are_refused(void **state) {
   clv_err err;
   const struct {
     clv_weights_tensor t[2];
-    const char *says;
+    const char *message;
   } cases[] = {
       {{{"a", CLV_F32, CLV_SHAPE(1), w_data}, {"a", CLV_U8, CLV_SHAPE(1), w_data}}, "used twice"},
       {{{"", CLV_F32, CLV_SHAPE(1), w_data}, {"b", CLV_U8, CLV_SHAPE(1), w_data}}, "UTF-8"},
@@ -291,7 +292,7 @@ static void invalid_writes_are_refused(void **state) {
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     assert_int_equal(clv_weights_encode(cases[i].t, 2, NULL, 0, &none, &err), CLV_INVALID);
-    assert_says(&err, cases[i].says);
+    assert_says(&err, cases[i].message);
     assert_int_equal(clv_weights_write(at("x"), cases[i].t, 2, NULL, 0, NULL, NULL, &err),
                      CLV_INVALID);
     assert_int_equal(access(at("x"), F_OK), -1);
@@ -308,7 +309,7 @@ static void invalid_writes_are_refused(void **state) {
 /* ---- damage ---------------------------------------------------------------------------------- */
 
 /* True if both files have the same names, types, shapes and bytes. */
-static bool same_content(const clv_weights_file *a, const clv_weights_file *b) {
+static bool is_same_content(const clv_weights_file *a, const clv_weights_file *b) {
   if (clv_weights_count(a) != clv_weights_count(b)) return false;
   for (size_t i = 0; i < clv_weights_count(a); i++) {
     const clv_weights_entry *x = &clv_weights_entries(a)[i], *y = &clv_weights_entries(b)[i];
@@ -319,7 +320,7 @@ static bool same_content(const clv_weights_file *a, const clv_weights_file *b) {
   return true;
 }
 
-static clv_bytes larger_file(void) {
+static clv_bytes make_larger_file(void) {
   static float values[4096];
   for (size_t i = 0; i < CLV_COUNT(values); i++) values[i] = (float)i;
   clv_weights_tensor t[] = {{"conv1.weight", CLV_F32, CLV_SHAPE(16, 1, 5, 5), values},
@@ -327,12 +328,12 @@ static clv_bytes larger_file(void) {
                             {"fc.weight", CLV_F32, CLV_SHAPE(10, 256), values},
                             {"fc.bias", CLV_F32, CLV_SHAPE(10), values},
                             {"bn.num_batches_tracked", CLV_I64, {.rank = 0}, values}};
-  return encode(t, CLV_COUNT(t));
+  return encode_sample(t, CLV_COUNT(t));
 }
 
 static void every_truncation_is_refused(void **state) {
   (void)state;
-  CLV_AUTO(clv_bytes_done) clv_bytes b = larger_file();
+  CLV_AUTO(clv_bytes_done) clv_bytes b = make_larger_file();
   assert_true(b.len > 8192);
   for (size_t cut = 0; cut < b.len; cut += cut < 600 ? 1 : 512 - cut % 512) {
     clv_weights_file *f = NULL;
@@ -340,7 +341,8 @@ static void every_truncation_is_refused(void **state) {
     assert_int_equal(clv_weights_open_memory(b.data, cut, "cut", &f, &err), CLV_DATA_LOSS);
     assert_says(&err, "truncated");
     if (cut < 600 && cut % 37) continue;
-    assert_int_equal(clv_weights_open(put("cut", b.data, cut), 0, &f, &err), CLV_DATA_LOSS);
+    assert_int_equal(clv_weights_open(write_scratch_file("cut", b.data, cut), 0, &f, &err),
+                     CLV_DATA_LOSS);
     assert_null(f);
   }
 }
@@ -349,7 +351,7 @@ static void every_truncation_is_refused(void **state) {
  * differs. */
 static void bit_flips_are_refused_or_change_the_digest(void **state) {
   (void)state;
-  CLV_AUTO(clv_bytes_done) clv_bytes b = larger_file();
+  CLV_AUTO(clv_bytes_done) clv_bytes b = make_larger_file();
   CLV_AUTO(clv_weights_closep) clv_weights_file *good = NULL;
   clv_err err;
   CLV_AUTO(clv_bytes_done) clv_bytes copy = {0};
@@ -366,7 +368,7 @@ static void bit_flips_are_refused_or_change_the_digest(void **state) {
       refused++;
     } else if (memcmp(clv_weights_digest(f), clv_weights_digest(good), sizeof(clv_sha256)) != 0) {
       told++;
-      equal += same_content(f, good);
+      equal += is_same_content(f, good);
     } else {
       fail_msg("flip of bit %zu went unnoticed", bit);
     }
@@ -379,7 +381,7 @@ static void bit_flips_are_refused_or_change_the_digest(void **state) {
 
 /* ---- matching -------------------------------------------------------------------------------- */
 
-/* number of tensors in larger_file() */
+/* number of tensors in make_larger_file() */
 enum { WANTED = 5 };
 static const clv_weights_want wanted[WANTED] = {
     {"fc.weight", CLV_F32, {2, {10, 256}}, false},
@@ -389,10 +391,10 @@ static const clv_weights_want wanted[WANTED] = {
     {"bn.num_batches_tracked", CLV_I64, {.rank = 0}, false}};
 
 /* Opens the larger file. Copies the list of wanted tensors, for tests to change. */
-static clv_weights_file *open_larger(clv_bytes *b, clv_weights_want *want) {
+static clv_weights_file *open_larger_file(clv_bytes *b, clv_weights_want *want) {
   clv_weights_file *f = NULL;
   clv_err err;
-  *b = larger_file();
+  *b = make_larger_file();
   memcpy(want, wanted, sizeof wanted);
   assert_ok(clv_weights_open_memory(b->data, b->len, "model.safetensors", &f, &err), &err);
   return f;
@@ -402,7 +404,7 @@ static void wanted_tensors_match_and_extra_ones_are_named(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   clv_weights_want want[WANTED];
-  CLV_AUTO(clv_weights_closep) clv_weights_file *f = open_larger(&b, want);
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = open_larger_file(&b, want);
   const clv_weights_entry *found[8] = {0};
   clv_err err;
   assert_ok(clv_weights_match(f, want, 5, 0, found, &err), &err);
@@ -426,7 +428,7 @@ static void missing_tensors_are_named(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   clv_weights_want want[WANTED];
-  CLV_AUTO(clv_weights_closep) clv_weights_file *f = open_larger(&b, want);
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = open_larger_file(&b, want);
   const clv_weights_entry *found[8] = {0};
   clv_err err;
   want[1].name = "fc1.bias";
@@ -436,7 +438,8 @@ static void missing_tensors_are_named(void **state) {
               "1 missing tensors: 'fc1.bias' (did you mean 'fc.bias'?); unexpected: "
               "'fc.bias'");
   want[1].name = "fc.bias";
-  want[4].name = "bn2.num_batches_tracked"; /* a count, which may be missing if that is allowed */
+  /* a count of batches, which may be missing if the caller allows it */
+  want[4].name = "bn2.num_batches_tracked";
   unsigned counts = CLV_WEIGHTS_ALLOW_NO_COUNTS | CLV_WEIGHTS_ALLOW_UNEXPECTED;
   assert_int_equal(clv_weights_match(f, want, 5, CLV_WEIGHTS_ALLOW_UNEXPECTED, found, &err),
                    CLV_INVALID);
@@ -464,7 +467,7 @@ static void mismatched_shape_or_dtype_is_named(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   clv_weights_want want[WANTED];
-  CLV_AUTO(clv_weights_closep) clv_weights_file *f = open_larger(&b, want);
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = open_larger_file(&b, want);
   const clv_weights_entry *found[8] = {0};
   clv_err err;
   want[1] = (clv_weights_want){"fc.bias", CLV_F32, CLV_SHAPE(11), false};
@@ -475,11 +478,12 @@ static void mismatched_shape_or_dtype_is_named(void **state) {
   assert_says(&err, "expected f64 [10], found f32 [10]");
 }
 
-/* A valid type of the format that the project does not support. */
+/* A tensor of a type that is valid in the format, but not supported here, is listed and never
+ * matched. */
 static void unsupported_dtype_is_listed_but_not_matched(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done)
-  clv_bytes b = raw_file("{\"m\":" ENTRY("BOOL", "[4]", 0, 4) "}", 4);
+  clv_bytes b = make_raw_file("{\"m\":" ENTRY("BOOL", "[4]", 0, 4) "}", 4);
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   const clv_weights_entry *found;
   clv_err err;
@@ -521,10 +525,10 @@ static void files_are_exchanged_with_python(void **state) {
     skip();
   }
   clv_weights_tensor t[] = SOME_TENSORS;
-  CLV_AUTO(clv_bytes_done) clv_bytes b = encode(t, CLV_COUNT(t));
+  CLV_AUTO(clv_bytes_done) clv_bytes b = encode_sample(t, CLV_COUNT(t));
   char command[700];
-  put("ours", b.data, b.len);
-  put("check.py", python_check, sizeof python_check - 1);
+  write_scratch_file("ours", b.data, b.len);
+  write_scratch_file("check.py", python_check, sizeof python_check - 1);
   snprintf(command, sizeof command, "/usr/bin/python3 %s %s %s", at("check.py"), at("ours"),
            at("theirs"));
   assert_int_equal(system(command), 0);

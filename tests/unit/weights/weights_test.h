@@ -11,8 +11,9 @@
 #include "common/model/weights/weights.h"
 #include "tests/unit/files.h"
 
-/* Returns a file of a length, the header and `data` zero bytes. */
-static inline clv_bytes raw_file(const char *header, size_t data) {
+/* Returns the bytes of a safetensors file: the header's length, the header, and n_data zero bytes.
+ */
+static inline clv_bytes make_raw_file(const char *header, size_t data) {
   clv_bytes b = {0};
   uint64_t n = strlen(header);
   clv_bytes_add(&b, &n, 8);

@@ -4,7 +4,7 @@
  */
 #include "tests/unit/wire/wire_test.h"
 
-static clv_frame failing(const char *text, const char *hop) {
+static clv_frame make_failure_frame(const char *text, const char *hop) {
   clv_frame f = {.kind = CLV_VALUE, .has_failure = true};
   clv_frame_set_failure(&f, CLV_INVALID, text, hop);
   return f;
@@ -30,7 +30,7 @@ static void redacted_failure_keeps_only_code_and_place(void **state) {
       {"", "", 0, 0, "invalid argument"},
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    clv_frame f = failing("row number 987654 of sample 40", cases[i].hop);
+    clv_frame f = make_failure_frame("row number 987654 of sample 40", cases[i].hop);
     memcpy(f.failure.offending_value, "987654", 7);
     clv_frame_redact_failure(&f, cases[i].step, cases[i].number);
     assert_string_equal(f.failure.text, cases[i].text);
@@ -39,10 +39,10 @@ static void redacted_failure_keeps_only_code_and_place(void **state) {
   }
 }
 
-/* The text for the local user is in no field of the message. */
+/* The text that only the local user may see is in no field of the message. */
 static void failure_element_is_never_on_the_wire(void **state) {
   (void)state;
-  clv_frame f = failing("row number of sample 40", "module 1"), got;
+  clv_frame f = make_failure_frame("row number of sample 40", "module 1"), got;
   clv_payload payload;
   clv_wire_limits limits = clv_wire_limits_default();
   clv_err err;

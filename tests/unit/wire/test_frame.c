@@ -122,9 +122,9 @@ static void decode_and_compare(const clv_piece *pieces, size_t n, const clv_fram
 
 static void every_frame_kind_round_trips(void **state) {
   (void)state;
-  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = next_kind(kind)) {
-    clv_frame f = sample_frame((clv_frame_kind)kind);
-    size_t len = sample_payload_len(f.kind);
+  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = get_next_kind(kind)) {
+    clv_frame f = make_sample_frame((clv_frame_kind)kind);
+    size_t len = get_sample_payload_len(f.kind);
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, len);
     decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, len);
   }
@@ -132,9 +132,9 @@ static void every_frame_kind_round_trips(void **state) {
 
 static void any_two_pieces_decode_the_same(void **state) {
   (void)state;
-  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = next_kind(kind)) {
-    clv_frame f = sample_frame((clv_frame_kind)kind);
-    size_t len = sample_payload_len(f.kind);
+  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = get_next_kind(kind)) {
+    clv_frame f = make_sample_frame((clv_frame_kind)kind);
+    size_t len = get_sample_payload_len(f.kind);
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, len);
     for (size_t cut = 0; cut <= all.len; cut++) {
       /* Each part is a separate heap block, so that address sanitizer detects reads beyond it. */
@@ -151,9 +151,9 @@ static void any_two_pieces_decode_the_same(void **state) {
 
 static void single_byte_pieces_decode_the_same(void **state) {
   (void)state;
-  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = next_kind(kind)) {
-    clv_frame f = sample_frame((clv_frame_kind)kind);
-    size_t len = sample_payload_len(f.kind);
+  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = get_next_kind(kind)) {
+    clv_frame f = make_sample_frame((clv_frame_kind)kind);
+    size_t len = get_sample_payload_len(f.kind);
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, len);
     clv_piece *pieces = calloc(all.len, sizeof *pieces);
     for (size_t i = 0; i < all.len; i++) pieces[i] = (clv_piece){all.data + i, 1};
@@ -162,7 +162,7 @@ static void single_byte_pieces_decode_the_same(void **state) {
   }
 }
 
-static void add_before(clv_bytes *message, const clv_frame *f, size_t payload) {
+static void add_earlier_frame(clv_bytes *message, const clv_frame *f, size_t payload) {
   uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX];
   CLV_AUTO(clv_bytes_done) clv_bytes one = encode_whole(f, payload);
   clv_bytes_add(message, prefix, clv_frame_bundle_prefix(prefix, one.len));
@@ -170,8 +170,8 @@ static void add_before(clv_bytes *message, const clv_frame *f, size_t payload) {
 }
 
 /* Compares the second of the earlier frames and the last frame, for every cut of the message. */
-static void compare_bundle(const clv_bytes *message, size_t cut, const clv_frame *second,
-                           size_t payload_of_second, uint32_t n, clv_frame_kind last) {
+static void check_bundle(const clv_bytes *message, size_t cut, const clv_frame *second,
+                         size_t payload_of_second, uint32_t n, clv_frame_kind last) {
   clv_err err = {0};
   clv_bundle before;
   clv_frame got;
@@ -189,28 +189,28 @@ static void compare_bundle(const clv_bytes *message, size_t cut, const clv_frame
   for (size_t i = 0; i < payload.len; i++) assert_int_equal(copy[i], (uint8_t)(i * 7 + 3));
 }
 
-/* Frames before the last one, after it, or without it. */
+/* Earlier frames may stand before the last frame, after it, or without it. */
 static void bundled_frames_round_trip(void **state) {
-  clv_frame end = sample_frame(CLV_END_CONTEXT), value = sample_frame(CLV_VALUE),
-            call = sample_frame(CLV_CALL);
-  size_t of_end = sample_payload_len(CLV_END_CONTEXT), of_value = sample_payload_len(CLV_VALUE),
-         of_call = sample_payload_len(CLV_CALL);
+  clv_frame end = make_sample_frame(CLV_END_CONTEXT), value = make_sample_frame(CLV_VALUE),
+            call = make_sample_frame(CLV_CALL);
+  size_t of_end = get_sample_payload_len(CLV_END_CONTEXT),
+         of_value = get_sample_payload_len(CLV_VALUE), of_call = get_sample_payload_len(CLV_CALL);
   CLV_AUTO(clv_bytes_done) clv_bytes message = {0};
   (void)state;
-  add_before(&message, &end, of_end);
-  add_before(&message, &value, of_value);
-  compare_bundle(&message, 3, &value, of_value, 2, 0);
+  add_earlier_frame(&message, &end, of_end);
+  add_earlier_frame(&message, &value, of_value);
+  check_bundle(&message, 3, &value, of_value, 2, 0);
   CLV_AUTO(clv_bytes_done) clv_bytes last = encode_whole(&call, of_call);
   clv_bytes_add(&message, last.data, last.len);
-  add_before(&message, &end, of_end);
+  add_earlier_frame(&message, &end, of_end);
   for (size_t cut = 0; cut <= message.len; cut++)
-    compare_bundle(&message, cut, &value, of_value, 3, CLV_CALL);
+    check_bundle(&message, cut, &value, of_value, 3, CLV_CALL);
 }
 
 /* Lists and names of maximum size fit in the encoder's buffer. */
 static void the_largest_frames_round_trip(void **state) {
   (void)state;
-  clv_frame call = sample_frame(CLV_CALL);
+  clv_frame call = make_sample_frame(CLV_CALL);
   call.call.n_args = call.n_tensors = CLV_WIRE_ARGS;
   for (uint32_t i = 0; i < CLV_WIRE_ARGS; i++) {
     call.call.args[i] = (clv_arg){.value = UINT64_MAX, .needs_grad = true, .here = true};
@@ -226,13 +226,13 @@ static void the_largest_frames_round_trip(void **state) {
   assert_ok(clv_frame_decode(&(clv_piece){all.data, all.len}, 1, &limits, &got, &payload, &err));
   assert_same(&call, &got);
 
-  clv_frame drop = sample_frame(CLV_DROP);
+  clv_frame drop = make_sample_frame(CLV_DROP);
   drop.n_upstream = CLV_WIRE_UPSTREAM;
   for (uint32_t i = 0; i < CLV_WIRE_UPSTREAM; i++) drop.upstream[i] = UINT64_MAX - i;
   CLV_AUTO(clv_bytes_done) clv_bytes drops = encode_whole(&drop, 0);
   decode_and_compare(&(clv_piece){drops.data, drops.len}, 1, &drop, 0);
 
-  clv_frame prepare = sample_frame(CLV_PREPARE);
+  clv_frame prepare = make_sample_frame(CLV_PREPARE);
   prepare.backward.n_calls = CLV_WIRE_NEEDED_CALLS;
   prepare.backward.n_targets = CLV_WIRE_TARGETS;
   prepare.backward.n_peers = CLV_WIRE_PREPARE_PEERS;
@@ -244,7 +244,7 @@ static void the_largest_frames_round_trip(void **state) {
     memset(prepare.backward.peers[i], 'p', CLV_WIRE_NAME);
     prepare.backward.peers[i][CLV_WIRE_NAME] = 0;
   }
-  clv_frame apply = sample_frame(CLV_APPLY);
+  clv_frame apply = make_sample_frame(CLV_APPLY);
   apply.commit.n_more_lrs = CLV_WIRE_GROUPS;
   for (uint32_t i = 0; i < CLV_WIRE_GROUPS; i++) apply.commit.more_lrs[i] = -1e-38f * (float)i;
   CLV_AUTO(clv_bytes_done) clv_bytes applied = encode_whole(&apply, 0);
@@ -258,7 +258,7 @@ static void root_gradient_round_trips_any_finite_number(void **state) {
   (void)state;
   static const float roots[] = {0.25f, -3, 1e-40f, 3.4e38f, 0};
   for (size_t i = 0; i < CLV_COUNT(roots); i++) {
-    clv_frame f = sample_frame(CLV_PREPARE);
+    clv_frame f = make_sample_frame(CLV_PREPARE);
     f.backward.calls[1].root = roots[i];
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 0);
     decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, 0);
@@ -269,7 +269,7 @@ static void call_predecessor_id_round_trips(void **state) {
   (void)state;
   static const uint64_t ids[] = {0, 1, 77, UINT64_MAX};
   for (size_t i = 0; i < CLV_COUNT(ids); i++) {
-    clv_frame f = sample_frame(CLV_CALL);
+    clv_frame f = make_sample_frame(CLV_CALL);
     f.call.runs_after = ids[i];
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 64);
     decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, 64);
@@ -288,7 +288,7 @@ static Cleave__V1__Frame *protobuf_c_read(const clv_bytes *all) {
 
 static void protobuf_c_reads_a_call(void **state) {
   (void)state;
-  clv_frame f = sample_frame(CLV_CALL);
+  clv_frame f = make_sample_frame(CLV_CALL);
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 64);
   Cleave__V1__Frame *m = protobuf_c_read(&all);
   assert_int_equal(m->kind, CLEAVE__V1__FRAME_KIND__CALL);
@@ -316,10 +316,10 @@ static void protobuf_c_reads_a_call(void **state) {
   cleave__v1__frame__free_unpacked(m, NULL);
 }
 
-/* The position of a gradient's addition has its own field. */
+/* The position at which a gradient is added has its own field. */
 static void protobuf_c_reads_a_gradient(void **state) {
   (void)state;
-  clv_frame f = sample_frame(CLV_GRADIENT), got;
+  clv_frame f = make_sample_frame(CLV_GRADIENT), got;
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 16);
   Cleave__V1__Frame *m = protobuf_c_read(&all);
   assert_int_equal(m->order, 2);
@@ -338,14 +338,14 @@ static void protobuf_c_reads_a_gradient(void **state) {
 
 static void protobuf_c_reads_a_step(void **state) {
   (void)state;
-  clv_frame f = sample_frame(CLV_DROP);
+  clv_frame f = make_sample_frame(CLV_DROP);
   CLV_AUTO(clv_bytes_done) clv_bytes drop = encode_whole(&f, 0);
   Cleave__V1__Frame *m = protobuf_c_read(&drop);
   assert_int_equal(m->n_upstream, 3);
   assert_memory_equal(m->upstream, f.upstream, 3 * sizeof(uint64_t));
   cleave__v1__frame__free_unpacked(m, NULL);
 
-  f = sample_frame(CLV_PREPARE);
+  f = make_sample_frame(CLV_PREPARE);
   f.backward.calls[0].root = 0.25f;
   CLV_AUTO(clv_bytes_done) clv_bytes prepare = encode_whole(&f, 0);
   m = protobuf_c_read(&prepare);
@@ -356,7 +356,7 @@ static void protobuf_c_reads_a_step(void **state) {
   assert_string_equal(m->backward->peers[1], "w3");
   cleave__v1__frame__free_unpacked(m, NULL);
 
-  f = sample_frame(CLV_APPLY);
+  f = make_sample_frame(CLV_APPLY);
   CLV_AUTO(clv_bytes_done) clv_bytes apply = encode_whole(&f, 0);
   m = protobuf_c_read(&apply);
   assert_non_null(m->commit);
@@ -367,13 +367,14 @@ static void protobuf_c_reads_a_step(void **state) {
   cleave__v1__frame__free_unpacked(m, NULL);
 }
 
-/* Every kind: what protobuf-c writes of what it has read means the same to us. It writes lists of
- * numbers and lengths in its own way, so this checks the tables in both directions. */
+/* protobuf-c decodes each kind of frame and encodes it again, and the result must mean the same.
+ * protobuf-c writes lists of numbers and lengths in its own way, so this checks the tables in both
+ * directions. */
 static void protobuf_c_rewrites_every_kind(void **state) {
   (void)state;
-  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = next_kind(kind)) {
-    clv_frame f = sample_frame((clv_frame_kind)kind);
-    size_t len = sample_payload_len(f.kind);
+  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = get_next_kind(kind)) {
+    clv_frame f = make_sample_frame((clv_frame_kind)kind);
+    size_t len = get_sample_payload_len(f.kind);
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, len);
     Cleave__V1__Frame *m = protobuf_c_read(&all);
     uint8_t *again = malloc(cleave__v1__frame__get_packed_size(m));
@@ -418,8 +419,9 @@ static size_t split_fields(const clv_bytes *all, part *parts) {
   return n;
 }
 
-/* Keeps the order of the two tensors, because the order of a repeated field matters. */
-static size_t rotated(const part *parts, size_t n, size_t by, clv_piece *pieces) {
+/* Rotates the fields, but keeps the order of the two tensors, because the order within a repeated
+ * field matters. */
+static size_t rotate_fields(const part *parts, size_t n, size_t by, clv_piece *pieces) {
   size_t used = 0;
   for (size_t i = 0; i < n; i++) {
     part p = parts[(i + by) % n];
@@ -433,14 +435,14 @@ static size_t rotated(const part *parts, size_t n, size_t by, clv_piece *pieces)
 
 static void field_order_does_not_change_the_frame(void **state) {
   (void)state;
-  clv_frame f = sample_frame(CLV_CALL);
+  clv_frame f = make_sample_frame(CLV_CALL);
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 64);
   part parts[64];
   size_t n = split_fields(&all, parts);
   assert_true(n > 12);
   for (size_t rotate = 0; rotate < n; rotate++) {
     clv_piece pieces[64];
-    size_t used = rotated(parts, n, rotate, pieces);
+    size_t used = rotate_fields(parts, n, rotate, pieces);
     decode_and_compare(pieces, used, &f, 64);
   }
 }
@@ -448,18 +450,18 @@ static void field_order_does_not_change_the_frame(void **state) {
 static void unknown_fields_are_skipped(void **state) {
   (void)state;
   static const char unknown[] =
-      "\xa0\x06\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01" /* 100: varint */
+      "\xa0\x06\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01" /* field 100, a varint */
       "\x72\x03"
-      "abc" /* 14: bytes */
+      "abc" /* field 14, bytes */
       "\xa9\x06"
-      "12345678" /* 101: 64 bits */
+      "12345678" /* field 101 of 64 bits */
       "\xb5\x06"
-      "1234" /* 102: 32 bits */
+      "1234" /* field 102 of 32 bits */
       "\xfa\xff\xff\xff\x0f\x02"
-      "zz"; /* the largest field number */
-  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = next_kind(kind)) {
-    clv_frame f = sample_frame((clv_frame_kind)kind);
-    size_t len = sample_payload_len(f.kind);
+      "zz"; /* a field with the largest field number */
+  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = get_next_kind(kind)) {
+    clv_frame f = make_sample_frame((clv_frame_kind)kind);
+    size_t len = get_sample_payload_len(f.kind);
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, len);
     part parts[64];
     clv_piece pieces[129];
@@ -484,12 +486,12 @@ static void last_scalar_wins_and_unpacked_lists_are_read(void **state) {
   static const char drop[] =
       "\x08\x17\x10\x01"                             /* DROP of context 1 */
       "\x51\x05\0\0\0\0\0\0\0\x51\x06\0\0\0\0\0\0\0" /* upstream 5, 6, not packed */
-      "\x52\x08\x07\0\0\0\0\0\0\0";                  /* and 7, packed */
+      "\x52\x08\x07\0\0\0\0\0\0\0";                  /* upstream 7, packed */
   static const char apply[] =
       "\x08\x1b\x10\x01\x18\x01\x92\x01\x14"     /* APPLY of context 1, with a commit */
       "\x2d\x00\x00\x80\x3f"                     /* rate 1, not packed */
-      "\x2a\x08\x00\x00\x00\x40\x00\x00\x40\x40" /* 2 and 3, packed */
-      "\x2d\x00\x00\x80\x40";                    /* 4 */
+      "\x2a\x08\x00\x00\x00\x40\x00\x00\x40\x40" /* rates 2 and 3, packed */
+      "\x2d\x00\x00\x80\x40";                    /* rate 4, not packed */
   clv_err err = {0};
   clv_frame f;
   clv_payload payload;
@@ -514,7 +516,7 @@ static void last_scalar_wins_and_unpacked_lists_are_read(void **state) {
 
 static void gradient_without_tensor_round_trips(void **state) {
   (void)state;
-  clv_frame f = sample_frame(CLV_GRADIENT);
+  clv_frame f = make_sample_frame(CLV_GRADIENT);
   f.n_tensors = 0;
   memset(f.tensors, 0, sizeof f.tensors);
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 0);
@@ -523,7 +525,7 @@ static void gradient_without_tensor_round_trips(void **state) {
 
 static void value_with_a_tensor_round_trips(void **state) {
   (void)state;
-  clv_frame f = sample_frame(CLV_VALUE);
+  clv_frame f = make_sample_frame(CLV_VALUE);
   f.has_failure = false;
   memset(&f.failure, 0, sizeof f.failure);
   f.n_tensors = 1;
@@ -563,7 +565,7 @@ static void invalid_cache_fields_are_refused(void **state) {
   for (size_t i = 0; i < CLV_COUNT(wrong); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes head = {0};
     clv_err err = {0};
-    clv_frame f = sample_frame(CLV_VALUE);
+    clv_frame f = make_sample_frame(CLV_VALUE);
     size_t len = 0;
     f.has_failure = wrong[i].failure;
     f.has_cached = true;
@@ -575,10 +577,10 @@ static void invalid_cache_fields_are_refused(void **state) {
   }
 }
 
-/* Record numbers alone, and followed by their rows. */
+/* A cached value has record numbers alone, or record numbers and then their rows. */
 static void cached_value_round_trips(void **state) {
   (void)state;
-  clv_frame f = sample_frame(CLV_VALUE), got;
+  clv_frame f = make_sample_frame(CLV_VALUE), got;
   const clv_tensor_head numbers = {CLV_I64, CLV_SHAPE(2), 16, 0, 7};
   clv_wire_limits limits = clv_wire_limits_default();
   clv_payload payload;
@@ -602,7 +604,7 @@ static void cached_value_round_trips(void **state) {
 
 static void chunked_tensor_heads_round_trip(void **state) {
   (void)state;
-  clv_frame f = sample_frame(CLV_CALL);
+  clv_frame f = make_sample_frame(CLV_CALL);
   f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(64, 1024, 1024), (uint64_t)256 << 20, 8, 1};
   f.tensors[1].transfer = 9;
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 0);
@@ -612,7 +614,7 @@ static void chunked_tensor_heads_round_trip(void **state) {
 static void encode_and_decode_allocate_nothing(void **state) {
   (void)state;
   clv_err err = {0};
-  clv_frame f = sample_frame(CLV_CALL), got;
+  clv_frame f = make_sample_frame(CLV_CALL), got;
   clv_payload payload;
   clv_wire_limits limits = clv_wire_limits_default();
   CLV_AUTO(clv_bytes_done) clv_bytes head = {0};
@@ -645,7 +647,7 @@ static void payload_helpers_cross_piece_boundaries(void **state) {
   clv_payload_copy(pieces, &payload, 4, 3, copy);
   assert_string_equal(copy, "456");
   memset(copy, 0, sizeof copy);
-  clv_payload_copy(pieces, &payload, 8, 100, copy); /* limited to the payload */
+  clv_payload_copy(pieces, &payload, 8, 100, copy); /* the copy is limited to the payload */
   assert_string_equal(copy, "89");
   clv_payload_copy(pieces, &payload, 10, 1, copy);
   assert_string_equal(copy, "89");
@@ -692,12 +694,12 @@ static void python_reads_and_writes_frames(void **state) {
   char folder[] = "/tmp/clv-wire-XXXXXX", path[64], command[256];
   assert_non_null(mkdtemp(folder));
   clv_err err = {0};
-  clv_frame frames[] = {sample_frame(CLV_CALL), sample_frame(CLV_DROP), sample_frame(CLV_PREPARE),
-                        sample_frame(CLV_APPLY)};
+  clv_frame frames[] = {make_sample_frame(CLV_CALL), make_sample_frame(CLV_DROP),
+                        make_sample_frame(CLV_PREPARE), make_sample_frame(CLV_APPLY)};
   frames[2].backward.calls[0].root = 0.25f;
   for (size_t i = 0; i < CLV_COUNT(frames); i++) {
     CLV_AUTO(clv_bytes_done)
-    clv_bytes all = encode_whole(&frames[i], sample_payload_len(frames[i].kind));
+    clv_bytes all = encode_whole(&frames[i], get_sample_payload_len(frames[i].kind));
     snprintf(path, sizeof path, "%s/%s", folder, clv_frame_kind_name(frames[i].kind));
     assert_ok(clv_file_write_durable(path, all.data, all.len, 0600, &err));
   }
@@ -708,7 +710,7 @@ static void python_reads_and_writes_frames(void **state) {
     snprintf(path, sizeof path, "%s/%s.again", folder, clv_frame_kind_name(frames[i].kind));
     assert_ok(clv_file_read(path, 1 << 20, &back, &err));
     decode_and_compare(&(clv_piece){back.data, back.len}, 1, &frames[i],
-                       sample_payload_len(frames[i].kind));
+                       get_sample_payload_len(frames[i].kind));
   }
   snprintf(command, sizeof command, "rm -rf %s", folder);
   assert_int_equal(system(command), 0);

@@ -9,7 +9,8 @@
 #include "cleave/v1/cleave.pb-c.h"
 
 /* Decodes a copy of the bytes. On failure, outputs must not change. */
-static clv_code decode(const void *bytes, size_t len, const clv_wire_limits *limits, clv_err *err) {
+static clv_code decode_copy(const void *bytes, size_t len, const clv_wire_limits *limits,
+                            clv_err *err) {
   void *copy = malloc(len ? len : 1);
   memcpy(copy, bytes, len);
   clv_frame frame, untouched;
@@ -35,7 +36,7 @@ static clv_code decode_bundle(const clv_bytes *b, clv_err *err) {
 }
 
 /* Returns `n` frames of 2 bytes without a last frame. */
-static clv_bytes pings_before(uint32_t n) {
+static clv_bytes make_pings(uint32_t n) {
   uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX];
   const uint8_t ping[] = {8, CLV_PING};
   clv_bytes b = {0};
@@ -54,15 +55,15 @@ static void nested_or_too_many_bundled_frames_are_refused(void **state) {
   uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX];
   clv_wire_limits limits = clv_wire_limits_default();
   (void)state;
-  CLV_AUTO(clv_bytes_done) clv_bytes most = pings_before(CLV_WIRE_BUNDLED);
+  CLV_AUTO(clv_bytes_done) clv_bytes most = make_pings(CLV_WIRE_BUNDLED);
   assert_ok(decode_bundle(&most, &err));
-  CLV_AUTO(clv_bytes_done) clv_bytes more = pings_before(CLV_WIRE_BUNDLED + 1);
+  CLV_AUTO(clv_bytes_done) clv_bytes more = make_pings(CLV_WIRE_BUNDLED + 1);
   assert_int_equal(decode_bundle(&more, &err), CLV_INVALID);
   assert_non_null(strstr(err.text, "more than 15 frames before one"));
   assert_int_equal(
       clv_frame_decode(&(clv_piece){most.data, most.len}, 1, &limits, &frame, &payload, &err),
       CLV_INVALID);
-  CLV_AUTO(clv_bytes_done) clv_bytes nested = {0}, inner = pings_before(1);
+  CLV_AUTO(clv_bytes_done) clv_bytes nested = {0}, inner = make_pings(1);
   clv_bytes_add(&nested, prefix, clv_frame_bundle_prefix(prefix, inner.len));
   clv_bytes_add(&nested, inner.data, inner.len);
   clv_piece piece = {nested.data, nested.len};
@@ -71,11 +72,11 @@ static void nested_or_too_many_bundled_frames_are_refused(void **state) {
       clv_frame_decode_bundled(&piece, 1, &before.frames[0], &limits, &frame, &payload, &err),
       CLV_INVALID);
   assert_non_null(strstr(err.text, "contains another frame"));
-  nested.len -= 2; /* the frame exceeds the message */
+  nested.len -= 2; /* the length of the nested frame exceeds the message */
   assert_int_equal(decode_bundle(&nested, &err), CLV_INVALID);
 }
 
-static clv_wire_limits defaults(void) { return clv_wire_limits_default(); }
+static clv_wire_limits get_default_limits(void) { return clv_wire_limits_default(); }
 
 /* ---- bytes that are not a Frame ----------------------------------------------------------------
  */
@@ -83,7 +84,7 @@ static clv_wire_limits defaults(void) { return clv_wire_limits_default(); }
 typedef struct bad_bytes {
   const char *bytes;
   size_t len;
-  const char *part; /* part of the error's text */
+  const char *error_part; /* part of the error's text */
 } bad_bytes;
 #define BYTES(text) text, sizeof(text) - 1
 
@@ -99,7 +100,7 @@ static const bad_bytes malformed[] = {
     {BYTES("\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "more than 64 bits"},
     {BYTES("\x00\x01"), "field number 0"},
     {BYTES("\x80\x80\x80\x80\x80\x01\x01"), "outside 1.."},
-    {BYTES("\x0b"), "wire type 3"}, /* groups are not supported */
+    {BYTES("\x0b"), "wire type 3"}, /* a group (wire type 3), which is not supported */
     {BYTES("\x0c"), "wire type 4"},
     {BYTES("\x0e"), "wire type 6"},
     {BYTES("\x0a\x01\x01"), "kind has wire type 2"},
@@ -116,18 +117,19 @@ static const bad_bytes malformed[] = {
     {BYTES("\x7a\x00\x7a\x00"), "more than one payload"},
     {BYTES("\x72\x05"
            "ab"),
-     "2 are left"},                               /* unknown, bytes */
-    {BYTES("\x71\x05\x05"), "runs past the end"}, /* unknown, 64 bits */
-    {BYTES("\x75\x05\x05"), "runs past the end"}, /* unknown, 32 bits */
+     "2 are left"},                               /* unknown field of bytes */
+    {BYTES("\x71\x05\x05"), "runs past the end"}, /* unknown field of 64 bits */
+    {BYTES("\x75\x05\x05"), "runs past the end"}, /* unknown field of 32 bits */
     {BYTES("\x52\x07"
            "1234567"),
      "runs past the end"}, /* upstream, packed, 7 bytes */
     {BYTES("\x51"
            "1234567"),
      "runs past the end"}, /* upstream, 7 bytes */
-    /* dim cut by the end of its head */
+    /* the extent is truncated by the end of the tensor's head */
     {BYTES("\x62\x03\x08\x01\x10"), "tensor 0: "},
-    {BYTES("\x62\x02\x12\x05"), "5 bytes at byte 4; 0 are left"}, /* packed dims past their head */
+    /* packed extents that exceed their tensor's head */
+    {BYTES("\x62\x02\x12\x05"), "5 bytes at byte 4; 0 are left"},
     /* a number that exceeds its list */
     {BYTES("\x62\x03\x12\x01\x80\x10\x01"), "runs past the end"},
     {BYTES("\x62\x0b\x10\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01"),
@@ -140,36 +142,38 @@ static const bad_bytes malformed[] = {
     {BYTES("\xa2\x01\x03\x12\x01\0"), "text is a control character"},
     {BYTES("\xa2\x01\x03\x12\x01\x7f"), "text is a control character"},
     {BYTES("\xa2\x01\x03\x12\x01\x80"), "not UTF-8"},
-    {BYTES("\xa2\x01\x04\x12\x02\xc0\xaf"), "not UTF-8"},         /* overlong */
-    {BYTES("\xa2\x01\x04\x12\x02\xc2\x85"), "not UTF-8"},         /* U+0085, a control character */
-    {BYTES("\xa2\x01\x05\x12\x03\xed\xa0\x80"), "not UTF-8"},     /* a surrogate */
-    {BYTES("\xa2\x01\x05\x12\x03\xe0\x80\x80"), "not UTF-8"},     /* overlong */
+    /* a UTF-8 encoding that is longer than necessary */
+    {BYTES("\xa2\x01\x04\x12\x02\xc0\xaf"), "not UTF-8"},
+    {BYTES("\xa2\x01\x04\x12\x02\xc2\x85"), "not UTF-8"},     /* U+0085, a control character */
+    {BYTES("\xa2\x01\x05\x12\x03\xed\xa0\x80"), "not UTF-8"}, /* the encoding of a surrogate */
+    /* a UTF-8 encoding that is longer than necessary */
+    {BYTES("\xa2\x01\x05\x12\x03\xe0\x80\x80"), "not UTF-8"},
     {BYTES("\xa2\x01\x06\x12\x04\xf4\x90\x80\x80"), "not UTF-8"}, /* above U+10FFFF */
-    {BYTES("\xa2\x01\x04\x12\x02\xe2\x82"), "not UTF-8"},         /* cut */
+    {BYTES("\xa2\x01\x04\x12\x02\xe2\x82"), "not UTF-8"},         /* the last character is cut */
     {BYTES("\xa2\x01\x05\x12\x03\xe2\x82\x41"), "not UTF-8"},
 };
 
 static void malformed_bytes_are_refused(void **state) {
   (void)state;
-  clv_wire_limits limits = defaults();
+  clv_wire_limits limits = get_default_limits();
   for (size_t i = 0; i < CLV_COUNT(malformed); i++) {
     clv_err err = {0};
-    clv_code code = decode(malformed[i].bytes, malformed[i].len, &limits, &err);
-    if (code != CLV_INVALID || !strstr(err.text, malformed[i].part))
-      fail_msg("case %zu: %d \"%s\", not \"%s\"", i, (int)code, err.text, malformed[i].part);
+    clv_code code = decode_copy(malformed[i].bytes, malformed[i].len, &limits, &err);
+    if (code != CLV_INVALID || !strstr(err.text, malformed[i].error_part))
+      fail_msg("case %zu: %d \"%s\", not \"%s\"", i, (int)code, err.text, malformed[i].error_part);
   }
 }
 
 static void truncated_frames_are_refused(void **state) {
   (void)state;
-  clv_wire_limits limits = defaults();
-  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = next_kind(kind)) {
-    clv_frame f = sample_frame((clv_frame_kind)kind);
-    size_t payload_len = sample_payload_len(f.kind);
+  clv_wire_limits limits = get_default_limits();
+  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = get_next_kind(kind)) {
+    clv_frame f = make_sample_frame((clv_frame_kind)kind);
+    size_t payload_len = get_sample_payload_len(f.kind);
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, payload_len);
     for (size_t len = 0; len < all.len; len++) {
       clv_err err = {0};
-      clv_code code = decode(all.data, len, &limits, &err);
+      clv_code code = decode_copy(all.data, len, &limits, &err);
       /* Missing payload is refused, except for kinds that may have no tensors. */
       if (payload_len && kind != CLV_GRADIENT && kind != CLV_FINISHED)
         assert_int_not_equal(code, CLV_OK);
@@ -179,14 +183,14 @@ static void truncated_frames_are_refused(void **state) {
 
 static void flipped_bits_never_crash_the_decoder(void **state) {
   (void)state;
-  clv_wire_limits limits = defaults();
-  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = next_kind(kind)) {
-    clv_frame f = sample_frame((clv_frame_kind)kind);
-    CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, sample_payload_len(f.kind));
+  clv_wire_limits limits = get_default_limits();
+  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = get_next_kind(kind)) {
+    clv_frame f = make_sample_frame((clv_frame_kind)kind);
+    CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, get_sample_payload_len(f.kind));
     for (size_t bit = 0; bit < all.len * 8; bit++) {
       clv_err err = {0};
       all.data[bit / 8] = (char)(all.data[bit / 8] ^ (1 << (bit % 8)));
-      (void)!decode(all.data, all.len, &limits, &err);
+      (void)!decode_copy(all.data, all.len, &limits, &err);
       all.data[bit / 8] = (char)(all.data[bit / 8] ^ (1 << (bit % 8)));
     }
   }
@@ -196,10 +200,10 @@ static void flipped_bits_never_crash_the_decoder(void **state) {
  * -------------------------------------------------------- */
 
 typedef struct bad_frame {
-  clv_frame_kind kind;
-  void (*spoil)(clv_frame *f);
-  size_t payload_len; /* SAME: that of the sample */
-  const char *part;
+  clv_frame_kind frame_kind;
+  void (*spoil_frame)(clv_frame *f);
+  size_t payload_len; /* bytes of payload; SAME: as many as the sample has */
+  const char *error_part;
 } bad_frame;
 #define SAME SIZE_MAX
 
@@ -389,7 +393,8 @@ typedef struct packed {
   size_t len;
 } packed;
 
-static void put_tensors(const clv_frame *f, Cleave__V1__TensorHead *heads, uint64_t (*dims)[8]) {
+static void fill_tensor_heads(const clv_frame *f, Cleave__V1__TensorHead *heads,
+                              uint64_t (*dims)[8]) {
   for (uint32_t i = 0; i < f->n_tensors; i++) {
     const clv_tensor_head *from = &f->tensors[i];
     cleave__v1__tensor_head__init(&heads[i]);
@@ -403,7 +408,8 @@ static void put_tensors(const clv_frame *f, Cleave__V1__TensorHead *heads, uint6
   }
 }
 
-/* Bodies of a frame of any kind, with arrays of pointers. */
+/* The bodies that frames of any kind can have, with the arrays of pointers that protobuf-c needs.
+ */
 typedef struct bodies {
   Cleave__V1__Attach attach;
   Cleave__V1__Attached attached;
@@ -420,10 +426,10 @@ typedef struct bodies {
   Cleave__V1__Backward backward;
   Cleave__V1__NeededCall calls[CLV_WIRE_NEEDED_CALLS], *call_list[CLV_WIRE_NEEDED_CALLS];
   Cleave__V1__Target targets[CLV_WIRE_TARGETS], *target_list[CLV_WIRE_TARGETS];
-  char *peers[CLV_WIRE_PREPARE_PEERS];
+  char *peer_names[CLV_WIRE_PREPARE_PEERS];
 } bodies;
 
-static void put_call(const clv_frame *f, bodies *b) {
+static void fill_call(const clv_frame *f, bodies *b) {
   cleave__v1__call__init(&b->call);
   for (uint32_t i = 0; i < f->call.n_args; i++) {
     cleave__v1__arg__init(&b->args[i]);
@@ -437,7 +443,7 @@ static void put_call(const clv_frame *f, bodies *b) {
   b->call.args = b->arg_list;
 }
 
-static void put_backward(const clv_frame *f, bodies *b) {
+static void fill_backward(const clv_frame *f, bodies *b) {
   cleave__v1__backward__init(&b->backward);
   for (uint32_t i = 0; i < f->backward.n_targets; i++) {
     const clv_target *from = &f->backward.targets[i];
@@ -460,14 +466,14 @@ static void put_backward(const clv_frame *f, bodies *b) {
     first += from->n_targets;
   }
   for (uint32_t i = 0; i < f->backward.n_peers; i++)
-    b->peers[i] = (char *)(uintptr_t)f->backward.peers[i];
+    b->peer_names[i] = (char *)(uintptr_t)f->backward.peers[i];
   b->backward.n_peers = f->backward.n_peers;
-  b->backward.peers = b->peers;
+  b->backward.peers = b->peer_names;
   b->backward.n_calls = f->backward.n_calls;
   b->backward.calls = b->call_list;
 }
 
-static void put_stream(const clv_frame *f, bodies *b) {
+static void fill_stream_bodies(const clv_frame *f, bodies *b) {
   cleave__v1__attach__init(&b->attach);
   b->attach.lane = f->attach.lane;
   b->attach.lanes = f->attach.lanes;
@@ -485,7 +491,7 @@ static void put_stream(const clv_frame *f, bodies *b) {
   b->chunk.total = f->chunk.total;
 }
 
-static void put_step(const clv_frame *f, bodies *b) {
+static void fill_step(const clv_frame *f, bodies *b) {
   cleave__v1__commit__init(&b->commit);
   b->commit.scale = f->commit.scale;
   b->commit.lr = f->commit.lr;
@@ -498,7 +504,7 @@ static void put_step(const clv_frame *f, bodies *b) {
   b->failure.text = (char *)(uintptr_t)f->failure.text;
 }
 
-static void put_named(const clv_frame *f, bodies *b) {
+static void fill_named_bodies(const clv_frame *f, bodies *b) {
   cleave__v1__state__init(&b->state);
   b->state.what = (Cleave__V1__StateWhat)f->state.what;
   b->state.name = (char *)(uintptr_t)f->state.name;
@@ -517,7 +523,7 @@ static void put_named(const clv_frame *f, bodies *b) {
   b->reference.node = (char *)(uintptr_t)f->reference.node;
 }
 
-static void put_head(const clv_frame *f, Cleave__V1__Frame *m) {
+static void fill_head(const clv_frame *f, Cleave__V1__Frame *m) {
   m->kind = (Cleave__V1__FrameKind)f->kind;
   m->context = f->context;
   m->phase = f->phase;
@@ -533,12 +539,12 @@ static void put_head(const clv_frame *f, Cleave__V1__Frame *m) {
 }
 
 /* Fills in the bodies that frames of this kind have. */
-static void put_bodies(const clv_frame *f, bodies *b, Cleave__V1__Frame *m) {
-  put_stream(f, b);
-  put_step(f, b);
-  put_named(f, b);
-  put_call(f, b);
-  if (f->kind == CLV_PREPARE) put_backward(f, b);
+static void fill_bodies(const clv_frame *f, bodies *b, Cleave__V1__Frame *m) {
+  fill_stream_bodies(f, b);
+  fill_step(f, b);
+  fill_named_bodies(f, b);
+  fill_call(f, b);
+  if (f->kind == CLV_PREPARE) fill_backward(f, b);
   if (f->kind == CLV_ATTACH) m->attach = &b->attach;
   if (f->kind == CLV_ATTACHED) m->attached = &b->attached;
   if (f->kind == CLV_CALL) m->call = &b->call;
@@ -562,11 +568,11 @@ static void pack_unchecked(const clv_frame *f, size_t payload_len, packed *ret) 
   static uint8_t payload[100 << 10];
   bodies all;
   for (size_t i = 0; i < CLV_WIRE_TENSORS; i++) pointers[i] = &heads[i];
-  put_tensors(f, heads, dims);
-  put_head(f, &m);
+  fill_tensor_heads(f, heads, dims);
+  fill_head(f, &m);
   m.tensors = pointers;
   m.payload = (ProtobufCBinaryData){payload_len, payload};
-  put_bodies(f, &all, &m);
+  fill_bodies(f, &all, &m);
   assert_true(cleave__v1__frame__get_packed_size(&m) <= sizeof ret->bytes);
   ret->len = cleave__v1__frame__pack(&m, ret->bytes);
 }
@@ -574,24 +580,27 @@ static void pack_unchecked(const clv_frame *f, size_t payload_len, packed *ret) 
 static void encoder_and_decoder_refuse_invalid_frames(void **state) {
   (void)state;
   static packed whole;
-  clv_wire_limits limits = defaults();
+  clv_wire_limits limits = get_default_limits();
   for (size_t i = 0; i < CLV_COUNT(broken); i++) {
     const bad_frame *bad = &broken[i];
     clv_err encoding = {0}, decoding = {0};
-    clv_frame f = sample_frame(bad->kind);
+    clv_frame f = make_sample_frame(bad->frame_kind);
     CLV_AUTO(clv_bytes_done) clv_bytes head = {0};
-    size_t len = bad->payload_len == SAME ? sample_payload_len(bad->kind) : bad->payload_len;
-    pack_unchecked(&f, sample_payload_len(bad->kind), &whole);
-    if (decode(whole.bytes, whole.len, &limits, &decoding) != CLV_OK)
+    size_t len =
+        bad->payload_len == SAME ? get_sample_payload_len(bad->frame_kind) : bad->payload_len;
+    pack_unchecked(&f, get_sample_payload_len(bad->frame_kind), &whole);
+    if (decode_copy(whole.bytes, whole.len, &limits, &decoding) != CLV_OK)
       fail_msg("case %zu unspoilt: %s", i, decoding.text);
-    bad->spoil(&f);
+    bad->spoil_frame(&f);
     pack_unchecked(&f, len, &whole);
     clv_code one = clv_frame_encode(&f, len, &head, &encoding);
-    clv_code two = decode(whole.bytes, whole.len, &limits, &decoding);
-    if ((one != CLV_INVALID && one != CLV_EXHAUSTED) || !strstr(encoding.text, bad->part))
-      fail_msg("case %zu, encoding: %d \"%s\", not \"%s\"", i, (int)one, encoding.text, bad->part);
-    if ((two != CLV_INVALID && two != CLV_EXHAUSTED) || !strstr(decoding.text, bad->part))
-      fail_msg("case %zu, decoding: %d \"%s\", not \"%s\"", i, (int)two, decoding.text, bad->part);
+    clv_code two = decode_copy(whole.bytes, whole.len, &limits, &decoding);
+    if ((one != CLV_INVALID && one != CLV_EXHAUSTED) || !strstr(encoding.text, bad->error_part))
+      fail_msg("case %zu, encoding: %d \"%s\", not \"%s\"", i, (int)one, encoding.text,
+               bad->error_part);
+    if ((two != CLV_INVALID && two != CLV_EXHAUSTED) || !strstr(decoding.text, bad->error_part))
+      fail_msg("case %zu, decoding: %d \"%s\", not \"%s\"", i, (int)two, decoding.text,
+               bad->error_part);
   }
 }
 
@@ -619,41 +628,44 @@ static void body_unlike_the_frame_kind_is_refused(void **state) {
       {BYTES("\x08\x18\x10\x01\x20\x01"), "PREPARE: `backward` is missing"},
       {BYTES("\x08\x10\x62\x02\x08\x05"), "PING: 1 tensors; 0 to 0 belong here"},
   };
-  clv_wire_limits limits = defaults();
+  clv_wire_limits limits = get_default_limits();
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_err err = {0};
-    assert_fails(decode(cases[i].bytes, cases[i].len, &limits, &err), CLV_INVALID, cases[i].part);
+    assert_fails(decode_copy(cases[i].bytes, cases[i].len, &limits, &err), CLV_INVALID,
+                 cases[i].error_part);
   }
 }
 
 /* ---- limits ---------------------------------------------------------------------------------- */
 
-/* Packed or separate, in one body or in two. */
+/* Too many rates are refused whether they are packed or not, in one body or in two. */
 static void too_many_learning_rates_are_refused(void **state) {
   (void)state;
   static const char zeros[4 * (CLV_WIRE_GROUPS + 1)];
   clv_err err = {0};
-  clv_wire_limits limits = defaults();
+  clv_wire_limits limits = get_default_limits();
   CLV_AUTO(clv_bytes_done) clv_bytes many = {0};
   clv_bytes_add(&many, "\x08\x1b\x92\x01\x42\x2a\x40", 7);
   clv_bytes_add(&many, zeros, 64);
-  assert_fails(decode(many.data, many.len, &limits, &err), CLV_INVALID, "more than 15 learning");
+  assert_fails(decode_copy(many.data, many.len, &limits, &err), CLV_INVALID,
+               "more than 15 learning");
   many.len = 0;
   clv_bytes_add(&many, "\x08\x1b\x10\x01\x18\x01\x92\x01\x3e\x2a\x3c", 11);
   clv_bytes_add(&many, zeros, 60);
-  assert_ok(decode(many.data, many.len, &limits, &err));
+  assert_ok(decode_copy(many.data, many.len, &limits, &err));
   clv_bytes_add(&many, "\x92\x01\x05\x2d\0\0\0\0", 8);
-  assert_fails(decode(many.data, many.len, &limits, &err), CLV_INVALID, "more than 15 learning");
+  assert_fails(decode_copy(many.data, many.len, &limits, &err), CLV_INVALID,
+               "more than 15 learning");
   many.len = 0;
   clv_bytes_add(&many, "\x08\x1b\x92\x01\x05\x2a\x03\0\0\0", 10);
-  assert_fails(decode(many.data, many.len, &limits, &err), CLV_INVALID, "runs past the end");
+  assert_fails(decode_copy(many.data, many.len, &limits, &err), CLV_INVALID, "runs past the end");
 }
 
 static void encoder_refuses_too_many_learning_rates(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes many = {0};
-  clv_frame f = sample_frame(CLV_APPLY);
+  clv_frame f = make_sample_frame(CLV_APPLY);
   f.commit.n_more_lrs = CLV_WIRE_GROUPS + 1;
   assert_fails(clv_frame_encode(&f, 0, &many, &err), CLV_INVALID, "16 more learning rates");
 }
@@ -661,27 +673,30 @@ static void encoder_refuses_too_many_learning_rates(void **state) {
 static void too_many_ids_or_tensors_are_refused(void **state) {
   (void)state;
   clv_err err = {0};
-  clv_wire_limits limits = defaults();
+  clv_wire_limits limits = get_default_limits();
   CLV_AUTO(clv_bytes_done) clv_bytes many = {0};
   for (int i = 0; i < CLV_WIRE_UPSTREAM + 1; i++) clv_bytes_add(&many, "\x51\1\0\0\0\0\0\0\0", 9);
-  assert_fails(decode(many.data, many.len, &limits, &err), CLV_INVALID, "more than 64 upstream");
+  assert_fails(decode_copy(many.data, many.len, &limits, &err), CLV_INVALID,
+               "more than 64 upstream");
   many.len = 0;
   for (int i = 0; i < CLV_WIRE_TENSORS + 1; i++) clv_bytes_add(&many, "\x62\0", 2);
-  assert_fails(decode(many.data, many.len, &limits, &err), CLV_INVALID, "more than 16 tensors");
+  assert_fails(decode_copy(many.data, many.len, &limits, &err), CLV_INVALID,
+               "more than 16 tensors");
   many.len = 0;
   for (int i = 0; i < 20000; i++) clv_bytes_add(&many, "\x08\x10", 2);
-  assert_fails(decode(many.data, many.len, &limits, &err), CLV_EXHAUSTED, "besides the payload");
+  assert_fails(decode_copy(many.data, many.len, &limits, &err), CLV_EXHAUSTED,
+               "besides the payload");
   many.len = 0;
   clv_bytes_add(&many, "\xa2\x01\x84\x02\x12\x81\x02", 7);
   for (int i = 0; i < 257; i++) clv_bytes_add(&many, "a", 1);
-  assert_fails(decode(many.data, many.len, &limits, &err), CLV_INVALID,
+  assert_fails(decode_copy(many.data, many.len, &limits, &err), CLV_INVALID,
                "text of 257 bytes is over the limit of 256");
   many.len = 0;
   clv_bytes_add(&many, "\xd2\x01\x81\x01", 4);
   for (int i = 0; i < 129; i++) clv_bytes_add(&many, "a", 1);
-  assert_fails(decode(many.data, many.len, &limits, &err), CLV_INVALID,
+  assert_fails(decode_copy(many.data, many.len, &limits, &err), CLV_INVALID,
                "to of 129 bytes is over the limit of 128");
-  clv_frame f = sample_frame(CLV_DROP);
+  clv_frame f = make_sample_frame(CLV_DROP);
   f.n_upstream = CLV_WIRE_UPSTREAM + 1;
   assert_fails(clv_frame_encode(&f, 0, &many, &err), CLV_INVALID, "65 upstream ids");
 }
@@ -689,53 +704,55 @@ static void too_many_ids_or_tensors_are_refused(void **state) {
 static void local_limits_are_enforced(void **state) {
   (void)state;
   clv_err err = {0};
-  clv_frame f = sample_frame(CLV_CHUNK);
+  clv_frame f = make_sample_frame(CLV_CHUNK);
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 1000);
-  clv_wire_limits limits = defaults();
+  clv_wire_limits limits = get_default_limits();
   limits.message_bytes = all.len;
   limits.chunk_bytes = 1000;
   limits.session_bytes = 1 << 20;
-  assert_ok(decode(all.data, all.len, &limits, &err));
+  assert_ok(decode_copy(all.data, all.len, &limits, &err));
   limits.message_bytes = all.len - 1;
-  assert_fails(decode(all.data, all.len, &limits, &err), CLV_EXHAUSTED, "longer than the limit");
-  limits = defaults();
+  assert_fails(decode_copy(all.data, all.len, &limits, &err), CLV_EXHAUSTED,
+               "longer than the limit");
+  limits = get_default_limits();
   limits.chunk_bytes = 999;
-  assert_fails(decode(all.data, all.len, &limits, &err), CLV_EXHAUSTED, "a chunk of 1000 bytes");
-  limits = defaults();
+  assert_fails(decode_copy(all.data, all.len, &limits, &err), CLV_EXHAUSTED,
+               "a chunk of 1000 bytes");
+  limits = get_default_limits();
   limits.session_bytes = (1 << 20) - 1;
-  assert_fails(decode(all.data, all.len, &limits, &err), CLV_EXHAUSTED, "of 1048576");
+  assert_fails(decode_copy(all.data, all.len, &limits, &err), CLV_EXHAUSTED, "of 1048576");
 
-  f = sample_frame(CLV_CALL);
+  f = make_sample_frame(CLV_CALL);
   CLV_AUTO(clv_bytes_done) clv_bytes call = encode_whole(&f, 64);
-  limits = defaults();
+  limits = get_default_limits();
   limits.session_bytes = 64;
-  assert_ok(decode(call.data, call.len, &limits, &err));
+  assert_ok(decode_copy(call.data, call.len, &limits, &err));
   limits.session_bytes = 63;
-  assert_fails(decode(call.data, call.len, &limits, &err), CLV_EXHAUSTED, "of 64 bytes");
-  limits = defaults();
+  assert_fails(decode_copy(call.data, call.len, &limits, &err), CLV_EXHAUSTED, "of 64 bytes");
+  limits = get_default_limits();
   limits.tensors = 1;
-  assert_fails(decode(call.data, call.len, &limits, &err), CLV_EXHAUSTED, "2 tensors");
+  assert_fails(decode_copy(call.data, call.len, &limits, &err), CLV_EXHAUSTED, "2 tensors");
 }
 
 static void payload_over_the_chunk_limit_is_refused_unread(void **state) {
   (void)state;
   clv_err err = {0};
-  clv_wire_limits limits = defaults();
+  clv_wire_limits limits = get_default_limits();
   CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
-  clv_bytes_add(&all, "\x08\x0a\x7a\x80\x80\x80\x01", 7); /* 2 MiB */
+  clv_bytes_add(&all, "\x08\x0a\x7a\x80\x80\x80\x01", 7); /* a field of 2 MiB */
   for (int i = 0; i < 2 << 10; i++) {
     char kib[1024] = {0};
     clv_bytes_add(&all, kib, sizeof kib);
   }
-  assert_fails(decode(all.data, all.len, &limits, &err), CLV_EXHAUSTED, "payload of 2097152");
+  assert_fails(decode_copy(all.data, all.len, &limits, &err), CLV_EXHAUSTED, "payload of 2097152");
 }
 
-/* Asserts that n times `item` are too many, in the body with tag `body` of a frame of `kind` in
- * context 1. */
+/* Asserts that n times `item` are too many, in the body with tag `body` of a frame of `frame_kind`
+ * in context 1. */
 static void assert_too_many(const char *kind, const char *body, const char *item, size_t item_len,
                             uint32_t n, const char *part) {
   clv_err err = {0};
-  clv_wire_limits limits = defaults();
+  clv_wire_limits limits = get_default_limits();
   CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
   size_t len = n * item_len;
   char size[] = {(char)(len | 0x80), (char)(len >> 7)};
@@ -744,7 +761,7 @@ static void assert_too_many(const char *kind, const char *body, const char *item
   clv_bytes_puts(&all, body);
   clv_bytes_add(&all, size, 2);
   for (uint32_t i = 0; i < n; i++) clv_bytes_add(&all, item, item_len);
-  assert_fails(decode(all.data, all.len, &limits, &err), CLV_INVALID, part);
+  assert_fails(decode_copy(all.data, all.len, &limits, &err), CLV_INVALID, part);
 }
 
 static void too_many_arguments_calls_or_peers_are_refused(void **state) {

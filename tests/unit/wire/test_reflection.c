@@ -46,7 +46,7 @@ static void health_messages_round_trip(void **state) {
 }
 
 /* Returns the answer to one question; the caller frees it. */
-static response *ask(const request *question) {
+static response *ask_question(const request *question) {
   clv_err err = {0};
   uint8_t packed[512];
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
@@ -60,7 +60,7 @@ static response *ask(const request *question) {
   return r;
 }
 
-static void done(response *r) {
+static void free_response(response *r) {
   grpc__reflection__v1alpha__server_reflection_response__free_unpacked(r, NULL);
 }
 
@@ -70,7 +70,7 @@ static void reflection_lists_all_services(void **state) {
   q.host = "here";
   q.message_request_case = QUESTION(LIST_SERVICES);
   q.list_services = "*";
-  response *r = ask(&q);
+  response *r = ask_question(&q);
   assert_string_equal(r->valid_host, "here");
   assert_int_equal(r->message_response_case, ANSWER(LIST_SERVICES_RESPONSE));
   assert_int_equal(r->list_services_response->n_service, 3);
@@ -78,11 +78,11 @@ static void reflection_lists_all_services(void **state) {
                                  "grpc.reflection.v1alpha.ServerReflection"};
   for (size_t i = 0; i < 3; i++)
     assert_string_equal(r->list_services_response->service[i]->name, wanted[i]);
-  done(r);
+  free_response(r);
 }
 
 /* True if the response has this file: its descriptor begins with its name, field 1. */
-static bool is_file(const response *r, const char *name) {
+static bool has_file(const response *r, const char *name) {
   if (r->message_response_case != ANSWER(FILE_DESCRIPTOR_RESPONSE)) return false;
   const ProtobufCBinaryData *file = r->file_descriptor_response->file_descriptor_proto;
   return r->file_descriptor_response->n_file_descriptor_proto == 1 && file->data[0] == 0x0a &&
@@ -124,12 +124,12 @@ static void reflection_finds_files_by_name_and_symbol(void **state) {
     } else {
       q.file_by_filename = cases[i].text;
     }
-    response *r = ask(&q);
+    response *r = ask_question(&q);
     bool found = r->message_response_case == ANSWER(FILE_DESCRIPTOR_RESPONSE);
-    if (found != (cases[i].file != NULL) || (found && !is_file(r, cases[i].file)))
+    if (found != (cases[i].file != NULL) || (found && !has_file(r, cases[i].file)))
       fail_msg("case %zu, \"%s\"", i, cases[i].text);
     if (!found) assert_int_equal(r->error_response->error_code, CLV_NOT_FOUND);
-    done(r);
+    free_response(r);
   }
 }
 
@@ -138,14 +138,14 @@ static void unsupported_reflection_requests_are_unimplemented(void **state) {
   request q = GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_REQUEST__INIT;
   q.message_request_case = QUESTION(ALL_EXTENSION_NUMBERS_OF_TYPE);
   q.all_extension_numbers_of_type = "cleave.v1.Frame";
-  response *r = ask(&q);
+  response *r = ask_question(&q);
   assert_int_equal(r->message_response_case, ANSWER(ERROR_RESPONSE));
   assert_int_equal(r->error_response->error_code, CLV_UNIMPLEMENTED);
-  done(r);
+  free_response(r);
   request none = GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_REQUEST__INIT;
-  r = ask(&none);
+  r = ask_question(&none);
   assert_int_equal(r->error_response->error_code, CLV_UNIMPLEMENTED);
-  done(r);
+  free_response(r);
 }
 
 static void malformed_reflection_request_is_refused(void **state) {

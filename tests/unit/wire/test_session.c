@@ -10,7 +10,7 @@
 static const char *capabilities[] = {"codec.bf16", "transfer.direct"};
 static clv_wire_library libraries[] = {{"oneDNN", "2.6.3"}, {"gRPC", "1.51.1"}};
 
-static clv_wire_about some_about(void) {
+static clv_wire_about make_about(void) {
   return (clv_wire_about){
       .protocol = 9,
       .n_capabilities = 2,
@@ -48,10 +48,10 @@ static void hello_round_trips(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  clv_wire_hello_request request = {.about = some_about()};
+  clv_wire_hello_request request = {.about = make_about()};
   CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request got = {0};
   assert_ok(clv_wire_hello_request_encode(&request, &bytes, &err));
-  assert_ok(clv_wire_hello_request_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_ok(clv_wire_hello_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
   assert_about(&got.about);
   /* A decoded struct does not point into the caller's buffer. */
   memset(bytes.data, 0xff, bytes.len);
@@ -63,10 +63,10 @@ static void hello_reply_round_trips(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   const char *devices[] = {"cpu", "cuda:0"};
-  clv_wire_artifact artifacts[] = {{"resnet-tail.safetensors", some_digest(4)},
-                                   {"b", some_digest(5)}};
-  clv_wire_hello_reply reply = {.about = some_about(),
-                                .incarnation = some_id(7),
+  clv_wire_artifact artifacts[] = {{"resnet-tail.safetensors", make_digest(4)},
+                                   {"b", make_digest(5)}};
+  clv_wire_hello_reply reply = {.about = make_about(),
+                                .incarnation = make_id(7),
                                 .worker = "w-1",
                                 .cores = 8,
                                 .threads = 6,
@@ -76,7 +76,7 @@ static void hello_reply_round_trips(void **state) {
                                 .artifacts = artifacts};
   CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply got = {0};
   assert_ok(clv_wire_hello_reply_encode(&reply, &bytes, &err));
-  assert_ok(clv_wire_hello_reply_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_ok(clv_wire_hello_reply_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
   memset(bytes.data, 0xff, bytes.len);
   assert_about(&got.about);
   assert_memory_equal(&got.incarnation, &reply.incarnation, sizeof got.incarnation);
@@ -107,14 +107,14 @@ static void device_kinds_round_trip_or_are_derived(void **state) {
       {"cuda", "sm_90", "x"}, {"cuda", "sm_80", "y"}, {"cpu", "avx2", "z"}, {"cpu", "avx2", "z"}};
   clv_wire_library versions[] = {{"kernels", "oneDNN"}, {"cuda:1", "cuDNN"}};
   clv_wire_hello_reply reply = {
-      .about = some_about(), .worker = "w", .n_devices = 4, .devices = devices, .kinds = kinds};
+      .about = make_about(), .worker = "w", .n_devices = 4, .devices = devices, .kinds = kinds};
   reply.about.n_libraries = 2;
   reply.about.libraries = versions;
   for (int older = 0; older < 2; older++) {
     CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply got = {0};
     if (older) reply.kinds = NULL;
     assert_ok(clv_wire_hello_reply_encode(&reply, &bytes, &err));
-    assert_ok(clv_wire_hello_reply_decode(cut(&bytes).piece, 2, &got, &err));
+    assert_ok(clv_wire_hello_reply_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
     assert_kind(&got.kinds[0], "cuda", older ? "avx2" : "sm_90", older ? "" : "x");
     assert_kind(&got.kinds[1], "cuda", older ? "" : "sm_80", older ? "cuDNN" : "y");
     assert_kind(&got.kinds[3], "cpu", older ? "" : "avx2", older ? "oneDNN" : "z");
@@ -147,7 +147,7 @@ static void device_names_resolve_to_devices(void **state) {
 
 /* A peer that refuses newer protocols than its own, and counts the calls. */
 typedef struct old_peer {
-  uint32_t protocol, n_calls;
+  uint32_t highest_protocol, n_calls;
 } old_peer;
 
 static clv_code answer_hello(void *peer, const clv_bytes *request, clv_bytes *reply, clv_err *err) {
@@ -157,7 +157,7 @@ static clv_code answer_hello(void *peer, const clv_bytes *request, clv_bytes *re
   p->n_calls++;
   const clv_piece piece = {request->data, request->len};
   assert_int_equal(clv_wire_hello_request_decode(&piece, 1, &q, err), CLV_OK);
-  if (q.about.protocol == p->protocol) return CLV_OK;
+  if (q.about.protocol == p->highest_protocol) return CLV_OK;
   return clv_fail(err, CLV_UNIMPLEMENTED, "no %u", q.about.protocol);
 }
 
@@ -165,13 +165,13 @@ static void hello_is_repeated_with_older_protocols(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
-  const clv_wire_about ours = some_about();
+  const clv_wire_about ours = make_about();
   for (uint32_t protocol = CLV_WIRE_PROTOCOL; protocol >= CLV_WIRE_PROTOCOL_MIN; protocol--) {
-    old_peer p = {.protocol = protocol};
+    old_peer p = {.highest_protocol = protocol};
     assert_ok(clv_wire_hello_exchange(&ours, answer_hello, &p, &reply, &err));
     assert_int_equal(p.n_calls, 1 + CLV_WIRE_PROTOCOL - protocol);
   }
-  old_peer older = {.protocol = CLV_WIRE_PROTOCOL_MIN - 1};
+  old_peer older = {.highest_protocol = CLV_WIRE_PROTOCOL_MIN - 1};
   assert_fails(clv_wire_hello_exchange(&ours, answer_hello, &older, &reply, &err),
                CLV_UNIMPLEMENTED, "no 9");
 }
@@ -180,20 +180,20 @@ static void invalid_hello_is_refused_with_its_reason(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  clv_wire_hello_request request = {.about = some_about()};
+  clv_wire_hello_request request = {.about = make_about()};
   request.about.protocol = CLV_WIRE_PROTOCOL_MIN - 1;
   assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_UNIMPLEMENTED,
                "protocol 7, this side speaks 8 to 9");
   request.about.protocol = CLV_WIRE_PROTOCOL + 1;
   assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_UNIMPLEMENTED,
                "protocol 10, this side speaks 8 to 9");
-  request.about = some_about();
+  request.about = make_about();
   request.about.limits.session_bytes = CLV_WIRE_BYTES_MAX + 1;
   assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_INVALID, "a limit of");
-  request.about = some_about();
+  request.about = make_about();
   request.about.isa = "new\nline";
   assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_INVALID, "of isa");
-  clv_wire_hello_reply reply = {.about = some_about(), .worker = ""};
+  clv_wire_hello_reply reply = {.about = make_about(), .worker = ""};
   assert_fails(clv_wire_hello_reply_encode(&reply, &bytes, &err), CLV_INVALID, "worker name");
   static const char *bad_names[] = {"../etc", ".hidden", "a/b", "a b", ""};
   for (size_t i = 0; i < CLV_COUNT(bad_names); i++) {
@@ -217,18 +217,18 @@ static void open_messages_round_trip(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   const char *peers[] = {"spiffe://hospital/worker-1", "spiffe://hospital/worker-2"};
-  clv_wire_open_request request = {.session = some_id(1),
+  clv_wire_open_request request = {.session = make_id(1),
                                    .epoch = 3,
                                    .name = "fashion",
                                    .lanes = 2,
                                    .n_peer_identities = 2,
                                    .peer_identities = peers,
-                                   .config_digest = some_digest(9),
+                                   .config_digest = make_digest(9),
                                    .is_only_attempt = true,
                                    .reference_lease_ms = 2500};
   CLV_AUTO(clv_wire_message_clear) clv_wire_open_request got = {0};
   assert_ok(clv_wire_open_request_encode(&request, &bytes, &err));
-  assert_ok(clv_wire_open_request_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_ok(clv_wire_open_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
   assert_memory_equal(&got.session, &request.session, sizeof got.session);
   assert_int_equal(got.epoch, 3);
   assert_string_equal(got.name, "fashion");
@@ -241,17 +241,18 @@ static void open_messages_round_trip(void **state) {
   request.lanes = CLV_WIRE_LANES + 1;
   assert_fails(clv_wire_open_request_encode(&request, &bytes, &err), CLV_EXHAUSTED, "17 lanes");
 
-  clv_wire_open_reply reply = {.incarnation = some_id(2), .granted = clv_wire_limits_default()};
+  clv_wire_open_reply reply = {.incarnation = make_id(2), .granted = clv_wire_limits_default()};
   CLV_AUTO(clv_wire_message_clear) clv_wire_open_reply got_reply = {0};
   assert_ok(clv_wire_open_reply_encode(&reply, &bytes, &err));
-  assert_ok(clv_wire_open_reply_decode(cut(&bytes).piece, 2, &got_reply, &err));
+  assert_ok(clv_wire_open_reply_decode(cut_in_half(&bytes).pieces, 2, &got_reply, &err));
   assert_memory_equal(&got_reply.incarnation, &reply.incarnation, sizeof reply.incarnation);
   assert_memory_equal(&got_reply.granted, &reply.granted, sizeof reply.granted);
 }
 
-/* Without the field, the value is that of versions before it. */
+/* Reads leases. If the field is missing, the lease is that of versions without the field. */
 static const struct {
-  uint32_t said, got; /* 0: refused */
+  /* lease in ms that a peer requests, and that it gets; 0: refused */
+  uint32_t requested_ms, granted_ms;
 } leases[] = {{0, 300000}, {1000, 1000},  {86400000, 86400000}, {999, 0},
               {1, 0},      {86400001, 0}, {UINT32_MAX, 0}};
 
@@ -259,14 +260,14 @@ static void reference_lease_out_of_range_is_refused(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  clv_wire_open_request request = {.session = some_id(1), .epoch = 1, .name = "s"};
+  clv_wire_open_request request = {.session = make_id(1), .epoch = 1, .name = "s"};
   for (size_t i = 0; i < CLV_COUNT(leases); i++) {
     CLV_AUTO(clv_wire_message_clear) clv_wire_open_request got = {0};
-    request.reference_lease_ms = leases[i].said;
-    if (leases[i].got) {
+    request.reference_lease_ms = leases[i].requested_ms;
+    if (leases[i].granted_ms) {
       assert_ok(clv_wire_open_request_encode(&request, &bytes, &err));
-      assert_ok(clv_wire_open_request_decode(cut(&bytes).piece, 2, &got, &err));
-      assert_int_equal(got.reference_lease_ms, leases[i].got);
+      assert_ok(clv_wire_open_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
+      assert_int_equal(got.reference_lease_ms, leases[i].granted_ms);
     } else {
       assert_fails(clv_wire_open_request_encode(&request, &bytes, &err), CLV_INVALID,
                    "reference lease");
@@ -278,16 +279,16 @@ static void close_messages_round_trip(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  clv_wire_close_request request = {.session = some_id(1), .epoch = 8};
+  clv_wire_close_request request = {.session = make_id(1), .epoch = 8};
   CLV_AUTO(clv_wire_message_clear) clv_wire_close_request got = {0};
   assert_ok(clv_wire_close_request_encode(&request, &bytes, &err));
-  assert_ok(clv_wire_close_request_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_ok(clv_wire_close_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
   assert_memory_equal(&got.session, &request.session, sizeof got.session);
   assert_int_equal(got.epoch, 8);
   clv_wire_close_reply reply = {.bytes_in = 1, .bytes_out = 2, .forwards = 3, .backwards = 4};
   CLV_AUTO(clv_wire_message_clear) clv_wire_close_reply got_reply = {0};
   assert_ok(clv_wire_close_reply_encode(&reply, &bytes, &err));
-  assert_ok(clv_wire_close_reply_decode(cut(&bytes).piece, 2, &got_reply, &err));
+  assert_ok(clv_wire_close_reply_decode(cut_in_half(&bytes).pieces, 2, &got_reply, &err));
   assert_int_equal(got_reply.bytes_in, 1);
   assert_int_equal(got_reply.bytes_out, 2);
   assert_int_equal(got_reply.forwards, 3);
@@ -309,10 +310,10 @@ static void status_request_round_trips(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   for (int all = 0; all < 2; all++) {
-    clv_wire_status_request request = {.all = all, .session = some_id(5)};
+    clv_wire_status_request request = {.all = all, .session = make_id(5)};
     CLV_AUTO(clv_wire_message_clear) clv_wire_status_request got = {0};
     assert_ok(clv_wire_status_request_encode(&request, &bytes, &err));
-    assert_ok(clv_wire_status_request_decode(cut(&bytes).piece, 2, &got, &err));
+    assert_ok(clv_wire_status_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
     assert_int_equal(got.all, all);
     if (!all) assert_memory_equal(&got.session, &request.session, sizeof got.session);
   }
@@ -340,8 +341,8 @@ static void kept_requests_round_trip(void **state) {
     const clv_wire_kept_request *q = &requests[i];
     CLV_AUTO(clv_wire_message_clear) clv_wire_kept_request got = {0};
     assert_ok(clv_wire_kept_request_encode(q, &bytes, &err));
-    if (!bytes.len) continue; /* all fields are 0 */
-    assert_ok(clv_wire_kept_request_decode(cut(&bytes).piece, 2, &got, &err));
+    if (!bytes.len) continue; /* a message whose fields are all 0 has no bytes */
+    assert_ok(clv_wire_kept_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
     assert_true(got.verb == q->verb && got.sort == q->sort && got.has_key == q->has_key);
     assert_true(got.offset == q->offset && got.length == q->length && got.version == q->version);
     assert_string_equal(got.name, q->name);
@@ -404,7 +405,7 @@ static void kept_replies_round_trip(void **state) {
                                .quota_bytes = 9};
   CLV_AUTO(clv_wire_message_clear) clv_wire_kept_reply got = {0};
   assert_ok(clv_wire_kept_reply_encode(&reply, &bytes, &err));
-  assert_ok(clv_wire_kept_reply_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_ok(clv_wire_kept_reply_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
   assert_true(got.n_caches == 2 && got.n_files == 2 && got.has_more);
   assert_true(got.data_bytes == CLV_WIRE_KEPT_BYTES && got.used_bytes == 8 && got.quota_bytes == 9);
   assert_memory_equal(got.caches, two, sizeof two);
@@ -467,15 +468,15 @@ static clv_wire_session_status some_sessions[] = {{.epoch = 2,
 static clv_wire_device_status some_devices[] = {{"cuda:0", "cuda", "sm_90", 1, 2, 3},
                                                 {"cpu", "cpu", "avx2", 4, 0, 0}};
 
-static clv_wire_status_reply some_reply(void) {
-  some_sessions[0].session = some_id(1);
-  return (clv_wire_status_reply){.incarnation = some_id(3),
+static clv_wire_status_reply make_status_reply(void) {
+  some_sessions[0].session = make_id(1);
+  return (clv_wire_status_reply){.incarnation = make_id(3),
                                  .uptime_ms = 1,
                                  .rss_bytes = 2,
                                  .draining = true,
                                  .sees_all = true,
                                  .has_about = true,
-                                 .about = some_about(),
+                                 .about = make_about(),
                                  .worker = "w-1",
                                  .device = "cpu",
                                  .cores = 3,
@@ -536,10 +537,10 @@ static void status_reply_round_trips(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  clv_wire_status_reply reply = some_reply();
+  clv_wire_status_reply reply = make_status_reply();
   CLV_AUTO(clv_wire_message_clear) clv_wire_status_reply got = {0};
   assert_ok(clv_wire_status_reply_encode(&reply, &bytes, &err));
-  assert_ok(clv_wire_status_reply_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_ok(clv_wire_status_reply_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
   assert_memory_equal(&got.incarnation, &reply.incarnation, sizeof got.incarnation);
   assert_int_equal(got.uptime_ms, 1);
   assert_int_equal(got.rss_bytes, 2);
@@ -590,15 +591,15 @@ static void overlong_module_name_is_refused(void **state) {
   assert_ok(clv_wire_status_reply_encode(&reply, &bytes, &err));
 }
 
-/* A worker of an older version sends less, and no values are invented. */
+/* A worker of an older version sends fewer fields. The fields that it did not send stay 0. */
 static void status_reply_of_an_older_worker_is_read(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   CLV_AUTO(clv_wire_message_clear) clv_wire_status_reply got = {0};
-  clv_wire_status_reply old = {.incarnation = some_id(3), .uptime_ms = 5};
+  clv_wire_status_reply old = {.incarnation = make_id(3), .uptime_ms = 5};
   assert_ok(clv_wire_status_reply_encode(&old, &bytes, &err));
-  assert_ok(clv_wire_status_reply_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_ok(clv_wire_status_reply_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
   assert_false(got.has_about);
   assert_string_equal(got.worker, "");
   assert_string_equal(got.about.software, "");
@@ -613,7 +614,7 @@ static void invalid_status_reply_is_refused_with_its_reason(void **state) {
   static char name[CLV_WIRE_NAME + 2];
   memset(name, 'n', sizeof name - 1);
   clv_wire_session_status session = {.n_links = CLV_WIRE_LINKS + 1, .links = many};
-  clv_wire_status_reply reply = some_reply();
+  clv_wire_status_reply reply = make_status_reply();
   reply.n_sessions = 1;
   reply.sessions = &session;
   assert_fails(clv_wire_status_reply_encode(&reply, &bytes, &err), CLV_EXHAUSTED, "links");

@@ -27,9 +27,9 @@ static const char *peers[] = {"worker-2", "worker-3"};
 static clv_wire_tie ties[] = {{1, 0, "input"}, {2, 255, "words"}};
 static clv_wire_spec inputs[] = {{CLV_F32, {4, {64, 8, 14, 14}}}, {CLV_I64, {1, {64}}}};
 
-static clv_wire_load_request some_load(void) {
+static clv_wire_load_request make_load_request(void) {
   return (clv_wire_load_request){
-      .session = some_id(1),
+      .session = make_id(1),
       .epoch = 3,
       .module = 1,
       .threads = 2,
@@ -54,7 +54,7 @@ static clv_wire_load_request some_load(void) {
       .device = "cuda:1",
       .name = "enc\303\266der",
       .init = CLV_WIRE_INIT_ARTIFACT,
-      .artifact = {"tail.safetensors", some_digest(3)},
+      .artifact = {"tail.safetensors", make_digest(3)},
       .frozen = frozen,
       .inputs = inputs,
       .ties = ties,
@@ -86,10 +86,10 @@ static void load_request_round_trips(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  clv_wire_load_request m = some_load();
+  clv_wire_load_request m = make_load_request();
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
-  assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_ok(clv_wire_load_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
   memset(bytes.data, 0xff, bytes.len);
   assert_memory_equal(&got.session, &m.session, sizeof m.session);
   assert_int_equal(got.epoch, 3);
@@ -136,7 +136,7 @@ static void invalid_ties_are_refused(void **state) {
   for (size_t i = 0; i < CLV_COUNT(bad); i++) {
     clv_err err = {0};
     CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-    clv_wire_load_request m = some_load();
+    clv_wire_load_request m = make_load_request();
     clv_wire_tie tie = bad[i].tie;
     m.ties = &tie;
     m.n_ties = 1;
@@ -150,11 +150,11 @@ static void missing_module_name_reads_as_empty(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  clv_wire_load_request m = some_load();
+  clv_wire_load_request m = make_load_request();
   m.name = NULL;
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
-  assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_ok(clv_wire_load_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
   assert_string_equal(got.name, "");
 }
 
@@ -162,19 +162,19 @@ static void final_optimizer_round_trips(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  clv_wire_load_request m = some_load();
+  clv_wire_load_request m = make_load_request();
   m.optimizer.nesterov = false;
   m.optimizer.final = true;
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
-  assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_ok(clv_wire_load_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
   assert_true(got.optimizer.final && !got.optimizer.nesterov);
 }
 
 static const char *decayed[] = {"conv1.weight", "conv2.weight"};
 static const char *slow[] = {"conv2.bias"};
 
-static clv_wire_group some_group(const char **names, uint32_t n, double lr) {
+static clv_wire_group make_group(const char **names, uint32_t n, double lr) {
   return (clv_wire_group){
       .optimizer = {.kind = CLV_WIRE_OPT_OF(CLV_OPTIM_ADAMW), .lr = lr, .beta2 = 0.7},
       .n_params = n,
@@ -185,15 +185,15 @@ static void parameter_groups_round_trip(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  clv_wire_load_request m = some_load();
-  m.groups = (clv_wire_group[]){some_group(decayed, 2, 0.25), some_group(slow, 1, 0.125),
-                                some_group(NULL, 0, 1)};
+  clv_wire_load_request m = make_load_request();
+  m.groups = (clv_wire_group[]){make_group(decayed, 2, 0.25), make_group(slow, 1, 0.125),
+                                make_group(NULL, 0, 1)};
   m.groups[1].optimizer.nesterov = true;
   m.n_groups = 3;
   m.freezes_rest = true;
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
-  assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_ok(clv_wire_load_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
   memset(bytes.data, 0xff, bytes.len);
   assert_true(got.freezes_rest);
   assert_true(got.optimizer.lr == 0.1);
@@ -209,16 +209,16 @@ static void parameter_groups_round_trip(void **state) {
   assert_string_equal(got.groups[1].params[0], "conv2.bias");
 }
 
-/* 4096 names in all groups fit in the budget. */
+/* The memory budget allows 4096 names in all groups together. */
 static void too_many_names_in_groups_are_refused(void **state) {
   (void)state;
   static const char *many[CLV_WIRE_PARAMS];
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  clv_wire_load_request m = some_load();
+  clv_wire_load_request m = make_load_request();
   for (size_t i = 0; i < CLV_WIRE_PARAMS; i++) many[i] = "transformer.block12.attention.bias";
-  m.groups = (clv_wire_group[]){some_group(many, CLV_WIRE_PARAMS - 2, 1), some_group(decayed, 2, 1),
-                                some_group(slow, 1, 1)};
+  m.groups = (clv_wire_group[]){make_group(many, CLV_WIRE_PARAMS - 2, 1), make_group(decayed, 2, 1),
+                                make_group(slow, 1, 1)};
   m.n_groups = 2;
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   m.n_groups = 3;
@@ -230,13 +230,13 @@ static void too_many_calls_in_flight_are_refused(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  clv_wire_load_request m = some_load();
+  clv_wire_load_request m = make_load_request();
   m.in_flight = 4096;
   m.input_needs_grad = true;
   m.bf16 = m.tf32 = m.frozen_is_final = m.frozen_bf16 = true;
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
-  assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_ok(clv_wire_load_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
   assert_int_equal(got.in_flight, 4096);
   assert_true(got.input_needs_grad);
   assert_true(got.bf16);
@@ -252,8 +252,8 @@ static void load_reply_round_trips(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  clv_wire_param params[] = {{"conv1.weight", {CLV_F32, {4, {8, 1, 3, 3}}}, some_digest(1)},
-                             {"scale", {CLV_F64, {0, {0}}}, some_digest(2)}};
+  clv_wire_param params[] = {{"conv1.weight", {CLV_F32, {4, {8, 1, 3, 3}}}, make_digest(1)},
+                             {"scale", {CLV_F64, {0, {0}}}, make_digest(2)}};
   clv_wire_load_reply m = {.n_params = 2,
                            .params = params,
                            .n_outputs = 2,
@@ -262,7 +262,7 @@ static void load_reply_round_trips(void **state) {
                            .device = "cuda:1"};
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_reply got = {0};
   assert_ok(clv_wire_load_reply_encode(&m, &bytes, &err));
-  assert_ok(clv_wire_load_reply_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_ok(clv_wire_load_reply_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
   assert_int_equal(got.memory_bytes, 12345);
   assert_string_equal(got.device, "cuda:1");
   assert_int_equal(got.n_params, 2);
@@ -279,8 +279,8 @@ static void load_reply_round_trips(void **state) {
  */
 
 typedef struct bad_load {
-  void (*spoil)(clv_wire_load_request *m);
-  const char *part;
+  void (*spoil_request)(clv_wire_load_request *m);
+  const char *error_part;
 } bad_load;
 
 static clv_wire_node one_node;
@@ -292,28 +292,28 @@ static int64_t many_ints[CLV_WIRE_ATTR_INTS + 1];
 static float many_numbers_of[CLV_WIRE_ATTR_NUMBERS + 1];
 static const char *many_names[CLV_WIRE_PEERS + 1];
 
-static void one_node_graph(clv_wire_load_request *m) {
+static void make_one_node_graph(clv_wire_load_request *m) {
   one_node = (clv_wire_node){.op = 1, .name = "n"};
   m->graph = (clv_wire_graph){.n_nodes = 1, .nodes = &one_node};
 }
-static void one_attr_graph(clv_wire_load_request *m, clv_wire_attr attr) {
-  one_node_graph(m);
+static void make_one_attr_graph(clv_wire_load_request *m, clv_wire_attr attr) {
+  make_one_node_graph(m);
   one_attr = attr;
   one_node.n_attrs = 1;
   one_node.attrs = &one_attr;
 }
-static void one_input(clv_wire_load_request *m, clv_wire_spec spec) {
+static void set_one_input(clv_wire_load_request *m, clv_wire_spec spec) {
   one_spec = spec;
   m->n_inputs = 1;
   m->inputs = &one_spec;
 }
 
-/* Groups of one parameter, beside the module's own. */
+/* Groups of one parameter each, in addition to the group of the module. */
 static clv_wire_group many_groups[CLV_WIRE_GROUPS + 1];
 static const char *one_name[1];
-static clv_wire_group *one_group(clv_wire_load_request *m, const char *name) {
+static clv_wire_group *set_one_group(clv_wire_load_request *m, const char *name) {
   one_name[0] = name;
-  many_groups[0] = some_group(one_name, 1, 1);
+  many_groups[0] = make_group(one_name, 1, 1);
   m->groups = many_groups;
   m->n_groups = 1;
   return many_groups;
@@ -321,31 +321,31 @@ static clv_wire_group *one_group(clv_wire_load_request *m, const char *name) {
 
 #define SPOIL(name, statement) \
   static void name(clv_wire_load_request *m) { statement; }
-SPOIL(many_group, one_group(m, "w"); m->n_groups = CLV_WIRE_GROUPS + 1)
-SPOIL(other_kind, one_group(m, "w")->optimizer.kind = CLV_WIRE_OPT_OF(CLV_OPTIM_SGD))
-SPOIL(no_kind, one_group(m, "w")->optimizer.kind = m->optimizer.kind = CLV_WIRE_OPT_NONE)
-SPOIL(other_final, one_group(m, "w")->optimizer.final = true)
-SPOIL(group_nan, one_group(m, "w")->optimizer.weight_decay = 0.0 / 0.0)
-SPOIL(group_nameless, one_group(m, ""))
-SPOIL(group_long_name, one_group(m, long_name))
-SPOIL(group_newline, one_group(m, "a\nb"))
+SPOIL(many_group, set_one_group(m, "w"); m->n_groups = CLV_WIRE_GROUPS + 1)
+SPOIL(other_kind, set_one_group(m, "w")->optimizer.kind = CLV_WIRE_OPT_OF(CLV_OPTIM_SGD))
+SPOIL(no_kind, set_one_group(m, "w")->optimizer.kind = m->optimizer.kind = CLV_WIRE_OPT_NONE)
+SPOIL(other_final, set_one_group(m, "w")->optimizer.final = true)
+SPOIL(group_nan, set_one_group(m, "w")->optimizer.weight_decay = 0.0 / 0.0)
+SPOIL(group_nameless, set_one_group(m, ""))
+SPOIL(group_long_name, set_one_group(m, long_name))
+SPOIL(group_newline, set_one_group(m, "a\nb"))
 SPOIL(no_graph, m->graph = (clv_wire_graph){0})
-SPOIL(input_of_itself, one_node_graph(m); one_index = 0; one_node.n_inputs = 1;
+SPOIL(input_of_itself, make_one_node_graph(m); one_index = 0; one_node.n_inputs = 1;
       one_node.inputs = &one_index)
-SPOIL(output_outside, one_node_graph(m); one_index = 1; m->graph.n_outputs = 1;
+SPOIL(output_outside, make_one_node_graph(m); one_index = 1; m->graph.n_outputs = 1;
       m->graph.outputs = &one_index)
-SPOIL(op_too_high, one_node_graph(m); one_node.op = 65536)
-SPOIL(layer_too_high, one_node_graph(m); one_node.layer = UINT32_MAX)
-SPOIL(long_node_name, one_node_graph(m); one_node.name = long_name)
-SPOIL(infinite_attr, one_attr_graph(m, (clv_wire_attr){.key = 1, .number = 1.0 / 0.0}))
+SPOIL(op_too_high, make_one_node_graph(m); one_node.op = 65536)
+SPOIL(layer_too_high, make_one_node_graph(m); one_node.layer = UINT32_MAX)
+SPOIL(long_node_name, make_one_node_graph(m); one_node.name = long_name)
+SPOIL(infinite_attr, make_one_attr_graph(m, (clv_wire_attr){.key = 1, .number = 1.0 / 0.0}))
 SPOIL(long_attr,
-      one_attr_graph(m, (clv_wire_attr){
-                            .key = 1, .n_ints = CLV_WIRE_ATTR_INTS + 1, .ints = many_ints}))
+      make_one_attr_graph(m, (clv_wire_attr){
+                                 .key = 1, .n_ints = CLV_WIRE_ATTR_INTS + 1, .ints = many_ints}))
 SPOIL(infinite_number, many_numbers_of[1] = 1.0f / 0.0f;
-      one_attr_graph(m, (clv_wire_attr){.key = 1, .n_numbers = 2, .numbers = many_numbers_of}))
-SPOIL(many_numbers, one_attr_graph(m, (clv_wire_attr){.key = 1,
-                                                      .n_numbers = CLV_WIRE_ATTR_NUMBERS + 1,
-                                                      .numbers = many_numbers_of}))
+      make_one_attr_graph(m, (clv_wire_attr){.key = 1, .n_numbers = 2, .numbers = many_numbers_of}))
+SPOIL(many_numbers, make_one_attr_graph(m, (clv_wire_attr){.key = 1,
+                                                           .n_numbers = CLV_WIRE_ATTR_NUMBERS + 1,
+                                                           .numbers = many_numbers_of}))
 SPOIL(module_outside, m->module = 255)
 SPOIL(long_module_name, m->name = long_name)
 SPOIL(module_escape, m->name = "a\033[31mb")
@@ -357,10 +357,10 @@ SPOIL(nan_lr, m->optimizer.lr = 0.0 / 0.0)
 SPOIL(odd_optimizer, m->optimizer.kind = (clv_wire_opt_kind)7)
 SPOIL(odd_init, m->init = (clv_wire_init)3)
 SPOIL(odd_artifact, m->artifact.name = "../x")
-SPOIL(dims_overflow, one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(1ll << 40, 1ll << 40)}))
-SPOIL(dim_negative, one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(-1)}))
-SPOIL(too_large, one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(1ll << 49)}))
-SPOIL(odd_dtype, one_input(m, (clv_wire_spec){(clv_dtype)0, CLV_SHAPE(1)}))
+SPOIL(dims_overflow, set_one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(1ll << 40, 1ll << 40)}))
+SPOIL(dim_negative, set_one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(-1)}))
+SPOIL(too_large, set_one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(1ll << 49)}))
+SPOIL(odd_dtype, set_one_input(m, (clv_wire_spec){(clv_dtype)0, CLV_SHAPE(1)}))
 
 static const bad_load bad_loads[] = {
     {many_group, "16 groups of parameters"},
@@ -403,11 +403,12 @@ static void invalid_load_requests_are_refused(void **state) {
   for (size_t i = 0; i < CLV_COUNT(bad_loads); i++) {
     clv_err err = {0};
     CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-    clv_wire_load_request m = some_load();
-    bad_loads[i].spoil(&m);
+    clv_wire_load_request m = make_load_request();
+    bad_loads[i].spoil_request(&m);
     clv_code code = clv_wire_load_request_encode(&m, &bytes, &err);
-    if ((code != CLV_INVALID && code != CLV_EXHAUSTED) || !strstr(err.text, bad_loads[i].part))
-      fail_msg("case %zu: %d \"%s\", not \"%s\"", i, (int)code, err.text, bad_loads[i].part);
+    if ((code != CLV_INVALID && code != CLV_EXHAUSTED) ||
+        !strstr(err.text, bad_loads[i].error_part))
+      fail_msg("case %zu: %d \"%s\", not \"%s\"", i, (int)code, err.text, bad_loads[i].error_part);
   }
 }
 
@@ -435,7 +436,7 @@ static void large_graph_fits_the_memory_budget(void **state) {
   }
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  clv_wire_load_request m = some_load();
+  clv_wire_load_request m = make_load_request();
   clv_key *many_keys = calloc(N, sizeof *many_keys);
   m.graph = (clv_wire_graph){.n_nodes = N, .nodes = many};
   m.keys = many_keys;
@@ -446,13 +447,13 @@ static void large_graph_fits_the_memory_budget(void **state) {
 /* ---- hostile bytes -----------------------------------------------------------------------------
  */
 
-static clv_code load(const clv_bytes *bytes, clv_err *err) {
+static clv_code decode_load(const clv_bytes *bytes, clv_err *err) {
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   return clv_wire_load_request_decode(&(clv_piece){bytes->data, bytes->len}, 1, &got, err);
 }
 
 /* Wraps the bytes in a length-delimited field. */
-static void wrap(clv_bytes *b, unsigned number) {
+static void wrap_in_field(clv_bytes *b, unsigned number) {
   clv_bytes out = {0};
   uint8_t head[12];
   size_t n = 0;
@@ -468,10 +469,10 @@ static void wrap(clv_bytes *b, unsigned number) {
 }
 
 /* Repeats the bytes `unit` inside a Graph inside a LoadModuleRequest. */
-static clv_bytes graph_of(const char *unit, size_t unit_len, size_t total) {
+static clv_bytes make_repeated_graph(const char *unit, size_t unit_len, size_t total) {
   clv_bytes b = {0};
   while (b.len < total) clv_bytes_add(&b, unit, unit_len);
-  wrap(&b, 5);
+  wrap_in_field(&b, 5);
   return b;
 }
 
@@ -479,12 +480,12 @@ static clv_bytes graph_of(const char *unit, size_t unit_len, size_t total) {
  * process, which includes that of libraries, grows by at most twice the bytes and 1 MiB. */
 static void assert_bounded(const clv_bytes *bytes, const char *what) {
   clv_err err = {0};
-  (void)!load(bytes, &err); /* the first call loads what it needs of libraries */
+  (void)!decode_load(bytes, &err); /* the first call loads what it needs of libraries */
   uint64_t allocations = clv_alloc_count();
-  bool measured = !CLV_SANITIZED && peak_reset();
-  size_t before = status_bytes("VmRSS:");
-  clv_code code = load(bytes, &err);
-  size_t peak = measured ? status_bytes("VmHWM:") : before;
+  bool measured = !CLV_SANITIZED && reset_memory_peak();
+  size_t before = read_status_bytes("VmRSS:");
+  clv_code code = decode_load(bytes, &err);
+  size_t peak = measured ? read_status_bytes("VmHWM:") : before;
   size_t used = peak > before ? peak - before : 0;
   print_message("%s: %zu bytes cost %zu%s, %s\n", what, bytes->len, used,
                 measured ? "" : " (not measured: sanitized, or no /proc/self/clear_refs)",
@@ -501,17 +502,17 @@ static void wrong_number_of_keys_is_refused(void **state) {
   clv_err err = {0};
   for (size_t i = 0; i < CLV_COUNT(lengths); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-    clv_wire_load_request m = some_load();
+    clv_wire_load_request m = make_load_request();
     assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
-    uint8_t again[3 + 64] = {0xa2, 0x01, (uint8_t)lengths[i]}; /* field 20 a second time */
+    uint8_t again[3 + 64] = {0xa2, 0x01, (uint8_t)lengths[i]}; /* adds field 20 a second time */
     clv_bytes_add(&bytes, again, 3 + lengths[i]);
-    assert_int_equal(load(&bytes, &err), CLV_INVALID);
+    assert_int_equal(decode_load(&bytes, &err), CLV_INVALID);
     assert_non_null(strstr(err.text, "bytes of keys for 3 nodes; each has 16"));
   }
 }
 
 /* Returns how many nodes with these attributes and names fit in a LoadModule. */
-static uint32_t nodes_that_fit(uint32_t n_attrs, size_t name_len) {
+static uint32_t find_n_nodes_that_fit(uint32_t n_attrs, size_t name_len) {
   static clv_wire_node list[CLV_WIRE_NODES];
   static clv_key node_keys[CLV_WIRE_NODES];
   static int64_t two[] = {3, 3};
@@ -530,12 +531,12 @@ static uint32_t nodes_that_fit(uint32_t n_attrs, size_t name_len) {
   while (over - fits > 1) {
     uint32_t n = (fits + over) / 2;
     CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-    clv_wire_load_request m = some_load();
+    clv_wire_load_request m = make_load_request();
     clv_err err = {0};
     m.graph = (clv_wire_graph){.n_nodes = n, .nodes = list};
     m.keys = node_keys;
     clv_code code =
-        /* the encoder refuses what exceeds the limits */
+        /* the encoder refuses a request that exceeds the limits */
         clv_wire_load_request_encode(&m, &bytes, &err);
     assert_true(code == CLV_OK || code == CLV_EXHAUSTED);
     *(code == CLV_OK ? &fits : &over) = n;
@@ -545,10 +546,12 @@ static uint32_t nodes_that_fit(uint32_t n_attrs, size_t name_len) {
 
 static void node_limit_follows_names_and_attributes(void **state) {
   (void)state;
-  assert_int_equal(nodes_that_fit(0, 1), CLV_WIRE_NODES);
-  assert_in_range(nodes_that_fit(0, CLV_WIRE_NAME), 1600, 1700); /* limited by bytes */
-  assert_in_range(nodes_that_fit(2, 24), 950, 1050);             /* limited by memory */
-  assert_in_range(nodes_that_fit(4, 24), 600, 700);
+  assert_int_equal(find_n_nodes_that_fit(0, 1), CLV_WIRE_NODES);
+  /* the message size limits the number */
+  assert_in_range(find_n_nodes_that_fit(0, CLV_WIRE_NAME), 1600, 1700);
+  /* the memory budget limits the number */
+  assert_in_range(find_n_nodes_that_fit(2, 24), 950, 1050);
+  assert_in_range(find_n_nodes_that_fit(4, 24), 600, 700);
 }
 
 /* Accepted messages stay within the same bound; this one is near the largest. */
@@ -556,7 +559,7 @@ static void accepted_message_stays_within_the_memory_bound(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
-  clv_wire_load_request m = some_load();
+  clv_wire_load_request m = make_load_request();
   clv_wire_node node = {.op = 1, .name = "n"};
   enum { N = CLV_WIRE_NODES };
   clv_wire_node *many = calloc(N, sizeof *many);
@@ -566,10 +569,10 @@ static void accepted_message_stays_within_the_memory_bound(void **state) {
   m.keys = many_keys;
   assert_ok(clv_wire_load_request_encode(&m, &whole, &err));
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
-  bool measured = !CLV_SANITIZED && peak_reset();
-  size_t before = status_bytes("VmRSS:");
+  bool measured = !CLV_SANITIZED && reset_memory_peak();
+  size_t before = read_status_bytes("VmRSS:");
   assert_ok(clv_wire_load_request_decode(&(clv_piece){whole.data, whole.len}, 1, &got, &err));
-  size_t peak = measured ? status_bytes("VmHWM:") : before;
+  size_t peak = measured ? read_status_bytes("VmHWM:") : before;
   print_message("%zu bytes of %d nodes cost %zu\n", whole.len, N, peak - before);
   assert_true(peak <= before + 2 * whole.len + (1 << 20));
   free(many);
@@ -592,15 +595,16 @@ static void amplification_is_refused(void **state) {
       {"\x10\x01", 2, 250 << 10, "outputs, not packed"},
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    CLV_AUTO(clv_bytes_done) clv_bytes b = graph_of(cases[i].unit, cases[i].len, cases[i].total);
+    CLV_AUTO(clv_bytes_done)
+    clv_bytes b = make_repeated_graph(cases[i].unit, cases[i].len, cases[i].total);
     assert_bounded(&b, cases[i].what);
   }
   CLV_AUTO(clv_bytes_done) clv_bytes packed = {0};
   while (packed.len < 200 << 10) clv_bytes_add(&packed, "\x01", 1);
-  wrap(&packed, 2); /* the numbers of one attribute, 8 bytes of memory each */
-  wrap(&packed, 5);
-  wrap(&packed, 1);
-  wrap(&packed, 5);
+  wrap_in_field(&packed, 2); /* the numbers of one attribute, 8 bytes of memory each */
+  wrap_in_field(&packed, 5);
+  wrap_in_field(&packed, 1);
+  wrap_in_field(&packed, 5);
   assert_bounded(&packed, "packed numbers");
 }
 
@@ -608,14 +612,14 @@ static void deep_nesting_is_refused(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
-  for (int i = 0; i < 3000; i++) wrap(&b, 5); /* an unknown field, nested 3,000 deep */
-  assert_int_not_equal(load(&b, &err), CLV_OK);
+  for (int i = 0; i < 3000; i++) wrap_in_field(&b, 5); /* an unknown field, nested 3,000 deep */
+  assert_int_not_equal(decode_load(&b, &err), CLV_OK);
   clv_bytes_done(&b);
   for (int i = 0; i < 200; i++) {
     clv_bytes_add(&b, "\x12\0", 2);
-    wrap(&b, 5);
+    wrap_in_field(&b, 5);
   }
-  assert_int_not_equal(load(&b, &err), CLV_OK);
+  assert_int_not_equal(decode_load(&b, &err), CLV_OK);
 }
 
 static void malformed_bytes_are_refused(void **state) {
@@ -623,7 +627,7 @@ static void malformed_bytes_are_refused(void **state) {
   static const struct {
     const char *bytes;
     size_t len;
-    const char *part;
+    const char *error_part;
   } cases[] = {
 #define CASE(text, part) {text, sizeof(text) - 1, part}
       CASE("\x0a", "runs past the end"),
@@ -654,9 +658,9 @@ static void malformed_bytes_are_refused(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_err err = {0};
     clv_bytes b = {(char *)(uintptr_t)cases[i].bytes, cases[i].len, 0, false};
-    clv_code code = load(&b, &err);
-    if (code != CLV_INVALID || !strstr(err.text, cases[i].part))
-      fail_msg("case %zu: %d \"%s\", not \"%s\"", i, (int)code, err.text, cases[i].part);
+    clv_code code = decode_load(&b, &err);
+    if (code != CLV_INVALID || !strstr(err.text, cases[i].error_part))
+      fail_msg("case %zu: %d \"%s\", not \"%s\"", i, (int)code, err.text, cases[i].error_part);
   }
 }
 
@@ -664,20 +668,20 @@ static void truncated_or_flipped_bytes_never_crash_the_decoder(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
-  clv_wire_load_request m = some_load();
+  clv_wire_load_request m = make_load_request();
   assert_ok(clv_wire_load_request_encode(&m, &whole, &err));
   for (size_t len = 0; len < whole.len; len++) {
     char *copy = malloc(len + 1);
     memcpy(copy, whole.data, len);
-    (void)!load(&(clv_bytes){copy, len, 0, false}, &err);
+    (void)!decode_load(&(clv_bytes){copy, len, 0, false}, &err);
     free(copy);
   }
   for (size_t bit = 0; bit < whole.len * 8; bit++) {
     whole.data[bit / 8] = (char)(whole.data[bit / 8] ^ (1 << (bit % 8)));
-    (void)!load(&whole, &err);
+    (void)!decode_load(&whole, &err);
     whole.data[bit / 8] = (char)(whole.data[bit / 8] ^ (1 << (bit % 8)));
   }
-  assert_ok(load(&whole, &err));
+  assert_ok(decode_load(&whole, &err));
 }
 
 int main(void) {

@@ -34,11 +34,11 @@
   } while (0)
 
 /* Returns the next kind that has a sample. Kinds 3 to 7 have none. */
-static inline int next_kind(int kind) {
+static inline int get_next_kind(int kind) {
   return kind == CLV_ATTACHED ? CLV_ABORT : kind == CLV_STATE_FILE ? CLV_ACK : kind + 1;
 }
 
-static inline void sample_attach(clv_frame *f) {
+static inline void fill_attach(clv_frame *f) {
   for (int i = 0; i < CLV_WIRE_ID_BYTES; i++) {
     f->attach.session.bytes[i] = (uint8_t)(i + 1);
     f->attach.incarnation.bytes[i] = (uint8_t)(200 - i);
@@ -52,7 +52,7 @@ static inline void sample_attach(clv_frame *f) {
   f->attach.received = 1 << 30;
 }
 
-static inline void sample_call(clv_frame *f) {
+static inline void fill_call_sample(clv_frame *f) {
   f->micro_batch = 3;
   f->flags = CLV_FLAG_TRAINING;
   f->call.runs_after = UINT64_MAX - 1;
@@ -65,14 +65,14 @@ static inline void sample_call(clv_frame *f) {
   f->tensors[1] = (clv_tensor_head){CLV_I64, CLV_SHAPE(5), 40, 0, 0x12345678};
 }
 
-static inline void sample_drop(clv_frame *f) {
+static inline void fill_drop(clv_frame *f) {
   f->n_upstream = 3;
   f->upstream[0] = 1;
   f->upstream[1] = UINT64_MAX;
   f->upstream[2] = (uint64_t)1 << 40;
 }
 
-static inline void sample_prepare(clv_frame *f) {
+static inline void fill_prepare(clv_frame *f) {
   f->backward.retain = f->backward.vote = f->backward.more = true;
   f->backward.skipped_phases = 2;
   f->backward.n_calls = 3;
@@ -88,13 +88,13 @@ static inline void sample_prepare(clv_frame *f) {
   strcpy(f->backward.peers[1], "w3");
 }
 
-static inline void sample_finished(clv_frame *f) {
+static inline void fill_finished(clv_frame *f) {
   f->has_vote = f->vote.finite = true;
   f->n_tensors = 1;
   f->tensors[0] = (clv_tensor_head){CLV_F64, CLV_SHAPE(4), 32, 0, 0x0badcafe};
 }
 
-static inline void sample_apply(clv_frame *f) {
+static inline void fill_apply(clv_frame *f) {
   f->commit.scale = 0.125f;
   f->commit.lr = 1e-3f;
   f->commit.apply = true;
@@ -103,7 +103,7 @@ static inline void sample_apply(clv_frame *f) {
   f->commit.more_lrs[2] = -2;
 }
 
-static inline void sample_state(clv_frame *f) {
+static inline void fill_state(clv_frame *f) {
   f->state.what = CLV_STATE_OPTIMIZER;
   if (f->kind >= CLV_STATE_SAVE) {
     strcpy(f->state.name, "front-3.adam");
@@ -120,14 +120,14 @@ static inline void sample_state(clv_frame *f) {
   f->tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(4, 4), 64, 0, 0x01020304};
 }
 
-static inline void sample_ack(clv_frame *f) {
+static inline void fill_ack(clv_frame *f) {
   f->ack.n_lanes = 3;
   f->ack.received[0] = 0;
   f->ack.received[1] = 300;
   f->ack.received[2] = UINT64_MAX;
 }
 
-static inline void sample_reference(clv_frame *f) {
+static inline void fill_reference(clv_frame *f) {
   f->reference.ref = UINT64_MAX - 2;
   f->reference.fork = 0x0001000000000007;
   f->reference.key = 0x8000000000000001;
@@ -143,7 +143,7 @@ static inline void sample_reference(clv_frame *f) {
   f->tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(3), 12, 0, 0x0badcafe};
 }
 
-static inline clv_frame sample_frame(clv_frame_kind kind) {
+static inline clv_frame make_sample_frame(clv_frame_kind kind) {
   clv_frame f = {.kind = kind,
                  .context = 0x0102030405060708,
                  .message = 77,
@@ -151,7 +151,7 @@ static inline clv_frame sample_frame(clv_frame_kind kind) {
                  .step = 123456789012,
                  .module = 2,
                  .reply_to = 300};
-  if (kind == CLV_ATTACH) sample_attach(&f);
+  if (kind == CLV_ATTACH) fill_attach(&f);
   if (kind == CLV_ATTACHED) {
     f.attached.credit_bytes = 64 << 20;
     f.attached.received = 1 << 20;
@@ -164,30 +164,30 @@ static inline clv_frame sample_frame(clv_frame_kind kind) {
   }
   if ((kind >= CLV_STATE_GET && kind <= CLV_STATE_DONE) ||
       (kind >= CLV_STATE_SAVE && kind <= CLV_STATE_FILE))
-    sample_state(&f);
-  if (kind == CLV_ACK) sample_ack(&f);
-  if (kind == CLV_CALL) sample_call(&f);
+    fill_state(&f);
+  if (kind == CLV_ACK) fill_ack(&f);
+  if (kind == CLV_CALL) fill_call_sample(&f);
   if (kind == CLV_DELIVER || kind == CLV_VALUE || kind == CLV_GRADIENT) strcpy(f.to, "worker-2");
   if (kind == CLV_VALUE) f.has_failure = true;
   if (kind == CLV_ABORT || kind == CLV_ERROR || kind == CLV_VALUE)
     clv_frame_set_failure(&f, CLV_DATA_LOSS, "checksum of tensor 1 — wrong", "worker-2/module 1");
-  if (kind == CLV_DROP || kind == CLV_SPARE) sample_drop(&f);
-  if (kind == CLV_PREPARE) sample_prepare(&f);
+  if (kind == CLV_DROP || kind == CLV_SPARE) fill_drop(&f);
+  if (kind == CLV_PREPARE) fill_prepare(&f);
   if (kind == CLV_GRADIENT) {
     f.order = 2;
     f.n_tensors = 1;
     f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(4), 16, 0, 0x0badcafe};
   }
-  if (kind == CLV_FINISHED) sample_finished(&f);
-  if (kind == CLV_APPLY) sample_apply(&f);
-  if (kind >= CLV_REF_KEEP && kind <= CLV_REF_ACK) sample_reference(&f);
+  if (kind == CLV_FINISHED) fill_finished(&f);
+  if (kind == CLV_APPLY) fill_apply(&f);
+  if (kind >= CLV_REF_KEEP && kind <= CLV_REF_ACK) fill_reference(&f);
   return f;
 }
 
-/* Returns the bytes of payload of sample_frame(kind). */
-static inline size_t sample_payload_len(clv_frame_kind kind) {
+/* Returns the size in bytes of the payload of make_sample_frame(kind). */
+static inline size_t get_sample_payload_len(clv_frame_kind kind) {
   if (kind == CLV_CHUNK) return 1000;
-  clv_frame f = sample_frame(kind);
+  clv_frame f = make_sample_frame(kind);
   size_t len = 0;
   for (uint32_t i = 0; i < f.n_tensors; i++) len += (size_t)f.tensors[i].bytes;
   return len;
@@ -207,15 +207,15 @@ static inline clv_bytes encode_whole(const clv_frame *f, size_t payload_len) {
 }
 
 /* Resets the peak of resident memory. Returns false if the kernel does not allow it. */
-static inline bool peak_reset(void) {
+static inline bool reset_memory_peak(void) {
   FILE *f = fopen("/proc/self/clear_refs", "w");
   if (!f) return false;
   bool ok = fputs("5", f) >= 0;
   return fclose(f) == 0 && ok;
 }
 
-/* Returns a line of /proc/self/status in bytes. "VmHWM:" is the peak since peak_reset. */
-static inline size_t status_bytes(const char *key) {
+/* Returns a line of /proc/self/status in bytes. "VmHWM:" is the peak since reset_memory_peak. */
+static inline size_t read_status_bytes(const char *key) {
   char line[256];
   size_t kib = 0;
   FILE *f = fopen("/proc/self/status", "r");
@@ -226,13 +226,13 @@ static inline size_t status_bytes(const char *key) {
   return kib << 10;
 }
 
-static inline clv_wire_id some_id(uint8_t first) {
+static inline clv_wire_id make_id(uint8_t first) {
   clv_wire_id id;
   for (int i = 0; i < CLV_WIRE_ID_BYTES; i++) id.bytes[i] = (uint8_t)(first + i);
   return id;
 }
 
-static inline clv_sha256 some_digest(uint8_t byte) {
+static inline clv_sha256 make_digest(uint8_t byte) {
   clv_sha256 d;
   memset(d.bytes, byte, sizeof d.bytes);
   return d;
@@ -240,9 +240,9 @@ static inline clv_sha256 some_digest(uint8_t byte) {
 
 /* A message in two pieces, cut in the middle, so that every test also joins pieces. */
 typedef struct halves {
-  clv_piece piece[2];
+  clv_piece pieces[2];
 } halves;
-static inline halves cut(const clv_bytes *b) {
+static inline halves cut_in_half(const clv_bytes *b) {
   size_t at = b->len / 2;
   return (halves){{{b->data, at}, {b->data + at, b->len - at}}};
 }
