@@ -26,7 +26,7 @@ NONE = {
     "clv_rref_handle_clear": "frees the value of a handle that stays",
     "clv_pace_clear": "drops the chunks of a queue that stays",
     "clv_lane_log_clear": "drops the messages of a log that stays",
-    "clv_checkpoint_clear": "removes the files of a run",
+    "clv_checkpoint_remove_all": "removes the files of a run",
     "clv_run_folder_clear": "removes the files of a folder",
     "cleave_context_close": "the context is a handle by value, and 0 is an error by its number",
     "cleave_future_release": "a handle by value, as above",

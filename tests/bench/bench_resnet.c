@@ -65,7 +65,7 @@ static void bench_open(bench *b, int threads, bool bf16) {
                          .bf16 = bf16,
                          .transient_weights = true};
   b->graph = net_resnet50(b->batch, b->size);
-  must(clv_params_of(b->graph, &b->params, &err), &err);
+  must(clv_params_make(b->graph, &b->params, &err), &err);
   must(clv_plan_new(b->graph, b->params, &po, &b->plan, &err), &err);
   take(b->params->total_bytes, &b->block);
   take(b->params->trainable_bytes, &b->grads);

@@ -30,12 +30,14 @@ static double number(void) {
 }
 
 static void read_stages(clv_sched_shape *shape, clv_sched_costs *c) {
-  double *const cost[] = {c->forward, c->input,       c->weight,     c->step,
-                          c->latency, c->serialise_f, c->serialise_b};
+  double *const cost[] = {c->forward_seconds,           c->input_grad_seconds,
+                          c->weight_grad_seconds,       c->step_seconds,
+                          c->latency_seconds,           c->serialise_forward_seconds,
+                          c->serialise_backward_seconds};
   for (uint32_t i = 0; i < shape->n_stages; i++) {
     double rank = number();
     if (!(rank >= 0 && rank < CLV_SCHED_RANKS)) die("no such rank");
-    shape->rank[i] = (uint16_t)rank;
+    shape->stage_rank[i] = (uint16_t)rank;
     shape->n_ranks = CLV_MAX(shape->n_ranks, (uint32_t)rank + 1);
     for (size_t k = 0; k < CLV_COUNT(cost); k++) cost[k][i] = number();
   }
@@ -45,21 +47,21 @@ static void simulate(clv_sched_options *o, bool automatic) {
   clv_err err;
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
   clv_sched_run run;
-  if (automatic) must(clv_sched_window(&o->shape, o->costs, &o->window, &err), &err);
+  if (automatic) must(clv_sched_find_window(&o->shape, o->costs, &o->window, &err), &err);
   must(clv_sched_make(o, &s, &err), &err);
   must(clv_sched_simulate(s, o->costs, false, &run, &err), &err);
   answer((double[]){run.seconds, o->window, run.bubble}, 3);
-  clv_sched_run_done(&run, s);
+  clv_sched_run_clear(&run, s);
 }
 
 static void seconds(void) {
-  clv_sched_costs costs = {.input_first = true}; /* as the nodes of the project do */
+  clv_sched_costs costs = {.sends_input_gradient_first = true}; /* as the nodes of the project do */
   clv_sched_options o = {.costs = &costs};
   const char *kind = strtok(NULL, " "), *window = strtok(NULL, " ");
   if (!kind || !window) die("seconds KIND WINDOW ...");
   o.kind = kind_of(kind);
   o.window = (uint32_t)strtoul(window, NULL, 10);
-  o.shape.n_micro = (uint32_t)number();
+  o.shape.n_micro_batches = (uint32_t)number();
   double stages = number();
   if (!(stages >= 1 && stages <= CLV_SCHED_STAGES)) die("too many stages");
   o.shape.n_stages = (uint32_t)stages;

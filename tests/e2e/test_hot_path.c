@@ -64,9 +64,9 @@ static void issue(const char *name, const char *uri) {
                              .name = name,
                              .uris = &uri,
                              .n_uris = 1,
-                             .days = 2,
+                             .validity_days = 2,
                              .not_before_offset_s = -300};
-  if (clv_tls_issue(&o, &err) != CLV_OK) fail_msg("%s", err.text);
+  if (clv_tls_issue_cert(&o, &err) != CLV_OK) fail_msg("%s", err.text);
 }
 
 static clv_tls_identity *identity(const char *name) {

@@ -119,10 +119,10 @@ static void send_state(play *p, clv_frame_kind kind) {
 static void send_arg(play *p, clv_frame *f, bool chunked) {
   clv_arg *a = &f->call.args[f->call.n_args++];
   uint32_t how = draw(p, 4);
-  a->here = how < 2;
+  a->is_inline = how < 2;
   a->value = how ? draw_value(p) : 0;
   a->needs_grad = !one_in(p, 4);
-  if (!a->here) return;
+  if (!a->is_inline) return;
   add_tensor(f);
   if (!chunked) return;
   clv_tensor_head *h = &f->tensors[f->n_tensors - 1];
@@ -159,7 +159,7 @@ static void send_call(play *p) {
 
 static void send_chunk(play *p) {
   uint64_t *which = &p->transfers[draw(p, TRANSFERS)];
-  clv_frame f = {.kind = CLV_CHUNK, .chunk = {.transfer = *which, .total = sizeof numbers}};
+  clv_frame f = {.kind = CLV_CHUNK, .chunk = {.transfer = *which, .total_bytes = sizeof numbers}};
   if (!*which) return;
   *which = 0;
   send_frame(p, &f, false);
@@ -204,8 +204,8 @@ static void send_spare(play *p) {
 static void send_needed(play *p, clv_frame *f) {
   clv_needed_call *n = &f->backward.calls[f->backward.n_calls++];
   n->call = draw_value(p);
-  n->contributions = draw(p, 3);
-  n->root = one_in(p, 4) ? 1 : 0;
+  n->n_contributions = draw(p, 3);
+  n->root_gradient = one_in(p, 4) ? 1 : 0;
   const clv_context_call *c = call_of(p, f->context, n->call);
   for (uint32_t i = 0; c && i < c->n_in; i++) {
     if (!(c->input_grads >> i & 1) || one_in(p, 3)) continue;
@@ -228,7 +228,7 @@ static void send_prepare(play *p) {
   f.step = draw_calls(p, f.context);
   f.backward.retain = one_in(p, 4);
   f.backward.vote = !one_in(p, 4);
-  f.backward.more = one_in(p, 8);
+  f.backward.more_follow = one_in(p, 8);
   if (one_in(p, 8))
     snprintf(f.backward.peers[f.backward.n_peers++], sizeof *f.backward.peers, "w2");
   for (uint32_t i = 0, n = draw(p, 4); i < n; i++) send_needed(p, &f);
@@ -251,14 +251,14 @@ static void send_pass(play *p) {
   call.module = draw(p, 2);
   call.generation = generation_of(p, call.module);
   call.call.n_args = 1;
-  call.call.args[0].here = true;
+  call.call.args[0].is_inline = true;
   add_tensor(&call);
   send_frame(p, &call, false);
   const clv_context *ctx = context_of(p, call.context);
   clv_frame prepare = {.kind = CLV_PREPARE, .context = call.context};
   prepare.phase = 1 + (ctx ? ctx->phase : 0);
   prepare.backward.n_calls = 1;
-  prepare.backward.calls[0] = (clv_needed_call){.call = call.message, .contributions = 1};
+  prepare.backward.calls[0] = (clv_needed_call){.call = call.message, .n_contributions = 1};
   send_frame(p, &prepare, false);
   clv_frame gradient = {.kind = CLV_GRADIENT, .context = call.context, .message = call.message};
   gradient.phase = prepare.phase;
@@ -270,7 +270,7 @@ static void commit(play *p, clv_frame *f) {
   f->has_commit = true;
   f->commit.scale = 1;
   f->commit.lr = 0.125f;
-  f->commit.apply = !one_in(p, 4);
+  f->commit.applies_step = !one_in(p, 4);
 }
 
 static void send_apply(play *p) {
@@ -280,7 +280,7 @@ static void send_apply(play *p) {
   f.module = one_in(p, 4) ? draw(p, MODULES) : CLV_MODULE_ALL;
   if (one_in(p, 4)) {
     f.module = draw(p, MODULES);
-    f.commit.apply = true;
+    f.commit.applies_step = true;
     f.commit.position = 1 + (ctx ? ctx->positions_done : 0) + draw(p, 3);
     f.commit.saves_weights = one_in(p, 2);
   }

@@ -53,10 +53,10 @@ static void peer_closed(void *user, clv_link *link, clv_code code, const char *t
   char why[CLV_ERR_TEXT];
   clv_packet *p;
   clv_err err;
-  snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer(link), text);
+  snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer_name(link), text);
   if (!k->open || !k->master || clv_packet_new(k->pool, CLV_ABORT, &p, &err) != CLV_OK) return;
   clv_frame_set_failure(&p->frame, code == CLV_OK ? CLV_UNAVAILABLE : code, why,
-                        clv_link_peer(link));
+                        clv_link_peer_name(link));
   (void)!clv_link_send(k->master, p, &err);
 }
 
@@ -106,8 +106,10 @@ static clv_code dial_peer(sim_worker *k, const char *name, clv_err *err) {
   if (k->out[to]) return CLV_OK;
   clv_link_options o = options_of(k, name, false);
   o.send_credit = 0; /* ATTACHED carries the credit */
-  clv_link_dial d = {
-      .session = k->session, .owner = "m0", .bulk_lanes = 4, .role = CLV_ATTACH_PEER};
+  clv_link_dial d = {.session_id = k->session,
+                     .session_owner = "m0",
+                     .bulk_lanes = 4,
+                     .attach_role = CLV_ATTACH_PEER};
   CLV_TRY(sim_world_dial(k->world, k->place, to, &o, &d, DIAL_MS, &k->out[to], err));
   show_links(k);
   return CLV_OK;
@@ -156,7 +158,7 @@ static clv_code on_open(sim_worker *k, const clv_piece *request, clv_bytes *repl
   k->session = r.session;
   k->lease_ms = r.reference_lease_ms;
   k->open = true;
-  clv_wire_open_reply out = {.incarnation = k->incarnation, .granted = k->granted};
+  clv_wire_open_reply out = {.incarnation = k->incarnation, .granted_limits = k->granted};
   return clv_wire_open_reply_encode(&out, reply, err);
 }
 

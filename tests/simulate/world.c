@@ -146,8 +146,8 @@ clv_code sim_world_dial(sim_world *w, uint32_t from, uint32_t to, const clv_link
 static clv_code open_link(void *user, const char *worker, const clv_link_options *options,
                           const clv_link_dial *dial, clv_link **ret, clv_err *err) {
   sim_world *w = user;
-  return sim_world_dial(w, 0, worker_of(w, worker)->place, options, dial, dial->timeout_ms, ret,
-                        err);
+  return sim_world_dial(w, 0, worker_of(w, worker)->place, options, dial, dial->dial_timeout_ms,
+                        ret, err);
 }
 
 /* ---- faults ---------------------------------------------------------------------------------- */
@@ -276,7 +276,8 @@ static void intruding_call(const sim_worker *k, const cleave_module *m, uint64_t
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
   clv_packet *p;
   clv_err err;
-  must(clv_pool_tensor(k->pool, CLV_F32, &CLV_SHAPE(INTRUDER_ROWS, INTRUDER_COLUMNS), &x, &err));
+  must(clv_pool_alloc_tensor(k->pool, CLV_F32, &CLV_SHAPE(INTRUDER_ROWS, INTRUDER_COLUMNS), &x,
+                             &err));
   for (size_t i = 0; i < x->n; i++) ((float *)x->data)[i] = 1;
   must(clv_packet_new_call(k->pool, context, id, m->index, true, &p, &err));
   must(clv_packet_add_arg(p, 0, true, x, &err));
@@ -320,7 +321,8 @@ void sim_pool_left(clv_pool *pool, const char *whose, char *text, size_t len) {
   clv_account *a = clv_pool_account(pool);
   /* makes the account return free blocks for the new size */
   clv_account_set_limit(a, CLV_QUOTA_BYTES, 1);
-  if (clv_pool_tensor(pool, CLV_F32, &CLV_SHAPE(977), &t, &err) == CLV_OK) clv_tensor_unref(t);
+  if (clv_pool_alloc_tensor(pool, CLV_F32, &CLV_SHAPE(977), &t, &err) == CLV_OK)
+    clv_tensor_unref(t);
   if (clv_account_usage(a, CLV_QUOTA_TENSORS))
     snprintf(text, len, "%llu tensors of %s are left",
              (unsigned long long)clv_account_usage(a, CLV_QUOTA_TENSORS), whose);

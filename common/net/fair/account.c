@@ -89,23 +89,23 @@ clv_account *clv_account_try_charge(clv_account *a, clv_quota q, uint64_t n) {
 /* Reports an exceeded quota. Errors of a shared account omit its usage, so that no identity learns
  * what the others use. */
 clv_code clv_account_fail_exceeded(clv_account *a, clv_quota q, uint64_t n, clv_err *err) {
-  const char *key = a->o.key[q], *raise = key ? "; raise " : "";
+  const char *key = a->o.limit_key[q], *raise = key ? "; raise " : "";
   const char *where = key ? " in worker.yaml" : "", *exceed = n == 1 ? "exceeds" : "exceed";
   const char *unit = quota_names[q][n != 1];
   uint64_t used = clv_account_usage(a, q), limit = limit_of(a, q);
   if (a->o.is_shared && a->o.reports_remaining)
     return clv_fail(
         err, CLV_EXHAUSTED, "%llu %s more %s the quota of %s, which has %llu left%s%s%s",
-        (unsigned long long)n, unit, exceed, a->o.owner_text,
+        (unsigned long long)n, unit, exceed, a->o.owner_in_messages,
         (unsigned long long)(limit - CLV_MIN(used, limit)), raise, key ? key : "", where);
   if (a->o.is_shared)
     return clv_fail(err, CLV_EXHAUSTED, "%llu %s more %s the quota of %s%s%s%s",
-                    (unsigned long long)n, unit, exceed, a->o.owner_text, raise, key ? key : "",
-                    where);
-  return clv_fail(err, CLV_EXHAUSTED,
-                  "%llu %s more %s the quota of %s: %llu in use, the limit is %llu%s%s%s",
-                  (unsigned long long)n, unit, exceed, a->o.owner_text, (unsigned long long)used,
-                  (unsigned long long)limit, raise, key ? key : "", where);
+                    (unsigned long long)n, unit, exceed, a->o.owner_in_messages, raise,
+                    key ? key : "", where);
+  return clv_fail(
+      err, CLV_EXHAUSTED, "%llu %s more %s the quota of %s: %llu in use, the limit is %llu%s%s%s",
+      (unsigned long long)n, unit, exceed, a->o.owner_in_messages, (unsigned long long)used,
+      (unsigned long long)limit, raise, key ? key : "", where);
 }
 
 clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *err) {
@@ -123,7 +123,7 @@ uint64_t clv_account_usage(const clv_account *a, clv_quota q) {
   return __atomic_load_n(&a->usage[q], __ATOMIC_RELAXED);
 }
 
-uint64_t clv_account_peak(const clv_account *a, clv_quota q) {
+uint64_t clv_account_peak_usage(const clv_account *a, clv_quota q) {
   return __atomic_load_n(&a->peak_usage[q], __ATOMIC_RELAXED);
 }
 

@@ -186,7 +186,8 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
         p->is_announcement ? " is coming"
         : p->is_over_quota ? " refused"
                            : "");
-  if (link != to->link || p->from != link) complain("packet %u came by another link", number);
+  if (link != to->link || p->received_by != link)
+    complain("packet %u came by another link", number);
   if (number == 0 || number > from->n_sent) {
     complain("packet %u was never sent", number);
     clv_packet_free(p);
@@ -245,7 +246,7 @@ static void add_tensors(side *from, uint32_t number, sent *s, clv_packet *p) {
     if (s->kind == CLV_CALL)
       must(clv_packet_add_arg(p, number, false, t, &err), &err);
     else
-      clv_packet_add(p, t);
+      clv_packet_add_tensor(p, t);
     clv_tensor_unref(t);
   }
   s->chunked = s->total > CLV_WIRE_INLINE_MAX;
@@ -336,7 +337,7 @@ static void make_side(side *s) {
   s->credit = KIB * (uint64_t)credits[random_below(CLV_COUNT(credits))];
   s->tight = random_below(4) == 0;
   s->n_wanted = random_below(MOST_SENT - 1);
-  clv_account_options a = {.owner_text = "a side",
+  clv_account_options a = {.owner_in_messages = "a side",
                            .limit = {[CLV_QUOTA_BYTES] = s->tight ? 900 * KIB : 0}};
   must(clv_account_new(&a, &s->account, &err), &err);
   must(clv_pool_new_for_account(s->account, &s->pool, &err), &err);
@@ -346,7 +347,7 @@ static void join(const clv_lane_acceptor *acceptor) {
   clv_err err;
   side *near = &w.sides[0], *far = &w.sides[1];
   clv_link_options here = options_of(near), there = options_of(far);
-  clv_link_dial d = {.role = CLV_ATTACH_MASTER, .bulk_lanes = random_below(4), .epoch = 1};
+  clv_link_dial d = {.attach_role = CLV_ATTACH_MASTER, .bulk_lanes = random_below(4), .epoch = 1};
   must(clv_link_new(&there, &far->link, &err), &err);
   clv_dialler dialler = sim_network_dialler(w.network, 0, 1, acceptor, "spiffe://test/zero");
   must(clv_link_start(&here, &d, &dialler, &near->link, &err), &err);
@@ -364,7 +365,7 @@ static void run_dry(void) {
 static void check_rest(const side *s) {
   clv_link_load load;
   const side *peer = other(s);
-  clv_link_measure_load(s->link, &load);
+  clv_link_get_load(s->link, &load);
   if (s->held || load.frames_in) complain("side %u holds what came", number_of(s));
   if (w.cut) return;
   if (load.tensors_in || load.bytes_in) complain("side %u waits for tensors", number_of(s));
@@ -373,10 +374,11 @@ static void check_rest(const side *s) {
              number_of(s), load.frames_out, load.tensors_out, load.bytes_out);
   for (uint32_t i = 1; i <= s->n_sent; i++)
     if (s->sent[i].gone != (s->sent[i].arrived == 1)) complain("packet %u did not arrive", i);
-  if (s->link->pings != s->link->pongs) complain("a PING was not answered");
-  if (s->link->send_queue->credit_full != peer->credit ||
-      s->link->send_queue->credit_left + peer->link->recv_window->used_bytes != peer->credit ||
-      peer->link->recv_window->used_bytes != peer->link->recv_window->credit_pending)
+  if (s->link->n_pings != s->link->n_pongs) complain("a PING was not answered");
+  if (s->link->send_queue->granted_credit != peer->credit ||
+      s->link->send_queue->available_credit + peer->link->recv_window->unreturned_bytes !=
+          peer->credit ||
+      peer->link->recv_window->unreturned_bytes != peer->link->recv_window->unsent_credit)
     complain("side %u has lost credit", number_of(s));
   if (s->closed) complain("side %u has ended by itself", number_of(s));
 }
@@ -388,7 +390,7 @@ static bool has_all_tensors(side *s) {
   clv_err err;
   clv_tensor *t = NULL;
   clv_account_set_limit(s->account, CLV_QUOTA_BYTES, LITTLE);
-  clv_code code = clv_pool_tensor(s->pool, CLV_U8, &CLV_SHAPE(LITTLE), &t, &err);
+  clv_code code = clv_pool_alloc_tensor(s->pool, CLV_U8, &CLV_SHAPE(LITTLE), &t, &err);
   clv_tensor_unref(t);
   return code == CLV_OK && clv_account_usage(s->account, CLV_QUOTA_BYTES) == LITTLE;
 }

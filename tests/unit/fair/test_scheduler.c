@@ -43,7 +43,7 @@ static void room_init(room *h, unsigned cores, uint64_t slice_ns, const uint64_t
   *h = (room){.clock = 1000};
   clv_fair_scheduler_options o = {.cores = cores,
                                   .n_tenants = n,
-                                  .weights = weights,
+                                  .tenant_weights = weights,
                                   .slice_ns = slice_ns,
                                   .clock = {.now_ns = room_clock, .user = h}};
   assert_ok(clv_fair_scheduler_new(&o, &h->t, &err));
@@ -71,19 +71,19 @@ static clv_share *share_of(room *h, size_t tenant) {
 static void *compute(void *user) {
   guest *g = user;
   for (uint32_t i = 0; i < g->pieces && !g->refused; i++) {
-    g->refused = !clv_share_take(g->share, g->threads);
+    g->refused = !clv_share_acquire_cores(g->share, g->threads);
     if (g->refused) break;
     uint32_t place = __atomic_fetch_add(&g->h->n, 1, __ATOMIC_SEQ_CST);
     if (place < MOST_PIECES) g->h->order[place] = g->letter;
     pass(g->h, g->length);
   }
-  clv_share_release(g->share);
+  clv_share_release_cores(g->share);
   return NULL;
 }
 
 static uint64_t waited(const guest *g) {
   clv_share_counts c;
-  clv_share_count(g->share, &c);
+  clv_share_get_counts(g->share, &c);
   return c.waited_ns;
 }
 
@@ -125,10 +125,10 @@ static void cpu_time_follows_tenant_weights(void **state) {
   room_init(&h, 1, 0, weights, 3);
   clv_share *door = share_of(&h, 2);
   guest a = {.length = 300}, b = {.length = 300};
-  assert_true(clv_share_take(door, 1));
+  assert_true(clv_share_acquire_cores(door, 1));
   enter(&a, &h, 0, 'a', 200);
   enter(&b, &h, 1, 'b', 200);
-  clv_share_release(door);
+  clv_share_release_cores(door);
   gone(&a);
   gone(&b);
   assert_in_range(count(&h, 'b', 100), 74, 76); /* three of four */
@@ -143,10 +143,10 @@ static void tenants_get_equal_time_before_their_shares(void **state) {
   room_init(&h, 1, 0, equal, 3);
   clv_share *door = share_of(&h, 2);
   guest many[4] = {0}, one = {0};
-  assert_true(clv_share_take(door, 1));
+  assert_true(clv_share_acquire_cores(door, 1));
   for (int i = 0; i < 4; i++) enter(&many[i], &h, 0, (char)('a' + i), 100);
   enter(&one, &h, 1, 'z', 100);
-  clv_share_release(door);
+  clv_share_release_cores(door);
   for (int i = 0; i < 4; i++) gone(&many[i]);
   gone(&one);
   assert_in_range(count(&h, 'z', 160), 79, 81); /* half of the pieces; the others share the rest */
@@ -164,12 +164,12 @@ static void refunded_wait_is_not_charged(void **state) {
   room_init(&h, 1, 0, equal, 3);
   guest a = {.h = &h, .letter = 'a', .threads = 1, .pieces = 100, .length = 10}, b = {0};
   a.share = share_of(&h, 0);
-  assert_true(clv_share_take(a.share, 1));
+  assert_true(clv_share_acquire_cores(a.share, 1));
   enter(&b, &h, 1, 'b', 100);
-  clv_share_count(a.share, &before);
+  clv_share_get_counts(a.share, &before);
   pass(&h, 1000);
-  clv_share_refund(a.share, 900);
-  clv_share_count(a.share, &c);
+  clv_share_refund_time(a.share, 900);
+  clv_share_get_counts(a.share, &c);
   assert_int_equal(c.computed_ns - before.computed_ns, 100);
   assert_int_equal(pthread_create(&a.thread, NULL, compute, &a), 0);
   pthread_join(a.thread, NULL);
@@ -186,19 +186,19 @@ static void refund_is_limited_to_the_current_slice(void **state) {
   clv_share_counts c;
   room_init(&h, 1, 0, equal, 1);
   clv_share *s = share_of(&h, 0);
-  assert_true(clv_share_take(s, 1));
+  assert_true(clv_share_acquire_cores(s, 1));
   pass(&h, 500);
-  clv_share_refund(s, 200);
-  clv_share_refund(s, 1000);
+  clv_share_refund_time(s, 200);
+  clv_share_refund_time(s, 1000);
   pass(&h, 300);
-  clv_share_count(s, &c);
+  clv_share_get_counts(s, &c);
   assert_int_equal(c.computed_ns, 300);
-  clv_share_release(s);
-  clv_share_refund(s, 100);
-  assert_true(clv_share_take(s, 1));
+  clv_share_release_cores(s);
+  clv_share_refund_time(s, 100);
+  assert_true(clv_share_acquire_cores(s, 1));
   pass(&h, 50);
-  clv_share_refund(s, 100);
-  clv_share_count(s, &c);
+  clv_share_refund_time(s, 100);
+  clv_share_get_counts(s, &c);
   assert_int_equal(c.computed_ns, 300);
   clv_share_free(s);
   clv_fair_scheduler_free(h.t);
@@ -211,7 +211,7 @@ static void idle_tenant_gains_no_credit(void **state) {
   room_init(&h, 1, 0, equal, 3);
   guest a = {0}, b = {0};
   a.share = share_of(&h, 0);
-  assert_true(clv_share_take(a.share, 1));
+  assert_true(clv_share_acquire_cores(a.share, 1));
   pass(&h, 1000000);
   enter(&b, &h, 1, 'b', 100);
   a = (guest){.h = &h, .share = a.share, .letter = 'a', .threads = 1, .pieces = 100, .length = 10};
@@ -221,11 +221,11 @@ static void idle_tenant_gains_no_credit(void **state) {
   assert_in_range(count(&h, 'a', 100), 45, 55);
   /* a tenant that was idle has not saved up time either */
   guest c = {0};
-  assert_true(clv_share_take(a.share, 1));
+  assert_true(clv_share_acquire_cores(a.share, 1));
   enter(&b, &h, 1, 'B', 100);
   enter(&c, &h, 2, 'C', 100);
   h.n = 0;
-  clv_share_release(a.share);
+  clv_share_release_cores(a.share);
   gone(&b);
   gone(&c);
   assert_in_range(count(&h, 'B', 100), 45, 55);
@@ -240,7 +240,7 @@ static void idle_share_gains_no_credit(void **state) {
   room_init(&h, 1, 0, equal, 3);
   guest a = {0}, b = {0};
   a.share = share_of(&h, 0);
-  assert_true(clv_share_take(a.share, 1));
+  assert_true(clv_share_acquire_cores(a.share, 1));
   pass(&h, 1000000);
   enter(&b, &h, 0, 'b', 100);
   a = (guest){.h = &h, .share = a.share, .letter = 'a', .threads = 1, .pieces = 100, .length = 10};
@@ -261,12 +261,12 @@ static void equal_shares_run_in_request_order(void **state) {
   /* first the shares of a tenant, then tenants */
   for (size_t n = 3; n <= CLV_COUNT(tenants); n++) {
     h.n = 0;
-    assert_true(clv_share_take(door, 1));
+    assert_true(clv_share_acquire_cores(door, 1));
     for (size_t i = n - 3; i < n; i++) {
       of[i].length = 1000;
       enter(&of[i], &h, tenants[i], (char)('a' + i), 1);
     }
-    clv_share_release(door);
+    clv_share_release_cores(door);
     for (size_t i = n - 3; i < n; i++) gone(&of[i]);
     assert_memory_equal(h.order, n == 3 ? "abc" : "bdc", 3);
   }
@@ -280,10 +280,10 @@ static void new_share_inherits_time_used_by_its_tenant(void **state) {
   room_init(&h, 1, 0, equal, 3);
   guest a = {0}, b = {0};
   clv_share *door = share_of(&h, 0);
-  assert_true(clv_share_take(door, 1));
+  assert_true(clv_share_acquire_cores(door, 1));
   enter(&b, &h, 1, 'b', 100);
   pass(&h, 500); /* tenant 0 has fifty pieces more when it returns with another share */
-  clv_share_release(door);
+  clv_share_release_cores(door);
   clv_share_free(door);
   a.share = share_of(&h, 0);
   a = (guest){.h = &h, .share = a.share, .letter = 'a', .threads = 1, .pieces = 100, .length = 10};
@@ -300,10 +300,10 @@ static void slice_lasts_its_configured_time(void **state) {
   room_init(&h, 1, 40, equal, 3);
   clv_share *door = share_of(&h, 2);
   guest a = {0}, b = {0};
-  assert_true(clv_share_take(door, 1));
+  assert_true(clv_share_acquire_cores(door, 1));
   enter(&a, &h, 0, 'a', 40);
   enter(&b, &h, 1, 'b', 40);
-  clv_share_release(door);
+  clv_share_release_cores(door);
   gone(&a);
   gone(&b);
   for (uint32_t i = 0, run; i < 64; i += run) {
@@ -322,18 +322,18 @@ static void yield_ends_the_slice_when_another_waits(void **state) {
   room_init(&h, 1, 0, equal, 3);
   clv_share *mine = share_of(&h, 0);
   guest b = {0};
-  assert_true(clv_share_take(mine, 1));
+  assert_true(clv_share_acquire_cores(mine, 1));
   clv_share_yield(mine); /* no other share waits */
   enter(&b, &h, 1, 'b', 1);
   pass(&h, 50);
   clv_share_yield(mine);
   gone(&b);
   assert_int_equal(h.n, 1);
-  clv_share_count(mine, &c);
-  assert_true(c.slices == 1 && c.computed_ns >= 50 && c.waited_ns == 0);
-  assert_true(clv_share_take(mine, 1));
-  clv_share_count(mine, &c);
-  assert_int_equal(c.slices, 2);
+  clv_share_get_counts(mine, &c);
+  assert_true(c.n_slices == 1 && c.computed_ns >= 50 && c.waited_ns == 0);
+  assert_true(clv_share_acquire_cores(mine, 1));
+  clv_share_get_counts(mine, &c);
+  assert_int_equal(c.n_slices, 2);
   clv_share_free(mine);
   clv_fair_scheduler_free(h.t);
 }
@@ -346,16 +346,16 @@ static void stopped_share_is_refused_at_once(void **state) {
   room_init(&h, 1, 0, equal, 3);
   clv_share *door = share_of(&h, 2);
   guest a = {0}, b = {0};
-  assert_true(clv_share_take(door, 1));
+  assert_true(clv_share_acquire_cores(door, 1));
   enter(&a, &h, 0, 'a', 10);
   enter(&b, &h, 1, 'b', 10);
   clv_share_stop(a.share);
   pthread_join(a.thread, NULL);
   assert_true(a.refused);
-  assert_false(clv_share_take(a.share, 1)); /* nor later */
+  assert_false(clv_share_acquire_cores(a.share, 1)); /* nor later */
   clv_share_free(a.share);
   clv_share_stop(door); /* a running share is not interrupted, but is not scheduled again */
-  assert_false(clv_share_take(door, 1));
+  assert_false(clv_share_acquire_cores(door, 1));
   gone(&b);
   assert_int_equal(count(&h, 'b', 10), 10);
   clv_share_free(door);
@@ -370,15 +370,15 @@ static void wide_share_is_not_overtaken_by_narrow_ones(void **state) {
   room_init(&h, 4, 0, equal, 3);
   clv_share *x = share_of(&h, 0), *y = share_of(&h, 0);
   guest wide = {.threads = 64}, narrow = {0};
-  assert_true(clv_share_take(x, 2));
-  assert_true(clv_share_take(y, 2));
+  assert_true(clv_share_acquire_cores(x, 2));
+  assert_true(clv_share_acquire_cores(y, 2));
   enter(&wide, &h, 1, 'w', 1); /* needs all four threads */
   pass(&h, 100);
   enter(&narrow, &h, 0, 'n', 1);
-  clv_share_release(x); /* two are free now, and stay free */
+  clv_share_release_cores(x); /* two are free now, and stay free */
   for (int i = 0; i < 100; i++) sched_yield();
   assert_int_equal(h.n, 0);
-  clv_share_release(y);
+  clv_share_release_cores(y);
   gone(&wide);
   gone(&narrow);
   assert_int_equal(h.order[0], 'w');
@@ -394,10 +394,10 @@ static void two_threads_are_charged_twice_the_time(void **state) {
   room_init(&h, 2, 0, equal, 3);
   clv_share *door = share_of(&h, 2);
   guest wide = {.threads = 2, .length = 300}, narrow = {.length = 300};
-  assert_true(clv_share_take(door, 2));
+  assert_true(clv_share_acquire_cores(door, 2));
   enter(&wide, &h, 0, 'w', 100);
   enter(&narrow, &h, 1, 'n', 100);
-  clv_share_release(door);
+  clv_share_release_cores(door);
   gone(&wide);
   gone(&narrow);
   assert_in_range(count(&h, 'n', 90), 58, 62);
@@ -421,7 +421,7 @@ static void *take_and_release_cores(void *user) {
   for (int i = 0; i < 3000; i++) {
     r = r * 6364136223846793005u + 1442695040888963407u;
     int threads = 1 + (int)(r >> 60) % 3;
-    if (!clv_share_take(s, (unsigned)threads)) break;
+    if (!clv_share_acquire_cores(s, (unsigned)threads)) break;
     int busy = __atomic_add_fetch(&c->busy, threads, __ATOMIC_SEQ_CST), most = c->most;
     while (busy > most && !__atomic_compare_exchange_n(&c->most, &most, busy, false,
                                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
@@ -429,7 +429,7 @@ static void *take_and_release_cores(void *user) {
     if (r >> 33 & 1) sched_yield();
     __atomic_sub_fetch(&c->busy, threads, __ATOMIC_SEQ_CST);
     if ((r >> 40 & 7) == 0) clv_share_yield(s);
-    if ((r >> 43 & 7) == 0) clv_share_release(s);
+    if ((r >> 43 & 7) == 0) clv_share_release_cores(s);
     if (i == 2500 && (r >> 50 & 3) == 0) clv_share_stop(s);
   }
   clv_share_free(s);
@@ -441,7 +441,8 @@ static void running_threads_never_exceed_the_cores(void **state) {
   clv_err err = {0};
   crowd c = {0};
   pthread_t threads[MOST_SHARES];
-  clv_fair_scheduler_options o = {.cores = 3, .n_tenants = 3, .weights = equal, .slice_ns = 1000};
+  clv_fair_scheduler_options o = {
+      .cores = 3, .n_tenants = 3, .tenant_weights = equal, .slice_ns = 1000};
   assert_ok(clv_fair_scheduler_new(&o, &c.t, &err));
   for (int i = 0; i < MOST_SHARES; i++)
     assert_int_equal(pthread_create(&threads[i], NULL, take_and_release_cores, &c), 0);
@@ -459,7 +460,7 @@ static void invalid_scheduler_options_are_refused(void **state) {
   room_init(&h, 1, 0, equal, 3);
   assert_int_equal(clv_share_new(h.t, 3, &s, &err), CLV_INVALID);
   assert_int_equal(clv_fair_scheduler_new(&(clv_fair_scheduler_options){0}, &t, &err), CLV_INVALID);
-  assert_true(clv_share_take(NULL, 1)); /* without a share nothing waits */
+  assert_true(clv_share_acquire_cores(NULL, 1)); /* without a share nothing waits */
   clv_fair_scheduler_free(h.t);
 }
 
@@ -471,9 +472,9 @@ static void destructors_accept_null(void **state) {
   clv_account_unrefp(&none);
   clv_pool_unref(NULL);
   clv_slab_clear(NULL);
-  clv_share_release(NULL);
+  clv_share_release_cores(NULL);
   clv_share_yield(NULL);
-  clv_share_refund(NULL, 1);
+  clv_share_refund_time(NULL, 1);
   clv_share_stop(NULL);
   clv_share_free(NULL);
   clv_fair_scheduler_free(NULL);

@@ -79,7 +79,7 @@ static inline clv_graph *padded_graph(const batch *b, family of, end last, uint3
 static inline clv_graph *packed_graph(const clv_graph *g, int64_t rows) {
   clv_graph *p = NULL;
   int64_t batches[CLV_MAX_INPUTS] = {rows, N};
-  assert_ok(clv_graph_pack(g, &p, err));
+  assert_ok(clv_graph_pack_sequences(g, &p, err));
   assert_ok(clv_graph_set_batches(p, batches, err));
   return p;
 }
@@ -194,7 +194,7 @@ static inline void compare_with_cut(const batch *s, const clv_graph *g, uint32_t
   clv_graph *first, *second;
   assert_ok(clv_graph_slice(g, 0, layer, &first, err));
   assert_ok(clv_graph_slice(g, layer + 1, layers - 1, &second, err));
-  assert_int_equal(first->nodes[first->output].max_positions, s->steps);
+  assert_int_equal(first->nodes[first->output_node].max_positions, s->steps);
   rig a = rig_new(as_loaded(first, batches), o), b = rig_new(as_loaded(second, batches), o);
   clv_call *call;
   for (int i = 0; i < a.n_in; i++) memcpy(a.in[i], whole->in[i], a.in_bytes[i]);
@@ -228,7 +228,7 @@ static inline void compare_with_cuts(const batch *s, family of, int every, int f
   copy_records(s, &padded, &whole, s->rows + 2, false);
   step(&whole);
   for (uint32_t layer = 0; layer + 1 < layers; layer++) {
-    if (clv_graph_cut_check(p, layer, &(clv_err){0}) != CLV_OK) continue;
+    if (clv_graph_check_cut(p, layer, &(clv_err){0}) != CLV_OK) continue;
     if (cuts++ % every != from % every) continue;
     compare_with_cut(s, p, layer, layers, &whole, o);
     made++;

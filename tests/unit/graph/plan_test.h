@@ -53,7 +53,7 @@ static inline size_t bytes_of(const clv_node *n) {
 }
 
 static inline void rig_memory(rig *r) {
-  const clv_node *out = &r->g->nodes[r->g->output];
+  const clv_node *out = &r->g->nodes[r->g->output_node];
   for (int i = 0; i < r->g->n_nodes; i++) {
     const clv_node *n = &r->g->nodes[i];
     if (n->op != CLV_OP_INPUT) continue;
@@ -76,19 +76,19 @@ static inline void rig_memory(rig *r) {
 static inline rig rig_new(clv_graph *g, const rig_options *o) {
   rig r = {.g = g};
   clv_plan_options po = {.backend = o->backend,
-                         .dtype = g->nodes[g->output].dtype,
+                         .dtype = g->nodes[g->output_node].dtype,
                          .batch = g->nodes[0].shape.dim[0],
                          .training = !o->evaluation,
                          .threads = CLV_MAX(o->threads, 1),
                          .bf16 = o->bf16,
                          .split_backward = o->split_backward,
                          .transient_weights = o->transient_weights};
-  assert_ok(clv_params_of(g, &r.params, err));
+  assert_ok(clv_params_make(g, &r.params, err));
   for (int i = 0; i < 4 && o->frozen[i]; i++)
     ((clv_param *)(uintptr_t)clv_params_find(r.params, o->frozen[i]))->frozen = true;
   for (int i = 0, k = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op == CLV_OP_INPUT) {
-      po.need_input_grad[k] = g->nodes[i].dtype != CLV_I64 && !o->no_input_grad[k];
+      po.needs_input_grad[k] = g->nodes[i].dtype != CLV_I64 && !o->no_input_grad[k];
       po.batches[k] = g->nodes[i].shape.dim[0];
       k++;
     }
@@ -148,7 +148,7 @@ static inline void forward(rig *r, clv_call *c) { assert_ok(try_forward(r, c, er
 static inline clv_code try_backward_input(rig *r, clv_call *c, bool accumulate, clv_err *why) {
   char *block, *grads;
   to_backend_memory(r, &block, &grads);
-  if (r->plan->backend->memory) assert_ok(clv_plan_refresh(r->plan, c, block, 1, err));
+  if (r->plan->backend->memory) assert_ok(clv_plan_refresh_weights(r->plan, c, block, 1, err));
   clv_code code = clv_plan_backward_input(r->plan, c, block, r->dout, (void *const *)r->din, grads,
                                           accumulate, why);
   from_backend_memory(r, block, grads);

@@ -50,8 +50,8 @@ static clv_chunk_send leave(fixture *f) {
   clv_err err = {0};
   clv_chunk_send d = {0};
   const clv_chunk c = {.tensor = f->tensor, .transfer = ++f->transfer, .len = CHUNK};
-  assert_ok(clv_pace_queue(&f->pace, &c, &err));
-  assert_true(clv_pace_next(&f->pace, ++f->now, &d));
+  assert_ok(clv_pace_queue_chunk(&f->pace, &c, &err));
+  assert_true(clv_pace_take_next_chunk(&f->pace, ++f->now, &d));
   clv_tensor_unref(d.chunk.tensor);
   return d;
 }
@@ -66,10 +66,10 @@ static void acknowledged_transfers_are_not_in_flight(void **state) {
   fixture *f = *state;
   for (int i = 0; i < TRANSFERS; i++) {
     clv_chunk_send d = leave(f);
-    assert_true(d.probe_before != 0);
+    assert_true(d.ping_id_before != 0);
     assert_int_equal(on_the_way(f), CHUNK);
-    report(f, d.probe_after);
-    report(f, d.probe_before);
+    report(f, d.ping_id_after);
+    report(f, d.ping_id_before);
     assert_int_equal(on_the_way(f), 0);
   }
   assert_true(f->pace.in_flight >= 2 * CHUNK); /* the pace may still count them */
@@ -80,12 +80,12 @@ static void sent_unacknowledged_bytes_are_in_flight(void **state) {
   fixture *f = *state;
   clv_chunk_send first = leave(f), second = leave(f);
   assert_int_equal(on_the_way(f), 2 * CHUNK);
-  assert_true(first.probe_before != 0 && second.probe_before == 0);
-  assert_true(first.probe_after != 0);
-  report(f, first.probe_after);
+  assert_true(first.ping_id_before != 0 && second.ping_id_before == 0);
+  assert_true(first.ping_id_after != 0);
+  report(f, first.ping_id_after);
   assert_int_equal(on_the_way(f), CHUNK);
-  report(f, second.probe_after);
-  report(f, first.probe_before);
+  report(f, second.ping_id_after);
+  report(f, first.ping_id_before);
   assert_int_equal(on_the_way(f), 0);
 }
 

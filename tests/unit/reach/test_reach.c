@@ -138,7 +138,7 @@ static clv_graph *draw(uint32_t *r) {
     assert_int_equal(clv_key_derive("layer", &(clv_key){{0}}, &(uint64_t){(uint64_t)i},
                                     sizeof(uint64_t), &g->nodes[i].key, &err),
                      CLV_OK);
-  g->output = at;
+  g->output_node = at;
   return g;
 }
 
@@ -154,8 +154,8 @@ typedef struct runner {
 
 static void runner_new(const clv_graph *g, runner *ret) {
   clv_err err;
-  const clv_shape *out = &g->nodes[g->output].shape;
-  assert_int_equal(clv_params_of(g, &ret->params, &err), CLV_OK);
+  const clv_shape *out = &g->nodes[g->output_node].shape;
+  assert_int_equal(clv_params_make(g, &ret->params, &err), CLV_OK);
   ret->values = calloc(2, ret->params->total_bytes + 64);
   ret->gradients = calloc(2, ret->params->total_bytes + 64);
   clv_params_init(g, ret->params, ret->values);
@@ -163,7 +163,7 @@ static void runner_new(const clv_graph *g, runner *ret) {
                         .dtype = ret->wide ? CLV_F64 : CLV_F32,
                         .batch = 1,
                         .training = ret->wide,
-                        .need_input_grad = {false, ret->wide},
+                        .needs_input_grad = {false, ret->wide},
                         .threads = 1};
   if (clv_plan_new(g, ret->params, &o, &ret->plan, &err) != CLV_OK) fail_msg("%s", err.text);
   ret->n_out = 1;
@@ -254,7 +254,7 @@ static void computed_reach_matches_perturbation_counts(void **state) {
     count(g, &places, &outputs);
     assert_true(g->n_nodes <= 64);
     assert_int_equal(clv_reach_forward(g, away, UINT32_MAX, found, &err), CLV_OK);
-    compare(g, "places of an output", found[g->output].least, places);
+    compare(g, "places of an output", found[g->output_node].least, places);
     assert_int_equal(clv_reach_backward(g, away, 0, found, &err), CLV_OK);
     if (!has_paths(g)) compare(g, "outputs of a place", found[0].least, outputs);
     compared += places > 0;
@@ -340,7 +340,7 @@ static clv_graph *draw_returned(uint32_t *r, bool *ret_smooth) {
     assert_int_equal(clv_key_derive("layer", &(clv_key){{0}}, &(uint64_t){(uint64_t)i},
                                     sizeof(uint64_t), &g->nodes[i].key, &err),
                      CLV_OK);
-  g->output = at;
+  g->output_node = at;
   return clv_steal(&g);
 }
 
@@ -398,7 +398,7 @@ static void gradient_analysis_never_finds_more_places_than_numbers(void **state)
     if (!g) continue;
     int64_t least = count_returned(g, sum);
     assert_true(g->n_nodes <= 64);
-    known[g->output] = sum;
+    known[g->output_node] = sum;
     assert_int_equal(clv_reach_returned(g, away, known, 0, found, &err), CLV_OK);
     if (least && (!found[1].is_unmixed || (smooth && found[1].least > least)))
       compare(g, "places of a gradient", found[1].least, least);
@@ -429,7 +429,7 @@ static void derivative_behind_a_cut_is_not_read(void **state) {
   assert_int_equal(clv_graph_add(g, CLV_OP_MATMUL, &(clv_attrs){0}, "", 9, in, 2, &at, &err),
                    CLV_OK);
   add(g, CLV_OP_SLICE, (clv_attrs){.dim = 1, .stop = 9}, &at);
-  g->output = at;
+  g->output_node = at;
   known[at] = true;
   assert_int_equal(count_returned(g, true), 9);
   assert_int_equal(clv_reach_returned(g, away, known, 0, found, &err), CLV_OK);

@@ -55,9 +55,9 @@ static void open_door(uint64_t unread) {
   clv_err err;
   const clv_tls_admission door = {.max_connections = 100,
                                   .max_unread_bytes = unread,
-                                  .decide = judge,
-                                  .enter = enter,
-                                  .leave = leave,
+                                  .decide_admission = judge,
+                                  .enter_connection = enter,
+                                  .leave_connection = leave,
                                   .on_flood = flood,
                                   .on_shed = shed};
   must(clv_tls_accepted_open(&door, &err), &err);
@@ -78,7 +78,7 @@ static int group_up(void **state) {
   (void)state;
   clv_err err;
   must(clv_tls_set_min_version(&err), &err);
-  must(clv_tls_handshakes_watch(WAIT_LIMIT_MS, &err), &err);
+  must(clv_tls_handshakes_start_counting(WAIT_LIMIT_MS, &err), &err);
   open_door(UNREAD);
   signal(SIGPIPE, SIG_IGN);
   make_scratch();
@@ -87,8 +87,8 @@ static int group_up(void **state) {
   context = client_context();
   runtime = new_runtime();
   clv_rpc_server_options options = service_options(&svc, &worker);
-  options.limits.max_message = 32 << 20;
-  options.find_connection = clv_tls_accepted_connection;
+  options.limits.max_message_bytes = 32 << 20;
+  options.find_connection = clv_tls_accepted_find_connection;
   options.on_call_delivered = clv_tls_accepted_on_call;
   options.on_message_delivered = clv_tls_accepted_on_message;
   options.memory_limit = 64 << 20;
@@ -234,7 +234,7 @@ static void test_normal_traffic_is_not_disconnected(void **state) {
   must(clv_rpc_channel_connect(channel, WAIT_LIMIT_MS, &err), &err);
   for (int i = 0; i < CALLS; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
-    must(clv_rpc_call(channel, "/test/Say", "x", 1, WAIT_LIMIT_MS, &reply, &err), &err);
+    must(clv_rpc_call_unary(channel, "/test/Say", "x", 1, WAIT_LIMIT_MS, &reply, &err), &err);
   }
   clv_rpc_stream *stream = NULL;
   clv_rpc_stream_events events = recorder_events(&r);

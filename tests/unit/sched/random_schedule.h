@@ -24,19 +24,23 @@ typedef struct shuffle {
 static inline clv_sched_shape random_shape(uint64_t *seed, clv_sched_kind kind) {
   clv_sched_shape shape =
       shape_of(1 + roll(seed, RANDOM_STAGES), 1 + roll(seed, 4), 1 + roll(seed, RANDOM_MICROS));
-  for (uint32_t s = 0; s < shape.n_stages; s++) shape.rank[s] = (uint16_t)roll(seed, shape.n_ranks);
-  if (roll(seed, 3) == 0) shape.first_backward = roll(seed, shape.n_stages + 1);
+  for (uint32_t s = 0; s < shape.n_stages; s++)
+    shape.stage_rank[s] = (uint16_t)roll(seed, shape.n_ranks);
+  if (roll(seed, 3) == 0) shape.first_backward_stage = roll(seed, shape.n_stages + 1);
   if (kind == CLV_SCHED_PIPEDREAM_2BW) {
     shape.n_accumulate = 1 + roll(seed, 3);
-    shape.n_micro = shape.n_accumulate * (1 + roll(seed, RANDOM_MICROS / shape.n_accumulate));
+    shape.n_micro_batches =
+        shape.n_accumulate * (1 + roll(seed, RANDOM_MICROS / shape.n_accumulate));
   }
   return shape;
 }
 
 static inline void may(shuffle *x, clv_instr_kind kind, uint32_t stage, uint32_t micro,
                        uint32_t age) {
-  x->may[x->n_may++] = (clv_instr){
-      .kind = (uint8_t)kind, .stage = (uint16_t)stage, .micro = micro, .weights_age = (uint8_t)age};
+  x->may[x->n_may++] = (clv_instr){.kind = (uint8_t)kind,
+                                   .stage = (uint16_t)stage,
+                                   .micro_batch = micro,
+                                   .weights_age = (uint8_t)age};
 }
 
 static inline bool *moved(shuffle *x, clv_instr_kind kind, uint32_t stage, uint32_t micro) {
@@ -62,7 +66,7 @@ static inline void may_forward(shuffle *x, uint32_t s, uint32_t per_step) {
   const clv_sched_shape *shape = &x->s->shape;
   uint32_t k = x->f[s], oldest = per_step && k >= per_step ? k / per_step - 1 : 0;
   bool versions = x->s->kind == CLV_SCHED_PIPEDREAM_2BW && is_trained_stage(shape, s);
-  if (k == shape->n_micro || (versions && x->steps[s] < oldest)) return;
+  if (k == shape->n_micro_batches || (versions && x->steps[s] < oldest)) return;
   if (s &&
       !(is_cross_rank_edge(shape, s - 1) ? *moved(x, CLV_INSTR_RECV_F, s, k) : x->f[s - 1] > k))
     return;
@@ -90,23 +94,24 @@ static inline void take(shuffle *x, const clv_instr *i) {
   x->w[s] += i->kind == CLV_INSTR_BACKWARD || i->kind == CLV_INSTR_WEIGHT;
   x->steps[s] += i->kind == CLV_INSTR_STEP;
   if (i->kind >= CLV_INSTR_SEND_F && i->kind <= CLV_INSTR_RECV_B)
-    *moved(x, i->kind, s, i->micro) = true;
-  ok(clv_sched_add_instr(x->s, x->s->shape.rank[s], i->kind, s, i->micro, i->weights_age, err));
+    *moved(x, i->kind, s, i->micro_batch) = true;
+  ok(clv_sched_add_instr(x->s, x->s->shape.stage_rank[s], i->kind, s, i->micro_batch,
+                         i->weights_age, err));
 }
 
 static inline clv_sched *random_of(const clv_sched_shape *shape, clv_sched_kind kind,
                                    uint64_t *seed) {
   shuffle x = {.seed = seed};
-  uint32_t per_step = clv_sched_micros_per_step(kind, shape);
+  uint32_t per_step = clv_sched_micro_batches_per_step(kind, shape);
   ok(clv_sched_new(kind, shape, 0, &x.s, err));
   for (uint32_t s = 0; s < shape->n_stages; s++)
-    for (uint32_t k = 0; k < shape->n_micro; k++) x.whole[s][k] = roll(seed, 2);
+    for (uint32_t k = 0; k < shape->n_micro_batches; k++) x.whole[s][k] = roll(seed, 2);
   for (;;) {
     x.n_may = 0;
     for (uint32_t s = 0; s < shape->n_stages; s++) {
       may_forward(&x, s, per_step);
       if (is_trained_stage(shape, s)) may_backward(&x, s, per_step);
-      for (uint32_t k = 0; k < shape->n_micro; k++) may_move(&x, s, k);
+      for (uint32_t k = 0; k < shape->n_micro_batches; k++) may_move(&x, s, k);
     }
     if (!x.n_may) return x.s;
     take(&x, &x.may[roll(seed, x.n_may)]);
@@ -124,14 +129,14 @@ static inline clv_sched *random_schedule(uint64_t *seed) {
 /* ---- damage ---------------------------------------------------------------------------------- */
 
 static inline void insert(clv_sched *s, uint32_t rank, uint32_t at, clv_instr i) {
-  ok(clv_sched_add_instr(s, rank, i.kind, i.stage, i.micro, i.weights_age, err));
-  clv_instr *list = s->list[rank];
+  ok(clv_sched_add_instr(s, rank, i.kind, i.stage, i.micro_batch, i.weights_age, err));
+  clv_instr *list = s->instrs[rank];
   memmove(&list[at + 1], &list[at], (s->n[rank] - 1 - at) * sizeof *list);
   list[at] = i;
 }
 
 static inline clv_instr cut(clv_sched *s, uint32_t rank, uint32_t at) {
-  clv_instr *list = s->list[rank], i = list[at];
+  clv_instr *list = s->instrs[rank], i = list[at];
   memmove(&list[at], &list[at + 1], (s->n[rank] - 1 - at) * sizeof *list);
   s->n[rank]--;
   return i;
@@ -146,7 +151,7 @@ static inline void damage(clv_sched *s, uint64_t *seed) {
     rank = r;
   }
   uint32_t at = roll(seed, s->n[rank]), to = roll(seed, s->n[rank]);
-  clv_instr *i = &s->list[rank][at], was = *i;
+  clv_instr *i = &s->instrs[rank][at], was = *i;
   switch (roll(seed, 9)) {
     case 0:
       cut(s, rank, at);
@@ -155,7 +160,7 @@ static inline void damage(clv_sched *s, uint64_t *seed) {
       insert(s, rank, to, was);
       break;
     case 2:
-      *i = s->list[rank][to], s->list[rank][to] = was;
+      *i = s->instrs[rank][to], s->instrs[rank][to] = was;
       break;
     case 3:
       was = cut(s, rank, at), insert(s, rank, roll(seed, s->n[rank] + 1), was);
@@ -167,7 +172,7 @@ static inline void damage(clv_sched *s, uint64_t *seed) {
       i->stage = (uint16_t)roll(seed, s->shape.n_stages + 2);
       break;
     case 6:
-      i->micro = roll(seed, s->shape.n_micro + 2);
+      i->micro_batch = roll(seed, s->shape.n_micro_batches + 2);
       break;
     case 7:
       i->kind = (uint8_t)roll(seed, CLV_INSTR_KINDS + 1);

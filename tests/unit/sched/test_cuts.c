@@ -20,15 +20,16 @@ static void costs_of(const void *user, const uint32_t *last, uint32_t choice,
                      clv_sched_costs *ret) {
   const chain *c = user;
   double m = c->micros[choice];
-  *ret = (clv_sched_costs){.input_first = c->input_first};
+  *ret = (clv_sched_costs){.sends_input_gradient_first = c->input_first};
   for (uint32_t s = 0, first = 0; s + 1 < c->n_stages; first = last[s++] + 1) {
     for (uint32_t i = first; i <= last[s]; i++) {
-      ret->forward[s] += (c->forward[i] / m + c->fixed) / c->speed[s];
-      ret->input[s] += (c->input[i] / m + c->fixed) / c->speed[s];
-      ret->weight[s] += (c->weight[i] / m + c->fixed) / c->speed[s];
+      ret->forward_seconds[s] += (c->forward[i] / m + c->fixed) / c->speed[s];
+      ret->input_grad_seconds[s] += (c->input[i] / m + c->fixed) / c->speed[s];
+      ret->weight_grad_seconds[s] += (c->weight[i] / m + c->fixed) / c->speed[s];
     }
-    ret->latency[s] = c->latency;
-    ret->serialise_f[s] = ret->serialise_b[s] = c->bytes[last[s]] / m / c->rate;
+    ret->latency_seconds[s] = c->latency;
+    ret->serialise_forward_seconds[s] = ret->serialise_backward_seconds[s] =
+        c->bytes[last[s]] / m / c->rate;
   }
 }
 
@@ -37,13 +38,13 @@ static clv_sched_cuts problem_of(chain *c, uint32_t layers, uint32_t stages, uin
   clv_sched_cuts p = {.kind = CLV_SCHED_1F1B,
                       .computes_window = true,
                       .n_layers = layers,
-                      .n_places = layers - 1,
-                      .places = c->places,
-                      .least = c->least,
-                      .most = c->most,
-                      .micros = c->micros,
-                      .n_micros = 1,
-                      .costs = costs_of,
+                      .n_cut_places = layers - 1,
+                      .cut_places = c->places,
+                      .min_cut_layers = c->least,
+                      .max_cut_layers = c->most,
+                      .micro_batch_counts = c->micros,
+                      .n_micro_batch_counts = 1,
+                      .compute_costs = costs_of,
                       .user = c};
   *c = (chain){.n_layers = layers, .n_stages = stages + 1, .rate = 1, .input_first = true};
   for (uint32_t i = 0; i < layers; i++) c->forward[i] = c->input[i] = c->weight[i] = 1;
@@ -53,7 +54,7 @@ static clv_sched_cuts problem_of(chain *c, uint32_t layers, uint32_t stages, uin
   c->micros[0] = 4;
   p.shape = shape_of(stages, ranks, 1);
   p.shape.n_stages++;
-  p.shape.rank[stages] = 0; /* the loss is on the rank of the first stage */
+  p.shape.stage_rank[stages] = 0; /* the loss is on the rank of the first stage */
   return p;
 }
 
@@ -84,18 +85,19 @@ static void try_from(brute *b, clv_sched_split *split, uint32_t cut, uint32_t fr
   const clv_sched_cuts *p = b->p;
   if (cut == p->shape.n_stages - 2) {
     double best = INFINITY;
-    split->last[cut] = p->n_layers - 1;
-    for (split->choice = 0; split->choice < p->n_micros; split->choice++) {
-      ok(clv_sched_split_evaluate(p, split, err));
+    split->last_layers[cut] = p->n_layers - 1;
+    for (split->micros_choice = 0; split->micros_choice < p->n_micro_batch_counts;
+         split->micros_choice++) {
+      ok(clv_sched_simulate_split(p, split, err));
       best = fmin(best, split->seconds);
     }
     keep(b, best);
     return;
   }
-  for (uint32_t i = 0; i < p->n_places; i++) {
-    uint32_t at = p->places[i];
-    if (at < from || at < p->least[cut] || at > p->most[cut]) continue;
-    split->last[cut] = at;
+  for (uint32_t i = 0; i < p->n_cut_places; i++) {
+    uint32_t at = p->cut_places[i];
+    if (at < from || at < p->min_cut_layers[cut] || at > p->max_cut_layers[cut]) continue;
+    split->last_layers[cut] = at;
     try_from(b, split, cut + 1, at + 1);
   }
 }
@@ -105,22 +107,22 @@ static void randomise(chain *c, clv_sched_cuts *p, uint64_t *state) {
                                          CLV_SCHED_NAIVE};
   p->kind = kinds[roll(state, 4)];
   p->computes_window = p->kind == CLV_SCHED_1F1B;
-  p->n_micros = 1 + roll(state, 3);
-  for (uint32_t i = 0; i < p->n_micros; i++) c->micros[i] = 1u << (2 * i);
+  p->n_micro_batch_counts = 1 + roll(state, 3);
+  for (uint32_t i = 0; i < p->n_micro_batch_counts; i++) c->micros[i] = 1u << (2 * i);
   for (uint32_t i = 0; i < p->n_layers; i++) {
     c->forward[i] = uniform(state, 0, 0.1);
     c->input[i] = uniform(state, 0, 0.1);
     c->weight[i] = uniform(state, 0, 0.1);
     c->bytes[i] = uniform(state, 0, 1000);
   }
-  p->first_learning = roll(state, 3) ? 0 : roll(state, p->n_layers);
+  p->first_trained_layer = roll(state, 3) ? 0 : roll(state, p->n_layers);
   c->speed[roll(state, p->shape.n_stages - 1)] = uniform(state, 1, 8);
   c->latency = uniform(state, 0, 0.1);
   c->rate = uniform(state, 1000, 100000);
   c->fixed = roll(state, 2) ? 0.001 : 0;
   c->input_first = roll(state, 2);
   if (roll(state, 2)) c->least[0] = 1;
-  if (roll(state, 3) == 0) p->n_places--; /* leaves out the last possible cut */
+  if (roll(state, 3) == 0) p->n_cut_places--; /* leaves out the last possible cut */
 }
 
 static void assert_takes(const clv_sched_split *found, double seconds, int round,
@@ -154,8 +156,9 @@ static void expect_cuts(const clv_sched_cuts *p, const uint32_t *want, uint32_t 
   clv_sched_split found[FEW];
   clv_sched_search report;
   assert_true(search_for(p, found, &report) > 0);
-  for (uint32_t i = 0; i + 2 < p->shape.n_stages; i++) assert_int_equal(found[0].last[i], want[i]);
-  assert_int_equal(found[0].n_micro, micros);
+  for (uint32_t i = 0; i + 2 < p->shape.n_stages; i++)
+    assert_int_equal(found[0].last_layers[i], want[i]);
+  assert_int_equal(found[0].n_micro_batches, micros);
 }
 
 static void test_known_optimal_cuts_are_found(void **state) {
@@ -179,7 +182,7 @@ static void test_optimal_micro_batch_count_is_found(void **state) {
   (void)state;
   chain c;
   clv_sched_cuts p = problem_of(&c, 12, 2, 2);
-  p.n_micros = 4;
+  p.n_micro_batch_counts = 4;
   for (uint32_t i = 0; i < 4; i++) c.micros[i] = 1u << (2 * i);
   expect_cuts(&p, (const uint32_t[]){5}, 64);
   c.fixed = 0.05;
@@ -197,18 +200,19 @@ static void test_huge_search_space_gives_a_local_optimum(void **state) {
   c.forward[0] = 3, c.forward[40] = 2.5;
   uint32_t n = search_for(&p, found, &report);
   assert_true(n > 0 && !report.is_optimal && report.n_possible > 500000000);
-  clv_sched_split even = {.choice = 0};
-  for (uint32_t i = 0; i < 8; i++) even.last[i] = 8 * i + 7;
-  ok(clv_sched_split_evaluate(&p, &even, err));
+  clv_sched_split even = {.micros_choice = 0};
+  for (uint32_t i = 0; i < 8; i++) even.last_layers[i] = 8 * i + 7;
+  ok(clv_sched_simulate_split(&p, &even, err));
   assert_true(found[0].seconds <= even.seconds);
   /* No single cut can be moved to a better boundary. */
   for (uint32_t cut = 0; cut < 7; cut++)
     for (int by = -1; by <= 1; by += 2) {
       clv_sched_split other = found[0];
-      other.last[cut] += (uint32_t)by;
-      if (other.last[cut] == other.last[cut + 1]) continue;
-      if (cut ? other.last[cut] == other.last[cut - 1] : other.last[cut] > 63) continue;
-      ok(clv_sched_split_evaluate(&p, &other, err));
+      other.last_layers[cut] += (uint32_t)by;
+      if (other.last_layers[cut] == other.last_layers[cut + 1]) continue;
+      if (cut ? other.last_layers[cut] == other.last_layers[cut - 1] : other.last_layers[cut] > 63)
+        continue;
+      ok(clv_sched_simulate_split(&p, &other, err));
       assert_true(other.seconds >= found[0].seconds);
     }
 }
@@ -236,12 +240,12 @@ static void test_impossible_cuts_are_not_found(void **state) {
   uint32_t n;
   clv_err err = {0};
   (void)state;
-  p.n_places = 1;
+  p.n_cut_places = 1;
   assert_int_equal(clv_sched_search_cuts(&p, FEW, found, &n, &report, &err), CLV_NOT_FOUND);
   p = problem_of(&c, 4, 3, 3);
   c.least[0] = 2, c.most[1] = 2;
   assert_int_equal(clv_sched_search_cuts(&p, FEW, found, &n, &report, &err), CLV_NOT_FOUND);
-  p.n_micros = 0;
+  p.n_micro_batch_counts = 0;
   assert_int_equal(clv_sched_search_cuts(&p, FEW, found, &n, &report, &err), CLV_INVALID);
 }
 

@@ -48,7 +48,7 @@ static int first_of(clv_states *s, const char *who, const char *name, size_t mos
   clv_code code = clv_states_open_file(s, who, name, most, NULL, &f, &err);
   if (code != CLV_OK) return -(int)code;
   float first;
-  memcpy(&first, clv_weights_find(f, "w")->data, sizeof first);
+  memcpy(&first, clv_weights_find_entry(f, "w")->data, sizeof first);
   return (int)first;
 }
 

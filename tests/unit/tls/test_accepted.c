@@ -146,7 +146,7 @@ static int group_up(void **state) {
   must(clv_tls_ca_init(scratch, "home", 31, &err), &err);
   issue(valid_options("good"));
   must(clv_tls_set_min_version(&err), &err);
-  must(clv_tls_handshakes_watch(3000, &err), &err);
+  must(clv_tls_handshakes_start_counting(3000, &err), &err);
   server_ctx = context(true);
   client_ctx = context(false);
   at_port = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -167,9 +167,9 @@ static int group_down(void **state) {
 static int begin(void **state) {
   (void)state;
   const clv_tls_admission a = {.max_connections = PLACES,
-                               .decide = judge,
-                               .enter = enter,
-                               .leave = leave,
+                               .decide_admission = judge,
+                               .enter_connection = enter,
+                               .leave_connection = leave,
                                .on_shed = note_shed};
   clv_err err;
   memset(&door, 0, sizeof door);
@@ -179,7 +179,7 @@ static int begin(void **state) {
 
 static uint64_t failures(clv_tls_failure f) {
   clv_tls_handshakes h;
-  clv_tls_handshakes_count(true, &h);
+  clv_tls_handshakes_get_counts(true, &h);
   return h.n_failed[f];
 }
 
@@ -347,14 +347,14 @@ static void revocation_ends_open_connections(void **state) {
   char byte;
   pair p = dial();
   assert_true(complete_handshake(&p));
-  assert_int_equal(clv_tls_accepted_recheck(NULL, NULL), 0);
+  assert_int_equal(clv_tls_accepted_end_revoked(NULL, NULL), 0);
   must(clv_tls_identity_load(at("ca.pem"), at("good.pem"), at("good.key"), &id, &err), &err);
   must(clv_tls_ca_revoke(scratch, "good", 1, &err), &err);
   must(clv_tls_revocation_load(at("crl.pem"), id, &err), &err);
   assert_true(clv_tls_is_peer_revoked("spiffe://cleave/worker-1"));
   assert_false(clv_tls_is_peer_revoked("spiffe://cleave/worker-2"));
-  assert_int_equal(clv_tls_accepted_recheck(NULL, NULL), 1);
-  assert_int_equal(clv_tls_accepted_recheck(NULL, NULL), 0);
+  assert_int_equal(clv_tls_accepted_end_revoked(NULL, NULL), 1);
+  assert_int_equal(clv_tls_accepted_end_revoked(NULL, NULL), 0);
   assert_int_equal(recv(p.here, &byte, 1, 0), 0); /* the connection was shut down */
   hang_up(&p);
   assert_int_equal(door.held, 0);
@@ -368,7 +368,7 @@ static void revocation_ends_open_connections(void **state) {
 static void invalid_connection_limits_are_refused(void **state) {
   (void)state;
   clv_err err;
-  clv_tls_admission a = {.decide = judge};
+  clv_tls_admission a = {.decide_admission = judge};
   assert_int_equal(clv_tls_accepted_open(&a, &err), CLV_INVALID);
   a.max_connections = 65536;
   assert_int_equal(clv_tls_accepted_open(&a, &err), CLV_INVALID);
