@@ -664,7 +664,7 @@ of("master/api/core/await.c", DAEMONS + " programs_give_the_bits_of_a_local_run"
        "if (f->cannot_cancel || f->is_finished) api_future_settle(rt, f, &why); else api_future_end_early(rt, f, &why);",
        "if (!f) api_future_end_early(rt, f, &why);"))
 of("common/net/rpc/channel.c", "tests/net/operations/test_tls.py dying_server_is_not_reported_as_a_refusal",
-   who_dies_behind_the_handshake_has_refused_us=("static clv_code connect_to(", "code != CLV_UNAUTHENTICATED ||", "true ||"))
+   who_dies_behind_the_handshake_has_refused_us=("static clv_code connect_with_retry(", "code != CLV_UNAUTHENTICATED ||", "true ||"))
 
 # ---- workers that come back ----------------------------------------------------------------------
 REJOIN = "tests/net/api/test_api_rejoin.py killed_direct"

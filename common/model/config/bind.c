@@ -22,7 +22,7 @@ typedef struct binding {
 static clv_code bind_map(const clv_binder *b, const clv_yaml_node *map, const char *prefix,
                          const char *shown, void *base, clv_err *err);
 
-static void *field_at(const binding *s, size_t offset) { return s->struct_base + offset; }
+static void *address_of_field(const binding *s, size_t offset) { return s->struct_base + offset; }
 
 static clv_code fail_mismatch(const clv_binder *b, const binding *s, clv_err *err) {
   char expected[256], shown[CLV_MESSAGE_TEXT_MAX], got[CLV_MESSAGE_TEXT_MAX + 4];
@@ -220,7 +220,7 @@ static clv_code check_entry_count(const clv_binder *b, const binding *s, clv_err
 
 /* Checks one entry of a list of texts: it must be one of the row's names or, if the row has none,
  * match the row's format. */
-static clv_code check_item(const clv_binder *b, const binding *item, clv_err *err) {
+static clv_code check_list_text(const clv_binder *b, const binding *item, clv_err *err) {
   int index;
   clv_row each = *item->row;
   binding alone = *item;
@@ -237,7 +237,7 @@ static clv_code bind_texts(const clv_binder *b, const binding *s, clv_err *err) 
   for (size_t i = 0; i < s->node->n; i++) {
     binding item = *s;
     item.node = s->node->children[i];
-    CLV_TRY(check_item(b, &item, err));
+    CLV_TRY(check_list_text(b, &item, err));
     CLV_TRY(clv_text_list_add(list, item.node->text, err));
   }
   return CLV_OK;
@@ -304,7 +304,7 @@ static clv_code bind_entries(const clv_binder *b, const binding *s, clv_err *err
   if (s->node->n == 0) return CLV_OK;
   CLV_TRY(clv_alloc(s->node->n, s->row->entry_bytes, &entries, err));
   *(char **)(void *)s->at = entries;
-  *(size_t *)field_at(s, s->row->count) = s->node->n;
+  *(size_t *)address_of_field(s, s->row->count) = s->node->n;
   for (size_t i = 0; i < s->node->n; i++)
     CLV_TRY(bind_entry(b, s, i, entries + i * s->row->entry_bytes, err));
   return CLV_OK;
@@ -461,7 +461,7 @@ static clv_code bind_row(const clv_binder *b, const clv_row *row, const clv_yaml
   if (!node) return bind_default(b, &s, err);
   if (row->pos) {
     bool by_key = node->kind != CLV_YAML_SCALAR && node->key;
-    *(clv_config_pos *)field_at(&s, row->pos) = by_key ? node->key_pos : node->pos;
+    *(clv_config_pos *)address_of_field(&s, row->pos) = by_key ? node->key_pos : node->pos;
   }
   return binders[row->kind](b, &s, err);
 }

@@ -48,8 +48,8 @@ static size_t path_part_len(const override *o, size_t at) {
 
 /* Finds the longest key of the mapping with which the path from `at` on starts, because a key (the
  * name of an artifact) may contain a dot. Returns the address of its entry; NULL: there is none. */
-static clv_yaml_node **find_entry(const override *o, clv_yaml_node *map, size_t at,
-                                  size_t *ret_len) {
+static clv_yaml_node **find_longest_key(const override *o, clv_yaml_node *map, size_t at,
+                                        size_t *ret_len) {
   clv_yaml_node **found = NULL;
   for (size_t i = 0; i < map->n; i++) {
     const char *key = map->children[i]->key;
@@ -76,8 +76,8 @@ static clv_code add_entry(const override *o, clv_yaml_node *map, size_t at, size
   return CLV_OK;
 }
 
-static clv_code find_item(const override *o, clv_yaml_node *list, size_t at, size_t len,
-                          clv_yaml_node ***ret, clv_err *err) {
+static clv_code find_list_item(const override *o, clv_yaml_node *list, size_t at, size_t len,
+                               clv_yaml_node ***ret, clv_err *err) {
   char parent_path[CLV_MESSAGE_TEXT_MAX], part[CLV_MESSAGE_TEXT_MAX];
   size_t index = 0;
   bool ok = len > 0 && len <= 6;
@@ -104,7 +104,7 @@ static clv_code step_into_child(const override *o, clv_yaml_node *node, size_t a
   size_t len = path_part_len(o, at);
   if (len == 0) return clv_yaml_source_fail(o->source, o->pos, err, "a name is empty in the path");
   *ret_len = len;
-  if (node->kind == CLV_YAML_LIST) return find_item(o, node, at, len, ret, err);
+  if (node->kind == CLV_YAML_LIST) return find_list_item(o, node, at, len, ret, err);
   if (node->kind == CLV_YAML_SCALAR) {
     snprintf(parent_path, sizeof parent_path, "%.*s", (int)(at ? at - strlen(o->separator) : 0),
              o->path);
@@ -112,7 +112,7 @@ static clv_code step_into_child(const override *o, clv_yaml_node *node, size_t a
                                 "'%s' is a single value, nothing is inside it", parent_path);
   }
   size_t key_len = 0;
-  *ret = find_entry(o, node, at, &key_len);
+  *ret = find_longest_key(o, node, at, &key_len);
   if (!*ret) return add_entry(o, node, at, len, ret, err);
   *ret_len = key_len;
   return CLV_OK;
@@ -148,7 +148,8 @@ static bool is_v6_address(const char *text) {
 
 /* Makes a node from the value of an override. A value that begins like a list, a mapping or a
  * quoted text is parsed as YAML; any other value is literal text. */
-static clv_code read_value(const override *o, const char *text, clv_yaml_node **ret, clv_err *err) {
+static clv_code parse_override_value(const override *o, const char *text, clv_yaml_node **ret,
+                                     clv_err *err) {
   if (text[0] && strchr("[{\"'", text[0]) && !is_v6_address(text))
     return clv_yaml_read(o->source, text, strlen(text), o->pos.column, ret, err);
   if (strlen(text) > CLV_CONFIG_MAX_TEXT)
@@ -167,7 +168,7 @@ static clv_code apply_override(override *o, const char *label, const char *value
   if (!value || o->path_len == 0)
     return clv_yaml_source_fail(o->source, o->pos, err,
                                 "expected PATH=VALUE, as in train.batch=64");
-  CLV_TRY(read_value(o, value, &node, err));
+  CLV_TRY(parse_override_value(o, value, &node, err));
   return store_value(o, root, node, err);
 }
 

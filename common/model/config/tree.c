@@ -19,7 +19,8 @@ const char *clv_text_for_message(const char *text, char buf[CLV_MESSAGE_TEXT_MAX
 
 /* Fails with file, position and text of an error. If the message is too long, cuts the front of the
  * file's path, because the end of a message tells what to do. */
-static clv_code fail_in_file(const char *file, clv_config_pos pos, const char *text, clv_err *err) {
+static clv_code fail_at_position(const char *file, clv_config_pos pos, const char *text,
+                                 clv_err *err) {
   const size_t least = 40, place = sizeof ":4294967295:4294967295: ...";
   size_t room =
       strlen(text) + place + least < CLV_ERR_TEXT ? CLV_ERR_TEXT - place - strlen(text) : least;
@@ -32,7 +33,7 @@ clv_code clv_yaml_source_vfail(const clv_yaml_source *source, clv_config_pos pos
                                const char *fmt, va_list ap) {
   char text[CLV_ERR_TEXT];
   vsnprintf(text, sizeof text, fmt, ap);
-  if (pos.line > 0) return fail_in_file(source->file, pos, text, err);
+  if (pos.line > 0) return fail_at_position(source->file, pos, text, err);
   if (pos.column > 0 && pos.column <= source->overrides->n)
     return clv_fail(err, CLV_INVALID, "%s: %s", source->overrides->items[pos.column - 1], text);
   return clv_fail(err, CLV_INVALID, "%s: %s", source->file, text);

@@ -57,7 +57,7 @@ static bool is_empty(struct fy_event *event) {
 /* Returns the position of an event. An empty value gets the position of its key: libfyaml 0.7 has
  * none for it, and 0.8 that of the colon. For a quoted text subtracts one column, because the
  * library's position is behind the quote. */
-static clv_config_pos event_pos(reader *r, struct fy_event *event) {
+static clv_config_pos position_of_event(reader *r, struct fy_event *event) {
   const struct fy_mark *mark = fy_event_start_mark(event);
   if (mark && !is_empty(event))
     r->last_event_pos = position_of(r, mark->line, mark->column - is_quoted(event));
@@ -164,20 +164,22 @@ static clv_code read_scalar(reader *r, struct fy_event *e, clv_yaml_node **ret, 
   const char *text = token ? fy_token_get_text(token, &len) : "";
   if (!text) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a value");
   if (memchr(text, '\0', len))
-    return clv_yaml_source_fail(r->source, event_pos(r, e), err, "a value holds a NUL character");
+    return clv_yaml_source_fail(r->source, position_of_event(r, e), err,
+                                "a value holds a NUL character");
   if (len > CLV_CONFIG_MAX_TEXT)
-    return clv_yaml_source_fail(r->source, event_pos(r, e), err,
+    return clv_yaml_source_fail(r->source, position_of_event(r, e), err,
                                 "a value of %zu bytes, the limit is %d", len, CLV_CONFIG_MAX_TEXT);
   /* checked again, because escapes may produce bytes that the file itself must not contain */
   uint32_t code_point;
   for (size_t i = 0, n; i < len; i += n)
     if (!(n = clv_utf8_decode(text + i, len - i, &code_point)))
-      return clv_yaml_source_fail(r->source, event_pos(r, e), err, "a value is not valid UTF-8");
+      return clv_yaml_source_fail(r->source, position_of_event(r, e), err,
+                                  "a value is not valid UTF-8");
   bool plain = !token || fy_token_scalar_style(token) == FYSS_PLAIN;
   CLV_AUTO(clv_freep) char *copy = NULL;
   CLV_TRY(clv_alloc(len + 1, 1, &copy, err));
   memcpy(copy, text, len);
-  return clv_yaml_node_new_scalar(copy, plain, event_pos(r, e), ret, err);
+  return clv_yaml_node_new_scalar(copy, plain, position_of_event(r, e), ret, err);
 }
 
 static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_yaml_node **ret,
@@ -186,8 +188,8 @@ static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_yam
 static clv_code check_entry_count(reader *r, const clv_yaml_node *node, struct fy_event *e,
                                   clv_err *err) {
   if (node->n < CLV_CONFIG_MAX_ENTRIES) return CLV_OK;
-  return clv_yaml_source_fail(r->source, event_pos(r, e), err, "more than %d entries in one %s",
-                              CLV_CONFIG_MAX_ENTRIES,
+  return clv_yaml_source_fail(r->source, position_of_event(r, e), err,
+                              "more than %d entries in one %s", CLV_CONFIG_MAX_ENTRIES,
                               node->kind == CLV_YAML_MAP ? "mapping" : "list");
 }
 
@@ -244,18 +246,18 @@ static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_yam
                           clv_err *err) {
   CLV_TRY(refuse_anchors_and_tags(r, e, err));
   if (++r->n_nodes > CLV_CONFIG_MAX_NODES)
-    return clv_yaml_source_fail(r->source, event_pos(r, e), err, "more than %d values in one file",
-                                CLV_CONFIG_MAX_NODES);
+    return clv_yaml_source_fail(r->source, position_of_event(r, e), err,
+                                "more than %d values in one file", CLV_CONFIG_MAX_NODES);
   if (e->type == FYET_SCALAR) return read_scalar(r, e, ret, err);
   if (e->type != FYET_MAPPING_START && e->type != FYET_SEQUENCE_START)
-    return clv_yaml_source_fail(r->source, event_pos(r, e), err,
+    return clv_yaml_source_fail(r->source, position_of_event(r, e), err,
                                 "not valid YAML: a value is missing");
   if (depth >= CLV_CONFIG_MAX_DEPTH)
-    return clv_yaml_source_fail(r->source, event_pos(r, e), err, "nested more than %d levels deep",
-                                CLV_CONFIG_MAX_DEPTH);
+    return clv_yaml_source_fail(r->source, position_of_event(r, e), err,
+                                "nested more than %d levels deep", CLV_CONFIG_MAX_DEPTH);
   CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *node = NULL;
   CLV_TRY(clv_yaml_node_new(e->type == FYET_MAPPING_START ? CLV_YAML_MAP : CLV_YAML_LIST,
-                            event_pos(r, e), &node, err));
+                            position_of_event(r, e), &node, err));
   CLV_TRY(read_items(r, depth + 1, node, err));
   *ret = clv_steal(&node);
   return CLV_OK;
@@ -273,7 +275,7 @@ static clv_code read_document(reader *r, clv_yaml_node **ret, clv_err *err) {
     if (type != FYET_DOCUMENT_START) {
       CLV_TRY(read_node(r, held.event, 0, &root, err));
     } else if (root) {
-      return clv_yaml_source_fail(r->source, event_pos(r, held.event), err,
+      return clv_yaml_source_fail(r->source, position_of_event(r, held.event), err,
                                   "a second document in one file");
     }
   }

@@ -91,7 +91,7 @@ static clv_code check_param_has_values(const clv_op_def *def, const clv_op_site 
 }
 
 /* Infers shape and type of a node from the shapes and types of its inputs, and checks them. */
-static clv_code infer_shape(const clv_graph *g, clv_node *node, clv_err *err) {
+static clv_code infer_shape_of_node(const clv_graph *g, clv_node *node, clv_err *err) {
   const clv_op_def *def = clv_op_def_of(node->op);
   clv_op_site site;
   clv_slot slots[CLV_MAX_PARAMS];
@@ -188,7 +188,7 @@ static clv_code check_and_add_node(clv_graph *g, const clv_op_def *def, clv_node
   CLV_TRY(clv_attrs_check(node->op, &node->attrs, err));
   node->n_in = n_in;
   memcpy(node->in, in, (size_t)n_in * sizeof in[0]);
-  CLV_TRY(infer_shape(g, node, err));
+  CLV_TRY(infer_shape_of_node(g, node, err));
   CLV_TRY(append_node(g, node, ret_node, err));
   g->has_per_input_batches |=
       node->op == CLV_OP_CONCAT && clv_axis_index(&node->attrs, &node->shape) == 0;
@@ -291,7 +291,7 @@ static clv_code infer_shapes_for_batches(clv_graph *g, const int64_t n[CLV_MAX_I
       if (node->shape.rank) node->shape.dim[0] = own;
       code = clv_check_value("its shape", &node->shape, node->dtype, err);
     } else {
-      code = infer_shape(g, node, err);
+      code = infer_shape_of_node(g, node, err);
     }
     if (code != CLV_OK)
       return clv_err_prefix(err, "%s %s", node->op == CLV_OP_INPUT ? "input" : "layer", node->name);

@@ -21,8 +21,8 @@ clv_params *clv_params_free(clv_params *p) {
 
 void clv_params_freep(clv_params **p) { *p = clv_params_free(*p); }
 
-static clv_code describe_slot(const clv_node *node, int index, int slot, const clv_slot *s,
-                              clv_param *ret, clv_err *err) {
+static clv_code describe_param_slot(const clv_node *node, int index, int slot, const clv_slot *s,
+                                    clv_param *ret, clv_err *err) {
   *ret = (clv_param){.node = index,
                      .slot = slot,
                      .shape = s->shape,
@@ -81,14 +81,14 @@ void clv_params_update_ties(clv_params *p) {
 
 /* ---- parameters of a graph ------------------------------------------------------------------- */
 
-static clv_code describe_node(const clv_graph *g, int node, clv_params *p, clv_err *err) {
+static clv_code add_params_of_node(const clv_graph *g, int node, clv_params *p, clv_err *err) {
   clv_slot slots[CLV_MAX_PARAMS];
   const clv_node *n = &g->nodes[node];
   int n_slots = clv_node_get_slots(g, n, slots);
   for (int s = 0; s < n_slots; s++) {
     bool tied = n->tie_owner[0] && s == 0;
     clv_param *to = tied ? &p->ties[p->n_ties++].param : &p->list[p->n++];
-    CLV_TRY(describe_slot(n, node, s, &slots[s], to, err));
+    CLV_TRY(describe_param_slot(n, node, s, &slots[s], to, err));
     to->list_index = p->n - 1; /* for a tie, find_owners sets the index */
   }
   return CLV_OK;
@@ -127,7 +127,7 @@ clv_code clv_params_make(const clv_graph *g, clv_params **ret, clv_err *err) {
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
   CLV_TRY(clv_alloc(n, sizeof *p->list, &p->list, err));
   CLV_TRY(clv_alloc(n_ties, sizeof *p->ties, &p->ties, err));
-  for (int i = 0; i < g->n_nodes; i++) CLV_TRY(describe_node(g, i, p, err));
+  for (int i = 0; i < g->n_nodes; i++) CLV_TRY(add_params_of_node(g, i, p, err));
   CLV_TRY(check_names(p, g, err));
   CLV_TRY(assign_offsets(p, true, &p->trainable_bytes, err));
   p->total_bytes = p->buffer_offset = p->trainable_bytes;
@@ -241,7 +241,7 @@ enum { DRAW_AT_ONCE = 4 << 20 };
 
 typedef struct drawing {
   const clv_cancel_hook *cancel_hook;
-  clv_rng_key key;
+  clv_rng_key rng_key;
   bool is_normal;
   /* standard deviation or, for a uniform distribution, its bound on both sides of 0 */
   float deviation_or_bound;
@@ -252,9 +252,9 @@ static clv_code draw_values(const drawing *d, float *dst, size_t n, clv_err *err
     size_t chunk = CLV_MIN(n - at, (size_t)DRAW_AT_ONCE);
     CLV_TRY(clv_cancel_hook_check(d->cancel_hook, err));
     if (d->is_normal)
-      clv_rng_normal_from(&d->key, at, 0, d->deviation_or_bound, dst + at, chunk);
+      clv_rng_normal_from(&d->rng_key, at, 0, d->deviation_or_bound, dst + at, chunk);
     else
-      clv_rng_uniform_from(&d->key, at, -d->deviation_or_bound, d->deviation_or_bound, dst + at,
+      clv_rng_uniform_from(&d->rng_key, at, -d->deviation_or_bound, d->deviation_or_bound, dst + at,
                            chunk);
   }
   return CLV_OK;
@@ -280,9 +280,9 @@ static clv_code draw_bf16(const drawing *d, uint16_t *dst, size_t n, clv_err *er
     size_t count = CLV_MIN(n - at, CLV_COUNT(chunk));
     if (at % DRAW_AT_ONCE == 0) CLV_TRY(clv_cancel_hook_check(d->cancel_hook, err));
     if (d->is_normal)
-      clv_rng_normal_from(&d->key, at, 0, d->deviation_or_bound, chunk, count);
+      clv_rng_normal_from(&d->rng_key, at, 0, d->deviation_or_bound, chunk, count);
     else
-      clv_rng_uniform_from(&d->key, at, -d->deviation_or_bound, d->deviation_or_bound, chunk,
+      clv_rng_uniform_from(&d->rng_key, at, -d->deviation_or_bound, d->deviation_or_bound, chunk,
                            count);
     for (size_t i = 0; i < count; i++) dst[at + i] = clv_bf16_of(chunk[i]);
   }
@@ -297,7 +297,7 @@ static void clear_padding_row(const clv_param *q, const clv_slot *s, float *dst)
 
 static clv_code init_param(const clv_cancel_hook *waiter, const clv_param *q, const clv_slot *slots,
                            clv_rng_key key, char *dst, clv_err *err) {
-  drawing d = {.cancel_hook = waiter, .key = key};
+  drawing d = {.cancel_hook = waiter, .rng_key = key};
   if (slots[q->slot].init == CLV_INIT_ONE) fill_ones(q, dst);
   if (!get_distribution(q, slots, &d)) return CLV_OK;
   if (q->dtype == CLV_BF16) return draw_bf16(&d, (uint16_t *)(void *)dst, q->n, err);

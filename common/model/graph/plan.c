@@ -128,7 +128,7 @@ static bool has_expected_dtype(const clv_plan *p, const clv_param *q, const clv_
   return narrow || q->dtype == (slot->is_i64 ? CLV_I64 : n->dtype);
 }
 
-static clv_code bind_param(clv_plan *p, const clv_param *q, clv_err *err) {
+static clv_code set_slot_param(clv_plan *p, const clv_param *q, clv_err *err) {
   clv_slot slots[CLV_MAX_PARAMS];
   int n = q->node >= 0 && q->node < p->graph->n_nodes
               ? clv_node_get_slots(p->graph, &p->graph->nodes[q->node], slots)
@@ -141,11 +141,12 @@ static clv_code bind_param(clv_plan *p, const clv_param *q, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code bind_params(clv_plan *p, const clv_params *params, clv_err *err) {
+static clv_code set_slot_params(clv_plan *p, const clv_params *params, clv_err *err) {
   clv_slot slots[CLV_MAX_PARAMS];
   CLV_TRY(copy_params(p, params, err));
-  for (int i = 0; i < params->n; i++) CLV_TRY(bind_param(p, &p->params->list[i], err));
-  for (int i = 0; i < params->n_ties; i++) CLV_TRY(bind_param(p, &p->params->ties[i].param, err));
+  for (int i = 0; i < params->n; i++) CLV_TRY(set_slot_param(p, &p->params->list[i], err));
+  for (int i = 0; i < params->n_ties; i++)
+    CLV_TRY(set_slot_param(p, &p->params->ties[i].param, err));
   for (int i = 0; i < p->graph->n_nodes; i++) {
     int n = clv_node_get_slots(p->graph, &p->graph->nodes[i], slots);
     for (int s = 0; s < n; s++)
@@ -156,7 +157,7 @@ static clv_code bind_params(clv_plan *p, const clv_params *params, clv_err *err)
   return CLV_OK;
 }
 
-static clv_code add_input(clv_plan *p, int node, clv_err *err) {
+static clv_code add_plan_input(clv_plan *p, int node, clv_err *err) {
   const clv_node *n = &p->graph->nodes[node];
   clv_plan_node *q = &p->nodes[node];
   int i = p->n_inputs++;
@@ -201,7 +202,7 @@ static clv_code find_reachable_and_gradients(clv_plan *p, clv_err *err) {
     q->saved_buf = q->input_index = q->grad_sum.buf = -1;
     for (int j = 0; j < CLV_MAX_IN; j++) q->in[j] = -1;
     if (g->nodes[i].op == CLV_OP_INPUT) {
-      CLV_TRY(add_input(p, i, err));
+      CLV_TRY(add_plan_input(p, i, err));
       continue;
     }
     const clv_op_def *def = clv_op_def_of(g->nodes[i].op);
@@ -310,7 +311,7 @@ static clv_code build_plan(clv_plan *p, const clv_graph *g, const clv_params *pa
   else if (!has_empty_batch(p))
     CLV_TRY(clv_graph_set_batch(p->graph, p->options.batch, err));
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *p->nodes, &p->nodes, err));
-  CLV_TRY(bind_params(p, params, err));
+  CLV_TRY(set_slot_params(p, params, err));
   if (has_empty_batch(p)) return build_empty_plan(p, err);
   CLV_TRY(find_reachable_and_gradients(p, err));
   clv_plan_fuse(p);

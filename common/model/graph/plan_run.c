@@ -350,7 +350,8 @@ static clv_code prepare_inputs(clv_plan *p, clv_call *c, const void *const *in, 
   return CLV_OK;
 }
 
-static clv_code write_nan(const clv_plan *p, const clv_backend *home, void *out, clv_err *err) {
+static clv_code write_nan_to_output(const clv_plan *p, const clv_backend *home, void *out,
+                                    clv_err *err) {
   const double wide = NAN;
   const float narrow = NAN;
   bool is_wide = p->options.dtype == CLV_F64;
@@ -382,7 +383,7 @@ static clv_code run_forward_phase(clv_plan *p, clv_call *c, void *param_block,
   CLV_TRY(upload_rng_position(p, &f, err));
   CLV_TRY(run_phase(p, &f, PHASE_FORWARD, err));
   CLV_TRY(copy_to_caller(p, SPACE_OUT, out, c->caller_memories.out, p->out_bytes, err));
-  return p->scalar_is_nan ? write_nan(p, c->caller_memories.out, out, err) : CLV_OK;
+  return p->scalar_is_nan ? write_nan_to_output(p, c->caller_memories.out, out, err) : CLV_OK;
 }
 
 clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,

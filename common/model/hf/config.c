@@ -61,7 +61,7 @@ struct row {
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static void *field_at(const hf_text *r, const row *at) {
+static void *address_of_field(const hf_text *r, const row *at) {
   return (char *)r->target_struct + at->offset;
 }
 
@@ -77,8 +77,8 @@ static size_t skip_to_value(hf_text *r) {
 static clv_code read_whole(hf_text *r, const row *at, clv_err *err) {
   size_t from = skip_to_value(r);
   clv_err why;
-  if (clv_json_read_integer(&r->j, (int64_t)at->low, (int64_t)at->high, field_at(r, at), &why) ==
-      CLV_OK)
+  if (clv_json_read_integer(&r->j, (int64_t)at->low, (int64_t)at->high, address_of_field(r, at),
+                            &why) == CLV_OK)
     return CLV_OK;
   return clv_json_fail(&r->j, from, err, "%s is a whole number from %.0f to %.0f", r->key, at->low,
                        at->high);
@@ -92,7 +92,7 @@ static clv_code read_whole_or_null(hf_text *r, const row *at, clv_err *err) {
 /* Reads pad_token_id. A negative number is not a token, but names a row of the token table, counted
  * from the table's end. */
 static clv_code read_padding(hf_text *r, const row *at, clv_err *err) {
-  int64_t *to = field_at(r, at);
+  int64_t *to = address_of_field(r, at);
   if (clv_json_skip_null(&r->j)) {
     *to = -1;
     return CLV_OK;
@@ -116,7 +116,7 @@ static clv_code read_num_labels(hf_text *r, const row *at, clv_err *err) {
 static clv_code read_real(hf_text *r, const row *at, clv_err *err) {
   size_t from = skip_to_value(r);
   clv_err why;
-  double *to = field_at(r, at);
+  double *to = address_of_field(r, at);
   if (clv_json_read_real(&r->j, to, &why) == CLV_OK && *to >= at->low && *to <= at->high)
     return CLV_OK;
   return clv_json_fail(&r->j, from, err, "%s is a number from %g to %g", r->key, at->low, at->high);
@@ -127,7 +127,7 @@ static clv_code read_real_or_null(hf_text *r, const row *at, clv_err *err) {
 }
 
 static clv_code read_bool(hf_text *r, const row *at, clv_err *err) {
-  return clv_json_read_bool(&r->j, field_at(r, at), err);
+  return clv_json_read_bool(&r->j, address_of_field(r, at), err);
 }
 
 static const struct {
@@ -151,7 +151,7 @@ static clv_code read_activation(hf_text *r, const row *at, clv_err *err) {
   for (size_t i = 0; i < CLV_COUNT(activations); i++) {
     const char *name = activations[i].name;
     if (text.len == strlen(name) && memcmp(text.data, name, text.len) == 0) {
-      *(clv_op *)field_at(r, at) = activations[i].op;
+      *(clv_op *)address_of_field(r, at) = activations[i].op;
       return CLV_OK;
     }
     used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", name);
@@ -176,7 +176,7 @@ static clv_code read_labels(hf_text *r, const row *at, clv_err *err) {
   if (n < 1 || n > MAX_LABELS)
     return clv_json_fail(&r->j, from, err, "%s names %lld classes: 1 to %d are possible", r->key,
                          (long long)n, MAX_LABELS);
-  *(int64_t *)field_at(r, at) = n;
+  *(int64_t *)address_of_field(r, at) = n;
   return CLV_OK;
 }
 
@@ -434,12 +434,12 @@ static clv_code read_row_value(hf_text *r, const row *list, size_t n, unsigned f
   }
   r->key = at->key;
   if (!other) return at->read(r, at, err);
-  int64_t before = *(int64_t *)field_at(r, at);
+  int64_t before = *(int64_t *)address_of_field(r, at);
   CLV_TRY(at->read(r, at, err));
-  if (*(int64_t *)field_at(r, at) == before) return CLV_OK;
-  return clv_json_fail(&r->j, from, err,
-                       "%s is %lld and %s is %lld: they name one number, keep one", at->key,
-                       (long long)*(int64_t *)field_at(r, at), other->key, (long long)before);
+  if (*(int64_t *)address_of_field(r, at) == before) return CLV_OK;
+  return clv_json_fail(
+      &r->j, from, err, "%s is %lld and %s is %lld: they name one number, keep one", at->key,
+      (long long)*(int64_t *)address_of_field(r, at), other->key, (long long)before);
 }
 
 static clv_code skip_unknown_key(hf_text *r, size_t from, const clv_bytes *key, clv_err *err) {

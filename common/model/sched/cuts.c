@@ -258,7 +258,7 @@ static int compare_lower_bounds(const void *a, const void *b) {
   return x->micros_choice < y->micros_choice ? -1 : x->micros_choice > y->micros_choice;
 }
 
-static clv_code try_all(search *s, clv_err *err) {
+static clv_code simulate_all_ways(search *s, clv_err *err) {
   size_t n = 0, all = (size_t)s->n_ways * s->c->n_micro_batch_counts;
   clv_sched_split split;
   CLV_TRY(clv_alloc(all, sizeof *s->ways, &s->ways, err));
@@ -333,8 +333,9 @@ static clv_code choose_places(search *s, clv_err *err) {
 
 /* Simulates the split `from` with cut `cut` at `place` (cut n: no change) and another number of
  * micro-batches. Stores it in *best if it is faster than *best. */
-static clv_code try_change(search *s, const clv_sched_split *from, uint32_t cut, uint32_t place,
-                           uint32_t choice, clv_sched_split *best, clv_err *err) {
+static clv_code simulate_change(search *s, const clv_sched_split *from, uint32_t cut,
+                                uint32_t place, uint32_t choice, clv_sched_split *best,
+                                clv_err *err) {
   clv_sched_split other = *from;
   if (cut < s->n) other.last_layers[cut] = place;
   other.micros_choice = choice;
@@ -353,7 +354,7 @@ static clv_code move_cut(search *s, uint32_t cut, clv_sched_split *at, clv_err *
     uint32_t place = c->cut_places[i];
     bool later = cut == 0 || place > from.last_layers[cut - 1];
     if (later && place < from.last_layers[cut + 1] && is_allowed_place(s, cut, place))
-      CLV_TRY(try_change(s, &from, cut, place, from.micros_choice, at, err));
+      CLV_TRY(simulate_change(s, &from, cut, place, from.micros_choice, at, err));
   }
   return CLV_OK;
 }
@@ -369,7 +370,7 @@ static clv_code improve_best_splits(search *s, clv_err *err) {
       for (uint32_t cut = 0; cut < s->n; cut++) CLV_TRY(move_cut(s, cut, &at, err));
       const clv_sched_split from = at;
       for (uint32_t k = 0; k < s->c->n_micro_batch_counts; k++)
-        CLV_TRY(try_change(s, &from, s->n, 0, k, &at, err));
+        CLV_TRY(simulate_change(s, &from, s->n, 0, k, &at, err));
     } while (at.seconds < before);
     add_best_split(s, &at);
   }
@@ -390,7 +391,7 @@ clv_code clv_sched_search_cuts(const clv_sched_cuts *c, uint32_t few, clv_sched_
   narrow_cut_ranges(&s);
   CLV_TRY(choose_places(&s, err));
   enumerate_cuts(&s, 0, 0, partial_cuts);
-  CLV_TRY(try_all(&s, err));
+  CLV_TRY(simulate_all_ways(&s, err));
   if (!s.counts.is_optimal) CLV_TRY(improve_best_splits(&s, err));
   *ret_n = s.n_best_splits;
   *ret_search = s.counts;

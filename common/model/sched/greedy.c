@@ -102,7 +102,7 @@ static bool must_run_weight_gradient(const greedy *g, uint32_t s) {
          g->p->max_held_weight_grads - CLV_MIN(g->p->max_held_weight_grads, g->p->max_in_flight[s]);
 }
 
-static void offer_stage(greedy *g, uint32_t s, double now, candidate *best) {
+static void offer_instrs_of_stage(greedy *g, uint32_t s, double now, candidate *best) {
   const stage_state *st = &g->stages[s];
   bool split = g->p->splits_backward && !g->p->timeless_stages[s];
   uint32_t target = max_forwards_now(g, s), top = g->p->timeless_stages[s] ? 10 : 0;
@@ -171,7 +171,7 @@ static void find_next_candidate(greedy *g, uint32_t rank) {
   candidate best = {.earliest_start = INFINITY};
   for (uint32_t s = 0; s < g->s->shape.n_stages; s++)
     if (g->s->shape.stage_rank[s] == rank && (!g->p->n_ring_ranks || g->p->timeless_stages[s]))
-      offer_stage(g, s, g->rank_free_at[rank], &best);
+      offer_instrs_of_stage(g, s, g->rank_free_at[rank], &best);
   if (g->p->n_ring_ranks) offer_interleaved(g, rank, g->rank_free_at[rank], &best);
   g->candidates[rank] = best;
 }
@@ -232,7 +232,7 @@ static clv_code run_weight(greedy *g, const candidate *c, double end) {
 
 /* Adds an optimiser step of the stage if the gradients for it are complete after `c`, and its time
  * to *end. */
-static clv_code add_step(greedy *g, const candidate *c, double *end) {
+static clv_code add_optimizer_step(greedy *g, const candidate *c, double *end) {
   stage_state *st = &g->stages[c->stage];
   if (!g->p->micro_batches_per_step || c->kind == CLV_INSTR_FORWARD) return CLV_OK;
   if (st->w != (st->n_steps + 1) * g->p->micro_batches_per_step) return CLV_OK;
@@ -240,7 +240,7 @@ static clv_code add_step(greedy *g, const candidate *c, double *end) {
   return add_instr(g, CLV_INSTR_STEP, c->stage, st->n_steps++, 0);
 }
 
-static clv_code run_next(greedy *g, uint32_t rank) {
+static clv_code run_next_instr(greedy *g, uint32_t rank) {
   static clv_code (*const runs[CLV_INSTR_KINDS])(greedy *, const candidate *, double) = {
       [CLV_INSTR_FORWARD] = run_forward,
       [CLV_INSTR_BACKWARD] = run_backward,
@@ -251,7 +251,7 @@ static clv_code run_next(greedy *g, uint32_t rank) {
   candidate c = g->candidates[rank];
   double end = c.earliest_start + clv_sched_instr_seconds(g->c, c.kind, c.stage);
   CLV_TRY(runs[c.kind](g, &c, end));
-  CLV_TRY(add_step(g, &c, &end));
+  CLV_TRY(add_optimizer_step(g, &c, &end));
   g->rank_free_at[rank] = end;
   if (g->p->n_ring_ranks && !g->p->timeless_stages[c.stage]) g->interleaved_pos[rank]++;
   find_next_candidate(g, rank);
@@ -281,6 +281,6 @@ clv_code clv_sched_generate_greedily(clv_sched *s, const sched_policy *policy,
   for (uint32_t r = 0; r < s->shape.n_ranks; r++) find_next_candidate(&g, r);
   for (uint32_t r = find_earliest_rank(&g); !isinf(g.candidates[r].earliest_start);
        r = find_earliest_rank(&g))
-    CLV_TRY(run_next(&g, r));
+    CLV_TRY(run_next_instr(&g, r));
   return CLV_OK;
 }

@@ -48,7 +48,7 @@ typedef struct word {
 typedef struct sched_parser {
   const char *file_name, *at, *text_end, *line_start;
   unsigned line_number;
-  word word; /* last word read; word.n 0: end of the line */
+  word current_word; /* last word read; word.n 0: end of the line */
   clv_sched *s;
   uint32_t n_instrs;
   bool has_rank[CLV_SCHED_STAGES];
@@ -62,7 +62,7 @@ CLV_PRINTF(2, 3) static clv_code fail_at_word(const sched_parser *p, const char 
   vsnprintf(text, sizeof text, fmt, args);
   va_end(args);
   return clv_fail(p->err, CLV_INVALID, "%s:%u:%u: %s", p->file_name, p->line_number,
-                  (unsigned)(p->word.text - p->line_start) + 1, text);
+                  (unsigned)(p->current_word.text - p->line_start) + 1, text);
 }
 
 static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
@@ -70,30 +70,30 @@ static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 /* Copies the last word to buf for a message. Cuts a long word, and replaces characters that cannot
  * be printed by '?'. */
 static const char *word_for_message(const sched_parser *p, char buf[32]) {
-  size_t n = CLV_MIN(p->word.n, 31);
+  size_t n = CLV_MIN(p->current_word.n, 31);
   for (size_t i = 0; i < n; i++) {
-    char c = p->word.text[i];
+    char c = p->current_word.text[i];
     buf[i] = c > ' ' && c <= '~' ? c : '?';
   }
   buf[n] = 0;
-  return p->word.n ? buf : "the end of the line";
+  return p->current_word.n ? buf : "the end of the line";
 }
 
 static void read_next_word(sched_parser *p) {
   while (p->at < p->text_end && is_blank(*p->at)) p->at++;
-  p->word.text = p->at;
+  p->current_word.text = p->at;
   if (p->at < p->text_end && *p->at == '#')
     while (p->at < p->text_end && *p->at != '\n') p->at++;
   const char *begin = p->at;
   while (p->at < p->text_end && !is_blank(*p->at) && *p->at != '\n' && *p->at != '#') p->at++;
-  p->word.n = (size_t)(p->at - begin);
+  p->current_word.n = (size_t)(p->at - begin);
 }
 
 /* Reads the first word of the next line that is not empty. Returns false at the end of the text. */
 static bool read_next_line(sched_parser *p) {
   for (;;) {
     read_next_word(p);
-    if (p->word.n) return true;
+    if (p->current_word.n) return true;
     if (p->at == p->text_end) return false;
     p->line_number++;
     p->line_start = ++p->at;
@@ -101,15 +101,16 @@ static bool read_next_line(sched_parser *p) {
 }
 
 static bool is_current_word(const sched_parser *p, const char *text) {
-  return p->word.n == strlen(text) && !memcmp(p->word.text, text, p->word.n);
+  return p->current_word.n == strlen(text) &&
+         !memcmp(p->current_word.text, text, p->current_word.n);
 }
 
 static clv_code expect_line_end(sched_parser *p) {
   char buf[32];
   read_next_word(p);
-  return p->word.n ? fail_at_word(p, "the line must end here, not go on with %s",
-                                  word_for_message(p, buf))
-                   : CLV_OK;
+  return p->current_word.n ? fail_at_word(p, "the line must end here, not go on with %s",
+                                          word_for_message(p, buf))
+                           : CLV_OK;
 }
 
 /* Parses decimal digits at *at, and moves *at behind them. Returns false if there are none, or if
@@ -127,7 +128,7 @@ static clv_code parse_number(sched_parser *p, const char *what, bool colon, uint
                              uint32_t *ret) {
   char buf[32];
   read_next_word(p);
-  const char *at = p->word.text, *end = at + p->word.n;
+  const char *at = p->current_word.text, *end = at + p->current_word.n;
   if (colon && end > at && end[-1] == ':') {
     end--;
   } else if (colon) {
@@ -184,12 +185,12 @@ static clv_code parse_header(sched_parser *p) {
   CLV_TRY(parse_kind(p, &kind));
   for (size_t k = 0; k < CLV_COUNT(keys); k++) {
     read_next_word(p);
-    if (!p->word.n && !keys[k].needed) break;
+    if (!p->current_word.n && !keys[k].needed) break;
     if (!is_current_word(p, keys[k].file_name))
       return fail_at_word(p, "%s is expected, not %s", keys[k].file_name, word_for_message(p, buf));
     CLV_TRY(parse_number(p, keys[k].file_name, false, keys[k].limit + 1, keys[k].value));
   }
-  if (p->word.n) CLV_TRY(expect_line_end(p));
+  if (p->current_word.n) CLV_TRY(expect_line_end(p));
   if (!shape.n_stages || !shape.n_ranks || !shape.n_micro_batches)
     return fail_at_word(p, "stages, ranks and micro-batches are at least 1");
   return clv_sched_new(kind, &shape, window, &p->s, p->err);
@@ -243,8 +244,8 @@ static clv_code parse_rank(sched_parser *p) {
   clv_instr_kind kind;
   char buf[32];
   CLV_TRY(parse_number(p, "a rank", true, shape->n_ranks, &rank));
-  for (read_next_word(p); p->word.n; read_next_word(p)) {
-    if (!parse_instr(&p->word, &kind, &micro, &stage, &age))
+  for (read_next_word(p); p->current_word.n; read_next_word(p)) {
+    if (!parse_instr(&p->current_word, &kind, &micro, &stage, &age))
       return fail_at_word(p,
                           "%s is no instruction: F3@0 is the forward of micro-batch 3 of stage 0",
                           word_for_message(p, buf));

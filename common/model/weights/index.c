@@ -81,8 +81,8 @@ static size_t remove_repeats(const char **sorted, size_t n) {
 /* Sorts the names of tensors and files, removes repeated files, and sets file_index for each
  * tensor.
  */
-static clv_code sort_and_link(const json_t *map, const char *label, clv_weights_index *x,
-                              clv_err *err) {
+static clv_code sort_names_and_link_files(const json_t *map, const char *label,
+                                          clv_weights_index *x, clv_err *err) {
   qsort(x->tensor_names, x->n, sizeof *x->tensor_names, clv_weights_compare_names);
   qsort(x->file_names, x->n, sizeof *x->file_names, clv_weights_compare_names);
   x->n_files = remove_repeats(x->file_names, x->n);
@@ -110,7 +110,7 @@ static clv_code read_weight_map(const char *label, clv_weights_index *x, clv_err
                     CLV_WEIGHTS_MAX_TENSORS);
   CLV_TRY(check_metadata(x->root, label, err));
   CLV_TRY(collect_names(map, label, x, err));
-  return sort_and_link(map, label, x, err);
+  return sort_names_and_link_files(map, label, x, err);
 }
 
 clv_code clv_weights_index_parse(const void *data, size_t len, const char *label,

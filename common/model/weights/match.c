@@ -61,8 +61,9 @@ bool clv_weights_is_batch_counter(clv_dtype dtype, const clv_shape *shape) {
   return dtype == CLV_I64 && shape->rank == 0;
 }
 
-static clv_code check_names(const clv_weights_file *f, const clv_weights_want *want, size_t n,
-                            unsigned flags, const clv_weights_entry **found, clv_err *err) {
+static clv_code check_wanted_names(const clv_weights_file *f, const clv_weights_want *want,
+                                   size_t n, unsigned flags, const clv_weights_entry **found,
+                                   clv_err *err) {
   CLV_AUTO(clv_name_list_clear) clv_name_list missing = {0}, unexpected = {0};
   CLV_AUTO(clv_freep) bool *used = NULL;
   const clv_weights_entry *entries = clv_weights_entries(f);
@@ -140,7 +141,7 @@ clv_code clv_weights_match_tensors(const clv_weights_file *f, const clv_weights_
                                    clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(clv_alloc(n, sizeof *found, &found, err));
-  CLV_TRY(check_names(f, want, n, flags, found, err));
+  CLV_TRY(check_wanted_names(f, want, n, flags, found, err));
   for (size_t i = 0; i < n; i++)
     if (found[i]) CLV_TRY(check_type_and_shape(f, &want[i], found[i], flags, err));
   if (n) memcpy(ret_found, found, n * sizeof *found);

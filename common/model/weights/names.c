@@ -76,7 +76,7 @@ typedef struct name_search {
   size_t second_found_index;
 } name_search;
 
-static void try_name(name_search *s, const char *name) {
+static void look_up_name(name_search *s, const char *name) {
   size_t at = find_index(s->names, s->n, name);
   if (at == CLV_WEIGHTS_NONE || at == s->found_index) return;
   *(s->found_index == CLV_WEIGHTS_NONE ? &s->found_index : &s->second_found_index) = at;
@@ -88,8 +88,8 @@ static void try_prefixes(name_search *s, const char *name) {
   for (size_t i = 0; i < CLV_COUNT(prefixes); i++) {
     size_t len = strlen(prefixes[i]);
     snprintf(prefixed_name, sizeof prefixed_name, "%s%s", prefixes[i], name);
-    try_name(s, prefixed_name);
-    if (strncmp(name, prefixes[i], len) == 0) try_name(s, name + len);
+    look_up_name(s, prefixed_name);
+    if (strncmp(name, prefixes[i], len) == 0) look_up_name(s, name + len);
   }
 }
 

@@ -292,9 +292,9 @@ clv_code clv_weights_open_memory(const void *data, size_t len, const char *label
 
 /* Reads the rest of the file behind its header into memory, so that the tensors' data are aligned,
  * sets the entries, and hashes the complete file. */
-static clv_code load_data(clv_weights_file *f, clv_weights_fd *fd, const uint8_t prefix[PREFIX],
-                          const void *header, size_t header_len, const ranged_entry *p,
-                          clv_err *err) {
+static clv_code load_tensor_data(clv_weights_file *f, clv_weights_fd *fd,
+                                 const uint8_t prefix[PREFIX], const void *header,
+                                 size_t header_len, const ranged_entry *p, clv_err *err) {
   size_t before = PREFIX + header_len, pad = (DATA_ALIGN - before % DATA_ALIGN) % DATA_ALIGN;
   CLV_TRY(clv_alloc_aligned(pad + fd->size, &f->file_memory, err));
   uint8_t *start = (uint8_t *)f->file_memory + pad;
@@ -335,7 +335,7 @@ clv_code clv_weights_open_fd(clv_weights_fd *fd, size_t max_bytes, clv_weights_f
                     max_bytes);
   CLV_TRY(make_weights_file(fd->label, fd->size, &f, err));
   CLV_TRY(read_header(fd, f, &h, err));
-  CLV_TRY(load_data(f, fd, h.length_prefix, h.json_text, h.len, h.p, err));
+  CLV_TRY(load_tensor_data(f, fd, h.length_prefix, h.json_text, h.len, h.p, err));
   *ret = clv_steal(&f);
   return CLV_OK;
 }

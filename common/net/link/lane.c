@@ -265,14 +265,14 @@ static lane_action *const actions[CLV_LANE_STATES][CLASSES] = {
                        [PACKET] = refuse_on_bulk_lane},
 };
 
-static clv_code run_action(clv_lane_state state, const lane_frame *m, clv_err *err) {
+static clv_code run_lane_action(clv_lane_state state, const lane_frame *m, clv_err *err) {
   return actions[state][frame_class_of(m->f->kind)](m, err);
 }
 
 clv_code clv_link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, const clv_piece *pieces,
                            const clv_payload *payload, clv_err *err) {
   lane_frame m = {.link = l, .lane_index = index, .f = f, .pieces = pieces, .payload = payload};
-  return run_action(index ? CLV_LANE_BULK : CLV_LANE_CONTROL, &m, err);
+  return run_lane_action(index ? CLV_LANE_BULK : CLV_LANE_CONTROL, &m, err);
 }
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
@@ -314,7 +314,7 @@ static void count_received_message(clv_link *l, uint64_t bytes) {
 static clv_code handle_frame(clv_lane *ln, const clv_frame *f, const clv_piece *pieces,
                              const clv_payload *payload, clv_err *err) {
   lane_frame m = {ln->link, ln, ln->lane_index, f, pieces, payload};
-  return run_action(__atomic_load_n(&ln->state, __ATOMIC_RELAXED), &m, err);
+  return run_lane_action(__atomic_load_n(&ln->state, __ATOMIC_RELAXED), &m, err);
 }
 
 /* Handles the frames of a bundle before the last one, in order. */

@@ -24,7 +24,7 @@ void clv_link_flush(clv_link *l) { clv_frame_writer_flush(l->writer); }
 /* ---- dialling -------------------------------------------------------------------------------- */
 
 /* Copies the contents of ATTACH, because each later connection of a lane sends them again. */
-static void copy_dial(clv_link *l, const clv_link_dial *d) {
+static void copy_attach_contents(clv_link *l, const clv_link_dial *d) {
   l->dial = *d;
   l->dial.bulk_lanes = CLV_MIN(d->bulk_lanes, (uint32_t)CLV_WIRE_LANES);
   l->dial.address = l->dial.identity = NULL;
@@ -50,7 +50,7 @@ clv_code clv_link_start(const clv_link_options *options, const clv_link_dial *di
     return code;
   }
   l->dialler = *dialler;
-  copy_dial(l, dial);
+  copy_attach_contents(l, dial);
   code = dial_all_lanes(l, err);
   if (code != CLV_OK) {
     if (clv_link_has_violation(l)) code = err->code = CLV_BAD_ANSWER;

@@ -82,7 +82,7 @@ static void free_rpc_connections(void *user) {
   free(c);
 }
 
-static clv_code copy_dial(connections *c, const clv_link_dial *dial, clv_err *err) {
+static clv_code copy_dial_settings(connections *c, const clv_link_dial *dial, clv_err *err) {
   c->limits = dial->limits;
   c->timeout_ms = dial->dial_timeout_ms;
   c->read_pem = dial->read_pem;
@@ -99,7 +99,7 @@ clv_code clv_dialler_make_grpc(clv_rpc_runtime *runtime, const clv_link_dial *di
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   c->runtime = runtime;
   c->events = *events;
-  clv_code code = copy_dial(c, dial, err);
+  clv_code code = copy_dial_settings(c, dial, err);
   if (code != CLV_OK) {
     free_rpc_connections(c);
     return code;

@@ -188,8 +188,8 @@ static clv_code copy_reply(grpc_byte_buffer *buffer, clv_bytes *reply, clv_err *
   return CLV_OK;
 }
 
-static clv_code read_result(clv_rpc_channel *channel, const unary *u, clv_bytes *reply,
-                            clv_err *err) {
+static clv_code read_call_result(clv_rpc_channel *channel, const unary *u, clv_bytes *reply,
+                                 clv_err *err) {
   if (u->status == GRPC_STATUS_OK) return copy_reply(u->reply, reply, err);
   if (u->status == GRPC_STATUS_UNAVAILABLE) CLV_TRY(rpc_identity_check(channel->identity, err));
   char text[RPC_TEXT];
@@ -268,7 +268,7 @@ clv_code clv_rpc_call_unary(clv_rpc_channel *channel, const char *method, const 
   pthread_mutex_unlock(&channel->lock);
   grpc_op ops[6];
   clv_code code = run_batch(call, queue, ops, make_unary_ops(&u, message, ops), err);
-  if (code == CLV_OK) code = read_result(channel, &u, reply, err);
+  if (code == CLV_OK) code = read_call_result(channel, &u, reply, err);
   if (code == CLV_OK) note_dialled_peer(call);
   grpc_call_unref(call);
   grpc_byte_buffer_destroy(message);
@@ -387,8 +387,8 @@ static grpc_channel *replace_grpc_channel(clv_rpc_channel *channel) {
 /* Connects, and tries once more if the server closed right after the handshake. A server that exits
  * at that moment looks like one that refused our certificate; the second attempt tells the two
  * apart. */
-static clv_code connect_to(clv_rpc_channel *channel, grpc_channel *dial, unsigned deadline_ms,
-                           clv_err *err) {
+static clv_code connect_with_retry(clv_rpc_channel *channel, grpc_channel *dial,
+                                   unsigned deadline_ms, clv_err *err) {
   gpr_timespec deadline = rpc_deadline_in_ms(deadline_ms);
   clv_code code = wait_until_ready(channel, dial, deadline, deadline_ms, err);
   if (code != CLV_UNAUTHENTICATED || !rpc_identity_is_proved(channel->identity)) return code;
@@ -408,7 +408,7 @@ clv_code clv_rpc_channel_connect(clv_rpc_channel *channel, unsigned deadline_ms,
   if (busy)
     return clv_fail(err, CLV_PRECONDITION, "%s: another thread is connecting",
                     channel->target_address);
-  clv_code code = connect_to(channel, dial, deadline_ms, err);
+  clv_code code = connect_with_retry(channel, dial, deadline_ms, err);
   pthread_mutex_lock(&channel->lock);
   channel->is_connecting = false;
   if (code != CLV_OK) {

@@ -458,7 +458,7 @@ static entry *find_unused_entry(void) {
   return n_entries < TABLE_ENTRIES ? &entries[n_entries++] : NULL;
 }
 
-static entry *take_entry(int fd) {
+static entry *take_table_entry(int fd) {
   pthread_mutex_lock(&lock);
   entry *e = find_unused_entry();
   if (e) {
@@ -477,7 +477,7 @@ static entry *take_entry(int fd) {
 static void on_ssl_new(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl,
                        void *argp) {
   (void)parent, (void)ptr, (void)argl, (void)argp;
-  CRYPTO_set_ex_data(ad, index, next_fd >= 0 ? take_entry(next_fd) : NULL);
+  CRYPTO_set_ex_data(ad, index, next_fd >= 0 ? take_table_entry(next_fd) : NULL);
   next_fd = -1;
 }
 

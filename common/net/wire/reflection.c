@@ -68,7 +68,7 @@ static text_range first_field_value(text_range message, uint32_t number) {
   return (text_range){"", 0};
 }
 
-static bool is_equal(text_range a, const char *text) {
+static bool is_equal_text(text_range a, const char *text) {
   return strlen(text) == a.len && memcmp(a.data, text, a.len) == 0;
 }
 
@@ -85,7 +85,7 @@ static bool declares_member(text_range definition, const char *name) {
   uint32_t number;
   while (read_next_field(&definition, &number, &member))
     if (number >= MEMBER_FIRST && number <= MEMBER_LAST &&
-        is_equal(first_field_value(member, ANY_NAME), name))
+        is_equal_text(first_field_value(member, ANY_NAME), name))
       return true;
   return false;
 }
@@ -105,7 +105,7 @@ static bool declares_symbol(text_range file, const char *symbol) {
 }
 
 static bool has_name(text_range file, const char *name) {
-  return is_equal(first_field_value(file, ANY_NAME), name);
+  return is_equal_text(first_field_value(file, ANY_NAME), name);
 }
 
 /* ---- answers: `to` is a reply without its answer -------------------------------------------- */
