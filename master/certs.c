@@ -32,14 +32,14 @@ int clv_cmd_certs_issue(void *args) {
                              .name = a->line.words[0],
                              .uris = &a->uri,
                              .n_uris = 1,
-                             .dns = a->dns.items,
-                             .n_dns = a->dns.n,
-                             .ips = a->ips.items,
-                             .n_ips = a->ips.n,
-                             .days = a->days ? (int)a->days : CLV_CERT_DAYS,
+                             .dns_names = a->dns.items,
+                             .n_dns_names = a->dns.n,
+                             .ip_addresses = a->ips.items,
+                             .n_ip_addresses = a->ips.n,
+                             .validity_days = a->days ? (int)a->days : CLV_CERT_DAYS,
                              .not_before_offset_s = CLV_CERT_BEFORE_S,
-                             .overwrite = a->force};
-  if (clv_tls_issue(&o, &err) != CLV_OK) return fail(&err);
+                             .may_overwrite = a->force};
+  if (clv_tls_issue_cert(&o, &err) != CLV_OK) return fail(&err);
   printf("%s/%s.pem and %s/%s.key made, identity %s\n", dir, o.name, dir, o.name, a->uri);
   return CLV_EXIT_OK;
 }
@@ -48,7 +48,7 @@ int clv_cmd_certs_show(void *args) {
   const clv_master_arguments *a = args;
   clv_err err;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
-  if (clv_tls_show(a->line.words[0], &out, a->run.json, &err) != CLV_OK)
+  if (clv_tls_show_certs(a->line.words[0], &out, a->run.json, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_DATA, &err);
   fputs(out.data, stdout);
   return CLV_EXIT_OK;

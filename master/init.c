@@ -163,11 +163,11 @@ static clv_code issue(const char *name, const char *uri, const char *ip, clv_err
                              .name = name,
                              .uris = &uri,
                              .n_uris = 1,
-                             .ips = &ip,
-                             .n_ips = ip ? 1 : 0,
-                             .days = CLV_CERT_DAYS,
+                             .ip_addresses = &ip,
+                             .n_ip_addresses = ip ? 1 : 0,
+                             .validity_days = CLV_CERT_DAYS,
                              .not_before_offset_s = CLV_CERT_BEFORE_S};
-  return clv_tls_issue(&o, err);
+  return clv_tls_issue_cert(&o, err);
 }
 
 static clv_code make_certificates(clv_err *err) {
@@ -193,8 +193,8 @@ static clv_code write_text(const char *path, const clv_bytes *text, clv_err *err
 
 static clv_code write_examples(clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes session = {0}, worker = {0};
-  CLV_TRY(clv_config_example(CLV_CONFIG_SESSION, &session, err));
-  CLV_TRY(clv_config_example(CLV_CONFIG_WORKER, &worker, err));
+  CLV_TRY(clv_config_write_example(CLV_CONFIG_SESSION, &session, err));
+  CLV_TRY(clv_config_write_example(CLV_CONFIG_WORKER, &worker, err));
   CLV_TRY(write_text("session.yaml", &session, err));
   return write_text("worker.yaml", &worker, err);
 }

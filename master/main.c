@@ -11,7 +11,7 @@
 /* In the order of clv_predictions_format. */
 static const char *const record_formats[] = {"csv", "jsonl", "npy", NULL};
 
-static void keys(clv_bytes *out) { clv_config_keys(CLV_CONFIG_SESSION, out); }
+static void keys(clv_bytes *out) { clv_config_write_completions(CLV_CONFIG_SESSION, out); }
 
 /* clang-format off */
 static const clv_cli_command commands[] = {
@@ -192,11 +192,11 @@ static const clv_cli_option options[] = {
 /* clang-format on */
 
 static clv_code man_session(clv_bytes *out, clv_err *err) {
-  return clv_config_man(CLV_CONFIG_SESSION, out, err);
+  return clv_config_write_man_page(CLV_CONFIG_SESSION, out, err);
 }
 
 static clv_code man_policy(clv_bytes *out, clv_err *err) {
-  return clv_config_man(CLV_CONFIG_POLICY, out, err);
+  return clv_config_write_man_page(CLV_CONFIG_POLICY, out, err);
 }
 
 static const clv_cli_page pages[] = {

@@ -11,7 +11,7 @@
 
 /* ---- attributes ------------------------------------------------------------------------------ */
 
-static bool is_flag(const clv_attr_row *row) { return clv_attr_type(row->key)[0] == 't'; }
+static bool is_flag(const clv_attr_row *row) { return clv_attr_type_name(row->key)[0] == 't'; }
 
 /* Appends the default value as JSON, such as "false" or "0.5"; nothing without a default. */
 static void put_default(const clv_op_def *def, const clv_attr_row *row, clv_bytes *out) {
@@ -35,7 +35,7 @@ static const char *default_in_words(const clv_op_def *def, const clv_attr_row *r
 /* Describes an attribute, such as "integer, 1..8, 1 unless given: layers, one above the other". */
 static void describe_attr(const clv_op_def *def, const clv_attr_row *row, clv_bytes *out) {
   const char *words = default_in_words(def, row);
-  clv_bytes_puts(out, clv_attr_type(row->key));
+  clv_bytes_puts(out, clv_attr_type_name(row->key));
   if (!is_flag(row)) clv_bytes_printf(out, ", %.10g..%.10g", row->low, row->high);
   clv_bytes_puts(out, ", ");
   if (words) {
@@ -51,7 +51,7 @@ static void json_attr(const clv_op_def *def, const clv_attr_row *row, clv_bytes 
   clv_bytes_printf(out, "{\"key\":%d,\"name\":", (int)row->key);
   clv_bytes_add_json(out, clv_attr_name(row->key));
   clv_bytes_puts(out, ",\"type\":");
-  clv_bytes_add_json(out, clv_attr_type(row->key));
+  clv_bytes_add_json(out, clv_attr_type_name(row->key));
   clv_bytes_printf(out, ",\"required\":%s,\"default\":", row->is_required ? "true" : "false");
   size_t before = out->len;
   put_default(def, row, out);

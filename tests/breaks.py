@@ -29,17 +29,17 @@ of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler",
    a_share_starts_with_what_it_saved=("static void activate_share", "s->virtual_ns = CLV_MAX(s->virtual_ns, least_share_time(of));", ";"),
    the_last_to_ask_is_first=("static clv_share *first_waiting_of_tenant", "s->request_number < first->request_number", "s->request_number > first->request_number"),
    the_last_tenant_to_ask_is_first=("static clv_share *first_waiting_share", "s->request_number < first->request_number", "s->request_number > first->request_number"),
-   weights_do_not_count=("static void charge", "(threads + s->owner->weight - 1) / s->owner->weight", "threads"),
+   weights_do_not_count=("static void charge", "(threads + s->owner_tenant->weight - 1) / s->owner_tenant->weight", "threads"),
    small_ones_overtake=("static void start_waiting_shares", "s->n_threads_wanted <= t->n_free", "t->n_free"),
    a_slice_has_no_length=("static bool has_used_slice", "|| now - s->slice_start_ns < s->scheduler->o.slice_ns", ""),
    a_stopped_share_waits=("static void wait", "s->is_waiting && !s->is_stopped", "s->is_waiting"),
-   a_credit_has_no_limit=("void clv_share_refund", "ns = CLV_MIN(ns, now - s->slice_start_ns - s->refunded_ns);", ""),
-   a_credit_is_not_the_tenants=("void clv_share_refund", "subtract_to_zero(s->owner->virtual_ns, ns * s->n_threads_held / s->owner->weight)", "s->owner->time"))
+   a_credit_has_no_limit=("void clv_share_refund_time", "ns = CLV_MIN(ns, now - s->slice_start_ns - s->refunded_ns);", ""),
+   a_credit_is_not_the_tenants=("void clv_share_refund_time", "subtract_to_zero(s->owner_tenant->virtual_ns, ns * s->n_threads_held / s->owner_tenant->weight)", "s->owner_tenant->time"))
 
 # ---- layers that name what they read -------------------------------------------------------------
 of("common/model/models/from.c", "tests/unit/models/test_models",
-   a_layer_may_be_read_by_nobody=("static bool is_value_read", "return node == g->output;", "return node <= g->output;"),
-   inputs_come_in_any_order=("clv_code clv_layer_inputs", "in[i] = find_node(", "in[n - 1 - i] = node_called("),
+   a_layer_may_be_read_by_nobody=("static bool is_read_later", "return node == g->output_node;", "return node <= g->output_node;"),
+   inputs_come_in_any_order=("clv_code clv_layer_find_inputs", "in[i] = find_node(", "in[n - 1 - i] = node_called("),
    a_layer_may_read_itself=("static bool is_layer_name", "return true;", "return false;"),
    records_may_be_joined=("clv_code clv_layer_check_batch_dim", "!g->has_per_input_batches", "g->n_nodes"))
 of("common/model/graph/slice.c", "tests/net/training/test_graphs.py",
@@ -72,12 +72,12 @@ of("master/train/batch_weight.c", "tests/unit/train/test_accuracy",
    ignored_places_are_judged=("size_t clv_trainer_count_labelled(", "labelled += !clv_trainer_is_ignored_label(t, label[i]);", "labelled += t && label[i] != INT64_MIN;"),
    places_weigh_alike=("double clv_trainer_batch_weight(", "class_weight_of(&t->config->loss.weight, label[i])", "class_weight_of(&t->config->loss.weight, -1)"))
 of("common/model/models/loss.c", "tests/net/training/test_places.py",
-   a_session_keeps_its_weights=("clv_code clv_session_loss_graph(", "if (weights)", "if (false)"))
+   a_session_keeps_its_weights=("clv_code clv_session_make_loss_graph(", "if (weights)", "if (false)"))
 of("master/train/optimizer.c", "tests/net/training/test_habits.py",
    normalisations_decay=("static bool has_weight_decay(", "p->shape.rank > 1 && !is_normalisation(g->nodes[p->node].op)", "p->shape.rank > 1 || is_normalisation(g->nodes[p->node].op)"),
    nothing_is_left_out=("static size_t make_group_per_list(", "if (side) ret[n].weight_decay = 0;", ";"))
 of("common/model/optim/schedule.c", "tests/unit/optim/test_schedule",
-   no_rate_is_zero=("double clv_lr_at(", "if (step < warmup && schedule->from_zero) return", "if (!warmup && schedule->from_zero) return"))
+   no_rate_is_zero=("double clv_lr_at(", "if (step < warmup && schedule->starts_at_zero) return", "if (!warmup && schedule->starts_at_zero) return"))
 of("common/model/config/session.c", "tests/net/training/test_habits.py",
    accumulation_is_forgotten=("static clv_code set_accumulation(", "c->pipeline.micro_batches = parts;", ""))
 of("master/score/score.c", "tests/unit/score/test_score",
@@ -92,7 +92,7 @@ of("master/train/eval.c", "tests/net/hostile/test_order.py",
    records_are_evaluated_as_they_stand=("static clv_code draw_order(", "clv_rng_permutation(&stream, e->row_of_sent, n);", "for (uint32_t i = 0; stream.seed && i < n; i++) e->row_of_sent[i] = i;"),
    answers_stay_in_the_sent_order=("static void store_rows(", "e->collects_all_rows ? e->row_of_sent[s->at + i] : i", "e->collects_all_rows ? s->at + i : i"))
 of("common/model/graph/attrs.c", "tests/unit/graph/test_ops",
-   weights_may_be_below_zero=("static clv_code set_weights(", "if (!(x >= row->low && x <= row->high))", "if (false)"))
+   weights_may_be_below_zero=("static clv_code set_class_weights(", "if (!(x >= row->low && x <= row->high))", "if (false)"))
 
 # ---- ops of transformers -------------------------------------------------------------------------
 of("kernels/ops/embedding.c", "tests/ops/test_refusals embedding",
@@ -109,7 +109,7 @@ of("kernels/ops/last.c", "tests/ops/test_refusals last",
 of("kernels/ops/linear.c", "tests/unit/graph/test_ops",
    biases_are_drawn_with_a_deviation=("static clv_slot initial_values(", "(bias && a->init_std > 0)", "(bias && false)"))
 of("common/model/graph/params.c", "tests/unit/graph/test_ops",
-   two_parameters_have_one_name=("clv_code clv_params_of(", "CLV_TRY(check_names(p, g, err));", "(void)check_names;"))
+   two_parameters_have_one_name=("clv_code clv_params_make(", "CLV_TRY(check_names(p, g, err));", "(void)check_names;"))
 
 # ---- accounts ------------------------------------------------------------------------------------
 of("common/net/fair/account.c", "tests/unit/fair/test_account",
@@ -119,11 +119,11 @@ of("common/net/fair/account.c", "tests/unit/fair/test_account",
 
 # ---- adapters ------------------------------------------------------------------------------------
 of("common/model/graph/lora.c", "tests/unit/graph/test_lora",
-   any_end_of_a_name_is_a_target=("static bool is_target(", "n == len || name[n - len - 1] == '.'", "true"),
+   any_end_of_a_name_is_a_target=("static bool name_matches_target(", "n == len || name[n - len - 1] == '.'", "true"),
    rslora_scales_as_lora=("static clv_code add_adapter(", "l->rslora ? sqrt((double)l->r) : (double)l->r", "(double)l->r"),
    readers_read_the_bare_layer=("static clv_code copy_node(", "add_adapter_sum(w, n, in[0], at, err)", "add_adapter_sum(w, n, in[0], &(int){*at}, err)"),
-   other_stages_get_adapters=("static bool is_in_range(", "&& n->layer >= w->first", ""),
-   b_is_drawn=("static clv_code add_adapter(", "int_attr(CLV_ATTR_INIT_ZERO, 1)", "int_attr(CLV_ATTR_INIT_ZERO, 0)"))
+   other_stages_get_adapters=("static bool is_in_layer_range(", "&& n->layer >= w->first_layer", ""),
+   b_is_drawn=("static clv_code add_adapter(", "make_int_attr(CLV_ATTR_INIT_ZERO, 1)", "make_int_attr(CLV_ATTR_INIT_ZERO, 0)"))
 of("master/plan/adapters.c", "tests/unit/plan/test_adapters",
    the_base_learns=("bool clv_is_param_frozen_by_lora(", "return true;", "return false;"),
    a_name_of_nothing_is_taken=("clv_code clv_adapters_check(", "if (!has_trainable_param_in(", "if (false && !has_trainable_param_in("))
@@ -136,13 +136,13 @@ of("common/model/graph/params.c", FIXED,
 of("common/engine/module_memory.c", FIXED,
    fixed_parameters_are_only_frozen=("static clv_code fill_module(", "if (o->is_frozen_for_good) clv_params_fix_frozen(m->params);", ""))
 of("common/engine/module_state.c", FIXED,
-   fixed_parameters_have_moments=("static bool has_moments(", "&& !p->fixed", ""))
+   fixed_parameters_have_moments=("static bool has_moments(", "&& !p->is_fixed", ""))
 of("master/train/state.c", "tests/net/training/test_lora.py",
-   moments_of_the_frozen_are_put_back=("static bool is_moment_of_fixed_param(", "return p->fixed;", "return false;"))
+   moments_of_the_frozen_are_put_back=("static bool is_moment_of_fixed_param(", "return p->is_fixed;", "return false;"))
 of("common/model/weights/peft.c", "tests/unit/weights/test_peft",
    a_pattern_is_any_end_of_a_name=("static bool is_layer_match(", "n == len || layer[n - len - 1] == '.'", "true"),
    dora_is_taken_for_lora=("static clv_code require_off(", "if (is_off) return CLV_OK;", "if (is_off || key) return CLV_OK;"),
-   keys_of_others_are_skipped=("static clv_code read_pair(", "if (is_off) return CLV_OK;", "return CLV_OK;"),
+   keys_of_others_are_skipped=("static clv_code read_member(", "if (is_off) return CLV_OK;", "return CLV_OK;"),
    a_start_changes_the_base_in_silence=("static clv_code read_init_method(", "== 0) return CLV_OK;", "!= 0) return CLV_OK;"))
 of("master/run/run_export.c", "tests/net/training/test_lora.py",
    merged_weights_are_not_scaled=("static void add_product(", "read_value(w, (size_t)at) + scale * sum", "read_value(w, (size_t)at) + sum * (scale > 0)"),
@@ -159,20 +159,20 @@ of("common/model/config/emit.c", "tests/unit/plan/test_adapters",
 of("master/api/core/module.c", "tests/net/training/test_lora.py",
    an_adapter_begins_as_its_layer=("clv_code clv_layer_keys(", "if (is_later_node_of_layer(g, i))", "if (is_later_node_of_layer(g, i) && false)"))
 of("worker/service/artifact.c", "tests/net/training/test_lora.py",
-   an_artifact_has_adapters=("static clv_code list_wanted_tensors(", "clv_lora_is_adapter(p->name)", "false"))
+   an_artifact_has_adapters=("static clv_code list_wanted_tensors(", "clv_name_is_of_adapter(p->name)", "false"))
 
 # ---- folders of pretrained weights ---------------------------------------------------------------
 PRETRAINED = "tests/unit/weights/test_pretrained"
 of("common/model/weights/index.c", PRETRAINED,
    an_index_names_any_file=("static clv_code check_file_name(", "!clv_weights_is_file_name(file) ||", ""),
-   an_index_has_no_limit=("static clv_code read_map(", "n > CLV_WEIGHTS_MAX_TENSORS", "false"))
+   an_index_has_no_limit=("static clv_code read_weight_map(", "n > CLV_WEIGHTS_MAX_TENSORS", "false"))
 of("common/model/weights/names.c", PRETRAINED,
-   the_first_of_two_names_will_do=("clv_code clv_weights_find_name(", "s.second_found != CLV_WEIGHTS_NONE", "false"),
-   fresh_names_end_anywhere=("bool clv_weights_is_fresh(", "(!name[len] || name[len] == '.')", "true"))
+   the_first_of_two_names_will_do=("clv_code clv_weights_find_name(", "s.second_found_index != CLV_WEIGHTS_NONE", "false"),
+   fresh_names_end_anywhere=("bool clv_weights_is_newly_initialised(", "(!name[len] || name[len] == '.')", "true"))
 of("common/model/weights/folder.c", PRETRAINED,
-   an_index_is_believed=("static clv_code open_part_once(", "code = check_part(f, k, err);", "(void)check_part;"),
-   all_files_are_opened=("clv_code clv_weights_folder_match(", "clv_name_list missing = {0};", "clv_name_list missing = {0}; for (size_t k = 0; k < f->index.n_files; k++) { CLV_TRY(open_part_once((clv_weights_folder *)(uintptr_t)f, k, err)); }"),
-   two_parameters_take_one_tensor=("clv_code clv_weights_folder_match(", "return check_no_tensor_shared(f, want, ret_found, n, err);", "(void)check_no_tensor_shared; return CLV_OK;"))
+   an_index_is_believed=("static clv_code open_part_once(", "code = check_part_against_index(f, k, err);", "(void)check_part_against_index;"),
+   all_files_are_opened=("clv_code clv_weights_folder_match_tensors(", "clv_name_list missing = {0};", "clv_name_list missing = {0}; for (size_t k = 0; k < f->index.n_files; k++) { CLV_TRY(open_part_once((clv_weights_folder *)(uintptr_t)f, k, err)); }"),
+   two_parameters_take_one_tensor=("clv_code clv_weights_folder_match_tensors(", "return check_no_tensor_shared(f, want, ret_found, n, err);", "(void)check_no_tensor_shared; return CLV_OK;"))
 of("common/model/weights/common.c", PRETRAINED,
    a_file_may_change_while_it_is_read=("clv_code clv_weights_check_stamp(", "if (now.size", "if (label || now.size"))
 PARTS = "tests/unit/weights/test_parts"
@@ -180,9 +180,9 @@ of("common/model/weights/read.c", PARTS,
    parts_lie_behind_their_tensor=("clv_code clv_weights_read_range(", "n > e->bytes - offset", "false"),
    a_file_read_in_parts_may_change=("clv_code clv_weights_read_range(", "return clv_weights_check_stamp(f->fd.fd, f->label, &f->hashed_stamp, err);", "return CLV_OK;"))
 of("common/model/weights/write.c", PARTS,
-   bytes_may_be_missing=("static clv_code check_complete(", "if (w->targets[i].done != w->targets[i].bytes)", "if (w->targets[i].done > w->targets[i].bytes)"),
-   parts_come_in_any_order=("clv_code clv_weights_put(", "offset != t->done ||", ""),
-   what_is_given_up_stays=("void clv_weights_writer_free(", "if (w->tmp) unlink(w->tmp);", ";"))
+   bytes_may_be_missing=("static clv_code check_complete(", "if (w->destinations[i].bytes_written != w->destinations[i].bytes)", "if (w->destinations[i].bytes_written > w->destinations[i].bytes)"),
+   parts_come_in_any_order=("clv_code clv_weights_writer_put(", "offset != t->bytes_written ||", ""),
+   what_is_given_up_stays=("void clv_weights_writer_free(", "if (w->tmp_path) unlink(w->tmp_path);", ";"))
 MEMORY = "tests/net/training/test_memory.py"
 of("master/train/modules.c", MEMORY,
    evaluations_have_moments=("static clv_code load_modules(", "if (t->use != CLV_TRAINER_EVALUATION) CLV_TRY(make_optimizer(t, err));", "CLV_TRY(make_optimizer(t, err));"))
@@ -209,7 +209,7 @@ of("worker/store/store.c", PRETRAINED_NET,
 of("master/plan/privacy.c", PRETRAINED_NET,
    new_heads_count_as_known=("static void note_layer_params(", "f->starts_from_seed &=", "f->starts_from_seed &= false &&"))
 of("worker/service/artifact.c", PRETRAINED_NET,
-   fresh_names_are_looked_for=("static clv_code load_into_module(", "r->n_fresh", "0"))
+   fresh_names_are_looked_for=("static clv_code load_into_module(", "r->n_new_params", "0"))
 
 # ---- bases that several sessions share -----------------------------------------------------------
 BASES, BASES_NET = "tests/unit/store/test_bases", "tests/net/hostile/test_shared_bases.py"
@@ -228,7 +228,7 @@ of("worker/service/artifact.c", BASES_NET,
    an_open_base_is_withheld=("static clv_code withhold_frozen(", "spec->readable != CLV_READ_ALL", "spec->readable <= CLV_READ_NONE"))
 of("worker/service/load_module.c", BASES_NET,
    every_session_has_a_base_of_its_own=("static clv_code list_shared(", "|| !r->frozen_is_final", "|| true"),
-   fresh_parameters_are_lent=("static clv_code list_shared(", "!clv_weights_is_fresh(r->frozen[i], r->fresh, r->n_fresh)", "r->frozen[i]"))
+   fresh_parameters_are_lent=("static clv_code list_shared(", "!clv_weights_is_newly_initialised(r->frozen[i], r->new_params, r->n_new_params)", "r->frozen[i]"))
 of("common/engine/module_memory.c", BASES_NET,
    what_is_lent_costs_nothing=("static clv_code charge_known_memory(", "m->params->total_bytes + m->params->shared_bytes", "m->params->total_bytes"))
 of("common/engine/node_frames.c", BASES_NET,
@@ -251,8 +251,8 @@ of("kernels/cpu/linear.c", NARROW,
 of("kernels/cpu/linear_bf16.c", NARROW,
    narrow_weights_are_read_as_f32=("static cpu_pairs_factor make_weight_factor(", "is_bf16 = k->k.d.bf16_weight;", "is_bf16 = false;"))
 of("common/model/graph/params.c", NARROW,
-   weights_that_learn_are_narrow=("void clv_params_frozen_to_bf16(", "!q->frozen ||", ""),
-   narrow_weights_take_as_much=("void clv_params_frozen_to_bf16(", "q->bytes = q->n * clv_dtype_size(CLV_BF16);", ";"))
+   weights_that_learn_are_narrow=("void clv_params_convert_frozen_to_bf16(", "!q->frozen ||", ""),
+   narrow_weights_take_as_much=("void clv_params_convert_frozen_to_bf16(", "q->bytes = q->n * clv_dtype_size(CLV_BF16);", ";"))
 of("common/base/tensor/tensor.c", NARROW,
    halves_are_cut_off=("uint16_t clv_bf16_of(", "0x7fff + (bits >> 16 & 1)", "0"))
 of("master/api/core/module.c", "tests/net/training/test_lora.py bf16_base_gives_the_same_bits_in_any_placement",
@@ -380,13 +380,13 @@ of("common/engine/reference/rref_owner.c", PROGRAMS,
 LINK_CELLS, LINKS = "tests/unit/link/test_tables", "simulate/links --runs 300"
 of("common/net/link/link_state.c", LINK_CELLS,
    a_link_is_open_with_its_first_lane=("static clv_code attach", "if (++l->n_attached == l->n_lanes)", "if (++l->n_attached)"),
-   a_lane_joins_twice=("static clv_code join_lane", "l->lanes[n->index].has_joined ||", ""),
+   a_lane_joins_twice=("static clv_code join_lane", "l->lanes[n->lane_index].has_joined ||", ""),
    a_link_that_attaches_does_not_end=("static state_action *const actions", "[CLV_LINK_ATTACHING] = {join_lane, attach_lane, refuse_event, end_link,", "[CLV_LINK_ATTACHING] = {join_lane, attach_lane, refuse_event, ignore_event,"),
    an_end_is_said_again=("static state_action *const actions", "[CLV_LINK_ENDING] = {refuse_event, ignore_event, refuse_event, ignore_event, remove_lane}", "[CLV_LINK_ENDING] = {refuse_event, ignore_event, refuse_event, end_link, remove_lane}"),
    a_link_is_gone_before_its_last_lane=("static clv_code remove_lane", "--l->n_joined == 0", "--l->n_joined == 1"))
 of("common/net/link/lane.c", LINK_CELLS,
-   credit_comes_on_any_lane=("[CLV_LANE_BULK] = {", "[CREDIT] = refuse_on_bulk", "[CREDIT] = on_credit"),
-   packets_come_on_any_lane=("[CLV_LANE_BULK] = {", "[PACKET] = refuse_on_bulk", "[PACKET] = on_packet"),
+   credit_comes_on_any_lane=("[CLV_LANE_BULK] = {", "[CREDIT] = refuse_on_bulk_lane", "[CREDIT] = on_credit"),
+   packets_come_on_any_lane=("[CLV_LANE_BULK] = {", "[PACKET] = refuse_on_bulk_lane", "[PACKET] = on_packet"),
    the_first_frame_is_any=("[CLV_LANE_ACCEPTED] = {", "[PING] = refuse_before_attach", "[PING] = on_ping"))
 of("worker/store/caches.c", "tests/unit/store/test_caches",
    a_row_number_stands_in_a_text=("static clv_code check_rows(", "is outside 0..%llu\", i,", "is outside 0..%llu\", (size_t)rows[i],"))
@@ -394,7 +394,7 @@ of("common/net/link/reassembly.c", LINK_CELLS,
    a_second_head_is_taken=("static partial_action *const actions", "[CLV_PARTIAL_HEADED] = {refuse_second_head,", "[CLV_PARTIAL_HEADED] = {take_head,"),
    bytes_come_twice=("static clv_code claim_span", "before && before->to > from", "false"))
 of("common/net/link/recv_window.c", LINKS,
-   credit_is_granted_twice=("static uint64_t take_due_credit", "r->credit_pending = 0;", ""),
+   credit_is_granted_twice=("static uint64_t take_due_credit", "r->unsent_credit = 0;", ""),
    the_last_credit_is_held_back=("static uint64_t take_due_credit", "!idle &&", ""))
 
 # ---- the engine ----------------------------------------------------------------------------------
@@ -467,15 +467,15 @@ of("common/engine/node_links.c", "tests/unit/engine/test_master",
    what_cannot_leave_fails_elsewhere_alone=("void clv_node_send(", "if (clv_contexts_fail_context(n->contexts, c.context, c.module, &err)) return;", "if (code == CLV_OK) return;"))
 CONNECTIONS = "tests/unit/link/test_reconnects"
 of("common/net/link/link_state.c", CONNECTIONS,
-   an_older_connection_is_taken=("static clv_code join_again", "n->connection <= s->connection", "n->connection < s->connection"),
+   an_older_connection_is_taken=("static clv_code join_again", "n->connection_number <= s->connection_number", "n->connection_number < s->connection_number"),
    the_earlier_connection_need_not_end=("static clv_code join_again", "n->must_wait = s->has_joined;", "n->must_wait = false;"))
 of("common/net/link/link_state.c", CONNECTIONS,
-   an_outage_never_ends=("static void note_outage", "l->outage_since_ns = 0;", ""))
+   an_outage_never_ends=("static void count_outage", "l->outage_since_ns = 0;", ""))
 of("common/net/link/lane_log.c", CONNECTIONS,
-   all_is_sent_again=("clv_code clv_lane_log_resume", "CLV_TRY(clv_lane_log_ack(g, received, removed, err));", "if (received > g->n_sent) return CLV_INVALID;"),
-   nothing_is_sent_again=("clv_code clv_lane_log_resume", "g->unsent = g->first;", ""))
+   all_is_sent_again=("clv_code clv_lane_log_continue_after", "CLV_TRY(clv_lane_log_remove_acked(g, received, removed, err));", "if (received > g->n_sent) return CLV_INVALID;"),
+   nothing_is_sent_again=("clv_code clv_lane_log_continue_after", "g->next_to_pass = g->first;", ""))
 of("common/net/link/lane.c", CONNECTIONS,
-   credit_is_granted_again=("static clv_code on_attached", "if (is_first && ln->index == 0)", "if (ln->index == 0)"),
+   credit_is_granted_again=("static clv_code on_attached", "if (is_first && ln->lane_index == 0)", "if (ln->lane_index == 0)"),
    a_lost_link_ends=("static bool may_reconnect", "return code == CLV_UNAVAILABLE ||", "return"))
 of("master/api/core/runtime.c", "tests/net/operations/test_outages.py silence_ends_nothing",
    links_between_workers_do_not_stop_the_clock=("static bool is_any_link_mending", "reports_outage(rt, p) ||", "false ||"))
@@ -491,12 +491,12 @@ of("worker/service/service.c", "tests/net/operations/test_daemon.py sigterm_lets
 of("master/run/run_recover.c", "tests/net/operations/test_outages.py worker_that_restarts_while_resume_connects_is_waited_for",
    a_worker_that_restarts_while_connecting_ends_the_run=("static bool may_be_temporary", "return clv_run_lock_check_newest(r->lock, &ignored) == CLV_OK;", "return clv_run_lock_check_newest(r->lock, &ignored) != CLV_OK;"))
 of("common/net/link/redial.c", CONNECTIONS,
-   a_refusal_waits_for_the_lease=("static void check_refusals", "!r->refused_ns ||", "r->refused_ns ||"),
-   no_answer_is_waited_for_without_end=("static void find_late_lane", "d->late[d->n_late++] = index;", ""))
+   a_refusal_waits_for_the_lease=("static void end_if_refused_too_long", "!r->refused_since_ns ||", "r->refused_since_ns ||"),
+   no_answer_is_waited_for_without_end=("static void find_late_lane", "d->late_lanes[d->n_late_lanes++] = index;", ""))
 of("common/net/link/link_rpc.c", "tests/net/operations/test_pauses.py pause_over_the_lease_ends_the_run",
    a_link_is_silent_for_the_peer_timeout=("clv_code clv_link_open", "if (options->lease_ms)", "if (!options)"))
 of("common/net/link/received.c", LINKS,
-   messages_are_not_counted=("uint64_t clv_link_received", "__atomic_load_n(&l->lanes[index].received, __ATOMIC_RELAXED)", "0"))
+   messages_are_not_counted=("uint64_t clv_link_n_received", "__atomic_load_n(&l->lanes[index].n_received, __ATOMIC_RELAXED)", "0"))
 of("common/net/link/dial.c", "tests/unit/link/test_dial",
    a_lane_that_is_taken_no_more_is_the_reason=("clv_code clv_link_dial_lane", "if (code != CLV_OK) code = replace_by_end_reason(l, code, err);", ""))
 
@@ -504,28 +504,28 @@ of("common/net/link/dial.c", "tests/unit/link/test_dial",
 WIRE_SESSION, OLD_CLIENT = "tests/unit/wire/test_session", "tests/net/contexts/test_client.py "
 OLD_WORKER = "tests/net/hostile/test_hostile_worker.py "
 of("common/net/wire/hello.c", WIRE_SESSION,
-   protocol_8_is_refused=("clv_code clv_about_get", "from->protocol < CLV_WIRE_PROTOCOL_MIN ||", "from->protocol < CLV_WIRE_PROTOCOL ||"),
-   protocol_7_is_accepted=("clv_code clv_about_get", "from->protocol < CLV_WIRE_PROTOCOL_MIN ||", ""),
+   protocol_8_is_refused=("clv_code clv_about_decode", "from->protocol < CLV_WIRE_PROTOCOL_MIN ||", "from->protocol < CLV_WIRE_PROTOCOL ||"),
+   protocol_7_is_accepted=("clv_code clv_about_decode", "from->protocol < CLV_WIRE_PROTOCOL_MIN ||", ""),
    hello_is_said_once=("clv_code clv_wire_hello_exchange", "if (code != CLV_UNIMPLEMENTED) return code;", "return code;"))
 of("common/net/link/frame_writer.c", CONNECTIONS,
-   an_old_peer_fills_the_log=("void clv_frame_writer_count_accepted", "if (o->has_no_acks)", "if (o->has_no_acks && !n)"))
+   an_old_peer_fills_the_log=("void clv_frame_writer_count_accepted", "if (o->forgets_accepted_messages)", "if (o->forgets_accepted_messages && !n)"))
 of("common/net/link/received.c", CONNECTIONS,
    an_old_peer_gets_acks=("clv_code clv_link_count_received", "if (!l->lease_ms) return CLV_OK;", ""),
-   an_old_peer_may_ack=("clv_code clv_link_note_ack", "if (!l->lease_ms)", "if (!l)"))
+   an_old_peer_may_ack=("clv_code clv_link_handle_ack", "if (!l->lease_ms)", "if (!l)"))
 of("worker/service/session_links.c", OLD_CLIENT + "client_of_protocol_8_meets_a_worker_of_protocol_8",
-   a_worker_mends_links_of_an_old_master=("static uint64_t link_lease_ms", "clv_wire_has_acks(protocol) ?", "protocol ?"))
+   a_worker_mends_links_of_an_old_master=("static uint64_t link_lease_ms", "clv_wire_protocol_has_acks(protocol) ?", "protocol ?"))
 of("worker/service/session_links.c", "tests/net/contexts/test_context_life.py link_to_a_peer_of_protocol_8_has_no_acks",
    a_worker_mends_links_of_an_old_peer=("clv_code clv_session_find_link", "clv_service_protocol(v, uri)", "s->owner_protocol"))
 of("worker/service/methods.c", OLD_CLIENT + "status_reply_has_the_protocol_that_the_caller_reads",
    an_old_status_cannot_read_a_new_worker=("static clv_code on_status", "r.protocol < CLV_WIRE_PROTOCOL ?", "r.protocol > CLV_WIRE_PROTOCOL ?"))
 of("master/api/core/links.c", OLD_WORKER + "worker_of_protocol_8_trains_without_acks",
-   a_master_mends_links_of_an_old_worker=("cleave_status api_open_link", "clv_wire_has_acks(p->protocol) ?", "p->protocol ?"))
+   a_master_mends_links_of_an_old_worker=("cleave_status api_open_link", "clv_wire_protocol_has_acks(p->protocol) ?", "p->protocol ?"))
 
 # ---- messages of several frames ------------------------------------------------------------------
 of("common/net/link/frame_writer.c", CONNECTIONS,
-   more_is_enclosed_than_a_receiver_takes=("static bool hold_frame_back", "o->n_coalesced == CLV_WIRE_BUNDLED ||", ""))
+   more_is_enclosed_than_a_receiver_takes=("static bool hold_frame_back", "o->n_held_frames == CLV_WIRE_BUNDLED ||", ""))
 of("common/net/wire/frame_decode.c", "tests/unit/wire/test_frame_hostile",
-   frames_before_one_are_not_counted=("static clv_code read_preceding_frame", "if (d->preceding->n == CLV_WIRE_BUNDLED)", "if (d->preceding->n == 2 * CLV_WIRE_BUNDLED)"),
+   frames_before_one_are_not_counted=("static clv_code read_preceding_frame", "if (d->preceding_frames->n == CLV_WIRE_BUNDLED)", "if (d->preceding_frames->n == 2 * CLV_WIRE_BUNDLED)"),
    a_frame_before_one_has_some_before_it=("clv_code clv_frame_decode_bundled", "decoder d = {.limits = limits};", "clv_bundle none = {0};\n  decoder d = {.limits = limits, .before = &none};"))
 
 SPARED = "tests/unit/engine/test_spared"
@@ -540,7 +540,7 @@ of("common/engine/context_free.c", SPARED,
    a_failure_is_not_the_references=("void clv_value_free(", "v->ctx->failure ? v->ctx->failure : &clv_shared_err_context_ended", "&clv_shared_err_context_ended"),
    what_a_call_on_its_way_takes_goes_before=("void clv_value_free_if_dropped", "&& !is_retained_for_announced_call(v)", ""))
 of("common/engine/context_end.c", SPARED,
-   statistics_of_spared_calls_stay=("static void free_all_but_retained(", "c->restores_buffers = end->has_commit && !end->commit.apply;", ""),
+   statistics_of_spared_calls_stay=("static void free_all_but_retained(", "c->restores_buffers = end->has_commit && !end->commit.applies_step;", ""),
    who_waits_for_the_last_end_hears_nothing=("void clv_context_abort(", "if (owes) send_final_ended(e, c);", "(void)owes;"))
 of("common/engine/context_call.c", SPARED,
    a_leaf_behind_the_end_stays=("static clv_code get_arg_value(", "(*ret)->is_retained = (*ret)->is_dropped = true;", ""))
@@ -570,7 +570,7 @@ of("common/model/graph/tensor_parallel.c", "tests/unit/graph/test_divide",
    a_remainder_is_lost=("clv_code clv_divide_check_node", "extent % n_parts", "false"),
    glue_has_a_layers_key=("static clv_code add_glue_node", "name, CLV_GLUE_LAYER,", "name, 0,"),
    the_last_part_is_added_first=("static clv_code join_sum", "(int)k;", "(int)(v->d->n_parts - k);"),
-   each_part_adds_the_bias=("static clv_code add_rows", "attrs.bias = false;", ""))
+   each_part_adds_the_bias=("static clv_code add_layer_by_rows", "attrs.bias = false;", ""))
 of("master/api/extra/parallel_state.c", "tests/unit/api/test_parallel",
    a_parts_shape_is_taken_for_the_whole=("static cleave_status check_item", "counter || clv_shape_equal(&shape, &of->shape)", "true"),
    only_the_first_part_is_read=("static cleave_status join_module", "part_index_of(p, i)", "0"))
@@ -584,7 +584,7 @@ of("common/engine/node.c", SIMULATED,
    what_is_enclosed_stays_when_a_node_waits=("bool clv_node_poll", "clv_node_flush(n);", ""))
 of("common/net/link/send_queue.c", SIMULATED,
    what_has_waited_waits_for_the_next=("static void append_packet(", "p->is_coalesced = false;", ""),
-   credit_is_not_given_back=("void clv_send_queue_add_credit", "CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));", "d->credit_left;"))
+   credit_is_not_given_back=("void clv_send_queue_add_credit", "CLV_MIN(d->granted_credit, d->available_credit + CLV_MIN(bytes, d->granted_credit));", "d->available_credit;"))
 of("master/api/core/send.c", SIMULATED,
    a_failure_of_a_context_is_told_to_nobody=("void api_context_send_aborts", "if (!(c->nodes & ~notified & NODE_BIT(i))) continue;", "continue;"))
 of("master/api/core/links.c", SIMULATED,
@@ -601,13 +601,13 @@ of("master/api/core/module_load.c", SIMULATED,
 
 # ---- memory that the host cannot touch -----------------------------------------------------------
 of("common/model/graph/plan_run.c", "tests/unit/graph/test_far",
-   a_device_is_lent_the_callers_memory=("static char *kernel_address(", "p->backend->memory && callers", "false"),
+   a_device_is_lent_the_callers_memory=("static char *address_for_kernels(", "p->backend->memory && callers", "false"),
    what_fails_late_is_not_heard=("static clv_code finish_phase(", "if (err) *err = device_err;", "return CLV_OK;"),
-   what_was_refused_has_no_place=("static clv_code finish_phase(", "return add_error_place(p, s, err);", "break;"),
+   what_was_refused_has_no_place=("static clv_code finish_phase(", "return add_step_to_error(p, s, err);", "break;"),
    inputs_stay_with_the_caller=("static clv_code prepare_inputs(", "keep_inputs && !p->backend->memory", "keep_inputs"))
 of("common/model/graph/plan_memory.c", "tests/unit/graph/test_far",
-   copies_have_no_room=("static void place_copies(", "p->info.scratch_bytes = p->rng_position_offset +", "(void)"),
-   copies_stand_on_the_same_place=("static void place_copies(", "end[backward] += clv_align_up(bytes[space], 64);", ""))
+   copies_have_no_room=("static void place_caller_copies(", "p->info.scratch_bytes = p->rng_position_offset +", "(void)"),
+   copies_stand_on_the_same_place=("static void place_caller_copies(", "end[backward] += clv_align_up(bytes[space], 64);", ""))
 of("common/model/graph/plan_forward.c", "tests/unit/graph/test_far",
    refs_kernels_compute_in_a_devices_memory=("static clv_code prepare_kernel(", "&& !p->backend->memory", ""))
 of("common/engine/module_block.c", "tests/unit/engine/test_far",
@@ -645,7 +645,7 @@ of("master/api/core/await.c", FUTURES,
 of("master/api/core/wait.c", FUTURES,
    waits_for_modules_are_not_interrupted=("bool api_wait(", "if (api_is_interrupted(rt)) return false;\n  return api_sleep(rt, until_ns) && !api_is_interrupted(rt);", "return api_sleep(rt, until_ns);"))
 of("common/net/rpc/fork.c", FUTURES,
-   children_share_connections=("static void after_fork_in_child(", "dup3(none, forks.fds[i], O_CLOEXEC)", "0"))
+   children_share_connections=("static void after_fork_in_child(", "dup3(none, forks.fds_to_close[i], O_CLOEXEC)", "0"))
 of("common/net/rpc/channel.c", FUTURES,
    calls_of_a_thread_are_not_interrupted=("static bool is_call_interrupted(", "waiter_says_stop()", "false"))
 of("master/api/core/await.c", FUTURES,
@@ -664,7 +664,7 @@ of("master/api/core/await.c", DAEMONS + " programs_give_the_bits_of_a_local_run"
        "if (f->cannot_cancel || f->is_finished) api_future_settle(rt, f, &why); else api_future_end_early(rt, f, &why);",
        "if (!f) api_future_end_early(rt, f, &why);"))
 of("common/net/rpc/channel.c", "tests/net/operations/test_tls.py dying_server_is_not_reported_as_a_refusal",
-   who_dies_behind_the_handshake_has_refused_us=("static clv_code connect_to(", "code != CLV_UNAUTHENTICATED ||", "true ||"))
+   who_dies_behind_the_handshake_has_refused_us=("static clv_code connect_with_retry(", "code != CLV_UNAUTHENTICATED ||", "true ||"))
 
 # ---- workers that come back ----------------------------------------------------------------------
 REJOIN = "tests/net/api/test_api_rejoin.py killed_direct"
@@ -702,7 +702,7 @@ of("common/engine/context_unload.c", "tests/unit/engine/test_unload",
    running_statistics_do_not_keep_a_module=("static bool is_used_by_context(", "has_bit(c->buffers_saved, module) ||", ""),
    calls_do_not_keep_a_module=("static bool is_used_by_context(", "v->producer->module == module", "false"))
 of("common/engine/node_modules.c", "tests/unit/engine/test_unload",
-   free_tensors_of_its_sizes_stay=("clv_code clv_node_remove_module(", "clv_pool_shrink(n->o.pool);", ""),
+   free_tensors_of_its_sizes_stay=("clv_code clv_node_remove_module(", "clv_pool_free_unused_tensors(n->o.pool);", ""),
    what_it_did_is_forgotten=("static clv_code remove_from_index(", "if (!pinned) add_counts(&n->unloaded_counts, &c);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
    what_a_module_was_charged_stays=("void clv_module_free(", "if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), m->charged_bytes);", ""),
@@ -712,7 +712,7 @@ of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
 of("common/model/graph/reads.c", "tests/unit/graph/test_reads",
    an_input_that_wants_a_gradient_reads_nothing=("static bool reads_params_in_backward(", "any |= nodes[n->in[k]].needs_grad;", ";"),
    what_no_output_needs_is_read=("static bool reads_params_in_backward(", "return any && nodes[i].is_reachable && nodes[i].has_params;", "return any && nodes[i].has_params;"),
-   a_batchnorm_reads_nothing=("static bool can_be_fused", "|| def->uses_batch_statistics", ""))
+   a_batchnorm_reads_nothing=("static bool can_fuse_gradients", "|| def->uses_batch_statistics", ""))
 of("worker/store/state_names.c", "tests/unit/store/test_states",
    a_name_goes_to_the_disk_as_it_is=("clv_code clv_state_check_name(", "if (clv_is_file_name(name))", "if (true)"),
    a_full_disk_is_no_full_disk=("", "{ENOSPC, \"the worker's disk is full\"", "{0, \"the worker's disk is full\""))
@@ -735,7 +735,7 @@ of("common/engine/node_saves.c", "tests/unit/engine/test_saves",
 of("common/engine/node_files.c", "tests/unit/engine/test_saves",
    a_file_of_another_digest_is_loaded=("static clv_code open_file(", "if (code == CLV_OK) code = check_digest(f, *ret, err);", ""))
 of("common/model/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
-   a_mean_over_none_is_left_as_it_was=("static clv_code write_nan_output(", "i < k->n_out", "i < k->n_out && !k"),
+   a_mean_over_none_is_left_as_it_was=("static clv_code write_nan_output(", "i < k->n_output_values", "i < k->n_output_values && !k"),
    what_nothing_flows_to_keeps_its_gradient=("static clv_code zero_weight_gradients(", "CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err))", "(void)bytes"))
 of("master/api/core/adapters.c", "tests/net/api/test_api_shapes.py",
    the_base_under_adapters_learns=("void api_adapters_freeze_base(", "p->frozen = true;", ""))
@@ -784,8 +784,8 @@ of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_a_session_sent_stays_in_the_slots=("void clv_gpu_close_slots(", "memset(g->slots[i].host, 0, GPU_SLOT_BYTES);", ";"),
    a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "wait_for_slot(g, *ret, err)", "((void)err, CLV_OK)"))
 of("common/model/graph/plan_run.c", RECORDING,
-   an_occasion_is_baked_into_a_graph=("static clv_code upload_rng_position(", "if (!p->uses_rng_position || !p->options.records) return CLV_OK;", "return CLV_OK;"),
-   a_graph_adds_where_it_should_overwrite=("static clv_record_key recorder_key(", "(uintptr_t)phase << 1 | f->accumulate", "(uintptr_t)phase << 1"),
+   an_occasion_is_baked_into_a_graph=("static clv_code upload_rng_position(", "if (!p->uses_rng_position || !p->options.recorder) return CLV_OK;", "return CLV_OK;"),
+   a_graph_adds_where_it_should_overwrite=("static clv_record_key recorder_key(", "(uintptr_t)phase << 1 | f->adds_to_grads", "(uintptr_t)phase << 1"),
    a_graph_writes_the_gradients_of_another_context=("static clv_record_key recorder_key(", "key.pointers[SPACE_COUNT + 1] = f->grads;", ""))
 of("kernels/recorder.c", RECORDING,
    what_is_not_recorded_is_an_error=("static void make_record(", "mark_refused(r, k, &reason);", "k->record = r;"))
@@ -830,7 +830,7 @@ of("worker/service/methods.c", TWO,
 of("master/watch/hello.c", TWO,
    every_stage_computes_on_the_first_device=("static clv_code add_stage(", "h->devices[at], h->kinds[at]", "h->devices[at], h->kinds[0]"))
 of("master/watch/doctor.c", TWO,
-   only_the_first_device_counts=("static bool is_device_used(", "clv_wire_device_of(h, s->device) == at", "at == 0"))
+   only_the_first_device_counts=("static bool is_device_used(", "clv_wire_find_device(h, s->device) == at", "at == 0"))
 of("common/net/wire/hello.c", "tests/unit/wire/test_session",
    an_older_worker_says_nothing_of_its_first_device=("static clv_wire_device_kind derive_device_kind(", "strcmp(m->devices[0], name) == 0 ||", ""))
 of("master/api/core/module.c", CUDA,
@@ -869,23 +869,23 @@ of("kernels/cpu/attention.c", "tests/ops/test_steps",
 HF_CONFIG, HF_GRAPH = "tests/unit/hf/test_hf_config", "tests/unit/hf/test_hf_graph"
 of("common/model/hf/config.c", HF_CONFIG,
    sliding_windows_are_taken_for_all_places=("static clv_code require_words(", "if (more) CLV_TRY(require_word(r, at, err));", "if (more && at) CLV_TRY(clv_json_skip(&r->j, err));"),
-   a_key_that_is_missing_is_zero=("static clv_code check_required(", "rows[i].required && ", "rows[i].low < 0 && "),
+   a_key_that_is_missing_is_zero=("static clv_code check_required(", "rows[i].is_required && ", "rows[i].low < 0 && "),
    a_number_of_config_json_is_taken_whatever_it_is=("static clv_code read_whole(", "(int64_t)at->low, (int64_t)at->high", "INT64_MIN, INT64_MAX"))
 of("common/model/hf/build.c", HF_GRAPH,
-   a_tied_head_has_a_weight_of_its_own=("clv_code clv_hf_lm_head(", "return b->c->tied ?", "return b->c->tied && *x < 0 ?"))
+   a_tied_head_has_a_weight_of_its_own=("clv_code clv_hf_add_lm_head(", "return b->c->is_head_tied ?", "return b->c->is_head_tied && *x < 0 ?"))
 of("common/model/hf/llama.c", HF_GRAPH,
    classes_of_tokens_drop_nothing=("static clv_code add_head(", "b->c->head_dropout", "0"))
 of("common/model/models/ranges.c", "tests/unit/models/test_hf_models",
-   a_prefix_must_be_given=("bool clv_find_layers(", "block = without_prefix(g, block);", ""))
+   a_prefix_must_be_given=("bool clv_block_find_layers(", "block = name_without_prefix(g, block);", ""))
 HF_SPLIT = "tests/net/training/test_hf.py"
 of("common/model/hf/gpt2.c", HF_GRAPH,
-   all_weights_of_gpt2_begin_alike=("static clv_code add_projection(", "b->c->deviation / sqrt(halves)", "b->c->deviation + 0 * halves"))
+   all_weights_of_gpt2_begin_alike=("static clv_code add_projection(", "b->c->init_deviation / sqrt(halves)", "b->c->init_deviation + 0 * halves"))
 of("common/model/hf/encoder.c", HF_GRAPH,
-   blocks_drop_nothing=("static clv_code add_residual_norm(", 'CLV_TRY(clv_hf_dropout(b, "dropout", b->c->hidden_dropout, x, err));', ""))
+   blocks_drop_nothing=("static clv_code add_residual_norm(", 'CLV_TRY(clv_hf_add_dropout(b, "dropout", b->c->hidden_dropout, x, err));', ""))
 of("master/run/run_export.c", HF_SPLIT,
    a_masked_head_has_one_name_of_its_bias=("clv_code clv_export_hf(", "CLV_TRY(add_bias_of_head(&x, err));", "(void)take_bias_of_head;"))
 of("common/model/models/hf.c", HF_SPLIT,
-   lengths_are_not_read=("clv_code clv_hf_model_layers(", 'find_input(g, "lengths", -1)', "-1"))
+   lengths_are_not_read=("clv_code clv_hf_model_add_layers(", 'find_input(g, "lengths", -1)', "-1"))
 
 import breaks_gpu  # as the next ones
 import breaks_guards

@@ -18,7 +18,7 @@ of("common/net/rpc/credentials.c", "tests/unit/rpc/test_identity",
    a_peer_is_whom_grpc_names=("static grpc_auth_property_iterator peer_uris(", "grpc_auth_context_find_properties_by_name(context, GRPC_PEER_URI_PROPERTY_NAME)",
                               "grpc_auth_context_peer_identity(context)"))
 of("common/net/rpc/peers.c", "tests/unit/rpc/test_identity",
-   wasted_calls_are_free=("static rpc_refusal count_wasted_call(", "entry->n_wasted++;", "return RPC_REFUSAL_WITH_STATUS;"))
+   wasted_calls_are_free=("static rpc_refusal count_wasted_call(", "entry->n_wasted_calls++;", "return RPC_REFUSAL_WITH_STATUS;"))
 of("worker/accept_guard.c", "tests/unit/rpc/test_accept_guard", grpc_accepts_by_itself=("", '__asm__("accept4")', '__asm__("other_accept4")'))
 of("worker/read_guard.c", "tests/unit/rpc/test_read_guard", grpc_reads_by_itself=("", '__asm__("SSL_read")', '__asm__("other_SSL_read")'))
 of("common/net/tls/accepted.c", "tests/unit/tls/test_accepted",
@@ -26,17 +26,17 @@ of("common/net/tls/accepted.c", "tests/unit/tls/test_accepted",
    contexts_are_not_verified=("", "SSL_CTX_set_cert_verify_callback(parent, verify_chain, NULL);", ""),
    tickets_resume=("", "SSL_set_options(ssl, SSL_OP_NO_TICKET); SSL_set_num_tickets(ssl, 0);", ""),
    any_usage_is_a_clients=first("static bool is_for_client(", "return clv_tls_cert_usage", "return true;"),
-   a_full_table_sheds_nobody=("static bool make_room_for_connection(", "if (!admission.decide || n_live < admission.max_connections) return true;", "return true;"),
+   a_full_table_sheds_nobody=("static bool make_room_for_connection(", "if (!admission.decide_admission || n_live < admission.max_connections) return true;", "return true;"),
    open_connections_outlive_a_revocation=first("", "e->decision = CLV_TLS_REVOKED; shut_connection(e); if (ended) ended(user, e->uri); n_ended++;", "continue;"))
 of("worker/service/eviction.c", "tests/net/operations/test_revoke.py revoked_caller_is_disconnected_at_once",
    sessions_outlive_a_revocation=("static void mark_revoked(", "s->is_closing = true;", ""))
 of("worker/admission.c", "tests/net/operations/test_connections.py connections_over_an_identity_quota_are_refused",
    connections_have_no_quota=("static clv_tls_decision decide_by_quota(", "h->held >= h->quota", "h->quota == 0"))
 of("common/net/tls/frames.c", "tests/unit/tls/test_frames",
-   frames_are_free=("static const char *charge_bucket(", "f->bucket_level[bucket] += amount;", "f->bucket_level[bucket] += 0 * amount;"))
+   frames_are_free=("static const char *charge_bucket(", "f->bucket_levels[bucket] += amount;", "f->bucket_levels[bucket] += 0 * amount;"))
 of("common/net/tls/revoke.c", "tests/unit/tls/test_crl",
    a_revoked_certificate_is_admitted=("static clv_tls_decision decide_by_list(", "crl && clv_tls_crl_has(crl, issuer, serial)", "crl && !serial"),
-   a_list_that_has_ended_is_enough=("static clv_tls_decision decide_by_list(", "crl && clv_tls_crl_check(crl, issuer, err) != CLV_OK", "crl && !issuer"))
+   a_list_that_has_ended_is_enough=("static clv_tls_decision decide_by_list(", "crl && clv_tls_crl_check_expiry(crl, issuer, err) != CLV_OK", "crl && !issuer"))
 of("common/net/tls/revoke.c", "tests/unit/tls/test_accepted",
    a_revoked_worker_is_dialled=first("", "if (v == CLV_TLS_ADMITTED) return 1;", "v = CLV_TLS_ADMITTED;"))
 of("common/net/tls/signed.c", "tests/unit/tls/test_signed",
@@ -52,17 +52,17 @@ of("common/base/memory.c", "tests/unit/engine/test_charge",
    a_caller_who_left_is_waited_for=first("", "if (!waiter || !waiter->should_stop(waiter->user)) return CLV_OK;", "waiter = NULL;"))
 of("common/net/wire/scan.c", "tests/unit/wire/test_unary",
    messages_take_any_memory=[("static clv_code check_budget(", "s->n_fields > CLV_SCAN_FIELDS", "false"),
-                             ("static clv_code check_budget(", "s->bytes > 2 * message_bytes + CLV_SCAN_BUDGET", "false"),
+                             ("static clv_code check_budget(", "s->memory_bytes > 2 * message_bytes + CLV_SCAN_BUDGET", "false"),
                              ("", "pieces, n_pieces, max_bytes, err", "pieces, n_pieces, SIZE_MAX, err", "common/net/wire/unary.c")])
 of("common/net/wire/failure.c", "tests/unit/wire/test_failure",
    a_failure_keeps_its_text_abroad=first("", "rebuild_failed_op(f->failure.hop, failed_op);", "what = f->failure.text;"))
 of("common/net/wire/module.c", "tests/unit/wire/test_unary",
-   any_number_of_keys_is_taken=("static clv_code get_keys(", "from->keys.len != m->graph.n_nodes * sizeof *m->keys", "!from"))
+   any_number_of_keys_is_taken=("static clv_code decode_keys(", "from->keys.len != m->graph.n_nodes * sizeof *m->node_keys", "!from"))
 of("common/net/fair/account.c", "tests/unit/fair/test_account", quotas_have_no_end=first("", "do {", "most = 0;"))
 of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler", cores_are_not_shared=first("", "if (!s) return true;", "s = NULL;"))
 of("common/net/rpc/end_texts.c", "tests/unit/rpc/test_stream", damage_is_any_end=("", '{"Stream removed", END_DAMAGED},', ""))
 of("common/model/config/worker.c", "tests/unit/config/test_worker",
-   a_lease_ends_before_its_caller=first("static clv_code check_lease(", "if (c->limits.lease_ms", RET_OK))
+   a_lease_ends_before_its_caller=first("static clv_code check_lease_and_timeout(", "if (c->limits.lease_ms", RET_OK))
 of("worker/store/epochs.c", "tests/unit/store/test_epochs",
    an_older_attempt_goes_on=("static clv_code check_epoch(", "last && x->epoch < last->epoch", "last && !x"))
 of("master/data/scan.c", "tests/unit/data/test_scan",
@@ -73,10 +73,10 @@ of("common/net/link/pace.c", "tests/unit/link/test_load", nothing_is_settled=fir
 of("common/net/link/link_state.c", "tests/unit/link/test_tables", a_link_ends_again=("", "if (!n.is_first_end) return;", ""))
 of("common/net/link/send_queue.c", "tests/unit/link/test_tables",
    an_abort_waits=("", "if (urgent) return SEND_NOW;", ""),
-   small_frames_overtake=first("", "bool later = bytes > d->credit_left", "queued = false;"))
+   small_frames_overtake=first("", "bool later = bytes > d->available_credit", "queued = false;"))
 of("common/net/link/recv_window.c", "tests/unit/link/test_tables",
    packets_wait_without_end=first("", "r->n_packets += !flood;", "flood = false;"),
-   credit_is_passed=first("", "if (!over) r->used_bytes += bytes;", "over = false;"))
+   credit_is_passed=first("", "if (!over) r->unreturned_bytes += bytes;", "over = false;"))
 of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
    memory_is_charged_when_it_is_taken=[("", "CLV_TRY(charge_known_memory(m, o, err));", ""), first("", "m->version = 1;", "CLV_TRY(charge_known_memory(m, o, err));")])
 of("common/engine/context_work.c", "tests/unit/engine/test_work",

@@ -24,11 +24,11 @@ rules("common/net/wire/frame_check.c",
    r5_12_a_context_of_0=(CHECK_HEAD, "if (rule->needs_context && f->context == 0)", "if (false)"),
    r5_13_a_message_of_0=(CHECK_HEAD, "if (rule->needs_id && f->message == 0)", "if (false)"),
    r5_15_a_call_of_id_0=(CHECK_NEEDED, "if (!call->call)", "if (false)"),
-   r5_16_a_root_that_is_not_finite=(CHECK_NEEDED, "if (!isfinite(call->root))", "if (false)"),
-   r5_17_more_contributions=(CHECK_NEEDED, "if (call->contributions > CLV_WIRE_CONTRIBUTIONS)", "if (false)"),
+   r5_16_a_root_that_is_not_finite=(CHECK_NEEDED, "if (!isfinite(call->root_gradient))", "if (false)"),
+   r5_17_more_contributions=(CHECK_NEEDED, "if (call->n_contributions > CLV_WIRE_CONTRIBUTIONS)", "if (false)"),
    r5_20_a_target_of_order_4096=(CHECK_NEEDED, "|| t->order >= CLV_WIRE_CONTRIBUTIONS", ""),
    r5_22_positions_that_do_not_ascend=("static clv_code check_positions(", "(!input || (position && position < input))", "true"),
-   r5_23_a_position_of_a_step_not_taken=(CHECK_COMMIT, "if (f->commit.position && !f->commit.apply)", "if (false)"),
+   r5_23_a_position_of_a_step_not_taken=(CHECK_COMMIT, "if (f->commit.position && !f->commit.applies_step)", "if (false)"),
    r5_24_a_reference_of_id_0=(CHECK_REFERENCE, "if (about && (!f->reference.ref || !f->reference.fork))", "if (false && about)"),
    r5_26_early_where_it_means_nothing=(CHECK_REFERENCE, "(f->reference.owner_lacks_fork && f->kind != CLV_REF_FETCH && f->kind != CLV_REF_USE) ||", ""),
    r5_27_a_gradient_of_order_4096=("static clv_code check_kind_rule(", "if (f->kind == CLV_GRADIENT && f->order >= CLV_WIRE_CONTRIBUTIONS)", "if (false)"),
@@ -58,7 +58,7 @@ rules("worker/store/folder.c",
    r6_32_a_file_that_is_not_there=("clv_code clv_state_folder_begin(", "strlen(identity), &ret->identity", "0, &ret->identity"),
    r3_21_a_kept_file_of_another_identity=("clv_code clv_state_folder_begin(", "strlen(identity), &ret->identity", "1, &ret->identity"))
 rules("common/net/wire/kept.c",
-   r3_18_kept_requests_that_contradict_themselves=("static clv_code check_request(", "CLV_TRY(check_sort(m, err));", ";"))
+   r3_18_kept_requests_that_contradict_themselves=("static clv_code check_request(", "CLV_TRY(check_kept_sort(m, err));", ";"))
 rules("worker/store/states_read.c",
    r3_19_a_range_behind_the_end_of_a_kept_file=("static clv_code check_range(", "if (offset <= size && length <= size - offset)", "if (true)"),
    r3_20_a_kept_file_that_changed=("clv_code clv_states_read(", "if (version && version != ret_status->version)", "if (false)"))
@@ -70,7 +70,7 @@ rules("common/net/wire/frame_check.c",
    r5_43_a_cache_of_nothing=("static clv_code check_cached_rows(", "if (f->cached.keep_s < 1 || f->cached.keep_s > CLV_WIRE_CACHED_MAX_S)", "if (false)"),
    r5_44_a_cache_without_numbers=("static clv_code check_cached_rows(", "if (rows->dtype != CLV_I64 || rows->shape.rank != 1 || rows->shape.dim[0] < 1)", "if (false)"))
 rules("common/engine/node_caches.c",
-   r6_37_a_cache_of_another_worker=("clv_code clv_node_on_cached(", "if (!p->from || !clv_node_is_master(n, p->from))", "if (false)"))
+   r6_37_a_cache_of_another_worker=("clv_code clv_node_on_cached(", "if (!p->received_by || !clv_node_is_master(n, p->received_by))", "if (false)"))
 rules("worker/store/caches.c",
    r6_38_rows_that_cannot_be=("static clv_code check_rows(", "if (rows[i] < 0 || (uint64_t)rows[i] >= c->records)", "if (false)"),
    r6_39_a_cache_over_its_quota=("static clv_code check_quota(", "if (u.bytes <= most && bytes <= most - u.bytes)", "if (true)"),

@@ -27,11 +27,11 @@ of("master/run/run_open.c", "tests/unit/run/test_train",
    a_rewound_run_keeps_its_counters=("static clv_code find_start_position(", "r->steps = (clv_run_steps){", "(void)(clv_run_steps){"),
    later_lines_stay_in_the_records=("static clv_code open_reporter(", ".last_kept_step = step", ".last_kept_step = step + 99"))
 of("common/model/weights/checkpoint_read.c", "tests/unit/weights/test_checkpoint",
-   unfinished_checkpoints_are_listed=("size_t clv_checkpoint_steps(", "if (has_manifest_file(run_dir, l.steps[i]))", ""),
-   kept_files_are_opened_at_home=("static clv_code open_listed(", "if (f->place)", "if (f->place && f->bytes == 99)"),
-   kept_files_of_pruned_checkpoints_stay=("clv_code clv_checkpoint_prune(", "drop_kept_files(run_dir, l.steps[i], drop, user);", ""))
+   unfinished_checkpoints_are_listed=("size_t clv_checkpoint_steps_with_manifest(", "if (has_manifest_file(run_dir, l.steps[i]))", ""),
+   kept_files_are_opened_at_home=("static clv_code open_listed_file(", "if (f->keeper_identity)", "if (f->keeper_identity && f->bytes == 99)"),
+   kept_files_of_pruned_checkpoints_stay=("clv_code clv_checkpoint_prune(", "drop_files_at_workers(run_dir, l.steps[i], drop, user);", ""))
 of("common/model/weights/manifest.c", "tests/unit/weights/test_checkpoint",
-   any_file_may_be_at_a_worker=("static clv_code parse_place(", "if (!is_stage_file(ret->name))", "if (false)"),
+   any_file_may_be_at_a_worker=("static clv_code parse_kept_place(", "if (!is_stage_file(ret->name))", "if (false)"),
    a_kept_file_has_two_rows=("static clv_code parse_files(", "return check_kept_names(m, label, err);", "return CLV_OK;"))
 RECOVERY = "tests/net/operations/test_recovery.py"
 of("master/run/run_recover.c", RECOVERY,
@@ -74,7 +74,7 @@ of("master/run/run_save.c", DISKS,
 of("master/report/progress.c", DISKS + " lines_that_the_disk_refuses_wait_in_memory",
    a_line_that_the_disk_refuses_ends_the_run=("static clv_code flush_table(", "if (write_pending(r, t, err) == CLV_OK) return CLV_OK;", "if (f) return write_pending(r, t, err);"))
 of("common/model/weights/write.c", DISKS + " power_cut_of_a_worker_leaves_each_committed_checkpoint",
-   a_published_file_is_not_synced_into_its_folder=("clv_code clv_weights_publish(", "CLV_TRY(sync_parent(w->path, err));", "if (!ret_bytes) CLV_TRY(sync_parent(w->path, err));"))
+   a_published_file_is_not_synced_into_its_folder=("clv_code clv_weights_writer_publish(", "CLV_TRY(sync_parent(w->path, err));", "if (!ret_bytes) CLV_TRY(sync_parent(w->path, err));"))
 of("common/base/file.c", DISKS + " power_cut_leaves_each_committed_checkpoint",
    a_new_folder_is_not_synced=("static clv_code make_folder(", "if (mkdir(path, 0755) == 0) return clv_file_sync_folder(path, err);", "if (mkdir(path, 0755) == 0) return CLV_OK;"))
 of("master/watch/metrics.c", RECOVERY,
@@ -85,7 +85,7 @@ of("master/run/run_changes.c", RESUMED,
    another_length_is_not_told=("static void compare_total_steps(", "if (before == after)", "if (before)"),
    an_optimiser_without_state_is_taken=("static clv_code check_optimizer(", "if (moment < 0)", "if (moment < 99)"))
 of("master/history/run_lock.c", RESUMED,
-   a_test_is_the_best_of_validations=("void clv_run_lock_note_evaluation(", "other ? strcmp(e->what, \"validation\") == 0 : is_better(e, best)", "true"))
+   a_test_is_the_best_of_validations=("void clv_run_lock_note_evaluation(", "other ? strcmp(e->evaluated_set, \"validation\") == 0 : is_better(e, best)", "true"))
 of("master/report/progress.c", RESUMED,
    a_loss_that_is_not_finite_spoils_the_mean=("static void add_step(", "if (isfinite(p->loss))", "if (p)"))
 of("master/data/npy.c", "tests/unit/data/test_readers",
@@ -110,7 +110,7 @@ of("master/data/inputs.c", "tests/unit/data/test_inputs",
 of("master/data/format_arrays.c", "tests/unit/data/test_inputs",
    labels_below_zero_are_all_ignored=("static clv_code check_class(", "v == (o->ignored_label ? *o->ignored_label : CLV_LABEL_IGNORED) && ds", "v < 0 && ds"))
 of("common/model/config/session.c", "tests/unit/config/test_errors",
-   keys_of_other_formats_do_nothing=("static clv_code check_data(", "CLV_TRY(check_sections(c, err));", ""))
+   keys_of_other_formats_do_nothing=("static clv_code check_data(", "CLV_TRY(check_inapplicable_sections(c, err));", ""))
 of("common/base/http/http.c", "tests/unit/http/test_http",
    the_page_servers_library_is_not_loaded=("static clv_code start_daemon(", "CLV_TRY(load_library(err));", ""))
 RECUT = "tests/net/training/test_recut.py "
@@ -125,7 +125,7 @@ of("master/plan/moved_layers.c", RECUT + "layer_moves_to_a_worker_only_where_the
    layers_leave_the_master_without_a_word=("clv_code clv_moved_layers_check(", "return first ? fail_unreleased(b, first, names.data, n, err) : CLV_OK;", "return CLV_OK;"),
    released_layers_need_no_such_name=("clv_code clv_release_check(", "if (k == b->full_graph->n_nodes)", "if (false)"))
 of("master/plan/checkpoint_cut.c", RECUT + "files_that_stayed_at_workers_are_gathered_first",
-   kept_files_are_not_gathered_first=("clv_code clv_blueprint_check_kept_files(", "if (!f || !f->place) continue;", "continue;"))
+   kept_files_are_not_gathered_first=("clv_code clv_blueprint_check_kept_files(", "if (!f || !f->keeper_identity) continue;", "continue;"))
 of("master/plan/checkpoint_cut.c", RECUT + "another_cut_changes_no_bit",
    a_layer_of_another_stage_is_of_this_one=("static bool is_at_same_stage(", "return from == i;", "return from <= i || from > i;"))
 of("master/run/run_changes.c", RECUT + "cut_before_and_after_is_printed_and_recorded",

@@ -30,20 +30,20 @@ RECOMPUTE, READS, BLOCKS = "tests/unit/graph/test_recompute", "tests/unit/graph/
 of("common/model/graph/plan_recompute.c", RECOMPUTE,
    what_backward_reads_is_not_made_again=("void clv_plan_find_recomputed(", "needed[i] |= saves & CLV_SAVE_OUT ||", "wanted[i] |="),
    only_the_last_op_of_a_block_is_made_again=("void clv_plan_find_recomputed(", "mark_inputs(p, i, saves, needed[i], needed);", "mark_inputs(p, i, saves, false, wanted);"))
-of("common/model/graph/plan_forward.c", RECOMPUTE, running_statistics_move_twice=("static clv_code write_step(", "if (again) CLV_TRY(add_discarded_statistics(p, node, &s, err));", ""))
+of("common/model/graph/plan_forward.c", RECOMPUTE, running_statistics_move_twice=("static clv_code add_forward_step(", "if (again) CLV_TRY(add_discarded_statistics(p, node, &s, err));", ""))
 of("common/model/graph/plan_backward.c", RECOMPUTE,
-   backward_reads_what_was_not_kept=("static clv_code write_recomputed_node(", "clv_plan_bind_inputs(p, node, err)", "CLV_OK"),
-   what_is_made_again_stays_for_the_last_phase=("static bool has_deferred_dw(", "!clv_plan_is_recomputed(p, node) && ", ""))
+   backward_reads_what_was_not_kept=("static clv_code add_recomputed_node_steps(", "clv_plan_bind_input_bufs(p, node, err)", "CLV_OK"),
+   what_is_made_again_stays_for_the_last_phase=("static bool has_deferred_weight_gradient(", "!clv_plan_is_recomputed(p, node) && ", ""))
 of("common/model/graph/reads.c", READS, a_forward_that_is_repeated_reads_no_weights=("bool clv_graph_backward_reads_params(", "any |= reads_params_in_recompute(g, nodes);", ""))
-of("common/model/graph/plan.c", READS, weights_may_change_before_a_forward_is_repeated=("static void fill_info(", "(run == clv_plan_run_forward && !forward)", "false"))
-of("worker/service/load_module.c", BLOCKS, workers_keep_all_the_same=("static clv_code add_node(", "g->nodes[node].recompute = w->recompute;", ""))
+of("common/model/graph/plan.c", READS, weights_may_change_before_a_forward_is_repeated=("static void set_plan_info(", "(run == clv_plan_run_forward && !forward)", "false"))
+of("worker/service/load_module.c", BLOCKS, workers_keep_all_the_same=("static clv_code add_node(", "g->nodes[node].recompute_block = w->recompute_block;", ""))
 of("common/model/graph/blocks.c", BLOCKS,
    numbered_blocks_are_one=("static bool is_numbered(", "return true;", "return last > first + 1000;"),
-   blocks_may_overlap=("clv_code clv_graph_mark_recompute(", "if (g->nodes[i].recompute)", "if (false)"))
+   blocks_may_overlap=("clv_code clv_graph_mark_recompute(", "if (g->nodes[i].recompute_block)", "if (false)"))
 API_MODULES = "tests/net/api/test_api_modules.py"
 of("master/api/core/module.c", API_MODULES, a_programs_blocks_are_kept=("static cleave_status fill_module(", "PASS(api_mark_recompute_blocks(m, o, error));", ""))
 of("master/api/core/recompute_blocks.c", API_MODULES, ranges_may_be_the_wrong_way_round=("static clv_code mark_entry(", "if (first > last)", "if (false)"))
-of("common/model/graph/lora.c", "tests/unit/graph/test_lora", adapters_are_kept_in_blocks_that_are_not=("static clv_code add_adapter_node(", "w->to->nodes[*at].recompute = n->recompute;", ""))
+of("common/model/graph/lora.c", "tests/unit/graph/test_lora", adapters_are_kept_in_blocks_that_are_not=("static clv_code add_adapter_node(", "w->to->nodes[*at].recompute_block = n->recompute_block;", ""))
 
 # ---- attention -----------------------------------------------------------------------------------
 of("kernels/cpu/gelu.c", "tests/ops/test_pair gelu",
@@ -71,7 +71,7 @@ of("kernels/ops/rules.c", PACKED, more_places_than_rows_are_taken=("clv_code clv
 of("common/model/graph/pack.c", PACKED,
    any_op_is_packed=("static clv_code pack_node(", 'return fail_not_packable(n, "it cannot separate one sequence from the next", err);', "return CLV_OK;"),
    places_are_a_dimension_like_others=("static clv_code adjust_dim_attrs(", "if (axis < 2)", "if (axis < 1)"),
-   any_slice_of_places_is_the_first=("static bool is_first_position_slice(", "clv_slice_start(&n->attrs, p->steps, &stop) == 0 && stop == 1 &&", ""),
+   any_slice_of_places_is_the_first=("static bool is_first_position_slice(", "clv_slice_start(&n->attrs, p->n_positions, &stop) == 0 && stop == 1 &&", ""),
    attention_without_lengths_is_packed=("static clv_code add_lengths_input(", "if (clv_op_def_of(n->op)->n_in > 1 &&", "if (!n &&"))
 of("common/model/graph/graph.c", PACKED, a_batch_of_packed_sequences_has_its_records_rows=("clv_code clv_graph_set_batch(", "CLV_MAX(g->nodes[i].max_positions, 1)", "1"))
 of("common/model/graph/slice.c", PACKED, behind_a_cut_nobody_knows_of_places=("static clv_code add_layers(", "s->to->nodes[s->new_nodes[i]].max_positions = n->max_positions;", ""))
@@ -95,8 +95,8 @@ of("worker/service/load_module.c", SESSIONS + " every_cut_of_packed_gives_the_sa
    layers_of_a_worker_are_counted_from_its_first=("static clv_code add_node(", "w->name, w->layer, in", "w->name, index, in"))
 CUDA_PACKED, CUDA_OPS = "tests/gpu/test_cuda_packed", "tests/gpu/test_cuda"
 of("common/model/graph/plan_memory.c", "tests/net/training/test_packed_cuda.py",
-   what_is_drawn_lies_in_a_gradient=("static void place_copies(", "p->rng_position_offset = CLV_MAX(end[0], end[1]);", "p->rng_position_offset = end[0];"))
-of("common/model/hf/encoder.c", "tests/unit/hf/test_hf_graph", types_are_those_of_tokens=("static clv_code add_first_token_type(", "b->c->types, -1, 0, &rows, err", "b->c->vocabulary, -1, -1, &rows, err"))
+   what_is_drawn_lies_in_a_gradient=("static void place_caller_copies(", "p->rng_position_offset = CLV_MAX(end[0], end[1]);", "p->rng_position_offset = end[0];"))
+of("common/model/hf/encoder.c", "tests/unit/hf/test_hf_graph", types_are_those_of_tokens=("static clv_code add_first_token_type(", "b->c->n_token_types, -1, 0, &rows, err", "b->c->vocabulary, -1, -1, &rows, err"))
 of("kernels/cpu/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns=("static void add_columns(", "row == j->l.padding", "row < 0"))
 of("kernels/ops/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns_in_the_reference=("static clv_code embedding_backward_weight(", "row == l.padding", "row < 0"))
 of("common/model/hf/config.c", "tests/unit/hf/test_hf_config", a_stale_base_counts=("static void apply_overriding_keys(", "rope->theta > 0", "false"), labels_have_one_place=("static void apply_overriding_keys(", "if (r->num_labels)", "if (false)"))
@@ -105,13 +105,13 @@ of("master/data/padding_check.c", "tests/unit/plan/test_data_fits",
    texts_of_pads_alone_are_scored=("static bool is_scored_token_last(", "return place + 1 == length;", "return place + 1 == length || !length;"),
    labels_are_not_looked_at=("bool clv_labels_are_own_tokens(", "return m->n_same_position &&", "return m->n_same_position > m->n_comparable &&"),
    constant_texts_count=("static void count_labels(", "if (label == ignored || own == clv_tensor_element_as_integer(t->ids, at + 1)) continue;", "if (label == ignored) continue;"))
-of("common/model/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_memory_name(", "family == CLV_HF_VIT &&", "false &&"))
+of("common/model/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_name_in_memory(", "family == CLV_HF_VIT &&", "false &&"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_stages_of_folder(", "if (s->folder_has_other_params) s->adapter_folder = folder;", ""),
-   modules_that_do_not_learn_are_dropped=("static clv_code find_tensors(", "if (!wanted && clv_weights_find(a->file, names[n])) return refuse_tensor(p->name, err);", ""))
+   modules_that_do_not_learn_are_dropped=("static clv_code find_tensors(", "if (!wanted && clv_weights_find_entry(a->file, names[n])) return refuse_tensor(p->name, err);", ""))
 of("master/tokens/post_processor.c", "tests/unit/tokens/test_tokens", ends_of_a_template_are_skipped=("static clv_code check_processor(", "return set_ends(j, p->t, at, before, after, err);", "return CLV_OK;"),
    texts_are_cut_at_either_end=("static clv_code read_right(", "== 0) return CLV_OK;", ">= 0 || *what) return CLV_OK;"))
 of("master/tokens/bpe_file.c", "tests/unit/tokens/test_tokens", keys_of_a_tokenizer_are_skipped=("static clv_code read_keys(", "CLV_TRY(refuse_key(r, at, err));", "CLV_TRY(clv_json_skip(&r->j, err));"))
-of("common/model/models/hf.c", SESSIONS + " layers_without_packing_support_are_named", images_are_packed=("clv_code clv_hf_model_layers(", "if (c->data.packed && !clv_hf_takes_tokens(&model))", "if (false)"))
+of("common/model/models/hf.c", SESSIONS + " layers_without_packing_support_are_named", images_are_packed=("clv_code clv_hf_model_add_layers(", "if (c->data.packed && !clv_hf_takes_tokens(&model))", "if (false)"))
 of("kernels/ops/embedding.c", "tests/ops/test_refusals", numbers_without_a_column_are_less_any=("static clv_code check_columns(", "minus <= 0", "minus <= 1"))
 of("kernels/cuda/moves.c", CUDA_OPS + " embedding", the_first_row_has_no_gradient_before_it=("static clv_code row_0_backward(", "if (!a->accumulate) CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, bytes, err));", "(void)bytes;"))
 of("kernels/cuda/packed.cu", CUDA_PACKED,
@@ -189,7 +189,7 @@ of("master/plan/data_check.c", FITS,
    the_largest_label_is_a_class=("static clv_code check_largest_class(", "if (high > INT32_MAX)", "if (false)"))
 of("master/data/format_arrays.c", FITS, the_largest_label_is_of_the_first_record=("static clv_code check_class(", "if (v > ds->label_max) ds->label_max_at = i / per_record;", ""))
 of("master/data/inputs.c", FITS, a_difference_wraps_around=("static int64_t number_at(", "return number < 0 ? INT64_MIN : INT64_MAX;", "return 0;"))
-of("master/plan/run_data.c", "tests/net/training/test_hf.py", more_labels_than_classes_are_kept_quiet=("static void note_labels(", "if (high + 1 < a->integer)", "if (high + 1 > a->integer)"))
+of("master/plan/run_data.c", "tests/net/training/test_hf.py", more_labels_than_classes_are_kept_quiet=("static void note_labels(", "if (high + 1 < a->int_value)", "if (high + 1 > a->int_value)"))
 
 # ---- one parameter of two layers -----------------------------------------------------------------
 TIED = "tests/net/training/test_tied.py"
@@ -205,7 +205,7 @@ of("master/plan/ties.c", TIED,
 of("master/api/extra/rejoin.c", "tests/net/api/test_api_rejoin.py",
    a_tied_module_comes_back_before_its_owner=("static cleave_status check_owners(", "if (of && of->state == MODULE_PLACED", "if (of && of->state == MODULE_NEW"))
 of("master/plan/privacy.c", TIED, a_tied_decoder_is_drawn_where_its_table_is_public=("static void find_layer_facts(", "copy_owner_facts(v, k, i);", ";"))
-of("common/model/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a_tied_decoder_is_missing=("clv_code clv_weights_find_name(", "if (s.found == CLV_WEIGHTS_NONE && make_head_bias_name(want, other_name, sizeof other_name)) try_prefixes(&s, other_name);", ""))
+of("common/model/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a_tied_decoder_is_missing=("clv_code clv_weights_find_name(", "if (s.found_index == CLV_WEIGHTS_NONE && make_head_bias_name(want, other_name, sizeof other_name)) try_prefixes(&s, other_name);", ""))
 
 # ---- a worker that has lost its link and does not know -------------------------------------------
 of("master/api/core/module_load.c", "simulate/simulate --seed 2040",
@@ -226,4 +226,4 @@ of("master/run/run_pages.c", OF_DOCUMENTS,
 of("master/run/run_predict.c", OF_DOCUMENTS, predictions_overwrite_their_records=("static clv_code check_output_is_no_input(", "in.st_ino == out.st_ino", "!in.st_ino"))
 of("master/run/run_export.c", OF_DOCUMENTS, an_export_has_no_names_of_classes=("static clv_code write_hf_config(", "classes.n && classes.n == count_labels(m)", "!classes.n"))
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy", a_text_is_called_its_tokens=("static const records_refusal *find_refusal(", "if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_position(b, stage)) return &text_refusal;", ""))
-of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", adapters_of_others_are_dropped=("static bool has_tensor_of_stage(", "!(asks && clv_lora_is_adapter(params->list[i].name))", "!clv_lora_is_adapter(params->list[i].name)"))
+of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", adapters_of_others_are_dropped=("static bool has_tensor_of_stage(", "!(asks && clv_name_is_of_adapter(params->list[i].name))", "!clv_name_is_of_adapter(params->list[i].name)"))

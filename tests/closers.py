@@ -13,7 +13,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDERS = ("common", "kernels", "master", "worker")
 TEMPLATES = "kernels/ops"  # their headers are included by each op, once for each real type
 DEVICES = "kernels/cuda"   # linked with what runs its kernels alone, a device or tests/gpu
-ENDS = "free|unref|close|clear|done|release|stop"
+ENDS = "free|unref|close|clear|done|release|release_cores|return_bytes|stop"
 # What ends like a closer and is none, or has no NULL to be given, and why.
 NONE = {
     "api_pass_is_done": "a question about a pass",
@@ -26,7 +26,6 @@ NONE = {
     "clv_rref_handle_clear": "frees the value of a handle that stays",
     "clv_pace_clear": "drops the chunks of a queue that stays",
     "clv_lane_log_clear": "drops the messages of a log that stays",
-    "clv_checkpoint_clear": "removes the files of a run",
     "clv_run_folder_clear": "removes the files of a folder",
     "cleave_context_close": "the context is a handle by value, and 0 is an error by its number",
     "cleave_future_release": "a handle by value, as above",

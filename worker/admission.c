@@ -196,9 +196,9 @@ clv_code clv_admission_prepare(const clv_worker_config *config, clv_err *err) {
 clv_code clv_admission_open(const clv_worker_config *config, clv_err *err) {
   const clv_tls_admission a = {.max_connections = config->limits.connections,
                                .max_unread_bytes = clv_service_transport_memory(config) / 2,
-                               .decide = decide_admission,
-                               .enter = count_connection,
-                               .leave = uncount_connection,
+                               .decide_admission = decide_admission,
+                               .enter_connection = count_connection,
+                               .leave_connection = uncount_connection,
                                .on_flood = on_flood,
                                .on_shed = on_shed};
   CLV_TRY(clv_admission_prepare(config, err));

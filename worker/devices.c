@@ -28,7 +28,7 @@ static clv_code load_cuda(const clv_worker_config *c, bool optional, const clv_c
   if (folders.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for cuda.folders");
   const clv_cuda_options o = {.file = c ? c->cuda.library : NULL,
                               .folders = folders.data,
-                              .plans = c ? c->cuda.plans : NULL,
+                              .plans = c ? c->cuda.plans_folder : NULL,
                               .all_reasons = !optional,
                               .notifier = {.notify = log_notice}};
   return clv_cuda_load(&o, ret, err);

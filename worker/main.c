@@ -8,7 +8,7 @@
 
 #define AT(member) offsetof(clv_worker_arguments, member)
 
-static void keys(clv_bytes *out) { clv_config_keys(CLV_CONFIG_WORKER, out); }
+static void keys(clv_bytes *out) { clv_config_write_completions(CLV_CONFIG_WORKER, out); }
 
 /* clang-format off */
 static const clv_cli_command commands[] = {
@@ -38,7 +38,7 @@ static const clv_cli_option options[] = {
 /* clang-format on */
 
 static clv_code write_worker_man_page(clv_bytes *out, clv_err *err) {
-  return clv_config_man(CLV_CONFIG_WORKER, out, err);
+  return clv_config_write_man_page(CLV_CONFIG_WORKER, out, err);
 }
 
 static const clv_cli_page pages[] = {

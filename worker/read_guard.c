@@ -13,4 +13,6 @@
 int guarded_read(void *ssl, void *data, int len) __asm__("SSL_read")
     __attribute__((visibility("default"), used));
 
-int guarded_read(void *ssl, void *data, int len) { return clv_tls_accepted_read(ssl, data, len); }
+int guarded_read(void *ssl, void *data, int len) {
+  return clv_tls_accepted_ssl_read(ssl, data, len);
+}

@@ -59,7 +59,7 @@ static void log_changed_fixed_settings(const clv_worker_config *was, const clv_w
       {"device", is_same_text(was->device, is->device)},
       {"cuda.library", is_same_text(was->cuda.library, is->cuda.library)},
       {"cuda.folders", are_same_texts(&was->cuda.folders, &is->cuda.folders)},
-      {"cuda.plans", is_same_text(was->cuda.plans, is->cuda.plans)},
+      {"cuda.plans", is_same_text(was->cuda.plans_folder, is->cuda.plans_folder)},
       {"cuda.graphs", was->cuda.graphs == is->cuda.graphs},
       {"cpu_devices", was->cpu_devices == is->cpu_devices},
       {"device_memory", was->device_memory == is->device_memory},
@@ -120,7 +120,7 @@ static clv_code apply_new_files(clv_service *service, new_files *n, clv_err *err
   CLV_TRY(clv_service_reload(service, &n->config, n->identity, err));
   CLV_TRY(clv_admission_open(c, err));
   clv_tls_revocation_set(&n->crl);
-  unsigned ended = clv_tls_accepted_recheck(on_revoked, service);
+  unsigned ended = clv_tls_accepted_end_revoked(on_revoked, service);
   if (ended)
     clv_log_event(CLV_LOG_WARN, "audit", "end connections=%u reason=\"certificate revoked\"",
                   ended);
@@ -161,7 +161,7 @@ void clv_worker_warn_crl_expiry(void) {
   if (!ends || left > CLV_TLS_CRL_WARN_S) return;
   if (told_ns && now - told_ns < DAY_NS) return;
   told_ns = now;
-  if (clv_tls_revocation_check(&err) != CLV_OK)
+  if (clv_tls_revocation_check_expiry(&err) != CLV_OK)
     clv_log_event(CLV_LOG_ERROR, "revocation", "%s", err.text);
   else
     clv_log_event(CLV_LOG_WARN, "revocation",

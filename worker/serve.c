@@ -184,7 +184,7 @@ static int serve(const clv_worker_arguments *a, bool check_only) {
   }
   catch_signals();
   if (clv_tls_set_min_version(&err) != CLV_OK ||
-      clv_tls_handshakes_watch(config->limits.handshake_timeout_ms, &err) != CLV_OK ||
+      clv_tls_handshakes_start_counting(config->limits.handshake_timeout_ms, &err) != CLV_OK ||
       clv_admission_open(config, &err) != CLV_OK ||
       clv_tls_revocation_load(config->tls.crl, identity, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);

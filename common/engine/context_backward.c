@@ -127,7 +127,8 @@ static clv_code send_gradient(clv_contexts *e, clv_context *ctx, const clv_gradi
   p->frame.order = t->order;
   bool waits = copy && !clv_outbox_can_stream(e, t->name, din->bytes);
   if (din)
-    clv_packet_add_copied(p, copy ? copy->to : din, copy && !waits ? copy->device_copy : NULL);
+    clv_packet_add_tensor_being_copied(p, copy ? copy->to : din,
+                                       copy && !waits ? copy->device_copy : NULL);
   clv_context_trace_packet(e, ctx, CLV_TRACE_GRADIENT_OUT, p, clv_contexts_now(e));
   if (waits)
     copy->packet = p;
@@ -212,7 +213,8 @@ static clv_code recompute_forward(clv_context_call *c, clv_err *err) {
  * the plan ran before or after a step. */
 static clv_code refresh_weights(const clv_context_call *c, clv_err *err) {
   if (!clv_plan_get_info(c->plan->plan)->backward_reads_params) return CLV_OK;
-  return clv_plan_refresh(c->plan->plan, c->state, clv_call_param_block(c), c->version, err);
+  return clv_plan_refresh_weights(c->plan->plan, c->state, clv_call_param_block(c), c->version,
+                                  err);
 }
 
 /* Checks that gradients of parameters are added in the order of positions: fails if an earlier call

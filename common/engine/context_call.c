@@ -177,7 +177,7 @@ static clv_code record_args(clv_contexts *e, clv_context_call *c, const clv_pack
   CLV_TRY(check_call(c, f, err));
   c->n_in = f->call.n_args;
   for (uint32_t i = 0, next = 0; i < c->n_in; i++) {
-    clv_tensor *here = f->call.args[i].here ? p->tensor[next++] : NULL;
+    clv_tensor *here = f->call.args[i].is_inline ? p->tensor[next++] : NULL;
     CLV_TRY(record_arg(e, c, i, &f->call.args[i], here, err));
   }
   return f->call.runs_after ? wait_for_leader(e, c, f->call.runs_after, err) : CLV_OK;

@@ -132,7 +132,7 @@ static clv_code enqueue_step(clv_contexts *e, clv_context *ctx, uint32_t module,
   CLV_TRY(check_pass_allows_step(e, ctx, err));
   CLV_TRY(clv_change_new(e, f, ctx->id, &k, err));
   clv_code code = CLV_OK;
-  if (f->commit.apply)
+  if (f->commit.applies_step)
     code = add_modules_to_step(e, ctx, k, module, err);
   else
     discard_step(e, ctx, module);
@@ -140,7 +140,7 @@ static clv_code enqueue_step(clv_contexts *e, clv_context *ctx, uint32_t module,
     clv_change_free(e, k);
     return code;
   }
-  if (f->commit.apply) clv_contexts_finalise_applies(e, ctx->id);
+  if (f->commit.applies_step) clv_contexts_finalise_applies(e, ctx->id);
   clv_change_enqueue(e, k);
   return CLV_OK;
 }

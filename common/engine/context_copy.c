@@ -44,7 +44,7 @@ static void begin_copy(clv_contexts *e, clv_copy *k) {
 clv_code clv_copy_start(clv_contexts *e, clv_tensor *from, clv_copy **ret, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *to = NULL;
   clv_copy *k;
-  CLV_TRY(clv_pool_tensor(e->env.pool, from->dtype, &from->shape, &to, err));
+  CLV_TRY(clv_pool_alloc_tensor(e->env.pool, from->dtype, &from->shape, &to, err));
   CLV_TRY(clv_contexts_slab_alloc(e, &e->copies, &k, err));
   clv_code code = take_device_copy(e, &k->device_copy, err);
   if (code != CLV_OK) {

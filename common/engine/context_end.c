@@ -11,7 +11,7 @@ clv_code clv_context_send_ended(clv_contexts *e, const clv_frame *end, uint32_t 
                                 clv_tensor *trace, clv_err *err) {
   clv_packet *reply;
   CLV_TRY(clv_packet_new(e->env.pool, CLV_ENDED, &reply, err));
-  if (trace) clv_packet_add(reply, trace);
+  if (trace) clv_packet_add_tensor(reply, trace);
   reply->frame.context = end->context;
   reply->frame.message = ++*e->env.next_message;
   reply->frame.reply_to = end->message;
@@ -37,7 +37,7 @@ static void free_all_but_retained(clv_contexts *e, clv_context *c, const clv_fra
   clv_context_forget_frames(c);
   c->trace = clv_tensor_unref(c->trace);
   c->end_message_id = end->message;
-  c->restores_buffers = end->has_commit && !end->commit.apply;
+  c->restores_buffers = end->has_commit && !end->commit.applies_step;
 }
 
 /* Applies or discards the step of a closing context, then frees the context, or the records that it

@@ -57,10 +57,10 @@ static void find_consumers(const clv_context_call *c, bool can_stream_output, bo
 /* Allocates the output of a forward on the device, in host memory or in both, depending on the
  * consumers known so far. */
 static clv_code alloc_output(clv_contexts *e, clv_context_call *c, clv_err *err) {
-  clv_dtype dtype = c->mod->graph->nodes[c->mod->graph->output].dtype;
+  clv_dtype dtype = c->mod->graph->nodes[c->mod->graph->output_node].dtype;
   bool near = false, host = false;
   uint64_t *charged = c->is_recompute ? &c->charged_for_backward : &c->charged_for_value;
-  c->out_shape = *clv_plan_output(c->plan->plan);
+  c->out_shape = *clv_plan_output_shape(c->plan->plan);
   if (!c->is_recompute) find_consumers(c, can_stream_output(e, c, dtype), &near, &host);
   near = (near || !host) && clv_module_can_copy_from(c->mod, c->mod);
   if (near) CLV_TRY(clv_module_alloc_device_tensor(c->mod, dtype, &c->out_shape, &c->result, err));

@@ -86,9 +86,9 @@ static clv_code check_planned_step(const clv_contexts *e, const clv_frame *f, cl
                     "module %u has tied parameters, whose gradients are complete only at the end "
                     "of a backward pass: its step cannot have a position",
                     f->module);
-  if (1 + f->commit.n_more_lrs < clv_optim_n_groups(m->optim))
+  if (1 + f->commit.n_group_lrs < clv_optim_n_groups(m->optim))
     return clv_fail(err, CLV_PRECONDITION, "%u learning rate%s for %zu groups of module %u",
-                    1 + f->commit.n_more_lrs, CLV_S(1 + f->commit.n_more_lrs),
+                    1 + f->commit.n_group_lrs, CLV_S(1 + f->commit.n_group_lrs),
                     clv_optim_n_groups(m->optim), f->module);
   return CLV_OK;
 }
@@ -100,9 +100,9 @@ clv_code clv_order_add_step(clv_contexts *e, clv_context *ctx, const clv_frame *
   s->module = f->module;
   s->scale = f->commit.scale;
   s->saves_weights = f->commit.saves_weights;
-  s->n_rates = 1 + f->commit.n_more_lrs;
+  s->n_rates = 1 + f->commit.n_group_lrs;
   s->rates[0] = f->commit.lr;
-  for (uint32_t i = 1; i < s->n_rates; i++) s->rates[i] = f->commit.more_lrs[i - 1];
+  for (uint32_t i = 1; i < s->n_rates; i++) s->rates[i] = f->commit.group_lrs[i - 1];
   clv_code code = insert_entry(e, ctx, ORDER_STEP, &s->order_entry, f->commit.position, err);
   if (code != CLV_OK) clv_slab_recycle(&e->steps, s);
   return code;

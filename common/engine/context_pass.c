@@ -203,8 +203,8 @@ static clv_code add_calls_to_pass(clv_contexts *e, clv_context *ctx, const clv_f
     if (!c || is_part_of_pass(c))
       return clv_fail(err, c ? CLV_EXISTS : CLV_NOT_FOUND, "call %llu is %s",
                       (unsigned long long)n->call, c ? "named twice" : "not known at this node");
-    c->root_gradient = n->root;
-    c->n_contributions = n->contributions;
+    c->root_gradient = n->root_gradient;
+    c->n_contributions = n->n_contributions;
     CLV_TRY(append_call(e, ctx, c, err));
     CLV_TRY(record_targets(e, c, f, first, n->n_targets, err));
     first += n->n_targets;
@@ -234,7 +234,7 @@ static clv_code begin_phase(clv_contexts *e, clv_context *ctx, const clv_frame *
 static clv_code handle_prepare(clv_contexts *e, clv_context *ctx, const clv_frame *f,
                                clv_err *err) {
   CLV_TRY(begin_phase(e, ctx, f, err));
-  if (!f->backward.more) clv_pass_on_event(e, ctx, PASS_COLLECTED);
+  if (!f->backward.more_follow) clv_pass_on_event(e, ctx, PASS_COLLECTED);
   ctx->retains_inputs = f->backward.retain;
   ctx->needs_vote = f->backward.vote;
   return add_calls_to_pass(e, ctx, f, err);

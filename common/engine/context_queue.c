@@ -109,8 +109,8 @@ clv_code clv_change_new(clv_contexts *e, const clv_frame *f, uint64_t id, clv_ch
   k->message = f->message;
   k->module = f->module;
   k->rates[0] = f->commit.lr;
-  memcpy(k->rates + 1, f->commit.more_lrs, sizeof f->commit.more_lrs);
-  k->n_rates = 1 + f->commit.n_more_lrs;
+  memcpy(k->rates + 1, f->commit.group_lrs, sizeof f->commit.group_lrs);
+  k->n_rates = 1 + f->commit.n_group_lrs;
   k->scale = f->commit.scale;
   k->number = ++e->n_events;
   k->next = e->waiting_changes;

@@ -58,7 +58,8 @@ static clv_code wait_for_share(clv_contexts *e, const clv_work *w, clv_err *err)
   bool of_call = types[w->kind]->needs_core_share;
   const clv_module *m = of_call ? clv_contexts_module(e, w->module) : NULL;
   if (types[w->kind]->bypasses_scheduler) return CLV_OK;
-  if (clv_share_take(e->env.share, m ? (unsigned)m->o.threads : 1) || !of_call) return CLV_OK;
+  if (clv_share_acquire_cores(e->env.share, m ? (unsigned)m->o.threads : 1) || !of_call)
+    return CLV_OK;
   return clv_fail(err, CLV_CANCELLED, "module %u: the session is being closed", w->module);
 }
 

@@ -14,7 +14,7 @@ static clv_tensor *alloc_rows(clv_contexts *e, int64_t n) {
   clv_tensor *t;
   clv_err ignored;
   clv_shape shape = CLV_SHAPE(n, CLV_TRACE_COLUMNS);
-  if (clv_pool_tensor(e->env.pool, CLV_I64, &shape, &t, &ignored) != CLV_OK) return NULL;
+  if (clv_pool_alloc_tensor(e->env.pool, CLV_I64, &shape, &t, &ignored) != CLV_OK) return NULL;
   memset(t->data, 0, t->bytes); /* readers ignore rows of zeros */
   return t;
 }

@@ -41,8 +41,8 @@ static void fill_value_packet(const clv_value *v, clv_packet *p) {
     clv_shared_err_to_frame(v->failure, &p->frame);
     return;
   }
-  clv_packet_add_copied(p, v->tensor->device ? v->host_copy : v->tensor,
-                        v->copy ? v->copy->device_copy : NULL);
+  clv_packet_add_tensor_being_copied(p, v->tensor->device ? v->host_copy : v->tensor,
+                                     v->copy ? v->copy->device_copy : NULL);
 }
 
 static clv_code send_value(clv_contexts *e, const clv_value *v, uint32_t name, clv_err *err) {

@@ -81,7 +81,7 @@ static clv_code prepare_vote(clv_contexts *e, clv_context *ctx, bool *ret_comput
   clv_shape shape = CLV_SHAPE(count_learning(e, ctx));
   ctx->total = 0;
   if (!shape.dim[0]) return CLV_OK;
-  CLV_TRY(clv_pool_tensor(e->env.pool, CLV_F64, &shape, &ctx->sums, err));
+  CLV_TRY(clv_pool_alloc_tensor(e->env.pool, CLV_F64, &shape, &ctx->sums, err));
   *ret_computes = true;
   return CLV_OK;
 }
@@ -122,8 +122,8 @@ static clv_code send_finished(clv_contexts *e, clv_context *ctx, clv_err *err) {
   CLV_TRY(clv_outbox_new_packet(e, CLV_FINISHED, ctx, ++*e->env.next_message, 0, &p, err));
   p->frame.phase = ctx->phase;
   p->frame.has_vote = ctx->needs_vote;
-  p->frame.vote.finite = ctx->needs_vote && isfinite(ctx->total);
-  if (sums) clv_packet_add(p, sums);
+  p->frame.vote.is_finite = ctx->needs_vote && isfinite(ctx->total);
+  if (sums) clv_packet_add_tensor(p, sums);
   clv_outbox_send(e, p);
   return CLV_OK;
 }

@@ -36,7 +36,7 @@ static bool can_call_frame_wait(clv_contexts *e, const clv_context *c, const clv
   for (uint32_t i = 0; i < f->call.n_args && !p->is_announcement; i++) {
     const clv_value *v = c ? clv_context_find_value(e, c, f->call.args[i].value) : NULL;
     if (v && v->failure) return false;
-    missing |= !f->call.args[i].here && !(v && v->tensor);
+    missing |= !f->call.args[i].is_inline && !(v && v->tensor);
   }
   return missing && !(c && c->deferred_frames);
 }
@@ -65,7 +65,7 @@ static bool can_prepare_frame_wait(clv_contexts *e, const clv_context *c, const 
     const clv_value *v = c ? clv_context_find_value(e, c, n->call) : NULL;
     bool begun = v && v->producer && v->producer->call_state > CALL_READY;
     if (v && (v->received_gradients || v->failure)) return false;
-    if (begun && !n->contributions) return false;
+    if (begun && !n->n_contributions) return false;
   }
   return f->backward.n_calls && !(c && c->failure);
 }

@@ -37,7 +37,7 @@ clv_code clv_module_alloc_tensor(const clv_module *m, clv_pool *pool, clv_dtype 
   CLV_TRY(clv_shape_bytes(shape, dtype, &bytes, err));
   if (device && clv_account_charge(device, CLV_QUOTA_BYTES, bytes, err) != CLV_OK)
     return clv_err_prefix(err, "device %s", m->device);
-  clv_code code = clv_pool_tensor(pool, dtype, shape, ret, err);
+  clv_code code = clv_pool_alloc_tensor(pool, dtype, shape, ret, err);
   if (code == CLV_OK && device) *charged += bytes;
   if (code != CLV_OK && device) clv_account_discharge(device, CLV_QUOTA_BYTES, bytes);
   return code;

@@ -221,10 +221,11 @@ static void release_shared_params(clv_module *m) {
 static clv_code fill_module(clv_module *m, const clv_module_options *o, clv_err *err) {
   CLV_TRY(open_recorder(m, err));
   CLV_TRY(count_inputs(m, err));
-  CLV_TRY(clv_params_of(m->graph, &m->params, err));
+  CLV_TRY(clv_params_make(m->graph, &m->params, err));
   CLV_TRY(mark_frozen_params(m, o, err));
   CLV_TRY(mark_shared_params(m, o, err));
-  if (o->is_frozen_for_good && o->frozen_bf16) clv_params_frozen_to_bf16(m->graph, m->params);
+  if (o->is_frozen_for_good && o->frozen_bf16)
+    clv_params_convert_frozen_to_bf16(m->graph, m->params);
   if (o->is_frozen_for_good) clv_params_fix_frozen(m->params);
   CLV_TRY(clv_module_resolve_ties(m, o, err));
   CLV_TRY(find_learning_extents(m, err));
@@ -323,14 +324,14 @@ static clv_code reserve_value(const clv_module *m, const clv_node *n, clv_pool *
                               clv_err *err) {
   /* a step seldom needs more tensors than this */
   uint32_t most = CLV_MIN(2 * m->o.in_flight + 2, 64u);
-  return clv_pool_reserve(pool, n->dtype, &n->shape, most, err);
+  return clv_pool_reserve_tensors(pool, n->dtype, &n->shape, most, err);
 }
 
 clv_code clv_module_reserve(const clv_module *m, clv_pool *pool, clv_err *err) {
   for (int i = 0; i < m->graph->n_nodes; i++)
     if (m->graph->nodes[i].op == CLV_OP_INPUT)
       CLV_TRY(reserve_value(m, &m->graph->nodes[i], pool, err));
-  CLV_TRY(reserve_value(m, &m->graph->nodes[m->graph->output], pool, err));
+  CLV_TRY(reserve_value(m, &m->graph->nodes[m->graph->output_node], pool, err));
   return clv_pool_reserve_packets(pool, m->o.in_flight, err);
 }
 
@@ -349,9 +350,9 @@ static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bo
                          .tf32 = m->o.tf32,
                          .split_backward = input_grads || !alone,
                          .transient_weights = (training && alone) || m->shared_params,
-                         .records = m->recorder,
+                         .recorder = m->recorder,
                          .shared_params = m->shared_data};
-  for (int i = 0; i < m->n_inputs; i++) po.need_input_grad[i] = training && (input_grads >> i & 1);
+  for (int i = 0; i < m->n_inputs; i++) po.needs_input_grad[i] = training && (input_grads >> i & 1);
   memcpy(po.batches, batch, sizeof po.batches);
   clv_plan *plan;
   /* the kernel library fixes its thread count when a plan is made */

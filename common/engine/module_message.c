@@ -38,8 +38,9 @@ static void add_node(const clv_graph *g, int i, clv_module_message *m) {
                                 .name = n->name,
                                 .inputs = m->inputs[i],
                                 .attrs = m->attrs[i],
-                                .recompute = n->recompute};
-  if (n->tied[0]) m->ties[m->n_ties++] = (clv_wire_tie){.node = (uint32_t)i, .owner = n->tied};
+                                .recompute_block = n->recompute_block};
+  if (n->tie_owner[0])
+    m->ties[m->n_ties++] = (clv_wire_tie){.node = (uint32_t)i, .owner_node = n->tie_owner};
   if (n->op == CLV_OP_INPUT && m->n_specs < CLV_MAX_INPUTS)
     m->specs[m->n_specs++] = (clv_wire_spec){n->dtype, n->shape};
 }
@@ -47,17 +48,17 @@ static void add_node(const clv_graph *g, int i, clv_module_message *m) {
 clv_code clv_module_message_make(const clv_graph *g, clv_module_message *m,
                                  clv_wire_load_request *q, clv_err *err) {
   size_t n = (size_t)g->n_nodes, n_ties = 0;
-  *m = (clv_module_message){.output = (uint32_t)g->output};
+  *m = (clv_module_message){.output = (uint32_t)g->output_node};
   CLV_TRY(clv_alloc(n, sizeof *m->nodes, &m->nodes, err));
   CLV_TRY(clv_alloc(n, sizeof *m->inputs, &m->inputs, err));
   CLV_TRY(clv_alloc(n, sizeof *m->attrs, &m->attrs, err));
   CLV_TRY(clv_alloc(n, sizeof *m->values, &m->values, err));
   CLV_TRY(clv_alloc(n, sizeof *m->keys, &m->keys, err));
-  for (int i = 0; i < g->n_nodes; i++) n_ties += g->nodes[i].tied[0] != '\0';
+  for (int i = 0; i < g->n_nodes; i++) n_ties += g->nodes[i].tie_owner[0] != '\0';
   CLV_TRY(clv_alloc(n_ties, sizeof *m->ties, &m->ties, err));
   for (int i = 0; i < g->n_nodes; i++) add_node(g, i, m);
   q->graph = (clv_wire_graph){(uint32_t)n, 1, m->nodes, &m->output};
-  q->keys = m->keys;
+  q->node_keys = m->keys;
   q->inputs = m->specs;
   q->n_inputs = m->n_specs;
   q->ties = m->ties;

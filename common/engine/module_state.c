@@ -9,7 +9,7 @@
 
 /* ---- items ----------------------------------------------------------------------------------- */
 
-static bool has_moments(const clv_param *p) { return p->trainable && !p->fixed; }
+static bool has_moments(const clv_param *p) { return p->trainable && !p->is_fixed; }
 
 static uint32_t count_params_with_moments(const clv_module *m) {
   uint32_t n = 0;

@@ -37,18 +37,18 @@ static clv_code check_same_device(const clv_module *m, const clv_module *owner, 
 
 static clv_code resolve_from_owner(clv_module *m, clv_tie *t, const clv_module *owner,
                                    clv_err *err) {
-  const char *name = m->graph->nodes[t->param.node].tied;
-  const clv_param *of = clv_params_first(owner->graph, owner->params, name);
+  const char *name = m->graph->nodes[t->param.node].tie_owner;
+  const clv_param *of = clv_params_first_of_node(owner->graph, owner->params, name);
   if (!of || !clv_shape_equal(&of->shape, &t->param.shape) || of->dtype != t->param.dtype)
     return clv_fail(err, CLV_NOT_FOUND,
                     "module %u has no parameter of '%s' that fits '%s' of module %u",
                     owner->o.index, name, t->param.name, m->o.index);
   CLV_TRY(check_same_device(m, owner, t, err));
-  t->param.owner_data =
-      of->is_shared ? owner->shared_params[of->index]->data : (char *)owner->block + of->offset;
+  t->param.owner_data = of->is_shared ? owner->shared_params[of->list_index]->data
+                                      : (char *)owner->block + of->offset;
   t->param.offset = of->offset;
   t->param.frozen = of->frozen;
-  t->param.fixed = of->fixed;
+  t->param.is_fixed = of->is_fixed;
   return CLV_OK;
 }
 
@@ -61,7 +61,7 @@ clv_code clv_module_resolve_ties(clv_module *m, const clv_module_options *o, clv
     if (!owner)
       return clv_fail(err, CLV_INVALID,
                       "module %u: '%s' is tied to '%s', which is in no module of this node",
-                      m->o.index, get_node_name(m, t), m->graph->nodes[t->param.node].tied);
+                      m->o.index, get_node_name(m, t), m->graph->nodes[t->param.node].tie_owner);
     if (t->owner_index < 0) CLV_TRY(resolve_from_owner(m, t, owner, err));
     m->owners[i] = owner;
     if (owner != m) __atomic_add_fetch(&owner->pins, 1, __ATOMIC_RELAXED);
@@ -103,7 +103,7 @@ clv_code clv_module_add_tied_gradient(const clv_module *m, int i, void *gradient
                                       clv_err *err) {
   const clv_param *p = &m->params->ties[i].param;
   const clv_backend *b = m->owners[i]->o.backend;
-  char *mine = (char *)gradients + p->gradient;
+  char *mine = (char *)gradients + p->gradient_offset;
   if (p->frozen) return CLV_OK;
   b->add(b, p->dtype, (char *)owner + p->offset, mine, p->n);
   return clv_backend_fill(b, mine, 0, p->bytes, err);

@@ -80,7 +80,7 @@ static bool wait_by_callback(clv_session_node *n, uint64_t until_ns) {
 static bool sleep_until(clv_session_node *n, uint64_t now, uint64_t until_ns) {
   until_ns = CLV_MIN(until_ns, clv_rrefs_due_ns(n->references));
   clv_node_flush(n);
-  if (!clv_inbox_has_running_work(&n->inbox)) clv_share_release(n->o.share);
+  if (!clv_inbox_has_running_work(&n->inbox)) clv_share_release_cores(n->o.share);
   if (n->o.wait) return wait_by_callback(n, until_ns);
   clv_inbox_wait(&n->inbox, now, until_ns);
   return true;
@@ -112,13 +112,13 @@ static bool wait_for_item(clv_session_node *n, uint64_t deadline_ns, clv_inbox_i
   if (!out) clv_share_yield(n->o.share);
   bool any = wait_for_next_item(n, begin, deadline_ns, ret, &waker);
   if (!any) clv_node_flush(n);
-  if (!any) clv_share_release(n->o.share);
+  if (!any) clv_share_release_cores(n->o.share);
   uint64_t slept = now_ns(n) - begin, idle = out ? 0 : slept;
   n->slept_while_working_ns += slept - idle;
   /* cleared before idle_ns grows, because clv_node_idle_ns reads both */
   __atomic_store_n(&n->idle_since_ns, 0, __ATOMIC_RELEASE);
   __atomic_store_n(&n->idle_ns, n->idle_ns + idle, __ATOMIC_RELEASE);
-  if (any && waker && waker->from) clv_link_count_wait(waker->from, idle);
+  if (any && waker && waker->received_by) clv_link_add_wait_time(waker->received_by, idle);
   return any;
 }
 

@@ -28,7 +28,7 @@ static clv_code load_cached_rows(clv_session_node *n, clv_packet *p, clv_err *er
   clv_dtype dtype;
   clv_shape shape;
   CLV_TRY(c->get_shape(c->user, &p->frame.cached, rows->n, &dtype, &shape, err));
-  CLV_TRY(clv_pool_tensor(n->o.pool, dtype, &shape, &t, err));
+  CLV_TRY(clv_pool_alloc_tensor(n->o.pool, dtype, &shape, &t, err));
   CLV_TRY(c->get(c->user, &p->frame.cached, rows->data, t, err));
   replace_tensors(p, clv_steal(&t));
   return CLV_OK;
@@ -40,14 +40,14 @@ static clv_code handle_cached(clv_session_node *n, clv_packet *p, clv_err *err) 
                     "this worker has no caches: its worker.yaml has no state_dir");
   clv_node_flush(n);
   /* frees the cores for other sessions while this thread waits for the disk */
-  clv_share_release(n->o.share);
+  clv_share_release_cores(n->o.share);
   return p->frame.n_tensors == 2 ? store_cached_rows(&n->o.caches, p, err)
                                  : load_cached_rows(n, p, err);
 }
 
 clv_code clv_node_on_cached(clv_session_node *n, clv_packet *p, clv_err *err) {
   clv_err why;
-  if (!p->from || !clv_node_is_master(n, p->from))
+  if (!p->received_by || !clv_node_is_master(n, p->received_by))
     return clv_fail(err, CLV_DENIED, "only the master may send a VALUE of a cache");
   bool failed = p->frame.has_failure || handle_cached(n, p, &why) != CLV_OK;
   p->frame.has_cached = false;

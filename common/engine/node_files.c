@@ -62,7 +62,7 @@ static clv_code match_items(const whole_state *s, const clv_weights_file *file,
   CLV_TRY(clv_alloc(s->n, sizeof *want, &want, err));
   for (uint32_t i = 0; i < s->n; i++)
     want[i] = (clv_weights_want){s->items[i].name, s->items[i].dtype, s->items[i].shape, false};
-  return clv_weights_match(file, want, s->n, 0, *ret, err);
+  return clv_weights_match_tensors(file, want, s->n, 0, *ret, err);
 }
 
 static void forget_saved_buffers(clv_session_node *n, const clv_frame *f) {
@@ -103,7 +103,7 @@ static clv_code open_file(clv_session_node *n, const clv_frame *f, const whole_s
                           clv_weights_file **ret, size_t *ret_charged, clv_err *err) {
   const clv_state_files *files = &n->o.files;
   uint64_t bytes;
-  CLV_TRY(clv_weights_size(s->list, s->n, &bytes, err));
+  CLV_TRY(clv_weights_file_size(s->list, s->n, &bytes, err));
   size_t most = (size_t)bytes + SLACK_BYTES;
   CLV_TRY(clv_pool_charge(n->o.pool, most, err));
   clv_code code = files->open(files->user, f->state.name, most, ret, err);
@@ -116,7 +116,7 @@ static clv_code open_file(clv_session_node *n, const clv_frame *f, const whole_s
 }
 
 static void report_file(const clv_weights_file *file, clv_frame *ret) {
-  ret->state.bytes = clv_weights_bytes(file);
+  ret->state.bytes = clv_weights_file_bytes(file);
   ret->state.sha256 = *clv_weights_digest(file);
 }
 
@@ -139,7 +139,7 @@ static clv_code save_file(clv_session_node *n, clv_packet *p, whole_state *s, cl
   CLV_TRY(clv_node_save_later(n, p, s->list, s->n, &s->copies, ret_kept, err));
   if (*ret_kept) return CLV_OK;
   /* frees the cores for other sessions while this thread waits for the disk */
-  clv_share_release(n->o.share);
+  clv_share_release_cores(n->o.share);
   return files->save(files->user, p->frame.state.name, s->list, s->n, &ret->state.sha256,
                      &ret->state.bytes, err);
 }
@@ -238,7 +238,7 @@ clv_code clv_node_on_state_file(clv_session_node *n, clv_module *m, clv_packet *
   memcpy(ret->state.name, f->state.name, sizeof ret->state.name);
   clv_node_flush(n);
   /* frees the cores for other sessions while this thread waits for the disk */
-  if (f->kind != CLV_STATE_SAVE) clv_share_release(n->o.share);
+  if (f->kind != CLV_STATE_SAVE) clv_share_release_cores(n->o.share);
   if (f->kind == CLV_STATE_REMOVE) return files->remove(files->user, f->state.name, err);
   if (n->file && n->file->request == p) return finish_file(n, p, ret, ret_kept, err);
   return m->o.backend->memory ? begin_file(n, m, p, ret_kept, err)

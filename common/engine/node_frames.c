@@ -22,7 +22,7 @@ static clv_code make_answer(clv_session_node *n, const clv_frame *to, clv_frame_
   p->frame.module = to->module;
   p->frame.generation = to->generation;
   p->frame.state = state->state;
-  if (tensor) clv_packet_add(p, tensor);
+  if (tensor) clv_packet_add_tensor(p, tensor);
   *ret = p;
   return CLV_OK;
 }
@@ -55,7 +55,7 @@ static clv_code make_item_answer(clv_session_node *n, const clv_module *m, const
                                  const clv_state_item *item, const clv_state_transfer *r,
                                  clv_packet **ret, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  CLV_TRY(clv_pool_tensor(n->o.pool, item->dtype, &item->shape, &t, err));
+  CLV_TRY(clv_pool_alloc_tensor(n->o.pool, item->dtype, &item->shape, &t, err));
   clv_frame state = {.state = {.what = to->state.what,
                                .index = (uint32_t)(item - r->items),
                                .count = r->n,
@@ -326,10 +326,10 @@ static clv_code run_engine(clv_session_node *n, clv_err *err) {
 static clv_code handle_context_frame(clv_session_node *n, clv_packet *p, bool *ret_kept,
                                      clv_err *err) {
   clv_err why;
-  if (n->o.runtime) clv_rpc_busy_enter(n->o.runtime);
+  if (n->o.runtime) clv_rpc_begin_computation(n->o.runtime);
   clv_code code = clv_contexts_handle_packet(n->contexts, p, ret_kept, err);
   clv_code ran = run_engine(n, &why);
-  if (n->o.runtime) clv_rpc_busy_leave(n->o.runtime);
+  if (n->o.runtime) clv_rpc_end_computation(n->o.runtime);
   if (code == CLV_OK && ran != CLV_OK) *err = why;
   return code == CLV_OK ? ran : code;
 }
@@ -359,7 +359,7 @@ static void refund_slept_time(clv_session_node *n, const clv_work *w) {
   if (w->kind == WORK_COPY) return;
   uint64_t slept = n->slept_while_working_ns;
   n->slept_while_working_ns = 0;
-  if (w->device_ns && slept > w->device_ns) clv_share_refund(n->o.share, slept - w->device_ns);
+  if (w->device_ns && slept > w->device_ns) clv_share_refund_time(n->o.share, slept - w->device_ns);
 }
 
 void clv_node_handle_work_end(clv_session_node *n, clv_work *w) {
@@ -426,11 +426,11 @@ static clv_code check_sender(clv_session_node *n, const clv_packet *p, clv_err *
   clv_frame_kind kind = p->frame.kind;
   if (!handlers[kind].handle)
     return clv_fail(err, CLV_UNIMPLEMENTED, "a node does not handle %s", clv_frame_kind_name(kind));
-  if (n->o.on_program || !p->from || handlers[kind].is_sent_by_workers ||
-      clv_node_is_master(n, p->from))
+  if (n->o.on_program || !p->received_by || handlers[kind].is_sent_by_workers ||
+      clv_node_is_master(n, p->received_by))
     return CLV_OK;
   return clv_fail(err, CLV_DENIED, "%s may not be sent by worker '%s', only by the master",
-                  clv_frame_kind_name(kind), clv_link_peer(p->from));
+                  clv_frame_kind_name(kind), clv_link_peer_name(p->received_by));
 }
 
 void clv_node_handle(clv_session_node *n, clv_packet *p) {

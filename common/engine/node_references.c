@@ -95,7 +95,7 @@ static void on_send(clv_session_node *n, const clv_rref_result *r) {
   if (clv_packet_new(n->o.pool, frame_kinds[m->kind], &p, &ignored) != CLV_OK) return;
   fill_reference_frame(n, r->to, m, &p->frame);
   if (m->failure) set_failure(p, m->failure);
-  if (m->tensor) clv_packet_add(p, m->tensor);
+  if (m->tensor) clv_packet_add_tensor(p, m->tensor);
   send_packet(n, p);
 }
 
@@ -124,7 +124,7 @@ static void send_report(clv_session_node *n, clv_frame_kind kind, const clv_rref
   p->frame.reference.ref = u->ref;
   p->frame.reference.fork = u->fork;
   if (why) set_owner_failure(n, p, u, why);
-  if (tensor) clv_packet_add(p, tensor);
+  if (tensor) clv_packet_add_tensor(p, tensor);
   n->o.on_program(n->o.user, p);
 }
 
@@ -141,7 +141,7 @@ static void deliver_value(clv_session_node *n, const clv_rref_use *u, clv_tensor
   p->frame.context = u->context;
   p->frame.message = u->value;
   if (why) set_owner_failure(n, p, u, why);
-  if (tensor) clv_packet_add(p, tensor);
+  if (tensor) clv_packet_add_tensor(p, tensor);
   if (u->node == get_own_number(n)) {
     clv_node_post(n, p);
     return;
@@ -274,9 +274,11 @@ static void apply_program_request(clv_session_node *n, const clv_packet *p) {
  * frame names the sender; else it is the peer of the link. */
 static clv_code get_sender(clv_session_node *n, const clv_packet *p, uint32_t *ret, clv_err *err) {
   clv_frame_kind kind = p->frame.kind;
-  bool by_master = !is_master(n) && clv_node_is_master(n, p->from);
+  bool by_master = !is_master(n) && clv_node_is_master(n, p->received_by);
   bool of_master = by_master && (kind == CLV_REF_KEEP || kind == CLV_REF_USE);
-  const char *name = of_master ? "" : by_master ? p->frame.reference.node : clv_link_peer(p->from);
+  const char *name = of_master   ? ""
+                     : by_master ? p->frame.reference.node
+                                 : clv_link_peer_name(p->received_by);
   return clv_contexts_index_of_name(n->contexts, name, ret, err);
 }
 
@@ -329,7 +331,7 @@ clv_code clv_node_on_reference(clv_session_node *n, clv_packet *p, bool *ret_kep
   clv_frame_kind kind = p->frame.kind;
   clv_code code = CLV_OK;
   (void)ret_kept;
-  if (!p->from)
+  if (!p->received_by)
     apply_program_request(n, p);
   else if (!is_master(n) || !is_started_by_master(kind))
     code = handle_message(n, p, err);

@@ -44,7 +44,7 @@ clv_code clv_node_alloc_copies(clv_session_node *n, clv_weights_tensor *list, si
     if (!clv_add_size(total, clv_align_up(bytes, ALIGNMENT), &total) || total > INT64_MAX)
       return clv_fail(err, CLV_EXHAUSTED, "the state has more than 2^63 bytes");
   }
-  CLV_TRY(clv_pool_tensor(n->o.pool, CLV_U8, &CLV_SHAPE((int64_t)total), ret_block, err));
+  CLV_TRY(clv_pool_alloc_tensor(n->o.pool, CLV_U8, &CLV_SHAPE((int64_t)total), ret_block, err));
   char *to = (*ret_block)->data;
   for (size_t i = 0; i < n_items; i++) {
     list[i].data = to;

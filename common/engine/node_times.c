@@ -20,7 +20,7 @@ void clv_node_time(const clv_session_node *n, clv_node_times *ret) {
            now = clv_clock_now(&n->o.clock);
   uint64_t age = began ? now - CLV_MIN(began, now) : 0, idle = clv_node_idle_ns(n);
   clv_share_counts c = {0};
-  if (n->o.share) clv_share_count(n->o.share, &c);
+  if (n->o.share) clv_share_get_counts(n->o.share, &c);
   *ret = (clv_node_times){.idle_ns = CLV_MIN(idle, age)};
   ret->share_ns = CLV_MIN(c.waited_ns, age - ret->idle_ns);
   ret->busy_ns = age - ret->idle_ns - ret->share_ns;

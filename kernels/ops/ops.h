@@ -134,7 +134,7 @@ typedef enum clv_mixing {
 } clv_mixing;
 
 /* Behaviour of an op if the sequences of its input are packed one after another: see
- * clv_graph_pack. */
+ * clv_graph_pack_sequences. */
 typedef enum clv_packing {
   /* a graph with the op cannot be packed, because the op would count pads, or mix sequences */
   CLV_PACKS_REFUSED,

@@ -110,7 +110,7 @@ static clv_code delete_copies(const clv_escrow_place *at, uint64_t chosen, bool 
   CLV_AUTO(clv_freep) uint64_t *steps = NULL;
   size_t n = 0;
   CLV_TRY(set_paths(&c, err));
-  clv_code code = clv_checkpoint_list(c.run.data, &steps, &n, err);
+  clv_code code = clv_checkpoint_list_steps(c.run.data, &steps, &n, err);
   if (code != CLV_OK) return code == CLV_NOT_FOUND ? CLV_OK : code;
   for (size_t i = 0; i < n; i++)
     if ((steps[i] == chosen) != others) CLV_TRY(delete_copy(at, steps[i], err));
@@ -135,7 +135,7 @@ clv_code clv_escrow_write(const clv_escrow_place *at, const clv_seal_key *key, c
                           uint64_t *ret_bytes, clv_err *err) {
   CLV_AUTO(copy_done) copy c = {.at = at, .key = key, .step = step};
   CLV_AUTO(clv_bytes_done) clv_bytes from = {0}, text = {0};
-  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   *ret_bytes = 0;
   CLV_TRY(set_paths(&c, err));
   if (has_file(&c, MANIFEST)) return CLV_OK;
@@ -160,7 +160,7 @@ static clv_code find_copy(copy *c, uint64_t before, clv_err *err) {
   size_t n = 0;
   clv_bytes_printf(&run, "%s/%s", c->at->dir, c->at->id);
   if (run.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  clv_code code = clv_checkpoint_list(run.data, &steps, &n, err);
+  clv_code code = clv_checkpoint_list_steps(run.data, &steps, &n, err);
   if (code != CLV_OK && code != CLV_NOT_FOUND) return code;
   for (size_t i = 0; i < n; i++) {
     copy_done(c);
@@ -266,14 +266,14 @@ static clv_code restore_file(const copy *c, const char *folder, const clv_manife
 
 static void forget_places(clv_manifest *m) {
   for (size_t i = 0; i < m->n_files; i++) {
-    free(clv_steal(&m->files[i].place));
-    free(clv_steal(&m->files[i].kept));
+    free(clv_steal(&m->files[i].keeper_identity));
+    free(clv_steal(&m->files[i].kept_file_name));
   }
 }
 
 static clv_code restore_copy(const copy *c, const char *run_dir, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, folder = {0};
-  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   CLV_TRY(unseal(c, MANIFEST, append_text, &text, err));
   CLV_TRY(clv_manifest_parse(text.data, text.len, "sealed " MANIFEST, &m, err));
   forget_places(&m);

@@ -67,7 +67,7 @@ static void note_failure(clv_escrow *e, uint64_t step, const clv_err *why) {
 }
 
 static bool is_deleted(const clv_escrow *e, uint64_t step) {
-  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   return clv_checkpoint_read_manifest(e->run_dir, step, &m, NULL) != CLV_OK;
 }
 
@@ -78,7 +78,7 @@ static void seal_newest(clv_escrow *e) {
   CLV_AUTO(clv_stores_freep) clv_stores *s = NULL;
   uint64_t step, bytes = 0, begin_ns = clv_now_ns();
   clv_err why;
-  if (!clv_checkpoint_steps(e->run_dir, &step, 1) || step == e->progress.step) return;
+  if (!clv_checkpoint_steps_with_manifest(e->run_dir, &step, 1) || step == e->progress.step) return;
   clv_code code = clv_stores_new(e->config, &s, &why);
   if (code == CLV_OK)
     code = clv_escrow_write(&at, &e->key, e->run_dir, step, s, &waiter, &bytes, &why);

@@ -89,14 +89,14 @@ static clv_code fetch(clv_stores *s, const char *folder, const clv_manifest_file
   return clv_file_sync_folder(path.data, err);
 }
 
-/* Fetches a file, and lists it as one in the folder. On success f->place and f->kept are NULL, and
- * the caller frees what they were. */
+/* Fetches a file, and lists it as one in the folder. On success f->keeper_identity and
+ * f->kept_file_name are NULL, and the caller frees what they were. */
 static clv_code gather_file(const char *run_dir, const char *folder, clv_manifest *m,
                             clv_manifest_file *f, clv_stores *s, clv_err *err) {
   CLV_TRY(fetch(s, folder, f, err));
   CLV_TRY(clv_orphans_add(run_dir, &(clv_manifest){.files = f, .n_files = 1}, err));
   const clv_manifest_file was = *f;
-  f->place = f->kept = NULL;
+  f->keeper_identity = f->kept_file_name = NULL;
   clv_code code = clv_manifest_write(folder, m, err);
   if (code != CLV_OK) *f = was;
   return code;
@@ -104,7 +104,7 @@ static clv_code gather_file(const char *run_dir, const char *folder, clv_manifes
 
 clv_code clv_checkpoint_gather(const char *run_dir, uint64_t step, clv_stores *s,
                                clv_gather_fn *report, void *user, clv_err *err) {
-  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes folder = {0};
   clv_code first = CLV_OK;
   clv_err why;
@@ -112,13 +112,13 @@ clv_code clv_checkpoint_gather(const char *run_dir, uint64_t step, clv_stores *s
   clv_bytes_printf(&folder, "%s/checkpoint-%llu", run_dir, (unsigned long long)step);
   if (folder.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   for (size_t i = 0; i < m.n_files; i++) {
-    if (!m.files[i].place) continue;
+    if (!m.files[i].keeper_identity) continue;
     const clv_manifest_file was = m.files[i];
     clv_code code = gather_file(run_dir, folder.data, &m, &m.files[i], s, &why);
     report(user, &was, code == CLV_OK ? NULL : &why);
     if (code == CLV_OK) {
-      free(was.place);
-      free(was.kept);
+      free(was.keeper_identity);
+      free(was.kept_file_name);
     }
     if (code != CLV_OK && first == CLV_OK) first = clv_fail(err, code, "%s", why.text);
     if (code == CLV_CANCELLED) break;

@@ -107,14 +107,14 @@ clv_code clv_orphans_add(const char *run_dir, const clv_manifest *m, clv_err *er
   size_t before = l.n;
   for (size_t i = 0; i < m->n_files; i++) {
     const clv_manifest_file *f = &m->files[i];
-    if (f->place && !is_listed(&l, f->kept, f->place))
-      CLV_TRY(add_orphan(&l, f->kept, f->bytes, f->place, err));
+    if (f->keeper_identity && !is_listed(&l, f->kept_file_name, f->keeper_identity))
+      CLV_TRY(add_orphan(&l, f->kept_file_name, f->bytes, f->keeper_identity, err));
   }
   return l.n == before ? CLV_OK : write_orphans(run_dir, &l, err);
 }
 
 clv_code clv_checkpoint_abandon(const char *run_dir, uint64_t step, clv_err *err) {
-  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   if (clv_checkpoint_read_manifest(run_dir, step, &m, NULL) == CLV_OK)
     CLV_TRY(clv_orphans_add(run_dir, &m, err));
   return clv_checkpoint_remove(run_dir, step, err);
@@ -126,13 +126,14 @@ clv_code clv_checkpoint_abandon(const char *run_dir, uint64_t step, clv_err *err
 static clv_code list_needed(const char *run_dir, clv_orphans *ret, clv_err *err) {
   CLV_AUTO(clv_freep) uint64_t *steps = NULL;
   size_t n = 0;
-  CLV_TRY(clv_checkpoint_list(run_dir, &steps, &n, err));
+  CLV_TRY(clv_checkpoint_list_steps(run_dir, &steps, &n, err));
   for (size_t i = 0; i < n; i++) {
-    CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+    CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
     if (clv_checkpoint_read_manifest(run_dir, steps[i], &m, NULL) != CLV_OK) continue;
     for (size_t k = 0; k < m.n_files; k++)
-      if (m.files[k].place)
-        CLV_TRY(add_orphan(ret, m.files[k].kept, m.files[k].bytes, m.files[k].place, err));
+      if (m.files[k].keeper_identity)
+        CLV_TRY(add_orphan(ret, m.files[k].kept_file_name, m.files[k].bytes,
+                           m.files[k].keeper_identity, err));
   }
   return CLV_OK;
 }

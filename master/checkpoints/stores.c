@@ -191,10 +191,10 @@ clv_code clv_stored_open(clv_stores *s, const char *folder, const clv_manifest_f
   r->file = f;
   r->fd = -1;
   r->at = from;
-  if (!f->place)
+  if (!f->keeper_identity)
     CLV_TRY(open_in_folder(folder, f, &r->fd, err));
-  else if (dial(s, f->place, &r->from, err) != CLV_OK)
-    return name_worker(s, f->place, err);
+  else if (dial(s, f->keeper_identity, &r->from, err) != CLV_OK)
+    return name_worker(s, f->keeper_identity, err);
   if (!from) CLV_TRY(clv_sha256_begin(&r->digest, err));
   *ret = clv_steal(&r);
   return CLV_OK;
@@ -203,12 +203,12 @@ clv_code clv_stored_open(clv_stores *s, const char *folder, const clv_manifest_f
 static clv_code read_range(clv_stored_reader *r, size_t len, clv_err *err) {
   CLV_TRY(clv_interrupt_check(err));
   if (!r->from) return read_folder(r->fd, r->file, r->at, r->range, len, err);
-  clv_code code =
-      cleave_kept_read(r->from->client, r->file->kept, r->at, r->range, len, &r->version, err);
+  clv_code code = cleave_kept_read(r->from->client, r->file->kept_file_name, r->at, r->range, len,
+                                   &r->version, err);
   if (code == CLV_OK) return CLV_OK;
   if (code == CLV_NOT_FOUND || code == CLV_RANGE || code == CLV_ABORTED)
     err->code = CLV_DATA_LOSS; /* the worker answers, and does not have the listed file */
-  return name_worker(r->stores, r->file->place, err);
+  return name_worker(r->stores, r->file->keeper_identity, err);
 }
 
 static clv_code compare_digest(clv_stored_reader *r, clv_err *err) {
@@ -217,7 +217,9 @@ static clv_code compare_digest(clv_stored_reader *r, clv_err *err) {
   if (!digest) return CLV_OK;
   CLV_TRY(clv_sha256_end(digest, &found, err));
   clv_code code = clv_checkpoints_compare(&found, r->file, err);
-  return code == CLV_OK || !r->file->place ? code : name_worker(r->stores, r->file->place, err);
+  return code == CLV_OK || !r->file->keeper_identity
+             ? code
+             : name_worker(r->stores, r->file->keeper_identity, err);
 }
 
 clv_code clv_stored_next(clv_stored_reader *r, const void **ret_data, size_t *ret_len,
@@ -245,19 +247,20 @@ clv_code clv_stores_check(clv_stores *s, const char *folder, const clv_manifest_
 /* Compares what a worker says about a file with the manifest. */
 static clv_code compare_listed(const cleave_kept_files *l, const clv_manifest_file *f,
                                clv_err *err) {
-  if (l->n != 1 || strcmp(l->files[0].name, f->kept) != 0)
-    return clv_fail(err, CLV_DATA_LOSS, "there is no file '%s', which is %s", f->kept, f->name);
+  if (l->n != 1 || strcmp(l->files[0].name, f->kept_file_name) != 0)
+    return clv_fail(err, CLV_DATA_LOSS, "there is no file '%s', which is %s", f->kept_file_name,
+                    f->name);
   if (l->files[0].bytes != f->bytes) return fail_short(f->name, l->files[0].bytes, f, err);
   if (!l->files[0].has_sha256)
-    return clv_fail(err, CLV_BAD_ANSWER, "it reports no digest of '%s'", f->kept);
+    return clv_fail(err, CLV_BAD_ANSWER, "it reports no digest of '%s'", f->kept_file_name);
   return clv_checkpoints_compare(&l->files[0].sha256, f, err);
 }
 
 clv_code clv_stores_ask(clv_stores *s, const char *folder, const clv_manifest_file *f,
                         clv_err *err) {
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
-  if (!f->place) return clv_stores_check(s, folder, f, err);
-  CLV_TRY(clv_stores_list(s, f->place, f->kept, &l, err));
+  if (!f->keeper_identity) return clv_stores_check(s, folder, f, err);
+  CLV_TRY(clv_stores_list(s, f->keeper_identity, f->kept_file_name, &l, err));
   clv_code code = compare_listed(&l, f, err);
-  return code == CLV_OK ? CLV_OK : name_worker(s, f->place, err);
+  return code == CLV_OK ? CLV_OK : name_worker(s, f->keeper_identity, err);
 }

@@ -111,9 +111,9 @@ static void format_best(const clv_run_best *b, char *text, size_t len) {
   char number[CLV_JSON_NUMBER], what[24];
   bool by_loss = isnan(b->accuracy);
   format_number(by_loss ? b->loss : b->accuracy, number, sizeof number);
-  if (b->what[0])
+  if (b->evaluated_set[0])
     snprintf(text, len, "%s %s at %" PRIu64 ", %s", by_loss ? "loss" : "accuracy", number, b->step,
-             clv_text_truncate(b->what, what, sizeof what));
+             clv_text_truncate(b->evaluated_set, what, sizeof what));
   else
     snprintf(text, len, "-");
 }
@@ -173,7 +173,7 @@ static void print_reason(const clv_run_entry *e) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
   if (e->state == CLV_STATE_FAILED && a)
-    clv_bytes_printf(&text, "exit code %" PRIu64 ": %s", a->code, a->text);
+    clv_bytes_printf(&text, "exit code %" PRIu64 ": %s", a->exit_code, a->text);
   if (e->state == CLV_STATE_RUNNING && a && a->text[0])
     clv_bytes_printf(&text, "recovering: %s", a->text);
   if (e->state == CLV_STATE_DIED) clv_bytes_puts(&text, CLV_DIED_TEXT);
@@ -215,7 +215,7 @@ static clv_code print_table(const entries *l, clv_err *err) {
 
 static void append_text(clv_bytes *out, const char *key, const char *text) {
   clv_bytes_printf(out, ",\"%s\":", key);
-  clv_run_record_text(out, text);
+  clv_run_record_append_text(out, text);
 }
 
 static void append_integer(clv_bytes *out, const char *key, uint64_t v) {
@@ -229,19 +229,19 @@ static void append_number(clv_bytes *out, const char *key, double v) {
 
 static void append_attempt(clv_bytes *out, const clv_run_entry *e, const clv_run_attempt *a) {
   const clv_run_best *b = &e->record.best;
-  append_text(out, "session", e->record.session);
+  append_text(out, "session", e->record.session_path);
   append_text(out, "config_sha256", e->record.config_sha256);
   append_integer(out, "attempts", e->record.n_earlier + e->record.n_attempts);
-  append_integer(out, "code", a->code);
+  append_integer(out, "code", a->exit_code);
   append_text(out, "text", a->text);
   append_integer(out, "began_ms", a->began_ms);
   append_integer(out, "ended_ms", a->ended_ms);
   append_text(out, "host", a->host);
   append_integer(out, "pid", a->pid);
   append_integer(out, "total_steps", a->total_steps);
-  if (b->what[0]) {
+  if (b->evaluated_set[0]) {
     clv_bytes_puts(out, ",\"best\":{\"what\":");
-    clv_bytes_add_json(out, b->what);
+    clv_bytes_add_json(out, b->evaluated_set);
     append_integer(out, "step", b->step);
     append_number(out, "loss", b->loss);
     append_number(out, "accuracy", b->accuracy);
@@ -258,7 +258,7 @@ static clv_code print_json(const entries *l, clv_err *err) {
     CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
     const clv_run_entry *e = &l->items[i];
     clv_bytes_puts(&out, "{\"name\":");
-    clv_run_record_text(&out, e->name);
+    clv_run_record_append_text(&out, e->name);
     append_text(&out, "folder", e->folder);
     append_text(&out, "state", clv_run_state_name(e->state));
     if (e->state == CLV_STATE_DAMAGED) append_text(&out, "why", e->read_error.text);

@@ -29,7 +29,7 @@ const char *clv_run_state_name(clv_run_state state) {
 
 void clv_run_entry_done(clv_run_entry *e) {
   if (!e) return;
-  clv_run_record_done(&e->record);
+  clv_run_record_clear(&e->record);
   free(e->folder);
   *e = (clv_run_entry){0};
 }
@@ -41,7 +41,7 @@ const clv_run_attempt *clv_run_entry_last_attempt(const clv_run_entry *e) {
 int clv_run_entry_exit_code(const clv_run_entry *e) {
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
   bool said = a && a->status != CLV_RUN_RUNNING && e->state != CLV_STATE_RUNNING;
-  return said && a->code <= 255 ? (int)a->code : 1;
+  return said && a->exit_code <= 255 ? (int)a->exit_code : 1;
 }
 
 /* ---- the last line written ------------------------------------------------------------------- */

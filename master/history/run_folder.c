@@ -219,7 +219,7 @@ static clv_code remove_tree(const char *path, clv_err *err) {
 
 clv_code clv_run_folder_clear(const char *folder, clv_err *err) {
   CLV_AUTO(names_done) folder_names l = {0};
-  CLV_TRY(clv_checkpoint_clear(folder, err));
+  CLV_TRY(clv_checkpoint_remove_all(folder, err));
   CLV_TRY(list_names(folder, &l, err));
   for (size_t i = 0; i < l.n; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes path = {0};

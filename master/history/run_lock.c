@@ -55,7 +55,7 @@ clv_code clv_run_record_write(const char *run_dir, const clv_run_record *r, clv_
 void clv_run_lock_free(clv_run_lock *c) {
   if (!c) return;
   clv_fd_closep(&c->lock);
-  clv_run_record_done(&c->record);
+  clv_run_record_clear(&c->record);
   free(c->moved_to_folder);
   free(c->dir);
   free(c);
@@ -96,20 +96,20 @@ clv_code clv_run_lock_new(const char *run_dir, clv_run_lock **ret, clv_err *err)
 /* ---- one run after another ------------------------------------------------------------------- */
 
 bool clv_run_lock_is_finished(const clv_run_lock *c) {
-  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  CLV_AUTO(clv_run_record_clear) clv_run_record r = {0};
   return clv_run_record_read(c->dir, &r, NULL) == CLV_OK &&
          r.attempts[r.n_attempts - 1].status == CLV_RUN_FINISHED;
 }
 
 bool clv_run_lock_has_checkpoint(const clv_run_lock *c) {
-  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  CLV_AUTO(clv_run_record_clear) clv_run_record r = {0};
   return clv_run_record_read(c->dir, &r, NULL) == CLV_OK && r.n_checkpoints > 0;
 }
 
 /* True if the earlier run finished once. Also true if the record omits old attempts, or cannot be
  * read while there are checkpoints, because then it may have finished. */
 static bool is_worth_keeping(const clv_run_lock *c) {
-  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  CLV_AUTO(clv_run_record_clear) clv_run_record r = {0};
   if (clv_run_record_read(c->dir, &r, NULL) != CLV_OK) return clv_checkpoint_has_any(c->dir);
   for (size_t i = 0; i < r.n_attempts; i++)
     if (r.attempts[i].status == CLV_RUN_FINISHED) return true;
@@ -157,7 +157,7 @@ static void write_or_warn(clv_run_lock *c) {
 
 static void list_checkpoints(clv_run_lock *c) {
   c->record.n_checkpoints =
-      clv_checkpoint_steps(c->dir, c->record.checkpoints, CLV_RECORD_MAX_CHECKPOINTS);
+      clv_checkpoint_steps_with_manifest(c->dir, c->record.checkpoints, CLV_RECORD_MAX_CHECKPOINTS);
 }
 
 /* Loads the record of earlier attempts, if this attempt resumes the run. An unreadable record is
@@ -175,12 +175,13 @@ static void load_earlier_attempts(clv_run_lock *c, bool resume) {
  * epoch. */
 static clv_code set_next_epoch(clv_run_record *r, clv_err *err) {
   uint8_t id[16];
-  if (!r->epoch || r->epoch >= INT64_MAX || !clv_hex_parse(r->id, id, sizeof id)) {
+  if (!r->newest_attempt || r->newest_attempt >= INT64_MAX ||
+      !clv_hex_parse(r->id, id, sizeof id)) {
     CLV_TRY(clv_random_bytes(id, sizeof id, err));
     clv_hex(id, sizeof id, r->id);
-    r->epoch = 0;
+    r->newest_attempt = 0;
   }
-  r->epoch++;
+  r->newest_attempt++;
   return CLV_OK;
 }
 
@@ -190,9 +191,10 @@ clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_e
   c->notice = run->notice;
   load_earlier_attempts(c, run->resume);
   CLV_TRY(set_next_epoch(&c->record, err));
-  CLV_TRY(clv_run_record_add(&c->record, &a, err));
+  CLV_TRY(clv_run_record_add_attempt(&c->record, &a, err));
   snprintf(c->record.name, sizeof c->record.name, "%s", run->name);
-  snprintf(c->record.session, sizeof c->record.session, "%s", absolute ? absolute : run->session);
+  snprintf(c->record.session_path, sizeof c->record.session_path, "%s",
+           absolute ? absolute : run->session);
   list_checkpoints(c);
   clv_process_describe_self(a);
   if (run->resume && c->record.n_checkpoints)
@@ -208,12 +210,12 @@ clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_e
  * moment may have the same epoch. */
 static bool is_same_attempt(const clv_run_record *a, const clv_run_record *b) {
   const clv_run_attempt *x = &a->attempts[a->n_attempts - 1], *y = &b->attempts[b->n_attempts - 1];
-  return strcmp(a->id, b->id) == 0 && a->epoch == b->epoch && x->pid == y->pid &&
+  return strcmp(a->id, b->id) == 0 && a->newest_attempt == b->newest_attempt && x->pid == y->pid &&
          strcmp(x->boot_id, y->boot_id) == 0 && strcmp(x->host, y->host) == 0;
 }
 
 clv_code clv_run_lock_check_newest(const clv_run_lock *c, clv_err *err) {
-  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  CLV_AUTO(clv_run_record_clear) clv_run_record r = {0};
   CLV_TRY(clv_run_record_read(c->dir, &r, err));
   if (is_same_attempt(&r, &c->record)) {
     CLV_FAILPOINT("run.check_newest");
@@ -222,7 +224,8 @@ clv_code clv_run_lock_check_newest(const clv_run_lock *c, clv_err *err) {
   return clv_fail(err, CLV_ABORTED,
                   "%s/run.json has attempt %llu of the run, and this process is attempt %llu: "
                   "another process trains there, so this one ends and writes nothing",
-                  c->dir, (unsigned long long)r.epoch, (unsigned long long)c->record.epoch);
+                  c->dir, (unsigned long long)r.newest_attempt,
+                  (unsigned long long)c->record.newest_attempt);
 }
 
 clv_code clv_run_lock_raise_epoch(clv_run_lock *c, clv_err *err) {
@@ -235,18 +238,18 @@ clv_code clv_run_lock_begin_again(clv_run_lock *c, unsigned code, const char *lo
   clv_run_attempt *a = current_attempt(c);
   CLV_TRY(clv_run_lock_check_newest(c, err));
   a->status = CLV_RUN_RECOVERED;
-  a->code = code;
+  a->exit_code = code;
   a->ended_ms = clv_wall_ms();
   snprintf(a->text, sizeof a->text, "%s", lost);
   const clv_run_attempt before = *a;
-  CLV_TRY(clv_run_record_add(&c->record, &a, err));
+  CLV_TRY(clv_run_record_add_attempt(&c->record, &a, err));
   list_checkpoints(c);
   clv_process_describe_self(a);
   a->began_ms = clv_wall_ms();
   a->from_step = a->step = c->record.n_checkpoints ? c->record.checkpoints[0] : 0;
   a->total_steps = before.total_steps;
   snprintf(a->text, sizeof a->text, "%s", lost);
-  memcpy(a->look, before.look, sizeof a->look);
+  memcpy(a->look_result, before.look_result, sizeof a->look_result);
   CLV_FAILPOINT("run.recovered");
   return clv_run_record_write(c->dir, &c->record, err);
 }
@@ -261,13 +264,13 @@ void clv_run_lock_note_recovered(clv_run_lock *c, uint64_t step) {
 }
 
 void clv_run_lock_attempt_id(const clv_run_lock *c, uint8_t ret_session[16], uint64_t *ret_epoch) {
-  if (clv_hex_parse(c->record.id, ret_session, 16)) *ret_epoch = c->record.epoch;
+  if (clv_hex_parse(c->record.id, ret_session, 16)) *ret_epoch = c->record.newest_attempt;
 }
 
 void clv_run_lock_note_look(clv_run_lock *c, const char *read) {
   if (!c || !c->has_begun) return;
   clv_run_attempt *a = current_attempt(c);
-  snprintf(a->look, sizeof a->look, "%s", read);
+  snprintf(a->look_result, sizeof a->look_result, "%s", read);
   write_or_warn(c);
 }
 
@@ -295,7 +298,7 @@ void clv_run_lock_note_step(clv_run_lock *c, uint64_t step, double loss, double 
 }
 
 static bool is_better(const clv_run_best *now, const clv_run_best *then) {
-  if (!then->what[0]) return true;
+  if (!then->evaluated_set[0]) return true;
   if (!isnan(now->accuracy) && !isnan(then->accuracy) && now->accuracy != then->accuracy)
     return now->accuracy > then->accuracy;
   return now->loss < then->loss || isnan(then->loss);
@@ -306,8 +309,8 @@ static bool is_better(const clv_run_best *now, const clv_run_best *then) {
 void clv_run_lock_note_evaluation(clv_run_lock *c, const clv_run_best *e) {
   if (!c || !c->has_begun) return;
   clv_run_best *best = &c->record.best;
-  bool other = best->what[0] && strcmp(best->what, e->what) != 0;
-  if (other ? strcmp(e->what, "validation") == 0 : is_better(e, best)) *best = *e;
+  bool other = best->evaluated_set[0] && strcmp(best->evaluated_set, e->evaluated_set) != 0;
+  if (other ? strcmp(e->evaluated_set, "validation") == 0 : is_better(e, best)) *best = *e;
 }
 
 void clv_run_lock_note_checkpoint(clv_run_lock *c) {
@@ -326,7 +329,7 @@ void clv_run_lock_end(clv_run_lock *c, clv_run_status status, unsigned code, con
   CLV_FAILPOINT("run.%s", clv_run_state_name((clv_run_state)status));
   clv_run_attempt *a = current_attempt(c);
   a->status = status;
-  a->code = code;
+  a->exit_code = code;
   a->ended_ms = clv_wall_ms();
   snprintf(a->text, sizeof a->text, "%s", text);
   write_or_warn(c);

@@ -105,7 +105,7 @@ static void await_end(const char *folder, long pid) {
  * process has already resumed the run. */
 static clv_code record_kill(const char *folder, long pid, clv_err *err) {
   CLV_AUTO(clv_fd_closep) int lock = -1;
-  CLV_AUTO(clv_run_record_done) clv_run_record record = {0};
+  CLV_AUTO(clv_run_record_clear) clv_run_record record = {0};
   CLV_AUTO(clv_run_entry_done) clv_run_entry dead = {0};
   long other_pid;
   CLV_TRY(clv_run_entry_read(folder, &dead,
@@ -115,7 +115,7 @@ static clv_code record_kill(const char *folder, long pid, clv_err *err) {
   clv_run_attempt *a = &record.attempts[record.n_attempts - 1];
   if (a->pid != (uint64_t)pid || a->status != CLV_RUN_RUNNING) return CLV_OK;
   a->status = CLV_RUN_STOPPED;
-  a->code = 130;
+  a->exit_code = 130;
   a->step = dead.step;
   a->loss = dead.loss;
   a->accuracy = dead.accuracy;

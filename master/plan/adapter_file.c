@@ -26,7 +26,8 @@ static const char *name_in_file(const adapter_file *a, const char *param, prefix
   char peft_name[CLV_PEFT_PARAM];
   snprintf(ret, sizeof(prefixed), CLV_PEFT_PREFIX "%s",
            clv_model_peft_name(a->name_family, param, peft_name));
-  if (!clv_weights_find(a->file, ret)) snprintf(ret, sizeof(prefixed), CLV_PEFT_PREFIX "%s", param);
+  if (!clv_weights_find_entry(a->file, ret))
+    snprintf(ret, sizeof(prefixed), CLV_PEFT_PREFIX "%s", param);
   return ret;
 }
 
@@ -34,7 +35,7 @@ static const char *name_in_file(const adapter_file *a, const char *param, prefix
  * learning parameters if the folder has them (*optional). A frozen parameter is not loaded, because
  * an export would leave it out. */
 static bool is_loaded_from_folder(const clv_stage_spec *s, const clv_param *p, bool *is_optional) {
-  bool adapter = clv_lora_is_adapter(p->name);
+  bool adapter = clv_name_is_of_adapter(p->name);
   *is_optional = !adapter;
   return adapter ? s->lora.from != NULL : !p->frozen;
 }
@@ -68,12 +69,12 @@ static clv_code check_scale(const clv_lora_config *l, const clv_peft *p, const c
 static clv_code check_scales(const clv_blueprint *b, uint32_t stage, const adapter_file *a,
                              clv_err *err) {
   const clv_lora_config *l = &b->config->stages[stage].lora;
-  CLV_AUTO(clv_peft_done) clv_peft p = {0};
+  CLV_AUTO(clv_peft_clear) clv_peft p = {0};
   prefixed name;
   CLV_TRY(read_adapter_settings(b->stages[stage].adapter_folder, &p, err));
   for (int i = 0; l->from && i < b->stages[stage].params->n; i++) {
     const char *param = b->stages[stage].params->list[i].name;
-    if (!clv_lora_is_adapter(param)) continue;
+    if (!clv_name_is_of_adapter(param)) continue;
     CLV_TRY(check_scale(l, &p, name_in_file(a, param, name) + sizeof CLV_PEFT_PREFIX - 1, err));
   }
   return CLV_OK;
@@ -82,7 +83,7 @@ static clv_code check_scales(const clv_blueprint *b, uint32_t stage, const adapt
 /* ---- tensors --------------------------------------------------------------------------------- */
 
 static clv_code refuse_tensor(const char *param, clv_err *err) {
-  if (clv_lora_is_adapter(param))
+  if (clv_name_is_of_adapter(param))
     return clv_fail(err, CLV_INVALID,
                     "'%s' is in the folder too, and the lora of this stage has no from: give each "
                     "stage with adapters of the folder the same lora.from",
@@ -108,12 +109,12 @@ static clv_code find_tensors(const clv_blueprint *b, uint32_t stage, const adapt
     const clv_param *p = &params->list[i];
     name_in_file(a, p->name, names[n]);
     bool wanted = is_loaded_from_folder(&b->config->stages[stage], p, &is_optional);
-    if (!wanted && clv_weights_find(a->file, names[n])) return refuse_tensor(p->name, err);
+    if (!wanted && clv_weights_find_entry(a->file, names[n])) return refuse_tensor(p->name, err);
     if (!wanted) continue;
     want[n] = (clv_weights_want){names[n], p->dtype, p->shape, is_optional};
     n++;
   }
-  CLV_TRY(clv_weights_match(a->file, want, n, CLV_WEIGHTS_ALLOW_UNEXPECTED, entries, err));
+  CLV_TRY(clv_weights_match_tensors(a->file, want, n, CLV_WEIGHTS_ALLOW_UNEXPECTED, entries, err));
   for (int i = params->n; i-- > 0;)
     if (is_loaded_from_folder(&b->config->stages[stage], &params->list[i], &is_optional))
       found[i] = entries[--n];
@@ -131,7 +132,7 @@ static clv_code check_layer_has_adapter(const clv_blueprint *b, uint32_t stage,
   if (len < sizeof end || strcmp(weight + len - (sizeof end - 1), end) != 0) return CLV_OK;
   snprintf(param, sizeof param, "%.*s%s", (int)(len - (sizeof end - 1)), weight, half);
   if (clv_params_find(b->stages[stage].params, param) ||
-      !clv_weights_find(a->file, name_in_file(a, param, name)))
+      !clv_weights_find_entry(a->file, name_in_file(a, param, name)))
     return CLV_OK;
   if (!s->lora.targets.n)
     return clv_fail(
@@ -157,7 +158,7 @@ static clv_code check_extra_tensors(const clv_blueprint *b, const adapter_file *
   CLV_AUTO(clv_params_freep) clv_params *all = NULL;
   CLV_AUTO(clv_freep) prefixed *names = NULL;
   CLV_AUTO(clv_freep) clv_weights_want *known = NULL;
-  CLV_TRY(clv_params_of(b->full_graph, &all, err));
+  CLV_TRY(clv_params_make(b->full_graph, &all, err));
   CLV_TRY(clv_alloc((size_t)all->n, sizeof *names, &names, err));
   CLV_TRY(clv_alloc((size_t)all->n, sizeof *known, &known, err));
   for (int i = 0; i < all->n; i++) known[i].name = name_in_file(a, all->list[i].name, names[i]);
@@ -179,7 +180,7 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
   clv_err reason;
   CLV_TRY(clv_alloc((size_t)b->stages[stage].params->n, sizeof *found, &found, err));
   clv_code code = open_file(b->stages[stage].adapter_folder, &f, &reason);
-  adapter_file a = {f, clv_model_family(b->config)};
+  adapter_file a = {f, clv_model_hf_family(b->config)};
   if (code == CLV_OK) code = check_scales(b, stage, &a, &reason);
   if (code == CLV_OK) code = check_layers_have_adapters(b, &a, &reason);
   if (code == CLV_OK) code = check_extra_tensors(b, &a, &reason);
@@ -204,8 +205,8 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
 static bool has_tensor_of_stage(const adapter_file *a, const clv_params *params, bool asks) {
   prefixed name;
   for (int i = 0; i < params->n; i++)
-    if (!(asks && clv_lora_is_adapter(params->list[i].name)) &&
-        clv_weights_find(a->file, name_in_file(a, params->list[i].name, name)))
+    if (!(asks && clv_name_is_of_adapter(params->list[i].name)) &&
+        clv_weights_find_entry(a->file, name_in_file(a, params->list[i].name, name)))
       return true;
   return false;
 }
@@ -214,7 +215,7 @@ static void find_stages_of_folder(clv_blueprint *b, const char *folder) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   clv_err ignored_err;
   if (open_file(folder, &f, &ignored_err) != CLV_OK) return;
-  adapter_file a = {f, clv_model_family(b->config)};
+  adapter_file a = {f, clv_model_hf_family(b->config)};
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_plan *s = &b->stages[i];
     const char *own = b->config->stages[i].lora.from;

@@ -22,7 +22,7 @@ static clv_code add_adapters(clv_blueprint *b, uint32_t i, uint32_t first, uint3
   clv_lora lora = lora_options_of(&s->lora);
   clv_graph *adapted_graph;
   clv_err reason;
-  if (clv_graph_lora(b->full_graph, first, last, &lora, &adapted_graph, &reason) != CLV_OK)
+  if (clv_graph_add_lora(b->full_graph, first, last, &lora, &adapted_graph, &reason) != CLV_OK)
     return clv_session_fail_at(b->config, s->lora.targets_pos, err, "stage '%s': lora.targets: %s",
                                s->name, reason.text);
   clv_graph_free(b->full_graph);
@@ -40,9 +40,9 @@ clv_code clv_adapters_add_to_graph(clv_blueprint *b, const uint32_t *first, cons
 /* ---- what learns ----------------------------------------------------------------------------- */
 
 bool clv_is_param_frozen_by_lora(const clv_lora_config *l, const char *param) {
-  if (!l->targets.n || clv_lora_is_adapter(param)) return false;
+  if (!l->targets.n || clv_name_is_of_adapter(param)) return false;
   for (size_t i = 0; i < l->train.n; i++)
-    if (clv_lora_is_inside(param, l->train.items[i])) return false;
+    if (clv_name_is_in_module(param, l->train.items[i])) return false;
   return true;
 }
 
@@ -52,7 +52,7 @@ bool clv_is_param_checkpointed(const clv_stage_spec *s, const clv_param *p) {
 
 static bool has_trainable_param_in(const clv_stage_plan *s, const char *path) {
   for (int i = 0; i < s->params->n; i++)
-    if (s->params->list[i].trainable && clv_lora_is_inside(s->params->list[i].name, path))
+    if (s->params->list[i].trainable && clv_name_is_in_module(s->params->list[i].name, path))
       return true;
   return false;
 }
@@ -66,7 +66,7 @@ static clv_code fail_no_module(const clv_blueprint *b, uint32_t stage, const cha
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *names, &names, err));
   for (int i = 0; i < g->n_nodes; i++) {
     const char *dot = strrchr(g->nodes[i].name, '.');
-    bool shown = g->nodes[i].op != CLV_OP_INPUT && !clv_lora_is_adapter(g->nodes[i].name);
+    bool shown = g->nodes[i].op != CLV_OP_INPUT && !clv_name_is_of_adapter(g->nodes[i].name);
     if (shown) names[n++] = dot ? dot + 1 : g->nodes[i].name;
   }
   const char *near = clv_did_you_mean(path, names, n);

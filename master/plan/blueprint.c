@@ -19,7 +19,7 @@ static const char *loss_op_name(const clv_session_config *c) { return clv_loss_n
 static clv_model_inputs inputs_of_batch(const clv_model_inputs *sample, int64_t n) {
   clv_model_inputs ret = *sample;
   for (size_t i = 0; i < ret.n; i++)
-    if (ret.list[i].shape.rank > 0) ret.list[i].shape.dim[0] = n;
+    if (ret.inputs[i].shape.rank > 0) ret.inputs[i].shape.dim[0] = n;
   return ret;
 }
 
@@ -94,7 +94,7 @@ static bool are_at_linked_workers(const clv_blueprint *b, int one, int other) {
 static void find_model_inputs(const clv_blueprint *b, bool behind_cut, clv_stage_plan *s) {
   for (int i = behind_cut; i < s->graph->n_nodes && s->graph->nodes[i].op == CLV_OP_INPUT; i++)
     for (uint32_t k = 0; k < b->inputs.n; k++)
-      if (strcmp(s->graph->nodes[i].name, b->inputs.list[k].name) == 0)
+      if (strcmp(s->graph->nodes[i].name, b->inputs.inputs[k].name) == 0)
         s->model_inputs[s->n_model_inputs++] = k;
 }
 
@@ -102,7 +102,7 @@ static void find_model_inputs(const clv_blueprint *b, bool behind_cut, clv_stage
 static clv_code make_packed_graph(clv_blueprint *b, clv_graph **ret, clv_err *err) {
   const clv_session_config *c = b->config;
   clv_err reason;
-  if (clv_graph_pack(b->full_graph, ret, &reason) != CLV_OK)
+  if (clv_graph_pack_sequences(b->full_graph, ret, &reason) != CLV_OK)
     return clv_session_fail_at(c, c->data.packed_pos, err,
                                "data.packed: %s (text and documents have an input lengths, which "
                                "data.inputs names, and a model by hf reads it)",
@@ -118,7 +118,7 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
   uint32_t first[CLV_MAX_STAGES], last[CLV_MAX_STAGES];
   const clv_model_inputs inputs = inputs_of_batch(&b->inputs, b->micro_size);
   CLV_AUTO(clv_graph_freep) clv_graph *packed = NULL;
-  CLV_TRY(clv_model_graph_of_inputs(c, &inputs, &b->full_graph, first, last, err));
+  CLV_TRY(clv_model_make_graph_of_inputs(c, &inputs, &b->full_graph, first, last, err));
   CLV_TRY(clv_adapters_add_to_graph(b, first, last, err));
   if (c->data.packed) CLV_TRY(make_packed_graph(b, &packed, err));
   CLV_TRY(clv_inputs_check(b, err));
@@ -130,11 +130,12 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
     const clv_stage_spec *spec = &c->stages[i];
     CLV_TRY(clv_graph_slice(packed ? packed : b->full_graph, first[i], last[i], &s->graph, err));
     find_model_inputs(b, i > 0, s);
-    CLV_TRY(clv_params_of(s->graph, &s->params, err));
+    CLV_TRY(clv_params_make(s->graph, &s->params, err));
     CLV_TRY(clv_adapters_check(b, i, err));
     CLV_TRY(clv_stage_check_new(b, i, err));
     CLV_TRY(mark_frozen(c, spec, s, glob_used));
-    if (spec->lora.base == CLV_COMPUTE_BF16) clv_params_frozen_to_bf16(s->graph, s->params);
+    if (spec->lora.base_type == CLV_COMPUTE_BF16)
+      clv_params_convert_frozen_to_bf16(s->graph, s->params);
     clv_params_fix_frozen(s->params);
     s->first_layer = first[i];
     s->last_layer = last[i];
@@ -160,22 +161,22 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
   const clv_session_config *c = b->config;
   clv_stage_plan *s = &b->stages[b->n_stages];
   const clv_graph *last = b->stages[b->n_stages - 1].graph;
-  const clv_node *out = &last->nodes[last->output];
+  const clv_node *out = &last->nodes[last->output_node];
   clv_err reason;
   if (out->max_positions && c->loss.kind != CLV_LOSS_CROSS_ENTROPY)
     return clv_session_fail_at(c, c->data.packed_pos, err,
                                "data.packed: loss %s counts the places of pads; cross_entropy "
                                "ignores them",
                                loss_op_name(c));
-  if (clv_session_loss_graph(c, &out->shape, b->micro_size * CLV_MAX(out->max_positions, 1),
-                             &s->graph, &reason) != CLV_OK)
+  if (clv_session_make_loss_graph(c, &out->shape, b->micro_size * CLV_MAX(out->max_positions, 1),
+                                  &s->graph, &reason) != CLV_OK)
     return clv_session_fail_at(c, c->loss.pos, err, "loss %s: %s", loss_op_name(c), reason.text);
   s->graph->nodes[0].max_positions = s->graph->nodes[1].max_positions = out->max_positions;
   clv_dtype want = s->graph->nodes[1].dtype;
   if (want != label_dtype)
     return clv_session_fail_at(c, c->loss.pos, err, "loss %s needs %s labels, the data have %s",
                                loss_op_name(c), clv_dtype_name(want), clv_dtype_name(label_dtype));
-  CLV_TRY(clv_params_of(s->graph, &s->params, err));
+  CLV_TRY(clv_params_make(s->graph, &s->params, err));
   s->planned_worker = c->loss.worker;
   s->worker = clv_session_worker_in_use(c, c->loss.worker);
   s->input_needs_grad = s->has_backward = true;
@@ -235,7 +236,7 @@ static void add_row(clv_blueprint *b, clv_egress_kind kind, uint32_t stage, uint
 }
 
 static const clv_node *output_node(const clv_stage_plan *s) {
-  return &s->graph->nodes[s->graph->output];
+  return &s->graph->nodes[s->graph->output_node];
 }
 
 /* True if stage i sends its output to the next stage, and receives the gradient of the output,
@@ -288,7 +289,7 @@ static void add_hop_rows(clv_blueprint *b, uint32_t i) {
 /* Adds a row for each model input that the master sends to the stage. */
 static void add_input_rows(clv_blueprint *b, uint32_t i) {
   const clv_stage_plan *s = &b->stages[i];
-  bool named = b->inputs.n > 1 || strcmp(b->inputs.list[0].name, "input") != 0;
+  bool named = b->inputs.n > 1 || strcmp(b->inputs.inputs[0].name, "input") != 0;
   if (s->planned_worker < 0) return;
   for (uint32_t k = 0; k < s->n_model_inputs; k++) {
     uint32_t input = k + (i > 0);
@@ -318,7 +319,7 @@ static uint64_t optimizer_bytes(const clv_blueprint *b, uint32_t i) {
   size_t moments = clv_blueprint_moment_count(b);
   uint64_t bytes = 0;
   for (int k = 0; k < params->n; k++)
-    if (params->list[k].trainable && !params->list[k].fixed) bytes += params->list[k].bytes;
+    if (params->list[k].trainable && !params->list[k].is_fixed) bytes += params->list[k].bytes;
   return moments && b->stages[i].n_learning_params ? moments * bytes + sizeof(int64_t) : 0;
 }
 
@@ -478,7 +479,7 @@ clv_code clv_blueprint_new_of_inputs(const clv_session_config *config,
 
 clv_code clv_blueprint_new(const clv_session_config *config, const clv_shape *sample,
                            clv_dtype label_dtype, clv_blueprint **ret, clv_err *err) {
-  const clv_model_inputs inputs = clv_model_one_input(config, sample);
+  const clv_model_inputs inputs = clv_model_describe_input(config, sample);
   return clv_blueprint_new_of_inputs(config, &inputs, label_dtype, ret, err);
 }
 
@@ -487,9 +488,9 @@ clv_code clv_blueprint_new_of_data(const clv_session_config *config, const clv_d
   clv_model_inputs inputs = {.n = clv_dataset_input_count(data)};
   for (size_t k = 0; k < inputs.n; k++) {
     clv_data_input in = clv_dataset_input(data, k, 1);
-    snprintf(inputs.list[k].name, sizeof inputs.list[k].name, "%s", in.name);
-    inputs.list[k].dtype = in.dtype;
-    inputs.list[k].shape = in.shape;
+    snprintf(inputs.inputs[k].name, sizeof inputs.inputs[k].name, "%s", in.name);
+    inputs.inputs[k].dtype = in.dtype;
+    inputs.inputs[k].shape = in.shape;
   }
   return clv_blueprint_new_of_inputs(config, &inputs, clv_dataset_y_dtype(data), ret, err);
 }
@@ -499,7 +500,7 @@ clv_code clv_blueprint_new_of_data(const clv_session_config *config, const clv_d
 uint32_t clv_blueprint_cut_values(const clv_blueprint *b, uint32_t stage,
                                   const clv_node *ret[CLV_MAX_NODES]) {
   int nodes[CLV_MAX_NODES];
-  int n = clv_graph_crossing_nodes(b->full_graph, b->stages[stage].last_layer, nodes);
+  int n = clv_graph_find_crossing_nodes(b->full_graph, b->stages[stage].last_layer, nodes);
   for (int i = 0; ret && i < n; i++) ret[i] = &b->full_graph->nodes[nodes[i]];
   return (uint32_t)n;
 }

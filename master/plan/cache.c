@@ -24,7 +24,7 @@ static const char *why_output_changes(const clv_blueprint *b) {
 /* Returns why the position of the stage, its output or the schedule excludes a cache; NULL: none of
  * them does. */
 static const char *why_not_cacheable(const clv_blueprint *b) {
-  const clv_node *out = &b->stages[0].graph->nodes[b->stages[0].graph->output];
+  const clv_node *out = &b->stages[0].graph->nodes[b->stages[0].graph->output_node];
   if (b->stages[0].worker >= 0) return "it is not at the master";
   if (b->n_stages < 2 || b->stages[1].worker < 0) return "the stage behind it is not at a worker";
   if (b->stages[0].output_findings & CLV_FINDING_RAW_INPUT)

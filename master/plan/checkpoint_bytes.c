@@ -27,7 +27,7 @@ static uint64_t count_stage_bytes(const clv_blueprint *b, uint32_t stage) {
         !clv_is_param_checkpointed(&b->config->stages[stage], p))
       continue;
     bytes += count_tensor_bytes(p, values);
-    if (p->trainable && !p->fixed) bytes += moments * count_tensor_bytes(p, values);
+    if (p->trainable && !p->is_fixed) bytes += moments * count_tensor_bytes(p, values);
   }
   return bytes ? bytes + 2 * FILE_HEAD : 0;
 }

@@ -23,7 +23,7 @@ clv_code clv_params_find_in_checkpoint(const clv_params *p, const clv_checkpoint
   CLV_TRY(clv_alloc((size_t)p->n, sizeof *names, &names, err));
   CLV_TRY(clv_alloc((size_t)p->n, sizeof *stages, &stages, err));
   for (int k = 0; k < p->n; k++) names[k] = p->list[k].name;
-  CLV_TRY(clv_checkpoint_stages_of(c, names, (size_t)p->n, stages, err));
+  CLV_TRY(clv_checkpoint_find_stages(c, names, (size_t)p->n, stages, err));
   *ret_stages = clv_steal(&stages);
   return CLV_OK;
 }
@@ -89,12 +89,13 @@ clv_code clv_blueprint_check_kept_files(const clv_blueprint *b, const clv_checkp
   CLV_TRY(clv_blueprint_compare_cut(b, c, &has_same_cut, err));
   for (uint32_t i = 0; i < 2 * m->stages; i++) {
     const clv_manifest_file *f = clv_manifest_find_stage(m, i / 2, i % 2);
-    if (!f || !f->place) continue;
-    if (has_same_cut && may_be_at(b->config, b->stages[i / 2].planned_worker, f->place)) continue;
+    if (!f || !f->keeper_identity) continue;
+    if (has_same_cut && may_be_at(b->config, b->stages[i / 2].planned_worker, f->keeper_identity))
+      continue;
     return clv_fail(err, CLV_INVALID,
                     "%s: %s stayed at '%s', and the session has another cut or another place for "
                     "its stage: gather the files first with `cleave-master checkpoint gather %s`",
-                    clv_checkpoint_path(c), f->name, f->place, b->config->file);
+                    clv_checkpoint_path(c), f->name, f->keeper_identity, b->config->file);
   }
   return CLV_OK;
 }

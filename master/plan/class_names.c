@@ -31,9 +31,9 @@ static bool has_trained_head(const clv_blueprint *b) {
   const clv_stage_spec *spec = &b->config->stages[b->n_stages - 1];
   const clv_params *p = b->stages[b->n_stages - 1].params;
   if (!spec->weights_file && !spec->weights_folder && !spec->weights_artifact) return false;
-  return p->n &&
-         !clv_weights_is_fresh(p->list[p->n - 1].name, (const char *const *)spec->weights_new.items,
-                               spec->weights_new.n);
+  return p->n && !clv_weights_is_newly_initialised(p->list[p->n - 1].name,
+                                                   (const char *const *)spec->weights_new.items,
+                                                   spec->weights_new.n);
 }
 
 /* True if each class of the data has the name of an output. *ret_first: the first class whose
@@ -70,8 +70,8 @@ static clv_code refuse_order(const clv_blueprint *b, const clv_hf_labels *l, con
 
 clv_code clv_class_names_check(const clv_blueprint *b, const clv_dataset *ds, const char *key,
                                clv_config_pos pos, clv_err *err) {
-  const clv_node *last = &b->full_graph->nodes[b->full_graph->output];
-  CLV_AUTO(clv_hf_labels_done) clv_hf_labels l = {0};
+  const clv_node *last = &b->full_graph->nodes[b->full_graph->output_node];
+  CLV_AUTO(clv_hf_labels_clear) clv_hf_labels l = {0};
   size_t first, n = clv_dataset_class_count(ds);
   if (!n || !b->config->model.hf || !has_trained_head(b)) return CLV_OK;
   CLV_TRY(clv_hf_labels_read(b->config->model.hf, &l, err));

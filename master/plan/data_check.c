@@ -24,7 +24,7 @@ static const char *records_file(const data_set *s, size_t k) {
 static const char *labels_file(const data_set *s) { return s->files->items[s->files->n - 1]; }
 
 static const clv_node *last_layer(const clv_blueprint *b) {
-  return &b->full_graph->nodes[b->full_graph->output];
+  return &b->full_graph->nodes[b->full_graph->output_node];
 }
 
 /* Formats the shape of one record: the shape without its first dimension. */
@@ -113,11 +113,11 @@ static clv_code check_head_size(const clv_blueprint *b, const data_set *s, clv_e
   size_t n = clv_dataset_class_count(s->ds), numbers = 0;
   char first[100], last[100];
   while (numbers < n && clv_is_number_name(clv_dataset_class_name(s->ds, numbers))) numbers++;
-  if (!n || !a || a->integer <= (int64_t)n) return CLV_OK;
+  if (!n || !a || a->int_value <= (int64_t)n) return CLV_OK;
   return clv_session_fail_at(
       b->config, a->pos, err,
       "labels: %lld, and %s has %zu classes, '%s' to '%s'%s: write labels: %zu%s",
-      (long long)a->integer, s->key, n,
+      (long long)a->int_value, s->key, n,
       clv_text_truncate(clv_dataset_class_name(s->ds, 0), first, sizeof first),
       clv_text_truncate(clv_dataset_class_name(s->ds, n - 1), last, sizeof last),
       numbers == n ? " in the order of their names as texts, not as numbers" : "", n,
@@ -315,8 +315,10 @@ static clv_code check_labels_shifted(const clv_blueprint *b, const data_set *s, 
 
 static clv_code check_padding(const clv_blueprint *b, const data_set *s, clv_err *err) {
   clv_model_padding pads = clv_model_padding_of(b->config);
-  if (pads.skips_padding_positions) CLV_TRY(check_pads(b, s, CLV_PADS_NOT_INSIDE, pads.token, err));
-  if (pads.scores_last_token) CLV_TRY(check_pads(b, s, CLV_PADS_END_AT_TOKEN, pads.token, err));
+  if (pads.skips_padding_positions)
+    CLV_TRY(check_pads(b, s, CLV_PADS_NOT_INSIDE, pads.padding_token, err));
+  if (pads.scores_last_token)
+    CLV_TRY(check_pads(b, s, CLV_PADS_END_AT_TOKEN, pads.padding_token, err));
   return pads.shifts_labels ? check_labels_shifted(b, s, err) : CLV_OK;
 }
 

@@ -28,8 +28,8 @@ static void append_text_frozen_params(const clv_blueprint *b, uint32_t i, clv_by
 /* ---- layers ---------------------------------------------------------------------------------- */
 
 static const char *name_without_prefix(const clv_blueprint *b, const clv_node *n) {
-  size_t len = strlen(b->full_graph->prefix);
-  return n->name + (strncmp(n->name, b->full_graph->prefix, len) == 0 ? len : 0);
+  size_t len = strlen(b->full_graph->name_prefix);
+  return n->name + (strncmp(n->name, b->full_graph->name_prefix, len) == 0 ? len : 0);
 }
 
 /* Returns the length of the part of a layer name that names its block: up to the first numeric part
@@ -186,7 +186,7 @@ static void append_text_stage(const clv_blueprint *b, uint32_t i, const clv_stag
   const clv_stage_plan *s = &b->stages[i];
   char w[24], m[24];
   size_t cut = 0;
-  const clv_node *last = &s->graph->nodes[s->graph->output];
+  const clv_node *last = &s->graph->nodes[s->graph->output_node];
   clv_shape full = last->shape;
   full.dim[0] = (int64_t)b->config->train.batch * CLV_MAX(last->max_positions, 1);
   if (clv_shape_bytes(&full, last->dtype, &cut, NULL) != CLV_OK) cut = 0;
@@ -381,7 +381,7 @@ void clv_blueprint_describe_egress(const clv_blueprint *b, bool json, clv_bytes 
 
 static void append_json_seed(const clv_blueprint *b, clv_bytes *out) {
   const clv_seed *seed = &b->config->train.seed;
-  const char *word = seed->guessable ? "guessable" : seed->given ? "given" : "drawn";
+  const char *word = seed->is_guessable ? "guessable" : seed->is_given ? "given" : "drawn";
   clv_bytes_printf(out, ",\"seed\":\"%s\"", word);
 }
 
@@ -480,8 +480,8 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
   }
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_usage f;
-    CLV_TRY(clv_stage_usage_compute(b, i, CLV_MAX(l->report.live[i], 1u),
-                                    CLV_MAX(l->report.versions[i], 1u), &f, err));
+    CLV_TRY(clv_stage_usage_compute(b, i, CLV_MAX(l->report.max_live_micros[i], 1u),
+                                    CLV_MAX(l->report.max_weight_versions[i], 1u), &f, err));
     (json ? append_json_stage : append_text_stage)(b, i, &f, out);
   }
   if (json) {

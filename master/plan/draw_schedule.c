@@ -22,8 +22,9 @@ static void append_text_memory(const clv_blueprint *b, const clv_placed_schedule
   clv_bytes_printf(out, "%-16s %14s %10s %10s\n", "stage", "micro-batches", "versions",
                    "staleness");
   for (uint32_t i = 0; i < b->n_stages; i++)
-    clv_bytes_printf(out, "%-16s %14u %10u %10u\n", b->config->stages[i].name, l->report.live[i],
-                     l->report.versions[i], l->report.staleness[i]);
+    clv_bytes_printf(out, "%-16s %14u %10u %10u\n", b->config->stages[i].name,
+                     l->report.max_live_micros[i], l->report.max_weight_versions[i],
+                     l->report.max_staleness[i]);
   clv_bytes_puts(
       out,
       "micro-batches: kept at once between forward and backward; versions of the weights "
@@ -37,7 +38,7 @@ static clv_code append_text_bubble(const clv_placed_schedule *l, const clv_sched
   CLV_TRY(clv_sched_simulate(l->sched, costs, false, &simulated, err));
   clv_bytes_printf(out, "bubble %.1f %% with equal stages and free links\n",
                    100 * simulated.bubble);
-  clv_sched_run_done(&simulated, l->sched);
+  clv_sched_run_clear(&simulated, l->sched);
   return CLV_OK;
 }
 
@@ -50,9 +51,10 @@ static void append_json_schedule(const clv_blueprint *b, const clv_placed_schedu
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_bytes_printf(out, "%s{\"name\":", i ? "," : "");
     clv_bytes_add_json(out, b->config->stages[i].name);
-    clv_bytes_printf(
-        out, ",\"live_micro_batches\":%u,\"live\":%u,\"versions\":%u,\"staleness\":%u}",
-        l->report.live[i], l->report.live[i], l->report.versions[i], l->report.staleness[i]);
+    clv_bytes_printf(out,
+                     ",\"live_micro_batches\":%u,\"live\":%u,\"versions\":%u,\"staleness\":%u}",
+                     l->report.max_live_micros[i], l->report.max_live_micros[i],
+                     l->report.max_weight_versions[i], l->report.max_staleness[i]);
   }
   clv_bytes_puts(out, "],\"text\":");
   clv_bytes_add_json(out, text.data);

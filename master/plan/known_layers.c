@@ -90,13 +90,13 @@ static int find_full_model_node(const clv_blueprint *b, const clv_stage_plan *s,
 }
 
 static bool is_drawn_by_weights_new(const clv_stage_spec *spec, const clv_param *p) {
-  return clv_weights_is_fresh(p->name, (const char *const *)spec->weights_new.items,
-                              spec->weights_new.n);
+  return clv_weights_is_newly_initialised(p->name, (const char *const *)spec->weights_new.items,
+                                          spec->weights_new.n);
 }
 
 /* True if the initial values of the parameter are drawn with the key of its layer. */
 static bool is_drawn_from_key(const clv_stage_spec *s, const clv_param *p) {
-  if (clv_lora_is_adapter(p->name)) return !s->lora.from;
+  if (clv_name_is_of_adapter(p->name)) return !s->lora.from;
   return !(clv_stage_has_master_weights(s) || s->weights_artifact) || is_drawn_by_weights_new(s, p);
 }
 
@@ -112,7 +112,8 @@ static clv_code look_up_param(ledger_search *r, const clv_sha256 *run, uint32_t 
     CLV_TRY(clv_ledger_name_of_param(run, p->name, &of, err));
     CLV_TRY(look_up_name(r, k, CLV_LEDGER_RUN, &of, "was", " earlier in this run", err));
   }
-  if (!is_drawn_from_key(&c->stages[stage], p) || !(c->train.seed.given || c->train.seed.drawn))
+  if (!is_drawn_from_key(&c->stages[stage], p) ||
+      !(c->train.seed.is_given || c->train.seed.is_drawn))
     return CLV_OK;
   CLV_TRY(clv_ledger_name_of_key(c, r->b->full_graph, k, &of, err));
   return look_up_name(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);
@@ -286,8 +287,8 @@ typedef struct folder_source {
 static clv_code read_folder_values(void *user, size_t first, size_t n, void *dst, clv_err *err) {
   const folder_source *s = user;
   const clv_stage_folder *f = s->folder;
-  return clv_weights_folder_read_range(f->folder, f->folder_index[s->at], &f->wanted[s->at], first,
-                                       n, dst, err);
+  return clv_weights_folder_read_tensor_range(f->folder, f->folder_index[s->at], &f->wanted[s->at],
+                                              first, n, dst, err);
 }
 
 /* Looks up the tensors of a stage's file. It ignores a file that cannot be read: the function that
@@ -349,7 +350,7 @@ static clv_code look_up_stage(ledger_search *r, const clv_sha256 *run, uint32_t 
 /* Marks a tied layer as known if the layer that owns its weights is known. */
 static clv_code copy_reasons_of_owners(clv_blueprint *b, clv_err *err) {
   for (int k = 0; k < b->full_graph->n_nodes; k++) {
-    const char *tied = b->full_graph->nodes[k].tied;
+    const char *tied = b->full_graph->nodes[k].tie_owner;
     int owner = tied[0] ? find_node(b->full_graph, tied) : -1;
     if (owner >= 0 && b->known_reasons[owner] && !b->known_reasons[k])
       CLV_TRY(clv_strdup(b->known_reasons[owner], &b->known_reasons[k], err));

@@ -40,7 +40,7 @@ static bool uses_workers(const clv_blueprint *b) {
 static clv_code derive_seed(const clv_blueprint *b, const clv_look_options *o, uint32_t draw,
                             clv_key *ret, clv_err *err) {
   *ret = b->config->train.seed.key;
-  if (!o->is_preview || (!draw && b->config->train.seed.given)) return CLV_OK;
+  if (!o->is_preview || (!draw && b->config->train.seed.is_given)) return CLV_OK;
   return clv_key_derive("cleave look", &b->config->train.seed.key, &draw, sizeof draw, ret, err);
 }
 
@@ -124,7 +124,7 @@ static clv_findings findings_of_kind(const clv_blueprint *b, const clv_look *loo
 
 static bool has_token_input(const clv_blueprint *b) {
   bool any = false;
-  for (uint32_t k = 0; k < b->inputs.n; k++) any |= b->inputs.list[k].dtype == CLV_I64;
+  for (uint32_t k = 0; k < b->inputs.n; k++) any |= b->inputs.inputs[k].dtype == CLV_I64;
   return any;
 }
 

@@ -83,7 +83,7 @@ static clv_code list_tensors(look_tensors *f, clv_err *err) {
   }
   for (uint32_t k = 0; k < f->b->inputs.n; k++)
     if (is_input_sent(f->b, k))
-      CLV_TRY(add_tensor(f, f->b->n_stages, &f->b->inputs.list[k].shape, err));
+      CLV_TRY(add_tensor(f, f->b->n_stages, &f->b->inputs.inputs[k].shape, err));
   return CLV_OK;
 }
 
@@ -136,7 +136,7 @@ static void store_values(const look_tensors *f, size_t tensor, const void *from,
 
 static void store_output(const look_tensors *f, uint32_t stage, size_t record) {
   const clv_look_part *p = &f->parts[stage];
-  const clv_node *out = &p->graph->nodes[p->graph->output];
+  const clv_node *out = &p->graph->nodes[p->graph->output_node];
   size_t at = 0, step = 0, first = SIZE_MAX;
   for (size_t k = 0; k < f->n_tensors; k++) {
     if (f->stage_of[k] != stage) continue;
@@ -237,7 +237,7 @@ static void set_result(clv_look_result *ret, clv_code code, const clv_look_readi
  * set. */
 static clv_look_tensor input_tensor(const look_tensors *f, uint32_t k) {
   const clv_tensor *x = k < f->r->sample->n_inputs ? f->r->sample->x[k] : NULL;
-  if (!x) return (clv_look_tensor){.shape = record_shape(&f->b->inputs.list[k].shape)};
+  if (!x) return (clv_look_tensor){.shape = record_shape(&f->b->inputs.inputs[k].shape)};
   return (clv_look_tensor){.values = x->data,
                            .record = x->n / (size_t)x->shape.dim[0],
                            .shape = record_shape(&x->shape)};
@@ -246,7 +246,7 @@ static clv_look_tensor input_tensor(const look_tensors *f, uint32_t k) {
 static bool find_grid_view(const look_tensors *f, clv_look_view *ret) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
     const clv_look_tensor t = input_tensor(f, k);
-    if (f->b->inputs.list[k].dtype == CLV_F32 && clv_look_record_view(&t, ret)) return true;
+    if (f->b->inputs.inputs[k].dtype == CLV_F32 && clv_look_record_view(&t, ret)) return true;
   }
   return false;
 }
@@ -324,8 +324,8 @@ static void read_pixels(look_tensors *f, clv_look_result *ret) {
  * column counts. */
 static bool find_tokens(const look_tensors *f, uint32_t *ret, size_t *n_tokens, size_t *columns) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
-    const clv_shape s = record_shape(&f->b->inputs.list[k].shape);
-    if (f->b->inputs.list[k].dtype != CLV_I64 || clv_graph_length_limit(f->b->full_graph, (int)k))
+    const clv_shape s = record_shape(&f->b->inputs.inputs[k].shape);
+    if (f->b->inputs.inputs[k].dtype != CLV_I64 || clv_graph_length_limit(f->b->full_graph, (int)k))
       continue;
     *ret = k;
     *n_tokens = s.rank ? (size_t)s.dim[0] : 1;
@@ -358,7 +358,7 @@ static clv_code list_tokens(const look_tensors *f, uint32_t input, size_t n_toke
 static bool find_flat_input(const look_tensors *f, clv_look_tensor *ret) {
   clv_look_view grid;
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
-    if (f->b->inputs.list[k].dtype != CLV_F32) continue;
+    if (f->b->inputs.inputs[k].dtype != CLV_F32) continue;
     *ret = input_tensor(f, k);
     if (!clv_look_record_view(ret, &grid)) return true;
   }
@@ -441,7 +441,7 @@ static size_t n_values_of_master(const look_tensors *f) {
 }
 
 static bool is_features_input(const look_tensors *f, uint32_t input) {
-  return f->b->inputs.list[input].dtype == CLV_F32 && !is_input_sent(f->b, input);
+  return f->b->inputs.inputs[input].dtype == CLV_F32 && !is_input_sent(f->b, input);
 }
 
 static const char *why_no_features(const look_tensors *f) {

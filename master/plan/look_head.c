@@ -103,7 +103,7 @@ static clv_code make_layers(look_gradients *h, clv_err *err) {
 
 static clv_shape prediction_shape(const look_gradients *h) {
   const clv_graph *g = h->b->full_graph;
-  return g->nodes[g->output].shape;
+  return g->nodes[g->output_node].shape;
 }
 
 static clv_code make_loss(look_gradients *h, clv_err *err) {
@@ -112,10 +112,10 @@ static clv_code make_loss(look_gradients *h, clv_err *err) {
                          .dtype = CLV_F32,
                          .batch = (int64_t)h->batch,
                          .training = true,
-                         .need_input_grad = {true},
+                         .needs_input_grad = {true},
                          .threads = 1};
-  CLV_TRY(clv_session_loss_graph(h->b->config, &out, (int64_t)h->batch, &h->loss, err));
-  CLV_TRY(clv_params_of(h->loss, &h->no_params, err));
+  CLV_TRY(clv_session_make_loss_graph(h->b->config, &out, (int64_t)h->batch, &h->loss, err));
+  CLV_TRY(clv_params_make(h->loss, &h->no_params, err));
   CLV_TRY(clv_plan_new(h->loss, h->no_params, &po, &h->loss_plan, err));
   h->outputs = values_per_record(&out);
   return clv_alloc(h->batch * h->outputs, sizeof *h->dout, &h->dout, err);
@@ -407,7 +407,7 @@ static clv_code read_numeric_labels(look_gradients *h, clv_look_gradients *g, cl
 /* Returns into how many different lengths (norms) the class weights of the loss scale gradients, at
  * least 2. */
 static size_t count_gradient_lengths(const look_gradients *h) {
-  const clv_class_weights *w = &h->loss->nodes[h->loss->output].attrs.class_weights;
+  const clv_class_weights *w = &h->loss->nodes[h->loss->output_node].attrs.class_weights;
   size_t n = 0;
   for (size_t i = 0; i < (size_t)w->n && n < CLV_LOOK_MAX_LENGTHS; i++) {
     size_t k = 0;

@@ -84,8 +84,8 @@ static clv_code read_folder_weights(const clv_blueprint *b, const clv_look_part 
     if (!p || f.folder_index[i] == CLV_WEIGHTS_NONE) continue;
     clv_weights_want want = f.wanted[i];
     want.dtype = p->dtype;
-    CLV_TRY(clv_weights_folder_read(f.folder, f.folder_index[i], &want,
-                                    part->weights_block + p->offset, err));
+    CLV_TRY(clv_weights_folder_read_tensor(f.folder, f.folder_index[i], &want,
+                                           part->weights_block + p->offset, err));
   }
   return CLV_OK;
 }
@@ -96,7 +96,7 @@ static clv_code open_checkpoint_file(const clv_look_weights *w, uint32_t from,
                                      clv_weights_file **ret, clv_err *err) {
   const clv_manifest_file *row =
       clv_manifest_find_stage(clv_checkpoint_manifest(w->checkpoint), from, false);
-  if (row && row->place)
+  if (row && row->keeper_identity)
     return clv_fail(
         err, CLV_UNIMPLEMENTED,
         "the checkpoint's file '%s' is at its worker alone: `checkpoint gather` fetches "
@@ -115,7 +115,7 @@ static clv_code read_checkpoint_file(const clv_look_weights *w, const clv_look_p
     const clv_param *p = &params->list[k];
     if (stages[k] != from) continue;
     if (!f) CLV_TRY(open_checkpoint_file(w, from, &f, err));
-    const clv_weights_entry *e = clv_weights_find(f, p->name);
+    const clv_weights_entry *e = clv_weights_find_entry(f, p->name);
     if (!e || !clv_shape_equal(&e->shape, &p->shape))
       return clv_fail(err, CLV_INVALID, "%s: '%.100s' has another shape than the session",
                       clv_weights_name_for_errors(f), p->name);
@@ -189,7 +189,7 @@ clv_code clv_look_part_new(const clv_look_weights *w, uint32_t first, uint32_t l
                           &p.graph, err));
   CLV_TRY(refuse_wait_layers(p.graph, err));
   CLV_TRY(clv_layer_keys(w->seed, "", CLEAVE_SESSION_NETWORK, p.graph, err));
-  CLV_TRY(clv_params_of(p.graph, &p.params, err));
+  CLV_TRY(clv_params_make(p.graph, &p.params, err));
   if (p.params->total_bytes > CLV_LOOK_MAX_MEMORY)
     return fail_too_large(p.params->total_bytes, err);
   CLV_TRY(clv_alloc_aligned(CLV_MAX(p.params->total_bytes, (size_t)1), &p.weights_block, err));
@@ -204,7 +204,7 @@ clv_code clv_look_part_new(const clv_look_weights *w, uint32_t first, uint32_t l
 static const clv_param *find_owner(const clv_look_part *parts, size_t n, const char *name,
                                    char **ret_block) {
   for (size_t i = 0; i < n; i++) {
-    const clv_param *p = clv_params_first(parts[i].graph, parts[i].params, name);
+    const clv_param *p = clv_params_first_of_node(parts[i].graph, parts[i].params, name);
     *ret_block = parts[i].weights_block;
     if (p) return p;
   }
@@ -215,7 +215,7 @@ clv_code clv_look_parts_tie(clv_look_part *parts, size_t n, clv_err *err) {
   for (size_t i = 0; i < n; i++)
     for (int k = 0; k < parts[i].params->n_ties; k++) {
       clv_tie *t = &parts[i].params->ties[k];
-      const char *owner = parts[i].graph->nodes[t->param.node].tied;
+      const char *owner = parts[i].graph->nodes[t->param.node].tie_owner;
       char *block;
       if (t->owner_index >= 0) continue;
       const clv_param *p = find_owner(parts, n, owner, &block);
@@ -249,7 +249,7 @@ uint32_t clv_look_part_inputs(const clv_blueprint *b, const clv_look_part *p,
     if (p->graph->nodes[i].op != CLV_OP_INPUT) continue;
     ret[n] = -1;
     for (size_t k = 0; !(p->first && !n) && k < b->inputs.n; k++)
-      if (strcmp(p->graph->nodes[i].name, b->inputs.list[k].name) == 0) ret[n] = (int)k;
+      if (strcmp(p->graph->nodes[i].name, b->inputs.inputs[k].name) == 0) ret[n] = (int)k;
     n++;
   }
   return n;
@@ -271,7 +271,7 @@ clv_code clv_look_part_plan(clv_look_part *p, int64_t batch, clv_err *err) {
                          .dtype = CLV_F32,
                          .batch = batch,
                          .training = p->runs_as_training || p->needs_input_grad,
-                         .need_input_grad = {p->needs_input_grad},
+                         .needs_input_grad = {p->needs_input_grad},
                          .threads = 1};
   freeze_all(p);
   CLV_TRY(clv_graph_set_batch(p->graph, batch, err));
@@ -279,7 +279,7 @@ clv_code clv_look_part_plan(clv_look_part *p, int64_t batch, clv_err *err) {
   const clv_plan_info *info = clv_plan_get_info(p->plan);
   bytes = p->params->total_bytes + info->call_bytes + info->scratch_bytes + info->cache_bytes;
   if (bytes > CLV_LOOK_MAX_MEMORY) return fail_too_large(bytes, err);
-  const clv_node *out = &p->graph->nodes[p->graph->output];
+  const clv_node *out = &p->graph->nodes[p->graph->output_node];
   CLV_TRY(clv_shape_bytes(&out->shape, out->dtype, &bytes, err));
   return clv_alloc_aligned(CLV_MAX(bytes, (size_t)1), &p->output, err);
 }

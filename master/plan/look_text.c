@@ -58,7 +58,7 @@ static void append_result(const clv_look *look, clv_look_reader k, const clv_pol
 /* Appends that the length of a gradient shows labels, if the loss makes it so. */
 static void describe_loss(const clv_blueprint *b, clv_bytes *out) {
   const clv_graph *g = b->stages[b->n_stages].graph;
-  const clv_node *loss = &g->nodes[g->output];
+  const clv_node *loss = &g->nodes[g->output_node];
   /* only cross_entropy can ignore labels */
   bool ignores = b->config->loss.kind == CLV_LOSS_CROSS_ENTROPY;
   long long ignored = loss->attrs.ignore_index;

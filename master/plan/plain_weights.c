@@ -57,8 +57,9 @@ typedef struct source {
 static clv_code read_values(const source *s, uint64_t first, float *dst, size_t n, clv_err *err) {
   if (s->file)
     return clv_weights_read_range_as(s->file, s->entry, CLV_F32, (size_t)first, dst, n, err);
-  return clv_weights_folder_read_range(s->folder->folder, s->folder->folder_index[s->at],
-                                       &s->folder->wanted[s->at], (size_t)first, n, dst, err);
+  return clv_weights_folder_read_tensor_range(s->folder->folder, s->folder->folder_index[s->at],
+                                              &s->folder->wanted[s->at], (size_t)first, n, dst,
+                                              err);
 }
 
 /* *ret_why: why the weights hide nothing, or NULL. */

@@ -45,7 +45,7 @@ static clv_code check_row(const clv_blueprint *b, const clv_egress_row *r,
 
 clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, bool back) {
   const clv_stage_plan *from = &b->stages[stage], *to = &b->stages[stage + 1];
-  const clv_node *out = &from->graph->nodes[from->graph->output];
+  const clv_node *out = &from->graph->nodes[from->graph->output_node];
   char words[CLV_FINDINGS_TEXT];
   clv_egress_row r = {.kind = back ? CLV_EGRESS_GRADIENT : CLV_EGRESS_ACTIVATION,
                       .stage = stage,

@@ -38,7 +38,8 @@ static bool has_transposed_twin(const clv_privacy_view *v, int k) {
   const clv_node *n = &v->g->nodes[k];
   for (int i = 0; i < v->g->n_nodes; i++) {
     const clv_node *m = &v->g->nodes[i];
-    bool tied = i != k && (strcmp(m->tied, n->name) == 0 || strcmp(n->tied, m->name) == 0);
+    bool tied =
+        i != k && (strcmp(m->tie_owner, n->name) == 0 || strcmp(n->tie_owner, m->name) == 0);
     bool turned = m->op != n->op || m->attrs.transposed != n->attrs.transposed;
     if (tied && turned && clv_privacy_is_mixing(v, i)) return true;
   }
@@ -49,7 +50,7 @@ const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool
   const clv_blueprint *b = v->b;
   const clv_stage_spec *s = &b->config->stages[v->of[k].weights_stage];
   const clv_node *n = &v->g->nodes[k];
-  bool adapter = clv_lora_is_adapter(n->name), fresh = v->of[k].starts_from_seed && !adapter;
+  bool adapter = clv_name_is_of_adapter(n->name), fresh = v->of[k].starts_from_seed && !adapter;
   bool drawn = adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || fresh;
   if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero) return "begins with 0";
   if (adapter && s->lora.from) return "has adapters from a file";
@@ -58,7 +59,7 @@ const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool
     return "has weights from a folder of adapters";
   if (clv_stage_has_master_weights(s) && !fresh && !s->weights_secret)
     return "has weights from a file that is not declared secret: true";
-  if (drawn && b->config->train.seed.guessable)
+  if (drawn && b->config->train.seed.is_guessable)
     return "has weights from a train.seed that can be tried out (leave it out)";
   if (has_transposed_twin(v, k)) return "has the transposed weights of another layer at the master";
   if (b->known_reasons && b->known_reasons[k]) return b->known_reasons[k];
@@ -102,7 +103,7 @@ static void note_layer_params(clv_privacy_view *v, const clv_stage_plan *s,
     if (p->shape.rank < 2) continue;
     f->has_matrix_weights = true;
     f->is_frozen |= p->frozen;
-    f->starts_from_seed &= clv_weights_is_fresh(
+    f->starts_from_seed &= clv_weights_is_newly_initialised(
         p->name, (const char *const *)spec->weights_new.items, spec->weights_new.n);
   }
 }
@@ -131,8 +132,8 @@ static void find_layer_facts(clv_privacy_view *v) {
   for (uint32_t s = 0; s < v->b->n_stages; s++)
     note_layer_params(v, &v->b->stages[s], &v->b->config->stages[s]);
   for (int k = 0; k < v->g->n_nodes; k++)
-    for (int i = 0; v->g->nodes[k].tied[0] && i < v->g->n_nodes; i++)
-      if (strcmp(v->g->nodes[i].name, v->g->nodes[k].tied) == 0) copy_owner_facts(v, k, i);
+    for (int i = 0; v->g->nodes[k].tie_owner[0] && i < v->g->n_nodes; i++)
+      if (strcmp(v->g->nodes[i].name, v->g->nodes[k].tie_owner) == 0) copy_owner_facts(v, k, i);
 }
 
 static void find_last_uses(clv_privacy_view *v) {
@@ -142,7 +143,7 @@ static void find_last_uses(clv_privacy_view *v) {
       uint32_t *until = &v->last_reader[v->g->nodes[k].in[i]];
       *until = CLV_MAX(*until, v->g->nodes[k].layer);
     }
-  v->last_reader[v->g->output] = CLV_NO_PATH;
+  v->last_reader[v->g->output_node] = CLV_NO_PATH;
 }
 
 /* ---- from the records ------------------------------------------------------------------------ */
@@ -266,7 +267,7 @@ static clv_code follow_labels_back(clv_privacy_view *v, clv_err *err) {
                              v->assumes_all_at_master ? 0 : v->b->stages[0].last_layer,
                              v->label_reach, err));
   for (int k = 0; k < v->g->n_nodes; k++) v->n_head_layers[k] = CLV_NO_PATH;
-  v->n_head_layers[v->g->output] = 0;
+  v->n_head_layers[v->g->output_node] = 0;
   for (int k = v->g->n_nodes - 1; k >= 0; k--)
     for (int i = 0; i < v->g->nodes[k].n_in; i++) {
       uint32_t *head = &v->n_head_layers[v->g->nodes[k].in[i]];

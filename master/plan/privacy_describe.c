@@ -44,7 +44,7 @@ static uint32_t find_stage_of_fewest_head_layers(const clv_blueprint *b) {
 }
 
 static bool has_single_output(const clv_blueprint *b) {
-  const clv_shape *out = &b->full_graph->nodes[b->full_graph->output].shape;
+  const clv_shape *out = &b->full_graph->nodes[b->full_graph->output_node].shape;
   int64_t n = 1;
   for (int i = 1; i < out->rank; i++) n *= out->dim[i];
   return n == 1;
@@ -86,7 +86,7 @@ static bool worker_knows_front_layers(const clv_privacy_view *v, uint32_t stage)
     if (clv_privacy_is_input(v, k) || n->layer > v->b->stages[stage].last_layer ||
         !clv_privacy_is_at_master(v, k))
       continue;
-    if (v->of[k].has_matrix_weights && !clv_lora_is_adapter(n->name) &&
+    if (v->of[k].has_matrix_weights && !clv_name_is_of_adapter(n->name) &&
         !clv_privacy_why_hides_nothing(v, k, false))
       return false;
   }
@@ -215,7 +215,7 @@ static void append_json_privacy(const clv_blueprint *b, uint32_t at, bool any,
     clv_bytes_printf(out, "\"front\":\"%s\",",
                      are_layers_before_tokens_known(b) ? "known" : "secret");
   clv_bytes_printf(out, "%s\"seed_guessable\":%s}", clv_lengths_describe_json(b, any),
-                   b->config->train.seed.guessable ? "true" : "false");
+                   b->config->train.seed.is_guessable ? "true" : "false");
 }
 
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
@@ -229,7 +229,7 @@ void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
   append_text_labels(b, at, out);
   append_text_records(b, any, findings, out);
   clv_lengths_describe(b, any, out);
-  if (any && b->config->train.seed.guessable)
+  if (any && b->config->train.seed.is_guessable)
     clv_bytes_puts(out,
                    "train.seed can be tried out: weights that are drawn from it count as known\n");
 }

@@ -34,7 +34,7 @@ static void find_path_to_loss(const clv_privacy_view *v, uint32_t last, layer_pa
   int k = 0;
   while (k < v->g->n_nodes && !(clv_privacy_is_crossing(v, k, last) && v->n_head_layers[k] == 0))
     k++;
-  for (w->n = 0; k >= 0 && k < v->g->n_nodes && k != v->g->output; w->n++)
+  for (w->n = 0; k >= 0 && k < v->g->n_nodes && k != v->g->output_node; w->n++)
     if ((k = find_reader_to_loss(v, k)) >= 0) w->node[w->n] = k;
 }
 
@@ -162,7 +162,7 @@ static clv_code check_model_inputs(const clv_blueprint *b, uint32_t i, clv_err *
                              "worker '%s' is sent the records: layers of stage '%s' read '%s'; "
                              "read it at master, or set privacy.raw_input_leaves: true",
                              clv_privacy_worker_name(b, i), b->config->stages[i].name,
-                             b->inputs.list[s->model_inputs[k]].name);
+                             b->inputs.inputs[s->model_inputs[k]].name);
 }
 
 /* Returns a value that crosses behind layer `last` and whose gradient has the finding `worst`. */
@@ -171,7 +171,7 @@ static int find_value_of_gradient_finding(const clv_privacy_view *v, uint32_t la
   for (int k = 0; k < v->g->n_nodes; k++)
     if (clv_privacy_is_crossing(v, k, last) && (clv_privacy_findings_in_gradient(v, k) & worst))
       return k;
-  return v->g->output;
+  return v->g->output_node;
 }
 
 static clv_code refuse_gradient(const clv_blueprint *b, uint32_t i, clv_findings findings,

@@ -42,7 +42,7 @@ static void free_bench(bench *m) {
 static clv_code copy_model(const clv_blueprint *b, int64_t n, bench *m, clv_err *err) {
   CLV_TRY(clv_graph_slice(b->full_graph, 0, b->stages[b->n_stages - 1].last_layer, &m->graph, err));
   CLV_TRY(clv_graph_set_batch(m->graph, n, err));
-  CLV_TRY(clv_params_of(m->graph, &m->params, err));
+  CLV_TRY(clv_params_make(m->graph, &m->params, err));
   for (uint32_t s = 0; s < b->n_stages; s++)
     for (int i = 0; i < b->stages[s].params->n; i++) {
       const clv_param *of_stage = &b->stages[s].params->list[i];
@@ -71,7 +71,7 @@ static clv_code fill_value(const clv_node *n, uint32_t stream, int64_t whole, vo
 
 static clv_code alloc_memory(bench *m, clv_err *err) {
   uint32_t input = 0;
-  const clv_node *out = &m->graph->nodes[m->graph->output];
+  const clv_node *out = &m->graph->nodes[m->graph->output_node];
   CLV_TRY(clv_alloc_aligned(m->params->total_bytes, &m->weights, err));
   CLV_TRY(clv_alloc_aligned(m->params->gradient_bytes, &m->gradients, err));
   clv_params_init(m->graph, m->params, m->weights);
@@ -104,7 +104,7 @@ static clv_code measure_repeatedly(bench *m, size_t *ret_n, clv_err *err) {
   for (begin = clv_now_ns(); n < MOST_REPETITIONS; n++) {
     bool enough = (double)(clv_now_ns() - begin) * 1e-9 > ENOUGH_S;
     if (n >= LEAST_REPETITIONS && enough) break;
-    clv_plan_set_times(m->plan, m->times + n * (size_t)m->graph->n_nodes);
+    clv_plan_set_timing(m->plan, m->times + n * (size_t)m->graph->n_nodes);
     CLV_TRY(run_bench_once(m, err));
   }
   *ret_n = n;
@@ -131,9 +131,9 @@ static void store_medians(const bench *m, size_t n, clv_plan_times *ret) {
   for (int i = 0; i < m->graph->n_nodes; i++) {
     clv_plan_times *t = &ret[m->graph->nodes[i].layer];
     if (m->graph->nodes[i].op == CLV_OP_INPUT) t = &ret[0];
-    t->forward += compute_median(&m->times[i].forward, stride, n);
-    t->input += compute_median(&m->times[i].input, stride, n);
-    t->weight += compute_median(&m->times[i].weight, stride, n);
+    t->forward_seconds += compute_median(&m->times[i].forward_seconds, stride, n);
+    t->input_grad_seconds += compute_median(&m->times[i].input_grad_seconds, stride, n);
+    t->weight_grad_seconds += compute_median(&m->times[i].weight_grad_seconds, stride, n);
   }
 }
 
@@ -203,12 +203,12 @@ double clv_interpolate(const int64_t *size, const double *value, uint32_t n, dou
 clv_plan_times clv_profile_times(const clv_profile *p, uint32_t layer, double samples) {
   double forward[CLV_PROFILE_SIZES], input[CLV_PROFILE_SIZES], weight[CLV_PROFILE_SIZES];
   for (uint32_t k = 0; k < p->n_sizes; k++) {
-    forward[k] = p->times[k][layer].forward;
-    input[k] = p->times[k][layer].input;
-    weight[k] = p->times[k][layer].weight;
+    forward[k] = p->times[k][layer].forward_seconds;
+    input[k] = p->times[k][layer].input_grad_seconds;
+    weight[k] = p->times[k][layer].weight_grad_seconds;
   }
   return (clv_plan_times){
-      .forward = clv_interpolate(p->sample_counts, forward, p->n_sizes, samples),
-      .input = clv_interpolate(p->sample_counts, input, p->n_sizes, samples),
-      .weight = clv_interpolate(p->sample_counts, weight, p->n_sizes, samples)};
+      .forward_seconds = clv_interpolate(p->sample_counts, forward, p->n_sizes, samples),
+      .input_grad_seconds = clv_interpolate(p->sample_counts, input, p->n_sizes, samples),
+      .weight_grad_seconds = clv_interpolate(p->sample_counts, weight, p->n_sizes, samples)};
 }

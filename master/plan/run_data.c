@@ -57,7 +57,7 @@ static clv_text_options make_text_options(const clv_data_config *d) {
 
 static clv_page_options make_page_options(const clv_data_config *d) {
   return (clv_page_options){.stride = d->documents.stride,
-                            .has_label_per_page = d->documents.labels_of == CLV_LABEL_PER_PAGE,
+                            .has_label_per_page = d->documents.label_unit == CLV_LABEL_PER_PAGE,
                             .labels = (const char *const *)d->documents.labels.items,
                             .n_labels = d->documents.labels.n,
                             .limits = {.seconds = (uint32_t)d->documents.seconds,
@@ -90,7 +90,7 @@ static set_files describe_train_files(const clv_session_config *c) {
       .files = &d->train,
       .key_pos = d->train_pos,
       .limit = d->limit_train,
-      .reads_groups = d->validation_by == CLV_BY_GROUP && d->validation_fraction > 0};
+      .reads_groups = d->validation_split_by == CLV_BY_GROUP && d->validation_fraction > 0};
 }
 
 static set_files describe_test_files(const clv_session_config *c, bool unlabelled) {
@@ -110,7 +110,7 @@ clv_code clv_run_data_derive_seed(const clv_session_config *c, uint64_t *ret, cl
 }
 
 static bool uses_first_records_only(const clv_session_config *c, const set_files *s) {
-  return s->skips_labels || c->data.limit_by == CLV_BY_END;
+  return s->skips_labels || c->data.limit_chosen_by == CLV_BY_END;
 }
 
 static clv_code read_records(const clv_session_config *c, const set_files *s,
@@ -122,7 +122,7 @@ static clv_code read_records(const clv_session_config *c, const set_files *s,
     CLV_TRY(clv_plan_refuse_broken_records(clv_dataset_broken(ds), err));
   CLV_TRY(clv_run_data_derive_seed(c, &seed, err));
   if (!uses_first_records_only(c, s))
-    CLV_TRY(clv_dataset_limit(ds, s->limit, splits[c->data.limit_by], seed, err));
+    CLV_TRY(clv_dataset_limit(ds, s->limit, splits[c->data.limit_chosen_by], seed, err));
   *ret = clv_steal(&ds);
   return CLV_OK;
 }
@@ -159,11 +159,11 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
   bool classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
   int64_t ignored = (int64_t)c->loss.ignore_index;
   /* first, because otherwise an error of the model would appear as an error of the records */
-  CLV_TRY(clv_model_check(c, err));
+  CLV_TRY(clv_model_check_hf(c, err));
   CLV_TRY(check_root(c, s, err));
   CLV_TRY(copy_floats(&c->data.mean, &mean, err));
   CLV_TRY(copy_floats(&c->data.std, &std, err));
-  size_t n_inputs = clv_data_inputs(&c->data);
+  size_t n_inputs = clv_data_n_inputs(&c->data);
   clv_dataset_options o = {.format = c->data.format,
                            .inputs_path = files->items[0],
                            .n_named = c->data.inputs.n,
@@ -201,7 +201,7 @@ static clv_code split_train(const clv_session_config *c, clv_run_data *d, clv_er
   uint64_t seed;
   clv_err reason;
   CLV_TRY(clv_run_data_derive_seed(c, &seed, err));
-  clv_split_kind kind = splits[c->data.validation_by];
+  clv_split_kind kind = splits[c->data.validation_split_by];
   if (clv_subset_split(d->train, c->data.validation_fraction, kind, seed, &d->train_rows,
                        &d->validation_rows, &reason) == CLV_OK)
     return CLV_OK;
@@ -249,7 +249,7 @@ static const char *describe_split(const clv_session_config *c, const clv_run_dat
       [CLV_SPLIT_SHUFFLED] = "drawn by the seed",
       [CLV_SPLIT_GROUPS] = "in whole groups, drawn by the seed",
       [CLV_SPLIT_LAST] = "the last ones of the files"};
-  clv_split_kind asked = splits[c->data.validation_by];
+  clv_split_kind asked = splits[c->data.validation_split_by];
   clv_split_kind kind = clv_dataset_split_kind(d->train, asked);
   if (kind == CLV_SPLIT_GROUPS && asked != kind) return "in whole pages, drawn by the seed";
   return words[kind];
@@ -358,7 +358,7 @@ static void note_channel(const clv_session_config *c, const clv_dataset *ds, con
                          const char *file, clv_bytes *notes) {
   char shape[160];
   clv_shape x = clv_dataset_x_shape(ds, 1);
-  if (!clv_dataset_adds_channel(ds) || !clv_model_takes_anything(c)) return;
+  if (!clv_dataset_adds_channel(ds) || !clv_model_takes_sequences_or_images(c)) return;
   clv_bytes_printf(notes,
                    "%s: records of %s are taken for images of one channel, %s; if they are "
                    "sequences, data.inputs: [x] keeps the shape of the file\n",
@@ -404,11 +404,11 @@ static void note_labels(const clv_session_config *c, const clv_dataset *ds, cons
   int64_t low, high;
   const clv_attr_spec *a = clv_plan_find_labels_attr(c);
   if (!a || clv_dataset_class_count(ds) || !clv_dataset_label_range(ds, &low, &high)) return;
-  if (high + 1 < a->integer)
+  if (high + 1 < a->int_value)
     clv_bytes_printf(notes,
                      "%s: labels go up to %lld, and the head has labels: %lld; if there are no "
                      "more classes elsewhere, write labels: %lld\n",
-                     w->key, (long long)high, (long long)a->integer, (long long)high + 1);
+                     w->key, (long long)high, (long long)a->int_value, (long long)high + 1);
 }
 
 /* Notes labels of which most are the token of their own position, so that they are not shifted. If

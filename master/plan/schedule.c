@@ -28,19 +28,22 @@ uint32_t clv_pipeline_find_ranks(const clv_blueprint *b, clv_sched_shape *shape,
   }
   shape->n_ranks = n;
   shape->n_stages = b->n_stages + 1;
-  shape->first_backward = 0;
-  while (shape->first_backward < b->n_stages && !b->stages[shape->first_backward].has_backward)
-    shape->first_backward++;
-  for (uint32_t s = 0; s <= b->n_stages; s++) shape->rank[s] = rank_of[b->stages[s].worker + 1];
+  shape->first_backward_stage = 0;
+  while (shape->first_backward_stage < b->n_stages &&
+         !b->stages[shape->first_backward_stage].has_backward)
+    shape->first_backward_stage++;
+  for (uint32_t s = 0; s <= b->n_stages; s++)
+    shape->stage_rank[s] = rank_of[b->stages[s].worker + 1];
   return n;
 }
 
 /* Returns the costs to use where nothing has been measured, as in diagrams: equal stages, links and
  * a loss that take no time. */
 void clv_pipeline_default_costs(const clv_blueprint *b, clv_sched_costs *ret) {
-  clv_sched_costs_equal(ret, 1, 1, 1);
-  ret->input_first = true;
-  ret->forward[b->n_stages] = ret->input[b->n_stages] = ret->weight[b->n_stages] = 0;
+  clv_sched_costs_set_equal(ret, 1, 1, 1);
+  ret->sends_input_gradient_first = true;
+  ret->forward_seconds[b->n_stages] = ret->input_grad_seconds[b->n_stages] =
+      ret->weight_grad_seconds[b->n_stages] = 0;
 }
 
 static clv_code read_schedule_file(const clv_session_config *c, const clv_sched_shape *shape,
@@ -59,15 +62,17 @@ static clv_code read_schedule_file(const clv_session_config *c, const clv_sched_
         c->pipeline.file, clv_sched_name(s->kind), clv_sched_name(s->kind));
   const clv_sched_shape *is = &s->shape;
   if (is->n_stages != shape->n_stages || is->n_ranks != shape->n_ranks ||
-      is->n_micro != shape->n_micro || is->first_backward != shape->first_backward ||
-      memcmp(is->rank, shape->rank, shape->n_stages * sizeof *is->rank) != 0)
+      is->n_micro_batches != shape->n_micro_batches ||
+      is->first_backward_stage != shape->first_backward_stage ||
+      memcmp(is->stage_rank, shape->stage_rank, shape->n_stages * sizeof *is->stage_rank) != 0)
     return clv_fail(err, CLV_INVALID,
                     "%s: a schedule of %u stages at %u ranks for %u micro-batches, backward from "
                     "stage %u; the session has %u (the loss is the last), %u, %u and %u, or places "
                     "them differently: `plan --schedule --output FILE` writes one that fits, "
                     "with another pipeline.schedule",
-                    c->pipeline.file, is->n_stages, is->n_ranks, is->n_micro, is->first_backward,
-                    shape->n_stages, shape->n_ranks, shape->n_micro, shape->first_backward);
+                    c->pipeline.file, is->n_stages, is->n_ranks, is->n_micro_batches,
+                    is->first_backward_stage, shape->n_stages, shape->n_ranks,
+                    shape->n_micro_batches, shape->first_backward_stage);
   *ret = clv_steal(&s);
   return CLV_OK;
 }
@@ -83,24 +88,24 @@ static bool is_stage_learning(const clv_blueprint *b, uint32_t stage) {
 static void number_instructions(const clv_blueprint *b, clv_placed_schedule *l, uint32_t rank) {
   uint32_t position = 0;
   for (uint32_t i = 0; i < l->sched->n[rank]; i++) {
-    const clv_instr *in = &l->sched->list[rank][i];
+    const clv_instr *in = &l->sched->instrs[rank][i];
     clv_call_positions *t = &l->positions[in->stage * l->n_micro];
     if (b->has_cache && in->stage == 0) continue; /* no step calls a cached stage */
     switch ((clv_instr_kind)in->kind) {
       case CLV_INSTR_FORWARD:
-        t[in->micro].forward = ++position;
-        t[in->micro].uses_old_weights = in->weights_age;
+        t[in->micro_batch].forward = ++position;
+        t[in->micro_batch].uses_old_weights = in->weights_age;
         break;
       case CLV_INSTR_BACKWARD:
       case CLV_INSTR_INPUT:
-        t[in->micro].backward = ++position;
+        t[in->micro_batch].backward = ++position;
         break;
       case CLV_INSTR_WEIGHT:
-        t[in->micro].weight = ++position;
+        t[in->micro_batch].weight = ++position;
         break;
       case CLV_INSTR_STEP:
         if (is_stage_learning(b, in->stage))
-          l->step_positions[in->stage * l->n_steps + in->micro] = ++position;
+          l->step_positions[in->stage * l->n_steps + in->micro_batch] = ++position;
         break;
       default:
         break;
@@ -119,7 +124,7 @@ static clv_code fill_schedule(const clv_blueprint *b, const clv_sched_costs *cos
     /* the short last batch of an epoch has too few micro-batches for these schedules */
     o.kind = CLV_SCHED_1F1B;
   clv_pipeline_find_ranks(b, &o.shape, names);
-  o.shape.n_micro = l->n_micro;
+  o.shape.n_micro_batches = l->n_micro;
   if (o.kind == CLV_SCHED_PIPEDREAM_2BW) o.shape.n_accumulate = l->n_micro / l->n_steps;
   clv_pipeline_default_costs(b, &default_costs);
   o.costs = costs ? costs : &default_costs;

@@ -20,7 +20,8 @@ static clv_code list_wanted_tensors(const clv_params *params, bool fresh,
   CLV_TRY(clv_alloc((size_t)params->n, sizeof *wanted, &wanted, err));
   for (int i = 0; i < params->n; i++) {
     const clv_param *p = &params->list[i];
-    bool is_optional = fresh ? clv_lora_is_adapter(p->name) : !clv_is_param_checkpointed(spec, p);
+    bool is_optional =
+        fresh ? clv_name_is_of_adapter(p->name) : !clv_is_param_checkpointed(spec, p);
     wanted[i] = (clv_weights_want){p->name, p->dtype, p->shape, is_optional};
   }
   *ret = wanted;
@@ -35,7 +36,7 @@ clv_code clv_stage_match_weights(const clv_blueprint *b, uint32_t stage, const c
   CLV_TRY(list_wanted_tensors(params, flags & CLV_WEIGHTS_ALLOW_NO_COUNTS,
                               &b->config->stages[stage], &wanted, err));
   CLV_TRY(clv_alloc((size_t)params->n, sizeof *found, &found, err));
-  CLV_TRY(clv_weights_match(f, wanted, (size_t)params->n, flags, found, err));
+  CLV_TRY(clv_weights_match_tensors(f, wanted, (size_t)params->n, flags, found, err));
   *ret = clv_steal(&found);
   return CLV_OK;
 }
@@ -72,8 +73,8 @@ typedef struct tied_pair {
 static clv_code read_tied_values(const tied_pair *t, int which, size_t first, size_t n, void *dst,
                                  clv_err *err) {
   if (t->file) return clv_weights_read_range(t->file, t->entry[which], first * 4, dst, n * 4, err);
-  return clv_weights_folder_read_range(t->folder, t->folder_index[which], &t->wanted[which], first,
-                                       n, dst, err);
+  return clv_weights_folder_read_tensor_range(t->folder, t->folder_index[which], &t->wanted[which],
+                                              first, n, dst, err);
 }
 
 /* Checks that two tied tensors have the same values. The first one is the owner's. */
@@ -107,7 +108,7 @@ static clv_code check_ties_of_file(const clv_params *all, const clv_weights_file
     fill_tied_pair(all, i, &t);
     bool both = true;
     for (int k = 0; k < 2; k++) {
-      const clv_weights_entry *e = t.entry[k] = clv_weights_find(f, t.wanted[k].name);
+      const clv_weights_entry *e = t.entry[k] = clv_weights_find_entry(f, t.wanted[k].name);
       both &= e && e->dtype == CLV_F32 && clv_shape_equal(&e->shape, &t.wanted[k].shape);
     }
     if (both) CLV_TRY(check_same_values(&t, err));
@@ -119,10 +120,10 @@ static clv_code check_ties_of_folder(const clv_params *all, clv_weights_folder *
   for (int i = 0; i < all->n_ties; i++) {
     tied_pair t = {.folder = f};
     fill_tied_pair(all, i, &t);
-    CLV_TRY(clv_weights_folder_match(f, t.wanted, 2, NULL, 0, t.folder_index, err));
+    CLV_TRY(clv_weights_folder_match_tensors(f, t.wanted, 2, NULL, 0, t.folder_index, err));
     if (t.folder_index[0] == CLV_WEIGHTS_NONE || t.folder_index[1] == CLV_WEIGHTS_NONE) continue;
     for (int k = 0; k < 2; k++)
-      CLV_TRY(clv_weights_folder_check(f, t.folder_index[k], &t.wanted[k], err));
+      CLV_TRY(clv_weights_folder_check_tensor(f, t.folder_index[k], &t.wanted[k], err));
     CLV_TRY(check_same_values(&t, err));
   }
   return CLV_OK;
@@ -135,7 +136,7 @@ static clv_code check_no_unknown_tensor(const clv_blueprint *b, const clv_weight
   CLV_AUTO(clv_params_freep) clv_params *all = NULL;
   CLV_AUTO(clv_freep) clv_weights_want *model_tensors = NULL;
   size_t n;
-  CLV_TRY(clv_params_of(b->full_graph, &all, err));
+  CLV_TRY(clv_params_make(b->full_graph, &all, err));
   CLV_TRY(list_model_tensors(all, &model_tensors, &n, err));
   CLV_TRY(clv_weights_check_no_extra(f, model_tensors, n, err));
   return check_ties_of_file(all, f, err);
@@ -158,7 +159,7 @@ static void note_counts(const clv_blueprint *b, uint32_t stage, const clv_weight
   const char *first = NULL;
   int n = 0;
   for (int i = 0; i < params->n; i++) {
-    if (found[i] || clv_lora_is_adapter(params->list[i].name)) continue;
+    if (found[i] || clv_name_is_of_adapter(params->list[i].name)) continue;
     if (!first) first = params->list[i].name;
     n++;
   }
@@ -199,7 +200,7 @@ clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights
 void clv_stage_folder_done(clv_stage_folder *f) {
   if (!f) return;
   clv_weights_folder_close(f->folder);
-  clv_manifest_done(&f->manifest);
+  clv_manifest_clear(&f->manifest);
   free(f->folder_index);
   free(f->wanted);
   *f = (clv_stage_folder){0};
@@ -226,18 +227,18 @@ static clv_code open_folder(const clv_stage_spec *spec, clv_stage_folder *f, clv
 }
 
 bool clv_stage_param_is_new(const clv_stage_spec *spec, const char *parameter) {
-  return clv_weights_is_fresh(parameter, (const char *const *)spec->weights_new.items,
-                              spec->weights_new.n);
+  return clv_weights_is_newly_initialised(parameter, (const char *const *)spec->weights_new.items,
+                                          spec->weights_new.n);
 }
 
 static clv_code match_folder(const clv_stage_spec *spec, clv_stage_folder *f, clv_err *err) {
   CLV_TRY(clv_alloc(f->n, sizeof *f->folder_index, &f->folder_index, err));
-  CLV_TRY(clv_weights_folder_match(f->folder, f->wanted, f->n,
-                                   (const char *const *)spec->weights_new.items,
-                                   spec->weights_new.n, f->folder_index, err));
+  CLV_TRY(clv_weights_folder_match_tensors(f->folder, f->wanted, f->n,
+                                           (const char *const *)spec->weights_new.items,
+                                           spec->weights_new.n, f->folder_index, err));
   for (size_t i = 0; i < f->n; i++)
     if (f->folder_index[i] != CLV_WEIGHTS_NONE)
-      CLV_TRY(clv_weights_folder_check(f->folder, f->folder_index[i], &f->wanted[i], err));
+      CLV_TRY(clv_weights_folder_check_tensor(f->folder, f->folder_index[i], &f->wanted[i], err));
   return CLV_OK;
 }
 
@@ -246,7 +247,8 @@ static void note_params_from_seed(const clv_stage_spec *spec, const clv_stage_fo
                                   clv_bytes *notes) {
   size_t n = 0;
   for (size_t i = 0; i < f->n; i++) {
-    if (f->folder_index[i] != CLV_WEIGHTS_NONE || clv_lora_is_adapter(f->wanted[i].name)) continue;
+    if (f->folder_index[i] != CLV_WEIGHTS_NONE || clv_name_is_of_adapter(f->wanted[i].name))
+      continue;
     if (n++ == 0)
       clv_bytes_printf(notes,
                        "%sstage '%s': not from %s, but from the seed: ", notes->len ? "\n" : "",
@@ -270,9 +272,9 @@ static clv_code note_unused_tensors(const clv_blueprint *b, const clv_stage_spec
   CLV_AUTO(clv_freep) clv_weights_want *model_tensors = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes names = {0};
   size_t n, n_known;
-  CLV_TRY(clv_params_of(b->full_graph, &all, err));
+  CLV_TRY(clv_params_make(b->full_graph, &all, err));
   CLV_TRY(list_model_tensors(all, &model_tensors, &n_known, err));
-  CLV_TRY(clv_weights_folder_unmatched(f->folder, model_tensors, n_known, &names, &n, err));
+  CLV_TRY(clv_weights_folder_add_unmatched(f->folder, model_tensors, n_known, &names, &n, err));
   CLV_TRY(check_ties_of_folder(all, f->folder, err));
   if (n)
     clv_bytes_printf(notes, "%s%s has %zu tensor%s that the model does not have: %s",
@@ -312,7 +314,7 @@ clv_code clv_stage_check_new(const clv_blueprint *b, uint32_t stage, clv_err *er
     const char *const one[] = {spec->weights_new.items[k]};
     bool any = false;
     for (int i = 0; i < params->n && !any; i++)
-      any = clv_weights_is_fresh(params->list[i].name, one, 1);
+      any = clv_weights_is_newly_initialised(params->list[i].name, one, 1);
     if (!any)
       return clv_session_fail_at(b->config, spec->weights_new_pos, err,
                                  "stage '%s' has no parameter that begins with '%s'", spec->name,

@@ -25,7 +25,7 @@ const char *clv_stage_device(const clv_blueprint *b, uint32_t stage) {
  * copy. The module keeps no reordered copy of such weights either. */
 static bool is_shared_with_worker(const clv_blueprint *b, uint32_t i, const clv_param *p) {
   const clv_stage_spec *s = &b->config->stages[i];
-  return s->weights_artifact && p->fixed && !clv_lora_is_adapter(p->name) &&
+  return s->weights_artifact && p->is_fixed && !clv_name_is_of_adapter(p->name) &&
          !clv_stage_param_is_new(s, p->name);
 }
 
@@ -62,7 +62,7 @@ static clv_code make_plan(const clv_backend *backend, const clv_blueprint *b, ui
   for (int k = 0, input = 0; k < s->graph->n_nodes; k++)
     if (s->graph->nodes[k].op == CLV_OP_INPUT)
       po.batches[input++] = s->graph->nodes[k].shape.dim[0] * calls->batch_samples / b->micro_size;
-  po.need_input_grad[0] = calls->is_training && s->input_needs_grad;
+  po.needs_input_grad[0] = calls->is_training && s->input_needs_grad;
   po.split_backward = s->input_needs_grad || calls->n_live > 1;
   backend->set_threads(po.threads);
   return clv_plan_new(s->graph, s->params, &po, ret, err);
@@ -93,7 +93,7 @@ static size_t activation_bytes(const clv_blueprint *b, uint32_t i, size_t call_b
 /* ---- on a device ----------------------------------------------------------------------------- */
 
 static const clv_node *output_node(const clv_stage_plan *s) {
-  return &s->graph->nodes[s->graph->output];
+  return &s->graph->nodes[s->graph->output_node];
 }
 
 /* Returns the bytes of values. An output stays on the device until it is no longer needed, and the
@@ -147,7 +147,7 @@ static clv_code compute_on_backend(const clv_backend *backend, const clv_bluepri
   CLV_TRY(make_plan(backend, b, i, &calls, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
   *ret = (clv_stage_usage){
-      .n_parameters = s->params->n_values,
+      .n_parameters = s->params->n_trainable_values,
       .weights = s->params->total_bytes,
       .old_weights = s->params->total_bytes * (versions - 1),
       .optimizer = (clv_blueprint_moment_count(b) + 1) * s->params->trainable_bytes,
@@ -160,7 +160,8 @@ static clv_code compute_on_backend(const clv_backend *backend, const clv_bluepri
     CLV_TRY(add_device_memory(backend, b, i, with_most_workspace, plan, ret, err));
   ret->memory = ret->weights + ret->old_weights + ret->optimizer + ret->activations + ret->scratch +
                 ret->cache + ret->value_bytes + ret->resident_bytes + ret->evaluation_bytes;
-  for (int k = 0; k < s->graph->n_nodes; k++) ret->uses_ref_kernel[k] = clv_plan_uses_ref(plan, k);
+  for (int k = 0; k < s->graph->n_nodes; k++)
+    ret->uses_ref_kernel[k] = clv_plan_node_uses_ref(plan, k);
   return CLV_OK;
 }
 

@@ -51,9 +51,9 @@ static void sum_layer_times(const clv_cut_search *c, uint32_t profile, uint32_t 
   for (int i = 0; i < TIMES; i++) sums[i] = running_sums_of(c, profile, choice, i);
   for (uint32_t layer = 0; layer < c->cuts.n_layers; layer++) {
     clv_plan_times t = clv_profile_times(c->profiles[profile], layer, samples);
-    sums[FORWARD][layer + 1] = sums[FORWARD][layer] + t.forward;
-    sums[INPUT][layer + 1] = sums[INPUT][layer] + t.input;
-    sums[WEIGHT][layer + 1] = sums[WEIGHT][layer] + t.weight;
+    sums[FORWARD][layer + 1] = sums[FORWARD][layer] + t.forward_seconds;
+    sums[INPUT][layer + 1] = sums[INPUT][layer] + t.input_grad_seconds;
+    sums[WEIGHT][layer + 1] = sums[WEIGHT][layer] + t.weight_grad_seconds;
   }
 }
 
@@ -79,7 +79,8 @@ static clv_code make_running_sums(clv_cut_search *c, clv_err *err) {
   uint32_t now = (uint32_t)clv_chunk_sizes(batch, c->b->micro_batches, sizes);
   CLV_TRY(clv_micro_batch_choices(batch, p->sample_counts[p->n_sizes - 1], now, &c->micros,
                                   &c->n_micros, err));
-  while (c->micros[c->session_plan.split.choice] != now) c->session_plan.split.choice++;
+  while (c->micros[c->session_plan.split.micros_choice] != now)
+    c->session_plan.split.micros_choice++;
   CLV_TRY(clv_alloc((size_t)c->n_profiles * c->n_micros * TIMES, (p->n_layers + 1) * sizeof(double),
                     &c->layer_sums, err));
   for (uint32_t i = 0; i < c->n_profiles; i++)
@@ -120,19 +121,21 @@ static void fill_costs(const void *user, const uint32_t *last, uint32_t choice,
       const double *sums = running_sums_of(c, c->profile_of[s], choice, i);
       t[i] = (sums[last[s] + 1] - sums[first]) / speed;
     }
-    ret->forward[s] = HANDLING_S + t[FORWARD];
-    ret->input[s] = HANDLING_S + t[INPUT];
-    if (c->b->config->stages[s].recompute) ret->input[s] += t[FORWARD];
-    ret->weight[s] = t[WEIGHT];
-    ret->step[s] = 0;
+    ret->forward_seconds[s] = HANDLING_S + t[FORWARD];
+    ret->input_grad_seconds[s] = HANDLING_S + t[INPUT];
+    if (c->b->config->stages[s].recompute) ret->input_grad_seconds[s] += t[FORWARD];
+    ret->weight_grad_seconds[s] = t[WEIGHT];
+    ret->step_seconds[s] = 0;
     compute_tensor_times(c, stage->worker, stage[1].worker, stage->sends_directly,
-                         c->crossing_bytes[last[s]] / c->micros[choice], &ret->latency[s],
-                         &ret->serialise_f[s]);
-    ret->serialise_b[s] = ret->serialise_f[s];
+                         c->crossing_bytes[last[s]] / c->micros[choice], &ret->latency_seconds[s],
+                         &ret->serialise_forward_seconds[s]);
+    ret->serialise_backward_seconds[s] = ret->serialise_forward_seconds[s];
   }
-  ret->forward[n] = ret->input[n] = ret->weight[n] = ret->step[n] = 0;
-  ret->input_first = true;
-  ret->latency[n] = ret->serialise_f[n] = ret->serialise_b[n] = 0;
+  ret->forward_seconds[n] = ret->input_grad_seconds[n] = ret->weight_grad_seconds[n] =
+      ret->step_seconds[n] = 0;
+  ret->sends_input_gradient_first = true;
+  ret->latency_seconds[n] = ret->serialise_forward_seconds[n] = ret->serialise_backward_seconds[n] =
+      0;
 }
 
 /* ---- the schedule ---------------------------------------------------------------------------- */
@@ -152,12 +155,12 @@ static void set_schedule(clv_cut_search *c) {
       kind == CLV_PIPE_1F1B && (config->pipeline.window == CLV_WINDOW_AUTO || !has);
   if (kind == CLV_PIPE_1F1B || kind == CLV_PIPE_ZB_H1)
     c->cuts.window = clv_pipeline_first_window(config);
-  c->cuts.micros = c->micros;
-  c->cuts.n_micros = c->n_micros;
-  c->cuts.places = c->places;
-  c->cuts.least = c->least;
-  c->cuts.most = c->most;
-  c->cuts.costs = fill_costs;
+  c->cuts.micro_batch_counts = c->micros;
+  c->cuts.n_micro_batch_counts = c->n_micros;
+  c->cuts.cut_places = c->places;
+  c->cuts.min_cut_layers = c->least;
+  c->cuts.max_cut_layers = c->most;
+  c->cuts.compute_costs = fill_costs;
   c->cuts.user = c;
 }
 
@@ -198,16 +201,17 @@ static clv_code make_variant(const clv_cut_search *c, const clv_sched_split *spl
                              clv_err *err) {
   const clv_blueprint *b = c->b;
   CLV_TRY(copy_stages(b->config, v, err));
-  for (uint32_t s = 0, first = 0; s < b->n_stages; first = split->last[s++] + 1) {
+  for (uint32_t s = 0, first = 0; s < b->n_stages; first = split->last_layers[s++] + 1) {
     clv_stage_spec *to = &v->stages[s];
-    if (to->range.given) {
-      to->range = (clv_layer_range){.given = true, .first = first, .last = split->last[s]};
+    if (to->range.is_given) {
+      to->range =
+          (clv_layer_range){.is_given = true, .first = first, .last = split->last_layers[s]};
     } else {
       to->layers = &v->layers[first];
-      to->n_layers = split->last[s] + 1 - first;
+      to->n_layers = split->last_layers[s] + 1 - first;
     }
   }
-  v->config.pipeline.micro_batches = split->n_micro;
+  v->config.pipeline.micro_batches = split->n_micro_batches;
   v->config.pipeline.schedule = (clv_pipeline_kind)c->cuts.kind;
   return clv_blueprint_new_of_inputs(&v->config, &b->inputs,
                                      b->stages[b->n_stages].graph->nodes[1].dtype, &v->b, err);
@@ -228,22 +232,23 @@ static clv_code write_stages(const variant *v, clv_bytes *out, clv_err *err) {
 static clv_code describe_plan(const clv_cut_search *c, clv_cut_plan *w, clv_err *err) {
   CLV_AUTO(free_variant) variant v = {0};
   CLV_AUTO(clv_freep) clv_sched_costs *costs = NULL;
-  uint32_t n = c->b->n_stages, m = w->split.n_micro;
+  uint32_t n = c->b->n_stages, m = w->split.n_micro_batches;
   CLV_TRY(clv_alloc(1, sizeof *costs, &costs, err));
   CLV_TRY(clv_alloc(n, sizeof *w->stages, &w->stages, err));
   CLV_TRY(make_variant(c, &w->split, &v, err));
-  fill_costs(c, w->split.last, w->split.choice, costs);
+  fill_costs(c, w->split.last_layers, w->split.micros_choice, costs);
   CLV_TRY(clv_placed_schedule_new(v.b, m, 1, w->split.window, costs, &v.l, err));
   for (uint32_t s = 0; s < n; s++) {
     bool learns = v.b->stages[s].has_backward;
     w->stages[s] = (clv_cut_stage){
-        .first = s ? w->split.last[s - 1] + 1 : 0,
-        .last = w->split.last[s],
-        .busy_s = m * (costs->forward[s] + (learns ? costs->input[s] + costs->weight[s] : 0)),
-        .edge_bytes = c->crossing_bytes[w->split.last[s]],
-        .edge_s = m * costs->serialise_f[s]};
-    CLV_TRY(clv_stage_memory(v.b, s, CLV_MAX(v.l->report.live[s], 1u), &w->stages[s].memory_bytes,
-                             err));
+        .first = s ? w->split.last_layers[s - 1] + 1 : 0,
+        .last = w->split.last_layers[s],
+        .busy_s = m * (costs->forward_seconds[s] +
+                       (learns ? costs->input_grad_seconds[s] + costs->weight_grad_seconds[s] : 0)),
+        .edge_bytes = c->crossing_bytes[w->split.last_layers[s]],
+        .edge_s = m * costs->serialise_forward_seconds[s]};
+    CLV_TRY(clv_stage_memory(v.b, s, CLV_MAX(v.l->report.max_live_micros[s], 1u),
+                             &w->stages[s].memory_bytes, err));
   }
   return write_stages(&v, &w->yaml, err);
 }
@@ -252,8 +257,8 @@ static clv_code describe_plan(const clv_cut_search *c, clv_cut_plan *w, clv_err 
 
 static clv_code evaluate_session_cuts(clv_cut_search *c, clv_err *err) {
   for (uint32_t s = 0; s < c->b->n_stages; s++)
-    c->session_plan.split.last[s] = c->b->stages[s].last_layer;
-  CLV_TRY(clv_sched_split_evaluate(&c->cuts, &c->session_plan.split, err));
+    c->session_plan.split.last_layers[s] = c->b->stages[s].last_layer;
+  CLV_TRY(clv_sched_simulate_split(&c->cuts, &c->session_plan.split, err));
   return describe_plan(c, &c->session_plan, err);
 }
 
@@ -262,11 +267,11 @@ static clv_code evaluate_session_cuts(clv_cut_search *c, clv_err *err) {
 static clv_code take_fewest_micro_batches(const clv_cut_search *c, clv_sched_split *best,
                                           clv_err *err) {
   clv_sched_split other = *best;
-  for (other.choice = 0; other.choice < best->choice; other.choice++) {
-    CLV_TRY(clv_sched_split_evaluate(&c->cuts, &other, err));
+  for (other.micros_choice = 0; other.micros_choice < best->micros_choice; other.micros_choice++) {
+    CLV_TRY(clv_sched_simulate_split(&c->cuts, &other, err));
     if (other.seconds <= AS_GOOD * best->seconds) break;
   }
-  if (other.choice < best->choice) *best = other;
+  if (other.micros_choice < best->micros_choice) *best = other;
   return CLV_OK;
 }
 
@@ -292,7 +297,8 @@ static clv_code find_best_plans(clv_cut_search *c, clv_err *err) {
         c->b->config, c->b->config->stages[0].pos, err,
         "no other cuts to suggest: %u layers have %u place%s where one value "
         "crosses and a stage may end, which %u stages need in this order",
-        c->cuts.n_layers, c->cuts.n_places, c->cuts.n_places == 1 ? "" : "s", c->b->n_stages);
+        c->cuts.n_layers, c->cuts.n_cut_places, c->cuts.n_cut_places == 1 ? "" : "s",
+        c->b->n_stages);
   CLV_TRY(code);
   uint32_t found = c->n_best_plans;
   c->n_best_plans = 0;

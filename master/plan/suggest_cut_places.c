@@ -24,7 +24,7 @@ static clv_code find_last_uses(const clv_graph *g, uint32_t n_layers, uint32_t *
       uint32_t *use = &last[g->nodes[i].in[k]];
       *use = CLV_MAX(*use, g->nodes[i].layer);
     }
-  last[g->output] = n_layers;
+  last[g->output_node] = n_layers;
   return CLV_OK;
 }
 
@@ -65,7 +65,7 @@ static clv_code find_free_places(clv_cut_search *c, clv_err *err) {
     c->crossing_bytes[layer] =
         (double)bytes / (double)c->b->micro_size * (double)c->b->config->train.batch;
     if (layer + 1 < n && g->nodes[node].dtype == CLV_F32 && !cut_belongs_after_next(g, layer))
-      c->places[c->cuts.n_places++] = layer;
+      c->places[c->cuts.n_cut_places++] = layer;
   }
   return CLV_OK;
 }
@@ -86,7 +86,7 @@ static bool are_same_texts(const clv_text_list *a, const clv_text_list *b) {
 static bool are_same_adapters(const clv_lora_config *a, const clv_lora_config *b) {
   return are_same_texts(&a->targets, &b->targets) && are_same_texts(&a->train, &b->train) &&
          a->r == b->r && a->alpha == b->alpha && a->dropout == b->dropout &&
-         a->rslora == b->rslora && a->base == b->base;
+         a->rslora == b->rslora && a->base_type == b->base_type;
 }
 
 /* Returns why the cut between two stages must stay; NULL: it may move. */
@@ -156,7 +156,7 @@ static void limit_head_cuts(clv_cut_search *c, const cut_findings *f) {
   if (b->stages[s].gradient_findings & CLV_FINDING_LABELS_READABLE) {
     /* the cut stays before the first learning layer, where no gradient is sent */
     if (clv_privacy_forbidden_findings(b->config, CLV_FINDING_LABELS_READABLE))
-      c->most[s] = c->cuts.first_learning - 1;
+      c->most[s] = c->cuts.first_trained_layer - 1;
     return;
   }
   while (most > 0 && f->gradient[most - 1] != CLV_FINDING_MIXED) most--;
@@ -176,7 +176,7 @@ static clv_code set_limits(clv_cut_search *c, clv_err *err) {
   CLV_TRY(clv_privacy_findings_of_cuts(b, f.findings, f.gradient, err));
   CLV_TRY(clv_alloc(cuts + 1, sizeof *c->least, &c->least, err));
   CLV_TRY(clv_alloc(cuts + 1, sizeof *c->most, &c->most, err));
-  c->cuts.first_learning = find_first_learning(c);
+  c->cuts.first_trained_layer = find_first_learning(c);
   for (uint32_t i = 0; i < cuts; i++) c->most[i] = c->cuts.n_layers - 1;
   limit_front_cuts(c, &f);
   limit_head_cuts(c, &f);
@@ -194,14 +194,14 @@ static clv_code set_limits(clv_cut_search *c, clv_err *err) {
 /* Adds the cuts of the session that must stay, if they are not among the places yet. */
 static void add_pinned_places(clv_cut_search *c) {
   for (uint32_t i = 0; i + 1 < c->b->n_stages; i++) {
-    uint32_t at = c->least[i], k = c->cuts.n_places;
+    uint32_t at = c->least[i], k = c->cuts.n_cut_places;
     if (at != c->most[i]) continue;
-    for (uint32_t j = 0; j < c->cuts.n_places; j++)
+    for (uint32_t j = 0; j < c->cuts.n_cut_places; j++)
       if (c->places[j] == at) k = UINT32_MAX;
     if (k == UINT32_MAX) continue;
     for (; k > 0 && c->places[k - 1] > at; k--) c->places[k] = c->places[k - 1];
     c->places[k] = at;
-    c->cuts.n_places++;
+    c->cuts.n_cut_places++;
   }
 }
 

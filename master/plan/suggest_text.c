@@ -46,7 +46,7 @@ static void append_text_plan(const clv_cut_search *c, const char *title, const c
   if (w != &c->session_plan)
     clv_bytes_printf(out, " (%.2f of now)", w->split.seconds / c->session_plan.split.seconds);
   clv_bytes_printf(out, ", bubble %.1f %%, %u micro-batch%s", 100 * w->split.bubble,
-                   w->split.n_micro, w->split.n_micro > 1 ? "es" : "");
+                   w->split.n_micro_batches, w->split.n_micro_batches > 1 ? "es" : "");
   if (w->split.window) clv_bytes_printf(out, ", window %u", w->split.window);
   clv_bytes_puts(out, "\n");
   for (uint32_t s = 0; s < c->b->n_stages; s++) append_text_stage(c, w, s, out);
@@ -67,7 +67,7 @@ static void append_text_sizes(const clv_cut_search *c, clv_bytes *out) {
 /* Warns if the best plan cuts nearer to the input than the session does, because this shows more of
  * the records. */
 static void warn_of_earlier_cut(const clv_cut_search *c, clv_bytes *out) {
-  uint32_t now = c->session_plan.split.last[0], then = c->best_plans[0].split.last[0];
+  uint32_t now = c->session_plan.split.last_layers[0], then = c->best_plans[0].split.last_layers[0];
   if (c->b->stages[0].worker >= 0 || then >= now) return;
   clv_bytes_printf(
       out,
@@ -80,7 +80,8 @@ static void warn_of_earlier_cut(const clv_cut_search *c, clv_bytes *out) {
  * micro-batch. */
 static void warn_of_batch_norm(const clv_cut_search *c, clv_bytes *out) {
   const clv_graph *g = c->b->full_graph;
-  uint32_t now = c->session_plan.split.n_micro, then = c->best_plans[0].split.n_micro;
+  uint32_t now = c->session_plan.split.n_micro_batches,
+           then = c->best_plans[0].split.n_micro_batches;
   double batch = (double)c->b->config->train.batch;
   bool has = false;
   for (int i = 0; i < g->n_nodes; i++) {
@@ -101,7 +102,7 @@ static void print_text(const clv_cut_search *c, clv_bytes *out) {
   clv_bytes_printf(out,
                    "%u places to cut, %llu ways with the numbers of micro-batches, %llu of them "
                    "simulated (%s)\n\n",
-                   c->cuts.n_places, (unsigned long long)c->search.n_possible,
+                   c->cuts.n_cut_places, (unsigned long long)c->search.n_possible,
                    (unsigned long long)c->search.n_simulated,
                    c->search.is_optimal ? "the others cannot be better" : "too many to be sure");
   append_text_plan(c, "as it is", &c->session_plan, out);
@@ -112,7 +113,7 @@ static void print_text(const clv_cut_search *c, clv_bytes *out) {
   warn_of_earlier_cut(c, out);
   warn_of_batch_norm(c, out);
   clv_bytes_printf(out, "\n# 1, for the session file; under pipeline: micro_batches: %u\n%s",
-                   c->best_plans[0].split.n_micro, c->best_plans[0].yaml.data);
+                   c->best_plans[0].split.n_micro_batches, c->best_plans[0].yaml.data);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
@@ -120,7 +121,7 @@ static void print_text(const clv_cut_search *c, clv_bytes *out) {
 static void append_json_plan(const clv_cut_search *c, const clv_cut_plan *w, clv_bytes *out) {
   clv_bytes_printf(
       out, "{\"step_s\":%.9f,\"bubble\":%.6f,\"micro_batches\":%u,\"window\":%u,\"stages\":[",
-      w->split.seconds, w->split.bubble, w->split.n_micro, w->split.window);
+      w->split.seconds, w->split.bubble, w->split.n_micro_batches, w->split.window);
   for (uint32_t s = 0; s < c->b->n_stages; s++) {
     const clv_cut_stage *stage = &w->stages[s];
     clv_bytes_printf(out, "%s{\"name\":", s ? "," : "");
@@ -145,7 +146,7 @@ static void print_json(const clv_cut_search *c, clv_bytes *out) {
   clv_bytes_add_json(out, c->links->notes.len ? c->links->notes.data : "");
   clv_bytes_printf(
       out, ",\"places\":%u,\"possible\":%llu,\"simulated\":%llu,\"complete\":%s,\"now\":",
-      c->cuts.n_places, (unsigned long long)c->search.n_possible,
+      c->cuts.n_cut_places, (unsigned long long)c->search.n_possible,
       (unsigned long long)c->search.n_simulated, c->search.is_optimal ? "true" : "false");
   append_json_plan(c, &c->session_plan, out);
   clv_bytes_puts(out, ",\"best\":[");

@@ -85,7 +85,7 @@ static clv_code check_adapters(const tied *t, const char *weight, bool frozen, c
 static clv_code find_owner(const clv_blueprint *b, tied *t, const clv_param **ret, clv_err *err) {
   for (t->owner_stage = 0; t->owner_stage < b->n_stages; t->owner_stage++) {
     const clv_stage_plan *s = &b->stages[t->owner_stage];
-    if ((*ret = clv_params_first(s->graph, s->params, t->owner)) != NULL) return CLV_OK;
+    if ((*ret = clv_params_first_of_node(s->graph, s->params, t->owner)) != NULL) return CLV_OK;
   }
   return clv_session_fail_at(t->c, t->c->model.pos, err,
                              "layer '%.64s' is tied to '%.64s', which is in no stage", t->name,
@@ -94,7 +94,7 @@ static clv_code find_owner(const clv_blueprint *b, tied *t, const clv_param **re
 
 static clv_code follow_tie(const clv_blueprint *b, uint32_t stage, clv_tie *tie, clv_err *err) {
   const clv_node *n = &b->stages[stage].graph->nodes[tie->param.node];
-  tied t = {.c = b->config, .b = b, .stage = stage, .name = n->name, .owner = n->tied};
+  tied t = {.c = b->config, .b = b, .stage = stage, .name = n->name, .owner = n->tie_owner};
   const clv_param *owner =
       tie->owner_index < 0 ? NULL : &b->stages[stage].params->list[tie->owner_index];
   t.owner_stage = stage;
@@ -104,7 +104,7 @@ static clv_code follow_tie(const clv_blueprint *b, uint32_t stage, clv_tie *tie,
   CLV_TRY(check_frozen(&t, owner->frozen, err));
   CLV_TRY(check_adapters(&t, tie->param.name, owner->frozen, err));
   tie->param.frozen = owner->frozen;
-  tie->param.fixed = owner->fixed;
+  tie->param.is_fixed = owner->is_fixed;
   return CLV_OK;
 }
 
@@ -120,10 +120,10 @@ clv_code clv_ties_apply(clv_blueprint *b, clv_err *err) {
 bool clv_stage_tie_owner(const clv_blueprint *b, uint32_t stage, int tie, uint32_t *ret_stage,
                          const char **ret_weight) {
   const clv_stage_plan *s = &b->stages[stage];
-  const char *owner = s->graph->nodes[s->params->ties[tie].param.node].tied;
+  const char *owner = s->graph->nodes[s->params->ties[tie].param.node].tie_owner;
   for (*ret_stage = 0; *ret_stage < b->n_stages; ++*ret_stage) {
     const clv_stage_plan *of = &b->stages[*ret_stage];
-    const clv_param *p = clv_params_first(of->graph, of->params, owner);
+    const clv_param *p = clv_params_first_of_node(of->graph, of->params, owner);
     if (p) *ret_weight = p->name;
     if (p) return *ret_stage != stage;
   }

@@ -14,13 +14,13 @@ static bool is_read(const clv_graph *g, int input) {
   for (int i = 0; i < g->n_nodes; i++)
     for (int k = 0; k < g->nodes[i].n_in; k++)
       if (g->nodes[i].in[k] == input) return true;
-  return g->output == input;
+  return g->output_node == input;
 }
 
 /* Lists the inputs that the model reads, and further ones that a model by model.hf could read. */
 static size_t list_names(const clv_blueprint *b, const char *names[MOST_NAMES]) {
   static const char *const more[] = {"ids", "lengths", "boxes"};
-  int family = clv_model_family(b->config);
+  int family = clv_model_hf_family(b->config);
   size_t n = 0, here, take = family < 0 || family == CLV_HF_VIT ? 0 : 2;
   for (int i = 0; i < b->full_graph->n_nodes && n < CLV_DATA_MAX_INPUTS; i++)
     if (b->full_graph->nodes[i].op == CLV_OP_INPUT && is_read(b->full_graph, i))

@@ -33,7 +33,7 @@ static void walk_back_done(walk_back *w) {
  * too many, one for each row. */
 static void set_output_shape(const clv_graph *g, reach_value *ret) {
   int64_t n = 1;
-  *ret = (reach_value){.shape = reach_shape(g, g->output)};
+  *ret = (reach_value){.shape = reach_shape(g, g->output_node)};
   for (int i = 0; i < CLV_MAX_RANK; i++) {
     ret->stored_extents[i] = i < ret->shape.rank ? ret->shape.dim[i] : 1;
     n = n > MAX_OUTPUTS ? n : n * ret->stored_extents[i];
@@ -114,6 +114,6 @@ clv_code clv_reach_backward(const clv_graph *g, const clv_reach_layer *layers, u
   set_output_shape(g, &outputs);
   CLV_TRY(reach_pool_init(&w.pool, (int64_t)reach_value_count(&outputs), err));
   for (int p = 0; p < REACH_WIDE; p++)
-    CLV_TRY(fill_outputs(&w, &outputs, &w.grads[p][g->output], err));
+    CLV_TRY(fill_outputs(&w, &outputs, &w.grads[p][g->output_node], err));
   return walk_nodes_back(&w, first, ret, err);
 }

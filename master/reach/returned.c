@@ -176,7 +176,7 @@ static clv_code walk_node(walk_returned *r, int k, int p, clv_err *err) {
  * output has elements. */
 static clv_code begin_at_output(walk_returned *r, clv_err *err) {
   reach_walk *w = r->w;
-  int k = w->g->output;
+  int k = w->g->output_node;
   for (int p = 0; p < REACH_PROFILES; p++) {
     reach_value *grad = &r->grads[p][k];
     CLV_TRY(copy_value(&w->values[p][k], grad, err));

@@ -217,7 +217,7 @@ static clv_code open_checkpoint_for_evaluation(clv_run *r, const char *command, 
   if (code == CLV_OK) clv_run_print_notices(r);
   if (code == CLV_OK) code = clv_trainer_restore_from(r->trainer, c, &at, &notes, err);
   clv_run_print_notes(r, "checkpoint", notes.data);
-  if (code == CLV_DATA_LOSS && c && !clv_manifest_is_home(clv_checkpoint_manifest(c)))
+  if (code == CLV_DATA_LOSS && c && !clv_manifest_has_all_files(clv_checkpoint_manifest(c)))
     clv_run_warn(r, CLV_LOG_ERROR, "checkpoint",
                  "files of this checkpoint are at workers: `cleave-master checkpoint gather "
                  "SESSION.yaml` fetches those that are still there");

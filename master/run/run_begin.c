@@ -102,7 +102,7 @@ clv_code clv_run_find_start(clv_run *r, clv_err *err) {
   }
   if (clv_run_lock_has_checkpoint(r->lock))
     return restore_copy(r, fail_missing_checkpoints(r, err), err);
-  return clv_checkpoint_clear(r->dir.data, err); /* files of an incomplete first checkpoint */
+  return clv_checkpoint_remove_all(r->dir.data, err); /* files of an incomplete first checkpoint */
 }
 
 void clv_run_print_start(const clv_run *r) {

@@ -114,7 +114,7 @@ static clv_code print_change(const clv_run *r, const char *key, const char *befo
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0}, line = {0};
   clv_bytes_printf(&text, "changed since the last attempt: %s: %s -> %s", key, before, after);
   clv_bytes_printf(&json, "{\"event\":\"changed\",\"attempt\":%llu,\"key\":",
-                   (unsigned long long)r->effective_config.attempt.epoch);
+                   (unsigned long long)r->effective_config.attempt.attempt_number);
   clv_bytes_add_json(&json, key);
   clv_bytes_puts(&json, ",\"before\":");
   clv_bytes_add_json(&json, before);
@@ -145,8 +145,8 @@ static clv_code print_all_changes(const clv_run *r, clv_err *err) {
  * because that version had no such keys. */
 static void set_old_rules(const clv_run *r, clv_session_config *earlier_session) {
   if (!r->is_of_old_version) return;
-  earlier_session->data.validation_by = r->config->data.validation_by;
-  earlier_session->data.limit_by = r->config->data.limit_by;
+  earlier_session->data.validation_split_by = r->config->data.validation_split_by;
+  earlier_session->data.limit_chosen_by = r->config->data.limit_chosen_by;
 }
 
 /* Adds the change of the cut, and warns if the schedule's results depend on the stages. */
@@ -168,15 +168,15 @@ static clv_code compare_keys(clv_run *r, clv_session_config *earlier_session, cl
   bool has_same_layers;
   const clv_seed *seed = &r->config->train.seed, *old = &earlier_session->train.seed;
   set_old_rules(r, earlier_session);
-  CLV_TRY(clv_session_config_list(earlier_session, &before, err));
-  CLV_TRY(clv_session_config_list(r->config, &after, err));
+  CLV_TRY(clv_session_config_write_lines(earlier_session, &before, err));
+  CLV_TRY(clv_session_config_write_lines(r->config, &after, err));
   CLV_TRY(clv_run_compare_cut(r, earlier_session, &old_cut, &new_cut, &has_same_layers, err));
   add_cut_change(r, &old_cut, &new_cut);
   size_t n_common =
       has_same_layers ? CLV_MIN(earlier_session->n_stages, r->config->n_stages) : NO_STAGE;
   compare_key_lines(r, &before, &after, false, n_common);
   compare_key_lines(r, &after, &before, true, n_common);
-  if (seed->given && old->given && memcmp(&seed->key, &old->key, sizeof seed->key) != 0)
+  if (seed->is_given && old->is_given && memcmp(&seed->key, &old->key, sizeof seed->key) != 0)
     clv_run_add_change(r, "train.seed", "(secret)", "another one");
   compare_total_steps(r, earlier_session,
                       r->n_records_at_begin ? r->n_records_at_begin : r->data.train_rows.n);
@@ -280,7 +280,7 @@ static void warn_of_each_change(const clv_run *r) {
     const char *before = at + strlen(at) + 1, *after = before + strlen(before) + 1;
     clv_bytes_printf(&text, "%s is %s here, but was %s when the run in %s trained", at, after,
                      before, r->dir.data);
-    if (clv_session_key_makes_records(at) && !text.failed)
+    if (clv_session_key_changes_records(at) && !text.failed)
       clv_run_warn(r, CLV_LOG_WARN, "changed", text.data);
     at = after + strlen(after) + 1;
   }
@@ -292,8 +292,8 @@ clv_code clv_run_warn_changed_keys(clv_run *r, clv_err *err) {
   clv_err reason;
   CLV_TRY(load_last_session(r, &earlier_session, &reason, err));
   if (!earlier_session) return CLV_OK; /* the folder has only checkpoints, no session */
-  CLV_TRY(clv_session_config_list(earlier_session, &before, err));
-  CLV_TRY(clv_session_config_list(r->config, &after, err));
+  CLV_TRY(clv_session_config_write_lines(earlier_session, &before, err));
+  CLV_TRY(clv_session_config_write_lines(r->config, &after, err));
   compare_key_lines(r, &before, &after, false, NO_STAGE);
   compare_key_lines(r, &after, &before, true, NO_STAGE);
   if (r->changes.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");

@@ -15,7 +15,7 @@
 /* ---- the list -------------------------------------------------------------------------------- */
 
 static void free_checkpoint(clv_run_checkpoint *c) {
-  clv_manifest_done(&c->manifest);
+  clv_manifest_clear(&c->manifest);
   free(c->folder);
 }
 
@@ -32,7 +32,7 @@ static clv_code check_sizes(const clv_run_checkpoint *c, clv_err *err) {
     CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
     const clv_manifest_file *f = &c->manifest.files[i];
     struct stat st;
-    if (f->place) continue;
+    if (f->keeper_identity) continue;
     clv_bytes_printf(&path, "%s/%s", c->folder, f->name);
     if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     if (lstat(path.data, &st) != 0)
@@ -64,7 +64,7 @@ clv_code clv_run_checkpoints_read(const char *dir, clv_run_checkpoints *ret, clv
   uint64_t best = clv_run_best_step(dir);
   bool has_newest = false;
   size_t n;
-  CLV_TRY(clv_checkpoint_list(dir, &steps, &n, err));
+  CLV_TRY(clv_checkpoint_list_steps(dir, &steps, &n, err));
   CLV_TRY(clv_alloc(n, sizeof *l.list, &l.list, err));
   for (; l.n < n; l.n++) {
     clv_run_checkpoint *c = &l.list[l.n];
@@ -120,9 +120,9 @@ static void append_file_json(const clv_stores *s, const clv_manifest_file *f, cl
   clv_sha256_hex(&f->sha256, hex);
   clv_bytes_printf(out, "{\"name\":\"%s\",\"bytes\":%llu,\"sha256\":\"%s\"", f->name,
                    (unsigned long long)f->bytes, hex);
-  if (f->place) {
-    clv_run_append_place(s, f->place, out);
-    clv_bytes_printf(out, ",\"kept\":\"%s\"", f->kept);
+  if (f->keeper_identity) {
+    clv_run_append_place(s, f->keeper_identity, out);
+    clv_bytes_printf(out, ",\"kept\":\"%s\"", f->kept_file_name);
   }
   clv_bytes_puts(out, "}");
 }
@@ -131,7 +131,7 @@ static void append_json(const clv_stores *s, const clv_run_checkpoint *c, clv_by
   static const char *const words[] = {"false", "true"};
   clv_bytes_printf(out, "{\"step\":%llu,\"complete\":%s,\"home\":%s,\"newest\":%s,\"best\":%s",
                    (unsigned long long)c->step, words[c->problem.code == CLV_OK],
-                   words[clv_manifest_is_home(&c->manifest)], words[c->is_newest],
+                   words[clv_manifest_has_all_files(&c->manifest)], words[c->is_newest],
                    words[c->is_best]);
   clv_bytes_puts(out, ",\"folder\":");
   clv_bytes_add_json(out, c->folder);
@@ -154,14 +154,14 @@ static bool is_same_place(const char *a, const char *b) {
 /* Appends "home 1.2 MiB, w1 3.4 MiB": the places of the files in the order of their first file. */
 static void append_places(const clv_stores *s, const clv_manifest *m, clv_bytes *out) {
   for (size_t i = 0; i < m->n_files; i++) {
-    const char *place = m->files[i].place;
+    const char *place = m->files[i].keeper_identity;
     uint64_t bytes = 0;
     size_t first = 0;
     char size[24];
-    while (!is_same_place(m->files[first].place, place)) first++;
+    while (!is_same_place(m->files[first].keeper_identity, place)) first++;
     if (first < i) continue;
     for (size_t k = i; k < m->n_files; k++)
-      if (is_same_place(m->files[k].place, place)) bytes += m->files[k].bytes;
+      if (is_same_place(m->files[k].keeper_identity, place)) bytes += m->files[k].bytes;
     clv_bytes_printf(out, "%s%s %s", i ? ", " : "", place ? clv_stores_name(s, place) : "home",
                      clv_format_size(bytes, size, sizeof size));
   }

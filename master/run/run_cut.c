@@ -23,7 +23,7 @@ static void free_cut(cut *c) {
 static clv_code make_cut(const clv_session_config *c, const clv_model_inputs *inputs, cut *ret,
                          clv_err *err) {
   if (c->n_stages > CLV_MAX_STAGES) return clv_fail(err, CLV_INVALID, "too many stages");
-  CLV_TRY(clv_model_graph_of_inputs(c, inputs, &ret->graph, ret->first, ret->last, err));
+  CLV_TRY(clv_model_make_graph_of_inputs(c, inputs, &ret->graph, ret->first, ret->last, err));
   for (size_t i = 0; i < c->n_stages; i++) {
     clv_bytes_printf(&ret->text, "%s%s at %s: layer", i ? "; " : "", c->stages[i].name,
                      c->stages[i].at);

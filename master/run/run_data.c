@@ -331,8 +331,8 @@ static clv_code check_old_rules(const clv_run *r, clv_err *err) {
   const clv_data_config *d = &r->config->data;
   bool arrays = clv_format_row_of(d->format)->has_arrays;
   clv_split_by by = arrays ? CLV_BY_END : CLV_BY_CHANCE;
-  bool held = d->validation_fraction > 0 && d->validation_by != by;
-  bool limited = (d->limit_train || d->limit_test) && d->limit_by != CLV_BY_END;
+  bool held = d->validation_fraction > 0 && d->validation_split_by != by;
+  bool limited = (d->limit_train || d->limit_test) && d->limit_chosen_by != CLV_BY_END;
   if ((!held && !limited) || r->o->accept_data) return CLV_OK;
   return clv_fail(
       err, CLV_DATA_LOSS,

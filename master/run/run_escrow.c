@@ -16,7 +16,7 @@ static bool has_escrow(const clv_session_config *c) { return c->checkpoint.escro
 clv_code clv_run_escrow_place(const clv_session_config *config, char buf[33], clv_escrow_place *ret,
                               clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
-  CLV_AUTO(clv_run_record_done) clv_run_record record = {0};
+  CLV_AUTO(clv_run_record_clear) clv_run_record record = {0};
   clv_bytes_printf(&path, "%s/run.json", config->checkpoint.dir);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_file_read(path.data, CLV_RECORD_MAX_BYTES, &text, err));
@@ -135,7 +135,7 @@ void clv_run_escrow_stop(clv_run *r) {
 
 /* Notes the files of a checkpoint that are still at workers, before its copy replaces them. */
 static clv_code note_orphan_files(const char *dir, uint64_t step, clv_err *err) {
-  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   if (clv_checkpoint_read_manifest(dir, step, &m, NULL) != CLV_OK) return CLV_OK;
   return clv_orphans_add(dir, &m, err);
 }

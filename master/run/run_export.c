@@ -64,7 +64,7 @@ static clv_code open_all_tensors(export *x, clv_err *err) {
   CLV_TRY(clv_alloc(x->n_stages, sizeof(clv_weights_file *), &x->stage_files, err));
   for (uint32_t i = 0; i < x->n_stages; i++) {
     CLV_TRY(clv_checkpoint_open_model(x->c, i, &x->stage_files[i], err));
-    most += clv_weights_count(x->stage_files[i]);
+    most += clv_weights_n_entries(x->stage_files[i]);
   }
   CLV_TRY(clv_alloc(2 * most, sizeof *x->tensors, &x->tensors, err));
   return clv_alloc(4 * most, sizeof(void *), &x->allocated, err);
@@ -161,7 +161,7 @@ static clv_code find_module(export *x, uint32_t stage, const char *param, const 
   for (size_t i = 0; i < frozen->n; i++)
     if (fnmatch(frozen->items[i], param, 0) == 0) return CLV_OK;
   for (size_t i = 0; i < s->lora.train.n && !*ret; i++)
-    if (clv_lora_is_inside(param, s->lora.train.items[i])) *ret = s->lora.train.items[i];
+    if (clv_name_is_in_module(param, s->lora.train.items[i])) *ret = s->lora.train.items[i];
   if (*ret || s->lora.targets.n || s->freeze) return CLV_OK;
   CLV_TRY(clv_strdup(param, &peft_name, err));
   x->allocated[x->n_allocated++] = peft_name;
@@ -186,7 +186,7 @@ static clv_code add_layer_exception(clv_peft *p, const clv_lora_config *l, const
   double root = p->rslora ? sqrt((double)l->r) : (double)l->r, alpha = adapter_scale(l) * root;
   int64_t r = (int64_t)l->r;
   if (r == p->r && alpha == p->alpha) return CLV_OK;
-  return clv_peft_add(p, layer, r == p->r ? 0 : r, alpha == p->alpha ? 0 : alpha, err);
+  return clv_peft_set_layer(p, layer, r == p->r ? 0 : r, alpha == p->alpha ? 0 : alpha, err);
 }
 
 static clv_code add_adapter(export *x, const clv_lora_config *l, const clv_weights_entry *e,
@@ -210,8 +210,8 @@ static clv_code add_stage_for_peft(export *x, uint32_t i, clv_peft *p, names *ta
   if (l->targets.n && !targets->n)
     *p = (clv_peft){
         .r = (int64_t)l->r, .alpha = l->alpha, .dropout = l->dropout, .rslora = l->rslora};
-  for (size_t k = 0; k < clv_weights_count(x->stage_files[i]); k++) {
-    if (clv_lora_is_adapter(e[k].name)) {
+  for (size_t k = 0; k < clv_weights_n_entries(x->stage_files[i]); k++) {
+    if (clv_name_is_of_adapter(e[k].name)) {
       CLV_TRY(add_adapter(x, l, &e[k], p, targets, err));
       continue;
     }
@@ -228,7 +228,8 @@ static clv_code write_tensors(const export *x, const char *folder, const char *n
   CLV_TRY(clv_mkdirs(folder, err));
   clv_bytes_printf(&path, "%s/%s", folder, name);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return clv_weights_write((const char *)path.data, x->tensors, x->n, NULL, 0, NULL, NULL, err);
+  return clv_weights_write_file((const char *)path.data, x->tensors, x->n, NULL, 0, NULL, NULL,
+                                err);
 }
 
 static clv_code write_peft_config(const char *folder, const clv_bytes *text, clv_err *err) {
@@ -241,7 +242,7 @@ static clv_code write_peft_config(const char *folder, const clv_bytes *text, clv
 /* Guesses the family from the names of parameters if config.json is missing: CLV_HF_VIT, or -1. */
 static int guess_family(const export *x) {
   for (uint32_t i = 0; x->session->model.hf && i < x->n_stages; i++)
-    for (size_t k = 0; k < clv_weights_count(x->stage_files[i]); k++)
+    for (size_t k = 0; k < clv_weights_n_entries(x->stage_files[i]); k++)
       if (strstr(clv_weights_entries(x->stage_files[i])[k].name, ".attention.attention."))
         return CLV_HF_VIT;
   return -1;
@@ -250,16 +251,16 @@ static int guess_family(const export *x) {
 clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool accept,
                              clv_err *err) {
   CLV_AUTO(free_export) export x = {.c = c};
-  CLV_AUTO(clv_peft_done) clv_peft p = {0};
+  CLV_AUTO(clv_peft_clear) clv_peft p = {0};
   CLV_AUTO(free_names) names targets = {0}, saved = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t most = 0;
   CLV_TRY(open_all_tensors(&x, err));
-  x.family = clv_model_family(x.session);
+  x.family = clv_model_hf_family(x.session);
   if (x.family >= 0)
     CLV_TRY(compare_model_config(&x, accept, err)); /* names in peft's files depend on the family */
   if (x.family < 0) x.family = guess_family(&x);
-  for (uint32_t i = 0; i < x.n_stages; i++) most += clv_weights_count(x.stage_files[i]);
+  for (uint32_t i = 0; i < x.n_stages; i++) most += clv_weights_n_entries(x.stage_files[i]);
   CLV_TRY(clv_alloc(most, sizeof(char *), &targets.list, err));
   CLV_TRY(clv_alloc(most, sizeof(char *), &saved.list, err));
   for (uint32_t i = 0; i < x.n_stages; i++)
@@ -298,7 +299,7 @@ static bool is_declared_transposed(const clv_layer_spec *l, size_t n, const char
     if (!len || strncmp(l[i].name, weight, len) != 0 || strcmp(weight + len, ".weight") != 0)
       continue;
     for (size_t k = 0; k < l[i].n_attrs; k++)
-      if (strcmp(l[i].attrs[k].key, "transposed") == 0 && l[i].attrs[k].flag) return true;
+      if (strcmp(l[i].attrs[k].key, "transposed") == 0 && l[i].attrs[k].bool_value) return true;
   }
   return false;
 }
@@ -389,7 +390,7 @@ static const clv_weights_entry *find_adapter_half(const clv_weights_file *f, con
   char name[CLV_WEIGHTS_MAX_NAME + 32];
   if (!has_suffix(weight, suffix)) return NULL;
   snprintf(name, sizeof name, "%.*s%s", (int)(strlen(weight) - (sizeof suffix - 1)), weight, half);
-  return clv_weights_find(f, name);
+  return clv_weights_find_entry(f, name);
 }
 
 static clv_code fail_without_base(const export *x, uint32_t stage, const char *adapter,
@@ -407,11 +408,11 @@ static clv_code merge_stage(export *x, uint32_t i, clv_err *err) {
   const clv_weights_file *f = x->stage_files[i];
   size_t merged = 0, adapters = 0;
   const char *last = "";
-  for (size_t k = 0; k < clv_weights_count(f); k++) {
+  for (size_t k = 0; k < clv_weights_n_entries(f); k++) {
     const clv_weights_entry *e = &clv_weights_entries(f)[k];
     const clv_weights_entry *a = find_adapter_half(f, e->name, half_a),
                             *b = find_adapter_half(f, e->name, half_b);
-    bool adapter = clv_lora_is_adapter(e->name);
+    bool adapter = clv_name_is_of_adapter(e->name);
     if (adapter) last = e->name;
     adapters += adapter && has_suffix(e->name, half_a);
     if (adapter) continue;
@@ -426,7 +427,7 @@ static clv_code merge_stage(export *x, uint32_t i, clv_err *err) {
 
 /* Fails if the checkpoint lacks weights of the network. */
 static clv_code check_no_stage_missing(const export *x, clv_err *err) {
-  const char *left = clv_trainer_state_get(clv_checkpoint_state(x->c), CLV_STAGES_LEFT);
+  const char *left = clv_trainer_state_get_extra(clv_checkpoint_state(x->c), CLV_STAGES_LEFT);
   if (!left) return CLV_OK;
   return clv_fail(
       err, CLV_PRECONDITION,
@@ -455,7 +456,7 @@ enum { MAX_CONFIG = 1 << 20 };
 
 static size_t count_labels(const clv_model_config *m) {
   for (size_t i = 0; i < m->n_attrs; i++)
-    if (strcmp(m->attrs[i].key, "labels") == 0) return (size_t)m->attrs[i].integer;
+    if (strcmp(m->attrs[i].key, "labels") == 0) return (size_t)m->attrs[i].int_value;
   return 0;
 }
 
@@ -478,11 +479,11 @@ static clv_code write_hf_config(const export *x, const char *folder, clv_err *er
   if (from.failed || to.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_hf_config_read(m->hf, &model, err));
   CLV_TRY(clv_file_read((const char *)from.data, MAX_CONFIG, &text, err));
-  const char *class = clv_hf_class(model.family, (clv_hf_head)(m->head - CLV_HEAD_NONE));
+  const char *class = clv_hf_class_name(model.family, (clv_hf_head)(m->head - CLV_HEAD_NONE));
   CLV_TRY(read_classes(x, &classes, err));
   const char *const *known = classes.n && classes.n == count_labels(m) ? classes.names : NULL;
-  CLV_TRY(clv_weights_make_config(text.data, text.len, (const char *)from.data, class,
-                                  count_labels(m), known, &out, err));
+  CLV_TRY(clv_weights_make_hf_config(text.data, text.len, (const char *)from.data, class,
+                                     count_labels(m), known, &out, err));
   return clv_file_write_durable((const char *)to.data, out.data, out.len, 0644, err);
 }
 

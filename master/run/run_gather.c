@@ -99,16 +99,17 @@ static void print_fetched(void *user, const clv_manifest_file *f, const clv_err 
   if (c->o->json) {
     clv_bytes_printf(&json, "{\"event\":\"%s\",\"step\":%llu,\"file\":\"%s\",\"bytes\":%llu",
                      reason ? "failed" : "fetched", step, f->name, bytes);
-    clv_run_append_place(c->stores, f->place, &json);
+    clv_run_append_place(c->stores, f->keeper_identity, &json);
     if (reason) clv_bytes_puts(&json, ",\"message\":");
     if (reason) clv_bytes_add_json(&json, reason->text);
     if (!json.failed) printf("%s}\n", json.data);
   } else if (reason) {
     printf("checkpoint-%llu: %s stays at %s: %s\n", step, f->name,
-           clv_stores_name(c->stores, f->place), reason->text);
+           clv_stores_name(c->stores, f->keeper_identity), reason->text);
   } else {
     printf("checkpoint-%llu: %s fetched from %s (%s)\n", step, f->name,
-           clv_stores_name(c->stores, f->place), clv_format_size(f->bytes, size, sizeof size));
+           clv_stores_name(c->stores, f->keeper_identity),
+           clv_format_size(f->bytes, size, sizeof size));
   }
   fflush(stdout);
 }
@@ -212,8 +213,8 @@ static size_t list_files_at(const clv_run_checkpoints *of, const char *place, cl
   for (size_t i = 0; i < of->n; i++)
     for (size_t k = 0; k < of->list[i].manifest.n_files; k++) {
       const clv_manifest_file *f = &of->list[i].manifest.files[k];
-      if (!f->place || strcmp(f->place, place) != 0) continue;
-      clv_bytes_printf(names, "%s%s", n++ ? ", " : "", f->kept);
+      if (!f->keeper_identity || strcmp(f->keeper_identity, place) != 0) continue;
+      clv_bytes_printf(names, "%s%s", n++ ? ", " : "", f->kept_file_name);
       *ret_bytes += f->bytes;
     }
   return n;

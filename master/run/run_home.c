@@ -37,7 +37,7 @@ clv_code clv_run_note_gathered(const char *dir, uint64_t step, const clv_manifes
   if (strncmp(f->name, "model-", 6) != 0) return CLV_OK;
   clv_bytes_printf(&path, "%s/checkpoint-%llu/%s", dir, (unsigned long long)step, f->name);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return clv_note_gathered_weights(path.data, f->place, err);
+  return clv_note_gathered_weights(path.data, f->keeper_identity, err);
 }
 
 /* Callback of clv_checkpoint_gather. */
@@ -57,15 +57,16 @@ static void on_file(void *user, const clv_manifest_file *f, const clv_err *reaso
            "checkpoint-%llu: %s (%llu bytes) stays at worker '%s' as '%s': %s; `cleave-master "
            "checkpoint gather %s` fetches it",
            (unsigned long long)g->step, f->name, (unsigned long long)f->bytes,
-           clv_stores_name(g->stores, f->place), f->kept, reason->text, g->run->config->file);
+           clv_stores_name(g->stores, f->keeper_identity), f->kept_file_name, reason->text,
+           g->run->config->file);
   clv_run_warn(g->run, CLV_LOG_WARN, "stays", text);
 }
 
 static bool is_at_workers(const clv_run *r, uint64_t step) {
-  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   return step != CLV_CHECKPOINT_NONE &&
          clv_checkpoint_read_manifest(r->dir.data, step, &m, NULL) == CLV_OK &&
-         !clv_manifest_is_home(&m);
+         !clv_manifest_has_all_files(&m);
 }
 
 static void gather_step(gathering *g, uint64_t step) {
@@ -85,17 +86,17 @@ static void gather_step(gathering *g, uint64_t step) {
 
 static bool lists_file(const clv_manifest *m, const char *kept) {
   for (size_t i = 0; i < m->n_files; i++)
-    if (m->files[i].place && strcmp(m->files[i].kept, kept) == 0) return true;
+    if (m->files[i].keeper_identity && strcmp(m->files[i].kept_file_name, kept) == 0) return true;
   return false;
 }
 
 /* Returns true if a checkpoint of the run needs the file at its worker. */
 static bool is_needed(const clv_run *r, const char *kept) {
   uint64_t steps[CLV_RECORD_MAX_CHECKPOINTS];
-  size_t n = clv_checkpoint_steps(r->dir.data, steps, CLV_COUNT(steps));
+  size_t n = clv_checkpoint_steps_with_manifest(r->dir.data, steps, CLV_COUNT(steps));
   bool needed = n == CLV_COUNT(steps); /* there may be more checkpoints */
   for (size_t i = 0; i < n && !needed; i++) {
-    CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+    CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
     needed = clv_checkpoint_read_manifest(r->dir.data, steps[i], &m, NULL) != CLV_OK ||
              lists_file(&m, kept);
   }
@@ -109,7 +110,7 @@ static void remove_unneeded(const gathering *g, const clv_remote_spec *w) {
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
   char prefix[34];
   clv_err reason;
-  clv_hex(g->run->effective_config.attempt.session, 16, prefix);
+  clv_hex(g->run->effective_config.attempt.session_id, 16, prefix);
   strcat(prefix, ".");
   if (clv_stores_list(g->stores, w->identity, NULL, &l, &reason) != CLV_OK) return;
   for (size_t i = 0; i < l.n; i++)
@@ -152,7 +153,7 @@ void clv_run_remove_leftovers(clv_run *r) {
 static void print_older_checkpoints(const clv_run *r) {
   uint64_t steps[CLV_RECORD_MAX_CHECKPOINTS];
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  size_t n = clv_checkpoint_steps(r->dir.data, steps, CLV_COUNT(steps)), left = 0;
+  size_t n = clv_checkpoint_steps_with_manifest(r->dir.data, steps, CLV_COUNT(steps)), left = 0;
   for (size_t i = 0; i < n; i++)
     if (i && is_at_workers(r, steps[i]) && steps[i] != r->best_checkpoint.step)
       clv_bytes_printf(&text, "%scheckpoint-%llu", left++ ? ", " : "",
@@ -167,7 +168,7 @@ static void print_older_checkpoints(const clv_run *r) {
 /* Returns true if files of the newest checkpoint or of the best are at workers. */
 static bool has_files_at_workers(const clv_run *r, uint64_t *ret_newest) {
   return r->has_started && clv_session_checkpoint_home(r->config) != CLV_HOME_ALWAYS &&
-         clv_checkpoint_steps(r->dir.data, ret_newest, 1) &&
+         clv_checkpoint_steps_with_manifest(r->dir.data, ret_newest, 1) &&
          (is_at_workers(r, *ret_newest) || is_at_workers(r, r->best_checkpoint.step));
 }
 

@@ -27,7 +27,7 @@ static clv_code read_key(const clv_run *r, clv_sha256 *ret, clv_err *err) {
  * one. */
 static clv_code handle_missing_key(const clv_run *r, clv_sha256 *ret, clv_err *err) {
   const char *dir = r->config->checkpoint.dir;
-  if (!r->o->resume || r->config->train.seed.given || !clv_checkpoint_has_any(dir))
+  if (!r->o->resume || r->config->train.seed.is_given || !clv_checkpoint_has_any(dir))
     return clv_random_bytes(ret, sizeof *ret, err);
   return clv_fail(err, CLV_NOT_FOUND,
                   "%s has checkpoints, but no run.key, from which dropout and the order of the "
@@ -46,8 +46,8 @@ clv_code clv_run_resolve_key(clv_run *r, bool again, clv_err *err) {
   r->effective_config = *r->config;
   r->config = &r->effective_config;
   clv_seed *seed = &r->effective_config.train.seed;
-  if (seed->given) return CLV_OK;
-  seed->drawn = true;
+  if (seed->is_given) return CLV_OK;
+  seed->is_drawn = true;
   return clv_key_derive("cleave seed of a run", &(clv_key){{0}}, &r->secret, sizeof r->secret,
                         &seed->key, err);
 }

@@ -83,8 +83,8 @@ static clv_code print_egress_table(const clv_run *r, clv_err *err) {
 }
 
 void clv_run_set_attempt_id(clv_run *r) {
-  clv_run_lock_attempt_id(r->lock, r->effective_config.attempt.session,
-                          &r->effective_config.attempt.epoch);
+  clv_run_lock_attempt_id(r->lock, r->effective_config.attempt.session_id,
+                          &r->effective_config.attempt.attempt_number);
 }
 
 /* Prepares the run folder: lock, look, micro-batches, egress table, session, digests and record. */

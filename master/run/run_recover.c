@@ -58,7 +58,7 @@ static clv_code check_policy_permits_resume(const clv_run *r, clv_err *err) {
 /* Returns the step of the newest checkpoint; 0: the run has none. */
 static uint64_t find_newest_checkpoint_step(const clv_run *r) {
   uint64_t step;
-  return clv_checkpoint_steps(r->dir.data, &step, 1) ? step : 0;
+  return clv_checkpoint_steps_with_manifest(r->dir.data, &step, 1) ? step : 0;
 }
 
 /* Puts the reason why a failure ends the run in front of its text. Returns the failure's code. */
@@ -229,8 +229,8 @@ static clv_code use_next_spare(clv_run *r, const char *lost, clv_err *err) {
   clv_remote_spec *w = find_worker_with_spare(r, lost);
   double limit = (double)r->config->recovery.replace_after_ms / 1e3;
   if (!w || seconds_since(r->recovery.tried_since_ns) < limit) return CLV_OK;
-  w->in_use = (w->in_use + 1) % (w->spares.n + 1);
-  print_replaced_worker(r, lost, w->in_use ? w->spares.items[w->in_use - 1] : w->name);
+  w->spare_in_use = (w->spare_in_use + 1) % (w->spares.n + 1);
+  print_replaced_worker(r, lost, w->spare_in_use ? w->spares.items[w->spare_in_use - 1] : w->name);
   r->recovery.tried_since_ns = clv_now_ns();
   return clv_run_make_blueprint(r, err);
 }

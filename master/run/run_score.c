@@ -33,7 +33,7 @@ static clv_score_outputs kind_of_outputs(clv_loss_kind kind) {
 clv_code clv_run_make_score(clv_run *r, clv_err *err) {
   const clv_session_config *c = r->config;
   const clv_graph *last = r->blueprint->full_graph;
-  const clv_shape *out = &last->nodes[last->output].shape;
+  const clv_shape *out = &last->nodes[last->output_node].shape;
   int64_t width = out->rank ? out->dim[out->rank - 1] : 1;
   clv_score_options o = {.wanted = wanted_scores(c),
                          .outputs = kind_of_outputs(c->loss.kind),

@@ -37,7 +37,7 @@ static clv_code record_evaluation(clv_run *r, const char *what, const clv_step_r
                                .scores = scores.json.len ? scores.json.data : NULL,
                                .scalars = scores.scalars,
                                .n_scalars = scores.n};
-  snprintf(best.what, sizeof best.what, "%s", what);
+  snprintf(best.evaluated_set, sizeof best.evaluated_set, "%s", what);
   clv_run_lock_note_evaluation(r->lock, &best);
   return clv_reporter_evaluation(r->reporter, &evaluation, err);
 }

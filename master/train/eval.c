@@ -310,7 +310,7 @@ static clv_code send_and_evaluate(evaluation *e, clv_step_result *ret, clv_err *
 /* Allocates the outputs of all rows, or only of one batch if all need more than COLLECT_BYTES. */
 static clv_code allocate_outputs(evaluation *e, bool predicts, clv_err *err) {
   const clv_graph *whole = e->t->b->full_graph;
-  const clv_node *out = &whole->nodes[whole->output];
+  const clv_node *out = &whole->nodes[whole->output_node];
   size_t row = sizeof(float), bytes;
   for (int i = 1; i < out->shape.rank; i++) row *= (size_t)out->shape.dim[i];
   e->collects_all_rows =

@@ -23,8 +23,8 @@ static clv_code derive_cache_key(const clv_trainer *t, const clv_sha256 *secret,
   char shape[160], text[320];
   int n = snprintf(text, sizeof text, "%s of %llu records, %s %s", key_texts[form],
                    (unsigned long long)t->cache.worker_cache.records,
-                   clv_dtype_name(g->nodes[g->output].dtype),
-                   clv_shape_format(&g->nodes[g->output].shape, shape, sizeof shape));
+                   clv_dtype_name(g->nodes[g->output_node].dtype),
+                   clv_shape_format(&g->nodes[g->output_node].shape, shape, sizeof shape));
   return clv_hmac_sha256(secret, text, (size_t)n, ret, err);
 }
 

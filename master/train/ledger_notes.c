@@ -172,7 +172,7 @@ clv_code clv_note_gathered_weights(const char *path, const char *identity, clv_e
   CLV_AUTO(free_ledger_note) ledger_note o = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_TRY(clv_weights_open_lazy(path, &f, err));
-  for (size_t i = 0; i < clv_weights_count(f); i++)
+  for (size_t i = 0; i < clv_weights_n_entries(f); i++)
     CLV_TRY(add_entry(&o, identity, f, &clv_weights_entries(f)[i], err));
   return clv_ledger_add(o.items, o.n, err);
 }

@@ -123,11 +123,13 @@ static double median_event_seconds(const clv_trainer *t, const clv_placed_schedu
 static void measure_stage_times(const clv_trainer *t, const clv_placed_schedule *l,
                                 clv_sched_costs *c, samples *s) {
   for (uint32_t i = 0; i <= t->b->n_stages; i++) {
-    c->forward[i] = median_event_seconds(t, l, CLEAVE_EVENT_FORWARD, i, s);
+    c->forward_seconds[i] = median_event_seconds(t, l, CLEAVE_EVENT_FORWARD, i, s);
     double whole = median_event_seconds(t, l, CLEAVE_EVENT_BACKWARD, i, s);
-    c->input[i] = whole / 2 + median_event_seconds(t, l, CLEAVE_EVENT_BACKWARD_INPUT, i, s);
-    c->weight[i] = whole / 2 + median_event_seconds(t, l, CLEAVE_EVENT_BACKWARD_WEIGHT, i, s);
-    c->step[i] = median_event_seconds(t, l, CLEAVE_EVENT_STEP, i, s);
+    c->input_grad_seconds[i] =
+        whole / 2 + median_event_seconds(t, l, CLEAVE_EVENT_BACKWARD_INPUT, i, s);
+    c->weight_grad_seconds[i] =
+        whole / 2 + median_event_seconds(t, l, CLEAVE_EVENT_BACKWARD_WEIGHT, i, s);
+    c->step_seconds[i] = median_event_seconds(t, l, CLEAVE_EVENT_STEP, i, s);
   }
 }
 
@@ -195,10 +197,12 @@ static void estimate_edge_times(const clv_trainer *t, const clv_placed_schedule 
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     double back = 0, known_latency = half_round_trip(t, i, round_trip);
     read_transfers(t, l, i, true, transfers);
-    estimate_link(transfers, l->n_micro, known_latency, &c->latency[i], &c->serialise_f[i], s);
+    estimate_link(transfers, l->n_micro, known_latency, &c->latency_seconds[i],
+                  &c->serialise_forward_seconds[i], s);
     read_transfers(t, l, i, false, transfers);
-    if (estimate_link(transfers, l->n_micro, known_latency, &back, &c->serialise_b[i], s))
-      c->latency[i] = fmin(c->latency[i], back);
+    if (estimate_link(transfers, l->n_micro, known_latency, &back,
+                      &c->serialise_backward_seconds[i], s))
+      c->latency_seconds[i] = fmin(c->latency_seconds[i], back);
   }
 }
 
@@ -224,7 +228,7 @@ clv_code clv_sampler_measure(clv_trainer *t, const clv_placed_schedule *l, clv_s
   CLV_TRY(clv_alloc(t->config->n_workers + 1, sizeof *round_trip, &round_trip, err));
   CLV_TRY(clv_alloc(l->n_micro, sizeof *transfers, &transfers, err));
   samples s = {.list = list};
-  *ret = (clv_sched_costs){.input_first = true};
+  *ret = (clv_sched_costs){.sends_input_gradient_first = true};
   CLV_TRY(ping_all_workers(t, round_trip, err));
   measure_stage_times(t, l, ret, &s);
   estimate_edge_times(t, l, round_trip, transfers, ret, &s);
@@ -239,14 +243,16 @@ static clv_code simulate_step_seconds(const clv_placed_schedule *l, uint32_t win
       .kind = CLV_SCHED_1F1B, .shape = l->sched->shape, .window = window, .costs = c};
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
   CLV_TRY(clv_sched_make(&o, &s, err));
-  return clv_sched_seconds(s, c, ret, err);
+  return clv_sched_round_seconds(s, c, ret, err);
 }
 
 /* Returns the edge on which the value of a micro-batch takes longest: latency and transfer. */
 static uint32_t find_slowest_edge(const clv_trainer *t, const clv_sched_costs *c) {
   uint32_t worst = 0;
   for (uint32_t i = 1; i < t->b->n_stages; i++)
-    if (c->latency[i] + c->serialise_f[i] > c->latency[worst] + c->serialise_f[worst]) worst = i;
+    if (c->latency_seconds[i] + c->serialise_forward_seconds[i] >
+        c->latency_seconds[worst] + c->serialise_forward_seconds[worst])
+      worst = i;
   return worst;
 }
 
@@ -260,19 +266,19 @@ static void set_window_notice(clv_trainer *t, uint32_t window, double now_s, dou
       t->notice, sizeof t->notice,
       "window %u%s: %s -> %s takes %.1f ms and %.1f ms on the link; a step is expected to take "
       "%.0f ms instead of %.0f",
-      window, was, t->config->stages[edge].name, next, 1e3 * c->latency[edge],
-      1e3 * c->serialise_f[edge], 1e3 * now_s, 1e3 * then_s);
+      window, was, t->config->stages[edge].name, next, 1e3 * c->latency_seconds[edge],
+      1e3 * c->serialise_forward_seconds[edge], 1e3 * now_s, 1e3 * then_s);
 }
 
 static clv_code choose_window(clv_trainer *t, const clv_placed_schedule *l,
                               const clv_sched_costs *c, clv_err *err) {
   uint32_t window;
   double new_step_s, present_step_s;
-  CLV_TRY(clv_sched_window(&l->sched->shape, c, &window, err));
+  CLV_TRY(clv_sched_find_window(&l->sched->shape, c, &window, err));
   window = CLV_MIN(window, l->n_micro);
   if (window == t->window) return CLV_OK;
   CLV_TRY(simulate_step_seconds(l, window, c, &new_step_s, err));
-  CLV_TRY(clv_sched_seconds(l->sched, c, &present_step_s, err));
+  CLV_TRY(clv_sched_round_seconds(l->sched, c, &present_step_s, err));
   if (new_step_s > (1 - MIN_GAIN) * present_step_s) return CLV_OK;
   set_window_notice(t, window, new_step_s, present_step_s, c);
   t->window = window;

@@ -39,7 +39,7 @@ static clv_code load_graph(clv_trainer *t, const cleave_module_options *o, const
 /* Returns the largest number of micro-batches that a stage keeps at the same time, by the first
  * placed schedule. */
 static uint32_t max_live_micro_batches(const clv_trainer *t, uint32_t stage) {
-  return CLV_MAX(t->n_schedules ? t->schedules[0]->report.live[stage] : 1u, 1u);
+  return CLV_MAX(t->n_schedules ? t->schedules[0]->report.max_live_micros[stage] : 1u, 1u);
 }
 
 /* Makes the list of weights that layers of the stage share with earlier stages. */
@@ -86,7 +86,7 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
                              .tf32 = spec->tf32,
                              .frozen = frozen,
                              .frozen_is_final = true,
-                             .frozen_bf16 = spec->lora.base == CLV_COMPUTE_BF16,
+                             .frozen_bf16 = spec->lora.base_type == CLV_COMPUTE_BF16,
                              .direct_to = receivers,
                              .n_direct_to = list_direct_receivers(t, i, receivers),
                              .initialized = fresh,

@@ -313,13 +313,14 @@ void clv_profiler_text(const clv_profiler *o, const clv_trainer *t, clv_bytes *o
   clv_bytes_printf(out, "bubble %.1f %% of what %u nodes could compute",
                    100 * (1 - busy / (o->profiled_s * ranks)), ranks);
   if (kind != CLV_SCHED_CUSTOM)
-    clv_bytes_printf(out,
-                     "; for equal stages and free links %.1f %% (textbook, which sends a backward "
-                     "whole: %.1f %%)",
-                     100 * clv_sched_bubble_formula(kind, ranks, max_stages_per_node(t),
-                                                    t->b->micro_batches * t->round_steps, true),
-                     100 * clv_sched_bubble_formula(kind, ranks, max_stages_per_node(t),
-                                                    t->b->micro_batches * t->round_steps, false));
+    clv_bytes_printf(
+        out,
+        "; for equal stages and free links %.1f %% (textbook, which sends a backward "
+        "whole: %.1f %%)",
+        100 * clv_sched_bubble_by_formula(kind, ranks, max_stages_per_node(t),
+                                          t->b->micro_batches * t->round_steps, true),
+        100 * clv_sched_bubble_by_formula(kind, ranks, max_stages_per_node(t),
+                                          t->b->micro_batches * t->round_steps, false));
   clv_bytes_puts(out, "\n");
 }
 

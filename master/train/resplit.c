@@ -116,7 +116,7 @@ static clv_code take_tensor(const clv_checkpoint_tensors *from, bool *is_used, c
     return CLV_OK;
   }
   if (!can_read_as(x->entry, &w)) return fail_other_form(x->entry, &w, err);
-  is_used[x - from->list] = true;
+  is_used[x - from->tensors] = true;
   s->items[s->n] = w;
   s->from[s->n++] = (clv_state_origin){.file = x->file, .entry = x->entry};
   return CLV_OK;
@@ -190,7 +190,7 @@ static clv_code find_in_session_files(resplit *r, uint32_t stage, name_list *mis
     clv_state_origin from = {.file = s->file, .folder = s->folder.folder};
     if (s->file) from.entry = found[k];
     if (s->folder.folder) from.index = find_in_folder(&s->folder, x->name);
-    if (!x->fixed || (s->file && !from.entry) || from.index == CLV_WEIGHTS_NONE) {
+    if (!x->is_fixed || (s->file && !from.entry) || from.index == CLV_WEIGHTS_NONE) {
       add_name(missing, x->name);
       continue;
     }
@@ -250,11 +250,11 @@ static clv_code find_step(const resplit *r, uint32_t stage, int64_t *ret, clv_er
   const clv_params *p = r->t->b->stages[stage].params;
   const clv_checkpoint_tensor *first = NULL;
   for (int k = 0; k < p->n; k++) {
-    if (!p->list[k].trainable || p->list[k].fixed) continue;
+    if (!p->list[k].trainable || p->list[k].is_fixed) continue;
     const clv_checkpoint_tensor *x = clv_checkpoint_tensors_find(&r->weights, p->list[k].name);
     int64_t step;
     if (!x || (first && x->stage == first->stage)) continue;
-    CLV_TRY(clv_checkpoint_tensors_step(&r->moments, x->stage, &step, err));
+    CLV_TRY(clv_checkpoint_tensors_read_step(&r->moments, x->stage, &step, err));
     if (first && step != *ret)
       return clv_fail(err, CLV_INVALID,
                       "the optimiser has taken %lld steps for '%.120s' and %lld for '%.120s': a "
@@ -298,7 +298,7 @@ static clv_code check_all_used(const clv_checkpoint_tensors *t, const bool *is_u
                                const char *what, clv_err *err) {
   CLV_AUTO(free_name_list) name_list left = {0};
   for (size_t i = 0; i < t->n; i++)
-    if (!is_used[i]) add_name(&left, t->list[i].entry->name);
+    if (!is_used[i]) add_name(&left, t->tensors[i].entry->name);
   if (!left.n) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "the checkpoint has %s, which no stage of the session takes: %s",

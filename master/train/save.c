@@ -43,7 +43,7 @@ typedef struct kept_part {
   state_reader state;
   cleave_future answer; /* id 0: the worker has answered, or there is no file because n is 0 */
   char name[CLV_FILE_NAME + 1];
-  /* the texts `place` and `kept` belong to the session and to `name` */
+  /* the texts keeper_identity and kept_file_name belong to the session and to `name` */
   clv_manifest_file manifest_row;
 } kept_part;
 
@@ -98,7 +98,7 @@ static clv_code on_piece_received(void *user, size_t item, uint64_t offset, void
   const state_reader *s = user;
   if (s->samples && s->samples[item].n_parts)
     clv_weights_sample_add(&s->samples[item], offset, data, length);
-  return clv_weights_put(s->file, item, offset, data, length, err);
+  return clv_weights_writer_put(s->file, item, offset, data, length, err);
 }
 
 static clv_code save_state(clv_trainer *t, uint32_t i, bool optimizer, clv_checkpoint_writer *w,
@@ -145,9 +145,9 @@ static void format_skipped_steps(const clv_train_position *at, char text[80]) {
 }
 
 void clv_trainer_read_position(const clv_trainer_state *s, clv_train_position *ret) {
-  const char *text = clv_trainer_state_get(s, skipped_key);
+  const char *text = clv_trainer_state_get_extra(s, skipped_key);
   unsigned long long n[3];
-  *ret = (clv_train_position){.cursor = {s->epoch, s->index}};
+  *ret = (clv_train_position){.cursor = {s->epoch, s->records_used}};
   if (!text || sscanf(text, "%llu %llu %llu", &n[0], &n[1], &n[2]) != 3) return;
   ret->skipped_in_a_row = n[0];
   ret->bad_losses = n[1];
@@ -165,7 +165,7 @@ static clv_code add_trainer_state(const clv_trainer *t, clv_checkpoint_writer *w
   if (left[0]) extra[n++] = (clv_kv){CLV_STAGES_LEFT, left};
   if (at->bad_losses || at->bad_gradients) extra[n++] = (clv_kv){skipped_key, skipped};
   clv_trainer_state state = {.epoch = at->cursor.epoch,
-                             .index = at->cursor.index,
+                             .records_used = at->cursor.index,
                              .global_step = t->committed_steps,
                              .max_steps = t->config->train.max_steps,
                              .extra = extra,
@@ -213,7 +213,8 @@ static bool is_kept_at_worker(const clv_trainer *t, uint32_t stage) {
 
 static void format_name(const clv_trainer *t, kept_part *p) {
   char session[33];
-  for (int i = 0; i < 16; i++) snprintf(session + 2 * i, 3, "%02x", t->config->attempt.session[i]);
+  for (int i = 0; i < 16; i++)
+    snprintf(session + 2 * i, 3, "%02x", t->config->attempt.session_id[i]);
   snprintf(p->name, sizeof p->name, "%s.%llu.%u.%c", session,
            (unsigned long long)t->committed_steps, p->stage, p->is_optimizer ? 'o' : 'w');
 }
@@ -360,8 +361,8 @@ static clv_code add_part(clv_trainer *t, kept_part *p, clv_err *err) {
     CLV_TRY(clv_checkpoint_begin_part(s->writer, p->stage, p->is_optimizer, NULL, 0, &file, err));
     return clv_checkpoint_end_part(s->writer, file, err);
   }
-  p->manifest_row.place = t->config->workers[t->b->stages[p->stage].worker].identity;
-  p->manifest_row.kept = p->name;
+  p->manifest_row.keeper_identity = t->config->workers[t->b->stages[p->stage].worker].identity;
+  p->manifest_row.kept_file_name = p->name;
   return clv_checkpoint_add_kept(s->writer, p->stage, p->is_optimizer, r->tensors, r->n,
                                  &p->manifest_row, err);
 }
@@ -382,16 +383,16 @@ static void remove_kept_files(void *user, const clv_manifest *m) {
   clv_trainer *t = user;
   for (size_t i = 0; i < m->n_files; i++) {
     const clv_manifest_file *f = &m->files[i];
-    cleave_module *at = f->place ? find_module_at(t, f->place) : NULL;
+    cleave_module *at = f->keeper_identity ? find_module_at(t, f->keeper_identity) : NULL;
     cleave_future done;
     cleave_error reason;
     if (!at) continue;
-    if (cleave_state_remove_at_worker_async(t->runtime, at, f->kept, FILE_DEADLINE_MS, &done,
-                                            &reason) == CLEAVE_OK)
+    if (cleave_state_remove_at_worker_async(t->runtime, at, f->kept_file_name, FILE_DEADLINE_MS,
+                                            &done, &reason) == CLEAVE_OK)
       (void)cleave_future_release(t->runtime, done, NULL);
     else
-      clv_log(CLV_LOG_DEBUG, "file '%s' at '%s' was not removed: %s", f->kept, f->place,
-              reason.text);
+      clv_log(CLV_LOG_DEBUG, "file '%s' at '%s' was not removed: %s", f->kept_file_name,
+              f->keeper_identity, reason.text);
   }
 }
 

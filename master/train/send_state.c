@@ -24,7 +24,7 @@ static clv_code read_piece(void *user, size_t item, uint64_t offset, void *data,
   if (from->file)
     return clv_weights_read_range_as(from->file, from->entry, w->dtype, first, data, n, err);
   if (from->folder)
-    return clv_weights_folder_read_range(from->folder, from->index, w, first, n, data, err);
+    return clv_weights_folder_read_tensor_range(from->folder, from->index, w, first, n, data, err);
   memcpy(data, (const char *)&from->value + offset, length);
   return CLV_OK;
 }

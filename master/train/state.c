@@ -63,7 +63,7 @@ static bool is_moment_of_fixed_param(const clv_params *params, const char *name)
   for (int i = 0; dot && i < params->n; i++) {
     const clv_param *p = &params->list[i];
     if (strlen(p->name) == (size_t)(dot - name) && strncmp(p->name, name, strlen(p->name)) == 0)
-      return p->fixed;
+      return p->is_fixed;
   }
   return false;
 }
@@ -72,7 +72,7 @@ static bool is_moment_of_fixed_param(const clv_params *params, const char *name)
  * numbers of tensors, because then the file belongs to another run. */
 static clv_code send_optimizer_state(clv_trainer *t, uint32_t stage, const clv_weights_file *f,
                                      clv_err *err) {
-  size_t n = 0, all = clv_weights_count(f),
+  size_t n = 0, all = clv_weights_n_entries(f),
          want = cleave_state_count(t->modules[stage], CLEAVE_STATE_OPTIMIZER);
   CLV_AUTO(clv_freep) const clv_weights_entry **items = NULL;
   CLV_TRY(clv_alloc(all, sizeof *items, &items, err));
@@ -94,11 +94,11 @@ static clv_code restore_stage(clv_trainer *t, uint32_t i, const clv_checkpoint *
   const clv_manifest *m = clv_checkpoint_manifest(c);
   bool learns = t->b->stages[i].n_learning_params && t->optimizer;
   CLV_AUTO(clv_weights_closep) clv_weights_file *model = NULL, *optimizer = NULL;
-  if (!clv_manifest_find_stage(m, i, false)->place) {
+  if (!clv_manifest_find_stage(m, i, false)->keeper_identity) {
     CLV_TRY(clv_checkpoint_open_model_lazy(c, i, &model, err));
     CLV_TRY(send_weights(t, i, model, err));
   }
-  if (!learns || clv_manifest_find_stage(m, i, true)->place) return CLV_OK;
+  if (!learns || clv_manifest_find_stage(m, i, true)->keeper_identity) return CLV_OK;
   CLV_TRY(clv_checkpoint_open_optimizer_lazy(c, i, &optimizer, err));
   return send_optimizer_state(t, i, optimizer, err);
 }
@@ -131,8 +131,8 @@ static clv_code fail_lost_file(const clv_trainer *t, uint32_t stage, const clv_m
   return clv_fail(
       err, CLV_DATA_LOSS,
       "stage '%s' of step %llu is lost: its file '%s' was kept by worker '%s' alone: %s",
-      t->config->stages[stage].name, (unsigned long long)m->step, f->kept,
-      name_of_place(t, f->place), reason);
+      t->config->stages[stage].name, (unsigned long long)m->step, f->kept_file_name,
+      name_of_place(t, f->keeper_identity), reason);
 }
 
 /* Returns true if the error says that the worker does not have the file, or has another one. */
@@ -149,14 +149,14 @@ static clv_code load_kept_file(clv_trainer *t, uint32_t stage, bool optimizer,
   cleave_state_file found = {.size = sizeof found};
   cleave_error reason;
   char hex[65];
-  if (!f->place) return CLV_OK;
+  if (!f->keeper_identity) return CLV_OK;
   CLV_TRY(clv_interrupt_check(err));
-  if (worker < 0 || strcmp(t->config->workers[worker].identity, f->place) != 0)
+  if (worker < 0 || strcmp(t->config->workers[worker].identity, f->keeper_identity) != 0)
     return fail_lost_file(t, stage, m, f, "the stage is not there any more", err);
   CLV_TRY(clv_trainer_note_params(t, stage, err));
   cleave_state_kind kind = optimizer ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
-  if (cleave_state_load_by_digest(t->runtime, t->modules[stage], kind, f->kept, &f->sha256,
-                                  LOAD_DEADLINE_MS, &found, &reason) != CLEAVE_OK)
+  if (cleave_state_load_by_digest(t->runtime, t->modules[stage], kind, f->kept_file_name,
+                                  &f->sha256, LOAD_DEADLINE_MS, &found, &reason) != CLEAVE_OK)
     return is_file_lost(&reason) ? fail_lost_file(t, stage, m, f, reason.text, err)
                                  : clv_trainer_convert_error(t, &reason, err);
   clv_sha256_hex(&f->sha256, hex);
@@ -184,8 +184,8 @@ static void note_different_machine(const clv_trainer_state *s, clv_bytes *notes)
   const clv_backend *cpu = clv_backend_cpu();
   const struct {
     const char *saved, *present;
-  } compared[] = {{clv_trainer_state_get(s, "isa"), clv_backend_isa(cpu)},
-                  {clv_trainer_state_get(s, "libraries"), clv_backend_libraries(cpu)}};
+  } compared[] = {{clv_trainer_state_get_extra(s, "isa"), clv_backend_isa(cpu)},
+                  {clv_trainer_state_get_extra(s, "libraries"), clv_backend_libraries(cpu)}};
   for (size_t i = 0; i < CLV_COUNT(compared); i++)
     if (compared[i].saved && strcmp(compared[i].saved, compared[i].present) != 0)
       clv_bytes_printf(

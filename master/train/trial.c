@@ -80,7 +80,8 @@ static void on_measured_step(void *user, clv_trainer *trainer, const clv_placed_
   t->code = clv_sampler_measure(t->trainer, l, &costs, &t->err);
   if (t->code != CLV_OK) return;
   /* Event times come from the workers; a step with impossible times does not count. */
-  if (clv_sched_seconds(l->sched, &costs, &seconds, &reason) != CLV_OK || seconds >= t->quickest_s)
+  if (clv_sched_round_seconds(l->sched, &costs, &seconds, &reason) != CLV_OK ||
+      seconds >= t->quickest_s)
     return;
   t->quickest_s = seconds;
   t->quickest_costs = costs;
@@ -130,11 +131,13 @@ typedef struct choice {
 
 /* Interpolates between the trials the costs of a micro-batch of `samples` samples. */
 static void interpolate_costs(const choice *c, double samples, clv_sched_costs *ret) {
-  static const size_t fields[] = {
-      offsetof(clv_sched_costs, forward),     offsetof(clv_sched_costs, input),
-      offsetof(clv_sched_costs, weight),      offsetof(clv_sched_costs, latency),
-      offsetof(clv_sched_costs, serialise_f), offsetof(clv_sched_costs, serialise_b)};
-  *ret = (clv_sched_costs){.input_first = true};
+  static const size_t fields[] = {offsetof(clv_sched_costs, forward_seconds),
+                                  offsetof(clv_sched_costs, input_grad_seconds),
+                                  offsetof(clv_sched_costs, weight_grad_seconds),
+                                  offsetof(clv_sched_costs, latency_seconds),
+                                  offsetof(clv_sched_costs, serialise_forward_seconds),
+                                  offsetof(clv_sched_costs, serialise_backward_seconds)};
+  *ret = (clv_sched_costs){.sends_input_gradient_first = true};
   for (size_t f = 0; f < CLV_COUNT(fields); f++)
     for (uint32_t s = 0; s <= c->b->n_stages; s++) {
       size_t at = fields[f] + s * sizeof(double);
@@ -155,13 +158,13 @@ static clv_code predict_step_seconds(const choice *c, uint32_t n_micro, double *
   clv_sched_costs costs;
   interpolate_costs(c, (double)config->train.batch / n_micro, &costs);
   clv_pipeline_find_ranks(c->b, &o.shape, names);
-  o.shape.n_micro = n_micro;
+  o.shape.n_micro_batches = n_micro;
   o.shape.n_accumulate = 0;
   o.costs = &costs;
   if (o.kind == CLV_SCHED_1F1B && config->pipeline.window == CLV_WINDOW_AUTO)
-    CLV_TRY(clv_sched_window(&o.shape, &costs, &o.window, err));
+    CLV_TRY(clv_sched_find_window(&o.shape, &costs, &o.window, err));
   CLV_TRY(clv_sched_make(&o, &s, err));
-  return clv_sched_seconds(s, &costs, ret, err);
+  return clv_sched_round_seconds(s, &costs, ret, err);
 }
 
 typedef struct choice_output {

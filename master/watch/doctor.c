@@ -92,7 +92,8 @@ static bool probe_worker(doctor *d, const clv_remote_spec *w, const clv_tls_iden
   }
   if (!p.ok) {
     report_check(d, false, CLV_EXIT_CONNECT, w->name, p.fix, "%s: %s%s%s",
-                 clv_tls_step_name(p.step), p.reason, p.clock_hint[0] ? "; " : "", p.clock_hint);
+                 clv_tls_step_name(p.failed_step), p.reason, p.clock_hint[0] ? "; " : "",
+                 p.clock_hint);
     return false;
   }
   report_check(d, true, CLV_EXIT_OK, w->name, NULL,
@@ -144,7 +145,7 @@ static void check_devices(doctor *d, int worker, const clv_wire_hello_reply *h) 
   for (size_t i = 0; i < d->config->n_stages; i++) {
     const clv_stage_spec *s = &d->config->stages[i];
     if (s->worker != worker) continue;
-    if (clv_wire_device_of(h, s->device) < 0)
+    if (clv_wire_find_device(h, s->device) < 0)
       report_check(d, false, CLV_EXIT_CONFIG, d->config->workers[worker].name,
                    "name one of these as the stage's device, or place it elsewhere",
                    "no device '%s' for stage '%s'; it has: %s", s->device, s->name,
@@ -162,7 +163,7 @@ static void check_timeouts(doctor *d, const char *name, const clv_wire_hello_rep
     snprintf(more, sizeof more, ": ours is %g s, the worker's %g s", ours / 1e3, theirs / 1e3);
   report_check(d, true, CLV_EXIT_OK, name, NULL,
                "is given up after %g s of silence (peer_timeout)%s",
-               clv_shorter_timeout(ours, theirs) / 1e3, more);
+               clv_wire_shorter_timeout(ours, theirs) / 1e3, more);
 }
 
 /* Compares the CPU libraries of a worker with ours. A worker that does not name its libraries is
@@ -186,11 +187,11 @@ static bool is_device_used(const doctor *d, int worker, const clv_wire_hello_rep
   for (size_t i = 0; i < d->config->n_stages; i++) {
     const clv_stage_spec *s = &d->config->stages[i];
     if (s->worker != worker) continue;
-    if (clv_wire_device_of(h, s->device) == at)
+    if (clv_wire_find_device(h, s->device) == at)
       clv_bytes_printf(out, "%s%s", out->len ? ", " : "", s->name);
     n++;
   }
-  return out->len || (!n && at == clv_wire_device_of(h, "auto"));
+  return out->len || (!n && at == clv_wire_find_device(h, "auto"));
 }
 
 /* Reports the kind of each used device. Results are bit-identical only between devices of one
@@ -265,7 +266,7 @@ static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   int64_t skew = (int64_t)(h->about.unix_ms - clv_wall_ms());
   report_check(d, true, CLV_EXIT_OK, w->name, NULL, "%s, protocol %u, %u core%s", h->about.software,
                h->about.protocol, h->cores, CLV_S(h->cores));
-  if (!clv_wire_has_acks(h->about.protocol))
+  if (!clv_wire_protocol_has_acks(h->about.protocol))
     report_check(d, true, CLV_EXIT_OK, w->name, NULL,
                  "speaks protocol %u: a lost connection ends its link; upgrade it",
                  h->about.protocol);

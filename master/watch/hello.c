@@ -16,7 +16,8 @@ typedef struct timed_channel {
 
 static clv_code call_hello(void *timed, const clv_bytes *request, clv_bytes *reply, clv_err *err) {
   const timed_channel *t = timed;
-  return clv_rpc_call(t->channel, CLV_METHOD_HELLO, request->data, request->len, t->ms, reply, err);
+  return clv_rpc_call_unary(t->channel, CLV_METHOD_HELLO, request->data, request->len, t->ms, reply,
+                            err);
 }
 
 clv_code clv_watch_call_hello(const clv_session_config *config, clv_rpc_runtime *runtime,
@@ -24,7 +25,7 @@ clv_code clv_watch_call_hello(const clv_session_config *config, clv_rpc_runtime 
                               clv_wire_hello_reply *ret, clv_err *err) {
   CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
-  clv_rpc_channel_options o = {.target = worker->address,
+  clv_rpc_channel_options o = {.target_address = worker->address,
                                .expected_uri = worker->identity,
                                .pem = {id->ca_pem, id->cert_pem, id->key_pem}};
   const clv_wire_about ours = {.unix_ms = clv_wall_ms()};
@@ -70,7 +71,7 @@ static void write_json(const stage_device *s, clv_bytes *out) {
 static clv_code add_stage(clv_blueprint *b, uint32_t i, const char *node,
                           const clv_wire_hello_reply *h, bool json, clv_bytes *out, clv_err *err) {
   const clv_stage_spec *s = &b->config->stages[i];
-  int at = clv_wire_device_of(h, s->device);
+  int at = clv_wire_find_device(h, s->device);
   if (at < 0)
     return clv_fail(err, CLV_NOT_FOUND, "worker %s has no device '%s' for stage '%s'", node,
                     s->device, s->name);
@@ -93,7 +94,7 @@ static clv_code check_worker_has_cache(const clv_session_config *c, int node,
 }
 
 static void note_old_protocol(const char *worker, const clv_wire_about *theirs) {
-  if (clv_wire_has_acks(theirs->protocol)) return;
+  if (clv_wire_protocol_has_acks(theirs->protocol)) return;
   clv_notice(CLV_LOG_WARN, "notice",
              "worker %s speaks protocol %u: a lost connection ends its link; upgrade it", worker,
              theirs->protocol);

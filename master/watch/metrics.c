@@ -403,7 +403,7 @@ static unsigned answer_scrape(void *user, clv_bytes *out) {
   n.contexts = (double)n.held.contexts;
   n.values = (double)n.held.values;
   n.memory = (double)n.held.memory_bytes;
-  clv_tls_handshakes_count(false, &n.handshakes);
+  clv_tls_handshakes_get_counts(false, &n.handshakes);
   clv_metrics_write(table, CLV_COUNT(table), &n, out);
   pthread_mutex_unlock(&m->in_use);
   clv_metrics_process("cleave-master", out);
@@ -419,7 +419,7 @@ static clv_code open_port(const clv_session_config *c, clv_run_metrics *m, clv_e
   };
   clv_http_options o = {
       .listen = c->metrics.listen, .pages = pages, .n_pages = CLV_COUNT(pages), .user = m};
-  CLV_TRY(clv_tls_handshakes_watch(c->limits.connect_timeout_ms, err));
+  CLV_TRY(clv_tls_handshakes_start_counting(c->limits.connect_timeout_ms, err));
   clv_code code = clv_http_open(&o, &m->http, err);
   return code == CLV_OK ? code : clv_err_prefix(err, "metrics.listen");
 }

@@ -58,7 +58,7 @@ static const clv_remote_spec *worker_spec_of(const watched_worker *w) {
 static clv_code connect_to(watched_worker *w, unsigned ms, clv_err *err) {
   const clv_tls_identity *id = w->status->identity;
   if (w->channel) return CLV_OK;
-  clv_rpc_channel_options o = {.target = worker_spec_of(w)->address,
+  clv_rpc_channel_options o = {.target_address = worker_spec_of(w)->address,
                                .expected_uri = worker_spec_of(w)->identity,
                                .pem = {id->ca_pem, id->cert_pem, id->key_pem}};
   CLV_TRY(clv_rpc_channel_new(w->status->runtime, &o, &w->channel, err));
@@ -69,13 +69,13 @@ static clv_code connect_to(watched_worker *w, unsigned ms, clv_err *err) {
 
 static clv_code request_status(watched_worker *w, clv_wire_status_reply *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
-  const clv_wire_status_request q = {.all = true, .protocol = CLV_WIRE_PROTOCOL};
+  const clv_wire_status_request q = {.all_sessions = true, .protocol = CLV_WIRE_PROTOCOL};
   uint64_t limit = w->status->config->limits.connect_timeout_ms;
   unsigned ms = (unsigned)CLV_MIN(limit, (uint64_t)ASK_MS);
   CLV_TRY(connect_to(w, ms, err));
   CLV_TRY(clv_wire_status_request_encode(&q, &request, err));
   clv_code code =
-      clv_rpc_call(w->channel, CLV_METHOD_STATUS, request.data, request.len, ms, &reply, err);
+      clv_rpc_call_unary(w->channel, CLV_METHOD_STATUS, request.data, request.len, ms, &reply, err);
   if (code == CLV_DEADLINE)
     return clv_fail(err, code, "%s: connected, but no answer within %.1f s",
                     worker_spec_of(w)->address, ms / 1e3);

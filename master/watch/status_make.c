@@ -112,7 +112,7 @@ static clv_status_link make_link_status(const clv_wire_link_status *now,
        * to the idle time. */
       .waiting_share =
           CLV_MIN(share_of_whole(difference(now->awaited_ns, before->awaited_ns), thread_ns), idle),
-      .awaits_per_s = quotient(difference(now->awaits, before->awaits), seconds),
+      .awaits_per_s = quotient(difference(now->n_awaits, before->n_awaits), seconds),
       .outages = now->outages,
       .last_outage_age_s = (double)now->last_outage_age_ms / 1e3,
       .last_outage_s = (double)now->last_outage_ms / 1e3,
@@ -194,7 +194,7 @@ static void fill_worker(const clv_remote_spec *spec, const clv_wire_status_reply
   ret->own_name = now->worker;
   ret->software = now->has_about ? now->about.software : "an older cleave, which says little";
   ret->protocol = now->about.protocol;
-  ret->must_upgrade = now->has_about && !clv_wire_has_acks(now->about.protocol);
+  ret->must_upgrade = now->has_about && !clv_wire_protocol_has_acks(now->about.protocol);
   ret->device = now->device;
   ret->isa = now->about.isa;
   ret->cores = now->cores;
@@ -209,7 +209,7 @@ static void fill_worker(const clv_remote_spec *spec, const clv_wire_status_reply
   ret->max_sessions = now->about.limits.sessions;
   ret->connections = now->connections;
   ret->max_connections = now->max_connections;
-  ret->sessions_omitted = now->left_out;
+  ret->sessions_omitted = now->n_left_out;
   ret->handshake_failures = now->handshake_failures;
   ret->has_certificate = now->certificate_ends != 0;
   ret->certificate_days =

@@ -141,9 +141,9 @@ static void dial_link(process *p, const char *port, const char *uri, uint32_t la
                       .pem = get_pem(p),
                       .epoch = 1,
                       .bulk_lanes = lanes,
-                      .role = CLV_ATTACH_MASTER,
-                      .timeout_ms = 5000};
-  must(clv_random_bytes(&to.session, sizeof to.session, &err), &err);
+                      .attach_role = CLV_ATTACH_MASTER,
+                      .dial_timeout_ms = 5000};
+  must(clv_random_bytes(&to.session_id, sizeof to.session_id, &err), &err);
   must(clv_link_open(p->runtime, &options, &to, &p->link, &err), &err);
 }
 
@@ -164,7 +164,7 @@ static void send_tensor(process *p, clv_tensor *t, uint64_t message) {
   clv_err err;
   must(clv_packet_new(p->pool, CLV_VALUE, &packet, &err), &err);
   packet->frame.context = packet->frame.message = message;
-  clv_packet_add(packet, t);
+  clv_packet_add_tensor(packet, t);
   must(clv_link_send(p->link, packet, &err), &err);
   pthread_mutex_lock(&p->lock);
   while (p->n_acks < message) pthread_cond_wait(&p->ack_arrived, &p->lock);
@@ -176,7 +176,7 @@ static void measure_tensors(process *p, size_t bytes, unsigned n) {
   clv_shape shape = CLV_SHAPE((int64_t)(bytes / 4));
   clv_tensor *t;
   clv_err err;
-  must(clv_pool_tensor(p->pool, CLV_F32, &shape, &t, &err), &err);
+  must(clv_pool_alloc_tensor(p->pool, CLV_F32, &shape, &t, &err), &err);
   for (size_t i = 0; i < t->n; i++) ((uint32_t *)t->data)[i] = (uint32_t)i * 2654435761u;
   for (unsigned i = 0; i < n; i++) {
     uint64_t begin = clv_now_ns();

@@ -66,7 +66,7 @@ static void open_bench(bench *b, int threads, bool bf16) {
                          .bf16 = bf16,
                          .transient_weights = true};
   b->graph = net_make_resnet50(b->batch_size, b->image_size);
-  must(clv_params_of(b->graph, &b->params, &err), &err);
+  must(clv_params_make(b->graph, &b->params, &err), &err);
   must(clv_plan_new(b->graph, b->params, &po, &b->module_plan, &err), &err);
   allocate(b->params->total_bytes, &b->parameter_block);
   allocate(b->params->trainable_bytes, &b->gradient_block);

@@ -30,12 +30,14 @@ static double read_number(void) {
 }
 
 static void read_stages(clv_sched_shape *shape, clv_sched_costs *c) {
-  double *const cost[] = {c->forward, c->input,       c->weight,     c->step,
-                          c->latency, c->serialise_f, c->serialise_b};
+  double *const cost[] = {c->forward_seconds,           c->input_grad_seconds,
+                          c->weight_grad_seconds,       c->step_seconds,
+                          c->latency_seconds,           c->serialise_forward_seconds,
+                          c->serialise_backward_seconds};
   for (uint32_t i = 0; i < shape->n_stages; i++) {
     double rank = read_number();
     if (!(rank >= 0 && rank < CLV_SCHED_RANKS)) exit_with_message("no such rank");
-    shape->rank[i] = (uint16_t)rank;
+    shape->stage_rank[i] = (uint16_t)rank;
     shape->n_ranks = CLV_MAX(shape->n_ranks, (uint32_t)rank + 1);
     for (size_t k = 0; k < CLV_COUNT(cost); k++) cost[k][i] = read_number();
   }
@@ -45,22 +47,22 @@ static void simulate_schedule(clv_sched_options *o, bool automatic) {
   clv_err err;
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
   clv_sched_run run;
-  if (automatic) must(clv_sched_window(&o->shape, o->costs, &o->window, &err), &err);
+  if (automatic) must(clv_sched_find_window(&o->shape, o->costs, &o->window, &err), &err);
   must(clv_sched_make(o, &s, &err), &err);
   must(clv_sched_simulate(s, o->costs, false, &run, &err), &err);
   print_list((double[]){run.seconds, o->window, run.bubble}, 3);
-  clv_sched_run_done(&run, s);
+  clv_sched_run_clear(&run, s);
 }
 
 static void print_simulated_seconds(void) {
-  /* the nodes of the project compute the input gradient first, too */
+  clv_sched_costs costs = {.sends_input_gradient_first = true}; /* the nodes of the project compute the input gradient first, too */
   clv_sched_costs costs = {.input_first = true};
   clv_sched_options o = {.costs = &costs};
   const char *kind = strtok(NULL, " "), *window = strtok(NULL, " ");
   if (!kind || !window) exit_with_message("seconds KIND WINDOW ...");
   o.kind = find_kind(kind);
   o.window = (uint32_t)strtoul(window, NULL, 10);
-  o.shape.n_micro = (uint32_t)read_number();
+  o.shape.n_micro_batches = (uint32_t)read_number();
   double stages = read_number();
   if (!(stages >= 1 && stages <= CLV_SCHED_STAGES)) exit_with_message("too many stages");
   o.shape.n_stages = (uint32_t)stages;

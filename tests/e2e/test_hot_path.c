@@ -65,9 +65,9 @@ static void issue_certificate(const char *name, const char *uri) {
                              .name = name,
                              .uris = &uri,
                              .n_uris = 1,
-                             .days = 2,
+                             .validity_days = 2,
                              .not_before_offset_s = -300};
-  if (clv_tls_issue(&o, &err) != CLV_OK) fail_msg("%s", err.text);
+  if (clv_tls_issue_cert(&o, &err) != CLV_OK) fail_msg("%s", err.text);
 }
 
 static clv_tls_identity *load_identity(const char *name) {

@@ -42,7 +42,7 @@ static char run[] = "/dev/shm/cleave-fuzz-XXXXXX", folder[64];
 
 static void remove_run_folder(void) {
   clv_err ignored;
-  (void)!clv_checkpoint_clear(run, &ignored);
+  (void)!clv_checkpoint_remove_all(run, &ignored);
   rmdir(run);
 }
 
@@ -97,7 +97,7 @@ static void read_checkpoint_files(const clv_checkpoint *c) {
   NEVER(clv_checkpoint_open_model(c, 1, &none, &err) == CLV_OK);
   NEVER(clv_checkpoint_read_file(c, CLV_INDEX_NAME, &index, &err) != CLV_OK ||
         clv_checkpoint_read_file(c, "../other", &index, &err) == CLV_OK);
-  (void)clv_trainer_state_get(clv_checkpoint_state(c), "loss_log");
+  (void)clv_trainer_state_get_extra(clv_checkpoint_state(c), "loss_log");
 }
 
 static void write_faulty_checkpoint(const part *file, enum fault fault, unsigned which) {
@@ -133,6 +133,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   NEVER(c && fault != NO_FAULT && fault != RAW);
   NEVER(clv_checkpoint_prune(run, 1, CLV_CHECKPOINT_NONE, NULL, NULL, &err) != CLV_OK);
   NEVER(!clv_checkpoint_has_any(run));
-  NEVER(clv_checkpoint_clear(run, &err) != CLV_OK);
+  NEVER(clv_checkpoint_remove_all(run, &err) != CLV_OK);
   return 0;
 }

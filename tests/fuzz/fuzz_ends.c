@@ -119,10 +119,10 @@ static void send_state(play *p, clv_frame_kind kind) {
 static void add_call_argument(play *p, clv_frame *f, bool chunked) {
   clv_arg *a = &f->call.args[f->call.n_args++];
   uint32_t how = draw_number(p, 4);
-  a->here = how < 2;
+  a->is_inline = how < 2;
   a->value = how ? draw_value(p) : 0;
   a->needs_grad = !happens_once_in(p, 4);
-  if (!a->here) return;
+  if (!a->is_inline) return;
   add_tensor(f);
   if (!chunked) return;
   clv_tensor_head *h = &f->tensors[f->n_tensors - 1];
@@ -161,7 +161,7 @@ static void send_call(play *p) {
 
 static void send_chunk(play *p) {
   uint64_t *which = &p->unsent_transfers[draw_number(p, TRANSFERS)];
-  clv_frame f = {.kind = CLV_CHUNK, .chunk = {.transfer = *which, .total = sizeof numbers}};
+  clv_frame f = {.kind = CLV_CHUNK, .chunk = {.transfer = *which, .total_bytes = sizeof numbers}};
   if (!*which) return;
   *which = 0;
   send_frame(p, &f, false);
@@ -207,8 +207,8 @@ static void send_spare(play *p) {
 static void add_needed_call(play *p, clv_frame *f) {
   clv_needed_call *n = &f->backward.calls[f->backward.n_calls++];
   n->call = draw_value(p);
-  n->contributions = draw_number(p, 3);
-  n->root = happens_once_in(p, 4) ? 1 : 0;
+  n->n_contributions = draw_number(p, 3);
+  n->root_gradient = happens_once_in(p, 4) ? 1 : 0;
   const clv_context_call *c = find_call(p, f->context, n->call);
   for (uint32_t i = 0; c && i < c->n_in; i++) {
     if (!(c->input_grads >> i & 1) || happens_once_in(p, 3)) continue;
@@ -231,7 +231,7 @@ static void send_prepare(play *p) {
   f.step = draw_n_calls_before(p, f.context);
   f.backward.retain = happens_once_in(p, 4);
   f.backward.vote = !happens_once_in(p, 4);
-  f.backward.more = happens_once_in(p, 8);
+  f.backward.more_follow = happens_once_in(p, 8);
   if (happens_once_in(p, 8))
     snprintf(f.backward.peers[f.backward.n_peers++], sizeof *f.backward.peers, "w2");
   for (uint32_t i = 0, n = draw_number(p, 4); i < n; i++) add_needed_call(p, &f);
@@ -254,14 +254,14 @@ static void send_forward_and_backward(play *p) {
   call.module = draw_number(p, 2);
   call.generation = get_loaded_generation(p, call.module);
   call.call.n_args = 1;
-  call.call.args[0].here = true;
+  call.call.args[0].is_inline = true;
   add_tensor(&call);
   send_frame(p, &call, false);
   const clv_context *ctx = find_context(p, call.context);
   clv_frame prepare = {.kind = CLV_PREPARE, .context = call.context};
   prepare.phase = 1 + (ctx ? ctx->phase : 0);
   prepare.backward.n_calls = 1;
-  prepare.backward.calls[0] = (clv_needed_call){.call = call.message, .contributions = 1};
+  prepare.backward.calls[0] = (clv_needed_call){.call = call.message, .n_contributions = 1};
   send_frame(p, &prepare, false);
   clv_frame gradient = {.kind = CLV_GRADIENT, .context = call.context, .message = call.message};
   gradient.phase = prepare.phase;
@@ -273,7 +273,7 @@ static void set_commit(play *p, clv_frame *f) {
   f->has_commit = true;
   f->commit.scale = 1;
   f->commit.lr = 0.125f;
-  f->commit.apply = !happens_once_in(p, 4);
+  f->commit.applies_step = !happens_once_in(p, 4);
 }
 
 static void send_apply(play *p) {
@@ -283,7 +283,7 @@ static void send_apply(play *p) {
   f.module = happens_once_in(p, 4) ? draw_number(p, MODULES) : CLV_MODULE_ALL;
   if (happens_once_in(p, 4)) {
     f.module = draw_number(p, MODULES);
-    f.commit.apply = true;
+    f.commit.applies_step = true;
     f.commit.position = 1 + (ctx ? ctx->positions_done : 0) + draw_number(p, 3);
     f.commit.saves_weights = happens_once_in(p, 2);
   }

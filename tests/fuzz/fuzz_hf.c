@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static bool has_own_head_width(const clv_hf_config *c, clv_hf_head head, const clv_graph *g,
                                int last) {
   const clv_shape *s = &g->nodes[last].shape;
-  int64_t want = head == CLV_HF_NO_HEAD                           ? c->hidden
+  int64_t want = head == CLV_HF_NO_HEAD                           ? c->hidden_size
                  : head == CLV_HF_MASKED || head == CLV_HF_CAUSAL ? c->vocabulary
                                                                   : c->labels;
   return s->dim[0] == 2 && s->dim[s->rank - 1] == want;
@@ -21,7 +21,7 @@ static void build_graph(const clv_hf_config *c, clv_hf_head head) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
   clv_shape ids = CLV_SHAPE(2, 3), boxes = CLV_SHAPE(2, 3, 4), lengths = CLV_SHAPE(2);
-  clv_shape pixels = CLV_SHAPE(2, c->channels, c->image, c->image);
+  clv_shape pixels = CLV_SHAPE(2, c->channels, c->image_size, c->image_size);
   bool tokens = clv_hf_takes_tokens(c);
   clv_hf_inputs in = {.boxes = -1, .lengths = -1};
   uint32_t layer = 0;
@@ -36,9 +36,9 @@ static void build_graph(const clv_hf_config *c, clv_hf_head head) {
   if (tokens)
     NEVER(clv_graph_add_input(g, "lengths", CLV_I64, &lengths, &in.lengths, &err) != CLV_OK);
   if (clv_hf_add_layers(c, head, 0, &in, g, &layer, &last, &err) != CLV_OK) return;
-  NEVER(!clv_hf_class(c->family, head) || !has_own_head_width(c, head, g, last));
+  NEVER(!clv_hf_class_name(c->family, head) || !has_own_head_width(c, head, g, last));
   NEVER(layer + 1 + tokens + clv_hf_takes_boxes(c) != (uint32_t)g->n_nodes);
-  if (clv_params_of(g, &p, &err) == CLV_OK) NEVER(p->n_values == 0);
+  if (clv_params_make(g, &p, &err) == CLV_OK) NEVER(p->n_trainable_values == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -46,10 +46,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_err err = {0};
   clv_code code = clv_hf_config_parse("fuzz", (const char *)data, size, &c, &err);
   NEVER(code != CLV_OK && !strstr(err.text, "fuzz:"));
-  CLV_AUTO(clv_hf_labels_done) clv_hf_labels names = {0};
+  CLV_AUTO(clv_hf_labels_clear) clv_hf_labels names = {0};
   if (clv_hf_labels_parse("fuzz", (const char *)data, size, &names, &err) == CLV_OK)
     for (size_t i = 0; i < names.n; i++) NEVER(!names.names[i]);
-  if (code != CLV_OK || c.layers > 3) return 0;
+  if (code != CLV_OK || c.n_layers > 3) return 0;
   for (int h = 0; h < CLV_HF_HEADS; h++) build_graph(&c, (clv_hf_head)h);
   return 0;
 }

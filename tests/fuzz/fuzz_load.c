@@ -16,7 +16,7 @@ static void check_parameter_count(clv_module *module) {
   for (uint32_t i = 0; clv_module_state_item(module, CLV_STATE_WEIGHTS, i, &item); i++)
     NEVER(!item.data || !item.bytes || !item.name[0]);
   const clv_graph *g = clv_module_graph(module);
-  NEVER(g->output < 0 || g->output >= g->n_nodes);
+  NEVER(g->output_node < 0 || g->output_node >= g->n_nodes);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -35,7 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     clv_module_free(module);
   }
   NEVER(code != CLV_OK && !err.text[0]);
-  NEVER(clv_pool_bytes(pool));
+  NEVER(clv_pool_charged_bytes(pool));
   clv_pool_unref(pool);
   return 0;
 }

@@ -16,26 +16,27 @@ static bool is_same_text(const char *a, const char *b) {
 }
 
 static void check_manifest(const void *data, size_t size) {
-  CLV_AUTO(clv_manifest_done) clv_manifest m = {0}, again = {0};
+  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0}, again = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err;
   if (clv_manifest_parse(data, size, "fuzz", &m, &err) != CLV_OK) return;
   NEVER(clv_manifest_make_text(&m, &text, &err) != CLV_OK ||
         clv_manifest_parse(text.data, text.len, "again", &again, &err) != CLV_OK ||
         again.n_files != m.n_files);
-  NEVER(clv_manifest_is_home(&m) != clv_manifest_is_home(&again) ||
+  NEVER(clv_manifest_has_all_files(&m) != clv_manifest_has_all_files(&again) ||
         clv_manifest_find_stage(&m, m.stages, false));
   (void)clv_manifest_find_stage(&m, 0, true);
   for (size_t i = 0; i < m.n_files; i++) {
     const clv_manifest_file *f = clv_manifest_find(&again, m.files[i].name);
     NEVER(!f || memcmp(&f->sha256, &m.files[i].sha256, sizeof f->sha256) ||
-          !is_same_text(f->place, m.files[i].place) || !is_same_text(f->kept, m.files[i].kept));
+          !is_same_text(f->keeper_identity, m.files[i].keeper_identity) ||
+          !is_same_text(f->kept_file_name, m.files[i].kept_file_name));
   }
 }
 
 /* Parses the input as the manifest of a weights folder, which has a list of files only. */
 static void check_artifact_manifest(const void *data, size_t size) {
-  CLV_AUTO(clv_manifest_done) clv_manifest m = {0}, again = {0};
+  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0}, again = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err;
   if (clv_artifact_parse(data, size, "fuzz", &m, &err) != CLV_OK) return;

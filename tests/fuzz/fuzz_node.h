@@ -86,7 +86,7 @@ static clv_code add_module(conversation *c, uint32_t index, clv_err *err) {
   for (int i = 0; i < n_in; i++)
     CLV_TRY(clv_graph_add_input(g, i ? "y" : "x", CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &in[i], err));
   CLV_TRY(clv_attrs_parse(op, &out, op == CLV_OP_LINEAR, &attrs, err));
-  CLV_TRY(clv_graph_add(g, op, &attrs, NULL, 0, in, n_in, &g->output, err));
+  CLV_TRY(clv_graph_add(g, op, &attrs, NULL, 0, in, n_in, &g->output_node, err));
   clv_module_options o = {.index = index,
                           .generation = c->next_generation[index]++,
                           .graph = g,
@@ -107,7 +107,7 @@ static clv_code save_file(void *user, const char *name, const clv_weights_tensor
   NEVER(!clv_is_file_name(name));
   clv_bytes_done(&c->saved_file);
   CLV_TRY(clv_weights_encode(list, n, NULL, 0, &c->saved_file, err));
-  CLV_TRY(clv_weights_size(list, n, ret_bytes, err));
+  CLV_TRY(clv_weights_file_size(list, n, ret_bytes, err));
   NEVER(*ret_bytes != c->saved_file.len);
   return clv_sha256_of(c->saved_file.data, c->saved_file.len, ret_digest, err);
 }
@@ -196,7 +196,7 @@ static void end_conversation(conversation *c) {
   clv_node_set_master(c->node, NULL);
   clv_node_free(c->node);
   for (int i = 0; i < PEERS; i++) clv_link_unref(c->links[i]);
-  NEVER(clv_pool_bytes(c->pool) > QUOTA);
+  NEVER(clv_pool_charged_bytes(c->pool) > QUOTA);
   clv_pool_unref(c->pool);
   clv_bytes_done(&c->saved_file);
 }

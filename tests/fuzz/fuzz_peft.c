@@ -20,7 +20,7 @@ static void compare_settings(const clv_peft *one, const clv_peft *other, const c
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static const char *const layers[] = {"a.query", "value"};
-  CLV_AUTO(clv_peft_done) clv_peft p = {0}, read = {0};
+  CLV_AUTO(clv_peft_clear) clv_peft p = {0}, read = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   clv_err err = {0};
   if (clv_peft_parse("fuzz", (const char *)data, size, &p, &err) != CLV_OK) {

@@ -11,7 +11,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  CLV_AUTO(clv_run_record_done) clv_run_record r = {0}, again = {0};
+  CLV_AUTO(clv_run_record_clear) clv_run_record r = {0}, again = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes first = {0}, second = {0};
   clv_err err = {0};
   clv_code code = clv_run_record_parse(data, size, "fuzz", &r, &err);

@@ -15,7 +15,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_rewrite(const clv_weights_file *f) {
-  size_t n = clv_weights_count(f);
+  size_t n = clv_weights_n_entries(f);
   CLV_AUTO(clv_freep) clv_weights_tensor *t = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *again = NULL;
@@ -29,7 +29,7 @@ static void check_rewrite(const clv_weights_file *f) {
   if (clv_weights_encode(t, n, NULL, 0, &b, &err) != CLV_OK) return;
   NEVER(clv_weights_open_memory(b.data, b.len, "again", &again, &err) != CLV_OK);
   for (size_t i = 0; i < n; i++) {
-    const clv_weights_entry *e = clv_weights_find(again, t[i].name);
+    const clv_weights_entry *e = clv_weights_find_entry(again, t[i].name);
     NEVER(!e || !clv_shape_equal(&e->shape, &t[i].shape) ||
           (e->bytes && memcmp(e->data, t[i].data, e->bytes)));
   }
@@ -45,7 +45,7 @@ static clv_code open_by_descriptor(clv_weights_fd *fd, clv_weights_file **ret, c
 static clv_code open_as_file(const uint8_t *data, size_t size, opener open,
                              clv_weights_file **ret) {
   clv_err err;
-  CLV_AUTO(clv_weights_fd_done)
+  CLV_AUTO(clv_weights_fd_close)
   clv_weights_fd fd = {.fd = memfd_create("fuzz", MFD_CLOEXEC), .size = size, .label = "fuzz"};
   NEVER(fd.fd < 0 || write(fd.fd, data, size) != (ssize_t)size || lseek(fd.fd, 0, SEEK_SET) != 0);
   return open(&fd, ret, &err);
@@ -55,7 +55,7 @@ static clv_code open_as_file(const uint8_t *data, size_t size, opener open,
  * fail. */
 static void compare_reads(const clv_weights_file *f, const clv_weights_file *parts) {
   clv_err err;
-  for (size_t i = 0; i < clv_weights_count(f); i++) {
+  for (size_t i = 0; i < clv_weights_n_entries(f); i++) {
     const clv_weights_entry *e = &clv_weights_entries(f)[i], *p = &clv_weights_entries(parts)[i];
     CLV_AUTO(clv_freep) char *read = NULL;
     NEVER(p->data || p->bytes != e->bytes || strcmp(p->name, e->name) != 0);

@@ -17,10 +17,10 @@ static void read_costs(const uint8_t *data, size_t size, clv_sched_costs *ret) {
   memset(ret, 0, sizeof *ret);
   for (size_t s = 0; s < CLV_SCHED_STAGES && size > 0; s++) {
     uint8_t byte = data[s % size];
-    ret->forward[s] = byte & 7;
-    ret->input[s] = byte >> 3 & 3;
-    ret->weight[s] = byte >> 5;
-    ret->latency[s] = ret->serialise_f[s] = byte % 5;
+    ret->forward_seconds[s] = byte & 7;
+    ret->input_grad_seconds[s] = byte >> 3 & 3;
+    ret->weight_grad_seconds[s] = byte >> 5;
+    ret->latency_seconds[s] = ret->serialise_forward_seconds[s] = byte % 5;
   }
 }
 
@@ -32,7 +32,7 @@ static void simulate_schedule(const clv_sched *s, const uint8_t *data, size_t si
   read_costs(data, size, &c);
   NEVER(clv_sched_simulate(s, &c, true, &r, &err) != CLV_OK);
   NEVER(!isfinite(r.seconds) || r.bubble < -1e-9 || r.bubble > 1);
-  clv_sched_run_done(&r, s);
+  clv_sched_run_clear(&r, s);
   NEVER(clv_sched_draw(s, &c, true, 40 + size % 100, NULL, &out, &err) != CLV_OK);
 }
 
@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_sched_format(again, &twice);
   NEVER(text.failed || twice.failed || strcmp(text.data, twice.data));
   /* Large lists make the rest slow and cover no more code than small ones. */
-  if ((uint64_t)s->shape.n_stages * s->shape.n_micro > 1 << 16) return 0;
+  if ((uint64_t)s->shape.n_stages * s->shape.n_micro_batches > 1 << 16) return 0;
   if (clv_sched_check(s, &report, &err) == CLV_OK) simulate_schedule(s, data, size);
   return 0;
 }

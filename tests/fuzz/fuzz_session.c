@@ -23,8 +23,8 @@ static void check_round_trip(const clv_session_config *config) {
   NEVER(clv_session_config_write(again, &second, NULL));
   NEVER(first.len != second.len || memcmp(first.data, second.data, first.len) != 0);
   first.len = second.len = 0;
-  NEVER(clv_session_config_list(config, &first, NULL));
-  NEVER(clv_session_config_list(again, &second, NULL));
+  NEVER(clv_session_config_write_lines(config, &first, NULL));
+  NEVER(clv_session_config_write_lines(again, &second, NULL));
   NEVER(first.len != second.len || memcmp(first.data, second.data, first.len) != 0);
 }
 
@@ -39,9 +39,9 @@ static void check_adapters(const clv_lora_config *l, const clv_graph *g) {
                    .dropout = l->dropout,
                    .rslora = l->rslora};
   if (!lora.n_targets) return;
-  clv_code code = clv_graph_lora(g, 0, UINT32_MAX, &lora, &with, &err);
+  clv_code code = clv_graph_add_lora(g, 0, UINT32_MAX, &lora, &with, &err);
   NEVER((code == CLV_OK) != (with != NULL) || (code != CLV_OK && !err.text[0]));
-  NEVER(with && with->nodes[with->output].layer != g->nodes[g->output].layer);
+  NEVER(with && with->nodes[with->output_node].layer != g->nodes[g->output_node].layer);
 }
 
 /* Gets the layers of each stage, or an error: too many values may cross the cut. */
@@ -53,7 +53,7 @@ static void check_stage_layers(const clv_session_config *config, const clv_graph
     clv_code code = clv_graph_slice(g, first[s], last[s], &part, &err);
     NEVER((code == CLV_OK) != (part != NULL) || (code != CLV_OK && !err.text[0]));
     NEVER(part && s + 1 == config->n_stages &&
-          !clv_shape_equal(&part->nodes[part->output].shape, &g->nodes[g->output].shape));
+          !clv_shape_equal(&part->nodes[part->output_node].shape, &g->nodes[g->output_node].shape));
   }
 }
 
@@ -64,11 +64,12 @@ static void check_inputs(const clv_session_config *config, uint32_t *first, uint
   clv_err err = {0};
   if (!inputs.n) return;
   for (size_t k = 0; k < inputs.n; k++) {
-    snprintf(inputs.list[k].name, sizeof inputs.list[k].name, "%s", config->data.inputs.items[k]);
-    inputs.list[k].dtype = k % 2 ? CLV_F32 : CLV_I64;
-    inputs.list[k].shape = k % 3 == 2 ? CLV_SHAPE(1) : CLV_SHAPE(1, 16);
+    snprintf(inputs.inputs[k].name, sizeof inputs.inputs[k].name, "%s",
+             config->data.inputs.items[k]);
+    inputs.inputs[k].dtype = k % 2 ? CLV_F32 : CLV_I64;
+    inputs.inputs[k].shape = k % 3 == 2 ? CLV_SHAPE(1) : CLV_SHAPE(1, 16);
   }
-  clv_code code = clv_model_graph_of_inputs(config, &inputs, &g, first, last, &err);
+  clv_code code = clv_model_make_graph_of_inputs(config, &inputs, &g, first, last, &err);
   NEVER((code == CLV_OK) != (g != NULL) || (code != CLV_OK && !err.text[0]));
   if (g) check_stage_layers(config, g, first, last);
 }
@@ -83,22 +84,25 @@ static void check_model(const clv_session_config *config) {
   for (size_t i = 0; i < CLV_COUNT(samples); i++) {
     CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
     clv_err err = {0};
-    clv_code code = clv_model_graph(config, &samples[i], &g, first, last, &err);
+    clv_code code = clv_model_make_graph(config, &samples[i], &g, first, last, &err);
     NEVER((code == CLV_OK) != (g != NULL) || (code != CLV_OK && !err.text[0]));
     for (size_t s = 0; g && s < config->n_stages; s++)
       NEVER(first[s] > last[s] || (s && first[s] != last[s - 1] + 1));
     if (g) check_stage_layers(config, g, first, last);
     for (size_t s = 0; g && s < config->n_stages; s++) check_adapters(&config->stages[s].lora, g);
     CLV_AUTO(clv_graph_freep) clv_graph *part = NULL;
-    NEVER(g && config->stages[0].range.given &&
-          clv_model_first_stage_graph(config, &samples[i], &part, &err) != CLV_OK && !err.text[0]);
+    NEVER(g && config->stages[0].range.is_given &&
+          clv_model_make_first_stage_graph(config, &samples[i], &part, &err) != CLV_OK &&
+          !err.text[0]);
     CLV_AUTO(clv_graph_freep) clv_graph *loss = NULL;
     NEVER(g &&
-          clv_session_loss_graph(config, &g->nodes[g->output].shape, 2, &loss, &err) != CLV_OK &&
+          clv_session_make_loss_graph(config, &g->nodes[g->output_node].shape, 2, &loss, &err) !=
+              CLV_OK &&
           !err.text[0]);
   }
   check_inputs(config, first, last);
-  bool sequences = clv_model_takes_sequences(config), anything = clv_model_takes_anything(config);
+  bool sequences = clv_model_takes_sequences(config),
+       anything = clv_model_takes_sequences_or_images(config);
   NEVER((sequences || anything) && (config->model.hf || config->model.arch != CLV_ARCH_NONE));
 }
 

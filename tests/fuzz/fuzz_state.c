@@ -33,7 +33,7 @@ static void check_rewrite(const clv_trainer_state *s) {
         clv_state_format(&again.state, &second, NULL) != CLV_OK || first.len != second.len ||
         memcmp(first.data, second.data, first.len) != 0);
   for (size_t i = 0; i < s->n_extra; i++) {
-    const char *value = clv_trainer_state_get(&again.state, s->extra[i].key);
+    const char *value = clv_trainer_state_get_extra(&again.state, s->extra[i].key);
     NEVER(!value || strcmp(value, s->extra[i].value) != 0);
   }
 }

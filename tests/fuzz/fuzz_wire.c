@@ -48,7 +48,8 @@ static void check_encoding(const input *in, const clv_frame *read, clv_payload p
   assert_holds(clv_payload_crc32c(in->pieces, &payload, 0, payload.len) ==
                clv_crc32c(0, bytes, payload.len));
   size_t at = 0, total = 0;
-  for (clv_piece piece; clv_payload_next(in->pieces, &payload, &at, &piece);) total += piece.len;
+  for (clv_piece piece; clv_payload_next_piece(in->pieces, &payload, &at, &piece);)
+    total += piece.len;
   assert_holds(total == payload.len);
 
   clv_bytes head = {0}, head_again = {0};
@@ -121,7 +122,7 @@ static void fuzz_hello(const input *in) {
   fuzz_hello_reply(in);
   if (clv_wire_hello_reply_decode(in->pieces, in->n, &reply, &err) == CLV_OK) {
     for (size_t i = 0; i < CLV_COUNT(names); i++) {
-      int at = clv_wire_device_of(&reply, names[i]);
+      int at = clv_wire_find_device(&reply, names[i]);
       assert_holds(at >= -1 && at < (int)reply.n_devices);
       assert_holds(at != -1 || i > 1 || !reply.n_devices);
     }

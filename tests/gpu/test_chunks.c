@@ -58,7 +58,7 @@ static clv_code fake_send(void *stream, const clv_rpc_piece *pieces, size_t n, c
   (void)stream, (void)err;
   for (size_t i = 1; i < n; i++) payload += pieces[i].len;
   for (size_t i = 0; i < n; i++)
-    if (pieces[i].release) pieces[i].release(pieces[i].owner);
+    if (pieces[i].release_owner) pieces[i].release_owner(pieces[i].owner);
   count_event(payload ? &seen.n_chunks : &seen.n_heads);
   return CLV_OK;
 }
@@ -167,8 +167,8 @@ static void begin_link(world *w) {
                               .send_credit = 16 << 20,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
   assert_ok(clv_link_new(&o, &w->link, &err));
-  clv_frame_writer_attach(w->link->writer, 0, 0, (clv_stream){&transport, &seen});
-  assert_ok(clv_frame_writer_resume(w->link->writer, 0, 0, 0, &err));
+  clv_frame_writer_attach_stream(w->link->writer, 0, 0, (clv_stream){&transport, &seen});
+  assert_ok(clv_frame_writer_resume_lane(w->link->writer, 0, 0, 0, &err));
   clv_send_queue_set_lanes(w->link->send_queue, 1);
   /* a large window, because no PING is answered here */
   w->link->send_queue->pace.window = 64 << 20;
@@ -196,7 +196,7 @@ static clv_graph *make_linear_graph(int64_t in, int64_t out) {
   assert_ok(clv_graph_new(&g, &err));
   assert_ok(clv_graph_add_input(g, "x", CLV_F32, &CLV_SHAPE(ROWS, in), &input, &err));
   assert_ok(clv_attrs_parse(CLV_OP_LINEAR, &width, true, &attrs, &err));
-  assert_ok(clv_graph_add(g, CLV_OP_LINEAR, &attrs, NULL, 0, &input, 1, &g->output, &err));
+  assert_ok(clv_graph_add(g, CLV_OP_LINEAR, &attrs, NULL, 0, &input, 1, &g->output_node, &err));
   return g;
 }
 
@@ -228,7 +228,7 @@ static void end_world(world *w) {
   pthread_join(w->thread, NULL);
   clv_node_free(w->node);
   clv_link_end(w->link, CLV_OK, "over");
-  clv_frame_writer_detach(w->link->writer, 0, 0);
+  clv_frame_writer_detach_stream(w->link->writer, 0, 0);
   clv_link_unref(w->link);
   clv_pool_unref(w->pool);
   clv_cuda_close(w->backend);
@@ -238,7 +238,7 @@ static void end_world(world *w) {
 static clv_tensor *make_tensor(world *w, int64_t columns) {
   clv_err err = {0};
   clv_tensor *t;
-  assert_ok(clv_pool_tensor(w->pool, CLV_F32, &CLV_SHAPE(ROWS, columns), &t, &err));
+  assert_ok(clv_pool_alloc_tensor(w->pool, CLV_F32, &CLV_SHAPE(ROWS, columns), &t, &err));
   for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = (float)i / 8;
   return t;
 }

@@ -139,7 +139,7 @@ static uint64_t get_output_id(uint32_t module) { return LEAF + 1 + module; }
 static clv_tensor *make_tensor(world *w, uint32_t first) {
   clv_err err = {0};
   clv_tensor *t;
-  assert_ok(clv_pool_tensor(w->pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &t, &err));
+  assert_ok(clv_pool_alloc_tensor(w->pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &t, &err));
   for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = (float)(first + i) / 8;
   return t;
 }
@@ -340,12 +340,13 @@ static void write_weights(world *w, clv_state_kind what, uint32_t context, float
   clv_packet *p = make_state_frame(w, CLV_STATE_PUT, what, "0.weight");
   clv_shape whole = CLV_SHAPE(COLUMNS, COLUMNS), part = CLV_SHAPE((int64_t)(n * sizeof(float)));
   clv_tensor *t;
-  assert_ok(clv_pool_tensor(w->pool, piece ? CLV_U8 : CLV_F32, piece ? &part : &whole, &t, &err));
+  assert_ok(
+      clv_pool_alloc_tensor(w->pool, piece ? CLV_U8 : CLV_F32, piece ? &part : &whole, &t, &err));
   for (size_t i = 0; i < n; i++) ((float *)t->data)[i] = first + (float)i;
   p->frame.context = context;
   if (piece) p->frame.state.offset = at * sizeof(float);
   if (piece) p->frame.state.length = n * sizeof(float);
-  clv_packet_add(p, t);
+  clv_packet_add_tensor(p, t);
   clv_tensor_unref(t);
   clv_node_post(w->node, p);
   wait_for(w, CLV_STATE_DONE, before + 1);
@@ -388,8 +389,8 @@ static void device_state_write_of_wrong_shape_is_refused(void **state) {
   begin_world(&w, 2);
   clv_packet *p = make_state_frame(&w, CLV_STATE_PUT, CLV_STATE_WEIGHTS, "0.weight");
   clv_tensor *t;
-  assert_ok(clv_pool_tensor(w.pool, CLV_F32, &CLV_SHAPE(COLUMNS), &t, &err));
-  clv_packet_add(p, t);
+  assert_ok(clv_pool_alloc_tensor(w.pool, CLV_F32, &CLV_SHAPE(COLUMNS), &t, &err));
+  clv_packet_add_tensor(p, t);
   clv_tensor_unref(t);
   clv_node_post(w.node, p);
   wait_for(&w, CLV_ERROR, 1);
@@ -408,13 +409,13 @@ static char file_of_state[64];
 static clv_code save_state(void *user, const char *name, const clv_weights_tensor *list, size_t n,
                            clv_sha256 *ret_digest, uint64_t *ret_bytes, clv_err *err) {
   (void)user, (void)name;
-  return clv_weights_write(file_of_state, list, n, NULL, 0, ret_digest, ret_bytes, err);
+  return clv_weights_write_file(file_of_state, list, n, NULL, 0, ret_digest, ret_bytes, err);
 }
 
 static clv_code open_state(void *user, const char *name, size_t max_bytes, clv_weights_file **ret,
                            clv_err *err) {
   (void)user;
-  return clv_weights_open_as(file_of_state, name, max_bytes, ret, err);
+  return clv_weights_open_labelled(file_of_state, name, max_bytes, ret, err);
 }
 
 static clv_code remove_state(void *user, const char *name, clv_err *err) {
@@ -440,10 +441,10 @@ static void device_state_files_do_not_block_the_node_thread(void **state) {
   save_or_load_state(&w, CLV_STATE_SAVE, 1);
   write_weights(&w, CLV_STATE_WEIGHTS, 0, 100, WEIGHTS, 0);
   assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) > kept + 800);
-  size_t bytes = clv_pool_bytes(w.pool);
+  size_t bytes = clv_pool_charged_bytes(w.pool);
   save_or_load_state(&w, CLV_STATE_LOAD, 2);
   assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) == kept);
-  assert_int_equal(clv_pool_bytes(w.pool), bytes);
+  assert_int_equal(clv_pool_charged_bytes(w.pool), bytes);
   assert_int_equal(w.n_waits_of_node, 0);
   assert_null(w.node->file);
   unlink(file_of_state);
@@ -462,7 +463,7 @@ static clv_graph *make_batchnorm_graph(void) {
   assert_ok(clv_graph_add_input(g, "x", CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &input, &err));
   assert_ok(clv_attrs_parse(CLV_OP_BATCHNORM, NULL, 0, &attrs, &err));
   assert_ok(clv_graph_add(g, CLV_OP_BATCHNORM, &attrs, NULL, 0, &input, 1, &output, &err));
-  g->output = output;
+  g->output_node = output;
   return g;
 }
 
@@ -545,7 +546,7 @@ static void run_steps(const clv_vendor *vendor, clv_share *share, times *ret) {
   assert_true(clv_sim_get_counts().n_graph_launches > 0);
   end_world(&w);
   clv_node_count_work(w.node, &counts);
-  clv_share_count(share, &slices);
+  clv_share_get_counts(share, &slices);
   assert_int_equal(counts.not_recorded, 0);
   free_world(&w);
   *ret = (times){counts.compute_ns, slices.computed_ns, waits};
@@ -553,7 +554,7 @@ static void run_steps(const clv_vendor *vendor, clv_share *share, times *ret) {
 
 static times measure_times(const clv_vendor *vendor) {
   const uint64_t weight = 1;
-  const clv_fair_scheduler_options one = {.cores = 1, .n_tenants = 1, .weights = &weight};
+  const clv_fair_scheduler_options one = {.cores = 1, .n_tenants = 1, .tenant_weights = &weight};
   clv_err err = {0};
   clv_fair_scheduler *scheduler;
   clv_share *share;
@@ -641,7 +642,7 @@ static void session_is_charged_for_pinned_copy_buffers(void **state) {
   world w;
   (void)state;
   begin_world(&w, 1);
-  size_t paid = clv_pool_bytes(w.pool), slots = w.device->branch_bytes;
+  size_t paid = clv_pool_charged_bytes(w.pool), slots = w.device->branch_bytes;
   end_world(&w);
   assert_true(slots >= (size_t)1 << 20 && paid > slots);
   free_world(&w);
@@ -660,7 +661,7 @@ static void session_is_charged_for_pinned_copy_buffers(void **state) {
   assert_int_equal(clv_node_add_module(w.node, module, &err), CLV_EXHAUSTED);
   assert_non_null(strstr(err.text, "the host's memory for copies from cuda:0"));
   clv_node_free(w.node);
-  assert_int_equal(clv_pool_bytes(poor), 0);
+  assert_int_equal(clv_pool_charged_bytes(poor), 0);
   clv_pool_unref(poor);
   clv_cuda_close(w.device);
   assert_int_equal(clv_sim_count_leaks(), 0);
@@ -680,7 +681,7 @@ static void session_is_charged_for_recorded_graphs(void **state) {
   for (uint32_t i = 1; i <= STEPS; i++) run_step(&w, i);
   wait_for_steps(&w);
   end_world(&w);
-  size_t paid = clv_pool_bytes(w.pool);
+  size_t paid = clv_pool_charged_bytes(w.pool);
   for (uint32_t i = 0; i < MODULES; i++) {
     clv_module *m = clv_node_module(w.node, i);
     recorded += count_record_bytes(m);
@@ -689,7 +690,7 @@ static void session_is_charged_for_recorded_graphs(void **state) {
     assert_int_equal(count_record_bytes(m), 0);
   }
   assert_true(recorded >= MODULES * 1024);
-  assert_int_equal(paid - clv_pool_bytes(w.pool), recorded);
+  assert_int_equal(paid - clv_pool_charged_bytes(w.pool), recorded);
   free_world(&w);
 }
 

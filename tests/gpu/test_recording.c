@@ -58,8 +58,9 @@ static clv_graph *make_network(bool waits, unsigned draws) {
   at = add_plain(g, CLV_OP_FLATTEN, 8, at);
   if (draws & CHAINED) at = add_dropout(g, 9, at, 0.25);
   at = add_plain(g, CLV_OP_SIGMOID, 10, at);
-  g->output = add_node(g, CLV_OP_LINEAR, 11, at, -1, &out, 1);
-  for (int i = 1; draws & AGAIN && i < g->n_nodes; i++) g->nodes[i].recompute = 1 + (uint32_t)i / 6;
+  g->output_node = add_node(g, CLV_OP_LINEAR, 11, at, -1, &out, 1);
+  for (int i = 1; draws & AGAIN && i < g->n_nodes; i++)
+    g->nodes[i].recompute_block = 1 + (uint32_t)i / 6;
   return g;
 }
 
@@ -68,10 +69,10 @@ static clv_plan *make_plan(const bench *t, int64_t batch) {
                         .dtype = CLV_F32,
                         .batch = batch,
                         .training = true,
-                        .need_input_grad = {true},
+                        .needs_input_grad = {true},
                         .threads = 1,
                         .split_backward = true,
-                        .records = t->recorder};
+                        .recorder = t->recorder};
   clv_plan *plan;
   assert_ok(clv_plan_new(t->graph, t->params, &o, &plan, err));
   return plan;
@@ -88,7 +89,7 @@ static bench set_up(const clv_sim_options *o, bool records, bool waits, unsigned
   assert_ok(clv_cuda_open(clv_sim_make_vendor(o), 0, &t.b, err));
   if (records) assert_ok(clv_recorder_new(t.b, &t.recorder, err));
   t.graph = make_network(waits, draws);
-  assert_ok(clv_params_of(t.graph, &t.params, err));
+  assert_ok(clv_params_make(t.graph, &t.params, err));
   t.full_batch_plan = make_plan(&t, BATCH);
   t.small_batch_plan = make_plan(&t, ODD);
   char *drawn = malloc(t.params->total_bytes);
@@ -343,8 +344,8 @@ static void run_lstm(const clv_vendor *vendor, float ret[LSTM_OUT], clv_record_c
   assert_ok(clv_recorder_new(t.b, &t.recorder, err));
   assert_ok(clv_graph_new(&t.graph, err));
   assert_ok(clv_graph_add_input(t.graph, "x", CLV_F32, &shape, &at, err));
-  t.graph->output = add_node(t.graph, CLV_OP_LSTM, 1, at, -1, v, 2);
-  assert_ok(clv_params_of(t.graph, &t.params, err));
+  t.graph->output_node = add_node(t.graph, CLV_OP_LSTM, 1, at, -1, v, 2);
+  assert_ok(clv_params_make(t.graph, &t.params, err));
   t.full_batch_plan = make_plan(&t, BATCH);
   char *drawn = malloc(t.params->total_bytes);
   clv_params_init(t.graph, t.params, drawn);

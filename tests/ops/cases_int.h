@@ -187,7 +187,7 @@ static inline bool parse_attr(clv_op op, const char *key, const char *text, clv_
     case_problem(op, "%s", err.text);
     return false;
   }
-  if (!strcmp(clv_attr_type(ret->key), "list of numbers")) {
+  if (!strcmp(clv_attr_type_name(ret->key), "list of numbers")) {
     bool good = parse_numbers(text, ret);
     if (!good) case_problem(op, "%s=%s is no list of up to 8 numbers", key, text);
     return good;

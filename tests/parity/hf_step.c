@@ -55,7 +55,7 @@ static clv_code add_named_input(model *m, const clv_weights_file *f, const char 
   char full[32];
   size_t bytes;
   snprintf(full, sizeof full, "input.%s", name);
-  const clv_weights_entry *e = clv_weights_find(f, full);
+  const clv_weights_entry *e = clv_weights_find_entry(f, full);
   *ret = -1;
   if (!e) return CLV_OK;
   CLV_TRY(clv_shape_bytes(&e->shape, e->dtype, &bytes, err));
@@ -76,8 +76,8 @@ static clv_code add_layers(model *m, char *const *argv, const clv_weights_file *
   CLV_TRY(add_named_input(m, f, "boxes", &in.boxes, err));
   CLV_TRY(add_named_input(m, f, "lengths", &in.lengths, err));
   CLV_TRY(clv_hf_add_layers(&c, (clv_hf_head)head, atoll(argv[3]), &in, m->graph, &layer,
-                            &m->graph->output, err));
-  return clv_params_of(m->graph, &m->params, err);
+                            &m->graph->output_node, err));
+  return clv_params_make(m->graph, &m->params, err);
 }
 
 static clv_code open_optimizer(model *m, clv_err *err) {
@@ -104,7 +104,7 @@ static clv_code open_model(char *const *argv, model *m, clv_err *err) {
                         .batch = m->graph->nodes[0].shape.dim[0]};
   CLV_TRY(clv_plan_new(m->graph, m->params, &o, &m->plan, err));
   CLV_TRY(clv_plan_call_get(m->plan, &m->call, err));
-  CLV_TRY(clv_shape_bytes(&m->graph->nodes[m->graph->output].shape, CLV_F32, &n_y, err));
+  CLV_TRY(clv_shape_bytes(&m->graph->nodes[m->graph->output_node].shape, CLV_F32, &n_y, err));
   CLV_TRY(clv_alloc(n_y, 1, &m->y, err));
   CLV_TRY(clv_alloc(n_y, 1, &m->dy, err));
   CLV_TRY(clv_alloc(m->params->total_bytes, 1, &m->parameter_block, err));
@@ -121,7 +121,7 @@ static clv_code copy_tensor(const clv_weights_file *f, const char *prefix, const
   snprintf(full, sizeof full, "%s%s", prefix, name);
   clv_weights_want want = {full, dtype, *shape, false};
   const clv_weights_entry *found;
-  CLV_TRY(clv_weights_match(f, &want, 1, CLV_WEIGHTS_ALLOW_UNEXPECTED, &found, err));
+  CLV_TRY(clv_weights_match_tensors(f, &want, 1, CLV_WEIGHTS_ALLOW_UNEXPECTED, &found, err));
   memcpy(to, found->data, found->bytes);
   return CLV_OK;
 }
@@ -147,8 +147,8 @@ static void add_tied_gradients(model *m) {
   for (int i = 0; i < m->params->n_ties; i++) {
     const clv_tie *t = &m->params->ties[i];
     clv_backend_cpu()->add(clv_backend_cpu(), CLV_F32,
-                           m->gradient_block + m->params->list[t->owner_index].gradient,
-                           m->gradient_block + t->param.gradient, t->param.n);
+                           m->gradient_block + m->params->list[t->owner_index].gradient_offset,
+                           m->gradient_block + t->param.gradient_offset, t->param.n);
   }
 }
 
@@ -185,7 +185,7 @@ static clv_code run_one_step(model *m, const char *given, const char *wanted, ui
                              clv_err *err) {
   static output out;
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  const clv_shape *shape = &m->graph->nodes[m->graph->output].shape;
+  const clv_shape *shape = &m->graph->nodes[m->graph->output_node].shape;
   out.n = 0;
   CLV_TRY(clv_weights_open(given, 0, &f, err));
   for (int i = 0; i < m->n_in; i++)
@@ -196,11 +196,11 @@ static clv_code run_one_step(model *m, const char *given, const char *wanted, ui
   CLV_TRY(run_forward_and_backward(m, version, err));
   out.tensors[out.n++] = (clv_weights_tensor){"y", CLV_F32, *shape, m->y};
   CLV_TRY(add_all_tensors(&out, "grad.", m, m->gradient_block, err));
-  if (clv_weights_find(f, "step")) {
+  if (clv_weights_find_entry(f, "step")) {
     CLV_TRY(run_optimizer_step(m, f, err));
     CLV_TRY(add_all_tensors(&out, "after.", m, m->parameter_block, err));
   }
-  return clv_weights_write(wanted, out.tensors, out.n, NULL, 0, NULL, NULL, err);
+  return clv_weights_write_file(wanted, out.tensors, out.n, NULL, 0, NULL, NULL, err);
 }
 
 static clv_code run_all_steps(int argc, char **argv, clv_err *err) {

@@ -38,7 +38,7 @@ static clv_code copy_tensor(const clv_weights_file *f, const char *name, clv_dty
                             const clv_shape *shape, void *to, clv_err *err) {
   clv_weights_want want = {name, dtype, *shape, false};
   const clv_weights_entry *found;
-  CLV_TRY(clv_weights_match(f, &want, 1, CLV_WEIGHTS_ALLOW_UNEXPECTED, &found, err));
+  CLV_TRY(clv_weights_match_tensors(f, &want, 1, CLV_WEIGHTS_ALLOW_UNEXPECTED, &found, err));
   memcpy(to, found->data, found->bytes);
   return CLV_OK;
 }
@@ -68,13 +68,13 @@ static clv_code open_part(const clv_graph *whole, uint32_t first, uint32_t last,
                         .training = true,
                         .threads = 1,
                         .batch = whole->nodes[0].shape.dim[0],
-                        .need_input_grad = {true}};
+                        .needs_input_grad = {true}};
   size_t n_x, n_y;
   CLV_TRY(clv_graph_slice(whole, first, last, &p->graph, err));
-  const clv_node *in = &p->graph->nodes[0], *out = &p->graph->nodes[p->graph->output];
+  const clv_node *in = &p->graph->nodes[0], *out = &p->graph->nodes[p->graph->output_node];
   CLV_TRY(clv_shape_bytes(&in->shape, CLV_F32, &n_x, err));
   CLV_TRY(clv_shape_bytes(&out->shape, CLV_F32, &n_y, err));
-  CLV_TRY(clv_params_of(p->graph, &p->params, err));
+  CLV_TRY(clv_params_make(p->graph, &p->params, err));
   CLV_TRY(clv_plan_new(p->graph, p->params, &o, &p->plan, err));
   CLV_TRY(clv_plan_call_get(p->plan, &p->call, err));
   return allocate_part(p, n_x, n_y, err);
@@ -93,7 +93,7 @@ static clv_code run_forward_and_backward(part *p, clv_err *err) {
 
 static clv_code run_part(part *p, int index, const clv_weights_file *f, output *to, clv_err *err) {
   const clv_shape *in = &p->graph->nodes[0].shape;
-  const clv_shape *out = &p->graph->nodes[p->graph->output].shape;
+  const clv_shape *out = &p->graph->nodes[p->graph->output_node].shape;
   char prefix[16], x[24], dy[24];
   snprintf(prefix, sizeof prefix, "%d.", index);
   snprintf(x, sizeof x, "%sx", prefix);
@@ -130,7 +130,7 @@ static clv_code read_model(const char *model, char *const *ranges, int n, const 
     clv_bytes_printf(&text, "  - {name: s%d, at: master, layers: %s}\n", i, ranges[i]);
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_session_config_parse("model", text.data, text.len, NULL, &c, err));
-  return clv_model_graph(c, in, ret, first, last, err);
+  return clv_model_make_graph(c, in, ret, first, last, err);
 }
 
 static clv_code run_all_parts(int argc, char **argv, clv_err *err) {
@@ -151,7 +151,7 @@ static clv_code run_all_parts(int argc, char **argv, clv_err *err) {
     CLV_TRY(open_part(whole, first[i], last[i], &parts[i], err));
     CLV_TRY(run_part(&parts[i], i, f, &out, err));
   }
-  return clv_weights_write(argv[4], out.tensors, out.n, NULL, 0, NULL, NULL, err);
+  return clv_weights_write_file(argv[4], out.tensors, out.n, NULL, 0, NULL, NULL, err);
 }
 
 int main(int argc, char **argv) {

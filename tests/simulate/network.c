@@ -145,7 +145,7 @@ static clv_code stream_send(void *stream, const clv_rpc_piece *pieces, size_t n,
   for (size_t i = 0; i < n; i++) {
     if (open && pieces[i].len) memcpy(e->bytes + at, pieces[i].data, pieces[i].len);
     at += pieces[i].len;
-    if (pieces[i].release) pieces[i].release(pieces[i].owner);
+    if (pieces[i].release_owner) pieces[i].release_owner(pieces[i].owner);
   }
   if (!open) return clv_fail(err, CLV_UNAVAILABLE, "the stream has ended");
   add_event(from->network, e);
@@ -214,7 +214,7 @@ typedef struct mending {
 static void redial_lost_lanes(void *user) {
   mending *m = user;
   uint64_t due =
-      m->at->is_place_killed || m->network->is_over ? UINT64_MAX : clv_link_tend(m->link);
+      m->at->is_place_killed || m->network->is_over ? UINT64_MAX : clv_link_redial_or_end(m->link);
   if (due != UINT64_MAX) {
     sim_network_call_at(m->network, CLV_MAX(due, m->network->now_ns + 1000), redial_lost_lanes, m);
     return;
@@ -403,7 +403,7 @@ clv_dialler sim_network_make_dialler(sim_network *n, uint32_t from, uint32_t to,
   dialling *d = abort_if_null(calloc(1, sizeof *d));
   *d = (dialling){n, from, to, acceptor, uri, n->diallings};
   n->diallings = d;
-  return (clv_dialler){.transport = &transport, .user = d, .dial = dial};
+  return (clv_dialler){.transport = &transport, .user = d, .dial_stream = dial};
 }
 
 /* ---- faults ---------------------------------------------------------------------------------- */

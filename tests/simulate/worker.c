@@ -53,11 +53,11 @@ static void on_peer_link_closed(void *user, clv_link *link, clv_code code, const
   char why[CLV_ERR_TEXT];
   clv_packet *p;
   clv_err err;
-  snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer(link), text);
+  snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer_name(link), text);
   if (!k->is_open || !k->master_link || clv_packet_new(k->pool, CLV_ABORT, &p, &err) != CLV_OK)
     return;
   clv_frame_set_failure(&p->frame, code == CLV_OK ? CLV_UNAVAILABLE : code, why,
-                        clv_link_peer(link));
+                        clv_link_peer_name(link));
   (void)!clv_link_send(k->master_link, p, &err);
 }
 
@@ -109,8 +109,10 @@ static clv_code dial_peer(sim_worker *k, const char *name, clv_err *err) {
   if (k->dialled_links[to]) return CLV_OK;
   clv_link_options o = make_link_options(k, name, false);
   o.send_credit = 0; /* the frame ATTACHED brings the credit */
-  clv_link_dial d = {
-      .session = k->session_id, .owner = "m0", .bulk_lanes = 4, .role = CLV_ATTACH_PEER};
+  clv_link_dial d = {.session_id = k->session_id,
+                     .session_owner = "m0",
+                     .bulk_lanes = 4,
+                     .attach_role = CLV_ATTACH_PEER};
   CLV_TRY(sim_world_dial_link(k->world, k->place, to, &o, &d, DIAL_MS, &k->dialled_links[to], err));
   set_node_links(k);
   return CLV_OK;
@@ -161,7 +163,7 @@ static clv_code on_open_method(sim_worker *k, const clv_piece *request, clv_byte
   k->session_id = r.session;
   k->lease_ms = r.reference_lease_ms;
   k->is_open = true;
-  clv_wire_open_reply out = {.incarnation = k->incarnation_id, .granted = k->granted_limits};
+  clv_wire_open_reply out = {.incarnation = k->incarnation_id, .granted_limits = k->granted_limits};
   return clv_wire_open_reply_encode(&out, reply, err);
 }
 

@@ -45,7 +45,7 @@ static clv_code list_wanted_tensors(artifact_load *f, clv_err *err) {
   for (uint32_t i = 0; i < f->n; i++) {
     const clv_param *p = &params->list[i];
     f->wanted_tensors[i] =
-        (clv_weights_want){p->name, p->dtype, p->shape, clv_lora_is_adapter(p->name)};
+        (clv_weights_want){p->name, p->dtype, p->shape, clv_name_is_of_adapter(p->name)};
   }
   return CLV_OK;
 }
@@ -60,7 +60,8 @@ static clv_code copy_tensor(const artifact_load *f, uint32_t i, clv_weights_fold
   for (size_t first = 0; first < n; first += at_once) {
     size_t some = CLV_MIN(n - first, at_once);
     CLV_TRY(clv_cancel_hook_check(f->waiter, err));
-    CLV_TRY(clv_weights_folder_read_range(from, f->found_index[i], w, first, some, buf, err));
+    CLV_TRY(
+        clv_weights_folder_read_tensor_range(from, f->found_index[i], w, first, some, buf, err));
     CLV_TRY(clv_module_state_set_part(f->module, CLV_STATE_WEIGHTS, w->name, first * size,
                                       some * size, buf, err));
   }
@@ -100,8 +101,8 @@ typedef struct shared_source {
 static clv_code read_shared_tensor(void *user, size_t first, size_t n, void *to, clv_err *err) {
   const shared_source *l = user;
   const artifact_load *f = l->f;
-  return clv_weights_folder_read_range(l->from, f->found_index[l->i], &f->wanted_tensors[l->i],
-                                       first, n, to, err);
+  return clv_weights_folder_read_tensor_range(l->from, f->found_index[l->i],
+                                              &f->wanted_tensors[l->i], first, n, to, err);
 }
 
 /* Shares a tensor with the module. Modules of other identities share it too only if
@@ -169,8 +170,8 @@ static clv_code load_into_module(artifact_load *f, clv_err *err) {
                          &a, err));
   const clv_artifact_spec *spec = clv_stored_artifact_spec(a);
   clv_weights_folder *from = clv_stored_artifact_weights(a);
-  clv_code code = clv_weights_folder_match(from, f->wanted_tensors, f->n, r->fresh, r->n_fresh,
-                                           f->found_index, err);
+  clv_code code = clv_weights_folder_match_tensors(from, f->wanted_tensors, f->n, r->new_params,
+                                                   r->n_new_params, f->found_index, err);
   /* the artifact has no such tensor */
   if (code == CLV_INVALID && err) return err->code = CLV_NOT_FOUND;
   CLV_TRY(code);

@@ -13,9 +13,9 @@ static clv_code add_device(clv_service *v, const char *name, const clv_backend *
                            clv_err *err) {
   clv_device *d = &v->devices[v->n_devices];
   size_t free_bytes;
-  clv_account_options o = {.owner_text = "this device",
+  clv_account_options o = {.owner_in_messages = "this device",
                            .limit = {[CLV_QUOTA_BYTES] = v->config->device_memory},
-                           .key = {[CLV_QUOTA_BYTES] = "device_memory"},
+                           .limit_key = {[CLV_QUOTA_BYTES] = "device_memory"},
                            .is_shared = true,
                            .reports_remaining = true};
   d->memory_bytes = 0;
@@ -56,7 +56,7 @@ clv_code clv_service_new_device_accounts(clv_session *s, clv_err *err) {
   const clv_service *v = s->service;
   for (uint32_t i = 0; i < v->n_devices; i++) {
     clv_account_options o = {.parent = v->devices[i].account,
-                             .owner_text = "this session on the device"};
+                             .owner_in_messages = "this session on the device"};
     CLV_TRY(clv_account_new(&o, &s->device_accounts[i], err));
   }
   return CLV_OK;

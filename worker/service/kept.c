@@ -102,7 +102,8 @@ static clv_code add_digest(call *c, clv_err *err) {
 
 static clv_code list_files(call *c, clv_err *err) {
   const clv_wire_kept_request *r = c->request;
-  CLV_TRY(clv_states_list(c->service->state_files, c->peer->uri, r->name, r->after, &c->list, err));
+  CLV_TRY(clv_states_list(c->service->state_files, c->peer->uri, r->name, r->after_name, &c->list,
+                          err));
   CLV_TRY(add_digest(c, err));
   CLV_TRY(clv_alloc(CLV_MAX(c->list.n, 1u), sizeof *c->files, &c->files, err));
   for (uint32_t i = 0; i < c->list.n; i++) c->files[i] = kept_file_to_wire(&c->list.files[i]);

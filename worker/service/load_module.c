@@ -42,8 +42,8 @@ static clv_code add_node(clv_graph *g, const clv_wire_load_request *r, uint32_t 
   for (uint32_t i = 0; i < w->n_inputs; i++) in[i] = (int)w->inputs[i];
   CLV_TRY(
       clv_graph_add(g, (clv_op)w->op, &attrs, w->name, w->layer, in, (int)w->n_inputs, &node, err));
-  g->nodes[node].key = r->keys[index];
-  g->nodes[node].recompute = w->recompute;
+  g->nodes[node].key = r->node_keys[index];
+  g->nodes[node].recompute_block = w->recompute_block;
   return CLV_OK;
 }
 
@@ -51,7 +51,7 @@ static clv_code add_node(clv_graph *g, const clv_wire_load_request *r, uint32_t 
 static clv_code add_ties(clv_graph *g, const clv_wire_load_request *r, clv_err *err) {
   for (uint32_t i = 0; i < r->n_ties; i++) {
     const clv_wire_tie *t = &r->ties[i];
-    CLV_TRY(clv_graph_tie(g, (int)t->node, t->owner, t->module, err));
+    CLV_TRY(clv_graph_tie_param(g, (int)t->node, t->owner_node, t->module, err));
   }
   return CLV_OK;
 }
@@ -66,7 +66,7 @@ static clv_code build_graph(const clv_wire_load_request *r, clv_graph **ret, clv
     return clv_fail(err, CLV_INVALID,
                     "a module has one output and a spec for each input (%u, %u of %u)",
                     r->graph.n_outputs, n_inputs, r->n_inputs);
-  g->output = (int)r->graph.outputs[0];
+  g->output_node = (int)r->graph.outputs[0];
   *ret = clv_steal(&g);
   return CLV_OK;
 }
@@ -114,8 +114,8 @@ static clv_code list_shared(const clv_wire_load_request *r, const char ***ret, u
                             clv_err *err) {
   CLV_TRY(clv_alloc(r->n_frozen, sizeof(char *), ret, err));
   for (uint32_t i = 0; i < r->n_frozen; i++)
-    if (!clv_lora_is_adapter(r->frozen[i]) &&
-        !clv_weights_is_fresh(r->frozen[i], r->fresh, r->n_fresh))
+    if (!clv_name_is_of_adapter(r->frozen[i]) &&
+        !clv_weights_is_newly_initialised(r->frozen[i], r->new_params, r->n_new_params))
       (*ret)[(*ret_n)++] = r->frozen[i];
   if (r->init != CLV_WIRE_INIT_ARTIFACT || !r->frozen_is_final) *ret_n = 0;
   return CLV_OK;
@@ -194,7 +194,7 @@ clv_code clv_load_make_module(const clv_wire_load_request *r, const clv_device *
                           .group0_is_frozen = r->freezes_rest,
                           .is_trainable = r->optimizer.kind != CLV_WIRE_OPT_NONE,
                           .has_no_revert = r->optimizer.final,
-                          .in_flight = r->in_flight,
+                          .in_flight = r->max_in_flight,
                           .frozen = r->frozen,
                           .n_frozen = r->n_frozen,
                           .shared_params = lent,
@@ -240,6 +240,7 @@ clv_code clv_load_describe_module(clv_module *module, const clv_cancel_hook *wai
   reply->memory_bytes = clv_module_bytes(module);
   reply->device = clv_module_device(module);
   reply->n_outputs = 1;
-  reply->outputs[0] = (clv_wire_spec){g->nodes[g->output].dtype, g->nodes[g->output].shape};
+  reply->outputs[0] =
+      (clv_wire_spec){g->nodes[g->output_node].dtype, g->nodes[g->output_node].shape};
   return describe_params(module, waiter, reply, err);
 }

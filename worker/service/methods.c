@@ -107,7 +107,7 @@ static clv_code on_open(void *user, const clv_rpc_peer *peer, const clv_iov *req
   CLV_AUTO(clv_wire_message_clear) clv_wire_open_request r = {0};
   CLV_TRY(clv_wire_open_request_decode(pieces_of(request), n, &r, err));
   clv_wire_open_reply out = {.incarnation = v->incarnation};
-  CLV_TRY(clv_session_open(v, peer->uri, &r, &out.granted, err));
+  CLV_TRY(clv_session_open(v, peer->uri, &r, &out.granted_limits, err));
   return clv_wire_open_reply_encode(&out, reply, err);
 }
 
@@ -141,7 +141,7 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
     return code;
   }
   const clv_log_source source = {peer->uri, "modules loaded",
-                                 (unsigned)s->settings->config->log.lines};
+                                 (unsigned)s->settings->config->log.lines_per_minute};
   clv_log_limited(CLV_LOG_INFO, "log", &source,
                   "session %s: module %u '%s' loaded, %u parameter%s, %llu bytes", s->name,
                   r.module, r.name, out.n_params, CLV_S(out.n_params),
@@ -155,7 +155,7 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
 static clv_code encode_fitting_sessions(clv_wire_status_reply *r, clv_bytes *reply, clv_err *err) {
   clv_code code = clv_wire_status_reply_encode(r, reply, err);
   while (code == CLV_EXHAUSTED && r->n_sessions) {
-    r->left_out += r->n_sessions - r->n_sessions / 2;
+    r->n_left_out += r->n_sessions - r->n_sessions / 2;
     r->n_sessions /= 2;
     code = clv_wire_status_reply_encode(r, reply, err);
   }
@@ -169,10 +169,11 @@ static clv_code on_status(void *user, const clv_rpc_peer *peer, const clv_iov *r
   CLV_AUTO(clv_wire_message_clear) clv_wire_status_request r = {0};
   CLV_AUTO(clv_service_snapshot_done) clv_service_snapshot now = {0};
   CLV_TRY(clv_wire_status_request_decode(pieces_of(request), n, &r, err));
-  CLV_TRY(clv_service_snapshot_take(v, peer->uri, r.all ? NULL : &r.session, &now, err));
+  CLV_TRY(clv_service_snapshot_take(v, peer->uri, r.all_sessions ? NULL : &r.session, &now, err));
   now.status.about.protocol =
       r.protocol < CLV_WIRE_PROTOCOL ? CLV_WIRE_PROTOCOL_MIN : CLV_WIRE_PROTOCOL;
-  if (!r.all && !now.status.n_sessions) return clv_fail(err, CLV_NOT_FOUND, "no such session");
+  if (!r.all_sessions && !now.status.n_sessions)
+    return clv_fail(err, CLV_NOT_FOUND, "no such session");
   return encode_fitting_sessions(&now.status, reply, err);
 }
 
@@ -191,13 +192,19 @@ static clv_code on_health(void *user, const clv_rpc_peer *peer, const clv_iov *r
 }
 
 const clv_rpc_unary clv_service_methods[] = {
-    {.method = CLV_METHOD_HELLO, .max_request = CLV_WIRE_UNARY_MAX, .handler = on_hello},
-    {.method = CLV_METHOD_OPEN_SESSION, .max_request = CLV_WIRE_UNARY_MAX, .handler = on_open},
-    {.method = CLV_METHOD_CLOSE_SESSION, .max_request = CLV_WIRE_UNARY_MAX, .handler = on_close},
-    {.method = CLV_METHOD_LOAD_MODULE, .max_request = CLV_WIRE_UNARY_MAX, .handler = on_load},
-    {.method = CLV_METHOD_STATUS, .max_request = CLV_WIRE_UNARY_MAX, .handler = on_status},
-    {.method = CLV_METHOD_KEPT, .max_request = CLV_WIRE_UNARY_MAX, .handler = clv_service_on_kept},
-    {.method = CLV_METHOD_HEALTH_CHECK, .max_request = 4096, .handler = on_health},
+    {.method = CLV_METHOD_HELLO, .max_request_bytes = CLV_WIRE_UNARY_MAX, .handler = on_hello},
+    {.method = CLV_METHOD_OPEN_SESSION,
+     .max_request_bytes = CLV_WIRE_UNARY_MAX,
+     .handler = on_open},
+    {.method = CLV_METHOD_CLOSE_SESSION,
+     .max_request_bytes = CLV_WIRE_UNARY_MAX,
+     .handler = on_close},
+    {.method = CLV_METHOD_LOAD_MODULE, .max_request_bytes = CLV_WIRE_UNARY_MAX, .handler = on_load},
+    {.method = CLV_METHOD_STATUS, .max_request_bytes = CLV_WIRE_UNARY_MAX, .handler = on_status},
+    {.method = CLV_METHOD_KEPT,
+     .max_request_bytes = CLV_WIRE_UNARY_MAX,
+     .handler = clv_service_on_kept},
+    {.method = CLV_METHOD_HEALTH_CHECK, .max_request_bytes = 4096, .handler = on_health},
 };
 const size_t clv_service_n_methods = CLV_COUNT(clv_service_methods);
 
@@ -245,7 +252,7 @@ clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char 
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(s);
   const clv_allow_spec *a = clv_settings_allowed(now, peer->uri);
   clv_err why;
-  if (clv_tls_revocation_check(&why) != CLV_OK) {
+  if (clv_tls_revocation_check_expiry(&why) != CLV_OK) {
     deny_call(s, peer->uri, method, why.text);
     return clv_fail(err, CLV_DENIED,
                     "this worker's revocation list (tls.crl) has expired: renew it and reload");

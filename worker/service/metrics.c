@@ -294,7 +294,7 @@ static void put_devices(clv_metrics_out *out, const void *numbers_of) {
 }
 
 static void put_device_peaks(clv_metrics_out *out, const void *numbers_of) {
-  put_by_device(out, numbers_of, clv_account_peak);
+  put_by_device(out, numbers_of, clv_account_peak_usage);
 }
 
 /* Writes the free memory as each device reports it, whichever process uses the rest. */

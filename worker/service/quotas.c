@@ -15,19 +15,20 @@ uint64_t clv_settings_memory(const clv_worker_settings *at) {
 }
 
 static clv_code new_total_account(clv_service *s, clv_err *err) {
-  clv_account_options o = {.owner_text = "all sessions of this worker",
-                           .key = {[CLV_QUOTA_BYTES] = "memory_limit"},
+  clv_account_options o = {.owner_in_messages = "all sessions of this worker",
+                           .limit_key = {[CLV_QUOTA_BYTES] = "memory_limit"},
                            .is_shared = true};
   return clv_account_new(&o, &s->total, err);
 }
 
 clv_code clv_service_new_identity_account(clv_service *s, clv_account **ret, clv_err *err) {
-  clv_account_options o = {.parent = s->total,
-                           .owner_text = "all sessions of this identity",
-                           .key = {[CLV_QUOTA_SESSIONS] = "limits.sessions or allow[].sessions",
-                                   [CLV_QUOTA_BYTES] = "allow[].bytes",
-                                   [CLV_QUOTA_TENSORS] = "allow[].tensors",
-                                   [CLV_QUOTA_CALLS] = "allow[].calls"}};
+  clv_account_options o = {
+      .parent = s->total,
+      .owner_in_messages = "all sessions of this identity",
+      .limit_key = {[CLV_QUOTA_SESSIONS] = "limits.sessions or allow[].sessions",
+                    [CLV_QUOTA_BYTES] = "allow[].bytes",
+                    [CLV_QUOTA_TENSORS] = "allow[].tensors",
+                    [CLV_QUOTA_CALLS] = "allow[].calls"}};
   return clv_account_new(&o, ret, err);
 }
 
@@ -50,13 +51,13 @@ void clv_service_set_quotas(clv_service *s) {
 clv_code clv_service_new_session_account(clv_session *s, clv_account **ret, clv_err *err) {
   const clv_worker_settings *at = s->settings;
   clv_account_options o = {.parent = s->member->account,
-                           .owner_text = "this session",
+                           .owner_in_messages = "this session",
                            .limit = {[CLV_QUOTA_BYTES] = at->limits.session_bytes,
                                      [CLV_QUOTA_TENSORS] = at->limits.tensors,
                                      [CLV_QUOTA_CALLS] = at->config->limits.calls},
-                           .key = {[CLV_QUOTA_BYTES] = "limits.session_bytes",
-                                   [CLV_QUOTA_TENSORS] = "limits.tensors",
-                                   [CLV_QUOTA_CALLS] = "limits.calls"}};
+                           .limit_key = {[CLV_QUOTA_BYTES] = "limits.session_bytes",
+                                         [CLV_QUOTA_TENSORS] = "limits.tensors",
+                                         [CLV_QUOTA_CALLS] = "limits.calls"}};
   return clv_account_new(&o, ret, err);
 }
 

@@ -56,7 +56,7 @@ static clv_code start_server(clv_service *s, clv_err *err) {
   const clv_worker_config *c = s->config;
   clv_rpc_server_options o = {.listen_address = c->listen,
                               .pem = s->pem,
-                              .limits = {.max_message = c->limits.message_bytes,
+                              .limits = {.max_message_bytes = c->limits.message_bytes,
                                          .peer_timeout_ms = (unsigned)c->limits.peer_timeout_ms},
                               .user = s,
                               .authorize = clv_service_authorize,
@@ -65,12 +65,12 @@ static clv_code start_server(clv_service *s, clv_err *err) {
                               .stream_methods = streams,
                               .n_stream_methods = CLV_COUNT(streams),
                               .on_stream = on_stream,
-                              .find_connection = clv_tls_accepted_connection,
+                              .find_connection = clv_tls_accepted_find_connection,
                               .on_call_delivered = clv_tls_accepted_on_call,
                               .on_message_delivered = clv_tls_accepted_on_message,
                               .memory_limit = clv_service_transport_memory(c),
                               .max_calls_per_peer = (unsigned)c->limits.concurrent_calls,
-                              .handshake_ms = (unsigned)c->limits.handshake_timeout_ms};
+                              .handshake_timeout_ms = (unsigned)c->limits.handshake_timeout_ms};
   return clv_rpc_server_new(s->runtime, &o, &s->server, err);
 }
 

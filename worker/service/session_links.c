@@ -65,8 +65,8 @@ void clv_session_abort(clv_session *s, clv_code code, const char *why, const cha
 static void on_peer_closed(void *user, clv_link *link, clv_code code, const char *text) {
   clv_session *s = user;
   char why[CLV_ERR_TEXT];
-  snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer(link), text);
-  clv_session_abort(s, code == CLV_OK ? CLV_UNAVAILABLE : code, why, clv_link_peer(link));
+  snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer_name(link), text);
+  clv_session_abort(s, code == CLV_OK ? CLV_UNAVAILABLE : code, why, clv_link_peer_name(link));
   clv_session_unref(s);
 }
 
@@ -75,7 +75,9 @@ static void on_peer_closed(void *user, clv_link *link, clv_code code, const char
  * cannot mend links. */
 static uint64_t link_lease_ms(const clv_session *s, uint32_t protocol) {
   uint64_t most_ms = (uint64_t)s->reference_lease_ms / 4 * 3;
-  return clv_wire_has_acks(protocol) ? CLV_MIN(s->settings->config->limits.lease_ms, most_ms) : 0;
+  return clv_wire_protocol_has_acks(protocol)
+             ? CLV_MIN(s->settings->config->limits.lease_ms, most_ms)
+             : 0;
 }
 
 /* Counts the links to other workers that are mending. Called by the link of the master. */
@@ -134,10 +136,10 @@ void clv_session_set_node_links(clv_session *s) {
   pass_peers_to_node(s);
 }
 
-/* Refuses a reconnecting ATTACH (`again`), because this session does not have the link that was
- * connected before. */
+/* Refuses a reconnecting ATTACH (connection_number > 0), because this session does not have the
+ * link that was connected before. */
 static clv_code check_first_attach(const clv_frame *f, clv_err *err) {
-  return f->attach.again ? clv_fail(err, CLV_NOT_FOUND, "no such session") : CLV_OK;
+  return f->attach.connection_number ? clv_fail(err, CLV_NOT_FOUND, "no such session") : CLV_OK;
 }
 
 static clv_code get_master_link(clv_session *s, const clv_frame *attach, clv_link **ret,
@@ -149,7 +151,7 @@ static clv_code get_master_link(clv_session *s, const clv_frame *attach, clv_lin
   CLV_TRY(check_first_attach(attach, err));
   clv_link_options o =
       make_link_options(s, "the master", s->send_credit, s->owner_protocol, on_master_closed);
-  o.events.count_mending = count_mending_peers;
+  o.events.count_mending_links = count_mending_peers;
   CLV_TRY(clv_link_new(&o, &s->master_link, err));
   clv_session_ref(s);
   clv_session_set_node_links(s);
@@ -212,15 +214,15 @@ void clv_session_tend_links(clv_session *s) {
   for (uint32_t i = 0; i < s->n_in; i++) links[n++] = clv_link_ref(s->in[i].link);
   pthread_mutex_unlock(&s->lock);
   for (uint32_t i = 0; i < n; i++) {
-    (void)clv_link_tend(links[i]);
+    (void)clv_link_redial_or_end(links[i]);
     clv_link_unref(links[i]);
   }
 }
 
 static clv_code call_hello(void *channel, const clv_bytes *request, clv_bytes *reply,
                            clv_err *err) {
-  return clv_rpc_call(channel, CLV_METHOD_HELLO, request->data, request->len, PEER_TIMEOUT_MS,
-                      reply, err);
+  return clv_rpc_call_unary(channel, CLV_METHOD_HELLO, request->data, request->len, PEER_TIMEOUT_MS,
+                            reply, err);
 }
 
 /* Sends Hello, which grants the peer its receive window before it attaches a link. */
@@ -231,7 +233,7 @@ static clv_code send_hello(clv_session *s, const clv_remote_spec *peer, const cl
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply h = {0};
   clv_rpc_channel_options o = {
-      .target = peer->address, .expected_uri = peer->identity, .pem = *pem};
+      .target_address = peer->address, .expected_uri = peer->identity, .pem = *pem};
   const clv_wire_about ours = {.limits = s->settings->limits,
                                .software = "cleave " CLV_VERSION,
                                .isa = clv_backend_isa(clv_service_backend(v)),
@@ -242,7 +244,7 @@ static clv_code send_hello(clv_session *s, const clv_remote_spec *peer, const cl
   CLV_TRY(clv_wire_hello_reply_decode(&(clv_piece){reply.data, reply.len}, 1, &h, err));
   CLV_TRY(clv_wire_limits_check(&h.about.limits, err));
   *ret_peer_timeout_ms =
-      clv_shorter_timeout(s->settings->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
+      clv_wire_shorter_timeout(s->settings->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
   *ret_protocol = h.about.protocol;
   return CLV_OK;
 }
@@ -261,13 +263,13 @@ static clv_code dial_peer_link(clv_session *s, const clv_remote_spec *peer, cons
                      .pem = *pem,
                      .read_pem = read_pem,
                      .pem_user = v,
-                     .limits = {.max_message = s->settings->limits.message_bytes},
-                     .session = s->id,
+                     .limits = {.max_message_bytes = s->settings->limits.message_bytes},
+                     .session_id = s->id,
                      .epoch = s->epoch,
-                     .owner = s->owner,
+                     .session_owner = s->owner,
                      .bulk_lanes = 4,
-                     .role = CLV_ATTACH_PEER,
-                     .timeout_ms = PEER_TIMEOUT_MS};
+                     .attach_role = CLV_ATTACH_PEER,
+                     .dial_timeout_ms = PEER_TIMEOUT_MS};
   CLV_TRY(send_hello(s, peer, pem, &d.limits.peer_timeout_ms, &protocol, err));
   /* 0: the frame ATTACHED sets the receive window */
   clv_link_options o = make_link_options(s, peer->name, 0, protocol, on_peer_closed);

@@ -36,7 +36,7 @@ void clv_session_unrefp(clv_session **s) {
 static void add_link_bytes(clv_link *link, clv_wire_close_reply *ret) {
   clv_link_counts c;
   if (!link) return;
-  clv_link_count(link, &c);
+  clv_link_get_counts(link, &c);
   ret->bytes_in += c.bytes_in;
   ret->bytes_out += c.bytes_out;
 }
@@ -122,7 +122,7 @@ void clv_session_close(clv_session *s, const char *reason) {
   pthread_mutex_unlock(&v->lock);
   close_links(s);
   const clv_log_source source = {s->owner, "sessions closed",
-                                 (unsigned)s->settings->config->log.lines};
+                                 (unsigned)s->settings->config->log.lines_per_minute};
   clv_log_limited(CLV_LOG_INFO, "audit", &source,
                   "close session=%s identity=%s reason=\"%s\" bytes_in=%llu bytes_out=%llu "
                   "forwards=%llu backwards=%llu",
@@ -274,7 +274,8 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
     return code;
   }
   *ret_granted = s->granted_limits;
-  const clv_log_source source = {uri, "sessions opened", (unsigned)s->settings->config->log.lines};
+  const clv_log_source source = {uri, "sessions opened",
+                                 (unsigned)s->settings->config->log.lines_per_minute};
   clv_log_limited(CLV_LOG_INFO, "audit", &source,
                   "open session=%s identity=%s attempt=%llu reason=\"%s\"", s->name, uri,
                   (unsigned long long)s->epoch,

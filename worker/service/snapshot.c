@@ -81,20 +81,20 @@ static clv_wire_link_status *find_or_add_row(clv_wire_session_status *s, const c
 /* Adds the outages of a link. The last one of the row is the last of its links. */
 static void add_outages(clv_wire_link_status *r, const clv_link_counts *c) {
   uint64_t age_ms = c->last_outage_age_ns / 1000000;
-  if (c->outages && (!r->outages || age_ms < r->last_outage_age_ms)) {
+  if (c->n_outages && (!r->outages || age_ms < r->last_outage_age_ms)) {
     r->last_outage_age_ms = age_ms;
     r->last_outage_ms = c->last_outage_ns / 1000000;
   }
-  r->outages += c->outages;
-  r->outage_ms = CLV_MAX(r->outage_ms, (c->outage_ns + 999999) / 1000000);
+  r->outages += c->n_outages;
+  r->outage_ms = CLV_MAX(r->outage_ms, (c->current_outage_ns + 999999) / 1000000);
 }
 
 static void add_link_counts(clv_wire_session_status *s, const held_link *h) {
   clv_wire_link_status *r = find_or_add_row(s, h->name);
   clv_link_counts c;
   clv_link_load l;
-  clv_link_count(h->link, &c);
-  clv_link_measure_load(h->link, &l);
+  clv_link_get_counts(h->link, &c);
+  clv_link_get_load(h->link, &l);
   r->bytes_in += c.bytes_in;
   r->bytes_out += c.bytes_out;
   r->round_trip_us = CLV_MAX(r->round_trip_us, c.round_trip_ns / 1000);
@@ -109,7 +109,7 @@ static void add_link_counts(clv_wire_session_status *s, const held_link *h) {
   r->sent_bytes += c.peer_received_bytes;
   r->sending_ns += c.peer_receiving_ns;
   r->measured_ns = CLV_MAX(r->measured_ns, c.peer_measured_ns);
-  r->awaits += c.n_node_waits;
+  r->n_awaits += c.n_node_waits;
   r->awaited_ns += c.node_wait_ns;
   add_outages(r, &c);
   s->bytes_in += c.bytes_in;
@@ -164,7 +164,7 @@ static void fill_session(clv_session *s, uint64_t now, module_texts *texts, clv_
   out->name = s->name;
   out->identity = s->owner;
   out->age_ms = now / 1000000u - s->opened_ms;
-  out->memory_bytes = clv_pool_bytes(s->pool);
+  out->memory_bytes = clv_pool_charged_bytes(s->pool);
   out->memory_limit = s->granted_limits.session_bytes;
   pthread_mutex_lock(&s->lock);
   clv_session_node *node = s->node;
@@ -209,7 +209,7 @@ static void collect_sessions(clv_service *v, const clv_allow_spec *viewer, const
     clv_session *s = v->sessions[i];
     if (!out->sees_all && strcmp(s->owner, uri) != 0) continue;
     out->open_sessions++;
-    out->memory_bytes += clv_pool_bytes(s->pool);
+    out->memory_bytes += clv_pool_charged_bytes(s->pool);
     if (only && memcmp(&s->id, only, sizeof *only) != 0) continue;
     m->held[m->n_held++] = clv_session_ref(s);
   }
@@ -298,8 +298,8 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv
   fill_worker(v, newest, at, out);
   fill_devices(v, now.memory, out);
   clv_rpc_server_count(v->server, &now.calls);
-  clv_tls_handshakes_count(true, &now.callers);
-  clv_tls_handshakes_count(false, &now.peers);
+  clv_tls_handshakes_get_counts(true, &now.callers);
+  clv_tls_handshakes_get_counts(false, &now.peers);
   if (out->sees_all)
     fill_process(v, newest, &now);
   else if (a)

@@ -188,7 +188,7 @@ clv_code clv_state_writer_add(clv_state_writer *w, const clv_session *s, clv_sta
   CLV_TRY(clv_alloc(1, sizeof *j, &j, err));
   j->save = save;
   j->writer = w;
-  j->log_lines = (unsigned)s->settings->config->log.lines;
+  j->log_lines = (unsigned)s->settings->config->log.lines_per_minute;
   snprintf(j->session, sizeof j->session, "%s", s->name);
   snprintf(j->owner, sizeof j->owner, "%s", s->owner);
   clv_states_claim(w->service->state_files, j->owner, save->name, &j->claim);

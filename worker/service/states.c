@@ -6,8 +6,8 @@
 
 static clv_code log_result(const clv_session *s, const char *verb, const char *name, clv_code code,
                            const clv_err *err) {
-  clv_service_log_state(verb, s->name, s->owner, name, (unsigned)s->settings->config->log.lines,
-                        code, err);
+  clv_service_log_state(verb, s->name, s->owner, name,
+                        (unsigned)s->settings->config->log.lines_per_minute, code, err);
   return code;
 }
 

@@ -18,7 +18,7 @@ size_t clv_edge_index(const clv_worker_config *c, const char *peer) {
 static void add_link_counts(clv_link *link, clv_edge_counts *edge) {
   clv_link_counts c;
   if (!link) return;
-  clv_link_count(link, &c);
+  clv_link_get_counts(link, &c);
   edge->in += c.bytes_in;
   edge->out += c.bytes_out;
   edge->messages_in += c.messages_in;

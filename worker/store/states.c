@@ -45,8 +45,8 @@ static clv_code put_items(const clv_state_save_request *r, clv_weights_writer *w
     CLV_TRY(clv_shape_bytes(&r->list[i].shape, r->list[i].dtype, &bytes, err));
     for (size_t at = 0; at < bytes; at += PIECE) {
       CLV_TRY(clv_cancel_hook_check(r->waiter, err));
-      CLV_TRY(clv_weights_put(w, i, at, (const char *)r->list[i].data + at,
-                              CLV_MIN(bytes - at, (size_t)PIECE), err));
+      CLV_TRY(clv_weights_writer_put(w, i, at, (const char *)r->list[i].data + at,
+                                     CLV_MIN(bytes - at, (size_t)PIECE), err));
     }
   }
   if (r->on_written) r->on_written(r->user);
@@ -57,19 +57,19 @@ static clv_code put_items(const clv_state_save_request *r, clv_weights_writer *w
 static clv_code write_file(const char *path, const clv_state_save_request *r,
                            clv_sha256 *ret_digest, uint64_t *ret_bytes, clv_err *err) {
   CLV_AUTO(clv_weights_writer_freep) clv_weights_writer *w = NULL;
-  CLV_TRY(clv_weights_begin(path, r->list, r->n, NULL, 0, &w, err));
+  CLV_TRY(clv_weights_writer_begin(path, r->list, r->n, NULL, 0, &w, err));
   CLV_TRY(clv_weights_writer_make_private(w, err));
   CLV_TRY(put_items(r, w, err));
-  CLV_TRY(clv_weights_sync(w, r->waiter, ret_digest, err));
+  CLV_TRY(clv_weights_writer_sync(w, r->waiter, ret_digest, err));
   CLV_TRY(clv_cancel_hook_check(r->waiter, err));
-  return clv_weights_publish(w, ret_bytes, err);
+  return clv_weights_writer_publish(w, ret_bytes, err);
 }
 
 static clv_code reserve(clv_states *s, const clv_state_save_request *r, clv_state_claim *c,
                         clv_bytes *ret_path, clv_err *err) {
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   uint64_t bytes;
-  CLV_TRY(clv_weights_size(r->list, r->n, &bytes, err));
+  CLV_TRY(clv_weights_file_size(r->list, r->n, &bytes, err));
   CLV_TRY(clv_state_folder_begin(&s->folders, c->identity, &o, err));
   CLV_TRY(clv_state_path(o.dir.data, c->name, ret_path, err));
   CLV_TRY(clv_state_reserve(s, &o, c, bytes, r->most, err));
@@ -127,7 +127,7 @@ clv_code clv_states_open_file(clv_states *s, const char *identity, const char *n
   CLV_TRY(begin(s, identity, name, waiter, &o, &path, err));
   clv_bytes_printf(&label, "file of state '%s'", name);
   if (label.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  clv_code code = clv_weights_open_as(path.data, label.data, max_bytes, ret, err);
+  clv_code code = clv_weights_open_labelled(path.data, label.data, max_bytes, ret, err);
   return code == CLV_NOT_FOUND ? clv_state_fail_missing(name, err) : code;
 }
 

@@ -20,7 +20,7 @@ struct clv_stored_artifact {
 void clv_stored_artifact_close(clv_stored_artifact *a) {
   if (!a) return;
   clv_weights_folder_close(a->folder);
-  clv_manifest_done(&a->manifest);
+  clv_manifest_clear(&a->manifest);
   free(a);
 }
 

@@ -31,24 +31,24 @@ static bool starts_like_number(const char *text) {
  * that it is not rounded to a FLOAT. */
 static bool read_number(const char *text, clv_attr_spec *attr) {
   attr->kind = CLV_ATTR_INT;
-  if (clv_text_to_i64(text, &attr->integer)) {
-    attr->number = (double)attr->integer;
+  if (clv_text_to_i64(text, &attr->int_value)) {
+    attr->float_value = (double)attr->int_value;
     return true;
   }
   attr->kind = CLV_ATTR_FLOAT;
-  return strpbrk(text, ".eE") && clv_text_to_double(text, &attr->number);
+  return strpbrk(text, ".eE") && clv_text_to_double(text, &attr->float_value);
 }
 
 static clv_code read_scalar(const clv_binder *b, const clv_yaml_node *node, const char *shown,
                             clv_attr_spec *attr, clv_err *err) {
   if (clv_yaml_node_is_null(node)) return fail_bad_value(b, node, shown, err);
   bool yes = strcmp(node->text, "true") == 0;
-  if (node->plain && (yes || strcmp(node->text, "false") == 0)) {
+  if (node->is_plain && (yes || strcmp(node->text, "false") == 0)) {
     attr->kind = CLV_ATTR_BOOL;
-    attr->flag = yes;
+    attr->bool_value = yes;
     return CLV_OK;
   }
-  if (node->plain && starts_like_number(node->text))
+  if (node->is_plain && starts_like_number(node->text))
     return read_number(node->text, attr) ? CLV_OK : fail_bad_value(b, node, shown, err);
   attr->kind = CLV_ATTR_TEXT;
   return clv_strdup(node->text, &attr->text, err);
@@ -61,8 +61,8 @@ static clv_code read_ints(const clv_binder *b, const clv_yaml_node *node, const 
   CLV_TRY(clv_alloc(node->n, sizeof(int64_t), &attr->ints, err));
   attr->n_ints = node->n;
   for (size_t i = 0; i < node->n; i++) {
-    const clv_yaml_node *item = node->items[i];
-    if (item->kind != CLV_YAML_SCALAR || !item->plain ||
+    const clv_yaml_node *item = node->children[i];
+    if (item->kind != CLV_YAML_SCALAR || !item->is_plain ||
         !clv_text_to_i64(item->text, &attr->ints[i]))
       return clv_yaml_source_fail(b->source, item->pos, err,
                                   "'%s%s' must be a list of whole numbers", shown, node->key);
@@ -80,7 +80,7 @@ static clv_code read_attr(const clv_binder *b, const clv_yaml_node *node, const 
   if (!clv_format_matches(CLV_FORMAT_WORD, node->key))
     return clv_yaml_source_fail(
         b->source, node->key_pos, err, "'%s%s' is no attribute: a name is %s", shown,
-        clv_text_for_message(node->key, cut_name), clv_format_noun(CLV_FORMAT_WORD));
+        clv_text_for_message(node->key, cut_name), clv_format_description(CLV_FORMAT_WORD));
   attr->pos = node->key_pos;
   CLV_TRY(clv_strdup(node->key, &attr->key, err));
   if (node->kind == CLV_YAML_SCALAR) return read_scalar(b, node, shown, attr, err);
@@ -92,13 +92,13 @@ clv_code clv_attrs_bind(const clv_binder *b, const clv_yaml_node *map, const cha
                         const char *shown, clv_attr_spec **ret_attrs, size_t *ret_n, clv_err *err) {
   size_t n = 0, used = 0;
   for (size_t i = 0; i < map->n; i++)
-    n += !clv_schema_has_key(b->schema, prefix, map->items[i]->key);
+    n += !clv_schema_has_key(b->schema, prefix, map->children[i]->key);
   if (n == 0) return CLV_OK;
   CLV_TRY(clv_alloc(n, sizeof(clv_attr_spec), ret_attrs, err));
   *ret_n = n;
   for (size_t i = 0; i < map->n; i++)
-    if (!clv_schema_has_key(b->schema, prefix, map->items[i]->key))
-      CLV_TRY(read_attr(b, map->items[i], shown, &(*ret_attrs)[used++], err));
+    if (!clv_schema_has_key(b->schema, prefix, map->children[i]->key))
+      CLV_TRY(read_attr(b, map->children[i], shown, &(*ret_attrs)[used++], err));
   return CLV_OK;
 }
 

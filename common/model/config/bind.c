@@ -14,15 +14,15 @@
 typedef struct binding {
   const clv_row *row;
   const clv_yaml_node *node;
-  const char *path; /* path of the key for messages, "stages.1.threads" */
-  char *base;       /* struct that contains the field */
-  char *at;         /* address of the field: base + row->offset */
+  const char *path;  /* path of the key for messages, "stages.1.threads" */
+  char *struct_base; /* struct that contains the field */
+  char *at;          /* address of the field: struct_base + row->offset */
 } binding;
 
 static clv_code bind_map(const clv_binder *b, const clv_yaml_node *map, const char *prefix,
                          const char *shown, void *base, clv_err *err);
 
-static void *field_at(const binding *s, size_t offset) { return s->base + offset; }
+static void *address_of_field(const binding *s, size_t offset) { return s->struct_base + offset; }
 
 static clv_code fail_mismatch(const clv_binder *b, const binding *s, clv_err *err) {
   char expected[256], shown[CLV_MESSAGE_TEXT_MAX], got[CLV_MESSAGE_TEXT_MAX + 4];
@@ -31,7 +31,7 @@ static clv_code fail_mismatch(const clv_binder *b, const binding *s, clv_err *er
   if (clv_yaml_node_is_null(s->node))
     snprintf(got, sizeof got, "nothing");
   else if (s->node->kind == CLV_YAML_SCALAR)
-    snprintf(got, sizeof got, s->node->plain ? "'%s'" : "the text '%s'",
+    snprintf(got, sizeof got, s->node->is_plain ? "'%s'" : "the text '%s'",
              clv_text_for_message(s->node->text, shown));
   else
     snprintf(got, sizeof got, s->node->kind == CLV_YAML_LIST ? "a list" : "a mapping");
@@ -42,7 +42,7 @@ static clv_code fail_mismatch(const clv_binder *b, const binding *s, clv_err *er
 /* ---- single values --------------------------------------------------------------------------- */
 
 static bool is_plain_scalar(const binding *s) {
-  return s->node->kind == CLV_YAML_SCALAR && s->node->plain && !clv_yaml_node_is_null(s->node);
+  return s->node->kind == CLV_YAML_SCALAR && s->node->is_plain && !clv_yaml_node_is_null(s->node);
 }
 
 static bool is_text_scalar(const binding *s) {
@@ -57,7 +57,7 @@ static clv_code bind_bool(const clv_binder *b, const binding *s, clv_err *err) {
   return CLV_OK;
 }
 
-static bool read_word_for_number(const binding *s, uint64_t *ret) {
+static bool read_word_as_number(const binding *s, uint64_t *ret) {
   const char *const *names = clv_row_allows_names(s->row) ? s->row->names : NULL;
   for (uint64_t i = 0; names && names[i]; i++) {
     if (strcmp(names[i], s->node->text) != 0) continue;
@@ -77,7 +77,7 @@ static clv_code bind_whole_number(const clv_binder *b, const binding *s, clv_err
                                                      : clv_text_to_duration;
   if (!(s->row->kind == CLV_ROW_INT ? is_plain_scalar(s) : is_text_scalar(s)))
     return fail_mismatch(b, s, err);
-  if (read_word_for_number(s, (uint64_t *)s->at)) return CLV_OK;
+  if (read_word_as_number(s, (uint64_t *)s->at)) return CLV_OK;
   if (!read(s->node->text, &value)) return fail_mismatch(b, s, err);
   if (value < s->row->min || value > s->row->max) return fail_mismatch(b, s, err);
   *(uint64_t *)s->at = value;
@@ -182,13 +182,14 @@ static bool read_range_end(const char *text, size_t len, uint64_t *number, char 
 }
 
 bool clv_layer_range_read(const char *text, clv_layer_range *ret) {
-  clv_layer_range r = {.given = true};
+  clv_layer_range r = {.is_given = true};
   const char *dots = strstr(text, "..");
   const char *last = dots ? dots + 2 : text;
-  if (!read_range_end(text, dots ? (size_t)(dots - text) : strlen(text), &r.first, r.first_name) ||
-      !read_range_end(last, strlen(last), &r.last, r.last_name))
+  if (!read_range_end(text, dots ? (size_t)(dots - text) : strlen(text), &r.first,
+                      r.first_layer_name) ||
+      !read_range_end(last, strlen(last), &r.last, r.last_layer_name))
     return false;
-  bool numbers = !r.first_name[0] && !r.last_name[0];
+  bool numbers = !r.first_layer_name[0] && !r.last_layer_name[0];
   if (numbers && (!dots || r.first > r.last)) return false;
   *ret = r;
   return true;
@@ -202,7 +203,7 @@ static clv_code bind_range(const clv_binder *b, const binding *s, clv_err *err) 
 
 /* ---- several values -------------------------------------------------------------------------- */
 
-static clv_code check_count(const clv_binder *b, const binding *s, clv_err *err) {
+static clv_code check_entry_count(const clv_binder *b, const binding *s, clv_err *err) {
   size_t n = s->node->n;
   bool wrong = s->node->kind != (s->row->kind == CLV_ROW_MAP ? CLV_YAML_MAP : CLV_YAML_LIST);
   if (wrong) return fail_mismatch(b, s, err);
@@ -219,7 +220,7 @@ static clv_code check_count(const clv_binder *b, const binding *s, clv_err *err)
 
 /* Checks one entry of a list of texts: it must be one of the row's names or, if the row has none,
  * match the row's format. */
-static clv_code check_item(const clv_binder *b, const binding *item, clv_err *err) {
+static clv_code check_list_text(const clv_binder *b, const binding *item, clv_err *err) {
   int index;
   clv_row each = *item->row;
   binding alone = *item;
@@ -232,11 +233,11 @@ static clv_code check_item(const clv_binder *b, const binding *item, clv_err *er
 
 static clv_code bind_texts(const clv_binder *b, const binding *s, clv_err *err) {
   clv_text_list *list = (clv_text_list *)(void *)s->at;
-  CLV_TRY(check_count(b, s, err));
+  CLV_TRY(check_entry_count(b, s, err));
   for (size_t i = 0; i < s->node->n; i++) {
     binding item = *s;
-    item.node = s->node->items[i];
-    CLV_TRY(check_item(b, &item, err));
+    item.node = s->node->children[i];
+    CLV_TRY(check_list_text(b, &item, err));
     CLV_TRY(clv_text_list_add(list, item.node->text, err));
   }
   return CLV_OK;
@@ -244,13 +245,13 @@ static clv_code bind_texts(const clv_binder *b, const binding *s, clv_err *err) 
 
 static clv_code bind_numbers(const clv_binder *b, const binding *s, clv_err *err) {
   clv_number_list *list = (clv_number_list *)(void *)s->at;
-  CLV_TRY(check_count(b, s, err));
+  CLV_TRY(check_entry_count(b, s, err));
   if (s->node->n == 0) return CLV_OK;
   CLV_TRY(clv_alloc(s->node->n, sizeof(double), &list->items, err));
   list->n = s->node->n;
   for (size_t i = 0; i < list->n; i++) {
     binding item = *s;
-    item.node = s->node->items[i];
+    item.node = s->node->children[i];
     if (!read_number(&item, &list->items[i])) return fail_mismatch(b, &item, err);
   }
   return CLV_OK;
@@ -259,15 +260,15 @@ static clv_code bind_numbers(const clv_binder *b, const binding *s, clv_err *err
 static clv_code bind_section(const clv_binder *b, const binding *s, clv_err *err) {
   char inner_prefix[CLV_PATH_MAX], shown[CLV_PATH_MAX];
   if (s->node && s->node->kind != CLV_YAML_MAP) return fail_mismatch(b, s, err);
-  clv_row_inner_prefix(s->row, inner_prefix);
+  clv_row_write_inner_prefix(s->row, inner_prefix);
   snprintf(shown, sizeof shown, "%s.", s->path);
-  return bind_map(b, s->node, inner_prefix, shown, s->base, err);
+  return bind_map(b, s->node, inner_prefix, shown, s->struct_base, err);
 }
 
 static clv_code fail_no_mapping(const clv_binder *b, const binding *s, const clv_yaml_node *node,
                                 const char *shown, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes example = {0};
-  clv_row_inner_example(b->schema, s->row, &example);
+  clv_row_write_inner_example(b->schema, s->row, &example);
   return clv_yaml_source_fail(b->source, node->pos, err,
                               "'%s' must be a mapping of keys, such as `%s`", shown,
                               example.failed ? "..." : example.data);
@@ -278,13 +279,13 @@ static clv_code fail_no_mapping(const clv_binder *b, const binding *s, const clv
 static clv_code bind_entry(const clv_binder *b, const binding *s, size_t i, char *entry,
                            clv_err *err) {
   char inner_prefix[CLV_PATH_MAX], shown[CLV_PATH_MAX], key[CLV_MESSAGE_TEXT_MAX];
-  const clv_yaml_node *node = s->node->items[i];
+  const clv_yaml_node *node = s->node->children[i];
   *(clv_config_pos *)(void *)entry = node->key ? node->key_pos : node->pos;
   if (s->row->kind == CLV_ROW_MAP) {
     if (!clv_format_matches(s->row->format, node->key))
       return clv_yaml_source_fail(b->source, node->key_pos, err, "'%s.%s' must have %s", s->path,
                                   clv_text_for_message(node->key, key),
-                                  clv_format_noun(s->row->format));
+                                  clv_format_description(s->row->format));
     CLV_TRY(clv_strdup(node->key, (char **)(void *)(entry + sizeof(clv_config_pos)), err));
     snprintf(shown, sizeof shown, "%s.%s", s->path, node->key);
   } else {
@@ -293,25 +294,25 @@ static clv_code bind_entry(const clv_binder *b, const binding *s, size_t i, char
   if (node->kind != CLV_YAML_MAP) return fail_no_mapping(b, s, node, shown, err);
   size_t n = strlen(shown);
   snprintf(shown + n, sizeof shown - n, ".");
-  clv_row_inner_prefix(s->row, inner_prefix);
+  clv_row_write_inner_prefix(s->row, inner_prefix);
   return bind_map(b, node, inner_prefix, shown, entry, err);
 }
 
 static clv_code bind_entries(const clv_binder *b, const binding *s, clv_err *err) {
   char *entries = NULL;
-  CLV_TRY(check_count(b, s, err));
+  CLV_TRY(check_entry_count(b, s, err));
   if (s->node->n == 0) return CLV_OK;
   CLV_TRY(clv_alloc(s->node->n, s->row->entry_bytes, &entries, err));
   *(char **)(void *)s->at = entries;
-  *(size_t *)field_at(s, s->row->count) = s->node->n;
+  *(size_t *)address_of_field(s, s->row->count) = s->node->n;
   for (size_t i = 0; i < s->node->n; i++)
     CLV_TRY(bind_entry(b, s, i, entries + i * s->row->entry_bytes, err));
   return CLV_OK;
 }
 
-typedef clv_code bind_fn(const clv_binder *, const binding *, clv_err *);
+typedef clv_code bind_function(const clv_binder *, const binding *, clv_err *);
 
-static bind_fn *const binders[CLV_ROW_KINDS] = {
+static bind_function *const binders[CLV_ROW_KINDS] = {
     [CLV_ROW_SECTION] = bind_section,
     [CLV_ROW_BOOL] = bind_bool,
     [CLV_ROW_INT] = bind_whole_number,
@@ -390,8 +391,8 @@ static clv_code check_keys(const clv_binder *b, const clv_yaml_node *map, const 
                            const char *shown, clv_err *err) {
   if (has_attrs_row(b->schema, prefix)) return CLV_OK;
   for (size_t i = 0; i < map->n; i++)
-    if (!clv_schema_has_key(b->schema, prefix, map->items[i]->key))
-      return fail_unknown_key(b, map->items[i], prefix, shown, err);
+    if (!clv_schema_has_key(b->schema, prefix, map->children[i]->key))
+      return fail_unknown_key(b, map->children[i], prefix, shown, err);
   return CLV_OK;
 }
 
@@ -420,14 +421,14 @@ static bool is_bound_by_twin_row(const clv_schema *schema, const clv_row *row,
 static clv_code fail_missing_key(const clv_binder *b, const clv_row *row, const clv_yaml_node *map,
                                  const char *path, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes example = {0};
-  clv_row_example(b->schema, row, &example);
+  clv_row_write_example(b->schema, row, &example);
   return clv_yaml_source_fail(b->source, map->key ? map->key_pos : map->pos, err,
                               "missing key '%s': %s For example: `%s`", path, row->doc,
                               example.failed ? "..." : example.data);
 }
 
 /* Returns the number of the override that set `node`; 0: the file set it. */
-static uint32_t override_number(const clv_yaml_node *node) {
+static uint32_t number_of_override(const clv_yaml_node *node) {
   return node->pos.line ? 0 : node->pos.column;
 }
 
@@ -439,8 +440,8 @@ static clv_code find_entry(const clv_binder *b, const clv_row *row, const clv_ya
                            clv_err *err) {
   const clv_yaml_node *now = clv_yaml_node_find(map, key);
   const clv_yaml_node *old = row->old_name ? clv_yaml_node_find(map, row->old_name) : NULL;
-  *ret = !old || (now && override_number(now) > override_number(old)) ? now : old;
-  if (!now || !old || override_number(now) != override_number(old)) return CLV_OK;
+  *ret = !old || (now && number_of_override(now) > number_of_override(old)) ? now : old;
+  if (!now || !old || number_of_override(now) != number_of_override(old)) return CLV_OK;
   return clv_yaml_source_fail(b->source, old->key_pos, err,
                               "'%s' is given twice: '%s' is its old name, remove it", path,
                               row->old_name);
@@ -453,13 +454,14 @@ static clv_code bind_row(const clv_binder *b, const clv_row *row, const clv_yaml
   const clv_yaml_node *node = NULL;
   snprintf(path, sizeof path, "%s%s", shown, key);
   if (map) CLV_TRY(find_entry(b, row, map, key, path, &node, err));
-  binding s = {.row = row, .node = node, .path = path, .base = base, .at = base + row->offset};
+  binding s = {
+      .row = row, .node = node, .path = path, .struct_base = base, .at = base + row->offset};
   if (is_bound_by_twin_row(b->schema, row, node)) return CLV_OK;
   if (!node && map && row->required) return fail_missing_key(b, row, map, path, err);
   if (!node) return bind_default(b, &s, err);
   if (row->pos) {
     bool by_key = node->kind != CLV_YAML_SCALAR && node->key;
-    *(clv_config_pos *)field_at(&s, row->pos) = by_key ? node->key_pos : node->pos;
+    *(clv_config_pos *)address_of_field(&s, row->pos) = by_key ? node->key_pos : node->pos;
   }
   return binders[row->kind](b, &s, err);
 }
@@ -500,7 +502,7 @@ static void free_entries(const clv_schema *schema, const clv_row *row, char *bas
   char inner_prefix[CLV_PATH_MAX];
   char *entries = *(char **)(void *)(base + row->offset);
   size_t n = *(size_t *)(void *)(base + row->count);
-  clv_row_inner_prefix(row, inner_prefix);
+  clv_row_write_inner_prefix(row, inner_prefix);
   for (size_t i = 0; i < n; i++) {
     char *entry = entries + i * row->entry_bytes;
     if (row->kind == CLV_ROW_MAP) free(*(char **)(void *)(entry + sizeof(clv_config_pos)));
@@ -513,13 +515,13 @@ static void free_field(const clv_schema *schema, const clv_row *row, char *base)
   char inner_prefix[CLV_PATH_MAX];
   void *at = base + row->offset;
   if (row->kind == CLV_ROW_TEXT || row->kind == CLV_ROW_PATH) free(*(char **)at);
-  if (row->kind == CLV_ROW_TEXTS) clv_text_list_done(at);
+  if (row->kind == CLV_ROW_TEXTS) clv_text_list_clear(at);
   if (row->kind == CLV_ROW_NUMBERS) free(((clv_number_list *)at)->items);
   if (row->kind == CLV_ROW_LIST || row->kind == CLV_ROW_MAP) free_entries(schema, row, base);
   if (row->kind == CLV_ROW_ATTRS)
     clv_attrs_free(*(clv_attr_spec **)at, *(size_t *)(void *)(base + row->count));
   if (row->kind == CLV_ROW_SECTION) {
-    clv_row_inner_prefix(row, inner_prefix);
+    clv_row_write_inner_prefix(row, inner_prefix);
     free_fields(schema, inner_prefix, base);
   }
 }

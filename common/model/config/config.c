@@ -25,7 +25,7 @@ clv_code clv_config_build(const clv_schema *schema, const clv_yaml_source *sourc
                           void *config, clv_err *err) {
   CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *root = NULL;
   CLV_AUTO(clv_freep) char *folder = NULL;
-  CLV_TRY(clv_path_folder(source->file, &folder, err));
+  CLV_TRY(clv_path_folder_of_file(source->file, &folder, err));
   CLV_TRY(clv_yaml_read(source, text, len, 0, &root, err));
   CLV_TRY(clv_overrides_apply(source, over, applied, root, err));
   clv_binder binder = {.schema = schema,
@@ -35,56 +35,57 @@ clv_code clv_config_build(const clv_schema *schema, const clv_yaml_source *sourc
   return clv_schema_bind(&binder, root, config, err);
 }
 
-static const clv_schema *schema_of(clv_config_kind kind) {
+static const clv_schema *schema_of_kind(clv_config_kind kind) {
   if (kind == CLV_CONFIG_POLICY) return clv_policy_schema();
   return kind == CLV_CONFIG_SESSION ? clv_session_schema() : clv_worker_schema();
 }
 
-static clv_code check_text_complete(const clv_bytes *text, clv_err *err) {
+static clv_code check_memory_sufficed(const clv_bytes *text, clv_err *err) {
   return text->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for a config's text") : CLV_OK;
 }
 
-clv_code clv_config_example(clv_config_kind kind, clv_bytes *ret, clv_err *err) {
-  clv_schema_example(schema_of(kind), ret);
-  return check_text_complete(ret, err);
+clv_code clv_config_write_example(clv_config_kind kind, clv_bytes *ret, clv_err *err) {
+  clv_schema_write_example(schema_of_kind(kind), ret);
+  return check_memory_sufficed(ret, err);
 }
 
-clv_code clv_config_schema_json(clv_config_kind kind, clv_bytes *ret, clv_err *err) {
-  clv_schema_json(schema_of(kind), ret);
-  return check_text_complete(ret, err);
+clv_code clv_config_write_json_schema(clv_config_kind kind, clv_bytes *ret, clv_err *err) {
+  clv_schema_write_json_schema(schema_of_kind(kind), ret);
+  return check_memory_sufficed(ret, err);
 }
 
-clv_code clv_config_man(clv_config_kind kind, clv_bytes *ret, clv_err *err) {
-  clv_schema_man(schema_of(kind), ret);
-  return check_text_complete(ret, err);
+clv_code clv_config_write_man_page(clv_config_kind kind, clv_bytes *ret, clv_err *err) {
+  clv_schema_write_man_page(schema_of_kind(kind), ret);
+  return check_memory_sufficed(ret, err);
 }
 
-void clv_config_keys(clv_config_kind kind, clv_bytes *ret) {
-  clv_schema_keys(schema_of(kind), ret);
+void clv_config_write_completions(clv_config_kind kind, clv_bytes *ret) {
+  clv_schema_write_completions(schema_of_kind(kind), ret);
 }
 
 clv_code clv_session_config_write(const clv_session_config *config, clv_bytes *ret, clv_err *err) {
   clv_schema_write(clv_session_schema(), config, ret);
-  return check_text_complete(ret, err);
+  return check_memory_sufficed(ret, err);
 }
 
 clv_code clv_session_config_write_public(const clv_session_config *config, clv_bytes *ret,
                                          clv_err *err) {
   clv_schema_write_public(clv_session_schema(), config, ret);
-  return check_text_complete(ret, err);
+  return check_memory_sufficed(ret, err);
 }
 
-clv_code clv_session_config_list(const clv_session_config *config, clv_bytes *ret, clv_err *err) {
-  clv_schema_list(clv_session_schema(), config, ret);
-  return check_text_complete(ret, err);
+clv_code clv_session_config_write_lines(const clv_session_config *config, clv_bytes *ret,
+                                        clv_err *err) {
+  clv_schema_write_lines(clv_session_schema(), config, ret);
+  return check_memory_sufficed(ret, err);
 }
 
 clv_code clv_worker_config_write(const clv_worker_config *config, clv_bytes *ret, clv_err *err) {
   clv_schema_write(clv_worker_schema(), config, ret);
-  return check_text_complete(ret, err);
+  return check_memory_sufficed(ret, err);
 }
 
 clv_code clv_policy_config_write(const clv_policy_config *config, clv_bytes *ret, clv_err *err) {
   clv_schema_write(clv_policy_schema(), config, ret);
-  return check_text_complete(ret, err);
+  return check_memory_sufficed(ret, err);
 }

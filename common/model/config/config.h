@@ -28,8 +28,9 @@
 extern "C" {
 #endif
 
-/* Position of a value: line and column in the file, from 1. Line 0: override number `column`, from
- * 1. {0, 0}: no position (a default). */
+/* Position of a value: line and column in the file, both from 1. If line is 0, `column` is the
+ * number of the override that gives the value, from 1. {0, 0}: no position, because the value is
+ * a default. */
 typedef struct clv_config_pos {
   uint32_t line, column;
 } clv_config_pos;
@@ -72,11 +73,11 @@ typedef struct clv_attr_spec {
   clv_config_pos pos; /* position of the key */
   char *key;
   clv_attr_kind kind;
-  int64_t integer; /* value of kind INT */
-  double number;   /* value of kind FLOAT or INT */
-  bool flag;       /* value of kind BOOL */
-  char *text;      /* value of kind TEXT; NULL: another kind */
-  size_t n_ints;   /* length of `ints`, the value of kind INTS */
+  int64_t int_value;  /* value of kind INT */
+  double float_value; /* value of kind FLOAT or INT */
+  bool bool_value;    /* value of kind BOOL */
+  char *text;         /* value of kind TEXT; NULL: another kind */
+  size_t n_ints;      /* length of `ints`, the value of kind INTS */
   int64_t *ints;
 } clv_attr_spec;
 
@@ -107,10 +108,10 @@ enum { CLV_LAYER_NAME_MAX = 64 };
 /* Range "first..last" of layers, both included. Each end is a layer's number, or the name of a
  * layer or block. A single name stands for both ends. */
 typedef struct clv_layer_range {
-  bool given;
+  bool is_given;
   uint64_t first, last;
   /* "": the end is given by number */
-  char first_name[CLV_LAYER_NAME_MAX], last_name[CLV_LAYER_NAME_MAX];
+  char first_layer_name[CLV_LAYER_NAME_MAX], last_layer_name[CLV_LAYER_NAME_MAX];
 } clv_layer_range;
 
 /* Parses a range such as "4..9" or "block.0..block.3", or a single name. Returns false if the text
@@ -185,9 +186,9 @@ typedef enum clv_arch {
   CLV_ARCH_RESNET50,
 } clv_arch;
 
-/* The word that may stand for the section `recovery`. */
+/* Value of `recovery: on` and `recovery: off`, words that may stand in place of the section. */
 typedef enum clv_recovery_switch {
-  CLV_RECOVERY_ON, /* the section's numbers count */
+  CLV_RECOVERY_ON, /* the numbers of the section apply */
   CLV_RECOVERY_OFF /* the loss of a worker ends the run */
 } clv_recovery_switch;
 
@@ -229,7 +230,7 @@ typedef struct clv_remote_spec {
   /* Session only: workers that take the place of this one if it is lost, in this order. */
   clv_config_pos spares_pos;
   clv_text_list spares;
-  size_t in_use; /* worker that computes the stages now. 0: this one; k: spares.items[k - 1] */
+  size_t spare_in_use; /* who computes the stages now; 0: this worker; k: spares.items[k - 1] */
 } clv_remote_spec;
 
 typedef struct clv_lora_config {
@@ -238,7 +239,7 @@ typedef struct clv_lora_config {
   clv_text_list train;   /* submodules that are trained completely, without adapters */
   uint64_t r;
   double alpha, dropout;
-  clv_compute base; /* type in which the frozen weights of linear layers are stored */
+  clv_compute base_type; /* type in which the frozen weights of linear layers are stored */
   bool rslora;
   char *from; /* folder of an adapter in peft's format that has the initial values; NULL: none */
 } clv_lora_config;
@@ -296,7 +297,7 @@ typedef struct clv_data_config {
   clv_text_list inputs;
   /* share of the training set that is held back for validation, 0..0.5 */
   double validation_fraction;
-  clv_split_by validation_by, limit_by; /* limit_by is never CLV_BY_GROUP */
+  clv_split_by validation_split_by, limit_chosen_by; /* limit_chosen_by is never CLV_BY_GROUP */
   /* for CLV_BY_GROUP: column of the text table, or file with the group of each record */
   char *validation_group;
   /* one value per channel, both lists of equal length; n = 0: no normalisation */
@@ -321,7 +322,7 @@ typedef struct clv_data_config {
   } text;
   struct {
     clv_config_pos pos;
-    clv_label_unit labels_of;
+    clv_label_unit label_unit;
     /* names of the classes in the order of their numbers; n = 0: all names in the data, sorted */
     clv_text_list labels;
     uint64_t max_tokens, stride, seconds, memory_mib;
@@ -337,7 +338,7 @@ typedef struct clv_data_config {
 } clv_data_config;
 
 /* Returns the number of inputs of a record. */
-size_t clv_data_inputs(const clv_data_config *d);
+size_t clv_data_n_inputs(const clv_data_config *d);
 
 /* NOT_GIVEN, then the values in the order of clv_hf_head (hf.h). */
 typedef enum clv_head_choice {
@@ -388,13 +389,13 @@ typedef struct clv_lr_config {
   bool from_zero;
 } clv_lr_config;
 
-/* Seed of all random numbers. given: the file has the seed. drawn: the file has none, so the run
- * has drawn and stored one. guessable: the seed is given and below 2^64, so that a worker that has
- * a key derived from it can find it by trying all such seeds, and then knows the initial values of
- * every layer. */
+/* Seed of all random numbers. is_given: the file has the seed. is_drawn: the file has none, so the
+ * run has drawn and stored one. is_guessable: the seed is given and below 2^64, so that a worker
+ * that has a key derived from it can find it by trying all such seeds, and then knows the initial
+ * values of every layer. */
 typedef struct clv_seed {
   clv_key key;
-  bool given, guessable, drawn;
+  bool is_given, is_guessable, is_drawn;
 } clv_seed;
 
 /* Parses a seed: 32 hexadecimal digits, or a decimal number below 2^64, which makes a guessable
@@ -403,8 +404,8 @@ bool clv_seed_parse(const char *text, clv_seed *ret);
 
 /* Identity of one attempt of a run. Loading a session file leaves it zero; the run sets it. */
 typedef struct clv_attempt {
-  uint8_t session[16];
-  uint64_t epoch; /* number of the attempt, from 1; 0: not an attempt of a run */
+  uint8_t session_id[16];
+  uint64_t attempt_number; /* number of the attempt, from 1; 0: not an attempt of a run */
   clv_sha256 config_digest;
 } clv_attempt;
 
@@ -417,8 +418,8 @@ typedef struct clv_train_config {
   bool shuffle, drop_last;
   clv_optimizer_config optimizer;
   clv_lr_config schedule;
-  /* parts of a batch that pass one after another before a step; 1: pipeline.micro_batches alone
-   * divides the batch */
+  /* number of parts into which a batch is cut and which are computed one after another before a
+   * step (gradient accumulation); 1: only pipeline.micro_batches divides the batch */
   uint64_t accumulate;
   double clip_grad_norm; /* 0: no clipping */
   clv_text_list freeze;  /* glob patterns of parameter names */
@@ -497,9 +498,11 @@ typedef struct clv_session_config {
   struct {
     clv_config_pos pos;
     clv_recovery_switch use;
-    uint64_t attempts;                  /* recoveries in a row without a newer checkpoint */
-    uint64_t wait_ms, give_up_after_ms; /* longest pause between two tries; time for all tries */
-    uint64_t replace_after_ms;          /* time for all tries with the same workers */
+    uint64_t attempts; /* maximum number of recoveries in a row without a newer checkpoint */
+    /* longest pause between two tries; time for all tries together */
+    uint64_t wait_ms, give_up_after_ms;
+    /* time from a loss after which a spare takes the place of a worker that cannot be reached */
+    uint64_t replace_after_ms;
   } recovery;
   struct {
     char *dir;
@@ -532,7 +535,7 @@ typedef enum clv_readable {
 typedef struct clv_artifact_spec {
   clv_config_pos pos;
   char *name;
-  char *file, *folder; /* exactly one of the two is set */
+  char *file, *folder; /* path of a safetensors file, or of a folder; exactly one is set */
   char *sha256;        /* 64 hex digits: digest of the file, or of the folder's ARTIFACT.json */
   bool shared;         /* all identities share one copy in memory of the frozen parameters */
   clv_readable readable;
@@ -564,7 +567,7 @@ typedef struct clv_worker_config {
   struct {
     char *library; /* NULL: not given in the file */
     clv_text_list folders;
-    char *plans; /* NULL: not given in the file */
+    char *plans_folder; /* NULL: not given in the file */
     bool graphs;
   } cuda;
   uint64_t cpu_devices;   /* number of CPU devices */
@@ -585,7 +588,7 @@ typedef struct clv_worker_config {
     bool json;
     /* maximum log lines per minute and identity for session opens, for closes and for module loads
      */
-    uint64_t lines;
+    uint64_t lines_per_minute;
   } log;
   uint64_t drain_timeout_ms;
   clv_metrics_config metrics;
@@ -609,8 +612,8 @@ typedef struct clv_policy_config {
   clv_number_list largest_shape;
   clv_text_list dtypes; /* types that may be sent: "f32", "i64" */
   uint64_t bytes_per_epoch;
-  /* least number of layers at the master that hide records or labels, on each path between these
-   * and a worker */
+  /* minimum number of layers at the master that hide records or labels, on each path between
+   * them and a worker */
   uint64_t min_layers_at_home;
   bool allows_pictures; /* tensors that `plan` classifies as PICTURE may be sent */
   /* glob patterns of the names of layers that may move from the master to a worker in a run */
@@ -673,26 +676,29 @@ clv_code clv_session_config_write_public(const clv_session_config *config, clv_b
                                          clv_err *err) CLV_USE_RESULT;
 /* True if the key of a session file, such as "data.images.crop", changes how records become
  * numbers. */
-bool clv_session_key_makes_records(const char *key);
+bool clv_session_key_changes_records(const char *key);
 
 /* Writes the config with one line per key, such as "train.batch: 12". Hides the value of
  * train.seed. */
-clv_code clv_session_config_list(const clv_session_config *config, clv_bytes *ret,
-                                 clv_err *err) CLV_USE_RESULT;
+clv_code clv_session_config_write_lines(const clv_session_config *config, clv_bytes *ret,
+                                        clv_err *err) CLV_USE_RESULT;
 
 /* Appends an example file that can be loaded. It has every key with its default or a sample value,
  * below a comment that describes the key. */
-clv_code clv_config_example(clv_config_kind kind, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_config_write_example(clv_config_kind kind, clv_bytes *ret,
+                                  clv_err *err) CLV_USE_RESULT;
 
 /* Appends the JSON Schema (draft 2020-12) of a kind of file, for editors. */
-clv_code clv_config_schema_json(clv_config_kind kind, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_config_write_json_schema(clv_config_kind kind, clv_bytes *ret,
+                                      clv_err *err) CLV_USE_RESULT;
 
 /* Appends the manual page of a kind of file, as man(7) text. */
-clv_code clv_config_man(clv_config_kind kind, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_config_write_man_page(clv_config_kind kind, clv_bytes *ret,
+                                   clv_err *err) CLV_USE_RESULT;
 
 /* Appends words that complete `--set` in a shell, such as "train.batch=" and "log.json=true".
  * Leaves out keys inside lists and maps. */
-void clv_config_keys(clv_config_kind kind, clv_bytes *ret);
+void clv_config_write_completions(clv_config_kind kind, clv_bytes *ret);
 
 /* Fail with CLV_INVALID and a text that begins with the position: `file:line:col: text`, or `--set
  * a.b=c: text`. For errors that are found after loading. */

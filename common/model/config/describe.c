@@ -47,28 +47,28 @@ static void write_example_doc(example *x, const clv_row *row) {
 
 /* ---- an example for a message ---------------------------------------------------------------- */
 
-void clv_row_inner_example(const clv_schema *schema, const clv_row *row, clv_bytes *out) {
+void clv_row_write_inner_example(const clv_schema *schema, const clv_row *row, clv_bytes *out) {
   char inner_prefix[CLV_PATH_MAX];
   const char *comma = "";
-  clv_row_inner_prefix(row, inner_prefix);
+  clv_row_write_inner_prefix(row, inner_prefix);
   clv_bytes_puts(out, "{");
   for (size_t i = 0; i < schema->n_rows; i++) {
     if (!schema->rows[i].required || !clv_row_key(&schema->rows[i], inner_prefix)) continue;
     clv_bytes_puts(out, comma);
-    clv_row_example(schema, &schema->rows[i], out);
+    clv_row_write_example(schema, &schema->rows[i], out);
     comma = ", ";
   }
   clv_bytes_puts(out, "}");
 }
 
-void clv_row_example(const clv_schema *schema, const clv_row *row, clv_bytes *out) {
+void clv_row_write_example(const clv_schema *schema, const clv_row *row, clv_bytes *out) {
   const char *dot = strrchr(row->path, '.');
   bool list = row->kind == CLV_ROW_LIST && !row->example;
   bool bare = list || row->kind == CLV_ROW_SECTION;
   clv_bytes_printf(out, "%s: ", dot ? dot + 1 : row->path);
   if (list) clv_bytes_puts(out, "[");
   if (bare)
-    clv_row_inner_example(schema, row, out);
+    clv_row_write_inner_example(schema, row, out);
   else
     clv_bytes_puts(out, row->example        ? row->example
                         : row->default_text ? row->default_text
@@ -80,11 +80,11 @@ void clv_row_example(const clv_schema *schema, const clv_row *row, clv_bytes *ou
 /* ---- the example file ------------------------------------------------------------------------ */
 
 /* Writes the keys inside a section, or inside a sample entry of a list or map. */
-static void write_example_inner(example *x, const clv_row *row) {
+static void write_example_inner_keys(example *x, const clv_row *row) {
   char inner_prefix[CLV_PATH_MAX];
   int indent = x->indent;
   bool entries = row->kind == CLV_ROW_LIST && row->sample && !x->is_commented_out;
-  clv_row_inner_prefix(row, inner_prefix);
+  clv_row_write_inner_prefix(row, inner_prefix);
   x->is_commented_out |= entries;
   if (row->kind != CLV_ROW_SECTION) {
     x->indent += 2;
@@ -110,7 +110,7 @@ static void write_example_key(example *x, const clv_row *row, const char *key) {
                          (!nested && !row->required && !row->default_text && !row->is_in_example);
   clv_bytes_printf(x->out, "%*s%s%s:", x->indent, "", x->is_commented_out ? "#" : "", key);
   clv_bytes_printf(x->out, nested ? "\n" : " %s\n", value);
-  if (nested) write_example_inner(x, row);
+  if (nested) write_example_inner_keys(x, row);
   x->is_commented_out = commented;
 }
 
@@ -121,7 +121,7 @@ static void write_example_keys(example *x, const char *prefix) {
   }
 }
 
-void clv_schema_example(const clv_schema *schema, clv_bytes *ret) {
+void clv_schema_write_example(const clv_schema *schema, clv_bytes *ret) {
   example x = {.schema = schema, .out = ret};
   write_comment(&x, schema->doc);
   write_example_keys(&x, "");
@@ -176,7 +176,7 @@ static void write_json_enum(const json *j, const clv_row *row) {
 
 static void write_json_nested(const json *j, const clv_row *row) {
   char inner_prefix[CLV_PATH_MAX];
-  clv_row_inner_prefix(row, inner_prefix);
+  clv_row_write_inner_prefix(row, inner_prefix);
   if (row->kind == CLV_ROW_SECTION) {
     write_json_map(j, inner_prefix);
     return;
@@ -194,7 +194,7 @@ static void write_json_nested(const json *j, const clv_row *row) {
 }
 
 /* Writes the JSON Schema of a key whose value is a number or one of the row's words. */
-static void write_json_words(const json *j, const clv_row *row) {
+static void write_json_number_or_word(const json *j, const clv_row *row) {
   clv_bytes_puts(j->out, "{\"anyOf\":[{\"type\":\"integer\"");
   write_json_bounds(j, row);
   clv_bytes_puts(j->out, "},{\"type\":\"string\"");
@@ -224,7 +224,7 @@ static void write_json_row(const json *j, const clv_row *row) {
   const char *pattern = clv_format_pattern(row->format);
   bool takes_bool = kind == CLV_ROW_TEXT && row->format == CLV_FORMAT_FOLDER;
   if (kind == CLV_ROW_INT && row->names)
-    write_json_words(j, row);
+    write_json_number_or_word(j, row);
   else
     clv_bytes_printf(j->out, "{\"type\":%s", takes_bool ? "[\"string\",\"boolean\"]" : types[kind]);
   write_json_text(j, "description", row->doc);
@@ -265,7 +265,7 @@ static size_t write_json_property(const json *j, size_t i, const char *key) {
 }
 
 /* Writes a property for the old name of a key, so that editors show it as deprecated. */
-static void write_json_old_property(const json *j, const clv_row *row) {
+static void write_json_deprecated_property(const json *j, const clv_row *row) {
   clv_bytes_add_json(j->out, row->old_name);
   clv_bytes_puts(j->out, ":{\"deprecated\":true");
   write_json_text(j, "description", "Name before 0.9 of the key below.");
@@ -296,7 +296,7 @@ static void write_json_map(const json *j, const char *prefix) {
     bool own = key && j->schema->rows[i].kind != CLV_ROW_ATTRS;
     attrs |= key && !own;
     if (own) clv_bytes_puts(j->out, comma), comma = ",";
-    if (own && j->schema->rows[i].old_name) write_json_old_property(j, &j->schema->rows[i]);
+    if (own && j->schema->rows[i].old_name) write_json_deprecated_property(j, &j->schema->rows[i]);
     i += own ? write_json_property(j, i, key) : 1;
   }
   clv_bytes_puts(j->out, "}");
@@ -306,7 +306,7 @@ static void write_json_map(const json *j, const char *prefix) {
                                : ",\"additionalProperties\":false");
 }
 
-void clv_schema_json(const clv_schema *schema, clv_bytes *ret) {
+void clv_schema_write_json_schema(const clv_schema *schema, clv_bytes *ret) {
   json j = {.schema = schema, .out = ret};
   clv_bytes_puts(ret, "{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\"");
   write_json_text(&j, "title", schema->title);

@@ -2,7 +2,7 @@
  *
  * clv_schema_write: writes a config struct as YAML, from which loading makes a struct with the same
  * bits. It writes all values, including defaults, and leaves out values that were not given and
- * have no default. clv_schema_list writes one line per key.
+ * have no default. clv_schema_write_lines writes one line per key.
  */
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +19,8 @@ typedef struct writer {
   bool is_in_braces;        /* the writer is inside {...} */
   bool is_first_item;       /* nothing has been written yet inside {...} or [...] */
   bool is_one_line_per_key; /* each key is on one line, which is never wrapped */
-  bool is_public;           /* keys that name a file, folder or address, and seeds, are left out */
+  /* keys that name a file, folder or address, and seeds, are left out */
+  bool omits_private_keys;
 } writer;
 
 static void write_map(writer *w, const char *prefix, const char *base);
@@ -117,8 +118,8 @@ static void write_quantity(clv_bytes *out, clv_row_kind kind, uint64_t value) {
   clv_bytes_puts(out, text);
 }
 
-static void write_whole(clv_bytes *out, const clv_row *row, uint64_t value) {
-  const char *word = clv_row_word(row, value);
+static void write_whole_number(clv_bytes *out, const clv_row *row, uint64_t value) {
+  const char *word = clv_row_word_of_value(row, value);
   if (word)
     clv_bytes_puts(out, word);
   else
@@ -155,9 +156,9 @@ static void write_ints(writer *w, const clv_attr_spec *attr) {
 }
 
 static void write_attr(writer *w, const clv_attr_spec *a) {
-  if (a->kind == CLV_ATTR_INT) clv_bytes_printf(w->out, "%lld", (long long)a->integer);
-  if (a->kind == CLV_ATTR_FLOAT) write_number(w->out, a->number);
-  if (a->kind == CLV_ATTR_BOOL) clv_bytes_puts(w->out, a->flag ? "true" : "false");
+  if (a->kind == CLV_ATTR_INT) clv_bytes_printf(w->out, "%lld", (long long)a->int_value);
+  if (a->kind == CLV_ATTR_FLOAT) write_number(w->out, a->float_value);
+  if (a->kind == CLV_ATTR_BOOL) clv_bytes_puts(w->out, a->bool_value ? "true" : "false");
   if (a->kind == CLV_ATTR_TEXT) write_text(w->out, a->text);
   if (a->kind == CLV_ATTR_INTS) write_ints(w, a);
 }
@@ -173,7 +174,7 @@ static void write_attrs(writer *w, const clv_attr_spec *attrs, size_t n) {
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static bool is_given(const clv_row *row, const char *base) {
+static bool is_value_given(const clv_row *row, const char *base) {
   const void *at = base + row->offset;
   switch (row->kind) {
     case CLV_ROW_ENUM:
@@ -185,9 +186,9 @@ static bool is_given(const clv_row *row, const char *base) {
     case CLV_ROW_NUMBERS:
       return row->required || ((const clv_text_list *)at)->n > 0;
     case CLV_ROW_RANGE:
-      return ((const clv_layer_range *)at)->given;
+      return ((const clv_layer_range *)at)->is_given;
     case CLV_ROW_SEED:
-      return ((const clv_seed *)at)->given;
+      return ((const clv_seed *)at)->is_given;
     case CLV_ROW_LIST:
     case CLV_ROW_MAP:
     case CLV_ROW_ATTRS:
@@ -209,7 +210,7 @@ static void write_seed(clv_bytes *out, const clv_seed *seed) {
   uint64_t number = 0;
   for (int i = 8; i < 16; i++) number = number << 8 | seed->key.bytes[i];
   clv_hex(seed->key.bytes, sizeof seed->key.bytes, hex);
-  if (seed->guessable)
+  if (seed->is_guessable)
     clv_bytes_printf(out, "%llu", (unsigned long long)number);
   else
     clv_bytes_printf(out, "\"%s\"", hex);
@@ -236,15 +237,15 @@ static void write_value(writer *w, const clv_row *row, const void *at) {
       write_list(w, row, at);
       break;
     case CLV_ROW_RANGE:
-      write_range_end(w->out, range->first, range->first_name);
+      write_range_end(w->out, range->first, range->first_layer_name);
       clv_bytes_puts(w->out, "..");
-      write_range_end(w->out, range->last, range->last_name);
+      write_range_end(w->out, range->last, range->last_layer_name);
       break;
     case CLV_ROW_SEED:
       write_seed(w->out, at);
       break;
     default:
-      write_whole(w->out, row, *(const uint64_t *)at);
+      write_whole_number(w->out, row, *(const uint64_t *)at);
       break;
   }
 }
@@ -252,7 +253,7 @@ static void write_value(writer *w, const clv_row *row, const void *at) {
 /* Writes a section with the keys inside that are given. Writes nothing if none is given. */
 static void write_section(writer *w, const clv_row *row, const char *base) {
   char inner_prefix[CLV_PATH_MAX];
-  clv_row_inner_prefix(row, inner_prefix);
+  clv_row_write_inner_prefix(row, inner_prefix);
   clv_bytes_puts(w->out, "\n");
   size_t after = w->out->len;
   w->indent += 2;
@@ -286,7 +287,7 @@ static void write_entries(writer *w, const clv_row *row, const char *base) {
   char inner_prefix[CLV_PATH_MAX];
   const char *entries = *(char *const *)(const void *)(base + row->offset);
   size_t n = *(const size_t *)(const void *)(base + row->count);
-  clv_row_inner_prefix(row, inner_prefix);
+  clv_row_write_inner_prefix(row, inner_prefix);
   clv_bytes_puts(w->out, "\n");
   for (size_t i = 0; i < n; i++) {
     const char *entry = entries + i * row->entry_bytes;
@@ -311,8 +312,8 @@ static void write_entries(writer *w, const clv_row *row, const char *base) {
 static bool is_section_absent(const writer *w, const clv_row *row, const char *base) {
   char inner_prefix[CLV_PATH_MAX];
   if (row->kind != CLV_ROW_SECTION || row->required) return false;
-  if (clv_row_has_scalar_form(w->schema, row) && is_given(row + 1, base)) return true;
-  clv_row_inner_prefix(row, inner_prefix);
+  if (clv_row_has_scalar_form(w->schema, row) && is_value_given(row + 1, base)) return true;
+  clv_row_write_inner_prefix(row, inner_prefix);
   for (size_t i = 0; i < w->schema->n_rows; i++) {
     const clv_row *in = &w->schema->rows[i];
     if (!clv_row_key(in, inner_prefix) || !in->required || in->kind != CLV_ROW_TEXTS) continue;
@@ -321,13 +322,13 @@ static bool is_section_absent(const writer *w, const clv_row *row, const char *b
   return false;
 }
 
-static bool is_private(const clv_row *row) {
+static bool is_private_key(const clv_row *row) {
   return row->is_place || row->kind == CLV_ROW_PATH || row->kind == CLV_ROW_SEED;
 }
 
 static void write_row(writer *w, const clv_row *row, const char *key, const char *base) {
-  if (!is_given(row, base) || is_section_absent(w, row, base)) return;
-  if (w->is_public && is_private(row)) return;
+  if (!is_value_given(row, base) || is_section_absent(w, row, base)) return;
+  if (w->omits_private_keys && is_private_key(row)) return;
   if (row->kind == CLV_ROW_ATTRS) {
     write_attrs(w, *(clv_attr_spec *const *)(const void *)(base + row->offset),
                 *(const size_t *)(const void *)(base + row->count));
@@ -358,15 +359,15 @@ void clv_schema_write(const clv_schema *schema, const void *base, clv_bytes *ret
 }
 
 void clv_schema_write_public(const clv_schema *schema, const void *base, clv_bytes *ret) {
-  writer w = {.schema = schema, .out = ret, .is_public = true};
+  writer w = {.schema = schema, .out = ret, .omits_private_keys = true};
   write_map(&w, "", base);
 }
 
 /* ---- a line a key ---------------------------------------------------------------------------- */
 
-static void list_map(writer *w, const char *prefix, const char *shown, const char *base);
+static void write_map_lines(writer *w, const char *prefix, const char *shown, const char *base);
 
-static void list_attrs(writer *w, const clv_row *row, const char *shown, const char *base) {
+static void write_attr_lines(writer *w, const clv_row *row, const char *shown, const char *base) {
   const clv_attr_spec *attrs = *(clv_attr_spec *const *)(const void *)(base + row->offset);
   size_t n = *(const size_t *)(const void *)(base + row->count);
   for (size_t i = 0; i < n; i++) {
@@ -376,11 +377,11 @@ static void list_attrs(writer *w, const clv_row *row, const char *shown, const c
   }
 }
 
-static void list_entries(writer *w, const clv_row *row, const char *shown, const char *base) {
+static void write_entry_lines(writer *w, const clv_row *row, const char *shown, const char *base) {
   char inner_prefix[CLV_PATH_MAX];
   const char *entries = *(char *const *)(const void *)(base + row->offset);
   size_t n = *(const size_t *)(const void *)(base + row->count);
-  clv_row_inner_prefix(row, inner_prefix);
+  clv_row_write_inner_prefix(row, inner_prefix);
   for (size_t i = 0; i < n; i++) {
     const char *entry = entries + i * row->entry_bytes;
     CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
@@ -390,18 +391,18 @@ static void list_entries(writer *w, const clv_row *row, const char *shown, const
     else
       clv_bytes_printf(&path, "%s.%zu", shown, i);
     w->out->failed |= path.failed;
-    if (!path.failed) list_map(w, inner_prefix, path.data, entry);
+    if (!path.failed) write_map_lines(w, inner_prefix, path.data, entry);
   }
 }
 
-static void list_row(writer *w, const clv_row *row, const char *shown, const char *base) {
+static void write_row_lines(writer *w, const clv_row *row, const char *shown, const char *base) {
   char inner_prefix[CLV_PATH_MAX];
-  if (!is_given(row, base) || is_section_absent(w, row, base)) return;
+  if (!is_value_given(row, base) || is_section_absent(w, row, base)) return;
   if (row->kind == CLV_ROW_LIST || row->kind == CLV_ROW_MAP) {
-    list_entries(w, row, shown, base);
+    write_entry_lines(w, row, shown, base);
   } else if (row->kind == CLV_ROW_SECTION) {
-    clv_row_inner_prefix(row, inner_prefix);
-    list_map(w, inner_prefix, shown, base);
+    clv_row_write_inner_prefix(row, inner_prefix);
+    write_map_lines(w, inner_prefix, shown, base);
   } else {
     clv_bytes_printf(w->out, "%s: ", shown);
     if (row->kind == CLV_ROW_SEED)
@@ -412,7 +413,7 @@ static void list_row(writer *w, const clv_row *row, const char *shown, const cha
   }
 }
 
-static void list_map(writer *w, const char *prefix, const char *shown, const char *base) {
+static void write_map_lines(writer *w, const char *prefix, const char *shown, const char *base) {
   for (size_t i = 0; i < w->schema->n_rows; i++) {
     const clv_row *row = &w->schema->rows[i];
     const char *key = clv_row_key(row, prefix);
@@ -422,13 +423,13 @@ static void list_map(writer *w, const char *prefix, const char *shown, const cha
     w->out->failed |= path.failed;
     if (path.failed) continue;
     if (row->kind == CLV_ROW_ATTRS)
-      list_attrs(w, row, shown, base);
+      write_attr_lines(w, row, shown, base);
     else
-      list_row(w, row, path.data, base);
+      write_row_lines(w, row, path.data, base);
   }
 }
 
-void clv_schema_list(const clv_schema *schema, const void *base, clv_bytes *ret) {
+void clv_schema_write_lines(const clv_schema *schema, const void *base, clv_bytes *ret) {
   writer w = {.schema = schema, .out = ret, .is_one_line_per_key = true};
-  list_map(&w, "", "", base);
+  write_map_lines(&w, "", "", base);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clv_listen_overlap: comparison of two addresses to listen on.
+ * clv_listen_addresses_overlap: comparison of two addresses to listen on.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -12,7 +12,7 @@
 typedef struct listen_place {
   char host[256]; /* host name or address, without brackets */
   uint64_t port;
-  bool is_numeric;
+  bool is_numeric_host;
   struct in6_addr at; /* address of a numeric host, IPv4 as an IPv4-mapped IPv6 address */
 } listen_place;
 
@@ -34,37 +34,39 @@ static bool parse_listen_address(const char *text, listen_place *ret) {
   n -= 2 * brackets;
   memcpy(ret->host, text + brackets, n);
   ret->host[n] = '\0';
-  ret->is_numeric = parse_numeric_host(ret);
+  ret->is_numeric_host = parse_numeric_host(ret);
   return true;
 }
 
-static bool is_v4(const listen_place *p) { return p->is_numeric && IN6_IS_ADDR_V4MAPPED(&p->at); }
+static bool is_ipv4_mapped(const listen_place *p) {
+  return p->is_numeric_host && IN6_IS_ADDR_V4MAPPED(&p->at);
+}
 
 /* True for the wildcard addresses 0.0.0.0 and [::]. gRPC listens on all IPv4 and IPv6 addresses for
  * each of them. */
 static bool is_wildcard_address(const listen_place *p) {
   static const uint8_t none[4];
-  if (is_v4(p)) return memcmp(p->at.s6_addr + 12, none, sizeof none) == 0;
-  return p->is_numeric && IN6_IS_ADDR_UNSPECIFIED(&p->at);
+  if (is_ipv4_mapped(p)) return memcmp(p->at.s6_addr + 12, none, sizeof none) == 0;
+  return p->is_numeric_host && IN6_IS_ADDR_UNSPECIFIED(&p->at);
 }
 
 /* True for localhost, and for the addresses that localhost usually has, 127.0.0.1 and ::1. */
 static bool is_localhost(const listen_place *p) {
   static const uint8_t v4[4] = {127, 0, 0, 1};
-  if (is_v4(p)) return memcmp(p->at.s6_addr + 12, v4, sizeof v4) == 0;
-  return p->is_numeric ? IN6_IS_ADDR_LOOPBACK(&p->at) : strcasecmp(p->host, "localhost") == 0;
+  if (is_ipv4_mapped(p)) return memcmp(p->at.s6_addr + 12, v4, sizeof v4) == 0;
+  return p->is_numeric_host ? IN6_IS_ADDR_LOOPBACK(&p->at) : strcasecmp(p->host, "localhost") == 0;
 }
 
 static bool is_localhost_name_for(const listen_place *name, const listen_place *p) {
-  return !name->is_numeric && is_localhost(name) && is_localhost(p);
+  return !name->is_numeric_host && is_localhost(name) && is_localhost(p);
 }
 
-bool clv_listen_overlap(const char *a_text, const char *b_text) {
+bool clv_listen_addresses_overlap(const char *a_text, const char *b_text) {
   listen_place a, b;
   if (!parse_listen_address(a_text, &a) || !parse_listen_address(b_text, &b)) return false;
   if (a.port != b.port || !a.port) return false; /* port 0: the system chooses a free one */
   if (is_wildcard_address(&a) || is_wildcard_address(&b)) return true;
-  if (a.is_numeric && b.is_numeric) return memcmp(&a.at, &b.at, sizeof a.at) == 0;
+  if (a.is_numeric_host && b.is_numeric_host) return memcmp(&a.at, &b.at, sizeof a.at) == 0;
   return is_localhost_name_for(&a, &b) || is_localhost_name_for(&b, &a) ||
          strcasecmp(a.host, b.host) == 0;
 }

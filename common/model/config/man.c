@@ -78,7 +78,7 @@ static void write_overriding_section(clv_bytes *ret) {
   write_sentence(ret, "`cleave-master init --all` writes a file with all of these keys, commented");
 }
 
-void clv_schema_man(const clv_schema *schema, clv_bytes *ret) {
+void clv_schema_write_man_page(const clv_schema *schema, clv_bytes *ret) {
   write_title(schema, ret);
   clv_bytes_puts(ret, ".SH DESCRIPTION\n");
   write_sentence(ret, schema->doc);
@@ -99,7 +99,7 @@ static void write_key_words(const clv_row *row, clv_bytes *out) {
     clv_bytes_printf(out, " %s=", row->path);
 }
 
-void clv_schema_keys(const clv_schema *schema, clv_bytes *ret) {
+void clv_schema_write_completions(const clv_schema *schema, clv_bytes *ret) {
   for (size_t i = 0; i < schema->n_rows; i++) {
     const clv_row *row = &schema->rows[i];
     bool single =

@@ -13,10 +13,10 @@
 
 typedef struct override {
   const clv_yaml_source *source;
-  clv_config_pos pos; /* {0, number of the override} */
+  clv_config_pos pos; /* position for messages: {0, number of the override} */
   const char *path;
   size_t path_len;
-  const char *separator; /* "." or "__" */
+  const char *separator; /* text between two keys of the path, "." or "__" */
   /* set for the environment: case is ignored, and '_' also matches '-' and '.' */
   bool ignores_case;
 } override;
@@ -38,7 +38,7 @@ static bool starts_with_key(const override *o, size_t at, const char *key) {
          (at + n + sep <= o->path_len && memcmp(o->path + at + n, o->separator, sep) == 0);
 }
 
-static size_t part_len(const override *o, size_t at) {
+static size_t path_part_len(const override *o, size_t at) {
   size_t sep = strlen(o->separator), end = at;
   while (end < o->path_len &&
          !(end + sep <= o->path_len && memcmp(o->path + end, o->separator, sep) == 0))
@@ -48,13 +48,13 @@ static size_t part_len(const override *o, size_t at) {
 
 /* Finds the longest key of the mapping with which the path from `at` on starts, because a key (the
  * name of an artifact) may contain a dot. Returns the address of its entry; NULL: there is none. */
-static clv_yaml_node **find_entry(const override *o, clv_yaml_node *map, size_t at,
-                                  size_t *ret_len) {
+static clv_yaml_node **find_longest_key(const override *o, clv_yaml_node *map, size_t at,
+                                        size_t *ret_len) {
   clv_yaml_node **found = NULL;
   for (size_t i = 0; i < map->n; i++) {
-    const char *key = map->items[i]->key;
+    const char *key = map->children[i]->key;
     if (!starts_with_key(o, at, key) || (found && strlen(key) <= *ret_len)) continue;
-    found = &map->items[i];
+    found = &map->children[i];
     *ret_len = strlen(key);
   }
   return found;
@@ -72,12 +72,12 @@ static clv_code add_entry(const override *o, clv_yaml_node *map, size_t at, size
     node->key[i] =
         o->ignores_case ? (char)tolower((unsigned char)o->path[at + i]) : o->path[at + i];
   CLV_TRY(clv_yaml_node_add(map, clv_steal(&node), err));
-  *ret = &map->items[map->n - 1];
+  *ret = &map->children[map->n - 1];
   return CLV_OK;
 }
 
-static clv_code find_item(const override *o, clv_yaml_node *list, size_t at, size_t len,
-                          clv_yaml_node ***ret, clv_err *err) {
+static clv_code find_list_item(const override *o, clv_yaml_node *list, size_t at, size_t len,
+                               clv_yaml_node ***ret, clv_err *err) {
   char parent_path[CLV_MESSAGE_TEXT_MAX], part[CLV_MESSAGE_TEXT_MAX];
   size_t index = 0;
   bool ok = len > 0 && len <= 6;
@@ -86,7 +86,7 @@ static clv_code find_item(const override *o, clv_yaml_node *list, size_t at, siz
     index = index * 10 + (size_t)(o->path[at + i] - '0');
   }
   if (ok && index < list->n) {
-    *ret = &list->items[index];
+    *ret = &list->children[index];
     return CLV_OK;
   }
   snprintf(parent_path, sizeof parent_path, "%.*s", (int)(at - strlen(o->separator)), o->path);
@@ -98,13 +98,13 @@ static clv_code find_item(const override *o, clv_yaml_node *list, size_t at, siz
 
 /* Finds or adds the child of `node` that the part of the path at `at` names. *ret_len: length of
  * that part. */
-static clv_code step_into(const override *o, clv_yaml_node *node, size_t at, size_t *ret_len,
-                          clv_yaml_node ***ret, clv_err *err) {
+static clv_code step_into_child(const override *o, clv_yaml_node *node, size_t at, size_t *ret_len,
+                                clv_yaml_node ***ret, clv_err *err) {
   char parent_path[CLV_MESSAGE_TEXT_MAX];
-  size_t len = part_len(o, at);
+  size_t len = path_part_len(o, at);
   if (len == 0) return clv_yaml_source_fail(o->source, o->pos, err, "a name is empty in the path");
   *ret_len = len;
-  if (node->kind == CLV_YAML_LIST) return find_item(o, node, at, len, ret, err);
+  if (node->kind == CLV_YAML_LIST) return find_list_item(o, node, at, len, ret, err);
   if (node->kind == CLV_YAML_SCALAR) {
     snprintf(parent_path, sizeof parent_path, "%.*s", (int)(at ? at - strlen(o->separator) : 0),
              o->path);
@@ -112,7 +112,7 @@ static clv_code step_into(const override *o, clv_yaml_node *node, size_t at, siz
                                 "'%s' is a single value, nothing is inside it", parent_path);
   }
   size_t key_len = 0;
-  *ret = find_entry(o, node, at, &key_len);
+  *ret = find_longest_key(o, node, at, &key_len);
   if (!*ret) return add_entry(o, node, at, len, ret, err);
   *ret_len = key_len;
   return CLV_OK;
@@ -129,7 +129,7 @@ static clv_code store_value(const override *o, clv_yaml_node *root, clv_yaml_nod
     if (++depth > CLV_CONFIG_MAX_DEPTH)
       return clv_yaml_source_fail(o->source, o->pos, err, "nested more than %d levels deep",
                                   CLV_CONFIG_MAX_DEPTH);
-    CLV_TRY(step_into(o, node, at, &len, &slot, err));
+    CLV_TRY(step_into_child(o, node, at, &len, &slot, err));
     node = *slot;
     if (at + len >= o->path_len) break;
   }
@@ -148,7 +148,8 @@ static bool is_v6_address(const char *text) {
 
 /* Makes a node from the value of an override. A value that begins like a list, a mapping or a
  * quoted text is parsed as YAML; any other value is literal text. */
-static clv_code read_value(const override *o, const char *text, clv_yaml_node **ret, clv_err *err) {
+static clv_code parse_override_value(const override *o, const char *text, clv_yaml_node **ret,
+                                     clv_err *err) {
   if (text[0] && strchr("[{\"'", text[0]) && !is_v6_address(text))
     return clv_yaml_read(o->source, text, strlen(text), o->pos.column, ret, err);
   if (strlen(text) > CLV_CONFIG_MAX_TEXT)
@@ -167,12 +168,12 @@ static clv_code apply_override(override *o, const char *label, const char *value
   if (!value || o->path_len == 0)
     return clv_yaml_source_fail(o->source, o->pos, err,
                                 "expected PATH=VALUE, as in train.batch=64");
-  CLV_TRY(read_value(o, value, &node, err));
+  CLV_TRY(parse_override_value(o, value, &node, err));
   return store_value(o, root, node, err);
 }
 
-static clv_code apply_set(const clv_yaml_source *source, const char *text, clv_text_list *applied,
-                          clv_yaml_node *root, clv_err *err) {
+static clv_code apply_set_option(const clv_yaml_source *source, const char *text,
+                                 clv_text_list *applied, clv_yaml_node *root, clv_err *err) {
   const char *equals = strchr(text, '=');
   CLV_AUTO(clv_bytes_done) clv_bytes label = {0};
   clv_bytes_printf(&label, "--set %s", text);
@@ -221,6 +222,6 @@ clv_code clv_overrides_apply(const clv_yaml_source *source, const clv_config_ove
   if (!over || root->kind != CLV_YAML_MAP) return CLV_OK;
   if (over->env) CLV_TRY(apply_env(source, over->env, applied, root, err));
   for (size_t i = 0; i < over->n_sets; i++)
-    CLV_TRY(apply_set(source, over->sets[i], applied, root, err));
+    CLV_TRY(apply_set_option(source, over->sets[i], applied, root, err));
   return CLV_OK;
 }

@@ -20,7 +20,7 @@ bool clv_row_has_scalar_form(const clv_schema *schema, const clv_row *row) {
   return row + 1 < schema->rows + schema->n_rows && strcmp(row[1].path, row->path) == 0;
 }
 
-void clv_row_inner_prefix(const clv_row *row, char inner[CLV_PATH_MAX]) {
+void clv_row_write_inner_prefix(const clv_row *row, char inner[CLV_PATH_MAX]) {
   const char *mark = row->kind == CLV_ROW_LIST ? "[]." : row->kind == CLV_ROW_MAP ? "{}." : ".";
   snprintf(inner, CLV_PATH_MAX, "%s%s", row->path, mark);
 }
@@ -51,7 +51,7 @@ clv_code clv_path_join(const char *folder, const char *path, char **ret, clv_err
   return clv_strdup(joined.data, ret, err);
 }
 
-clv_code clv_path_folder(const char *file, char **ret, clv_err *err) {
+clv_code clv_path_folder_of_file(const char *file, char **ret, clv_err *err) {
   const char *slash = strrchr(file, '/');
   if (slash == file) return clv_strdup("/", ret, err);
   CLV_AUTO(clv_bytes_done) clv_bytes folder = {0};

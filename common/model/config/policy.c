@@ -27,7 +27,7 @@ static clv_code check_shape(const clv_policy_config *c, clv_err *err) {
 void clv_policy_config_free(clv_policy_config *config) {
   if (!config) return;
   clv_schema_free_at(clv_policy_schema(), config);
-  clv_text_list_done(&config->overrides);
+  clv_text_list_clear(&config->overrides);
   free(config->file);
   free(config);
 }

@@ -88,13 +88,13 @@ bool clv_text_to_duration(const char *text, uint64_t *ret) {
  * zero is guessable, in either spelling. */
 bool clv_seed_parse(const char *text, clv_seed *ret) {
   static const uint8_t zeros[8];
-  clv_seed seed = {.given = true};
+  clv_seed seed = {.is_given = true};
   uint64_t number;
   if (clv_text_to_u64(text, &number))
     for (int i = 0; i < 8; i++) seed.key.bytes[15 - i] = (uint8_t)(number >> 8 * i);
   else if (!clv_hex_parse(text, seed.key.bytes, sizeof seed.key.bytes))
     return false;
-  seed.guessable = memcmp(seed.key.bytes, zeros, sizeof zeros) == 0;
+  seed.is_guessable = memcmp(seed.key.bytes, zeros, sizeof zeros) == 0;
   *ret = seed;
   return true;
 }
@@ -114,15 +114,16 @@ void clv_double_to_text(double value, char text[32]) {
 }
 
 typedef struct quantity_unit {
-  const char *name;
-  uint64_t factor;
+  const char *unit_name;
+  uint64_t unit_factor;
 } quantity_unit;
 
 /* Writes the value in the largest unit that divides it, so that nothing is rounded. */
 static void quantity_to_text(uint64_t value, const quantity_unit *units, size_t n, char text[32]) {
   size_t i = 0;
-  while (i + 1 < n && (value == 0 || value % units[i].factor)) i++;
-  snprintf(text, 32, "%llu%s", (unsigned long long)(value / units[i].factor), units[i].name);
+  while (i + 1 < n && (value == 0 || value % units[i].unit_factor)) i++;
+  snprintf(text, 32, "%llu%s", (unsigned long long)(value / units[i].unit_factor),
+           units[i].unit_name);
 }
 
 void clv_size_to_text(uint64_t bytes, char text[32]) {
@@ -176,7 +177,7 @@ static bool is_host_port(const char *text, uint64_t least_port) {
 }
 
 static bool is_address(const char *text) { return is_host_port(text, 1); }
-static bool is_listen(const char *text) { return is_host_port(text, 0); }
+static bool is_listen_address(const char *text) { return is_host_port(text, 0); }
 
 static bool is_uri(const char *text) {
   size_t n = 0;
@@ -198,7 +199,7 @@ static bool is_cpu_or_auto(const char *text) {
 }
 
 /* True for "cuda" and for "cuda:N", where N is 0 to 63. */
-static bool is_cuda(const char *text) {
+static bool is_cuda_device(const char *text) {
   if (strcmp(text, "cuda") == 0) return true;
   if (strncmp(text, "cuda:", 5) != 0) return false;
   const char *digits = text + 5;
@@ -206,61 +207,63 @@ static bool is_cuda(const char *text) {
   return n >= 1 && n <= 2 && !digits[n] && atoi(digits) < 64 && (n == 1 || digits[0] != '0');
 }
 
-static bool is_worker_device(const char *text) { return is_cpu_or_auto(text) || is_cuda(text); }
+static bool is_worker_device(const char *text) {
+  return is_cpu_or_auto(text) || is_cuda_device(text);
+}
 
 /* True for the name of a device that a stage may ask for. */
-static bool is_device(const char *text) {
+static bool is_stage_device(const char *text) {
   bool numbered = strncmp(text, "cpu:", 4) == 0 && text[4] >= '0' && text[4] <= '7' && !text[5];
-  return numbered || is_cpu_or_auto(text) || is_cuda(text);
+  return numbered || is_cpu_or_auto(text) || is_cuda_device(text);
 }
 
 static const struct {
   bool (*ok)(const char *text);
-  const char *noun, *pattern;
+  const char *description, *pattern;
 } formats[] = {
-    [CLV_FORMAT_ANY] = {.ok = is_not_empty, .noun = "a text"},
+    [CLV_FORMAT_ANY] = {.ok = is_not_empty, .description = "a text"},
     [CLV_FORMAT_RUN] = {.ok = is_run_name,
-                        .noun = "a name of 1 to 64 letters, digits, '.', '_' or '-'",
+                        .description = "a name of 1 to 64 letters, digits, '.', '_' or '-'",
                         .pattern = "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"},
     [CLV_FORMAT_NAME] = {.ok = is_name,
-                         .noun = "a name of 1 to 64 letters, digits, '_' or '-'",
+                         .description = "a name of 1 to 64 letters, digits, '_' or '-'",
                          .pattern = "^[A-Za-z0-9_-]{1,64}$"},
     [CLV_FORMAT_WORD] = {.ok = is_attr_name,
-                         .noun = "a word of 1 to 64 lower-case letters, digits or '_'",
+                         .description = "a word of 1 to 64 lower-case letters, digits or '_'",
                          .pattern = "^[a-z][a-z0-9_]{0,63}$"},
     [CLV_FORMAT_OP] = {.ok = is_op_name,
-                       .noun = "the name of an operation, such as linear",
+                       .description = "the name of an operation, such as linear",
                        .pattern = "^[A-Za-z][A-Za-z0-9_]{0,63}$"},
     [CLV_FORMAT_ADDRESS] = {.ok = is_address,
-                            .noun = "an address such as host:7443",
+                            .description = "an address such as host:7443",
                             .pattern = "^(\\[[0-9A-Za-z.:%]+\\]|[0-9A-Za-z._-]+):[1-9][0-9]{0,4}$"},
-    [CLV_FORMAT_LISTEN] = {.ok = is_listen,
-                           .noun = "an address such as 127.0.0.1:7443",
+    [CLV_FORMAT_LISTEN] = {.ok = is_listen_address,
+                           .description = "an address such as 127.0.0.1:7443",
                            .pattern =
                                "^(\\[[0-9A-Za-z.:%]+\\]|[0-9A-Za-z._-]+):(0|[1-9][0-9]{0,4})$"},
     [CLV_FORMAT_URI] = {.ok = is_uri,
-                        .noun = "a URI such as spiffe://example.org/worker/gpu1",
+                        .description = "a URI such as spiffe://example.org/worker/gpu1",
                         .pattern = "^[a-z][a-z0-9+.-]*://[^/]"},
     [CLV_FORMAT_SHA256] = {.ok = is_sha256,
-                           .noun = "a SHA-256 of 64 hexadecimal digits",
+                           .description = "a SHA-256 of 64 hexadecimal digits",
                            .pattern = "^[0-9A-Fa-f]{64}$"},
-    [CLV_FORMAT_DEVICE] = {.ok = is_device,
-                           .noun =
+    [CLV_FORMAT_DEVICE] = {.ok = is_stage_device,
+                           .description =
                                "cpu, cpu:0 to cpu:7, cuda, cuda:0 to cuda:63, or auto, which is "
                                "what its node computes on",
                            .pattern = "^(cpu(:[0-7])?|auto|cuda(:([0-9]|[1-5][0-9]|6[0-3]))?)$"},
     [CLV_FORMAT_WORKER_DEVICE] = {.ok = is_worker_device,
-                                  .noun =
+                                  .description =
                                       "cpu, cuda, cuda:0 to cuda:63, or auto, which is cuda where "
                                       "there is one, else cpu",
                                   .pattern = "^(cpu|auto|cuda(:([0-9]|[1-5][0-9]|6[0-3]))?)$"},
-    [CLV_FORMAT_FOLDER] = {.ok = is_not_empty, .noun = "a folder, true or false"},
+    [CLV_FORMAT_FOLDER] = {.ok = is_not_empty, .description = "a folder, true or false"},
 };
 
 bool clv_format_matches(clv_text_format format, const char *text) {
   return formats[format].ok(text);
 }
-const char *clv_format_noun(clv_text_format format) { return formats[format].noun; }
+const char *clv_format_description(clv_text_format format) { return formats[format].description; }
 const char *clv_format_pattern(clv_text_format format) { return formats[format].pattern; }
 
 /* ---- descriptions of values ------------------------------------------------------------------ */
@@ -269,7 +272,7 @@ bool clv_row_allows_names(const clv_row *row) {
   return (row->kind == CLV_ROW_INT || row->kind == CLV_ROW_SIZE) && row->names;
 }
 
-const char *clv_row_word(const clv_row *row, uint64_t value) {
+const char *clv_row_word_of_value(const clv_row *row, uint64_t value) {
   const char *const *names = clv_row_allows_names(row) ? row->names : NULL;
   for (uint64_t i = 0; names && names[i]; i++)
     if (value == -i) return names[i];
@@ -359,5 +362,5 @@ void clv_row_describe_expected(const clv_row *row, char *buf, size_t len) {
     by_kind[row->kind](row, buf, len);
   else
     snprintf(buf, len, "%s",
-             row->kind == CLV_ROW_TEXT ? clv_format_noun(row->format) : words[row->kind]);
+             row->kind == CLV_ROW_TEXT ? clv_format_description(row->format) : words[row->kind]);
 }

@@ -59,7 +59,7 @@ typedef struct clv_row {
   /* the value names a file, folder or address, so the public text leaves the key out */
   bool is_place;
   /* the value changes how records become numbers, so eval warns if it differs from the run's */
-  bool makes_records;
+  bool changes_records;
   clv_text_format format; /* format of TEXT, of each text in TEXTS, of the names of MAP entries */
   size_t offset, count;   /* offsets in the struct of the value, and of its number of entries */
   /* offset of the clv_config_pos that stores the value's position; 0: not stored */
@@ -80,7 +80,7 @@ typedef struct clv_row {
   const char *sample;
   /* value that messages show as an example; NULL: made from the required keys inside */
   const char *example;
-  /* for ENUM: end of the message that refuses a value, tells what to use instead */
+  /* for ENUM: end of the message that refuses a value; it says what to write instead */
   const char *replacement_hint;
   const char *doc; /* description of the key for users, one or more sentences */
 } clv_row;
@@ -112,7 +112,7 @@ bool clv_row_has_scalar_form(const clv_schema *schema, const clv_row *row);
 
 /* Writes the prefix of the mappings inside a section, list or map: the row's path and ".", "[]." or
  * "{}.". */
-void clv_row_inner_prefix(const clv_row *row, char inner[CLV_PATH_MAX]);
+void clv_row_write_inner_prefix(const clv_row *row, char inner[CLV_PATH_MAX]);
 
 /* ---- scalars (scalar.c) ---------------------------------------------------------------------- */
 
@@ -133,15 +133,15 @@ bool clv_format_matches(clv_text_format format, const char *text);
 
 /* True if two texts of CLV_FORMAT_LISTEN name the same port of the same address (listen.c). Names
  * other than localhost are not resolved: they are equal if their texts are equal. */
-bool clv_listen_overlap(const char *a, const char *b);
+bool clv_listen_addresses_overlap(const char *a, const char *b);
 /* for messages: "an address such as host:7443" */
-const char *clv_format_noun(clv_text_format format);
+const char *clv_format_description(clv_text_format format);
 /* regular expression for JSON Schema; NULL: any text */
 const char *clv_format_pattern(clv_text_format format);
 
 /* Returns the word that the value of an INT or SIZE row stores, such as "auto"; NULL: the value is
  * a number. */
-const char *clv_row_word(const clv_row *row, uint64_t value);
+const char *clv_row_word_of_value(const clv_row *row, uint64_t value);
 bool clv_row_allows_names(const clv_row *row);
 
 /* Writes which values a row accepts, for messages and docs: "a whole number from 1 to 256". */
@@ -149,9 +149,9 @@ void clv_row_describe_expected(const clv_row *row, char *buf, size_t len);
 
 /* Appends key and example value of a row with all required keys inside, for a message: "optimizer:
  * {kind: adam, lr: 0.001}". */
-void clv_row_example(const clv_schema *schema, const clv_row *row, clv_bytes *ret);
+void clv_row_write_example(const clv_schema *schema, const clv_row *row, clv_bytes *ret);
 /* Appends only the example value of a section or of an entry: "{kind: adam, lr: 0.001}". */
-void clv_row_inner_example(const clv_schema *schema, const clv_row *row, clv_bytes *ret);
+void clv_row_write_inner_example(const clv_schema *schema, const clv_row *row, clv_bytes *ret);
 
 /* ---- the walkers ----------------------------------------------------------------------------- */
 
@@ -189,11 +189,11 @@ void clv_schema_write(const clv_schema *schema, const void *base, clv_bytes *ret
 void clv_schema_write_public(const clv_schema *schema, const void *base, clv_bytes *ret);
 /* Appends a line for each key that has a value: "stages.1.layers.0.out: 10". Hides the values of
  * seeds. */
-void clv_schema_list(const clv_schema *schema, const void *base, clv_bytes *ret);
-void clv_schema_example(const clv_schema *schema, clv_bytes *ret);
-void clv_schema_json(const clv_schema *schema, clv_bytes *ret);
-void clv_schema_man(const clv_schema *schema, clv_bytes *ret);
-void clv_schema_keys(const clv_schema *schema, clv_bytes *ret);
+void clv_schema_write_lines(const clv_schema *schema, const void *base, clv_bytes *ret);
+void clv_schema_write_example(const clv_schema *schema, clv_bytes *ret);
+void clv_schema_write_json_schema(const clv_schema *schema, clv_bytes *ret);
+void clv_schema_write_man_page(const clv_schema *schema, clv_bytes *ret);
+void clv_schema_write_completions(const clv_schema *schema, clv_bytes *ret);
 
 /* Makes a config struct from a text: reads the tree, applies overrides and binds the rows. `config`
  * is zeroed before the call, and the caller must free it also after a failure. `source` is for
@@ -209,6 +209,6 @@ clv_code clv_path_join(const char *folder, const char *path, char **ret,
                        clv_err *err) CLV_USE_RESULT;
 
 /* Returns the absolute path of the folder that contains the config file. */
-clv_code clv_path_folder(const char *file, char **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_path_folder_of_file(const char *file, char **ret, clv_err *err) CLV_USE_RESULT;
 
 #endif

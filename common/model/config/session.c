@@ -51,18 +51,18 @@ static clv_code check_workers(const clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-static int worker_named(const clv_session_config *c, const char *name) {
+static int find_worker_named(const clv_session_config *c, const char *name) {
   for (size_t i = 0; i < c->n_workers; i++)
     if (strcmp(c->workers[i].name, name) == 0) return (int)i;
   return -1;
 }
 
 int clv_session_worker_in_use(const clv_session_config *c, int worker) {
-  if (worker < 0 || !c->workers[worker].in_use) return worker;
-  return worker_named(c, c->workers[worker].spares.items[c->workers[worker].in_use - 1]);
+  if (worker < 0 || !c->workers[worker].spare_in_use) return worker;
+  return find_worker_named(c, c->workers[worker].spares.items[c->workers[worker].spare_in_use - 1]);
 }
 
-static bool has_stage(const clv_session_config *c, int worker) {
+static bool runs_stage(const clv_session_config *c, int worker) {
   for (size_t i = 0; i < c->n_stages; i++)
     if (c->stages[i].worker == worker) return true;
   return c->loss.worker == worker;
@@ -74,13 +74,13 @@ static clv_code check_spares(const clv_session_config *c, clv_err *err) {
     const clv_remote_spec *w = &c->workers[i];
     for (size_t k = 0; k < w->spares.n; k++) {
       const char *name = w->spares.items[k];
-      int spare = worker_named(c, name);
+      int spare = find_worker_named(c, name);
       if (spare < 0)
         return fail_at(c, w->spares_pos, err,
                        "workers.%s.spares: '%s' is not in `workers`: add its address and identity "
                        "there",
                        w->name, name);
-      if (has_stage(c, spare))
+      if (runs_stage(c, spare))
         return fail_at(c, w->spares_pos, err,
                        "workers.%s.spares: '%s' has a stage of its own: name a worker without one",
                        w->name, name);
@@ -157,7 +157,7 @@ static clv_code check_weights(const clv_session_config *c, const clv_stage_spec 
 }
 
 /* Checks that all stages with the same file agree on weights.secret. */
-static clv_code check_secret(const clv_session_config *c, size_t i, clv_err *err) {
+static clv_code check_weights_secret(const clv_session_config *c, size_t i, clv_err *err) {
   const clv_stage_spec *s = &c->stages[i];
   const char *of = s->weights_folder ? s->weights_folder : s->weights_file;
   for (size_t j = 0; of && j < i; j++) {
@@ -189,7 +189,7 @@ static clv_code check_stage(clv_session_config *c, size_t i, clv_err *err) {
                    "stage '%s' has freeze: true, and adapters that are to learn: leave freeze out, "
                    "lora freezes the rest by itself",
                    s->name);
-  CLV_TRY(check_secret(c, i, err));
+  CLV_TRY(check_weights_secret(c, i, err));
   if (s->recompute && s->recompute_blocks.n)
     return fail_at(c, s->recompute_blocks_pos, err,
                    "stage '%s' has recompute: true, which is all of it: leave that out, or "
@@ -207,12 +207,12 @@ static clv_code check_stage(clv_session_config *c, size_t i, clv_err *err) {
 
 /* Checks that ranges given by numbers divide the model's list of layers in order. Ranges with
  * names, and those of an architecture, are checked when the model is built. */
-static clv_code check_ranges(const clv_session_config *c, clv_err *err) {
+static clv_code check_stage_ranges(const clv_session_config *c, clv_err *err) {
   const clv_model_config *m = &c->model;
   uint64_t next = 0;
   for (size_t i = 0; m->n_layers && i < c->n_stages; i++) {
     const clv_stage_spec *s = &c->stages[i];
-    if (s->range.first_name[0] || s->range.last_name[0]) return CLV_OK;
+    if (s->range.first_layer_name[0] || s->range.last_layer_name[0]) return CLV_OK;
     if (s->range.first != next)
       return fail_at(c, s->layers_pos, err,
                      "stage '%s' starts with layer %llu, but layer %llu is next", s->name,
@@ -235,18 +235,18 @@ static clv_code check_layers(const clv_session_config *c, clv_err *err) {
   bool has_model = clv_model_is_given(&c->model);
   for (size_t i = 0; i < c->n_stages; i++) {
     const clv_stage_spec *s = &c->stages[i];
-    if (s->range.given && !has_model)
+    if (s->range.is_given && !has_model)
       return fail_at(c, s->layers_pos, err,
                      "stage '%s' takes a range of layers, but there is no "
                      "model",
                      s->name);
-    if (!s->range.given && has_model)
+    if (!s->range.is_given && has_model)
       return fail_at(c, s->layers_pos, err,
                      "stage '%s' lists its own layers, but there is a model "
                      "too: give a range such as 0..3",
                      s->name);
   }
-  return check_ranges(c, err);
+  return check_stage_ranges(c, err);
 }
 
 bool clv_model_is_given(const clv_model_config *m) {
@@ -254,7 +254,7 @@ bool clv_model_is_given(const clv_model_config *m) {
 }
 
 /* Checks that model.head is given with model.hf, and only then. */
-static clv_code check_hf(const clv_session_config *c, clv_err *err) {
+static clv_code check_model_hf(const clv_session_config *c, clv_err *err) {
   const clv_model_config *m = &c->model;
   if (m->hf && m->head == CLV_HEAD_NOT_GIVEN)
     return fail_at(c, m->hf_pos, err,
@@ -268,7 +268,7 @@ static clv_code check_model(const clv_session_config *c, clv_err *err) {
   const clv_model_config *m = &c->model;
   if ((m->arch != CLV_ARCH_NONE) + (m->n_layers > 0) + (m->hf != NULL) > 1)
     return fail_at(c, m->pos, err, "a model has an arch, layers or hf, and no two of them");
-  CLV_TRY(check_hf(c, err));
+  CLV_TRY(check_model_hf(c, err));
   if (m->pos.column && !clv_model_is_given(m))
     return fail_at(c, m->pos, err, "a model needs an arch, layers or hf");
   if (m->n_attrs && m->arch == CLV_ARCH_NONE && !m->hf)
@@ -382,16 +382,16 @@ static clv_code resolve_paths(const clv_session_config *c, clv_text_list *list, 
   return CLV_OK;
 }
 
-size_t clv_data_inputs(const clv_data_config *d) { return d->inputs.n ? d->inputs.n : 1; }
+size_t clv_data_n_inputs(const clv_data_config *d) { return d->inputs.n ? d->inputs.n : 1; }
 
-static const clv_format_row *format_of(const clv_session_config *c) {
+static const clv_format_row *data_format_row(const clv_session_config *c) {
   return clv_format_row_of(c->data.format);
 }
 
 /* Checks the names in data.inputs for a data format whose input names are fixed. If none are given,
  * sets the format's default names. */
 static clv_code set_input_names(clv_session_config *c, clv_err *err) {
-  const clv_format_row *f = format_of(c);
+  const clv_format_row *f = data_format_row(c);
   clv_data_config *d = &c->data;
   char names[80];
   for (size_t i = 0; f->inputs[0] && i < d->inputs.n; i++) {
@@ -420,10 +420,10 @@ static clv_code check_no_normalisation(const clv_session_config *c, clv_err *err
               {"data.flatten", d->flatten, d->flatten_pos}};
   for (size_t i = 0; i < CLV_COUNT(keys); i++) {
     if (!keys[i].given) continue;
-    if (format_of(c)->needs_tokenizer)
+    if (data_format_row(c)->needs_tokenizer)
       return fail_at(c, keys[i].pos, err,
                      "%s does not go with data.format %s, whose records become tokens: remove it",
-                     keys[i].key, format_of(c)->name);
+                     keys[i].key, data_format_row(c)->name);
     if (d->inputs.n)
       return fail_at(c, keys[i].pos, err,
                      "%s does not go with data.inputs, which are taken as they are: remove it",
@@ -432,12 +432,12 @@ static clv_code check_no_normalisation(const clv_session_config *c, clv_err *err
   return CLV_OK;
 }
 
-static clv_code check_inputs(clv_session_config *c, clv_err *err) {
+static clv_code check_input_names(clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
   CLV_TRY(set_input_names(c, err));
-  if (d->inputs.n && !(format_of(c)->accepted_keys & CLV_KEY_INPUTS))
+  if (d->inputs.n && !(data_format_row(c)->accepted_keys & CLV_KEY_INPUTS))
     return fail_at(c, d->inputs_pos, err, "data.inputs does not go with data.format %s",
-                   format_of(c)->name);
+                   data_format_row(c)->name);
   CLV_TRY(check_no_normalisation(c, err));
   for (size_t i = 0; i < d->inputs.n; i++)
     for (size_t k = 0; k < i; k++)
@@ -448,10 +448,10 @@ static clv_code check_inputs(clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code check_files(const clv_session_config *c, const char *key,
-                            const clv_text_list *files, clv_config_pos pos, clv_err *err) {
-  const clv_format_row *f = format_of(c);
-  size_t inputs = f->has_arrays ? clv_data_inputs(&c->data) : 1;
+static clv_code check_data_files(const clv_session_config *c, const char *key,
+                                 const clv_text_list *files, clv_config_pos pos, clv_err *err) {
+  const clv_format_row *f = data_format_row(c);
+  size_t inputs = f->has_arrays ? clv_data_n_inputs(&c->data) : 1;
   /* records without labels, for `predict` */
   bool inputs_alone = files == &c->data.test && files->n == inputs;
   if (!files->n || files->n == inputs + f->has_arrays || inputs_alone) return CLV_OK;
@@ -464,9 +464,9 @@ static clv_code check_files(const clv_session_config *c, const char *key,
                  f->has_arrays ? "" : " names");
 }
 
-static clv_code check_text(const clv_session_config *c, clv_err *err) {
+static clv_code check_text_data(const clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
-  const clv_format_row *f = format_of(c);
+  const clv_format_row *f = data_format_row(c);
   char formats[80];
   if (d->objective != CLV_LABELS_OF_FILES && !(f->accepted_keys & CLV_KEY_OBJECTIVE)) {
     clv_format_names(CLV_KEY_OBJECTIVE, formats, sizeof formats);
@@ -482,7 +482,7 @@ static clv_code check_text(const clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code check_images(const clv_session_config *c, clv_err *err) {
+static clv_code check_image_data(const clv_session_config *c, clv_err *err) {
   const char *what = NULL;
   const clv_data_config *d = &c->data;
   if (d->images.channels == 2) what = "channels must be 1 or 3";
@@ -514,16 +514,16 @@ static clv_code fail_group_unsupported(const clv_session_config *c, clv_err *err
 
 /* Checks data.validation.group, which a split by group needs if the records do not name their
  * groups. For array formats the key names a file, whose path is relative to data.root. */
-static clv_code check_groups(clv_session_config *c, clv_err *err) {
+static clv_code check_validation_group(clv_session_config *c, clv_err *err) {
   clv_data_config *d = &c->data;
-  const clv_format_row *f = format_of(c);
+  const clv_format_row *f = data_format_row(c);
   char *path = NULL;
-  if (d->validation_group && d->validation_by != CLV_BY_GROUP)
+  if (d->validation_group && d->validation_split_by != CLV_BY_GROUP)
     return fail_at(c, d->group_pos, err,
                    "data.validation.group goes with data.validation.by: group");
   if (d->validation_group && !(f->accepted_keys & CLV_KEY_GROUP))
     return fail_group_unsupported(c, err);
-  if (d->validation_by == CLV_BY_GROUP && f->group && !d->validation_group)
+  if (d->validation_split_by == CLV_BY_GROUP && f->group && !d->validation_group)
     return fail_at(c, d->group_pos, err,
                    "data.validation.by: group needs data.validation.group, %s", f->group);
   if (!f->has_arrays || !d->validation_group) return CLV_OK;
@@ -537,7 +537,7 @@ static clv_code check_groups(clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-static bool has_line(const clv_bytes *text, const char *line) {
+static bool text_has_line(const clv_bytes *text, const char *line) {
   size_t len = strlen(line);
   for (const char *at = text->data; at && *at; at += strcspn(at, "\n"), at += *at == '\n')
     if (strncmp(at, line, len) == 0 && at[len] == '\n') return true;
@@ -545,7 +545,7 @@ static bool has_line(const clv_bytes *text, const char *line) {
 }
 
 /* Makes a config in which all keys have their defaults. */
-static clv_code make_defaults(clv_session_config **ret, clv_err *err) {
+static clv_code make_default_config(clv_session_config **ret, clv_err *err) {
   const clv_yaml_source nowhere = {.file = ""};
   const clv_binder b = {.schema = clv_session_schema(), .source = &nowhere, .folder = "/"};
   CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
@@ -554,7 +554,7 @@ static clv_code make_defaults(clv_session_config **ret, clv_err *err) {
 
 /* Checks that keys of sections that do not apply to data.format have their defaults. Files written
  * by Cleave contain these keys with their defaults, so they cannot be refused altogether. */
-static clv_code check_sections(const clv_session_config *c, clv_err *err) {
+static clv_code check_inapplicable_sections(const clv_session_config *c, clv_err *err) {
   const struct {
     const char *prefix;
     uint32_t key;
@@ -566,21 +566,21 @@ static clv_code check_sections(const clv_session_config *c, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *defaults = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes lines = {0}, usual = {0};
   char formats[80];
-  CLV_TRY(make_defaults(&defaults, err));
-  clv_schema_list(clv_session_schema(), c, &lines);
-  clv_schema_list(clv_session_schema(), defaults, &usual);
+  CLV_TRY(make_default_config(&defaults, err));
+  clv_schema_write_lines(clv_session_schema(), c, &lines);
+  clv_schema_write_lines(clv_session_schema(), defaults, &usual);
   if (lines.failed || usual.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   for (char *line = lines.data, *end; line && (end = strchr(line, '\n')) != NULL; line = end + 1) {
     *end = '\0';
     for (size_t i = 0; i < CLV_COUNT(sections); i++) {
-      if (format_of(c)->accepted_keys & sections[i].key ||
+      if (data_format_row(c)->accepted_keys & sections[i].key ||
           strncmp(line, sections[i].prefix, strlen(sections[i].prefix)) != 0 ||
-          has_line(&usual, line))
+          text_has_line(&usual, line))
         continue;
       clv_format_names(sections[i].key, formats, sizeof formats);
       return fail_at(c, sections[i].pos, err,
                      "%.*s does not go with data.format %s, but with %s: remove it",
-                     (int)strcspn(line, ":"), line, format_of(c)->name, formats);
+                     (int)strcspn(line, ":"), line, data_format_row(c)->name, formats);
     }
   }
   return CLV_OK;
@@ -588,13 +588,13 @@ static clv_code check_sections(const clv_session_config *c, clv_err *err) {
 
 static clv_code check_data(clv_session_config *c, clv_err *err) {
   clv_data_config *d = &c->data;
-  CLV_TRY(check_sections(c, err));
-  CLV_TRY(check_inputs(c, err));
-  CLV_TRY(check_files(c, "data.train", &d->train, d->train_pos, err));
-  CLV_TRY(check_files(c, "data.test", &d->test, d->test_pos, err));
-  CLV_TRY(check_images(c, err));
-  CLV_TRY(check_text(c, err));
-  CLV_TRY(check_groups(c, err));
+  CLV_TRY(check_inapplicable_sections(c, err));
+  CLV_TRY(check_input_names(c, err));
+  CLV_TRY(check_data_files(c, "data.train", &d->train, d->train_pos, err));
+  CLV_TRY(check_data_files(c, "data.test", &d->test, d->test_pos, err));
+  CLV_TRY(check_image_data(c, err));
+  CLV_TRY(check_text_data(c, err));
+  CLV_TRY(check_validation_group(c, err));
   if (d->mean.n != d->std.n)
     return fail_at(c, d->normalize_pos, err,
                    "data.normalize has %zu means and %zu standard deviations", d->mean.n, d->std.n);
@@ -616,7 +616,7 @@ static clv_code parse_escrow_every(clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code complete_escrow(clv_session_config *c, clv_err *err) {
+static clv_code fill_in_escrow(clv_session_config *c, clv_err *err) {
   CLV_TRY(parse_escrow_every(c, err));
   if (!c->checkpoint.escrow.every_ms || c->checkpoint.escrow.dir) return CLV_OK;
   if (clv_path_can_join(c->checkpoint.dir, "escrow"))
@@ -634,7 +634,7 @@ static clv_code set_default_checkpoint_dir(clv_session_config *c, clv_err *err) 
   return clv_path_join(c->run.dir, c->name, &c->checkpoint.dir, err);
 }
 
-static clv_code check_best(clv_session_config *c, clv_err *err) {
+static clv_code check_checkpoint_best(clv_session_config *c, clv_err *err) {
   bool accuracy = c->checkpoint.best == CLV_BEST_ACCURACY;
   clv_best_mode fitting = accuracy ? CLV_BEST_MAX : CLV_BEST_MIN;
   clv_config_pos pos = c->checkpoint.best_pos;
@@ -654,7 +654,7 @@ static clv_code check_best(clv_session_config *c, clv_err *err) {
 
 static bool is_key_given(clv_config_pos pos) { return pos.line || pos.column; }
 
-static clv_code check_every(clv_session_config *c, clv_err *err) {
+static clv_code check_checkpoint_every(clv_session_config *c, clv_err *err) {
   uint64_t ms;
   clv_config_pos pos = c->checkpoint.every_pos;
   if (!c->checkpoint.every) return CLV_OK;
@@ -679,7 +679,7 @@ static void drop_tensorboard_if_off(clv_session_config *c) {
 /* Keeps limits.lease below limits.reference_lease: a node that may come back within the lease still
  * finds the values that are kept for it. Fails if limits.lease is given, else lowers its
  * default. */
-static clv_code check_lease(clv_session_config *c, clv_err *err) {
+static clv_code check_reference_lease(clv_session_config *c, clv_err *err) {
   uint64_t most_ms = c->limits.reference_lease_ms;
   if (c->limits.lease_ms < most_ms) return CLV_OK;
   if (c->limits.lease_pos.line || c->limits.lease_pos.column)
@@ -690,7 +690,7 @@ static clv_code check_lease(clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code complete_config(clv_session_config *c, clv_err *err) {
+static clv_code fill_in_config(clv_session_config *c, clv_err *err) {
   CLV_TRY(check_workers(c, err));
   CLV_TRY(check_data(c, err));
   CLV_TRY(check_model(c, err));
@@ -699,12 +699,12 @@ static clv_code complete_config(clv_session_config *c, clv_err *err) {
   CLV_TRY(check_loss(c, err));
   CLV_TRY(check_spares(c, err));
   CLV_TRY(check_train(c, err));
-  CLV_TRY(check_best(c, err));
-  CLV_TRY(check_every(c, err));
+  CLV_TRY(check_checkpoint_best(c, err));
+  CLV_TRY(check_checkpoint_every(c, err));
   drop_tensorboard_if_off(c);
-  CLV_TRY(check_lease(c, err));
+  CLV_TRY(check_reference_lease(c, err));
   CLV_TRY(set_default_checkpoint_dir(c, err));
-  return complete_escrow(c, err);
+  return fill_in_escrow(c, err);
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */
@@ -712,7 +712,7 @@ static clv_code complete_config(clv_session_config *c, clv_err *err) {
 void clv_session_config_free(clv_session_config *config) {
   if (!config) return;
   clv_schema_free_at(clv_session_schema(), config);
-  clv_text_list_done(&config->overrides);
+  clv_text_list_clear(&config->overrides);
   free(config->file);
   free(config);
 }
@@ -727,7 +727,7 @@ clv_code clv_session_config_parse(const char *path, const char *text, size_t len
   CLV_TRY(clv_strdup(path, &c->file, err));
   clv_yaml_source source = {c->file, &c->overrides};
   CLV_TRY(clv_config_build(clv_session_schema(), &source, text, len, over, &c->overrides, c, err));
-  CLV_TRY(complete_config(c, err));
+  CLV_TRY(fill_in_config(c, err));
   *ret_config = clv_steal(&c);
   return CLV_OK;
 }

@@ -156,7 +156,7 @@ static const clv_row rows[] = {
      .doc = "Validation during training, on records held back from the training set."},
     {.path = "data.validation.fraction", .kind = CLV_ROW_NUMBER, .offset = AT(data.validation_fraction), .high = 0.5,
      .default_text = "0", .doc = "Share of the training set that is held back, one record at least."},
-    {.path = "data.validation.by", .kind = CLV_ROW_ENUM, .offset = AT(data.validation_by), .pos = AT(data.group_pos),
+    {.path = "data.validation.by", .kind = CLV_ROW_ENUM, .offset = AT(data.validation_split_by), .pos = AT(data.group_pos),
      .names = split_names, .default_text = "stratified",
      .doc = "How these records are chosen: by the seed, the same share of each class "
             "(stratified), any records (random) or complete groups (group); or the last records "
@@ -178,7 +178,7 @@ static const clv_row rows[] = {
      .default_text = "0", .doc = "Use only so many training records; 0 is all."},
     {.path = "data.limit_test", .kind = CLV_ROW_INT, .offset = AT(data.limit_test),
      .max = UINT32_MAX, .default_text = "0", .doc = "Use only so many test records; 0 is all."},
-    {.path = "data.limit_by", .kind = CLV_ROW_ENUM, .offset = AT(data.limit_by), .names = limit_names,
+    {.path = "data.limit_by", .kind = CLV_ROW_ENUM, .offset = AT(data.limit_chosen_by), .names = limit_names,
      .default_text = "stratified",
      .doc = "How a limit chooses records, with the values of validation.by; predict always "
             "takes the first records."},
@@ -202,13 +202,13 @@ static const clv_row rows[] = {
     {.path = "data.images", .kind = CLV_ROW_SECTION, .pos = AT(data.images.pos), .is_commented_out = true,
      .doc = "Format images: how an image becomes a record, as with torchvision's transforms."},
     {.path = "data.images.channels", .kind = CLV_ROW_INT, .offset = AT(data.images.channels),
-     .min = 1, .max = 3, .default_text = "3", .makes_records = true, .doc = "3 for colour, 1 for grey; images are converted."},
+     .min = 1, .max = 3, .default_text = "3", .changes_records = true, .doc = "3 for colour, 1 for grey; images are converted."},
     {.path = "data.images.resize", .kind = CLV_ROW_INT, .offset = AT(data.images.resize),
      .max = 16384, .default_text = "0",
-     .makes_records = true,
+     .changes_records = true,
      .doc = "Resize: pixels of the shorter side, bilinear with antialiasing; 0 leaves the size."},
     {.path = "data.images.crop", .kind = CLV_ROW_INT, .offset = AT(data.images.crop), .max = 16384,
-     .default_text = "0", .makes_records = true,
+     .default_text = "0", .changes_records = true,
      .doc = "Side of the square that is cut out of the image; 0: no crop, which needs images of "
             "one size."},
     {.path = "data.images.train_crop", .kind = CLV_ROW_ENUM, .offset = AT(data.images.train_crop),
@@ -239,11 +239,11 @@ static const clv_row rows[] = {
      .default_text = "label", .doc = "Name of the column, or key, that has the class; classes are numbered by name."},
     {.path = "data.text.max_tokens", .kind = CLV_ROW_INT, .offset = AT(data.text.max_tokens),
      .min = 1, .max = 65536, .default_text = "128",
-     .makes_records = true,
+     .changes_records = true,
      .doc = "Tokens of a record: longer texts are cut, shorter ones padded."},
     {.path = "data.documents", .kind = CLV_ROW_SECTION, .pos = AT(data.documents.pos), .is_commented_out = true,
      .doc = "format documents: pages as lines of JSON, as cleave-master words prints them, or PDFs and images."},
-    {.path = "data.documents.labels_of", .kind = CLV_ROW_ENUM, .offset = AT(data.documents.labels_of),
+    {.path = "data.documents.labels_of", .kind = CLV_ROW_ENUM, .offset = AT(data.documents.label_unit),
      .names = labels_of_names, .default_text = "words",
      .doc = "words: each line has labels, a text or null for each word. pages: each line has "
             "one label for the page."},
@@ -253,11 +253,11 @@ static const clv_row rows[] = {
             "data, sorted."},
     {.path = "data.documents.max_tokens", .kind = CLV_ROW_INT, .offset = AT(data.documents.max_tokens),
      .min = 1, .max = 65536, .default_text = "512",
-     .makes_records = true,
+     .changes_records = true,
      .doc = "Tokens of a record: a longer page becomes several records."},
     {.path = "data.documents.stride", .kind = CLV_ROW_INT, .offset = AT(data.documents.stride),
      .max = 65535, .default_text = "0",
-     .makes_records = true,
+     .changes_records = true,
      .doc = "Tokens that two successive records of one page have in common."},
     {.path = "data.documents.seconds", .kind = CLV_ROW_INT, .offset = AT(data.documents.seconds),
      .min = 1, .max = 86400, .default_text = "60",
@@ -271,24 +271,24 @@ static const clv_row rows[] = {
      .sample = "vocab.txt",
      .doc = "WordPiece of a vocab.txt (BERT), or byte-level BPE of a tokenizer.json (GPT-2, RoBERTa, Llama 3, Qwen2)."},
     {.path = "data.tokenizer.lower_case", .kind = CLV_ROW_BOOL, .offset = AT(data.tokenizer.lower_case),
-     .default_text = "true", .makes_records = true, .doc = "WordPiece: text becomes lower-case."},
+     .default_text = "true", .changes_records = true, .doc = "WordPiece: text becomes lower-case."},
     {.path = "data.tokenizer.accents", .kind = CLV_ROW_ENUM, .offset = AT(data.tokenizer.accents),
      .names = accent_names, .default_text = "auto",
-     .makes_records = true,
+     .changes_records = true,
      .doc = "WordPiece: keep or strip accents; auto strips them where text becomes lower-case."},
     {.path = "data.tokenizer.ends", .kind = CLV_ROW_BOOL, .offset = AT(data.tokenizer.ends), .default_text = "true",
-     .makes_records = true,
+     .changes_records = true,
      .doc = "Put the tokens `first` and `last` at the ends of each text."},
     {.path = "data.tokenizer.first", .kind = CLV_ROW_TEXT, .offset = AT(data.tokenizer.first), .sample = "\"[CLS]\"",
-     .makes_records = true,
+     .changes_records = true,
      .doc = "Token before a text. Unless given, [CLS] for a vocab.txt, and that of the "
             "post_processor for a tokenizer.json."},
     {.path = "data.tokenizer.last", .kind = CLV_ROW_TEXT, .offset = AT(data.tokenizer.last), .sample = "\"[SEP]\"",
-     .makes_records = true,
+     .changes_records = true,
      .doc = "Token behind a text. Unless given, [SEP] for a vocab.txt, and that of the "
             "post_processor for a tokenizer.json."},
     {.path = "data.tokenizer.pad", .kind = CLV_ROW_TEXT, .offset = AT(data.tokenizer.pad), .sample = "\"[PAD]\"",
-     .makes_records = true,
+     .changes_records = true,
      .doc = "Token that pads a record. Unless given, [PAD] for a vocab.txt, and that of "
             "`padding` for a tokenizer.json."},
     {.path = "data.tokenizer.mask", .kind = CLV_ROW_TEXT, .offset = AT(data.tokenizer.mask), .sample = "\"[MASK]\"",
@@ -417,7 +417,7 @@ static const clv_row rows[] = {
      .high = 0.99, .default_text = "0", .doc = "Dropout of what an adapter reads, in training."},
     {.path = "stages[].lora.rslora", .kind = CLV_ROW_BOOL, .offset = STAGE(lora.rslora),
      .default_text = "false", .doc = "Scale by alpha / sqrt(r)."},
-    {.path = "stages[].lora.base", .kind = CLV_ROW_ENUM, .offset = STAGE(lora.base),
+    {.path = "stages[].lora.base", .kind = CLV_ROW_ENUM, .offset = STAGE(lora.base_type),
      .names = compute_names, .default_text = "f32",
      .doc = "Type in which the frozen weights of linear layers are stored: bf16 takes half of "
             "the memory, and rounds weights that come in f32."},
@@ -723,9 +723,9 @@ const clv_schema *clv_session_schema(void) {
   return &schema;
 }
 
-bool clv_session_key_makes_records(const char *key) {
+bool clv_session_key_changes_records(const char *key) {
   for (size_t i = 0; i < CLV_COUNT(rows); i++)
-    if (strcmp(rows[i].path, key) == 0) return rows[i].makes_records;
+    if (strcmp(rows[i].path, key) == 0) return rows[i].changes_records;
   return false;
 }
 

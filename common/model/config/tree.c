@@ -19,7 +19,8 @@ const char *clv_text_for_message(const char *text, char buf[CLV_MESSAGE_TEXT_MAX
 
 /* Fails with file, position and text of an error. If the message is too long, cuts the front of the
  * file's path, because the end of a message tells what to do. */
-static clv_code fail_in_file(const char *file, clv_config_pos pos, const char *text, clv_err *err) {
+static clv_code fail_at_position(const char *file, clv_config_pos pos, const char *text,
+                                 clv_err *err) {
   const size_t least = 40, place = sizeof ":4294967295:4294967295: ...";
   size_t room =
       strlen(text) + place + least < CLV_ERR_TEXT ? CLV_ERR_TEXT - place - strlen(text) : least;
@@ -32,7 +33,7 @@ clv_code clv_yaml_source_vfail(const clv_yaml_source *source, clv_config_pos pos
                                const char *fmt, va_list ap) {
   char text[CLV_ERR_TEXT];
   vsnprintf(text, sizeof text, fmt, ap);
-  if (pos.line > 0) return fail_in_file(source->file, pos, text, err);
+  if (pos.line > 0) return fail_at_position(source->file, pos, text, err);
   if (pos.column > 0 && pos.column <= source->overrides->n)
     return clv_fail(err, CLV_INVALID, "%s: %s", source->overrides->items[pos.column - 1], text);
   return clv_fail(err, CLV_INVALID, "%s: %s", source->file, text);
@@ -61,7 +62,7 @@ clv_code clv_yaml_node_new_scalar(const char *text, bool plain, clv_config_pos p
                                   clv_yaml_node **ret, clv_err *err) {
   CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *node = NULL;
   CLV_TRY(clv_yaml_node_new(CLV_YAML_SCALAR, pos, &node, err));
-  node->plain = plain;
+  node->is_plain = plain;
   CLV_TRY(clv_strdup(text, &node->text, err));
   *ret = clv_steal(&node);
   return CLV_OK;
@@ -71,8 +72,8 @@ clv_code clv_yaml_node_new_scalar(const char *text, bool plain, clv_config_pos p
  * limit of a tree. */
 void clv_yaml_node_free(clv_yaml_node *node) {
   if (!node) return;
-  for (size_t i = 0; i < node->n; i++) clv_yaml_node_free(node->items[i]);
-  free(node->items);
+  for (size_t i = 0; i < node->n; i++) clv_yaml_node_free(node->children[i]);
+  free(node->children);
   free(node->key);
   free(node->text);
   free(node);
@@ -83,27 +84,27 @@ void clv_yaml_node_freep(clv_yaml_node **node) { clv_yaml_node_free(*node); }
 clv_code clv_yaml_node_add(clv_yaml_node *parent, clv_yaml_node *child, clv_err *err) {
   if (parent->n == parent->cap) {
     size_t cap = parent->cap ? 2 * parent->cap : 8;
-    clv_yaml_node **items = realloc(parent->items, cap * sizeof(clv_yaml_node *));
+    clv_yaml_node **items = realloc(parent->children, cap * sizeof(clv_yaml_node *));
     if (!items) {
       clv_yaml_node_free(child);
       return clv_fail(err, CLV_EXHAUSTED, "out of memory for a list of %zu entries", cap);
     }
-    parent->items = items;
+    parent->children = items;
     parent->cap = cap;
   }
-  parent->items[parent->n++] = child;
+  parent->children[parent->n++] = child;
   return CLV_OK;
 }
 
 clv_yaml_node *clv_yaml_node_find(const clv_yaml_node *map, const char *key) {
   for (size_t i = 0; i < map->n; i++)
-    if (strcmp(map->items[i]->key, key) == 0) return map->items[i];
+    if (strcmp(map->children[i]->key, key) == 0) return map->children[i];
   return NULL;
 }
 
 bool clv_yaml_node_is_null(const clv_yaml_node *node) {
   static const char *const words[] = {"", "~", "null", "Null", "NULL"};
-  if (node->kind != CLV_YAML_SCALAR || !node->plain) return false;
+  if (node->kind != CLV_YAML_SCALAR || !node->is_plain) return false;
   for (size_t i = 0; i < CLV_COUNT(words); i++)
     if (strcmp(node->text, words[i]) == 0) return true;
   return false;
@@ -118,7 +119,7 @@ clv_code clv_text_list_add(clv_text_list *list, const char *text, clv_err *err) 
   return CLV_OK;
 }
 
-void clv_text_list_done(clv_text_list *list) {
+void clv_text_list_clear(clv_text_list *list) {
   if (!list) return;
   for (size_t i = 0; i < list->n; i++) free(list->items[i]);
   free(list->items);

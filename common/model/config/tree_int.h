@@ -22,12 +22,12 @@ typedef enum clv_yaml_node_kind { CLV_YAML_SCALAR, CLV_YAML_LIST, CLV_YAML_MAP }
 
 typedef struct clv_yaml_node {
   clv_yaml_node_kind kind;
-  bool plain; /* the scalar has no quotes, so it may be a number, true, false or null */
+  bool is_plain; /* the scalar has no quotes, so it may be a number, true, false or null */
   clv_config_pos pos, key_pos;
   char *key;  /* key of an entry of a mapping; NULL: not such an entry */
   char *text; /* text of a scalar; NULL: the node is a list or mapping */
   size_t n, cap;
-  struct clv_yaml_node **items; /* [n] entries of a list or mapping */
+  struct clv_yaml_node **children; /* [n] entries of a list or mapping */
 } clv_yaml_node;
 
 /* File and overrides that a clv_config_pos refers to, for messages. */
@@ -81,6 +81,6 @@ clv_code clv_overrides_apply(const clv_yaml_source *source, const clv_config_ove
 
 /* Appends a copy of `text` to the list. */
 clv_code clv_text_list_add(clv_text_list *list, const char *text, clv_err *err) CLV_USE_RESULT;
-void clv_text_list_done(clv_text_list *list);
+void clv_text_list_clear(clv_text_list *list);
 
 #endif

@@ -19,7 +19,7 @@ clv_code clv_worker_fail_at(const clv_worker_config *config, clv_config_pos pos,
 
 /* Refuses a second entry of `allow` for the same identity, because it could silently widen the
  * rights that the first one gives. */
-static clv_code check_allow(const clv_worker_config *c, clv_err *err) {
+static clv_code check_allowed_identities(const clv_worker_config *c, clv_err *err) {
   for (size_t i = 0; i < c->n_allow; i++)
     for (size_t j = 0; j < i; j++)
       if (strcmp(c->allow[i].identity, c->allow[j].identity) == 0)
@@ -56,7 +56,7 @@ static clv_code check_cores(const clv_worker_config *c, clv_err *err) {
 
 /* Checks that limits.lease is longer than limits.peer_timeout, so that a silent master that is not
  * yet given up still finds its session. */
-static clv_code check_lease(const clv_worker_config *c, clv_err *err) {
+static clv_code check_lease_and_timeout(const clv_worker_config *c, clv_err *err) {
   if (c->limits.lease_ms > c->limits.peer_timeout_ms) return CLV_OK;
   return clv_worker_fail_at(c, c->limits.lease_pos, err,
                             "limits.lease of %llu ms has to be longer than limits.peer_timeout, "
@@ -68,7 +68,8 @@ static clv_code check_lease(const clv_worker_config *c, clv_err *err) {
 /* Refuses the same port for `listen` and metrics.listen. Without this check, binding the second
  * port would fail with "address in use", which does not name the key of the first. */
 static clv_code check_ports(const clv_worker_config *c, clv_err *err) {
-  if (!c->metrics.listen || !clv_listen_overlap(c->listen, c->metrics.listen)) return CLV_OK;
+  if (!c->metrics.listen || !clv_listen_addresses_overlap(c->listen, c->metrics.listen))
+    return CLV_OK;
   return clv_worker_fail_at(c, c->metrics.listen_pos, err,
                             "metrics.listen %s takes the port of `listen`, %s; give it another, "
                             "such as 127.0.0.1:9101",
@@ -78,7 +79,7 @@ static clv_code check_ports(const clv_worker_config *c, clv_err *err) {
 void clv_worker_config_free(clv_worker_config *config) {
   if (!config) return;
   clv_schema_free_at(clv_worker_schema(), config);
-  clv_text_list_done(&config->overrides);
+  clv_text_list_clear(&config->overrides);
   free(config->file);
   free(config);
 }
@@ -93,12 +94,12 @@ clv_code clv_worker_config_parse(const char *path, const char *text, size_t len,
   CLV_TRY(clv_strdup(path, &c->file, err));
   clv_yaml_source source = {c->file, &c->overrides};
   CLV_TRY(clv_config_build(clv_worker_schema(), &source, text, len, over, &c->overrides, c, err));
-  CLV_TRY(check_allow(c, err));
+  CLV_TRY(check_allowed_identities(c, err));
   CLV_TRY(check_peers(c, err));
   CLV_TRY(check_artifacts(c, err));
   CLV_TRY(check_cores(c, err));
   CLV_TRY(check_ports(c, err));
-  CLV_TRY(check_lease(c, err));
+  CLV_TRY(check_lease_and_timeout(c, err));
   *ret_config = clv_steal(&c);
   return CLV_OK;
 }

@@ -159,7 +159,7 @@ static const clv_row rows[] = {
      .sample = "[/usr/local/cuda/lib64]",
      .doc = "Folders with NVIDIA's libcublasLt and libcudnn, searched before the system's "
             "folders."},
-    {.path = "cuda.plans", .kind = CLV_ROW_PATH, .offset = AT(cuda.plans),
+    {.path = "cuda.plans", .kind = CLV_ROW_PATH, .offset = AT(cuda.plans_folder),
      .sample = "/var/lib/cleave-worker/plans",
      .doc = "Folder in which cuDNN's plans of convolutions are kept for the next start. Only "
             "the worker's user may write there."},
@@ -222,7 +222,7 @@ static const clv_row rows[] = {
      .doc = "Lowest level of the lines that are written."},
     {.path = "log.json", .kind = CLV_ROW_BOOL, .offset = AT(log.json), .default_text = "false",
      .doc = "Write JSON objects, one per line; --log-format overrides this."},
-    {.path = "log.lines", .kind = CLV_ROW_INT, .offset = AT(log.lines), .min = 10, .max = 1000000,
+    {.path = "log.lines", .kind = CLV_ROW_INT, .offset = AT(log.lines_per_minute), .min = 10, .max = 1000000,
      .default_text = "40",
      .doc = "Lines per minute for an identity's session opens, for its closes and for its "
             "loads. Further lines are only counted, and the identity has ten lines in the next "

@@ -15,12 +15,12 @@ enum { MAX_QUOTES = 8, MAX_LINE = 65536 };
 
 typedef struct reader {
   const clv_yaml_source *source;
-  uint32_t override;
-  const char *text, *end; /* start and end of the document */
+  uint32_t override_number;
+  const char *text, *text_end; /* start and end of the document */
   struct fy_diag *diag;
   struct fy_parser *parser;
   size_t n_nodes;
-  clv_config_pos last_pos; /* position of the last event read that has a position */
+  clv_config_pos last_event_pos; /* position of the last event read that has a position */
 } reader;
 
 typedef struct held_event {
@@ -28,17 +28,17 @@ typedef struct held_event {
   struct fy_event *event;
 } held_event;
 
-static void held_event_done(held_event *held) {
+static void free_held_event(held_event *held) {
   if (held->event) fy_parser_event_free(held->parser, held->event);
 }
 
-static void reader_done(reader *r) {
+static void reader_clear(reader *r) {
   if (r->parser) fy_parser_destroy(r->parser);
   if (r->diag) fy_diag_destroy(r->diag);
 }
 
 static clv_config_pos position_of(const reader *r, int line, int column) {
-  if (r->override) return (clv_config_pos){0, r->override};
+  if (r->override_number) return (clv_config_pos){0, r->override_number};
   return (clv_config_pos){(uint32_t)CLV_MAX(line, 0) + 1, (uint32_t)CLV_MAX(column, 0) + 1};
 }
 
@@ -57,11 +57,11 @@ static bool is_empty(struct fy_event *event) {
 /* Returns the position of an event. An empty value gets the position of its key: libfyaml 0.7 has
  * none for it, and 0.8 that of the colon. For a quoted text subtracts one column, because the
  * library's position is behind the quote. */
-static clv_config_pos event_pos(reader *r, struct fy_event *event) {
+static clv_config_pos position_of_event(reader *r, struct fy_event *event) {
   const struct fy_mark *mark = fy_event_start_mark(event);
   if (mark && !is_empty(event))
-    r->last_pos = position_of(r, mark->line, mark->column - is_quoted(event));
-  return r->last_pos;
+    r->last_event_pos = position_of(r, mark->line, mark->column - is_quoted(event));
+  return r->last_event_pos;
 }
 
 /* Finds the last tab in the indentation of a line, up to the line after `line` (0: in all lines).
@@ -70,9 +70,9 @@ static clv_config_pos event_pos(reader *r, struct fy_event *event) {
 static bool find_indenting_tab(const reader *r, int line, int *ret_line, int *ret_column) {
   bool found = false;
   const char *at = r->text;
-  for (int n = 0; at < r->end && (!line || n <= line); n++) {
-    const char *end = memchr(at, '\n', (size_t)(r->end - at)), *first = at;
-    if (!end) end = r->end;
+  for (int n = 0; at < r->text_end && (!line || n <= line); n++) {
+    const char *end = memchr(at, '\n', (size_t)(r->text_end - at)), *first = at;
+    if (!end) end = r->text_end;
     while (first < end && *first == ' ') first++;
     if (first < end && *first == '\t') {
       *ret_line = n;
@@ -118,7 +118,7 @@ static clv_code refuse_anchors_and_tags(reader *r, struct fy_event *e, clv_err *
   if (!anchor && !tag) return CLV_OK;
   const struct fy_mark *mark = fy_token_start_mark(anchor ? anchor : tag);
   clv_config_pos pos =
-      mark ? position_of(r, mark->line, mark->column - (anchor != NULL)) : r->last_pos;
+      mark ? position_of(r, mark->line, mark->column - (anchor != NULL)) : r->last_event_pos;
   return clv_yaml_source_fail(
       r->source, pos, err, "%s",
       anchor ? "anchors (&x) and aliases (*x) are not supported: write the value out"
@@ -129,7 +129,7 @@ static clv_code refuse_anchors_and_tags(reader *r, struct fy_event *e, clv_err *
  * values, needs seconds for very long lines, and leaks memory on long runs of quotes. */
 clv_code clv_yaml_text_check(const clv_yaml_source *source, const char *text, size_t len,
                              uint32_t override, clv_err *err) {
-  const reader r = {.override = override};
+  const reader r = {.override_number = override};
   int line = 0, column = 0, quotes = 0;
   size_t line_start = 0;
   uint32_t code_point;
@@ -164,20 +164,22 @@ static clv_code read_scalar(reader *r, struct fy_event *e, clv_yaml_node **ret, 
   const char *text = token ? fy_token_get_text(token, &len) : "";
   if (!text) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a value");
   if (memchr(text, '\0', len))
-    return clv_yaml_source_fail(r->source, event_pos(r, e), err, "a value holds a NUL character");
+    return clv_yaml_source_fail(r->source, position_of_event(r, e), err,
+                                "a value holds a NUL character");
   if (len > CLV_CONFIG_MAX_TEXT)
-    return clv_yaml_source_fail(r->source, event_pos(r, e), err,
+    return clv_yaml_source_fail(r->source, position_of_event(r, e), err,
                                 "a value of %zu bytes, the limit is %d", len, CLV_CONFIG_MAX_TEXT);
   /* checked again, because escapes may produce bytes that the file itself must not contain */
   uint32_t code_point;
   for (size_t i = 0, n; i < len; i += n)
     if (!(n = clv_utf8_decode(text + i, len - i, &code_point)))
-      return clv_yaml_source_fail(r->source, event_pos(r, e), err, "a value is not valid UTF-8");
+      return clv_yaml_source_fail(r->source, position_of_event(r, e), err,
+                                  "a value is not valid UTF-8");
   bool plain = !token || fy_token_scalar_style(token) == FYSS_PLAIN;
   CLV_AUTO(clv_freep) char *copy = NULL;
   CLV_TRY(clv_alloc(len + 1, 1, &copy, err));
   memcpy(copy, text, len);
-  return clv_yaml_node_new_scalar(copy, plain, event_pos(r, e), ret, err);
+  return clv_yaml_node_new_scalar(copy, plain, position_of_event(r, e), ret, err);
 }
 
 static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_yaml_node **ret,
@@ -186,8 +188,8 @@ static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_yam
 static clv_code check_entry_count(reader *r, const clv_yaml_node *node, struct fy_event *e,
                                   clv_err *err) {
   if (node->n < CLV_CONFIG_MAX_ENTRIES) return CLV_OK;
-  return clv_yaml_source_fail(r->source, event_pos(r, e), err, "more than %d entries in one %s",
-                              CLV_CONFIG_MAX_ENTRIES,
+  return clv_yaml_source_fail(r->source, position_of_event(r, e), err,
+                              "more than %d entries in one %s", CLV_CONFIG_MAX_ENTRIES,
                               node->kind == CLV_YAML_MAP ? "mapping" : "list");
 }
 
@@ -196,7 +198,7 @@ static clv_code check_key(reader *r, const clv_yaml_node *map, const clv_yaml_no
   char shown_text[CLV_MESSAGE_TEXT_MAX];
   if (key->kind != CLV_YAML_SCALAR)
     return clv_yaml_source_fail(r->source, key->pos, err, "a key must be a single word");
-  if (key->plain && strcmp(key->text, "<<") == 0)
+  if (key->is_plain && strcmp(key->text, "<<") == 0)
     return clv_yaml_source_fail(r->source, key->pos, err,
                                 "merge keys (<<) are not supported: write the keys out");
   const clv_yaml_node *first = clv_yaml_node_find(map, key->text);
@@ -214,7 +216,7 @@ static clv_code read_entry(reader *r, struct fy_event *key_event, unsigned depth
   CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *key = NULL;
   CLV_TRY(read_node(r, key_event, depth, &key, err));
   CLV_TRY(check_key(r, map, key, err));
-  CLV_AUTO(held_event_done) held_event held = {0};
+  CLV_AUTO(free_held_event) held_event held = {0};
   CLV_TRY(next_event(r, &held, err));
   clv_yaml_node *value = NULL;
   CLV_TRY(read_node(r, held.event, depth, &value, err));
@@ -226,7 +228,7 @@ static clv_code read_entry(reader *r, struct fy_event *key_event, unsigned depth
 static clv_code read_items(reader *r, unsigned depth, clv_yaml_node *node, clv_err *err) {
   enum fy_event_type end = node->kind == CLV_YAML_MAP ? FYET_MAPPING_END : FYET_SEQUENCE_END;
   for (;;) {
-    CLV_AUTO(held_event_done) held_event held = {0};
+    CLV_AUTO(free_held_event) held_event held = {0};
     CLV_TRY(next_event(r, &held, err));
     if (held.event->type == end) return CLV_OK;
     CLV_TRY(check_entry_count(r, node, held.event, err));
@@ -244,18 +246,18 @@ static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_yam
                           clv_err *err) {
   CLV_TRY(refuse_anchors_and_tags(r, e, err));
   if (++r->n_nodes > CLV_CONFIG_MAX_NODES)
-    return clv_yaml_source_fail(r->source, event_pos(r, e), err, "more than %d values in one file",
-                                CLV_CONFIG_MAX_NODES);
+    return clv_yaml_source_fail(r->source, position_of_event(r, e), err,
+                                "more than %d values in one file", CLV_CONFIG_MAX_NODES);
   if (e->type == FYET_SCALAR) return read_scalar(r, e, ret, err);
   if (e->type != FYET_MAPPING_START && e->type != FYET_SEQUENCE_START)
-    return clv_yaml_source_fail(r->source, event_pos(r, e), err,
+    return clv_yaml_source_fail(r->source, position_of_event(r, e), err,
                                 "not valid YAML: a value is missing");
   if (depth >= CLV_CONFIG_MAX_DEPTH)
-    return clv_yaml_source_fail(r->source, event_pos(r, e), err, "nested more than %d levels deep",
-                                CLV_CONFIG_MAX_DEPTH);
+    return clv_yaml_source_fail(r->source, position_of_event(r, e), err,
+                                "nested more than %d levels deep", CLV_CONFIG_MAX_DEPTH);
   CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *node = NULL;
   CLV_TRY(clv_yaml_node_new(e->type == FYET_MAPPING_START ? CLV_YAML_MAP : CLV_YAML_LIST,
-                            event_pos(r, e), &node, err));
+                            position_of_event(r, e), &node, err));
   CLV_TRY(read_items(r, depth + 1, node, err));
   *ret = clv_steal(&node);
   return CLV_OK;
@@ -265,7 +267,7 @@ static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_yam
 static clv_code read_document(reader *r, clv_yaml_node **ret, clv_err *err) {
   CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *root = NULL;
   for (;;) {
-    CLV_AUTO(held_event_done) held_event held = {0};
+    CLV_AUTO(free_held_event) held_event held = {0};
     CLV_TRY(next_event(r, &held, err));
     enum fy_event_type type = held.event->type;
     if (type == FYET_STREAM_END) break;
@@ -273,7 +275,7 @@ static clv_code read_document(reader *r, clv_yaml_node **ret, clv_err *err) {
     if (type != FYET_DOCUMENT_START) {
       CLV_TRY(read_node(r, held.event, 0, &root, err));
     } else if (root) {
-      return clv_yaml_source_fail(r->source, event_pos(r, held.event), err,
+      return clv_yaml_source_fail(r->source, position_of_event(r, held.event), err,
                                   "a second document in one file");
     }
   }
@@ -284,13 +286,13 @@ static clv_code read_document(reader *r, clv_yaml_node **ret, clv_err *err) {
 
 clv_code clv_yaml_read(const clv_yaml_source *source, const char *text, size_t len,
                        uint32_t override, clv_yaml_node **ret, clv_err *err) {
-  CLV_AUTO(reader_done)
-  reader r = {.source = source, .override = override, .text = text, .end = text + len};
+  CLV_AUTO(reader_clear)
+  reader r = {.source = source, .override_number = override, .text = text, .text_end = text + len};
   if (len > CLV_CONFIG_MAX_BYTES)
     return clv_yaml_source_fail(source, (clv_config_pos){0, override}, err,
                                 "%zu bytes, the limit is %d: is it a file of keys?", len,
                                 CLV_CONFIG_MAX_BYTES);
-  r.last_pos = position_of(&r, 0, 0);
+  r.last_event_pos = position_of(&r, 0, 0);
   CLV_TRY(clv_yaml_text_check(source, text, len, override, err));
   struct fy_diag_cfg diag_cfg;
   fy_diag_cfg_default(&diag_cfg);

@@ -83,23 +83,25 @@ static const struct {
     [CLV_ATTR_INIT_ZERO] = KEY(init_zero, KIND_BOOL, "whether it begins with 0"),
 };
 
-static bool is_key(clv_attr_key key) { return key > 0 && key < CLV_ATTR_COUNT && keys[key].name; }
+static bool is_known_key(clv_attr_key key) {
+  return key > 0 && key < CLV_ATTR_COUNT && keys[key].name;
+}
 
-const char *clv_attr_name(clv_attr_key key) { return is_key(key) ? keys[key].name : "?"; }
+const char *clv_attr_name(clv_attr_key key) { return is_known_key(key) ? keys[key].name : "?"; }
 
-const char *clv_attr_doc(clv_attr_key key) { return is_key(key) ? keys[key].doc : ""; }
+const char *clv_attr_doc(clv_attr_key key) { return is_known_key(key) ? keys[key].doc : ""; }
 
-const char *clv_attr_type(clv_attr_key key) {
+const char *clv_attr_type_name(clv_attr_key key) {
   static const char *const names[] = {[KIND_INT] = "integer",
                                       [KIND_PAIR] = "integer or [height, width]",
                                       [KIND_BOOL] = "true or false",
                                       [KIND_REAL] = "number",
                                       [KIND_EXTENTS] = "list of integers",
                                       [KIND_WEIGHTS] = "list of numbers"};
-  return is_key(key) ? names[keys[key].kind] : "";
+  return is_known_key(key) ? names[keys[key].kind] : "";
 }
 
-static const clv_attr_row *find_row(const clv_op_def *def, clv_attr_key key) {
+static const clv_attr_row *find_attr_row(const clv_op_def *def, clv_attr_key key) {
   for (const clv_attr_row *row = def->attrs; row->key; row++)
     if (row->key == key) return row;
   return NULL;
@@ -131,12 +133,12 @@ clv_code clv_op_attr_find(clv_op op, const char *key, clv_attr_key *ret, clv_err
                   legal + 2);
 }
 
-static void *field_of(clv_attrs *attrs, clv_attr_key key) {
+static void *field_of_attr(clv_attrs *attrs, clv_attr_key key) {
   return (char *)attrs + keys[key].offset;
 }
 
 static void set_default(clv_attrs *attrs, const clv_attr_row *row) {
-  void *field = field_of(attrs, row->key);
+  void *field = field_of_attr(attrs, row->key);
   int64_t whole = (int64_t)row->default_value;
   switch (keys[row->key].kind) {
     case KIND_INT:
@@ -189,19 +191,19 @@ static clv_code set_real(const char *op, const clv_attr_row *row, const clv_attr
 
 /* Returns entry i of a list of numbers, which may be given as a list of reals, a list of integers
  * or one real number. */
-static double number_at(const clv_attr_value *v, int i) {
+static double list_number_at(const clv_attr_value *v, int i) {
   if (v->n_numbers) return (double)v->numbers[i];
   return v->is_number ? v->number : (double)v->ints[i];
 }
 
-static clv_code set_weights(const char *op, const clv_attr_row *row, const clv_attr_value *v,
-                            clv_class_weights *ret, clv_err *err) {
+static clv_code set_class_weights(const char *op, const clv_attr_row *row, const clv_attr_value *v,
+                                  clv_class_weights *ret, clv_err *err) {
   int n = v->n_numbers ? v->n_numbers : v->is_number ? 1 : v->n_ints;
   if (n < 1 || n > CLV_MAX_CLASS_WEIGHTS)
     return clv_fail(err, CLV_INVALID, "%s.%s needs a list of 1 to %d numbers", op,
                     keys[row->key].name, CLV_MAX_CLASS_WEIGHTS);
   for (int i = 0; i < n; i++) {
-    double x = number_at(v, i);
+    double x = list_number_at(v, i);
     if (!(x >= row->low && x <= row->high))
       return clv_fail(err, CLV_INVALID, "%s.%s has %g, outside %g..%g", op, keys[row->key].name, x,
                       row->low, row->high);
@@ -213,10 +215,10 @@ static clv_code set_weights(const char *op, const clv_attr_row *row, const clv_a
 
 static clv_code set_value(const char *op, const clv_attr_row *row, const clv_attr_value *v,
                           clv_attrs *attrs, clv_err *err) {
-  void *field = field_of(attrs, row->key);
+  void *field = field_of_attr(attrs, row->key);
   attr_kind kind = keys[row->key].kind;
   if (kind == KIND_REAL) return set_real(op, row, v, field, err);
-  if (kind == KIND_WEIGHTS) return set_weights(op, row, v, field, err);
+  if (kind == KIND_WEIGHTS) return set_class_weights(op, row, v, field, err);
   CLV_TRY(check_ints(op, row, v, 1,
                      kind == KIND_PAIR      ? 2
                      : kind == KIND_EXTENTS ? CLV_MAX_RANK - 1
@@ -238,7 +240,7 @@ static clv_code set_value(const char *op, const clv_attr_row *row, const clv_att
 
 static clv_code set_attr(const clv_op_def *def, const clv_attr_value *v, clv_attrs *attrs,
                          clv_err *err) {
-  const clv_attr_row *row = find_row(def, v->key);
+  const clv_attr_row *row = find_attr_row(def, v->key);
   if (!row)
     return clv_fail(err, CLV_INVALID, "%s has no attribute '%s' (key %d)", def->name,
                     clv_attr_name(v->key), (int)v->key);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Marking of recompute blocks (clv_node.recompute). All nodes below one name form a block, unless a
- * number follows the name: then the nodes of each number form a block ("encoder.layer" stands for
- * the blocks "encoder.layer.0", "encoder.layer.1" and so on).
+ * Marking of recompute blocks (clv_node.recompute_block). All nodes below one name form a block,
+ * unless a number follows the name: then the nodes of each number form a block ("encoder.layer"
+ * stands for the blocks "encoder.layer.0", "encoder.layer.1" and so on).
  */
 #include <ctype.h>
 #include <string.h>
@@ -11,25 +11,25 @@
 
 static const char *name_without_prefix(const clv_graph *g, int node) {
   const char *name = g->nodes[node].name;
-  size_t prefix = strlen(g->prefix);
-  return prefix && strncmp(name, g->prefix, prefix) == 0 ? name + prefix : name;
+  size_t prefix = strlen(g->name_prefix);
+  return prefix && strncmp(name, g->name_prefix, prefix) == 0 ? name + prefix : name;
 }
 
 clv_code clv_graph_mark_recompute(clv_graph *g, int first, int last, uint32_t number,
                                   clv_err *err) {
   for (int i = first; i <= last; i++) {
     if (g->nodes[i].op == CLV_OP_INPUT) continue;
-    if (g->nodes[i].recompute)
+    if (g->nodes[i].recompute_block)
       return clv_fail(err, CLV_EXISTS, "layer '%s' is in another block already",
                       name_without_prefix(g, i));
-    g->nodes[i].recompute = number;
+    g->nodes[i].recompute_block = number;
   }
   return CLV_OK;
 }
 
 /* Finds the number in a node's name that follows the first `name` bytes and a dot, and sets *ret to
  * it. Returns its number of digits; 0: there is no number. */
-static size_t number_after(const char *node, size_t name, const char **ret) {
+static size_t find_number_after_name(const char *node, size_t name, const char **ret) {
   size_t n = 0;
   *ret = node + name + 1;
   if (node[name] != '.') return 0;
@@ -40,17 +40,17 @@ static size_t number_after(const char *node, size_t name, const char **ret) {
 static bool is_numbered(const clv_graph *g, size_t name, int first, int last) {
   const char *unused;
   for (int i = first; i <= last; i++)
-    if (!number_after(name_without_prefix(g, i), name, &unused)) return false;
+    if (!find_number_after_name(name_without_prefix(g, i), name, &unused)) return false;
   return true;
 }
 
 /* Returns the last of the consecutive nodes from `at`, up to `last`, whose names have the same
- * number (see number_after) as the name of `at`. */
-static int last_with_same_number(const clv_graph *g, size_t name, int at, int last) {
+ * number (see find_number_after_name) as the name of `at`. */
+static int last_node_with_same_number(const clv_graph *g, size_t name, int at, int last) {
   const char *number, *other;
-  size_t n = number_after(name_without_prefix(g, at), name, &number);
+  size_t n = find_number_after_name(name_without_prefix(g, at), name, &number);
   while (at < last) {
-    size_t len = number_after(name_without_prefix(g, at + 1), name, &other);
+    size_t len = find_number_after_name(name_without_prefix(g, at + 1), name, &other);
     if (len != n || memcmp(number, other, n)) break;
     at++;
   }
@@ -59,11 +59,11 @@ static int last_with_same_number(const clv_graph *g, size_t name, int at, int la
 
 clv_code clv_graph_mark_recompute_blocks(clv_graph *g, const char *name, int first, int last,
                                          uint32_t *n_blocks, clv_err *err) {
-  size_t prefix = strlen(g->prefix), len = strlen(name);
-  if (prefix && strncmp(name, g->prefix, prefix) == 0) len -= prefix;
+  size_t prefix = strlen(g->name_prefix), len = strlen(name);
+  if (prefix && strncmp(name, g->name_prefix, prefix) == 0) len -= prefix;
   bool numbered = is_numbered(g, len, first, last);
   for (int i = first, end; i <= last; i = end + 1) {
-    end = numbered ? last_with_same_number(g, len, i, last) : last;
+    end = numbered ? last_node_with_same_number(g, len, i, last) : last;
     CLV_TRY(clv_graph_mark_recompute(g, i, end, ++*n_blocks, err));
   }
   return CLV_OK;

@@ -16,7 +16,7 @@ enum { LAYER_MAX = (1 << 28) - 1 };
 clv_code clv_graph_new(clv_graph **ret, clv_err *err) {
   clv_graph *g;
   CLV_TRY(clv_alloc(1, sizeof *g, &g, err));
-  g->output = -1;
+  g->output_node = -1;
   g->dtype = CLV_F32;
   *ret = g;
   return CLV_OK;
@@ -30,9 +30,9 @@ clv_graph *clv_graph_free(clv_graph *g) {
 
 void clv_graph_freep(clv_graph **g) { *g = clv_graph_free(*g); }
 
-static bool is_float(clv_dtype dtype) { return dtype == CLV_F32 || dtype == CLV_F64; }
+static bool is_float_dtype(clv_dtype dtype) { return dtype == CLV_F32 || dtype == CLV_F64; }
 
-void clv_node_site(const clv_graph *g, const clv_node *node, clv_op_site *ret) {
+void clv_node_get_site(const clv_graph *g, const clv_node *node, clv_op_site *ret) {
   *ret = (clv_op_site){.attrs = &node->attrs, .n_in = node->n_in};
   for (int i = 0; i < node->n_in; i++) {
     ret->in[i] = g->nodes[node->in[i]].shape;
@@ -40,25 +40,25 @@ void clv_node_site(const clv_graph *g, const clv_node *node, clv_op_site *ret) {
   }
 }
 
-int clv_node_slots(const clv_graph *g, const clv_node *node, clv_slot ret[CLV_MAX_PARAMS]) {
+int clv_node_get_slots(const clv_graph *g, const clv_node *node, clv_slot ret[CLV_MAX_PARAMS]) {
   const clv_op_def *def = clv_op_def_of(node->op);
   clv_op_site site;
   if (!def || !def->slots) return 0;
-  clv_node_site(g, node, &site);
+  clv_node_get_site(g, node, &site);
   return def->slots(&site, ret);
 }
 
 int64_t clv_node_fan_in(const clv_graph *g, const clv_node *node) {
   clv_op_site site;
   if (node->op == CLV_OP_INPUT) return 0;
-  clv_node_site(g, node, &site);
+  clv_node_get_site(g, node, &site);
   return clv_op_fan_in(node->op, &site);
 }
 
 static clv_code check_dtypes(const clv_op_def *def, const clv_op_site *s, clv_err *err) {
   for (int i = 0; i < s->n_in; i++) {
     const char *whole = clv_op_int_input_text(def, i);
-    if (whole ? s->in_dtype[i] != CLV_I64 : !is_float(s->in_dtype[i]))
+    if (whole ? s->in_dtype[i] != CLV_I64 : !is_float_dtype(s->in_dtype[i]))
       return clv_fail(
           err, CLV_INVALID, "%s needs %s as input %d, got %s%s", def->name,
           whole ? whole : "a float tensor", i, clv_dtype_name(s->in_dtype[i]),
@@ -81,8 +81,8 @@ static clv_code check_test_op_allowed(const clv_op_def *def, clv_err *err) {
                   def->name);
 }
 
-static clv_code check_slot(const clv_op_def *def, const clv_op_site *site, const clv_slot *slot,
-                           clv_err *err) {
+static clv_code check_param_has_values(const clv_op_def *def, const clv_op_site *site,
+                                       const clv_slot *slot, clv_err *err) {
   char in[160], of[160];
   if (clv_layout_numel(&slot->shape, 1)) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%s on %s has a parameter '%s' %s without values", def->name,
@@ -91,12 +91,12 @@ static clv_code check_slot(const clv_op_def *def, const clv_op_site *site, const
 }
 
 /* Infers shape and type of a node from the shapes and types of its inputs, and checks them. */
-static clv_code infer_shape(const clv_graph *g, clv_node *node, clv_err *err) {
+static clv_code infer_shape_of_node(const clv_graph *g, clv_node *node, clv_err *err) {
   const clv_op_def *def = clv_op_def_of(node->op);
   clv_op_site site;
   clv_slot slots[CLV_MAX_PARAMS];
   clv_shape shape;
-  clv_node_site(g, node, &site);
+  clv_node_get_site(g, node, &site);
   CLV_TRY(check_dtypes(def, &site, err));
   CLV_TRY(def->shape(&site, &shape, err));
   clv_dtype dtype = def->takes_row_numbers ? g->dtype : site.in_dtype[0];
@@ -106,7 +106,7 @@ static clv_code infer_shape(const clv_graph *g, clv_node *node, clv_err *err) {
     return clv_fail(err, CLV_INTERNAL, "%s has %d parameters, its row says %d at most", def->name,
                     n, def->max_params);
   for (int i = 0; i < n; i++) {
-    CLV_TRY(check_slot(def, &site, &slots[i], err));
+    CLV_TRY(check_param_has_values(def, &site, &slots[i], err));
     CLV_TRY(clv_check_value(slots[i].suffix, &slots[i].shape, dtype, err));
   }
   node->shape = shape;
@@ -143,7 +143,7 @@ static clv_code append_node(clv_graph *g, const clv_node *node, int *ret_node, c
     g->cap = cap;
   }
   g->nodes[g->n_nodes] = *node;
-  g->output = g->n_nodes;
+  g->output_node = g->n_nodes;
   if (ret_node) *ret_node = g->n_nodes;
   g->n_nodes++;
   return CLV_OK;
@@ -157,7 +157,7 @@ clv_code clv_graph_add_input(clv_graph *g, const char *name, clv_dtype dtype,
   for (int i = 0; i < g->n_nodes; i++) inputs += g->nodes[i].op == CLV_OP_INPUT;
   if (inputs >= CLV_MAX_INPUTS)
     return clv_fail(err, CLV_EXHAUSTED, "a graph has at most %d inputs", CLV_MAX_INPUTS);
-  if (!is_float(dtype) && dtype != CLV_I64)
+  if (!is_float_dtype(dtype) && dtype != CLV_I64)
     return clv_fail(err, CLV_INVALID, "input '%s' is %s; graphs take f32, f64 and i64", name,
                     clv_dtype_name(dtype));
   if (clv_check_value("its shape", shape, dtype, err) != CLV_OK)
@@ -181,14 +181,14 @@ static clv_code check_inputs(const clv_graph *g, const clv_op_def *def, const in
   return CLV_OK;
 }
 
-static clv_code check_and_add(clv_graph *g, const clv_op_def *def, clv_node *node, const int *in,
-                              int n_in, int *ret_node, clv_err *err) {
+static clv_code check_and_add_node(clv_graph *g, const clv_op_def *def, clv_node *node,
+                                   const int *in, int n_in, int *ret_node, clv_err *err) {
   CLV_TRY(check_test_op_allowed(def, err));
   CLV_TRY(check_inputs(g, def, in, n_in, err));
   CLV_TRY(clv_attrs_check(node->op, &node->attrs, err));
   node->n_in = n_in;
   memcpy(node->in, in, (size_t)n_in * sizeof in[0]);
-  CLV_TRY(infer_shape(g, node, err));
+  CLV_TRY(infer_shape_of_node(g, node, err));
   CLV_TRY(append_node(g, node, ret_node, err));
   g->has_per_input_batches |=
       node->op == CLV_OP_CONCAT && clv_axis_index(&node->attrs, &node->shape) == 0;
@@ -209,7 +209,7 @@ clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const ch
     snprintf(node.name, sizeof node.name, "%s", name);
   CLV_TRY(check_name(g, name && *name ? name : node.name, err));
   if (attrs) node.attrs = *attrs;
-  if (check_and_add(g, def, &node, in, n_in, ret_node, err) != CLV_OK)
+  if (check_and_add_node(g, def, &node, in, n_in, ret_node, err) != CLV_OK)
     return clv_err_prefix(err, "layer %s", node.name);
   return CLV_OK;
 }
@@ -218,9 +218,9 @@ clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const ch
 
 /* Gets the first parameter slot of a node, the one that a tie shares. Returns false if the node has
  * no parameter, or a buffer as its first one. */
-static bool get_first_slot(const clv_graph *g, const clv_node *n, clv_slot *ret) {
+static bool get_first_param_slot(const clv_graph *g, const clv_node *n, clv_slot *ret) {
   clv_slot slots[CLV_MAX_PARAMS];
-  if (!clv_node_slots(g, n, slots) || slots[0].is_buffer) return false;
+  if (!clv_node_get_slots(g, n, slots) || slots[0].is_buffer) return false;
   *ret = slots[0];
   return true;
 }
@@ -230,56 +230,59 @@ static clv_code fail_no_parameter(const clv_node *n, clv_err *err) {
                   n->name, clv_op_name(n->op));
 }
 
-static clv_code check_owner(const clv_graph *g, const clv_node *n, const clv_node *owner,
-                            clv_err *err) {
+static clv_code check_tie_owner(const clv_graph *g, const clv_node *n, const clv_node *owner,
+                                clv_err *err) {
   clv_slot mine, theirs;
   char one[160], other[160];
-  if (!get_first_slot(g, owner, &theirs)) return fail_no_parameter(owner, err);
-  if (owner == n || owner->tied[0])
+  if (!get_first_param_slot(g, owner, &theirs)) return fail_no_parameter(owner, err);
+  if (owner == n || owner->tie_owner[0])
     return clv_fail(err, CLV_INVALID, "layer %s is tied to '%s', which %s%s", n->name, owner->name,
-                    owner == n ? "is itself" : "is tied to ", owner == n ? "" : owner->tied);
-  if (get_first_slot(g, n, &mine) && clv_shape_equal(&mine.shape, &theirs.shape)) return CLV_OK;
+                    owner == n ? "is itself" : "is tied to ", owner == n ? "" : owner->tie_owner);
+  if (get_first_param_slot(g, n, &mine) && clv_shape_equal(&mine.shape, &theirs.shape))
+    return CLV_OK;
   return clv_fail(err, CLV_INVALID, "layer %s has a %s %s, and is tied to '%s', which has %s",
                   n->name, mine.suffix, clv_shape_format(&mine.shape, one, sizeof one), owner->name,
                   clv_shape_format(&theirs.shape, other, sizeof other));
 }
 
-static clv_code check_owner_in_graph(const clv_graph *g, const clv_node *n, const char *owner,
-                                     clv_err *err) {
+static clv_code check_tie_owner_in_graph(const clv_graph *g, const clv_node *n, const char *owner,
+                                         clv_err *err) {
   for (int i = 0; i < g->n_nodes; i++)
-    if (strcmp(g->nodes[i].name, owner) == 0) return check_owner(g, n, &g->nodes[i], err);
+    if (strcmp(g->nodes[i].name, owner) == 0) return check_tie_owner(g, n, &g->nodes[i], err);
   return clv_fail(err, CLV_INVALID, "layer %s is tied to '%s', but no layer has that name", n->name,
                   owner);
 }
 
 /* Refuses to tie a node to which another node is tied, because ties must not form chains. */
-static clv_code check_owns_nothing(const clv_graph *g, const clv_node *n, clv_err *err) {
+static clv_code check_owns_no_tie(const clv_graph *g, const clv_node *n, clv_err *err) {
   for (int i = 0; i < g->n_nodes; i++)
-    if (!g->nodes[i].tied_outside && strcmp(g->nodes[i].tied, n->name) == 0)
+    if (!g->nodes[i].tie_owner_is_outside && strcmp(g->nodes[i].tie_owner, n->name) == 0)
       return clv_fail(err, CLV_INVALID,
                       "layer %s is to be tied, but layer %s is tied to it: tie both to one owner",
                       n->name, g->nodes[i].name);
   return CLV_OK;
 }
 
-clv_code clv_graph_tie(clv_graph *g, int node, const char *owner, bool outside, clv_err *err) {
+clv_code clv_graph_tie_param(clv_graph *g, int node, const char *owner, bool outside,
+                             clv_err *err) {
   clv_node *n = &g->nodes[node];
   clv_slot slot;
   size_t len = strlen(owner);
-  if (!get_first_slot(g, n, &slot)) return fail_no_parameter(n, err);
+  if (!get_first_param_slot(g, n, &slot)) return fail_no_parameter(n, err);
   if (!len || len >= CLV_NAME_MAX)
     return clv_fail(err, CLV_INVALID, "layer %s is tied to '%.64s': a name has 1 to %d characters",
                     n->name, owner, CLV_NAME_MAX - 1);
-  if (!outside) CLV_TRY(check_owner_in_graph(g, n, owner, err));
-  CLV_TRY(check_owns_nothing(g, n, err));
-  memcpy(n->tied, owner, len + 1);
-  n->tied_outside = outside;
+  if (!outside) CLV_TRY(check_tie_owner_in_graph(g, n, owner, err));
+  CLV_TRY(check_owns_no_tie(g, n, err));
+  memcpy(n->tie_owner, owner, len + 1);
+  n->tie_owner_is_outside = outside;
   return CLV_OK;
 }
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-static clv_code infer_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS], clv_err *err) {
+static clv_code infer_shapes_for_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS],
+                                         clv_err *err) {
   for (int i = 0, input = 0; i < g->n_nodes; i++) {
     clv_node *node = &g->nodes[i];
     clv_code code;
@@ -288,7 +291,7 @@ static clv_code infer_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS], clv
       if (node->shape.rank) node->shape.dim[0] = own;
       code = clv_check_value("its shape", &node->shape, node->dtype, err);
     } else {
-      code = infer_shape(g, node, err);
+      code = infer_shape_of_node(g, node, err);
     }
     if (code != CLV_OK)
       return clv_err_prefix(err, "%s %s", node->op == CLV_OP_INPUT ? "input" : "layer", node->name);
@@ -301,9 +304,9 @@ clv_code clv_graph_set_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS], cl
   clv_err unused_err;
   for (int i = 0, input = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op == CLV_OP_INPUT) previous_n[input++] = g->nodes[i].shape.dim[0];
-  clv_code code = infer_batches(g, n, err);
+  clv_code code = infer_shapes_for_batches(g, n, err);
   /* restores the previous shapes; cannot fail */
-  if (code != CLV_OK) (void)infer_batches(g, previous_n, &unused_err);
+  if (code != CLV_OK) (void)infer_shapes_for_batches(g, previous_n, &unused_err);
   return code;
 }
 
@@ -322,7 +325,7 @@ clv_code clv_graph_clone(const clv_graph *g, clv_graph **ret, clv_err *err) {
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *g->nodes, &copy->nodes, err));
   if (g->n_nodes) memcpy(copy->nodes, g->nodes, (size_t)g->n_nodes * sizeof *g->nodes);
   copy->n_nodes = copy->cap = g->n_nodes;
-  copy->output = g->output;
+  copy->output_node = g->output_node;
   copy->dtype = g->dtype;
   copy->has_per_input_batches = g->has_per_input_batches;
   *ret = clv_steal(&copy);

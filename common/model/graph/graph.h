@@ -8,7 +8,7 @@
  * layer index in the uncut graph ("3.weight"), as in nn.Sequential.
  *
  * Typical use: build a graph with clv_graph_new, clv_graph_add_input and clv_graph_add; cut it with
- * clv_graph_slice; describe its parameters with clv_params_of and initialise them with
+ * clv_graph_slice; describe its parameters with clv_params_make and initialise them with
  * clv_params_init; make a plan with clv_plan_new; then for each micro-batch clv_plan_call_get,
  * clv_plan_forward, clv_plan_backward_input, clv_plan_backward_weight and clv_plan_call_put.
  *
@@ -50,7 +50,7 @@ const char *clv_attr_name(clv_attr_key key); /* returns "?" for an unknown key *
 /* returns a short description; "" for an unknown key */
 const char *clv_attr_doc(clv_attr_key key);
 /* returns "integer", "number", ...; "" for an unknown key */
-const char *clv_attr_type(clv_attr_key key);
+const char *clv_attr_type_name(clv_attr_key key);
 
 /* Sets *ret to the op's defaults, then to the n values, and checks key, number of entries and range
  * of each. Fails if a required attribute is missing. The default of `stride` is the kernel size for
@@ -78,16 +78,16 @@ typedef struct clv_node {
   /* Number of the recompute block that contains the node; 0: none. In training, backward computes
    * the values of the block again, and only the values that the block reads from outside are kept.
    * Results have the same bits with and without recompute blocks. */
-  uint32_t recompute;
+  uint32_t recompute_block;
   /* Maximum number of positions of a record in a packed graph, where dimension 0 counts positions
-   * of all sequences; 0: dimension 0 counts records. Set by clv_graph_pack, not sent on the
-   * wire. */
+   * of all sequences; 0: dimension 0 counts records. Set by clv_graph_pack_sequences, not sent on
+   * the wire. */
   int64_t max_positions;
   int n_in;
   int in[CLV_MAX_IN];
   /* name of the node that owns this node's first parameter; "": this node owns it */
-  char tied[CLV_NAME_MAX];
-  bool tied_outside; /* the owner is in another module of the same process */
+  char tie_owner[CLV_NAME_MAX];
+  bool tie_owner_is_outside; /* the owner is in another module of the same process */
   /* shape and type of the value, set by shape inference */
   clv_shape shape;
   clv_dtype dtype;
@@ -97,13 +97,13 @@ typedef struct clv_graph {
   clv_node *nodes;
   int n_nodes, cap;
   /* index of the output node: the last node added, unless the owner of the graph sets another */
-  int output;
+  int output_node;
   /* type of values computed from integers (embedding): f32, unless the owner sets f64 */
   clv_dtype dtype;
   /* N may differ between inputs, because a concat joins dimension 0 or sequences are packed */
   bool has_per_input_batches;
   /* prefix that all names share ("bert."), which users may leave out when they name a layer */
-  char prefix[16];
+  char name_prefix[16];
 } clv_graph;
 
 clv_code clv_graph_new(clv_graph **ret, clv_err *err) CLV_USE_RESULT;
@@ -126,8 +126,8 @@ clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const ch
  * gradient is the sum of both nodes' gradients. outside: the owner is in another graph.
  * CLV_INVALID: no node has that name, a node has no trainable parameter, the owner is tied itself,
  * or shapes differ. */
-clv_code clv_graph_tie(clv_graph *g, int node, const char *owner, bool outside,
-                       clv_err *err) CLV_USE_RESULT;
+clv_code clv_graph_tie_param(clv_graph *g, int node, const char *owner, bool outside,
+                             clv_err *err) CLV_USE_RESULT;
 
 /* Infers the shapes of all nodes again for another batch size: N of every input, times
  * max_positions for an input with packed positions. */
@@ -157,13 +157,14 @@ clv_code clv_graph_slice(const clv_graph *g, uint32_t first_layer, uint32_t last
 
 /* ---- recompute blocks (blocks.c) ------------------------------------------------------------- */
 
-/* Makes nodes first..last, except inputs, the recompute block `number` (clv_node.recompute).
- * CLV_EXISTS: a node is in a block already. */
+/* Puts the nodes first..last, except inputs, into the recompute block `number`
+ * (clv_node.recompute_block). CLV_EXISTS: one of these nodes is in a block already. */
 clv_code clv_graph_mark_recompute(clv_graph *g, int first, int last, uint32_t number,
                                   clv_err *err) CLV_USE_RESULT;
-/* Makes nodes first..last, which are all named `name` or `name`.SOMETHING, a new recompute block.
- * If a number follows `name`. in all these names ("layer.0", "layer.1"), makes a block for each
- * number. *n_blocks: number of the last block so far; the function adds the new ones. */
+/* Puts the nodes first..last, which are all named `name` or `name`.SOMETHING, into a new
+ * recompute block. If a number follows `name`. in all these names ("layer.0", "layer.1"), makes
+ * one block for each number. *n_blocks: number of the last block so far; the function adds the
+ * new ones. */
 clv_code clv_graph_mark_recompute_blocks(clv_graph *g, const char *name, int first, int last,
                                          uint32_t *n_blocks, clv_err *err) CLV_USE_RESULT;
 
@@ -187,21 +188,21 @@ typedef struct clv_lora {
  * NAME.lora_B and so on, and belong to the layer of the linear, so that no layer number changes.
  * Their RNG keys are zero. CLV_NOT_FOUND: no node has such a name (the text has a suggestion);
  * CLV_INVALID: the node is no linear. */
-clv_code clv_graph_lora(const clv_graph *g, uint32_t first_layer, uint32_t last_layer,
-                        const clv_lora *lora, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_graph_add_lora(const clv_graph *g, uint32_t first_layer, uint32_t last_layer,
+                            const clv_lora *lora, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
 /* True if a node or a parameter of this name is part of an adapter. */
-bool clv_lora_is_adapter(const char *name);
+bool clv_name_is_of_adapter(const char *name);
 
 /* True if the node `name` is the module `path` or inside it: the dotted parts of `path` follow each
  * other among the dotted parts of `name`. peft matches modules_to_save in the same way. */
-bool clv_lora_is_inside(const char *name, const char *path);
+bool clv_name_is_in_module(const char *name, const char *path);
 /* Returns the number of nodes whose values cross a cut behind `layer`, and their indices,
  * ascending, in ret_nodes [g->n_nodes]. */
-int clv_graph_crossing_nodes(const clv_graph *g, uint32_t layer, int *ret_nodes);
+int clv_graph_find_crossing_nodes(const clv_graph *g, uint32_t layer, int *ret_nodes);
 /* Checks that g can be cut behind `layer`. CLV_INVALID: the text names the value that cannot be
  * concatenated with the others. */
-clv_code clv_graph_cut_check(const clv_graph *g, uint32_t layer, clv_err *err) CLV_USE_RESULT;
+clv_code clv_graph_check_cut(const clv_graph *g, uint32_t layer, clv_err *err) CLV_USE_RESULT;
 
 /* Returns the largest value that a length in input `node` may have, if all readers of that input
  * take it for the lengths of sequences: the smallest number of positions among these readers. 0:
@@ -217,7 +218,7 @@ int64_t clv_graph_length_limit(const clv_graph *g, int node);
  * of g at real positions, and dropout draws the same numbers; sums over positions have another
  * order. CLV_INVALID: g reads no lengths, or an op (named in the text) takes no packed
  * sequences. */
-clv_code clv_graph_pack(const clv_graph *g, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_graph_pack_sequences(const clv_graph *g, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- tensor parallelism (tensor_parallel.c) -------------------------------------------------- */
 
@@ -229,19 +230,19 @@ typedef enum clv_parallel {
 } clv_parallel;
 
 /* Consecutive layers of a divided chain. A sharded segment has a graph for each part, and all of
- * them read the value before the segment. Another segment has graph[0] only, which reads the value
- * before it, or joins the values of all parts, in the order of the parts. */
-typedef struct clv_division_segment {
+ * them read the value before the segment. Another segment has part_graphs[0] only, which reads
+ * the value before it, or joins the values of all parts, in the order of the parts. */
+typedef struct clv_chain_segment {
   bool is_sharded;
-  clv_graph *graph[CLV_MAX_IN]; /* owned; NULL: unused */
-} clv_division_segment;
+  clv_graph *part_graphs[CLV_MAX_IN]; /* owned; NULL: unused */
+} clv_chain_segment;
 
-/* A divided chain of layers: its segments, in order. The last segment is never sharded. Parameters
- * have the same names as in the chain. */
-typedef struct clv_division {
+/* A chain of layers that is divided into parts, for tensor parallelism: its segments, in order.
+ * The last segment is never sharded. Parameters have the same names as in the chain. */
+typedef struct clv_divided_chain {
   uint32_t n_parts, n_segments;
-  clv_division_segment *segments; /* [n_segments], owned */
-} clv_division;
+  clv_chain_segment *segments; /* [n_segments], owned */
+} clv_divided_chain;
 
 /* Checks that a node of a chain can be divided as `how` says. CLV_INVALID: the node is no linear,
  * or n_parts does not divide its number of outputs (columns) or inputs (rows). */
@@ -252,16 +253,16 @@ clv_code clv_divide_check_node(const clv_graph *g, int node, clv_parallel how, u
  * divided. Element-wise layers without parameters that follow a layer divided by columns are
  * divided too. All other undivided layers are computed once, after the parts are joined. */
 clv_code clv_divide_chain(const clv_graph *chain, const clv_parallel *how, uint32_t n_parts,
-                          clv_division **ret, clv_err *err) CLV_USE_RESULT;
-void clv_division_free(clv_division *d); /* takes NULL */
-void clv_division_freep(clv_division **d);
+                          clv_divided_chain **ret, clv_err *err) CLV_USE_RESULT;
+void clv_divided_chain_free(clv_divided_chain *d); /* takes NULL */
+void clv_divided_chain_freep(clv_divided_chain **d);
 
 /* Part of a row-major tensor of shape `of`: the slice `index` of shape `shape` along the only
  * dimension in which both differ. If both are equal, the part is the complete tensor. */
 typedef struct clv_tensor_part {
   clv_shape of, shape;
   uint32_t index;
-  size_t element; /* bytes of one value */
+  size_t element_bytes; /* bytes of one value */
 } clv_tensor_part;
 
 /* Copies the part out of the complete tensor `whole` or, if into_whole, from `part` into `whole`.
@@ -278,15 +279,15 @@ typedef struct clv_param {
   bool trainable; /* false for buffers, such as running statistics */
   bool frozen;    /* a trainable parameter that the session does not train */
   /* frozen for the life of the module, so blocks of gradients and moments have no room for it */
-  bool fixed;
+  bool is_fixed;
   /* fixed, and several modules share its values, which are outside the parameter block */
   bool is_shared;
   /* offset in the parameter block in bytes, a multiple of 64; buffers are behind all parameters */
   size_t offset;
-  size_t gradient; /* offset of its gradient in a gradient block, in bytes */
+  size_t gradient_offset; /* offset of its gradient in a gradient block, in bytes */
   /* index in clv_params.list; for a tie, the index of its owner; -1: the owner is in another
    * module */
-  int index;
+  int list_index;
   /* for a tie: address of the owner's values in another module; NULL: the owner is in this module
    */
   void *owner_data;
@@ -315,15 +316,16 @@ typedef struct clv_params {
   size_t total_bytes;     /* size of the parameter block: parameters and buffers */
   /* size of the shared parameters, with padding, which are not in the block */
   size_t shared_bytes;
-  size_t n_values; /* number of trainable values */
+  size_t n_trainable_values; /* number of trainable values */
 } clv_params;
 
 /* Makes the layout of a graph's parameters: trainable ones first, then buffers. */
-clv_code clv_params_of(const clv_graph *g, clv_params **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_params_make(const clv_graph *g, clv_params **ret, clv_err *err) CLV_USE_RESULT;
 
 /* Returns the first parameter of the node named `node`; NULL: the node has no parameter, or its
  * first one is a tie. */
-const clv_param *clv_params_first(const clv_graph *g, const clv_params *p, const char *node);
+const clv_param *clv_params_first_of_node(const clv_graph *g, const clv_params *p,
+                                          const char *node);
 /* Copies the flags frozen, fixed and is_shared from owners in clv_params.list to their ties. Call
  * this function after each change of these flags. */
 void clv_params_update_ties(clv_params *p);
@@ -340,15 +342,16 @@ void clv_params_freep(clv_params **p);
 /* Changes the type of frozen f32 weights of linear layers to bf16, except weights that have ties.
  * Kernels read bf16 weights directly, with f32 inputs. Call this function before
  * clv_params_fix_frozen. */
-void clv_params_frozen_to_bf16(const clv_graph *g, clv_params *p);
+void clv_params_convert_frozen_to_bf16(const clv_graph *g, clv_params *p);
 const clv_param *clv_params_find(const clv_params *p, const char *name); /* NULL: not found */
 
-/* Default initialisation as PyTorch's modules: linear and conv2d weight and bias uniform in
- * +-1/sqrt(fan_in) (kaiming_uniform with a = sqrt(5)), a linear with init_zero 0; lstm uniform in
- * +-1/sqrt(hidden size); embedding normal with mean 0 and deviation 1; a conv2d with kaiming_normal
- * its weight normal with deviation sqrt(2 / fan_out); batchnorm and layernorm 1, 0, running 0 and
- * 1, count 0; wait 1. Numbers from Philox keyed by (the node's key, layer, slot). block:
- * total_bytes, padding zeroed. */
+/* Initialises all parameters as PyTorch's modules do by default. linear and conv2d: weight and
+ * bias uniform in +-1/sqrt(fan_in) (kaiming_uniform with a = sqrt(5)); a linear with init_zero:
+ * 0; a conv2d with kaiming_normal: weight normal with deviation sqrt(2 / fan_out). lstm: uniform
+ * in +-1/sqrt(hidden size). embedding: normal with mean 0 and deviation 1. batchnorm and
+ * layernorm: weight 1, bias 0, running mean 0, running variance 1, count 0. wait, an op for
+ * tests: 1. The numbers come from Philox, keyed by the node's key, layer and slot. block:
+ * total_bytes, whose padding is zeroed. */
 void clv_params_init(const clv_graph *g, const clv_params *p, void *block);
 /* As clv_params_init, but stops with CLV_CANCELLED once the hook `waiter` reports that the caller
  * has left. */
@@ -370,7 +373,7 @@ typedef struct clv_plan_options {
   /* N of each input of a graph with has_per_input_batches; else not used */
   int64_t batches[CLV_MAX_INPUTS];
   bool training;
-  bool need_input_grad[CLV_MAX_INPUTS]; /* [i]: backward computes the gradient of input i */
+  bool needs_input_grad[CLV_MAX_INPUTS]; /* [i]: backward computes the gradient of input i */
   int threads;
   /* conv2d and linear compute in bf16; CLV_PRECONDITION if the backend cannot. Parameters, their
    * gradients and the caller's values stay f32; the backend ref computes in `dtype` anyway. */
@@ -391,7 +394,7 @@ typedef struct clv_plan_options {
   bool transient_weights;
   /* Recorder that replays the device work of each phase (as a CUDA graph); must outlive the plan.
    * NULL: no recording. Results have the same bits. */
-  clv_recorder *records;
+  clv_recorder *recorder;
   /* [params->n] Addresses of the parameters with is_shared, in the backend's memory. The plan reads
    * this list at each run and never writes the parameters. The list must outlive the plan. */
   const void *const *shared_params;
@@ -427,23 +430,23 @@ void clv_plan_freep(clv_plan **p);
 const clv_plan_info *clv_plan_get_info(const clv_plan *p);
 
 /* shape of the output, with the plan's batch size */
-const clv_shape *clv_plan_output(const clv_plan *p);
+const clv_shape *clv_plan_output_shape(const clv_plan *p);
 
 /* Appends a list of the plan's steps for people: op, node, layouts, implementation, bytes. */
 void clv_plan_describe(const clv_plan *p, clv_bytes *out);
 
 /* True if `node` computes with a kernel of the backend ref, because the plan's backend has none. */
-bool clv_plan_uses_ref(const clv_plan *p, int node);
+bool clv_plan_node_uses_ref(const clv_plan *p, int node);
 
 /* Seconds that the steps of a node have taken: in forward, for input gradients, for weight
  * gradients. */
 typedef struct clv_plan_times {
-  double forward, input, weight;
+  double forward_seconds, input_grad_seconds, weight_grad_seconds;
 } clv_plan_times;
 
 /* Starts timing: each later step adds its duration to times[index of its node]. NULL: stops timing.
  * The time of a fused kernel counts for the node whose step runs the kernel. */
-void clv_plan_set_times(clv_plan *p, clv_plan_times *times);
+void clv_plan_set_timing(clv_plan *p, clv_plan_times *times);
 
 /* Takes a free call from the plan's pool, or allocates one. Return it with clv_plan_call_put. */
 clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) CLV_USE_RESULT;
@@ -453,11 +456,11 @@ void clv_plan_call_put(clv_plan *p, clv_call *c); /* takes NULL */
  * buffers of the caller in host memory or where clv_plan_call_set_memories says. For a backend with
  * its own memory they make copies, wait until the device has finished, and return its errors.
  *
- * clv_plan_refresh updates the weights in library formats to these parameters. clv_plan_forward
- * does this itself. Call it before a backward only if the parameters are not those of the plan's
- * last forward. */
-clv_code clv_plan_refresh(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
-                          clv_err *err) CLV_USE_RESULT;
+ * clv_plan_refresh_weights updates the weights in library formats to these parameters.
+ * clv_plan_forward does this itself. Call it before a backward only if the parameters are not those
+ * of the plan's last forward. */
+clv_code clv_plan_refresh_weights(clv_plan *p, clv_call *c, void *param_block,
+                                  uint64_t param_version, clv_err *err) CLV_USE_RESULT;
 
 /* Backends whose memory holds the caller's buffers; NULL: host memory. For inputs and the output's
  * gradient it may be any backend that the plan's can copy from; for the output and the inputs'
@@ -487,9 +490,9 @@ clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, co
                                  clv_err *err) CLV_USE_RESULT;
 
 /* Writes the remaining weight gradients, if any, to grad_block (gradient_bytes; the offsets are
- * those in clv_param.gradient). With accumulate it adds to grad_block; otherwise it overwrites it,
- * with zeros where no gradient is computed (frozen parameters, padding). Call it after
- * clv_plan_backward_input of the same call, which it ends: a call has one backward, because
+ * those in clv_param.gradient_offset). With accumulate it adds to grad_block; otherwise it
+ * overwrites it, with zeros where no gradient is computed (frozen parameters, padding). Call it
+ * after clv_plan_backward_input of the same call, which it ends: a call has one backward, because
  * gradients reuse the memory of activations. */
 clv_code clv_plan_backward_weight(clv_plan *p, clv_call *c, void *param_block, void *grad_block,
                                   bool accumulate, clv_err *err) CLV_USE_RESULT;

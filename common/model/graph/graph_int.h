@@ -15,9 +15,9 @@ clv_code clv_attrs_check(clv_op op, const clv_attrs *attrs, clv_err *err) CLV_US
 
 /* Writes the parameter slots (weight, bias, ...) of a node whose shape is inferred to `ret`, and
  * returns their number. An input node has none. */
-int clv_node_slots(const clv_graph *g, const clv_node *node, clv_slot ret[CLV_MAX_PARAMS]);
+int clv_node_get_slots(const clv_graph *g, const clv_node *node, clv_slot ret[CLV_MAX_PARAMS]);
 /* Fills *ret, the argument of op functions, with the node's attributes and the shapes and types of
  * its inputs. */
-void clv_node_site(const clv_graph *g, const clv_node *node, clv_op_site *ret);
+void clv_node_get_site(const clv_graph *g, const clv_node *node, clv_op_site *ret);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Layout of a module's parameter block (clv_params_of and the functions that change the layout) and
- * default initialisation of its values (clv_params_init).
+ * Layout of a module's parameter block (clv_params_make and the functions that change the layout)
+ * and default initialisation of its values (clv_params_init).
  */
 #include "common/model/graph/graph_int.h"
 
@@ -21,8 +21,8 @@ clv_params *clv_params_free(clv_params *p) {
 
 void clv_params_freep(clv_params **p) { *p = clv_params_free(*p); }
 
-static clv_code describe_slot(const clv_node *node, int index, int slot, const clv_slot *s,
-                              clv_param *ret, clv_err *err) {
+static clv_code describe_param_slot(const clv_node *node, int index, int slot, const clv_slot *s,
+                                    clv_param *ret, clv_err *err) {
   *ret = (clv_param){.node = index,
                      .slot = slot,
                      .shape = s->shape,
@@ -56,10 +56,10 @@ static clv_code assign_offsets(clv_params *p, bool trainable, size_t *end, clv_e
   for (int i = 0; i < p->n; i++) {
     clv_param *q = &p->list[i];
     if (q->trainable != trainable) continue;
-    q->offset = q->gradient = *end;
+    q->offset = q->gradient_offset = *end;
     if (!clv_add_size(*end, clv_align_up(q->bytes, PARAM_ALIGN), end) || *end > SIZE_MAX / 4)
       return clv_fail(err, CLV_EXHAUSTED, "the parameters overflow at '%s'", q->name);
-    if (trainable) p->n_values += q->n;
+    if (trainable) p->n_trainable_values += q->n;
   }
   return CLV_OK;
 }
@@ -70,26 +70,26 @@ void clv_params_update_ties(clv_params *p) {
     clv_param *q = &p->ties[i].param;
     const clv_param *owner = p->ties[i].owner_index < 0 ? q : &p->list[p->ties[i].owner_index];
     q->frozen = owner->frozen;
-    q->fixed = owner->fixed;
+    q->is_fixed = owner->is_fixed;
     q->is_shared = owner->is_shared;
-    q->index = p->ties[i].owner_index;
+    q->list_index = p->ties[i].owner_index;
     if (p->ties[i].owner_index >= 0) q->offset = owner->offset;
-    q->gradient = p->gradient_bytes;
-    if (!q->fixed) p->gradient_bytes += clv_align_up(q->bytes, PARAM_ALIGN);
+    q->gradient_offset = p->gradient_bytes;
+    if (!q->is_fixed) p->gradient_bytes += clv_align_up(q->bytes, PARAM_ALIGN);
   }
 }
 
 /* ---- parameters of a graph ------------------------------------------------------------------- */
 
-static clv_code describe_node(const clv_graph *g, int node, clv_params *p, clv_err *err) {
+static clv_code add_params_of_node(const clv_graph *g, int node, clv_params *p, clv_err *err) {
   clv_slot slots[CLV_MAX_PARAMS];
   const clv_node *n = &g->nodes[node];
-  int n_slots = clv_node_slots(g, n, slots);
+  int n_slots = clv_node_get_slots(g, n, slots);
   for (int s = 0; s < n_slots; s++) {
-    bool tied = n->tied[0] && s == 0;
+    bool tied = n->tie_owner[0] && s == 0;
     clv_param *to = tied ? &p->ties[p->n_ties++].param : &p->list[p->n++];
-    CLV_TRY(describe_slot(n, node, s, &slots[s], to, err));
-    to->index = p->n - 1; /* for a tie, find_owners sets the index */
+    CLV_TRY(describe_param_slot(n, node, s, &slots[s], to, err));
+    to->list_index = p->n - 1; /* for a tie, find_owners sets the index */
   }
   return CLV_OK;
 }
@@ -101,11 +101,12 @@ static clv_code find_owners(const clv_graph *g, clv_params *p, clv_err *err) {
   for (int i = 0; i < p->n_ties; i++) {
     clv_tie *t = &p->ties[i];
     const clv_node *n = &g->nodes[t->param.node];
-    const clv_param *owner = n->tied_outside ? NULL : clv_params_first(g, p, n->tied);
-    if (!owner && !n->tied_outside)
+    const clv_param *owner =
+        n->tie_owner_is_outside ? NULL : clv_params_first_of_node(g, p, n->tie_owner);
+    if (!owner && !n->tie_owner_is_outside)
       return clv_fail(err, CLV_INVALID,
                       "'%s' is tied to '%s', which is no layer with parameters of this module",
-                      t->param.name, n->tied);
+                      t->param.name, n->tie_owner);
     t->owner_index = owner ? (int)(owner - p->list) : -1;
     if (owner && !clv_shape_equal(&owner->shape, &t->param.shape))
       return clv_fail(err, CLV_INVALID, "'%s' and '%s' are one parameter of two shapes",
@@ -117,16 +118,16 @@ static clv_code find_owners(const clv_graph *g, clv_params *p, clv_err *err) {
              : clv_fail(err, CLV_EXHAUSTED, "the parameters overflow");
 }
 
-clv_code clv_params_of(const clv_graph *g, clv_params **ret, clv_err *err) {
+clv_code clv_params_make(const clv_graph *g, clv_params **ret, clv_err *err) {
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
   clv_slot slots[CLV_MAX_PARAMS];
   size_t n = 0, n_ties = 0;
-  for (int i = 0; i < g->n_nodes; i++) n += (size_t)clv_node_slots(g, &g->nodes[i], slots);
-  for (int i = 0; i < g->n_nodes; i++) n_ties += g->nodes[i].tied[0] != '\0';
+  for (int i = 0; i < g->n_nodes; i++) n += (size_t)clv_node_get_slots(g, &g->nodes[i], slots);
+  for (int i = 0; i < g->n_nodes; i++) n_ties += g->nodes[i].tie_owner[0] != '\0';
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
   CLV_TRY(clv_alloc(n, sizeof *p->list, &p->list, err));
   CLV_TRY(clv_alloc(n_ties, sizeof *p->ties, &p->ties, err));
-  for (int i = 0; i < g->n_nodes; i++) CLV_TRY(describe_node(g, i, p, err));
+  for (int i = 0; i < g->n_nodes; i++) CLV_TRY(add_params_of_node(g, i, p, err));
   CLV_TRY(check_names(p, g, err));
   CLV_TRY(assign_offsets(p, true, &p->trainable_bytes, err));
   p->total_bytes = p->buffer_offset = p->trainable_bytes;
@@ -141,8 +142,8 @@ clv_code clv_params_of(const clv_graph *g, clv_params **ret, clv_err *err) {
 static void reassign_offsets(clv_params *p, bool trainable, bool fixed, size_t *end) {
   for (int i = 0; i < p->n; i++) {
     clv_param *q = &p->list[i];
-    if (q->trainable != trainable || q->fixed != fixed || q->is_shared) continue;
-    q->offset = q->gradient = *end;
+    if (q->trainable != trainable || q->is_fixed != fixed || q->is_shared) continue;
+    q->offset = q->gradient_offset = *end;
     *end += clv_align_up(q->bytes, PARAM_ALIGN);
   }
 }
@@ -151,8 +152,8 @@ void clv_params_fix_frozen(clv_params *p) {
   size_t at = 0;
   for (int i = 0; i < p->n; i++) {
     clv_param *q = &p->list[i];
-    q->fixed = q->trainable && q->frozen;
-    q->is_shared &= q->fixed;
+    q->is_fixed = q->trainable && q->frozen;
+    q->is_shared &= q->is_fixed;
     if (q->is_shared) p->shared_bytes += clv_align_up(q->bytes, PARAM_ALIGN);
   }
   reassign_offsets(p, true, false, &at);
@@ -164,7 +165,8 @@ void clv_params_fix_frozen(clv_params *p) {
   clv_params_update_ties(p);
 }
 
-const clv_param *clv_params_first(const clv_graph *g, const clv_params *p, const char *node) {
+const clv_param *clv_params_first_of_node(const clv_graph *g, const clv_params *p,
+                                          const char *node) {
   for (int i = 0; i < p->n; i++)
     if (!p->list[i].slot && strcmp(g->nodes[p->list[i].node].name, node) == 0) return &p->list[i];
   return NULL;
@@ -176,7 +178,7 @@ static bool has_tie(const clv_params *p, int index) {
   return false;
 }
 
-void clv_params_frozen_to_bf16(const clv_graph *g, clv_params *p) {
+void clv_params_convert_frozen_to_bf16(const clv_graph *g, clv_params *p) {
   for (int i = 0; i < p->n; i++) {
     clv_param *q = &p->list[i];
     bool weight = g->nodes[q->node].op == CLV_OP_LINEAR && q->slot == CLV_SLOT_WEIGHT;
@@ -239,10 +241,10 @@ enum { DRAW_AT_ONCE = 4 << 20 };
 
 typedef struct drawing {
   const clv_cancel_hook *cancel_hook;
-  clv_rng_key key;
+  clv_rng_key rng_key;
   bool is_normal;
   /* standard deviation or, for a uniform distribution, its bound on both sides of 0 */
-  float spread;
+  float deviation_or_bound;
 } drawing;
 
 static clv_code draw_values(const drawing *d, float *dst, size_t n, clv_err *err) {
@@ -250,9 +252,10 @@ static clv_code draw_values(const drawing *d, float *dst, size_t n, clv_err *err
     size_t chunk = CLV_MIN(n - at, (size_t)DRAW_AT_ONCE);
     CLV_TRY(clv_cancel_hook_check(d->cancel_hook, err));
     if (d->is_normal)
-      clv_rng_normal_from(&d->key, at, 0, d->spread, dst + at, chunk);
+      clv_rng_normal_from(&d->rng_key, at, 0, d->deviation_or_bound, dst + at, chunk);
     else
-      clv_rng_uniform_from(&d->key, at, -d->spread, d->spread, dst + at, chunk);
+      clv_rng_uniform_from(&d->rng_key, at, -d->deviation_or_bound, d->deviation_or_bound, dst + at,
+                           chunk);
   }
   return CLV_OK;
 }
@@ -262,10 +265,11 @@ static clv_code draw_values(const drawing *d, float *dst, size_t n, clv_err *err
 static bool get_distribution(const clv_param *q, const clv_slot *slots, drawing *d) {
   const clv_slot *s = &slots[q->slot];
   d->is_normal = s->init == CLV_INIT_NORMAL || s->init == CLV_INIT_FAN_OUT;
-  if (s->init == CLV_INIT_NORMAL) d->spread = s->bound > 0 ? (float)s->bound : 1;
-  if (s->init == CLV_INIT_FAN_OUT) d->spread = fan_out_deviation(&q->shape);
-  if (s->init == CLV_INIT_UNIFORM) d->spread = (float)s->bound;
-  if (s->init == CLV_INIT_FAN_IN) d->spread = fan_in_bound(&slots[CLV_SLOT_WEIGHT].shape);
+  if (s->init == CLV_INIT_NORMAL) d->deviation_or_bound = s->bound > 0 ? (float)s->bound : 1;
+  if (s->init == CLV_INIT_FAN_OUT) d->deviation_or_bound = fan_out_deviation(&q->shape);
+  if (s->init == CLV_INIT_UNIFORM) d->deviation_or_bound = (float)s->bound;
+  if (s->init == CLV_INIT_FAN_IN)
+    d->deviation_or_bound = fan_in_bound(&slots[CLV_SLOT_WEIGHT].shape);
   return s->init != CLV_INIT_ZERO && s->init != CLV_INIT_ONE;
 }
 
@@ -276,9 +280,10 @@ static clv_code draw_bf16(const drawing *d, uint16_t *dst, size_t n, clv_err *er
     size_t count = CLV_MIN(n - at, CLV_COUNT(chunk));
     if (at % DRAW_AT_ONCE == 0) CLV_TRY(clv_cancel_hook_check(d->cancel_hook, err));
     if (d->is_normal)
-      clv_rng_normal_from(&d->key, at, 0, d->spread, chunk, count);
+      clv_rng_normal_from(&d->rng_key, at, 0, d->deviation_or_bound, chunk, count);
     else
-      clv_rng_uniform_from(&d->key, at, -d->spread, d->spread, chunk, count);
+      clv_rng_uniform_from(&d->rng_key, at, -d->deviation_or_bound, d->deviation_or_bound, chunk,
+                           count);
     for (size_t i = 0; i < count; i++) dst[at + i] = clv_bf16_of(chunk[i]);
   }
   return CLV_OK;
@@ -292,7 +297,7 @@ static void clear_padding_row(const clv_param *q, const clv_slot *s, float *dst)
 
 static clv_code init_param(const clv_cancel_hook *waiter, const clv_param *q, const clv_slot *slots,
                            clv_rng_key key, char *dst, clv_err *err) {
-  drawing d = {.cancel_hook = waiter, .key = key};
+  drawing d = {.cancel_hook = waiter, .rng_key = key};
   if (slots[q->slot].init == CLV_INIT_ONE) fill_ones(q, dst);
   if (!get_distribution(q, slots, &d)) return CLV_OK;
   if (q->dtype == CLV_BF16) return draw_bf16(&d, (uint16_t *)(void *)dst, q->n, err);
@@ -320,7 +325,7 @@ clv_code clv_params_init_cancellable(const clv_cancel_hook *waiter, const clv_gr
     const clv_node *node = &g->nodes[q->node];
     clv_slot slots[CLV_MAX_PARAMS];
     if (q->is_shared) continue;
-    clv_node_slots(g, node, slots);
+    clv_node_get_slots(g, node, slots);
     CLV_TRY(init_param(waiter, q, slots, slot_key(node, (uint32_t)q->slot),
                        (char *)block + q->offset, err));
   }

@@ -29,15 +29,15 @@ clv_code clv_plan_buf_new(clv_plan *p, size_t bytes, int space, int *ret, clv_er
   CLV_TRY(grow_array(&p->bufs, p->n_bufs, &p->cap_bufs, sizeof *p->bufs, err));
   p->bufs[p->n_bufs] = (clv_plan_buf){.space = space,
                                       .memory_root = p->n_bufs,
-                                      .first = p->n_steps,
-                                      .last = p->n_steps,
+                                      .first_step = p->n_steps,
+                                      .last_step = p->n_steps,
                                       .bytes = bytes};
   *ret = p->n_bufs++;
   return CLV_OK;
 }
 
 void clv_plan_extend_lifetime(clv_plan *p, int buf) {
-  if (buf >= 0) p->bufs[buf].last = CLV_MAX(p->bufs[buf].last, p->n_steps);
+  if (buf >= 0) p->bufs[buf].last_step = CLV_MAX(p->bufs[buf].last_step, p->n_steps);
 }
 
 clv_code clv_plan_add_step(clv_plan *p, const clv_plan_step *step, clv_err *err) {
@@ -46,9 +46,9 @@ clv_code clv_plan_add_step(clv_plan *p, const clv_plan_step *step, clv_err *err)
   return CLV_OK;
 }
 
-clv_plan_step clv_plan_step_of(clv_plan_step_fn *run, const char *verb, int node) {
-  clv_plan_step s = {.run = run, .verb = verb, .node = node, .src = -1, .dst = -1};
-  s.scratch = s.cache = s.recomputed_in0 = s.out = s.saved = -1;
+clv_plan_step clv_plan_make_step(clv_plan_step_fn *run, const char *verb, int node) {
+  clv_plan_step s = {.run = run, .step_name = verb, .node = node, .src = -1, .dst = -1};
+  s.scratch = s.cache = s.recomputed_in0 = s.out = s.saved_buf = -1;
   for (int i = 0; i < CLV_MAX_IN; i++) s.din[i] = s.in[i] = -1;
   for (int i = 0; i < CLV_MAX_PARAMS; i++) s.discard_bufs[i] = -1;
   return s;
@@ -66,9 +66,11 @@ clv_code clv_plan_add_cache(clv_plan *p, int node, clv_plan_step *step, clv_err 
   return clv_plan_buf_new(p, k->cache_bytes, SPACE_SCRATCH, &step->cache, err);
 }
 
-int clv_plan_block(const clv_shape *shape, int block) { return shape->rank == 4 ? block : 1; }
+int clv_plan_layout_for_rank(const clv_shape *shape, int block) {
+  return shape->rank == 4 ? block : 1;
+}
 
-clv_code clv_plan_value_buf(clv_plan *p, int node, int block, int *ret, clv_err *err) {
+clv_code clv_plan_add_value_buf(clv_plan *p, int node, int block, int *ret, clv_err *err) {
   const clv_node *n = &p->graph->nodes[node];
   size_t size = clv_layout_is_bf16(block) ? sizeof(uint16_t) : clv_dtype_size(n->dtype);
   size_t bytes = clv_layout_numel(&n->shape, block) * size;
@@ -86,18 +88,18 @@ static bool needs_middle_layout(int from, int to, int *ret_block) {
 clv_code clv_plan_convert_layout(clv_plan *p, int node, clv_plan_layout_buf from,
                                  clv_plan_layout_buf to, clv_err *err) {
   clv_plan_layout_buf middle_rep;
-  if (needs_middle_layout(from.block, to.block, &middle_rep.block)) {
-    CLV_TRY(clv_plan_value_buf(p, node, middle_rep.block, &middle_rep.buf, err));
+  if (needs_middle_layout(from.layout, to.layout, &middle_rep.layout)) {
+    CLV_TRY(clv_plan_add_value_buf(p, node, middle_rep.layout, &middle_rep.buf, err));
     CLV_TRY(clv_plan_convert_layout(p, node, from, middle_rep, err));
     from = middle_rep;
   }
-  bool copy = from.block == to.block;
-  clv_plan_step s = clv_plan_step_of(copy ? clv_plan_run_copy : clv_plan_run_reorder,
-                                     copy ? "copy" : "reorder", node);
+  bool copy = from.layout == to.layout;
+  clv_plan_step s = clv_plan_make_step(copy ? clv_plan_run_copy : clv_plan_run_reorder,
+                                       copy ? "copy" : "reorder", node);
   s.src = from.buf;
   s.dst = to.buf;
-  s.src_block = from.block;
-  s.dst_block = to.block;
+  s.src_layout = from.layout;
+  s.dst_layout = to.layout;
   s.n = p->bufs[from.buf].bytes;
   clv_plan_extend_lifetime(p, from.buf);
   clv_plan_extend_lifetime(p, to.buf);
@@ -119,49 +121,50 @@ static clv_code copy_params(clv_plan *p, const clv_params *params, clv_err *err)
   return CLV_OK;
 }
 
-static bool has_expected_type(const clv_plan *p, const clv_param *q, const clv_slot *slot) {
+static bool has_expected_dtype(const clv_plan *p, const clv_param *q, const clv_slot *slot) {
   const clv_node *n = &p->graph->nodes[q->node];
   bool narrow = q->dtype == CLV_BF16 && q->frozen && n->op == CLV_OP_LINEAR &&
                 q->slot == CLV_SLOT_WEIGHT && !slot->is_i64;
   return narrow || q->dtype == (slot->is_i64 ? CLV_I64 : n->dtype);
 }
 
-static clv_code bind_param(clv_plan *p, const clv_param *q, clv_err *err) {
+static clv_code set_slot_param(clv_plan *p, const clv_param *q, clv_err *err) {
   clv_slot slots[CLV_MAX_PARAMS];
   int n = q->node >= 0 && q->node < p->graph->n_nodes
-              ? clv_node_slots(p->graph, &p->graph->nodes[q->node], slots)
+              ? clv_node_get_slots(p->graph, &p->graph->nodes[q->node], slots)
               : 0;
   if (q->slot < 0 || q->slot >= n || !clv_shape_equal(&q->shape, &slots[q->slot].shape) ||
-      !has_expected_type(p, q, &slots[q->slot]))
+      !has_expected_dtype(p, q, &slots[q->slot]))
     return clv_fail(err, CLV_INVALID, "parameter '%s' is not one of this graph", q->name);
-  p->nodes[q->node].param[q->slot] = q;
-  p->nodes[q->node].learns |= p->options.training && q->trainable && !q->frozen;
+  p->nodes[q->node].slot_params[q->slot] = q;
+  p->nodes[q->node].is_trained |= p->options.training && q->trainable && !q->frozen;
   return CLV_OK;
 }
 
-static clv_code bind_params(clv_plan *p, const clv_params *params, clv_err *err) {
+static clv_code set_slot_params(clv_plan *p, const clv_params *params, clv_err *err) {
   clv_slot slots[CLV_MAX_PARAMS];
   CLV_TRY(copy_params(p, params, err));
-  for (int i = 0; i < params->n; i++) CLV_TRY(bind_param(p, &p->params->list[i], err));
-  for (int i = 0; i < params->n_ties; i++) CLV_TRY(bind_param(p, &p->params->ties[i].param, err));
+  for (int i = 0; i < params->n; i++) CLV_TRY(set_slot_param(p, &p->params->list[i], err));
+  for (int i = 0; i < params->n_ties; i++)
+    CLV_TRY(set_slot_param(p, &p->params->ties[i].param, err));
   for (int i = 0; i < p->graph->n_nodes; i++) {
-    int n = clv_node_slots(p->graph, &p->graph->nodes[i], slots);
+    int n = clv_node_get_slots(p->graph, &p->graph->nodes[i], slots);
     for (int s = 0; s < n; s++)
-      if (!p->nodes[i].param[s])
+      if (!p->nodes[i].slot_params[s])
         return clv_fail(err, CLV_INVALID, "parameter '%s.%s' is missing", p->graph->nodes[i].name,
                         slots[s].suffix);
   }
   return CLV_OK;
 }
 
-static clv_code add_input(clv_plan *p, int node, clv_err *err) {
+static clv_code add_plan_input(clv_plan *p, int node, clv_err *err) {
   const clv_node *n = &p->graph->nodes[node];
   clv_plan_node *q = &p->nodes[node];
   int i = p->n_inputs++;
   q->input_index = i;
-  q->needs_grad = p->options.training && p->options.need_input_grad[i];
+  q->needs_grad = p->options.training && p->options.needs_input_grad[i];
   p->input_node[i] = node;
-  p->input_copy[i] = -1;
+  p->input_copy_buf[i] = -1;
   if (n->dtype == CLV_I64 && q->needs_grad)
     return clv_fail(err, CLV_INVALID, "input '%s' holds integers and has no gradient", n->name);
   if (n->dtype != CLV_I64 && n->dtype != p->options.dtype)
@@ -175,7 +178,7 @@ static clv_code check_training(const clv_graph *g, int node, clv_err *err) {
   const clv_op_def *def = clv_op_def_of(n->op);
   clv_op_site site;
   if (!def || !def->check_training) return CLV_OK;
-  clv_node_site(g, n, &site);
+  clv_node_get_site(g, n, &site);
   if (def->check_training(&site, err) != CLV_OK)
     return clv_err_prefix(err, "layer %s (%s)", n->name, def->name);
   return CLV_OK;
@@ -190,21 +193,21 @@ clv_code clv_graph_check_training(const clv_graph *g, clv_err *err) {
  * checks the types of all nodes. */
 static clv_code find_reachable_and_gradients(clv_plan *p, clv_err *err) {
   const clv_graph *g = p->graph;
-  p->nodes[g->output].is_reachable = true;
-  for (int i = g->output; i >= 0; i--)
+  p->nodes[g->output_node].is_reachable = true;
+  for (int i = g->output_node; i >= 0; i--)
     for (int j = 0; p->nodes[i].is_reachable && j < g->nodes[i].n_in; j++)
       p->nodes[g->nodes[i].in[j]].is_reachable = true;
   for (int i = 0; i < g->n_nodes; i++) {
     clv_plan_node *q = &p->nodes[i];
-    q->saved = q->input_index = q->grad_sum.buf = -1;
+    q->saved_buf = q->input_index = q->grad_sum.buf = -1;
     for (int j = 0; j < CLV_MAX_IN; j++) q->in[j] = -1;
     if (g->nodes[i].op == CLV_OP_INPUT) {
-      CLV_TRY(add_input(p, i, err));
+      CLV_TRY(add_plan_input(p, i, err));
       continue;
     }
     const clv_op_def *def = clv_op_def_of(g->nodes[i].op);
     q->is_alias = def->is_alias || (def->is_identity_in_eval && !p->options.training);
-    q->needs_grad = q->learns;
+    q->needs_grad = q->is_trained;
     for (int j = 0; j < g->nodes[i].n_in; j++)
       q->needs_grad |= p->nodes[g->nodes[i].in[j]].needs_grad;
     if (q->is_reachable && p->options.training) CLV_TRY(check_training(p->graph, i, err));
@@ -235,8 +238,8 @@ static clv_code find_zeroed_ranges(clv_plan *p, clv_err *err) {
   for (size_t i = 0; i < all; i++) {
     const clv_param *q = i < n ? &p->params->list[i] : &p->params->ties[i - n].param;
     if (!is_gradient_written(p, q)) continue;
-    add_zeroed_range(p, &at, q->gradient);
-    at = q->gradient + q->bytes;
+    add_zeroed_range(p, &at, q->gradient_offset);
+    at = q->gradient_offset + q->bytes;
   }
   add_zeroed_range(p, &at, p->params->gradient_bytes);
   return CLV_OK;
@@ -246,7 +249,7 @@ static void drop_elided_steps(clv_plan *p) {
   int n = 0, phase = 0;
   for (int i = 0; i <= p->n_steps; i++) {
     for (; phase < PHASES && p->phase_end[phase] == i; phase++) p->phase_end[phase] = n;
-    if (i < p->n_steps && !p->steps[i].is_elided) p->steps[n++] = p->steps[i];
+    if (i < p->n_steps && !p->steps[i].is_dropped) p->steps[n++] = p->steps[i];
   }
   p->n_steps = n;
 }
@@ -255,14 +258,14 @@ static void drop_elided_steps(clv_plan *p) {
  */
 enum { KERNEL_BYTES = 22 << 10 };
 
-static void fill_info(clv_plan *p) {
+static void set_plan_info(clv_plan *p) {
   clv_plan_info *info = &p->info;
   for (int i = 0; i < p->n_steps; i++) {
     bool forward = i < p->phase_end[PHASE_FORWARD];
     clv_plan_step_fn *run = p->steps[i].run;
     bool reads = run == clv_plan_run_backward_input || run == clv_plan_run_recompute ||
                  (run == clv_plan_run_forward && !forward);
-    if (reads && p->nodes[p->steps[i].node].param[0]) info->backward_reads_params = true;
+    if (reads && p->nodes[p->steps[i].node].slot_params[0]) info->backward_reads_params = true;
     if (p->steps[i].run == clv_plan_run_reorder)
       ++*(forward ? &info->reorders_forward : &info->reorders_backward);
   }
@@ -281,7 +284,7 @@ static void fill_info(clv_plan *p) {
 /* Builds the plan for a batch of 0 samples. It has no steps: gradients of parameters are 0, and a
  * scalar output, which is a mean over samples, is NaN. Fails in training if the graph has running
  * statistics, because 0 samples cannot update them. */
-static clv_code build_empty(clv_plan *p, clv_err *err) {
+static clv_code build_empty_plan(clv_plan *p, clv_err *err) {
   for (int i = 0; i < p->params->n && p->options.training; i++) {
     const clv_param *q = &p->params->list[i];
     if (q->trainable) continue;
@@ -290,7 +293,7 @@ static clv_code build_empty(clv_plan *p, clv_err *err) {
                     "layer %s (%s): a batch of 0 samples cannot update running statistics", n->name,
                     clv_op_name(n->op));
   }
-  clv_shape *out = &p->graph->nodes[p->graph->output].shape;
+  clv_shape *out = &p->graph->nodes[p->graph->output_node].shape;
   p->scalar_is_nan = !out->rank;
   if (out->rank) out->dim[0] = 0;
   return find_zeroed_ranges(p, err);
@@ -308,26 +311,26 @@ static clv_code build_plan(clv_plan *p, const clv_graph *g, const clv_params *pa
   else if (!has_empty_batch(p))
     CLV_TRY(clv_graph_set_batch(p->graph, p->options.batch, err));
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *p->nodes, &p->nodes, err));
-  CLV_TRY(bind_params(p, params, err));
-  if (has_empty_batch(p)) return build_empty(p, err);
+  CLV_TRY(set_slot_params(p, params, err));
+  if (has_empty_batch(p)) return build_empty_plan(p, err);
   CLV_TRY(find_reachable_and_gradients(p, err));
   clv_plan_fuse(p);
   clv_plan_fuse_chains(p);
   clv_plan_fuse_forward(p);
-  CLV_TRY(clv_plan_write_forward(p, err));
-  CLV_TRY(clv_plan_write_backward(p, err));
+  CLV_TRY(clv_plan_add_forward_steps(p, err));
+  CLV_TRY(clv_plan_add_backward_steps(p, err));
   CLV_TRY(clv_plan_place_bufs(p, err));
   drop_elided_steps(p);
   CLV_TRY(find_zeroed_ranges(p, err));
-  fill_info(p);
+  set_plan_info(p);
   return CLV_OK;
 }
 
 clv_code clv_plan_new(const clv_graph *g, const clv_params *params, const clv_plan_options *options,
                       clv_plan **ret, clv_err *err) {
   CLV_AUTO(clv_plan_freep) clv_plan *p = NULL;
-  if (g->output < 0 || g->output >= g->n_nodes)
-    return clv_fail(err, CLV_INVALID, "the graph has no output node %d", g->output);
+  if (g->output_node < 0 || g->output_node >= g->n_nodes)
+    return clv_fail(err, CLV_INVALID, "the graph has no output node %d", g->output_node);
   if (!options->backend || options->backend->abi != CLV_KERNELS_ABI ||
       options->backend->size < sizeof(clv_backend))
     return clv_fail(err, CLV_PRECONDITION, "the backend was built for another version of Cleave");
@@ -341,7 +344,7 @@ clv_code clv_plan_new(const clv_graph *g, const clv_params *params, const clv_pl
     CLV_TRY(options->backend->check_bf16(options->backend, err));
   if (options->tf32) CLV_TRY(clv_backend_check_tf32(options->backend, err));
   p->backend = options->dtype == CLV_F64 ? clv_backend_ref() : options->backend;
-  if (p->backend != options->backend) p->options.records = NULL;
+  if (p->backend != options->backend) p->options.recorder = NULL;
   p->backend->set_threads(p->options.threads);
   CLV_TRY(build_plan(p, g, params, err));
   *ret = clv_steal(&p);
@@ -350,10 +353,10 @@ clv_code clv_plan_new(const clv_graph *g, const clv_params *params, const clv_pl
 
 clv_plan *clv_plan_free(clv_plan *p) {
   if (!p) return NULL;
-  clv_recorder_free_records_of(p->options.records, p);
+  clv_recorder_free_records_of(p->options.recorder, p);
   for (clv_call *c = p->calls, *next; c; c = next) {
     next = c->next;
-    clv_backend_free_memory(p->backend, c->block);
+    clv_backend_free_memory(p->backend, c->memory);
     free(c);
   }
   for (int i = 0; p->nodes && i < p->graph->n_nodes; i++)
@@ -373,6 +376,6 @@ clv_plan *clv_plan_free(clv_plan *p) {
 void clv_plan_freep(clv_plan **p) { *p = clv_plan_free(*p); }
 
 const clv_plan_info *clv_plan_get_info(const clv_plan *p) { return &p->info; }
-const clv_shape *clv_plan_output(const clv_plan *p) {
-  return &p->graph->nodes[p->graph->output].shape;
+const clv_shape *clv_plan_output_shape(const clv_plan *p) {
+  return &p->graph->nodes[p->graph->output_node].shape;
 }

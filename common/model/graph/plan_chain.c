@@ -9,13 +9,13 @@
 #include "common/model/graph/plan_int.h"
 
 typedef struct plan_chain {
-  int n, node[CLV_MAX_LINKS];
-  clv_chain_link link[CLV_MAX_LINKS];
+  int n, nodes[CLV_MAX_LINKS];
+  clv_chain_link links[CLV_MAX_LINKS];
   /* the one node of the chain that is an addition, and its other operand; add -1: none */
-  int add, other;
+  int addition, other_operand;
 } plan_chain;
 
-clv_chain_link clv_plan_chain_link(const clv_plan *p, int node) {
+clv_chain_link clv_plan_make_chain_link(const clv_plan *p, int node) {
   const clv_node *n = &p->graph->nodes[node];
   return (clv_chain_link){n->op, n->op == CLV_OP_DROPOUT ? n->attrs.p : n->attrs.factor};
 }
@@ -31,55 +31,56 @@ static bool can_join_chain(const clv_plan *p, int node) {
  * reads it as the output. */
 static int find_only_reader(const clv_plan *p, int node) {
   const clv_graph *g = p->graph;
-  if (g->output == node || !clv_plan_has_one_reader(p, node)) return -1;
+  if (g->output_node == node || !clv_plan_has_one_reader(p, node)) return -1;
   int i = node + 1;
   while (!clv_plan_n_readers_between(p, node, i - 1, i + 1)) i++;
   return i;
 }
 
 static bool keeps_gradient_order(const clv_plan *p, const plan_chain *c, int last) {
-  const int first = p->graph->nodes[c->node[0]].in[0];
-  return !clv_plan_n_readers_between(p, first, c->node[0], last) &&
-         (c->add < 0 || !clv_plan_n_readers_between(p, c->other, c->add, last));
+  const int first = p->graph->nodes[c->nodes[0]].in[0];
+  return !clv_plan_n_readers_between(p, first, c->nodes[0], last) &&
+         (c->addition < 0 || !clv_plan_n_readers_between(p, c->other_operand, c->addition, last));
 }
 
 /* Appends the reader of the chain's last node to the chain. Returns false if the chain cannot be
  * extended. */
 static bool extend_chain(const clv_plan *p, plan_chain *c) {
-  int last = c->node[c->n - 1], next = find_only_reader(p, last);
+  int last = c->nodes[c->n - 1], next = find_only_reader(p, last);
   plan_chain more = *c;
   if (c->n == CLV_MAX_LINKS || next < 0 || !can_join_chain(p, next)) return false;
   if (p->graph->nodes[next].op == CLV_OP_ADD) {
     const int *in = p->graph->nodes[next].in;
-    if (c->add >= 0) return false;
-    more.add = next;
-    more.other = in[in[0] == last];
+    if (c->addition >= 0) return false;
+    more.addition = next;
+    more.other_operand = in[in[0] == last];
   }
-  more.node[more.n] = next;
-  more.link[more.n++] = clv_plan_chain_link(p, next);
-  if (!keeps_gradient_order(p, &more, next) || !p->backend->chains(more.link, more.n)) return false;
+  more.nodes[more.n] = next;
+  more.links[more.n++] = clv_plan_make_chain_link(p, next);
+  if (!keeps_gradient_order(p, &more, next) || !p->backend->chains(more.links, more.n))
+    return false;
   *c = more;
   return true;
 }
 
 static void fuse_chain(clv_plan *p, const plan_chain *c) {
-  clv_plan_node *q = &p->nodes[c->node[c->n - 1]];
-  clv_plan_fuse_nodes(p, c->node, c->n);
-  q->src[0] = p->graph->nodes[c->node[0]].in[0];
-  q->n_src = c->add < 0 ? 1 : 2;
-  if (c->add >= 0) q->src[1] = c->other;
+  clv_plan_node *q = &p->nodes[c->nodes[c->n - 1]];
+  clv_plan_fuse_nodes(p, c->nodes, c->n);
+  q->src[0] = p->graph->nodes[c->nodes[0]].in[0];
+  q->n_src = c->addition < 0 ? 1 : 2;
+  if (c->addition >= 0) q->src[1] = c->other_operand;
   for (int i = 0; i < c->n; i++)
-    if (c->link[i].op == CLV_OP_DROPOUT) q->rng_node = c->node[i];
+    if (c->links[i].op == CLV_OP_DROPOUT) q->rng_node = c->nodes[i];
 }
 
 void clv_plan_fuse_chains(clv_plan *p) {
   for (int i = 0; i < p->graph->n_nodes && p->backend->chains; i++) {
-    plan_chain c = {.n = 1, .node = {i}, .add = -1};
+    plan_chain c = {.n = 1, .nodes = {i}, .addition = -1};
     if (!can_join_chain(p, i)) continue;
-    c.link[0] = clv_plan_chain_link(p, i);
+    c.links[0] = clv_plan_make_chain_link(p, i);
     if (p->graph->nodes[i].op == CLV_OP_ADD) {
-      c.add = i;
-      c.other = p->graph->nodes[i].in[1];
+      c.addition = i;
+      c.other_operand = p->graph->nodes[i].in[1];
     }
     while (extend_chain(p, &c)) continue;
     if (c.n > 1) fuse_chain(p, &c);

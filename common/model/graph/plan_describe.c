@@ -31,11 +31,12 @@ static void print_blocks(int from, int to, clv_bytes *out) {
 /* Writes the names of the ops that a node's kernel computes, such as "batchnorm+relu". */
 static void format_op_names(const clv_plan *p, int node, char *buf, size_t len) {
   const clv_plan_node *q = &p->nodes[node];
-  size_t at = (size_t)snprintf(buf, len, "%s", clv_op_name(p->graph->nodes[q->fused_from].op));
+  size_t at =
+      (size_t)snprintf(buf, len, "%s", clv_op_name(p->graph->nodes[q->first_fused_node].op));
   for (int i = 1; i < q->n_fused; i++)
     at += (size_t)snprintf(buf + at, len - at, "+%s",
                            clv_op_name(p->graph->nodes[q->fused_nodes[i]].op));
-  if (q->fused_after & CLV_TAIL_RELU_FORWARD) snprintf(buf + at, len - at, "+relu");
+  if (q->fused_tail_flags & CLV_TAIL_RELU_FORWARD) snprintf(buf + at, len - at, "+relu");
 }
 
 static void describe_kernel(const clv_plan *p, const clv_plan_step *s, clv_bytes *out) {
@@ -44,7 +45,7 @@ static void describe_kernel(const clv_plan *p, const clv_plan_step *s, clv_bytes
   char shape[160], where[32], size[32], op[64];
   const clv_plan_buf *b = &p->bufs[s->out];
   format_op_names(p, s->node, op, sizeof op);
-  clv_bytes_printf(out, "  %-16s %-16s %-14s %s", s->verb, n->name, op,
+  clv_bytes_printf(out, "  %-16s %-16s %-14s %s", s->step_name, n->name, op,
                    clv_shape_format(&n->shape, shape, sizeof shape));
   print_blocks(q->kernel->in_block[0], q->kernel->out_block, out);
   clv_bytes_printf(out, ", %s in %s, %s\n", clv_format_size(b->bytes, size, sizeof size),
@@ -55,13 +56,13 @@ static void describe_kernel(const clv_plan *p, const clv_plan_step *s, clv_bytes
 static void describe_move(const clv_plan *p, const clv_plan_step *s, clv_bytes *out) {
   const clv_node *n = &p->graph->nodes[s->node];
   char shape[160], where[32];
-  clv_bytes_printf(out, "  %-16s %-16s %-14s %s", s->verb, n->name, "",
+  clv_bytes_printf(out, "  %-16s %-16s %-14s %s", s->step_name, n->name, "",
                    clv_shape_format(&n->shape, shape, sizeof shape));
-  if (s->src_block != s->dst_block) print_blocks(s->src_block, s->dst_block, out);
+  if (s->src_layout != s->dst_layout) print_blocks(s->src_layout, s->dst_layout, out);
   clv_bytes_printf(out, " to %s\n", space_name(p->bufs[s->dst].space, where, sizeof where));
 }
 
-bool clv_plan_uses_ref(const clv_plan *p, int node) {
+bool clv_plan_node_uses_ref(const clv_plan *p, int node) {
   const clv_kernel *k = p->nodes[node].kernel;
   return k && p->backend != clv_backend_ref() && k->impl && strcmp(k->impl, "ref") == 0;
 }

@@ -13,7 +13,7 @@ typedef struct empty_kernel {
   clv_kernel kernel; /* first member, so that a clv_kernel pointer can be cast */
   const clv_backend *backend;
   clv_node_desc d;
-  size_t n_out;
+  size_t n_output_values;
 } empty_kernel;
 
 static void free_kernel(clv_kernel *k) { free(k); }
@@ -24,13 +24,13 @@ static clv_code write_nan_output(clv_kernel *kernel, const clv_kernel_args *a, c
   const double twice = NAN;
   bool wide = k->d.dtype == CLV_F64;
   size_t size = wide ? sizeof twice : sizeof single;
-  for (size_t i = 0; i < k->n_out; i++)
+  for (size_t i = 0; i < k->n_output_values; i++)
     CLV_TRY(clv_backend_put(k->backend, (char *)a->out + i * size,
                             wide ? (const void *)&twice : &single, size, err));
   return CLV_OK;
 }
 
-static clv_code skip_backward(clv_kernel *kernel, const clv_kernel_args *a, clv_err *err) {
+static clv_code compute_no_gradient(clv_kernel *kernel, const clv_kernel_args *a, clv_err *err) {
   (void)kernel, (void)a, (void)err;
   return CLV_OK;
 }
@@ -52,25 +52,25 @@ static bool has_zero_extent(const clv_shape *s) {
 }
 
 bool clv_plan_has_empty_input(const clv_node_desc *d) {
-  /* not its inputs, because only some of them may be empty */
+  /* Checks the output of a concat, not its inputs, because only some of them may be empty. */
   if (d->op == CLV_OP_CONCAT) return has_zero_extent(&d->out);
   for (int i = 0; i < d->n_in; i++)
     if (has_zero_extent(&d->in[i])) return true;
   return false;
 }
 
-clv_code clv_plan_empty_kernel(const clv_node_desc *d, const clv_backend *backend, clv_kernel **ret,
-                               clv_err *err) {
+clv_code clv_plan_make_empty_kernel(const clv_node_desc *d, const clv_backend *backend,
+                                    clv_kernel **ret, clv_err *err) {
   empty_kernel *k;
-  size_t n_out;
+  size_t n_output_values;
   if (d->tail) return clv_fail(err, CLV_UNIMPLEMENTED, "the kernel for empty inputs takes no tail");
-  CLV_TRY(clv_shape_numel(&d->out, &n_out, err));
+  CLV_TRY(clv_shape_numel(&d->out, &n_output_values, err));
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
   k->backend = backend;
   k->d = *d;
-  k->n_out = n_out;
+  k->n_output_values = n_output_values;
   k->kernel = (clv_kernel){.forward = write_nan_output,
-                           .backward_input = skip_backward,
+                           .backward_input = compute_no_gradient,
                            .backward_weight = d->need_dw ? zero_weight_gradients : NULL,
                            .free = free_kernel,
                            .out_block = 1,

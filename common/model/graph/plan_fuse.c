@@ -16,7 +16,7 @@
 
 int clv_plan_n_readers_between(const clv_plan *p, int node, int from, int to) {
   const clv_graph *g = p->graph;
-  int n = g->output == node && to > g->output;
+  int n = g->output_node == node && to > g->output_node;
   for (int i = from + 1; i < to && i < g->n_nodes; i++)
     for (int j = 0; p->nodes[i].is_reachable && j < g->nodes[i].n_in; j++)
       n += g->nodes[i].in[j] == node;
@@ -47,7 +47,7 @@ static bool is_fusible_norm(const clv_plan *p, int node) {
 
 void clv_plan_fuse_nodes(clv_plan *p, const int *nodes, int n) {
   clv_plan_node *q = &p->nodes[nodes[n - 1]];
-  q->fused_from = nodes[0];
+  q->first_fused_node = nodes[0];
   q->n_fused = n;
   for (int i = 0; i < n; i++) {
     q->fused_nodes[i] = nodes[i];
@@ -61,14 +61,14 @@ static void fuse_norm_relu(clv_plan *p, int relu, int add, int norm, int other) 
   clv_plan_node *q = &p->nodes[relu], *from = &p->nodes[norm];
   const int nodes[] = {norm, add < 0 ? relu : add, relu};
   clv_plan_fuse_nodes(p, nodes, add < 0 ? 2 : 3);
-  memcpy(q->param, from->param, sizeof q->param);
-  q->learns = from->learns;
+  memcpy(q->slot_params, from->slot_params, sizeof q->slot_params);
+  q->is_trained = from->is_trained;
   q->src[0] = p->graph->nodes[norm].in[0];
-  q->fused_after = CLV_TAIL_RELU;
+  q->fused_tail_flags = CLV_TAIL_RELU;
   if (add < 0) return;
   q->src[1] = other;
   q->n_src = 2;
-  q->fused_after |= CLV_TAIL_ADD;
+  q->fused_tail_flags |= CLV_TAIL_ADD;
 }
 
 static void try_fuse_norm_relu(clv_plan *p, int relu) {
@@ -93,16 +93,17 @@ static void try_fuse_relu_forward(clv_plan *p, int relu) {
   clv_plan_node *from = &p->nodes[x];
   /* A value of rank 4 may be stored in bf16, and such a relu is not fused. */
   bool may_be_bf16 = p->options.bf16 && p->graph->nodes[relu].shape.rank == 4;
-  if (may_be_bf16 || p->nodes[relu].fused_from != relu || p->nodes[relu].is_absorbed ||
-      from->is_absorbed || from->is_alias || from->fused_after || !clv_plan_has_one_reader(p, x) ||
+  if (may_be_bf16 || p->nodes[relu].first_fused_node != relu || p->nodes[relu].is_absorbed ||
+      from->is_absorbed || from->is_alias || from->fused_tail_flags ||
+      !clv_plan_has_one_reader(p, x) ||
       !(p->backend->tails(p->graph->nodes[x].op) & CLV_TAIL_RELU_FORWARD))
     return;
-  from->fused_after = CLV_TAIL_RELU_FORWARD;
+  from->fused_tail_flags = CLV_TAIL_RELU_FORWARD;
   p->nodes[relu].forward_is_fused = true;
 }
 
 void clv_plan_unfuse_relu(clv_plan *p, int node) {
-  p->nodes[node].fused_after = 0;
+  p->nodes[node].fused_tail_flags = 0;
   for (int i = node + 1; i < p->graph->n_nodes; i++)
     if (p->nodes[i].forward_is_fused && p->graph->nodes[i].in[0] == node)
       p->nodes[i].forward_is_fused = false;
@@ -116,8 +117,8 @@ static bool is_relu(const clv_plan *p, int node) {
 static void reset_fusion(clv_plan *p, int node) {
   clv_plan_node *q = &p->nodes[node];
   const clv_node *n = &p->graph->nodes[node];
-  q->fused_from = q->rng_node = node;
-  q->fused_after = 0;
+  q->first_fused_node = q->rng_node = node;
+  q->fused_tail_flags = 0;
   q->n_fused = 0;
   q->n_src = n->n_in;
   for (int i = 0; i < n->n_in; i++) q->src[i] = n->in[i];
@@ -137,9 +138,9 @@ void clv_plan_fuse_forward(clv_plan *p) {
 void clv_plan_unfuse(clv_plan *p, int node) {
   clv_plan_node *q = &p->nodes[node];
   for (int i = 0; i < q->n_fused; i++) p->nodes[q->fused_nodes[i]].is_absorbed = false;
-  if (q->fused_after) {
-    memset(q->param, 0, sizeof q->param);
-    q->learns = false;
+  if (q->fused_tail_flags) {
+    memset(q->slot_params, 0, sizeof q->slot_params);
+    q->is_trained = false;
   }
   reset_fusion(p, node);
 }

@@ -14,7 +14,7 @@ static clv_plan_buf *memory_root_of(const clv_plan *p, int buf) {
   return &p->bufs[buf];
 }
 
-static int phase_of(const clv_plan *p, int step) {
+static int phase_of_step(const clv_plan *p, int step) {
   int phase = 0;
   while (phase < PHASES - 1 && step >= p->phase_end[phase]) phase++;
   return phase;
@@ -22,32 +22,33 @@ static int phase_of(const clv_plan *p, int step) {
 
 /* Lets the output of step `at` share the memory of the step's first input, if the kernel can work
  * in place and no later step reads that input. */
-static void merge_in_place(clv_plan *p, int at) {
+static void share_memory_in_place(clv_plan *p, int at) {
   const clv_plan_node *q = &p->nodes[p->steps[at].node];
   if (!q->kernel->in_place || q->kernel->in_block[0] != q->kernel->out_block) return;
   const clv_plan_step *s = &p->steps[at];
   clv_plan_buf *in = memory_root_of(p, s->in[0]), *out = &p->bufs[s->out];
   bool twice = false;
   for (int i = 1; i < CLV_MAX_IN; i++) twice |= s->in[i] >= 0 && memory_root_of(p, s->in[i]) == in;
-  if (in->space != SPACE_SCRATCH || in->last != at || in->bytes != out->bytes || twice) return;
+  if (in->space != SPACE_SCRATCH || in->last_step != at || in->bytes != out->bytes || twice) return;
   out->memory_root = in->memory_root;
-  in->last = out->last;
+  in->last_step = out->last_step;
 }
 
 /* Lets the gradient of an input share the memory of the output's gradient, if the kernel of
  * backward step `at` can work in place and no later step reads the output's gradient. Never uses
  * the caller's dout in this way, because it is read-only. */
-static void merge_gradients(clv_plan *p, int at) {
+static void share_gradient_memory(clv_plan *p, int at) {
   const clv_plan_step *s = &p->steps[at];
   const clv_plan_node *q = &p->nodes[s->node];
   for (int i = 0; i < q->n_src; i++) {
     if (!(q->kernel->din_in_place >> i & 1) || s->din[i] < 0 ||
-        clv_plan_din_block(p, s->node, i) != q->grad_sum.block)
+        clv_plan_input_grad_layout(p, s->node, i) != q->grad_sum.layout)
       continue;
     clv_plan_buf *dout = memory_root_of(p, q->grad_sum.buf), *din = &p->bufs[s->din[i]];
-    if (dout->space != SPACE_SCRATCH || dout->last != at || dout->bytes != din->bytes) continue;
+    if (dout->space != SPACE_SCRATCH || dout->last_step != at || dout->bytes != din->bytes)
+      continue;
     din->memory_root = dout->memory_root;
-    dout->last = din->last;
+    dout->last_step = din->last_step;
     return;
   }
 }
@@ -60,10 +61,11 @@ static void compute_in_caller_memory(clv_plan *p, int at) {
   int to = p->bufs[s->dst].space;
   clv_plan_buf *src = memory_root_of(p, s->src);
   if (to == SPACE_SCRATCH || src->space != SPACE_SCRATCH ||
-      phase_of(p, src->first) != phase_of(p, at) || phase_of(p, src->last) != phase_of(p, at))
+      phase_of_step(p, src->first_step) != phase_of_step(p, at) ||
+      phase_of_step(p, src->last_step) != phase_of_step(p, at))
     return;
   src->space = to;
-  s->is_elided = true;
+  s->is_dropped = true;
 }
 
 /* Adds a buffer for a copy of each input that backward reads. Forward fills this buffer if the
@@ -72,11 +74,11 @@ static clv_code add_input_copies(clv_plan *p, clv_err *err) {
   for (int i = 0; i < p->n_inputs; i++) {
     const clv_plan_node *q = &p->nodes[p->input_node[i]];
     if (!q->is_reachable) continue;
-    int last = p->bufs[q->value_bufs[0].buf].last;
+    int last = p->bufs[q->value_bufs[0].buf].last_step;
     if (last < p->phase_end[PHASE_FORWARD]) continue;
-    CLV_TRY(clv_plan_buf_new(p, p->input_bytes[i], SPACE_SCRATCH, &p->input_copy[i], err));
-    p->bufs[p->input_copy[i]].first = 0;
-    p->bufs[p->input_copy[i]].last = last;
+    CLV_TRY(clv_plan_buf_new(p, p->input_bytes[i], SPACE_SCRATCH, &p->input_copy_buf[i], err));
+    p->bufs[p->input_copy_buf[i]].first_step = 0;
+    p->bufs[p->input_copy_buf[i]].last_step = last;
   }
   return CLV_OK;
 }
@@ -105,7 +107,7 @@ static clv_code place_buf(const clv_plan *p, clv_plan_buf *b, clv_plan_buf **pla
   size_t at = 0, end, need = padded_size(p, b);
   for (int i = 0; i < *n_placed; i++) {
     const clv_plan_buf *o = placed[i];
-    if (o->last < b->first || o->first > b->last) continue;
+    if (o->last_step < b->first_step || o->first_step > b->last_step) continue;
     if (o->offset >= at + need) break;
     at = CLV_MAX(at, o->offset + padded_size(p, o));
   }
@@ -119,7 +121,7 @@ static clv_code place_buf(const clv_plan *p, clv_plan_buf *b, clv_plan_buf **pla
   return CLV_OK;
 }
 
-static clv_code place_space(clv_plan *p, int space, size_t *ret_extent, clv_err *err) {
+static clv_code place_bufs_of_space(clv_plan *p, int space, size_t *ret_extent, clv_err *err) {
   CLV_AUTO(clv_freep) clv_plan_buf **list = NULL;
   CLV_AUTO(clv_freep) clv_plan_buf **placed = NULL;
   int n = 0, n_placed = 0;
@@ -135,12 +137,12 @@ static clv_code place_space(clv_plan *p, int space, size_t *ret_extent, clv_err 
 /* Reserves memory in the scratch block for copies of the caller's buffers, and for the RNG
  * position. Copies for forward and copies for backward share memory, because they are never used at
  * the same time. Inputs that backward reads are copied to the call's block instead. */
-static void place_copies(clv_plan *p) {
+static void place_caller_copies(clv_plan *p) {
   size_t bytes[SPACE_COUNT] = {0}, end[2] = {p->info.scratch_bytes, p->info.scratch_bytes};
   for (int i = 0; i < p->n_bufs; i++)
     bytes[p->bufs[i].space] = CLV_MAX(bytes[p->bufs[i].space], p->bufs[i].bytes);
   for (int i = 0; i < p->n_inputs; i++)
-    if (p->input_copy[i] >= 0) bytes[SPACE_IN + i] = 0;
+    if (p->input_copy_buf[i] >= 0) bytes[SPACE_IN + i] = 0;
   for (int space = SPACE_OUT; space < SPACE_COUNT; space++) {
     bool backward = space == SPACE_DOUT || space >= SPACE_DIN;
     p->copy_offset[space] = end[backward];
@@ -156,19 +158,19 @@ static void place_copies(clv_plan *p) {
 clv_code clv_plan_place_bufs(clv_plan *p, clv_err *err) {
   CLV_TRY(add_input_copies(p, err));
   for (int i = 0; i < p->n_steps; i++)
-    if (p->steps[i].run == clv_plan_run_forward) merge_in_place(p, i);
+    if (p->steps[i].run == clv_plan_run_forward) share_memory_in_place(p, i);
   for (int i = 0; i < p->n_steps; i++)
-    if (p->steps[i].run == clv_plan_run_backward_input) merge_gradients(p, i);
+    if (p->steps[i].run == clv_plan_run_backward_input) share_gradient_memory(p, i);
   for (int i = 0; i < p->n_steps; i++) compute_in_caller_memory(p, i);
   for (int i = 0; i < p->n_bufs; i++) {
     clv_plan_buf *b = &p->bufs[i];
     if (b->memory_root == i && b->space == SPACE_SCRATCH &&
-        phase_of(p, b->first) != phase_of(p, b->last))
+        phase_of_step(p, b->first_step) != phase_of_step(p, b->last_step))
       b->space = SPACE_CALL;
   }
-  CLV_TRY(place_space(p, SPACE_SCRATCH, &p->info.scratch_bytes, err));
-  CLV_TRY(place_space(p, SPACE_CALL, &p->info.call_bytes, err));
-  if (p->backend->memory) place_copies(p);
+  CLV_TRY(place_bufs_of_space(p, SPACE_SCRATCH, &p->info.scratch_bytes, err));
+  CLV_TRY(place_bufs_of_space(p, SPACE_CALL, &p->info.call_bytes, err));
+  if (p->backend->memory) place_caller_copies(p);
   for (int i = 0; i < p->n_bufs; i++) {
     p->bufs[i].space = memory_root_of(p, i)->space;
     p->bufs[i].offset = memory_root_of(p, i)->offset;

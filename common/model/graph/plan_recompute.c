@@ -8,32 +8,32 @@
 #include "common/model/graph/plan_int.h"
 
 bool clv_plan_is_recomputed(const clv_plan *p, int node) {
-  return p->options.training && p->graph->nodes[node].recompute &&
+  return p->options.training && p->graph->nodes[node].recompute_block &&
          p->graph->nodes[node].op != CLV_OP_INPUT;
 }
 
 bool clv_plan_is_in_block(const clv_plan *p, int node, uint32_t number) {
-  return clv_plan_is_recomputed(p, node) && p->graph->nodes[node].recompute == number;
+  return clv_plan_is_recomputed(p, node) && p->graph->nodes[node].recompute_block == number;
 }
 
-bool clv_plan_has_dw(const clv_plan *p, int node) {
+bool clv_plan_has_weight_grad_step(const clv_plan *p, int node) {
   const clv_plan_node *q = &p->nodes[node];
-  return q->is_reachable && q->kernel && q->learns && !q->kernel->fused_grads;
+  return q->is_reachable && q->kernel && q->is_trained && !q->kernel->fused_grads;
 }
 
-bool clv_plan_has_dx(const clv_plan *p, int node) {
+bool clv_plan_has_input_grad_step(const clv_plan *p, int node) {
   const clv_plan_node *q = &p->nodes[node];
-  bool any = q->kernel->fused_grads && q->learns;
+  bool any = q->kernel->fused_grads && q->is_trained;
   for (int i = 0; i < q->n_src; i++) any |= p->nodes[q->src[i]].needs_grad;
   return any;
 }
 
-unsigned clv_plan_reads_saved(const clv_plan *p, int node) {
+unsigned clv_plan_saved_values_read(const clv_plan *p, int node) {
   const clv_plan_node *q = &p->nodes[node];
   unsigned saves = 0;
   if (!q->kernel || !q->needs_grad) return 0;
-  if (clv_plan_has_dx(p, node)) saves |= q->kernel->saves & ~q->kernel->saves_for_dw;
-  if (clv_plan_has_dw(p, node)) saves |= q->kernel->saves;
+  if (clv_plan_has_input_grad_step(p, node)) saves |= q->kernel->saves & ~q->kernel->saves_for_dw;
+  if (clv_plan_has_weight_grad_step(p, node)) saves |= q->kernel->saves;
   return saves;
 }
 
@@ -46,11 +46,11 @@ static void mark_inputs(const clv_plan *p, int node, unsigned saves, bool all, b
 }
 
 void clv_plan_find_recomputed(const clv_plan *p, int top, bool *needed) {
-  uint32_t number = p->graph->nodes[top].recompute;
+  uint32_t number = p->graph->nodes[top].recompute_block;
   for (int i = top; i >= 0; i--) {
     const clv_plan_node *q = &p->nodes[i];
     if (!q->is_reachable || q->is_absorbed || !clv_plan_is_in_block(p, i, number)) continue;
-    unsigned saves = clv_plan_reads_saved(p, i);
+    unsigned saves = clv_plan_saved_values_read(p, i);
     bool backward = q->kernel && q->needs_grad;
     needed[i] |= saves & CLV_SAVE_OUT || (backward && q->kernel->saved_bytes);
     mark_inputs(p, i, saves, needed[i], needed);

@@ -18,7 +18,7 @@
 static void *buf_address(const clv_plan *p, const clv_plan_frame *f, int buf) {
   if (buf < 0) return NULL;
   const clv_plan_buf *b = &p->bufs[buf];
-  char *base = f->base[b->space];
+  char *base = f->space_start[b->space];
   /* NULL in backward, to which the caller passes no output */
   return base ? base + b->offset : NULL;
 }
@@ -54,7 +54,7 @@ static char *drop_const(const void *memory) { return (char *)(uintptr_t)memory; 
 
 static void *param_address(const clv_plan *p, const clv_plan_frame *f, const clv_param *q) {
   if (q->owner_data) return q->owner_data;
-  return q->is_shared ? drop_const(p->options.shared_params[q->index]) : f->params + q->offset;
+  return q->is_shared ? drop_const(p->options.shared_params[q->list_index]) : f->params + q->offset;
 }
 
 static clv_kernel_args make_kernel_args(clv_plan *p, const clv_plan_frame *f,
@@ -62,25 +62,25 @@ static clv_kernel_args make_kernel_args(clv_plan *p, const clv_plan_frame *f,
   const clv_plan_node *q = &p->nodes[s->node];
   clv_kernel_args a = {.out = buf_address(p, f, s->out),
                        .cache = cache_address(p, f, s),
-                       .saved = buf_address(p, f, s->saved),
+                       .saved = buf_address(p, f, s->saved_buf),
                        .scratch = buf_address(p, f, s->scratch),
-                       .accumulate = f->accumulate,
+                       .accumulate = f->adds_to_grads,
                        .key = rng_key_of(&p->graph->nodes[q->rng_node], f),
                        .rng_position = f->rng_position};
   for (int i = 0; i < q->n_src; i++) a.in[i] = buf_address(p, f, s->in[i]);
   if (s->recomputed_in0 >= 0) a.in[0] = buf_address(p, f, s->recomputed_in0);
-  for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++)
-    a.param[i] = param_address(p, f, q->param[i]);
+  for (int i = 0; i < CLV_MAX_PARAMS && q->slot_params[i]; i++)
+    a.param[i] = param_address(p, f, q->slot_params[i]);
   return a;
 }
 
 static void set_gradient_pointers(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
                                   clv_kernel_args *a) {
   const clv_plan_node *q = &p->nodes[s->node];
-  for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++)
-    if (q->param[i]->trainable)
-      a->dparam[i] = q->param[i]->frozen ? buf_address(p, f, s->discard_bufs[i])
-                                         : f->grads + q->param[i]->gradient;
+  for (int i = 0; i < CLV_MAX_PARAMS && q->slot_params[i]; i++)
+    if (q->slot_params[i]->trainable)
+      a->dparam[i] = q->slot_params[i]->frozen ? buf_address(p, f, s->discard_bufs[i])
+                                               : f->grads + q->slot_params[i]->gradient_offset;
 }
 
 clv_code clv_plan_run_forward(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
@@ -99,7 +99,7 @@ clv_code clv_plan_run_backward_input(clv_plan *p, const clv_plan_frame *f, const
   clv_kernel_args a = make_kernel_args(p, f, s);
   a.dout = buf_address(p, f, q->grad_sum.buf);
   for (int i = 0; i < q->n_src; i++) a.din[i] = buf_address(p, f, s->din[i]);
-  if (q->kernel->fused_grads && q->learns) set_gradient_pointers(p, f, s, &a);
+  if (q->kernel->fused_grads && q->is_trained) set_gradient_pointers(p, f, s, &a);
   if (s->cache >= 0) CLV_TRY(refresh_kernel_cache(p, s, &a, CLV_FOR_BACKWARD, err));
   return q->kernel->backward_input(q->kernel, &a, err);
 }
@@ -125,7 +125,7 @@ clv_code clv_plan_run_reorder(clv_plan *p, const clv_plan_frame *f, const clv_pl
                               clv_err *err) {
   const clv_node *n = &p->graph->nodes[s->node];
   return p->backend->reorder(p->backend, &n->shape, n->dtype, buf_address(p, f, s->src),
-                             s->src_block, buf_address(p, f, s->dst), s->dst_block, err);
+                             s->src_layout, buf_address(p, f, s->dst), s->dst_layout, err);
 }
 
 clv_code clv_plan_run_copy(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
@@ -137,7 +137,7 @@ clv_code clv_plan_run_copy(clv_plan *p, const clv_plan_frame *f, const clv_plan_
 clv_code clv_plan_run_add(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
                           clv_err *err) {
   (void)err;
-  clv_dtype dtype = clv_layout_is_bf16(s->dst_block) ? CLV_BF16 : p->options.dtype;
+  clv_dtype dtype = clv_layout_is_bf16(s->dst_layout) ? CLV_BF16 : p->options.dtype;
   p->backend->add(p->backend, dtype, buf_address(p, f, s->dst), buf_address(p, f, s->src), s->n);
   return CLV_OK;
 }
@@ -147,29 +147,29 @@ clv_code clv_plan_run_zero(clv_plan *p, const clv_plan_frame *f, const clv_plan_
   return clv_backend_fill(p->backend, buf_address(p, f, s->dst), 0, s->n, err);
 }
 
-void clv_plan_set_times(clv_plan *p, clv_plan_times *times) { p->times = times; }
+void clv_plan_set_timing(clv_plan *p, clv_plan_times *times) { p->node_times = times; }
 
 static clv_code run_step_timed(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
                                int phase, clv_err *err) {
-  clv_plan_times *t = &p->times[s->node];
+  clv_plan_times *t = &p->node_times[s->node];
   bool weight = s->run == clv_plan_run_backward_weight || phase == PHASE_BACKWARD_WEIGHT;
   uint64_t begin = clv_now_ns();
   clv_code code = s->run(p, f, s, err);
   if (code == CLV_OK) code = clv_backend_finish(p->backend, err);
-  *(weight                   ? &t->weight
-    : phase == PHASE_FORWARD ? &t->forward
-                             : &t->input) += (double)(clv_now_ns() - begin) * 1e-9;
+  *(weight                   ? &t->weight_grad_seconds
+    : phase == PHASE_FORWARD ? &t->forward_seconds
+                             : &t->input_grad_seconds) += (double)(clv_now_ns() - begin) * 1e-9;
   return code;
 }
 
 /* Adds layer, op and verb of the step that failed to the text of an error, and sets err->failed_op.
  * Returns the error's code. */
-static clv_code add_error_place(const clv_plan *p, const clv_plan_step *s, clv_err *err) {
+static clv_code add_step_to_error(const clv_plan *p, const clv_plan_step *s, clv_err *err) {
   const clv_node *n = &p->graph->nodes[s->node];
   if (err)
     snprintf(err->failed_op, sizeof err->failed_op, "layer %" PRIu32 " (%s), %s", n->layer,
-             clv_op_name(n->op), s->verb);
-  return clv_err_prefix(err, "layer %s (%s), %s", n->name, clv_op_name(n->op), s->verb);
+             clv_op_name(n->op), s->step_name);
+  return clv_err_prefix(err, "layer %s (%s), %s", n->name, clv_op_name(n->op), s->step_name);
 }
 
 static int first_step_of_phase(const clv_plan *p, int phase) {
@@ -190,7 +190,7 @@ static clv_code finish_phase(clv_plan *p, int phase, clv_code code, clv_err *err
   for (int i = first_step_of_phase(p, phase); i < p->phase_end[phase] && layer >= 0; i++) {
     const clv_plan_step *s = &p->steps[i];
     bool moves = s->src >= 0 || s->dst >= 0;
-    if (!moves && p->graph->nodes[s->node].layer == layer >> 4) return add_error_place(p, s, err);
+    if (!moves && p->graph->nodes[s->node].layer == layer >> 4) return add_step_to_error(p, s, err);
   }
   return device_err.code;
 }
@@ -206,8 +206,9 @@ static clv_code run_steps(void *user, clv_err *err) {
   clv_plan *p = r->p;
   for (int i = first_step_of_phase(p, r->phase); i < p->phase_end[r->phase]; i++) {
     const clv_plan_step *s = &p->steps[i];
-    if ((p->times ? run_step_timed(p, r->f, s, r->phase, err) : s->run(p, r->f, s, err)) != CLV_OK)
-      return add_error_place(p, s, err);
+    if ((p->node_times ? run_step_timed(p, r->f, s, r->phase, err) : s->run(p, r->f, s, err)) !=
+        CLV_OK)
+      return add_step_to_error(p, s, err);
   }
   return CLV_OK;
 }
@@ -218,8 +219,8 @@ _Static_assert(SPACE_COUNT + 2 <= CLV_RECORD_POINTERS, "all memory of a frame");
  * addresses. The RNG position is not part of the key, because recorded kernels read it from memory.
  */
 static clv_record_key recorder_key(const clv_plan *p, const clv_plan_frame *f, int phase) {
-  clv_record_key key = {.owner = p, .kind = (uintptr_t)phase << 1 | f->accumulate};
-  for (int i = 0; i < SPACE_COUNT; i++) key.pointers[i] = f->base[i];
+  clv_record_key key = {.owner = p, .kind = (uintptr_t)phase << 1 | f->adds_to_grads};
+  for (int i = 0; i < SPACE_COUNT; i++) key.pointers[i] = f->space_start[i];
   key.pointers[SPACE_COUNT] = f->params;
   key.pointers[SPACE_COUNT + 1] = f->grads;
   return key;
@@ -230,10 +231,10 @@ static clv_record_key recorder_key(const clv_plan *p, const clv_plan_frame *f, i
 static clv_code run_phase(clv_plan *p, const clv_plan_frame *f, int phase, clv_err *err) {
   phase_run r = {p, f, phase};
   p->backend->set_threads(p->options.threads);
-  if (!p->options.records || p->times || first_step_of_phase(p, phase) == p->phase_end[phase])
+  if (!p->options.recorder || p->node_times || first_step_of_phase(p, phase) == p->phase_end[phase])
     return run_steps(&r, err);
   clv_record_key key = recorder_key(p, f, phase);
-  return clv_recorder_run(p->options.records, &key, run_steps, &r, err);
+  return clv_recorder_run(p->options.recorder, &key, run_steps, &r, err);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -255,7 +256,7 @@ clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) {
   }
   CLV_TRY(alloc_shared_blocks(p, err));
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
-  clv_code code = clv_backend_allocate(p->backend, p->info.call_bytes, &c->block, err);
+  clv_code code = clv_backend_allocate(p->backend, p->info.call_bytes, &c->memory, err);
   if (code != CLV_OK) {
     free(c);
     return code;
@@ -282,15 +283,15 @@ void clv_plan_call_put(clv_plan *p, clv_call *c) {
 
 static clv_plan_frame make_frame(const clv_plan *p, const clv_call *c, void *param_block) {
   clv_plan_frame f = {.params = param_block, .rng_key = c->rng_key};
-  f.base[SPACE_SCRATCH] = p->scratch;
-  f.base[SPACE_CALL] = c->block;
-  for (int i = 0; i < p->n_inputs; i++) f.base[SPACE_IN + i] = drop_const(c->in[i]);
+  f.space_start[SPACE_SCRATCH] = p->scratch;
+  f.space_start[SPACE_CALL] = c->memory;
+  for (int i = 0; i < p->n_inputs; i++) f.space_start[SPACE_IN + i] = drop_const(c->in[i]);
   return f;
 }
 
 /* Returns the address that kernels use for the caller's buffer `callers`: the buffer itself or, if
  * the backend has its own memory, a copy in the scratch. NULL: the caller passed no such buffer. */
-static char *kernel_address(const clv_plan *p, int space, void *callers) {
+static char *address_for_kernels(const clv_plan *p, int space, void *callers) {
   return p->backend->memory && callers ? p->scratch + p->copy_offset[space] : callers;
 }
 
@@ -307,7 +308,7 @@ static clv_code copy_to_caller(const clv_plan *p, int space, void *to, const clv
 static clv_code refresh_cache(clv_plan *p, const clv_plan_frame *f, uint64_t version,
                               clv_err *err) {
   if (p->options.transient_weights) return CLV_OK;
-  if (p->is_cache_current && p->cached_version == version && p->cached_params == f->params)
+  if (p->is_cache_current && p->cached_params_version == version && p->cached_params == f->params)
     return CLV_OK;
   p->is_cache_current = false;
   for (int i = 0; i < p->phase_end[PHASE_FORWARD]; i++) {
@@ -318,7 +319,7 @@ static clv_code refresh_cache(clv_plan *p, const clv_plan_frame *f, uint64_t ver
     CLV_TRY(refresh_kernel_cache(p, s, &a, CLV_FOR_FORWARD | CLV_FOR_BACKWARD, err));
   }
   p->is_cache_current = true;
-  p->cached_version = version;
+  p->cached_params_version = version;
   p->cached_params = f->params;
   return CLV_OK;
 }
@@ -326,9 +327,9 @@ static clv_code refresh_cache(clv_plan *p, const clv_plan_frame *f, uint64_t ver
 /* Copies input i into the plan's memory if the kernels cannot read the caller's memory, or if
  * backward reads the input and the caller does not keep it until then. */
 static clv_code prepare_input(clv_plan *p, clv_call *c, int i, bool keep, clv_err *err) {
-  bool ours = p->input_copy[i] >= 0 && !keep;
+  bool ours = p->input_copy_buf[i] >= 0 && !keep;
   if (!ours && !p->backend->memory) return CLV_OK;
-  char *copy = ours ? c->block + p->bufs[p->input_copy[i]].offset
+  char *copy = ours ? c->memory + p->bufs[p->input_copy_buf[i]].offset
                     : p->scratch + p->copy_offset[SPACE_IN + i];
   CLV_TRY(clv_backend_copy_from(p->backend, copy, c->caller_memories.in[i], c->in[i],
                                 p->input_bytes[i], err));
@@ -349,7 +350,8 @@ static clv_code prepare_inputs(clv_plan *p, clv_call *c, const void *const *in, 
   return CLV_OK;
 }
 
-static clv_code write_nan(const clv_plan *p, const clv_backend *home, void *out, clv_err *err) {
+static clv_code write_nan_to_output(const clv_plan *p, const clv_backend *home, void *out,
+                                    clv_err *err) {
   const double wide = NAN;
   const float narrow = NAN;
   bool is_wide = p->options.dtype == CLV_F64;
@@ -366,7 +368,7 @@ static clv_code write_nan(const clv_plan *p, const clv_backend *home, void *out,
 static clv_code upload_rng_position(const clv_plan *p, clv_plan_frame *f, clv_err *err) {
   const clv_rng_position position = {.step = f->rng_key.step,
                                      .micro_batch = f->rng_key.micro_batch};
-  if (!p->uses_rng_position || !p->options.records) return CLV_OK;
+  if (!p->uses_rng_position || !p->options.recorder) return CLV_OK;
   void *at = p->scratch + p->rng_position_offset;
   f->rng_position = at;
   return clv_backend_put(p->backend, at, &position, sizeof position, err);
@@ -375,13 +377,13 @@ static clv_code upload_rng_position(const clv_plan *p, clv_plan_frame *f, clv_er
 static clv_code run_forward_phase(clv_plan *p, clv_call *c, void *param_block,
                                   uint64_t param_version, void *out, clv_err *err) {
   clv_plan_frame f = make_frame(p, c, param_block);
-  f.base[SPACE_OUT] = kernel_address(p, SPACE_OUT, out);
+  f.space_start[SPACE_OUT] = address_for_kernels(p, SPACE_OUT, out);
   p->backend->set_threads(p->options.threads);
   CLV_TRY(refresh_cache(p, &f, param_version, err));
   CLV_TRY(upload_rng_position(p, &f, err));
   CLV_TRY(run_phase(p, &f, PHASE_FORWARD, err));
   CLV_TRY(copy_to_caller(p, SPACE_OUT, out, c->caller_memories.out, p->out_bytes, err));
-  return p->scalar_is_nan ? write_nan(p, c->caller_memories.out, out, err) : CLV_OK;
+  return p->scalar_is_nan ? write_nan_to_output(p, c->caller_memories.out, out, err) : CLV_OK;
 }
 
 clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
@@ -396,15 +398,15 @@ clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t 
   return CLV_OK;
 }
 
-clv_code clv_plan_refresh(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
-                          clv_err *err) {
+clv_code clv_plan_refresh_weights(clv_plan *p, clv_call *c, void *param_block,
+                                  uint64_t param_version, clv_err *err) {
   const clv_plan_frame f = make_frame(p, c, param_block);
   p->backend->set_threads(p->options.threads);
   return finish_phase(p, PHASE_FORWARD, refresh_cache(p, &f, param_version, err), err);
 }
 
-static clv_code check_state(const clv_plan *p, const clv_call *c, clv_plan_call_state want,
-                            clv_err *err) {
+static clv_code check_call_state(const clv_plan *p, const clv_call *c, clv_plan_call_state want,
+                                 clv_err *err) {
   static const char *const words[] = {[PLAN_CALL_EMPTY] = "has no forward",
                                       [PLAN_CALL_FORWARD] = "is after forward",
                                       [PLAN_CALL_BACKWARD] = "is after backward_input",
@@ -433,23 +435,23 @@ static bool needs_input_gradient(const clv_plan *p, int input) {
  * gradient to the device if the backend has its own memory. */
 static clv_code prepare_gradients(const clv_plan *p, const clv_call *c, clv_plan_frame *f,
                                   const void *dout, void *const *din, clv_err *err) {
-  f->base[SPACE_DOUT] = kernel_address(p, SPACE_DOUT, drop_const(dout));
+  f->space_start[SPACE_DOUT] = address_for_kernels(p, SPACE_DOUT, drop_const(dout));
   for (int i = 0; i < p->n_inputs; i++) {
-    f->base[SPACE_DIN + i] = kernel_address(p, SPACE_DIN + i, din ? din[i] : NULL);
-    if (needs_input_gradient(p, i) && !f->base[SPACE_DIN + i])
+    f->space_start[SPACE_DIN + i] = address_for_kernels(p, SPACE_DIN + i, din ? din[i] : NULL);
+    if (needs_input_gradient(p, i) && !f->space_start[SPACE_DIN + i])
       return clv_fail(err, CLV_INVALID, "no buffer is given for the gradient of input '%s'",
                       p->graph->nodes[p->input_node[i]].name);
   }
-  if (!p->backend->memory || !p->nodes[p->graph->output].needs_grad) return CLV_OK;
-  return clv_backend_copy_from(p->backend, f->base[SPACE_DOUT], c->caller_memories.dout, dout,
-                               p->out_bytes, err);
+  if (!p->backend->memory || !p->nodes[p->graph->output_node].needs_grad) return CLV_OK;
+  return clv_backend_copy_from(p->backend, f->space_start[SPACE_DOUT], c->caller_memories.dout,
+                               dout, p->out_bytes, err);
 }
 
 static clv_code run_backward_input_phase(clv_plan *p, const clv_call *c, clv_plan_frame *f,
                                          const void *dout, void *const *din, clv_err *err) {
   CLV_TRY(prepare_gradients(p, c, f, dout, din, err));
   CLV_TRY(upload_rng_position(p, f, err));
-  if (!f->accumulate && f->grads) CLV_TRY(zero_ranges(p, f->grads, err));
+  if (!f->adds_to_grads && f->grads) CLV_TRY(zero_ranges(p, f->grads, err));
   CLV_TRY(run_phase(p, f, PHASE_BACKWARD_INPUT, err));
   for (int i = 0; i < p->n_inputs; i++)
     if (needs_input_gradient(p, i))
@@ -461,10 +463,10 @@ static clv_code run_backward_input_phase(clv_plan *p, const clv_call *c, clv_pla
 clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, const void *dout,
                                  void *const *din, void *grad_block, bool accumulate,
                                  clv_err *err) {
-  CLV_TRY(check_state(p, c, PLAN_CALL_FORWARD, err));
+  CLV_TRY(check_call_state(p, c, PLAN_CALL_FORWARD, err));
   clv_plan_frame f = make_frame(p, c, param_block);
   f.grads = grad_block;
-  f.accumulate = accumulate;
+  f.adds_to_grads = accumulate;
   CLV_TRY(finish_phase(p, PHASE_BACKWARD_INPUT, run_backward_input_phase(p, c, &f, dout, din, err),
                        err));
   c->state = PLAN_CALL_BACKWARD;
@@ -473,16 +475,16 @@ clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, co
 
 static clv_code run_backward_weight_phase(clv_plan *p, clv_plan_frame *f, clv_err *err) {
   CLV_TRY(upload_rng_position(p, f, err));
-  if (!f->accumulate && f->grads) CLV_TRY(zero_ranges(p, f->grads, err));
+  if (!f->adds_to_grads && f->grads) CLV_TRY(zero_ranges(p, f->grads, err));
   return run_phase(p, f, PHASE_BACKWARD_WEIGHT, err);
 }
 
 clv_code clv_plan_backward_weight(clv_plan *p, clv_call *c, void *param_block, void *grad_block,
                                   bool accumulate, clv_err *err) {
-  CLV_TRY(check_state(p, c, PLAN_CALL_BACKWARD, err));
+  CLV_TRY(check_call_state(p, c, PLAN_CALL_BACKWARD, err));
   clv_plan_frame f = make_frame(p, c, param_block);
   f.grads = grad_block;
-  f.accumulate = accumulate;
+  f.adds_to_grads = accumulate;
   CLV_TRY(finish_phase(p, PHASE_BACKWARD_WEIGHT, run_backward_weight_phase(p, &f, err), err));
   c->state = PLAN_CALL_DONE;
   return CLV_OK;

@@ -9,28 +9,28 @@
 #include "common/model/graph/graph_int.h"
 
 typedef struct node_properties {
-  bool is_reachable, learns, has_params, needs_grad;
+  bool is_reachable, is_trained, has_params, needs_grad;
 } node_properties;
 
-static void mark_param(const clv_param *p, node_properties *nodes) {
+static void mark_node_of_param(const clv_param *p, node_properties *nodes) {
   nodes[p->node].has_params = true;
-  nodes[p->node].learns |= p->trainable && !p->frozen;
+  nodes[p->node].is_trained |= p->trainable && !p->frozen;
 }
 
-static void mark_params(const clv_params *params, node_properties *nodes) {
-  for (int i = 0; i < params->n; i++) mark_param(&params->list[i], nodes);
-  for (int i = 0; i < params->n_ties; i++) mark_param(&params->ties[i].param, nodes);
+static void mark_nodes_of_params(const clv_params *params, node_properties *nodes) {
+  for (int i = 0; i < params->n; i++) mark_node_of_param(&params->list[i], nodes);
+  for (int i = 0; i < params->n_ties; i++) mark_node_of_param(&params->ties[i].param, nodes);
 }
 
 static void find_reachable(const clv_graph *g, node_properties *nodes) {
-  nodes[g->output].is_reachable = true;
-  for (int i = g->output; i >= 0; i--)
+  nodes[g->output_node].is_reachable = true;
+  for (int i = g->output_node; i >= 0; i--)
     for (int k = 0; nodes[i].is_reachable && k < g->nodes[i].n_in; k++)
       nodes[g->nodes[i].in[k]].is_reachable = true;
 }
 
 /* True if at least one backend may compute the op's input and weight gradients in one kernel. */
-static bool can_be_fused(const clv_op_def *def) {
+static bool can_fuse_gradients(const clv_op_def *def) {
   return def->fused_grads || def->uses_batch_statistics;
 }
 
@@ -38,8 +38,8 @@ static bool can_be_fused(const clv_op_def *def) {
  * one kernel computes input and weight gradients. Also sets needs_grad of the node. */
 static bool reads_params_in_backward(const clv_graph *g, node_properties *nodes, int i) {
   const clv_node *n = &g->nodes[i];
-  bool any = nodes[i].learns && can_be_fused(clv_op_def_of(n->op));
-  nodes[i].needs_grad = nodes[i].learns;
+  bool any = nodes[i].is_trained && can_fuse_gradients(clv_op_def_of(n->op));
+  nodes[i].needs_grad = nodes[i].is_trained;
   for (int k = 0; k < n->n_in; k++) {
     any |= nodes[n->in[k]].needs_grad;
     nodes[i].needs_grad |= nodes[n->in[k]].needs_grad;
@@ -51,7 +51,7 @@ static bool reads_params_in_backward(const clv_graph *g, node_properties *nodes,
 static bool reads_params_in_recompute(const clv_graph *g, const node_properties *nodes) {
   bool reads = false, needed = false;
   for (int i = 0; i < g->n_nodes; i++) {
-    if (!g->nodes[i].recompute || !nodes[i].is_reachable) continue;
+    if (!g->nodes[i].recompute_block || !nodes[i].is_reachable) continue;
     reads |= nodes[i].has_params;
     needed |= nodes[i].needs_grad;
   }
@@ -65,7 +65,7 @@ bool clv_graph_backward_reads_params(const clv_graph *g, const clv_params *param
   bool any = false;
   int input = 0;
   if (clv_alloc((size_t)g->n_nodes, sizeof *nodes, &nodes, &unused_err) != CLV_OK) return false;
-  mark_params(params, nodes);
+  mark_nodes_of_params(params, nodes);
   find_reachable(g, nodes);
   for (int i = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op == CLV_OP_INPUT)

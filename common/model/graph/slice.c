@@ -16,17 +16,17 @@
 
 typedef struct slicer {
   const clv_graph *g;
-  uint32_t first, last; /* numbers of the first and last layer of the slice */
+  uint32_t first_layer, last_layer; /* numbers of the first and last layer of the slice */
   clv_graph *to;
   int *new_nodes; /* [g->n_nodes] for each node of g, the node of `to` with its value */
   /* nodes of g whose values cross the cut before the slice, and the cut behind it */
-  int *before, *after;
-  int n_before, n_after;
+  int *crossing_before, *crossing_after;
+  int n_crossing_before, n_crossing_after;
 } slicer;
 
-static bool is_inside(const slicer *s, int node) {
+static bool is_in_slice(const slicer *s, int node) {
   const clv_node *n = &s->g->nodes[node];
-  return n->op != CLV_OP_INPUT && n->layer >= s->first && n->layer <= s->last;
+  return n->op != CLV_OP_INPUT && n->layer >= s->first_layer && n->layer <= s->last_layer;
 }
 
 /* ---- values that cross a cut ----------------------------------------------------------------- */
@@ -35,7 +35,7 @@ static bool is_inside(const slicer *s, int node) {
  * output. */
 static bool is_crossing(const clv_graph *g, const bool *read, int node, uint32_t layers) {
   const clv_node *n = &g->nodes[node];
-  return n->op != CLV_OP_INPUT && n->layer < layers && (read[node] || node == g->output);
+  return n->op != CLV_OP_INPUT && n->layer < layers && (read[node] || node == g->output_node);
 }
 
 static int list_crossing_nodes(const clv_graph *g, uint32_t layers, int *ret_nodes) {
@@ -49,7 +49,7 @@ static int list_crossing_nodes(const clv_graph *g, uint32_t layers, int *ret_nod
   return n;
 }
 
-int clv_graph_crossing_nodes(const clv_graph *g, uint32_t layer, int *ret_nodes) {
+int clv_graph_find_crossing_nodes(const clv_graph *g, uint32_t layer, int *ret_nodes) {
   return list_crossing_nodes(g, layer + 1, ret_nodes);
 }
 
@@ -78,9 +78,9 @@ static clv_code check_can_join(const clv_graph *g, const int *nodes, int n, clv_
   return CLV_OK;
 }
 
-clv_code clv_graph_cut_check(const clv_graph *g, uint32_t layer, clv_err *err) {
+clv_code clv_graph_check_cut(const clv_graph *g, uint32_t layer, clv_err *err) {
   int nodes[CLV_MAX_NODES] = {0};
-  return check_can_join(g, nodes, clv_graph_crossing_nodes(g, layer, nodes), err);
+  return check_can_join(g, nodes, clv_graph_find_crossing_nodes(g, layer, nodes), err);
 }
 
 /* ---- glue ------------------------------------------------------------------------------------ */
@@ -106,27 +106,27 @@ static clv_code add_reshape(clv_graph *g, int node, const clv_shape *want, int *
 static clv_code join_crossing(slicer *s, clv_err *err) {
   const clv_attrs beside = {.dim = 1};
   int in[CLV_MAX_IN] = {0}, n = 0;
-  for (int i = 0; i < s->n_after; i++) {
-    const clv_node *v = &s->g->nodes[s->after[i]];
+  for (int i = 0; i < s->n_crossing_after; i++) {
+    const clv_node *v = &s->g->nodes[s->crossing_after[i]];
     const clv_shape flat = {.rank = 2, .dim = {v->shape.dim[0], values_per_record(v)}};
-    CLV_TRY(add_reshape(s->to, s->new_nodes[s->after[i]], &flat, &in[n++], err));
-    if (n < CLV_MAX_IN && i + 1 < s->n_after) continue;
+    CLV_TRY(add_reshape(s->to, s->new_nodes[s->crossing_after[i]], &flat, &in[n++], err));
+    if (n < CLV_MAX_IN && i + 1 < s->n_crossing_after) continue;
     CLV_TRY(add_glue_node(s->to, CLV_OP_CONCAT, &beside, in, n, &in[0], err));
     n = 1;
   }
-  s->to->output = in[0];
-  s->to->nodes[in[0]].max_positions = s->g->nodes[s->after[0]].max_positions;
+  s->to->output_node = in[0];
+  s->to->nodes[in[0]].max_positions = s->g->nodes[s->crossing_after[0]].max_positions;
   return CLV_OK;
 }
 
 static clv_code split_crossing(slicer *s, int joined_input, clv_err *err) {
   clv_attrs part = {.dim = 1};
-  for (int i = 0; i < s->n_before; i++) {
-    const clv_node *v = &s->g->nodes[s->before[i]];
+  for (int i = 0; i < s->n_crossing_before; i++) {
+    const clv_node *v = &s->g->nodes[s->crossing_before[i]];
     int at;
     part.stop = part.start + values_per_record(v);
     CLV_TRY(add_glue_node(s->to, CLV_OP_SLICE, &part, &joined_input, 1, &at, err));
-    CLV_TRY(add_reshape(s->to, at, &v->shape, &s->new_nodes[s->before[i]], err));
+    CLV_TRY(add_reshape(s->to, at, &v->shape, &s->new_nodes[s->crossing_before[i]], err));
     part.start = part.stop;
   }
   return CLV_OK;
@@ -136,7 +136,7 @@ static clv_code split_crossing(slicer *s, int joined_input, clv_err *err) {
 
 static bool is_input_read(const slicer *s, int input) {
   for (int i = 0; i < s->g->n_nodes; i++)
-    for (int k = 0; is_inside(s, i) && k < s->g->nodes[i].n_in; k++)
+    for (int k = 0; is_in_slice(s, i) && k < s->g->nodes[i].n_in; k++)
       if (s->g->nodes[i].in[k] == input) return true;
   return false;
 }
@@ -154,17 +154,17 @@ static const char *cut_input_name(const slicer *s) {
 static clv_code add_cut_input(slicer *s, clv_err *err) {
   clv_shape shape = {.rank = 2};
   int joined_input;
-  if (!s->n_before) return CLV_OK;
-  const clv_node *v = &s->g->nodes[s->before[0]];
-  if (s->n_before == 1) {
+  if (!s->n_crossing_before) return CLV_OK;
+  const clv_node *v = &s->g->nodes[s->crossing_before[0]];
+  if (s->n_crossing_before == 1) {
     CLV_TRY(clv_graph_add_input(s->to, cut_input_name(s), v->dtype, &v->shape,
-                                &s->new_nodes[s->before[0]], err));
-    s->to->nodes[s->new_nodes[s->before[0]]].max_positions = v->max_positions;
+                                &s->new_nodes[s->crossing_before[0]], err));
+    s->to->nodes[s->new_nodes[s->crossing_before[0]]].max_positions = v->max_positions;
     return CLV_OK;
   }
   shape.dim[0] = v->shape.dim[0];
-  for (int i = 0; i < s->n_before; i++)
-    shape.dim[1] += values_per_record(&s->g->nodes[s->before[i]]);
+  for (int i = 0; i < s->n_crossing_before; i++)
+    shape.dim[1] += values_per_record(&s->g->nodes[s->crossing_before[i]]);
   CLV_TRY(clv_graph_add_input(s->to, cut_input_name(s), v->dtype, &shape, &joined_input, err));
   s->to->nodes[joined_input].max_positions = v->max_positions;
   return CLV_OK;
@@ -178,33 +178,33 @@ static clv_code add_inputs(slicer *s, clv_err *err) {
     CLV_TRY(clv_graph_add_input(s->to, n->name, n->dtype, &n->shape, &s->new_nodes[i], err));
     s->to->nodes[s->new_nodes[i]].max_positions = n->max_positions;
   }
-  return s->n_before > 1 ? split_crossing(s, 0, err) : CLV_OK;
+  return s->n_crossing_before > 1 ? split_crossing(s, 0, err) : CLV_OK;
 }
 
-/* Copies the tie of a node. Sets tied_outside if the owner is not in the slice. */
+/* Copies the tie of a node. Sets tie_owner_is_outside if the owner is not in the slice. */
 static void copy_tie(const slicer *s, const clv_node *n, clv_node *to) {
   bool here = false;
-  for (int i = 0; n->tied[0] && i < s->g->n_nodes; i++)
-    here |= is_inside(s, i) && strcmp(s->g->nodes[i].name, n->tied) == 0;
-  memcpy(to->tied, n->tied, sizeof n->tied);
-  to->tied_outside = n->tied[0] && (n->tied_outside || !here);
+  for (int i = 0; n->tie_owner[0] && i < s->g->n_nodes; i++)
+    here |= is_in_slice(s, i) && strcmp(s->g->nodes[i].name, n->tie_owner) == 0;
+  memcpy(to->tie_owner, n->tie_owner, sizeof n->tie_owner);
+  to->tie_owner_is_outside = n->tie_owner[0] && (n->tie_owner_is_outside || !here);
 }
 
 static clv_code add_layers(slicer *s, clv_err *err) {
   for (int i = 0; i < s->g->n_nodes; i++) {
     const clv_node *n = &s->g->nodes[i];
     int in[CLV_MAX_IN] = {0};
-    if (!is_inside(s, i)) continue;
+    if (!is_in_slice(s, i)) continue;
     for (int j = 0; j < n->n_in; j++) in[j] = s->new_nodes[n->in[j]];
     CLV_TRY(clv_graph_add(s->to, n->op, &n->attrs, n->name, n->layer, in, n->n_in, &s->new_nodes[i],
                           err));
     s->to->nodes[s->new_nodes[i]].key = n->key;
-    s->to->nodes[s->new_nodes[i]].recompute = n->recompute;
+    s->to->nodes[s->new_nodes[i]].recompute_block = n->recompute_block;
     copy_tie(s, n, &s->to->nodes[s->new_nodes[i]]);
     s->to->nodes[s->new_nodes[i]].max_positions = n->max_positions;
   }
-  if (s->n_after > 1) return join_crossing(s, err);
-  s->to->output = s->new_nodes[s->after[0]];
+  if (s->n_crossing_after > 1) return join_crossing(s, err);
+  s->to->output_node = s->new_nodes[s->crossing_after[0]];
   return CLV_OK;
 }
 
@@ -212,15 +212,15 @@ static clv_code find_cut_values(slicer *s, clv_err *err) {
   const clv_graph *g = s->g;
   int last = -1;
   for (int i = 0; i < g->n_nodes; i++)
-    if (is_inside(s, i)) last = i;
+    if (is_in_slice(s, i)) last = i;
   if (last < 0)
     return clv_fail(err, CLV_INVALID, "the graph has no layer from %" PRIu32 " to %" PRIu32,
-                    s->first, s->last);
-  s->n_before = list_crossing_nodes(g, s->first, s->before);
-  s->n_after = list_crossing_nodes(g, s->last + 1, s->after);
-  if (!s->n_after) s->after[s->n_after++] = last;
-  CLV_TRY(check_can_join(g, s->before, s->n_before, err));
-  return check_can_join(g, s->after, s->n_after, err);
+                    s->first_layer, s->last_layer);
+  s->n_crossing_before = list_crossing_nodes(g, s->first_layer, s->crossing_before);
+  s->n_crossing_after = list_crossing_nodes(g, s->last_layer + 1, s->crossing_after);
+  if (!s->n_crossing_after) s->crossing_after[s->n_crossing_after++] = last;
+  CLV_TRY(check_can_join(g, s->crossing_before, s->n_crossing_before, err));
+  return check_can_join(g, s->crossing_after, s->n_crossing_after, err);
 }
 
 clv_code clv_graph_slice(const clv_graph *g, uint32_t first_layer, uint32_t last_layer,
@@ -228,18 +228,18 @@ clv_code clv_graph_slice(const clv_graph *g, uint32_t first_layer, uint32_t last
   CLV_AUTO(clv_graph_freep) clv_graph *part = NULL;
   CLV_AUTO(clv_freep) int *nodes = NULL;
   size_t n = (size_t)g->n_nodes;
-  if (g->output < 0 || g->output >= g->n_nodes)
-    return clv_fail(err, CLV_INVALID, "the graph has no output node %d", g->output);
+  if (g->output_node < 0 || g->output_node >= g->n_nodes)
+    return clv_fail(err, CLV_INVALID, "the graph has no output node %d", g->output_node);
   CLV_TRY(clv_alloc(3 * n, sizeof *nodes, &nodes, err));
   CLV_TRY(clv_graph_new(&part, err));
   part->dtype = g->dtype;
   slicer s = {.g = g,
-              .first = first_layer,
-              .last = last_layer,
+              .first_layer = first_layer,
+              .last_layer = last_layer,
               .to = part,
               .new_nodes = nodes,
-              .before = nodes + n,
-              .after = nodes + 2 * n};
+              .crossing_before = nodes + n,
+              .crossing_after = nodes + 2 * n};
   CLV_TRY(find_cut_values(&s, err));
   CLV_TRY(add_inputs(&s, err));
   CLV_TRY(add_layers(&s, err));

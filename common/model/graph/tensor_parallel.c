@@ -15,16 +15,16 @@
 
 #include "common/model/graph/graph_int.h"
 
-void clv_division_free(clv_division *d) {
+void clv_divided_chain_free(clv_divided_chain *d) {
   if (!d) return;
   for (uint32_t i = 0; i < d->n_segments; i++)
-    for (uint32_t k = 0; k < CLV_MAX_IN; k++) clv_graph_free(d->segments[i].graph[k]);
+    for (uint32_t k = 0; k < CLV_MAX_IN; k++) clv_graph_free(d->segments[i].part_graphs[k]);
   free(d->segments);
   free(d);
 }
 
-void clv_division_freep(clv_division **d) {
-  clv_division_free(*d);
+void clv_divided_chain_freep(clv_divided_chain **d) {
+  clv_divided_chain_free(*d);
   *d = NULL;
 }
 
@@ -52,18 +52,22 @@ clv_code clv_divide_check_node(const clv_graph *g, int node, clv_parallel how, u
 
 typedef struct divider {
   const clv_graph *g;
-  clv_division *d;
-  clv_division_segment *segment; /* segment that is being built; NULL before the first one */
-  int last_nodes[CLV_MAX_IN];    /* [part] last node of each graph of that segment */
+  clv_divided_chain *d;
+  clv_chain_segment *open_segment; /* segment that is being built; NULL before the first one */
+  int last_nodes[CLV_MAX_IN];      /* [part] last node of each graph of that segment */
 } divider;
 
-static uint32_t n_graphs(const divider *v) { return v->segment->is_sharded ? v->d->n_parts : 1; }
-
-static const clv_node *last_node(const divider *v, uint32_t k) {
-  return &v->segment->graph[k]->nodes[v->last_nodes[k]];
+static uint32_t n_graphs_of_segment(const divider *v) {
+  return v->open_segment->is_sharded ? v->d->n_parts : 1;
 }
 
-static bool is_in_sharded_segment(const divider *v) { return v->segment && v->segment->is_sharded; }
+static const clv_node *last_node_of_part(const divider *v, uint32_t k) {
+  return &v->open_segment->part_graphs[k]->nodes[v->last_nodes[k]];
+}
+
+static bool is_in_sharded_segment(const divider *v) {
+  return v->open_segment && v->open_segment->is_sharded;
+}
 
 /* Starts the next segment. Each of its graphs gets n_in inputs, which have the shape and type of
  * `value`. */
@@ -72,13 +76,13 @@ static clv_code begin_segment(divider *v, bool is_sharded, uint32_t n_in, const 
   /* a copy, because adding nodes may move the array that contains `value` */
   clv_node like = *value;
   char name[24];
-  v->segment = &v->d->segments[v->d->n_segments++];
-  v->segment->is_sharded = is_sharded;
-  for (uint32_t k = 0; k < n_graphs(v); k++) {
-    CLV_TRY(clv_graph_new(&v->segment->graph[k], err));
+  v->open_segment = &v->d->segments[v->d->n_segments++];
+  v->open_segment->is_sharded = is_sharded;
+  for (uint32_t k = 0; k < n_graphs_of_segment(v); k++) {
+    CLV_TRY(clv_graph_new(&v->open_segment->part_graphs[k], err));
     for (uint32_t i = 0; i < n_in; i++) {
       snprintf(name, sizeof name, n_in > 1 ? "part%u" : "input", i);
-      CLV_TRY(clv_graph_add_input(v->segment->graph[k], name, like.dtype, &like.shape,
+      CLV_TRY(clv_graph_add_input(v->open_segment->part_graphs[k], name, like.dtype, &like.shape,
                                   &v->last_nodes[k], err));
     }
   }
@@ -88,10 +92,10 @@ static clv_code begin_segment(divider *v, bool is_sharded, uint32_t n_in, const 
 /* Adds a copy of node `n`, with the attributes `attrs`, to the graph of part k. */
 static clv_code add_node_copy(divider *v, uint32_t k, const clv_node *n, const clv_attrs *attrs,
                               clv_err *err) {
-  CLV_TRY(clv_graph_add(v->segment->graph[k], n->op, attrs, n->name, n->layer, &v->last_nodes[k], 1,
-                        &v->last_nodes[k], err));
-  v->segment->graph[k]->nodes[v->last_nodes[k]].key = n->key;
-  v->segment->graph[k]->nodes[v->last_nodes[k]].recompute = n->recompute;
+  CLV_TRY(clv_graph_add(v->open_segment->part_graphs[k], n->op, attrs, n->name, n->layer,
+                        &v->last_nodes[k], 1, &v->last_nodes[k], err));
+  v->open_segment->part_graphs[k]->nodes[v->last_nodes[k]].key = n->key;
+  v->open_segment->part_graphs[k]->nodes[v->last_nodes[k]].recompute_block = n->recompute_block;
   return CLV_OK;
 }
 
@@ -99,7 +103,7 @@ static clv_code add_node_copy(divider *v, uint32_t k, const clv_node *n, const c
  * contains the node's index, so it is unique. */
 static clv_code add_glue_node(divider *v, uint32_t k, clv_op op, const clv_attr_value *values,
                               int n_values, const int *in, int n_in, clv_err *err) {
-  clv_graph *g = v->segment->graph[k];
+  clv_graph *g = v->open_segment->part_graphs[k];
   clv_attrs attrs;
   char name[32];
   snprintf(name, sizeof name, "-.%s%d", clv_op_name(op), g->n_nodes);
@@ -107,14 +111,14 @@ static clv_code add_glue_node(divider *v, uint32_t k, clv_op op, const clv_attr_
   return clv_graph_add(g, op, &attrs, name, CLV_GLUE_LAYER, in, n_in, &v->last_nodes[k], err);
 }
 
-static clv_attr_value int_attr(clv_attr_key key, int64_t v) {
+static clv_attr_value make_int_attr(clv_attr_key key, int64_t v) {
   return (clv_attr_value){.key = key, .n_ints = 1, .ints = {v}};
 }
 
 /* ---- joining --------------------------------------------------------------------------------- */
 
 static clv_code join_concat(divider *v, clv_err *err) {
-  clv_attr_value dim = int_attr(CLV_ATTR_DIM, -1);
+  clv_attr_value dim = make_int_attr(CLV_ATTR_DIM, -1);
   int in[CLV_MAX_IN];
   for (int k = 0; k < CLV_MAX_IN; k++) in[k] = k;
   return add_glue_node(v, 0, CLV_OP_CONCAT, &dim, 1, in, (int)v->d->n_parts, err);
@@ -133,7 +137,7 @@ static clv_code join_sum(divider *v, clv_err *err) {
 }
 
 static clv_code join_segments(divider *v, clv_code (*how)(divider *v, clv_err *err), clv_err *err) {
-  CLV_TRY(begin_segment(v, false, v->d->n_parts, last_node(v, 0), err));
+  CLV_TRY(begin_segment(v, false, v->d->n_parts, last_node_of_part(v, 0), err));
   return how(v, err);
 }
 
@@ -145,14 +149,15 @@ static bool can_stay_sharded(const clv_node *n) {
   return clv_op_def_of(n->op)->elementwise && n->op != CLV_OP_DROPOUT;
 }
 
-static clv_code add_undivided(divider *v, const clv_node *n, clv_err *err) {
+static clv_code add_undivided_layer(divider *v, const clv_node *n, clv_err *err) {
   if (is_in_sharded_segment(v) && !can_stay_sharded(n)) CLV_TRY(join_segments(v, join_concat, err));
-  if (!v->segment) CLV_TRY(begin_segment(v, false, 1, &v->g->nodes[n->in[0]], err));
-  for (uint32_t k = 0; k < n_graphs(v); k++) CLV_TRY(add_node_copy(v, k, n, &n->attrs, err));
+  if (!v->open_segment) CLV_TRY(begin_segment(v, false, 1, &v->g->nodes[n->in[0]], err));
+  for (uint32_t k = 0; k < n_graphs_of_segment(v); k++)
+    CLV_TRY(add_node_copy(v, k, n, &n->attrs, err));
   return CLV_OK;
 }
 
-static clv_code add_columns(divider *v, const clv_node *n, clv_err *err) {
+static clv_code add_layer_by_columns(divider *v, const clv_node *n, clv_err *err) {
   clv_attrs attrs = n->attrs;
   attrs.out /= v->d->n_parts;
   if (is_in_sharded_segment(v)) CLV_TRY(join_segments(v, join_concat, err));
@@ -166,8 +171,9 @@ static clv_code slice_for_parts(divider *v, const clv_node *value, clv_err *err)
   int64_t width = value->shape.dim[value->shape.rank - 1] / v->d->n_parts;
   CLV_TRY(begin_segment(v, true, 1, value, err));
   for (uint32_t k = 0; k < v->d->n_parts; k++) {
-    clv_attr_value values[] = {int_attr(CLV_ATTR_DIM, -1), int_attr(CLV_ATTR_START, k * width),
-                               int_attr(CLV_ATTR_STOP, (k + 1) * width)};
+    clv_attr_value values[] = {make_int_attr(CLV_ATTR_DIM, -1),
+                               make_int_attr(CLV_ATTR_START, k * width),
+                               make_int_attr(CLV_ATTR_STOP, (k + 1) * width)};
     CLV_TRY(add_glue_node(v, k, CLV_OP_SLICE, values, 3, &v->last_nodes[k], 1, err));
   }
   return CLV_OK;
@@ -175,7 +181,7 @@ static clv_code slice_for_parts(divider *v, const clv_node *value, clv_err *err)
 
 /* Adds a layer divided by rows to all parts, and then the sum of the parts' outputs. Only the first
  * part adds the bias. */
-static clv_code add_rows(divider *v, const clv_node *n, clv_err *err) {
+static clv_code add_layer_by_rows(divider *v, const clv_node *n, clv_err *err) {
   clv_attrs attrs = n->attrs;
   if (!is_in_sharded_segment(v)) CLV_TRY(slice_for_parts(v, &v->g->nodes[n->in[0]], err));
   for (uint32_t k = 0; k < v->d->n_parts; k++) {
@@ -187,9 +193,9 @@ static clv_code add_rows(divider *v, const clv_node *n, clv_err *err) {
 
 static clv_code add_layers(divider *v, const clv_parallel *how, clv_err *err) {
   static clv_code (*const adds[])(divider *, const clv_node *, clv_err *) = {
-      [CLV_PARALLEL_NONE] = add_undivided,
-      [CLV_PARALLEL_COLUMNS] = add_columns,
-      [CLV_PARALLEL_ROWS] = add_rows};
+      [CLV_PARALLEL_NONE] = add_undivided_layer,
+      [CLV_PARALLEL_COLUMNS] = add_layer_by_columns,
+      [CLV_PARALLEL_ROWS] = add_layer_by_rows};
   for (int i = 1; i < v->g->n_nodes; i++) {
     if (v->g->nodes[i].op == CLV_OP_INPUT || v->g->nodes[i].n_in != 1 ||
         v->g->nodes[i].in[0] != i - 1)
@@ -201,8 +207,8 @@ static clv_code add_layers(divider *v, const clv_parallel *how, clv_err *err) {
 }
 
 clv_code clv_divide_chain(const clv_graph *chain, const clv_parallel *how, uint32_t n_parts,
-                          clv_division **ret, clv_err *err) {
-  CLV_AUTO(clv_division_freep) clv_division *d = NULL;
+                          clv_divided_chain **ret, clv_err *err) {
+  CLV_AUTO(clv_divided_chain_freep) clv_divided_chain *d = NULL;
   if (n_parts < 2 || n_parts > CLV_MAX_IN)
     return clv_fail(err, CLV_INVALID, "a chain can be divided into 2 to %d parts, not %u",
                     CLV_MAX_IN, n_parts);
@@ -218,7 +224,7 @@ clv_code clv_divide_chain(const clv_graph *chain, const clv_parallel *how, uint3
 /* ---- parameters ------------------------------------------------------------------------------ */
 
 void clv_tensor_part_copy(const clv_tensor_part *p, void *whole, void *part, bool into_whole) {
-  size_t outer = 1, inner = p->element;
+  size_t outer = 1, inner = p->element_bytes;
   int axis = 0;
   while (axis < p->shape.rank && p->shape.dim[axis] == p->of.dim[axis])
     outer *= (size_t)p->shape.dim[axis++];

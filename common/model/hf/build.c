@@ -16,11 +16,11 @@ void clv_hf_set_prefix(hf_builder *b, const char *prefix, ...) {
   va_end(args);
 }
 
-clv_attr_value clv_hf_int_attr(clv_attr_key key, int64_t v) {
+clv_attr_value clv_hf_make_int_attr(clv_attr_key key, int64_t v) {
   return (clv_attr_value){.key = key, .n_ints = 1, .ints = {v}};
 }
 
-clv_attr_value clv_hf_float_attr(clv_attr_key key, double v) {
+clv_attr_value clv_hf_make_float_attr(clv_attr_key key, double v) {
   return (clv_attr_value){.key = key, .is_number = true, .number = v};
 }
 
@@ -45,60 +45,62 @@ clv_code clv_hf_add_binary(hf_builder *b, clv_op op, const char *name, int *x, i
   return clv_hf_add_node_over(b, op, name, NULL, 0, in, 2, x, err);
 }
 
-clv_code clv_hf_linear(hf_builder *b, const char *name, const hf_linear *l, int *x, clv_err *err) {
-  clv_attr_value v[] = {clv_hf_int_attr(CLV_ATTR_OUT, l->out),
-                        clv_hf_int_attr(CLV_ATTR_BIAS, l->bias),
-                        clv_hf_int_attr(CLV_ATTR_TRANSPOSED, l->transposed),
-                        clv_hf_float_attr(CLV_ATTR_INIT_STD, l->deviation)};
+clv_code clv_hf_add_linear(hf_builder *b, const char *name, const hf_linear *l, int *x,
+                           clv_err *err) {
+  clv_attr_value v[] = {clv_hf_make_int_attr(CLV_ATTR_OUT, l->out_features),
+                        clv_hf_make_int_attr(CLV_ATTR_BIAS, l->has_bias),
+                        clv_hf_make_int_attr(CLV_ATTR_TRANSPOSED, l->is_transposed),
+                        clv_hf_make_float_attr(CLV_ATTR_INIT_STD, l->init_deviation)};
   return clv_hf_add_node(b, CLV_OP_LINEAR, name, v, CLV_COUNT(v), x, err);
 }
 
-clv_code clv_hf_dense(hf_builder *b, const char *name, int64_t out, bool bias, int *x,
-                      clv_err *err) {
-  hf_linear l = {.out = out, .bias = bias, .deviation = b->c->deviation};
-  return clv_hf_linear(b, name, &l, x, err);
+clv_code clv_hf_add_dense(hf_builder *b, const char *name, int64_t out, bool bias, int *x,
+                          clv_err *err) {
+  hf_linear l = {.out_features = out, .has_bias = bias, .init_deviation = b->c->init_deviation};
+  return clv_hf_add_linear(b, name, &l, x, err);
 }
 
-clv_code clv_hf_embed(hf_builder *b, const char *name, int64_t rows, int *x, clv_err *err) {
-  return clv_hf_embed_column(b, name, rows, -1, -1, x, err);
+clv_code clv_hf_add_embedding(hf_builder *b, const char *name, int64_t rows, int *x, clv_err *err) {
+  return clv_hf_add_column_embedding(b, name, rows, -1, -1, x, err);
 }
 
-clv_code clv_hf_embed_column(hf_builder *b, const char *name, int64_t rows, int64_t column,
-                             int64_t minus, int *x, clv_err *err) {
-  clv_attr_value v[] = {
-      clv_hf_int_attr(CLV_ATTR_ROWS, rows), clv_hf_int_attr(CLV_ATTR_OUT, b->c->hidden),
-      clv_hf_int_attr(CLV_ATTR_COLUMN, column), clv_hf_int_attr(CLV_ATTR_MINUS, minus),
-      clv_hf_float_attr(CLV_ATTR_INIT_STD, b->c->deviation)};
+clv_code clv_hf_add_column_embedding(hf_builder *b, const char *name, int64_t rows, int64_t column,
+                                     int64_t minus, int *x, clv_err *err) {
+  clv_attr_value v[] = {clv_hf_make_int_attr(CLV_ATTR_ROWS, rows),
+                        clv_hf_make_int_attr(CLV_ATTR_OUT, b->c->hidden_size),
+                        clv_hf_make_int_attr(CLV_ATTR_COLUMN, column),
+                        clv_hf_make_int_attr(CLV_ATTR_MINUS, minus),
+                        clv_hf_make_float_attr(CLV_ATTR_INIT_STD, b->c->init_deviation)};
   return clv_hf_add_node(b, CLV_OP_EMBEDDING, name, v, CLV_COUNT(v), x, err);
 }
 
-clv_code clv_hf_positions(hf_builder *b, const char *name, const hf_positions *p, int *x,
-                          clv_err *err) {
-  clv_attr_value v[] = {clv_hf_int_attr(CLV_ATTR_ROWS, p->rows),
-                        clv_hf_int_attr(CLV_ATTR_OFFSET, p->first),
-                        clv_hf_int_attr(CLV_ATTR_BARE, p->has_bare_name),
-                        clv_hf_float_attr(CLV_ATTR_INIT_STD, b->c->deviation)};
+clv_code clv_hf_add_positions(hf_builder *b, const char *name, const hf_positions *p, int *x,
+                              clv_err *err) {
+  clv_attr_value v[] = {clv_hf_make_int_attr(CLV_ATTR_ROWS, p->rows),
+                        clv_hf_make_int_attr(CLV_ATTR_OFFSET, p->first_row),
+                        clv_hf_make_int_attr(CLV_ATTR_BARE, p->has_bare_name),
+                        clv_hf_make_float_attr(CLV_ATTR_INIT_STD, b->c->init_deviation)};
   return clv_hf_add_node(b, CLV_OP_POSITIONS, name, v, CLV_COUNT(v), x, err);
 }
 
-clv_code clv_hf_norm(hf_builder *b, clv_op op, const char *name, int *x, clv_err *err) {
-  clv_attr_value v = clv_hf_float_attr(CLV_ATTR_EPS, b->c->eps);
+clv_code clv_hf_add_norm(hf_builder *b, clv_op op, const char *name, int *x, clv_err *err) {
+  clv_attr_value v = clv_hf_make_float_attr(CLV_ATTR_EPS, b->c->eps);
   return clv_hf_add_node(b, op, name, &v, 1, x, err);
 }
 
-clv_code clv_hf_dropout(hf_builder *b, const char *name, double p, int *x, clv_err *err) {
-  clv_attr_value v = clv_hf_float_attr(CLV_ATTR_P, p);
+clv_code clv_hf_add_dropout(hf_builder *b, const char *name, double p, int *x, clv_err *err) {
+  clv_attr_value v = clv_hf_make_float_attr(CLV_ATTR_P, p);
   return p > 0 ? clv_hf_add_node(b, CLV_OP_DROPOUT, name, &v, 1, x, err) : CLV_OK;
 }
 
-clv_code clv_hf_attention(hf_builder *b, const char *name, bool causal, int key, int value, int *x,
-                          clv_err *err) {
+clv_code clv_hf_add_attention(hf_builder *b, const char *name, bool causal, int key, int value,
+                              int *x, clv_err *err) {
   const clv_hf_config *c = b->c;
   int in[] = {*x, key, value, b->in.lengths};
-  clv_attr_value v[] = {clv_hf_int_attr(CLV_ATTR_HEADS, c->heads),
-                        clv_hf_int_attr(CLV_ATTR_KV_HEADS, c->kv_heads),
-                        clv_hf_int_attr(CLV_ATTR_CAUSAL, causal),
-                        clv_hf_float_attr(CLV_ATTR_P, c->attention_dropout)};
+  clv_attr_value v[] = {clv_hf_make_int_attr(CLV_ATTR_HEADS, c->n_heads),
+                        clv_hf_make_int_attr(CLV_ATTR_KV_HEADS, c->n_kv_heads),
+                        clv_hf_make_int_attr(CLV_ATTR_CAUSAL, causal),
+                        clv_hf_make_float_attr(CLV_ATTR_P, c->attention_dropout)};
   return clv_hf_add_node_over(b, CLV_OP_ATTENTION, name, v, CLV_COUNT(v), in,
                               b->in.lengths < 0 ? 3 : 4, x, err);
 }
@@ -108,34 +110,36 @@ clv_code clv_hf_attention(hf_builder *b, const char *name, bool causal, int key,
 static clv_code add_position_slice(hf_builder *b, const char *name, int64_t start, int64_t stop,
                                    int *x, clv_err *err) {
   char flat_name[CLV_NAME_MAX];
-  clv_attr_value v[] = {clv_hf_int_attr(CLV_ATTR_DIM, 1), clv_hf_int_attr(CLV_ATTR_START, start),
-                        clv_hf_int_attr(CLV_ATTR_STOP, stop)};
+  clv_attr_value v[] = {clv_hf_make_int_attr(CLV_ATTR_DIM, 1),
+                        clv_hf_make_int_attr(CLV_ATTR_START, start),
+                        clv_hf_make_int_attr(CLV_ATTR_STOP, stop)};
   snprintf(flat_name, sizeof flat_name, "%s.flatten", name);
   CLV_TRY(clv_hf_add_node(b, CLV_OP_SLICE, name, v, CLV_COUNT(v), x, err));
   return clv_hf_add_node(b, CLV_OP_FLATTEN, flat_name, NULL, 0, x, err);
 }
 
-clv_code clv_hf_first_token(hf_builder *b, const char *name, int *x, clv_err *err) {
+clv_code clv_hf_take_first_token(hf_builder *b, const char *name, int *x, clv_err *err) {
   return add_position_slice(b, name, 0, 1, x, err);
 }
 
-clv_code clv_hf_last_token(hf_builder *b, const char *name, int *x, clv_err *err) {
+clv_code clv_hf_take_last_token(hf_builder *b, const char *name, int *x, clv_err *err) {
   if (b->in.lengths >= 0) return clv_hf_add_binary(b, CLV_OP_LAST, name, x, b->in.lengths, err);
   return add_position_slice(b, name, -1, CLV_TO_END, x, err);
 }
 
-clv_code clv_hf_token_embedding(hf_builder *b, const char *name, int *x, clv_err *err) {
-  clv_attr_value v[] = {clv_hf_int_attr(CLV_ATTR_ROWS, b->c->vocabulary),
-                        clv_hf_int_attr(CLV_ATTR_OUT, b->c->hidden),
-                        clv_hf_int_attr(CLV_ATTR_PADDING_IDX, b->c->padding_row),
-                        clv_hf_float_attr(CLV_ATTR_INIT_STD, b->c->deviation)};
+clv_code clv_hf_add_token_embedding(hf_builder *b, const char *name, int *x, clv_err *err) {
+  clv_attr_value v[] = {clv_hf_make_int_attr(CLV_ATTR_ROWS, b->c->vocabulary),
+                        clv_hf_make_int_attr(CLV_ATTR_OUT, b->c->hidden_size),
+                        clv_hf_make_int_attr(CLV_ATTR_PADDING_IDX, b->c->padding_row),
+                        clv_hf_make_float_attr(CLV_ATTR_INIT_STD, b->c->init_deviation)};
   CLV_TRY(clv_hf_add_node(b, CLV_OP_EMBEDDING, name, v, CLV_COUNT(v), x, err));
   b->token_table_node = *x;
   return CLV_OK;
 }
 
-clv_code clv_hf_lm_head(hf_builder *b, const char *name, bool bias, int *x, clv_err *err) {
-  CLV_TRY(clv_hf_dense(b, name, b->c->vocabulary, bias, x, err));
-  return b->c->tied ? clv_graph_tie(b->g, *x, b->g->nodes[b->token_table_node].name, false, err)
-                    : CLV_OK;
+clv_code clv_hf_add_lm_head(hf_builder *b, const char *name, bool bias, int *x, clv_err *err) {
+  CLV_TRY(clv_hf_add_dense(b, name, b->c->vocabulary, bias, x, err));
+  return b->c->is_head_tied
+             ? clv_graph_tie_param(b->g, *x, b->g->nodes[b->token_table_node].name, false, err)
+             : CLV_OK;
 }

@@ -47,21 +47,22 @@ typedef enum clv_hf_head {
 /* Contents of a config.json. Fields for keys that the family does not have are 0 or false. */
 typedef struct clv_hf_config {
   clv_hf_family family;
-  int64_t vocabulary, hidden, layers, heads, kv_heads, inner; /* kv_heads 0: as many as heads */
+  /* n_kv_heads 0: as many as heads */
+  int64_t vocabulary, hidden_size, n_layers, n_heads, n_kv_heads, inner_size;
   /* width of an attention head; 0: hidden / heads */
   int64_t head_width;
   /* numbers of rows of the embedding tables */
-  int64_t positions, types, boxes;
+  int64_t max_positions, n_token_types, max_box_positions;
   /* number of the padding token; -1: none; -2: a negative number, which no token has */
-  int64_t padding;
-  int64_t padding_row;            /* row of the token table that gets no gradient; -1: none */
-  int64_t image, patch, channels; /* image and patch: pixels per side */
-  int64_t labels;                 /* number of classes that the config names; 2 if it names none */
+  int64_t padding_token;
+  int64_t padding_row; /* row of the token table that gets no gradient; -1: none */
+  int64_t image_size, patch_size, channels; /* image_size and patch_size: pixels per side */
+  int64_t labels; /* number of classes that the config names; 2 if it names none */
   double embedding_dropout, hidden_dropout, attention_dropout, head_dropout;
   /* eps of norms; standard deviation of initial weights; base of rotary positions */
-  double eps, deviation, base;
+  double eps, init_deviation, rope_base;
   clv_op activation;
-  bool tied; /* the token table is also the weight of the head */
+  bool is_head_tied; /* the token table is also the weight of the head */
   bool qkv_bias, out_bias, inner_bias;
 } clv_hf_config;
 
@@ -74,8 +75,8 @@ clv_code clv_hf_config_parse(const char *label, const char *text, size_t len, cl
 clv_code clv_hf_config_read(const char *folder, clv_hf_config *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Reads the text of FOLDER/config.json, and returns it and the file's path. */
-clv_code clv_hf_config_text(const char *folder, clv_bytes *ret_path, clv_bytes *ret_text,
-                            clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_config_read_text(const char *folder, clv_bytes *ret_path, clv_bytes *ret_text,
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* Names of the classes, in the order of their numbers. */
 typedef struct clv_hf_labels {
@@ -83,7 +84,7 @@ typedef struct clv_hf_labels {
   size_t n;     /* 0: the config names no classes */
 } clv_hf_labels;
 
-void clv_hf_labels_done(clv_hf_labels *l);
+void clv_hf_labels_clear(clv_hf_labels *l);
 clv_code clv_hf_labels_parse(const char *label, const char *text, size_t len, clv_hf_labels *ret,
                              clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_labels_read(const char *folder, clv_hf_labels *ret, clv_err *err) CLV_USE_RESULT;
@@ -95,12 +96,12 @@ const char *clv_hf_head_name(clv_hf_head head);
 enum { CLV_HF_NAME = 256 };
 /* Returns the name that transformers 5 uses in memory for a module or parameter named `name` in
  * weight files. The names differ in the blocks of ViT. Files of peft use the names in memory. */
-const char *clv_hf_memory_name(clv_hf_family family, const char *name, char ret[CLV_HF_NAME]);
+const char *clv_hf_name_in_memory(clv_hf_family family, const char *name, char ret[CLV_HF_NAME]);
 /* Returns the prefix of all parameter names, except those of the head, such as "layoutlm." */
-const char *clv_hf_prefix(const clv_hf_config *c, clv_hf_head head);
+const char *clv_hf_param_prefix(const clv_hf_config *c, clv_hf_head head);
 /* Returns the name of the transformers class for a family with a head, such as
  * "LayoutLMForTokenClassification"; NULL: the family has no such head. */
-const char *clv_hf_class(clv_hf_family family, clv_hf_head head);
+const char *clv_hf_class_name(clv_hf_family family, clv_hf_head head);
 
 /* True if the model reads tokens; otherwise it reads images. */
 bool clv_hf_takes_tokens(const clv_hf_config *c);

@@ -10,7 +10,7 @@
 
 enum { MOST_NAMES = 4096 };
 
-void clv_hf_labels_done(clv_hf_labels *l) {
+void clv_hf_labels_clear(clv_hf_labels *l) {
   if (!l) return;
   for (size_t i = 0; i < l->n; i++) free(l->names[i]);
   free(l->names);
@@ -19,7 +19,8 @@ void clv_hf_labels_done(clv_hf_labels *l) {
 
 /* Sets the name of class `number`. Does nothing if the number is out of range or has a name
  * already. */
-static clv_code set_name(clv_hf_labels *to, int64_t number, const clv_bytes *name, clv_err *err) {
+static clv_code set_class_name(clv_hf_labels *to, int64_t number, const clv_bytes *name,
+                               clv_err *err) {
   if (number < 0 || number >= MOST_NAMES || !name->len || to->names[number]) return CLV_OK;
   to->names[number] = strdup(name->data);
   return to->names[number] ? CLV_OK : clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -39,7 +40,7 @@ static int64_t parse_whole_number(const clv_bytes *text) {
 
 /* Reads a pair "0": "name" (if by_number) or "name": 0. Skips a pair whose value has another type.
  */
-static clv_code read_pair(clv_json *j, bool by_number, clv_hf_labels *to, clv_err *err) {
+static clv_code read_label_pair(clv_json *j, bool by_number, clv_hf_labels *to, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0}, text = {0};
   int64_t number;
   clv_json_kind kind;
@@ -48,13 +49,13 @@ static clv_code read_pair(clv_json *j, bool by_number, clv_hf_labels *to, clv_er
   if (kind != (by_number ? CLV_JSON_TEXT : CLV_JSON_NUMERAL)) return clv_json_skip(j, err);
   if (by_number) {
     CLV_TRY(clv_json_read_text(j, &text, err));
-    return set_name(to, parse_whole_number(&key), &text, err);
+    return set_class_name(to, parse_whole_number(&key), &text, err);
   }
   CLV_TRY(clv_json_read_integer(j, INT64_MIN, INT64_MAX, &number, err));
-  return set_name(to, number, &key, err);
+  return set_class_name(to, number, &key, err);
 }
 
-static clv_code read_names(clv_json *j, bool by_number, clv_hf_labels *to, clv_err *err) {
+static clv_code read_class_names(clv_json *j, bool by_number, clv_hf_labels *to, clv_err *err) {
   clv_hf_labels l = {.n = MOST_NAMES};
   clv_code code = CLV_OK;
   clv_json_kind kind;
@@ -65,18 +66,18 @@ static clv_code read_names(clv_json *j, bool by_number, clv_hf_labels *to, clv_e
   code = clv_json_open(j, CLV_JSON_OBJECT, err);
   for (size_t k = 0; code == CLV_OK && more; k++) {
     code = clv_json_next(j, CLV_JSON_OBJECT, k, &more, err);
-    if (code == CLV_OK && more) code = read_pair(j, by_number, &l, err);
+    if (code == CLV_OK && more) code = read_label_pair(j, by_number, &l, err);
   }
   size_t n = 0;
   while (n < MOST_NAMES && l.names[n]) n++;
   for (size_t i = n; i < MOST_NAMES; i++) free(l.names[i]);
   l.n = n;
   if (code == CLV_OK) {
-    clv_hf_labels_done(to);
+    clv_hf_labels_clear(to);
     *to = l;
     l = (clv_hf_labels){0};
   }
-  clv_hf_labels_done(&l);
+  clv_hf_labels_clear(&l);
   return code;
 }
 
@@ -84,7 +85,7 @@ clv_code clv_hf_labels_parse(const char *label, const char *text, size_t len, cl
                              clv_err *err) {
   clv_json j = {.label = label, .text = text, .len = len};
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
-  CLV_AUTO(clv_hf_labels_done) clv_hf_labels numbered = {0}, named = {0};
+  CLV_AUTO(clv_hf_labels_clear) clv_hf_labels numbered = {0}, named = {0};
   bool more = true;
   CLV_TRY(clv_json_open(&j, CLV_JSON_OBJECT, err));
   for (size_t k = 0; more; k++) {
@@ -93,9 +94,9 @@ clv_code clv_hf_labels_parse(const char *label, const char *text, size_t len, cl
     CLV_TRY(clv_json_read_key(&j, &key, err));
     const char *name = key.len ? key.data : "";
     if (strcmp(name, "id2label") == 0)
-      CLV_TRY(read_names(&j, true, &numbered, err));
+      CLV_TRY(read_class_names(&j, true, &numbered, err));
     else if (strcmp(name, "label2id") == 0)
-      CLV_TRY(read_names(&j, false, &named, err));
+      CLV_TRY(read_class_names(&j, false, &named, err));
     else
       CLV_TRY(clv_json_skip(&j, err));
   }
@@ -107,6 +108,6 @@ clv_code clv_hf_labels_parse(const char *label, const char *text, size_t len, cl
 
 clv_code clv_hf_labels_read(const char *folder, clv_hf_labels *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, path = {0};
-  CLV_TRY(clv_hf_config_text(folder, &path, &text, err));
+  CLV_TRY(clv_hf_config_read_text(folder, &path, &text, err));
   return clv_hf_labels_parse(path.data, text.data ? text.data : "", text.len, ret, err);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clv_hf_llama: Llama (Touvron et al., 2023) and Qwen2 (Yang et al., 2024), which has biases at
+ * clv_hf_add_llama: Llama (Touvron et al., 2023) and Qwen2 (Yang et al., 2024), which has biases at
  * queries, keys and values:
  *
  *   a = h + O attention(rotary(Q n), rotary(K n), V n),  n = RMSNorm(h)
@@ -8,41 +8,42 @@
  */
 #include "common/model/hf/hf_int.h"
 
-static clv_code add_rotary(hf_builder *b, const char *name, int64_t heads, int *x, clv_err *err) {
-  clv_attr_value v[] = {clv_hf_int_attr(CLV_ATTR_HEADS, heads),
-                        clv_hf_float_attr(CLV_ATTR_BASE, b->c->base)};
+static clv_code add_rotary_positions(hf_builder *b, const char *name, int64_t heads, int *x,
+                                     clv_err *err) {
+  clv_attr_value v[] = {clv_hf_make_int_attr(CLV_ATTR_HEADS, heads),
+                        clv_hf_make_float_attr(CLV_ATTR_BASE, b->c->rope_base)};
   return clv_hf_add_node(b, CLV_OP_ROTARY, name, v, CLV_COUNT(v), x, err);
 }
 
 static clv_code add_attention(hf_builder *b, int *x, clv_err *err) {
   const clv_hf_config *c = b->c;
-  int64_t width = clv_hf_head_width(c), kv = c->kv_heads ? c->kv_heads : c->heads;
-  CLV_TRY(clv_hf_norm(b, CLV_OP_RMSNORM, "input_layernorm", x, err));
+  int64_t width = clv_hf_head_width(c), kv = c->n_kv_heads ? c->n_kv_heads : c->n_heads;
+  CLV_TRY(clv_hf_add_norm(b, CLV_OP_RMSNORM, "input_layernorm", x, err));
   int key = *x;
   int value = key;
-  CLV_TRY(clv_hf_dense(b, "self_attn.q_proj", c->heads * width, c->qkv_bias, x, err));
-  CLV_TRY(clv_hf_dense(b, "self_attn.k_proj", kv * width, c->qkv_bias, &key, err));
-  CLV_TRY(clv_hf_dense(b, "self_attn.v_proj", kv * width, c->qkv_bias, &value, err));
-  CLV_TRY(add_rotary(b, "self_attn.rotary_q", c->heads, x, err));
-  CLV_TRY(add_rotary(b, "self_attn.rotary_k", kv, &key, err));
-  CLV_TRY(clv_hf_attention(b, "self_attn.attention", true, key, value, x, err));
-  return clv_hf_dense(b, "self_attn.o_proj", c->hidden, c->out_bias, x, err);
+  CLV_TRY(clv_hf_add_dense(b, "self_attn.q_proj", c->n_heads * width, c->qkv_bias, x, err));
+  CLV_TRY(clv_hf_add_dense(b, "self_attn.k_proj", kv * width, c->qkv_bias, &key, err));
+  CLV_TRY(clv_hf_add_dense(b, "self_attn.v_proj", kv * width, c->qkv_bias, &value, err));
+  CLV_TRY(add_rotary_positions(b, "self_attn.rotary_q", c->n_heads, x, err));
+  CLV_TRY(add_rotary_positions(b, "self_attn.rotary_k", kv, &key, err));
+  CLV_TRY(clv_hf_add_attention(b, "self_attn.attention", true, key, value, x, err));
+  return clv_hf_add_dense(b, "self_attn.o_proj", c->hidden_size, c->out_bias, x, err);
 }
 
 static clv_code add_feed_forward(hf_builder *b, int *x, clv_err *err) {
   const clv_hf_config *c = b->c;
-  CLV_TRY(clv_hf_norm(b, CLV_OP_RMSNORM, "post_attention_layernorm", x, err));
+  CLV_TRY(clv_hf_add_norm(b, CLV_OP_RMSNORM, "post_attention_layernorm", x, err));
   int up = *x;
-  CLV_TRY(clv_hf_dense(b, "mlp.gate_proj", c->inner, c->inner_bias, x, err));
+  CLV_TRY(clv_hf_add_dense(b, "mlp.gate_proj", c->inner_size, c->inner_bias, x, err));
   CLV_TRY(clv_hf_add_node(b, c->activation, "mlp.act_fn", NULL, 0, x, err));
-  CLV_TRY(clv_hf_dense(b, "mlp.up_proj", c->inner, c->inner_bias, &up, err));
+  CLV_TRY(clv_hf_add_dense(b, "mlp.up_proj", c->inner_size, c->inner_bias, &up, err));
   CLV_TRY(clv_hf_add_binary(b, CLV_OP_MUL, "mlp.mul", x, up, err));
-  return clv_hf_dense(b, "mlp.down_proj", c->hidden, c->inner_bias, x, err);
+  return clv_hf_add_dense(b, "mlp.down_proj", c->hidden_size, c->inner_bias, x, err);
 }
 
 static clv_code add_block(hf_builder *b, int64_t number, int *x, clv_err *err) {
   int before = *x;
-  clv_hf_set_prefix(b, "%slayers.%d.", clv_hf_prefix(b->c, b->head), (int)number);
+  clv_hf_set_prefix(b, "%slayers.%d.", clv_hf_param_prefix(b->c, b->head), (int)number);
   CLV_TRY(add_attention(b, x, err));
   CLV_TRY(clv_hf_add_binary(b, CLV_OP_ADD, "self_attn.add", x, before, err));
   before = *x;
@@ -54,19 +55,20 @@ static clv_code add_block(hf_builder *b, int64_t number, int *x, clv_err *err) {
  * tokens are scored at every position, with a bias. */
 static clv_code add_head(hf_builder *b, int *x, clv_err *err) {
   clv_hf_set_prefix(b, "%s", "");
-  if (b->head == CLV_HF_CAUSAL) return clv_hf_lm_head(b, "lm_head", false, x, err);
-  if (b->head == CLV_HF_SEQUENCE) CLV_TRY(clv_hf_last_token(b, "last", x, err));
-  if (b->head == CLV_HF_TOKEN) CLV_TRY(clv_hf_dropout(b, "dropout", b->c->head_dropout, x, err));
+  if (b->head == CLV_HF_CAUSAL) return clv_hf_add_lm_head(b, "lm_head", false, x, err);
+  if (b->head == CLV_HF_SEQUENCE) CLV_TRY(clv_hf_take_last_token(b, "last", x, err));
+  if (b->head == CLV_HF_TOKEN)
+    CLV_TRY(clv_hf_add_dropout(b, "dropout", b->c->head_dropout, x, err));
   return b->head == CLV_HF_NO_HEAD
              ? CLV_OK
-             : clv_hf_dense(b, "score", b->labels, b->head == CLV_HF_TOKEN, x, err);
+             : clv_hf_add_dense(b, "score", b->labels, b->head == CLV_HF_TOKEN, x, err);
 }
 
-clv_code clv_hf_llama(hf_builder *b, int *x, clv_err *err) {
-  clv_hf_set_prefix(b, "%s", clv_hf_prefix(b->c, b->head));
-  CLV_TRY(clv_hf_token_embedding(b, "embed_tokens", x, err));
-  for (int64_t i = 0; i < b->c->layers; i++) CLV_TRY(add_block(b, i, x, err));
-  clv_hf_set_prefix(b, "%s", clv_hf_prefix(b->c, b->head));
-  CLV_TRY(clv_hf_norm(b, CLV_OP_RMSNORM, "norm", x, err));
+clv_code clv_hf_add_llama(hf_builder *b, int *x, clv_err *err) {
+  clv_hf_set_prefix(b, "%s", clv_hf_param_prefix(b->c, b->head));
+  CLV_TRY(clv_hf_add_token_embedding(b, "embed_tokens", x, err));
+  for (int64_t i = 0; i < b->c->n_layers; i++) CLV_TRY(add_block(b, i, x, err));
+  clv_hf_set_prefix(b, "%s", clv_hf_param_prefix(b->c, b->head));
+  CLV_TRY(clv_hf_add_norm(b, CLV_OP_RMSNORM, "norm", x, err));
   return add_head(b, x, err);
 }

@@ -10,7 +10,7 @@
 
 static const struct {
   const char *name, *prefix;
-  const char *classes[CLV_HF_HEADS];
+  const char *class_names[CLV_HF_HEADS];
 } families[CLV_HF_FAMILIES] = {
     [CLV_HF_BERT] = {"bert",
                      "bert.",
@@ -60,19 +60,19 @@ static const char *const head_names[CLV_HF_HEADS] = {"none", "sequence", "token"
 const char *clv_hf_family_name(clv_hf_family family) { return families[family].name; }
 const char *clv_hf_head_name(clv_hf_head head) { return head_names[head]; }
 
-const char *clv_hf_class(clv_hf_family family, clv_hf_head head) {
-  return families[family].classes[head];
+const char *clv_hf_class_name(clv_hf_family family, clv_hf_head head) {
+  return families[family].class_names[head];
 }
 
 /* The prefix is empty for a model without a head, because transformers writes its files so. */
-const char *clv_hf_prefix(const clv_hf_config *c, clv_hf_head head) {
+const char *clv_hf_param_prefix(const clv_hf_config *c, clv_hf_head head) {
   return head == CLV_HF_NO_HEAD ? "" : families[c->family].prefix;
 }
 
 /* ---- names in memory ------------------------------------------------------------------------- */
 
 static const struct {
-  const char *file, *memory;
+  const char *name_in_file, *name_in_memory;
 } vit_names[] = {{"encoder.layer.", "layers."},
                  {"attention.attention.query", "attention.q_proj"},
                  {"attention.attention.key", "attention.k_proj"},
@@ -81,15 +81,15 @@ static const struct {
                  {"intermediate.dense", "mlp.fc1"},
                  {"output.dense", "mlp.fc2"}};
 
-const char *clv_hf_memory_name(clv_hf_family family, const char *name, char ret[CLV_HF_NAME]) {
-  bool block = family == CLV_HF_VIT && strstr(name, vit_names[0].file);
+const char *clv_hf_name_in_memory(clv_hf_family family, const char *name, char ret[CLV_HF_NAME]) {
+  bool block = family == CLV_HF_VIT && strstr(name, vit_names[0].name_in_file);
   snprintf(ret, CLV_HF_NAME, "%s", name);
   for (size_t i = 0; block && i < CLV_COUNT(vit_names); i++) {
-    char *at = strstr(ret, vit_names[i].file);
+    char *at = strstr(ret, vit_names[i].name_in_file);
     if (!at) continue;
-    size_t from = strlen(vit_names[i].file), to = strlen(vit_names[i].memory);
+    size_t from = strlen(vit_names[i].name_in_file), to = strlen(vit_names[i].name_in_memory);
     memmove(at + to, at + from, strlen(at + from) + 1);
-    memcpy(at, vit_names[i].memory, to);
+    memcpy(at, vit_names[i].name_in_memory, to);
   }
   return ret;
 }

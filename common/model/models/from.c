@@ -52,8 +52,8 @@ static clv_code fail_unknown_input(const clv_session_config *c, const clv_layer_
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
-clv_code clv_layer_inputs(const clv_session_config *c, const clv_layer_spec *spec, clv_op op,
-                          const clv_graph *g, int in[CLV_MAX_IN], int *n_in, clv_err *err) {
+clv_code clv_layer_find_inputs(const clv_session_config *c, const clv_layer_spec *spec, clv_op op,
+                               const clv_graph *g, int in[CLV_MAX_IN], int *n_in, clv_err *err) {
   const clv_op_def *def = clv_op_def_of(op);
   int most = CLV_MAX(def->max_in, def->n_in), n = (int)spec->from.n;
   if (!n && def->n_in > 1)
@@ -84,18 +84,18 @@ clv_code clv_layer_check_batch_dim(const clv_session_config *c, const clv_layer_
 
 /* ---- readers --------------------------------------------------------------------------------- */
 
-static bool is_value_read(const clv_graph *g, int node) {
+static bool is_read_later(const clv_graph *g, int node) {
   for (int k = node + 1; k < g->n_nodes; k++)
     for (int i = 0; i < g->nodes[k].n_in; i++)
       if (g->nodes[k].in[i] == node) return true;
-  return node == g->output;
+  return node == g->output_node;
 }
 
 clv_code clv_layers_check_read(const clv_session_config *c, const clv_graph *g, clv_err *err) {
   for (int k = 0; k < g->n_nodes; k++) {
     const clv_node *n = &g->nodes[k];
     const clv_layer_spec *spec = n->op == CLV_OP_INPUT ? NULL : layer_spec_at(c, n->layer);
-    if (!spec || is_value_read(g, k)) continue;
+    if (!spec || is_read_later(g, k)) continue;
     return clv_session_fail_at(c, spec->pos, err,
                                "no layer reads layer '%s': name it in the from: of a later one, or "
                                "leave it out",

@@ -26,12 +26,12 @@ bool clv_hf_model_takes_tokens(const clv_session_config *c) {
 }
 
 clv_model_padding clv_model_padding_of(const clv_session_config *c) {
-  clv_model_padding ret = {.token = -1};
+  clv_model_padding ret = {.padding_token = -1};
   clv_hf_head head = (clv_hf_head)(c->model.head - CLV_HEAD_NONE);
   clv_hf_config model;
   clv_err unused_err;
   if (!c->model.hf || clv_hf_config_read(c->model.hf, &model, &unused_err) != CLV_OK) return ret;
-  ret.token = model.padding;
+  ret.padding_token = model.padding_token;
   ret.skips_padding_positions = model.family == CLV_HF_ROBERTA;
   ret.scores_last_token = head == CLV_HF_SEQUENCE && clv_hf_is_decoder(&model);
   ret.shifts_labels = head == CLV_HF_CAUSAL;
@@ -40,14 +40,14 @@ clv_model_padding clv_model_padding_of(const clv_session_config *c) {
 
 _Static_assert((int)CLV_PEFT_PARAM == CLV_HF_NAME, "one length");
 
-clv_code clv_model_check(const clv_session_config *c, clv_err *err) {
+clv_code clv_model_check_hf(const clv_session_config *c, clv_err *err) {
   clv_hf_config model;
   clv_err why;
   bool good = !c->model.hf || clv_hf_config_read(c->model.hf, &model, &why) == CLV_OK;
   return good ? CLV_OK : fail_at_hf(c, &why, err);
 }
 
-int clv_model_family(const clv_session_config *c) {
+int clv_model_hf_family(const clv_session_config *c) {
   clv_hf_config model;
   clv_err unused_err;
   bool read = c->model.hf && clv_hf_config_read(c->model.hf, &model, &unused_err) == CLV_OK;
@@ -55,7 +55,7 @@ int clv_model_family(const clv_session_config *c) {
 }
 
 const char *clv_model_peft_name(int family, const char *name, char ret[CLV_PEFT_PARAM]) {
-  if (family >= 0) return clv_hf_memory_name((clv_hf_family)family, name, ret);
+  if (family >= 0) return clv_hf_name_in_memory((clv_hf_family)family, name, ret);
   snprintf(ret, CLV_PEFT_PARAM, "%s", name);
   return ret;
 }
@@ -70,10 +70,10 @@ static clv_code read_labels_attr(const clv_session_config *c, int64_t *ret, clv_
     if (strcmp(a->key, "labels") != 0)
       return clv_session_fail_at(c, a->pos, err, "a model by hf has no key '%s', only labels",
                                  a->key);
-    if (a->kind != CLV_ATTR_INT || a->integer < 1 || a->integer > MOST_LABELS)
+    if (a->kind != CLV_ATTR_INT || a->int_value < 1 || a->int_value > MOST_LABELS)
       return clv_session_fail_at(c, a->pos, err, "labels is a whole number from 1 to %d",
                                  MOST_LABELS);
-    *ret = a->integer;
+    *ret = a->int_value;
   }
   return CLV_OK;
 }
@@ -84,8 +84,8 @@ static int find_input(const clv_graph *g, const char *name, int fallback) {
   return fallback;
 }
 
-clv_code clv_hf_model_layers(const clv_session_config *c, clv_graph *g, uint32_t *layer, int *last,
-                             clv_err *err) {
+clv_code clv_hf_model_add_layers(const clv_session_config *c, clv_graph *g, uint32_t *layer,
+                                 int *last, clv_err *err) {
   clv_hf_config model;
   clv_hf_inputs in = {.records = find_input(g, "ids", *last),
                       .boxes = find_input(g, "boxes", -1),

@@ -11,8 +11,8 @@ bool clv_loss_has_labels(const char *kind) {
   return clv_op_find(kind, &op, NULL) == CLV_OK && clv_op_def_of(op)->takes_labels;
 }
 
-static clv_code add_loss(clv_graph *g, clv_op op, const clv_attrs *attrs, clv_shape pred,
-                         clv_err *err) {
+static clv_code add_loss_nodes(clv_graph *g, clv_op op, const clv_attrs *attrs, clv_shape pred,
+                               clv_err *err) {
   bool classes = clv_op_def_of(op)->takes_labels;
   clv_shape target = pred;
   int in[2];
@@ -38,18 +38,18 @@ static clv_code make_loss_graph(const char *kind, const clv_attr_value *values, 
   else
     p = CLV_SHAPE(batch);
   CLV_TRY(clv_graph_new(&g, err));
-  CLV_TRY(add_loss(g, op, &attrs, p, err));
+  CLV_TRY(add_loss_nodes(g, op, &attrs, p, err));
   *ret = clv_steal(&g);
   return CLV_OK;
 }
 
-clv_code clv_loss_graph(const char *kind, const clv_shape *pred, int64_t batch, clv_graph **ret,
-                        clv_err *err) {
+clv_code clv_loss_make_graph(const char *kind, const clv_shape *pred, int64_t batch,
+                             clv_graph **ret, clv_err *err) {
   return make_loss_graph(kind, NULL, 0, pred, batch, ret, err);
 }
 
-clv_code clv_session_loss_graph(const clv_session_config *config, const clv_shape *pred,
-                                int64_t batch, clv_graph **ret, clv_err *err) {
+clv_code clv_session_make_loss_graph(const clv_session_config *config, const clv_shape *pred,
+                                     int64_t batch, clv_graph **ret, clv_err *err) {
   const char *kind = clv_loss_name(config->loss.kind);
   float class_weights[CLV_MAX_CLASS_WEIGHTS];
   int n = 0, weights = (int)CLV_MIN(config->loss.weight.n, CLV_COUNT(class_weights));

@@ -18,13 +18,13 @@ static clv_code parse_attr(const clv_session_config *c, clv_op op, const clv_att
     return clv_session_fail_at(c, a->pos, err, "%s", why.text);
   switch (a->kind) {
     case CLV_ATTR_INT:
-      v.n_ints = 1, v.ints[0] = a->integer;
+      v.n_ints = 1, v.ints[0] = a->int_value;
       break;
     case CLV_ATTR_BOOL:
-      v.n_ints = 1, v.ints[0] = a->flag;
+      v.n_ints = 1, v.ints[0] = a->bool_value;
       break;
     case CLV_ATTR_FLOAT:
-      v.is_number = true, v.number = a->number;
+      v.is_number = true, v.number = a->float_value;
       break;
     case CLV_ATTR_TEXT:
       return clv_session_fail_at(c, a->pos, err, "%s: '%s' is neither a number nor true or false",
@@ -65,11 +65,11 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
                                spec->n_attrs, CLV_COUNT(values));
   for (size_t i = 0; i < spec->n_attrs; i++)
     CLV_TRY(parse_attr(c, op, &spec->attrs[i], &values[i], err));
-  CLV_TRY(clv_layer_inputs(c, spec, op, g, in, &n_in, err));
+  CLV_TRY(clv_layer_find_inputs(c, spec, op, g, in, &n_in, err));
   clv_code code = clv_attrs_parse(op, values, (int)spec->n_attrs, &attrs, &why);
   if (code == CLV_OK) code = clv_graph_add(g, op, &attrs, spec->name, layer, in, n_in, last, &why);
   if (code != CLV_OK) return clv_session_fail_at(c, spec->pos, err, "%s", why.text);
-  if (spec->tied && clv_graph_tie(g, *last, spec->tied, false, &why) != CLV_OK)
+  if (spec->tied && clv_graph_tie_param(g, *last, spec->tied, false, &why) != CLV_OK)
     return clv_session_fail_at(c, spec->tied_pos, err, "tied: %s", why.text);
   return clv_layer_check_batch_dim(c, spec, g, *last, err);
 }
@@ -86,9 +86,9 @@ static clv_code add_layer_list(const clv_session_config *c, const clv_layer_spec
 static clv_code add_model(const clv_session_config *c, clv_graph *g, int *last, clv_err *err) {
   uint32_t n = 0;
   if (c->model.arch != CLV_ARCH_NONE)
-    CLV_TRY(clv_arch_layers(c, g, &n, last, err));
+    CLV_TRY(clv_arch_add_layers(c, g, &n, last, err));
   else if (c->model.hf)
-    CLV_TRY(clv_hf_model_layers(c, g, &n, last, err));
+    CLV_TRY(clv_hf_model_add_layers(c, g, &n, last, err));
   else
     CLV_TRY(add_layer_list(c, c->model.layers, c->model.n_layers, g, &n, last, err));
   return clv_layers_check_read(c, g, err);
@@ -97,7 +97,7 @@ static clv_code add_model(const clv_session_config *c, clv_graph *g, int *last, 
 static clv_code build_from_model(const clv_session_config *c, clv_graph *g, int *last,
                                  uint32_t *first, uint32_t *final, clv_err *err) {
   CLV_TRY(add_model(c, g, last, err));
-  return clv_stage_ranges(c, g, first, final, err);
+  return clv_stages_find_layers(c, g, first, final, err);
 }
 
 static clv_code build_from_stages(const clv_session_config *c, clv_graph *g, int *last,
@@ -112,18 +112,18 @@ static clv_code build_from_stages(const clv_session_config *c, clv_graph *g, int
     final[i] = layer - 1;
   }
   CLV_TRY(clv_layers_check_read(c, g, err));
-  return clv_stage_cuts_check(c, g, final, err);
+  return clv_stages_check_cuts(c, g, final, err);
 }
 
 /* Returns the first layer of the session's list of layers; NULL: the model is not given as a list.
  */
-static const clv_layer_spec *first_layer(const clv_session_config *c) {
+static const clv_layer_spec *first_layer_spec(const clv_session_config *c) {
   if (c->model.hf || c->model.arch != CLV_ARCH_NONE) return NULL;
   if (c->model.n_layers) return &c->model.layers[0];
   return c->n_stages && c->stages[0].n_layers ? &c->stages[0].layers[0] : NULL;
 }
 
-static bool is_one_of(const clv_layer_spec *l, const char *const *ops) {
+static bool is_op_in_list(const clv_layer_spec *l, const char *const *ops) {
   while (l && *ops)
     if (strcmp(l->op, *ops++) == 0) return true;
   return false;
@@ -131,41 +131,42 @@ static bool is_one_of(const clv_layer_spec *l, const char *const *ops) {
 
 bool clv_model_takes_tokens(const clv_session_config *c) {
   static const char *const ops[] = {"embedding", NULL};
-  return c->model.hf ? clv_hf_model_takes_tokens(c) : is_one_of(first_layer(c), ops);
+  return c->model.hf ? clv_hf_model_takes_tokens(c) : is_op_in_list(first_layer_spec(c), ops);
 }
 
 bool clv_model_takes_sequences(const clv_session_config *c) {
   static const char *const ops[] = {"lstm",   "conv1d",    "conv_transpose1d", "attention",
                                     "rotary", "positions", "prepend",          NULL};
-  return is_one_of(first_layer(c), ops);
+  return is_op_in_list(first_layer_spec(c), ops);
 }
 
-bool clv_model_takes_anything(const clv_session_config *c) {
+bool clv_model_takes_sequences_or_images(const clv_session_config *c) {
   static const char *const ops[] = {"conv2d",        "conv_transpose2d", "maxpool", "avgpool",
                                     "globalavgpool", "flatten",          NULL};
-  const clv_layer_spec *first = first_layer(c);
-  return first && !is_one_of(first, ops);
+  const clv_layer_spec *first = first_layer_spec(c);
+  return first && !is_op_in_list(first, ops);
 }
 
-clv_model_inputs clv_model_one_input(const clv_session_config *c, const clv_shape *shape) {
+clv_model_inputs clv_model_describe_input(const clv_session_config *c, const clv_shape *shape) {
   clv_model_inputs ret = {.n = 1};
-  memcpy(ret.list[0].name, "input", sizeof "input");
-  ret.list[0].dtype = clv_model_takes_tokens(c) ? CLV_I64 : CLV_F32;
-  ret.list[0].shape = *shape;
+  memcpy(ret.inputs[0].name, "input", sizeof "input");
+  ret.inputs[0].dtype = clv_model_takes_tokens(c) ? CLV_I64 : CLV_F32;
+  ret.inputs[0].shape = *shape;
   return ret;
 }
 
 static clv_code add_inputs(const clv_model_inputs *inputs, clv_graph *g, int *ret_first,
                            clv_err *err) {
   for (size_t i = 0; i < inputs->n; i++)
-    CLV_TRY(clv_graph_add_input(g, inputs->list[i].name, inputs->list[i].dtype,
-                                &inputs->list[i].shape, i ? NULL : ret_first, err));
+    CLV_TRY(clv_graph_add_input(g, inputs->inputs[i].name, inputs->inputs[i].dtype,
+                                &inputs->inputs[i].shape, i ? NULL : ret_first, err));
   return CLV_OK;
 }
 
-clv_code clv_model_graph_of_inputs(const clv_session_config *config, const clv_model_inputs *inputs,
-                                   clv_graph **ret_whole, uint32_t *ret_first_layer,
-                                   uint32_t *ret_last_layer, clv_err *err) {
+clv_code clv_model_make_graph_of_inputs(const clv_session_config *config,
+                                        const clv_model_inputs *inputs, clv_graph **ret_whole,
+                                        uint32_t *ret_first_layer, uint32_t *ret_last_layer,
+                                        clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   int last = 0;
   CLV_TRY(clv_graph_new(&g, err));
@@ -177,18 +178,18 @@ clv_code clv_model_graph_of_inputs(const clv_session_config *config, const clv_m
   return CLV_OK;
 }
 
-clv_code clv_model_graph(const clv_session_config *config, const clv_shape *input_sample,
-                         clv_graph **ret_whole, uint32_t *ret_first_layer, uint32_t *ret_last_layer,
-                         clv_err *err) {
-  const clv_model_inputs inputs = clv_model_one_input(config, input_sample);
-  return clv_model_graph_of_inputs(config, &inputs, ret_whole, ret_first_layer, ret_last_layer,
-                                   err);
+clv_code clv_model_make_graph(const clv_session_config *config, const clv_shape *input_sample,
+                              clv_graph **ret_whole, uint32_t *ret_first_layer,
+                              uint32_t *ret_last_layer, clv_err *err) {
+  const clv_model_inputs inputs = clv_model_describe_input(config, input_sample);
+  return clv_model_make_graph_of_inputs(config, &inputs, ret_whole, ret_first_layer, ret_last_layer,
+                                        err);
 }
 
-clv_code clv_model_full_graph(const clv_session_config *config, const clv_shape *input_sample,
-                              clv_graph **ret, clv_err *err) {
+clv_code clv_model_make_full_graph(const clv_session_config *config, const clv_shape *input_sample,
+                                   clv_graph **ret, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
-  const clv_model_inputs inputs = clv_model_one_input(config, input_sample);
+  const clv_model_inputs inputs = clv_model_describe_input(config, input_sample);
   int last = 0;
   CLV_TRY(clv_graph_new(&g, err));
   CLV_TRY(add_inputs(&inputs, g, &last, err));
@@ -197,12 +198,13 @@ clv_code clv_model_full_graph(const clv_session_config *config, const clv_shape 
   return CLV_OK;
 }
 
-clv_code clv_model_first_stage_graph(const clv_session_config *config,
-                                     const clv_shape *input_sample, clv_graph **ret, clv_err *err) {
+clv_code clv_model_make_first_stage_graph(const clv_session_config *config,
+                                          const clv_shape *input_sample, clv_graph **ret,
+                                          clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *whole = NULL;
   uint32_t first, last;
-  CLV_TRY(clv_model_full_graph(config, input_sample, &whole, err));
-  CLV_TRY(clv_stage_range(config, whole, 0, &first, &last, err));
+  CLV_TRY(clv_model_make_full_graph(config, input_sample, &whole, err));
+  CLV_TRY(clv_stage_find_layers(config, whole, 0, &first, &last, err));
   if (first) CLV_TRY(clv_stage_check_single_output(config, whole, 0, first - 1, err));
   CLV_TRY(clv_stage_check_single_output(config, whole, 0, last, err));
   return clv_graph_slice(whole, first, last, ret, err);

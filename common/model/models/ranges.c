@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ranges of the stages in the model (clv_stage_ranges, clv_stage_find_range). An end of a range is
- * the number of a layer, the name of a layer, or the name of a block. A block contains all layers
- * whose names begin with its name and a dot ("layer3" is "layer3.0.conv1" to "layer3.5.relu"). The
- * graph of a model has first its inputs and then a node for each layer.
+ * Ranges of the stages in the model (clv_stages_find_layers, clv_range_find_layers). An end of a
+ * range is the number of a layer, the name of a layer, or the name of a block. A block contains all
+ * layers whose names begin with its name and a dot ("layer3" is "layer3.0.conv1" to
+ * "layer3.5.relu"). The graph of a model has first its inputs and then a node for each layer.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,17 +18,17 @@ uint32_t clv_model_n_inputs(const clv_graph *g) {
   return n;
 }
 
-static uint32_t n_layers(const clv_graph *g) {
+static uint32_t count_layers(const clv_graph *g) {
   return (uint32_t)g->n_nodes - clv_model_n_inputs(g);
 }
 
-static const char *without_prefix(const clv_graph *g, const char *name) {
-  size_t len = strlen(g->prefix);
-  return name + (strncmp(name, g->prefix, len) == 0 ? len : 0);
+static const char *name_without_prefix(const clv_graph *g, const char *name) {
+  size_t len = strlen(g->name_prefix);
+  return name + (strncmp(name, g->name_prefix, len) == 0 ? len : 0);
 }
 
 const char *clv_layer_name(const clv_graph *g, uint32_t layer) {
-  return without_prefix(g, g->nodes[layer + clv_model_n_inputs(g)].name);
+  return name_without_prefix(g, g->nodes[layer + clv_model_n_inputs(g)].name);
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
@@ -37,11 +37,11 @@ static bool is_in_block(const char *layer, const char *block, size_t len) {
   return strncmp(layer, block, len) == 0 && (layer[len] == '\0' || layer[len] == '.');
 }
 
-bool clv_find_layers(const clv_graph *g, const char *block, uint32_t *ret_first,
-                     uint32_t *ret_last) {
+bool clv_block_find_layers(const clv_graph *g, const char *block, uint32_t *ret_first,
+                           uint32_t *ret_last) {
   bool found = false;
-  block = without_prefix(g, block);
-  for (uint32_t i = 0; i < n_layers(g); i++) {
+  block = name_without_prefix(g, block);
+  for (uint32_t i = 0; i < count_layers(g); i++) {
     if (!is_in_block(clv_layer_name(g, i), block, strlen(block))) continue;
     if (!found) *ret_first = i;
     *ret_last = i;
@@ -65,7 +65,7 @@ static const char *boundary_block_name(const clv_graph *g, uint32_t layer, int s
                                        size_t size) {
   const char *name = clv_layer_name(g, layer);
   int64_t next = (int64_t)layer + step;
-  bool inner = next >= 0 && next < n_layers(g);
+  bool inner = next >= 0 && next < count_layers(g);
   size_t shared = inner ? common_block_len(g, layer, (uint32_t)next) : 0;
   /* the block's name continues behind the dot of the shared block */
   size_t len = shared ? shared + 1 : 0;
@@ -92,10 +92,10 @@ static clv_code suggest_name(const clv_graph *g, const char *name, char *ret, si
                              clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
   CLV_AUTO(clv_freep) char *texts = NULL;
-  size_t n = 0, most = (size_t)n_layers(g) * (CLV_NAME_MAX / 2);
+  size_t n = 0, most = (size_t)count_layers(g) * (CLV_NAME_MAX / 2);
   CLV_TRY(clv_alloc(most, sizeof *names, &names, err));
   CLV_TRY(clv_alloc(most, CLV_NAME_MAX, &texts, err));
-  for (uint32_t i = 0; i < n_layers(g); i++)
+  for (uint32_t i = 0; i < count_layers(g); i++)
     for (const char *full = clv_layer_name(g, i), *dot = full; dot; dot = strchr(dot + 1, '.')) {
       size_t len = strchr(dot + 1, '.') ? (size_t)(strchr(dot + 1, '.') - full) : strlen(full);
       if (i && is_in_block(clv_layer_name(g, i - 1), full, len)) continue;
@@ -114,10 +114,10 @@ static void list_top_blocks(const clv_graph *g, char *ret, size_t size) {
   size_t used = 0;
   uint32_t first, last = 0;
   ret[0] = '\0';
-  for (uint32_t i = 0; i < n_layers(g); i = last + 1) {
+  for (uint32_t i = 0; i < count_layers(g); i = last + 1) {
     snprintf(name, sizeof name, "%.*s", (int)strcspn(clv_layer_name(g, i), "."),
              clv_layer_name(g, i));
-    if (!clv_find_layers(g, name, &first, &last) || used + strlen(name) + 8 > size) {
+    if (!clv_block_find_layers(g, name, &first, &last) || used + strlen(name) + 8 > size) {
       snprintf(ret + used, size - used, ", ...");
       return;
     }
@@ -134,7 +134,7 @@ static void suggest_range_syntax(const clv_graph *g, const char *name, char *ret
   snprintf(begin, sizeof begin, "%.*s", (int)len, name);
   ret[0] = '\0';
   if (!len || !name[len] || !name[len + 1]) return;
-  if (begin[strspn(begin, "0123456789")] && !clv_find_layers(g, begin, &first, &last)) return;
+  if (begin[strspn(begin, "0123456789")] && !clv_block_find_layers(g, begin, &first, &last)) return;
   snprintf(ret, size, "; a range is written %s..%s", begin, name + len + 1);
 }
 
@@ -156,11 +156,11 @@ static clv_code fail_unknown_name(const clv_session_config *c, const clv_graph *
 /* Returns the nearest layer in direction `step` behind which the model can be cut: only one value
  * crosses there, and the cut is not inside the block that contains the refused cut; -1: there is
  * none. block: length of the name of that block. */
-static int64_t nearest_cut(const clv_graph *g, uint32_t layer, int step, size_t block) {
+static int64_t find_nearest_cut(const clv_graph *g, uint32_t layer, int step, size_t block) {
   int64_t at = (int64_t)layer + step;
   int unused[CLV_MAX_NODES];
-  for (; at >= 0 && at + 1 < n_layers(g); at += step)
-    if (clv_graph_crossing_nodes(g, (uint32_t)at, unused) == 1 &&
+  for (; at >= 0 && at + 1 < count_layers(g); at += step)
+    if (clv_graph_find_crossing_nodes(g, (uint32_t)at, unused) == 1 &&
         common_block_len(g, (uint32_t)at, (uint32_t)at + 1) < CLV_MAX(block, 1))
       return at;
   return -1;
@@ -171,7 +171,7 @@ static clv_code fail_no_cut(const clv_session_config *c, const clv_graph *g,
                             clv_err *err) {
   char where[96], before[CLV_NAME_MAX] = "", after[CLV_NAME_MAX] = "";
   size_t block = common_block_len(g, layer, layer + 1);
-  int64_t up = nearest_cut(g, layer, -1, block), down = nearest_cut(g, layer, 1, block);
+  int64_t up = find_nearest_cut(g, layer, -1, block), down = find_nearest_cut(g, layer, 1, block);
   snprintf(where, sizeof where, block ? "inside block '%.*s'" : "where branches are open%.*s",
            (int)block, block ? clv_layer_name(g, layer) : "");
   if (up >= 0) boundary_block_name(g, (uint32_t)up, 1, before, sizeof before);
@@ -191,7 +191,8 @@ static clv_code find_range_end(const clv_session_config *c, const clv_graph *g,
   uint32_t begin = 0, end = 0;
   *ret = number;
   if (!name[0]) return CLV_OK;
-  if (!clv_find_layers(g, name, &begin, &end)) return fail_unknown_name(c, g, s, pos, name, err);
+  if (!clv_block_find_layers(g, name, &begin, &end))
+    return fail_unknown_name(c, g, s, pos, name, err);
   *ret = last ? end : begin;
   return CLV_OK;
 }
@@ -208,19 +209,19 @@ static clv_code fail_out_of_range(const clv_session_config *c, const clv_graph *
       c, pos, err,
       "stage '%.64s': layers %" PRIu64 "..%" PRIu64 ": the model has layers 0..%" PRIu32
       "%s%s; up to its end it is %" PRIu64 "..%" PRIu32,
-      s->name, first, last, n_layers(g) - 1, named ? ", by name " : "", named ? top_blocks : "",
-      first < n_layers(g) ? first : UINT64_C(0), n_layers(g) - 1);
+      s->name, first, last, count_layers(g) - 1, named ? ", by name " : "", named ? top_blocks : "",
+      first < count_layers(g) ? first : UINT64_C(0), count_layers(g) - 1);
 }
 
-clv_code clv_stage_find_range(const clv_session_config *c, const clv_graph *g,
-                              const clv_stage_spec *s, clv_config_pos pos,
-                              const clv_layer_range *range, uint32_t *ret_first, uint32_t *ret_last,
-                              clv_err *err) {
+clv_code clv_range_find_layers(const clv_session_config *c, const clv_graph *g,
+                               const clv_stage_spec *s, clv_config_pos pos,
+                               const clv_layer_range *range, uint32_t *ret_first,
+                               uint32_t *ret_last, clv_err *err) {
   char begin[96], end[96];
   uint64_t first, last;
-  CLV_TRY(find_range_end(c, g, s, pos, range->first_name, range->first, false, &first, err));
-  CLV_TRY(find_range_end(c, g, s, pos, range->last_name, range->last, true, &last, err));
-  if (first >= n_layers(g) || last >= n_layers(g))
+  CLV_TRY(find_range_end(c, g, s, pos, range->first_layer_name, range->first, false, &first, err));
+  CLV_TRY(find_range_end(c, g, s, pos, range->last_layer_name, range->last, true, &last, err));
+  if (first >= count_layers(g) || last >= count_layers(g))
     return fail_out_of_range(c, g, s, pos, first, last, err);
   if (last < first)
     return clv_session_fail_at(c, pos, err, "stage '%s' ends before it begins: %s to %s", s->name,
@@ -231,20 +232,21 @@ clv_code clv_stage_find_range(const clv_session_config *c, const clv_graph *g,
   return CLV_OK;
 }
 
-clv_code clv_stage_range(const clv_session_config *c, const clv_graph *g, size_t stage,
-                         uint32_t *ret_first, uint32_t *ret_last, clv_err *err) {
+clv_code clv_stage_find_layers(const clv_session_config *c, const clv_graph *g, size_t stage,
+                               uint32_t *ret_first, uint32_t *ret_last, clv_err *err) {
   const clv_stage_spec *s = &c->stages[stage];
-  if (!s->range.given)
+  if (!s->range.is_given)
     return clv_session_fail_at(c, s->pos, err, "stage '%s' has no layers", s->name);
-  return clv_stage_find_range(c, g, s, s->layers_pos, &s->range, ret_first, ret_last, err);
+  return clv_range_find_layers(c, g, s, s->layers_pos, &s->range, ret_first, ret_last, err);
 }
 
 /* Checks that a stage begins where the one before it ended. */
-static clv_code check_next(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
-                           uint32_t first, uint32_t at, clv_err *err) {
+static clv_code check_follows_previous(const clv_session_config *c, const clv_graph *g,
+                                       const clv_stage_spec *s, uint32_t first, uint32_t at,
+                                       clv_err *err) {
   char begin[96], next[96];
   if (first == at) return CLV_OK;
-  if (at == n_layers(g))
+  if (at == count_layers(g))
     return clv_session_fail_at(c, s->layers_pos, err,
                                "stage '%s' comes behind the end of the model", s->name);
   return clv_session_fail_at(c, s->layers_pos, err, "stage '%s' starts with %s, but %s is next",
@@ -256,13 +258,13 @@ static clv_code check_next(const clv_session_config *c, const clv_graph *g, cons
 static clv_code check_cut(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
                           uint32_t last, clv_err *err) {
   clv_err why;
-  if (last + 1 == n_layers(g) || clv_graph_cut_check(g, last, &why) == CLV_OK) return CLV_OK;
+  if (last + 1 == count_layers(g) || clv_graph_check_cut(g, last, &why) == CLV_OK) return CLV_OK;
   return clv_session_fail_at(c, s->layers_pos, err, "stage '%.64s': behind it %s", s->name,
                              why.text);
 }
 
-clv_code clv_stage_cuts_check(const clv_session_config *c, const clv_graph *g, const uint32_t *last,
-                              clv_err *err) {
+clv_code clv_stages_check_cuts(const clv_session_config *c, const clv_graph *g,
+                               const uint32_t *last, clv_err *err) {
   for (size_t i = 0; i < c->n_stages; i++) CLV_TRY(check_cut(c, g, &c->stages[i], last[i], err));
   return CLV_OK;
 }
@@ -270,22 +272,23 @@ clv_code clv_stage_cuts_check(const clv_session_config *c, const clv_graph *g, c
 clv_code clv_stage_check_single_output(const clv_session_config *c, const clv_graph *g,
                                        size_t stage, uint32_t last, clv_err *err) {
   int crossing_nodes[CLV_MAX_NODES];
-  if (last + 1 < n_layers(g) && clv_graph_crossing_nodes(g, last, crossing_nodes) != 1)
+  if (last + 1 < count_layers(g) && clv_graph_find_crossing_nodes(g, last, crossing_nodes) != 1)
     return fail_no_cut(c, g, &c->stages[stage], last, crossing_nodes, err);
   return CLV_OK;
 }
 
-clv_code clv_stage_ranges(const clv_session_config *c, const clv_graph *g, uint32_t *ret_first,
-                          uint32_t *ret_last, clv_err *err) {
+clv_code clv_stages_find_layers(const clv_session_config *c, const clv_graph *g,
+                                uint32_t *ret_first, uint32_t *ret_last, clv_err *err) {
   char end[96], model_end[96];
   uint32_t at = 0;
   for (size_t i = 0; i < c->n_stages; i++) {
-    CLV_TRY(clv_stage_range(c, g, i, &ret_first[i], &ret_last[i], err));
-    CLV_TRY(check_next(c, g, &c->stages[i], ret_first[i], at, err));
+    CLV_TRY(clv_stage_find_layers(c, g, i, &ret_first[i], &ret_last[i], err));
+    CLV_TRY(check_follows_previous(c, g, &c->stages[i], ret_first[i], at, err));
     at = ret_last[i] + 1;
   }
-  if (at == n_layers(g)) return clv_stage_cuts_check(c, g, ret_last, err);
-  return clv_session_fail_at(c, c->model.pos, err, "the stages end with %s, the model with %s",
-                             describe_layer(g, at - 1, 1, end, sizeof end),
-                             describe_layer(g, n_layers(g) - 1, 1, model_end, sizeof model_end));
+  if (at == count_layers(g)) return clv_stages_check_cuts(c, g, ret_last, err);
+  return clv_session_fail_at(
+      c, c->model.pos, err, "the stages end with %s, the model with %s",
+      describe_layer(g, at - 1, 1, end, sizeof end),
+      describe_layer(g, count_layers(g) - 1, 1, model_end, sizeof model_end));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clv_arch_resnet: ResNet 18, 34 and 50 with the names, shapes and initial weights of
+ * clv_arch_add_resnet: ResNet 18, 34 and 50 with the names, shapes and initial weights of
  * torchvision.models.resnet (in a bottleneck the 3x3 convolution has the stride). Every op is a
  * layer with its own name, such as "layer2.0.conv1", which names its parameters. The RNG of their
  * initial values depends on the layer's number.
@@ -51,19 +51,21 @@ static node_name full_name(const char *prefix, const char *name) {
   return n;
 }
 
-static clv_code add_named(clv_arch_builder *b, clv_op op, node_name name,
-                          const clv_attr_value *values, int n, clv_err *err) {
-  return clv_arch_add_node(b, op, name.text, values, n, b->last, 1, err);
+static clv_code add_named_node(clv_arch_builder *b, clv_op op, node_name name,
+                               const clv_attr_value *values, int n, clv_err *err) {
+  return clv_arch_add_node(b, op, name.text, values, n, b->last_node, 1, err);
 }
 
 static clv_code add_conv_bn(clv_arch_builder *b, node_name conv, node_name bn, int64_t out,
                             int64_t kernel, int64_t stride, clv_err *err) {
-  clv_attr_value v[] = {
-      clv_arch_int_attr(CLV_ATTR_OUT, out),       clv_arch_int_attr(CLV_ATTR_KERNEL, kernel),
-      clv_arch_int_attr(CLV_ATTR_STRIDE, stride), clv_arch_int_attr(CLV_ATTR_PAD, kernel / 2),
-      clv_arch_int_attr(CLV_ATTR_BIAS, 0),        clv_arch_int_attr(CLV_ATTR_KAIMING_NORMAL, 1)};
-  CLV_TRY(add_named(b, CLV_OP_CONV2D, conv, v, CLV_COUNT(v), err));
-  return add_named(b, CLV_OP_BATCHNORM, bn, NULL, 0, err);
+  clv_attr_value v[] = {clv_arch_make_int_attr(CLV_ATTR_OUT, out),
+                        clv_arch_make_int_attr(CLV_ATTR_KERNEL, kernel),
+                        clv_arch_make_int_attr(CLV_ATTR_STRIDE, stride),
+                        clv_arch_make_int_attr(CLV_ATTR_PAD, kernel / 2),
+                        clv_arch_make_int_attr(CLV_ATTR_BIAS, 0),
+                        clv_arch_make_int_attr(CLV_ATTR_KAIMING_NORMAL, 1)};
+  CLV_TRY(add_named_node(b, CLV_OP_CONV2D, conv, v, CLV_COUNT(v), err));
+  return add_named_node(b, CLV_OP_BATCHNORM, bn, NULL, 0, err);
 }
 
 /* Adds the convolutions of a block: conv1, bn1, relu1, conv2 and so on. No relu follows the last
@@ -79,7 +81,7 @@ static clv_code add_branch(clv_arch_builder *b, const block_kind *kind, const ch
     CLV_TRY(add_conv_bn(b, full_name(prefix, conv), full_name(prefix, bn), c->expansion * width,
                         c->kernel, c->has_stride ? stride : 1, err));
     if (i + 1 < kind->n_convs)
-      CLV_TRY(add_named(b, CLV_OP_RELU, full_name(prefix, relu), NULL, 0, err));
+      CLV_TRY(add_named_node(b, CLV_OP_RELU, full_name(prefix, relu), NULL, 0, err));
   }
   return CLV_OK;
 }
@@ -89,35 +91,35 @@ static clv_code add_branch(clv_arch_builder *b, const block_kind *kind, const ch
 static clv_code add_block(clv_arch_builder *b, const block_kind *kind, const char *prefix,
                           int64_t width, int64_t stride, clv_err *err) {
   int64_t out = kind->convs[kind->n_convs - 1].expansion * width;
-  int join[2], x = *b->last;
+  int join[2], x = *b->last_node;
   CLV_TRY(add_branch(b, kind, prefix, width, stride, err));
-  join[0] = *b->last;
-  *b->last = x;
+  join[0] = *b->last_node;
+  *b->last_node = x;
   if (stride != 1 || b->g->nodes[x].shape.dim[1] != out)
     CLV_TRY(add_conv_bn(b, full_name(prefix, "downsample.0"), full_name(prefix, "downsample.1"),
                         out, 1, stride, err));
-  join[1] = *b->last;
+  join[1] = *b->last_node;
   CLV_TRY(clv_arch_add_node(b, CLV_OP_ADD, full_name(prefix, "add").text, NULL, 0, join, 2, err));
-  return add_named(b, CLV_OP_RELU, full_name(prefix, "relu"), NULL, 0, err);
+  return add_named_node(b, CLV_OP_RELU, full_name(prefix, "relu"), NULL, 0, err);
 }
 
 static clv_code add_stem(clv_arch_builder *b, clv_err *err) {
-  clv_attr_value pool[] = {clv_arch_int_attr(CLV_ATTR_KERNEL, 3),
-                           clv_arch_int_attr(CLV_ATTR_STRIDE, 2),
-                           clv_arch_int_attr(CLV_ATTR_PAD, 1)};
+  clv_attr_value pool[] = {clv_arch_make_int_attr(CLV_ATTR_KERNEL, 3),
+                           clv_arch_make_int_attr(CLV_ATTR_STRIDE, 2),
+                           clv_arch_make_int_attr(CLV_ATTR_PAD, 1)};
   CLV_TRY(add_conv_bn(b, full_name("", "conv1"), full_name("", "bn1"), FIRST_WIDTH, 7, 2, err));
-  CLV_TRY(add_named(b, CLV_OP_RELU, full_name("", "relu"), NULL, 0, err));
-  return add_named(b, CLV_OP_MAXPOOL, full_name("", "maxpool"), pool, CLV_COUNT(pool), err);
+  CLV_TRY(add_named_node(b, CLV_OP_RELU, full_name("", "relu"), NULL, 0, err));
+  return add_named_node(b, CLV_OP_MAXPOOL, full_name("", "maxpool"), pool, CLV_COUNT(pool), err);
 }
 
 static clv_code add_head(clv_arch_builder *b, int64_t classes, clv_err *err) {
-  clv_attr_value out = clv_arch_int_attr(CLV_ATTR_OUT, classes);
-  CLV_TRY(add_named(b, CLV_OP_GLOBALAVGPOOL, full_name("", "avgpool"), NULL, 0, err));
-  CLV_TRY(add_named(b, CLV_OP_FLATTEN, full_name("", "flatten"), NULL, 0, err));
-  return add_named(b, CLV_OP_LINEAR, full_name("", "fc"), &out, 1, err);
+  clv_attr_value out = clv_arch_make_int_attr(CLV_ATTR_OUT, classes);
+  CLV_TRY(add_named_node(b, CLV_OP_GLOBALAVGPOOL, full_name("", "avgpool"), NULL, 0, err));
+  CLV_TRY(add_named_node(b, CLV_OP_FLATTEN, full_name("", "flatten"), NULL, 0, err));
+  return add_named_node(b, CLV_OP_LINEAR, full_name("", "fc"), &out, 1, err);
 }
 
-clv_code clv_arch_resnet(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) {
+clv_code clv_arch_add_resnet(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) {
   static const resnet kinds[] = {
       [CLV_ARCH_RESNET18] = {.kind = &basic, .blocks_per_stage = {2, 2, 2, 2}},
       [CLV_ARCH_RESNET34] = {.kind = &basic, .blocks_per_stage = {3, 4, 6, 3}},
@@ -132,5 +134,5 @@ clv_code clv_arch_resnet(const clv_arch_args *a, clv_arch_builder *b, clv_err *e
       CLV_TRY(
           add_block(b, r->kind, prefix, (int64_t)FIRST_WIDTH << s, s > 0 && i == 0 ? 2 : 1, err));
     }
-  return add_head(b, a->classes, err);
+  return add_head(b, a->n_classes, err);
 }

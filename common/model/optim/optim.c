@@ -13,7 +13,7 @@ struct clv_optim {
   clv_optim_config groups[CLV_OPTIM_MAX_GROUPS];
   size_t n_groups;
   const clv_backend *backend;
-  clv_extent *extents;                    /* the spans, ordered by group */
+  clv_extent *group_extents;              /* the spans of the parameter block, ordered by group */
   size_t n_extents[CLV_OPTIM_MAX_GROUPS]; /* number of spans of each group */
   uint32_t moment_mask;                   /* bit k: at least one group has moment k of the kind */
   float *moment_blocks[CLV_OPTIM_MAX_MOMENTS]; /* in the backend's memory; NULL: no group has it */
@@ -36,12 +36,12 @@ static clv_code check_groups(const clv_optim_config *groups, size_t n, clv_err *
   return CLV_OK;
 }
 
-static clv_code check_span(const clv_optim_span *span, size_t n_groups, size_t block_bytes,
-                           clv_err *err) {
+static clv_code check_span_in_block(const clv_optim_span *span, size_t n_groups, size_t block_bytes,
+                                    clv_err *err) {
   size_t bytes, end;
-  if (span->group >= n_groups)
+  if (span->group_index >= n_groups)
     return clv_fail(err, CLV_INVALID, "optimizer span is in group %zu, but there are %zu groups",
-                    span->group, n_groups);
+                    span->group_index, n_groups);
   if (span->offset % sizeof(float) == 0 && clv_mul_size(span->n, sizeof(float), &bytes) &&
       clv_add_size(span->offset, bytes, &end) && end <= block_bytes)
     return CLV_OK;
@@ -55,18 +55,19 @@ static clv_code check_span(const clv_optim_span *span, size_t n_groups, size_t b
  */
 
 static void sort_spans(clv_optim *o, const clv_optim_span *spans, size_t n_spans) {
-  clv_extent *next = o->extents;
+  clv_extent *next = o->group_extents;
   for (size_t g = 0; g < o->n_groups; g++) {
     clv_extent *first = next;
     for (size_t i = 0; i < n_spans; i++)
-      if (spans[i].group == g) *next++ = (clv_extent){spans[i].offset / sizeof(float), spans[i].n};
+      if (spans[i].group_index == g)
+        *next++ = (clv_extent){spans[i].offset / sizeof(float), spans[i].n};
     o->n_extents[g] = (size_t)(next - first);
   }
 }
 
 static clv_code alloc_memory(clv_optim *o, size_t block_bytes, const clv_optim_span *spans,
                              size_t n_spans, clv_err *err) {
-  CLV_TRY(clv_alloc(n_spans, sizeof *o->extents, &o->extents, err));
+  CLV_TRY(clv_alloc(n_spans, sizeof *o->group_extents, &o->group_extents, err));
   sort_spans(o, spans, n_spans);
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
     if (!(o->moment_mask >> i & 1)) continue;
@@ -79,7 +80,7 @@ static clv_code alloc_memory(clv_optim *o, size_t block_bytes, const clv_optim_s
 /* For adagrad, sets the sums of squares to initial_accumulator_value. */
 static clv_code init_adagrad_sums(clv_optim *o, size_t block_bytes, clv_err *err) {
   CLV_AUTO(clv_freep) float *sums = NULL;
-  const clv_extent *r = o->extents;
+  const clv_extent *r = o->group_extents;
   if (o->groups[0].kind != CLV_OPTIM_ADAGRAD) return CLV_OK;
   CLV_TRY(clv_alloc(block_bytes, 1, &sums, err));
   for (size_t g = 0; g < o->n_groups; g++)
@@ -94,7 +95,8 @@ clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t b
                        clv_optim **ret, clv_err *err) {
   CLV_AUTO(clv_optim_freep) clv_optim *o = NULL;
   CLV_TRY(check_groups(groups, n_groups, err));
-  for (size_t i = 0; i < n_spans; i++) CLV_TRY(check_span(&spans[i], n_groups, block_bytes, err));
+  for (size_t i = 0; i < n_spans; i++)
+    CLV_TRY(check_span_in_block(&spans[i], n_groups, block_bytes, err));
   CLV_TRY(clv_alloc(1, sizeof *o, &o, err));
   memcpy(o->groups, groups, n_groups * sizeof *groups);
   o->n_groups = n_groups;
@@ -111,7 +113,7 @@ clv_optim *clv_optim_free(clv_optim *o) {
   if (!o) return NULL;
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++)
     clv_backend_free_memory(o->backend, o->moment_blocks[i]);
-  free(o->extents);
+  free(o->group_extents);
   free(o);
   return NULL;
 }
@@ -123,7 +125,7 @@ void clv_optim_freep(clv_optim **o) { *o = clv_optim_free(*o); }
 
 void clv_optim_step(clv_optim *o, float *params, const float *grads, const double *lr,
                     double grad_scale) {
-  const clv_extent *runs = o->extents;
+  const clv_extent *runs = o->group_extents;
   o->steps_taken++;
   for (size_t g = 0; g < o->n_groups; runs += o->n_extents[g++]) {
     uint32_t has = clv_optim_moments_of(&o->groups[g]);
@@ -144,19 +146,19 @@ size_t clv_optim_n_groups(const clv_optim *o) { return o->n_groups; }
 int clv_optim_n_moments(const clv_optim *o) { return clv_optim_count_moments(o->moment_mask); }
 
 /* Returns the index in the kind's row of moment i of this optimiser; -1: it has no moment i. */
-static int index_in_row(const clv_optim *o, int i) {
+static int moment_index_in_row(const clv_optim *o, int i) {
   for (int k = 0; k < CLV_OPTIM_MAX_MOMENTS && i >= 0; k++)
     if ((o->moment_mask >> k & 1) && i-- == 0) return k;
   return -1;
 }
 
 const char *clv_optim_moment_name(const clv_optim *o, int i) {
-  int k = index_in_row(o, i);
+  int k = moment_index_in_row(o, i);
   return k < 0 ? NULL : clv_optimizer_row_of(o->groups[0].kind)->moments[k].name;
 }
 
 float *clv_optim_moment(clv_optim *o, int i) {
-  int k = index_in_row(o, i);
+  int k = moment_index_in_row(o, i);
   return k < 0 ? NULL : o->moment_blocks[k];
 }
 

@@ -40,9 +40,9 @@ extern "C" {
 
 /* Consecutive f32 values of the parameter block. */
 typedef struct clv_optim_span {
-  size_t offset; /* offset in the block in bytes, a multiple of 4 */
-  size_t n;      /* number of values */
-  size_t group;  /* index of the span's group */
+  size_t offset;      /* offset in the block in bytes, a multiple of 4 */
+  size_t n;           /* number of values */
+  size_t group_index; /* index of the span's group */
 } clv_optim_span;
 
 typedef struct clv_optim clv_optim;
@@ -95,14 +95,14 @@ typedef struct clv_lr_schedule {
   uint64_t step_size;    /* for STEP: steps between two reductions; 0: no reduction */
   /* T, for COSINE and LINEAR: steps until the rate is 0, with the warm-up; 0: constant rate */
   uint64_t total_steps;
-  double gamma;   /* for STEP: factor of each reduction */
-  bool from_zero; /* the warm-up starts at 0, not at 1/W */
+  double gamma;        /* for STEP: factor of each reduction */
+  bool starts_at_zero; /* the warm-up starts at 0, not at 1/W */
 } clv_lr_schedule;
 
 /* Returns the rate of step t = 0, 1, ... For t < W: base (t + 1) / W, which is torch's
- * LinearLR(start_factor = 1/W, total_iters = W - 1); with from_zero base t / W, as Hugging Face's
- * get_linear_schedule_with_warmup (transformers/optimization.py; its cosine as well). From then on,
- * with s = t - W and S = T - W:
+ * LinearLR(start_factor = 1/W, total_iters = W - 1); with starts_at_zero base t / W, as Hugging
+ * Face's get_linear_schedule_with_warmup (transformers/optimization.py; its cosine as well). From
+ * then on, with s = t - W and S = T - W:
  *   constant  base
  *   step      base gamma^floor(s / step_size)                       (StepLR)
  *   cosine    base (1 + cos(pi min(s, S) / S)) / 2                  (CosineAnnealingLR, eta_min 0,

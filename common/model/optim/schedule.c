@@ -38,7 +38,7 @@ double clv_lr_at(const clv_lr_schedule *schedule, double base_lr, uint64_t step)
       [CLV_LR_CURVE_LINEAR] = curve_linear,
   };
   uint64_t warmup = schedule->warmup_steps;
-  if (step < warmup && schedule->from_zero) return base_lr * ((double)step / (double)warmup);
+  if (step < warmup && schedule->starts_at_zero) return base_lr * ((double)step / (double)warmup);
   if (step < warmup) return base_lr * ((double)step + 1) / (double)warmup;
   uint64_t total = schedule->total_steps > warmup ? schedule->total_steps - warmup : 0;
   return base_lr * curves[schedule->curve](schedule, (double)(step - warmup), (double)total);

@@ -15,29 +15,31 @@
 enum { BOUNDS = 300000, WORK = 24000000, WINDOW_TRIES = 12 };
 
 typedef struct way {
-  double bound;
-  uint32_t cuts, choice; /* cuts: index into search.cuts; choice: index into micros */
+  double lower_bound_seconds;
+  /* cuts_index: index into search.cut_layers; micros_choice: index into micro_batch_counts of
+   * clv_sched_cuts */
+  uint32_t cuts_index, micros_choice;
 } way;
 
 typedef struct search {
   const clv_sched_cuts *c;
   uint32_t n; /* number of cuts in each way to cut */
-  uint32_t *places, n_places;
+  uint32_t *cut_places, n_cut_places;
   /* Range of layers for each cut, narrowed so that the other cuts have room. */
-  uint32_t least[CLV_SCHED_STAGES], most[CLV_SCHED_STAGES];
-  uint16_t *cuts; /* [n_cuts][n] layers behind which each way cuts */
-  uint32_t n_cuts, max_cuts;
+  uint32_t min_cut_layer[CLV_SCHED_STAGES], max_cut_layer[CLV_SCHED_STAGES];
+  uint16_t *cut_layers; /* [n_ways][n] layers behind which each way cuts */
+  uint32_t n_ways, max_ways;
   way *ways;
-  clv_sched_split *best_splits; /* [max_best] best ways found so far, fastest first */
-  uint32_t max_best, n_best;
+  clv_sched_split *best_splits; /* [max_best_splits] best ways found so far, fastest first */
+  uint32_t max_best_splits, n_best_splits;
   uint64_t work_done;
   clv_sched_costs costs;
-  clv_sched_search report;
+  clv_sched_search counts;
 } search;
 
-static void search_done(search *s) {
-  free(s->places);
-  free(s->cuts);
+static void search_clear(search *s) {
+  free(s->cut_places);
+  free(s->cut_layers);
   free(s->ways);
 }
 
@@ -45,24 +47,26 @@ static void search_done(search *s) {
 
 static uint32_t find_first_backward(const clv_sched_cuts *c, const uint32_t *last) {
   uint32_t s = 0, n = c->shape.n_stages - 1;
-  if (c->first_learning >= c->n_layers) return n;
-  while (s < n && last[s] < c->first_learning) s++;
+  if (c->first_trained_layer >= c->n_layers) return n;
+  while (s < n && last[s] < c->first_trained_layer) s++;
   return s;
 }
 
 static double transfer_seconds(const clv_sched_shape *shape, const clv_sched_costs *c,
                                uint32_t edge, bool back) {
   if (!is_cross_rank_edge(shape, edge)) return 0;
-  return c->latency[edge] + (back ? c->serialise_b : c->serialise_f)[edge];
+  return c->latency_seconds[edge] +
+         (back ? c->serialise_backward_seconds : c->serialise_forward_seconds)[edge];
 }
 
 /* Lower bounds of times for each stage, in seconds. */
 typedef struct stage_bounds {
-  double head[CLV_SCHED_STAGES]; /* time until the first micro-batch arrives at the stage */
+  /* time until the first micro-batch arrives at the stage */
+  double arrival_bound[CLV_SCHED_STAGES];
   /* time from the end of the stage's forward to the end of that micro-batch's last gradient */
-  double rest[CLV_SCHED_STAGES];
+  double after_forward_bound[CLV_SCHED_STAGES];
   /* time from the end of the stage's last backward to the end of the round */
-  double tail[CLV_SCHED_STAGES];
+  double after_backward_bound[CLV_SCHED_STAGES];
 } stage_bounds;
 
 /* Computes the bounds of all stages. apart: a stage sends the input gradient before it computes
@@ -74,18 +78,22 @@ static void find_stage_bounds(const clv_sched_shape *shape, const clv_sched_cost
   for (uint32_t s = 0; s < n; s++) {
     double down = s ? transfer_seconds(shape, c, s - 1, true) + back : 0;
     bool more = s && is_trained_stage(shape, s - 1);
-    w->head[s] =
-        s ? w->head[s - 1] + c->forward[s - 1] + transfer_seconds(shape, c, s - 1, false) : 0;
-    w->tail[s] = more ? fmax(down - (apart ? c->weight[s] : 0), 0) : 0;
-    if (is_trained_stage(shape, s)) back = c->input[s] + c->weight[s] + w->tail[s];
+    w->arrival_bound[s] = s ? w->arrival_bound[s - 1] + c->forward_seconds[s - 1] +
+                                  transfer_seconds(shape, c, s - 1, false)
+                            : 0;
+    w->after_backward_bound[s] = more ? fmax(down - (apart ? c->weight_grad_seconds[s] : 0), 0) : 0;
+    if (is_trained_stage(shape, s))
+      back = c->input_grad_seconds[s] + c->weight_grad_seconds[s] + w->after_backward_bound[s];
   }
-  w->rest[n - 1] = is_trained_stage(shape, n - 1) ? back : 0;
+  w->after_forward_bound[n - 1] = is_trained_stage(shape, n - 1) ? back : 0;
   for (uint32_t s = n - 1; s-- > 0;)
-    w->rest[s] = transfer_seconds(shape, c, s, false) + c->forward[s + 1] + w->rest[s + 1];
+    w->after_forward_bound[s] = transfer_seconds(shape, c, s, false) + c->forward_seconds[s + 1] +
+                                w->after_forward_bound[s + 1];
 }
 
 static double stage_seconds(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t s) {
-  return c->forward[s] + (is_trained_stage(shape, s) ? c->input[s] + c->weight[s] : 0);
+  return c->forward_seconds[s] +
+         (is_trained_stage(shape, s) ? c->input_grad_seconds[s] + c->weight_grad_seconds[s] : 0);
 }
 
 /* Returns a lower bound of the time of a synchronous step, for any order of instructions. It
@@ -94,29 +102,33 @@ static double stage_seconds(const clv_sched_shape *shape, const clv_sched_costs 
 static double lower_bound(const clv_sched_shape *shape, const clv_sched_costs *c, bool split) {
   double busy[CLV_SCHED_RANKS] = {0}, before[CLV_SCHED_RANKS], after[CLV_SCHED_RANKS];
   stage_bounds w;
-  find_stage_bounds(shape, c, split || c->input_first, &w);
-  double m = shape->n_micro, bound = c->forward[0] + w.rest[0];
+  find_stage_bounds(shape, c, split || c->sends_input_gradient_first, &w);
+  double m = shape->n_micro_batches, bound = c->forward_seconds[0] + w.after_forward_bound[0];
   for (uint32_t r = 0; r < shape->n_ranks; r++) before[r] = after[r] = INFINITY;
   for (uint32_t s = 0; s < shape->n_stages; s++) {
-    uint32_t r = shape->rank[s];
+    uint32_t r = shape->stage_rank[s];
     busy[r] += stage_seconds(shape, c, s);
-    before[r] = fmin(before[r], w.head[s]);
-    after[r] = fmin(after[r], split ? 0 : w.tail[s]);
+    before[r] = fmin(before[r], w.arrival_bound[s]);
+    after[r] = fmin(after[r], split ? 0 : w.after_backward_bound[s]);
     if (!is_cross_rank_edge(shape, s)) continue;
-    double down = m - 1, f = down * c->serialise_f[s], b = down * c->serialise_b[s];
-    bound = fmax(bound, w.head[s] + c->forward[s] + f + w.rest[s]);
-    if (is_trained_stage(shape, s)) bound = fmax(bound, w.head[s] + c->forward[s] + b + w.rest[s]);
+    double down = m - 1, f = down * c->serialise_forward_seconds[s],
+           b = down * c->serialise_backward_seconds[s];
+    bound = fmax(bound, w.arrival_bound[s] + c->forward_seconds[s] + f + w.after_forward_bound[s]);
+    if (is_trained_stage(shape, s))
+      bound =
+          fmax(bound, w.arrival_bound[s] + c->forward_seconds[s] + b + w.after_forward_bound[s]);
   }
   for (uint32_t r = 0; r < shape->n_ranks; r++)
     if (busy[r] > 0) bound = fmax(bound, before[r] + m * busy[r] + after[r]);
   return bound;
 }
 
-static clv_sched_shape make_shape(const clv_sched_cuts *c, const uint32_t *last, uint32_t n_micro) {
+static clv_sched_shape shape_of_cuts(const clv_sched_cuts *c, const uint32_t *last,
+                                     uint32_t n_micro) {
   clv_sched_shape shape = c->shape;
-  shape.n_micro = n_micro;
+  shape.n_micro_batches = n_micro;
   shape.n_accumulate = 0;
-  shape.first_backward = find_first_backward(c, last);
+  shape.first_backward_stage = find_first_backward(c, last);
   return shape;
 }
 
@@ -124,24 +136,24 @@ static clv_code simulate_split(const clv_sched_cuts *c, clv_sched_costs *costs,
                                clv_sched_split *split, clv_err *err) {
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
   clv_sched_run run;
-  split->n_micro = c->micros[split->choice];
+  split->n_micro_batches = c->micro_batch_counts[split->micros_choice];
   clv_sched_options o = {.kind = c->kind,
-                         .shape = make_shape(c, split->last, split->n_micro),
+                         .shape = shape_of_cuts(c, split->last_layers, split->n_micro_batches),
                          .window = c->window,
                          .costs = costs};
-  c->costs(c->user, split->last, split->choice, costs);
-  if (c->computes_window) CLV_TRY(clv_sched_window(&o.shape, costs, &o.window, err));
-  o.window = CLV_MIN(o.window, o.shape.n_micro);
+  c->compute_costs(c->user, split->last_layers, split->micros_choice, costs);
+  if (c->computes_window) CLV_TRY(clv_sched_find_window(&o.shape, costs, &o.window, err));
+  o.window = CLV_MIN(o.window, o.shape.n_micro_batches);
   CLV_TRY(clv_sched_make(&o, &s, err));
   CLV_TRY(clv_sched_simulate(s, costs, false, &run, err));
   split->window = o.window;
   split->seconds = run.seconds;
   split->bubble = run.bubble;
-  clv_sched_run_done(&run, s);
+  clv_sched_run_clear(&run, s);
   return CLV_OK;
 }
 
-clv_code clv_sched_split_evaluate(const clv_sched_cuts *c, clv_sched_split *split, clv_err *err) {
+clv_code clv_sched_simulate_split(const clv_sched_cuts *c, clv_sched_split *split, clv_err *err) {
   CLV_AUTO(clv_freep) clv_sched_costs *costs = NULL;
   CLV_TRY(clv_alloc(1, sizeof *costs, &costs, err));
   return simulate_split(c, costs, split, err);
@@ -150,45 +162,46 @@ clv_code clv_sched_split_evaluate(const clv_sched_cuts *c, clv_sched_split *spli
 /* ---- the best ones --------------------------------------------------------------------------- */
 
 static bool has_same_cuts(const search *s, const clv_sched_split *a, const clv_sched_split *b) {
-  return memcmp(a->last, b->last, s->n * sizeof *a->last) == 0;
+  return memcmp(a->last_layers, b->last_layers, s->n * sizeof *a->last_layers) == 0;
 }
 
-static void insert_best(search *s, uint32_t at, const clv_sched_split *split) {
+static void insert_best_split(search *s, uint32_t at, const clv_sched_split *split) {
   for (; at > 0 && s->best_splits[at - 1].seconds > split->seconds; at--)
     s->best_splits[at] = s->best_splits[at - 1];
   s->best_splits[at] = *split;
 }
 
 /* Adds a split to the best splits, unless the same cuts are among them with a shorter time. */
-static void add_best(search *s, const clv_sched_split *split) {
-  for (uint32_t i = 0; i < s->n_best; i++) {
+static void add_best_split(search *s, const clv_sched_split *split) {
+  for (uint32_t i = 0; i < s->n_best_splits; i++) {
     if (!has_same_cuts(s, &s->best_splits[i], split)) continue;
-    if (split->seconds < s->best_splits[i].seconds) insert_best(s, i, split);
+    if (split->seconds < s->best_splits[i].seconds) insert_best_split(s, i, split);
     return;
   }
-  if (s->n_best < s->max_best)
-    insert_best(s, s->n_best++, split);
-  else if (split->seconds < s->best_splits[s->max_best - 1].seconds)
-    insert_best(s, s->max_best - 1, split);
+  if (s->n_best_splits < s->max_best_splits)
+    insert_best_split(s, s->n_best_splits++, split);
+  else if (split->seconds < s->best_splits[s->max_best_splits - 1].seconds)
+    insert_best_split(s, s->max_best_splits - 1, split);
 }
 
 /* Returns the time below which a split enters the best splits. */
 static double seconds_to_beat(const search *s) {
-  return s->n_best < s->max_best ? INFINITY : s->best_splits[s->max_best - 1].seconds;
+  return s->n_best_splits < s->max_best_splits ? INFINITY
+                                               : s->best_splits[s->max_best_splits - 1].seconds;
 }
 
 static clv_code count_and_simulate(search *s, clv_sched_split *split, clv_err *err) {
-  uint64_t micro = s->c->micros[split->choice];
+  uint64_t micro = s->c->micro_batch_counts[split->micros_choice];
   s->work_done += micro * s->c->shape.n_stages * s->c->shape.n_stages *
                   (s->c->computes_window ? WINDOW_TRIES : 1);
-  s->report.n_simulated++;
+  s->counts.n_simulated++;
   return simulate_split(s->c, &s->costs, split, err);
 }
 
 /* ---- all ways to cut ------------------------------------------------------------------------- */
 
 static bool is_allowed_place(const search *s, uint32_t cut, uint32_t place) {
-  return place >= s->least[cut] && place <= s->most[cut];
+  return place >= s->min_cut_layer[cut] && place <= s->max_cut_layer[cut];
 }
 
 /* Counts the ways to cut the chain at the given places. The number may exceed 2^64, so it is a
@@ -215,54 +228,57 @@ static clv_code count_ways(const search *s, const uint32_t *places, uint32_t n, 
 
 static void enumerate_cuts(search *s, uint32_t cut, uint32_t from, uint16_t *partial_cuts) {
   if (cut == s->n) {
-    if (s->n_cuts < s->max_cuts)
-      memcpy(s->cuts + (size_t)s->n_cuts++ * s->n, partial_cuts, s->n * sizeof *partial_cuts);
+    if (s->n_ways < s->max_ways)
+      memcpy(s->cut_layers + (size_t)s->n_ways++ * s->n, partial_cuts, s->n * sizeof *partial_cuts);
     return;
   }
-  for (uint32_t i = from; i + (s->n - cut) <= s->n_places; i++) {
-    if (!is_allowed_place(s, cut, s->places[i])) continue;
-    partial_cuts[cut] = (uint16_t)s->places[i];
+  for (uint32_t i = from; i + (s->n - cut) <= s->n_cut_places; i++) {
+    if (!is_allowed_place(s, cut, s->cut_places[i])) continue;
+    partial_cuts[cut] = (uint16_t)s->cut_places[i];
     enumerate_cuts(s, cut + 1, i + 1, partial_cuts);
   }
 }
 
 static void get_last_layers(const search *s, uint32_t cuts, uint32_t *last) {
-  for (uint32_t i = 0; i < s->n; i++) last[i] = s->cuts[(size_t)cuts * s->n + i];
+  for (uint32_t i = 0; i < s->n; i++) last[i] = s->cut_layers[(size_t)cuts * s->n + i];
   last[s->n] = s->c->n_layers - 1;
 }
 
-static double bound_of_cut(search *s, const uint32_t *last, uint32_t choice) {
-  clv_sched_shape shape = make_shape(s->c, last, s->c->micros[choice]);
-  s->c->costs(s->c->user, last, choice, &s->costs);
+static double bound_of_way(search *s, const uint32_t *last, uint32_t choice) {
+  clv_sched_shape shape = shape_of_cuts(s->c, last, s->c->micro_batch_counts[choice]);
+  s->c->compute_costs(s->c->user, last, choice, &s->costs);
   return lower_bound(&shape, &s->costs, s->c->kind == CLV_SCHED_ZB_H1);
 }
 
-static int compare_bounds(const void *a, const void *b) {
+static int compare_lower_bounds(const void *a, const void *b) {
   const way *x = a, *y = b;
-  if (x->bound != y->bound) return x->bound < y->bound ? -1 : 1;
-  if (x->cuts != y->cuts) return x->cuts < y->cuts ? -1 : 1;
-  return x->choice < y->choice ? -1 : x->choice > y->choice;
+  if (x->lower_bound_seconds != y->lower_bound_seconds)
+    return x->lower_bound_seconds < y->lower_bound_seconds ? -1 : 1;
+  if (x->cuts_index != y->cuts_index) return x->cuts_index < y->cuts_index ? -1 : 1;
+  return x->micros_choice < y->micros_choice ? -1 : x->micros_choice > y->micros_choice;
 }
 
-static clv_code try_all(search *s, clv_err *err) {
-  size_t n = 0, all = (size_t)s->n_cuts * s->c->n_micros;
+static clv_code simulate_all_ways(search *s, clv_err *err) {
+  size_t n = 0, all = (size_t)s->n_ways * s->c->n_micro_batch_counts;
   clv_sched_split split;
   CLV_TRY(clv_alloc(all, sizeof *s->ways, &s->ways, err));
-  for (uint32_t i = 0; i < s->n_cuts; i++)
-    for (uint32_t k = 0; k < s->c->n_micros; k++, n++) {
-      get_last_layers(s, i, split.last);
-      s->ways[n] = (way){.bound = bound_of_cut(s, split.last, k), .cuts = i, .choice = k};
+  for (uint32_t i = 0; i < s->n_ways; i++)
+    for (uint32_t k = 0; k < s->c->n_micro_batch_counts; k++, n++) {
+      get_last_layers(s, i, split.last_layers);
+      s->ways[n] = (way){.lower_bound_seconds = bound_of_way(s, split.last_layers, k),
+                         .cuts_index = i,
+                         .micros_choice = k};
     }
-  qsort(s->ways, all, sizeof *s->ways, compare_bounds);
-  for (n = 0; n < all && s->ways[n].bound < seconds_to_beat(s); n++) {
+  qsort(s->ways, all, sizeof *s->ways, compare_lower_bounds);
+  for (n = 0; n < all && s->ways[n].lower_bound_seconds < seconds_to_beat(s); n++) {
     if (s->work_done > WORK) {
-      s->report.is_optimal = false;
+      s->counts.is_optimal = false;
       return CLV_OK;
     }
-    get_last_layers(s, s->ways[n].cuts, split.last);
-    split.choice = s->ways[n].choice;
+    get_last_layers(s, s->ways[n].cuts_index, split.last_layers);
+    split.micros_choice = s->ways[n].micros_choice;
     CLV_TRY(count_and_simulate(s, &split, err));
-    add_best(s, &split);
+    add_best_split(s, &split);
   }
   return CLV_OK;
 }
@@ -274,52 +290,57 @@ static clv_code try_all(search *s, clv_err *err) {
 static uint32_t choose_spaced_places(const search *s, uint32_t n, uint32_t *ret) {
   const clv_sched_cuts *c = s->c;
   uint32_t count = 0;
-  for (uint32_t i = 0; i < c->n_places; i++) {
-    bool even = (uint64_t)(i + 1) * n / c->n_places > (uint64_t)i * n / c->n_places, fixed = false;
+  for (uint32_t i = 0; i < c->n_cut_places; i++) {
+    bool even = (uint64_t)(i + 1) * n / c->n_cut_places > (uint64_t)i * n / c->n_cut_places,
+         fixed = false;
     for (uint32_t cut = 0; cut < s->n; cut++)
-      fixed |= s->least[cut] == c->places[i] || s->most[cut] == c->places[i];
-    if (even || fixed) ret[count++] = c->places[i];
+      fixed |=
+          s->min_cut_layer[cut] == c->cut_places[i] || s->max_cut_layer[cut] == c->cut_places[i];
+    if (even || fixed) ret[count++] = c->cut_places[i];
   }
   return count;
 }
 
 /* Narrows the range of each cut, so that the cuts before and behind it have room. */
-static void set_limits(search *s) {
+static void narrow_cut_ranges(search *s) {
   for (uint32_t i = 0; i < s->n; i++)
-    s->least[i] = CLV_MAX(s->c->least[i], i ? s->least[i - 1] + 1 : 0);
+    s->min_cut_layer[i] = CLV_MAX(s->c->min_cut_layers[i], i ? s->min_cut_layer[i - 1] + 1 : 0);
   for (uint32_t i = s->n; i-- > 0;) {
-    s->most[i] = s->c->most[i];
-    if (i + 1 < s->n) s->most[i] = CLV_MIN(s->most[i], CLV_MAX(s->most[i + 1], 1u) - 1);
+    s->max_cut_layer[i] = s->c->max_cut_layers[i];
+    if (i + 1 < s->n)
+      s->max_cut_layer[i] = CLV_MIN(s->max_cut_layer[i], CLV_MAX(s->max_cut_layer[i + 1], 1u) - 1);
   }
 }
 
 static clv_code choose_places(search *s, clv_err *err) {
   const clv_sched_cuts *c = s->c;
-  double ways, most = (double)BOUNDS / c->n_micros;
-  CLV_TRY(clv_alloc((size_t)c->n_places + 1, sizeof *s->places, &s->places, err));
-  CLV_TRY(count_ways(s, c->places, c->n_places, &ways, err));
+  double ways, most = (double)BOUNDS / c->n_micro_batch_counts;
+  CLV_TRY(clv_alloc((size_t)c->n_cut_places + 1, sizeof *s->cut_places, &s->cut_places, err));
+  CLV_TRY(count_ways(s, c->cut_places, c->n_cut_places, &ways, err));
   if (ways < 1)
     return clv_fail(err, CLV_NOT_FOUND, "%u layers with %u places to cut make no %u stages",
-                    c->n_layers, c->n_places, s->n + 1);
-  s->report.n_possible = (uint64_t)fmin(ways * c->n_micros, 1e18);
-  s->report.is_optimal = ways <= most;
-  for (uint32_t n = c->n_places;; n = n * 9 / 10) {
-    s->n_places = choose_spaced_places(s, n, s->places);
-    CLV_TRY(count_ways(s, s->places, s->n_places, &ways, err));
+                    c->n_layers, c->n_cut_places, s->n + 1);
+  s->counts.n_possible = (uint64_t)fmin(ways * c->n_micro_batch_counts, 1e18);
+  s->counts.is_optimal = ways <= most;
+  for (uint32_t n = c->n_cut_places;; n = n * 9 / 10) {
+    s->n_cut_places = choose_spaced_places(s, n, s->cut_places);
+    CLV_TRY(count_ways(s, s->cut_places, s->n_cut_places, &ways, err));
     if (ways <= most || n <= s->n) break;
   }
-  s->max_cuts = (uint32_t)fmin(ways, most);
-  return clv_alloc((size_t)s->max_cuts * s->n + 1, sizeof *s->cuts, &s->cuts, err);
+  s->max_ways = (uint32_t)fmin(ways, most);
+  return clv_alloc((size_t)s->max_ways * s->n + 1, sizeof *s->cut_layers, &s->cut_layers, err);
 }
 
 /* Simulates the split `from` with cut `cut` at `place` (cut n: no change) and another number of
  * micro-batches. Stores it in *best if it is faster than *best. */
-static clv_code try_change(search *s, const clv_sched_split *from, uint32_t cut, uint32_t place,
-                           uint32_t choice, clv_sched_split *best, clv_err *err) {
+static clv_code simulate_change(search *s, const clv_sched_split *from, uint32_t cut,
+                                uint32_t place, uint32_t choice, clv_sched_split *best,
+                                clv_err *err) {
   clv_sched_split other = *from;
-  if (cut < s->n) other.last[cut] = place;
-  other.choice = choice;
-  if (s->work_done > 2 * (uint64_t)WORK || bound_of_cut(s, other.last, choice) >= best->seconds)
+  if (cut < s->n) other.last_layers[cut] = place;
+  other.micros_choice = choice;
+  if (s->work_done > 2 * (uint64_t)WORK ||
+      bound_of_way(s, other.last_layers, choice) >= best->seconds)
     return CLV_OK;
   CLV_TRY(count_and_simulate(s, &other, err));
   if (other.seconds < best->seconds) *best = other;
@@ -329,49 +350,50 @@ static clv_code try_change(search *s, const clv_sched_split *from, uint32_t cut,
 static clv_code move_cut(search *s, uint32_t cut, clv_sched_split *at, clv_err *err) {
   const clv_sched_cuts *c = s->c;
   const clv_sched_split from = *at;
-  for (uint32_t i = 0; i < c->n_places; i++) {
-    uint32_t place = c->places[i];
-    bool later = cut == 0 || place > from.last[cut - 1];
-    if (later && place < from.last[cut + 1] && is_allowed_place(s, cut, place))
-      CLV_TRY(try_change(s, &from, cut, place, from.choice, at, err));
+  for (uint32_t i = 0; i < c->n_cut_places; i++) {
+    uint32_t place = c->cut_places[i];
+    bool later = cut == 0 || place > from.last_layers[cut - 1];
+    if (later && place < from.last_layers[cut + 1] && is_allowed_place(s, cut, place))
+      CLV_TRY(simulate_change(s, &from, cut, place, from.micros_choice, at, err));
   }
   return CLV_OK;
 }
 
 /* Improves each of the best splits: moves one cut at a time, or changes the number of
  * micro-batches, as long as the time falls. */
-static clv_code improve_best(search *s, clv_err *err) {
-  for (uint32_t i = 0, n = s->n_best; i < n; i++) {
+static clv_code improve_best_splits(search *s, clv_err *err) {
+  for (uint32_t i = 0, n = s->n_best_splits; i < n; i++) {
     clv_sched_split at = s->best_splits[i];
     double before;
     do {
       before = at.seconds;
       for (uint32_t cut = 0; cut < s->n; cut++) CLV_TRY(move_cut(s, cut, &at, err));
       const clv_sched_split from = at;
-      for (uint32_t k = 0; k < s->c->n_micros; k++)
-        CLV_TRY(try_change(s, &from, s->n, 0, k, &at, err));
+      for (uint32_t k = 0; k < s->c->n_micro_batch_counts; k++)
+        CLV_TRY(simulate_change(s, &from, s->n, 0, k, &at, err));
     } while (at.seconds < before);
-    add_best(s, &at);
+    add_best_split(s, &at);
   }
   return CLV_OK;
 }
 
 clv_code clv_sched_search_cuts(const clv_sched_cuts *c, uint32_t few, clv_sched_split *ret,
                                uint32_t *ret_n, clv_sched_search *ret_search, clv_err *err) {
-  CLV_AUTO(search_done) search s = {.c = c, .best_splits = ret, .max_best = few};
+  CLV_AUTO(search_clear) search s = {.c = c, .best_splits = ret, .max_best_splits = few};
   uint16_t partial_cuts[CLV_SCHED_STAGES];
-  if (c->shape.n_stages < 2 || !c->n_layers || c->n_layers > UINT16_MAX + 1 || !c->n_micros)
+  if (c->shape.n_stages < 2 || !c->n_layers || c->n_layers > UINT16_MAX + 1 ||
+      !c->n_micro_batch_counts)
     return clv_fail(err, CLV_INVALID,
                     "cannot cut %u layers into %u stages with %u choices of micro-batches: at "
                     "least 2 stages, 1 layer and 1 choice are needed, and at most %d layers",
-                    c->n_layers, c->shape.n_stages, c->n_micros, UINT16_MAX + 1);
+                    c->n_layers, c->shape.n_stages, c->n_micro_batch_counts, UINT16_MAX + 1);
   s.n = c->shape.n_stages - 2;
-  set_limits(&s);
+  narrow_cut_ranges(&s);
   CLV_TRY(choose_places(&s, err));
   enumerate_cuts(&s, 0, 0, partial_cuts);
-  CLV_TRY(try_all(&s, err));
-  if (!s.report.is_optimal) CLV_TRY(improve_best(&s, err));
-  *ret_n = s.n_best;
-  *ret_search = s.report;
+  CLV_TRY(simulate_all_ways(&s, err));
+  if (!s.counts.is_optimal) CLV_TRY(improve_best_splits(&s, err));
+  *ret_n = s.n_best_splits;
+  *ret_search = s.counts;
   return CLV_OK;
 }

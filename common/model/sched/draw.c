@@ -23,9 +23,9 @@ typedef struct sched_drawing {
   const clv_sched_run *run;
   const char *const *rank_names;
   clv_bytes *out;
-  uint32_t columns, margin; /* width of the drawing, and of the rank names in it */
-  double column_seconds;    /* seconds that a column stands for */
-  bool free_stages[CLV_SCHED_STAGES];
+  uint32_t drawing_width, rank_name_width; /* width of the drawing, and of the rank names in it */
+  double seconds_per_column;               /* seconds that a column stands for */
+  bool timeless_stages[CLV_SCHED_STAGES];
   /* [stage] index of the stage among the drawn stages of its rank */
   uint32_t index_at_rank[CLV_SCHED_STAGES];
   bool shows_seconds;
@@ -53,24 +53,25 @@ static void set_scale(sched_drawing *d, const clv_sched_costs *c) {
   char buf[LABEL];
   for (uint32_t r = 0; r < d->s->shape.n_ranks; r++)
     for (uint32_t k = 0; k < d->s->n[r]; k++)
-      if (is_compute(&d->s->list[r][k]))
-        longest = fmax(longest, clv_sched_cost(c, d->s->list[r][k].kind, d->s->list[r][k].stage));
+      if (is_compute(&d->s->instrs[r][k]))
+        longest = fmax(
+            longest, clv_sched_instr_seconds(c, d->s->instrs[r][k].kind, d->s->instrs[r][k].stage));
   for (uint32_t r = 0; r < d->s->shape.n_ranks; r++)
     for (uint32_t k = 0; k < d->s->n[r]; k++) {
-      const clv_instr *i = &d->s->list[r][k];
-      double cost = is_compute(i) ? clv_sched_cost(c, i->kind, i->stage) : 0;
+      const clv_instr *i = &d->s->instrs[r][k];
+      double cost = is_compute(i) ? clv_sched_instr_seconds(c, i->kind, i->stage) : 0;
       if (cost > longest / SHORT_SHARE) column = fmin(column, cost / (double)make_label(d, i, buf));
     }
-  d->column_seconds = column > 0 && !isinf(column) ? column : 1;
+  d->seconds_per_column = column > 0 && !isinf(column) ? column : 1;
 }
 
 static void find_drawn_stages(sched_drawing *d, const clv_sched_costs *c) {
   const clv_sched_shape *shape = &d->s->shape;
   uint32_t drawn[CLV_SCHED_RANKS] = {0};
-  clv_sched_mark_timeless_stages(shape, c, d->free_stages);
+  clv_sched_mark_timeless_stages(shape, c, d->timeless_stages);
   for (uint32_t s = 0; s < shape->n_stages; s++) {
-    if (!d->free_stages[s]) d->index_at_rank[s] = drawn[shape->rank[s]]++;
-    d->hides_stages |= d->free_stages[s];
+    if (!d->timeless_stages[s]) d->index_at_rank[s] = drawn[shape->stage_rank[s]]++;
+    d->hides_stages |= d->timeless_stages[s];
     d->has_many_stages |= d->index_at_rank[s] > 0;
   }
 }
@@ -83,11 +84,12 @@ static int make_rank_name(const sched_drawing *d, uint32_t rank, char *buf, size
   return snprintf(buf, n, "rank %u", rank);
 }
 
-static void set_margin(sched_drawing *d) {
+static void set_rank_name_width(sched_drawing *d) {
   char buf[64];
   for (uint32_t r = 0; r < d->s->shape.n_ranks; r++) {
     uint32_t n = (uint32_t)make_rank_name(d, r, buf, sizeof buf);
-    d->margin = CLV_MAX(d->margin, CLV_MIN(n, CLV_MIN(d->columns / 4, (uint32_t)sizeof buf - 1)));
+    d->rank_name_width = CLV_MAX(
+        d->rank_name_width, CLV_MIN(n, CLV_MIN(d->drawing_width / 4, (uint32_t)sizeof buf - 1)));
   }
 }
 
@@ -108,30 +110,30 @@ static void draw_instr(const sched_drawing *d, const clv_instr *i, char *row, do
 
 static void draw_rank(const sched_drawing *d, uint32_t rank) {
   char name[64], shown[65], row[MOST_COLUMNS + 1];
-  uint32_t width = d->columns - d->margin - 1;
-  uint32_t used = (uint32_t)fmin(width, round(d->run->seconds / d->column_seconds));
+  uint32_t width = d->drawing_width - d->rank_name_width - 1;
+  uint32_t used = (uint32_t)fmin(width, round(d->run->seconds / d->seconds_per_column));
   memset(row, '.', used);
   row[used] = 0;
   for (uint32_t k = 0; k < d->s->n[rank]; k++) {
-    const clv_instr *i = &d->s->list[rank][k];
-    const clv_sched_span *at = &d->run->span[rank][k];
+    const clv_instr *i = &d->s->instrs[rank][k];
+    const clv_sched_span *at = &d->run->spans[rank][k];
     if (is_compute(i))
-      draw_instr(d, i, row, round(at->begin / d->column_seconds),
-                 round(at->end / d->column_seconds), used);
+      draw_instr(d, i, row, round(at->begin / d->seconds_per_column),
+                 round(at->end / d->seconds_per_column), used);
   }
   make_rank_name(d, rank, name, sizeof name);
-  clv_text_truncate(name, shown, CLV_MAX(d->margin + 1, 4u));
-  clv_bytes_printf(d->out, "%-*s %s\n", (int)d->margin, shown, row);
+  clv_text_truncate(name, shown, CLV_MAX(d->rank_name_width + 1, 4u));
+  clv_bytes_printf(d->out, "%-*s %s\n", (int)d->rank_name_width, shown, row);
 }
 
 /* ---- legend ---------------------------------------------------------------------------------- */
 
-/* Writes a text in lines of at most d->columns characters. */
+/* Writes a text in lines of at most d->drawing_width characters. */
 static void write_wrapped(const sched_drawing *d, const char *text) {
   size_t line = 0;
   while (*text) {
     size_t n = strcspn(text, " ");
-    if (line && line + 1 + n > d->columns) {
+    if (line && line + 1 + n > d->drawing_width) {
       clv_bytes_puts(d->out, "\n");
       line = 0;
     }
@@ -145,7 +147,7 @@ static void write_wrapped(const sched_drawing *d, const char *text) {
 
 static void draw_legend(const sched_drawing *d) {
   char line[512];
-  double shown = (d->columns - d->margin - 1) * d->column_seconds;
+  double shown = (d->drawing_width - d->rank_name_width - 1) * d->seconds_per_column;
   snprintf(line, sizeof line,
            "F forward, B backward, I and W the gradients of input and weights, S step, * too short "
            "to number, . idle%s%s",
@@ -154,14 +156,14 @@ static void draw_legend(const sched_drawing *d) {
   write_wrapped(d, line);
   if (d->shows_seconds)
     snprintf(line, sizeof line, "a column is %.3g ms, the round %.6g ms, bubble %.1f %%",
-             d->column_seconds * 1e3, d->run->seconds * 1e3, d->run->bubble * 100);
+             d->seconds_per_column * 1e3, d->run->seconds * 1e3, d->run->bubble * 100);
   else
     snprintf(line, sizeof line, "bubble %.1f %%", d->run->bubble * 100);
   write_wrapped(d, line);
-  if (d->run->seconds < shown + d->column_seconds / 2) return;
+  if (d->run->seconds < shown + d->seconds_per_column / 2) return;
   snprintf(line, sizeof line, "cut off after %.0f %%: the whole round takes %.0f columns",
            100 * shown / d->run->seconds,
-           ceil(d->run->seconds / d->column_seconds) + d->margin + 1);
+           ceil(d->run->seconds / d->seconds_per_column) + d->rank_name_width + 1);
   write_wrapped(d, line);
 }
 
@@ -169,7 +171,7 @@ clv_code clv_sched_draw(const clv_sched *s, const clv_sched_costs *c, bool timed
                         const char *const *rank_names, clv_bytes *out, clv_err *err) {
   clv_sched_run run = {0};
   clv_sched_costs equal_costs;
-  clv_sched_costs_equal(&equal_costs, 1, 1, 1);
+  clv_sched_costs_set_equal(&equal_costs, 1, 1, 1);
   if (!c) c = &equal_costs;
   if (columns < LEAST_COLUMNS)
     return clv_fail(err, CLV_INVALID, "%u columns are too few to draw in: %d are the least",
@@ -177,12 +179,12 @@ clv_code clv_sched_draw(const clv_sched *s, const clv_sched_costs *c, bool timed
   CLV_TRY(clv_sched_simulate(s, c, true, &run, err));
   sched_drawing d = {
       .s = s, .run = &run, .rank_names = rank_names, .shows_seconds = timed, .out = out};
-  d.columns = CLV_MIN(columns, MOST_COLUMNS);
+  d.drawing_width = CLV_MIN(columns, MOST_COLUMNS);
   find_drawn_stages(&d, c);
   set_scale(&d, c);
-  set_margin(&d);
+  set_rank_name_width(&d);
   for (uint32_t r = 0; r < s->shape.n_ranks; r++) draw_rank(&d, r);
   draw_legend(&d);
-  clv_sched_run_done(&run, s);
+  clv_sched_run_clear(&run, s);
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for the drawing") : CLV_OK;
 }

@@ -17,35 +17,37 @@
 
 typedef clv_code make_fn(const clv_sched_options *o, sched_policy *p, clv_err *err);
 
-static void set_limits(const clv_sched_options *o, sched_policy *p, uint32_t limit) {
-  for (uint32_t s = 0; s < o->shape.n_stages; s++) p->limit[s] = limit;
+static void set_in_flight_limits(const clv_sched_options *o, sched_policy *p, uint32_t limit) {
+  for (uint32_t s = 0; s < o->shape.n_stages; s++) p->max_in_flight[s] = limit;
 }
 
 static clv_code make_naive(const clv_sched_options *o, sched_policy *p, clv_err *err) {
   (void)err;
-  set_limits(o, p, 1);
+  set_in_flight_limits(o, p, 1);
   return CLV_OK;
 }
 
 static clv_code make_gpipe(const clv_sched_options *o, sched_policy *p, clv_err *err) {
   (void)err;
-  set_limits(o, p, o->shape.n_micro);
+  set_in_flight_limits(o, p, o->shape.n_micro_batches);
   return CLV_OK;
 }
 
 static clv_code make_1f1b(const clv_sched_options *o, sched_policy *p, clv_err *err) {
   (void)err;
   for (uint32_t s = 0; s < o->shape.n_stages; s++)
-    p->limit[s] = clv_sched_depth(&o->shape, p->free_stages, s);
-  if (o->window) set_limits(o, p, o->window);
-  p->is_strict = o->window == 0;
+    p->max_in_flight[s] = clv_sched_pipeline_depth(&o->shape, p->timeless_stages, s);
+  if (o->window) set_in_flight_limits(o, p, o->window);
+  p->runs_forwards_first = o->window == 0;
   return CLV_OK;
 }
 
 static clv_code make_zb_h1(const clv_sched_options *o, sched_policy *p, clv_err *err) {
   CLV_TRY(make_1f1b(o, p, err));
   p->splits_backward = true;
-  p->max_held = o->shape.first_backward < o->shape.n_stages ? p->limit[o->shape.first_backward] : 0;
+  p->max_held_weight_grads = o->shape.first_backward_stage < o->shape.n_stages
+                                 ? p->max_in_flight[o->shape.first_backward_stage]
+                                 : 0;
   return CLV_OK;
 }
 
@@ -58,41 +60,41 @@ static clv_code make_2bw(const clv_sched_options *o, sched_policy *p, clv_err *e
  * that stages that take no time come last. */
 static clv_code make_interleaved(const clv_sched_options *o, sched_policy *p, clv_err *err) {
   const clv_sched_shape *shape = &o->shape;
-  uint32_t n = clv_sched_depth(shape, p->free_stages, 0), ring = 1;
-  while (ring < n && shape->rank[ring] != shape->rank[0]) ring++;
+  uint32_t n = clv_sched_pipeline_depth(shape, p->timeless_stages, 0), ring = 1;
+  while (ring < n && shape->stage_rank[ring] != shape->stage_rank[0]) ring++;
   for (uint32_t s = 0; s < n; s++) {
-    if (p->free_stages[s])
+    if (p->timeless_stages[s])
       return clv_fail(err, CLV_INVALID, "interleaved: stage %u takes no time, but later stages do",
                       s);
-    if (s >= ring && shape->rank[s] != shape->rank[s % ring])
+    if (s >= ring && shape->stage_rank[s] != shape->stage_rank[s % ring])
       return clv_fail(err, CLV_INVALID,
                       "interleaved: stages go round the ranks in one order, so stage %u must be at "
                       "rank %u, as stage %u is, but it is at rank %u",
-                      s, shape->rank[s % ring], s % ring, shape->rank[s]);
+                      s, shape->stage_rank[s % ring], s % ring, shape->stage_rank[s]);
     for (uint32_t e = 0; s < ring && e < s; e++)
-      if (shape->rank[e] == shape->rank[s])
+      if (shape->stage_rank[e] == shape->stage_rank[s])
         return clv_fail(
             err, CLV_INVALID,
             "interleaved: stages %u and %u are both at rank %u before each rank has one", e, s,
-            shape->rank[s]);
+            shape->stage_rank[s]);
   }
   if (n < 2 * ring || n % ring)
     return clv_fail(err, CLV_INVALID,
                     "interleaved: %u stages over %u ranks: each rank needs the same number of "
                     "stages, two or more (%u or %u stages would do)",
                     n, ring, 2 * ring, 3 * ring);
-  if (shape->n_micro % ring)
+  if (shape->n_micro_batches % ring)
     return clv_fail(err, CLV_INVALID,
                     "interleaved: %u micro-batches are no multiple of the %u ranks (%u would be)",
-                    shape->n_micro, ring, (shape->n_micro / ring + 1) * ring);
-  p->ring_ranks = ring;
-  for (uint32_t s = n; s < shape->n_stages; s++) p->limit[s] = shape->n_micro;
-  p->is_strict = false;
+                    shape->n_micro_batches, ring, (shape->n_micro_batches / ring + 1) * ring);
+  p->n_ring_ranks = ring;
+  for (uint32_t s = n; s < shape->n_stages; s++) p->max_in_flight[s] = shape->n_micro_batches;
+  p->runs_forwards_first = false;
   return CLV_OK;
 }
 
 static const struct {
-  make_fn *make;
+  make_fn *make_policy;
   bool has_window;
 } rows[CLV_SCHED_KINDS] = {
     [CLV_SCHED_NAIVE] = {make_naive, false},
@@ -107,7 +109,7 @@ static const struct {
 /* ---- checks of options ----------------------------------------------------------------------- */
 
 static clv_code check_steps(const clv_sched_options *o, clv_err *err) {
-  uint32_t each = o->shape.n_accumulate, n = o->shape.n_micro;
+  uint32_t each = o->shape.n_accumulate, n = o->shape.n_micro_batches;
   if (o->kind != CLV_SCHED_PIPEDREAM_2BW)
     return each == 0 ? CLV_OK
                      : clv_fail(err, CLV_INVALID,
@@ -120,23 +122,23 @@ static clv_code check_steps(const clv_sched_options *o, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code check_size(const clv_sched_options *o, clv_err *err) {
+static clv_code check_schedule_size(const clv_sched_options *o, clv_err *err) {
   const clv_sched_shape *shape = &o->shape;
   uint64_t each = 0;
   for (uint32_t s = 0; s < shape->n_stages; s++) {
     each += 1 + 2 * is_cross_rank_edge(shape, s) + 2 * has_cross_rank_gradient(shape, s);
     if (is_trained_stage(shape, s)) each += 2;
   }
-  if (each * shape->n_micro <= CLV_SCHED_INSTRUCTIONS) return CLV_OK;
+  if (each * shape->n_micro_batches <= CLV_SCHED_INSTRUCTIONS) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "%u stages and %u micro-batches make up to %llu instructions: the limit is %d",
-                  shape->n_stages, shape->n_micro, (unsigned long long)(each * shape->n_micro),
-                  CLV_SCHED_INSTRUCTIONS);
+                  shape->n_stages, shape->n_micro_batches,
+                  (unsigned long long)(each * shape->n_micro_batches), CLV_SCHED_INSTRUCTIONS);
 }
 
 static clv_code check_options(const clv_sched_options *o, clv_err *err) {
   CLV_TRY(clv_sched_shape_check(&o->shape, err));
-  if ((unsigned)o->kind >= CLV_SCHED_KINDS || !rows[o->kind].make)
+  if ((unsigned)o->kind >= CLV_SCHED_KINDS || !rows[o->kind].make_policy)
     return clv_fail(err, CLV_INVALID, "a %s schedule cannot be generated: read it from a file",
                     clv_sched_name(o->kind));
   if (o->costs) CLV_TRY(clv_sched_costs_check(&o->shape, o->costs, err));
@@ -145,21 +147,21 @@ static clv_code check_options(const clv_sched_options *o, clv_err *err) {
                     "%s has no window (1f1b, zb-h1, pipedream and pipedream-2bw have)",
                     clv_sched_name(o->kind));
   CLV_TRY(check_steps(o, err));
-  return check_size(o, err);
+  return check_schedule_size(o, err);
 }
 
 clv_code clv_sched_make(const clv_sched_options *o, clv_sched **ret, clv_err *err) {
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
-  sched_policy policy = {.is_strict = true};
+  sched_policy policy = {.runs_forwards_first = true};
   clv_sched_costs equal_costs;
   CLV_TRY(check_options(o, err));
-  clv_sched_costs_equal(&equal_costs, 1, 1, 1);
+  clv_sched_costs_set_equal(&equal_costs, 1, 1, 1);
   const clv_sched_costs *costs = o->costs ? o->costs : &equal_costs;
-  clv_sched_mark_timeless_stages(&o->shape, costs, policy.free_stages);
-  policy.micros_per_step = clv_sched_micros_per_step(o->kind, &o->shape);
-  CLV_TRY(rows[o->kind].make(o, &policy, err));
+  clv_sched_mark_timeless_stages(&o->shape, costs, policy.timeless_stages);
+  policy.micro_batches_per_step = clv_sched_micro_batches_per_step(o->kind, &o->shape);
+  CLV_TRY(rows[o->kind].make_policy(o, &policy, err));
   CLV_TRY(clv_sched_new(o->kind, &o->shape, o->window, &s, err));
-  CLV_TRY(clv_sched_greedy(s, &policy, costs, err));
+  CLV_TRY(clv_sched_generate_greedily(s, &policy, costs, err));
   CLV_TRY(clv_sched_check(s, NULL, err));
   *ret = clv_steal(&s);
   return CLV_OK;

@@ -38,36 +38,37 @@ bool clv_sched_is_async(clv_sched_kind kind) {
   return (unsigned)kind < CLV_SCHED_KINDS && kinds[kind].is_async;
 }
 
-uint32_t clv_sched_micros_per_step(clv_sched_kind kind, const clv_sched_shape *shape) {
+uint32_t clv_sched_micro_batches_per_step(clv_sched_kind kind, const clv_sched_shape *shape) {
   if (!clv_sched_is_async(kind)) return 0;
   return kind == CLV_SCHED_PIPEDREAM ? 1 : shape->n_accumulate;
 }
 
 const char *clv_instr_text(const clv_instr *i, char buf[SCHED_INSTR_TEXT]) {
   const char *name = i->kind < CLV_INSTR_KINDS ? clv_instr_names[i->kind] : "?";
-  snprintf(buf, SCHED_INSTR_TEXT, "%s%u", name, (unsigned)i->micro);
+  snprintf(buf, SCHED_INSTR_TEXT, "%s%u", name, (unsigned)i->micro_batch);
   return buf;
 }
 
 /* ---- shapes and costs ------------------------------------------------------------------------ */
 
-static clv_code check_range(const char *what, uint32_t value, uint32_t low, uint32_t high,
-                            clv_err *err) {
+static clv_code check_cost_range(const char *what, uint32_t value, uint32_t low, uint32_t high,
+                                 clv_err *err) {
   if (value >= low && value <= high) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%u %s: %u to %u are possible", value, what, low, high);
 }
 
 clv_code clv_sched_shape_check(const clv_sched_shape *shape, clv_err *err) {
-  CLV_TRY(check_range("stages", shape->n_stages, 1, CLV_SCHED_STAGES, err));
-  CLV_TRY(check_range("ranks", shape->n_ranks, 1, CLV_SCHED_RANKS, err));
-  CLV_TRY(check_range("micro-batches", shape->n_micro, 1, CLV_SCHED_MICROS, err));
-  CLV_TRY(check_range("as the first stage that goes back", shape->first_backward, 0,
-                      shape->n_stages, err));
-  CLV_TRY(check_range("micro-batches per step", shape->n_accumulate, 0, shape->n_micro, err));
+  CLV_TRY(check_cost_range("stages", shape->n_stages, 1, CLV_SCHED_STAGES, err));
+  CLV_TRY(check_cost_range("ranks", shape->n_ranks, 1, CLV_SCHED_RANKS, err));
+  CLV_TRY(check_cost_range("micro-batches", shape->n_micro_batches, 1, CLV_SCHED_MICROS, err));
+  CLV_TRY(check_cost_range("as the first stage that goes back", shape->first_backward_stage, 0,
+                           shape->n_stages, err));
+  CLV_TRY(check_cost_range("micro-batches per step", shape->n_accumulate, 0, shape->n_micro_batches,
+                           err));
   for (uint32_t s = 0; s < shape->n_stages; s++)
-    if (shape->rank[s] >= shape->n_ranks)
+    if (shape->stage_rank[s] >= shape->n_ranks)
       return clv_fail(err, CLV_INVALID, "stage %u is at rank %u, and there are %u ranks", s,
-                      shape->rank[s], shape->n_ranks);
+                      shape->stage_rank[s], shape->n_ranks);
   return CLV_OK;
 }
 
@@ -76,13 +77,13 @@ clv_code clv_sched_costs_check(const clv_sched_shape *shape, const clv_sched_cos
   const struct {
     const char *name;
     const double *value;
-  } all[] = {{"forward", c->forward},
-             {"input gradient", c->input},
-             {"weight gradient", c->weight},
-             {"step", c->step},
-             {"latency", c->latency},
-             {"time on the link", c->serialise_f},
-             {"time on the link back", c->serialise_b}};
+  } all[] = {{"forward", c->forward_seconds},
+             {"input gradient", c->input_grad_seconds},
+             {"weight gradient", c->weight_grad_seconds},
+             {"step", c->step_seconds},
+             {"latency", c->latency_seconds},
+             {"time on the link", c->serialise_forward_seconds},
+             {"time on the link back", c->serialise_backward_seconds}};
   for (size_t i = 0; i < CLV_COUNT(all); i++)
     for (uint32_t s = 0; s < shape->n_stages; s++)
       if (!(all[i].value[s] >= 0 && all[i].value[s] <= 1e9))
@@ -91,12 +92,12 @@ clv_code clv_sched_costs_check(const clv_sched_shape *shape, const clv_sched_cos
   return CLV_OK;
 }
 
-void clv_sched_costs_equal(clv_sched_costs *c, double forward, double input, double weight) {
+void clv_sched_costs_set_equal(clv_sched_costs *c, double forward, double input, double weight) {
   memset(c, 0, sizeof *c);
   for (size_t s = 0; s < CLV_SCHED_STAGES; s++) {
-    c->forward[s] = forward;
-    c->input[s] = input;
-    c->weight[s] = weight;
+    c->forward_seconds[s] = forward;
+    c->input_grad_seconds[s] = input;
+    c->weight_grad_seconds[s] = weight;
   }
 }
 
@@ -104,7 +105,8 @@ void clv_sched_mark_timeless_stages(const clv_sched_shape *shape, const clv_sche
                                     bool *ret) {
   bool all = true;
   for (uint32_t s = 0; s < shape->n_stages; s++)
-    all &= ret[s] = c->forward[s] + c->input[s] + c->weight[s] <= 0;
+    all &= ret[s] =
+        c->forward_seconds[s] + c->input_grad_seconds[s] + c->weight_grad_seconds[s] <= 0;
   if (all) memset(ret, 0, shape->n_stages * sizeof *ret);
 }
 
@@ -117,7 +119,7 @@ clv_code clv_sched_new(clv_sched_kind kind, const clv_sched_shape *shape, uint32
   s->kind = kind;
   s->shape = *shape;
   s->window = window;
-  CLV_TRY(clv_alloc(shape->n_ranks, sizeof *s->list, &s->list, err));
+  CLV_TRY(clv_alloc(shape->n_ranks, sizeof *s->instrs, &s->instrs, err));
   CLV_TRY(clv_alloc(shape->n_ranks, sizeof *s->n, &s->n, err));
   *ret = clv_steal(&s);
   return CLV_OK;
@@ -125,8 +127,8 @@ clv_code clv_sched_new(clv_sched_kind kind, const clv_sched_shape *shape, uint32
 
 void clv_sched_free(clv_sched *s) {
   if (!s) return;
-  for (uint32_t r = 0; s->list && r < s->shape.n_ranks; r++) free(s->list[r]);
-  free(s->list);
+  for (uint32_t r = 0; s->instrs && r < s->shape.n_ranks; r++) free(s->instrs[r]);
+  free(s->instrs);
   free(s->n);
   free(s);
 }
@@ -138,22 +140,22 @@ clv_code clv_sched_add_instr(clv_sched *s, uint32_t rank, clv_instr_kind kind, u
   /* The capacity of a list is the power of two at or above its length, so it is not stored. */
   uint32_t n = s->n[rank];
   if ((n & (n - 1)) == 0) {
-    clv_instr *grown = realloc(s->list[rank], (n ? 2 * (size_t)n : 1) * sizeof *grown);
+    clv_instr *grown = realloc(s->instrs[rank], (n ? 2 * (size_t)n : 1) * sizeof *grown);
     if (!grown) return clv_fail(err, CLV_EXHAUSTED, "no memory for %u instructions", 2 * n);
-    s->list[rank] = grown;
+    s->instrs[rank] = grown;
   }
-  s->list[rank][n] = (clv_instr){.kind = (uint8_t)kind,
-                                 .weights_age = (uint8_t)weights_age,
-                                 .stage = (uint16_t)stage,
-                                 .micro = micro};
+  s->instrs[rank][n] = (clv_instr){.kind = (uint8_t)kind,
+                                   .weights_age = (uint8_t)weights_age,
+                                   .stage = (uint16_t)stage,
+                                   .micro_batch = micro};
   s->n[rank] = n + 1;
   return CLV_OK;
 }
 
 /* ---- the literature's numbers ---------------------------------------------------------------- */
 
-double clv_sched_bubble_formula(clv_sched_kind kind, uint32_t ranks, uint32_t per_rank,
-                                uint32_t n_micro, bool input_first) {
+double clv_sched_bubble_by_formula(clv_sched_kind kind, uint32_t ranks, uint32_t per_rank,
+                                   uint32_t n_micro, bool input_first) {
   const double rounds[CLV_SCHED_KINDS] = {
       [CLV_SCHED_GPIPE] = n_micro,
       [CLV_SCHED_1F1B] = n_micro,
@@ -169,7 +171,8 @@ double clv_sched_bubble_formula(clv_sched_kind kind, uint32_t ranks, uint32_t pe
   return rounds[kind] > 0 ? idle / (3 * rounds[kind] + idle) : NAN;
 }
 
-uint32_t clv_sched_depth(const clv_sched_shape *shape, const bool *free_stages, uint32_t s) {
+uint32_t clv_sched_pipeline_depth(const clv_sched_shape *shape, const bool *free_stages,
+                                  uint32_t s) {
   uint32_t n = 0;
   for (; s < shape->n_stages; s++) n += !free_stages[s];
   return CLV_MAX(n, 1);

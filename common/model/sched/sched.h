@@ -8,7 +8,8 @@
  *
  * A pipeline is a chain of stages 0..n-1. Each stage is at one rank; a rank may have several
  * stages. A micro-batch k passes forward through all stages, and back through those that are
- * trained or have a trained stage before them: stages below `first_backward` have only forwards.
+ * trained or have a trained stage before them: stages below `first_backward_stage` have only
+ * forwards.
  *
  * Threads: no state; a schedule is read-only once made.
  */
@@ -72,42 +73,43 @@ typedef struct clv_instr {
   uint8_t weights_age; /* for F: 1 if it uses the weights of one step ago (pipedream-2bw), else 0 */
   uint16_t stage;
   /* number of the micro-batch; for STEP, number of the step in the round; both from 0 */
-  uint32_t micro;
+  uint32_t micro_batch;
 } clv_instr;
 
 /* Sizes of a pipeline, and the rank of each stage. */
 typedef struct clv_sched_shape {
-  uint32_t n_stages, n_ranks, n_micro;
-  uint32_t first_backward; /* first stage with a backward; n_stages: none */
-  uint32_t n_accumulate;   /* for pipedream-2bw: micro-batches per step; else 0 */
-  uint16_t rank[CLV_SCHED_STAGES];
+  uint32_t n_stages, n_ranks, n_micro_batches;
+  uint32_t first_backward_stage; /* first stage with a backward; n_stages: none */
+  uint32_t n_accumulate;         /* for pipedream-2bw: micro-batches per step; else 0 */
+  uint16_t stage_rank[CLV_SCHED_STAGES];
 } clv_sched_shape;
 
 typedef struct clv_sched {
   clv_sched_kind kind;
   clv_sched_shape shape;
-  uint32_t window;  /* window with which the schedule was made; 0: none */
-  clv_instr **list; /* [n_ranks] instructions of each rank in order, owned */
-  uint32_t *n;      /* [n_ranks] length of each list */
+  uint32_t window;    /* window with which the schedule was made; 0: none */
+  clv_instr **instrs; /* [n_ranks] instructions of each rank in order, owned */
+  uint32_t *n;        /* [n_ranks] length of each list */
 } clv_sched;
 
-/* Times in seconds. forward, input, weight and step are per micro-batch (step: per step) of a
- * stage. latency is one way on edge s, between stages s and s+1; serialise_f and serialise_b are
- * the times of a tensor on the link of that edge, forward and back. An edge inside a rank costs
- * nothing. Edges over the same pair of ranks share the link, on which the tensors of a direction
- * queue. */
+/* Times in seconds. The first three lists are per micro-batch of a stage, step_seconds per step of
+ * a stage. latency is one way on edge s, between stages s and s+1; serialise_forward_seconds and
+ * serialise_backward_seconds are the times of a tensor on the link of that edge, forward and back.
+ * An edge inside a rank costs nothing. Edges over the same pair of ranks share the link, on which
+ * the tensors of a direction queue. */
 typedef struct clv_sched_costs {
-  double forward[CLV_SCHED_STAGES], input[CLV_SCHED_STAGES], weight[CLV_SCHED_STAGES];
-  double step[CLV_SCHED_STAGES];
-  double latency[CLV_SCHED_STAGES];
-  double serialise_f[CLV_SCHED_STAGES], serialise_b[CLV_SCHED_STAGES];
+  double forward_seconds[CLV_SCHED_STAGES], input_grad_seconds[CLV_SCHED_STAGES],
+      weight_grad_seconds[CLV_SCHED_STAGES];
+  double step_seconds[CLV_SCHED_STAGES];
+  double latency_seconds[CLV_SCHED_STAGES];
+  double serialise_forward_seconds[CLV_SCHED_STAGES], serialise_backward_seconds[CLV_SCHED_STAGES];
   /* A stage sends the gradient of its input before it computes the gradients of its weights, as
    * Cleave's nodes do. false: it sends it at the end of the B, as in textbooks. */
-  bool input_first;
+  bool sends_input_gradient_first;
 } clv_sched_costs;
 
 /* Sets the same costs for all stages, and no costs for links. */
-void clv_sched_costs_equal(clv_sched_costs *c, double forward, double input, double weight);
+void clv_sched_costs_set_equal(clv_sched_costs *c, double forward, double input, double weight);
 
 typedef struct clv_sched_options {
   clv_sched_kind kind;
@@ -132,10 +134,10 @@ void clv_sched_freep(clv_sched **s);
 typedef struct clv_sched_report {
   /* Per stage, the maximum number of micro-batches between their F and the end of their backward,
    * and of versions of the weights in memory. */
-  uint32_t live[CLV_SCHED_STAGES], versions[CLV_SCHED_STAGES];
+  uint32_t max_live_micros[CLV_SCHED_STAGES], max_weight_versions[CLV_SCHED_STAGES];
   /* per stage, maximum number of steps by which the weights of a backward are older than the newest
    */
-  uint32_t staleness[CLV_SCHED_STAGES];
+  uint32_t max_staleness[CLV_SCHED_STAGES];
   /* share of the time in which ranks are idle, for equal stages and links without costs */
   double bubble;
 } clv_sched_report;
@@ -161,44 +163,45 @@ typedef struct clv_sched_span {
 } clv_sched_span;
 
 typedef struct clv_sched_run {
-  double seconds;               /* duration of the round in seconds */
-  double busy[CLV_SCHED_RANKS]; /* [rank] seconds in which the rank computes */
+  double seconds;                       /* duration of the round in seconds */
+  double busy_seconds[CLV_SCHED_RANKS]; /* [rank] seconds in which the rank computes */
   /* idle share: 1 - sum of busy / (seconds * number of ranks that compute anything) */
   double bubble;
   /* [rank][instruction] times of all instructions, owned; NULL: not requested */
-  clv_sched_span **span;
+  clv_sched_span **spans;
 } clv_sched_run;
 
 /* Simulates a round. Each rank runs its list in order. A send waits for the link, in the order of
  * sending, but the rank continues at once. Deterministic. spans: store begin and end of every
- * instruction in ret->span. */
+ * instruction in ret->spans. */
 clv_code clv_sched_simulate(const clv_sched *s, const clv_sched_costs *c, bool spans,
                             clv_sched_run *ret, clv_err *err) CLV_USE_RESULT;
-void clv_sched_run_done(clv_sched_run *r, const clv_sched *s);
+void clv_sched_run_clear(clv_sched_run *r, const clv_sched *s);
 /* As clv_sched_simulate, but returns only the duration of the round, in seconds. */
-clv_code clv_sched_seconds(const clv_sched *s, const clv_sched_costs *c, double *ret,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_sched_round_seconds(const clv_sched *s, const clv_sched_costs *c, double *ret,
+                                 clv_err *err) CLV_USE_RESULT;
 
-/* Returns the bubble that the literature gives for a kind, n equal stages (F = I = W), m
- * micro-batches, free
- * links: gpipe and 1f1b (p-1)/(m+p-1); naive (p-1)/p; interleaved with v stages per rank (p-1)/(v m
- * + p-1); zb-h1 (p-1)/(3m + p-1) [idle (p-1)(F+I-W) beside m(F+I+W) busy], m >= p; pipedream and
- * -2bw (p-1)/(m+p-1) for their one fill and drain per round. Others: NAN. Huang et al. 2019
- * (gpipe), Narayanan et al. 2019 and 2021 (pipedream, 1f1b, interleaved), Qi et al. 2023 (zb-h1).
- * input_first: the same with idle (p-1)(F+I) instead of (p-1)(F+I+W), since the way back takes I
- * alone: 2(p-1)/(3m + 2(p-1)), of v stages per rank 2(p-1)/(3vm + 2(p-1)); naive 2(p-1)/(2p+1). */
-double clv_sched_bubble_formula(clv_sched_kind kind, uint32_t ranks, uint32_t per_rank,
-                                uint32_t n_micro, bool input_first);
+/* Returns the bubble that the literature gives for a kind with p ranks, n equal stages (F = I =
+ * W), m micro-batches and links without costs. gpipe and 1f1b: (p-1)/(m+p-1). naive: (p-1)/p.
+ * interleaved with v stages per rank: (p-1)/(v m + p-1). zb-h1, for m >= p: (p-1)/(3m + p-1),
+ * because (p-1)(F+I-W) are idle and m(F+I+W) are busy. pipedream and pipedream-2bw:
+ * (p-1)/(m+p-1), because each round has one fill and one drain. Other kinds: NAN. Sources: Huang
+ * et al. 2019 (gpipe), Narayanan et al. 2019 and 2021 (pipedream, 1f1b, interleaved), Qi et al.
+ * 2023 (zb-h1). input_first: a stage sends its input gradient before it computes the weight
+ * gradients, so (p-1)(F+I) are idle instead of (p-1)(F+I+W): 2(p-1)/(3m + 2(p-1)), with v stages
+ * per rank 2(p-1)/(3vm + 2(p-1)), naive 2(p-1)/(2p+1). */
+double clv_sched_bubble_by_formula(clv_sched_kind kind, uint32_t ranks, uint32_t per_rank,
+                                   uint32_t n_micro, bool input_first);
 
-/* Computes the window of 1f1b: micro-batches in flight at the first stage with a backward (one more
- * than its warm-up). The formula is 1 + ceil((2 (latency + serialisation) + t) / max(t',
- * serialisation')), where latency and serialisation are summed over the edges crossed from there
- * on, t = F + B of all later stages, t' is that of the busiest rank, and serialisation' that of the
- * busiest link. The window is at least the textbook's number of stages, and at most n_micro. The
- * result is the smallest window, from the formula's up to four times it, whose simulated time is
- * within 2 % of the best. */
-clv_code clv_sched_window(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t *ret,
-                          clv_err *err) CLV_USE_RESULT;
+/* Computes the window of 1f1b: the number of micro-batches in flight at the first stage with a
+ * backward, one more than the number of its warm-up. The formula is 1 + ceil((2 (latency +
+ * serialisation) + t) / max(t', serialisation')). latency and serialisation are sums over the
+ * edges from that stage on. t is F + B of all later stages, t' is F + B of the busiest rank, and
+ * serialisation' is that of the busiest link. The formula's result w is at least the textbook's
+ * number of stages, and at most n_micro_batches. The function returns the smallest window from w
+ * to 4 w whose simulated time is within 2 % of the best. */
+clv_code clv_sched_find_window(const clv_sched_shape *shape, const clv_sched_costs *c,
+                               uint32_t *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- cuts ------------------------------------------------------------------------------------ */
 
@@ -206,39 +209,44 @@ clv_code clv_sched_window(const clv_sched_shape *shape, const clv_sched_costs *c
  * layers. Cut i is behind the last layer of stage i. */
 typedef struct clv_sched_cuts {
   clv_sched_kind kind; /* kind of the schedule: naive, gpipe, 1f1b or zb-h1 */
-  /* shape of the pipeline; the fields n_micro, n_accumulate and first_backward are not read */
+  /* shape of the pipeline; the fields n_micro_batches, n_accumulate and first_backward_stage are
+   * not read */
   clv_sched_shape shape;
-  uint32_t window;         /* window of the schedules, as in clv_sched_options */
-  bool computes_window;    /* for 1f1b: clv_sched_window computes the window for each way to cut */
-  uint32_t n_layers;       /* at most 65536 */
-  uint32_t first_learning; /* first layer that is trained; n_layers: no layer is */
-  const uint32_t *places;  /* [n_places] layers behind which the chain can be cut, ascending */
-  uint32_t n_places;
+  uint32_t window; /* window of the schedules, as in clv_sched_options */
+  /* for 1f1b: clv_sched_find_window computes the window for each way to cut */
+  bool computes_window;
+  uint32_t n_layers;            /* at most 65536 */
+  uint32_t first_trained_layer; /* first layer that is trained; n_layers: no layer is */
+  /* [n_cut_places] layers behind which the chain can be cut, ascending */
+  const uint32_t *cut_places;
+  uint32_t n_cut_places;
   /* [n_stages - 2] for each cut, the first and last layer behind which it may be */
-  const uint32_t *least, *most;
-  const uint32_t *micros; /* [n_micros] numbers of micro-batches to try, ascending */
-  uint32_t n_micros;
+  const uint32_t *min_cut_layers, *max_cut_layers;
+  /* [n_micro_batch_counts] numbers of micro-batches to try, ascending */
+  const uint32_t *micro_batch_counts;
+  uint32_t n_micro_batch_counts;
   /* The search calls this function for the costs of one way to cut: it writes the costs of the
-   * stages that end with layers last[n_stages - 1], with micros[choice] micro-batches, to the first
-   * n_stages entries of each list in *ret. */
-  void (*costs)(const void *user, const uint32_t *last, uint32_t choice, clv_sched_costs *ret);
+   * stages that end with layers last[n_stages - 1], with micro_batch_counts[choice] micro-batches,
+   * to the first n_stages entries of each list in *ret. */
+  void (*compute_costs)(const void *user, const uint32_t *last, uint32_t choice,
+                        clv_sched_costs *ret);
   const void *user;
 } clv_sched_cuts;
 
 typedef struct clv_sched_split {
-  uint32_t last[CLV_SCHED_STAGES]; /* [n_stages - 1] last layer of each stage */
-  uint32_t choice, n_micro, window;
+  uint32_t last_layers[CLV_SCHED_STAGES]; /* [n_stages - 1] last layer of each stage */
+  uint32_t micros_choice, n_micro_batches, window;
   double seconds, bubble;
 } clv_sched_split;
 
 typedef struct clv_sched_search {
-  uint64_t n_possible;  /* number of ways to cut, times n_micros */
+  uint64_t n_possible;  /* number of ways to cut, times n_micro_batch_counts */
   uint64_t n_simulated; /* number of ways that were simulated */
   bool is_optimal;      /* the search has proved that no better way exists */
 } clv_sched_search;
 
 /* Simulates one way to cut, and sets the other fields of *split from its fields last and choice. */
-clv_code clv_sched_split_evaluate(const clv_sched_cuts *c, clv_sched_split *split,
+clv_code clv_sched_simulate_split(const clv_sched_cuts *c, clv_sched_split *split,
                                   clv_err *err) CLV_USE_RESULT;
 
 /* Finds the fastest ways to cut, fastest first, at most `few`, each with its best number of

@@ -18,11 +18,11 @@ clv_code clv_sched_costs_check(const clv_sched_shape *shape, const clv_sched_cos
                                clv_err *err) CLV_USE_RESULT;
 
 static inline bool is_trained_stage(const clv_sched_shape *shape, uint32_t stage) {
-  return stage >= shape->first_backward;
+  return stage >= shape->first_backward_stage;
 }
 /* True if tensors on edge `edge`, between stages edge and edge+1, go from one rank to another. */
 static inline bool is_cross_rank_edge(const clv_sched_shape *shape, uint32_t edge) {
-  return edge + 1 < shape->n_stages && shape->rank[edge] != shape->rank[edge + 1];
+  return edge + 1 < shape->n_stages && shape->stage_rank[edge] != shape->stage_rank[edge + 1];
 }
 /* True if gradients on edge `edge` go from one rank to another. */
 static inline bool has_cross_rank_gradient(const clv_sched_shape *shape, uint32_t edge) {
@@ -30,7 +30,7 @@ static inline bool has_cross_rank_gradient(const clv_sched_shape *shape, uint32_
 }
 /* Returns the number of micro-batches per optimiser step of an asynchronous kind; 0: the kind is
  * synchronous, with one step after the round. */
-uint32_t clv_sched_micros_per_step(clv_sched_kind kind, const clv_sched_shape *shape);
+uint32_t clv_sched_micro_batches_per_step(clv_sched_kind kind, const clv_sched_shape *shape);
 
 /* Sets ret[s] for each stage that takes no time (the loss), which formulas do not count as stages.
  * If all stages take no time, marks none. */
@@ -56,7 +56,7 @@ const char *clv_instr_text(const clv_instr *i, char buf[SCHED_INSTR_TEXT]);
 typedef struct sched_links {
   uint32_t n_ranks;
   /* [from][to] time at which the link can send the next tensor, in seconds; owned */
-  double *free_at;
+  double *link_free_at;
 } sched_links;
 
 clv_code clv_sched_links_init(sched_links *l, uint32_t n_ranks, clv_err *err) CLV_USE_RESULT;
@@ -65,7 +65,7 @@ clv_code clv_sched_links_init(sched_links *l, uint32_t n_ranks, clv_err *err) CL
 double clv_sched_links_send(sched_links *l, const clv_sched_shape *shape, const clv_sched_costs *c,
                             uint32_t edge, bool back, double now);
 
-double clv_sched_cost(const clv_sched_costs *c, clv_instr_kind kind, uint32_t stage);
+double clv_sched_instr_seconds(const clv_sched_costs *c, clv_instr_kind kind, uint32_t stage);
 
 /* Runs the instructions of all ranks in simulated time. Fails if ranks wait for each other forever.
  * Call it only for a schedule whose lists of instructions clv_sched_check has passed one by one
@@ -81,31 +81,33 @@ clv_code clv_sched_simulate_lists(const clv_sched *s, const clv_sched_costs *c, 
  * then older micro-batches first, then later stages. */
 typedef struct sched_policy {
   /* [stage] maximum micro-batches between F and the input gradient */
-  uint32_t limit[CLV_SCHED_STAGES];
+  uint32_t max_in_flight[CLV_SCHED_STAGES];
   /* if splits_backward: maximum micro-batches of a stage whose forward has run and whose weight
    * gradient has not; 0: no limit */
-  uint32_t max_held;
-  uint32_t micros_per_step; /* see clv_sched_micros_per_step */
+  uint32_t max_held_weight_grads;
+  uint32_t micro_batches_per_step; /* see clv_sched_micro_batches_per_step */
   /* for interleaved: number of ranks in the circular order; else 0 */
-  uint32_t ring_ranks;
+  uint32_t n_ring_ranks;
   /* no backward runs while a forward is allowed, even if its input has not arrived */
-  bool is_strict;
+  bool runs_forwards_first;
   bool splits_backward; /* a backward is an I and a W, not a B */
   /* forwards of step t wait for step t-2, as in pipedream-2bw */
   bool has_two_versions;
-  bool free_stages[CLV_SCHED_STAGES]; /* [stage] the stage takes no time */
+  bool timeless_stages[CLV_SCHED_STAGES]; /* [stage] the stage takes no time */
 } sched_policy;
 
-clv_code clv_sched_greedy(clv_sched *s, const sched_policy *policy, const clv_sched_costs *c,
-                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_sched_generate_greedily(clv_sched *s, const sched_policy *policy,
+                                     const clv_sched_costs *c, clv_err *err) CLV_USE_RESULT;
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
-/* Returns the window that the formula of clv_sched_window gives, without its search by simulation.
+/* Returns the window that the formula of clv_sched_find_window gives, without its search by
+ * simulation.
  */
-uint32_t clv_sched_window_formula(const clv_sched_shape *shape, const clv_sched_costs *c,
-                                  const bool *free_stages);
+uint32_t clv_sched_window_by_formula(const clv_sched_shape *shape, const clv_sched_costs *c,
+                                     const bool *free_stages);
 /* Returns the number of stages from s on that take time, at least 1. */
-uint32_t clv_sched_depth(const clv_sched_shape *shape, const bool *free_stages, uint32_t s);
+uint32_t clv_sched_pipeline_depth(const clv_sched_shape *shape, const bool *free_stages,
+                                  uint32_t s);
 
 #endif

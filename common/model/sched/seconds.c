@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clv_sched_simulate and clv_sched_seconds: check a schedule, then walk it (simulate.c).
+ * clv_sched_simulate and clv_sched_round_seconds: check a schedule, then walk it (simulate.c).
  */
 #include "common/model/sched/sched_int.h"
 
@@ -11,18 +11,18 @@ clv_code clv_sched_simulate(const clv_sched *s, const clv_sched_costs *c, bool s
   clv_sched_run run = {0};
   clv_code code = clv_sched_simulate_lists(s, c, spans, &run, err);
   if (code != CLV_OK) {
-    clv_sched_run_done(&run, s);
+    clv_sched_run_clear(&run, s);
     return code;
   }
   *ret = run;
   return CLV_OK;
 }
 
-clv_code clv_sched_seconds(const clv_sched *s, const clv_sched_costs *c, double *ret,
-                           clv_err *err) {
+clv_code clv_sched_round_seconds(const clv_sched *s, const clv_sched_costs *c, double *ret,
+                                 clv_err *err) {
   clv_sched_run run;
   CLV_TRY(clv_sched_simulate(s, c, false, &run, err));
   *ret = run.seconds;
-  clv_sched_run_done(&run, s);
+  clv_sched_run_clear(&run, s);
   return CLV_OK;
 }

@@ -15,24 +15,25 @@
 
 clv_code clv_sched_links_init(sched_links *l, uint32_t n_ranks, clv_err *err) {
   l->n_ranks = n_ranks;
-  return clv_alloc((size_t)n_ranks * n_ranks, sizeof *l->free_at, &l->free_at, err);
+  return clv_alloc((size_t)n_ranks * n_ranks, sizeof *l->link_free_at, &l->link_free_at, err);
 }
 
 double clv_sched_links_send(sched_links *l, const clv_sched_shape *shape, const clv_sched_costs *c,
                             uint32_t edge, bool back, double now) {
-  uint32_t from = shape->rank[edge + back], to = shape->rank[edge + !back];
-  double *free_at = &l->free_at[(size_t)from * l->n_ranks + to];
-  *free_at = fmax(*free_at, now) + (back ? c->serialise_b : c->serialise_f)[edge];
-  return *free_at + c->latency[edge];
+  uint32_t from = shape->stage_rank[edge + back], to = shape->stage_rank[edge + !back];
+  double *free_at = &l->link_free_at[(size_t)from * l->n_ranks + to];
+  *free_at = fmax(*free_at, now) +
+             (back ? c->serialise_backward_seconds : c->serialise_forward_seconds)[edge];
+  return *free_at + c->latency_seconds[edge];
 }
 
-double clv_sched_cost(const clv_sched_costs *c, clv_instr_kind kind, uint32_t stage) {
+double clv_sched_instr_seconds(const clv_sched_costs *c, clv_instr_kind kind, uint32_t stage) {
   const double cost[CLV_INSTR_KINDS] = {
-      [CLV_INSTR_FORWARD] = c->forward[stage],
-      [CLV_INSTR_BACKWARD] = c->input[stage] + c->weight[stage],
-      [CLV_INSTR_INPUT] = c->input[stage],
-      [CLV_INSTR_WEIGHT] = c->weight[stage],
-      [CLV_INSTR_STEP] = c->step[stage],
+      [CLV_INSTR_FORWARD] = c->forward_seconds[stage],
+      [CLV_INSTR_BACKWARD] = c->input_grad_seconds[stage] + c->weight_grad_seconds[stage],
+      [CLV_INSTR_INPUT] = c->input_grad_seconds[stage],
+      [CLV_INSTR_WEIGHT] = c->weight_grad_seconds[stage],
+      [CLV_INSTR_STEP] = c->step_seconds[stage],
   };
   return cost[kind];
 }
@@ -45,47 +46,47 @@ typedef struct walk {
   clv_sched_run *run;
   sched_links links;
   /* [edge][micro] arrival time of the activation [0], of the gradient [1]; < 0: not sent yet */
-  double *arrival[2];
+  double *arrival_time[2];
   /* [stage][micro] time at which the input gradient of a B or I is computed */
-  double *input_gradient_at;
+  double *input_gradient_time;
   double *rank_time;    /* [rank] time at which the rank's last instruction ended */
   uint32_t *next_instr; /* [rank] position of the next instruction */
   /* circular queue of ranks that may be able to continue, each rank at most once */
-  uint32_t *queue;
-  uint32_t head, n_queued;
+  uint32_t *rank_queue;
+  uint32_t queue_head, n_queued_ranks;
   bool *is_queued;
 } walk;
 
-static void walk_done(walk *w) {
-  free(w->links.free_at);
-  free(w->arrival[0]);
-  free(w->arrival[1]);
-  free(w->input_gradient_at);
+static void simulation_clear(walk *w) {
+  free(w->links.link_free_at);
+  free(w->arrival_time[0]);
+  free(w->arrival_time[1]);
+  free(w->input_gradient_time);
   free(w->rank_time);
   free(w->next_instr);
-  free(w->queue);
+  free(w->rank_queue);
   free(w->is_queued);
 }
 
-static clv_code walk_init(walk *w, clv_err *err) {
+static clv_code simulation_init(walk *w, clv_err *err) {
   const clv_sched_shape *shape = &w->s->shape;
-  size_t n = (size_t)shape->n_stages * shape->n_micro;
+  size_t n = (size_t)shape->n_stages * shape->n_micro_batches;
   CLV_TRY(clv_sched_links_init(&w->links, shape->n_ranks, err));
   for (int back = 0; back < 2; back++) {
-    CLV_TRY(clv_alloc(n, sizeof(double), &w->arrival[back], err));
-    for (size_t i = 0; i < n; i++) w->arrival[back][i] = -1;
+    CLV_TRY(clv_alloc(n, sizeof(double), &w->arrival_time[back], err));
+    for (size_t i = 0; i < n; i++) w->arrival_time[back][i] = -1;
   }
-  CLV_TRY(clv_alloc(n, sizeof *w->input_gradient_at, &w->input_gradient_at, err));
+  CLV_TRY(clv_alloc(n, sizeof *w->input_gradient_time, &w->input_gradient_time, err));
   CLV_TRY(clv_alloc(shape->n_ranks, sizeof *w->rank_time, &w->rank_time, err));
   CLV_TRY(clv_alloc(shape->n_ranks, sizeof *w->next_instr, &w->next_instr, err));
-  CLV_TRY(clv_alloc(shape->n_ranks, sizeof *w->queue, &w->queue, err));
+  CLV_TRY(clv_alloc(shape->n_ranks, sizeof *w->rank_queue, &w->rank_queue, err));
   return clv_alloc(shape->n_ranks, sizeof *w->is_queued, &w->is_queued, err);
 }
 
 static void enqueue_rank(walk *w, uint32_t rank) {
   if (w->is_queued[rank]) return;
   w->is_queued[rank] = true;
-  w->queue[(w->head + w->n_queued++) % w->s->shape.n_ranks] = rank;
+  w->rank_queue[(w->queue_head + w->n_queued_ranks++) % w->s->shape.n_ranks] = rank;
 }
 
 /* Returns the address of the arrival time of the tensor that a send or receive instruction moves.
@@ -94,16 +95,18 @@ static double *arrival_of(walk *w, const clv_instr *i) {
   bool back = i->kind == CLV_INSTR_SEND_B || i->kind == CLV_INSTR_RECV_B;
   bool of_edge_above = i->kind == CLV_INSTR_RECV_F || i->kind == CLV_INSTR_SEND_B;
   size_t edge = i->stage - (size_t)of_edge_above;
-  return &w->arrival[back][edge * w->s->shape.n_micro + i->micro];
+  return &w->arrival_time[back][edge * w->s->shape.n_micro_batches + i->micro_batch];
 }
 
 static void send_tensor(walk *w, const clv_instr *i, double now) {
   bool back = i->kind == CLV_INSTR_SEND_B;
   uint32_t edge = i->stage - (uint32_t)back;
-  if (back && w->c->input_first)
-    now = fmin(now, w->input_gradient_at[(size_t)i->stage * w->s->shape.n_micro + i->micro]);
+  if (back && w->c->sends_input_gradient_first)
+    now = fmin(
+        now,
+        w->input_gradient_time[(size_t)i->stage * w->s->shape.n_micro_batches + i->micro_batch]);
   *arrival_of(w, i) = clv_sched_links_send(&w->links, &w->s->shape, w->c, edge, back, now);
-  enqueue_rank(w, w->s->shape.rank[edge + !back]);
+  enqueue_rank(w, w->s->shape.stage_rank[edge + !back]);
 }
 
 /* Runs one instruction of a rank. Returns false if the tensor that it receives has not been sent
@@ -111,33 +114,33 @@ static void send_tensor(walk *w, const clv_instr *i, double now) {
 static bool run_instr(walk *w, uint32_t rank, const clv_instr *i) {
   double begin = w->rank_time[rank], end = begin;
   if (i->kind == CLV_INSTR_RECV_F || i->kind == CLV_INSTR_RECV_B) {
-    double arrival = *arrival_of(w, i);
-    if (arrival < 0) return false;
-    end = fmax(begin, arrival);
+    double arrival_time = *arrival_of(w, i);
+    if (arrival_time < 0) return false;
+    end = fmax(begin, arrival_time);
   } else if (i->kind == CLV_INSTR_SEND_F || i->kind == CLV_INSTR_SEND_B) {
     send_tensor(w, i, begin);
   } else {
-    double cost = clv_sched_cost(w->c, i->kind, i->stage);
+    double cost = clv_sched_instr_seconds(w->c, i->kind, i->stage);
     end = begin + cost;
     if (i->kind == CLV_INSTR_BACKWARD || i->kind == CLV_INSTR_INPUT)
-      w->input_gradient_at[(size_t)i->stage * w->s->shape.n_micro + i->micro] =
-          begin + w->c->input[i->stage];
-    if (w->run) w->run->busy[rank] += cost;
+      w->input_gradient_time[(size_t)i->stage * w->s->shape.n_micro_batches + i->micro_batch] =
+          begin + w->c->input_grad_seconds[i->stage];
+    if (w->run) w->run->busy_seconds[rank] += cost;
   }
   w->rank_time[rank] = end;
-  if (w->run && w->run->span)
-    w->run->span[rank][w->next_instr[rank]] = (clv_sched_span){.begin = begin, .end = end};
+  if (w->run && w->run->spans)
+    w->run->spans[rank][w->next_instr[rank]] = (clv_sched_span){.begin = begin, .end = end};
   return true;
 }
 
 static void run_ranks(walk *w) {
   for (uint32_t r = 0; r < w->s->shape.n_ranks; r++) enqueue_rank(w, r);
-  while (w->n_queued) {
-    uint32_t r = w->queue[w->head];
-    w->head = (w->head + 1) % w->s->shape.n_ranks;
-    w->n_queued--;
+  while (w->n_queued_ranks) {
+    uint32_t r = w->rank_queue[w->queue_head];
+    w->queue_head = (w->queue_head + 1) % w->s->shape.n_ranks;
+    w->n_queued_ranks--;
     w->is_queued[r] = false;
-    while (w->next_instr[r] < w->s->n[r] && run_instr(w, r, &w->s->list[r][w->next_instr[r]]))
+    while (w->next_instr[r] < w->s->n[r] && run_instr(w, r, &w->s->instrs[r][w->next_instr[r]]))
       w->next_instr[r]++;
   }
 }
@@ -146,13 +149,13 @@ static void run_ranks(walk *w) {
 static clv_code fail_deadlock(const walk *w, uint32_t rank, clv_err *err) {
   char text[SCHED_INSTR_TEXT], send_text[SCHED_INSTR_TEXT], other_text[SCHED_INSTR_TEXT];
   const clv_sched *s = w->s;
-  const clv_instr *i = &s->list[rank][w->next_instr[rank]];
+  const clv_instr *i = &s->instrs[rank][w->next_instr[rank]];
   bool back = i->kind == CLV_INSTR_RECV_B;
   clv_instr want = {.kind = back ? CLV_INSTR_SEND_B : CLV_INSTR_SEND_F,
                     .stage = (uint16_t)(back ? i->stage + 1 : i->stage - 1),
-                    .micro = i->micro};
-  uint32_t peer = s->shape.rank[want.stage], at = w->next_instr[peer];
-  const clv_instr *other = &s->list[peer][at];
+                    .micro_batch = i->micro_batch};
+  uint32_t peer = s->shape.stage_rank[want.stage], at = w->next_instr[peer];
+  const clv_instr *other = &s->instrs[peer][at];
   return clv_fail(
       err, CLV_INVALID,
       "rank %u, instruction %u (%s of stage %u): waits for %s of stage %u for ever: rank "
@@ -162,10 +165,10 @@ static clv_code fail_deadlock(const walk *w, uint32_t rank, clv_err *err) {
       other->stage);
 }
 
-static clv_code spans_init(const clv_sched *s, clv_sched_run *run, clv_err *err) {
-  CLV_TRY(clv_alloc(s->shape.n_ranks, sizeof *run->span, &run->span, err));
+static clv_code alloc_spans(const clv_sched *s, clv_sched_run *run, clv_err *err) {
+  CLV_TRY(clv_alloc(s->shape.n_ranks, sizeof *run->spans, &run->spans, err));
   for (uint32_t r = 0; r < s->shape.n_ranks; r++)
-    CLV_TRY(clv_alloc(s->n[r], sizeof **run->span, &run->span[r], err));
+    CLV_TRY(clv_alloc(s->n[r], sizeof **run->spans, &run->spans[r], err));
   return CLV_OK;
 }
 
@@ -174,25 +177,25 @@ static void compute_totals(const walk *w) {
   uint32_t computing = 0;
   for (uint32_t r = 0; r < w->s->shape.n_ranks; r++) {
     w->run->seconds = fmax(w->run->seconds, w->rank_time[r]);
-    busy += w->run->busy[r];
-    computing += w->run->busy[r] > 0;
+    busy += w->run->busy_seconds[r];
+    computing += w->run->busy_seconds[r] > 0;
   }
   w->run->bubble = computing ? 1 - busy / (w->run->seconds * computing) : 0;
 }
 
-void clv_sched_run_done(clv_sched_run *r, const clv_sched *s) {
+void clv_sched_run_clear(clv_sched_run *r, const clv_sched *s) {
   if (!r) return;
-  for (uint32_t i = 0; r->span && i < s->shape.n_ranks; i++) free(r->span[i]);
-  free(r->span);
+  for (uint32_t i = 0; r->spans && i < s->shape.n_ranks; i++) free(r->spans[i]);
+  free(r->spans);
   memset(r, 0, sizeof *r);
 }
 
 clv_code clv_sched_simulate_lists(const clv_sched *s, const clv_sched_costs *c, bool spans,
                                   clv_sched_run *ret, clv_err *err) {
   static const clv_sched_costs nothing;
-  CLV_AUTO(walk_done) walk w = {.s = s, .c = c ? c : &nothing, .run = ret};
-  CLV_TRY(walk_init(&w, err));
-  if (spans) CLV_TRY(spans_init(s, ret, err));
+  CLV_AUTO(simulation_clear) walk w = {.s = s, .c = c ? c : &nothing, .run = ret};
+  CLV_TRY(simulation_init(&w, err));
+  if (spans) CLV_TRY(alloc_spans(s, ret, err));
   run_ranks(&w);
   for (uint32_t r = 0; r < s->shape.n_ranks; r++)
     if (w.next_instr[r] < s->n[r]) return fail_deadlock(&w, r, err);

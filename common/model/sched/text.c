@@ -23,14 +23,14 @@ void clv_sched_format(const clv_sched *s, clv_bytes *out) {
       out,
       "schedule %s stages %u ranks %u micro-batches %u first-backward %u accumulate %u "
       "window %u\n",
-      clv_sched_name(s->kind), shape->n_stages, shape->n_ranks, shape->n_micro,
-      shape->first_backward, shape->n_accumulate, s->window);
+      clv_sched_name(s->kind), shape->n_stages, shape->n_ranks, shape->n_micro_batches,
+      shape->first_backward_stage, shape->n_accumulate, s->window);
   for (uint32_t i = 0; i < shape->n_stages; i++)
-    clv_bytes_printf(out, "stage %u rank %u\n", i, shape->rank[i]);
+    clv_bytes_printf(out, "stage %u rank %u\n", i, shape->stage_rank[i]);
   for (uint32_t r = 0; r < shape->n_ranks; r++) {
     clv_bytes_printf(out, "rank %u:", r);
     for (uint32_t k = 0; k < s->n[r]; k++) {
-      const clv_instr *i = &s->list[r][k];
+      const clv_instr *i = &s->instrs[r][k];
       clv_bytes_printf(out, " %s@%u", clv_instr_text(i, text), i->stage);
       if (i->weights_age) clv_bytes_printf(out, "-%u", i->weights_age);
     }
@@ -46,9 +46,9 @@ typedef struct word {
 } word;
 
 typedef struct sched_parser {
-  const char *name, *at, *end, *line_start;
-  unsigned line;
-  word word; /* last word read; word.n 0: end of the line */
+  const char *file_name, *at, *text_end, *line_start;
+  unsigned line_number;
+  word current_word; /* last word read; word.n 0: end of the line */
   clv_sched *s;
   uint32_t n_instrs;
   bool has_rank[CLV_SCHED_STAGES];
@@ -61,8 +61,8 @@ CLV_PRINTF(2, 3) static clv_code fail_at_word(const sched_parser *p, const char 
   va_start(args, fmt);
   vsnprintf(text, sizeof text, fmt, args);
   va_end(args);
-  return clv_fail(p->err, CLV_INVALID, "%s:%u:%u: %s", p->name, p->line,
-                  (unsigned)(p->word.text - p->line_start) + 1, text);
+  return clv_fail(p->err, CLV_INVALID, "%s:%u:%u: %s", p->file_name, p->line_number,
+                  (unsigned)(p->current_word.text - p->line_start) + 1, text);
 }
 
 static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
@@ -70,46 +70,47 @@ static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 /* Copies the last word to buf for a message. Cuts a long word, and replaces characters that cannot
  * be printed by '?'. */
 static const char *word_for_message(const sched_parser *p, char buf[32]) {
-  size_t n = CLV_MIN(p->word.n, 31);
+  size_t n = CLV_MIN(p->current_word.n, 31);
   for (size_t i = 0; i < n; i++) {
-    char c = p->word.text[i];
+    char c = p->current_word.text[i];
     buf[i] = c > ' ' && c <= '~' ? c : '?';
   }
   buf[n] = 0;
-  return p->word.n ? buf : "the end of the line";
+  return p->current_word.n ? buf : "the end of the line";
 }
 
-static void next_word(sched_parser *p) {
-  while (p->at < p->end && is_blank(*p->at)) p->at++;
-  p->word.text = p->at;
-  if (p->at < p->end && *p->at == '#')
-    while (p->at < p->end && *p->at != '\n') p->at++;
+static void read_next_word(sched_parser *p) {
+  while (p->at < p->text_end && is_blank(*p->at)) p->at++;
+  p->current_word.text = p->at;
+  if (p->at < p->text_end && *p->at == '#')
+    while (p->at < p->text_end && *p->at != '\n') p->at++;
   const char *begin = p->at;
-  while (p->at < p->end && !is_blank(*p->at) && *p->at != '\n' && *p->at != '#') p->at++;
-  p->word.n = (size_t)(p->at - begin);
+  while (p->at < p->text_end && !is_blank(*p->at) && *p->at != '\n' && *p->at != '#') p->at++;
+  p->current_word.n = (size_t)(p->at - begin);
 }
 
 /* Reads the first word of the next line that is not empty. Returns false at the end of the text. */
-static bool next_line(sched_parser *p) {
+static bool read_next_line(sched_parser *p) {
   for (;;) {
-    next_word(p);
-    if (p->word.n) return true;
-    if (p->at == p->end) return false;
-    p->line++;
+    read_next_word(p);
+    if (p->current_word.n) return true;
+    if (p->at == p->text_end) return false;
+    p->line_number++;
     p->line_start = ++p->at;
   }
 }
 
-static bool is_word(const sched_parser *p, const char *text) {
-  return p->word.n == strlen(text) && !memcmp(p->word.text, text, p->word.n);
+static bool is_current_word(const sched_parser *p, const char *text) {
+  return p->current_word.n == strlen(text) &&
+         !memcmp(p->current_word.text, text, p->current_word.n);
 }
 
 static clv_code expect_line_end(sched_parser *p) {
   char buf[32];
-  next_word(p);
-  return p->word.n ? fail_at_word(p, "the line must end here, not go on with %s",
-                                  word_for_message(p, buf))
-                   : CLV_OK;
+  read_next_word(p);
+  return p->current_word.n ? fail_at_word(p, "the line must end here, not go on with %s",
+                                          word_for_message(p, buf))
+                           : CLV_OK;
 }
 
 /* Parses decimal digits at *at, and moves *at behind them. Returns false if there are none, or if
@@ -126,8 +127,8 @@ static bool parse_digits(const char **at, const char *end, uint32_t *ret) {
 static clv_code parse_number(sched_parser *p, const char *what, bool colon, uint32_t limit,
                              uint32_t *ret) {
   char buf[32];
-  next_word(p);
-  const char *at = p->word.text, *end = at + p->word.n;
+  read_next_word(p);
+  const char *at = p->current_word.text, *end = at + p->current_word.n;
   if (colon && end > at && end[-1] == ':') {
     end--;
   } else if (colon) {
@@ -145,10 +146,10 @@ static clv_code parse_number(sched_parser *p, const char *what, bool colon, uint
 static clv_code parse_kind(sched_parser *p, clv_sched_kind *ret) {
   const char *names[CLV_SCHED_KINDS];
   char buf[32];
-  next_word(p);
+  read_next_word(p);
   for (int k = 0; k < CLV_SCHED_KINDS; k++) {
     *ret = (clv_sched_kind)k;
-    if (is_word(p, names[k] = clv_sched_name(*ret))) return CLV_OK;
+    if (is_current_word(p, names[k] = clv_sched_name(*ret))) return CLV_OK;
   }
   const char *near = clv_did_you_mean(word_for_message(p, buf), names, CLV_SCHED_KINDS);
   return fail_at_word(p, "%s is no kind of schedule%s%s%s",
@@ -161,31 +162,36 @@ static clv_code parse_header(sched_parser *p) {
   uint32_t window = 0;
   clv_sched_kind kind;
   const struct {
-    const char *name;
+    const char *file_name;
     uint32_t *value, limit;
     bool needed;
   } keys[] = {
-      {.name = "stages", .value = &shape.n_stages, .limit = CLV_SCHED_STAGES, .needed = true},
-      {.name = "ranks", .value = &shape.n_ranks, .limit = CLV_SCHED_RANKS, .needed = true},
-      {.name = "micro-batches", .value = &shape.n_micro, .limit = CLV_SCHED_MICROS, .needed = true},
-      {.name = "first-backward", .value = &shape.first_backward, .limit = CLV_SCHED_STAGES},
-      {.name = "accumulate", .value = &shape.n_accumulate, .limit = CLV_SCHED_MICROS},
-      {.name = "window", .value = &window, .limit = CLV_SCHED_MICROS + 1},
+      {.file_name = "stages", .value = &shape.n_stages, .limit = CLV_SCHED_STAGES, .needed = true},
+      {.file_name = "ranks", .value = &shape.n_ranks, .limit = CLV_SCHED_RANKS, .needed = true},
+      {.file_name = "micro-batches",
+       .value = &shape.n_micro_batches,
+       .limit = CLV_SCHED_MICROS,
+       .needed = true},
+      {.file_name = "first-backward",
+       .value = &shape.first_backward_stage,
+       .limit = CLV_SCHED_STAGES},
+      {.file_name = "accumulate", .value = &shape.n_accumulate, .limit = CLV_SCHED_MICROS},
+      {.file_name = "window", .value = &window, .limit = CLV_SCHED_MICROS + 1},
   };
   char buf[32];
-  if (!next_line(p) || !is_word(p, "schedule"))
+  if (!read_next_line(p) || !is_current_word(p, "schedule"))
     return fail_at_word(
         p, "a schedule starts with \"schedule KIND stages N ranks N micro-batches N\"");
   CLV_TRY(parse_kind(p, &kind));
   for (size_t k = 0; k < CLV_COUNT(keys); k++) {
-    next_word(p);
-    if (!p->word.n && !keys[k].needed) break;
-    if (!is_word(p, keys[k].name))
-      return fail_at_word(p, "%s is expected, not %s", keys[k].name, word_for_message(p, buf));
-    CLV_TRY(parse_number(p, keys[k].name, false, keys[k].limit + 1, keys[k].value));
+    read_next_word(p);
+    if (!p->current_word.n && !keys[k].needed) break;
+    if (!is_current_word(p, keys[k].file_name))
+      return fail_at_word(p, "%s is expected, not %s", keys[k].file_name, word_for_message(p, buf));
+    CLV_TRY(parse_number(p, keys[k].file_name, false, keys[k].limit + 1, keys[k].value));
   }
-  if (p->word.n) CLV_TRY(expect_line_end(p));
-  if (!shape.n_stages || !shape.n_ranks || !shape.n_micro)
+  if (p->current_word.n) CLV_TRY(expect_line_end(p));
+  if (!shape.n_stages || !shape.n_ranks || !shape.n_micro_batches)
     return fail_at_word(p, "stages, ranks and micro-batches are at least 1");
   return clv_sched_new(kind, &shape, window, &p->s, p->err);
 }
@@ -198,11 +204,11 @@ static clv_code parse_stage(sched_parser *p) {
   char buf[32];
   CLV_TRY(parse_number(p, "a stage", false, shape->n_stages, &stage));
   if (p->has_rank[stage]) return fail_at_word(p, "stage %u has its rank already", stage);
-  next_word(p);
-  if (!is_word(p, "rank"))
+  read_next_word(p);
+  if (!is_current_word(p, "rank"))
     return fail_at_word(p, "rank is expected, not %s", word_for_message(p, buf));
   CLV_TRY(parse_number(p, "a rank", false, shape->n_ranks, &rank));
-  shape->rank[stage] = (uint16_t)rank;
+  shape->stage_rank[stage] = (uint16_t)rank;
   p->has_rank[stage] = true;
   return expect_line_end(p);
 }
@@ -238,16 +244,16 @@ static clv_code parse_rank(sched_parser *p) {
   clv_instr_kind kind;
   char buf[32];
   CLV_TRY(parse_number(p, "a rank", true, shape->n_ranks, &rank));
-  for (next_word(p); p->word.n; next_word(p)) {
-    if (!parse_instr(&p->word, &kind, &micro, &stage, &age))
+  for (read_next_word(p); p->current_word.n; read_next_word(p)) {
+    if (!parse_instr(&p->current_word, &kind, &micro, &stage, &age))
       return fail_at_word(p,
                           "%s is no instruction: F3@0 is the forward of micro-batch 3 of stage 0",
                           word_for_message(p, buf));
     if (stage >= shape->n_stages)
       return fail_at_word(p, "%s: there are %u stages", word_for_message(p, buf), shape->n_stages);
-    if (micro >= shape->n_micro)
+    if (micro >= shape->n_micro_batches)
       return fail_at_word(p, "%s: there are %u micro-batches", word_for_message(p, buf),
-                          shape->n_micro);
+                          shape->n_micro_batches);
     if (p->n_instrs++ >= CLV_SCHED_INSTRUCTIONS)
       return fail_at_word(p, "more than %d instructions", CLV_SCHED_INSTRUCTIONS);
     CLV_TRY(clv_sched_add_instr(p->s, rank, kind, stage, micro, age, p->err));
@@ -257,10 +263,10 @@ static clv_code parse_rank(sched_parser *p) {
 
 static clv_code parse_lines(sched_parser *p) {
   char buf[32];
-  while (next_line(p)) {
-    if (is_word(p, "stage")) {
+  while (read_next_line(p)) {
+    if (is_current_word(p, "stage")) {
       CLV_TRY(parse_stage(p));
-    } else if (is_word(p, "rank")) {
+    } else if (is_current_word(p, "rank")) {
       CLV_TRY(parse_rank(p));
     } else {
       return fail_at_word(p, "a line starts with stage or rank, not %s", word_for_message(p, buf));
@@ -273,8 +279,12 @@ static clv_code parse_lines(sched_parser *p) {
 
 clv_code clv_sched_parse(const char *name, const char *text, size_t n, clv_sched **ret,
                          clv_err *err) {
-  sched_parser p = {
-      .name = name, .at = text, .end = text + n, .line_start = text, .line = 1, .err = err};
+  sched_parser p = {.file_name = name,
+                    .at = text,
+                    .text_end = text + n,
+                    .line_start = text,
+                    .line_number = 1,
+                    .err = err};
   clv_code code = parse_header(&p);
   if (code == CLV_OK) code = parse_lines(&p);
   if (code != CLV_OK) {

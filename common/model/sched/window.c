@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clv_sched_window: computes the number of micro-batches in flight with which the slowest rank or
- * link never waits. This is the round-trip time of a micro-batch divided by the time between two
+ * clv_sched_find_window: computes the number of micro-batches in flight with which the slowest rank
+ * or link never waits. This is the round-trip time of a micro-batch divided by the time between two
  * micro-batches.
  */
 #include "common/model/sched/sched_int.h"
@@ -9,8 +9,9 @@
 #include <math.h>
 #include <string.h>
 
-static double stage_time(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t s) {
-  return c->forward[s] + (is_trained_stage(shape, s) ? c->input[s] + c->weight[s] : 0);
+static double stage_seconds(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t s) {
+  return c->forward_seconds[s] +
+         (is_trained_stage(shape, s) ? c->input_grad_seconds[s] + c->weight_grad_seconds[s] : 0);
 }
 
 /* Returns the time for which one micro-batch occupies the busiest rank, or the busiest link in one
@@ -18,36 +19,39 @@ static double stage_time(const clv_sched_shape *shape, const clv_sched_costs *c,
 static double bottleneck_seconds(const clv_sched_shape *shape, const clv_sched_costs *c) {
   double compute[CLV_SCHED_RANKS] = {0}, most = 0;
   for (uint32_t s = 0; s < shape->n_stages; s++) {
-    double *at = &compute[shape->rank[s]], link[2] = {0};
-    most = fmax(most, *at += stage_time(shape, c, s));
+    double *at = &compute[shape->stage_rank[s]], link[2] = {0};
+    most = fmax(most, *at += stage_seconds(shape, c, s));
     /* Sums the edges up to s that share a link with edge s, because they are between the same two
      * ranks; one sum per direction. */
     for (uint32_t e = 0; e <= s && is_cross_rank_edge(shape, s); e++) {
       if (!is_cross_rank_edge(shape, e)) continue;
-      bool same = shape->rank[e] == shape->rank[s] && shape->rank[e + 1] == shape->rank[s + 1];
-      bool turned = shape->rank[e] == shape->rank[s + 1] && shape->rank[e + 1] == shape->rank[s];
-      double back = is_trained_stage(shape, e) ? c->serialise_b[e] : 0;
-      link[0] += same * c->serialise_f[e] + turned * back;
-      link[1] += turned * c->serialise_f[e] + same * back;
+      bool same = shape->stage_rank[e] == shape->stage_rank[s] &&
+                  shape->stage_rank[e + 1] == shape->stage_rank[s + 1];
+      bool turned = shape->stage_rank[e] == shape->stage_rank[s + 1] &&
+                    shape->stage_rank[e + 1] == shape->stage_rank[s];
+      double back = is_trained_stage(shape, e) ? c->serialise_backward_seconds[e] : 0;
+      link[0] += same * c->serialise_forward_seconds[e] + turned * back;
+      link[1] += turned * c->serialise_forward_seconds[e] + same * back;
     }
     most = fmax(most, fmax(link[0], link[1]));
   }
   return most;
 }
 
-uint32_t clv_sched_window_formula(const clv_sched_shape *shape, const clv_sched_costs *c,
-                                  const bool *free_stages) {
-  uint32_t first = CLV_MIN(shape->first_backward, shape->n_stages - 1);
+uint32_t clv_sched_window_by_formula(const clv_sched_shape *shape, const clv_sched_costs *c,
+                                     const bool *free_stages) {
+  uint32_t first = CLV_MIN(shape->first_backward_stage, shape->n_stages - 1);
   double each = bottleneck_seconds(shape, c), away = 0;
   for (uint32_t s = first; s < shape->n_stages; s++) {
-    if (s > first) away += stage_time(shape, c, s);
+    if (s > first) away += stage_seconds(shape, c, s);
     if (is_cross_rank_edge(shape, s))
-      away += 2 * c->latency[s] + c->serialise_f[s] + c->serialise_b[s];
+      away += 2 * c->latency_seconds[s] + c->serialise_forward_seconds[s] +
+              c->serialise_backward_seconds[s];
   }
   /* Subtracts 1e-9, so that a rounding error does not increase a ratio that is a whole number. */
   double n = each > 0 ? ceil(away / each - 1e-9) + 1 : 1;
-  n = fmax(n, clv_sched_depth(shape, free_stages, first));
-  return (uint32_t)fmin(n, shape->n_micro);
+  n = fmax(n, clv_sched_pipeline_depth(shape, free_stages, first));
+  return (uint32_t)fmin(n, shape->n_micro_batches);
 }
 
 static clv_code simulate_window(const clv_sched_shape *shape, const clv_sched_costs *c,
@@ -62,12 +66,12 @@ static clv_code simulate_window(const clv_sched_shape *shape, const clv_sched_co
   return CLV_OK;
 }
 
-/* Simulates windows from the formula's up to four times it, because the formula assumes a steady
- * stream: if stages of one rank delay each other, or two ranks are nearly equally busy, a larger
- * window is faster. Larger windows cost memory, so returns the smallest one that is nearly as fast
- * as the best. */
-clv_code clv_sched_window(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t *ret,
-                          clv_err *err) {
+/* Simulates windows of w to 4 w micro-batches, w being the result of
+ * clv_sched_window_by_formula. That formula assumes a steady stream: if stages of one rank delay
+ * each other, or two ranks are nearly equally busy, a larger window is faster. Returns the
+ * smallest window that is nearly as fast as the best one, because larger windows cost memory. */
+clv_code clv_sched_find_window(const clv_sched_shape *shape, const clv_sched_costs *c,
+                               uint32_t *ret, clv_err *err) {
   enum { TRIES = 20 };
   static const double as_good = 1.02;
   bool free_stages[CLV_SCHED_STAGES];
@@ -76,8 +80,8 @@ clv_code clv_sched_window(const clv_sched_shape *shape, const clv_sched_costs *c
   CLV_TRY(clv_sched_shape_check(shape, err));
   CLV_TRY(clv_sched_costs_check(shape, c, err));
   clv_sched_mark_timeless_stages(shape, c, free_stages);
-  uint32_t w = clv_sched_window_formula(shape, c, free_stages),
-           last = CLV_MIN(4 * w, shape->n_micro);
+  uint32_t w = clv_sched_window_by_formula(shape, c, free_stages),
+           last = CLV_MIN(4 * w, shape->n_micro_batches);
   for (uint32_t apart = 1 + (CLV_MAX(last, w) - w) / TRIES; n < TRIES && w <= last;
        w += n == 1 ? 1 : apart, n++) {
     CLV_TRY(simulate_window(shape, c, w, &seconds[n], err));

@@ -16,7 +16,7 @@ enum { LABEL = 512 };
 /* ---- making ---------------------------------------------------------------------------------- */
 
 static clv_code add_file(int dir, const char *name, clv_manifest_file *ret, clv_err *err) {
-  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+  CLV_AUTO(clv_weights_fd_close) clv_weights_fd fd = {.fd = -1};
   CLV_TRY(clv_weights_fd_open(dir, name, name, &fd, err));
   snprintf(ret->name, sizeof ret->name, "%s", name);
   ret->bytes = fd.size;
@@ -31,7 +31,7 @@ static int compare_files(const void *a, const void *b) {
 static clv_code list_files(int dir, const clv_weights_folder *f, clv_manifest *m, clv_err *err) {
   const char *name;
   CLV_TRY(clv_alloc(CLV_CHECKPOINT_MAX_FILES + 1, sizeof *m->files, &m->files, err));
-  for (size_t i = 0; (name = clv_weights_folder_file(f, i)); i++)
+  for (size_t i = 0; (name = clv_weights_folder_file_name(f, i)); i++)
     CLV_TRY(add_file(dir, name, &m->files[m->n_files++], err));
   qsort(m->files, m->n_files, sizeof *m->files, compare_files);
   return CLV_OK;
@@ -40,7 +40,7 @@ static clv_code list_files(int dir, const clv_weights_folder *f, clv_manifest *m
 clv_code clv_artifact_make(const char *folder, clv_bytes *ret_text, clv_sha256 *ret_digest,
                            clv_err *err) {
   CLV_AUTO(clv_weights_folder_closep) clv_weights_folder *f = NULL;
-  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_AUTO(clv_weights_closefd) int dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (dir < 0)
@@ -74,7 +74,7 @@ enum { MOST_TEXT = CLV_CHECKPOINT_MAX_FILES * 256 };
 clv_code clv_artifact_read(const char *folder, const char *label, clv_manifest *ret,
                            clv_sha256 *ret_digest, clv_err *err) {
   CLV_AUTO(clv_weights_closefd) int dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+  CLV_AUTO(clv_weights_fd_close) clv_weights_fd fd = {.fd = -1};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   char name[LABEL];
   if (dir < 0)

@@ -19,7 +19,7 @@ enum { MAX_MANIFEST = 4 << 20, MAX_STATE = 16 << 20, SHOWN = 8 };
 
 struct clv_checkpoint {
   char *path;
-  int dir;
+  int dir_fd;
   clv_manifest manifest;
   clv_trainer_state state;
   json_t *state_root;
@@ -28,8 +28,8 @@ struct clv_checkpoint {
 
 void clv_checkpoint_free(clv_checkpoint *c) {
   if (!c) return;
-  clv_weights_closefd(&c->dir);
-  clv_manifest_done(&c->manifest);
+  clv_weights_closefd(&c->dir_fd);
+  clv_manifest_clear(&c->manifest);
   json_decref(c->state_root);
   free(c->state_extra);
   free(c->path);
@@ -47,22 +47,23 @@ const clv_trainer_state *clv_checkpoint_state(const clv_checkpoint *c) { return 
 
 /* ---- files of a checkpoint ------------------------------------------------------------------- */
 
-static void make_label(const clv_checkpoint *c, const char *name, char label[512]) {
+static void make_file_label(const clv_checkpoint *c, const char *name, char label[512]) {
   snprintf(label, 512, "%.300s/%s", c->path, name);
 }
 
-static clv_code open_listed(const clv_checkpoint *c, const char *name, const char *label,
-                            clv_weights_fd *ret, const clv_manifest_file **ret_file, clv_err *err) {
+static clv_code open_listed_file(const clv_checkpoint *c, const char *name, const char *label,
+                                 clv_weights_fd *ret, const clv_manifest_file **ret_file,
+                                 clv_err *err) {
   const clv_manifest_file *f = clv_manifest_find(&c->manifest, name);
   if (!f) return clv_fail(err, CLV_NOT_FOUND, "%s: is not in the manifest", label);
-  if (f->place)
+  if (f->keeper_identity)
     return clv_fail(
         err, CLV_PRECONDITION,
         "%s: is not here but at the worker '%.200s', as '%s': `cleave-master checkpoint "
         "gather SESSION.yaml` fetches it",
-        label, f->place, f->kept);
-  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
-  if (clv_weights_fd_open(c->dir, name, label, &fd, err) != CLV_OK)
+        label, f->keeper_identity, f->kept_file_name);
+  CLV_AUTO(clv_weights_fd_close) clv_weights_fd fd = {.fd = -1};
+  if (clv_weights_fd_open(c->dir_fd, name, label, &fd, err) != CLV_OK)
     return clv_fail(err, CLV_DATA_LOSS, "%s: is in the manifest, but cannot be opened", label);
   if (fd.size != f->bytes)
     return clv_fail(err, CLV_DATA_LOSS, "%s: %zu bytes, the manifest says %llu", label, fd.size,
@@ -86,25 +87,25 @@ static clv_code compare_digest(const clv_sha256 *found, const clv_manifest_file 
 
 /* Compares length and digest of a file with the manifest, without loading the file into memory. */
 static clv_code verify_file(const clv_checkpoint *c, const char *name, clv_err *err) {
-  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+  CLV_AUTO(clv_weights_fd_close) clv_weights_fd fd = {.fd = -1};
   const clv_manifest_file *f = NULL;
   clv_sha256 digest;
   char label[512];
-  make_label(c, name, label);
-  CLV_TRY(open_listed(c, name, label, &fd, &f, err));
+  make_file_label(c, name, label);
+  CLV_TRY(open_listed_file(c, name, label, &fd, &f, err));
   CLV_TRY(clv_sha256_fd(fd.fd, fd.size, NULL, label, &digest, err));
   return compare_digest(&digest, f, label, err);
 }
 
 clv_code clv_checkpoint_read_file(const clv_checkpoint *c, const char *name, clv_bytes *ret,
                                   clv_err *err) {
-  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+  CLV_AUTO(clv_weights_fd_close) clv_weights_fd fd = {.fd = -1};
   CLV_AUTO(clv_bytes_done) clv_bytes data = {0};
   const clv_manifest_file *f = NULL;
   clv_sha256 digest;
   char label[512];
-  make_label(c, name, label);
-  CLV_TRY(open_listed(c, name, label, &fd, &f, err));
+  make_file_label(c, name, label);
+  CLV_TRY(open_listed_file(c, name, label, &fd, &f, err));
   CLV_TRY(clv_weights_fd_read_all(&fd, SIZE_MAX / 2, &data, err));
   CLV_TRY(clv_sha256_of(data.data, data.len, &digest, err));
   CLV_TRY(compare_digest(&digest, f, label, err));
@@ -116,15 +117,15 @@ clv_code clv_checkpoint_read_file(const clv_checkpoint *c, const char *name, clv
 
 static clv_code open_stage(const clv_checkpoint *c, const char *kind, uint32_t stage, bool parts,
                            clv_weights_file **ret, clv_err *err) {
-  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+  CLV_AUTO(clv_weights_fd_close) clv_weights_fd fd = {.fd = -1};
   CLV_AUTO(clv_weights_closep) clv_weights_file *w = NULL;
   const clv_manifest_file *f = NULL;
   char label[512], name[CLV_STAGE_NAME];
   if (stage >= c->manifest.stages)
     return clv_fail(err, CLV_INVALID, "%s: stage %u is outside 0..%u", c->path, stage,
                     c->manifest.stages - 1);
-  make_label(c, clv_stage_file_name(kind, stage, c->manifest.stages, name), label);
-  CLV_TRY(open_listed(c, name, label, &fd, &f, err));
+  make_file_label(c, clv_stage_file_name(kind, stage, c->manifest.stages, name), label);
+  CLV_TRY(open_listed_file(c, name, label, &fd, &f, err));
   CLV_TRY(parts ? clv_weights_open_lazy_fd(&fd, &w, err) : clv_weights_open_fd(&fd, 0, &w, err));
   CLV_TRY(compare_digest(clv_weights_digest(w), f, label, err));
   *ret = clv_steal(&w);
@@ -166,12 +167,12 @@ static bool parse_folder_name(const char *name, uint64_t *ret_step) {
 }
 
 static clv_code read_manifest(clv_checkpoint *c, clv_err *err) {
-  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+  CLV_AUTO(clv_weights_fd_close) clv_weights_fd fd = {.fd = -1};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   char label[512];
   uint64_t step;
-  make_label(c, CLV_MANIFEST_NAME, label);
-  clv_code opened = clv_weights_fd_open(c->dir, CLV_MANIFEST_NAME, label, &fd, err);
+  make_file_label(c, CLV_MANIFEST_NAME, label);
+  clv_code opened = clv_weights_fd_open(c->dir_fd, CLV_MANIFEST_NAME, label, &fd, err);
   if (opened == CLV_NOT_FOUND)
     return clv_fail(err, CLV_DATA_LOSS, "%s: has no %s: it was never finished", c->path,
                     CLV_MANIFEST_NAME);
@@ -199,14 +200,15 @@ static clv_code verify_listed_files(const clv_checkpoint *c, clv_err *err) {
     if (!clv_manifest_find(&c->manifest, plain[i]))
       return clv_fail(err, CLV_DATA_LOSS, "%s: the manifest lacks %s", c->path, plain[i]);
   for (size_t i = 0; i < c->manifest.n_files; i++)
-    if (!c->manifest.files[i].place) CLV_TRY(verify_file(c, c->manifest.files[i].name, err));
+    if (!c->manifest.files[i].keeper_identity)
+      CLV_TRY(verify_file(c, c->manifest.files[i].name, err));
   return CLV_OK;
 }
 
 static clv_code read_state(clv_checkpoint *c, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   char label[512];
-  make_label(c, CLV_STATE_NAME, label);
+  make_file_label(c, CLV_STATE_NAME, label);
   CLV_TRY(clv_checkpoint_read_file(c, CLV_STATE_NAME, &text, err));
   if (text.len > MAX_STATE)
     return clv_fail(err, CLV_EXHAUSTED, "%s: %zu bytes, the limit is %d", label, text.len,
@@ -219,11 +221,11 @@ static clv_code read_state(clv_checkpoint *c, clv_err *err) {
 static clv_code open_folder(const char *path, clv_checkpoint **ret, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
-  c->dir = -1;
+  c->dir_fd = -1;
   CLV_TRY(clv_strdup(path, &c->path, err));
   for (size_t n = strlen(c->path); n > 1 && c->path[n - 1] == '/'; n--) c->path[n - 1] = '\0';
-  c->dir = open(c->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-  if (c->dir < 0)
+  c->dir_fd = open(c->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+  if (c->dir_fd < 0)
     return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "%s: %s", c->path,
                     strerror(errno));
   CLV_TRY(read_manifest(c, err));
@@ -247,9 +249,9 @@ typedef struct step_list {
   size_t n;
 } step_list;
 
-static void steps_done(step_list *l) { free(l->steps); }
+static void step_list_clear(step_list *l) { free(l->steps); }
 
-static int newest_first(const void *a, const void *b) {
+static int compare_newest_first(const void *a, const void *b) {
   uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
   return x < y ? 1 : x > y ? -1 : 0;
 }
@@ -260,7 +262,7 @@ static void dir_closep(DIR **dir) {
 
 static clv_code list_steps(const char *run_dir, step_list *ret, clv_err *err) {
   CLV_AUTO(dir_closep) DIR *dir = opendir(run_dir);
-  CLV_AUTO(steps_done) step_list l = {0};
+  CLV_AUTO(step_list_clear) step_list l = {0};
   uint64_t step;
   if (!dir && errno == ENOENT)
     return clv_fail(err, CLV_NOT_FOUND, "run folder %s does not exist: train first", run_dir);
@@ -272,20 +274,21 @@ static clv_code list_steps(const char *run_dir, step_list *ret, clv_err *err) {
     l.steps = grown;
     l.steps[l.n++] = step;
   }
-  if (l.n) qsort(l.steps, l.n, sizeof *l.steps, newest_first);
+  if (l.n) qsort(l.steps, l.n, sizeof *l.steps, compare_newest_first);
   *ret = l;
   l = (step_list){0};
   return CLV_OK;
 }
 
-static clv_code step_path(const char *run_dir, uint64_t step, clv_bytes *ret, clv_err *err) {
+static clv_code path_of_step(const char *run_dir, uint64_t step, clv_bytes *ret, clv_err *err) {
   clv_bytes_printf(ret, "%s/checkpoint-%llu", run_dir, (unsigned long long)step);
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-static clv_code load_step(const char *run_dir, uint64_t step, clv_checkpoint **ret, clv_err *err) {
+static clv_code load_checkpoint_of_step(const char *run_dir, uint64_t step, clv_checkpoint **ret,
+                                        clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  CLV_TRY(step_path(run_dir, step, &path, err));
+  CLV_TRY(path_of_step(run_dir, step, &path, err));
   return clv_checkpoint_load(path.data, ret, err);
 }
 
@@ -293,7 +296,7 @@ clv_code clv_checkpoint_read_manifest(const char *run_dir, uint64_t step, clv_ma
                                       clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  CLV_TRY(step_path(run_dir, step, &path, err));
+  CLV_TRY(path_of_step(run_dir, step, &path, err));
   CLV_TRY(open_folder(path.data, &c, err));
   *ret = c->manifest;
   c->manifest = (clv_manifest){0};
@@ -302,14 +305,14 @@ clv_code clv_checkpoint_read_manifest(const char *run_dir, uint64_t step, clv_ma
 
 clv_code clv_checkpoint_load_before(const char *run_dir, uint64_t before, clv_checkpoint **ret,
                                     clv_bytes *reasons, clv_err *err) {
-  CLV_AUTO(steps_done) step_list l = {0};
+  CLV_AUTO(step_list_clear) step_list l = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes why = {0};
   CLV_TRY(list_steps(run_dir, &l, err));
   clv_code code = CLV_NOT_FOUND;
   for (size_t i = 0; i < l.n && code != CLV_OK; i++) {
     clv_err refused;
     if (l.steps[i] >= before) continue;
-    code = load_step(run_dir, l.steps[i], ret, &refused);
+    code = load_checkpoint_of_step(run_dir, l.steps[i], ret, &refused);
     if (code == CLV_OK) break;
     clv_bytes_printf(&why, "%scheckpoint-%llu refused: %s", why.len ? "; " : "",
                      (unsigned long long)l.steps[i], refused.text);
@@ -335,9 +338,9 @@ clv_code clv_checkpoint_load_latest(const char *run_dir, clv_checkpoint **ret, c
 
 clv_code clv_checkpoint_load_step(const char *run_dir, uint64_t step, clv_checkpoint **ret,
                                   clv_err *err) {
-  CLV_AUTO(steps_done) step_list l = {0};
+  CLV_AUTO(step_list_clear) step_list l = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes there = {0};
-  clv_code code = load_step(run_dir, step, ret, err);
+  clv_code code = load_checkpoint_of_step(run_dir, step, ret, err);
   if (code != CLV_NOT_FOUND) return code;
   CLV_TRY(list_steps(run_dir, &l, err));
   for (size_t i = 0; i < CLV_MIN(l.n, (size_t)SHOWN); i++)
@@ -351,7 +354,7 @@ clv_code clv_checkpoint_load_step(const char *run_dir, uint64_t step, clv_checkp
 
 static clv_code remove_folder(const char *run_dir, uint64_t step, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  CLV_TRY(step_path(run_dir, step, &path, err));
+  CLV_TRY(path_of_step(run_dir, step, &path, err));
   CLV_FAILPOINT("checkpoint.prune");
   CLV_TRY(clv_weights_clear_dir(path.data, err));
   CLV_FAILPOINT("checkpoint.pruned");
@@ -362,28 +365,28 @@ static clv_code remove_folder(const char *run_dir, uint64_t step, clv_err *err) 
 
 clv_code clv_checkpoint_remove(const char *run_dir, uint64_t step, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  CLV_TRY(step_path(run_dir, step, &path, err));
+  CLV_TRY(path_of_step(run_dir, step, &path, err));
   return access(path.data, F_OK) == 0 ? remove_folder(run_dir, step, err) : CLV_OK;
 }
 
-static void drop_kept_files(const char *run_dir, uint64_t step, clv_checkpoint_drop_fn *drop,
-                            void *user) {
-  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+static void drop_files_at_workers(const char *run_dir, uint64_t step, clv_checkpoint_drop_fn *drop,
+                                  void *user) {
+  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   if (drop && clv_checkpoint_read_manifest(run_dir, step, &m, NULL) == CLV_OK) drop(user, &m);
 }
 
 clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t spared,
                               clv_checkpoint_drop_fn *drop, void *user, clv_err *err) {
-  CLV_AUTO(steps_done) step_list l = {0};
+  CLV_AUTO(step_list_clear) step_list l = {0};
   CLV_TRY(list_steps(run_dir, &l, err));
   uint32_t kept = 0;
   for (size_t i = 0; i < l.n; i++) {
     CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
     bool wanted = kept < CLV_MAX(keep, 1u);
-    if (wanted && load_step(run_dir, l.steps[i], &c, NULL) == CLV_OK) {
+    if (wanted && load_checkpoint_of_step(run_dir, l.steps[i], &c, NULL) == CLV_OK) {
       kept++;
     } else if (kept && l.steps[i] != spared) {
-      drop_kept_files(run_dir, l.steps[i], drop, user);
+      drop_files_at_workers(run_dir, l.steps[i], drop, user);
       CLV_TRY(remove_folder(run_dir, l.steps[i], err));
     }
   }
@@ -391,7 +394,7 @@ clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t spare
 }
 
 bool clv_checkpoint_has_any(const char *run_dir) {
-  CLV_AUTO(steps_done) step_list l = {0};
+  CLV_AUTO(step_list_clear) step_list l = {0};
   return list_steps(run_dir, &l, NULL) == CLV_OK && l.n > 0;
 }
 
@@ -403,7 +406,7 @@ static bool has_manifest_file(const char *run_dir, uint64_t step) {
 }
 
 bool clv_checkpoint_has_manifest(const char *run_dir) {
-  CLV_AUTO(steps_done) step_list l = {0};
+  CLV_AUTO(step_list_clear) step_list l = {0};
   bool any = false;
   if (list_steps(run_dir, &l, NULL) != CLV_OK) return false;
   for (size_t i = 0; i < l.n; i++) any |= has_manifest_file(run_dir, l.steps[i]);
@@ -414,17 +417,17 @@ clv_code clv_checkpoint_peek(const char *run_dir, clv_checkpoint **ret, clv_err 
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   uint64_t step;
-  if (!clv_checkpoint_steps(run_dir, &step, 1))
+  if (!clv_checkpoint_steps_with_manifest(run_dir, &step, 1))
     return clv_fail(err, CLV_NOT_FOUND, "run folder %s has no checkpoint", run_dir);
-  CLV_TRY(step_path(run_dir, step, &path, err));
+  CLV_TRY(path_of_step(run_dir, step, &path, err));
   CLV_TRY(open_folder(path.data, &c, err));
   CLV_TRY(read_state(c, err));
   *ret = clv_steal(&c);
   return CLV_OK;
 }
 
-size_t clv_checkpoint_steps(const char *run_dir, uint64_t *ret_steps, size_t most) {
-  CLV_AUTO(steps_done) step_list l = {0};
+size_t clv_checkpoint_steps_with_manifest(const char *run_dir, uint64_t *ret_steps, size_t most) {
+  CLV_AUTO(step_list_clear) step_list l = {0};
   if (list_steps(run_dir, &l, NULL) != CLV_OK) return 0;
   size_t n = 0;
   for (size_t i = 0; i < l.n && n < most; i++)
@@ -432,17 +435,17 @@ size_t clv_checkpoint_steps(const char *run_dir, uint64_t *ret_steps, size_t mos
   return n;
 }
 
-clv_code clv_checkpoint_list(const char *run_dir, uint64_t **ret_steps, size_t *ret_n,
-                             clv_err *err) {
-  CLV_AUTO(steps_done) step_list l = {0};
+clv_code clv_checkpoint_list_steps(const char *run_dir, uint64_t **ret_steps, size_t *ret_n,
+                                   clv_err *err) {
+  CLV_AUTO(step_list_clear) step_list l = {0};
   CLV_TRY(list_steps(run_dir, &l, err));
   *ret_n = l.n;
   *ret_steps = clv_steal(&l.steps);
   return CLV_OK;
 }
 
-clv_code clv_checkpoint_clear(const char *run_dir, clv_err *err) {
-  CLV_AUTO(steps_done) step_list l = {0};
+clv_code clv_checkpoint_remove_all(const char *run_dir, clv_err *err) {
+  CLV_AUTO(step_list_clear) step_list l = {0};
   CLV_TRY(list_steps(run_dir, &l, err));
   for (size_t i = 0; i < l.n; i++) CLV_TRY(remove_folder(run_dir, l.steps[i], err));
   return CLV_OK;

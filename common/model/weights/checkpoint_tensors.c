@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Look-up of a checkpoint's tensors by name, over the files of all stages, for a session that cuts
- * the model at other places than the checkpoint. clv_checkpoint_stages_of reads only the index,
+ * the model at other places than the checkpoint. clv_checkpoint_find_stages reads only the index,
  * clv_checkpoint_open_tensors the headers of all files of a kind. The data stay in the files.
  */
 #include <stdlib.h>
@@ -19,19 +19,20 @@ static uint32_t find_stage_of_file(const char *file, uint32_t stages) {
   return CLV_CHECKPOINT_NO_STAGE;
 }
 
-clv_code clv_checkpoint_stages_of(const clv_checkpoint *c, const char *const *names, size_t n,
-                                  uint32_t *ret_stages, clv_err *err) {
-  CLV_AUTO(clv_weights_index_done) clv_weights_index x = {0};
+clv_code clv_checkpoint_find_stages(const clv_checkpoint *c, const char *const *names, size_t n,
+                                    uint32_t *ret_stages, clv_err *err) {
+  CLV_AUTO(clv_weights_index_clear) clv_weights_index x = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_AUTO(clv_freep) uint32_t *stage_of = NULL;
   CLV_TRY(clv_checkpoint_read_file(c, CLV_INDEX_NAME, &text, err));
   CLV_TRY(clv_weights_index_parse(text.data, text.len, CLV_INDEX_NAME, &x, err));
   CLV_TRY(clv_alloc(x.n_files, sizeof *stage_of, &stage_of, err));
   for (size_t k = 0; k < x.n_files; k++)
-    stage_of[k] = find_stage_of_file(x.files[k], clv_checkpoint_manifest(c)->stages);
+    stage_of[k] = find_stage_of_file(x.file_names[k], clv_checkpoint_manifest(c)->stages);
   for (size_t i = 0; i < n; i++) {
-    const char **at = bsearch(&names[i], x.names, x.n, sizeof *x.names, clv_weights_compare);
-    ret_stages[i] = at ? stage_of[x.file_of[at - x.names]] : CLV_CHECKPOINT_NO_STAGE;
+    const char **at =
+        bsearch(&names[i], x.tensor_names, x.n, sizeof *x.tensor_names, clv_weights_compare_names);
+    ret_stages[i] = at ? stage_of[x.file_index[at - x.tensor_names]] : CLV_CHECKPOINT_NO_STAGE;
   }
   return CLV_OK;
 }
@@ -42,7 +43,7 @@ void clv_checkpoint_tensors_close(clv_checkpoint_tensors *t) {
   if (!t) return;
   for (uint32_t i = 0; t->files && i < t->n_files; i++) clv_weights_close(t->files[i]);
   free(t->files);
-  free(t->list);
+  free(t->tensors);
   *t = (clv_checkpoint_tensors){0};
 }
 
@@ -60,7 +61,7 @@ static clv_code open_files(const clv_checkpoint *c, bool optimizer, clv_checkpoi
   for (uint32_t i = 0; i < t->n_files; i++) {
     CLV_TRY(optimizer ? clv_checkpoint_open_optimizer_lazy(c, i, &t->files[i], err)
                       : clv_checkpoint_open_model_lazy(c, i, &t->files[i], err));
-    *ret_n += clv_weights_count(t->files[i]);
+    *ret_n += clv_weights_n_entries(t->files[i]);
   }
   return CLV_OK;
 }
@@ -68,10 +69,11 @@ static clv_code open_files(const clv_checkpoint *c, bool optimizer, clv_checkpoi
 static clv_code check_names_differ(const clv_checkpoint *c, const clv_checkpoint_tensors *t,
                                    clv_err *err) {
   for (size_t i = 1; i < t->n; i++)
-    if (strcmp(t->list[i - 1].entry->name, t->list[i].entry->name) == 0)
-      return clv_fail(
-          err, CLV_DATA_LOSS, "%s: '%.100s' is in the files of stage %u and of stage %u",
-          clv_checkpoint_path(c), t->list[i].entry->name, t->list[i - 1].stage, t->list[i].stage);
+    if (strcmp(t->tensors[i - 1].entry->name, t->tensors[i].entry->name) == 0)
+      return clv_fail(err, CLV_DATA_LOSS,
+                      "%s: '%.100s' is in the files of stage %u and of stage %u",
+                      clv_checkpoint_path(c), t->tensors[i].entry->name, t->tensors[i - 1].stage,
+                      t->tensors[i].stage);
   return CLV_OK;
 }
 
@@ -80,14 +82,14 @@ clv_code clv_checkpoint_open_tensors(const clv_checkpoint *c, bool optimizer,
   CLV_AUTO(clv_checkpoint_tensors_close) clv_checkpoint_tensors t = {0};
   size_t n;
   CLV_TRY(open_files(c, optimizer, &t, &n, err));
-  CLV_TRY(clv_alloc(n, sizeof *t.list, &t.list, err));
+  CLV_TRY(clv_alloc(n, sizeof *t.tensors, &t.tensors, err));
   for (uint32_t i = 0; i < t.n_files; i++) {
     const clv_weights_entry *e = clv_weights_entries(t.files[i]);
-    for (size_t k = 0; k < clv_weights_count(t.files[i]); k++)
+    for (size_t k = 0; k < clv_weights_n_entries(t.files[i]); k++)
       if (!optimizer || strcmp(e[k].name, CLV_STEP_NAME) != 0)
-        t.list[t.n++] = (clv_checkpoint_tensor){&e[k], t.files[i], i};
+        t.tensors[t.n++] = (clv_checkpoint_tensor){&e[k], t.files[i], i};
   }
-  if (t.n) qsort(t.list, t.n, sizeof *t.list, compare_tensors);
+  if (t.n) qsort(t.tensors, t.n, sizeof *t.tensors, compare_tensors);
   CLV_TRY(check_names_differ(c, &t, err));
   *ret = t;
   t = (clv_checkpoint_tensors){0};
@@ -99,17 +101,17 @@ const clv_checkpoint_tensor *clv_checkpoint_tensors_find(const clv_checkpoint_te
   size_t low = 0, high = t->n;
   while (low < high) {
     size_t mid = low + (high - low) / 2;
-    int order = strcmp(t->list[mid].entry->name, name);
-    if (!order) return &t->list[mid];
+    int order = strcmp(t->tensors[mid].entry->name, name);
+    if (!order) return &t->tensors[mid];
     *(order < 0 ? &low : &high) = mid + (order < 0);
   }
   return NULL;
 }
 
-clv_code clv_checkpoint_tensors_step(const clv_checkpoint_tensors *t, uint32_t stage, int64_t *ret,
-                                     clv_err *err) {
+clv_code clv_checkpoint_tensors_read_step(const clv_checkpoint_tensors *t, uint32_t stage,
+                                          int64_t *ret, clv_err *err) {
   const clv_weights_entry *e =
-      stage < t->n_files ? clv_weights_find(t->files[stage], CLV_STEP_NAME) : NULL;
+      stage < t->n_files ? clv_weights_find_entry(t->files[stage], CLV_STEP_NAME) : NULL;
   if (!e || e->dtype != CLV_I64 || e->bytes != sizeof *ret)
     return clv_fail(err, CLV_DATA_LOSS,
                     "the optimiser's file of stage %u has no '" CLV_STEP_NAME "'", stage);

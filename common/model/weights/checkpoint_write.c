@@ -14,39 +14,39 @@
 
 /* Name of a parameter, and the stage whose file contains it. */
 typedef struct placement {
-  char *name;
+  char *parameter;
   uint32_t stage;
 } placement;
 
 struct clv_checkpoint_writer {
   char *run_dir, *path;
   uint64_t step;
-  uint32_t stages, stages_done;
-  bool *is_stage_done; /* [stages] */
+  uint32_t n_stages, n_stages_written;
+  bool *is_stage_written; /* [stages] */
   bool is_committed;
   clv_manifest_file files[CLV_CHECKPOINT_MAX_FILES];
   size_t n_files;
   placement *placements;
   size_t n_placements;
-  uint64_t total_bytes; /* size of all parameters and buffers, in bytes */
-  uint32_t part_stage;  /* stage whose two files are being written; NO_STAGE: none */
-  bool part_is_optimizer;
-  char part_name[CLV_STAGE_NAME];
+  uint64_t total_bytes;   /* size of all parameters and buffers, in bytes */
+  uint32_t current_stage; /* stage whose two files are being written; NO_STAGE: none */
+  bool current_is_optimizer;
+  char current_file_name[CLV_STAGE_NAME];
   clv_file_check_fn *check_manifest; /* called before the manifest gets its name; NULL: none */
-  void *check_user;
+  void *check_manifest_user;
 };
 
 #define NO_STAGE UINT32_MAX
 
 void clv_checkpoint_writer_free(clv_checkpoint_writer *w) {
   if (!w) return;
-  for (size_t i = 0; i < w->n_placements; i++) free(w->placements[i].name);
+  for (size_t i = 0; i < w->n_placements; i++) free(w->placements[i].parameter);
   for (size_t i = 0; i < w->n_files; i++) {
-    free(w->files[i].place);
-    free(w->files[i].kept);
+    free(w->files[i].keeper_identity);
+    free(w->files[i].kept_file_name);
   }
   free(w->placements);
-  free(w->is_stage_done);
+  free(w->is_stage_written);
   free(w->run_dir);
   free(w->path);
   free(w);
@@ -82,10 +82,10 @@ clv_code clv_checkpoint_begin(const char *run_dir, uint64_t step, uint32_t stage
     return clv_fail(err, CLV_INVALID, "step %llu is over 2^63 - 1", (unsigned long long)step);
   CLV_TRY(clv_alloc(1, sizeof *w, &w, err));
   w->step = step;
-  w->stages = stages;
-  w->part_stage = NO_STAGE;
+  w->n_stages = stages;
+  w->current_stage = NO_STAGE;
   CLV_TRY(clv_strdup(run_dir, &w->run_dir, err));
-  CLV_TRY(clv_alloc(stages, sizeof *w->is_stage_done, &w->is_stage_done, err));
+  CLV_TRY(clv_alloc(stages, sizeof *w->is_stage_written, &w->is_stage_written, err));
   clv_bytes_printf(&path, "%s/checkpoint-%llu", run_dir, (unsigned long long)step);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   w->path = clv_steal(&path.data);
@@ -159,7 +159,7 @@ static clv_code record_placements(clv_checkpoint_writer *w, uint32_t stage,
   w->placements = grown;
   for (size_t i = 0; i < n; i++) {
     CLV_TRY(clv_shape_bytes(&model[i].shape, model[i].dtype, &bytes, err));
-    CLV_TRY(clv_strdup(model[i].name, &w->placements[w->n_placements].name, err));
+    CLV_TRY(clv_strdup(model[i].name, &w->placements[w->n_placements].parameter, err));
     w->placements[w->n_placements++].stage = stage;
     w->total_bytes += bytes;
   }
@@ -168,35 +168,35 @@ static clv_code record_placements(clv_checkpoint_writer *w, uint32_t stage,
 
 static clv_code check_stage(const clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
                             clv_err *err) {
-  if (stage >= w->stages)
-    return clv_fail(err, CLV_INVALID, "stage %u is outside 0..%u", stage, w->stages - 1);
-  if (w->is_stage_done[stage])
+  if (stage >= w->n_stages)
+    return clv_fail(err, CLV_INVALID, "stage %u is outside 0..%u", stage, w->n_stages - 1);
+  if (w->is_stage_written[stage])
     return clv_fail(err, CLV_EXISTS, "stage %u is in the checkpoint already", stage);
-  if (w->part_stage == (optimizer ? stage : NO_STAGE)) return CLV_OK;
+  if (w->current_stage == (optimizer ? stage : NO_STAGE)) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION, "the %s of stage %u is not what comes next",
                   optimizer ? "optimiser" : "model", stage);
 }
 
-/* Sets w->part_name, and records the tensors of a model for the index. */
-static clv_code name_part(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
-                          const clv_weights_tensor *tensors, size_t n, clv_err *err) {
+/* Sets w->current_file_name, and records the tensors of a model for the index. */
+static clv_code set_current_file_name(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
+                                      const clv_weights_tensor *tensors, size_t n, clv_err *err) {
   CLV_TRY(check_stage(w, stage, optimizer, err));
-  clv_stage_file_name(optimizer ? "optimizer" : "model", stage, w->stages, w->part_name);
-  CLV_TRY(check_new_file(w, w->part_name, err));
+  clv_stage_file_name(optimizer ? "optimizer" : "model", stage, w->n_stages, w->current_file_name);
+  CLV_TRY(check_new_file(w, w->current_file_name, err));
   return optimizer ? CLV_OK : record_placements(w, stage, tensors, n, err);
 }
 
-/* Marks the file of w->part_name as being written. */
-static void begin_part(clv_checkpoint_writer *w, uint32_t stage, bool optimizer) {
-  w->part_stage = stage;
-  w->part_is_optimizer = optimizer;
+/* Marks the file of w->current_file_name as being written. */
+static void begin_stage_file(clv_checkpoint_writer *w, uint32_t stage, bool optimizer) {
+  w->current_stage = stage;
+  w->current_is_optimizer = optimizer;
 }
 
-static void end_part(clv_checkpoint_writer *w) {
-  if (!w->part_is_optimizer) return;
-  w->is_stage_done[w->part_stage] = true;
-  w->stages_done++;
-  w->part_stage = NO_STAGE;
+static void end_stage_file(clv_checkpoint_writer *w) {
+  if (!w->current_is_optimizer) return;
+  w->is_stage_written[w->current_stage] = true;
+  w->n_stages_written++;
+  w->current_stage = NO_STAGE;
 }
 
 clv_code clv_checkpoint_begin_part(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
@@ -204,12 +204,12 @@ clv_code clv_checkpoint_begin_part(clv_checkpoint_writer *w, uint32_t stage, boo
                                    clv_weights_writer **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   char number[24];
-  CLV_TRY(name_part(w, stage, optimizer, tensors, n, err));
+  CLV_TRY(set_current_file_name(w, stage, optimizer, tensors, n, err));
   snprintf(number, sizeof number, "%llu", (unsigned long long)w->step);
-  CLV_TRY(file_path(w, w->part_name, &path, err));
+  CLV_TRY(file_path(w, w->current_file_name, &path, err));
   CLV_FAILPOINT("checkpoint.begin_part");
-  CLV_TRY(clv_weights_begin(path.data, tensors, n, &(clv_kv){"step", number}, 1, ret, err));
-  begin_part(w, stage, optimizer);
+  CLV_TRY(clv_weights_writer_begin(path.data, tensors, n, &(clv_kv){"step", number}, 1, ret, err));
+  begin_stage_file(w, stage, optimizer);
   return CLV_OK;
 }
 
@@ -217,10 +217,10 @@ clv_code clv_checkpoint_end_part(clv_checkpoint_writer *w, clv_weights_writer *p
   CLV_AUTO(clv_weights_writer_freep) clv_weights_writer *mine = part;
   clv_sha256 digest;
   uint64_t bytes;
-  CLV_TRY(clv_weights_finish(mine, &digest, &bytes, err));
+  CLV_TRY(clv_weights_writer_finish(mine, &digest, &bytes, err));
   CLV_FAILPOINT("checkpoint.end_part");
-  add_to_manifest(w, w->part_name, bytes, &digest);
-  end_part(w);
+  add_to_manifest(w, w->current_file_name, bytes, &digest);
+  end_stage_file(w);
   return CLV_OK;
 }
 
@@ -228,15 +228,15 @@ clv_code clv_checkpoint_add_kept(clv_checkpoint_writer *w, uint32_t stage, bool 
                                  const clv_weights_tensor *tensors, size_t n,
                                  const clv_manifest_file *at, clv_err *err) {
   CLV_AUTO(clv_freep) char *place = NULL, *kept = NULL;
-  CLV_TRY(clv_strdup(at->place, &place, err));
-  CLV_TRY(clv_strdup(at->kept, &kept, err));
-  CLV_TRY(name_part(w, stage, optimizer, tensors, n, err));
+  CLV_TRY(clv_strdup(at->keeper_identity, &place, err));
+  CLV_TRY(clv_strdup(at->kept_file_name, &kept, err));
+  CLV_TRY(set_current_file_name(w, stage, optimizer, tensors, n, err));
   CLV_FAILPOINT("checkpoint.add_kept");
-  add_to_manifest(w, w->part_name, at->bytes, &at->sha256);
-  w->files[w->n_files - 1].place = clv_steal(&place);
-  w->files[w->n_files - 1].kept = clv_steal(&kept);
-  begin_part(w, stage, optimizer);
-  end_part(w);
+  add_to_manifest(w, w->current_file_name, at->bytes, &at->sha256);
+  w->files[w->n_files - 1].keeper_identity = clv_steal(&place);
+  w->files[w->n_files - 1].kept_file_name = clv_steal(&kept);
+  begin_stage_file(w, stage, optimizer);
+  end_stage_file(w);
   return CLV_OK;
 }
 
@@ -248,7 +248,7 @@ static clv_code add_tensors(clv_checkpoint_writer *w, uint32_t stage, bool optim
   for (size_t i = 0; i < n && code == CLV_OK; i++) {
     size_t bytes;
     code = clv_shape_bytes(&tensors[i].shape, tensors[i].dtype, &bytes, err);
-    if (code == CLV_OK) code = clv_weights_put(part, i, 0, tensors[i].data, bytes, err);
+    if (code == CLV_OK) code = clv_weights_writer_put(part, i, 0, tensors[i].data, bytes, err);
   }
   if (code == CLV_OK) return clv_checkpoint_end_part(w, part, err);
   clv_weights_writer_free(part);
@@ -266,7 +266,7 @@ clv_code clv_checkpoint_add_stage(clv_checkpoint_writer *w, uint32_t stage,
 /* ---- commit ---------------------------------------------------------------------------------- */
 
 static int compare_placements(const void *a, const void *b) {
-  return strcmp(((const placement *)a)->name, ((const placement *)b)->name);
+  return strcmp(((const placement *)a)->parameter, ((const placement *)b)->parameter);
 }
 
 static int compare_files(const void *a, const void *b) {
@@ -281,27 +281,28 @@ static clv_code add_index(clv_checkpoint_writer *w, clv_err *err) {
   clv_bytes_printf(&out, "{\n  \"metadata\": {\"total_size\": %llu},\n  \"weight_map\": {",
                    (unsigned long long)w->total_bytes);
   for (size_t i = 0; i < w->n_placements; i++) {
-    if (i && strcmp(w->placements[i - 1].name, w->placements[i].name) == 0)
+    if (i && strcmp(w->placements[i - 1].parameter, w->placements[i].parameter) == 0)
       return clv_fail(err, CLV_INVALID, "tensor '%.100s' is in stage %u and in stage %u",
-                      w->placements[i].name, w->placements[i - 1].stage, w->placements[i].stage);
+                      w->placements[i].parameter, w->placements[i - 1].stage,
+                      w->placements[i].stage);
     clv_bytes_puts(&out, i ? ",\n    " : "\n    ");
-    clv_bytes_add_json(&out, w->placements[i].name);
+    clv_bytes_add_json(&out, w->placements[i].parameter);
     clv_bytes_printf(&out, ": \"%s\"",
-                     clv_stage_file_name("model", w->placements[i].stage, w->stages, file));
+                     clv_stage_file_name("model", w->placements[i].stage, w->n_stages, file));
   }
   clv_bytes_puts(&out, "\n  }\n}\n");
   if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_checkpoint_add_file(w, CLV_INDEX_NAME, out.data, out.len, err);
 }
 
-static clv_code check_complete(const clv_checkpoint_writer *w, const char *config_hash,
-                               clv_err *err) {
+static clv_code check_all_written(const clv_checkpoint_writer *w, const char *config_hash,
+                                  clv_err *err) {
   clv_sha256 unused;
   bool state = false;
   for (size_t i = 0; i < w->n_files; i++) state |= strcmp(w->files[i].name, CLV_STATE_NAME) == 0;
-  if (w->stages_done != w->stages)
+  if (w->n_stages_written != w->n_stages)
     return clv_fail(err, CLV_PRECONDITION, "%s: %u of %u stages were added", w->path,
-                    w->stages_done, w->stages);
+                    w->n_stages_written, w->n_stages);
   if (!state)
     return clv_fail(err, CLV_PRECONDITION, "%s: the trainer's state was not added", w->path);
   if (config_hash[0] && !clv_sha256_parse(config_hash, &unused))
@@ -325,25 +326,25 @@ clv_code clv_manifest_write(const char *folder, const clv_manifest *m, clv_err *
 void clv_checkpoint_writer_set_check(clv_checkpoint_writer *w, clv_file_check_fn *check,
                                      void *user) {
   w->check_manifest = check;
-  w->check_user = user;
+  w->check_manifest_user = user;
 }
 
 static clv_code write_manifest(clv_checkpoint_writer *w, const char *config_hash,
                                uint32_t protocol_version, clv_err *err) {
   clv_manifest m = {.step = w->step,
-                    .stages = w->stages,
+                    .stages = w->n_stages,
                     .protocol_version = protocol_version,
                     .files = w->files,
                     .n_files = w->n_files};
   strcpy(m.config_hash, config_hash);
   qsort(w->files, w->n_files, sizeof *w->files, compare_files);
-  return write_checked_manifest(w->path, &m, w->check_manifest, w->check_user, err);
+  return write_checked_manifest(w->path, &m, w->check_manifest, w->check_manifest_user, err);
 }
 
 clv_code clv_checkpoint_commit(clv_checkpoint_writer *w, const char *config_hash,
                                uint32_t protocol_version, char **ret_path, clv_err *err) {
   CLV_AUTO(clv_freep) char *path = NULL;
-  CLV_TRY(check_complete(w, config_hash, err));
+  CLV_TRY(check_all_written(w, config_hash, err));
   CLV_TRY(clv_strdup(w->path, &path, err));
   CLV_TRY(add_index(w, err));
   CLV_FAILPOINT("checkpoint.commit");

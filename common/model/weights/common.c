@@ -91,7 +91,7 @@ void clv_weights_closefd(int *fd) {
   *fd = -1;
 }
 
-void clv_weights_fd_done(clv_weights_fd *f) {
+void clv_weights_fd_close(clv_weights_fd *f) {
   if (f) clv_weights_closefd(&f->fd);
 }
 
@@ -145,7 +145,7 @@ clv_code clv_weights_read_stamp(int fd, const char *label, clv_weights_file_stam
   return CLV_OK;
 }
 
-static bool is_same_time(const struct timespec *a, const struct timespec *b) {
+static bool is_same_timespec(const struct timespec *a, const struct timespec *b) {
   return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
@@ -153,8 +153,8 @@ clv_code clv_weights_check_stamp(int fd, const char *label, const clv_weights_fi
                                  clv_err *err) {
   clv_weights_file_stamp now;
   CLV_TRY(clv_weights_read_stamp(fd, label, &now, err));
-  if (now.size == was->size && is_same_time(&now.mtime, &was->mtime) &&
-      is_same_time(&now.ctime, &was->ctime))
+  if (now.size == was->size && is_same_timespec(&now.mtime, &was->mtime) &&
+      is_same_timespec(&now.ctime, &was->ctime))
     return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS, "%s: was changed while it was read", label);
 }
@@ -210,7 +210,7 @@ clv_code clv_weights_sync_dir(const char *path, clv_err *err) {
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-void clv_weights_jsonp(json_t **root) {
+void clv_weights_json_freep(json_t **root) {
   json_decref(*root);
   *root = NULL;
 }
@@ -232,8 +232,8 @@ static size_t count_tokens(const char *p, size_t len) {
   return n;
 }
 
-clv_code clv_weights_json(const void *data, size_t len, size_t max_tokens, const char *label,
-                          json_t **ret, clv_err *err) {
+clv_code clv_weights_json_parse(const void *data, size_t len, size_t max_tokens, const char *label,
+                                json_t **ret, clv_err *err) {
   const char *text = data;
   json_error_t at;
   if (len == 0 || text[0] != '{')
@@ -242,7 +242,7 @@ clv_code clv_weights_json(const void *data, size_t len, size_t max_tokens, const
   if (tokens > max_tokens)
     return clv_fail(err, CLV_EXHAUSTED, "%s: JSON of %zu tokens, the limit is %zu", label, tokens,
                     max_tokens);
-  CLV_AUTO(clv_weights_jsonp)
+  CLV_AUTO(clv_weights_json_freep)
   json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &at);
   if (!root)
     return clv_fail(err, CLV_DATA_LOSS, "%s: bad JSON at byte %d: %.200s", label, at.position,
@@ -255,8 +255,8 @@ clv_code clv_weights_json(const void *data, size_t len, size_t max_tokens, const
   return CLV_OK;
 }
 
-clv_code clv_weights_json_file(const void *data, size_t len, size_t max_tokens, const char *label,
-                               json_t **ret, clv_err *err) {
+clv_code clv_weights_json_parse_edited(const void *data, size_t len, size_t max_tokens,
+                                       const char *label, json_t **ret, clv_err *err) {
   const char *text = data, *encoding = clv_text_utf16_or_32(data, len);
   if (encoding)
     return clv_fail(
@@ -264,11 +264,11 @@ clv_code clv_weights_json_file(const void *data, size_t len, size_t max_tokens, 
         "%s: its text is %s, and UTF-8 is expected: convert it with iconv -f %s -t UTF-8", label,
         encoding, encoding);
   size_t mark = len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
-  return clv_weights_json(text + mark, len - mark, max_tokens, label, ret, err);
+  return clv_weights_json_parse(text + mark, len - mark, max_tokens, label, ret, err);
 }
 
-clv_code clv_weights_json_u64(const json_t *object, const char *key, uint64_t most,
-                              const char *label, uint64_t *ret, clv_err *err) {
+clv_code clv_weights_json_get_u64(const json_t *object, const char *key, uint64_t most,
+                                  const char *label, uint64_t *ret, clv_err *err) {
   const json_t *v = json_object_get(object, key);
   if (!json_is_integer(v))
     return clv_fail(err, CLV_DATA_LOSS, "%s: '%s' is %s, expected an integer", label, key,
@@ -281,8 +281,8 @@ clv_code clv_weights_json_u64(const json_t *object, const char *key, uint64_t mo
   return CLV_OK;
 }
 
-clv_code clv_weights_json_text(const json_t *object, const char *key, const char *label,
-                               const char **ret, clv_err *err) {
+clv_code clv_weights_json_get_text(const json_t *object, const char *key, const char *label,
+                                   const char **ret, clv_err *err) {
   const json_t *v = json_object_get(object, key);
   if (!json_is_string(v))
     return clv_fail(err, CLV_DATA_LOSS, "%s: '%s' is %s, expected a string", label, key,
@@ -291,8 +291,8 @@ clv_code clv_weights_json_text(const json_t *object, const char *key, const char
   return CLV_OK;
 }
 
-clv_code clv_weights_json_only(json_t *object, const char *const *known, size_t n,
-                               const char *label, clv_err *err) {
+clv_code clv_weights_json_check_keys(json_t *object, const char *const *known, size_t n,
+                                     const char *label, clv_err *err) {
   const char *key;
   json_t *value;
   json_object_foreach(object, key, value) {
@@ -303,12 +303,12 @@ clv_code clv_weights_json_only(json_t *object, const char *const *known, size_t 
   return CLV_OK;
 }
 
-clv_code clv_weights_json_format(const json_t *object, const char *format, int version,
-                                 const char *label, clv_err *err) {
+clv_code clv_weights_json_check_format(const json_t *object, const char *format, int version,
+                                       const char *label, clv_err *err) {
   const char *found = NULL;
   uint64_t number = 0;
-  CLV_TRY(clv_weights_json_text(object, "format", label, &found, err));
-  CLV_TRY(clv_weights_json_u64(object, "version", INT64_MAX, label, &number, err));
+  CLV_TRY(clv_weights_json_get_text(object, "format", label, &found, err));
+  CLV_TRY(clv_weights_json_get_u64(object, "version", INT64_MAX, label, &number, err));
   if (strcmp(found, format) == 0 && number == (uint64_t)version) return CLV_OK;
   return clv_fail(err, CLV_UNIMPLEMENTED, "%s: format '%.40s' version %llu, expected %s %d", label,
                   found, (unsigned long long)number, format, version);

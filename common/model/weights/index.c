@@ -12,16 +12,16 @@
 /* Two tokens for each entry of the weight map, and some for the metadata. */
 enum { MAX_TOKENS = CLV_WEIGHTS_MAX_TENSORS * 2 + 1024 };
 
-void clv_weights_index_done(clv_weights_index *x) {
+void clv_weights_index_clear(clv_weights_index *x) {
   if (!x) return;
   json_decref(x->root);
-  free(x->names);
-  free(x->file_of);
-  free(x->files);
+  free(x->tensor_names);
+  free(x->file_index);
+  free(x->file_names);
   *x = (clv_weights_index){0};
 }
 
-int clv_weights_compare(const void *a, const void *b) {
+int clv_weights_compare_names(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
@@ -56,8 +56,8 @@ static clv_code collect_names(json_t *map, const char *label, clv_weights_index 
   const char *name;
   json_t *v;
   size_t n = json_object_size(map);
-  CLV_TRY(clv_alloc(n, sizeof *x->names, &x->names, err));
-  CLV_TRY(clv_alloc(n, sizeof *x->files, &x->files, err));
+  CLV_TRY(clv_alloc(n, sizeof *x->tensor_names, &x->tensor_names, err));
+  CLV_TRY(clv_alloc(n, sizeof *x->file_names, &x->file_names, err));
   json_object_foreach(map, name, v) {
     if (!clv_weights_is_name(name))
       return clv_fail(err, CLV_DATA_LOSS,
@@ -65,8 +65,8 @@ static clv_code collect_names(json_t *map, const char *label, clv_weights_index 
                       label, CLV_WEIGHTS_MAX_NAME);
     const char *file = json_string_value(v);
     CLV_TRY(check_file_name(label, name, file, err));
-    x->files[x->n] = file;
-    x->names[x->n++] = name;
+    x->file_names[x->n] = file;
+    x->tensor_names[x->n++] = name;
   }
   return CLV_OK;
 }
@@ -78,26 +78,28 @@ static size_t remove_repeats(const char **sorted, size_t n) {
   return m;
 }
 
-/* Sorts the names of tensors and files, removes repeated files, and sets file_of for each tensor.
+/* Sorts the names of tensors and files, removes repeated files, and sets file_index for each
+ * tensor.
  */
-static clv_code sort_and_link(const json_t *map, const char *label, clv_weights_index *x,
-                              clv_err *err) {
-  qsort(x->names, x->n, sizeof *x->names, clv_weights_compare);
-  qsort(x->files, x->n, sizeof *x->files, clv_weights_compare);
-  x->n_files = remove_repeats(x->files, x->n);
+static clv_code sort_names_and_link_files(const json_t *map, const char *label,
+                                          clv_weights_index *x, clv_err *err) {
+  qsort(x->tensor_names, x->n, sizeof *x->tensor_names, clv_weights_compare_names);
+  qsort(x->file_names, x->n, sizeof *x->file_names, clv_weights_compare_names);
+  x->n_files = remove_repeats(x->file_names, x->n);
   if (x->n_files > CLV_CHECKPOINT_MAX_FILES)
     return clv_fail(err, CLV_EXHAUSTED, "%.150s: %zu files, the limit is %d", label, x->n_files,
                     CLV_CHECKPOINT_MAX_FILES);
-  CLV_TRY(clv_alloc(x->n, sizeof *x->file_of, &x->file_of, err));
+  CLV_TRY(clv_alloc(x->n, sizeof *x->file_index, &x->file_index, err));
   for (size_t i = 0; i < x->n; i++) {
-    const char *file = json_string_value(json_object_get(map, x->names[i]));
-    const char **at = bsearch(&file, x->files, x->n_files, sizeof *x->files, clv_weights_compare);
-    x->file_of[i] = (uint32_t)(at - x->files);
+    const char *file = json_string_value(json_object_get(map, x->tensor_names[i]));
+    const char **at =
+        bsearch(&file, x->file_names, x->n_files, sizeof *x->file_names, clv_weights_compare_names);
+    x->file_index[i] = (uint32_t)(at - x->file_names);
   }
   return CLV_OK;
 }
 
-static clv_code read_map(const char *label, clv_weights_index *x, clv_err *err) {
+static clv_code read_weight_map(const char *label, clv_weights_index *x, clv_err *err) {
   json_t *map = json_object_get(x->root, "weight_map");
   size_t n = json_object_size(map);
   if (!json_is_object(map) || n == 0)
@@ -108,14 +110,14 @@ static clv_code read_map(const char *label, clv_weights_index *x, clv_err *err) 
                     CLV_WEIGHTS_MAX_TENSORS);
   CLV_TRY(check_metadata(x->root, label, err));
   CLV_TRY(collect_names(map, label, x, err));
-  return sort_and_link(map, label, x, err);
+  return sort_names_and_link_files(map, label, x, err);
 }
 
 clv_code clv_weights_index_parse(const void *data, size_t len, const char *label,
                                  clv_weights_index *ret, clv_err *err) {
-  CLV_AUTO(clv_weights_index_done) clv_weights_index x = {0};
-  CLV_TRY(clv_weights_json_file(data, len, MAX_TOKENS, label, &x.root, err));
-  CLV_TRY(read_map(label, &x, err));
+  CLV_AUTO(clv_weights_index_clear) clv_weights_index x = {0};
+  CLV_TRY(clv_weights_json_parse_edited(data, len, MAX_TOKENS, label, &x.root, err));
+  CLV_TRY(read_weight_map(label, &x, err));
   *ret = x;
   x = (clv_weights_index){0};
   return CLV_OK;

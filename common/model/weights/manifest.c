@@ -20,11 +20,11 @@ enum { FORMAT_VERSION = 1, MAX_TOKENS = CLV_CHECKPOINT_MAX_FILES * 8 };
 static const char tail_prefix[] = "  \"sha256\": \"", tail_suffix[] = "\"\n}\n";
 enum { TAIL = sizeof tail_prefix - 1 + 64 + sizeof tail_suffix - 1 };
 
-void clv_manifest_done(clv_manifest *m) {
+void clv_manifest_clear(clv_manifest *m) {
   if (!m) return;
   for (size_t i = 0; i < m->n_files; i++) {
-    free(m->files[i].place);
-    free(m->files[i].kept);
+    free(m->files[i].keeper_identity);
+    free(m->files[i].kept_file_name);
   }
   free(m->files);
   *m = (clv_manifest){0};
@@ -51,18 +51,18 @@ const clv_manifest_file *clv_manifest_find_stage(const clv_manifest *m, uint32_t
       m, clv_stage_file_name(optimizer ? "optimizer" : "model", stage, m->stages, name));
 }
 
-bool clv_manifest_is_home(const clv_manifest *m) {
+bool clv_manifest_has_all_files(const clv_manifest *m) {
   for (size_t i = 0; i < m->n_files; i++)
-    if (m->files[i].place) return false;
+    if (m->files[i].keeper_identity) return false;
   return true;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static void add_place(const clv_manifest_file *f, clv_bytes *out) {
+static void add_kept_place(const clv_manifest_file *f, clv_bytes *out) {
   clv_bytes_puts(out, ", \"place\": ");
-  clv_bytes_add_json(out, f->place);
-  clv_bytes_printf(out, ", \"kept\": \"%s\"", f->kept);
+  clv_bytes_add_json(out, f->keeper_identity);
+  clv_bytes_printf(out, ", \"kept\": \"%s\"", f->kept_file_name);
 }
 
 static void add_files(const clv_manifest *m, clv_bytes *out) {
@@ -72,7 +72,7 @@ static void add_files(const clv_manifest *m, clv_bytes *out) {
     clv_sha256_hex(&m->files[i].sha256, hex);
     clv_bytes_printf(out, "%s\n    \"%s\": {\"bytes\": %llu, \"sha256\": \"%s\"", i ? "," : "",
                      m->files[i].name, (unsigned long long)m->files[i].bytes, hex);
-    if (m->files[i].place) add_place(&m->files[i], out);
+    if (m->files[i].keeper_identity) add_kept_place(&m->files[i], out);
     clv_bytes_puts(out, "}");
   }
   clv_bytes_puts(out, "\n  },\n");
@@ -114,7 +114,7 @@ clv_code clv_artifact_make_text(const clv_manifest *m, clv_bytes *ret, clv_err *
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static clv_code check_tail(const char *data, size_t len, const char *label, clv_err *err) {
+static clv_code check_digest_line(const char *data, size_t len, const char *label, clv_err *err) {
   char hex[65] = {0};
   clv_sha256 listed, found;
   const char *tail = len < TAIL ? NULL : data + len - TAIL;
@@ -133,7 +133,7 @@ static clv_code check_tail(const char *data, size_t len, const char *label, clv_
 
 static clv_code parse_digest(const json_t *v, const char *label, clv_sha256 *ret, clv_err *err) {
   const char *hex;
-  CLV_TRY(clv_weights_json_text(v, "sha256", label, &hex, err));
+  CLV_TRY(clv_weights_json_get_text(v, "sha256", label, &hex, err));
   if (!clv_sha256_parse(hex, ret))
     return clv_fail(err, CLV_DATA_LOSS, "%s: sha256 '%.70s' is not 64 hex digits", label, hex);
   return CLV_OK;
@@ -145,12 +145,12 @@ static bool is_stage_file(const char *name) {
 }
 
 /* Parses the keys of a file that stays at a worker. Does nothing if `v` has neither. */
-static clv_code parse_place(const json_t *v, const char *label, clv_manifest_file *ret,
-                            clv_err *err) {
+static clv_code parse_kept_place(const json_t *v, const char *label, clv_manifest_file *ret,
+                                 clv_err *err) {
   const char *place, *kept;
   if (!json_object_get(v, "place") && !json_object_get(v, "kept")) return CLV_OK;
-  CLV_TRY(clv_weights_json_text(v, "place", label, &place, err));
-  CLV_TRY(clv_weights_json_text(v, "kept", label, &kept, err));
+  CLV_TRY(clv_weights_json_get_text(v, "place", label, &place, err));
+  CLV_TRY(clv_weights_json_get_text(v, "kept", label, &kept, err));
   if (!is_stage_file(ret->name))
     return clv_fail(err, CLV_DATA_LOSS, "%s: only a stage's files can be at a worker", label);
   if (!place[0] || strlen(place) > CLV_CHECKPOINT_MAX_PLACE || !clv_weights_is_printable(place))
@@ -160,8 +160,8 @@ static clv_code parse_place(const json_t *v, const char *label, clv_manifest_fil
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: kept '%.150s' is not a plain file name of 1..%d of A-Za-z0-9._-", label,
                     kept, CLV_FILE_NAME);
-  CLV_TRY(clv_strdup(place, &ret->place, err));
-  return clv_strdup(kept, &ret->kept, err);
+  CLV_TRY(clv_strdup(place, &ret->keeper_identity, err));
+  return clv_strdup(kept, &ret->kept_file_name, err);
 }
 
 static clv_code parse_file(const char *name, json_t *v, const char *label, bool can_be_elsewhere,
@@ -174,26 +174,27 @@ static clv_code parse_file(const char *name, json_t *v, const char *label, bool 
                     CLV_CHECKPOINT_MAX_NAME);
   snprintf(at, sizeof at, "%.150s: %s", label, name);
   if (!json_is_object(v)) return clv_fail(err, CLV_DATA_LOSS, "%s: expected an object", at);
-  CLV_TRY(clv_weights_json_only(v, known, can_be_elsewhere ? CLV_COUNT(known) : 2, at, err));
-  CLV_TRY(clv_weights_json_u64(v, "bytes", INT64_MAX, at, &ret->bytes, err));
+  CLV_TRY(clv_weights_json_check_keys(v, known, can_be_elsewhere ? CLV_COUNT(known) : 2, at, err));
+  CLV_TRY(clv_weights_json_get_u64(v, "bytes", INT64_MAX, at, &ret->bytes, err));
   CLV_TRY(parse_digest(v, at, &ret->sha256, err));
   strcpy(ret->name, name);
-  return parse_place(v, at, ret, err);
+  return parse_kept_place(v, at, ret, err);
 }
 
 /* Refuses two rows that name the same file at the same worker. */
 static clv_code check_kept_names(const clv_manifest *m, const char *label, clv_err *err) {
   for (size_t i = 0; i < m->n_files; i++)
-    for (size_t k = i + 1; m->files[i].place && k < m->n_files; k++)
-      if (m->files[k].place && strcmp(m->files[i].kept, m->files[k].kept) == 0 &&
-          strcmp(m->files[i].place, m->files[k].place) == 0)
+    for (size_t k = i + 1; m->files[i].keeper_identity && k < m->n_files; k++)
+      if (m->files[k].keeper_identity &&
+          strcmp(m->files[i].kept_file_name, m->files[k].kept_file_name) == 0 &&
+          strcmp(m->files[i].keeper_identity, m->files[k].keeper_identity) == 0)
         return clv_fail(err, CLV_DATA_LOSS, "%s: %s and %s are the same file '%s' at '%.300s'",
-                        label, m->files[i].name, m->files[k].name, m->files[i].kept,
-                        m->files[i].place);
+                        label, m->files[i].name, m->files[k].name, m->files[i].kept_file_name,
+                        m->files[i].keeper_identity);
   return CLV_OK;
 }
 
-/* can_be_elsewhere: rows may have a place. */
+/* Parses the rows of the files. can_be_elsewhere: a row may name the worker that keeps its file. */
 static clv_code parse_files(const json_t *root, const char *label, bool can_be_elsewhere,
                             clv_manifest *m, clv_err *err) {
   json_t *files = json_object_get(root, "files"), *v;
@@ -215,7 +216,7 @@ static clv_code parse_config_hash(const json_t *root, const char *label, clv_man
                                   clv_err *err) {
   const char *hex = NULL;
   clv_sha256 unused;
-  CLV_TRY(clv_weights_json_text(root, "config_sha256", label, &hex, err));
+  CLV_TRY(clv_weights_json_get_text(root, "config_sha256", label, &hex, err));
   if (hex[0] && !clv_sha256_parse(hex, &unused))
     return clv_fail(err, CLV_DATA_LOSS, "%s: config_sha256 '%.70s' is not 64 hex digits", label,
                     hex);
@@ -227,11 +228,11 @@ static clv_code parse_root(json_t *root, const char *label, clv_manifest *m, clv
   static const char *const known[] = {"format", "version",       "step",  "stages",
                                       "sha256", "config_sha256", "files", "protocol_version"};
   uint64_t stages = 0, protocol = 0;
-  CLV_TRY(clv_weights_json_format(root, format_name, FORMAT_VERSION, label, err));
-  CLV_TRY(clv_weights_json_only(root, known, CLV_COUNT(known), label, err));
-  CLV_TRY(clv_weights_json_u64(root, "step", INT64_MAX, label, &m->step, err));
-  CLV_TRY(clv_weights_json_u64(root, "stages", CLV_CHECKPOINT_MAX_STAGES, label, &stages, err));
-  CLV_TRY(clv_weights_json_u64(root, "protocol_version", UINT32_MAX, label, &protocol, err));
+  CLV_TRY(clv_weights_json_check_format(root, format_name, FORMAT_VERSION, label, err));
+  CLV_TRY(clv_weights_json_check_keys(root, known, CLV_COUNT(known), label, err));
+  CLV_TRY(clv_weights_json_get_u64(root, "step", INT64_MAX, label, &m->step, err));
+  CLV_TRY(clv_weights_json_get_u64(root, "stages", CLV_CHECKPOINT_MAX_STAGES, label, &stages, err));
+  CLV_TRY(clv_weights_json_get_u64(root, "protocol_version", UINT32_MAX, label, &protocol, err));
   if (stages == 0) return clv_fail(err, CLV_DATA_LOSS, "%s: 0 stages", label);
   m->stages = (uint32_t)stages;
   m->protocol_version = (uint32_t)protocol;
@@ -241,20 +242,21 @@ static clv_code parse_root(json_t *root, const char *label, clv_manifest *m, clv
 
 static clv_code parse_artifact(json_t *root, const char *label, clv_manifest *m, clv_err *err) {
   static const char *const known[] = {"format", "version", "files", "sha256"};
-  CLV_TRY(clv_weights_json_format(root, artifact_format, FORMAT_VERSION, label, err));
-  CLV_TRY(clv_weights_json_only(root, known, CLV_COUNT(known), label, err));
+  CLV_TRY(clv_weights_json_check_format(root, artifact_format, FORMAT_VERSION, label, err));
+  CLV_TRY(clv_weights_json_check_keys(root, known, CLV_COUNT(known), label, err));
   return parse_files(root, label, false, m, err);
 }
 
 /* Parses MANIFEST.json or ARTIFACT.json. parse_as: function that parses the root object of that
  * kind of file. */
-static clv_code parse_text(const void *data, size_t len, const char *label,
-                           clv_code (*parse_as)(json_t *, const char *, clv_manifest *, clv_err *),
-                           clv_manifest *ret, clv_err *err) {
-  CLV_AUTO(clv_weights_jsonp) json_t *root = NULL;
-  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
-  CLV_TRY(check_tail(data, len, label, err));
-  CLV_TRY(clv_weights_json(data, len, MAX_TOKENS, label, &root, err));
+static clv_code parse_manifest_text(const void *data, size_t len, const char *label,
+                                    clv_code (*parse_as)(json_t *, const char *, clv_manifest *,
+                                                         clv_err *),
+                                    clv_manifest *ret, clv_err *err) {
+  CLV_AUTO(clv_weights_json_freep) json_t *root = NULL;
+  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
+  CLV_TRY(check_digest_line(data, len, label, err));
+  CLV_TRY(clv_weights_json_parse(data, len, MAX_TOKENS, label, &root, err));
   CLV_TRY(parse_as(root, label, &m, err));
   *ret = m;
   m = (clv_manifest){0};
@@ -263,10 +265,10 @@ static clv_code parse_text(const void *data, size_t len, const char *label,
 
 clv_code clv_manifest_parse(const void *data, size_t len, const char *label, clv_manifest *ret,
                             clv_err *err) {
-  return parse_text(data, len, label, parse_root, ret, err);
+  return parse_manifest_text(data, len, label, parse_root, ret, err);
 }
 
 clv_code clv_artifact_parse(const void *data, size_t len, const char *label, clv_manifest *ret,
                             clv_err *err) {
-  return parse_text(data, len, label, parse_artifact, ret, err);
+  return parse_manifest_text(data, len, label, parse_artifact, ret, err);
 }

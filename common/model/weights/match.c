@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clv_weights_match: finds the tensors of a file for the parameters of a model. If names differ,
- * the message lists them with a suggestion.
+ * clv_weights_match_tensors: finds the tensors of a file for the parameters of a model. If names
+ * differ, the message lists them with a suggestion.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 /* names quoted in a list, and bytes of a quoted name with its NUL */
 enum { LISTED = 3, NAME_SHOWN = 120 };
 
-void clv_name_list_done(clv_name_list *l) { clv_bytes_done(&l->text); }
+void clv_name_list_clear(clv_name_list *l) { clv_bytes_done(&l->text); }
 
 void clv_name_list_add(clv_name_list *l, const char *name) {
   size_t most = l->max_quoted ? l->max_quoted : LISTED;
@@ -22,7 +22,7 @@ void clv_name_list_add(clv_name_list *l, const char *name) {
                      clv_text_truncate(name, shown_name, sizeof shown_name));
 }
 
-void clv_name_list_end(clv_name_list *l) {
+void clv_name_list_add_rest(clv_name_list *l) {
   size_t most = l->max_quoted ? l->max_quoted : LISTED;
   if (l->n > most) clv_bytes_printf(&l->text, " and %zu more", l->n - most);
 }
@@ -30,7 +30,7 @@ void clv_name_list_end(clv_name_list *l) {
 /* Finds the unused tensor name in the file that is most similar to `missing`. */
 static clv_code find_suggestion(const clv_weights_file *f, const bool *used, const char *missing,
                                 const char **ret, clv_err *err) {
-  size_t n = clv_weights_count(f), m = 0;
+  size_t n = clv_weights_n_entries(f), m = 0;
   CLV_AUTO(clv_freep) const char **names = NULL;
   CLV_TRY(clv_alloc(n, sizeof *names, &names, err));
   for (size_t i = 0; i < n; i++)
@@ -42,8 +42,8 @@ static clv_code find_suggestion(const clv_weights_file *f, const bool *used, con
 static clv_code fail_names_differ(const clv_weights_file *f, const bool *used,
                                   clv_name_list *missing, clv_name_list *unexpected, clv_err *err) {
   const char *near = NULL;
-  clv_name_list_end(missing);
-  clv_name_list_end(unexpected);
+  clv_name_list_add_rest(missing);
+  clv_name_list_add_rest(unexpected);
   if (missing->n) CLV_TRY(find_suggestion(f, used, missing->first_name, &near, err));
   if (missing->text.failed || unexpected->text.failed)
     return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -61,22 +61,23 @@ bool clv_weights_is_batch_counter(clv_dtype dtype, const clv_shape *shape) {
   return dtype == CLV_I64 && shape->rank == 0;
 }
 
-static clv_code check_names(const clv_weights_file *f, const clv_weights_want *want, size_t n,
-                            unsigned flags, const clv_weights_entry **found, clv_err *err) {
-  CLV_AUTO(clv_name_list_done) clv_name_list missing = {0}, unexpected = {0};
+static clv_code check_wanted_names(const clv_weights_file *f, const clv_weights_want *want,
+                                   size_t n, unsigned flags, const clv_weights_entry **found,
+                                   clv_err *err) {
+  CLV_AUTO(clv_name_list_clear) clv_name_list missing = {0}, unexpected = {0};
   CLV_AUTO(clv_freep) bool *used = NULL;
   const clv_weights_entry *entries = clv_weights_entries(f);
-  CLV_TRY(clv_alloc(clv_weights_count(f), sizeof *used, &used, err));
+  CLV_TRY(clv_alloc(clv_weights_n_entries(f), sizeof *used, &used, err));
   for (size_t i = 0; i < n; i++) {
-    found[i] = clv_weights_find(f, want[i].name);
+    found[i] = clv_weights_find_entry(f, want[i].name);
     bool taken_as_0 = flags & CLV_WEIGHTS_ALLOW_NO_COUNTS &&
                       clv_weights_is_batch_counter(want[i].dtype, &want[i].shape);
     if (found[i])
       used[found[i] - entries] = true;
-    else if (!taken_as_0 && !want[i].optional)
+    else if (!taken_as_0 && !want[i].is_optional)
       clv_name_list_add(&missing, want[i].name);
   }
-  for (size_t i = 0; i < clv_weights_count(f); i++)
+  for (size_t i = 0; i < clv_weights_n_entries(f); i++)
     if (!used[i] && !(flags & CLV_WEIGHTS_ALLOW_UNEXPECTED))
       clv_name_list_add(&unexpected, entries[i].name);
   if (missing.n || unexpected.n) return fail_names_differ(f, used, &missing, &unexpected, err);
@@ -99,7 +100,7 @@ static clv_code fail_unexpected(const clv_weights_file *f, const clv_weights_wan
   CLV_TRY(clv_alloc(n, sizeof *names, &names, err));
   for (size_t i = 0; i < n; i++) names[i] = known[i].name;
   const char *near = find_nearest_known(l->first_name, names, n);
-  clv_name_list_end(l);
+  clv_name_list_add_rest(l);
   if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_fail(err, CLV_INVALID, "%.100s: %zu tensors that the model does not have: %s%s%s%s",
                   clv_weights_name_for_errors(f), l->n, l->text.data,
@@ -108,9 +109,9 @@ static clv_code fail_unexpected(const clv_weights_file *f, const clv_weights_wan
 
 clv_code clv_weights_check_no_extra(const clv_weights_file *f, const clv_weights_want *known,
                                     size_t n, clv_err *err) {
-  CLV_AUTO(clv_name_list_done) clv_name_list others = {0};
+  CLV_AUTO(clv_name_list_clear) clv_name_list others = {0};
   const clv_weights_entry *entries = clv_weights_entries(f);
-  for (size_t i = 0; i < clv_weights_count(f); i++) {
+  for (size_t i = 0; i < clv_weights_n_entries(f); i++) {
     bool found = false;
     for (size_t k = 0; k < n && !found; k++) found = strcmp(entries[i].name, known[k].name) == 0;
     if (!found) clv_name_list_add(&others, entries[i].name);
@@ -135,11 +136,12 @@ static clv_code check_type_and_shape(const clv_weights_file *f, const clv_weight
                   convert ? "; save it in f32 (model.float() in PyTorch)" : "");
 }
 
-clv_code clv_weights_match(const clv_weights_file *f, const clv_weights_want *want, size_t n,
-                           unsigned flags, const clv_weights_entry **ret_found, clv_err *err) {
+clv_code clv_weights_match_tensors(const clv_weights_file *f, const clv_weights_want *want,
+                                   size_t n, unsigned flags, const clv_weights_entry **ret_found,
+                                   clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(clv_alloc(n, sizeof *found, &found, err));
-  CLV_TRY(check_names(f, want, n, flags, found, err));
+  CLV_TRY(check_wanted_names(f, want, n, flags, found, err));
   for (size_t i = 0; i < n; i++)
     if (found[i]) CLV_TRY(check_type_and_shape(f, &want[i], found[i], flags, err));
   if (n) memcpy(ret_found, found, n * sizeof *found);

@@ -18,18 +18,18 @@ static const char *const derived[] = {"position_ids", "attn.bias", "attn.masked_
                                       "rotary_emb.inv_freq"};
 
 /* True if `name` is `end`, or ends with a dot and `end`. */
-static bool has_last_part(const char *name, const char *end) {
+static bool ends_with_part(const char *name, const char *end) {
   size_t n = strlen(name), m = strlen(end);
   return n >= m && strcmp(name + n - m, end) == 0 && (n == m || name[n - m - 1] == '.');
 }
 
 bool clv_weights_is_derived(const char *name) {
   for (size_t i = 0; i < CLV_COUNT(derived); i++)
-    if (has_last_part(name, derived[i])) return true;
+    if (ends_with_part(name, derived[i])) return true;
   return false;
 }
 
-bool clv_weights_is_fresh(const char *name, const char *const *fresh, size_t n) {
+bool clv_weights_is_newly_initialised(const char *name, const char *const *fresh, size_t n) {
   for (size_t i = 0; i < n; i++) {
     size_t len = strlen(fresh[i]);
     if (strncmp(name, fresh[i], len) == 0 && (!name[len] || name[len] == '.')) return true;
@@ -51,7 +51,7 @@ static size_t find_index(const char *const *names, size_t n, const char *name) {
 static bool make_old_name(const char *name, char *ret, size_t len) {
   static const char *const pairs[][2] = {{"weight", "gamma"}, {"bias", "beta"}};
   for (size_t i = 0; i < CLV_COUNT(pairs); i++) {
-    if (!has_last_part(name, pairs[i][0])) continue;
+    if (!ends_with_part(name, pairs[i][0])) continue;
     int before = (int)(strlen(name) - strlen(pairs[i][0]));
     snprintf(ret, len, "%.*s%s", before, name, pairs[i][1]);
     return true;
@@ -62,7 +62,7 @@ static bool make_old_name(const char *name, char *ret, size_t len) {
 /* Makes the name under which the bias of a tied decoder is saved: "cls.predictions.bias" for
  * "cls.predictions.decoder.bias". Returns false for another name. */
 static bool make_head_bias_name(const char *name, char *ret, size_t len) {
-  if (!has_last_part(name, "decoder.bias")) return false;
+  if (!ends_with_part(name, "decoder.bias")) return false;
   snprintf(ret, len, "%.*sbias", (int)(strlen(name) - strlen("decoder.bias")), name);
   return true;
 }
@@ -71,15 +71,15 @@ static bool make_head_bias_name(const char *name, char *ret, size_t len) {
 typedef struct name_search {
   const char *const *names; /* [n], sorted */
   size_t n;
-  size_t found; /* index of the matching name; CLV_WEIGHTS_NONE: none found yet */
+  size_t found_index; /* index of the matching name; CLV_WEIGHTS_NONE: none found yet */
   /* index of a second matching name, which is an error; CLV_WEIGHTS_NONE: none */
-  size_t second_found;
+  size_t second_found_index;
 } name_search;
 
-static void try_name(name_search *s, const char *name) {
+static void look_up_name(name_search *s, const char *name) {
   size_t at = find_index(s->names, s->n, name);
-  if (at == CLV_WEIGHTS_NONE || at == s->found) return;
-  *(s->found == CLV_WEIGHTS_NONE ? &s->found : &s->second_found) = at;
+  if (at == CLV_WEIGHTS_NONE || at == s->found_index) return;
+  *(s->found_index == CLV_WEIGHTS_NONE ? &s->found_index : &s->second_found_index) = at;
 }
 
 /* Looks for the name with each of the prefixes, and without the prefix that it has. */
@@ -88,8 +88,8 @@ static void try_prefixes(name_search *s, const char *name) {
   for (size_t i = 0; i < CLV_COUNT(prefixes); i++) {
     size_t len = strlen(prefixes[i]);
     snprintf(prefixed_name, sizeof prefixed_name, "%s%s", prefixes[i], name);
-    try_name(s, prefixed_name);
-    if (strncmp(name, prefixes[i], len) == 0) try_name(s, name + len);
+    look_up_name(s, prefixed_name);
+    if (strncmp(name, prefixes[i], len) == 0) look_up_name(s, name + len);
   }
 }
 
@@ -97,14 +97,14 @@ clv_code clv_weights_find_name(const char *const *names, size_t n, const char *w
                                const char *label, size_t *ret, clv_err *err) {
   char other_name[CLV_WEIGHTS_MAX_NAME + 32];
   name_search s = {names, n, find_index(names, n, want), CLV_WEIGHTS_NONE};
-  if (s.found == CLV_WEIGHTS_NONE) try_prefixes(&s, want);
-  if (s.found == CLV_WEIGHTS_NONE && make_old_name(want, other_name, sizeof other_name))
+  if (s.found_index == CLV_WEIGHTS_NONE) try_prefixes(&s, want);
+  if (s.found_index == CLV_WEIGHTS_NONE && make_old_name(want, other_name, sizeof other_name))
     try_prefixes(&s, other_name);
-  if (s.found == CLV_WEIGHTS_NONE && make_head_bias_name(want, other_name, sizeof other_name))
+  if (s.found_index == CLV_WEIGHTS_NONE && make_head_bias_name(want, other_name, sizeof other_name))
     try_prefixes(&s, other_name);
-  if (s.second_found != CLV_WEIGHTS_NONE)
+  if (s.second_found_index != CLV_WEIGHTS_NONE)
     return clv_fail(err, CLV_INVALID, "%.120s: '%.90s' and '%.90s' could both be '%.90s'", label,
-                    names[s.found], names[s.second_found], want);
-  *ret = s.found;
+                    names[s.found_index], names[s.second_found_index], want);
+  *ret = s.found_index;
   return CLV_OK;
 }

@@ -11,7 +11,7 @@
 
 #include "common/base/json/json.h"
 
-void clv_peft_done(clv_peft *p) {
+void clv_peft_clear(clv_peft *p) {
   if (!p) return;
   free(p->patterns);
   *p = (clv_peft){0};
@@ -34,7 +34,7 @@ static clv_code grow_patterns(clv_peft *p, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_peft_add(clv_peft *p, const char *layer, int64_t r, double alpha, clv_err *err) {
+clv_code clv_peft_set_layer(clv_peft *p, const char *layer, int64_t r, double alpha, clv_err *err) {
   clv_peft_pattern *at = NULL;
   for (size_t i = 0; i < p->n_patterns && !at; i++)
     if (strcmp(p->patterns[i].name, layer) == 0) at = &p->patterns[i];
@@ -106,16 +106,16 @@ static clv_code read_pattern(peft_reader *r, bool rank, clv_err *err) {
   if (clv_json_skip_null(&r->j)) return CLV_OK;
   CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {
-    CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
+    CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
     int64_t value = 0;
     double alpha = 0;
     CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, n, &more, err));
     if (!more) return CLV_OK;
     size_t at = r->j.at;
-    CLV_TRY(clv_json_read_key(&r->j, &name, err));
-    CLV_TRY(check_name(r, at, &name, err));
+    CLV_TRY(clv_json_read_key(&r->j, &key, err));
+    CLV_TRY(check_name(r, at, &key, err));
     CLV_TRY(rank ? read_rank(r, &value, err) : read_alpha(r, &alpha, err));
-    if (clv_peft_add(r->p, (const char *)name.data, value, alpha, err) != CLV_OK)
+    if (clv_peft_set_layer(r->p, (const char *)key.data, value, alpha, err) != CLV_OK)
       return clv_err_prefix(err, "%s", r->j.label);
   }
 }
@@ -124,18 +124,19 @@ static clv_code read_pattern(peft_reader *r, bool rank, clv_err *err) {
 
 typedef struct peft_key peft_key;
 struct peft_key {
-  const char *name;
+  const char *key;
   clv_code (*read)(peft_reader *r, const peft_key *key, clv_err *err);
-  const char *why; /* the text that is required, why the key is refused, or why it can be ignored */
+  /* the text that is required, why the key is refused, or why it can be ignored */
+  const char *reason;
 };
 
 static clv_code require_text(peft_reader *r, const peft_key *key, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t at = r->j.at;
   CLV_TRY(clv_json_read_text(&r->j, &text, err));
-  if (strcmp((const char *)text.data, key->why) == 0) return CLV_OK;
-  return clv_json_fail(&r->j, at, err, "%s must be \"%s\": nothing else is done here", key->name,
-                       key->why);
+  if (strcmp((const char *)text.data, key->reason) == 0) return CLV_OK;
+  return clv_json_fail(&r->j, at, err, "%s must be \"%s\": nothing else is done here", key->key,
+                       key->reason);
 }
 
 static clv_code read_r(peft_reader *r, const peft_key *key, clv_err *err) {
@@ -196,8 +197,8 @@ static clv_code require_off(peft_reader *r, const peft_key *key, clv_err *err) {
   size_t at = r->j.at;
   CLV_TRY(skip_and_test_off(r, &is_off, err));
   if (is_off) return CLV_OK;
-  return clv_json_fail(&r->j, at, err, "%s is given, and is not done here: %s", key->name,
-                       key->why);
+  return clv_json_fail(&r->j, at, err, "%s is given, and is not done here: %s", key->key,
+                       key->reason);
 }
 
 /* Reads init_lora_weights, the method that initialised A and B. Ignores the known methods, because
@@ -215,8 +216,8 @@ static clv_code read_init_method(peft_reader *r, const peft_key *key, clv_err *e
   CLV_TRY(clv_json_read_text(&r->j, &text, err));
   for (size_t i = 0; i < CLV_COUNT(known); i++)
     if (strcmp((const char *)text.data, known[i]) == 0) return CLV_OK;
-  return clv_json_fail(&r->j, at, err, "%s is \"%.40s\": %s", key->name, (const char *)text.data,
-                       key->why);
+  return clv_json_fail(&r->j, at, err, "%s is \"%.40s\": %s", key->key, (const char *)text.data,
+                       key->reason);
 }
 
 #define TENSORS "the file's tensors say it"
@@ -270,15 +271,15 @@ static const peft_key keys[] = {
     {"ensure_weight_tying", require_off, "adapters of tied layers are several"},
 };
 
-static clv_code read_pair(peft_reader *r, bool seen[CLV_COUNT(keys)], clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
+static clv_code read_member(peft_reader *r, bool seen[CLV_COUNT(keys)], clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
   const char *text;
   bool is_off;
   size_t at = r->j.at;
-  CLV_TRY(clv_json_read_key(&r->j, &name, err));
-  text = name.len ? (const char *)name.data : "";
+  CLV_TRY(clv_json_read_key(&r->j, &key, err));
+  text = key.len ? (const char *)key.data : "";
   for (size_t i = 0; i < CLV_COUNT(keys); i++) {
-    if (strlen(text) != name.len || strcmp(keys[i].name, text) != 0) continue;
+    if (strlen(text) != key.len || strcmp(keys[i].key, text) != 0) continue;
     if (seen[i]) return clv_json_fail(&r->j, at, err, "'%s' stands here twice", text);
     seen[i] = true;
     return keys[i].read(r, &keys[i], err);
@@ -297,7 +298,7 @@ static clv_code read_config(peft_reader *r, clv_err *err) {
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, n, &more, err));
     if (!more) break;
-    CLV_TRY(read_pair(r, seen, err));
+    CLV_TRY(read_member(r, seen, err));
   }
   CLV_TRY(clv_json_end(&r->j, err));
   if (seen[0]) return CLV_OK;
@@ -310,7 +311,7 @@ clv_code clv_peft_parse(const char *label, const char *text, size_t len, clv_pef
   peft_reader r = {.j = {.label = label, .text = text, .len = len}, .p = &p};
   clv_code code = read_config(&r, err);
   if (code != CLV_OK) {
-    clv_peft_done(&p);
+    clv_peft_clear(&p);
     return code;
   }
   *ret = p;
@@ -319,7 +320,7 @@ clv_code clv_peft_parse(const char *label, const char *text, size_t len, clv_pef
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static void put_names(const char *key, const char *const *list, size_t n, clv_bytes *out) {
+static void write_name_list(const char *key, const char *const *list, size_t n, clv_bytes *out) {
   clv_bytes_printf(out, "  \"%s\": ", key);
   if (!n) clv_bytes_puts(out, strcmp(key, "modules_to_save") == 0 ? "null" : "[]");
   for (size_t i = 0; i < n; i++) {
@@ -329,7 +330,7 @@ static void put_names(const char *key, const char *const *list, size_t n, clv_by
   clv_bytes_puts(out, n ? "\n  ],\n" : ",\n");
 }
 
-static void put_patterns(const clv_peft *p, bool rank, clv_bytes *out) {
+static void write_patterns(const clv_peft *p, bool rank, clv_bytes *out) {
   const char *between = "";
   clv_bytes_printf(out, "  \"%s\": {", rank ? "rank_pattern" : "alpha_pattern");
   for (size_t i = 0; i < p->n_patterns; i++) {
@@ -355,11 +356,11 @@ void clv_peft_write(const clv_peft *p, const char *base, const char *const *targ
                  "  \"inference_mode\": true,\n  \"init_lora_weights\": true,\n");
   clv_bytes_printf(out, "  \"lora_alpha\": %.17g,\n  \"lora_dropout\": %.17g,\n", p->alpha,
                    p->dropout);
-  put_names("modules_to_save", saved, n_saved, out);
+  write_name_list("modules_to_save", saved, n_saved, out);
   clv_bytes_printf(out, "  \"peft_type\": \"LORA\",\n  \"r\": %lld,\n", (long long)p->r);
-  put_patterns(p, true, out);
-  put_patterns(p, false, out);
-  put_names("target_modules", targets, n_targets, out);
+  write_patterns(p, true, out);
+  write_patterns(p, false, out);
+  write_name_list("target_modules", targets, n_targets, out);
   clv_bytes_printf(out, "  \"task_type\": null,\n  \"use_rslora\": %s\n}\n",
                    p->rslora ? "true" : "false");
 }

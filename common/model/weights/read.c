@@ -18,16 +18,16 @@ enum { PREFIX = 8, MAX_TOKENS = CLV_WEIGHTS_MAX_TENSORS * 25, DATA_ALIGN = 64 };
 /* An entry, and the range of its bytes, counted from the end of the header. */
 typedef struct ranged_entry {
   clv_weights_entry e;
-  uint64_t begin, end;
+  uint64_t data_begin, data_end;
 } ranged_entry;
 
 struct clv_weights_file {
   char *label;
-  json_t *root; /* parsed header, which owns names and metadata */
+  json_t *header_root; /* parsed header, which owns names and metadata */
   const json_t *metadata;
   clv_weights_entry *entries; /* [n] sorted by name */
   size_t n;
-  size_t bytes;
+  size_t file_bytes;
   /* memory with the contents of the file; NULL: a lazy file, or the caller's memory */
   void *file_memory;
   clv_sha256 digest;
@@ -37,8 +37,8 @@ struct clv_weights_file {
 
 void clv_weights_close(clv_weights_file *f) {
   if (!f) return;
-  json_decref(f->root);
-  clv_weights_fd_done(&f->fd);
+  json_decref(f->header_root);
+  clv_weights_fd_close(&f->fd);
   free(f->entries);
   free(f->file_memory);
   free(f->label);
@@ -50,13 +50,13 @@ void clv_weights_closep(clv_weights_file **f) {
   *f = NULL;
 }
 
-size_t clv_weights_count(const clv_weights_file *f) { return f->n; }
+size_t clv_weights_n_entries(const clv_weights_file *f) { return f->n; }
 const clv_weights_entry *clv_weights_entries(const clv_weights_file *f) { return f->entries; }
 const char *clv_weights_name_for_errors(const clv_weights_file *f) { return f->label; }
 const clv_sha256 *clv_weights_digest(const clv_weights_file *f) { return &f->digest; }
-uint64_t clv_weights_bytes(const clv_weights_file *f) { return f->bytes; }
+uint64_t clv_weights_file_bytes(const clv_weights_file *f) { return f->file_bytes; }
 
-const char *clv_weights_metadata(const clv_weights_file *f, const char *key) {
+const char *clv_weights_find_metadata(const clv_weights_file *f, const char *key) {
   return json_string_value(json_object_get(f->metadata, key));
 }
 
@@ -64,7 +64,7 @@ static int compare_name(const void *name, const void *entry) {
   return strcmp(name, ((const clv_weights_entry *)entry)->name);
 }
 
-const clv_weights_entry *clv_weights_find(const clv_weights_file *f, const char *name) {
+const clv_weights_entry *clv_weights_find_entry(const clv_weights_file *f, const char *name) {
   return f->n ? bsearch(name, f->entries, f->n, sizeof *f->entries, compare_name) : NULL;
 }
 
@@ -73,7 +73,7 @@ const clv_weights_entry *clv_weights_find(const clv_weights_file *f, const char 
 static clv_code parse_type(const json_t *v, const char *at, ranged_entry *p, size_t *ret_size,
                            clv_err *err) {
   const char *name;
-  CLV_TRY(clv_weights_json_text(v, "dtype", at, &name, err));
+  CLV_TRY(clv_weights_json_get_text(v, "dtype", at, &name, err));
   const clv_weights_type *type = clv_weights_type_find(name);
   if (!type)
     return clv_fail(err, CLV_DATA_LOSS, "%s: unknown dtype '%.32s': save it as F32 or BF16", at,
@@ -112,8 +112,8 @@ static clv_code parse_offsets(const json_t *v, const char *at, ranged_entry *p, 
       json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
     return clv_fail(err, CLV_DATA_LOSS, "%s: 'data_offsets' is not two integers 0 <= begin <= end",
                     at);
-  p->begin = (uint64_t)json_integer_value(begin);
-  p->end = (uint64_t)json_integer_value(end);
+  p->data_begin = (uint64_t)json_integer_value(begin);
+  p->data_end = (uint64_t)json_integer_value(end);
   return CLV_OK;
 }
 
@@ -134,9 +134,10 @@ static clv_code parse_entry(const char *name, const json_t *v, const char *label
   clv_shape_format(&p->e.shape, shape, sizeof shape);
   if (clv_shape_numel(&p->e.shape, &n, NULL) != CLV_OK || !clv_mul_size(n, size, &bytes))
     return clv_fail(err, CLV_DATA_LOSS, "%s: shape %s overflows", at, shape);
-  if (bytes != p->end - p->begin)
+  if (bytes != p->data_end - p->data_begin)
     return clv_fail(err, CLV_DATA_LOSS, "%s: %s of %s takes %zu bytes, its offsets hold %llu", at,
-                    shape, p->e.type_name, bytes, (unsigned long long)(p->end - p->begin));
+                    shape, p->e.type_name, bytes,
+                    (unsigned long long)(p->data_end - p->data_begin));
   p->e.name = name;
   p->e.bytes = bytes;
   return CLV_OK;
@@ -158,8 +159,8 @@ static clv_code check_metadata(const json_t *metadata, const char *label, clv_er
 
 static int compare_ranges(const void *a, const void *b) {
   const ranged_entry *x = a, *y = b;
-  if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
-  if (x->end != y->end) return x->end < y->end ? -1 : 1;
+  if (x->data_begin != y->data_begin) return x->data_begin < y->data_begin ? -1 : 1;
+  if (x->data_end != y->data_end) return x->data_end < y->data_end ? -1 : 1;
   return strcmp(x->e.name, y->e.name);
 }
 
@@ -175,16 +176,16 @@ static clv_code check_ranges(ranged_entry *p, size_t n, uint64_t data_bytes, con
   uint64_t at = 0;
   qsort(p, n, sizeof *p, compare_ranges);
   for (size_t i = 0; i < n; i++) {
-    if (p[i].begin != at)
+    if (p[i].data_begin != at)
       return clv_fail(err, CLV_DATA_LOSS,
                       "%.120s: tensor '%.100s' begins at %llu, the one before it ends at %llu: %s",
-                      label, p[i].e.name, (unsigned long long)p[i].begin, (unsigned long long)at,
-                      p[i].begin > at ? "a hole" : "an overlap");
-    if (i && p[i].end == at && p[i - 1].begin == at)
+                      label, p[i].e.name, (unsigned long long)p[i].data_begin,
+                      (unsigned long long)at, p[i].data_begin > at ? "a hole" : "an overlap");
+    if (i && p[i].data_end == at && p[i - 1].data_begin == at)
       return clv_fail(err, CLV_DATA_LOSS,
                       "%.120s: empty tensors '%.100s' and '%.100s' share an offset", label,
                       p[i - 1].e.name, p[i].e.name);
-    at = p[i].end;
+    at = p[i].data_end;
   }
   if (at != data_bytes)
     return clv_fail(err, CLV_DATA_LOSS, "%s: %s: its tensors take %llu bytes, the file has %llu",
@@ -193,12 +194,12 @@ static clv_code check_ranges(ranged_entry *p, size_t n, uint64_t data_bytes, con
   return CLV_OK;
 }
 
-/* Parses all entries of the header f->root to p[*ret_n], and checks each of them. */
+/* Parses all entries of the header f->header_root to p[*ret_n], and checks each of them. */
 static clv_code parse_entries(clv_weights_file *f, ranged_entry *p, size_t *ret_n, clv_err *err) {
   const char *key;
   json_t *v;
   size_t n = 0;
-  json_object_foreach(f->root, key, v) {
+  json_object_foreach(f->header_root, key, v) {
     if (strcmp(key, "__metadata__") == 0) {
       CLV_TRY(check_metadata(v, f->label, err));
       f->metadata = v;
@@ -212,8 +213,8 @@ static clv_code parse_entries(clv_weights_file *f, ranged_entry *p, size_t *ret_
 
 static clv_code parse_header(clv_weights_file *f, const void *header, size_t len,
                              uint64_t data_bytes, ranged_entry **ret, clv_err *err) {
-  CLV_TRY(clv_weights_json(header, len, MAX_TOKENS, f->label, &f->root, err));
-  size_t keys = json_object_size(f->root);
+  CLV_TRY(clv_weights_json_parse(header, len, MAX_TOKENS, f->label, &f->header_root, err));
+  size_t keys = json_object_size(f->header_root);
   if (keys > CLV_WEIGHTS_MAX_TENSORS + 1)
     return clv_fail(err, CLV_EXHAUSTED, "%s: %zu tensors, the limit is %d", f->label, keys,
                     CLV_WEIGHTS_MAX_TENSORS);
@@ -232,8 +233,8 @@ static clv_code set_entries(clv_weights_file *f, const ranged_entry *p, size_t h
   CLV_TRY(clv_alloc(f->n, sizeof *f->entries, &f->entries, err));
   for (size_t i = 0; i < f->n; i++) {
     f->entries[i] = p[i].e;
-    f->entries[i].at = PREFIX + header_len + p[i].begin;
-    f->entries[i].data = data ? data + p[i].begin : NULL;
+    f->entries[i].at = PREFIX + header_len + p[i].data_begin;
+    f->entries[i].data = data ? data + p[i].data_begin : NULL;
   }
   qsort(f->entries, f->n, sizeof *f->entries, compare_entries);
   return CLV_OK;
@@ -241,8 +242,8 @@ static clv_code set_entries(clv_weights_file *f, const ranged_entry *p, size_t h
 
 /* Reads the length of the header from the file's first 8 bytes, and checks it against the file's
  * size. */
-static clv_code header_length(const uint8_t prefix[PREFIX], size_t size, const char *label,
-                              size_t *ret, clv_err *err) {
+static clv_code read_header_length(const uint8_t prefix[PREFIX], size_t size, const char *label,
+                                   size_t *ret, clv_err *err) {
   uint64_t n = 0;
   for (int i = PREFIX - 1; i >= 0; i--) n = n << 8 | prefix[i];
   if (n > CLV_WEIGHTS_MAX_HEADER)
@@ -258,7 +259,8 @@ static clv_code header_length(const uint8_t prefix[PREFIX], size_t size, const c
   return CLV_OK;
 }
 
-static clv_code make_file(const char *label, size_t size, clv_weights_file **ret, clv_err *err) {
+static clv_code make_weights_file(const char *label, size_t size, clv_weights_file **ret,
+                                  clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   if (size < PREFIX)
     return clv_fail(err, CLV_DATA_LOSS,
@@ -268,7 +270,7 @@ static clv_code make_file(const char *label, size_t size, clv_weights_file **ret
   CLV_TRY(clv_alloc(1, sizeof *f, &f, err));
   f->fd.fd = -1;
   CLV_TRY(clv_strdup(label, &f->label, err));
-  f->bytes = size;
+  f->file_bytes = size;
   *ret = clv_steal(&f);
   return CLV_OK;
 }
@@ -279,8 +281,8 @@ clv_code clv_weights_open_memory(const void *data, size_t len, const char *label
   CLV_AUTO(clv_freep) ranged_entry *p = NULL;
   const uint8_t *bytes = data;
   size_t header = 0;
-  CLV_TRY(make_file(label, len, &f, err));
-  CLV_TRY(header_length(bytes, len, label, &header, err));
+  CLV_TRY(make_weights_file(label, len, &f, err));
+  CLV_TRY(read_header_length(bytes, len, label, &header, err));
   CLV_TRY(parse_header(f, bytes + PREFIX, header, len - PREFIX - header, &p, err));
   CLV_TRY(set_entries(f, p, header, bytes + PREFIX + header, err));
   CLV_TRY(clv_sha256_of(data, len, &f->digest, err));
@@ -290,9 +292,9 @@ clv_code clv_weights_open_memory(const void *data, size_t len, const char *label
 
 /* Reads the rest of the file behind its header into memory, so that the tensors' data are aligned,
  * sets the entries, and hashes the complete file. */
-static clv_code load_data(clv_weights_file *f, clv_weights_fd *fd, const uint8_t prefix[PREFIX],
-                          const void *header, size_t header_len, const ranged_entry *p,
-                          clv_err *err) {
+static clv_code load_tensor_data(clv_weights_file *f, clv_weights_fd *fd,
+                                 const uint8_t prefix[PREFIX], const void *header,
+                                 size_t header_len, const ranged_entry *p, clv_err *err) {
   size_t before = PREFIX + header_len, pad = (DATA_ALIGN - before % DATA_ALIGN) % DATA_ALIGN;
   CLV_TRY(clv_alloc_aligned(pad + fd->size, &f->file_memory, err));
   uint8_t *start = (uint8_t *)f->file_memory + pad;
@@ -305,59 +307,59 @@ static clv_code load_data(clv_weights_file *f, clv_weights_fd *fd, const uint8_t
 
 /* The part of a file before the tensors' data: its bytes, and the parsed entries. */
 typedef struct file_header {
-  uint8_t prefix[PREFIX];
-  char *text; /* [len] JSON text */
+  uint8_t length_prefix[PREFIX];
+  char *json_text; /* [len] JSON text */
   size_t len;
   ranged_entry *p;
 } file_header;
 
-static void file_header_done(file_header *h) {
-  free(h->text);
+static void file_header_clear(file_header *h) {
+  free(h->json_text);
   free(h->p);
 }
 
 static clv_code read_header(clv_weights_fd *fd, clv_weights_file *f, file_header *h, clv_err *err) {
-  CLV_TRY(clv_weights_fd_read(fd, h->prefix, PREFIX, err));
-  CLV_TRY(header_length(h->prefix, fd->size, fd->label, &h->len, err));
-  CLV_TRY(clv_alloc(h->len, 1, &h->text, err));
-  CLV_TRY(clv_weights_fd_read(fd, h->text, h->len, err));
-  return parse_header(f, h->text, h->len, fd->size - PREFIX - h->len, &h->p, err);
+  CLV_TRY(clv_weights_fd_read(fd, h->length_prefix, PREFIX, err));
+  CLV_TRY(read_header_length(h->length_prefix, fd->size, fd->label, &h->len, err));
+  CLV_TRY(clv_alloc(h->len, 1, &h->json_text, err));
+  CLV_TRY(clv_weights_fd_read(fd, h->json_text, h->len, err));
+  return parse_header(f, h->json_text, h->len, fd->size - PREFIX - h->len, &h->p, err);
 }
 
 clv_code clv_weights_open_fd(clv_weights_fd *fd, size_t max_bytes, clv_weights_file **ret,
                              clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  CLV_AUTO(file_header_done) file_header h = {0};
+  CLV_AUTO(file_header_clear) file_header h = {0};
   if (max_bytes && fd->size > max_bytes)
     return clv_fail(err, CLV_EXHAUSTED, "%s: %zu bytes, the limit is %zu", fd->label, fd->size,
                     max_bytes);
-  CLV_TRY(make_file(fd->label, fd->size, &f, err));
+  CLV_TRY(make_weights_file(fd->label, fd->size, &f, err));
   CLV_TRY(read_header(fd, f, &h, err));
-  CLV_TRY(load_data(f, fd, h.prefix, h.text, h.len, h.p, err));
+  CLV_TRY(load_tensor_data(f, fd, h.length_prefix, h.json_text, h.len, h.p, err));
   *ret = clv_steal(&f);
   return CLV_OK;
 }
 
 clv_code clv_weights_open_header(clv_weights_fd *fd, clv_weights_file **ret, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  CLV_AUTO(file_header_done) file_header h = {0};
-  CLV_TRY(make_file(fd->label, fd->size, &f, err));
+  CLV_AUTO(file_header_clear) file_header h = {0};
+  CLV_TRY(make_weights_file(fd->label, fd->size, &f, err));
   CLV_TRY(read_header(fd, f, &h, err));
   CLV_TRY(set_entries(f, h.p, h.len, NULL, err));
   *ret = clv_steal(&f);
   return CLV_OK;
 }
 
-clv_code clv_weights_open_as(const char *path, const char *label, size_t max_bytes,
-                             clv_weights_file **ret, clv_err *err) {
-  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+clv_code clv_weights_open_labelled(const char *path, const char *label, size_t max_bytes,
+                                   clv_weights_file **ret, clv_err *err) {
+  CLV_AUTO(clv_weights_fd_close) clv_weights_fd fd = {.fd = -1};
   CLV_TRY(clv_weights_fd_open(AT_FDCWD, path, label, &fd, err));
   return clv_weights_open_fd(&fd, max_bytes, ret, err);
 }
 
 clv_code clv_weights_open(const char *path, size_t max_bytes, clv_weights_file **ret,
                           clv_err *err) {
-  return clv_weights_open_as(path, path, max_bytes, ret, err);
+  return clv_weights_open_labelled(path, path, max_bytes, ret, err);
 }
 
 /* ---- in parts -------------------------------------------------------------------------------- */
@@ -379,7 +381,7 @@ clv_code clv_weights_open_lazy_fd(clv_weights_fd *fd, clv_weights_file **ret, cl
 }
 
 clv_code clv_weights_open_lazy(const char *path, clv_weights_file **ret, clv_err *err) {
-  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+  CLV_AUTO(clv_weights_fd_close) clv_weights_fd fd = {.fd = -1};
   CLV_TRY(clv_weights_fd_open(AT_FDCWD, path, path, &fd, err));
   return clv_weights_open_lazy_fd(&fd, ret, err);
 }

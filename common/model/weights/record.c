@@ -19,13 +19,13 @@ enum {
 static const char *const status_names[CLV_RUN_STATUSES] = {"running",     "finished", "failed",
                                                            "interrupted", "stopped",  "recovered"};
 
-void clv_run_record_done(clv_run_record *r) {
+void clv_run_record_clear(clv_run_record *r) {
   if (!r) return;
   free(r->attempts);
   *r = (clv_run_record){0};
 }
 
-clv_code clv_run_record_add(clv_run_record *r, clv_run_attempt **ret, clv_err *err) {
+clv_code clv_run_record_add_attempt(clv_run_record *r, clv_run_attempt **ret, clv_err *err) {
   if (r->n_attempts == CLV_RECORD_MAX_ATTEMPTS) {
     memmove(r->attempts, r->attempts + 1, (r->n_attempts - 1) * sizeof *r->attempts);
     r->n_attempts--;
@@ -46,32 +46,35 @@ typedef enum field_kind { WHOLE, REAL, TEXT, STATUS } field_kind;
 typedef struct field {
   const char *key;
   field_kind kind;
-  size_t offset, size; /* offset in the struct; size of a TEXT in bytes, with its NUL */
+  size_t offset, text_bytes; /* offset in the struct; size of a TEXT in bytes, with its NUL */
   /* records of earlier versions lack the key, whose field is then "" or 0 */
   bool is_optional;
 } field;
 
 #define IN(type, member) offsetof(type, member)
 #define TEXT_IN(type, member) \
-  .kind = TEXT, .offset = offsetof(type, member), .size = sizeof(((type *)NULL)->member)
+  .kind = TEXT, .offset = offsetof(type, member), .text_bytes = sizeof(((type *)NULL)->member)
 
 static const field head_fields[] = {
     {.key = "name", TEXT_IN(clv_run_record, name)},
-    {.key = "session", TEXT_IN(clv_run_record, session)},
+    {.key = "session", TEXT_IN(clv_run_record, session_path)},
     {.key = "config_sha256", TEXT_IN(clv_run_record, config_sha256)},
     {.key = "earlier_attempts", .kind = WHOLE, .offset = IN(clv_run_record, n_earlier)},
     {.key = "session_id", TEXT_IN(clv_run_record, id), .is_optional = true},
-    {.key = "epoch", .kind = WHOLE, .offset = IN(clv_run_record, epoch), .is_optional = true},
+    {.key = "epoch",
+     .kind = WHOLE,
+     .offset = IN(clv_run_record, newest_attempt),
+     .is_optional = true},
 };
 static const field best_fields[] = {
-    {.key = "what", TEXT_IN(clv_run_best, what)},
+    {.key = "what", TEXT_IN(clv_run_best, evaluated_set)},
     {.key = "step", .kind = WHOLE, .offset = IN(clv_run_best, step)},
     {.key = "loss", .kind = REAL, .offset = IN(clv_run_best, loss)},
     {.key = "accuracy", .kind = REAL, .offset = IN(clv_run_best, accuracy)},
 };
 static const field attempt_fields[] = {
     {.key = "status", .kind = STATUS, .offset = IN(clv_run_attempt, status)},
-    {.key = "code", .kind = WHOLE, .offset = IN(clv_run_attempt, code)},
+    {.key = "code", .kind = WHOLE, .offset = IN(clv_run_attempt, exit_code)},
     {.key = "text", TEXT_IN(clv_run_attempt, text)},
     {.key = "began_ms", .kind = WHOLE, .offset = IN(clv_run_attempt, began_ms)},
     {.key = "ended_ms", .kind = WHOLE, .offset = IN(clv_run_attempt, ended_ms)},
@@ -84,7 +87,7 @@ static const field attempt_fields[] = {
     {.key = "total_steps", .kind = WHOLE, .offset = IN(clv_run_attempt, total_steps)},
     {.key = "loss", .kind = REAL, .offset = IN(clv_run_attempt, loss)},
     {.key = "accuracy", .kind = REAL, .offset = IN(clv_run_attempt, accuracy)},
-    {.key = "look", TEXT_IN(clv_run_attempt, look), .is_optional = true},
+    {.key = "look", TEXT_IN(clv_run_attempt, look_result), .is_optional = true},
 };
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -100,7 +103,7 @@ static void append_printable(clv_bytes *out, const char *text) {
   }
 }
 
-void clv_run_record_text(clv_bytes *out, const char *text) {
+void clv_run_record_append_text(clv_bytes *out, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes clean = {0};
   clv_bytes_puts(&clean, "");
   append_printable(&clean, text);
@@ -108,7 +111,7 @@ void clv_run_record_text(clv_bytes *out, const char *text) {
   if (!clean.failed) clv_bytes_add_json(out, clean.data);
 }
 
-static void add_real(clv_bytes *out, double v) {
+static void append_real(clv_bytes *out, double v) {
   if (isfinite(v))
     clv_bytes_printf(out, "%.17g", v);
   else
@@ -119,8 +122,8 @@ static void add_fields(clv_bytes *out, const field *fields, size_t n, const void
   for (size_t i = 0; i < n; i++) {
     const char *at = (const char *)base + fields[i].offset;
     clv_bytes_printf(out, "%s\"%s\": ", i ? ", " : "", fields[i].key);
-    if (fields[i].kind == TEXT) clv_run_record_text(out, at);
-    if (fields[i].kind == REAL) add_real(out, *(const double *)(const void *)at);
+    if (fields[i].kind == TEXT) clv_run_record_append_text(out, at);
+    if (fields[i].kind == REAL) append_real(out, *(const double *)(const void *)at);
     if (fields[i].kind == STATUS)
       clv_bytes_printf(out, "\"%s\"", status_names[*(const clv_run_status *)(const void *)at]);
     if (fields[i].kind == WHOLE)
@@ -162,11 +165,11 @@ clv_code clv_run_record_format(const clv_run_record *r, clv_bytes *ret, clv_err 
 static clv_code parse_text(const json_t *object, const field *f, const char *label, char *at,
                            clv_err *err) {
   const char *text = "";
-  CLV_TRY(clv_weights_json_text(object, f->key, label, &text, err));
+  CLV_TRY(clv_weights_json_get_text(object, f->key, label, &text, err));
   size_t n = strlen(text);
-  if (n >= f->size || !clv_weights_is_printable(text))
+  if (n >= f->text_bytes || !clv_weights_is_printable(text))
     return clv_fail(err, CLV_DATA_LOSS, "%s: '%s' is not a line of less than %zu bytes", label,
-                    f->key, f->size);
+                    f->key, f->text_bytes);
   memcpy(at, text, n + 1);
   return CLV_OK;
 }
@@ -184,7 +187,7 @@ static clv_code parse_real(const json_t *object, const field *f, const char *lab
 static clv_code parse_status(const json_t *object, const field *f, const char *label,
                              clv_run_status *ret, clv_err *err) {
   const char *text = "";
-  CLV_TRY(clv_weights_json_text(object, f->key, label, &text, err));
+  CLV_TRY(clv_weights_json_get_text(object, f->key, label, &text, err));
   for (int i = 0; i < CLV_RUN_STATUSES; i++) {
     if (strcmp(text, status_names[i]) != 0) continue;
     *ret = (clv_run_status)i;
@@ -199,7 +202,7 @@ static clv_code parse_field(const json_t *object, const field *f, const char *la
   if (f->kind == TEXT) return parse_text(object, f, label, at, err);
   if (f->kind == REAL) return parse_real(object, f, label, (double *)(void *)at, err);
   if (f->kind == STATUS) return parse_status(object, f, label, (clv_run_status *)(void *)at, err);
-  return clv_weights_json_u64(object, f->key, INT64_MAX, label, (uint64_t *)(void *)at, err);
+  return clv_weights_json_get_u64(object, f->key, INT64_MAX, label, (uint64_t *)(void *)at, err);
 }
 
 /* Parses the keys of an object that fields[n] describes. Refuses other keys unless `more`. */
@@ -211,7 +214,7 @@ static clv_code parse_fields(json_t *object, const field *fields, size_t n, bool
     CLV_TRY(parse_field(object, &fields[i], label, (char *)base + fields[i].offset, err));
     known[i] = fields[i].key;
   }
-  return more ? CLV_OK : clv_weights_json_only(object, known, n, label, err);
+  return more ? CLV_OK : clv_weights_json_check_keys(object, known, n, label, err);
 }
 
 static clv_code parse_checkpoints(const json_t *root, const char *label, clv_run_record *r,
@@ -241,7 +244,7 @@ static clv_code parse_attempts(const json_t *root, const char *label, clv_run_re
     clv_run_attempt *a = NULL;
     char at[320];
     snprintf(at, sizeof at, "%.250s: attempt %zu", label, i + 1);
-    CLV_TRY(clv_run_record_add(r, &a, err));
+    CLV_TRY(clv_run_record_add_attempt(r, &a, err));
     CLV_TRY(parse_fields(json_array_get(list, i), attempt_fields, CLV_COUNT(attempt_fields), false,
                          at, a, err));
   }
@@ -252,8 +255,8 @@ static clv_code parse_root(json_t *root, const char *label, clv_run_record *r, c
   static const char *const known[] = {"format",        "version",          "name", "session",
                                       "config_sha256", "earlier_attempts", "best", "checkpoints",
                                       "attempts",      "session_id",       "epoch"};
-  CLV_TRY(clv_weights_json_format(root, format_name, FORMAT_VERSION, label, err));
-  CLV_TRY(clv_weights_json_only(root, known, CLV_COUNT(known), label, err));
+  CLV_TRY(clv_weights_json_check_format(root, format_name, FORMAT_VERSION, label, err));
+  CLV_TRY(clv_weights_json_check_keys(root, known, CLV_COUNT(known), label, err));
   CLV_TRY(parse_fields(root, head_fields, CLV_COUNT(head_fields), true, label, r, err));
   CLV_TRY(parse_fields(json_object_get(root, "best"), best_fields, CLV_COUNT(best_fields), false,
                        label, &r->best, err));
@@ -263,9 +266,9 @@ static clv_code parse_root(json_t *root, const char *label, clv_run_record *r, c
 
 clv_code clv_run_record_parse(const void *data, size_t len, const char *label, clv_run_record *ret,
                               clv_err *err) {
-  CLV_AUTO(clv_weights_jsonp) json_t *root = NULL;
-  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
-  CLV_TRY(clv_weights_json(data, len, MAX_TOKENS, label, &root, err));
+  CLV_AUTO(clv_weights_json_freep) json_t *root = NULL;
+  CLV_AUTO(clv_run_record_clear) clv_run_record r = {0};
+  CLV_TRY(clv_weights_json_parse(data, len, MAX_TOKENS, label, &root, err));
   CLV_TRY(parse_root(root, label, &r, err));
   *ret = r;
   r = (clv_run_record){0};

@@ -16,16 +16,16 @@ typedef struct number_field {
 
 static const number_field numbers[] = {
     {"epoch", offsetof(clv_trainer_state, epoch)},
-    {"index", offsetof(clv_trainer_state, index)},
+    {"index", offsetof(clv_trainer_state, records_used)},
     {"global_step", offsetof(clv_trainer_state, global_step)},
     {"max_steps", offsetof(clv_trainer_state, max_steps)},
 };
 
-static uint64_t *number_at(clv_trainer_state *s, size_t i) {
+static uint64_t *uint64_field_of(clv_trainer_state *s, size_t i) {
   return (uint64_t *)((char *)s + numbers[i].offset);
 }
 
-const char *clv_trainer_state_get(const clv_trainer_state *s, const char *key) {
+const char *clv_trainer_state_get_extra(const clv_trainer_state *s, const char *key) {
   for (size_t i = 0; i < s->n_extra; i++)
     if (strcmp(s->extra[i].key, key) == 0) return s->extra[i].value;
   return NULL;
@@ -49,7 +49,7 @@ clv_code clv_state_format(const clv_trainer_state *s, clv_bytes *ret, clv_err *e
                     s->n_extra, MAX_EXTRA);
   clv_bytes_puts(&out, "{\n");
   for (size_t i = 0; i < CLV_COUNT(numbers); i++) {
-    uint64_t v = *number_at(&copy, i);
+    uint64_t v = *uint64_field_of(&copy, i);
     if (v > INT64_MAX)
       return clv_fail(err, CLV_INVALID, "trainer state: %s is %llu, over 2^63 - 1", numbers[i].key,
                       (unsigned long long)v);
@@ -82,7 +82,7 @@ static clv_code parse_extra(const json_t *root, const char *label, clv_kv **ret,
   CLV_TRY(clv_alloc(json_object_size(extra), sizeof *out, &out, err));
   json_object_foreach(extra, key, v) {
     out[n].key = key;
-    CLV_TRY(clv_weights_json_text(extra, key, label, &out[n++].value, err));
+    CLV_TRY(clv_weights_json_get_text(extra, key, label, &out[n++].value, err));
   }
   *ret = clv_steal(&out);
   *ret_n = n;
@@ -93,12 +93,13 @@ clv_code clv_state_parse(const void *data, size_t len, const char *label, clv_tr
                          json_t **ret_root, clv_kv **ret_extra, clv_err *err) {
   static const char *const known[] = {"epoch",     "index", "global_step",
                                       "max_steps", "seed",  "extra"};
-  CLV_AUTO(clv_weights_jsonp) json_t *root = NULL;
+  CLV_AUTO(clv_weights_json_freep) json_t *root = NULL;
   clv_trainer_state s = {0};
-  CLV_TRY(clv_weights_json(data, len, MAX_TOKENS, label, &root, err));
-  CLV_TRY(clv_weights_json_only(root, known, CLV_COUNT(known), label, err));
+  CLV_TRY(clv_weights_json_parse(data, len, MAX_TOKENS, label, &root, err));
+  CLV_TRY(clv_weights_json_check_keys(root, known, CLV_COUNT(known), label, err));
   for (size_t i = 0; i < CLV_COUNT(numbers); i++)
-    CLV_TRY(clv_weights_json_u64(root, numbers[i].key, INT64_MAX, label, number_at(&s, i), err));
+    CLV_TRY(clv_weights_json_get_u64(root, numbers[i].key, INT64_MAX, label, uint64_field_of(&s, i),
+                                     err));
   CLV_TRY(parse_extra(root, label, ret_extra, &s.n_extra, err));
   s.extra = *ret_extra;
   *ret = s;

@@ -60,8 +60,8 @@ clv_code clv_weights_open(const char *path, size_t max_bytes, clv_weights_file *
                           clv_err *err) CLV_USE_RESULT;
 
 /* As clv_weights_open, but error texts name the file `label`, not by its path. */
-clv_code clv_weights_open_as(const char *path, const char *label, size_t max_bytes,
-                             clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_open_labelled(const char *path, const char *label, size_t max_bytes,
+                                   clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
 
 /* As clv_weights_open, but leaves the data in the file, whose descriptor stays open. `data` of all
  * entries is NULL; clv_weights_read_range reads the data. */
@@ -85,16 +85,16 @@ clv_code clv_weights_open_memory(const void *data, size_t len, const char *label
 void clv_weights_close(clv_weights_file *f); /* takes NULL */
 void clv_weights_closep(clv_weights_file **f);
 
-size_t clv_weights_count(const clv_weights_file *f);
-/* [clv_weights_count], sorted by name */
+size_t clv_weights_n_entries(const clv_weights_file *f);
+/* [clv_weights_n_entries], sorted by name */
 const clv_weights_entry *clv_weights_entries(const clv_weights_file *f);
 /* Returns the entry named `name`; NULL: the file has none. */
-const clv_weights_entry *clv_weights_find(const clv_weights_file *f, const char *name);
-const char *clv_weights_metadata(const clv_weights_file *f, const char *key);
+const clv_weights_entry *clv_weights_find_entry(const clv_weights_file *f, const char *name);
+const char *clv_weights_find_metadata(const clv_weights_file *f, const char *key);
 /* name of the file in error texts: its path or label */
 const char *clv_weights_name_for_errors(const clv_weights_file *f);
 
-uint64_t clv_weights_bytes(const clv_weights_file *f); /* size of the complete file in bytes */
+uint64_t clv_weights_file_bytes(const clv_weights_file *f); /* size of the complete file in bytes */
 
 /* Returns the SHA-256 of all bytes of the file, as they were read. */
 const clv_sha256 *clv_weights_digest(const clv_weights_file *f);
@@ -106,7 +106,7 @@ typedef struct clv_weights_want {
   clv_dtype dtype;
   clv_shape shape;
   /* the file may lack this tensor, whose ret_found is then NULL or CLV_WEIGHTS_NONE */
-  bool optional;
+  bool is_optional;
 } clv_weights_want;
 
 enum {
@@ -124,9 +124,9 @@ bool clv_weights_is_batch_counter(clv_dtype dtype, const clv_shape *shape);
 /* Finds every wanted tensor: ret_found[i] belongs to want[i]. CLV_INVALID, and ret_found untouched,
  * when a name is missing or unexpected (the text lists the first few of both, with a "did you
  * mean"), or when a type or shape differs (the text names tensor, wanted and found). */
-clv_code clv_weights_match(const clv_weights_file *f, const clv_weights_want *want, size_t n,
-                           unsigned flags, const clv_weights_entry **ret_found,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_match_tensors(const clv_weights_file *f, const clv_weights_want *want,
+                                   size_t n, unsigned flags, const clv_weights_entry **ret_found,
+                                   clv_err *err) CLV_USE_RESULT;
 
 /* Checks that all tensors of the file have names in known[n]. CLV_INVALID: the text lists the first
  * few other names, and the known name most similar to the first of them. Does not compare types and
@@ -144,12 +144,12 @@ typedef struct clv_weights_folder clv_weights_folder;
 
 #define CLV_WEIGHTS_NONE SIZE_MAX
 
-/* Callback with which the caller checks files, such as their digests. The folder calls check() once
- * for each file, before it uses the file's contents. check() may read the descriptor with pread,
- * and must not close it. */
+/* Callback with which the caller checks files, such as their digests. The folder calls check_file()
+ * once for each file, before it uses the file's contents. check_file() may read the descriptor with
+ * pread, and must not close it. */
 typedef struct clv_weights_guard {
   /* NULL: files are not checked */
-  clv_code (*check)(void *user, const char *name, int fd, clv_err *err);
+  clv_code (*check_file)(void *user, const char *name, int fd, clv_err *err);
   void *user;
 } clv_weights_guard;
 
@@ -164,43 +164,44 @@ void clv_weights_folder_closep(clv_weights_folder **f);
 
 /* Returns the name of file i of the folder; NULL behind the last file. If the folder has an index,
  * the index is file 0. */
-const char *clv_weights_folder_file(const clv_weights_folder *f, size_t i);
+const char *clv_weights_folder_file_name(const clv_weights_folder *f, size_t i);
 
 /* True for the name of a tensor that programs compute, although old files contain it: positions,
  * masks, angles. */
 bool clv_weights_is_derived(const char *name);
 /* True if `name` is one of fresh[n], or begins with one of them and a dot ("classifier" matches
  * "classifier.weight"). Parameters with such names are initialised, not loaded. */
-bool clv_weights_is_fresh(const char *name, const char *const *fresh, size_t n);
+bool clv_weights_is_newly_initialised(const char *name, const char *const *fresh, size_t n);
 
 /* Finds each wanted tensor in the folder: ret_found[i] is the index of want[i]. CLV_WEIGHTS_NONE:
  * the tensor's name is in fresh[n_fresh], or the folder lacks a tensor that is optional or a count.
  * Finds a name as it is, with or without the prefix of a base model, or with gamma and beta for a
  * norm. CLV_INVALID: the text lists the missing tensors, or names two that could both be meant.
  * Opens no safetensors file of a folder with an index. */
-clv_code clv_weights_folder_match(const clv_weights_folder *f, const clv_weights_want *want,
-                                  size_t n, const char *const *fresh, size_t n_fresh,
-                                  size_t *ret_found, clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_folder_match_tensors(const clv_weights_folder *f, const clv_weights_want *want,
+                                          size_t n, const char *const *fresh, size_t n_fresh,
+                                          size_t *ret_found, clv_err *err) CLV_USE_RESULT;
 
 /* Appends the names of the folder's tensors that match none of want[n] and are not derived
  * (clv_weights_is_derived): "'a', 'b' and 4 more". *ret_n: their number. */
-clv_code clv_weights_folder_unmatched(const clv_weights_folder *f, const clv_weights_want *want,
-                                      size_t n, clv_bytes *out, size_t *ret_n,
-                                      clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_folder_add_unmatched(const clv_weights_folder *f, const clv_weights_want *want,
+                                          size_t n, clv_bytes *out, size_t *ret_n,
+                                          clv_err *err) CLV_USE_RESULT;
 
 /* Opens the file of tensor i, and checks that the tensor can be read as `want`: the shapes are
  * equal except for leading extents of 1, and the type can be converted. */
-clv_code clv_weights_folder_check(clv_weights_folder *f, size_t i, const clv_weights_want *want,
-                                  clv_err *err) CLV_USE_RESULT;
-/* As clv_weights_folder_check, and reads all values of tensor i to dst, which has the size of
- * `want`. CLV_DATA_LOSS: the file was changed after it was opened. */
-clv_code clv_weights_folder_read(clv_weights_folder *f, size_t i, const clv_weights_want *want,
-                                 void *dst, clv_err *err) CLV_USE_RESULT;
-/* As clv_weights_folder_read, but reads n values from index `first` on. CLV_INVALID: the tensor has
- * fewer values. */
-clv_code clv_weights_folder_read_range(clv_weights_folder *f, size_t i,
-                                       const clv_weights_want *want, size_t first, size_t n,
-                                       void *dst, clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_folder_check_tensor(clv_weights_folder *f, size_t i,
+                                         const clv_weights_want *want, clv_err *err) CLV_USE_RESULT;
+/* As clv_weights_folder_check_tensor, and reads all values of tensor i to dst, which has the size
+ * of `want`. CLV_DATA_LOSS: the file was changed after it was opened. */
+clv_code clv_weights_folder_read_tensor(clv_weights_folder *f, size_t i,
+                                        const clv_weights_want *want, void *dst,
+                                        clv_err *err) CLV_USE_RESULT;
+/* As clv_weights_folder_read_tensor, but reads n values from index `first` on. CLV_INVALID: the
+ * tensor has fewer values. */
+clv_code clv_weights_folder_read_tensor_range(clv_weights_folder *f, size_t i,
+                                              const clv_weights_want *want, size_t first, size_t n,
+                                              void *dst, clv_err *err) CLV_USE_RESULT;
 
 /* ---- writing safetensors --------------------------------------------------------------------- */
 
@@ -218,40 +219,42 @@ typedef struct clv_weights_tensor {
 clv_code clv_weights_encode(const clv_weights_tensor *tensors, size_t n, const clv_kv *meta,
                             size_t n_meta, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Writer of a file whose data arrive in parts. Call clv_weights_begin, clv_weights_put for all data
- * (tensors in any order, each from its begin to its end), then clv_weights_finish. Tensors have the
- * numbers of `tensors`, whose `data` are not read. The file is PATH.tmp until clv_weights_finish
- * has made it durable; clv_weights_writer_free before that deletes it. Errors are those of
- * clv_weights_write; CLV_PRECONDITION: data of a tensor are missing. */
+/* Writer of a file whose data arrive in parts. Call clv_weights_writer_begin,
+ * clv_weights_writer_put for all data (tensors in any order, each from its begin to its end), then
+ * clv_weights_writer_finish. Tensors have the numbers of `tensors`, whose `data` are not read. The
+ * file is PATH.tmp until clv_weights_writer_finish has made it durable; clv_weights_writer_free
+ * before that deletes it. Errors are those of clv_weights_write_file; CLV_PRECONDITION: data of a
+ * tensor are missing. */
 typedef struct clv_weights_writer clv_weights_writer;
-clv_code clv_weights_begin(const char *path, const clv_weights_tensor *tensors, size_t n,
-                           const clv_kv *meta, size_t n_meta, clv_weights_writer **ret,
-                           clv_err *err) CLV_USE_RESULT;
-/* Gives the file the mode 0600 in place of 0644. Call right after clv_weights_begin. */
+clv_code clv_weights_writer_begin(const char *path, const clv_weights_tensor *tensors, size_t n,
+                                  const clv_kv *meta, size_t n_meta, clv_weights_writer **ret,
+                                  clv_err *err) CLV_USE_RESULT;
+/* Gives the file the mode 0600 in place of 0644. Call right after clv_weights_writer_begin. */
 clv_code clv_weights_writer_make_private(clv_weights_writer *w, clv_err *err) CLV_USE_RESULT;
-clv_code clv_weights_put(clv_weights_writer *w, size_t i, uint64_t offset, const void *data,
-                         size_t len, clv_err *err) CLV_USE_RESULT;
-clv_code clv_weights_finish(clv_weights_writer *w, clv_sha256 *ret_digest, uint64_t *ret_bytes,
-                            clv_err *err) CLV_USE_RESULT;
-/* The two halves of clv_weights_finish. clv_weights_sync makes the data durable and reads them back
- * for their digest; CLV_CANCELLED: `waiter` (NULL: no cancellation) has left. clv_weights_publish
- * gives the file its name. If one of these functions fails because of the disk, errno says why. */
-clv_code clv_weights_sync(clv_weights_writer *w, const clv_cancel_hook *waiter,
-                          clv_sha256 *ret_digest, clv_err *err) CLV_USE_RESULT;
-clv_code clv_weights_publish(clv_weights_writer *w, uint64_t *ret_bytes,
-                             clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_writer_put(clv_weights_writer *w, size_t i, uint64_t offset, const void *data,
+                                size_t len, clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_writer_finish(clv_weights_writer *w, clv_sha256 *ret_digest,
+                                   uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
+/* The two halves of clv_weights_writer_finish. clv_weights_writer_sync makes the data durable and
+ * reads them back for their digest; CLV_CANCELLED: `waiter` (NULL: no cancellation) has left.
+ * clv_weights_writer_publish gives the file its name. If one of these functions fails because of
+ * the disk, errno says why. */
+clv_code clv_weights_writer_sync(clv_weights_writer *w, const clv_cancel_hook *waiter,
+                                 clv_sha256 *ret_digest, clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_writer_publish(clv_weights_writer *w, uint64_t *ret_bytes,
+                                    clv_err *err) CLV_USE_RESULT;
 void clv_weights_writer_free(clv_weights_writer *w); /* takes NULL; keeps errno */
 void clv_weights_writer_freep(clv_weights_writer **w);
 
-/* Computes the size of the file that clv_weights_write would write without metadata. */
-clv_code clv_weights_size(const clv_weights_tensor *tensors, size_t n, uint64_t *ret_bytes,
-                          clv_err *err) CLV_USE_RESULT;
+/* Computes the size of the file that clv_weights_write_file would write without metadata. */
+clv_code clv_weights_file_size(const clv_weights_tensor *tensors, size_t n, uint64_t *ret_bytes,
+                               clv_err *err) CLV_USE_RESULT;
 
 /* Writes a file durably: PATH.tmp, fsync, rename, fsync of the folder. Does not copy the data in
  * memory. *ret_digest (may be NULL): the file's SHA-256; *ret_bytes (may be NULL): its size. */
-clv_code clv_weights_write(const char *path, const clv_weights_tensor *tensors, size_t n,
-                           const clv_kv *meta, size_t n_meta, clv_sha256 *ret_digest,
-                           uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_write_file(const char *path, const clv_weights_tensor *tensors, size_t n,
+                                const clv_kv *meta, size_t n_meta, clv_sha256 *ret_digest,
+                                uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
 
 /* ---- manifest -------------------------------------------------------------------------------- */
 
@@ -260,8 +263,9 @@ typedef struct clv_manifest_file {
   uint64_t bytes;
   clv_sha256 sha256;
   /* Set for a file of a stage that stays at the stage's worker; NULL: the file is in the folder.
-   * place: identity of the worker; kept: name of the file at the worker (clv_is_file_name). */
-  char *place, *kept;
+   * keeper_identity: identity of the worker; kept_file_name: name of the file at the worker
+   * (clv_is_file_name). */
+  char *keeper_identity, *kept_file_name;
 } clv_manifest_file;
 
 typedef struct clv_manifest {
@@ -273,7 +277,7 @@ typedef struct clv_manifest {
   size_t n_files;
 } clv_manifest;
 
-void clv_manifest_done(clv_manifest *m); /* frees the contents and zeroes the struct */
+void clv_manifest_clear(clv_manifest *m); /* frees the contents and zeroes the struct */
 
 /* Parses a manifest strictly. CLV_DATA_LOSS: unknown, missing or repeated keys, names with a path,
  * bad digests, numbers out of range, a `place` (identity of a worker) in the row of a file that is
@@ -287,7 +291,7 @@ const clv_manifest_file *clv_manifest_find(const clv_manifest *m, const char *na
 const clv_manifest_file *clv_manifest_find_stage(const clv_manifest *m, uint32_t stage,
                                                  bool optimizer);
 /* Returns true if all files of the checkpoint are in its folder. */
-bool clv_manifest_is_home(const clv_manifest *m);
+bool clv_manifest_has_all_files(const clv_manifest *m);
 /* Replaces FOLDER/MANIFEST.json atomically and durably. */
 clv_code clv_manifest_write(const char *folder, const clv_manifest *m, clv_err *err) CLV_USE_RESULT;
 
@@ -319,17 +323,17 @@ clv_code clv_artifact_read(const char *folder, const char *label, clv_manifest *
  * (n_labels
  * 0: unchanged; names NULL: unchanged if there are as many, else LABEL_0, LABEL_1 and so on).
  * CLV_DATA_LOSS: data is no JSON. */
-clv_code clv_weights_make_config(const void *data, size_t len, const char *label,
-                                 const char *architecture, size_t n_labels,
-                                 const char *const *names, clv_bytes *ret,
-                                 clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_make_hf_config(const void *data, size_t len, const char *label,
+                                    const char *architecture, size_t n_labels,
+                                    const char *const *names, clv_bytes *ret,
+                                    clv_err *err) CLV_USE_RESULT;
 
 /* ---- trainer state --------------------------------------------------------------------------- */
 
 /* trainer_state.json: what a resumed run needs in addition to weights and moments. */
 typedef struct clv_trainer_state {
-  /* position in the data: `index` records of epoch `epoch` have been used */
-  uint64_t epoch, index;
+  /* position in the data: records_used records of epoch `epoch` have been used */
+  uint64_t epoch, records_used;
   uint64_t global_step, max_steps; /* number of steps taken, and planned in all (0: unknown) */
   /* [n_extra] additional values with unique keys, such as the digest of the loss log */
   const clv_kv *extra;
@@ -341,7 +345,7 @@ typedef struct clv_trainer_state {
 #define CLV_STAGES_LEFT "stages_left_to_artifacts"
 
 /* Returns the value of the extra key `key`; NULL: there is none. */
-const char *clv_trainer_state_get(const clv_trainer_state *s, const char *key);
+const char *clv_trainer_state_get_extra(const clv_trainer_state *s, const char *key);
 
 /* ---- writing a checkpoint -------------------------------------------------------------------- */
 
@@ -369,7 +373,7 @@ clv_code clv_checkpoint_add_stage(clv_checkpoint_writer *w, uint32_t stage,
                                   const clv_weights_tensor *optimizer, size_t n_optimizer,
                                   clv_err *err) CLV_USE_RESULT;
 /* Start and end a file of a stage whose data arrive in parts: pass the data to *ret with
- * clv_weights_put. For each stage, write first the model and then the optimiser.
+ * clv_weights_writer_put. For each stage, write first the model and then the optimiser.
  * clv_checkpoint_end_part frees `part`, also on failure. */
 clv_code clv_checkpoint_begin_part(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
                                    const clv_weights_tensor *tensors, size_t n,
@@ -377,8 +381,8 @@ clv_code clv_checkpoint_begin_part(clv_checkpoint_writer *w, uint32_t stage, boo
 clv_code clv_checkpoint_end_part(clv_checkpoint_writer *w, clv_weights_writer *part,
                                  clv_err *err) CLV_USE_RESULT;
 /* Adds a file of a stage that stays at the stage's worker, in the order of
- * clv_checkpoint_begin_part. tensors [n]: the tensors in the file, without data; at: its bytes,
- * digest, place and name there, which are copied. */
+ * clv_checkpoint_begin_part. tensors [n]: the tensors in the file, without data; at: its
+ * bytes, digest, place and name there, which are copied. */
 clv_code clv_checkpoint_add_kept(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
                                  const clv_weights_tensor *tensors, size_t n,
                                  const clv_manifest_file *at, clv_err *err) CLV_USE_RESULT;
@@ -474,13 +478,13 @@ bool clv_checkpoint_has_any(const char *run_dir);
 bool clv_checkpoint_has_manifest(const char *run_dir);
 /* Writes the steps of all checkpoint folders with a manifest, newest first, to ret_steps [most]. A
  * checkpoint of these may be damaged. Returns the number of steps written, at most `most`. */
-size_t clv_checkpoint_steps(const char *run_dir, uint64_t *ret_steps, size_t most);
+size_t clv_checkpoint_steps_with_manifest(const char *run_dir, uint64_t *ret_steps, size_t most);
 /* Lists the steps of all checkpoint folders, complete or not, newest first. The caller frees
  * *ret_steps. CLV_NOT_FOUND: run_dir does not exist. */
-clv_code clv_checkpoint_list(const char *run_dir, uint64_t **ret_steps, size_t *ret_n,
-                             clv_err *err) CLV_USE_RESULT;
+clv_code clv_checkpoint_list_steps(const char *run_dir, uint64_t **ret_steps, size_t *ret_n,
+                                   clv_err *err) CLV_USE_RESULT;
 /* Deletes all checkpoints of run_dir, for a run that starts again. Leaves other files. */
-clv_code clv_checkpoint_clear(const char *run_dir, clv_err *err) CLV_USE_RESULT;
+clv_code clv_checkpoint_remove_all(const char *run_dir, clv_err *err) CLV_USE_RESULT;
 
 /* ---- tensors of a checkpoint by name (checkpoint_tensors.c) ---------------------------------- */
 
@@ -489,8 +493,8 @@ clv_code clv_checkpoint_clear(const char *run_dir, clv_err *err) CLV_USE_RESULT;
 
 /* Finds the stage whose model file has each of names[n], by the index of the checkpoint.
  * CLV_CHECKPOINT_NO_STAGE: no file has it. */
-clv_code clv_checkpoint_stages_of(const clv_checkpoint *c, const char *const *names, size_t n,
-                                  uint32_t *ret_stages, clv_err *err) CLV_USE_RESULT;
+clv_code clv_checkpoint_find_stages(const clv_checkpoint *c, const char *const *names, size_t n,
+                                    uint32_t *ret_stages, clv_err *err) CLV_USE_RESULT;
 
 /* A tensor, with its file and the stage of that file in the checkpoint. */
 typedef struct clv_checkpoint_tensor {
@@ -501,8 +505,8 @@ typedef struct clv_checkpoint_tensor {
 
 /* The tensors of all model files or of all optimiser files of a checkpoint. */
 typedef struct clv_checkpoint_tensors {
-  clv_weights_file **files;    /* [n_files] one for each stage; their data stay on the disk */
-  clv_checkpoint_tensor *list; /* [n] sorted by name, without CLV_STEP_NAME of optimisers */
+  clv_weights_file **files;       /* [n_files] one for each stage; their data stay on the disk */
+  clv_checkpoint_tensor *tensors; /* [n] sorted by name, without CLV_STEP_NAME of optimisers */
   size_t n;
   uint32_t n_files;
 } clv_checkpoint_tensors;
@@ -517,8 +521,8 @@ const clv_checkpoint_tensor *clv_checkpoint_tensors_find(const clv_checkpoint_te
                                                          const char *name);
 /* Reads the number of steps that the optimiser of a stage had taken. CLV_DATA_LOSS: the stage's
  * file has none, as that of a stage without learning parameters. */
-clv_code clv_checkpoint_tensors_step(const clv_checkpoint_tensors *t, uint32_t stage, int64_t *ret,
-                                     clv_err *err) CLV_USE_RESULT;
+clv_code clv_checkpoint_tensors_read_step(const clv_checkpoint_tensors *t, uint32_t stage,
+                                          int64_t *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the record of a run --------------------------------------------------------------------- */
 
@@ -546,7 +550,7 @@ typedef enum clv_run_status {
 
 typedef struct clv_run_attempt {
   clv_run_status status;
-  uint64_t code;               /* exit code of the process, once the attempt has ended */
+  uint64_t exit_code;          /* exit code of the process, once the attempt has ended */
   char text[CLV_ERR_TEXT];     /* why it failed or, while it runs, what it recovers from; or "" */
   uint64_t began_ms, ended_ms; /* milliseconds since 1970; ended_ms 0: not ended */
   char host[CLV_RECORD_NAME];
@@ -554,24 +558,27 @@ typedef struct clv_run_attempt {
   char boot_id[CLV_RECORD_NAME];
   /* pid_start: start of the process in clock ticks since boot, as in /proc/PID/stat */
   uint64_t pid, pid_start;
-  uint64_t from_step, step, total_steps; /* total_steps 0: unknown */
-  double loss, accuracy;                 /* of the attempt's last step; NaN: unknown */
+  /* steps done at the attempt's start, at its last step, and planned in all; total_steps 0:
+   * unknown */
+  uint64_t from_step, step, total_steps;
+  double loss, accuracy; /* loss and accuracy of the attempt's last step; NaN: unknown */
   /* result of `look`, which measures what a reader recovers from sent tensors; "": not run */
-  char look[CLV_RECORD_LOOK];
+  char look_result[CLV_RECORD_LOOK];
 } clv_run_attempt;
 
 typedef struct clv_run_best {
-  char what[CLV_RECORD_NAME]; /* evaluated data, "validation" or "test"; "": no evaluation */
+  /* evaluated data, "validation" or "test"; "": no evaluation */
+  char evaluated_set[CLV_RECORD_NAME];
   uint64_t step;
   double loss, accuracy;
 } clv_run_best;
 
 typedef struct clv_run_record {
   char name[CLV_RECORD_NAME];
-  char session[CLV_RECORD_PATH];       /* path of the session file */
+  char session_path[CLV_RECORD_PATH];  /* path of the session file */
   char config_sha256[CLV_RECORD_NAME]; /* SHA-256 of session.effective.yaml, in hex */
-  char id[33];    /* id of the session at the workers, 32 hex digits; "": not stored */
-  uint64_t epoch; /* number of the newest attempt, from 1 */
+  char id[33];             /* id of the session at the workers, 32 hex digits; "": not stored */
+  uint64_t newest_attempt; /* number of the newest attempt, from 1; `epoch` in run.json */
   clv_run_best best;
   uint64_t checkpoints[CLV_RECORD_MAX_CHECKPOINTS]; /* steps of the checkpoints, newest first */
   size_t n_checkpoints;
@@ -580,17 +587,18 @@ typedef struct clv_run_record {
   size_t n_attempts;
 } clv_run_record;
 
-void clv_run_record_done(clv_run_record *r); /* frees the contents and zeroes the struct */
+void clv_run_record_clear(clv_run_record *r); /* frees the contents and zeroes the struct */
 
 /* Appends an attempt, whose fields are 0 or NaN. If the record is full, drops the oldest attempt.
  */
-clv_code clv_run_record_add(clv_run_record *r, clv_run_attempt **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_record_add_attempt(clv_run_record *r, clv_run_attempt **ret,
+                                    clv_err *err) CLV_USE_RESULT;
 
 /* Appends any text as a JSON string. Bytes that are not UTF-8 become '?', control characters become
  * spaces. */
-void clv_run_record_text(clv_bytes *out, const char *text);
+void clv_run_record_append_text(clv_bytes *out, const char *text);
 
-/* Makes the text of run.json. Strings are escaped and cleaned as by clv_run_record_text. */
+/* Makes the text of run.json. Strings are escaped and cleaned as by clv_run_record_append_text. */
 clv_code clv_run_record_format(const clv_run_record *r, clv_bytes *ret,
                                clv_err *err) CLV_USE_RESULT;
 
@@ -626,7 +634,7 @@ typedef struct clv_peft {
   size_t n_patterns, cap;
 } clv_peft;
 
-void clv_peft_done(clv_peft *p); /* frees the patterns and zeroes *p */
+void clv_peft_clear(clv_peft *p); /* frees the patterns and zeroes *p */
 
 /* Parses adapter_config.json. label: name of the file in messages. CLV_INVALID, with line and
  * column: the text is wrong, or asks for something that is not supported: DoRA, or any method other
@@ -639,8 +647,8 @@ clv_code clv_peft_parse(const char *label, const char *text, size_t len, clv_pef
 double clv_peft_scale(const clv_peft *p, const char *layer, int64_t *ret_r);
 
 /* Stores rank and alpha of layer `layer`. r 0, alpha 0: leaves that value as it is. */
-clv_code clv_peft_add(clv_peft *p, const char *layer, int64_t r, double alpha,
-                      clv_err *err) CLV_USE_RESULT;
+clv_code clv_peft_set_layer(clv_peft *p, const char *layer, int64_t r, double alpha,
+                            clv_err *err) CLV_USE_RESULT;
 
 /* Appends adapter_config.json. base: name of the base model; NULL: not given. targets: [n_targets]
  * layers with adapters; saved: [n_saved] modules that were trained completely. */

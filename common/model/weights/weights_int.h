@@ -37,7 +37,7 @@ bool clv_weights_is_file_name(const char *name);
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* A file opened for reading. Release with clv_weights_fd_done. */
+/* A file opened for reading. Release with clv_weights_fd_close. */
 typedef struct clv_weights_fd {
   int fd; /* descriptor; -1: no file is open */
   size_t size;
@@ -48,7 +48,7 @@ typedef struct clv_weights_fd {
  * a link or no regular file. */
 clv_code clv_weights_fd_open(int dir_fd, const char *name, const char *label, clv_weights_fd *ret,
                              clv_err *err) CLV_USE_RESULT;
-void clv_weights_fd_done(clv_weights_fd *f);
+void clv_weights_fd_close(clv_weights_fd *f);
 /* Reads exactly n bytes from the file's current position on. CLV_DATA_LOSS: the file is shorter. */
 clv_code clv_weights_fd_read(clv_weights_fd *f, void *dst, size_t n, clv_err *err) CLV_USE_RESULT;
 /* Reads exactly n bytes from offset `at` on. CLV_DATA_LOSS: the file is shorter. */
@@ -93,27 +93,28 @@ void clv_weights_closefd(int *fd); /* for CLV_AUTO */
 
 /* Parses a JSON object. CLV_DATA_LOSS: wrong JSON, duplicate keys, or anything but spaces and line
  * ends behind the object; CLV_EXHAUSTED: more than max_tokens brackets, commas and colons. */
-clv_code clv_weights_json(const void *data, size_t len, size_t max_tokens, const char *label,
-                          json_t **ret, clv_err *err) CLV_USE_RESULT;
-/* As clv_weights_json, for a file that people edit: skips a UTF-8 byte order mark at its start, and
- * refuses UTF-16 and UTF-32 by name. */
-clv_code clv_weights_json_file(const void *data, size_t len, size_t max_tokens, const char *label,
-                               json_t **ret, clv_err *err) CLV_USE_RESULT;
-void clv_weights_jsonp(json_t **root); /* for CLV_AUTO */
+clv_code clv_weights_json_parse(const void *data, size_t len, size_t max_tokens, const char *label,
+                                json_t **ret, clv_err *err) CLV_USE_RESULT;
+/* As clv_weights_json_parse, for a file that people edit: skips a UTF-8 byte order mark at its
+ * start, and refuses UTF-16 and UTF-32 by name. */
+clv_code clv_weights_json_parse_edited(const void *data, size_t len, size_t max_tokens,
+                                       const char *label, json_t **ret,
+                                       clv_err *err) CLV_USE_RESULT;
+void clv_weights_json_freep(json_t **root); /* for CLV_AUTO */
 /* Reads the integer at `key` of the object. CLV_DATA_LOSS: it is missing, no integer or outside
  * 0..most. */
-clv_code clv_weights_json_u64(const json_t *object, const char *key, uint64_t most,
-                              const char *label, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
-clv_code clv_weights_json_text(const json_t *object, const char *key, const char *label,
-                               const char **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_json_get_u64(const json_t *object, const char *key, uint64_t most,
+                                  const char *label, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_json_get_text(const json_t *object, const char *key, const char *label,
+                                   const char **ret, clv_err *err) CLV_USE_RESULT;
 /* Checks that the keys "format" and "version" have the given values. CLV_UNIMPLEMENTED: another
  * format or version; the text has both. */
-clv_code clv_weights_json_format(const json_t *object, const char *format, int version,
-                                 const char *label, clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_json_check_format(const json_t *object, const char *format, int version,
+                                       const char *label, clv_err *err) CLV_USE_RESULT;
 /* Checks that all keys of the object are in known[n]. CLV_DATA_LOSS: the text names the first
  * unknown key. */
-clv_code clv_weights_json_only(json_t *object, const char *const *known, size_t n,
-                               const char *label, clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_json_check_keys(json_t *object, const char *const *known, size_t n,
+                                     const char *label, clv_err *err) CLV_USE_RESULT;
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -125,9 +126,9 @@ typedef struct clv_name_list {
   size_t max_quoted;      /* maximum number of names quoted; 0: 3 */
 } clv_name_list;
 
-void clv_name_list_done(clv_name_list *l);
+void clv_name_list_clear(clv_name_list *l);
 void clv_name_list_add(clv_name_list *l, const char *name);
-void clv_name_list_end(clv_name_list *l);
+void clv_name_list_add_rest(clv_name_list *l);
 
 /* Finds the parameter `want` in names[n], which are sorted: under its own name, its name with or
  * without the prefix of a base model, or its old name (gamma, beta). *ret: the index;
@@ -139,17 +140,17 @@ clv_code clv_weights_find_name(const char *const *names, size_t n, const char *w
 
 /* Index of a folder of weights: tells the file of each tensor. */
 typedef struct clv_weights_index {
-  json_t *root;       /* parsed JSON, which owns the texts */
-  const char **names; /* [n] names of the tensors, sorted */
-  uint32_t *file_of;  /* [n] index into `files` of the file with the tensor */
+  json_t *root;              /* parsed JSON, which owns the texts */
+  const char **tensor_names; /* [n] names of the tensors, sorted */
+  uint32_t *file_index;      /* [n] index into file_names of the file with the tensor */
   /* [n_files] names of files without a path, which end in .safetensors, sorted */
-  const char **files;
+  const char **file_names;
   size_t n, n_files;
 } clv_weights_index;
 
-void clv_weights_index_done(clv_weights_index *x); /* frees and zeroes */
-/* compares two elements of `names` or `files`, for qsort and bsearch */
-int clv_weights_compare(const void *a, const void *b);
+void clv_weights_index_clear(clv_weights_index *x); /* frees and zeroes */
+/* compares two elements of tensor_names or file_names, for qsort and bsearch */
+int clv_weights_compare_names(const void *a, const void *b);
 /* Parses an index. CLV_DATA_LOSS: it is damaged, names a file by a path, or has no tensors;
  * CLV_EXHAUSTED: it is too large. */
 clv_code clv_weights_index_parse(const void *data, size_t len, const char *label,

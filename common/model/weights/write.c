@@ -16,13 +16,14 @@
 
 typedef struct item {
   const clv_weights_tensor *t;
-  const clv_weights_type *type;
+  const clv_weights_type *type_row;
   size_t bytes;
 } item;
 
 static int compare_items(const void *a, const void *b) {
   const item *x = a, *y = b;
-  if (x->type->bytes != y->type->bytes) return x->type->bytes > y->type->bytes ? -1 : 1;
+  if (x->type_row->bytes != y->type_row->bytes)
+    return x->type_row->bytes > y->type_row->bytes ? -1 : 1;
   return strcmp(x->t->name, y->t->name);
 }
 
@@ -69,7 +70,7 @@ static clv_code sort_items(const clv_weights_tensor *tensors, size_t n, item **r
   return CLV_OK;
 }
 
-static clv_code add_metadata(clv_bytes *h, const clv_kv *meta, size_t n, clv_err *err) {
+static clv_code append_metadata(clv_bytes *h, const clv_kv *meta, size_t n, clv_err *err) {
   clv_bytes_puts(h, "{\"__metadata__\":{\"format\":\"pt\"");
   for (size_t i = 0; i < n; i++) {
     bool repeated = strcmp(meta[i].key, "format") == 0;
@@ -86,10 +87,10 @@ static clv_code add_metadata(clv_bytes *h, const clv_kv *meta, size_t n, clv_err
   return CLV_OK;
 }
 
-static void add_entry(clv_bytes *h, const item *it, size_t *at) {
+static void append_header_entry(clv_bytes *h, const item *it, size_t *at) {
   clv_bytes_puts(h, ",");
   clv_bytes_add_json(h, it->t->name);
-  clv_bytes_printf(h, ":{\"dtype\":\"%s\",\"shape\":[", it->type->name);
+  clv_bytes_printf(h, ":{\"dtype\":\"%s\",\"shape\":[", it->type_row->name);
   for (int d = 0; d < it->t->shape.rank; d++)
     clv_bytes_printf(h, "%s%lld", d ? "," : "", (long long)it->t->shape.dim[d]);
   clv_bytes_printf(h, "],\"data_offsets\":[%zu,%zu]}", *at, *at + it->bytes);
@@ -105,8 +106,8 @@ static clv_code make_header(const item *items, size_t n, const clv_kv *meta, siz
     if (!clv_add_size(total, items[i].bytes, &total) || total > INT64_MAX)
       return clv_fail(err, CLV_EXHAUSTED, "the tensors take more than 2^63 bytes");
   clv_bytes_add(&h, "\0\0\0\0\0\0\0\0", 8);
-  CLV_TRY(add_metadata(&h, meta, n_meta, err));
-  for (size_t i = 0; i < n; i++) add_entry(&h, &items[i], &at);
+  CLV_TRY(append_metadata(&h, meta, n_meta, err));
+  for (size_t i = 0; i < n; i++) append_header_entry(&h, &items[i], &at);
   clv_bytes_puts(&h, "}");
   while (h.len % 8 && !h.failed) clv_bytes_puts(&h, " ");
   if (h.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -134,8 +135,8 @@ clv_code clv_weights_encode(const clv_weights_tensor *tensors, size_t n, const c
   return CLV_OK;
 }
 
-clv_code clv_weights_size(const clv_weights_tensor *tensors, size_t n, uint64_t *ret_bytes,
-                          clv_err *err) {
+clv_code clv_weights_file_size(const clv_weights_tensor *tensors, size_t n, uint64_t *ret_bytes,
+                               clv_err *err) {
   CLV_AUTO(clv_freep) item *items = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes header = {0};
   CLV_TRY(sort_items(tensors, n, &items, err));
@@ -150,26 +151,26 @@ clv_code clv_weights_size(const clv_weights_tensor *tensors, size_t n, uint64_t 
 /* Where the data of a tensor belong in the file, and how many bytes of them are written so far. */
 typedef struct target {
   uint64_t at;
-  size_t bytes, done;
+  size_t bytes, bytes_written;
 } target;
 
 struct clv_weights_writer {
-  char *path, *tmp;
-  int fd;          /* -1: none */
-  target *targets; /* [n] one for each tensor, in the caller's order */
+  char *path, *tmp_path;
+  int fd;               /* -1: none */
+  target *destinations; /* [n] one for each tensor, in the caller's order */
   size_t n;
-  uint64_t bytes; /* size of the complete file in bytes */
+  uint64_t file_bytes; /* size of the complete file in bytes */
 };
 
 void clv_weights_writer_free(clv_weights_writer *w) {
   if (!w) return;
-  int error = errno; /* kept for the caller, whose write has failed */
+  int error = errno; /* saves errno for the caller, whose write has failed */
   clv_weights_closefd(&w->fd);
-  if (w->tmp) unlink(w->tmp); /* deletes the unfinished file */
+  if (w->tmp_path) unlink(w->tmp_path); /* deletes the unfinished file */
   errno = error;
-  free(w->targets);
+  free(w->destinations);
   free(w->path);
-  free(w->tmp);
+  free(w->tmp_path);
   free(w);
 }
 
@@ -178,43 +179,45 @@ void clv_weights_writer_freep(clv_weights_writer **w) {
   *w = NULL;
 }
 
-static clv_code write_at(const clv_weights_writer *w, const void *data, size_t len, uint64_t at,
-                         clv_err *err) {
-  for (size_t done = 0; done < len;) {
-    ssize_t n = pwrite(w->fd, (const char *)data + done, len - done, (off_t)(at + done));
+static clv_code write_all_at(const clv_weights_writer *w, const void *data, size_t len, uint64_t at,
+                             clv_err *err) {
+  for (size_t bytes_written = 0; bytes_written < len;) {
+    ssize_t n = pwrite(w->fd, (const char *)data + bytes_written, len - bytes_written,
+                       (off_t)(at + bytes_written));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return clv_fail(err, CLV_PRECONDITION, "%s: write: %s", w->tmp, strerror(errno));
-    done += (size_t)n;
+    if (n < 0)
+      return clv_fail(err, CLV_PRECONDITION, "%s: write: %s", w->tmp_path, strerror(errno));
+    bytes_written += (size_t)n;
   }
   return CLV_OK;
 }
 
-static clv_code place_targets(clv_weights_writer *w, const clv_weights_tensor *tensors,
-                              const item *items, size_t n, uint64_t header, clv_err *err) {
-  CLV_TRY(clv_alloc(n, sizeof *w->targets, &w->targets, err));
+static clv_code assign_destinations(clv_weights_writer *w, const clv_weights_tensor *tensors,
+                                    const item *items, size_t n, uint64_t header, clv_err *err) {
+  CLV_TRY(clv_alloc(n, sizeof *w->destinations, &w->destinations, err));
   w->n = n;
-  w->bytes = header;
+  w->file_bytes = header;
   for (size_t i = 0; i < n; i++) {
-    w->targets[items[i].t - tensors] = (target){.at = w->bytes, .bytes = items[i].bytes};
-    w->bytes += items[i].bytes;
+    w->destinations[items[i].t - tensors] = (target){.at = w->file_bytes, .bytes = items[i].bytes};
+    w->file_bytes += items[i].bytes;
   }
   return CLV_OK;
 }
 
 static clv_code open_file(clv_weights_writer *w, const char *path, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes tmp = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes tmp_path = {0};
   CLV_TRY(clv_strdup(path, &w->path, err));
-  clv_bytes_printf(&tmp, "%s.tmp", path);
-  if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  w->fd = open(tmp.data, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (w->fd < 0) return clv_fail(err, CLV_PRECONDITION, "%s: %s", tmp.data, strerror(errno));
-  w->tmp = clv_steal(&tmp.data);
+  clv_bytes_printf(&tmp_path, "%s.tmp", path);
+  if (tmp_path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  w->fd = open(tmp_path.data, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (w->fd < 0) return clv_fail(err, CLV_PRECONDITION, "%s: %s", tmp_path.data, strerror(errno));
+  w->tmp_path = clv_steal(&tmp_path.data);
   return CLV_OK;
 }
 
-clv_code clv_weights_begin(const char *path, const clv_weights_tensor *tensors, size_t n,
-                           const clv_kv *meta, size_t n_meta, clv_weights_writer **ret,
-                           clv_err *err) {
+clv_code clv_weights_writer_begin(const char *path, const clv_weights_tensor *tensors, size_t n,
+                                  const clv_kv *meta, size_t n_meta, clv_weights_writer **ret,
+                                  clv_err *err) {
   CLV_AUTO(clv_weights_writer_freep) clv_weights_writer *w = NULL;
   CLV_AUTO(clv_freep) item *items = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes header = {0};
@@ -222,26 +225,26 @@ clv_code clv_weights_begin(const char *path, const clv_weights_tensor *tensors, 
   CLV_TRY(make_header(items, n, meta, n_meta, &header, err));
   CLV_TRY(clv_alloc(1, sizeof *w, &w, err));
   w->fd = -1;
-  CLV_TRY(place_targets(w, tensors, items, n, header.len, err));
+  CLV_TRY(assign_destinations(w, tensors, items, n, header.len, err));
   CLV_TRY(open_file(w, path, err));
-  CLV_TRY(write_at(w, header.data, header.len, 0, err));
+  CLV_TRY(write_all_at(w, header.data, header.len, 0, err));
   *ret = clv_steal(&w);
   return CLV_OK;
 }
 
 clv_code clv_weights_writer_make_private(clv_weights_writer *w, clv_err *err) {
   if (fchmod(w->fd, 0600) == 0) return CLV_OK;
-  return clv_fail(err, CLV_PRECONDITION, "%s: %s", w->tmp, strerror(errno));
+  return clv_fail(err, CLV_PRECONDITION, "%s: %s", w->tmp_path, strerror(errno));
 }
 
-clv_code clv_weights_put(clv_weights_writer *w, size_t i, uint64_t offset, const void *data,
-                         size_t len, clv_err *err) {
-  target *t = i < w->n ? &w->targets[i] : NULL;
-  if (!t || offset != t->done || len > t->bytes - t->done)
+clv_code clv_weights_writer_put(clv_weights_writer *w, size_t i, uint64_t offset, const void *data,
+                                size_t len, clv_err *err) {
+  target *t = i < w->n ? &w->destinations[i] : NULL;
+  if (!t || offset != t->bytes_written || len > t->bytes - t->bytes_written)
     return clv_fail(err, CLV_INVALID, "%s: %zu bytes at %llu of tensor %zu, where others come next",
                     w->path, len, (unsigned long long)offset, i);
-  CLV_TRY(write_at(w, data, len, t->at + offset, err));
-  t->done += len;
+  CLV_TRY(write_all_at(w, data, len, t->at + offset, err));
+  t->bytes_written += len;
   return CLV_OK;
 }
 
@@ -255,47 +258,47 @@ static clv_code sync_parent(const char *path, clv_err *err) {
 
 static clv_code check_complete(const clv_weights_writer *w, clv_err *err) {
   for (size_t i = 0; i < w->n; i++)
-    if (w->targets[i].done != w->targets[i].bytes)
+    if (w->destinations[i].bytes_written != w->destinations[i].bytes)
       return clv_fail(err, CLV_PRECONDITION, "%s: only %zu of %zu bytes of tensor %zu were written",
-                      w->path, w->targets[i].done, w->targets[i].bytes, i);
+                      w->path, w->destinations[i].bytes_written, w->destinations[i].bytes, i);
   return CLV_OK;
 }
 
-clv_code clv_weights_sync(clv_weights_writer *w, const clv_cancel_hook *waiter,
-                          clv_sha256 *ret_digest, clv_err *err) {
+clv_code clv_weights_writer_sync(clv_weights_writer *w, const clv_cancel_hook *waiter,
+                                 clv_sha256 *ret_digest, clv_err *err) {
   CLV_TRY(check_complete(w, err));
   if (fsync(w->fd) != 0)
-    return clv_fail(err, CLV_PRECONDITION, "%s: fsync: %s", w->tmp, strerror(errno));
-  CLV_TRY(clv_sha256_fd(w->fd, w->bytes, waiter, w->tmp, ret_digest, err));
+    return clv_fail(err, CLV_PRECONDITION, "%s: fsync: %s", w->tmp_path, strerror(errno));
+  CLV_TRY(clv_sha256_fd(w->fd, w->file_bytes, waiter, w->tmp_path, ret_digest, err));
   CLV_FAILPOINT("file.synced");
   return CLV_OK;
 }
 
-clv_code clv_weights_publish(clv_weights_writer *w, uint64_t *ret_bytes, clv_err *err) {
-  if (rename(w->tmp, w->path) != 0)
+clv_code clv_weights_writer_publish(clv_weights_writer *w, uint64_t *ret_bytes, clv_err *err) {
+  if (rename(w->tmp_path, w->path) != 0)
     return clv_fail(err, CLV_PRECONDITION, "%s: rename: %s", w->path, strerror(errno));
-  clv_freep(&w->tmp);
+  clv_freep(&w->tmp_path);
   CLV_FAILPOINT("file.renamed");
   CLV_TRY(sync_parent(w->path, err));
-  if (ret_bytes) *ret_bytes = w->bytes;
+  if (ret_bytes) *ret_bytes = w->file_bytes;
   return CLV_OK;
 }
 
-clv_code clv_weights_finish(clv_weights_writer *w, clv_sha256 *ret_digest, uint64_t *ret_bytes,
-                            clv_err *err) {
+clv_code clv_weights_writer_finish(clv_weights_writer *w, clv_sha256 *ret_digest,
+                                   uint64_t *ret_bytes, clv_err *err) {
   clv_sha256 digest;
-  CLV_TRY(clv_weights_sync(w, NULL, &digest, err));
-  CLV_TRY(clv_weights_publish(w, ret_bytes, err));
+  CLV_TRY(clv_weights_writer_sync(w, NULL, &digest, err));
+  CLV_TRY(clv_weights_writer_publish(w, ret_bytes, err));
   if (ret_digest) *ret_digest = digest;
   return CLV_OK;
 }
 
-clv_code clv_weights_write(const char *path, const clv_weights_tensor *tensors, size_t n,
-                           const clv_kv *meta, size_t n_meta, clv_sha256 *ret_digest,
-                           uint64_t *ret_bytes, clv_err *err) {
+clv_code clv_weights_write_file(const char *path, const clv_weights_tensor *tensors, size_t n,
+                                const clv_kv *meta, size_t n_meta, clv_sha256 *ret_digest,
+                                uint64_t *ret_bytes, clv_err *err) {
   CLV_AUTO(clv_weights_writer_freep) clv_weights_writer *w = NULL;
-  CLV_TRY(clv_weights_begin(path, tensors, n, meta, n_meta, &w, err));
+  CLV_TRY(clv_weights_writer_begin(path, tensors, n, meta, n_meta, &w, err));
   for (size_t i = 0; i < n; i++)
-    CLV_TRY(clv_weights_put(w, i, 0, tensors[i].data, w->targets[i].bytes, err));
-  return clv_weights_finish(w, ret_digest, ret_bytes, err);
+    CLV_TRY(clv_weights_writer_put(w, i, 0, tensors[i].data, w->destinations[i].bytes, err));
+  return clv_weights_writer_finish(w, ret_digest, ret_bytes, err);
 }

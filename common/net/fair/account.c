@@ -46,7 +46,7 @@ void clv_account_unrefp(clv_account **a) {
 
 /* ---- charging -------------------------------------------------------------------------------- */
 
-static uint64_t limit_of(const clv_account *a, clv_quota q) {
+static uint64_t limit_of_quota(const clv_account *a, clv_quota q) {
   return __atomic_load_n(&a->o.limit[q], __ATOMIC_RELAXED);
 }
 
@@ -63,7 +63,7 @@ static void raise_peak(clv_account *a, clv_quota q) {
 }
 
 static bool add_within_limit(clv_account *a, clv_quota q, uint64_t n) {
-  uint64_t used = __atomic_load_n(&a->usage[q], __ATOMIC_RELAXED), limit = limit_of(a, q);
+  uint64_t used = __atomic_load_n(&a->usage[q], __ATOMIC_RELAXED), limit = limit_of_quota(a, q);
   do {
     if (limit && (n > limit || used > limit - n)) return false;
   } while (!__atomic_compare_exchange_n(&a->usage[q], &used, used + n, true, __ATOMIC_RELAXED,
@@ -89,23 +89,23 @@ clv_account *clv_account_try_charge(clv_account *a, clv_quota q, uint64_t n) {
 /* Reports an exceeded quota. Errors of a shared account omit its usage, so that no identity learns
  * what the others use. */
 clv_code clv_account_fail_exceeded(clv_account *a, clv_quota q, uint64_t n, clv_err *err) {
-  const char *key = a->o.key[q], *raise = key ? "; raise " : "";
+  const char *key = a->o.limit_key[q], *raise = key ? "; raise " : "";
   const char *where = key ? " in worker.yaml" : "", *exceed = n == 1 ? "exceeds" : "exceed";
   const char *unit = quota_names[q][n != 1];
-  uint64_t used = clv_account_usage(a, q), limit = limit_of(a, q);
+  uint64_t used = clv_account_usage(a, q), limit = limit_of_quota(a, q);
   if (a->o.is_shared && a->o.reports_remaining)
     return clv_fail(
         err, CLV_EXHAUSTED, "%llu %s more %s the quota of %s, which has %llu left%s%s%s",
-        (unsigned long long)n, unit, exceed, a->o.owner_text,
+        (unsigned long long)n, unit, exceed, a->o.owner_in_messages,
         (unsigned long long)(limit - CLV_MIN(used, limit)), raise, key ? key : "", where);
   if (a->o.is_shared)
     return clv_fail(err, CLV_EXHAUSTED, "%llu %s more %s the quota of %s%s%s%s",
-                    (unsigned long long)n, unit, exceed, a->o.owner_text, raise, key ? key : "",
-                    where);
-  return clv_fail(err, CLV_EXHAUSTED,
-                  "%llu %s more %s the quota of %s: %llu in use, the limit is %llu%s%s%s",
-                  (unsigned long long)n, unit, exceed, a->o.owner_text, (unsigned long long)used,
-                  (unsigned long long)limit, raise, key ? key : "", where);
+                    (unsigned long long)n, unit, exceed, a->o.owner_in_messages, raise,
+                    key ? key : "", where);
+  return clv_fail(
+      err, CLV_EXHAUSTED, "%llu %s more %s the quota of %s: %llu in use, the limit is %llu%s%s%s",
+      (unsigned long long)n, unit, exceed, a->o.owner_in_messages, (unsigned long long)used,
+      (unsigned long long)limit, raise, key ? key : "", where);
 }
 
 clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *err) {
@@ -123,11 +123,11 @@ uint64_t clv_account_usage(const clv_account *a, clv_quota q) {
   return __atomic_load_n(&a->usage[q], __ATOMIC_RELAXED);
 }
 
-uint64_t clv_account_peak(const clv_account *a, clv_quota q) {
+uint64_t clv_account_peak_usage(const clv_account *a, clv_quota q) {
   return __atomic_load_n(&a->peak_usage[q], __ATOMIC_RELAXED);
 }
 
-uint64_t clv_account_own_limit(const clv_account *a, clv_quota q) { return limit_of(a, q); }
+uint64_t clv_account_own_limit(const clv_account *a, clv_quota q) { return limit_of_quota(a, q); }
 
 bool clv_account_is_below(const clv_account *a, const clv_account *above) {
   while (a && a != above) a = a->o.parent;

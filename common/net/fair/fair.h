@@ -28,12 +28,14 @@ typedef enum clv_quota {
 typedef struct clv_account clv_account;
 
 typedef struct clv_account_options {
-  clv_account *parent;         /* parent account, of which this one takes a reference; NULL: none */
-  const char *owner_text;      /* names the owner in messages; static text, as are the keys */
-  uint64_t limit[CLV_QUOTAS];  /* limit of each quota; 0: this account sets none */
-  const char *key[CLV_QUOTAS]; /* key of worker.yaml that raises the limit; NULL: none */
-  bool is_shared;              /* used by several identities, so errors omit the usage */
-  bool reports_remaining;      /* errors of a shared account report what is left */
+  clv_account *parent; /* parent account, of which this one takes a reference; NULL: none */
+  /* words that name the owner in messages; static text, as are limit_key */
+  const char *owner_in_messages;
+  uint64_t limit[CLV_QUOTAS]; /* limit of each quota; 0: this account sets none */
+  /* key of worker.yaml that raises the limit of each quota; NULL: none */
+  const char *limit_key[CLV_QUOTAS];
+  bool is_shared;         /* used by several identities, so errors omit the usage */
+  bool reports_remaining; /* errors of a shared account report what is left */
 } clv_account_options;
 
 clv_code clv_account_new(const clv_account_options *options, clv_account **ret,
@@ -49,7 +51,7 @@ void clv_account_unrefp(clv_account **a); /* sets *a to NULL */
 clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *err) CLV_USE_RESULT;
 void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n);
 uint64_t clv_account_usage(const clv_account *a, clv_quota q);
-uint64_t clv_account_peak(const clv_account *a, clv_quota q); /* the highest usage so far */
+uint64_t clv_account_peak_usage(const clv_account *a, clv_quota q); /* the highest usage so far */
 /* limit of this account alone; 0: none */
 uint64_t clv_account_own_limit(const clv_account *a, clv_quota q);
 /* Sets the limit; 0: none. Usage over a new limit stays charged. Thread-safe. */
@@ -75,10 +77,10 @@ clv_pool *clv_pool_ref(clv_pool *pool);
 void clv_pool_unref(clv_pool *pool);
 /* Returns a tensor with one reference for the caller, who releases it as any other. CLV_EXHAUSTED:
  * over the quota. */
-clv_code clv_pool_tensor(clv_pool *pool, clv_dtype dtype, const clv_shape *shape, clv_tensor **ret,
-                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_pool_alloc_tensor(clv_pool *pool, clv_dtype dtype, const clv_shape *shape,
+                               clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 /* bytes charged now: tensors, unused ones too, and modules */
-size_t clv_pool_bytes(const clv_pool *pool);
+size_t clv_pool_charged_bytes(const clv_pool *pool);
 clv_account *clv_pool_account(const clv_pool *pool);
 
 /* Call from main before the first thread. Keeps freed memory up to the size of the transport's
@@ -88,14 +90,14 @@ void clv_tune_malloc(void);
 
 /* Preallocates n tensors of a size, so that a step allocates none. Their memory is first touched
  * when it is used. */
-clv_code clv_pool_reserve(clv_pool *p, clv_dtype dtype, const clv_shape *shape, uint32_t n,
-                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_pool_reserve_tensors(clv_pool *p, clv_dtype dtype, const clv_shape *shape, uint32_t n,
+                                  clv_err *err) CLV_USE_RESULT;
 
 /* Charges memory of the session outside the pool to the pool's account, after unused tensors were
  * freed if needed. CLV_EXHAUSTED: over the quota. */
 clv_code clv_pool_charge(clv_pool *p, size_t bytes, clv_err *err) CLV_USE_RESULT;
 void clv_pool_discharge(clv_pool *p, size_t bytes);
-void clv_pool_shrink(clv_pool *p); /* frees the unused tensors */
+void clv_pool_free_unused_tensors(clv_pool *p); /* frees the unused tensors */
 
 /* Takes a record from the pool's free list of records; packets are kept there. NULL: the list is
  * empty. All records have one size. */
@@ -141,9 +143,9 @@ typedef struct clv_share clv_share;
 typedef struct clv_fair_scheduler_options {
   unsigned cores;
   size_t n_tenants;
-  const uint64_t *weights; /* weight of each tenant, [n_tenants]; copied */
-  uint64_t slice_ns;       /* least length of a slice while others wait */
-  clv_clock clock;         /* measures the slices; zero: the system's monotonic clock */
+  const uint64_t *tenant_weights; /* weight of each tenant, [n_tenants]; copied */
+  uint64_t slice_ns;              /* least length of a slice while others wait */
+  clv_clock clock;                /* measures the slices; zero: the system's monotonic clock */
 } clv_fair_scheduler_options;
 
 /* Makes a scheduler. CLV_INVALID: `cores` is 0. */
@@ -165,26 +167,26 @@ void clv_share_free(clv_share *s); /* call when no thread uses the share; NULL i
 /* BLOCKS until the share is scheduled with `threads` threads (at most the number of cores). False:
  * the share was stopped. Called by the share's own thread before each piece of work, without locks.
  * Cheap while no other share waits. s NULL: returns true at once. */
-bool clv_share_take(clv_share *s, unsigned threads);
-/* True if clv_share_take with as many threads as last time would block now. For the share's own
- * thread. */
+bool clv_share_acquire_cores(clv_share *s, unsigned threads);
+/* True if clv_share_acquire_cores with as many threads as last time would block now. For the
+ * share's own thread. */
 bool clv_share_would_block(const clv_share *s);
 void clv_share_yield(clv_share *s); /* ends the slice if another share is due; does not block */
 /* ends the slice; call before the thread waits for anything else */
-void clv_share_release(clv_share *s);
+void clv_share_release_cores(clv_share *s);
 
 /* Subtracts `ns` from the time charged to the current slice, because the share's thread slept and
  * did not compute. At most what the slice was charged. For the share's own thread. */
-void clv_share_refund(clv_share *s, uint64_t ns);
+void clv_share_refund_time(clv_share *s, uint64_t ns);
 
-/* Stops the share: it is not scheduled again, and clv_share_take returns false. Thread-safe. NULL
- * is allowed. */
+/* Stops the share: it is not scheduled again, and clv_share_acquire_cores returns false.
+ * Thread-safe. NULL is allowed. */
 void clv_share_stop(clv_share *s);
 
 typedef struct clv_share_counts {
   /* wall time up to now, including the current wait or slice, without refunds */
-  uint64_t waited_ns, computed_ns, slices;
+  uint64_t waited_ns, computed_ns, n_slices;
 } clv_share_counts;
-void clv_share_count(clv_share *s, clv_share_counts *ret);
+void clv_share_get_counts(clv_share *s, clv_share_counts *ret);
 
 #endif

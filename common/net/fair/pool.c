@@ -65,7 +65,7 @@ clv_code clv_pool_new_for_account(clv_account *account, clv_pool **ret, clv_err 
 clv_code clv_pool_new(size_t max_bytes, size_t max_tensors, clv_pool **ret, clv_err *err) {
   CLV_AUTO(clv_account_unrefp) clv_account *own = NULL;
   clv_account_options o = {
-      .owner_text = "this session",
+      .owner_in_messages = "this session",
       .limit = {[CLV_QUOTA_BYTES] = max_bytes, [CLV_QUOTA_TENSORS] = max_tensors}};
   CLV_TRY(clv_account_new(&o, &own, err));
   return clv_pool_new_for_account(own, ret, err);
@@ -93,7 +93,9 @@ void clv_pool_unref(clv_pool *p) {
 
 clv_account *clv_pool_account(const clv_pool *p) { return p->account; }
 
-size_t clv_pool_bytes(const clv_pool *p) { return clv_account_usage(p->account, CLV_QUOTA_BYTES); }
+size_t clv_pool_charged_bytes(const clv_pool *p) {
+  return clv_account_usage(p->account, CLV_QUOTA_BYTES);
+}
 
 static bool is_unused_tensor(clv_tensor *t) {
   return __atomic_load_n(&t->refs, __ATOMIC_ACQUIRE) == 1;
@@ -155,7 +157,7 @@ void clv_pool_discharge(clv_pool *p, size_t bytes) {
   clv_account_discharge(p->account, CLV_QUOTA_BYTES, bytes);
 }
 
-void clv_pool_shrink(clv_pool *p) {
+void clv_pool_free_unused_tensors(clv_pool *p) {
   pthread_mutex_lock(&p->lock);
   free_unused_tensors(p);
   pthread_mutex_unlock(&p->lock);
@@ -216,8 +218,8 @@ static clv_code find_or_add_tensor(clv_pool *p, clv_dtype dtype, const clv_shape
   return code;
 }
 
-clv_code clv_pool_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *shape, clv_tensor **ret,
-                         clv_err *err) {
+clv_code clv_pool_alloc_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *shape,
+                               clv_tensor **ret, clv_err *err) {
   clv_account *over;
   size_t bytes;
   CLV_TRY(clv_shape_bytes(shape, dtype, &bytes, err));
@@ -227,13 +229,14 @@ clv_code clv_pool_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *shape, c
   return find_or_add_tensor(p, dtype, shape, bytes, ret, &over, err);
 }
 
-clv_code clv_pool_reserve(clv_pool *p, clv_dtype dtype, const clv_shape *shape, uint32_t n,
-                          clv_err *err) {
+clv_code clv_pool_reserve_tensors(clv_pool *p, clv_dtype dtype, const clv_shape *shape, uint32_t n,
+                                  clv_err *err) {
   CLV_AUTO(clv_freep) clv_tensor **held = NULL;
   clv_code code = CLV_OK;
   uint32_t got = 0;
   CLV_TRY(clv_alloc(n, sizeof *held, &held, err));
-  while (got < n && (code = clv_pool_tensor(p, dtype, shape, &held[got], err)) == CLV_OK) got++;
+  while (got < n && (code = clv_pool_alloc_tensor(p, dtype, shape, &held[got], err)) == CLV_OK)
+    got++;
   while (got) clv_tensor_unref(held[--got]);
   return code;
 }

@@ -21,8 +21,9 @@
 
 typedef struct tenant {
   uint64_t weight;
-  uint64_t virtual_ns;    /* virtual time */
-  uint64_t idle_start_ns; /* virtual time at which a share starts when no other is active */
+  uint64_t virtual_ns; /* virtual time of the tenant, ns */
+  /* virtual time at which a share starts when no other share of the tenant is active, ns */
+  uint64_t idle_start_ns;
   uint32_t n_active;
   clv_share *shares;
 } tenant;
@@ -40,13 +41,13 @@ struct clv_fair_scheduler {
 
 struct clv_share {
   clv_fair_scheduler *scheduler;
-  tenant *owner;
+  tenant *owner_tenant;
   clv_share *next, **prev_next;
-  pthread_cond_t on_scheduled;
+  pthread_cond_t scheduled_cond;
   /* threads; n_threads_held is read by the share's own thread without the lock */
   unsigned n_threads_held, n_threads_wanted;
   bool is_active, is_waiting, is_stopped;
-  uint64_t virtual_ns;       /* virtual time among the shares of its tenant */
+  uint64_t virtual_ns;       /* virtual time of the share among the shares of its tenant, ns */
   uint64_t request_number;   /* number of its last request; orders shares with equal times */
   uint64_t slice_start_ns;   /* start of the slice, ns */
   uint64_t charged_until_ns; /* time of the request or of the last charge, ns */
@@ -73,7 +74,7 @@ static uint64_t least_share_time(const tenant *of) {
 }
 
 static void activate_share(clv_share *s) {
-  tenant *of = s->owner;
+  tenant *of = s->owner_tenant;
   if (s->is_active) return;
   if (!of->n_active) of->virtual_ns = CLV_MAX(of->virtual_ns, least_tenant_time(s->scheduler));
   s->virtual_ns = CLV_MAX(s->virtual_ns, least_share_time(of));
@@ -82,7 +83,7 @@ static void activate_share(clv_share *s) {
 }
 
 static void deactivate_share(clv_share *s) {
-  tenant *of = s->owner;
+  tenant *of = s->owner_tenant;
   if (!s->is_active) return;
   s->is_active = false;
   of->n_active--;
@@ -95,7 +96,7 @@ static void charge_share(clv_share *s, uint64_t now) {
   s->charged_until_ns = now;
   s->counts.computed_ns += spent;
   s->virtual_ns += threads;
-  s->owner->virtual_ns += (threads + s->owner->weight - 1) / s->owner->weight;
+  s->owner_tenant->virtual_ns += (threads + s->owner_tenant->weight - 1) / s->owner_tenant->weight;
 }
 
 /* Charges all running shares with the time since their last charge. */
@@ -122,8 +123,8 @@ static clv_share *first_waiting_share(const clv_fair_scheduler *t) {
   clv_share *first = NULL;
   for (size_t i = 0; i < t->o.n_tenants; i++) {
     clv_share *s = t->tenants[i]->n_active ? first_waiting_of_tenant(t->tenants[i]) : NULL;
-    bool before = s && (!first || s->owner->virtual_ns < first->owner->virtual_ns ||
-                        (s->owner->virtual_ns == first->owner->virtual_ns &&
+    bool before = s && (!first || s->owner_tenant->virtual_ns < first->owner_tenant->virtual_ns ||
+                        (s->owner_tenant->virtual_ns == first->owner_tenant->virtual_ns &&
                          s->request_number < first->request_number));
     if (before) first = s;
   }
@@ -136,7 +137,7 @@ static void start_slice(clv_share *s, uint64_t now) {
   s->n_threads_held = s->n_threads_wanted;
   s->scheduler->n_free_cores -= s->n_threads_held;
   s->counts.waited_ns += now - s->charged_until_ns;
-  s->counts.slices++;
+  s->counts.n_slices++;
   s->slice_start_ns = s->charged_until_ns = now;
   s->refunded_ns = 0;
 }
@@ -147,7 +148,7 @@ static void start_waiting_shares(clv_fair_scheduler *t, uint64_t now) {
   for (clv_share *s;
        (s = first_waiting_share(t)) != NULL && s->n_threads_wanted <= t->n_free_cores;) {
     start_slice(s, now);
-    pthread_cond_signal(&s->on_scheduled);
+    pthread_cond_signal(&s->scheduled_cond);
   }
 }
 
@@ -161,8 +162,9 @@ static void end_slice(clv_share *s, uint64_t now) {
 static bool has_used_slice(const clv_share *s, uint64_t now) {
   const clv_share *first = first_waiting_share(s->scheduler);
   if (!first || now - s->slice_start_ns < s->scheduler->o.slice_ns) return false;
-  return first->owner == s->owner ? first->virtual_ns < s->virtual_ns
-                                  : first->owner->virtual_ns < s->owner->virtual_ns;
+  return first->owner_tenant == s->owner_tenant
+             ? first->virtual_ns < s->virtual_ns
+             : first->owner_tenant->virtual_ns < s->owner_tenant->virtual_ns;
 }
 
 /* ---- calls from the share's own thread ------------------------------------------------------- */
@@ -184,7 +186,7 @@ static void wait_until_scheduled(clv_share *s, unsigned threads, uint64_t now) {
   s->is_waiting = true;
   __atomic_fetch_add(&t->n_waiting, 1, __ATOMIC_RELAXED);
   start_waiting_shares(t, now);
-  while (s->is_waiting && !s->is_stopped) pthread_cond_wait(&s->on_scheduled, &t->lock);
+  while (s->is_waiting && !s->is_stopped) pthread_cond_wait(&s->scheduled_cond, &t->lock);
   if (!s->is_waiting) return;
   s->is_waiting = false;
   __atomic_fetch_sub(&t->n_waiting, 1, __ATOMIC_RELAXED);
@@ -193,7 +195,7 @@ static void wait_until_scheduled(clv_share *s, unsigned threads, uint64_t now) {
   start_waiting_shares(t, now_ns(t)); /* the next waiting share may fit now */
 }
 
-bool clv_share_take(clv_share *s, unsigned threads) {
+bool clv_share_acquire_cores(clv_share *s, unsigned threads) {
   if (!s) return true;
   clv_fair_scheduler *t = s->scheduler;
   threads = CLV_MAX(1u, CLV_MIN(threads, t->o.cores));
@@ -235,7 +237,7 @@ void clv_share_yield(clv_share *s) {
   if (s && s->n_threads_held && has_waiting_share(s->scheduler)) lock_and_end_slice(s, true);
 }
 
-void clv_share_release(clv_share *s) {
+void clv_share_release_cores(clv_share *s) {
   if (s && s->n_threads_held) lock_and_end_slice(s, false);
 }
 
@@ -243,7 +245,7 @@ static uint64_t subtract_to_zero(uint64_t time, uint64_t by) { return time - CLV
 
 /* Refunds at most what was charged: the tenant's part of a charge is rounded up, and that of a
  * refund is rounded down. */
-void clv_share_refund(clv_share *s, uint64_t ns) {
+void clv_share_refund_time(clv_share *s, uint64_t ns) {
   if (!s || !s->n_threads_held || !ns) return;
   clv_fair_scheduler *t = s->scheduler;
   pthread_mutex_lock(&t->lock);
@@ -253,8 +255,8 @@ void clv_share_refund(clv_share *s, uint64_t ns) {
   s->refunded_ns += ns;
   s->counts.computed_ns -= ns;
   s->virtual_ns = subtract_to_zero(s->virtual_ns, ns * s->n_threads_held);
-  s->owner->virtual_ns =
-      subtract_to_zero(s->owner->virtual_ns, ns * s->n_threads_held / s->owner->weight);
+  s->owner_tenant->virtual_ns = subtract_to_zero(s->owner_tenant->virtual_ns,
+                                                 ns * s->n_threads_held / s->owner_tenant->weight);
   pthread_mutex_unlock(&t->lock);
 }
 
@@ -264,11 +266,11 @@ void clv_share_stop(clv_share *s) {
   if (!s) return;
   pthread_mutex_lock(&s->scheduler->lock);
   __atomic_store_n(&s->is_stopped, true, __ATOMIC_RELAXED);
-  pthread_cond_signal(&s->on_scheduled);
+  pthread_cond_signal(&s->scheduled_cond);
   pthread_mutex_unlock(&s->scheduler->lock);
 }
 
-void clv_share_count(clv_share *s, clv_share_counts *ret) {
+void clv_share_get_counts(clv_share *s, clv_share_counts *ret) {
   pthread_mutex_lock(&s->scheduler->lock);
   uint64_t now = now_ns(s->scheduler);
   if (s->n_threads_held) charge_share(s, now);
@@ -285,14 +287,14 @@ clv_code clv_fair_scheduler_new(const clv_fair_scheduler_options *o, clv_fair_sc
   if (!o->cores) return clv_fail(err, CLV_INVALID, "no core to compute on");
   CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
   t->o = *o;
-  t->o.weights = NULL;
+  t->o.tenant_weights = NULL;
   t->o.n_tenants = 0;
   t->n_free_cores = o->cores;
   pthread_mutex_init(&t->lock, NULL);
   size_t added;
   clv_code code = CLV_OK;
   for (size_t i = 0; i < o->n_tenants && code == CLV_OK; i++)
-    code = clv_fair_scheduler_add_tenant(t, o->weights[i], &added, err);
+    code = clv_fair_scheduler_add_tenant(t, o->tenant_weights[i], &added, err);
   if (code != CLV_OK) {
     clv_fair_scheduler_free(t);
     return code;
@@ -342,13 +344,13 @@ clv_code clv_share_new(clv_fair_scheduler *t, size_t of, clv_share **ret, clv_er
   if (!at) return clv_fail(err, CLV_INVALID, "there is no tenant %zu", of);
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->scheduler = t;
-  s->owner = at;
-  pthread_cond_init(&s->on_scheduled, NULL);
+  s->owner_tenant = at;
+  pthread_cond_init(&s->scheduled_cond, NULL);
   pthread_mutex_lock(&t->lock);
-  s->next = s->owner->shares;
-  s->prev_next = &s->owner->shares;
+  s->next = s->owner_tenant->shares;
+  s->prev_next = &s->owner_tenant->shares;
   if (s->next) s->next->prev_next = &s->next;
-  s->owner->shares = s;
+  s->owner_tenant->shares = s;
   pthread_mutex_unlock(&t->lock);
   *ret = s;
   return CLV_OK;
@@ -356,11 +358,11 @@ clv_code clv_share_new(clv_fair_scheduler *t, size_t of, clv_share **ret, clv_er
 
 void clv_share_free(clv_share *s) {
   if (!s) return;
-  clv_share_release(s);
+  clv_share_release_cores(s);
   pthread_mutex_lock(&s->scheduler->lock);
   *s->prev_next = s->next;
   if (s->next) s->next->prev_next = s->prev_next;
   pthread_mutex_unlock(&s->scheduler->lock);
-  pthread_cond_destroy(&s->on_scheduled);
+  pthread_cond_destroy(&s->scheduled_cond);
   free(s);
 }

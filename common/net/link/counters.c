@@ -4,11 +4,11 @@
  */
 #include "common/net/link/link_int.h"
 
-void clv_link_count(clv_link *l, clv_link_counts *ret) {
+void clv_link_get_counts(clv_link *l, clv_link_counts *ret) {
   /* several threads change some of the counters without the lock */
   const clv_link_counts *c = &l->counts;
   uint64_t bytes, ns;
-  clv_reassembly_measure(&l->reassembly, &bytes, &ns);
+  clv_reassembly_get_received(&l->reassembly, &bytes, &ns);
   pthread_mutex_lock(&l->lock);
   /* read the time under the lock, so that no PING is sent after it */
   uint64_t now = clv_clock_now(&l->clock);
@@ -19,14 +19,15 @@ void clv_link_count(clv_link *l, clv_link_counts *ret) {
                            .peer_received_bytes = c->peer_received_bytes,
                            .peer_receiving_ns = c->peer_receiving_ns,
                            .peer_measured_ns = c->peer_measured_ns,
-                           .reconnects = c->reconnects,
-                           .outages = c->outages,
+                           .n_reconnects = c->n_reconnects,
+                           .n_outages = c->n_outages,
                            .last_outage_ns = c->last_outage_ns};
   if (l->outage_ended_ns) ret->last_outage_age_ns = now - l->outage_ended_ns;
-  if (l->outage_since_ns) ret->outage_ns = CLV_MAX(now - l->outage_since_ns, UINT64_C(1));
+  if (l->outage_since_ns) ret->current_outage_ns = CLV_MAX(now - l->outage_since_ns, UINT64_C(1));
   /* While the last PING has no PONG, its age is a lower bound of the round trip: report it if it is
    * longer. */
-  if (l->pongs != l->pings) ret->round_trip_ns = CLV_MAX(ret->round_trip_ns, now - l->ping_sent_ns);
+  if (l->n_pongs != l->n_pings)
+    ret->round_trip_ns = CLV_MAX(ret->round_trip_ns, now - l->ping_sent_ns);
   pthread_mutex_unlock(&l->lock);
   ret->n_node_waits = __atomic_load_n(&c->n_node_waits, __ATOMIC_RELAXED);
   ret->node_wait_ns = __atomic_load_n(&c->node_wait_ns, __ATOMIC_RELAXED);
@@ -39,7 +40,7 @@ void clv_link_count(clv_link *l, clv_link_counts *ret) {
   ret->tensors_out = __atomic_load_n(&l->send_queue->tensors_out, __ATOMIC_RELAXED);
 }
 
-void clv_link_measure_load(clv_link *l, clv_link_load *ret) {
+void clv_link_get_load(clv_link *l, clv_link_load *ret) {
   *ret = (clv_link_load){0};
   pthread_mutex_lock(&l->recv_window->lock);
   ret->frames_in = l->recv_window->n_packets;
@@ -48,7 +49,7 @@ void clv_link_measure_load(clv_link *l, clv_link_load *ret) {
   clv_send_queue_add_load(l->send_queue, ret);
 }
 
-void clv_link_count_wait(clv_link *l, uint64_t ns) {
+void clv_link_add_wait_time(clv_link *l, uint64_t ns) {
   if (ns >= LONG_WAIT_NS) __atomic_fetch_add(&l->counts.n_node_waits, 1, __ATOMIC_RELAXED);
   __atomic_fetch_add(&l->counts.node_wait_ns, ns, __ATOMIC_RELAXED);
 }
@@ -60,10 +61,10 @@ void clv_link_ping_async(clv_link *l) {
   pthread_mutex_lock(&l->lock);
   uint64_t now = clv_clock_now(&l->clock);
   bool is_open = l->state == CLV_LINK_OPEN || l->state == CLV_LINK_MENDING;
-  bool ask = is_open && l->pongs == l->pings &&
+  bool ask = is_open && l->n_pongs == l->n_pings &&
              now - l->ping_sent_ns > (uint64_t)PING_INTERVAL_MS * 1000000u;
   if (ask) {
-    f.message = ++l->pings;
+    f.message = ++l->n_pings;
     l->ping_sent_ns = now;
   }
   pthread_mutex_unlock(&l->lock);
@@ -76,7 +77,7 @@ void clv_link_ping_or_end(clv_link *l, unsigned ms, const char *text) {
   clv_link_ping_async(l);
   pthread_mutex_lock(&l->lock);
   uint64_t waited = clv_clock_now(&l->clock) - l->ping_sent_ns;
-  bool silent = l->pongs != l->pings && waited >= (uint64_t)ms * 1000000u;
+  bool silent = l->n_pongs != l->n_pings && waited >= (uint64_t)ms * 1000000u;
   pthread_mutex_unlock(&l->lock);
   if (silent) clv_link_end(l, CLV_UNAVAILABLE, text);
 }
@@ -87,14 +88,14 @@ clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_e
   uint64_t now = clv_clock_now(&l->clock), deadline = now + (uint64_t)timeout_ms * 1000000u;
   clv_frame f = {.kind = CLV_PING};
   pthread_mutex_lock(&l->lock);
-  f.message = ++l->pings;
+  f.message = ++l->n_pings;
   l->ping_sent_ns = now;
   pthread_mutex_unlock(&l->lock);
   CLV_TRY(clv_frame_writer_send_plain(l->writer, &f, err));
   pthread_mutex_lock(&l->lock);
-  while (l->pongs < f.message && !link_has_ended(l))
-    if (!clv_link_wait_if_wanted(l, deadline)) break;
-  bool answered = l->pongs >= f.message;
+  while (l->n_pongs < f.message && !link_has_ended(l))
+    if (!clv_link_wait_unless_stopped(l, deadline)) break;
+  bool answered = l->n_pongs >= f.message;
   *ret_ns = answered ? l->counts.round_trip_ns : *ret_ns;
   pthread_mutex_unlock(&l->lock);
   if (!answered && clv_rpc_has_waiter()) CLV_TRY(clv_rpc_check_waiter(err));
@@ -105,16 +106,17 @@ clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_e
 clv_frame clv_link_make_pong(clv_link *l, const clv_frame *ping) {
   clv_frame pong = {
       .kind = CLV_PONG, .message = ping->message, .reply_to = ping->message, .has_measure = true};
-  clv_reassembly_measure(&l->reassembly, &pong.measure.received_bytes, &pong.measure.receiving_ns);
+  clv_reassembly_get_received(&l->reassembly, &pong.measure.received_bytes,
+                              &pong.measure.receiving_ns);
   pong.measure.clock_ns = clv_clock_now(&l->clock);
-  if (l->events.count_mending && !(ping->message & PROBE_BIT))
-    pong.measure.mending_links = l->events.count_mending(l->events.user);
+  if (l->events.count_mending_links && !(ping->message & PROBE_BIT))
+    pong.measure.mending_links = l->events.count_mending_links(l->events.user);
   return pong;
 }
 
 /* Stores what a PONG reports. The peer is assumed to have read its clock halfway through the round
  * trip, so the offset is taken from the shortest round trip. */
-static void store_peer_measure(clv_link *l, const clv_frame *f, uint64_t now) {
+static void record_peer_measure(clv_link *l, const clv_frame *f, uint64_t now) {
   uint64_t halfway = l->ping_sent_ns + l->counts.round_trip_ns / 2;
   l->counts.peer_received_bytes = f->measure.received_bytes;
   l->counts.peer_receiving_ns = f->measure.receiving_ns;
@@ -126,20 +128,20 @@ static void store_peer_measure(clv_link *l, const clv_frame *f, uint64_t now) {
 }
 
 /* Stores the round trip of a PONG. The caller holds the lock. */
-static void store_pong(clv_link *l, const clv_frame *f) {
+static void record_round_trip(clv_link *l, const clv_frame *f) {
   uint64_t now = clv_clock_now(&l->clock);
-  if (f->reply_to == l->pings) {
+  if (f->reply_to == l->n_pings) {
     l->counts.round_trip_ns = now - l->ping_sent_ns;
-    if (f->has_measure) store_peer_measure(l, f, now);
+    if (f->has_measure) record_peer_measure(l, f, now);
   }
-  l->pongs = f->reply_to;
+  l->n_pongs = f->reply_to;
   pthread_cond_broadcast(&l->state_changed);
 }
 
-clv_code clv_link_note_pong(clv_link *l, const clv_frame *f, clv_err *err) {
+clv_code clv_link_handle_pong(clv_link *l, const clv_frame *f, clv_err *err) {
   pthread_mutex_lock(&l->lock);
-  bool awaited = f->reply_to > l->pongs && f->reply_to <= l->pings;
-  if (awaited) store_pong(l, f);
+  bool awaited = f->reply_to > l->n_pongs && f->reply_to <= l->n_pings;
+  if (awaited) record_round_trip(l, f);
   pthread_mutex_unlock(&l->lock);
   if (awaited) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "PONG to PING %llu, which was not sent or was answered before",

@@ -2,7 +2,7 @@
  *
  * Device copies: progress of the copy of a tensor from a device to host memory, and the send queues
  * that wait for it. The engine reports progress through progress.c; send queues call
- * clv_device_copy_wait.
+ * clv_device_copy_add_waiter.
  */
 #include <stdlib.h>
 
@@ -56,21 +56,21 @@ static clv_copy_waiter *take_due_waiter(clv_device_copy *c) {
   return a;
 }
 
-void clv_device_copy_record(clv_device_copy *c, size_t bytes, const clv_err *failure) {
+void clv_device_copy_set_progress(clv_device_copy *c, size_t bytes, const clv_err *failure) {
   pthread_mutex_lock(&c->lock);
   c->bytes_copied = CLV_MAX(c->bytes_copied, bytes);
   if (failure) c->failure = *failure;
   pthread_mutex_unlock(&c->lock);
 }
 
-clv_send_queue *clv_device_copy_next_waiter(clv_device_copy *c) {
+clv_send_queue *clv_device_copy_take_due_waiter(clv_device_copy *c) {
   pthread_mutex_lock(&c->lock);
   clv_copy_waiter *a = take_due_waiter(c);
   pthread_mutex_unlock(&c->lock);
-  return a ? a->queue : NULL;
+  return a ? a->send_queue : NULL;
 }
 
-bool clv_device_copy_wait(clv_device_copy *c, clv_copy_waiter *a) {
+bool clv_device_copy_add_waiter(clv_device_copy *c, clv_copy_waiter *a) {
   pthread_mutex_lock(&c->lock);
   bool is_done = is_copied_or_failed(c, a->bytes);
   if (!is_done) {
@@ -81,7 +81,7 @@ bool clv_device_copy_wait(clv_device_copy *c, clv_copy_waiter *a) {
   return is_done;
 }
 
-bool clv_device_copy_cancel_wait(clv_device_copy *c, clv_copy_waiter *a) {
+bool clv_device_copy_remove_waiter(clv_device_copy *c, clv_copy_waiter *a) {
   pthread_mutex_lock(&c->lock);
   clv_copy_waiter **at = &c->waiters;
   while (*at && *at != a) at = &(*at)->next;
@@ -91,7 +91,7 @@ bool clv_device_copy_cancel_wait(clv_device_copy *c, clv_copy_waiter *a) {
   return was_waiting;
 }
 
-clv_code clv_device_copy_check(clv_device_copy *c, size_t bytes, clv_err *err) {
+clv_code clv_device_copy_check_failure(clv_device_copy *c, size_t bytes, clv_err *err) {
   pthread_mutex_lock(&c->lock);
   bool lost = c->bytes_copied < bytes && c->failure.code != CLV_OK;
   if (lost && err) *err = c->failure;

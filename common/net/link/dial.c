@@ -7,18 +7,18 @@
 
 #include "common/net/link/link_int.h"
 
-static clv_frame make_attach(clv_link *l, uint32_t index, uint64_t connection) {
+static clv_frame make_attach_frame(clv_link *l, uint32_t index, uint64_t connection) {
   const clv_link_dial *d = &l->dial;
   clv_frame f = {.kind = CLV_ATTACH};
-  f.attach.session = d->session;
+  f.attach.session = d->session_id;
   f.attach.incarnation = d->incarnation;
   f.attach.epoch = d->epoch;
   f.attach.lane = index;
-  f.attach.lanes = d->bulk_lanes;
-  f.attach.role = d->role;
-  f.attach.again = connection;
-  f.attach.received = clv_link_received(l, index);
-  if (d->owner) snprintf(f.attach.owner, sizeof f.attach.owner, "%s", d->owner);
+  f.attach.n_lanes = d->bulk_lanes;
+  f.attach.role = d->attach_role;
+  f.attach.connection_number = connection;
+  f.attach.received = clv_link_n_received(l, index);
+  if (d->session_owner) snprintf(f.attach.owner, sizeof f.attach.owner, "%s", d->session_owner);
   return f;
 }
 
@@ -35,10 +35,10 @@ static clv_code replace_by_end_reason(clv_link *l, clv_code code, clv_err *err) 
 
 /* Ends a lane that was not dialled. A failed redial counts as a lost connection, because the peer
  * may be reached later. */
-static clv_code fail_lane_dial(clv_link *l, clv_lane *ln, clv_err *err) {
+static clv_code fail_dialled_lane(clv_link *l, clv_lane *ln, clv_err *err) {
   const clv_code code = err->code;
-  const bool is_redial = ln->connection && code != CLV_UNAUTHENTICATED;
-  if (!ln->connection) clv_link_end(l, CLV_OK, "closed");
+  const bool is_redial = ln->connection_number && code != CLV_UNAUTHENTICATED;
+  if (!ln->connection_number) clv_link_end(l, CLV_OK, "closed");
   clv_lane_on_ended(ln, is_redial ? CLV_UNAVAILABLE : code, err->text);
   return code;
 }
@@ -46,24 +46,26 @@ static clv_code fail_lane_dial(clv_link *l, clv_lane *ln, clv_err *err) {
 clv_code clv_link_dial_lane(clv_link *l, uint32_t index, uint64_t connection, clv_err *err) {
   clv_lane *ln;
   CLV_AUTO(clv_stream_unref) clv_stream s = {l->dialler.transport, NULL};
-  const clv_frame attach = make_attach(l, index, connection);
+  const clv_frame attach = make_attach_frame(l, index, connection);
   clv_code code = clv_lane_new_dialled(l, index, connection, &ln, err);
-  clv_link_event_args n = {
-      .index = index, .n_lanes = 1 + l->dial.bulk_lanes, .lane = ln, .connection = connection};
+  clv_link_event_args n = {.lane_index = index,
+                           .n_lanes = 1 + l->dial.bulk_lanes,
+                           .lane = ln,
+                           .connection_number = connection};
   if (code == CLV_OK) {
     code = clv_link_on_event(l, CLV_LINK_LANE_JOINS, &n, err);
     if (code != CLV_OK) code = replace_by_end_reason(l, code, err);
     if (code == CLV_OK)
-      code = l->dialler.dial(l->dialler.user, index, ln,
-                             connection ? &l->redials.is_stopping : NULL, &s.handle, err);
-    if (code != CLV_OK) code = fail_lane_dial(l, ln, err);
+      code = l->dialler.dial_stream(l->dialler.user, index, ln,
+                                    connection ? &l->redials.is_stopping : NULL, &s.handle, err);
+    if (code != CLV_OK) code = fail_dialled_lane(l, ln, err);
   }
   if (code != CLV_OK) {
     s = (clv_stream){0};
     return code;
   }
-  clv_frame_writer_attach(l->writer, index, connection, s);
+  clv_frame_writer_attach_stream(l->writer, index, connection, s);
   code = clv_frame_writer_send_first(s, &attach, err);
-  /* a lane that has ended meanwhile reports why */
+  /* a lane that has ended meanwhile reports the reason itself */
   return code == CLV_UNAVAILABLE && connection ? CLV_OK : code;
 }

@@ -3,9 +3,9 @@
  * Frame writer: encodes frames, appends them to the logs of their lanes and passes them to the
  * streams of the lanes. Does not know packets, credit or the congestion window.
  *
- * One thread at a time passes the messages of a lane to its stream (pump_lane), so that the stream
- * gets them in the order of the log although no lock is held during the call. A thread that appends
- * a message meanwhile leaves it to the first one.
+ * One thread at a time passes the messages of a lane to its stream (pass_waiting_messages), so that
+ * the stream gets them in the order of the log although no lock is held during the call. A thread
+ * that appends a message meanwhile leaves it to the first one.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 /* ---- messages -------------------------------------------------------------------------------- */
 
 static void free_message(clv_frame_writer *o, clv_logged_message *m) {
-  __atomic_sub_fetch(&o->n_allocated, 1, __ATOMIC_RELAXED);
+  __atomic_sub_fetch(&o->n_allocated_messages, 1, __ATOMIC_RELAXED);
   clv_bytes_done(&m->head);
   free(m);
 }
@@ -28,7 +28,7 @@ static clv_code new_message(clv_frame_writer *o, clv_logged_message **ret, clv_e
   static const char nothing[HEAD_BYTES];
   clv_logged_message *m;
   CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
-  if (__atomic_add_fetch(&o->n_allocated, 1, __ATOMIC_RELAXED) <= MAX_SPARE_MESSAGES)
+  if (__atomic_add_fetch(&o->n_allocated_messages, 1, __ATOMIC_RELAXED) <= MAX_SPARE_MESSAGES)
     clv_bytes_add(&m->head, nothing, sizeof nothing);
   if (m->head.failed) {
     free_message(o, m);
@@ -39,8 +39,8 @@ static clv_code new_message(clv_frame_writer *o, clv_logged_message **ret, clv_e
 }
 
 static void release_payload(clv_logged_message *m) {
-  for (uint32_t i = 0; i < m->n_payload; i++) clv_tensor_unref(m->payload[i]);
-  m->n_payload = 0;
+  for (uint32_t i = 0; i < m->n_payload_tensors; i++) clv_tensor_unref(m->payload_tensors[i]);
+  m->n_payload_tensors = 0;
 }
 
 /* Releases the tensors of a list of messages and keeps the messages for later ones. */
@@ -51,10 +51,10 @@ static void recycle_messages(clv_frame_writer *o, clv_logged_message *list) {
   for (clv_logged_message *m; (m = list) != NULL;) {
     list = m->next;
     m->is_removed = false;
-    bool keep = o->n_spare < MAX_SPARE_MESSAGES;
-    o->n_spare += keep;
-    m->next = keep ? o->spare : surplus;
-    *(keep ? &o->spare : &surplus) = m;
+    bool keep = o->n_free_messages < MAX_SPARE_MESSAGES;
+    o->n_free_messages += keep;
+    m->next = keep ? o->free_messages : surplus;
+    *(keep ? &o->free_messages : &surplus) = m;
   }
   pthread_mutex_unlock(&o->lock);
   for (clv_logged_message *m; (m = surplus) != NULL;) {
@@ -70,10 +70,10 @@ static void recycle_message(clv_frame_writer *o, clv_logged_message *m) {
 
 static clv_logged_message *take_spare_message(clv_frame_writer *o) {
   pthread_mutex_lock(&o->lock);
-  clv_logged_message *m = o->spare;
+  clv_logged_message *m = o->free_messages;
   if (m) {
-    o->spare = m->next;
-    o->n_spare--;
+    o->free_messages = m->next;
+    o->n_free_messages--;
   }
   pthread_mutex_unlock(&o->lock);
   return m;
@@ -94,7 +94,8 @@ static clv_code take_message(clv_frame_writer *o, clv_logged_message **ret, clv_
     CLV_TRY(add_spare_messages(o, MESSAGE_BATCH, err));
     m = take_spare_message(o);
   }
-  if (!m) CLV_TRY(new_message(o, &m, err)); /* other threads took the new ones */
+  /* makes one more, because other threads have taken the new ones */
+  if (!m) CLV_TRY(new_message(o, &m, err));
   m->head.len = m->head_len = m->bytes = 0;
   m->head.failed = false;
   *ret = m;
@@ -104,11 +105,11 @@ static clv_code take_message(clv_frame_writer *o, clv_logged_message **ret, clv_
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
 /* Allocates the memory for frames that are held back, so that a step allocates none. */
-static clv_code reserve_coalesced(clv_frame_writer *o, clv_err *err) {
+static clv_code reserve_held_frames(clv_frame_writer *o, clv_err *err) {
   static const char nothing[COALESCED_BYTES];
-  clv_bytes_add(&o->coalesced, nothing, sizeof nothing);
-  if (o->coalesced.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  o->coalesced.len = 0;
+  clv_bytes_add(&o->held_frames, nothing, sizeof nothing);
+  if (o->held_frames.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  o->held_frames.len = 0;
   return CLV_OK;
 }
 
@@ -118,7 +119,7 @@ clv_code clv_frame_writer_new(const char *peer, clv_frame_writer **ret, clv_err 
   pthread_mutex_init(&o->lock, NULL);
   o->refs = 1;
   snprintf(o->peer, sizeof o->peer, "%s", peer);
-  clv_code code = reserve_coalesced(o, err);
+  clv_code code = reserve_held_frames(o, err);
   if (code == CLV_OK) code = add_spare_messages(o, PREALLOC_MESSAGES, err);
   if (code != CLV_OK) {
     clv_frame_writer_unref(o);
@@ -137,12 +138,12 @@ void clv_frame_writer_unref(clv_frame_writer *o) {
   if (!o || __atomic_fetch_sub(&o->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   clv_logged_message *removed = NULL;
   for (uint32_t i = 0; i < MAX_LANES; i++) {
-    clv_stream_unref(&o->logs[i].stream);
-    clv_lane_log_clear(&o->logs[i], &removed);
+    clv_stream_unref(&o->lane_logs[i].stream);
+    clv_lane_log_clear(&o->lane_logs[i], &removed);
   }
   recycle_messages(o, removed);
   for (clv_logged_message *m; (m = take_spare_message(o)) != NULL;) free_message(o, m);
-  clv_bytes_done(&o->coalesced);
+  clv_bytes_done(&o->held_frames);
   pthread_mutex_destroy(&o->lock);
   free(o);
 }
@@ -169,31 +170,32 @@ clv_rpc_piece clv_rpc_piece_of_tensor(clv_tensor *t, size_t offset, size_t len) 
 }
 
 /* Passes a message to a stream, with references of its own to the tensors. */
-static clv_code pass_message(clv_stream s, const clv_logged_message *m, clv_err *err) {
+static clv_code pass_message_to_stream(clv_stream s, const clv_logged_message *m, clv_err *err) {
   clv_rpc_piece pieces[2 + CLV_WIRE_TENSORS];
   size_t n = 0, behind = m->head.len - m->head_len;
   if (m->head_len) pieces[n++] = (clv_rpc_piece){.data = m->head.data, .len = m->head_len};
-  for (uint32_t i = 0; i < m->n_payload; i++) {
-    clv_tensor *t = clv_tensor_ref(m->payload[i]);
+  for (uint32_t i = 0; i < m->n_payload_tensors; i++) {
+    clv_tensor *t = clv_tensor_ref(m->payload_tensors[i]);
     pieces[n++] = clv_rpc_piece_of_tensor(t, i ? 0 : m->offset, i ? t->bytes : m->len);
   }
   if (behind) pieces[n++] = (clv_rpc_piece){.data = m->head.data + m->head_len, .len = behind};
   return s.transport->send(s.handle, pieces, n, err);
 }
 
-/* Passes one message without the lock, which the caller holds. The end of a stream that takes
- * nothing any more is reported to its lane, and the message stays in the log. */
-static void pass_message_in_hand(clv_frame_writer *o, clv_lane_log *g,
+/* Passes one message to its stream. The caller holds the lock, which is released meanwhile. The
+ * end of a stream that takes nothing any more is reported to its lane, and the message stays in
+ * the log. */
+static void pass_current_message(clv_frame_writer *o, clv_lane_log *g,
                                  const clv_logged_message *m) {
   clv_err err;
   clv_stream s = clv_stream_ref(g->stream);
   pthread_mutex_unlock(&o->lock);
-  clv_code code = pass_message(s, m, &err);
-  if (code == CLV_INVALID) clv_frame_writer_fail(o, &err);
+  clv_code code = pass_message_to_stream(s, m, &err);
+  if (code == CLV_INVALID) clv_frame_writer_break(o, &err);
   if (code == CLV_EXHAUSTED) s.transport->cancel(s.handle, CLV_CANCELLED, err.text);
   clv_stream_unref(&s);
   pthread_mutex_lock(&o->lock);
-  clv_logged_message *removed = clv_lane_log_put_down(g);
+  clv_logged_message *removed = clv_lane_log_finish_passing(g);
   if (!removed) return;
   pthread_mutex_unlock(&o->lock);
   recycle_message(o, removed);
@@ -201,11 +203,11 @@ static void pass_message_in_hand(clv_frame_writer *o, clv_lane_log *g,
 }
 
 /* Closes the stream of a lane whose writer was shut while its messages were passed. The caller
- * holds the lock, which is released. */
+ * holds the lock, which this function releases. */
 static void close_stream_if_shut(clv_frame_writer *o, clv_lane_log *g) {
   clv_logged_message *removed = NULL;
   clv_stream s = {0};
-  g->is_pumping = false;
+  g->is_passing_messages = false;
   if (o->is_shut) {
     clv_lane_log_clear(g, &removed);
     s = clv_stream_ref(g->stream);
@@ -217,77 +219,79 @@ static void close_stream_if_shut(clv_frame_writer *o, clv_lane_log *g) {
   recycle_messages(o, removed);
 }
 
-/* Passes all messages of a lane that wait to its stream, unless another thread does. The caller
- * holds the lock, which is released. */
-static void pump_lane(clv_frame_writer *o, clv_lane_log *g) {
-  if (g->is_pumping) {
+/* Passes all waiting messages of a lane to its stream, unless another thread does. The caller
+ * holds the lock, which this function releases. */
+static void pass_waiting_messages(clv_frame_writer *o, clv_lane_log *g) {
+  if (g->is_passing_messages) {
     pthread_mutex_unlock(&o->lock);
     return;
   }
-  g->is_pumping = true;
-  for (const clv_logged_message *m; (m = clv_lane_log_take(g)) != NULL;)
-    pass_message_in_hand(o, g, m);
+  g->is_passing_messages = true;
+  for (const clv_logged_message *m; (m = clv_lane_log_take_next(g)) != NULL;)
+    pass_current_message(o, g, m);
   if (o->is_shut) {
     close_stream_if_shut(o, g);
     return;
   }
-  g->is_pumping = false;
+  g->is_passing_messages = false;
   pthread_mutex_unlock(&o->lock);
 }
 
 /* ---- streams of lanes ------------------------------------------------------------------------ */
 
-void clv_frame_writer_attach(clv_frame_writer *o, uint32_t index, uint64_t connection,
-                             clv_stream s) {
-  clv_lane_log *g = &o->logs[index];
+void clv_frame_writer_attach_stream(clv_frame_writer *o, uint32_t index, uint64_t connection,
+                                    clv_stream s) {
+  clv_lane_log *g = &o->lane_logs[index];
   clv_stream old = {0};
   pthread_mutex_lock(&o->lock);
   bool shut = o->is_shut;
-  if (!shut && connection >= g->next_connection) {
+  if (!shut && connection >= g->min_connection_number) {
     old = g->stream;
     g->stream = clv_stream_ref(s);
-    g->connection = connection;
-    g->is_open = false;
+    g->connection_number = connection;
+    g->is_stream_attached = false;
   }
   pthread_mutex_unlock(&o->lock);
   clv_stream_unref(&old);
   if (shut) s.transport->cancel(s.handle, o->code == CLV_OK ? CLV_CANCELLED : o->code, o->text);
 }
 
-clv_code clv_frame_writer_resume(clv_frame_writer *o, uint32_t index, uint64_t connection,
-                                 uint64_t received, clv_err *err) {
-  clv_lane_log *g = &o->logs[index];
+clv_code clv_frame_writer_resume_lane(clv_frame_writer *o, uint32_t index, uint64_t connection,
+                                      uint64_t received, clv_err *err) {
+  clv_lane_log *g = &o->lane_logs[index];
   clv_logged_message *removed = NULL;
   uint64_t resent = 0;
   clv_code code = CLV_OK;
   pthread_mutex_lock(&o->lock);
-  if (!o->is_shut && g->stream.transport && g->connection == connection)
-    code = clv_lane_log_resume(g, received, &removed, &resent, err);
+  if (!o->is_shut && g->stream.transport && g->connection_number == connection)
+    code = clv_lane_log_continue_after(g, received, &removed, &resent, err);
   __atomic_fetch_add(&o->resent_bytes, resent, __ATOMIC_RELAXED);
-  pump_lane(o, g);
+  pass_waiting_messages(o, g);
   recycle_messages(o, removed);
   return code;
 }
 
-void clv_frame_writer_detach(clv_frame_writer *o, uint32_t index, uint64_t connection) {
-  clv_lane_log *g = &o->logs[index];
+void clv_frame_writer_detach_stream(clv_frame_writer *o, uint32_t index, uint64_t connection) {
+  clv_lane_log *g = &o->lane_logs[index];
   clv_stream s = {0};
   pthread_mutex_lock(&o->lock);
-  g->next_connection = CLV_MAX(g->next_connection, connection + 1);
-  if (g->stream.transport && g->connection == connection) {
+  g->min_connection_number = CLV_MAX(g->min_connection_number, connection + 1);
+  if (g->stream.transport && g->connection_number == connection) {
     s = g->stream;
     g->stream = (clv_stream){0};
-    g->is_open = false;
+    g->is_stream_attached = false;
   }
   pthread_mutex_unlock(&o->lock);
   clv_stream_unref(&s);
 }
 
-clv_code clv_frame_writer_ack(clv_frame_writer *o, uint32_t index, uint64_t received,
-                              clv_err *err) {
+clv_code clv_frame_writer_remove_acked(clv_frame_writer *o, uint32_t index, uint64_t received,
+                                       clv_err *err) {
   clv_logged_message *removed = NULL;
   pthread_mutex_lock(&o->lock);
-  clv_code code = o->is_shut ? CLV_OK : clv_lane_log_ack(&o->logs[index], received, &removed, err);
+  clv_code code = o->is_shut
+                      ? CLV_OK
+                      : clv_lane_log_remove_acked(&o->lane_logs[index], received, &removed, err);
   pthread_mutex_unlock(&o->lock);
   recycle_messages(o, removed);
   return code;
@@ -296,7 +300,7 @@ clv_code clv_frame_writer_ack(clv_frame_writer *o, uint32_t index, uint64_t rece
 static uint32_t ref_streams(clv_frame_writer *o, clv_stream ret[MAX_LANES]) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < MAX_LANES; i++)
-    if (o->logs[i].stream.transport) ret[n++] = clv_stream_ref(o->logs[i].stream);
+    if (o->lane_logs[i].stream.transport) ret[n++] = clv_stream_ref(o->lane_logs[i].stream);
   return n;
 }
 
@@ -317,8 +321,8 @@ static uint32_t clear_logs(clv_frame_writer *o, clv_code code, clv_stream stream
                            clv_logged_message **removed) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < MAX_LANES; i++) {
-    clv_lane_log *g = &o->logs[i];
-    if (code == CLV_OK && g->is_pumping) continue;
+    clv_lane_log *g = &o->lane_logs[i];
+    if (code == CLV_OK && g->is_passing_messages) continue;
     if (g->stream.transport) streams[n++] = clv_stream_ref(g->stream);
     clv_lane_log_clear(g, removed);
   }
@@ -341,7 +345,7 @@ void clv_frame_writer_shut(clv_frame_writer *o, clv_code code, const char *text)
   recycle_messages(o, removed);
 }
 
-void clv_frame_writer_cancel(clv_frame_writer *o, clv_code code, const char *text) {
+void clv_frame_writer_cancel_streams(clv_frame_writer *o, clv_code code, const char *text) {
   clv_stream streams[MAX_LANES];
   pthread_mutex_lock(&o->lock);
   uint32_t n = ref_streams(o, streams);
@@ -351,19 +355,19 @@ void clv_frame_writer_cancel(clv_frame_writer *o, clv_code code, const char *tex
 
 void clv_frame_writer_drop_stream(clv_frame_writer *o, uint32_t index, const char *text) {
   pthread_mutex_lock(&o->lock);
-  clv_stream s = clv_stream_ref(o->logs[index].stream);
+  clv_stream s = clv_stream_ref(o->lane_logs[index].stream);
   pthread_mutex_unlock(&o->lock);
   if (s.transport) s.transport->cancel(s.handle, CLV_CANCELLED, text);
   clv_stream_unref(&s);
 }
 
-void clv_frame_writer_fail(clv_frame_writer *o, const clv_err *why) {
+void clv_frame_writer_break(clv_frame_writer *o, const clv_err *why) {
   pthread_mutex_lock(&o->lock);
   bool first = !o->is_shut && !o->is_broken;
   if (first) snprintf(o->text, sizeof o->text, "%s", why->text);
   o->is_broken = true;
   pthread_mutex_unlock(&o->lock);
-  if (first) clv_frame_writer_cancel(o, why->code, why->text);
+  if (first) clv_frame_writer_cancel_streams(o, why->code, why->text);
 }
 
 bool clv_frame_writer_is_broken(clv_frame_writer *o, char *text) {
@@ -374,19 +378,19 @@ bool clv_frame_writer_is_broken(clv_frame_writer *o, char *text) {
   return is_broken;
 }
 
-bool clv_frame_writer_defer(clv_frame_writer *o, clv_rpc_job *job) {
+bool clv_frame_writer_defer_job(clv_frame_writer *o, clv_rpc_job *job) {
   CLV_AUTO(clv_stream_unref) clv_stream s = {0};
   pthread_mutex_lock(&o->lock);
   bool over = o->is_shut || o->is_broken;
   for (uint32_t i = 0; i < MAX_LANES && !over && !s.transport; i++)
-    s = clv_stream_ref(o->logs[i].stream);
+    s = clv_stream_ref(o->lane_logs[i].stream);
   pthread_mutex_unlock(&o->lock);
   return s.transport && s.transport->defer(s.handle, job);
 }
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-clv_code clv_frame_writer_refuse(clv_frame_writer *o, clv_err *err) {
+clv_code clv_frame_writer_fail_with_reason(clv_frame_writer *o, clv_err *err) {
   pthread_mutex_lock(&o->lock);
   clv_code code =
       clv_fail(err, CLV_UNAVAILABLE, "the connection to %s has ended: %s", o->peer, o->text);
@@ -394,15 +398,15 @@ clv_code clv_frame_writer_refuse(clv_frame_writer *o, clv_err *err) {
   return code;
 }
 
-static uint64_t count_not_accepted(const clv_lane_log *g) {
+static uint64_t count_unaccepted(const clv_lane_log *g) {
   return g->n_appended - __atomic_load_n(&g->n_accepted, __ATOMIC_RELAXED);
 }
 
 /* Fails if the lane has too many messages. A peer that sends PINGs and never reads the PONGs, or
  * that acknowledges nothing, would fill the memory otherwise. The caller holds the lock. */
 static clv_code check_log_room(const clv_frame_writer *o, uint32_t index, clv_err *err) {
-  const clv_lane_log *g = &o->logs[index];
-  if (index == 0 && count_not_accepted(g) >= MAX_UNSENT)
+  const clv_lane_log *g = &o->lane_logs[index];
+  if (index == 0 && count_unaccepted(g) >= MAX_UNSENT)
     return clv_fail(err, CLV_EXHAUSTED,
                     "%s does not read its stream: %d messages to it wait, the limit", o->peer,
                     MAX_UNSENT);
@@ -414,32 +418,33 @@ static clv_code check_log_room(const clv_frame_writer *o, uint32_t index, clv_er
 
 uint64_t clv_frame_writer_count_unsent(clv_frame_writer *o) {
   pthread_mutex_lock(&o->lock);
-  uint64_t n = o->is_shut ? 0 : count_not_accepted(&o->logs[0]);
+  uint64_t n = o->is_shut ? 0 : count_unaccepted(&o->lane_logs[0]);
   pthread_mutex_unlock(&o->lock);
   return n;
 }
 
 void clv_frame_writer_count_accepted(clv_frame_writer *o, uint32_t index) {
   clv_err ignored; /* the transport accepts only what was sent */
-  uint64_t n = __atomic_add_fetch(&o->logs[index].n_accepted, 1, __ATOMIC_RELAXED);
-  if (o->has_no_acks) (void)!clv_frame_writer_ack(o, index, n, &ignored);
+  uint64_t n = __atomic_add_fetch(&o->lane_logs[index].n_accepted, 1, __ATOMIC_RELAXED);
+  if (o->forgets_accepted_messages) (void)!clv_frame_writer_remove_acked(o, index, n, &ignored);
 }
 
-/* Puts the frames that were held back behind a message of lane 0. The caller holds the lock. */
-static void add_coalesced(clv_frame_writer *o, clv_logged_message *m) {
-  clv_bytes_add(&m->head, o->coalesced.data, o->coalesced.len);
-  m->bytes += o->coalesced.len;
-  o->coalesced.len = 0;
-  o->n_coalesced = o->n_acks = 0;
+/* Appends the held-back frames to a message of lane 0, so that the message carries them. The
+ * caller holds the lock. */
+static void append_held_frames(clv_frame_writer *o, clv_logged_message *m) {
+  clv_bytes_add(&m->head, o->held_frames.data, o->held_frames.len);
+  m->bytes += o->held_frames.len;
+  o->held_frames.len = 0;
+  o->n_held_frames = o->n_held_acks = 0;
 }
 
 /* Appends a message to its lane. The caller holds the lock. */
 static clv_code append_message(clv_frame_writer *o, uint32_t index, clv_logged_message *m,
                                clv_err *err) {
   CLV_TRY(check_log_room(o, index, err));
-  if (index == 0 && o->n_coalesced) add_coalesced(o, m);
+  if (index == 0 && o->n_held_frames) append_held_frames(o, m);
   if (m->head.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a message");
-  clv_lane_log_append(&o->logs[index], m);
+  clv_lane_log_append(&o->lane_logs[index], m);
   __atomic_fetch_add(&o->bytes_out, m->bytes, __ATOMIC_RELAXED);
   __atomic_fetch_add(&o->messages_out, 1, __ATOMIC_RELAXED);
   return CLV_OK;
@@ -452,17 +457,17 @@ static clv_code send_message(clv_frame_writer *o, uint32_t index, clv_logged_mes
   bool over = o->is_shut || o->is_broken;
   clv_code code = over ? CLV_UNAVAILABLE : append_message(o, index, m, err);
   if (code == CLV_OK) {
-    pump_lane(o, &o->logs[index]);
+    pass_waiting_messages(o, &o->lane_logs[index]);
     return CLV_OK;
   }
   pthread_mutex_unlock(&o->lock);
   recycle_message(o, m);
-  return over ? clv_frame_writer_refuse(o, err) : code;
+  return over ? clv_frame_writer_fail_with_reason(o, err) : code;
 }
 
 static void release_pieces(const clv_rpc_piece *pieces, size_t n) {
   for (size_t i = 0; i < n; i++)
-    if (pieces[i].release) pieces[i].release(pieces[i].owner);
+    if (pieces[i].release_owner) pieces[i].release_owner(pieces[i].owner);
 }
 
 clv_code clv_frame_writer_send(clv_frame_writer *o, uint32_t index, const clv_frame *f,
@@ -474,10 +479,10 @@ clv_code clv_frame_writer_send(clv_frame_writer *o, uint32_t index, const clv_fr
     release_pieces(pieces + 1, n_payload);
     return code;
   }
-  for (size_t i = 0; i < n_payload; i++) m->payload[i] = pieces[i + 1].owner;
-  m->n_payload = (uint32_t)n_payload;
+  for (size_t i = 0; i < n_payload; i++) m->payload_tensors[i] = pieces[i + 1].owner;
+  m->n_payload_tensors = (uint32_t)n_payload;
   if (n_payload) {
-    m->offset = (size_t)((const char *)pieces[1].data - (const char *)m->payload[0]->data);
+    m->offset = (size_t)((const char *)pieces[1].data - (const char *)m->payload_tensors[0]->data);
     m->len = pieces[1].len;
   }
   code = clv_frame_encode(f, payload, &m->head, err);
@@ -503,8 +508,8 @@ static bool hold_frame_back(clv_frame_writer *o, const clv_bytes *head,
                             const clv_rpc_piece *payload, size_t n, size_t bytes) {
   uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX];
   size_t prefix_len = clv_frame_bundle_prefix(prefix, head->len + bytes);
-  clv_bytes *to = &o->coalesced;
-  if (o->is_shut || o->is_broken || to->failed || o->n_coalesced == CLV_WIRE_BUNDLED ||
+  clv_bytes *to = &o->held_frames;
+  if (o->is_shut || o->is_broken || to->failed || o->n_held_frames == CLV_WIRE_BUNDLED ||
       prefix_len + head->len + bytes > COALESCED_BYTES - to->len)
     return false;
   size_t before = to->len;
@@ -514,12 +519,12 @@ static bool hold_frame_back(clv_frame_writer *o, const clv_bytes *head,
   if (to->failed)
     to->len = before;
   else
-    o->n_coalesced++;
+    o->n_held_frames++;
   return !to->failed;
 }
 
-bool clv_frame_writer_coalesce(clv_frame_writer *o, const clv_frame *f,
-                               const clv_rpc_piece *payload, size_t n_payload, size_t bytes) {
+bool clv_frame_writer_hold_back(clv_frame_writer *o, const clv_frame *f,
+                                const clv_rpc_piece *payload, size_t n_payload, size_t bytes) {
   clv_err ignored;
   clv_logged_message *scratch;
   bool is_held = false;
@@ -527,7 +532,7 @@ bool clv_frame_writer_coalesce(clv_frame_writer *o, const clv_frame *f,
   if (clv_frame_encode(f, bytes, &scratch->head, &ignored) == CLV_OK) {
     pthread_mutex_lock(&o->lock);
     is_held = hold_frame_back(o, &scratch->head, payload, n_payload, bytes);
-    o->n_acks += is_held && f->kind == CLV_ACK;
+    o->n_held_acks += is_held && f->kind == CLV_ACK;
     pthread_mutex_unlock(&o->lock);
   }
   recycle_message(o, scratch);
@@ -538,14 +543,14 @@ void clv_frame_writer_flush(clv_frame_writer *o) {
   clv_err ignored;
   clv_logged_message *m;
   pthread_mutex_lock(&o->lock);
-  bool any = o->n_coalesced > o->n_acks && !o->is_shut && !o->is_broken;
+  bool any = o->n_held_frames > o->n_held_acks && !o->is_shut && !o->is_broken;
   pthread_mutex_unlock(&o->lock);
   if (!any || take_message(o, &m, &ignored) != CLV_OK) return;
   pthread_mutex_lock(&o->lock);
-  any = o->n_coalesced > o->n_acks && !o->is_shut && !o->is_broken &&
+  any = o->n_held_frames > o->n_held_acks && !o->is_shut && !o->is_broken &&
         append_message(o, 0, m, &ignored) == CLV_OK;
   if (any) {
-    pump_lane(o, &o->logs[0]);
+    pass_waiting_messages(o, &o->lane_logs[0]);
     return;
   }
   pthread_mutex_unlock(&o->lock);

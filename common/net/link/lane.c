@@ -21,7 +21,7 @@
 typedef struct lane_frame {
   clv_link *link; /* NULL: the lane has no link yet */
   clv_lane *lane; /* lane of an ATTACH or ATTACHED; NULL: the caller is clv_link_on_frame */
-  uint32_t index;
+  uint32_t lane_index;
   const clv_frame *f;
   const clv_piece *pieces;
   const clv_payload *payload;
@@ -53,7 +53,7 @@ typedef clv_code lane_action(const lane_frame *m, clv_err *err);
 /* Delivers a packet. One with tensors makes an ACK due, because the peer keeps them until then. */
 static void deliver_packet(clv_link *l, clv_packet *p) {
   if (!p) return;
-  if (p->frame.n_tensors) __atomic_store_n(&l->must_ack, true, __ATOMIC_RELAXED);
+  if (p->frame.n_tensors) __atomic_store_n(&l->is_ack_due, true, __ATOMIC_RELAXED);
   l->events.on_packet(l->events.user, l, p);
 }
 
@@ -82,7 +82,7 @@ static clv_code on_credit(const lane_frame *m, clv_err *err) {
 }
 
 static clv_code on_ack(const lane_frame *m, clv_err *err) {
-  return clv_link_note_ack(m->link, m->f, err);
+  return clv_link_handle_ack(m->link, m->f, err);
 }
 
 /* Answers a PING. Ignores CLV_UNAVAILABLE, because a closing or broken link reports its own end. */
@@ -95,31 +95,31 @@ static clv_code on_ping(const lane_frame *m, clv_err *err) {
 static clv_code on_pong(const lane_frame *m, clv_err *err) {
   if (m->f->reply_to & PROBE_BIT)
     return clv_send_queue_handle_pong(m->link->send_queue, m->f->reply_to, err);
-  return clv_link_note_pong(m->link, m->f, err);
+  return clv_link_handle_pong(m->link, m->f, err);
 }
 
 /* ---- the first frame ------------------------------------------------------------------------- */
 
-static void set_state(clv_lane *ln, clv_lane_state state) {
+static void set_lane_state(clv_lane *ln, clv_lane_state state) {
   __atomic_store_n(&ln->state, state, __ATOMIC_RELAXED);
 }
 
 static clv_code mark_attached(clv_link *l, uint32_t index, clv_err *err) {
-  clv_link_event_args n = {.index = index};
+  clv_link_event_args n = {.lane_index = index};
   return clv_link_on_event(l, CLV_LINK_LANE_ATTACHED, &n, err);
 }
 
 static clv_code on_attached(const lane_frame *m, clv_err *err) {
   clv_lane *ln = m->lane;
-  const bool is_first = ln->connection == 0;
+  const bool is_first = ln->connection_number == 0;
   if (is_first && m->f->attached.received)
     return clv_fail(err, CLV_INVALID, "ATTACHED counts messages, but none was sent");
-  if (is_first && ln->index == 0)
+  if (is_first && ln->lane_index == 0)
     clv_send_queue_set_credit(m->link->send_queue, m->f->attached.credit_bytes);
-  set_state(ln, ln->index ? CLV_LANE_BULK : CLV_LANE_CONTROL);
-  CLV_TRY(mark_attached(m->link, ln->index, err));
-  return clv_frame_writer_resume(m->link->writer, ln->index, ln->connection,
-                                 m->f->attached.received, err);
+  set_lane_state(ln, ln->lane_index ? CLV_LANE_BULK : CLV_LANE_CONTROL);
+  CLV_TRY(mark_attached(m->link, ln->lane_index, err));
+  return clv_frame_writer_resume_lane(m->link->writer, ln->lane_index, ln->connection_number,
+                                      m->f->attached.received, err);
 }
 
 /* Copy of the fields of an accepted clv_lane that has joined, because another thread may free the
@@ -127,8 +127,8 @@ static clv_code on_attached(const lane_frame *m, clv_err *err) {
 typedef struct joined {
   clv_link *link;
   clv_stream stream;
-  uint32_t index;
-  uint64_t connection, peer_received;
+  uint32_t lane_index;
+  uint64_t connection_number, n_peer_received;
 } joined;
 
 /* Sends ATTACHED on a lane that has joined, and passes the messages that the peer has not received
@@ -136,33 +136,35 @@ typedef struct joined {
 static clv_code answer_attach(const joined *j, clv_err *err) {
   clv_frame reply = {.kind = CLV_ATTACHED};
   reply.attached.credit_bytes = j->link->accept_limits.credit_bytes;
-  reply.attached.received = clv_link_received(j->link, j->index);
-  clv_frame_writer_attach(j->link->writer, j->index, j->connection, j->stream);
-  CLV_TRY(mark_attached(j->link, j->index, err));
+  reply.attached.received = clv_link_n_received(j->link, j->lane_index);
+  clv_frame_writer_attach_stream(j->link->writer, j->lane_index, j->connection_number, j->stream);
+  CLV_TRY(mark_attached(j->link, j->lane_index, err));
   if (clv_frame_writer_send_first(j->stream, &reply, err) != CLV_OK) {
     /* the stream has ended meanwhile, and its lane reports that */
     j->stream.transport->cancel(j->stream.handle, CLV_CANCELLED, err->text);
     return CLV_OK;
   }
-  return clv_frame_writer_resume(j->link->writer, j->index, j->connection, j->peer_received, err);
+  return clv_frame_writer_resume_lane(j->link->writer, j->lane_index, j->connection_number,
+                                      j->n_peer_received, err);
 }
 
 /* Describes a lane that has joined. Takes a reference to its stream. */
 static joined describe_joined_lane(clv_link *l, clv_lane *ln) {
-  set_state(ln, ln->index ? CLV_LANE_BULK : CLV_LANE_CONTROL);
-  return (joined){l, clv_stream_ref(ln->stream), ln->index, ln->connection, ln->peer_received};
+  set_lane_state(ln, ln->lane_index ? CLV_LANE_BULK : CLV_LANE_CONTROL);
+  return (joined){l, clv_stream_ref(ln->stream), ln->lane_index, ln->connection_number,
+                  ln->n_peer_received};
 }
 
 static clv_code join_lane(clv_link *l, clv_lane *ln, const clv_frame *f, clv_err *err) {
-  clv_link_event_args n = {.index = f->attach.lane,
-                           .n_lanes = 1 + f->attach.lanes,
+  clv_link_event_args n = {.lane_index = f->attach.lane,
+                           .n_lanes = 1 + f->attach.n_lanes,
                            .lane = ln,
-                           .connection = f->attach.again};
-  ln->index = n.index;
-  ln->connection = f->attach.again;
-  ln->peer_received = f->attach.received;
+                           .connection_number = f->attach.connection_number};
+  ln->lane_index = n.lane_index;
+  ln->connection_number = f->attach.connection_number;
+  ln->n_peer_received = f->attach.received;
   ln->link = clv_link_ref(l);
-  set_state(ln, CLV_LANE_WAITING);
+  set_lane_state(ln, CLV_LANE_WAITING);
   clv_code code = clv_link_on_event(l, CLV_LINK_LANE_JOINS, &n, err);
   if (code != CLV_OK) {
     ln->link = NULL;
@@ -170,14 +172,15 @@ static clv_code join_lane(clv_link *l, clv_lane *ln, const clv_frame *f, clv_err
     return code;
   }
   if (n.must_wait) {
-    if (n.replaced.transport)
-      n.replaced.transport->cancel(n.replaced.handle, CLV_CANCELLED, "a newer connection came");
-    clv_stream_unref(&n.replaced);
-    clv_frame_writer_drop_stream(l->writer, n.index, "a newer connection came");
+    if (n.replaced_stream.transport)
+      n.replaced_stream.transport->cancel(n.replaced_stream.handle, CLV_CANCELLED,
+                                          "a newer connection came");
+    clv_stream_unref(&n.replaced_stream);
+    clv_frame_writer_drop_stream(l->writer, n.lane_index, "a newer connection came");
     return CLV_OK;
   }
   joined j = describe_joined_lane(l, ln);
-  if (!ln->connection) clv_send_queue_set_lanes(l->send_queue, n.n_lanes);
+  if (!ln->connection_number) clv_send_queue_set_lanes(l->send_queue, n.n_lanes);
   code = answer_attach(&j, err);
   clv_stream_unref(&j.stream);
   return code;
@@ -207,15 +210,15 @@ static clv_code refuse_before_attached(const lane_frame *m, clv_err *err) {
                   clv_frame_kind_name(m->f->kind));
 }
 
-static clv_code refuse_repeated(const lane_frame *m, clv_err *err) {
+static clv_code refuse_repeated_attach(const lane_frame *m, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION, "%s was sent twice on one lane",
                   clv_frame_kind_name(m->f->kind));
 }
 
-static clv_code refuse_on_bulk(const lane_frame *m, clv_err *err) {
+static clv_code refuse_on_bulk_lane(const lane_frame *m, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION,
                   "%s was sent on bulk lane %u, which carries only CHUNK and PING",
-                  clv_frame_kind_name(m->f->kind), m->index);
+                  clv_frame_kind_name(m->f->kind), m->lane_index);
 }
 
 /* Actions for each state, from PROTOCOL.md 5, "Where frames are legal". */
@@ -244,32 +247,32 @@ static lane_action *const actions[CLV_LANE_STATES][CLASSES] = {
                           [PING] = refuse_before_attached,
                           [PONG] = refuse_before_attached,
                           [PACKET] = refuse_before_attached},
-    [CLV_LANE_CONTROL] = {[ATTACH] = refuse_repeated,
-                          [ATTACHED] = refuse_repeated,
+    [CLV_LANE_CONTROL] = {[ATTACH] = refuse_repeated_attach,
+                          [ATTACHED] = refuse_repeated_attach,
                           [CHUNK] = on_chunk,
                           [CREDIT] = on_credit,
                           [ACK] = on_ack,
                           [PING] = on_ping,
                           [PONG] = on_pong,
                           [PACKET] = on_packet},
-    [CLV_LANE_BULK] = {[ATTACH] = refuse_on_bulk,
-                       [ATTACHED] = refuse_on_bulk,
+    [CLV_LANE_BULK] = {[ATTACH] = refuse_on_bulk_lane,
+                       [ATTACHED] = refuse_on_bulk_lane,
                        [CHUNK] = on_chunk,
-                       [CREDIT] = refuse_on_bulk,
-                       [ACK] = refuse_on_bulk,
+                       [CREDIT] = refuse_on_bulk_lane,
+                       [ACK] = refuse_on_bulk_lane,
                        [PING] = on_ping,
-                       [PONG] = refuse_on_bulk,
-                       [PACKET] = refuse_on_bulk},
+                       [PONG] = refuse_on_bulk_lane,
+                       [PACKET] = refuse_on_bulk_lane},
 };
 
-static clv_code run_action(clv_lane_state state, const lane_frame *m, clv_err *err) {
+static clv_code run_lane_action(clv_lane_state state, const lane_frame *m, clv_err *err) {
   return actions[state][frame_class_of(m->f->kind)](m, err);
 }
 
 clv_code clv_link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, const clv_piece *pieces,
                            const clv_payload *payload, clv_err *err) {
-  lane_frame m = {.link = l, .index = index, .f = f, .pieces = pieces, .payload = payload};
-  return run_action(index ? CLV_LANE_BULK : CLV_LANE_CONTROL, &m, err);
+  lane_frame m = {.link = l, .lane_index = index, .f = f, .pieces = pieces, .payload = payload};
+  return run_lane_action(index ? CLV_LANE_BULK : CLV_LANE_CONTROL, &m, err);
 }
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
@@ -290,28 +293,28 @@ clv_code clv_lane_new_dialled(clv_link *l, uint32_t index, uint64_t connection, 
   clv_lane *ln;
   CLV_TRY(clv_alloc(1, sizeof *ln, &ln, err));
   ln->state = CLV_LANE_DIALLED;
-  ln->index = index;
-  ln->connection = connection;
+  ln->lane_index = index;
+  ln->connection_number = connection;
   ln->link = clv_link_ref(l);
   *ret = ln;
   return CLV_OK;
 }
 
-static uint64_t total_bytes(const clv_iov *iov, size_t n) {
+static uint64_t bytes_of_pieces(const clv_iov *iov, size_t n) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < n; i++) bytes += iov[i].len;
   return bytes;
 }
 
-static void count_message(clv_link *l, uint64_t bytes) {
+static void count_received_message(clv_link *l, uint64_t bytes) {
   __atomic_fetch_add(&l->counts.bytes_in, bytes, __ATOMIC_RELAXED);
   __atomic_fetch_add(&l->counts.messages_in, 1, __ATOMIC_RELAXED);
 }
 
 static clv_code handle_frame(clv_lane *ln, const clv_frame *f, const clv_piece *pieces,
                              const clv_payload *payload, clv_err *err) {
-  lane_frame m = {ln->link, ln, ln->index, f, pieces, payload};
-  return run_action(__atomic_load_n(&ln->state, __ATOMIC_RELAXED), &m, err);
+  lane_frame m = {ln->link, ln, ln->lane_index, f, pieces, payload};
+  return run_lane_action(__atomic_load_n(&ln->state, __ATOMIC_RELAXED), &m, err);
 }
 
 /* Handles the frames of a bundle before the last one, in order. */
@@ -336,10 +339,10 @@ static clv_code handle_message(clv_lane *ln, const clv_iov *iov, size_t n, clv_e
   const bool is_attached = __atomic_load_n(&ln->state, __ATOMIC_RELAXED) >= CLV_LANE_CONTROL;
   clv_wire_limits limits = ln->link ? ln->link->accept_limits : clv_wire_limits_default();
   CLV_TRY(clv_frame_decode_bundle(pieces, n, &limits, &before, &f, &payload, err));
-  if (ln->link) count_message(ln->link, total_bytes(iov, n));
+  if (ln->link) count_received_message(ln->link, bytes_of_pieces(iov, n));
   CLV_TRY(handle_bundled_frames(ln, &before, pieces, n, &limits, err));
   if (f.kind) CLV_TRY(handle_frame(ln, &f, pieces, &payload, err));
-  return is_attached ? clv_link_count_received(ln->link, ln->index, err) : CLV_OK;
+  return is_attached ? clv_link_count_received(ln->link, ln->lane_index, err) : CLV_OK;
 }
 
 /* Handles a message. After an error the link ends and its streams are cancelled: a link that had
@@ -354,13 +357,13 @@ void clv_lane_on_message(clv_lane *ln, const clv_iov *iov, size_t n) {
   }
   __atomic_store_n(&ln->link->has_violation, code != CLV_EXHAUSTED, __ATOMIC_RELAXED);
   clv_link_end(ln->link, code, err.text);
-  clv_frame_writer_cancel(ln->link->writer, code, err.text);
+  clv_frame_writer_cancel_streams(ln->link->writer, code, err.text);
 }
 
 void clv_lane_on_sent(clv_lane *ln) {
   if (!ln->link) return;
-  if (__atomic_exchange_n(&ln->is_first_accepted, true, __ATOMIC_RELAXED))
-    clv_frame_writer_count_accepted(ln->link->writer, ln->index);
+  if (__atomic_exchange_n(&ln->is_attach_accepted, true, __ATOMIC_RELAXED))
+    clv_frame_writer_count_accepted(ln->link->writer, ln->lane_index);
 }
 
 /* ---- the end of a connection ----------------------------------------------------------------- */
@@ -380,22 +383,23 @@ static bool may_reconnect(const clv_lane *ln, clv_code code) {
 static bool lose_connection(clv_link *l, const clv_lane *ln, clv_code code, const char *text) {
   clv_err err;
   char unused[CLV_ERR_TEXT];
-  clv_link_event_args n = {.index = ln->index, .code = code, .text = text};
+  clv_link_event_args n = {.lane_index = ln->lane_index, .code = code, .text = text};
   if (!may_reconnect(ln, code) || clv_frame_writer_is_broken(l->writer, unused)) return false;
-  clv_frame_writer_detach(l->writer, ln->index, ln->connection);
+  clv_frame_writer_detach_stream(l->writer, ln->lane_index, ln->connection_number);
   if (clv_link_on_event(l, CLV_LINK_LANE_LOST, &n, &err) != CLV_OK) return false;
   if (!n.next.transport) return true;
-  joined j = {l, n.next, n.index, n.connection, n.peer_received};
+  joined j = {l, n.next, n.lane_index, n.connection_number, n.n_peer_received};
   if (answer_attach(&j, &err) != CLV_OK) clv_link_end(l, err.code, err.text);
   clv_stream_unref(&j.stream);
   return true;
 }
 
-/* Returns true if the connection has joined its lane. It waits no longer if it has not. */
-static bool leave_lane(clv_link *l, const clv_lane *ln) {
+/* Records that the connection has left the link. Returns true if the connection had joined its
+ * lane; otherwise it no longer waits to join. */
+static bool remove_from_link(clv_link *l, const clv_lane *ln) {
   pthread_mutex_lock(&l->lock);
-  clv_lane_slot *s = &l->lanes[ln->index];
-  if (s->waiting == ln) s->waiting = NULL;
+  clv_lane_slot *s = &l->lanes[ln->lane_index];
+  if (s->waiting_lane == ln) s->waiting_lane = NULL;
   bool has_joined = ln->has_joined;
   pthread_mutex_unlock(&l->lock);
   return has_joined;
@@ -403,10 +407,10 @@ static bool leave_lane(clv_link *l, const clv_lane *ln) {
 
 void clv_lane_on_ended(clv_lane *ln, clv_code code, const char *text) {
   clv_link *l = ln->link;
-  if (l && leave_lane(l, ln) && !lose_connection(l, ln, code, text)) {
+  if (l && remove_from_link(l, ln) && !lose_connection(l, ln, code, text)) {
     clv_link_end(l, code == CLV_OK ? CLV_UNAVAILABLE : code,
                  code == CLV_OK ? "the peer ended the stream" : text);
-    clv_link_lane_ended(l, ln->index, ln->connection);
+    clv_link_record_lane_end(l, ln->lane_index, ln->connection_number);
   }
   clv_link_unref(l);
   clv_stream_unref(&ln->stream);

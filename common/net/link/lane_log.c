@@ -11,20 +11,20 @@ void clv_lane_log_append(clv_lane_log *g, clv_logged_message *m) {
   m->next = NULL;
   *(g->last ? &g->last->next : &g->first) = m;
   g->last = m;
-  if (!g->unsent) g->unsent = m;
+  if (!g->next_to_pass) g->next_to_pass = m;
   g->n_appended++;
 }
 
-clv_logged_message *clv_lane_log_take(clv_lane_log *g) {
-  clv_logged_message *m = g->is_open ? g->unsent : NULL;
+clv_logged_message *clv_lane_log_take_next(clv_lane_log *g) {
+  clv_logged_message *m = g->is_stream_attached ? g->next_to_pass : NULL;
   if (!m) return NULL;
-  g->unsent = m->next;
+  g->next_to_pass = m->next;
   g->n_sent++;
-  return g->in_hand = m;
+  return g->message_in_hand = m;
 }
 
-clv_logged_message *clv_lane_log_put_down(clv_lane_log *g) {
-  clv_logged_message *m = clv_steal(&g->in_hand);
+clv_logged_message *clv_lane_log_finish_passing(clv_lane_log *g) {
+  clv_logged_message *m = clv_steal(&g->message_in_hand);
   return m->is_removed ? m : NULL;
 }
 
@@ -34,9 +34,9 @@ static void remove_first_message(clv_lane_log *g, clv_logged_message **removed) 
   clv_logged_message *m = g->first;
   g->first = m->next;
   if (!g->first) g->last = NULL;
-  if (g->unsent == m) g->unsent = m->next;
+  if (g->next_to_pass == m) g->next_to_pass = m->next;
   g->n_acked++;
-  if (m == g->in_hand) {
+  if (m == g->message_in_hand) {
     m->is_removed = true;
     return;
   }
@@ -44,8 +44,8 @@ static void remove_first_message(clv_lane_log *g, clv_logged_message **removed) 
   *removed = m;
 }
 
-clv_code clv_lane_log_ack(clv_lane_log *g, uint64_t received, clv_logged_message **removed,
-                          clv_err *err) {
+clv_code clv_lane_log_remove_acked(clv_lane_log *g, uint64_t received, clv_logged_message **removed,
+                                   clv_err *err) {
   if (received > g->n_sent)
     return clv_fail(err, CLV_INVALID, "the peer says it has received %llu messages of %llu sent",
                     (unsigned long long)received, (unsigned long long)g->n_sent);
@@ -53,21 +53,22 @@ clv_code clv_lane_log_ack(clv_lane_log *g, uint64_t received, clv_logged_message
   return CLV_OK;
 }
 
-clv_code clv_lane_log_resume(clv_lane_log *g, uint64_t received, clv_logged_message **removed,
-                             uint64_t *ret_resent_bytes, clv_err *err) {
+clv_code clv_lane_log_continue_after(clv_lane_log *g, uint64_t received,
+                                     clv_logged_message **removed, uint64_t *ret_resent_bytes,
+                                     clv_err *err) {
   uint64_t n_sent = g->n_sent;
   if (received < g->n_acked)
     return clv_fail(err, CLV_PRECONDITION,
                     "the peer says it has received %llu messages, and had acknowledged %llu",
                     (unsigned long long)received, (unsigned long long)g->n_acked);
-  CLV_TRY(clv_lane_log_ack(g, received, removed, err));
+  CLV_TRY(clv_lane_log_remove_acked(g, received, removed, err));
   *ret_resent_bytes = 0;
   const clv_logged_message *m = g->first;
   for (uint64_t i = received; i < n_sent; i++, m = m->next) *ret_resent_bytes += m->bytes;
-  g->unsent = g->first;
+  g->next_to_pass = g->first;
   g->n_sent = received;
   __atomic_store_n(&g->n_accepted, received, __ATOMIC_RELAXED);
-  g->is_open = true;
+  g->is_stream_attached = true;
   return CLV_OK;
 }
 

@@ -23,15 +23,15 @@ void clv_link_flush(clv_link *l) { clv_frame_writer_flush(l->writer); }
 
 /* ---- dialling -------------------------------------------------------------------------------- */
 
-/* Keeps what ATTACH says, because later connections of the lanes say it again. */
-static void copy_dial(clv_link *l, const clv_link_dial *d) {
+/* Copies the contents of ATTACH, because each later connection of a lane sends them again. */
+static void copy_attach_contents(clv_link *l, const clv_link_dial *d) {
   l->dial = *d;
   l->dial.bulk_lanes = CLV_MIN(d->bulk_lanes, (uint32_t)CLV_WIRE_LANES);
   l->dial.address = l->dial.identity = NULL;
   l->dial.pem = (clv_rpc_pem){0};
-  if (!d->owner) return;
-  snprintf(l->owner, sizeof l->owner, "%s", d->owner);
-  l->dial.owner = l->owner;
+  if (!d->session_owner) return;
+  snprintf(l->session_owner, sizeof l->session_owner, "%s", d->session_owner);
+  l->dial.session_owner = l->session_owner;
 }
 
 static clv_code dial_all_lanes(clv_link *l, clv_err *err) {
@@ -50,7 +50,7 @@ clv_code clv_link_start(const clv_link_options *options, const clv_link_dial *di
     return code;
   }
   l->dialler = *dialler;
-  copy_dial(l, dial);
+  copy_attach_contents(l, dial);
   code = dial_all_lanes(l, err);
   if (code != CLV_OK) {
     if (clv_link_has_violation(l)) code = err->code = CLV_BAD_ANSWER;
@@ -73,7 +73,7 @@ clv_code clv_link_wait_attached(clv_link *l, unsigned timeout_ms, clv_err *err) 
   uint64_t deadline = clv_clock_now(&l->clock) + (uint64_t)timeout_ms * 1000000u;
   clv_code code = CLV_OK;
   pthread_mutex_lock(&l->lock);
-  while (l->state < CLV_LINK_OPEN && clv_link_wait_if_wanted(l, deadline)) continue;
+  while (l->state < CLV_LINK_OPEN && clv_link_wait_unless_stopped(l, deadline)) continue;
   if (l->state >= CLV_LINK_ENDING)
     code = clv_fail(err, l->close_code, "%s", l->close_text);
   else if (l->state < CLV_LINK_OPEN && clv_rpc_check_waiter(err) != CLV_OK)
@@ -92,7 +92,7 @@ clv_code clv_link_wait_attached(clv_link *l, unsigned timeout_ms, clv_err *err) 
 static bool wait_for_lanes(clv_link *l, unsigned ms) {
   uint64_t deadline = clv_clock_now(&l->clock) + (uint64_t)ms * 1000000u;
   pthread_mutex_lock(&l->lock);
-  while (l->n_joined && clv_link_wait_if_wanted(l, deadline)) continue;
+  while (l->n_joined && clv_link_wait_unless_stopped(l, deadline)) continue;
   bool all_ended = !l->n_joined;
   pthread_mutex_unlock(&l->lock);
   return all_ended;
@@ -100,9 +100,9 @@ static bool wait_for_lanes(clv_link *l, unsigned ms) {
 
 static void end_lanes(clv_link *l) {
   if (wait_for_lanes(l, CLOSE_TIMEOUT_MS)) return;
-  clv_frame_writer_cancel(l->writer, CLV_CANCELLED, "closed");
+  clv_frame_writer_cancel_streams(l->writer, CLV_CANCELLED, "closed");
   if (!wait_for_lanes(l, CANCEL_TIMEOUT_MS))
-    clv_frame_writer_cancel(l->writer, CLV_CANCELLED, "closed");
+    clv_frame_writer_cancel_streams(l->writer, CLV_CANCELLED, "closed");
 }
 
 void clv_link_begin_close(clv_link *l) {

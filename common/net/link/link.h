@@ -41,20 +41,20 @@ typedef struct clv_packet {
   clv_frame frame;
   clv_tensor *tensor[CLV_WIRE_TENSORS]; /* [frame.n_tensors], a reference to each */
   /* Link that received the packet; NULL: the packet was made in this process. A caller may read the
-   * link's address and name (clv_link_peer) until the packet is freed. */
-  clv_link *from;
+   * link's address and name (clv_link_peer_name) until the packet is freed. */
+  clv_link *received_by;
   /* Copies from a device that still fill the tensor of the same index, a reference to each; NULL:
    * the tensor is complete. */
   clv_device_copy *device_copy[CLV_WIRE_TENSORS];
   /* The fields below are private to the link. */
-  uint32_t send_index;  /* index of the tensor that is being sent in chunks */
-  bool has_transfer_id; /* the tensor at send_index has a transfer id */
-  size_t bytes_queued;  /* bytes of the tensor at send_index that are queued so far */
+  uint32_t sending_tensor_index; /* index of the tensor that is being sent in chunks */
+  bool has_transfer_id;          /* the tensor at sending_tensor_index has a transfer id */
+  size_t bytes_queued; /* bytes of the tensor at sending_tensor_index that are queued so far */
   clv_pool *pool;
-  /* gets `credit` bytes back when the packet is freed; NULL: made in this process */
+  /* gets credit_bytes back when the packet is freed; NULL: made in this process */
   struct clv_recv_window *recv_window;
   uint64_t completed_ns; /* time when all tensors were received, ns */
-  uint64_t credit;
+  uint64_t credit_bytes;
   /* CRC32C of each tensor, computed by the link that received it */
   uint32_t crc32c[CLV_WIRE_TENSORS];
   /* announces a CALL whose tensors follow in chunks; keeps the CALL's position in frame order */
@@ -69,11 +69,11 @@ clv_code clv_packet_new(clv_pool *pool, clv_frame_kind kind, clv_packet **ret,
                         clv_err *err) CLV_USE_RESULT;
 /* Adds a tensor and takes a reference to it. The link that sends the packet fills in the transfer
  * id and the CRC32C of the tensor's head. */
-void clv_packet_add(clv_packet *p, clv_tensor *t);
-/* As clv_packet_add, for a tensor that `copy` is still copying to host memory. Takes a reference to
- * `copy`; NULL: the tensor is complete. The link sends each chunk once its bytes are copied, in
- * order. */
-void clv_packet_add_copied(clv_packet *p, clv_tensor *t, clv_device_copy *copy);
+void clv_packet_add_tensor(clv_packet *p, clv_tensor *t);
+/* As clv_packet_add_tensor, for a tensor that `copy` is still copying to host memory. Takes a
+ * reference to `copy`; NULL: the tensor is complete. The link sends each chunk once its bytes are
+ * copied, in order. */
+void clv_packet_add_tensor_being_copied(clv_packet *p, clv_tensor *t, clv_device_copy *copy);
 void clv_packet_free(clv_packet *p); /* returns it to its pool; NULL is allowed */
 void clv_packet_freep(clv_packet **p);
 
@@ -166,12 +166,13 @@ void clv_packet_set_end_commit(clv_packet *end, float scale, float lr, bool appl
 clv_code clv_packet_new_end_context(clv_pool *pool, uint64_t context, uint64_t message,
                                     clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* References that outlive their context (PROTOCOL.md 12). The program posts these packets to its
- * own node and never sends them. It chooses new ids and draws `key` at random. The node answers
+ * own node and never sends them. It chooses new ids and draws random_key. The node answers
  * through on_program: REF_ACK when the owner has acknowledged a handle that was made here,
  * REF_VALUE with a fetched value, REF_DELETE when a reference of this node is gone. */
 typedef struct clv_ref_ids {
-  /* ref: the reference; fork: the handle on it that the program holds; key: random */
-  uint64_t ref, fork, key;
+  /* ref: the reference; fork: the handle on it that the program holds; random_key: drawn at
+   * random */
+  uint64_t ref, fork, random_key;
 } clv_ref_ids;
 
 /* Makes a reference to a value of a context at node `owner`, or to the tensor `own` of this process
@@ -216,11 +217,11 @@ typedef struct clv_link_counts {
   uint64_t node_wait_ns, n_node_waits;
   /* lanes that were connected again after a loss; bytes of messages that were sent again, which
    * bytes_out counts once */
-  uint64_t reconnects, resent_bytes;
-  /* Outages that have ended: each from the first lost connection until all were made again. Then
-   * how long ago the last one ended and how long it lasted; 0: there was none. Last how long a
-   * connection is missing now; 0: none is. */
-  uint64_t outages, last_outage_age_ns, last_outage_ns, outage_ns;
+  uint64_t n_reconnects, resent_bytes;
+  /* Outages that have ended; an outage lasts from the first lost connection until all
+   * connections are made again. Then the age of the last outage's end and its length; 0: there
+   * was none. Then the time since which a connection is missing; 0: none is missing. */
+  uint64_t n_outages, last_outage_age_ns, last_outage_ns, current_outage_ns;
 } clv_link_counts;
 
 /* Frames and tensors in transfer now. */
@@ -246,7 +247,7 @@ typedef struct clv_link_events {
   void (*on_closed)(void *user, clv_link *link, clv_code code, const char *text);
   /* Optional. Returns how many other links of the session are mending. Each PONG reports the number
    * to the peer. Called on a queue thread. */
-  uint32_t (*count_mending)(void *user);
+  uint32_t (*count_mending_links)(void *user);
 } clv_link_events;
 
 typedef struct clv_link_options {
@@ -278,12 +279,12 @@ typedef struct clv_link_dial {
    * memory that clv_rpc_pem_clear frees. May be called until the link is closed. */
   clv_code (*read_pem)(void *user, clv_rpc_pem *ret, clv_err *err);
   void *pem_user;
-  clv_wire_id session, incarnation;
+  clv_wire_id session_id, incarnation;
   uint64_t epoch;
-  const char *owner;   /* identity that owns the session, for CLV_ATTACH_PEER; else NULL */
-  uint32_t bulk_lanes; /* number of bulk lanes; 0: chunks share the control lane */
-  clv_attach_role role;
-  unsigned timeout_ms;
+  const char *session_owner; /* identity that owns the session, for CLV_ATTACH_PEER; else NULL */
+  uint32_t bulk_lanes;       /* number of bulk lanes; 0: chunks share the control lane */
+  clv_attach_role attach_role;
+  unsigned dial_timeout_ms;
 } clv_link_dial;
 
 /* BLOCKS. Dialling side: connects 1 + bulk_lanes streams, sends ATTACH on each and waits for all
@@ -316,10 +317,10 @@ clv_code clv_link_send(clv_link *link, clv_packet *packet, clv_err *err) CLV_USE
  * must call this function before it waits. */
 void clv_link_flush(clv_link *link);
 
-void clv_link_count(clv_link *link, clv_link_counts *ret);
-void clv_link_measure_load(clv_link *link, clv_link_load *ret);
+void clv_link_get_counts(clv_link *link, clv_link_counts *ret);
+void clv_link_get_load(clv_link *link, clv_link_load *ret);
 /* Sends a PING, unless one is open or the last was sent less than PING_INTERVAL_MS ago.
- * clv_link_count returns the round trip. Do not combine with clv_link_ping on one link. */
+ * clv_link_get_counts returns the round trip. Do not combine with clv_link_ping on one link. */
 void clv_link_ping_async(clv_link *link);
 /* As clv_link_ping_async, and ends the link with CLV_UNAVAILABLE and `text` if a PING has no PONG
  * after `ms`. */
@@ -327,12 +328,12 @@ void clv_link_ping_or_end(clv_link *link, unsigned ms, const char *text);
 /* Connects lost lanes again that are due (dialling side), and ends the link if a lane has been lost
  * for lease_ms. Returns when to call it again; UINT64_MAX: after the next loss. The accepting side
  * calls it now and then. A link of clv_link_open calls it by itself. */
-uint64_t clv_link_tend(clv_link *link);
+uint64_t clv_link_redial_or_end(clv_link *link);
 /* True while a lane has lost its connection and the link has not ended. */
 bool clv_link_is_mending(const clv_link *link);
 /* True if the peer's last PONG reported that it is mending another link of the session. */
 bool clv_link_is_peer_mending(const clv_link *link);
-const char *clv_link_peer(const clv_link *link);
+const char *clv_link_peer_name(const clv_link *link);
 /* True if the link has ended because a message of the peer violated the protocol. For on_closed. */
 bool clv_link_has_violation(const clv_link *link);
 
@@ -400,8 +401,8 @@ typedef struct clv_dialler {
    * receive inputs before the function returns. Called again for a lane that has lost its
    * connection; `stop` (atomic, else NULL) then turns true when the call should give up. An error
    * text with CLV_RPC_REFUSED says that no process listens at the peer's host. */
-  clv_code (*dial)(void *user, uint32_t index, clv_lane *lane, const bool *stop, void **ret_stream,
-                   clv_err *err);
+  clv_code (*dial_stream)(void *user, uint32_t index, clv_lane *lane, const bool *stop,
+                          void **ret_stream, clv_err *err);
   void (*hang_up)(void *user); /* called once, after the last dial; may be NULL */
 } clv_dialler;
 
@@ -415,6 +416,6 @@ bool clv_link_is_attached(clv_link *link); /* true if all lanes are attached */
 clv_code clv_link_wait_attached(clv_link *link, unsigned timeout_ms, clv_err *err) CLV_USE_RESULT;
 
 /* Adds the time `ns` in which a compute thread slept until it received a packet of this link. */
-void clv_link_count_wait(clv_link *link, uint64_t ns);
+void clv_link_add_wait_time(clv_link *link, uint64_t ns);
 
 #endif

@@ -48,9 +48,9 @@ enum {
   INITIAL_SPANS = 64, /* spans that a table entry allocates at first, and keeps for later tensors */
   /* number of entries of the reassembly table whose spans are allocated when the link is made */
   PREALLOC_PARTIAL = 32,
-  MAX_SPARE_MESSAGES = 256,   /* free entries of logs that a link keeps */
-  PREALLOC_MESSAGES = 96,     /* entries that are allocated when the link is made */
-  MESSAGE_BATCH = 32,         /* entries that are allocated when none is free */
+  MAX_SPARE_MESSAGES = 256,   /* free messages that a link keeps */
+  PREALLOC_MESSAGES = 96,     /* messages that are allocated when the link is made */
+  MESSAGE_BATCH = 32,         /* messages that are allocated when none is free */
   HEAD_BYTES = 1024,          /* encoded size of most frames, without payload */
   COALESCED_BYTES = 16 << 10, /* bytes of frames that are held back for the next message */
   /* Limit of the packets received from a peer and not freed yet: several times those of one
@@ -58,18 +58,21 @@ enum {
   MAX_PACKETS = 2 * CLV_WIRE_CONTRIBUTIONS,
   CLOSE_TIMEOUT_MS = 500,    /* wait for the peer to end its side of a lane */
   CANCEL_TIMEOUT_MS = 10000, /* wait for the end of a cancelled lane */
-  LONG_WAIT_NS = 1000000,    /* longer than any gap between two frames of one burst */
-  PING_INTERVAL_MS = 100,    /* least time between two PINGs of clv_link_ping_async */
-  MAX_UNSENT = MAX_PACKETS,  /* messages on the control lane that the transport has not accepted */
-  MAX_LOGGED = 1 << 16,      /* messages of a lane that the peer has not acknowledged */
-  ACK_MESSAGES = 32,         /* received messages of a lane that wait for an ACK, at most */
-  ATTACH_TIMEOUT_MS = 5000,  /* time for a redial: connect, TLS and ATTACHED */
-  REFUSED_MS = 3000,         /* the link ends when its peer's host refuses it for this time */
+  /* shortest wait for a packet that n_node_waits counts; longer than any gap between two frames
+   * of one burst */
+  LONG_WAIT_NS = 1000000,
+  PING_INTERVAL_MS = 100,   /* least time between two PINGs of clv_link_ping_async */
+  MAX_UNSENT = MAX_PACKETS, /* messages on the control lane that the transport has not accepted */
+  MAX_LOGGED = 1 << 16,     /* messages of a lane that the peer has not acknowledged */
+  ACK_MESSAGES = 32,        /* received messages of a lane that wait for an ACK, at most */
+  ATTACH_TIMEOUT_MS = 5000, /* time for a redial: connect, TLS and ATTACHED */
+  REFUSED_MS = 3000,        /* the link ends when its peer's host refuses it for this time */
   /* pause before the third redial; the second comes at once; doubles up to REDIAL_MAX_MS */
   REDIAL_FIRST_MS = 200,
   REDIAL_MAX_MS = 2000,
-  /* silence after which the dialling side replaces a connection, if limits.peer_timeout is longer:
-   * a NAT that forgot it, or another address, and the link outlives it */
+  /* silence after which the dialling side replaces a connection, unless limits.peer_timeout is
+   * shorter. A connection falls silent when a NAT forgets it or an address changes; the link
+   * continues. */
   SILENT_MS = 3000,
   STABLE_MS = 1000,     /* a connection that lasted this long ends the pauses between redials */
   INITIAL_CHUNKS = 256, /* capacity of the queue of chunks when it is first allocated */
@@ -86,9 +89,9 @@ extern const clv_transport clv_transport_rpc;
 
 /* Makes a dialler over gRPC for clv_link_start. Copies `dial`. Each stream gets a copy of `events`
  * with its lane as `user`. */
-clv_code clv_dialler_rpc(clv_rpc_runtime *runtime, const clv_link_dial *dial,
-                         const clv_rpc_stream_events *events, clv_dialler *ret,
-                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_dialler_make_grpc(clv_rpc_runtime *runtime, const clv_link_dial *dial,
+                               const clv_rpc_stream_events *events, clv_dialler *ret,
+                               clv_err *err) CLV_USE_RESULT;
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
@@ -110,8 +113,8 @@ typedef struct clv_logged_message {
    * message */
   clv_bytes head;
   size_t head_len;
-  clv_tensor *payload[CLV_WIRE_TENSORS]; /* [n_payload], a reference to each */
-  uint32_t n_payload;
+  clv_tensor *payload_tensors[CLV_WIRE_TENSORS]; /* [n_payload_tensors], a reference to each */
+  uint32_t n_payload_tensors;
   /* range of payload[0] that is sent; all other tensors of the payload are sent completely */
   size_t offset, len;
   size_t bytes;    /* size of the message */
@@ -120,33 +123,37 @@ typedef struct clv_logged_message {
 
 /* Log of a lane. The counters count messages of the lane since the begin of the link. */
 typedef struct clv_lane_log {
-  clv_logged_message *first, *last; /* not acknowledged, oldest first */
-  clv_logged_message *unsent;       /* the next to pass to the stream; NULL: none */
-  clv_logged_message *in_hand;      /* the one that a thread passes to the stream now; NULL: none */
+  /* list of the messages that are not acknowledged, oldest first */
+  clv_logged_message *first, *last;
+  clv_logged_message *next_to_pass; /* next message to pass to the stream; NULL: none */
+  /* message that a thread passes to the stream now; NULL: none */
+  clv_logged_message *message_in_hand;
   uint64_t n_appended, n_sent, n_acked;
-  uint64_t n_accepted;      /* accepted by the transport; atomic */
-  clv_stream stream;        /* present stream of the lane; zero: none */
-  uint64_t connection;      /* number of the connection of `stream` */
-  uint64_t next_connection; /* lowest number of a connection that may attach */
-  bool is_open;             /* the stream is attached at both sides, so messages may be passed */
-  bool is_pumping;          /* a thread passes messages to the stream */
+  uint64_t n_accepted;            /* messages that the transport has accepted; atomic */
+  clv_stream stream;              /* present stream of the lane; zero: none */
+  uint64_t connection_number;     /* number of the connection of `stream` */
+  uint64_t min_connection_number; /* lowest number of a connection that may attach */
+  /* the stream is attached at both sides, so messages may be passed */
+  bool is_stream_attached;
+  bool is_passing_messages; /* a thread passes messages to the stream */
 } clv_lane_log;
 
 /* Appends a message to be sent. */
 void clv_lane_log_append(clv_lane_log *g, clv_logged_message *m);
-/* clv_lane_log_take returns the next message to pass to the stream, NULL: none. It stays in the
- * log. clv_lane_log_put_down follows when the stream has taken it, and returns the message if it
- * was removed meanwhile, else NULL. */
-clv_logged_message *clv_lane_log_take(clv_lane_log *g);
-clv_logged_message *clv_lane_log_put_down(clv_lane_log *g);
+/* clv_lane_log_take_next returns the next message to pass to the stream, NULL: none. It stays in
+ * the log. clv_lane_log_finish_passing follows when the stream has taken it, and returns the
+ * message if it was removed meanwhile, else NULL. */
+clv_logged_message *clv_lane_log_take_next(clv_lane_log *g);
+clv_logged_message *clv_lane_log_finish_passing(clv_lane_log *g);
 /* Moves the first `received` messages of the lane to the list *removed. CLV_INVALID: fewer were
  * sent. */
-clv_code clv_lane_log_ack(clv_lane_log *g, uint64_t received, clv_logged_message **removed,
-                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_lane_log_remove_acked(clv_lane_log *g, uint64_t received, clv_logged_message **removed,
+                                   clv_err *err) CLV_USE_RESULT;
 /* Begins with another stream, behind the first `received` messages. *ret_resent_bytes: bytes that
  * are sent again. CLV_PRECONDITION: the peer had acknowledged more. */
-clv_code clv_lane_log_resume(clv_lane_log *g, uint64_t received, clv_logged_message **removed,
-                             uint64_t *ret_resent_bytes, clv_err *err) CLV_USE_RESULT;
+clv_code clv_lane_log_continue_after(clv_lane_log *g, uint64_t received,
+                                     clv_logged_message **removed, uint64_t *ret_resent_bytes,
+                                     clv_err *err) CLV_USE_RESULT;
 /* Moves all messages to the list *removed. */
 void clv_lane_log_clear(clv_lane_log *g, clv_logged_message **removed);
 
@@ -158,18 +165,19 @@ typedef struct clv_frame_writer {
   pthread_mutex_t lock;
   int refs;
   char peer[CLV_WIRE_NAME + 1];
-  clv_lane_log logs[MAX_LANES];
+  clv_lane_log lane_logs[MAX_LANES];
   /* is_shut: the writer refuses to send. is_broken: a send has failed, so the writer refuses to
    * send until the link has ended. */
   bool is_shut, is_broken;
-  bool has_no_acks; /* the transport has a message: the log forgets it, as if it was acknowledged */
-  clv_code code;    /* why the writer is shut, with `text` */
+  /* the peer sends no ACKs, so a message leaves the log as soon as the transport has accepted it */
+  bool forgets_accepted_messages;
+  clv_code code; /* why the writer is shut, with `text` */
   char text[CLV_ERR_TEXT];
-  clv_logged_message *spare;   /* free entries of logs */
-  size_t n_spare, n_allocated; /* free entries, all entries */
-  clv_bytes coalesced;         /* frames held back for the next message of lane 0, encoded */
-  /* n_coalesced: frames held back; n_acks: ACKs among them. A flush sends no ACKs alone. */
-  uint32_t n_coalesced, n_acks;
+  clv_logged_message *free_messages;            /* list of free messages */
+  size_t n_free_messages, n_allocated_messages; /* number of free messages, and of all messages */
+  clv_bytes held_frames; /* frames held back for the next message of lane 0, encoded */
+  /* n_held_frames: frames held back; n_held_acks: ACKs among them. A flush sends no ACKs alone. */
+  uint32_t n_held_frames, n_held_acks;
   uint64_t bytes_out, messages_out, resent_bytes; /* sent so far, and sent again; atomic */
 } clv_frame_writer;
 
@@ -179,19 +187,19 @@ clv_frame_writer *clv_frame_writer_ref(clv_frame_writer *o);
 void clv_frame_writer_unref(clv_frame_writer *o); /* NULL is allowed */
 
 /* Sets the stream of a lane and takes a reference to it. Messages are passed to it after
- * clv_frame_writer_resume. connection: its number within the lane; a stream whose end was reported
- * already is ignored. Cancels the stream if the writer is shut. */
-void clv_frame_writer_attach(clv_frame_writer *o, uint32_t index, uint64_t connection,
-                             clv_stream s);
+ * clv_frame_writer_resume_lane. connection: its number within the lane; a stream whose end was
+ * reported already is ignored. Cancels the stream if the writer is shut. */
+void clv_frame_writer_attach_stream(clv_frame_writer *o, uint32_t index, uint64_t connection,
+                                    clv_stream s);
 /* Passes the messages of the lane to its stream, from behind the first `received` ones. Errors:
- * those of clv_lane_log_resume. */
-clv_code clv_frame_writer_resume(clv_frame_writer *o, uint32_t index, uint64_t connection,
-                                 uint64_t received, clv_err *err) CLV_USE_RESULT;
+ * those of clv_lane_log_continue_after. */
+clv_code clv_frame_writer_resume_lane(clv_frame_writer *o, uint32_t index, uint64_t connection,
+                                      uint64_t received, clv_err *err) CLV_USE_RESULT;
 /* call after the end of the stream */
-void clv_frame_writer_detach(clv_frame_writer *o, uint32_t index, uint64_t connection);
+void clv_frame_writer_detach_stream(clv_frame_writer *o, uint32_t index, uint64_t connection);
 /* Forgets the first `received` messages of a lane. CLV_INVALID: fewer were sent. */
-clv_code clv_frame_writer_ack(clv_frame_writer *o, uint32_t index, uint64_t received,
-                              clv_err *err) CLV_USE_RESULT;
+clv_code clv_frame_writer_remove_acked(clv_frame_writer *o, uint32_t index, uint64_t received,
+                                       clv_err *err) CLV_USE_RESULT;
 
 /* Returns a piece of `len` bytes of the tensor. Takes over a reference to the tensor. */
 clv_rpc_piece clv_rpc_piece_of_tensor(clv_tensor *t, size_t offset, size_t len);
@@ -210,31 +218,31 @@ clv_code clv_frame_writer_send_first(clv_stream s, const clv_frame *f, clv_err *
  * before that frame, or by clv_frame_writer_flush, unless only ACKs are held back. Copies the
  * pieces, which stay the caller's.
  * False: the frame was not held back and the caller has to send it. */
-bool clv_frame_writer_coalesce(clv_frame_writer *o, const clv_frame *f,
-                               const clv_rpc_piece *payload, size_t n_payload,
-                               size_t bytes) CLV_USE_RESULT;
+bool clv_frame_writer_hold_back(clv_frame_writer *o, const clv_frame *f,
+                                const clv_rpc_piece *payload, size_t n_payload,
+                                size_t bytes) CLV_USE_RESULT;
 void clv_frame_writer_flush(clv_frame_writer *o);
 /* Counts a message of a lane that the transport has accepted. */
 void clv_frame_writer_count_accepted(clv_frame_writer *o, uint32_t index);
 /* Returns the messages of lane 0 that the transport has not accepted. */
 uint64_t clv_frame_writer_count_unsent(clv_frame_writer *o);
-bool clv_frame_writer_defer(clv_frame_writer *o, clv_rpc_job *job) CLV_USE_RESULT;
+bool clv_frame_writer_defer_job(clv_frame_writer *o, clv_rpc_job *job) CLV_USE_RESULT;
 
 /* Shuts the writer: later sends fail, and all streams are closed after their messages (CLV_OK) or
  * cancelled (other codes). Only the first call counts. */
 void clv_frame_writer_shut(clv_frame_writer *o, clv_code code, const char *text);
 /* Cancels the streams that have not ended. Their lanes receive clv_lane_on_ended. */
-void clv_frame_writer_cancel(clv_frame_writer *o, clv_code code, const char *text);
+void clv_frame_writer_cancel_streams(clv_frame_writer *o, clv_code code, const char *text);
 /* Cancels the stream of one lane, so that its end is reported soon, also when the connection is
  * silent. */
 void clv_frame_writer_drop_stream(clv_frame_writer *o, uint32_t index, const char *text);
 /* Cancels all streams after a failed send. Does nothing if the writer is already shut or broken. */
-void clv_frame_writer_fail(clv_frame_writer *o, const clv_err *why);
+void clv_frame_writer_break(clv_frame_writer *o, const clv_err *why);
 /* True if a send has failed. `text` [CLV_ERR_TEXT] is then the reason. */
 bool clv_frame_writer_is_broken(clv_frame_writer *o, char *text);
-clv_code clv_frame_writer_refuse(clv_frame_writer *o,
-                                 /* fails with the reason why the writer is shut */
-                                 clv_err *err) CLV_USE_RESULT;
+clv_code clv_frame_writer_fail_with_reason(clv_frame_writer *o,
+                                           /* fails with the reason why the writer is shut */
+                                           clv_err *err) CLV_USE_RESULT;
 
 /* ---- device_copy.c --------------------------------------------------------------------------- */
 
@@ -244,22 +252,24 @@ struct clv_send_queue;
  * failed. */
 typedef struct clv_copy_waiter {
   struct clv_copy_waiter *next;
-  struct clv_send_queue *queue;
+  struct clv_send_queue *send_queue;
   size_t bytes;
 } clv_copy_waiter;
 
 /* Makes `a` wait for its bytes. True: the bytes are copied or the copy has failed, so `a` does not
  * wait. */
-bool clv_device_copy_wait(clv_device_copy *c, clv_copy_waiter *a);
-/* Ends the wait of `a`. False: `a` did not wait, or clv_device_copy_next_waiter has returned it. */
-bool clv_device_copy_cancel_wait(clv_device_copy *c, clv_copy_waiter *a);
-/* clv_device_copy_record stores that the first `bytes` are copied, or why the copy failed.
- * clv_device_copy_next_waiter then returns each send queue to wake, NULL at the end. */
-void clv_device_copy_record(clv_device_copy *c, size_t bytes, const clv_err *failure);
-struct clv_send_queue *clv_device_copy_next_waiter(clv_device_copy *c);
+bool clv_device_copy_add_waiter(clv_device_copy *c, clv_copy_waiter *a);
+/* Ends the wait of `a`. False: `a` did not wait, or clv_device_copy_take_due_waiter has returned
+ * it. */
+bool clv_device_copy_remove_waiter(clv_device_copy *c, clv_copy_waiter *a);
+/* clv_device_copy_set_progress stores that the first `bytes` are copied, or why the copy failed.
+ * clv_device_copy_take_due_waiter then returns each send queue to wake, NULL at the end. */
+void clv_device_copy_set_progress(clv_device_copy *c, size_t bytes, const clv_err *failure);
+struct clv_send_queue *clv_device_copy_take_due_waiter(clv_device_copy *c);
 /* Returns the failure of the copy. CLV_OK: the first `bytes` are copied, or the copy has not
  * failed. */
-clv_code clv_device_copy_check(clv_device_copy *c, size_t bytes, clv_err *err) CLV_USE_RESULT;
+clv_code clv_device_copy_check_failure(clv_device_copy *c, size_t bytes,
+                                       clv_err *err) CLV_USE_RESULT;
 
 /* ---- recv_window.c --------------------------------------------------------------------------- */
 
@@ -269,10 +279,10 @@ typedef struct clv_recv_window {
   pthread_mutex_t lock;
   int refs;
   clv_frame_writer *writer;
-  uint64_t limit;          /* bytes of tensors that this side accepts at once */
-  uint64_t used_bytes;     /* bytes of tensors received for which no CREDIT was sent */
-  uint64_t credit_pending; /* part of used_bytes that is free again; CREDIT is not sent yet */
-  uint32_t n_packets;      /* packets received and not freed yet */
+  uint64_t limit_bytes;      /* bytes of tensors that this side accepts at once */
+  uint64_t unreturned_bytes; /* bytes of tensors received for which no CREDIT was sent */
+  uint64_t unsent_credit; /* part of unreturned_bytes that is free again; CREDIT is not sent yet */
+  uint32_t n_packets;     /* packets received and not freed yet */
   /* memory of the link, freed with the window, because packets still read the link's name */
   void *link_memory;
 } clv_recv_window;
@@ -291,7 +301,7 @@ clv_code clv_recv_window_add_packet(clv_recv_window *r, bool anyway, clv_err *er
 clv_code clv_recv_window_consume(clv_recv_window *r, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 /* Returns the bytes of a packet that is freed. Sends CREDIT once a quarter of the limit is pending,
  * or once all used bytes are pending and they are more than an inline message holds. */
-void clv_recv_window_release(clv_recv_window *r, uint64_t bytes); /* NULL is allowed */
+void clv_recv_window_return_bytes(clv_recv_window *r, uint64_t bytes); /* NULL is allowed */
 
 /* ---- pace.c ---------------------------------------------------------------------------------- */
 
@@ -302,21 +312,21 @@ typedef struct clv_chunk {
   size_t len;
 } clv_chunk;
 
-/* A chunk to send and its lane. probe_before, probe_after: numbers of the PINGs to send before it
- * on lane 0 and after it on its own lane; 0: no PING. */
+/* A chunk to send and its lane. ping_id_before, ping_id_after: ids of the PINGs to send before
+ * it on lane 0 and after it on its own lane; 0: no PING. */
 typedef struct clv_chunk_send {
   clv_chunk chunk;
-  uint32_t index;
-  uint64_t probe_before, probe_after;
+  uint32_t lane_index;
+  uint64_t ping_id_before, ping_id_after;
 } clv_chunk_send;
 
-/* A PING sent after chunks. Its PONG reports that the peer has received the first
- * `reported_bytes` bytes of the lane. */
+/* A PING sent after chunks. Its PONG confirms that the peer has received the first
+ * confirmed_bytes bytes of the lane. */
 typedef struct clv_probe {
-  uint64_t number;         /* id of the PING */
-  uint64_t reported_bytes; /* bytes of the lane that the PONG reports as received */
-  uint64_t sent_ns;        /* time at which the PING was sent */
-  uint64_t in_flight;      /* bytes of chunks in flight when the PING was sent */
+  uint64_t ping_id;         /* id of the PING */
+  uint64_t confirmed_bytes; /* bytes of the lane that the PONG confirms as received */
+  uint64_t sent_ns;         /* time at which the PING was sent */
+  uint64_t in_flight;       /* bytes of chunks in flight when the PING was sent */
   uint32_t lane;
 } clv_probe;
 
@@ -331,29 +341,29 @@ typedef struct clv_pace {
   uint64_t window, in_flight;
   /* window to restore after the round trip was measured with a closed window; 0: the window is not
    * closed */
-  uint64_t saved_window;
-  uint64_t sent_bytes[MAX_LANES], probed_bytes[MAX_LANES], reported_bytes[MAX_LANES];
+  uint64_t window_before_closing;
+  uint64_t sent_bytes[MAX_LANES], probed_bytes[MAX_LANES], confirmed_bytes[MAX_LANES];
   /* value of `sent_bytes` when the last pause ended: these bytes are assumed to be received */
-  uint64_t assumed_received[MAX_LANES];
+  uint64_t assumed_bytes[MAX_LANES];
   clv_probe probes[MAX_PROBES];
   uint32_t n_probes;
-  uint64_t last_probe_number;
+  uint64_t last_ping_id;
   /* ns; the two minima are the shortest round trips of this measuring period and the one before */
-  uint64_t min_rtt_ns, prev_min_rtt_ns, period_start_ns, window_changed_ns;
+  uint64_t min_rtt_ns, prev_min_rtt_ns, rtt_period_start_ns, window_changed_ns;
 } clv_pace;
 
 void clv_pace_init(clv_pace *p);
 void clv_pace_clear(clv_pace *p); /* drops the waiting chunks; queue none afterwards */
 /* Queues a chunk and takes a reference to its tensor. */
-clv_code clv_pace_queue(clv_pace *p, const clv_chunk *c, clv_err *err) CLV_USE_RESULT;
+clv_code clv_pace_queue_chunk(clv_pace *p, const clv_chunk *c, clv_err *err) CLV_USE_RESULT;
 /* Removes the next chunk that may be sent now; the caller takes over its reference. False: there is
  * none, or the window is full. */
-bool clv_pace_next(clv_pace *p, uint64_t now, clv_chunk_send *ret);
+bool clv_pace_take_next_chunk(clv_pace *p, uint64_t now, clv_chunk_send *ret);
 /* Handles the PONG to a probe. CLV_INVALID: no such probe is open. */
 clv_code clv_pace_handle_pong(clv_pace *p, uint64_t number, uint64_t now,
                               clv_err *err) CLV_USE_RESULT;
 /* Returns the bytes of chunks in flight, as far as open probes will report them. */
-uint64_t clv_pace_in_flight(const clv_pace *p);
+uint64_t clv_pace_bytes_in_flight(const clv_pace *p);
 
 /* ---- send_queue.c ---------------------------------------------------------------------------- */
 
@@ -365,18 +375,19 @@ typedef struct clv_send_queue {
   clv_frame_writer *writer;
   clv_clock clock;
   bool has_ended; /* the queued packets were dropped, new ones are refused */
-  /* credit_left: bytes of tensors that may be sent now; credit_full: bytes that the peer grants
-   * when nothing is in flight */
-  uint64_t credit_left, credit_full;
+  /* available_credit: bytes of tensors that may be sent now; granted_credit: bytes that the peer
+   * grants when nothing is in flight */
+  uint64_t available_credit, granted_credit;
   clv_packet *first, *last; /* queue of packets that wait for credit or behind another packet */
   /* is_draining: drain_job is queued or runs; is_sending: send_job is queued or runs */
   bool is_draining, is_sending;
   /* a packet of which a part is sent and which waits for a device copy; NULL: none */
-  clv_packet *partially_sent;
-  /* waits for the device copy of `partially_sent`; holds a reference to the queue meanwhile */
+  clv_packet *partially_sent_packet;
+  /* waits for the device copy of `partially_sent_packet`; holds a reference to the queue
+   * meanwhile */
   clv_copy_waiter copy_waiter;
   clv_rpc_job drain_job, send_job;
-  uint64_t next_transfer, tensors_out; /* last transfer id; tensors sent so far; atomic */
+  uint64_t last_transfer, tensors_out; /* last transfer id; tensors sent so far; atomic */
   clv_pace pace;
 } clv_send_queue;
 
@@ -397,7 +408,7 @@ clv_code clv_send_queue_handle_pong(clv_send_queue *d, uint64_t number,
                                     clv_err *err) CLV_USE_RESULT;
 /* Resumes sending after the device copy that d->copy_waiter waited for has advanced or failed.
  * Consumes the reference of d->copy_waiter. */
-void clv_send_queue_resume(clv_send_queue *d);
+void clv_send_queue_resume_after_copy(clv_send_queue *d);
 /* Stops sending and drops the packets and chunks that wait. */
 void clv_send_queue_end(clv_send_queue *d);
 /* Adds the bytes and frames that wait or are in flight to *load. */
@@ -416,7 +427,7 @@ typedef struct clv_partial_tensor {
   uint64_t transfer, total_bytes, claimed_bytes, copied_bytes;
   clv_tensor *tensor; /* NULL: the tensor is over the quota, so its bytes are dropped */
   clv_packet *packet;
-  uint32_t slot, crc32c;
+  uint32_t tensor_index, crc32c;
   clv_span *spans; /* [n_spans] disjoint, ascending; the memory stays with the table entry */
   size_t n_spans, cap_spans;
 } clv_partial_tensor;
@@ -445,19 +456,20 @@ typedef struct clv_reassembly {
   clv_clock clock;
   bool quota_fails_packet;
   clv_err quota_error; /* error of the last tensor that was over the quota */
-  clv_partial_tensor partial[MAX_PARTIAL];
-  size_t n_partial;
+  clv_partial_tensor partial_tensors[MAX_PARTIAL];
+  size_t n_partial_tensors;
   uint64_t tensors_in; /* received so far; atomic */
   uint64_t received_bytes, receiving_ns;
-  /* start of the transfers now in progress; valid while n_partial > 0 */
+  /* start of the transfers now in progress; valid while n_partial_tensors > 0 */
   uint64_t receiving_since_ns;
 } clv_reassembly;
 
 clv_code clv_reassembly_init(clv_reassembly *a, const clv_link_options *o, clv_link *link,
                              clv_recv_window *recv_window, clv_err *err) CLV_USE_RESULT;
-void clv_reassembly_end(clv_reassembly *a); /* frees the packets that wait for tensors */
+/* frees the packets that wait for tensors */
+void clv_reassembly_free_waiting_packets(clv_reassembly *a);
 /* frees all memory; also after a failed clv_reassembly_init, or without one */
-void clv_reassembly_done(clv_reassembly *a);
+void clv_reassembly_clear(clv_reassembly *a);
 
 clv_partial_tensor_state clv_reassembly_state(clv_reassembly *a, uint64_t transfer);
 /* Handles a CHUNK. *ret is the packet that this chunk completes, else NULL. */
@@ -474,7 +486,7 @@ clv_code clv_reassembly_add_packet(clv_reassembly *a, clv_packet *p, const clv_p
                                    clv_err *err) CLV_USE_RESULT;
 /* Returns the bytes of tensors received in chunks, and the time in which at least one tensor was in
  * transfer. */
-void clv_reassembly_measure(clv_reassembly *a, uint64_t *ret_bytes, uint64_t *ret_ns);
+void clv_reassembly_get_received(clv_reassembly *a, uint64_t *ret_bytes, uint64_t *ret_ns);
 void clv_reassembly_add_load(clv_reassembly *a, clv_link_load *load);
 
 /* ---- link_state.c ---------------------------------------------------------------------------- */
@@ -501,49 +513,51 @@ typedef enum clv_link_state_event {
 /* Arguments of an event. The action of CLV_LINK_ENDS sets is_first_end if the link had not ended
  * before. */
 typedef struct clv_link_event_args {
-  uint32_t index, n_lanes; /* lane of the event; number of lanes of the link */
+  uint32_t lane_index, n_lanes; /* lane of the event; number of lanes of the link */
   /* of CLV_LINK_LANE_JOINS: the lane and its connection, 0 for the first. `lane` may be NULL unless
    * the present connection of the lane has to end first. */
   struct clv_lane *lane;
-  uint64_t connection;
-  /* set by CLV_LINK_LANE_JOINS: `lane` waits for the end of the present connection, and `replaced`
-   * (NULL: none) had waited for it */
+  uint64_t connection_number;
+  /* set by CLV_LINK_LANE_JOINS: `lane` waits for the end of the present connection, and
+   * replaced_stream (NULL: none) had waited for it */
   bool must_wait;
-  clv_stream replaced;
-  /* set by CLV_LINK_LANE_LOST: stream of the lane that has waited and joins now, with a reference,
-   * beside `connection`; zero: none */
+  clv_stream replaced_stream;
+  /* set by CLV_LINK_LANE_LOST: stream of the lane that has waited and joins now, with a
+   * reference, beside connection_number; zero: none */
   clv_stream next;
-  uint64_t peer_received; /* number of received messages that the ATTACH of `next` reported */
-  clv_code code;          /* reason of CLV_LINK_ENDS, with `text` */
+  uint64_t n_peer_received; /* number of received messages that the ATTACH of `next` reported */
+  clv_code code;            /* reason of CLV_LINK_ENDS, with `text` */
   const char *text;
   bool is_first_end;
 } clv_link_event_args;
 
 /* A lane of a link, over all its connections. */
 typedef struct clv_lane_slot {
-  bool has_joined;          /* the lane has a stream, dialled or accepted, that has not ended */
-  bool is_attached;         /* both sides have attached the stream */
-  uint64_t connection;      /* highest number of a connection so far */
-  uint64_t lost_since_ns;   /* when the last attached connection was lost; 0: it is attached */
-  uint64_t attached_ns;     /* when the lane was last attached */
-  uint64_t attach_until_ns; /* end of the time for ATTACHED of a redial; 0: none */
+  bool has_joined;             /* the lane has a stream, dialled or accepted, that has not ended */
+  bool is_attached;            /* both sides have attached the stream */
+  uint64_t connection_number;  /* highest number of a connection so far */
+  uint64_t lost_since_ns;      /* when the last attached connection was lost; 0: it is attached */
+  uint64_t attached_ns;        /* when the lane was last attached */
+  uint64_t attach_deadline_ns; /* end of the time for ATTACHED of a redial; 0: none */
   /* accepted lane that waits for the end of the present connection; NULL: none */
-  struct clv_lane *waiting;
-  uint64_t received; /* messages received over all connections; atomic */
-  uint64_t acked;    /* received messages that were acknowledged; atomic */
+  struct clv_lane *waiting_lane;
+  uint64_t n_received; /* messages received over all connections; atomic */
+  uint64_t n_acked;    /* received messages that were acknowledged; atomic */
 } clv_lane_slot;
 
 /* Redials of the dialling side of a link. */
 typedef struct clv_redials {
   pthread_t thread;
   bool has_thread;
-  pthread_cond_t wake;         /* signalled when a lane is lost and when the link ends */
-  uint64_t n_losses, n_tended; /* events LANE_LOST so far, and those that the thread has seen */
-  uint64_t next_ns;            /* no redial before this time */
-  uint64_t pause_ms;           /* pause after the next failed redial */
-  uint64_t refused_ns;         /* since when each redial was refused; 0: the last one was not */
-  bool is_stopping;            /* atomic: a redial in progress gives up */
-  char why[CLV_ERR_TEXT];      /* how the last redial failed; empty: none has */
+  pthread_cond_t wake_thread; /* signalled when a lane is lost and when the link ends */
+  /* events LANE_LOST so far, and those that the thread has seen */
+  uint64_t n_losses, n_losses_seen;
+  uint64_t next_redial_ns;  /* no redial before this time */
+  uint64_t redial_pause_ms; /* pause after the next failed redial */
+  /* start of the time in which every redial was refused, ns; 0: the last one was not refused */
+  uint64_t refused_since_ns;
+  bool is_stopping;                /* atomic: a redial in progress gives up */
+  char failure_text[CLV_ERR_TEXT]; /* how the last redial failed; empty: none has */
 } clv_redials;
 
 struct clv_link {
@@ -556,9 +570,9 @@ struct clv_link {
   char close_text[CLV_ERR_TEXT];
   char lost_text[CLV_ERR_TEXT]; /* how the last connection was lost */
   clv_redials redials;
-  uint64_t ping_sent_ns, pings, pongs;
+  uint64_t ping_sent_ns, n_pings, n_pongs;
   uint64_t min_rtt_ns; /* shortest round trip of a PING so far; 0: none yet */
-  /* since when a connection is missing, and when the last outage ended; 0: none is, none has */
+  /* start of the outage in progress, and end of the last outage, ns; 0: none */
   uint64_t outage_since_ns, outage_ended_ns;
   clv_link_counts counts;
 
@@ -567,14 +581,14 @@ struct clv_link {
   bool has_violation;   /* atomic: a message that violated the protocol ended the link */
   bool is_mending;      /* atomic: the state is CLV_LINK_MENDING */
   bool is_peer_mending; /* atomic: the last PONG reported other links that are mending */
-  bool must_ack;        /* atomic: a packet with tensors is complete, so an ACK is due */
+  bool is_ack_due;      /* atomic: a packet with tensors is complete, so an ACK is due */
   uint64_t lease_ms;    /* time for mending a lane; 0: the loss of a lane ends the link, no ACKs */
   clv_clock clock;
   clv_wire_limits accept_limits;
   clv_link_events events;
   clv_dialler dialler; /* of the dialling side; zeroed by clv_link_hang_up */
   clv_link_dial dial;  /* contents of ATTACH, on the dialling side; address and pem are not kept */
-  char owner[CLV_WIRE_URI + 1]; /* memory of dial.owner */
+  char session_owner[CLV_WIRE_URI + 1]; /* memory of dial.session_owner */
   clv_frame_writer *writer;
   clv_recv_window *recv_window;
   clv_send_queue *send_queue;
@@ -588,20 +602,21 @@ clv_code clv_link_on_event(clv_link *l, clv_link_state_event event, clv_link_eve
  * on_closed. */
 void clv_link_end(clv_link *l, clv_code code, const char *text);
 /* Records that a lane has ended. */
-void clv_link_lane_ended(clv_link *l, uint32_t index, uint64_t connection);
+void clv_link_record_lane_end(clv_link *l, uint32_t index, uint64_t connection);
 void clv_link_hang_up(clv_link *l);
 /* BLOCKS until the link has changed. The caller holds the lock. False: `deadline_ns` has passed, or
  * the link has a caller's clock and may not block. */
-bool clv_link_wait(clv_link *l, uint64_t deadline_ns);
-/* As clv_link_wait. False also if the waiter of this thread says stop (clv_rpc_set_waiter). */
-bool clv_link_wait_if_wanted(clv_link *l, uint64_t deadline_ns);
+bool clv_link_wait_for_change(clv_link *l, uint64_t deadline_ns);
+/* As clv_link_wait_for_change. False also if the waiter of this thread says stop
+ * (clv_rpc_set_waiter). */
+bool clv_link_wait_unless_stopped(clv_link *l, uint64_t deadline_ns);
 
 /* ---- counters.c ------------------------------------------------------------------------------ */
 
 /* Returns the PONG to a PING of the peer, with the receive counters and the clock of this side. */
 clv_frame clv_link_make_pong(clv_link *l, const clv_frame *ping);
 /* Handles a PONG. CLV_INVALID: it answers no open PING. */
-clv_code clv_link_note_pong(clv_link *l, const clv_frame *pong, clv_err *err) CLV_USE_RESULT;
+clv_code clv_link_handle_pong(clv_link *l, const clv_frame *pong, clv_err *err) CLV_USE_RESULT;
 
 /* ---- received.c ------------------------------------------------------------------------------ */
 
@@ -609,8 +624,8 @@ clv_code clv_link_note_pong(clv_link *l, const clv_frame *pong, clv_err *err) CL
 clv_code clv_link_count_received(clv_link *l, uint32_t index, clv_err *err) CLV_USE_RESULT;
 /* Handles an ACK. CLV_INVALID: it has counters of other lanes, or of messages that were not
  * sent. */
-clv_code clv_link_note_ack(clv_link *l, const clv_frame *f, clv_err *err) CLV_USE_RESULT;
-uint64_t clv_link_received(clv_link *l, uint32_t index);
+clv_code clv_link_handle_ack(clv_link *l, const clv_frame *f, clv_err *err) CLV_USE_RESULT;
+uint64_t clv_link_n_received(clv_link *l, uint32_t index);
 
 /* ---- lane.c ---------------------------------------------------------------------------------- */
 
@@ -627,12 +642,12 @@ typedef enum clv_lane_state {
 struct clv_lane {
   clv_link *link;    /* NULL: the lane was accepted and ATTACH has not named its session yet */
   clv_stream stream; /* stream of an accepted lane; zero for a dialled one */
-  uint32_t index;
-  uint64_t connection;    /* number of this connection of the lane */
-  uint64_t peer_received; /* messages that the peer had received when it sent ATTACH */
-  bool has_joined;        /* the lane of the link has this connection; guarded by the link's lock */
-  bool is_first_accepted; /* atomic: the transport has accepted ATTACH or ATTACHED */
-  clv_lane_state state;   /* atomic */
+  uint32_t lane_index;
+  uint64_t connection_number; /* number of this connection of the lane */
+  uint64_t n_peer_received;   /* messages that the peer had received when it sent ATTACH */
+  bool has_joined; /* the lane of the link has this connection; guarded by the link's lock */
+  bool is_attach_accepted; /* atomic: the transport has accepted ATTACH or ATTACHED */
+  clv_lane_state state;    /* atomic */
   const clv_lane_acceptor *acceptor;
   char peer_uri[CLV_WIRE_URI + 1];
 };

@@ -44,9 +44,9 @@ clv_code clv_link_open(clv_rpc_runtime *runtime, const clv_link_options *options
   clv_link_dial d = *dial;
   if (options->lease_ms)
     d.limits.peer_timeout_ms = CLV_MIN(d.limits.peer_timeout_ms, (unsigned)SILENT_MS);
-  CLV_TRY(clv_dialler_rpc(runtime, &d, &events, &dialler, err));
+  CLV_TRY(clv_dialler_make_grpc(runtime, &d, &events, &dialler, err));
   CLV_TRY(clv_link_start(options, dial, &dialler, &l, err));
-  clv_code code = clv_link_wait_attached(l, dial->timeout_ms, err);
+  clv_code code = clv_link_wait_attached(l, dial->dial_timeout_ms, err);
   if (code == CLV_OK) code = clv_link_start_redials(l, err);
   if (code != CLV_OK) {
     clv_link_close(l);

@@ -28,7 +28,8 @@
 
 #include "common/net/link/link_int.h"
 
-enum { POLL_NS = 50000000 }; /* how often a wait asks the waiter of its thread */
+/* interval in which a wait polls the cancellation hook of its thread */
+enum { POLL_NS = 50000000 };
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
@@ -36,25 +37,26 @@ typedef clv_code state_action(clv_link *l, clv_link_event_args *n, clv_err *err)
 
 static clv_code refuse_event(clv_link *l, clv_link_event_args *n, clv_err *err) {
   if (l->state >= CLV_LINK_ENDING)
-    return clv_fail(err, CLV_PRECONDITION, "the link is closing, lane %u came too late", n->index);
-  if (n->index >= MAX_LANES || n->index >= n->n_lanes)
+    return clv_fail(err, CLV_PRECONDITION, "the link is closing, lane %u came too late",
+                    n->lane_index);
+  if (n->lane_index >= MAX_LANES || n->lane_index >= n->n_lanes)
     return clv_fail(err, CLV_PRECONDITION, "lane %u is out of range: the peer states %u lanes",
-                    n->index, n->n_lanes);
+                    n->lane_index, n->n_lanes);
   if (l->n_lanes != n->n_lanes)
-    return clv_fail(err, CLV_PRECONDITION, "lane %u states %u lanes, but the link has %u", n->index,
-                    n->n_lanes, l->n_lanes);
-  return clv_fail(err, CLV_PRECONDITION, "lane %u is already attached", n->index);
+    return clv_fail(err, CLV_PRECONDITION, "lane %u states %u lanes, but the link has %u",
+                    n->lane_index, n->n_lanes, l->n_lanes);
+  return clv_fail(err, CLV_PRECONDITION, "lane %u is already attached", n->lane_index);
 }
 
 static clv_code join_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
-  if (n->index >= MAX_LANES || n->index >= n->n_lanes || l->lanes[n->index].has_joined ||
-      (l->n_lanes && l->n_lanes != n->n_lanes))
+  if (n->lane_index >= MAX_LANES || n->lane_index >= n->n_lanes ||
+      l->lanes[n->lane_index].has_joined || (l->n_lanes && l->n_lanes != n->n_lanes))
     return refuse_event(l, n, err);
-  if (n->connection)
-    return clv_fail(err, CLV_NOT_FOUND, "lane %u has no earlier connection", n->index);
+  if (n->connection_number)
+    return clv_fail(err, CLV_NOT_FOUND, "lane %u has no earlier connection", n->lane_index);
   CLV_FAILPOINT("link.join_lane");
   l->n_lanes = n->n_lanes;
-  l->lanes[n->index].has_joined = true;
+  l->lanes[n->lane_index].has_joined = true;
   if (n->lane) n->lane->has_joined = true;
   l->n_joined++;
   l->state = CLV_LINK_ATTACHING;
@@ -63,25 +65,27 @@ static clv_code join_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
 
 /* Returns the stream of the lane that waits for a slot, with a reference, and clears the slot. */
 static clv_stream take_waiting_stream(clv_lane_slot *s) {
-  const clv_lane *waiting = clv_steal(&s->waiting);
+  const clv_lane *waiting = clv_steal(&s->waiting_lane);
   return waiting ? clv_stream_ref(waiting->stream) : (clv_stream){0};
 }
 
 /* Joins a lane again over a new connection, or lets it wait for the end of the present one. Refuses
  * a connection whose number is not above that of the last one. */
 static clv_code join_again(clv_link *l, clv_link_event_args *n, clv_err *err) {
-  clv_lane_slot *s = &l->lanes[n->index < MAX_LANES ? n->index : 0];
-  if (n->index >= l->n_lanes || l->n_lanes != n->n_lanes || !n->connection || !l->lease_ms)
+  clv_lane_slot *s = &l->lanes[n->lane_index < MAX_LANES ? n->lane_index : 0];
+  if (n->lane_index >= l->n_lanes || l->n_lanes != n->n_lanes || !n->connection_number ||
+      !l->lease_ms)
     return refuse_event(l, n, err);
-  if (n->connection <= s->connection)
+  if (n->connection_number <= s->connection_number)
     return clv_fail(err, CLV_PRECONDITION, "connection %llu of lane %u is older than %llu",
-                    (unsigned long long)n->connection, n->index, (unsigned long long)s->connection);
+                    (unsigned long long)n->connection_number, n->lane_index,
+                    (unsigned long long)s->connection_number);
   CLV_FAILPOINT("link.join_again");
-  s->connection = n->connection;
+  s->connection_number = n->connection_number;
   n->must_wait = s->has_joined;
   if (n->must_wait) {
-    n->replaced = take_waiting_stream(s);
-    s->waiting = n->lane;
+    n->replaced_stream = take_waiting_stream(s);
+    s->waiting_lane = n->lane;
     return CLV_OK;
   }
   s->has_joined = true;
@@ -91,40 +95,41 @@ static clv_code join_again(clv_link *l, clv_link_event_args *n, clv_err *err) {
 }
 
 /* Counts an outage that has ended. */
-static void note_outage(clv_link *l, uint64_t now) {
-  l->counts.outages++;
+static void count_outage(clv_link *l, uint64_t now) {
+  l->counts.n_outages++;
   l->counts.last_outage_ns = now - l->outage_since_ns;
   l->outage_ended_ns = now;
   l->outage_since_ns = 0;
 }
 
 static clv_code attach_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
-  clv_lane_slot *s = &l->lanes[n->index];
+  clv_lane_slot *s = &l->lanes[n->lane_index];
   (void)err;
   CLV_FAILPOINT("link.attach_lane");
-  if (s->lost_since_ns) l->counts.reconnects++;
+  if (s->lost_since_ns) l->counts.n_reconnects++;
   s->is_attached = true;
-  s->lost_since_ns = s->attach_until_ns = 0;
+  s->lost_since_ns = s->attach_deadline_ns = 0;
   s->attached_ns = clv_clock_now(&l->clock);
   if (++l->n_attached == l->n_lanes) {
     l->state = CLV_LINK_OPEN;
-    if (l->outage_since_ns) note_outage(l, s->attached_ns);
+    if (l->outage_since_ns) count_outage(l, s->attached_ns);
   }
   return CLV_OK;
 }
 
-/* Records how a redial has failed. A host that does not accept our certificate, or does not prove
- * its identity, refuses it as one where no process listens. */
+/* Records how a redial has failed. Counts as refused: no process listens, the host does not
+ * accept our certificate, or the host does not prove its identity. */
 static void record_failed_redial(clv_link *l, clv_code code, const char *text) {
   clv_redials *r = &l->redials;
-  snprintf(r->why, sizeof r->why, "%s", text);
+  snprintf(r->failure_text, sizeof r->failure_text, "%s", text);
   bool is_refused = code == CLV_UNAUTHENTICATED || strstr(text, CLV_RPC_REFUSED);
-  if (!is_refused || !r->refused_ns) r->refused_ns = is_refused ? clv_clock_now(&l->clock) : 0;
+  if (!is_refused || !r->refused_since_ns)
+    r->refused_since_ns = is_refused ? clv_clock_now(&l->clock) : 0;
 }
 
 /* Records the loss of an attached connection. The first redial comes at once, unless the connection
  * was lost soon after it had been made. */
-static void record_loss(clv_link *l, clv_lane_slot *s, const char *text) {
+static void record_lost_connection(clv_link *l, clv_lane_slot *s, const char *text) {
   clv_redials *r = &l->redials;
   uint64_t now = clv_clock_now(&l->clock);
   l->n_attached--;
@@ -132,32 +137,32 @@ static void record_loss(clv_link *l, clv_lane_slot *s, const char *text) {
   if (!l->outage_since_ns) l->outage_since_ns = s->lost_since_ns;
   snprintf(l->lost_text, sizeof l->lost_text, "%s", text);
   if (now - s->attached_ns < (uint64_t)STABLE_MS * 1000000u) return;
-  r->pause_ms = r->next_ns = r->refused_ns = 0;
-  r->why[0] = '\0';
+  r->redial_pause_ms = r->next_redial_ns = r->refused_since_ns = 0;
+  r->failure_text[0] = '\0';
 }
 
 /* Lets the connection that has waited for the slot join. */
 static void join_waiting_lane(clv_lane_slot *s, clv_link_event_args *n) {
-  clv_lane *ln = clv_steal(&s->waiting);
+  clv_lane *ln = clv_steal(&s->waiting_lane);
   n->next = clv_stream_ref(ln->stream);
-  n->connection = ln->connection;
-  n->peer_received = ln->peer_received;
+  n->connection_number = ln->connection_number;
+  n->n_peer_received = ln->n_peer_received;
   ln->has_joined = true;
-  __atomic_store_n(&ln->state, ln->index ? CLV_LANE_BULK : CLV_LANE_CONTROL, __ATOMIC_RELAXED);
+  __atomic_store_n(&ln->state, ln->lane_index ? CLV_LANE_BULK : CLV_LANE_CONTROL, __ATOMIC_RELAXED);
 }
 
 /* Removes the connection of a lane. A later connection that waits for this takes its place. */
 static clv_code lose_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
-  clv_lane_slot *s = &l->lanes[n->index < MAX_LANES ? n->index : 0];
-  if (!l->lease_ms || n->index >= MAX_LANES || !s->has_joined) return refuse_event(l, n, err);
+  clv_lane_slot *s = &l->lanes[n->lane_index < MAX_LANES ? n->lane_index : 0];
+  if (!l->lease_ms || n->lane_index >= MAX_LANES || !s->has_joined) return refuse_event(l, n, err);
   CLV_FAILPOINT("link.lose_lane");
   if (s->is_attached)
-    record_loss(l, s, n->text);
+    record_lost_connection(l, s, n->text);
   else
     record_failed_redial(l, n->code, n->text);
   s->is_attached = false;
-  s->attach_until_ns = 0;
-  if (s->waiting) {
+  s->attach_deadline_ns = 0;
+  if (s->waiting_lane) {
     join_waiting_lane(s, n);
   } else {
     s->has_joined = false;
@@ -179,9 +184,10 @@ static clv_code end_link(clv_link *l, clv_link_event_args *n, clv_err *err) {
 }
 
 static clv_code remove_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
-  if (n->index >= MAX_LANES || !l->lanes[n->index].has_joined) return refuse_event(l, n, err);
+  if (n->lane_index >= MAX_LANES || !l->lanes[n->lane_index].has_joined)
+    return refuse_event(l, n, err);
   CLV_FAILPOINT("link.remove_lane");
-  l->lanes[n->index].has_joined = false;
+  l->lanes[n->lane_index].has_joined = false;
   if (--l->n_joined == 0) l->state = CLV_LINK_ENDED;
   return CLV_OK;
 }
@@ -209,7 +215,8 @@ clv_code clv_link_on_event(clv_link *l, clv_link_state_event event, clv_link_eve
   clv_code code = actions[l->state][event](l, n, err);
   __atomic_store_n(&l->is_mending, l->state == CLV_LINK_MENDING, __ATOMIC_RELAXED);
   pthread_cond_broadcast(&l->state_changed);
-  if (event == CLV_LINK_LANE_LOST || event == CLV_LINK_ENDS) pthread_cond_signal(&l->redials.wake);
+  if (event == CLV_LINK_LANE_LOST || event == CLV_LINK_ENDS)
+    pthread_cond_signal(&l->redials.wake_thread);
   pthread_mutex_unlock(&l->lock);
   return code;
 }
@@ -235,16 +242,16 @@ void clv_link_end(clv_link *l, clv_code code, const char *text) {
   if (!n.is_first_end) return;
   __atomic_store_n(&l->redials.is_stopping, true, __ATOMIC_RELAXED);
   clv_send_queue_end(l->send_queue);
-  clv_reassembly_end(&l->reassembly);
+  clv_reassembly_free_waiting_packets(&l->reassembly);
   clv_frame_writer_shut(l->writer, code, text);
   cancel_waiting_lanes(l, code, text);
   owner->on_closed(owner->user, l, code, text);
 }
 
-void clv_link_lane_ended(clv_link *l, uint32_t index, uint64_t connection) {
+void clv_link_record_lane_end(clv_link *l, uint32_t index, uint64_t connection) {
   clv_err unused;
-  clv_link_event_args n = {.index = index};
-  clv_frame_writer_detach(l->writer, index, connection);
+  clv_link_event_args n = {.lane_index = index};
+  clv_frame_writer_detach_stream(l->writer, index, connection);
   (void)!clv_link_on_event(l, CLV_LINK_LANE_ENDED, &n, &unused);
 }
 
@@ -256,24 +263,24 @@ void clv_link_hang_up(clv_link *l) {
   if (d.hang_up) d.hang_up(d.user);
 }
 
-bool clv_link_wait(clv_link *l, uint64_t deadline_ns) {
+bool clv_link_wait_for_change(clv_link *l, uint64_t deadline_ns) {
   struct timespec ts = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
   return !l->clock.now_ns && pthread_cond_timedwait(&l->state_changed, &l->lock, &ts) == 0;
 }
 
-bool clv_link_wait_if_wanted(clv_link *l, uint64_t deadline_ns) {
+bool clv_link_wait_unless_stopped(clv_link *l, uint64_t deadline_ns) {
   clv_err ignored;
-  if (!clv_rpc_has_waiter() || l->clock.now_ns) return clv_link_wait(l, deadline_ns);
+  if (!clv_rpc_has_waiter() || l->clock.now_ns) return clv_link_wait_for_change(l, deadline_ns);
   uint64_t soon = clv_clock_now(&l->clock) + POLL_NS;
-  bool has_changed = clv_link_wait(l, CLV_MIN(soon, deadline_ns));
+  bool has_changed = clv_link_wait_for_change(l, CLV_MIN(soon, deadline_ns));
   return has_changed || (soon < deadline_ns && clv_rpc_check_waiter(&ignored) == CLV_OK);
 }
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
-static clv_code make_parts(clv_link *l, const clv_link_options *o, clv_err *err) {
+static clv_code make_link_parts(clv_link *l, const clv_link_options *o, clv_err *err) {
   CLV_TRY(clv_frame_writer_new(o->peer_name, &l->writer, err));
-  l->writer->has_no_acks = !o->lease_ms;
+  l->writer->forgets_accepted_messages = !o->lease_ms;
   CLV_TRY(clv_send_queue_new(l->writer, &o->clock, o->send_credit, &l->send_queue, err));
   CLV_TRY(clv_recv_window_new(l->writer, o->accept_limits.credit_bytes, l, &l->recv_window, err));
   return clv_reassembly_init(&l->reassembly, o, l, l->recv_window, err);
@@ -287,7 +294,7 @@ clv_code clv_link_new(const clv_link_options *o, clv_link **ret, clv_err *err) {
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   pthread_cond_init(&l->state_changed, &monotonic);
-  pthread_cond_init(&l->redials.wake, &monotonic);
+  pthread_cond_init(&l->redials.wake_thread, &monotonic);
   pthread_condattr_destroy(&monotonic);
   l->refs = 1;
   snprintf(l->peer, sizeof l->peer, "%s", o->peer_name);
@@ -295,7 +302,7 @@ clv_code clv_link_new(const clv_link_options *o, clv_link **ret, clv_err *err) {
   l->events = o->events;
   l->clock = o->clock;
   l->lease_ms = o->lease_ms;
-  clv_code code = make_parts(l, o, err);
+  clv_code code = make_link_parts(l, o, err);
   if (code != CLV_OK) {
     clv_link_unref(l);
     return code;
@@ -315,11 +322,11 @@ void clv_link_unref(clv_link *l) {
   if (!l || __atomic_fetch_sub(&l->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   clv_recv_window *recv_window = l->recv_window;
   clv_link_hang_up(l);
-  clv_reassembly_done(&l->reassembly);
+  clv_reassembly_clear(&l->reassembly);
   clv_send_queue_unref(l->send_queue);
   clv_frame_writer_unref(l->writer);
   pthread_cond_destroy(&l->state_changed);
-  pthread_cond_destroy(&l->redials.wake);
+  pthread_cond_destroy(&l->redials.wake_thread);
   pthread_mutex_destroy(&l->lock);
   if (!recv_window) free(l);
   clv_recv_window_unref(recv_window);
@@ -330,7 +337,7 @@ void clv_link_unrefp(clv_link **l) {
   *l = NULL;
 }
 
-const char *clv_link_peer(const clv_link *l) { return l->peer; }
+const char *clv_link_peer_name(const clv_link *l) { return l->peer; }
 bool clv_link_is_mending(const clv_link *l) {
   return __atomic_load_n(&l->is_mending, __ATOMIC_RELAXED);
 }

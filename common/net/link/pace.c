@@ -46,7 +46,7 @@ static clv_code grow_queue(clv_pace *p, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_pace_queue(clv_pace *p, const clv_chunk *c, clv_err *err) {
+clv_code clv_pace_queue_chunk(clv_pace *p, const clv_chunk *c, clv_err *err) {
   CLV_TRY(grow_queue(p, err));
   clv_chunk *at = &p->chunks[(p->first + p->n_chunks++) % p->cap_chunks];
   *at = *c;
@@ -58,7 +58,7 @@ clv_code clv_pace_queue(clv_pace *p, const clv_chunk *c, clv_err *err) {
 
 static uint64_t add_probe(clv_pace *p, uint32_t index, uint64_t now) {
   if (p->n_probes == MAX_PROBES) return 0;
-  uint64_t number = PROBE_BIT | ++p->last_probe_number;
+  uint64_t number = PROBE_BIT | ++p->last_ping_id;
   p->probes[p->n_probes++] = (clv_probe){number, p->sent_bytes[index], now, p->in_flight, index};
   return number;
 }
@@ -66,13 +66,13 @@ static uint64_t add_probe(clv_pace *p, uint32_t index, uint64_t now) {
 /* Assumes that all bytes sent so far are received. Called after a pause without open probes: the
  * last chunks of a transfer have no probe behind them, so no PONG reports them. */
 static void assume_bytes_received(clv_pace *p) {
-  memcpy(p->assumed_received, p->sent_bytes, sizeof p->assumed_received);
+  memcpy(p->assumed_bytes, p->sent_bytes, sizeof p->assumed_bytes);
 }
 
-uint64_t clv_pace_in_flight(const clv_pace *p) {
+uint64_t clv_pace_bytes_in_flight(const clv_pace *p) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; p->n_probes && i < MAX_LANES; i++)
-    bytes += p->sent_bytes[i] - CLV_MAX(p->assumed_received[i], p->reported_bytes[i]);
+    bytes += p->sent_bytes[i] - CLV_MAX(p->assumed_bytes[i], p->confirmed_bytes[i]);
   return bytes;
 }
 
@@ -80,7 +80,7 @@ uint64_t clv_pace_in_flight(const clv_pace *p) {
  * flight without one, so the last chunks of a transfer need no probe. If the window has shrunk
  * since, such chunks may fill it while no probe is open. One more chunk is then sent, with a
  * probe. */
-bool clv_pace_next(clv_pace *p, uint64_t now, clv_chunk_send *ret) {
+bool clv_pace_take_next_chunk(clv_pace *p, uint64_t now, clv_chunk_send *ret) {
   if (!p->n_chunks) return false;
   *ret = (clv_chunk_send){.chunk = p->chunks[p->first]};
   size_t len = ret->chunk.len;
@@ -90,15 +90,15 @@ bool clv_pace_next(clv_pace *p, uint64_t now, clv_chunk_send *ret) {
   p->n_chunks--;
   if (silent) assume_bytes_received(p);
   uint32_t bulk = p->n_lanes > 1 ? p->n_lanes - 1 : 0, i = bulk ? 1 + p->next_lane++ % bulk : 0;
-  /* on lane 0, where no chunk of this link is in front of the PING */
-  if (!p->n_probes && bulk) ret->probe_before = add_probe(p, 0, now);
+  /* sends the PING on lane 0, where no chunk of this link is in front of it */
+  if (!p->n_probes && bulk) ret->ping_id_before = add_probe(p, 0, now);
   p->in_flight += len;
   p->sent_bytes[i] += len;
-  ret->index = i;
+  ret->lane_index = i;
   if (!full && (p->sent_bytes[i] - p->probed_bytes[i]) * 8 * CLV_MAX(bulk, 1u) < p->window)
     return true;
-  ret->probe_after = add_probe(p, i, now);
-  if (ret->probe_after) p->probed_bytes[i] = p->sent_bytes[i];
+  ret->ping_id_after = add_probe(p, i, now);
+  if (ret->ping_id_after) p->probed_bytes[i] = p->sent_bytes[i];
   return true;
 }
 
@@ -107,18 +107,18 @@ bool clv_pace_next(clv_pace *p, uint64_t now, clv_chunk_send *ret) {
 /* Records a round trip. Keeps the minimum of this period and of the one before. True: a new period
  * begins. */
 static bool update_min_rtt(clv_pace *p, uint64_t now, uint64_t took) {
-  bool is_new_period = p->min_rtt_ns && now - p->period_start_ns > PERIOD_NS;
+  bool is_new_period = p->min_rtt_ns && now - p->rtt_period_start_ns > PERIOD_NS;
   if (!p->min_rtt_ns || is_new_period) {
     p->prev_min_rtt_ns = p->min_rtt_ns ? p->min_rtt_ns : took;
     p->min_rtt_ns = took;
-    p->period_start_ns = now;
+    p->rtt_period_start_ns = now;
   }
   p->min_rtt_ns = CLV_MIN(p->min_rtt_ns, took);
   return is_new_period;
 }
 
 static void close_window(clv_pace *p, uint64_t now) {
-  p->saved_window = p->window;
+  p->window_before_closing = p->window;
   p->window = MIN_WINDOW;
   p->window_changed_ns = now;
 }
@@ -127,7 +127,7 @@ static void close_window(clv_pace *p, uint64_t now) {
  * window grows only up to these bytes, because a smaller load does not show that a larger window is
  * good. */
 static void adjust_window(clv_pace *p, uint64_t now, const clv_probe *b) {
-  uint64_t took = CLV_MAX(now - b->sent_ns, UINT64_C(1)), saved_window = p->saved_window;
+  uint64_t took = CLV_MAX(now - b->sent_ns, UINT64_C(1)), saved_window = p->window_before_closing;
   if (update_min_rtt(p, now, took) && !saved_window) close_window(p, now);
   if (b->sent_ns < p->window_changed_ns)
     /* the probe was sent before the last change of the window, so it does not show the effect */
@@ -141,27 +141,27 @@ static void adjust_window(clv_pace *p, uint64_t now, const clv_probe *b) {
   else
     window = CLV_MAX(window, CLV_MIN(2 * window, by * (double)b->in_flight));
   p->window = (uint64_t)CLV_MIN(CLV_MAX(window, (double)MIN_WINDOW), (double)MAX_WINDOW);
-  p->saved_window = 0;
+  p->window_before_closing = 0;
   p->window_changed_ns = now;
 }
 
-/* Removes the bytes that a probe reports from those in flight. */
-static void subtract_reported_bytes(clv_pace *p, const clv_probe *b) {
-  if (b->reported_bytes <= p->reported_bytes[b->lane]) return;
-  p->in_flight -= b->reported_bytes - p->reported_bytes[b->lane];
-  p->reported_bytes[b->lane] = b->reported_bytes;
+/* Subtracts the bytes that a probe confirms from those in flight. */
+static void subtract_confirmed_bytes(clv_pace *p, const clv_probe *b) {
+  if (b->confirmed_bytes <= p->confirmed_bytes[b->lane]) return;
+  p->in_flight -= b->confirmed_bytes - p->confirmed_bytes[b->lane];
+  p->confirmed_bytes[b->lane] = b->confirmed_bytes;
 }
 
 clv_code clv_pace_handle_pong(clv_pace *p, uint64_t number, uint64_t now, clv_err *err) {
   uint32_t at = 0;
-  while (at < p->n_probes && p->probes[at].number != number) at++;
+  while (at < p->n_probes && p->probes[at].ping_id != number) at++;
   if (at == p->n_probes)
     return clv_fail(err, CLV_INVALID,
                     "PONG to PING %llu, which was not sent or was answered before",
                     (unsigned long long)number);
   clv_probe b = p->probes[at];
   memmove(&p->probes[at], &p->probes[at + 1], (--p->n_probes - at) * sizeof b);
-  subtract_reported_bytes(p, &b);
+  subtract_confirmed_bytes(p, &b);
   if (b.lane || p->n_lanes < 2)
     adjust_window(p, now, &b);
   else

@@ -41,26 +41,26 @@ clv_code clv_packet_new(clv_pool *pool, clv_frame_kind kind, clv_packet **ret, c
   return CLV_OK;
 }
 
-void clv_packet_add(clv_packet *p, clv_tensor *t) {
+void clv_packet_add_tensor(clv_packet *p, clv_tensor *t) {
   p->tensor[p->frame.n_tensors] = clv_tensor_ref(t);
   clv_tensor_head *h = &p->frame.tensors[p->frame.n_tensors++];
   *h = (clv_tensor_head){.dtype = t->dtype, .shape = t->shape, .bytes = t->bytes};
 }
 
-void clv_packet_add_copied(clv_packet *p, clv_tensor *t, clv_device_copy *copy) {
+void clv_packet_add_tensor_being_copied(clv_packet *p, clv_tensor *t, clv_device_copy *copy) {
   if (copy) p->device_copy[p->frame.n_tensors] = clv_device_copy_ref(copy);
-  clv_packet_add(p, t);
+  clv_packet_add_tensor(p, t);
 }
 
 void clv_packet_free(clv_packet *p) {
   if (!p) return;
   clv_recv_window *recv_window = p->recv_window;
-  uint64_t credit = p->credit;
+  uint64_t credit = p->credit_bytes;
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_tensor_unref(p->tensor[i]);
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_device_copy_unref(p->device_copy[i]);
   clv_pool *pool = p->pool;
   clv_pool_record_recycle(pool, p);
-  clv_recv_window_release(recv_window, credit);
+  clv_recv_window_return_bytes(recv_window, credit);
   clv_recv_window_unref(recv_window);
   clv_pool_unref(pool);
 }

@@ -41,7 +41,7 @@ clv_code clv_packet_add_arg(clv_packet *call, uint64_t value, bool needs_grad, c
   if (f->call.n_args == CLV_WIRE_ARGS)
     return clv_fail(err, CLV_EXHAUSTED, "a call has at most %d arguments", CLV_WIRE_ARGS);
   f->call.args[f->call.n_args++] = (clv_arg){value, needs_grad, here != NULL};
-  if (here) clv_packet_add(call, here);
+  if (here) clv_packet_add_tensor(call, here);
   return CLV_OK;
 }
 
@@ -62,7 +62,7 @@ clv_code clv_packet_new_deliver(clv_pool *pool, uint64_t context, uint64_t value
 clv_code clv_packet_new_value(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
                               clv_tensor *t, clv_packet **ret, clv_err *err) {
   CLV_TRY(new_packet_to_node(pool, CLV_VALUE, context, value, to, ret, err));
-  clv_packet_add(*ret, t);
+  clv_packet_add_tensor(*ret, t);
   return CLV_OK;
 }
 
@@ -97,7 +97,7 @@ clv_code clv_packet_new_prepare(clv_pool *pool, uint64_t context, uint32_t phase
   (*ret)->frame.step = calls;
   (*ret)->frame.backward.retain = retain;
   (*ret)->frame.backward.vote = vote;
-  (*ret)->frame.backward.more = more;
+  (*ret)->frame.backward.more_follow = more;
   return CLV_OK;
 }
 
@@ -107,7 +107,7 @@ clv_code clv_packet_add_needed_call(clv_packet *prepare, uint64_t call, uint32_t
   if (f->backward.n_calls == CLV_WIRE_NEEDED_CALLS)
     return clv_fail(err, CLV_EXHAUSTED, "a PREPARE has at most %d calls", CLV_WIRE_NEEDED_CALLS);
   f->backward.calls[f->backward.n_calls++] =
-      (clv_needed_call){.call = call, .contributions = contributions, .root = root};
+      (clv_needed_call){.call = call, .n_contributions = contributions, .root_gradient = root};
   return CLV_OK;
 }
 
@@ -148,7 +148,7 @@ clv_code clv_packet_new_gradient(clv_pool *pool, uint64_t context, uint32_t phas
   CLV_TRY(new_packet_to_node(pool, CLV_GRADIENT, context, value, to, ret, err));
   (*ret)->frame.phase = phase;
   (*ret)->frame.order = order;
-  if (t) clv_packet_add(*ret, t);
+  if (t) clv_packet_add_tensor(*ret, t);
   return CLV_OK;
 }
 
@@ -158,7 +158,7 @@ clv_code clv_packet_new_apply(clv_pool *pool, uint64_t context, uint64_t message
   (*ret)->frame.module = module;
   (*ret)->frame.commit.scale = scale;
   (*ret)->frame.commit.lr = lr;
-  (*ret)->frame.commit.apply = apply;
+  (*ret)->frame.commit.applies_step = apply;
   return CLV_OK;
 }
 
@@ -184,8 +184,8 @@ clv_code clv_packet_set_group_lrs(clv_packet *apply, const float *lrs, uint32_t 
     return clv_fail(err, CLV_EXHAUSTED,
                     "%u learning rates of further parameter groups, the limit is %d", n,
                     CLV_WIRE_GROUPS);
-  apply->frame.commit.n_more_lrs = n;
-  memcpy(apply->frame.commit.more_lrs, lrs, n * sizeof *lrs);
+  apply->frame.commit.n_group_lrs = n;
+  memcpy(apply->frame.commit.group_lrs, lrs, n * sizeof *lrs);
   return CLV_OK;
 }
 
@@ -199,7 +199,7 @@ void clv_packet_set_end_commit(clv_packet *end, float scale, float lr, bool appl
   f->has_commit = true;
   f->commit.scale = scale;
   f->commit.lr = lr;
-  f->commit.apply = apply;
+  f->commit.applies_step = apply;
 }
 
 clv_code clv_packet_new_end_context(clv_pool *pool, uint64_t context, uint64_t message,
@@ -214,7 +214,7 @@ static clv_code new_packet_of_ref(clv_pool *pool, clv_frame_kind kind, const clv
   CLV_TRY(clv_packet_new(pool, kind, ret, err));
   (*ret)->frame.reference.ref = ids->ref;
   (*ret)->frame.reference.fork = ids->fork;
-  (*ret)->frame.reference.key = ids->key;
+  (*ret)->frame.reference.key = ids->random_key;
   return CLV_OK;
 }
 
@@ -225,7 +225,7 @@ clv_code clv_packet_new_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const c
   snprintf((*ret)->frame.to, sizeof(*ret)->frame.to, "%s", owner);
   (*ret)->frame.context = context;
   (*ret)->frame.message = value;
-  if (own) clv_packet_add(*ret, own);
+  if (own) clv_packet_add_tensor(*ret, own);
   return CLV_OK;
 }
 

@@ -37,8 +37,8 @@ clv_code clv_reassembly_init(clv_reassembly *a, const clv_link_options *o, clv_l
   a->quota_fails_packet = o->quota_fails_packet;
   /* Preallocated, so that the first step with many tensors in transfer allocates no spans. */
   for (int i = 0; i < PREALLOC_PARTIAL; i++) {
-    CLV_TRY(clv_alloc(INITIAL_SPANS, sizeof(clv_span), &a->partial[i].spans, err));
-    a->partial[i].cap_spans = INITIAL_SPANS;
+    CLV_TRY(clv_alloc(INITIAL_SPANS, sizeof(clv_span), &a->partial_tensors[i].spans, err));
+    a->partial_tensors[i].cap_spans = INITIAL_SPANS;
   }
   return CLV_OK;
 }
@@ -47,15 +47,15 @@ clv_code clv_reassembly_init(clv_reassembly *a, const clv_link_options *o, clv_l
  * lock. */
 static clv_packet *detach_next_packet(clv_reassembly *a) {
   clv_packet *p = NULL;
-  for (size_t i = 0; i < a->n_partial; i++) {
-    if (!p) p = a->partial[i].packet;
-    if (p && a->partial[i].packet == p) a->partial[i].packet = NULL;
+  for (size_t i = 0; i < a->n_partial_tensors; i++) {
+    if (!p) p = a->partial_tensors[i].packet;
+    if (p && a->partial_tensors[i].packet == p) a->partial_tensors[i].packet = NULL;
   }
   return p;
 }
 
 /* Frees the packets whose heads were received. They own no tensor yet. */
-void clv_reassembly_end(clv_reassembly *a) {
+void clv_reassembly_free_waiting_packets(clv_reassembly *a) {
   for (clv_packet *p;;) {
     pthread_mutex_lock(&a->lock);
     p = detach_next_packet(a);
@@ -66,12 +66,12 @@ void clv_reassembly_end(clv_reassembly *a) {
   }
 }
 
-void clv_reassembly_done(clv_reassembly *a) {
+void clv_reassembly_clear(clv_reassembly *a) {
   if (!a) return;
   if (!a->pool) return;
-  clv_reassembly_end(a);
-  for (size_t i = 0; i < a->n_partial; i++) clv_tensor_unref(a->partial[i].tensor);
-  for (size_t i = 0; i < MAX_PARTIAL; i++) free(a->partial[i].spans);
+  clv_reassembly_free_waiting_packets(a);
+  for (size_t i = 0; i < a->n_partial_tensors; i++) clv_tensor_unref(a->partial_tensors[i].tensor);
+  for (size_t i = 0; i < MAX_PARTIAL; i++) free(a->partial_tensors[i].spans);
   clv_pool_unref(a->pool);
   clv_recv_window_unref(a->recv_window);
   pthread_mutex_destroy(&a->lock);
@@ -80,8 +80,8 @@ void clv_reassembly_done(clv_reassembly *a) {
 /* ---- tensors in transfer --------------------------------------------------------------------- */
 
 static clv_partial_tensor *find_partial_tensor(clv_reassembly *a, uint64_t transfer) {
-  for (size_t i = 0; i < a->n_partial; i++)
-    if (a->partial[i].transfer == transfer) return &a->partial[i];
+  for (size_t i = 0; i < a->n_partial_tensors; i++)
+    if (a->partial_tensors[i].transfer == transfer) return &a->partial_tensors[i];
   return NULL;
 }
 
@@ -103,7 +103,7 @@ clv_partial_tensor_state clv_reassembly_state(clv_reassembly *a, uint64_t transf
  * continues. */
 static clv_code alloc_tensor(clv_reassembly *a, uint64_t total, clv_tensor **ret, clv_err *err) {
   clv_shape shape = CLV_SHAPE((int64_t)total);
-  clv_code code = clv_pool_tensor(a->pool, CLV_U8, &shape, ret, err);
+  clv_code code = clv_pool_alloc_tensor(a->pool, CLV_U8, &shape, ret, err);
   if (code != CLV_EXHAUSTED || !a->quota_fails_packet) return code;
   a->quota_error = *err;
   *ret = NULL;
@@ -113,14 +113,14 @@ static clv_code alloc_tensor(clv_reassembly *a, uint64_t total, clv_tensor **ret
 static clv_code add_partial_tensor(clv_reassembly *a, uint64_t transfer, uint64_t total,
                                    clv_partial_tensor **ret, clv_err *err) {
   clv_tensor *t;
-  if (a->n_partial == MAX_PARTIAL)
+  if (a->n_partial_tensors == MAX_PARTIAL)
     return clv_fail(err, CLV_EXHAUSTED,
                     "the peer sends more than %d tensors at once in chunks, the limit",
                     MAX_PARTIAL);
   CLV_TRY(clv_recv_window_consume(a->recv_window, total, err));
   CLV_TRY(alloc_tensor(a, total, &t, err));
-  if (!a->n_partial) a->receiving_since_ns = clv_clock_now(&a->clock);
-  clv_partial_tensor *e = &a->partial[a->n_partial++];
+  if (!a->n_partial_tensors) a->receiving_since_ns = clv_clock_now(&a->clock);
+  clv_partial_tensor *e = &a->partial_tensors[a->n_partial_tensors++];
   *e = (clv_partial_tensor){.transfer = transfer,
                             .total_bytes = total,
                             .tensor = t,
@@ -135,8 +135,8 @@ typedef struct partial_event_args {
   clv_reassembly *a;
   clv_partial_tensor *e; /* table entry of the transfer; NULL: none yet */
   uint64_t transfer, total_bytes;
-  clv_packet *packet; /* for HEAD: the packet whose tensor `slot` has this transfer */
-  uint32_t slot;
+  clv_packet *packet; /* for HEAD: the packet whose tensor tensor_index has this transfer */
+  uint32_t tensor_index;
   uint64_t from, to; /* for CHUNK: its bytes [from, to) */
 } partial_event_args;
 
@@ -195,11 +195,11 @@ static clv_code claim_chunk(partial_event_args *n, clv_err *err) {
 
 static clv_code set_head(partial_event_args *n, clv_err *err) {
   (void)err;
-  const clv_tensor_head *h = &n->packet->frame.tensors[n->slot];
+  const clv_tensor_head *h = &n->packet->frame.tensors[n->tensor_index];
   clv_partial_tensor *e = n->e;
   e->packet = n->packet;
-  e->slot = n->slot;
-  n->packet->credit += h->bytes;
+  e->tensor_index = n->tensor_index;
+  n->packet->credit_bytes += h->bytes;
   if (!e->tensor) return CLV_OK;
   e->tensor->dtype = h->dtype;
   e->tensor->shape = h->shape;
@@ -240,7 +240,8 @@ static partial_action *const actions[CLV_PARTIAL_STATES][CLV_PARTIAL_EVENTS] = {
 };
 
 /* Runs the action for an event. The caller holds the lock. */
-static clv_code run_event(clv_partial_tensor_event event, partial_event_args *n, clv_err *err) {
+static clv_code run_partial_event(clv_partial_tensor_event event, partial_event_args *n,
+                                  clv_err *err) {
   n->e = find_partial_tensor(n->a, n->transfer);
   if (n->e && n->e->total_bytes != n->total_bytes)
     return clv_fail(err, CLV_INVALID, "transfer %llu states %llu bytes, then %llu",
@@ -269,31 +270,33 @@ static bool has_all_tensors(const clv_packet *p) {
 
 /* True if all bytes of the packet's tensors are received. The caller holds the lock. */
 static bool has_all_bytes(const clv_reassembly *a, const clv_packet *p) {
-  for (size_t i = 0; i < a->n_partial; i++)
-    if (a->partial[i].packet == p && a->partial[i].copied_bytes < a->partial[i].total_bytes)
+  for (size_t i = 0; i < a->n_partial_tensors; i++)
+    if (a->partial_tensors[i].packet == p &&
+        a->partial_tensors[i].copied_bytes < a->partial_tensors[i].total_bytes)
       return false;
   return true;
 }
 
 /* Moves a received tensor from its table entry to its packet. The caller holds the lock. */
 static void move_tensor_to_packet(clv_reassembly *a, size_t i) {
-  clv_partial_tensor *e = &a->partial[i], last = a->partial[--a->n_partial];
-  e->packet->tensor[e->slot] = e->tensor;
-  e->packet->crc32c[e->slot] = e->crc32c;
-  a->partial[a->n_partial] = (clv_partial_tensor){.spans = e->spans, .cap_spans = e->cap_spans};
-  if (i < a->n_partial) *e = last;
+  clv_partial_tensor *e = &a->partial_tensors[i], last = a->partial_tensors[--a->n_partial_tensors];
+  e->packet->tensor[e->tensor_index] = e->tensor;
+  e->packet->crc32c[e->tensor_index] = e->crc32c;
+  a->partial_tensors[a->n_partial_tensors] =
+      (clv_partial_tensor){.spans = e->spans, .cap_spans = e->cap_spans};
+  if (i < a->n_partial_tensors) *e = last;
 }
 
 /* Takes a packet from the table if all its tensors are received. NULL: tensors are missing. The
  * caller holds the lock. */
 static clv_packet *take_packet_if_complete(clv_reassembly *a, clv_packet *p) {
   if (!p || !has_all_bytes(a, p)) return NULL;
-  for (size_t i = 0; i < a->n_partial;)
-    if (a->partial[i].packet == p)
+  for (size_t i = 0; i < a->n_partial_tensors;)
+    if (a->partial_tensors[i].packet == p)
       move_tensor_to_packet(a, i);
     else
       i++;
-  if (!a->n_partial) a->receiving_ns += clv_clock_now(&a->clock) - a->receiving_since_ns;
+  if (!a->n_partial_tensors) a->receiving_ns += clv_clock_now(&a->clock) - a->receiving_since_ns;
   if (!has_all_tensors(p)) drop_tensors_over_quota(p, &a->quota_error);
   return p;
 }
@@ -324,7 +327,7 @@ static uint32_t copy_chunk(clv_tensor *t, const clv_frame *f, const clv_piece *p
   char *at = (char *)t->data + f->chunk.offset;
   clv_payload_copy(pieces, payload, 0, payload->len, at);
   return clv_crc32c_shift(clv_crc32c(0, at, payload->len),
-                          f->chunk.total - f->chunk.offset - payload->len);
+                          f->chunk.total_bytes - f->chunk.offset - payload->len);
 }
 
 /* Adds the bytes of a copied chunk to its transfer. Returns the packet that they complete, else
@@ -344,14 +347,14 @@ clv_code clv_reassembly_add_chunk(clv_reassembly *a, const clv_frame *f, const c
                                   const clv_payload *payload, clv_packet **ret, clv_err *err) {
   partial_event_args n = {.a = a,
                           .transfer = f->chunk.transfer,
-                          .total_bytes = f->chunk.total,
+                          .total_bytes = f->chunk.total_bytes,
                           .from = f->chunk.offset,
                           .to = f->chunk.offset + payload->len};
   pthread_mutex_lock(&a->lock);
   /* The first chunk of a transfer is not counted, because the time when it began to arrive is not
    * known. */
-  if (a->n_partial) a->received_bytes += payload->len;
-  clv_code code = run_event(CLV_PARTIAL_CHUNK, &n, err);
+  if (a->n_partial_tensors) a->received_bytes += payload->len;
+  clv_code code = run_partial_event(CLV_PARTIAL_CHUNK, &n, err);
   clv_tensor *t = code == CLV_OK && n.e->tensor ? clv_tensor_ref(n.e->tensor) : NULL;
   pthread_mutex_unlock(&a->lock);
   CLV_TRY(code);
@@ -365,7 +368,7 @@ clv_code clv_reassembly_add_chunk(clv_reassembly *a, const clv_frame *f, const c
 /* ---- frames ---------------------------------------------------------------------------------- */
 
 static void set_packet_origin(clv_reassembly *a, clv_packet *p) {
-  p->from = a->link;
+  p->received_by = a->link;
   p->recv_window = clv_recv_window_ref(a->recv_window);
 }
 
@@ -414,11 +417,11 @@ static clv_code add_tensors(clv_reassembly *a, clv_packet *p, clv_err *err) {
                             .transfer = p->frame.tensors[i].transfer,
                             .total_bytes = p->frame.tensors[i].bytes,
                             .packet = p,
-                            .slot = i};
-    code = run_event(CLV_PARTIAL_HEAD, &n, err);
+                            .tensor_index = i};
+    code = run_partial_event(CLV_PARTIAL_HEAD, &n, err);
   }
-  for (size_t i = 0; code != CLV_OK && i < a->n_partial; i++)
-    if (a->partial[i].packet == p) a->partial[i].packet = NULL;
+  for (size_t i = 0; code != CLV_OK && i < a->n_partial_tensors; i++)
+    if (a->partial_tensors[i].packet == p) a->partial_tensors[i].packet = NULL;
   return code;
 }
 
@@ -443,7 +446,7 @@ static clv_code copy_tensors(clv_reassembly *a, clv_packet *p, const clv_piece *
   p->frame.n_tensors = 0;
   for (uint32_t i = 0; i < n; i++) {
     const clv_tensor_head *h = &p->frame.tensors[i];
-    CLV_TRY(clv_pool_tensor(a->pool, h->dtype, &h->shape, &p->tensor[i], err));
+    CLV_TRY(clv_pool_alloc_tensor(a->pool, h->dtype, &h->shape, &p->tensor[i], err));
     p->frame.n_tensors = i + 1;
     clv_payload_copy(pieces, payload, from, h->bytes, p->tensor[i]->data);
     p->crc32c[i] = clv_crc32c(0, p->tensor[i]->data, h->bytes);
@@ -460,7 +463,7 @@ static clv_code add_inline_packet(clv_reassembly *a, clv_packet *p, const clv_pi
     clv_packet_free(p);
     return code;
   }
-  p->credit = payload->len;
+  p->credit_bytes = payload->len;
   code = copy_tensors(a, p, pieces, payload, err);
   if (code == CLV_EXHAUSTED && a->quota_fails_packet) {
     drop_tensors_over_quota(p, err);
@@ -480,18 +483,19 @@ clv_code clv_reassembly_add_packet(clv_reassembly *a, clv_packet *p, const clv_p
 
 /* ---- counters -------------------------------------------------------------------------------- */
 
-void clv_reassembly_measure(clv_reassembly *a, uint64_t *ret_bytes, uint64_t *ret_ns) {
+void clv_reassembly_get_received(clv_reassembly *a, uint64_t *ret_bytes, uint64_t *ret_ns) {
   uint64_t now = clv_clock_now(&a->clock);
   pthread_mutex_lock(&a->lock);
   *ret_bytes = a->received_bytes;
-  *ret_ns = a->receiving_ns + (a->n_partial ? now - CLV_MIN(a->receiving_since_ns, now) : 0);
+  *ret_ns =
+      a->receiving_ns + (a->n_partial_tensors ? now - CLV_MIN(a->receiving_since_ns, now) : 0);
   pthread_mutex_unlock(&a->lock);
 }
 
 void clv_reassembly_add_load(clv_reassembly *a, clv_link_load *load) {
   pthread_mutex_lock(&a->lock);
-  load->tensors_in += a->n_partial;
-  for (size_t i = 0; i < a->n_partial; i++)
-    load->bytes_in += a->partial[i].total_bytes - a->partial[i].copied_bytes;
+  load->tensors_in += a->n_partial_tensors;
+  for (size_t i = 0; i < a->n_partial_tensors; i++)
+    load->bytes_in += a->partial_tensors[i].total_bytes - a->partial_tensors[i].copied_bytes;
   pthread_mutex_unlock(&a->lock);
 }

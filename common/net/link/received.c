@@ -8,16 +8,16 @@
  */
 #include "common/net/link/link_int.h"
 
-uint64_t clv_link_received(clv_link *l, uint32_t index) {
-  return __atomic_load_n(&l->lanes[index].received, __ATOMIC_RELAXED);
+uint64_t clv_link_n_received(clv_link *l, uint32_t index) {
+  return __atomic_load_n(&l->lanes[index].n_received, __ATOMIC_RELAXED);
 }
 
 /* Returns an ACK with the counters of all lanes. */
 static clv_frame make_ack(clv_link *l) {
   clv_frame f = {.kind = CLV_ACK, .ack = {.n_lanes = l->n_lanes}};
   for (uint32_t i = 0; i < l->n_lanes; i++) {
-    f.ack.received[i] = clv_link_received(l, i);
-    __atomic_store_n(&l->lanes[i].acked, f.ack.received[i], __ATOMIC_RELAXED);
+    f.ack.received[i] = clv_link_n_received(l, i);
+    __atomic_store_n(&l->lanes[i].n_acked, f.ack.received[i], __ATOMIC_RELAXED);
   }
   return f;
 }
@@ -26,22 +26,22 @@ static clv_frame make_ack(clv_link *l) {
  * because a closing or broken link reports its own end. */
 static clv_code send_ack(clv_link *l, clv_err *err) {
   clv_frame f = make_ack(l);
-  if (clv_frame_writer_coalesce(l->writer, &f, NULL, 0, 0)) return CLV_OK;
+  if (clv_frame_writer_hold_back(l->writer, &f, NULL, 0, 0)) return CLV_OK;
   clv_code code = clv_frame_writer_send_plain(l->writer, &f, err);
   return code == CLV_UNAVAILABLE ? CLV_OK : code;
 }
 
 clv_code clv_link_count_received(clv_link *l, uint32_t index, clv_err *err) {
   clv_lane_slot *s = &l->lanes[index];
-  uint64_t n = __atomic_add_fetch(&s->received, 1, __ATOMIC_RELAXED);
+  uint64_t n = __atomic_add_fetch(&s->n_received, 1, __ATOMIC_RELAXED);
   if (!l->lease_ms) return CLV_OK;
-  bool is_due = n - __atomic_load_n(&s->acked, __ATOMIC_RELAXED) >= ACK_MESSAGES;
-  if (!is_due && !__atomic_load_n(&l->must_ack, __ATOMIC_RELAXED)) return CLV_OK;
-  __atomic_store_n(&l->must_ack, false, __ATOMIC_RELAXED);
+  bool is_due = n - __atomic_load_n(&s->n_acked, __ATOMIC_RELAXED) >= ACK_MESSAGES;
+  if (!is_due && !__atomic_load_n(&l->is_ack_due, __ATOMIC_RELAXED)) return CLV_OK;
+  __atomic_store_n(&l->is_ack_due, false, __ATOMIC_RELAXED);
   return send_ack(l, err);
 }
 
-clv_code clv_link_note_ack(clv_link *l, const clv_frame *f, clv_err *err) {
+clv_code clv_link_handle_ack(clv_link *l, const clv_frame *f, clv_err *err) {
   if (!l->lease_ms)
     return clv_fail(err, CLV_INVALID,
                     "an ACK, but the link has no lease: its two sides speak protocol %d",
@@ -50,6 +50,6 @@ clv_code clv_link_note_ack(clv_link *l, const clv_frame *f, clv_err *err) {
     return clv_fail(err, CLV_INVALID, "an ACK with counters of %u lanes, but the link has %u",
                     f->ack.n_lanes, l->n_lanes);
   for (uint32_t i = 0; i < f->ack.n_lanes; i++)
-    CLV_TRY(clv_frame_writer_ack(l->writer, i, f->ack.received[i], err));
+    CLV_TRY(clv_frame_writer_remove_acked(l->writer, i, f->ack.received[i], err));
   return CLV_OK;
 }

@@ -14,7 +14,7 @@ clv_code clv_recv_window_new(clv_frame_writer *writer, uint64_t most, void *memo
   pthread_mutex_init(&r->lock, NULL);
   r->refs = 1;
   r->writer = clv_frame_writer_ref(writer);
-  r->limit = most;
+  r->limit_bytes = most;
   r->link_memory = memory;
   *ret = r;
   return CLV_OK;
@@ -45,33 +45,33 @@ clv_code clv_recv_window_add_packet(clv_recv_window *r, bool anyway, clv_err *er
 
 clv_code clv_recv_window_consume(clv_recv_window *r, uint64_t bytes, clv_err *err) {
   pthread_mutex_lock(&r->lock);
-  uint64_t held = r->used_bytes;
-  bool over = bytes > r->limit - CLV_MIN(held, r->limit);
-  if (!over) r->used_bytes += bytes;
+  uint64_t held = r->unreturned_bytes;
+  bool over = bytes > r->limit_bytes - CLV_MIN(held, r->limit_bytes);
+  if (!over) r->unreturned_bytes += bytes;
   pthread_mutex_unlock(&r->lock);
   if (!over) return CLV_OK;
   return clv_fail(err, CLV_EXHAUSTED,
                   "the peer has sent %llu bytes of tensors, over its credit of %llu bytes",
-                  (unsigned long long)(held + bytes), (unsigned long long)r->limit);
+                  (unsigned long long)(held + bytes), (unsigned long long)r->limit_bytes);
 }
 
 /* Returns the bytes to send as CREDIT now; 0: wait for more. The caller holds the lock. */
 static uint64_t take_due_credit(clv_recv_window *r) {
   /* Once all received bytes are free again, at most one inline message stays unreturned, so that
    * the peer's next message never waits for credit. */
-  bool idle = r->credit_pending == r->used_bytes && r->credit_pending > CLV_WIRE_INLINE_MAX;
-  if (!idle && r->credit_pending < r->limit / 4) return 0;
-  uint64_t bytes = r->credit_pending;
-  r->credit_pending = 0;
-  r->used_bytes -= CLV_MIN(bytes, r->used_bytes);
+  bool idle = r->unsent_credit == r->unreturned_bytes && r->unsent_credit > CLV_WIRE_INLINE_MAX;
+  if (!idle && r->unsent_credit < r->limit_bytes / 4) return 0;
+  uint64_t bytes = r->unsent_credit;
+  r->unsent_credit = 0;
+  r->unreturned_bytes -= CLV_MIN(bytes, r->unreturned_bytes);
   return bytes;
 }
 
-void clv_recv_window_release(clv_recv_window *r, uint64_t bytes) {
+void clv_recv_window_return_bytes(clv_recv_window *r, uint64_t bytes) {
   if (!r) return;
   pthread_mutex_lock(&r->lock);
   r->n_packets--;
-  r->credit_pending += bytes;
+  r->unsent_credit += bytes;
   uint64_t granted = take_due_credit(r);
   pthread_mutex_unlock(&r->lock);
   if (!granted) return;
@@ -79,5 +79,5 @@ void clv_recv_window_release(clv_recv_window *r, uint64_t bytes) {
   f.credit.bytes = granted;
   clv_err err;
   if (clv_frame_writer_send_plain(r->writer, &f, &err) != CLV_OK)
-    clv_frame_writer_fail(r->writer, &err);
+    clv_frame_writer_break(r->writer, &err);
 }

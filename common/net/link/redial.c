@@ -2,7 +2,7 @@
  *
  * Lost connections of a link: the dialling side dials the lanes again, and both sides end the link
  * when a lane stays lost for the link's lease. One thread of a dialled link does that
- * (clv_link_start_redials); the accepting side and simulations call clv_link_tend.
+ * (clv_link_start_redials); the accepting side and simulations call clv_link_redial_or_end.
  *
  * A lost lane is dialled at once, and once more if that fails, then after pauses of 0.2 s to 2 s. A
  * host that is silent, or that cannot be reached, is dialled until the lease is over. The link ends
@@ -22,64 +22,67 @@
 /* Work that a link has to do now. */
 typedef struct due_work {
   bool ends_link; /* the link must end, for the reason `text` */
-  char text[CLV_ERR_TEXT];
-  bool must_redial;                 /* a lost lane must be dialled again now */
-  uint32_t n_late, late[MAX_LANES]; /* lanes whose ATTACHED is overdue */
-  uint64_t next_ns;                 /* when there is more to do */
+  char end_text[CLV_ERR_TEXT];
+  bool must_redial;                             /* a lost lane must be dialled again now */
+  uint32_t n_late_lanes, late_lanes[MAX_LANES]; /* lanes whose ATTACHED is overdue */
+  uint64_t next_work_ns;                        /* time at which there is more to do, ns */
 } due_work;
 
 static bool is_lane_lost(const clv_lane_slot *s) { return s->lost_since_ns && !s->has_joined; }
 
 /* Ends the link if a lane is lost for too long. The caller holds the lock. */
-static void check_lease(clv_link *l, const clv_lane_slot *s, uint64_t now, due_work *d) {
+static void end_if_lease_expired(clv_link *l, const clv_lane_slot *s, uint64_t now, due_work *d) {
   if (!s->lost_since_ns) return;
   uint64_t until = s->lost_since_ns + l->lease_ms * MS;
-  d->next_ns = CLV_MIN(d->next_ns, until);
+  d->next_work_ns = CLV_MIN(d->next_work_ns, until);
   if (now < until || d->ends_link) return;
   d->ends_link = true;
-  snprintf(d->text, sizeof d->text,
+  snprintf(d->end_text, sizeof d->end_text,
            "%.200s; not connected again within %g s (limits.lease)%s%.120s", l->lost_text,
-           (double)l->lease_ms / 1e3, l->redials.why[0] ? ": " : "", l->redials.why);
+           (double)l->lease_ms / 1e3, l->redials.failure_text[0] ? ": " : "",
+           l->redials.failure_text);
 }
 
 /* Ends the link if the peer's host has refused each redial for REFUSED_MS. The caller holds the
  * lock. */
-static void check_refusals(clv_link *l, uint64_t now, due_work *d) {
+static void end_if_refused_too_long(clv_link *l, uint64_t now, due_work *d) {
   const clv_redials *r = &l->redials;
-  if (!r->refused_ns || now - r->refused_ns < REFUSED_MS * MS || d->ends_link) return;
+  if (!r->refused_since_ns || now - r->refused_since_ns < REFUSED_MS * MS || d->ends_link) return;
   d->ends_link = true;
-  snprintf(d->text, sizeof d->text, "%.200s; its host refuses connections: %.200s", l->lost_text,
-           r->why);
+  snprintf(d->end_text, sizeof d->end_text, "%.200s; its host refuses connections: %.200s",
+           l->lost_text, r->failure_text);
 }
 
-/* The caller holds the lock. */
+/* Finds out whether the ATTACHED of this lane is overdue. The caller holds the lock. */
 static void find_late_lane(clv_lane_slot *s, uint32_t index, uint64_t now, due_work *d) {
-  if (!s->attach_until_ns) return;
-  if (now < s->attach_until_ns) {
-    d->next_ns = CLV_MIN(d->next_ns, s->attach_until_ns);
+  if (!s->attach_deadline_ns) return;
+  if (now < s->attach_deadline_ns) {
+    d->next_work_ns = CLV_MIN(d->next_work_ns, s->attach_deadline_ns);
     return;
   }
-  s->attach_until_ns = 0;
-  d->late[d->n_late++] = index;
+  s->attach_deadline_ns = 0;
+  d->late_lanes[d->n_late_lanes++] = index;
 }
 
-/* Decides about the redials. The caller holds the lock. */
-static void check_redials(clv_link *l, bool any_lost, uint64_t now, due_work *d) {
+/* Decides whether a lost lane must be dialled now, and when the next redial is due. The caller
+ * holds the lock. */
+static void find_due_redials(clv_link *l, bool any_lost, uint64_t now, due_work *d) {
   clv_redials *r = &l->redials;
-  if (!any_lost || !l->dialler.dial) return;
-  if (now < r->next_ns) {
-    d->next_ns = CLV_MIN(d->next_ns, r->next_ns);
+  if (!any_lost || !l->dialler.dial_stream) return;
+  if (now < r->next_redial_ns) {
+    d->next_work_ns = CLV_MIN(d->next_work_ns, r->next_redial_ns);
     return;
   }
   d->must_redial = true;
-  r->next_ns = now + r->pause_ms * MS;
-  r->pause_ms = r->pause_ms ? CLV_MIN(2 * r->pause_ms, (uint64_t)REDIAL_MAX_MS) : REDIAL_FIRST_MS;
+  r->next_redial_ns = now + r->redial_pause_ms * MS;
+  r->redial_pause_ms = r->redial_pause_ms ? CLV_MIN(2 * r->redial_pause_ms, (uint64_t)REDIAL_MAX_MS)
+                                          : REDIAL_FIRST_MS;
 }
 
 static due_work find_due_work(clv_link *l) {
-  due_work d = {.next_ns = UINT64_MAX};
+  due_work d = {.next_work_ns = UINT64_MAX};
   bool any_lost = false;
-  d.ends_link = clv_frame_writer_is_broken(l->writer, d.text);
+  d.ends_link = clv_frame_writer_is_broken(l->writer, d.end_text);
   pthread_mutex_lock(&l->lock);
   uint64_t now = clv_clock_now(&l->clock);
   if (l->state != CLV_LINK_MENDING) {
@@ -88,12 +91,12 @@ static due_work find_due_work(clv_link *l) {
     return d;
   }
   for (uint32_t i = 0; i < l->n_lanes; i++) {
-    check_lease(l, &l->lanes[i], now, &d);
+    end_if_lease_expired(l, &l->lanes[i], now, &d);
     find_late_lane(&l->lanes[i], i, now, &d);
     any_lost |= is_lane_lost(&l->lanes[i]);
   }
-  check_refusals(l, now, &d);
-  if (!d.ends_link) check_redials(l, any_lost, now, &d);
+  end_if_refused_too_long(l, now, &d);
+  if (!d.ends_link) find_due_redials(l, any_lost, now, &d);
   pthread_mutex_unlock(&l->lock);
   return d;
 }
@@ -107,8 +110,8 @@ static uint64_t begin_redial(clv_link *l, uint32_t index) {
   pthread_mutex_lock(&l->lock);
   clv_lane_slot *s = &l->lanes[index];
   if (l->state == CLV_LINK_MENDING && index < l->n_lanes && is_lane_lost(s)) {
-    connection = s->connection + 1;
-    s->attach_until_ns = clv_clock_now(&l->clock) + ATTACH_TIMEOUT_MS * MS;
+    connection = s->connection_number + 1;
+    s->attach_deadline_ns = clv_clock_now(&l->clock) + ATTACH_TIMEOUT_MS * MS;
   }
   pthread_mutex_unlock(&l->lock);
   return connection;
@@ -123,15 +126,15 @@ static void redial_lanes(clv_link *l) {
   }
 }
 
-uint64_t clv_link_tend(clv_link *l) {
+uint64_t clv_link_redial_or_end(clv_link *l) {
   due_work d = find_due_work(l);
   if (d.ends_link) {
-    clv_link_end(l, CLV_UNAVAILABLE, d.text);
+    clv_link_end(l, CLV_UNAVAILABLE, d.end_text);
     return UINT64_MAX;
   }
-  for (uint32_t i = 0; i < d.n_late; i++)
-    clv_frame_writer_drop_stream(l->writer, d.late[i], "no answer to ATTACH");
-  if (!d.must_redial) return d.next_ns;
+  for (uint32_t i = 0; i < d.n_late_lanes; i++)
+    clv_frame_writer_drop_stream(l->writer, d.late_lanes[i], "no answer to ATTACH");
+  if (!d.must_redial) return d.next_work_ns;
   redial_lanes(l);
   return clv_clock_now(&l->clock);
 }
@@ -144,14 +147,14 @@ static bool wait_for_work(clv_link *l, uint64_t until_ns) {
   struct timespec ts = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
   pthread_mutex_lock(&l->lock);
   uint64_t n_losses = l->redials.n_losses;
-  while (l->state < CLV_LINK_ENDING && n_losses == l->redials.n_tended) {
+  while (l->state < CLV_LINK_ENDING && n_losses == l->redials.n_losses_seen) {
     if (l->state != CLV_LINK_MENDING)
-      pthread_cond_wait(&l->redials.wake, &l->lock);
-    else if (pthread_cond_timedwait(&l->redials.wake, &l->lock, &ts) != 0)
+      pthread_cond_wait(&l->redials.wake_thread, &l->lock);
+    else if (pthread_cond_timedwait(&l->redials.wake_thread, &l->lock, &ts) != 0)
       break;
     n_losses = l->redials.n_losses;
   }
-  l->redials.n_tended = n_losses;
+  l->redials.n_losses_seen = n_losses;
   bool goes_on = l->state < CLV_LINK_ENDING;
   pthread_mutex_unlock(&l->lock);
   return goes_on;
@@ -159,7 +162,7 @@ static bool wait_for_work(clv_link *l, uint64_t until_ns) {
 
 static void *run_redials(void *link) {
   uint64_t next = 0;
-  while (wait_for_work(link, next)) next = clv_link_tend(link);
+  while (wait_for_work(link, next)) next = clv_link_redial_or_end(link);
   return NULL;
 }
 

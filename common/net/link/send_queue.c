@@ -27,10 +27,10 @@ clv_code clv_send_queue_new(clv_frame_writer *writer, const clv_clock *clock, ui
   d->refs = 1;
   d->writer = clv_frame_writer_ref(writer);
   d->clock = *clock;
-  d->credit_left = d->credit_full = credit;
+  d->available_credit = d->granted_credit = credit;
   d->drain_job.run = run_drain_job;
   d->send_job.run = run_send_job;
-  d->copy_waiter.queue = d;
+  d->copy_waiter.send_queue = d;
   clv_pace_init(&d->pace);
   *ret = d;
   return CLV_OK;
@@ -51,7 +51,7 @@ static void free_packets(clv_packet *p) {
 void clv_send_queue_unref(clv_send_queue *d) {
   if (!d || __atomic_fetch_sub(&d->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   free_packets(d->first);
-  clv_packet_free(d->partially_sent);
+  clv_packet_free(d->partially_sent_packet);
   clv_pace_clear(&d->pace);
   clv_frame_writer_unref(d->writer);
   pthread_mutex_destroy(&d->lock);
@@ -61,10 +61,11 @@ void clv_send_queue_unref(clv_send_queue *d) {
 void clv_send_queue_end(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
   d->has_ended = true;
-  clv_packet *drop = d->first, *partially_sent = clv_steal(&d->partially_sent);
-  bool waits = partially_sent &&
-               clv_device_copy_cancel_wait(partially_sent->device_copy[partially_sent->send_index],
-                                           &d->copy_waiter);
+  clv_packet *drop = d->first, *partially_sent = clv_steal(&d->partially_sent_packet);
+  bool waits =
+      partially_sent &&
+      clv_device_copy_remove_waiter(
+          partially_sent->device_copy[partially_sent->sending_tensor_index], &d->copy_waiter);
   d->first = d->last = NULL;
   clv_pace_clear(&d->pace);
   pthread_mutex_unlock(&d->lock);
@@ -81,7 +82,7 @@ void clv_send_queue_set_lanes(clv_send_queue *d, uint32_t n_lanes) {
 
 void clv_send_queue_set_credit(clv_send_queue *d, uint64_t credit) {
   pthread_mutex_lock(&d->lock);
-  d->credit_left = d->credit_full = credit;
+  d->available_credit = d->granted_credit = credit;
   pthread_mutex_unlock(&d->lock);
 }
 
@@ -90,7 +91,7 @@ static void break_writer(clv_send_queue *d, const clv_err *why) {
   pthread_mutex_lock(&d->lock);
   d->has_ended = true;
   pthread_mutex_unlock(&d->lock);
-  clv_frame_writer_fail(d->writer, why);
+  clv_frame_writer_break(d->writer, why);
 }
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
@@ -99,7 +100,7 @@ static clv_code send_chunk(clv_send_queue *d, const clv_chunk *c, uint32_t index
   clv_frame f = {.kind = CLV_CHUNK};
   f.chunk.transfer = c->transfer;
   f.chunk.offset = c->offset;
-  f.chunk.total = c->tensor->bytes;
+  f.chunk.total_bytes = c->tensor->bytes;
   clv_rpc_piece pieces[2];
   pieces[1] = clv_rpc_piece_of_tensor(c->tensor, c->offset, c->len);
   return clv_frame_writer_send(d->writer, index, &f, pieces, 1, c->len, err);
@@ -114,7 +115,7 @@ static clv_code send_probe(clv_send_queue *d, uint64_t number, uint32_t index, c
 static bool take_next_chunk(clv_send_queue *d, clv_chunk_send *ret) {
   uint64_t now = clv_clock_now(&d->clock);
   pthread_mutex_lock(&d->lock);
-  bool has_chunk = !d->has_ended && clv_pace_next(&d->pace, now, ret);
+  bool has_chunk = !d->has_ended && clv_pace_take_next_chunk(&d->pace, now, ret);
   pthread_mutex_unlock(&d->lock);
   return has_chunk;
 }
@@ -122,19 +123,19 @@ static bool take_next_chunk(clv_send_queue *d, clv_chunk_send *ret) {
 /* Sends the chunks that the congestion window admits now. */
 static clv_code send_chunks(clv_send_queue *d, clv_err *err) {
   for (clv_chunk_send c; take_next_chunk(d, &c);) {
-    clv_code probed = send_probe(d, c.probe_before, 0, err);
+    clv_code probed = send_probe(d, c.ping_id_before, 0, err);
     /* send_chunk takes over the tensor in all cases */
-    clv_code code = send_chunk(d, &c.chunk, c.index, err);
+    clv_code code = send_chunk(d, &c.chunk, c.lane_index, err);
     CLV_TRY(probed);
     CLV_TRY(code);
-    CLV_TRY(send_probe(d, c.probe_after, c.index, err));
+    CLV_TRY(send_probe(d, c.ping_id_after, c.lane_index, err));
   }
   return CLV_OK;
 }
 
 static clv_code queue_chunk(clv_send_queue *d, const clv_chunk *c, clv_err *err) {
   pthread_mutex_lock(&d->lock);
-  clv_code code = d->has_ended ? CLV_OK : clv_pace_queue(&d->pace, c, err);
+  clv_code code = d->has_ended ? CLV_OK : clv_pace_queue_chunk(&d->pace, c, err);
   pthread_mutex_unlock(&d->lock);
   return code;
 }
@@ -158,7 +159,7 @@ static void start_send_job(clv_send_queue *d) {
   pthread_mutex_unlock(&d->lock);
   if (!start) return;
   clv_send_queue_ref(d); /* reference of the job */
-  if (!clv_frame_writer_defer(d->writer, &d->send_job)) run_send_job(&d->send_job);
+  if (!clv_frame_writer_defer_job(d->writer, &d->send_job)) run_send_job(&d->send_job);
 }
 
 clv_code clv_send_queue_handle_pong(clv_send_queue *d, uint64_t number, clv_err *err) {
@@ -175,23 +176,24 @@ clv_code clv_send_queue_handle_pong(clv_send_queue *d, uint64_t number, clv_err 
 
 typedef enum copy_progress { PART_COPIED, PART_PENDING, PART_FAILED } copy_progress;
 
-/* Checks whether the first `bytes` of the current tensor are copied. PART_PENDING: the queue keeps
- * the packet as partially_sent, and the caller's job ends. */
+/* Checks whether the first `bytes` of the current tensor are copied. PART_PENDING: the queue
+ * keeps the packet as partially_sent_packet, and the caller's job ends. */
 static copy_progress await_copy(clv_send_queue *d, clv_packet *p, size_t bytes, clv_err *err) {
-  clv_device_copy *c = p->device_copy[p->send_index];
+  clv_device_copy *c = p->device_copy[p->sending_tensor_index];
   if (!c) return PART_COPIED;
   pthread_mutex_lock(&d->lock);
   d->copy_waiter.bytes = bytes;
-  bool ended = d->has_ended, partially_sent = !ended && !clv_device_copy_wait(c, &d->copy_waiter);
+  bool ended = d->has_ended,
+       partially_sent = !ended && !clv_device_copy_add_waiter(c, &d->copy_waiter);
   if (partially_sent) {
     clv_send_queue_ref(d);
-    d->partially_sent = p;
+    d->partially_sent_packet = p;
     d->is_draining = false;
   }
   pthread_mutex_unlock(&d->lock);
   if (partially_sent) return PART_PENDING;
-  clv_code code =
-      ended ? clv_frame_writer_refuse(d->writer, err) : clv_device_copy_check(c, bytes, err);
+  clv_code code = ended ? clv_frame_writer_fail_with_reason(d->writer, err)
+                        : clv_device_copy_check_failure(c, bytes, err);
   return code == CLV_OK ? PART_COPIED : PART_FAILED;
 }
 
@@ -210,7 +212,7 @@ static uint64_t bytes_of_tensors(const clv_packet *p) {
 }
 
 static void release_pieces(const clv_rpc_piece *pieces, size_t n) {
-  for (size_t i = 0; i < n; i++) pieces[i].release(pieces[i].owner);
+  for (size_t i = 0; i < n; i++) pieces[i].release_owner(pieces[i].owner);
 }
 
 static clv_code send_packet_inline(clv_send_queue *d, clv_packet *p, clv_err *err) {
@@ -225,7 +227,7 @@ static clv_code send_packet_inline(clv_send_queue *d, clv_packet *p, clv_err *er
     payload += t->bytes;
   }
   if (p->is_coalesced &&
-      clv_frame_writer_coalesce(d->writer, &p->frame, pieces + 1, p->frame.n_tensors, payload)) {
+      clv_frame_writer_hold_back(d->writer, &p->frame, pieces + 1, p->frame.n_tensors, payload)) {
     release_pieces(pieces + 1, p->frame.n_tensors);
     return CLV_OK;
   }
@@ -236,8 +238,8 @@ static clv_code send_packet_inline(clv_send_queue *d, clv_packet *p, clv_err *er
  * The caller sends the packet's frame, which has the heads of the tensors, when all chunks are
  * queued; it need not wait until they are sent. */
 static copy_progress queue_chunks(clv_send_queue *d, clv_packet *p, clv_err *err) {
-  clv_tensor *t = p->tensor[p->send_index];
-  clv_tensor_head *head = &p->frame.tensors[p->send_index];
+  clv_tensor *t = p->tensor[p->sending_tensor_index];
+  clv_tensor_head *head = &p->frame.tensors[p->sending_tensor_index];
   while (p->bytes_queued < t->bytes) {
     clv_chunk c = {t, head->transfer, p->bytes_queued,
                    CLV_MIN(t->bytes - p->bytes_queued, (size_t)CLV_WIRE_CHUNK_BYTES)};
@@ -253,12 +255,12 @@ static copy_progress queue_chunks(clv_send_queue *d, clv_packet *p, clv_err *err
 /* Sends the tensors of a packet in chunks, then its frame. May continue a packet of which a part is
  * sent. */
 static copy_progress send_packet_chunked(clv_send_queue *d, clv_packet *p, clv_err *err) {
-  for (; p->send_index < p->frame.n_tensors;
-       p->send_index++, p->bytes_queued = 0, p->has_transfer_id = false) {
-    clv_tensor_head *head = &p->frame.tensors[p->send_index];
+  for (; p->sending_tensor_index < p->frame.n_tensors;
+       p->sending_tensor_index++, p->bytes_queued = 0, p->has_transfer_id = false) {
+    clv_tensor_head *head = &p->frame.tensors[p->sending_tensor_index];
     if (!p->has_transfer_id) {
       head->crc32c = 0;
-      head->transfer = __atomic_add_fetch(&d->next_transfer, 1, __ATOMIC_RELAXED);
+      head->transfer = __atomic_add_fetch(&d->last_transfer, 1, __ATOMIC_RELAXED);
     }
     p->has_transfer_id = true;
     copy_progress found = queue_chunks(d, p, err);
@@ -269,14 +271,14 @@ static copy_progress send_packet_chunked(clv_send_queue *d, clv_packet *p, clv_e
 }
 
 static copy_progress send_packet_unchunked(clv_send_queue *d, clv_packet *p, clv_err *err) {
-  for (; p->send_index < p->frame.n_tensors; p->send_index++) {
-    copy_progress found = await_copy(d, p, p->tensor[p->send_index]->bytes, err);
+  for (; p->sending_tensor_index < p->frame.n_tensors; p->sending_tensor_index++) {
+    copy_progress found = await_copy(d, p, p->tensor[p->sending_tensor_index]->bytes, err);
     if (found != PART_COPIED) return found;
   }
   return send_packet_inline(d, p, err) == CLV_OK ? PART_COPIED : PART_FAILED;
 }
 
-/* Sends a packet and frees it. PART_PENDING: the queue keeps it as partially_sent. */
+/* Sends a packet and frees it. PART_PENDING: the queue keeps it as partially_sent_packet. */
 static copy_progress send_packet(clv_send_queue *d, clv_packet *p, clv_err *err) {
   uint64_t bytes = bytes_of_tensors(p);
   copy_progress found = bytes <= CLV_WIRE_INLINE_MAX ? send_packet_unchunked(d, p, err)
@@ -300,10 +302,10 @@ static clv_code send_packet_now(clv_send_queue *d, clv_packet *p, clv_err *err) 
 /* Returns the packet to send next: the partially sent one, else the first of the queue if the
  * credit covers it. The caller holds the lock. */
 static clv_packet *take_next_packet(clv_send_queue *d) {
-  if (d->partially_sent && !d->has_ended) return clv_steal(&d->partially_sent);
+  if (d->partially_sent_packet && !d->has_ended) return clv_steal(&d->partially_sent_packet);
   clv_packet *p = d->first;
-  if (!p || d->has_ended || bytes_of_tensors(p) > d->credit_left) return NULL;
-  d->credit_left -= bytes_of_tensors(p);
+  if (!p || d->has_ended || bytes_of_tensors(p) > d->available_credit) return NULL;
+  d->available_credit -= bytes_of_tensors(p);
   d->first = p->next;
   if (!p->next) d->last = NULL;
   return p;
@@ -329,14 +331,14 @@ static void run_drain_job(clv_rpc_job *job) {
 }
 
 /* Starts the drain job, which takes over the reference of d->copy_waiter. */
-void clv_send_queue_resume(clv_send_queue *d) {
+void clv_send_queue_resume_after_copy(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
-  bool start = d->partially_sent && !d->has_ended;
+  bool start = d->partially_sent_packet && !d->has_ended;
   d->is_draining |= start;
   pthread_mutex_unlock(&d->lock);
   if (!start)
     clv_send_queue_unref(d);
-  else if (!clv_frame_writer_defer(d->writer, &d->drain_job))
+  else if (!clv_frame_writer_defer_job(d->writer, &d->drain_job))
     run_drain_job(&d->drain_job);
 }
 
@@ -344,18 +346,19 @@ void clv_send_queue_resume(clv_send_queue *d) {
 static void start_drain_job(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
   clv_packet *p = d->first;
-  bool busy = d->is_draining || d->partially_sent || d->has_ended;
-  bool start = p && !busy && bytes_of_tensors(p) <= d->credit_left;
+  bool busy = d->is_draining || d->partially_sent_packet || d->has_ended;
+  bool start = p && !busy && bytes_of_tensors(p) <= d->available_credit;
   d->is_draining |= start;
   pthread_mutex_unlock(&d->lock);
   if (!start) return;
   clv_send_queue_ref(d); /* reference of the job */
-  if (!clv_frame_writer_defer(d->writer, &d->drain_job)) run_drain_job(&d->drain_job);
+  if (!clv_frame_writer_defer_job(d->writer, &d->drain_job)) run_drain_job(&d->drain_job);
 }
 
 void clv_send_queue_add_credit(clv_send_queue *d, uint64_t bytes) {
   pthread_mutex_lock(&d->lock);
-  d->credit_left = CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));
+  d->available_credit =
+      CLV_MIN(d->granted_credit, d->available_credit + CLV_MIN(bytes, d->granted_credit));
   pthread_mutex_unlock(&d->lock);
   start_drain_job(d);
 }
@@ -367,13 +370,14 @@ static send_decision decide_send(clv_send_queue *d, const clv_packet *p, uint64_
   /* an ABORT overtakes the packets of its context */
   bool urgent = p->frame.kind == CLV_ABORT && !bytes;
   if (d->has_ended) return SEND_ENDED;
-  /* The receiver may keep the credit of one inline frame unreturned (recv_window.c, grant). */
-  if (bytes > d->credit_full ||
-      (bytes > CLV_WIRE_INLINE_MAX && bytes > d->credit_full - CLV_WIRE_INLINE_MAX))
+  /* The receiver may keep the credit of one inline frame unreturned (take_due_credit in
+   * recv_window.c). */
+  if (bytes > d->granted_credit ||
+      (bytes > CLV_WIRE_INLINE_MAX && bytes > d->granted_credit - CLV_WIRE_INLINE_MAX))
     return SEND_TOO_LARGE;
   if (urgent) return SEND_NOW;
-  bool queued = d->first || d->is_draining || d->partially_sent;
-  bool later = bytes > d->credit_left || bytes >= DEFERRED_BYTES || has_pending_copy(p);
+  bool queued = d->first || d->is_draining || d->partially_sent_packet;
+  bool later = bytes > d->available_credit || bytes >= DEFERRED_BYTES || has_pending_copy(p);
   return queued || later ? SEND_QUEUED : SEND_NOW;
 }
 
@@ -386,11 +390,12 @@ static void append_packet(clv_send_queue *d, clv_packet *p) {
 }
 
 static clv_code refuse_packet(clv_send_queue *d, send_decision why, uint64_t bytes, clv_err *err) {
-  if (why == SEND_ENDED) return clv_frame_writer_refuse(d->writer, err);
+  if (why == SEND_ENDED) return clv_frame_writer_fail_with_reason(d->writer, err);
   return clv_fail(err, CLV_EXHAUSTED,
                   "a message with %llu bytes of tensors exceeds the credit of %llu bytes that %s "
                   "grants; raise limits.receive_window there",
-                  (unsigned long long)bytes, (unsigned long long)d->credit_full, d->writer->peer);
+                  (unsigned long long)bytes, (unsigned long long)d->granted_credit,
+                  d->writer->peer);
 }
 
 clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) {
@@ -398,7 +403,7 @@ clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) {
   pthread_mutex_lock(&d->lock);
   send_decision what = decide_send(d, p, bytes);
   if (what == SEND_QUEUED) append_packet(d, p);
-  if (what == SEND_NOW) d->credit_left -= bytes;
+  if (what == SEND_NOW) d->available_credit -= bytes;
   pthread_mutex_unlock(&d->lock);
   if (what == SEND_NOW) return send_packet_now(d, p, err);
   if (what == SEND_QUEUED) {
@@ -414,10 +419,12 @@ clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) {
 /* Adds packets that wait for credit, for a device copy or behind others. The caller holds the
  * lock. */
 static void add_packet_load(const clv_send_queue *d, clv_link_load *load) {
-  if (d->partially_sent) {
+  if (d->partially_sent_packet) {
     load->frames_out++;
-    load->tensors_out += d->partially_sent->frame.n_tensors - d->partially_sent->send_index;
-    load->bytes_out += bytes_of_tensors(d->partially_sent) - d->partially_sent->bytes_queued;
+    load->tensors_out +=
+        d->partially_sent_packet->frame.n_tensors - d->partially_sent_packet->sending_tensor_index;
+    load->bytes_out +=
+        bytes_of_tensors(d->partially_sent_packet) - d->partially_sent_packet->bytes_queued;
   }
   for (const clv_packet *p = d->first; p; p = p->next) {
     load->frames_out++;
@@ -435,7 +442,7 @@ static void add_chunk_load(const clv_pace *p, clv_link_load *load) {
     load->bytes_out += c->len;
     last = c->transfer;
   }
-  load->bytes_out += clv_pace_in_flight(p);
+  load->bytes_out += clv_pace_bytes_in_flight(p);
 }
 
 void clv_send_queue_add_load(clv_send_queue *d, clv_link_load *load) {

@@ -8,19 +8,22 @@
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-static clv_code rpc_send(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
+static clv_code send_on_rpc_stream(void *stream, const clv_rpc_piece *pieces, size_t n,
+                                   clv_err *err) {
   return clv_rpc_stream_send(stream, pieces, n, err);
 }
-static void rpc_close(void *stream) { clv_rpc_stream_close(stream); }
-static void rpc_cancel(void *stream, clv_code code, const char *text) {
+static void close_rpc_stream(void *stream) { clv_rpc_stream_close(stream); }
+static void cancel_rpc_stream(void *stream, clv_code code, const char *text) {
   clv_rpc_stream_cancel(stream, code, text);
 }
-static bool rpc_defer(void *stream, clv_rpc_job *job) { return clv_rpc_stream_defer(stream, job); }
-static void rpc_ref(void *stream) { clv_rpc_stream_ref(stream); }
-static void rpc_unref(void *stream) { clv_rpc_stream_unref(stream); }
+static bool defer_rpc_job(void *stream, clv_rpc_job *job) {
+  return clv_rpc_stream_defer(stream, job);
+}
+static void ref_rpc_stream(void *stream) { clv_rpc_stream_ref(stream); }
+static void unref_rpc_stream(void *stream) { clv_rpc_stream_unref(stream); }
 
-const clv_transport clv_transport_rpc = {rpc_send,  rpc_close, rpc_cancel,
-                                         rpc_defer, rpc_ref,   rpc_unref};
+const clv_transport clv_transport_rpc = {send_on_rpc_stream, close_rpc_stream, cancel_rpc_stream,
+                                         defer_rpc_job,      ref_rpc_stream,   unref_rpc_stream};
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
@@ -29,7 +32,7 @@ typedef struct connections {
   clv_rpc_limits limits;
   unsigned timeout_ms;
   char *address, *identity;
-  clv_rpc_pem pem; /* of the newest connection; an owned copy */
+  clv_rpc_pem pem; /* PEM text of the newest connection, an owned copy */
   clv_code (*read_pem)(void *user, clv_rpc_pem *ret, clv_err *err);
   void *pem_user;
   clv_rpc_stream_events events;
@@ -47,19 +50,19 @@ static clv_code renew_pem(connections *c, clv_err *err) {
 }
 
 /* Dials with a channel of its own, which resolves the peer's name again. */
-static clv_code dial_rpc(void *user, uint32_t index, clv_lane *lane, const bool *stop,
-                         void **ret_stream, clv_err *err) {
+static clv_code dial_rpc_stream(void *user, uint32_t index, clv_lane *lane, const bool *stop,
+                                void **ret_stream, clv_err *err) {
   connections *c = user;
   clv_rpc_channel **channel = &c->channels[index];
   const bool is_redial = *channel != NULL;
   const unsigned redial_ms = CLV_MIN(c->timeout_ms, (unsigned)ATTACH_TIMEOUT_MS);
   if (is_redial) CLV_TRY(renew_pem(c, err));
   clv_rpc_channel_free(clv_steal(channel));
-  clv_rpc_channel_options o = {.target = c->address,
+  clv_rpc_channel_options o = {.target_address = c->address,
                                .expected_uri = c->identity,
                                .pem = c->pem,
                                .limits = c->limits,
-                               .stop = stop};
+                               .stop_flag = stop};
   CLV_TRY(clv_rpc_channel_new(c->runtime, &o, channel, err));
   CLV_TRY(clv_rpc_channel_connect(*channel, is_redial ? redial_ms : c->timeout_ms, err));
   clv_rpc_stream_events events = c->events;
@@ -70,7 +73,7 @@ static clv_code dial_rpc(void *user, uint32_t index, clv_lane *lane, const bool 
   return CLV_OK;
 }
 
-static void hang_up_rpc(void *user) {
+static void free_rpc_connections(void *user) {
   connections *c = user;
   for (uint32_t i = 0; i < MAX_LANES; i++) clv_rpc_channel_free(c->channels[i]);
   clv_rpc_pem_clear(&c->pem);
@@ -79,9 +82,9 @@ static void hang_up_rpc(void *user) {
   free(c);
 }
 
-static clv_code copy_dial(connections *c, const clv_link_dial *dial, clv_err *err) {
+static clv_code copy_dial_settings(connections *c, const clv_link_dial *dial, clv_err *err) {
   c->limits = dial->limits;
-  c->timeout_ms = dial->timeout_ms;
+  c->timeout_ms = dial->dial_timeout_ms;
   c->read_pem = dial->read_pem;
   c->pem_user = dial->pem_user;
   CLV_TRY(clv_strdup(dial->address, &c->address, err));
@@ -89,18 +92,21 @@ static clv_code copy_dial(connections *c, const clv_link_dial *dial, clv_err *er
   return clv_rpc_pem_copy(&dial->pem, &c->pem, err);
 }
 
-clv_code clv_dialler_rpc(clv_rpc_runtime *runtime, const clv_link_dial *dial,
-                         const clv_rpc_stream_events *events, clv_dialler *ret, clv_err *err) {
+clv_code clv_dialler_make_grpc(clv_rpc_runtime *runtime, const clv_link_dial *dial,
+                               const clv_rpc_stream_events *events, clv_dialler *ret,
+                               clv_err *err) {
   connections *c;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   c->runtime = runtime;
   c->events = *events;
-  clv_code code = copy_dial(c, dial, err);
+  clv_code code = copy_dial_settings(c, dial, err);
   if (code != CLV_OK) {
-    hang_up_rpc(c);
+    free_rpc_connections(c);
     return code;
   }
-  *ret = (clv_dialler){
-      .transport = &clv_transport_rpc, .user = c, .dial = dial_rpc, .hang_up = hang_up_rpc};
+  *ret = (clv_dialler){.transport = &clv_transport_rpc,
+                       .user = c,
+                       .dial_stream = dial_rpc_stream,
+                       .hang_up = free_rpc_connections};
   return CLV_OK;
 }

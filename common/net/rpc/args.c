@@ -12,18 +12,18 @@ enum { KIB = 1024, MIB = 1024 * 1024 };
 
 static void add_int_arg(rpc_args *args, const char *key, int value) {
   assert(args->n < RPC_MAX_ARGS);
-  grpc_arg *arg = &args->arg[args->n++];
+  grpc_arg *arg = &args->args[args->n++];
   arg->type = GRPC_ARG_INTEGER;
   arg->key = (char *)(uintptr_t)key; /* gRPC's type lacks a const; gRPC copies the key */
   arg->value.integer = value;
 }
 
 clv_code rpc_limits_check(clv_rpc_limits *limits, clv_err *err) {
-  if (limits->max_message == 0) limits->max_message = 8 * MIB;
+  if (limits->max_message_bytes == 0) limits->max_message_bytes = 8 * MIB;
   if (limits->peer_timeout_ms == 0) limits->peer_timeout_ms = 60000;
-  if (limits->max_message > RPC_MAX_MESSAGE)
+  if (limits->max_message_bytes > RPC_MAX_MESSAGE)
     return clv_fail(err, CLV_INVALID, "max_message is %zu bytes, must be at most %d",
-                    limits->max_message, RPC_MAX_MESSAGE);
+                    limits->max_message_bytes, RPC_MAX_MESSAGE);
   if (limits->peer_timeout_ms < RPC_MIN_PEER_TIMEOUT_MS || limits->peer_timeout_ms > 3600000)
     return clv_fail(err, CLV_INVALID, "peer_timeout is %u ms, must be %d to 3600000",
                     limits->peer_timeout_ms, RPC_MIN_PEER_TIMEOUT_MS);
@@ -32,7 +32,7 @@ clv_code rpc_limits_check(clv_rpc_limits *limits, clv_err *err) {
 
 void rpc_args_add_quota(rpc_args *args, grpc_resource_quota *quota) {
   assert(args->n < RPC_MAX_ARGS);
-  grpc_arg *arg = &args->arg[args->n++];
+  grpc_arg *arg = &args->args[args->n++];
   arg->type = GRPC_ARG_POINTER;
   arg->key = (char *)(uintptr_t)GRPC_ARG_RESOURCE_QUOTA;
   arg->value.pointer.p = quota;
@@ -42,17 +42,17 @@ void rpc_args_add_quota(rpc_args *args, grpc_resource_quota *quota) {
 /* Returns the time after which a silent peer is pinged: a twelfth of the timeout. The rest is for
  * the answer. A process that is stopped while no ping is in flight still has that rest after it
  * continues. */
-static int idle_ms_before_ping(const clv_rpc_limits *limits) {
+static int keepalive_time_ms(const clv_rpc_limits *limits) {
   return (int)limits->peer_timeout_ms / 12;
 }
 
 void rpc_args_add_common(rpc_args *args, const clv_rpc_limits *limits) {
-  add_int_arg(args, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)limits->max_message);
+  add_int_arg(args, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)limits->max_message_bytes);
   /* clv_rpc_stream_send checks the size of a sent message */
   add_int_arg(args, GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1);
-  add_int_arg(args, GRPC_ARG_KEEPALIVE_TIME_MS, idle_ms_before_ping(limits));
+  add_int_arg(args, GRPC_ARG_KEEPALIVE_TIME_MS, keepalive_time_ms(limits));
   add_int_arg(args, GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
-              (int)limits->peer_timeout_ms - idle_ms_before_ping(limits));
+              (int)limits->peer_timeout_ms - keepalive_time_ms(limits));
   add_int_arg(args, GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   add_int_arg(args, GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   add_int_arg(args, GRPC_ARG_HTTP2_BDP_PROBE, 1);
@@ -79,8 +79,9 @@ void rpc_args_add_client(rpc_args *args) {
 }
 
 void rpc_args_add_server(rpc_args *args, const clv_rpc_server_options *options) {
-  unsigned idle = options->idle_connection_ms ? options->idle_connection_ms : 15 * 60 * 1000;
-  unsigned shake = options->handshake_ms ? options->handshake_ms : 3000;
+  unsigned idle =
+      options->idle_connection_timeout_ms ? options->idle_connection_timeout_ms : 15 * 60 * 1000;
+  unsigned shake = options->handshake_timeout_ms ? options->handshake_timeout_ms : 3000;
   unsigned streams = options->max_streams_per_conn ? options->max_streams_per_conn : 128;
   /* Accept pings of a client with the shortest allowed timeout, which may be shorter than this
    * server's. */

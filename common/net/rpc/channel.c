@@ -21,13 +21,13 @@ enum { POLL_MS = 50, GRACE_MS = 1000 };
 
 struct clv_rpc_channel {
   clv_rpc_runtime *runtime;
-  char *target;
+  char *target_address;
   clv_rpc_limits limits;
   grpc_channel_credentials *credentials;
   rpc_identity *identity;
-  const bool *stop;     /* as in clv_rpc_channel_options */
-  pthread_mutex_t lock; /* guards the fields below */
-  grpc_channel *grpc;
+  const bool *stop_flag; /* as in clv_rpc_channel_options */
+  pthread_mutex_t lock;  /* guards the fields below */
+  grpc_channel *grpc_handle;
   bool is_connecting;
 };
 
@@ -48,7 +48,7 @@ static clv_code check_target(const char *target, clv_err *err) {
 static clv_code init_channel(clv_rpc_channel *channel, const clv_rpc_channel_options *options,
                              clv_err *err) {
   CLV_TRY(rpc_limits_check(&channel->limits, err));
-  CLV_TRY(clv_strdup(options->target, &channel->target, err));
+  CLV_TRY(clv_strdup(options->target_address, &channel->target_address, err));
   CLV_TRY(rpc_pem_check(&options->pem, err));
   rpc_pem pem;
   CLV_TRY(rpc_pem_init(&pem, &options->pem, err));
@@ -60,14 +60,15 @@ static clv_code init_channel(clv_rpc_channel *channel, const clv_rpc_channel_opt
 
 clv_code clv_rpc_channel_new(clv_rpc_runtime *runtime, const clv_rpc_channel_options *options,
                              clv_rpc_channel **ret_channel, clv_err *err) {
-  CLV_TRY(check_target(options->target, err));
+  CLV_TRY(check_target(options->target_address, err));
   if (!options->expected_uri || options->expected_uri[0] == '\0')
-    return clv_fail(err, CLV_INVALID, "no identity is given that '%s' must prove", options->target);
+    return clv_fail(err, CLV_INVALID, "no identity is given that '%s' must prove",
+                    options->target_address);
   CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
   CLV_TRY(clv_alloc(1, sizeof(*channel), &channel, err));
   channel->runtime = runtime;
   channel->limits = options->limits;
-  channel->stop = options->stop;
+  channel->stop_flag = options->stop_flag;
   pthread_mutex_init(&channel->lock, NULL);
   CLV_TRY(init_channel(channel, options, err));
   *ret_channel = clv_steal(&channel);
@@ -77,11 +78,11 @@ clv_code clv_rpc_channel_new(clv_rpc_runtime *runtime, const clv_rpc_channel_opt
 void clv_rpc_channel_free(clv_rpc_channel *channel) {
   if (!channel) return;
   rpc_cancel_streams_of(channel->runtime, channel, CLV_CANCELLED, "the channel was closed");
-  if (channel->grpc) grpc_channel_destroy(channel->grpc);
+  if (channel->grpc_handle) grpc_channel_destroy(channel->grpc_handle);
   if (channel->credentials) grpc_channel_credentials_release(channel->credentials);
   rpc_identity_unref(channel->identity);
   pthread_mutex_destroy(&channel->lock);
-  free(channel->target);
+  free(channel->target_address);
   free(channel);
 }
 
@@ -92,33 +93,34 @@ void clv_rpc_channel_freep(clv_rpc_channel **channel) {
 
 /* Returns the gRPC channel, and creates it if needed. The caller holds the lock. */
 static grpc_channel *open_grpc_channel(clv_rpc_channel *channel) {
-  if (channel->grpc) return channel->grpc;
+  if (channel->grpc_handle) return channel->grpc_handle;
   rpc_args args = {.n = 0};
   rpc_args_add_common(&args, &channel->limits);
   rpc_args_add_client(&args);
-  grpc_channel_args list = {args.n, args.arg};
-  channel->grpc = grpc_channel_create(channel->target, channel->credentials, &list);
-  return channel->grpc;
+  grpc_channel_args list = {args.n, args.args};
+  channel->grpc_handle = grpc_channel_create(channel->target_address, channel->credentials, &list);
+  return channel->grpc_handle;
 }
 
 /* Destroys a failed gRPC channel, so that it stops dialling. False: there is none, or a connect is
  * in progress. The caller holds the lock. */
 static bool destroy_failed_channel(clv_rpc_channel *channel) {
-  if (!channel->grpc || channel->is_connecting ||
-      grpc_channel_check_connectivity_state(channel->grpc, 0) != GRPC_CHANNEL_TRANSIENT_FAILURE)
+  if (!channel->grpc_handle || channel->is_connecting ||
+      grpc_channel_check_connectivity_state(channel->grpc_handle, 0) !=
+          GRPC_CHANNEL_TRANSIENT_FAILURE)
     return false;
-  grpc_channel_destroy(channel->grpc);
-  channel->grpc = NULL;
+  grpc_channel_destroy(channel->grpc_handle);
+  channel->grpc_handle = NULL;
   return true;
 }
 
 /* ---- unary calls ----------------------------------------------------------------------------- */
 
 typedef struct unary {
-  grpc_metadata_array initial, trailing;
+  grpc_metadata_array initial_metadata, trailing_metadata;
   grpc_byte_buffer *reply;
   grpc_status_code status;
-  grpc_slice details;
+  grpc_slice status_details;
 } unary;
 
 /* ---- who waits ------------------------------------------------------------------------------- */
@@ -186,13 +188,14 @@ static clv_code copy_reply(grpc_byte_buffer *buffer, clv_bytes *reply, clv_err *
   return CLV_OK;
 }
 
-static clv_code read_result(clv_rpc_channel *channel, const unary *u, clv_bytes *reply,
-                            clv_err *err) {
+static clv_code read_call_result(clv_rpc_channel *channel, const unary *u, clv_bytes *reply,
+                                 clv_err *err) {
   if (u->status == GRPC_STATUS_OK) return copy_reply(u->reply, reply, err);
   if (u->status == GRPC_STATUS_UNAVAILABLE) CLV_TRY(rpc_identity_check(channel->identity, err));
   char text[RPC_TEXT];
-  rpc_copy_printable(text, GRPC_SLICE_START_PTR(u->details), GRPC_SLICE_LENGTH(u->details));
-  return clv_fail(err, rpc_code_of_status(u->status), "%s: %s", channel->target, text);
+  rpc_copy_printable(text, GRPC_SLICE_START_PTR(u->status_details),
+                     GRPC_SLICE_LENGTH(u->status_details));
+  return clv_fail(err, rpc_code_of_status(u->status), "%s: %s", channel->target_address, text);
 }
 
 static size_t make_unary_ops(unary *u, grpc_byte_buffer *request, grpc_op ops[6]) {
@@ -207,11 +210,11 @@ static size_t make_unary_ops(unary *u, grpc_byte_buffer *request, grpc_op ops[6]
   }
   ops[n++].op = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
   ops[n].op = GRPC_OP_RECV_INITIAL_METADATA;
-  ops[n++].data.recv_initial_metadata.recv_initial_metadata = &u->initial;
+  ops[n++].data.recv_initial_metadata.recv_initial_metadata = &u->initial_metadata;
   ops[n].op = GRPC_OP_RECV_STATUS_ON_CLIENT;
-  ops[n].data.recv_status_on_client.trailing_metadata = &u->trailing;
+  ops[n].data.recv_status_on_client.trailing_metadata = &u->trailing_metadata;
   ops[n].data.recv_status_on_client.status = &u->status;
-  ops[n++].data.recv_status_on_client.status_details = &u->details;
+  ops[n++].data.recv_status_on_client.status_details = &u->status_details;
   return n;
 }
 
@@ -224,15 +227,15 @@ static grpc_call *create_call(grpc_channel *channel, grpc_completion_queue *queu
 }
 
 static void unary_call_init(unary *u) {
-  *u = (unary){.details = grpc_empty_slice()};
-  grpc_metadata_array_init(&u->initial);
-  grpc_metadata_array_init(&u->trailing);
+  *u = (unary){.status_details = grpc_empty_slice()};
+  grpc_metadata_array_init(&u->initial_metadata);
+  grpc_metadata_array_init(&u->trailing_metadata);
 }
 
 static void unary_call_clear(unary *u) {
-  grpc_metadata_array_destroy(&u->initial);
-  grpc_metadata_array_destroy(&u->trailing);
-  grpc_slice_unref(u->details);
+  grpc_metadata_array_destroy(&u->initial_metadata);
+  grpc_metadata_array_destroy(&u->trailing_metadata);
+  grpc_slice_unref(u->status_details);
   if (u->reply) grpc_byte_buffer_destroy(u->reply);
 }
 
@@ -241,17 +244,17 @@ static void destroy_queue(grpc_completion_queue *queue) {
   grpc_completion_queue_destroy(queue);
 }
 
-static void note_peer(grpc_call *call) {
+static void note_dialled_peer(grpc_call *call) {
   char *address = grpc_call_get_peer(call);
   rpc_fork_note_peer(address);
   gpr_free(address);
 }
 
-clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *request, size_t len,
-                      unsigned deadline_ms, clv_bytes *reply, clv_err *err) {
-  if (len > channel->limits.max_message)
+clv_code clv_rpc_call_unary(clv_rpc_channel *channel, const char *method, const void *request,
+                            size_t len, unsigned deadline_ms, clv_bytes *reply, clv_err *err) {
+  if (len > channel->limits.max_message_bytes)
     return clv_fail(err, CLV_INVALID, "request of %zu bytes, the limit is %zu", len,
-                    channel->limits.max_message);
+                    channel->limits.max_message_bytes);
   unary u;
   unary_call_init(&u);
   grpc_slice slice = grpc_slice_from_copied_buffer(request, len);
@@ -265,8 +268,8 @@ clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *
   pthread_mutex_unlock(&channel->lock);
   grpc_op ops[6];
   clv_code code = run_batch(call, queue, ops, make_unary_ops(&u, message, ops), err);
-  if (code == CLV_OK) code = read_result(channel, &u, reply, err);
-  if (code == CLV_OK) note_peer(call);
+  if (code == CLV_OK) code = read_call_result(channel, &u, reply, err);
+  if (code == CLV_OK) note_dialled_peer(call);
   grpc_call_unref(call);
   grpc_byte_buffer_destroy(message);
   destroy_queue(queue);
@@ -281,24 +284,28 @@ clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *
 /* Words in gRPC's and OpenSSL's texts, and the code and text for each; the first row that matches
  * counts. */
 static const struct {
-  const char *word;
+  const char *text_part;
   clv_code code;
-  const char *meaning;
+  const char *user_text;
 } REASONS[] = {
-    {.word = "CERTIFICATE_VERIFY_FAILED", .code = CLV_UNAUTHENTICATED, .meaning = NOT_OUR_CA},
-    {.word = "certificate verify failed", .code = CLV_UNAUTHENTICATED, .meaning = NOT_OUR_CA},
-    {.word = "alert certificate required",
+    {.text_part = "CERTIFICATE_VERIFY_FAILED",
      .code = CLV_UNAUTHENTICATED,
-     .meaning = "the server wants a client certificate"},
-    {.word = "alert",
+     .user_text = NOT_OUR_CA},
+    {.text_part = "certificate verify failed",
      .code = CLV_UNAUTHENTICATED,
-     .meaning = "the server refused the TLS handshake"},
-    {.word = "andshake", .code = CLV_UNAUTHENTICATED, .meaning = "the TLS handshake failed"},
-    {.word = "DNS resolution failed",
+     .user_text = NOT_OUR_CA},
+    {.text_part = "alert certificate required",
+     .code = CLV_UNAUTHENTICATED,
+     .user_text = "the server wants a client certificate"},
+    {.text_part = "alert",
+     .code = CLV_UNAUTHENTICATED,
+     .user_text = "the server refused the TLS handshake"},
+    {.text_part = "andshake", .code = CLV_UNAUTHENTICATED, .user_text = "the TLS handshake failed"},
+    {.text_part = "DNS resolution failed",
      .code = CLV_NOT_FOUND,
-     .meaning = "the name cannot be resolved"},
-    {.word = "Connection refused", .code = CLV_UNAVAILABLE, .meaning = CLV_RPC_REFUSED},
-    {.word = "", .code = CLV_UNAVAILABLE, .meaning = "cannot connect"},
+     .user_text = "the name cannot be resolved"},
+    {.text_part = "Connection refused", .code = CLV_UNAVAILABLE, .user_text = CLV_RPC_REFUSED},
+    {.text_part = "", .code = CLV_UNAVAILABLE, .user_text = "cannot connect"},
 };
 
 /* Reports the reason of a failed dial from gRPC's text. In TLS 1.3 a server checks our certificate
@@ -309,10 +316,11 @@ static clv_code report_dial_error(clv_rpc_channel *channel, const char *text, cl
     return clv_fail(err, CLV_UNAUTHENTICATED,
                     "%s: the server closed the connection right after the TLS handshake, so it has "
                     "refused our certificate (%s)",
-                    channel->target, text);
+                    channel->target_address, text);
   size_t i = 0;
-  while (!strstr(text, REASONS[i].word)) i++;
-  return clv_fail(err, REASONS[i].code, "%s: %s (%s)", channel->target, REASONS[i].meaning, text);
+  while (!strstr(text, REASONS[i].text_part)) i++;
+  return clv_fail(err, REASONS[i].code, "%s: %s (%s)", channel->target_address,
+                  REASONS[i].user_text, text);
 }
 
 /* Gets the reason of a failed dial from a call on the failed channel. CLV_OK: the call reached the
@@ -329,7 +337,8 @@ static clv_code find_dial_error(clv_rpc_channel *channel, grpc_channel *failed, 
   destroy_queue(queue);
   if (code == CLV_OK && u.status == GRPC_STATUS_UNAVAILABLE) {
     char text[RPC_TEXT];
-    rpc_copy_printable(text, GRPC_SLICE_START_PTR(u.details), GRPC_SLICE_LENGTH(u.details));
+    rpc_copy_printable(text, GRPC_SLICE_START_PTR(u.status_details),
+                       GRPC_SLICE_LENGTH(u.status_details));
     code = report_dial_error(channel, text, err);
   }
   unary_call_clear(&u);
@@ -355,11 +364,11 @@ static clv_code wait_until_ready(clv_rpc_channel *channel, grpc_channel *dial,
     if (state == GRPC_CHANNEL_READY) return CLV_OK;
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) CLV_TRY(find_dial_error(channel, dial, err));
     CLV_TRY(clv_rpc_check_waiter(err));
-    if (channel->stop && __atomic_load_n(channel->stop, __ATOMIC_RELAXED))
-      return clv_fail(err, CLV_CANCELLED, "%s: not needed any more", channel->target);
+    if (channel->stop_flag && __atomic_load_n(channel->stop_flag, __ATOMIC_RELAXED))
+      return clv_fail(err, CLV_CANCELLED, "%s: not needed any more", channel->target_address);
     gpr_timespec soon = gpr_time_min(deadline, rpc_deadline_in_ms(POLL_MS));
     if (!wait_state_change(dial, state, soon) && gpr_time_cmp(soon, deadline) == 0)
-      return clv_fail(err, CLV_DEADLINE, "%s: no connection within %u ms", channel->target,
+      return clv_fail(err, CLV_DEADLINE, "%s: no connection within %u ms", channel->target_address,
                       deadline_ms);
   }
 }
@@ -368,8 +377,8 @@ static clv_code wait_until_ready(clv_rpc_channel *channel, grpc_channel *dial,
  * before its next attempt. */
 static grpc_channel *replace_grpc_channel(clv_rpc_channel *channel) {
   pthread_mutex_lock(&channel->lock);
-  grpc_channel_destroy(channel->grpc);
-  channel->grpc = NULL;
+  grpc_channel_destroy(channel->grpc_handle);
+  channel->grpc_handle = NULL;
   grpc_channel *dial = open_grpc_channel(channel);
   pthread_mutex_unlock(&channel->lock);
   return dial;
@@ -378,8 +387,8 @@ static grpc_channel *replace_grpc_channel(clv_rpc_channel *channel) {
 /* Connects, and tries once more if the server closed right after the handshake. A server that exits
  * at that moment looks like one that refused our certificate; the second attempt tells the two
  * apart. */
-static clv_code connect_to(clv_rpc_channel *channel, grpc_channel *dial, unsigned deadline_ms,
-                           clv_err *err) {
+static clv_code connect_with_retry(clv_rpc_channel *channel, grpc_channel *dial,
+                                   unsigned deadline_ms, clv_err *err) {
   gpr_timespec deadline = rpc_deadline_in_ms(deadline_ms);
   clv_code code = wait_until_ready(channel, dial, deadline, deadline_ms, err);
   if (code != CLV_UNAUTHENTICATED || !rpc_identity_is_proved(channel->identity)) return code;
@@ -397,13 +406,14 @@ clv_code clv_rpc_channel_connect(clv_rpc_channel *channel, unsigned deadline_ms,
   }
   pthread_mutex_unlock(&channel->lock);
   if (busy)
-    return clv_fail(err, CLV_PRECONDITION, "%s: another thread is connecting", channel->target);
-  clv_code code = connect_to(channel, dial, deadline_ms, err);
+    return clv_fail(err, CLV_PRECONDITION, "%s: another thread is connecting",
+                    channel->target_address);
+  clv_code code = connect_with_retry(channel, dial, deadline_ms, err);
   pthread_mutex_lock(&channel->lock);
   channel->is_connecting = false;
   if (code != CLV_OK) {
-    grpc_channel_destroy(channel->grpc);
-    channel->grpc = NULL;
+    grpc_channel_destroy(channel->grpc_handle);
+    channel->grpc_handle = NULL;
   }
   pthread_mutex_unlock(&channel->lock);
   return code;
@@ -419,7 +429,7 @@ clv_code clv_rpc_stream_open(clv_rpc_channel *channel, const char *method,
   pthread_mutex_unlock(&channel->lock);
   clv_rpc_stream *stream = NULL;
   clv_code code = rpc_stream_new(channel->runtime, channel, call, false,
-                                 channel->limits.max_message, &stream, err);
+                                 channel->limits.max_message_bytes, &stream, err);
   if (code != CLV_OK) {
     grpc_call_unref(call);
     return code;

@@ -252,7 +252,7 @@ static int verify_server(void *user_data, grpc_tls_custom_verification_check_req
   pthread_mutex_unlock(&identity->lock);
   *status = good ? GRPC_STATUS_OK : GRPC_STATUS_UNAUTHENTICATED;
   if (!good) *details = gpr_strdup(err.text);
-  return 1; /* 1: the result is known when the function returns */
+  return 1; /* returns 1, because the result is known when the function returns */
 }
 
 static void verify_cancel(void *user_data, grpc_tls_custom_verification_check_request *request) {

@@ -20,17 +20,19 @@ enum { MAX_PEERS = 256, MAX_FDS = 8192 };
 
 /* State of the process, because handlers of pthread_atfork have no argument. */
 static struct {
-  pthread_once_t once;
-  pthread_mutex_t lock; /* guards what follows; held by the parent from before a fork until after */
-  char peers[MAX_PEERS][RPC_ADDRESS]; /* [n_peers] addresses that this process has dialled */
-  unsigned n_peers;
-  int fds[MAX_FDS]; /* [n_fds] descriptors that the next child closes */
-  unsigned n_fds;
-} forks = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
+  pthread_once_t install_once;
+  /* guards the fields below; the parent holds it from before a fork until after it */
+  pthread_mutex_t lock;
+  /* [n_dialled_peers] addresses that this process has dialled */
+  char dialled_peers[MAX_PEERS][RPC_ADDRESS];
+  unsigned n_dialled_peers;
+  int fds_to_close[MAX_FDS]; /* [n_fds_to_close] descriptors that the next child closes */
+  unsigned n_fds_to_close;
+} forks = {.install_once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 static bool is_known_peer(const char *address) {
-  for (unsigned i = 0; i < forks.n_peers; i++)
-    if (strcmp(forks.peers[i], address) == 0) return true;
+  for (unsigned i = 0; i < forks.n_dialled_peers; i++)
+    if (strcmp(forks.dialled_peers[i], address) == 0) return true;
   return false;
 }
 
@@ -41,21 +43,23 @@ static bool is_dialled(int fd) {
 
 static void before_fork(void) {
   pthread_mutex_lock(&forks.lock);
-  size_t n = forks.n_peers ? rpc_list_fds(forks.fds, MAX_FDS) : 0;
-  forks.n_fds = 0;
+  size_t n = forks.n_dialled_peers ? rpc_list_fds(forks.fds_to_close, MAX_FDS) : 0;
+  forks.n_fds_to_close = 0;
   for (size_t i = 0; i < n; i++)
-    if (is_dialled(forks.fds[i])) forks.fds[forks.n_fds++] = forks.fds[i];
+    if (is_dialled(forks.fds_to_close[i]))
+      forks.fds_to_close[forks.n_fds_to_close++] = forks.fds_to_close[i];
 }
 
 static void after_fork_in_parent(void) { pthread_mutex_unlock(&forks.lock); }
 
-/* Asks each descriptor again, because a thread may have closed it between the list and the fork. */
+/* Reads the peer address of each descriptor again, because a thread may have closed the
+ * descriptor between the list and the fork. */
 static void after_fork_in_child(void) {
-  int none = forks.n_fds ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
-  for (unsigned i = 0; i < forks.n_fds && none >= 0; i++)
-    if (is_dialled(forks.fds[i])) (void)dup3(none, forks.fds[i], O_CLOEXEC);
+  int none = forks.n_fds_to_close ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
+  for (unsigned i = 0; i < forks.n_fds_to_close && none >= 0; i++)
+    if (is_dialled(forks.fds_to_close[i])) (void)dup3(none, forks.fds_to_close[i], O_CLOEXEC);
   if (none >= 0) close(none);
-  forks.n_peers = 0;
+  forks.n_dialled_peers = 0;
   pthread_mutex_unlock(&forks.lock);
 }
 
@@ -65,9 +69,9 @@ static void install_handlers(void) {
 
 void rpc_fork_note_peer(const char *address) {
   if (!address || strlen(address) >= RPC_ADDRESS) return;
-  (void)pthread_once(&forks.once, install_handlers);
+  (void)pthread_once(&forks.install_once, install_handlers);
   pthread_mutex_lock(&forks.lock);
-  if (forks.n_peers < MAX_PEERS && !is_known_peer(address))
-    strcpy(forks.peers[forks.n_peers++], address);
+  if (forks.n_dialled_peers < MAX_PEERS && !is_known_peer(address))
+    strcpy(forks.dialled_peers[forks.n_dialled_peers++], address);
   pthread_mutex_unlock(&forks.lock);
 }

@@ -7,11 +7,12 @@
 
 static clv_rpc_job *take_job(rpc_pool *pool) {
   pthread_mutex_lock(&pool->lock);
-  while (!pool->head && !pool->is_stopping) pthread_cond_wait(&pool->wake_threads, &pool->lock);
-  clv_rpc_job *job = pool->head;
+  while (!pool->first_job && !pool->is_stopping)
+    pthread_cond_wait(&pool->wake_threads, &pool->lock);
+  clv_rpc_job *job = pool->first_job;
   if (job) {
-    pool->head = job->next;
-    if (!pool->head) pool->tail = NULL;
+    pool->first_job = job->next;
+    if (!pool->first_job) pool->last_job = NULL;
     pool->n_waiting--;
   }
   pthread_mutex_unlock(&pool->lock);
@@ -52,11 +53,11 @@ bool rpc_pool_add_job(rpc_pool *pool, clv_rpc_job *job) {
   pthread_mutex_lock(&pool->lock);
   bool has_room = pool->n_waiting < pool->max_waiting && !pool->is_stopping;
   if (has_room) {
-    if (pool->tail)
-      pool->tail->next = job;
+    if (pool->last_job)
+      pool->last_job->next = job;
     else
-      pool->head = job;
-    pool->tail = job;
+      pool->first_job = job;
+    pool->last_job = job;
     pool->n_waiting++;
     pthread_cond_signal(&pool->wake_threads);
   }

@@ -22,13 +22,13 @@ enum { MAX_ENTRIES = 4096, MAX_SCANNED_FDS = 8192 };
 
 struct rpc_peer_entry {
   rpc_peer_entry *next;
-  unsigned n_active;   /* calls in progress */
-  unsigned n_handling; /* requests that handler threads run or take next */
-  /* requests queued in first..last, because handler threads already run as many requests of this
-   * identity as it may have */
-  unsigned n_waiting;
-  clv_rpc_job *first, *last;
-  unsigned n_wasted; /* calls wasted since window_start_ns */
+  unsigned n_active_calls;     /* calls in progress */
+  unsigned n_handled_requests; /* requests that handler threads run or take next */
+  /* requests queued in first_waiting..last_waiting, because handler threads already run as many
+   * requests of this identity as it may have */
+  unsigned n_waiting_requests;
+  clv_rpc_job *first_waiting, *last_waiting;
+  unsigned n_wasted_calls; /* calls wasted since window_start_ns */
   uint64_t window_start_ns;
   uint64_t cut_until_ns;
   char uri[];
@@ -40,7 +40,7 @@ void rpc_peers_init(rpc_peers *peers, const clv_rpc_server_options *options) {
   peers->max_cancels_per_second =
       options->max_cancels_per_second ? options->max_cancels_per_second : 100;
   peers->cut_off_ms = options->cut_off_ms ? options->cut_off_ms : 10000;
-  peers->max_handling = CLV_MAX(1u, options->handler_threads / 2);
+  peers->max_handled_per_peer = CLV_MAX(1u, options->handler_threads / 2);
   peers->max_waiting = options->max_waiting_unary ? options->max_waiting_unary : 64;
 }
 
@@ -60,7 +60,7 @@ static rpc_peer_entry **bucket_of(rpc_peers *peers, const char *uri) {
 /* True if an entry has no calls, is not refused and has no wasted calls in the current second.
  * find_entry frees such entries. */
 static bool is_idle_entry(const rpc_peer_entry *entry, uint64_t now) {
-  return entry->n_active == 0 && entry->cut_until_ns < now &&
+  return entry->n_active_calls == 0 && entry->cut_until_ns < now &&
          entry->window_start_ns + 1000000000u < now;
 }
 
@@ -103,16 +103,16 @@ static clv_code add_entry(rpc_peers *peers, const char *uri, rpc_peer_entry **re
 static rpc_refusal count_wasted_call(rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) {
   if (now - entry->window_start_ns >= 1000000000u) {
     entry->window_start_ns = now;
-    entry->n_wasted = 0;
+    entry->n_wasted_calls = 0;
   }
-  entry->n_wasted++;
-  if (entry->n_wasted <= peers->max_cancels_per_second) return RPC_REFUSAL_WITH_STATUS;
+  entry->n_wasted_calls++;
+  if (entry->n_wasted_calls <= peers->max_cancels_per_second) return RPC_REFUSAL_WITH_STATUS;
   if (entry->cut_until_ns < now) peers->n_cut_peers++;
   entry->cut_until_ns = now + 1000000ull * peers->cut_off_ms;
   /* Close a connection at the first wasted call in every max_cancels_per_second, because the
    * identity may have several connections. */
-  return entry->n_wasted % peers->max_cancels_per_second == 1 ? RPC_REFUSAL_WITH_DISCONNECT
-                                                              : RPC_REFUSAL_WITHOUT_ANSWER;
+  return entry->n_wasted_calls % peers->max_cancels_per_second == 1 ? RPC_REFUSAL_WITH_DISCONNECT
+                                                                    : RPC_REFUSAL_WITHOUT_ANSWER;
 }
 
 static clv_code begin_call_locked(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
@@ -121,7 +121,7 @@ static clv_code begin_call_locked(rpc_peers *peers, const char *uri, rpc_peer_en
   rpc_peer_entry *entry = find_entry(peers, uri, now);
   if (!entry) CLV_TRY(add_entry(peers, uri, &entry, err));
   bool cut = entry->cut_until_ns > now;
-  if (cut || entry->n_active >= peers->max_calls) {
+  if (cut || entry->n_active_calls >= peers->max_calls) {
     *ret_refusal = count_wasted_call(peers, entry, now);
     return cut ? clv_fail(err, CLV_EXHAUSTED, "too many cancelled calls: refused for %u ms",
                           peers->cut_off_ms)
@@ -131,7 +131,7 @@ static clv_code begin_call_locked(rpc_peers *peers, const char *uri, rpc_peer_en
                      "(a session makes about six)",
                      peers->max_calls, CLV_S(peers->max_calls));
   }
-  entry->n_active++;
+  entry->n_active_calls++;
   *ret_entry = entry;
   return CLV_OK;
 }
@@ -147,7 +147,7 @@ clv_code rpc_peers_begin_call(rpc_peers *peers, const char *uri, rpc_peer_entry 
 
 bool rpc_peers_end_call(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_peer) {
   pthread_mutex_lock(&peers->lock);
-  entry->n_active--;
+  entry->n_active_calls--;
   bool must_cut = cancelled_by_peer &&
                   count_wasted_call(peers, entry, clv_now_ns()) == RPC_REFUSAL_WITH_DISCONNECT;
   pthread_mutex_unlock(&peers->lock);
@@ -161,14 +161,14 @@ bool rpc_peers_end_call(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_
 rpc_admission rpc_peers_begin_handling(rpc_peers *peers, rpc_peer_entry *entry, clv_rpc_job *job) {
   rpc_admission admission = RPC_REQUEST_ADMITTED;
   pthread_mutex_lock(&peers->lock);
-  if (entry->n_handling < peers->max_handling) {
-    entry->n_handling++;
-  } else if (entry->n_waiting < peers->max_waiting) {
+  if (entry->n_handled_requests < peers->max_handled_per_peer) {
+    entry->n_handled_requests++;
+  } else if (entry->n_waiting_requests < peers->max_waiting) {
     admission = RPC_REQUEST_QUEUED;
     job->next = NULL;
-    *(entry->first ? &entry->last->next : &entry->first) = job;
-    entry->last = job;
-    entry->n_waiting++;
+    *(entry->first_waiting ? &entry->last_waiting->next : &entry->first_waiting) = job;
+    entry->last_waiting = job;
+    entry->n_waiting_requests++;
   } else {
     admission = RPC_REQUEST_REFUSED;
   }
@@ -178,12 +178,12 @@ rpc_admission rpc_peers_begin_handling(rpc_peers *peers, rpc_peer_entry *entry, 
 
 clv_rpc_job *rpc_peers_end_handling(rpc_peers *peers, rpc_peer_entry *entry) {
   pthread_mutex_lock(&peers->lock);
-  clv_rpc_job *job = entry->first;
+  clv_rpc_job *job = entry->first_waiting;
   if (job) {
-    entry->first = job->next;
-    entry->n_waiting--;
+    entry->first_waiting = job->next;
+    entry->n_waiting_requests--;
   } else {
-    entry->n_handling--;
+    entry->n_handled_requests--;
   }
   pthread_mutex_unlock(&peers->lock);
   return job;
@@ -251,17 +251,17 @@ void rpc_cut_connection(const char *address) {
 }
 
 typedef struct fd_list {
-  int *fds; /* [max] */
-  size_t n, max;
+  int *fds; /* [max_fds] */
+  size_t n, max_fds;
 } fd_list;
 
 static void add_to_list(int fd, void *user) {
   fd_list *list = user;
-  if (list->n < list->max) list->fds[list->n++] = fd;
+  if (list->n < list->max_fds) list->fds[list->n++] = fd;
 }
 
 size_t rpc_list_fds(int *ret_fds, size_t max) {
-  fd_list list = {.fds = ret_fds, .max = max};
+  fd_list list = {.fds = ret_fds, .max_fds = max};
   for_each_fd(add_to_list, &list);
   return list.n;
 }

@@ -36,15 +36,15 @@ typedef struct clv_iov {
   size_t len; /* bytes */
 } clv_iov;
 
-/* A piece of a message to send. `release` not NULL: the bytes are not copied, and `data` must not
- * change until release(owner) is called. It is called exactly once for each piece, also when the
- * message is refused or cancelled or the connection is lost. It may run on any thread, inside
- * clv_rpc_stream_send or after on_closed, and must neither block nor call rpc. `release` NULL: the
- * bytes are copied before clv_rpc_stream_send returns. */
+/* A piece of a message to send. release_owner not NULL: the bytes are not copied, and `data` must
+ * not change until release_owner(owner) is called. It is called exactly once for each piece, also
+ * when the message is refused or cancelled or the connection is lost. It may run on any thread,
+ * inside clv_rpc_stream_send or after on_closed, and must neither block nor call rpc. release_owner
+ * NULL: the bytes are copied before clv_rpc_stream_send returns. */
 typedef struct clv_rpc_piece {
   const void *data;
   size_t len; /* bytes, may be 0 */
-  void (*release)(void *owner);
+  void (*release_owner)(void *owner);
   void *owner;
 } clv_rpc_piece;
 
@@ -78,15 +78,16 @@ void clv_rpc_runtime_freep(clv_rpc_runtime **runtime);
  * cores. */
 void clv_rpc_runtime_set_spin(clv_rpc_runtime *runtime, unsigned spin_us);
 
-/* clv_rpc_busy_enter marks the begin of a computation, clv_rpc_busy_leave its end; computations may
- * overlap. The leading queue thread does not spin during a computation. Cost: one atomic
- * addition. */
-void clv_rpc_busy_enter(clv_rpc_runtime *runtime);
-void clv_rpc_busy_leave(clv_rpc_runtime *runtime);
+/* clv_rpc_begin_computation marks the begin of a computation, clv_rpc_end_computation its end;
+ * computations may overlap. The leading queue thread does not spin during a computation. Cost: one
+ * atomic addition. */
+void clv_rpc_begin_computation(clv_rpc_runtime *runtime);
+void clv_rpc_end_computation(clv_rpc_runtime *runtime);
 
 /* ---- credentials ----------------------------------------------------------------------------- */
 
-/* PEM text, NUL-terminated. Each function that takes it copies the text, but clv_rpc_pem_clear. */
+/* PEM text, NUL-terminated. Each function that takes it copies the text, except
+ * clv_rpc_pem_clear. */
 typedef struct clv_rpc_pem {
   const char *ca;   /* CA certificates; the peer's chain must end in one of them */
   const char *cert; /* own leaf certificate first, then intermediates */
@@ -139,7 +140,7 @@ void clv_rpc_stream_unref(clv_rpc_stream *stream); /* NULL is allowed */
 /* Queues one message made of n pieces (n = 0: an empty message). Never blocks; messages are sent in
  * the order of the calls. Takes over every piece in all cases. Errors: CLV_PRECONDITION after
  * clv_rpc_stream_close; CLV_UNAVAILABLE, or the code of the cancel, on an ended stream; CLV_INVALID
- * for more bytes than max_message of this side. */
+ * for more bytes than max_message_bytes of this side. */
 clv_code clv_rpc_stream_send(clv_rpc_stream *stream, const clv_rpc_piece *pieces, size_t n,
                              clv_err *err) CLV_USE_RESULT;
 
@@ -170,7 +171,7 @@ void clv_rpc_stream_cancel(clv_rpc_stream *stream, clv_code code, const char *te
 /* ---- limits of both sides -------------------------------------------------------------------- */
 
 typedef struct clv_rpc_limits {
-  size_t max_message; /* bytes, both directions; 0: 8 MiB; at most 1 GiB */
+  size_t max_message_bytes; /* bytes, both directions; 0: 8 MiB; at most 1 GiB */
   /* a peer that sends nothing, not even ping answers, for this time is lost; 0: 60,000 */
   unsigned peer_timeout_ms;
 } clv_rpc_limits;
@@ -180,14 +181,14 @@ typedef struct clv_rpc_limits {
 typedef struct clv_rpc_channel clv_rpc_channel;
 
 typedef struct clv_rpc_channel_options {
-  const char *target; /* "host:port", "10.0.0.7:7443", "[::1]:7443" */
+  const char *target_address; /* "host:port", "10.0.0.7:7443", "[::1]:7443" */
   /* identity that the server must prove before this side sends a byte of a request */
   const char *expected_uri;
   clv_rpc_pem pem;
   clv_rpc_limits limits;
   /* atomic; a connect in progress fails with CLV_CANCELLED when it turns true; NULL: never. Has to
    * outlive the channel. */
-  const bool *stop;
+  const bool *stop_flag;
 } clv_rpc_channel_options;
 
 /* Makes a channel. Each channel has one TCP connection of its own, never shared with another
@@ -219,8 +220,9 @@ clv_code clv_rpc_check_waiter(clv_err *err) CLV_USE_RESULT;
 bool clv_rpc_has_waiter(void); /* this thread has one */
 
 /* BLOCKS. Makes one unary call; dials if needed. Replaces `reply`. Returns the server's code. */
-clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *request, size_t len,
-                      unsigned deadline_ms, clv_bytes *reply, clv_err *err) CLV_USE_RESULT;
+clv_code clv_rpc_call_unary(clv_rpc_channel *channel, const char *method, const void *request,
+                            size_t len, unsigned deadline_ms, clv_bytes *reply,
+                            clv_err *err) CLV_USE_RESULT;
 
 /* Opens a bidirectional stream without a deadline; a silent peer is detected after peer_timeout_ms.
  * Returns at once with a reference for the caller. Later errors are reported by on_closed, which
@@ -240,7 +242,8 @@ typedef clv_code clv_rpc_handler(void *user, const clv_rpc_peer *peer, const clv
 
 typedef struct clv_rpc_unary {
   const char *method; /* "/cleave.v1.Worker/Hello", static */
-  size_t max_request; /* bytes; larger requests get CLV_EXHAUSTED; 0: limits.max_message */
+  /* bytes; larger requests get CLV_EXHAUSTED; 0: limits.max_message_bytes */
+  size_t max_request_bytes;
   clv_rpc_handler *handler;
 } clv_rpc_unary;
 
@@ -285,8 +288,8 @@ typedef struct clv_rpc_server_options {
   unsigned max_cancels_per_second;
   unsigned cut_off_ms; /* how long a cut-off identity is refused; 0: 10,000 */
   /* connections without calls are closed after this time; 0: 15 minutes */
-  unsigned idle_connection_ms;
-  unsigned handshake_ms; /* limit for the TLS and HTTP/2 handshakes; 0: 3,000 */
+  unsigned idle_connection_timeout_ms;
+  unsigned handshake_timeout_ms; /* limit for the TLS and HTTP/2 handshakes; 0: 3,000 */
 } clv_rpc_server_options;
 
 /* Makes a server, binds it and serves. CLV_UNAVAILABLE with the system's reason: the address cannot

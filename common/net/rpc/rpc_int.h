@@ -37,7 +37,7 @@ typedef struct rpc_tag {
 typedef struct rpc_pool {
   pthread_mutex_t lock;
   pthread_cond_t wake_threads;
-  clv_rpc_job *head, *tail;
+  clv_rpc_job *first_job, *last_job;
   unsigned n_waiting, max_waiting, n_threads;
   bool is_stopping;
   pthread_t threads[64];
@@ -59,8 +59,9 @@ struct clv_rpc_runtime {
   pthread_t threads[64]; /* threads[0] leads, the others help */
   unsigned n_threads;
   atomic_uint spin_us;
-  atomic_uint n_busy;                     /* computations between clv_rpc_busy_enter and _leave */
-  atomic_uint n_helping;                  /* helpers that read events from the queue now */
+  /* computations between clv_rpc_begin_computation and _leave */
+  atomic_uint n_computations;
+  atomic_uint n_active_helpers;           /* helpers that read events from the queue now */
   atomic_uint_fast64_t handling_since_ns; /* start of the leader's current callback; 0: none runs */
   pthread_mutex_t lock;                   /* guards the fields below */
   pthread_cond_t wake_helpers;            /* wakes helpers */
@@ -164,7 +165,7 @@ clv_code rpc_peer_uri(grpc_call *call, char **ret_uri, clv_err *err) CLV_USE_RES
 enum { RPC_MAX_ARGS = 32 };
 
 typedef struct rpc_args {
-  grpc_arg arg[RPC_MAX_ARGS];
+  grpc_arg args[RPC_MAX_ARGS];
   size_t n;
 } rpc_args;
 
@@ -214,7 +215,7 @@ typedef struct rpc_peers {
   pthread_mutex_t lock;
   rpc_peer_entry *buckets[64];
   unsigned n_entries;
-  unsigned max_calls, max_cancels_per_second, cut_off_ms, max_handling, max_waiting;
+  unsigned max_calls, max_cancels_per_second, cut_off_ms, max_handled_per_peer, max_waiting;
   uint64_t n_cut_peers;
 } rpc_peers;
 

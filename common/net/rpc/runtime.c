@@ -131,14 +131,14 @@ static bool wait_as_helper(clv_rpc_runtime *runtime) {
 static void *helper_thread(void *arg) {
   clv_rpc_runtime *runtime = arg;
   while (wait_as_helper(runtime)) {
-    atomic_fetch_add(&runtime->n_helping, 1);
+    atomic_fetch_add(&runtime->n_active_helpers, 1);
     grpc_event event;
     do {
       event = grpc_completion_queue_next(runtime->queue, rpc_deadline_in_ms(HELP_IDLE_MS), NULL);
       if (event.type == GRPC_OP_COMPLETE) run_event(&event);
     } while (event.type == GRPC_OP_COMPLETE ||
              (event.type == GRPC_QUEUE_TIMEOUT && is_leader_stuck(runtime)));
-    atomic_fetch_sub(&runtime->n_helping, 1);
+    atomic_fetch_sub(&runtime->n_active_helpers, 1);
     if (event.type == GRPC_QUEUE_SHUTDOWN) break;
   }
   return NULL;
@@ -146,7 +146,8 @@ static void *helper_thread(void *arg) {
 
 static void wake_helper(clv_rpc_runtime *runtime) {
   pthread_mutex_lock(&runtime->lock);
-  if (atomic_load(&runtime->n_helping) + runtime->n_helpers_called + 1 < runtime->n_threads) {
+  if (atomic_load(&runtime->n_active_helpers) + runtime->n_helpers_called + 1 <
+      runtime->n_threads) {
     runtime->n_helpers_called++;
     pthread_cond_signal(&runtime->wake_helpers);
   }
@@ -190,8 +191,8 @@ static void run_event_as_leader(leader *me, const grpc_event *event) {
 }
 
 static bool can_spin(clv_rpc_runtime *runtime) {
-  return atomic_load_explicit(&runtime->n_busy, memory_order_relaxed) == 0 &&
-         atomic_load_explicit(&runtime->n_helping, memory_order_relaxed) == 0;
+  return atomic_load_explicit(&runtime->n_computations, memory_order_relaxed) == 0 &&
+         atomic_load_explicit(&runtime->n_active_helpers, memory_order_relaxed) == 0;
 }
 
 /* Polls until no event has come for spin_us. False: the queue is shut down. */
@@ -347,12 +348,12 @@ void clv_rpc_runtime_set_spin(clv_rpc_runtime *runtime, unsigned spin_us) {
   atomic_store_explicit(&runtime->spin_us, CLV_MIN(spin_us, 1000u), memory_order_relaxed);
 }
 
-void clv_rpc_busy_enter(clv_rpc_runtime *runtime) {
-  atomic_fetch_add_explicit(&runtime->n_busy, 1, memory_order_relaxed);
+void clv_rpc_begin_computation(clv_rpc_runtime *runtime) {
+  atomic_fetch_add_explicit(&runtime->n_computations, 1, memory_order_relaxed);
 }
 
-void clv_rpc_busy_leave(clv_rpc_runtime *runtime) {
-  atomic_fetch_sub_explicit(&runtime->n_busy, 1, memory_order_relaxed);
+void clv_rpc_end_computation(clv_rpc_runtime *runtime) {
+  atomic_fetch_sub_explicit(&runtime->n_computations, 1, memory_order_relaxed);
 }
 
 bool clv_rpc_stream_defer(clv_rpc_stream *stream, clv_rpc_job *job) {
@@ -381,10 +382,10 @@ void rpc_runtime_remove_stream(clv_rpc_runtime *runtime, clv_rpc_stream *stream)
 static clv_rpc_stream *take_next_to_cancel(clv_rpc_runtime *runtime, const void *owner) {
   pthread_mutex_lock(&runtime->lock);
   clv_rpc_stream *stream = runtime->streams;
-  while (stream && (stream->is_notified || (owner && stream->owner != owner)))
+  while (stream && (stream->is_cancel_notified || (owner && stream->owner != owner)))
     stream = stream->next;
   if (stream) {
-    stream->is_notified = true;
+    stream->is_cancel_notified = true;
     clv_rpc_stream_ref(stream);
   }
   pthread_mutex_unlock(&runtime->lock);

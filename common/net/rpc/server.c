@@ -21,38 +21,38 @@ typedef struct accept_slot {
   rpc_tag tag;
   clv_rpc_server *server;
   grpc_call *call;
-  grpc_call_details details;
-  grpc_metadata_array metadata;
+  grpc_call_details call_details;
+  grpc_metadata_array call_metadata;
 } accept_slot;
 
 void rpc_server_count_object(clv_rpc_server *server) {
   pthread_mutex_lock(&server->lock);
-  server->n_live++;
+  server->n_slots_and_calls++;
   pthread_mutex_unlock(&server->lock);
 }
 
 void rpc_server_drop_object(clv_rpc_server *server) {
   pthread_mutex_lock(&server->lock);
-  server->n_live--;
+  server->n_slots_and_calls--;
   pthread_cond_broadcast(&server->state_changed);
   pthread_mutex_unlock(&server->lock);
 }
 
 /* ---- accepting ------------------------------------------------------------------------------- */
 
-static void free_slot(accept_slot *slot) {
+static void free_accept_slot(accept_slot *slot) {
   clv_rpc_server *server = slot->server;
-  grpc_call_details_destroy(&slot->details);
-  grpc_metadata_array_destroy(&slot->metadata);
+  grpc_call_details_destroy(&slot->call_details);
+  grpc_metadata_array_destroy(&slot->call_metadata);
   free(slot);
   rpc_server_drop_object(server);
 }
 
 static bool request_next_call(accept_slot *slot) {
   clv_rpc_runtime *runtime = slot->server->runtime;
-  grpc_server *grpc = slot->server->grpc;
+  grpc_server *grpc = slot->server->grpc_handle;
   rpc_tsan_release(&slot->tag); /* another thread may receive the slot from here on */
-  return grpc_server_request_call(grpc, &slot->call, &slot->details, &slot->metadata,
+  return grpc_server_request_call(grpc, &slot->call, &slot->call_details, &slot->call_metadata,
                                   runtime->queue, runtime->admission_queue,
                                   &slot->tag) == GRPC_CALL_OK;
 }
@@ -61,31 +61,31 @@ static void on_call_accepted(rpc_tag *tag, bool ok) {
   accept_slot *slot = RPC_OWNER(tag, accept_slot, tag);
   clv_rpc_server *server = slot->server;
   if (!ok) {
-    free_slot(slot);
+    free_accept_slot(slot);
     return;
   }
   grpc_call *call = clv_steal(&slot->call);
-  grpc_slice method = grpc_slice_ref(slot->details.method);
-  grpc_call_details_destroy(&slot->details);
-  grpc_metadata_array_destroy(&slot->metadata);
-  grpc_call_details_init(&slot->details);
-  grpc_metadata_array_init(&slot->metadata);
+  grpc_slice method = grpc_slice_ref(slot->call_details.method);
+  grpc_call_details_destroy(&slot->call_details);
+  grpc_metadata_array_destroy(&slot->call_metadata);
+  grpc_call_details_init(&slot->call_details);
+  grpc_metadata_array_init(&slot->call_metadata);
   rpc_server_count_object(server); /* counts the call before the slot may be freed */
-  if (!request_next_call(slot)) free_slot(slot);
+  if (!request_next_call(slot)) free_accept_slot(slot);
   rpc_server_admit(server, call, method);
   grpc_slice_unref(method);
 }
 
-static clv_code add_slot(clv_rpc_server *server, clv_err *err) {
+static clv_code add_accept_slot(clv_rpc_server *server, clv_err *err) {
   accept_slot *slot = NULL;
   CLV_TRY(clv_alloc(1, sizeof(*slot), &slot, err));
   slot->server = server;
   slot->tag.run = on_call_accepted;
-  grpc_call_details_init(&slot->details);
-  grpc_metadata_array_init(&slot->metadata);
+  grpc_call_details_init(&slot->call_details);
+  grpc_metadata_array_init(&slot->call_metadata);
   rpc_server_count_object(server);
   if (request_next_call(slot)) return CLV_OK;
-  free_slot(slot);
+  free_accept_slot(slot);
   return clv_fail(err, CLV_INTERNAL, "gRPC cannot wait for calls");
 }
 
@@ -93,7 +93,7 @@ static clv_code add_slot(clv_rpc_server *server, clv_err *err) {
 
 /* Returns why an address cannot be bound. gRPC does not report the reason, so this function tries
  * the bind itself. */
-static const char *why_bind_fails(const char *listen_address) {
+static const char *find_bind_error(const char *listen_address) {
   char host[256];
   const char *colon = strrchr(listen_address, ':');
   size_t len = colon ? (size_t)(colon - listen_address) : 0;
@@ -124,7 +124,7 @@ static grpc_server *create_grpc_server(const clv_rpc_server_options *options) {
     grpc_resource_quota_resize(quota, options->memory_limit);
     rpc_args_add_quota(&args, quota);
   }
-  grpc_channel_args list = {args.n, args.arg};
+  grpc_channel_args list = {args.n, args.args};
   grpc_server *server = grpc_server_create(&list, NULL);
   if (quota) grpc_resource_quota_unref(quota);
   return server;
@@ -132,18 +132,19 @@ static grpc_server *create_grpc_server(const clv_rpc_server_options *options) {
 
 static clv_code start_server(clv_rpc_server *server, clv_err *err) {
   const clv_rpc_server_options *options = &server->options;
-  server->grpc = create_grpc_server(options);
-  grpc_server_register_completion_queue(server->grpc, server->runtime->queue, NULL);
-  grpc_server_register_completion_queue(server->grpc, server->runtime->admission_queue, NULL);
+  server->grpc_handle = create_grpc_server(options);
+  grpc_server_register_completion_queue(server->grpc_handle, server->runtime->queue, NULL);
+  grpc_server_register_completion_queue(server->grpc_handle, server->runtime->admission_queue,
+                                        NULL);
   grpc_server_credentials *credentials = rpc_server_credentials(&server->certs);
-  int port = grpc_server_add_http2_port(server->grpc, options->listen_address, credentials);
+  int port = grpc_server_add_http2_port(server->grpc_handle, options->listen_address, credentials);
   grpc_server_credentials_release(credentials);
   if (port == 0)
     return clv_fail(err, CLV_UNAVAILABLE, "cannot listen on '%s': %s", options->listen_address,
-                    why_bind_fails(options->listen_address));
+                    find_bind_error(options->listen_address));
   server->port = (unsigned)port;
-  grpc_server_start(server->grpc);
-  for (int i = 0; i < ACCEPT_SLOTS; i++) CLV_TRY(add_slot(server, err));
+  grpc_server_start(server->grpc_handle);
+  for (int i = 0; i < ACCEPT_SLOTS; i++) CLV_TRY(add_accept_slot(server, err));
   return CLV_OK;
 }
 
@@ -164,7 +165,7 @@ static clv_code prepare_server(clv_rpc_server *server, const clv_rpc_pem *pem, c
   CLV_TRY(rpc_server_certs_init(&server->certs, pem, err));
   if (!options->handler_threads) server->options.handler_threads = 4;
   /* peers.c bounds the requests that wait, for each identity. */
-  clv_code code = rpc_pool_init(&server->pool, options->handler_threads, UINT_MAX, err);
+  clv_code code = rpc_pool_init(&server->handler_pool, options->handler_threads, UINT_MAX, err);
   if (code != CLV_OK) {
     rpc_server_certs_clear(&server->certs);
     return code;
@@ -231,7 +232,7 @@ void rpc_server_on_shutdown(rpc_tag *tag, bool ok) {
   (void)ok;
   clv_rpc_server *server = RPC_OWNER(tag, clv_rpc_server, shutdown_tag);
   pthread_mutex_lock(&server->lock);
-  server->is_shut = true;
+  server->is_grpc_shut_down = true;
   pthread_cond_broadcast(&server->state_changed);
   pthread_mutex_unlock(&server->lock);
 }
@@ -243,10 +244,10 @@ static bool wait_until_drained(clv_rpc_server *server, unsigned ms) {
   struct timespec at = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
   int rc = 0;
   pthread_mutex_lock(&server->lock);
-  while (!(server->is_shut && server->n_live == 0) && rc == 0)
+  while (!(server->is_grpc_shut_down && server->n_slots_and_calls == 0) && rc == 0)
     rc = ms == UINT_MAX ? pthread_cond_wait(&server->state_changed, &server->lock)
                         : pthread_cond_timedwait(&server->state_changed, &server->lock, &at);
-  bool is_drained = server->is_shut && server->n_live == 0;
+  bool is_drained = server->is_grpc_shut_down && server->n_slots_and_calls == 0;
   pthread_mutex_unlock(&server->lock);
   return is_drained;
 }
@@ -258,14 +259,15 @@ clv_code clv_rpc_server_drain(clv_rpc_server *server, unsigned deadline_ms, clv_
   pthread_mutex_unlock(&server->lock);
   if (first) {
     rpc_tsan_release(&server->shutdown_tag);
-    grpc_server_shutdown_and_notify(server->grpc, server->runtime->queue, &server->shutdown_tag);
+    grpc_server_shutdown_and_notify(server->grpc_handle, server->runtime->queue,
+                                    &server->shutdown_tag);
   }
   if (wait_until_drained(server, deadline_ms)) return CLV_OK;
   /* First cancel with a reason that reaches the clients, then cancel the rest. */
   rpc_cancel_streams_of(server->runtime, server, CLV_UNAVAILABLE, "the server is shutting down");
   bool polite = wait_until_drained(server, 500);
   if (!polite) {
-    grpc_server_cancel_all_calls(server->grpc);
+    grpc_server_cancel_all_calls(server->grpc_handle);
     wait_until_drained(server, UINT_MAX);
   }
   return clv_fail(err, CLV_DEADLINE, "calls were still running after %u ms and were cancelled",
@@ -274,11 +276,11 @@ clv_code clv_rpc_server_drain(clv_rpc_server *server, unsigned deadline_ms, clv_
 
 void clv_rpc_server_free(clv_rpc_server *server) {
   if (!server) return;
-  clv_err ignored; /* cancelled calls are what the caller asked for */
+  clv_err ignored; /* ignores CLV_DEADLINE, because the caller wants the calls to be cancelled */
   if (clv_rpc_server_drain(server, 0, &ignored) != CLV_OK)
     clv_log(CLV_LOG_DEBUG, "server freed: %s", ignored.text);
-  grpc_server_destroy(server->grpc);
-  rpc_pool_stop(&server->pool);
+  grpc_server_destroy(server->grpc_handle);
+  rpc_pool_stop(&server->handler_pool);
   rpc_peers_clear(&server->peers);
   rpc_server_certs_clear(&server->certs);
   pthread_cond_destroy(&server->state_changed);

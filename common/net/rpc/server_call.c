@@ -21,13 +21,13 @@ typedef struct incoming {
   char *address; /* allocated by gRPC */
   char method[RPC_TEXT];
   uint64_t connection;
-  int cancelled;
-  bool is_cancelled; /* copy of `cancelled` that the handler reads; atomic */
+  int is_cancelled_by_grpc;
+  bool is_cancelled; /* copy of is_cancelled_by_grpc that the handler reads; atomic */
   atomic_uint n_holds;
-  rpc_tag close_tag, recv_tag, done_tag;
+  rpc_tag close_tag, recv_tag, answer_tag;
   const clv_rpc_unary *unary_method;
   grpc_byte_buffer *request;
-  clv_rpc_job job;
+  clv_rpc_job handler_job;
 } incoming;
 
 /* ---- end ------------------------------------------------------------------------------------- */
@@ -47,19 +47,19 @@ static void finish_call(incoming *in, bool cancelled) {
 
 static void drop_call_hold(incoming *in) {
   if (atomic_fetch_sub_explicit(&in->n_holds, 1, memory_order_acq_rel) == 1)
-    finish_call(in, in->cancelled != 0);
+    finish_call(in, in->is_cancelled_by_grpc != 0);
 }
 
 static void on_close(rpc_tag *tag, bool ok) {
   (void)ok;
   incoming *in = RPC_OWNER(tag, incoming, close_tag);
-  if (in->cancelled) __atomic_store_n(&in->is_cancelled, true, __ATOMIC_RELAXED);
+  if (in->is_cancelled_by_grpc) __atomic_store_n(&in->is_cancelled, true, __ATOMIC_RELAXED);
   drop_call_hold(in);
 }
 
 static void on_answer_sent(rpc_tag *tag, bool ok) {
   (void)ok; /* false: the peer no longer wants the answer */
-  drop_call_hold(RPC_OWNER(tag, incoming, done_tag));
+  drop_call_hold(RPC_OWNER(tag, incoming, answer_tag));
 }
 
 static void on_stream_ended(void *arg, bool cancelled) { finish_call(arg, cancelled); }
@@ -70,9 +70,9 @@ static void start_batch(incoming *in, const grpc_op *ops, size_t n, rpc_tag *tag
   if (!rpc_start_batch(in->call, ops, n, tag)) drop_call_hold(in);
 }
 
-static void watch_close(incoming *in) {
+static void watch_for_cancellation(incoming *in) {
   grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
-  op.data.recv_close_on_server.cancelled = &in->cancelled;
+  op.data.recv_close_on_server.cancelled = &in->is_cancelled_by_grpc;
   start_batch(in, &op, 1, &in->close_tag);
 }
 
@@ -98,7 +98,7 @@ static void send_answer(incoming *in, clv_code code, const char *text, clv_bytes
     ops[n].op = GRPC_OP_SEND_MESSAGE;
     ops[n++].data.send_message.send_message = message;
   }
-  start_batch(in, ops, n, &in->done_tag);
+  start_batch(in, ops, n, &in->answer_tag);
   if (message) grpc_byte_buffer_destroy(message); /* the batch holds references to its slices */
   grpc_slice_unref(details);
 }
@@ -110,7 +110,7 @@ static void refuse_call(incoming *in, rpc_refusal refusal, const clv_err *err) {
     drop_call_hold(in);
     return;
   }
-  watch_close(in);
+  watch_for_cancellation(in);
   send_answer(in, err->code, err->text, NULL);
   drop_call_hold(in);
 }
@@ -124,7 +124,7 @@ static clv_code call_handler(incoming *in, clv_bytes *reply, clv_err *err) {
   CLV_AUTO(clv_freep) void *heap = NULL;
   CLV_TRY(rpc_buffer_pieces(in->request, fixed, &pieces, &n, &heap, err));
   CLV_TRY(in->unary_method->handler(in->server->options.user, &in->peer, pieces, n, reply, err));
-  if (reply->failed || reply->len > in->server->options.limits.max_message)
+  if (reply->failed || reply->len > in->server->options.limits.max_message_bytes)
     return clv_fail(err, CLV_EXHAUSTED, "the reply does not fit a message");
   return CLV_OK;
 }
@@ -140,26 +140,29 @@ static void handle_and_answer(incoming *in) {
  * if the server is being freed. */
 static void run_handler(clv_rpc_job *job) {
   while (job) {
-    incoming *in = RPC_OWNER(job, incoming, job);
+    incoming *in = RPC_OWNER(job, incoming, handler_job);
     clv_rpc_server *server = in->server;
     handle_and_answer(in);
     job = rpc_peers_end_handling(&server->peers, in->peer_entry);
-    if (job && rpc_pool_add_job(&server->pool, job)) job = NULL;
+    if (job && rpc_pool_add_job(&server->handler_pool, job)) job = NULL;
     drop_call_hold(in);
   }
 }
 
 static clv_code queue_handler(incoming *in, clv_err *err) {
   clv_rpc_server *server = in->server;
-  size_t limit = in->unary_method->max_request ? in->unary_method->max_request
-                                               : server->options.limits.max_message;
+  size_t limit = in->unary_method->max_request_bytes ? in->unary_method->max_request_bytes
+                                                     : server->options.limits.max_message_bytes;
   size_t len = grpc_byte_buffer_length(in->request);
   if (len > limit)
     return clv_fail(err, CLV_EXHAUSTED, "request of %zu bytes, the limit is %zu", len, limit);
-  in->job.run = run_handler;
-  rpc_admission admission = rpc_peers_begin_handling(&server->peers, in->peer_entry, &in->job);
+  in->handler_job.run = run_handler;
+  rpc_admission admission =
+      rpc_peers_begin_handling(&server->peers, in->peer_entry, &in->handler_job);
   if (admission == RPC_REQUEST_QUEUED) return CLV_OK;
-  if (admission == RPC_REQUEST_ADMITTED && rpc_pool_add_job(&server->pool, &in->job)) return CLV_OK;
+  if (admission == RPC_REQUEST_ADMITTED &&
+      rpc_pool_add_job(&server->handler_pool, &in->handler_job))
+    return CLV_OK;
   atomic_fetch_add(&server->calls_refused, 1);
   return clv_fail(err, CLV_EXHAUSTED,
                   "too many requests of this identity are waiting: try again later");
@@ -186,7 +189,7 @@ static void on_request(rpc_tag *tag, bool ok) {
 }
 
 static void start_unary(incoming *in) {
-  watch_close(in);
+  watch_for_cancellation(in);
   grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
   op.data.recv_message.recv_message = &in->request;
   start_batch(in, &op, 1, &in->recv_tag);
@@ -200,8 +203,8 @@ static void start_stream(incoming *in) {
   const clv_rpc_server_options *options = &server->options;
   clv_rpc_stream *stream = NULL;
   clv_err err = {0};
-  if (rpc_stream_new(server->runtime, server, in->call, true, options->limits.max_message, &stream,
-                     &err) != CLV_OK) {
+  if (rpc_stream_new(server->runtime, server, in->call, true, options->limits.max_message_bytes,
+                     &stream, &err) != CLV_OK) {
     refuse_call(in, RPC_REFUSAL_WITH_STATUS, &err);
     return;
   }
@@ -265,7 +268,7 @@ static clv_code new_incoming_call(clv_rpc_server *server, grpc_call *call, grpc_
   rpc_copy_printable(in->method, GRPC_SLICE_START_PTR(method), GRPC_SLICE_LENGTH(method));
   in->close_tag.run = on_close;
   in->recv_tag.run = on_request;
-  in->done_tag.run = on_answer_sent;
+  in->answer_tag.run = on_answer_sent;
   atomic_init(&in->n_holds, 1);
   *ret_in = in;
   return CLV_OK;

@@ -12,16 +12,16 @@ struct clv_rpc_server {
   clv_rpc_server_options options; /* with the defaults of limits filled in; pem is zeroed */
   rpc_server_certs certs;
   rpc_peers peers;
-  rpc_pool pool;
-  grpc_server *grpc;
+  rpc_pool handler_pool;
+  grpc_server *grpc_handle;
   unsigned port;
   rpc_tag shutdown_tag;
   atomic_uint_fast64_t calls, calls_denied, calls_unauthenticated, calls_refused;
   atomic_uint active_calls;
   pthread_mutex_t lock; /* guards the fields below */
   pthread_cond_t state_changed;
-  unsigned n_live; /* accept slots and calls in progress */
-  bool is_draining, is_shut;
+  unsigned n_slots_and_calls; /* accept slots and calls in progress */
+  bool is_draining, is_grpc_shut_down;
 };
 
 void rpc_server_on_shutdown(rpc_tag *tag, bool ok);

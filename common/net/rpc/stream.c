@@ -26,7 +26,7 @@ clv_code rpc_stream_new(clv_rpc_runtime *runtime, const void *owner, grpc_call *
   stream->send_tag.run = rpc_stream_on_sent;
   stream->recv_tag.run = on_recv_batch;
   stream->end_tag.run = on_end_batch;
-  stream->details = grpc_empty_slice();
+  stream->status_details = grpc_empty_slice();
   grpc_metadata_array_init(&stream->initial_metadata);
   grpc_metadata_array_init(&stream->trailing_metadata);
   pthread_mutex_init(&stream->lock, NULL);
@@ -45,7 +45,7 @@ void clv_rpc_stream_unref(clv_rpc_stream *stream) {
   rpc_stream_free_nodes(stream);
   grpc_metadata_array_destroy(&stream->initial_metadata);
   grpc_metadata_array_destroy(&stream->trailing_metadata);
-  grpc_slice_unref(stream->details);
+  grpc_slice_unref(stream->status_details);
   gpr_free((void *)(uintptr_t)stream->error_string);
   pthread_mutex_destroy(&stream->lock);
   free(stream);
@@ -60,8 +60,8 @@ static clv_code read_end_status(const clv_rpc_stream *stream, char text[RPC_TEXT
     return stream->cancel_code;
   }
   if (!stream->is_server) {
-    rpc_copy_printable(text, GRPC_SLICE_START_PTR(stream->details),
-                       GRPC_SLICE_LENGTH(stream->details));
+    rpc_copy_printable(text, GRPC_SLICE_START_PTR(stream->status_details),
+                       GRPC_SLICE_LENGTH(stream->status_details));
     bool lost = stream->status == GRPC_STATUS_UNAVAILABLE || stream->status == GRPC_STATUS_UNKNOWN;
     lost = lost && rpc_translate_end_text(stream->peer_timeout_ms, text);
     return lost ? CLV_UNAVAILABLE : rpc_code_of_status(stream->status);
@@ -177,7 +177,7 @@ void rpc_stream_start_client(clv_rpc_stream *stream, const clv_rpc_stream_events
   ops[1].data.recv_initial_metadata.recv_initial_metadata = &stream->initial_metadata;
   ops[2].data.recv_status_on_client.trailing_metadata = &stream->trailing_metadata;
   ops[2].data.recv_status_on_client.status = &stream->status;
-  ops[2].data.recv_status_on_client.status_details = &stream->details;
+  ops[2].data.recv_status_on_client.status_details = &stream->status_details;
   ops[2].data.recv_status_on_client.error_string = &stream->error_string;
   if (!rpc_start_batch(stream->call, ops, 3, &stream->end_tag)) {
     stream->status = GRPC_STATUS_INTERNAL;

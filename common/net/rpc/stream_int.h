@@ -37,7 +37,8 @@ struct clv_rpc_stream {
   const void *owner;
   clv_rpc_stream *next, **prev_link; /* list of the runtime, guarded by its lock */
   bool
-      is_notified; /* rpc_cancel_streams_of has visited the stream; guarded by the runtime's lock */
+      /* rpc_cancel_streams_of has visited the stream; guarded by the runtime's lock */
+      is_cancel_notified;
 
   bool is_server;
   size_t max_message;
@@ -52,7 +53,7 @@ struct clv_rpc_stream {
   grpc_byte_buffer *received_buffer;
   grpc_metadata_array initial_metadata, trailing_metadata; /* client only */
   grpc_status_code status;                                 /* client only */
-  grpc_slice details;                                      /* client only */
+  grpc_slice status_details;                               /* client only */
   const char *error_string;                                /* client only */
   int cancelled_by_peer;                                   /* server only; set by gRPC */
 
@@ -67,7 +68,7 @@ struct clv_rpc_stream {
   bool ends_by_half_close; /* client only: cancelled, and the half close tells the server */
   clv_code cancel_code;    /* code of clv_rpc_stream_cancel; CLV_OK: not called */
   char cancel_text[RPC_TEXT];
-  rpc_send_node *head, *tail, *in_flight, *spare_nodes;
+  rpc_send_node *first_queued, *last_queued, *node_in_flight, *spare_nodes;
   unsigned n_spare_nodes;
   size_t queued_bytes;
 };

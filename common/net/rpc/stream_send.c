@@ -22,15 +22,15 @@ static void free_node(rpc_send_node *node) {
 }
 
 static grpc_slice make_slice(const clv_rpc_piece *piece) {
-  if (!piece->release) return grpc_slice_from_copied_buffer(piece->data, piece->len);
-  return grpc_slice_new_with_user_data((void *)(uintptr_t)piece->data, piece->len, piece->release,
-                                       piece->owner);
+  if (!piece->release_owner) return grpc_slice_from_copied_buffer(piece->data, piece->len);
+  return grpc_slice_new_with_user_data((void *)(uintptr_t)piece->data, piece->len,
+                                       piece->release_owner, piece->owner);
 }
 
 /* Releases pieces that did not become slices. */
 static void release_pieces(const clv_rpc_piece *pieces, size_t n) {
   for (size_t i = 0; i < n; i++)
-    if (pieces[i].release) pieces[i].release(pieces[i].owner);
+    if (pieces[i].release_owner) pieces[i].release_owner(pieces[i].owner);
 }
 
 static rpc_send_node *take_spare_node(clv_rpc_stream *stream) {
@@ -64,7 +64,8 @@ static clv_code take_node(clv_rpc_stream *stream, rpc_send_node **ret_node, clv_
     pthread_mutex_unlock(&stream->lock);
   }
   if (!node) node = take_spare_node(stream);
-  if (!node) CLV_TRY(new_node(&node, err)); /* other threads took the new nodes */
+  /* makes one more, because other threads have taken the new ones */
+  if (!node) CLV_TRY(new_node(&node, err));
   node->next = NULL;
   *ret_node = node;
   return CLV_OK;
@@ -93,8 +94,8 @@ void rpc_stream_free_nodes(clv_rpc_stream *stream) {
 
 void rpc_stream_drop_queue(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
-  rpc_send_node *list = stream->head;
-  stream->head = stream->tail = NULL;
+  rpc_send_node *list = stream->first_queued;
+  stream->first_queued = stream->last_queued = NULL;
   for (rpc_send_node *node = list; node; node = node->next) stream->queued_bytes -= node->bytes;
   pthread_mutex_unlock(&stream->lock);
   while (list) {
@@ -116,11 +117,11 @@ static clv_code refuse_send(const clv_rpc_stream *stream, clv_err *err) {
 }
 
 static void append_node(clv_rpc_stream *stream, rpc_send_node *node) {
-  if (stream->tail)
-    stream->tail->next = node;
+  if (stream->last_queued)
+    stream->last_queued->next = node;
   else
-    stream->head = node;
-  stream->tail = node;
+    stream->first_queued = node;
+  stream->last_queued = node;
   stream->queued_bytes += node->bytes;
 }
 
@@ -171,12 +172,12 @@ static bool choose_batch(clv_rpc_stream *stream, grpc_op *op) {
       (stream->cancel_code != CLV_OK && !stream->ends_by_half_close))
     return false;
   *op = (grpc_op){0};
-  if (stream->head) {
+  if (stream->first_queued) {
     op->op = GRPC_OP_SEND_MESSAGE;
-    op->data.send_message.send_message = stream->head->buffer;
-    stream->in_flight = stream->head;
-    stream->head = stream->head->next;
-    if (!stream->head) stream->tail = NULL;
+    op->data.send_message.send_message = stream->first_queued->buffer;
+    stream->node_in_flight = stream->first_queued;
+    stream->first_queued = stream->first_queued->next;
+    if (!stream->first_queued) stream->last_queued = NULL;
     stream->send_state = SEND_BUSY;
   } else if (stream->needs_close) {
     op->op = stream->is_server ? GRPC_OP_SEND_STATUS_FROM_SERVER : GRPC_OP_SEND_CLOSE_FROM_CLIENT;
@@ -202,8 +203,8 @@ static rpc_send_node *take_sent_node(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
   rpc_send_node *node = NULL;
   if (stream->send_state == SEND_BUSY) {
-    node = stream->in_flight;
-    stream->in_flight = NULL;
+    node = stream->node_in_flight;
+    stream->node_in_flight = NULL;
     if (node) stream->queued_bytes -= node->bytes;
     stream->send_state = SEND_IDLE;
   }

@@ -36,14 +36,14 @@ typedef union address {
 } address;
 
 typedef struct entry {
-  bool is_used;
-  bool has_spoken;  /* a handshake message was received */
-  bool is_admitted; /* the admission has admitted its certificate */
-  bool is_counted;  /* the admission counts it against its holder */
-  bool is_shut;     /* this file has shut the connection down; n_live does not count it */
+  bool is_slot_used;
+  bool has_sent_handshake;    /* a handshake message was received */
+  bool is_admitted;           /* the admission has admitted its certificate */
+  bool is_counted_for_holder; /* the admission counts it against its holder */
+  bool is_shut;               /* this file has shut the connection down; n_live does not count it */
   bool is_output_redirected;
   uint32_t generation; /* number of times that this table entry was used */
-  clv_tls_frames frames;
+  clv_tls_frame_meter frame_meter;
   clv_tls_decision decision;
   int fd; /* -1: the number was reused by another connection */
   uint64_t began_ns;
@@ -54,10 +54,11 @@ typedef struct entry {
 } entry;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static clv_tls_admission admission; /* callbacks of the program; decide NULL: no admission */
-static entry *entries;              /* [TABLE_ENTRIES]; memory is touched only when used */
-static size_t n_entries;            /* entries[0] to entries[n_entries - 1] have been used */
-static size_t n_live;               /* number of entries with a connection that is not shut */
+/* callbacks of the program; decide_admission NULL: every connection is admitted */
+static clv_tls_admission admission;
+static entry *entries;   /* [TABLE_ENTRIES]; memory is touched only when used */
+static size_t n_entries; /* entries[0] to entries[n_entries - 1] have been used */
+static size_t n_live;    /* number of entries with a connection that is not shut */
 /* bytes received and not delivered, of all connections that are not shut */
 static uint64_t total_unread;
 static _Atomic uint64_t n_shed, n_floods;
@@ -95,8 +96,8 @@ static address read_peer_address(int fd) {
 static void shut_connection(entry *e) {
   if (!e->is_shut) n_live--;
   e->is_shut = true;
-  total_unread -= e->frames.unread_bytes;
-  e->frames.unread_bytes = 0;
+  total_unread -= e->frame_meter.unread_bytes;
+  e->frame_meter.unread_bytes = 0;
   if (e->fd < 0) return;
   address now = read_peer_address(e->fd);
   if (memcmp(&now, &e->peer_address, sizeof now) == 0) shutdown(e->fd, SHUT_RDWR);
@@ -104,16 +105,18 @@ static void shut_connection(entry *e) {
 
 /* ---- freeing connections --------------------------------------------------------------------- */
 
-static bool is_handshaking(const entry *e) { return e->is_used && !e->is_shut && !e->is_counted; }
+static bool is_handshaking(const entry *e) {
+  return e->is_slot_used && !e->is_shut && !e->is_counted_for_holder;
+}
 
 static bool is_better_victim(const entry *a, const entry *b) {
-  if (a->has_spoken != b->has_spoken) return !a->has_spoken;
+  if (a->has_sent_handshake != b->has_sent_handshake) return !a->has_sent_handshake;
   return a->began_ns < b->began_ns;
 }
 
 /* Returns, of the address with the most handshakes, the handshake that has been silent for
  * longest. */
-static entry *find_victim(void) {
+static entry *find_handshake_to_close(void) {
   uint32_t count[MAX_HASH] = {0}, most = 0;
   entry *found = NULL;
   for (size_t i = 0; i < n_entries; i++)
@@ -138,9 +141,9 @@ static void report_shed_connection(const address *from) {
  * handshake. The caller holds the lock. */
 static bool make_room_for_connection(int fd) {
   for (size_t i = 0; i < n_entries; i++)
-    if (entries[i].is_used && entries[i].fd == fd) entries[i].fd = -1;
-  if (!admission.decide || n_live < admission.max_connections) return true;
-  entry *e = find_victim();
+    if (entries[i].is_slot_used && entries[i].fd == fd) entries[i].fd = -1;
+  if (!admission.decide_admission || n_live < admission.max_connections) return true;
+  entry *e = find_handshake_to_close();
   if (e) {
     e->decision = CLV_TLS_FULL;
     report_shed_connection(&e->peer_address);
@@ -160,13 +163,13 @@ bool clv_tls_accepted_expect_fd(int fd) {
   return has_room;
 }
 
-unsigned clv_tls_accepted_recheck(void (*ended)(void *user, const char *uri), void *user) {
+unsigned clv_tls_accepted_end_revoked(void (*ended)(void *user, const char *uri), void *user) {
   unsigned n_ended = 0;
   clv_err err;
   pthread_mutex_lock(&lock);
   for (size_t i = 0; i < n_entries; i++) {
     entry *e = &entries[i];
-    if (!e->is_used || e->is_shut || !e->issuer) continue;
+    if (!e->is_slot_used || e->is_shut || !e->issuer) continue;
     if (clv_tls_revocation_decide(e->issuer, e->serial, &err) != CLV_TLS_REVOKED) continue;
     e->decision = CLV_TLS_REVOKED;
     shut_connection(e);
@@ -223,7 +226,7 @@ static clv_tls_decision decide_on_certificate(entry *e, const X509 *cert) {
                            .serial = serial,
                            .has_client_usage = is_for_client(cert),
                            .address = address_text(&e->peer_address, from)};
-  clv_tls_decision v = admission.decide(admission.user, &caller, &e->holder);
+  clv_tls_decision v = admission.decide_admission(admission.user, &caller, &e->holder);
   return v == CLV_TLS_ADMITTED && !store_certificate(e, named ? uri : "", issuer, serial)
              ? CLV_TLS_FULL
              : v;
@@ -247,8 +250,9 @@ static int on_verify(int ok, X509_STORE_CTX *ctx) {
   clv_tls_decision v = CLV_TLS_FULL; /* decision if the connection has no table entry */
   pthread_mutex_lock(&lock);
   if (e)
-    v = e->decision = admission.decide ? decide_on_certificate(e, X509_STORE_CTX_get0_cert(ctx))
-                                       : CLV_TLS_ADMITTED;
+    v = e->decision = admission.decide_admission
+                          ? decide_on_certificate(e, X509_STORE_CTX_get0_cert(ctx))
+                          : CLV_TLS_ADMITTED;
   if (e) e->is_admitted = v == CLV_TLS_ADMITTED;
   pthread_mutex_unlock(&lock);
   if (v == CLV_TLS_ADMITTED) return 1;
@@ -262,11 +266,11 @@ static int on_verify(int ok, X509_STORE_CTX *ctx) {
 /* Counts the connection against its holder, because the peer has proved its key. */
 static void count_connection(entry *e) {
   pthread_mutex_lock(&lock);
-  if (e->is_admitted && admission.decide && !e->is_counted && !e->is_shut) {
-    e->decision = admission.enter(admission.user, e->holder);
-    e->is_counted = e->decision == CLV_TLS_ADMITTED;
+  if (e->is_admitted && admission.decide_admission && !e->is_counted_for_holder && !e->is_shut) {
+    e->decision = admission.enter_connection(admission.user, e->holder);
+    e->is_counted_for_holder = e->decision == CLV_TLS_ADMITTED;
   }
-  if (!e->is_counted && !e->is_shut && admission.decide) shut_connection(e);
+  if (!e->is_counted_for_holder && !e->is_shut && admission.decide_admission) shut_connection(e);
   pthread_mutex_unlock(&lock);
 }
 
@@ -277,9 +281,9 @@ static void send_alert(const SSL *ssl, const entry *e) {
   if (e->fd >= 0 && len > 0) (void)!send(e->fd, data, (size_t)len, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-static void mark_has_spoken(entry *e) {
+static void mark_has_sent_handshake(entry *e) {
   pthread_mutex_lock(&lock);
-  e->has_spoken = true;
+  e->has_sent_handshake = true;
   pthread_mutex_unlock(&lock);
 }
 
@@ -288,7 +292,7 @@ void clv_tls_accepted_on_handshake(SSL *ssl, bool sent, int type, const uint8_t 
   if (!e || !SSL_is_server(ssl)) return;
   if (sent && type == SSL3_RT_ALERT && e->is_output_redirected) send_alert(ssl, e);
   if (sent || type != SSL3_RT_HANDSHAKE || !len) return;
-  mark_has_spoken(e);
+  mark_has_sent_handshake(e);
   if (data[0] == SSL3_MT_FINISHED) count_connection(e);
 }
 
@@ -328,7 +332,7 @@ static void cut_flooding_connection(entry *e, const char *what) {
   n_floods++;
   shut_connection(e);
   discard_received(e->fd);
-  if (e->is_counted && admission.on_flood)
+  if (e->is_counted_for_holder && admission.on_flood)
     admission.on_flood(admission.user, e->holder, address_text(&e->peer_address, from), what);
 }
 
@@ -338,21 +342,24 @@ static entry *find_largest_unread(void) {
   uint64_t sums[MAX_HASH] = {0}, most = 0;
   entry *found = NULL;
   for (size_t i = 0; i < n_entries; i++)
-    if (entries[i].is_used && entries[i].is_counted)
-      most = CLV_MAX(most, sums[entries[i].holder % MAX_HASH] += entries[i].frames.unread_bytes);
+    if (entries[i].is_slot_used && entries[i].is_counted_for_holder)
+      most =
+          CLV_MAX(most, sums[entries[i].holder % MAX_HASH] += entries[i].frame_meter.unread_bytes);
   for (size_t i = 0; i < n_entries; i++) {
     entry *e = &entries[i];
-    if (!e->is_used || !e->is_counted || e->is_shut || sums[e->holder % MAX_HASH] != most) continue;
-    if (!found || e->frames.unread_bytes > found->frames.unread_bytes) found = e;
+    if (!e->is_slot_used || !e->is_counted_for_holder || e->is_shut ||
+        sums[e->holder % MAX_HASH] != most)
+      continue;
+    if (!found || e->frame_meter.unread_bytes > found->frame_meter.unread_bytes) found = e;
   }
   return found;
 }
 
 /* Charges received frames, and ends connections that exceed a limit. The caller holds the lock. */
-static void add_frames(entry *e, const void *data, size_t n) {
-  uint64_t before = e->frames.unread_bytes;
-  const char *excess = clv_tls_frames_add(&e->frames, data, n, clv_now_ns());
-  total_unread = total_unread - before + e->frames.unread_bytes;
+static void charge_frames(entry *e, const void *data, size_t n) {
+  uint64_t before = e->frame_meter.unread_bytes;
+  const char *excess = clv_tls_frame_meter_charge(&e->frame_meter, data, n, clv_now_ns());
+  total_unread = total_unread - before + e->frame_meter.unread_bytes;
   if (excess) cut_flooding_connection(e, excess);
   e = admission.max_unread_bytes && total_unread > admission.max_unread_bytes
           ? find_largest_unread()
@@ -360,13 +367,13 @@ static void add_frames(entry *e, const void *data, size_t n) {
   if (e) cut_flooding_connection(e, "data of messages that do not end");
 }
 
-int clv_tls_accepted_read(void *ssl, void *data, int len) {
+int clv_tls_accepted_ssl_read(void *ssl, void *data, int len) {
   size_t n = 0;
   if (len < 0 || SSL_read_ex(ssl, data, (size_t)len, &n) != 1) return -1;
   entry *e = ex_data_index >= 0 && SSL_is_server(ssl) ? SSL_get_ex_data(ssl, ex_data_index) : NULL;
   if (!e) return (int)n;
   pthread_mutex_lock(&lock);
-  if (!e->is_shut) add_frames(e, data, n);
+  if (!e->is_shut) charge_frames(e, data, n);
   bool dead = e->is_shut;
   pthread_mutex_unlock(&lock);
   return dead ? -1 : (int)n;
@@ -376,7 +383,7 @@ void clv_tls_accepted_on_sent(SSL *ssl, size_t bytes) {
   entry *e = ex_data_index >= 0 && SSL_is_server(ssl) ? SSL_get_ex_data(ssl, ex_data_index) : NULL;
   if (!e) return;
   pthread_mutex_lock(&lock);
-  clv_tls_frames_credit(&e->frames, CLV_TLS_WINDOWS, (uint32_t)(1 + bytes / 512));
+  clv_tls_frame_meter_credit(&e->frame_meter, CLV_TLS_WINDOWS, (uint32_t)(1 + bytes / 512));
   pthread_mutex_unlock(&lock);
 }
 
@@ -396,7 +403,7 @@ static bool parse_address(const char *text, struct in6_addr *ret_host, in_port_t
 
 static bool has_peer_address(const entry *e, const struct in6_addr *host, in_port_t port) {
   struct in6_addr mapped = {.s6_addr = {[10] = 0xff, [11] = 0xff}};
-  if (!e->is_used || e->is_shut) return false;
+  if (!e->is_slot_used || e->is_shut) return false;
   if (e->peer_address.generic.sa_family == AF_INET6)
     return e->peer_address.v6.sin6_port == port &&
            memcmp(&e->peer_address.v6.sin6_addr, host, 16) == 0;
@@ -405,7 +412,7 @@ static bool has_peer_address(const entry *e, const struct in6_addr *host, in_por
          memcmp(&mapped, host, 16) == 0;
 }
 
-uint64_t clv_tls_accepted_connection(const char *peer) {
+uint64_t clv_tls_accepted_find_connection(const char *peer) {
   struct in6_addr host;
   in_port_t port;
   uint64_t found = 0;
@@ -422,22 +429,22 @@ uint64_t clv_tls_accepted_connection(const char *peer) {
 static entry *find_entry(uint64_t connection) {
   size_t i = (size_t)(connection & 0xffffffffu);
   entry *e = i ? &entries[i - 1] : NULL;
-  return e && e->is_used && e->generation == (uint32_t)(connection >> 32) ? e : NULL;
+  return e && e->is_slot_used && e->generation == (uint32_t)(connection >> 32) ? e : NULL;
 }
 
 void clv_tls_accepted_on_call(uint64_t connection) {
   pthread_mutex_lock(&lock);
   entry *e = find_entry(connection);
-  if (e) clv_tls_frames_credit(&e->frames, CLV_TLS_REQUESTS, 1);
+  if (e) clv_tls_frame_meter_credit(&e->frame_meter, CLV_TLS_REQUESTS, 1);
   pthread_mutex_unlock(&lock);
 }
 
 void clv_tls_accepted_on_message(uint64_t connection, size_t bytes) {
   pthread_mutex_lock(&lock);
   entry *e = find_entry(connection);
-  uint64_t before = e ? e->frames.unread_bytes : 0;
-  if (e) clv_tls_frames_credit_message(&e->frames, bytes);
-  total_unread -= e ? before - e->frames.unread_bytes : 0;
+  uint64_t before = e ? e->frame_meter.unread_bytes : 0;
+  if (e) clv_tls_frame_meter_credit_message(&e->frame_meter, bytes);
+  total_unread -= e ? before - e->frame_meter.unread_bytes : 0;
   pthread_mutex_unlock(&lock);
 }
 
@@ -447,20 +454,20 @@ uint64_t clv_tls_accepted_flood_count(void) { return n_floods; }
 
 static entry *find_unused_entry(void) {
   for (size_t i = 0; i < n_entries; i++)
-    if (!entries[i].is_used) return &entries[i];
+    if (!entries[i].is_slot_used) return &entries[i];
   return n_entries < TABLE_ENTRIES ? &entries[n_entries++] : NULL;
 }
 
-static entry *take_entry(int fd) {
+static entry *take_table_entry(int fd) {
   pthread_mutex_lock(&lock);
   entry *e = find_unused_entry();
   if (e) {
-    *e = (entry){.is_used = true,
+    *e = (entry){.is_slot_used = true,
                  .fd = fd,
                  .began_ns = clv_now_ns(),
                  .peer_address = read_peer_address(fd),
                  .generation = e->generation + 1};
-    clv_tls_frames_begin(&e->frames, e->began_ns);
+    clv_tls_frame_meter_init(&e->frame_meter, e->began_ns);
     n_live++;
   }
   pthread_mutex_unlock(&lock);
@@ -470,7 +477,7 @@ static entry *take_entry(int fd) {
 static void on_ssl_new(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl,
                        void *argp) {
   (void)parent, (void)ptr, (void)argl, (void)argp;
-  CRYPTO_set_ex_data(ad, index, next_fd >= 0 ? take_entry(next_fd) : NULL);
+  CRYPTO_set_ex_data(ad, index, next_fd >= 0 ? take_table_entry(next_fd) : NULL);
   next_fd = -1;
 }
 
@@ -502,11 +509,12 @@ static void on_ssl_free(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, 
   (void)parent, (void)ad, (void)index, (void)argl, (void)argp;
   if (!e) return;
   pthread_mutex_lock(&lock);
-  if (e->is_counted && admission.decide) admission.leave(admission.user, e->holder);
+  if (e->is_counted_for_holder && admission.decide_admission)
+    admission.leave_connection(admission.user, e->holder);
   if (!e->is_shut) n_live--;
-  total_unread -= e->frames.unread_bytes;
+  total_unread -= e->frame_meter.unread_bytes;
   free_serial(e);
-  e->is_used = false;
+  e->is_slot_used = false;
   pthread_mutex_unlock(&lock);
 }
 

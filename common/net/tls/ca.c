@@ -210,22 +210,22 @@ static clv_code check_names(const clv_tls_issue_options *o, clv_err *err) {
     return clv_fail(err, CLV_INVALID, "a certificate needs exactly one URI, %zu given", o->n_uris);
   if (!clv_tls_uri_is_valid((const unsigned char *)o->uris[0], strlen(o->uris[0]), reason))
     return clv_fail(err, CLV_INVALID, "not an identity: %s", reason);
-  for (size_t i = 0; i < o->n_dns; i++) {
-    if (is_address(o->dns[i]))
-      return clv_fail(err, CLV_INVALID, "\"%s\" is an address, not a DNS name", o->dns[i]);
-    if (!is_dns_name(o->dns[i]))
-      return clv_fail(err, CLV_INVALID, "\"%.100s\" is not a DNS name", o->dns[i]);
+  for (size_t i = 0; i < o->n_dns_names; i++) {
+    if (is_address(o->dns_names[i]))
+      return clv_fail(err, CLV_INVALID, "\"%s\" is an address, not a DNS name", o->dns_names[i]);
+    if (!is_dns_name(o->dns_names[i]))
+      return clv_fail(err, CLV_INVALID, "\"%.100s\" is not a DNS name", o->dns_names[i]);
   }
   return CLV_OK;
 }
 
 static clv_code check_usual_options(const clv_tls_issue_options *o, clv_err *err) {
   CLV_TRY(check_names(o, err));
-  CLV_TRY(check_days(o->days, err));
-  int64_t length = (int64_t)o->days * DAY;
+  CLV_TRY(check_days(o->validity_days, err));
+  int64_t length = (int64_t)o->validity_days * DAY;
   if (o->not_before_offset_s <= -length || o->not_before_offset_s > length)
     return clv_fail(err, CLV_INVALID, "validity of %d days beginning %lld seconds from now",
-                    o->days, (long long)o->not_before_offset_s);
+                    o->validity_days, (long long)o->not_before_offset_s);
   if (o->usage & ~(unsigned)(CLV_TLS_CLIENT | CLV_TLS_SERVER))
     return clv_fail(err, CLV_INVALID, "usage 0x%x; it must be client, server or both", o->usage);
   if (o->rsa_bits && o->rsa_bits < 2048)
@@ -241,7 +241,8 @@ static clv_code check_options(const clv_tls_issue_options *o, clv_err *err) {
                     "\"%.80s\" cannot name a certificate: 1 to %d of A-Z a-z 0-9 . _ -, not "
                     "beginning with a dot, and not \"ca\"",
                     o->name, CLV_TLS_NAME_MAX);
-  if (o->n_uris > CLV_TLS_MAX_NAMES || o->n_dns > CLV_TLS_MAX_NAMES || o->n_ips > CLV_TLS_MAX_NAMES)
+  if (o->n_uris > CLV_TLS_MAX_NAMES || o->n_dns_names > CLV_TLS_MAX_NAMES ||
+      o->n_ip_addresses > CLV_TLS_MAX_NAMES)
     return clv_fail(err, CLV_INVALID, "more than %d names of one kind", CLV_TLS_MAX_NAMES);
   if (o->rsa_bits && (o->rsa_bits < 1024 || o->rsa_bits > 4096))
     return clv_fail(err, CLV_INVALID, "an RSA key of %u bits; it must be 2048 to 4096",
@@ -306,22 +307,23 @@ static bool append_texts(GENERAL_NAMES *names, int type, const char *const *text
 }
 
 static clv_code add_san(X509 *cert, const clv_tls_issue_options *o, clv_err *err) {
-  if (o->n_uris + o->n_dns + o->n_ips == 0) return CLV_OK;
+  if (o->n_uris + o->n_dns_names + o->n_ip_addresses == 0) return CLV_OK;
   CLV_AUTO(clv_names_freep) GENERAL_NAMES *names = sk_GENERAL_NAME_new_null();
   if (!names || !append_texts(names, GEN_URI, o->uris, o->n_uris) ||
-      !append_texts(names, GEN_DNS, o->dns, o->n_dns))
+      !append_texts(names, GEN_DNS, o->dns_names, o->n_dns_names))
     return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  for (size_t i = 0; i < o->n_ips; i++)
-    if (!append_name(names, GEN_IPADD, a2i_IPADDRESS(o->ips[i]))) {
+  for (size_t i = 0; i < o->n_ip_addresses; i++)
+    if (!append_name(names, GEN_IPADD, a2i_IPADDRESS(o->ip_addresses[i]))) {
       ERR_clear_error();
-      return clv_fail(err, CLV_INVALID, "\"%.80s\" is not an IPv4 or IPv6 address", o->ips[i]);
+      return clv_fail(err, CLV_INVALID, "\"%.80s\" is not an IPv4 or IPv6 address",
+                      o->ip_addresses[i]);
     }
   if (X509_add1_ext_i2d(cert, NID_subject_alt_name, names, 0, 0) != 1)
     return fail_ossl(err, "the names could not be set");
   return CLV_OK;
 }
 
-/* Extended key usage for each combination of bits. */
+/* Extended key usage for each combination of the bits of `usage`. */
 static const char *const usage_texts[] = {
     "clientAuth,serverAuth",
     "clientAuth",
@@ -339,7 +341,7 @@ static clv_code check_leaf_end(const clv_tls_issue_options *o, const clv_tls_aut
   char when[CLV_TLS_TIME_TEXT];
   return clv_fail(err, CLV_INVALID,
                   "%d days would outlive the CA, which ends %s; take fewer days or make a new CA",
-                  o->days, clv_tls_format_time(ca->not_after, when));
+                  o->validity_days, clv_tls_format_time(ca->not_after, when));
 }
 
 static clv_code make_leaf(const clv_tls_issue_options *o, const clv_tls_authority *ca,
@@ -350,7 +352,7 @@ static clv_code make_leaf(const clv_tls_issue_options *o, const clv_tls_authorit
       {NID_authority_key_identifier, "keyid:always"},
   };
   int64_t from = clv_tls_now() + o->not_before_offset_s;
-  int64_t until = from + (int64_t)o->days * DAY;
+  int64_t until = from + (int64_t)o->validity_days * DAY;
   CLV_TRY(check_leaf_end(o, ca, until, err));
   CLV_AUTO(clv_x509_freep) X509 *cert = NULL;
   CLV_TRY(make_unsigned_cert(o->name, key, from, until, &cert, err));
@@ -366,7 +368,7 @@ static clv_code make_leaf(const clv_tls_issue_options *o, const clv_tls_authorit
   return CLV_OK;
 }
 
-clv_code clv_tls_issue(const clv_tls_issue_options *o, clv_err *err) {
+clv_code clv_tls_issue_cert(const clv_tls_issue_options *o, clv_err *err) {
   static const char fix[] = "take another name, or overwrite it (--force)";
   CLV_TRY(check_options(o, err));
   const char *out_dir = o->out_dir ? o->out_dir : o->ca_dir;
@@ -374,7 +376,7 @@ clv_code clv_tls_issue(const clv_tls_issue_options *o, clv_err *err) {
   CLV_AUTO(clv_freep) char *cert_path = NULL;
   CLV_TRY(path_of(out_dir, o->name, ".key", &key_path, err));
   CLV_TRY(path_of(out_dir, o->name, ".pem", &cert_path, err));
-  if (!o->overwrite) {
+  if (!o->may_overwrite) {
     CLV_TRY(refuse_existing(key_path, fix, err));
     CLV_TRY(refuse_existing(cert_path, fix, err));
   }

@@ -23,14 +23,14 @@ struct clv_tls_crl {
   char *path;
   list *lists;
   size_t n_lists;
-  char **numbers; /* revoked certificates as "issuer\x1fserial", sorted */
-  size_t n_numbers;
+  char **revoked_serials; /* revoked certificates, each as "issuer\x1fserial", sorted */
+  size_t n_revoked_serials;
 };
 
 void clv_tls_crl_free(clv_tls_crl *c) {
   if (!c) return;
-  for (size_t i = 0; i < c->n_numbers; i++) free(c->numbers[i]);
-  free(c->numbers);
+  for (size_t i = 0; i < c->n_revoked_serials; i++) free(c->revoked_serials[i]);
+  free(c->revoked_serials);
   free(c->lists);
   free(c->path);
   free(c);
@@ -59,7 +59,7 @@ void clv_tls_serial_text(const ASN1_INTEGER *serial, char buf[CLV_TLS_SERIAL_LEN
 
 enum { NUMBER_LEN = CLV_TLS_ISSUER_LEN + CLV_TLS_SERIAL_LEN };
 
-static void format_number(const char *issuer, const char *serial, char buf[NUMBER_LEN]) {
+static void format_issuer_and_serial(const char *issuer, const char *serial, char buf[NUMBER_LEN]) {
   snprintf(buf, NUMBER_LEN, "%s\x1f%s", issuer, serial);
 }
 
@@ -105,20 +105,20 @@ static clv_code check_list(const clv_tls_crl *c, X509_CRL *crl, const STACK_OF(X
   return CLV_OK;
 }
 
-static clv_code add_revoked_numbers(clv_tls_crl *c, const char *issuer, X509_CRL *crl,
+static clv_code add_revoked_serials(clv_tls_crl *c, const char *issuer, X509_CRL *crl,
                                     clv_err *err) {
   STACK_OF(X509_REVOKED) *revoked = X509_CRL_get_REVOKED(crl);
   size_t n = (size_t)CLV_MAX(sk_X509_REVOKED_num(revoked), 0);
   char serial[CLV_TLS_SERIAL_LEN], text[NUMBER_LEN];
-  char **more = realloc(c->numbers, (c->n_numbers + n + 1) * sizeof *more);
+  char **more = realloc(c->revoked_serials, (c->n_revoked_serials + n + 1) * sizeof *more);
   if (!more) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", c->path);
-  c->numbers = more;
+  c->revoked_serials = more;
   for (size_t i = 0; i < n; i++) {
     const X509_REVOKED *r = sk_X509_REVOKED_value(revoked, (int)i);
     clv_tls_serial_text(X509_REVOKED_get0_serialNumber(r), serial);
-    format_number(issuer, serial, text);
-    CLV_TRY(clv_strdup(text, &c->numbers[c->n_numbers], err));
-    c->n_numbers++;
+    format_issuer_and_serial(issuer, serial, text);
+    CLV_TRY(clv_strdup(text, &c->revoked_serials[c->n_revoked_serials], err));
+    c->n_revoked_serials++;
   }
   return CLV_OK;
 }
@@ -130,7 +130,7 @@ static clv_code add_list(clv_tls_crl *c, X509_CRL *crl, const STACK_OF(X509) * c
   if (!more) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", c->path);
   c->lists = more;
   c->lists[c->n_lists++] = l;
-  return add_revoked_numbers(c, l.issuer, crl, err);
+  return add_revoked_serials(c, l.issuer, crl, err);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -165,7 +165,7 @@ clv_code clv_tls_crl_parse(const char *pem, size_t len, const char *path, const 
   CLV_AUTO(clv_bio_freep) BIO *bio = BIO_new_mem_buf(pem, (int)len);
   if (!bio) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);
   CLV_TRY(add_all_lists(c, bio, ca, err));
-  qsort(c->numbers, c->n_numbers, sizeof *c->numbers, compare_texts);
+  qsort(c->revoked_serials, c->n_revoked_serials, sizeof *c->revoked_serials, compare_texts);
   *ret = clv_steal(&c);
   return CLV_OK;
 }
@@ -180,11 +180,12 @@ clv_code clv_tls_crl_load(const char *path, const char *ca_pem, clv_tls_crl **re
 
 bool clv_tls_crl_has(const clv_tls_crl *c, const char *issuer, const char *serial) {
   char text[NUMBER_LEN], *key = text;
-  format_number(issuer, serial, text);
-  return bsearch(&key, c->numbers, c->n_numbers, sizeof *c->numbers, compare_texts) != NULL;
+  format_issuer_and_serial(issuer, serial, text);
+  return bsearch(&key, c->revoked_serials, c->n_revoked_serials, sizeof *c->revoked_serials,
+                 compare_texts) != NULL;
 }
 
-clv_code clv_tls_crl_check(const clv_tls_crl *c, const char *issuer, clv_err *err) {
+clv_code clv_tls_crl_check_expiry(const clv_tls_crl *c, const char *issuer, clv_err *err) {
   char when[CLV_TLS_TIME_TEXT];
   bool found = false;
   for (size_t i = 0; i < c->n_lists; i++) {

@@ -18,7 +18,7 @@
 
 typedef enum stage { STAGE_SILENT, STAGE_HANDSHAKING, STAGE_DONE, STAGE_FAILED } stage;
 
-/* [1] as server, [0] as client */
+/* failed and completed handshakes; index 1: as server, 0: as client */
 static atomic_uint_fast64_t failed[2][CLV_TLS_FAILURES], done[2];
 static _Atomic uint64_t handshake_limit_ms;
 static int ex_data_index = -1;
@@ -156,7 +156,7 @@ static void register_callbacks(void) {
         CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, on_ssl_new, NULL, on_ssl_free);
 }
 
-clv_code clv_tls_handshakes_watch(uint64_t timeout_ms, clv_err *err) {
+clv_code clv_tls_handshakes_start_counting(uint64_t timeout_ms, clv_err *err) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   handshake_limit_ms = timeout_ms;
   pthread_once(&once, register_callbacks);
@@ -165,7 +165,7 @@ clv_code clv_tls_handshakes_watch(uint64_t timeout_ms, clv_err *err) {
              : clv_fail(err, CLV_INTERNAL, "OpenSSL gives no extra data for connections");
 }
 
-void clv_tls_handshakes_count(bool server, clv_tls_handshakes *ret) {
+void clv_tls_handshakes_get_counts(bool server, clv_tls_handshakes *ret) {
   *ret = (clv_tls_handshakes){.n_completed = atomic_load(&done[server])};
   for (int i = 0; i < CLV_TLS_FAILURES; i++) ret->n_failed[i] = atomic_load(&failed[server][i]);
 }

@@ -27,7 +27,7 @@ static void credentials_clear(credentials *c) {
 /* ---- key ------------------------------------------------------------------------------------- */
 
 static const struct {
-  const char *type;
+  const char *key_type;
   int min_bits;
 } key_kinds[] = {{"RSA", 2048}, {"RSA-PSS", 2048}, {"EC", 256}, {"ED25519", 0}, {"ED448", 0}};
 
@@ -47,19 +47,19 @@ static clv_code check_curve(const credentials *c, const EVP_PKEY *key, clv_err *
 static clv_code check_strength(const credentials *c, clv_err *err) {
   const EVP_PKEY *key = X509_get0_pubkey(c->leaf);
   for (size_t i = 0; key && i < CLV_COUNT(key_kinds); i++) {
-    if (!EVP_PKEY_is_a(key, key_kinds[i].type)) continue;
+    if (!EVP_PKEY_is_a(key, key_kinds[i].key_type)) continue;
     int bits = EVP_PKEY_get_bits(key);
     if (bits < key_kinds[i].min_bits)
       return clv_fail(err, CLV_INVALID,
                       "%s: an %s key of %d bits is too weak, at least %d are needed; issue a new "
                       "certificate",
-                      c->cert_path, key_kinds[i].type, bits, key_kinds[i].min_bits);
+                      c->cert_path, key_kinds[i].key_type, bits, key_kinds[i].min_bits);
     return EVP_PKEY_is_a(key, "EC") ? check_curve(c, key, err) : CLV_OK;
   }
-  const char *type = key ? EVP_PKEY_get0_type_name(key) : NULL;
+  const char *key_type = key ? EVP_PKEY_get0_type_name(key) : NULL;
   return clv_fail(err, CLV_INVALID,
                   "%s: keys of type %s are not supported: use EC P-256, RSA or Ed25519",
-                  c->cert_path, type ? type : "unknown");
+                  c->cert_path, key_type ? key_type : "unknown");
 }
 
 static clv_code check_key(const credentials *c, clv_err *err) {

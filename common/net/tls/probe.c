@@ -24,17 +24,17 @@ typedef struct prober {
   clv_tls_socket socket;
   SSL_CTX *ctx;
   SSL *ssl;
-  BIO *in, *out;    /* owned by ssl */
-  bool has_eof;     /* the peer closed the TCP connection */
-  X509 *peer;       /* the peer's leaf, verified or not */
-  int verify_error; /* X509_V_OK, or the first error of the peer's chain */
-  int alert;        /* the fatal alert received; -1: none */
+  BIO *in, *out;      /* owned by ssl */
+  bool has_eof;       /* the peer closed the TCP connection */
+  X509 *peer_cert;    /* the peer's leaf, verified or not */
+  int verify_error;   /* X509_V_OK, or the first error of the peer's chain */
+  int received_alert; /* the fatal alert received; -1: none */
 } prober;
 
 static void prober_clear(prober *p) {
   SSL_free(p->ssl);
   SSL_CTX_free(p->ctx);
-  X509_free(p->peer);
+  X509_free(p->peer_cert);
   clv_tls_hang_up(&p->socket);
 }
 
@@ -43,16 +43,16 @@ static int on_verify(int ok, X509_STORE_CTX *ctx) {
   SSL *ssl = X509_STORE_CTX_get_ex_data(ctx, SSL_get_ex_data_X509_STORE_CTX_idx());
   prober *p = SSL_get_app_data(ssl);
   X509 *leaf = X509_STORE_CTX_get0_cert(ctx);
-  if (!p->peer && leaf && X509_up_ref(leaf)) p->peer = leaf;
+  if (!p->peer_cert && leaf && X509_up_ref(leaf)) p->peer_cert = leaf;
   ok = clv_tls_revocation_verify(ok, ctx);
   if (!ok && p->verify_error == X509_V_OK) p->verify_error = X509_STORE_CTX_get_error(ctx);
   return ok;
 }
 
-static void on_info(const SSL *ssl, int where, int value) {
+static void record_alert(const SSL *ssl, int where, int value) {
   prober *p = SSL_get_app_data(ssl);
   if ((where & SSL_CB_READ_ALERT) == SSL_CB_READ_ALERT && (value >> 8) == SSL3_AL_FATAL)
-    p->alert = value & 0xff;
+    p->received_alert = value & 0xff;
 }
 
 static clv_code fail_ossl(clv_err *err, const char *what) {
@@ -90,7 +90,7 @@ static clv_code make_context(prober *p, int version, const clv_tls_identity *ide
       SSL_CTX_set_alpn_protos(p->ctx, alpn_h2, sizeof alpn_h2) != 0)
     return fail_ossl(err, "OpenSSL refused the TLS version");
   SSL_CTX_set_session_cache_mode(p->ctx, SSL_SESS_CACHE_OFF);
-  SSL_CTX_set_info_callback(p->ctx, on_info);
+  SSL_CTX_set_info_callback(p->ctx, record_alert);
   return identity ? set_identity(p->ctx, identity, err) : CLV_OK;
 }
 
@@ -139,7 +139,7 @@ static void send_output(prober *p, uint64_t deadline_ns) {
 }
 
 /* Repeats `step` until it succeeds (returns 1) or cannot. */
-static outcome run_steps(prober *p, int (*step)(prober *), uint64_t deadline_ns) {
+static outcome repeat_until_done(prober *p, int (*step)(prober *), uint64_t deadline_ns) {
   for (;;) {
     ERR_clear_error();
     int rc = step(p);
@@ -160,77 +160,77 @@ static outcome run_steps(prober *p, int (*step)(prober *), uint64_t deadline_ns)
 /* ---- results -------------------------------------------------------------------------------- */
 
 typedef struct finding {
-  int number; /* an alert or an X509_V_ERR; -1 ends a table and is the default */
+  int error_number; /* an alert or an X509_V_ERR; -1 ends a table and is the default */
   clv_code code;
   const char *reason, *fix;
 } finding;
 
 /* Alerts that the peer may send about our certificate or handshake (RFC 8446, 6.2). */
 static const finding alerts[] = {
-    {.number = SSL_AD_HANDSHAKE_FAILURE,
+    {.error_number = SSL_AD_HANDSHAKE_FAILURE,
      .code = CLV_UNAVAILABLE,
      .reason = "the peer found no common TLS settings (alert: handshake failure)",
      .fix = "it must speak TLS 1.3 with a standard cipher; is this port cleave-worker's?"},
-    {.number = SSL_AD_BAD_CERTIFICATE,
+    {.error_number = SSL_AD_BAD_CERTIFICATE,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer refused our certificate (alert: bad certificate)",
      .fix = "our certificate may not be valid yet by the peer's clock, or be damaged: compare "
             "clocks, and "
             "look at it with certs show"},
-    {.number = SSL_AD_UNSUPPORTED_CERTIFICATE,
+    {.error_number = SSL_AD_UNSUPPORTED_CERTIFICATE,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer refused our certificate for its kind (alert: unsupported certificate)",
      .fix = "the certificate must allow TLS client in its extended key usage: issue it again with "
             "usage "
             "\"client\" or \"both\""},
-    {.number = SSL_AD_CERTIFICATE_REVOKED,
+    {.error_number = SSL_AD_CERTIFICATE_REVOKED,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer says that our certificate is revoked (alert: certificate revoked)",
      .fix = "issue a new certificate"},
-    {.number = SSL_AD_CERTIFICATE_EXPIRED,
+    {.error_number = SSL_AD_CERTIFICATE_EXPIRED,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer says that our certificate has expired (alert: certificate expired)",
      .fix =
          "issue a new certificate; if certs show says that it is valid, the peer's clock is ahead"},
-    {.number = SSL_AD_CERTIFICATE_UNKNOWN,
+    {.error_number = SSL_AD_CERTIFICATE_UNKNOWN,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer refused our certificate (alert: certificate unknown)",
      .fix = "the peer's log says why; is our CA in its tls.ca?"},
-    {.number = SSL_AD_UNKNOWN_CA,
+    {.error_number = SSL_AD_UNKNOWN_CA,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer refused our certificate: it does not know the CA (alert: unknown ca)",
      .fix = "is our CA in the worker's tls.ca?"},
-    {.number = SSL_AD_ACCESS_DENIED,
+    {.error_number = SSL_AD_ACCESS_DENIED,
      .code = CLV_DENIED,
      .reason = "the peer denied access (alert: access denied)",
      .fix = "is our URI in the worker's allow table?"},
-    {.number = SSL_AD_DECRYPT_ERROR,
+    {.error_number = SSL_AD_DECRYPT_ERROR,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer could not check our signature (alert: decrypt error)",
      .fix = "was another CA made under the same name? Then issue the certificate again, and give "
             "both "
             "sides the new ca.pem"},
-    {.number = SSL_AD_PROTOCOL_VERSION,
+    {.error_number = SSL_AD_PROTOCOL_VERSION,
      .code = CLV_UNAVAILABLE,
      .reason = "the peer does not speak TLS 1.3 (alert: protocol version)",
      .fix = "it is no current cleave-worker, or something between the hosts ends TLS"},
-    {.number = SSL_AD_INSUFFICIENT_SECURITY,
+    {.error_number = SSL_AD_INSUFFICIENT_SECURITY,
      .code = CLV_UNAVAILABLE,
      .reason = "the peer wants stronger settings (alert: insufficient security)",
      .fix = "look at the OpenSSL configuration of both hosts"},
-    {.number = SSL_AD_UNRECOGNIZED_NAME,
+    {.error_number = SSL_AD_UNRECOGNIZED_NAME,
      .code = CLV_UNAVAILABLE,
      .reason = "the peer does not know the host name (alert: unrecognized name)",
      .fix = "something between the hosts routes by name: dial the worker itself"},
-    {.number = SSL_AD_CERTIFICATE_REQUIRED,
+    {.error_number = SSL_AD_CERTIFICATE_REQUIRED,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer got no certificate from us (alert: certificate required)",
      .fix = "set tls.cert and tls.key"},
-    {.number = SSL_AD_NO_APPLICATION_PROTOCOL,
+    {.error_number = SSL_AD_NO_APPLICATION_PROTOCOL,
      .code = CLV_UNAVAILABLE,
      .reason = "the peer does not speak HTTP/2 (alert: no application protocol)",
      .fix = "is this port cleave-worker's?"},
-    {.number = -1,
+    {.error_number = -1,
      .code = CLV_UNAVAILABLE,
      .reason = "the peer ended the handshake",
      .fix = "the peer's log says why"},
@@ -238,48 +238,48 @@ static const finding alerts[] = {
 
 /* OpenSSL's errors about the peer's certificate chain, with reason and fix. */
 static const finding chain_findings[] = {
-    {.number = X509_V_ERR_CERT_HAS_EXPIRED,
+    {.error_number = X509_V_ERR_CERT_HAS_EXPIRED,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate has expired",
      .fix = "issue a new one and have the worker load it (SIGHUP); if it should be valid, compare "
             "clocks"},
-    {.number = X509_V_ERR_CERT_NOT_YET_VALID,
+    {.error_number = X509_V_ERR_CERT_NOT_YET_VALID,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate is not valid yet",
      .fix = "compare the clocks of this host, the worker and the host that issued it"},
-    {.number = X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY,
+    {.error_number = X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate was not issued by a CA of our tls.ca",
      .fix = "add the worker's CA to our tls.ca, or issue the worker a certificate from ours"},
-    {.number = X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN,
+    {.error_number = X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate comes from a CA that is not in our tls.ca",
      .fix = "add the worker's CA to our tls.ca, or issue the worker a certificate from ours"},
-    {.number = X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT,
+    {.error_number = X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate is self-signed",
      .fix = "issue the worker a certificate from our CA"},
-    {.number = X509_V_ERR_CERT_SIGNATURE_FAILURE,
+    {.error_number = X509_V_ERR_CERT_SIGNATURE_FAILURE,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate carries a signature that our CA did not make",
      .fix = "another CA was made under the same name: issue the worker's certificate again"},
-    {.number = X509_V_ERR_INVALID_PURPOSE,
+    {.error_number = X509_V_ERR_INVALID_PURPOSE,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate may not be used as a TLS server",
      .fix = "issue it again with usage \"server\" or \"both\""},
-    {.number = X509_V_ERR_EE_KEY_TOO_SMALL,
+    {.error_number = X509_V_ERR_EE_KEY_TOO_SMALL,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's key is too weak",
      .fix = "issue the worker a certificate with an EC P-256 or RSA 2048 key"},
-    {.number = X509_V_ERR_CERT_REVOKED,
+    {.error_number = X509_V_ERR_CERT_REVOKED,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate is revoked by the list of our tls.crl",
      .fix = "issue the worker a new one and have it load that (SIGHUP)"},
-    {.number = X509_V_ERR_CRL_HAS_EXPIRED,
+    {.error_number = X509_V_ERR_CRL_HAS_EXPIRED,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the list of our tls.crl has ended, or is not of the CA of the peer's certificate",
      .fix = "make a new list (certs revoke) and install it"},
-    {.number = -1,
+    {.error_number = -1,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate is refused",
      .fix = "look at it with certs show on the worker"},
@@ -287,21 +287,21 @@ static const finding chain_findings[] = {
 
 /* Alerts after the handshake: refusals of cleave-worker's admission (accepted.c). */
 static const finding refusals[] = {
-    {.number = SSL_AD_HANDSHAKE_FAILURE,
+    {.error_number = SSL_AD_HANDSHAKE_FAILURE,
      .code = CLV_DENIED,
      .reason = "the worker refuses this identity: it is not in its allow table",
      .fix = "add our URI to `allow` in its worker.yaml"},
-    {.number = SSL_AD_INTERNAL_ERROR,
+    {.error_number = SSL_AD_INTERNAL_ERROR,
      .code = CLV_EXHAUSTED,
      .reason = "the worker takes no more connections of this identity: over its quota "
                "(allow[].connections, limits.identity_connections), no place is left "
                "(limits.connections), or its list of revoked certificates has ended (tls.crl)",
      .fix = "end other connections of this identity, or raise that limit in its worker.yaml"},
-    {.number = -1},
+    {.error_number = -1},
 };
 
 static const finding *find_finding(const finding *table, int what) {
-  while (table->number != -1 && table->number != what) table++;
+  while (table->error_number != -1 && table->error_number != what) table++;
   return table;
 }
 
@@ -312,7 +312,7 @@ static void CLV_PRINTF(5, 6) report_failure(clv_tls_probe_result *r, clv_tls_ste
   vsnprintf(r->reason, sizeof r->reason, fmt, ap);
   va_end(ap);
   snprintf(r->fix, sizeof r->fix, "%s", fix);
-  r->step = step;
+  r->failed_step = step;
   r->code = code;
 }
 
@@ -323,19 +323,19 @@ static void report_chain_error(const prober *p, clv_tls_probe_result *r) {
 }
 
 static void report_alert(const prober *p, clv_tls_probe_result *r) {
-  const finding *f = find_finding(alerts, p->alert);
-  if (f->number != -1)
+  const finding *f = find_finding(alerts, p->received_alert);
+  if (f->error_number != -1)
     report_failure(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s", f->reason);
   else
-    report_failure(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s (alert %d: %s)", f->reason, p->alert,
-                   SSL_alert_desc_string_long(p->alert));
+    report_failure(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s (alert %d: %s)", f->reason,
+                   p->received_alert, SSL_alert_desc_string_long(p->received_alert));
 }
 
 /* Reports why the handshake failed. */
 static void explain_handshake(const prober *p, outcome end, clv_tls_probe_result *r) {
   char why[CLV_TLS_ERROR_LEN];
   clv_tls_openssl_error(why);
-  if (p->alert >= 0) {
+  if (p->received_alert >= 0) {
     report_alert(p, r);
   } else if (p->verify_error != X509_V_OK) {
     report_chain_error(p, r);
@@ -357,12 +357,12 @@ static void explain_handshake(const prober *p, outcome end, clv_tls_probe_result
 
 /* Reports why the peer closed after our side of the handshake: it refused our certificate. */
 static void explain_refusal(const prober *p, clv_tls_probe_result *r) {
-  const finding *f = find_finding(refusals, p->alert);
-  if (f->number != -1) {
+  const finding *f = find_finding(refusals, p->received_alert);
+  if (f->error_number != -1) {
     report_failure(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s", f->reason);
     return;
   }
-  if (p->alert >= 0) {
+  if (p->received_alert >= 0) {
     report_alert(p, r);
     return;
   }
@@ -374,16 +374,16 @@ static void explain_refusal(const prober *p, clv_tls_probe_result *r) {
 }
 
 static void store_peer(const prober *p, clv_tls_probe_result *r) {
-  if (!p->peer) return;
-  if (clv_tls_x509_uri(p->peer, r->peer_uri, sizeof r->peer_uri, NULL) != CLV_OK)
+  if (!p->peer_cert) return;
+  if (clv_tls_x509_uri(p->peer_cert, r->peer_uri, sizeof r->peer_uri, NULL) != CLV_OK)
     r->peer_uri[0] = '\0';
-  (void)clv_tls_asn1_seconds(X509_get0_notBefore(p->peer), &r->peer_not_before);
-  (void)clv_tls_asn1_seconds(X509_get0_notAfter(p->peer), &r->peer_not_after);
+  (void)clv_tls_asn1_seconds(X509_get0_notBefore(p->peer_cert), &r->peer_not_before);
+  (void)clv_tls_asn1_seconds(X509_get0_notAfter(p->peer_cert), &r->peer_not_after);
   ERR_clear_error();
 }
 
 static bool has_refused_us(const prober *p, const clv_tls_probe_result *r) {
-  return r->step == CLV_TLS_HANDSHAKE && r->code == CLV_UNAUTHENTICATED &&
+  return r->failed_step == CLV_TLS_HANDSHAKE && r->code == CLV_UNAUTHENTICATED &&
          p->verify_error == X509_V_OK;
 }
 
@@ -392,15 +392,15 @@ static void store_clock_hint(const prober *p, const clv_tls_identity *identity,
   char span[CLV_TLS_TIME_TEXT], when[CLV_TLS_TIME_TEXT];
   int64_t now = clv_tls_now();
   clv_tls_format_time(now, when);
-  if (p->peer && now < r->peer_not_before)
+  if (p->peer_cert && now < r->peer_not_before)
     snprintf(r->clock_hint, sizeof r->clock_hint,
              "the peer's certificate begins in %s; our clock says %s and may be behind",
              clv_tls_format_span(r->peer_not_before - now, span), when);
-  else if (p->peer && now > r->peer_not_after)
+  else if (p->peer_cert && now > r->peer_not_after)
     snprintf(r->clock_hint, sizeof r->clock_hint,
              "the peer's certificate ended %s ago; our clock says %s and may be ahead",
              clv_tls_format_span(now - r->peer_not_after, span), when);
-  else if (p->alert == SSL_AD_CERTIFICATE_EXPIRED && now <= identity->not_after)
+  else if (p->received_alert == SSL_AD_CERTIFICATE_EXPIRED && now <= identity->not_after)
     snprintf(r->clock_hint, sizeof r->clock_hint,
              "by our clock (%s) our certificate has %s left, so the peer's may be ahead", when,
              clv_tls_format_span(identity->not_after - now, span));
@@ -447,7 +447,7 @@ static bool has_negotiated_h2(const prober *p) {
 static void await_peer_result(prober *p, uint64_t deadline_ns, clv_tls_probe_result *r) {
   double wait_ms = CLV_MAX((double)CONFIRM_MS, 3 * r->connect_ms);
   uint64_t until = clv_now_ns() + (uint64_t)(wait_ms * 1e6);
-  outcome end = run_steps(p, try_first_byte, CLV_MIN(until, deadline_ns));
+  outcome end = repeat_until_done(p, try_first_byte, CLV_MIN(until, deadline_ns));
   if (end == STEP_DONE)
     r->is_confirmed = true;
   else if (end != STEP_TIMED_OUT)
@@ -456,7 +456,7 @@ static void await_peer_result(prober *p, uint64_t deadline_ns, clv_tls_probe_res
 
 static void run_handshake(prober *p, uint64_t deadline_ns, clv_tls_probe_result *r) {
   uint64_t start = clv_now_ns();
-  outcome end = run_steps(p, try_handshake, deadline_ns);
+  outcome end = repeat_until_done(p, try_handshake, deadline_ns);
   r->handshake_ms = (double)(clv_now_ns() - start) / 1e6;
   if (end != STEP_DONE) {
     explain_handshake(p, end, r);
@@ -475,10 +475,10 @@ clv_code clv_tls_probe(const char *host, uint16_t port, const clv_tls_identity *
                        clv_err *err) {
   CLV_TRY(check_timeout(timeout_ms, err));
   uint64_t deadline_ns = clv_now_ns() + (uint64_t)timeout_ms * 1000000u;
-  CLV_AUTO(prober_clear) prober p = {.socket.fd = -1, .alert = -1};
+  CLV_AUTO(prober_clear) prober p = {.socket.fd = -1, .received_alert = -1};
   CLV_TRY(make_context(&p, TLS1_3_VERSION, identity, err));
   CLV_TRY(make_connection(&p, host, true, err));
-  clv_tls_probe_result r = {.step = CLV_TLS_DONE};
+  clv_tls_probe_result r = {.failed_step = CLV_TLS_DONE};
   clv_err why;
   clv_code code = clv_tls_dial(host, port, deadline_ns, &p.socket, &why);
   memcpy(r.address, p.socket.address, sizeof r.address);
@@ -489,8 +489,8 @@ clv_code clv_tls_probe(const char *host, uint16_t port, const clv_tls_identity *
   else
     run_handshake(&p, deadline_ns, &r);
   store_peer(&p, &r);
-  if (code == CLV_OK && r.step == CLV_TLS_DONE) check_identity(expected_uri, &r);
-  r.ok = r.step == CLV_TLS_DONE;
+  if (code == CLV_OK && r.failed_step == CLV_TLS_DONE) check_identity(expected_uri, &r);
+  r.ok = r.failed_step == CLV_TLS_DONE;
   if (code == CLV_OK) store_clock_hint(&p, identity, &r);
   ERR_clear_error();
   *ret = r;
@@ -519,7 +519,7 @@ void clv_tls_explain_refusal(const char *address, const clv_tls_identity *identi
   timeout_ms = CLV_MAX(1u, CLV_MIN(timeout_ms, (uint32_t)MAX_TIMEOUT_MS));
   if (clv_tls_probe(host, port, identity, NULL, timeout_ms, &r, &ignored) != CLV_OK) return;
   bool is_reported = r.code == CLV_DENIED || r.code == CLV_EXHAUSTED || strstr(r.reason, "revoked");
-  if (is_reported && r.step == CLV_TLS_HANDSHAKE)
+  if (is_reported && r.failed_step == CLV_TLS_HANDSHAKE)
     clv_fail(err, r.code, "%s: %s", address, r.reason);
 }
 
@@ -530,12 +530,12 @@ clv_code clv_tls_probe_version(const char *host, uint16_t port, clv_tls_version 
                                bool *ret_accepted, clv_err *err) {
   CLV_TRY(check_timeout(timeout_ms, err));
   uint64_t deadline_ns = clv_now_ns() + (uint64_t)timeout_ms * 1000000u;
-  CLV_AUTO(prober_clear) prober p = {.socket.fd = -1, .alert = -1};
+  CLV_AUTO(prober_clear) prober p = {.socket.fd = -1, .received_alert = -1};
   int wire = version == CLV_TLS_1_2 ? TLS1_2_VERSION : TLS1_3_VERSION;
   CLV_TRY(make_context(&p, wire, identity, err));
   CLV_TRY(make_connection(&p, host, false, err));
   CLV_TRY(clv_tls_dial(host, port, deadline_ns, &p.socket, err));
-  outcome end = run_steps(&p, try_handshake, deadline_ns);
+  outcome end = repeat_until_done(&p, try_handshake, deadline_ns);
   /* OpenSSL sets a cipher only after it has accepted a ServerHello of this version. */
   bool accepted = SSL_get_current_cipher(p.ssl) != NULL;
   ERR_clear_error();

@@ -40,7 +40,7 @@ clv_code clv_tls_revocation_read(const char *path, const clv_tls_identity *id, c
   CLV_AUTO(clv_tls_crl_freep) clv_tls_crl *c = NULL;
   if (!path) return CLV_OK;
   if (clv_tls_crl_load(path, id->ca_pem, &c, err) != CLV_OK) return clv_err_prefix(err, "tls.crl");
-  CLV_TRY(clv_tls_crl_check(c, NULL, err));
+  CLV_TRY(clv_tls_crl_check_expiry(c, NULL, err));
   *ret = clv_steal(&c);
   return CLV_OK;
 }
@@ -69,7 +69,7 @@ static clv_tls_decision decide_by_list(const char *issuer, const char *serial, c
     (void)clv_fail(err, CLV_UNAUTHENTICATED, "its certificate is revoked");
     return CLV_TLS_REVOKED;
   }
-  if (crl && clv_tls_crl_check(crl, issuer, err) != CLV_OK) return CLV_TLS_NO_CRL;
+  if (crl && clv_tls_crl_check_expiry(crl, issuer, err) != CLV_OK) return CLV_TLS_NO_CRL;
   return CLV_TLS_ADMITTED;
 }
 
@@ -80,9 +80,9 @@ clv_tls_decision clv_tls_revocation_decide(const char *issuer, const char *seria
   return v;
 }
 
-clv_code clv_tls_revocation_check(clv_err *err) {
+clv_code clv_tls_revocation_check_expiry(clv_err *err) {
   pthread_mutex_lock(&lock);
-  clv_code code = crl ? clv_tls_crl_check(crl, NULL, err) : CLV_OK;
+  clv_code code = crl ? clv_tls_crl_check_expiry(crl, NULL, err) : CLV_OK;
   pthread_mutex_unlock(&lock);
   return code;
 }

@@ -19,8 +19,8 @@ typedef struct facts {
   char *subject, *issuer;
   clv_bytes uri, dns, ip, usage;
   char identity[CLV_TLS_URI_LEN]; /* the only URI of the certificate; empty: no or several URIs */
-  int64_t from, until;
-  char key[SHORT_TEXT];
+  int64_t valid_from, valid_until;
+  char key_text[SHORT_TEXT];
   char serial[SHORT_TEXT];
   char fingerprint[EVP_MAX_MD_SIZE * 3 + 1];
   bool is_ca, is_revoked;
@@ -109,8 +109,8 @@ static void gather_key(facts *f, const X509 *cert) {
   size_t used = 0;
   if (key && EVP_PKEY_is_a(key, "EC"))
     (void)EVP_PKEY_get_group_name(key, curve, sizeof curve, &used);
-  snprintf(f->key, sizeof f->key, "%s%s%s, %d bits", type ? type : "unknown", *curve ? " " : "",
-           curve, key ? EVP_PKEY_get_bits(key) : 0);
+  snprintf(f->key_text, sizeof f->key_text, "%s%s%s, %d bits", type ? type : "unknown",
+           *curve ? " " : "", curve, key ? EVP_PKEY_get_bits(key) : 0);
 }
 
 static clv_code gather_numbers(facts *f, const X509 *cert, clv_err *err) {
@@ -130,8 +130,8 @@ static clv_code gather_numbers(facts *f, const X509 *cert, clv_err *err) {
 static clv_code gather_facts(facts *f, X509 *cert, bool json, clv_err *err) {
   CLV_TRY(name_to_text(X509_get_subject_name(cert), &f->subject, err));
   CLV_TRY(name_to_text(X509_get_issuer_name(cert), &f->issuer, err));
-  if (!clv_tls_asn1_seconds(X509_get0_notBefore(cert), &f->from) ||
-      !clv_tls_asn1_seconds(X509_get0_notAfter(cert), &f->until))
+  if (!clv_tls_asn1_seconds(X509_get0_notBefore(cert), &f->valid_from) ||
+      !clv_tls_asn1_seconds(X509_get0_notAfter(cert), &f->valid_until))
     return clv_fail(err, CLV_INVALID, "the certificate's validity is damaged");
   gather_names(f, cert, json);
   gather_usage(f, cert, json);
@@ -149,17 +149,17 @@ static clv_code gather_facts(facts *f, X509 *cert, bool json, clv_err *err) {
 /* ---- output ---------------------------------------------------------------------------------- */
 
 static const char *validity_text(const facts *f, int64_t now) {
-  return f->is_revoked    ? "revoked"
-         : now > f->until ? "expired"
-         : now < f->from  ? "not yet valid"
-                          : "valid";
+  return f->is_revoked          ? "revoked"
+         : now > f->valid_until ? "expired"
+         : now < f->valid_from  ? "not yet valid"
+                                : "valid";
 }
 
 static const char *items_or_dash(const clv_bytes *list) { return list->data ? list->data : "-"; }
 static const char *items_or_empty(const clv_bytes *list) { return list->data ? list->data : ""; }
 
 static void print_text(clv_bytes *out, const facts *f) {
-  char from[CLV_TLS_TIME_TEXT], until[CLV_TLS_TIME_TEXT], span[CLV_TLS_TIME_TEXT];
+  char valid_from[CLV_TLS_TIME_TEXT], valid_until[CLV_TLS_TIME_TEXT], span[CLV_TLS_TIME_TEXT];
   int64_t now = clv_tls_now();
   clv_bytes_printf(out, "subject      %s%s\n", f->subject, f->is_ca ? "  (a CA)" : "");
   clv_bytes_printf(out, "issuer       %s\n", f->issuer);
@@ -168,16 +168,16 @@ static void print_text(clv_bytes *out, const facts *f) {
   clv_bytes_printf(out, "DNS          %s\n", items_or_dash(&f->dns));
   clv_bytes_printf(out, "addresses    %s\n", items_or_dash(&f->ip));
   clv_bytes_printf(out, "usage        %s\n", items_or_dash(&f->usage));
-  clv_bytes_printf(out, "valid        %s to %s\n", clv_tls_format_time(f->from, from),
-                   clv_tls_format_time(f->until, until));
-  clv_tls_format_span(now < f->from ? f->from - now : f->until - now, span);
+  clv_bytes_printf(out, "valid        %s to %s\n", clv_tls_format_time(f->valid_from, valid_from),
+                   clv_tls_format_time(f->valid_until, valid_until));
+  clv_tls_format_span(now < f->valid_from ? f->valid_from - now : f->valid_until - now, span);
   clv_bytes_printf(out,
-                   now > f->until  ? "             EXPIRED %s ago\n"
-                   : now < f->from ? "             NOT YET VALID, begins in %s\n"
-                                   : "             %s left\n",
+                   now > f->valid_until  ? "             EXPIRED %s ago\n"
+                   : now < f->valid_from ? "             NOT YET VALID, begins in %s\n"
+                                         : "             %s left\n",
                    span);
   if (f->is_revoked) clv_bytes_puts(out, "             REVOKED, by crl.pem beside it\n");
-  clv_bytes_printf(out, "key          %s\n", f->key);
+  clv_bytes_printf(out, "key          %s\n", f->key_text);
   clv_bytes_printf(out, "serial       %s\n", f->serial);
   clv_bytes_printf(out, "SHA-256      %s\n", f->fingerprint);
 }
@@ -195,10 +195,11 @@ static void print_json(clv_bytes *out, const facts *f) {
   clv_bytes_printf(out, ",\"uri\":[%s],\"dns\":[%s],\"ip\":[%s],\"usage\":[%s]",
                    items_or_empty(&f->uri), items_or_empty(&f->dns), items_or_empty(&f->ip),
                    items_or_empty(&f->usage));
-  clv_bytes_printf(out, ",\"not_before\":%" PRId64 ",\"not_after\":%" PRId64, f->from, f->until);
+  clv_bytes_printf(out, ",\"not_before\":%" PRId64 ",\"not_after\":%" PRId64, f->valid_from,
+                   f->valid_until);
   clv_bytes_printf(out, ",\"days_left\":%" PRId64 ",\"state\":\"%s\",\"key\":",
-                   clv_tls_days_until(f->until), validity_text(f, clv_tls_now()));
-  clv_bytes_add_json(out, f->key);
+                   clv_tls_days_until(f->valid_until), validity_text(f, clv_tls_now()));
+  clv_bytes_add_json(out, f->key_text);
   clv_bytes_printf(out, ",\"serial\":\"%s\",\"sha256\":\"%s\"}", f->serial, f->fingerprint);
 }
 
@@ -218,7 +219,7 @@ static bool is_in_crl(const clv_tls_crl *crl, const X509 *cert) {
   return crl && clv_tls_crl_has(crl, issuer, serial);
 }
 
-clv_code clv_tls_show(const char *path, clv_bytes *out, bool json, clv_err *err) {
+clv_code clv_tls_show_certs(const char *path, clv_bytes *out, bool json, clv_err *err) {
   CLV_AUTO(clv_certs_freep) STACK_OF(X509) *certs = NULL;
   CLV_TRY(clv_tls_certs_read(path, &certs, err));
   CLV_AUTO(clv_tls_crl_freep) clv_tls_crl *crl = NULL;

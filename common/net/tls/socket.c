@@ -38,25 +38,25 @@ static bool wait_until_ready(int fd, short events, uint64_t deadline_ns) {
 /* ---- dialling -------------------------------------------------------------------------------- */
 
 static const struct {
-  int error;
+  int errno_value;
   clv_code code;
   const char *fix;
 } connect_fixes[] = {
-    {.error = ECONNREFUSED,
+    {.errno_value = ECONNREFUSED,
      .code = CLV_UNAVAILABLE,
      .fix =
          "nothing listens there: is cleave-worker running, on this port and on this address (its "
          "default is loopback only)?"},
-    {.error = ETIMEDOUT,
+    {.errno_value = ETIMEDOUT,
      .code = CLV_DEADLINE,
      .fix = "packets get no answer: look at firewalls and security groups between the hosts"},
-    {.error = EHOSTUNREACH,
+    {.errno_value = EHOSTUNREACH,
      .code = CLV_UNAVAILABLE,
      .fix = "no route to this host: check the address and the routes"},
-    {.error = ENETUNREACH,
+    {.errno_value = ENETUNREACH,
      .code = CLV_UNAVAILABLE,
      .fix = "no route to this network: check the address and the routes"},
-    {.error = 0, .code = CLV_UNAVAILABLE, .fix = "check the address and the port"},
+    {.errno_value = 0, .code = CLV_UNAVAILABLE, .fix = "check the address and the port"},
 };
 
 static void set_address(clv_tls_socket *s, const struct addrinfo *a) {
@@ -73,19 +73,19 @@ static int connect_one(const struct addrinfo *a, uint64_t deadline_ns, clv_tls_s
   s->fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
   if (s->fd < 0) return errno;
   uint64_t start = clv_now_ns();
-  int error = connect(s->fd, a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
-  if (error == EINPROGRESS) {
-    socklen_t len = sizeof error;
+  int errno_value = connect(s->fd, a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
+  if (errno_value == EINPROGRESS) {
+    socklen_t len = sizeof errno_value;
     if (!wait_until_ready(s->fd, POLLOUT, deadline_ns))
-      error = ETIMEDOUT;
-    else if (getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0)
-      error = errno;
+      errno_value = ETIMEDOUT;
+    else if (getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &errno_value, &len) != 0)
+      errno_value = errno;
   }
-  if (error == 0)
+  if (errno_value == 0)
     s->connect_ms = (double)(clv_now_ns() - start) / 1e6;
   else
     clv_tls_hang_up(s);
-  return error;
+  return errno_value;
 }
 
 static clv_code resolve(const char *host, uint16_t port, struct addrinfo **ret_list,
@@ -108,7 +108,7 @@ static clv_code resolve(const char *host, uint16_t port, struct addrinfo **ret_l
 
 static clv_code fail_connect(int error, clv_tls_socket *s, clv_err *err) {
   size_t i = 0;
-  while (connect_fixes[i].error && connect_fixes[i].error != error) i++;
+  while (connect_fixes[i].errno_value && connect_fixes[i].errno_value != error) i++;
   s->fix = connect_fixes[i].fix;
   return clv_fail(err, connect_fixes[i].code, "no TCP connection to %s: %s", s->address,
                   strerror(error));
@@ -121,14 +121,14 @@ clv_code clv_tls_dial(const char *host, uint16_t port, uint64_t deadline_ns, clv
   CLV_TRY(resolve(host, port, &list, s, err));
   unsigned left = 0;
   for (const struct addrinfo *a = list; a; a = a->ai_next) left++;
-  int error = EHOSTUNREACH;
+  int errno_value = EHOSTUNREACH;
   for (const struct addrinfo *a = list; a; a = a->ai_next, left--) {
     uint64_t now = clv_now_ns();
     uint64_t share = now < deadline_ns ? (deadline_ns - now) / left : 0;
-    error = connect_one(a, now + share, s);
-    if (error == 0) return CLV_OK;
+    errno_value = connect_one(a, now + share, s);
+    if (errno_value == 0) return CLV_OK;
   }
-  return fail_connect(error, s, err);
+  return fail_connect(errno_value, s, err);
 }
 
 /* ---- bytes ----------------------------------------------------------------------------------- */

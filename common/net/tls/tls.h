@@ -71,7 +71,8 @@ typedef enum clv_tls_failure {
 const char *clv_tls_failure_reason(clv_tls_failure failure);
 
 typedef struct clv_tls_handshakes {
-  /* handshakes completed since clv_tls_handshakes_watch; n_failed counts failed ones by reason */
+  /* handshakes completed since clv_tls_handshakes_start_counting; n_failed counts failed ones by
+   * reason */
   uint64_t n_completed;
   uint64_t n_failed[CLV_TLS_FAILURES];
 } clv_tls_handshakes;
@@ -79,8 +80,8 @@ typedef struct clv_tls_handshakes {
 /* Counts all handshakes of this process from now on, of TLS contexts that are made from now on. A
  * handshake that ends unfinished after timeout_ms counts as timed out. Call before credentials are
  * made; may be called again. Errors: CLV_INTERNAL. */
-clv_code clv_tls_handshakes_watch(uint64_t timeout_ms, clv_err *err) CLV_USE_RESULT;
-void clv_tls_handshakes_count(bool server, clv_tls_handshakes *ret);
+clv_code clv_tls_handshakes_start_counting(uint64_t timeout_ms, clv_err *err) CLV_USE_RESULT;
+void clv_tls_handshakes_get_counts(bool server, clv_tls_handshakes *ret);
 
 /* ---- accepted connections -------------------------------------------------------------------- */
 
@@ -117,11 +118,12 @@ typedef struct clv_tls_admission {
    * *ret_holder is the program's number for the identity that the connection counts against. Other
    * decisions fail the handshake with an alert: handshake_failure (NOT_ALLOWED),
    * certificate_revoked, internal_error (no connection is free). */
-  clv_tls_decision (*decide)(void *user, const clv_tls_caller *caller, size_t *ret_holder);
-  /* Counts a connection against the holder until `leave`, when its peer has proved its key. A
-   * decision other than CLV_TLS_ADMITTED ends the connection. */
-  clv_tls_decision (*enter)(void *user, size_t holder);
-  void (*leave)(void *user, size_t holder);
+  clv_tls_decision (*decide_admission)(void *user, const clv_tls_caller *caller,
+                                       size_t *ret_holder);
+  /* Counts a connection against the holder until leave_connection, when its peer has proved its
+   * key. A decision other than CLV_TLS_ADMITTED ends the connection. */
+  clv_tls_decision (*enter_connection)(void *user, size_t holder);
+  void (*leave_connection)(void *user, size_t holder);
   /* Reports that a connection of the holder was cut, because it sent too many frames that belong to
    * no call. `what`: static text. The program should refuse the holder for a while. */
   void (*on_flood)(void *user, size_t holder, const char *address, const char *what);
@@ -131,9 +133,9 @@ typedef struct clv_tls_admission {
 } clv_tls_admission;
 
 /* Checks the connections that this process accepts from now on, and disables TLS session
- * resumption. Call after clv_tls_handshakes_watch and before the first connection; a later call
- * replaces the admission. Connections are accepted only through clv_tls_accepted_expect_fd. Errors:
- * CLV_INVALID, CLV_INTERNAL. */
+ * resumption. Call after clv_tls_handshakes_start_counting and before the first connection; a later
+ * call replaces the admission. Connections are accepted only through clv_tls_accepted_expect_fd.
+ * Errors: CLV_INVALID, CLV_INTERNAL. */
 clv_code clv_tls_accepted_open(const clv_tls_admission *admission, clv_err *err) CLV_USE_RESULT;
 /* Ends the admission: no callback runs after the return. Open connections stay open. */
 void clv_tls_accepted_close(void);
@@ -145,10 +147,10 @@ bool clv_tls_accepted_expect_fd(int fd) CLV_USE_RESULT;
 /* Calls SSL_read of OpenSSL for the worker (worker/read_guard.c), and charges the received frames
  * to the connection (frames.c). Once the connection has exceeded a limit, it is shut and no more
  * data is returned. Returns as SSL_read. */
-int clv_tls_accepted_read(void *ssl, void *data, int len);
+int clv_tls_accepted_ssl_read(void *ssl, void *data, int len);
 /* Returns the number of the connection whose peer gRPC calls `peer` ("ipv4:10.0.0.7:41212"), for
  * clv_tls_accepted_on_call and clv_tls_accepted_on_message; 0: unknown. */
-uint64_t clv_tls_accepted_connection(const char *peer);
+uint64_t clv_tls_accepted_find_connection(const char *peer);
 /* call when gRPC has delivered a call of the connection */
 void clv_tls_accepted_on_call(uint64_t connection);
 /* call when gRPC has delivered a message of the connection */
@@ -157,7 +159,7 @@ void clv_tls_accepted_on_message(uint64_t connection, size_t bytes);
 uint64_t clv_tls_accepted_flood_count(void);
 /* Ends connections whose certificate is revoked by now. Returns the number of them. ended:
  * optional, called for each under a lock, with the certificate's URI; must not call this module. */
-unsigned clv_tls_accepted_recheck(void (*ended)(void *user, const char *uri), void *user);
+unsigned clv_tls_accepted_end_revoked(void (*ended)(void *user, const char *uri), void *user);
 /* connections closed or not accepted because all were in use */
 uint64_t clv_tls_accepted_shed_count(void);
 
@@ -223,7 +225,8 @@ void clv_tls_crl_freep(clv_tls_crl **crl);
 bool clv_tls_crl_has(const clv_tls_crl *crl, const char *issuer, const char *serial);
 /* Fails with CLV_PRECONDITION if the list of `issuer` (NULL: any list) has expired or is
  * missing. */
-clv_code clv_tls_crl_check(const clv_tls_crl *crl, const char *issuer, clv_err *err) CLV_USE_RESULT;
+clv_code clv_tls_crl_check_expiry(const clv_tls_crl *crl, const char *issuer,
+                                  clv_err *err) CLV_USE_RESULT;
 int64_t clv_tls_crl_expiry(const clv_tls_crl *crl); /* earliest expiry of the lists */
 
 /* The list in force in this process, for the peers that it dials and accepts, is the one that was
@@ -240,7 +243,7 @@ int64_t clv_tls_revocation_expiry(void);
 /* Returns CLV_TLS_ADMITTED, or CLV_TLS_REVOKED or CLV_TLS_NO_CRL with the reason in *err. */
 clv_tls_decision clv_tls_revocation_decide(const char *issuer, const char *serial, clv_err *err);
 /* Fails with CLV_PRECONDITION if the list in force has expired. */
-clv_code clv_tls_revocation_check(clv_err *err) CLV_USE_RESULT;
+clv_code clv_tls_revocation_check_expiry(clv_err *err) CLV_USE_RESULT;
 /* True if the certificate that this identity last showed when it was dialled is revoked by now. */
 bool clv_tls_is_peer_revoked(const char *uri);
 
@@ -262,29 +265,30 @@ typedef struct clv_tls_issue_options {
   const char *name;        /* [A-Za-z0-9._-], not "ca": file names and the subject's CN */
   const char *const *uris; /* the identity: exactly one URI, `scheme://...` */
   size_t n_uris;
-  const char *const *dns; /* DNS names; no wildcards */
-  size_t n_dns;
-  const char *const *ips; /* IPv4 or IPv6 text */
-  size_t n_ips;
-  int days; /* days of validity: 1..CLV_TLS_MAX_DAYS and not beyond the CA's own end */
+  const char *const *dns_names; /* DNS names; no wildcards */
+  size_t n_dns_names;
+  const char *const *ip_addresses; /* IPv4 or IPv6 text */
+  size_t n_ip_addresses;
+  int validity_days; /* days of validity: 1..CLV_TLS_MAX_DAYS and not beyond the CA's own end */
   int64_t not_before_offset_s; /* validity begins at now + this; `certs issue` passes -300 */
   unsigned usage;              /* CLV_TLS_CLIENT | CLV_TLS_SERVER; 0 means both */
   unsigned rsa_bits;           /* 0: EC P-256; else an RSA key of 2048..4096 bits */
-  bool overwrite;              /* overwrite NAME.pem and NAME.key */
+  bool may_overwrite;          /* overwrite NAME.pem and NAME.key */
   /* For tests, which need bad certificates: no URI or several, any text as a DNS name, a validity
    * in the past or beyond the CA's, CLV_TLS_CODE_SIGNING, RSA keys from 1024 bits. */
   bool allow_unusual;
 } clv_tls_issue_options;
 
 /* Makes a key and a certificate signed by the CA: NAME.key (mode 0600) and NAME.pem (the leaf
- * alone). CLV_EXISTS: a file exists and `overwrite` is not set; CLV_INVALID: a name, time or count
- * is out of range; CLV_NOT_FOUND: no CA. */
-clv_code clv_tls_issue(const clv_tls_issue_options *options, clv_err *err) CLV_USE_RESULT;
+ * alone). CLV_EXISTS: a file exists and may_overwrite is not set; CLV_INVALID: a name, time or
+ * count is out of range; CLV_NOT_FOUND: no CA. */
+clv_code clv_tls_issue_cert(const clv_tls_issue_options *options, clv_err *err) CLV_USE_RESULT;
 
 /* Appends a description of every certificate in a PEM file to *out: subject, issuer, URI, DNS,
  * addresses, usage, validity with days left, key, serial number, SHA-256 fingerprint. Text, or one
  * JSON array. Errors as for reading; *out is then unchanged. */
-clv_code clv_tls_show(const char *path, clv_bytes *out, bool json, clv_err *err) CLV_USE_RESULT;
+clv_code clv_tls_show_certs(const char *path, clv_bytes *out, bool json,
+                            clv_err *err) CLV_USE_RESULT;
 
 /* ---- probe ----------------------------------------------------------------------------------- */
 
@@ -300,11 +304,11 @@ const char *clv_tls_step_name(clv_tls_step step); /* returns "resolve", "connect
 
 typedef struct clv_tls_probe_result {
   bool ok;
-  bool is_confirmed; /* the peer sent data after the handshake, so it accepted us */
-  clv_tls_step step; /* the step that failed; CLV_TLS_DONE when ok */
-  clv_code code;     /* CLV_OK when ok */
-  char reason[320];  /* why it failed, one sentence; empty when ok */
-  char fix[320];     /* how to fix the failure; empty when ok */
+  bool is_confirmed;        /* the peer sent data after the handshake, so it accepted us */
+  clv_tls_step failed_step; /* the step that failed; CLV_TLS_DONE when ok */
+  clv_code code;            /* CLV_OK when ok */
+  char reason[320];         /* why it failed, one sentence; empty when ok */
+  char fix[320];            /* how to fix the failure; empty when ok */
   /* set if the clocks of the two sides may disagree, also on success; empty: they agree */
   char clock_hint[200];
   char address[80]; /* last address tried, such as "127.0.0.1:50051" or "[::1]:50051" */

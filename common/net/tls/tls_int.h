@@ -125,25 +125,26 @@ typedef enum clv_tls_bucket {
   CLV_TLS_BUCKETS
 } clv_tls_bucket;
 
-/* Accounting of the HTTP/2 frames of one connection. */
-typedef struct clv_tls_frames {
-  uint8_t header[CLV_TLS_FRAME_HEAD];
-  uint8_t n_header;       /* bytes of `header` received so far */
+/* Meter of the HTTP/2 frames of one connection. Charges the peer for each frame. */
+typedef struct clv_tls_frame_meter {
+  uint8_t frame_header[CLV_TLS_FRAME_HEAD];
+  uint8_t n_header_bytes; /* bytes of frame_header received so far */
   uint32_t bytes_to_skip; /* bytes of the preface or of a payload that are still to be received */
-  uint32_t block_bytes;   /* bytes of the header block in progress */
-  uint32_t last_stream;   /* highest id of a stream opened so far */
-  uint32_t bucket_level[CLV_TLS_BUCKETS];
+  uint32_t header_block_bytes; /* bytes of the header block in progress */
+  uint32_t last_stream_id;     /* highest id of a stream opened so far */
+  uint32_t bucket_levels[CLV_TLS_BUCKETS];
   uint64_t unread_bytes; /* bytes of DATA minus those of messages that gRPC has delivered */
   uint64_t buckets_leaked_until_ns;
-} clv_tls_frames;
+} clv_tls_frame_meter;
 
-void clv_tls_frames_begin(clv_tls_frames *f, uint64_t now_ns);
+void clv_tls_frame_meter_init(clv_tls_frame_meter *f, uint64_t now_ns);
 /* Charges the frames that begin in these decrypted bytes. Returns NULL, or at the first excess a
  * static text that says what the peer sent too much of. */
-const char *clv_tls_frames_add(clv_tls_frames *f, const uint8_t *data, size_t len, uint64_t now_ns);
+const char *clv_tls_frame_meter_charge(clv_tls_frame_meter *f, const uint8_t *data, size_t len,
+                                       uint64_t now_ns);
 /* call when gRPC has delivered a message */
-void clv_tls_frames_credit_message(clv_tls_frames *f, size_t bytes);
-void clv_tls_frames_credit(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t amount);
+void clv_tls_frame_meter_credit_message(clv_tls_frame_meter *f, size_t bytes);
+void clv_tls_frame_meter_credit(clv_tls_frame_meter *f, clv_tls_bucket bucket, uint32_t amount);
 
 /* ---- accepted.c, called by handshakes.c ------------------------------------------------------ */
 

@@ -15,10 +15,10 @@ clv_code clv_cursor_init(clv_wire_cursor *c, const clv_piece *pieces, size_t n_p
     if (!clv_add_size(total, pieces[i].len, &total) || total > max_bytes)
       return clv_fail(err, CLV_EXHAUSTED, "message is longer than the limit of %zu bytes",
                       max_bytes);
-  *c = (clv_wire_cursor){.pieces = pieces, .n_pieces = n_pieces, .end = total};
+  *c = (clv_wire_cursor){.pieces = pieces, .n_pieces = n_pieces, .message_end = total};
   if (n_pieces) {
-    c->data = pieces[0].data;
-    c->avail = pieces[0].len;
+    c->piece_data = pieces[0].data;
+    c->piece_len = pieces[0].len;
   }
   return CLV_OK;
 }
@@ -27,39 +27,39 @@ void clv_cursor_init_at(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pi
                         const clv_payload *part) {
   *c = (clv_wire_cursor){.pieces = pieces,
                          .n_pieces = n_pieces,
-                         .piece = part->piece,
-                         .offset = part->offset,
-                         .end = part->len};
-  if (part->piece == n_pieces) return;
-  c->data = pieces[part->piece].data;
-  c->avail = pieces[part->piece].len;
+                         .piece_index = part->piece_index,
+                         .piece_offset = part->offset,
+                         .message_end = part->len};
+  if (part->piece_index == n_pieces) return;
+  c->piece_data = pieces[part->piece_index].data;
+  c->piece_len = pieces[part->piece_index].len;
 }
 
 static clv_code fail_truncated(const clv_wire_cursor *c, const char *what, clv_err *err) {
-  return clv_fail(err, CLV_INVALID, "%s at byte %zu runs past the end at byte %zu", what, c->pos,
-                  c->end);
+  return clv_fail(err, CLV_INVALID, "%s at byte %zu runs past the end at byte %zu", what,
+                  c->message_pos, c->message_end);
 }
 
 /* Moves to the next piece with unread bytes. Call only while pos < end, so that there is one. */
 static void go_to_next_piece(clv_wire_cursor *c) {
-  while (c->offset == c->avail) {
-    c->piece++;
-    c->data = c->pieces[c->piece].data;
-    c->avail = c->pieces[c->piece].len;
-    c->offset = 0;
+  while (c->piece_offset == c->piece_len) {
+    c->piece_index++;
+    c->piece_data = c->pieces[c->piece_index].data;
+    c->piece_len = c->pieces[c->piece_index].len;
+    c->piece_offset = 0;
   }
 }
 
 static uint8_t next_byte(clv_wire_cursor *c) {
-  if (c->offset == c->avail) go_to_next_piece(c);
-  c->pos++;
-  return c->data[c->offset++];
+  if (c->piece_offset == c->piece_len) go_to_next_piece(c);
+  c->message_pos++;
+  return c->piece_data[c->piece_offset++];
 }
 
 clv_code clv_cursor_read_varint(clv_wire_cursor *c, uint64_t *ret, clv_err *err) {
   uint64_t value = 0;
   for (unsigned i = 0; i < VARINT_BYTES; i++) {
-    if (c->pos == c->end) return fail_truncated(c, "a number", err);
+    if (c->message_pos == c->message_end) return fail_truncated(c, "a number", err);
     uint8_t byte = next_byte(c);
     if (i == VARINT_BYTES - 1 && byte > 1) break; /* the number has more than 64 bits */
     value |= (uint64_t)(byte & 0x7f) << (7 * i);
@@ -68,11 +68,12 @@ clv_code clv_cursor_read_varint(clv_wire_cursor *c, uint64_t *ret, clv_err *err)
       return CLV_OK;
     }
   }
-  return clv_fail(err, CLV_INVALID, "the number before byte %zu has more than 64 bits", c->pos);
+  return clv_fail(err, CLV_INVALID, "the number before byte %zu has more than 64 bits",
+                  c->message_pos);
 }
 
 clv_code clv_cursor_read_fixed(clv_wire_cursor *c, size_t width, uint64_t *ret, clv_err *err) {
-  if (c->end - c->pos < width) return fail_truncated(c, "a fixed-size number", err);
+  if (c->message_end - c->message_pos < width) return fail_truncated(c, "a fixed-size number", err);
   uint64_t value = 0;
   for (size_t i = 0; i < width; i++) value |= (uint64_t)next_byte(c) << (8 * i);
   *ret = value;
@@ -81,7 +82,7 @@ clv_code clv_cursor_read_fixed(clv_wire_cursor *c, size_t width, uint64_t *ret, 
 
 clv_code clv_cursor_read_tag(clv_wire_cursor *c, clv_field_tag *ret, clv_err *err) {
   uint64_t tag;
-  size_t at = c->pos;
+  size_t at = c->message_pos;
   CLV_TRY(clv_cursor_read_varint(c, &tag, err));
   uint64_t number = tag >> 3;
   unsigned type = tag & 7;
@@ -98,23 +99,23 @@ clv_code clv_cursor_read_tag(clv_wire_cursor *c, clv_field_tag *ret, clv_err *er
 clv_code clv_cursor_read_length(clv_wire_cursor *c, size_t *ret, clv_err *err) {
   uint64_t len;
   CLV_TRY(clv_cursor_read_varint(c, &len, err));
-  if (len > c->end - c->pos)
+  if (len > c->message_end - c->message_pos)
     return clv_fail(err, CLV_INVALID, "a field of %llu bytes at byte %zu; %zu are left",
-                    (unsigned long long)len, c->pos, c->end - c->pos);
+                    (unsigned long long)len, c->message_pos, c->message_end - c->message_pos);
   *ret = (size_t)len;
   return CLV_OK;
 }
 
 clv_code clv_cursor_copy(clv_wire_cursor *c, size_t len, void *dst, clv_err *err) {
-  if (len > c->end - c->pos) return fail_truncated(c, "a field", err);
+  if (len > c->message_end - c->message_pos) return fail_truncated(c, "a field", err);
   uint8_t *out = dst;
   while (len) {
     go_to_next_piece(c);
-    size_t n = CLV_MIN(len, c->avail - c->offset);
-    if (out) memcpy(out, c->data + c->offset, n);
+    size_t n = CLV_MIN(len, c->piece_len - c->piece_offset);
+    if (out) memcpy(out, c->piece_data + c->piece_offset, n);
     if (out) out += n;
-    c->offset += n;
-    c->pos += n;
+    c->piece_offset += n;
+    c->message_pos += n;
     len -= n;
   }
   return CLV_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reading position in a message of several pieces, with the primitives of the protobuf encoding.
- * Every read is checked against `end`. Bytes are copied only on request.
+ * Every read is checked against message_end. Bytes are copied only on request.
  */
 #ifndef CLEAVE_WIRE_CURSOR_INT_H
 #define CLEAVE_WIRE_CURSOR_INT_H
@@ -10,10 +10,12 @@
 
 typedef struct clv_wire_cursor {
   const clv_piece *pieces;
-  const uint8_t *data; /* bytes of the current piece */
-  size_t n_pieces, piece;
-  size_t offset, avail; /* in the current piece: index of the next byte; length of the piece */
-  size_t pos, end;      /* in the message: index of the next byte; index at which reading ends */
+  const uint8_t *piece_data; /* bytes of the current piece */
+  size_t n_pieces, piece_index;
+  /* in the current piece: index of the next byte; length of the piece */
+  size_t piece_offset, piece_len;
+  /* in the message: index of the next byte; index at which reading ends */
+  size_t message_pos, message_end;
 } clv_wire_cursor;
 
 typedef enum clv_wire_type {
@@ -24,8 +26,8 @@ typedef enum clv_wire_type {
 } clv_wire_type;
 
 typedef struct clv_field_tag {
-  uint32_t number;
-  clv_wire_type type;
+  uint32_t field_number;
+  clv_wire_type wire_type;
 } clv_field_tag;
 
 /* Positions the cursor at the first byte of the message. CLV_EXHAUSTED: over max_bytes. */

@@ -9,7 +9,7 @@
 
 /* Required and optional parts of a frame of each kind. */
 typedef struct kind_rule {
-  const char *name;
+  const char *kind_name;
   unsigned required_bodies,
       allowed_bodies; /* bits of the bodies that must, and that may be present */
   bool needs_context, needs_id, may_name_worker;
@@ -17,114 +17,118 @@ typedef struct kind_rule {
 } kind_rule;
 
 static const kind_rule rules[CLV_FRAME_KINDS] = {
-    [CLV_ATTACH] = {.name = "ATTACH", .required_bodies = BODY_ATTACH},
-    [CLV_ATTACHED] = {.name = "ATTACHED", .required_bodies = BODY_ATTACHED},
-    [CLV_ABORT] = {.name = "ABORT", .required_bodies = BODY_FAILURE},
-    [CLV_CREDIT] = {.name = "CREDIT", .required_bodies = BODY_CREDIT},
-    [CLV_CHUNK] = {.name = "CHUNK", .required_bodies = BODY_CHUNK},
-    [CLV_ERROR] = {.name = "ERROR", .required_bodies = BODY_FAILURE},
-    [CLV_STATE_GET] = {.name = "STATE_GET", .required_bodies = BODY_STATE},
-    [CLV_STATE_ITEM] = {.name = "STATE_ITEM",
+    [CLV_ATTACH] = {.kind_name = "ATTACH", .required_bodies = BODY_ATTACH},
+    [CLV_ATTACHED] = {.kind_name = "ATTACHED", .required_bodies = BODY_ATTACHED},
+    [CLV_ABORT] = {.kind_name = "ABORT", .required_bodies = BODY_FAILURE},
+    [CLV_CREDIT] = {.kind_name = "CREDIT", .required_bodies = BODY_CREDIT},
+    [CLV_CHUNK] = {.kind_name = "CHUNK", .required_bodies = BODY_CHUNK},
+    [CLV_ERROR] = {.kind_name = "ERROR", .required_bodies = BODY_FAILURE},
+    [CLV_STATE_GET] = {.kind_name = "STATE_GET", .required_bodies = BODY_STATE},
+    [CLV_STATE_ITEM] = {.kind_name = "STATE_ITEM",
                         .required_bodies = BODY_STATE,
                         .min_tensors = 1,
                         .max_tensors = 1},
-    [CLV_STATE_PUT] = {.name = "STATE_PUT",
+    [CLV_STATE_PUT] = {.kind_name = "STATE_PUT",
                        .required_bodies = BODY_STATE,
                        .min_tensors = 1,
                        .max_tensors = 1},
-    [CLV_STATE_DONE] = {.name = "STATE_DONE", .required_bodies = BODY_STATE},
-    [CLV_PING] = {.name = "PING"},
-    [CLV_PONG] = {.name = "PONG", .allowed_bodies = BODY_MEASURE},
-    [CLV_END_CONTEXT] = {.name = "END_CONTEXT",
+    [CLV_STATE_DONE] = {.kind_name = "STATE_DONE", .required_bodies = BODY_STATE},
+    [CLV_PING] = {.kind_name = "PING"},
+    [CLV_PONG] = {.kind_name = "PONG", .allowed_bodies = BODY_MEASURE},
+    [CLV_END_CONTEXT] = {.kind_name = "END_CONTEXT",
                          .allowed_bodies = BODY_COMMIT,
                          .needs_context = true},
-    [CLV_ENDED] = {.name = "ENDED", .needs_context = true, .max_tensors = 1},
-    [CLV_CALL] = {.name = "CALL",
+    [CLV_ENDED] = {.kind_name = "ENDED", .needs_context = true, .max_tensors = 1},
+    [CLV_CALL] = {.kind_name = "CALL",
                   .required_bodies = BODY_CALL,
                   .needs_context = true,
                   .max_tensors = CLV_WIRE_ARGS,
                   .needs_id = true,
                   .may_name_worker = true},
-    [CLV_DELIVER] = {.name = "DELIVER",
+    [CLV_DELIVER] = {.kind_name = "DELIVER",
                      .needs_context = true,
                      .needs_id = true,
                      .may_name_worker = true},
-    [CLV_VALUE] = {.name = "VALUE",
+    [CLV_VALUE] = {.kind_name = "VALUE",
                    .allowed_bodies = BODY_FAILURE | BODY_CACHED,
                    .needs_context = true,
                    .max_tensors = 2, /* two tensors only with `cached` */
                    .needs_id = true,
                    .may_name_worker = true},
-    [CLV_DROP] = {.name = "DROP", .needs_context = true},
-    [CLV_SPARE] = {.name = "SPARE", .needs_context = true},
-    [CLV_PREPARE] = {.name = "PREPARE", .required_bodies = BODY_BACKWARD, .needs_context = true},
-    [CLV_GRADIENT] = {.name = "GRADIENT",
+    [CLV_DROP] = {.kind_name = "DROP", .needs_context = true},
+    [CLV_SPARE] = {.kind_name = "SPARE", .needs_context = true},
+    [CLV_PREPARE] = {.kind_name = "PREPARE",
+                     .required_bodies = BODY_BACKWARD,
+                     .needs_context = true},
+    [CLV_GRADIENT] = {.kind_name = "GRADIENT",
                       .needs_context = true,
                       .max_tensors = 1,
                       .needs_id = true,
                       .may_name_worker = true},
-    [CLV_FINISHED] = {.name = "FINISHED",
+    [CLV_FINISHED] = {.kind_name = "FINISHED",
                       .allowed_bodies = BODY_VOTE,
                       .needs_context = true,
                       .max_tensors = 1},
-    [CLV_APPLY] = {.name = "APPLY",
+    [CLV_APPLY] = {.kind_name = "APPLY",
                    .required_bodies = BODY_COMMIT,
                    .needs_context = true,
                    .needs_id = true},
-    [CLV_APPLIED] = {.name = "APPLIED", .needs_context = true},
-    [CLV_REVERT] = {.name = "REVERT", .needs_context = true, .needs_id = true},
-    [CLV_UNLOAD] = {.name = "UNLOAD", .needs_id = true},
-    [CLV_UNLOADED] = {.name = "UNLOADED"},
-    [CLV_STATE_SAVE] = {.name = "STATE_SAVE", .required_bodies = BODY_STATE, .needs_id = true},
-    [CLV_STATE_LOAD] = {.name = "STATE_LOAD", .required_bodies = BODY_STATE, .needs_id = true},
-    [CLV_STATE_REMOVE] = {.name = "STATE_REMOVE", .required_bodies = BODY_STATE, .needs_id = true},
-    [CLV_STATE_FILE] = {.name = "STATE_FILE", .required_bodies = BODY_STATE},
-    [CLV_ACK] = {.name = "ACK", .required_bodies = BODY_ACK},
-    [CLV_REF_KEEP] = {.name = "REF_KEEP",
+    [CLV_APPLIED] = {.kind_name = "APPLIED", .needs_context = true},
+    [CLV_REVERT] = {.kind_name = "REVERT", .needs_context = true, .needs_id = true},
+    [CLV_UNLOAD] = {.kind_name = "UNLOAD", .needs_id = true},
+    [CLV_UNLOADED] = {.kind_name = "UNLOADED"},
+    [CLV_STATE_SAVE] = {.kind_name = "STATE_SAVE", .required_bodies = BODY_STATE, .needs_id = true},
+    [CLV_STATE_LOAD] = {.kind_name = "STATE_LOAD", .required_bodies = BODY_STATE, .needs_id = true},
+    [CLV_STATE_REMOVE] = {.kind_name = "STATE_REMOVE",
+                          .required_bodies = BODY_STATE,
+                          .needs_id = true},
+    [CLV_STATE_FILE] = {.kind_name = "STATE_FILE", .required_bodies = BODY_STATE},
+    [CLV_ACK] = {.kind_name = "ACK", .required_bodies = BODY_ACK},
+    [CLV_REF_KEEP] = {.kind_name = "REF_KEEP",
                       .required_bodies = BODY_REFERENCE,
                       .needs_context = true,
                       .needs_id = true,
                       .may_name_worker = true},
-    [CLV_REF_USE] = {.name = "REF_USE",
+    [CLV_REF_USE] = {.kind_name = "REF_USE",
                      .required_bodies = BODY_REFERENCE,
                      .needs_context = true,
                      .needs_id = true,
                      .may_name_worker = true},
-    [CLV_REF_FORK] = {.name = "REF_FORK",
+    [CLV_REF_FORK] = {.kind_name = "REF_FORK",
                       .required_bodies = BODY_REFERENCE,
                       .may_name_worker = true},
-    [CLV_REF_ACCEPT] = {.name = "REF_ACCEPT",
+    [CLV_REF_ACCEPT] = {.kind_name = "REF_ACCEPT",
                         .required_bodies = BODY_REFERENCE,
                         .may_name_worker = true},
-    [CLV_REF_DELETE] = {.name = "REF_DELETE",
+    [CLV_REF_DELETE] = {.kind_name = "REF_DELETE",
                         .required_bodies = BODY_REFERENCE,
                         .may_name_worker = true},
-    [CLV_REF_FETCH] = {.name = "REF_FETCH",
+    [CLV_REF_FETCH] = {.kind_name = "REF_FETCH",
                        .required_bodies = BODY_REFERENCE,
                        .may_name_worker = true},
-    [CLV_REF_VALUE] = {.name = "REF_VALUE",
+    [CLV_REF_VALUE] = {.kind_name = "REF_VALUE",
                        .required_bodies = BODY_REFERENCE,
                        .allowed_bodies = BODY_FAILURE,
                        .max_tensors = 1,
                        .may_name_worker = true},
-    [CLV_REF_RENEW] = {.name = "REF_RENEW",
+    [CLV_REF_RENEW] = {.kind_name = "REF_RENEW",
                        .required_bodies = BODY_REFERENCE,
                        .may_name_worker = true},
-    [CLV_REF_ACK] = {.name = "REF_ACK",
+    [CLV_REF_ACK] = {.kind_name = "REF_ACK",
                      .required_bodies = BODY_REFERENCE,
                      .allowed_bodies = BODY_FAILURE,
                      .may_name_worker = true},
 };
 
 static bool is_known_kind(clv_frame_kind kind) {
-  return kind >= CLV_ATTACH && kind < CLV_FRAME_KINDS && rules[kind].name;
+  return kind >= CLV_ATTACH && kind < CLV_FRAME_KINDS && rules[kind].kind_name;
 }
 
 const char *clv_frame_kind_name(clv_frame_kind kind) {
-  return is_known_kind(kind) ? rules[kind].name : "?";
+  return is_known_kind(kind) ? rules[kind].kind_name : "?";
 }
 
-unsigned clv_frame_bodies(const clv_frame *f) {
+unsigned clv_frame_body_flags(const clv_frame *f) {
   if (!is_known_kind(f->kind)) return 0;
   unsigned has = (f->has_commit ? BODY_COMMIT : 0u) | (f->has_vote ? BODY_VOTE : 0u) |
                  (f->has_failure ? BODY_FAILURE : 0u) | (f->has_measure ? BODY_MEASURE : 0u) |
@@ -152,9 +156,9 @@ static clv_code check_bytes(uint64_t bytes, const char *what, clv_err *err) {
 
 static clv_code check_attach(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
-  if (f->attach.lanes > CLV_WIRE_LANES || f->attach.lane > f->attach.lanes)
+  if (f->attach.n_lanes > CLV_WIRE_LANES || f->attach.lane > f->attach.n_lanes)
     return clv_fail(err, CLV_INVALID, "lane %u of %u; at most %d lanes", f->attach.lane,
-                    f->attach.lanes, CLV_WIRE_LANES);
+                    f->attach.n_lanes, CLV_WIRE_LANES);
   if (f->attach.role != CLV_ATTACH_MASTER && f->attach.role != CLV_ATTACH_PEER)
     return clv_fail(err, CLV_INVALID, "unknown role %u", (unsigned)f->attach.role);
   return CLV_OK;
@@ -170,17 +174,17 @@ static clv_code check_commit(const clv_frame *f, size_t payload_len, clv_err *er
   if (!isfinite(f->commit.scale) || !isfinite(f->commit.lr))
     return clv_fail(err, CLV_INVALID, "scale %g and learning rate %g must be finite",
                     (double)f->commit.scale, (double)f->commit.lr);
-  if (f->commit.n_more_lrs > CLV_WIRE_GROUPS)
-    return clv_fail(err, CLV_INVALID, "%u more learning rates; at most %d", f->commit.n_more_lrs,
+  if (f->commit.n_group_lrs > CLV_WIRE_GROUPS)
+    return clv_fail(err, CLV_INVALID, "%u more learning rates; at most %d", f->commit.n_group_lrs,
                     CLV_WIRE_GROUPS);
-  for (uint32_t i = 0; i < f->commit.n_more_lrs; i++)
-    if (!isfinite(f->commit.more_lrs[i]))
+  for (uint32_t i = 0; i < f->commit.n_group_lrs; i++)
+    if (!isfinite(f->commit.group_lrs[i]))
       return clv_fail(err, CLV_INVALID, "the learning rate of group %u is %g; it must be finite",
-                      i + 1, (double)f->commit.more_lrs[i]);
+                      i + 1, (double)f->commit.group_lrs[i]);
   if (f->commit.position > CLV_WIRE_POSITIONS || (f->commit.position && f->kind != CLV_APPLY))
     return clv_fail(err, CLV_INVALID, "position %u; at most %d, and of an APPLY alone",
                     f->commit.position, CLV_WIRE_POSITIONS);
-  if (f->commit.position && !f->commit.apply)
+  if (f->commit.position && !f->commit.applies_step)
     return clv_fail(err, CLV_INVALID, "position %u is set, but apply is false", f->commit.position);
   return CLV_OK;
 }
@@ -201,11 +205,12 @@ static clv_code check_credit(const clv_frame *f, size_t payload_len, clv_err *er
 static clv_code check_chunk(const clv_frame *f, size_t payload_len, clv_err *err) {
   if (f->chunk.transfer == 0) return clv_fail(err, CLV_INVALID, "transfer id 0 in a CHUNK");
   if (payload_len == 0) return clv_fail(err, CLV_INVALID, "a CHUNK without bytes");
-  if (f->chunk.offset > f->chunk.total || payload_len > f->chunk.total - f->chunk.offset)
+  if (f->chunk.offset > f->chunk.total_bytes ||
+      payload_len > f->chunk.total_bytes - f->chunk.offset)
     return clv_fail(err, CLV_INVALID, "%zu bytes at offset %llu run past the total of %llu",
                     payload_len, (unsigned long long)f->chunk.offset,
-                    (unsigned long long)f->chunk.total);
-  return check_bytes(f->chunk.total, "chunk.total", err);
+                    (unsigned long long)f->chunk.total_bytes);
+  return check_bytes(f->chunk.total_bytes, "chunk.total", err);
 }
 
 /* Checks a file name, which must not be a path: the worker chooses the folder. */
@@ -276,8 +281,8 @@ static clv_code check_call(const clv_frame *f, size_t payload_len, clv_err *err)
   if (f->call.n_args > CLV_WIRE_ARGS)
     return clv_fail(err, CLV_INVALID, "more than %d arguments", CLV_WIRE_ARGS);
   for (uint32_t i = 0; i < f->call.n_args; i++) {
-    here += f->call.args[i].here;
-    if (!f->call.args[i].value && !f->call.args[i].here)
+    here += f->call.args[i].is_inline;
+    if (!f->call.args[i].value && !f->call.args[i].is_inline)
       return clv_fail(err, CLV_INVALID, "argument %u has neither a tensor nor a value id", i);
   }
   if (!f->call.n_args || here != f->n_tensors)
@@ -290,12 +295,12 @@ static clv_code check_needed_calls(const clv_frame *f, uint32_t index, uint32_t 
                                    clv_err *err) {
   const clv_needed_call *call = &f->backward.calls[index];
   if (!call->call) return clv_fail(err, CLV_INVALID, "needed call %u has id 0", index);
-  if (!isfinite(call->root))
+  if (!isfinite(call->root_gradient))
     return clv_fail(err, CLV_INVALID, "needed call %u: a root that starts with %g", index,
-                    (double)call->root);
-  if (call->contributions > CLV_WIRE_CONTRIBUTIONS)
+                    (double)call->root_gradient);
+  if (call->n_contributions > CLV_WIRE_CONTRIBUTIONS)
     return clv_fail(err, CLV_INVALID, "needed call %u: %u contributions; at most %d", index,
-                    call->contributions, CLV_WIRE_CONTRIBUTIONS);
+                    call->n_contributions, CLV_WIRE_CONTRIBUTIONS);
   for (uint32_t i = first; i < first + call->n_targets; i++) {
     const clv_target *t = &f->backward.targets[i];
     if (!t->value || t->slot >= CLV_WIRE_ARGS || t->to > f->backward.n_peers ||
@@ -509,9 +514,9 @@ static clv_code check_kind_rule(const clv_frame *f, const kind_rule *rule, unsig
     return clv_fail(err, CLV_INVALID, "contribution %u; at most %d", f->order,
                     CLV_WIRE_CONTRIBUTIONS);
   if (f->kind == CLV_CHUNK && limits &&
-      (payload_len > limits->chunk_bytes || f->chunk.total > limits->session_bytes))
+      (payload_len > limits->chunk_bytes || f->chunk.total_bytes > limits->session_bytes))
     return clv_fail(err, CLV_EXHAUSTED, "a chunk of %zu bytes of %llu; the limits are %llu of %llu",
-                    payload_len, (unsigned long long)f->chunk.total,
+                    payload_len, (unsigned long long)f->chunk.total_bytes,
                     (unsigned long long)limits->chunk_bytes,
                     (unsigned long long)limits->session_bytes);
   return check_tensors(f, payload_len, limits, err);
@@ -523,6 +528,6 @@ clv_code clv_frame_check(const clv_frame *f, unsigned bodies, size_t payload_len
     return clv_fail(err, CLV_INVALID, "unknown frame kind %u", (unsigned)f->kind);
   const kind_rule *rule = &rules[f->kind];
   clv_code code = check_kind_rule(f, rule, bodies, payload_len, limits, err);
-  if (code != CLV_OK) clv_err_prefix(err, "%s", rule->name);
+  if (code != CLV_OK) clv_err_prefix(err, "%s", rule->kind_name);
   return code;
 }

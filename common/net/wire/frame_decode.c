@@ -14,7 +14,7 @@ typedef struct decoder {
   clv_frame frame;
   clv_payload payload;
   /* positions of the frames before the last one; NULL: such frames are refused */
-  clv_bundle *preceding;
+  clv_bundle *preceding_frames;
   size_t preceding_bytes;
   unsigned found_bodies; /* bits of the bodies found so far */
   bool has_payload;
@@ -119,12 +119,12 @@ static clv_code add_upstream_id(decoder *d, void *dst, clv_err *err) {
 static clv_code add_learning_rate(decoder *d, void *dst, clv_err *err) {
   float *rates = dst;
   uint64_t bits;
-  if (d->frame.commit.n_more_lrs == CLV_WIRE_GROUPS)
+  if (d->frame.commit.n_group_lrs == CLV_WIRE_GROUPS)
     return clv_fail(err, CLV_INVALID, "more than %d learning rates beside the first",
                     CLV_WIRE_GROUPS);
   CLV_TRY(clv_cursor_read_fixed(&d->at, 4, &bits, err));
   uint32_t narrow = (uint32_t)bits;
-  memcpy(&rates[d->frame.commit.n_more_lrs++], &narrow, sizeof narrow);
+  memcpy(&rates[d->frame.commit.n_group_lrs++], &narrow, sizeof narrow);
   return CLV_OK;
 }
 
@@ -139,11 +139,11 @@ typedef clv_code (*add_function)(decoder *d, void *dst, clv_err *err);
 
 /* Reads the packed form: one length, then elements to its end. */
 static clv_code read_packed(decoder *d, add_function add, void *dst, clv_err *err) {
-  size_t len, outer = d->at.end;
+  size_t len, outer = d->at.message_end;
   CLV_TRY(clv_cursor_read_length(&d->at, &len, err));
-  d->at.end = d->at.pos + len;
-  while (d->at.pos < d->at.end) CLV_TRY(add(d, dst, err));
-  d->at.end = outer;
+  d->at.message_end = d->at.message_pos + len;
+  while (d->at.message_pos < d->at.message_end) CLV_TRY(add(d, dst, err));
+  d->at.message_end = outer;
   return CLV_OK;
 }
 
@@ -154,11 +154,11 @@ static clv_code read_message(decoder *d, const clv_field *fields, size_t n_field
 
 static clv_code read_nested(decoder *d, const clv_field *fields, size_t n_fields, void *base,
                             clv_err *err) {
-  size_t len, outer = d->at.end;
+  size_t len, outer = d->at.message_end;
   CLV_TRY(clv_cursor_read_length(&d->at, &len, err));
-  d->at.end = d->at.pos + len;
+  d->at.message_end = d->at.message_pos + len;
   CLV_TRY(read_message(d, fields, n_fields, base, err));
-  d->at.end = outer;
+  d->at.message_end = outer;
   return CLV_OK;
 }
 
@@ -196,7 +196,7 @@ static clv_code read_payload(decoder *d, const clv_field *f, void *dst, clv_err 
     return clv_fail(err, CLV_EXHAUSTED, "a payload of %zu bytes; the limit is %llu", len,
                     (unsigned long long)d->limits->chunk_bytes);
   d->has_payload = true;
-  if (len) d->payload = (clv_payload){d->at.piece, d->at.offset, len};
+  if (len) d->payload = (clv_payload){d->at.piece_index, d->at.piece_offset, len};
   return clv_cursor_skip(&d->at, len, err);
 }
 
@@ -205,10 +205,12 @@ static clv_code read_preceding_frame(decoder *d, const clv_field *f, void *dst, 
   size_t len;
   (void)f, (void)dst;
   CLV_TRY(clv_cursor_read_length(&d->at, &len, err));
-  if (!d->preceding) return clv_fail(err, CLV_INVALID, "a bundled frame contains another frame");
-  if (d->preceding->n == CLV_WIRE_BUNDLED)
+  if (!d->preceding_frames)
+    return clv_fail(err, CLV_INVALID, "a bundled frame contains another frame");
+  if (d->preceding_frames->n == CLV_WIRE_BUNDLED)
     return clv_fail(err, CLV_INVALID, "more than %d frames before one", CLV_WIRE_BUNDLED);
-  d->preceding->frames[d->preceding->n++] = (clv_payload){d->at.piece, d->at.offset, len};
+  d->preceding_frames->frames[d->preceding_frames->n++] =
+      (clv_payload){d->at.piece_index, d->at.piece_offset, len};
   d->preceding_bytes += len;
   return clv_cursor_skip(&d->at, len, err);
 }
@@ -257,33 +259,39 @@ static clv_code read_target(decoder *d, const clv_field *f, void *dst, clv_err *
 /* ---- dispatch ------------------------------------------------------------------------------ */
 
 typedef struct field_reader {
-  clv_wire_type type;
+  clv_wire_type wire_type;
   clv_code (*read)(decoder *d, const clv_field *f, void *dst, clv_err *err);
   clv_wire_type element_type; /* for lists of numbers: the type of one element */
-  add_function add;
+  add_function add_element;
 } field_reader;
 
 static const field_reader readers[FIELD_TYPES] = {
-    [FIELD_U32] = {.type = WIRE_VARINT, .read = read_u32},
-    [FIELD_U64] = {.type = WIRE_VARINT, .read = read_u64},
-    [FIELD_BOOL] = {.type = WIRE_VARINT, .read = read_bool},
-    [FIELD_FIXED32] = {.type = WIRE_32, .read = read_fixed32},
-    [FIELD_FLOAT] = {.type = WIRE_32, .read = read_fixed32},
-    [FIELD_BYTES] = {.type = WIRE_LEN, .read = read_bytes},
-    [FIELD_TEXT] = {.type = WIRE_LEN, .read = read_text},
-    [FIELD_DIMS] = {.type = WIRE_LEN, .element_type = WIRE_VARINT, .add = add_dim},
-    [FIELD_UPSTREAM] = {.type = WIRE_LEN, .element_type = WIRE_64, .add = add_upstream_id},
-    [FIELD_TENSOR] = {.type = WIRE_LEN, .read = read_tensor},
-    [FIELD_PAYLOAD] = {.type = WIRE_LEN, .read = read_payload},
-    [FIELD_BODY] = {.type = WIRE_LEN, .read = read_body},
-    [FIELD_FIXED64] = {.type = WIRE_64, .read = read_fixed64},
-    [FIELD_ARGS] = {.type = WIRE_LEN, .read = read_arg},
-    [FIELD_PEERS] = {.type = WIRE_LEN, .read = read_peer},
-    [FIELD_NEEDED_CALLS] = {.type = WIRE_LEN, .read = read_needed_call},
-    [FIELD_TARGETS] = {.type = WIRE_LEN, .read = read_target},
-    [FIELD_RATES] = {.type = WIRE_LEN, .element_type = WIRE_32, .add = add_learning_rate},
-    [FIELD_RECEIVED] = {.type = WIRE_LEN, .element_type = WIRE_VARINT, .add = add_received_count},
-    [FIELD_BUNDLED] = {.type = WIRE_LEN, .read = read_preceding_frame},
+    [FIELD_U32] = {.wire_type = WIRE_VARINT, .read = read_u32},
+    [FIELD_U64] = {.wire_type = WIRE_VARINT, .read = read_u64},
+    [FIELD_BOOL] = {.wire_type = WIRE_VARINT, .read = read_bool},
+    [FIELD_FIXED32] = {.wire_type = WIRE_32, .read = read_fixed32},
+    [FIELD_FLOAT] = {.wire_type = WIRE_32, .read = read_fixed32},
+    [FIELD_BYTES] = {.wire_type = WIRE_LEN, .read = read_bytes},
+    [FIELD_TEXT] = {.wire_type = WIRE_LEN, .read = read_text},
+    [FIELD_DIMS] = {.wire_type = WIRE_LEN, .element_type = WIRE_VARINT, .add_element = add_dim},
+    [FIELD_UPSTREAM] = {.wire_type = WIRE_LEN,
+                        .element_type = WIRE_64,
+                        .add_element = add_upstream_id},
+    [FIELD_TENSOR] = {.wire_type = WIRE_LEN, .read = read_tensor},
+    [FIELD_PAYLOAD] = {.wire_type = WIRE_LEN, .read = read_payload},
+    [FIELD_BODY] = {.wire_type = WIRE_LEN, .read = read_body},
+    [FIELD_FIXED64] = {.wire_type = WIRE_64, .read = read_fixed64},
+    [FIELD_ARGS] = {.wire_type = WIRE_LEN, .read = read_arg},
+    [FIELD_PEERS] = {.wire_type = WIRE_LEN, .read = read_peer},
+    [FIELD_NEEDED_CALLS] = {.wire_type = WIRE_LEN, .read = read_needed_call},
+    [FIELD_TARGETS] = {.wire_type = WIRE_LEN, .read = read_target},
+    [FIELD_RATES] = {.wire_type = WIRE_LEN,
+                     .element_type = WIRE_32,
+                     .add_element = add_learning_rate},
+    [FIELD_RECEIVED] = {.wire_type = WIRE_LEN,
+                        .element_type = WIRE_VARINT,
+                        .add_element = add_received_count},
+    [FIELD_BUNDLED] = {.wire_type = WIRE_LEN, .read = read_preceding_frame},
 };
 
 static clv_code read_field(decoder *d, const clv_field *f, clv_wire_type type, void *base,
@@ -291,23 +299,24 @@ static clv_code read_field(decoder *d, const clv_field *f, clv_wire_type type, v
   const field_reader *r = &readers[f->type];
   void *dst = (char *)base + f->offset;
   d->has_own_frame |= f->type != FIELD_BUNDLED;
-  if (r->add && type == r->element_type) return r->add(d, dst, err);
-  if (type != r->type) return clv_fail(err, CLV_INVALID, "%s has wire type %d", f->name, (int)type);
-  return r->add ? read_packed(d, r->add, dst, err) : r->read(d, f, dst, err);
+  if (r->add_element && type == r->element_type) return r->add_element(d, dst, err);
+  if (type != r->wire_type)
+    return clv_fail(err, CLV_INVALID, "%s has wire type %d", f->name, (int)type);
+  return r->add_element ? read_packed(d, r->add_element, dst, err) : r->read(d, f, dst, err);
 }
 
 static clv_code read_message(decoder *d, const clv_field *fields, size_t n_fields, void *base,
                              clv_err *err) {
-  while (d->at.pos < d->at.end) {
+  while (d->at.message_pos < d->at.message_end) {
     clv_field_tag tag;
     CLV_TRY(clv_cursor_read_tag(&d->at, &tag, err));
-    bool known = tag.number < n_fields && fields[tag.number].type != FIELD_UNKNOWN;
+    bool known = tag.field_number < n_fields && fields[tag.field_number].type != FIELD_UNKNOWN;
     if (known) {
-      CLV_TRY(read_field(d, &fields[tag.number], tag.type, base, err));
+      CLV_TRY(read_field(d, &fields[tag.field_number], tag.wire_type, base, err));
     } else {
-      CLV_TRY(clv_cursor_skip_field(&d->at, tag.type, err));
+      CLV_TRY(clv_cursor_skip_field(&d->at, tag.wire_type, err));
     }
-    if (d->at.pos - d->payload.len - d->preceding_bytes > CLV_WIRE_HEAD_MAX)
+    if (d->at.message_pos - d->payload.len - d->preceding_bytes > CLV_WIRE_HEAD_MAX)
       return clv_fail(err, CLV_EXHAUSTED, "more than %d bytes besides the payload",
                       CLV_WIRE_HEAD_MAX);
   }
@@ -317,7 +326,7 @@ static clv_code read_message(decoder *d, const clv_field *fields, size_t n_field
 static clv_code decode_frame(decoder *d, clv_frame *ret_frame, clv_payload *ret_payload,
                              clv_err *err) {
   CLV_TRY(read_message(d, clv_frame_fields, FRAME_FIELDS, &d->frame, err));
-  bool nothing = d->preceding && d->preceding->n && !d->has_own_frame;
+  bool nothing = d->preceding_frames && d->preceding_frames->n && !d->has_own_frame;
   if (!nothing)
     CLV_TRY(clv_frame_check(&d->frame, d->found_bodies, d->payload.len, d->limits, err));
   clv_frame_set_body_flags(&d->frame, d->found_bodies);
@@ -336,7 +345,7 @@ clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wi
 clv_code clv_frame_decode_bundle(const clv_piece *pieces, size_t n_pieces,
                                  const clv_wire_limits *limits, clv_bundle *ret_before,
                                  clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err) {
-  decoder d = {.limits = limits, .preceding = ret_before};
+  decoder d = {.limits = limits, .preceding_frames = ret_before};
   ret_before->n = 0;
   CLV_TRY(clv_cursor_init(&d.at, pieces, n_pieces, limits->message_bytes, err));
   return decode_frame(&d, ret_frame, ret_payload, err);

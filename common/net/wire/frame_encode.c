@@ -61,7 +61,7 @@ static uint8_t *end_nested(uint8_t *start, uint8_t *p) {
 
 typedef struct field_source {
   const clv_field *f;
-  size_t field_number;     /* protobuf's */
+  size_t field_number;     /* number of the field in the protobuf message */
   const char *struct_base; /* the struct that has the field: clv_frame or clv_tensor_head */
 } field_source;
 
@@ -134,7 +134,7 @@ static uint8_t *write_tensors(uint8_t *p, const field_source *at) {
 
 static uint8_t *write_body(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
-  if (!(clv_frame_bodies(f) & at->f->size)) return p;
+  if (!(clv_frame_body_flags(f) & at->f->size)) return p;
   unsigned index = (unsigned)__builtin_ctz((unsigned)at->f->size);
   uint8_t *start = begin_nested(p, at->field_number);
   return end_nested(start, write_fields(start, clv_body_fields[index], BODY_FIELDS, f));
@@ -177,11 +177,11 @@ static uint8_t *write_needed_calls(uint8_t *p, const field_source *at) {
 
 static uint8_t *write_learning_rates(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
-  if (!f->commit.n_more_lrs) return p;
-  p = put_varint(put_tag(p, at->field_number, WIRE_LEN), (uint64_t)f->commit.n_more_lrs * 4);
-  for (uint32_t i = 0; i < f->commit.n_more_lrs; i++) {
+  if (!f->commit.n_group_lrs) return p;
+  p = put_varint(put_tag(p, at->field_number, WIRE_LEN), (uint64_t)f->commit.n_group_lrs * 4);
+  for (uint32_t i = 0; i < f->commit.n_group_lrs; i++) {
     uint32_t bits;
-    memcpy(&bits, &f->commit.more_lrs[i], sizeof bits);
+    memcpy(&bits, &f->commit.group_lrs[i], sizeof bits);
     p = put_fixed(p, bits, 4);
   }
   return p;
@@ -237,7 +237,7 @@ size_t clv_frame_bundle_prefix(uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX], size_t by
 
 clv_code clv_frame_encode(const clv_frame *frame, size_t payload_len, clv_bytes *head,
                           clv_err *err) {
-  CLV_TRY(clv_frame_check(frame, clv_frame_bodies(frame), payload_len, NULL, err));
+  CLV_TRY(clv_frame_check(frame, clv_frame_body_flags(frame), payload_len, NULL, err));
   uint8_t encoded[ENCODED_MAX];
   uint8_t *p = write_fields(encoded, clv_frame_fields, FRAME_FIELDS, frame);
   if (payload_len) p = put_varint(put_tag(p, 15, WIRE_LEN), payload_len);

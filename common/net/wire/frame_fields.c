@@ -75,13 +75,13 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
                .offset = AT(attach.incarnation),
                .size = CLV_WIRE_ID_BYTES},
         [4] = {.name = "lane", .type = FIELD_U32, .offset = AT(attach.lane)},
-        [5] = {.name = "lanes", .type = FIELD_U32, .offset = AT(attach.lanes)},
+        [5] = {.name = "lanes", .type = FIELD_U32, .offset = AT(attach.n_lanes)},
         [6] = {.name = "role", .type = FIELD_U32, .offset = AT(attach.role)},
         [7] = {.name = "owner",
                .type = FIELD_TEXT,
                .offset = AT(attach.owner),
                .size = CLV_WIRE_URI + 1},
-        [8] = {.name = "again", .type = FIELD_U64, .offset = AT(attach.again)},
+        [8] = {.name = "again", .type = FIELD_U64, .offset = AT(attach.connection_number)},
         [9] = {.name = "received", .type = FIELD_U64, .offset = AT(attach.received)},
     },
     /* fields of attached */
@@ -93,14 +93,14 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
     {
         [2] = {.name = "scale", .type = FIELD_FLOAT, .offset = AT(commit.scale)},
         [3] = {.name = "lr", .type = FIELD_FLOAT, .offset = AT(commit.lr)},
-        [4] = {.name = "apply", .type = FIELD_BOOL, .offset = AT(commit.apply)},
-        [5] = {.name = "more_lrs", .type = FIELD_RATES, .offset = AT(commit.more_lrs)},
+        [4] = {.name = "apply", .type = FIELD_BOOL, .offset = AT(commit.applies_step)},
+        [5] = {.name = "more_lrs", .type = FIELD_RATES, .offset = AT(commit.group_lrs)},
         [6] = {.name = "position", .type = FIELD_U32, .offset = AT(commit.position)},
         [7] = {.name = "keep", .type = FIELD_BOOL, .offset = AT(commit.saves_weights)},
     },
     /* fields of vote */
     {
-        [1] = {.name = "finite", .type = FIELD_BOOL, .offset = AT(vote.finite)},
+        [1] = {.name = "finite", .type = FIELD_BOOL, .offset = AT(vote.is_finite)},
     },
     /* fields of failure */
     {
@@ -120,7 +120,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
     {
         [1] = {.name = "transfer", .type = FIELD_U64, .offset = AT(chunk.transfer)},
         [2] = {.name = "offset", .type = FIELD_U64, .offset = AT(chunk.offset)},
-        [3] = {.name = "total", .type = FIELD_U64, .offset = AT(chunk.total)},
+        [3] = {.name = "total", .type = FIELD_U64, .offset = AT(chunk.total_bytes)},
     },
     /* fields of state */
     {
@@ -156,7 +156,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
     {
         [1] = {.name = "retain", .type = FIELD_BOOL, .offset = AT(backward.retain)},
         [2] = {.name = "vote", .type = FIELD_BOOL, .offset = AT(backward.vote)},
-        [3] = {.name = "more", .type = FIELD_BOOL, .offset = AT(backward.more)},
+        [3] = {.name = "more", .type = FIELD_BOOL, .offset = AT(backward.more_follow)},
         [4] = {.name = "peers", .type = FIELD_PEERS, .offset = AT(backward.peers)},
         [5] = {.name = "calls", .type = FIELD_NEEDED_CALLS, .offset = AT(backward.calls)},
         [7] = {.name = "skipped", .type = FIELD_U32, .offset = AT(backward.skipped_phases)},
@@ -206,14 +206,14 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
 const clv_field clv_arg_fields[ARG_FIELDS] = {
     [1] = {.name = "value", .type = FIELD_FIXED64, .offset = ARG_AT(value)},
     [2] = {.name = "needs_grad", .type = FIELD_BOOL, .offset = ARG_AT(needs_grad)},
-    [3] = {.name = "here", .type = FIELD_BOOL, .offset = ARG_AT(here)},
+    [3] = {.name = "here", .type = FIELD_BOOL, .offset = ARG_AT(is_inline)},
 };
 
 #define NEEDED_AT(member) offsetof(clv_needed_call, member)
 const clv_field clv_needed_call_fields[NEEDED_CALL_FIELDS] = {
     [1] = {.name = "call", .type = FIELD_FIXED64, .offset = NEEDED_AT(call)},
-    [2] = {.name = "contributions", .type = FIELD_U32, .offset = NEEDED_AT(contributions)},
-    [3] = {.name = "root", .type = FIELD_FLOAT, .offset = NEEDED_AT(root)},
+    [2] = {.name = "contributions", .type = FIELD_U32, .offset = NEEDED_AT(n_contributions)},
+    [3] = {.name = "root", .type = FIELD_FLOAT, .offset = NEEDED_AT(root_gradient)},
     [4] = {.name = "targets", .type = FIELD_TARGETS},
 };
 

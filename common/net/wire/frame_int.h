@@ -9,7 +9,7 @@
 #include "common/net/wire/cursor_int.h"
 
 typedef enum clv_field_type {
-  FIELD_UNKNOWN, /* a number without a field; skipped */
+  FIELD_UNKNOWN, /* no field has this number; the decoder skips it */
   FIELD_U32,
   FIELD_U64,
   FIELD_BOOL,
@@ -81,7 +81,7 @@ enum frame_body {
 
 /* Returns the bits of the bodies of a frame that was not decoded: bodies that its kind needs, and
  * bodies of its has_ flags. */
-unsigned clv_frame_bodies(const clv_frame *frame);
+unsigned clv_frame_body_flags(const clv_frame *frame);
 
 /* Sets the has_ flags from the decoded bodies. */
 void clv_frame_set_body_flags(clv_frame *frame, unsigned bodies);

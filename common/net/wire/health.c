@@ -19,7 +19,7 @@ clv_code clv_wire_health_decode(const clv_piece *pieces, size_t n_pieces,
   CLV_TRY(clv_wire_unpack(&grpc__health__v1__health_check_request__descriptor, pieces, n_pieces,
                           &mem, &from, err));
   size_t len = strlen(from->service);
-  if (len) CLV_TRY(clv_get_name(from->service, "service name", err));
+  if (len) CLV_TRY(clv_decode_name(from->service, "service name", err));
   memcpy(service, from->service, len + 1);
   return CLV_OK;
 }
@@ -32,7 +32,7 @@ clv_code clv_wire_health_encode(clv_health status, clv_bytes *ret, clv_err *err)
 
 clv_code clv_wire_health_request_encode(const char *service, clv_bytes *ret, clv_err *err) {
   Grpc__Health__V1__HealthCheckRequest to = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;
-  to.service = clv_put_text(service);
+  to.service = clv_text_or_empty(service);
   return clv_wire_pack(&to.base, ret, err);
 }
 

@@ -44,11 +44,11 @@ clv_code clv_wire_limits_check(const clv_wire_limits *theirs, clv_err *err) {
   return CLV_OK;
 }
 
-uint32_t clv_shorter_timeout(uint32_t ours_ms, uint32_t theirs_ms) {
+uint32_t clv_wire_shorter_timeout(uint32_t ours_ms, uint32_t theirs_ms) {
   return theirs_ms ? CLV_MAX(CLV_MIN(ours_ms, theirs_ms), (uint32_t)1000) : ours_ms;
 }
 
-void clv_limits_put(const clv_wire_limits *limits, Cleave__V1__Limits *ret) {
+void clv_limits_encode(const clv_wire_limits *limits, Cleave__V1__Limits *ret) {
   cleave__v1__limits__init(ret);
   ret->sessions = limits->sessions;
   ret->tensors = limits->tensors;
@@ -61,7 +61,7 @@ void clv_limits_put(const clv_wire_limits *limits, Cleave__V1__Limits *ret) {
 }
 
 /* Reads Limits. An absent message has all fields 0, as everywhere in proto3. */
-clv_code clv_limits_get(const Cleave__V1__Limits *limits, clv_wire_limits *ret, clv_err *err) {
+clv_code clv_limits_decode(const Cleave__V1__Limits *limits, clv_wire_limits *ret, clv_err *err) {
   if (!limits) {
     *ret = (clv_wire_limits){0};
     return CLV_OK;
@@ -85,17 +85,17 @@ clv_code clv_limits_get(const Cleave__V1__Limits *limits, clv_wire_limits *ret, 
   return CLV_OK;
 }
 
-void clv_artifact_put(const clv_wire_artifact *artifact, Cleave__V1__Artifact *ret) {
+void clv_artifact_encode(const clv_wire_artifact *artifact, Cleave__V1__Artifact *ret) {
   cleave__v1__artifact__init(ret);
-  ret->name = clv_put_text(artifact->name);
+  ret->name = clv_text_or_empty(artifact->name);
   ret->sha256 = clv_put_bytes(artifact->sha256.bytes, sizeof artifact->sha256.bytes);
 }
 
 /* Reads an artifact. Its name is that of a file on the worker's disk, so it may contain only
  * letters that cannot leave a folder, and no leading dot. */
-clv_code clv_artifact_get(const Cleave__V1__Artifact *artifact, clv_wire_artifact *ret,
-                          clv_err *err) {
-  CLV_TRY(clv_get_name(artifact->name, "artifact name", err));
+clv_code clv_artifact_decode(const Cleave__V1__Artifact *artifact, clv_wire_artifact *ret,
+                             clv_err *err) {
+  CLV_TRY(clv_decode_name(artifact->name, "artifact name", err));
   for (const char *p = artifact->name; *p; p++) {
     bool letter = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9');
     if (!letter && *p != '_' && *p != '-' && (*p != '.' || p == artifact->name))
@@ -103,20 +103,20 @@ clv_code clv_artifact_get(const Cleave__V1__Artifact *artifact, clv_wire_artifac
                       artifact->name);
   }
   ret->name = artifact->name;
-  return clv_get_sha256(artifact->sha256, "artifact digest", &ret->sha256, err);
+  return clv_decode_sha256(artifact->sha256, "artifact digest", &ret->sha256, err);
 }
 
 /* ---- devices ------------------------------------------------------------------------------- */
 
-bool clv_wire_is_cpu(const char *device) { return strncmp(device, "cpu", 3) == 0; }
+bool clv_wire_device_is_cpu(const char *device) { return strncmp(device, "cpu", 3) == 0; }
 
 static bool selects_device(const char *name, const char *device) {
-  if (!name || !name[0] || strcmp(name, "auto") == 0) return !clv_wire_is_cpu(device);
+  if (!name || !name[0] || strcmp(name, "auto") == 0) return !clv_wire_device_is_cpu(device);
   if (strcmp(name, "cuda") == 0) return strncmp(device, "cuda:", 5) == 0;
   return strcmp(name, device) == 0;
 }
 
-int clv_wire_device_of(const clv_wire_hello_reply *h, const char *name) {
+int clv_wire_find_device(const clv_wire_hello_reply *h, const char *name) {
   bool any = !name || !name[0] || strcmp(name, "auto") == 0;
   for (uint32_t i = 0; i < h->n_devices; i++)
     if (selects_device(name, h->devices[i])) return (int)i;
@@ -125,32 +125,32 @@ int clv_wire_device_of(const clv_wire_hello_reply *h, const char *name) {
 
 /* ---- about --------------------------------------------------------------------------------- */
 
-clv_code clv_about_put(const clv_wire_about *about, clv_wire_mem *mem, clv_about_parts *parts,
-                       clv_err *err) {
+clv_code clv_about_encode(const clv_wire_about *about, clv_wire_mem *mem, clv_about_parts *parts,
+                          clv_err *err) {
   Cleave__V1__About *to = &parts->about;
   Cleave__V1__Library *libraries;
   cleave__v1__about__init(to);
-  clv_limits_put(&about->limits, &parts->limits);
-  CLV_TRY(
-      clv_put_array(mem, about->n_libraries, sizeof *libraries, &to->libraries, &libraries, err));
+  clv_limits_encode(&about->limits, &parts->limits);
+  CLV_TRY(clv_alloc_proto_array(mem, about->n_libraries, sizeof *libraries, &to->libraries,
+                                &libraries, err));
   for (uint32_t i = 0; i < about->n_libraries; i++) {
     cleave__v1__library__init(&libraries[i]);
-    libraries[i].name = clv_put_text(about->libraries[i].name);
-    libraries[i].version = clv_put_text(about->libraries[i].version);
+    libraries[i].name = clv_text_or_empty(about->libraries[i].name);
+    libraries[i].version = clv_text_or_empty(about->libraries[i].version);
   }
   to->protocol = about->protocol;
   to->n_capabilities = about->n_capabilities;
   to->capabilities = (char **)(uintptr_t)about->capabilities;
   to->limits = &parts->limits;
-  to->software = clv_put_text(about->software);
-  to->isa = clv_put_text(about->isa);
+  to->software = clv_text_or_empty(about->software);
+  to->isa = clv_text_or_empty(about->isa);
   to->n_libraries = about->n_libraries;
   to->unix_ms = about->unix_ms;
   return CLV_OK;
 }
 
-clv_code clv_about_get(const Cleave__V1__About *from, clv_wire_mem *mem, clv_wire_about *ret,
-                       clv_err *err) {
+clv_code clv_about_decode(const Cleave__V1__About *from, clv_wire_mem *mem, clv_wire_about *ret,
+                          clv_err *err) {
   if (!from) return clv_fail(err, CLV_INVALID, "`about` is missing");
   if (from->protocol < CLV_WIRE_PROTOCOL_MIN || from->protocol > CLV_WIRE_PROTOCOL)
     return clv_fail(err, CLV_UNIMPLEMENTED,
@@ -167,7 +167,7 @@ clv_code clv_about_get(const Cleave__V1__About *from, clv_wire_mem *mem, clv_wir
       .isa = from->isa,
       .unix_ms = from->unix_ms,
   };
-  CLV_TRY(clv_limits_get(from->limits, &ret->limits, err));
+  CLV_TRY(clv_limits_decode(from->limits, &ret->limits, err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_libraries, sizeof *ret->libraries, &ret->libraries, err));
   for (size_t i = 0; i < from->n_libraries; i++)
     ret->libraries[i] = (clv_wire_library){from->libraries[i]->name, from->libraries[i]->version};
@@ -183,7 +183,7 @@ clv_code clv_wire_hello_request_decode(const clv_piece *pieces, size_t n_pieces,
   clv_wire_hello_request m = {0};
   CLV_TRY(
       clv_wire_unpack(&cleave__v1__hello_request__descriptor, pieces, n_pieces, &mem, &from, err));
-  CLV_TRY(clv_about_get(from->about, mem, &m.about, err));
+  CLV_TRY(clv_about_decode(from->about, mem, &m.about, err));
   m.mem = clv_steal(&mem);
   *ret = m;
   return CLV_OK;
@@ -196,7 +196,7 @@ clv_code clv_wire_hello_request_encode(const clv_wire_hello_request *message, cl
   Cleave__V1__HelloRequest to = CLEAVE__V1__HELLO_REQUEST__INIT;
   CLV_TRY(clv_wire_mem_new(CLV_PUT_ARRAY_BYTES(message->about.n_libraries, Cleave__V1__Library),
                            &mem, err));
-  CLV_TRY(clv_about_put(&message->about, mem, &parts, err));
+  CLV_TRY(clv_about_encode(&message->about, mem, &parts, err));
   to.about = &parts.about;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
   CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request back = {0};
@@ -205,7 +205,7 @@ clv_code clv_wire_hello_request_encode(const clv_wire_hello_request *message, cl
 
 /* ---- versions ------------------------------------------------------------------------------- */
 
-bool clv_wire_has_acks(uint32_t protocol) { return protocol >= CLV_WIRE_PROTOCOL_ACKS; }
+bool clv_wire_protocol_has_acks(uint32_t protocol) { return protocol >= CLV_WIRE_PROTOCOL_ACKS; }
 
 bool clv_wire_has_capability(const clv_wire_about *about, const char *capability) {
   for (uint32_t i = 0; i < about->n_capabilities; i++)
@@ -233,13 +233,13 @@ clv_code clv_wire_hello_exchange(const clv_wire_about *about,
 
 /* ---- reply --------------------------------------------------------------------------------- */
 
-static clv_code get_artifacts(const Cleave__V1__HelloReply *from, clv_wire_hello_reply *m,
-                              clv_wire_mem *mem, clv_err *err) {
+static clv_code decode_artifacts(const Cleave__V1__HelloReply *from, clv_wire_hello_reply *m,
+                                 clv_wire_mem *mem, clv_err *err) {
   CLV_TRY(clv_check_count(from->n_artifacts, CLV_WIRE_LIST, "artifacts", err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_artifacts, sizeof *m->artifacts, &m->artifacts, err));
   m->n_artifacts = (uint32_t)from->n_artifacts;
   for (size_t i = 0; i < from->n_artifacts; i++)
-    CLV_TRY(clv_artifact_get(from->artifacts[i], &m->artifacts[i], err));
+    CLV_TRY(clv_artifact_decode(from->artifacts[i], &m->artifacts[i], err));
   return CLV_OK;
 }
 
@@ -252,8 +252,9 @@ static const char *library_of(const clv_wire_about *a, const char *name) {
 /* Derives the kind of a device of an older worker, which reports only the instruction set of its
  * first device. */
 static clv_wire_device_kind derive_device_kind(const clv_wire_hello_reply *m, const char *name) {
-  bool processor = clv_wire_is_cpu(name);
-  bool first = strcmp(m->devices[0], name) == 0 || (processor && clv_wire_is_cpu(m->devices[0]));
+  bool processor = clv_wire_device_is_cpu(name);
+  bool first =
+      strcmp(m->devices[0], name) == 0 || (processor && clv_wire_device_is_cpu(m->devices[0]));
   return (clv_wire_device_kind){.kind = processor                        ? "cpu"
                                         : strncmp(name, "cuda:", 5) == 0 ? "cuda"
                                                                          : name,
@@ -261,16 +262,16 @@ static clv_wire_device_kind derive_device_kind(const clv_wire_hello_reply *m, co
                                 .libraries = library_of(&m->about, processor ? "kernels" : name)};
 }
 
-static clv_code get_kinds(const Cleave__V1__HelloReply *from, clv_wire_hello_reply *m,
-                          clv_wire_mem *mem, clv_err *err) {
+static clv_code decode_kinds(const Cleave__V1__HelloReply *from, clv_wire_hello_reply *m,
+                             clv_wire_mem *mem, clv_err *err) {
   if (from->n_kinds && from->n_kinds != from->n_devices)
     return clv_fail(err, CLV_INVALID, "%zu kinds for %zu devices; the numbers must be equal",
                     from->n_kinds, from->n_devices);
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_devices, sizeof *m->kinds, &m->kinds, err));
   for (size_t i = 0; i < from->n_devices; i++) {
     const Cleave__V1__DeviceKind *k = from->n_kinds ? from->kinds[i] : NULL;
-    CLV_TRY(clv_get_name(from->devices[i], "name of a device", err));
-    if (k) CLV_TRY(clv_get_name(k->kind, "kind of device", err));
+    CLV_TRY(clv_decode_name(from->devices[i], "name of a device", err));
+    if (k) CLV_TRY(clv_decode_name(k->kind, "kind of device", err));
     m->kinds[i] = k ? (clv_wire_device_kind){k->kind, k->isa, k->libraries}
                     : derive_device_kind(m, from->devices[i]);
   }
@@ -291,26 +292,26 @@ clv_code clv_wire_hello_reply_decode(const clv_piece *pieces, size_t n_pieces,
       .n_devices = (uint32_t)from->n_devices,
       .devices = (const char **)from->devices,
   };
-  CLV_TRY(clv_about_get(from->about, mem, &m.about, err));
-  CLV_TRY(clv_get_id(from->incarnation, "incarnation", &m.incarnation, err));
-  CLV_TRY(clv_get_name(from->worker, "worker name", err));
-  CLV_TRY(get_artifacts(from, &m, mem, err));
-  CLV_TRY(get_kinds(from, &m, mem, err));
+  CLV_TRY(clv_about_decode(from->about, mem, &m.about, err));
+  CLV_TRY(clv_decode_id(from->incarnation, "incarnation", &m.incarnation, err));
+  CLV_TRY(clv_decode_name(from->worker, "worker name", err));
+  CLV_TRY(decode_artifacts(from, &m, mem, err));
+  CLV_TRY(decode_kinds(from, &m, mem, err));
   m.mem = clv_steal(&mem);
   *ret = m;
   return CLV_OK;
 }
 
-static clv_code put_kinds(const clv_wire_hello_reply *from, clv_wire_mem *mem,
-                          Cleave__V1__HelloReply *to, clv_err *err) {
+static clv_code encode_kinds(const clv_wire_hello_reply *from, clv_wire_mem *mem,
+                             Cleave__V1__HelloReply *to, clv_err *err) {
   Cleave__V1__DeviceKind *kinds;
   if (!from->kinds) return CLV_OK;
-  CLV_TRY(clv_put_array(mem, from->n_devices, sizeof *kinds, &to->kinds, &kinds, err));
+  CLV_TRY(clv_alloc_proto_array(mem, from->n_devices, sizeof *kinds, &to->kinds, &kinds, err));
   for (uint32_t i = 0; i < from->n_devices; i++) {
     cleave__v1__device_kind__init(&kinds[i]);
-    kinds[i].kind = clv_put_text(from->kinds[i].kind);
-    kinds[i].isa = clv_put_text(from->kinds[i].isa);
-    kinds[i].libraries = clv_put_text(from->kinds[i].libraries);
+    kinds[i].kind = clv_text_or_empty(from->kinds[i].kind);
+    kinds[i].isa = clv_text_or_empty(from->kinds[i].isa);
+    kinds[i].libraries = clv_text_or_empty(from->kinds[i].libraries);
   }
   to->n_kinds = from->n_devices;
   return CLV_OK;
@@ -326,20 +327,20 @@ clv_code clv_wire_hello_reply_encode(const clv_wire_hello_reply *message, clv_by
                                CLV_PUT_ARRAY_BYTES(message->n_artifacts, Cleave__V1__Artifact) +
                                CLV_PUT_ARRAY_BYTES(message->n_devices, Cleave__V1__DeviceKind),
                            &mem, err));
-  CLV_TRY(clv_about_put(&message->about, mem, &parts, err));
-  CLV_TRY(
-      clv_put_array(mem, message->n_artifacts, sizeof *artifacts, &to.artifacts, &artifacts, err));
+  CLV_TRY(clv_about_encode(&message->about, mem, &parts, err));
+  CLV_TRY(clv_alloc_proto_array(mem, message->n_artifacts, sizeof *artifacts, &to.artifacts,
+                                &artifacts, err));
   for (uint32_t i = 0; i < message->n_artifacts; i++)
-    clv_artifact_put(&message->artifacts[i], &artifacts[i]);
+    clv_artifact_encode(&message->artifacts[i], &artifacts[i]);
   to.about = &parts.about;
   to.incarnation = clv_put_bytes(&message->incarnation, sizeof message->incarnation);
-  to.worker = clv_put_text(message->worker);
+  to.worker = clv_text_or_empty(message->worker);
   to.cores = message->cores;
   to.threads = message->threads;
   to.n_devices = message->n_devices;
   to.devices = (char **)(uintptr_t)message->devices;
   to.n_artifacts = message->n_artifacts;
-  CLV_TRY(put_kinds(message, mem, &to, err));
+  CLV_TRY(encode_kinds(message, mem, &to, err));
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
   CLV_AUTO(clv_wire_message_clear) clv_wire_hello_reply back = {0};
   return clv_wire_hello_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);

@@ -8,15 +8,16 @@
 
 /* Fields that a request may have. */
 typedef struct verb_rule {
-  bool may_mean_all; /* a request for caches and files together is allowed */
-  bool is_of_caches; /* a request about caches is allowed */
-  bool needs_a_name; /* a request about files of state must name one */
+  bool may_mean_all;    /* a request for caches and files together is allowed */
+  bool may_name_caches; /* a request about caches is allowed */
+  bool needs_file_name; /* a request about files of state must name one */
   bool has_range;
 } verb_rule;
 
-static const verb_rule rules[] = {[CLV_KEPT_LIST] = {.may_mean_all = true, .is_of_caches = true},
-                                  [CLV_KEPT_READ] = {.needs_a_name = true, .has_range = true},
-                                  [CLV_KEPT_REMOVE] = {.is_of_caches = true, .needs_a_name = true}};
+static const verb_rule rules[] = {
+    [CLV_KEPT_LIST] = {.may_mean_all = true, .may_name_caches = true},
+    [CLV_KEPT_READ] = {.needs_file_name = true, .has_range = true},
+    [CLV_KEPT_REMOVE] = {.may_name_caches = true, .needs_file_name = true}};
 
 static clv_code check_name(const char *name, const char *what, clv_err *err) {
   if (!name[0] || clv_is_file_name(name)) return CLV_OK;
@@ -25,26 +26,26 @@ static clv_code check_name(const char *name, const char *what, clv_err *err) {
                   CLV_FILE_NAME);
 }
 
-static clv_code check_sort(const clv_wire_kept_request *m, clv_err *err) {
+static clv_code check_kept_sort(const clv_wire_kept_request *m, clv_err *err) {
   const verb_rule *r = &rules[m->verb];
   if ((m->sort == CLV_KEPT_ALL && !r->may_mean_all) ||
-      (m->sort == CLV_KEPT_CACHES && !r->is_of_caches))
+      (m->sort == CLV_KEPT_CACHES && !r->may_name_caches))
     return clv_fail(err, CLV_INVALID, "the verb %d of a KeptRequest with the sort %d", (int)m->verb,
                     (int)m->sort);
   if (m->has_key && m->sort != CLV_KEPT_CACHES)
     return clv_fail(err, CLV_INVALID, "a KeptRequest with a key that is not about caches");
-  if ((m->name[0] || m->after[0]) && m->sort == CLV_KEPT_CACHES)
+  if ((m->name[0] || m->after_name[0]) && m->sort == CLV_KEPT_CACHES)
     return clv_fail(err, CLV_INVALID, "a KeptRequest about caches with the name of a file");
-  if (r->needs_a_name && m->sort == CLV_KEPT_FILES && !m->name[0])
+  if (r->needs_file_name && m->sort == CLV_KEPT_FILES && !m->name[0])
     return clv_fail(err, CLV_INVALID, "the request names no file of state");
   return CLV_OK;
 }
 
 static clv_code check_request(const clv_wire_kept_request *m, clv_err *err) {
   CLV_TRY(check_name(m->name, "the name of a file of state", err));
-  CLV_TRY(check_name(m->after, "`after` of a KeptRequest", err));
-  CLV_TRY(check_sort(m, err));
-  if (m->verb != CLV_KEPT_LIST && m->after[0])
+  CLV_TRY(check_name(m->after_name, "`after` of a KeptRequest", err));
+  CLV_TRY(check_kept_sort(m, err));
+  if (m->verb != CLV_KEPT_LIST && m->after_name[0])
     return clv_fail(err, CLV_INVALID, "`after` is for LIST");
   if (m->wants_digest && (m->verb != CLV_KEPT_LIST || !m->name[0]))
     return clv_fail(err, CLV_INVALID, "`digest` is for a LIST of one file of state");
@@ -75,11 +76,11 @@ clv_code clv_wire_kept_request_decode(const clv_piece *pieces, size_t n_pieces,
                              .has_key = from->key.len > 0,
                              .wants_digest = from->digest,
                              .name = from->name,
-                             .after = from->after,
+                             .after_name = from->after,
                              .offset = from->offset,
                              .length = from->length,
                              .version = from->version};
-  if (m.has_key) CLV_TRY(clv_get_sha256(from->key, "key of a cache", &m.key, err));
+  if (m.has_key) CLV_TRY(clv_decode_sha256(from->key, "key of a cache", &m.key, err));
   CLV_TRY(check_request(&m, err));
   m.mem = clv_steal(&mem);
   *ret = m;
@@ -92,8 +93,8 @@ clv_code clv_wire_kept_request_encode(const clv_wire_kept_request *message, clv_
   to.verb = (Cleave__V1__KeptVerb)message->verb;
   to.sort = (Cleave__V1__KeptSort)message->sort;
   if (message->has_key) to.key = clv_put_bytes(&message->key, sizeof message->key);
-  to.name = clv_put_text(message->name);
-  to.after = clv_put_text(message->after);
+  to.name = clv_text_or_empty(message->name);
+  to.after = clv_text_or_empty(message->after_name);
   to.digest = message->wants_digest;
   to.offset = message->offset;
   to.length = message->length;
@@ -105,8 +106,8 @@ clv_code clv_wire_kept_request_encode(const clv_wire_kept_request *message, clv_
 
 /* ---- reply ----------------------------------------------------------------------------------- */
 
-static clv_code get_cache(const Cleave__V1__CacheStatus *from, clv_wire_cache_status *ret,
-                          clv_err *err) {
+static clv_code decode_cache(const Cleave__V1__CacheStatus *from, clv_wire_cache_status *ret,
+                             clv_err *err) {
   *ret = (clv_wire_cache_status){.records = from->records,
                                  .rows = from->rows,
                                  .row_bytes = from->row_bytes,
@@ -116,10 +117,11 @@ static clv_code get_cache(const Cleave__V1__CacheStatus *from, clv_wire_cache_st
   if (from->rows > from->records)
     return clv_fail(err, CLV_INVALID, "%llu rows of a cache for %llu records",
                     (unsigned long long)from->rows, (unsigned long long)from->records);
-  return clv_get_sha256(from->key, "key of a cache", &ret->key, err);
+  return clv_decode_sha256(from->key, "key of a cache", &ret->key, err);
 }
 
-static clv_code get_file(const Cleave__V1__KeptFile *from, clv_wire_kept_file *ret, clv_err *err) {
+static clv_code decode_file(const Cleave__V1__KeptFile *from, clv_wire_kept_file *ret,
+                            clv_err *err) {
   *ret = (clv_wire_kept_file){.name = from->name,
                               .bytes = from->bytes,
                               .age_s = from->age_s,
@@ -130,20 +132,22 @@ static clv_code get_file(const Cleave__V1__KeptFile *from, clv_wire_kept_file *r
   if (!from->version || from->bytes > CLV_WIRE_BYTES_MAX)
     return clv_fail(err, CLV_INVALID, "kept file '%s' has version %llu and %llu bytes", from->name,
                     (unsigned long long)from->version, (unsigned long long)from->bytes);
-  return ret->has_sha256 ? clv_get_sha256(from->sha256, "digest of a kept file", &ret->sha256, err)
-                         : CLV_OK;
+  return ret->has_sha256
+             ? clv_decode_sha256(from->sha256, "digest of a kept file", &ret->sha256, err)
+             : CLV_OK;
 }
 
-static clv_code get_lists(const Cleave__V1__KeptReply *from, clv_wire_mem *mem,
-                          clv_wire_kept_reply *m, clv_err *err) {
+static clv_code decode_lists(const Cleave__V1__KeptReply *from, clv_wire_mem *mem,
+                             clv_wire_kept_reply *m, clv_err *err) {
   CLV_TRY(clv_check_count(from->n_caches, CLV_WIRE_CACHES, "caches", err));
   CLV_TRY(clv_check_count(from->n_files, CLV_WIRE_KEPT_FILES, "kept files", err));
   CLV_TRY(clv_check_count(from->data.len, CLV_WIRE_KEPT_BYTES, "bytes of a kept file", err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_caches, sizeof *m->caches, &m->caches, err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_files, sizeof *m->files, &m->files, err));
   for (size_t i = 0; i < from->n_caches; i++)
-    CLV_TRY(get_cache(from->caches[i], &m->caches[i], err));
-  for (size_t i = 0; i < from->n_files; i++) CLV_TRY(get_file(from->files[i], &m->files[i], err));
+    CLV_TRY(decode_cache(from->caches[i], &m->caches[i], err));
+  for (size_t i = 0; i < from->n_files; i++)
+    CLV_TRY(decode_file(from->files[i], &m->files[i], err));
   return CLV_OK;
 }
 
@@ -160,13 +164,13 @@ clv_code clv_wire_kept_reply_decode(const clv_piece *pieces, size_t n_pieces,
                            .data_bytes = from->data.len,
                            .used_bytes = from->used_bytes,
                            .quota_bytes = from->quota_bytes};
-  CLV_TRY(get_lists(from, mem, &m, err));
+  CLV_TRY(decode_lists(from, mem, &m, err));
   m.mem = clv_steal(&mem);
   *ret = m;
   return CLV_OK;
 }
 
-static void put_cache(const clv_wire_cache_status *from, Cleave__V1__CacheStatus *to) {
+static void encode_cache(const clv_wire_cache_status *from, Cleave__V1__CacheStatus *to) {
   cleave__v1__cache_status__init(to);
   to->key = clv_put_bytes(&from->key, sizeof from->key);
   to->records = from->records;
@@ -177,9 +181,9 @@ static void put_cache(const clv_wire_cache_status *from, Cleave__V1__CacheStatus
   to->expires_s = from->expires_s;
 }
 
-static void put_file(const clv_wire_kept_file *from, Cleave__V1__KeptFile *to) {
+static void encode_file(const clv_wire_kept_file *from, Cleave__V1__KeptFile *to) {
   cleave__v1__kept_file__init(to);
-  to->name = clv_put_text(from->name);
+  to->name = clv_text_or_empty(from->name);
   to->bytes = from->bytes;
   if (from->has_sha256) to->sha256 = clv_put_bytes(&from->sha256, sizeof from->sha256);
   to->age_s = from->age_s;
@@ -195,10 +199,10 @@ clv_code clv_wire_kept_reply_encode(const clv_wire_kept_reply *message, clv_byte
   CLV_TRY(clv_wire_mem_new(CLV_PUT_ARRAY_BYTES(message->n_caches, Cleave__V1__CacheStatus) +
                                CLV_PUT_ARRAY_BYTES(message->n_files, Cleave__V1__KeptFile),
                            &mem, err));
-  CLV_TRY(clv_put_array(mem, message->n_caches, sizeof *caches, &to.caches, &caches, err));
-  CLV_TRY(clv_put_array(mem, message->n_files, sizeof *files, &to.files, &files, err));
-  for (uint32_t i = 0; i < message->n_caches; i++) put_cache(&message->caches[i], &caches[i]);
-  for (uint32_t i = 0; i < message->n_files; i++) put_file(&message->files[i], &files[i]);
+  CLV_TRY(clv_alloc_proto_array(mem, message->n_caches, sizeof *caches, &to.caches, &caches, err));
+  CLV_TRY(clv_alloc_proto_array(mem, message->n_files, sizeof *files, &to.files, &files, err));
+  for (uint32_t i = 0; i < message->n_caches; i++) encode_cache(&message->caches[i], &caches[i]);
+  for (uint32_t i = 0; i < message->n_files; i++) encode_file(&message->files[i], &files[i]);
   to.n_caches = message->n_caches;
   to.n_files = message->n_files;
   to.more = message->has_more;

@@ -19,7 +19,7 @@ typedef struct clv_wire_node {
   const char *name;
   uint32_t *inputs;
   clv_wire_attr *attrs;
-  uint32_t recompute;
+  uint32_t recompute_block;
 } clv_wire_node;
 typedef struct clv_wire_graph {
   uint32_t n_nodes, n_outputs;
@@ -62,19 +62,20 @@ typedef enum clv_wire_init {
 
 /* A node whose first parameter is shared with another node. */
 typedef struct clv_wire_tie {
-  uint32_t node, module; /* module: 1 + index of the owner's module; 0: the same graph */
-  const char *owner;     /* name of the owner node in its module */
+  uint32_t node, module;  /* module: 1 + index of the owner's module; 0: the same graph */
+  const char *owner_node; /* name of the owner node in its module */
 } clv_wire_tie;
 
 typedef struct clv_wire_load_request {
   clv_wire_mem *mem;
   clv_wire_id session;
   uint64_t epoch;
-  uint32_t module, generation, threads, in_flight, n_frozen, n_fresh, n_inputs, n_peers, n_groups;
+  uint32_t module, generation, threads, max_in_flight, n_frozen, n_new_params, n_inputs, n_peers,
+      n_groups;
   uint32_t n_ties;
   clv_wire_graph graph;
-  const clv_key *keys; /* key of each node, [graph.n_nodes] */
-  const char **peers;  /* names of the nodes that get values or gradients from the module */
+  const clv_key *node_keys; /* key of each node, [graph.n_nodes] */
+  const char **peers;       /* names of the nodes that get values or gradients from the module */
   bool input_needs_grad;
   bool freezes_rest;            /* parameters in no group are frozen; group 0 is empty */
   bool bf16;                    /* conv2d and linear compute in bf16 */
@@ -88,8 +89,9 @@ typedef struct clv_wire_load_request {
   clv_wire_init init;
   clv_wire_artifact artifact; /* with CLV_WIRE_INIT_ARTIFACT */
   const char **frozen;
-  /* [n_fresh] exact names, with CLV_WIRE_INIT_ARTIFACT: initialised, not read from the artifact */
-  const char **fresh;
+  /* [n_new_params] exact names, with CLV_WIRE_INIT_ARTIFACT: initialised, not read from the
+   * artifact */
+  const char **new_params;
   clv_wire_spec *inputs;
   clv_wire_tie *ties; /* [n_ties] */
 } clv_wire_load_request;
@@ -100,7 +102,7 @@ typedef struct clv_wire_load_reply {
   clv_wire_param *params;
   clv_wire_spec *outputs;
   uint64_t memory_bytes;
-  const char *device; /* "cpu" */
+  const char *device; /* device on which the worker has put the module, such as "cpu" */
 } clv_wire_load_reply;
 
 #endif

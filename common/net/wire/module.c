@@ -13,8 +13,8 @@ enum { OP_MAX = 65535, LAYER_MAX = 1 << 20 };
 
 /* Reads a tensor spec. Its size in bytes must not overflow, because the worker allocates it
  * later. */
-static clv_code get_spec(const Cleave__V1__TensorSpec *from, const char *what, clv_wire_spec *ret,
-                         clv_err *err) {
+static clv_code decode_spec(const Cleave__V1__TensorSpec *from, const char *what,
+                            clv_wire_spec *ret, clv_err *err) {
   size_t bytes;
   if (!from) return clv_fail(err, CLV_INVALID, "%s has no shape", what);
   CLV_TRY(clv_check_count(from->n_dims, CLV_MAX_RANK, "dimensions", err));
@@ -32,13 +32,13 @@ static clv_code get_spec(const Cleave__V1__TensorSpec *from, const char *what, c
   return CLV_OK;
 }
 
-static clv_code get_specs(Cleave__V1__TensorSpec **from, size_t n, const char *what,
-                          clv_wire_mem *mem, clv_wire_spec **ret_specs, uint32_t *ret_n,
-                          clv_err *err) {
+static clv_code decode_specs(Cleave__V1__TensorSpec **from, size_t n, const char *what,
+                             clv_wire_mem *mem, clv_wire_spec **ret_specs, uint32_t *ret_n,
+                             clv_err *err) {
   clv_wire_spec *specs;
   CLV_TRY(clv_check_count(n, CLV_WIRE_TENSORS, what, err));
   CLV_TRY(clv_wire_mem_alloc(mem, n, sizeof *specs, &specs, err));
-  for (size_t i = 0; i < n; i++) CLV_TRY(get_spec(from[i], what, &specs[i], err));
+  for (size_t i = 0; i < n; i++) CLV_TRY(decode_spec(from[i], what, &specs[i], err));
   *ret_specs = specs;
   *ret_n = (uint32_t)n;
   return CLV_OK;
@@ -50,7 +50,7 @@ typedef struct spec_parts {
   uint64_t dims[CLV_MAX_RANK];
 } spec_parts;
 
-static void put_spec(const clv_wire_spec *spec, spec_parts *to) {
+static void encode_spec(const clv_wire_spec *spec, spec_parts *to) {
   cleave__v1__tensor_spec__init(&to->spec);
   to->spec.dtype = (uint32_t)spec->dtype;
   to->spec.n_dims = (size_t)CLV_MAX(0, CLV_MIN(spec->shape.rank, CLV_MAX_RANK));
@@ -58,18 +58,18 @@ static void put_spec(const clv_wire_spec *spec, spec_parts *to) {
   for (size_t i = 0; i < to->spec.n_dims; i++) to->dims[i] = (uint64_t)spec->shape.dim[i];
 }
 
-static clv_code put_specs(const clv_wire_spec *specs, uint32_t n, clv_wire_mem *mem,
-                          Cleave__V1__TensorSpec ***ret, clv_err *err) {
+static clv_code encode_specs(const clv_wire_spec *specs, uint32_t n, clv_wire_mem *mem,
+                             Cleave__V1__TensorSpec ***ret, clv_err *err) {
   spec_parts *items;
-  CLV_TRY(clv_put_array(mem, n, sizeof *items, ret, &items, err));
-  for (uint32_t i = 0; i < n; i++) put_spec(&specs[i], &items[i]);
+  CLV_TRY(clv_alloc_proto_array(mem, n, sizeof *items, ret, &items, err));
+  for (uint32_t i = 0; i < n; i++) encode_spec(&specs[i], &items[i]);
   return CLV_OK;
 }
 
 /* ---- graph, reading ------------------------------------------------------------------------ */
 
-static clv_code get_attrs(const Cleave__V1__Node *from, clv_wire_mem *mem, clv_wire_node *node,
-                          clv_err *err) {
+static clv_code decode_attrs(const Cleave__V1__Node *from, clv_wire_mem *mem, clv_wire_node *node,
+                             clv_err *err) {
   CLV_TRY(clv_check_count(from->n_attrs, CLV_WIRE_ATTRS, "attributes", err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_attrs, sizeof *node->attrs, &node->attrs, err));
   node->n_attrs = (uint32_t)from->n_attrs;
@@ -92,8 +92,8 @@ static clv_code get_attrs(const Cleave__V1__Node *from, clv_wire_mem *mem, clv_w
   return CLV_OK;
 }
 
-static clv_code get_node(const Cleave__V1__Node *from, size_t index, clv_wire_mem *mem,
-                         clv_wire_node *ret, clv_err *err) {
+static clv_code decode_node(const Cleave__V1__Node *from, size_t index, clv_wire_mem *mem,
+                            clv_wire_node *ret, clv_err *err) {
   CLV_TRY(clv_check_count(from->op, OP_MAX, "is an op number", err));
   CLV_TRY(clv_check_count(from->layer, LAYER_MAX, "is a layer index", err));
   CLV_TRY(clv_check_count(from->recompute, LAYER_MAX, "is a number of recompute", err));
@@ -109,19 +109,19 @@ static clv_code get_node(const Cleave__V1__Node *from, size_t index, clv_wire_me
       .n_inputs = (uint32_t)from->n_inputs,
       .name = from->name,
       .inputs = from->inputs,
-      .recompute = from->recompute,
+      .recompute_block = from->recompute,
   };
-  return get_attrs(from, mem, ret, err);
+  return decode_attrs(from, mem, ret, err);
 }
 
-static clv_code get_graph(const Cleave__V1__Graph *from, clv_wire_mem *mem, clv_wire_graph *ret,
-                          clv_err *err) {
+static clv_code decode_graph(const Cleave__V1__Graph *from, clv_wire_mem *mem, clv_wire_graph *ret,
+                             clv_err *err) {
   if (!from || !from->n_nodes) return clv_fail(err, CLV_INVALID, "the graph has no nodes");
   CLV_TRY(clv_check_count(from->n_nodes, CLV_WIRE_NODES, "nodes", err));
   CLV_TRY(clv_check_count(from->n_outputs, CLV_WIRE_TENSORS, "outputs of the graph", err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_nodes, sizeof *ret->nodes, &ret->nodes, err));
   for (size_t i = 0; i < from->n_nodes; i++) {
-    clv_code code = get_node(from->nodes[i], i, mem, &ret->nodes[i], err);
+    clv_code code = decode_node(from->nodes[i], i, mem, &ret->nodes[i], err);
     if (code != CLV_OK) {
       clv_err_prefix(err, "node %zu", i);
       return code;
@@ -146,11 +146,11 @@ static size_t graph_memory(const clv_wire_graph *graph) {
   return room;
 }
 
-static clv_code put_node(const clv_wire_node *node, clv_wire_mem *mem, Cleave__V1__Node *to,
-                         clv_err *err) {
+static clv_code encode_node(const clv_wire_node *node, clv_wire_mem *mem, Cleave__V1__Node *to,
+                            clv_err *err) {
   Cleave__V1__Attr *attrs;
   cleave__v1__node__init(to);
-  CLV_TRY(clv_put_array(mem, node->n_attrs, sizeof *attrs, &to->attrs, &attrs, err));
+  CLV_TRY(clv_alloc_proto_array(mem, node->n_attrs, sizeof *attrs, &to->attrs, &attrs, err));
   for (uint32_t i = 0; i < node->n_attrs; i++) {
     cleave__v1__attr__init(&attrs[i]);
     attrs[i].key = node->attrs[i].key;
@@ -161,22 +161,22 @@ static clv_code put_node(const clv_wire_node *node, clv_wire_mem *mem, Cleave__V
     attrs[i].numbers = node->attrs[i].numbers;
   }
   to->op = node->op;
-  to->name = clv_put_text(node->name);
+  to->name = clv_text_or_empty(node->name);
   to->layer = node->layer;
   to->n_inputs = node->n_inputs;
   to->inputs = node->inputs;
   to->n_attrs = node->n_attrs;
-  to->recompute = node->recompute;
+  to->recompute = node->recompute_block;
   return CLV_OK;
 }
 
-static clv_code put_graph(const clv_wire_graph *graph, clv_wire_mem *mem, Cleave__V1__Graph *to,
-                          clv_err *err) {
+static clv_code encode_graph(const clv_wire_graph *graph, clv_wire_mem *mem, Cleave__V1__Graph *to,
+                             clv_err *err) {
   Cleave__V1__Node *nodes;
   cleave__v1__graph__init(to);
-  CLV_TRY(clv_put_array(mem, graph->n_nodes, sizeof *nodes, &to->nodes, &nodes, err));
+  CLV_TRY(clv_alloc_proto_array(mem, graph->n_nodes, sizeof *nodes, &to->nodes, &nodes, err));
   for (uint32_t i = 0; i < graph->n_nodes; i++)
-    CLV_TRY(put_node(&graph->nodes[i], mem, &nodes[i], err));
+    CLV_TRY(encode_node(&graph->nodes[i], mem, &nodes[i], err));
   to->n_nodes = graph->n_nodes;
   to->n_outputs = graph->n_outputs;
   to->outputs = graph->outputs;
@@ -192,8 +192,8 @@ static clv_code put_graph(const clv_wire_graph *graph, clv_wire_mem *mem, Cleave
 #include "common/base/settings/optimizers.def"
 #undef CLV_OPTIMIZER
 
-static clv_code get_optimizer(const Cleave__V1__Optimizer *from, clv_wire_optimizer *m,
-                              clv_err *err) {
+static clv_code decode_optimizer(const Cleave__V1__Optimizer *from, clv_wire_optimizer *m,
+                                 clv_err *err) {
   if (!from) return CLV_OK; /* the module has no optimiser */
   if ((unsigned)from->kind > CLV_OPTIM_COUNT)
     return clv_fail(err, CLV_INVALID, "unknown optimizer %d", (int)from->kind);
@@ -204,24 +204,24 @@ static clv_code get_optimizer(const Cleave__V1__Optimizer *from, clv_wire_optimi
   return CLV_OK;
 }
 
-static clv_code get_group(const Cleave__V1__ParamGroup *from, const clv_wire_load_request *m,
-                          clv_wire_group *ret, clv_err *err) {
-  CLV_TRY(get_optimizer(from->optimizer, &ret->optimizer, err));
+static clv_code decode_group(const Cleave__V1__ParamGroup *from, const clv_wire_load_request *m,
+                             clv_wire_group *ret, clv_err *err) {
+  CLV_TRY(decode_optimizer(from->optimizer, &ret->optimizer, err));
   if (ret->optimizer.kind == CLV_WIRE_OPT_NONE || ret->optimizer.kind != m->optimizer.kind ||
       ret->optimizer.final != m->optimizer.final)
     return clv_fail(err, CLV_INVALID, "optimizer kind %d, final %d; that of the module is %d, %d",
                     (int)ret->optimizer.kind, ret->optimizer.final, (int)m->optimizer.kind,
                     m->optimizer.final);
   for (size_t i = 0; i < from->n_params; i++)
-    CLV_TRY(clv_get_name(from->params[i], "parameter name", err));
+    CLV_TRY(clv_decode_name(from->params[i], "parameter name", err));
   ret->n_params = (uint32_t)from->n_params;
   ret->params = (const char **)from->params;
   return CLV_OK;
 }
 
 /* Reads the groups. Call after the optimizer was read. */
-static clv_code get_groups(const Cleave__V1__LoadModuleRequest *from, clv_wire_mem *mem,
-                           clv_wire_load_request *m, clv_err *err) {
+static clv_code decode_groups(const Cleave__V1__LoadModuleRequest *from, clv_wire_mem *mem,
+                              clv_wire_load_request *m, clv_err *err) {
   size_t names = 0;
   CLV_TRY(clv_check_count(from->n_groups, CLV_WIRE_GROUPS, "groups of parameters", err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_groups, sizeof *m->groups, &m->groups, err));
@@ -230,7 +230,7 @@ static clv_code get_groups(const Cleave__V1__LoadModuleRequest *from, clv_wire_m
   for (size_t i = 0; i < from->n_groups; i++) {
     names += from->groups[i]->n_params;
     clv_code code = clv_check_count(names, CLV_WIRE_PARAMS, "names in groups of parameters", err);
-    if (code == CLV_OK) code = get_group(from->groups[i], m, &m->groups[i], err);
+    if (code == CLV_OK) code = decode_group(from->groups[i], m, &m->groups[i], err);
     if (code == CLV_OK) continue;
     clv_err_prefix(err, "group %zu", i + 1);
     return code;
@@ -238,8 +238,8 @@ static clv_code get_groups(const Cleave__V1__LoadModuleRequest *from, clv_wire_m
   return CLV_OK;
 }
 
-static clv_code get_init(const Cleave__V1__LoadModuleRequest *from, clv_wire_load_request *m,
-                         clv_err *err) {
+static clv_code decode_init(const Cleave__V1__LoadModuleRequest *from, clv_wire_load_request *m,
+                            clv_err *err) {
   if ((unsigned)from->init > CLV_WIRE_INIT_ARTIFACT)
     return clv_fail(err, CLV_INVALID, "unknown source of initial weights %d", (int)from->init);
   m->init = (clv_wire_init)from->init;
@@ -249,14 +249,14 @@ static clv_code get_init(const Cleave__V1__LoadModuleRequest *from, clv_wire_loa
   CLV_TRY(clv_check_count(from->n_fresh, CLV_WIRE_PARAMS, "fresh names", err));
   if (from->n_fresh && !from->artifact)
     return clv_fail(err, CLV_INVALID, "fresh parameters may be given with INIT_ARTIFACT only");
-  m->n_fresh = (uint32_t)from->n_fresh;
-  m->fresh = (const char **)from->fresh;
-  return from->artifact ? clv_artifact_get(from->artifact, &m->artifact, err) : CLV_OK;
+  m->n_new_params = (uint32_t)from->n_fresh;
+  m->new_params = (const char **)from->fresh;
+  return from->artifact ? clv_artifact_decode(from->artifact, &m->artifact, err) : CLV_OK;
 }
 
 /* Reads the ties. Call after the graph was read. */
-static clv_code get_ties(const Cleave__V1__LoadModuleRequest *from, clv_wire_mem *mem,
-                         clv_wire_load_request *m, clv_err *err) {
+static clv_code decode_ties(const Cleave__V1__LoadModuleRequest *from, clv_wire_mem *mem,
+                            clv_wire_load_request *m, clv_err *err) {
   CLV_TRY(clv_check_count(from->n_ties, CLV_WIRE_PARAMS, "ties", err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_ties, sizeof *m->ties, &m->ties, err));
   m->n_ties = (uint32_t)from->n_ties;
@@ -265,14 +265,14 @@ static clv_code get_ties(const Cleave__V1__LoadModuleRequest *from, clv_wire_mem
     if (tie->node >= m->graph.n_nodes || tie->module > CLV_WIRE_MODULES)
       return clv_fail(err, CLV_INVALID, "tie %zu is of node %u of %u, to module %u - 1", i,
                       tie->node, m->graph.n_nodes, tie->module);
-    CLV_TRY(clv_get_name(tie->owner, "owner of a tie", err));
+    CLV_TRY(clv_decode_name(tie->owner, "owner of a tie", err));
     m->ties[i] = (clv_wire_tie){tie->node, tie->module, tie->owner};
   }
   return CLV_OK;
 }
 
-static clv_code get_place(const Cleave__V1__LoadModuleRequest *from, clv_wire_load_request *m,
-                          clv_err *err) {
+static clv_code decode_place(const Cleave__V1__LoadModuleRequest *from, clv_wire_load_request *m,
+                             clv_err *err) {
   if (from->module >= CLV_WIRE_MODULES)
     return clv_fail(err, CLV_INVALID, "module %u; a session has at most %d", from->module,
                     CLV_WIRE_MODULES);
@@ -283,7 +283,7 @@ static clv_code get_place(const Cleave__V1__LoadModuleRequest *from, clv_wire_lo
   m->module = from->module;
   m->generation = from->generation;
   m->threads = from->threads;
-  m->in_flight = from->in_flight;
+  m->max_in_flight = from->in_flight;
   m->n_frozen = (uint32_t)from->n_frozen;
   m->frozen = (const char **)from->frozen;
   m->device = from->device;
@@ -298,16 +298,16 @@ static clv_code get_place(const Cleave__V1__LoadModuleRequest *from, clv_wire_lo
     m->n_peers = (uint32_t)from->route->n_peers;
     m->peers = (const char **)from->route->peers;
   }
-  return clv_get_id(from->session, "session id", &m->session, err);
+  return clv_decode_id(from->session, "session id", &m->session, err);
 }
 
 /* Reads the keys. Call after the graph was read. */
-static clv_code get_keys(const Cleave__V1__LoadModuleRequest *from, clv_wire_load_request *m,
-                         clv_err *err) {
-  if (from->keys.len != m->graph.n_nodes * sizeof *m->keys)
+static clv_code decode_keys(const Cleave__V1__LoadModuleRequest *from, clv_wire_load_request *m,
+                            clv_err *err) {
+  if (from->keys.len != m->graph.n_nodes * sizeof *m->node_keys)
     return clv_fail(err, CLV_INVALID, "%zu bytes of keys for %u nodes; each has %zu",
-                    from->keys.len, m->graph.n_nodes, sizeof *m->keys);
-  m->keys = (const clv_key *)from->keys.data;
+                    from->keys.len, m->graph.n_nodes, sizeof *m->node_keys);
+  m->node_keys = (const clv_key *)from->keys.data;
   return CLV_OK;
 }
 
@@ -318,14 +318,14 @@ clv_code clv_wire_load_request_decode(const clv_piece *pieces, size_t n_pieces,
   clv_wire_load_request m = {0};
   CLV_TRY(clv_wire_unpack(&cleave__v1__load_module_request__descriptor, pieces, n_pieces, &mem,
                           &from, err));
-  CLV_TRY(get_place(from, &m, err));
-  CLV_TRY(get_optimizer(from->optimizer, &m.optimizer, err));
-  CLV_TRY(get_groups(from, mem, &m, err));
-  CLV_TRY(get_init(from, &m, err));
-  CLV_TRY(get_specs(from->inputs, from->n_inputs, "inputs", mem, &m.inputs, &m.n_inputs, err));
-  CLV_TRY(get_graph(from->graph, mem, &m.graph, err));
-  CLV_TRY(get_keys(from, &m, err));
-  CLV_TRY(get_ties(from, mem, &m, err));
+  CLV_TRY(decode_place(from, &m, err));
+  CLV_TRY(decode_optimizer(from->optimizer, &m.optimizer, err));
+  CLV_TRY(decode_groups(from, mem, &m, err));
+  CLV_TRY(decode_init(from, &m, err));
+  CLV_TRY(decode_specs(from->inputs, from->n_inputs, "inputs", mem, &m.inputs, &m.n_inputs, err));
+  CLV_TRY(decode_graph(from->graph, mem, &m.graph, err));
+  CLV_TRY(decode_keys(from, &m, err));
+  CLV_TRY(decode_ties(from, mem, &m, err));
   m.mem = clv_steal(&mem);
   *ret = m;
   return CLV_OK;
@@ -339,8 +339,8 @@ typedef struct request_parts {
   Cleave__V1__Artifact artifact;
 } request_parts;
 
-static void put_place(const clv_wire_load_request *m, request_parts *parts,
-                      Cleave__V1__LoadModuleRequest *to) {
+static void encode_place(const clv_wire_load_request *m, request_parts *parts,
+                         Cleave__V1__LoadModuleRequest *to) {
   cleave__v1__route__init(&parts->route);
   parts->route.input_needs_grad = m->input_needs_grad;
   parts->route.n_peers = m->n_peers;
@@ -351,23 +351,23 @@ static void put_place(const clv_wire_load_request *m, request_parts *parts,
   to->generation = m->generation;
   to->route = &parts->route;
   to->threads = m->threads;
-  to->device = clv_put_text(m->device);
-  to->name = clv_put_text(m->name);
+  to->device = clv_text_or_empty(m->device);
+  to->name = clv_text_or_empty(m->name);
   to->bf16 = m->bf16;
   to->tf32 = m->tf32;
   to->fixed = m->frozen_is_final;
   to->frozen_bf16 = m->frozen_bf16;
-  to->n_fresh = m->n_fresh;
-  to->fresh = (char **)(uintptr_t)m->fresh;
+  to->n_fresh = m->n_new_params;
+  to->fresh = (char **)(uintptr_t)m->new_params;
   to->n_frozen = m->n_frozen;
   to->frozen = (char **)(uintptr_t)m->frozen;
-  to->in_flight = m->in_flight;
+  to->in_flight = m->max_in_flight;
   to->init = (Cleave__V1__InitSource)m->init;
-  clv_artifact_put(&m->artifact, &parts->artifact);
+  clv_artifact_encode(&m->artifact, &parts->artifact);
   if (m->init == CLV_WIRE_INIT_ARTIFACT) to->artifact = &parts->artifact;
 }
 
-static void put_optimizer(const clv_wire_optimizer *from, Cleave__V1__Optimizer *to) {
+static void encode_optimizer(const clv_wire_optimizer *from, Cleave__V1__Optimizer *to) {
   cleave__v1__optimizer__init(to);
   to->kind = (Cleave__V1__OptimizerKind)from->kind;
   to->final = from->final;
@@ -381,13 +381,13 @@ typedef struct group_parts {
   Cleave__V1__Optimizer optimizer;
 } group_parts;
 
-static clv_code put_groups(const clv_wire_load_request *m, clv_wire_mem *mem,
-                           Cleave__V1__LoadModuleRequest *to, clv_err *err) {
+static clv_code encode_groups(const clv_wire_load_request *m, clv_wire_mem *mem,
+                              Cleave__V1__LoadModuleRequest *to, clv_err *err) {
   group_parts *parts;
-  CLV_TRY(clv_put_array(mem, m->n_groups, sizeof *parts, &to->groups, &parts, err));
+  CLV_TRY(clv_alloc_proto_array(mem, m->n_groups, sizeof *parts, &to->groups, &parts, err));
   for (uint32_t i = 0; i < m->n_groups; i++) {
     cleave__v1__param_group__init(&parts[i].group);
-    put_optimizer(&m->groups[i].optimizer, &parts[i].optimizer);
+    encode_optimizer(&m->groups[i].optimizer, &parts[i].optimizer);
     parts[i].group.optimizer = &parts[i].optimizer;
     parts[i].group.n_params = m->groups[i].n_params;
     parts[i].group.params = (char **)(uintptr_t)m->groups[i].params;
@@ -397,15 +397,15 @@ static clv_code put_groups(const clv_wire_load_request *m, clv_wire_mem *mem,
   return CLV_OK;
 }
 
-static clv_code put_ties(const clv_wire_load_request *m, clv_wire_mem *mem,
-                         Cleave__V1__LoadModuleRequest *to, clv_err *err) {
+static clv_code encode_ties(const clv_wire_load_request *m, clv_wire_mem *mem,
+                            Cleave__V1__LoadModuleRequest *to, clv_err *err) {
   Cleave__V1__Tie *ties;
-  CLV_TRY(clv_put_array(mem, m->n_ties, sizeof *ties, &to->ties, &ties, err));
+  CLV_TRY(clv_alloc_proto_array(mem, m->n_ties, sizeof *ties, &to->ties, &ties, err));
   for (uint32_t i = 0; i < m->n_ties; i++) {
     cleave__v1__tie__init(&ties[i]);
     ties[i].node = m->ties[i].node;
     ties[i].module = m->ties[i].module;
-    ties[i].owner = clv_put_text(m->ties[i].owner);
+    ties[i].owner = clv_text_or_empty(m->ties[i].owner_node);
   }
   to->n_ties = m->n_ties;
   return CLV_OK;
@@ -421,14 +421,14 @@ clv_code clv_wire_load_request_encode(const clv_wire_load_request *message, clv_
                                CLV_PUT_ARRAY_BYTES(message->n_groups, group_parts) +
                                CLV_PUT_ARRAY_BYTES(message->n_ties, Cleave__V1__Tie),
                            &mem, err));
-  put_place(message, &parts, &to);
-  put_optimizer(&message->optimizer, &parts.optimizer);
-  CLV_TRY(put_groups(message, mem, &to, err));
-  CLV_TRY(put_graph(&message->graph, mem, &parts.graph, err));
-  CLV_TRY(put_ties(message, mem, &to, err));
-  CLV_TRY(put_specs(message->inputs, message->n_inputs, mem, &to.inputs, err));
+  encode_place(message, &parts, &to);
+  encode_optimizer(&message->optimizer, &parts.optimizer);
+  CLV_TRY(encode_groups(message, mem, &to, err));
+  CLV_TRY(encode_graph(&message->graph, mem, &parts.graph, err));
+  CLV_TRY(encode_ties(message, mem, &to, err));
+  CLV_TRY(encode_specs(message->inputs, message->n_inputs, mem, &to.inputs, err));
   to.n_inputs = message->n_inputs;
-  to.keys = clv_put_bytes(message->keys, message->graph.n_nodes * sizeof *message->keys);
+  to.keys = clv_put_bytes(message->node_keys, message->graph.n_nodes * sizeof *message->node_keys);
   to.graph = &parts.graph;
   to.optimizer = &parts.optimizer;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
@@ -438,16 +438,16 @@ clv_code clv_wire_load_request_encode(const clv_wire_load_request *message, clv_
 
 /* ---- reply --------------------------------------------------------------------------------- */
 
-static clv_code get_params(const Cleave__V1__LoadModuleReply *from, clv_wire_mem *mem,
-                           clv_wire_load_reply *m, clv_err *err) {
+static clv_code decode_params(const Cleave__V1__LoadModuleReply *from, clv_wire_mem *mem,
+                              clv_wire_load_reply *m, clv_err *err) {
   CLV_TRY(clv_check_count(from->n_params, CLV_WIRE_PARAMS, "parameters", err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_params, sizeof *m->params, &m->params, err));
   m->n_params = (uint32_t)from->n_params;
   for (size_t i = 0; i < from->n_params; i++) {
     const Cleave__V1__ParamSpec *param = from->params[i];
-    CLV_TRY(clv_get_name(param->name, "parameter name", err));
-    CLV_TRY(get_spec(param->spec, param->name, &m->params[i].tensor_spec, err));
-    CLV_TRY(clv_get_sha256(param->digest, param->name, &m->params[i].digest, err));
+    CLV_TRY(clv_decode_name(param->name, "parameter name", err));
+    CLV_TRY(decode_spec(param->spec, param->name, &m->params[i].tensor_spec, err));
+    CLV_TRY(clv_decode_sha256(param->digest, param->name, &m->params[i].digest, err));
     m->params[i].name = param->name;
   }
   return CLV_OK;
@@ -460,8 +460,9 @@ clv_code clv_wire_load_reply_decode(const clv_piece *pieces, size_t n_pieces,
   CLV_TRY(clv_wire_unpack(&cleave__v1__load_module_reply__descriptor, pieces, n_pieces, &mem, &from,
                           err));
   clv_wire_load_reply m = {.memory_bytes = from->memory_bytes, .device = from->device};
-  CLV_TRY(get_params(from, mem, &m, err));
-  CLV_TRY(get_specs(from->outputs, from->n_outputs, "outputs", mem, &m.outputs, &m.n_outputs, err));
+  CLV_TRY(decode_params(from, mem, &m, err));
+  CLV_TRY(
+      decode_specs(from->outputs, from->n_outputs, "outputs", mem, &m.outputs, &m.n_outputs, err));
   m.mem = clv_steal(&mem);
   *ret = m;
   return CLV_OK;
@@ -482,20 +483,20 @@ clv_code clv_wire_load_reply_encode(const clv_wire_load_reply *message, clv_byte
   CLV_TRY(clv_wire_mem_new(CLV_PUT_ARRAY_BYTES(message->n_params, param_parts) +
                                CLV_PUT_ARRAY_BYTES(message->n_outputs, spec_parts),
                            &mem, err));
-  CLV_TRY(clv_put_array(mem, message->n_params, sizeof *params, &to.params, &params, err));
+  CLV_TRY(clv_alloc_proto_array(mem, message->n_params, sizeof *params, &to.params, &params, err));
   for (uint32_t i = 0; i < message->n_params; i++) {
     const clv_wire_param *from = &message->params[i];
     cleave__v1__param_spec__init(&params[i].param);
-    put_spec(&from->tensor_spec, &params[i].spec);
-    params[i].param.name = clv_put_text(from->name);
+    encode_spec(&from->tensor_spec, &params[i].spec);
+    params[i].param.name = clv_text_or_empty(from->name);
     params[i].param.spec = &params[i].spec.spec;
     params[i].param.digest = clv_put_bytes(&from->digest, sizeof from->digest);
   }
-  CLV_TRY(put_specs(message->outputs, message->n_outputs, mem, &to.outputs, err));
+  CLV_TRY(encode_specs(message->outputs, message->n_outputs, mem, &to.outputs, err));
   to.n_params = message->n_params;
   to.n_outputs = message->n_outputs;
   to.memory_bytes = message->memory_bytes;
-  to.device = clv_put_text(message->device);
+  to.device = clv_text_or_empty(message->device);
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_reply back = {0};
   return clv_wire_load_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);

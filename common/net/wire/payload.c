@@ -13,7 +13,7 @@ static void visit_range(const clv_piece *pieces, const clv_payload *payload, siz
                         size_t len, visitor visit, void *state) {
   if (from >= payload->len) return;
   len = CLV_MIN(len, payload->len - from);
-  size_t piece = payload->piece, offset = payload->offset;
+  size_t piece = payload->piece_index, offset = payload->offset;
   while (len) {
     size_t avail = pieces[piece].len - offset;
     size_t skip = CLV_MIN(from, avail), n = CLV_MIN(len, avail - skip);
@@ -49,9 +49,9 @@ uint32_t clv_payload_crc32c(const clv_piece *pieces, const clv_payload *payload,
   return crc;
 }
 
-bool clv_payload_next(const clv_piece *pieces, const clv_payload *payload, size_t *state,
-                      clv_piece *ret_piece) {
-  size_t piece = payload->piece, offset = payload->offset, passed = 0;
+bool clv_payload_next_piece(const clv_piece *pieces, const clv_payload *payload, size_t *state,
+                            clv_piece *ret_piece) {
+  size_t piece = payload->piece_index, offset = payload->offset, passed = 0;
   while (*state < payload->len) {
     size_t n = CLV_MIN(pieces[piece].len - offset, payload->len - passed);
     if (passed == *state && n) {

@@ -22,12 +22,13 @@ extern const size_t clv_descriptor_set_len;
 
 enum {
   SET_FILE = 1, /* field numbers of google/protobuf/descriptor.proto */
-  ANY_NAME = 1, /* in a file, a message, an enum, a service, a method */
+  ANY_NAME = 1, /* field of the name in a file, a message, an enum, a service and a method */
   FILE_PACKAGE = 2,
   FILE_MESSAGE = 4,
   FILE_ENUM = 5,
   FILE_SERVICE = 6,
-  MEMBER_FIRST = 2, /* fields or methods or values; nested messages; nested enums */
+  /* first and last of the fields that list the members of a message, a service or an enum */
+  MEMBER_FIRST = 2,
   MEMBER_LAST = 4,
   SERVICES_MAX = 16,
 };
@@ -47,14 +48,14 @@ static bool read_next_field(text_range *message, uint32_t *ret_number, text_rang
     if (clv_cursor_init(&c, &piece, 1, message->len, NULL) != CLV_OK ||
         clv_cursor_read_tag(&c, &tag, NULL) != CLV_OK)
       return false;
-    clv_code code = tag.type == WIRE_LEN ? clv_cursor_read_length(&c, &len, NULL)
-                                         : clv_cursor_skip_field(&c, tag.type, NULL);
+    clv_code code = tag.wire_type == WIRE_LEN ? clv_cursor_read_length(&c, &len, NULL)
+                                              : clv_cursor_skip_field(&c, tag.wire_type, NULL);
     if (code != CLV_OK) return false;
-    *ret_number = tag.number;
-    *ret_value = (text_range){message->data + c.pos, len};
-    message->data += c.pos + len;
-    message->len -= c.pos + len;
-    if (tag.type == WIRE_LEN) return true;
+    *ret_number = tag.field_number;
+    *ret_value = (text_range){message->data + c.message_pos, len};
+    message->data += c.message_pos + len;
+    message->len -= c.message_pos + len;
+    if (tag.wire_type == WIRE_LEN) return true;
   }
   return false;
 }
@@ -67,7 +68,7 @@ static text_range first_field_value(text_range message, uint32_t number) {
   return (text_range){"", 0};
 }
 
-static bool is_equal(text_range a, const char *text) {
+static bool is_equal_text(text_range a, const char *text) {
   return strlen(text) == a.len && memcmp(a.data, text, a.len) == 0;
 }
 
@@ -79,12 +80,12 @@ static const char *text_after(const char *text, text_range prefix) {
   return text[prefix.len] == '.' ? text + prefix.len + 1 : NULL;
 }
 
-static bool has_member(text_range definition, const char *name) {
+static bool declares_member(text_range definition, const char *name) {
   text_range member;
   uint32_t number;
   while (read_next_field(&definition, &number, &member))
     if (number >= MEMBER_FIRST && number <= MEMBER_LAST &&
-        is_equal(first_field_value(member, ANY_NAME), name))
+        is_equal_text(first_field_value(member, ANY_NAME), name))
       return true;
   return false;
 }
@@ -98,13 +99,13 @@ static bool declares_symbol(text_range file, const char *symbol) {
   while (read_next_field(&rest, &number, &definition)) {
     if (number < FILE_MESSAGE || number > FILE_SERVICE) continue;
     const char *member = text_after(local, first_field_value(definition, ANY_NAME));
-    if (member && (!*member || has_member(definition, member))) return true;
+    if (member && (!*member || declares_member(definition, member))) return true;
   }
   return false;
 }
 
-static bool is_named(text_range file, const char *name) {
-  return is_equal(first_field_value(file, ANY_NAME), name);
+static bool has_name(text_range file, const char *name) {
+  return is_equal_text(first_field_value(file, ANY_NAME), name);
 }
 
 /* ---- answers: `to` is a reply without its answer -------------------------------------------- */
@@ -116,7 +117,7 @@ static clv_code answer_error(response to, int code, const char *text, clv_bytes 
                              clv_err *err) {
   Grpc__Reflection__V1alpha__ErrorResponse error = GRPC__REFLECTION__V1ALPHA__ERROR_RESPONSE__INIT;
   error.error_code = code;
-  error.error_message = clv_put_text(text);
+  error.error_message = clv_text_or_empty(text);
   to.message_response_case = ANSWER(ERROR_RESPONSE);
   to.error_response = &error;
   return clv_wire_pack(&to.base, ret, err);
@@ -145,7 +146,7 @@ static clv_code answer_file(response to, matcher matches, const char *text, clv_
 typedef struct service_list {
   Grpc__Reflection__V1alpha__ServiceResponse items[SERVICES_MAX];
   Grpc__Reflection__V1alpha__ServiceResponse *pointers[SERVICES_MAX];
-  char names[SERVICES_MAX][CLV_WIRE_NAME + 1];
+  char service_names[SERVICES_MAX][CLV_WIRE_NAME + 1];
   size_t n;
 } service_list;
 
@@ -155,10 +156,10 @@ static void add_services(text_range file, service_list *list) {
   while (read_next_field(&rest, &number, &value) && list->n < SERVICES_MAX) {
     if (number != FILE_SERVICE) continue;
     text_range name = first_field_value(value, ANY_NAME);
-    snprintf(list->names[list->n], sizeof list->names[0], "%.*s.%.*s", (int)package.len,
-             package.data, (int)name.len, name.data);
+    snprintf(list->service_names[list->n], sizeof list->service_names[0], "%.*s.%.*s",
+             (int)package.len, package.data, (int)name.len, name.data);
     grpc__reflection__v1alpha__service_response__init(&list->items[list->n]);
-    list->items[list->n].name = list->names[list->n];
+    list->items[list->n].name = list->service_names[list->n];
     list->pointers[list->n] = &list->items[list->n];
     list->n++;
   }
@@ -192,7 +193,7 @@ clv_code clv_wire_reflect(const clv_piece *pieces, size_t n_pieces, clv_bytes *r
     case QUESTION(LIST_SERVICES):
       return answer_services(to, ret_reply, err);
     case QUESTION(FILE_BY_FILENAME):
-      return answer_file(to, is_named, from->file_by_filename, ret_reply, err);
+      return answer_file(to, has_name, from->file_by_filename, ret_reply, err);
     case QUESTION(FILE_CONTAINING_SYMBOL):
       return answer_file(to, declares_symbol, from->file_containing_symbol, ret_reply, err);
     default:

@@ -7,11 +7,13 @@
 #include "common/net/wire/unary_int.h"
 
 enum {
-  ALIGN = 16,       /* clv_wire_mem_alloc rounds every size up to this */
-  PLAIN_EXTRA = 32, /* a clv_wire_spec contains its dimensions, a TensorSpec points to them */
+  ALIGN = 16, /* clv_wire_mem_alloc rounds every size up to this */
+  /* maximum by which our struct of a message is larger than protobuf-c's: a clv_wire_spec
+   * contains its dimensions, a TensorSpec points to them */
+  PLAIN_EXTRA = 32,
   SCRATCH_PER_FIELD =
-      /* a record has 48 bytes, and the array of records may be half empty, as it doubles when
-       * full */
+      /* A record of an unknown field has 48 bytes. The array of records doubles when it is full,
+       * so half of it may be unused. */
   96,
   /* fields of a message up to which protobuf-c needs no scratch memory */
   FIELDS_WITHOUT_SCRATCH = 16,
@@ -19,19 +21,21 @@ enum {
 
 typedef struct level {
   const ProtobufCMessageDescriptor *type;
-  size_t end;           /* end of the message around this one */
+  size_t message_end;   /* end of the message around this one */
   size_t n_fields;      /* occurrences of fields so far */
   uint64_t seen_fields; /* bit i: the i-th field of `type`, if it may occur once, was found */
 } level;
 
 typedef struct scanner {
   clv_wire_cursor at;
-  level stack[CLV_SCAN_DEPTH];
+  level levels[CLV_SCAN_DEPTH];
   size_t depth; /* levels in use */
-  size_t bytes, n_fields;
+  size_t memory_bytes, n_fields;
 } scanner;
 
-static void charge_memory(scanner *s, size_t bytes) { s->bytes += clv_align_up(bytes, ALIGN); }
+static void charge_memory(scanner *s, size_t bytes) {
+  s->memory_bytes += clv_align_up(bytes, ALIGN);
+}
 
 /* Enters a nested message. Counts protobuf-c's struct, ours (at most PLAIN_EXTRA larger) and a
  * pointer to either. */
@@ -39,16 +43,16 @@ static clv_code enter_message(scanner *s, const ProtobufCMessageDescriptor *type
                               clv_err *err) {
   if (s->depth == CLV_SCAN_DEPTH)
     return clv_fail(err, CLV_INVALID, "messages are nested deeper than %d", CLV_SCAN_DEPTH);
-  s->stack[s->depth++] = (level){.type = type, .end = s->at.end};
-  s->at.end = s->at.pos + len;
+  s->levels[s->depth++] = (level){.type = type, .message_end = s->at.message_end};
+  s->at.message_end = s->at.message_pos + len;
   charge_memory(s, 2 * type->sizeof_message + PLAIN_EXTRA + sizeof(void *));
   return CLV_OK;
 }
 
 static void leave_message(scanner *s) {
-  level *top = &s->stack[--s->depth];
+  level *top = &s->levels[--s->depth];
   if (top->n_fields > FIELDS_WITHOUT_SCRATCH) charge_memory(s, top->n_fields * SCRATCH_PER_FIELD);
-  s->at.end = top->end;
+  s->at.message_end = top->message_end;
 }
 
 static clv_code scan_text_field(scanner *s, const char *name, size_t len, clv_err *err) {
@@ -63,10 +67,11 @@ static clv_code scan_text_field(scanner *s, const char *name, size_t len, clv_er
 
 /* Scans packed numbers; each takes at most 8 bytes of memory. */
 static clv_code scan_packed_field(scanner *s, clv_wire_type type, size_t len, clv_err *err) {
-  size_t outer = s->at.end, n = 0;
-  s->at.end = s->at.pos + len;
-  for (; s->at.pos < s->at.end; n++) CLV_TRY(clv_cursor_skip_field(&s->at, type, err));
-  s->at.end = outer;
+  size_t outer = s->at.message_end, n = 0;
+  s->at.message_end = s->at.message_pos + len;
+  for (; s->at.message_pos < s->at.message_end; n++)
+    CLV_TRY(clv_cursor_skip_field(&s->at, type, err));
+  s->at.message_end = outer;
   charge_memory(s, n * 8);
   return CLV_OK;
 }
@@ -124,9 +129,9 @@ static clv_code scan_known_field(scanner *s, const ProtobufCFieldDescriptor *fie
 }
 
 static clv_code scan_unknown_field(scanner *s, clv_wire_type type, clv_err *err) {
-  size_t before = s->at.pos;
+  size_t before = s->at.message_pos;
   CLV_TRY(clv_cursor_skip_field(&s->at, type, err));
-  charge_memory(s, s->at.pos - before);
+  charge_memory(s, s->at.message_pos - before);
   charge_memory(s, sizeof(ProtobufCMessageUnknownField));
   return CLV_OK;
 }
@@ -134,37 +139,37 @@ static clv_code scan_unknown_field(scanner *s, clv_wire_type type, clv_err *err)
 static clv_code check_budget(const scanner *s, size_t message_bytes, clv_err *err) {
   if (s->n_fields > CLV_SCAN_FIELDS)
     return clv_fail(err, CLV_EXHAUSTED, "a message of more than %d fields", CLV_SCAN_FIELDS);
-  if (s->bytes > 2 * message_bytes + CLV_SCAN_BUDGET)
+  if (s->memory_bytes > 2 * message_bytes + CLV_SCAN_BUDGET)
     return clv_fail(err, CLV_EXHAUSTED, "a message of %zu bytes would take more than %zu in memory",
                     message_bytes, 2 * message_bytes + CLV_SCAN_BUDGET);
   return CLV_OK;
 }
 
 static clv_code scan_field(scanner *s, clv_err *err) {
-  level *top = &s->stack[s->depth - 1];
+  level *top = &s->levels[s->depth - 1];
   clv_field_tag tag;
   CLV_TRY(clv_cursor_read_tag(&s->at, &tag, err));
   top->n_fields++;
   s->n_fields++;
   const ProtobufCFieldDescriptor *field =
-      protobuf_c_message_descriptor_get_field(top->type, tag.number);
-  if (!field) return scan_unknown_field(s, tag.type, err);
+      protobuf_c_message_descriptor_get_field(top->type, tag.field_number);
+  if (!field) return scan_unknown_field(s, tag.wire_type, err);
   CLV_TRY(check_occurs_once(top, field, err));
-  return scan_known_field(s, field, tag.type, err);
+  return scan_known_field(s, field, tag.wire_type, err);
 }
 
 clv_code clv_wire_scan(clv_wire_cursor c, const ProtobufCMessageDescriptor *type, size_t *ret_bytes,
                        clv_err *err) {
   scanner s = {.at = c};
-  CLV_TRY(enter_message(&s, type, c.end - c.pos, err));
+  CLV_TRY(enter_message(&s, type, c.message_end - c.message_pos, err));
   while (s.depth) {
-    if (s.at.pos == s.at.end) {
+    if (s.at.message_pos == s.at.message_end) {
       leave_message(&s);
     } else {
       CLV_TRY(scan_field(&s, err));
     }
-    CLV_TRY(check_budget(&s, c.end, err));
+    CLV_TRY(check_budget(&s, c.message_end, err));
   }
-  *ret_bytes = s.bytes;
+  *ret_bytes = s.memory_bytes;
   return CLV_OK;
 }

@@ -4,7 +4,7 @@
  */
 #include "common/net/wire/unary_int.h"
 
-static clv_code get_lease(uint32_t ms, uint32_t *ret, clv_err *err) {
+static clv_code decode_lease(uint32_t ms, uint32_t *ret, clv_err *err) {
   if (ms && (ms < CLV_WIRE_REF_LEASE_MIN || ms > CLV_WIRE_REF_LEASE_MAX))
     return clv_fail(err, CLV_INVALID, "a reference lease of %u ms; it is %d to %d", ms,
                     CLV_WIRE_REF_LEASE_MIN, CLV_WIRE_REF_LEASE_MAX);
@@ -21,7 +21,7 @@ clv_code clv_wire_open_request_decode(const clv_piece *pieces, size_t n_pieces,
   clv_wire_open_request m = {
       .epoch = from->epoch,
       .name = from->name,
-      .lanes = from->lanes,
+      .n_lanes = from->lanes,
       .is_only_attempt = from->single,
       .n_peer_identities = (uint32_t)from->n_peer_identities,
       .peer_identities = (const char **)from->peer_identities,
@@ -29,10 +29,10 @@ clv_code clv_wire_open_request_decode(const clv_piece *pieces, size_t n_pieces,
   if (!from->epoch) return clv_fail(err, CLV_INVALID, "epoch 0; the first attempt is 1");
   CLV_TRY(clv_check_count(from->n_peer_identities, CLV_WIRE_PEERS, "peer identities", err));
   CLV_TRY(clv_check_count(from->lanes, CLV_WIRE_LANES, "lanes", err));
-  CLV_TRY(clv_get_name(from->name, "session name", err));
-  CLV_TRY(clv_get_id(from->session, "session id", &m.session, err));
-  CLV_TRY(clv_get_sha256(from->config_digest, "config_digest", &m.config_digest, err));
-  CLV_TRY(get_lease(from->reference_lease_ms, &m.reference_lease_ms, err));
+  CLV_TRY(clv_decode_name(from->name, "session name", err));
+  CLV_TRY(clv_decode_id(from->session, "session id", &m.session, err));
+  CLV_TRY(clv_decode_sha256(from->config_digest, "config_digest", &m.config_digest, err));
+  CLV_TRY(decode_lease(from->reference_lease_ms, &m.reference_lease_ms, err));
   m.mem = clv_steal(&mem);
   *ret = m;
   return CLV_OK;
@@ -43,10 +43,10 @@ clv_code clv_wire_open_request_encode(const clv_wire_open_request *message, clv_
   Cleave__V1__OpenSessionRequest to = CLEAVE__V1__OPEN_SESSION_REQUEST__INIT;
   to.session = clv_put_bytes(&message->session, sizeof message->session);
   to.epoch = message->epoch;
-  to.name = clv_put_text(message->name);
+  to.name = clv_text_or_empty(message->name);
   to.n_peer_identities = message->n_peer_identities;
   to.peer_identities = (char **)(uintptr_t)message->peer_identities;
-  to.lanes = message->lanes;
+  to.lanes = message->n_lanes;
   to.config_digest = clv_put_bytes(&message->config_digest, sizeof message->config_digest);
   to.single = message->is_only_attempt;
   to.reference_lease_ms = message->reference_lease_ms;
@@ -62,8 +62,8 @@ clv_code clv_wire_open_reply_decode(const clv_piece *pieces, size_t n_pieces,
   clv_wire_open_reply m = {0};
   CLV_TRY(clv_wire_unpack(&cleave__v1__open_session_reply__descriptor, pieces, n_pieces, &mem,
                           &from, err));
-  CLV_TRY(clv_get_id(from->incarnation, "incarnation", &m.incarnation, err));
-  CLV_TRY(clv_limits_get(from->granted, &m.granted, err));
+  CLV_TRY(clv_decode_id(from->incarnation, "incarnation", &m.incarnation, err));
+  CLV_TRY(clv_limits_decode(from->granted, &m.granted_limits, err));
   m.mem = clv_steal(&mem);
   *ret = m;
   return CLV_OK;
@@ -73,7 +73,7 @@ clv_code clv_wire_open_reply_encode(const clv_wire_open_reply *message, clv_byte
                                     clv_err *err) {
   Cleave__V1__OpenSessionReply to = CLEAVE__V1__OPEN_SESSION_REPLY__INIT;
   Cleave__V1__Limits limits;
-  clv_limits_put(&message->granted, &limits);
+  clv_limits_encode(&message->granted_limits, &limits);
   to.incarnation = clv_put_bytes(&message->incarnation, sizeof message->incarnation);
   to.granted = &limits;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
@@ -88,7 +88,7 @@ clv_code clv_wire_close_request_decode(const clv_piece *pieces, size_t n_pieces,
   CLV_TRY(clv_wire_unpack(&cleave__v1__close_session_request__descriptor, pieces, n_pieces, &mem,
                           &from, err));
   clv_wire_close_request m = {.epoch = from->epoch};
-  CLV_TRY(clv_get_id(from->session, "session id", &m.session, err));
+  CLV_TRY(clv_decode_id(from->session, "session id", &m.session, err));
   m.mem = clv_steal(&mem);
   *ret = m;
   return CLV_OK;

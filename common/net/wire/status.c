@@ -18,8 +18,8 @@ clv_code clv_wire_status_request_decode(const clv_piece *pieces, size_t n_pieces
   Cleave__V1__StatusRequest *from;
   CLV_TRY(
       clv_wire_unpack(&cleave__v1__status_request__descriptor, pieces, n_pieces, &mem, &from, err));
-  clv_wire_status_request m = {.all = from->session.len == 0, .protocol = from->protocol};
-  if (!m.all) CLV_TRY(clv_get_id(from->session, "session id", &m.session, err));
+  clv_wire_status_request m = {.all_sessions = from->session.len == 0, .protocol = from->protocol};
+  if (!m.all_sessions) CLV_TRY(clv_decode_id(from->session, "session id", &m.session, err));
   m.mem = clv_steal(&mem);
   *ret = m;
   return CLV_OK;
@@ -28,20 +28,21 @@ clv_code clv_wire_status_request_decode(const clv_piece *pieces, size_t n_pieces
 clv_code clv_wire_status_request_encode(const clv_wire_status_request *message, clv_bytes *ret,
                                         clv_err *err) {
   Cleave__V1__StatusRequest to = CLEAVE__V1__STATUS_REQUEST__INIT;
-  if (!message->all) to.session = clv_put_bytes(&message->session, sizeof message->session);
+  if (!message->all_sessions)
+    to.session = clv_put_bytes(&message->session, sizeof message->session);
   to.protocol = message->protocol;
   return clv_wire_pack(&to.base, ret, err);
 }
 
 /* ---- reply, decoding ----------------------------------------------------------------------- */
 
-static clv_wire_last_error get_last_error(const Cleave__V1__Trouble *from) {
+static clv_wire_last_error decode_last_error(const Cleave__V1__Trouble *from) {
   if (!from) return (clv_wire_last_error){.text = ""};
   return (clv_wire_last_error){from->text, from->age_ms};
 }
 
-static clv_code get_modules(const Cleave__V1__SessionStatus *from, clv_wire_module_status *to,
-                            clv_err *err) {
+static clv_code decode_modules(const Cleave__V1__SessionStatus *from, clv_wire_module_status *to,
+                               clv_err *err) {
   for (size_t i = 0; i < from->n_modules; i++) {
     const Cleave__V1__ModuleStatus *s = from->modules[i];
     CLV_TRY(clv_check_count(strlen(s->name), CLV_WIRE_NAME, "bytes of module name", err));
@@ -58,8 +59,8 @@ static clv_code get_modules(const Cleave__V1__SessionStatus *from, clv_wire_modu
   return CLV_OK;
 }
 
-static clv_code get_devices(const Cleave__V1__StatusReply *from, clv_wire_device_status *to,
-                            clv_err *err) {
+static clv_code decode_devices(const Cleave__V1__StatusReply *from, clv_wire_device_status *to,
+                               clv_err *err) {
   for (size_t i = 0; i < from->n_devices; i++) {
     const Cleave__V1__DeviceStatus *s = from->devices[i];
     CLV_TRY(clv_check_count(strlen(s->name), CLV_WIRE_NAME, "bytes of device name", err));
@@ -70,8 +71,8 @@ static clv_code get_devices(const Cleave__V1__StatusReply *from, clv_wire_device
   return CLV_OK;
 }
 
-static clv_code get_link(const Cleave__V1__LinkStatus *from, clv_wire_link_status *to,
-                         clv_err *err) {
+static clv_code decode_link(const Cleave__V1__LinkStatus *from, clv_wire_link_status *to,
+                            clv_err *err) {
   if (strlen(from->peer) > CLV_WIRE_NAME)
     return clv_fail(err, CLV_INVALID, "a link to a name of more than %d bytes", CLV_WIRE_NAME);
   *to = (clv_wire_link_status){.peer = from->peer,
@@ -89,7 +90,7 @@ static clv_code get_link(const Cleave__V1__LinkStatus *from, clv_wire_link_statu
                                .sent_bytes = from->sent_bytes,
                                .sending_ns = from->sending_ns,
                                .measured_ns = from->measured_ns,
-                               .awaits = from->awaits,
+                               .n_awaits = from->awaits,
                                .awaited_ns = from->awaited_ns,
                                .outages = from->outages,
                                .last_outage_age_ms = from->last_outage_age_ms,
@@ -98,8 +99,8 @@ static clv_code get_link(const Cleave__V1__LinkStatus *from, clv_wire_link_statu
   return CLV_OK;
 }
 
-static clv_code get_session(const Cleave__V1__SessionStatus *from, clv_wire_mem *mem,
-                            clv_wire_session_status *ret, clv_err *err) {
+static clv_code decode_session(const Cleave__V1__SessionStatus *from, clv_wire_mem *mem,
+                               clv_wire_session_status *ret, clv_err *err) {
   CLV_TRY(clv_check_count(from->n_modules, CLV_WIRE_MODULES, "modules", err));
   CLV_TRY(clv_check_count(from->n_links, CLV_WIRE_LINKS, "links", err));
   *ret = (clv_wire_session_status){.epoch = from->epoch,
@@ -123,12 +124,13 @@ static clv_code get_session(const Cleave__V1__SessionStatus *from, clv_wire_mem 
                                    .share_wait_ns = from->turn_ns,
                                    .n_modules = (uint32_t)from->n_modules,
                                    .n_links = (uint32_t)from->n_links,
-                                   .last_error = get_last_error(from->last_error)};
-  CLV_TRY(clv_get_id(from->session, "session id", &ret->session, err));
+                                   .last_error = decode_last_error(from->last_error)};
+  CLV_TRY(clv_decode_id(from->session, "session id", &ret->session, err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_modules, sizeof *ret->modules, &ret->modules, err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_links, sizeof *ret->links, &ret->links, err));
-  CLV_TRY(get_modules(from, ret->modules, err));
-  for (size_t i = 0; i < from->n_links; i++) CLV_TRY(get_link(from->links[i], &ret->links[i], err));
+  CLV_TRY(decode_modules(from, ret->modules, err));
+  for (size_t i = 0; i < from->n_links; i++)
+    CLV_TRY(decode_link(from->links[i], &ret->links[i], err));
   return CLV_OK;
 }
 
@@ -152,21 +154,21 @@ clv_code clv_wire_status_reply_decode(const clv_piece *pieces, size_t n_pieces,
                              .open_sessions = from->open_sessions,
                              .connections = from->connections,
                              .max_connections = from->max_connections,
-                             .left_out = from->left_out,
+                             .n_left_out = from->left_out,
                              .memory_bytes = from->memory_bytes,
                              .memory_limit = from->memory_limit,
                              .handshake_failures = from->handshake_failures,
                              .certificate_ends = from->certificate_ends,
-                             .last_error = get_last_error(from->last_error),
+                             .last_error = decode_last_error(from->last_error),
                              .n_sessions = (uint32_t)from->n_sessions,
                              .n_devices = (uint32_t)from->n_devices};
-  if (from->about) CLV_TRY(clv_about_get(from->about, mem, &m.about, err));
-  CLV_TRY(clv_get_id(from->incarnation, "incarnation", &m.incarnation, err));
+  if (from->about) CLV_TRY(clv_about_decode(from->about, mem, &m.about, err));
+  CLV_TRY(clv_decode_id(from->incarnation, "incarnation", &m.incarnation, err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_sessions, sizeof *m.sessions, &m.sessions, err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_devices, sizeof *m.devices, &m.devices, err));
-  CLV_TRY(get_devices(from, m.devices, err));
+  CLV_TRY(decode_devices(from, m.devices, err));
   for (size_t i = 0; i < from->n_sessions; i++)
-    CLV_TRY(get_session(from->sessions[i], mem, &m.sessions[i], err));
+    CLV_TRY(decode_session(from->sessions[i], mem, &m.sessions[i], err));
   m.mem = clv_steal(&mem);
   *ret = m;
   return CLV_OK;
@@ -186,16 +188,16 @@ static size_t encoding_memory(const clv_wire_status_reply *m) {
 }
 
 /* Returns NULL if there is no error to report. */
-static Cleave__V1__Trouble *put_last_error(const clv_wire_last_error *from,
-                                           Cleave__V1__Trouble *to) {
+static Cleave__V1__Trouble *encode_last_error(const clv_wire_last_error *from,
+                                              Cleave__V1__Trouble *to) {
   if (!from->text || !from->text[0]) return NULL;
   cleave__v1__trouble__init(to);
-  to->text = clv_put_text(from->text);
+  to->text = clv_text_or_empty(from->text);
   to->age_ms = from->age_ms;
   return to;
 }
 
-static void put_module(const clv_wire_module_status *from, Cleave__V1__ModuleStatus *to) {
+static void encode_module(const clv_wire_module_status *from, Cleave__V1__ModuleStatus *to) {
   cleave__v1__module_status__init(to);
   to->module = from->module;
   to->steps = from->steps;
@@ -203,19 +205,20 @@ static void put_module(const clv_wire_module_status *from, Cleave__V1__ModuleSta
   to->backwards = from->backwards;
   to->evals = from->evals;
   to->compute_ns = from->compute_ns;
-  to->name = clv_put_text(from->name);
-  to->device = clv_put_text(from->device);
+  to->name = clv_text_or_empty(from->name);
+  to->device = clv_text_or_empty(from->device);
 }
 
-static clv_code put_devices(const clv_wire_status_reply *from, clv_wire_mem *mem,
-                            Cleave__V1__StatusReply *to, clv_err *err) {
+static clv_code encode_devices(const clv_wire_status_reply *from, clv_wire_mem *mem,
+                               Cleave__V1__StatusReply *to, clv_err *err) {
   Cleave__V1__DeviceStatus *devices;
-  CLV_TRY(clv_put_array(mem, from->n_devices, sizeof *devices, &to->devices, &devices, err));
+  CLV_TRY(
+      clv_alloc_proto_array(mem, from->n_devices, sizeof *devices, &to->devices, &devices, err));
   for (uint32_t i = 0; i < from->n_devices; i++) {
     cleave__v1__device_status__init(&devices[i]);
-    devices[i].name = clv_put_text(from->devices[i].name);
-    devices[i].kind = clv_put_text(from->devices[i].kind);
-    devices[i].isa = clv_put_text(from->devices[i].isa);
+    devices[i].name = clv_text_or_empty(from->devices[i].name);
+    devices[i].kind = clv_text_or_empty(from->devices[i].kind);
+    devices[i].isa = clv_text_or_empty(from->devices[i].isa);
     devices[i].total_bytes = from->devices[i].total_bytes;
     devices[i].memory_bytes = from->devices[i].memory_bytes;
     devices[i].memory_limit = from->devices[i].memory_limit;
@@ -224,9 +227,9 @@ static clv_code put_devices(const clv_wire_status_reply *from, clv_wire_mem *mem
   return CLV_OK;
 }
 
-static void put_link(const clv_wire_link_status *from, Cleave__V1__LinkStatus *to) {
+static void encode_link(const clv_wire_link_status *from, Cleave__V1__LinkStatus *to) {
   cleave__v1__link_status__init(to);
-  to->peer = clv_put_text(from->peer);
+  to->peer = clv_text_or_empty(from->peer);
   to->bytes_in = from->bytes_in;
   to->bytes_out = from->bytes_out;
   to->round_trip_us = from->round_trip_us;
@@ -241,7 +244,7 @@ static void put_link(const clv_wire_link_status *from, Cleave__V1__LinkStatus *t
   to->sent_bytes = from->sent_bytes;
   to->sending_ns = from->sending_ns;
   to->measured_ns = from->measured_ns;
-  to->awaits = from->awaits;
+  to->awaits = from->n_awaits;
   to->awaited_ns = from->awaited_ns;
   to->outages = from->outages;
   to->last_outage_age_ms = from->last_outage_age_ms;
@@ -249,11 +252,11 @@ static void put_link(const clv_wire_link_status *from, Cleave__V1__LinkStatus *t
   to->outage_ms = from->outage_ms;
 }
 
-static void put_numbers(const clv_wire_session_status *from, Cleave__V1__SessionStatus *to) {
+static void encode_numbers(const clv_wire_session_status *from, Cleave__V1__SessionStatus *to) {
   to->session = clv_put_bytes(&from->session, sizeof from->session);
   to->epoch = from->epoch;
-  to->name = clv_put_text(from->name);
-  to->identity = clv_put_text(from->identity);
+  to->name = clv_text_or_empty(from->name);
+  to->identity = clv_text_or_empty(from->identity);
   to->bytes_in = from->bytes_in;
   to->bytes_out = from->bytes_out;
   to->memory_bytes = from->memory_bytes;
@@ -272,36 +275,37 @@ static void put_numbers(const clv_wire_session_status *from, Cleave__V1__Session
   to->turn_ns = from->share_wait_ns;
 }
 
-static clv_code put_session(const clv_wire_session_status *from, clv_wire_mem *mem,
-                            Cleave__V1__Trouble *trouble, Cleave__V1__SessionStatus *to,
-                            clv_err *err) {
+static clv_code encode_session(const clv_wire_session_status *from, clv_wire_mem *mem,
+                               Cleave__V1__Trouble *trouble, Cleave__V1__SessionStatus *to,
+                               clv_err *err) {
   Cleave__V1__ModuleStatus *modules;
   Cleave__V1__LinkStatus *links;
   cleave__v1__session_status__init(to);
-  CLV_TRY(clv_put_array(mem, from->n_modules, sizeof *modules, &to->modules, &modules, err));
-  CLV_TRY(clv_put_array(mem, from->n_links, sizeof *links, &to->links, &links, err));
-  for (uint32_t i = 0; i < from->n_modules; i++) put_module(&from->modules[i], &modules[i]);
-  for (uint32_t i = 0; i < from->n_links; i++) put_link(&from->links[i], &links[i]);
+  CLV_TRY(
+      clv_alloc_proto_array(mem, from->n_modules, sizeof *modules, &to->modules, &modules, err));
+  CLV_TRY(clv_alloc_proto_array(mem, from->n_links, sizeof *links, &to->links, &links, err));
+  for (uint32_t i = 0; i < from->n_modules; i++) encode_module(&from->modules[i], &modules[i]);
+  for (uint32_t i = 0; i < from->n_links; i++) encode_link(&from->links[i], &links[i]);
   to->n_modules = from->n_modules;
   to->n_links = from->n_links;
-  to->last_error = put_last_error(&from->last_error, trouble);
-  put_numbers(from, to);
+  to->last_error = encode_last_error(&from->last_error, trouble);
+  encode_numbers(from, to);
   return CLV_OK;
 }
 
-static void put_worker(const clv_wire_status_reply *from, Cleave__V1__StatusReply *to) {
+static void encode_worker(const clv_wire_status_reply *from, Cleave__V1__StatusReply *to) {
   to->incarnation = clv_put_bytes(&from->incarnation, sizeof from->incarnation);
   to->uptime_ms = from->uptime_ms;
   to->draining = from->draining;
   to->sees_all = from->sees_all;
   to->rss_bytes = from->rss_bytes;
-  to->worker = clv_put_text(from->worker);
-  to->device = clv_put_text(from->device);
+  to->worker = clv_text_or_empty(from->worker);
+  to->device = clv_text_or_empty(from->device);
   to->cores = from->cores;
   to->open_sessions = from->open_sessions;
   to->connections = from->connections;
   to->max_connections = from->max_connections;
-  to->left_out = from->left_out;
+  to->left_out = from->n_left_out;
   to->memory_bytes = from->memory_bytes;
   to->memory_limit = from->memory_limit;
   to->handshake_failures = from->handshake_failures;
@@ -316,18 +320,19 @@ clv_code clv_wire_status_reply_encode(const clv_wire_status_reply *message, clv_
   Cleave__V1__Trouble *troubles, trouble;
   clv_about_parts about;
   CLV_TRY(clv_wire_mem_new(encoding_memory(message), &mem, err));
-  CLV_TRY(clv_put_array(mem, message->n_sessions, sizeof *sessions, &to.sessions, &sessions, err));
+  CLV_TRY(clv_alloc_proto_array(mem, message->n_sessions, sizeof *sessions, &to.sessions, &sessions,
+                                err));
   CLV_TRY(clv_wire_mem_alloc(mem, message->n_sessions, sizeof *troubles, &troubles, err));
   for (uint32_t i = 0; i < message->n_sessions; i++)
-    CLV_TRY(put_session(&message->sessions[i], mem, &troubles[i], &sessions[i], err));
+    CLV_TRY(encode_session(&message->sessions[i], mem, &troubles[i], &sessions[i], err));
   to.n_sessions = message->n_sessions;
-  CLV_TRY(put_devices(message, mem, &to, err));
+  CLV_TRY(encode_devices(message, mem, &to, err));
   if (message->has_about) {
-    CLV_TRY(clv_about_put(&message->about, mem, &about, err));
+    CLV_TRY(clv_about_encode(&message->about, mem, &about, err));
     to.about = &about.about;
   }
-  to.last_error = put_last_error(&message->last_error, &trouble);
-  put_worker(message, &to);
+  to.last_error = encode_last_error(&message->last_error, &trouble);
+  encode_worker(message, &to);
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
   CLV_AUTO(clv_wire_message_clear) clv_wire_status_reply back = {0};
   return clv_wire_status_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);

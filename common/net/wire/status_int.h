@@ -7,8 +7,8 @@
 
 typedef struct clv_wire_status_request {
   clv_wire_mem *mem;
-  bool all;
-  clv_wire_id session; /* session to report, unless `all` is set */
+  bool all_sessions;
+  clv_wire_id session; /* session to report, unless all_sessions is set */
   uint32_t protocol;   /* newest protocol that the caller reads; 0: CLV_WIRE_PROTOCOL_MIN */
 } clv_wire_status_request;
 
@@ -30,7 +30,7 @@ typedef struct clv_wire_link_status {
   const char *peer; /* name of the peer; "" is the master */
   uint64_t bytes_in, bytes_out, round_trip_us;
   uint64_t frames_in, frames_out, tensors_in, tensors_out, missing_bytes_in, missing_bytes_out;
-  uint64_t received_bytes, receiving_ns, sent_bytes, sending_ns, measured_ns, awaits, awaited_ns;
+  uint64_t received_bytes, receiving_ns, sent_bytes, sending_ns, measured_ns, n_awaits, awaited_ns;
   uint64_t outages, last_outage_age_ms, last_outage_ms, outage_ms;
 } clv_wire_link_status;
 
@@ -62,7 +62,7 @@ typedef struct clv_wire_status_reply {
   bool has_about; /* `about` is there; an older worker omits it and the fields after it */
   clv_wire_about about;
   const char *worker, *device;
-  uint32_t cores, open_sessions, connections, max_connections, left_out;
+  uint32_t cores, open_sessions, connections, max_connections, n_left_out;
   uint64_t memory_bytes, memory_limit, handshake_failures, certificate_ends;
   clv_wire_last_error last_error;
   uint32_t n_sessions, n_devices;

@@ -13,9 +13,9 @@
 static void *alloc_from_block(void *allocator_data, size_t bytes) {
   clv_wire_mem *mem = allocator_data;
   size_t padded = clv_align_up(bytes, 16);
-  if (padded < bytes || padded > mem->size - mem->used) return NULL;
-  void *p = mem->block + mem->used;
-  mem->used += padded;
+  if (padded < bytes || padded > mem->block_bytes - mem->used_bytes) return NULL;
+  void *p = mem->block + mem->used_bytes;
+  mem->used_bytes += padded;
   return p;
 }
 
@@ -29,7 +29,7 @@ clv_code clv_wire_mem_new(size_t bytes, clv_wire_mem **ret, clv_err *err) {
   if (!clv_add_size(bytes, sizeof *mem, &total))
     return clv_fail(err, CLV_EXHAUSTED, "%zu bytes overflow", bytes);
   CLV_TRY(clv_alloc(total, 1, &mem, err));
-  mem->size = bytes;
+  mem->block_bytes = bytes;
   mem->allocator = (ProtobufCAllocator){alloc_from_block, ignore_free, mem};
   *ret = mem;
   return CLV_OK;
@@ -59,12 +59,12 @@ clv_code clv_wire_mem_alloc(clv_wire_mem *mem, size_t n, size_t size, void *ret_
 static clv_code join_pieces(clv_wire_cursor c, clv_wire_mem *mem, const uint8_t **ret,
                             clv_err *err) {
   if (c.n_pieces == 1) {
-    *ret = c.data;
+    *ret = c.piece_data;
     return CLV_OK;
   }
   uint8_t *copy;
-  CLV_TRY(clv_wire_mem_alloc(mem, c.end, 1, &copy, err));
-  CLV_TRY(clv_cursor_copy(&c, c.end, copy, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, c.message_end, 1, &copy, err));
+  CLV_TRY(clv_cursor_copy(&c, c.message_end, copy, err));
   *ret = copy;
   return CLV_OK;
 }
@@ -84,9 +84,10 @@ clv_code clv_wire_unpack_large(const ProtobufCMessageDescriptor *type, const clv
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
   CLV_TRY(clv_cursor_init(&c, pieces, n_pieces, max_bytes, err));
   CLV_TRY(clv_wire_scan(c, type, &bytes, err));
-  CLV_TRY(clv_wire_mem_new(bytes + (n_pieces == 1 ? 0 : clv_align_up(c.end, 16)), &mem, err));
+  CLV_TRY(
+      clv_wire_mem_new(bytes + (n_pieces == 1 ? 0 : clv_align_up(c.message_end, 16)), &mem, err));
   CLV_TRY(join_pieces(c, mem, &data, err));
-  ProtobufCMessage *message = protobuf_c_message_unpack(type, &mem->allocator, c.end, data);
+  ProtobufCMessage *message = protobuf_c_message_unpack(type, &mem->allocator, c.message_end, data);
   if (!message) return clv_fail(err, CLV_INVALID, "not a %s", type->name);
   *ret_mem = clv_steal(&mem);
   *(void **)ret_message = message;
@@ -111,7 +112,7 @@ clv_code clv_wire_pack(const ProtobufCMessage *message, clv_bytes *ret, clv_err 
 
 /* ---- fields -------------------------------------------------------------------------------- */
 
-clv_code clv_get_id(ProtobufCBinaryData data, const char *what, clv_wire_id *ret, clv_err *err) {
+clv_code clv_decode_id(ProtobufCBinaryData data, const char *what, clv_wire_id *ret, clv_err *err) {
   if (data.len != sizeof ret->bytes)
     return clv_fail(err, CLV_INVALID, "%s of %zu bytes; it must have %zu", what, data.len,
                     sizeof ret->bytes);
@@ -119,7 +120,8 @@ clv_code clv_get_id(ProtobufCBinaryData data, const char *what, clv_wire_id *ret
   return CLV_OK;
 }
 
-clv_code clv_get_sha256(ProtobufCBinaryData data, const char *what, clv_sha256 *ret, clv_err *err) {
+clv_code clv_decode_sha256(ProtobufCBinaryData data, const char *what, clv_sha256 *ret,
+                           clv_err *err) {
   if (data.len != sizeof ret->bytes)
     return clv_fail(err, CLV_INVALID, "%s of %zu bytes; a SHA-256 has %zu", what, data.len,
                     sizeof ret->bytes);
@@ -127,7 +129,7 @@ clv_code clv_get_sha256(ProtobufCBinaryData data, const char *what, clv_sha256 *
   return CLV_OK;
 }
 
-clv_code clv_get_name(const char *text, const char *what, clv_err *err) {
+clv_code clv_decode_name(const char *text, const char *what, clv_err *err) {
   size_t len = strlen(text);
   if (len < 1 || len > CLV_WIRE_NAME)
     return clv_fail(err, CLV_INVALID, "%s of %zu bytes; it must have 1 to %d", what, len,
@@ -149,10 +151,10 @@ ProtobufCBinaryData clv_put_bytes(const void *data, size_t len) {
   return (ProtobufCBinaryData){len, (uint8_t *)(uintptr_t)data};
 }
 
-char *clv_put_text(const char *text) { return (char *)(uintptr_t)(text ? text : ""); }
+char *clv_text_or_empty(const char *text) { return (char *)(uintptr_t)(text ? text : ""); }
 
-clv_code clv_put_array(clv_wire_mem *mem, size_t n, size_t size, void *ret_array, void *ret_items,
-                       clv_err *err) {
+clv_code clv_alloc_proto_array(clv_wire_mem *mem, size_t n, size_t size, void *ret_array,
+                               void *ret_items, clv_err *err) {
   char *items;
   void **array;
   CLV_TRY(clv_wire_mem_alloc(mem, n, size, &items, err));

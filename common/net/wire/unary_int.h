@@ -26,7 +26,7 @@ clv_code clv_wire_scan(clv_wire_cursor c, const ProtobufCMessageDescriptor *type
 
 /* Block of fixed size for allocations that are freed together. */
 struct clv_wire_mem {
-  size_t used, size; /* bytes of `block` */
+  size_t used_bytes, block_bytes; /* bytes of `block` in use, and in all */
   ProtobufCAllocator allocator;
   _Alignas(max_align_t) unsigned char block[];
 };
@@ -54,42 +54,42 @@ clv_code clv_wire_pack(const ProtobufCMessage *message, clv_bytes *ret,
 
 /* ---- fields, both ways --------------------------------------------------------------------- */
 
-clv_code clv_get_id(ProtobufCBinaryData data, const char *what, clv_wire_id *ret,
-                    clv_err *err) CLV_USE_RESULT;
-clv_code clv_get_sha256(ProtobufCBinaryData data, const char *what, clv_sha256 *ret,
-                        clv_err *err) CLV_USE_RESULT;
-clv_code clv_get_name(const char *text, const char *what, clv_err *err) CLV_USE_RESULT;
+clv_code clv_decode_id(ProtobufCBinaryData data, const char *what, clv_wire_id *ret,
+                       clv_err *err) CLV_USE_RESULT;
+clv_code clv_decode_sha256(ProtobufCBinaryData data, const char *what, clv_sha256 *ret,
+                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_decode_name(const char *text, const char *what, clv_err *err) CLV_USE_RESULT;
 clv_code clv_check_count(size_t n, size_t limit, const char *what, clv_err *err) CLV_USE_RESULT;
 clv_code clv_check_finite(double number, const char *what, clv_err *err) CLV_USE_RESULT;
 
 ProtobufCBinaryData clv_put_bytes(const void *data, size_t len);
-char *clv_put_text(const char *text); /* returns `text`, or "" for NULL */
+char *clv_text_or_empty(const char *text); /* returns `text`, or "" for NULL */
 
 /* Allocates an array of n pointers to n zeroed items of `size` bytes, for a repeated message field
  * of protobuf-c. mem must have CLV_PUT_ARRAY_BYTES left. */
 #define CLV_PUT_ARRAY_BYTES(n, type) ((size_t)(n) * (sizeof(void *) + sizeof(type) + 64) + 64)
-clv_code clv_put_array(clv_wire_mem *mem, size_t n, size_t size, void *ret_array, void *ret_items,
-                       clv_err *err) CLV_USE_RESULT;
+clv_code clv_alloc_proto_array(clv_wire_mem *mem, size_t n, size_t size, void *ret_array,
+                               void *ret_items, clv_err *err) CLV_USE_RESULT;
 
 /* ---- shared messages ----------------------------------------------------------------------- */
 
 /* Messages of cleave.proto that are fields of other messages. _put fills the protobuf struct from
  * the struct of this folder, _get checks the protobuf struct and fills that of this folder. */
-void clv_limits_put(const clv_wire_limits *limits, Cleave__V1__Limits *ret);
-clv_code clv_limits_get(const Cleave__V1__Limits *limits, clv_wire_limits *ret,
-                        clv_err *err) CLV_USE_RESULT;
+void clv_limits_encode(const clv_wire_limits *limits, Cleave__V1__Limits *ret);
+clv_code clv_limits_decode(const Cleave__V1__Limits *limits, clv_wire_limits *ret,
+                           clv_err *err) CLV_USE_RESULT;
 /* Memory that an encoded About points to, besides the caller's strings. */
 typedef struct clv_about_parts {
   Cleave__V1__About about;
   Cleave__V1__Limits limits;
 } clv_about_parts;
 
-clv_code clv_about_put(const clv_wire_about *about, clv_wire_mem *mem, clv_about_parts *parts,
-                       clv_err *err) CLV_USE_RESULT;
-clv_code clv_about_get(const Cleave__V1__About *about, clv_wire_mem *mem, clv_wire_about *ret,
-                       clv_err *err) CLV_USE_RESULT;
-clv_code clv_artifact_get(const Cleave__V1__Artifact *artifact, clv_wire_artifact *ret,
+clv_code clv_about_encode(const clv_wire_about *about, clv_wire_mem *mem, clv_about_parts *parts,
                           clv_err *err) CLV_USE_RESULT;
-void clv_artifact_put(const clv_wire_artifact *artifact, Cleave__V1__Artifact *ret);
+clv_code clv_about_decode(const Cleave__V1__About *about, clv_wire_mem *mem, clv_wire_about *ret,
+                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_artifact_decode(const Cleave__V1__Artifact *artifact, clv_wire_artifact *ret,
+                             clv_err *err) CLV_USE_RESULT;
+void clv_artifact_encode(const clv_wire_artifact *artifact, Cleave__V1__Artifact *ret);
 
 #endif

@@ -66,7 +66,7 @@ enum {
   /* per session at a node: references owned, their users, references used */
   CLV_WIRE_REFS = 65536,
   CLV_WIRE_REF_PARKED = 4096, /* messages kept about references that the node does not know yet */
-  /* messages about references from the oldest in flight to the newest */
+  /* limit of the messages about references that are in flight: from the oldest to the newest */
   CLV_WIRE_REF_WINDOW = 1024,
   /* milliseconds: a node that sends nothing for this time loses its references */
   CLV_WIRE_REF_LEASE = 300000,
@@ -135,7 +135,7 @@ clv_code clv_wire_limits_check(const clv_wire_limits *theirs, clv_err *err) CLV_
 
 /* Returns the peer timeout of a link: the shorter of the two, at least 1 s. theirs 0: not
  * stated. */
-uint32_t clv_shorter_timeout(uint32_t ours_ms, uint32_t theirs_ms);
+uint32_t clv_wire_shorter_timeout(uint32_t ours_ms, uint32_t theirs_ms);
 
 /* ---- frames of the session stream ------------------------------------------------------------ */
 
@@ -202,11 +202,12 @@ typedef enum clv_state_kind {
 
 /* One input of a CALL. */
 typedef struct clv_arg {
-  uint64_t value; /* id; 0 only with `here`, so no other call can use the tensor */
-  bool needs_grad, here;
+  uint64_t value; /* id; 0 only with is_inline, so no other call can use the tensor */
+  bool needs_grad, is_inline;
 } clv_arg;
 
-/* Destination of the gradient of input `slot`: the owner of `value`, as contribution `order`. */
+/* Destination of the gradient of input `slot`: the owner of `value`, which adds it as
+ * contribution `order`. */
 typedef struct clv_target {
   uint64_t value;
   uint32_t slot, order;
@@ -216,8 +217,8 @@ typedef struct clv_target {
 /* A call that takes part in a backward pass. Its targets follow those of the call before it. */
 typedef struct clv_needed_call {
   uint64_t call;
-  uint32_t contributions, n_targets;
-  float root; /* start value of its gradient; 0: the call is not a root */
+  uint32_t n_contributions, n_targets;
+  float root_gradient; /* start value of its gradient; 0: the call is not a root */
 } clv_needed_call;
 
 /* A cache of rows that a VALUE reads or writes. */
@@ -253,12 +254,12 @@ typedef struct clv_frame {
   struct {
     clv_wire_id session, incarnation;
     uint64_t epoch;
-    uint32_t lane, lanes;
+    uint32_t lane, n_lanes;
     clv_attach_role role;
     /* CLV_ATTACH_PEER: identity that opened the session at the dialling side */
     char owner[CLV_WIRE_URI + 1];
     /* number of this connection of the lane: 0 for the first, higher for each later one */
-    uint64_t again;
+    uint64_t connection_number;
     uint64_t received; /* messages of the lane that the dialling side has received so far */
   } attach;
   struct {
@@ -271,21 +272,21 @@ typedef struct clv_frame {
   } ack;
   struct {
     float scale, lr;
-    bool apply;
-    uint32_t n_more_lrs;
-    float more_lrs[CLV_WIRE_GROUPS]; /* learning rates of groups 1.. */
+    bool applies_step;
+    uint32_t n_group_lrs;
+    float group_lrs[CLV_WIRE_GROUPS]; /* learning rates of groups 1.. */
     /* position in the execution order of its context; 0: the APPLY follows the context's calls */
     uint32_t position;
     bool saves_weights; /* keep the weights before the step, for calls with `old_weights` */
   } commit;             /* of APPLY, END_CONTEXT */
   struct {
-    bool finite;
+    bool is_finite;
   } vote; /* of FINISHED */
   struct {
     uint64_t bytes;
   } credit;
   struct {
-    uint64_t transfer, offset, total;
+    uint64_t transfer, offset, total_bytes;
   } chunk;
   struct {
     clv_code code;
@@ -317,7 +318,8 @@ typedef struct clv_frame {
   } measure;                /* of PONG */
   struct {
     uint64_t ref, fork, key;
-    /* counted by the sender for each receiver; REF_ACK: the number acknowledged */
+    /* number of this message about references, counted by the sender for each receiver; REF_ACK:
+     * the number acknowledged */
     uint64_t number;
     bool owner_lacks_fork; /* REF_USE, REF_FETCH: the owner does not know the fork yet */
     bool is_for_owner;     /* REF_USE: the receiver is the owner */
@@ -334,7 +336,7 @@ typedef struct clv_frame {
       clv_tensor_head tensors[CLV_WIRE_TENSORS];
     };
     struct {
-      bool retain, vote, more;
+      bool retain, vote, more_follow;
       uint32_t skipped_phases; /* phases without this node since its last PREPARE */
       uint32_t n_calls, n_targets, n_peers;
       clv_needed_call calls[CLV_WIRE_NEEDED_CALLS];
@@ -346,7 +348,7 @@ typedef struct clv_frame {
 
 /* Position of a payload: `len` bytes from byte `offset` of pieces[piece]. */
 typedef struct clv_payload {
-  size_t piece, offset, len;
+  size_t piece_index, offset, len;
 } clv_payload;
 
 typedef struct clv_bundle {
@@ -397,14 +399,14 @@ bool clv_frame_is_failure(const clv_frame *frame); /* true if the frame reports 
 void clv_frame_redact_failure(clv_frame *frame, uint64_t step, uint64_t number);
 
 /* Access bytes [from, from + len) of a payload; the range is cut to the payload. clv_payload_copy
- * copies them to dst, clv_payload_crc32c returns their CRC32C. clv_payload_next returns the next
- * piece of the payload (*state starts at 0); false: no more pieces. */
+ * copies them to dst, clv_payload_crc32c returns their CRC32C. clv_payload_next_piece returns the
+ * next piece of the payload (*state starts at 0); false: no more pieces. */
 void clv_payload_copy(const clv_piece *pieces, const clv_payload *payload, size_t from, size_t len,
                       void *dst);
 uint32_t clv_payload_crc32c(const clv_piece *pieces, const clv_payload *payload, size_t from,
                             size_t len);
-bool clv_payload_next(const clv_piece *pieces, const clv_payload *payload, size_t *state,
-                      clv_piece *ret_piece);
+bool clv_payload_next_piece(const clv_piece *pieces, const clv_payload *payload, size_t *state,
+                            clv_piece *ret_piece);
 
 /* True for UTF-8 without control characters, the text that messages may contain. */
 bool clv_wire_is_text(const char *text);
@@ -464,21 +466,21 @@ clv_code clv_wire_hello_exchange(const clv_wire_about *about,
                                                   clv_bytes *reply, clv_err *err),
                                  void *user, clv_bytes *ret_reply, clv_err *err) CLV_USE_RESULT;
 /* True if a link to a peer of this protocol outlives its connections: ACKs, a lease, redials. */
-bool clv_wire_has_acks(uint32_t protocol);
+bool clv_wire_protocol_has_acks(uint32_t protocol);
 bool clv_wire_has_capability(const clv_wire_about *about, const char *capability);
 
 /* Returns the index of the device that a name selects; -1: none. "", "auto" and NULL select the
  * first that is not a CPU, else the first; "cuda" the first of NVIDIA's. */
-int clv_wire_device_of(const clv_wire_hello_reply *h, const char *name);
+int clv_wire_find_device(const clv_wire_hello_reply *h, const char *name);
 /* true if the name is that of a CPU; reads the name alone */
-bool clv_wire_is_cpu(const char *device);
+bool clv_wire_device_is_cpu(const char *device);
 
 typedef struct clv_wire_open_request {
   clv_wire_mem *mem;
   clv_wire_id session;
   uint64_t epoch;
   const char *name;
-  uint32_t lanes, n_peer_identities;
+  uint32_t n_lanes, n_peer_identities;
   const char **peer_identities;
   clv_sha256 config_digest;
   bool is_only_attempt;        /* no other attempt of the session will follow */
@@ -487,7 +489,7 @@ typedef struct clv_wire_open_request {
 typedef struct clv_wire_open_reply {
   clv_wire_mem *mem;
   clv_wire_id incarnation;
-  clv_wire_limits granted;
+  clv_wire_limits granted_limits;
 } clv_wire_open_reply;
 typedef struct clv_wire_close_request {
   clv_wire_mem *mem;
@@ -511,9 +513,9 @@ typedef struct clv_wire_kept_request {
   clv_kept_sort sort;
   bool has_key, wants_digest; /* has_key false: all caches of the caller */
   clv_sha256 key;
-  /* name: file of state, NULL or "": all; after: files with names behind this one, NULL or "": all.
-   * Never NULL after decoding */
-  const char *name, *after;
+  /* name: file of state; NULL or "": all files. after_name: only files whose names sort behind
+   * this one; NULL or "": all. Never NULL after decoding. */
+  const char *name, *after_name;
   uint64_t offset, length, version; /* range and version that a READ asks for; version 0: any */
 } clv_wire_kept_request;
 typedef struct clv_wire_cache_status {

@@ -31,7 +31,7 @@ cleave_status api_adapters_add_to_graph(cleave_module *m, const cleave_module_op
                          .rslora = l.rslora};
   clv_graph *with_adapters;
   clv_err err;
-  if (clv_graph_lora(m->graph, 0, UINT32_MAX, &lora, &with_adapters, &err) != CLV_OK) {
+  if (clv_graph_add_lora(m->graph, 0, UINT32_MAX, &lora, &with_adapters, &err) != CLV_OK) {
     (void)clv_err_prefix(&err, "module '%s': lora.targets", m->name);
     return api_convert_error(error, &err);
   }
@@ -43,7 +43,7 @@ cleave_status api_adapters_add_to_graph(cleave_module *m, const cleave_module_op
 void api_adapters_freeze_base(cleave_module *m, const cleave_module_options *o) {
   for (int i = 0; o->lora && i < m->params->n; i++) {
     clv_param *p = &m->params->list[i];
-    if (!p->trainable || p->frozen || clv_lora_is_adapter(p->name)) continue;
+    if (!p->trainable || p->frozen || clv_name_is_of_adapter(p->name)) continue;
     m->frozen[m->n_frozen++] = p->name;
     p->frozen = true;
   }

@@ -200,7 +200,7 @@ typedef struct prepare_message {
 
 static cleave_status send_prepare(prepare_message *p, bool more, cleave_error *error) {
   if (!p->packet) return CLEAVE_OK;
-  p->packet->frame.backward.more = more;
+  p->packet->frame.backward.more_follow = more;
   p->packet->frame.backward.skipped_phases = p->n_skipped_passes;
   return api_send_buffered(p->rt, p->node, clv_steal(&p->packet), error);
 }

@@ -29,7 +29,7 @@ cleave_status cleave_cached_check(const cleave_cached *c, cleave_error *error) {
 
 /* Sets dtype and shape of the leaf, as the worker builds it from its rows. */
 static void describe_leaf(const cleave_cached *c, api_value *v) {
-  const clv_node *out = &c->from->graph->nodes[c->from->graph->output];
+  const clv_node *out = &c->from->graph->nodes[c->from->graph->output_node];
   v->cached_rows_of = c->from;
   v->dtype = out->dtype;
   v->shape = out->shape;
@@ -45,8 +45,8 @@ static cleave_status send_cached_rows(cleave_runtime *rt, const cleave_cached *c
   snprintf(p->frame.to, sizeof p->frame.to, "%s", api_wire_name(&rt->peers[c->to->node]));
   p->frame.has_cached = true;
   p->frame.cached = (clv_wire_cached){c->key, c->records, c->keep_s};
-  if (values) clv_packet_add(p, values);
-  clv_packet_add(p, rows);
+  if (values) clv_packet_add_tensor(p, values);
+  clv_packet_add_tensor(p, rows);
   return api_send(rt, c->to->node, p, error);
 }
 

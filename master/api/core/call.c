@@ -289,7 +289,7 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
 }
 
 static void set_output_shape(const cleave_module *m, api_value *v) {
-  const clv_node *out = &m->graph->nodes[m->graph->output];
+  const clv_node *out = &m->graph->nodes[m->graph->output_node];
   v->dtype = out->dtype;
   v->shape = out->shape;
   if (v->shape.rank && !m->graph->has_per_input_batches)

@@ -415,7 +415,7 @@ typedef struct api_platform {
   void *user;
   clv_clock clock;
   clv_code (*random_bytes)(void *user, void *ret, size_t len, clv_err *err);
-  /* Calls a method of the worker, in place of clv_rpc_call. request and reply are encoded. */
+  /* Calls a method of the worker, in place of clv_rpc_call_unary. request and reply are encoded. */
   clv_code (*call)(void *user, const char *worker, const char *method, const clv_bytes *request,
                    uint64_t timeout_ms, clv_bytes *reply, clv_err *err);
   /* Opens a link with all lanes attached, in place of clv_link_open. */

@@ -111,7 +111,7 @@ cleave_status api_copy_tensor_in(clv_pool *pool, const cleave_tensor *from, clv_
   PASS(api_copy_shape_in(from->rank, from->shape, &shape, error));
   if (!from->data && cleave_tensor_count(from))
     return api_fail(error, CLV_INVALID, "a tensor without numbers");
-  TRY(clv_pool_tensor(pool, (clv_dtype)from->dtype, &shape, ret, &err));
+  TRY(clv_pool_alloc_tensor(pool, (clv_dtype)from->dtype, &shape, ret, &err));
   if ((*ret)->bytes) memcpy((*ret)->data, from->data, (*ret)->bytes);
   return CLEAVE_OK;
 }

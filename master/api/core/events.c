@@ -68,7 +68,7 @@ static void sum_contributions(cleave_runtime *rt, api_value *v) {
     if (t && !v->gradient) {
       clv_err err;
       cleave_error why;
-      if (clv_pool_tensor(rt->pool, CLV_F32, &v->shape, &v->gradient, &err) == CLV_OK) {
+      if (clv_pool_alloc_tensor(rt->pool, CLV_F32, &v->shape, &v->gradient, &err) == CLV_OK) {
         memcpy(v->gradient->data, t->data, t->bytes);
       } else {
         api_convert_error(&why, &err);
@@ -125,7 +125,7 @@ static bool on_finished(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   rt->needs_wake |= !(c->nodes_expected & ~c->nodes_finished);
   if (!p->frame.has_vote) return false;
   c->nodes_not_finite &= ~NODE_BIT(from->index);
-  if (!p->frame.vote.finite) c->nodes_not_finite |= NODE_BIT(from->index);
+  if (!p->frame.vote.is_finite) c->nodes_not_finite |= NODE_BIT(from->index);
   clv_tensor_unref(c->votes[from->index]);
   c->votes[from->index] =
       p->frame.n_tensors && p->tensor[0]->dtype == CLV_F64 ? clv_tensor_ref(p->tensor[0]) : NULL;

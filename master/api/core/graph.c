@@ -124,9 +124,9 @@ static clv_code read_attribute(const clv_session_config *c, clv_op op, const clv
     return clv_session_fail_at(c, a->pos, err, "%s: a number, true, false, or at most %d integers",
                                a->key, CLV_MAX_RANK);
   v.is_number = a->kind == CLV_ATTR_FLOAT;
-  v.number = a->number;
+  v.number = a->float_value;
   v.n_ints = a->kind == CLV_ATTR_FLOAT ? 0 : a->kind == CLV_ATTR_INTS ? (int)a->n_ints : 1;
-  v.ints[0] = a->kind == CLV_ATTR_BOOL ? a->flag : a->integer;
+  v.ints[0] = a->kind == CLV_ATTR_BOOL ? a->bool_value : a->int_value;
   if (a->kind == CLV_ATTR_INTS && a->n_ints) memcpy(v.ints, a->ints, a->n_ints * sizeof *a->ints);
   if (clv_op_attr_check(op, &v, &why) != CLV_OK)
     return clv_session_fail_at(c, a->pos, err, "%s", why.text);
@@ -156,7 +156,7 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
   clv_code code = clv_attrs_parse(op, values, (int)spec->n_attrs, &attrs, &why);
   if (code == CLV_OK) code = clv_graph_add(g, op, &attrs, name, layer, in, n_in, ret, &why);
   if (code != CLV_OK) return clv_session_fail_at(c, spec->pos, err, "%s", why.text);
-  if (spec->tied && clv_graph_tie(g, *ret, spec->tied, false, &why) != CLV_OK)
+  if (spec->tied && clv_graph_tie_param(g, *ret, spec->tied, false, &why) != CLV_OK)
     return clv_session_fail_at(c, spec->tied_pos, err, "tied: %s", why.text);
   return CLV_OK;
 }
@@ -248,9 +248,9 @@ static cleave_status build_model_graph(const char *model, const char *layers,
   if (text.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
   PASS(api_read_config("model", text.data, &c, error));
   if (layers)
-    TRY(clv_model_first_stage_graph(c, &shape, ret, &err));
+    TRY(clv_model_make_first_stage_graph(c, &shape, ret, &err));
   else
-    TRY(clv_model_full_graph(c, &shape, ret, &err));
+    TRY(clv_model_make_full_graph(c, &shape, ret, &err));
   return CLEAVE_OK;
 }
 
@@ -333,7 +333,7 @@ static cleave_status add_op(cleave_graph *graph, const char *op, const char *att
   TRY(add_layer(c, &c->stages[0].layers[0], name, graph->n_ops, inputs, n_inputs, graph->graph,
                 &node, &err));
   graph->n_ops++;
-  graph->graph->output = node;
+  graph->graph->output_node = node;
   if (ret_node) *ret_node = node;
   return CLEAVE_OK;
 }
@@ -357,11 +357,11 @@ clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) {
     else
       CLV_TRY(clv_graph_add(g, n->op, &n->attrs, n->name, n->layer, n->in, n->n_in, &at, err));
     g->nodes[at].key = n->key;
-    g->nodes[at].recompute = n->recompute;
-    memcpy(g->nodes[at].tied, n->tied, sizeof n->tied);
-    g->nodes[at].tied_outside = n->tied_outside;
+    g->nodes[at].recompute_block = n->recompute_block;
+    memcpy(g->nodes[at].tie_owner, n->tie_owner, sizeof n->tie_owner);
+    g->nodes[at].tie_owner_is_outside = n->tie_owner_is_outside;
   }
-  g->output = from->output;
+  g->output_node = from->output_node;
   *ret = clv_steal(&g);
   return CLV_OK;
 }

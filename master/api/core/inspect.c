@@ -2,7 +2,7 @@
 #include "master/api/core/core_int.h"
 
 void cleave_inspect(cleave_runtime *rt, cleave_holding *ret) {
-  *ret = (cleave_holding){.memory_bytes = clv_pool_bytes(rt->pool),
+  *ret = (cleave_holding){.memory_bytes = clv_pool_charged_bytes(rt->pool),
                           .certificate_end = rt->identity ? rt->identity->not_after : 0};
   LOCKED(rt);
   ret->contexts = rt->contexts.n;
@@ -17,8 +17,8 @@ bool cleave_inspect_link(cleave_runtime *rt, uint32_t node, cleave_link_status *
   const api_peer *p = &rt->peers[node];
   uint64_t heard = __atomic_load_n(&p->last_packet_ns, __ATOMIC_RELAXED), now = api_now(rt);
   if (p->link) {
-    clv_link_count(p->link, &c);
-    clv_link_measure_load(p->link, &load);
+    clv_link_get_counts(p->link, &c);
+    clv_link_get_load(p->link, &load);
   }
   *ret = (cleave_link_status){.worker = p->name,
                               .bytes_out = c.bytes_out,
@@ -28,7 +28,7 @@ bool cleave_inspect_link(cleave_runtime *rt, uint32_t node, cleave_link_status *
                               .packets_out = load.frames_out,
                               .packets_in = load.frames_in,
                               .round_trip_s = (double)c.round_trip_ns * 1e-9,
-                              .reconnects = c.reconnects,
+                              .reconnects = c.n_reconnects,
                               .resent_bytes = c.resent_bytes,
                               .silent_s = heard ? (double)(now - CLV_MIN(heard, now)) * 1e-9 : 0};
   return true;
@@ -41,8 +41,8 @@ clv_code cleave_ask_links(cleave_runtime *rt, uint32_t node, uint64_t timeout_ms
   const clv_wire_status_request q = {.session = rt->session};
   const api_peer *p = &rt->peers[node];
   CLV_TRY(clv_wire_status_request_encode(&q, &request, err));
-  CLV_TRY(clv_rpc_call(p->channel, CLV_METHOD_STATUS, request.data, request.len,
-                       (unsigned)timeout_ms, &answer, err));
+  CLV_TRY(clv_rpc_call_unary(p->channel, CLV_METHOD_STATUS, request.data, request.len,
+                             (unsigned)timeout_ms, &answer, err));
   CLV_TRY(clv_wire_status_reply_decode(&(clv_piece){answer.data, answer.len}, 1, &reply, err));
   for (uint32_t i = 0; i < reply.n_sessions; i++)
     for (uint32_t k = 0; k < reply.sessions[i].n_links; k++) {

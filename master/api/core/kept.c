@@ -49,7 +49,7 @@ clv_code cleave_kept_open(const clv_session_config *config, const clv_remote_spe
   k->timeout_ms = timeout_ms ? timeout_ms : connect_ms;
   CLV_TRY(open_runtime(k, &config->tls, err));
   const clv_rpc_channel_options o = {
-      .target = worker->address,
+      .target_address = worker->address,
       .expected_uri = worker->identity,
       .pem = {k->identity->ca_pem, k->identity->cert_pem, k->identity->key_pem}};
   CLV_TRY(clv_rpc_channel_new(k->rpc, &o, &k->channel, err));
@@ -62,7 +62,8 @@ clv_code api_kept_call(clv_rpc_channel *channel, const clv_wire_kept_request *re
                        unsigned timeout_ms, clv_wire_kept_reply *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0}, in = {0};
   CLV_TRY(clv_wire_kept_request_encode(request, &out, err));
-  clv_code code = clv_rpc_call(channel, CLV_METHOD_KEPT, out.data, out.len, timeout_ms, &in, err);
+  clv_code code =
+      clv_rpc_call_unary(channel, CLV_METHOD_KEPT, out.data, out.len, timeout_ms, &in, err);
   if (code == CLV_DENIED) /* workers before 0.10 deny a method that they do not know */
     return clv_fail(err, code, "%s: no master in its `allow`, or the worker is older than 0.10",
                     err->text);
@@ -119,7 +120,7 @@ clv_code cleave_kept_list(cleave_kept_client *k, const char *name, cleave_kept_f
     const clv_wire_kept_request q = {.sort = CLV_KEPT_FILES,
                                      .name = name,
                                      .wants_digest = name != NULL,
-                                     .after = l.n ? l.files[l.n - 1].name : NULL};
+                                     .after_name = l.n ? l.files[l.n - 1].name : NULL};
     CLV_TRY(call(k, &q, &r, err));
     CLV_TRY(append_files(&r, &l, err));
     more = r.has_more && !name;

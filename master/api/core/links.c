@@ -64,20 +64,20 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
       .pool = rt->pool,
       .accept_limits = accept,
       .send_credit = p->limits.credit_bytes,
-      .lease_ms = clv_wire_has_acks(p->protocol) ? rt->config->limits.lease_ms : 0,
+      .lease_ms = clv_wire_protocol_has_acks(p->protocol) ? rt->config->limits.lease_ms : 0,
       .events = {
           .user = p, .on_packet = on_packet, .check_send = api_may_send, .on_closed = on_closed}};
   clv_link_dial d = {
       .address = p->spec->address,
       .identity = p->spec->identity,
       .pem = rt->identity ? api_tls_pem(rt) : (clv_rpc_pem){0},
-      .limits = {.max_message = accept.message_bytes, .peer_timeout_ms = p->peer_timeout_ms},
-      .session = rt->session,
+      .limits = {.max_message_bytes = accept.message_bytes, .peer_timeout_ms = p->peer_timeout_ms},
+      .session_id = rt->session,
       .incarnation = p->incarnation,
       .epoch = rt->epoch,
       .bulk_lanes = API_BULK_LANES,
-      .role = CLV_ATTACH_MASTER,
-      .timeout_ms = api_connect_timeout_ms(p)};
+      .attach_role = CLV_ATTACH_MASTER,
+      .dial_timeout_ms = api_connect_timeout_ms(p)};
   p->last_packet_ns = api_now(rt);
   clv_err err;
   if (open_link(p, &o, &d, &err) == CLV_OK) return CLEAVE_OK;

@@ -16,7 +16,7 @@ static clv_code fail_closed_context(clv_err *err) {
 static uint32_t input_of_tensor(const clv_frame *f, uint32_t tensor) {
   uint32_t seen = 0;
   for (uint32_t i = 0; i < f->call.n_args; i++)
-    if (f->call.args[i].here && seen++ == tensor) return i;
+    if (f->call.args[i].is_inline && seen++ == tensor) return i;
   return 0;
 }
 
@@ -71,7 +71,7 @@ static clv_code describe_packet(const cleave_runtime *rt, const clv_packet *p, u
   ret->rank = t->shape.rank;
   memcpy(ret->shape, t->shape.dim, sizeof ret->shape);
   ret->bytes = t->bytes;
-  ret->relayed = p->from != NULL;
+  ret->relayed = p->received_by != NULL;
   if (f->kind == CLV_VALUE || f->kind == CLV_GRADIENT)
     return describe_value(rt, f, tensor, ret, err);
   if (f->kind == CLV_REF_VALUE) {
@@ -94,7 +94,7 @@ static clv_code describe_packet(const cleave_runtime *rt, const clv_packet *p, u
 
 static const api_peer *sender_of(const cleave_runtime *rt, const clv_packet *p) {
   uint32_t i = rt->n_peers - 1;
-  while (i && (!p->from || rt->peers[i].link != p->from)) i--;
+  while (i && (!p->received_by || rt->peers[i].link != p->received_by)) i--;
   return &rt->peers[i];
 }
 
@@ -149,7 +149,7 @@ static clv_code send_failure(const api_peer *to, clv_packet *p, clv_err *err) {
                          .worker = to->name,
                          .module = m ? m->name : "",
                          .name = "",
-                         .relayed = p->from != NULL,
+                         .relayed = p->received_by != NULL,
                          .bytes = strlen(f->failure.text)};
   if (!rt->may_send || rt->may_send(rt->user, &what, &why) == CLEAVE_OK) return CLV_OK;
   return clv_fail(err, why.status ? (clv_code)why.status : CLV_DENIED, "%s", why.text);

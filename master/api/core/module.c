@@ -79,7 +79,7 @@ static cleave_status enable_bf16_storage(const cleave_runtime *rt, cleave_module
                     rt->peers[m->node].name);
   if (!m->frozen_is_final)
     return api_fail(error, CLV_INVALID, "module '%s': frozen_bf16 goes with `fixed`", m->name);
-  clv_params_frozen_to_bf16(m->graph, m->params);
+  clv_params_convert_frozen_to_bf16(m->graph, m->params);
   return CLEAVE_OK;
 }
 
@@ -101,7 +101,7 @@ static cleave_status copy_initialized(cleave_module *m, const cleave_module_opti
   size_t most = o->n_initialized + (size_t)m->params->n;
   TRY(clv_alloc(most, sizeof *m->initialized, &m->initialized, &err));
   for (int i = 0; o->lora && m->artifact && i < m->params->n; i++)
-    if (clv_lora_is_adapter(m->params->list[i].name))
+    if (clv_name_is_of_adapter(m->params->list[i].name))
       m->initialized[m->n_initialized++] = m->params->list[i].name;
   for (size_t i = 0; i < o->n_initialized; i++) {
     PASS(api_check_weight(m, o->initialized[i], NULL, error));
@@ -257,7 +257,7 @@ static cleave_status fill_module(cleave_module *m, const cleave_module_options *
   PASS(find_inputs(m, error));
   PASS(api_mark_recompute_blocks(m, o, error));
   PASS(api_ties_add_to_graph(m, o, error));
-  TRY(clv_params_of(m->graph, &m->params, &err));
+  TRY(clv_params_make(m->graph, &m->params, &err));
   PASS(api_ties_find_owners(m, o, error));
   PASS(copy_initialized(m, o, error));
   PASS(freeze_parameters(m, o, error));
@@ -385,7 +385,7 @@ cleave_status cleave_load_loss(cleave_runtime *runtime, const cleave_module_opti
   clv_shape shape;
   PASS(api_copy_shape_in(prediction->rank, prediction->shape, &shape, error));
   if (!shape.rank) return api_fail(error, CLV_INVALID, "a prediction without a batch");
-  TRY(clv_loss_graph(kind, &shape, shape.dim[0], &graph, &err));
+  TRY(clv_loss_make_graph(kind, &shape, shape.dim[0], &graph, &err));
   return api_module_new(runtime, &o, NULL, graph, ret_module, error);
 }
 

@@ -55,7 +55,7 @@ static void remove_module(cleave_module *m) {
   bool tied = m->params->n_ties > 0;
   rt->modules[m->index] = NULL;
   if (!m->n_kept_refs) api_module_free(m);
-  clv_pool_shrink(rt->pool); /* frees blocks of sizes that only this module has used */
+  clv_pool_free_unused_tensors(rt->pool); /* frees blocks of sizes that only this module has used */
   api_wake(rt);
   if (tied) unload_unused_owners(rt);
 }

@@ -36,7 +36,7 @@ clv_lr_schedule api_convert_schedule(const cleave_schedule *s) {
                            .step_size = s->step_size,
                            .total_steps = s->total_steps,
                            .gamma = s->gamma,
-                           .from_zero = s->from_zero};
+                           .starts_at_zero = s->from_zero};
 }
 
 cleave_status api_check_schedule(const cleave_schedule *s, cleave_error *error) {

@@ -73,7 +73,7 @@ cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node, uint64_t de
     api_set_error_node(error, p->name, "link");
     return (cleave_status)err.code;
   }
-  clv_link_count(link, &now);
+  clv_link_get_counts(link, &now);
   clv_link_counts *last = &p->last_counts;
   ret->round_trip_s = (double)ns * 1e-9;
   ret->up_bytes_s = bytes_per_second(now.peer_received_bytes - last->peer_received_bytes,
@@ -117,7 +117,7 @@ void api_report_events(cleave_runtime *rt, const api_peer *from, const clv_packe
   if (!rt->on_event || !t || t->dtype != CLV_I64 || t->shape.rank != 2 ||
       t->shape.dim[1] != CLV_TRACE_COLUMNS)
     return;
-  if (from->link) clv_link_count(from->link, &link);
+  if (from->link) clv_link_get_counts(from->link, &link);
   for (int64_t i = 0; i < t->shape.dim[0]; i++) {
     const int64_t *row = (const int64_t *)t->data + i * CLV_TRACE_COLUMNS;
     cleave_event event;

@@ -121,7 +121,7 @@ void cleave_get_link_totals(cleave_runtime *runtime, cleave_link_totals *ret_tot
   for (uint32_t i = 1; i < runtime->n_peers; i++) {
     const api_peer *p = &runtime->peers[i];
     clv_link_counts c = {0};
-    if (p->link) clv_link_count(p->link, &c);
+    if (p->link) clv_link_get_counts(p->link, &c);
     ret_totals->bytes_up += p->bytes_up + c.bytes_out;
     ret_totals->bytes_down += p->bytes_down + c.bytes_in;
   }

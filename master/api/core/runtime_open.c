@@ -59,10 +59,10 @@ static cleave_status set_session_ids(cleave_runtime *rt, cleave_error *error) {
   const clv_session_config *c = rt->config;
   rt->seed = c->train.seed.key;
   rt->session = (clv_wire_id){0};
-  rt->cannot_resume = !c->attempt.epoch;
-  rt->epoch = rt->cannot_resume ? 1 : c->attempt.epoch;
-  memcpy(&rt->session, c->attempt.session, sizeof rt->session);
-  if (!c->train.seed.given && !c->train.seed.drawn)
+  rt->cannot_resume = !c->attempt.attempt_number;
+  rt->epoch = rt->cannot_resume ? 1 : c->attempt.attempt_number;
+  memcpy(&rt->session, c->attempt.session_id, sizeof rt->session);
+  if (!c->train.seed.is_given && !c->train.seed.is_drawn)
     TRY(api_fill_random(rt, &rt->seed, sizeof rt->seed, &err));
   if (rt->cannot_resume) TRY(api_fill_random(rt, &rt->session, sizeof rt->session, &err));
   return CLEAVE_OK;

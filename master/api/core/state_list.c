@@ -34,7 +34,7 @@ static cleave_status add_moments(const cleave_module *m, cleave_state_list *l,
   for (int k = 0; k < clv_optim_n_moments(of); k++)
     for (int i = 0; i < m->params->n; i++) {
       const clv_param *p = &m->params->list[i];
-      if (p->trainable && !p->fixed)
+      if (p->trainable && !p->is_fixed)
         add_item(l, p->name, clv_optim_moment_name(of, k), CLV_F32, &p->shape);
     }
   add_item(l, "step", NULL, CLV_I64, &(clv_shape){0});

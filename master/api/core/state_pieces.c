@@ -119,7 +119,7 @@ static void end_transfer(transfer *p) {
   LOCKED(p->rt);
   while (p->n_requests) end_first_request(p);
   api_module_remove_kept(p->m);
-  clv_pool_shrink(p->rt->pool);
+  clv_pool_free_unused_tensors(p->rt->pool);
 }
 
 /* Lists a request and sends its packet. Returns CLEAVE_OK if the link has ended without having
@@ -236,7 +236,7 @@ static cleave_status put_piece(transfer *p, piece *x, clv_tensor *t, cleave_erro
   packet->frame.state.offset = x->offset;
   packet->frame.state.length = x->length;
   snprintf(packet->frame.state.name, sizeof packet->frame.state.name, "%s", p->items[x->item].name);
-  clv_packet_add(packet, t);
+  clv_packet_add_tensor(packet, t);
   p->m->weights_version += p->kind == CLEAVE_STATE_WEIGHTS;
   return send_request(p, x, packet, error);
 }
@@ -251,7 +251,7 @@ static cleave_status wait_for_room(transfer *p, piece **ret, clv_tensor **ret_te
   }
   if (!*ret) return CLEAVE_OK;
   clv_shape shape = CLV_SHAPE((int64_t)(*ret)->length);
-  TRY(clv_pool_tensor(p->rt->pool, CLV_U8, &shape, ret_tensor, &err));
+  TRY(clv_pool_alloc_tensor(p->rt->pool, CLV_U8, &shape, ret_tensor, &err));
   return CLEAVE_OK;
 }
 

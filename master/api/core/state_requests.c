@@ -69,7 +69,7 @@ static cleave_status put_item(cleave_module *m, clv_state_kind what, uint64_t co
   p->frame.state.index = index;
   p->frame.state.count = n;
   memcpy(p->frame.state.name, item->name, sizeof p->frame.state.name);
-  clv_packet_add(p, item->tensor);
+  clv_packet_add_tensor(p, item->tensor);
   return api_send(m->runtime, m->node, p, error);
 }
 
@@ -106,7 +106,7 @@ size_t cleave_state_count(const cleave_module *m, cleave_state_kind kind) {
   if (kind == CLEAVE_STATE_WEIGHTS) return (size_t)m->params->n;
   if (!m->optimizer) return 0;
   for (int i = 0; i < m->params->n; i++)
-    trainable += m->params->list[i].trainable && !m->params->list[i].fixed;
+    trainable += m->params->list[i].trainable && !m->params->list[i].is_fixed;
   for (uint32_t i = 0; i < m->n_groups; i++)
     if (m->groups[i]) moments |= clv_optim_moments_of(&m->groups[i]->optim);
   return (size_t)clv_optim_count_moments(moments) * trainable + 1;
@@ -122,7 +122,7 @@ bool api_state_spec(const cleave_module *m, cleave_state_kind kind, const char *
   char *moment = kind == CLEAVE_STATE_OPTIMIZER ? strrchr(param, '.') : NULL;
   if (moment) *moment = '\0';
   const clv_param *p = clv_params_find(m->params, param);
-  if (!p || (moment && p->fixed)) return false;
+  if (!p || (moment && p->is_fixed)) return false;
   *ret_dtype = p->dtype;
   *ret_shape = p->shape;
   return true;

@@ -14,7 +14,7 @@
 static cleave_status find_tied_node(const cleave_module *m, const char *weight, int *ret,
                                     cleave_error *error) {
   CLV_AUTO(clv_params_freep) clv_params *all = NULL;
-  TRY(clv_params_of(m->graph, &all, &err));
+  TRY(clv_params_make(m->graph, &all, &err));
   const clv_param *p = clv_params_find(all, weight);
   for (int i = 0; i < all->n_ties && !p; i++)
     if (strcmp(all->ties[i].param.name, weight) == 0) p = &all->ties[i].param;
@@ -56,7 +56,7 @@ static cleave_status add_tie(cleave_module *m, const cleave_tie *t, cleave_error
   if (!p || p->slot || !p->trainable)
     return api_fail(error, CLV_INVALID, "'%s' of module '%s' is not the first parameter of a layer",
                     t->of_weight, t->of->name);
-  TRY(clv_graph_tie(m->graph, node, t->of->graph->nodes[p->node].name, true, &err));
+  TRY(clv_graph_tie_param(m->graph, node, t->of->graph->nodes[p->node].name, true, &err));
   return CLEAVE_OK;
 }
 
@@ -78,7 +78,7 @@ static cleave_status check_shape(const cleave_module *m, const clv_param *p,
 
 static const clv_param *owner_param_of(const cleave_module *m, const clv_tie *t,
                                        const cleave_module *of) {
-  return clv_params_first(of->graph, of->params, m->graph->nodes[t->param.node].tied);
+  return clv_params_first_of_node(of->graph, of->params, m->graph->nodes[t->param.node].tie_owner);
 }
 
 static cleave_status find_owner(cleave_module *m, int i, const cleave_module_options *o,
@@ -91,7 +91,7 @@ static cleave_status find_owner(cleave_module *m, int i, const cleave_module_opt
     return check_shape(m, &t->param, m->tie_owners[i], owner_param_of(m, t, m->tie_owners[i]),
                        error);
   return api_fail(error, CLV_INVALID, "module '%s': '%s' is tied to layer '%s', which is not in it",
-                  m->name, t->param.name, m->graph->nodes[t->param.node].tied);
+                  m->name, t->param.name, m->graph->nodes[t->param.node].tie_owner);
 }
 
 cleave_status api_ties_find_owners(cleave_module *m, const cleave_module_options *o,

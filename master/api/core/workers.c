@@ -39,13 +39,13 @@ static clv_code call_worker(const api_peer *p, const char *method, const clv_byt
                             uint64_t timeout_ms, clv_bytes *reply, clv_err *err) {
   const api_platform *w = &p->runtime->platform;
   if (w->call) return w->call(w->user, p->name, method, request, timeout_ms, reply, err);
-  return clv_rpc_call(p->channel, method, request->data, request->len,
-                      (unsigned)CLV_MIN(timeout_ms, (uint64_t)INT32_MAX), reply, err);
+  return clv_rpc_call_unary(p->channel, method, request->data, request->len,
+                            (unsigned)CLV_MIN(timeout_ms, (uint64_t)INT32_MAX), reply, err);
 }
 
 /* Stores the worker's device for "auto" and the list of its devices. */
 static void store_devices(const clv_wire_hello_reply *h, api_peer *p) {
-  int best = clv_wire_device_of(h, "auto");
+  int best = clv_wire_find_device(h, "auto");
   size_t at = 0;
   snprintf(p->device, sizeof p->device, "%s", best < 0 ? "cpu" : h->devices[best]);
   for (uint32_t i = 0; i < h->n_devices && at < sizeof p->devices; i++)
@@ -91,7 +91,7 @@ static void compare_processors(const api_peer *p, const char *isa, const char *l
  * capability of it, and one version of its libraries. */
 static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
   const clv_wire_about *theirs = &h->about;
-  int at = clv_wire_device_of(h, p->device);
+  int at = clv_wire_find_device(h, p->device);
   const char *kind = at < 0 ? "cpu" : h->kinds[at].kind;
   const char *their_isa = at < 0 ? theirs->isa : h->kinds[at].isa;
   bool processor = strcmp(kind, "cpu") == 0;
@@ -133,7 +133,7 @@ static void store_features(const clv_wire_about *theirs, api_peer *p) {
   p->has_fixed_modules = clv_wire_has_capability(theirs, CLV_CAPABILITY_FIXED);
   p->has_ties = clv_wire_has_capability(theirs, CLV_CAPABILITY_TIES);
   p->has_bf16_weights = clv_wire_has_capability(theirs, CLV_CAPABILITY_FROZEN_BF16);
-  if (!clv_wire_has_acks(p->protocol))
+  if (!clv_wire_protocol_has_acks(p->protocol))
     clv_notify(p->runtime->on_notice,
                "worker %s speaks protocol %u: a lost connection ends its link; upgrade it", p->name,
                p->protocol);
@@ -163,7 +163,7 @@ static clv_code exchange_hello(api_peer *p, clv_err *err) {
   p->incarnation = h.incarnation;
   p->limits = h.about.limits;
   p->peer_timeout_ms =
-      clv_shorter_timeout((uint32_t)c->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
+      clv_wire_shorter_timeout((uint32_t)c->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
   store_features(&h.about, p);
   store_devices(&h, p);
   compare_builds(p, &h);
@@ -179,7 +179,7 @@ static clv_code open_session(api_peer *p, clv_err *err) {
                              .epoch = rt->epoch,
                              .config_digest = rt->config->attempt.config_digest,
                              .name = rt->config->name,
-                             .lanes = API_BULK_LANES,
+                             .n_lanes = API_BULK_LANES,
                              .peer_identities = identities,
                              .reference_lease_ms = (uint32_t)rt->config->limits.reference_lease_ms};
   for (uint32_t i = 1; i < rt->n_peers && q.n_peer_identities < CLV_WIRE_PEERS; i++)
@@ -195,12 +195,12 @@ static clv_code open_session(api_peer *p, clv_err *err) {
     return clv_fail(err, CLV_BAD_ANSWER,
                     "another process answered the opening of the session than its Hello: the "
                     "worker was started again meanwhile, or two share its address");
-  p->limits = o.granted;
+  p->limits = o.granted_limits;
   return CLV_OK;
 }
 
 static clv_code dial_worker(api_peer *p, clv_err *err) {
-  clv_rpc_channel_options o = {.target = p->spec->address,
+  clv_rpc_channel_options o = {.target_address = p->spec->address,
                                .expected_uri = p->spec->identity,
                                .pem = api_tls_pem(p->runtime)};
   CLV_TRY(clv_rpc_channel_new(p->runtime->rpc, &o, &p->channel, err));
@@ -324,7 +324,7 @@ static bool is_same_spec(const clv_wire_spec *theirs, clv_dtype dtype, const clv
 /* Checks the reply of LoadModule against the graph of this program. */
 static clv_code check_loaded(const cleave_module *m, const clv_wire_load_reply *o, clv_err *err) {
   const clv_graph *g = m->graph;
-  const clv_node *output = &g->nodes[g->output];
+  const clv_node *output = &g->nodes[g->output_node];
   if (o->n_params != (uint32_t)m->params->n)
     return clv_fail(err, CLV_BAD_ANSWER, "it reports %u parameters, the graph has %d", o->n_params,
                     m->params->n);
@@ -398,7 +398,7 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
                              .module = m->index,
                              .generation = m->generation,
                              .threads = m->threads,
-                             .in_flight = m->in_flight,
+                             .max_in_flight = m->in_flight,
                              .bf16 = m->bf16,
                              .tf32 = m->tf32,
                              .frozen_is_final = m->frozen_is_final,
@@ -407,8 +407,8 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
                              .input_needs_grad = m->needs_input_grads,
                              .device = m->device,
                              .name = m->name,
-                             .fresh = m->initialized,
-                             .n_fresh = m->n_initialized,
+                             .new_params = m->initialized,
+                             .n_new_params = m->n_initialized,
                              .frozen = m->frozen,
                              .n_frozen = m->n_frozen};
   CLV_TRY(check_device(m, p, err));

@@ -13,7 +13,7 @@ enum { MAX_NAME = 100 };
 
 static void parallel_free(cleave_parallel *p) {
   if (!p) return;
-  clv_division_free(p->division);
+  clv_divided_chain_free(p->division);
   clv_params_free(p->params);
   clv_graph_free(p->undivided_graph);
   free(p->modules);
@@ -22,7 +22,7 @@ static void parallel_free(cleave_parallel *p) {
 
 static void free_attached(api_attachment *a) { parallel_free((cleave_parallel *)a); }
 
-static uint32_t n_modules_of(const cleave_parallel *p, const clv_division_segment *s) {
+static uint32_t n_modules_of(const cleave_parallel *p, const clv_chain_segment *s) {
   return s->is_sharded ? p->division->n_parts : 1;
 }
 
@@ -65,7 +65,7 @@ static bool is_frozen(const cleave_parallel_options *o, const clv_param *p) {
 static clv_code cut_weights(const cleave_parallel *p, const cleave_parallel_options *o,
                             const clv_graph *g, uint32_t k, char *whole, part_weights *w,
                             clv_err *err) {
-  CLV_TRY(clv_params_of(g, &w->params, err));
+  CLV_TRY(clv_params_make(g, &w->params, err));
   size_t n = (size_t)w->params->n;
   CLV_TRY(clv_alloc(w->params->total_bytes, 1, &w->block, err));
   CLV_TRY(clv_alloc(n, sizeof *w->list, &w->list, err));
@@ -84,12 +84,12 @@ static clv_code cut_weights(const cleave_parallel *p, const cleave_parallel_opti
 static cleave_status load_module(cleave_parallel *p, const cleave_parallel_options *o,
                                  uint32_t segment, uint32_t k, char *whole, cleave_error *error) {
   CLV_AUTO(free_part_weights) part_weights w = {0};
-  const clv_division_segment *s = &p->division->segments[segment];
+  const clv_chain_segment *s = &p->division->segments[segment];
   char name[CLEAVE_NAME + 1];
   clv_graph *copy;
   snprintf(name, sizeof name, s->is_sharded ? "%s.%u.%u" : "%s.%u", p->name, segment, k);
-  TRY(cut_weights(p, o, s->graph[k], k, whole, &w, &err));
-  TRY(api_graph_copy(s->graph[k], &copy, &err));
+  TRY(cut_weights(p, o, s->part_graphs[k], k, whole, &w, &err));
+  TRY(api_graph_copy(s->part_graphs[k], &copy, &err));
   cleave_module_options m = {.size = sizeof m,
                              .name = name,
                              .at = s->is_sharded ? o->nodes[k] : o->at,
@@ -110,7 +110,7 @@ static cleave_status load_module(cleave_parallel *p, const cleave_parallel_optio
 static cleave_status load_modules(cleave_parallel *p, const cleave_parallel_options *o,
                                   cleave_error *error) {
   CLV_AUTO(clv_freep) char *block = NULL;
-  const clv_division *d = p->division;
+  const clv_divided_chain *d = p->division;
   PASS(api_derive_keys(p->runtime, p->name, o->seed, p->undivided_graph, error));
   TRY(clv_alloc(p->params->total_bytes, 1, &block, &err));
   clv_params_init(p->undivided_graph, p->params, block);
@@ -157,7 +157,7 @@ static cleave_status divide_layers(cleave_parallel *p, const cleave_parallel_opt
   if (!any)
     return api_fail(error, CLV_INVALID,
                     "'%s': no layer says `parallel: columns` or `parallel: rows`", p->name);
-  TRY(clv_params_of(p->undivided_graph, &p->params, &err));
+  TRY(clv_params_make(p->undivided_graph, &p->params, &err));
   TRY(clv_divide_chain(p->undivided_graph, how, n, &p->division, &err));
   return check_frozen(p, o, error);
 }
@@ -207,7 +207,7 @@ typedef struct segment_values {
 } segment_values;
 
 /* Calls the modules of a segment, from modules[0] on. f: the inputs, then the outputs. */
-static cleave_status call_segment(cleave_parallel *p, const clv_division_segment *s,
+static cleave_status call_segment(cleave_parallel *p, const clv_chain_segment *s,
                                   cleave_module **modules, segment_values *f, cleave_error *error) {
   cleave_reference made[CLV_MAX_IN] = {0};
   uint32_t n = n_modules_of(p, s);

@@ -17,7 +17,7 @@ struct cleave_parallel {
   char name[CLEAVE_NAME + 1];
   clv_graph *undivided_graph; /* graph of the chain on one node */
   clv_params *params;         /* parameters of `undivided_graph` */
-  clv_division *division;
+  clv_divided_chain *division;
   cleave_module **modules; /* [n_modules] modules of the chain */
   uint32_t n_modules;
 };

@@ -51,7 +51,7 @@ static void begin_attempt(api_peer *p, uint64_t until, clv_link **ret_old,
   *ret_old = clv_steal(&p->link);
   *ret_channel = clv_steal(&p->channel);
   if (*ret_old) {
-    clv_link_count(*ret_old, &c);
+    clv_link_get_counts(*ret_old, &c);
     p->bytes_up += c.bytes_out;
     p->bytes_down += c.bytes_in;
     (void)!clv_node_add_peer(rt->node, api_wire_name(p), NULL, &ignored);

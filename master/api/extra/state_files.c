@@ -77,7 +77,8 @@ static cleave_status write_state(const cleave_module *m, const char *path, const
         .name = s->items[i].name, .dtype = (clv_dtype)t->dtype, .data = t->data};
     PASS(api_copy_shape_in(t->rank, t->shape, &list[i].shape, error));
   }
-  if (clv_weights_write(path, list, s->n, NULL, 0, NULL, NULL, &why) == CLV_OK) return CLEAVE_OK;
+  if (clv_weights_write_file(path, list, s->n, NULL, 0, NULL, NULL, &why) == CLV_OK)
+    return CLEAVE_OK;
   return fail_with_module(m, &why, error);
 }
 
@@ -113,7 +114,7 @@ static void drop_artifact_items(const cleave_module *m, const clv_weights_file *
   size_t n = 0;
   for (size_t i = 0; i < l->n; i++) {
     const clv_param *p = clv_params_find(m->params, l->items[i].name);
-    bool there = m->artifact && p && p->frozen && !clv_weights_find(f, p->name);
+    bool there = m->artifact && p && p->frozen && !clv_weights_find_entry(f, p->name);
     if (!there) l->items[n++] = l->items[i];
   }
   l->n = n;
@@ -125,7 +126,8 @@ static cleave_status match_file(const cleave_module *m, const clv_weights_file *
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   clv_err why;
   TRY(clv_alloc(l->n, sizeof *found, &found, &err));
-  if (clv_weights_match(f, l->items, l->n, CLV_WEIGHTS_ALLOW_NO_COUNTS, found, &why) != CLV_OK)
+  if (clv_weights_match_tensors(f, l->items, l->n, CLV_WEIGHTS_ALLOW_NO_COUNTS, found, &why) !=
+      CLV_OK)
     return fail_with_module(m, &why, error);
   for (size_t i = 0; i < l->n; i++) {
     if (!found[i] && strcmp(l->items[i].name, "step") == 0)

@@ -234,7 +234,7 @@ static void make_steps(steps *s, const struct network *net, int64_t batch, const
                               .bf16 = strcmp(math, "bf16") == 0,
                               .tf32 = strcmp(math, "tf32") == 0,
                               .transient_weights = true};
-  must(clv_params_of(s->graph, &s->params, &err), &err);
+  must(clv_params_make(s->graph, &s->params, &err), &err);
   must(clv_plan_new(s->graph, s->params, &o, &s->plan, &err), &err);
   const clv_optim_span all = {.n = s->params->trainable_bytes / sizeof(float)};
   must(clv_optim_new(&net->optimizer, 1, s->params->trainable_bytes, &all, 1, s->backend,

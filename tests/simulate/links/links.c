@@ -193,7 +193,7 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
               p->is_announcement ? " is coming"
               : p->is_over_quota ? " refused"
                                  : "");
-  if (link != to->link || p->from != link) report_fault("packet %u came by another link", number);
+  if (link != to->link || p->received_by != link) report_fault("packet %u came by another link", number);
   if (number == 0 || number > from->n_sent) {
     report_fault("packet %u was never sent", number);
     clv_packet_free(p);
@@ -252,7 +252,7 @@ static void add_tensors(side *from, uint32_t number, sent *s, clv_packet *p) {
     if (s->kind == CLV_CALL)
       require_success(clv_packet_add_arg(p, number, false, t, &err), &err);
     else
-      clv_packet_add(p, t);
+      clv_packet_add_tensor(p, t);
     clv_tensor_unref(t);
   }
   s->has_chunks = s->total_bytes > CLV_WIRE_INLINE_MAX;
@@ -347,7 +347,7 @@ static void make_side(side *s) {
   s->credit = KIB * (uint64_t)credits[random_below(CLV_COUNT(credits))];
   s->has_small_quota = random_below(4) == 0;
   s->n_to_send = random_below(MOST_SENT - 1);
-  clv_account_options a = {.owner_text = "a side",
+  clv_account_options a = {.owner_in_messages = "a side",
                            .limit = {[CLV_QUOTA_BYTES] = s->has_small_quota ? 900 * KIB : 0}};
   require_success(clv_account_new(&a, &s->account, &err), &err);
   require_success(clv_pool_new_for_account(s->account, &s->pool, &err), &err);
@@ -357,7 +357,7 @@ static void join_sides(const clv_lane_acceptor *acceptor) {
   clv_err err;
   side *near = &w.sides[0], *far = &w.sides[1];
   clv_link_options here = make_options(near), there = make_options(far);
-  clv_link_dial d = {.role = CLV_ATTACH_MASTER, .bulk_lanes = random_below(4), .epoch = 1};
+  clv_link_dial d = {.attach_role = CLV_ATTACH_MASTER, .bulk_lanes = random_below(4), .epoch = 1};
   require_success(clv_link_new(&there, &far->link, &err), &err);
   clv_dialler dialler = sim_network_make_dialler(w.network, 0, 1, acceptor, "spiffe://test/zero");
   require_success(clv_link_start(&here, &d, &dialler, &near->link, &err), &err);
@@ -376,7 +376,7 @@ static void run_all_events(void) {
 static void check_nothing_is_held(const side *s) {
   clv_link_load load;
   const side *peer = other_side(s);
-  clv_link_measure_load(s->link, &load);
+  clv_link_get_load(s->link, &load);
   if (s->n_held || load.frames_in) report_fault("side %u holds what came", index_of_side(s));
   if (w.was_cut) return;
   if (load.tensors_in || load.bytes_in) report_fault("side %u waits for tensors", index_of_side(s));
@@ -386,10 +386,11 @@ static void check_nothing_is_held(const side *s) {
   for (uint32_t i = 1; i <= s->n_sent; i++)
     if (s->sent_packets[i].is_accepted != (s->sent_packets[i].n_arrivals == 1))
       report_fault("packet %u did not arrive", i);
-  if (s->link->pings != s->link->pongs) report_fault("a PING was not answered");
-  if (s->link->send_queue->credit_full != peer->credit ||
-      s->link->send_queue->credit_left + peer->link->recv_window->used_bytes != peer->credit ||
-      peer->link->recv_window->used_bytes != peer->link->recv_window->credit_pending)
+  if (s->link->n_pings != s->link->n_pongs) report_fault("a PING was not answered");
+  if (s->link->send_queue->granted_credit != peer->credit ||
+      s->link->send_queue->available_credit + peer->link->recv_window->unreturned_bytes !=
+          peer->credit ||
+      peer->link->recv_window->unreturned_bytes != peer->link->recv_window->unsent_credit)
     report_fault("side %u has lost credit", index_of_side(s));
   if (s->n_closed) report_fault("side %u has ended by itself", index_of_side(s));
 }
@@ -401,7 +402,7 @@ static bool has_all_tensors(side *s) {
   clv_err err;
   clv_tensor *t = NULL;
   clv_account_set_limit(s->account, CLV_QUOTA_BYTES, LITTLE);
-  clv_code code = clv_pool_tensor(s->pool, CLV_U8, &CLV_SHAPE(LITTLE), &t, &err);
+  clv_code code = clv_pool_alloc_tensor(s->pool, CLV_U8, &CLV_SHAPE(LITTLE), &t, &err);
   clv_tensor_unref(t);
   return code == CLV_OK && clv_account_usage(s->account, CLV_QUOTA_BYTES) == LITTLE;
 }

@@ -30,7 +30,8 @@ static clv_code answer_list(const clv_wire_kept_request *q, clv_bytes *reply, cl
   clv_wire_kept_file f = {.bytes = SIZE, .version = 5, .has_sha256 = q->wants_digest};
   clv_wire_kept_reply out = {.files = &f, .used_bytes = 7, .quota_bytes = 9};
   int i = 0;
-  while (i < FILES && strcmp(names[i], q->name[0] ? q->name : q->after) < (q->name[0] ? 0 : 1)) i++;
+  while (i < FILES && strcmp(names[i], q->name[0] ? q->name : q->after_name) < (q->name[0] ? 0 : 1))
+    i++;
   if (now == UNSORTED) i = 0;
   f.name = i < FILES ? names[i] : "";
   out.n_files = i < FILES && now != ENDLESS && (!q->name[0] || strcmp(f.name, q->name) == 0);

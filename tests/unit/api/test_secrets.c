@@ -37,7 +37,7 @@ static void weights_that_a_worker_has_cannot_be_secret(void **state) {
   clv_err err;
   char path[96];
   snprintf(path, sizeof path, "%s/w.st", scratch);
-  assert_ok(clv_weights_write(path, &tensor, 1, NULL, 0, &digest, NULL, &err), &err);
+  assert_ok(clv_weights_write_file(path, &tensor, 1, NULL, 0, &digest, NULL, &err), &err);
   assert_ok(check_secret_weights("w", "true", &another, &err), &err);
   assert_ok(check_secret_weights("w", "false", &digest, &err), &err);
   assert_int_equal(check_secret_weights("w", "true", &digest, &err), CLV_DATA_LOSS);

@@ -46,7 +46,7 @@ static void make_checkpoint(uint64_t step) {
 
 /* Lists the model of a checkpoint as a file at a worker, and deletes it here. */
 static void move_to_worker(uint64_t step) {
-  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   clv_err err;
   char folder[64], file[100];
   snprintf(folder, sizeof folder, "run/checkpoint-%d", (int)step);
@@ -55,14 +55,15 @@ static void move_to_worker(uint64_t step) {
   while (strncmp(f->name, "model-", 6) != 0) f++;
   snprintf(file, sizeof file, "%s/%s", folder, f->name);
   assert_int_equal(unlink(at(file)), 0);
-  assert_ok(clv_strdup("spiffe://test/w1", &f->place, &err), &err);
-  assert_ok(clv_strdup("55.1.0.w", &f->kept, &err), &err);
+  assert_ok(clv_strdup("spiffe://test/w1", &f->keeper_identity, &err), &err);
+  assert_ok(clv_strdup("55.1.0.w", &f->kept_file_name, &err), &err);
   assert_ok(clv_manifest_write(at(folder), &m, &err), &err);
 }
 
 static void clear_run(void) {
   clv_err err;
-  if (clv_checkpoint_has_any(at("run"))) assert_ok(clv_checkpoint_clear(at("run"), &err), &err);
+  if (clv_checkpoint_has_any(at("run")))
+    assert_ok(clv_checkpoint_remove_all(at("run"), &err), &err);
   unlink(at("run/" CLV_ORPHANS_FILE));
 }
 
@@ -80,7 +81,7 @@ static void count_report(void *user, const clv_orphan *o, const clv_err *why) {
 static void orphan_is_kept_until_its_worker_removed_it(void **state) {
   (void)state;
   CLV_AUTO(clv_orphans_done) clv_orphans l = {0}, again = {0};
-  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   clv_err err;
   clear_run();
   make_checkpoint(1);
@@ -145,7 +146,7 @@ static void copy_restores_all_files_of_a_checkpoint(void **state) {
     assert_int_equal(step, 7);
     clv_checkpoint_freep(&c);
     assert_ok(clv_checkpoint_load_step(at("run"), 7, &c, &err), &err);
-    assert_true(clv_manifest_is_home(clv_checkpoint_manifest(c)));
+    assert_true(clv_manifest_has_all_files(clv_checkpoint_manifest(c)));
   }
 }
 

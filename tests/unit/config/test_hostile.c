@@ -192,7 +192,7 @@ static void config_schema_is_valid_json(void **state) {
   for (int kind = CLV_CONFIG_SESSION; kind <= CLV_CONFIG_WORKER; kind++) {
     clv_bytes text = {0};
     clv_err err = {0};
-    assert_int_equal(clv_config_schema_json((clv_config_kind)kind, &text, &err), CLV_OK);
+    assert_int_equal(clv_config_write_json_schema((clv_config_kind)kind, &text, &err), CLV_OK);
     FILE *reader = popen(
         "/usr/bin/python3 -c 'import json, sys; s = json.load(sys.stdin); "
         "assert s[\"additionalProperties\"] is False; "

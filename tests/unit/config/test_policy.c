@@ -140,10 +140,10 @@ static void shipped_policy_allows_nothing_and_is_documented(void **state) {
     fail_msg("%s", err.text);
   assert_false(c->allow.labels || c->allow.labels_readable || c->allow.raw || c->allow.tokens ||
                c->allow.front_known);
-  assert_int_equal(clv_config_man(CLV_CONFIG_POLICY, &page, &err), CLV_OK);
+  assert_int_equal(clv_config_write_man_page(CLV_CONFIG_POLICY, &page, &err), CLV_OK);
   assert_non_null(strstr(page.data, "bytes_per_epoch"));
   assert_null(strstr(page.data, "CREDENTIALS_DIRECTORY"));
-  assert_int_equal(clv_config_schema_json(CLV_CONFIG_POLICY, &schema, &err), CLV_OK);
+  assert_int_equal(clv_config_write_json_schema(CLV_CONFIG_POLICY, &schema, &err), CLV_OK);
   assert_non_null(
       strstr(schema.data, "\"enum\":[\"activation\",\"gradient\",\"weights\",\"cached\"]"));
   clv_policy_config_free(c);

@@ -65,7 +65,7 @@ static clv_seed parse_seed(const char *set) {
   clv_seed seed = c->train.seed;
   clv_err err;
   assert_int_equal(clv_session_config_write(c, &text, &err), CLV_OK);
-  assert_int_equal(strstr(text.data, "seed") != NULL, seed.given);
+  assert_int_equal(strstr(text.data, "seed") != NULL, seed.is_given);
   clv_session_config_free(c);
   return seed;
 }
@@ -80,11 +80,11 @@ static void seed_forms_set_key_and_guessability(void **state) {
   clv_seed full = parse_seed("train.seed=00112233445566778899aabbccddeeff");
   clv_seed digits = parse_seed("train.seed=12345678901234567890123456789012");
   clv_seed same = parse_seed("train.seed=0000000000000000ffffffffffffffff");
-  assert_true(!none.given && !none.guessable && !none.drawn);
-  assert_true(full.given && !full.guessable);
+  assert_true(!none.is_given && !none.is_guessable && !none.is_drawn);
+  assert_true(full.is_given && !full.is_guessable);
   assert_memory_equal(full.key.bytes, whole, sizeof whole);
-  assert_true(!digits.guessable && digits.key.bytes[0] == 0x12 && digits.key.bytes[15] == 0x12);
-  assert_true(large.guessable && same.guessable);
+  assert_true(!digits.is_guessable && digits.key.bytes[0] == 0x12 && digits.key.bytes[15] == 0x12);
+  assert_true(large.is_guessable && same.is_guessable);
   assert_memory_equal(&large.key, &same.key, sizeof large.key);
 }
 
@@ -208,13 +208,13 @@ static void stages_layers_and_attributes_are_read(void **state) {
   assert_int_equal(l->pos.column, 36);
   assert_int_equal(l->n_attrs, 7);
   const clv_attr_spec *a = l->attrs;
-  assert_true(a[0].kind == CLV_ATTR_FLOAT && a[0].number == 0.5);
-  assert_true(a[1].kind == CLV_ATTR_BOOL && a[1].flag);
+  assert_true(a[0].kind == CLV_ATTR_FLOAT && a[0].float_value == 0.5);
+  assert_true(a[1].kind == CLV_ATTR_BOOL && a[1].bool_value);
   assert_true(a[2].kind == CLV_ATTR_TEXT && strcmp(a[2].text, "same") == 0);
   assert_true(a[3].kind == CLV_ATTR_INTS && a[3].n_ints == 2 && a[3].ints[1] == -2);
   assert_true(a[4].kind == CLV_ATTR_INTS && a[4].n_ints == 0);
   assert_true(a[5].kind == CLV_ATTR_TEXT && strcmp(a[5].text, "7") == 0);
-  assert_true(a[6].kind == CLV_ATTR_INT && a[6].integer == -3 && a[6].number == -3.0);
+  assert_true(a[6].kind == CLV_ATTR_INT && a[6].int_value == -3 && a[6].float_value == -3.0);
   clv_session_config_free(c);
 }
 
@@ -246,7 +246,7 @@ static void numbered_layer_ranges_are_read(void **state) {
   assert_int_equal(c->model.n_attrs, 2);
   assert_string_equal(c->model.attrs[0].key, "hidden");
   assert_int_equal(c->model.attrs[0].ints[1], 128);
-  assert_true(c->stages[1].range.given && c->stages[1].range.first == 3);
+  assert_true(c->stages[1].range.is_given && c->stages[1].range.first == 3);
   assert_int_equal(c->stages[1].range.last, 5);
   assert_int_equal(c->stages[1].n_layers, 0);
   assert_int_equal(c->stages[1].layers_pos.line, 13);
@@ -264,11 +264,11 @@ static void named_layer_ranges_are_read(void **state) {
                                        "\"layer3\"\nmodel: {arch: resnet50}\n");
   clv_session_config *c = parse_accepted(text, NULL);
   assert_int_equal(c->model.arch, CLV_ARCH_RESNET50);
-  assert_string_equal(c->stages[0].range.first_name, "");
+  assert_string_equal(c->stages[0].range.first_layer_name, "");
   assert_int_equal(c->stages[0].range.first, 0);
-  assert_string_equal(c->stages[0].range.last_name, "layer2.3");
-  assert_string_equal(c->stages[1].range.first_name, "layer3");
-  assert_string_equal(c->stages[1].range.last_name, "layer3");
+  assert_string_equal(c->stages[0].range.last_layer_name, "layer2.3");
+  assert_string_equal(c->stages[1].range.first_layer_name, "layer3");
+  assert_string_equal(c->stages[1].range.last_layer_name, "layer3");
   clv_session_config_free(c);
   free(one);
   free(text);
@@ -378,7 +378,7 @@ static void overrides_reach_nested_keys(void **state) {
   assert_int_equal(c->stages[1].threads, 2);
   assert_true(c->data.validation_fraction == 0.25);
   assert_string_equal(c->workers[0].address, "10.0.0.1:1");
-  assert_int_equal(c->stages[0].layers[0].attrs[0].integer, 9);
+  assert_int_equal(c->stages[0].layers[0].attrs[0].int_value, 9);
   assert_string_equal(c->data.train.items[0], "/d: [/x y");
   assert_string_equal(c->stages[1].layers[0].op, "tanh");
   assert_int_equal(c->n_workers, 2);
@@ -526,9 +526,9 @@ static void assert_same_layers(const clv_layer_spec *a, const clv_layer_spec *b,
       const clv_attr_spec *x = &a[i].attrs[j], *y = &b[i].attrs[j];
       assert_string_equal(x->key, y->key);
       assert_int_equal(x->kind, y->kind);
-      assert_int_equal(x->flag, y->flag);
-      assert_true(x->integer == y->integer);
-      assert_memory_equal(&x->number, &y->number, sizeof x->number);
+      assert_int_equal(x->bool_value, y->bool_value);
+      assert_true(x->int_value == y->int_value);
+      assert_memory_equal(&x->float_value, &y->float_value, sizeof x->float_value);
       assert_same_text(x->text, y->text);
       assert_int_equal(x->n_ints, y->n_ints);
       if (x->n_ints) assert_memory_equal(x->ints, y->ints, x->n_ints * sizeof(int64_t));
@@ -737,9 +737,9 @@ static void quoted_and_extreme_values_are_read(void **state) {
   assert_int_equal(c->loss.worker, 1);
   assert_string_equal(c->data.test.items[0], "/etc/cleave/sets/it's");
   const clv_attr_spec *a = c->stages[0].layers[0].attrs;
-  assert_true(a[1].kind == CLV_ATTR_FLOAT && a[1].number == 1.0);
-  assert_true(a[2].kind == CLV_ATTR_FLOAT && a[2].number == 1e22);
-  assert_true(a[4].kind == CLV_ATTR_INT && a[4].integer == -INT64_MAX);
+  assert_true(a[1].kind == CLV_ATTR_FLOAT && a[1].float_value == 1.0);
+  assert_true(a[2].kind == CLV_ATTR_FLOAT && a[2].float_value == 1e22);
+  assert_true(a[4].kind == CLV_ATTR_INT && a[4].int_value == -INT64_MAX);
   assert_true(a[6].kind == CLV_ATTR_TEXT && a[7].kind == CLV_ATTR_TEXT && a[8].text[0] == '\0');
   assert_true(c->train.optimizer.weight_decay == 5e-324);
   assert_int_equal(c->limits.credit_bytes, 100001);
@@ -750,7 +750,7 @@ static void example_and_shipped_session_files_load(void **state) {
   (void)state;
   clv_bytes text = {0};
   clv_err err = {0};
-  assert_int_equal(clv_config_example(CLV_CONFIG_SESSION, &text, &err), CLV_OK);
+  assert_int_equal(clv_config_write_example(CLV_CONFIG_SESSION, &text, &err), CLV_OK);
   assert_non_null(strstr(text.data,
                          "\n  # Records per step. (a whole number from 1 to 1048576)\n"
                          "  batch: 128\n"));
@@ -811,8 +811,8 @@ static void public_config_omits_paths_and_addresses(void **state) {
   assert_non_null(strstr(text.data, "head: none"));
   for (size_t i = 0; i < CLV_COUNT(places); i++)
     if (strstr(text.data, places[i])) fail_msg("%s is in:\n%s", places[i], text.data);
-  assert_true(clv_session_key_makes_records("data.images.crop"));
-  assert_false(clv_session_key_makes_records("train.batch"));
+  assert_true(clv_session_key_changes_records("data.images.crop"));
+  assert_false(clv_session_key_changes_records("train.batch"));
 }
 
 static void checkpoint_interval_round_trips(void **state) {

@@ -324,8 +324,8 @@ static void manual_pages_list_every_key(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes worker_page = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes session_page = {0};
   clv_err err;
-  assert_int_equal(clv_config_man(CLV_CONFIG_WORKER, &worker_page, &err), CLV_OK);
-  assert_int_equal(clv_config_man(CLV_CONFIG_SESSION, &session_page, &err), CLV_OK);
+  assert_int_equal(clv_config_write_man_page(CLV_CONFIG_WORKER, &worker_page, &err), CLV_OK);
+  assert_int_equal(clv_config_write_man_page(CLV_CONFIG_SESSION, &session_page, &err), CLV_OK);
   assert_memory_equal(worker_page.data, ".TH CLEAVE\\-WORKER.YAML 5 ", 26);
   assert_non_null(strstr(worker_page.data, ".TP\n\\fBallow[].identity\\fR (required)\n"));
   assert_non_null(strstr(worker_page.data, ".TP\n\\fBartifacts.NAME.sha256\\fR (required)\n"));
@@ -347,7 +347,7 @@ static void shipped_worker_file_equals_the_example(void **state) {
   if (clv_worker_config_load("deploy/worker.yaml", NULL, &c, &err)) fail_msg("%s", err.text);
   clv_worker_config_free(c);
   assert_int_equal(clv_file_read("deploy/worker.yaml", 1 << 20, &shipped, &err), CLV_OK);
-  assert_int_equal(clv_config_example(CLV_CONFIG_WORKER, &example, &err), CLV_OK);
+  assert_int_equal(clv_config_write_example(CLV_CONFIG_WORKER, &example, &err), CLV_OK);
   assert_string_equal(strchr(shipped.data, '\n') + 1, example.data); /* after the SPDX line */
   clv_bytes_done(&shipped);
   clv_bytes_done(&example);

@@ -126,7 +126,7 @@ static inline void engine_close(engine *w) {
 static inline clv_tensor *engine_make_tensor(engine *w, float first) {
   clv_err err = {0};
   clv_tensor *t;
-  assert_ok(clv_pool_tensor(w->pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &t, &err));
+  assert_ok(clv_pool_alloc_tensor(w->pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &t, &err));
   for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = first + (float)(i * i) / 8;
   return t;
 }

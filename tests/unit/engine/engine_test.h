@@ -34,7 +34,7 @@ static inline clv_graph *make_one_layer_graph(clv_op op, int64_t rows, int64_t c
   assert_ok(clv_graph_add_input(g, "x", CLV_F32, &CLV_SHAPE(rows, columns), &input, &err));
   assert_ok(clv_attrs_parse(op, &out, op == CLV_OP_LINEAR, &attrs, &err));
   assert_ok(clv_graph_add(g, op, &attrs, NULL, 0, &input, 1, &output, &err));
-  g->output = output;
+  g->output_node = output;
   return g;
 }
 

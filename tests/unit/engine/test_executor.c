@@ -160,7 +160,7 @@ static uint64_t get_output_id(uint32_t module) { return LEAF + 1 + module; }
 static clv_tensor *make_tensor(world *w, uint32_t first) {
   clv_err err = {0};
   clv_tensor *t;
-  assert_ok(clv_pool_tensor(w->pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &t, &err));
+  assert_ok(clv_pool_alloc_tensor(w->pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &t, &err));
   for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = (float)(first + i) / 8;
   return t;
 }

@@ -29,7 +29,7 @@ static void draw_uniform(float *x, uint32_t stream) {
 /* Makes an optimiser of two groups with a gap between them, which must not change. */
 static clv_optim *make_optimizer(const clv_backend *b, clv_optim_kind kind) {
   clv_optim_config c[2];
-  clv_optim_span spans[] = {{.offset = 4, .n = 33}, {.offset = 200, .n = 40, .group = 1}};
+  clv_optim_span spans[] = {{.offset = 4, .n = 33}, {.offset = 200, .n = 40, .group_index = 1}};
   clv_optim *o = NULL;
   for (int i = 0; i < 2; i++) {
     c[i] = clv_optimizer_row_of(kind)->defaults;

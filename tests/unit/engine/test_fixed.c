@@ -12,8 +12,8 @@ static clv_graph *make_network(void) {
   clv_graph *g = make_one_layer_graph(CLV_OP_LINEAR, BATCH, WIDTH);
   clv_attrs attrs;
   assert_ok(clv_attrs_parse(CLV_OP_BATCHNORM, NULL, 0, &attrs, &err));
-  assert_ok(
-      clv_graph_add(g, CLV_OP_BATCHNORM, &attrs, "1", 1, &(int){g->output}, 1, &g->output, &err));
+  assert_ok(clv_graph_add(g, CLV_OP_BATCHNORM, &attrs, "1", 1, &(int){g->output_node}, 1,
+                          &g->output_node, &err));
   return g;
 }
 
@@ -70,7 +70,7 @@ static void wait_for_answer(fixture *f, clv_frame_kind kind) {
 static clv_tensor *make_tensor(fixture *f, uint64_t seed) {
   clv_err err = {0};
   clv_tensor *t;
-  assert_ok(clv_pool_tensor(f->pool, CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &t, &err));
+  assert_ok(clv_pool_alloc_tensor(f->pool, CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &t, &err));
   for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = (float)((i * 7 + seed) % 13) - 6;
   return t;
 }
@@ -91,7 +91,7 @@ static void run_step(fixture *f, uint64_t context) {
   wait_for_answer(f, CLV_FINISHED);
   /* the linear's bias, and the norm's weight and bias */
   assert_int_equal(f->last_packet->tensor[0]->n, 3);
-  f->peak_pool_bytes = CLV_MAX(f->peak_pool_bytes, clv_pool_bytes(f->pool));
+  f->peak_pool_bytes = CLV_MAX(f->peak_pool_bytes, clv_pool_charged_bytes(f->pool));
   assert_ok(clv_packet_new_apply(f->pool, context, 21, 0, 1, 0.1f, true, &p, &err));
   send_packet(f, p);
   wait_for_answer(f, CLV_APPLIED);
@@ -137,7 +137,7 @@ static void layout_separates_trainable_fixed_and_buffers(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_network();
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
-  assert_ok(clv_params_of(g, &p, &err));
+  assert_ok(clv_params_make(g, &p, &err));
   size_t total = p->total_bytes, before = p->trainable_bytes;
   assert_int_equal(p->buffer_offset, before);
   p->list[0].frozen = true;
@@ -147,9 +147,11 @@ static void layout_separates_trainable_fixed_and_buffers(void **state) {
   assert_int_equal(p->trainable_bytes, before - WEIGHT_BYTES);
   for (int i = 0; i < p->n; i++) {
     const clv_param *q = &p->list[i];
-    size_t low = q->fixed ? p->trainable_bytes : q->trainable ? 0 : p->buffer_offset;
-    size_t high = q->fixed ? p->buffer_offset : q->trainable ? p->trainable_bytes : p->total_bytes;
-    assert_int_equal(q->fixed, i == 0);
+    size_t low = q->is_fixed ? p->trainable_bytes : q->trainable ? 0 : p->buffer_offset;
+    size_t high = q->is_fixed    ? p->buffer_offset
+                  : q->trainable ? p->trainable_bytes
+                                 : p->total_bytes;
+    assert_int_equal(q->is_fixed, i == 0);
     assert_true(q->offset % 64 == 0 && q->offset >= low && q->offset + q->bytes <= high);
     for (int k = 0; k < i; k++)
       assert_true(p->list[k].offset + p->list[k].bytes <= q->offset ||

@@ -139,7 +139,7 @@ static clv_frame_kind wait_for_answer(fixture *f) {
 static clv_tensor *make_tensor(fixture *f, float first) {
   clv_err err = {0};
   clv_tensor *t;
-  assert_ok(clv_pool_tensor(f->pool, CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &t, &err));
+  assert_ok(clv_pool_alloc_tensor(f->pool, CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &t, &err));
   for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = first + (float)i;
   return t;
 }

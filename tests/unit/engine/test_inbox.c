@@ -76,7 +76,7 @@ static int tear_down(void **state) {
 static clv_tensor *tensor_of_ones(world *w, int64_t rows) {
   clv_err err = {0};
   clv_tensor *t;
-  assert_ok(clv_pool_tensor(w->pool, CLV_F32, &CLV_SHAPE(rows, COLUMNS), &t, &err));
+  assert_ok(clv_pool_alloc_tensor(w->pool, CLV_F32, &CLV_SHAPE(rows, COLUMNS), &t, &err));
   for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = 1;
   return t;
 }

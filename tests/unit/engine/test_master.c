@@ -41,7 +41,7 @@ static clv_code keep_sent_frame(void *stream, const clv_rpc_piece *pieces, size_
   (void)stream, (void)err;
   record_frame(pieces, n);
   for (size_t i = 0; i < n; i++)
-    if (pieces[i].release) pieces[i].release(pieces[i].owner);
+    if (pieces[i].release_owner) pieces[i].release_owner(pieces[i].owner);
   return CLV_OK;
 }
 static void ignore_close(void *stream) { (void)stream; }
@@ -81,8 +81,8 @@ static int set_up(void **state) {
                         .events = {.on_packet = ignore_packet, .on_closed = ignore_end}};
   assert_ok(clv_link_new(&o, &w.link, &err));
   clv_send_queue_set_lanes(w.link->send_queue, 1);
-  clv_frame_writer_attach(w.link->writer, 0, 0, (clv_stream){&transport, &w});
-  assert_ok(clv_frame_writer_resume(w.link->writer, 0, 0, 0, &err));
+  clv_frame_writer_attach_stream(w.link->writer, 0, 0, (clv_stream){&transport, &w});
+  assert_ok(clv_frame_writer_resume_lane(w.link->writer, 0, 0, 0, &err));
   clv_node_options n = {.pool = w.pool};
   assert_ok(clv_node_new(&n, &w.node, &err));
   clv_node_set_master(w.node, w.link);
@@ -101,7 +101,7 @@ static int tear_down(void **state) {
 static clv_tensor *make_large_tensor(void) {
   clv_err err = {0};
   clv_tensor *t;
-  assert_ok(clv_pool_tensor(w.pool, CLV_U8, &CLV_SHAPE(TOO_MUCH), &t, &err));
+  assert_ok(clv_pool_alloc_tensor(w.pool, CLV_U8, &CLV_SHAPE(TOO_MUCH), &t, &err));
   memset(t->data, 1, t->bytes);
   return t;
 }
@@ -173,7 +173,7 @@ static void unsendable_retained_value_is_reported(void **state) {
   so.is_trainable = false;
   assert_ok(clv_module_new(&so, &module, &err));
   assert_ok(clv_node_add_module(w.node, module, &err));
-  assert_ok(clv_pool_tensor(w.pool, CLV_F32, &CLV_SHAPE(1, columns), &x, &err));
+  assert_ok(clv_pool_alloc_tensor(w.pool, CLV_F32, &CLV_SHAPE(1, columns), &x, &err));
   memset(x->data, 0, x->bytes);
   for (int i = 0; i < 2; i++) {
     assert_ok(clv_packet_new_call(w.pool, CONTEXT, calls[i], 0, false, &p, &err));
@@ -234,7 +234,7 @@ static void send_state_item(uint64_t message, bool refused) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  assert_ok(clv_pool_tensor(w.pool, CLV_F32, &CLV_SHAPE(3), &t, &err));
+  assert_ok(clv_pool_alloc_tensor(w.pool, CLV_F32, &CLV_SHAPE(3), &t, &err));
   memset(t->data, 0, t->bytes);
   assert_ok(clv_packet_new(w.pool, CLV_STATE_PUT, &p, &err));
   p->frame.message = message;
@@ -244,7 +244,7 @@ static void send_state_item(uint64_t message, bool refused) {
   if (refused)
     clv_frame_set_failure(&p->frame, CLV_EXHAUSTED, "no room; raise limits.receive_window", "");
   else
-    clv_packet_add(p, t);
+    clv_packet_add_tensor(p, t);
   clv_node_post(w.node, p);
   (void)clv_node_poll(w.node);
 }

@@ -129,8 +129,8 @@ static void failed_call_does_not_block_statistics_revert(void **state) {
   handle_packet(&w, make_call(&w, 1, 30, 1, 0, x));
   assert_true(get_running_mean(&w) != before);
   p = make_call(&w, 2, 31, 1, 0, x);
-  while (n < MOST &&
-         clv_pool_tensor(w.pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &held[n], &err) == CLV_OK)
+  while (n < MOST && clv_pool_alloc_tensor(w.pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &held[n],
+                                           &err) == CLV_OK)
     n++;
   assert_true(n < MOST);
   handle_packet(&w, p);

@@ -41,7 +41,7 @@ static clv_code save_at_once(void *user, const char *name, const clv_weights_ten
 
 static clv_code open_file(void *user, const char *name, size_t max_bytes, clv_weights_file **ret,
                           clv_err *err) {
-  return clv_weights_open_as(((fixture *)user)->file_path, name, max_bytes, ret, err);
+  return clv_weights_open_labelled(((fixture *)user)->file_path, name, max_bytes, ret, err);
 }
 
 static clv_code remove_file(void *user, const char *name, clv_err *err) {
@@ -204,7 +204,7 @@ static void save_without_memory_for_a_copy_is_written_at_once(void **state) {
   (void)state;
   clv_err err = {0};
   fixture *f = open_fixture(POOL, MANY);
-  const size_t rest = POOL - clv_pool_bytes(f->pool) - MANY * MANY * 2;
+  const size_t rest = POOL - clv_pool_charged_bytes(f->pool) - MANY * MANY * 2;
   assert_ok(clv_pool_charge(f->pool, rest, &err));
   send_state_frame(f, CLV_STATE_SAVE, 7, NULL);
   const clv_frame *answer = run_until_packets(f, 1);
@@ -227,7 +227,7 @@ static void load_of_another_digest_changes_nothing(void **state) {
   close(mkstemp(path));
   const clv_weights_tensor list[] = {{"0.weight", CLV_F32, CLV_SHAPE(WIDTH, WIDTH), w},
                                      {"0.bias", CLV_F32, CLV_SHAPE(WIDTH), b}};
-  assert_ok(clv_weights_write(path, list, 2, NULL, 0, &digest, NULL, &err));
+  assert_ok(clv_weights_write_file(path, list, 2, NULL, 0, &digest, NULL, &err));
   fixture *f = open_fixture(POOL, WIDTH);
   f->file_path = path;
   get_weights(f)[0] = 1;

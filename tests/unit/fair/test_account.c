@@ -18,24 +18,24 @@ typedef struct fixture {
 static int set_up(void **state) {
   clv_err err = {0};
   fixture *f = calloc(1, sizeof *f);
-  clv_account_options worker = {.owner_text = "all sessions of this worker",
+  clv_account_options worker = {.owner_in_messages = "all sessions of this worker",
                                 .limit = {[CLV_QUOTA_BYTES] = 64 * KIB},
-                                .key = {[CLV_QUOTA_BYTES] = "memory_limit"},
+                                .limit_key = {[CLV_QUOTA_BYTES] = "memory_limit"},
                                 .is_shared = true};
   assert_non_null(f);
   assert_ok(clv_account_new(&worker, &f->worker_account, &err));
   clv_account_options identity = {
       .parent = f->worker_account,
-      .owner_text = "all sessions of this identity",
+      .owner_in_messages = "all sessions of this identity",
       .limit = {[CLV_QUOTA_BYTES] = 32 * KIB, [CLV_QUOTA_TENSORS] = 6, [CLV_QUOTA_CALLS] = 3},
-      .key = {[CLV_QUOTA_BYTES] = "allow[].bytes", [CLV_QUOTA_TENSORS] = "allow[].tensors"}};
+      .limit_key = {[CLV_QUOTA_BYTES] = "allow[].bytes", [CLV_QUOTA_TENSORS] = "allow[].tensors"}};
   assert_ok(clv_account_new(&identity, &f->identity_account, &err));
   for (int i = 0; i < 2; i++) {
     CLV_AUTO(clv_account_unrefp) clv_account *own = NULL;
     clv_account_options session = {.parent = f->identity_account,
-                                   .owner_text = "this session",
+                                   .owner_in_messages = "this session",
                                    .limit = {[CLV_QUOTA_BYTES] = 24 * KIB},
-                                   .key = {[CLV_QUOTA_BYTES] = "limits.session_bytes"}};
+                                   .limit_key = {[CLV_QUOTA_BYTES] = "limits.session_bytes"}};
     assert_ok(clv_account_new(&session, &own, &err));
     assert_ok(clv_pool_new_for_account(own, &f->pools[i], &err));
   }
@@ -55,14 +55,14 @@ static int tear_down(void **state) {
 static clv_tensor *make_tensor(clv_pool *pool, int64_t bytes) {
   clv_err err = {0};
   clv_tensor *t;
-  assert_ok(clv_pool_tensor(pool, CLV_U8, &CLV_SHAPE(bytes), &t, &err));
+  assert_ok(clv_pool_alloc_tensor(pool, CLV_U8, &CLV_SHAPE(bytes), &t, &err));
   return t;
 }
 
 static void assert_refused(clv_pool *pool, int64_t bytes, const char *text) {
   clv_err err = {0};
   clv_tensor *t;
-  assert_int_equal(clv_pool_tensor(pool, CLV_U8, &CLV_SHAPE(bytes), &t, &err), CLV_EXHAUSTED);
+  assert_int_equal(clv_pool_alloc_tensor(pool, CLV_U8, &CLV_SHAPE(bytes), &t, &err), CLV_EXHAUSTED);
   assert_string_equal(err.text, text);
 }
 
@@ -87,21 +87,21 @@ static void exceeded_quota_is_named(void **state) {
                    30 * KIB); /* a refused allocation is charged nowhere */
   clv_tensor_unref(a);
   clv_tensor_unref(b);
-  clv_pool_shrink(f->pools[0]);
+  clv_pool_free_unused_tensors(f->pools[0]);
   clv_tensor_unref(make_tensor(f->pools[0], KIB));
   assert_int_equal(get_used_bytes(f->identity_account), 11 * KIB);
-  assert_int_equal(clv_account_peak(f->identity_account, CLV_QUOTA_BYTES), 30 * KIB);
+  assert_int_equal(clv_account_peak_usage(f->identity_account, CLV_QUOTA_BYTES), 30 * KIB);
 }
 
 static void idle_memory_of_one_session_is_given_to_another(void **state) {
   fixture *f = *state;
   /* the pool keeps the memory for the next allocation of that size */
   clv_tensor_unref(make_tensor(f->pools[0], 20 * KIB));
-  assert_int_equal(clv_pool_bytes(f->pools[0]), 20 * KIB);
+  assert_int_equal(clv_pool_charged_bytes(f->pools[0]), 20 * KIB);
   clv_tensor *b = make_tensor(f->pools[1], 20 * KIB);
-  assert_int_equal(clv_pool_bytes(f->pools[0]), 0);
+  assert_int_equal(clv_pool_charged_bytes(f->pools[0]), 0);
   assert_int_equal(get_used_bytes(f->identity_account), 20 * KIB);
-  assert_int_equal(clv_account_peak(f->identity_account, CLV_QUOTA_BYTES), 20 * KIB);
+  assert_int_equal(clv_account_peak_usage(f->identity_account, CLV_QUOTA_BYTES), 20 * KIB);
   clv_tensor_unref(b);
 }
 
@@ -129,8 +129,10 @@ static void quota_errors_use_singular_and_plural(void **state) {
     for (clv_quota q = 0; q < CLV_QUOTAS; q++) {
       clv_err err = {0};
       CLV_AUTO(clv_account_unrefp) clv_account *a = NULL;
-      clv_account_options o = {
-          .parent = f->worker_account, .owner_text = "x", .limit = {[0] = 0}, .is_shared = shared};
+      clv_account_options o = {.parent = f->worker_account,
+                               .owner_in_messages = "x",
+                               .limit = {[0] = 0},
+                               .is_shared = shared};
       o.limit[q] = 2;
       assert_ok(clv_account_new(&o, &a, &err));
       assert_ok(clv_account_charge(a, q, 2, &err));
@@ -146,7 +148,7 @@ static void shared_account_error_hides_usage_of_others(void **state) {
   fixture *f = *state;
   clv_err err = {0};
   CLV_AUTO(clv_account_unrefp) clv_account *stranger = NULL;
-  clv_account_options o = {.parent = f->worker_account, .owner_text = "a stranger"};
+  clv_account_options o = {.parent = f->worker_account, .owner_in_messages = "a stranger"};
   assert_ok(clv_account_new(&o, &stranger, &err));
   assert_ok(clv_account_charge(stranger, CLV_QUOTA_BYTES, 60 * KIB, &err));
   assert_refused(
@@ -183,7 +185,7 @@ static void *take_and_give(void *user) {
   clv_err err;
   for (int i = 0; i < ROUNDS; i++) {
     clv_tensor *t = NULL;
-    clv_code code = clv_pool_tensor(pool, CLV_U8, &CLV_SHAPE(KIB * (1 + i % 7)), &t, &err);
+    clv_code code = clv_pool_alloc_tensor(pool, CLV_U8, &CLV_SHAPE(KIB * (1 + i % 7)), &t, &err);
     if (code == CLV_OK) clv_tensor_unref(t);
   }
   return NULL;
@@ -197,7 +199,7 @@ static void competing_sessions_stay_within_the_quota(void **state) {
   for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
   assert_true(get_used_bytes(f->identity_account) <= 32 * KIB);
   assert_int_equal(get_used_bytes(f->identity_account),
-                   clv_pool_bytes(f->pools[0]) + clv_pool_bytes(f->pools[1]));
+                   clv_pool_charged_bytes(f->pools[0]) + clv_pool_charged_bytes(f->pools[1]));
 }
 
 int main(void) {

@@ -45,7 +45,7 @@ static void open_room(room *h, unsigned cores, uint64_t slice_ns, const uint64_t
   *h = (room){.clock_ns = 1000};
   clv_fair_scheduler_options o = {.cores = cores,
                                   .n_tenants = n,
-                                  .weights = weights,
+                                  .tenant_weights = weights,
                                   .slice_ns = slice_ns,
                                   .clock = {.now_ns = read_room_clock, .user = h}};
   assert_ok(clv_fair_scheduler_new(&o, &h->t, &err));
@@ -73,19 +73,19 @@ static clv_share *make_share(room *h, size_t tenant) {
 static void *compute_pieces(void *user) {
   guest *g = user;
   for (uint32_t i = 0; i < g->n_pieces && !g->was_refused; i++) {
-    g->was_refused = !clv_share_take(g->share, g->n_threads);
+    g->was_refused = !clv_share_acquire_cores(g->share, g->n_threads);
     if (g->was_refused) break;
     uint32_t place = __atomic_fetch_add(&g->h->n, 1, __ATOMIC_SEQ_CST);
     if (place < MOST_PIECES) g->h->compute_order[place] = g->letter;
     pass_time(g->h, g->piece_ns);
   }
-  clv_share_release(g->share);
+  clv_share_release_cores(g->share);
   return NULL;
 }
 
 static uint64_t get_waited_ns(const guest *g) {
   clv_share_counts c;
-  clv_share_count(g->share, &c);
+  clv_share_get_counts(g->share, &c);
   return c.waited_ns;
 }
 
@@ -127,10 +127,10 @@ static void cpu_time_follows_tenant_weights(void **state) {
   open_room(&h, 1, 0, weights, 3);
   clv_share *door = make_share(&h, 2);
   guest a = {.piece_ns = 300}, b = {.piece_ns = 300};
-  assert_true(clv_share_take(door, 1));
+  assert_true(clv_share_acquire_cores(door, 1));
   start_guest(&a, &h, 0, 'a', 200);
   start_guest(&b, &h, 1, 'b', 200);
-  clv_share_release(door);
+  clv_share_release_cores(door);
   wait_for_guest(&a);
   wait_for_guest(&b);
   /* tenant b has weight 3, so it gets three of four pieces */
@@ -146,10 +146,10 @@ static void tenants_get_equal_time_before_their_shares(void **state) {
   open_room(&h, 1, 0, equal, 3);
   clv_share *door = make_share(&h, 2);
   guest many[4] = {0}, one = {0};
-  assert_true(clv_share_take(door, 1));
+  assert_true(clv_share_acquire_cores(door, 1));
   for (int i = 0; i < 4; i++) start_guest(&many[i], &h, 0, (char)('a' + i), 100);
   start_guest(&one, &h, 1, 'z', 100);
-  clv_share_release(door);
+  clv_share_release_cores(door);
   for (int i = 0; i < 4; i++) wait_for_guest(&many[i]);
   wait_for_guest(&one);
   assert_in_range(count_letter(&h, 'z', 160), 79,
@@ -168,12 +168,12 @@ static void refunded_wait_is_not_charged(void **state) {
   open_room(&h, 1, 0, equal, 3);
   guest a = {.h = &h, .letter = 'a', .n_threads = 1, .n_pieces = 100, .piece_ns = 10}, b = {0};
   a.share = make_share(&h, 0);
-  assert_true(clv_share_take(a.share, 1));
+  assert_true(clv_share_acquire_cores(a.share, 1));
   start_guest(&b, &h, 1, 'b', 100);
-  clv_share_count(a.share, &before);
+  clv_share_get_counts(a.share, &before);
   pass_time(&h, 1000);
-  clv_share_refund(a.share, 900);
-  clv_share_count(a.share, &c);
+  clv_share_refund_time(a.share, 900);
+  clv_share_get_counts(a.share, &c);
   assert_int_equal(c.computed_ns - before.computed_ns, 100);
   assert_int_equal(pthread_create(&a.thread, NULL, compute_pieces, &a), 0);
   pthread_join(a.thread, NULL);
@@ -190,19 +190,19 @@ static void refund_is_limited_to_the_current_slice(void **state) {
   clv_share_counts c;
   open_room(&h, 1, 0, equal, 1);
   clv_share *s = make_share(&h, 0);
-  assert_true(clv_share_take(s, 1));
+  assert_true(clv_share_acquire_cores(s, 1));
   pass_time(&h, 500);
-  clv_share_refund(s, 200);
-  clv_share_refund(s, 1000);
+  clv_share_refund_time(s, 200);
+  clv_share_refund_time(s, 1000);
   pass_time(&h, 300);
-  clv_share_count(s, &c);
+  clv_share_get_counts(s, &c);
   assert_int_equal(c.computed_ns, 300);
-  clv_share_release(s);
-  clv_share_refund(s, 100);
-  assert_true(clv_share_take(s, 1));
+  clv_share_release_cores(s);
+  clv_share_refund_time(s, 100);
+  assert_true(clv_share_acquire_cores(s, 1));
   pass_time(&h, 50);
-  clv_share_refund(s, 100);
-  clv_share_count(s, &c);
+  clv_share_refund_time(s, 100);
+  clv_share_get_counts(s, &c);
   assert_int_equal(c.computed_ns, 300);
   clv_share_free(s);
   clv_fair_scheduler_free(h.t);
@@ -216,7 +216,7 @@ static void idle_tenant_gains_no_credit(void **state) {
   open_room(&h, 1, 0, equal, 3);
   guest a = {0}, b = {0};
   a.share = make_share(&h, 0);
-  assert_true(clv_share_take(a.share, 1));
+  assert_true(clv_share_acquire_cores(a.share, 1));
   pass_time(&h, 1000000);
   start_guest(&b, &h, 1, 'b', 100);
   a = (guest){
@@ -227,11 +227,11 @@ static void idle_tenant_gains_no_credit(void **state) {
   assert_in_range(count_letter(&h, 'a', 100), 45, 55);
   /* a tenant that was idle has not saved up time either */
   guest c = {0};
-  assert_true(clv_share_take(a.share, 1));
+  assert_true(clv_share_acquire_cores(a.share, 1));
   start_guest(&b, &h, 1, 'B', 100);
   start_guest(&c, &h, 2, 'C', 100);
   h.n = 0;
-  clv_share_release(a.share);
+  clv_share_release_cores(a.share);
   wait_for_guest(&b);
   wait_for_guest(&c);
   assert_in_range(count_letter(&h, 'B', 100), 45, 55);
@@ -246,7 +246,7 @@ static void idle_share_gains_no_credit(void **state) {
   open_room(&h, 1, 0, equal, 3);
   guest a = {0}, b = {0};
   a.share = make_share(&h, 0);
-  assert_true(clv_share_take(a.share, 1));
+  assert_true(clv_share_acquire_cores(a.share, 1));
   pass_time(&h, 1000000);
   start_guest(&b, &h, 0, 'b', 100);
   a = (guest){
@@ -268,12 +268,12 @@ static void equal_shares_run_in_request_order(void **state) {
   /* first among the shares of one tenant, then among tenants */
   for (size_t n = 3; n <= CLV_COUNT(tenants); n++) {
     h.n = 0;
-    assert_true(clv_share_take(door, 1));
+    assert_true(clv_share_acquire_cores(door, 1));
     for (size_t i = n - 3; i < n; i++) {
       of[i].piece_ns = 1000;
       start_guest(&of[i], &h, tenants[i], (char)('a' + i), 1);
     }
-    clv_share_release(door);
+    clv_share_release_cores(door);
     for (size_t i = n - 3; i < n; i++) wait_for_guest(&of[i]);
     assert_memory_equal(h.compute_order, n == 3 ? "abc" : "bdc", 3);
   }
@@ -287,10 +287,10 @@ static void new_share_inherits_time_used_by_its_tenant(void **state) {
   open_room(&h, 1, 0, equal, 3);
   guest a = {0}, b = {0};
   clv_share *door = make_share(&h, 0);
-  assert_true(clv_share_take(door, 1));
+  assert_true(clv_share_acquire_cores(door, 1));
   start_guest(&b, &h, 1, 'b', 100);
   pass_time(&h, 500); /* tenant 0 has fifty pieces more when it returns with another share */
-  clv_share_release(door);
+  clv_share_release_cores(door);
   clv_share_free(door);
   a.share = make_share(&h, 0);
   a = (guest){
@@ -308,10 +308,10 @@ static void slice_lasts_its_configured_time(void **state) {
   open_room(&h, 1, 40, equal, 3);
   clv_share *door = make_share(&h, 2);
   guest a = {0}, b = {0};
-  assert_true(clv_share_take(door, 1));
+  assert_true(clv_share_acquire_cores(door, 1));
   start_guest(&a, &h, 0, 'a', 40);
   start_guest(&b, &h, 1, 'b', 40);
-  clv_share_release(door);
+  clv_share_release_cores(door);
   wait_for_guest(&a);
   wait_for_guest(&b);
   for (uint32_t i = 0, run; i < 64; i += run) {
@@ -330,18 +330,18 @@ static void yield_ends_the_slice_when_another_waits(void **state) {
   open_room(&h, 1, 0, equal, 3);
   clv_share *mine = make_share(&h, 0);
   guest b = {0};
-  assert_true(clv_share_take(mine, 1));
+  assert_true(clv_share_acquire_cores(mine, 1));
   clv_share_yield(mine); /* returns at once, because no other share waits */
   start_guest(&b, &h, 1, 'b', 1);
   pass_time(&h, 50);
   clv_share_yield(mine);
   wait_for_guest(&b);
   assert_int_equal(h.n, 1);
-  clv_share_count(mine, &c);
-  assert_true(c.slices == 1 && c.computed_ns >= 50 && c.waited_ns == 0);
-  assert_true(clv_share_take(mine, 1));
-  clv_share_count(mine, &c);
-  assert_int_equal(c.slices, 2);
+  clv_share_get_counts(mine, &c);
+  assert_true(c.n_slices == 1 && c.computed_ns >= 50 && c.waited_ns == 0);
+  assert_true(clv_share_acquire_cores(mine, 1));
+  clv_share_get_counts(mine, &c);
+  assert_int_equal(c.n_slices, 2);
   clv_share_free(mine);
   clv_fair_scheduler_free(h.t);
 }
@@ -354,16 +354,16 @@ static void stopped_share_is_refused_at_once(void **state) {
   open_room(&h, 1, 0, equal, 3);
   clv_share *door = make_share(&h, 2);
   guest a = {0}, b = {0};
-  assert_true(clv_share_take(door, 1));
+  assert_true(clv_share_acquire_cores(door, 1));
   start_guest(&a, &h, 0, 'a', 10);
   start_guest(&b, &h, 1, 'b', 10);
   clv_share_stop(a.share);
   pthread_join(a.thread, NULL);
   assert_true(a.was_refused);
-  assert_false(clv_share_take(a.share, 1)); /* later requests are refused, too */
+  assert_false(clv_share_acquire_cores(a.share, 1)); /* later requests are refused, too */
   clv_share_free(a.share);
   clv_share_stop(door); /* a running share is not interrupted, but is not scheduled again */
-  assert_false(clv_share_take(door, 1));
+  assert_false(clv_share_acquire_cores(door, 1));
   wait_for_guest(&b);
   assert_int_equal(count_letter(&h, 'b', 10), 10);
   clv_share_free(door);
@@ -378,15 +378,15 @@ static void wide_share_is_not_overtaken_by_narrow_ones(void **state) {
   open_room(&h, 4, 0, equal, 3);
   clv_share *x = make_share(&h, 0), *y = make_share(&h, 0);
   guest wide = {.n_threads = 64}, narrow = {0};
-  assert_true(clv_share_take(x, 2));
-  assert_true(clv_share_take(y, 2));
+  assert_true(clv_share_acquire_cores(x, 2));
+  assert_true(clv_share_acquire_cores(y, 2));
   start_guest(&wide, &h, 1, 'w', 1); /* this guest needs all four threads */
   pass_time(&h, 100);
   start_guest(&narrow, &h, 0, 'n', 1);
-  clv_share_release(x); /* two cores are free now, and stay free until the wide share can run */
+  clv_share_release_cores(x); /* two cores are free now, and stay free until the wide share can run */
   for (int i = 0; i < 100; i++) sched_yield();
   assert_int_equal(h.n, 0);
-  clv_share_release(y);
+  clv_share_release_cores(y);
   wait_for_guest(&wide);
   wait_for_guest(&narrow);
   assert_int_equal(h.compute_order[0], 'w');
@@ -402,10 +402,10 @@ static void two_threads_are_charged_twice_the_time(void **state) {
   open_room(&h, 2, 0, equal, 3);
   clv_share *door = make_share(&h, 2);
   guest wide = {.n_threads = 2, .piece_ns = 300}, narrow = {.piece_ns = 300};
-  assert_true(clv_share_take(door, 2));
+  assert_true(clv_share_acquire_cores(door, 2));
   start_guest(&wide, &h, 0, 'w', 100);
   start_guest(&narrow, &h, 1, 'n', 100);
-  clv_share_release(door);
+  clv_share_release_cores(door);
   wait_for_guest(&wide);
   wait_for_guest(&narrow);
   assert_in_range(count_letter(&h, 'n', 90), 58, 62);
@@ -429,7 +429,7 @@ static void *take_and_release_cores(void *user) {
   for (int i = 0; i < 3000; i++) {
     r = r * 6364136223846793005u + 1442695040888963407u;
     int threads = 1 + (int)(r >> 60) % 3;
-    if (!clv_share_take(s, (unsigned)threads)) break;
+    if (!clv_share_acquire_cores(s, (unsigned)threads)) break;
     int busy = __atomic_add_fetch(&c->n_busy, threads, __ATOMIC_SEQ_CST), most = c->max_busy;
     while (busy > most && !__atomic_compare_exchange_n(&c->max_busy, &most, busy, false,
                                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
@@ -437,7 +437,7 @@ static void *take_and_release_cores(void *user) {
     if (r >> 33 & 1) sched_yield();
     __atomic_sub_fetch(&c->n_busy, threads, __ATOMIC_SEQ_CST);
     if ((r >> 40 & 7) == 0) clv_share_yield(s);
-    if ((r >> 43 & 7) == 0) clv_share_release(s);
+    if ((r >> 43 & 7) == 0) clv_share_release_cores(s);
     if (i == 2500 && (r >> 50 & 3) == 0) clv_share_stop(s);
   }
   clv_share_free(s);
@@ -449,7 +449,8 @@ static void running_threads_never_exceed_the_cores(void **state) {
   clv_err err = {0};
   crowd c = {0};
   pthread_t threads[MOST_SHARES];
-  clv_fair_scheduler_options o = {.cores = 3, .n_tenants = 3, .weights = equal, .slice_ns = 1000};
+  clv_fair_scheduler_options o = {
+      .cores = 3, .n_tenants = 3, .tenant_weights = equal, .slice_ns = 1000};
   assert_ok(clv_fair_scheduler_new(&o, &c.t, &err));
   for (int i = 0; i < MOST_SHARES; i++)
     assert_int_equal(pthread_create(&threads[i], NULL, take_and_release_cores, &c), 0);
@@ -467,7 +468,7 @@ static void invalid_scheduler_options_are_refused(void **state) {
   open_room(&h, 1, 0, equal, 3);
   assert_int_equal(clv_share_new(h.t, 3, &s, &err), CLV_INVALID);
   assert_int_equal(clv_fair_scheduler_new(&(clv_fair_scheduler_options){0}, &t, &err), CLV_INVALID);
-  assert_true(clv_share_take(NULL, 1)); /* without a share nothing waits */
+  assert_true(clv_share_acquire_cores(NULL, 1)); /* without a share nothing waits */
   clv_fair_scheduler_free(h.t);
 }
 
@@ -479,9 +480,9 @@ static void destructors_accept_null(void **state) {
   clv_account_unrefp(&none);
   clv_pool_unref(NULL);
   clv_slab_clear(NULL);
-  clv_share_release(NULL);
+  clv_share_release_cores(NULL);
   clv_share_yield(NULL);
-  clv_share_refund(NULL, 1);
+  clv_share_refund_time(NULL, 1);
   clv_share_stop(NULL);
   clv_share_free(NULL);
   clv_fair_scheduler_free(NULL);

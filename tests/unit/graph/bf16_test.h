@@ -148,7 +148,7 @@ static inline clv_backend make_unfused_backend(const clv_backend *backend) {
 
 static inline int count_steps(const rig *r, const char *verb) {
   int n = 0;
-  for (int i = 0; i < r->plan->n_steps; i++) n += !strcmp(r->plan->steps[i].verb, verb);
+  for (int i = 0; i < r->plan->n_steps; i++) n += !strcmp(r->plan->steps[i].step_name, verb);
   return n;
 }
 

@@ -82,7 +82,7 @@ static inline clv_graph *make_padded_graph(const batch *b, family of, end last,
 static inline clv_graph *make_packed_graph(const clv_graph *g, int64_t rows) {
   clv_graph *p = NULL;
   int64_t batches[CLV_MAX_INPUTS] = {rows, N};
-  assert_ok(clv_graph_pack(g, &p, err));
+  assert_ok(clv_graph_pack_sequences(g, &p, err));
   assert_ok(clv_graph_set_batches(p, batches, err));
   return p;
 }
@@ -198,7 +198,7 @@ static inline void compare_with_cut(const batch *s, const clv_graph *g, uint32_t
   clv_graph *first, *second;
   assert_ok(clv_graph_slice(g, 0, layer, &first, err));
   assert_ok(clv_graph_slice(g, layer + 1, layers - 1, &second, err));
-  assert_int_equal(first->nodes[first->output].max_positions, s->n_steps);
+  assert_int_equal(first->nodes[first->output_node].max_positions, s->n_steps);
   rig a = make_rig(make_as_loaded(first, batches), o),
       b = make_rig(make_as_loaded(second, batches), o);
   clv_call *call;
@@ -233,7 +233,7 @@ static inline void compare_with_cuts(const batch *s, family of, int every, int f
   copy_records(s, &padded, &whole, s->n_rows + 2, false);
   run_step(&whole);
   for (uint32_t layer = 0; layer + 1 < layers; layer++) {
-    if (clv_graph_cut_check(p, layer, &(clv_err){0}) != CLV_OK) continue;
+    if (clv_graph_check_cut(p, layer, &(clv_err){0}) != CLV_OK) continue;
     if (cuts++ % every != from % every) continue;
     compare_with_cut(s, p, layer, layers, &whole, o);
     made++;

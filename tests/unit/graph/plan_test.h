@@ -53,7 +53,7 @@ static inline size_t get_bytes(const clv_node *n) {
 }
 
 static inline void allocate_rig_memory(rig *r) {
-  const clv_node *out = &r->g->nodes[r->g->output];
+  const clv_node *out = &r->g->nodes[r->g->output_node];
   for (int i = 0; i < r->g->n_nodes; i++) {
     const clv_node *n = &r->g->nodes[i];
     if (n->op != CLV_OP_INPUT) continue;
@@ -76,19 +76,19 @@ static inline void allocate_rig_memory(rig *r) {
 static inline rig make_rig(clv_graph *g, const rig_options *o) {
   rig r = {.g = g};
   clv_plan_options po = {.backend = o->backend,
-                         .dtype = g->nodes[g->output].dtype,
+                         .dtype = g->nodes[g->output_node].dtype,
                          .batch = g->nodes[0].shape.dim[0],
                          .training = !o->is_evaluation,
                          .threads = CLV_MAX(o->n_threads, 1),
                          .bf16 = o->is_bf16,
                          .split_backward = o->has_split_backward,
                          .transient_weights = o->has_transient_weights};
-  assert_ok(clv_params_of(g, &r.params, err));
+  assert_ok(clv_params_make(g, &r.params, err));
   for (int i = 0; i < 4 && o->frozen_params[i]; i++)
     ((clv_param *)(uintptr_t)clv_params_find(r.params, o->frozen_params[i]))->frozen = true;
   for (int i = 0, k = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op == CLV_OP_INPUT) {
-      po.need_input_grad[k] = g->nodes[i].dtype != CLV_I64 && !o->has_no_input_grad[k];
+      po.needs_input_grad[k] = g->nodes[i].dtype != CLV_I64 && !o->has_no_input_grad[k];
       po.batches[k] = g->nodes[i].shape.dim[0];
       k++;
     }
@@ -148,7 +148,7 @@ static inline void run_forward(rig *r, clv_call *c) { assert_ok(try_forward(r, c
 static inline clv_code try_backward_input(rig *r, clv_call *c, bool accumulate, clv_err *why) {
   char *block, *grads;
   copy_to_backend_memory(r, &block, &grads);
-  if (r->plan->backend->memory) assert_ok(clv_plan_refresh(r->plan, c, block, 1, err));
+  if (r->plan->backend->memory) assert_ok(clv_plan_refresh_weights(r->plan, c, block, 1, err));
   clv_code code = clv_plan_backward_input(r->plan, c, block, r->dout, (void *const *)r->din, grads,
                                           accumulate, why);
   copy_from_backend_memory(r, block, grads);

@@ -16,7 +16,7 @@ static clv_graph *make_chain(void) {
   add_node(g, CLV_OP_LINEAR, 0, 0, -1, &out[0], 1);
   add_plain(g, CLV_OP_RELU, 1, 1);
   add_node(g, CLV_OP_LINEAR, 2, 2, -1, &out[1], 1);
-  g->output = add_plain(g, CLV_OP_SOFTMAX, 3, 3);
+  g->output_node = add_plain(g, CLV_OP_SOFTMAX, 3, 3);
   return g;
 }
 
@@ -32,7 +32,7 @@ static void assert_ops(const clv_graph *g, const char *want) {
 
 static void assert_param(const clv_graph *g, const char *name, clv_shape want) {
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
-  assert_ok(clv_params_of(g, &p, err));
+  assert_ok(clv_params_make(g, &p, err));
   const clv_param *found = clv_params_find(p, name);
   assert_non_null(found);
   assert_true(clv_shape_equal(&found->shape, &want));
@@ -40,20 +40,20 @@ static void assert_param(const clv_graph *g, const char *name, clv_shape want) {
 
 static bool has_param(const clv_graph *g, const char *name) {
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
-  assert_ok(clv_params_of(g, &p, err));
+  assert_ok(clv_params_make(g, &p, err));
   return clv_params_find(p, name) != NULL;
 }
 
 static void column_then_row_layers_form_one_parallel_span(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_chain();
-  CLV_AUTO(clv_division_freep) clv_division *d = NULL;
+  CLV_AUTO(clv_divided_chain_freep) clv_divided_chain *d = NULL;
   const clv_parallel how[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, CLV_PARALLEL_ROWS, 0};
   assert_ok(clv_divide_chain(g, how, 4, &d, err));
   assert_int_equal(d->n_segments, 2);
   assert_true(d->segments[0].is_sharded);
   for (int k = 0; k < 4; k++) {
-    const clv_graph *part = d->segments[0].graph[k];
+    const clv_graph *part = d->segments[0].part_graphs[k];
     assert_ops(part, "linear relu linear");
     assert_param(part, "0.weight", CLV_SHAPE(2, 6));
     assert_param(part, "0.bias", CLV_SHAPE(2));
@@ -61,10 +61,10 @@ static void column_then_row_layers_form_one_parallel_span(void **state) {
     assert_int_equal(has_param(part, "2.bias"), k == 0); /* the bias is added once */
   }
   assert_false(d->segments[1].is_sharded);
-  assert_ops(d->segments[1].graph[0], "add add add softmax");
-  assert_null(d->segments[1].graph[1]);
+  assert_ops(d->segments[1].part_graphs[0], "add add add softmax");
+  assert_null(d->segments[1].part_graphs[1]);
   const clv_node *sums =
-      d->segments[1].graph[0]->nodes; /* inputs 0..3, in the order of the parts */
+      d->segments[1].part_graphs[0]->nodes; /* inputs 0..3, in the order of the parts */
   assert_int_equal(sums[4].in[0], 0);
   for (int i = 0; i < 3; i++) assert_int_equal(sums[4 + i].in[1], 1 + i);
   assert_int_equal(sums[5].in[0], 4);
@@ -73,27 +73,27 @@ static void column_then_row_layers_form_one_parallel_span(void **state) {
 static void column_parallel_outputs_are_concatenated(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_chain();
-  CLV_AUTO(clv_division_freep) clv_division *d = NULL;
+  CLV_AUTO(clv_divided_chain_freep) clv_divided_chain *d = NULL;
   const clv_parallel how[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, 0, 0};
   assert_ok(clv_divide_chain(g, how, 2, &d, err));
   assert_int_equal(d->n_segments, 2);
-  assert_ops(d->segments[0].graph[1], "linear relu");
-  assert_ops(d->segments[1].graph[0], "concat linear softmax");
-  assert_param(d->segments[1].graph[0], "2.weight", CLV_SHAPE(3, 8));
+  assert_ops(d->segments[0].part_graphs[1], "linear relu");
+  assert_ops(d->segments[1].part_graphs[0], "concat linear softmax");
+  assert_param(d->segments[1].part_graphs[0], "2.weight", CLV_SHAPE(3, 8));
 }
 
 static void row_parallel_parts_slice_the_input_and_are_added(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_chain();
-  CLV_AUTO(clv_division_freep) clv_division *d = NULL;
+  CLV_AUTO(clv_divided_chain_freep) clv_divided_chain *d = NULL;
   const clv_parallel how[LAYERS] = {0, 0, 0, CLV_PARALLEL_ROWS, 0};
   assert_ok(clv_divide_chain(g, how, 2, &d, err));
   assert_int_equal(d->n_segments, 3);
-  assert_ops(d->segments[0].graph[0], "linear relu");
-  assert_ops(d->segments[1].graph[1], "slice linear");
-  assert_int_equal(d->segments[1].graph[1]->nodes[1].attrs.start, 4);
-  assert_int_equal(d->segments[1].graph[1]->nodes[1].attrs.stop, 8);
-  assert_ops(d->segments[2].graph[0], "add softmax");
+  assert_ops(d->segments[0].part_graphs[0], "linear relu");
+  assert_ops(d->segments[1].part_graphs[1], "slice linear");
+  assert_int_equal(d->segments[1].part_graphs[1]->nodes[1].attrs.start, 4);
+  assert_int_equal(d->segments[1].part_graphs[1]->nodes[1].attrs.stop, 8);
+  assert_ops(d->segments[2].part_graphs[0], "add softmax");
 }
 
 /* The initial values of a layer depend on the key of its number, so nodes that join parts must not
@@ -101,10 +101,10 @@ static void row_parallel_parts_slice_the_input_and_are_added(void **state) {
 static void joining_nodes_have_no_layer_number_of_the_model(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_chain();
-  CLV_AUTO(clv_division_freep) clv_division *d = NULL;
+  CLV_AUTO(clv_divided_chain_freep) clv_divided_chain *d = NULL;
   const clv_parallel how[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, CLV_PARALLEL_ROWS, 0};
   assert_ok(clv_divide_chain(g, how, 2, &d, err));
-  const clv_graph *join = d->segments[1].graph[0];
+  const clv_graph *join = d->segments[1].part_graphs[0];
   for (int i = 0; i < join->n_nodes; i++)
     if (join->nodes[i].op == CLV_OP_ADD) assert_true(join->nodes[i].layer > 1000);
 }
@@ -112,7 +112,7 @@ static void joining_nodes_have_no_layer_number_of_the_model(void **state) {
 static void indivisible_layers_are_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_chain();
-  clv_division *d = NULL;
+  clv_divided_chain *d = NULL;
   const clv_parallel relu[LAYERS] = {0, 0, CLV_PARALLEL_COLUMNS, 0, 0};
   const clv_parallel columns[LAYERS] = {0, 0, 0, CLV_PARALLEL_COLUMNS, 0};
   const clv_parallel rows[LAYERS] = {0, CLV_PARALLEL_ROWS, 0, 0, 0};

@@ -33,7 +33,7 @@ static clv_graph *make_loss_graph(void) {
   x = add_dropout(g, 3, x, 0.5);
   assert_ok(clv_graph_add_input(g, "labels", CLV_I64, &CLV_SHAPE(4), &labels, err));
   assert_ok(clv_graph_add_input(g, "unused", CLV_F32, &CLV_SHAPE(4, 2), &unused, err));
-  g->output = add_node(g, CLV_OP_CROSS_ENTROPY, 4, x, labels, NULL, 0);
+  g->output_node = add_node(g, CLV_OP_CROSS_ENTROPY, 4, x, labels, NULL, 0);
   return g;
 }
 
@@ -136,7 +136,7 @@ static void frozen_gradients_match_host_and_empty_loss_is_nan(void **state) {
   float out = 0;
   const void *in[3] = {&out, &out, &out};
   clv_plan_options po = {.backend = o.backend, .dtype = CLV_F32, .training = true};
-  assert_ok(clv_params_of(g, &params, err));
+  assert_ok(clv_params_make(g, &params, err));
   assert_ok(clv_plan_new(g, params, &po, &plan, err));
   assert_ok(clv_plan_call_get(plan, &c, err));
   assert_ok(clv_plan_forward(plan, c, NULL, 1, in, true, &out, NULL, err));
@@ -211,7 +211,7 @@ static void device_plan_does_not_fall_back_to_ref(void **state) {
   clv_params *params;
   clv_plan *plan;
   b.prepare = refuse_kernel;
-  assert_ok(clv_params_of(g, &params, err));
+  assert_ok(clv_params_make(g, &params, err));
   clv_plan_options po = {.backend = &b, .dtype = CLV_F32, .batch = 4, .training = true};
   assert_fails(clv_plan_new(g, params, &po, &plan, err), CLV_UNIMPLEMENTED, "no op");
   clv_params_free(params);

@@ -39,7 +39,7 @@ static void duplicate_names_and_bad_links_are_refused(void **state) {
   assert_fails(clv_graph_add(g, CLV_OP_RELU, &out, NULL, UINT32_MAX, loop, 1, &y, err), CLV_INVALID,
                "layer 4294967295 is above");
   assert_int_equal(g->n_nodes, 3);
-  assert_int_equal(g->output, 2);
+  assert_int_equal(g->output_node, 2);
   clv_graph_free(g);
 }
 
@@ -68,7 +68,7 @@ static void set_batch_resizes_every_node(void **state) {
   (void)state;
   clv_graph *g = make_chain_graph(CLV_F32, 4);
   assert_ok(clv_graph_set_batch(g, 11, err));
-  assert_int_equal(g->nodes[g->output].shape.dim[0], 11);
+  assert_int_equal(g->nodes[g->output_node].shape.dim[0], 11);
   assert_int_equal(g->nodes[1].shape.dim[0], 11);
   assert_int_equal(g->nodes[1].shape.dim[1], 10);
   assert_fails(clv_graph_set_batch(g, 0, err), CLV_INVALID, "input input");
@@ -125,7 +125,7 @@ static void slice_keeps_nodes_and_shapes(void **state) {
       assert_true(clv_shape_equal(&part->nodes[0].shape, &g->nodes[first].shape));
       for (uint32_t i = first; i <= last; i++)
         assert_same_node(&g->nodes[i + 1], &part->nodes[i - first + 1]);
-      assert_int_equal(part->output, part->n_nodes - 1);
+      assert_int_equal(part->output_node, part->n_nodes - 1);
       clv_graph_free(part);
     }
   assert_fails(clv_graph_slice(g, 11, 20, &part, err), CLV_INVALID, "no layer from 11 to 20");
@@ -143,24 +143,24 @@ static void slice_across_branches_joins_the_crossing_values(void **state) {
   int c = add_node(g, CLV_OP_ADD, 2, a, b, NULL, 0);
   add_plain(g, CLV_OP_TANH, 3, c);
   int nodes[8];
-  assert_int_equal(clv_graph_crossing_nodes(g, 1, nodes), 2);
+  assert_int_equal(clv_graph_find_crossing_nodes(g, 1, nodes), 2);
   assert_int_equal(nodes[0], a);
   assert_int_equal(nodes[1], b);
   assert_ok(clv_graph_slice(g, 0, 1, &part, err));
-  assert_true(clv_shape_equal(&part->nodes[part->output].shape, &CLV_SHAPE(4, 12)));
+  assert_true(clv_shape_equal(&part->nodes[part->output_node].shape, &CLV_SHAPE(4, 12)));
   clv_graph_free(part);
   assert_ok(clv_graph_slice(g, 2, 3, &part, err));
   assert_true(clv_shape_equal(&part->nodes[0].shape, &CLV_SHAPE(4, 12)));
-  assert_string_equal(part->nodes[part->output].name, "3");
+  assert_string_equal(part->nodes[part->output_node].name, "3");
   clv_graph_free(part);
   assert_ok(clv_graph_slice(g, 1, 2, &part, err));
   assert_int_equal(part->n_nodes, 3);
   assert_int_equal(part->nodes[2].in[0], 0);
   assert_int_equal(part->nodes[2].in[1], 1);
   clv_graph_free(part);
-  g->output = a; /* an output other than the last value is also sent */
+  g->output_node = a; /* an output other than the last value is also sent */
   assert_fails(clv_graph_slice(g, 0, 3, &part, err) == CLV_OK, true, "");
-  assert_int_equal(part->output, 1);
+  assert_int_equal(part->output_node, 1);
   clv_graph_free(part);
   clv_graph_free(g);
 }
@@ -176,13 +176,13 @@ static void slice_with_many_crossing_values_keeps_their_shapes(void **state) {
   sum = add_node(g, CLV_OP_ADD, MANY, 1, 2, NULL, 0);
   for (uint32_t i = 1; i + 1 < MANY; i++)
     sum = add_node(g, CLV_OP_ADD, MANY + i, sum, (int)i + 2, NULL, 0);
-  assert_int_equal(clv_graph_crossing_nodes(g, MANY - 1, nodes), MANY);
+  assert_int_equal(clv_graph_find_crossing_nodes(g, MANY - 1, nodes), MANY);
   assert_ok(clv_graph_slice(g, 0, MANY - 1, &part, err));
-  assert_true(clv_shape_equal(&part->nodes[part->output].shape, &CLV_SHAPE(4, 12 * MANY)));
+  assert_true(clv_shape_equal(&part->nodes[part->output_node].shape, &CLV_SHAPE(4, 12 * MANY)));
   clv_graph_free(part);
   assert_ok(clv_graph_slice(g, MANY, 2 * MANY, &part, err));
   assert_true(clv_shape_equal(&part->nodes[0].shape, &CLV_SHAPE(4, 12 * MANY)));
-  assert_true(clv_shape_equal(&part->nodes[part->output].shape, &CLV_SHAPE(4, 6, 2)));
+  assert_true(clv_shape_equal(&part->nodes[part->output_node].shape, &CLV_SHAPE(4, 6, 2)));
   clv_graph_free(part);
   clv_graph_free(g);
 }
@@ -224,7 +224,7 @@ static void parameters_are_laid_out_aligned_in_order(void **state) {
   const placed *want = chain_params;
   clv_graph *g = make_chain_graph(CLV_F32, 4);
   clv_params *p;
-  assert_ok(clv_params_of(g, &p, err));
+  assert_ok(clv_params_make(g, &p, err));
   assert_int_equal(p->n, CLV_COUNT(chain_params));
   size_t at = 0, values = 0;
   for (int i = 0; i < p->n; i++) {
@@ -238,7 +238,7 @@ static void parameters_are_laid_out_aligned_in_order(void **state) {
   assert_int_equal(clv_params_find(p, "0.bias")->offset, want[1].offset);
   assert_int_equal(clv_params_find(p, "4.bias")->offset, want[8].offset);
   assert_int_equal(p->trainable_bytes, at);
-  assert_int_equal(p->n_values, values);
+  assert_int_equal(p->n_trainable_values, values);
   assert_int_equal(clv_params_find(p, "1.running_mean")->offset, at);
   assert_int_equal(p->total_bytes, at + 3 * 64);
   assert_null(clv_params_find(p, "0.Weight"));
@@ -273,7 +273,7 @@ static void initial_values_follow_seed_and_fan_in(void **state) {
   (void)state;
   clv_graph *g = make_chain_graph(CLV_F32, 4);
   clv_params *p;
-  assert_ok(clv_params_of(g, &p, err));
+  assert_ok(clv_params_make(g, &p, err));
   char *block = make_initial_values(g, p, 42), *other = make_initial_values(g, p, 43);
 #define AT(name) ((const float *)(const void *)(block + clv_params_find(p, name)->offset))
   check_uniform(AT("0.weight"), 270, 1 / sqrt(27.0));
@@ -301,11 +301,11 @@ static void initial_values_do_not_depend_on_cuts(void **state) {
   (void)state;
   clv_graph *g = make_chain_graph(CLV_F32, 4), *part;
   clv_params *p, *q;
-  assert_ok(clv_params_of(g, &p, err));
+  assert_ok(clv_params_make(g, &p, err));
   char *whole = make_initial_values(g, p, 7);
   for (uint32_t first = 0; first < CHAIN_LAYERS; first++) {
     assert_ok(clv_graph_slice(g, first, CHAIN_LAYERS - 1, &part, err));
-    assert_ok(clv_params_of(part, &q, err));
+    assert_ok(clv_params_make(part, &q, err));
     char *block = make_initial_values(part, q, 7);
     for (int i = 0; i < q->n; i++) {
       const clv_param *same = clv_params_find(p, q->list[i].name);
@@ -325,8 +325,8 @@ static void f64_initial_values_equal_f32(void **state) {
   (void)state;
   clv_graph *g = make_chain_graph(CLV_F32, 4), *d = make_chain_graph(CLV_F64, 4);
   clv_params *p, *q;
-  assert_ok(clv_params_of(g, &p, err));
-  assert_ok(clv_params_of(d, &q, err));
+  assert_ok(clv_params_make(g, &p, err));
+  assert_ok(clv_params_make(d, &q, err));
   char *single = make_initial_values(g, p, 7), *wide = make_initial_values(d, q, 7);
   for (int i = 0; i < p->n; i++)
     for (size_t k = 0; p->list[i].dtype == CLV_F32 && k < p->list[i].n; k++)

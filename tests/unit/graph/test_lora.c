@@ -32,7 +32,7 @@ static clv_graph *make_network(clv_dtype dtype) {
 
 static clv_graph *make_adapted_graph(const clv_graph *g, const clv_lora *l) {
   clv_graph *with = NULL;
-  assert_ok(clv_graph_lora(g, 0, 99, l, &with, err));
+  assert_ok(clv_graph_add_lora(g, 0, 99, l, &with, err));
   return with;
 }
 
@@ -60,7 +60,7 @@ static void adapter_nodes_follow_their_target_layer(void **state) {
               {"dense", CLV_OP_LINEAR, 3}};
   clv_graph *g = make_network(CLV_F32);
   clv_lora l = make_lora_config(query, 1);
-  g->nodes[1].recompute = 4;
+  g->nodes[1].recompute_block = 4;
   l.dropout = 0.25;
   l.alpha = 3;
   clv_graph *with = make_adapted_graph(g, &l);
@@ -69,11 +69,10 @@ static void adapter_nodes_follow_their_target_layer(void **state) {
     assert_string_equal(with->nodes[i].name, want[i].name);
     assert_int_equal(with->nodes[i].op, want[i].op);
     assert_int_equal(with->nodes[i].layer, want[i].layer);
-    assert_int_equal(with->nodes[i].recompute, i > 0 && i < 7 ? 4 : 0);
+    assert_int_equal(with->nodes[i].recompute_block, i > 0 && i < 7 ? 4 : 0);
   }
   /* a node that read the layer's output now reads the sum with the adapter */
-  assert_int_equal(with->nodes[7].in[0], 6);
-  assert_int_equal(with->output, 9);
+  assert_int_equal(with->output_node, 9);
   assert_true(with->nodes[2].attrs.p == 0.25 && with->nodes[4].attrs.factor == 1.5);
   assert_memory_equal(&with->nodes[7].key, &g->nodes[2].key, sizeof g->nodes[2].key);
   clv_graph_free(with);
@@ -133,8 +132,8 @@ static void adapted_output_matches_the_formula(void **state) {
   l.alpha = 3;
   clv_graph *with = make_adapted_graph(g, &l);
   clv_params *base, *p;
-  assert_ok(clv_params_of(g, &base, err));
-  assert_ok(clv_params_of(with, &p, err));
+  assert_ok(clv_params_make(g, &base, err));
+  assert_ok(clv_params_make(with, &p, err));
   void *block = aligned_alloc(64, p->total_bytes), *own = aligned_alloc(64, base->total_bytes);
   clv_params_init(g, base, own);
   clv_params_init(with, p, block);
@@ -169,12 +168,12 @@ static void base_values_are_unchanged_and_b_starts_at_zero(void **state) {
   clv_lora l = make_lora_config(both, 2);
   clv_graph *with = make_adapted_graph(g, &l);
   clv_params *base, *p;
-  assert_ok(clv_params_of(g, &base, err));
-  assert_ok(clv_params_of(with, &p, err));
+  assert_ok(clv_params_make(g, &base, err));
+  assert_ok(clv_params_make(with, &p, err));
   assert_int_equal(p->n, base->n + 4);
   char *block = aligned_alloc(64, p->total_bytes), *own = aligned_alloc(64, base->total_bytes);
   for (int i = 0; i < with->n_nodes; i++)
-    if (clv_lora_is_adapter(with->nodes[i].name)) with->nodes[i].key.bytes[1] = 7;
+    if (clv_name_is_of_adapter(with->nodes[i].name)) with->nodes[i].key.bytes[1] = 7;
   clv_params_init(g, base, own);
   clv_params_init(with, p, block);
   for (int i = 0; i < base->n; i++) {
@@ -209,8 +208,8 @@ static void slice_keeps_adapters_of_its_layers(void **state) {
   clv_graph *with = make_adapted_graph(g, &l);
   assert_ok(clv_graph_slice(with, 2, 3, &part, err));
   assert_int_equal(part->n_nodes, 6);
-  assert_string_equal(part->nodes[part->output].name, "dense.lora_sum");
-  assert_fails(clv_graph_lora(g, 1, 3, &l, &none, err), CLV_NOT_FOUND,
+  assert_string_equal(part->nodes[part->output_node].name, "dense.lora_sum");
+  assert_fails(clv_graph_add_lora(g, 1, 3, &l, &none, err), CLV_NOT_FOUND,
                "no layer here has the name 'query'; the linear ones are key, dense");
   clv_graph_free(part);
   clv_graph_free(with);
@@ -235,7 +234,7 @@ static void unknown_or_nonlinear_targets_are_refused(void **state) {
   clv_graph *g = make_network(CLV_F32), *with = NULL;
   for (size_t i = 0; i < CLV_COUNT(bad); i++) {
     clv_lora l = make_lora_config(&bad[i].target, 1);
-    assert_fails(clv_graph_lora(g, 0, 9, &l, &with, err), bad[i].code, bad[i].text);
+    assert_fails(clv_graph_add_lora(g, 0, 9, &l, &with, err), bad[i].code, bad[i].text);
   }
   clv_lora l = make_lora_config((const char *const[]){"self.query"}, 1);
   clv_graph_free(make_adapted_graph(g, &l));
@@ -244,17 +243,17 @@ static void unknown_or_nonlinear_targets_are_refused(void **state) {
 
 static void adapter_and_module_names_are_recognized(void **state) {
   (void)state;
-  assert_true(clv_lora_is_adapter("a.query.lora_A.weight"));
-  assert_true(clv_lora_is_adapter("query.lora_B"));
-  assert_false(clv_lora_is_adapter("query.lora_Bias.weight"));
-  assert_false(clv_lora_is_adapter("lora_A.weight"));
-  assert_true(clv_lora_is_inside("classifier.weight", "classifier"));
-  assert_true(clv_lora_is_inside("bert.classifier.dense.weight", "classifier"));
-  assert_true(clv_lora_is_inside("bert.classifier.dense.weight", "classifier.dense"));
-  assert_false(clv_lora_is_inside("bert.classifiers.weight", "classifier"));
-  assert_false(clv_lora_is_inside("preclassifier.weight", "classifier"));
-  assert_true(clv_lora_is_inside("2.weight", "2"));
-  assert_false(clv_lora_is_inside("12.weight", "2"));
+  assert_true(clv_name_is_of_adapter("a.query.lora_A.weight"));
+  assert_true(clv_name_is_of_adapter("query.lora_B"));
+  assert_false(clv_name_is_of_adapter("query.lora_Bias.weight"));
+  assert_false(clv_name_is_of_adapter("lora_A.weight"));
+  assert_true(clv_name_is_in_module("classifier.weight", "classifier"));
+  assert_true(clv_name_is_in_module("bert.classifier.dense.weight", "classifier"));
+  assert_true(clv_name_is_in_module("bert.classifier.dense.weight", "classifier.dense"));
+  assert_false(clv_name_is_in_module("bert.classifiers.weight", "classifier"));
+  assert_false(clv_name_is_in_module("preclassifier.weight", "classifier"));
+  assert_true(clv_name_is_in_module("2.weight", "2"));
+  assert_false(clv_name_is_in_module("12.weight", "2"));
 }
 
 int main(void) {

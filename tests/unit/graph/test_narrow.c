@@ -54,9 +54,9 @@ static float *draw_numbers(size_t n, uint32_t stream) {
 
 /* Makes the parameters, drawn from one key, so that both runs have the same numbers. */
 static void make_params(one *r, bool narrow) {
-  assert_ok(clv_params_of(r->graph, &r->params, err));
+  assert_ok(clv_params_make(r->graph, &r->params, err));
   r->params->list[0].frozen = true;
-  if (narrow) clv_params_frozen_to_bf16(r->graph, r->params);
+  if (narrow) clv_params_convert_frozen_to_bf16(r->graph, r->params);
   clv_params_fix_frozen(r->params);
   assert_ok(clv_alloc_aligned(r->params->total_bytes, &r->parameter_block, err));
   clv_params_init(r->graph, r->params, r->parameter_block);
@@ -75,7 +75,7 @@ static one run_case(const linear_case *c, const clv_backend *backend, bool bf16,
                               .dtype = CLV_F32,
                               .batch = c->n_rows,
                               .training = true,
-                              .need_input_grad = {true},
+                              .needs_input_grad = {true},
                               .threads = 1,
                               .bf16 = bf16};
   assert_ok(clv_plan_new(r.graph, r.params, &o, &r.plan, err));
@@ -155,9 +155,9 @@ static void only_frozen_weights_are_stored_in_bf16(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_graph_of_case(&cases[1]);
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
-  assert_ok(clv_params_of(g, &p, err));
+  assert_ok(clv_params_make(g, &p, err));
   p->list[1].frozen = true;
-  clv_params_frozen_to_bf16(g, p);
+  clv_params_convert_frozen_to_bf16(g, p);
   assert_int_equal(p->list[0].dtype, CLV_F32);
   assert_int_equal(p->list[1].dtype, CLV_F32);
 }

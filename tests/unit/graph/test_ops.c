@@ -48,7 +48,7 @@ static void every_attribute_has_a_type_and_a_valid_default(void **state) {
     for (const clv_attr_row *row = def ? def->attrs : NULL; row && row->key; row++) {
       bool free_default =
           row->is_required || row->key == CLV_ATTR_SHAPE || row->key == CLV_ATTR_STRIDE;
-      if (strcmp(clv_attr_name(row->key), "?") == 0 || !*clv_attr_type(row->key) ||
+      if (strcmp(clv_attr_name(row->key), "?") == 0 || !*clv_attr_type_name(row->key) ||
           !*clv_attr_doc(row->key))
         fail_msg("attribute key %d of %s has no row in attrs.c", (int)row->key, def->name);
       if (!(free_default || (row->default_value >= row->low && row->default_value <= row->high)))
@@ -68,7 +68,7 @@ static void layernorm_without_shape_uses_the_last_dimension(void **state) {
   assert_ok(clv_attrs_parse(CLV_OP_LAYERNORM, NULL, 0, &attrs, err));
   assert_int_equal(clv_attrs_encode(CLV_OP_LAYERNORM, &attrs, none, CLV_MAX_RANK), 0);
   assert_ok(clv_graph_add(g, CLV_OP_LAYERNORM, &attrs, "n", 0, &x, 1, &y, err));
-  assert_ok(clv_params_of(g, &params, err));
+  assert_ok(clv_params_make(g, &params, err));
   for (int i = 0; i < 2; i++) assert_true(clv_shape_equal(&params->list[i].shape, &CLV_SHAPE(3)));
   clv_params_free(params);
   clv_graph_free(g);
@@ -473,13 +473,13 @@ static void bare_parameter_is_named_after_its_layer(void **state) {
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(2, 3, 4), &x);
   assert_ok(clv_graph_add(g, CLV_OP_POSITIONS, &a, "embeddings.position", 0, &x, 1, &y, err));
   assert_ok(clv_graph_add(g, CLV_OP_LINEAR, &linear, "a", 1, &y, 1, &x, err));
-  assert_ok(clv_params_of(g, &params, err));
+  assert_ok(clv_params_make(g, &params, err));
   assert_string_equal(params->list[0].name, "embeddings.position");
   assert_int_equal(params->list[0].shape.dim[1], 9);
   clv_params_free(params);
   a.rows = 3;
   assert_ok(clv_graph_add(g, CLV_OP_POSITIONS, &a, "a.weight", 2, &x, 1, &y, err));
-  assert_fails(clv_params_of(g, &params, err), CLV_INVALID,
+  assert_fails(clv_params_make(g, &params, err), CLV_INVALID,
                "two layers have a parameter 'a.weight': rename one of them");
   clv_graph_free(g);
 }
@@ -504,7 +504,7 @@ static void init_std_sets_the_weight_deviation(void **state) {
     size_t set;
     clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(2, 50), &x);
     assert_ok(clv_graph_add(g, CLV_OP_LINEAR, &a, "a", 0, &x, 1, &y, err));
-    assert_ok(clv_params_of(g, &params, err));
+    assert_ok(clv_params_make(g, &params, err));
     assert_int_equal(params->list[0].shape.dim[0], transposed ? 50 : 64);
     char *block = calloc(1, params->total_bytes);
     clv_params_init(g, params, block);

@@ -35,11 +35,11 @@ static void packed_row_count_follows_the_batch(void **state) {
   assert_true(p->has_per_input_batches);
   assert_int_equal(p->nodes[0].max_positions, S);
   assert_int_equal(p->nodes[1].max_positions, 0);
-  assert_int_equal(p->nodes[p->output].max_positions, 0);
+  assert_int_equal(p->nodes[p->output_node].max_positions, 0);
   assert_ok(clv_graph_set_batch(p, 3, err));
   assert_int_equal(p->nodes[0].shape.dim[0], 3 * S);
   assert_int_equal(p->nodes[1].shape.dim[0], 3);
-  assert_int_equal(p->nodes[p->output].shape.dim[0], 3);
+  assert_int_equal(p->nodes[p->output_node].shape.dim[0], 3);
   assert_int_equal(clv_graph_length_limit(p, 1), S);
   clv_graph_free(p);
   clv_graph_free(g);
@@ -90,7 +90,7 @@ static void ops_that_mix_sequences_refuse_packing(void **state) {
     int y = add_node(g, all[i].op, 7, x, -1, all[i].values, n);
     /* refused: a slice of another position than the first */
     if (all[i].op == CLV_OP_SLICE) add_plain(g, CLV_OP_FLATTEN, 8, y);
-    assert_fails(clv_graph_pack(g, &p, err), CLV_INVALID, all[i].text);
+    assert_fails(clv_graph_pack_sequences(g, &p, err), CLV_INVALID, all[i].text);
     clv_graph_free(g);
   }
 }
@@ -115,7 +115,7 @@ static void image_ops_refuse_packing(void **state) {
     add_joining_node(g, CLV_OP_ATTENTION, 6, (int[]){x, x, x, at}, 4, &heads, 1);
     add_node(g, all[i].op, 7, image, -1, sizes, all[i].n_values);
     snprintf(text, sizeof text, "layer 7: %s takes no packed sequences", clv_op_name(all[i].op));
-    assert_fails(clv_graph_pack(g, &p, err), CLV_INVALID, text);
+    assert_fails(clv_graph_pack_sequences(g, &p, err), CLV_INVALID, text);
     clv_graph_free(g);
   }
 }
@@ -127,9 +127,10 @@ static void packing_without_lengths_is_refused(void **state) {
   clv_graph *p = NULL, *g = make_graph(CLV_F32, CLV_SHAPE(N, S, F), &x);
   assert_ok(clv_graph_add_input(g, "lengths", CLV_I64, &CLV_SHAPE(N), &at, err));
   add_joining_node(g, CLV_OP_ATTENTION, 3, (int[]){x, x, x}, 3, &heads, 1);
-  assert_fails(clv_graph_pack(g, &p, err), CLV_INVALID, "no layer reads the lengths of sequences");
+  assert_fails(clv_graph_pack_sequences(g, &p, err), CLV_INVALID,
+               "no layer reads the lengths of sequences");
   add_joining_node(g, CLV_OP_ATTENTION, 4, (int[]){x, x, x, at}, 4, &heads, 1);
-  assert_fails(clv_graph_pack(g, &p, err), CLV_INVALID,
+  assert_fails(clv_graph_pack_sequences(g, &p, err), CLV_INVALID,
                "layer 3: attention takes no packed sequences: it does not read their lengths");
   clv_graph_free(g);
 }

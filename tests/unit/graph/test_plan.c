@@ -529,7 +529,7 @@ static void unused_values_cost_nothing_and_get_no_gradient(void **state) {
   int b = add_linear(g, 1, a, 5);
   add_linear(g, 2, b, 7);
   add_plain(g, CLV_OP_RELU, 3, unused);
-  g->output = b;
+  g->output_node = b;
   rig r = make_rig(g, &(rig_options){.backend = clv_backend_ref()});
   run_step(&r);
   assert_true(is_all_zero(r.din[1], r.input_bytes[1]));

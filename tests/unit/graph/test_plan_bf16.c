@@ -298,7 +298,7 @@ static void bf16_without_hardware_support_is_refused(void **state) {
   clv_plan *plan = NULL;
   none.check_bf16 = refuse_bf16;
   clv_plan_options po = {.backend = &none, .dtype = CLV_F32, .batch = 2, .bf16 = true};
-  assert_ok(clv_params_of(g, &params, err));
+  assert_ok(clv_params_make(g, &params, err));
   clv_err why;
   assert_int_equal(clv_plan_new(g, params, &po, &plan, &why), CLV_PRECONDITION);
   assert_string_equal(why.text, "not here");

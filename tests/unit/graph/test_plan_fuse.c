@@ -86,7 +86,7 @@ static void ops_with_other_readers_are_not_fused(void **state) {
     int relu = add_plain(g, CLV_OP_RELU, 2, sum);
     if (which == 0) add_node(g, CLV_OP_ADD, 3, relu, norm, NULL, 0);
     if (which == 1) add_node(g, CLV_OP_ADD, 3, relu, conv, NULL, 0);
-    if (which == 2) g->output = norm;
+    if (which == 2) g->output_node = norm;
     rig r = make_rig(g, &(rig_options){.backend = clv_backend_cpu()});
     run_step(&r);
     assert_int_equal(count_in_plan(&r, "batchnorm+"), 0);

@@ -69,7 +69,7 @@ static void check_overlaps(const clv_plan *p) {
       if (a->memory_root != i || b->memory_root != j || a->space != b->space ||
           a->space > SPACE_CALL)
         continue;
-      bool together = a->first <= b->last && b->first <= a->last;
+      bool together = a->first_step <= b->last_step && b->first_step <= a->last_step;
       bool touch = a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
       assert_false(together && touch);
       size_t room = a->space == SPACE_CALL ? p->info.call_bytes : p->info.scratch_bytes;
@@ -148,8 +148,8 @@ static void invalid_plan_options_are_refused(void **state) {
   clv_graph *g = make_chain_graph(CLV_F32, 4), *other = make_chain_graph(CLV_F64, 4);
   clv_params *p, *q;
   clv_plan *plan = NULL;
-  assert_ok(clv_params_of(g, &p, err));
-  assert_ok(clv_params_of(other, &q, err));
+  assert_ok(clv_params_make(g, &p, err));
+  assert_ok(clv_params_make(other, &q, err));
   clv_plan_options o = {
       .backend = clv_backend_ref(), .dtype = CLV_F32, .batch = 4, .training = true};
   o.batch = -1;
@@ -172,9 +172,9 @@ static void invalid_plan_options_are_refused(void **state) {
   p->list[0].node = 1000;
   assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID, "not one of this graph");
   p->list[0].node = node;
-  g->output = 99;
+  g->output_node = 99;
   assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID, "no output node 99");
-  g->output = g->n_nodes - 1;
+  g->output_node = g->n_nodes - 1;
   clv_backend old = *clv_backend_ref();
   old.abi = 0;
   o.backend = &old;
@@ -194,7 +194,7 @@ static void batchnorm_on_one_value_per_channel_is_refused(void **state) {
   clv_params *p;
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(1, 6), &x);
   add_plain(g, CLV_OP_BATCHNORM, 0, x);
-  assert_ok(clv_params_of(g, &p, err));
+  assert_ok(clv_params_make(g, &p, err));
   clv_plan_options o = {
       .backend = clv_backend_ref(), .dtype = CLV_F32, .batch = 1, .training = true};
   assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID,

@@ -27,36 +27,36 @@ static clv_graph *make_linear(void) {
   int x;
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(4, 3), &x);
   clv_attr_value out = make_int_attr(CLV_ATTR_OUT, 2);
-  g->output = add_node(g, CLV_OP_LINEAR, 0, x, -1, &out, 1);
+  g->output_node = add_node(g, CLV_OP_LINEAR, 0, x, -1, &out, 1);
   return g;
 }
 
 static clv_graph *make_two_linears(void) {
   clv_graph *g = make_linear();
   clv_attr_value out = make_int_attr(CLV_ATTR_OUT, 5);
-  int relu = add_plain(g, CLV_OP_RELU, 1, g->output);
-  g->output = add_node(g, CLV_OP_LINEAR, 2, relu, -1, &out, 1);
+  int relu = add_plain(g, CLV_OP_RELU, 1, g->output_node);
+  g->output_node = add_node(g, CLV_OP_LINEAR, 2, relu, -1, &out, 1);
   return g;
 }
 
 static clv_graph *make_relu(void) {
   int x;
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(4, 3), &x);
-  g->output = add_plain(g, CLV_OP_RELU, 0, x);
+  g->output_node = add_plain(g, CLV_OP_RELU, 0, x);
   return g;
 }
 
 static clv_graph *make_batchnorm(void) {
   int x;
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(4, 16, 2, 2), &x);
-  g->output = add_plain(g, CLV_OP_BATCHNORM, 0, x);
+  g->output_node = add_plain(g, CLV_OP_BATCHNORM, 0, x);
   return g;
 }
 
 /* Returns a graph whose second layer with parameters does not lead to the output. */
 static clv_graph *make_dead_branch(void) {
   clv_graph *g = make_two_linears();
-  g->output = 1;
+  g->output_node = 1;
   return g;
 }
 
@@ -64,7 +64,7 @@ static clv_graph *make_dead_branch(void) {
  * again. */
 static clv_graph *make_recomputing_graph(void) {
   clv_graph *g = make_two_linears();
-  for (int i = 1; i < g->n_nodes; i++) g->nodes[i].recompute = 1;
+  for (int i = 1; i < g->n_nodes; i++) g->nodes[i].recompute_block = 1;
   return g;
 }
 

@@ -108,7 +108,7 @@ static void mark_blocks(clv_graph *g, uint32_t seed) {
   for (int i = 0; i < g->n_nodes; i++) {
     if (g->nodes[i].op == CLV_OP_INPUT) continue;
     number += seed == 0 || (seed % 2 && seed > 1 && drawn[i] < 0.3f);
-    g->nodes[i].recompute = seed > 1 && seed % 2 == 0 ? (uint32_t)(drawn[i] * 4) : number;
+    g->nodes[i].recompute_block = seed > 1 && seed % 2 == 0 ? (uint32_t)(drawn[i] * 4) : number;
   }
 }
 
@@ -165,7 +165,7 @@ static void recompute_with_frozen_or_bf16_gives_the_same_bits(void **state) {
 
 static clv_plan_info get_plan_info(clv_graph *g, bool marked, bool split) {
   for (int i = 1; marked && i < g->n_nodes; i++)
-    g->nodes[i].recompute = g->nodes[i].layer / (BLOCK_LAYERS + 1) + 1;
+    g->nodes[i].recompute_block = g->nodes[i].layer / (BLOCK_LAYERS + 1) + 1;
   rig r = make_rig(g, &(rig_options){.backend = clv_backend_cpu(), .has_split_backward = split});
   clv_plan_info info = *clv_plan_get_info(r.plan);
   free_rig(&r);

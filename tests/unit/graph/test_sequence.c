@@ -95,7 +95,7 @@ static void lstm_parameters_have_torch_names_and_shapes(void **state) {
     clv_params *p;
     clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(1, 3, 2), &x);
     add_lstm(g, 3, x, 5, 2, bias);
-    assert_ok(clv_params_of(g, &p, err));
+    assert_ok(clv_params_make(g, &p, err));
     for (int i = 0; i < 8; i++) {
       if (!bias && i % 4 > 1) continue;
       assert_string_equal(p->list[n].name, want[i].name);
@@ -118,7 +118,7 @@ static void lstm_parameters_have_distinct_initial_values(void **state) {
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(1, 1, 16), &x);
   x = add_lstm(g, 6, x, 16, 8, 1);
   add_lstm(g, 7, x, 16, 8, 1);
-  assert_ok(clv_params_of(g, &p, err));
+  assert_ok(clv_params_make(g, &p, err));
   assert_int_equal(p->n, 64);
   char *block = allocate(p->total_bytes);
   clv_params_init(g, p, block);
@@ -146,7 +146,7 @@ static void embedding_initial_values_are_standard_normal(void **state) {
     clv_params *p;
     clv_graph *g = make_token_graph(wide ? CLV_F64 : CLV_F32, CLV_SHAPE(1, 1), &x);
     add_embedding(g, 0, x, 300, 40);
-    assert_ok(clv_params_of(g, &p, err));
+    assert_ok(clv_params_make(g, &p, err));
     char *block = allocate(p->total_bytes);
     clv_params_init(g, p, block);
     double sum = 0, squares = 0, n = (double)p->list[0].n;
@@ -391,13 +391,13 @@ static void graph_dtype_unlike_the_plan_is_refused(void **state) {
   clv_params *p;
   clv_plan *plan = NULL;
   clv_plan_options o = {.backend = clv_backend_ref(), .dtype = CLV_F64, .batch = 3, .threads = 1};
-  assert_ok(clv_params_of(g, &p, err));
+  assert_ok(clv_params_make(g, &p, err));
   assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID, "layer 0 is f32 in a plan for f64");
   o = (clv_plan_options){.backend = clv_backend_ref(),
                          .dtype = CLV_F32,
                          .batch = 3,
                          .training = true,
-                         .need_input_grad = {true},
+                         .needs_input_grad = {true},
                          .threads = 1};
   assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID,
                "input 'input' holds integers and has no gradient");
@@ -406,7 +406,7 @@ static void graph_dtype_unlike_the_plan_is_refused(void **state) {
   g = make_text_graph(CLV_F64, 3);
   clv_graph *part;
   assert_ok(clv_graph_slice(g, 0, 1, &part, err));
-  assert_int_equal(part->nodes[part->output].dtype, CLV_F64);
+  assert_int_equal(part->nodes[part->output_node].dtype, CLV_F64);
   clv_graph_free(part);
   clv_graph_free(g);
 }

@@ -20,7 +20,7 @@ static clv_graph *make_language_model(clv_dtype dtype) {
   x = add_node(g, CLV_OP_EMBEDDING, 0, x, -1, rows, 2);
   x = add_plain(g, CLV_OP_TANH, 2, add_linear(g, 1, x, WIDTH));
   x = add_node(g, CLV_OP_LINEAR, 3, x, -1, out, 2);
-  assert_ok(clv_graph_tie(g, x, "0", false, err));
+  assert_ok(clv_graph_tie_param(g, x, "0", false, err));
   return g;
 }
 
@@ -32,7 +32,7 @@ static const clv_param *get_table(const rig *r) { return clv_params_find(r->para
 static double get_gradient_sum(const rig *r, size_t i) {
   const clv_param *table = get_table(r), *tied = &r->params->ties[0].param;
   const double *grads = (const double *)(const void *)r->gradient_block;
-  return grads[table->gradient / 8 + i] + grads[tied->gradient / 8 + i];
+  return grads[table->gradient_offset / 8 + i] + grads[tied->gradient_offset / 8 + i];
 }
 
 static double compute_loss(rig *r) {
@@ -68,18 +68,18 @@ static void tied_parameter_is_listed_once(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_language_model(CLV_F32);
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
   (void)state;
-  assert_ok(clv_params_of(g, &p, err));
+  assert_ok(clv_params_make(g, &p, err));
   assert_int_equal(p->n, 4); /* the table, a weight, two biases */
   assert_int_equal(p->n_ties, 1);
   assert_string_equal(p->ties[0].param.name, "3.weight");
   assert_int_equal(p->ties[0].param.offset, clv_params_find(p, "0.weight")->offset);
-  assert_int_equal(p->ties[0].param.gradient, p->trainable_bytes);
+  assert_int_equal(p->ties[0].param.gradient_offset, p->trainable_bytes);
   /* a second gradient of the table: 120 bytes, aligned to 128 */
   assert_int_equal(p->gradient_bytes, p->trainable_bytes + 128);
-  assert_int_equal(p->n_values, ROWS * WIDTH + WIDTH * WIDTH + WIDTH + ROWS);
+  assert_int_equal(p->n_trainable_values, ROWS * WIDTH + WIDTH * WIDTH + WIDTH + ROWS);
   p->list[0].frozen = true;
   clv_params_fix_frozen(p);
-  assert_true(p->ties[0].param.frozen && p->ties[0].param.fixed);
+  assert_true(p->ties[0].param.frozen && p->ties[0].param.is_fixed);
   assert_int_equal(p->gradient_bytes, p->trainable_bytes);
 }
 
@@ -92,18 +92,18 @@ static void tie_across_two_modules_gives_the_bits_of_one(void **state) {
   clv_graph *front, *head;
   assert_ok(clv_graph_slice(g, 0, 2, &front, err));
   assert_ok(clv_graph_slice(g, 3, 3, &head, err));
-  assert_true(head->nodes[1].tied_outside && !g->nodes[4].tied_outside);
+  assert_true(head->nodes[1].tie_owner_is_outside && !g->nodes[4].tie_owner_is_outside);
   rig all = make_rig(make_language_model(CLV_F32), &(rig_options){.backend = clv_backend_cpu()});
   rig one = make_rig(front, &(rig_options){.backend = clv_backend_cpu()});
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
-  assert_ok(clv_params_of(head, &p, err));
+  assert_ok(clv_params_make(head, &p, err));
   assert_int_equal(p->ties[0].owner_index, -1);
   p->ties[0].param.owner_data = one.parameter_block + get_table(&one)->offset;
   clv_plan_options o = {.backend = clv_backend_cpu(),
                         .dtype = CLV_F32,
                         .batch = N,
                         .training = true,
-                        .need_input_grad = {true},
+                        .needs_input_grad = {true},
                         .threads = 1};
   rig two = {.g = head, .params = clv_steal(&p)};
   assert_ok(clv_plan_new(head, two.params, &o, &two.plan, err));
@@ -123,10 +123,10 @@ static void tie_across_two_modules_gives_the_bits_of_one(void **state) {
   run_backward_input(&one, first, false);
   run_backward_weight(&one, first, false);
   const clv_param *table = get_table(&one), *tied = &two.params->ties[0].param;
-  assert_memory_equal(one.gradient_block + table->gradient,
-                      all.gradient_block + get_table(&all)->gradient, table->bytes);
-  assert_memory_equal(two.gradient_block + tied->gradient,
-                      all.gradient_block + all.params->ties[0].param.gradient, tied->bytes);
+  assert_memory_equal(one.gradient_block + table->gradient_offset,
+                      all.gradient_block + get_table(&all)->gradient_offset, table->bytes);
+  assert_memory_equal(two.gradient_block + tied->gradient_offset,
+                      all.gradient_block + all.params->ties[0].param.gradient_offset, tied->bytes);
   free_rig(&all);
   free_rig(&one);
   free_rig(&two);
@@ -138,17 +138,19 @@ static void invalid_ties_are_refused(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_language_model(CLV_F32);
   int tanh = 3, square = 2, head = 4;
   (void)state;
-  assert_fails(clv_graph_tie(g, tanh, "0", false, err), CLV_INVALID,
+  assert_fails(clv_graph_tie_param(g, tanh, "0", false, err), CLV_INVALID,
                "layer 2 (tanh) has no trainable parameter that could be tied");
-  assert_fails(clv_graph_tie(g, square, "2", false, err), CLV_INVALID,
+  assert_fails(clv_graph_tie_param(g, square, "2", false, err), CLV_INVALID,
                "layer 2 (tanh) has no trainable parameter that could be tied");
-  assert_fails(clv_graph_tie(g, square, "0", false, err), CLV_INVALID,
+  assert_fails(clv_graph_tie_param(g, square, "0", false, err), CLV_INVALID,
                "layer 1 has a weight [6, 6], and is tied to '0', which has [5, 6]");
-  assert_fails(clv_graph_tie(g, square, "1", false, err), CLV_INVALID, "which is itself");
-  assert_fails(clv_graph_tie(g, square, "3", false, err), CLV_INVALID, "which is tied to 0");
-  assert_fails(clv_graph_tie(g, square, "far", false, err), CLV_INVALID, "no layer has that name");
-  assert_fails(clv_graph_tie(g, head, "", true, err), CLV_INVALID, "a name has 1 to 63 characters");
-  assert_fails(clv_graph_tie(g, 1, "4", true, err), CLV_INVALID,
+  assert_fails(clv_graph_tie_param(g, square, "1", false, err), CLV_INVALID, "which is itself");
+  assert_fails(clv_graph_tie_param(g, square, "3", false, err), CLV_INVALID, "which is tied to 0");
+  assert_fails(clv_graph_tie_param(g, square, "far", false, err), CLV_INVALID,
+               "no layer has that name");
+  assert_fails(clv_graph_tie_param(g, head, "", true, err), CLV_INVALID,
+               "a name has 1 to 63 characters");
+  assert_fails(clv_graph_tie_param(g, 1, "4", true, err), CLV_INVALID,
                "layer 0 is to be tied, but layer 3");
 }
 

@@ -49,9 +49,9 @@ static void transformers_config_files_are_read(void **state) {
     snprintf(folder, sizeof folder, "tests/golden/hf/%s", families[i]);
     must(clv_hf_config_read(folder, &c, &err), &err);
     assert_string_equal(clv_hf_family_name(c.family), families[i]);
-    assert_true(c.hidden == 16 && c.heads == 4 && c.layers == 2 && c.labels == 3);
-    assert_true(c.inner == (c.family == CLV_HF_GPT2 ? 64 : 24));
-    assert_true(c.deviation == 0.02 && !c.tied);
+    assert_true(c.hidden_size == 16 && c.n_heads == 4 && c.n_layers == 2 && c.labels == 3);
+    assert_true(c.inner_size == (c.family == CLV_HF_GPT2 ? 64 : 24));
+    assert_true(c.init_deviation == 0.02 && !c.is_head_tied);
   }
 }
 
@@ -61,13 +61,16 @@ static void missing_keys_have_their_class_defaults(void **state) {
   (void)state;
   must(parse_with_tail(bert, "", &c, &err), &err);
   assert_true(c.eps == 1e-12 && c.hidden_dropout == 0.1 && c.attention_dropout == 0.1);
-  assert_true(c.head_dropout == 0.1 && c.tied && c.labels == 2 && c.activation == CLV_OP_GELU);
+  assert_true(c.head_dropout == 0.1 && c.is_head_tied && c.labels == 2 &&
+              c.activation == CLV_OP_GELU);
   assert_true(c.qkv_bias && c.out_bias && c.inner_bias);
   must(parse_with_tail(llama, "", &c, &err), &err);
-  assert_true(c.eps == 1e-6 && c.base == 10000 && !c.tied && c.activation == CLV_OP_SILU);
-  assert_true(!c.qkv_bias && !c.out_bias && !c.inner_bias && c.kv_heads == 0);
+  assert_true(c.eps == 1e-6 && c.rope_base == 10000 && !c.is_head_tied &&
+              c.activation == CLV_OP_SILU);
+  assert_true(!c.qkv_bias && !c.out_bias && !c.inner_bias && c.n_kv_heads == 0);
   must(parse_with_tail(gpt2, "", &c, &err), &err);
-  assert_true(c.eps == 1e-5 && c.inner == 64 && c.activation == CLV_OP_GELU_TANH && c.tied);
+  assert_true(c.eps == 1e-5 && c.inner_size == 64 && c.activation == CLV_OP_GELU_TANH &&
+              c.is_head_tied);
 }
 
 static void present_keys_override_the_defaults(void **state) {
@@ -82,17 +85,19 @@ static void present_keys_override_the_defaults(void **state) {
            "\"initializer_range\": 0.5",
            &c, &err),
        &err);
-  assert_true(c.activation == CLV_OP_GELU_TANH && c.eps == 1e-5 && c.padding == 7 && !c.tied);
+  assert_true(c.activation == CLV_OP_GELU_TANH && c.eps == 1e-5 && c.padding_token == 7 &&
+              !c.is_head_tied);
   assert_true(c.head_dropout == 0.3 && c.hidden_dropout == 0.2 && c.labels == 1);
-  assert_true(c.embedding_dropout == 0.2 && c.deviation == 0.5);
+  assert_true(c.embedding_dropout == 0.2 && c.init_deviation == 0.5);
   must(parse_with_tail(llama,
                        "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5},\n"
                        "\"num_key_value_heads\": 2, \"head_dim\": 8, \"attention_bias\": true",
                        &c, &err),
        &err);
-  assert_true(c.base == 5e5 && c.kv_heads == 2 && c.head_width == 8 && c.qkv_bias && c.out_bias);
+  assert_true(c.rope_base == 5e5 && c.n_kv_heads == 2 && c.head_width == 8 && c.qkv_bias &&
+              c.out_bias);
   must(parse_with_tail(llama, "\"rope_theta\": 7, \"rope_scaling\": null", &c, &err), &err);
-  assert_true(c.base == 7);
+  assert_true(c.rope_base == 7);
 }
 
 /* The base of rotary positions, the number of labels and the sizes of GPT-2 are taken from the keys
@@ -129,9 +134,10 @@ static void nested_and_top_level_keys_rank_as_in_transformers(void **state) {
     clv_hf_config c;
     clv_err err;
     must(parse_with_tail(cases[i].first_lines, cases[i].last_lines, &c, &err), &err);
-    if (c.base != cases[i].base || c.labels != cases[i].labels || c.layers != cases[i].layers)
-      fail_msg("%s: base %g, labels %d, layers %d", cases[i].last_lines, c.base, (int)c.labels,
-               (int)c.layers);
+    if (c.rope_base != cases[i].base || c.labels != cases[i].labels ||
+        c.n_layers != cases[i].layers)
+      fail_msg("%s: base %g, labels %d, layers %d", cases[i].last_lines, c.rope_base, (int)c.labels,
+               (int)c.n_layers);
   }
 }
 
@@ -156,8 +162,8 @@ static void pad_token_and_padding_row_follow_the_class(void **state) {
     clv_hf_config c;
     clv_err err;
     must(parse_with_tail(cases[i].first_lines, cases[i].last_lines, &c, &err), &err);
-    if (c.padding != cases[i].token || c.padding_row != cases[i].row)
-      fail_msg("%s: token %d, row %d", cases[i].last_lines, (int)c.padding, (int)c.padding_row);
+    if (c.padding_token != cases[i].token || c.padding_row != cases[i].row)
+      fail_msg("%s: token %d, row %d", cases[i].last_lines, (int)c.padding_token, (int)c.padding_row);
   }
 }
 

@@ -35,7 +35,8 @@ static clv_code build_graph(const clv_hf_config *c, clv_hf_head head, bool lengt
                             clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   bool tokens = clv_hf_takes_tokens(c);
-  clv_shape shape = tokens ? CLV_SHAPE(N, PLACES) : CLV_SHAPE(N, c->channels, c->image, c->image);
+  clv_shape shape =
+      tokens ? CLV_SHAPE(N, PLACES) : CLV_SHAPE(N, c->channels, c->image_size, c->image_size);
   clv_shape boxes = CLV_SHAPE(N, PLACES, 4), one = CLV_SHAPE(N);
   clv_hf_inputs in = {.boxes = -1, .lengths = -1};
   uint32_t layer = 0;
@@ -44,7 +45,7 @@ static clv_code build_graph(const clv_hf_config *c, clv_hf_head head, bool lengt
   if (clv_hf_takes_boxes(c))
     CLV_TRY(clv_graph_add_input(g, "boxes", CLV_I64, &boxes, &in.boxes, err));
   if (lengths) CLV_TRY(clv_graph_add_input(g, "lengths", CLV_I64, &one, &in.lengths, err));
-  CLV_TRY(clv_hf_add_layers(c, head, 0, &in, g, &layer, &g->output, err));
+  CLV_TRY(clv_hf_add_layers(c, head, 0, &in, g, &layer, &g->output_node, err));
   *ret = clv_steal(&g);
   return CLV_OK;
 }
@@ -123,9 +124,9 @@ static void parameter_names_and_shapes_match_transformers(void **state) {
       CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
       CLV_AUTO(clv_params_freep) clv_params *params = NULL;
       clv_err err;
-      if (!clv_hf_class(c.family, (clv_hf_head)h)) continue;
+      if (!clv_hf_class_name(c.family, (clv_hf_head)h)) continue;
       must(build_graph(&c, (clv_hf_head)h, clv_hf_takes_tokens(&c), &g, &err), &err);
-      must(clv_params_of(g, &params, &err), &err);
+      must(clv_params_make(g, &params, &err), &err);
       check_names(families[i], (clv_hf_head)h, params);
     }
   }
@@ -183,7 +184,7 @@ static void layers_are_numbered_and_named(void **state) {
   for (int i = 1; i < g->n_nodes; i++) assert_int_equal(g->nodes[i].layer, i - 1);
   assert_string_equal(g->nodes[1].name, "model.embed_tokens");
   assert_string_equal(g->nodes[g->n_nodes - 1].name, "score");
-  assert_string_equal(g->prefix, "model.");
+  assert_string_equal(g->name_prefix, "model.");
 }
 
 /* Weights have the config's standard deviation and biases are 0; the layers that end a half of
@@ -195,9 +196,9 @@ static void initial_weights_have_the_config_deviation(void **state) {
   clv_hf_config c = read_config("gpt2");
   clv_err err;
   (void)state;
-  c.deviation = 0.5;
+  c.init_deviation = 0.5;
   must(build_graph(&c, CLV_HF_CAUSAL, false, &g, &err), &err);
-  must(clv_params_of(g, &p, &err), &err);
+  must(clv_params_make(g, &p, &err), &err);
   must(clv_alloc(p->total_bytes, 1, &block, &err), &err);
   clv_params_init(g, p, block);
   for (int i = 0; i < p->n; i++) {
@@ -231,9 +232,9 @@ static void tied_head_shares_the_token_embedding(void **state) {
     CLV_AUTO(clv_params_freep) clv_params *p = NULL;
     clv_hf_config c = read_config(of[i].family);
     char weight[96];
-    c.tied = true;
+    c.is_head_tied = true;
     must(build_graph(&c, of[i].head, true, &g, &err), &err);
-    must(clv_params_of(g, &p, &err), &err);
+    must(clv_params_make(g, &p, &err), &err);
     snprintf(weight, sizeof weight, "%s.weight", of[i].decoder);
     assert_int_equal(p->n_ties, 1);
     assert_string_equal(p->ties[0].param.name, weight);
@@ -254,11 +255,11 @@ static void unsupported_heads_and_sizes_are_refused(void **state) {
   expect_error(CLV_INVALID, "a llama has no head 'masked', only none, sequence, token, causal",
                build_graph(&c, CLV_HF_MASKED, false, &g, &err), &err);
   c = read_config("layoutlm");
-  c.positions = PLACES - 1;
+  c.max_positions = PLACES - 1;
   expect_error(CLV_INVALID, "position_embeddings", build_graph(&c, CLV_HF_TOKEN, false, &g, &err),
                &err);
   c = read_config("llama");
-  c.layers = 100000;
+  c.n_layers = 100000;
   expect_error(CLV_EXHAUSTED, "nodes", build_graph(&c, CLV_HF_TOKEN, false, &g, &err), &err);
 }
 

@@ -61,7 +61,7 @@ static const char *const old_files[] = {"session.effective.yaml", "log.txt",
                                         "tensorboard/events",     CLV_RUN_CLASSES_FILE};
 
 static void make_old_run(const char *dir, clv_run_status status) {
-  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  CLV_AUTO(clv_run_record_clear) clv_run_record r = {0};
   clv_run_attempt *a = NULL;
   clv_err err = {0};
   char path[256], command[300];
@@ -77,21 +77,21 @@ static void make_old_run(const char *dir, clv_run_status status) {
   }
   snprintf(path, sizeof path, "%s/notes of mine", dir);
   write_file(path, "mine");
-  assert_ok(clv_run_record_add(&r, &a, &err), &err);
+  assert_ok(clv_run_record_add_attempt(&r, &a, &err), &err);
   a->status = status;
   strcpy(r.name, "old");
   assert_ok(clv_run_record_write(dir, &r, &err), &err);
 }
 
 static bool is_old_run(const char *dir) {
-  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  CLV_AUTO(clv_run_record_clear) clv_run_record r = {0};
   for (size_t i = 0; i < CLV_COUNT(old_files); i++)
     if (!has_content(dir, old_files[i], "old")) return false;
   return clv_run_record_read(dir, &r, NULL) == CLV_OK && strcmp(r.name, "old") == 0;
 }
 
 static bool is_new_run(const char *dir) {
-  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  CLV_AUTO(clv_run_record_clear) clv_run_record r = {0};
   for (size_t i = 0; i < CLV_COUNT(old_files); i++)
     if (has_content(dir, old_files[i], "old")) return false;
   return clv_run_record_read(dir, &r, NULL) == CLV_OK && strcmp(r.name, "new") == 0;

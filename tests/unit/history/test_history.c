@@ -126,13 +126,13 @@ static void exit_is_recorded_and_kill_is_detected(void **state) {
 /* A record without a lock is not running, even if another process has its process id now. */
 static void record_without_a_lock_is_not_running(void **state) {
   clv_run_attempt *a = NULL, here = {0};
-  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  CLV_AUTO(clv_run_record_clear) clv_run_record r = {0};
   clv_err err = {0};
   int exit_code;
   (void)state;
   clv_process_describe_self(&here);
   assert_ok(clv_mkdirs("runs/three", &err), &err);
-  assert_ok(clv_run_record_add(&r, &a, &err), &err);
+  assert_ok(clv_run_record_add_attempt(&r, &a, &err), &err);
   *a = here;
   a->pid = (uint64_t)getppid(); /* the parent process runs, but never trained */
   a->pid_start = clv_process_start_time(getppid());
@@ -158,7 +158,7 @@ static void record_without_a_lock_is_not_running(void **state) {
 /* If a process that the record does not name holds the lock, no signal is sent to the recorded
  * process. */
 static void process_unlike_its_record_is_not_stopped(void **state) {
-  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  CLV_AUTO(clv_run_record_clear) clv_run_record r = {0};
   clv_err err = {0};
   int exit_code;
   (void)state;
@@ -197,7 +197,7 @@ static void progress_comes_from_the_last_complete_line(void **state) {
   child c = begin_child("runs/five", false, 7);
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     write_file("runs/five/metrics.jsonl", cases[i].text);
-    CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+    CLV_AUTO(clv_run_record_clear) clv_run_record r = {0};
     assert_int_equal(clv_run_record_read("runs/five", &r, NULL), CLV_OK);
     r.attempts[0].step = 8;
     r.attempts[0].loss = 0.5;
@@ -214,7 +214,7 @@ static void best_validation_is_recorded(void **state) {
   static const clv_run_best told[] = {{"test", 0, 0.2, 1},         {"validation", 1, 0.5, 0.7},
                                       {"validation", 2, 0.4, 0.9}, {"validation", 3, 0.3, 0.8},
                                       {"validation", 4, NAN, 0.9}, {"test", 5, 0.1, 1}};
-  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  CLV_AUTO(clv_run_record_clear) clv_run_record r = {0};
   clv_err err = {0};
   clv_run_lock *c = NULL;
   (void)state;
@@ -227,7 +227,7 @@ static void best_validation_is_recorded(void **state) {
   clv_run_lock_free(c);
   assert_ok(clv_run_record_read("runs/six", &r, &err), &err);
   assert_int_equal(r.best.step, 2);
-  assert_string_equal(r.best.what, "validation");
+  assert_string_equal(r.best.evaluated_set, "validation");
 }
 
 static void count_notice(void *user, const char *text) {

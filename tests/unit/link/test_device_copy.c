@@ -28,7 +28,7 @@ static clv_code fake_send(void *stream, const clv_rpc_piece *pieces, size_t n, c
     assert_true(f->len + pieces[i].len <= ROOM);
     memcpy(f->bytes + f->len, pieces[i].data, pieces[i].len);
     f->len += pieces[i].len;
-    if (pieces[i].release) pieces[i].release(pieces[i].owner);
+    if (pieces[i].release_owner) pieces[i].release_owner(pieces[i].owner);
   }
   return CLV_OK;
 }
@@ -78,15 +78,15 @@ static void begin_link(void) {
                               .send_credit = 4 << 20,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
   assert_ok(clv_link_new(&o, &w.link, &err));
-  clv_frame_writer_attach(w.link->writer, 0, 0, (clv_stream){&transport, &w.fake_stream});
-  assert_ok(clv_frame_writer_resume(w.link->writer, 0, 0, 0, &err));
+  clv_frame_writer_attach_stream(w.link->writer, 0, 0, (clv_stream){&transport, &w.fake_stream});
+  assert_ok(clv_frame_writer_resume_lane(w.link->writer, 0, 0, 0, &err));
   clv_send_queue_set_lanes(w.link->send_queue, 1);
   assert_ok(clv_device_copy_new(&w.device_copy, &err));
 }
 
 static void end_link(void) {
   clv_link_end(w.link, CLV_OK, "over");
-  clv_frame_writer_detach(w.link->writer, 0, 0);
+  clv_frame_writer_detach_stream(w.link->writer, 0, 0);
   clv_link_unref(w.link);
   clv_device_copy_unref(w.device_copy);
   assert_int_equal(w.fake_stream.n_references, 0);
@@ -102,12 +102,12 @@ static clv_tensor *send_value(size_t bytes, clv_device_copy *copy) {
   clv_err err = {0};
   clv_tensor *t;
   clv_packet *p;
-  assert_ok(clv_pool_tensor(w.pool, CLV_U8, &CLV_SHAPE((int64_t)bytes), &t, &err));
+  assert_ok(clv_pool_alloc_tensor(w.pool, CLV_U8, &CLV_SHAPE((int64_t)bytes), &t, &err));
   memset(t->data, 0xee, bytes);
   if (!copy) fill_tensor(t, 0, bytes);
   assert_ok(clv_packet_new(w.pool, CLV_VALUE, &p, &err));
   p->frame.context = p->frame.message = 3;
-  clv_packet_add_copied(p, t, copy);
+  clv_packet_add_tensor_being_copied(p, t, copy);
   assert_ok(clv_link_send(w.link, p, &err));
   return t;
 }

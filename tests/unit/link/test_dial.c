@@ -19,7 +19,7 @@ static clv_code end_first_lane(void *stream, const clv_rpc_piece *pieces, size_t
   clv_lane *first = clv_steal(&d->first_lane);
   (void)err;
   for (size_t i = 0; i < n; i++)
-    if (pieces[i].release) pieces[i].release(pieces[i].owner);
+    if (pieces[i].release_owner) pieces[i].release_owner(pieces[i].owner);
   if (first) clv_lane_on_ended(first, CLV_DENIED, reason);
   return CLV_OK;
 }
@@ -70,7 +70,7 @@ static void dial_error_names_what_ended_the_link(void **state) {
       .accept_limits = clv_wire_limits_default(),
       .send_credit = 1 << 20,
       .events = {.user = &d, .on_packet = ignore_packet, .on_closed = count_end}};
-  const clv_link_dial to = {.bulk_lanes = 2, .role = CLV_ATTACH_MASTER};
+  const clv_link_dial to = {.bulk_lanes = 2, .attach_role = CLV_ATTACH_MASTER};
   const clv_dialler dialler = {&transport, &d, count_dial, NULL};
   assert_int_equal(clv_link_start(&o, &to, &dialler, &link, &err), CLV_UNAVAILABLE);
   assert_string_equal(err.text,

@@ -50,8 +50,8 @@ static clv_chunk_send send_chunk(fixture *f) {
   clv_err err = {0};
   clv_chunk_send d = {0};
   const clv_chunk c = {.tensor = f->tensor, .transfer = ++f->last_transfer, .len = CHUNK};
-  assert_ok(clv_pace_queue(&f->pace, &c, &err));
-  assert_true(clv_pace_next(&f->pace, ++f->now_ns, &d));
+  assert_ok(clv_pace_queue_chunk(&f->pace, &c, &err));
+  assert_true(clv_pace_take_next_chunk(&f->pace, ++f->now_ns, &d));
   clv_tensor_unref(d.chunk.tensor);
   return d;
 }
@@ -67,10 +67,10 @@ static void acknowledged_transfers_are_not_in_flight(void **state) {
   fixture *f = *state;
   for (int i = 0; i < TRANSFERS; i++) {
     clv_chunk_send d = send_chunk(f);
-    assert_true(d.probe_before != 0);
+    assert_true(d.ping_id_before != 0);
     assert_int_equal(get_bytes_in_flight(f), CHUNK);
-    handle_pong(f, d.probe_after);
-    handle_pong(f, d.probe_before);
+    handle_pong(f, d.ping_id_after);
+    handle_pong(f, d.ping_id_before);
     assert_int_equal(get_bytes_in_flight(f), 0);
   }
   assert_true(f->pace.in_flight >= 2 * CHUNK); /* the pace may still count these bytes */
@@ -81,12 +81,12 @@ static void sent_unacknowledged_bytes_are_in_flight(void **state) {
   fixture *f = *state;
   clv_chunk_send first = send_chunk(f), second = send_chunk(f);
   assert_int_equal(get_bytes_in_flight(f), 2 * CHUNK);
-  assert_true(first.probe_before != 0 && second.probe_before == 0);
-  assert_true(first.probe_after != 0);
-  handle_pong(f, first.probe_after);
+  assert_true(first.ping_id_before != 0 && second.ping_id_before == 0);
+  assert_true(first.ping_id_after != 0);
+  handle_pong(f, first.ping_id_after);
   assert_int_equal(get_bytes_in_flight(f), CHUNK);
-  handle_pong(f, second.probe_after);
-  handle_pong(f, first.probe_before);
+  handle_pong(f, second.ping_id_after);
+  handle_pong(f, first.ping_id_before);
   assert_int_equal(get_bytes_in_flight(f), 0);
 }
 

@@ -48,7 +48,7 @@ static clv_code record_frames(void *handle, const clv_rpc_piece *pieces, size_t 
     s->frame_kinds[s->n++] = s->last_frame.kind;
   }
   for (size_t i = 0; i < n; i++)
-    if (pieces[i].release) pieces[i].release(pieces[i].owner);
+    if (pieces[i].release_owner) pieces[i].release_owner(pieces[i].owner);
   return s->refuses_messages ? clv_fail(err, CLV_UNAVAILABLE, "the stream has ended") : CLV_OK;
 }
 static void close_stream(void *handle) { ((stream *)handle)->is_closed = true; }
@@ -109,8 +109,8 @@ static void receive_attach(stream *s, uint32_t index, uint64_t again, uint64_t r
   f.attach.epoch = 1;
   f.attach.role = CLV_ATTACH_MASTER;
   f.attach.lane = index;
-  f.attach.lanes = LANES - 1;
-  f.attach.again = again;
+  f.attach.n_lanes = LANES - 1;
+  f.attach.connection_number = again;
   f.attach.received = received;
   receive_frame(s, &f);
 }
@@ -158,8 +158,8 @@ static void begin_link_with_lease(bool dials, uint64_t lease_ms) {
                               .send_credit = 1 << 20,
                               .lease_ms = lease_ms,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
-  const clv_link_dial d = {.role = CLV_ATTACH_MASTER, .bulk_lanes = LANES - 1, .epoch = 1};
-  const clv_dialler dialler = {.transport = &transport, .dial = dial_stream};
+  const clv_link_dial d = {.attach_role = CLV_ATTACH_MASTER, .bulk_lanes = LANES - 1, .epoch = 1};
+  const clv_dialler dialler = {.transport = &transport, .dial_stream = dial_stream};
   if (dials) {
     assert_ok(clv_link_start(&o, &d, &dialler, &w.link, &err));
     for (uint32_t i = 0; i < LANES; i++) receive_attached(&w.streams[i], 0);
@@ -195,19 +195,19 @@ static void unreceived_messages_are_sent_again(void **state) {
   send_frames(2); /* these frames wait for a connection */
   clv_link_counts c;
   w.clock_ns += 4 * MS;
-  clv_link_count(w.link, &c);
-  assert_true(c.outages == 0 && c.outage_ns == 4 * MS && c.last_outage_age_ns == 0);
-  (void)clv_link_tend(w.link);
+  clv_link_get_counts(w.link, &c);
+  assert_true(c.n_outages == 0 && c.current_outage_ns == 4 * MS && c.last_outage_age_ns == 0);
+  (void)clv_link_redial_or_end(w.link);
   stream *second = &w.streams[LANES];
   assert_int_equal(second->n, 1);
-  assert_true(second->last_frame.attach.again == 1 && second->last_frame.attach.received == 3);
+  assert_true(second->last_frame.attach.connection_number == 1 && second->last_frame.attach.received == 3);
   receive_attached(second, 4);
   assert_false(clv_link_is_mending(w.link));
   assert_int_equal(second->n, 1 + 1 + 2);
   w.clock_ns += 7 * MS;
-  clv_link_count(w.link, &c);
-  assert_int_equal(c.reconnects, 1);
-  assert_true(c.outages == 1 && c.outage_ns == 0 && c.last_outage_ns == 4 * MS);
+  clv_link_get_counts(w.link, &c);
+  assert_int_equal(c.n_reconnects, 1);
+  assert_true(c.n_outages == 1 && c.current_outage_ns == 0 && c.last_outage_ns == 4 * MS);
   assert_int_equal(c.last_outage_age_ns, 7 * MS);
   assert_true(c.resent_bytes > 0 && c.resent_bytes < c.bytes_out);
   end_link();
@@ -216,11 +216,11 @@ static void unreceived_messages_are_sent_again(void **state) {
 static void credit_is_not_granted_again(void **state) {
   (void)state;
   begin_link(true);
-  w.link->send_queue->credit_left = 7;
+  w.link->send_queue->available_credit = 7;
   end_stream(&w.streams[0], CLV_UNAVAILABLE);
-  (void)clv_link_tend(w.link);
+  (void)clv_link_redial_or_end(w.link);
   receive_attached(&w.streams[LANES], 0);
-  assert_int_equal(w.link->send_queue->credit_left, 7);
+  assert_int_equal(w.link->send_queue->available_credit, 7);
   end_link();
 }
 
@@ -234,7 +234,7 @@ static void wrong_counts_end_the_link(void **state) {
     receive_frame(&w.streams[0], &ack);
     assert_int_equal(w.n_ends, 0);
     end_stream(&w.streams[0], CLV_UNAVAILABLE);
-    (void)clv_link_tend(w.link);
+    (void)clv_link_redial_or_end(w.link);
     receive_attached(&w.streams[LANES], wrong[i].received);
     assert_int_equal(w.n_ends, 1);
     end_link();
@@ -262,7 +262,8 @@ static void decisions_of_the_peer_end_the_link(void **state) {
 /* Redials until the link ends. Returns the time in ms. */
 static uint64_t time_until_end(void) {
   uint64_t began = w.clock_ns, due;
-  while ((due = clv_link_tend(w.link)) != UINT64_MAX) w.clock_ns = CLV_MAX(due, w.clock_ns + 1);
+  while ((due = clv_link_redial_or_end(w.link)) != UINT64_MAX)
+    w.clock_ns = CLV_MAX(due, w.clock_ns + 1);
   return (w.clock_ns - began) / MS;
 }
 
@@ -288,13 +289,13 @@ static void unanswered_attach_is_dialled_again(void **state) {
   (void)state;
   begin_link(true);
   end_stream(&w.streams[0], CLV_UNAVAILABLE);
-  (void)clv_link_tend(w.link);
+  (void)clv_link_redial_or_end(w.link);
   w.clock_ns += (ATTACH_TIMEOUT_MS + 1) * MS;
-  (void)clv_link_tend(w.link);
+  (void)clv_link_redial_or_end(w.link);
   assert_true(w.streams[LANES].is_cancelled);
   end_stream(&w.streams[LANES], CLV_CANCELLED);
-  (void)clv_link_tend(w.link);
-  assert_int_equal(w.streams[LANES + 1].last_frame.attach.again, 2);
+  (void)clv_link_redial_or_end(w.link);
+  assert_int_equal(w.streams[LANES + 1].last_frame.attach.connection_number, 2);
   end_link();
 }
 
@@ -316,7 +317,7 @@ static void attach_waits_for_the_end_of_the_earlier_connection(void **state) {
   end_stream(first, CLV_CANCELLED);
   assert_int_equal(third->frame_kinds[0], CLV_ATTACHED);
   assert_int_equal(third->n, 1 + 2);
-  assert_int_equal(clv_link_received(w.link, 0), 2);
+  assert_int_equal(clv_link_n_received(w.link, 0), 2);
   assert_int_equal(w.n_packets, 2);
   assert_int_equal(w.link->state, CLV_LINK_OPEN);
   end_link();
@@ -350,11 +351,11 @@ static void waiting_connection_that_ended_is_forgotten(void **state) {
   receive_attach(third, 0, 2, 0);
   assert_false(clv_link_is_mending(w.link));
   w.clock_ns += 2 * LEASE_MS * MS;
-  (void)clv_link_tend(w.link);
+  (void)clv_link_redial_or_end(w.link);
   assert_int_equal(w.n_ends, 0);
   end_stream(third, CLV_CANCELLED);
   w.clock_ns += LEASE_MS * MS;
-  (void)clv_link_tend(w.link);
+  (void)clv_link_redial_or_end(w.link);
   assert_int_equal(w.n_ends, 1);
   end_link();
 }
@@ -372,10 +373,10 @@ static void ack_goes_with_the_next_message(void **state) {
   begin_link(false);
   stream *s = &w.streams[0];
   receive_packets(s, ACK_MESSAGES);
-  assert_int_equal(w.link->writer->n_coalesced, 1);
+  assert_int_equal(w.link->writer->n_held_frames, 1);
   assert_int_equal(s->n, 1);
   send_frames(1);
-  assert_int_equal(w.link->writer->n_coalesced, 0);
+  assert_int_equal(w.link->writer->n_held_frames, 0);
   assert_int_equal(s->n, 2);
   for (int i = 0; i <= CLV_WIRE_BUNDLED; i++) receive_packets(s, ACK_MESSAGES);
   assert_int_equal(count_kind(s, CLV_ACK), 1); /* the stream had no space for another ACK */
@@ -387,7 +388,7 @@ static void acknowledged_messages_are_forgotten(void **state) {
   begin_link(false);
   send_frames(5);
   const clv_frame ack = {.kind = CLV_ACK, .ack = {LANES, {4}}};
-  const clv_lane_log *g = &w.link->writer->logs[0];
+  const clv_lane_log *g = &w.link->writer->lane_logs[0];
   receive_frame(&w.streams[0], &ack);
   assert_true(g->first && g->first == g->last && g->n_acked == 4);
   receive_frame(&w.streams[0], &ack);
@@ -402,10 +403,10 @@ static void link_without_lease_sends_no_ack_and_forgets_accepted_messages(void *
   begin_link_with_lease(false, 0);
   stream *s = &w.streams[0];
   for (int i = 0; i < 3; i++) receive_packets(s, ACK_MESSAGES);
-  assert_int_equal(w.link->writer->n_coalesced, 0);
+  assert_int_equal(w.link->writer->n_held_frames, 0);
   send_frames(5);
   assert_int_equal(s->n, 1 + 5);
-  const clv_lane_log *g = &w.link->writer->logs[0];
+  const clv_lane_log *g = &w.link->writer->lane_logs[0];
   clv_lane_on_sent(s->lane); /* reports that ATTACHED was sent, which is not in the log */
   assert_int_equal(g->n_acked, 0);
   for (int i = 0; i < 4; i++) clv_lane_on_sent(s->lane);

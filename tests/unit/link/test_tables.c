@@ -17,7 +17,7 @@ static clv_code fake_send(void *stream, const clv_rpc_piece *pieces, size_t n, c
   (void)err;
   ((fake *)stream)->n_sent++;
   for (size_t i = 0; i < n; i++)
-    if (pieces[i].release) pieces[i].release(pieces[i].owner);
+    if (pieces[i].release_owner) pieces[i].release_owner(pieces[i].owner);
   return CLV_OK;
 }
 static void fake_close(void *stream) { ((fake *)stream)->n_closes++; }
@@ -91,7 +91,7 @@ static void free_link_and_pool(void) {
 
 static clv_code send_event(clv_link_state_event what, uint32_t index) {
   clv_err err;
-  clv_link_event_args n = {.index = index, .n_lanes = LANES, .code = CLV_OK, .text = "over"};
+  clv_link_event_args n = {.lane_index = index, .n_lanes = LANES, .code = CLV_OK, .text = "over"};
   return clv_link_on_event(w.link, what, &n, &err);
 }
 
@@ -139,8 +139,8 @@ static void repeated_or_out_of_range_lane_is_refused(void **state) {
   (void)state;
   clv_err err;
   begin_link();
-  clv_link_event_args out = {.index = LANES, .n_lanes = LANES},
-                      other = {.index = 1, .n_lanes = LANES + 1};
+  clv_link_event_args out = {.lane_index = LANES, .n_lanes = LANES},
+                      other = {.lane_index = 1, .n_lanes = LANES + 1};
   assert_int_equal(clv_link_on_event(w.link, CLV_LINK_LANE_JOINS, &out, &err), CLV_PRECONDITION);
   assert_int_equal(send_event(CLV_LINK_LANE_JOINS, 0), CLV_OK);
   assert_int_equal(send_event(CLV_LINK_LANE_JOINS, 0), CLV_PRECONDITION);
@@ -188,7 +188,7 @@ static void packet_can_be_freed_after_its_link(void **state) {
   assert_ok(clv_reassembly_new_packet(&w.link->reassembly, &f, &p, &head, &err));
   clv_link_end(w.link, CLV_OK, "closed");
   clv_link_unref(clv_steal(&w.link));
-  assert_string_equal(clv_link_peer(p->from), "peer");
+  assert_string_equal(clv_link_peer_name(p->received_by), "peer");
   clv_packet_free(p);
   free_link_and_pool();
 }
@@ -228,7 +228,7 @@ static clv_frame make_attach(uint32_t index) {
   f.attach.epoch = 1;
   f.attach.role = CLV_ATTACH_MASTER;
   f.attach.lane = index;
-  f.attach.lanes = LANES - 1;
+  f.attach.n_lanes = LANES - 1;
   return f;
 }
 
@@ -237,8 +237,8 @@ static void make_lanes(clv_lane_state state, clv_lane *ret[LANES]) {
   clv_err err = {0};
   begin_pool();
   clv_link_options o = make_options();
-  clv_link_dial d = {.role = CLV_ATTACH_MASTER, .bulk_lanes = LANES - 1, .epoch = 1};
-  clv_dialler dialler = {.transport = &transport, .dial = dial_lane};
+  clv_link_dial d = {.attach_role = CLV_ATTACH_MASTER, .bulk_lanes = LANES - 1, .epoch = 1};
+  clv_dialler dialler = {.transport = &transport, .dial_stream = dial_lane};
   if (state == CLV_LANE_DIALLED) {
     assert_ok(clv_link_start(&o, &d, &dialler, &w.link, &err));
     for (uint32_t i = 0; i < LANES; i++) ret[i] = dialled[i];
@@ -261,7 +261,7 @@ static clv_frame make_frame(clv_frame_kind kind, uint32_t lane) {
   if (kind == CLV_ACK) f.ack.n_lanes = LANES;
   if (kind == CLV_END_CONTEXT) f.context = f.message = 1;
   f.chunk.transfer = kind == CLV_CHUNK ? 5 : 0;
-  f.chunk.total = kind == CLV_CHUNK ? TENSOR : 0;
+  f.chunk.total_bytes = kind == CLV_CHUNK ? TENSOR : 0;
   return f;
 }
 
@@ -271,7 +271,7 @@ static bool is_frame_accepted(clv_lane_state state, clv_frame_kind kind) {
   uint32_t index = state == CLV_LANE_BULK;
   clv_frame f = make_frame(kind, index);
   make_lanes(state, lanes);
-  w.link->pings = 7;
+  w.link->n_pings = 7;
   receive_frame(lanes[index], &f, "bits", kind == CLV_CHUNK ? HALF : 0);
   const fake *s = &w.streams[index];
   bool refused = s->n_cancels > 0;
@@ -326,15 +326,15 @@ static void unsolicited_pong_is_refused(void **state) {
   begin_link();
   assert_int_equal(receive_pong(0), CLV_INVALID);
   assert_int_equal(receive_pong(5), CLV_INVALID);
-  clv_link_count(w.link, &c);
+  clv_link_get_counts(w.link, &c);
   assert_int_equal(c.round_trip_ns, 0);
-  w.link->pings = 2;
+  w.link->n_pings = 2;
   w.link->ping_sent_ns = clv_now_ns();
   assert_int_equal(receive_pong(1), CLV_OK);
   assert_int_equal(receive_pong(1), CLV_INVALID);
   assert_int_equal(receive_pong(2), CLV_OK);
   assert_int_equal(receive_pong(2), CLV_INVALID);
-  assert_int_equal(w.link->pongs, 2);
+  assert_int_equal(w.link->n_pongs, 2);
   free_link_and_pool();
 }
 
@@ -344,7 +344,7 @@ static uint64_t measure_round_trip(void *user) {
   uint64_t *now = user;
   *now += 100;
   if (w.link && pthread_mutex_trylock(&w.link->lock) == 0) {
-    w.link->pings++;
+    w.link->n_pings++;
     w.link->ping_sent_ns = *now + 1;
     pthread_mutex_unlock(&w.link->lock);
   }
@@ -360,7 +360,7 @@ static void ping_during_count_does_not_inflate_round_trip(void **state) {
   clv_link_options o = make_options();
   o.clock = (clv_clock){measure_round_trip, &now};
   assert_ok(clv_link_new(&o, &w.link, &err));
-  clv_link_count(w.link, &c);
+  clv_link_get_counts(w.link, &c);
   assert_in_range(c.round_trip_ns, 0, 100);
   free_link_and_pool();
 }
@@ -390,7 +390,8 @@ static clv_code receive_chunk(uint64_t offset) {
   clv_packet *whole = NULL;
   clv_piece piece = {bits, HALF};
   clv_payload payload = {.len = HALF};
-  clv_frame f = {.kind = CLV_CHUNK, .chunk = {.transfer = 5, .offset = offset, .total = TENSOR}};
+  clv_frame f = {.kind = CLV_CHUNK,
+                 .chunk = {.transfer = 5, .offset = offset, .total_bytes = TENSOR}};
   clv_code code = clv_reassembly_add_chunk(&w.link->reassembly, &f, &piece, &payload, &whole, &err);
   assert_null(whole);
   return code;
@@ -451,7 +452,7 @@ static void ref_value_over_the_quota_becomes_a_failure(void **state) {
   clv_frame f = {.kind = CLV_REF_VALUE, .n_tensors = 1};
   f.tensors[0] = (clv_tensor_head){
       .dtype = CLV_U8, .shape = CLV_SHAPE(2 << 20), .bytes = 2 << 20, .transfer = 5};
-  clv_frame c = {.kind = CLV_CHUNK, .chunk = {.transfer = 5, .total = 2 << 20}};
+  clv_frame c = {.kind = CLV_CHUNK, .chunk = {.transfer = 5, .total_bytes = 2 << 20}};
   static const char bits[2 << 20];
   clv_piece piece = {bits, sizeof bits};
   begin_link();
@@ -475,7 +476,7 @@ static void bytes_over_the_credit_are_refused(void **state) {
   (void)state;
   clv_err err = {0};
   begin_link();
-  uint64_t most = w.link->recv_window->limit;
+  uint64_t most = w.link->recv_window->limit_bytes;
   assert_ok(clv_recv_window_consume(w.link->recv_window, most, &err));
   assert_int_equal(clv_recv_window_consume(w.link->recv_window, 1, &err), CLV_EXHAUSTED);
   free_link_and_pool();

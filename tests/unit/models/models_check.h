@@ -30,7 +30,7 @@ static inline void assert_refused(clv_session_config *c, const clv_shape *image,
   clv_graph *g = NULL;
   uint32_t first[4], last[4];
   clv_err err = {0};
-  assert_int_equal(clv_model_graph(c, image, &g, first, last, &err), CLV_INVALID);
+  assert_int_equal(clv_model_make_graph(c, image, &g, first, last, &err), CLV_INVALID);
   assert_null(g);
   if (strncmp(err.text, where, strlen(where)) || !strstr(err.text, text))
     fail_msg("'%s' is not '%s...%s'", err.text, where, text);

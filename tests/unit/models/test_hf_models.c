@@ -40,14 +40,14 @@ static void stage_ranges_accept_block_names(void **state) {
     clv_graph *g = NULL;
     uint32_t first[3], last[3];
     assert_true(clv_model_takes_tokens(c));
-    assert_ok(clv_model_graph(c, &ids, &g, first, last, err));
+    assert_ok(clv_model_make_graph(c, &ids, &g, first, last, err));
     assert_int_equal(first[0] + last[0], 0);
     assert_int_equal(first[1], 1);
     assert_string_equal(g->nodes[first[1] + 1].name, "model.layers.0.input_layernorm");
     assert_string_equal(g->nodes[last[1] + 1].name, "model.layers.1.mlp.add");
     assert_int_equal(first[2], last[1] + 1);
     assert_string_equal(g->nodes[last[2] + 1].name, "lm_head");
-    assert_int_equal(g->nodes[g->output].shape.dim[2], 50);
+    assert_int_equal(g->nodes[g->output_node].shape.dim[2], 50);
     clv_graph_free(g);
     clv_session_config_free(c);
   }
@@ -61,8 +61,8 @@ static void session_labels_override_the_config_file(void **state) {
         make_session("qwen2", labels ? "head: token, labels: 7" : "head: token", all, 1);
     clv_graph *g = NULL;
     uint32_t first, last;
-    assert_ok(clv_model_graph(c, &ids, &g, &first, &last, err));
-    assert_int_equal(g->nodes[g->output].shape.dim[2], labels ? labels : 3);
+    assert_ok(clv_model_make_graph(c, &ids, &g, &first, &last, err));
+    assert_int_equal(g->nodes[g->output_node].shape.dim[2], labels ? labels : 3);
     clv_graph_free(g);
     clv_session_config_free(c);
   }

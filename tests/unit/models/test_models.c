@@ -31,7 +31,7 @@ static void check_model(const char *middle, const clv_shape *in, const char *wan
   uint32_t first[8], last[8];
   clv_bytes got = {0};
   char shape[160];
-  assert_ok(clv_model_graph(c, in, &g, first, last, err));
+  assert_ok(clv_model_make_graph(c, in, &g, first, last, err));
   assert_string_equal(g->nodes[0].name, "input");
   for (int i = 1; i < g->n_nodes; i++) {
     assert_int_equal(g->nodes[i].layer, i - 1);
@@ -42,7 +42,7 @@ static void check_model(const char *middle, const clv_shape *in, const char *wan
   for (size_t i = 0; i < c->n_stages; i++)
     clv_bytes_printf(&got, "%s %u..%u\n", c->stages[i].name, first[i], last[i]);
   assert_string_equal(got.data, want);
-  assert_int_equal(g->output, g->n_nodes - 1);
+  assert_int_equal(g->output_node, g->n_nodes - 1);
   clv_bytes_done(&got);
   clv_graph_free(g);
   clv_session_config_free(c);
@@ -81,7 +81,7 @@ static void branches_and_joins_are_connected_by_name(void **state) {
       "[input]}, {op: add, from: [g, f]}]}]\n");
   clv_graph *g = NULL;
   uint32_t first, last;
-  assert_ok(clv_model_graph(c, &image, &g, &first, &last, err));
+  assert_ok(clv_model_make_graph(c, &image, &g, &first, &last, err));
   assert_int_equal(g->nodes[2].in[0], 0);
   assert_int_equal(g->nodes[3].in[0], 2); /* the inputs are in the order of the key `from` */
   assert_int_equal(g->nodes[3].in[1], 1);
@@ -135,9 +135,9 @@ static void lenet_has_61706_parameters(void **state) {
   clv_graph *g = NULL;
   clv_params *p = NULL;
   uint32_t first, last;
-  assert_ok(clv_model_graph(c, &image, &g, &first, &last, err));
-  assert_ok(clv_params_of(g, &p, err));
-  assert_int_equal(p->n_values, 61706);
+  assert_ok(clv_model_make_graph(c, &image, &g, &first, &last, err));
+  assert_ok(clv_params_make(g, &p, err));
+  assert_int_equal(p->n_trainable_values, 61706);
   clv_params_free(p);
   clv_graph_free(g);
   clv_session_config_free(c);
@@ -222,7 +222,7 @@ static void architecture_unlike_the_data_is_refused(void **state) {
   clv_graph *g = NULL;
   uint32_t first, last;
   clv_err err = {0};
-  assert_int_equal(clv_model_graph(c, &rows, &g, &first, &last, &err), CLV_INVALID);
+  assert_int_equal(clv_model_make_graph(c, &rows, &g, &first, &last, &err), CLV_INVALID);
   assert_non_null(strstr(err.text, "/s.yaml:5:"));
   assert_non_null(strstr(err.text, "cnn: layer 0: conv2d needs rank 4 [N, C, H, W], got [4, 16]"));
   clv_session_config_free(c);
@@ -245,20 +245,21 @@ static void loss_graphs_check_shapes_and_targets(void **state) {
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_graph *g = NULL;
-    assert_ok(clv_loss_graph(cases[i].kind, &cases[i].pred, 5, &g, err));
+    assert_ok(clv_loss_make_graph(cases[i].kind, &cases[i].pred, 5, &g, err));
     assert_int_equal(g->nodes[0].shape.dim[0], 5);
     assert_int_equal(g->nodes[1].dtype, cases[i].dtype);
     assert_true(clv_shape_equal(&g->nodes[1].shape, &cases[i].target));
-    assert_int_equal(g->nodes[g->output].shape.rank, 0);
+    assert_int_equal(g->nodes[g->output_node].shape.rank, 0);
     clv_graph_free(g);
   }
   clv_graph *g = NULL;
   clv_err err = {0};
-  assert_int_equal(clv_loss_graph("relu", &cases[0].pred, 5, &g, &err), CLV_INVALID);
+  assert_int_equal(clv_loss_make_graph("relu", &cases[0].pred, 5, &g, &err), CLV_INVALID);
   assert_non_null(strstr(err.text, "'relu' is not a loss"));
-  assert_int_equal(clv_loss_graph("cross_entropi", &cases[0].pred, 5, &g, &err), CLV_NOT_FOUND);
+  assert_int_equal(clv_loss_make_graph("cross_entropi", &cases[0].pred, 5, &g, &err),
+                   CLV_NOT_FOUND);
   assert_non_null(strstr(err.text, "did you mean 'cross_entropy'?"));
-  assert_int_equal(clv_loss_graph("nll", &cases[2].pred, 5, &g, &err), CLV_INVALID);
+  assert_int_equal(clv_loss_make_graph("nll", &cases[2].pred, 5, &g, &err), CLV_INVALID);
   assert_null(g);
 }
 

@@ -19,7 +19,7 @@ static void equivalent_range_spellings_give_the_same_cuts(void **state) {
     clv_session_config *c = make_session("resnet50", "", same[i], 3);
     clv_graph *g = NULL;
     uint32_t first[3], last[3];
-    assert_ok(clv_model_graph(c, &image, &g, first, last, err));
+    assert_ok(clv_model_make_graph(c, &image, &g, first, last, err));
     assert_memory_equal(last, ends[i], sizeof last);
     clv_graph_free(g);
     clv_session_config_free(c);
@@ -71,13 +71,13 @@ static void cut_inside_a_block_sends_both_branches(void **state) {
   clv_session_config *c = make_session("resnet50", "", ranges, 2);
   clv_graph *g = NULL, *part = NULL;
   uint32_t first[2], last[2];
-  assert_ok(clv_model_graph(c, &image, &g, first, last, err));
+  assert_ok(clv_model_make_graph(c, &image, &g, first, last, err));
   assert_ok(clv_graph_slice(g, first[0], last[0], &part, err));
-  assert_true(clv_shape_equal(&part->nodes[part->output].shape,
+  assert_true(clv_shape_equal(&part->nodes[part->output_node].shape,
                               &CLV_SHAPE(2, 512 * 28 * 28 + 128 * 28 * 28)));
   clv_graph_free(part);
   assert_ok(clv_graph_slice(g, first[1], last[1], &part, err));
-  assert_true(clv_shape_equal(&part->nodes[part->output].shape, &CLV_SHAPE(2, 1000)));
+  assert_true(clv_shape_equal(&part->nodes[part->output_node].shape, &CLV_SHAPE(2, 1000)));
   clv_graph_free(part);
   clv_graph_free(g);
   clv_session_config_free(c);
@@ -101,7 +101,7 @@ static void invalid_first_stage_ranges_are_refused(void **state) {
     clv_session_config *c = make_session("resnet50", "", &parts[i].range, 1);
     clv_graph *g = NULL;
     clv_err err = {0};
-    assert_int_equal(clv_model_first_stage_graph(c, &image, &g, &err), CLV_INVALID);
+    assert_int_equal(clv_model_make_first_stage_graph(c, &image, &g, &err), CLV_INVALID);
     if (strncmp(err.text, "/s.yaml:8:36: ", 14) || !strstr(err.text, parts[i].error_text))
       fail_msg("'%s' is not '...%s'", err.text, parts[i].error_text);
     clv_session_config_free(c);

@@ -44,7 +44,7 @@ static clv_graph *make_network(const char *arch, const char *attrs, const clv_sh
   clv_session_config *c = make_session(arch, attrs, (const char *[]){"conv1..fc"}, 1);
   clv_graph *g = NULL;
   uint32_t first, last;
-  assert_ok(clv_model_graph(c, in, &g, &first, &last, err));
+  assert_ok(clv_model_make_graph(c, in, &g, &first, &last, err));
   assert_int_equal(first, 0);
   assert_int_equal(last, g->n_nodes - 2);
   clv_session_config_free(c);
@@ -53,7 +53,7 @@ static clv_graph *make_network(const char *arch, const char *attrs, const clv_sh
 
 static clv_params *make_params(const clv_graph *g) {
   clv_params *p = NULL;
-  assert_ok(clv_params_of(g, &p, err));
+  assert_ok(clv_params_make(g, &p, err));
   return p;
 }
 
@@ -81,7 +81,7 @@ static void resnet_parameters_match_torchvision(void **state) {
     for (int k = 0; k < p->n; k++) trainable += p->list[k].trainable;
     assert_int_equal(g->n_nodes - 1, archs[i].n_layers);
     assert_int_equal(trainable, archs[i].n_parameters);
-    assert_int_equal(p->n_values, archs[i].n_values);
+    assert_int_equal(p->n_trainable_values, archs[i].n_values);
     assert_int_equal(p->n, archs[i].n_entries);
     check_parameter_digest(p, archs[i].state_digest);
     clv_params_free(p);
@@ -96,12 +96,12 @@ static void resnet_accepts_other_sizes_and_classes(void **state) {
   clv_graph *g = make_network("resnet18", ", classes: 10", &fashion);
   clv_params *p = make_params(g);
   assert_true(clv_shape_equal(&clv_params_find(p, "conv1.weight")->shape, &CLV_SHAPE(64, 1, 7, 7)));
-  assert_true(clv_shape_equal(&g->nodes[g->output].shape, &CLV_SHAPE(4, 10)));
-  assert_int_equal(p->n_values, 11689512 - 2 * 64 * 49 - 990 * 513);
+  assert_true(clv_shape_equal(&g->nodes[g->output_node].shape, &CLV_SHAPE(4, 10)));
+  assert_int_equal(p->n_trainable_values, 11689512 - 2 * 64 * 49 - 990 * 513);
   clv_params_free(p);
   clv_graph_free(g);
   g = make_network("resnet50", ", classes: 1", &tiny);
-  assert_true(clv_shape_equal(&g->nodes[g->output].shape, &CLV_SHAPE(4, 1)));
+  assert_true(clv_shape_equal(&g->nodes[g->output_node].shape, &CLV_SHAPE(4, 1)));
   clv_graph_free(g);
 }
 
@@ -201,13 +201,13 @@ static void open_part(part *p, const clv_graph *g, uint32_t first, uint32_t last
                         .training = true,
                         .threads = 1,
                         .batch = g->nodes[0].shape.dim[0],
-                        .need_input_grad = {true}};
+                        .needs_input_grad = {true}};
   assert_ok(clv_graph_slice(g, first, last, &p->graph, err));
   p->params = make_params(p->graph);
   assert_ok(clv_plan_new(p->graph, p->params, &o, &p->plan, err));
   assert_ok(clv_plan_call_get(p->plan, &p->call, err));
   assert_ok(clv_shape_numel(&p->graph->nodes[0].shape, &p->n_in, err));
-  assert_ok(clv_shape_numel(&p->graph->nodes[p->graph->output].shape, &p->n_out, err));
+  assert_ok(clv_shape_numel(&p->graph->nodes[p->graph->output_node].shape, &p->n_out, err));
   p->parameter_block = malloc(p->params->total_bytes);
   p->gradients = calloc(1, p->params->trainable_bytes + 1);
   p->output = malloc(p->n_out * sizeof(float));
@@ -307,7 +307,7 @@ static void check_cuts(const trial *t, const char *const *ranges, int n, bool ow
   uint32_t first[MAX_STAGES], last[MAX_STAGES];
   part parts[MAX_STAGES] = {{0}};
   clv_graph *g = NULL;
-  assert_ok(clv_model_graph(c, &t->in, &g, first, last, err));
+  assert_ok(clv_model_make_graph(c, &t->in, &g, first, last, err));
   for (int i = 0; i < n; i++) {
     open_part(&parts[i], g, first[i], last[i]);
     if (own_weights)

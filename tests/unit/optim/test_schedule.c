@@ -24,9 +24,15 @@ static void test_learning_rates_match_torch(void **state) {
       {"warm_step", {.curve = CLV_LR_CURVE_STEP, .warmup_steps = 5, .step_size = 4, .gamma = 0.5}},
       {"warm_cosine", {.curve = CLV_LR_CURVE_COSINE, .warmup_steps = 5, .total_steps = 25}},
       {"zero_linear",
-       {.curve = CLV_LR_CURVE_LINEAR, .warmup_steps = 5, .total_steps = 25, .from_zero = true}},
+       {.curve = CLV_LR_CURVE_LINEAR,
+        .warmup_steps = 5,
+        .total_steps = 25,
+        .starts_at_zero = true}},
       {"zero_cosine",
-       {.curve = CLV_LR_CURVE_COSINE, .warmup_steps = 5, .total_steps = 25, .from_zero = true}},
+       {.curve = CLV_LR_CURVE_COSINE,
+        .warmup_steps = 5,
+        .total_steps = 25,
+        .starts_at_zero = true}},
   };
   (void)state;
   for (size_t c = 0; c < CLV_COUNT(curves); c++) {

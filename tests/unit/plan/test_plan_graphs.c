@@ -33,9 +33,9 @@ static clv_session_config *parse_session(const char *privacy, const char *stages
 /* Makes the blueprint of a session over twelve tokens, four numbers and a length. */
 static clv_code make_blueprint(const clv_session_config *c, clv_blueprint **ret, clv_err *err) {
   static const clv_model_inputs inputs = {.n = 3,
-                                          .list = {{"ids", CLV_I64, {2, {1, 12}}},
-                                                   {"extra", CLV_F32, {2, {1, 4}}},
-                                                   {"lengths", CLV_I64, {1, {1}}}}};
+                                          .inputs = {{"ids", CLV_I64, {2, {1, 12}}},
+                                                     {"extra", CLV_F32, {2, {1, 4}}},
+                                                     {"lengths", CLV_I64, {1, {1}}}}};
   return clv_blueprint_new_of_inputs(c, &inputs, CLV_I64, ret, err);
 }
 

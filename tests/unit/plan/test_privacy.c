@@ -420,7 +420,7 @@ static void each_addend_is_checked_as_its_own_path(void **state) {
                       .pad = {1, 1},
                       .dilation = {1, 1},
                       .groups = 1};
-    clv_blueprint b = {.config = c, .n_stages = 1, .inputs = clv_model_one_input(c, &image)};
+    clv_blueprint b = {.config = c, .n_stages = 1, .inputs = clv_model_describe_input(c, &image)};
     clv_stage_plan stages[2] = {{.worker = -1}, {.worker = 0}};
     char text[CLV_FINDINGS_TEXT];
     clv_findings cuts[2], heads[2];
@@ -436,7 +436,7 @@ static void each_addend_is_checked_as_its_own_path(void **state) {
                      CLV_OK);
     stages[0].last_layer = 1;
     stages[0].graph = b.full_graph;
-    assert_int_equal(clv_params_of(b.full_graph, &stages[0].params, &err), CLV_OK);
+    assert_int_equal(clv_params_make(b.full_graph, &stages[0].params, &err), CLV_OK);
     assert_int_equal(clv_privacy_analyze(&b, &err), CLV_OK);
     assert_string_equal(clv_findings_words(stages[0].output_findings, text), want[around]);
     assert_int_equal(clv_privacy_findings_of_cuts(&b, cuts, heads, &err), CLV_OK);
@@ -887,14 +887,14 @@ static void train_step(int head, uint64_t seed, victim *v) {
   assert_int_equal(clv_graph_add(g, CLV_OP_CROSS_ENTROPY, &(clv_attrs){.ignore_index = -100}, "", 9,
                                  (int[]){x, y}, 2, &z, &err),
                    CLV_OK);
-  assert_int_equal(clv_params_of(g, &p, &err), CLV_OK);
+  assert_int_equal(clv_params_make(g, &p, &err), CLV_OK);
   assert_true(p->total_bytes <= sizeof values);
   draw_weights(g, p, seed, values);
   clv_plan_options o = {.backend = clv_backend_cpu(),
                         .dtype = CLV_F32,
                         .batch = SAMPLES,
                         .training = true,
-                        .need_input_grad = {true},
+                        .needs_input_grad = {true},
                         .threads = 1};
   assert_int_equal(clv_plan_new(g, p, &o, &plan, &err), CLV_OK);
   assert_int_equal(clv_plan_call_get(plan, &call, &err), CLV_OK);

@@ -140,7 +140,7 @@ static clv_graph *draw_graph(uint32_t *r) {
     assert_int_equal(clv_key_derive("layer", &(clv_key){{0}}, &(uint64_t){(uint64_t)i},
                                     sizeof(uint64_t), &g->nodes[i].key, &err),
                      CLV_OK);
-  g->output = at;
+  g->output_node = at;
   return g;
 }
 
@@ -157,8 +157,8 @@ typedef struct runner {
 
 static void make_runner(const clv_graph *g, runner *ret) {
   clv_err err;
-  const clv_shape *out = &g->nodes[g->output].shape;
-  assert_int_equal(clv_params_of(g, &ret->params, &err), CLV_OK);
+  const clv_shape *out = &g->nodes[g->output_node].shape;
+  assert_int_equal(clv_params_make(g, &ret->params, &err), CLV_OK);
   ret->values = calloc(2, ret->params->total_bytes + 64);
   ret->gradients = calloc(2, ret->params->total_bytes + 64);
   clv_params_init(g, ret->params, ret->values);
@@ -166,7 +166,7 @@ static void make_runner(const clv_graph *g, runner *ret) {
                         .dtype = ret->is_f64_with_second_gradient ? CLV_F64 : CLV_F32,
                         .batch = 1,
                         .training = ret->is_f64_with_second_gradient,
-                        .need_input_grad = {false, ret->is_f64_with_second_gradient},
+                        .needs_input_grad = {false, ret->is_f64_with_second_gradient},
                         .threads = 1};
   if (clv_plan_new(g, ret->params, &o, &ret->plan, &err) != CLV_OK) fail_msg("%s", err.text);
   ret->n_outputs = 1;
@@ -257,7 +257,7 @@ static void computed_reach_matches_perturbation_counts(void **state) {
     count_by_differences(g, &places, &outputs);
     assert_true(g->n_nodes <= 64);
     assert_int_equal(clv_reach_forward(g, away, UINT32_MAX, found, &err), CLV_OK);
-    assert_same_count(g, "places of an output", found[g->output].least, places);
+    assert_same_count(g, "places of an output", found[g->output_node].least, places);
     assert_int_equal(clv_reach_backward(g, away, 0, found, &err), CLV_OK);
     if (!has_paths(g)) assert_same_count(g, "outputs of a place", found[0].least, outputs);
     compared += places > 0;
@@ -343,7 +343,7 @@ static clv_graph *draw_graph_with_gradient(uint32_t *r, bool *ret_smooth) {
     assert_int_equal(clv_key_derive("layer", &(clv_key){{0}}, &(uint64_t){(uint64_t)i},
                                     sizeof(uint64_t), &g->nodes[i].key, &err),
                      CLV_OK);
-  g->output = at;
+  g->output_node = at;
   return clv_steal(&g);
 }
 
@@ -401,7 +401,7 @@ static void gradient_analysis_never_finds_more_places_than_numbers(void **state)
     if (!g) continue;
     int64_t least = count_gradient_positions(g, sum);
     assert_true(g->n_nodes <= 64);
-    known[g->output] = sum;
+    known[g->output_node] = sum;
     assert_int_equal(clv_reach_returned(g, away, known, 0, found, &err), CLV_OK);
     if (least && (!found[1].is_unmixed || (smooth && found[1].least > least)))
       assert_same_count(g, "places of a gradient", found[1].least, least);
@@ -433,7 +433,7 @@ static void derivative_behind_a_cut_is_not_read(void **state) {
   assert_int_equal(clv_graph_add(g, CLV_OP_MATMUL, &(clv_attrs){0}, "", 9, in, 2, &at, &err),
                    CLV_OK);
   add_fitting_layer(g, CLV_OP_SLICE, (clv_attrs){.dim = 1, .stop = 9}, &at);
-  g->output = at;
+  g->output_node = at;
   known[at] = true;
   assert_int_equal(count_gradient_positions(g, true), 9);
   assert_int_equal(clv_reach_returned(g, away, known, 0, found, &err), CLV_OK);

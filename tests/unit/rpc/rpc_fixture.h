@@ -70,12 +70,12 @@ static UNUSED identity issue_identity(const char *ca, const char *name, const ch
                                    .name = name,
                                    .uris = uris,
                                    .n_uris = n,
-                                   .dns = &dns,
-                                   .n_dns = dns != NULL,
-                                   .days = 7,
+                                   .dns_names = &dns,
+                                   .n_dns_names = dns != NULL,
+                                   .validity_days = 7,
                                    .not_before_offset_s = -300,
                                    .allow_unusual = true};
-  must(clv_tls_issue(&options, &err), &err);
+  must(clv_tls_issue_cert(&options, &err), &err);
   char file[100];
   read_pem(get_ca_dir(ca), "ca.pem", &id.ca);
   snprintf(file, sizeof file, "%s.pem", name);
@@ -371,7 +371,8 @@ static UNUSED clv_rpc_channel *make_channel(clv_rpc_runtime *runtime, const char
                                             const identity *id, const char *uri) {
   clv_rpc_channel *channel = NULL;
   clv_err err;
-  clv_rpc_channel_options options = {.target = target, .expected_uri = uri, .pem = get_pem(id)};
+  clv_rpc_channel_options options = {
+      .target_address = target, .expected_uri = uri, .pem = get_pem(id)};
   must(clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
   return channel;
 }

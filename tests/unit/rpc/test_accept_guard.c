@@ -69,7 +69,7 @@ static unsigned count_good_handshakes(clv_rpc_runtime *runtime, unsigned n) {
     clv_rpc_channel *channel = make_channel(runtime, target, &master, WORKER_URI);
     CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
     clv_code code = clv_rpc_channel_connect(channel, 2000, &err);
-    if (code == CLV_OK) code = clv_rpc_call(channel, "/test/Say", "x", 1, 2000, &reply, &err);
+    if (code == CLV_OK) code = clv_rpc_call_unary(channel, "/test/Say", "x", 1, 2000, &reply, &err);
     if (code == CLV_OK)
       good++;
     else

@@ -62,7 +62,7 @@ static clv_code call_echo(const identity *id, const char *uri, clv_err *err) {
   clv_rpc_channel *channel = make_channel(runtime, svc.target, id, uri);
   CLV_TRY(clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, err));
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
-  return clv_rpc_call(channel, "/test/Say", "x", 1, 5000, &reply, err);
+  return clv_rpc_call_unary(channel, "/test/Say", "x", 1, 5000, &reply, err);
 }
 
 static clv_rpc_server_counts get_server_counts(void) {
@@ -132,7 +132,7 @@ static void test_server_with_another_uri_gets_no_call(void **state) {
   clv_rpc_channel *channel = make_channel(runtime, svc.target, &master, "spiffe://cleave/worker-2");
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   expect_error(CLV_UNAUTHENTICATED, "'spiffe://cleave/worker-2'",
-               clv_rpc_call(channel, "/test/Say", "secret", 6, 5000, &reply, &err), &err);
+               clv_rpc_call_unary(channel, "/test/Say", "secret", 6, 5000, &reply, &err), &err);
   assert_int_equal(get_server_counts().calls, 0);
 }
 
@@ -159,7 +159,7 @@ static void test_unreachable_address_is_named(void **state) {
                clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, &err), &err);
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   expect_error(CLV_UNAVAILABLE, "refused",
-               clv_rpc_call(channel, "/test/Say", "", 0, 5000, &reply, &err), &err);
+               clv_rpc_call_unary(channel, "/test/Say", "", 0, 5000, &reply, &err), &err);
   CLV_AUTO(clv_rpc_channel_freep)
   clv_rpc_channel *nameless =
       make_channel(runtime, "no-such-host.invalid:7443", &master, WORKER_URI);
@@ -194,7 +194,7 @@ static void test_silent_client_is_dropped_after_handshake_time(void **state) {
   stop_service(&svc);
   memset(&svc, 0, sizeof svc);
   clv_rpc_server_options options = make_service_options(&svc, &worker);
-  options.handshake_ms = 300;
+  options.handshake_timeout_ms = 300;
   start_service(&svc, runtime, &options);
   int fd = socket(AF_INET, SOCK_STREAM, 0);
   struct sockaddr_in at = {.sin_family = AF_INET,
@@ -216,10 +216,10 @@ static void test_invalid_channel_options_are_refused(void **state) {
   clv_err err;
   clv_rpc_channel *channel = NULL;
   clv_rpc_channel_options options = {
-      .target = "worker", .expected_uri = WORKER_URI, .pem = get_pem(&master)};
+      .target_address = "worker", .expected_uri = WORKER_URI, .pem = get_pem(&master)};
   expect_error(CLV_INVALID, "'worker' is not HOST:PORT",
                clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
-  options.target = "127.0.0.1:7443";
+  options.target_address = "127.0.0.1:7443";
   options.pem.key = other.key.data;
   expect_error(CLV_INVALID, "cannot be used together",
                clv_rpc_channel_new(runtime, &options, &channel, &err), &err);

@@ -56,9 +56,9 @@ static void open_server(uint64_t unread) {
   clv_err err;
   const clv_tls_admission door = {.max_connections = 100,
                                   .max_unread_bytes = unread,
-                                  .decide = admit_everybody,
-                                  .enter = count_entry,
-                                  .leave = count_leave,
+                                  .decide_admission = admit_everybody,
+                                  .enter_connection = count_entry,
+                                  .leave_connection = count_leave,
                                   .on_flood = note_flood,
                                   .on_shed = ignore_shed};
   must(clv_tls_accepted_open(&door, &err), &err);
@@ -79,7 +79,7 @@ static int group_up(void **state) {
   (void)state;
   clv_err err;
   must(clv_tls_set_min_version(&err), &err);
-  must(clv_tls_handshakes_watch(WAIT_LIMIT_MS, &err), &err);
+  must(clv_tls_handshakes_start_counting(WAIT_LIMIT_MS, &err), &err);
   open_server(UNREAD);
   signal(SIGPIPE, SIG_IGN);
   make_scratch();
@@ -88,8 +88,8 @@ static int group_up(void **state) {
   context = make_client_context();
   runtime = make_runtime();
   clv_rpc_server_options options = make_service_options(&svc, &worker);
-  options.limits.max_message = 32 << 20;
-  options.find_connection = clv_tls_accepted_connection;
+  options.limits.max_message_bytes = 32 << 20;
+  options.find_connection = clv_tls_accepted_find_connection;
   options.on_call_delivered = clv_tls_accepted_on_call;
   options.on_message_delivered = clv_tls_accepted_on_message;
   options.memory_limit = 64 << 20;
@@ -238,7 +238,7 @@ static void test_normal_traffic_is_not_disconnected(void **state) {
   must(clv_rpc_channel_connect(channel, WAIT_LIMIT_MS, &err), &err);
   for (int i = 0; i < CALLS; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
-    must(clv_rpc_call(channel, "/test/Say", "x", 1, WAIT_LIMIT_MS, &reply, &err), &err);
+    must(clv_rpc_call_unary(channel, "/test/Say", "x", 1, WAIT_LIMIT_MS, &reply, &err), &err);
   }
   clv_rpc_stream *stream = NULL;
   clv_rpc_stream_events events = make_recorder_events(&r);

@@ -83,16 +83,16 @@ static void test_unary_call_returns_the_reply(void **state) {
   (void)state;
   clv_err err;
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
-  must(clv_rpc_call(channel, "/test/Say", "ping", 4, 5000 * TIME_SCALE, &reply, &err), &err);
+  must(clv_rpc_call_unary(channel, "/test/Say", "ping", 4, 5000 * TIME_SCALE, &reply, &err), &err);
   assert_int_equal(reply.len, 4);
   assert_memory_equal(reply.data, "ping", 4);
   assert_seen_uri(&svc, MASTER_URI);
-  must(clv_rpc_call(channel, "/test/Say", "", 0, 5000 * TIME_SCALE, &reply, &err), &err);
+  must(clv_rpc_call_unary(channel, "/test/Say", "", 0, 5000 * TIME_SCALE, &reply, &err), &err);
   assert_int_equal(reply.len, 0);
   size_t len = 3 << 20;
   unsigned char *big = malloc(len);
   fill_noise(big, len, 1);
-  must(clv_rpc_call(channel, "/test/Say", big, len, 5000 * TIME_SCALE, &reply, &err), &err);
+  must(clv_rpc_call_unary(channel, "/test/Say", big, len, 5000 * TIME_SCALE, &reply, &err), &err);
   assert_int_equal(reply.len, len);
   assert_memory_equal(reply.data, big, len);
   free(big);
@@ -104,23 +104,25 @@ static void test_failed_unary_calls_name_the_reason(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   static char big[9 << 20];
   expect_error(CLV_NOT_FOUND, "no session 7",
-               clv_rpc_call(channel, "/test/Fail", "", 0, 5000 * TIME_SCALE, &reply, &err), &err);
+               clv_rpc_call_unary(channel, "/test/Fail", "", 0, 5000 * TIME_SCALE, &reply, &err),
+               &err);
   expect_error(CLV_EXHAUSTED, "request of 17 bytes, the limit is 16",
-               clv_rpc_call(channel, "/test/Small", big, 17, 5000 * TIME_SCALE, &reply, &err),
+               clv_rpc_call_unary(channel, "/test/Small", big, 17, 5000 * TIME_SCALE, &reply, &err),
                &err);
   expect_error(CLV_UNIMPLEMENTED, "/test/None",
-               clv_rpc_call(channel, "/test/None", "", 0, 5000 * TIME_SCALE, &reply, &err), &err);
-  expect_error(CLV_DEADLINE, "", clv_rpc_call(channel, "/test/Slow", "", 0, 50, &reply, &err),
+               clv_rpc_call_unary(channel, "/test/None", "", 0, 5000 * TIME_SCALE, &reply, &err),
+               &err);
+  expect_error(CLV_DEADLINE, "", clv_rpc_call_unary(channel, "/test/Slow", "", 0, 50, &reply, &err),
                &err);
   expect_error(CLV_INVALID, "the limit is 8388608",
-               clv_rpc_call(channel, "/test/Say", big, sizeof big, 5000, &reply, &err), &err);
+               clv_rpc_call_unary(channel, "/test/Say", big, sizeof big, 5000, &reply, &err), &err);
 }
 
 /* Calls the slow method in a thread. A slow handler must not delay another handler or a stream. */
 static void *call_slow_method(void *arg) {
   clv_err err;
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
-  must(clv_rpc_call(channel, "/test/Slow", arg, 1, 5000 * TIME_SCALE, &reply, &err), &err);
+  must(clv_rpc_call_unary(channel, "/test/Slow", arg, 1, 5000 * TIME_SCALE, &reply, &err), &err);
   return NULL;
 }
 
@@ -133,7 +135,7 @@ static void test_slow_handler_does_not_block_other_calls(void **state) {
   usleep(50000);
   uint64_t begin = clv_now_ns();
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
-  must(clv_rpc_call(channel, "/test/Say", "a", 1, 5000 * TIME_SCALE, &reply, &err), &err);
+  must(clv_rpc_call_unary(channel, "/test/Say", "a", 1, 5000 * TIME_SCALE, &reply, &err), &err);
   clv_rpc_stream *stream = open_stream("/test/Echo", &r);
   clv_rpc_piece piece = {"b", 1, NULL, NULL};
   must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
@@ -434,7 +436,7 @@ static void check_killed_server(int signal_to_send, unsigned within_ms, const ch
   pid_t child = start_process(target);
   runtime = make_runtime();
   clv_rpc_channel_options options = {
-      .target = target, .expected_uri = WORKER_URI, .pem = get_pem(&master)};
+      .target_address = target, .expected_uri = WORKER_URI, .pem = get_pem(&master)};
   if (signal_to_send == SIGSTOP) options.limits.peer_timeout_ms = 1500;
   must(clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
   must(clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, &err), &err);

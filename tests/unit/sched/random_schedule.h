@@ -26,19 +26,22 @@ static inline clv_sched_shape draw_shape(uint64_t *seed, clv_sched_kind kind) {
   clv_sched_shape shape = make_shape(1 + draw_below(seed, RANDOM_STAGES), 1 + draw_below(seed, 4),
                                      1 + draw_below(seed, RANDOM_MICROS));
   for (uint32_t s = 0; s < shape.n_stages; s++)
-    shape.rank[s] = (uint16_t)draw_below(seed, shape.n_ranks);
-  if (draw_below(seed, 3) == 0) shape.first_backward = draw_below(seed, shape.n_stages + 1);
+    shape.stage_rank[s] = (uint16_t)draw_below(seed, shape.n_ranks);
+  if (draw_below(seed, 3) == 0) shape.first_backward_stage = draw_below(seed, shape.n_stages + 1);
   if (kind == CLV_SCHED_PIPEDREAM_2BW) {
     shape.n_accumulate = 1 + draw_below(seed, 3);
-    shape.n_micro = shape.n_accumulate * (1 + draw_below(seed, RANDOM_MICROS / shape.n_accumulate));
+    shape.n_micro_batches =
+        shape.n_accumulate * (1 + draw_below(seed, RANDOM_MICROS / shape.n_accumulate));
   }
   return shape;
 }
 
 static inline void add_possible(shuffle *x, clv_instr_kind kind, uint32_t stage, uint32_t micro,
                                 uint32_t age) {
-  x->possible[x->n_possible++] = (clv_instr){
-      .kind = (uint8_t)kind, .stage = (uint16_t)stage, .micro = micro, .weights_age = (uint8_t)age};
+  x->possible[x->n_possible++] = (clv_instr){.kind = (uint8_t)kind,
+                                   .stage = (uint16_t)stage,
+                                   .micro_batch = micro,
+                                   .weights_age = (uint8_t)age};
 }
 
 static inline bool *get_is_moved(shuffle *x, clv_instr_kind kind, uint32_t stage, uint32_t micro) {
@@ -64,7 +67,7 @@ static inline void add_possible_forward(shuffle *x, uint32_t s, uint32_t per_ste
   const clv_sched_shape *shape = &x->s->shape;
   uint32_t k = x->f[s], oldest = per_step && k >= per_step ? k / per_step - 1 : 0;
   bool versions = x->s->kind == CLV_SCHED_PIPEDREAM_2BW && is_trained_stage(shape, s);
-  if (k == shape->n_micro || (versions && x->n_steps[s] < oldest)) return;
+  if (k == shape->n_micro_batches || (versions && x->n_steps[s] < oldest)) return;
   if (s && !(is_cross_rank_edge(shape, s - 1) ? *get_is_moved(x, CLV_INSTR_RECV_F, s, k)
                                               : x->f[s - 1] > k))
     return;
@@ -94,23 +97,24 @@ static inline void take_instruction(shuffle *x, const clv_instr *i) {
   x->w[s] += i->kind == CLV_INSTR_BACKWARD || i->kind == CLV_INSTR_WEIGHT;
   x->n_steps[s] += i->kind == CLV_INSTR_STEP;
   if (i->kind >= CLV_INSTR_SEND_F && i->kind <= CLV_INSTR_RECV_B)
-    *get_is_moved(x, i->kind, s, i->micro) = true;
-  ok(clv_sched_add_instr(x->s, x->s->shape.rank[s], i->kind, s, i->micro, i->weights_age, err));
+    *get_is_moved(x, i->kind, s, i->micro_batch) = true;
+  ok(clv_sched_add_instr(x->s, x->s->shape.stage_rank[s], i->kind, s, i->micro_batch,
+                         i->weights_age, err));
 }
 
 static inline clv_sched *make_random_of_shape(const clv_sched_shape *shape, clv_sched_kind kind,
                                               uint64_t *seed) {
   shuffle x = {.rng_state = seed};
-  uint32_t per_step = clv_sched_micros_per_step(kind, shape);
+  uint32_t per_step = clv_sched_micro_batches_per_step(kind, shape);
   ok(clv_sched_new(kind, shape, 0, &x.s, err));
   for (uint32_t s = 0; s < shape->n_stages; s++)
-    for (uint32_t k = 0; k < shape->n_micro; k++) x.has_whole_backward[s][k] = draw_below(seed, 2);
+    for (uint32_t k = 0; k < shape->n_micro_batches; k++) x.has_whole_backward[s][k] = draw_below(seed, 2);
   for (;;) {
     x.n_possible = 0;
     for (uint32_t s = 0; s < shape->n_stages; s++) {
       add_possible_forward(&x, s, per_step);
       if (is_trained_stage(shape, s)) add_possible_backward(&x, s, per_step);
-      for (uint32_t k = 0; k < shape->n_micro; k++) add_possible_transfer(&x, s, k);
+      for (uint32_t k = 0; k < shape->n_micro_batches; k++) add_possible_transfer(&x, s, k);
     }
     if (!x.n_possible) return x.s;
     take_instruction(&x, &x.possible[draw_below(seed, x.n_possible)]);
@@ -128,14 +132,14 @@ static inline clv_sched *make_random_schedule(uint64_t *seed) {
 /* ---- damage ---------------------------------------------------------------------------------- */
 
 static inline void insert_instruction(clv_sched *s, uint32_t rank, uint32_t at, clv_instr i) {
-  ok(clv_sched_add_instr(s, rank, i.kind, i.stage, i.micro, i.weights_age, err));
-  clv_instr *list = s->list[rank];
+  ok(clv_sched_add_instr(s, rank, i.kind, i.stage, i.micro_batch, i.weights_age, err));
+  clv_instr *list = s->instrs[rank];
   memmove(&list[at + 1], &list[at], (s->n[rank] - 1 - at) * sizeof *list);
   list[at] = i;
 }
 
 static inline clv_instr remove_instruction(clv_sched *s, uint32_t rank, uint32_t at) {
-  clv_instr *list = s->list[rank], i = list[at];
+  clv_instr *list = s->instrs[rank], i = list[at];
   memmove(&list[at], &list[at + 1], (s->n[rank] - 1 - at) * sizeof *list);
   s->n[rank]--;
   return i;
@@ -150,7 +154,7 @@ static inline void damage_schedule(clv_sched *s, uint64_t *seed) {
     rank = r;
   }
   uint32_t at = draw_below(seed, s->n[rank]), to = draw_below(seed, s->n[rank]);
-  clv_instr *i = &s->list[rank][at], was = *i;
+  clv_instr *i = &s->instrs[rank][at], was = *i;
   switch (draw_below(seed, 9)) {
     case 0:
       remove_instruction(s, rank, at);
@@ -159,7 +163,7 @@ static inline void damage_schedule(clv_sched *s, uint64_t *seed) {
       insert_instruction(s, rank, to, was);
       break;
     case 2:
-      *i = s->list[rank][to], s->list[rank][to] = was;
+      *i = s->instrs[rank][to], s->instrs[rank][to] = was;
       break;
     case 3:
       was = remove_instruction(s, rank, at),
@@ -173,7 +177,7 @@ static inline void damage_schedule(clv_sched *s, uint64_t *seed) {
       i->stage = (uint16_t)draw_below(seed, s->shape.n_stages + 2);
       break;
     case 6:
-      i->micro = draw_below(seed, s->shape.n_micro + 2);
+      i->micro_batch = draw_below(seed, s->shape.n_micro_batches + 2);
       break;
     case 7:
       i->kind = (uint8_t)draw_below(seed, CLV_INSTR_KINDS + 1);

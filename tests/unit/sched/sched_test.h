@@ -21,8 +21,8 @@
 
 /* Returns a shape that assigns the stages to the ranks in turn. */
 static inline clv_sched_shape make_shape(uint32_t stages, uint32_t ranks, uint32_t micros) {
-  clv_sched_shape shape = {.n_stages = stages, .n_ranks = ranks, .n_micro = micros};
-  for (uint32_t s = 0; s < stages; s++) shape.rank[s] = (uint16_t)(s % ranks);
+  clv_sched_shape shape = {.n_stages = stages, .n_ranks = ranks, .n_micro_batches = micros};
+  for (uint32_t s = 0; s < stages; s++) shape.stage_rank[s] = (uint16_t)(s % ranks);
   return shape;
 }
 

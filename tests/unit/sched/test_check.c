@@ -27,16 +27,16 @@ static void test_hand_written_schedules_are_valid(void **state) {
                        "rank 1: rf1@1 rf0@1 F0@1 F1@1 B0@1 I1@1 sb1@1 sb0@1 W1@1\n",
                  &r, &err),
       CLV_OK);
-  assert_int_equal(r.live[0], 2);
-  assert_int_equal(r.versions[0], 1);
+  assert_int_equal(r.max_live_micros[0], 2);
+  assert_int_equal(r.max_weight_versions[0], 1);
   /* Valid: only forwards; and a frozen stage before a trained one. */
   assert_int_equal(check_text(LOCAL("custom", "1", "0") "rank 0: F0@0 B0@0\n", &r, &err), CLV_OK);
   assert_int_equal(check_text("schedule custom stages 2 ranks 1 micro-batches 1 first-backward 1\n"
                               "stage 0 rank 0\nstage 1 rank 0\nrank 0: F0@0 F0@1 I0@1 W0@1\n",
                               &r, &err),
                    CLV_OK);
-  assert_int_equal(r.live[0], 0);
-  assert_int_equal(r.live[1], 1);
+  assert_int_equal(r.max_live_micros[0], 0);
+  assert_int_equal(r.max_live_micros[1], 1);
 }
 
 static void test_version_counts_match_hand_computation(void **state) {
@@ -49,9 +49,9 @@ static void test_version_counts_match_hand_computation(void **state) {
                        "0") "rank 0: F0@0 F1@0 F2@0 B0@0 S0@0 B1@0 S1@0 F3@0 B2@0 S2@0 B3@0 S3@0\n",
                  &r, &err),
       CLV_OK);
-  assert_int_equal(r.live[0], 3);
-  assert_int_equal(r.versions[0], 2); /* versions that differ by 0 steps, and by 1 or 2 */
-  assert_int_equal(r.staleness[0], 2);
+  assert_int_equal(r.max_live_micros[0], 3);
+  assert_int_equal(r.max_weight_versions[0], 2); /* versions that differ by 0 steps, and by 1 or 2 */
+  assert_int_equal(r.max_staleness[0], 2);
 }
 
 /* While micro-batch 1 of version 0 waits, micro-batch 2 sees the step of 1, and the newest version
@@ -64,8 +64,8 @@ static void test_versions_within_a_window_are_counted(void **state) {
                                     "0") "rank 0: F0@0 F1@0 B0@0 S0@0 F2@0 B1@0 S1@0 B2@0 S2@0\n",
                               &r, &err),
                    CLV_OK);
-  assert_int_equal(r.versions[0], 2);
-  assert_int_equal(r.staleness[0], 1);
+  assert_int_equal(r.max_weight_versions[0], 2);
+  assert_int_equal(r.max_staleness[0], 1);
 }
 
 static const struct {
@@ -152,15 +152,16 @@ static void test_hostile_values_are_refused(void **state) {
   static const struct {
     clv_instr put;
     const char *message;
-  } cases[] = {{{.kind = CLV_INSTR_KINDS}, "there is no instruction 9"},
-               {{.kind = 255, .stage = 65535, .micro = UINT32_MAX}, "there is no instruction 255"},
-               {{.stage = 2}, "there are 2 stages"},
-               {{.stage = 65535}, "there are 2 stages"},
-               {{.micro = 2}, "there are 2 micro-batches"},
-               {{.micro = UINT32_MAX}, "there are 2 micro-batches"}};
+  } cases[] = {
+      {{.kind = CLV_INSTR_KINDS}, "there is no instruction 9"},
+      {{.kind = 255, .stage = 65535, .micro_batch = UINT32_MAX}, "there is no instruction 255"},
+      {{.stage = 2}, "there are 2 stages"},
+      {{.stage = 65535}, "there are 2 stages"},
+      {{.micro_batch = 2}, "there are 2 micro-batches"},
+      {{.micro_batch = UINT32_MAX}, "there are 2 micro-batches"}};
   for (size_t c = 0; c < CLV_COUNT(cases); c++) {
     CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(CLV_SCHED_1F1B, &shape, 0, NULL);
-    s->list[0][0] = cases[c].put;
+    s->instrs[0][0] = cases[c].put;
     assert_int_equal(clv_sched_check(s, NULL, &err), CLV_INVALID);
     assert_non_null(strstr(err.text, cases[c].message));
   }
@@ -168,9 +169,9 @@ static void test_hostile_values_are_refused(void **state) {
   s->kind = (clv_sched_kind)99;
   assert_int_equal(clv_sched_check(s, NULL, &err), CLV_INVALID);
   s->kind = CLV_SCHED_1F1B;
-  s->shape.rank[1] = 2;
+  s->shape.stage_rank[1] = 2;
   assert_int_equal(clv_sched_check(s, NULL, &err), CLV_INVALID);
-  s->shape.rank[1] = 1, s->shape.n_micro = 0;
+  s->shape.stage_rank[1] = 1, s->shape.n_micro_batches = 0;
   assert_int_equal(clv_sched_check(s, NULL, &err), CLV_INVALID);
 }
 
@@ -200,7 +201,7 @@ static void test_random_valid_schedules_pass(void **state) {
     clv_sched_report r;
     clv_err err;
     if (clv_sched_check(s, &r, &err) != CLV_OK) fail_msg("seed %u: %s", (unsigned)round, err.text);
-    clv_sched_costs_equal(&costs, 1, 1, 1);
+    clv_sched_costs_set_equal(&costs, 1, 1, 1);
     simulate_schedule(s, &costs);
   }
 }
@@ -219,7 +220,7 @@ static void test_damaged_schedules_are_refused_with_a_place(void **state) {
     clv_sched_costs costs;
     clv_err err = {0};
     for (uint32_t n = 1 + draw_below(&seed, 3); n > 0; n--) damage_schedule(s, &seed);
-    clv_sched_costs_equal(&costs, 1, 1, 1);
+    clv_sched_costs_set_equal(&costs, 1, 1, 1);
     if (clv_sched_check(s, NULL, &err) == CLV_OK) {
       simulate_schedule(s, &costs);
       passed++;

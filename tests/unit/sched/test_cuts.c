@@ -22,15 +22,16 @@ static void fill_costs(const void *user, const uint32_t *last, uint32_t choice,
                        clv_sched_costs *ret) {
   const chain *c = user;
   double m = c->micro_batch_choices[choice];
-  *ret = (clv_sched_costs){.input_first = c->sends_input_gradient_first};
+  *ret = (clv_sched_costs){.sends_input_gradient_first = c->sends_input_gradient_first};
   for (uint32_t s = 0, first = 0; s + 1 < c->n_stages; first = last[s++] + 1) {
     for (uint32_t i = first; i <= last[s]; i++) {
-      ret->forward[s] += (c->forward_s[i] / m + c->fixed_s) / c->stage_speed[s];
-      ret->input[s] += (c->input_s[i] / m + c->fixed_s) / c->stage_speed[s];
-      ret->weight[s] += (c->weight_s[i] / m + c->fixed_s) / c->stage_speed[s];
+      ret->forward_seconds[s] += (c->forward_s[i] / m + c->fixed_s) / c->stage_speed[s];
+      ret->input_grad_seconds[s] += (c->input_s[i] / m + c->fixed_s) / c->stage_speed[s];
+      ret->weight_grad_seconds[s] += (c->weight_s[i] / m + c->fixed_s) / c->stage_speed[s];
     }
-    ret->latency[s] = c->latency_s;
-    ret->serialise_f[s] = ret->serialise_b[s] = c->output_bytes[last[s]] / m / c->bytes_per_s;
+    ret->latency_seconds[s] = c->latency_s;
+    ret->serialise_forward_seconds[s] = ret->serialise_backward_seconds[s] =
+        c->output_bytes[last[s]] / m / c->bytes_per_s;
   }
 }
 
@@ -39,13 +40,13 @@ static clv_sched_cuts make_problem(chain *c, uint32_t layers, uint32_t stages, u
   clv_sched_cuts p = {.kind = CLV_SCHED_1F1B,
                       .computes_window = true,
                       .n_layers = layers,
-                      .n_places = layers - 1,
-                      .places = c->possible_cuts,
-                      .least = c->min_layers,
-                      .most = c->max_layers,
-                      .micros = c->micro_batch_choices,
-                      .n_micros = 1,
-                      .costs = fill_costs,
+                      .n_cut_places = layers - 1,
+                      .cut_places = c->possible_cuts,
+                      .min_cut_layers = c->min_layers,
+                      .max_cut_layers = c->max_layers,
+                      .micro_batch_counts = c->micro_batch_choices,
+                      .n_micro_batch_counts = 1,
+                      .compute_costs = fill_costs,
                       .user = c};
   *c = (chain){.n_layers = layers,
                .n_stages = stages + 1,
@@ -58,7 +59,7 @@ static clv_sched_cuts make_problem(chain *c, uint32_t layers, uint32_t stages, u
   c->micro_batch_choices[0] = 4;
   p.shape = make_shape(stages, ranks, 1);
   p.shape.n_stages++;
-  p.shape.rank[stages] = 0; /* puts the loss on the rank of the first stage */
+  p.shape.stage_rank[stages] = 0; /* puts the loss on the rank of the first stage */
   return p;
 }
 
@@ -89,18 +90,19 @@ static void try_cuts_from(brute *b, clv_sched_split *split, uint32_t cut, uint32
   const clv_sched_cuts *p = b->p;
   if (cut == p->shape.n_stages - 2) {
     double best = INFINITY;
-    split->last[cut] = p->n_layers - 1;
-    for (split->choice = 0; split->choice < p->n_micros; split->choice++) {
-      ok(clv_sched_split_evaluate(p, split, err));
+    split->last_layers[cut] = p->n_layers - 1;
+    for (split->micros_choice = 0; split->micros_choice < p->n_micro_batch_counts;
+         split->micros_choice++) {
+      ok(clv_sched_simulate_split(p, split, err));
       best = fmin(best, split->seconds);
     }
     keep_best_seconds(b, best);
     return;
   }
-  for (uint32_t i = 0; i < p->n_places; i++) {
-    uint32_t at = p->places[i];
-    if (at < from || at < p->least[cut] || at > p->most[cut]) continue;
-    split->last[cut] = at;
+  for (uint32_t i = 0; i < p->n_cut_places; i++) {
+    uint32_t at = p->cut_places[i];
+    if (at < from || at < p->min_cut_layers[cut] || at > p->max_cut_layers[cut]) continue;
+    split->last_layers[cut] = at;
     try_cuts_from(b, split, cut + 1, at + 1);
   }
 }
@@ -110,22 +112,22 @@ static void draw_problem(chain *c, clv_sched_cuts *p, uint64_t *state) {
                                          CLV_SCHED_NAIVE};
   p->kind = kinds[draw_below(state, 4)];
   p->computes_window = p->kind == CLV_SCHED_1F1B;
-  p->n_micros = 1 + draw_below(state, 3);
-  for (uint32_t i = 0; i < p->n_micros; i++) c->micro_batch_choices[i] = 1u << (2 * i);
+  p->n_micro_batch_counts = 1 + draw_below(state, 3);
+  for (uint32_t i = 0; i < p->n_micro_batch_counts; i++) c->micro_batch_choices[i] = 1u << (2 * i);
   for (uint32_t i = 0; i < p->n_layers; i++) {
     c->forward_s[i] = draw_uniform(state, 0, 0.1);
     c->input_s[i] = draw_uniform(state, 0, 0.1);
     c->weight_s[i] = draw_uniform(state, 0, 0.1);
     c->output_bytes[i] = draw_uniform(state, 0, 1000);
   }
-  p->first_learning = draw_below(state, 3) ? 0 : draw_below(state, p->n_layers);
+  p->first_trained_layer = draw_below(state, 3) ? 0 : draw_below(state, p->n_layers);
   c->stage_speed[draw_below(state, p->shape.n_stages - 1)] = draw_uniform(state, 1, 8);
   c->latency_s = draw_uniform(state, 0, 0.1);
   c->bytes_per_s = draw_uniform(state, 1000, 100000);
   c->fixed_s = draw_below(state, 2) ? 0.001 : 0;
   c->sends_input_gradient_first = draw_below(state, 2);
   if (draw_below(state, 2)) c->min_layers[0] = 1;
-  if (draw_below(state, 3) == 0) p->n_places--; /* removes the last possible cut */
+  if (draw_below(state, 3) == 0) p->n_cut_places--; /* removes the last possible cut */
 }
 
 static void assert_seconds(const clv_sched_split *found, double seconds, int round,
@@ -159,8 +161,9 @@ static void assert_cuts(const clv_sched_cuts *p, const uint32_t *want, uint32_t 
   clv_sched_split found[FEW];
   clv_sched_search report;
   assert_true(search_cuts(p, found, &report) > 0);
-  for (uint32_t i = 0; i + 2 < p->shape.n_stages; i++) assert_int_equal(found[0].last[i], want[i]);
-  assert_int_equal(found[0].n_micro, micros);
+  for (uint32_t i = 0; i + 2 < p->shape.n_stages; i++)
+    assert_int_equal(found[0].last_layers[i], want[i]);
+  assert_int_equal(found[0].n_micro_batches, micros);
 }
 
 static void test_known_optimal_cuts_are_found(void **state) {
@@ -187,7 +190,7 @@ static void test_optimal_micro_batch_count_is_found(void **state) {
   (void)state;
   chain c;
   clv_sched_cuts p = make_problem(&c, 12, 2, 2);
-  p.n_micros = 4;
+  p.n_micro_batch_counts = 4;
   for (uint32_t i = 0; i < 4; i++) c.micro_batch_choices[i] = 1u << (2 * i);
   assert_cuts(&p, (const uint32_t[]){5}, 64);
   c.fixed_s = 0.05;
@@ -205,18 +208,19 @@ static void test_huge_search_space_gives_a_local_optimum(void **state) {
   c.forward_s[0] = 3, c.forward_s[40] = 2.5;
   uint32_t n = search_cuts(&p, found, &report);
   assert_true(n > 0 && !report.is_optimal && report.n_possible > 500000000);
-  clv_sched_split even = {.choice = 0};
-  for (uint32_t i = 0; i < 8; i++) even.last[i] = 8 * i + 7;
-  ok(clv_sched_split_evaluate(&p, &even, err));
+  clv_sched_split even = {.micros_choice = 0};
+  for (uint32_t i = 0; i < 8; i++) even.last_layers[i] = 8 * i + 7;
+  ok(clv_sched_simulate_split(&p, &even, err));
   assert_true(found[0].seconds <= even.seconds);
   /* No single cut can be moved to a better boundary. */
   for (uint32_t cut = 0; cut < 7; cut++)
     for (int by = -1; by <= 1; by += 2) {
       clv_sched_split other = found[0];
-      other.last[cut] += (uint32_t)by;
-      if (other.last[cut] == other.last[cut + 1]) continue;
-      if (cut ? other.last[cut] == other.last[cut - 1] : other.last[cut] > 63) continue;
-      ok(clv_sched_split_evaluate(&p, &other, err));
+      other.last_layers[cut] += (uint32_t)by;
+      if (other.last_layers[cut] == other.last_layers[cut + 1]) continue;
+      if (cut ? other.last_layers[cut] == other.last_layers[cut - 1] : other.last_layers[cut] > 63)
+        continue;
+      ok(clv_sched_simulate_split(&p, &other, err));
       assert_true(other.seconds >= found[0].seconds);
     }
 }
@@ -244,12 +248,12 @@ static void test_impossible_cuts_are_not_found(void **state) {
   uint32_t n;
   clv_err err = {0};
   (void)state;
-  p.n_places = 1;
+  p.n_cut_places = 1;
   assert_int_equal(clv_sched_search_cuts(&p, FEW, found, &n, &report, &err), CLV_NOT_FOUND);
   p = make_problem(&c, 4, 3, 3);
   c.min_layers[0] = 2, c.max_layers[1] = 2;
   assert_int_equal(clv_sched_search_cuts(&p, FEW, found, &n, &report, &err), CLV_NOT_FOUND);
-  p.n_micros = 0;
+  p.n_micro_batch_counts = 0;
   assert_int_equal(clv_sched_search_cuts(&p, FEW, found, &n, &report, &err), CLV_INVALID);
 }
 

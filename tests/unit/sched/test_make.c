@@ -10,7 +10,7 @@
 static void write_line(const clv_sched *s, uint32_t rank, bool stages, clv_bytes *out) {
   char text[SCHED_INSTR_TEXT];
   for (uint32_t k = 0; k < s->n[rank]; k++) {
-    const clv_instr *i = &s->list[rank][k];
+    const clv_instr *i = &s->instrs[rank][k];
     if (i->kind >= CLV_INSTR_SEND_F && i->kind <= CLV_INSTR_RECV_B) continue;
     clv_bytes_printf(out, "%s%s%s", out->len ? " " : "", clv_instr_text(i, text),
                      i->weights_age ? "'" : "");
@@ -126,10 +126,11 @@ static void test_textbook_schedules_ignore_costs(void **state) {
     clv_sched_kind kind = textbook[draw_below(&seed, CLV_COUNT(textbook))];
     shape.n_ranks = shape.n_stages;
     for (uint32_t s = 0; s < shape.n_stages; s++) {
-      shape.rank[s] = (uint16_t)s;
-      costs.forward[s] = draw_uniform(&seed, 0.1, 3), costs.input[s] = draw_uniform(&seed, 0.1, 3);
-      costs.latency[s] = draw_uniform(&seed, 0, 20),
-      costs.serialise_f[s] = draw_uniform(&seed, 0, 5);
+      shape.stage_rank[s] = (uint16_t)s;
+      costs.forward_seconds[s] = draw_uniform(&seed, 0.1, 3),
+      costs.input_grad_seconds[s] = draw_uniform(&seed, 0.1, 3);
+      costs.latency_seconds[s] = draw_uniform(&seed, 0, 20),
+      costs.serialise_forward_seconds[s] = draw_uniform(&seed, 0, 5);
     }
     CLV_AUTO(clv_sched_freep) clv_sched *plain = make_schedule(kind, &shape, 0, NULL);
     CLV_AUTO(clv_sched_freep) clv_sched *costly = make_schedule(kind, &shape, 0, &costs);
@@ -145,15 +146,15 @@ static void check_bubble(clv_sched_kind kind, uint32_t p, uint32_t v, uint32_t m
   clv_sched_costs costs;
   clv_sched_run run;
   shape.n_accumulate = kind == CLV_SCHED_PIPEDREAM_2BW ? p : 0;
-  clv_sched_costs_equal(&costs, 1, 1, 1);
-  costs.input_first = input_first;
+  clv_sched_costs_set_equal(&costs, 1, 1, 1);
+  costs.sends_input_gradient_first = input_first;
   CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(kind, &shape, 0, NULL);
   ok(clv_sched_simulate(s, &costs, false, &run, err));
-  double want = clv_sched_bubble_formula(kind, p, v, m, input_first);
+  double want = clv_sched_bubble_by_formula(kind, p, v, m, input_first);
   if (!(fabs(run.bubble - want) < 1e-12))
     fail_msg("%s p %u v %u m %u, input %s: %.6f is not %.6f", clv_sched_name(kind), p, v, m,
              input_first ? "first" : "with the rest", run.bubble, want);
-  clv_sched_run_done(&run, s);
+  clv_sched_run_clear(&run, s);
 }
 
 static void test_bubbles_match_the_formula(void **state) {
@@ -165,8 +166,8 @@ static void test_bubbles_match_the_formula(void **state) {
         check_bubble((clv_sched_kind)kind, p, v, m, false);
         check_bubble((clv_sched_kind)kind, p, v, m, true);
       }
-  assert_true(isnan(clv_sched_bubble_formula(CLV_SCHED_CUSTOM, 2, 1, 4, false)));
-  assert_true(isnan(clv_sched_bubble_formula(CLV_SCHED_1F1B, 0, 1, 0, true)));
+  assert_true(isnan(clv_sched_bubble_by_formula(CLV_SCHED_CUSTOM, 2, 1, 4, false)));
+  assert_true(isnan(clv_sched_bubble_by_formula(CLV_SCHED_1F1B, 0, 1, 0, true)));
 }
 
 static void test_memory_and_versions_match_the_literature(void **state) {
@@ -183,9 +184,9 @@ static void test_memory_and_versions_match_the_literature(void **state) {
       const uint32_t live[] = {1, m, p - i, 0, p, p - i, p - i};
       const uint32_t versions[] = {1, 1, 1, 0, 1, p - i, 2},
                      staleness[] = {0, 0, 0, 0, 0, p - i - 1, 1};
-      assert_int_equal(r.live[i], live[kind]);
-      assert_int_equal(r.versions[i], versions[kind]);
-      assert_int_equal(r.staleness[i], staleness[kind]);
+      assert_int_equal(r.max_live_micros[i], live[kind]);
+      assert_int_equal(r.max_weight_versions[i], versions[kind]);
+      assert_int_equal(r.max_staleness[i], staleness[kind]);
     }
   }
 }
@@ -198,36 +199,39 @@ static void test_zb_h1_delays_weight_gradients(void **state) {
   for (uint32_t r = 0; r < 4; r++) {
     uint32_t inputs = 0;
     for (uint32_t k = 0; k < s->n[r]; k++) {
-      const clv_instr *i = &s->list[r][k];
+      const clv_instr *i = &s->instrs[r][k];
       inputs += i->kind == CLV_INSTR_INPUT;
-      if (i->kind == CLV_INSTR_WEIGHT) assert_int_equal(inputs, CLV_MIN(16, i->micro + r + 1));
+      if (i->kind == CLV_INSTR_WEIGHT)
+        assert_int_equal(inputs, CLV_MIN(16, i->micro_batch + r + 1));
     }
   }
 }
 
 /* The master has the first stage and a loss that takes no time; a worker has the rest. */
 static void test_free_loss_stage_adds_no_micro_batches_in_flight(void **state) {
-  clv_sched_shape shape = {.n_stages = 3, .n_ranks = 2, .n_micro = 8, .rank = {0, 1, 0}};
+  clv_sched_shape shape = {
+      .n_stages = 3, .n_ranks = 2, .n_micro_batches = 8, .stage_rank = {0, 1, 0}};
   clv_sched_costs costs;
   clv_sched_report r;
   (void)state;
-  clv_sched_costs_equal(&costs, 1, 1, 1);
-  costs.forward[2] = costs.input[2] = costs.weight[2] = 0;
+  clv_sched_costs_set_equal(&costs, 1, 1, 1);
+  costs.forward_seconds[2] = costs.input_grad_seconds[2] = costs.weight_grad_seconds[2] = 0;
   static const clv_sched_kind kinds[] = {CLV_SCHED_1F1B, CLV_SCHED_ZB_H1, CLV_SCHED_PIPEDREAM};
   for (size_t k = 0; k < CLV_COUNT(kinds); k++) {
     CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(kinds[k], &shape, 0, &costs);
     ok(clv_sched_check(s, &r, err));
-    assert_int_equal(r.live[0], 2);
-    assert_int_equal(r.live[1], kinds[k] == CLV_SCHED_ZB_H1 ? 2 : 1);
-    assert_int_equal(r.live[2], 1);
+    assert_int_equal(r.max_live_micros[0], 2);
+    assert_int_equal(r.max_live_micros[1], kinds[k] == CLV_SCHED_ZB_H1 ? 2 : 1);
+    assert_int_equal(r.max_live_micros[2], 1);
   }
   /* Zero-bubble has the bubble it has without the loss stage: (p-1)/(3m+p-1). */
   CLV_AUTO(clv_sched_freep) clv_sched *zb = make_schedule(CLV_SCHED_ZB_H1, &shape, 0, &costs);
   assert_true(fabs(simulate_schedule(zb, &costs).bubble - 1.0 / 25) < 1e-12);
   /* Interleaved over two ranks, with the loss last. */
-  clv_sched_shape five = {.n_stages = 5, .n_ranks = 2, .n_micro = 4, .rank = {0, 1, 0, 1, 0}};
-  clv_sched_costs_equal(&costs, 1, 1, 1);
-  costs.forward[4] = costs.input[4] = costs.weight[4] = 0;
+  clv_sched_shape five = {
+      .n_stages = 5, .n_ranks = 2, .n_micro_batches = 4, .stage_rank = {0, 1, 0, 1, 0}};
+  clv_sched_costs_set_equal(&costs, 1, 1, 1);
+  costs.forward_seconds[4] = costs.input_grad_seconds[4] = costs.weight_grad_seconds[4] = 0;
   CLV_AUTO(clv_sched_freep)
   clv_sched *ring = make_schedule(CLV_SCHED_INTERLEAVED, &five, 0, &costs);
   ok(clv_sched_check(ring, &r, err));
@@ -247,21 +251,21 @@ static void test_random_placements_give_valid_schedules(void **state) {
       shape = make_shape(p * (2 + draw_below(&seed, 2)), p, p * (1 + draw_below(&seed, 5)));
     } else {
       for (uint32_t s = 0; s < shape.n_stages; s++)
-        shape.rank[s] = (uint16_t)draw_below(&seed, shape.n_ranks);
+        shape.stage_rank[s] = (uint16_t)draw_below(&seed, shape.n_ranks);
     }
-    shape.first_backward = draw_below(&seed, 3) ? 0 : draw_below(&seed, shape.n_stages + 1);
+    shape.first_backward_stage = draw_below(&seed, 3) ? 0 : draw_below(&seed, shape.n_stages + 1);
     if (kind == CLV_SCHED_PIPEDREAM_2BW) {
       shape.n_accumulate = 1 + draw_below(&seed, 6);
-      shape.n_micro *= shape.n_accumulate;
+      shape.n_micro_batches *= shape.n_accumulate;
     }
     for (uint32_t s = 0; s < shape.n_stages; s++) {
       bool loss = kind != CLV_SCHED_INTERLEAVED && draw_below(&seed, 4) == 0;
-      costs.forward[s] = loss ? 0 : draw_uniform(&seed, 0, 3),
-      costs.step[s] = draw_uniform(&seed, 0, 1);
-      costs.input[s] = loss ? 0 : draw_uniform(&seed, 0, 3),
-      costs.weight[s] = loss ? 0 : draw_uniform(&seed, 0, 3);
-      costs.latency[s] = draw_uniform(&seed, 0, 9),
-      costs.serialise_b[s] = draw_uniform(&seed, 0, 4);
+      costs.forward_seconds[s] = loss ? 0 : draw_uniform(&seed, 0, 3),
+      costs.step_seconds[s] = draw_uniform(&seed, 0, 1);
+      costs.input_grad_seconds[s] = loss ? 0 : draw_uniform(&seed, 0, 3),
+      costs.weight_grad_seconds[s] = loss ? 0 : draw_uniform(&seed, 0, 3);
+      costs.latency_seconds[s] = draw_uniform(&seed, 0, 9),
+      costs.serialise_backward_seconds[s] = draw_uniform(&seed, 0, 4);
     }
     bool windowed =
         kind != CLV_SCHED_NAIVE && kind != CLV_SCHED_GPIPE && kind != CLV_SCHED_INTERLEAVED;
@@ -271,50 +275,58 @@ static void test_random_placements_give_valid_schedules(void **state) {
     clv_sched_report r;
     ok(clv_sched_check(s, &r, err));
     for (uint32_t i = 0; window && i < shape.n_stages; i++)
-      if (kind == CLV_SCHED_1F1B && r.live[i] > window)
-        fail_msg("round %d: %u live at stage %u, window %u", round, r.live[i], i, window);
+      if (kind == CLV_SCHED_1F1B && r.max_live_micros[i] > window)
+        fail_msg("round %d: %u live at stage %u, window %u", round, r.max_live_micros[i], i,
+                 window);
   }
 }
 
+static const struct {
+  clv_sched_options o;
+  const char *says;
+} invalid_options[] = {
+    {{.kind = CLV_SCHED_1F1B, .shape = {.n_stages = 0, .n_ranks = 1, .n_micro_batches = 1}},
+     "0 stages"},
+    {{.kind = CLV_SCHED_1F1B,
+      .shape = {.n_stages = 1, .n_ranks = 1, .n_micro_batches = 1, .stage_rank = {1}}},
+     "stage 0 is at rank 1"},
+    {{.kind = CLV_SCHED_INTERLEAVED,
+      .shape = {.n_stages = 2, .n_ranks = 2, .n_micro_batches = 4, .stage_rank = {0, 1}}},
+     "each rank needs the same number of stages, two or more (4 or 6"},
+    {{.kind = CLV_SCHED_INTERLEAVED,
+      .shape = {.n_stages = 4, .n_ranks = 2, .n_micro_batches = 3, .stage_rank = {0, 1, 0, 1}}},
+     "3 micro-batches are no multiple of the 2 ranks (4 would be)"},
+    {{.kind = CLV_SCHED_INTERLEAVED,
+      .shape = {.n_stages = 4, .n_ranks = 2, .n_micro_batches = 4, .stage_rank = {0, 1, 1, 0}}},
+     "stages 1 and 2 are both at rank 1"},
+    {{.kind = CLV_SCHED_INTERLEAVED,
+      .shape =
+          {.n_stages = 6, .n_ranks = 3, .n_micro_batches = 3, .stage_rank = {0, 1, 2, 0, 2, 1}}},
+     "stage 4 must be at rank 1, as stage 1 is, but it is at rank 2"},
+    {{.kind = CLV_SCHED_PIPEDREAM_2BW,
+      .shape = {.n_stages = 1, .n_ranks = 1, .n_micro_batches = 5, .n_accumulate = 2}},
+     "are no multiple of"},
+    {{.kind = CLV_SCHED_GPIPE,
+      .shape = {.n_stages = 1, .n_ranks = 1, .n_micro_batches = 4, .n_accumulate = 2}},
+     "gpipe takes no number"},
+    {{.kind = CLV_SCHED_GPIPE,
+      .shape = {.n_stages = 1, .n_ranks = 1, .n_micro_batches = 4},
+      .window = 2},
+     "gpipe has no window"},
+    {{.kind = CLV_SCHED_CUSTOM, .shape = {.n_stages = 1, .n_ranks = 1, .n_micro_batches = 4}},
+     "a custom schedule cannot be generated"},
+    {{.kind = CLV_SCHED_GPIPE, .shape = {.n_stages = 256, .n_ranks = 1, .n_micro_batches = 65536}},
+     "the limit is"},
+};
+
 static void test_invalid_options_are_refused(void **state) {
-  static const struct {
-    clv_sched_options o;
-    const char *says;
-  } cases[] = {
-      {{.kind = CLV_SCHED_1F1B, .shape = {.n_stages = 0, .n_ranks = 1, .n_micro = 1}}, "0 stages"},
-      {{.kind = CLV_SCHED_1F1B, .shape = {.n_stages = 1, .n_ranks = 1, .n_micro = 1, .rank = {1}}},
-       "stage 0 is at rank 1"},
-      {{.kind = CLV_SCHED_INTERLEAVED,
-        .shape = {.n_stages = 2, .n_ranks = 2, .n_micro = 4, .rank = {0, 1}}},
-       "each rank needs the same number of stages, two or more (4 or 6"},
-      {{.kind = CLV_SCHED_INTERLEAVED,
-        .shape = {.n_stages = 4, .n_ranks = 2, .n_micro = 3, .rank = {0, 1, 0, 1}}},
-       "3 micro-batches are no multiple of the 2 ranks (4 would be)"},
-      {{.kind = CLV_SCHED_INTERLEAVED,
-        .shape = {.n_stages = 4, .n_ranks = 2, .n_micro = 4, .rank = {0, 1, 1, 0}}},
-       "stages 1 and 2 are both at rank 1"},
-      {{.kind = CLV_SCHED_INTERLEAVED,
-        .shape = {.n_stages = 6, .n_ranks = 3, .n_micro = 3, .rank = {0, 1, 2, 0, 2, 1}}},
-       "stage 4 must be at rank 1, as stage 1 is, but it is at rank 2"},
-      {{.kind = CLV_SCHED_PIPEDREAM_2BW,
-        .shape = {.n_stages = 1, .n_ranks = 1, .n_micro = 5, .n_accumulate = 2}},
-       "are no multiple of"},
-      {{.kind = CLV_SCHED_GPIPE,
-        .shape = {.n_stages = 1, .n_ranks = 1, .n_micro = 4, .n_accumulate = 2}},
-       "gpipe takes no number"},
-      {{.kind = CLV_SCHED_GPIPE, .shape = {.n_stages = 1, .n_ranks = 1, .n_micro = 4}, .window = 2},
-       "gpipe has no window"},
-      {{.kind = CLV_SCHED_CUSTOM, .shape = {.n_stages = 1, .n_ranks = 1, .n_micro = 4}},
-       "a custom schedule cannot be generated"},
-      {{.kind = CLV_SCHED_GPIPE, .shape = {.n_stages = 256, .n_ranks = 1, .n_micro = 65536}},
-       "the limit is"},
-  };
   (void)state;
-  for (size_t c = 0; c < CLV_COUNT(cases); c++) {
+  for (size_t c = 0; c < CLV_COUNT(invalid_options); c++) {
     clv_sched *s = NULL;
     clv_err err;
-    assert_int_equal(clv_sched_make(&cases[c].o, &s, &err), CLV_INVALID);
-    if (!strstr(err.text, cases[c].says)) fail_msg("\"%s\" lacks \"%s\"", err.text, cases[c].says);
+    assert_int_equal(clv_sched_make(&invalid_options[c].o, &s, &err), CLV_INVALID);
+    if (!strstr(err.text, invalid_options[c].says))
+      fail_msg("\"%s\" lacks \"%s\"", err.text, invalid_options[c].says);
   }
 }
 

@@ -8,9 +8,9 @@
 
 static clv_sched_costs make_two_stage_costs(double latency_ms, double serialise_ms) {
   clv_sched_costs c;
-  clv_sched_costs_equal(&c, 0.010, 0.010, 0.010);
-  c.latency[0] = latency_ms / 1e3;
-  c.serialise_f[0] = c.serialise_b[0] = serialise_ms / 1e3;
+  clv_sched_costs_set_equal(&c, 0.010, 0.010, 0.010);
+  c.latency_seconds[0] = latency_ms / 1e3;
+  c.serialise_forward_seconds[0] = c.serialise_backward_seconds[0] = serialise_ms / 1e3;
   return c;
 }
 
@@ -41,7 +41,7 @@ static void test_times_over_delayed_links_match_the_table(void **state) {
     clv_sched_shape shape = make_shape(2, 2, delayed[r].n_micro_batches);
     clv_sched_costs c = make_two_stage_costs(delayed[r].latency_ms, delayed[r].serialise_ms);
     uint32_t window = 0;
-    ok(clv_sched_window(&shape, &c, &window, err));
+    ok(clv_sched_find_window(&shape, &c, &window, err));
     assert_int_equal(window, delayed[r].n_warm_up + 1);
     assert_ms("textbook 1f1b", simulate_seconds(CLV_SCHED_1F1B, &shape, 0, &c),
               delayed[r].textbook_ms);
@@ -62,27 +62,27 @@ static void test_split_backward_sends_input_gradients_first(void **state) {
 
 static void test_times_match_hand_computation(void **state) {
   clv_sched_shape shape = make_shape(2, 2, 1);
-  clv_sched_costs c = {.forward = {1, 2},
-                       .input = {3, 4},
-                       .weight = {5, 6},
-                       .latency = {10},
-                       .serialise_f = {0.5},
-                       .serialise_b = {0.25}};
+  clv_sched_costs c = {.forward_seconds = {1, 2},
+                       .input_grad_seconds = {3, 4},
+                       .weight_grad_seconds = {5, 6},
+                       .latency_seconds = {10},
+                       .serialise_forward_seconds = {0.5},
+                       .serialise_backward_seconds = {0.25}};
   CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(CLV_SCHED_1F1B, &shape, 0, NULL);
   clv_sched_run run;
   (void)state;
   ok(clv_sched_simulate(s, &c, true, &run, err));
   /* F takes 1 s, the link 10.5, F and B 12, the link 10.25, and B 8 */
   assert_true(fabs(run.seconds - 41.75) < 1e-12);
-  assert_true(fabs(run.busy[0] - 9) < 1e-12 && fabs(run.busy[1] - 12) < 1e-12);
+  assert_true(fabs(run.busy_seconds[0] - 9) < 1e-12 && fabs(run.busy_seconds[1] - 12) < 1e-12);
   assert_true(fabs(run.bubble - (1 - 21 / (2 * 41.75))) < 1e-12);
   /* begin and end of rank 1's instructions: rf, F, B, sb */
   const double at[4][2] = {{0, 11.5}, {11.5, 13.5}, {13.5, 23.5}, {23.5, 23.5}};
   for (int i = 0; i < 4; i++)
-    assert_true(fabs(run.span[1][i].begin - at[i][0]) + fabs(run.span[1][i].end - at[i][1]) <
+    assert_true(fabs(run.spans[1][i].begin - at[i][0]) + fabs(run.spans[1][i].end - at[i][1]) <
                 1e-12);
-  clv_sched_run_done(&run, s);
-  clv_sched_run_done(&run, s);
+  clv_sched_run_clear(&run, s);
+  clv_sched_run_clear(&run, s);
 }
 
 /* Stages 0, 1, 2, 3 alternate between two ranks, so edges 0 and 2 share a direction of one link. */
@@ -93,7 +93,7 @@ static void test_edges_in_one_direction_share_a_link(void **state) {
   static const char two[] =
       "schedule custom stages 2 ranks 2 micro-batches 2 first-backward 2\nstage 0 rank 0\n"
       "stage 1 rank 1\nrank 0: F0@0 F1@0 sf0@0 sf1@0\nrank 1: rf0@1 F0@1 rf1@1 F1@1\n";
-  clv_sched_costs c = {.serialise_f = {3, 1, 3}, .latency = {1, 1, 1}};
+  clv_sched_costs c = {.serialise_forward_seconds = {3, 1, 3}, .latency_seconds = {1, 1, 1}};
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL, *chain = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
   (void)state;
@@ -118,10 +118,10 @@ static void test_invalid_costs_are_refused(void **state) {
   CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(CLV_SCHED_1F1B, &shape, 0, NULL);
   static const double bad[] = {-1, NAN, INFINITY, 2e9};
   for (size_t b = 0; b < CLV_COUNT(bad); b++) {
-    clv_sched_costs c = {.latency = {0, bad[b]}};
+    clv_sched_costs c = {.latency_seconds = {0, bad[b]}};
     assert_int_equal(clv_sched_simulate(s, &c, false, &run, &err), CLV_INVALID);
     assert_non_null(strstr(err.text, "latency of stage 1"));
-    assert_int_equal(clv_sched_window(&shape, &c, &window, &err), CLV_INVALID);
+    assert_int_equal(clv_sched_find_window(&shape, &c, &window, &err), CLV_INVALID);
   }
 }
 
@@ -129,7 +129,7 @@ static void test_invalid_costs_are_refused(void **state) {
 static double compute_excess(const clv_sched_shape *shape, const clv_sched_costs *c,
                              uint32_t window) {
   double best = INFINITY;
-  for (uint32_t w = 1; w <= shape->n_micro; w++)
+  for (uint32_t w = 1; w <= shape->n_micro_batches; w++)
     best = fmin(best, simulate_seconds(CLV_SCHED_1F1B, shape, w, c));
   return simulate_seconds(CLV_SCHED_1F1B, shape, window, c) / best - 1;
 }
@@ -137,9 +137,11 @@ static double compute_excess(const clv_sched_shape *shape, const clv_sched_costs
 static void draw_costs(uint64_t *seed, uint32_t stages, clv_sched_costs *ret) {
   memset(ret, 0, sizeof *ret);
   for (uint32_t s = 0; s < stages; s++) {
-    ret->forward[s] = draw_uniform(seed, 1, 20), ret->input[s] = draw_uniform(seed, 1, 20);
-    ret->weight[s] = draw_uniform(seed, 1, 20), ret->latency[s] = draw_uniform(seed, 0, 50);
-    ret->serialise_f[s] = ret->serialise_b[s] = draw_uniform(seed, 0, 20);
+    ret->forward_seconds[s] = draw_uniform(seed, 1, 20),
+    ret->input_grad_seconds[s] = draw_uniform(seed, 1, 20);
+    ret->weight_grad_seconds[s] = draw_uniform(seed, 1, 20),
+    ret->latency_seconds[s] = draw_uniform(seed, 0, 50);
+    ret->serialise_forward_seconds[s] = ret->serialise_backward_seconds[s] = draw_uniform(seed, 0, 20);
   }
 }
 
@@ -153,24 +155,24 @@ static void test_window_formula_is_near_the_optimum(void **state) {
     const bool free_stages[2] = {false};
     clv_sched_costs c;
     uint32_t window = 0;
-    clv_sched_costs_equal(&c, draw_uniform(&seed, 1, 30), draw_uniform(&seed, 1, 30),
+    clv_sched_costs_set_equal(&c, draw_uniform(&seed, 1, 30), draw_uniform(&seed, 1, 30),
                           draw_uniform(&seed, 1, 30));
-    c.latency[0] = draw_uniform(&seed, 0, 100);
-    c.serialise_f[0] = c.serialise_b[0] = draw_uniform(&seed, 0, 100);
-    uint32_t w = clv_sched_window_formula(&shape, &c, free_stages);
-    ok(clv_sched_window(&shape, &c, &window, err));
+    c.latency_seconds[0] = draw_uniform(&seed, 0, 100);
+    c.serialise_forward_seconds[0] = c.serialise_backward_seconds[0] = draw_uniform(&seed, 0, 100);
+    uint32_t w = clv_sched_window_by_formula(&shape, &c, free_stages);
+    ok(clv_sched_find_window(&shape, &c, &window, err));
     double formula = fmin(compute_excess(&shape, &c, w), compute_excess(&shape, &c, w + 1));
     double chosen = compute_excess(&shape, &c, window);
     if (formula > 0.02 || chosen > 0.02)
       fail_msg("round %u: %u micro-batches, formula %u: +%.1f %%, chosen %u: +%.1f %%",
-               (unsigned)round, shape.n_micro, w, formula * 100, window, chosen * 100);
+               (unsigned)round, shape.n_micro_batches, w, formula * 100, window, chosen * 100);
   }
 }
 
 static uint32_t compute_needed_window(const clv_sched_shape *shape, const clv_sched_costs *c) {
   bool free_stages[CLV_SCHED_STAGES];
   clv_sched_mark_timeless_stages(shape, c, free_stages);
-  return clv_sched_window_formula(shape, c, free_stages);
+  return clv_sched_window_by_formula(shape, c, free_stages);
 }
 
 static void test_needed_window_matches_hand_computation(void **state) {
@@ -181,30 +183,33 @@ static void test_needed_window_matches_hand_computation(void **state) {
   /* Exact ratios 2 latency = q t, for which rounding must not change the window. */
   for (uint32_t t = 1; t <= 30; t++)
     for (uint32_t q = 0; q <= 20; q++) {
-      clv_sched_costs_equal(&c, t / 1e3, t / 1e3, t / 1e3);
-      c.latency[0] = q * 1.5 * t / 1e3;
+      clv_sched_costs_set_equal(&c, t / 1e3, t / 1e3, t / 1e3);
+      c.latency_seconds[0] = q * 1.5 * t / 1e3;
       assert_int_equal(compute_needed_window(&two, &c), q + 2);
     }
   /* Stages alternate between two ranks: two tensors forward and a gradient back share a direction,
    * 2.5 s. A micro-batch takes 3 stages of 1 s, 3 edges of 1 + 0.5 s and twice 3 s of latency. */
-  clv_sched_costs_equal(&c, 0.25, 0.25, 0.5);
-  for (int e = 0; e < 3; e++) c.serialise_f[e] = 1, c.serialise_b[e] = 0.5, c.latency[e] = 3;
+  clv_sched_costs_set_equal(&c, 0.25, 0.25, 0.5);
+  for (int e = 0; e < 3; e++)
+    c.serialise_forward_seconds[e] = 1, c.serialise_backward_seconds[e] = 0.5,
+    c.latency_seconds[e] = 3;
   /* the window is 1 + 25.5 / 2.5, rounded up */
   assert_int_equal(compute_needed_window(&fro, &c), 1 + 11);
   /* Counts from the first stage with a backward: a stage of 1 s and 7.5 s in flight, over 1 s. */
-  frozen.first_backward = 1;
+  frozen.first_backward_stage = 1;
   /* the window is 1 + 8.5, rounded up */
   assert_int_equal(compute_needed_window(&frozen, &c), 1 + 9);
 }
 
 /* A loss that takes no time at the master is computed at once, because a worker waits for it. */
 static void test_free_loss_runs_as_early_as_possible(void **state) {
-  clv_sched_shape shape = {.n_stages = 3, .n_ranks = 2, .n_micro = 8, .rank = {0, 1, 0}};
+  clv_sched_shape shape = {
+      .n_stages = 3, .n_ranks = 2, .n_micro_batches = 8, .stage_rank = {0, 1, 0}};
   clv_sched_costs c = make_two_stage_costs(0, 0);
   (void)state;
-  c.forward[2] = c.input[2] = c.weight[2] = 0;
+  c.forward_seconds[2] = c.input_grad_seconds[2] = c.weight_grad_seconds[2] = 0;
   for (uint16_t master = 0; master < 2; master++) {
-    shape.rank[0] = shape.rank[2] = master, shape.rank[1] = !master;
+    shape.stage_rank[0] = shape.stage_rank[2] = master, shape.stage_rank[1] = !master;
     assert_ms("window 2", simulate_seconds(CLV_SCHED_1F1B, &shape, 2, &c), 340);
     assert_ms("window 3", simulate_seconds(CLV_SCHED_1F1B, &shape, 3, &c), 300);
     assert_ms("window 5", simulate_seconds(CLV_SCHED_1F1B, &shape, 5, &c), 270);
@@ -224,14 +229,17 @@ static void test_unequal_stages_get_a_near_optimal_window(void **state) {
   (void)state;
   for (uint64_t round = 0; round < 2 * ROUNDS; round++) {
     uint64_t seed = 1 + round;
-    clv_sched_shape shape = {
-        .n_stages = 3, .n_ranks = 2, .n_micro = 8 + draw_below(&seed, 40), .rank = {0, 1, 0}};
+    clv_sched_shape shape = {.n_stages = 3,
+                             .n_ranks = 2,
+                             .n_micro_batches = 8 + draw_below(&seed, 40),
+                             .stage_rank = {0, 1, 0}};
     uint32_t n = 2 + draw_below(&seed, 5), window = 0;
-    if (round % 2) shape = make_shape(n, n, shape.n_micro);
+    if (round % 2) shape = make_shape(n, n, shape.n_micro_batches);
     clv_sched_costs c;
     draw_costs(&seed, shape.n_stages, &c);
-    if (round % 2 == 0) c.forward[2] = c.input[2] = c.weight[2] = 0;
-    ok(clv_sched_window(&shape, &c, &window, err));
+    if (round % 2 == 0)
+      c.forward_seconds[2] = c.input_grad_seconds[2] = c.weight_grad_seconds[2] = 0;
+    ok(clv_sched_find_window(&shape, &c, &window, err));
     worse[round] = compute_excess(&shape, &c, window);
     double textbook = fmin(simulate_seconds(CLV_SCHED_1F1B, &shape, 0, &c),
                            simulate_seconds(CLV_SCHED_GPIPE, &shape, 0, &c));

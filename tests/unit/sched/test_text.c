@@ -15,7 +15,7 @@ static void assert_round_trip(const clv_sched *s) {
   for (uint32_t r = 0; r < s->shape.n_ranks; r++) {
     assert_int_equal(back->n[r], s->n[r]);
     for (uint32_t k = 0; k < s->n[r]; k++)
-      assert_memory_equal(&back->list[r][k], &s->list[r][k], sizeof(clv_instr));
+      assert_memory_equal(&back->instrs[r][k], &s->instrs[r][k], sizeof(clv_instr));
   }
   clv_sched_format(back, &again);
   assert_string_equal(again.data, text.data);
@@ -148,7 +148,8 @@ static void test_drawing_matches_the_literal(void **state) {
   static const char *const names[] = {
       "master", "gpu-1 of the far cloud, whose name is long, very long", NULL};
   clv_sched_shape shape = make_shape(3, 3, 4),
-                  loss = {.n_stages = 3, .n_ranks = 2, .n_micro = 2, .rank = {0, 1, 0}};
+                  loss = {
+                      .n_stages = 3, .n_ranks = 2, .n_micro_batches = 2, .stage_rank = {0, 1, 0}};
   clv_sched_costs c;
   (void)state;
   CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(CLV_SCHED_1F1B, &shape, 0, NULL);
@@ -163,8 +164,8 @@ static void test_drawing_matches_the_literal(void **state) {
                  "master     F0F1F2........B0--F3B1--..B2-\n"
                  "gpu-1 o... ..F0F1....B0--F2B1--F3B2--..B\n"
                  "rank 2     ....F0B0--F1B1--F2B2--F3B3--.\n");
-  clv_sched_costs_equal(&c, 0.001, 0.001, 0.001);
-  c.forward[2] = c.input[2] = c.weight[2] = 0;
+  clv_sched_costs_set_equal(&c, 0.001, 0.001, 0.001);
+  c.forward_seconds[2] = c.input_grad_seconds[2] = c.weight_grad_seconds[2] = 0;
   CLV_AUTO(clv_sched_freep) clv_sched *at_master = make_schedule(CLV_SCHED_1F1B, &loss, 0, &c);
   assert_drawing(at_master, &c, 80, NULL,
                  "rank 0 F0F1....B0--....B1--\nrank 1 ..F0B0--F1..B1--....\n");
@@ -186,10 +187,10 @@ static void test_drawing_survives_narrow_and_extreme_schedules(void **state) {
    * the smallest numbers. */
   memset(&c, 0, sizeof c);
   assert_drawing(s, &c, 60, NULL, "rank 0 \n");
-  clv_sched_costs_equal(&c, 1, 1, 1);
-  c.forward[1] = 0.001, c.forward[2] = 0.1;
+  clv_sched_costs_set_equal(&c, 1, 1, 1);
+  c.forward_seconds[1] = 0.001, c.forward_seconds[2] = 0.1;
   assert_drawing(s, &c, 200, NULL, "rank 0 F0a-");
-  clv_sched_costs_equal(&c, 5e-324, 5e-324, 5e-324);
+  clv_sched_costs_set_equal(&c, 5e-324, 5e-324, 5e-324);
   assert_drawing(s, &c, 60, NULL, "rank 1 ");
 }
 

@@ -83,7 +83,7 @@ static void begin_service(fixture *f) {
   memset(order, 0, sizeof order);
   f->config.allow = f->allow_specs;
   f->config.n_allow = 2;
-  f->config.log.lines = 1;
+  f->config.log.lines_per_minute = 1;
   pthread_mutex_init(&f->service.lock, NULL);
   assert_int_equal(clv_settings_new(&f->config, &f->service.settings, &err), CLV_OK);
   assert_int_equal(clv_states_open(folder, &f->service.state_files, &err), CLV_OK);

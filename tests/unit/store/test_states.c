@@ -49,7 +49,7 @@ static int read_first_number(clv_states *s, const char *who, const char *name, s
   clv_code code = clv_states_open_file(s, who, name, most, NULL, &f, &err);
   if (code != CLV_OK) return -(int)code;
   float first;
-  memcpy(&first, clv_weights_find(f, "w")->data, sizeof first);
+  memcpy(&first, clv_weights_find_entry(f, "w")->data, sizeof first);
   return (int)first;
 }
 

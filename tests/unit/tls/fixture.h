@@ -50,13 +50,13 @@ static UNUSED clv_tls_issue_options make_valid_options(const char *name) {
                                  .name = name,
                                  .uris = uri,
                                  .n_uris = 1,
-                                 .days = 30,
+                                 .validity_days = 30,
                                  .not_before_offset_s = -300};
 }
 
 static UNUSED void issue_certificate(clv_tls_issue_options options) {
   clv_err err;
-  must(clv_tls_issue(&options, &err), &err);
+  must(clv_tls_issue_cert(&options, &err), &err);
 }
 
 /* ---- certificates by hand -------------------------------------------------------------------- */

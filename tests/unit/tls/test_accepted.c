@@ -146,7 +146,7 @@ static int group_up(void **state) {
   must(clv_tls_ca_init(scratch, "home", 31, &err), &err);
   issue_certificate(make_valid_options("good"));
   must(clv_tls_set_min_version(&err), &err);
-  must(clv_tls_handshakes_watch(3000, &err), &err);
+  must(clv_tls_handshakes_start_counting(3000, &err), &err);
   server_ctx = make_ssl_context(true);
   client_ctx = make_ssl_context(false);
   at_port = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -167,9 +167,9 @@ static int group_down(void **state) {
 static int begin_admission(void **state) {
   (void)state;
   const clv_tls_admission a = {.max_connections = PLACES,
-                               .decide = decide_and_record,
-                               .enter = count_entry,
-                               .leave = count_leave,
+                               .decide_admission = decide_and_record,
+                               .enter_connection = count_entry,
+                               .leave_connection = count_leave,
                                .on_shed = record_shed};
   clv_err err;
   memset(&door, 0, sizeof door);
@@ -179,7 +179,7 @@ static int begin_admission(void **state) {
 
 static uint64_t count_failures(clv_tls_failure f) {
   clv_tls_handshakes h;
-  clv_tls_handshakes_count(true, &h);
+  clv_tls_handshakes_get_counts(true, &h);
   return h.n_failed[f];
 }
 
@@ -350,14 +350,14 @@ static void revocation_ends_open_connections(void **state) {
   char byte;
   pair p = dial_listener();
   assert_true(complete_handshake(&p));
-  assert_int_equal(clv_tls_accepted_recheck(NULL, NULL), 0);
+  assert_int_equal(clv_tls_accepted_end_revoked(NULL, NULL), 0);
   must(clv_tls_identity_load(at("ca.pem"), at("good.pem"), at("good.key"), &id, &err), &err);
   must(clv_tls_ca_revoke(scratch, "good", 1, &err), &err);
   must(clv_tls_revocation_load(at("crl.pem"), id, &err), &err);
   assert_true(clv_tls_is_peer_revoked("spiffe://cleave/worker-1"));
   assert_false(clv_tls_is_peer_revoked("spiffe://cleave/worker-2"));
-  assert_int_equal(clv_tls_accepted_recheck(NULL, NULL), 1);
-  assert_int_equal(clv_tls_accepted_recheck(NULL, NULL), 0);
+  assert_int_equal(clv_tls_accepted_end_revoked(NULL, NULL), 1);
+  assert_int_equal(clv_tls_accepted_end_revoked(NULL, NULL), 0);
   assert_int_equal(recv(p.accepted_fd, &byte, 1, 0), 0); /* the connection was shut down */
   close_pair(&p);
   assert_int_equal(door.n_held, 0);
@@ -371,7 +371,7 @@ static void revocation_ends_open_connections(void **state) {
 static void invalid_connection_limits_are_refused(void **state) {
   (void)state;
   clv_err err;
-  clv_tls_admission a = {.decide = decide_and_record};
+  clv_tls_admission a = {.decide_admission = decide_and_record};
   assert_int_equal(clv_tls_accepted_open(&a, &err), CLV_INVALID);
   a.max_connections = 65536;
   assert_int_equal(clv_tls_accepted_open(&a, &err), CLV_INVALID);

@@ -17,11 +17,11 @@ static clv_tls_issue_options make_full_options(const char *name) {
                                  .name = name,
                                  .uris = uri,
                                  .n_uris = 1,
-                                 .dns = dns,
-                                 .n_dns = 2,
-                                 .ips = ips,
-                                 .n_ips = 2,
-                                 .days = 90,
+                                 .dns_names = dns,
+                                 .n_dns_names = 2,
+                                 .ip_addresses = ips,
+                                 .n_ip_addresses = 2,
+                                 .validity_days = 90,
                                  .not_before_offset_s = -300};
 }
 
@@ -185,7 +185,7 @@ static void serials_are_random(void **state) {
   ASN1_INTEGER *last = NULL;
   for (int i = 0; i < 4; i++) {
     clv_tls_issue_options o = make_full_options("serial");
-    o.overwrite = true;
+    o.may_overwrite = true;
     issue_certificate(o);
     X509 *leaf = read_cert(at("serial.pem"));
     const ASN1_INTEGER *serial = X509_get0_serialNumber(leaf);
@@ -209,11 +209,11 @@ static void nothing_is_overwritten_unless_forced(void **state) {
   clv_bytes before = read_text(at("kept.key"));
   clv_tls_issue_options o = make_full_options("kept");
   clv_err err;
-  expect_error(CLV_EXISTS, "kept.key is there already", clv_tls_issue(&o, &err), &err);
+  expect_error(CLV_EXISTS, "kept.key is there already", clv_tls_issue_cert(&o, &err), &err);
   unlink(at("kept.key"));
-  expect_error(CLV_EXISTS, "kept.pem is there already", clv_tls_issue(&o, &err), &err);
+  expect_error(CLV_EXISTS, "kept.pem is there already", clv_tls_issue_cert(&o, &err), &err);
   assert_int_not_equal(access(at("kept.key"), F_OK), 0);
-  o.overwrite = true;
+  o.may_overwrite = true;
   write_text(at("kept.key.tmp"), "left by a crash", 15, 0666);
   issue_certificate(o);
   assert_int_equal(get_mode(at("kept.key")), 0600);
@@ -237,7 +237,7 @@ static void leaf_is_written_to_the_given_folder(void **state) {
 
 static void assert_refused(clv_tls_issue_options o, clv_code code, const char *text) {
   clv_err err;
-  expect_error(code, text, clv_tls_issue(&o, &err), &err);
+  expect_error(code, text, clv_tls_issue_cert(&o, &err), &err);
   assert_int_not_equal(access(at("bad.pem"), F_OK), 0);
   assert_int_not_equal(access(at("bad.key"), F_OK), 0);
 }
@@ -262,19 +262,19 @@ static void invalid_uris_and_addresses_are_refused(void **state) {
   const char *const bad_dns[] = {"spiffe://cleave/x", "a b", "a..b", ".a", "a.", "*.x", "a,URI:b"};
   for (size_t i = 0; i < CLV_COUNT(bad_dns); i++) {
     o = make_full_options("bad");
-    o.dns = &bad_dns[i];
-    o.n_dns = 1;
+    o.dns_names = &bad_dns[i];
+    o.n_dns_names = 1;
     assert_refused(o, CLV_INVALID, "is not a DNS name");
   }
   const char *const addresses[] = {"10.0.0.1", "10.0.0.256", "worker-7"};
   o = make_full_options("bad");
-  o.dns = &addresses[0];
-  o.n_dns = 1;
+  o.dns_names = &addresses[0];
+  o.n_dns_names = 1;
   assert_refused(o, CLV_INVALID, "is an address, not a DNS name");
   for (size_t i = 1; i < CLV_COUNT(addresses); i++) {
     o = make_full_options("bad");
-    o.ips = &addresses[i];
-    o.n_ips = 1;
+    o.ip_addresses = &addresses[i];
+    o.n_ip_addresses = 1;
     assert_refused(o, CLV_INVALID, "is not an IPv4 or IPv6 address");
   }
 }
@@ -282,10 +282,10 @@ static void invalid_uris_and_addresses_are_refused(void **state) {
 static void invalid_validity_usage_and_keys_are_refused(void **state) {
   (void)state;
   clv_tls_issue_options o = make_full_options("bad");
-  o.days = 0;
+  o.validity_days = 0;
   assert_refused(o, CLV_INVALID, "0 days");
   o = make_full_options("bad");
-  o.days = 500;
+  o.validity_days = 500;
   assert_refused(o, CLV_INVALID, "500 days would outlive the CA");
   o = make_full_options("bad");
   o.not_before_offset_s = -91 * DAY_S;
@@ -299,7 +299,7 @@ static void invalid_validity_usage_and_keys_are_refused(void **state) {
   o.rsa_bits = 8192;
   assert_refused(o, CLV_INVALID, "8192 bits");
   o = make_full_options("bad");
-  o.n_dns = CLV_TLS_MAX_NAMES + 1;
+  o.n_dns_names = CLV_TLS_MAX_NAMES + 1;
   assert_refused(o, CLV_INVALID, "more than 64 names");
 }
 
@@ -326,7 +326,7 @@ static void missing_or_mismatched_ca_is_refused(void **state) {
 static clv_bytes show_certificate(const char *file, bool json) {
   clv_bytes text = {0};
   clv_err err;
-  must(clv_tls_show(at(file), &text, json, &err), &err);
+  must(clv_tls_show_certs(at(file), &text, json, &err), &err);
   return text;
 }
 
@@ -355,7 +355,7 @@ static void show_marks_bad_identity_and_expiry(void **state) {
   o.allow_unusual = true;
   o.uris = two;
   o.n_uris = 2;
-  o.days = 1;
+  o.validity_days = 1;
   o.not_before_offset_s = -3 * DAY_S - 60;
   issue_certificate(o);
   clv_bytes text = show_certificate("shown-two.pem", false);
@@ -390,9 +390,10 @@ static void failed_show_leaves_its_output_unchanged(void **state) {
   clv_bytes out = {0};
   clv_bytes_puts(&out, "before");
   clv_err err;
-  expect_error(CLV_NOT_FOUND, "none.pem", clv_tls_show(at("none.pem"), &out, false, &err), &err);
-  expect_error(CLV_INVALID, "no certificate in it", clv_tls_show(at("ca.key"), &out, true, &err),
+  expect_error(CLV_NOT_FOUND, "none.pem", clv_tls_show_certs(at("none.pem"), &out, false, &err),
                &err);
+  expect_error(CLV_INVALID, "no certificate in it",
+               clv_tls_show_certs(at("ca.key"), &out, true, &err), &err);
   assert_string_equal(out.data, "before");
   clv_bytes_done(&out);
 }

@@ -83,9 +83,9 @@ static void show_marks_revoked_certificates(void **state) {
   clv_bytes out = {0};
   char path[700];
   snprintf(path, sizeof path, "%s/a.pem", scratch);
-  must(clv_tls_show(path, &out, true, &err), &err);
+  must(clv_tls_show_certs(path, &out, true, &err), &err);
   assert_non_null(strstr(out.data, "\"state\":\"revoked\""));
-  must(clv_tls_show(path, &out, false, &err), &err);
+  must(clv_tls_show_certs(path, &out, false, &err), &err);
   assert_non_null(strstr(out.data, "REVOKED"));
   clv_bytes_done(&out);
 }
@@ -179,12 +179,12 @@ static void expired_revocation_list_fails_closed(void **state) {
   assert_int_equal(get_decision("c", &err), CLV_TLS_NO_CRL);
   assert_non_null(strstr(err.text, list_path));
   assert_non_null(strstr(err.text, "ended 20"));
-  assert_int_equal(clv_tls_revocation_check(&err), CLV_PRECONDITION);
+  assert_int_equal(clv_tls_revocation_check_expiry(&err), CLV_PRECONDITION);
   write_forged(&(forged){.valid_from_s = -60, .valid_until_s = 3600}, "w");
   use_list();
   assert_int_equal(get_decision("c", &err), CLV_TLS_ADMITTED);
   assert_int_equal(clv_tls_revocation_decide("/CN=elsewhere", "01", &err), CLV_TLS_NO_CRL);
-  must(clv_tls_revocation_check(&err), &err);
+  must(clv_tls_revocation_check_expiry(&err), &err);
   assert_in_range(clv_tls_revocation_expiry(), time(NULL) + 3000, time(NULL) + 3700);
   clv_tls_crl *none = NULL;
   clv_tls_revocation_set(&none);

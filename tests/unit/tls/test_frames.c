@@ -9,7 +9,7 @@
 
 enum { LONG = 1000000 };
 
-static clv_tls_frames f;
+static clv_tls_frame_meter f;
 static uint64_t now;
 static uint32_t stream;
 
@@ -22,15 +22,16 @@ static const char *add_frame(unsigned type, unsigned flags, uint32_t id, uint32_
   memcpy(bytes, head, 9);
   const char *excess = NULL;
   for (size_t at = 0; at < 9 + len && !excess; at += step)
-    excess = clv_tls_frames_add(&f, bytes + at, CLV_MIN(step, 9 + len - at), now);
+    excess = clv_tls_frame_meter_charge(&f, bytes + at, CLV_MIN(step, 9 + len - at), now);
   return excess;
 }
 
 static void begin_frames(void) {
   now = 5;
   stream = 1;
-  clv_tls_frames_begin(&f, now);
-  assert_null(clv_tls_frames_add(&f, (const uint8_t *)"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 24, now));
+  clv_tls_frame_meter_init(&f, now);
+  assert_null(
+      clv_tls_frame_meter_charge(&f, (const uint8_t *)"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 24, now));
 }
 
 /* Sends frames of one kind until they are refused. Returns how many. */
@@ -80,7 +81,7 @@ static void test_completed_header_blocks_are_not_counted(void **state) {
     assert_null(add_frame(1, 0, stream += 2, 16384, 4096));
     assert_null(add_frame(9, 0, stream, 16384, 4096));
     assert_null(add_frame(9, 4, stream, 16384, 4096));
-    clv_tls_frames_credit(&f, CLV_TLS_REQUESTS, 1);
+    clv_tls_frame_meter_credit(&f, CLV_TLS_REQUESTS, 1);
   }
 }
 
@@ -94,9 +95,9 @@ static void test_normal_traffic_is_never_a_flood(void **state) {
     assert_null(add_frame(0, 0, stream, 20, 4096));
     assert_null(add_frame(0, 1, stream, 0, 4096));
     assert_null(add_frame(8, 0, 0, 4, 4096));
-    clv_tls_frames_credit_message(&f, 15);
-    clv_tls_frames_credit(&f, CLV_TLS_WINDOWS, 1);
-    if (i % 10 == 0) clv_tls_frames_credit(&f, CLV_TLS_REQUESTS, 1);
+    clv_tls_frame_meter_credit_message(&f, 15);
+    clv_tls_frame_meter_credit(&f, CLV_TLS_WINDOWS, 1);
+    if (i % 10 == 0) clv_tls_frame_meter_credit(&f, CLV_TLS_REQUESTS, 1);
     if (i % 100 == 0) assert_null(add_frame(6, 0, 0, 8, 4096));
     now += 1000000;
   }
@@ -110,12 +111,12 @@ static void test_unread_bytes_decrease_by_messages_and_time(void **state) {
   begin_frames();
   for (int i = 0; i < 64; i++) assert_null(add_frame(0, 0, 1, 16384, 4096));
   assert_int_equal(f.unread_bytes, 1 << 20);
-  clv_tls_frames_credit_message(&f, (512 << 10) - 5);
+  clv_tls_frame_meter_credit_message(&f, (512 << 10) - 5);
   assert_int_equal(f.unread_bytes, 512 << 10);
   now += 4000000000u;
   assert_null(add_frame(0, 0, 1, 0, 9));
   assert_int_equal(f.unread_bytes, 256 << 10);
-  clv_tls_frames_credit_message(&f, 1 << 30);
+  clv_tls_frame_meter_credit_message(&f, 1 << 30);
   assert_int_equal(f.unread_bytes, 0);
 }
 

@@ -295,14 +295,14 @@ static void bad_certificates_are_refused(void **state) {
     clv_tls_issue_options o = make_valid_options(b->name);
     o.uris = uris;
     o.n_uris = b->n_uris;
-    o.dns = &b->dns_name;
-    o.n_dns = b->dns_name ? 1 : 0;
-    o.days = b->valid_days;
+    o.dns_names = &b->dns_name;
+    o.n_dns_names = b->dns_name ? 1 : 0;
+    o.validity_days = b->valid_days;
     o.not_before_offset_s = b->start_offset_s;
     o.usage = b->usage_flags;
     o.rsa_bits = b->rsa_bits;
     clv_err err = {0};
-    if (!b->is_usual) assert_int_equal(clv_tls_issue(&o, &err), CLV_INVALID);
+    if (!b->is_usual) assert_int_equal(clv_tls_issue_cert(&o, &err), CLV_INVALID);
     o.allow_unusual = true;
     issue_certificate(o);
     char cert[64], key[64];

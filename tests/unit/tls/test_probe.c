@@ -164,10 +164,10 @@ static clv_tls_probe_result probe_server(const server *s, const clv_tls_identity
 
 static void assert_failure(const clv_tls_probe_result *r, clv_tls_step step, clv_code code,
                            const char *reason, const char *fix) {
-  if (r->ok || r->step != step || r->code != code || !strstr(r->reason, reason) ||
+  if (r->ok || r->failed_step != step || r->code != code || !strstr(r->reason, reason) ||
       !strstr(r->fix, fix))
     fail_msg("ok=%d step=%s code=%s\ncause: %s\nfix: %s\nwanted %s, %s, \"%s\", \"%s\"", r->ok,
-             clv_tls_step_name(r->step), clv_code_name(r->code), r->reason, r->fix,
+             clv_tls_step_name(r->failed_step), clv_code_name(r->code), r->reason, r->fix,
              clv_tls_step_name(step), clv_code_name(code), reason, fix);
 }
 
@@ -188,7 +188,7 @@ static void check_good(const server *s, const char *expected) {
   clv_tls_probe_result r = probe_server(s, good, expected);
   if (!r.ok) fail_msg("%s; %s", r.reason, r.fix);
   assert_true(r.is_confirmed);
-  assert_int_equal(r.step, CLV_TLS_DONE);
+  assert_int_equal(r.failed_step, CLV_TLS_DONE);
   assert_int_equal(r.code, CLV_OK);
   assert_string_equal(r.reason, "");
   assert_string_equal(r.clock_hint, "");
@@ -451,7 +451,7 @@ static void version_probe_without_a_tls_peer_fails(void **state) {
 
 static void issue_unusual_certificate(const char *name, int days, int64_t offset, unsigned usage) {
   clv_tls_issue_options o = make_valid_options(name);
-  o.days = days;
+  o.validity_days = days;
   o.not_before_offset_s = offset;
   o.usage = usage;
   o.allow_unusual = true;
@@ -475,8 +475,8 @@ static int set_up(void **state) {
   o.allow_unusual = true;
   issue_certificate(o);
   o = make_valid_options("spelled");
-  o.dns = two;
-  o.n_dns = 1;
+  o.dns_names = two;
+  o.n_dns_names = 1;
   o.n_uris = 0;
   o.allow_unusual = true;
   issue_certificate(o);

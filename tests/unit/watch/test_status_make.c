@@ -40,7 +40,7 @@ static const clv_wire_module_status seen_modules[2][2] = {
       .compute_ns = 1000 + 500000000},
      {.module = 2, .name = "(loss)"}}};
 static const clv_wire_link_status seen_links[2] = {
-    {.peer = "", .bytes_in = 1000, .awaits = 5, .awaited_ns = 7, .sent_bytes = 50},
+    {.peer = "", .bytes_in = 1000, .n_awaits = 5, .awaited_ns = 7, .sent_bytes = 50},
     {.peer = "",
      .bytes_in = 3000,
      .round_trip_us = 82000,
@@ -49,7 +49,7 @@ static const clv_wire_link_status seen_links[2] = {
      .sent_bytes = 1000050,
      .sending_ns = 250000000,
      .measured_ns = 2000000000,
-     .awaits = 9,
+     .n_awaits = 9,
      .awaited_ns = 7 + 300000000,
      .outages = 2,
      .last_outage_age_ms = 1500,

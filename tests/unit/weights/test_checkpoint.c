@@ -33,7 +33,7 @@ static clv_code write_checkpoint(const char *run, uint64_t step, clv_err *err) {
   snprintf(count, sizeof count, "%llu records", (unsigned long long)step);
   clv_kv extra[] = {{"loss_log_sha256", config_hash}, {"note \"x\"", count}};
   clv_trainer_state state = {.epoch = 2,
-                             .index = 64 * step,
+                             .records_used = 64 * step,
                              .global_step = step,
                              .max_steps = 900,
                              .extra = extra,
@@ -87,12 +87,12 @@ static void checkpoint_state_round_trips(void **state) {
   assert_int_equal(manifest->n_files, 7);
   const clv_trainer_state *s = clv_checkpoint_state(c);
   assert_int_equal(s->epoch, 2);
-  assert_int_equal(s->index, 6400);
+  assert_int_equal(s->records_used, 6400);
   assert_int_equal(s->global_step, 100);
   assert_int_equal(s->max_steps, 900);
-  assert_string_equal(clv_trainer_state_get(s, "note \"x\""), "100 records");
-  assert_string_equal(clv_trainer_state_get(s, "loss_log_sha256"), config_hash);
-  assert_null(clv_trainer_state_get(s, "other"));
+  assert_string_equal(clv_trainer_state_get_extra(s, "note \"x\""), "100 records");
+  assert_string_equal(clv_trainer_state_get_extra(s, "loss_log_sha256"), config_hash);
+  assert_null(clv_trainer_state_get_extra(s, "other"));
 }
 
 static void weights_round_trip(void **state) {
@@ -102,12 +102,12 @@ static void weights_round_trip(void **state) {
   clv_weights_file *none = NULL;
   clv_err err;
   assert_ok(clv_checkpoint_open_model(c, 0, &m, &err), &err);
-  assert_memory_equal(clv_weights_find(m, "conv.weight")->data, values, 800);
-  assert_string_equal(clv_weights_metadata(m, "step"), "100");
+  assert_memory_equal(clv_weights_find_entry(m, "conv.weight")->data, values, 800);
+  assert_string_equal(clv_weights_find_metadata(m, "step"), "100");
   assert_ok(clv_checkpoint_open_optimizer(c, 0, &o, &err), &err);
-  assert_memory_equal(clv_weights_find(o, "conv.bias.exp_avg")->data, values, 32);
+  assert_memory_equal(clv_weights_find_entry(o, "conv.bias.exp_avg")->data, values, 32);
   assert_ok(clv_checkpoint_open_optimizer(c, 1, &o1, &err), &err);
-  assert_int_equal(clv_weights_count(o1), 0);
+  assert_int_equal(clv_weights_n_entries(o1), 0);
   assert_int_equal(clv_checkpoint_open_model(c, 2, &none, &err), CLV_INVALID);
 }
 
@@ -229,7 +229,7 @@ static void unfinished_checkpoint_is_skipped(void **state) {
   assert_non_null(strstr(reasons.data, "checkpoint-11 refused: "));
   assert_non_null(strstr(reasons.data, "never finished"));
   uint64_t steps[3];
-  assert_int_equal(clv_checkpoint_steps(run, steps, CLV_COUNT(steps)), 2);
+  assert_int_equal(clv_checkpoint_steps_with_manifest(run, steps, CLV_COUNT(steps)), 2);
   assert_true(steps[0] == 10 && steps[1] == 9);
   /* An incomplete checkpoint can be written again; a complete one is not overwritten. */
   assert_ok(write_checkpoint(run, 11, &err), &err);
@@ -395,7 +395,7 @@ static bool is_same_manifest(const clv_manifest *a, const clv_manifest *b) {
 static void damaged_manifest_is_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = read_manifest(get_run_dir("manifest"), 1);
-  CLV_AUTO(clv_manifest_done) clv_manifest good = {0};
+  CLV_AUTO(clv_manifest_clear) clv_manifest good = {0};
   clv_err err;
   assert_ok(clv_manifest_parse(b.data, b.len, "m", &good, &err), &err);
   for (size_t cut = 0; cut < b.len; cut++) {
@@ -407,7 +407,7 @@ static void damaged_manifest_is_refused(void **state) {
     uint32_t w[4];
     clv_rng_block(&(clv_rng_key){.seed = 43}, i, w);
     size_t bit = w[0] % (b.len * 8);
-    CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+    CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
     b.data[bit / 8] ^= (char)(1 << bit % 8);
     if (clv_manifest_parse(b.data, b.len, "m", &m, &err) != CLV_OK)
       refused++;
@@ -513,7 +513,7 @@ static void invalid_manifests_are_refused(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(manifests); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
-    CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+    CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
     clv_err err = {0};
     write_with_digest(&b, manifests[i].manifest_text);
     clv_code code = clv_manifest_parse(b.data, b.len, "m.json", &m, &err);
@@ -543,8 +543,8 @@ static void write_kept_checkpoint(const char *run, uint64_t step) {
   assert_ok(clv_checkpoint_add_stage(w, 0, &first, 1, NULL, 0, &err), &err);
   for (int i = 0; i < 2; i++) {
     snprintf(kept[i], sizeof kept[i], "00ff.%llu.1.%c", (unsigned long long)step, "wo"[i]);
-    at[i] =
-        (clv_manifest_file){.bytes = 100 + (unsigned)i, .place = "spiffe://x/w1", .kept = kept[i]};
+    at[i] = (clv_manifest_file){
+        .bytes = 100 + (unsigned)i, .keeper_identity = "spiffe://x/w1", .kept_file_name = kept[i]};
     at[i].sha256.bytes[0] = (uint8_t)(i + 1);
   }
   assert_int_equal(clv_checkpoint_add_kept(w, 1, true, NULL, 0, &at[1], &err), CLV_PRECONDITION);
@@ -566,10 +566,10 @@ static void kept_files_are_listed_and_not_opened(void **state) {
   write_kept_checkpoint(run, 7);
   assert_ok(clv_checkpoint_load_latest(run, &c, NULL, &err), &err);
   const clv_manifest *m = clv_checkpoint_manifest(c);
-  assert_false(clv_manifest_is_home(m));
-  assert_null(clv_manifest_find_stage(m, 0, false)->place);
-  assert_string_equal(clv_manifest_find_stage(m, 1, true)->place, "spiffe://x/w1");
-  assert_string_equal(clv_manifest_find_stage(m, 1, true)->kept, "00ff.7.1.o");
+  assert_false(clv_manifest_has_all_files(m));
+  assert_null(clv_manifest_find_stage(m, 0, false)->keeper_identity);
+  assert_string_equal(clv_manifest_find_stage(m, 1, true)->keeper_identity, "spiffe://x/w1");
+  assert_string_equal(clv_manifest_find_stage(m, 1, true)->kept_file_name, "00ff.7.1.o");
   assert_int_equal(clv_manifest_find_stage(m, 1, false)->bytes, 100);
   assert_null(clv_manifest_find_stage(m, 2, false));
   assert_ok(clv_checkpoint_open_model(c, 0, &home, &err), &err);
@@ -586,25 +586,25 @@ static void kept_files_are_listed_and_not_opened(void **state) {
 static void gathered_checkpoint_is_home(void **state) {
   (void)state;
   const char *run = get_run_dir("gathered");
-  CLV_AUTO(clv_manifest_done) clv_manifest m = {0}, again = {0};
+  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0}, again = {0};
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err;
   write_kept_checkpoint(run, 7);
   assert_ok(clv_checkpoint_read_manifest(run, 7, &m, &err), &err);
   for (size_t i = 0; i < m.n_files; i++) {
-    if (!m.files[i].place) continue;
+    if (!m.files[i].keeper_identity) continue;
     char path[200];
     snprintf(path, sizeof path, "gathered/checkpoint-7/%s", m.files[i].name);
     write_scratch_file(path, "x", 1);
     m.files[i].bytes = 1;
     assert_ok(clv_sha256_of("x", 1, &m.files[i].sha256, &err), &err);
-    free(clv_steal(&m.files[i].place));
-    free(clv_steal(&m.files[i].kept));
+    free(clv_steal(&m.files[i].keeper_identity));
+    free(clv_steal(&m.files[i].kept_file_name));
   }
   assert_ok(clv_manifest_write(at("gathered/checkpoint-7"), &m, &err), &err);
   assert_ok(clv_checkpoint_read_manifest(run, 7, &again, &err), &err);
-  assert_true(clv_manifest_is_home(&again));
+  assert_true(clv_manifest_has_all_files(&again));
   assert_ok(clv_file_read(at("gathered/checkpoint-7/MANIFEST.json"), 1 << 20, &text, &err), &err);
   assert_null(strstr(text.data, "place"));
   assert_ok(clv_checkpoint_load_step(run, 7, &c, &err), &err);
@@ -617,7 +617,7 @@ static void gathered_checkpoint_is_home(void **state) {
 static void count_dropped(void *user, const clv_manifest *m) {
   size_t *n = user;
   n[0]++;
-  for (size_t i = 0; i < m->n_files; i++) n[1] += m->files[i].place != NULL;
+  for (size_t i = 0; i < m->n_files; i++) n[1] += m->files[i].keeper_identity != NULL;
 }
 
 static void prune_reports_files_at_workers(void **state) {
@@ -738,7 +738,7 @@ static void tensors_are_found_by_name_in_any_file(void **state) {
   const char *const names[] = {"fc.weight", "conv.bias", "conv.weight", "conv", "z"};
   uint32_t stages[CLV_COUNT(names)];
   clv_err err;
-  assert_ok(clv_checkpoint_stages_of(c, names, CLV_COUNT(names), stages, &err), &err);
+  assert_ok(clv_checkpoint_find_stages(c, names, CLV_COUNT(names), stages, &err), &err);
   assert_true(stages[0] == 1 && stages[1] == 0 && stages[2] == 0);
   assert_true(stages[3] == CLV_CHECKPOINT_NO_STAGE && stages[4] == CLV_CHECKPOINT_NO_STAGE);
   assert_ok(clv_checkpoint_open_tensors(c, false, &weights, &err), &err);
@@ -783,11 +783,11 @@ static void steps_of_optimisers_are_read_by_stage(void **state) {
   CLV_AUTO(clv_checkpoint_tensors_close) clv_checkpoint_tensors t = {0};
   clv_err err;
   assert_ok(clv_checkpoint_open_tensors(c, true, &t, &err), &err);
-  assert_ok(clv_checkpoint_tensors_step(&t, 0, &found, &err), &err);
+  assert_ok(clv_checkpoint_tensors_read_step(&t, 0, &found, &err), &err);
   assert_int_equal(found, 7);
-  assert_int_equal(clv_checkpoint_tensors_step(&t, 1, &found, &err), CLV_DATA_LOSS);
+  assert_int_equal(clv_checkpoint_tensors_read_step(&t, 1, &found, &err), CLV_DATA_LOSS);
   assert_says(&err, "the optimiser's file of stage 1 has no 'step'");
-  assert_int_equal(clv_checkpoint_tensors_step(&t, 2, &found, &err), CLV_DATA_LOSS);
+  assert_int_equal(clv_checkpoint_tensors_read_step(&t, 2, &found, &err), CLV_DATA_LOSS);
 }
 
 static void tensor_in_two_files_is_refused(void **state) {

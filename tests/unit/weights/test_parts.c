@@ -15,13 +15,13 @@ static const clv_weights_tensor list[] = {{"mask", CLV_U8, {.rank = 1, .dim = {3
 static clv_weights_writer *begin_file(const char *name) {
   clv_weights_writer *f;
   clv_err err;
-  assert_ok(clv_weights_begin(at(name), list, 3, NULL, 0, &f, &err), &err);
+  assert_ok(clv_weights_writer_begin(at(name), list, 3, NULL, 0, &f, &err), &err);
   return f;
 }
 
 static void finish_file(clv_weights_writer *f, clv_sha256 *digest, uint64_t *bytes) {
   clv_err err;
-  assert_ok(clv_weights_finish(f, digest, bytes, &err), &err);
+  assert_ok(clv_weights_writer_finish(f, digest, bytes, &err), &err);
   clv_weights_writer_free(f);
 }
 
@@ -31,11 +31,11 @@ static void file_written_in_parts_equals_one_write(void **state) {
   clv_sha256 whole, parts;
   uint64_t n_whole, n_parts;
   clv_err err;
-  assert_ok(clv_weights_write(at("whole"), list, 3, NULL, 0, &whole, &n_whole, &err), &err);
+  assert_ok(clv_weights_write_file(at("whole"), list, 3, NULL, 0, &whole, &n_whole, &err), &err);
   clv_weights_writer *f = begin_file("parts");
-  assert_ok(clv_weights_put(f, 1, 0, w, 4, &err), &err);
-  assert_ok(clv_weights_put(f, 0, 0, m, 3, &err), &err);
-  assert_ok(clv_weights_put(f, 1, 4, w + 1, 20, &err), &err);
+  assert_ok(clv_weights_writer_put(f, 1, 0, w, 4, &err), &err);
+  assert_ok(clv_weights_writer_put(f, 0, 0, m, 3, &err), &err);
+  assert_ok(clv_weights_writer_put(f, 1, 4, w + 1, 20, &err), &err);
   assert_int_equal(access(at("parts"), F_OK), -1);
   finish_file(f, &parts, &n_parts);
   assert_memory_equal(&whole, &parts, sizeof whole);
@@ -46,7 +46,7 @@ static void file_written_in_parts_equals_one_write(void **state) {
 static void assert_part_refused(clv_weights_writer *f, size_t i, uint64_t offset, size_t len) {
   static const char bytes[64];
   clv_err err;
-  assert_int_equal(clv_weights_put(f, i, offset, bytes, len, &err), CLV_INVALID);
+  assert_int_equal(clv_weights_writer_put(f, i, offset, bytes, len, &err), CLV_INVALID);
   assert_says(&err, "where others come next");
 }
 
@@ -60,12 +60,12 @@ static void invalid_parts_are_refused_and_keep_the_old_file(void **state) {
   assert_part_refused(f, 3, 0, 1);
   assert_part_refused(f, 1, 4, 4);
   assert_part_refused(f, 1, 0, 25);
-  assert_ok(clv_weights_put(f, 1, 0, w, 20, &err), &err);
+  assert_ok(clv_weights_writer_put(f, 1, 0, w, 20, &err), &err);
   assert_part_refused(f, 1, 0, 4);
   assert_part_refused(f, 1, UINT64_MAX, 4);
   assert_part_refused(f, 1, 20, SIZE_MAX);
-  assert_ok(clv_weights_put(f, 0, 0, m, 3, &err), &err);
-  assert_int_equal(clv_weights_finish(f, NULL, NULL, &err), CLV_PRECONDITION);
+  assert_ok(clv_weights_writer_put(f, 0, 0, m, 3, &err), &err);
+  assert_int_equal(clv_weights_writer_finish(f, NULL, NULL, &err), CLV_PRECONDITION);
   assert_says(&err, "only 20 of 24 bytes of tensor 1 were written");
   assert_int_equal(access(at("kept.tmp"), F_OK), 0);
   clv_weights_writer_free(f);
@@ -73,7 +73,8 @@ static void invalid_parts_are_refused_and_keep_the_old_file(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   assert_ok(clv_file_read(at("kept"), 100, &text, &err), &err);
   assert_int_equal(text.len, 3);
-  assert_int_equal(clv_weights_begin(at("no/where"), list, 3, NULL, 0, &f, &err), CLV_PRECONDITION);
+  assert_int_equal(clv_weights_writer_begin(at("no/where"), list, 3, NULL, 0, &f, &err),
+                   CLV_PRECONDITION);
 }
 
 static void tensor_ranges_are_read(void **state) {
@@ -82,18 +83,18 @@ static void tensor_ranges_are_read(void **state) {
   float got[6];
   clv_sha256 digest;
   clv_err err;
-  assert_ok(clv_weights_write(at("read"), list, 3, NULL, 0, &digest, NULL, &err), &err);
+  assert_ok(clv_weights_write_file(at("read"), list, 3, NULL, 0, &digest, NULL, &err), &err);
   assert_ok(clv_weights_open_lazy(at("read"), &f, &err), &err);
   assert_ok(clv_weights_open(at("read"), 0, &whole, &err), &err);
   assert_memory_equal(clv_weights_digest(f), &digest, sizeof digest);
-  const clv_weights_entry *e = clv_weights_find(f, "fc.weight");
+  const clv_weights_entry *e = clv_weights_find_entry(f, "fc.weight");
   assert_null(e->data);
   assert_ok(clv_weights_read_range(f, e, 8, got, 16, &err), &err);
   assert_memory_equal(got, w + 2, 16);
   assert_ok(clv_weights_read_range(f, e, 24, got, 0, &err), &err);
-  assert_ok(
-      clv_weights_read_range(whole, clv_weights_find(whole, "fc.weight"), 8, got + 4, 8, &err),
-      &err);
+  assert_ok(clv_weights_read_range(whole, clv_weights_find_entry(whole, "fc.weight"), 8, got + 4, 8,
+                                   &err),
+            &err);
   assert_memory_equal(got + 4, w + 2, 8);
   assert_int_equal(clv_weights_read_range(f, e, 20, got, 8, &err), CLV_INVALID);
   assert_int_equal(clv_weights_read_range(f, e, UINT64_MAX, got, 8, &err), CLV_INVALID);
@@ -107,9 +108,9 @@ static void file_changed_while_open_is_refused(void **state) {
   struct timespec long_ago[2] = {{1000, 0}, {1000, 0}};
   float got[6];
   clv_err err;
-  assert_ok(clv_weights_write(at("changes"), list, 3, NULL, 0, NULL, NULL, &err), &err);
+  assert_ok(clv_weights_write_file(at("changes"), list, 3, NULL, 0, NULL, NULL, &err), &err);
   assert_ok(clv_weights_open_lazy(at("changes"), &f, &err), &err);
-  const clv_weights_entry *e = clv_weights_find(f, "fc.weight");
+  const clv_weights_entry *e = clv_weights_find_entry(f, "fc.weight");
   assert_ok(clv_weights_read_range(f, e, 0, got, 24, &err), &err);
   assert_int_equal(utimensat(AT_FDCWD, at("changes"), long_ago, 0), 0);
   assert_int_equal(clv_weights_read_range(f, e, 0, got, 24, &err), CLV_DATA_LOSS);

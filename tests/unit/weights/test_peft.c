@@ -26,7 +26,7 @@ static void assert_scale(const clv_peft *p, const char *layer, double scale, int
 static void adapter_settings_and_patterns_are_read(void **state) {
   (void)state;
   clv_err err;
-  CLV_AUTO(clv_peft_done) clv_peft p = {0}, rs = {0}, least = {0};
+  CLV_AUTO(clv_peft_clear) clv_peft p = {0}, rs = {0}, least = {0};
   if (parse_adapter_config(
           "{\"auto_mapping\": null, \"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 16, "
           "\"bias\": \"none\", \"rank_pattern\": {\"value\": 2, \"a.query\": 1}, "
@@ -67,7 +67,7 @@ static void every_peft_key_is_accepted(void **state) {
       "\"task_type\": \"SEQ_CLS\", \"trainable_token_indices\": null, \"use_bdlora\": null, "
       "\"use_dora\": false, \"use_qalora\": false, \"use_rslora\": false, \"velora_config\": null, "
       "\"enable_lora\": null, \"merge_weights\": false, \"of_later\": {}}";
-  CLV_AUTO(clv_peft_done) clv_peft p = {0};
+  CLV_AUTO(clv_peft_clear) clv_peft p = {0};
   clv_err err = {0};
   (void)state;
   if (parse_adapter_config(all, &p, &err) != CLV_OK) fail_msg("%s", err.text);
@@ -123,10 +123,10 @@ static void written_adapter_config_reads_back(void **state) {
   static const char *const targets[] = {"a.query", "b.query"}, *const saved[] = {"classifier"};
   clv_err err;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
-  CLV_AUTO(clv_peft_done)
+  CLV_AUTO(clv_peft_clear)
   clv_peft p = {.r = 4, .alpha = 3, .dropout = 0.1, .rslora = true}, q = {0};
-  assert_int_equal(clv_peft_add(&p, "b.query", 9, 0, &err), CLV_OK);
-  assert_int_equal(clv_peft_add(&p, "b.query", 0, 0.1, &err), CLV_OK);
+  assert_int_equal(clv_peft_set_layer(&p, "b.query", 9, 0, &err), CLV_OK);
+  assert_int_equal(clv_peft_set_layer(&p, "b.query", 0, 0.1, &err), CLV_OK);
   assert_int_equal(p.n_patterns, 1);
   clv_peft_write(&p, "bert \"base\"", targets, 2, saved, 1, &out);
   if (parse_adapter_config((const char *)out.data, &q, &err) != CLV_OK) fail_msg("%s", err.text);

@@ -45,7 +45,7 @@ static void assert_refused(const char *path, clv_code code, const char *text) {
 /* ---- indexes --------------------------------------------------------------------------------- */
 
 static void assert_index_refused(const char *text, clv_code code, const char *says) {
-  CLV_AUTO(clv_weights_index_done) clv_weights_index x = {0};
+  CLV_AUTO(clv_weights_index_clear) clv_weights_index x = {0};
   clv_err err;
   assert_int_equal(clv_weights_index_parse(text, strlen(text), "index", &x, &err), code);
   assert_says(&err, says);
@@ -81,7 +81,7 @@ static void hostile_indexes_are_refused(void **state) {
 static void index_with_too_many_tensors_is_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  CLV_AUTO(clv_weights_index_done) clv_weights_index x = {0};
+  CLV_AUTO(clv_weights_index_clear) clv_weights_index x = {0};
   clv_err err;
   clv_bytes_puts(&text, "{\"weight_map\":{");
   for (int i = 0; i <= CLV_WEIGHTS_MAX_TENSORS; i++)
@@ -146,10 +146,10 @@ static void derived_and_fresh_names_are_recognized(void **state) {
   assert_true(clv_weights_is_derived("h.0.attn.masked_bias"));
   assert_false(clv_weights_is_derived("h.0.attn.c_attn.bias"));
   assert_false(clv_weights_is_derived("other_position_ids"));
-  assert_true(clv_weights_is_fresh("classifier.weight", fresh, 2));
-  assert_true(clv_weights_is_fresh("classifier", fresh, 2));
-  assert_false(clv_weights_is_fresh("classifier2.weight", fresh, 2));
-  assert_false(clv_weights_is_fresh("bert.weight", fresh, 2));
+  assert_true(clv_weights_is_newly_initialised("classifier.weight", fresh, 2));
+  assert_true(clv_weights_is_newly_initialised("classifier", fresh, 2));
+  assert_false(clv_weights_is_newly_initialised("classifier2.weight", fresh, 2));
+  assert_false(clv_weights_is_newly_initialised("bert.weight", fresh, 2));
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -170,13 +170,13 @@ static void f16_and_bf16_numbers_become_f32(void **state) {
   clv_weights_want want[] = {{"h", CLV_F32, CLV_SHAPE(6), false},
                              {"b", CLV_F32, CLV_SHAPE(3), false}};
   size_t found[2];
-  assert_ok(clv_weights_folder_match(f, want, 2, NULL, 0, found, &err), &err);
-  assert_ok(clv_weights_folder_read(f, found[0], &want[0], got, &err), &err);
+  assert_ok(clv_weights_folder_match_tensors(f, want, 2, NULL, 0, found, &err), &err);
+  assert_ok(clv_weights_folder_read_tensor(f, found[0], &want[0], got, &err), &err);
   assert_memory_equal(got, from_h, sizeof from_h);
-  assert_ok(clv_weights_folder_read(f, found[1], &want[1], got, &err), &err);
+  assert_ok(clv_weights_folder_read_tensor(f, found[1], &want[1], got, &err), &err);
   assert_memory_equal(got, from_b, sizeof from_b);
   want[0].shape = CLV_SHAPE(2, 3);
-  assert_int_equal(clv_weights_folder_check(f, found[0], &want[0], &err), CLV_INVALID);
+  assert_int_equal(clv_weights_folder_check_tensor(f, found[0], &want[0], &err), CLV_INVALID);
   assert_says(&err, "expected f32 [2, 3], found F16 [6]");
 }
 
@@ -219,19 +219,19 @@ static void only_needed_files_are_opened(void **state) {
   float got[4];
   clv_err err;
   assert_ok(clv_weights_folder_open(make_two_files("two"), "FOLDER", guard, &f, &err), &err);
-  assert_int_equal(clv_weights_folder_match(f, want, 2, NULL, 0, found, &err), CLV_INVALID);
+  assert_int_equal(clv_weights_folder_match_tensors(f, want, 2, NULL, 0, found, &err), CLV_INVALID);
   assert_says(&err, "FOLDER: 1 missing tensors: 'head.weight'");
-  assert_ok(clv_weights_folder_match(f, want, 2, fresh, 1, found, &err), &err);
+  assert_ok(clv_weights_folder_match_tensors(f, want, 2, fresh, 1, found, &err), &err);
   assert_true(found[1] == CLV_WEIGHTS_NONE);
-  assert_ok(clv_weights_folder_read(f, found[0], &want[0], got, &err), &err);
+  assert_ok(clv_weights_folder_read_tensor(f, found[0], &want[0], got, &err), &err);
   assert_memory_equal(got, numbers, sizeof got);
   assert_string_equal(asked.data, "model.safetensors.index.json 2.safetensors ");
-  assert_ok(clv_weights_folder_unmatched(f, want, 2, &left, &n, &err), &err);
+  assert_ok(clv_weights_folder_add_unmatched(f, want, 2, &left, &n, &err), &err);
   assert_int_equal(n, 2);
   assert_string_equal(left.data, "'bert.a.weight', 'cls.x'");
-  assert_string_equal(clv_weights_folder_file(f, 0), CLV_INDEX_NAME);
-  assert_string_equal(clv_weights_folder_file(f, 2), "2.safetensors");
-  assert_null(clv_weights_folder_file(f, 3));
+  assert_string_equal(clv_weights_folder_file_name(f, 0), CLV_INDEX_NAME);
+  assert_string_equal(clv_weights_folder_file_name(f, 2), "2.safetensors");
+  assert_null(clv_weights_folder_file_name(f, 3));
 }
 
 static clv_code read_first_tensor(const char *path, clv_err *err) {
@@ -240,8 +240,8 @@ static clv_code read_first_tensor(const char *path, clv_err *err) {
   size_t found;
   float got[4];
   CLV_TRY(open_folder(path, &f, err));
-  CLV_TRY(clv_weights_folder_match(f, &want, 1, NULL, 0, &found, err));
-  return clv_weights_folder_read(f, found, &want, got, err);
+  CLV_TRY(clv_weights_folder_match_tensors(f, &want, 1, NULL, 0, &found, err));
+  return clv_weights_folder_read_tensor(f, found, &want, got, err);
 }
 
 /* An index that contradicts its files is refused. */
@@ -275,7 +275,7 @@ static void one_tensor_for_two_parameters_is_refused(void **state) {
   size_t found[2];
   clv_err err;
   assert_ok(open_folder(make_two_files("twice"), &f, &err), &err);
-  assert_int_equal(clv_weights_folder_match(f, want, 2, NULL, 0, found, &err), CLV_INVALID);
+  assert_int_equal(clv_weights_folder_match_tensors(f, want, 2, NULL, 0, found, &err), CLV_INVALID);
   assert_says(&err, "'a.weight' and 'bert.a.weight' would both be 'bert.a.weight'");
 }
 
@@ -287,11 +287,11 @@ static void file_changed_while_open_is_refused(void **state) {
   float got[4];
   clv_err err;
   assert_ok(open_folder(make_two_files("changed"), &f, &err), &err);
-  assert_ok(clv_weights_folder_match(f, &want, 1, NULL, 0, &found, &err), &err);
-  assert_ok(clv_weights_folder_read(f, found, &want, got, &err), &err);
+  assert_ok(clv_weights_folder_match_tensors(f, &want, 1, NULL, 0, &found, &err), &err);
+  assert_ok(clv_weights_folder_read_tensor(f, found, &want, got, &err), &err);
   struct timespec long_ago[2] = {{1000, 0}, {1000, 0}};
   assert_int_equal(utimensat(AT_FDCWD, at("changed/1.safetensors"), long_ago, 0), 0);
-  assert_int_equal(clv_weights_folder_read(f, found, &want, got, &err), CLV_DATA_LOSS);
+  assert_int_equal(clv_weights_folder_read_tensor(f, found, &want, got, &err), CLV_DATA_LOSS);
   assert_says(&err, "was changed while it was read");
 }
 

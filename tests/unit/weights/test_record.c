@@ -9,7 +9,7 @@
 static void add_attempt(clv_run_record *r, clv_run_status status, uint64_t step) {
   clv_run_attempt *a = NULL;
   clv_err err = {0};
-  assert_ok(clv_run_record_add(r, &a, &err), &err);
+  assert_ok(clv_run_record_add_attempt(r, &a, &err), &err);
   assert_true(isnan(a->loss) && isnan(a->accuracy));
   a->status = status;
   a->step = step;
@@ -20,13 +20,13 @@ static void add_attempt(clv_run_record *r, clv_run_status status, uint64_t step)
 
 static clv_run_record make_sample(void) {
   clv_run_record r = {.name = "n",
-                      .session = "/s.yaml",
+                      .session_path = "/s.yaml",
                       .best = {"validation", 7, 0.1, 0.75},
                       .checkpoints = {9, 7},
                       .n_checkpoints = 2};
   add_attempt(&r, CLV_RUN_FAILED, 5);
   add_attempt(&r, CLV_RUN_STOPPED, 9);
-  r.attempts[0].code = 6;
+  r.attempts[0].exit_code = 6;
   r.attempts[1].loss = 1.0 / 3;
   return r;
 }
@@ -38,17 +38,17 @@ static clv_code format_and_parse(const clv_run_record *r, clv_run_record *ret, c
 }
 
 static void run_record_round_trips(void **state) {
-  CLV_AUTO(clv_run_record_done) clv_run_record r = make_sample(), b = {0};
+  CLV_AUTO(clv_run_record_clear) clv_run_record r = make_sample(), b = {0};
   clv_err err = {0};
   (void)state;
   assert_ok(format_and_parse(&r, &b, &err), &err);
-  assert_string_equal(b.session, "/s.yaml");
+  assert_string_equal(b.session_path, "/s.yaml");
   assert_memory_equal(&b.best, &r.best, sizeof b.best);
   assert_int_equal(b.n_checkpoints, 2);
   assert_int_equal(b.checkpoints[1], 7);
   assert_int_equal(b.n_attempts, 2);
   assert_int_equal(b.attempts[0].status, CLV_RUN_FAILED);
-  assert_int_equal(b.attempts[0].code, 6);
+  assert_int_equal(b.attempts[0].exit_code, 6);
   assert_true(isnan(b.attempts[0].loss) && b.attempts[1].loss == 1.0 / 3);
   assert_int_equal(b.attempts[1].pid, 4000000000);
 }
@@ -62,7 +62,7 @@ static void invalid_text_is_sanitized_in_the_record(void **state) {
                {"\xed\xa0\x80", "???"},        {"\x7f", " "}};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    CLV_AUTO(clv_run_record_done) clv_run_record r = make_sample(), b = {0};
+    CLV_AUTO(clv_run_record_clear) clv_run_record r = make_sample(), b = {0};
     clv_err err = {0};
     strcpy(r.attempts[0].text, cases[i].text);
     assert_ok(format_and_parse(&r, &b, &err), &err);
@@ -71,7 +71,7 @@ static void invalid_text_is_sanitized_in_the_record(void **state) {
 }
 
 static void oldest_attempts_are_dropped_at_the_limit(void **state) {
-  CLV_AUTO(clv_run_record_done) clv_run_record r = {0}, b = {0};
+  CLV_AUTO(clv_run_record_clear) clv_run_record r = {0}, b = {0};
   clv_err err = {0};
   (void)state;
   for (uint64_t i = 0; i < CLV_RECORD_MAX_ATTEMPTS + 3; i++) add_attempt(&r, CLV_RUN_FAILED, i);
@@ -102,7 +102,7 @@ static void damaged_run_record_is_refused_by_name(void **state) {
       {"\"best\": {", "\"best\": [{", "bad JSON"},
       {"\"name\": \"n\"", "\"name\": \"n\", \"nam\": \"n\"", "unknown key 'nam'"},
   };
-  CLV_AUTO(clv_run_record_done) clv_run_record r = make_sample();
+  CLV_AUTO(clv_run_record_clear) clv_run_record r = make_sample();
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err = {0};
   (void)state;
@@ -126,7 +126,7 @@ static void damaged_run_record_is_refused_by_name(void **state) {
 }
 
 static void overlong_text_is_refused(void **state) {
-  CLV_AUTO(clv_run_record_done) clv_run_record r = make_sample(), none = {0};
+  CLV_AUTO(clv_run_record_clear) clv_run_record r = make_sample(), none = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, bad = {0};
   char host[CLV_RECORD_NAME + 1];
   clv_err err = {0};

@@ -53,22 +53,22 @@ static void encoded_bytes_match_the_reference_layout(void **state) {
 }
 
 static void check_sample_tensors(const clv_weights_file *f) {
-  assert_int_equal(clv_weights_count(f), 5);
-  const clv_weights_entry *e = clv_weights_find(f, "fc.weight");
+  assert_int_equal(clv_weights_n_entries(f), 5);
+  const clv_weights_entry *e = clv_weights_find_entry(f, "fc.weight");
   assert_non_null(e);
   assert_int_equal(e->dtype, CLV_F32);
   assert_true(clv_shape_equal(&e->shape, &CLV_SHAPE(2, 3)));
   assert_memory_equal(e->data, w_data, 24);
-  e = clv_weights_find(f, "bn.num_batches_tracked");
+  e = clv_weights_find_entry(f, "bn.num_batches_tracked");
   assert_int_equal(e->shape.rank, 0);
   assert_memory_equal(e->data, n_data, 8);
-  assert_memory_equal(clv_weights_find(f, "mask")->data, m_data, 3);
-  assert_memory_equal(clv_weights_find(f, "half")->data, h_data, 4);
-  assert_int_equal(clv_weights_find(f, "empty")->bytes, 0);
-  assert_null(clv_weights_find(f, "nothing"));
-  assert_string_equal(clv_weights_metadata(f, "format"), "pt");
-  assert_string_equal(clv_weights_metadata(f, "note"), "a \"quoted\" \\ \xc3\xa9");
-  assert_null(clv_weights_metadata(f, "other"));
+  assert_memory_equal(clv_weights_find_entry(f, "mask")->data, m_data, 3);
+  assert_memory_equal(clv_weights_find_entry(f, "half")->data, h_data, 4);
+  assert_int_equal(clv_weights_find_entry(f, "empty")->bytes, 0);
+  assert_null(clv_weights_find_entry(f, "nothing"));
+  assert_string_equal(clv_weights_find_metadata(f, "format"), "pt");
+  assert_string_equal(clv_weights_find_metadata(f, "note"), "a \"quoted\" \\ \xc3\xa9");
+  assert_null(clv_weights_find_metadata(f, "other"));
   for (size_t i = 1; i < 5; i++)
     assert_true(strcmp(clv_weights_entries(f)[i - 1].name, clv_weights_entries(f)[i].name) < 0);
 }
@@ -84,8 +84,9 @@ static void tensors_and_metadata_round_trip(void **state) {
   clv_kv meta[] = {{"note", "a \"quoted\" \\ \xc3\xa9"}};
   assert_ok(clv_weights_open_memory(b.data, b.len, "memory", &m, &err), &err);
   check_sample_tensors(m);
-  assert_ok(clv_weights_write(at("w.safetensors"), t, CLV_COUNT(t), meta, 1, &digest, &bytes, &err),
-            &err);
+  assert_ok(
+      clv_weights_write_file(at("w.safetensors"), t, CLV_COUNT(t), meta, 1, &digest, &bytes, &err),
+      &err);
   assert_int_equal(bytes, b.len);
   assert_int_equal(access(at("w.safetensors.tmp"), F_OK), -1);
   assert_ok(clv_file_read(at("w.safetensors"), 1 << 20, &stored, &err), &err);
@@ -97,7 +98,7 @@ static void tensors_and_metadata_round_trip(void **state) {
   assert_memory_equal(&digest, &of_bytes, sizeof digest);
   assert_memory_equal(clv_weights_digest(f), &of_bytes, sizeof digest);
   assert_memory_equal(clv_weights_digest(m), &of_bytes, sizeof digest);
-  assert_int_equal((uintptr_t)clv_weights_find(f, "bn.num_batches_tracked")->data % 64, 0);
+  assert_int_equal((uintptr_t)clv_weights_find_entry(f, "bn.num_batches_tracked")->data % 64, 0);
 }
 
 static void tensor_order_does_not_change_the_bytes(void **state) {
@@ -121,8 +122,8 @@ static void file_without_tensors_round_trips(void **state) {
   clv_err err;
   assert_ok(clv_weights_encode(NULL, 0, NULL, 0, &b, &err), &err);
   assert_ok(clv_weights_open_memory(b.data, b.len, "none", &f, &err), &err);
-  assert_int_equal(clv_weights_count(f), 0);
-  assert_null(clv_weights_find(f, "x"));
+  assert_int_equal(clv_weights_n_entries(f), 0);
+  assert_null(clv_weights_find_entry(f, "x"));
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
@@ -293,7 +294,7 @@ static void invalid_writes_are_refused(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     assert_int_equal(clv_weights_encode(cases[i].t, 2, NULL, 0, &none, &err), CLV_INVALID);
     assert_says(&err, cases[i].message);
-    assert_int_equal(clv_weights_write(at("x"), cases[i].t, 2, NULL, 0, NULL, NULL, &err),
+    assert_int_equal(clv_weights_write_file(at("x"), cases[i].t, 2, NULL, 0, NULL, NULL, &err),
                      CLV_INVALID);
     assert_int_equal(access(at("x"), F_OK), -1);
   }
@@ -302,7 +303,7 @@ static void invalid_writes_are_refused(void **state) {
   assert_int_equal(clv_weights_encode(NULL, 0, format, 1, &none, &err), CLV_INVALID);
   assert_int_equal(clv_weights_encode(NULL, 0, bad, 1, &none, &err), CLV_INVALID);
   assert_null(none.data);
-  assert_int_equal(clv_weights_write(at("no/folder"), NULL, 0, NULL, 0, NULL, NULL, &err),
+  assert_int_equal(clv_weights_write_file(at("no/folder"), NULL, 0, NULL, 0, NULL, NULL, &err),
                    CLV_PRECONDITION);
 }
 
@@ -310,8 +311,8 @@ static void invalid_writes_are_refused(void **state) {
 
 /* True if both files have the same names, types, shapes and bytes. */
 static bool is_same_content(const clv_weights_file *a, const clv_weights_file *b) {
-  if (clv_weights_count(a) != clv_weights_count(b)) return false;
-  for (size_t i = 0; i < clv_weights_count(a); i++) {
+  if (clv_weights_n_entries(a) != clv_weights_n_entries(b)) return false;
+  for (size_t i = 0; i < clv_weights_n_entries(a); i++) {
     const clv_weights_entry *x = &clv_weights_entries(a)[i], *y = &clv_weights_entries(b)[i];
     if (strcmp(x->name, y->name) || x->dtype != y->dtype ||
         !clv_shape_equal(&x->shape, &y->shape) || (x->bytes && memcmp(x->data, y->data, x->bytes)))
@@ -407,14 +408,14 @@ static void wanted_tensors_match_and_extra_ones_are_named(void **state) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = open_larger_file(&b, want);
   const clv_weights_entry *found[8] = {0};
   clv_err err;
-  assert_ok(clv_weights_match(f, want, 5, 0, found, &err), &err);
+  assert_ok(clv_weights_match_tensors(f, want, 5, 0, found, &err), &err);
   for (int i = 0; i < 5; i++) assert_string_equal(found[i]->name, want[i].name);
 
-  assert_int_equal(clv_weights_match(f, want, 2, 0, found, &err), CLV_INVALID);
+  assert_int_equal(clv_weights_match_tensors(f, want, 2, 0, found, &err), CLV_INVALID);
   assert_says(&err,
               "model.safetensors: 3 unexpected tensors: 'bn.num_batches_tracked', "
               "'conv1.bias', 'conv1.weight'");
-  assert_ok(clv_weights_match(f, want, 2, CLV_WEIGHTS_ALLOW_UNEXPECTED, found, &err), &err);
+  assert_ok(clv_weights_match_tensors(f, want, 2, CLV_WEIGHTS_ALLOW_UNEXPECTED, found, &err), &err);
 
   assert_ok(clv_weights_check_no_extra(f, want, 5, &err), &err);
   assert_int_equal(clv_weights_check_no_extra(f, want, 4, &err), CLV_INVALID);
@@ -432,7 +433,7 @@ static void missing_tensors_are_named(void **state) {
   const clv_weights_entry *found[8] = {0};
   clv_err err;
   want[1].name = "fc1.bias";
-  assert_int_equal(clv_weights_match(f, want, 5, 0, found, &err), CLV_INVALID);
+  assert_int_equal(clv_weights_match_tensors(f, want, 5, 0, found, &err), CLV_INVALID);
   assert_null(found[0]);
   assert_says(&err,
               "1 missing tensors: 'fc1.bias' (did you mean 'fc.bias'?); unexpected: "
@@ -441,15 +442,15 @@ static void missing_tensors_are_named(void **state) {
   /* a count of batches, which may be missing if the caller allows it */
   want[4].name = "bn2.num_batches_tracked";
   unsigned counts = CLV_WEIGHTS_ALLOW_NO_COUNTS | CLV_WEIGHTS_ALLOW_UNEXPECTED;
-  assert_int_equal(clv_weights_match(f, want, 5, CLV_WEIGHTS_ALLOW_UNEXPECTED, found, &err),
+  assert_int_equal(clv_weights_match_tensors(f, want, 5, CLV_WEIGHTS_ALLOW_UNEXPECTED, found, &err),
                    CLV_INVALID);
   assert_says(&err, "1 missing tensors: 'bn2.num_batches_tracked'");
-  assert_ok(clv_weights_match(f, want, 5, counts, found, &err), &err);
+  assert_ok(clv_weights_match_tensors(f, want, 5, counts, found, &err), &err);
   assert_null(found[4]);
   assert_string_equal(found[3]->name, "conv1.bias");
   want[4] = (clv_weights_want){"bn2.counts", CLV_I64, CLV_SHAPE(2),
                                false}; /* a tensor of several numbers is no count */
-  assert_int_equal(clv_weights_match(f, want, 5, counts, found, &err), CLV_INVALID);
+  assert_int_equal(clv_weights_match_tensors(f, want, 5, counts, found, &err), CLV_INVALID);
   assert_says(&err, "1 missing tensors: 'bn2.counts'");
   want[4] = (clv_weights_want){"bn.num_batches_tracked", CLV_I64, {.rank = 0}, false};
   clv_weights_want other[] = {{"p1", 1, {0}, false},
@@ -457,7 +458,7 @@ static void missing_tensors_are_named(void **state) {
                               {"p3", 1, {0}, false},
                               {"p4", 1, {0}, false},
                               {"p5", 1, {0}, false}};
-  assert_int_equal(clv_weights_match(f, other, 5, 0, found, &err), CLV_INVALID);
+  assert_int_equal(clv_weights_match_tensors(f, other, 5, 0, found, &err), CLV_INVALID);
   assert_says(&err,
               "5 missing tensors: 'p1', 'p2', 'p3' and 2 more; unexpected: "
               "'bn.num_batches_tracked', 'conv1.bias', 'conv1.weight' and 2 more");
@@ -471,10 +472,10 @@ static void mismatched_shape_or_dtype_is_named(void **state) {
   const clv_weights_entry *found[8] = {0};
   clv_err err;
   want[1] = (clv_weights_want){"fc.bias", CLV_F32, CLV_SHAPE(11), false};
-  assert_int_equal(clv_weights_match(f, want, 5, 0, found, &err), CLV_INVALID);
+  assert_int_equal(clv_weights_match_tensors(f, want, 5, 0, found, &err), CLV_INVALID);
   assert_says(&err, "tensor 'fc.bias': expected f32 [11], found f32 [10]");
   want[1] = (clv_weights_want){"fc.bias", CLV_F64, CLV_SHAPE(10), false};
-  assert_int_equal(clv_weights_match(f, want, 5, 0, found, &err), CLV_INVALID);
+  assert_int_equal(clv_weights_match_tensors(f, want, 5, 0, found, &err), CLV_INVALID);
   assert_says(&err, "expected f64 [10], found f32 [10]");
 }
 
@@ -488,10 +489,10 @@ static void unsupported_dtype_is_listed_but_not_matched(void **state) {
   const clv_weights_entry *found;
   clv_err err;
   assert_ok(clv_weights_open_memory(b.data, b.len, "f", &f, &err), &err);
-  assert_int_equal(clv_weights_find(f, "m")->dtype, 0);
-  assert_string_equal(clv_weights_find(f, "m")->type_name, "BOOL");
+  assert_int_equal(clv_weights_find_entry(f, "m")->dtype, 0);
+  assert_string_equal(clv_weights_find_entry(f, "m")->type_name, "BOOL");
   clv_weights_want want = {"m", CLV_U8, CLV_SHAPE(4), false};
-  assert_int_equal(clv_weights_match(f, &want, 1, 0, &found, &err), CLV_INVALID);
+  assert_int_equal(clv_weights_match_tensors(f, &want, 1, 0, &found, &err), CLV_INVALID);
   assert_says(&err, "expected u8 [4], found BOOL [4]");
 }
 
@@ -535,7 +536,7 @@ static void files_are_exchanged_with_python(void **state) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   clv_err err;
   assert_ok(clv_weights_open(at("theirs"), 0, &f, &err), &err);
-  const clv_weights_entry *x = clv_weights_find(f, "x");
+  const clv_weights_entry *x = clv_weights_find_entry(f, "x");
   assert_int_equal(x->dtype, CLV_F64);
   for (int i = 0; i < 12; i++) {
     double v;

@@ -12,14 +12,14 @@
 static void assert_same_backward(const clv_frame *a, const clv_frame *b) {
   assert_int_equal(a->backward.retain, b->backward.retain);
   assert_int_equal(a->backward.vote, b->backward.vote);
-  assert_int_equal(a->backward.more, b->backward.more);
+  assert_int_equal(a->backward.more_follow, b->backward.more_follow);
   assert_int_equal(a->backward.n_calls, b->backward.n_calls);
   assert_int_equal(a->backward.n_targets, b->backward.n_targets);
   assert_int_equal(a->backward.n_peers, b->backward.n_peers);
   for (uint32_t i = 0; i < a->backward.n_calls; i++) {
     const clv_needed_call *p = &a->backward.calls[i], *q = &b->backward.calls[i];
-    assert_true(p->call == q->call && p->contributions == q->contributions);
-    assert_true(p->n_targets == q->n_targets && p->root == q->root);
+    assert_true(p->call == q->call && p->n_contributions == q->n_contributions);
+    assert_true(p->n_targets == q->n_targets && p->root_gradient == q->root_gradient);
   }
   for (uint32_t i = 0; i < a->backward.n_targets; i++) {
     const clv_target *p = &a->backward.targets[i], *q = &b->backward.targets[i];
@@ -47,16 +47,16 @@ static void assert_same_call(const clv_frame *a, const clv_frame *b) {
   for (uint32_t i = 0; i < a->call.n_args; i++) {
     assert_int_equal(a->call.args[i].value, b->call.args[i].value);
     assert_int_equal(a->call.args[i].needs_grad, b->call.args[i].needs_grad);
-    assert_int_equal(a->call.args[i].here, b->call.args[i].here);
+    assert_int_equal(a->call.args[i].is_inline, b->call.args[i].is_inline);
   }
 }
 
 static void assert_same_step(const clv_frame *a, const clv_frame *b) {
   assert_true(a->commit.scale == b->commit.scale && a->commit.lr == b->commit.lr);
-  assert_int_equal(a->commit.apply, b->commit.apply);
-  assert_int_equal(a->commit.n_more_lrs, b->commit.n_more_lrs);
-  assert_memory_equal(a->commit.more_lrs, b->commit.more_lrs, sizeof a->commit.more_lrs);
-  assert_int_equal(a->vote.finite, b->vote.finite);
+  assert_int_equal(a->commit.applies_step, b->commit.applies_step);
+  assert_int_equal(a->commit.n_group_lrs, b->commit.n_group_lrs);
+  assert_memory_equal(a->commit.group_lrs, b->commit.group_lrs, sizeof a->commit.group_lrs);
+  assert_int_equal(a->vote.is_finite, b->vote.is_finite);
 }
 
 static void assert_same_texts(const clv_frame *a, const clv_frame *b) {
@@ -213,7 +213,7 @@ static void the_largest_frames_round_trip(void **state) {
   clv_frame call = make_sample_frame(CLV_CALL);
   call.call.n_args = call.n_tensors = CLV_WIRE_ARGS;
   for (uint32_t i = 0; i < CLV_WIRE_ARGS; i++) {
-    call.call.args[i] = (clv_arg){.value = UINT64_MAX, .needs_grad = true, .here = true};
+    call.call.args[i] = (clv_arg){.value = UINT64_MAX, .needs_grad = true, .is_inline = true};
     call.tensors[i] = (clv_tensor_head){CLV_U8, CLV_SHAPE(1, 1, 1, 1, 1, 1, 1, (int64_t)1 << 50),
                                         (uint64_t)1 << 50, i + 1, ~0u};
   }
@@ -245,8 +245,8 @@ static void the_largest_frames_round_trip(void **state) {
     prepare.backward.peers[i][CLV_WIRE_NAME] = 0;
   }
   clv_frame apply = make_sample_frame(CLV_APPLY);
-  apply.commit.n_more_lrs = CLV_WIRE_GROUPS;
-  for (uint32_t i = 0; i < CLV_WIRE_GROUPS; i++) apply.commit.more_lrs[i] = -1e-38f * (float)i;
+  apply.commit.n_group_lrs = CLV_WIRE_GROUPS;
+  for (uint32_t i = 0; i < CLV_WIRE_GROUPS; i++) apply.commit.group_lrs[i] = -1e-38f * (float)i;
   CLV_AUTO(clv_bytes_done) clv_bytes applied = encode_whole(&apply, 0);
   decode_and_compare(&(clv_piece){applied.data, applied.len}, 1, &apply, 0);
 
@@ -259,7 +259,7 @@ static void root_gradient_round_trips_any_finite_number(void **state) {
   static const float roots[] = {0.25f, -3, 1e-40f, 3.4e38f, 0};
   for (size_t i = 0; i < CLV_COUNT(roots); i++) {
     clv_frame f = make_sample_frame(CLV_PREPARE);
-    f.backward.calls[1].root = roots[i];
+    f.backward.calls[1].root_gradient = roots[i];
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 0);
     decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, 0);
   }
@@ -346,7 +346,7 @@ static void protobuf_c_reads_a_step(void **state) {
   cleave__v1__frame__free_unpacked(m, NULL);
 
   f = make_sample_frame(CLV_PREPARE);
-  f.backward.calls[0].root = 0.25f;
+  f.backward.calls[0].root_gradient = 0.25f;
   CLV_AUTO(clv_bytes_done) clv_bytes prepare = encode_whole(&f, 0);
   m = protobuf_c_read(&prepare);
   assert_non_null(m->backward);
@@ -510,8 +510,8 @@ static void last_scalar_wins_and_unpacked_lists_are_read(void **state) {
   for (uint64_t i = 0; i < 3; i++) assert_int_equal(f.upstream[i], 5 + i);
   piece = (clv_piece){apply, sizeof apply - 1};
   assert_ok(clv_frame_decode(&piece, 1, &limits, &f, &payload, &err));
-  assert_int_equal(f.commit.n_more_lrs, 4);
-  for (int i = 0; i < 4; i++) assert_true(f.commit.more_lrs[i] == (float)(1 + i));
+  assert_int_equal(f.commit.n_group_lrs, 4);
+  for (int i = 0; i < 4; i++) assert_true(f.commit.group_lrs[i] == (float)(1 + i));
 }
 
 static void gradient_without_tensor_round_trips(void **state) {
@@ -656,7 +656,7 @@ static void payload_helpers_cross_piece_boundaries(void **state) {
   assert_int_equal(clv_payload_crc32c(pieces, &payload, 1, 9), 0xe3069283);
   size_t at = 0, used = 0;
   clv_piece piece;
-  while (clv_payload_next(pieces, &payload, &at, &piece)) {
+  while (clv_payload_next_piece(pieces, &payload, &at, &piece)) {
     assert_true(piece.len > 0);
     memcpy(walked + used, piece.data, piece.len);
     used += piece.len;
@@ -696,7 +696,7 @@ static void python_reads_and_writes_frames(void **state) {
   clv_err err = {0};
   clv_frame frames[] = {make_sample_frame(CLV_CALL), make_sample_frame(CLV_DROP),
                         make_sample_frame(CLV_PREPARE), make_sample_frame(CLV_APPLY)};
-  frames[2].backward.calls[0].root = 0.25f;
+  frames[2].backward.calls[0].root_gradient = 0.25f;
   for (size_t i = 0; i < CLV_COUNT(frames); i++) {
     CLV_AUTO(clv_bytes_done)
     clv_bytes all = encode_whole(&frames[i], get_sample_payload_len(frames[i].kind));

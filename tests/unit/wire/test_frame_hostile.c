@@ -20,7 +20,7 @@ static clv_code decode_copy(const void *bytes, size_t len, const clv_wire_limits
   clv_code code = clv_frame_decode(&(clv_piece){copy, len}, 1, limits, &frame, &payload, err);
   if (code != CLV_OK) {
     assert_memory_equal(&frame, &untouched, sizeof frame);
-    assert_int_equal(payload.piece + payload.offset + payload.len, 91 + 92 + 93);
+    assert_int_equal(payload.piece_index + payload.offset + payload.len, 91 + 92 + 93);
   }
   free(copy);
   return code;
@@ -230,13 +230,13 @@ SPOIL(empty_transfer, f->tensors[0] = ((clv_tensor_head){CLV_U8, CLV_SHAPE(0), 0
       f->tensors[1].transfer = 8)
 SPOIL(large_inline, f->tensors[0] = ((clv_tensor_head){CLV_U8, CLV_SHAPE(65536), 65536, 0, 0}))
 SPOIL(lane_beyond, f->attach.lane = 3)
-SPOIL(many_lanes, f->attach.lanes = CLV_WIRE_LANES + 1)
+SPOIL(many_lanes, f->attach.n_lanes = CLV_WIRE_LANES + 1)
 SPOIL(odd_role, f->attach.role = (clv_attach_role)3)
 SPOIL(first_credit, f->attached.credit_bytes = CLV_WIRE_BYTES_MAX + 1)
 SPOIL(nan_scale, f->commit.scale = 0.0f / 0.0f)
 SPOIL(infinite_lr, f->commit.lr = 1e38f * 10)
-SPOIL(nan_more_lr, f->commit.more_lrs[1] = 0.0f / 0.0f)
-SPOIL(infinite_more_lr, f->commit.more_lrs[2] = -1e38f * 10)
+SPOIL(nan_more_lr, f->commit.group_lrs[1] = 0.0f / 0.0f)
+SPOIL(infinite_more_lr, f->commit.group_lrs[2] = -1e38f * 10)
 SPOIL(code_zero, f->failure.code = CLV_OK)
 SPOIL(code_seventeen, f->failure.code = (clv_code)17)
 SPOIL(newline, f->failure.text[3] = '\n')
@@ -244,7 +244,7 @@ SPOIL(credit_high, f->credit.bytes = UINT64_MAX)
 SPOIL(transfer_zero, f->chunk.transfer = 0)
 SPOIL(beyond_total, f->chunk.offset = (1 << 20) - 999)
 SPOIL(offset_wraps, f->chunk.offset = UINT64_MAX - 500)
-SPOIL(total_high, f->chunk.total = UINT64_MAX)
+SPOIL(total_high, f->chunk.total_bytes = UINT64_MAX)
 SPOIL(what_zero, f->state.what = (clv_state_kind)0)
 SPOIL(what_five, f->state.what = (clv_state_kind)5)
 SPOIL(put_gradients, f->state.what = CLV_STATE_GRADIENTS; f->context = 0)
@@ -258,8 +258,8 @@ SPOIL(count_high, f->state.count = CLV_WIRE_PARAMS + 1)
 SPOIL(nameless, f->state.name[0] = 0)
 SPOIL(no_value, f->call.args[0].value = 0)
 SPOIL(no_args, f->call.n_args = 0; f->n_tensors = 0)
-SPOIL(none_here, f->call.args[1].here = false; f->call.args[1].value = 5)
-SPOIL(all_here, f->call.args[0].here = true)
+SPOIL(none_here, f->call.args[1].is_inline = false; f->call.args[1].value = 5)
+SPOIL(all_here, f->call.args[0].is_inline = true)
 SPOIL(to_somebody, strcpy(f->to, "worker-2"))
 SPOIL(to_newline, strcpy(f->to, "worker\n2"))
 SPOIL(value_and_failure, f->n_tensors = 1;
@@ -269,9 +269,9 @@ SPOIL(unvoted, f->has_vote = false)
 SPOIL(late_contribution, f->order = 4096)
 SPOIL(no_phase, f->phase = 0)
 SPOIL(no_call, f->backward.calls[1].call = 0)
-SPOIL(many_contributions, f->backward.calls[1].contributions = 4097)
-SPOIL(nan_root, f->backward.calls[0].root = 0.0f / 0.0f)
-SPOIL(infinite_root, f->backward.calls[2].root = -1e38f * 10)
+SPOIL(many_contributions, f->backward.calls[1].n_contributions = 4097)
+SPOIL(nan_root, f->backward.calls[0].root_gradient = 0.0f / 0.0f)
+SPOIL(infinite_root, f->backward.calls[2].root_gradient = -1e38f * 10)
 SPOIL(target_of_nothing, f->backward.targets[2].value = 0)
 SPOIL(target_slot, f->backward.targets[1].slot = CLV_WIRE_ARGS)
 SPOIL(target_twice, f->backward.targets[1].slot = f->backward.targets[0].slot)
@@ -435,7 +435,7 @@ static void fill_call(const clv_frame *f, bodies *b) {
     cleave__v1__arg__init(&b->args[i]);
     b->args[i].value = f->call.args[i].value;
     b->args[i].needs_grad = f->call.args[i].needs_grad;
-    b->args[i].here = f->call.args[i].here;
+    b->args[i].here = f->call.args[i].is_inline;
     b->arg_list[i] = &b->args[i];
   }
   b->call.after = f->call.runs_after;
@@ -458,8 +458,8 @@ static void fill_backward(const clv_frame *f, bodies *b) {
     const clv_needed_call *from = &f->backward.calls[i];
     cleave__v1__needed_call__init(&b->calls[i]);
     b->calls[i].call = from->call;
-    b->calls[i].contributions = from->contributions;
-    b->calls[i].root = from->root;
+    b->calls[i].contributions = from->n_contributions;
+    b->calls[i].root = from->root_gradient;
     b->calls[i].n_targets = from->n_targets;
     b->calls[i].targets = b->target_list + first;
     b->call_list[i] = &b->calls[i];
@@ -476,7 +476,7 @@ static void fill_backward(const clv_frame *f, bodies *b) {
 static void fill_stream_bodies(const clv_frame *f, bodies *b) {
   cleave__v1__attach__init(&b->attach);
   b->attach.lane = f->attach.lane;
-  b->attach.lanes = f->attach.lanes;
+  b->attach.lanes = f->attach.n_lanes;
   b->attach.role = (Cleave__V1__AttachRole)f->attach.role;
   cleave__v1__attached__init(&b->attached);
   b->attached.credit_bytes = f->attached.credit_bytes;
@@ -488,17 +488,17 @@ static void fill_stream_bodies(const clv_frame *f, bodies *b) {
   cleave__v1__chunk__init(&b->chunk);
   b->chunk.transfer = f->chunk.transfer;
   b->chunk.offset = f->chunk.offset;
-  b->chunk.total = f->chunk.total;
+  b->chunk.total = f->chunk.total_bytes;
 }
 
 static void fill_step(const clv_frame *f, bodies *b) {
   cleave__v1__commit__init(&b->commit);
   b->commit.scale = f->commit.scale;
   b->commit.lr = f->commit.lr;
-  b->commit.n_more_lrs = f->commit.n_more_lrs;
-  b->commit.more_lrs = (float *)(uintptr_t)f->commit.more_lrs;
+  b->commit.n_more_lrs = f->commit.n_group_lrs;
+  b->commit.more_lrs = (float *)(uintptr_t)f->commit.group_lrs;
   cleave__v1__vote__init(&b->vote);
-  b->vote.finite = f->vote.finite;
+  b->vote.finite = f->vote.is_finite;
   cleave__v1__failure__init(&b->failure);
   b->failure.code = (uint32_t)f->failure.code;
   b->failure.text = (char *)(uintptr_t)f->failure.text;
@@ -666,7 +666,7 @@ static void encoder_refuses_too_many_learning_rates(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes many = {0};
   clv_frame f = make_sample_frame(CLV_APPLY);
-  f.commit.n_more_lrs = CLV_WIRE_GROUPS + 1;
+  f.commit.n_group_lrs = CLV_WIRE_GROUPS + 1;
   assert_fails(clv_frame_encode(&f, 0, &many, &err), CLV_INVALID, "16 more learning rates");
 }
 

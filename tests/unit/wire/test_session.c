@@ -131,18 +131,18 @@ static void device_names_resolve_to_devices(void **state) {
   (void)state;
   const char *devices[] = {"cpu", "cpu:0", "cuda:1", "cuda:2"};
   clv_wire_hello_reply h = {.n_devices = 4, .devices = devices};
-  assert_int_equal(clv_wire_device_of(&h, "auto"), 2);
-  assert_int_equal(clv_wire_device_of(&h, ""), 2);
-  assert_int_equal(clv_wire_device_of(&h, NULL), 2);
-  assert_int_equal(clv_wire_device_of(&h, "cuda"), 2);
-  assert_int_equal(clv_wire_device_of(&h, "cuda:2"), 3);
-  assert_int_equal(clv_wire_device_of(&h, "cpu:0"), 1);
-  assert_int_equal(clv_wire_device_of(&h, "cuda:0"), -1);
+  assert_int_equal(clv_wire_find_device(&h, "auto"), 2);
+  assert_int_equal(clv_wire_find_device(&h, ""), 2);
+  assert_int_equal(clv_wire_find_device(&h, NULL), 2);
+  assert_int_equal(clv_wire_find_device(&h, "cuda"), 2);
+  assert_int_equal(clv_wire_find_device(&h, "cuda:2"), 3);
+  assert_int_equal(clv_wire_find_device(&h, "cpu:0"), 1);
+  assert_int_equal(clv_wire_find_device(&h, "cuda:0"), -1);
   h.n_devices = 2;
-  assert_int_equal(clv_wire_device_of(&h, "auto"), 0);
-  assert_int_equal(clv_wire_device_of(&h, "cuda"), -1);
+  assert_int_equal(clv_wire_find_device(&h, "auto"), 0);
+  assert_int_equal(clv_wire_find_device(&h, "cuda"), -1);
   h.n_devices = 0;
-  assert_int_equal(clv_wire_device_of(&h, "auto"), -1);
+  assert_int_equal(clv_wire_find_device(&h, "auto"), -1);
 }
 
 /* A peer that refuses newer protocols than its own, and counts the calls. */
@@ -220,7 +220,7 @@ static void open_messages_round_trip(void **state) {
   clv_wire_open_request request = {.session = make_id(1),
                                    .epoch = 3,
                                    .name = "fashion",
-                                   .lanes = 2,
+                                   .n_lanes = 2,
                                    .n_peer_identities = 2,
                                    .peer_identities = peers,
                                    .config_digest = make_digest(9),
@@ -232,21 +232,23 @@ static void open_messages_round_trip(void **state) {
   assert_memory_equal(&got.session, &request.session, sizeof got.session);
   assert_int_equal(got.epoch, 3);
   assert_string_equal(got.name, "fashion");
-  assert_int_equal(got.lanes, 2);
+  assert_int_equal(got.n_lanes, 2);
   assert_int_equal(got.n_peer_identities, 2);
   assert_string_equal(got.peer_identities[0], peers[0]);
   assert_memory_equal(&got.config_digest, &request.config_digest, sizeof got.config_digest);
   assert_int_equal(got.reference_lease_ms, 2500);
   assert_true(got.is_only_attempt);
-  request.lanes = CLV_WIRE_LANES + 1;
+  request.n_lanes = CLV_WIRE_LANES + 1;
   assert_fails(clv_wire_open_request_encode(&request, &bytes, &err), CLV_EXHAUSTED, "17 lanes");
 
-  clv_wire_open_reply reply = {.incarnation = make_id(2), .granted = clv_wire_limits_default()};
+  clv_wire_open_reply reply = {.incarnation = make_id(2),
+                               .granted_limits = clv_wire_limits_default()};
   CLV_AUTO(clv_wire_message_clear) clv_wire_open_reply got_reply = {0};
   assert_ok(clv_wire_open_reply_encode(&reply, &bytes, &err));
   assert_ok(clv_wire_open_reply_decode(cut_in_half(&bytes).pieces, 2, &got_reply, &err));
   assert_memory_equal(&got_reply.incarnation, &reply.incarnation, sizeof reply.incarnation);
-  assert_memory_equal(&got_reply.granted, &reply.granted, sizeof reply.granted);
+  assert_memory_equal(&got_reply.granted_limits, &reply.granted_limits,
+                      sizeof reply.granted_limits);
 }
 
 /* Reads leases. If the field is missing, the lease is that of versions without the field. */
@@ -310,11 +312,11 @@ static void status_request_round_trips(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   for (int all = 0; all < 2; all++) {
-    clv_wire_status_request request = {.all = all, .session = make_id(5)};
+    clv_wire_status_request request = {.all_sessions = all, .session = make_id(5)};
     CLV_AUTO(clv_wire_message_clear) clv_wire_status_request got = {0};
     assert_ok(clv_wire_status_request_encode(&request, &bytes, &err));
     assert_ok(clv_wire_status_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
-    assert_int_equal(got.all, all);
+    assert_int_equal(got.all_sessions, all);
     if (!all) assert_memory_equal(&got.session, &request.session, sizeof got.session);
   }
 }
@@ -324,19 +326,19 @@ static void kept_requests_round_trip(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   const clv_wire_kept_request requests[] = {
-      {.name = "", .after = ""},
-      {.sort = CLV_KEPT_CACHES, .has_key = true, .key = {{3, 4}}, .name = "", .after = ""},
-      {.sort = CLV_KEPT_FILES, .name = "a.w", .after = "", .wants_digest = true},
-      {.sort = CLV_KEPT_FILES, .name = "", .after = "a.w"},
+      {.name = "", .after_name = ""},
+      {.sort = CLV_KEPT_CACHES, .has_key = true, .key = {{3, 4}}, .name = "", .after_name = ""},
+      {.sort = CLV_KEPT_FILES, .name = "a.w", .after_name = "", .wants_digest = true},
+      {.sort = CLV_KEPT_FILES, .name = "", .after_name = "a.w"},
       {.verb = CLV_KEPT_READ,
        .sort = CLV_KEPT_FILES,
        .name = "a.w",
-       .after = "",
+       .after_name = "",
        .offset = 7,
        .length = 1 << 20,
        .version = 9},
-      {.verb = CLV_KEPT_REMOVE, .sort = CLV_KEPT_FILES, .name = "a.w", .after = ""},
-      {.verb = CLV_KEPT_REMOVE, .sort = CLV_KEPT_CACHES, .name = "", .after = ""}};
+      {.verb = CLV_KEPT_REMOVE, .sort = CLV_KEPT_FILES, .name = "a.w", .after_name = ""},
+      {.verb = CLV_KEPT_REMOVE, .sort = CLV_KEPT_CACHES, .name = "", .after_name = ""}};
   for (size_t i = 0; i < CLV_COUNT(requests); i++) {
     const clv_wire_kept_request *q = &requests[i];
     CLV_AUTO(clv_wire_message_clear) clv_wire_kept_request got = {0};
@@ -346,7 +348,7 @@ static void kept_requests_round_trip(void **state) {
     assert_true(got.verb == q->verb && got.sort == q->sort && got.has_key == q->has_key);
     assert_true(got.offset == q->offset && got.length == q->length && got.version == q->version);
     assert_string_equal(got.name, q->name);
-    assert_string_equal(got.after, q->after);
+    assert_string_equal(got.after_name, q->after_name);
     assert_memory_equal(&got.key, &q->key, sizeof got.key);
     assert_true(got.wants_digest == q->wants_digest);
   }
@@ -361,7 +363,7 @@ static void wrong_kept_requests_are_refused(void **state) {
     const char *text;
   } wrong[] = {
       {{.name = "../x"}, "must be 1 to 128 characters"},
-      {{.sort = CLV_KEPT_FILES, .after = ".x"}, "must be 1 to 128 characters"},
+      {{.sort = CLV_KEPT_FILES, .after_name = ".x"}, "must be 1 to 128 characters"},
       {{.has_key = true}, "not about caches"},
       {{.sort = CLV_KEPT_CACHES, .name = "x"}, "the name of a file"},
       {{.sort = CLV_KEPT_FILES, .wants_digest = true}, "a LIST of one file"},
@@ -378,7 +380,7 @@ static void wrong_kept_requests_are_refused(void **state) {
         .length = 1,
         .offset = UINT64_MAX},
        "the limit is"},
-      {{.verb = CLV_KEPT_READ, .sort = CLV_KEPT_FILES, .name = "x", .length = 1, .after = "x"},
+      {{.verb = CLV_KEPT_READ, .sort = CLV_KEPT_FILES, .name = "x", .length = 1, .after_name = "x"},
        "is for LIST"},
       {{.verb = CLV_KEPT_REMOVE}, "with the sort 0"},
       {{.verb = CLV_KEPT_REMOVE, .sort = CLV_KEPT_FILES}, "names no file"}};
@@ -483,7 +485,7 @@ static clv_wire_status_reply make_status_reply(void) {
                                  .open_sessions = 4,
                                  .connections = 5,
                                  .max_connections = 6,
-                                 .left_out = 7,
+                                 .n_left_out = 7,
                                  .memory_bytes = 8,
                                  .memory_limit = 9,
                                  .handshake_failures = 10,
@@ -552,7 +554,7 @@ static void status_reply_round_trips(void **state) {
   assert_int_equal(got.open_sessions, 4);
   assert_int_equal(got.connections, 5);
   assert_int_equal(got.max_connections, 6);
-  assert_int_equal(got.left_out, 7);
+  assert_int_equal(got.n_left_out, 7);
   assert_int_equal(got.memory_bytes, 8);
   assert_int_equal(got.memory_limit, 9);
   assert_int_equal(got.handshake_failures, 10);

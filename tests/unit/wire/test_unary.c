@@ -19,7 +19,7 @@ static const clv_key keys[3] = {
     {{0}}, {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}}, {{3}}};
 static clv_wire_node nodes[] = {
     {.op = 1, .layer = 3, .name = "input"},
-    {.op = 2, .layer = 4, .name = "conv1", .n_attrs = 2, .attrs = attrs, .recompute = 7},
+    {.op = 2, .layer = 4, .name = "conv1", .n_attrs = 2, .attrs = attrs, .recompute_block = 7},
     {.op = 60000, .layer = 5, .name = "add", .n_inputs = 2, .inputs = inputs_of_2},
 };
 static const char *frozen[] = {"conv1.weight", "conv1.bias"};
@@ -36,7 +36,7 @@ static clv_wire_load_request make_load_request(void) {
       .n_frozen = 2,
       .n_inputs = 2,
       .graph = {.n_nodes = 3, .n_outputs = 2, .nodes = nodes, .outputs = outputs},
-      .keys = keys,
+      .node_keys = keys,
       .n_peers = 2,
       .peers = peers,
       .optimizer = {.kind = CLV_WIRE_OPT_OF(CLV_OPTIM_ADAMW),
@@ -71,8 +71,8 @@ static void assert_graph(const clv_wire_graph *g) {
   assert_int_equal(g->nodes[1].op, 2);
   assert_int_equal(g->nodes[1].layer, 4);
   assert_int_equal(g->nodes[1].n_attrs, 2);
-  assert_int_equal(g->nodes[0].recompute, 0);
-  assert_int_equal(g->nodes[1].recompute, 7);
+  assert_int_equal(g->nodes[0].recompute_block, 0);
+  assert_int_equal(g->nodes[1].recompute_block, 7);
   assert_int_equal(g->nodes[1].attrs[0].key, 4);
   assert_int_equal(g->nodes[1].attrs[0].n_ints, 2);
   assert_int_equal(g->nodes[1].attrs[0].ints[1], -3);
@@ -96,7 +96,7 @@ static void load_request_round_trips(void **state) {
   assert_int_equal(got.module, 1);
   assert_int_equal(got.threads, 2);
   assert_graph(&got.graph);
-  assert_memory_equal(got.keys, keys, sizeof keys);
+  assert_memory_equal(got.node_keys, keys, sizeof keys);
   assert_int_equal(got.n_peers, 2);
   assert_string_equal(got.peers[0], "worker-2");
   assert_string_equal(got.peers[1], "worker-3");
@@ -121,7 +121,7 @@ static void load_request_round_trips(void **state) {
   for (int i = 0; i < 2; i++) {
     assert_int_equal(got.ties[i].node, ties[i].node);
     assert_int_equal(got.ties[i].module, ties[i].module);
-    assert_string_equal(got.ties[i].owner, ties[i].owner);
+    assert_string_equal(got.ties[i].owner_node, ties[i].owner_node);
   }
 }
 
@@ -231,19 +231,19 @@ static void too_many_calls_in_flight_are_refused(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_load_request m = make_load_request();
-  m.in_flight = 4096;
+  m.max_in_flight = 4096;
   m.input_needs_grad = true;
   m.bf16 = m.tf32 = m.frozen_is_final = m.frozen_bf16 = true;
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
-  assert_int_equal(got.in_flight, 4096);
+  assert_int_equal(got.max_in_flight, 4096);
   assert_true(got.input_needs_grad);
   assert_true(got.bf16);
   assert_true(got.tf32);
   assert_true(got.frozen_is_final);
   assert_true(got.frozen_bf16);
-  m.in_flight++;
+  m.max_in_flight++;
   assert_fails(clv_wire_load_request_encode(&m, &bytes, &err), CLV_EXHAUSTED,
                "4097 calls in flight");
 }
@@ -439,7 +439,7 @@ static void large_graph_fits_the_memory_budget(void **state) {
   clv_wire_load_request m = make_load_request();
   clv_key *many_keys = calloc(N, sizeof *many_keys);
   m.graph = (clv_wire_graph){.n_nodes = N, .nodes = many};
-  m.keys = many_keys;
+  m.node_keys = many_keys;
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   free(many_keys);
 }
@@ -534,7 +534,7 @@ static uint32_t find_n_nodes_that_fit(uint32_t n_attrs, size_t name_len) {
     clv_wire_load_request m = make_load_request();
     clv_err err = {0};
     m.graph = (clv_wire_graph){.n_nodes = n, .nodes = list};
-    m.keys = node_keys;
+    m.node_keys = node_keys;
     clv_code code =
         /* the encoder refuses a request that exceeds the limits */
         clv_wire_load_request_encode(&m, &bytes, &err);
@@ -566,7 +566,7 @@ static void accepted_message_stays_within_the_memory_bound(void **state) {
   for (size_t i = 0; i < N; i++) many[i] = node;
   clv_key *many_keys = calloc(N, sizeof *many_keys);
   m.graph = (clv_wire_graph){.n_nodes = N, .nodes = many};
-  m.keys = many_keys;
+  m.node_keys = many_keys;
   assert_ok(clv_wire_load_request_encode(&m, &whole, &err));
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_request got = {0};
   bool measured = !CLV_SANITIZED && reset_memory_peak();

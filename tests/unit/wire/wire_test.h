@@ -45,10 +45,10 @@ static inline void fill_attach(clv_frame *f) {
   }
   f->attach.epoch = 9;
   f->attach.lane = 1;
-  f->attach.lanes = 2;
+  f->attach.n_lanes = 2;
   f->attach.role = CLV_ATTACH_PEER;
   snprintf(f->attach.owner, sizeof f->attach.owner, "spiffe://test/master");
-  f->attach.again = 3;
+  f->attach.connection_number = 3;
   f->attach.received = 1 << 30;
 }
 
@@ -58,8 +58,8 @@ static inline void fill_call_sample(clv_frame *f) {
   f->call.runs_after = UINT64_MAX - 1;
   f->call.n_args = 3;
   f->call.args[0] = (clv_arg){.value = UINT64_MAX, .needs_grad = true};
-  f->call.args[1] = (clv_arg){.here = true};
-  f->call.args[2] = (clv_arg){.value = 78, .needs_grad = true, .here = true};
+  f->call.args[1] = (clv_arg){.is_inline = true};
+  f->call.args[2] = (clv_arg){.value = 78, .needs_grad = true, .is_inline = true};
   f->n_tensors = 2;
   f->tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(2, 3), 24, 0, 0xdeadbeef};
   f->tensors[1] = (clv_tensor_head){CLV_I64, CLV_SHAPE(5), 40, 0, 0x12345678};
@@ -73,12 +73,13 @@ static inline void fill_drop(clv_frame *f) {
 }
 
 static inline void fill_prepare(clv_frame *f) {
-  f->backward.retain = f->backward.vote = f->backward.more = true;
+  f->backward.retain = f->backward.vote = f->backward.more_follow = true;
   f->backward.skipped_phases = 2;
   f->backward.n_calls = 3;
-  f->backward.calls[0] = (clv_needed_call){.call = 80, .root = 1, .n_targets = 2};
-  f->backward.calls[1] = (clv_needed_call){.call = 79, .contributions = 1};
-  f->backward.calls[2] = (clv_needed_call){.call = UINT64_MAX, .contributions = 7, .n_targets = 1};
+  f->backward.calls[0] = (clv_needed_call){.call = 80, .root_gradient = 1, .n_targets = 2};
+  f->backward.calls[1] = (clv_needed_call){.call = 79, .n_contributions = 1};
+  f->backward.calls[2] =
+      (clv_needed_call){.call = UINT64_MAX, .n_contributions = 7, .n_targets = 1};
   f->backward.n_targets = 3;
   f->backward.targets[0] = (clv_target){.value = 79, .to = 2};
   f->backward.targets[1] = (clv_target){.value = 78, .slot = 1, .order = 4095};
@@ -89,7 +90,7 @@ static inline void fill_prepare(clv_frame *f) {
 }
 
 static inline void fill_finished(clv_frame *f) {
-  f->has_vote = f->vote.finite = true;
+  f->has_vote = f->vote.is_finite = true;
   f->n_tensors = 1;
   f->tensors[0] = (clv_tensor_head){CLV_F64, CLV_SHAPE(4), 32, 0, 0x0badcafe};
 }
@@ -97,10 +98,10 @@ static inline void fill_finished(clv_frame *f) {
 static inline void fill_apply(clv_frame *f) {
   f->commit.scale = 0.125f;
   f->commit.lr = 1e-3f;
-  f->commit.apply = true;
-  f->commit.n_more_lrs = 3;
-  f->commit.more_lrs[0] = 0.5f;
-  f->commit.more_lrs[2] = -2;
+  f->commit.applies_step = true;
+  f->commit.n_group_lrs = 3;
+  f->commit.group_lrs[0] = 0.5f;
+  f->commit.group_lrs[2] = -2;
 }
 
 static inline void fill_state(clv_frame *f) {
@@ -160,7 +161,7 @@ static inline clv_frame make_sample_frame(clv_frame_kind kind) {
   if (kind == CLV_CHUNK) {
     f.chunk.transfer = 5;
     f.chunk.offset = 1 << 18;
-    f.chunk.total = 1 << 20;
+    f.chunk.total_bytes = 1 << 20;
   }
   if ((kind >= CLV_STATE_GET && kind <= CLV_STATE_DONE) ||
       (kind >= CLV_STATE_SAVE && kind <= CLV_STATE_FILE))
