@@ -55,8 +55,8 @@ static void simulate_schedule(clv_sched_options *o, bool automatic) {
 }
 
 static void print_simulated_seconds(void) {
-  clv_sched_costs costs = {.sends_input_gradient_first = true}; /* the nodes of the project compute the input gradient first, too */
-  clv_sched_costs costs = {.input_first = true};
+  /* the nodes of the project compute the input gradient first, too */
+  clv_sched_costs costs = {.sends_input_gradient_first = true};
   clv_sched_options o = {.costs = &costs};
   const char *kind = strtok(NULL, " "), *window = strtok(NULL, " ");
   if (!kind || !window) exit_with_message("seconds KIND WINDOW ...");

@@ -153,8 +153,8 @@ clv_code sim_world_dial_link(sim_world *w, uint32_t from, uint32_t to,
 static clv_code open_link(void *user, const char *worker, const clv_link_options *options,
                           const clv_link_dial *dial, clv_link **ret, clv_err *err) {
   sim_world *w = user;
-  return sim_world_dial_link(w, 0, find_worker(w, worker)->place, options, dial, dial->dial_timeout_ms,
-                        ret, err);
+  return sim_world_dial_link(w, 0, find_worker(w, worker)->place, options, dial,
+                             dial->dial_timeout_ms, ret, err);
 }
 
 /* ---- faults ---------------------------------------------------------------------------------- */
@@ -287,8 +287,8 @@ static void send_intruder_call(const sim_worker *k, const cleave_module *m, uint
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
   clv_packet *p;
   clv_err err;
-  require_success(clv_pool_alloc_tensor(k->pool, CLV_F32, &CLV_SHAPE(INTRUDER_ROWS, INTRUDER_COLUMNS), &x,
-                             &err));
+  require_success(clv_pool_alloc_tensor(k->pool, CLV_F32,
+                                        &CLV_SHAPE(INTRUDER_ROWS, INTRUDER_COLUMNS), &x, &err));
   for (size_t i = 0; i < x->n; i++) ((float *)x->data)[i] = 1;
   require_success(clv_packet_new_call(k->pool, context, id, m->index, true, &p, &err));
   require_success(clv_packet_add_arg(p, 0, true, x, &err));

@@ -193,7 +193,8 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
               p->is_announcement ? " is coming"
               : p->is_over_quota ? " refused"
                                  : "");
-  if (link != to->link || p->received_by != link) report_fault("packet %u came by another link", number);
+  if (link != to->link || p->received_by != link)
+    report_fault("packet %u came by another link", number);
   if (number == 0 || number > from->n_sent) {
     report_fault("packet %u was never sent", number);
     clv_packet_free(p);

@@ -383,7 +383,8 @@ static void wide_share_is_not_overtaken_by_narrow_ones(void **state) {
   start_guest(&wide, &h, 1, 'w', 1); /* this guest needs all four threads */
   pass_time(&h, 100);
   start_guest(&narrow, &h, 0, 'n', 1);
-  clv_share_release_cores(x); /* two cores are free now, and stay free until the wide share can run */
+  /* two cores are free now, and stay free until the wide share can run */
+  clv_share_release_cores(x);
   for (int i = 0; i < 100; i++) sched_yield();
   assert_int_equal(h.n, 0);
   clv_share_release_cores(y);

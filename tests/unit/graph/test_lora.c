@@ -72,6 +72,7 @@ static void adapter_nodes_follow_their_target_layer(void **state) {
     assert_int_equal(with->nodes[i].recompute_block, i > 0 && i < 7 ? 4 : 0);
   }
   /* a node that read the layer's output now reads the sum with the adapter */
+  assert_int_equal(with->nodes[7].in[0], 6);
   assert_int_equal(with->output_node, 9);
   assert_true(with->nodes[2].attrs.p == 0.25 && with->nodes[4].attrs.factor == 1.5);
   assert_memory_equal(&with->nodes[7].key, &g->nodes[2].key, sizeof g->nodes[2].key);

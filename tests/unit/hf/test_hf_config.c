@@ -163,7 +163,8 @@ static void pad_token_and_padding_row_follow_the_class(void **state) {
     clv_err err;
     must(parse_with_tail(cases[i].first_lines, cases[i].last_lines, &c, &err), &err);
     if (c.padding_token != cases[i].token || c.padding_row != cases[i].row)
-      fail_msg("%s: token %d, row %d", cases[i].last_lines, (int)c.padding_token, (int)c.padding_row);
+      fail_msg("%s: token %d, row %d", cases[i].last_lines, (int)c.padding_token,
+               (int)c.padding_row);
   }
 }
 

@@ -200,7 +200,8 @@ static void unreceived_messages_are_sent_again(void **state) {
   (void)clv_link_redial_or_end(w.link);
   stream *second = &w.streams[LANES];
   assert_int_equal(second->n, 1);
-  assert_true(second->last_frame.attach.connection_number == 1 && second->last_frame.attach.received == 3);
+  assert_true(second->last_frame.attach.connection_number == 1 &&
+              second->last_frame.attach.received == 3);
   receive_attached(second, 4);
   assert_false(clv_link_is_mending(w.link));
   assert_int_equal(second->n, 1 + 1 + 2);

@@ -39,9 +39,9 @@ static inline clv_sched_shape draw_shape(uint64_t *seed, clv_sched_kind kind) {
 static inline void add_possible(shuffle *x, clv_instr_kind kind, uint32_t stage, uint32_t micro,
                                 uint32_t age) {
   x->possible[x->n_possible++] = (clv_instr){.kind = (uint8_t)kind,
-                                   .stage = (uint16_t)stage,
-                                   .micro_batch = micro,
-                                   .weights_age = (uint8_t)age};
+                                             .stage = (uint16_t)stage,
+                                             .micro_batch = micro,
+                                             .weights_age = (uint8_t)age};
 }
 
 static inline bool *get_is_moved(shuffle *x, clv_instr_kind kind, uint32_t stage, uint32_t micro) {
@@ -108,7 +108,8 @@ static inline clv_sched *make_random_of_shape(const clv_sched_shape *shape, clv_
   uint32_t per_step = clv_sched_micro_batches_per_step(kind, shape);
   ok(clv_sched_new(kind, shape, 0, &x.s, err));
   for (uint32_t s = 0; s < shape->n_stages; s++)
-    for (uint32_t k = 0; k < shape->n_micro_batches; k++) x.has_whole_backward[s][k] = draw_below(seed, 2);
+    for (uint32_t k = 0; k < shape->n_micro_batches; k++)
+      x.has_whole_backward[s][k] = draw_below(seed, 2);
   for (;;) {
     x.n_possible = 0;
     for (uint32_t s = 0; s < shape->n_stages; s++) {

@@ -50,7 +50,8 @@ static void test_version_counts_match_hand_computation(void **state) {
                  &r, &err),
       CLV_OK);
   assert_int_equal(r.max_live_micros[0], 3);
-  assert_int_equal(r.max_weight_versions[0], 2); /* versions that differ by 0 steps, and by 1 or 2 */
+  /* versions that differ by 0 steps, and by 1 or 2 */
+  assert_int_equal(r.max_weight_versions[0], 2);
   assert_int_equal(r.max_staleness[0], 2);
 }
 

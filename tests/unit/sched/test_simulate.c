@@ -141,7 +141,8 @@ static void draw_costs(uint64_t *seed, uint32_t stages, clv_sched_costs *ret) {
     ret->input_grad_seconds[s] = draw_uniform(seed, 1, 20);
     ret->weight_grad_seconds[s] = draw_uniform(seed, 1, 20),
     ret->latency_seconds[s] = draw_uniform(seed, 0, 50);
-    ret->serialise_forward_seconds[s] = ret->serialise_backward_seconds[s] = draw_uniform(seed, 0, 20);
+    ret->serialise_forward_seconds[s] = ret->serialise_backward_seconds[s] =
+        draw_uniform(seed, 0, 20);
   }
 }
 
@@ -156,7 +157,7 @@ static void test_window_formula_is_near_the_optimum(void **state) {
     clv_sched_costs c;
     uint32_t window = 0;
     clv_sched_costs_set_equal(&c, draw_uniform(&seed, 1, 30), draw_uniform(&seed, 1, 30),
-                          draw_uniform(&seed, 1, 30));
+                              draw_uniform(&seed, 1, 30));
     c.latency_seconds[0] = draw_uniform(&seed, 0, 100);
     c.serialise_forward_seconds[0] = c.serialise_backward_seconds[0] = draw_uniform(&seed, 0, 100);
     uint32_t w = clv_sched_window_by_formula(&shape, &c, free_stages);
