@@ -120,6 +120,8 @@ of("master/egress/program_gate.c", HELD,
    the_policy_counts_no_bytes_of_programs=("cleave_status clv_program_gate_charge(", "if (g->policy && s->kind != CLEAVE_SENDING_FAILURE)", "if (!g)"),
    what_programs_send_is_not_recorded=("static clv_code charge_to_record(", "if (!g->record)", "if (g)"),
    undeclared_leaves_show_nothing=("static clv_findings worst_findings(", "return CLV_FINDING_RAW_INPUT | (dtype == CLEAVE_I64 ? CLV_FINDING_LABELS : 0u);", "return dtype == CLEAVE_I64 ? CLV_FINDING_LABELS : 0u;"))
+of("deploy/python/src/cleave/_runtime.py", "tests/python/test_runtime.py",
+   python_declares_the_worst_alone=("", "self._declare_in_library(row, shows, hiding_layers)", "self._declare_in_library(row, 0, hiding_layers)"))
 of("master/api/extra/open.c", HELD,
    programs_need_no_record=("static cleave_status begin_program(", "if (p->policy && !o->run)", "if (p->policy && !o)"))
 of("master/api/core/may_send.c", HELD,

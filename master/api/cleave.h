@@ -355,8 +355,8 @@ typedef struct cleave_declaration {
    * module's output. */
   const char *name;
   bool optimizer; /* WEIGHTS: state of the module's optimiser, not its parameters and buffers */
-  /* Not used for WEIGHTS. shape[0]: the most samples of a tensor, 0: any number; the other extents
-   * are those of each tensor. */
+  /* Not used for WEIGHTS. rank -1: any shape. shape[0]: the most samples of a tensor, 0: any
+   * number; the other extents are those of each tensor. */
   cleave_dtype dtype;
   int rank;
   int64_t shape[CLEAVE_MAX_RANK];

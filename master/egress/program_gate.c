@@ -137,7 +137,8 @@ static clv_policy_tensor policy_tensor(const clv_program_gate *g, const cleave_s
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 static bool has_declared_shape(const cleave_declaration *d, const cleave_sending *s) {
-  if (d->dtype != s->dtype || d->rank != s->rank) return false;
+  if (d->dtype != s->dtype || (d->rank != s->rank && d->rank >= 0)) return false;
+  if (d->rank < 0) return true;
   for (int i = 1; i < s->rank; i++)
     if (d->shape[i] != s->shape[i]) return false;
   return s->rank == 0 || !d->shape[0] || s->shape[0] <= d->shape[0];
@@ -173,9 +174,9 @@ static clv_code check_numbers(const cleave_declaration *d, clv_err *err) {
   if (d->kind == CLEAVE_SENDING_WEIGHTS) return CLV_OK;
   if (d->dtype != CLEAVE_F32 && d->dtype != CLEAVE_I64 && d->dtype != CLEAVE_BF16)
     return clv_fail(err, CLV_INVALID, "a row of dtype %d, which is none", (int)d->dtype);
-  if (d->rank < 0 || d->rank > CLEAVE_MAX_RANK)
-    return clv_fail(err, CLV_INVALID, "a row of rank %d; ranks are 0 to %d", d->rank,
-                    CLEAVE_MAX_RANK);
+  if (d->rank < -1 || d->rank > CLEAVE_MAX_RANK)
+    return clv_fail(err, CLV_INVALID, "a row of rank %d; ranks are 0 to %d, and -1 is any shape",
+                    d->rank, CLEAVE_MAX_RANK);
   for (int i = 0; i < d->rank; i++)
     if (d->shape[i] < 0)
       return clv_fail(err, CLV_INVALID, "extent %d of a row is %lld", i, (long long)d->shape[i]);
@@ -219,7 +220,7 @@ static cleave_sending sending_of_row(const row *r) {
                       .optimizer = d->optimizer};
   if (d->kind == CLEAVE_SENDING_WEIGHTS) return s;
   s.dtype = d->dtype;
-  s.rank = d->rank;
+  s.rank = CLV_MAX(d->rank, 0);
   memcpy(s.shape, d->shape, sizeof s.shape);
   if (s.rank && !s.shape[0]) s.shape[0] = 1;
   return s;

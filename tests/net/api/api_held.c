@@ -48,7 +48,12 @@ static bool declare(cleave_sending_kind kind, int64_t width, unsigned shows) {
 static bool declare_all(void) {
   DO(declare(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_MIXED));
   DO(declare(CLEAVE_SENDING_GRADIENT, 2, CLEAVE_SHOWS_LABELS_READABLE));
-  return declare(CLEAVE_SENDING_WEIGHTS, 0, CLEAVE_SHOWS_MIXED);
+  cleave_declaration any = row_of(CLEAVE_SENDING_WEIGHTS, 0, CLEAVE_SHOWS_WORST);
+  MUST(cleave_declare(rt, &any, e));
+  any = row_of(CLEAVE_SENDING_VALUE, 0, CLEAVE_SHOWS_MIXED);
+  any.rank = -2;
+  REFUSED(cleave_declare(rt, &any, e), CLEAVE_INVALID, "-1 is any shape");
+  return true;
 }
 
 /* Loads "far" with weights that this program gives, so that they are sent, and its loss. */
@@ -173,6 +178,8 @@ static bool row_against_the_policy_is_refused(void) {
   REFUSED(cleave_declare(rt, &row, e), CLEAVE_DENIED, "allow.labels");
   row = row_of(CLEAVE_SENDING_GRADIENT, 2, CLEAVE_SHOWS_WORST);
   MUST(cleave_declare(rt, &row, e)); /* LABELS READABLE, which the policy permits */
+  row.rank = -1;                     /* a gradient of any shape */
+  MUST(cleave_declare(rt, &row, e));
   row.worker = "w9";
   REFUSED(cleave_declare(rt, &row, e), CLEAVE_NOT_FOUND, "'w9'");
   row = row_of(CLEAVE_SENDING_FAILURE, 2, CLEAVE_SHOWS_MIXED);

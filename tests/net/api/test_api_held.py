@@ -4,10 +4,10 @@
 to the rows that they declare. The record is compared with the bytes of tensors that the links took,
 as the build of tests/faults counts them. The programs run in a mount namespace with an /etc of
 their own."""
-import os, shutil, socket, struct, subprocess, sys, threading
+import json, os, shutil, socket, struct, sys, threading
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
-import ways
+import policies, ways
 
 PROGRAM, COUNTING = ways.program("api_held"), os.path.join(BIN, "faults", "libcleave.so.0")
 POLICY = ("version: 1\n"
@@ -23,23 +23,6 @@ WEIGHTS = 4 * (2 * 3 + 2)
 suite = Suite()
 
 
-def shell(command):
-    done = subprocess.run(command, shell=True, cwd=cluster.dir, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-def decree(text):
-    """This policy from now on, signed; None: none."""
-    shell("rm -rf etc/cleave")
-    if text is None:
-        return
-    shell("mkdir etc/cleave && cp ca.pem etc/cleave/approver-ca.pem")
-    with open(os.path.join(cluster.dir, "etc/cleave/egress.policy.yaml"), "w") as f:
-        f.write(text)
-    shell("openssl cms -sign -binary -in etc/cleave/egress.policy.yaml -signer ca.pem -inkey ca.key "
-          "-outform PEM -out etc/cleave/egress.policy.yaml.sig")
-
-
 def program(*modes, session=None):
     """Runs these modes. The bytes of tensors that left, and the sums of the record by kind and
     name."""
@@ -47,7 +30,7 @@ def program(*modes, session=None):
     shutil.rmtree(folder, ignore_errors=True)
     with open(counted, "wb") as f:
         f.write(bytes(8))
-    done = run(*cluster.near, PROGRAM, session or cluster.session("held", ""), folder, *modes, cwd=cluster.dir,
+    done = run(*host.near, PROGRAM, session or cluster.session("held", ""), folder, *modes, cwd=cluster.dir,
                env={"CLEAVE_TEST_SENT": counted, "LD_LIBRARY_PATH": os.path.dirname(COUNTING)})
     assert done.returncode == 0 and done.stdout.count("ok ") == len(modes), done.stdout + done.stderr
     with open(counted, "rb") as f:
@@ -101,7 +84,7 @@ class Silent:
 
 @suite.test
 def program_runs_without_a_policy():
-    decree(None)
+    host.decree(None)
     sent, record = program("undeclared_program_runs_without_a_policy")
     assert sent == WEIGHTS + 2 * STEP and not record.starts, (sent, record.starts)
     sent, record = program("undeclared_program_is_recorded_as_the_worst")
@@ -118,14 +101,14 @@ def policy_that_does_not_permit_programs_stops_them_before_they_connect():
              DECLARED: "program_without_a_record_is_refused",
              DECLARED.replace("w1", "w2"): "policy_of_another_worker_refuses_the_program"}
     for text, mode in modes.items():
-        decree(text)
+        host.decree(text)
         sent, record = program(mode, session=nobody.session())
         assert sent == 0 and not record.starts and nobody.came == 0, (mode, sent, nobody.came)
 
 
 @suite.test
 def declared_tensors_are_sent_and_recorded_to_the_byte():
-    decree(DECLARED)
+    host.decree(DECLARED)
     sent, record = program("declared_tensors_are_sent")
     assert sent == record.bytes == WEIGHTS + 3 * STEP, (sent, record.sums)
     assert record.sums[("activation", "input 0, declared by the program: MIXED")] == 3 * 48, record.sums
@@ -146,23 +129,15 @@ def undeclared_tensor_is_not_sent():
 
 @suite.test
 def epoch_of_a_program_is_bounded():
-    decree(DECLARED.replace("4MiB", str(WEIGHTS + STEP + 40)))
+    host.decree(DECLARED.replace("4MiB", str(WEIGHTS + STEP + 40)))
     sent, record = program("epoch_bounds_the_bytes")
     # the third step's input was sent, its gradient was not, and the worker heard of the failure
     assert sent == WEIGHTS + 2 * STEP + 48 == record.bytes - record.sums["failure", ""], (sent, record.sums)
 
 
-def main():
-    global cluster
-    probe = subprocess.run(["unshare", "-m", "true"], capture_output=True)
-    if os.geteuid() != 0 or probe.returncode != 0:
-        print("skip held: no mount namespaces here, or not root", flush=True)
-        return
+if policies.missing():
+    print("skip held:", policies.missing(), flush=True)
+else:
     with Cluster(1) as cluster:
-        shell("mkdir etc && cp -a /etc/. etc/ && rm -rf etc/cleave && openssl req -x509 -newkey ec -pkeyopt "
-              "ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -days 30 -subj /CN=approver")
-        cluster.near = ["unshare", "-m", "sh", "-c", 'mount --bind "$0" /etc && exec "$@"', os.path.join(cluster.dir, "etc")]
+        host = policies.Host(cluster.dir)
         suite.main()
-
-
-main()
