@@ -117,7 +117,7 @@ def policy_of_the_host_decides_on_programs():
         said.append(subprocess.run([*host.near, sys.executable, program], text=True, cwd=cluster.dir, capture_output=True))
     refused, held = (done.stdout.splitlines() for done in said)
     assert len(refused) == 2 and all("DeniedError" in line and "programs: declared" in line for line in refused), said[0]
-    assert "PreconditionError" in held[0] and "DeniedError" in held[1] and "allow.raw" in held[1], said[1]
+    assert "PreconditionError" in held[0] and "DeniedError" in held[1] and "input 1 of" in held[1] and "allow.raw" in held[1], said[1]
 
 
 def interrupted(function):
