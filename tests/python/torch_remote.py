@@ -544,6 +544,35 @@ def record_has_what_a_program_declares_and_sends():
     assert sum(recorded.values()) == sum(row.bytes for row in rt.egress()), (recorded, rt.egress())
 
 
+class Opaque(nn.Module):
+    """A front that cannot be exported."""
+
+    def forward(self, x):
+        return torch.special.erfcx(x)
+
+
+@suite.test
+def rules_of_plan_judge_an_exported_front():
+    front = nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(), nn.Flatten())
+    middle, head, images = nn.Linear(72, 8), nn.Linear(8, 10), torch.randn(32, 2, 6, 6)
+
+    def shown(before, **more):
+        with cleave.open(session) as rt:
+            cleave.Remote(middle, at="w1", example=torch.zeros(32, 72), runtime=rt, sends={"front": (before, images), **more})
+            return [row.shows.rpartition(": ")[2] for row in rt.egress() if row.what == "input"][0]
+
+    assert shown(front, secret=True) == "PICTURE"
+    assert shown(front) == "FRONT KNOWN, PICTURE"
+    assert shown(nn.Flatten(), secret=True) == "RAW INPUT"
+    assert shown(nn.Sequential(Opaque(), nn.Flatten()), secret=True) == "RAW INPUT"
+    assert shown(front, secret=True, inputs="picture, tokens", gradient="labels readable", hiding_layers=1) == "TOKENS, PICTURE"
+    for less in ({"inputs": "mixed"}, {"gradient": "mixed"}, {"hiding_layers": 2}, {"head": nn.ReLU(), "gradient": "mixed"}):
+        e = raised(cleave.InvalidError, lambda: shown(front, secret=True, **less))
+        assert "rules of plan" in str(e) or "have weights" in str(e), e
+    assert shown(front, secret=True, head=head, gradient="mixed") == "PICTURE"
+    raised(cleave.InvalidError, lambda: shown(images))
+
+
 @suite.test
 def loader_processes_and_garbage_in_any_order():
     front, middle, head = parts()

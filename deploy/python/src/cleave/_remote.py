@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from . import _errors, _export, _lib
+from ._front import judged
 from ._lib import ffi, lib
 from ._modules import WEIGHTS, Module, fill_tensor, take_tensor
 from ._runtime import Runtime, Training, current
@@ -206,8 +207,11 @@ class Remote(nn.Module):
         module's, which are sent.
     sends: what the tensors show, in the words of `cleave-master plan` ("mixed", "tokens, picture");
         None: the worst that they can be. A text for all inputs, a list with one for each, or
-        {"inputs": ..., "gradient": "labels readable", "hiding_layers": 1}. Runtime.egress() prints
-        it. With open(run=...) the host's policy is checked against it, and the record has it.
+        {"inputs": ..., "gradient": "labels readable", "hiding_layers": 1}. With {"front": (front,
+        images[:32]), "head": head, "secret": True} the rules of plan judge: what is declared beside
+        may not be less, and a front that cannot be exported shows raw records. "secret" says that
+        no one else has the values of front and head. Runtime.egress() prints the words. With
+        open(run=...) the host's policy is checked against them, and the record has them.
     name: for messages and the worker's status.
 
     Nothing is sent until the first use: a forward, state_dict(), load_state_dict() or place().
@@ -223,6 +227,7 @@ class Remote(nn.Module):
         super().__init__()
         self.runtime = runtime or current()
         modules, places = _stages(module, at)
+        sends = judged(self.runtime.path, sends, modules, places)
         if weights is not None and set(weights) != {"artifact", "sha256"}:
             raise _errors.invalid(f"weights={dict(weights)}: it is {{'artifact': NAME, 'sha256': DIGEST}}, or None for the module's own values")
         options = {"device": device, "threads": threads, "recompute": recompute, "weights": weights}
