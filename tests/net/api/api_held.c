@@ -123,6 +123,16 @@ static bool declared_tensors_are_sent(void) {
   return train(3);
 }
 
+static bool killed_program_leaves_its_allowances(void) {
+  cleave_module *far, *loss;
+  MUST(open_held(run_folder, e));
+  DO(declare_all());
+  DO(load_net(&far, &loss));
+  DO(run_step(far, loss));
+  print_result(true, "killed_program_leaves_its_allowances");
+  return kill(getpid(), SIGKILL) == 0;
+}
+
 /* Calls "far" with an input of `rows` samples. */
 static bool refuses_input(int64_t rows, const char *part) {
   cleave_module *far;
@@ -224,6 +234,7 @@ static const test modes[] = {TEST(undeclared_program_runs_without_a_policy),
                              TEST(program_is_refused_by_the_policy),
                              TEST(program_without_a_record_is_refused),
                              TEST(declared_tensors_are_sent),
+                             TEST(killed_program_leaves_its_allowances),
                              TEST(undeclared_tensor_stops_everything),
                              TEST(tensor_of_another_form_is_undeclared),
                              TEST(undeclared_weights_are_not_sent),
