@@ -180,7 +180,7 @@ $(OUT)/cleave-worker: $(call obj_of,worker) $(call libs_for,worker)
 # The library of the C API: only what cleave.h declares is visible. The archive is one object whose
 # other symbols were made local, so that it goes with any program.
 API_LIBS := $(call libs_for,master/api)
-api_members = -Wl,--whole-archive $(foreach f,$(BEHIND_master/api),$(call lib_of,$(f))) -Wl,--no-whole-archive \
+api_members = -Wl,--whole-archive $(foreach f,$(filter master/api/%,$(BEHIND_master/api)),$(call lib_of,$(f))) -Wl,--no-whole-archive \
               -Wl,--start-group $(API_LIBS) -Wl,--end-group
 $(OUT)/libcleave.so.0: $(API_LIBS)
 	$(call say,LINK,$@)

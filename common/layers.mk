@@ -164,18 +164,18 @@ $(call layer, master/look, common/base/tensor)
 # headers of libcleave: cleave.h for programs, others for this tree
 $(call layer, master/api, $(ENGINE))
 
+# the gates, the record of what left (written before sending), the ledger of keys, the policy
+$(call layer, master/egress, common/base/tensor common/base/settings common/model/config common/net/tls master/api)
+
 # the part that commands call: runtime, peers, modules, contexts, calls, backward, steps, state
 $(call layer, master/api/core, $(ENGINE) master/api)
 
 # the part that only programs call: kept references, futures, gradients, divided layers, files,
-# rejoining
-$(call layer, master/api/extra, $(ENGINE) master/api master/api/core)
+# rejoining, opening by a program and what holds it
+$(call layer, master/api/extra, $(ENGINE) master/api master/egress master/api/core)
 
 # who includes the headers is linked with what stands behind them
-BEHIND_master/api := master/api/core master/api/extra
-
-# the gate, the record of what left (written before sending), the ledger of keys, the policy
-$(call layer, master/egress, common/base/tensor common/base/settings common/model/config common/net/tls master/api)
+BEHIND_master/api := master/api/core master/api/extra master/egress
 
 # files of checkpoints at workers: read, fetched, removed; copies sealed with a key
 $(call layer, master/checkpoints, common/base/tensor common/model/config common/model/weights master/seal master/api)

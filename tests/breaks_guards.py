@@ -110,6 +110,22 @@ of("master/egress/gate.c", "tests/unit/egress/test_gate",
    the_gate_asks_no_policy=("cleave_status clv_gate_may_send(", "if ((status = check_policy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
    a_tensor_of_any_form_leaves=("static const clv_egress_row *find_row(", "&& has_same_type_and_shape(g, &g->rows[k], s)", ""),
    state_that_nobody_expects_leaves=("static clv_egress_flow *find_state_flow(", "|| strcmp(f->name, s->name) != 0", ""))
+HELD = "tests/net/api/test_api_held.py"
+of("master/egress/policy.c", HELD,
+   programs_need_no_permission=("clv_code clv_policy_check_programs(", "if (c->programs != CLV_PROGRAMS_DECLARED)", "if (c->programs > CLV_PROGRAMS_DECLARED)"))
+of("master/egress/program_gate.c", HELD,
+   undeclared_tensors_leave=("cleave_status clv_program_gate_check(", "&& (g->policy || g->n_rows)", "&& !g"),
+   declared_tensors_have_any_form=("static bool is_row_of(", "&& has_declared_shape(d, s)", ""),
+   a_program_goes_on_after_a_refusal=("cleave_status clv_program_gate_check(", "g->refusal.code != CLV_OK &&", "!g &&"),
+   the_policy_counts_no_bytes_of_programs=("cleave_status clv_program_gate_charge(", "if (g->policy && s->kind != CLEAVE_SENDING_FAILURE)", "if (!g)"),
+   what_programs_send_is_not_recorded=("static clv_code charge_to_record(", "if (!g->record)", "if (g)"),
+   undeclared_leaves_show_nothing=("static clv_findings worst_findings(", "return CLV_FINDING_RAW_INPUT | (dtype == CLEAVE_I64 ? CLV_FINDING_LABELS : 0u);", "return dtype == CLEAVE_I64 ? CLV_FINDING_LABELS : 0u;"))
+of("deploy/python/src/cleave/_runtime.py", "tests/python/test_runtime.py",
+   python_declares_the_worst_alone=("", "self._declare_in_library(row, shows, hiding_layers)", "self._declare_in_library(row, 0, hiding_layers)"))
+of("master/api/extra/open.c", HELD,
+   programs_need_no_record=("static cleave_status begin_program(", "if (p->policy && !o->run)", "if (p->policy && !o)"))
+of("master/api/core/may_send.c", HELD,
+   the_program_is_asked_before_the_gate=("static clv_code ask_hooks(", "if (rt->gate.check &&", "if (rt->may_send && rt->may_send(rt->user, what, &why) == CLEAVE_OK && rt->gate.check &&"))
 of("master/egress/table_row.c", "tests/unit/egress/test_gate",
    tokens_are_recorded_as_activations=("clv_egress_kind clv_egress_record_kind(", "findings & CLV_FINDING_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION", "CLV_EGRESS_ACTIVATION"))
 of("master/api/core/secrets.c", "tests/unit/api/test_secrets",

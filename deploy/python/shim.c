@@ -179,8 +179,8 @@ static bool is_interrupted(void *user) {
 }
 
 cleave_status shim_open(const char *path, const char *const *workers, size_t n_workers,
-                        uint64_t deadline_ms, shim_record *record, cleave_runtime **ret_runtime,
-                        cleave_error *error) {
+                        const char *run, uint64_t deadline_ms, shim_record *record,
+                        cleave_runtime **ret_runtime, cleave_error *error) {
   cleave_options options = {.size = sizeof options,
                             .deadline_ms = deadline_ms,
                             .workers = workers,
@@ -188,7 +188,8 @@ cleave_status shim_open(const char *path, const char *const *workers, size_t n_w
                             .may_send = record_sending,
                             .on_notice = record_notice,
                             .user = record,
-                            .interrupted = is_interrupted};
+                            .interrupted = is_interrupted,
+                            .run = run};
   return cleave_open(path, &options, ret_runtime, error);
 }
 

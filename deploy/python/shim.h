@@ -41,8 +41,8 @@ void shim_record_interrupt(shim_record *record);
 
 /* BLOCKS. As cleave_open, with a record of what is sent. */
 cleave_status shim_open(const char *path, const char *const *workers, size_t n_workers,
-                        uint64_t deadline_ms, shim_record *record, cleave_runtime **ret_runtime,
-                        cleave_error *error);
+                        const char *run, uint64_t deadline_ms, shim_record *record,
+                        cleave_runtime **ret_runtime, cleave_error *error);
 
 /* Forward through a chain of modules: leaves, calls, and the value's way to this process. Zeroed
  * apart from the arguments before the first call. */

@@ -287,12 +287,20 @@ typedef struct cleave_options {
    * does not wait for workers that do not answer at once. Time in which the caller's own thread
    * computes (single_thread), or the master loads a module of its own, is not interrupted. */
   bool (*interrupted)(void *user);
+  /* Folder for the record of what leaves; NULL: no record. It is made if it does not exist. The
+   * library appends to DIR/egress.jsonl before it sends a tensor, and `cleave-master egress DIR`
+   * prints it. Required where the host has a policy. */
+  const char *run;
 } cleave_options;
 
 /* BLOCKS. Connects to the workers of a session file over mutual TLS and opens a session at each.
  * Used keys of the file: name, tls, workers, transfer, limits and train.seed (drawn unless given).
  * The others may be absent. options NULL: the defaults. Errors of the file name file:line:column;
- * CLEAVE_UNAVAILABLE names the worker; CLEAVE_EXHAUSTED names the 64th worker. */
+ * CLEAVE_UNAVAILABLE names the worker; CLEAVE_EXHAUSTED names the 64th worker. The policy of this
+ * host, /etc/cleave/egress.policy.yaml, holds each program that connects to workers, and is read
+ * before that (see cleave_declare). CLEAVE_DENIED: it refuses programs or one of the workers;
+ * CLEAVE_INVALID: it is damaged, or not root's; CLEAVE_PRECONDITION: it requires
+ * cleave_options.run, or the record cannot be written. */
 CLEAVE_API cleave_status cleave_open(const char *path, const cleave_options *options,
                                      cleave_runtime **ret_runtime,
                                      cleave_error *error) CLEAVE_RESULT;
@@ -319,6 +327,63 @@ typedef struct cleave_leaks {
  * that are not released are released and listed. leaks and runtime may be NULL. */
 CLEAVE_API cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline_ms,
                                       cleave_leaks *ret_leaks, cleave_error *error);
+
+/* ---- what may leave -------------------------------------------------------------------------- */
+
+/* Finding of a tensor: a way to read records or labels from it, in the words of `cleave-master
+ * plan`. A set is a sum. */
+typedef enum cleave_shows {
+  CLEAVE_SHOWS_WORST = 0, /* not declared: it counts as the worst that it can be */
+  CLEAVE_SHOWS_PICTURE = 1,
+  CLEAVE_SHOWS_FRONT_KNOWN = 2,
+  CLEAVE_SHOWS_TOKENS = 4,
+  CLEAVE_SHOWS_RAW_INPUT = 8,
+  CLEAVE_SHOWS_LABELS_READABLE = 16,
+  CLEAVE_SHOWS_LABELS = 32,
+  CLEAVE_SHOWS_MIXED = 64, /* none of the others */
+} cleave_shows;
+
+/* A row of the table of tensors that a program sends. `kind` to `shape` are compared with each
+ * tensor, as may_send would see it. */
+typedef struct cleave_declaration {
+  size_t size;              /* sizeof(cleave_declaration) */
+  cleave_sending_kind kind; /* LEAF, VALUE, GRADIENT or WEIGHTS; a FAILURE needs no row */
+  const char *worker;       /* name of the receiver */
+  const char *module;       /* as in cleave_sending; NULL: "" */
+  uint32_t input;           /* LEAF: index of the input of `module` */
+  /* WEIGHTS: one item, NULL: all items of the module. GRADIENT: parameter, NULL: gradients of the
+   * module's output. */
+  const char *name;
+  bool optimizer; /* WEIGHTS: state of the module's optimiser, not its parameters and buffers */
+  /* Not used for WEIGHTS. rank -1: any shape. shape[0]: the most samples of a tensor, 0: any
+   * number; the other extents are those of each tensor. */
+  cleave_dtype dtype;
+  int rank;
+  int64_t shape[CLEAVE_MAX_RANK];
+  /* Set of cleave_shows. CLEAVE_SHOWS_WORST: RAW INPUT of a leaf or value, and LABELS as well if it
+   * is i64; LABELS READABLE of a gradient. Not used for WEIGHTS. */
+  uint32_t shows;
+  /* Number of layers at the master that hide a record or label, as min_layers_at_home of a policy
+   * counts them. Not used for WEIGHTS. */
+  uint32_t hiding_layers;
+} cleave_declaration;
+
+/* Declares a kind of tensor that this program will send. Call it before the first such tensor; the
+ * module need not exist yet. Once a row is declared, or if the host has a policy, the library
+ * refuses each tensor without a row, before it asks may_send, and so may_send can only narrow.
+ * After a refusal by row or policy it sends no further tensor: open another runtime. Of several
+ * rows that fit, the first one counts. CLEAVE_DENIED: the policy of this host does not permit the
+ * row; the message has the line of the policy. CLEAVE_NOT_FOUND: no such worker. CLEAVE_EXHAUSTED:
+ * the program has declared 4,096 rows. The library cannot prove `shows` and `hiding_layers`: record
+ * and policy take the program's word. */
+CLEAVE_API cleave_status cleave_declare(cleave_runtime *runtime, const cleave_declaration *row,
+                                        cleave_error *error) CLEAVE_RESULT;
+
+/* Begins an epoch: bytes_per_epoch of the policy is counted from 0 again. Without this call the
+ * whole runtime is one epoch. Does nothing without a policy. */
+CLEAVE_API cleave_status cleave_epoch(cleave_runtime *runtime, cleave_error *error) CLEAVE_RESULT;
+
+/* ---- links ----------------------------------------------------------------------------------- */
 
 /* Bytes over all links so far, with framing and without TLS, and the time in which the master's own
  * node had nothing to compute. */

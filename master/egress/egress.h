@@ -357,6 +357,10 @@ clv_code clv_policy_check_reading(const clv_policy *p, const clv_policy_reading 
  * no policy. */
 double clv_policy_max_read(const clv_policy *p, int reader);
 
+/* Checks that programs on libcleave may connect to workers. CLV_INVALID: the policy refuses them,
+ * or limits a reading, which no program has. p NULL permits everything. */
+clv_code clv_policy_check_programs(const clv_policy *p, clv_err *err) CLV_USE_RESULT;
+
 /* Begins an epoch. bytes: number of bytes that an earlier attempt has sent in the same epoch; 0:
  * none. */
 void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes);
@@ -444,6 +448,29 @@ typedef struct clv_gate {
  * CLEAVE_DENIED: one of the checks refused the tensor; error->text has the reason. Other codes: the
  * record cannot be written. Any thread may call it. */
 cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_error *error);
+
+/* ---- the gate of programs (program_gate.c) --------------------------------------------------- */
+
+/* Gate of a program on libcleave: the rows that it has declared with cleave_declare, the policy of
+ * the host and the record of the program. Not thread-safe: calls hold the runtime's lock. */
+typedef struct clv_program_gate clv_program_gate;
+
+/* All pointers are caller-owned and must outlive the gate. policy, record NULL: there is none. */
+clv_code clv_program_gate_new(const clv_session_config *config, clv_policy *policy,
+                              clv_egress_record *record, clv_program_gate **ret,
+                              clv_err *err) CLV_USE_RESULT;
+void clv_program_gate_free(clv_program_gate *g); /* NULL is allowed */
+/* As cleave_declare. CLV_DENIED: the policy does not permit the row. */
+clv_code clv_program_gate_declare(clv_program_gate *g, const cleave_declaration *declaration,
+                                  clv_err *err) CLV_USE_RESULT;
+/* Begins an epoch of the policy. */
+void clv_program_gate_begin_epoch(clv_program_gate *g);
+/* Decides whether a tensor or a failure may be sent. CLEAVE_DENIED: it has no row and needs one,
+ * the policy does not permit it, or an earlier tensor was refused. */
+cleave_status clv_program_gate_check(void *gate, const cleave_sending *s, cleave_error *error);
+/* Counts a tensor that is about to be sent, for the policy's epoch and in the record.
+ * CLEAVE_DENIED: bytes_per_epoch is used up. Other codes: the record cannot be written. */
+cleave_status clv_program_gate_charge(void *gate, const cleave_sending *s, cleave_error *error);
 
 /* ---- the ledger (ledger.c, ledger_file.c) ----------------------------------------------------
  *

@@ -207,6 +207,25 @@ clv_code clv_policy_check_reading(const clv_policy *p, const clv_policy_reading 
       name, n_decimals_above_limit(r->share, limit), r->share, limit, name);
 }
 
+/* ---- programs -------------------------------------------------------------------------------- */
+
+clv_code clv_policy_check_programs(const clv_policy *p, clv_err *err) {
+  const clv_policy_config *c = p ? p->config : NULL;
+  if (!c) return CLV_OK;
+  if (c->programs != CLV_PROGRAMS_DECLARED)
+    return clv_policy_fail_at(
+        c, c->programs_pos.line ? c->programs_pos : c->workers_pos, err,
+        "the policy permits no programs on libcleave, in C or Python: train by a session file, or "
+        "ask for `programs: declared`");
+  for (int i = 0; i < (int)CLV_COUNT(readers); i++)
+    CLV_TRY(clv_policy_check_reading(
+        p,
+        &(clv_policy_reading){
+            .reader = i, .share = -1, .why_not_run = "nothing is measured of a program"},
+        err));
+  return CLV_OK;
+}
+
 /* ---- bytes of an epoch ----------------------------------------------------------------------- */
 
 clv_code clv_policy_check_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) {

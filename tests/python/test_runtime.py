@@ -1,10 +1,11 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """The Python package without torch: open and close, exceptions, signals, fork, pickle."""
-import copy, os, pickle, signal, subprocess, sys, threading, time
+import copy, json, os, pickle, signal, subprocess, sys, threading, time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "../net/lib")]
 from cluster import BIN, SLOW, Cluster, Suite
+import policies
 PACKAGE = os.path.abspath(os.path.join(BIN, "python"))
 sys.path.insert(0, PACKAGE)
 import cleave  # noqa: E402: build/*/python has it
@@ -64,10 +65,59 @@ def failures_are_errors_and_built_in_exceptions():
     assert isinstance(e, cleave.UnavailableError) and "w1" in str(e) and "hint: " in str(e), e
     raised(LookupError, cleave.open, session, workers=["w9"])
     raised(ValueError, cleave.open, session, deadline=-1)
-    e = raised(NotImplementedError, cleave.open, session, run="r")
+    e = raised(cleave.PreconditionError, cleave.open, session, run=session)
     again = pickle.loads(pickle.dumps(e))
-    assert type(again) is cleave.UnimplementedError and str(again) == str(e)
+    assert type(again) is cleave.PreconditionError and str(again) == str(e)
     assert not cleave._runtime._open
+
+
+@suite.test
+def run_keeps_a_record_of_what_leaves():
+    folder = os.path.join(cluster.dir, "runs", "mine")
+    with cleave.open(session, run=folder) as rt:
+        rt.epoch()
+    with open(os.path.join(folder, "egress.jsonl")) as f:
+        begin, end = map(json.loads, f)
+    assert begin["command"] == "program" and begin["run"] == folder and not begin["policy"], begin
+    assert end["event"] == "end" and end["code"] == end["bytes"] == 0, end
+
+
+@suite.test
+def words_of_sends_are_those_of_plan():
+    said = cleave._sends.declared({"inputs": ["tokens, PICTURE", None], "gradient": "labels_readable", "hiding_layers": 2}, 2)
+    assert (said.inputs, said.gradient, said.hiding_layers, said.of_value) == ((5, 0), 16, 2, 0), said
+    assert said.text(0, "f32") == "declared by the program: TOKENS, PICTURE" and "worst" in said.text(1, "i64")
+    assert cleave._sends.declared("mixed", 2).of_value == 64 and cleave._sends.declared(None, 1).inputs == (0,)
+    for wrong in ("harmless", "mixed, tokens", "", 7, ["mixed"], {"input": "mixed"}, {"hiding_layers": -1}):
+        raised(cleave.InvalidError, cleave._sends.declared, wrong, 2)
+
+
+@suite.test
+def policy_of_the_host_decides_on_programs():
+    """Needs root: without it the test does nothing."""
+    if policies.missing():
+        return policies.missing()
+    host = policies.Host(cluster.dir)
+    policy = ("version: 1\nworkers: [\"spiffe://test/w1\"]\nkinds: [activation]\nlargest_shape: [64, 64]\ndtypes: [f32]\n"
+              "bytes_per_epoch: 4MiB\n")
+    program = os.path.join(cluster.dir, "opens.py")
+    with open(program, "w") as f:
+        f.write(f"import sys; sys.path.insert(0, {PACKAGE!r})\n"
+                "import cleave\n"
+                "for run in (None, 'held'):\n"
+                "    try:\n"
+                f"        with cleave.open({session!r}, workers=['w1'], run=run) as rt:\n"
+                "            rt._declare(cleave.Sent('w1', 'input', 'far', '0', 'f32', (4, 3), '', 0, 0), 64)\n"
+                "            rt._declare(cleave.Sent('w1', 'input', 'far', '1', 'f32', (4, 3), '', 0, 0))\n"
+                "    except cleave.Error as e:\n"
+                "        print(type(e).__name__, e.text)\n")
+    said = []
+    for text in (policy, policy + "programs: declared\n"):
+        host.decree(text)
+        said.append(subprocess.run([*host.near, sys.executable, program], text=True, cwd=cluster.dir, capture_output=True))
+    refused, held = (done.stdout.splitlines() for done in said)
+    assert len(refused) == 2 and all("DeniedError" in line and "programs: declared" in line for line in refused), said[0]
+    assert "PreconditionError" in held[0] and "DeniedError" in held[1] and "input 1 of" in held[1] and "allow.raw" in held[1], said[1]
 
 
 def interrupted(function):

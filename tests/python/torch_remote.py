@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """`make python-test`: Remote and Optimizer against torch in one process, over two real workers."""
-import copy, gc, os, pickle, signal, subprocess, sys, threading, time
+import copy, gc, json, os, pickle, signal, subprocess, sys, threading, time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "../net/lib")]
 from cluster import BIN, SLOW, Cluster, Suite
@@ -500,6 +500,77 @@ def lost_worker_is_an_error_and_comes_back():
         rt.rejoin("w2")
         remote.load_state_dict(state)
         assert torch.equal(remote(x), before)
+
+
+def record_of(folder):
+    """Bytes and names of a record, by kind."""
+    found, allowed = {}, {}
+    with open(os.path.join(folder, "egress.jsonl")) as f:
+        for line in map(json.loads, f):
+            if line["event"] == "allow":
+                allowed[line["id"]] = line
+            elif line["event"] == "settle":
+                kind, name = (allowed[line["id"]][k] for k in ("kind", "name"))
+                found[kind, name] = found.get((kind, name), 0) + line["bytes"]
+    return found
+
+
+@suite.test
+def record_has_what_a_program_declares_and_sends():
+    """A chain whose values this process relays, moments, freezing: all of it has rows."""
+    folder = os.path.join(cluster.dir, "recorded")
+    front, middle, head = parts()
+    relayed = cluster.session("relayed", "transfer: via_master\n")
+    with cleave.open(relayed, run=folder) as rt:
+        remote = cleave.Remote([middle, nn.Linear(24, 24)], at=["w1", "w2"], example=torch.zeros(32, 32),
+                               sends={"inputs": "mixed", "gradient": "labels readable"})
+        model = nn.Sequential(front, remote, head)
+        optimizer = cleave.Optimizer(torch.optim.Adam, model, lr=0.01)
+        for k in range(3):
+            x, y = batch(k)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        optimizer.load_state_dict(optimizer.state_dict())
+        model.load_state_dict(model.state_dict())
+        remote.requires_grad_(False)
+        model(batch(3)[0])
+        optimizer.zero_grad()
+        assert "declared by the program: MIXED" in repr(rt.egress())
+    recorded = record_of(folder)
+    assert recorded["activation", "input 0, declared by the program: MIXED"] == 4 * 32 * 32 * 4, recorded
+    assert recorded["gradient", "declared by the program: LABELS READABLE"] > 3 * 32 * 24 * 4, recorded
+    assert {kind for kind, _ in recorded} == {"activation", "gradient", "weights", "state"}, recorded
+    assert sum(recorded.values()) == sum(row.bytes for row in rt.egress()), (recorded, rt.egress())
+
+
+class Opaque(nn.Module):
+    """A front that cannot be exported."""
+
+    def forward(self, x):
+        return torch.special.erfcx(x)
+
+
+@suite.test
+def rules_of_plan_judge_an_exported_front():
+    front = nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(), nn.Flatten())
+    middle, head, images = nn.Linear(72, 8), nn.Linear(8, 10), torch.randn(32, 2, 6, 6)
+
+    def shown(before, **more):
+        with cleave.open(session) as rt:
+            cleave.Remote(middle, at="w1", example=torch.zeros(32, 72), runtime=rt, sends={"front": (before, images), **more})
+            return [row.shows.rpartition(": ")[2] for row in rt.egress() if row.what == "input"][0]
+
+    assert shown(front, secret=True) == "PICTURE"
+    assert shown(front) == "FRONT KNOWN, PICTURE"
+    assert shown(nn.Flatten(), secret=True) == "RAW INPUT"
+    assert shown(nn.Sequential(Opaque(), nn.Flatten()), secret=True) == "RAW INPUT"
+    assert shown(front, secret=True, inputs="picture, tokens", gradient="labels readable", hiding_layers=1) == "TOKENS, PICTURE"
+    for less in ({"inputs": "mixed"}, {"gradient": "mixed"}, {"hiding_layers": 2}, {"head": nn.ReLU(), "gradient": "mixed"}):
+        e = raised(cleave.InvalidError, lambda: shown(front, secret=True, **less))
+        assert "rules of plan" in str(e) or "have weights" in str(e), e
+    assert shown(front, secret=True, head=head, gradient="mixed") == "PICTURE"
+    raised(cleave.InvalidError, lambda: shown(images))
 
 
 @suite.test

@@ -596,6 +596,13 @@ typedef struct clv_worker_config {
 
 /* ---- egress.policy.yaml ---------------------------------------------------------------------- */
 
+/* Programs on libcleave that connect to workers. The policy refuses them, or holds them to the
+ * tensors that they have declared. */
+typedef enum clv_policy_programs {
+  CLV_PROGRAMS_REFUSE = 0,
+  CLV_PROGRAMS_DECLARED,
+} clv_policy_programs;
+
 /* Policy for tensors that a master may send. Neither the environment nor --set overrides it. */
 typedef struct clv_policy_config {
   char *file;
@@ -603,7 +610,8 @@ typedef struct clv_policy_config {
   uint64_t version;        /* 1 */
   clv_config_pos workers_pos, kinds_pos, shape_pos, dtypes_pos, bytes_pos, pictures_pos,
       min_layers_pos, max_read_pos, pixels_pos, tokens_pos, labels_pos, features_pos, groups_pos,
-      release_pos;
+      release_pos, programs_pos;
+  clv_policy_programs programs;
   /* identities of the workers that may receive tensors, at least 1 */
   clv_text_list workers;
   /* kinds of tensors that may be sent: "activation", "gradient", "weights", "cached" */

@@ -8,6 +8,7 @@
 
 static const char *const kind_names[] = {"activation", "gradient", "weights", "cached", NULL};
 static const char *const dtype_names[] = {"f32", "i64", NULL};
+static const char *const programs_names[] = {"refuse", "declared", NULL};
 
 /* Each row describes one key. */
 /* clang-format off */
@@ -46,6 +47,13 @@ static const clv_row rows[] = {
      .pos = AT(min_layers_pos), .min = 0, .max = 1000, .default_text = "0",
      .doc = "Least number of layers at the master that hide, on each path from a record to what "
             "is sent, and from a gradient that is sent back to the loss."},
+
+    {.path = "programs", .kind = CLV_ROW_ENUM, .offset = AT(programs), .pos = AT(programs_pos),
+     .names = programs_names, .default_text = "refuse",
+     .doc = "Programs on libcleave, in C or Python, that connect to workers: refuse, or declared. A "
+            "program then declares each tensor before it sends it, and keeps a record. What it "
+            "says of a tensor cannot be proved. Nothing is measured of a program, so a policy with "
+            "a limit under `max_read` refuses it."},
 
     {.path = "release", .kind = CLV_ROW_TEXTS, .offset = AT(release), .pos = AT(release_pos),
      .sample = "[\"layer1.*\", fc1]",

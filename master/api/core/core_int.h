@@ -454,6 +454,17 @@ typedef struct api_kept_ops {
   void (*free)(cleave_runtime *rt);
 } api_kept_ops;
 
+/* Gate of a program's runtime (extra/open.c), asked about each tensor and each failure before the
+ * program's own may_send. With the lock. */
+typedef struct api_gate {
+  void *user;
+  cleave_status (*check)(void *user, const cleave_sending *what, cleave_error *error);
+  /* Counts a tensor that all hooks permit. The tensor is not sent if it fails. */
+  cleave_status (*charge)(void *user, const cleave_sending *what, cleave_error *error);
+  void *owner;                     /* memory of `user` */
+  void (*free_owner)(void *owner); /* called when no link is left */
+} api_gate;
+
 /* First member of a record of master/api/extra that is freed with its runtime. */
 typedef struct api_attachment {
   struct api_attachment *next;
@@ -474,6 +485,7 @@ struct cleave_runtime {
   api_platform platform;
   const clv_session_config *config;
   clv_session_config *own_config; /* `config` if the runtime frees it; NULL: the caller owns it */
+  api_gate gate;                  /* zeros: the runtime is that of a command */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
   void (*on_event)(void *user, cleave_context context, const cleave_event *event);
   bool (*interrupted)(void *user); /* cleave_options.interrupted; NULL: none */
@@ -564,6 +576,8 @@ void api_unlockp(cleave_runtime **rt); /* unlocks *rt; for CLV_AUTO */
 cleave_status api_open_on_platform(const api_platform *platform, const clv_session_config *config,
                                    const cleave_options *options, cleave_runtime **ret_runtime,
                                    cleave_error *error) CLEAVE_RESULT;
+/* True if the options name the worker, or no workers. */
+bool api_is_worker_wanted(const cleave_options *o, const char *worker);
 /* Monotonic time of the platform in ns, and random bytes that cannot be guessed. */
 uint64_t api_now(const cleave_runtime *rt);
 clv_code api_fill_random(const cleave_runtime *rt, void *ret, size_t len,
@@ -623,8 +637,8 @@ int api_find_node(const cleave_runtime *rt, const char *name); /* -1: unknown */
 void api_module_set_device(cleave_module *m, const char *device);
 cleave_status api_connect(cleave_runtime *rt, cleave_error *error);
 cleave_status api_open_link(api_peer *p, cleave_error *error);
-/* Hook of links: asks the program's may_send about each tensor. Reduces a failure to its code and
- * place, and asks may_send about it, too. */
+/* Hook of links: asks the gate and the program's may_send about each tensor. Reduces a failure to
+ * its code and place, and asks both about it, too. */
 clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err);
 /* Restores the full text of a failure that was sent as code and place and comes back from a node
  * that received it. */

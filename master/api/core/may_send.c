@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What may leave this process: every tensor, described in the program's words, is put to its
- * may_send before the link takes it. Of a failure only code and place leave.
+ * Decides whether a tensor may leave this process: describes it in the program's words, and asks
+ * the gate and the program's may_send before the link takes it. Of a failure only code and place
+ * leave.
  */
 #include <stdio.h>
 #include <string.h>
@@ -90,6 +91,26 @@ static clv_code describe_packet(const cleave_runtime *rt, const clv_packet *p, u
   return CLV_OK;
 }
 
+/* ---- hooks ----------------------------------------------------------------------------------- */
+
+static clv_code hook_error(const cleave_error *why, clv_err *err) {
+  return clv_fail(err, why->status ? (clv_code)why->status : CLV_DENIED, "%s", why->text);
+}
+
+static clv_code ask_hooks(const cleave_runtime *rt, const cleave_sending *what, clv_err *err) {
+  cleave_error why = {.status = CLEAVE_OK};
+  if (rt->gate.check && rt->gate.check(rt->gate.user, what, &why) != CLEAVE_OK)
+    return hook_error(&why, err);
+  if (rt->may_send && rt->may_send(rt->user, what, &why) != CLEAVE_OK) return hook_error(&why, err);
+  return CLV_OK;
+}
+
+static clv_code charge(const cleave_runtime *rt, const cleave_sending *what, clv_err *err) {
+  cleave_error why = {.status = CLEAVE_OK};
+  if (!rt->gate.charge || rt->gate.charge(rt->gate.user, what, &why) == CLEAVE_OK) return CLV_OK;
+  return hook_error(&why, err);
+}
+
 /* ---- failures -------------------------------------------------------------------------------- */
 
 static const api_peer *sender_of(const cleave_runtime *rt, const clv_packet *p) {
@@ -138,7 +159,7 @@ static uint64_t store_redacted(cleave_runtime *rt, clv_frame *f, const cleave_er
 static clv_code send_failure(const api_peer *to, clv_packet *p, clv_err *err) {
   cleave_runtime *rt = to->runtime;
   clv_frame *f = &p->frame;
-  cleave_error whole, why = {.status = CLEAVE_OK};
+  cleave_error whole;
   api_failure_from_frame(sender_of(rt, p), f, &whole);
   const cleave_module *m = replace_module_name(rt, f);
   uint64_t number = store_redacted(rt, f, &whole);
@@ -151,8 +172,8 @@ static clv_code send_failure(const api_peer *to, clv_packet *p, clv_err *err) {
                          .name = "",
                          .relayed = p->received_by != NULL,
                          .bytes = strlen(f->failure.text)};
-  if (!rt->may_send || rt->may_send(rt->user, &what, &why) == CLEAVE_OK) return CLV_OK;
-  return clv_fail(err, why.status ? (clv_code)why.status : CLV_DENIED, "%s", why.text);
+  CLV_TRY(ask_hooks(rt, &what, err));
+  return charge(rt, &what, err);
 }
 
 clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err) {
@@ -161,13 +182,15 @@ clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err) {
   (void)link;
   LOCKED(rt);
   if (clv_frame_is_failure(&p->frame)) CLV_TRY(send_failure(to, p, err));
-  if (!rt->may_send) return CLV_OK;
+  if (!rt->may_send && !rt->gate.check) return CLV_OK;
+  /* A packet is sent with all its tensors or not at all, so none is counted before all may
+   * leave. */
+  cleave_sending what[CLV_WIRE_TENSORS];
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
-    cleave_sending what = {.worker = to->name, .name = ""};
-    cleave_error why = {.status = CLEAVE_OK};
-    CLV_TRY(describe_packet(rt, p, i, &what, err));
-    if (rt->may_send(rt->user, &what, &why) == CLEAVE_OK) continue;
-    return clv_fail(err, why.status ? (clv_code)why.status : CLV_DENIED, "%s", why.text);
+    what[i] = (cleave_sending){.worker = to->name, .name = ""};
+    CLV_TRY(describe_packet(rt, p, i, &what[i], err));
+    CLV_TRY(ask_hooks(rt, &what[i], err));
   }
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++) CLV_TRY(charge(rt, &what[i], err));
   return CLV_OK;
 }

@@ -39,7 +39,7 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static bool is_worker_wanted(const cleave_options *o, const char *worker) {
+bool api_is_worker_wanted(const cleave_options *o, const char *worker) {
   bool any = !o->workers;
   for (size_t i = 0; !any && i < o->n_workers; i++) any = strcmp(o->workers[i], worker) == 0;
   return any;
@@ -83,7 +83,7 @@ static cleave_status list_peers(cleave_runtime *rt, const cleave_options *o, cle
   rt->peers[0] = (api_peer){.runtime = rt, .name = "master"};
   rt->n_peers = 1;
   for (size_t i = 0; i < c->n_workers; i++) {
-    if (!is_worker_wanted(o, c->workers[i].name)) continue;
+    if (!api_is_worker_wanted(o, c->workers[i].name)) continue;
     if (rt->n_peers == API_MAX_NODES) return fail_too_many_workers(rt, c->workers[i].name, error);
     rt->peers[rt->n_peers] = (api_peer){
         .runtime = rt, .index = rt->n_peers, .name = c->workers[i].name, .spec = &c->workers[i]};
@@ -163,27 +163,6 @@ cleave_status cleave_open_config(const clv_session_config *config, const cleave_
   return api_open_on_platform(&(api_platform){0}, config, options, ret, error);
 }
 
-cleave_status cleave_open_text(const char *path, const char *text, const cleave_options *options,
-                               cleave_runtime **ret_runtime, cleave_error *error) {
-  NOT_NULL(path, text, ret_runtime);
-  clv_session_config *config;
-  PASS(api_read_config(path, text, &config, error));
-  cleave_status status = cleave_open_config(config, options, ret_runtime, error);
-  if (status == CLEAVE_OK)
-    (*ret_runtime)->own_config = config;
-  else
-    clv_session_config_free(config);
-  return status;
-}
-
-cleave_status cleave_open(const char *path, const cleave_options *options,
-                          cleave_runtime **ret_runtime, cleave_error *error) {
-  NOT_NULL(path, ret_runtime);
-  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  TRY(clv_file_read(path, (size_t)1 << 20, &text, &err));
-  return cleave_open_text(path, text.data ? text.data : "", options, ret_runtime, error);
-}
-
 /* ---- closing --------------------------------------------------------------------------------- */
 
 static void free_lists(cleave_runtime *rt) {
@@ -222,6 +201,7 @@ void api_runtime_free(cleave_runtime *rt) {
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL; at = 0)
     api_context_free(rt, c);
   if (rt->kept_ops) rt->kept_ops->free(rt);
+  if (rt->gate.free_owner) rt->gate.free_owner(rt->gate.owner);
   free_lists(rt);
   api_id_table_free(&rt->values);
   api_id_table_free(&rt->contexts);

@@ -50,7 +50,18 @@ static void every_policy_key_is_read(void **state) {
   assert_int_equal(c->allow.labels_readable_pos.column, 20);
   assert_false(c->allow.labels || c->allow.raw || c->allow.tokens || c->allow.front_known);
   assert_int_equal(c->shape_pos.line, 4);
+  assert_int_equal(c->programs, CLV_PROGRAMS_REFUSE); /* unless the key is given */
   clv_policy_config_free(c);
+}
+
+static void declared_programs_are_read(void **state) {
+  (void)state;
+  char *text = edited(policy_text, "allow:", "programs: declared\nallow:");
+  clv_policy_config *c = policy(text);
+  assert_int_equal(c->programs, CLV_PROGRAMS_DECLARED);
+  assert_int_equal(c->programs_pos.line, 7);
+  clv_policy_config_free(c);
+  free(text);
 }
 
 /* A key that is left out permits nothing: it is an error. */
@@ -155,6 +166,7 @@ static void shipped_policy_allows_nothing_and_is_documented(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_policy_key_is_read),
+      cmocka_unit_test(declared_programs_are_read),
       cmocka_unit_test(missing_policy_key_is_refused),
       cmocka_unit_test(invalid_policy_values_are_located),
       cmocka_unit_test(policy_denial_names_file_and_line),

@@ -153,6 +153,8 @@ class Module:
 
     def write_state(self, kind: int, tensors: Mapping[str, torch.Tensor]) -> None:
         given = Named(tensors)
+        if tensors or self.was_lost:
+            self.runtime._declare_state(self.name, self.at, "weights" if kind == WEIGHTS else "optimizer")
         if kind == WEIGHTS and self.was_lost:
             state = ffi.new("cleave_state *", {"items": given.items, "n": given.n})
             self.runtime._wait(lambda rt, future, e: lib.cleave_module_reload_async(rt, self.handle, state, ffi.NULL, 0, future, e))
@@ -163,6 +165,8 @@ class Module:
     def set_frozen(self, names: Sequence[str], frozen: bool) -> None:
         """As requires_grad_(not frozen) of these parameters or globs."""
         array, kept = names_of(names)
+        for what in ("weights", "optimizer"):  # the module is loaded again, with its state
+            self.runtime._declare_state(self.name, self.at, what)
         call = lib.cleave_parameter_freeze if frozen else lib.cleave_parameter_thaw
         self.runtime._call_in_thread(lambda rt, e: call(rt, self.handle, array, len(names), 0, e))
         self.needs_place = True

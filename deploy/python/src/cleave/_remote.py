@@ -10,13 +10,14 @@ import torch
 from torch import nn
 
 from . import _errors, _export, _lib
+from ._front import judged
 from ._lib import ffi, lib
 from ._modules import WEIGHTS, Module, fill_tensor, take_tensor
 from ._runtime import Runtime, Training, current
+from ._sends import Sends, declared
 from ._tables import Sent
 
 _keeps_graph = getattr(getattr(torch._C, "_autograd", None), "_get_current_graph_task_keep_graph", None)
-WORST = {"f32": "the worst: raw records", "i64": "the worst: labels or tokens"}
 
 
 class RemoteGradient(torch.Tensor):
@@ -204,7 +205,13 @@ class Remote(nn.Module):
     recompute: blocks of layers that keep only their inputs, as train.recompute of a session file.
     weights: {"artifact": NAME, "sha256": DIGEST}: values from the worker's own disk; None: the
         module's, which are sent.
-    sends: what the inputs show, for Runtime.egress(); None: the worst that they can be.
+    sends: what the tensors show, in the words of `cleave-master plan` ("mixed", "tokens, picture");
+        None: the worst that they can be. A text for all inputs, a list with one for each, or
+        {"inputs": ..., "gradient": "labels readable", "hiding_layers": 1}. With {"front": (front,
+        images[:32]), "head": head, "secret": True} the rules of plan judge: what is declared beside
+        may not be less, and a front that cannot be exported shows raw records. "secret" says that
+        no one else has the values of front and head. Runtime.egress() prints the words. With
+        open(run=...) the host's policy is checked against them, and the record has them.
     name: for messages and the worker's status.
 
     Nothing is sent until the first use: a forward, state_dict(), load_state_dict() or place().
@@ -215,11 +222,12 @@ class Remote(nn.Module):
 
     def __init__(self, module: nn.Module | Sequence[nn.Module], *, at: str | Sequence[str], example: object, device: str | None = None,
                  threads: int = 1, freeze: Sequence[str] = (), lora: Mapping[str, Any] | None = None, recompute: Sequence[str] = (),
-                 weights: Mapping[str, str] | None = None, sends: str | None = None, name: str | None = None,
+                 weights: Mapping[str, str] | None = None, sends: Sends = None, name: str | None = None,
                  runtime: Runtime | None = None) -> None:
         super().__init__()
         self.runtime = runtime or current()
         modules, places = _stages(module, at)
+        sends = judged(self.runtime.path, sends, modules, places)
         if weights is not None and set(weights) != {"artifact", "sha256"}:
             raise _errors.invalid(f"weights={dict(weights)}: it is {{'artifact': NAME, 'sha256': DIGEST}}, or None for the module's own values")
         options = {"device": device, "threads": threads, "recompute": recompute, "weights": weights}
@@ -274,14 +282,18 @@ class Remote(nn.Module):
             found[_lib.text(info.name)] = bool(info.learns)
         return found
 
-    def _declare(self, sends: str | None) -> None:
+    def _declare(self, sends: Sends) -> None:
         first, last = self._modules_at[0], self._modules_at[-1]
+        says = declared(sends, len(first.model.inputs))
         for k, (_, dtype, shape) in enumerate(first.model.inputs if first.at != "master" else ()):
-            shows = f"declared by the program: {sends}" if sends else WORST[dtype]
+            shows = says.text(k, dtype)
             self.runtime._shows[first.name, k] = shows
-            self.runtime._declare(Sent(first.at, "input", first.name, str(k), dtype, shape, shows, 0, 0))
+            self.runtime._declare(Sent(first.at, "input", first.name, str(k), dtype, shape, shows, 0, 0), says.inputs[k], says.hiding_layers)
         if last.at != "master":
-            self.runtime._declare(Sent(last.at, "gradient", last.name, "", "f32", (), "of the output", 0, 0))
+            self.runtime._declare(Sent(last.at, "gradient", last.name, "", "f32", (), "of the output", 0, 0), says.gradient, says.hiding_layers)
+        for before, behind in zip(self._modules_at, self._modules_at[1:]):
+            if before.at != behind.at:
+                self.runtime._declare_relay(before.name, before.at, behind.at, says)
 
     def _declare_weights(self) -> None:
         for m in self._modules_at:

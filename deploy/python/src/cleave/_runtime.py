@@ -15,6 +15,7 @@ from typing import Any
 
 from . import _errors, _lib
 from ._lib import ffi, lib
+from ._sends import Declared
 from ._tables import Leaks, Sent, Table
 
 log = logging.getLogger("cleave")
@@ -22,6 +23,7 @@ log = logging.getLogger("cleave")
 _opening = threading.Lock()  # cleave_open and cleave_close may not overlap
 _open: list[Runtime] = []
 KINDS = {1: "input", 2: "value", 3: "gradient", 4: "weights", 5: "failure", 6: "cached rows"}
+NUMBERS = {name: number for number, name in KINDS.items()}
 DTYPES = {0: "", 1: "f32", 3: "i64", 7: "bf16"}
 PATIENCE_MS = 1000  # for a close behind Ctrl-C and at the end of the process
 
@@ -102,8 +104,8 @@ class Runtime:
     PreconditionError there.
     """
 
-    def __init__(self, handle: Any, record: Any, path: str) -> None:
-        self._handle, self._record, self.path = handle, record, path
+    def __init__(self, handle: Any, record: Any, path: str, run: str | None = None) -> None:
+        self._handle, self._record, self.path, self.run = handle, record, path, run
         self._is_forked = self._is_closed = False
         self._lock, self._idle = threading.RLock(), threading.Condition()
         self._users = 0
@@ -200,8 +202,46 @@ class Runtime:
         shows = self._shows.get((module, s.input), "") if what == "input" else ""
         return Sent(_lib.text(s.worker), what, module, name, DTYPES[s.dtype], tuple(s.shape[0:s.rank]), shows, s.tensors, s.bytes)
 
-    def _declare(self, row: Sent) -> None:
+    def _declare(self, row: Sent, shows: int = 0, hiding_layers: int = 0) -> None:
+        """Adds a row to egress(). With a record the runtime sends nothing without a row.
+        shows: a set of cleave_shows; 0: the worst."""
+        if self.run is not None and row.to != "master":
+            self._declare_in_library(row, shows, hiding_layers)
         self._declared[f"{row.to} {row.what} {row.module} {row.name}"] = row
+
+    def _declare_in_library(self, row: Sent, shows: int, hiding_layers: int) -> None:
+        error, new, is_state = _lib.new_error(), ffi.new("cleave_declaration *"), row.what in ("weights", "optimizer")
+        kept = [ffi.new("char[]", row.to.encode()), ffi.new("char[]", row.module.encode())]
+        new.size, new.worker, new.module = ffi.sizeof("cleave_declaration"), kept[0], kept[1]
+        new.kind, new.optimizer = NUMBERS["weights" if is_state else row.what], row.what == "optimizer"
+        new.shows, new.hiding_layers = shows, hiding_layers
+        if row.what == "input":
+            new.input, new.rank = int(row.name), len(row.shape)
+            new.shape[0:new.rank] = [0, *row.shape[1:]]
+        elif not is_state:
+            new.rank = -1
+        new.dtype = 0 if is_state else next(number for number, name in DTYPES.items() if name == row.dtype)
+        with self._use() as rt:
+            _lib.check(lib.cleave_declare(rt, new, error), error)
+
+    def _declare_relay(self, module: str, at: str, to: str, says: Declared) -> None:
+        """The value of a module of a chain and its gradient, which this process makes, or relays if
+        the workers have no link. egress() has them when they were sent."""
+        if self.run is not None:
+            for node, what, shows in ((to, "value", says.of_value), (at, "gradient", says.gradient)):
+                if node != "master":
+                    self._declare_in_library(Sent(node, what, module, "", "f32", (), "", 0, 0), shows, says.hiding_layers)
+
+    def _declare_state(self, module: str, at: str, what: str) -> None:
+        """Parameters and buffers ("weights"), or moments ("optimizer"), which will be sent."""
+        if self.run is not None and at != "master":
+            self._declare_in_library(Sent(at, what, module, "", "", (), "", 0, 0), 0, 0)
+
+    def epoch(self) -> None:
+        """Begins an epoch: bytes_per_epoch of the host's policy is counted from 0 again."""
+        error = _lib.new_error()
+        with self._use() as rt:
+            _lib.check(lib.cleave_epoch(rt, error), error)
 
     def rejoin(self, worker: str, *, deadline: float | None = None) -> None:
         """Takes a lost worker back after its restart. It has lost everything: Remotes there refuse
@@ -336,36 +376,38 @@ def _joined(a: Sent, b: Sent) -> Sent:
 
 
 def open(path: str | os.PathLike[str], *, deadline: float | None = None, workers: Sequence[str] | None = None,
-         run: str | None = None) -> Runtime:
+         run: str | os.PathLike[str] | None = None) -> Runtime:
     """Connects to the workers of a session file.
 
     path: a session file. Its keys name, tls, workers, transfer, limits and train.seed are used.
     deadline: seconds after which a call that waits raises DeadlineError; None: limits.step_timeout.
     workers: names of those to connect to; None: all of the file.
-    run: name of a run for the egress record. UnimplementedError: this version has none.
+    run: folder for the record of what leaves, which `cleave-master egress RUN` prints; None: none.
+        With it a tensor without a row of egress() is refused. Where the host has a policy, it is
+        required, and the policy says `programs: declared` or refuses the program.
 
-    Raises InvalidError (with file:line:column) for a wrong file, UnavailableError for a worker that
-    is not reached, DeniedError for one that refuses this certificate.
+    Raises DeniedError for a policy that refuses programs, InvalidError (with file:line:column) for
+    a wrong file, UnavailableError for a worker that is not reached, DeniedError for one that
+    refuses this certificate.
     """
-    if run is not None:
-        raise _errors.unimplemented(f"run={run!r}: this version keeps no record of a program's egress on disk", "leave run= out; Runtime.egress() has the numbers")
     name, ms = os.fspath(path), _lib.milliseconds(deadline)
     record = lib.shim_record_new()
     if record == ffi.NULL:
         raise MemoryError("cleave.open")
     record = ffi.gc(record, lib.shim_record_free)
-    runtime = _lib.in_thread(lambda: _connect(name, workers, ms, record), lambda late: late._close(PATIENCE_MS),
+    runtime = _lib.in_thread(lambda: _connect(name, workers, None if run is None else os.fspath(run), ms, record), lambda late: late._close(PATIENCE_MS),
                              lambda: lib.shim_record_interrupt(record))
     _open.append(runtime)
     runtime._log_notices()
     return runtime
 
 
-def _connect(path: str, workers: Sequence[str] | None, ms: int, record: Any) -> Runtime:
+def _connect(path: str, workers: Sequence[str] | None, run: str | None, ms: int, record: Any) -> Runtime:
     error, handle = _lib.new_error(), ffi.new("cleave_runtime **")
     names = [ffi.new("char[]", w.encode()) for w in workers or ()]
     given = ffi.new("char *[]", names) if workers is not None else ffi.NULL
+    folder = ffi.NULL if run is None else ffi.new("char[]", os.fsencode(run))
     with _opening:
-        status = lib.shim_open(os.fsencode(path), ffi.cast("char const *const *", given), len(names), ms, record, handle, error)
+        status = lib.shim_open(os.fsencode(path), ffi.cast("char const *const *", given), len(names), folder, ms, record, handle, error)
     _lib.check(status, error)
-    return Runtime(handle[0], record, path)
+    return Runtime(handle[0], record, path, run)

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opening by a program: cleave_open and cleave_open_text read the policy of the host before they
+ * connect, and give the runtime a gate (master/egress/program_gate.c), which the core asks before
+ * the program's own may_send. cleave_declare and cleave_epoch pass on to the gate. Commands open
+ * with cleave_open_config, because train.c gives them a gate of their own.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/cli/cli.h"
+#include "master/api/extra/extra_int.h"
+#include "master/egress/egress.h"
+
+/* Policy, record and gate of a program's runtime. */
+typedef struct held_program {
+  clv_policy *policy;        /* NULL: this host has none */
+  clv_egress_record *record; /* NULL: the program keeps none */
+  clv_program_gate *gate;
+  clv_notifier on_notice;
+} held_program;
+
+/* Ends the record with an exit code, and frees all. */
+static void end_program(held_program *p, clv_exit_code code) {
+  clv_err err;
+  if (!p) return;
+  clv_program_gate_free(p->gate);
+  if (clv_egress_close(p->record, (uint64_t)code, &err) != CLV_OK)
+    clv_notify(p->on_notice, "the record of what left was not ended: %s", err.text);
+  clv_policy_free(p->policy);
+  free(p);
+}
+
+static void end_failed_program(held_program **p) { end_program(*p, CLV_EXIT_FAILED); }
+static void end_closed_program(void *program) { end_program(program, CLV_EXIT_OK); }
+
+static bool has_workers(const clv_session_config *c, const cleave_options *o) {
+  for (size_t i = 0; i < c->n_workers; i++)
+    if (api_is_worker_wanted(o, c->workers[i].name)) return true;
+  return false;
+}
+
+/* Checks that the policy permits programs, and each worker that the runtime would connect to. */
+static clv_code check_policy(const clv_session_config *c, const cleave_options *o,
+                             const clv_policy *policy, clv_err *err) {
+  CLV_TRY(clv_policy_check_programs(policy, err));
+  for (size_t i = 0; i < c->n_workers; i++) {
+    const clv_remote_spec *w = &c->workers[i];
+    clv_policy_tensor t = {.name = "tensors of a program",
+                           .kind = CLV_EGRESS_FAILURE,
+                           .worker = w->name,
+                           .identity = w->identity};
+    if (api_is_worker_wanted(o, w->name)) CLV_TRY(clv_policy_check_tensor(policy, &t, err));
+  }
+  return CLV_OK;
+}
+
+/* Copies the end of a path that is too long, which is more specific than its beginning. */
+static void copy_path_end(char *to, size_t size, const char *path) {
+  size_t len = strlen(path);
+  snprintf(to, size, "%s", len < size ? path : path + len - (size - 1));
+}
+
+static clv_code open_record(const clv_session_config *c, const char *folder,
+                            const clv_policy *policy, clv_egress_record **ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_egress_line about = {.start.command = "program"};
+  copy_path_end(about.start.session, sizeof about.start.session, c->name);
+  copy_path_end(about.start.run, sizeof about.start.run, folder);
+  copy_path_end(about.start.policy, sizeof about.start.policy, clv_policy_path(policy));
+  copy_path_end(about.start.policy_sha256, sizeof about.start.policy_sha256,
+                clv_policy_sha256(policy));
+  copy_path_end(about.start.approver, sizeof about.start.approver, clv_policy_approver(policy));
+  clv_bytes_printf(&path, "%s/" CLV_EGRESS_FILE, folder);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_mkdirs(folder, err));
+  return clv_egress_open(path.data, &about, ret, err);
+}
+
+/* Reads the policy and opens the record, before anything is sent to a worker. A runtime that
+ * connects to no worker needs neither. */
+static cleave_status begin_program(const clv_session_config *c, const cleave_options *o,
+                                   held_program *p, cleave_error *error) {
+  clv_err why;
+  p->on_notice = (clv_notifier){o->on_notice, o->user};
+  if (has_workers(c, o)) TRY(clv_policy_find(&p->policy, &err));
+  if (check_policy(c, o, p->policy, &why) != CLV_OK)
+    return api_fail(error, CLV_DENIED, "%s", why.text);
+  if (p->policy && !o->run)
+    return api_fail(
+        error, CLV_PRECONDITION,
+        "%s holds this program, and it keeps no record of what leaves: name a folder in "
+        "cleave_options.run",
+        clv_policy_path(p->policy));
+  if (o->run) TRY(open_record(c, o->run, p->policy, &p->record, &err));
+  TRY(clv_program_gate_new(c, p->policy, p->record, &p->gate, &err));
+  return CLEAVE_OK;
+}
+
+/* Lets the core ask the gate. Programs that have no rows, on a host without a policy, are as fast
+ * without. Caller holds the lock. */
+static void switch_gate_on(cleave_runtime *rt) {
+  rt->gate.check = clv_program_gate_check;
+  rt->gate.charge = clv_program_gate_charge;
+}
+
+static void give_gate(cleave_runtime *rt, held_program *program) {
+  LOCKED(rt);
+  rt->gate = (api_gate){.user = program->gate, .owner = program, .free_owner = end_closed_program};
+  if (program->policy || program->record) switch_gate_on(rt);
+}
+
+cleave_status cleave_open_text(const char *path, const char *text, const cleave_options *options,
+                               cleave_runtime **ret_runtime, cleave_error *error) {
+  NOT_NULL(path, text, ret_runtime);
+  COPY_OPTIONS_IN(cleave_options, o, options);
+  o.size = sizeof o; /* 0 if options is NULL; cleave_open_config copies again */
+  CLV_AUTO(clv_session_config_freep) clv_session_config *config = NULL;
+  CLV_AUTO(end_failed_program) held_program *program = NULL;
+  cleave_runtime *rt;
+  PASS(api_read_config(path, text, &config, error));
+  TRY(clv_alloc(1, sizeof *program, &program, &err));
+  PASS(begin_program(config, &o, program, error));
+  PASS(cleave_open_config(config, &o, &rt, error));
+  give_gate(rt, clv_steal(&program));
+  rt->own_config = clv_steal(&config);
+  *ret_runtime = rt;
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_open(const char *path, const cleave_options *options,
+                          cleave_runtime **ret_runtime, cleave_error *error) {
+  NOT_NULL(path, ret_runtime);
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  TRY(clv_file_read(path, (size_t)1 << 20, &text, &err));
+  return cleave_open_text(path, text.data ? text.data : "", options, ret_runtime, error);
+}
+
+cleave_status cleave_declare(cleave_runtime *runtime, const cleave_declaration *row,
+                             cleave_error *error) {
+  NOT_NULL(runtime, row);
+  COPY_OPTIONS_IN(cleave_declaration, d, row);
+  LOCKED(runtime);
+  if (!runtime->gate.user)
+    return api_fail(error, CLV_PRECONDITION, "a runtime of cleave_open declares what it sends");
+  TRY(clv_program_gate_declare(runtime->gate.user, &d, &err));
+  switch_gate_on(runtime);
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_epoch(cleave_runtime *runtime, cleave_error *error) {
+  NOT_NULL(runtime);
+  LOCKED(runtime);
+  if (runtime->gate.user) clv_program_gate_begin_epoch(runtime->gate.user);
+  return CLEAVE_OK;
+}

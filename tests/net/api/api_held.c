@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Programs under the policy of the host: rows that are declared, tensors without a row, the record.
+ * usage: PROGRAM SESSION RUN MODE; the modes are the functions of `modes`. The module "far" is at
+ * w1, and its loss at the master.
+ */
+#include "api_int.h"
+
+static const char *session, *run_folder;
+static int n_asked; /* tensors about which the library has asked this program */
+
+static cleave_status count_asked(void *user, const cleave_sending *what, cleave_error *error) {
+  (void)user;
+  (void)error;
+  n_asked += what->kind != CLEAVE_SENDING_FAILURE;
+  return CLEAVE_OK;
+}
+
+static cleave_status open_held(const char *folder, cleave_error *e) {
+  cleave_options o = {
+      .size = sizeof o, .deadline_ms = 20000, .run = folder, .may_send = count_asked};
+  n_asked = 0;
+  return cleave_open(session, &o, &rt, e);
+}
+
+static bool close_held(void) {
+  MUST(cleave_close(rt, 0, NULL, e));
+  return true;
+}
+
+static cleave_declaration row_of(cleave_sending_kind kind, int64_t width, unsigned shows) {
+  return (cleave_declaration){.size = sizeof(cleave_declaration),
+                              .kind = kind,
+                              .worker = "w1",
+                              .module = "far",
+                              .dtype = CLEAVE_F32,
+                              .rank = 2,
+                              .shape = {4, width},
+                              .shows = shows};
+}
+
+static bool declare(cleave_sending_kind kind, int64_t width, unsigned shows) {
+  cleave_declaration row = row_of(kind, width, shows);
+  MUST(cleave_declare(rt, &row, e));
+  return true;
+}
+
+static bool declare_all(void) {
+  DO(declare(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_MIXED));
+  DO(declare(CLEAVE_SENDING_GRADIENT, 2, CLEAVE_SHOWS_LABELS_READABLE));
+  cleave_declaration any = row_of(CLEAVE_SENDING_WEIGHTS, 0, CLEAVE_SHOWS_WORST);
+  MUST(cleave_declare(rt, &any, e));
+  any = row_of(CLEAVE_SENDING_VALUE, 0, CLEAVE_SHOWS_MIXED);
+  any.rank = -2;
+  REFUSED(cleave_declare(rt, &any, e), CLEAVE_INVALID, "-1 is any shape");
+  return true;
+}
+
+/* Loads "far" with weights that this program gives, so that they are sent, and its loss. */
+static bool load_net(cleave_module **far, cleave_module **loss) {
+  static const float weight[6] = {1, 2, 3, 4, 5, 6}, bias[2] = {1, 1};
+  const cleave_named_tensor given[] = {{"0.weight", CLEAVE_TENSOR_F32(weight, 2, 3)},
+                                       {"0.bias", CLEAVE_TENSOR_F32(bias, 2)}};
+  cleave_module_options o = {
+      .size = sizeof o, .name = "far", .at = "w1", .weights = given, .n_weights = 2};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, far, e));
+  return load_loss("loss", "master", 2, loss);
+}
+
+static bool run_step(cleave_module *far, cleave_module *loss) {
+  cleave_context c;
+  cleave_reference x, y, t, l;
+  float in[12], target[8];
+  fill(in, 12, 1);
+  fill(target, 8, 2);
+  DO(open_context(&c));
+  DO(leaf(c, in, 4, 3, false, &x));
+  DO(leaf(c, target, 4, 2, false, &t));
+  MUST(cleave_call(rt, c, far, &x, 1, &y, e));
+  MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
+  DO(backward(c, l, false));
+  return close_context(c);
+}
+
+static bool train(int steps) {
+  cleave_module *far, *loss;
+  DO(load_net(&far, &loss));
+  for (int i = 0; i < steps; i++) DO(run_step(far, loss));
+  CHECK(n_asked == 2 + 2 * steps); /* two weights; an input and a gradient in each step */
+  return close_held();
+}
+
+/* ---- without a policy, or with one that does not know programs ------------------------------- */
+
+static bool undeclared_program_runs_without_a_policy(void) {
+  MUST(open_held(NULL, e));
+  return train(2);
+}
+
+static bool undeclared_program_is_recorded_as_the_worst(void) {
+  MUST(open_held(run_folder, e));
+  return train(2);
+}
+
+static bool program_is_refused_by_the_policy(void) {
+  REFUSED(open_held(run_folder, e), CLEAVE_DENIED, "egress.policy.yaml:2:");
+  REFUSED(open_held(NULL, e), CLEAVE_DENIED, "`programs: declared`");
+  return true;
+}
+
+/* ---- held to its rows ------------------------------------------------------------------------ */
+
+static bool program_without_a_record_is_refused(void) {
+  REFUSED(open_held(NULL, e), CLEAVE_PRECONDITION, "cleave_options.run");
+  return true;
+}
+
+static bool declared_tensors_are_sent(void) {
+  MUST(open_held(run_folder, e));
+  DO(declare_all());
+  DO(declare_all()); /* a row that is declared again is no new row */
+  return train(3);
+}
+
+static bool killed_program_leaves_its_allowances(void) {
+  cleave_module *far, *loss;
+  MUST(open_held(run_folder, e));
+  DO(declare_all());
+  DO(load_net(&far, &loss));
+  DO(run_step(far, loss));
+  print_result(true, "killed_program_leaves_its_allowances");
+  return kill(getpid(), SIGKILL) == 0;
+}
+
+/* Calls "far" with an input of `rows` samples. */
+static bool refuses_input(int64_t rows, const char *part) {
+  cleave_module *far;
+  cleave_context c;
+  cleave_reference x, y;
+  float in[24] = {0};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  cleave_module_options o = {.size = sizeof o, .name = "far", .at = "w1", .seed = 7};
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, &far, e));
+  DO(open_context(&c));
+  DO(leaf(c, in, rows, 3, false, &x));
+  REFUSED(cleave_call(rt, c, far, &x, 1, &y, e), CLEAVE_DENIED, part);
+  CHECK(n_asked == 0);
+  MUST(cleave_context_end(rt, c, e));
+  MUST(cleave_module_release(rt, far, e));
+  return true;
+}
+
+static bool undeclared_tensor_stops_everything(void) {
+  MUST(open_held(run_folder, e));
+  DO(declare(CLEAVE_SENDING_GRADIENT, 2, CLEAVE_SHOWS_LABELS_READABLE));
+  DO(refuses_input(4, "input 0 of module 'far', f32 [4, 3] to w1: the program has declared no"));
+  DO(declare(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_MIXED));
+  DO(refuses_input(4, "declared no such tensor"));
+  return close_held();
+}
+
+static bool tensor_of_another_form_is_undeclared(void) {
+  MUST(open_held(run_folder, e));
+  DO(declare(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_MIXED));
+  DO(refuses_input(5, "f32 [5, 3] to w1"));
+  return close_held();
+}
+
+static bool undeclared_weights_are_not_sent(void) {
+  cleave_module *far, *loss;
+  MUST(open_held(run_folder, e));
+  DO(declare(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_MIXED));
+  DO(load_net(&far, &loss));
+  REFUSED(cleave_module_place(rt, far, false, 0, e), CLEAVE_DENIED, "of module 'far', f32 [2");
+  CHECK(n_asked == 0);
+  return close_held();
+}
+
+static bool row_against_the_policy_is_refused(void) {
+  cleave_declaration row = row_of(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_WORST);
+  MUST(open_held(run_folder, e));
+  REFUSED(cleave_declare(rt, &row, e), CLEAVE_DENIED, "allow.raw");
+  row.dtype = CLEAVE_I64;
+  row.shows = CLEAVE_SHOWS_MIXED;
+  REFUSED(cleave_declare(rt, &row, e), CLEAVE_DENIED, "dtypes");
+  row = row_of(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_LABELS);
+  REFUSED(cleave_declare(rt, &row, e), CLEAVE_DENIED, "allow.labels");
+  row = row_of(CLEAVE_SENDING_GRADIENT, 2, CLEAVE_SHOWS_WORST);
+  MUST(cleave_declare(rt, &row, e)); /* LABELS READABLE, which the policy permits */
+  row.rank = -1;                     /* a gradient of any shape */
+  MUST(cleave_declare(rt, &row, e));
+  row.worker = "w9";
+  REFUSED(cleave_declare(rt, &row, e), CLEAVE_NOT_FOUND, "'w9'");
+  row = row_of(CLEAVE_SENDING_FAILURE, 2, CLEAVE_SHOWS_MIXED);
+  REFUSED(cleave_declare(rt, &row, e), CLEAVE_INVALID, "kind 5");
+  row = row_of(CLEAVE_SENDING_LEAF, 3, CLEAVE_SHOWS_MIXED + CLEAVE_SHOWS_TOKENS);
+  REFUSED(cleave_declare(rt, &row, e), CLEAVE_INVALID, "stands alone");
+  return close_held();
+}
+
+/* An epoch of the policy has room for the weights and one step. */
+static bool epoch_bounds_the_bytes(void) {
+  cleave_module *far, *loss;
+  MUST(open_held(run_folder, e));
+  DO(declare_all());
+  DO(load_net(&far, &loss));
+  DO(run_step(far, loss));
+  MUST(cleave_epoch(rt, e));
+  DO(run_step(far, loss));
+  CHECK(!run_step(far, loss) && strstr(why, "bytes_per_epoch"));
+  return close_held();
+}
+
+static bool damaged_policy_stops_the_program(void) {
+  REFUSED(open_held(run_folder, e), CLEAVE_INVALID, "unknown key 'program'");
+  return true;
+}
+
+static bool limited_reading_refuses_programs(void) {
+  REFUSED(open_held(run_folder, e), CLEAVE_DENIED, "max_read.labels");
+  return true;
+}
+
+static bool policy_of_another_worker_refuses_the_program(void) {
+  REFUSED(open_held(run_folder, e), CLEAVE_DENIED, "does not name spiffe://test/w1");
+  return true;
+}
+
+/* ---- modes ----------------------------------------------------------------------------------- */
+
+static const test modes[] = {TEST(undeclared_program_runs_without_a_policy),
+                             TEST(undeclared_program_is_recorded_as_the_worst),
+                             TEST(program_is_refused_by_the_policy),
+                             TEST(program_without_a_record_is_refused),
+                             TEST(declared_tensors_are_sent),
+                             TEST(killed_program_leaves_its_allowances),
+                             TEST(undeclared_tensor_stops_everything),
+                             TEST(tensor_of_another_form_is_undeclared),
+                             TEST(undeclared_weights_are_not_sent),
+                             TEST(row_against_the_policy_is_refused),
+                             TEST(epoch_bounds_the_bytes),
+                             TEST(damaged_policy_stops_the_program),
+                             TEST(limited_reading_refuses_programs),
+                             TEST(policy_of_another_worker_refuses_the_program)};
+
+int main(int argc, char **argv) {
+  if (argc < 4) return 2;
+  session = argv[1];
+  run_folder = argv[2];
+  snprintf(why, sizeof why, "no such mode");
+  for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+    for (int k = 3; k < argc; k++)
+      if (strcmp(modes[i].name, argv[k]) == 0) (void)run_all(&modes[i], 1);
+  return n_failed;
+}
