@@ -7,7 +7,8 @@ from cluster import *
 
 suite = Suite()
 STEPS, URI = 80, "spiffe://test/master"
-# A run takes its time by the clock, which costs no core: what a test does to it comes before its end.
+# A run takes its time by the clock, which costs no core: what a test does to it comes before its
+# end.
 BODY = (IMAGE_DATA + "stages:\n"
         "  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 32}, {op: relu}, {op: dropout, p: 0.3}]}\n"
         "  - {name: b, at: w1, layers: [{op: linear, out: 512}, {op: relu}, {op: wait, forward_ms: 10}]}\n"
