@@ -256,7 +256,7 @@ def commands_beside_a_run_read_only():
 
 # ---- sealed copies -------------------------------------------------------------------------------
 
-ESCROW = ENDLESS.replace("{every_steps: 10, home: always}", "{every_steps: 50, home: always, escrow: {every: 1s, key: KEY, dir: ESCROW}}")
+ESCROW = ENDLESS.replace("{every_steps: 10, home: always}", "{every_steps: 25, home: always, escrow: {every: 1s, key: KEY, dir: ESCROW}}")
 
 
 def sealed_run():
@@ -269,10 +269,10 @@ def sealed_run():
         until(lambda: copy_in(copies))
         numbers = until(lambda: dict(re.findall(r"^cleave_master_escrow_(\w+) (\S+)$", text, re.M))
                         if "cleave_master_escrow_bytes " in (text := get(port)[1]) else None)
-        assert float(numbers["step"]) >= 50 and float(numbers["bytes"]) > 1000 and numbers["failures_total"] == "0", numbers
+        assert float(numbers["step"]) >= 25 and float(numbers["bytes"]) > 1000 and numbers["failures_total"] == "0", numbers
         assert abs(float(numbers["timestamp_seconds"]) - time.time()) < 60 * SLOW, numbers
         row = json.loads(master("status", session, "--json", "--interval", "0.1", cwd=cluster.dir, env=OPS).stdout.splitlines()[0])
-        assert row["escrow"]["step"] >= 50 and row["escrow"]["bytes"] > 1000 and row["escrow"]["last_error"] is None, row
+        assert row["escrow"]["step"] >= 25 and row["escrow"]["bytes"] > 1000 and row["escrow"]["last_error"] is None, row
         running.process.kill()
         said = running.process.stderr.read()
         running.process.stderr.close()

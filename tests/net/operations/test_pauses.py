@@ -1,7 +1,7 @@
 """A process that is silent: a pause changes no bit, also one that is longer than
 limits.peer_timeout. One that is longer than limits.lease ends the run with the reason, and --resume
 goes on to the same bits. The message of a run that ends names damaged and closed connections."""
-import os, signal, socket, sys, threading, time
+import functools, os, signal, socket, sys, threading, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
@@ -44,7 +44,12 @@ class Run:
 
 
 class the:
-    cluster, bits = None, None
+    cluster = None
+
+
+@functools.cache
+def undisturbed():
+    return Run("alone").weights()
 
 
 def pause(process, seconds):
@@ -55,11 +60,10 @@ def pause(process, seconds):
 
 @suite.test
 def a_short_pause_changes_no_bit():
-    the.bits = Run("alone").weights()
     run = Run("paused").has_begun()
     pause(run.process, TIMEOUT / 2)  # longer than a step may take: it hears its links first
     pause(the.cluster.workers[0].process, TIMEOUT / 6)
-    assert run.weights() == the.bits
+    assert run.weights() == undisturbed()
 
 
 @suite.test
@@ -67,7 +71,7 @@ def pause_over_the_peer_timeout_changes_no_bit():
     session = the.cluster.session("long", BODY.replace("step_timeout: ", "step_timeout: 6"))
     run = Run("long", session=session).has_begun()
     pause(the.cluster.workers[0].process, 2 * TIMEOUT)
-    assert run.weights() == the.bits
+    assert run.weights() == undisturbed()
 
 
 @suite.test
@@ -84,7 +88,7 @@ def pause_over_the_lease_ends_the_run():
     assert time.monotonic() - begin > TIMEOUT / 2
     run.failed(f"the peer was silent for {min(TIMEOUT, 3):g} s",
                "not connected again within 2 s (limits.lease)")
-    assert Run("silent", "--resume", session=session).weights() == the.bits
+    assert Run("silent", "--resume", session=session).weights() == undisturbed()
 
 
 class Proxy:
