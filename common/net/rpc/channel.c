@@ -49,11 +49,12 @@ static clv_code init_channel(clv_rpc_channel *channel, const clv_rpc_channel_opt
                              clv_err *err) {
   CLV_TRY(rpc_limits_check(&channel->limits, err));
   CLV_TRY(clv_strdup(options->target_address, &channel->target_address, err));
-  CLV_TRY(rpc_pem_check(&options->pem, err));
   rpc_pem pem;
   CLV_TRY(rpc_pem_init(&pem, &options->pem, err));
-  clv_code code = rpc_client_credentials(&pem, options->expected_uri, &channel->credentials,
-                                         &channel->identity, err);
+  clv_code code = rpc_pem_check_once(channel->runtime, &pem, err);
+  if (code == CLV_OK)
+    code = rpc_client_credentials(&pem, options->expected_uri, &channel->credentials,
+                                  &channel->identity, err);
   rpc_pem_clear(&pem);
   return code;
 }

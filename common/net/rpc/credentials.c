@@ -105,6 +105,35 @@ clv_code rpc_pem_check(const clv_rpc_pem *pem, clv_err *err) {
                   "text, or the key does not belong to the certificate");
 }
 
+/* Digest of PEM text that has passed rpc_pem_init. */
+static clv_code digest_pem(const rpc_pem *pem, clv_sha256 *ret, clv_err *err) {
+  clv_sha256 part[3];
+  CLV_TRY(clv_sha256_of(pem->ca, strlen(pem->ca), &part[0], err));
+  CLV_TRY(clv_sha256_of(pem->cert, strlen(pem->cert), &part[1], err));
+  CLV_TRY(clv_sha256_of(pem->key, strlen(pem->key), &part[2], err));
+  return clv_sha256_of(part, sizeof(part), ret, err);
+}
+
+static bool was_checked(clv_rpc_runtime *runtime, const clv_sha256 *digest) {
+  pthread_mutex_lock(&runtime->lock);
+  bool is_known = runtime->has_checked_pem &&
+                  memcmp(&runtime->checked_pem, digest, sizeof(runtime->checked_pem)) == 0;
+  pthread_mutex_unlock(&runtime->lock);
+  return is_known;
+}
+
+clv_code rpc_pem_check_once(clv_rpc_runtime *runtime, const rpc_pem *pem, clv_err *err) {
+  clv_sha256 digest;
+  CLV_TRY(digest_pem(pem, &digest, err));
+  if (was_checked(runtime, &digest)) return CLV_OK;
+  CLV_TRY(rpc_pem_check(&(clv_rpc_pem){pem->ca, pem->cert, pem->key}, err));
+  pthread_mutex_lock(&runtime->lock);
+  runtime->checked_pem = digest;
+  runtime->has_checked_pem = true;
+  pthread_mutex_unlock(&runtime->lock);
+  return CLV_OK;
+}
+
 /* ---- server ---------------------------------------------------------------------------------- */
 
 clv_code rpc_server_certs_init(rpc_server_certs *certs, const clv_rpc_pem *pem, clv_err *err) {

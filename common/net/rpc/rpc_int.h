@@ -70,6 +70,8 @@ struct clv_rpc_runtime {
   clv_rpc_stream *streams;
   rpc_pool sender_pool; /* threads that run the jobs of clv_rpc_stream_defer */
   bool is_sender_pool_started;
+  clv_sha256 checked_pem; /* digest of the text that rpc_pem_check_once checked last */
+  bool has_checked_pem;
 };
 
 /* Starts a batch whose end runs tag->run(tag, ok) on a queue thread. False: C-core refused it,
@@ -121,6 +123,11 @@ void rpc_pem_clear(rpc_pem *pem); /* wipes the key */
 /* Checks that gRPC can make a TLS server from the PEM text. CLV_INVALID: it is not readable, or the
  * key does not match the leaf certificate. */
 clv_code rpc_pem_check(const clv_rpc_pem *pem, clv_err *err) CLV_USE_RESULT;
+
+/* As rpc_pem_check, but accepts the text that the last successful call had without another check. A
+ * process mostly has one text for all its channels, and a check takes milliseconds. */
+clv_code rpc_pem_check_once(clv_rpc_runtime *runtime, const rpc_pem *pem,
+                            clv_err *err) CLV_USE_RESULT;
 
 /* Result of the check that a client makes of the server's identity in a handshake, for the error
  * text. */

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A line that fails: a relay in front of a port (Relay) and a Cluster whose workers are dialled
 through relays (RelayedCluster). Standard library only."""
-import select, socket, struct, threading
+import select, socket, struct, threading, time
 from cluster import Cluster, free_port
 
 USED = 4096  # bytes each way, which are more than those of a handshake
@@ -33,7 +33,7 @@ class Relay:
         while not self.closing:
             listener = self.listener
             if not listener:
-                self.open.wait(0.02)
+                time.sleep(0.02)
                 continue
             try:
                 if not select.select([listener], [], [], 0.05)[0]:

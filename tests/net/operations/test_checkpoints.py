@@ -13,8 +13,13 @@ BODY = (IMAGE_DATA + "stages:\n"
         "  - {name: b, at: w1, layers: [{op: linear, out: 9000}, {op: relu}]}\n"
         "  - {name: c, at: w2, layers: [{op: linear, out: 10}]}\n"
         "loss: {kind: cross_entropy}\n"
-        f"train: {{epochs: 100000, max_steps: 30, batch: 16, seed: {SEED}, optimizer: {{kind: adam, lr: 0.003}}}}\n"
+        f"train: {{epochs: 100000, max_steps: 30, batch: 8, seed: {SEED}, optimizer: {{kind: adam, lr: 0.003}}}}\n"
         "checkpoint: {every_steps: 10, home: always}\n")
+# For a run that ends when the test says so: it takes its time by the clock. `wait` needs the
+# environment.
+OPS = {"CLEAVE_TEST_OPS": "1"}
+os.environ.update(OPS)
+ENDLESS = BODY.replace("max_steps: 30", "max_steps: 1000000").replace("{op: linear, out: 9000}", "{op: linear, out: 9000}, {op: wait, forward_ms: 5}")
 
 
 class Keeping(Cluster):
@@ -36,7 +41,7 @@ class Keeping(Cluster):
 
 
 def tool(*args, code=0):
-    done = run(MASTER, "checkpoint", *args, cwd=cluster.dir)
+    done = run(MASTER, "checkpoint", *args, cwd=cluster.dir, env=OPS)
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     return done
 
@@ -240,7 +245,7 @@ def newest_checkpoint_is_deleted_by_force_alone():
 
 @suite.test
 def commands_beside_a_run_read_only():
-    session = cluster.session("busy", BODY.replace("max_steps: 30", "max_steps: 1000000"))
+    session = cluster.session("busy", ENDLESS)
     with Running([MASTER, "train", session], cwd=cluster.dir, stderr=subprocess.DEVNULL) as running:
         until(lambda: glob.glob(os.path.join(cluster.dir, "runs", "busy", "checkpoint-*", "MANIFEST.json")))
         assert objects("ls", session) and all(o["ok"] for o in objects("verify", session))
@@ -251,34 +256,44 @@ def commands_beside_a_run_read_only():
 
 # ---- sealed copies -------------------------------------------------------------------------------
 
-ESCROW = BODY.replace("{every_steps: 10, home: always}", "{every_steps: 500, home: always, escrow: {every: 1s, key: KEY, dir: ESCROW}}").replace(
-    "max_steps: 30", "max_steps: 1000000")
+ESCROW = ENDLESS.replace("{every_steps: 10, home: always}", "{every_steps: 25, home: always, escrow: {every: 1s, key: KEY, dir: ESCROW}}")
 
 
-def escrowed(name):
-    """A run with a sealed copy, ended by a kill; its folder, its session file, the folder of copies
-    and the step of the copy."""
-    copies, key = os.path.join(cluster.dir, name + ".copies"), os.path.join(cluster.dir, name + ".key")
-    port = free_port()
-    session = cluster.session(name, ESCROW.replace("KEY", key).replace("ESCROW", copies) + f'metrics: {{listen: "127.0.0.1:{port}"}}\n')
-    folder = os.path.join(cluster.dir, "runs", name)
-
-    def copied():
-        found = [d for d, _, files in os.walk(copies) if "MANIFEST.json.sealed" in files]
-        return found and found[0]
+def sealed_run():
+    """A run with a sealed copy, ended by a kill."""
+    if hasattr(sealed_run, "of"):
+        return sealed_run.of
+    copies, key, port = os.path.join(cluster.dir, "escrow.copies"), os.path.join(cluster.dir, "escrow.key"), free_port()
+    session = cluster.session("escrow", ESCROW.replace("KEY", key).replace("ESCROW", copies) + f'metrics: {{listen: "127.0.0.1:{port}"}}\n')
     with Running([MASTER, "train", session], cwd=cluster.dir, stderr=subprocess.PIPE) as running:
-        until(copied)
+        until(lambda: copy_in(copies))
         numbers = until(lambda: dict(re.findall(r"^cleave_master_escrow_(\w+) (\S+)$", text, re.M))
                         if "cleave_master_escrow_bytes " in (text := get(port)[1]) else None)
-        assert float(numbers["step"]) >= 500 and float(numbers["bytes"]) > 1000 and numbers["failures_total"] == "0", numbers
+        assert float(numbers["step"]) >= 25 and float(numbers["bytes"]) > 1000 and numbers["failures_total"] == "0", numbers
         assert abs(float(numbers["timestamp_seconds"]) - time.time()) < 60 * SLOW, numbers
-        row = json.loads(master("status", session, "--json", "--interval", "0.1", cwd=cluster.dir).stdout.splitlines()[0])
-        assert row["escrow"]["step"] >= 500 and row["escrow"]["bytes"] > 1000 and row["escrow"]["last_error"] is None, row
+        row = json.loads(master("status", session, "--json", "--interval", "0.1", cwd=cluster.dir, env=OPS).stdout.splitlines()[0])
+        assert row["escrow"]["step"] >= 25 and row["escrow"]["bytes"] > 1000 and row["escrow"]["last_error"] is None, row
         running.process.kill()
         said = running.process.stderr.read()
         running.process.stderr.close()
     assert "made the key" in said and oct(os.stat(key).st_mode & 0o777) == "0o600", said
-    return folder, session, copied(), int(copied().rpartition("-")[2])
+    sealed_run.of = os.path.join(cluster.dir, "runs", "escrow"), copies, key
+    return sealed_run.of
+
+
+def copy_in(copies):
+    """The folder of the finished sealed copy."""
+    return next((d for d, _, files in os.walk(copies) if "MANIFEST.json.sealed" in files), None)
+
+
+def escrowed(name):
+    """That run under another name, with copies and a key of its own; its folder, its session file,
+    the folder of copies and the step of the copy."""
+    folder, copies, key = (os.path.join(cluster.dir, n) for n in (f"runs/{name}", name + ".copies", name + ".key"))
+    for source, to in zip(sealed_run(), (folder, copies, key)):
+        (shutil.copytree if os.path.isdir(source) else shutil.copy2)(source, to)
+    copy = copy_in(copies)
+    return folder, cluster.session(name, ESCROW.replace("KEY", key).replace("ESCROW", copies)), copy, int(copy.rpartition("-")[2])
 
 
 def emptied(folder, keep=()):
@@ -296,12 +311,12 @@ def sealed_copy_restores_a_run_that_lost_its_files():
     kept, contents = move_away(folder, step)
     for path in kept.values():  # both workers lose their disks
         os.unlink(path)
-    done = cluster.train(session, "--resume", "--set", f"train.max_steps={step + 5}")
+    done = cluster.train(session, "--resume", "--set", f"train.max_steps={step + 5}", env=OPS)
     assert done.returncode == 0, done.stderr
     assert f"checkpoint-{step} is restored from its sealed copy" in done.stderr, done.stderr
     at_home(folder, step, contents)
     emptied(folder)  # the run folder loses its checkpoints, too
-    done = cluster.train(session, "--resume", "--set", f"train.max_steps={step + 10}")
+    done = cluster.train(session, "--resume", "--set", f"train.max_steps={step + 10}", env=OPS)
     assert done.returncode == 0 and "is restored from its sealed copy" in done.stderr, done.stderr
 
 
@@ -330,8 +345,7 @@ def worker_that_lost_its_disk_is_restored_from_a_copy():
     trains."""
     copies, key = os.path.join(cluster.dir, "disk.copies"), os.path.join(cluster.dir, "disk.key")
     keys = f"{{every_steps: 20, keep: 2, home: never, escrow: {{every: 1s, key: {key}, dir: {copies}}}}}"
-    session = cluster.session("disk", BODY.replace("{every_steps: 10, home: always}", keys).replace("max_steps: 30", "max_steps: 1000000") +
-                              "recovery: {wait: 200ms}\n")
+    session = cluster.session("disk", ENDLESS.replace("{every_steps: 10, home: always}", keys) + "recovery: {wait: 200ms}\n")
     log = os.path.join(cluster.dir, "runs", "disk", "log.txt")
 
     def said(what):
@@ -354,7 +368,7 @@ def fresh_run_names_the_files_that_it_orphans():
     folder, session, _, step = escrowed("fresh")
     emptied(folder, [f"checkpoint-{step}"])
     kept, _ = move_away(folder, step)
-    done = cluster.train(session, "--fresh", "--set", "train.max_steps=3")
+    done = cluster.train(session, "--fresh", "--set", "train.max_steps=3", env=OPS)
     assert done.returncode == 0, done.stderr
     for i in (0, 1):
         named = [line for line in done.stderr.splitlines() if f"worker 'w{i + 1}' still has 2 files (" in line]
@@ -370,21 +384,21 @@ def lost_and_wrong_keys_are_named():
     folder, session, copy, step = escrowed("keys")
     key = os.path.join(cluster.dir, "keys.key")
     resume = ("--resume", "--set", f"train.max_steps={step + 5}")
-    soon = cluster.train(session, "--set", "checkpoint.escrow.every=5ms")
+    soon = cluster.train(session, "--set", "checkpoint.escrow.every=5ms", env=OPS)
     assert soon.returncode == 3 and "checkpoint.escrow.every is a time from 1s to 720h" in soon.stderr, soon
     os.rename(key, key + ".away")
-    lost = cluster.train(session, *resume)
+    lost = cluster.train(session, *resume, env=OPS)
     assert lost.returncode == 3 and "keys.key does not exist, and the copies in" in lost.stderr and not os.path.exists(key), lost
     with open(key, "w") as f:
         f.write("00" * 32 + "\n")
     os.chmod(key, 0o600)
-    wrong = cluster.train(session, *resume)
+    wrong = cluster.train(session, *resume, env=OPS)
     assert wrong.returncode == 3 and "are sealed with key" in wrong.stderr and "keys.key holds key" in wrong.stderr, wrong
     os.chmod(key, 0o644)
-    readable = cluster.train(session, *resume)
+    readable = cluster.train(session, *resume, env=OPS)
     assert readable.returncode == 3 and "mode 0644" in readable.stderr and "chmod 600" in readable.stderr, readable
     os.rename(key + ".away", key)
-    assert cluster.train(session, *resume).returncode == 0
+    assert cluster.train(session, *resume, env=OPS).returncode == 0
 
 
 if __name__ == "__main__":

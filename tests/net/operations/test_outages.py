@@ -7,16 +7,17 @@ from cluster import *
 from relays import RelayedCluster
 
 suite = Suite()
-STEPS = 400
+os.environ["CLEAVE_TEST_OPS"] = "1"  # `wait` makes a run long by the clock alone
+STEPS = 100
 PEER_TIMEOUT, LEASE = 1 * max(1, SLOW), 20 * max(1, SLOW)
 BODY = (IMAGE_DATA + "stages:\n"
         "  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 512}, {op: relu}, {op: dropout, p: 0.3}]}\n"
-        "  - {name: b, at: w1, layers: [{op: linear, out: 512}, {op: relu}]}\n"
+        "  - {name: b, at: w1, layers: [{op: linear, out: 256}, {op: relu}, {op: wait, forward_ms: 25}]}\n"
         "  - {name: c, at: w2, layers: [{op: dropout, p: 0.2}, {op: linear, out: 10}]}\n"
         "loss: {kind: cross_entropy}\nlog: {every: 1}\ntransfer: direct\n"
         f"limits: {{peer_timeout: {PEER_TIMEOUT:g}s, lease: {LEASE:g}s, step_timeout: {2 * max(1, SLOW):g}s}}\n"
         f"train: {{epochs: 100000, max_steps: {STEPS}, batch: 64, seed: {SEED}, optimizer: {{kind: adam, lr: 0.003}}}}\n"
-        "checkpoint: {every_steps: 100}\nrecovery: off\n")
+        "checkpoint: {every_steps: 25}\nrecovery: off\n")
 
 
 class Run:
@@ -86,7 +87,7 @@ def resets_change_no_bit():
 
 def outages(name, worker, peer):
     """The link's row in `status --json`."""
-    done = master("status", os.path.join(the.cluster.dir, name + ".yaml"), "--json", "--interval", "0.1")
+    done = master("status", os.path.join(the.cluster.dir, name + ".yaml"), "--json", "--interval", "0.1", env={"CLEAVE_TEST_OPS": "1"})
     row = next(row for row in map(json.loads, done.stdout.splitlines()) if row["worker"] == worker)
     (session,) = row["sessions"]
     return next(link for link in session["links"] if link["peer"] == peer)

@@ -7,20 +7,17 @@ from cluster import *
 
 suite = Suite()
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
-STEPS = 600
+STEPS = 120
+# A run takes its time by the clock, which costs no core: what a test does to it comes before its
+# end. `wait` needs the environment.
+os.environ["CLEAVE_TEST_OPS"] = "1"
 BODY = (IMAGE_DATA + "stages:\n"
         "  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 32}, {op: relu}, {op: dropout, p: 0.3}]}\n"
-        "  - {name: b, at: w1, layers: [{op: linear, out: 16}, {op: relu}]}\n"
+        "  - {name: b, at: w1, layers: [{op: linear, out: 16}, {op: relu}, {op: wait, forward_ms: 10}]}\n"
         "  - {name: c, at: w2, layers: [{op: dropout, p: 0.2}, {op: linear, out: 10}]}\n"
-        "loss: {kind: cross_entropy}\nlog: {every: 50}\ntransfer: direct\n"
+        "loss: {kind: cross_entropy}\nlog: {every: 10}\ntransfer: direct\n"
         f"train: {{epochs: 100000, max_steps: {STEPS}, batch: 16, seed: {SEED}, optimizer: {{kind: adam, lr: 0.003}}}}\n"
-        "checkpoint: {every_steps: 75}\nrecovery: {wait: 200ms, give_up_after: 60s}\n")
-
-
-# For a run that ends when the test says so, and whose weights nobody compares; `wait` needs the
-# environment.
-os.environ["CLEAVE_TEST_OPS"] = "1"
-PACED = BODY.replace("{op: linear, out: 16}, {op: relu}", "{op: linear, out: 16}, {op: relu}, {op: wait, forward_ms: 3}")
+        "checkpoint: {every_steps: 15}\nrecovery: {wait: 200ms, give_up_after: 60s}\n")
 
 
 class Run:
@@ -79,9 +76,9 @@ def undisturbed():
 def killed_workers_that_restart_change_no_bit():
     """One before the first checkpoint, one behind it, and both at once."""
     undisturbed()
-    run = Run("killed", "--set", "checkpoint.every_steps=150")
+    run = Run("killed", "--set", "checkpoint.every_steps=30")
     until(lambda: os.path.exists(os.path.join(run.dir, "metrics.jsonl")), 30)
-    for step, those in ((0, [0]), (150, [1]), (450, [0, 1])):
+    for step, those in ((0, [0]), (30, [1]), (90, [0, 1])):
         if step:
             run.at(step)
         for i in those:
@@ -92,7 +89,7 @@ def killed_workers_that_restart_change_no_bit():
     lost, back = run.events("lost"), run.events("recovered")
     assert len(lost) == len(back) >= 3, (lost, back)
     assert lost[0]["checkpoint"] == 0 and "'w1'" in lost[0]["message"] and "its beginning" in lost[0]["message"], lost
-    assert lost[1]["checkpoint"] == 150 and "'w2'" in lost[1]["message"], lost
+    assert lost[1]["checkpoint"] == 30 and "'w2'" in lost[1]["message"], lost
     assert all(e["step"] == l["checkpoint"] and e["replayed"] == max(0, l["step"] - e["step"]) for l, e in zip(lost, back)), (lost, back)
     attempts = run.attempts()
     # a worker that has the session yet takes a higher one alone
@@ -108,7 +105,7 @@ def stopped_worker_that_comes_back_changes_no_bit():
     """A peer that was silent longer than limits.lease has an old session; the new one ends it."""
     slow = ("--set", "limits.peer_timeout=2s", "--set", "limits.step_timeout=30s", "--set", "limits.connect_timeout=1s",
             "--set", "limits.lease=2s")
-    run = Run("silent", *slow).at(75)
+    run = Run("silent", *slow).at(15)
     process = cluster.workers[1].process
     process.send_signal(signal.SIGSTOP)
     try:
@@ -130,7 +127,7 @@ def run_tool(*args):
 def killed_master_and_worker_go_on_by_the_same_command():
     """`train --resume` begins where there is nothing, and waits for a worker that is not there
     yet."""
-    first = Run("both", "--resume").at(150)
+    first = Run("both", "--resume").at(30)
     first.process.kill()
     first.process.communicate()
     killed(0)
@@ -143,7 +140,7 @@ def killed_master_and_worker_go_on_by_the_same_command():
 
 @suite.test
 def worker_that_stays_away_ends_the_run():
-    run = Run("away", "--set", "recovery.give_up_after=1s").at(75)
+    run = Run("away", "--set", "recovery.give_up_after=1s").at(15)
     killed(0)
     run.ends(6)
     cluster.restart(0)
@@ -154,7 +151,7 @@ def worker_that_stays_away_ends_the_run():
 
 @suite.test
 def losses_without_a_newer_checkpoint_end_the_run():
-    run = Run("again", "--set", "recovery.attempts=1", "--set", "checkpoint.every_steps=1000000", body=PACED)
+    run = Run("again", "--set", "recovery.attempts=1", "--set", "checkpoint.every_steps=1000000")
     until(lambda: os.path.exists(os.path.join(run.dir, "metrics.jsonl")), 30)
     killed(0)
     cluster.restart(0)
@@ -167,7 +164,7 @@ def losses_without_a_newer_checkpoint_end_the_run():
 
 @suite.test
 def interrupt_ends_the_wait_for_a_worker():
-    run = Run("impatient").at(75)
+    run = Run("impatient").at(15)
     killed(1)
     until(lambda: run.events("waiting"), 30)
     begin = time.monotonic()
@@ -184,7 +181,7 @@ def master_whose_run_was_taken_over_writes_nothing_more():
     """Two hosts that share a folder may both have its lock: the one with the lower epoch ends at
     its next checkpoint. With one epoch, which two that begin at once have, the process decides."""
     for name, key in (("stolen", "epoch"), ("twin", "pid")):
-        run = Run(name, "--set", "train.max_steps=100000", body=PACED).at(75)
+        run = Run(name, "--set", "train.max_steps=100000").at(15)
         path, mine = os.path.join(run.dir, "run.json"), re.compile(rf'"{key}": (\d+)')
         with open(path) as f:
             stolen = int(mine.search(f.read())[1]) + 1
@@ -206,7 +203,7 @@ def master_whose_run_was_taken_over_writes_nothing_more():
 def run_that_was_killed_behind_its_last_checkpoint_is_pruned():
     undisturbed()
     run = Run("behind", "--set", "checkpoint.keep=1").ends()
-    left, path = os.path.join(run.dir, "checkpoint-525"), os.path.join(run.dir, "run.json")
+    left, path = os.path.join(run.dir, "checkpoint-105"), os.path.join(run.dir, "run.json")
     os.mkdir(left)
     with open(path) as f:
         text = f.read()
@@ -227,7 +224,7 @@ def spare_takes_the_place_of_a_worker_that_stays_away():
         f.write(re.sub(r"(w2: \{.*)\}\n", r"\1, spares: [w3]}\n", text, count=1))
     plan = run_tool("plan", three)
     assert "to spare w3 (spiffe://test/w3)" in plan.stdout, plan.stdout + plan.stderr
-    run = Run("spared", written=three).at(75)
+    run = Run("spared", written=three).at(15)
     killed(1)
     until(lambda: run.events("recovered"), 30)
     assert [(e["worker"], e["spare"]) for e in run.events("replaced")] == [("w2", "w3")], run.events("replaced")
@@ -247,7 +244,7 @@ def spare_takes_the_place_of_a_worker_that_stays_away():
 @suite.test
 def recovery_is_in_metrics_and_plan():
     port = free_port()
-    run = Run("measured", "--set", f"metrics.listen=127.0.0.1:{port}", "--set", "train.max_steps=100000", body=PACED).at(75)
+    run = Run("measured", "--set", f"metrics.listen=127.0.0.1:{port}", "--set", "train.max_steps=100000").at(15)
 
     def metric(name):
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as page:
@@ -274,7 +271,7 @@ def slurm_script_requeues_an_interrupted_job():
     """Slurm's part is a `scontrol` that writes what it was told."""
     folder, script = os.path.join(cluster.dir, "runs/queued"), os.path.join(ROOT, "deploy/slurm/train.sbatch")
     # so many steps that the interrupt always comes before the last one
-    session = cluster.session("queued", PACED.replace(f"max_steps: {STEPS}", "max_steps: 1000000"))
+    session = cluster.session("queued", BODY.replace(f"max_steps: {STEPS}", "max_steps: 1000000"))
     tools = os.path.join(cluster.dir, "slurm")
     os.mkdir(tools)
     with open(os.path.join(tools, "scontrol"), "w") as f:
@@ -284,7 +281,7 @@ def slurm_script_requeues_an_interrupted_job():
     # a shell that begins with the signal ignored, as one behind `make test &` does, cannot trap it
     first = subprocess.Popen(["sh", script], cwd=cluster.dir, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                              preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
-    until(lambda: os.path.exists(f"{folder}/checkpoint-75/MANIFEST.json"), 30)
+    until(lambda: os.path.exists(f"{folder}/checkpoint-15/MANIFEST.json"), 30)
     first.send_signal(signal.SIGINT)
     assert first.wait(30 * SLOW) == 0, first.stderr.read()
     with open(os.path.join(tools, "told")) as f:

@@ -220,6 +220,8 @@ static void test_invalid_channel_options_are_refused(void **state) {
   expect_error(CLV_INVALID, "'worker' is not HOST:PORT",
                clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
   options.target_address = "127.0.0.1:7443";
+  must(clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
+  clv_rpc_channel_free(channel); /* the texts are known to be usable from here on */
   options.pem.key = other.key.data;
   expect_error(CLV_INVALID, "cannot be used together",
                clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
