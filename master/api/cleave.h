@@ -131,6 +131,18 @@ CLEAVE_API const char *cleave_status_name(cleave_status status); /* "not found" 
 /* returns the CLEAVE_VERSION of the header that the library was compiled with */
 CLEAVE_API const char *cleave_version(void);
 
+/* A library that this process runs. version: with the processor whose kernels it uses, for
+ * OpenBLAS. path: "" if the library is not loaded; is_of_wheel: the Python wheel brought it, so
+ * that its updates come with new wheels and not with those of the system. */
+typedef struct cleave_library {
+  char name[16], version[48], path[1024];
+  bool is_of_wheel;
+} cleave_library;
+enum { CLEAVE_LIBRARIES = 4 };
+/* Stores a row each for OpenSSL, gRPC, oneDNN and OpenBLAS, at most n, and returns how many. Loads
+ * OpenBLAS if nothing has computed yet. */
+CLEAVE_API size_t cleave_libraries(cleave_library *libraries, size_t n);
+
 /* ---- tensors --------------------------------------------------------------------------------- */
 
 /* CLEAVE_BF16 is used only for state of modules with cleave_module_options.frozen_bf16. */

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/pidfd.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,13 +21,19 @@ bool clv_is_stop_request(const siginfo_t *info) {
   return info->si_code == SI_QUEUE && info->si_value.sival_int == STOP_VALUE;
 }
 
+/* glibc has functions for these two calls from 2.36 on; the wheel runs with 2.34. */
+static int open_process(long pid) { return (int)syscall(SYS_pidfd_open, (pid_t)pid, 0); }
+static int signal_process(int process, siginfo_t *info) {
+  return (int)syscall(SYS_pidfd_send_signal, process, info->si_signo, info, 0);
+}
+
 static clv_code send_signal(int process, bool now, clv_err *err) {
   siginfo_t request = {.si_code = SI_QUEUE};
   request.si_signo = now ? SIGKILL : SIGINT;
   request.si_pid = getpid();
   request.si_uid = getuid();
   request.si_value.sival_int = STOP_VALUE;
-  if (pidfd_send_signal(process, request.si_signo, &request, 0) == 0 || errno == ESRCH)
+  if (signal_process(process, &request) == 0 || errno == ESRCH)
     return CLV_OK; /* ESRCH: the process has ended by itself */
   return clv_fail(
       err, errno == EPERM ? CLV_DENIED : CLV_UNAVAILABLE,
@@ -78,7 +84,7 @@ static clv_code open_holder(const char *folder, long *ret_pid, int *ret, clv_err
   CLV_AUTO(clv_fd_closep) int process = -1;
   CLV_TRY(clv_run_entry_read(folder, &first, err));
   CLV_TRY(check_holder(&first, err));
-  process = pidfd_open((pid_t)first.holder_pid, 0);
+  process = open_process(first.holder_pid);
   if (process < 0 && errno != ESRCH)
     return clv_fail(err, CLV_UNAVAILABLE, "process %ld cannot be opened: %s; kill -INT %ld ends it",
                     first.holder_pid, strerror(errno), first.holder_pid);

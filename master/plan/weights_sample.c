@@ -183,16 +183,20 @@ static void rotate_back(const double *z, int k, double angle, double ret[2]) {
   ret[1] = z[2 * k - 1] * c - z[2 * k - 2] * s;
 }
 
+/* hypot of glibc 2.35 is another one, and the wheel runs with 2.34. Sums of sines do not
+ * overflow. */
+static double vector_length(double x, double y) { return sqrt(x * x + y * y); }
+
 static bool compute_full_moments(const clv_weights_sample *s, clv_weights_moments *ret) {
   const double *z = s->value_sums.of_values, *sign = s->value_sums.by_sign,
                angle = atan2(z[1], z[0]);
   double cell = fmax(CELL * sqrt((double)s->n_values), LEAST_CELL * (double)s->n_values);
   *ret = (clv_weights_moments){
-      .kind = "spread", .n_values = s->n_values, .means = {hypot(z[0], z[1])}};
+      .kind = "spread", .n_values = s->n_values, .means = {vector_length(z[0], z[1])}};
   if (!has_all_values(s) || ret->means[0] <= 0) return false;
   rotate_back(z, 2, angle, &ret->means[1]);
   rotate_back(z, 3, angle, &ret->means[3]);
-  for (int k = 0; k < 3; k++) ret->means[5 + k] = hypot(sign[2 * k], sign[2 * k + 1]);
+  for (int k = 0; k < 3; k++) ret->means[5 + k] = vector_length(sign[2 * k], sign[2 * k + 1]);
   for (int k = 0; k < CLV_SPREAD_MEANS; k++) ret->means[k] /= cell;
   return true;
 }

@@ -10,6 +10,7 @@
 #include "common/net/rpc/rpc.h"
 #include "common/net/tls/tls.h"
 #include "common/net/wire/wire.h"
+#include "master/api/api.h"
 #include "master/egress/egress.h"
 #include "master/watch/hello_int.h"
 
@@ -341,12 +342,24 @@ static void check_policy(doctor *d, clv_blueprint *b, const clv_run_data *data) 
                  later.len ? later.data : "");
 }
 
+static void report_libraries(doctor *d) {
+  cleave_library libraries[CLEAVE_LIBRARIES];
+  size_t n = cleave_libraries(libraries, CLEAVE_LIBRARIES);
+  for (size_t i = 0; i < n; i++) {
+    const cleave_library *l = &libraries[i];
+    bool loaded = l->path[0] != '\0';
+    report_check(d, true, CLV_EXIT_OK, l->name, NULL, loaded ? "%s, %s: %s" : "is not loaded",
+                 l->version, l->is_of_wheel ? "the wheel's" : "the system's", l->path);
+  }
+}
+
 clv_exit_code clv_run_doctor(const clv_session_config *config, const clv_run_options *o) {
   doctor d = {.config = config, .json = o->json};
   clv_err err;
   clv_run_data data = {0};
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
+  report_libraries(&d);
   clv_code code = clv_run_data_open(config, true, &data, &err);
   report_check(&d, code == CLV_OK, CLV_EXIT_DATA, "data", NULL, "%s",
                code == CLV_OK ? "readable" : err.text);

@@ -37,6 +37,16 @@ def import_needs_neither_torch_nor_numpy():
 
 
 @suite.test
+def libraries_are_named_by_who_runs_them():
+    rows = {row.name: row for row in cleave.libraries()}
+    assert list(rows) == ["OpenSSL", "gRPC core", "oneDNN", "OpenBLAS"] and all(row.of == "system" for row in rows.values()), rows
+    with open("/proc/self/maps") as f:
+        maps = f.read()
+    for row in rows.values():
+        assert row.version[0].isdigit() and os.path.realpath(row.path) in maps, row
+
+
+@suite.test
 def library_of_a_folder_without_one_is_named():
     done = python("import cleave", CLEAVE_LIBRARY_DIR="/nowhere")
     assert "ImportError: CLEAVE_LIBRARY_DIR=/nowhere" in done.stderr, done

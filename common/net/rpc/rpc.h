@@ -65,6 +65,9 @@ typedef struct clv_rpc_runtime_options {
   unsigned spin_us;
 } clv_rpc_runtime_options;
 
+/* Returns the version of the gRPC that this process runs, as "1.51.1"; static text. Stores the path
+ * of its file. */
+const char *clv_rpc_library(char *ret_path, size_t len);
 /* Starts gRPC and the queue threads. Install the TLS floor (clv_tls) before the first runtime. */
 clv_code clv_rpc_runtime_new(const clv_rpc_runtime_options *options, clv_rpc_runtime **ret_runtime,
                              clv_err *err) CLV_USE_RESULT;

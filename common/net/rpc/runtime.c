@@ -272,6 +272,14 @@ static clv_code start_threads(clv_rpc_runtime *runtime, unsigned n, clv_err *err
   return CLV_OK;
 }
 
+const char *clv_rpc_library(char *ret_path, size_t len) {
+  const char *(*function)(void) = grpc_version_string;
+  const void *address;
+  memcpy(&address, &function, sizeof address);
+  clv_library_file_of(address, ret_path, len);
+  return function();
+}
+
 clv_code clv_rpc_runtime_new(const clv_rpc_runtime_options *options, clv_rpc_runtime **ret_runtime,
                              clv_err *err) {
   unsigned n = options->queue_threads ? options->queue_threads : 2;

@@ -27,6 +27,14 @@ static bool is_floor_in_force(void) {
   return ctx && (SSL_CTX_get_options(ctx) & (older | SSL_OP_NO_TLSv1_3)) == older;
 }
 
+const char *clv_tls_library(char *ret_path, size_t len) {
+  const SSL_METHOD *(*function)(void) = TLS_method;
+  const void *address;
+  memcpy(&address, &function, sizeof address);
+  clv_library_file_of(address, ret_path, len);
+  return OpenSSL_version(OPENSSL_VERSION_STRING);
+}
+
 clv_code clv_tls_set_min_version(clv_err *err) {
   /* Read the system's file first, because the file read last wins. */
   if (OPENSSL_init_ssl(OPENSSL_INIT_LOAD_CONFIG, NULL) != 1) {

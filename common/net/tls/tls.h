@@ -43,9 +43,14 @@ enum {
  * any library, as client or server, allows TLS 1.3 alone and checks peers by the revocation list.
  * Loads an OpenSSL configuration from memory over the system's openssl.cnf (`Protocol`, because a
  * library that sets its own minimum version overwrites `MinProtocol`). Then makes a context and
- * checks that the floor holds. May be called again. Contexts made earlier keep their versions.
+ * checks that the floor holds. The OpenSSL of the Python wheel reads no openssl.cnf of the system.
+ * May be called again. Contexts made earlier keep their versions.
  * Errors: CLV_INTERNAL. */
 clv_code clv_tls_set_min_version(clv_err *err) CLV_USE_RESULT;
+
+/* Returns the version of the OpenSSL that this process runs, as "3.0.15"; static text. Stores the
+ * path of its file. */
+const char *clv_tls_library(char *ret_path, size_t len);
 
 /* ---- handshakes ------------------------------------------------------------------------------ */
 

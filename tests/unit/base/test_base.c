@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
+#include <openssl/crypto.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -346,6 +347,23 @@ static void long_texts_are_truncated_with_dots(void **state) {
   assert_string_equal(err.text + CLV_ERR_TEXT - 5, "x...");
 }
 
+static void loaded_libraries_are_found_by_name_and_address(void **state) {
+  char named[512], of[512];
+  const void *address;
+  unsigned long (*function)(void) = OpenSSL_version_num;
+  (void)state;
+  memcpy(&address, &function, sizeof address);
+  assert_true(clv_library_file_named("libcrypto", named, sizeof named));
+  assert_true(clv_library_file_of(address, of, sizeof of));
+  assert_string_equal(named, of);
+  assert_false(clv_library_file_named("libcrypt", named, sizeof named)); /* not the whole name */
+  assert_string_equal(named, "");
+  assert_false(clv_library_file_of(&function, of, sizeof of)); /* on the stack */
+  assert_true(clv_is_file_of_wheel("/v/site-packages/cleave_runtime.libs/libssl-1f.so.3"));
+  assert_true(clv_is_file_of_wheel("/v/site-packages/cleave/lib/libopenblas.so.0"));
+  assert_false(clv_is_file_of_wheel("/usr/lib/cleave/libssl.so.3"));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(error_keeps_first_line_and_prefixes),
@@ -366,6 +384,7 @@ int main(void) {
       cmocka_unit_test(distributions_have_the_expected_moments),
       cmocka_unit_test(permutations_hold_every_number_once),
       cmocka_unit_test(utf8_decoder_accepts_only_valid_characters),
+      cmocka_unit_test(loaded_libraries_are_found_by_name_and_address),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ._errors import (Code, DeadlineError, DeniedError, Error, ExhaustedError, InvalidError, NotFoundError, PreconditionError,
                       UnavailableError, UnimplementedError)
 from ._lib import VERSION as __version__
+from ._lib import Library, libraries
 from ._runtime import Runtime, open
 from ._tables import Leaks, Sent, Table
 
@@ -32,9 +33,10 @@ _LAZY = {"Model": "._export", "export": "._export", "Optimizer": "._optimizer", 
          **dict.fromkeys(("Callback", "Plan", "Progress", "Run", "Session", "runs"), "._session"),
          **dict.fromkeys(("Future", "Training"), "._training")}
 
-__all__ = ["Callback", "Code", "DeadlineError", "DeniedError", "Error", "ExhaustedError", "Future", "InvalidError", "Leaks", "Model", "NotFoundError",
-           "Optimizer", "Plan", "PreconditionError", "Progress", "Remote", "Run", "Runtime", "Sent", "Session", "Table",
-           "Training", "UnavailableError", "UnimplementedError", "__version__", "export", "open", "runs"]
+__all__ = ["Callback", "Code", "DeadlineError", "DeniedError", "Error", "ExhaustedError", "Future", "InvalidError",
+           "Leaks", "Library", "Model", "NotFoundError", "Optimizer", "Plan", "PreconditionError", "Progress",
+           "Remote", "Run", "Runtime", "Sent", "Session", "Table", "Training", "UnavailableError",
+           "UnimplementedError", "__version__", "export", "libraries", "open", "runs"]
 
 
 def __getattr__(name: str) -> object:

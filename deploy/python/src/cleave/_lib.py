@@ -2,6 +2,7 @@
 """libcleave, and how Python waits for it."""
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from . import _errors
+from ._tables import Table
 
 T = TypeVar("T")
 SLICE_MS = 50  # a call that waits looks at signals after so long
@@ -130,3 +132,22 @@ def advance(run: Callable[[Any], int], state: Any, abandon: Callable[[], None]) 
 
 def now() -> float:
     return time.monotonic()
+
+
+@dataclasses.dataclass(frozen=True)
+class Library:
+    """A library that this process runs. path: "" if it is not loaded. of: "wheel", or "system" if
+    its updates are those of the system."""
+
+    name: str
+    version: str
+    path: str
+    of: str
+
+
+def libraries() -> Table[Library]:
+    """Which OpenSSL, gRPC, oneDNN and OpenBLAS run, and whether they are the wheel's."""
+    rows = ffi.new("cleave_library[]", lib.CLEAVE_LIBRARIES)
+    n = lib.cleave_libraries(rows, lib.CLEAVE_LIBRARIES)
+    return Table([Library(text(r.name), text(r.version), text(r.path), "wheel" if r.is_of_wheel else "system") for r in rows[0:n]],
+                 "libraries of this process")
