@@ -56,8 +56,8 @@ static void every_policy_key_is_read(void **state) {
 
 static void declared_programs_are_read(void **state) {
   (void)state;
-  char *text = edited(policy_text, "allow:", "programs: declared\nallow:");
-  clv_policy_config *c = policy(text);
+  char *text = replace_in_session_text(policy_text, "allow:", "programs: declared\nallow:");
+  clv_policy_config *c = parse_policy(text);
   assert_int_equal(c->programs, CLV_PROGRAMS_DECLARED);
   assert_int_equal(c->programs_pos.line, 7);
   clv_policy_config_free(c);
