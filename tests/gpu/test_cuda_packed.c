@@ -20,11 +20,12 @@ static void close_device(clv_backend *b) {
   assert_int_equal(clv_sim_leaks(), 0);
 }
 
-/* Thread sanitizer is slow, mostly where warps meet. So there only the first comparison has rows of
- * keys of two warps, and one of 8 cuts is tested, another one each time. `make test` tests one of
- * 6. */
+/* Threads that meet in warps are slow, most of all under thread sanitizer. So only `make long` has
+ * rows of keys of two warps in all tests; otherwise the first comparison has them. `make long`
+ * tests every cut, `make test` one of 6, and thread sanitizer one of 8, another one each time. */
+static bool tests_all(void) { return is_long() && !CLV_THREAD_SANITIZED; }
 static int cut_every(void) { return CLV_THREAD_SANITIZED ? 8 : is_long() ? 1 : 6; }
-static const batch *choose_batch(void) { return CLV_THREAD_SANITIZED ? &narrow : &wide; }
+static const batch *choose_batch(void) { return tests_all() ? &wide : &narrow; }
 
 static void packed_results_equal_padded_results(void **state) {
   (void)state;
