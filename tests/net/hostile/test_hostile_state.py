@@ -122,8 +122,8 @@ SOON = ["--set", f"limits.step_timeout={TIMEOUT // (3 if LONG else 6)}ms"]
 
 def flood(make, send=None):
     """A control lane on which `make` comes without end; with `send`, that is done with it. As fast
-    as it can for 0.8 s, twice SOON and more. Then a thousand a second, while the master waits 3 s for
-    an end of the context and neither side need keep a core busy."""
+    as it can for 0.8 s, twice SOON and more. Then a thousand a second, while the master waits 3 s
+    for an end of the context and neither side need keep a core busy."""
     def then(frames, w):
         begin = time.monotonic()
         while time.monotonic() < begin + 10 * PACE and not w.over.is_set():

@@ -116,7 +116,8 @@ TESTING = {"CLEAVE_TEST_OPS": "1"}  # the op that waits
 
 
 def mixed():
-    """It goes on until somebody ends it, ten steps a second, so that two cores have time to look."""
+    """It goes on until somebody ends it, ten steps a second, so that two cores have time to
+    look."""
     text = body(["cuda", "cpu"], steps=1000000).replace("epochs: 9", "epochs: 100000")
     return text.replace(NET[3], f"{{op: wait, forward_ms: 50}}, {NET[3]}")
 
