@@ -78,11 +78,14 @@ static const grpc_ssl_client_certificate_request_type DEMAND =
 
 /* Makes a server that binds with this PEM text to a name in the abstract namespace and is never
  * started, because gRPC reports only at a bind whether it can use certificates. */
-static bool can_make_server(const rpc_pem *pem) {
+clv_code rpc_pem_check(const clv_rpc_pem *pem, clv_err *err) {
   static atomic_uint count;
+  rpc_pem copy;
+  CLV_TRY(rpc_pem_init(&copy, pem, err));
   grpc_ssl_server_credentials_options *options =
-      grpc_ssl_server_credentials_create_options_using_config(DEMAND, make_config(pem));
+      grpc_ssl_server_credentials_create_options_using_config(DEMAND, make_config(&copy));
   grpc_server_credentials *credentials = grpc_ssl_server_credentials_create_with_options(options);
+  rpc_pem_clear(&copy);
   char address[64];
   snprintf(address, sizeof(address), "unix-abstract:cleave-pem-%ld-%u", (long)getpid(),
            atomic_fetch_add(&count, 1));
@@ -90,56 +93,16 @@ static bool can_make_server(const rpc_pem *pem) {
   grpc_server *server = grpc_server_create(NULL, NULL);
   grpc_server_register_completion_queue(server, queue, NULL);
   bool usable = credentials && grpc_server_add_http2_port(server, address, credentials) != 0;
-  grpc_server_shutdown_and_notify(server, queue, address);
-  grpc_completion_queue_pluck(queue, address, rpc_no_deadline(), NULL);
+  grpc_server_shutdown_and_notify(server, queue, &copy);
+  grpc_completion_queue_pluck(queue, &copy, rpc_no_deadline(), NULL);
   grpc_server_destroy(server);
   grpc_completion_queue_shutdown(queue);
   grpc_completion_queue_destroy(queue);
   if (credentials) grpc_server_credentials_release(credentials);
-  return usable;
-}
-
-static clv_code digest_of(const rpc_pem *pem, clv_sha256 *ret, clv_err *err) {
-  const char *const texts[] = {pem->ca, pem->cert, pem->key};
-  CLV_AUTO(clv_sha256_parts_freep) clv_sha256_parts *parts = NULL;
-  CLV_TRY(clv_sha256_begin(&parts, err));
-  for (size_t i = 0; i < CLV_COUNT(texts); i++)
-    CLV_TRY(clv_sha256_add(parts, texts[i], strlen(texts[i]) + 1, err));
-  return clv_sha256_end(parts, ret, err);
-}
-
-/* The PEM text that passed last. Each lane of a link brings it again, and a check takes several
- * milliseconds of a core. */
-static struct {
-  pthread_mutex_t lock; /* guards the fields below */
-  clv_sha256 digest;
-  bool is_set;
-} passed = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-static clv_code check_unless_passed(const rpc_pem *pem, clv_err *err) {
-  clv_sha256 digest;
-  CLV_TRY(digest_of(pem, &digest, err));
-  pthread_mutex_lock(&passed.lock);
-  bool known = passed.is_set && memcmp(&passed.digest, &digest, sizeof digest) == 0;
-  pthread_mutex_unlock(&passed.lock);
-  if (known) return CLV_OK;
-  if (!can_make_server(pem))
-    return clv_fail(err, CLV_INVALID,
-                    "the CA, certificate and key cannot be used together: one of them is not PEM "
-                    "text, or the key does not belong to the certificate");
-  pthread_mutex_lock(&passed.lock);
-  passed.digest = digest;
-  passed.is_set = true;
-  pthread_mutex_unlock(&passed.lock);
-  return CLV_OK;
-}
-
-clv_code rpc_pem_check(const clv_rpc_pem *pem, clv_err *err) {
-  rpc_pem copy;
-  CLV_TRY(rpc_pem_init(&copy, pem, err));
-  clv_code code = check_unless_passed(&copy, err);
-  rpc_pem_clear(&copy);
-  return code;
+  if (usable) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "the CA, certificate and key cannot be used together: one of them is not PEM "
+                  "text, or the key does not belong to the certificate");
 }
 
 /* ---- server ---------------------------------------------------------------------------------- */
