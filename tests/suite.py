@@ -21,8 +21,9 @@ ON_SIMULATION = re.compile(r"tests/gpu/sim\.h|gpu/cleave-worker|plants/plants")
 # of SSE4.1. It makes all of them for products of matrices at once, in 45 ms of a core for AVX-512,
 # 5 ms for SSE4.1, in each process.
 NO_NUMBERS = ("net/contexts/*", "net/hostile/*", "net/operations/*", "net/api/test_a*",
-              *(f"net/training/test_{what}.py" for what in ("cache", "documents", "export", "habits", "images", "inputs",
-                                                          "places", "pretrained_weights", "text", "tied")))
+              *(f"net/training/test_{what}.py" for what in (
+                  "cache", "documents", "export", "habits", "hf", "images", "inputs", "lora", "optimizers",
+                  "places", "pretrained_weights", "recut", "text", "tied")))
 SOON_READY = {"ONEDNN_MAX_CPU_ISA": "SSE41"}
 
 

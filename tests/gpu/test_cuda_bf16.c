@@ -13,6 +13,7 @@
 
 #include "tests/gpu/sim.h"
 #include "tests/long.h"
+#define WIDE_IMAGE 6
 #include "tests/unit/graph/bf16_test.h"
 
 static clv_backend *open_device(uint64_t seed, bool no_conv) {

@@ -180,7 +180,7 @@ static void run_step(const bench *t, uint64_t step, seen ret[CALLS]) {
   run_optimizer(t, step, grads);
 }
 
-enum { STEPS = 24 };
+enum { STEPS = 16 };
 
 typedef struct outcome {
   seen of[STEPS][CALLS];
@@ -220,15 +220,18 @@ static void assert_same_outcome(const outcome *a, const outcome *b, const char *
     fail_msg("%s: the parameters differ", when);
 }
 
-static outcome *train_without_graphs(bool waits) {
-  return train_all_random(&(clv_sim_options){0}, false, waits);
+/* Returns the training without graphs that others are compared with. It runs once. */
+static const outcome *train_without_graphs(void) {
+  static outcome *kept;
+  if (!kept) kept = train_all_random(&(clv_sim_options){0}, false, false);
+  return kept;
 }
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
 static void graph_replays_give_the_same_bits(void **state) {
   (void)state;
-  outcome *want = train_without_graphs(false);
+  const outcome *want = train_without_graphs();
   assert_int_equal(want->device_counts.n_captures + want->device_counts.n_graph_launches, 0);
   for (uint64_t seed = 0; seed < (!is_long() || CLV_THREAD_SANITIZED ? 2 : 6); seed++) {
     outcome *got = train_all_random(&(clv_sim_options){.seed = seed}, true, false);
@@ -241,17 +244,15 @@ static void graph_replays_give_the_same_bits(void **state) {
     assert_true(got->recorder_counts.bytes >= 1024 * got->recorder_counts.records_made);
     outcome_free(got);
   }
-  outcome_free(want);
 }
 
 static void recompute_with_graphs_gives_the_same_bits(void **state) {
   (void)state;
-  outcome *want = train_without_graphs(false);
+  const outcome *want = train_without_graphs();
   outcome *got = train_with(&(clv_sim_options){0}, true, false, ALL_DRAW | AGAIN);
   assert_same_outcome(want, got, "computed again");
   assert_true(got->recorder_counts.replays > got->recorder_counts.launched_singly);
   outcome_free(got);
-  outcome_free(want);
 }
 
 /* Asserts that at least two thirds of the outputs differ from those of the previous step for the
@@ -286,8 +287,8 @@ static void each_graph_replay_draws_new_random_numbers(void **state) {
 
 static void failed_capture_falls_back_to_single_launches(void **state) {
   (void)state;
-  outcome *want = train_without_graphs(false),
-          *all = train_all_random(&(clv_sim_options){0}, true, false);
+  const outcome *want = train_without_graphs();
+  outcome *all = train_all_random(&(clv_sim_options){0}, true, false);
   for (uint64_t k = 0; k < (CLV_THREAD_SANITIZED ? 3 : 12); k += !k || is_long() ? 1 : 5) {
     clv_sim_options o = {.seed = k, .no_graphs = !k, .failing_capture = k};
     outcome *got = train_all_random(&o, true, false);
@@ -296,14 +297,13 @@ static void failed_capture_falls_back_to_single_launches(void **state) {
     assert_true(k ? got->recorder_counts.replays > 0 : got->recorder_counts.replays == 0);
     outcome_free(got);
   }
-  outcome_free(want);
   outcome_free(all);
 }
 
 static void work_that_waits_on_the_host_is_not_captured(void **state) {
   (void)state;
-  outcome *want = train_without_graphs(true),
-          *got = train_all_random(&(clv_sim_options){0}, true, true);
+  outcome *want = trained(&(clv_sim_options){0}, false, true);
+  outcome *got = train_all_random(&(clv_sim_options){0}, true, true);
   assert_same_outcome(want, got, "waiting");
   assert_true(got->recorder_counts.keys_refused > 0);
   outcome_free(want);

@@ -6,43 +6,54 @@
 #include "tests/long.h"
 #include "tests/ops/compare_int.h"
 
-/* Checks parameter gradients that are added to ones, as those of the second micro-batch are. */
-static void check_gradients_added_to_ones(const op_case *c, int threads, double *worst) {
-  run_options o = {.backend = clv_backend_ref(), .dtype = CLV_F32, .has_accumulation = true};
-  values want, got;
+/* Results of ref: those of the case, and those with parameter gradients added to ones, as the
+ * second micro-batch adds to the first. */
+enum { PLAIN, ADDED, WANTED };
+
+static void check_gradients_added_to_ones(const op_case *c, int threads, const values *want, double *worst) {
+  run_options o = {
+      .backend = clv_backend_cpu(), .dtype = CLV_F32, .has_accumulation = true, .threads = threads};
+  values got;
   const char *impl = "?";
-  run_case_on_drawn(c, &o, &want, NULL);
-  o.backend = clv_backend_cpu();
-  o.n_threads = threads;
   run_case_on_drawn(c, &o, &got, &impl);
-  *worst = fmax(*worst, print_distances(c, impl, &want, &got));
-  free_values(&want);
+  *worst = fmax(*worst, print_distances(c, impl, want, &got));
   free_values(&got);
 }
 
 /* Checks a case with a number of threads. Returns false if cpu has no kernel for it. */
-static bool check_case(const op_case *c, int threads, double *worst) {
+static bool check_threads(const op_case *c, int threads, const values *want, double *worst) {
   static const int offers[] = {1, 8, 16, 1};
   static const char *const offered[] = {"", "with block 8", "with block 16", "again"};
-  run_options o = {.backend = clv_backend_ref(), .dtype = CLV_F32};
+  run_options o = {
+      .backend = clv_backend_cpu(), .dtype = CLV_F32, .offered_block = 1, .threads = threads};
   const char *impl = "?";
-  values want, got, again;
-  run_case_on_drawn(c, &o, &want, NULL);
-  o = (run_options){
-      .backend = clv_backend_cpu(), .dtype = CLV_F32, .offered_block = 1, .n_threads = threads};
+  values got, again;
   bool ran = run_case_on_drawn(c, &o, &got, &impl);
-  if (ran) *worst = fmax(*worst, print_distances(c, impl, &want, &got));
+  if (ran) *worst = fmax(*worst, print_distances(c, impl, &want[PLAIN], &got));
   for (size_t i = 1; i < CLV_COUNT(offers) && ran; i++) {
     o.offered_block = offers[i];
     run_case_on_drawn(c, &o, &again, &impl);
     assert_same_bits(c, impl, offered[i], &got, &again);
     free_values(&again);
   }
-  if (ran && c->d.need_dw) check_gradients_added_to_ones(c, threads, worst);
+  if (ran && c->d.need_dw) check_gradients_added_to_ones(c, threads, &want[ADDED], worst);
   if (threads == 1) print_message("  %-20s %s\n", c->name, ran ? impl : "(ref)");
-  free_values(&want);
   free_values(&got);
   return ran;
+}
+
+/* Checks a case with one thread, unless it is big, and with two. In `make long` with one always. */
+static bool check_case(const op_case *c, double *worst) {
+  values want[WANTED];
+  int n = c->d.need_dw ? WANTED : ADDED;
+  for (int i = 0; i < n; i++)
+    run_on(c,
+           &(run_options){.backend = clv_backend_ref(), .dtype = CLV_F32, .accumulate = i == ADDED},
+           &want[i], NULL);
+  bool both = c->small || is_long();
+  bool has = (!both || check_threads(c, 1, want, worst)) && check_threads(c, 2, want, worst);
+  for (int i = 0; i < n; i++) values_done(&want[i]);
+  return has;
 }
 
 /* Fails if cpu leaves a case to ref without saying so, since a backend without kernels would pass
@@ -67,8 +78,7 @@ static void test_op(clv_op op) {
              files[op].has_no_cpu_kernel ? "says" : "lacks");
   for (int i = 0; i < n_cases; i++) {
     if (cases[i].d.op != op) continue;
-    bool both = cases[i].is_small || is_long();
-    bool has = (!both || check_case(&cases[i], 1, &worst)) && check_case(&cases[i], 2, &worst);
+    bool has = check_case(&cases[i], &worst);
     check_fallback(&cases[i], has);
     ran += has;
     left += !has;

@@ -36,11 +36,12 @@ def process(pid):
 
 def sessions(cluster, i):
     """What worker i says of its sessions."""
-    caller = Caller(cluster.ports[i], cluster.certs)
-    try:
-        return list(caller.stub.Status(pb.StatusRequest(), timeout=20 * SLOW).sessions)
-    finally:
-        caller.close()
+    with Caller(cluster.ports[i], cluster.certs) as caller:
+        return sessions_by(caller)
+
+
+def sessions_by(caller):
+    return list(caller.stub.Status(pb.StatusRequest(), timeout=20 * SLOW).sessions)
 
 
 def held(cluster, i):

@@ -90,9 +90,11 @@ def hold_and_die(c):
     program.kill()
     program.wait()
     end = time.monotonic() + 10 * SLOW
-    while any(api_soak.sessions(c, i) for i in range(2)):
-        assert time.monotonic() < end, [api_soak.sessions(c, i) for i in range(2)]
-        time.sleep(0.05)
+    for port in c.ports:
+        with Caller(port, c.certs) as caller:  # one connection for all the looks
+            while left := api_soak.sessions_by(caller):
+                assert time.monotonic() < end, left
+                time.sleep(0.05)
     return full
 
 

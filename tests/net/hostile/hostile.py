@@ -6,7 +6,7 @@ import re
 from contexts import *
 
 MIB = 1 << 20
-SESSION_BYTES, CREDIT = 64 * MIB, 4 * MIB
+SESSION_BYTES, CREDIT = 32 * MIB, 4 * MIB
 INVALID, NONE, EXISTS, MORE, FAILED, ABORTED, UNIMPLEMENTED, LOST = (
     pyclient.MISSING or getattr(grpc.StatusCode, code) for code in (
         "INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "RESOURCE_EXHAUSTED",

@@ -263,11 +263,12 @@ def answers_nobody_reads(e):
     s, seen = e.session(attached=False), w.text().count("does not read")
     narrow = Caller(the.cluster.ports[0], the.cluster.certs, name="evil",  # and a window of 1 KiB
                     options=[("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0)])
-    ping = pb.Frame(kind=pb.PING, message=1).SerializeToString()
+    ping = pb.Frame(kind=pb.PING, message=1)
+    pings = pb.Frame(before=[ping] * 15, kind=pb.PING, message=1).SerializeToString()
     lane = Lane(narrow.channel, deaf=True)
     lane.send(attach_of(s, e))
-    for _ in range(20_000):  # more than 8192 and what the transport takes before it is full
-        lane.send(ping)
+    for _ in range(20_000 // 16):  # more than 8192 and what the transport takes before it is full
+        lane.send(pings)
     until = time.monotonic() + 20 * SLOW
     while w.text().count("does not read") == seen and time.monotonic() < until:
         time.sleep(0.05)  # to listen earlier would be to read

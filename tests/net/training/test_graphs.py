@@ -5,7 +5,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from cluster import *
 
 suite = Suite()
-STEPS = 12
+STEPS = 12 if LONG else 5
 DEPLOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../deploy")
 
 # y is read three times, and x by a layer far behind; a gate has one value a channel; the head reads

@@ -5,7 +5,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from cluster import *
 
 suite = Suite()
-STEPS = 8
+STEPS = 8 if LONG else 4
 SPACE, ROWS, PLACES = 96, 20, 7  # records, tokens, tokens of a record at most
 NET = [
     "{op: embedding, rows: 20, out: 8, name: words, from: [ids]}",

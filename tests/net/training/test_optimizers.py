@@ -7,7 +7,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from cluster import *
 
 suite = Suite()
-STEPS = 12
+STEPS = 12 if LONG else 6
 KINDS = {
     "sgd": ("momentum: 0.9, weight_decay: 0.01", 0.05, {"momentum_buffer"}),
     "adam": ("", 0.003, {"exp_avg", "exp_avg_sq"}),

@@ -4,7 +4,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from cluster import *
 
 suite = Suite()
-STEPS = 96
+STEPS = 96 if LONG else 48  # epochs of 24
 
 NET = [
     ["{op: conv2d, out: 6, kernel: 3, pad: 1}", "{op: batchnorm}", "{op: relu}", "{op: maxpool, kernel: 2}"],
@@ -92,12 +92,12 @@ def workers_computed_the_planned_calls():
 
 @suite.test
 def two_masters_at_once_give_the_same_bits():
-    alone, _, _ = trained("alone", ["master", "w1", "w2", "w2"], "direct", 4, steps=60)
+    alone, _, _ = trained("alone", ["master", "w1", "w2", "w2"], "direct", 4, steps=STEPS - 18)
     results, errors = {}, []
 
     def go(tag):
         try:
-            results[tag] = trained(tag, ["master", "w1", "w2", "w2"], "direct", 4, steps=60)[0]
+            results[tag] = trained(tag, ["master", "w1", "w2", "w2"], "direct", 4, steps=STEPS - 18)[0]
         except AssertionError as e:
             errors.append(e)
 

@@ -108,13 +108,18 @@ def lost_device_does_not_affect_sessions_on_the_other():
 
 def modules_shown(c):
     """stage -> device, of the sessions that the worker has."""
-    shown = json.loads(master("status", c.session("kinds", mixed()), "--json").stdout)
+    shown = json.loads(master("status", c.session("kinds", mixed()), "--json", env=TESTING).stdout)
     return {m["stage"]: m["device"] for s in shown["sessions"] for m in s["modules"]}
 
 
+TESTING = {"CLEAVE_TEST_OPS": "1"}  # the op that waits
+
+
 def mixed():
-    """It goes on until somebody ends it."""
-    return body(["cuda", "cpu"], steps=1000000).replace("epochs: 9", "epochs: 100000")
+    """It goes on until somebody ends it, ten steps a second, so that two cores have time to
+    look."""
+    text = body(["cuda", "cpu"], steps=1000000).replace("epochs: 9", "epochs: 100000")
+    return text.replace(NET[3], f"{{op: wait, forward_ms: 50}}, {NET[3]}")
 
 
 @suite.test
@@ -122,24 +127,24 @@ def doctor_shows_the_device_of_each_stage():
     """Its processor has an instruction set that the master's has not, and its device a capability
     that nobody else has named."""
     with two_devices(CLV_SIM_CAPABILITY="75", DNNL_MAX_CPU_ISA="SSE41") as (c, _):
-        done = master("doctor", c.session("kinds", mixed()), cwd=c.dir)
+        done = master("doctor", c.session("kinds", mixed()), cwd=c.dir, env=TESTING)
         assert done.returncode == 1, done.stdout + done.stderr
         for words in (r"ok +w1 +stages on cuda:0: s1\n", r"ok +w1 +computes on cuda:0: cuda-sim, sm_75, simulation; ",
                       r"ok +w1 +stages on cpu: s2\n", r"FAIL +w1 +computes with sse41, this master with (?!sse41)"):
             assert re.search(words, done.stdout), (words, done.stdout)
-        plan = master("plan", c.session("kinds", mixed()), "--ask", cwd=c.dir)
+        plan = master("plan", c.session("kinds", mixed()), "--ask", cwd=c.dir, env=TESTING)
         assert plan.returncode == 0, plan.stdout + plan.stderr
         for words in (r"stage 's0' computes on cpu of master: cpu, (?!sse41)\w+, ", r"stage 's2' computes on cpu of w1: cpu, sse41, ",
                       r"stage 's1' computes on cuda:0 of w1: cuda-sim, sm_75, simulation\n"):
             assert re.search(words, plan.stdout), (words, plan.stdout)
-        plan = master("plan", c.session("kinds", mixed()), "--ask", "--json", cwd=c.dir).stdout.splitlines()
+        plan = master("plan", c.session("kinds", mixed()), "--ask", "--json", cwd=c.dir, env=TESTING).stdout.splitlines()
         assert json.loads(plan[-2]) == {"stage": "s1", "node": "w1", "device": "cuda:0", "kind": "cuda-sim",
                                         "isa": "sm_75", "libraries": "simulation"}, plan
-        train = subprocess.Popen([MASTER, "train", c.session("kinds", mixed())], cwd=c.dir, text=True,
+        train = subprocess.Popen([MASTER, "train", c.session("kinds", mixed())], cwd=c.dir, text=True, env={**os.environ, **TESTING},
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
             until(lambda: modules_shown(c) == {"s1": "cuda:0", "s2": "cpu"})
-            text = master("status", c.session("kinds", mixed())).stdout
+            text = master("status", c.session("kinds", mixed()), env=TESTING).stdout
             assert "stage s1 on cuda:0 " in text and "stage s2 " in text, text
             assert re.search(r"device cuda:1 \(cuda-sim, sm_75\): ", text), text
         finally:

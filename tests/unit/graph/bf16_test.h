@@ -37,8 +37,11 @@ static inline void assert_near(const void *a, const void *b, size_t bytes, doubl
 }
 
 /* Sizes of the graph of make_wide_graph. Under thread sanitizer, which is slow, images and channels
- * are fewer, but still whole tiles. */
-enum { WIDE_SIDE = CLV_THREAD_SANITIZED ? 4 : 10, WIDE = CLV_THREAD_SANITIZED ? 16 : 32 };
+ * are fewer, but still whole tiles. A test whose device is slow sets WIDE_IMAGE before it includes this. */
+#ifndef WIDE_IMAGE
+#define WIDE_IMAGE 10
+#endif
+enum { WIDE_SIDE = CLV_THREAD_SANITIZED ? 4 : WIDE_IMAGE, WIDE = CLV_THREAD_SANITIZED ? 16 : 32 };
 
 /* Returns a graph whose channels fill whole tiles. The outputs of its convolutions are read by
  * batchnorms, with and without relu, and by two ops at once. */
