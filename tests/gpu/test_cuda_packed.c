@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packed sequences on the simulated device, in f32 and is_bf16: padded ones' values at real places
+ * Packed sequences on the simulated device, in f32 and bf16: padded ones' values at real places
  * to the bit, gradients near, the same bits for every cut and in every order of the device's work,
  * and lengths that are refused.
  */
@@ -22,8 +22,8 @@ static void close_device(clv_backend *b) {
 
 /* Threads that meet in warps are slow, most of all under thread sanitizer. So only `make long` has
  * rows of keys that span two warps in all tests; otherwise the first comparison has them. `make
- * long`
- * tests every cut, `make test` one cut of 6, and thread sanitizer one of 8, another one each time. */
+ * long` tests every cut, `make test` one cut of 6, and thread sanitizer one of 8, another one each
+ * time. */
 static bool tests_all(void) { return is_long() && !CLV_THREAD_SANITIZED; }
 static int get_cut_interval(void) { return CLV_THREAD_SANITIZED ? 8 : is_long() ? 1 : 6; }
 static const batch *choose_batch(void) { return tests_all() ? &wide : &narrow; }

@@ -302,7 +302,7 @@ static void failed_capture_falls_back_to_single_launches(void **state) {
 
 static void work_that_waits_on_the_host_is_not_captured(void **state) {
   (void)state;
-  outcome *want = trained(&(clv_sim_options){0}, false, true);
+  outcome *want = train_all_random(&(clv_sim_options){0}, false, true);
   outcome *got = train_all_random(&(clv_sim_options){0}, true, true);
   assert_same_outcome(want, got, "waiting");
   assert_true(got->recorder_counts.keys_refused > 0);

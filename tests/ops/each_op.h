@@ -50,7 +50,7 @@ static inline int run_each_op(const char *group, void (*test)(clv_op op), char *
   struct CMUnitTest tests[CLV_OP_COUNT] = {cmocka_unit_test(every_cases_file_belongs_to_an_op)};
   size_t n = 1;
   keep_freed_memory();
-  cases_read();
+  read_all_cases();
   for (int op = 0; (op = get_next_op(op)) < CLV_OP_COUNT;) {
     bool wanted = !only[1];
     for (char **name = only + 1; !wanted && *name; name++)

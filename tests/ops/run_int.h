@@ -583,7 +583,7 @@ static inline void draw_row_numbers(const clv_node_desc *d, uint32_t stream, val
 }
 
 /* Draws values for a case; every call draws the same ones. */
-static inline void draw_values(const op_case *c, values *s) {
+static inline void draw_given_values(const op_case *c, values *s) {
   const clv_node_desc *d = &c->d;
   uint32_t stream = 0;
   for (const char *p = c->name; *p; p++) stream = stream * 31 + (uint8_t)*p;
@@ -604,13 +604,13 @@ static inline void draw_case(const op_case *c, values *s) {
   static clv_shape in[CLV_MAX_IN];
   static values last;
   if (strcmp(name, c->name) != 0 || memcmp(in, c->d.in, sizeof in) != 0) {
-    values_done(&last);
-    values_init(&last, &c->d);
-    draw_values(c, &last);
+    free_values(&last);
+    allocate_values(&last, &c->d);
+    draw_given_values(c, &last);
     memcpy(name, c->name, sizeof name);
     memcpy(in, c->d.in, sizeof in);
   }
-  copy_given(s, &last);
+  copy_given_values(s, &last);
 }
 
 #endif

@@ -10,9 +10,12 @@
  * second micro-batch adds to the first. */
 enum { PLAIN, ADDED, WANTED };
 
-static void check_gradients_added_to_ones(const op_case *c, int threads, const values *want, double *worst) {
-  run_options o = {
-      .backend = clv_backend_cpu(), .dtype = CLV_F32, .has_accumulation = true, .threads = threads};
+static void check_gradients_added_to_ones(const op_case *c, int threads, const values *want,
+                                          double *worst) {
+  run_options o = {.backend = clv_backend_cpu(),
+                   .dtype = CLV_F32,
+                   .has_accumulation = true,
+                   .n_threads = threads};
   values got;
   const char *impl = "?";
   run_case_on_drawn(c, &o, &got, &impl);
@@ -25,7 +28,7 @@ static bool check_threads(const op_case *c, int threads, const values *want, dou
   static const int offers[] = {1, 8, 16, 1};
   static const char *const offered[] = {"", "with block 8", "with block 16", "again"};
   run_options o = {
-      .backend = clv_backend_cpu(), .dtype = CLV_F32, .offered_block = 1, .threads = threads};
+      .backend = clv_backend_cpu(), .dtype = CLV_F32, .offered_block = 1, .n_threads = threads};
   const char *impl = "?";
   values got, again;
   bool ran = run_case_on_drawn(c, &o, &got, &impl);
@@ -47,12 +50,14 @@ static bool check_case(const op_case *c, double *worst) {
   values want[WANTED];
   int n = c->d.need_dw ? WANTED : ADDED;
   for (int i = 0; i < n; i++)
-    run_on(c,
-           &(run_options){.backend = clv_backend_ref(), .dtype = CLV_F32, .accumulate = i == ADDED},
-           &want[i], NULL);
-  bool both = c->small || is_long();
+    run_case_on_drawn(
+        c,
+        &(run_options){
+            .backend = clv_backend_ref(), .dtype = CLV_F32, .has_accumulation = i == ADDED},
+        &want[i], NULL);
+  bool both = c->is_small || is_long();
   bool has = (!both || check_threads(c, 1, want, worst)) && check_threads(c, 2, want, worst);
-  for (int i = 0; i < n; i++) values_done(&want[i]);
+  for (int i = 0; i < n; i++) free_values(&want[i]);
   return has;
 }
 

@@ -72,11 +72,11 @@ static bool run_step(cleave_module *far, cleave_module *loss) {
   cleave_context c;
   cleave_reference x, y, t, l;
   float in[12], target[8];
-  fill(in, 12, 1);
-  fill(target, 8, 2);
+  fill_with_random(in, 12, 1);
+  fill_with_random(target, 8, 2);
   DO(open_context(&c));
-  DO(leaf(c, in, 4, 3, false, &x));
-  DO(leaf(c, target, 4, 2, false, &t));
+  DO(make_leaf(c, in, 4, 3, false, &x));
+  DO(make_leaf(c, target, 4, 2, false, &t));
   MUST(cleave_call(rt, c, far, &x, 1, &y, e));
   MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
   DO(backward(c, l, false));
@@ -143,7 +143,7 @@ static bool refuses_input(int64_t rows, const char *part) {
   cleave_module_options o = {.size = sizeof o, .name = "far", .at = "w1", .seed = 7};
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, &far, e));
   DO(open_context(&c));
-  DO(leaf(c, in, rows, 3, false, &x));
+  DO(make_leaf(c, in, rows, 3, false, &x));
   REFUSED(cleave_call(rt, c, far, &x, 1, &y, e), CLEAVE_DENIED, part);
   CHECK(n_asked == 0);
   MUST(cleave_context_end(rt, c, e));
@@ -251,6 +251,6 @@ int main(int argc, char **argv) {
   snprintf(why, sizeof why, "no such mode");
   for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
     for (int k = 3; k < argc; k++)
-      if (strcmp(modes[i].name, argv[k]) == 0) (void)run_all(&modes[i], 1);
+      if (strcmp(modes[i].name, argv[k]) == 0) (void)run_tests(&modes[i], 1);
   return n_failed;
 }

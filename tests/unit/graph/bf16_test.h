@@ -37,7 +37,8 @@ static inline void assert_near(const void *a, const void *b, size_t bytes, doubl
 }
 
 /* Sizes of the graph of make_wide_graph. Under thread sanitizer, which is slow, images and channels
- * are fewer, but still whole tiles. A test whose device is slow sets WIDE_IMAGE before it includes this. */
+ * are fewer, but still whole tiles. A test whose device is slow sets WIDE_IMAGE before it includes
+ * this. */
 #ifndef WIDE_IMAGE
 #define WIDE_IMAGE 10
 #endif
