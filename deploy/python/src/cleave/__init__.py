@@ -23,18 +23,20 @@ from ._tables import Leaks, Sent, Table
 if TYPE_CHECKING:
     from ._export import Model, export
     from ._optimizer import Optimizer
+    from ._pretrained import pretrained
     from ._remote import Remote
     from ._session import Callback, Plan, Progress, Run, Session, runs
     from ._training import Future, Training
 
 # Names that need torch, or a program beside this package: imported by their first use.
-_LAZY = {"Model": "._export", "export": "._export", "Optimizer": "._optimizer", "Remote": "._remote",
+_LAZY = {"Model": "._export", "export": "._export", "Optimizer": "._optimizer", "pretrained": "._pretrained", "Remote": "._remote",
          **dict.fromkeys(("Callback", "Plan", "Progress", "Run", "Session", "runs"), "._session"),
          **dict.fromkeys(("Future", "Training"), "._training")}
 
 __all__ = ["Callback", "Code", "DeadlineError", "DeniedError", "Error", "ExhaustedError", "Future", "InvalidError", "Leaks", "Model", "NotFoundError",
            "Optimizer", "Plan", "PreconditionError", "Progress", "Remote", "Run", "Runtime", "Sent", "Session", "Table",
-           "Training", "UnavailableError", "UnimplementedError", "__version__", "export", "open", "runs"]
+           "Training", "UnavailableError", "UnimplementedError", "__version__", "export", "open", "pretrained",
+           "runs"]
 
 
 def __getattr__(name: str) -> object:

@@ -107,6 +107,7 @@ class Optimizer(torch.optim.Optimizer):
         runtime, found = self._runtime, ffi.new("cleave_optimizer **")
         assert runtime
         if wanted:
+            runtime._end_idle_training()
             runtime._call_in_thread(lambda rt, e: lib.cleave_optimizer_new(rt, groups, len(wanted), self._clip, found, e))
             runtime._optimizers.append(found[0])
             self._handle, self._rates = found[0], [(g, float(self.param_groups[g]["lr"])) for g, _, _ in wanted]

@@ -306,6 +306,13 @@ class Runtime:
         if t and lib.cleave_context_end(self._handle, t.context, ffi.NULL) == _errors.Code.PRECONDITION:
             self._close_context(t, ffi.NULL)
 
+    def _end_idle_training(self) -> None:
+        """Ends the training context if no forward that lives and no gradient is in it."""
+        with self._use():
+            t = self._training
+            if t and not t.live and not t.has_gradients:
+                self._end_training()
+
     def _close_context(self, t: Training, optimizer: Any, keeps: bool = False, square: float = 0.0) -> Any:
         """Steps, if there is an optimizer, and closes the context unless it is kept. Returns the
         cleave_step_decision. square: sum of squares of the gradients of this process."""
