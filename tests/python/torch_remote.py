@@ -485,7 +485,7 @@ def interrupt_ends_forward_backward_and_step():
 
 @suite.test
 def lost_worker_is_an_error_and_comes_back():
-    """A link looks for its peer for 3 s while the host refuses connections."""
+    """A link looks for its peer for 0.5 s while the host refuses connections."""
     front, middle, head = parts()
     with cleave.open(session) as rt:
         remote, x = far(rt, middle, "w2"), torch.randn(4, 32)
@@ -495,7 +495,7 @@ def lost_worker_is_an_error_and_comes_back():
         e = raised(ConnectionError, remote, x)
         took = time.monotonic() - begin
         cluster.restart(1)
-        assert took < 4 * SLOW and e.node == "w2" and "rejoin" in e.hint, (took, e)
+        assert took < max(1, SLOW) and e.node == "w2" and "rejoin" in e.hint, (took, e)
         assert isinstance(raised(cleave.Error, remote, x), ConnectionError)
         rt.rejoin("w2")
         remote.load_state_dict(state)

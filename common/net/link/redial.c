@@ -6,7 +6,7 @@
  *
  * A lost lane is dialled at once, and once more if that fails, then after pauses of 0.2 s to 2 s. A
  * host that is silent, or that cannot be reached, is dialled until the lease is over. The link ends
- * sooner if the host refuses each connection for REFUSED_MS, because then no process of the peer is
+ * sooner if the host refuses each connection for refused_ms, because then no process of the peer is
  * there, and at once if the peer refuses ATTACH, because then it does not have the link any more.
  */
 #include <stdio.h>
@@ -42,11 +42,12 @@ static void check_lease(clv_link *l, const clv_lane_slot *s, uint64_t now, due_w
            (double)l->lease_ms / 1e3, l->redials.why[0] ? ": " : "", l->redials.why);
 }
 
-/* Ends the link if the peer's host has refused each redial for REFUSED_MS. The caller holds the
- * lock. */
-static void check_refusals(clv_link *l, uint64_t now, due_work *d) {
+/* Ends the link if the peer's host has refused each redial for refused_ms, the last one included.
+ * The caller holds the lock. */
+static void check_refusals(clv_link *l, due_work *d) {
   const clv_redials *r = &l->redials;
-  if (!r->refused_ns || now - r->refused_ns < REFUSED_MS * MS || d->ends_link) return;
+  bool is_over = r->last_refused_ns - r->refused_ns >= l->refused_ms * MS;
+  if (!r->refused_ns || !is_over || d->ends_link) return;
   d->ends_link = true;
   snprintf(d->text, sizeof d->text, "%.200s; its host refuses connections: %.200s", l->lost_text,
            r->why);
@@ -73,6 +74,8 @@ static void check_redials(clv_link *l, bool any_lost, uint64_t now, due_work *d)
   }
   d->must_redial = true;
   r->next_ns = now + r->pause_ms * MS;
+  uint64_t last_ns = r->refused_ns + l->refused_ms * MS; /* the redial after which the link ends */
+  if (r->refused_ns && now < last_ns) r->next_ns = CLV_MIN(r->next_ns, last_ns);
   r->pause_ms = r->pause_ms ? CLV_MIN(2 * r->pause_ms, (uint64_t)REDIAL_MAX_MS) : REDIAL_FIRST_MS;
 }
 
@@ -92,7 +95,7 @@ static due_work find_due_work(clv_link *l) {
     find_late_lane(&l->lanes[i], i, now, &d);
     any_lost |= is_lane_lost(&l->lanes[i]);
   }
-  check_refusals(l, now, &d);
+  check_refusals(l, &d);
   if (!d.ends_link) check_redials(l, any_lost, now, &d);
   pthread_mutex_unlock(&l->lock);
   return d;

@@ -31,6 +31,7 @@ static struct {
   const char *refusal_text;
   uint32_t packets, ends;
   char end_text[CLV_ERR_TEXT];
+  uint64_t refused_ns; /* time of the last refusal */
 } w;
 
 static clv_code note(void *handle, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
@@ -66,6 +67,7 @@ static const clv_transport transport = {note,     close_stream, cancel_stream,
 static clv_code dial(void *user, uint32_t index, clv_lane *lane, const bool *stop, void **ret,
                      clv_err *err) {
   (void)user, (void)stop;
+  w.refused_ns = w.read_clock;
   if (w.refusal) return clv_fail(err, w.refusal, "%s", w.refusal_text);
   stream *s = &w.streams[w.n_streams++];
   s->lane = lane;
@@ -145,7 +147,7 @@ static void send_frames(int n) {
   }
 }
 
-static void begin_with_lease(bool dials, uint64_t lease_ms) {
+static void begin_with(bool dials, uint64_t lease_ms, uint64_t refused_ms) {
   clv_err err = {0};
   memset(&w, 0, sizeof w);
   w.read_clock = 1000 * MS;
@@ -156,6 +158,7 @@ static void begin_with_lease(bool dials, uint64_t lease_ms) {
                               .accept_limits = clv_wire_limits_default(),
                               .send_credit = 1 << 20,
                               .lease_ms = lease_ms,
+                              .refused_ms = refused_ms,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
   const clv_link_dial d = {.role = CLV_ATTACH_MASTER, .bulk_lanes = LANES - 1, .epoch = 1};
   const clv_dialler dialler = {.transport = &transport, .dial = dial};
@@ -169,7 +172,7 @@ static void begin_with_lease(bool dials, uint64_t lease_ms) {
   assert_int_equal(w.link->state, CLV_LINK_OPEN);
 }
 
-static void begin(bool dials) { begin_with_lease(dials, LEASE_MS); }
+static void begin(bool dials) { begin_with(dials, LEASE_MS, 0); }
 
 static void end(void) {
   clv_link_end(w.link, CLV_OK, "over");
@@ -265,7 +268,7 @@ static uint64_t time_until_end(void) {
   return (w.read_clock - began) / MS;
 }
 
-static void silence_waits_for_the_lease_and_refusal_does_not(void **state) {
+static void silence_waits_for_the_lease(void **state) {
   (void)state;
   begin(true);
   end_stream(&w.streams[0], CLV_UNAVAILABLE);
@@ -274,13 +277,23 @@ static void silence_waits_for_the_lease_and_refusal_does_not(void **state) {
   assert_int_equal(time_until_end(), LEASE_MS);
   assert_non_null(strstr(w.end_text, "limits.lease"));
   end();
-  begin(true);
-  end_stream(&w.streams[0], CLV_UNAVAILABLE);
-  w.refusal = CLV_UNAVAILABLE;
-  w.refusal_text = CLV_RPC_REFUSED;
-  assert_in_range(time_until_end(), REFUSED_MS, REFUSED_MS + 2000);
-  assert_non_null(strstr(w.end_text, "refuses"));
-  end();
+}
+
+/* The link ends behind a refusal at the end of the time, and not between two redials. */
+static void refusals_end_the_link_after_their_time(void **state) {
+  (void)state;
+  static const uint64_t times[][2] = {{0, REFUSED_MS}, {500, 500}};
+  for (size_t i = 0; i < CLV_COUNT(times); i++) {
+    begin_with(true, LEASE_MS, times[i][0]);
+    uint64_t began = w.read_clock;
+    end_stream(&w.streams[0], CLV_UNAVAILABLE);
+    w.refusal = CLV_UNAVAILABLE;
+    w.refusal_text = CLV_RPC_REFUSED;
+    assert_in_range(time_until_end(), times[i][1], times[i][1] + 10);
+    assert_true(w.refused_ns >= began + times[i][1] * MS);
+    assert_non_null(strstr(w.end_text, "refuses"));
+    end();
+  }
 }
 
 static void unanswered_attach_is_dialled_again(void **state) {
@@ -398,7 +411,7 @@ static void acknowledged_messages_are_forgotten(void **state) {
 
 static void link_without_lease_sends_no_ack_and_forgets_accepted_messages(void **state) {
   (void)state;
-  begin_with_lease(false, 0);
+  begin_with(false, 0, 0);
   stream *s = &w.streams[0];
   for (int i = 0; i < 3; i++) receive_packets(s, ACK_MESSAGES);
   assert_int_equal(w.link->writer->n_coalesced, 0);
@@ -415,12 +428,12 @@ static void link_without_lease_sends_no_ack_and_forgets_accepted_messages(void *
 static void link_without_lease_refuses_acks_and_ends_with_a_connection(void **state) {
   (void)state;
   const clv_frame ack = {.kind = CLV_ACK, .ack = {LANES, {0}}};
-  begin_with_lease(true, 0);
+  begin_with(true, 0, 0);
   receive_frame(&w.streams[0], &ack);
   assert_int_equal(w.ends, 1);
   assert_non_null(strstr(w.end_text, "speak protocol 8"));
   end();
-  begin_with_lease(true, 0);
+  begin_with(true, 0, 0);
   end_stream(&w.streams[1], CLV_UNAVAILABLE);
   assert_int_equal(w.ends, 1);
   end();
@@ -432,7 +445,8 @@ int main(void) {
       cmocka_unit_test(credit_is_not_granted_again),
       cmocka_unit_test(wrong_counts_end_the_link),
       cmocka_unit_test(decisions_of_the_peer_end_the_link),
-      cmocka_unit_test(silence_waits_for_the_lease_and_refusal_does_not),
+      cmocka_unit_test(silence_waits_for_the_lease),
+      cmocka_unit_test(refusals_end_the_link_after_their_time),
       cmocka_unit_test(unanswered_attach_is_dialled_again),
       cmocka_unit_test(attach_waits_for_the_end_of_the_earlier_connection),
       cmocka_unit_test(older_connection_is_refused),
