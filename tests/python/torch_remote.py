@@ -174,6 +174,34 @@ def optimizers_of_their_own_share_a_context():
 
 
 @suite.test
+def batches_of_their_own_outlive_the_steps_of_others():
+    """Backwards in another order than forwards, each with a step, as in torch with retained values:
+    the first layer's gradient needs only its input."""
+    plain = nn.Linear(16, 8)
+    with cleave.open(session) as rt:
+        remote = far(rt, copy.deepcopy(plain), features=16)
+        pairs = [(remote, cleave.Optimizer(torch.optim.SGD, remote, lr=0.1)), (plain, torch.optim.SGD(plain.parameters(), lr=0.1))]
+        batches = [cleave.Batch() for _ in range(4)]
+        outputs = []
+        for k, b in enumerate(batches):
+            with b:
+                outputs.append([net(batch(k)[0]) for net, _ in pairs])
+        remote(batch(5)[0])  # between them, of no batch
+        for k in (2, 0, 1):
+            with batches[k]:
+                for (net, optimizer), y in zip(pairs, outputs[k]):
+                    net.zero_grad()
+                    y.square().mean().backward()
+                    optimizer.step()
+        assert apart(remote.state_dict(), plain.state_dict()) < 1e-6
+        assert "was closed" in str(raised(cleave.PreconditionError, outputs[3][0].sum().backward))
+        with batches[0]:
+            raised(cleave.PreconditionError, batches[1].__enter__)
+        del batches, b, outputs, y
+    assert not rt.leaks, rt.leaks
+
+
+@suite.test
 def state_goes_both_ways():
     """From torch to the workers, ten steps, and back: parameters and moments."""
     front, middle, head = parts()

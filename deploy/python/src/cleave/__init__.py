@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ._errors import (Code, DeadlineError, DeniedError, Error, ExhaustedError, InvalidError, NotFoundError, PreconditionError,
                       UnavailableError, UnimplementedError)
 from ._lib import VERSION as __version__
-from ._runtime import Runtime, open
+from ._runtime import Batch, Runtime, open
 from ._tables import Leaks, Sent, Table
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _LAZY = {"Model": "._export", "export": "._export", "Optimizer": "._optimizer", 
          **dict.fromkeys(("Callback", "Plan", "Progress", "Run", "Session", "runs"), "._session"),
          **dict.fromkeys(("Future", "Training"), "._training")}
 
-__all__ = ["Callback", "Code", "DeadlineError", "DeniedError", "Error", "ExhaustedError", "Future", "InvalidError", "Leaks", "Model", "NotFoundError",
+__all__ = ["Batch", "Callback", "Code", "DeadlineError", "DeniedError", "Error", "ExhaustedError", "Future", "InvalidError", "Leaks", "Model", "NotFoundError",
            "Optimizer", "Plan", "PreconditionError", "Progress", "Remote", "Run", "Runtime", "Sent", "Session", "Table",
            "Training", "UnavailableError", "UnimplementedError", "__version__", "export", "open", "pretrained",
            "runs"]

@@ -106,7 +106,7 @@ class _Live:
             self.training.live -= 1
 
     def forget(self) -> None:
-        if not self.is_over and self.state is not None and self.runtime._training is self.training:
+        if not self.is_over and self.state is not None and self.training in (self.runtime._training, *self.runtime._apart):
             lib.shim_forward_forget(self.runtime._handle, self.state)
         self.end()
 

@@ -69,6 +69,54 @@ class Training:
         self.failure: BaseException | None = None  # of a call; the context can only be ended
 
 
+class Batch:
+    """A batch of its own, for pipelines: its forward, its backward and its step are in blocks of
+    it, and those of other batches may come between.
+
+        b = cleave.Batch()
+        with b:
+            h = far(x)
+        ...                                 # forwards of other batches
+        with b:
+            h.backward(gradient)
+            opt.step()
+
+    Without it, the forwards up to a step are one batch, and the step ends them. A batch that is
+    never stepped ends with the runtime. One block of a runtime is open at a time; calls of other
+    threads belong to it meanwhile. runtime: None for the one that is open.
+    """
+
+    def __init__(self, *, runtime: Runtime | None = None) -> None:
+        self._runtime = runtime or current()
+        self._training: Training | None = None
+        self._outside: Training | None = None
+
+    def __enter__(self) -> Batch:
+        r = self._runtime
+        r._refuse()
+        with r._lock:
+            if r._batch:
+                raise _errors.precondition("a block of a cleave.Batch inside a block of one", "close the other block before")
+            r._batch, self._outside, r._training = self, r._training, self._training
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        r = self._runtime
+        with r._lock:
+            r._apart.discard(self._training)
+            self._training, r._training, r._batch = r._training, self._outside, None
+            if self._training:
+                r._apart.add(self._training)
+
+    def __del__(self) -> None:
+        t = self.__dict__.get("_training")
+        if t:
+            self._runtime._garbage.append(lambda: self._runtime._end_training(t) if t in self._runtime._apart else None)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _errors.refuse_pickle(self, "make another Batch")
+
+
 class _Use:
     """A block in which the handle of a runtime is valid: close() waits for its end."""
 
@@ -116,6 +164,8 @@ class Runtime:
         self._shows: dict[tuple[str, int], str] = {}
         self._names: set[str] = set()
         self._training: Training | None = None
+        self._batch: Batch | None = None          # whose block is open
+        self._apart: set[Training | None] = set()  # of Batches whose blocks are closed
         self.leaks: Leaks | None = None
 
     # ---- use -------------------------------------------------------------------------------------
@@ -234,9 +284,9 @@ class Runtime:
 
     def _close(self, ms: int) -> Leaks:
         self._collect()
-        t = self._training
-        if t and (t.failure or not (t.live or t.has_gradients)):
-            self._end_training()
+        for t in (self._training, *self._apart):
+            if t and (t.failure or not (t.live or t.has_gradients)):
+                self._end_training(t)
         rt, error, leaks = self._handle, _lib.new_error(), ffi.new("cleave_leaks *")
         for optimizer in self._optimizers:
             lib.cleave_optimizer_release(rt, optimizer, ffi.NULL)
@@ -299,10 +349,14 @@ class Runtime:
                 t = self._training = Training(context[0])
             return t
 
-    def _end_training(self) -> None:
-        """Ends the training context. Waits only for a step that its workers have not answered."""
+    def _end_training(self, t: Training | None = None) -> None:
+        """Ends a training context, None: the present one. Waits only for a step that its workers
+        have not answered."""
         with self._lock:
-            t, self._training = self._training, None
+            t = t or self._training
+            if t is self._training:
+                self._training = None
+            self._apart.discard(t)
         if t and lib.cleave_context_end(self._handle, t.context, ffi.NULL) == _errors.Code.PRECONDITION:
             self._close_context(t, ffi.NULL)
 
