@@ -171,7 +171,7 @@ class Optimizer(torch.optim.Optimizer):
         number = self.last.number if self.last else 0
         if result is None or not stepper:
             return finite, math.sqrt(square) if finite else 0.0, self._scale(math.sqrt(square)) if finite else 1.0, number + finite
-        return bool(result.applied), float(result.norm), float(result.scale), int(result.number)
+        return result
 
     def _set_rates(self, rt: Any) -> None:
         error = _lib.new_error()

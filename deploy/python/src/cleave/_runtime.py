@@ -367,9 +367,9 @@ class Runtime:
             if t and not t.live and not t.has_gradients:
                 self._end_training()
 
-    def _close_context(self, t: Training, optimizer: Any, keeps: bool = False, square: float = 0.0) -> Any:
-        """Steps, if there is an optimizer, and closes the context unless it is kept. Returns the
-        cleave_step_decision. square: sum of squares of the gradients of this process."""
+    def _close_context(self, t: Training, optimizer: Any, keeps: bool = False, square: float = 0.0) -> tuple[bool, float, float, int]:
+        """Steps, if there is an optimizer, and closes the context unless it is kept. Returns
+        applied, norm, scale and number of the decision. square: sum of squares of the gradients of this process."""
         state = ffi.new("shim_step *")
         state.context, state.optimizer, state.keeps_context, state.other_square = t.context, optimizer, keeps, square
 
@@ -377,7 +377,8 @@ class Runtime:
             lib.shim_step_abandon(self._handle, state)
             lib.cleave_context_end(self._handle, t.context, ffi.NULL)
         _lib.advance(lambda e: lib.shim_step_run(self._handle, state, _lib.SLICE_MS, e), state, abandon)
-        return state.result
+        decided = state.result  # a view of state's memory
+        return bool(decided.applied), float(decided.norm), float(decided.scale), int(decided.number)
 
     def _zero_gradients(self, mine: set[Any]) -> None:
         """Forgets gradients of Remotes: the context ends, unless others have theirs in it."""
