@@ -42,7 +42,8 @@ def main():
     for python in pythons:
         for path in scripts(a.names):
             print(f"== {os.path.basename(path)} with {python}", flush=True)
-            # freed memory is overwritten, so that what reads it is wrong each time; not where times count
+            # freed memory is overwritten, so that what reads it is wrong each time; not where times
+            # count
             env = {**os.environ, "PYTHONFAULTHANDLER": "1", **({} if path.endswith("_pace.py") else {"PYTHONMALLOC": "debug", "MALLOC_PERTURB_": "85"})}
             if subprocess.run([python, path], env=env).returncode:
                 failed.append(f"{os.path.basename(path)} with {python}")

@@ -33,9 +33,11 @@ def fill_tensor(target: Any, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _free(tensor: Any, owner: object) -> Any:
-    def free(_: Any) -> None:
-        lib.cleave_tensor_free(tensor)
-        assert owner is not free
+    """A destructor, which keeps both arguments until then."""
+    at = _lib.address(tensor)
+
+    def free(_: Any, kept: object = (tensor, owner)) -> None:
+        _lib.tensor_free(at)
     return free
 
 

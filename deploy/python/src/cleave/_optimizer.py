@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import logging
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -121,6 +122,11 @@ class Optimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps every node, then this process: or none, if a gradient is not finite. Waits until
         the workers have answered. closure: as torch's; its loss is returned."""
+        return _hooked(self, closure) if _has_hooks(self) else self._step(closure)
+
+    step.hooked = True  # type: ignore[attr-defined]  # torch's wrapper costs more than the rest
+
+    def _step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -267,6 +273,24 @@ def _release(runtime: Runtime, handle: Any) -> None:
     if handle in runtime._optimizers:
         runtime._optimizers.remove(handle)
         lib.cleave_optimizer_release(runtime._handle, handle, ffi.NULL)
+
+
+# ---- hooks ---------------------------------------------------------------------------------------
+
+HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
+GLOBAL_HOOKS = [h for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+                if (h := getattr(sys.modules[torch.optim.Optimizer.__module__], name, None)) is not None]
+
+
+def _has_hooks(optimizer: Optimizer) -> bool:
+    own = optimizer.__dict__
+    return any(own.get(name) for name in HOOKS) or any(GLOBAL_HOOKS)
+
+
+def _hooked(optimizer: Optimizer, closure: Callable[[], Any] | None) -> Any:
+    """A step between the hooks of torch 2."""
+    wrap: Any = torch.optim.Optimizer.profile_hook_step
+    return wrap(Optimizer._step)(optimizer, closure)
 
 
 # ---- groups --------------------------------------------------------------------------------------

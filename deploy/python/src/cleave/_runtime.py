@@ -152,6 +152,8 @@ class Runtime:
 
     def __init__(self, handle: Any, record: Any, path: str) -> None:
         self._handle, self._record, self.path = handle, record, path
+        self._notice = ffi.new("char[]", lib.SHIM_NOTICE)
+        self._handle_at, self._record_at, self._notice_at = (_lib.address(p) for p in (handle, record, self._notice))
         self._is_forked = self._is_closed = False
         self._lock, self._idle = threading.RLock(), threading.Condition()
         self._users = 0
@@ -188,9 +190,8 @@ class Runtime:
                 self._garbage.popleft()()
 
     def _log_notices(self) -> None:
-        notice = ffi.new("char[]", lib.SHIM_NOTICE)
-        while lib.shim_record_notice(self._record, notice, lib.SHIM_NOTICE):
-            log.warning("%s", _lib.text(notice))
+        while _lib.record_notice(self._record_at, self._notice_at, lib.SHIM_NOTICE):
+            log.warning("%s", _lib.text(self._notice))
 
     def _wait(self, begin: Callable[[Any, Any, Any], int], read: Callable[[Any, Any, Any], int] | None = None) -> None:
         """Begins an operation with begin(runtime, future *, error), waits for it, and reads its
@@ -345,7 +346,7 @@ class Runtime:
                 t = None
             if t is None:
                 context, error = ffi.new("cleave_context *"), _lib.new_error()
-                _lib.check(lib.cleave_context_open(rt, ffi.NULL, context, error), error)
+                _lib.check(_lib.context_open(self._handle_at, None, _lib.address(context), _lib.address(error)), error)
                 t = self._training = Training(context[0])
             return t
 
@@ -369,14 +370,17 @@ class Runtime:
 
     def _close_context(self, t: Training, optimizer: Any, keeps: bool = False, square: float = 0.0) -> tuple[bool, float, float, int]:
         """Steps, if there is an optimizer, and closes the context unless it is kept. Returns
-        applied, norm, scale and number of the decision. square: sum of squares of the gradients of this process."""
+        applied, norm, scale and number of the decision. square: sum of squares of the gradients of
+        this process."""
         state = ffi.new("shim_step *")
+        at = _lib.address(state)
         state.context, state.optimizer, state.keeps_context, state.other_square = t.context, optimizer, keeps, square
 
         def abandon() -> None:
             lib.shim_step_abandon(self._handle, state)
             lib.cleave_context_end(self._handle, t.context, ffi.NULL)
-        _lib.advance(lambda e: lib.shim_step_run(self._handle, state, _lib.SLICE_MS, e), state, abandon)
+        _lib.advance(lambda e: lib.shim_step_run(self._handle, state, _lib.SLICE_MS, e), state, abandon,
+                     lambda e: int(_lib.step_run(self._handle_at, at, _lib.HELD_MS, _lib.address(e))))
         decided = state.result  # a view of state's memory
         return bool(decided.applied), float(decided.norm), float(decided.scale), int(decided.number)
 
