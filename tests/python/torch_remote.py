@@ -554,10 +554,13 @@ def loader_processes_and_garbage_in_any_order():
 
 
 ENDS = {
-    "everything is open": "y = far(x)",
+    "everything is open": "y = far(x); b = cleave.Batch(); b.__enter__(); z = far(x); c = cleave.Batch()",
     "a backward has not been stepped": "far(x).sum().backward()",
     "a Training works": "c = cleave.Training(far, optimizer={'kind': 'sgd', 'lr': 0.1}); [c.forward_backward(x, x.argmax(1)) for _ in range(50)]",
     "names go in the wrong order": "y = far(x); del rt; gc.collect(); del far; gc.collect()",
+    "a Batch lives longer than its runtime": "b = cleave.Batch()\nwith b: y = far(x)\nrt.close(); del rt; gc.collect(); del b; gc.collect()",
+    "the collector runs all the time": "gc.collect(); gc.freeze(); gc.set_threshold(1); o = cleave.Optimizer(torch.optim.SGD, far, lr=0.1)\n"
+                                       "for _ in range(5): o.zero_grad(); far(x).sum().backward(); far(x); o.step()",
     "an exception leaves the block": "with rt: far(x); sys.exit(0)",
     "a child uses it": "pid = os.fork()\nif not pid:\n  try: far(x)\n  except cleave.PreconditionError: sys.exit(7)\nassert os.waitpid(pid, 0)[1] == 7 << 8; far(x)",
     "threads call it": "ts = [threading.Thread(target=lambda: [far(x).sum().backward() for _ in range(20)]) for _ in range(4)]\n"
@@ -594,6 +597,6 @@ def memory_of_a_large_value_is_not_copied_twice():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with Cluster(2) as cluster:
+    with Cluster(2, "limits: {sessions: 16}\n") as cluster:
         session = cluster.session("python", "")
         suite.main()
