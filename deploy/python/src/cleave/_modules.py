@@ -18,6 +18,7 @@ TORCH = {1: torch.float32, 3: torch.int64, 7: torch.bfloat16}
 BYTES = {1: 4, 3: 8, 7: 2}
 CLEAVE = {torch.float32: 1, torch.int64: 3}
 WEIGHTS, OPTIMIZER = 1, 2
+SMALL = 64 << 10  # bytes that are copied in less time than a destructor takes
 
 
 def fill_tensor(target: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -42,15 +43,18 @@ def _free(tensor: Any, owner: object) -> Any:
 
 
 def take_tensor(tensor: Any, owner: object = None) -> torch.Tensor:
-    """The memory of a result as a tensor, without a copy. tensor: a cleave_tensor *, in memory of
-    its own or of `owner`."""
+    """The memory of a result as a tensor, without a copy unless it is small. tensor: a
+    cleave_tensor *, in memory of its own or of `owner`."""
     shape, dtype = tuple(tensor.shape[0:tensor.rank]), TORCH[tensor.dtype]
-    count = math.prod(shape)
-    if not count:
-        lib.cleave_tensor_free(tensor)
-        return torch.empty(shape, dtype=dtype)
+    size = math.prod(shape) * BYTES[tensor.dtype]
+    if size <= SMALL:
+        small = torch.empty(shape, dtype=dtype)
+        if size:
+            ffi.memmove(ffi.cast("char *", small.data_ptr()), ffi.cast("char *", tensor.data), size)
+        _lib.tensor_free(_lib.address(tensor))
+        return small
     data = ffi.gc(ffi.cast("char *", tensor.data), _free(tensor, owner))
-    return torch.frombuffer(ffi.buffer(data, count * BYTES[tensor.dtype]), dtype=dtype).view(shape)
+    return torch.frombuffer(ffi.buffer(data, size), dtype=dtype).view(shape)
 
 
 def names_of(names: Iterable[str]) -> tuple[Any, list[Any]]:

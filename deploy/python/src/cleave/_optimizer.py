@@ -284,7 +284,7 @@ GLOBAL_HOOKS = [h for name in ("_global_optimizer_pre_hooks", "_global_optimizer
 
 def _has_hooks(optimizer: Optimizer) -> bool:
     own = optimizer.__dict__
-    return any(own.get(name) for name in HOOKS) or any(GLOBAL_HOOKS)
+    return bool(own.get(HOOKS[0]) or own.get(HOOKS[1]) or any(GLOBAL_HOOKS))
 
 
 def _hooked(optimizer: Optimizer, closure: Callable[[], Any] | None) -> Any:

@@ -128,7 +128,7 @@ class _Use:
     def __enter__(self) -> Any:
         r = self.runtime
         r._refuse()  # in a forked child the lock may never be free
-        with r._idle:
+        with r._gate:
             r._refuse()
             r._users += 1
         if r._garbage:
@@ -137,7 +137,7 @@ class _Use:
 
     def __exit__(self, *_: object) -> None:
         r = self.runtime
-        with r._idle:
+        with r._gate:
             r._users -= 1
             if r._is_closed and not r._users:
                 r._idle.notify_all()
@@ -155,7 +155,8 @@ class Runtime:
         self._notice = ffi.new("char[]", lib.SHIM_NOTICE)
         self._handle_at, self._record_at, self._notice_at = (_lib.address(p) for p in (handle, record, self._notice))
         self._is_forked = self._is_closed = False
-        self._lock, self._idle = threading.RLock(), threading.Condition()
+        self._lock, self._gate = threading.RLock(), threading.Lock()
+        self._idle = threading.Condition(self._gate)
         self._users = 0
         # of finalizers: run by the next call
         self._garbage: collections.deque[Callable[[], None]] = collections.deque()
