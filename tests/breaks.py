@@ -492,6 +492,7 @@ of("master/run/run_recover.c", "tests/net/operations/test_outages.py worker_that
    a_worker_that_restarts_while_connecting_ends_the_run=("static bool may_be_temporary", "return clv_run_lock_check_newest(r->lock, &ignored) == CLV_OK;", "return clv_run_lock_check_newest(r->lock, &ignored) != CLV_OK;"))
 of("common/net/link/redial.c", CONNECTIONS,
    a_refusal_waits_for_the_lease=("static void end_if_refused_too_long", "!r->refused_since_ns ||", "r->refused_since_ns ||"),
+   the_last_redial_is_not_at_the_end=("static void check_redials", "CLV_MIN(r->next_ns, last_ns)", "r->next_ns"),
    no_answer_is_waited_for_without_end=("static void find_late_lane", "d->late_lanes[d->n_late_lanes++] = index;", ""))
 of("common/net/link/link_rpc.c", "tests/net/operations/test_pauses.py pause_over_the_lease_ends_the_run",
    a_link_is_silent_for_the_peer_timeout=("clv_code clv_link_open", "if (options->lease_ms)", "if (!options)"))
@@ -746,6 +747,7 @@ of("master/api/core/optimizer.c", GIVEN_GRADIENTS,
    the_programs_share_is_not_in_the_norm=("cleave_status api_decide_step(", "norm_sq += f->other_square;", ""))
 of("master/api/core/forget.c", "tests/net/api/test_api_kept.py direct",
    nodes_keep_forgotten_calls=("cleave_status api_forget_unneeded(", "api_drop_at_nodes(rt, taken, error)", "(void)error, CLEAVE_OK"),
+   kept_calls_are_forgotten=("static bool is_needed(", "v->is_kept ||", ""),
    needed_calls_are_forgotten=("static bool is_needed(", "v->needed_in_sweep == rt->n_sweeps", "false"))
 GRADIENTS = "tests/unit/api/test_gradients"
 of("master/api/core/backward.c", GRADIENTS,

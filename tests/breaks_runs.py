@@ -166,6 +166,8 @@ of("master/run/run_escrow.c", CHECKPOINTS + " lost_and_wrong_keys_are_named",
 # ---- the Python package --------------------------------------------------------------------------
 of("deploy/python/src/cleave/_lib.py", "tests/python/test_runtime.py interrupt_ends_open_close_and_waits",
    open_is_waited_for_in_one_piece=("", 'threading.Thread(target=work, name="cleave-call", daemon=True).start()', "work()"))
+of("deploy/python/shim.c", "tests/python/test_runtime.py killed_worker_raises_within_a_second",
+   a_killed_worker_is_looked_for=("cleave_status shim_open(", ".refused_ms = REFUSED_MS", ".refused_ms = 0"))
 of("deploy/python/src/cleave/_runtime.py", "tests/python/test_runtime.py forked_child_is_refused_in_words_and_harms_nobody",
    a_forked_child_uses_the_links_of_its_parent=("", "runtime._is_forked = True", "runtime._is_forked = False"))
 of("deploy/python/src/cleave/_session.py", "tests/python/test_session.py exit_codes_are_exceptions",

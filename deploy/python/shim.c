@@ -21,6 +21,8 @@ typedef struct notice {
 } notice;
 
 enum { SLOTS = 1024, MAX_NOTICES = 256 };
+/* A killed worker raises within 1 s: its host must refuse connections for this time. */
+enum { REFUSED_MS = 500 };
 
 struct shim_record {
   pthread_mutex_t lock;
@@ -189,7 +191,7 @@ cleave_status shim_open(const char *path, const char *const *workers, size_t n_w
                             .on_notice = record_notice,
                             .user = record,
                             .interrupted = is_interrupted,
-                            .run = run};
+                            .refused_ms = REFUSED_MS};
   return cleave_open(path, &options, ret_runtime, error);
 }
 

@@ -11,7 +11,7 @@ ROOT = os.path.join(HERE, "../..")
 sys.path.insert(0, os.path.join(HERE, "../net/lib"))
 import pypi
 
-PACKAGES = ("torch", "numpy", "cffi", "mypy", "tqdm", "pandas")
+PACKAGES = ("torch", "numpy", "cffi", "mypy", "tqdm", "pandas", "transformers", "peft")
 CPU = "--extra-index-url", "https://download.pytorch.org/whl/cpu"
 
 
@@ -42,7 +42,10 @@ def main():
     for python in pythons:
         for path in scripts(a.names):
             print(f"== {os.path.basename(path)} with {python}", flush=True)
-            if subprocess.run([python, path]).returncode:
+            # freed memory is overwritten, so that what reads it is wrong each time; not where times
+            # count
+            env = {**os.environ, "PYTHONFAULTHANDLER": "1", **({} if path.endswith("_pace.py") else {"PYTHONMALLOC": "debug", "MALLOC_PERTURB_": "85"})}
+            if subprocess.run([python, path], env=env).returncode:
                 failed.append(f"{os.path.basename(path)} with {python}")
     print("\n".join(f"FAIL {f}" for f in failed) or "all passed")
     return 1 if failed else 0

@@ -9,6 +9,7 @@ import policies
 PACKAGE = os.path.abspath(os.path.join(BIN, "python"))
 sys.path.insert(0, PACKAGE)
 import cleave  # noqa: E402: build/*/python has it
+from cleave._lib import ffi, lib  # noqa: E402
 
 suite = Suite()
 # a shell starts background jobs with it ignored
@@ -154,6 +155,30 @@ def interrupt_ends_open_close_and_waits():
         assert (took := interrupted(rt.close)) < 0.1 * max(1, SLOW), took
     finally:
         cluster.workers[0].kill(signal.SIGCONT)
+
+
+def linear(rt, at):
+    """A loaded linear layer at that node."""
+    module, error = ffi.new("cleave_module **"), ffi.new("cleave_error *")
+    texts = [ffi.new("char[]", at.encode()), ffi.new("char[]", b"far")]
+    options = ffi.new("cleave_module_options *", {"size": ffi.sizeof("cleave_module_options"), "at": texts[0], "name": texts[1]})
+    given = ffi.new("cleave_input *", {"dtype": 1, "rank": 2, "shape": [4, 8]})
+    status = lib.cleave_load_layers(rt._handle, options, b"[{op: linear, out: 8}]", given, module, error)
+    assert status == 0, ffi.string(error.text)
+    return module[0]
+
+
+@suite.test
+def killed_worker_raises_within_a_second():
+    with cleave.open(session) as rt:
+        module = linear(rt, "w2")
+        cluster.workers[1].kill()
+        begin = time.monotonic()
+        e = raised(ConnectionError, rt._wait, lambda rt, future, e: lib.cleave_module_place_async(rt, module, False, 0, future, e))
+        took = time.monotonic() - begin
+        lib.cleave_module_release(rt._handle, module, ffi.NULL)
+        cluster.restart(1)
+        assert took < max(1, SLOW) and "w2" in str(e), (took, e)
 
 
 @suite.test

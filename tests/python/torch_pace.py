@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """`make python-test`: what a step of Remote and Optimizer costs beside the same calls of cleave.h,
-32 samples of 32 features, interleaved."""
-import os, statistics, sys, time
+32 samples of 32 features, interleaved; how often it hands Python's lock back; copies of tensors."""
+import contextlib, functools, os, statistics, sys, time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "../net/lib")]
 from cluster import BIN, Cluster, Suite, measured
@@ -69,6 +69,70 @@ def step_costs_little_more_than_that_of_a_c_program():
         ours, theirs = (statistics.median(of) for of in times.values())
     print(f"    a step: {1000 * ours:.3f} ms, by functions of cleave.h {1000 * theirs:.3f} ms")
     assert ours < TIMES * theirs + MORE_S * max(1, theirs / IDLE_S), (ours, theirs)
+
+
+class Counting:
+    """The functions of libcleave, each of which hands Python's lock back; counts their calls."""
+
+    def __init__(self):
+        self.calls, self.tensors = [], []
+
+    def __getattr__(self, name):
+        found = getattr(lib, name)
+        return functools.partial(self.call, name, found) if callable(found) else found
+
+    def call(self, name, function, *args):
+        self.calls.append(name)
+        if name == "shim_forward_run":
+            self.tensors.append(int(ffi.cast("uintptr_t", args[1].inputs[0].data)))
+        status = function(*args)
+        if name == "shim_forward_run":
+            self.tensors.append(int(ffi.cast("uintptr_t", args[1].result.data)))
+        return status
+
+
+@contextlib.contextmanager
+def counting():
+    counter, modules = Counting(), [sys.modules["cleave." + m] for m in ("_modules", "_optimizer", "_remote", "_runtime")]
+    for m in modules:
+        m.lib = counter
+    try:
+        yield counter
+    finally:
+        for m in modules:
+            m.lib = lib
+
+
+@suite.test
+@measured
+def step_hands_the_lock_back_twice():
+    """Forward and backward; a step of more than 1 ms does so as well, and a busy machine has
+    some."""
+    with cleave.open(session) as rt:
+        remote = cleave.Remote(nn.Linear(32, 32), at="w1", example=torch.zeros(32, 32))
+        model = nn.Sequential(nn.Linear(32, 32), remote, nn.Linear(32, 1))
+        optimizer, counts = cleave.Optimizer(torch.optim.AdamW, model, lr=1e-3), []
+        for k in range(100):
+            with counting() as c:
+                optimizer.zero_grad()
+                model(torch.zeros(32, 32)).mean().backward()
+                optimizer.step()
+            counts.append(len(c.calls))
+        assert rt.egress() and sorted(counts)[50] == 2, (counts, c.calls)
+
+
+@suite.test
+def large_tensors_are_not_copied_in_python():
+    """libcleave reads 16 MiB from torch's memory, its one copy, and torch uses libcleave's
+    result."""
+    with cleave.open(session):
+        remote, x = cleave.Remote(nn.ReLU(), at="w1", example=torch.zeros(1, 4096)), torch.randn(1024, 4096, requires_grad=True)
+        for grad in (True, False):
+            with torch.set_grad_enabled(grad):
+                remote(x)
+                with counting() as c:
+                    y = remote(x)
+            assert set(c.tensors[::2]) == {x.data_ptr()} and c.tensors[-1] == y.data_ptr(), (grad, c.tensors)
 
 
 if __name__ == "__main__":

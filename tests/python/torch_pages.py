@@ -8,6 +8,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "../net/lib")]
 from cluster import BIN, IMAGE_DATA, Cluster, synthetic_images
 sys.path.insert(0, os.path.abspath(os.path.join(BIN, "python")))
+from torch_pretrained import write_llama  # noqa: E402
 
 DEPLOY = os.path.abspath(os.path.join(HERE, "../../deploy"))
 BODY = IMAGE_DATA + """stages:
@@ -60,6 +61,7 @@ def main():
             text = f.read().replace("  w1:", "  worker-1:").replace("  w2:", "  worker-2:")
         with open(os.path.join(c.dir, "session.yaml"), "w") as f:
             f.write(text)
+        write_llama(os.path.join(c.dir, "llama"))
         os.chdir(c.dir)
         for line, program in blocks(page):
             failed += fails(f"block_of_line_{line}", "\n" * (line - 1) + program, path, names)

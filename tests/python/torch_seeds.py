@@ -12,11 +12,12 @@ PACKAGE, SEEDS = os.path.abspath(os.path.join(BIN, "python")), os.path.join(HERE
 # How far what is printed may be apart, relative; statistics over few places amplify rounding.
 APART, APART_OF = 1e-4, {"seed003_rpc_pipeline": 5e-3}
 PROGRAMS = {"seed000_split": [], "seed001_two_part_cnn": [], "seed001_three_part_lstm": [], "seed001_cpu_gpu_hybrid": [], "seed002_single": ["200"],
-            "seed002_data_parallel": ["100"], "seed002_tensor_parallel": ["100"], "seed004_spanning_backward": [],
+            "seed002_data_parallel": ["100"], "seed002_tensor_parallel": ["100"], "seed002_pipeline": ["100"], "seed004_spanning_backward": [],
             # at the thread's rate, batches of four drift apart
             "seed003_rpc_pipeline": ["4", "64", "1e-4"]}
 STAND_IN = '''
 import contextlib
+Batch = contextlib.nullcontext
 def open(path):
     return contextlib.nullcontext()
 def Remote(module, *, at, example):

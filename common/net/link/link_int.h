@@ -66,7 +66,7 @@ enum {
   MAX_LOGGED = 1 << 16,     /* messages of a lane that the peer has not acknowledged */
   ACK_MESSAGES = 32,        /* received messages of a lane that wait for an ACK, at most */
   ATTACH_TIMEOUT_MS = 5000, /* time for a redial: connect, TLS and ATTACHED */
-  REFUSED_MS = 3000,        /* the link ends when its peer's host refuses it for this time */
+  REFUSED_MS = 3000,        /* clv_link_options.refused_ms, if that is 0 */
   /* pause before the third redial; the second comes at once; doubles up to REDIAL_MAX_MS */
   REDIAL_FIRST_MS = 200,
   REDIAL_MAX_MS = 2000,
@@ -555,7 +555,7 @@ typedef struct clv_redials {
   uint64_t next_redial_ns;  /* no redial before this time */
   uint64_t redial_pause_ms; /* pause after the next failed redial */
   /* start of the time in which every redial was refused, ns; 0: the last one was not refused */
-  uint64_t refused_since_ns;
+  uint64_t last_refused_ns;    /* when the last redial was refused */
   bool is_stopping;                /* atomic: a redial in progress gives up */
   char failure_text[CLV_ERR_TEXT]; /* how the last redial failed; empty: none has */
 } clv_redials;
@@ -583,6 +583,7 @@ struct clv_link {
   bool is_peer_mending; /* atomic: the last PONG reported other links that are mending */
   bool is_ack_due;      /* atomic: a packet with tensors is complete, so an ACK is due */
   uint64_t lease_ms;    /* time for mending a lane; 0: the loss of a lane ends the link, no ACKs */
+  uint64_t refused_ms;  /* time of refusals after which the link ends */
   clv_clock clock;
   clv_wire_limits accept_limits;
   clv_link_events events;

@@ -123,8 +123,9 @@ static void record_failed_redial(clv_link *l, clv_code code, const char *text) {
   clv_redials *r = &l->redials;
   snprintf(r->failure_text, sizeof r->failure_text, "%s", text);
   bool is_refused = code == CLV_UNAUTHENTICATED || strstr(text, CLV_RPC_REFUSED);
+  r->last_refused_ns = clv_clock_now(&l->clock);
   if (!is_refused || !r->refused_since_ns)
-    r->refused_since_ns = is_refused ? clv_clock_now(&l->clock) : 0;
+    r->refused_since_ns = is_refused ? r->last_refused_ns : 0;
 }
 
 /* Records the loss of an attached connection. The first redial comes at once, unless the connection
@@ -302,6 +303,7 @@ clv_code clv_link_new(const clv_link_options *o, clv_link **ret, clv_err *err) {
   l->events = o->events;
   l->clock = o->clock;
   l->lease_ms = o->lease_ms;
+  l->refused_ms = o->refused_ms ? o->refused_ms : REFUSED_MS;
   clv_code code = make_link_parts(l, o, err);
   if (code != CLV_OK) {
     clv_link_unref(l);

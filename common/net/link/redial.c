@@ -6,7 +6,7 @@
  *
  * A lost lane is dialled at once, and once more if that fails, then after pauses of 0.2 s to 2 s. A
  * host that is silent, or that cannot be reached, is dialled until the lease is over. The link ends
- * sooner if the host refuses each connection for REFUSED_MS, because then no process of the peer is
+ * sooner if the host refuses each connection for refused_ms, because then no process of the peer is
  * there, and at once if the peer refuses ATTACH, because then it does not have the link any more.
  */
 #include <stdio.h>
@@ -43,11 +43,12 @@ static void end_if_lease_expired(clv_link *l, const clv_lane_slot *s, uint64_t n
            l->redials.failure_text);
 }
 
-/* Ends the link if the peer's host has refused each redial for REFUSED_MS. The caller holds the
- * lock. */
-static void end_if_refused_too_long(clv_link *l, uint64_t now, due_work *d) {
+/* Ends the link if the peer's host has refused each redial for refused_ms, the last one included.
+ * The caller holds the lock. */
+static void end_if_refused_too_long(clv_link *l, due_work *d) {
   const clv_redials *r = &l->redials;
-  if (!r->refused_since_ns || now - r->refused_since_ns < REFUSED_MS * MS || d->ends_link) return;
+  bool is_over = r->last_refused_ns - r->refused_since_ns >= l->refused_ms * MS;
+  if (!r->refused_ns || !is_over || d->ends_link) return;
   d->ends_link = true;
   snprintf(d->end_text, sizeof d->end_text, "%.200s; its host refuses connections: %.200s",
            l->lost_text, r->failure_text);
@@ -75,6 +76,8 @@ static void find_due_redials(clv_link *l, bool any_lost, uint64_t now, due_work 
   }
   d->must_redial = true;
   r->next_redial_ns = now + r->redial_pause_ms * MS;
+  uint64_t last_ns = r->refused_ns + l->refused_ms * MS; /* the redial after which the link ends */
+  if (r->refused_ns && now < last_ns) r->next_ns = CLV_MIN(r->next_ns, last_ns);
   r->redial_pause_ms = r->redial_pause_ms ? CLV_MIN(2 * r->redial_pause_ms, (uint64_t)REDIAL_MAX_MS)
                                           : REDIAL_FIRST_MS;
 }
@@ -95,7 +98,7 @@ static due_work find_due_work(clv_link *l) {
     find_late_lane(&l->lanes[i], i, now, &d);
     any_lost |= is_lane_lost(&l->lanes[i]);
   }
-  end_if_refused_too_long(l, now, &d);
+  end_if_refused_too_long(l, &d);
   if (!d.ends_link) find_due_redials(l, any_lost, now, &d);
   pthread_mutex_unlock(&l->lock);
   return d;

@@ -489,6 +489,7 @@ struct cleave_runtime {
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
   void (*on_event)(void *user, cleave_context context, const cleave_event *event);
   bool (*interrupted)(void *user); /* cleave_options.interrupted; NULL: none */
+  uint64_t refused_ms;             /* cleave_options.refused_ms */
   clv_notifier on_notice;          /* cleave_options.on_notice of the program, with its user */
   /* limits log lines that workers cause; it reports to api_on_suppressed_logs */
   clv_log_limiter worker_log_limiter;

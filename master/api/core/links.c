@@ -65,6 +65,7 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
       .accept_limits = accept,
       .send_credit = p->limits.credit_bytes,
       .lease_ms = clv_wire_protocol_has_acks(p->protocol) ? rt->config->limits.lease_ms : 0,
+      .refused_ms = rt->refused_ms,
       .events = {
           .user = p, .on_packet = on_packet, .check_send = api_may_send, .on_closed = on_closed}};
   clv_link_dial d = {

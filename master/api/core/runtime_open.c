@@ -142,6 +142,7 @@ cleave_status api_open_on_platform(const api_platform *platform, const clv_sessi
   pthread_cond_init(&rt->changed_cond, &monotonic);
   pthread_condattr_destroy(&monotonic);
   rt->interrupted = o.interrupted;
+  rt->refused_ms = o.refused_ms;
   rt->user = o.user;
   CLV_AUTO(api_interruptible_end) api_interruptible waits;
   api_interruptible_begin(rt, &waits);

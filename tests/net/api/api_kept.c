@@ -417,6 +417,56 @@ static bool forgotten_call_still_serves_those_who_wait_for_it(void) {
   return true;
 }
 
+/* x -> many calls at A, which take a while -> B -> the master, which keeps its value before that is
+ * computed. r: x, the last value at A, those of B and of the master. */
+static bool keep_behind_long_work(cleave_context c, cleave_reference r[4], cleave_kept *ret) {
+  enum { ROWS = 64, WIDTH = 512, CALLS = 48 };
+  static float numbers[ROWS * WIDTH];
+  cleave_module *square, *narrow;
+  cleave_reference other;
+  cleave_tensor t = {0};
+  bool is_confirmed = false;
+  fill(numbers, ROWS * WIDTH, 17);
+  DO(load("square", at_a, "[{op: linear, out: 512}, {op: tanh}]", WIDTH, &square));
+  DO(load("narrow", at_b, "[{op: linear, out: 6}]", WIDTH, &narrow));
+  DO(leaf(c, numbers, ROWS, WIDTH, false, &r[0]));
+  r[1] = r[0];
+  for (int i = 0; i < CALLS; i++) {
+    MUST(cleave_call(rt, c, square, &r[1], 1, &r[2], e));
+    if (i) DO(forget(r[1]));
+    r[1] = r[2];
+  }
+  MUST(cleave_call(rt, c, narrow, &r[1], 1, &r[2], e));
+  MUST(cleave_call(rt, c, at_home, &r[2], 1, &r[3], e));
+  MUST(cleave_keep(rt, r[3], ret, e));
+  while (!is_confirmed) { /* a node without a thread works while a function blocks */
+    DO(some_leaf(c, 18, &other));
+    MUST(cleave_call(rt, c, on_b, &other, 1, &other, e));
+    MUST(cleave_to_here(rt, other, 0, &t, e));
+    MUST(cleave_kept_confirmed(rt, *ret, &is_confirmed, e));
+  }
+  cleave_tensor_free(&t);
+  cleave_module_release(rt, square, NULL);
+  cleave_module_release(rt, narrow, NULL);
+  return true;
+}
+
+/* The calls of a kept value run to their end, although all are forgotten and the context ends. */
+static bool kept_value_outlives_the_calls_that_compute_it(void) {
+  cleave_context c;
+  cleave_reference r[4] = {{0}};
+  cleave_kept k;
+  cleave_tensor t = {0};
+  DO(open_context(&c));
+  DO(keep_behind_long_work(c, r, &k));
+  for (int i = 0; i < 4; i++) DO(forget(r[i]));
+  MUST(cleave_context_end(rt, c, e));
+  DO(fetched(k, &t));
+  note(&t);
+  cleave_tensor_free(&t);
+  return release(k);
+}
+
 static bool a_call_that_others_wait_for_is_not_forgotten(void) {
   cleave_context c;
   cleave_reference x, h, y, later;
@@ -446,6 +496,7 @@ static const test tests[] = {
     TEST(forwards_without_backward_are_freed),
     TEST(a_forgotten_call_serves_those_that_depend_on_it),
     TEST(forgotten_call_still_serves_those_who_wait_for_it),
+    TEST(kept_value_outlives_the_calls_that_compute_it),
     TEST(a_call_that_others_wait_for_is_not_forgotten),
 };
 

@@ -31,6 +31,7 @@ static struct {
   const char *dial_refusal_text;
   uint32_t n_packets, n_ends;
   char end_text[CLV_ERR_TEXT];
+  uint64_t refused_ns; /* time of the last refusal */
 } w;
 
 static clv_code record_frames(void *handle, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
@@ -67,6 +68,7 @@ static const clv_transport transport = {record_frames, close_stream, cancel_stre
 static clv_code dial_stream(void *user, uint32_t index, clv_lane *lane, const bool *stop,
                             void **ret, clv_err *err) {
   (void)user, (void)stop;
+  w.refused_ns = w.read_clock;
   if (w.dial_refusal) return clv_fail(err, w.dial_refusal, "%s", w.dial_refusal_text);
   stream *s = &w.streams[w.n_streams++];
   s->lane = lane;
@@ -146,7 +148,7 @@ static void send_frames(int n) {
   }
 }
 
-static void begin_link_with_lease(bool dials, uint64_t lease_ms) {
+static void begin_with(bool dials, uint64_t lease_ms, uint64_t refused_ms) {
   clv_err err = {0};
   memset(&w, 0, sizeof w);
   w.clock_ns = 1000 * MS;
@@ -157,6 +159,7 @@ static void begin_link_with_lease(bool dials, uint64_t lease_ms) {
                               .accept_limits = clv_wire_limits_default(),
                               .send_credit = 1 << 20,
                               .lease_ms = lease_ms,
+                              .refused_ms = refused_ms,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
   const clv_link_dial d = {.attach_role = CLV_ATTACH_MASTER, .bulk_lanes = LANES - 1, .epoch = 1};
   const clv_dialler dialler = {.transport = &transport, .dial_stream = dial_stream};
@@ -170,7 +173,7 @@ static void begin_link_with_lease(bool dials, uint64_t lease_ms) {
   assert_int_equal(w.link->state, CLV_LINK_OPEN);
 }
 
-static void begin_link(bool dials) { begin_link_with_lease(dials, LEASE_MS); }
+static void begin_link(bool dials) { begin_with(dials, LEASE_MS, 0); }
 
 static void end_link(void) {
   clv_link_end(w.link, CLV_OK, "over");
@@ -268,7 +271,7 @@ static uint64_t time_until_end(void) {
   return (w.clock_ns - began) / MS;
 }
 
-static void silence_waits_for_the_lease_and_refusal_does_not(void **state) {
+static void silence_waits_for_the_lease(void **state) {
   (void)state;
   begin_link(true);
   end_stream(&w.streams[0], CLV_UNAVAILABLE);
@@ -277,13 +280,23 @@ static void silence_waits_for_the_lease_and_refusal_does_not(void **state) {
   assert_int_equal(time_until_end(), LEASE_MS);
   assert_non_null(strstr(w.end_text, "limits.lease"));
   end_link();
-  begin_link(true);
-  end_stream(&w.streams[0], CLV_UNAVAILABLE);
-  w.dial_refusal = CLV_UNAVAILABLE;
-  w.dial_refusal_text = CLV_RPC_REFUSED;
-  assert_in_range(time_until_end(), REFUSED_MS, REFUSED_MS + 2000);
-  assert_non_null(strstr(w.end_text, "refuses"));
+}
+
+/* The link ends behind a refusal at the end of the time, and not between two redials. */
+static void refusals_end_the_link_after_their_time(void **state) {
+  (void)state;
+  static const uint64_t times[][2] = {{0, REFUSED_MS}, {500, 500}};
+  for (size_t i = 0; i < CLV_COUNT(times); i++) {
+    begin_with(true, LEASE_MS, times[i][0]);
+    uint64_t began = w.read_clock;
+    end_stream(&w.streams[0], CLV_UNAVAILABLE);
+    w.dial_refusal = CLV_UNAVAILABLE;
+    w.dial_refusal_text = CLV_RPC_REFUSED;
+    assert_in_range(time_until_end(), times[i][1], times[i][1] + 10);
+    assert_true(w.refused_ns >= began + times[i][1] * MS);
+    assert_non_null(strstr(w.end_text, "refuses"));
   end_link();
+  }
 }
 
 static void unanswered_attach_is_dialled_again(void **state) {
@@ -401,7 +414,7 @@ static void acknowledged_messages_are_forgotten(void **state) {
 
 static void link_without_lease_sends_no_ack_and_forgets_accepted_messages(void **state) {
   (void)state;
-  begin_link_with_lease(false, 0);
+  begin_with(false, 0, 0);
   stream *s = &w.streams[0];
   for (int i = 0; i < 3; i++) receive_packets(s, ACK_MESSAGES);
   assert_int_equal(w.link->writer->n_held_frames, 0);
@@ -418,12 +431,12 @@ static void link_without_lease_sends_no_ack_and_forgets_accepted_messages(void *
 static void link_without_lease_refuses_acks_and_ends_with_a_connection(void **state) {
   (void)state;
   const clv_frame ack = {.kind = CLV_ACK, .ack = {LANES, {0}}};
-  begin_link_with_lease(true, 0);
+  begin_with(true, 0, 0);
   receive_frame(&w.streams[0], &ack);
   assert_int_equal(w.n_ends, 1);
   assert_non_null(strstr(w.end_text, "speak protocol 8"));
   end_link();
-  begin_link_with_lease(true, 0);
+  begin_with(true, 0, 0);
   end_stream(&w.streams[1], CLV_UNAVAILABLE);
   assert_int_equal(w.n_ends, 1);
   end_link();
@@ -435,7 +448,8 @@ int main(void) {
       cmocka_unit_test(credit_is_not_granted_again),
       cmocka_unit_test(wrong_counts_end_the_link),
       cmocka_unit_test(decisions_of_the_peer_end_the_link),
-      cmocka_unit_test(silence_waits_for_the_lease_and_refusal_does_not),
+      cmocka_unit_test(silence_waits_for_the_lease),
+      cmocka_unit_test(refusals_end_the_link_after_their_time),
       cmocka_unit_test(unanswered_attach_is_dialled_again),
       cmocka_unit_test(attach_waits_for_the_end_of_the_earlier_connection),
       cmocka_unit_test(older_connection_is_refused),

@@ -18,25 +18,27 @@ from ._errors import (Code, DeadlineError, DeniedError, Error, ExhaustedError, I
                       UnavailableError, UnimplementedError)
 from ._lib import VERSION as __version__
 from ._lib import Library, libraries
-from ._runtime import Runtime, open
+from ._runtime import Batch, Runtime, open
 from ._tables import Leaks, Sent, Table
 
 if TYPE_CHECKING:
     from ._export import Model, export
     from ._optimizer import Optimizer
+    from ._pretrained import pretrained
     from ._remote import Remote
     from ._session import Callback, Plan, Progress, Run, Session, runs
     from ._training import Future, Training
 
 # Names that need torch, or a program beside this package: imported by their first use.
-_LAZY = {"Model": "._export", "export": "._export", "Optimizer": "._optimizer", "Remote": "._remote",
+_LAZY = {"Model": "._export", "export": "._export", "Optimizer": "._optimizer", "pretrained": "._pretrained", "Remote": "._remote",
          **dict.fromkeys(("Callback", "Plan", "Progress", "Run", "Session", "runs"), "._session"),
          **dict.fromkeys(("Future", "Training"), "._training")}
 
-__all__ = ["Callback", "Code", "DeadlineError", "DeniedError", "Error", "ExhaustedError", "Future", "InvalidError",
+__all__ = ["Batch", "Callback", "Code", "DeadlineError", "DeniedError", "Error", "ExhaustedError", "Future", "InvalidError",
            "Leaks", "Library", "Model", "NotFoundError", "Optimizer", "Plan", "PreconditionError", "Progress",
            "Remote", "Run", "Runtime", "Sent", "Session", "Table", "Training", "UnavailableError",
-           "UnimplementedError", "__version__", "export", "libraries", "open", "runs"]
+           "UnimplementedError", "__version__", "export", "libraries", "open", "pretrained",
+           "runs"]
 
 
 def __getattr__(name: str) -> object:

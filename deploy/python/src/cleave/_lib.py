@@ -2,7 +2,7 @@
 """libcleave, and how Python waits for it."""
 from __future__ import annotations
 
-import dataclasses
+import ctypes
 import os
 import threading
 import time
@@ -14,6 +14,7 @@ from ._tables import Table
 
 T = TypeVar("T")
 SLICE_MS = 50  # a call that waits looks at signals after so long
+HELD_MS = 1  # a step keeps Python's lock for so long, a fifth of what threads grant each other
 
 
 def _preloaded(folder: str) -> object:
@@ -47,6 +48,24 @@ def check_abi() -> str:
 
 
 VERSION = check_abi()
+
+
+def address(pointer: Any) -> int:
+    return int(ffi.cast("uintptr_t", pointer))
+
+
+def held(name: str, result: Any, n_arguments: int) -> Callable[..., Any]:
+    """A function of libcleave that keeps Python's lock, for what returns at once: handing the lock
+    back costs 5 ms beside a thread that computes. Pointers are given as address() has them."""
+    prototype = ctypes.PYFUNCTYPE(result, *[ctypes.c_void_p] * n_arguments)
+    found: Callable[..., Any] = prototype(address(ffi.addressof(lib, name)))
+    return found
+
+
+context_open = held("cleave_context_open", ctypes.c_int, 4)
+tensor_free = held("cleave_tensor_free", None, 1)
+record_notice = held("shim_record_notice", ctypes.c_bool, 3)
+step_run = held("shim_step_run", ctypes.c_int, 4)
 
 
 def text(chars: Any) -> str:
@@ -115,11 +134,14 @@ def in_thread(function: Callable[[], T], undo: Callable[[T], object] | None = No
     return result[0]
 
 
-def advance(run: Callable[[Any], int], state: Any, abandon: Callable[[], None]) -> None:
-    """Calls run(error) until state.done. A signal's exception abandons the operation."""
+def advance(run: Callable[[Any], int], state: Any, abandon: Callable[[], None], first: Callable[[Any], int] | None = None) -> None:
+    """Calls run(error) until state.done. A signal's exception abandons the operation. first: what
+    is called before that, in place of the first run."""
     error = new_error()
     try:
-        while True:
+        if first and (status := first(error)):
+            raise error_of(error)
+        while not (first and state.done):
             status = run(error)
             if status:
                 raise error_of(error)

@@ -18,6 +18,7 @@ TORCH = {1: torch.float32, 3: torch.int64, 7: torch.bfloat16}
 BYTES = {1: 4, 3: 8, 7: 2}
 CLEAVE = {torch.float32: 1, torch.int64: 3}
 WEIGHTS, OPTIMIZER = 1, 2
+SMALL = 64 << 10  # bytes that are copied in less time than a destructor takes
 
 
 def fill_tensor(target: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -33,22 +34,27 @@ def fill_tensor(target: Any, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _free(tensor: Any, owner: object) -> Any:
-    def free(_: Any) -> None:
-        lib.cleave_tensor_free(tensor)
-        assert owner is not free
+    """A destructor, which keeps both arguments until then."""
+    at = _lib.address(tensor)
+
+    def free(_: Any, kept: object = (tensor, owner)) -> None:
+        _lib.tensor_free(at)
     return free
 
 
 def take_tensor(tensor: Any, owner: object = None) -> torch.Tensor:
-    """The memory of a result as a tensor, without a copy. tensor: a cleave_tensor *, in memory of
-    its own or of `owner`."""
+    """The memory of a result as a tensor, without a copy unless it is small. tensor: a
+    cleave_tensor *, in memory of its own or of `owner`."""
     shape, dtype = tuple(tensor.shape[0:tensor.rank]), TORCH[tensor.dtype]
-    count = math.prod(shape)
-    if not count:
-        lib.cleave_tensor_free(tensor)
-        return torch.empty(shape, dtype=dtype)
+    size = math.prod(shape) * BYTES[tensor.dtype]
+    if size <= SMALL:
+        small = torch.empty(shape, dtype=dtype)
+        if size:
+            ffi.memmove(ffi.cast("char *", small.data_ptr()), ffi.cast("char *", tensor.data), size)
+        _lib.tensor_free(_lib.address(tensor))
+        return small
     data = ffi.gc(ffi.cast("char *", tensor.data), _free(tensor, owner))
-    return torch.frombuffer(ffi.buffer(data, count * BYTES[tensor.dtype]), dtype=dtype).view(shape)
+    return torch.frombuffer(ffi.buffer(data, size), dtype=dtype).view(shape)
 
 
 def names_of(names: Iterable[str]) -> tuple[Any, list[Any]]:
@@ -61,7 +67,7 @@ class Named:
     """A cleave_named_tensor[] of tensors by name, alive as long as this object."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        self.n, self.items = len(tensors), ffi.new("cleave_named_tensor[]", max(1, len(tensors)))
+        self.n, self.names, self.items = len(tensors), set(tensors), ffi.new("cleave_named_tensor[]", max(1, len(tensors)))
         self._kept: list[Any] = []
         for item, (name, tensor) in zip(self.items, tensors.items()):
             text = ffi.new("char[]", name.encode())
@@ -75,12 +81,9 @@ class Module:
     def __init__(self, runtime: Runtime, model: Model, name: str, at: str, options: Mapping[str, Any]) -> None:
         self.runtime, self.model, self.name, self.at = runtime, model, name, at
         self.needs_place, self.was_lost = True, False
+        self.given: set[str] = set()  # Cleave's names of values that are sent with it
         self._input_grads = model.inputs[0][1] == "f32"
-        graph = self._graph()
-        try:
-            self.handle = self._load(graph, options)
-        finally:
-            lib.cleave_graph_free(graph)
+        self.handle = self._load(options)
         runtime._modules.append(self.handle)
         runtime._loaded.add(self)
 
@@ -102,7 +105,15 @@ class Module:
             raise
         return new[0]
 
-    def _load(self, graph: Any, given: Mapping[str, Any]) -> Any:
+    def _create(self, rt: Any, options: Any, module: Any, error: Any) -> int:
+        """Loads the graph as *module. Returns cleave.h's status."""
+        graph = self._graph()
+        try:
+            return int(lib.cleave_load_graph(rt, options, graph, module, error))
+        finally:
+            lib.cleave_graph_free(graph)
+
+    def _load(self, given: Mapping[str, Any]) -> Any:
         error, module, o = _lib.new_error(), ffi.new("cleave_module **"), ffi.new("cleave_module_options *")
         kept: list[Any] = [ffi.new("char[]", self.name.encode()), ffi.new("char[]", self.at.encode())]
         o.size, o.name, o.at, o.threads = ffi.sizeof("cleave_module_options"), kept[0], kept[1], given["threads"]
@@ -123,9 +134,10 @@ class Module:
             fresh = Named({k: torch.from_numpy(v) for k, v in self.model.weights.items() if ".lora_" in k})
         else:
             fresh = Named({k: torch.from_numpy(v) for k, v in self.model.weights.items()})
+        self.given = fresh.names
         o.weights, o.n_weights = ffi.cast("cleave_named_tensor *", fresh.items), fresh.n
         with self.runtime._use() as rt:
-            _lib.check(lib.cleave_load_graph(rt, o, graph, module, error), error)
+            _lib.check(self._create(rt, o, module, error), error)
         return module[0]
 
     def place(self) -> None:

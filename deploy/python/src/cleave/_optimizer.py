@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import logging
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -107,6 +108,7 @@ class Optimizer(torch.optim.Optimizer):
         runtime, found = self._runtime, ffi.new("cleave_optimizer **")
         assert runtime
         if wanted:
+            runtime._end_idle_training()
             runtime._call_in_thread(lambda rt, e: lib.cleave_optimizer_new(rt, groups, len(wanted), self._clip, found, e))
             runtime._optimizers.append(found[0])
             self._handle, self._rates = found[0], [(g, float(self.param_groups[g]["lr"])) for g, _, _ in wanted]
@@ -120,6 +122,11 @@ class Optimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps every node, then this process: or none, if a gradient is not finite. Waits until
         the workers have answered. closure: as torch's; its loss is returned."""
+        return _hooked(self, closure) if _has_hooks(self) else self._step(closure)
+
+    step.hooked = True  # type: ignore[attr-defined]  # torch's wrapper costs more than the rest
+
+    def _step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -170,7 +177,7 @@ class Optimizer(torch.optim.Optimizer):
         number = self.last.number if self.last else 0
         if result is None or not stepper:
             return finite, math.sqrt(square) if finite else 0.0, self._scale(math.sqrt(square)) if finite else 1.0, number + finite
-        return bool(result.applied), float(result.norm), float(result.scale), int(result.number)
+        return result
 
     def _set_rates(self, rt: Any) -> None:
         error = _lib.new_error()
@@ -266,6 +273,24 @@ def _release(runtime: Runtime, handle: Any) -> None:
     if handle in runtime._optimizers:
         runtime._optimizers.remove(handle)
         lib.cleave_optimizer_release(runtime._handle, handle, ffi.NULL)
+
+
+# ---- hooks ---------------------------------------------------------------------------------------
+
+HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
+GLOBAL_HOOKS = [h for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+                if (h := getattr(sys.modules[torch.optim.Optimizer.__module__], name, None)) is not None]
+
+
+def _has_hooks(optimizer: Optimizer) -> bool:
+    own = optimizer.__dict__
+    return bool(own.get(HOOKS[0]) or own.get(HOOKS[1]) or any(GLOBAL_HOOKS))
+
+
+def _hooked(optimizer: Optimizer, closure: Callable[[], Any] | None) -> Any:
+    """A step between the hooks of torch 2."""
+    wrap: Any = torch.optim.Optimizer.profile_hook_step
+    return wrap(Optimizer._step)(optimizer, closure)
 
 
 # ---- groups --------------------------------------------------------------------------------------

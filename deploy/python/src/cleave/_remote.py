@@ -107,7 +107,7 @@ class _Live:
             self.training.live -= 1
 
     def forget(self) -> None:
-        if not self.is_over and self.state is not None and self.runtime._training is self.training:
+        if not self.is_over and self.state is not None and self.training in (self.runtime._training, *self.runtime._apart):
             lib.shim_forward_forget(self.runtime._handle, self.state)
         self.end()
 
@@ -224,17 +224,12 @@ class Remote(nn.Module):
                  threads: int = 1, freeze: Sequence[str] = (), lora: Mapping[str, Any] | None = None, recompute: Sequence[str] = (),
                  weights: Mapping[str, str] | None = None, sends: Sends = None, name: str | None = None,
                  runtime: Runtime | None = None) -> None:
-        super().__init__()
-        self.runtime = runtime or current()
+        self._begin(runtime or current(), name or "remote", lora)
         modules, places = _stages(module, at)
         sends = judged(self.runtime.path, sends, modules, places)
-        if weights is not None and set(weights) != {"artifact", "sha256"}:
-            raise _errors.invalid(f"weights={dict(weights)}: it is {{'artifact': NAME, 'sha256': DIGEST}}, or None for the module's own values")
+        if weights is not None:
+            check_artifact(weights, "weights")
         options = {"device": device, "threads": threads, "recompute": recompute, "weights": weights}
-        self._has_optimizer = self._has_stepped = False
-        self._name, self.lora = self._unique(name or "remote"), dict(lora) if lora else None
-        self._modules_at: list[Module] = []
-        self._prefixes: list[str] = []
         given = _export.examples_of(example)
         for k, (m, node) in enumerate(zip(modules, places)):
             prefix = f"{k}." if len(modules) > 1 else ""
@@ -245,13 +240,26 @@ class Remote(nn.Module):
             self._prefixes.append(prefix)
             if k + 1 < len(modules):
                 given = [_output_of(m, given)]
+        self._complete(sends)
+
+    # ---- making ----------------------------------------------------------------------------------
+
+    def _begin(self, runtime: Runtime, name: str, lora: Mapping[str, Any] | None) -> None:
+        """A Remote without modules, to which the caller adds them."""
+        super().__init__()
+        self.runtime, self._has_optimizer, self._has_stepped = runtime, False, False
+        self._name, self.lora = self._unique(name), dict(lora) if lora else None
+        self._modules_at: list[Module] = []
+        self._prefixes: list[str] = []
+
+    def _complete(self, sends: str | None) -> None:
+        """What follows from the modules."""
         self._anchor = torch.zeros((), requires_grad=True)
         self._make_parameters()
         self._freeze_is_stale, self._learning = False, bool(self.remote_parameters())
         self._handles = ffi.new("cleave_module *[]", [m.handle for m in self._modules_at])
         self._declare(sends)
-        if weights is None:
-            self._declare_weights()
+        self._declare_weights()
 
     # ---- what it is ------------------------------------------------------------------------------
 
@@ -283,23 +291,26 @@ class Remote(nn.Module):
         return found
 
     def _declare(self, sends: Sends) -> None:
-        first, last = self._modules_at[0], self._modules_at[-1]
-        says = declared(sends, len(first.model.inputs))
+        first = self._modules_at[0]
         for k, (_, dtype, shape) in enumerate(first.model.inputs if first.at != "master" else ()):
             shows = says.text(k, dtype)
             self.runtime._shows[first.name, k] = shows
             self.runtime._declare(Sent(first.at, "input", first.name, str(k), dtype, shape, shows, 0, 0), says.inputs[k], says.hiding_layers)
-        if last.at != "master":
-            self.runtime._declare(Sent(last.at, "gradient", last.name, "", "f32", (), "of the output", 0, 0), says.gradient, says.hiding_layers)
+        for here, before, behind in zip(self._modules_at, [None, *self._modules_at], [*self._modules_at[1:], None]):
+            if here.at != "master" and before and before.at == "master":
+                self.runtime._declare(Sent(here.at, "value", before.name, "", "f32", (), f"output of {before.name}", 0, 0))
+            if here.at != "master" and (behind is None or behind.at == "master"):
+                self.runtime._declare(Sent(here.at, "gradient", here.name, "", "f32", (), "of the output", 0, 0), says.gradient, says.hiding_layers)
         for before, behind in zip(self._modules_at, self._modules_at[1:]):
             if before.at != behind.at:
                 self.runtime._declare_relay(before.name, before.at, behind.at, says)
 
     def _declare_weights(self) -> None:
         for m in self._modules_at:
-            for name, value in m.model.weights.items() if m.at != "master" else ():
-                dtype = "i64" if value.dtype == "int64" else "f32"
-                self.runtime._declare(Sent(m.at, "weights", m.name, name, dtype, tuple(value.shape), "", 0, 0))
+            for entry in m.model.entries.values() if m.at != "master" else ():
+                for p in entry.parts:
+                    if p.name in m.given:
+                        self.runtime._declare(Sent(m.at, "weights", m.name, p.name, _export.DTYPES[entry.dtype], p.shape, "", 0, 0))
 
     @property
     def placement(self) -> str:
@@ -463,6 +474,11 @@ class Remote(nn.Module):
         if not error_msgs and not (strict and missing_keys):
             for m in self._modules_at:
                 m.write_state(WEIGHTS, given[m.name])
+
+
+def check_artifact(weights: Mapping[str, str], what: str) -> None:
+    if set(weights) != {"artifact", "sha256"}:
+        raise _errors.invalid(f"{what}={dict(weights)}: it is {{'artifact': NAME, 'sha256': DIGEST}}, or None for values that are sent")
 
 
 def _stages(module: nn.Module | Sequence[nn.Module], at: str | Sequence[str]) -> tuple[list[nn.Module], list[str]]:

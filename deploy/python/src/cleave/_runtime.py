@@ -71,6 +71,54 @@ class Training:
         self.failure: BaseException | None = None  # of a call; the context can only be ended
 
 
+class Batch:
+    """A batch of its own, for pipelines: its forward, its backward and its step are in blocks of
+    it, and those of other batches may come between.
+
+        b = cleave.Batch()
+        with b:
+            h = far(x)
+        ...                                 # forwards of other batches
+        with b:
+            h.backward(gradient)
+            opt.step()
+
+    Without it, the forwards up to a step are one batch, and the step ends them. A batch that is
+    never stepped ends with the runtime. One block of a runtime is open at a time; calls of other
+    threads belong to it meanwhile. runtime: None for the one that is open.
+    """
+
+    def __init__(self, *, runtime: Runtime | None = None) -> None:
+        self._runtime = runtime or current()
+        self._training: Training | None = None
+        self._outside: Training | None = None
+
+    def __enter__(self) -> Batch:
+        r = self._runtime
+        r._refuse()
+        with r._lock:
+            if r._batch:
+                raise _errors.precondition("a block of a cleave.Batch inside a block of one", "close the other block before")
+            r._batch, self._outside, r._training = self, r._training, self._training
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        r = self._runtime
+        with r._lock:
+            r._apart.discard(self._training)
+            self._training, r._training, r._batch = r._training, self._outside, None
+            if self._training:
+                r._apart.add(self._training)
+
+    def __del__(self) -> None:
+        t = self.__dict__.get("_training")
+        if t:
+            self._runtime._garbage.append(lambda: self._runtime._end_training(t) if t in self._runtime._apart else None)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _errors.refuse_pickle(self, "make another Batch")
+
+
 class _Use:
     """A block in which the handle of a runtime is valid: close() waits for its end."""
 
@@ -82,7 +130,7 @@ class _Use:
     def __enter__(self) -> Any:
         r = self.runtime
         r._refuse()  # in a forked child the lock may never be free
-        with r._idle:
+        with r._gate:
             r._refuse()
             r._users += 1
         if r._garbage:
@@ -91,7 +139,7 @@ class _Use:
 
     def __exit__(self, *_: object) -> None:
         r = self.runtime
-        with r._idle:
+        with r._gate:
             r._users -= 1
             if r._is_closed and not r._users:
                 r._idle.notify_all()
@@ -105,9 +153,12 @@ class Runtime:
     """
 
     def __init__(self, handle: Any, record: Any, path: str, run: str | None = None) -> None:
-        self._handle, self._record, self.path, self.run = handle, record, path, run
+        self._handle, self._record, self.path, self.run = handle, record, path
+        self._notice = ffi.new("char[]", lib.SHIM_NOTICE)
+        self._handle_at, self._record_at, self._notice_at = (_lib.address(p) for p in (handle, record, self._notice))
         self._is_forked = self._is_closed = False
-        self._lock, self._idle = threading.RLock(), threading.Condition()
+        self._lock, self._gate = threading.RLock(), threading.Lock()
+        self._idle = threading.Condition(self._gate)
         self._users = 0
         # of finalizers: run by the next call
         self._garbage: collections.deque[Callable[[], None]] = collections.deque()
@@ -118,6 +169,8 @@ class Runtime:
         self._shows: dict[tuple[str, int], str] = {}
         self._names: set[str] = set()
         self._training: Training | None = None
+        self._batch: Batch | None = None          # whose block is open
+        self._apart: set[Training | None] = set()  # of Batches whose blocks are closed
         self.leaks: Leaks | None = None
 
     # ---- use -------------------------------------------------------------------------------------
@@ -140,9 +193,8 @@ class Runtime:
                 self._garbage.popleft()()
 
     def _log_notices(self) -> None:
-        notice = ffi.new("char[]", lib.SHIM_NOTICE)
-        while lib.shim_record_notice(self._record, notice, lib.SHIM_NOTICE):
-            log.warning("%s", _lib.text(notice))
+        while _lib.record_notice(self._record_at, self._notice_at, lib.SHIM_NOTICE):
+            log.warning("%s", _lib.text(self._notice))
 
     def _wait(self, begin: Callable[[Any, Any, Any], int], read: Callable[[Any, Any, Any], int] | None = None) -> None:
         """Begins an operation with begin(runtime, future *, error), waits for it, and reads its
@@ -274,9 +326,9 @@ class Runtime:
 
     def _close(self, ms: int) -> Leaks:
         self._collect()
-        t = self._training
-        if t and (t.failure or not (t.live or t.has_gradients)):
-            self._end_training()
+        for t in (self._training, *self._apart):
+            if t and (t.failure or not (t.live or t.has_gradients)):
+                self._end_training(t)
         rt, error, leaks = self._handle, _lib.new_error(), ffi.new("cleave_leaks *")
         for optimizer in self._optimizers:
             lib.cleave_optimizer_release(rt, optimizer, ffi.NULL)
@@ -335,28 +387,43 @@ class Runtime:
                 t = None
             if t is None:
                 context, error = ffi.new("cleave_context *"), _lib.new_error()
-                _lib.check(lib.cleave_context_open(rt, ffi.NULL, context, error), error)
+                _lib.check(_lib.context_open(self._handle_at, None, _lib.address(context), _lib.address(error)), error)
                 t = self._training = Training(context[0])
             return t
 
-    def _end_training(self) -> None:
-        """Ends the training context. Waits only for a step that its workers have not answered."""
+    def _end_training(self, t: Training | None = None) -> None:
+        """Ends a training context, None: the present one. Waits only for a step that its workers
+        have not answered."""
         with self._lock:
-            t, self._training = self._training, None
+            t = t or self._training
+            if t is self._training:
+                self._training = None
+            self._apart.discard(t)
         if t and lib.cleave_context_end(self._handle, t.context, ffi.NULL) == _errors.Code.PRECONDITION:
             self._close_context(t, ffi.NULL)
 
-    def _close_context(self, t: Training, optimizer: Any, keeps: bool = False, square: float = 0.0) -> Any:
-        """Steps, if there is an optimizer, and closes the context unless it is kept. Returns the
-        cleave_step_decision. square: sum of squares of the gradients of this process."""
+    def _end_idle_training(self) -> None:
+        """Ends the training context if no forward that lives and no gradient is in it."""
+        with self._use():
+            t = self._training
+            if t and not t.live and not t.has_gradients:
+                self._end_training()
+
+    def _close_context(self, t: Training, optimizer: Any, keeps: bool = False, square: float = 0.0) -> tuple[bool, float, float, int]:
+        """Steps, if there is an optimizer, and closes the context unless it is kept. Returns
+        applied, norm, scale and number of the decision. square: sum of squares of the gradients of
+        this process."""
         state = ffi.new("shim_step *")
+        at = _lib.address(state)
         state.context, state.optimizer, state.keeps_context, state.other_square = t.context, optimizer, keeps, square
 
         def abandon() -> None:
             lib.shim_step_abandon(self._handle, state)
             lib.cleave_context_end(self._handle, t.context, ffi.NULL)
-        _lib.advance(lambda e: lib.shim_step_run(self._handle, state, _lib.SLICE_MS, e), state, abandon)
-        return state.result
+        _lib.advance(lambda e: lib.shim_step_run(self._handle, state, _lib.SLICE_MS, e), state, abandon,
+                     lambda e: int(_lib.step_run(self._handle_at, at, _lib.HELD_MS, _lib.address(e))))
+        decided = state.result  # a view of state's memory
+        return bool(decided.applied), float(decided.norm), float(decided.scale), int(decided.number)
 
     def _zero_gradients(self, mine: set[Any]) -> None:
         """Forgets gradients of Remotes: the context ends, unless others have theirs in it."""

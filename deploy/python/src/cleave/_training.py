@@ -161,7 +161,7 @@ def _save_adapters(net: nn.Module, folder: str) -> None:
     lora = found[0][1].lora or {}
     config = {"peft_type": "LORA", "r": lora["r"], "lora_alpha": lora.get("alpha", lora["r"]), "lora_dropout": lora.get("dropout", 0.0), "bias": "none",
               "target_modules": sorted({name.rpartition(".lora_")[0].removeprefix("base_model.model.") for name in tensors}), "task_type": None,
-              "inference_mode": True, "base_model_name_or_path": None}
+              "use_rslora": bool(lora.get("rslora", False)), "inference_mode": True, "base_model_name_or_path": None}
     os.makedirs(folder, exist_ok=True)
     exporter().write_safetensors(os.path.join(folder, "adapter_model.safetensors"), tensors)
     with open(os.path.join(folder, "adapter_config.json"), "w", encoding="utf-8") as f:
