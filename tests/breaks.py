@@ -492,7 +492,7 @@ of("master/run/run_recover.c", "tests/net/operations/test_outages.py worker_that
    a_worker_that_restarts_while_connecting_ends_the_run=("static bool may_be_temporary", "return clv_run_lock_check_newest(r->lock, &ignored) == CLV_OK;", "return clv_run_lock_check_newest(r->lock, &ignored) != CLV_OK;"))
 of("common/net/link/redial.c", CONNECTIONS,
    a_refusal_waits_for_the_lease=("static void end_if_refused_too_long", "!r->refused_since_ns ||", "r->refused_since_ns ||"),
-   the_last_redial_is_not_at_the_end=("static void check_redials", "CLV_MIN(r->next_ns, last_ns)", "r->next_ns"),
+   the_last_redial_is_not_at_the_end=("static void find_due_redials", "CLV_MIN(r->next_redial_ns, last_ns)", "r->next_redial_ns"),
    no_answer_is_waited_for_without_end=("static void find_late_lane", "d->late_lanes[d->n_late_lanes++] = index;", ""))
 of("common/net/link/link_rpc.c", "tests/net/operations/test_pauses.py pause_over_the_lease_ends_the_run",
    a_link_is_silent_for_the_peer_timeout=("clv_code clv_link_open", "if (options->lease_ms)", "if (!options)"))

@@ -191,6 +191,7 @@ cleave_status shim_open(const char *path, const char *const *workers, size_t n_w
                             .on_notice = record_notice,
                             .user = record,
                             .interrupted = is_interrupted,
+                            .run = run,
                             .refused_ms = REFUSED_MS};
   return cleave_open(path, &options, ret_runtime, error);
 }

@@ -299,6 +299,10 @@ typedef struct cleave_options {
    * does not wait for workers that do not answer at once. Time in which the caller's own thread
    * computes (single_thread), or the master loads a module of its own, is not interrupted. */
   bool (*interrupted)(void *user);
+  /* Folder for the record of what leaves; NULL: no record. It is made if it does not exist. The
+   * library appends to DIR/egress.jsonl before it sends a tensor, and `cleave-master egress DIR`
+   * prints it. Required where the host has a policy. */
+  const char *run;
   /* Time for which a worker's host must refuse every connection before the worker counts as lost,
    * ms; 0: 3000. A host refuses while no process listens there, so a killed worker is lost after
    * this time. A shorter time reports that sooner, and takes a worker for lost whose port is closed

@@ -117,7 +117,8 @@ static bool run_world(uint64_t seed, const sim_weather *weather, sim_record *ret
 
 static sim_record home, calm, rough, faulty;
 
-/* Longest absence in ns. By then all waits for notice of the loss have ended. */
+/* Longest time in ns for which a worker or a link is away. By then all waits for notice of the loss
+ * have ended. */
 static const uint64_t longest_away = UINT64_C(12000000000);
 
 static sim_fault draw_fault(sim_random *random, const sim_weather *w, const sim_record *r) {

@@ -410,9 +410,9 @@ static void do_backward(program *p, scope *s) {
   if (s->n_losses < n) return;
   if (s->has_changed_weights) fetch_all_values(p, s);
   do_backward_from_losses(p, s, weighted ? unequal : NULL, (size_t)n, retain);
-  if (s->has_changed_weights)
-    s->needed_places |=
-        s->depended_places; /* all later statements report whether the context has failed */
+  /* Each later statement reports whether the context has failed, and the loss of any place that the
+   * context depends on may fail it. */
+  if (s->has_changed_weights) s->needed_places |= s->depended_places;
   read_gradients(p, s);
 }
 

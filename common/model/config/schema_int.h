@@ -99,7 +99,7 @@ const clv_schema *clv_policy_schema(void);
 
 /* ---- walking --------------------------------------------------------------------------------- */
 
-/* bytes of a row's path, or of a path in a message, which is cut there */
+/* bytes of a row's path; a longer path in a message is cut to this length */
 enum { CLV_PATH_MAX = 160 };
 
 /* Returns the key of `row` if it is directly in the mapping `prefix` ("", "train.", "stages[]."),

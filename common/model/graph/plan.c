@@ -60,7 +60,7 @@ clv_code clv_plan_add_scratch(clv_plan *p, int node, clv_plan_step *step, clv_er
   return CLV_OK;
 }
 
-clv_code clv_plan_add_cache(clv_plan *p, int node, clv_plan_step *step, clv_err *err) {
+clv_code clv_plan_add_weight_buf(clv_plan *p, int node, clv_plan_step *step, clv_err *err) {
   const clv_kernel *k = p->nodes[node].kernel;
   if (!p->options.transient_weights || !k->refresh || !k->cache_bytes) return CLV_OK;
   return clv_plan_buf_new(p, k->cache_bytes, SPACE_SCRATCH, &step->cache, err);

@@ -81,8 +81,8 @@ static clv_code add_discarded_gradients(clv_plan *p, int node, clv_plan_step *s,
   return CLV_OK;
 }
 
-/* True if backward can recompute input 0 of `node` instead of keeping it: its kernel offers that,
- * and `node` is its only reader. */
+/* True if backward can recompute input 0 of `node` instead of keeping it: the kernel that computed
+ * the input offers that, and `node` is the input's only reader. */
 static bool can_recompute_in0(const clv_plan *p, int node) {
   const clv_plan_node *q = &p->nodes[node], *from = &p->nodes[q->src[0]];
   if (clv_plan_is_recomputed(p, node) || clv_plan_is_recomputed(p, q->src[0])) return false;
@@ -134,7 +134,7 @@ static clv_code add_input_gradient_step(clv_plan *p, int node, clv_err *err) {
   }
   if (q->kernel->fused_grads && q->is_trained) CLV_TRY(add_discarded_gradients(p, node, &s, err));
   CLV_TRY(clv_plan_add_scratch(p, node, &s, err));
-  CLV_TRY(clv_plan_add_cache(p, node, &s, err));
+  CLV_TRY(clv_plan_add_weight_buf(p, node, &s, err));
   CLV_TRY(clv_plan_add_step(p, &s, err));
   for (int i = q->n_src - 1; i >= 0; i--)
     if (s.din[i] >= 0) CLV_TRY(add_gradient(p, q->src[i], dx[i], err));

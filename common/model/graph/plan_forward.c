@@ -176,7 +176,7 @@ static clv_code add_forward_step(clv_plan *p, int node, bool again, clv_err *err
   if (q->kernel->saved_bytes)
     CLV_TRY(clv_plan_buf_new(p, q->kernel->saved_bytes, SPACE_SCRATCH, &q->saved_buf, err));
   CLV_TRY(clv_plan_add_scratch(p, node, &s, err));
-  CLV_TRY(clv_plan_add_cache(p, node, &s, err));
+  CLV_TRY(clv_plan_add_weight_buf(p, node, &s, err));
   clv_plan_bind_step_bufs(p, &s);
   return clv_plan_add_step(p, &s, err);
 }

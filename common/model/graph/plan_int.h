@@ -239,8 +239,8 @@ clv_code clv_plan_add_scratch(clv_plan *p, int node, clv_plan_step *step,
                               clv_err *err) CLV_USE_RESULT;
 /* Adds a buffer for the weights in library format that a forward or backward_input step makes for
  * itself. Does nothing unless options.transient_weights is set and the kernel has such weights. */
-clv_code clv_plan_add_cache(clv_plan *p, int node, clv_plan_step *step,
-                            clv_err *err) CLV_USE_RESULT;
+clv_code clv_plan_add_weight_buf(clv_plan *p, int node, clv_plan_step *step,
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* Adds a buffer for the value of `node`, or for its gradient, in layout `block`. */
 clv_code clv_plan_add_value_buf(clv_plan *p, int node, int block, int *ret,

@@ -48,8 +48,8 @@ static clv_rng_key rng_key_of(const clv_node *node, const clv_plan_frame *f) {
   return key;
 }
 
-/* Removes const, because the start of a space is a char *. Kernels write to the caller's memory
- * only through `out` and `din`, and never to shared parameters. */
+/* Removes const, because clv_plan_frame.space_start is not const. Safe: kernels write to the
+ * caller's memory only through `out` and `din`, and never to shared parameters. */
 static char *drop_const(const void *memory) { return (char *)(uintptr_t)memory; }
 
 static void *param_address(const clv_plan *p, const clv_plan_frame *f, const clv_param *q) {

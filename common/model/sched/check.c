@@ -13,7 +13,7 @@
 
 typedef struct stage_state {
   /* numbers of forwards, input gradients, weight gradients and steps done */
-  uint32_t f, i, w, n_steps;
+  uint32_t n_forwards_done, n_input_grads_done, n_weight_grads_done, n_steps_done;
   /* number of versions of the weights that live micro-batches use */
   uint32_t n_live_versions;
   uint32_t n_transfers[4]; /* numbers of SEND_F, RECV_F, SEND_B, RECV_B done */
@@ -79,9 +79,9 @@ static clv_code check_forward_version(checker *c, stage_state *st, uint32_t *ret
   bool age_allowed = c->s->kind == CLV_SCHED_PIPEDREAM_2BW;
   uint32_t step = c->micros_per_step ? i->micro_batch / c->micros_per_step : 0;
   uint32_t want = step ? step - 1 : 0;
-  if (i->weights_age > st->n_steps || (i->weights_age && !age_allowed))
+  if (i->weights_age > st->n_steps_done || (i->weights_age && !age_allowed))
     return fail_rule(c, "there are no weights of %u steps ago to run on", i->weights_age);
-  *ret = st->n_steps - i->weights_age;
+  *ret = st->n_steps_done - i->weights_age;
   if (!age_allowed || *ret == want) return CLV_OK;
   return fail_rule(c,
                    "runs on the weights after %u steps, and all of step %u run on those after %u",
@@ -96,16 +96,17 @@ static clv_code count_live(checker *c, stage_state *st) {
   CLV_TRY(check_forward_version(c, st, &version));
   if (all) {
     all[index_of_stage_and_micro(c, s, k)] = version;
-    if (st->w == k || all[index_of_stage_and_micro(c, s, k) - 1] != version) st->n_live_versions++;
+    if (st->n_weight_grads_done == k || all[index_of_stage_and_micro(c, s, k) - 1] != version)
+      st->n_live_versions++;
   }
-  uint32_t live = k + 1 - st->w;
+  uint32_t live = k + 1 - st->n_weight_grads_done;
   c->report->max_live_micros[s] = CLV_MAX(c->report->max_live_micros[s], live);
   return CLV_OK;
 }
 
 static void uncount_live(checker *c, stage_state *st) {
   uint32_t s = c->instr->stage, k = c->instr->micro_batch, *all = c->weights_version;
-  if (all && (st->f == k + 1 ||
+  if (all && (st->n_forwards_done == k + 1 ||
               all[index_of_stage_and_micro(c, s, k) + 1] != all[index_of_stage_and_micro(c, s, k)]))
     st->n_live_versions--;
 }
@@ -116,8 +117,10 @@ static void count_versions(checker *c, uint32_t s) {
   const stage_state *st = &c->stages[s];
   uint32_t n = 1;
   if (c->weights_version) {
-    bool newest_live = st->w < st->f &&
-                       c->weights_version[index_of_stage_and_micro(c, s, st->f - 1)] == st->n_steps;
+    bool newest_live =
+        st->n_weight_grads_done < st->n_forwards_done &&
+        c->weights_version[index_of_stage_and_micro(c, s, st->n_forwards_done - 1)] ==
+            st->n_steps_done;
     n = st->n_live_versions + !newest_live;
   }
   c->report->max_weight_versions[s] = CLV_MAX(c->report->max_weight_versions[s], n);
@@ -126,7 +129,7 @@ static void count_versions(checker *c, uint32_t s) {
 static void count_staleness(checker *c) {
   uint32_t s = c->instr->stage;
   if (!c->weights_version) return;
-  uint32_t age = c->stages[s].n_steps -
+  uint32_t age = c->stages[s].n_steps_done -
                  c->weights_version[index_of_stage_and_micro(c, s, c->instr->micro_batch)];
   c->report->max_staleness[s] = CLV_MAX(c->report->max_staleness[s], age);
 }
@@ -136,57 +139,57 @@ static void count_staleness(checker *c) {
 static clv_code check_forward_instr(checker *c, stage_state *st) {
   const clv_instr *i = c->instr;
   uint32_t s = i->stage, k = i->micro_batch;
-  CLV_TRY(check_in_order(c, "F", st->f));
+  CLV_TRY(check_in_order(c, "F", st->n_forwards_done));
   if (s > 0 && is_cross_rank_edge(&c->s->shape, s - 1) &&
       !has_transferred(c, s, k, CLV_INSTR_RECV_F))
     return fail_rule(c, "its input was not received before (rf%u)", k);
-  if (s > 0 && !is_cross_rank_edge(&c->s->shape, s - 1) && c->stages[s - 1].f <= k)
+  if (s > 0 && !is_cross_rank_edge(&c->s->shape, s - 1) && c->stages[s - 1].n_forwards_done <= k)
     return fail_rule(c, "F%u of stage %u has to come first", k, s - 1);
   if (is_trained_stage(&c->s->shape, s)) {
     CLV_TRY(count_live(c, st));
   } else if (i->weights_age) {
     return fail_rule(c, "a stage that takes no steps has no older weights");
   }
-  st->f++;
+  st->n_forwards_done++;
   return CLV_OK;
 }
 
 static clv_code check_gradient_available(const checker *c, const stage_state *st) {
   uint32_t s = c->instr->stage, k = c->instr->micro_batch;
-  if (st->f <= k) return fail_rule(c, "F%u has to come first", k);
+  if (st->n_forwards_done <= k) return fail_rule(c, "F%u has to come first", k);
   if (s + 1 == c->s->shape.n_stages) return CLV_OK;
   if (is_cross_rank_edge(&c->s->shape, s) && !has_transferred(c, s, k, CLV_INSTR_RECV_B))
     return fail_rule(c, "its gradient was not received before (rb%u)", k);
-  if (!is_cross_rank_edge(&c->s->shape, s) && c->stages[s + 1].i <= k)
+  if (!is_cross_rank_edge(&c->s->shape, s) && c->stages[s + 1].n_input_grads_done <= k)
     return fail_rule(c, "the gradient of micro-batch %u of stage %u has to come first", k, s + 1);
   return CLV_OK;
 }
 
 static clv_code check_input_gradient_instr(checker *c, stage_state *st) {
   CLV_TRY(check_stage_learns(c));
-  CLV_TRY(check_in_order(c, "I", st->i));
+  CLV_TRY(check_in_order(c, "I", st->n_input_grads_done));
   CLV_TRY(check_gradient_available(c, st));
-  st->i++;
+  st->n_input_grads_done++;
   return CLV_OK;
 }
 
 static clv_code check_weight_gradient_instr(checker *c, stage_state *st) {
   CLV_TRY(check_stage_learns(c));
-  CLV_TRY(check_in_order(c, "W", st->w));
-  if (st->i <= c->instr->micro_batch)
+  CLV_TRY(check_in_order(c, "W", st->n_weight_grads_done));
+  if (st->n_input_grads_done <= c->instr->micro_batch)
     return fail_rule(c, "I%u has to come first", c->instr->micro_batch);
-  if (c->micros_per_step && c->instr->micro_batch / c->micros_per_step != st->n_steps)
+  if (c->micros_per_step && c->instr->micro_batch / c->micros_per_step != st->n_steps_done)
     return fail_rule(c, "belongs to step %u, and S%u has to come first",
-                     c->instr->micro_batch / c->micros_per_step, st->n_steps);
+                     c->instr->micro_batch / c->micros_per_step, st->n_steps_done);
   count_staleness(c);
   uncount_live(c, st);
-  st->w++;
+  st->n_weight_grads_done++;
   return CLV_OK;
 }
 
 static clv_code check_backward_instr(checker *c, stage_state *st) {
   CLV_TRY(check_stage_learns(c));
-  CLV_TRY(check_in_order(c, "B", st->i));
+  CLV_TRY(check_in_order(c, "B", st->n_input_grads_done));
   CLV_TRY(check_input_gradient_instr(c, st));
   return check_weight_gradient_instr(c, st);
 }
@@ -200,9 +203,9 @@ static clv_code check_send_or_receive(checker *c, stage_state *st) {
                                                  shape, i->stage - (uint32_t)above);
   if (!crosses) return fail_rule(c, "nothing crosses between ranks there");
   if (has_transferred(c, i->stage, i->micro_batch, i->kind)) return fail_rule(c, "has run before");
-  if (i->kind == CLV_INSTR_SEND_F && st->f <= i->micro_batch)
+  if (i->kind == CLV_INSTR_SEND_F && st->n_forwards_done <= i->micro_batch)
     return fail_rule(c, "F%u has to come first", i->micro_batch);
-  if (i->kind == CLV_INSTR_SEND_B && st->i <= i->micro_batch)
+  if (i->kind == CLV_INSTR_SEND_B && st->n_input_grads_done <= i->micro_batch)
     return fail_rule(c, "the gradient of micro-batch %u has to come first", i->micro_batch);
   c->transfers_done[index_of_stage_and_micro(c, i->stage, i->micro_batch)] |=
       (uint8_t)(1u << (i->kind - CLV_INSTR_SEND_F));
@@ -215,11 +218,12 @@ static clv_code check_step_instr(checker *c, stage_state *st) {
   if (!c->micros_per_step)
     return fail_rule(c, "the step of a %s schedule comes after the round",
                      clv_sched_name(c->s->kind));
-  CLV_TRY(check_in_order(c, "S", st->n_steps));
-  uint64_t due = ((uint64_t)st->n_steps + 1) * c->micros_per_step;
-  if (st->w != due)
-    return fail_rule(c, "%u of its %llu gradients are there", st->w, (unsigned long long)due);
-  st->n_steps++;
+  CLV_TRY(check_in_order(c, "S", st->n_steps_done));
+  uint64_t due = ((uint64_t)st->n_steps_done + 1) * c->micros_per_step;
+  if (st->n_weight_grads_done != due)
+    return fail_rule(c, "%u of its %llu gradients are there", st->n_weight_grads_done,
+                     (unsigned long long)due);
+  st->n_steps_done++;
   return CLV_OK;
 }
 
@@ -275,10 +279,10 @@ static clv_code check_complete(const checker *c) {
     const uint32_t moves[4] = {
         is_cross_rank_edge(shape, s) * m, is_cross_rank_edge(shape, above) * m,
         has_cross_rank_gradient(shape, above) * m, has_cross_rank_gradient(shape, s) * m};
-    CLV_TRY(check_instr_count(c, s, CLV_INSTR_FORWARD, st->f, m));
-    CLV_TRY(check_instr_count(c, s, CLV_INSTR_BACKWARD, st->i, back));
-    CLV_TRY(check_instr_count(c, s, CLV_INSTR_WEIGHT, st->w, back));
-    CLV_TRY(check_instr_count(c, s, CLV_INSTR_STEP, st->n_steps, n_steps));
+    CLV_TRY(check_instr_count(c, s, CLV_INSTR_FORWARD, st->n_forwards_done, m));
+    CLV_TRY(check_instr_count(c, s, CLV_INSTR_BACKWARD, st->n_input_grads_done, back));
+    CLV_TRY(check_instr_count(c, s, CLV_INSTR_WEIGHT, st->n_weight_grads_done, back));
+    CLV_TRY(check_instr_count(c, s, CLV_INSTR_STEP, st->n_steps_done, n_steps));
     for (uint32_t i = 0; i < 4; i++)
       CLV_TRY(check_instr_count(c, s, CLV_INSTR_SEND_F + i, st->n_transfers[i], moves[i]));
   }

@@ -71,8 +71,8 @@ typedef struct stage_bounds {
 
 /* Computes the bounds of all stages. apart: a stage sends the input gradient before it computes
  * weight gradients. */
-static void find_stage_bounds(const clv_sched_shape *shape, const clv_sched_costs *c, bool apart,
-                              stage_bounds *w) {
+static void compute_stage_time_bounds(const clv_sched_shape *shape, const clv_sched_costs *c,
+                                      bool apart, stage_bounds *w) {
   uint32_t n = shape->n_stages;
   double back = 0; /* time from the arrival of a gradient at stage s to the end of the step */
   for (uint32_t s = 0; s < n; s++) {
@@ -102,7 +102,7 @@ static double stage_seconds(const clv_sched_shape *shape, const clv_sched_costs 
 static double lower_bound(const clv_sched_shape *shape, const clv_sched_costs *c, bool split) {
   double busy[CLV_SCHED_RANKS] = {0}, before[CLV_SCHED_RANKS], after[CLV_SCHED_RANKS];
   stage_bounds w;
-  find_stage_bounds(shape, c, split || c->sends_input_gradient_first, &w);
+  compute_stage_time_bounds(shape, c, split || c->sends_input_gradient_first, &w);
   double m = shape->n_micro_batches, bound = c->forward_seconds[0] + w.after_forward_bound[0];
   for (uint32_t r = 0; r < shape->n_ranks; r++) before[r] = after[r] = INFINITY;
   for (uint32_t s = 0; s < shape->n_stages; s++) {

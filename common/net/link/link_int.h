@@ -362,7 +362,8 @@ bool clv_pace_take_next_chunk(clv_pace *p, uint64_t now, clv_chunk_send *ret);
 /* Handles the PONG to a probe. CLV_INVALID: no such probe is open. */
 clv_code clv_pace_handle_pong(clv_pace *p, uint64_t number, uint64_t now,
                               clv_err *err) CLV_USE_RESULT;
-/* Returns the bytes of chunks in flight, as far as open probes will report them. */
+/* Returns the bytes of chunks that were sent and that no PONG has confirmed; 0 if no probe is open,
+ * because then no PONG will come. */
 uint64_t clv_pace_bytes_in_flight(const clv_pace *p);
 
 /* ---- send_queue.c ---------------------------------------------------------------------------- */
@@ -555,7 +556,8 @@ typedef struct clv_redials {
   uint64_t next_redial_ns;  /* no redial before this time */
   uint64_t redial_pause_ms; /* pause after the next failed redial */
   /* start of the time in which every redial was refused, ns; 0: the last one was not refused */
-  uint64_t last_refused_ns;    /* when the last redial was refused */
+  uint64_t refused_since_ns;
+  uint64_t last_refused_ns;        /* when the last redial was refused */
   bool is_stopping;                /* atomic: a redial in progress gives up */
   char failure_text[CLV_ERR_TEXT]; /* how the last redial failed; empty: none has */
 } clv_redials;

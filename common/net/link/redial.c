@@ -48,7 +48,7 @@ static void end_if_lease_expired(clv_link *l, const clv_lane_slot *s, uint64_t n
 static void end_if_refused_too_long(clv_link *l, due_work *d) {
   const clv_redials *r = &l->redials;
   bool is_over = r->last_refused_ns - r->refused_since_ns >= l->refused_ms * MS;
-  if (!r->refused_ns || !is_over || d->ends_link) return;
+  if (!r->refused_since_ns || !is_over || d->ends_link) return;
   d->ends_link = true;
   snprintf(d->end_text, sizeof d->end_text, "%.200s; its host refuses connections: %.200s",
            l->lost_text, r->failure_text);
@@ -76,8 +76,9 @@ static void find_due_redials(clv_link *l, bool any_lost, uint64_t now, due_work 
   }
   d->must_redial = true;
   r->next_redial_ns = now + r->redial_pause_ms * MS;
-  uint64_t last_ns = r->refused_ns + l->refused_ms * MS; /* the redial after which the link ends */
-  if (r->refused_ns && now < last_ns) r->next_ns = CLV_MIN(r->next_ns, last_ns);
+  /* the redial after which the link ends */
+  uint64_t last_ns = r->refused_since_ns + l->refused_ms * MS;
+  if (r->refused_since_ns && now < last_ns) r->next_redial_ns = CLV_MIN(r->next_redial_ns, last_ns);
   r->redial_pause_ms = r->redial_pause_ms ? CLV_MIN(2 * r->redial_pause_ms, (uint64_t)REDIAL_MAX_MS)
                                           : REDIAL_FIRST_MS;
 }

@@ -29,9 +29,9 @@ bool clv_iov_copy(const clv_iov *iov, size_t n, size_t offset, void *dst, size_t
   return len == 0;
 }
 
-clv_code rpc_buffer_pieces(grpc_byte_buffer *buffer, clv_iov fixed[RPC_MAX_PIECES],
-                           const clv_iov **ret_pieces, size_t *ret_n, void **ret_heap,
-                           clv_err *err) {
+clv_code rpc_buffer_list_pieces(grpc_byte_buffer *buffer, clv_iov fixed[RPC_MAX_PIECES],
+                                const clv_iov **ret_pieces, size_t *ret_n, void **ret_heap,
+                                clv_err *err) {
   /* Refuse compression, because a peer could make a small message expand to a large one. */
   if (buffer->type != GRPC_BB_RAW || buffer->data.raw.compression != GRPC_COMPRESS_NONE)
     return clv_fail(err, CLV_UNIMPLEMENTED, "compressed messages are not accepted");

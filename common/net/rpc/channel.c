@@ -182,7 +182,7 @@ static clv_code copy_reply(grpc_byte_buffer *buffer, clv_bytes *reply, clv_err *
   size_t n = 0;
   CLV_AUTO(clv_freep) void *heap = NULL;
   if (!buffer) return clv_fail(err, CLV_INTERNAL, "the server ended the call without a reply");
-  CLV_TRY(rpc_buffer_pieces(buffer, fixed, &pieces, &n, &heap, err));
+  CLV_TRY(rpc_buffer_list_pieces(buffer, fixed, &pieces, &n, &heap, err));
   reply->len = 0;
   for (size_t i = 0; i < n; i++) clv_bytes_add(reply, pieces[i].data, pieces[i].len);
   if (reply->failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for the reply");

@@ -103,9 +103,9 @@ grpc_status_code rpc_status_of_code(
 /* Returns the pieces of `buffer` in *ret_pieces. They point into the buffer. The array of pieces is
  * `fixed` if they fit there, else *ret_heap, which the caller frees. CLV_UNIMPLEMENTED: the message
  * is compressed. */
-clv_code rpc_buffer_pieces(grpc_byte_buffer *buffer, clv_iov fixed[RPC_MAX_PIECES],
-                           const clv_iov **ret_pieces, size_t *ret_n, void **ret_heap,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code rpc_buffer_list_pieces(grpc_byte_buffer *buffer, clv_iov fixed[RPC_MAX_PIECES],
+                                const clv_iov **ret_pieces, size_t *ret_n, void **ret_heap,
+                                clv_err *err) CLV_USE_RESULT;
 
 /* Copies at most RPC_TEXT - 1 bytes of text. Bytes that are not printable ASCII become '?'. */
 void rpc_copy_printable(char dst[RPC_TEXT], const void *src, size_t len);

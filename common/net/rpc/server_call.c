@@ -122,7 +122,7 @@ static clv_code call_handler(incoming *in, clv_bytes *reply, clv_err *err) {
   const clv_iov *pieces = NULL;
   size_t n = 0;
   CLV_AUTO(clv_freep) void *heap = NULL;
-  CLV_TRY(rpc_buffer_pieces(in->request, fixed, &pieces, &n, &heap, err));
+  CLV_TRY(rpc_buffer_list_pieces(in->request, fixed, &pieces, &n, &heap, err));
   CLV_TRY(in->unary_method->handler(in->server->options.user, &in->peer, pieces, n, reply, err));
   if (reply->failed || reply->len > in->server->options.limits.max_message_bytes)
     return clv_fail(err, CLV_EXHAUSTED, "the reply does not fit a message");

@@ -132,7 +132,7 @@ static void deliver_message(clv_rpc_stream *stream, grpc_byte_buffer *buffer) {
   size_t n = 0;
   CLV_AUTO(clv_freep) void *heap = NULL;
   clv_err err;
-  clv_code code = rpc_buffer_pieces(buffer, fixed, &pieces, &n, &heap, &err);
+  clv_code code = rpc_buffer_list_pieces(buffer, fixed, &pieces, &n, &heap, &err);
   if (code == CLV_OK)
     stream->events.on_message(stream->events.user, stream, pieces, n);
   else

@@ -449,7 +449,7 @@ static void await_peer_result(prober *p, uint64_t deadline_ns, clv_tls_probe_res
   uint64_t until = clv_now_ns() + (uint64_t)(wait_ms * 1e6);
   outcome end = repeat_until_done(p, try_first_byte, CLV_MIN(until, deadline_ns));
   if (end == STEP_DONE)
-    r->is_confirmed = true;
+    r->has_peer_accepted = true;
   else if (end != STEP_TIMED_OUT)
     explain_refusal(p, r);
 }

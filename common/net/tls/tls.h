@@ -309,7 +309,7 @@ const char *clv_tls_step_name(clv_tls_step step); /* returns "resolve", "connect
 
 typedef struct clv_tls_probe_result {
   bool ok;
-  bool is_confirmed;        /* the peer sent data after the handshake, so it accepted us */
+  bool has_peer_accepted;   /* the peer sent data after the handshake, so it accepted us */
   clv_tls_step failed_step; /* the step that failed; CLV_TLS_DONE when ok */
   clv_code code;            /* CLV_OK when ok */
   char reason[320];         /* why it failed, one sentence; empty when ok */

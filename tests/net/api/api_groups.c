@@ -132,8 +132,8 @@ static double compute_norm(const param *params, size_t n) {
   return sqrt(sum);
 }
 
-/* Weights are in one group with a rate and a schedule, biases in another. lr 0: they are in no
- * group. */
+/* Weights are in one group with a rate and a schedule, biases in another. If the
+ * lr of the biases is 0, they are in no group. */
 static bool check_five_steps(const two_groups *c) {
   static const char *const weight[] = {"*.weight"}, *const bias[] = {"0.bi*"};
   net n;

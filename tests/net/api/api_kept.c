@@ -426,21 +426,21 @@ static bool keep_behind_long_work(cleave_context c, cleave_reference r[4], cleav
   cleave_reference other;
   cleave_tensor t = {0};
   bool is_confirmed = false;
-  fill(numbers, ROWS * WIDTH, 17);
-  DO(load("square", at_a, "[{op: linear, out: 512}, {op: tanh}]", WIDTH, &square));
-  DO(load("narrow", at_b, "[{op: linear, out: 6}]", WIDTH, &narrow));
-  DO(leaf(c, numbers, ROWS, WIDTH, false, &r[0]));
+  fill_with_random(numbers, ROWS * WIDTH, 17);
+  DO(load_module("square", at_a, "[{op: linear, out: 512}, {op: tanh}]", WIDTH, &square));
+  DO(load_module("narrow", at_b, "[{op: linear, out: 6}]", WIDTH, &narrow));
+  DO(make_leaf(c, numbers, ROWS, WIDTH, false, &r[0]));
   r[1] = r[0];
   for (int i = 0; i < CALLS; i++) {
     MUST(cleave_call(rt, c, square, &r[1], 1, &r[2], e));
-    if (i) DO(forget(r[1]));
+    if (i) DO(forget_call(r[1]));
     r[1] = r[2];
   }
   MUST(cleave_call(rt, c, narrow, &r[1], 1, &r[2], e));
   MUST(cleave_call(rt, c, at_home, &r[2], 1, &r[3], e));
   MUST(cleave_keep(rt, r[3], ret, e));
   while (!is_confirmed) { /* a node without a thread works while a function blocks */
-    DO(some_leaf(c, 18, &other));
+    DO(make_random_leaf(c, 18, &other));
     MUST(cleave_call(rt, c, on_b, &other, 1, &other, e));
     MUST(cleave_to_here(rt, other, 0, &t, e));
     MUST(cleave_kept_confirmed(rt, *ret, &is_confirmed, e));
@@ -459,12 +459,12 @@ static bool kept_value_outlives_the_calls_that_compute_it(void) {
   cleave_tensor t = {0};
   DO(open_context(&c));
   DO(keep_behind_long_work(c, r, &k));
-  for (int i = 0; i < 4; i++) DO(forget(r[i]));
+  for (int i = 0; i < 4; i++) DO(forget_call(r[i]));
   MUST(cleave_context_end(rt, c, e));
-  DO(fetched(k, &t));
-  note(&t);
+  DO(fetch_kept(k, &t));
+  add_to_digest(&t);
   cleave_tensor_free(&t);
-  return release(k);
+  return release_kept(k);
 }
 
 static bool a_call_that_others_wait_for_is_not_forgotten(void) {

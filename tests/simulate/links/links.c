@@ -398,7 +398,7 @@ static void check_nothing_is_held(const side *s) {
 
 /* True if all tensors have returned to the pool. A pool frees idle blocks before it exceeds its
  * quota, so after a request over the quota only used blocks are left. */
-static bool has_all_tensors(side *s) {
+static bool has_no_used_tensors(side *s) {
   enum { LITTLE = 512 };
   clv_err err;
   clv_tensor *t = NULL;
@@ -410,7 +410,8 @@ static bool has_all_tensors(side *s) {
 
 static void end_side(side *s) {
   clv_link_unref(s->link);
-  if (!has_all_tensors(s)) report_fault("side %u has not given back all tensors", index_of_side(s));
+  if (!has_no_used_tensors(s))
+    report_fault("side %u has not given back all tensors", index_of_side(s));
   clv_pool_unref(s->pool);
   clv_account_unref(s->account);
 }

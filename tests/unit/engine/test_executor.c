@@ -21,7 +21,7 @@ typedef struct computer {
   pthread_cond_t changed;
   clv_work *queued_work[MOST];
   uint32_t n, n_work_ended;
-  bool is_over, work_fails, holds_work;
+  bool is_over, work_fails, is_paused;
 } computer;
 
 typedef struct world {
@@ -68,7 +68,7 @@ static void *run_computer(void *user) {
   computer *c = user;
   pthread_mutex_lock(&c->lock);
   while (!c->is_over || c->n) {
-    if (c->n && !c->holds_work)
+    if (c->n && !c->is_paused)
       compute_work(c, c->queued_work[--c->n]);
     else
       pthread_cond_wait(&c->changed, &c->lock);
@@ -297,7 +297,7 @@ static void simultaneous_completions_are_all_handled(void **state) {
 static void *release_held_work(void *user) {
   computer *c = user;
   usleep(50 * 1000);
-  set_flag(c, &c->holds_work, false);
+  set_flag(c, &c->is_paused, false);
   return NULL;
 }
 
@@ -307,7 +307,7 @@ static void node_free_waits_for_executor_work(void **state) {
   world w;
   (void)state;
   begin_world(&w, queue_work);
-  set_flag(&w.computer, &w.computer.holds_work, true);
+  set_flag(&w.computer, &w.computer.is_paused, true);
   post_calls(&w, 1);
   wait_for_work(&w.computer);
   stop_node(&w);

@@ -68,7 +68,7 @@ static const clv_transport transport = {record_frames, close_stream, cancel_stre
 static clv_code dial_stream(void *user, uint32_t index, clv_lane *lane, const bool *stop,
                             void **ret, clv_err *err) {
   (void)user, (void)stop;
-  w.refused_ns = w.read_clock;
+  w.refused_ns = w.clock_ns;
   if (w.dial_refusal) return clv_fail(err, w.dial_refusal, "%s", w.dial_refusal_text);
   stream *s = &w.streams[w.n_streams++];
   s->lane = lane;
@@ -148,7 +148,7 @@ static void send_frames(int n) {
   }
 }
 
-static void begin_with(bool dials, uint64_t lease_ms, uint64_t refused_ms) {
+static void begin_link_with(bool dials, uint64_t lease_ms, uint64_t refused_ms) {
   clv_err err = {0};
   memset(&w, 0, sizeof w);
   w.clock_ns = 1000 * MS;
@@ -173,7 +173,7 @@ static void begin_with(bool dials, uint64_t lease_ms, uint64_t refused_ms) {
   assert_int_equal(w.link->state, CLV_LINK_OPEN);
 }
 
-static void begin_link(bool dials) { begin_with(dials, LEASE_MS, 0); }
+static void begin_link(bool dials) { begin_link_with(dials, LEASE_MS, 0); }
 
 static void end_link(void) {
   clv_link_end(w.link, CLV_OK, "over");
@@ -287,15 +287,15 @@ static void refusals_end_the_link_after_their_time(void **state) {
   (void)state;
   static const uint64_t times[][2] = {{0, REFUSED_MS}, {500, 500}};
   for (size_t i = 0; i < CLV_COUNT(times); i++) {
-    begin_with(true, LEASE_MS, times[i][0]);
-    uint64_t began = w.read_clock;
+    begin_link_with(true, LEASE_MS, times[i][0]);
+    uint64_t began = w.clock_ns;
     end_stream(&w.streams[0], CLV_UNAVAILABLE);
     w.dial_refusal = CLV_UNAVAILABLE;
     w.dial_refusal_text = CLV_RPC_REFUSED;
     assert_in_range(time_until_end(), times[i][1], times[i][1] + 10);
     assert_true(w.refused_ns >= began + times[i][1] * MS);
     assert_non_null(strstr(w.end_text, "refuses"));
-  end_link();
+    end_link();
   }
 }
 
@@ -414,7 +414,7 @@ static void acknowledged_messages_are_forgotten(void **state) {
 
 static void link_without_lease_sends_no_ack_and_forgets_accepted_messages(void **state) {
   (void)state;
-  begin_with(false, 0, 0);
+  begin_link_with(false, 0, 0);
   stream *s = &w.streams[0];
   for (int i = 0; i < 3; i++) receive_packets(s, ACK_MESSAGES);
   assert_int_equal(w.link->writer->n_held_frames, 0);
@@ -431,12 +431,12 @@ static void link_without_lease_sends_no_ack_and_forgets_accepted_messages(void *
 static void link_without_lease_refuses_acks_and_ends_with_a_connection(void **state) {
   (void)state;
   const clv_frame ack = {.kind = CLV_ACK, .ack = {LANES, {0}}};
-  begin_with(true, 0, 0);
+  begin_link_with(true, 0, 0);
   receive_frame(&w.streams[0], &ack);
   assert_int_equal(w.n_ends, 1);
   assert_non_null(strstr(w.end_text, "speak protocol 8"));
   end_link();
-  begin_with(true, 0, 0);
+  begin_link_with(true, 0, 0);
   end_stream(&w.streams[1], CLV_UNAVAILABLE);
   assert_int_equal(w.n_ends, 1);
   end_link();

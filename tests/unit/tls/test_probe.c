@@ -178,7 +178,7 @@ static clv_tls_probe_result assert_probe(server s, const clv_tls_identity *ident
   clv_tls_probe_result r = probe_server(&s, identity, NULL);
   stop_server(&s);
   assert_failure(&r, step, code, reason, fix);
-  assert_false(r.is_confirmed);
+  assert_false(r.has_peer_accepted);
   return r;
 }
 
@@ -187,7 +187,7 @@ static clv_tls_probe_result assert_probe(server s, const clv_tls_identity *ident
 static void check_good(const server *s, const char *expected) {
   clv_tls_probe_result r = probe_server(s, good, expected);
   if (!r.ok) fail_msg("%s; %s", r.reason, r.fix);
-  assert_true(r.is_confirmed);
+  assert_true(r.has_peer_accepted);
   assert_int_equal(r.failed_step, CLV_TLS_DONE);
   assert_int_equal(r.code, CLV_OK);
   assert_string_equal(r.reason, "");
@@ -256,7 +256,7 @@ static void silence_after_handshake_is_unconfirmed_success(void **state) {
   uint64_t took_ms = (clv_now_ns() - begin) / 1000000;
   stop_server(&s);
   assert_true(r.ok);
-  assert_false(r.is_confirmed);
+  assert_false(r.has_peer_accepted);
   assert_in_range(took_ms, 290, 3000);
 }
 
@@ -343,7 +343,7 @@ static void peer_with_another_uri_is_refused(void **state) {
   assert_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED,
                  "the peer is \"spiffe://cleave/worker-1\", but \"spiffe://cleave/worker-2\"",
                  "right host and port");
-  assert_true(r.is_confirmed);
+  assert_true(r.has_peer_accepted);
   s = start_server((server){.behaviour = GOOD, .cert_file = "two.pem", .key_file = "two.key"});
   r = probe_server(&s, good, "spiffe://cleave/worker-1");
   stop_server(&s);

@@ -10,7 +10,7 @@
 static const char *capabilities[] = {"codec.bf16", "transfer.direct"};
 static clv_wire_library libraries[] = {{"oneDNN", "2.6.3"}, {"gRPC", "1.51.1"}};
 
-static clv_wire_about make_about(void) {
+static clv_wire_about make_sample_about(void) {
   return (clv_wire_about){
       .protocol = 9,
       .n_capabilities = 2,
@@ -24,7 +24,7 @@ static clv_wire_about make_about(void) {
   };
 }
 
-static void assert_about(const clv_wire_about *a) {
+static void assert_is_sample_about(const clv_wire_about *a) {
   assert_int_equal(a->protocol, 9);
   assert_int_equal(a->n_capabilities, 2);
   assert_string_equal(a->capabilities[1], "transfer.direct");
@@ -48,14 +48,14 @@ static void hello_round_trips(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  clv_wire_hello_request request = {.about = make_about()};
+  clv_wire_hello_request request = {.about = make_sample_about()};
   CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request got = {0};
   assert_ok(clv_wire_hello_request_encode(&request, &bytes, &err));
   assert_ok(clv_wire_hello_request_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
-  assert_about(&got.about);
+  assert_is_sample_about(&got.about);
   /* A decoded struct does not point into the caller's buffer. */
   memset(bytes.data, 0xff, bytes.len);
-  assert_about(&got.about);
+  assert_is_sample_about(&got.about);
 }
 
 static void hello_reply_round_trips(void **state) {
@@ -65,7 +65,7 @@ static void hello_reply_round_trips(void **state) {
   const char *devices[] = {"cpu", "cuda:0"};
   clv_wire_artifact artifacts[] = {{"resnet-tail.safetensors", make_digest(4)},
                                    {"b", make_digest(5)}};
-  clv_wire_hello_reply reply = {.about = make_about(),
+  clv_wire_hello_reply reply = {.about = make_sample_about(),
                                 .incarnation = make_id(7),
                                 .worker = "w-1",
                                 .cores = 8,
@@ -78,7 +78,7 @@ static void hello_reply_round_trips(void **state) {
   assert_ok(clv_wire_hello_reply_encode(&reply, &bytes, &err));
   assert_ok(clv_wire_hello_reply_decode(cut_in_half(&bytes).pieces, 2, &got, &err));
   memset(bytes.data, 0xff, bytes.len);
-  assert_about(&got.about);
+  assert_is_sample_about(&got.about);
   assert_memory_equal(&got.incarnation, &reply.incarnation, sizeof got.incarnation);
   assert_string_equal(got.worker, "w-1");
   assert_int_equal(got.cores, 8);
@@ -106,8 +106,11 @@ static void device_kinds_round_trip_or_are_derived(void **state) {
   clv_wire_device_kind kinds[] = {
       {"cuda", "sm_90", "x"}, {"cuda", "sm_80", "y"}, {"cpu", "avx2", "z"}, {"cpu", "avx2", "z"}};
   clv_wire_library versions[] = {{"kernels", "oneDNN"}, {"cuda:1", "cuDNN"}};
-  clv_wire_hello_reply reply = {
-      .about = make_about(), .worker = "w", .n_devices = 4, .devices = devices, .kinds = kinds};
+  clv_wire_hello_reply reply = {.about = make_sample_about(),
+                                .worker = "w",
+                                .n_devices = 4,
+                                .devices = devices,
+                                .kinds = kinds};
   reply.about.n_libraries = 2;
   reply.about.libraries = versions;
   for (int older = 0; older < 2; older++) {
@@ -165,7 +168,7 @@ static void hello_is_repeated_with_older_protocols(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
-  const clv_wire_about ours = make_about();
+  const clv_wire_about ours = make_sample_about();
   for (uint32_t protocol = CLV_WIRE_PROTOCOL; protocol >= CLV_WIRE_PROTOCOL_MIN; protocol--) {
     old_peer p = {.highest_protocol = protocol};
     assert_ok(clv_wire_hello_exchange(&ours, answer_hello, &p, &reply, &err));
@@ -180,20 +183,20 @@ static void invalid_hello_is_refused_with_its_reason(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  clv_wire_hello_request request = {.about = make_about()};
+  clv_wire_hello_request request = {.about = make_sample_about()};
   request.about.protocol = CLV_WIRE_PROTOCOL_MIN - 1;
   assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_UNIMPLEMENTED,
                "protocol 7, this side speaks 8 to 9");
   request.about.protocol = CLV_WIRE_PROTOCOL + 1;
   assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_UNIMPLEMENTED,
                "protocol 10, this side speaks 8 to 9");
-  request.about = make_about();
+  request.about = make_sample_about();
   request.about.limits.session_bytes = CLV_WIRE_BYTES_MAX + 1;
   assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_INVALID, "a limit of");
-  request.about = make_about();
+  request.about = make_sample_about();
   request.about.isa = "new\nline";
   assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_INVALID, "of isa");
-  clv_wire_hello_reply reply = {.about = make_about(), .worker = ""};
+  clv_wire_hello_reply reply = {.about = make_sample_about(), .worker = ""};
   assert_fails(clv_wire_hello_reply_encode(&reply, &bytes, &err), CLV_INVALID, "worker name");
   static const char *bad_names[] = {"../etc", ".hidden", "a/b", "a b", ""};
   for (size_t i = 0; i < CLV_COUNT(bad_names); i++) {
@@ -478,7 +481,7 @@ static clv_wire_status_reply make_status_reply(void) {
                                  .draining = true,
                                  .sees_all = true,
                                  .has_about = true,
-                                 .about = make_about(),
+                                 .about = make_sample_about(),
                                  .worker = "w-1",
                                  .device = "cpu",
                                  .cores = 3,
@@ -547,7 +550,7 @@ static void status_reply_round_trips(void **state) {
   assert_int_equal(got.uptime_ms, 1);
   assert_int_equal(got.rss_bytes, 2);
   assert_true(got.draining && got.sees_all && got.has_about);
-  assert_about(&got.about);
+  assert_is_sample_about(&got.about);
   assert_string_equal(got.worker, "w-1");
   assert_string_equal(got.device, "cpu");
   assert_int_equal(got.cores, 3);

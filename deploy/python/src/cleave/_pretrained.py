@@ -20,6 +20,7 @@ from ._lib import ffi, lib
 from ._modules import NUMBERS, TORCH, Module, names_of
 from ._remote import Remote, check_artifact
 from ._runtime import Runtime
+from ._sends import Sends
 
 log = logging.getLogger("cleave")
 
@@ -172,7 +173,7 @@ class _Pretrained(Remote):
     """A chain of stages. Parameters have transformers' names."""
 
     def __init__(self, rt: Runtime, folder: str, stages: Sequence[tuple[str, str]], loads: Mapping[str, Any], options: Mapping[str, Any],
-                 weights: Mapping[str, Mapping[str, str]], sends: str | None, name: str) -> None:
+                 weights: Mapping[str, Mapping[str, str]], sends: Sends, name: str) -> None:
         lora: Mapping[str, Any] | None = loads["lora"]
         self._begin(rt, name, lora)
         self._files: Weights | None = None
@@ -220,7 +221,7 @@ class _Pretrained(Remote):
 
 def pretrained(rt: Runtime, folder: str | os.PathLike[str], *, stages: Sequence[tuple[str, str]], example: torch.Tensor, head: str | None = None,
                lora: Mapping[str, Any] | None = None, freeze: Sequence[str] = (), weights: Mapping[str, Mapping[str, str]] | None = None,
-               device: str | None = None, threads: int = 1, recompute: Sequence[str] = (), sends: str | None = None, name: str | None = None) -> Remote:
+               device: str | None = None, threads: int = 1, recompute: Sequence[str] = (), sends: Sends = None, name: str | None = None) -> Remote:
     """A model of transformers (bert, roberta, gpt2, llama, qwen2, vit) over nodes, without
     transformers.
 

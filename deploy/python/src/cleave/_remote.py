@@ -252,7 +252,7 @@ class Remote(nn.Module):
         self._modules_at: list[Module] = []
         self._prefixes: list[str] = []
 
-    def _complete(self, sends: str | None) -> None:
+    def _complete(self, sends: Sends) -> None:
         """What follows from the modules."""
         self._anchor = torch.zeros((), requires_grad=True)
         self._make_parameters()
@@ -292,17 +292,18 @@ class Remote(nn.Module):
 
     def _declare(self, sends: Sends) -> None:
         first = self._modules_at[0]
+        says = declared(sends, len(first.model.inputs))
         for k, (_, dtype, shape) in enumerate(first.model.inputs if first.at != "master" else ()):
             shows = says.text(k, dtype)
             self.runtime._shows[first.name, k] = shows
             self.runtime._declare(Sent(first.at, "input", first.name, str(k), dtype, shape, shows, 0, 0), says.inputs[k], says.hiding_layers)
         for here, before, behind in zip(self._modules_at, [None, *self._modules_at], [*self._modules_at[1:], None]):
             if here.at != "master" and before and before.at == "master":
-                self.runtime._declare(Sent(here.at, "value", before.name, "", "f32", (), f"output of {before.name}", 0, 0))
+                self.runtime._declare(Sent(here.at, "value", before.name, "", "f32", (), f"output of {before.name}", 0, 0), says.of_value, says.hiding_layers)
             if here.at != "master" and (behind is None or behind.at == "master"):
                 self.runtime._declare(Sent(here.at, "gradient", here.name, "", "f32", (), "of the output", 0, 0), says.gradient, says.hiding_layers)
         for before, behind in zip(self._modules_at, self._modules_at[1:]):
-            if before.at != behind.at:
+            if "master" not in (before.at, behind.at) and before.at != behind.at:
                 self.runtime._declare_relay(before.name, before.at, behind.at, says)
 
     def _declare_weights(self) -> None:

@@ -153,7 +153,7 @@ class Runtime:
     """
 
     def __init__(self, handle: Any, record: Any, path: str, run: str | None = None) -> None:
-        self._handle, self._record, self.path, self.run = handle, record, path
+        self._handle, self._record, self.path, self.run = handle, record, path, run
         self._notice = ffi.new("char[]", lib.SHIM_NOTICE)
         self._handle_at, self._record_at, self._notice_at = (_lib.address(p) for p in (handle, record, self._notice))
         self._is_forked = self._is_closed = False
