@@ -550,6 +550,8 @@ of("common/engine/context_frames.c", SPARED,
 
 # ---- master and three workers, simulated ---------------------------------------------------------
 SIMULATED = "simulate/simulate --runs 200"
+of("master/api/core/events.c", "simulate/simulate --seed 6409",
+   a_worker_that_reports_a_failure_gets_no_abort=("static bool on_abort", "api_context_fail(rt, c, &why, 0)", "api_context_fail(rt, c, &why, NODE_BIT(from->index))"))
 of("common/engine/node_frames.c", SIMULATED,
    a_kept_value_stays_on_its_device=("static clv_code handle_reference_frame(", "run_engine(n, &why)", "CLV_OK"))
 of("common/engine/context_frames.c", SIMULATED,
@@ -648,7 +650,7 @@ of("master/api/core/wait.c", FUTURES,
 of("common/net/rpc/fork.c", FUTURES,
    children_share_connections=("static void after_fork_in_child(", "dup3(none, forks.fds_to_close[i], O_CLOEXEC)", "0"))
 of("common/net/rpc/channel.c", FUTURES,
-   calls_of_a_thread_are_not_interrupted=("static bool is_call_interrupted(", "waiter_says_stop()", "false"))
+   calls_of_a_thread_are_not_interrupted=("static bool is_call_interrupted(", "is_stop_requested()", "false"))
 of("master/api/core/await.c", FUTURES,
    nobody_goes_on_with_what_nobody_waits_for=("static void *run_futures_thread(", "api_futures_advance(rt)", "UINT64_MAX"))
 

@@ -17,7 +17,7 @@ enum { MAX_LINE = 160 };
 /* ---- the line -------------------------------------------------------------------------------- */
 
 static void format_best_line(const clv_best_checkpoint *b, char line[MAX_LINE]) {
-  snprintf(line, MAX_LINE, "%s %.17g step %llu\n", clv_best_name(b->metric), b->value,
+  snprintf(line, MAX_LINE, "%s %.17g step %llu\n", clv_best_metric_name(b->metric), b->value,
            (unsigned long long)b->step);
 }
 
@@ -27,10 +27,11 @@ clv_code clv_best_checkpoint_parse(const char *text, size_t len, const char *lab
   char rewritten[MAX_LINE];
   clv_best_metric metric = CLV_BEST_NONE;
   for (int i = CLV_BEST_LOSS; i <= CLV_BEST_ACCURACY; i++) {
-    size_t n = strlen(clv_best_name((clv_best_metric)i));
-    if (strncmp(text, clv_best_name((clv_best_metric)i), n) == 0) metric = (clv_best_metric)i;
+    size_t n = strlen(clv_best_metric_name((clv_best_metric)i));
+    if (strncmp(text, clv_best_metric_name((clv_best_metric)i), n) == 0)
+      metric = (clv_best_metric)i;
   }
-  const char *value = text + strlen(clv_best_name(metric));
+  const char *value = text + strlen(clv_best_metric_name(metric));
   char *end;
   clv_best_checkpoint b = {.metric = metric, .value = strtod(value, &end)};
   if (strncmp(end, " step ", 6) == 0 && isdigit((unsigned char)end[6]))

@@ -235,7 +235,8 @@ static clv_code use_next_spare(clv_run *r, const char *lost, clv_err *err) {
   return clv_run_make_blueprint(r, err);
 }
 
-/* Tries to open the session until that succeeds or recovery.give_up_after has passed. */
+/* Tries to open the session until that succeeds or recovery.give_up_after has passed. An interrupt
+ * ends the pause, and the next try fails at once. */
 static clv_code retry_until_open(clv_run *r, clv_err *err) {
   uint64_t pause = FIRST_PAUSE_MS, limit = r->config->recovery.give_up_after_ms;
   char lost[CLEAVE_NAME + 1];
@@ -256,9 +257,6 @@ static clv_code retry_until_open(clv_run *r, clv_err *err) {
     CLV_TRY(use_next_spare(r, lost, err));
     pause_for(r, pause);
     pause = CLV_MIN(2 * pause, r->config->recovery.wait_ms);
-    if (!is_interrupted(r)) continue;
-    r->recovery.exit_code = CLV_EXIT_INTERRUPTED;
-    return clv_fail(err, CLV_CANCELLED, "interrupted while it waited for its workers");
   }
 }
 

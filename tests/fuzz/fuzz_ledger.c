@@ -62,7 +62,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (!l) return 0;
   CLV_AUTO(clv_ledger_freep) clv_ledger *same = NULL;
   NEVER(clv_ledger_parse(text.data, text.len, "l", &same, &whole, NULL) != CLV_OK);
-  /* A ledger without a first line draws a random salt, so entries go to one ledger only. */
+  /* l and same are two parses of one text. Without a complete line each drew a salt of its own, so
+   * all entries are made with the salt of same. */
   add_entries(whole ? l : same, &text, whole);
   return 0;
 }

@@ -23,7 +23,7 @@ static void parse_best_checkpoint(const char *text, size_t len) {
   clv_best_checkpoint b;
   if (clv_best_checkpoint_parse(text, len, "checkpoint.best", &b, NULL) != CLV_OK) return;
   if (!isfinite(b.value) || b.step > INT64_MAX || b.metric == CLV_BEST_NONE) abort();
-  if (!strstr(text, clv_best_name(b.metric))) abort();
+  if (!strstr(text, clv_best_metric_name(b.metric))) abort();
 }
 
 static void parse_classes(const char *text, size_t len) {

@@ -29,7 +29,7 @@ static void close_device(clv_backend *b) {
 }
 
 /* Returns a graph of ops that one kernel could compute if they did not round each result. */
-static clv_graph *chained_graph(int64_t batch) {
+static clv_graph *make_chained_graph(int64_t batch) {
   int x;
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(batch, 3, 6, 7), &x);
   x = add_plain(g, CLV_OP_GELU, 2, add_conv(g, 1, add_conv(g, 0, x, 8, 3, 1), 8, 1, 1));
@@ -41,7 +41,7 @@ static clv_graph *chained_graph(int64_t batch) {
 static void bf16_chain_results_are_the_same_at_every_cut(void **state) {
   (void)state;
   clv_backend *b = open_device(5, false);
-  check_whole_and_cut(b, chained_graph, 5);
+  check_whole_and_cut(b, make_chained_graph, 5);
   close_device(b);
 }
 

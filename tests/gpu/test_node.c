@@ -34,7 +34,7 @@ typedef struct world {
   clv_backend *device;
   pthread_t thread;
   pthread_mutex_t lock;
-  pthread_cond_t answers_changed;
+  pthread_cond_t answers_changed_cond;
   uint32_t n_answers[KINDS]; /* number of answers of each kind */
   char last_error[CLV_WIRE_TEXT + 1];
   uint64_t n_waits_of_node;               /* waits of the node's thread for the device */
@@ -66,7 +66,7 @@ static void record_answer(void *user, clv_packet *p) {
   if (p->frame.kind == CLV_STATE_ITEM) w->sum_of_items += sum_values(p->tensor[0]);
   if (clv_frame_is_failure(&p->frame))
     snprintf(w->last_error, sizeof w->last_error, "%s", p->frame.failure.text);
-  pthread_cond_broadcast(&w->answers_changed);
+  pthread_cond_broadcast(&w->answers_changed_cond);
   pthread_mutex_unlock(&w->lock);
   clv_packet_free(p);
 }
@@ -78,7 +78,7 @@ static void wait_for(world *w, clv_frame_kind kind, uint32_t n) {
   late.tv_sec += 20;
   pthread_mutex_lock(&w->lock);
   while (r == 0 && w->n_answers[kind] < n)
-    r = pthread_cond_timedwait(&w->answers_changed, &w->lock, &late);
+    r = pthread_cond_timedwait(&w->answers_changed_cond, &w->lock, &late);
   pthread_mutex_unlock(&w->lock);
   if (r)
     fail_msg("%s %u of %u: %s", clv_frame_kind_name(kind), w->n_answers[kind], n, w->last_error);
@@ -93,7 +93,7 @@ static void *run_node(void *user) {
 static void begin_with_graph(world *w, const clv_vendor *vendor, clv_share *share,
                              clv_graph *first) {
   clv_err err = {0};
-  *w = (world){.lock = PTHREAD_MUTEX_INITIALIZER, .answers_changed = PTHREAD_COND_INITIALIZER};
+  *w = (world){.lock = PTHREAD_MUTEX_INITIALIZER, .answers_changed_cond = PTHREAD_COND_INITIALIZER};
   assert_ok(clv_cuda_open(vendor, 0, &w->device, &err));
   assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w->pool, &err));
   clv_node_options o = {.pool = w->pool, .share = share, .user = w, .on_program = record_answer};

@@ -215,6 +215,11 @@ static bool read_options(int argc, char **argv, uint64_t *first, uint64_t *runs)
   return true;
 }
 
+/* Seeds that failed once and lie behind those of `make test`. 6409: a worker that had reported the
+ * failure of a context got no ABORT, and a kept value waited there for an input until the deadline.
+ */
+static const uint64_t once_failed[] = {6409};
+
 int main(int argc, char **argv) {
   uint64_t runs = is_long() ? 150 : 90, first = 1, failures = 0;
   const char *said = getenv("CLV_TEST_SIMULATE");
@@ -229,6 +234,8 @@ int main(int argc, char **argv) {
     failures++;
     printf("again: make simulate SIMULATE_ARGS='--seed %" PRIu64 " --trace'\n", seed);
   }
+  for (size_t i = 0; i < CLV_COUNT(once_failed) && argc == 1; i++)
+    if (!run_seed(once_failed[i])) failures++;
   double seconds = (double)(clv_now_ns() - begin) / 1e9;
   printf("%" PRIu64 " runs (%.0f a second), %" PRIu64 " failed: %" PRIu64 " lines, %" PRIu64
          " bytes equal, %" PRIu64 " messages, %" PRIu64 " faults, %" PRIu64

@@ -35,7 +35,7 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
   (void)link;
   note_backward(&k->world->master_messages, &p->frame);
   note_module_use(&k->world->master_messages, &p->frame);
-  if (k->node && k->is_open)
+  if (k->node && k->has_open_session)
     clv_node_post(k->node, p);
   else
     clv_packet_free(p);
@@ -54,7 +54,8 @@ static void on_peer_link_closed(void *user, clv_link *link, clv_code code, const
   clv_packet *p;
   clv_err err;
   snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer_name(link), text);
-  if (!k->is_open || !k->master_link || clv_packet_new(k->pool, CLV_ABORT, &p, &err) != CLV_OK)
+  if (!k->has_open_session || !k->master_link ||
+      clv_packet_new(k->pool, CLV_ABORT, &p, &err) != CLV_OK)
     return;
   clv_frame_set_failure(&p->frame, code == CLV_OK ? CLV_UNAVAILABLE : code, why,
                         clv_link_peer_name(link));
@@ -93,7 +94,7 @@ static clv_code find_link(void *user, const clv_frame *attach, const char *uri, 
   bool master = attach->attach.role == CLV_ATTACH_MASTER;
   uint32_t from = master ? 0 : (uint32_t)(uri[1] - '0');
   clv_link **link = master ? &k->master_link : &k->in[from];
-  if (!k->is_open) return clv_fail(err, CLV_NOT_FOUND, "no such session");
+  if (!k->has_open_session) return clv_fail(err, CLV_NOT_FOUND, "no such session");
   if (!*link) {
     clv_link_options o =
         make_link_options(k, master ? "the master" : k->world->workers[from].name, master);
@@ -162,7 +163,7 @@ static clv_code on_open_method(sim_worker *k, const clv_piece *request, clv_byte
   set_aside_session(k, false);
   k->session_id = r.session;
   k->lease_ms = r.reference_lease_ms;
-  k->is_open = true;
+  k->has_open_session = true;
   clv_wire_open_reply out = {.incarnation = k->incarnation_id, .granted_limits = k->granted_limits};
   return clv_wire_open_reply_encode(&out, reply, err);
 }
@@ -211,7 +212,7 @@ static clv_code load_module(sim_worker *k, const clv_wire_load_request *r, clv_w
       return clv_err_prefix(err, "peer %s at its address", r->peers[i]);
   }
   CLV_TRY(clv_load_describe_module(m, NULL, out, err));
-  if (!k->is_open) return clv_fail(err, CLV_NOT_FOUND, "no such session");
+  if (!k->has_open_session) return clv_fail(err, CLV_NOT_FOUND, "no such session");
   CLV_TRY(make_node(k, err));
   return clv_node_add_module(k->node, clv_steal(&m), err);
 }
@@ -239,7 +240,8 @@ clv_code sim_worker_call_method(sim_worker *k, const char *method, const clv_pie
                  {CLV_METHOD_CLOSE_SESSION, on_close_method, false}};
   for (size_t i = 0; i < CLV_COUNT(methods); i++) {
     if (strcmp(method, methods[i].method) != 0) continue;
-    if (!methods[i].any && !k->is_open) return clv_fail(err, CLV_NOT_FOUND, "no such session");
+    if (!methods[i].any && !k->has_open_session)
+      return clv_fail(err, CLV_NOT_FOUND, "no such session");
     return methods[i].run(k, request, reply, err);
   }
   return clv_fail(err, CLV_UNIMPLEMENTED, "%s is not simulated", method);
@@ -269,7 +271,7 @@ void sim_worker_restart(sim_worker *k) {
 }
 
 uint64_t sim_worker_next_run_ns(sim_worker *k) {
-  if (!k->node || !k->is_open || k->is_dead) return UINT64_MAX;
+  if (!k->node || !k->has_open_session || k->is_dead) return UINT64_MAX;
   uint64_t due = clv_node_due_ns(k->node);
   return due == UINT64_MAX ? due : CLV_MAX(due, k->busy_until_ns);
 }
@@ -283,8 +285,8 @@ static void close_link(clv_link **link) {
 }
 
 void sim_worker_close_session(sim_worker *k) {
-  if (!k->is_open) return;
-  k->is_open = false;
+  if (!k->has_open_session) return;
+  k->has_open_session = false;
   if (k->node) {
     clv_node_stop(k->node);
     clv_node_set_master(k->node, NULL);
@@ -300,7 +302,7 @@ void sim_worker_close_session(sim_worker *k) {
 void sim_worker_describe_objects(const sim_worker *k, char *text, size_t len) {
   clv_context_counts c;
   text[0] = '\0';
-  if (!k->node || !k->is_open || k->is_dead) return;
+  if (!k->node || !k->has_open_session || k->is_dead) return;
   clv_node_context_count(k->node, &c);
   if (c.contexts || c.values || c.calls_waiting || c.references.n_owned || c.references.n_used ||
       c.references.n_pending)

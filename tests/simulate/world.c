@@ -311,7 +311,7 @@ static void send_intruder_end(const sim_worker *k, uint64_t context, uint64_t fi
 void sim_world_use_as_intruder(void *world, uint32_t place, const cleave_module *m, uint64_t what) {
   sim_world *w = world;
   const sim_worker *k = &w->workers[place];
-  if (!k->node || !k->is_open || k->is_dead || !clv_node_module(k->node, m->index)) return;
+  if (!k->node || !k->has_open_session || k->is_dead || !clv_node_module(k->node, m->index)) return;
   uint64_t context = intruders + ++w->n_intrusions, first = 1;
   uint32_t followers = 1 + (uint32_t)(what >> 32) % 4;
   send_intruder_call(k, m, context, first, 0);

@@ -35,7 +35,7 @@ typedef struct sim_worker {
   clv_session_node *node;
   clv_lane_acceptor lane_acceptor;
   clv_link *master_link, *in[SIM_PLACES], *dialled_links[SIM_PLACES];
-  bool is_open, is_dead;
+  bool has_open_session, is_dead;
   uint64_t busy_until_ns;             /* time in ns until which the worker's node computes */
   uint32_t n_restarts;                /* number of times that the worker was restarted */
   struct sim_worker *earlier_session; /* earlier session, or earlier process, of the worker */

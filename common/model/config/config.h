@@ -725,7 +725,7 @@ clv_checkpoint_home clv_session_checkpoint_home(const clv_session_config *config
 uint64_t clv_session_checkpoint_every_ms(const clv_session_config *config);
 /* Returns true for checkpoint.every: auto. */
 bool clv_session_checkpoint_is_auto(const clv_session_config *config);
-const char *clv_best_name(clv_best_metric metric);
+const char *clv_best_metric_name(clv_best_metric metric);
 const char *clv_loss_name(clv_loss_kind kind);
 const char *clv_compute_name(clv_compute dtype);
 const char *clv_pipeline_name(clv_pipeline_kind kind);

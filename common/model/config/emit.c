@@ -307,8 +307,8 @@ static void write_entries(writer *w, const clv_row *row, const char *base) {
   }
 }
 
-/* Returns true if an optional section was not given: a list of texts that the section requires is
- * empty, or a word stands in its place. */
+/* Returns true if an optional section has nothing to write as a map: its key has the scalar form
+ * ("recovery: off"), or a list of texts that the section requires is empty. */
 static bool is_section_absent(const writer *w, const clv_row *row, const char *base) {
   char inner_prefix[CLV_PATH_MAX];
   if (row->kind != CLV_ROW_SECTION || row->required) return false;

@@ -646,7 +646,7 @@ static clv_code check_checkpoint_best(clv_session_config *c, clv_err *err) {
     return fail_at(c, pos, err, "mse has no accuracy: set checkpoint.best: validation.loss");
   if (c->checkpoint.mode != CLV_BEST_AUTO && c->checkpoint.mode != fitting)
     return fail_at(c, pos, err, "the best %s is the %s: set checkpoint.mode: %s, or leave it out",
-                   clv_best_name(c->checkpoint.best), accuracy ? "largest" : "smallest",
+                   clv_best_metric_name(c->checkpoint.best), accuracy ? "largest" : "smallest",
                    accuracy ? "max" : "min");
   c->checkpoint.mode = fitting;
   return CLV_OK;

@@ -730,7 +730,7 @@ bool clv_session_key_changes_records(const char *key) {
 }
 
 const char *clv_loss_name(clv_loss_kind kind) { return loss_names[kind]; }
-const char *clv_best_name(clv_best_metric metric) { return best_names[metric]; }
+const char *clv_best_metric_name(clv_best_metric metric) { return best_names[metric]; }
 const char *clv_compute_name(clv_compute dtype) { return compute_names[dtype]; }
 
 const char *clv_pipeline_name(clv_pipeline_kind kind) { return pipeline_names[kind]; }

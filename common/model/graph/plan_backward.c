@@ -189,7 +189,7 @@ static clv_code add_recomputed_block_steps(clv_plan *p, int node, clv_err *err) 
   CLV_TRY(clv_alloc((size_t)p->graph->n_nodes, sizeof *needed, &needed, err));
   clv_plan_find_recomputed(p, node, needed);
   for (int i = 0; i <= node; i++)
-    if (clv_plan_is_in_block(p, i, number))
+    if (clv_plan_is_in_recompute_block(p, i, number))
       CLV_TRY(add_recomputed_node_steps(p, i, needed[i], err));
   return CLV_OK;
 }

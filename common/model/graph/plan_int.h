@@ -206,7 +206,7 @@ typedef struct clv_plan_frame {
 /* True if forward does not keep the value of `node`, so that backward recomputes it. */
 bool clv_plan_is_recomputed(const clv_plan *p, int node);
 /* True if `node` is recomputed, and is in recompute block `number`. */
-bool clv_plan_is_in_block(const clv_plan *p, int node, uint32_t number);
+bool clv_plan_is_in_recompute_block(const clv_plan *p, int node, uint32_t number);
 /* Finds which nodes of the recompute block that contains `top` have to run forward again for
  * backward. Sets needed[i] for each such node up to `top`. needed: [n_nodes], all false before the
  * call. */

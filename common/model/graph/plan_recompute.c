@@ -12,7 +12,7 @@ bool clv_plan_is_recomputed(const clv_plan *p, int node) {
          p->graph->nodes[node].op != CLV_OP_INPUT;
 }
 
-bool clv_plan_is_in_block(const clv_plan *p, int node, uint32_t number) {
+bool clv_plan_is_in_recompute_block(const clv_plan *p, int node, uint32_t number) {
   return clv_plan_is_recomputed(p, node) && p->graph->nodes[node].recompute_block == number;
 }
 
@@ -49,7 +49,8 @@ void clv_plan_find_recomputed(const clv_plan *p, int top, bool *needed) {
   uint32_t number = p->graph->nodes[top].recompute_block;
   for (int i = top; i >= 0; i--) {
     const clv_plan_node *q = &p->nodes[i];
-    if (!q->is_reachable || q->is_absorbed || !clv_plan_is_in_block(p, i, number)) continue;
+    if (!q->is_reachable || q->is_absorbed || !clv_plan_is_in_recompute_block(p, i, number))
+      continue;
     unsigned saves = clv_plan_saved_values_read(p, i);
     bool backward = q->kernel && q->needs_grad;
     needed[i] |= saves & CLV_SAVE_OUT || (backward && q->kernel->saved_bytes);

@@ -98,7 +98,7 @@ clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_e
   bool answered = l->n_pongs >= f.message;
   *ret_ns = answered ? l->counts.round_trip_ns : *ret_ns;
   pthread_mutex_unlock(&l->lock);
-  if (!answered && clv_rpc_has_waiter()) CLV_TRY(clv_rpc_check_waiter(err));
+  if (!answered && clv_rpc_has_cancel_hook()) CLV_TRY(clv_rpc_check_cancel_hook(err));
   if (!answered) return clv_fail(err, CLV_DEADLINE, "%s did not answer a PING in time", l->peer);
   return CLV_OK;
 }

@@ -33,7 +33,7 @@ static clv_code replace_by_end_reason(clv_link *l, clv_code code, clv_err *err) 
   return code;
 }
 
-/* Ends a lane that was not dialled. A failed redial counts as a lost connection, because the peer
+/* Ends a lane whose dial has failed. A failed redial counts as a lost connection, because the peer
  * may be reached later. */
 static clv_code fail_dialled_lane(clv_link *l, clv_lane *ln, clv_err *err) {
   const clv_code code = err->code;

@@ -76,7 +76,7 @@ clv_code clv_link_wait_attached(clv_link *l, unsigned timeout_ms, clv_err *err) 
   while (l->state < CLV_LINK_OPEN && clv_link_wait_unless_stopped(l, deadline)) continue;
   if (l->state >= CLV_LINK_ENDING)
     code = clv_fail(err, l->close_code, "%s", l->close_text);
-  else if (l->state < CLV_LINK_OPEN && clv_rpc_check_waiter(err) != CLV_OK)
+  else if (l->state < CLV_LINK_OPEN && clv_rpc_check_cancel_hook(err) != CLV_OK)
     code = err->code;
   else if (l->state < CLV_LINK_OPEN)
     code = clv_fail(err, CLV_DEADLINE, "%s did not attach the session within %u ms", l->peer,

@@ -261,8 +261,9 @@ typedef struct clv_link_options {
   /* time for which a lane that has lost its connection is mended before the link ends, ms; 0: the
    * loss of a connection ends the link, and no ACK is sent or accepted */
   uint64_t lease_ms;
-  /* dialling side: time for which the peer's host must refuse each connection before the link ends,
-   * ms; 0: 3000. The last one is dialled at the end of that time */
+  /* dialling side: time for which the peer's host must refuse every redial before the link ends,
+   * ms;
+   * 0: 3000. One more redial is made at the end of this time, and must be refused too */
   uint64_t refused_ms;
   clv_link_events events;
 } clv_link_options;

@@ -611,7 +611,7 @@ void clv_link_hang_up(clv_link *l);
  * the link has a caller's clock and may not block. */
 bool clv_link_wait_for_change(clv_link *l, uint64_t deadline_ns);
 /* As clv_link_wait_for_change. False also if the waiter of this thread says stop
- * (clv_rpc_set_waiter). */
+ * (clv_rpc_set_cancel_hook). */
 bool clv_link_wait_unless_stopped(clv_link *l, uint64_t deadline_ns);
 
 /* ---- counters.c ------------------------------------------------------------------------------ */

@@ -271,10 +271,11 @@ bool clv_link_wait_for_change(clv_link *l, uint64_t deadline_ns) {
 
 bool clv_link_wait_unless_stopped(clv_link *l, uint64_t deadline_ns) {
   clv_err ignored;
-  if (!clv_rpc_has_waiter() || l->clock.now_ns) return clv_link_wait_for_change(l, deadline_ns);
+  if (!clv_rpc_has_cancel_hook() || l->clock.now_ns)
+    return clv_link_wait_for_change(l, deadline_ns);
   uint64_t soon = clv_clock_now(&l->clock) + POLL_NS;
   bool has_changed = clv_link_wait_for_change(l, CLV_MIN(soon, deadline_ns));
-  return has_changed || (soon < deadline_ns && clv_rpc_check_waiter(&ignored) == CLV_OK);
+  return has_changed || (soon < deadline_ns && clv_rpc_check_cancel_hook(&ignored) == CLV_OK);
 }
 
 /* ---- lifetime -------------------------------------------------------------------------------- */

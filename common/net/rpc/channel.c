@@ -126,28 +126,28 @@ typedef struct unary {
 
 /* ---- who waits ------------------------------------------------------------------------------- */
 
-static _Thread_local const clv_cancel_hook *waiter_of_thread;
+static _Thread_local const clv_cancel_hook *hook_of_thread;
 
-const clv_cancel_hook *clv_rpc_set_waiter(const clv_cancel_hook *waiter) {
-  const clv_cancel_hook *before = waiter_of_thread;
-  waiter_of_thread = waiter;
+const clv_cancel_hook *clv_rpc_set_cancel_hook(const clv_cancel_hook *hook) {
+  const clv_cancel_hook *before = hook_of_thread;
+  hook_of_thread = hook;
   return before;
 }
 
-bool clv_rpc_has_waiter(void) { return waiter_of_thread; }
+bool clv_rpc_has_cancel_hook(void) { return hook_of_thread; }
 
-static bool waiter_says_stop(void) {
-  return waiter_of_thread && waiter_of_thread->should_stop(waiter_of_thread->user);
+static bool is_stop_requested(void) {
+  return hook_of_thread && hook_of_thread->should_stop(hook_of_thread->user);
 }
 
-clv_code clv_rpc_check_waiter(clv_err *err) {
-  if (waiter_says_stop()) return clv_fail(err, CLV_CANCELLED, "interrupted");
+clv_code clv_rpc_check_cancel_hook(clv_err *err) {
+  if (is_stop_requested()) return clv_fail(err, CLV_CANCELLED, "interrupted");
   return clv_interrupt_check(err);
 }
 
 /* True if a call that has taken `ms` so far gets no more time. */
 static bool is_call_interrupted(uint64_t ms) {
-  if (ms >= POLL_MS && waiter_says_stop()) return true;
+  if (ms >= POLL_MS && is_stop_requested()) return true;
   return clv_ms_since_interrupt() > GRACE_MS && ms >= GRACE_MS;
 }
 
@@ -364,7 +364,7 @@ static clv_code wait_until_ready(clv_rpc_channel *channel, grpc_channel *dial,
     grpc_connectivity_state state = grpc_channel_check_connectivity_state(dial, 1);
     if (state == GRPC_CHANNEL_READY) return CLV_OK;
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) CLV_TRY(find_dial_error(channel, dial, err));
-    CLV_TRY(clv_rpc_check_waiter(err));
+    CLV_TRY(clv_rpc_check_cancel_hook(err));
     if (channel->stop_flag && __atomic_load_n(channel->stop_flag, __ATOMIC_RELAXED))
       return clv_fail(err, CLV_CANCELLED, "%s: not needed any more", channel->target_address);
     gpr_timespec soon = gpr_time_min(deadline, rpc_deadline_in_ms(POLL_MS));

@@ -217,10 +217,10 @@ clv_code clv_rpc_channel_connect(clv_rpc_channel *channel, unsigned deadline_ms,
 /* Sets a hook that the waits of this thread poll every 50 ms: connects, unary calls, and the
  * opening and closing of links. While it says stop they return CLV_CANCELLED, a unary call not
  * before it has had 50 ms. NULL: none. Returns the hook that was set before. */
-const clv_cancel_hook *clv_rpc_set_waiter(const clv_cancel_hook *waiter);
-/* CLV_CANCELLED: the waiter of this thread says stop, or clv_interrupt_check does */
-clv_code clv_rpc_check_waiter(clv_err *err) CLV_USE_RESULT;
-bool clv_rpc_has_waiter(void); /* this thread has one */
+const clv_cancel_hook *clv_rpc_set_cancel_hook(const clv_cancel_hook *hook);
+/* CLV_CANCELLED: this thread's hook says that it shall stop waiting, or clv_interrupt_check does */
+clv_code clv_rpc_check_cancel_hook(clv_err *err) CLV_USE_RESULT;
+bool clv_rpc_has_cancel_hook(void); /* this thread has one */
 
 /* BLOCKS. Makes one unary call; dials if needed. Replaces `reply`. Returns the server's code. */
 clv_code clv_rpc_call_unary(clv_rpc_channel *channel, const char *method, const void *request,

@@ -52,7 +52,7 @@ static clv_code new_node(rpc_send_node **ret_node, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code take_node(clv_rpc_stream *stream, rpc_send_node **ret_node, clv_err *err) {
+static clv_code take_send_node(clv_rpc_stream *stream, rpc_send_node **ret_node, clv_err *err) {
   rpc_send_node *node = take_spare_node(stream);
   for (int i = 0; !node && i < NODE_BATCH; i++) {
     rpc_send_node *spare;
@@ -141,7 +141,7 @@ clv_code clv_rpc_stream_send(clv_rpc_stream *stream, const clv_rpc_piece *pieces
     if (!clv_add_size(bytes, pieces[i].len, &bytes) || bytes > stream->max_message)
       code = clv_fail(err, CLV_INVALID, "message of more than %zu bytes", stream->max_message);
   rpc_send_node *node = NULL;
-  if (code == CLV_OK) code = take_node(stream, &node, err);
+  if (code == CLV_OK) code = take_send_node(stream, &node, err);
   if (code != CLV_OK) {
     release_pieces(pieces, n);
     return code;

@@ -194,7 +194,7 @@ clv_code clv_wire_hello_request_encode(const clv_wire_hello_request *message, cl
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
   clv_about_parts parts;
   Cleave__V1__HelloRequest to = CLEAVE__V1__HELLO_REQUEST__INIT;
-  CLV_TRY(clv_wire_mem_new(CLV_PUT_ARRAY_BYTES(message->about.n_libraries, Cleave__V1__Library),
+  CLV_TRY(clv_wire_mem_new(CLV_ENCODED_ARRAY_BYTES(message->about.n_libraries, Cleave__V1__Library),
                            &mem, err));
   CLV_TRY(clv_about_encode(&message->about, mem, &parts, err));
   to.about = &parts.about;
@@ -323,10 +323,11 @@ clv_code clv_wire_hello_reply_encode(const clv_wire_hello_reply *message, clv_by
   clv_about_parts parts;
   Cleave__V1__Artifact *artifacts;
   Cleave__V1__HelloReply to = CLEAVE__V1__HELLO_REPLY__INIT;
-  CLV_TRY(clv_wire_mem_new(CLV_PUT_ARRAY_BYTES(message->about.n_libraries, Cleave__V1__Library) +
-                               CLV_PUT_ARRAY_BYTES(message->n_artifacts, Cleave__V1__Artifact) +
-                               CLV_PUT_ARRAY_BYTES(message->n_devices, Cleave__V1__DeviceKind),
-                           &mem, err));
+  CLV_TRY(
+      clv_wire_mem_new(CLV_ENCODED_ARRAY_BYTES(message->about.n_libraries, Cleave__V1__Library) +
+                           CLV_ENCODED_ARRAY_BYTES(message->n_artifacts, Cleave__V1__Artifact) +
+                           CLV_ENCODED_ARRAY_BYTES(message->n_devices, Cleave__V1__DeviceKind),
+                       &mem, err));
   CLV_TRY(clv_about_encode(&message->about, mem, &parts, err));
   CLV_TRY(clv_alloc_proto_array(mem, message->n_artifacts, sizeof *artifacts, &to.artifacts,
                                 &artifacts, err));

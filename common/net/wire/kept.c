@@ -196,8 +196,8 @@ clv_code clv_wire_kept_reply_encode(const clv_wire_kept_reply *message, clv_byte
   Cleave__V1__KeptReply to = CLEAVE__V1__KEPT_REPLY__INIT;
   Cleave__V1__CacheStatus *caches;
   Cleave__V1__KeptFile *files;
-  CLV_TRY(clv_wire_mem_new(CLV_PUT_ARRAY_BYTES(message->n_caches, Cleave__V1__CacheStatus) +
-                               CLV_PUT_ARRAY_BYTES(message->n_files, Cleave__V1__KeptFile),
+  CLV_TRY(clv_wire_mem_new(CLV_ENCODED_ARRAY_BYTES(message->n_caches, Cleave__V1__CacheStatus) +
+                               CLV_ENCODED_ARRAY_BYTES(message->n_files, Cleave__V1__KeptFile),
                            &mem, err));
   CLV_TRY(clv_alloc_proto_array(mem, message->n_caches, sizeof *caches, &to.caches, &caches, err));
   CLV_TRY(clv_alloc_proto_array(mem, message->n_files, sizeof *files, &to.files, &files, err));

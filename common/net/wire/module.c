@@ -140,9 +140,9 @@ static clv_code decode_graph(const Cleave__V1__Graph *from, clv_wire_mem *mem, c
 /* ---- graph, writing ------------------------------------------------------------------------ */
 
 static size_t graph_memory(const clv_wire_graph *graph) {
-  size_t room = CLV_PUT_ARRAY_BYTES(graph->n_nodes, Cleave__V1__Node);
+  size_t room = CLV_ENCODED_ARRAY_BYTES(graph->n_nodes, Cleave__V1__Node);
   for (uint32_t i = 0; i < graph->n_nodes; i++)
-    room += CLV_PUT_ARRAY_BYTES(graph->nodes[i].n_attrs, Cleave__V1__Attr);
+    room += CLV_ENCODED_ARRAY_BYTES(graph->nodes[i].n_attrs, Cleave__V1__Attr);
   return room;
 }
 
@@ -417,9 +417,9 @@ clv_code clv_wire_load_request_encode(const clv_wire_load_request *message, clv_
   Cleave__V1__LoadModuleRequest to = CLEAVE__V1__LOAD_MODULE_REQUEST__INIT;
   request_parts parts;
   CLV_TRY(clv_wire_mem_new(graph_memory(&message->graph) +
-                               CLV_PUT_ARRAY_BYTES(message->n_inputs, spec_parts) +
-                               CLV_PUT_ARRAY_BYTES(message->n_groups, group_parts) +
-                               CLV_PUT_ARRAY_BYTES(message->n_ties, Cleave__V1__Tie),
+                               CLV_ENCODED_ARRAY_BYTES(message->n_inputs, spec_parts) +
+                               CLV_ENCODED_ARRAY_BYTES(message->n_groups, group_parts) +
+                               CLV_ENCODED_ARRAY_BYTES(message->n_ties, Cleave__V1__Tie),
                            &mem, err));
   encode_place(message, &parts, &to);
   encode_optimizer(&message->optimizer, &parts.optimizer);
@@ -480,8 +480,8 @@ clv_code clv_wire_load_reply_encode(const clv_wire_load_reply *message, clv_byte
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
   Cleave__V1__LoadModuleReply to = CLEAVE__V1__LOAD_MODULE_REPLY__INIT;
   param_parts *params;
-  CLV_TRY(clv_wire_mem_new(CLV_PUT_ARRAY_BYTES(message->n_params, param_parts) +
-                               CLV_PUT_ARRAY_BYTES(message->n_outputs, spec_parts),
+  CLV_TRY(clv_wire_mem_new(CLV_ENCODED_ARRAY_BYTES(message->n_params, param_parts) +
+                               CLV_ENCODED_ARRAY_BYTES(message->n_outputs, spec_parts),
                            &mem, err));
   CLV_TRY(clv_alloc_proto_array(mem, message->n_params, sizeof *params, &to.params, &params, err));
   for (uint32_t i = 0; i < message->n_params; i++) {

@@ -177,13 +177,13 @@ clv_code clv_wire_status_reply_decode(const clv_piece *pieces, size_t n_pieces,
 /* ---- reply, encoding ----------------------------------------------------------------------- */
 
 static size_t encoding_memory(const clv_wire_status_reply *m) {
-  size_t room = CLV_PUT_ARRAY_BYTES(m->n_sessions, Cleave__V1__SessionStatus) +
-                CLV_PUT_ARRAY_BYTES(m->n_sessions, Cleave__V1__Trouble) +
-                CLV_PUT_ARRAY_BYTES(m->n_devices, Cleave__V1__DeviceStatus) +
-                CLV_PUT_ARRAY_BYTES(m->about.n_libraries, Cleave__V1__Library);
+  size_t room = CLV_ENCODED_ARRAY_BYTES(m->n_sessions, Cleave__V1__SessionStatus) +
+                CLV_ENCODED_ARRAY_BYTES(m->n_sessions, Cleave__V1__Trouble) +
+                CLV_ENCODED_ARRAY_BYTES(m->n_devices, Cleave__V1__DeviceStatus) +
+                CLV_ENCODED_ARRAY_BYTES(m->about.n_libraries, Cleave__V1__Library);
   for (uint32_t i = 0; i < m->n_sessions; i++)
-    room += CLV_PUT_ARRAY_BYTES(m->sessions[i].n_modules, Cleave__V1__ModuleStatus) +
-            CLV_PUT_ARRAY_BYTES(m->sessions[i].n_links, Cleave__V1__LinkStatus);
+    room += CLV_ENCODED_ARRAY_BYTES(m->sessions[i].n_modules, Cleave__V1__ModuleStatus) +
+            CLV_ENCODED_ARRAY_BYTES(m->sessions[i].n_links, Cleave__V1__LinkStatus);
   return room;
 }
 

@@ -66,15 +66,15 @@ ProtobufCBinaryData clv_put_bytes(const void *data, size_t len);
 char *clv_text_or_empty(const char *text); /* returns `text`, or "" for NULL */
 
 /* Allocates an array of n pointers to n zeroed items of `size` bytes, for a repeated message field
- * of protobuf-c. mem must have CLV_PUT_ARRAY_BYTES left. */
-#define CLV_PUT_ARRAY_BYTES(n, type) ((size_t)(n) * (sizeof(void *) + sizeof(type) + 64) + 64)
+ * of protobuf-c. mem must have CLV_ENCODED_ARRAY_BYTES left. */
+#define CLV_ENCODED_ARRAY_BYTES(n, type) ((size_t)(n) * (sizeof(void *) + sizeof(type) + 64) + 64)
 clv_code clv_alloc_proto_array(clv_wire_mem *mem, size_t n, size_t size, void *ret_array,
                                void *ret_items, clv_err *err) CLV_USE_RESULT;
 
 /* ---- shared messages ----------------------------------------------------------------------- */
 
-/* Messages of cleave.proto that are fields of other messages. _put fills the protobuf struct from
- * the struct of this folder, _get checks the protobuf struct and fills that of this folder. */
+/* Messages of cleave.proto that are fields of other messages. _encode fills the protobuf struct
+ * from the clv_ struct; _decode checks the protobuf struct and fills the clv_ struct. */
 void clv_limits_encode(const clv_wire_limits *limits, Cleave__V1__Limits *ret);
 clv_code clv_limits_decode(const Cleave__V1__Limits *limits, clv_wire_limits *ret,
                            clv_err *err) CLV_USE_RESULT;

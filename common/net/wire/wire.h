@@ -352,7 +352,7 @@ typedef struct clv_payload {
 } clv_payload;
 
 typedef struct clv_bundle {
-  uint32_t n; /* frames that precede the message's own frame, in order */
+  uint32_t n; /* number of frames that precede the message's own frame, in order */
   clv_payload frames[CLV_WIRE_BUNDLED];
 } clv_bundle;
 

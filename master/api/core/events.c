@@ -258,7 +258,7 @@ static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {
       rt->deferred_error.status == CLEAVE_OK)
     rt->deferred_error = why;
   if (c && !c->has_failed) memcpy(c->failure_place, p->frame.failure.hop, sizeof c->failure_place);
-  if (c && !r) api_context_fail(rt, c, &why, NODE_BIT(from->index));
+  if (c && !r) api_context_fail(rt, c, &why, 0);
   if (r && !r->has_failed) {
     r->has_failed = true;
     r->failure = why;

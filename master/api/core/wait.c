@@ -115,10 +115,10 @@ static bool should_stop(void *user) { return api_is_interrupted(user); }
 
 void api_interruptible_begin(cleave_runtime *rt, api_interruptible *ret) {
   ret->hook = (clv_cancel_hook){should_stop, rt};
-  ret->before = clv_rpc_set_waiter(rt->interrupted ? &ret->hook : NULL);
+  ret->before = clv_rpc_set_cancel_hook(rt->interrupted ? &ret->hook : NULL);
 }
 
-void api_interruptible_end(api_interruptible *i) { (void)clv_rpc_set_waiter(i->before); }
+void api_interruptible_end(api_interruptible *i) { (void)clv_rpc_set_cancel_hook(i->before); }
 
 void api_poll(cleave_runtime *rt) {
   (void)run_jobs(rt);

@@ -223,7 +223,7 @@ void api_end_session(const api_peer *p) {
 }
 
 static clv_code connect_worker(api_peer *p, clv_err *err) {
-  CLV_TRY(clv_rpc_check_waiter(err));
+  CLV_TRY(clv_rpc_check_cancel_hook(err));
   if (!p->runtime->platform.call) CLV_TRY(dial_worker(p, err));
   CLV_TRY(exchange_hello(p, err));
   if (p->state != PEER_PRESENT) api_end_session(p);

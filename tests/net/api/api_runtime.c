@@ -152,7 +152,7 @@ enum { MOST_SENDINGS = 64, RELAYED = 1 };
  * refuse; RELAYED: values that are only relayed by the master. */
 static struct {
   pthread_mutex_t lock;
-  char sending_lines[MOST_SENDINGS][200];
+  char recorded_sendings[MOST_SENDINGS][200];
   int n;
   unsigned refused_sending;
 } sends = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -171,7 +171,7 @@ static cleave_status may_send(void *user, const cleave_sending *what, cleave_err
   (void)user;
   pthread_mutex_lock(&sends.lock);
   if (sends.n < MOST_SENDINGS)
-    print_sending(sends.sending_lines[sends.n++], sizeof sends.sending_lines[0], what);
+    print_sending(sends.recorded_sendings[sends.n++], sizeof sends.recorded_sendings[0], what);
   bool refused = (sends.refused_sending >> what->kind & 1) ||
                  (what->relayed && (sends.refused_sending & RELAYED));
   pthread_mutex_unlock(&sends.lock);
@@ -199,10 +199,10 @@ static int get_n_sendings(void) {
 /* True if the next recorded line since forget_sendings is `line`. */
 static bool is_next_sending(int *at, const char *line) {
   pthread_mutex_lock(&sends.lock);
-  bool is = *at < sends.n && strcmp(sends.sending_lines[*at], line) == 0;
+  bool is = *at < sends.n && strcmp(sends.recorded_sendings[*at], line) == 0;
   if (!is)
     snprintf(why, sizeof why, "sending %d is '%.190s', not '%s'", *at,
-             *at < sends.n ? sends.sending_lines[*at] : "none", line);
+             *at < sends.n ? sends.recorded_sendings[*at] : "none", line);
   ++*at;
   pthread_mutex_unlock(&sends.lock);
   return is;

@@ -185,7 +185,8 @@ static inline void compare_packed_with_padded(const batch *b, family of, end las
 /* ---- cuts ------------------------------------------------------------------------------------ */
 
 /* Returns the graph as a node loads it, which knows only the row numbers of its inputs. */
-static inline clv_graph *make_as_loaded(clv_graph *g, const int64_t batches[CLV_MAX_INPUTS]) {
+static inline clv_graph *strip_to_loaded_graph(clv_graph *g,
+                                               const int64_t batches[CLV_MAX_INPUTS]) {
   for (int i = 0; i < g->n_nodes; i++) g->nodes[i].max_positions = 0;
   assert_ok(clv_graph_set_batches(g, batches, err));
   return g;
@@ -199,8 +200,8 @@ static inline void compare_with_cut(const batch *s, const clv_graph *g, uint32_t
   assert_ok(clv_graph_slice(g, 0, layer, &first, err));
   assert_ok(clv_graph_slice(g, layer + 1, layers - 1, &second, err));
   assert_int_equal(first->nodes[first->output_node].max_positions, s->n_steps);
-  rig a = make_rig(make_as_loaded(first, batches), o),
-      b = make_rig(make_as_loaded(second, batches), o);
+  rig a = make_rig(strip_to_loaded_graph(first, batches), o),
+      b = make_rig(strip_to_loaded_graph(second, batches), o);
   clv_call *call;
   for (int i = 0; i < a.n_in; i++) memcpy(a.in[i], whole->in[i], a.input_bytes[i]);
   if (b.n_in > 1) memcpy(b.in[1], s->lengths, sizeof s->lengths);

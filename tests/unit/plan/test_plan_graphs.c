@@ -70,7 +70,7 @@ static void egress_table_lists_every_sent_tensor(void **state) {
                "  of layer 1 'x' | [8, 12, 4]\n"
                "  of layer 2 'q' | [8, 12, 4]\n"
                "gradient for stage 'middle' (layer 4) | [8, 12, 4] | f32 | 1536 | w1 "
-               "spiffe://t/w1 | PICTURE\n"); /* the head reads four numbers of sixteen positions */
+               "spiffe://t/w1 | PICTURE\n"); /* stage head reads `extra`, 4 of 12 + 4 places */
   assert_table("raw_input_leaves: true",
                "  - {name: middle, at: w1, layers: [" ATTEND
                ", {op: embedding, rows: 9, out: 4, "

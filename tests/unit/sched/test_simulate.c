@@ -188,8 +188,9 @@ static void test_needed_window_matches_hand_computation(void **state) {
       c.latency_seconds[0] = q * 1.5 * t / 1e3;
       assert_int_equal(compute_needed_window(&two, &c), q + 2);
     }
-  /* Stages alternate between two ranks: two tensors forward and a gradient back share a direction,
-   * 2.5 s. A micro-batch takes 3 stages of 1 s, 3 edges of 1 + 0.5 s and twice 3 s of latency. */
+  /* Four stages alternate between two ranks. In one direction of their link, each micro-batch sends
+   * two activations of 1 s and a gradient of 0.5 s: 2.5 s. It is away from the first stage for 3
+   * stages of 1 s and 3 edges of 1 + 0.5 + 2 * 3 s: 25.5 s. */
   clv_sched_costs_set_equal(&c, 0.25, 0.25, 0.5);
   for (int e = 0; e < 3; e++)
     c.serialise_forward_seconds[e] = 1, c.serialise_backward_seconds[e] = 0.5,
