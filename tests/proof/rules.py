@@ -182,7 +182,7 @@ def model(lines):
 
 
 def kill_walk(lines):
-    found = every(r"^(\d+ runs(?: with a spare)?, \d+ points of \d+ processes, \d+ reached, .*?), (\d+) problems", lines)
+    found = every(r"^(\d+ runs(?: with a spare)?, \d+ points of \d+ processes, \d+ reached), .*?, (\d+) problems", lines)
     if len(found) != 2:
         raise Unreadable(f"{len(found)} summaries instead of 2")
     problems = sum(int(m[2]) for m in found)
