@@ -465,6 +465,7 @@ static void do_write_gradient(program *p, scope *s) {
       DO(p, cleave_gradient(p->rt, s->id, m->module, name, 0, &p->last_tensor, &p->last_error),
          s->needed_places | place_bit(m->place), s->depended_places, "c%d: gradient of m%d %s",
          index_of_scope(p, s), module, name);
+  if (!s->is_made) skip_statement(p, "gradient");
   if (!read) {
     skip_statement(p, "write of a gradient");
     return;
