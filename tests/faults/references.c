@@ -243,7 +243,7 @@ static void settle_object(object *o) {
   clv_tensor_unref(v);
 }
 
-/* Draws when the value of a new object is is_settled: at once, while the program runs, or after
+/* Draws when the value of a new object is settled: at once, while the program runs, or after
  * it. */
 static void on_create(uint32_t node, const clv_rref_result *r) {
   object *o = find_object(r->handle.ref);

@@ -10,7 +10,7 @@
 
 static sim_stream *streams;
 static sim_fibres spare; /* fibres of freed streams; a new stream is ordered after all their work */
-static uint64_t n_done;  /* number of operations is_done: the simulation's clock */
+static uint64_t n_done;  /* number of operations that are done: the simulation's clock */
 
 /* ---- doing ----------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Convolutions and linear in is_bf16: against ref on numbers that bf16 holds exactly, and the same
+ * Convolutions and linear in bf16: against ref on numbers that bf16 holds exactly, and the same
  * bits however a graph is cut or its ops are taken together.
  */
 #include <fcntl.h>

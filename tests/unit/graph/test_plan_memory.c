@@ -94,7 +94,7 @@ static void live_buffers_do_not_overlap(void **state) {
     }
 }
 
-/* Twenty linear layers with relu between, in is_evaluation: two activations exist at a time, and
+/* Twenty linear layers with relu between, in evaluation: two activations exist at a time, and
  * relu works in place. */
 static void evaluation_reuses_two_activation_buffers(void **state) {
   (void)state;
