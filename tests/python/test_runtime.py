@@ -171,10 +171,11 @@ def linear(rt, at):
 @suite.test
 def killed_worker_raises_within_a_second():
     with cleave.open(session) as rt:
-        module = linear(rt, "w2")
+        module, error = linear(rt, "w2"), ffi.new("cleave_error *")
+        assert lib.cleave_module_place(rt._handle, module, False, 0, error) == 0, ffi.string(error.text)
         cluster.workers[1].kill()
         begin = time.monotonic()
-        e = raised(ConnectionError, rt._wait, lambda rt, future, e: lib.cleave_module_place_async(rt, module, False, 0, future, e))
+        e = raised(ConnectionError, rt._wait, lambda rt, future, e: lib.cleave_state_read_async(rt, module, 1, 0, future, e))
         took = time.monotonic() - begin
         lib.cleave_module_release(rt._handle, module, ffi.NULL)
         cluster.restart(1)
