@@ -52,7 +52,7 @@ def stages_at_workers_give_what_one_stage_gives():
     """In eval and training mode, with what each egress row says."""
     with cleave.open(session) as rt:
         whole = cleave.pretrained(rt, llama, example=tokens(), stages=[("embed_tokens..lm_head", "master")])
-        parts = cleave.pretrained(rt, llama, example=tokens(), stages=SPLIT, sends="activations")
+        parts = cleave.pretrained(rt, llama, example=tokens(), stages=SPLIT, sends="mixed")
         rows = [(r.what, r.module) for r in rt.egress() if r.what != "weights"]
         assert rows == [("value", "llama-2.0"), ("gradient", "llama-2.1")], rows
         assert sum(r.what == "weights" for r in rt.egress()) == 9 and parts.placement == "master, w1, master"
