@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training steps of ResNet50 in one module_plan: mean squared error, SGD, the batch in one piece.
+ * Training steps of ResNet50 in one plan: mean squared error, SGD, the batch in one piece.
  *
  * usage: bench_resnet BATCH SIZE THREADS [bf16]
  * commands: steps N     milliseconds of each of N steps

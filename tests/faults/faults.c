@@ -6,9 +6,9 @@
  *
  *   CLEAVE_TEST_FAULTS=SEED:DROP:TWICE:DELAY_MS   percent, percent, most milliseconds
  *
- * Only messages that are said again, or that do nothing but free memory, are may_be_disturbed:
- * those about references but their values, DROP, END_CONTEXT without a step, and ENDED without a
- * trace. What happens to the n-th message of a kind follows from seed, kind and n. At exit it says
+ * Only messages that are said again, or that do nothing but free memory, may be disturbed: those
+ * about references but their values, DROP, END_CONTEXT without a step, and ENDED without a trace.
+ * What happens to the n-th message of a kind follows from seed, kind and n. At exit it says
  * what it did: a test that it slept through proves nothing.
  *
  *   CLEAVE_TEST_SENT=FILE   adds the bytes of all tensors that a link took to the u64 that it holds

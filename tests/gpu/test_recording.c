@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work that repeats is recorded and replayed on the simulated device_counts: with the bits of what
+ * Work that repeats is recorded and replayed on the simulated device: with the bits of what
  * is asked for in parts, whatever changes from step to step, and in parts where it cannot be
  * recorded. A replay has the arguments that were recorded, so a number that should have been in
  * memory is the first step's.

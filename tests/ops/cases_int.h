@@ -4,9 +4,9 @@
  * comes from its row. A file has lines of three kinds; `#` starts a comment.
  *
  *   KEY: VALUE                      one of
- *     torch_call: EXPRESSION             what the op is in PyTorch, for tests/golden/make_golden.py
- *     no_golden_reason: REASON                  instead of torch_call: why PyTorch has no such op
- *     second_input_fill: FILL                  how inputs behind the first are drawn; normal
+ *     torch: EXPRESSION             what the op is in PyTorch, for tests/golden/make_golden.py
+ *     none: REASON                  instead of torch: why PyTorch has no such op
+ *     second: FILL                  how inputs behind the first are drawn; normal
  *     cpu: ref, REASON              the cpu backend has no kernel of its own: it falls back to ref
  *     cpu: images                   it has one for inputs of rank 4 only
  *     layout: any                   the cpu kernel takes the channel block offered for images

@@ -253,7 +253,7 @@ static inline void from_channels_last(const clv_shape *s, const uint16_t *last, 
     row[i] = widen_bf16(last[channels_last_index(s, i)]);
 }
 
-/* Allocates an activation in a layout, and fills it from row-major `row_major_values`, or with
+/* Allocates an activation in a layout, and fills it from row-major values, or with
  * NaN. */
 static inline void *to_layout(const execution *e, const clv_shape *shape, const void *row,
                               int block) {

@@ -211,7 +211,7 @@ static inline void seed_draw_uniform(float *to, size_t n, uint32_t stream, float
   }
 }
 
-/* Draws normal numbers from position `first_iteration` of a stream: sums of three uniform ones,
+/* Draws normal numbers from position `first` of a stream: sums of three uniform ones,
  * with mean 0 and variance 1. */
 static inline void seed_draw_normal(float *to, size_t first, size_t n, uint32_t stream) {
   for (size_t i = 0; i < n; i++) {

@@ -9,7 +9,7 @@
  * stage 1 works for one batch, stage 0 computes the next ones.
  *
  * With WAIT_MS in its environment, a forward takes so many milliseconds longer, and so does stage
- * 1's backward (the op wait, with a weight of 1 that does not run_stage_1_backward: the numbers
+ * 1's backward (the op wait, with a weight of 1 that does not learn: the numbers
  * stay), for fewer batches. The nodes' own events have to show then that stage 0 computed while
  * stage 1 did.
  */

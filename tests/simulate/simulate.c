@@ -5,7 +5,7 @@
  *
  *   simulate [--first S] [--runs N] [--seed S] [--cuts N] [--trace]
  *
- * --n_cuts: runs of each seed in which connections are lost; 0: one for each message of its
+ * --cuts: runs of each seed in which connections are lost; 0: one for each message of its
  * program.
  *
  * Each program runs with all its modules at home, on a network where nothing takes time, on one

@@ -77,7 +77,7 @@ clv_code sim_worker_call_method(sim_worker *k, const char *method, const clv_pie
 /* Time at which the worker's node wants to run; UINT64_MAX: not before a message arrives. */
 uint64_t sim_worker_next_run_ns(sim_worker *k);
 void sim_worker_run_node(sim_worker *k);
-/* Ends a session_id: closes links and stops its work. */
+/* Ends a session: closes links and stops its work. */
 void sim_worker_close_session(sim_worker *k);
 /* Writes a sentence about the contexts and references that the worker holds; "": none. */
 void sim_worker_describe_objects(const sim_worker *k, char *text, size_t len);

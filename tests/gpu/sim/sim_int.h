@@ -104,7 +104,7 @@ void sim_launch_free(sim_launch *l);
 /* faults if an argument points at memory that the device may not use */
 void sim_launch_check(const sim_launch *l, int device);
 /* Runs some threads of the launch up to their next barrier. Returns true when the launch is done.
- * *spare_fibres: fibres of earlier launches of the stream. */
+ * *spare: fibres of earlier launches of the stream. */
 bool sim_launch_advance(sim_launch *l, sim_fibres *spare);
 /* Memory other than device memory that the running kernel thread may use: its stack, the shared
  * array that it used last, or (to read) its arguments. */

@@ -414,8 +414,8 @@ static void write_truncated_png(const char *root, const char *name) {
   assert_int_equal(truncate(path, st.st_size - 4), 0);
 }
 
-/* Of many damaged files, the same one is reported each time, in whatever order threads read them.
- */
+/* The reader reports the same one of many damaged files each time, in whatever order threads read
+ * them. */
 static void first_damaged_image_is_reported_every_time(void **state) {
   (void)state;
   const char *root = write_many_images();

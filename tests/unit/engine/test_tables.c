@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tables of the engine, n_cell_visits: short programs reach every cell that is there, and no
+ * The cells of the engine's tables: short programs reach every cell that is there, and no
  * other. A fact that meets a cell that is not there is refused as a mistake of the engine, and what
  * a cell refuses is said in its words. Beside it stands what each frame makes of its context and
  * what results, which is compared with tables.txt (CLEAVE_WRITE_TABLES=1 writes it again, to be

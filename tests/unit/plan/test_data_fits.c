@@ -226,7 +226,7 @@ static void pads_inside_the_length_are_refused(void **state) {
                             "record 1, place 3 has its last token that is no pad");
 }
 
-/* Of a record of padding only, transformers scores position 0, even if attention ignores padding.
+/* transformers scores position 0 of a record of padding only, even if attention ignores padding.
  * Cleave has no token to score there, so it refuses the record. */
 static void records_of_only_pads_are_refused(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 1, 1, 1, 1}, one[] = {2, 3, 4, 5, 6, 1, 1, 1};

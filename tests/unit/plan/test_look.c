@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a look means for a parse_session: findings of rows, refusals, limits of the policy, words.
+ * A session with a look: findings of rows, refusals, limits of the policy, words.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What `make_blueprint` knows of a model with branches and with several inputs: which values cross
- * each cut, which inputs go where, and what that shows.
+ * Models with branches and with several inputs: `plan` says which values cross each cut, which
+ * inputs go where, and what that shows.
  */
 #include <setjmp.h>
 #include <stdarg.h>

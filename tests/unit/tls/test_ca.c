@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The certificate authority and `show_certificate`, checked against OpenSSL's own reading and,
+ * The certificate authority and `certs show`, checked against OpenSSL's own reading and,
  * where the program exists, against openssl(1).
  */
 #include "tests/unit/tls/fixture.h"
