@@ -117,13 +117,13 @@ static void deliver_frame(program *g) {
   mark_worker_lost(g, "it has said everything");
 }
 
-/* Replaces clv_node_help, by the linker's --wrap. The program would wait for the node there;
+/* Replaces clv_node_run_until, by the linker's --wrap. The program would wait for the node there;
  * instead, the input's next answers are delivered. */
-bool __real_clv_node_help(clv_session_node *n, uint64_t until_ns);
-bool __wrap_clv_node_help(clv_session_node *n, uint64_t until_ns);
-bool __wrap_clv_node_help(clv_session_node *n, uint64_t until_ns) {
-  while (!__real_clv_node_help(n, 0)) {
-    if (current->is_worker_lost) return __real_clv_node_help(n, until_ns);
+bool __real_clv_node_run_until(clv_session_node *n, uint64_t until_ns);
+bool __wrap_clv_node_run_until(clv_session_node *n, uint64_t until_ns);
+bool __wrap_clv_node_run_until(clv_session_node *n, uint64_t until_ns) {
+  while (!__real_clv_node_run_until(n, 0)) {
+    if (current->is_worker_lost) return __real_clv_node_run_until(n, until_ns);
     deliver_frame(current);
   }
   return true;
