@@ -895,6 +895,7 @@ import breaks_gpu  # as the next ones
 import breaks_guards
 import breaks_known
 import breaks_look
+import breaks_tables
 import breaks_ops
 import breaks_runs
 import breaks_transformers  # its rows are made by `of` above
