@@ -21,7 +21,7 @@ typedef struct computer {
   pthread_cond_t changed;
   clv_work *queued_work[MOST];
   uint32_t n, n_work_ended;
-  bool is_over, work_fails, is_paused;
+  bool must_stop, work_fails, is_paused;
 } computer;
 
 typedef struct world {
@@ -67,7 +67,7 @@ static void compute_work(computer *c, clv_work *work) {
 static void *run_computer(void *user) {
   computer *c = user;
   pthread_mutex_lock(&c->lock);
-  while (!c->is_over || c->n) {
+  while (!c->must_stop || c->n) {
     if (c->n && !c->is_paused)
       compute_work(c, c->queued_work[--c->n]);
     else
@@ -147,7 +147,7 @@ static void stop_node(world *w) {
 
 static void free_node(world *w) {
   clv_node_free(clv_steal(&w->node));
-  set_flag(&w->computer, &w->computer.is_over, true);
+  set_flag(&w->computer, &w->computer.must_stop, true);
   pthread_join(w->computer.thread, NULL);
   assert_int_equal(clv_account_usage(clv_pool_account(w->pool), CLV_QUOTA_CALLS), 0);
   clv_pool_unref(w->pool);
