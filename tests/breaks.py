@@ -380,10 +380,10 @@ of("common/engine/reference/rref_owner.c", PROGRAMS,
 LINK_CELLS, LINKS = "tests/unit/link/test_tables", "simulate/links --runs 300"
 of("common/net/link/link_state.c", LINK_CELLS,
    a_link_is_open_with_its_first_lane=("static clv_code attach", "if (++l->n_attached == l->n_lanes)", "if (++l->n_attached)"),
-   a_lane_joins_twice=("static clv_code join_lane", "l->lanes[n->lane_index].has_joined ||", ""),
+   a_lane_joins_twice=("static clv_code join_lane", "l->lanes[n->lane_index].has_stream ||", ""),
    a_link_that_attaches_does_not_end=("static state_action *const actions", "[CLV_LINK_ATTACHING] = {join_lane, attach_lane, refuse_event, end_link,", "[CLV_LINK_ATTACHING] = {join_lane, attach_lane, refuse_event, ignore_event,"),
    an_end_is_said_again=("static state_action *const actions", "[CLV_LINK_ENDING] = {refuse_event, ignore_event, refuse_event, ignore_event, remove_lane}", "[CLV_LINK_ENDING] = {refuse_event, ignore_event, refuse_event, end_link, remove_lane}"),
-   a_link_is_gone_before_its_last_lane=("static clv_code remove_lane", "--l->n_joined == 0", "--l->n_joined == 1"))
+   a_link_is_gone_before_its_last_lane=("static clv_code remove_lane", "--l->n_lanes_with_stream == 0", "--l->n_lanes_with_stream == 1"))
 of("common/net/link/lane.c", LINK_CELLS,
    credit_comes_on_any_lane=("[CLV_LANE_BULK] = {", "[CREDIT] = refuse_on_bulk_lane", "[CREDIT] = on_credit"),
    packets_come_on_any_lane=("[CLV_LANE_BULK] = {", "[PACKET] = refuse_on_bulk_lane", "[PACKET] = on_packet"),
@@ -468,7 +468,7 @@ of("common/engine/node_links.c", "tests/unit/engine/test_master",
 CONNECTIONS = "tests/unit/link/test_reconnects"
 of("common/net/link/link_state.c", CONNECTIONS,
    an_older_connection_is_taken=("static clv_code join_again", "n->connection_number <= s->connection_number", "n->connection_number < s->connection_number"),
-   the_earlier_connection_need_not_end=("static clv_code join_again", "n->must_wait = s->has_joined;", "n->must_wait = false;"))
+   the_earlier_connection_need_not_end=("static clv_code join_again", "n->must_wait = s->has_stream;", "n->must_wait = false;"))
 of("common/net/link/link_state.c", CONNECTIONS,
    an_outage_never_ends=("static void count_outage", "l->outage_since_ns = 0;", ""))
 of("common/net/link/lane_log.c", CONNECTIONS,
@@ -715,7 +715,7 @@ of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
 of("common/model/graph/reads.c", "tests/unit/graph/test_reads",
    an_input_that_wants_a_gradient_reads_nothing=("static bool reads_params_in_backward(", "any |= nodes[n->in[k]].needs_grad;", ";"),
    what_no_output_needs_is_read=("static bool reads_params_in_backward(", "return any && nodes[i].is_reachable && nodes[i].has_params;", "return any && nodes[i].has_params;"),
-   a_batchnorm_reads_nothing=("static bool can_fuse_gradients", "|| def->uses_batch_statistics", ""))
+   a_batchnorm_reads_nothing=("static bool can_fuse_input_and_weight_gradients", "|| def->uses_batch_statistics", ""))
 of("worker/store/state_names.c", "tests/unit/store/test_states",
    a_name_goes_to_the_disk_as_it_is=("clv_code clv_state_check_name(", "if (clv_is_file_name(name))", "if (true)"),
    a_full_disk_is_no_full_disk=("", "{ENOSPC, \"the worker's disk is full\"", "{0, \"the worker's disk is full\""))

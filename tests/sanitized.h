@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sanitized: which sanitizer a test is compiled for. Address sanitizer takes three times as long,
- * thread sanitizer up to a hundred times: to it each thread of a simulated device is one of its
- * own, and to meet one takes it 0.3 ms. So a test does less under it alone.
+ * CLV_THREAD_SANITIZED: 1 if the test is compiled for thread sanitizer. Tests then do less, because
+ * thread sanitizer takes up to a hundred times as long: it needs 0.3 ms for each thread of a
+ * simulated device. Address sanitizer takes only three times as long.
  *
- * Not for tests/gpu/sim, which is compiled for none of them.
+ * tests/gpu/sim must not include this file, because it is compiled without any sanitizer.
  */
 #ifndef CLEAVE_TESTS_SANITIZED_H
 #define CLEAVE_TESTS_SANITIZED_H

@@ -205,11 +205,11 @@ clv_code clv_admission_open(const clv_worker_config *config, clv_err *err) {
   pthread_mutex_lock(&lock);
   update_quotas(config);
   pthread_mutex_unlock(&lock);
-  return clv_tls_accepted_open(&a, err);
+  return clv_tls_set_admission(&a, err);
 }
 
 void clv_admission_close(void) {
-  clv_tls_accepted_close();
+  clv_tls_clear_admission();
   for (size_t i = 0; i < n_holders; i++) free(holders[i].identity);
   free(holders);
   holders = NULL;

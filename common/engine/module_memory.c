@@ -359,7 +359,8 @@ static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bo
   m->o.backend->set_threads(m->o.threads);
   CLV_TRY(clv_plan_new(m->graph, m->params, &po, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
-  size_t bytes = info->call_bytes + info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
+  size_t bytes =
+      info->call_bytes + info->scratch_bytes + info->weight_cache_bytes + info->kernel_bytes;
   if (m->pool) { /* clv_module_call_get charges the plan later */
     m->bytes += bytes;
   } else if (charge_memory(m, bytes, err) != CLV_OK) {
@@ -458,7 +459,8 @@ clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS],
 
 clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret, clv_err *err) {
   const clv_plan_info *info = clv_plan_get_info(p->plan);
-  size_t bytes = p->is_charged ? 0 : info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
+  size_t bytes =
+      p->is_charged ? 0 : info->scratch_bytes + info->weight_cache_bytes + info->kernel_bytes;
   bool more = p->calls_in_use == p->calls;
   if (more) bytes += info->call_bytes;
   if (bytes) CLV_TRY(clv_module_charge(m, m->pool, bytes, err));

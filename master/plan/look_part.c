@@ -277,7 +277,8 @@ clv_code clv_look_part_plan(clv_look_part *p, int64_t batch, clv_err *err) {
   CLV_TRY(clv_graph_set_batch(p->graph, batch, err));
   CLV_TRY(clv_plan_new(p->graph, p->params, &po, &p->plan, err));
   const clv_plan_info *info = clv_plan_get_info(p->plan);
-  bytes = p->params->total_bytes + info->call_bytes + info->scratch_bytes + info->cache_bytes;
+  bytes =
+      p->params->total_bytes + info->call_bytes + info->scratch_bytes + info->weight_cache_bytes;
   if (bytes > CLV_LOOK_MAX_MEMORY) return fail_too_large(bytes, err);
   const clv_node *out = &p->graph->nodes[p->graph->output_node];
   CLV_TRY(clv_shape_bytes(&out->shape, out->dtype, &bytes, err));

@@ -115,7 +115,7 @@ static clv_code add_evaluation_memory(const clv_backend *backend, const clv_blue
   const clv_plan_info *info = clv_plan_get_info(plan);
   size_t values = node_bytes(output_node(&b->stages[i])) / (size_t)b->micro_size;
   f->evaluation_bytes = calls.n_live * (info->call_bytes + values * (size_t)b->eval_size) +
-                        info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
+                        info->scratch_bytes + info->weight_cache_bytes + info->kernel_bytes;
   return CLV_OK;
 }
 
@@ -153,7 +153,7 @@ static clv_code compute_on_backend(const clv_backend *backend, const clv_bluepri
       .optimizer = (clv_blueprint_moment_count(b) + 1) * s->params->trainable_bytes,
       .activations = activation_bytes(b, i, info->call_bytes, with_most_workspace),
       .scratch = info->scratch_bytes,
-      .cache = info->cache_bytes,
+      .cache = info->weight_cache_bytes,
       .n_reorders = info->reorders_refresh +
                     (int)b->micro_batches * (info->reorders_forward + info->reorders_backward)};
   if (backend->memory)

@@ -145,8 +145,8 @@ static void fill_session(const clv_session_config *c, uint32_t worker,
   ret->epoch = now->epoch;
   ret->age_s = age;
   ret->attached = now->attached;
-  ret->contexts = now->contexts;
-  ret->values = now->values;
+  ret->contexts = now->n_contexts;
+  ret->values = now->n_values;
   ret->references = now->references_owned;
   ret->references_used = now->references_used;
   ret->references_pending = now->references_pending;

@@ -1,42 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A node whose modules compute on the simulated device: its thread learns of the end of their work
- * as of a fact, and waits for nothing.
+ * A node whose modules compute on the simulated device. The node's thread never waits for the
+ * device: it gets an event when work there has ended.
  */
-#include <pthread.h>
-#include <stdio.h>
-#include <time.h>
-
 #include <unistd.h>
 
 #include "common/engine/context_int.h"
 #include "common/engine/node_int.h"
 #include "tests/gpu/sim.h"
-#include "tests/unit/engine/engine_test.h"
+#include "tests/unit/engine/threaded_node_test.h"
 
 /* WAITS: how often a step waits for a module: for each piece that it gets, and for its puts. READS:
  * how often reading its state waits. */
-enum {
-  ROWS = 4,
-  COLUMNS = 3,
-  MODULES = 2,
-  LEAF = 10,
-  WARM = 2,
-  STEPS = 6,
-  KINDS = 64,
-  WAITS = 9,
-  READS = 2
-};
+enum { WARM = 2, STEPS = 6, WAITS = 9, READS = 2 };
 
 typedef struct world {
-  clv_pool *pool;
-  clv_session_node *node;
+  threaded_node n;
   clv_backend *device;
-  pthread_t thread;
-  pthread_mutex_t lock;
-  pthread_cond_t answers_changed_cond;
-  uint32_t n_answers[KINDS]; /* number of answers of each kind */
-  char last_error[CLV_WIRE_TEXT + 1];
   uint64_t n_waits_of_node;               /* waits of the node's thread for the device */
   double sum_of_items;                    /* sum of the values of all STATE_ITEMs */
   uint32_t n_trace_rows[CLV_TRACE_KINDS]; /* rows of a trace, by kind */
@@ -57,47 +37,24 @@ static void note_trace(world *w, const clv_tensor *t) {
   }
 }
 
-static void record_answer(void *user, clv_packet *p) {
+static void record_device_answer(void *user, clv_packet *p) {
   world *w = user;
-  pthread_mutex_lock(&w->lock);
-  w->n_answers[p->frame.kind]++;
+  pthread_mutex_lock(&w->n.lock);
   w->n_waits_of_node = clv_sim_count_waits_of_thread();
   if (p->frame.kind == CLV_ENDED && p->frame.n_tensors) note_trace(w, p->tensor[0]);
   if (p->frame.kind == CLV_STATE_ITEM) w->sum_of_items += sum_values(p->tensor[0]);
-  if (clv_frame_is_failure(&p->frame))
-    snprintf(w->last_error, sizeof w->last_error, "%s", p->frame.failure.text);
-  pthread_cond_broadcast(&w->answers_changed_cond);
-  pthread_mutex_unlock(&w->lock);
-  clv_packet_free(p);
-}
-
-static void wait_for(world *w, clv_frame_kind kind, uint32_t n) {
-  struct timespec late;
-  int r = 0;
-  clock_gettime(CLOCK_REALTIME, &late);
-  late.tv_sec += 20;
-  pthread_mutex_lock(&w->lock);
-  while (r == 0 && w->n_answers[kind] < n)
-    r = pthread_cond_timedwait(&w->answers_changed_cond, &w->lock, &late);
-  pthread_mutex_unlock(&w->lock);
-  if (r)
-    fail_msg("%s %u of %u: %s", clv_frame_kind_name(kind), w->n_answers[kind], n, w->last_error);
-}
-
-static void *run_node(void *user) {
-  clv_node_run(user);
-  return NULL;
+  pthread_mutex_unlock(&w->n.lock);
+  record_answer(&w->n, p);
 }
 
 /* Starts the node. first: graph of module 0. */
 static void begin_with_graph(world *w, const clv_vendor *vendor, clv_share *share,
                              clv_graph *first) {
   clv_err err = {0};
-  *w = (world){.lock = PTHREAD_MUTEX_INITIALIZER, .answers_changed_cond = PTHREAD_COND_INITIALIZER};
+  *w = (world){0};
   assert_ok(clv_cuda_open(vendor, 0, &w->device, &err));
-  assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w->pool, &err));
-  clv_node_options o = {.pool = w->pool, .share = share, .user = w, .on_program = record_answer};
-  assert_ok(clv_node_new(&o, &w->node, &err));
+  make_threaded_node(
+      &w->n, (clv_node_options){.share = share, .user = w, .on_program = record_device_answer});
   for (uint32_t i = 0; i < MODULES; i++) {
     clv_module_options so =
         make_module_options(i ? make_one_layer_graph(CLV_OP_LINEAR, ROWS, COLUMNS) : first, i);
@@ -106,9 +63,9 @@ static void begin_with_graph(world *w, const clv_vendor *vendor, clv_share *shar
     so.input_needs_grad = i > 0;
     assert_ok(clv_module_new(&so, &module, &err));
     assert_ok(clv_module_warm_up(module, ROWS, &err));
-    assert_ok(clv_node_add_module(w->node, module, &err));
+    assert_ok(clv_node_add_module(w->n.node, module, &err));
   }
-  assert_int_equal(pthread_create(&w->thread, NULL, run_node, w->node), 0);
+  start_node(&w->n);
 }
 
 static void begin_on_vendor(world *w, const clv_vendor *vendor, clv_share *share) {
@@ -120,102 +77,20 @@ static void begin_world(world *w, uint64_t seed) {
 }
 
 static void end_world(world *w) {
-  clv_node_stop(w->node);
-  pthread_join(w->thread, NULL);
-  assert_string_equal(w->last_error, "");
+  stop_node(&w->n);
+  assert_string_equal(w->n.last_error, "");
 }
 
 static void free_world(world *w) {
-  clv_node_free(w->node);
-  clv_pool_unref(w->pool);
+  clv_node_free(w->n.node);
+  clv_pool_unref(w->n.pool);
   clv_cuda_close(w->device);
   assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
-/* ---- a step ---------------------------------------------------------------------------------- */
-
-static uint64_t get_output_id(uint32_t module) { return LEAF + 1 + module; }
-
-static clv_tensor *make_tensor(world *w, uint32_t first) {
-  clv_err err = {0};
-  clv_tensor *t;
-  assert_ok(clv_pool_alloc_tensor(w->pool, CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &t, &err));
-  for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = (float)(first + i) / 8;
-  return t;
-}
-
-/* Sends a call of each module; each takes the output of the one before. */
-static void post_calls(world *w, uint32_t context) {
-  clv_err err = {0};
-  clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(w, context);
-  for (uint32_t i = 0; i < MODULES; i++) {
-    assert_ok(clv_packet_new_call(w->pool, context, get_output_id(i), i, true, &p, &err));
-    assert_ok(clv_packet_add_arg(p, i ? get_output_id(i - 1) : LEAF, true, i ? NULL : x, &err));
-    if (i == MODULES - 1) assert_ok(clv_packet_add_delivery(p, "", &err));
-    clv_node_post(w->node, p);
-  }
-}
-
-/* Sends a backward with a vote. */
-static void post_backward(world *w, uint32_t context) {
-  clv_err err = {0};
-  clv_packet *p;
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = make_tensor(w, 1);
-  assert_ok(clv_packet_new_prepare(w->pool, context, 1, MODULES, false, true, false, &p, &err));
-  for (uint32_t i = MODULES; i-- > 0;) {
-    assert_ok(clv_packet_add_needed_call(p, get_output_id(i), 1, 0, &err));
-    if (i) assert_ok(clv_packet_add_target(p, 0, get_output_id(i - 1), "", 0, &err));
-  }
-  clv_node_post(w->node, p);
-  assert_ok(clv_packet_new_gradient(w->pool, context, 1, get_output_id(MODULES - 1), 0, "", dy, &p,
-                                    &err));
-  clv_node_post(w->node, p);
-}
-
-static void post_end(world *w, uint32_t context) {
-  clv_err err = {0};
-  clv_packet *p;
-  assert_ok(clv_packet_new_end_context(w->pool, context, context, &p, &err));
-  clv_packet_set_end_commit(p, 1, 0.1f, true);
-  clv_node_post(w->node, p);
-}
-
-static void run_step(world *w, uint32_t i) {
-  post_calls(w, i);
-  wait_for(w, CLV_VALUE, i);
-  post_backward(w, i);
-  wait_for(w, CLV_FINISHED, i);
-  post_end(w, i);
-  wait_for(w, CLV_ENDED, i);
-}
-
-static uint64_t hash_state(world *w) {
-  clv_err err = {0};
-  uint64_t hash = 14695981039346656037u;
-  clv_state_item item;
-  for (uint32_t m = 0; m < MODULES; m++)
-    for (uint32_t i = 0;
-         clv_module_state_item(clv_node_module(w->node, m), CLV_STATE_WEIGHTS, i, &item); i++) {
-      uint8_t bytes[ROWS * COLUMNS * sizeof(float)];
-      assert_in_range(item.bytes, 1, sizeof bytes);
-      assert_ok(clv_state_item_get(&item, bytes, &err));
-      for (size_t b = 0; b < item.bytes; b++) hash = (hash ^ bytes[b]) * 1099511628211u;
-    }
-  return hash;
-}
-
-/* Waits for the steps. A step of an END_CONTEXT may still run when ENDED arrives; reading the state
- * waits for it. */
-static void wait_for_steps(world *w) {
-  clv_err err = {0};
-  clv_packet *p;
-  uint32_t before = w->n_answers[CLV_STATE_DONE];
-  for (uint32_t i = 0; i < MODULES; i++) {
-    assert_ok(clv_packet_new_state_get(w->pool, 0, 80 + i, i, CLV_STATE_WEIGHTS, &p, &err));
-    clv_node_post(w->node, p);
-  }
-  wait_for(w, CLV_STATE_DONE, before + MODULES);
+static void run_whole_step(world *w, uint32_t i) {
+  run_step(&w->n, i, true);
+  wait_for(&w->n, CLV_ENDED, i);
 }
 
 /* ---- tests ----------------------------------------------------------------------------------- */
@@ -228,9 +103,9 @@ static void node_thread_never_blocks_on_a_device(void **state) {
     begin_world(&w, seed);
     clv_sim_counts before = {0};
     for (uint32_t i = 1; i <= STEPS; i++) {
-      run_step(&w, i);
+      run_whole_step(&w, i);
       if (i < WARM) continue;
-      if (i == WARM || i == STEPS) wait_for_steps(&w);
+      if (i == WARM || i == STEPS) wait_for_steps(&w.n);
       if (i == WARM) before = clv_sim_get_counts(), here = clv_sim_count_waits_of_thread();
     }
     clv_sim_counts after = clv_sim_get_counts();
@@ -241,7 +116,7 @@ static void node_thread_never_blocks_on_a_device(void **state) {
     assert_int_equal(after.n_default_stream_calls, 0);
     assert_int_equal(after.n_allocations, before.n_allocations);
     assert_int_equal(after.n_host_allocations, before.n_host_allocations);
-    bits[seed] = hash_state(&w);
+    bits[seed] = hash_state(&w.n);
     free_world(&w);
   }
   assert_true(bits[0] == bits[1] && bits[1] == bits[2]);
@@ -252,10 +127,10 @@ static void node_thread_never_blocks_on_a_device(void **state) {
 static void read_state(world *w, uint32_t context, clv_state_kind what) {
   clv_err err = {0};
   clv_packet *p;
-  uint32_t before = w->n_answers[CLV_STATE_DONE];
-  assert_ok(clv_packet_new_state_get(w->pool, context, 90, 0, what, &p, &err));
-  clv_node_post(w->node, p);
-  wait_for(w, CLV_STATE_DONE, before + 1);
+  uint32_t before = w->n.n_answers[CLV_STATE_DONE];
+  assert_ok(clv_packet_new_state_get(w->n.pool, context, 90, 0, what, &p, &err));
+  clv_node_post(w->n.node, p);
+  wait_for(&w->n, CLV_STATE_DONE, before + 1);
 }
 
 /* Reads parameters (also in pieces), moments and gradients. */
@@ -265,10 +140,10 @@ static void device_state_is_read_asynchronously(void **state) {
   world w;
   (void)state;
   begin_world(&w, 2);
-  post_calls(&w, 1);
-  wait_for(&w, CLV_VALUE, 1);
-  post_backward(&w, 1);
-  wait_for(&w, CLV_FINISHED, 1);
+  post_calls(&w.n, 1);
+  wait_for(&w.n, CLV_VALUE, 1);
+  post_backward(&w.n, 1, true);
+  wait_for(&w.n, CLV_FINISHED, 1);
   read_state(&w, 1, CLV_STATE_GRADIENTS);
   assert_true(w.sum_of_items != 0);
   read_state(&w, 0, CLV_STATE_OPTIMIZER);
@@ -278,20 +153,20 @@ static void device_state_is_read_asynchronously(void **state) {
   w.sum_of_items = 0;
   for (int half = 0; half < 2; half++) {
     clv_state_item item;
-    assert_true(clv_module_state_item(clv_node_module(w.node, 0), CLV_STATE_WEIGHTS, 0, &item));
+    assert_true(clv_module_state_item(clv_node_module(w.n.node, 0), CLV_STATE_WEIGHTS, 0, &item));
     size_t length = item.bytes / 2;
-    assert_ok(clv_packet_new_state_get(w.pool, 0, 91, 0, CLV_STATE_WEIGHTS, &p, &err));
+    assert_ok(clv_packet_new_state_get(w.n.pool, 0, 91, 0, CLV_STATE_WEIGHTS, &p, &err));
     snprintf(p->frame.state.name, sizeof p->frame.state.name, "%s", item.name);
     p->frame.state.offset = half * length;
     p->frame.state.length = length;
-    uint32_t before = w.n_answers[CLV_STATE_DONE];
-    clv_node_post(w.node, p);
-    wait_for(&w, CLV_STATE_DONE, before + 1);
+    uint32_t before = w.n.n_answers[CLV_STATE_DONE];
+    clv_node_post(w.n.node, p);
+    wait_for(&w.n, CLV_STATE_DONE, before + 1);
   }
   assert_true(w.sum_of_items != 0 && w.sum_of_items != all);
   assert_int_equal(w.n_waits_of_node, 0);
-  post_end(&w, 1);
-  wait_for(&w, CLV_ENDED, 1);
+  post_end(&w.n, 1);
+  wait_for(&w.n, CLV_ENDED, 1);
   end_world(&w);
   free_world(&w);
 }
@@ -303,12 +178,12 @@ static void late_deliver_copies_without_blocking_the_node(void **state) {
   world w;
   (void)state;
   begin_world(&w, 2);
-  post_calls(&w, 1);
-  wait_for(&w, CLV_VALUE, 1);
+  post_calls(&w.n, 1);
+  wait_for(&w.n, CLV_VALUE, 1);
   for (uint32_t i = 1; i <= 2; i++) {
-    assert_ok(clv_packet_new_deliver(w.pool, 1, get_output_id(0), "", &p, &err));
-    clv_node_post(w.node, p);
-    wait_for(&w, CLV_VALUE, 1 + i);
+    assert_ok(clv_packet_new_deliver(w.n.pool, 1, get_output_id(0), "", &p, &err));
+    clv_node_post(w.n.node, p);
+    wait_for(&w.n, CLV_VALUE, 1 + i);
   }
   assert_int_equal(w.n_waits_of_node, 0);
   end_world(&w);
@@ -323,7 +198,7 @@ static clv_packet *make_state_frame(world *w, clv_frame_kind kind, clv_state_kin
                                     const char *name) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_new(w->pool, kind, &p, &err));
+  assert_ok(clv_packet_new(w->n.pool, kind, &p, &err));
   p->frame.message = 70;
   p->frame.state.what = what;
   p->frame.state.count = 1;
@@ -335,21 +210,21 @@ static clv_packet *make_state_frame(world *w, clv_frame_kind kind, clv_state_kin
 static void write_weights(world *w, clv_state_kind what, uint32_t context, float first, size_t n,
                           size_t at) {
   clv_err err = {0};
-  uint32_t before = w->n_answers[CLV_STATE_DONE];
+  uint32_t before = w->n.n_answers[CLV_STATE_DONE];
   bool piece = n < WEIGHTS;
   clv_packet *p = make_state_frame(w, CLV_STATE_PUT, what, "0.weight");
   clv_shape whole = CLV_SHAPE(COLUMNS, COLUMNS), part = CLV_SHAPE((int64_t)(n * sizeof(float)));
   clv_tensor *t;
   assert_ok(
-      clv_pool_alloc_tensor(w->pool, piece ? CLV_U8 : CLV_F32, piece ? &part : &whole, &t, &err));
+      clv_pool_alloc_tensor(w->n.pool, piece ? CLV_U8 : CLV_F32, piece ? &part : &whole, &t, &err));
   for (size_t i = 0; i < n; i++) ((float *)t->data)[i] = first + (float)i;
   p->frame.context = context;
   if (piece) p->frame.state.offset = at * sizeof(float);
   if (piece) p->frame.state.length = n * sizeof(float);
   clv_packet_add_tensor(p, t);
   clv_tensor_unref(t);
-  clv_node_post(w->node, p);
-  wait_for(w, CLV_STATE_DONE, before + 1);
+  clv_node_post(w->n.node, p);
+  wait_for(&w->n, CLV_STATE_DONE, before + 1);
 }
 
 static double read_sum(world *w, uint32_t context, clv_state_kind what) {
@@ -367,16 +242,16 @@ static void device_state_is_written_asynchronously(void **state) {
   double all = read_sum(&w, 0, CLV_STATE_WEIGHTS);   /* the weights are 0 to 8; the bias is added */
   write_weights(&w, CLV_STATE_WEIGHTS, 0, 50, 2, 3); /* 50 and 51 replace 3 and 4 */
   assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) - all > 93.99 && bias != all);
-  post_calls(&w, 1);
-  wait_for(&w, CLV_VALUE, 1);
-  post_backward(&w, 1);
-  wait_for(&w, CLV_FINISHED, 1);
+  post_calls(&w.n, 1);
+  wait_for(&w.n, CLV_VALUE, 1);
+  post_backward(&w.n, 1, true);
+  wait_for(&w.n, CLV_FINISHED, 1);
   double gradients = read_sum(&w, 1, CLV_STATE_GRADIENTS);
   write_weights(&w, CLV_STATE_GRADIENTS, 1, 1000, WEIGHTS, 0);
   assert_true(read_sum(&w, 1, CLV_STATE_GRADIENTS) > gradients + 5000);
   assert_int_equal(w.n_waits_of_node, 0);
-  post_end(&w, 1);
-  wait_for(&w, CLV_ENDED, 1);
+  post_end(&w.n, 1);
+  wait_for(&w.n, CLV_ENDED, 1);
   end_world(&w);
   free_world(&w);
 }
@@ -389,14 +264,14 @@ static void device_state_write_of_wrong_shape_is_refused(void **state) {
   begin_world(&w, 2);
   clv_packet *p = make_state_frame(&w, CLV_STATE_PUT, CLV_STATE_WEIGHTS, "0.weight");
   clv_tensor *t;
-  assert_ok(clv_pool_alloc_tensor(w.pool, CLV_F32, &CLV_SHAPE(COLUMNS), &t, &err));
+  assert_ok(clv_pool_alloc_tensor(w.n.pool, CLV_F32, &CLV_SHAPE(COLUMNS), &t, &err));
   clv_packet_add_tensor(p, t);
   clv_tensor_unref(t);
-  clv_node_post(w.node, p);
-  wait_for(&w, CLV_ERROR, 1);
+  clv_node_post(w.n.node, p);
+  wait_for(&w.n, CLV_ERROR, 1);
   assert_non_null(
-      strstr(w.last_error, "'0.weight' is f32 [3, 3], but the tensor to write is f32 [3]"));
-  w.last_error[0] = 0;
+      strstr(w.n.last_error, "'0.weight' is f32 [3, 3], but the tensor to write is f32 [3]"));
+  w.n.last_error[0] = 0;
   write_weights(&w, CLV_STATE_WEIGHTS, 0, 0, WEIGHTS, 0);
   end_world(&w);
   free_world(&w);
@@ -424,8 +299,8 @@ static clv_code remove_state(void *user, const char *name, clv_err *err) {
 }
 
 static void save_or_load_state(world *w, clv_frame_kind kind, uint32_t answers) {
-  clv_node_post(w->node, make_state_frame(w, kind, CLV_STATE_WEIGHTS, "kept"));
-  wait_for(w, CLV_STATE_FILE, answers);
+  clv_node_post(w->n.node, make_state_frame(w, kind, CLV_STATE_WEIGHTS, "kept"));
+  wait_for(&w->n, CLV_STATE_FILE, answers);
 }
 
 static void device_state_files_do_not_block_the_node_thread(void **state) {
@@ -434,19 +309,19 @@ static void device_state_files_do_not_block_the_node_thread(void **state) {
   strcpy(file_of_state, "/tmp/cleave-state-XXXXXX");
   close(mkstemp(file_of_state));
   begin_world(&w, 2);
-  w.node->o.files =
+  w.n.node->o.files =
       (clv_state_files){.save = save_state, .open = open_state, .remove = remove_state};
   write_weights(&w, CLV_STATE_WEIGHTS, 0, 0, WEIGHTS, 0);
   double kept = read_sum(&w, 0, CLV_STATE_WEIGHTS);
   save_or_load_state(&w, CLV_STATE_SAVE, 1);
   write_weights(&w, CLV_STATE_WEIGHTS, 0, 100, WEIGHTS, 0);
   assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) > kept + 800);
-  size_t bytes = clv_pool_charged_bytes(w.pool);
+  size_t bytes = clv_pool_charged_bytes(w.n.pool);
   save_or_load_state(&w, CLV_STATE_LOAD, 2);
   assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) == kept);
-  assert_int_equal(clv_pool_charged_bytes(w.pool), bytes);
+  assert_int_equal(clv_pool_charged_bytes(w.n.pool), bytes);
   assert_int_equal(w.n_waits_of_node, 0);
-  assert_null(w.node->file);
+  assert_null(w.n.node->file);
   unlink(file_of_state);
   end_world(&w);
   free_world(&w);
@@ -476,16 +351,16 @@ static void aborted_context_restores_device_running_statistics(void **state) {
   begin_with_graph(&w, clv_sim_make_vendor(&(clv_sim_options){.seed = 3}), NULL,
                    make_batchnorm_graph());
   double before = read_sum(&w, 0, CLV_STATE_WEIGHTS);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(&w, 40);
-  assert_ok(clv_packet_new_call(w.pool, 1, get_output_id(0), 0, true, &p, &err));
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(&w.n, 40);
+  assert_ok(clv_packet_new_call(w.n.pool, 1, get_output_id(0), 0, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, LEAF, false, x, &err));
   assert_ok(clv_packet_add_delivery(p, "", &err));
-  clv_node_post(w.node, p);
-  wait_for(&w, CLV_VALUE, 1);
+  clv_node_post(w.n.node, p);
+  wait_for(&w.n, CLV_VALUE, 1);
   assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) != before);
-  assert_ok(clv_packet_new(w.pool, CLV_ABORT, &p, &err));
+  assert_ok(clv_packet_new(w.n.pool, CLV_ABORT, &p, &err));
   p->frame.context = 1;
-  clv_node_post(w.node, p);
+  clv_node_post(w.n.node, p);
   assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) == before);
   assert_int_equal(w.n_waits_of_node, 0);
   end_world(&w);
@@ -540,12 +415,12 @@ static void run_steps(const clv_vendor *vendor, clv_share *share, times *ret) {
   measured = measures = 0;
   begin_on_vendor(&w, vendor, share);
   uint64_t before = clv_sim_get_counts().n_waits;
-  for (uint32_t i = 1; i <= STEPS; i++) run_step(&w, i);
-  wait_for_steps(&w);
+  for (uint32_t i = 1; i <= STEPS; i++) run_whole_step(&w, i);
+  wait_for_steps(&w.n);
   uint64_t waits = clv_sim_get_counts().n_waits - before;
   assert_true(clv_sim_get_counts().n_graph_launches > 0);
   end_world(&w);
-  clv_node_count_work(w.node, &counts);
+  clv_node_count_work(w.n.node, &counts);
   clv_share_get_counts(share, &slices);
   assert_int_equal(counts.not_recorded, 0);
   free_world(&w);
@@ -609,23 +484,23 @@ static void trace_rows_show_the_device_time(void **state) {
   (void)state;
   clv_vendor v = make_late_vendor();
   begin_on_vendor(&w, &v, NULL);
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(&w, 1);
-  assert_ok(clv_packet_new_call(w.pool, 1, get_output_id(0), 0, true, &p, &err));
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(&w.n, 1);
+  assert_ok(clv_packet_new_call(w.n.pool, 1, get_output_id(0), 0, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, LEAF, false, x, &err));
   clv_packet_set_positions(p, 1, 2, 3, false);
   p->frame.flags |= CLV_FLAG_TRACE;
-  clv_node_post(w.node, p);
-  assert_ok(clv_packet_new_planned_step(w.pool, 1, 60, 0, 4, false, 0.125f, &p, &err));
-  clv_node_post(w.node, p);
-  assert_ok(clv_packet_new_prepare(w.pool, 1, 1, 1, false, false, false, &p, &err));
+  clv_node_post(w.n.node, p);
+  assert_ok(clv_packet_new_planned_step(w.n.pool, 1, 60, 0, 4, false, 0.125f, &p, &err));
+  clv_node_post(w.n.node, p);
+  assert_ok(clv_packet_new_prepare(w.n.pool, 1, 1, 1, false, false, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, get_output_id(0), 1, 0, &err));
-  clv_node_post(w.node, p);
-  assert_ok(clv_packet_new_gradient(w.pool, 1, 1, get_output_id(0), 0, "", x, &p, &err));
-  clv_node_post(w.node, p);
-  wait_for(&w, CLV_FINISHED, 1);
-  assert_ok(clv_packet_new_end_context(w.pool, 1, 1, &p, &err));
-  clv_node_post(w.node, p);
-  wait_for(&w, CLV_ENDED, 1);
+  clv_node_post(w.n.node, p);
+  assert_ok(clv_packet_new_gradient(w.n.pool, 1, 1, get_output_id(0), 0, "", x, &p, &err));
+  clv_node_post(w.n.node, p);
+  wait_for(&w.n, CLV_FINISHED, 1);
+  assert_ok(clv_packet_new_end_context(w.n.pool, 1, 1, &p, &err));
+  clv_node_post(w.n.node, p);
+  wait_for(&w.n, CLV_ENDED, 1);
   end_world(&w);
   for (int kind = CLV_TRACE_FORWARD; kind <= CLV_TRACE_STEP; kind++) {
     if (kind == CLV_TRACE_BACKWARD) continue; /* the parts of a backward are traced separately */
@@ -642,25 +517,25 @@ static void session_is_charged_for_pinned_copy_buffers(void **state) {
   world w;
   (void)state;
   begin_world(&w, 1);
-  size_t paid = clv_pool_charged_bytes(w.pool), slots = w.device->branch_bytes;
+  size_t paid = clv_pool_charged_bytes(w.n.pool), slots = w.device->branch_bytes;
   end_world(&w);
   assert_true(slots >= (size_t)1 << 20 && paid > slots);
   free_world(&w);
 
   clv_pool *poor;
-  clv_node_options o = {.on_program = record_answer, .user = &w};
+  clv_node_options o = {.on_program = record_device_answer, .user = &w};
   clv_module *module;
   assert_ok(clv_pool_new(slots / 2, 4096, &poor, &err));
   assert_ok(clv_cuda_open(clv_sim_make_vendor(&(clv_sim_options){0}), 0, &w.device, &err));
   o.pool = poor;
-  assert_ok(clv_node_new(&o, &w.node, &err));
+  assert_ok(clv_node_new(&o, &w.n.node, &err));
   clv_module_options so =
       make_module_options(make_one_layer_graph(CLV_OP_LINEAR, ROWS, COLUMNS), 0);
   so.backend = w.device;
   assert_ok(clv_module_new(&so, &module, &err));
-  assert_int_equal(clv_node_add_module(w.node, module, &err), CLV_EXHAUSTED);
+  assert_int_equal(clv_node_add_module(w.n.node, module, &err), CLV_EXHAUSTED);
   assert_non_null(strstr(err.text, "the host's memory for copies from cuda:0"));
-  clv_node_free(w.node);
+  clv_node_free(w.n.node);
   assert_int_equal(clv_pool_charged_bytes(poor), 0);
   clv_pool_unref(poor);
   clv_cuda_close(w.device);
@@ -678,19 +553,19 @@ static void session_is_charged_for_recorded_graphs(void **state) {
   world w;
   (void)state;
   begin_world(&w, 1);
-  for (uint32_t i = 1; i <= STEPS; i++) run_step(&w, i);
-  wait_for_steps(&w);
+  for (uint32_t i = 1; i <= STEPS; i++) run_whole_step(&w, i);
+  wait_for_steps(&w.n);
   end_world(&w);
-  size_t paid = clv_pool_charged_bytes(w.pool);
+  size_t paid = clv_pool_charged_bytes(w.n.pool);
   for (uint32_t i = 0; i < MODULES; i++) {
-    clv_module *m = clv_node_module(w.node, i);
+    clv_module *m = clv_node_module(w.n.node, i);
     recorded += count_record_bytes(m);
     for (int k = 0; k < m->n_plans; k++)
       clv_recorder_free_records_of(m->recorder, m->plans[k].plan);
     assert_int_equal(count_record_bytes(m), 0);
   }
   assert_true(recorded >= MODULES * 1024);
-  assert_int_equal(paid - clv_pool_charged_bytes(w.pool), recorded);
+  assert_int_equal(paid - clv_pool_charged_bytes(w.n.pool), recorded);
   free_world(&w);
 }
 
@@ -699,8 +574,8 @@ static void node_can_be_freed_while_device_work_is_running(void **state) {
   world w;
   (void)state;
   begin_world(&w, 1);
-  for (uint32_t i = 1; i <= STEPS; i++) post_calls(&w, i);
-  wait_for(&w, CLV_VALUE, 1);
+  for (uint32_t i = 1; i <= STEPS; i++) post_calls(&w.n, i);
+  wait_for(&w.n, CLV_VALUE, 1);
   end_world(&w);
   free_world(&w);
 }

@@ -50,7 +50,7 @@ struct sim_network {
   bool is_place_dead[SIM_MOST_PLACES];
   struct dialling *diallings;
   sim_network_counts counts;
-  bool is_over; /* the network is being freed */
+  bool is_being_freed;
 };
 
 /* ---- what happens ---------------------------------------------------------------------------- */
@@ -213,8 +213,9 @@ typedef struct mending {
 /* Redials the lost lanes of a link, which its thread would do otherwise. */
 static void redial_lost_lanes(void *user) {
   mending *m = user;
-  uint64_t due =
-      m->at->is_place_killed || m->network->is_over ? UINT64_MAX : clv_link_redial_or_end(m->link);
+  uint64_t due = m->at->is_place_killed || m->network->is_being_freed
+                     ? UINT64_MAX
+                     : clv_link_redial_or_end(m->link);
   if (due != UINT64_MAX) {
     sim_network_call_at(m->network, CLV_MAX(due, m->network->now_ns + 1000), redial_lost_lanes, m);
     return;
@@ -467,7 +468,7 @@ sim_network *sim_network_new(const sim_network_options *options) {
 }
 
 void sim_network_free(sim_network *n) {
-  n->is_over = true;
+  n->is_being_freed = true;
   for (end *e = n->ends; e; e = e->next) handle_end(e, CLV_CANCELLED, "the end of the world");
   for (event *e = n->killed_jobs, *next; e; e = next) {
     next = e->next;

@@ -222,9 +222,10 @@ static void fetch_kept_of(program *p, const scope *s) {
     if (p->kept_values[i].scope_index == index_of_scope(p, s)) fetch_kept_value(p, i);
 }
 
-/* Computes all values. Those that are still uncomputed when a context ends are dropped, unless they
- * are kept. */
-static void compute_all_values(program *p, scope *s) {
+/* Fetches the values whose calls change running statistics, so that these calls run: a call that
+ * has not run when its context ends is dropped, unless its value is kept. Sometimes also fetches
+ * the context's kept values. */
+static void fetch_values_before_close(program *p, scope *s) {
   for (int i = 0; i < s->n; i++)
     if (s->values[i].changes_statistics) fetch_value(p, s, &s->values[i], "what moves statistics");
   if (happens_once_in(p, 3)) fetch_kept_of(p, s);
@@ -253,7 +254,7 @@ void release_futures(program *p, scope *s) {
 
 void do_close_context(program *p, scope *s) {
   p->in = s;
-  compute_all_values(p, s);
+  fetch_values_before_close(p, s);
   s->is_open = false;
   int c = index_of_scope(p, s);
   bool waits = !happens_once_in(p, 3) || s->has_undecided_step;

@@ -82,8 +82,8 @@ static void gather_totals(clv_service *v, worker_numbers *n) {
 
 static void add_session_usage(worker_numbers *n, const clv_wire_session_status *s, holding *h) {
   h->sessions++;
-  h->contexts += s->contexts;
-  h->values += (double)s->values;
+  h->contexts += s->n_contexts;
+  h->values += (double)s->n_values;
   h->owned += (double)s->references_owned;
   h->used += (double)s->references_used;
   h->pending += (double)s->references_pending;

@@ -142,8 +142,8 @@ static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
   clv_node_times t;
   clv_node_context_count(node, &k);
   clv_node_time(node, &t);
-  out->contexts = (uint32_t)k.contexts;
-  out->values = k.values;
+  out->n_contexts = (uint32_t)k.contexts;
+  out->n_values = k.values;
   out->calls_waiting = k.calls_waiting;
   out->late_frames = k.late_frames;
   out->references_owned = k.references.n_owned;
@@ -227,7 +227,7 @@ static void fill_process(clv_service *v, const clv_worker_settings *at, clv_serv
   clv_wire_status_reply *out = &now->status;
   out->rss_bytes = clv_metrics_resident();
   out->memory_limit = clv_settings_memory(at);
-  out->connections = clv_rpc_server_connections(v->server);
+  out->connections = clv_rpc_server_count_connections(v->server);
   out->max_connections = (uint32_t)at->config->limits.connections;
   out->handshake_failures = now->calls.calls_unauthenticated;
   for (size_t i = 0; i < CLV_TLS_FAILURES; i++)
@@ -297,7 +297,7 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv
   out->last_error = wire_error_of(&now.memory->last_error, at);
   fill_worker(v, newest, at, out);
   fill_devices(v, now.memory, out);
-  clv_rpc_server_count(v->server, &now.calls);
+  clv_rpc_server_get_counts(v->server, &now.calls);
   clv_tls_handshakes_get_counts(true, &now.callers);
   clv_tls_handshakes_get_counts(false, &now.peers);
   if (out->sees_all)

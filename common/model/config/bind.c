@@ -304,7 +304,7 @@ static clv_code bind_entries(const clv_binder *b, const binding *s, clv_err *err
   if (s->node->n == 0) return CLV_OK;
   CLV_TRY(clv_alloc(s->node->n, s->row->entry_bytes, &entries, err));
   *(char **)(void *)s->at = entries;
-  *(size_t *)address_of_field(s, s->row->count) = s->node->n;
+  *(size_t *)address_of_field(s, s->row->count_offset) = s->node->n;
   for (size_t i = 0; i < s->node->n; i++)
     CLV_TRY(bind_entry(b, s, i, entries + i * s->row->entry_bytes, err));
   return CLV_OK;
@@ -459,9 +459,9 @@ static clv_code bind_row(const clv_binder *b, const clv_row *row, const clv_yaml
   if (is_bound_by_twin_row(b->schema, row, node)) return CLV_OK;
   if (!node && map && row->required) return fail_missing_key(b, row, map, path, err);
   if (!node) return bind_default(b, &s, err);
-  if (row->pos) {
+  if (row->pos_offset) {
     bool by_key = node->kind != CLV_YAML_SCALAR && node->key;
-    *(clv_config_pos *)address_of_field(&s, row->pos) = by_key ? node->key_pos : node->pos;
+    *(clv_config_pos *)address_of_field(&s, row->pos_offset) = by_key ? node->key_pos : node->pos;
   }
   return binders[row->kind](b, &s, err);
 }
@@ -476,7 +476,7 @@ static clv_code bind_map(const clv_binder *b, const clv_yaml_node *map, const ch
       CLV_TRY(bind_row(b, row, map, prefix, shown, base, err));
     } else if (map) {
       clv_attr_spec **attrs = (clv_attr_spec **)(void *)((char *)base + row->offset);
-      size_t *n = (size_t *)(void *)((char *)base + row->count);
+      size_t *n = (size_t *)(void *)((char *)base + row->count_offset);
       CLV_TRY(clv_attrs_bind(b, map, prefix, shown, attrs, n, err));
     }
   }
@@ -501,7 +501,7 @@ static void free_fields(const clv_schema *schema, const char *prefix, char *base
 static void free_entries(const clv_schema *schema, const clv_row *row, char *base) {
   char inner_prefix[CLV_PATH_MAX];
   char *entries = *(char **)(void *)(base + row->offset);
-  size_t n = *(size_t *)(void *)(base + row->count);
+  size_t n = *(size_t *)(void *)(base + row->count_offset);
   clv_row_write_inner_prefix(row, inner_prefix);
   for (size_t i = 0; i < n; i++) {
     char *entry = entries + i * row->entry_bytes;
@@ -519,7 +519,7 @@ static void free_field(const clv_schema *schema, const clv_row *row, char *base)
   if (row->kind == CLV_ROW_NUMBERS) free(((clv_number_list *)at)->items);
   if (row->kind == CLV_ROW_LIST || row->kind == CLV_ROW_MAP) free_entries(schema, row, base);
   if (row->kind == CLV_ROW_ATTRS)
-    clv_attrs_free(*(clv_attr_spec **)at, *(size_t *)(void *)(base + row->count));
+    clv_attrs_free(*(clv_attr_spec **)at, *(size_t *)(void *)(base + row->count_offset));
   if (row->kind == CLV_ROW_SECTION) {
     clv_row_write_inner_prefix(row, inner_prefix);
     free_fields(schema, inner_prefix, base);

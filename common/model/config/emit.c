@@ -192,7 +192,7 @@ static bool is_value_given(const clv_row *row, const char *base) {
     case CLV_ROW_LIST:
     case CLV_ROW_MAP:
     case CLV_ROW_ATTRS:
-      return *(const size_t *)(const void *)(base + row->count) > 0;
+      return *(const size_t *)(const void *)(base + row->count_offset) > 0;
     default:
       return true;
   }
@@ -286,7 +286,7 @@ static void write_layer(writer *w, const char *inner_prefix, const char *entry) 
 static void write_entries(writer *w, const clv_row *row, const char *base) {
   char inner_prefix[CLV_PATH_MAX];
   const char *entries = *(char *const *)(const void *)(base + row->offset);
-  size_t n = *(const size_t *)(const void *)(base + row->count);
+  size_t n = *(const size_t *)(const void *)(base + row->count_offset);
   clv_row_write_inner_prefix(row, inner_prefix);
   clv_bytes_puts(w->out, "\n");
   for (size_t i = 0; i < n; i++) {
@@ -331,7 +331,7 @@ static void write_row(writer *w, const clv_row *row, const char *key, const char
   if (w->omits_private_keys && is_private_key(row)) return;
   if (row->kind == CLV_ROW_ATTRS) {
     write_attrs(w, *(clv_attr_spec *const *)(const void *)(base + row->offset),
-                *(const size_t *)(const void *)(base + row->count));
+                *(const size_t *)(const void *)(base + row->count_offset));
     return;
   }
   write_key(w, key);
@@ -369,7 +369,7 @@ static void write_map_lines(writer *w, const char *prefix, const char *shown, co
 
 static void write_attr_lines(writer *w, const clv_row *row, const char *shown, const char *base) {
   const clv_attr_spec *attrs = *(clv_attr_spec *const *)(const void *)(base + row->offset);
-  size_t n = *(const size_t *)(const void *)(base + row->count);
+  size_t n = *(const size_t *)(const void *)(base + row->count_offset);
   for (size_t i = 0; i < n; i++) {
     clv_bytes_printf(w->out, "%s.%s: ", shown, attrs[i].key);
     write_attr(w, &attrs[i]);
@@ -380,7 +380,7 @@ static void write_attr_lines(writer *w, const clv_row *row, const char *shown, c
 static void write_entry_lines(writer *w, const clv_row *row, const char *shown, const char *base) {
   char inner_prefix[CLV_PATH_MAX];
   const char *entries = *(char *const *)(const void *)(base + row->offset);
-  size_t n = *(const size_t *)(const void *)(base + row->count);
+  size_t n = *(const size_t *)(const void *)(base + row->count_offset);
   clv_row_write_inner_prefix(row, inner_prefix);
   for (size_t i = 0; i < n; i++) {
     const char *entry = entries + i * row->entry_bytes;

@@ -61,9 +61,10 @@ typedef struct clv_row {
   /* the value changes how records become numbers, so eval warns if it differs from the run's */
   bool changes_records;
   clv_text_format format; /* format of TEXT, of each text in TEXTS, of the names of MAP entries */
-  size_t offset, count;   /* offsets in the struct of the value, and of its number of entries */
+  /* offsets in the struct of the value, and of its number of entries */
+  size_t offset, count_offset;
   /* offset of the clv_config_pos that stores the value's position; 0: not stored */
-  size_t pos;
+  size_t pos_offset;
   size_t entry_bytes; /* size of the struct of one entry, for LIST and MAP */
   /* range of INT, SIZE, DURATION; for lists, range of the number of entries */
   uint64_t min, max;

@@ -72,25 +72,25 @@ _Static_assert(offsetof(clv_remote_spec, name) == sizeof(clv_config_pos), "see s
 /* Rows that describe the keys of a layer, used for model.layers and for stages[].layers. */
 /* clang-format off */
 #define LAYER_ROWS(list)                                                                         \
-  {.path = list "[].op", .kind = CLV_ROW_TEXT, .offset = LAYER(op), .pos = LAYER(op_pos),        \
+  {.path = list "[].op", .kind = CLV_ROW_TEXT, .offset = LAYER(op), .pos_offset = LAYER(op_pos),        \
    .format = CLV_FORMAT_OP, .required = true, .sample = "linear",                                \
    .doc = "The operation, such as conv2d or relu; cleave-ops(7) has all of them."},              \
   {.path = list "[].name", .kind = CLV_ROW_TEXT, .offset = LAYER(name),                          \
    .format = CLV_FORMAT_RUN, .sample = "fc1",                                                    \
    .doc = "Prefix of its parameters' names; the layer's number in the model unless given."},     \
-  {.path = list "[].from", .kind = CLV_ROW_TEXTS, .offset = LAYER(from), .pos = LAYER(from_pos), \
+  {.path = list "[].from", .kind = CLV_ROW_TEXTS, .offset = LAYER(from), .pos_offset = LAYER(from_pos), \
    .min = 1, .max = 8, .format = CLV_FORMAT_RUN, .sample = "[fc1, input]",                       \
    .doc = "Values that it reads: names of earlier layers of the model, or input for the data. "  \
           "Unless given, it reads the layer before it."},                                        \
-  {.path = list "[].tied", .kind = CLV_ROW_TEXT, .offset = LAYER(tied), .pos = LAYER(tied_pos),  \
+  {.path = list "[].tied", .kind = CLV_ROW_TEXT, .offset = LAYER(tied), .pos_offset = LAYER(tied_pos),  \
    .format = CLV_FORMAT_RUN, .sample = "words",                                                  \
    .doc = "Earlier layer whose weight this layer shares, as a decoder shares the table of an "   \
           "embedding. The parameter has the earlier layer's name."},                             \
   {.path = list "[].parallel", .kind = CLV_ROW_ENUM, .offset = LAYER(parallel),                  \
-   .pos = LAYER(parallel_pos), .names = parallel_names, .sample = "columns",                     \
+   .pos_offset = LAYER(parallel_pos), .names = parallel_names, .sample = "columns",                     \
    .doc = "A linear layer divided over several nodes, by its outputs (columns) or its inputs "   \
           "(rows). For programs (cleave_parallel_load): a stage has one node."},                 \
-  {.path = list "[].*", .kind = CLV_ROW_ATTRS, .offset = LAYER(attrs), .count = LAYER(n_attrs),  \
+  {.path = list "[].*", .kind = CLV_ROW_ATTRS, .offset = LAYER(attrs), .count_offset = LAYER(n_attrs),  \
    .doc = "Further keys are the operation's attributes, such as out or kernel; cleave-ops(7) has " \
           "those of each operation."}
 
@@ -101,7 +101,7 @@ static const clv_row rows[] = {
      .required = true, .sample = "my-session",
      .doc = "Name of the session; its run folder is called after it."},
 
-    {.path = "tls", .kind = CLV_ROW_SECTION, .pos = AT(tls.pos),
+    {.path = "tls", .kind = CLV_ROW_SECTION, .pos_offset = AT(tls.pos),
      .doc = "The master's credentials; needed as soon as a worker is used."},
     {.path = "tls.ca", .kind = CLV_ROW_PATH, .offset = AT(tls.ca), .required = true,
      .sample = "certs/ca.pem", .doc = "Certificate authorities that workers must be signed by."},
@@ -112,7 +112,7 @@ static const clv_row rows[] = {
     {.path = "tls.crl", .kind = CLV_ROW_PATH, .offset = AT(tls.crl), .sample = "certs/crl.pem", .is_commented_out = true,
      .doc = "Lists of revoked certificates, one of each CA, read at the start; an expired list refuses all peers."},
 
-    {.path = "workers", .kind = CLV_ROW_MAP, .offset = AT(workers), .count = AT(n_workers),
+    {.path = "workers", .kind = CLV_ROW_MAP, .offset = AT(workers), .count_offset = AT(n_workers),
      .entry_bytes = sizeof(clv_remote_spec), .format = CLV_FORMAT_NAME, .sample = "worker-1",
      .is_place = true,
      .doc = "Worker daemons, under the names by which stages refer to them."},
@@ -123,35 +123,35 @@ static const clv_row rows[] = {
      .format = CLV_FORMAT_URI, .required = true, .sample = "spiffe://example.net/worker/worker-1",
      .doc = "URI that the worker's certificate must contain. Nothing is sent to another peer."},
     {.path = "workers{}.spares", .kind = CLV_ROW_TEXTS, .offset = REMOTE(spares),
-     .pos = REMOTE(spares_pos), .format = CLV_FORMAT_NAME, .sample = "[worker-2]", .max = 16,
+     .pos_offset = REMOTE(spares_pos), .format = CLV_FORMAT_NAME, .sample = "[worker-2]", .max = 16,
      .doc = "Workers that have no stage, and take its place if it is lost and does not come back."},
 
-    {.path = "data", .kind = CLV_ROW_SECTION, .pos = AT(data.pos), .required = true,
+    {.path = "data", .kind = CLV_ROW_SECTION, .pos_offset = AT(data.pos), .required = true,
      .doc = "The records; they are read by the master and stay there."},
     {.path = "data.format", .kind = CLV_ROW_ENUM, .offset = AT(data.format),
      .names = format_names, .required = true, .sample = "idx",
      .replacement_hint = "CSV is the format table",
      .doc = format_doc},
-    {.path = "data.root", .kind = CLV_ROW_PATH, .offset = AT(data.root), .pos = AT(data.root_pos),
+    {.path = "data.root", .kind = CLV_ROW_PATH, .offset = AT(data.root), .pos_offset = AT(data.root_pos),
      .default_text = ".",
      .doc = "Folder that the paths of data files are relative to; itself relative to the folder "
             "of this file."},
     {.path = "data.train", .kind = CLV_ROW_TEXTS, .offset = AT(data.train),
-     .pos = AT(data.train_pos), .min = 1, .max = 9, .required = true,
+     .pos_offset = AT(data.train_pos), .min = 1, .max = 9, .required = true,
      .sample = "[train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz]",
      .is_place = true, .doc = train_doc},
-    {.path = "data.test", .kind = CLV_ROW_TEXTS, .offset = AT(data.test), .pos = AT(data.test_pos),
+    {.path = "data.test", .kind = CLV_ROW_TEXTS, .offset = AT(data.test), .pos_offset = AT(data.test_pos),
      .min = 1, .max = 9, .is_in_example = true,
      .sample = "[t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz]",
      .is_place = true,
      .doc = "Test records and labels; for images the one folder. For predict, records alone do."},
     {.path = "data.inputs", .kind = CLV_ROW_TEXTS, .offset = AT(data.inputs),
-     .pos = AT(data.inputs_pos), .max = 8, .format = CLV_FORMAT_NAME, .is_commented_out = true,
+     .pos_offset = AT(data.inputs_pos), .max = 8, .format = CLV_FORMAT_NAME, .is_commented_out = true,
      .sample = "[ids, boxes]",
      .doc = "Names of a record's inputs. For idx and npy, train and test then name one file for "
             "each input, and the labels. For text, a choice of ids and lengths. For documents, "
             "a choice of ids, boxes and lengths; all three unless given."},
-    {.path = "data.objective", .kind = CLV_ROW_ENUM, .offset = AT(data.objective), .pos = AT(data.objective_pos),
+    {.path = "data.objective", .kind = CLV_ROW_ENUM, .offset = AT(data.objective), .pos_offset = AT(data.objective_pos),
      .names = objective_names, .default_text = "labels",
      .doc = "For text and documents, the labels to predict: those of the files (labels), for "
             "each token the next token (causal), or tokens that are hidden as in BERT (masked)."},
@@ -159,23 +159,23 @@ static const clv_row rows[] = {
      .doc = "Validation during training, on records held back from the training set."},
     {.path = "data.validation.fraction", .kind = CLV_ROW_NUMBER, .offset = AT(data.validation_fraction), .high = 0.5,
      .default_text = "0", .doc = "Share of the training set that is held back, one record at least."},
-    {.path = "data.validation.by", .kind = CLV_ROW_ENUM, .offset = AT(data.validation_split_by), .pos = AT(data.group_pos),
+    {.path = "data.validation.by", .kind = CLV_ROW_ENUM, .offset = AT(data.validation_split_by), .pos_offset = AT(data.group_pos),
      .names = split_names, .default_text = "stratified",
      .doc = "How these records are chosen: by the seed, the same share of each class "
             "(stratified), any records (random) or complete groups (group); or the last records "
             "of the files (last)."},
     {.path = "data.validation.group", .kind = CLV_ROW_TEXT, .offset = AT(data.validation_group),
-     .pos = AT(data.group_pos), .is_commented_out = true, .sample = "patient",
+     .pos_offset = AT(data.group_pos), .is_commented_out = true, .sample = "patient",
      .is_place = true,
      .doc = "For by: group. Format text: the column with the group of a record. Formats idx and "
             "npy: a file with a whole number for each record."},
-    {.path = "data.normalize", .kind = CLV_ROW_SECTION, .pos = AT(data.normalize_pos), .is_commented_out = true,
+    {.path = "data.normalize", .kind = CLV_ROW_SECTION, .pos_offset = AT(data.normalize_pos), .is_commented_out = true,
      .doc = "(value * scale - mean) / std, per channel; none unless given."},
     {.path = "data.normalize.mean", .kind = CLV_ROW_NUMBERS, .offset = AT(data.mean),
      .low = -1e300, .high = 1e300, .sample = "[0.2860]", .doc = "Mean of each channel."},
     {.path = "data.normalize.std", .kind = CLV_ROW_NUMBERS, .offset = AT(data.std), .excludes_low = true,
      .high = 1e300, .sample = "[0.3530]", .doc = "Standard deviation of each channel."},
-    {.path = "data.scale", .kind = CLV_ROW_NUMBER, .offset = AT(data.scale), .pos = AT(data.scale_pos), .high = 1e300, .default_text = "0",
+    {.path = "data.scale", .kind = CLV_ROW_NUMBER, .offset = AT(data.scale), .pos_offset = AT(data.scale_pos), .high = 1e300, .default_text = "0",
      .doc = "Factor on raw values; 0 is automatic: 1/255 for bytes, 1 for the rest."},
     {.path = "data.limit_train", .kind = CLV_ROW_INT, .offset = AT(data.limit_train), .max = UINT32_MAX,
      .default_text = "0", .doc = "Use only so many training records; 0 is all."},
@@ -186,10 +186,10 @@ static const clv_row rows[] = {
      .doc = "How a limit chooses records, with the values of validation.by; predict always "
             "takes the first records."},
     {.path = "data.flatten", .kind = CLV_ROW_BOOL, .offset = AT(data.flatten),
-     .pos = AT(data.flatten_pos), .default_text = "false",
+     .pos_offset = AT(data.flatten_pos), .default_text = "false",
      .doc = "Give each record to the model as one row of numbers."},
     {.path = "data.packed", .kind = CLV_ROW_BOOL, .offset = AT(data.packed),
-     .pos = AT(data.packed_pos), .default_text = "false",
+     .pos_offset = AT(data.packed_pos), .default_text = "false",
      .doc = "Sequences are computed one behind the other, separated by the input lengths, so "
             "that no padding is computed or sent. Workers then learn the lengths."},
     {.path = "data.threads", .kind = CLV_ROW_INT, .offset = AT(data.threads), .min = 1, .max = 64,
@@ -202,7 +202,7 @@ static const clv_row rows[] = {
      .names = broken_names, .default_text = "refuse",
      .doc = "Images, texts and pages that cannot be read: refuse lists them and ends the "
             "command, skip leaves them out."},
-    {.path = "data.images", .kind = CLV_ROW_SECTION, .pos = AT(data.images.pos), .is_commented_out = true,
+    {.path = "data.images", .kind = CLV_ROW_SECTION, .pos_offset = AT(data.images.pos), .is_commented_out = true,
      .doc = "Format images: how an image becomes a record, as with torchvision's transforms."},
     {.path = "data.images.channels", .kind = CLV_ROW_INT, .offset = AT(data.images.channels),
      .min = 1, .max = 3, .default_text = "3", .changes_records = true, .doc = "3 for colour, 1 for grey; images are converted."},
@@ -234,7 +234,7 @@ static const clv_row rows[] = {
      .doc = "An image whose header declares more pixels is refused before memory is allocated "
             "for it."},
 
-    {.path = "data.text", .kind = CLV_ROW_SECTION, .pos = AT(data.text.pos), .is_commented_out = true,
+    {.path = "data.text", .kind = CLV_ROW_SECTION, .pos_offset = AT(data.text.pos), .is_commented_out = true,
      .doc = "format text: a CSV with a header, or JSON lines with an object each (.csv, .jsonl, also .gz)."},
     {.path = "data.text.column", .kind = CLV_ROW_TEXT, .offset = AT(data.text.column),
      .default_text = "text", .doc = "Name of the column, or key, that has the text."},
@@ -244,7 +244,7 @@ static const clv_row rows[] = {
      .min = 1, .max = 65536, .default_text = "128",
      .changes_records = true,
      .doc = "Tokens of a record: longer texts are cut, shorter ones padded."},
-    {.path = "data.table", .kind = CLV_ROW_SECTION, .pos = AT(data.table.pos), .is_commented_out = true,
+    {.path = "data.table", .kind = CLV_ROW_SECTION, .pos_offset = AT(data.table.pos), .is_commented_out = true,
      .doc = "format table: CSV of RFC 4180 with a header, plain or gzip."},
     {.path = "data.table.separator", .kind = CLV_ROW_ENUM, .offset = AT(data.table.separator),
      .names = separator_names, .is_commented_out = true, .sample = "semicolon",
@@ -259,7 +259,7 @@ static const clv_row rows[] = {
      .names = others_names, .default_text = "refuse",
      .doc = "Columns of the file that `columns` does not name: refuse ends the command, ignore leaves them out."},
     {.path = "data.table.columns", .kind = CLV_ROW_MAP, .offset = AT(data.table.columns),
-     .count = AT(data.table.n_columns), .pos = AT(data.table.columns_pos), .max = 16384,
+     .count_offset = AT(data.table.n_columns), .pos_offset = AT(data.table.columns_pos), .max = 16384,
      .entry_bytes = sizeof(clv_column_spec), .is_commented_out = true, .sample = "age", .is_place = true,
      .doc = "Columns by the names of the header. The input has them in this order."},
     {.path = "data.table.columns{}.as", .kind = CLV_ROW_ENUM, .offset = COLUMN(use),
@@ -279,7 +279,7 @@ static const clv_row rows[] = {
     {.path = "data.table.columns{}.indicator", .kind = CLV_ROW_BOOL, .offset = COLUMN(has_indicator),
      .default_text = "false",
      .doc = "Add a place to the input that is 1 where the value is missing, else 0."},
-    {.path = "data.documents", .kind = CLV_ROW_SECTION, .pos = AT(data.documents.pos), .is_commented_out = true,
+    {.path = "data.documents", .kind = CLV_ROW_SECTION, .pos_offset = AT(data.documents.pos), .is_commented_out = true,
      .doc = "format documents: pages as lines of JSON, as cleave-master words prints them, or PDFs and images."},
     {.path = "data.documents.labels_of", .kind = CLV_ROW_ENUM, .offset = AT(data.documents.label_unit),
      .names = labels_of_names, .default_text = "words",
@@ -303,7 +303,7 @@ static const clv_row rows[] = {
     {.path = "data.documents.memory_mib", .kind = CLV_ROW_INT, .offset = AT(data.documents.memory_mib),
      .min = 16, .max = 1048576, .default_text = "1024",
      .doc = "Memory in MiB that the program that reads a PDF or an image may take."},
-    {.path = "data.tokenizer", .kind = CLV_ROW_SECTION, .pos = AT(data.tokenizer.pos), .is_commented_out = true,
+    {.path = "data.tokenizer", .kind = CLV_ROW_SECTION, .pos_offset = AT(data.tokenizer.pos), .is_commented_out = true,
      .doc = "Formats text and documents: the tokenizer, which works like those of Hugging Face."},
     {.path = "data.tokenizer.file", .kind = CLV_ROW_PATH, .offset = AT(data.tokenizer.file),
      .sample = "vocab.txt",
@@ -333,28 +333,28 @@ static const clv_row rows[] = {
      .doc = "For objective masked: the token that hides other tokens; [MASK] for a vocab.txt "
             "unless given."},
 
-    {.path = "model", .kind = CLV_ROW_SECTION, .pos = AT(model.pos), .is_commented_out = true,
+    {.path = "model", .kind = CLV_ROW_SECTION, .pos_offset = AT(model.pos), .is_commented_out = true,
      .doc = "The complete model, for stages that take ranges of its layers."},
     {.path = "model.arch", .kind = CLV_ROW_ENUM, .offset = AT(model.arch), .names = arch_names,
-     .pos = AT(model.arch_pos), .sample = "mlp", .doc = "A named architecture, instead of layers."},
-    {.path = "model.hf", .kind = CLV_ROW_PATH, .offset = AT(model.hf), .pos = AT(model.hf_pos),
+     .pos_offset = AT(model.arch_pos), .sample = "mlp", .doc = "A named architecture, instead of layers."},
+    {.path = "model.hf", .kind = CLV_ROW_PATH, .offset = AT(model.hf), .pos_offset = AT(model.hf_pos),
      .sample = "layoutlm-base", .doc = "Folder with a config.json as Hugging Face writes it (bert, roberta, layoutlm, vit, gpt2, "
             "llama, qwen2), instead of layers."},
-    {.path = "model.head", .kind = CLV_ROW_ENUM, .offset = AT(model.head), .pos = AT(model.head_pos),
+    {.path = "model.head", .kind = CLV_ROW_ENUM, .offset = AT(model.head), .pos_offset = AT(model.head_pos),
      .names = head_names, .sample = "token",
      .doc = "For hf, the head behind the last block: it classifies the sample (sequence) or "
             "each token (token), predicts hidden tokens (masked) or the next token (causal); or "
             "none."},
     {.path = "model.layers", .kind = CLV_ROW_LIST, .offset = AT(model.layers),
-     .count = AT(model.n_layers), .entry_bytes = sizeof(clv_layer_spec), .min = 1,
+     .count_offset = AT(model.n_layers), .entry_bytes = sizeof(clv_layer_spec), .min = 1,
      .doc = "The layers, first to last."},
     LAYER_ROWS("model.layers"),
     {.path = "model.*", .kind = CLV_ROW_ATTRS, .offset = AT(model.attrs),
-     .count = AT(model.n_attrs),
+     .count_offset = AT(model.n_attrs),
      .doc = "Further keys are attributes of the architecture, such as hidden: [256, 128] or "
             "classes: 10; of hf labels, the classes of its head."},
 
-    {.path = "stages", .kind = CLV_ROW_LIST, .offset = AT(stages), .count = AT(n_stages),
+    {.path = "stages", .kind = CLV_ROW_LIST, .offset = AT(stages), .count_offset = AT(n_stages),
      .entry_bytes = sizeof(clv_stage_spec), .min = 1, .required = true,
      .sample = "  - name: front\n"
                "    at: master\n"
@@ -370,7 +370,7 @@ static const clv_row rows[] = {
     {.path = "stages[].name", .kind = CLV_ROW_TEXT, .offset = STAGE(name),
      .format = CLV_FORMAT_NAME, .required = true, .sample = "front",
      .doc = "Name of the stage, used once."},
-    {.path = "stages[].at", .kind = CLV_ROW_TEXT, .offset = STAGE(at), .pos = STAGE(at_pos),
+    {.path = "stages[].at", .kind = CLV_ROW_TEXT, .offset = STAGE(at), .pos_offset = STAGE(at_pos),
      .format = CLV_FORMAT_NAME, .required = true, .sample = "master",
      .doc = "Node that runs the stage: master, or the name of a worker."},
     {.path = "stages[].threads", .kind = CLV_ROW_INT, .offset = STAGE(threads), .min = 1,
@@ -380,20 +380,20 @@ static const clv_row rows[] = {
      .format = CLV_FORMAT_DEVICE, .default_text = "auto",
      .doc = "Device that computes the stage; auto is the device that its node is configured to "
             "compute on."},
-    {.path = "stages[].tf32", .kind = CLV_ROW_BOOL, .offset = STAGE(tf32), .pos = STAGE(tf32_pos),
+    {.path = "stages[].tf32", .kind = CLV_ROW_BOOL, .offset = STAGE(tf32), .pos_offset = STAGE(tf32_pos),
      .default_text = "false",
      .doc = "On a device of NVIDIA of capability 8.0 or above, products and convolutions may round "
             "their factors to TF32: faster, with 10 bits of each. Refused elsewhere."},
     {.path = "stages[].layers", .kind = CLV_ROW_LIST, .offset = STAGE(layers),
-     .count = STAGE(n_layers), .pos = STAGE(layers_pos), .entry_bytes = sizeof(clv_layer_spec),
+     .count_offset = STAGE(n_layers), .pos_offset = STAGE(layers_pos), .entry_bytes = sizeof(clv_layer_spec),
      .min = 1, .required = true, .example = "[{op: linear, out: 10}]",
      .doc = "Its layers, first to last, or a range (below)."},
     {.path = "stages[].layers", .kind = CLV_ROW_RANGE, .offset = STAGE(range),
-     .pos = STAGE(layers_pos), .sample = "0..3",
+     .pos_offset = STAGE(layers_pos), .sample = "0..3",
      .doc = "Or the layers it takes of the model, first and last included: numbers, or names of "
             "layers or blocks, such as conv1..layer2."},
     LAYER_ROWS("stages[].layers"),
-    {.path = "stages[].weights", .kind = CLV_ROW_SECTION, .pos = STAGE(weights_pos),
+    {.path = "stages[].weights", .kind = CLV_ROW_SECTION, .pos_offset = STAGE(weights_pos),
      .is_commented_out = true,
      .doc = "Initial weights; unless given, they are drawn from the seed."},
     {.path = "stages[].weights.file", .kind = CLV_ROW_PATH, .offset = STAGE(weights_file),
@@ -411,7 +411,7 @@ static const clv_row rows[] = {
      .doc = "SHA-256 that the file must have; for a folder, that of its ARTIFACT.json "
             "(cleave-master artifact)."},
     {.path = "stages[].weights.new", .kind = CLV_ROW_TEXTS, .offset = STAGE(weights_new),
-     .pos = STAGE(weights_new_pos), .format = CLV_FORMAT_RUN, .sample = "[classifier]",
+     .pos_offset = STAGE(weights_new_pos), .format = CLV_FORMAT_RUN, .sample = "[classifier]",
      .doc = "Parameters whose names begin with these are drawn from the seed, whether or not "
             "the weights contain them. The weights must contain all other parameters."},
     {.path = "stages[].weights.secret", .kind = CLV_ROW_BOOL, .offset = STAGE(weights_secret),
@@ -423,14 +423,14 @@ static const clv_row rows[] = {
      .doc = "Keep only the stage's inputs for backward, which runs forward again: less memory, "
             "more time."},
     {.path = "stages[].recompute_blocks", .kind = CLV_ROW_TEXTS, .offset = STAGE(recompute_blocks),
-     .pos = STAGE(recompute_blocks_pos), .format = CLV_FORMAT_RUN, .min = 1,
+     .pos_offset = STAGE(recompute_blocks_pos), .format = CLV_FORMAT_RUN, .min = 1,
      .sample = "[encoder.layer]",
      .doc = "As recompute, but block by block, which needs memory for one block at a time: "
             "names of layers or blocks, or ranges. For encoder.layer, each of encoder.layer.0, "
             "encoder.layer.1 and so on is a block."},
     {.path = "stages[].freeze", .kind = CLV_ROW_BOOL, .offset = STAGE(freeze), .default_text = "false",
      .doc = "Do not train any parameter of the stage."},
-    {.path = "stages[].cache", .kind = CLV_ROW_BOOL, .offset = STAGE(cache), .pos = STAGE(cache_pos),
+    {.path = "stages[].cache", .kind = CLV_ROW_BOOL, .offset = STAGE(cache), .pos_offset = STAGE(cache_pos),
      .default_text = "false",
      .doc = "For a frozen first stage at the master: the next stage's worker keeps the stage's "
             "outputs on its disk, so that they are computed and sent once. The stage runs as in "
@@ -438,11 +438,11 @@ static const clv_row rows[] = {
     {.path = "stages[].cache_ttl", .kind = CLV_ROW_DURATION, .offset = STAGE(cache_ttl_ms),
      .min = 1000, .max = 365ull * 86400000, .default_text = "24h",
      .doc = "Time after which the worker deletes cached outputs that are not used."},
-    {.path = "stages[].lora", .kind = CLV_ROW_SECTION, .pos = STAGE(lora.pos), .is_commented_out = true,
+    {.path = "stages[].lora", .kind = CLV_ROW_SECTION, .pos_offset = STAGE(lora.pos), .is_commented_out = true,
      .doc = "Train low-rank adapters at some of the stage's linear layers, and no other "
             "parameter."},
     {.path = "stages[].lora.targets", .kind = CLV_ROW_TEXTS, .offset = STAGE(lora.targets),
-     .pos = STAGE(lora.targets_pos), .format = CLV_FORMAT_RUN, .min = 1, .required = true,
+     .pos_offset = STAGE(lora.targets_pos), .format = CLV_FORMAT_RUN, .min = 1, .required = true,
      .sample = "[query, value]",
      .doc = "Linear layers that get adapters, by the ends of their names: query is every layer whose "
             "name is query or ends in .query."},
@@ -462,34 +462,34 @@ static const clv_row rows[] = {
     {.path = "stages[].lora.from", .kind = CLV_ROW_PATH, .offset = STAGE(lora.from),
      .sample = "adapters", .doc = "Begin with the adapters of this folder, which peft or export wrote."},
     {.path = "stages[].lora.train", .kind = CLV_ROW_TEXTS, .offset = STAGE(lora.train),
-     .pos = STAGE(lora.train_pos), .format = CLV_FORMAT_RUN, .sample = "[classifier]",
+     .pos_offset = STAGE(lora.train_pos), .format = CLV_FORMAT_RUN, .sample = "[classifier]",
      .doc = "Layers or blocks that are trained completely, such as a new head (peft: "
             "modules_to_save)."},
     {.path = "stages[].transfer", .kind = CLV_ROW_ENUM, .offset = STAGE(transfer),
-     .pos = STAGE(transfer_pos), .names = transfer_names, .sample = "direct",
+     .pos_offset = STAGE(transfer_pos), .names = transfer_names, .sample = "direct",
      .doc = "Route of the stage's output to the next stage; the value of `transfer` below "
             "unless given."},
 
-    {.path = "loss", .kind = CLV_ROW_SECTION, .pos = AT(loss.pos), .required = true,
+    {.path = "loss", .kind = CLV_ROW_SECTION, .pos_offset = AT(loss.pos), .required = true,
      .doc = "The loss; labels stay where it is computed."},
     {.path = "loss.kind", .kind = CLV_ROW_ENUM, .offset = AT(loss.kind), .names = loss_names,
      .required = true, .sample = "cross_entropy",
      .doc = "The loss function, with the formula of PyTorch."},
     {.path = "loss.weight", .kind = CLV_ROW_NUMBERS, .offset = AT(loss.weight),
-     .pos = AT(loss.options_pos), .max = 128, .high = 1e30, .is_commented_out = true, .sample = "[1, 2.5]",
+     .pos_offset = AT(loss.options_pos), .max = 128, .high = 1e30, .is_commented_out = true, .sample = "[1, 2.5]",
      .doc = "For cross_entropy: a weight for each class; all 1 unless given."},
     {.path = "loss.ignore_index", .kind = CLV_ROW_NUMBER, .offset = AT(loss.ignore_index),
-     .pos = AT(loss.ignore_pos), .low = -2147483647, .high = 2147483647, .default_text = "-100",
+     .pos_offset = AT(loss.ignore_pos), .low = -2147483647, .high = 2147483647, .default_text = "-100",
      .doc = "For cross_entropy: positions with this label do not count."},
     {.path = "loss.label_smoothing", .kind = CLV_ROW_NUMBER, .offset = AT(loss.label_smoothing),
      .high = 1, .default_text = "0",
      .doc = "For cross_entropy: share of each label that is spread equally over all classes."},
     {.path = "loss.scores", .kind = CLV_ROW_TEXTS, .offset = AT(loss.scores),
-     .pos = AT(loss.scores_pos), .max = 4, .names = score_names, .is_commented_out = true,
+     .pos_offset = AT(loss.scores_pos), .max = 4, .names = score_names, .is_commented_out = true,
      .sample = "[f1, auc]",
      .doc = "Scores that evaluations report in addition to loss and accuracy, with "
             "scikit-learn's definitions."},
-    {.path = "loss.at", .kind = CLV_ROW_TEXT, .offset = AT(loss.at), .pos = AT(loss.at_pos),
+    {.path = "loss.at", .kind = CLV_ROW_TEXT, .offset = AT(loss.at), .pos_offset = AT(loss.at_pos),
      .format = CLV_FORMAT_NAME, .default_text = "master",
      .doc = "Node that computes the loss; a worker only with privacy.labels_leave: true."},
 
@@ -515,12 +515,12 @@ static const clv_row rows[] = {
     {.path = "privacy.labels_leave", .kind = CLV_ROW_BOOL, .offset = AT(privacy.labels_leave),
      .default_text = "false", .doc = "Allow the loss, and so the labels, on a worker."},
     {.path = "privacy.release", .kind = CLV_ROW_TEXTS, .offset = AT(privacy.release),
-     .pos = AT(privacy.release_pos), .is_commented_out = true, .sample = "[\"layer1.*\", fc1]",
+     .pos_offset = AT(privacy.release_pos), .is_commented_out = true, .sample = "[\"layer1.*\", fc1]",
      .doc = "Patterns of the names of layers that may move from the master to a worker when a run "
             "goes on with another cut. The worker can then undo these layers in activations that "
             "it may have recorded. Where the host has a policy, the policy decides instead."},
 
-    {.path = "train", .kind = CLV_ROW_SECTION, .pos = AT(train.pos), .required = true,
+    {.path = "train", .kind = CLV_ROW_SECTION, .pos_offset = AT(train.pos), .required = true,
      .doc = "The training loop."},
     {.path = "train.epochs", .kind = CLV_ROW_INT, .offset = AT(train.epochs), .min = 1,
      .max = 1000000, .default_text = "1", .doc = "Passes over the training set."},
@@ -537,7 +537,7 @@ static const clv_row rows[] = {
             "number below 2^64 can be guessed from these, and every layer then counts as known. "
             "Without it a run draws 128 bits and keeps them in its folder."},
     {.path = "train.dtype", .kind = CLV_ROW_ENUM, .offset = AT(train.dtype),
-     .pos = AT(train.dtype_pos), .names = compute_names, .default_text = "f32",
+     .pos_offset = AT(train.dtype_pos), .names = compute_names, .default_text = "f32",
      .doc = "What conv2d and linear compute in, on every stage: bf16 is faster where the processor has "
             "AVX512-BF16, or NVIDIA's device capability 8.0, and refused elsewhere. Weights, "
             "optimiser and what travels are f32 either way, and on processors all other ops."},
@@ -545,7 +545,7 @@ static const clv_row rows[] = {
      .doc = "A new order of the records in every epoch."},
     {.path = "train.drop_last", .kind = CLV_ROW_BOOL, .offset = AT(train.drop_last),
      .default_text = "false", .doc = "Skip the last batch of an epoch when it is short."},
-    {.path = "train.optimizer", .kind = CLV_ROW_SECTION, .pos = AT(train.optimizer.pos),
+    {.path = "train.optimizer", .kind = CLV_ROW_SECTION, .pos_offset = AT(train.optimizer.pos),
      .required = true, .doc = "The optimiser, the same on every stage; formulas as in PyTorch."},
     {.path = "train.optimizer.kind", .kind = CLV_ROW_ENUM, .offset = AT(train.optimizer.kind),
      .names = optimizer_names, .required = true, .sample = "adam",
@@ -568,7 +568,7 @@ static const clv_row rows[] = {
      .min = 2, .max = 2, .high = 1, .default_text = "[0.9, 0.999]",
      .doc = "adam, adamw, adamax: decay of both averages, each below 1."},
     {.path = "train.optimizer.eps", .kind = CLV_ROW_NUMBER, .offset = AT(train.optimizer.eps),
-     .pos = AT(train.optimizer.eps_pos), .high = 1, .sample = "1.0e-8",
+     .pos_offset = AT(train.optimizer.eps_pos), .high = 1, .sample = "1.0e-8",
      .doc = "All but sgd: added to the denominator; 1.0e-8 unless given, for adagrad 1.0e-10."},
     {.path = "train.optimizer.alpha", .kind = CLV_ROW_NUMBER, .offset = AT(train.optimizer.alpha),
      .high = 1, .default_text = "0.99", .doc = "rmsprop: decay of its averages, below 1."},
@@ -581,7 +581,7 @@ static const clv_row rows[] = {
     {.path = "train.optimizer.initial_accumulator_value", .kind = CLV_ROW_NUMBER,
      .offset = AT(train.optimizer.initial_accumulator_value), .high = 1e300, .default_text = "0",
      .doc = "adagrad: initial value of the sums of squares."},
-    {.path = "train.schedule", .kind = CLV_ROW_SECTION, .pos = AT(train.schedule.pos),
+    {.path = "train.schedule", .kind = CLV_ROW_SECTION, .pos_offset = AT(train.schedule.pos),
      .doc = "The learning rate over time."},
     {.path = "train.schedule.kind", .kind = CLV_ROW_ENUM, .offset = AT(train.schedule.kind),
      .names = lr_names, .default_text = "constant",
@@ -610,10 +610,10 @@ static const clv_row rows[] = {
      .high = 1e300, .default_text = "0",
      .doc = "Clip gradients to this norm over all stages; 0 is off."},
     {.path = "train.freeze", .kind = CLV_ROW_TEXTS, .offset = AT(train.freeze),
-     .pos = AT(train.freeze_pos), .sample = "[\"0.*\"]",
+     .pos_offset = AT(train.freeze_pos), .sample = "[\"0.*\"]",
      .doc = "Patterns of the names of parameters that are not trained."},
 
-    {.path = "pipeline", .kind = CLV_ROW_SECTION, .pos = AT(pipeline.pos),
+    {.path = "pipeline", .kind = CLV_ROW_SECTION, .pos_offset = AT(pipeline.pos),
      .doc = "How a batch moves through the stages."},
     {.path = "pipeline.micro_batches", .kind = CLV_ROW_INT, .offset = AT(pipeline.micro_batches),
      .names = micro_words, .min = 1, .max = 4096, .default_text = "1",
@@ -650,7 +650,7 @@ static const clv_row rows[] = {
      .doc = "A connection to a worker that is silent for this time is closed and made again. If the "
             "worker's own limit is shorter, that applies."},
     {.path = "limits.lease", .kind = CLV_ROW_DURATION, .offset = AT(limits.lease_ms),
-     .pos = AT(limits.lease_pos), .min = 1000, .max = 86400000, .default_text = "120s",
+     .pos_offset = AT(limits.lease_pos), .min = 1000, .max = 86400000, .default_text = "120s",
      .doc = "Time for which a lost connection to a worker is made again before the worker counts as "
             "lost; shorter than limits.reference_lease."},
     {.path = "limits.reference_lease", .kind = CLV_ROW_DURATION,
@@ -680,12 +680,12 @@ static const clv_row rows[] = {
      .is_place = true,
      .doc = "Folder of the checkpoints, from the working folder; run.dir/name unless given."},
     {.path = "checkpoint.every_steps", .kind = CLV_ROW_INT, .offset = AT(checkpoint.every_steps),
-     .pos = AT(checkpoint.every_steps_pos), .names = never_words, .min = 1, .max = MAX_STEPS,
+     .pos_offset = AT(checkpoint.every_steps_pos), .names = never_words, .min = 1, .max = MAX_STEPS,
      .default_text = "500",
      .doc = "Steps between two checkpoints; pipedream: and the rest of the round. none: only "
             "checkpoint.every, validations and the end write one."},
     {.path = "checkpoint.every", .kind = CLV_ROW_TEXT, .offset = AT(checkpoint.every),
-     .pos = AT(checkpoint.every_pos), .sample = "auto", .is_commented_out = true,
+     .pos_offset = AT(checkpoint.every_pos), .sample = "auto", .is_commented_out = true,
      .doc = "Time between two checkpoints, as in 10m, in place of every_steps. auto measures what a "
             "checkpoint costs and takes at most 3 % of the time, from every 10 s to every 30 min."},
     {.path = "checkpoint.home", .kind = CLV_ROW_ENUM, .offset = AT(checkpoint.home),
@@ -697,7 +697,7 @@ static const clv_row rows[] = {
      .max = 1000000, .default_text = "3",
      .doc = "Number of checkpoints kept, the newest ones."},
     {.path = "checkpoint.best", .kind = CLV_ROW_ENUM, .offset = AT(checkpoint.best),
-     .pos = AT(checkpoint.best_pos), .names = best_names, .sample = "validation.loss",
+     .pos_offset = AT(checkpoint.best_pos), .names = best_names, .sample = "validation.loss",
      .is_commented_out = true,
      .doc = "Keep the checkpoint with the best validation in addition, for --checkpoint best; "
             "needs data.validation."},
@@ -709,7 +709,7 @@ static const clv_row rows[] = {
      .doc = "Encrypted copies of the newest checkpoint at the master, made while the run trains. A run whose "
             "workers lost their files goes on from the copy."},
     {.path = "checkpoint.escrow.every", .kind = CLV_ROW_TEXT, .offset = AT(checkpoint.escrow.every),
-     .pos = AT(checkpoint.escrow.every_pos), .required = true, .sample = "30m",
+     .pos_offset = AT(checkpoint.escrow.every_pos), .required = true, .sample = "30m",
      .doc = "Time between two copies, from 1s to 30 days."},
     {.path = "checkpoint.escrow.key", .kind = CLV_ROW_PATH, .offset = AT(checkpoint.escrow.key),
      .required = true, .sample = "escrow.key", .is_place = true,
@@ -717,7 +717,7 @@ static const clv_row rows[] = {
     {.path = "checkpoint.escrow.dir", .kind = CLV_ROW_TEXT, .offset = AT(checkpoint.escrow.dir),
      .sample = "escrow", .is_place = true,
      .doc = "Folder of the copies, from the working folder; `escrow` in the run folder unless given."},
-    {.path = "recovery", .kind = CLV_ROW_SECTION, .pos = AT(recovery.pos),
+    {.path = "recovery", .kind = CLV_ROW_SECTION, .pos_offset = AT(recovery.pos),
      .doc = "What train does when a worker is lost: it connects again and goes on from the newest checkpoint."},
     {.path = "recovery", .kind = CLV_ROW_ENUM, .offset = AT(recovery.use), .names = recovery_names,
      .sample = "off", .is_commented_out = true,
@@ -742,7 +742,7 @@ static const clv_row rows[] = {
      .doc = "Numbers of a run over plain HTTP while it trains, at /metrics for Prometheus. Nothing "
             "listens on the master unless this is given."},
     {.path = "metrics.listen", .kind = CLV_ROW_TEXT, .offset = AT(metrics.listen),
-     .pos = AT(metrics.listen_pos), .format = CLV_FORMAT_LISTEN, .required = true,
+     .pos_offset = AT(metrics.listen_pos), .format = CLV_FORMAT_LISTEN, .required = true,
      .sample = "127.0.0.1:9102", .is_place = true, .doc = "Loopback, unless others are to see them."},
 };
 /* clang-format on */

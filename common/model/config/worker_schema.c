@@ -21,14 +21,14 @@ _Static_assert(offsetof(clv_artifact_spec, name) == sizeof(clv_config_pos), "see
 /* Each row describes one key. */
 /* clang-format off */
 static const clv_row rows[] = {
-    {.path = "listen", .kind = CLV_ROW_TEXT, .offset = AT(listen), .pos = AT(listen_pos),
+    {.path = "listen", .kind = CLV_ROW_TEXT, .offset = AT(listen), .pos_offset = AT(listen_pos),
      .format = CLV_FORMAT_LISTEN, .default_text = "127.0.0.1:7443",
      .doc = "Address at which the daemon listens; loopback unless given."},
     {.path = "name", .kind = CLV_ROW_TEXT, .offset = AT(name), .format = CLV_FORMAT_NAME,
      .is_in_example = true, .sample = "worker-1",
      .doc = "Name of the worker in log lines and health answers."},
 
-    {.path = "tls", .kind = CLV_ROW_SECTION, .pos = AT(tls.pos), .required = true,
+    {.path = "tls", .kind = CLV_ROW_SECTION, .pos_offset = AT(tls.pos), .required = true,
      .doc = "The worker's credentials; read again on SIGHUP."},
     {.path = "tls.ca", .kind = CLV_ROW_PATH, .offset = AT(tls.ca), .required = true,
      .sample = "certs/ca.pem",
@@ -41,7 +41,7 @@ static const clv_row rows[] = {
     {.path = "tls.crl", .kind = CLV_ROW_PATH, .offset = AT(tls.crl), .sample = "certs/crl.pem", .is_commented_out = true,
      .doc = "Lists of revoked certificates, one of each CA; an expired list refuses all peers."},
 
-    {.path = "allow", .kind = CLV_ROW_LIST, .offset = AT(allow), .count = AT(n_allow),
+    {.path = "allow", .kind = CLV_ROW_LIST, .offset = AT(allow), .count_offset = AT(n_allow),
      .entry_bytes = sizeof(clv_allow_spec), .min = 1, .required = true,
      .doc = "Identities that may call, each given by the one URI in the caller's certificate. "
             "Every other caller is refused."},
@@ -83,7 +83,7 @@ static const clv_row rows[] = {
      .doc = "Weight of the identity's share of the cores while others compute too: twice the "
             "weight, twice the time."},
 
-    {.path = "peers", .kind = CLV_ROW_LIST, .offset = AT(peers), .count = AT(n_peers),
+    {.path = "peers", .kind = CLV_ROW_LIST, .offset = AT(peers), .count_offset = AT(n_peers),
      .entry_bytes = sizeof(clv_remote_spec), .is_commented_out = true,
      .doc = "Workers that this worker may connect to for direct transfers. A master names them, "
             "and never gives an address."},
@@ -130,7 +130,7 @@ static const clv_row rows[] = {
      .min = 65536, .max = 1ull << 40, .default_text = "64MiB",
      .doc = "Bytes that a session's stream may have in flight to this worker."},
     {.path = "limits.lease", .kind = CLV_ROW_DURATION, .offset = AT(limits.lease_ms),
-     .pos = AT(limits.lease_pos), .min = 1000, .max = DAY_MS, .default_text = "120s",
+     .pos_offset = AT(limits.lease_pos), .min = 1000, .max = DAY_MS, .default_text = "120s",
      .doc = "A session whose master has no connection for this time is closed, and its memory "
             "freed. Also the time for which a lost connection to another worker is made again."},
     {.path = "limits.peer_timeout", .kind = CLV_ROW_DURATION,
@@ -173,7 +173,7 @@ static const clv_row rows[] = {
      .default_text = "0",
      .doc = "Maximum memory of all modules on one device; 0 is no limit."},
     {.path = "cores", .kind = CLV_ROW_NUMBERS, .offset = AT(cores),
-     .pos = AT(cores_pos), .min = 1, .high = 1023,
+     .pos_offset = AT(cores_pos), .min = 1, .high = 1023,
      .sample = "[0, 1]", .is_commented_out = true,
      .doc = "Cores, as numbered by the system, to which compute threads are pinned; all cores "
             "unless given."},
@@ -182,7 +182,7 @@ static const clv_row rows[] = {
      .doc = "Maximum memory of all sessions together; auto is four fifths of what the process "
             "may use: the host's memory, or the limit of its control group."},
 
-    {.path = "artifacts", .kind = CLV_ROW_MAP, .offset = AT(artifacts), .count = AT(n_artifacts),
+    {.path = "artifacts", .kind = CLV_ROW_MAP, .offset = AT(artifacts), .count_offset = AT(n_artifacts),
      .entry_bytes = sizeof(clv_artifact_spec), .format = CLV_FORMAT_RUN, .sample = "front-v1",
      .is_commented_out = true,
      .doc = "Weight files on this host that a master may use by name. A master never gives a "
@@ -235,7 +235,7 @@ static const clv_row rows[] = {
             "port is open unless this is given. The port serves no tensors, and has no "
             "authentication."},
     {.path = "metrics.listen", .kind = CLV_ROW_TEXT, .offset = AT(metrics.listen),
-     .pos = AT(metrics.listen_pos), .format = CLV_FORMAT_LISTEN, .required = true,
+     .pos_offset = AT(metrics.listen_pos), .format = CLV_FORMAT_LISTEN, .required = true,
      .sample = "127.0.0.1:9101",
      .doc = "Address of the metrics port, on loopback or a management network; must differ from "
             "`listen`."},

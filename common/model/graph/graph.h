@@ -403,7 +403,7 @@ typedef struct clv_plan_options {
 typedef struct clv_plan_info {
   size_t call_bytes;    /* memory of each clv_call: activations and states saved for backward */
   size_t scratch_bytes; /* temporary memory that all calls of the plan share */
-  size_t cache_bytes;   /* memory for weights in the kernel library's format */
+  size_t weight_cache_bytes; /* memory for weights in the kernel library's format */
   /* estimate of the memory that libraries keep for the kernels, a constant for each */
   size_t kernel_bytes;
   /* Number of layout conversions: per version of the parameters, per forward, per backward. */

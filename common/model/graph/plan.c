@@ -368,7 +368,7 @@ clv_plan *clv_plan_free(clv_plan *p) {
   free(p->steps);
   free(p->zeroed_ranges);
   clv_backend_free_memory(p->backend, p->scratch);
-  clv_backend_free_memory(p->backend, p->cache);
+  clv_backend_free_memory(p->backend, p->weight_cache);
   free(p);
   return NULL;
 }

@@ -79,8 +79,8 @@ void clv_plan_describe(const clv_plan *p, clv_bytes *out) {
                    "%s per call, %s scratch, %s weight cache; reorders %d+%d, %d on new weights\n",
                    clv_format_size(p->info.call_bytes, a, sizeof a),
                    clv_format_size(p->info.scratch_bytes, b, sizeof b),
-                   clv_format_size(p->info.cache_bytes, c, sizeof c), p->info.reorders_forward,
-                   p->info.reorders_backward, p->info.reorders_refresh);
+                   clv_format_size(p->info.weight_cache_bytes, c, sizeof c),
+                   p->info.reorders_forward, p->info.reorders_backward, p->info.reorders_refresh);
   for (int phase = 0, i = 0; phase < PHASES; phase++) {
     clv_bytes_printf(out, "%s:\n", phases[phase]);
     for (; i < p->phase_end[phase]; i++) {

@@ -70,7 +70,7 @@ static clv_code check_kernel(const clv_plan *p, const clv_node_desc *d, const cl
       (d->need_dw && !(k->fused_grads ? k->backward_input : k->backward_weight)))
     return clv_fail(err, CLV_INTERNAL, "the %s kernel of %s lacks a function", k->impl,
                     clv_op_name(d->op));
-  if (p->info.cache_bytes > CLV_VALUE_BYTES_MAX || k->cache_bytes > CLV_VALUE_BYTES_MAX ||
+  if (p->info.weight_cache_bytes > CLV_VALUE_BYTES_MAX || k->cache_bytes > CLV_VALUE_BYTES_MAX ||
       k->saved_bytes > CLV_VALUE_BYTES_MAX || k->scratch_bytes > CLV_VALUE_BYTES_MAX)
     return clv_fail(err, CLV_EXHAUSTED, "the kernel of %s needs more than 1 TiB",
                     clv_op_name(d->op));
@@ -101,8 +101,8 @@ static clv_code prepare_kernel(clv_plan *p, int node, clv_err *err) {
   if (code != CLV_OK)
     return clv_err_prefix(err, "layer %s (%s)", p->graph->nodes[node].name, clv_op_name(d.op));
   if (p->options.transient_weights) return CLV_OK;
-  q->cache_offset = p->info.cache_bytes;
-  p->info.cache_bytes +=
+  q->weight_cache_offset = p->info.weight_cache_bytes;
+  p->info.weight_cache_bytes +=
       clv_align_up(q->kernel->cache_bytes, p->backend->memory ? DEVICE_ALIGN : 64);
   return CLV_OK;
 }

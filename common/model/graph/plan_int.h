@@ -90,7 +90,7 @@ typedef struct clv_plan_node {
    * none yet */
   clv_plan_layout_buf grad_sum;
   const clv_param *slot_params[CLV_MAX_PARAMS]; /* parameters by slot; NULL behind the last */
-  size_t cache_offset; /* offset of its weights in the plan's cache, in bytes */
+  size_t weight_cache_offset; /* offset of its weights in the plan's cache, in bytes */
 } clv_plan_node;
 
 struct clv_plan_frame;
@@ -150,7 +150,7 @@ struct clv_plan {
   bool scalar_is_nan; /* the batch is 0 and the output is a scalar, so forward writes NaN */
   /* The fields below change when steps run. */
   /* blocks in the backend's memory; NULL before the first clv_plan_call_get */
-  char *scratch, *cache;
+  char *scratch, *weight_cache;
   /* the cache holds the weights of the parameter block cached_params in version
    * cached_params_version */
   bool is_cache_current;
@@ -253,7 +253,7 @@ clv_code clv_plan_convert_layout(clv_plan *p, int node, clv_plan_layout_buf from
 int clv_plan_layout_for_rank(const clv_shape *shape, int block);
 /* layout in which the kernel of `node` reads its output's gradient */
 int clv_plan_output_grad_layout(const clv_plan *p, int node);
-/* layout in which it writes the gradient of input i */
+/* layout in which the kernel of `node` writes the gradient of its input i */
 int clv_plan_input_grad_layout(const clv_plan *p, int node, int i);
 
 /* (plan_fuse.c, plan_chain.c) Choose the nodes that share one kernel. Call them in this order:

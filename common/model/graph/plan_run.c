@@ -30,7 +30,7 @@ static void *buf_address(const clv_plan *p, const clv_plan_frame *f, int buf) {
 static void *cache_address(const clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s) {
   const clv_plan_node *q = &p->nodes[s->node];
   if (p->options.transient_weights) return buf_address(p, f, s->cache);
-  return q->kernel->cache_bytes ? p->cache + q->cache_offset : NULL;
+  return q->kernel->cache_bytes ? p->weight_cache + q->weight_cache_offset : NULL;
 }
 
 static clv_code refresh_kernel_cache(clv_plan *p, const clv_plan_step *s, clv_kernel_args *a,
@@ -242,7 +242,8 @@ static clv_code run_phase(clv_plan *p, const clv_plan_frame *f, int phase, clv_e
 static clv_code alloc_shared_blocks(clv_plan *p, clv_err *err) {
   if (!p->scratch)
     CLV_TRY(clv_backend_allocate(p->backend, p->info.scratch_bytes, &p->scratch, err));
-  if (!p->cache) CLV_TRY(clv_backend_allocate(p->backend, p->info.cache_bytes, &p->cache, err));
+  if (!p->weight_cache)
+    CLV_TRY(clv_backend_allocate(p->backend, p->info.weight_cache_bytes, &p->weight_cache, err));
   return CLV_OK;
 }
 

@@ -30,7 +30,7 @@ static void find_reachable(const clv_graph *g, node_properties *nodes) {
 }
 
 /* True if at least one backend may compute the op's input and weight gradients in one kernel. */
-static bool can_fuse_gradients(const clv_op_def *def) {
+static bool can_fuse_input_and_weight_gradients(const clv_op_def *def) {
   return def->fused_grads || def->uses_batch_statistics;
 }
 
@@ -38,7 +38,7 @@ static bool can_fuse_gradients(const clv_op_def *def) {
  * one kernel computes input and weight gradients. Also sets needs_grad of the node. */
 static bool reads_params_in_backward(const clv_graph *g, node_properties *nodes, int i) {
   const clv_node *n = &g->nodes[i];
-  bool any = nodes[i].is_trained && can_fuse_gradients(clv_op_def_of(n->op));
+  bool any = nodes[i].is_trained && can_fuse_input_and_weight_gradients(clv_op_def_of(n->op));
   nodes[i].needs_grad = nodes[i].is_trained;
   for (int k = 0; k < n->n_in; k++) {
     any |= nodes[n->in[k]].needs_grad;

@@ -142,17 +142,19 @@ typedef struct clv_sched_report {
   double bubble;
 } clv_sched_report;
 
-/* Checks everything a run relies on: each stage's F once per micro-batch, in ascending order; B or
- * I+W once per micro-batch of stages that go back, each kind in ascending order, W after I, I after
- * F; sends and receives paired (across ranks alone), each receive after nothing that waits for it,
- * so that no order of arrival can stop the ranks; steps of synchronous kinds absent (the step comes
- * after the round), those of asynchronous ones as the kind says:
- *   pipedream      S k after gradient k and before the next, F always on the newest weights; so the
- *                  staleness of a stage is what is in flight there, less one
- *   pipedream-2bw  S t after the gradients of step t and before the next, and weights_age such
- *                  that all of a step runs on the version its kind says: two are alive, no more
- * The text names rank, position (from 0) and instruction: "rank 1, instruction 7 (B2 of stage 1):
- * ...". O(instructions). `ret` may be NULL. */
+/* Checks what a run relies on:
+ * - Each stage has one F per micro-batch, in ascending order.
+ * - Each trained stage has one B, or one I and one W, per micro-batch. Each kind is in ascending
+ *   order, W comes after I, and I after F.
+ * - Each send has a receive at the other rank. There are none within a rank.
+ * - No deadlock: no ranks wait for each other, each at a receive whose send comes after the other's
+ *   receive.
+ * - Synchronous kinds have no S, because the step comes after the round.
+ * - pipedream: S k comes after gradient k and before the next. F runs on the newest weights.
+ * - pipedream-2bw: S t comes after the gradients of step t and before the next. weights_age lets
+ *   all of a step run on one version of the weights, so that at most two versions are in memory.
+ * An error names rank, position (from 0) and instruction: "rank 1, instruction 7 (B2 of stage 1):
+ * ...". Takes time O(instructions). `ret` may be NULL. */
 clv_code clv_sched_check(const clv_sched *s, clv_sched_report *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- simulating ------------------------------------------------------------------------------ */

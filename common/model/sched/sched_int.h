@@ -47,7 +47,7 @@ clv_code clv_sched_add_instr(clv_sched *s, uint32_t rank, clv_instr_kind kind, u
 extern const char *const clv_instr_names[CLV_INSTR_KINDS];
 
 enum { SCHED_INSTR_TEXT = 24 };
-/* writes "sf12" or the like */
+/* writes the instruction as schedule files have it, such as "sf12" */
 const char *clv_instr_text(const clv_instr *i, char buf[SCHED_INSTR_TEXT]);
 
 /* ---- simulated time -------------------------------------------------------------------------- */

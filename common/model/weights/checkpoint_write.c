@@ -13,10 +13,10 @@
 #include "common/model/weights/weights_int.h"
 
 /* Name of a parameter, and the stage whose file contains it. */
-typedef struct placement {
+typedef struct parameter_stage {
   char *parameter;
   uint32_t stage;
-} placement;
+} parameter_stage;
 
 struct clv_checkpoint_writer {
   char *run_dir, *path;
@@ -26,8 +26,8 @@ struct clv_checkpoint_writer {
   bool is_committed;
   clv_manifest_file files[CLV_CHECKPOINT_MAX_FILES];
   size_t n_files;
-  placement *placements;
-  size_t n_placements;
+  parameter_stage *parameter_stages;
+  size_t n_parameter_stages;
   uint64_t total_bytes;   /* size of all parameters and buffers, in bytes */
   uint32_t current_stage; /* stage whose two files are being written; NO_STAGE: none */
   bool current_is_optimizer;
@@ -40,12 +40,12 @@ struct clv_checkpoint_writer {
 
 void clv_checkpoint_writer_free(clv_checkpoint_writer *w) {
   if (!w) return;
-  for (size_t i = 0; i < w->n_placements; i++) free(w->placements[i].parameter);
+  for (size_t i = 0; i < w->n_parameter_stages; i++) free(w->parameter_stages[i].parameter);
   for (size_t i = 0; i < w->n_files; i++) {
     free(w->files[i].keeper_identity);
     free(w->files[i].kept_file_name);
   }
-  free(w->placements);
+  free(w->parameter_stages);
   free(w->is_stage_written);
   free(w->run_dir);
   free(w->path);
@@ -148,19 +148,19 @@ clv_code clv_checkpoint_add_state(clv_checkpoint_writer *w, const clv_trainer_st
 
 /* ---- stages ---------------------------------------------------------------------------------- */
 
-static clv_code record_placements(clv_checkpoint_writer *w, uint32_t stage,
-                                  const clv_weights_tensor *model, size_t n, clv_err *err) {
+static clv_code record_parameter_stages(clv_checkpoint_writer *w, uint32_t stage,
+                                        const clv_weights_tensor *model, size_t n, clv_err *err) {
   size_t total, bytes;
-  if (!clv_add_size(w->n_placements, n, &total) ||
-      !clv_mul_size(CLV_MAX(total, (size_t)1), sizeof *w->placements, &bytes))
+  if (!clv_add_size(w->n_parameter_stages, n, &total) ||
+      !clv_mul_size(CLV_MAX(total, (size_t)1), sizeof *w->parameter_stages, &bytes))
     return clv_fail(err, CLV_EXHAUSTED, "too many tensors");
-  placement *grown = realloc(w->placements, bytes);
+  parameter_stage *grown = realloc(w->parameter_stages, bytes);
   if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  w->placements = grown;
+  w->parameter_stages = grown;
   for (size_t i = 0; i < n; i++) {
     CLV_TRY(clv_shape_bytes(&model[i].shape, model[i].dtype, &bytes, err));
-    CLV_TRY(clv_strdup(model[i].name, &w->placements[w->n_placements].parameter, err));
-    w->placements[w->n_placements++].stage = stage;
+    CLV_TRY(clv_strdup(model[i].name, &w->parameter_stages[w->n_parameter_stages].parameter, err));
+    w->parameter_stages[w->n_parameter_stages++].stage = stage;
     w->total_bytes += bytes;
   }
   return CLV_OK;
@@ -183,7 +183,7 @@ static clv_code set_current_file_name(clv_checkpoint_writer *w, uint32_t stage, 
   CLV_TRY(check_stage(w, stage, optimizer, err));
   clv_stage_file_name(optimizer ? "optimizer" : "model", stage, w->n_stages, w->current_file_name);
   CLV_TRY(check_new_file(w, w->current_file_name, err));
-  return optimizer ? CLV_OK : record_placements(w, stage, tensors, n, err);
+  return optimizer ? CLV_OK : record_parameter_stages(w, stage, tensors, n, err);
 }
 
 /* Marks the file of w->current_file_name as being written. */
@@ -265,8 +265,8 @@ clv_code clv_checkpoint_add_stage(clv_checkpoint_writer *w, uint32_t stage,
 
 /* ---- commit ---------------------------------------------------------------------------------- */
 
-static int compare_placements(const void *a, const void *b) {
-  return strcmp(((const placement *)a)->parameter, ((const placement *)b)->parameter);
+static int compare_parameter_names(const void *a, const void *b) {
+  return strcmp(((const parameter_stage *)a)->parameter, ((const parameter_stage *)b)->parameter);
 }
 
 static int compare_files(const void *a, const void *b) {
@@ -276,19 +276,20 @@ static int compare_files(const void *a, const void *b) {
 static clv_code add_index(clv_checkpoint_writer *w, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   char file[CLV_STAGE_NAME];
-  if (w->n_placements)
-    qsort(w->placements, w->n_placements, sizeof *w->placements, compare_placements);
+  if (w->n_parameter_stages)
+    qsort(w->parameter_stages, w->n_parameter_stages, sizeof *w->parameter_stages,
+          compare_parameter_names);
   clv_bytes_printf(&out, "{\n  \"metadata\": {\"total_size\": %llu},\n  \"weight_map\": {",
                    (unsigned long long)w->total_bytes);
-  for (size_t i = 0; i < w->n_placements; i++) {
-    if (i && strcmp(w->placements[i - 1].parameter, w->placements[i].parameter) == 0)
+  for (size_t i = 0; i < w->n_parameter_stages; i++) {
+    if (i && strcmp(w->parameter_stages[i - 1].parameter, w->parameter_stages[i].parameter) == 0)
       return clv_fail(err, CLV_INVALID, "tensor '%.100s' is in stage %u and in stage %u",
-                      w->placements[i].parameter, w->placements[i - 1].stage,
-                      w->placements[i].stage);
+                      w->parameter_stages[i].parameter, w->parameter_stages[i - 1].stage,
+                      w->parameter_stages[i].stage);
     clv_bytes_puts(&out, i ? ",\n    " : "\n    ");
-    clv_bytes_add_json(&out, w->placements[i].parameter);
+    clv_bytes_add_json(&out, w->parameter_stages[i].parameter);
     clv_bytes_printf(&out, ": \"%s\"",
-                     clv_stage_file_name("model", w->placements[i].stage, w->n_stages, file));
+                     clv_stage_file_name("model", w->parameter_stages[i].stage, w->n_stages, file));
   }
   clv_bytes_puts(&out, "\n  }\n}\n");
   if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * model.safetensors.index.json, which names the file of each tensor of a folder. The format is that
- * of
+ * model.safetensors.index.json, which names the file of each tensor of a folder, in the format of
  * transformers: {"metadata": {"total_size": ...}, "weight_map": {tensor: file}}.
  */
 #include <stdlib.h>

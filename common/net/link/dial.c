@@ -17,7 +17,7 @@ static clv_frame make_attach_frame(clv_link *l, uint32_t index, uint64_t connect
   f.attach.n_lanes = d->bulk_lanes;
   f.attach.role = d->attach_role;
   f.attach.connection_number = connection;
-  f.attach.received = clv_link_n_received(l, index);
+  f.attach.n_received = clv_link_n_received(l, index);
   if (d->session_owner) snprintf(f.attach.owner, sizeof f.attach.owner, "%s", d->session_owner);
   return f;
 }

@@ -112,14 +112,14 @@ static clv_code mark_attached(clv_link *l, uint32_t index, clv_err *err) {
 static clv_code on_attached(const lane_frame *m, clv_err *err) {
   clv_lane *ln = m->lane;
   const bool is_first = ln->connection_number == 0;
-  if (is_first && m->f->attached.received)
+  if (is_first && m->f->attached.n_received)
     return clv_fail(err, CLV_INVALID, "ATTACHED counts messages, but none was sent");
   if (is_first && ln->lane_index == 0)
     clv_send_queue_set_credit(m->link->send_queue, m->f->attached.credit_bytes);
   set_lane_state(ln, ln->lane_index ? CLV_LANE_BULK : CLV_LANE_CONTROL);
   CLV_TRY(mark_attached(m->link, ln->lane_index, err));
   return clv_frame_writer_resume_lane(m->link->writer, ln->lane_index, ln->connection_number,
-                                      m->f->attached.received, err);
+                                      m->f->attached.n_received, err);
 }
 
 /* Copy of the fields of an accepted clv_lane that has joined, because another thread may free the
@@ -136,7 +136,7 @@ typedef struct joined {
 static clv_code answer_attach(const joined *j, clv_err *err) {
   clv_frame reply = {.kind = CLV_ATTACHED};
   reply.attached.credit_bytes = j->link->accept_limits.credit_bytes;
-  reply.attached.received = clv_link_n_received(j->link, j->lane_index);
+  reply.attached.n_received = clv_link_n_received(j->link, j->lane_index);
   clv_frame_writer_attach_stream(j->link->writer, j->lane_index, j->connection_number, j->stream);
   CLV_TRY(mark_attached(j->link, j->lane_index, err));
   if (clv_frame_writer_send_first(j->stream, &reply, err) != CLV_OK) {
@@ -162,7 +162,7 @@ static clv_code join_lane(clv_link *l, clv_lane *ln, const clv_frame *f, clv_err
                            .connection_number = f->attach.connection_number};
   ln->lane_index = n.lane_index;
   ln->connection_number = f->attach.connection_number;
-  ln->n_peer_received = f->attach.received;
+  ln->n_peer_received = f->attach.n_received;
   ln->link = clv_link_ref(l);
   set_lane_state(ln, CLV_LANE_WAITING);
   clv_code code = clv_link_on_event(l, CLV_LINK_LANE_JOINS, &n, err);

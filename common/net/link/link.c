@@ -92,8 +92,8 @@ clv_code clv_link_wait_attached(clv_link *l, unsigned timeout_ms, clv_err *err) 
 static bool wait_for_lanes(clv_link *l, unsigned ms) {
   uint64_t deadline = clv_clock_now(&l->clock) + (uint64_t)ms * 1000000u;
   pthread_mutex_lock(&l->lock);
-  while (l->n_joined && clv_link_wait_unless_stopped(l, deadline)) continue;
-  bool all_ended = !l->n_joined;
+  while (l->n_lanes_with_stream && clv_link_wait_unless_stopped(l, deadline)) continue;
+  bool all_ended = !l->n_lanes_with_stream;
   pthread_mutex_unlock(&l->lock);
   return all_ended;
 }

@@ -534,7 +534,7 @@ typedef struct clv_link_event_args {
 
 /* A lane of a link, over all its connections. */
 typedef struct clv_lane_slot {
-  bool has_joined;             /* the lane has a stream, dialled or accepted, that has not ended */
+  bool has_stream;             /* the lane has a stream, dialled or accepted, that has not ended */
   bool is_attached;            /* both sides have attached the stream */
   uint64_t connection_number;  /* highest number of a connection so far */
   uint64_t lost_since_ns;      /* when the last attached connection was lost; 0: it is attached */
@@ -567,7 +567,7 @@ struct clv_link {
   pthread_cond_t state_changed; /* signalled by each event and each PONG */
   clv_link_state state;
   clv_lane_slot lanes[MAX_LANES];
-  uint32_t n_lanes, n_joined, n_attached;
+  uint32_t n_lanes, n_lanes_with_stream, n_attached;
   clv_code close_code;
   char close_text[CLV_ERR_TEXT];
   char lost_text[CLV_ERR_TEXT]; /* how the last connection was lost */

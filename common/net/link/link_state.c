@@ -50,15 +50,15 @@ static clv_code refuse_event(clv_link *l, clv_link_event_args *n, clv_err *err) 
 
 static clv_code join_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
   if (n->lane_index >= MAX_LANES || n->lane_index >= n->n_lanes ||
-      l->lanes[n->lane_index].has_joined || (l->n_lanes && l->n_lanes != n->n_lanes))
+      l->lanes[n->lane_index].has_stream || (l->n_lanes && l->n_lanes != n->n_lanes))
     return refuse_event(l, n, err);
   if (n->connection_number)
     return clv_fail(err, CLV_NOT_FOUND, "lane %u has no earlier connection", n->lane_index);
   CLV_FAILPOINT("link.join_lane");
   l->n_lanes = n->n_lanes;
-  l->lanes[n->lane_index].has_joined = true;
+  l->lanes[n->lane_index].has_stream = true;
   if (n->lane) n->lane->has_joined = true;
-  l->n_joined++;
+  l->n_lanes_with_stream++;
   l->state = CLV_LINK_ATTACHING;
   return CLV_OK;
 }
@@ -82,15 +82,15 @@ static clv_code join_again(clv_link *l, clv_link_event_args *n, clv_err *err) {
                     (unsigned long long)s->connection_number);
   CLV_FAILPOINT("link.join_again");
   s->connection_number = n->connection_number;
-  n->must_wait = s->has_joined;
+  n->must_wait = s->has_stream;
   if (n->must_wait) {
     n->replaced_stream = take_waiting_stream(s);
     s->waiting_lane = n->lane;
     return CLV_OK;
   }
-  s->has_joined = true;
+  s->has_stream = true;
   if (n->lane) n->lane->has_joined = true;
-  l->n_joined++;
+  l->n_lanes_with_stream++;
   return CLV_OK;
 }
 
@@ -155,7 +155,7 @@ static void join_waiting_lane(clv_lane_slot *s, clv_link_event_args *n) {
 /* Removes the connection of a lane. A later connection that waits for this takes its place. */
 static clv_code lose_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
   clv_lane_slot *s = &l->lanes[n->lane_index < MAX_LANES ? n->lane_index : 0];
-  if (!l->lease_ms || n->lane_index >= MAX_LANES || !s->has_joined) return refuse_event(l, n, err);
+  if (!l->lease_ms || n->lane_index >= MAX_LANES || !s->has_stream) return refuse_event(l, n, err);
   CLV_FAILPOINT("link.lose_lane");
   if (s->is_attached)
     record_lost_connection(l, s, n->text);
@@ -166,8 +166,8 @@ static clv_code lose_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
   if (s->waiting_lane) {
     join_waiting_lane(s, n);
   } else {
-    s->has_joined = false;
-    l->n_joined--;
+    s->has_stream = false;
+    l->n_lanes_with_stream--;
   }
   l->redials.n_losses++;
   l->state = CLV_LINK_MENDING;
@@ -180,16 +180,16 @@ static clv_code end_link(clv_link *l, clv_link_event_args *n, clv_err *err) {
   n->is_first_end = true;
   l->close_code = n->code;
   snprintf(l->close_text, sizeof l->close_text, "%s", n->text);
-  l->state = l->n_joined ? CLV_LINK_ENDING : CLV_LINK_ENDED;
+  l->state = l->n_lanes_with_stream ? CLV_LINK_ENDING : CLV_LINK_ENDED;
   return CLV_OK;
 }
 
 static clv_code remove_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
-  if (n->lane_index >= MAX_LANES || !l->lanes[n->lane_index].has_joined)
+  if (n->lane_index >= MAX_LANES || !l->lanes[n->lane_index].has_stream)
     return refuse_event(l, n, err);
   CLV_FAILPOINT("link.remove_lane");
-  l->lanes[n->lane_index].has_joined = false;
-  if (--l->n_joined == 0) l->state = CLV_LINK_ENDED;
+  l->lanes[n->lane_index].has_stream = false;
+  if (--l->n_lanes_with_stream == 0) l->state = CLV_LINK_ENDED;
   return CLV_OK;
 }
 

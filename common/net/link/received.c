@@ -16,8 +16,8 @@ uint64_t clv_link_n_received(clv_link *l, uint32_t index) {
 static clv_frame make_ack(clv_link *l) {
   clv_frame f = {.kind = CLV_ACK, .ack = {.n_lanes = l->n_lanes}};
   for (uint32_t i = 0; i < l->n_lanes; i++) {
-    f.ack.received[i] = clv_link_n_received(l, i);
-    __atomic_store_n(&l->lanes[i].n_acked, f.ack.received[i], __ATOMIC_RELAXED);
+    f.ack.n_received[i] = clv_link_n_received(l, i);
+    __atomic_store_n(&l->lanes[i].n_acked, f.ack.n_received[i], __ATOMIC_RELAXED);
   }
   return f;
 }
@@ -50,6 +50,6 @@ clv_code clv_link_handle_ack(clv_link *l, const clv_frame *f, clv_err *err) {
     return clv_fail(err, CLV_INVALID, "an ACK with counters of %u lanes, but the link has %u",
                     f->ack.n_lanes, l->n_lanes);
   for (uint32_t i = 0; i < f->ack.n_lanes; i++)
-    CLV_TRY(clv_frame_writer_remove_acked(l->writer, i, f->ack.received[i], err));
+    CLV_TRY(clv_frame_writer_remove_acked(l->writer, i, f->ack.n_received[i], err));
   return CLV_OK;
 }

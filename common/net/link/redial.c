@@ -28,7 +28,7 @@ typedef struct due_work {
   uint64_t next_work_ns;                        /* time at which there is more to do, ns */
 } due_work;
 
-static bool is_lane_lost(const clv_lane_slot *s) { return s->lost_since_ns && !s->has_joined; }
+static bool is_lane_lost(const clv_lane_slot *s) { return s->lost_since_ns && !s->has_stream; }
 
 /* Ends the link if a lane is lost for too long. The caller holds the lock. */
 static void end_if_lease_expired(clv_link *l, const clv_lane_slot *s, uint64_t now, due_work *d) {

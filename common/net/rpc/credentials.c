@@ -116,8 +116,8 @@ static clv_code digest_pem(const rpc_pem *pem, clv_sha256 *ret, clv_err *err) {
 
 static bool was_checked(clv_rpc_runtime *runtime, const clv_sha256 *digest) {
   pthread_mutex_lock(&runtime->lock);
-  bool is_known = runtime->has_checked_pem &&
-                  memcmp(&runtime->checked_pem, digest, sizeof(runtime->checked_pem)) == 0;
+  bool is_known = runtime->has_checked_pem && memcmp(&runtime->checked_pem_digest, digest,
+                                                     sizeof(runtime->checked_pem_digest)) == 0;
   pthread_mutex_unlock(&runtime->lock);
   return is_known;
 }
@@ -128,7 +128,7 @@ clv_code rpc_pem_check_once(clv_rpc_runtime *runtime, const rpc_pem *pem, clv_er
   if (was_checked(runtime, &digest)) return CLV_OK;
   CLV_TRY(rpc_pem_check(&(clv_rpc_pem){pem->ca, pem->cert, pem->key}, err));
   pthread_mutex_lock(&runtime->lock);
-  runtime->checked_pem = digest;
+  runtime->checked_pem_digest = digest;
   runtime->has_checked_pem = true;
   pthread_mutex_unlock(&runtime->lock);
   return CLV_OK;

@@ -313,11 +313,11 @@ typedef struct clv_rpc_server_counts {
   unsigned active_calls; /* calls in progress now */
 } clv_rpc_server_counts;
 
-void clv_rpc_server_count(clv_rpc_server *server, clv_rpc_server_counts *ret_counts);
+void clv_rpc_server_get_counts(clv_rpc_server *server, clv_rpc_server_counts *ret_counts);
 
 /* Counts the open connections to the server's port by checking each descriptor of the process.
  * Slow: for status requests, not for loops. */
-unsigned clv_rpc_server_connections(const clv_rpc_server *server);
+unsigned clv_rpc_server_count_connections(const clv_rpc_server *server);
 
 /* BLOCKS. Stops accepting, lets calls and streams in progress end, cancels the others after
  * deadline_ms (with CLV_UNAVAILABLE) and returns when all have ended. CLV_DEADLINE: some were

@@ -70,7 +70,7 @@ struct clv_rpc_runtime {
   clv_rpc_stream *streams;
   rpc_pool sender_pool; /* threads that run the jobs of clv_rpc_stream_defer */
   bool is_sender_pool_started;
-  clv_sha256 checked_pem; /* digest of the text that rpc_pem_check_once checked last */
+  clv_sha256 checked_pem_digest; /* digest of the text that rpc_pem_check_once checked last */
   bool has_checked_pem;
 };
 

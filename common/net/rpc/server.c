@@ -209,7 +209,7 @@ clv_code clv_rpc_server_reload(clv_rpc_server *server, const clv_rpc_pem *pem, c
   return rpc_server_certs_swap(&server->certs, pem, err);
 }
 
-void clv_rpc_server_count(clv_rpc_server *server, clv_rpc_server_counts *ret_counts) {
+void clv_rpc_server_get_counts(clv_rpc_server *server, clv_rpc_server_counts *ret_counts) {
   *ret_counts = (clv_rpc_server_counts){
       .calls = atomic_load(&server->calls),
       .calls_denied = atomic_load(&server->calls_denied),
@@ -222,7 +222,7 @@ void clv_rpc_server_count(clv_rpc_server *server, clv_rpc_server_counts *ret_cou
   pthread_mutex_unlock(&server->peers.lock);
 }
 
-unsigned clv_rpc_server_connections(const clv_rpc_server *server) {
+unsigned clv_rpc_server_count_connections(const clv_rpc_server *server) {
   return rpc_count_connections(server->port);
 }
 

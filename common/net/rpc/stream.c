@@ -271,8 +271,9 @@ static void end_call(clv_rpc_stream *stream, bool with_status) {
   grpc_slice_unref(details);
 }
 
-/* Cancels a stream that already waits for its half close or status to be answered. */
-static void cancel_waiting_stream(clv_rpc_stream *stream) {
+/* Cancels a stream that was cancelled before, and waits for the answer to its half close or status.
+ */
+static void cancel_closing_stream(clv_rpc_stream *stream) {
   if (!rpc_stream_hold_call(stream)) return;
   grpc_call_cancel_with_status(stream->call, GRPC_STATUS_CANCELLED, stream->cancel_text, NULL);
   rpc_stream_release_call(stream);
@@ -299,7 +300,7 @@ void clv_rpc_stream_cancel(clv_rpc_stream *stream, clv_code code, const char *te
     if (with_status) stream->send_state = SEND_CLOSING;
   }
   pthread_mutex_unlock(&stream->lock);
-  if (again) cancel_waiting_stream(stream);
+  if (again) cancel_closing_stream(stream);
   if (!first) return;
   rpc_stream_drop_queue(stream);
   end_call(stream, with_status);

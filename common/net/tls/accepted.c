@@ -549,7 +549,7 @@ clv_code clv_tls_accepted_install(clv_err *err) {
              : CLV_OK;
 }
 
-clv_code clv_tls_accepted_open(const clv_tls_admission *a, clv_err *err) {
+clv_code clv_tls_set_admission(const clv_tls_admission *a, clv_err *err) {
   if (a->max_connections < 1 || a->max_connections > MAX_CONNECTIONS)
     return clv_fail(err, CLV_INVALID, "max_connections is %llu, must be 1 to %d",
                     (unsigned long long)a->max_connections, MAX_CONNECTIONS);
@@ -561,7 +561,7 @@ clv_code clv_tls_accepted_open(const clv_tls_admission *a, clv_err *err) {
 }
 
 /* Removes the callbacks. The table stays, because connections may end after the service. */
-void clv_tls_accepted_close(void) {
+void clv_tls_clear_admission(void) {
   pthread_mutex_lock(&lock);
   admission = (clv_tls_admission){0};
   pthread_mutex_unlock(&lock);

@@ -141,9 +141,9 @@ typedef struct clv_tls_admission {
  * resumption. Call after clv_tls_handshakes_start_counting and before the first connection; a later
  * call replaces the admission. Connections are accepted only through clv_tls_accepted_expect_fd.
  * Errors: CLV_INVALID, CLV_INTERNAL. */
-clv_code clv_tls_accepted_open(const clv_tls_admission *admission, clv_err *err) CLV_USE_RESULT;
+clv_code clv_tls_set_admission(const clv_tls_admission *admission, clv_err *err) CLV_USE_RESULT;
 /* Ends the admission: no callback runs after the return. Open connections stay open. */
-void clv_tls_accepted_close(void);
+void clv_tls_clear_admission(void);
 
 /* Announces that `fd` was accepted, and that the next TLS object made by this thread is for it. If
  * all connections are in use, closes one handshake: of the address with the most handshakes, the

@@ -12,9 +12,10 @@ enum {
   VARINT_MAX = 10,
   SCALAR_MAX = 2 + VARINT_MAX,
   TENSOR_MAX = 2 + 2 + VARINT_MAX * CLV_MAX_RANK + 4 * SCALAR_MAX + 2,
-  /* A backward is larger than any other body. No frame has more than three of the others. */
+  /* limit for the size of any body except `backward` */
   PLAIN_BODY_MAX = 8 * SCALAR_MAX + CLV_WIRE_TEXT + CLV_WIRE_NAME + 2 * CLV_WIRE_ID_BYTES +
                    CLV_WIRE_ARGS * 3 * SCALAR_MAX,
+  /* limit for all bodies of a frame: two bodies, or one `backward`, which is larger than others */
   BODY_MAX = 2 * PLAIN_BODY_MAX + CLV_WIRE_PREPARE_PEERS * (CLV_WIRE_NAME + SCALAR_MAX) +
              (CLV_WIRE_NEEDED_CALLS + CLV_WIRE_TARGETS) * 5 * SCALAR_MAX,
   ENCODED_MAX = 16 * SCALAR_MAX + CLV_WIRE_NAME + CLV_WIRE_UPSTREAM * 8 +
@@ -195,9 +196,9 @@ static size_t varint_bytes(uint64_t value) {
 static uint8_t *write_received_counts(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   size_t bytes = 0;
-  for (uint32_t i = 0; i < f->ack.n_lanes; i++) bytes += varint_bytes(f->ack.received[i]);
+  for (uint32_t i = 0; i < f->ack.n_lanes; i++) bytes += varint_bytes(f->ack.n_received[i]);
   p = put_varint(put_tag(p, at->field_number, WIRE_LEN), bytes);
-  for (uint32_t i = 0; i < f->ack.n_lanes; i++) p = put_varint(p, f->ack.received[i]);
+  for (uint32_t i = 0; i < f->ack.n_lanes; i++) p = put_varint(p, f->ack.n_received[i]);
   return p;
 }
 

@@ -82,12 +82,12 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
                .offset = AT(attach.owner),
                .size = CLV_WIRE_URI + 1},
         [8] = {.name = "again", .type = FIELD_U64, .offset = AT(attach.connection_number)},
-        [9] = {.name = "received", .type = FIELD_U64, .offset = AT(attach.received)},
+        [9] = {.name = "received", .type = FIELD_U64, .offset = AT(attach.n_received)},
     },
     /* fields of attached */
     {
         [1] = {.name = "credit_bytes", .type = FIELD_U64, .offset = AT(attached.credit_bytes)},
-        [2] = {.name = "received", .type = FIELD_U64, .offset = AT(attached.received)},
+        [2] = {.name = "received", .type = FIELD_U64, .offset = AT(attached.n_received)},
     },
     /* fields of commit */
     {
@@ -198,7 +198,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
     },
     /* fields of ack */
     {
-        [1] = {.name = "received", .type = FIELD_RECEIVED, .offset = AT(ack.received)},
+        [1] = {.name = "received", .type = FIELD_RECEIVED, .offset = AT(ack.n_received)},
     },
 };
 

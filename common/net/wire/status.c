@@ -109,9 +109,9 @@ static clv_code decode_session(const Cleave__V1__SessionStatus *from, clv_wire_m
                                    .memory_bytes = from->memory_bytes,
                                    .name = from->name,
                                    .identity = from->identity,
-                                   .contexts = from->contexts,
+                                   .n_contexts = from->contexts,
                                    .attached = from->attached,
-                                   .values = from->values,
+                                   .n_values = from->values,
                                    .calls_waiting = from->calls_waiting,
                                    .late_frames = from->late_frames,
                                    .references_owned = from->references_owned,
@@ -261,8 +261,8 @@ static void encode_numbers(const clv_wire_session_status *from, Cleave__V1__Sess
   to->bytes_out = from->bytes_out;
   to->memory_bytes = from->memory_bytes;
   to->memory_limit = from->memory_limit;
-  to->contexts = from->contexts;
-  to->values = from->values;
+  to->contexts = from->n_contexts;
+  to->values = from->n_values;
   to->calls_waiting = from->calls_waiting;
   to->late_frames = from->late_frames;
   to->references_owned = from->references_owned;

@@ -44,9 +44,9 @@ typedef struct clv_wire_session_status {
   clv_wire_id session;
   uint64_t epoch, bytes_in, bytes_out, memory_bytes;
   const char *name, *identity;
-  uint32_t contexts, n_modules, n_links;
+  uint32_t n_contexts, n_modules, n_links;
   bool attached;
-  uint64_t values, calls_waiting, late_frames;
+  uint64_t n_values, calls_waiting, late_frames;
   uint64_t references_owned, references_used, references_pending;
   uint64_t age_ms, memory_limit, busy_ns, idle_ns, share_wait_ns;
   clv_wire_module_status *modules;

@@ -260,15 +260,15 @@ typedef struct clv_frame {
     char owner[CLV_WIRE_URI + 1];
     /* number of this connection of the lane: 0 for the first, higher for each later one */
     uint64_t connection_number;
-    uint64_t received; /* messages of the lane that the dialling side has received so far */
+    uint64_t n_received; /* messages of the lane that the dialling side has received so far */
   } attach;
   struct {
     uint64_t credit_bytes; /* first credit; without effect on a later connection of the lane */
-    uint64_t received;     /* messages of the lane that the accepting side has received so far */
+    uint64_t n_received;   /* messages of the lane that the accepting side has received so far */
   } attached;
   struct {
     uint32_t n_lanes;
-    uint64_t received[1 + CLV_WIRE_LANES]; /* messages received so far, of each lane */
+    uint64_t n_received[1 + CLV_WIRE_LANES]; /* messages received so far, of each lane */
   } ack;
   struct {
     float scale, lr;

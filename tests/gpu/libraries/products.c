@@ -28,7 +28,7 @@ static void multiply_matrices(const clv_cuda_matmul_desc *d, const void *a, cons
   for (int64_t j = 0; j < d->n; j++)
     for (int64_t i = 0; i < d->m; i++)
       sums[j * d->m + i] = beta > 0 ? (double)out[j * d->ldd + i] : 0;
-  sim_compute_product(&(sim_product_of){d->m, d->n, d->k, left, right, sums});
+  sim_compute_product(&(sim_product){d->m, d->n, d->k, left, right, sums});
   for (int64_t j = 0; j < d->n; j++)
     for (int64_t i = 0; i < d->m; i++)
       out[j * d->ldd + i] = apply_epilogue(d, sums[j * d->m + i], bias, i);

@@ -40,11 +40,11 @@ double sim_get_factor(clv_cuda_math math, const void *p, size_t i) {
   return math == CLV_CUDA_TF32 ? round_to_tf32(x) : (double)x;
 }
 
-void sim_compute_product(const sim_product_of *p) {
+void sim_compute_product(const sim_product *p) {
   for (int64_t j = 0; j < p->n; j++)
     for (int64_t q = 0; q < p->k; q++) {
       const double *left = p->left_factor + q * p->m;
-      double factor = p->right_factor[j * p->k + q], *sums = p->product_sums + j * p->m;
+      double factor = p->right_factor[j * p->k + q], *sums = p->product + j * p->m;
       for (int64_t i = 0; i < p->m; i++) sums[i] += left[i] * factor;
     }
 }

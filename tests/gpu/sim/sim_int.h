@@ -201,8 +201,10 @@ void sim_enqueue(sim_stream *s, const sim_op *op);
 void sim_enqueue_again(sim_stream *s, const sim_op *op); /* enqueues a captured operation again */
 void sim_ops_free(sim_op *first);
 void sim_advance_streams(uint64_t steps); /* advances random streams by at most so many steps */
-void sim_finish_stream(sim_stream *s);
-void sim_finish_mark(sim_mark *m);
+/* advances streams until all operations of s have run */
+void sim_synchronize_stream(sim_stream *s);
+/* advances streams until the operations in front of the mark have run */
+void sim_synchronize_mark(sim_mark *m);
 sim_stream *sim_stream_new(int device);
 void sim_stream_free(sim_stream *s);
 /* true if a copy from or to that memory is still queued */
@@ -238,14 +240,14 @@ uint16_t sim_round_to_bf16(float x); /* rounds to the nearest, ties to even */
 
 /* ---- their loops (arithmetic.c, lstm.c) ------------------------------------------------------ */
 
-/* sums += left right, sizes m x n, m x k, k x n, column-major */
-typedef struct sim_product_of {
+/* product += left_factor right_factor, sizes m x n, m x k, k x n, column-major */
+typedef struct sim_product {
   int64_t m, n, k;
   const double *left_factor, *right_factor;
-  double *product_sums;
-} sim_product_of;
+  double *product;
+} sim_product;
 
-void sim_compute_product(const sim_product_of *p);
+void sim_compute_product(const sim_product *p);
 void sim_compute_convolution(const clv_cuda_conv_desc *d,
                              double *const operand[3]); /* operands: x, w, y */
 

@@ -196,12 +196,12 @@ static void advance_until(bool (*done)(const void *what), const void *what, cons
 static bool is_stream_done(const void *s) { return !((const sim_stream *)s)->first_op; }
 static bool is_mark_done(const void *m) { return ((const sim_mark *)m)->is_done; }
 
-void sim_finish_stream(sim_stream *s) {
+void sim_synchronize_stream(sim_stream *s) {
   advance_until(is_stream_done, s, "a stream");
   sim_order_after(s);
 }
 
-void sim_finish_mark(sim_mark *m) {
+void sim_synchronize_mark(sim_mark *m) {
   advance_until(is_mark_done, m, "an event");
   sim_order_after(m);
 }

@@ -218,7 +218,7 @@ static void vendor_stream_free(sim_stream *s) {
   LOCK;
   if (!s) return;
   count_wait();
-  sim_finish_stream(s);
+  sim_synchronize_stream(s);
   sim_stream_free(s);
 }
 
@@ -226,7 +226,7 @@ static clv_code vendor_stream_finish(sim_stream *s, clv_err *err) {
   LOCK;
   CLV_TRY(check_stream(s, err));
   CLV_TRY(check_may_wait(s, err));
-  sim_finish_stream(s);
+  sim_synchronize_stream(s);
   return sim.is_broken[s->device] ? check_device(s->device, err) : CLV_OK;
 }
 
@@ -288,7 +288,7 @@ static clv_code vendor_event_finish(clv_cuda_event *e, clv_err *err) {
   LOCK;
   CLV_TRY(check_may_wait(NULL, err));
   CLV_TRY(check_device(e->device, err));
-  if (e->mark) sim_finish_mark(e->mark);
+  if (e->mark) sim_synchronize_mark(e->mark);
   return sim.is_broken[e->device] ? check_device(e->device, err) : CLV_OK;
 }
 

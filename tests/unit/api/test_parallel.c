@@ -49,11 +49,11 @@ static int teardown(void **state) {
 /* ---- two ways to compute the same ------------------------------------------------------------ */
 
 /* The tested layers, undivided or divided into parts. */
-typedef struct way {
+typedef struct variant {
   cleave_module *undivided_module;
   cleave_parallel *parallel_parts;
   cleave_optimizer *optimizer;
-} way;
+} variant;
 
 static cleave_module *load_loss(const char *name) {
   cleave_module_options o = {.size = sizeof o, .name = name};
@@ -63,7 +63,7 @@ static cleave_module *load_loss(const char *name) {
   return bce;
 }
 
-static void load_whole(way *w, const char *name) {
+static void load_whole(variant *w, const char *name) {
   char text[sizeof layers] = "";
   cleave_module_options o = {.size = sizeof o, .name = name, .seed = 9};
   cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
@@ -73,14 +73,14 @@ static void load_whole(way *w, const char *name) {
   MUST(cleave_load_layers(rt, &o, text, &x, &w->undivided_module, &e));
 }
 
-static void load_parts(way *w, const char *name, size_t n) {
+static void load_parts(variant *w, const char *name, size_t n) {
   cleave_parallel_options o = {
       .size = sizeof o, .name = name, .nodes = here, .n_nodes = n, .seed = 9};
   cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
   MUST(cleave_parallel_load(rt, &o, layers, &x, &w->parallel_parts, &e));
 }
 
-static void make_optimizer(way *w) {
+static void make_optimizer(variant *w) {
   cleave_module *modules[16];
   cleave_group g = {.modules = modules, .kind = CLEAVE_ADAM, .lr = 0.01};
   if (w->undivided_module) modules[g.n_modules++] = w->undivided_module;
@@ -90,7 +90,7 @@ static void make_optimizer(way *w) {
   MUST(cleave_optimizer_new(rt, &g, 1, 0.05, &w->optimizer, &e));
 }
 
-static cleave_reference call_layers(const way *w, cleave_context c, cleave_reference x) {
+static cleave_reference call_layers(const variant *w, cleave_context c, cleave_reference x) {
   cleave_reference y;
   if (w->parallel_parts)
     MUST(cleave_parallel_call(rt, c, w->parallel_parts, x, &y, &e));
@@ -108,7 +108,7 @@ static cleave_reference make_leaf(cleave_context c, float *numbers, int64_t widt
 }
 
 /* Takes a step. Returns its loss; *ret_norm: norm of its gradients. */
-static double train_step(const way *w, cleave_module *bce, unsigned step, double *ret_norm) {
+static double train_step(const variant *w, cleave_module *bce, unsigned step, double *ret_norm) {
   float x[ROWS * WIDTH], y[ROWS];
   cleave_context_options o = {.size = sizeof o, .step = step + 1};
   cleave_context c;
@@ -130,7 +130,7 @@ static double train_step(const way *w, cleave_module *bce, unsigned step, double
   return result;
 }
 
-static cleave_state read_state(const way *w, cleave_state_kind kind) {
+static cleave_state read_state(const variant *w, cleave_state_kind kind) {
   cleave_state s;
   if (w->parallel_parts)
     MUST(cleave_parallel_state_read(rt, w->parallel_parts, kind, 0, &s, &e));
@@ -140,7 +140,7 @@ static cleave_state read_state(const way *w, cleave_state_kind kind) {
 }
 
 /* Asserts that both have the same state items, and numbers within `limit`; 0: the same bits. */
-static void assert_same_state(const way *one, const way *other, cleave_state_kind kind,
+static void assert_same_state(const variant *one, const variant *other, cleave_state_kind kind,
                               double limit) {
   cleave_state a = read_state(one, kind), b = read_state(other, kind);
   assert_int_equal(a.n, b.n);
@@ -162,7 +162,7 @@ static void assert_same_state(const way *one, const way *other, cleave_state_kin
   cleave_state_free(&b);
 }
 
-static void copy_state(const way *from, const way *to) {
+static void copy_state(const variant *from, const variant *to) {
   for (int kind = CLEAVE_STATE_WEIGHTS; kind <= CLEAVE_STATE_OPTIMIZER; kind++) {
     cleave_state s = read_state(from, (cleave_state_kind)kind);
     if (to->parallel_parts)
@@ -176,7 +176,7 @@ static void copy_state(const way *from, const way *to) {
 }
 
 /* Stores the outputs of an evaluation, [ROWS]. */
-static void run_evaluation(const way *w, float *ret) {
+static void run_evaluation(const variant *w, float *ret) {
   float x[ROWS * WIDTH];
   const cleave_context_options o = {.size = sizeof o, .evaluation = true};
   cleave_context c;
@@ -191,7 +191,7 @@ static void run_evaluation(const way *w, float *ret) {
 /* Compares first values, dropout, clipping and Adam with those of the undivided layers. */
 static void parallel_parts_train_like_the_undivided_layers(void **state) {
   (void)state;
-  way whole = {0}, parts = {0};
+  variant whole = {0}, parts = {0};
   cleave_module *bce = load_loss("loss");
   load_whole(&whole, "whole");
   load_parts(&parts, "parts", 2);
@@ -216,7 +216,7 @@ static void parallel_parts_train_like_the_undivided_layers(void **state) {
  */
 static void state_can_be_loaded_into_another_number_of_parts(void **state) {
   (void)state;
-  way two = {0}, four = {0}, whole = {0};
+  variant two = {0}, four = {0}, whole = {0};
   double norm;
   cleave_module *bce = load_loss("loss 2");
   load_parts(&two, "two", 2);
@@ -241,7 +241,7 @@ static void state_can_be_loaded_into_another_number_of_parts(void **state) {
 
 static void each_part_has_its_slice(void **state) {
   (void)state;
-  way w = {0};
+  variant w = {0};
   size_t n = 0;
   load_parts(&w, "slices", 2);
   /* part 0 has the layers before the divided ones */
@@ -276,7 +276,7 @@ static const clv_key *find_key(const cleave_module *m, const char *layer) {
 /* With the layer's key, a part would draw the first values of the undivided layer. */
 static void no_part_gets_the_key_of_its_layer(void **state) {
   (void)state;
-  way whole = {0}, parts = {0};
+  variant whole = {0}, parts = {0};
   load_whole(&whole, "keys");
   load_parts(&parts, "keys of parts", 2);
   const clv_key *first = find_key(cleave_parallel_module(parts.parallel_parts, 1), "w1"),
@@ -292,7 +292,7 @@ static void no_part_gets_the_key_of_its_layer(void **state) {
 static void frozen_parameters_do_not_change(void **state) {
   (void)state;
   const char *frozen[] = {"w1.*"}, *none[] = {"w9.*"};
-  way w = {0};
+  variant w = {0};
   double norm;
   cleave_module *bce = load_loss("loss 3");
   cleave_parallel_options o = {.size = sizeof o,
@@ -360,7 +360,7 @@ static void parallel_layers_on_one_node_are_refused(void **state) {
 
 static void state_with_unknown_name_or_shape_is_refused(void **state) {
   (void)state;
-  way w = {0};
+  variant w = {0};
   float numbers[64] = {0};
   load_parts(&w, "state", 2);
   cleave_named_tensor unknown = {"w8.weight", CLEAVE_TENSOR_F32(numbers, 8, 8)};

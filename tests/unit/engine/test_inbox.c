@@ -18,7 +18,7 @@ typedef struct world {
   uint32_t called_module;    /* module that is called */
   uint32_t n_answers[KINDS]; /* number of answers of each kind */
   unsigned n_waits;
-  bool interrupts_wait, is_over, polls_without_thread;
+  bool interrupts_wait, is_past_end, polls_without_thread;
   clv_packet *arriving_packet; /* packet that arrives during the first wait; NULL: none */
 } world;
 
@@ -418,9 +418,9 @@ static bool pass_time(void *user, uint64_t until_ns) {
     clv_node_post(w->node, clv_steal(&w->arriving_packet));
   else if (w->interrupts_wait)
     clv_node_interrupt(w->node);
-  else if (!w->is_over)
+  else if (!w->is_past_end)
     w->now_ns = until_ns;
-  return !w->is_over;
+  return !w->is_past_end;
 }
 
 static void wait_callback_runs_while_the_node_waits(void **state) {
@@ -440,7 +440,7 @@ static void wait_callback_runs_while_the_node_waits(void **state) {
   assert_int_equal(w.n_waits, 3);
   clv_node_clear_interrupt(w.node);
   w.interrupts_wait = false;
-  w.is_over = true;
+  w.is_past_end = true;
   assert_false(clv_node_run_until(w.node, 9000));
   assert_int_equal(w.n_waits, 4);
   clv_node_free(w.node);

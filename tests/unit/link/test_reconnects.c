@@ -113,7 +113,7 @@ static void receive_attach(stream *s, uint32_t index, uint64_t again, uint64_t r
   f.attach.lane = index;
   f.attach.n_lanes = LANES - 1;
   f.attach.connection_number = again;
-  f.attach.received = received;
+  f.attach.n_received = received;
   receive_frame(s, &f);
 }
 
@@ -204,7 +204,7 @@ static void unreceived_messages_are_sent_again(void **state) {
   stream *second = &w.streams[LANES];
   assert_int_equal(second->n, 1);
   assert_true(second->last_frame.attach.connection_number == 1 &&
-              second->last_frame.attach.received == 3);
+              second->last_frame.attach.n_received == 3);
   receive_attached(second, 4);
   assert_false(clv_link_is_mending(w.link));
   assert_int_equal(second->n, 1 + 1 + 2);

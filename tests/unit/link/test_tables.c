@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every cell of the tables of a link, of a lane and of an partial tensor: what a fact does in a
- * state is reached here, or refused. The expectations are those of proto/PROTOCOL.md 4 and 5.
+ * Tests every cell of the state tables of a link, of a lane and of a partial tensor: sends each
+ * event in each state, and expects the action or the refusal that proto/PROTOCOL.md 4 and 5 state.
  */
 #include "common/net/link/link_int.h"
 #include "tests/unit/engine/engine_test.h"
 
-/* ---- a transport that notes what it is told -------------------------------------------------- */
+/* ---- a transport that counts its calls ------------------------------------------------------- */
 
 typedef struct fake {
   int n_references, n_sent, n_closes, n_cancels;

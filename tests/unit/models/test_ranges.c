@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ranges of a model by number and by name, and what those read who cut where it cannot be cut.
+ * Ranges of a model by number and by name, and the messages about ranges that cannot be stages.
  */
 #include "tests/unit/models/models_test.h"
 

@@ -322,7 +322,7 @@ static void most_labels_of_their_own_place_are_noted(void **state) {
   assert_note("causal", three,
               "data.train: 3 of 5 labels are the token of their own place; head: causal is to say "
               "the next one, and nothing shifts labels here\n");
-  assert_note("causal", half, NULL); /* two of four labels, so no note */
+  assert_note("causal", half, NULL); /* 2 of 4 labels are the token of their own place: not most */
   assert_note("causal", two, NULL);
   assert_note("causal", all, NULL); /* all labels: the session is refused, so there is no note */
   assert_note("token", three, NULL);

@@ -144,7 +144,8 @@ static const front_row fronts[] = {
      COLUMN ", {op: softmax, name: o}, {op: concat, dim: 2, from: [x, o]}, "
             "{op: linear, out: 2}",
      "", "", RAW, 0},
-    {&features, /* each output is one element of the record, whatever the other half is */
+    /* `o` is a softmax over one number, always 1, so each output depends on one element of x */
+    {&features,
      "{op: slice, dim: 1, start: 0, stop: 8}, {op: reshape, shape: [8, 1], name: x}, "
      "{op: slice, dim: 1, start: 8, stop: 16, from: [input]}, {op: reshape, shape: [8, 1]}, "
      "{op: softmax, name: o}, {op: concat, dim: 2, from: [x, o]}, {op: linear, out: 2}",

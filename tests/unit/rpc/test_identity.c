@@ -67,7 +67,7 @@ static clv_code call_echo(const identity *id, const char *uri, clv_err *err) {
 
 static clv_rpc_server_counts get_server_counts(void) {
   clv_rpc_server_counts now;
-  clv_rpc_server_count(svc.server, &now);
+  clv_rpc_server_get_counts(svc.server, &now);
   return now;
 }
 

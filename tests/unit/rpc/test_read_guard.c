@@ -61,7 +61,7 @@ static void open_server(uint64_t unread) {
                                   .leave_connection = count_leave,
                                   .on_flood = note_flood,
                                   .on_shed = ignore_shed};
-  must(clv_tls_accepted_open(&door, &err), &err);
+  must(clv_tls_set_admission(&door, &err), &err);
 }
 
 static SSL_CTX *make_client_context(void) {

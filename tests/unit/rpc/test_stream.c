@@ -361,7 +361,7 @@ static void test_thousand_streams_in_a_row_succeed(void **state) {
   for (int i = 0; i < 500 && atomic_load(&svc.closed) < 1000; i++) usleep(10000);
   assert_int_equal(atomic_load(&svc.closed), 1000);
   clv_rpc_server_counts counts;
-  clv_rpc_server_count(svc.server, &counts);
+  clv_rpc_server_get_counts(svc.server, &counts);
   assert_int_equal(counts.calls, 1000);
 }
 

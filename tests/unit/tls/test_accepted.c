@@ -173,7 +173,7 @@ static int begin_admission(void **state) {
                                .on_shed = record_shed};
   clv_err err;
   memset(&door, 0, sizeof door);
-  must(clv_tls_accepted_open(&a, &err), &err);
+  must(clv_tls_set_admission(&a, &err), &err);
   return 0;
 }
 
@@ -372,9 +372,9 @@ static void invalid_connection_limits_are_refused(void **state) {
   (void)state;
   clv_err err;
   clv_tls_admission a = {.decide_admission = decide_and_record};
-  assert_int_equal(clv_tls_accepted_open(&a, &err), CLV_INVALID);
+  assert_int_equal(clv_tls_set_admission(&a, &err), CLV_INVALID);
   a.max_connections = 65536;
-  assert_int_equal(clv_tls_accepted_open(&a, &err), CLV_INVALID);
+  assert_int_equal(clv_tls_set_admission(&a, &err), CLV_INVALID);
 }
 
 int main(void) {

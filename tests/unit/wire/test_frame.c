@@ -92,7 +92,7 @@ static void assert_same(const clv_frame *a, const clv_frame *b) {
   assert_same_call(a, b);
   assert_memory_equal(&a->attach, &b->attach, sizeof a->attach);
   assert_int_equal(a->attached.credit_bytes, b->attached.credit_bytes);
-  assert_int_equal(a->attached.received, b->attached.received);
+  assert_int_equal(a->attached.n_received, b->attached.n_received);
   assert_memory_equal(&a->ack, &b->ack, sizeof a->ack);
   assert_same_step(a, b);
   assert_int_equal(a->credit.bytes, b->credit.bytes);

@@ -484,7 +484,7 @@ static void fill_stream_bodies(const clv_frame *f, bodies *b) {
   b->credit.bytes = f->credit.bytes;
   cleave__v1__ack__init(&b->ack);
   b->ack.n_received = f->ack.n_lanes;
-  b->ack.received = (uint64_t *)(uintptr_t)f->ack.received;
+  b->ack.received = (uint64_t *)(uintptr_t)f->ack.n_received;
   cleave__v1__chunk__init(&b->chunk);
   b->chunk.transfer = f->chunk.transfer;
   b->chunk.offset = f->chunk.offset;

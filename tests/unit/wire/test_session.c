@@ -450,11 +450,11 @@ static clv_wire_session_status some_sessions[] = {{.epoch = 2,
                                                    .memory_bytes = 5,
                                                    .name = "one",
                                                    .identity = "spiffe://test/master",
-                                                   .contexts = 6,
+                                                   .n_contexts = 6,
                                                    .n_modules = 2,
                                                    .n_links = 2,
                                                    .attached = true,
-                                                   .values = 7,
+                                                   .n_values = 7,
                                                    .calls_waiting = 8,
                                                    .late_frames = 9,
                                                    .references_owned = 10,
@@ -509,9 +509,9 @@ static void assert_session(const clv_wire_session_status *got) {
   assert_int_equal(got->memory_bytes, 5);
   assert_string_equal(got->name, "one");
   assert_string_equal(got->identity, "spiffe://test/master");
-  assert_int_equal(got->contexts, 6);
+  assert_int_equal(got->n_contexts, 6);
   assert_true(got->attached);
-  assert_int_equal(got->values, 7);
+  assert_int_equal(got->n_values, 7);
   assert_int_equal(got->calls_waiting, 8);
   assert_int_equal(got->late_frames, 9);
   assert_int_equal(got->references_owned, 10);

@@ -49,7 +49,7 @@ static inline void fill_attach(clv_frame *f) {
   f->attach.role = CLV_ATTACH_PEER;
   snprintf(f->attach.owner, sizeof f->attach.owner, "spiffe://test/master");
   f->attach.connection_number = 3;
-  f->attach.received = 1 << 30;
+  f->attach.n_received = 1 << 30;
 }
 
 static inline void fill_call_sample(clv_frame *f) {
@@ -123,9 +123,9 @@ static inline void fill_state(clv_frame *f) {
 
 static inline void fill_ack(clv_frame *f) {
   f->ack.n_lanes = 3;
-  f->ack.received[0] = 0;
-  f->ack.received[1] = 300;
-  f->ack.received[2] = UINT64_MAX;
+  f->ack.n_received[0] = 0;
+  f->ack.n_received[1] = 300;
+  f->ack.n_received[2] = UINT64_MAX;
 }
 
 static inline void fill_reference(clv_frame *f) {
@@ -155,7 +155,7 @@ static inline clv_frame make_sample_frame(clv_frame_kind kind) {
   if (kind == CLV_ATTACH) fill_attach(&f);
   if (kind == CLV_ATTACHED) {
     f.attached.credit_bytes = 64 << 20;
-    f.attached.received = 1 << 20;
+    f.attached.n_received = 1 << 20;
   }
   if (kind == CLV_CREDIT) f.credit.bytes = 1 << 20;
   if (kind == CLV_CHUNK) {
