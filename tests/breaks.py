@@ -8,7 +8,8 @@ and line ends between words do not count. The test is a program
 below the build's folder with its arguments. Rows of ops are in breaks_ops.py, those for what
 transformers need on processors in breaks_transformers.py, for what leaves devices in breaks_gpu.py,
 for what workers know in breaks_known.py, for the look in breaks_look.py, for the records of a run
-and readers of data in breaks_runs.py, for guards in breaks_guards.py.
+and readers of data in breaks_runs.py, for tables in breaks_tables.py, for guards in
+breaks_guards.py.
 """
 import collections
 
@@ -895,7 +896,7 @@ import breaks_gpu  # as the next ones
 import breaks_guards
 import breaks_known
 import breaks_look
-import breaks_tables
 import breaks_ops
 import breaks_runs
+import breaks_tables
 import breaks_transformers  # its rows are made by `of` above

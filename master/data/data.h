@@ -459,6 +459,25 @@ clv_code clv_dataset_encode(clv_dataset *ds, const clv_learnt *l, clv_err *err) 
 /* Returns the id of a record; NULL: the table has no column of ids, or the format is another. */
 const char *clv_dataset_record_id(const clv_dataset *ds, size_t record);
 
+/* A column of a table that no session describes yet, and how it could be used. */
+typedef struct clv_found_column {
+  char *name;
+  clv_column_use use;
+  size_t n_missing, n_distinct;
+} clv_found_column;
+typedef struct clv_found_table {
+  clv_found_column *columns; /* [n], of which one is the target */
+  size_t n, n_records;
+  size_t n_classes; /* different values of the target; 0: it is a number */
+  char separator;
+  bool has_decimal_comma;
+} clv_found_table;
+/* Guesses the separator, the decimal mark and the use of each column of a CSV, plain or gzip. The
+ * target is the column named target, label, class, outcome, y, diagnosis, response or result, else
+ * the last. Release with clv_found_table_done. CLV_INVALID: it is no table. */
+clv_code clv_table_find(const char *path, clv_found_table *ret, clv_err *err) CLV_USE_RESULT;
+void clv_found_table_done(clv_found_table *t);
+
 /* A reason to look at a column again. */
 typedef enum clv_column_suspicion {
   CLV_COLUMN_IS_FINE,

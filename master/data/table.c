@@ -94,14 +94,22 @@ typedef struct table_reader {
   clv_bytes field;    /* the current cell */
 } table_reader;
 
-static bool is_missing(const table_reader *r, const char *text, size_t len) {
-  const clv_table_options *o = &r->o->table;
-  const char *const *marks = o->n_missing_marks ? o->missing_marks : usual_marks;
-  size_t n = o->n_missing_marks ? o->n_missing_marks : CLV_COUNT(usual_marks);
+static bool is_mark(const char *const *marks, size_t n, const char *text, size_t len) {
   if (!len) return true;
   for (size_t i = 0; i < n; i++)
     if (strlen(marks[i]) == len && memcmp(marks[i], text, len) == 0) return true;
   return false;
+}
+
+bool clv_table_is_usual_missing(const char *text, size_t len) {
+  trim(&text, &len);
+  return is_mark(usual_marks, CLV_COUNT(usual_marks), text, len);
+}
+
+static bool is_missing(const table_reader *r, const char *text, size_t len) {
+  const clv_table_options *o = &r->o->table;
+  return o->n_missing_marks ? is_mark(o->missing_marks, o->n_missing_marks, text, len)
+                            : is_mark(usual_marks, CLV_COUNT(usual_marks), text, len);
 }
 
 /* A place in the file, for messages. */

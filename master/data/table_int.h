@@ -49,6 +49,8 @@ bool clv_column_is_input(clv_column_use use);
 /* Reads a number: an optional sign, digits with at most one decimal mark, an optional exponent.
  * False: the text is anything else, or too large for a double. */
 bool clv_table_read_number(const char *text, size_t len, bool has_decimal_comma, double *ret);
+/* Returns true for a cell that is empty or has one of the usual marks of missing values. */
+bool clv_table_is_usual_missing(const char *text, size_t len);
 /* Reads 0, 1, true, false, yes, no, t, f, y or n, in any case. */
 bool clv_table_read_boolean(const char *text, size_t len, double *ret);
 

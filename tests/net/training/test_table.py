@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """A table of numbers and words from CSV to predictions: the middle is a worker's, and `eval` and
-`predict` encode by what the run has learnt, not by the records that they get."""
+`predict` encode by what the run has learnt, not by the records that they get. `init --from` writes
+a session for a table that it sees for the first time."""
 import csv, json, os, re, shutil, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -71,6 +72,27 @@ def table_that_was_learnt_is_needed_and_compared():
     done = master("predict", session, cwd=cluster.dir)
     assert done.returncode == 7 and "table.json:1:2" in done.stderr, (done.returncode, done.stderr)
     os.rename(learnt + ".away", learnt)
+
+
+@suite.test
+def session_from_a_table_is_in_order():
+    folder = os.path.join(cluster.dir, "from")
+    os.makedirs(folder)
+    with open(os.path.join(cluster.dir, "tables/train.csv"), newline="") as f:
+        records = list(csv.reader(f))
+    with open(os.path.join(folder, "patients.csv"), "w", newline="") as f:
+        w = csv.writer(f, delimiter=";")
+        w.writerows([*(cell.replace(".", ",") for cell in r), i or "patient_id"] for i, r in enumerate(records))
+    done = master("init", "--from", "patients.csv", cwd=folder)
+    assert done.returncode == 0 and "the target is 'outcome', with its values as classes" in done.stdout, done.stdout + done.stderr
+    text = open(os.path.join(folder, "session.yaml")).read()
+    for want in ("separator: semicolon", "decimal: comma", '"age": {as: number, missing: median, indicator: true}',
+                 '"site": {as: category, missing: own}', '"smoker": {as: boolean}', '"patient_id": {as: id}', "out: 2"):
+        assert want in text, (want, text)
+    done = master("check", "session.yaml", cwd=folder)
+    assert done.returncode == 0 and "60 training samples in 2 classes" in done.stdout, done.stdout + done.stderr
+    done = master("init", "--from", "nothing.csv", cwd=cluster.dir)
+    assert done.returncode == 7 and "nothing.csv" in done.stderr, (done.returncode, done.stderr)
 
 
 if __name__ == "__main__":
