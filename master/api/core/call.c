@@ -235,8 +235,8 @@ static cleave_status add_deliver_request(cleave_runtime *rt, api_value *v, const
 static void add_positions(clv_packet *p, const api_context *c, const cleave_call_options *o) {
   if (c->records_events) p->frame.flags |= CLV_FLAG_TRACE;
   if (!o) return;
-  clv_packet_set_positions(p, o->position, o->backward_position, o->weight_position,
-                           o->old_weights);
+  clv_packet_set_execution_positions(p, o->position, o->backward_position, o->weight_position,
+                                     o->old_weights);
   if (o->recompute) p->frame.flags |= CLV_FLAG_RECOMPUTE;
 }
 
@@ -262,7 +262,7 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   api_set_frame_module(p, m);
   p->frame.step = c->step;
   p->frame.micro_batch = c->n_module_calls[m->index]; /* each call has random numbers of its own */
-  p->frame.call.runs_after = how->runs_after;
+  p->frame.call.runs_after_call = how->runs_after;
   add_positions(p, c, how->options);
   cleave_status status = add_deliver_request(rt, v, how, p, error);
   if (status == CLEAVE_OK) status = add_arguments(p, v, &given, error);

@@ -49,7 +49,7 @@ static uint64_t get_bytes_in_flight(fixture *f) {
 static clv_chunk_send send_chunk(fixture *f) {
   clv_err err = {0};
   clv_chunk_send d = {0};
-  const clv_chunk c = {.tensor = f->tensor, .transfer = ++f->last_transfer, .len = CHUNK};
+  const clv_chunk c = {.tensor = f->tensor, .transfer_id = ++f->last_transfer, .len = CHUNK};
   assert_ok(clv_pace_queue_chunk(&f->pace, &c, &err));
   assert_true(clv_pace_take_next_chunk(&f->pace, ++f->now_ns, &d));
   clv_tensor_unref(d.chunk.tensor);
