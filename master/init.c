@@ -32,24 +32,26 @@ static const first_data made = {
 static const char *const data_files[] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
                                          "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
 
-static const char session_text[] =
-    "# %s, in U shape:\n"
-    "# the first layers and the last one are here, the rest at a worker.\n"
-    "# `cleave-master init --all` in another folder writes every key with its explanation.\n"
-    "version: 1\n"
-    "name: first\n"
-    "\n"
-    "# Paths start at this file's folder.\n"
-    "tls:\n"
-    "  ca: certs/ca.pem\n"
-    "  cert: certs/master.pem\n"
-    "  key: certs/master.key\n"
-    "\n"
-    "workers:\n"
-    "  worker-1: {address: \"127.0.0.1:7443\", identity: \"" WORKER_URI
-    "\"}\n"
-    "\n"
-    "data:\n"
+#define SESSION_BEGIN                                                                       \
+  "# %s, in U shape:\n"                                                                     \
+  "# the first layers and the last one are here, the rest at a worker.\n"                   \
+  "# `cleave-master init --all` in another folder writes every key with its explanation.\n" \
+  "version: 1\n"                                                                            \
+  "name: first\n"                                                                           \
+  "\n"                                                                                      \
+  "# Paths start at this file's folder.\n"                                                  \
+  "tls:\n"                                                                                  \
+  "  ca: certs/ca.pem\n"                                                                    \
+  "  cert: certs/master.pem\n"                                                              \
+  "  key: certs/master.key\n"                                                               \
+  "\n"                                                                                      \
+  "workers:\n"                                                                              \
+  "  worker-1: {address: \"127.0.0.1:7443\", identity: \"" WORKER_URI                       \
+  "\"}\n"                                                                                   \
+  "\n"                                                                                      \
+  "data:\n"
+
+static const char session_text[] = SESSION_BEGIN
     "  format: idx\n"
     "  root: %s\n"
     "  train: [%s%s, %s%s]\n"
@@ -69,6 +71,28 @@ static const char session_text[] =
     "\n"
     "loss: {kind: cross_entropy}\n"
     "train: {epochs: 1, batch: 100, optimizer: {kind: adam, lr: 0.001}}\n";
+
+/* The end of a session on a table. */
+static const char table_stages_text[] =
+    "\n"
+    "stages:\n"
+    "  - name: front    # records go in here, so it stays at the master\n"
+    "    at: master\n"
+    "    layers: [{op: linear, out: 64}, {op: relu}]\n"
+    "  - name: middle\n"
+    "    at: worker-1\n"
+    "    layers: [{op: linear, out: 64}, {op: relu}]\n"
+    "  - name: head     # between the labels and the worker\n"
+    "    at: master\n"
+    "    layers: [{op: linear, out: %zu}]\n"
+    "\n"
+    "# The gradient that the head sends shows the labels to the worker: `plan` measures it. "
+    "Without\n"
+    "# this key `train` refuses to send it.\n"
+    "privacy: {labels_readable: true}\n"
+    "\n"
+    "loss: {kind: %s}\n"
+    "train: {epochs: 30, batch: 32, optimizer: {kind: adam, lr: 0.003}}\n";
 
 static const char worker_text[] =
     "# A worker on this machine, for session.yaml beside it.\n"
@@ -213,6 +237,72 @@ static clv_code write_first(const first_data *d, clv_err *err) {
   return CLV_OK;
 }
 
+/* ---- a table of the user's ------------------------------------------------------------------- */
+
+static void append_column(const clv_found_column *c, clv_bytes *out) {
+  clv_bytes_puts(out, "      ");
+  clv_bytes_add_json(out, c->name);
+  clv_bytes_printf(out, ": {as: %s", clv_column_use_names[c->use]);
+  bool number = c->use == CLV_COLUMN_NUMBER;
+  if (c->n_missing && (number || c->use == CLV_COLUMN_BOOLEAN))
+    clv_bytes_printf(out, ", missing: %s, indicator: true", number ? "median" : "most_frequent");
+  if (c->n_missing && c->use == CLV_COLUMN_CATEGORY) clv_bytes_puts(out, ", missing: own");
+  clv_bytes_puts(out, "}");
+  clv_bytes_printf(out, "   # %zu different value%s", c->n_distinct, CLV_S(c->n_distinct));
+  if (c->n_missing) clv_bytes_printf(out, ", %zu missing", c->n_missing);
+  clv_bytes_puts(out, "\n");
+}
+
+static const char *name_separator(char separator) {
+  return separator == ';'    ? "semicolon"
+         : separator == '\t' ? "tab"
+         : separator == '|'  ? "pipe"
+                             : "comma";
+}
+
+static void append_table_session(const char *path, const clv_found_table *t, clv_bytes *out) {
+  bool target_is_missing = false;
+  clv_bytes_printf(out, SESSION_BEGIN, "A table");
+  clv_bytes_puts(out, "  format: table\n  train: [");
+  clv_bytes_add_json(out, path);
+  clv_bytes_puts(out, "]\n  validation: {fraction: 0.2}\n");
+  for (size_t i = 0; i < t->n; i++)
+    target_is_missing |= t->columns[i].use == CLV_COLUMN_TARGET && t->columns[i].n_missing;
+  if (target_is_missing) clv_bytes_puts(out, "  broken: skip    # records without a target\n");
+  clv_bytes_printf(out, "  table:\n    separator: %s\n", name_separator(t->separator));
+  if (t->has_decimal_comma) clv_bytes_puts(out, "    decimal: comma\n");
+  clv_bytes_puts(
+      out,
+      "    # number, category, boolean, target, id or ignore: correct what is wrong here\n"
+      "    columns:\n");
+  for (size_t i = 0; i < t->n; i++) append_column(&t->columns[i], out);
+  clv_bytes_printf(out, table_stages_text, t->n_classes ? t->n_classes : 1,
+                   t->n_classes ? "cross_entropy" : "mse");
+}
+
+static clv_code write_for_table(const char *path, clv_err *err) {
+  CLV_AUTO(clv_found_table_done) clv_found_table t = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes session = {0}, worker = {0};
+  CLV_TRY(clv_table_find(path, &t, err));
+  append_table_session(path, &t, &session);
+  clv_bytes_puts(&worker, worker_text);
+  CLV_TRY(make_certificates(err));
+  CLV_TRY(write_text("session.yaml", &session, err));
+  CLV_TRY(write_text("worker.yaml", &worker, err));
+  for (size_t i = 0; i < t.n; i++)
+    if (t.columns[i].use == CLV_COLUMN_TARGET)
+      printf("the target is '%s'%s; session.yaml says how each column is used: look it through\n",
+             t.columns[i].name, t.n_classes ? ", with its values as classes" : ", a number");
+  puts(
+      "session.yaml permits that the worker can read the labels (privacy.labels_readable)\n"
+      "next:\n"
+      "  cleave-master check session.yaml     # columns, ranges, warnings; nothing is sent\n"
+      "  cleave-master plan session.yaml      # what leaves, and what it shows\n"
+      "  cleave-worker serve --config worker.yaml &\n"
+      "  cleave-master train session.yaml");
+  return CLV_OK;
+}
+
 /* Returns true, and prints an error, if the file exists. The command then writes no file at all. */
 static bool is_there(const char *path) {
   if (access(path, F_OK) != 0) return false;
@@ -225,12 +315,21 @@ int clv_cmd_init(void *args) {
   const clv_master_arguments *a = args;
   const first_data *d = a->make_data || !is_installed(&packaged) ? &made : &packaged;
   clv_err err;
-  if (a->all && a->make_data)
+  if (a->all && (a->make_data || a->from))
     return clv_cli_usage(&a->line, "init --all writes examples only, and no data");
+  if (a->make_data && a->from)
+    return clv_cli_usage(&a->line,
+                         "init --from takes the data that it names: leave --make-data out");
   if (is_there("session.yaml") || is_there("worker.yaml") ||
-      (!a->all && d == &made && is_there(d->root)))
+      (!a->all && !a->from && d == &made && is_there(d->root)))
     return CLV_EXIT_FAILED;
-  if ((a->all ? write_examples(&err) : write_first(d, &err)) != CLV_OK)
-    return clv_exit_report(err.code == CLV_INTERNAL ? CLV_EXIT_INTERNAL : CLV_EXIT_FAILED, &err);
-  return CLV_EXIT_OK;
+  clv_code code = a->all    ? write_examples(&err)
+                  : a->from ? write_for_table(a->from, &err)
+                            : write_first(d, &err);
+  if (code == CLV_OK) return CLV_EXIT_OK;
+  bool is_data = a->from && (code == CLV_INVALID || code == CLV_NOT_FOUND || code == CLV_DATA_LOSS);
+  return clv_exit_report(is_data                ? CLV_EXIT_DATA
+                         : code == CLV_INTERNAL ? CLV_EXIT_INTERNAL
+                                                : CLV_EXIT_FAILED,
+                         &err);
 }

@@ -91,7 +91,8 @@ static const clv_cli_command commands[] = {
     {.name = "init", .run = clv_cmd_init,
      .doc = "write a working session.yaml and worker.yaml into this folder, with certificates",
      .paragraphs = "The data are Fashion-MNIST if Debian's dataset-fashion-mnist is installed, "
-             "else synthetic."},
+             "else synthetic. With --from they are a table of yours, such as patients.csv: each column "
+             "gets a use, which the file says beside it, and the target is the column named so or the last."},
 };
 
 #define SESSIONS "train, eval, predict, plan, check, doctor"
@@ -188,6 +189,8 @@ static const clv_cli_option options[] = {
      .doc = "write example files that explain every key instead"},
     {.name = "make-data", .kind = CLV_CLI_FLAG, .commands = "init", .offset = AT(make_data),
      .doc = "make synthetic data even if Fashion-MNIST is installed"},
+    {.name = "from", .kind = CLV_CLI_TEXT, .arg = "TABLE", .commands = "init", .offset = AT(from),
+     .doc = "write a session that trains on this CSV, with a use for each of its columns"},
 };
 /* clang-format on */
 

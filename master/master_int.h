@@ -18,6 +18,7 @@ typedef struct clv_master_arguments {
   bool follow, now;                  /* log, stop */
   bool html;                         /* egress */
   bool all, make_data;               /* init */
+  const char *from;                  /* init: path of a table */
   const char *adapters, *merge, *hf; /* export */
   const char *tokenizer;             /* words */
   uint64_t seconds, memory_mib, max_tokens, stride;

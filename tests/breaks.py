@@ -8,7 +8,8 @@ and line ends between words do not count. The test is a program
 below the build's folder with its arguments. Rows of ops are in breaks_ops.py, those for what
 transformers need on processors in breaks_transformers.py, for what leaves devices in breaks_gpu.py,
 for what workers know in breaks_known.py, for the look in breaks_look.py, for the records of a run
-and readers of data in breaks_runs.py, for guards in breaks_guards.py.
+and readers of data in breaks_runs.py, for tables in breaks_tables.py, for guards in
+breaks_guards.py.
 """
 import collections
 
@@ -527,7 +528,7 @@ of("common/net/link/frame_writer.c", CONNECTIONS,
    more_is_enclosed_than_a_receiver_takes=("static bool hold_frame_back", "o->n_held_frames == CLV_WIRE_BUNDLED ||", ""))
 of("common/net/wire/frame_decode.c", "tests/unit/wire/test_frame_hostile",
    frames_before_one_are_not_counted=("static clv_code read_preceding_frame", "if (d->preceding_frames->n == CLV_WIRE_BUNDLED)", "if (d->preceding_frames->n == 2 * CLV_WIRE_BUNDLED)"),
-   a_frame_before_one_has_some_before_it=("clv_code clv_frame_decode_bundled", "decoder d = {.limits = limits};", "clv_bundle none = {0};\n  decoder d = {.limits = limits, .before = &none};"))
+   a_frame_before_one_has_some_before_it=("clv_code clv_frame_decode_preceding", "decoder d = {.limits = limits};", "clv_bundle none = {0};\n  decoder d = {.limits = limits, .before = &none};"))
 
 SPARED = "tests/unit/engine/test_spared"
 of("common/engine/context_retain.c", SPARED,
@@ -897,4 +898,5 @@ import breaks_known
 import breaks_look
 import breaks_ops
 import breaks_runs
+import breaks_tables
 import breaks_transformers  # its rows are made by `of` above

@@ -33,7 +33,8 @@ static size_t find_name_index(const clv_name_table *s, const char *name, bool *r
 
 static clv_code reserve_entry(clv_name_table *s, clv_err *err) {
   if (s->n == CLV_MAX_CLASS_NAMES)
-    return clv_fail(err, CLV_EXHAUSTED, "more than %d classes", CLV_MAX_CLASS_NAMES);
+    return clv_fail(err, CLV_EXHAUSTED, "more than %d %s", CLV_MAX_CLASS_NAMES,
+                    s->has_texts ? "different values" : "classes");
   if (s->n < s->cap) return CLV_OK;
   size_t cap = s->cap ? 2 * s->cap : 16;
   void *more = realloc(s->sorted, cap * sizeof *s->sorted);
@@ -47,7 +48,7 @@ static clv_code insert_name(clv_name_table *s, const char *name, size_t len, siz
                             clv_err *err) {
   if (s->is_closed)
     return clv_fail(err, CLV_INVALID, "the class '%s' is not in data.documents.labels", name);
-  CLV_TRY(clv_check_class_name(name, len, err));
+  if (!s->has_texts) CLV_TRY(clv_check_class_name(name, len, err));
   CLV_TRY(reserve_entry(s, err));
   size_t at = s->text.len;
   clv_bytes_add(&s->text, name, len);

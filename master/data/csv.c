@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parses CSV (RFC 4180). Commas separate fields. A field that begins with a quote ends at the next
- * single quote, and two quotes stand for one. Line ends are \n or \r\n; within quotes they belong
- * to the field.
+ * Parses CSV (RFC 4180). A comma, or another separator, stands between fields. A field that begins
+ * with a quote ends at the next single quote, and two quotes stand for one. Line ends are \n or
+ * \r\n; within quotes they belong to the field.
  *
  */
 #include <stdio.h>
@@ -23,6 +23,8 @@ clv_code clv_csv_fail(const clv_csv *c, size_t line, size_t at, clv_err *err, co
   va_end(args);
   return clv_fail(err, CLV_INVALID, "%.200s:%zu:%zu: %s", c->label, line + 1, column, text);
 }
+
+static char separator_of(const clv_csv *c) { return c->separator ? c->separator : ','; }
 
 /* Returns the bytes of the line end at the current position; 0: no line ends there. */
 static size_t line_end_bytes(const clv_csv *c) {
@@ -53,13 +55,14 @@ static clv_code read_quoted_field(clv_csv *c, clv_bytes *ret, clv_err *err) {
     clv_bytes_add(ret, "\"", 1);
     c->at++;
   }
-  if (c->at == c->len || c->text[c->at] == ',' || line_end_bytes(c)) return CLV_OK;
-  return clv_csv_fail(c, c->line, c->at, err, "a comma or the line's end is expected after quotes");
+  if (c->at == c->len || c->text[c->at] == separator_of(c) || line_end_bytes(c)) return CLV_OK;
+  return clv_csv_fail(c, c->line, c->at, err, "%s or the line's end is expected after quotes",
+                      separator_of(c) == ',' ? "a comma" : "the separator");
 }
 
 static void read_plain_field(clv_csv *c, clv_bytes *ret) {
   size_t from = c->at;
-  while (c->at < c->len && c->text[c->at] != ',' && !line_end_bytes(c)) c->at++;
+  while (c->at < c->len && c->text[c->at] != separator_of(c) && !line_end_bytes(c)) c->at++;
   clv_bytes_add(ret, c->text + from, c->at - from);
 }
 
@@ -71,7 +74,7 @@ clv_code clv_csv_read_field(clv_csv *c, clv_bytes *ret, bool *ret_last, clv_err 
   else
     read_plain_field(c, ret);
   if (ret->failed) return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for a field", c->label);
-  *ret_last = c->at == c->len || c->text[c->at] != ',';
+  *ret_last = c->at == c->len || c->text[c->at] != separator_of(c);
   size_t n = *ret_last ? line_end_bytes(c) : 1;
   c->at += n;
   c->line += *ret_last && n;

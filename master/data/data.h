@@ -124,6 +124,29 @@ typedef struct clv_page_options {
   clv_child_limits limits;   /* limits of the child process, per PDF or image */
 } clv_page_options;
 
+/* A column of a table. */
+typedef struct clv_column_options {
+  const char *name; /* as in the header */
+  clv_column_use use;
+  clv_column_scale scale; /* CLV_COLUMN_NUMBER */
+  clv_missing_rule missing;
+  const char *value;  /* CLV_MISSING_VALUE: text of the value */
+  bool has_indicator; /* the input has a further place: 1 if the value is missing */
+} clv_column_options;
+
+/* How a table becomes records: the input has the places of its columns one behind the other. */
+typedef struct clv_table_options {
+  char separator; /* between fields; 0: a tab in files named .tsv, else a comma */
+  bool has_decimal_comma;
+  /* [n_missing_marks] cells that mean a missing value, beside the empty one; none: the usual
+   * ones */
+  const char *const *missing_marks;
+  size_t n_missing_marks;
+  bool ignores_others; /* columns that are not listed are left out; false: they are refused */
+  const clv_column_options *columns; /* [n_columns] in the order of the input */
+  size_t n_columns;
+} clv_table_options;
+
 /* The most inputs that a record can have. */
 enum { CLV_DATA_MAX_INPUTS = 8 };
 
@@ -168,6 +191,7 @@ typedef struct clv_dataset_options {
   clv_image_options images; /* options of CLV_FORMAT_IMAGES */
   clv_text_options text;    /* options of CLV_FORMAT_TEXT and CLV_FORMAT_DOCUMENTS */
   clv_page_options pages;   /* CLV_FORMAT_DOCUMENTS */
+  clv_table_options table;  /* CLV_FORMAT_TABLE */
 } clv_dataset_options;
 
 /* Records that cannot be read. */
@@ -414,6 +438,77 @@ clv_code clv_dataset_limit(clv_dataset *ds, size_t limit, clv_split_kind kind, u
 /* Returns the number of a record in its file, from 0. It differs from `record` after
  * clv_dataset_limit. */
 size_t clv_dataset_record_number(const clv_dataset *ds, size_t record);
+
+/* ---- tables (table_encoder.c, table_learnt.c) ------------------------------------------------ */
+
+/* Means, categories, classes and the like, learnt from the training records of a table. */
+typedef struct clv_learnt clv_learnt;
+void clv_learnt_free(clv_learnt *l);
+void clv_learnt_freep(clv_learnt **l);
+
+/* True for format table. Such a dataset has labels once it is open, and inputs once it is encoded:
+ * no function that reads inputs may be called before clv_dataset_encode. */
+bool clv_dataset_has_table(const clv_dataset *ds);
+/* Learns from the training records `rows`, and the classes from all records. */
+clv_code clv_dataset_learn(const clv_dataset *ds, const clv_subset *rows, clv_learnt **ret,
+                           clv_err *err) CLV_USE_RESULT;
+/* Makes the input of each record, x: [B, places] f32, and numbers the classes as training did.
+ * CLV_DATA_LOSS: the columns are not those that were learnt. CLV_INVALID: a record has a class that
+ * data.train has not. */
+clv_code clv_dataset_encode(clv_dataset *ds, const clv_learnt *l, clv_err *err) CLV_USE_RESULT;
+/* Returns the id of a record; NULL: the table has no column of ids, or the format is another. */
+const char *clv_dataset_record_id(const clv_dataset *ds, size_t record);
+
+/* A column of a table that no session describes yet, and how it could be used. */
+typedef struct clv_found_column {
+  char *name;
+  clv_column_use use;
+  size_t n_missing, n_distinct;
+} clv_found_column;
+typedef struct clv_found_table {
+  clv_found_column *columns; /* [n], of which one is the target */
+  size_t n, n_records;
+  size_t n_classes; /* different values of the target; 0: it is a number */
+  char separator;
+  bool has_decimal_comma;
+} clv_found_table;
+/* Guesses the separator, the decimal mark and the use of each column of a CSV, plain or gzip. The
+ * target is the column named target, label, class, outcome, y, diagnosis, response or result, else
+ * the last. Release with clv_found_table_done. CLV_INVALID: it is no table. */
+clv_code clv_table_find(const char *path, clv_found_table *ret, clv_err *err) CLV_USE_RESULT;
+void clv_found_table_done(clv_found_table *t);
+
+/* A reason to look at a column again. */
+typedef enum clv_column_suspicion {
+  CLV_COLUMN_IS_FINE,
+  CLV_COLUMN_IS_CONSTANT,
+  CLV_COLUMN_NAMES_RECORDS, /* a different whole number, or word, in each record */
+  /* its correlation with the target is above 0.99 or below -0.99, or each of few words has one
+   * class */
+  CLV_COLUMN_TELLS_TARGET,
+  CLV_COLUMN_REPEATS_IDS, /* two records have one id */
+} clv_column_suspicion;
+
+/* Facts about the cells of a column. The name belongs to the dataset. */
+typedef struct clv_column_facts {
+  const char *name;
+  clv_column_use use;
+  size_t n_missing, n_distinct;
+  double low, high; /* range of numbers; NaN: words, or no value */
+  bool has_integers;
+  double correlation; /* Pearson's, with a number or with two classes; 0: not computed */
+  clv_column_suspicion suspicion;
+} clv_column_facts;
+/* Returns the number of columns that the session names; 0: another format. */
+size_t clv_dataset_column_count(const clv_dataset *ds);
+clv_code clv_dataset_column_facts(const clv_dataset *ds, const clv_subset *rows, size_t column,
+                                  clv_column_facts *ret, clv_err *err) CLV_USE_RESULT;
+
+/* Appends what was learnt as JSON; clv_learnt_parse reads it to the same bits. CLV_INVALID: the
+ * text is damaged; the message has line and column. */
+clv_code clv_learnt_write(const clv_learnt *l, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
+clv_code clv_learnt_parse(const char *text, size_t len, const char *label, clv_learnt **ret,
+                          clv_err *err) CLV_USE_RESULT;
 
 /* ---- digests (digest.c) ---------------------------------------------------------------------- */
 

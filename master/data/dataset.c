@@ -20,6 +20,8 @@ void clv_dataset_free(clv_dataset *ds) {
   clv_images_free(ds->images);
   clv_texts_free(ds->texts);
   clv_page_set_free(ds->pages);
+  clv_table_free(ds->table);
+  clv_bytes_done(&ds->class_names);
   free(ds->mean);
   free(ds->std);
   free(ds->table_u8);

@@ -9,6 +9,7 @@
 #include "master/data/image_int.h"
 #include "master/data/page_int.h"
 #include "master/data/reader_int.h"
+#include "master/data/table_int.h"
 #include "master/data/text_int.h"
 
 /* One of several named inputs. */
@@ -28,6 +29,8 @@ struct clv_dataset {
   clv_images *images;        /* a folder of images, or NULL */
   clv_texts *texts;          /* format text: labels and groups of the table; NULL: other format */
   clv_page_set *pages;       /* format documents: windows of pages; NULL: other format */
+  clv_cell_table *table;     /* format table: its cells; NULL: other format */
+  clv_bytes class_names;     /* format table: texts of `classes`, each with its NUL */
   clv_tensor *labels;        /* [count or more, ...] i64 or f32; NULL: no labels */
   char **classes;            /* [n_classes] names by class number; the memory of the texts belongs
                               * to the reader */

@@ -21,6 +21,7 @@ typedef struct clv_name_table {
   } * sorted;       /* [n] sorted by name */
   size_t n, cap;
   bool is_closed; /* add no further names */
+  bool has_texts; /* names are any texts, such as the cells of a table; false: class names */
 } clv_name_table;
 
 void clv_name_table_done(clv_name_table *s);

@@ -254,7 +254,7 @@ static clv_code read_lines(page_reading *r, const char *path, clv_err *err) {
   clv_page_reader lines = {.path = path, .label_kind = r->rows->label_kind};
   clv_text_record record;
   clv_err reason;
-  CLV_TRY(clv_record_lines_open(path, false, r->rows->max_bytes, &l, err));
+  CLV_TRY(clv_record_lines_open(path, 0, r->rows->max_bytes, &l, err));
   for (bool more;;) {
     CLV_TRY(clv_record_lines_next(l, &record, &more, err));
     if (!more) return CLV_OK;

@@ -16,7 +16,7 @@ typedef enum csv_state { FIELD_BEGINS, IN_PLAIN, IN_QUOTES, AFTER_QUOTE } csv_st
 
 struct clv_record_lines {
   clv_source *source;
-  bool is_csv;
+  char separator;          /* between the fields of CSV; 0: lines of JSON */
   size_t max_bytes, taken; /* max_bytes: most bytes to read, > 0; taken: bytes read so far */
   size_t lines;            /* lines read so far */
   csv_state state;
@@ -33,9 +33,9 @@ void clv_record_lines_freep(clv_record_lines **l) {
   *l = NULL;
 }
 
-static csv_state next_state(csv_state now, char c) {
+static csv_state next_state(csv_state now, char c, char separator) {
   if (now == IN_QUOTES) return c == '"' ? AFTER_QUOTE : IN_QUOTES;
-  if (c == ',') return FIELD_BEGINS;
+  if (c == separator) return FIELD_BEGINS;
   if (now == FIELD_BEGINS && c == '"') return IN_QUOTES;
   return now == AFTER_QUOTE && c == '"' ? IN_QUOTES : IN_PLAIN;
 }
@@ -62,11 +62,11 @@ static bool ends_in_cr(const clv_record_lines *l) {
   csv_state place = FIELD_BEGINS;
   for (size_t i = 0; i + 1 < l->got; i++) {
     char c = l->piece[i], next = l->piece[i + 1];
-    bool inside = l->is_csv && place == IN_QUOTES;
+    bool inside = l->separator && place == IN_QUOTES;
     if (c == '\n' && !inside) return false;
-    if (c == '\r' && !inside && (l->is_csv ? next != '\n' && next != '\r' : next == '{'))
+    if (c == '\r' && !inside && (l->separator ? next != '\n' && next != '\r' : next == '{'))
       return true;
-    place = next_state(place, c);
+    place = next_state(place, c, l->separator);
   }
   return false;
 }
@@ -91,12 +91,12 @@ static clv_code fail_too_large(const clv_record_lines *l, clv_err *err) {
                   clv_source_label(l->source), l->max_bytes);
 }
 
-static clv_code open_source(clv_source **s, bool is_csv, size_t max_bytes, clv_record_lines **ret,
-                            clv_err *err) {
+static clv_code open_source(clv_source **s, char separator, size_t max_bytes,
+                            clv_record_lines **ret, clv_err *err) {
   CLV_AUTO(clv_record_lines_freep) clv_record_lines *l = NULL;
   CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
   l->source = clv_steal(s);
-  l->is_csv = is_csv;
+  l->separator = separator;
   l->max_bytes = max_bytes;
   CLV_TRY(fill_piece(l, err));
   CLV_TRY(check_encoding(l, err));
@@ -106,18 +106,18 @@ static clv_code open_source(clv_source **s, bool is_csv, size_t max_bytes, clv_r
   return CLV_OK;
 }
 
-clv_code clv_record_lines_open(const char *path, bool is_csv, size_t max_bytes,
+clv_code clv_record_lines_open(const char *path, char separator, size_t max_bytes,
                                clv_record_lines **ret, clv_err *err) {
   CLV_AUTO(clv_source_freep) clv_source *s = NULL;
   CLV_TRY(clv_source_open(path, &s, err));
-  return open_source(&s, is_csv, max_bytes, ret, err);
+  return open_source(&s, separator, max_bytes, ret, err);
 }
 
-clv_code clv_record_lines_open_memory(const char *text, size_t len, const char *label, bool is_csv,
-                                      clv_record_lines **ret, clv_err *err) {
+clv_code clv_record_lines_open_memory(const char *text, size_t len, const char *label,
+                                      char separator, clv_record_lines **ret, clv_err *err) {
   CLV_AUTO(clv_source_freep) clv_source *s = NULL;
   CLV_TRY(clv_source_open_memory(text, len, label, &s, err));
-  return open_source(&s, is_csv, SIZE_MAX, ret, err);
+  return open_source(&s, separator, SIZE_MAX, ret, err);
 }
 
 /* Returns the bytes of `piece` up to the end of the record (then *ret_end is true), or up to the
@@ -128,7 +128,7 @@ static size_t csv_bytes(clv_record_lines *l, bool *ret_end) {
     char c = l->piece[i++];
     *ret_end = c == '\n' && l->state != IN_QUOTES;
     l->lines += c == '\n';
-    l->state = *ret_end ? FIELD_BEGINS : next_state(l->state, c);
+    l->state = *ret_end ? FIELD_BEGINS : next_state(l->state, c, l->separator);
   }
   return i - l->at;
 }
@@ -146,7 +146,7 @@ static size_t line_bytes(clv_record_lines *l, bool *ret_end) {
  * are a field; in JSON lines spaces may. */
 static bool is_blank_byte(const clv_record_lines *l, size_t i) {
   char c = l->piece[i];
-  if (l->is_csv) return c == '\r' && i + 1 < l->got && l->piece[i + 1] == '\n';
+  if (l->separator) return c == '\r' && i + 1 < l->got && l->piece[i + 1] == '\n';
   return c == '\r' || c == ' ' || c == '\t';
 }
 
@@ -205,7 +205,7 @@ clv_code clv_record_lines_next(clv_record_lines *l, clv_text_record *ret, bool *
   while (!end) {
     if (l->at == l->got) CLV_TRY(fill_piece(l, err));
     if (!l->got) break;
-    CLV_TRY(append_bytes(l, (l->is_csv ? csv_bytes : line_bytes)(l, &end), line + 1, err));
+    CLV_TRY(append_bytes(l, (l->separator ? csv_bytes : line_bytes)(l, &end), line + 1, err));
   }
   *ret_more = l->record.len > 0;
   *ret = (clv_text_record){l->record.data, l->record.len, line};

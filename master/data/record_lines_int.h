@@ -13,13 +13,15 @@ enum { CLV_TEXT_RECORD_MAX = 16 << 20 /* bytes */ };
 
 typedef struct clv_record_lines clv_record_lines;
 
-/* Opens a file, plain or gzip, and skips a UTF-8 byte order mark. max_bytes: limit of the decoded
- * file. CLV_INVALID: the text is UTF-16 or UTF-32. */
-clv_code clv_record_lines_open(const char *path, bool is_csv, size_t max_bytes,
+/* Opens a file, plain or gzip, and skips a UTF-8 byte order mark. separator: character between the
+ * fields of CSV; 0: the file has lines of JSON. max_bytes: limit of the decoded file. CLV_INVALID:
+ * the text is UTF-16 or UTF-32. */
+clv_code clv_record_lines_open(const char *path, char separator, size_t max_bytes,
                                clv_record_lines **ret, clv_err *err) CLV_USE_RESULT;
 /* As clv_record_lines_open, but reads from memory, which must outlive the lines. */
-clv_code clv_record_lines_open_memory(const char *text, size_t len, const char *label, bool is_csv,
-                                      clv_record_lines **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_record_lines_open_memory(const char *text, size_t len, const char *label,
+                                      char separator, clv_record_lines **ret,
+                                      clv_err *err) CLV_USE_RESULT;
 void clv_record_lines_freep(clv_record_lines **l);
 
 /* A record, with its line end. The text is valid until the next call. */

@@ -27,13 +27,14 @@ const char *clv_key_list_of_object(const clv_json *object, clv_key_list *ret);
 
 /* ---- tables (csv.c) -------------------------------------------------------------------------- */
 
-enum { CLV_CSV_MAX_COLUMNS = 4096 /* columns */ };
+enum { CLV_CSV_MAX_COLUMNS = 16384 /* columns */ };
 
 /* CSV of RFC 4180, field by field. Zero-initialise, then set label, text and len. */
 typedef struct clv_csv {
   const char *label, *text;
   size_t len, at;
-  size_t line; /* number of lines before the current line */
+  size_t line;    /* number of lines before the current line */
+  char separator; /* between fields; 0: a comma */
 } clv_csv;
 
 /* Fails with "label:line:column: ...", for byte `at` of line `line`. */

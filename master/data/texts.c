@@ -245,7 +245,7 @@ clv_code clv_text_table_read(clv_text_rows *r, const clv_text_options *o, const 
   CLV_AUTO(clv_record_lines_freep) clv_record_lines *l = NULL;
   bool csv;
   CLV_TRY(is_csv_path(r->path, &csv, err));
-  CLV_TRY(clv_record_lines_open_memory(text, len, r->path, csv, &l, err));
+  CLV_TRY(clv_record_lines_open_memory(text, len, r->path, csv ? ',' : 0, &l, err));
   return read_table(r, o, l, csv, err);
 }
 
@@ -323,7 +323,7 @@ clv_code clv_texts_open(const clv_dataset_options *o, clv_texts **ret, clv_err *
   bool csv;
   CLV_TRY(clv_text_rows_open(&r, o, err));
   CLV_TRY(is_csv_path(r.path, &csv, err));
-  CLV_TRY(clv_record_lines_open(r.path, csv, r.max_bytes, &l, err));
+  CLV_TRY(clv_record_lines_open(r.path, csv ? ',' : 0, r.max_bytes, &l, err));
   CLV_TRY(read_table(&r, &o->text, l, csv, err));
   return clv_texts_from_rows(&r, ret, err);
 }

@@ -30,7 +30,9 @@ typedef struct clv_run_lock clv_run_lock;
 /* Files of a run folder, besides the record, the logs and the checkpoints. */
 #define CLV_RUN_CLASSES_FILE "classes"      /* names of the classes, a line each, in their order */
 #define CLV_RUN_BEST_FILE "checkpoint.best" /* step, metric and value of the best checkpoint */
-#define CLV_RUN_DATA_FILE "data.digest"     /* digests of the training records and labels */
+/* what was learnt from the training records of a table */
+#define CLV_RUN_TABLE_FILE "table.json"
+#define CLV_RUN_DATA_FILE "data.digest" /* digests of the training records and labels */
 /* changes of session and data that resumed attempts found, with the old and the new value */
 #define CLV_RUN_CHANGES_FILE "changes.jsonl"
 

@@ -36,14 +36,14 @@ static bool is_checkpoint(const char *name) {
 }
 
 bool clv_is_run_file(const char *name) {
-  static const char *const names[] = {"run.json",          "session.effective.yaml",
-                                      "log.txt",           "log.jsonl",
-                                      "metrics.jsonl",     "pace.jsonl",
-                                      "egress.table",      "evaluations.jsonl",
-                                      "run.key",           "schedule.failed",
-                                      "tensorboard",       CLV_RUN_CLASSES_FILE,
-                                      CLV_RUN_BEST_FILE,   CLV_RUN_DATA_FILE,
-                                      CLV_RUN_CHANGES_FILE};
+  static const char *const names[] = {"run.json",         "session.effective.yaml",
+                                      "log.txt",          "log.jsonl",
+                                      "metrics.jsonl",    "pace.jsonl",
+                                      "egress.table",     "evaluations.jsonl",
+                                      "run.key",          "schedule.failed",
+                                      "tensorboard",      CLV_RUN_CLASSES_FILE,
+                                      CLV_RUN_BEST_FILE,  CLV_RUN_DATA_FILE,
+                                      CLV_RUN_TABLE_FILE, CLV_RUN_CHANGES_FILE};
   for (size_t i = 0; i < CLV_COUNT(names); i++)
     if (strcmp(name, names[i]) == 0) return true;
   return is_checkpoint(name);

@@ -441,6 +441,7 @@ clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned besid
 struct clv_run_data {
   clv_dataset *train, *test; /* test NULL: the session names no data.test */
   clv_subset train_rows, validation_rows, test_rows;
+  clv_learnt *learnt; /* of a table; NULL: another format, or nothing is learnt yet */
 };
 
 /* Derives from train.seed the seed of shuffling, splits, crops and flips. This seed is never
@@ -448,10 +449,12 @@ struct clv_run_data {
 clv_code clv_run_data_derive_seed(const clv_session_config *config, uint64_t *ret,
                                   clv_err *err) CLV_USE_RESULT;
 
-/* Opens the data sets of the session. need_train: open data.train even if data.test exists. */
+/* Opens the data sets of the session. need_train: open data.train even if data.test exists. ret is
+ * zero but for `learnt`, which a run may have: tables are encoded by it, else by what the training
+ * records say. CLV_DATA_LOSS: a table without both. */
 clv_code clv_run_data_open(const clv_session_config *config, bool need_train, clv_run_data *ret,
                            clv_err *err) CLV_USE_RESULT;
-/* Opens data.test without its labels, and no other set. */
+/* Opens data.test without its labels, and no other set. `ret` as in clv_run_data_open. */
 clv_code clv_run_data_open_inputs(const clv_session_config *config, clv_run_data *ret,
                                   clv_err *err) CLV_USE_RESULT;
 void clv_run_data_done(clv_run_data *d);

@@ -64,6 +64,33 @@ static clv_page_options make_page_options(const clv_data_config *d) {
                                        .memory = d->documents.memory_mib << 20}};
 }
 
+static clv_code make_table_options(const clv_data_config *d, clv_column_options **columns,
+                                   clv_table_options *ret, clv_err *err) {
+  static const char separators[] = {[CLV_SEPARATOR_BY_NAME] = '\0',
+                                    [CLV_SEPARATOR_COMMA] = ',',
+                                    [CLV_SEPARATOR_SEMICOLON] = ';',
+                                    [CLV_SEPARATOR_TAB] = '\t',
+                                    [CLV_SEPARATOR_PIPE] = '|'};
+  CLV_TRY(clv_alloc(d->table.n_columns, sizeof **columns, columns, err));
+  for (size_t i = 0; i < d->table.n_columns; i++) {
+    const clv_column_spec *s = &d->table.columns[i];
+    (*columns)[i] = (clv_column_options){.name = s->name,
+                                         .use = s->use,
+                                         .scale = s->scale,
+                                         .missing = s->missing,
+                                         .value = s->value,
+                                         .has_indicator = s->has_indicator};
+  }
+  *ret = (clv_table_options){.separator = separators[d->table.separator],
+                             .has_decimal_comma = d->table.decimal == CLV_DECIMAL_COMMA,
+                             .missing_marks = (const char *const *)d->table.missing_marks.items,
+                             .n_missing_marks = d->table.missing_marks.n,
+                             .ignores_others = d->table.others == CLV_OTHERS_IGNORED,
+                             .columns = *columns,
+                             .n_columns = d->table.n_columns};
+  return CLV_OK;
+}
+
 static const clv_objective objectives[] = {[CLV_LABELS_OF_FILES] = CLV_OBJECTIVE_LABELS,
                                            [CLV_LABELS_CAUSAL] = CLV_OBJECTIVE_CAUSAL,
                                            [CLV_LABELS_MASKED] = CLV_OBJECTIVE_MASKED};
@@ -151,10 +178,19 @@ static clv_code fail_data_set(const clv_session_config *c, const set_files *s,
   return CLV_DATA_LOSS;
 }
 
+/* Returns the file of the labels; NULL: the set has none, or its labels are not read. */
+static const char *find_labels_path(const clv_session_config *c, const set_files *s) {
+  size_t n_inputs = clv_data_n_inputs(&c->data);
+  bool has_file = clv_format_row_of(c->data.format)->has_arrays && s->files->n > n_inputs;
+  return has_file && !s->skips_labels ? s->files->items[n_inputs] : NULL;
+}
+
 static clv_code open_set(const clv_session_config *c, const set_files *s, clv_dataset **ret,
                          clv_err *err) {
   const clv_text_list *files = s->files;
   CLV_AUTO(clv_freep) float *mean = NULL, *std = NULL;
+  CLV_AUTO(clv_freep) clv_column_options *columns = NULL;
+  clv_table_options table;
   clv_err reason;
   bool classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
   int64_t ignored = (int64_t)c->loss.ignore_index;
@@ -163,16 +199,13 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
   CLV_TRY(check_root(c, s, err));
   CLV_TRY(copy_floats(&c->data.mean, &mean, err));
   CLV_TRY(copy_floats(&c->data.std, &std, err));
-  size_t n_inputs = clv_data_n_inputs(&c->data);
+  CLV_TRY(make_table_options(&c->data, &columns, &table, err));
   clv_dataset_options o = {.format = c->data.format,
                            .inputs_path = files->items[0],
                            .n_named = c->data.inputs.n,
                            .names = (const char *const *)c->data.inputs.items,
                            .named_paths = (const char *const *)files->items,
-                           .labels_path = clv_format_row_of(c->data.format)->has_arrays &&
-                                                  files->n > n_inputs && !s->skips_labels
-                                              ? files->items[n_inputs]
-                                              : NULL,
+                           .labels_path = find_labels_path(c, s),
                            .skips_labels = s->skips_labels,
                            .skips_broken = true,
                            .keeps_rank_3 = clv_model_takes_sequences(c),
@@ -189,6 +222,7 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
                            .images = make_image_options(&c->data),
                            .text = make_text_options(&c->data),
                            .pages = make_page_options(&c->data),
+                           .table = table,
                            .objective = objectives[c->data.objective],
                            .ignored_label = &ignored,
                            .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
@@ -210,16 +244,42 @@ static clv_code split_train(const clv_session_config *c, clv_run_data *d, clv_er
   return CLV_DATA_LOSS;
 }
 
+/* Encodes a table by d->learnt. Other formats have their inputs already. */
+static clv_code encode_set(const clv_session_config *c, clv_run_data *d, const set_files *s,
+                           clv_dataset *ds, clv_err *err) {
+  clv_err reason;
+  if (!ds || !clv_dataset_has_table(ds)) return CLV_OK;
+  if (!d->learnt)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s has no table.json, which says how training read its table: train first",
+                    c->checkpoint.dir);
+  return clv_dataset_encode(ds, d->learnt, &reason) == CLV_OK ? CLV_OK
+                                                              : fail_data_set(c, s, &reason, err);
+}
+
+static clv_code learn_from_train(const clv_session_config *c, const set_files *s, clv_run_data *d,
+                                 clv_err *err) {
+  clv_err reason;
+  if (d->learnt || !d->train || !clv_dataset_has_table(d->train)) return CLV_OK;
+  return clv_dataset_learn(d->train, &d->train_rows, &d->learnt, &reason) == CLV_OK
+             ? CLV_OK
+             : fail_data_set(c, s, &reason, err);
+}
+
 clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run_data *ret,
                            clv_err *err) {
-  clv_run_data d = {0};
+  clv_run_data d = *ret;
   clv_code code = CLV_OK;
   const set_files train = describe_train_files(c), test = describe_test_files(c, false);
+  *ret = (clv_run_data){0};
   if (need_train || !c->data.test.n) code = open_set(c, &train, &d.train, err);
   if (code == CLV_OK && c->data.test.n) code = open_set(c, &test, &d.test, err);
+  if (code == CLV_OK && d.train) code = split_train(c, &d, err);
+  if (code == CLV_OK) code = learn_from_train(c, &train, &d, err);
+  if (code == CLV_OK) code = encode_set(c, &d, &train, d.train, err);
+  if (code == CLV_OK) code = encode_set(c, &d, &test, d.test, err);
   if (code == CLV_OK && d.train && d.test)
     code = clv_dataset_check_same_classes(d.train, d.test, err);
-  if (code == CLV_OK && d.train) code = split_train(c, &d, err);
   if (code == CLV_OK && d.test) code = clv_subset_all(d.test, &d.test_rows, err);
   if (code != CLV_OK) {
     clv_run_data_done(&d);
@@ -230,10 +290,12 @@ clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run
 }
 
 clv_code clv_run_data_open_inputs(const clv_session_config *c, clv_run_data *ret, clv_err *err) {
-  clv_run_data d = {0};
+  clv_run_data d = *ret;
   const set_files test = describe_test_files(c, true);
-  CLV_TRY(open_set(c, &test, &d.test, err));
-  clv_code code = clv_subset_all(d.test, &d.test_rows, err);
+  *ret = (clv_run_data){0};
+  clv_code code = open_set(c, &test, &d.test, err);
+  if (code == CLV_OK) code = encode_set(c, &d, &test, d.test, err);
+  if (code == CLV_OK) code = clv_subset_all(d.test, &d.test_rows, err);
   if (code == CLV_OK)
     *ret = d;
   else
@@ -491,6 +553,7 @@ void clv_run_data_done(clv_run_data *d) {
   if (!d) return;
   clv_dataset_free(d->train);
   clv_dataset_free(d->test);
+  clv_learnt_free(d->learnt);
   clv_subset_done(&d->train_rows);
   clv_subset_done(&d->validation_rows);
   clv_subset_done(&d->test_rows);

@@ -36,6 +36,7 @@ clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scop
   r->purpose = need_train ? RUN_TRAINING : RUN_EVALUATION;
   if (need_train) clv_run_metrics_warn(r->config);
   CLV_TRY(clv_policy_find(&r->policy, err));
+  if (!need_train || r->o->resume) CLV_TRY(clv_run_read_learnt(r, &r->data.learnt, err));
   CLV_TRY(clv_run_data_open(r->config, need_train, &r->data, err));
   if (scope) CLV_TRY(clv_run_scan_data(r, scope == CLV_SCAN_IMAGES, err));
   CLV_TRY(clv_run_make_blueprint(r, err));

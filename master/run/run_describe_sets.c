@@ -140,5 +140,6 @@ clv_code clv_run_describe_sets(const clv_run *r, bool json, clv_bytes *out, clv_
   for (size_t i = 0; i < CLV_COUNT(sets); i++)
     if (sets[i].ds) CLV_TRY(describe_classes(&sets[i], json, out, err));
   if (json) clv_bytes_puts(out, "}");
+  CLV_TRY(clv_run_describe_columns(r, json, out, err));
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }

@@ -510,6 +510,18 @@ clv_code clv_run_compare_classes(const clv_run *r, const clv_classes *c, const c
  * same names. */
 clv_code clv_run_write_classes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
+/* ---- tables (run_table.c) -------------------------------------------------------------------- */
+
+/* Reads what the session's run has learnt; *ret stays NULL: the run has no such file.
+ * CLV_DATA_LOSS: it is damaged. */
+clv_code clv_run_read_learnt(const clv_run *r, clv_learnt **ret, clv_err *err) CLV_USE_RESULT;
+/* Writes it into the run folder; nothing if the data are no table. */
+clv_code clv_run_write_learnt(const clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* Appends, for each column of the training table, its range, missing and different values, and what
+ * is suspicious; as JSON a member "columns", [] if the data are no table. */
+clv_code clv_run_describe_columns(const clv_run *r, bool json, clv_bytes *out,
+                                  clv_err *err) CLV_USE_RESULT;
+
 /* ---- predictions as files (run_predictions.c) ------------------------------------------------ */
 
 /* Formats, in the order of the values of --format. */

@@ -100,6 +100,7 @@ static clv_code make_run_dir(clv_run *r, clv_err *err) {
     CLV_TRY(print_egress_table(r, err)); /* the trials send random numbers under this table */
   CLV_TRY(clv_run_resolve_micro_batches(r, recalls, err));
   CLV_TRY(clv_run_write_classes(r, err));
+  CLV_TRY(clv_run_write_learnt(r, err));
   if (r->o->resume) CLV_TRY(clv_run_compare_table(r, err));
   CLV_TRY(print_egress_table(r, err));
   CLV_AUTO(clv_bytes_done) clv_bytes config = {0}, table = {0};

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Writes predictions to a file (clv_predictions_write): NumPy's format with the names in a second
- * file, CSV (RFC 4180) or JSON lines. The id of a record is the path of its image, or its number.
+ * file, CSV (RFC 4180) or JSON lines. The id of a record is its cell in a table's column of
+ * ids, the path of its image, or its number.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -44,18 +45,23 @@ static const char *class_name(const clv_predictions *r, size_t class) {
   return class < r->classes->n ? r->classes->names[class] : NULL;
 }
 
-static const char *image_path_of(const clv_predictions *r, size_t row) {
-  return clv_dataset_image_path(r->data, r->index[row]);
+/* Returns the id that the records have: of a table its cell, of an image its path; NULL: its number
+ * is its id. */
+static const char *find_id(const clv_predictions *r, size_t row) {
+  const char *id = clv_dataset_record_id(r->data, r->index[row]);
+  return id ? id : clv_dataset_image_path(r->data, r->index[row]);
 }
 
 /* ---- CSV ------------------------------------------------------------------------------------- */
 
+/* Appends a text cell. One that a spreadsheet would compute gets an apostrophe in front. */
 static void append_csv_text(clv_bytes *out, const char *text) {
+  const char *mark = *text && strchr("=+-@\t\r", *text) ? "'" : "";
   if (!text[strcspn(text, ",\"\r\n")]) {
-    clv_bytes_puts(out, text);
+    clv_bytes_printf(out, "%s%s", mark, text);
     return;
   }
-  clv_bytes_puts(out, "\"");
+  clv_bytes_printf(out, "\"%s", mark);
   for (; *text; text++) {
     if (*text == '"') clv_bytes_puts(out, "\"");
     clv_bytes_add(out, text, 1);
@@ -79,7 +85,7 @@ static void append_csv_header(clv_bytes *out, const clv_predictions *r) {
 }
 
 static void append_csv_record(clv_bytes *out, const clv_predictions *r, size_t row) {
-  const char *file = image_path_of(r, row);
+  const char *file = find_id(r, row);
   if (file)
     append_csv_text(out, file);
   else
@@ -99,7 +105,7 @@ static void append_csv_record(clv_bytes *out, const clv_predictions *r, size_t r
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
 static void append_json_id(clv_bytes *out, const clv_predictions *r, size_t row) {
-  const char *file = image_path_of(r, row);
+  const char *file = find_id(r, row);
   if (file)
     clv_bytes_add_json(out, file);
   else
@@ -220,6 +226,6 @@ clv_code clv_predictions_write(const clv_predictions *r, clv_predictions_format 
   if (format == CLV_PREDICTIONS_JSONL)
     return write_text_file(r, pages ? &of_pages : &json, path, err);
   CLV_TRY(write_npy(path, r->outputs, err));
-  bool names = r->classes->n || (rows && image_path_of(r, 0));
+  bool names = r->classes->n || (rows && find_id(r, 0));
   return names ? write_names_file(r, path, err) : CLV_OK;
 }

@@ -74,15 +74,14 @@ static void fuzz_frame(const input *in) {
   clv_bundle before;
   clv_wire_limits limits = clv_wire_limits_default();
   clv_err err;
-  if (clv_frame_decode_bundle(in->pieces, in->n, &limits, &before, &frame, &payload, &err) !=
-      CLV_OK)
+  if (clv_frame_decode_last(in->pieces, in->n, &limits, &before, &frame, &payload, &err) != CLV_OK)
     return;
   assert_holds(before.n <= CLV_WIRE_BUNDLED && (before.n || frame.kind));
   assert_holds((clv_frame_decode(in->pieces, in->n, &limits, &one, &of_one, &err) == CLV_OK) ==
                !before.n);
   for (uint32_t i = 0; i < before.n; i++)
-    if (clv_frame_decode_bundled(in->pieces, in->n, &before.frames[i], &limits, &one, &of_one,
-                                 &err) == CLV_OK)
+    if (clv_frame_decode_preceding(in->pieces, in->n, &before.frames[i], &limits, &one, &of_one,
+                                   &err) == CLV_OK)
       check_encoding(in, &one, of_one);
   if (frame.kind) check_encoding(in, &frame, payload);
 }

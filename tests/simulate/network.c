@@ -273,10 +273,10 @@ static void print_event(const sim_network *n, const event *e) {
            e->to->place, e->to->lane_index, e->to->other_end->place, clv_code_name(e->end_code),
            e->end_text);
   if (!n->o.prints_messages || e->kind != MESSAGE) return;
-  if (clv_frame_decode_bundle(&piece, 1, &limits, &before, &f, &payload, &err) != CLV_OK) return;
+  if (clv_frame_decode_last(&piece, 1, &limits, &before, &f, &payload, &err) != CLV_OK) return;
   if (f.kind) print_frame(n, e, &f);
   for (uint32_t i = before.n; i-- > 0;)
-    if (clv_frame_decode_bundled(&piece, 1, &before.frames[i], &limits, &f, &payload, &err) ==
+    if (clv_frame_decode_preceding(&piece, 1, &before.frames[i], &limits, &f, &payload, &err) ==
         CLV_OK)
       print_frame(n, e, &f);
 }

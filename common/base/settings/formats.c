@@ -8,11 +8,11 @@
 
 static const clv_format_row rows[] = {
     [CLV_FORMAT_AUTO] = {.name = ""},
-#define CLV_ARRAY_FORMAT(NAME, text, doc, set_doc)                        \
-  [CLV_FORMAT_##NAME] = {.name = #text,                                   \
-                         .train_names = "two files, records and labels",  \
-                         .has_arrays = true,                              \
-                         .accepted_keys = CLV_KEY_INPUTS | CLV_KEY_GROUP, \
+#define CLV_ARRAY_FORMAT(NAME, text, doc, set_doc)                                            \
+  [CLV_FORMAT_##NAME] = {.name = #text,                                                       \
+                         .train_names = "two files, records and labels",                      \
+                         .has_arrays = true,                                                  \
+                         .accepted_keys = CLV_KEY_INPUTS | CLV_KEY_GROUP | CLV_KEY_NORMALIZE, \
                          .group = "a file with a whole number per record"},
 #define CLV_DATA_FORMAT(NAME, text, doc, set_doc, ...) \
   [CLV_FORMAT_##NAME] = {.name = #text, __VA_ARGS__},

@@ -125,6 +125,8 @@ enum {
   CLV_KEY_TEXT = 16,
   CLV_KEY_DOCUMENTS = 32,
   CLV_KEY_TOKENIZER = 64,
+  CLV_KEY_TABLE = 128,
+  CLV_KEY_NORMALIZE = 256, /* keys data.normalize, data.scale and data.flatten */
 };
 enum { CLV_FORMAT_INPUTS = 3 };
 
@@ -155,6 +157,41 @@ const clv_format_row *clv_format_row_of(clv_data_format format);
 void clv_format_names(uint32_t key, char *buf, size_t len);
 /* Joins names, which end with NULL: "a, b and c". */
 void clv_list_names(const char *const *names, char *buf, size_t len);
+
+/* ---- columns of tables ----------------------------------------------------------------------- */
+
+/* Use of a table's column; the values of `as` in a session file, in their order. */
+typedef enum clv_column_use {
+  CLV_COLUMN_NUMBER,   /* one number of the input */
+  CLV_COLUMN_CATEGORY, /* a place of the input per value (one-hot) */
+  CLV_COLUMN_BOOLEAN,  /* 0 or 1 */
+  CLV_COLUMN_TARGET,   /* the label; never an input */
+  CLV_COLUMN_ID,       /* names the record in predictions; never an input */
+  CLV_COLUMN_IGNORED,
+} clv_column_use;
+
+extern const char *const clv_column_use_names[]; /* names in files, in order; end with NULL */
+
+/* How a number is scaled. What it needs is learnt from the training records. */
+typedef enum clv_column_scale {
+  CLV_SCALE_STANDARD, /* (v - mean) / std, with the std of all training records (n, not n - 1) */
+  CLV_SCALE_MIN_MAX,  /* (v - min) / (max - min) */
+  CLV_SCALE_QUANTILE, /* share of the training records below v, 0..1 */
+  CLV_SCALE_LOG,      /* ln(1 + v), then as CLV_SCALE_STANDARD; v > -1 */
+  CLV_SCALE_NONE,
+} clv_column_scale;
+extern const char *const clv_column_scale_names[];
+
+/* Treatment of a cell that is empty or has a mark of missing values. */
+typedef enum clv_missing_rule {
+  CLV_MISSING_REFUSE,
+  CLV_MISSING_MEAN,
+  CLV_MISSING_MEDIAN,
+  CLV_MISSING_MOST_FREQUENT, /* of equally frequent values the smallest */
+  CLV_MISSING_VALUE,         /* the value that the session file gives */
+  CLV_MISSING_OWN,           /* categories: a place of its own */
+} clv_missing_rule;
+extern const char *const clv_missing_rule_names[];
 
 #ifdef __cplusplus
 }

@@ -282,6 +282,28 @@ static inline bool clv_stage_has_master_weights(const clv_stage_spec *s) {
   return s->weights_file || s->weights_folder;
 }
 
+typedef enum clv_separator {
+  CLV_SEPARATOR_BY_NAME, /* a tab in files named .tsv, else a comma */
+  CLV_SEPARATOR_COMMA,
+  CLV_SEPARATOR_SEMICOLON,
+  CLV_SEPARATOR_TAB,
+  CLV_SEPARATOR_PIPE
+} clv_separator;
+typedef enum clv_decimal_mark { CLV_DECIMAL_POINT, CLV_DECIMAL_COMMA } clv_decimal_mark;
+/* Treatment of columns that the session file does not name. */
+typedef enum clv_other_columns { CLV_OTHERS_REFUSED, CLV_OTHERS_IGNORED } clv_other_columns;
+
+/* A column of a table. */
+typedef struct clv_column_spec {
+  clv_config_pos pos;
+  char *name;
+  clv_column_use use;
+  clv_column_scale scale; /* CLV_COLUMN_NUMBER */
+  clv_missing_rule missing;
+  char *value;        /* CLV_MISSING_VALUE: text of the value; NULL: not given */
+  bool has_indicator; /* a further place of the input is 1 where the value is missing */
+} clv_column_spec;
+
 typedef struct clv_data_config {
   clv_config_pos pos, root_pos, train_pos, test_pos, inputs_pos, normalize_pos, packed_pos;
   clv_config_pos objective_pos, group_pos, scale_pos, flatten_pos;
@@ -335,6 +357,15 @@ typedef struct clv_data_config {
     /* special tokens; NULL: the usual tokens of that kind of tokenizer file */
     char *first, *last, *pad, *mask;
   } tokenizer;
+  struct {
+    clv_config_pos pos, columns_pos;
+    clv_separator separator;
+    clv_decimal_mark decimal;
+    clv_text_list missing_marks; /* n = 0: the usual marks */
+    clv_other_columns others;
+    clv_column_spec *columns; /* [n_columns] */
+    size_t n_columns;
+  } table;
 } clv_data_config;
 
 /* Returns the number of inputs of a record. */

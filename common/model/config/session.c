@@ -10,16 +10,6 @@
 
 #define fail_at clv_session_fail_at
 
-clv_code clv_session_fail_at(const clv_session_config *config, clv_config_pos pos, clv_err *err,
-                             const char *fmt, ...) {
-  va_list ap;
-  clv_yaml_source source = {config->file, &config->overrides};
-  va_start(ap, fmt);
-  clv_code code = clv_yaml_source_vfail(&source, pos, err, fmt, ap);
-  va_end(ap);
-  return code;
-}
-
 /* ---- nodes of stages ------------------------------------------------------------------------- */
 
 /* Finds the index of the worker named `at`; -1: `at` is the master. Fails for an unknown name. */
@@ -424,6 +414,11 @@ static clv_code check_no_normalisation(const clv_session_config *c, clv_err *err
       return fail_at(c, keys[i].pos, err,
                      "%s does not go with data.format %s, whose records become tokens: remove it",
                      keys[i].key, data_format_row(c)->name);
+    if (!(data_format_row(c)->accepted_keys & CLV_KEY_NORMALIZE))
+      return fail_at(
+          c, keys[i].pos, err,
+          "%s does not go with data.format %s, whose columns have a scale each: remove it",
+          keys[i].key, data_format_row(c)->name);
     if (d->inputs.n)
       return fail_at(c, keys[i].pos, err,
                      "%s does not go with data.inputs, which are taken as they are: remove it",
@@ -562,6 +557,7 @@ static clv_code check_inapplicable_sections(const clv_session_config *c, clv_err
   } sections[] = {{"data.images.", CLV_KEY_IMAGES, c->data.images.pos},
                   {"data.text.", CLV_KEY_TEXT, c->data.text.pos},
                   {"data.documents.", CLV_KEY_DOCUMENTS, c->data.documents.pos},
+                  {"data.table.", CLV_KEY_TABLE, c->data.table.pos},
                   {"data.tokenizer.", CLV_KEY_TOKENIZER, c->data.tokenizer.pos}};
   CLV_AUTO(clv_session_config_freep) clv_session_config *defaults = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes lines = {0}, usual = {0};
@@ -594,6 +590,7 @@ static clv_code check_data(clv_session_config *c, clv_err *err) {
   CLV_TRY(check_data_files(c, "data.test", &d->test, d->test_pos, err));
   CLV_TRY(check_image_data(c, err));
   CLV_TRY(check_text_data(c, err));
+  CLV_TRY(clv_session_check_table(c, err));
   CLV_TRY(check_validation_group(c, err));
   if (d->mean.n != d->std.n)
     return fail_at(c, d->normalize_pos, err,

@@ -10,6 +10,7 @@
 #define REMOTE(member) offsetof(clv_remote_spec, member)
 #define STAGE(member) offsetof(clv_stage_spec, member)
 #define LAYER(member) offsetof(clv_layer_spec, member)
+#define COLUMN(member) offsetof(clv_column_spec, member)
 
 enum { MAX_STEPS = 1000000000 };
 
@@ -35,6 +36,9 @@ static const char *const non_finite_names[] = {"refuse", "skip", NULL};
 static const char *const broken_names[] = {"refuse", "skip", NULL};
 static const char *const accent_names[] = {"auto", "keep", "strip", NULL};
 static const char *const crop_names[] = {"center", "random", "random_resized", NULL};
+static const char *const separator_names[] = {"", "comma", "semicolon", "tab", "pipe", NULL};
+static const char *const decimal_names[] = {"point", "comma", NULL};
+static const char *const others_names[] = {"refuse", "ignore", NULL};
 static const char *const arch_names[] = {"",         "mlp",      "cnn",      "lenet",
                                          "resnet18", "resnet34", "resnet50", NULL};
 static const char *const head_names[] = {"", "none", "sequence", "token", "masked", "causal", NULL};
@@ -126,8 +130,7 @@ static const clv_row rows[] = {
      .doc = "The records; they are read by the master and stay there."},
     {.path = "data.format", .kind = CLV_ROW_ENUM, .offset = AT(data.format),
      .names = format_names, .required = true, .sample = "idx",
-     .replacement_hint = "tables of numbers are converted first: numpy.save(\"x.npy\", numpy.loadtxt(\"x.csv\", "
-                "delimiter=\",\", dtype=\"f4\"))",
+     .replacement_hint = "CSV is the format table",
      .doc = format_doc},
     {.path = "data.root", .kind = CLV_ROW_PATH, .offset = AT(data.root), .pos_offset = AT(data.root_pos),
      .default_text = ".",
@@ -241,6 +244,41 @@ static const clv_row rows[] = {
      .min = 1, .max = 65536, .default_text = "128",
      .changes_records = true,
      .doc = "Tokens of a record: longer texts are cut, shorter ones padded."},
+    {.path = "data.table", .kind = CLV_ROW_SECTION, .pos_offset = AT(data.table.pos), .is_commented_out = true,
+     .doc = "format table: CSV of RFC 4180 with a header, plain or gzip."},
+    {.path = "data.table.separator", .kind = CLV_ROW_ENUM, .offset = AT(data.table.separator),
+     .names = separator_names, .is_commented_out = true, .sample = "semicolon",
+     .doc = "Character between fields; a comma unless given, in files named .tsv a tab."},
+    {.path = "data.table.decimal", .kind = CLV_ROW_ENUM, .offset = AT(data.table.decimal),
+     .names = decimal_names, .default_text = "point", .changes_records = true,
+     .doc = "Decimal mark of numbers. Marks of thousands are refused."},
+    {.path = "data.table.missing_marks", .kind = CLV_ROW_TEXTS, .offset = AT(data.table.missing_marks),
+     .max = 64, .is_commented_out = true, .sample = "[NA, unknown]",
+     .doc = "Cells that mean a missing value, beside the empty one; NA, N/A, n/a, NaN, nan, NULL, null and None unless given."},
+    {.path = "data.table.others", .kind = CLV_ROW_ENUM, .offset = AT(data.table.others),
+     .names = others_names, .default_text = "refuse",
+     .doc = "Columns of the file that `columns` does not name: refuse ends the command, ignore leaves them out."},
+    {.path = "data.table.columns", .kind = CLV_ROW_MAP, .offset = AT(data.table.columns),
+     .count_offset = AT(data.table.n_columns), .pos_offset = AT(data.table.columns_pos), .max = 16384,
+     .entry_bytes = sizeof(clv_column_spec), .is_commented_out = true, .sample = "age", .is_place = true,
+     .doc = "Columns by the names of the header. The input has them in this order."},
+    {.path = "data.table.columns{}.as", .kind = CLV_ROW_ENUM, .offset = COLUMN(use),
+     .names = clv_column_use_names, .required = true, .sample = "number",
+     .doc = "number; category (a place of the input per value, and one for values that training has not); "
+            "boolean; target (the label); id (named in predictions); ignore. target and id are no inputs."},
+    {.path = "data.table.columns{}.scale", .kind = CLV_ROW_ENUM, .offset = COLUMN(scale),
+     .names = clv_column_scale_names, .default_text = "standard",
+     .doc = "For numbers, as in scikit-learn: StandardScaler (standard), MinMaxScaler (min_max), "
+            "QuantileTransformer (quantile), standard of ln(1 + v) (log), or none."},
+    {.path = "data.table.columns{}.missing", .kind = CLV_ROW_ENUM, .offset = COLUMN(missing),
+     .names = clv_missing_rule_names, .default_text = "refuse",
+     .doc = "Missing values: refuse; mean or median of training (numbers); the most frequent; `value`; "
+            "own (categories: a place of its own)."},
+    {.path = "data.table.columns{}.value", .kind = CLV_ROW_TEXT, .offset = COLUMN(value),
+     .is_commented_out = true, .sample = "0", .doc = "For missing: value, the value in place of missing ones."},
+    {.path = "data.table.columns{}.indicator", .kind = CLV_ROW_BOOL, .offset = COLUMN(has_indicator),
+     .default_text = "false",
+     .doc = "Add a place to the input that is 1 where the value is missing, else 0."},
     {.path = "data.documents", .kind = CLV_ROW_SECTION, .pos_offset = AT(data.documents.pos), .is_commented_out = true,
      .doc = "format documents: pages as lines of JSON, as cleave-master words prints them, or PDFs and images."},
     {.path = "data.documents.labels_of", .kind = CLV_ROW_ENUM, .offset = AT(data.documents.label_unit),

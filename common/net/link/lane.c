@@ -324,7 +324,7 @@ static clv_code handle_bundled_frames(clv_lane *ln, const clv_bundle *before,
   for (uint32_t i = 0; i < before->n; i++) {
     clv_frame f;
     clv_payload payload;
-    CLV_TRY(clv_frame_decode_bundled(pieces, n, &before->frames[i], limits, &f, &payload, err));
+    CLV_TRY(clv_frame_decode_preceding(pieces, n, &before->frames[i], limits, &f, &payload, err));
     CLV_TRY(handle_frame(ln, &f, pieces, &payload, err));
   }
   return CLV_OK;
@@ -338,7 +338,7 @@ static clv_code handle_message(clv_lane *ln, const clv_iov *iov, size_t n, clv_e
   clv_bundle before;
   const bool is_attached = __atomic_load_n(&ln->state, __ATOMIC_RELAXED) >= CLV_LANE_CONTROL;
   clv_wire_limits limits = ln->link ? ln->link->accept_limits : clv_wire_limits_default();
-  CLV_TRY(clv_frame_decode_bundle(pieces, n, &limits, &before, &f, &payload, err));
+  CLV_TRY(clv_frame_decode_last(pieces, n, &limits, &before, &f, &payload, err));
   if (ln->link) count_received_message(ln->link, bytes_of_pieces(iov, n));
   CLV_TRY(handle_bundled_frames(ln, &before, pieces, n, &limits, err));
   if (f.kind) CLV_TRY(handle_frame(ln, &f, pieces, &payload, err));

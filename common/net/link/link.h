@@ -175,8 +175,8 @@ typedef struct clv_ref_ids {
   uint64_t ref, fork, random_key;
 } clv_ref_ids;
 
-/* Makes a reference to a value of a context at node `owner`, or to the tensor `own` of this process
- * (context 0). */
+/* Makes a REF_KEEP, by which the node makes a reference to a value of a context at node `owner`, or
+ * to the tensor `own` of this process (context 0). */
 clv_code clv_packet_new_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const char *owner,
                                  uint64_t context, uint64_t value, clv_tensor *own,
                                  clv_packet **ret, clv_err *err) CLV_USE_RESULT;

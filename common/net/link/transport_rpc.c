@@ -62,7 +62,7 @@ static clv_code dial_rpc_stream(void *user, uint32_t index, clv_lane *lane, cons
                                .expected_uri = c->identity,
                                .pem = c->pem,
                                .limits = c->limits,
-                               .stop_flag = stop};
+                               .connect_stop_flag = stop};
   CLV_TRY(clv_rpc_channel_new(c->runtime, &o, channel, err));
   CLV_TRY(clv_rpc_channel_connect(*channel, is_redial ? redial_ms : c->timeout_ms, err));
   clv_rpc_stream_events events = c->events;

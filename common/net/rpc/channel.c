@@ -25,8 +25,8 @@ struct clv_rpc_channel {
   clv_rpc_limits limits;
   grpc_channel_credentials *credentials;
   rpc_identity *identity;
-  const bool *stop_flag; /* as in clv_rpc_channel_options */
-  pthread_mutex_t lock;  /* guards the fields below */
+  const bool *connect_stop_flag; /* as in clv_rpc_channel_options */
+  pthread_mutex_t lock;          /* guards the fields below */
   grpc_channel *grpc_handle;
   bool is_connecting;
 };
@@ -69,7 +69,7 @@ clv_code clv_rpc_channel_new(clv_rpc_runtime *runtime, const clv_rpc_channel_opt
   CLV_TRY(clv_alloc(1, sizeof(*channel), &channel, err));
   channel->runtime = runtime;
   channel->limits = options->limits;
-  channel->stop_flag = options->stop_flag;
+  channel->connect_stop_flag = options->connect_stop_flag;
   pthread_mutex_init(&channel->lock, NULL);
   CLV_TRY(init_channel(channel, options, err));
   *ret_channel = clv_steal(&channel);
@@ -365,7 +365,7 @@ static clv_code wait_until_ready(clv_rpc_channel *channel, grpc_channel *dial,
     if (state == GRPC_CHANNEL_READY) return CLV_OK;
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) CLV_TRY(find_dial_error(channel, dial, err));
     CLV_TRY(clv_rpc_check_cancel_hook(err));
-    if (channel->stop_flag && __atomic_load_n(channel->stop_flag, __ATOMIC_RELAXED))
+    if (channel->connect_stop_flag && __atomic_load_n(channel->connect_stop_flag, __ATOMIC_RELAXED))
       return clv_fail(err, CLV_CANCELLED, "%s: not needed any more", channel->target_address);
     gpr_timespec soon = gpr_time_min(deadline, rpc_deadline_in_ms(POLL_MS));
     if (!wait_state_change(dial, state, soon) && gpr_time_cmp(soon, deadline) == 0)

@@ -191,7 +191,7 @@ typedef struct clv_rpc_channel_options {
   clv_rpc_limits limits;
   /* atomic; a connect in progress fails with CLV_CANCELLED when it turns true; NULL: never. Has to
    * outlive the channel. */
-  const bool *stop_flag;
+  const bool *connect_stop_flag;
 } clv_rpc_channel_options;
 
 /* Makes a channel. Each channel has one TCP connection of its own, never shared with another

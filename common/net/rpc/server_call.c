@@ -32,7 +32,7 @@ typedef struct incoming {
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
-static void finish_call(incoming *in, bool cancelled) {
+static void release_call(incoming *in, bool cancelled) {
   clv_rpc_server *server = in->server;
   if (in->peer_entry && rpc_peers_end_call(&server->peers, in->peer_entry, cancelled))
     rpc_cut_connection(in->address);
@@ -47,7 +47,7 @@ static void finish_call(incoming *in, bool cancelled) {
 
 static void drop_call_hold(incoming *in) {
   if (atomic_fetch_sub_explicit(&in->n_holds, 1, memory_order_acq_rel) == 1)
-    finish_call(in, in->is_cancelled_by_grpc != 0);
+    release_call(in, in->is_cancelled_by_grpc != 0);
 }
 
 static void on_close(rpc_tag *tag, bool ok) {
@@ -62,7 +62,7 @@ static void on_answer_sent(rpc_tag *tag, bool ok) {
   drop_call_hold(RPC_OWNER(tag, incoming, answer_tag));
 }
 
-static void on_stream_ended(void *arg, bool cancelled) { finish_call(arg, cancelled); }
+static void on_stream_ended(void *arg, bool cancelled) { release_call(arg, cancelled); }
 
 /* Starts a batch, which has a hold of its own until it ends. */
 static void start_batch(incoming *in, const grpc_op *ops, size_t n, rpc_tag *tag) {

@@ -355,7 +355,9 @@ static entry *find_largest_unread(void) {
   return found;
 }
 
-/* Charges received frames, and ends connections that exceed a limit. The caller holds the lock. */
+/* Charges received frames to connection e, and ends it if it exceeds a limit of one connection. If
+ * all connections together exceed theirs, ends the one with most unread data, which may be another.
+ * The caller holds the lock. */
 static void charge_frames(entry *e, const void *data, size_t n) {
   uint64_t before = e->frame_meter.unread_bytes;
   const char *excess = clv_tls_frame_meter_charge(&e->frame_meter, data, n, clv_now_ns());

@@ -200,7 +200,7 @@ static clv_code read_payload(decoder *d, const clv_field *f, void *dst, clv_err 
   return clv_cursor_skip(&d->at, len, err);
 }
 
-/* Stores only the position of a preceding frame. clv_frame_decode_bundled decodes it later. */
+/* Stores only the position of a preceding frame. clv_frame_decode_preceding decodes it later. */
 static clv_code read_preceding_frame(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   size_t len;
   (void)f, (void)dst;
@@ -342,18 +342,18 @@ clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wi
   return decode_frame(&d, ret_frame, ret_payload, err);
 }
 
-clv_code clv_frame_decode_bundle(const clv_piece *pieces, size_t n_pieces,
-                                 const clv_wire_limits *limits, clv_bundle *ret_before,
-                                 clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err) {
+clv_code clv_frame_decode_last(const clv_piece *pieces, size_t n_pieces,
+                               const clv_wire_limits *limits, clv_bundle *ret_before,
+                               clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err) {
   decoder d = {.limits = limits, .preceding_frames = ret_before};
   ret_before->n = 0;
   CLV_TRY(clv_cursor_init(&d.at, pieces, n_pieces, limits->message_bytes, err));
   return decode_frame(&d, ret_frame, ret_payload, err);
 }
 
-clv_code clv_frame_decode_bundled(const clv_piece *pieces, size_t n_pieces,
-                                  const clv_payload *frame, const clv_wire_limits *limits,
-                                  clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err) {
+clv_code clv_frame_decode_preceding(const clv_piece *pieces, size_t n_pieces,
+                                    const clv_payload *frame, const clv_wire_limits *limits,
+                                    clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err) {
   decoder d = {.limits = limits};
   clv_cursor_init_at(&d.at, pieces, n_pieces, frame);
   return decode_frame(&d, ret_frame, ret_payload, err);

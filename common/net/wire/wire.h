@@ -376,14 +376,14 @@ clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wi
                           clv_err *err) CLV_USE_RESULT;
 
 /* As clv_frame_decode, for a message that may have other frames before its own. frame->kind is 0 if
- * the message has no frame of its own. clv_frame_decode_bundled then decodes one of the other
+ * the message has no frame of its own. clv_frame_decode_preceding then decodes one of the other
  * frames. */
-clv_code clv_frame_decode_bundle(const clv_piece *pieces, size_t n, const clv_wire_limits *limits,
-                                 clv_bundle *ret_before, clv_frame *ret_frame,
-                                 clv_payload *ret_payload, clv_err *err) CLV_USE_RESULT;
-clv_code clv_frame_decode_bundled(const clv_piece *pieces, size_t n, const clv_payload *frame,
-                                  const clv_wire_limits *limits, clv_frame *ret_frame,
-                                  clv_payload *ret_payload, clv_err *err) CLV_USE_RESULT;
+clv_code clv_frame_decode_last(const clv_piece *pieces, size_t n, const clv_wire_limits *limits,
+                               clv_bundle *ret_before, clv_frame *ret_frame,
+                               clv_payload *ret_payload, clv_err *err) CLV_USE_RESULT;
+clv_code clv_frame_decode_preceding(const clv_piece *pieces, size_t n, const clv_payload *frame,
+                                    const clv_wire_limits *limits, clv_frame *ret_frame,
+                                    clv_payload *ret_payload, clv_err *err) CLV_USE_RESULT;
 
 /* Fills frame->failure. Cuts text and hop to their limits without splitting a character, and
  * replaces what decoders refuse (control characters, bytes that are not UTF-8) by '?'.

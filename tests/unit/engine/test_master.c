@@ -29,11 +29,11 @@ static void record_frame(const clv_rpc_piece *pieces, size_t n) {
   clv_bundle before;
   clv_wire_limits limits = clv_wire_limits_default();
   for (size_t i = 0; i < n; i++) all[i] = (clv_piece){pieces[i].data, pieces[i].len};
-  assert_ok(clv_frame_decode_bundle(all, n, &limits, &before, &last, &payload, &err));
+  assert_ok(clv_frame_decode_last(all, n, &limits, &before, &last, &payload, &err));
   assert_true(w.n_sent + before.n < MOST_SENT);
   for (uint32_t i = 0; i < before.n; i++)
-    assert_ok(clv_frame_decode_bundled(all, n, &before.frames[i], &limits,
-                                       &w.sent_frames[w.n_sent++], &payload, &err));
+    assert_ok(clv_frame_decode_preceding(all, n, &before.frames[i], &limits,
+                                         &w.sent_frames[w.n_sent++], &payload, &err));
   if (last.kind) w.sent_frames[w.n_sent++] = last;
 }
 

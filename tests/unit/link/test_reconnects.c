@@ -42,8 +42,7 @@ static clv_code record_frames(void *handle, const clv_rpc_piece *pieces, size_t 
   clv_wire_limits limits = clv_wire_limits_default();
   for (size_t i = 0; i < n; i++) all[i] = (clv_piece){pieces[i].data, pieces[i].len};
   if (!s->refuses_messages) {
-    clv_code code =
-        clv_frame_decode_bundle(all, n, &limits, &before, &s->last_frame, &payload, err);
+    clv_code code = clv_frame_decode_last(all, n, &limits, &before, &s->last_frame, &payload, err);
     assert_int_equal(code, CLV_OK);
     assert_true(s->n < MOST);
     s->frame_kinds[s->n++] = s->last_frame.kind;

@@ -178,10 +178,11 @@ static void check_bundle(const clv_bytes *message, size_t cut, const clv_frame *
   clv_payload payload;
   clv_wire_limits limits = clv_wire_limits_default();
   clv_piece pieces[] = {{message->data, cut}, {message->data + cut, message->len - cut}};
-  assert_ok(clv_frame_decode_bundle(pieces, 2, &limits, &before, &got, &payload, &err));
+  assert_ok(clv_frame_decode_last(pieces, 2, &limits, &before, &got, &payload, &err));
   assert_int_equal(before.n, n);
   assert_int_equal(got.kind, last);
-  assert_ok(clv_frame_decode_bundled(pieces, 2, &before.frames[1], &limits, &got, &payload, &err));
+  assert_ok(
+      clv_frame_decode_preceding(pieces, 2, &before.frames[1], &limits, &got, &payload, &err));
   assert_same(second, &got);
   assert_int_equal(payload.len, payload_of_second);
   uint8_t copy[4096];

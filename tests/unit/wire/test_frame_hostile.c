@@ -31,8 +31,8 @@ static clv_code decode_bundle(const clv_bytes *b, clv_err *err) {
   clv_frame frame;
   clv_payload payload;
   clv_wire_limits limits = clv_wire_limits_default();
-  return clv_frame_decode_bundle(&(clv_piece){b->data, b->len}, 1, &limits, &before, &frame,
-                                 &payload, err);
+  return clv_frame_decode_last(&(clv_piece){b->data, b->len}, 1, &limits, &before, &frame, &payload,
+                               err);
 }
 
 /* Returns `n` frames of 2 bytes without a last frame. */
@@ -67,9 +67,9 @@ static void nested_or_too_many_bundled_frames_are_refused(void **state) {
   clv_bytes_add(&nested, prefix, clv_frame_bundle_prefix(prefix, inner.len));
   clv_bytes_add(&nested, inner.data, inner.len);
   clv_piece piece = {nested.data, nested.len};
-  assert_ok(clv_frame_decode_bundle(&piece, 1, &limits, &before, &frame, &payload, &err));
+  assert_ok(clv_frame_decode_last(&piece, 1, &limits, &before, &frame, &payload, &err));
   assert_int_equal(
-      clv_frame_decode_bundled(&piece, 1, &before.frames[0], &limits, &frame, &payload, &err),
+      clv_frame_decode_preceding(&piece, 1, &before.frames[0], &limits, &frame, &payload, &err),
       CLV_INVALID);
   assert_non_null(strstr(err.text, "contains another frame"));
   nested.len -= 2; /* the length of the nested frame exceeds the message */

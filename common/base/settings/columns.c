@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Names of the uses, scales and rules of a table's columns, in session files and in the file of
+ * what a run has learnt.
+ */
+#include "common/base/settings/settings.h"
+
+const char *const clv_column_use_names[] = {"number", "category", "boolean", "target",
+                                            "id",     "ignore",   NULL};
+const char *const clv_column_scale_names[] = {"standard", "min_max", "quantile",
+                                              "log",      "none",    NULL};
+const char *const clv_missing_rule_names[] = {"refuse", "mean", "median", "most_frequent",
+                                              "value",  "own",  NULL};

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Checks data.table of a session: which keys of a column go with its use (clv_session_check_table).
+ */
+#include "common/model/config/schema_int.h"
+
+#define fail_at clv_session_fail_at
+
+static bool is_input(const clv_column_spec *s) {
+  return s->use == CLV_COLUMN_NUMBER || s->use == CLV_COLUMN_CATEGORY ||
+         s->use == CLV_COLUMN_BOOLEAN;
+}
+
+/* Rules of data.table.columns{}.missing: the uses that each goes with. */
+static const struct {
+  const char *uses;
+  unsigned accepted; /* bit per clv_column_use */
+} missing_rules[] = {
+    [CLV_MISSING_REFUSE] = {"all columns", ~0u},
+    [CLV_MISSING_MEAN] = {"numbers", 1u << CLV_COLUMN_NUMBER},
+    [CLV_MISSING_MEDIAN] = {"numbers", 1u << CLV_COLUMN_NUMBER},
+    [CLV_MISSING_MOST_FREQUENT] = {"inputs", 1u << CLV_COLUMN_NUMBER | 1u << CLV_COLUMN_CATEGORY |
+                                                 1u << CLV_COLUMN_BOOLEAN},
+    [CLV_MISSING_VALUE] = {"inputs", 1u << CLV_COLUMN_NUMBER | 1u << CLV_COLUMN_CATEGORY |
+                                         1u << CLV_COLUMN_BOOLEAN},
+    [CLV_MISSING_OWN] = {"categories (a number has `indicator: true` for it)",
+                         1u << CLV_COLUMN_CATEGORY},
+};
+
+static clv_code check_column(const clv_session_config *c, const clv_column_spec *s, clv_err *err) {
+  if (!(missing_rules[s->missing].accepted & 1u << s->use))
+    return fail_at(c, s->pos, err, "data.table.columns.%.80s.missing: %s goes with %s", s->name,
+                   clv_missing_rule_names[s->missing], missing_rules[s->missing].uses);
+  if (s->missing == CLV_MISSING_VALUE && !s->value)
+    return fail_at(c, s->pos, err,
+                   "data.table.columns.%.80s.missing: value needs the key value beside it",
+                   s->name);
+  if (s->value && s->missing != CLV_MISSING_VALUE)
+    return fail_at(c, s->pos, err, "data.table.columns.%.80s.value goes with missing: value",
+                   s->name);
+  if (s->scale != CLV_SCALE_STANDARD && s->use != CLV_COLUMN_NUMBER)
+    return fail_at(c, s->pos, err, "data.table.columns.%.80s.scale goes with as: number", s->name);
+  if (s->has_indicator && !is_input(s))
+    return fail_at(c, s->pos, err, "data.table.columns.%.80s.indicator goes with inputs", s->name);
+  if (s->has_indicator && s->missing == CLV_MISSING_REFUSE)
+    return fail_at(c, s->pos, err,
+                   "data.table.columns.%.80s.indicator needs a rule for missing values, which are "
+                   "refused: set missing",
+                   s->name);
+  return CLV_OK;
+}
+
+clv_code clv_session_check_table(const clv_session_config *c, clv_err *err) {
+  size_t n_of[CLV_COLUMN_IGNORED + 1] = {0};
+  if (!(clv_format_row_of(c->data.format)->accepted_keys & CLV_KEY_TABLE)) return CLV_OK;
+  clv_config_pos pos = c->data.table.n_columns ? c->data.table.columns_pos : c->data.pos;
+  for (size_t i = 0; i < c->data.table.n_columns; i++) {
+    const clv_column_spec *s = &c->data.table.columns[i];
+    CLV_TRY(check_column(c, s, err));
+    if (n_of[s->use]++ && (s->use == CLV_COLUMN_TARGET || s->use == CLV_COLUMN_ID))
+      return fail_at(c, s->pos, err, "data.table.columns.%.80s: a second %s; a record has one",
+                     s->name, s->use == CLV_COLUMN_ID ? "id" : "target");
+  }
+  if (!n_of[CLV_COLUMN_NUMBER] && !n_of[CLV_COLUMN_CATEGORY] && !n_of[CLV_COLUMN_BOOLEAN])
+    return fail_at(c, pos, err,
+                   "data.table.columns names no input: list the columns of the header, as in "
+                   "`columns: {age: {as: number}, sex: {as: category}, outcome: {as: target}}`");
+  if (n_of[CLV_COLUMN_TARGET]) return CLV_OK;
+  return fail_at(c, pos, err, "data.table.columns names no target: say `as: target` for one");
+}

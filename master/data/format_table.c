@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opens datasets of the format table. A dataset has its cells when it is opened; clv_dataset_encode
+ * makes the input from them, after the split has chosen the training records.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/data/dataset_int.h"
+
+static clv_code set_number_labels(clv_dataset *ds, clv_err *err) {
+  const clv_table_column *target = ds->table->target;
+  ds->y_shape = CLV_SHAPE((int64_t)ds->count, 1);
+  CLV_TRY(clv_tensor_new(CLV_F32, &ds->y_shape, &ds->labels, err));
+  for (size_t i = 0; i < ds->count; i++) ((float *)ds->labels->data)[i] = (float)target->numbers[i];
+  return CLV_OK;
+}
+
+/* Numbers the labels by the classes of `l`, which the dataset then names. */
+static clv_code set_class_labels(clv_dataset *ds, const clv_learnt *l, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *y = NULL;
+  CLV_AUTO(clv_freep) char **classes = NULL;
+  CLV_TRY(clv_table_class_labels(ds->table, l, ds->inputs_path, &y, err));
+  CLV_TRY(clv_alloc(l->n_classes, sizeof *classes, &classes, err));
+  ds->class_names.len = 0;
+  for (size_t i = 0; i < l->n_classes; i++)
+    clv_bytes_add(&ds->class_names, l->classes[i], strlen(l->classes[i]) + 1);
+  if (ds->class_names.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for classes");
+  for (size_t i = 0, at = 0; i < l->n_classes; i++) {
+    classes[i] = ds->class_names.data + at;
+    at += strlen(classes[i]) + 1;
+  }
+  free(ds->classes);
+  ds->classes = clv_steal(&classes);
+  ds->n_classes = l->n_classes;
+  clv_tensor_unref(ds->labels);
+  ds->labels = NULL;
+  clv_dataset_set_labels(ds, &y, l->n_classes);
+  return CLV_OK;
+}
+
+/* Sets the labels by the table's own classes, which the split needs. */
+static clv_code set_labels(clv_dataset *ds, clv_err *err) {
+  CLV_AUTO(clv_learnt_freep) clv_learnt *l = NULL;
+  if (!ds->table->target) return CLV_OK;
+  if (ds->table->target->has_numbers) return set_number_labels(ds, err);
+  CLV_TRY(clv_table_learn_classes(ds->table, &l, err));
+  return set_class_labels(ds, l, err);
+}
+
+static clv_code open_table(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+  if (o->holds_tokens || o->labels_path)
+    return clv_fail(err, CLV_PRECONDITION,
+                    "a record of a table is a row of numbers: the first layer must not be an "
+                    "embedding");
+  CLV_TRY(clv_table_open(o, &ds->table, err));
+  ds->count = ds->table->count;
+  ds->broken = ds->table->broken;
+  ds->table->broken = (clv_broken_records){0};
+  return set_labels(ds, err);
+}
+
+static clv_code group_by_column(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+  (void)o;
+  (void)err;
+  clv_dataset_set_groups(ds, &ds->table->groups);
+  return CLV_OK;
+}
+
+const clv_format_reader clv_reader_table = {.open = open_table, .group = group_by_column};
+
+bool clv_dataset_has_table(const clv_dataset *ds) { return ds->table != NULL; }
+
+clv_code clv_dataset_learn(const clv_dataset *ds, const clv_subset *rows, clv_learnt **ret,
+                           clv_err *err) {
+  clv_err reason;
+  if (clv_table_learn(ds->table, rows, ret, &reason) == CLV_OK) return CLV_OK;
+  return clv_fail(err, reason.code, "%.200s: %s", ds->inputs_path, reason.text);
+}
+
+clv_code clv_dataset_encode(clv_dataset *ds, const clv_learnt *l, clv_err *err) {
+  const clv_dataset_options plain = {.max_bytes = SIZE_MAX};
+  CLV_TRY(clv_table_encode(ds->table, l, &ds->inputs, err));
+  if (ds->table->target && !ds->table->target->has_numbers) CLV_TRY(set_class_labels(ds, l, err));
+  return clv_arrays_set_records(ds, &plain, err);
+}
+
+const char *clv_dataset_record_id(const clv_dataset *ds, size_t record) {
+  if (!ds->table || !ds->table->ids) return NULL;
+  return ds->table->id_texts.data + ds->table->ids[record];
+}

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Learns from the training records of a table how its columns become numbers (clv_table_learn), and
+ * encodes records by it (clv_table_encode). The formulas are those of scikit-learn: SimpleImputer,
+ * then StandardScaler, MinMaxScaler or QuantileTransformer; OneHotEncoder.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/data/table_int.h"
+
+static int compare_doubles(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return x < y ? -1 : x > y;
+}
+
+static int compare_texts(const void *a, const void *b) {
+  return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+void clv_learnt_free(clv_learnt *l) {
+  if (!l) return;
+  for (size_t i = 0; i < l->n_columns; i++) {
+    clv_learnt_column *c = &l->columns[i];
+    for (size_t k = 0; k < c->n_values; k++) free(c->values[k]);
+    free(c->values);
+    free(c->quantiles);
+    free(c->name);
+  }
+  for (size_t k = 0; k < l->n_classes; k++) free(l->classes[k]);
+  free(l->classes);
+  free(l->columns);
+  free(l);
+}
+
+void clv_learnt_freep(clv_learnt **l) {
+  clv_learnt_free(*l);
+  *l = NULL;
+}
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+/* Returns the most frequent of n ascending numbers, of equally frequent ones the smallest. */
+static double find_most_frequent(const double *v, size_t n) {
+  double best = v[0];
+  size_t most = 0;
+  for (size_t i = 0, k; i < n; i = k) {
+    for (k = i; k < n && v[k] == v[i];) k++;
+    if (k - i <= most) continue;
+    most = k - i;
+    best = v[i];
+  }
+  return best;
+}
+
+static double compute_mean(const double *v, size_t n) {
+  double sum = 0;
+  for (size_t i = 0; i < n; i++) sum += v[i];
+  return sum / (double)n;
+}
+
+static double compute_std(const double *v, size_t n, double mean) {
+  double sum = 0;
+  for (size_t i = 0; i < n; i++) sum += (v[i] - mean) * (v[i] - mean);
+  return sqrt(sum / (double)n);
+}
+
+/* Chooses the number for missing ones from the n present numbers, ascending. */
+static clv_code choose_fill(const clv_table_column *from, const double *v, size_t n,
+                            clv_learnt_column *c, clv_err *err) {
+  if (c->missing == CLV_MISSING_VALUE) {
+    bool is_boolean = c->use == CLV_COLUMN_BOOLEAN;
+    size_t len = strlen(from->o.value);
+    if (is_boolean ? clv_table_read_boolean(from->o.value, len, &c->fill)
+                   : clv_table_read_number(from->o.value, len, false, &c->fill))
+      return CLV_OK;
+    return clv_fail(err, CLV_PRECONDITION, "data.table.columns.%.80s.value: '%.40s' is no %s",
+                    c->name, from->o.value, is_boolean ? "boolean" : "number");
+  }
+  if (c->missing == CLV_MISSING_REFUSE) return CLV_OK;
+  if (!n)
+    return clv_fail(err, CLV_INVALID,
+                    "column '%.80s' has no value in the training records: say as: ignore", c->name);
+  if (c->missing == CLV_MISSING_MEAN) c->fill = compute_mean(v, n);
+  if (c->missing == CLV_MISSING_MEDIAN)
+    c->fill = n % 2 ? v[n / 2] : v[n / 2 - 1] + (v[n / 2] - v[n / 2 - 1]) / 2;
+  if (c->missing == CLV_MISSING_MOST_FREQUENT) c->fill = find_most_frequent(v, n);
+  return CLV_OK;
+}
+
+/* Takes the quantiles as numpy.percentile does, by linear interpolation. v: [n] ascending. */
+static clv_code learn_quantiles(const double *v, size_t n, clv_learnt_column *c, clv_err *err) {
+  size_t k = CLV_MIN(n, (size_t)CLV_QUANTILES);
+  CLV_TRY(clv_alloc(k, sizeof *c->quantiles, &c->quantiles, err));
+  c->n_quantiles = k;
+  for (size_t i = 0; i < k; i++) {
+    double at = k == 1 ? 0 : (double)(i * (n - 1)) / (double)(k - 1);
+    size_t low = (size_t)at, high = CLV_MIN(low + 1, n - 1);
+    c->quantiles[i] = v[low] + (v[high] - v[low]) * (at - (double)low);
+  }
+  return CLV_OK;
+}
+
+static clv_code learn_scale(double *v, size_t n, clv_learnt_column *c, clv_err *err) {
+  if (c->use == CLV_COLUMN_BOOLEAN || c->scale == CLV_SCALE_NONE) return CLV_OK;
+  qsort(v, n, sizeof *v, compare_doubles);
+  if (c->scale == CLV_SCALE_QUANTILE) return learn_quantiles(v, n, c, err);
+  if (c->scale == CLV_SCALE_LOG)
+    for (size_t i = 0; i < n; i++) v[i] = log1p(v[i]);
+  bool min_max = c->scale == CLV_SCALE_MIN_MAX;
+  c->offset = min_max ? v[0] : compute_mean(v, n);
+  double range = min_max ? v[n - 1] - v[0] : compute_std(v, n, c->offset);
+  if (range > 0) c->divisor = range;
+  return CLV_OK;
+}
+
+/* Learns the fill from the present numbers, and the scale from all, with missing ones filled. */
+static clv_code learn_numbers(const clv_table_column *from, const clv_subset *rows,
+                              clv_learnt_column *c, clv_err *err) {
+  CLV_AUTO(clv_freep) double *v = NULL;
+  size_t n = 0;
+  CLV_TRY(clv_alloc(rows->n, sizeof *v, &v, err));
+  for (size_t i = 0; i < rows->n; i++)
+    if (!isnan(from->numbers[rows->index[i]])) v[n++] = from->numbers[rows->index[i]];
+  qsort(v, n, sizeof *v, compare_doubles);
+  CLV_TRY(choose_fill(from, v, n, c, err));
+  if (c->scale == CLV_SCALE_LOG && !(c->fill > -1))
+    return clv_fail(err, CLV_PRECONDITION, "data.table.columns.%.80s.value: %g is not above -1",
+                    c->name, c->fill);
+  while (n < rows->n) v[n++] = c->fill;
+  return learn_scale(v, n, c, err);
+}
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+/* Counts how often each name of a column occurs in the rows. counts: [names.n]. */
+static void count_codes(const clv_table_column *from, const clv_subset *rows, size_t *counts) {
+  for (size_t i = 0; i < rows->n; i++) {
+    int32_t code = from->codes[rows->index[i]];
+    if (code != CLV_MISSING_CODE) counts[code]++;
+  }
+}
+
+/* Lists copies of the names that occur, sorted. */
+static clv_code list_names(const clv_table_column *from, const size_t *counts, char ***ret,
+                           size_t *ret_n, clv_err *err) {
+  CLV_TRY(clv_alloc(from->names.n, sizeof **ret, ret, err));
+  for (size_t i = 0; i < from->names.n; i++) {
+    const struct clv_name_entry *e = &from->names.sorted[i];
+    if (!counts[e->number]) continue;
+    CLV_TRY(clv_strdup(from->names.text.data + e->at, &(*ret)[*ret_n], err));
+    ++*ret_n;
+  }
+  return CLV_OK;
+}
+
+static size_t find_value(char *const *values, size_t n, const char *value) {
+  char *const *found = n ? bsearch(&value, values, n, sizeof *values, compare_texts) : NULL;
+  return found ? (size_t)(found - values) : n;
+}
+
+static clv_code choose_fill_value(const clv_table_column *from, const size_t *counts,
+                                  clv_learnt_column *c, clv_err *err) {
+  size_t most = 0;
+  c->fill_value = c->n_values;
+  if (c->missing == CLV_MISSING_VALUE)
+    c->fill_value = find_value(c->values, c->n_values, from->o.value);
+  if (c->missing != CLV_MISSING_MOST_FREQUENT) return CLV_OK;
+  if (!c->n_values)
+    return clv_fail(err, CLV_INVALID,
+                    "column '%.80s' has no value in the training records: say as: ignore", c->name);
+  for (size_t i = 0; i < from->names.n; i++) {
+    const struct clv_name_entry *e = &from->names.sorted[i];
+    if (counts[e->number] <= most) continue;
+    most = counts[e->number];
+    c->fill_value = find_value(c->values, c->n_values, from->names.text.data + e->at);
+  }
+  return CLV_OK;
+}
+
+static clv_code learn_words(const clv_table_column *from, const clv_subset *rows,
+                            clv_learnt_column *c, clv_err *err) {
+  CLV_AUTO(clv_freep) size_t *counts = NULL;
+  CLV_TRY(clv_alloc(from->names.n + 1, sizeof *counts, &counts, err));
+  count_codes(from, rows, counts);
+  CLV_TRY(list_names(from, counts, &c->values, &c->n_values, err));
+  return choose_fill_value(from, counts, c, err);
+}
+
+/* ---- learning -------------------------------------------------------------------------------- */
+
+static clv_code learn_column(const clv_table_column *from, const clv_subset *rows,
+                             clv_learnt_column *c, clv_err *err) {
+  c->use = from->o.use;
+  c->scale = from->o.scale;
+  c->missing = from->o.missing;
+  c->has_indicator = from->o.has_indicator;
+  c->divisor = 1;
+  CLV_TRY(clv_strdup(from->o.name, &c->name, err));
+  return (from->has_numbers ? learn_numbers : learn_words)(from, rows, c, err);
+}
+
+/* Lists the classes of all records, so that a class which only validation has is known, too. */
+static clv_code learn_classes(const clv_cell_table *t, clv_learnt *l, clv_err *err) {
+  CLV_AUTO(clv_freep) size_t *counts = NULL;
+  const clv_table_column *target = t->target;
+  if (!target || target->has_numbers) return CLV_OK;
+  CLV_TRY(clv_alloc(target->names.n + 1, sizeof *counts, &counts, err));
+  for (size_t i = 0; i < t->count; i++) counts[target->codes[i]]++;
+  return list_names(target, counts, &l->classes, &l->n_classes, err);
+}
+
+clv_code clv_table_learn_classes(const clv_cell_table *t, clv_learnt **ret, clv_err *err) {
+  CLV_AUTO(clv_learnt_freep) clv_learnt *l = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
+  CLV_TRY(learn_classes(t, l, err));
+  *ret = clv_steal(&l);
+  return CLV_OK;
+}
+
+clv_code clv_table_learn(const clv_cell_table *t, const clv_subset *rows, clv_learnt **ret,
+                         clv_err *err) {
+  CLV_AUTO(clv_learnt_freep) clv_learnt *l = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
+  CLV_TRY(clv_alloc(t->n_columns, sizeof *l->columns, &l->columns, err));
+  for (size_t i = 0; i < t->n_columns; i++)
+    if (clv_column_is_input(t->columns[i].o.use))
+      CLV_TRY(learn_column(&t->columns[i], rows, &l->columns[l->n_columns++], err));
+  CLV_TRY(learn_classes(t, l, err));
+  *ret = clv_steal(&l);
+  return CLV_OK;
+}
+
+/* ---- encoding -------------------------------------------------------------------------------- */
+
+/* Returns the places of a category's values: one each, one for values that training has not, and
+ * with missing: own one for missing values. */
+static size_t count_value_places(const clv_learnt_column *c) {
+  return c->n_values + 1 + (c->missing == CLV_MISSING_OWN);
+}
+
+size_t clv_learnt_column_width(const clv_learnt_column *c) {
+  return (c->use == CLV_COLUMN_CATEGORY ? count_value_places(c) : 1) + c->has_indicator;
+}
+
+/* Interpolates between n points with ascending x, as numpy.interp does: among equal x the last
+ * counts. sign -1: the points and v are mirrored. */
+static double interpolate(const double *x, size_t n, double v, bool is_mirrored) {
+  size_t low = 0, high = n - 1;
+  while (high - low > 1) {
+    size_t middle = low + (high - low) / 2;
+    bool below = is_mirrored ? x[middle] < v : x[middle] <= v;
+    *(below ? &low : &high) = middle;
+  }
+  double width = x[high] - x[low], share = width > 0 ? (v - x[low]) / width : 0;
+  return ((double)low + share) / (double)(n - 1);
+}
+
+/* Returns the share of the training records below v, as QuantileTransformer does: the mean of the
+ * interpolation from below and from above, which differ where records have equal values. */
+static double find_quantile(const clv_learnt_column *c, double v) {
+  const double *q = c->quantiles;
+  size_t n = c->n_quantiles;
+  if (v <= q[0]) return 0;
+  if (v >= q[n - 1]) return 1;
+  return (interpolate(q, n, v, false) + interpolate(q, n, v, true)) / 2;
+}
+
+static double encode_number(const clv_learnt_column *c, double v) {
+  if (isnan(v)) v = c->fill;
+  if (c->use == CLV_COLUMN_NUMBER && c->scale == CLV_SCALE_QUANTILE) return find_quantile(c, v);
+  if (c->use == CLV_COLUMN_NUMBER && c->scale == CLV_SCALE_LOG) v = log1p(v);
+  return (v - c->offset) / c->divisor;
+}
+
+/* Returns, for each code of a column, the index of its name among n sorted values; n: none of
+ * them. */
+static clv_code map_codes(const clv_table_column *from, char *const *values, size_t n, size_t **ret,
+                          clv_err *err) {
+  CLV_TRY(clv_alloc(from->names.n + 1, sizeof **ret, ret, err));
+  for (size_t i = 0; i < from->names.n; i++) {
+    const struct clv_name_entry *e = &from->names.sorted[i];
+    (*ret)[e->number] = find_value(values, n, from->names.text.data + e->at);
+  }
+  return CLV_OK;
+}
+
+static clv_code encode_words(const clv_cell_table *t, const clv_table_column *from,
+                             const clv_learnt_column *c, float *to, size_t width, clv_err *err) {
+  CLV_AUTO(clv_freep) size_t *places = NULL;
+  size_t missing = c->missing == CLV_MISSING_OWN ? c->n_values + 1 : c->fill_value;
+  CLV_TRY(map_codes(from, c->values, c->n_values, &places, err));
+  for (size_t i = 0; i < t->count; i++) {
+    int32_t code = from->codes[i];
+    to[i * width + (code == CLV_MISSING_CODE ? missing : places[code])] = 1;
+    if (c->has_indicator) to[i * width + count_value_places(c)] = code == CLV_MISSING_CODE;
+  }
+  return CLV_OK;
+}
+
+static void encode_numbers(const clv_cell_table *t, const clv_table_column *from,
+                           const clv_learnt_column *c, float *to, size_t width) {
+  for (size_t i = 0; i < t->count; i++) {
+    to[i * width] = (float)encode_number(c, from->numbers[i]);
+    if (c->has_indicator) to[i * width + 1] = isnan(from->numbers[i]);
+  }
+}
+
+/* Finds the table's column that a learnt one was learnt from. CLV_DATA_LOSS: the session has
+ * changed. */
+static clv_code find_source(const clv_cell_table *t, const clv_learnt_column *c,
+                            const clv_table_column **ret, clv_err *err) {
+  for (size_t i = 0; i < t->n_columns; i++) {
+    const clv_column_options *o = &t->columns[i].o;
+    if (strcmp(o->name, c->name) != 0) continue;
+    *ret = &t->columns[i];
+    if (o->use == c->use && o->scale == c->scale && o->missing == c->missing &&
+        o->has_indicator == c->has_indicator)
+      return CLV_OK;
+  }
+  return clv_fail(err, CLV_DATA_LOSS,
+                  "column '%.80s' is not read as the run's training read it: give it in "
+                  "data.table.columns what it had then, or train again with --fresh",
+                  c->name);
+}
+
+static clv_code check_same_inputs(const clv_cell_table *t, const clv_learnt *l, clv_err *err) {
+  size_t n = 0;
+  for (size_t i = 0; i < t->n_columns; i++) {
+    if (!clv_column_is_input(t->columns[i].o.use)) continue;
+    if (n == l->n_columns)
+      return clv_fail(err, CLV_DATA_LOSS, "column '%.80s' was no input when the run was trained",
+                      t->columns[i].o.name);
+    n++;
+  }
+  return CLV_OK;
+}
+
+clv_code clv_table_encode(const clv_cell_table *t, const clv_learnt *l, clv_tensor **ret,
+                          clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
+  const clv_table_column *from = NULL;
+  size_t width = 0, at = 0;
+  CLV_TRY(check_same_inputs(t, l, err));
+  for (size_t i = 0; i < l->n_columns; i++) width += clv_learnt_column_width(&l->columns[i]);
+  CLV_TRY(clv_tensor_new(CLV_F32, &CLV_SHAPE((int64_t)t->count, (int64_t)width), &x, err));
+  float *values = memset(x->data, 0, x->bytes);
+  for (size_t i = 0; i < l->n_columns; i++) {
+    const clv_learnt_column *c = &l->columns[i];
+    CLV_TRY(find_source(t, c, &from, err));
+    if (c->use == CLV_COLUMN_CATEGORY)
+      CLV_TRY(encode_words(t, from, c, values + at, width, err));
+    else
+      encode_numbers(t, from, c, values + at, width);
+    at += clv_learnt_column_width(c);
+  }
+  *ret = clv_steal(&x);
+  return CLV_OK;
+}
+
+clv_code clv_table_class_labels(const clv_cell_table *t, const clv_learnt *l, const char *path,
+                                clv_tensor **ret, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *y = NULL;
+  CLV_AUTO(clv_freep) size_t *classes = NULL;
+  CLV_TRY(map_codes(t->target, l->classes, l->n_classes, &classes, err));
+  CLV_TRY(clv_tensor_new(CLV_I64, &CLV_SHAPE((int64_t)t->count), &y, err));
+  int64_t *labels = y->data;
+  for (size_t i = 0; i < t->count; i++) {
+    labels[i] = (int64_t)classes[t->target->codes[i]];
+    if ((size_t)labels[i] == l->n_classes)
+      return clv_fail(err, CLV_INVALID,
+                      "%.200s: record %zu has a class that no record of data.train has", path, i);
+  }
+  *ret = clv_steal(&y);
+  return CLV_OK;
+}

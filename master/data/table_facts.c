@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Says of a table's columns what a person would look up first: range, missing values, different
+ * values, and what is suspicious (clv_dataset_column_facts). `check` prints it.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/data/dataset_int.h"
+
+/* A column whose correlation with the target is above this says nearly what the target says. */
+#define LEAK 0.99
+enum { FEW = 20 /* records, below which nothing is suspicious */ };
+
+static int compare_doubles(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return x < y ? -1 : x > y;
+}
+
+static clv_code count_numbers(const clv_table_column *c, const clv_subset *rows,
+                              clv_column_facts *f, clv_err *err) {
+  CLV_AUTO(clv_freep) double *v = NULL;
+  size_t n = 0;
+  CLV_TRY(clv_alloc(rows->n + 1, sizeof *v, &v, err));
+  for (size_t i = 0; i < rows->n; i++)
+    if (!isnan(c->numbers[rows->index[i]])) v[n++] = c->numbers[rows->index[i]];
+  qsort(v, n, sizeof *v, compare_doubles);
+  f->n_missing = rows->n - n;
+  f->low = n ? v[0] : NAN;
+  f->high = n ? v[n - 1] : NAN;
+  f->has_integers = true;
+  for (size_t i = 0; i < n; i++) {
+    f->n_distinct += !i || v[i] != v[i - 1];
+    f->has_integers = f->has_integers && v[i] == floor(v[i]);
+  }
+  return CLV_OK;
+}
+
+static clv_code count_words(const clv_table_column *c, const clv_subset *rows, clv_column_facts *f,
+                            clv_err *err) {
+  CLV_AUTO(clv_freep) bool *seen = NULL;
+  CLV_TRY(clv_alloc(c->names.n + 1, sizeof *seen, &seen, err));
+  for (size_t i = 0; i < rows->n; i++) {
+    int32_t code = c->codes[rows->index[i]];
+    if (code == CLV_MISSING_CODE) {
+      f->n_missing++;
+      continue;
+    }
+    f->n_distinct += !seen[code];
+    seen[code] = true;
+  }
+  return CLV_OK;
+}
+
+static int compare_texts(const void *a, const void *b) {
+  return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Counts the different ids: an id that comes twice may be one patient with two records. */
+static clv_code count_ids(const clv_cell_table *t, const clv_subset *rows, clv_column_facts *f,
+                          clv_err *err) {
+  CLV_AUTO(clv_freep) const char **ids = NULL;
+  CLV_TRY(clv_alloc(rows->n + 1, sizeof *ids, &ids, err));
+  for (size_t i = 0; i < rows->n; i++) ids[i] = t->id_texts.data + t->ids[rows->index[i]];
+  qsort(ids, rows->n, sizeof *ids, compare_texts);
+  for (size_t i = 0; i < rows->n; i++) f->n_distinct += !i || strcmp(ids[i - 1], ids[i]) != 0;
+  return CLV_OK;
+}
+
+/* Returns the number of a record's target: itself, or 0 and 1 of two classes. NaN: it has none. */
+static double target_number(const clv_dataset *ds, uint32_t record) {
+  const clv_table_column *t = ds->table->target;
+  if (t->has_numbers) return t->numbers[record];
+  return ds->n_classes == 2 ? (double)clv_dataset_record_class(ds, record) : NAN;
+}
+
+/* Returns Pearson's correlation of a column of numbers with the target; 0: there is none. */
+static double correlate(const clv_dataset *ds, const clv_table_column *c, const clv_subset *rows) {
+  double n = 0, x = 0, y = 0, xx = 0, yy = 0, xy = 0;
+  for (size_t i = 0; i < rows->n; i++) {
+    double a = c->numbers[rows->index[i]], b = target_number(ds, rows->index[i]);
+    if (isnan(a) || isnan(b)) continue;
+    n++;
+    double da = a - x, db = b - y;
+    x += da / n;
+    y += db / n;
+    xx += da * (a - x);
+    yy += db * (b - y);
+    xy += da * (b - y);
+  }
+  return xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : 0;
+}
+
+/* Returns true if each value of a column of words has one class alone, with few values. */
+static clv_code find_pure_words(const clv_dataset *ds, const clv_table_column *c,
+                                const clv_subset *rows, bool *ret, clv_err *err) {
+  CLV_AUTO(clv_freep) int64_t *class_of = NULL;
+  *ret = false;
+  if (ds->table->target->has_numbers) return CLV_OK;
+  CLV_TRY(clv_alloc(c->names.n + 1, sizeof *class_of, &class_of, err));
+  for (size_t i = 0; i < rows->n; i++) {
+    int32_t code = c->codes[rows->index[i]];
+    int64_t class = clv_dataset_record_class(ds, rows->index[i]) + 1;
+    if (code == CLV_MISSING_CODE) continue;
+    if (class_of[code] && class_of[code] != class) return CLV_OK;
+    class_of[code] = class;
+  }
+  *ret = true;
+  return CLV_OK;
+}
+
+static clv_code find_suspicion(const clv_dataset *ds, const clv_table_column *c,
+                               const clv_subset *rows, clv_column_facts *f, clv_err *err) {
+  bool is_pure = false;
+  size_t present = rows->n - f->n_missing;
+  const clv_table_column *target = ds->table->target;
+  if (c->o.use == CLV_COLUMN_ID && f->n_distinct < rows->n) f->suspicion = CLV_COLUMN_REPEATS_IDS;
+  if (!clv_column_is_input(c->o.use) || rows->n < FEW) return CLV_OK;
+  if (f->n_distinct <= 1 && !f->n_missing) f->suspicion = CLV_COLUMN_IS_CONSTANT;
+  bool words = !c->has_numbers;
+  if ((words || f->has_integers) && f->n_distinct == present && present == rows->n)
+    f->suspicion = CLV_COLUMN_NAMES_RECORDS;
+  if (!target || c == target || f->suspicion) return CLV_OK;
+  if (!words) f->correlation = correlate(ds, c, rows);
+  if (words && f->n_distinct * 2 < present) CLV_TRY(find_pure_words(ds, c, rows, &is_pure, err));
+  if (is_pure || fabs(f->correlation) > LEAK) f->suspicion = CLV_COLUMN_TELLS_TARGET;
+  return CLV_OK;
+}
+
+size_t clv_dataset_column_count(const clv_dataset *ds) {
+  return ds->table ? ds->table->n_columns : 0;
+}
+
+clv_code clv_dataset_column_facts(const clv_dataset *ds, const clv_subset *rows, size_t column,
+                                  clv_column_facts *ret, clv_err *err) {
+  const clv_table_column *c = &ds->table->columns[column];
+  *ret = (clv_column_facts){.name = c->o.name, .use = c->o.use, .low = NAN, .high = NAN};
+  if (c->has_numbers && c->numbers) CLV_TRY(count_numbers(c, rows, ret, err));
+  if (!c->has_numbers && c->codes) CLV_TRY(count_words(c, rows, ret, err));
+  if (c->o.use == CLV_COLUMN_ID) CLV_TRY(count_ids(ds->table, rows, ret, err));
+  return find_suspicion(ds, c, rows, ret, err);
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tables as records. table.c reads the cells, table_encoder.c learns from the training records how
+ * they become numbers and encodes them, table_learnt.c writes what was learnt as JSON and reads it.
+ * Private to master/data.
+ */
+#ifndef CLEAVE_DATA_TABLE_INT_H
+#define CLEAVE_DATA_TABLE_INT_H
+
+#include "master/data/data.h"
+#include "master/data/page_int.h"
+#include "master/data/text_int.h"
+
+/* Code of a missing value in clv_table_column.codes. */
+enum { CLV_MISSING_CODE = -1 };
+
+/* A column that the session names. */
+typedef struct clv_table_column {
+  clv_column_options o; /* name and value belong to the column */
+  bool has_numbers;     /* cells are in `numbers`; false: in `codes` */
+  double *numbers;      /* [count] numbers, and 0 or 1 of booleans; NaN: missing */
+  int32_t *codes;       /* [count] number of each cell in `names`; CLV_MISSING_CODE: missing */
+  clv_name_table names;
+} clv_table_column;
+
+typedef struct clv_cell_table {
+  clv_table_column *columns; /* [n_columns] in the order of the session */
+  size_t n_columns;
+  clv_table_column *target; /* NULL: labels were not read */
+  size_t *ids;              /* [count] offset of each record's id in id_texts; NULL: no id */
+  clv_bytes id_texts;       /* each with its NUL */
+  clv_bytes groups;         /* [count] int64_t group numbers; empty: no groups */
+  size_t count, cap;        /* cap: records for which the arrays have room */
+  clv_broken_records broken;
+} clv_cell_table;
+
+/* Reads a table from a file (o->inputs_path), or from memory. CLV_INVALID: the header or a cell is
+ * wrong; the message has file, line and column. A record with a wrong cell is counted in `broken`
+ * and left out if o->skips_broken. */
+clv_code clv_table_open(const clv_dataset_options *o, clv_cell_table **ret,
+                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_table_parse(const clv_dataset_options *o, const char *text, size_t len,
+                         clv_cell_table **ret, clv_err *err) CLV_USE_RESULT;
+void clv_table_free(clv_cell_table *t);
+/* Keeps the records of `kept`, which must be ascending. */
+void clv_table_keep_only(clv_cell_table *t, const clv_subset *kept);
+/* Returns true if the column is a part of the input. */
+bool clv_column_is_input(clv_column_use use);
+/* Reads a number: an optional sign, digits with at most one decimal mark, an optional exponent.
+ * False: the text is anything else, or too large for a double. */
+bool clv_table_read_number(const char *text, size_t len, bool has_decimal_comma, double *ret);
+/* Returns true for a cell that is empty or has one of the usual marks of missing values. */
+bool clv_table_is_usual_missing(const char *text, size_t len);
+/* Reads 0, 1, true, false, yes, no, t, f, y or n, in any case. */
+bool clv_table_read_boolean(const char *text, size_t len, double *ret);
+
+/* ---- what is learnt from the training records (table_encoder.c) ------------------------------ */
+
+enum { CLV_QUANTILES = 1000 };
+
+/* How a column becomes places of the input. The texts belong to the column. */
+typedef struct clv_learnt_column {
+  char *name;
+  clv_column_use use;
+  clv_column_scale scale;
+  clv_missing_rule missing;
+  bool has_indicator;
+  double fill;            /* number in place of a missing one, before it is scaled */
+  double offset, divisor; /* (v - offset) / divisor; divisor 1 if all values are equal */
+  double *quantiles;      /* [n_quantiles] ascending; CLV_SCALE_QUANTILE */
+  size_t n_quantiles;
+  char **values; /* [n_values] values of a category, sorted as bytes */
+  size_t n_values;
+  size_t fill_value; /* index in `values` in place of a missing value; n_values: unseen */
+} clv_learnt_column;
+
+/* Everything that the training records decide. */
+struct clv_learnt {
+  clv_learnt_column *columns; /* [n_columns] inputs, in the order of their places */
+  size_t n_columns;
+  char **classes; /* [n_classes] names of the target's classes, sorted; none: it is a number */
+  size_t n_classes;
+};
+
+/* Limits of what a file of learnt values may have; learning obeys them as well. */
+enum { CLV_LEARNT_MAX_COLUMNS = CLV_CSV_MAX_COLUMNS, CLV_LEARNT_MAX_VALUES = CLV_MAX_CLASS_NAMES };
+
+/* Returns the number of places that the column has in the input. */
+size_t clv_learnt_column_width(const clv_learnt_column *c);
+/* Lists the classes of all records, and no columns. */
+clv_code clv_table_learn_classes(const clv_cell_table *t, clv_learnt **ret,
+                                 clv_err *err) CLV_USE_RESULT;
+/* Learns from the records of `rows`, and the classes from all records. */
+clv_code clv_table_learn(const clv_cell_table *t, const clv_subset *rows, clv_learnt **ret,
+                         clv_err *err) CLV_USE_RESULT;
+/* Encodes all records. Returns inputs [count, places] f32. CLV_DATA_LOSS: the columns are not those
+ * of `l`. */
+clv_code clv_table_encode(const clv_cell_table *t, const clv_learnt *l, clv_tensor **ret,
+                          clv_err *err) CLV_USE_RESULT;
+/* Returns the number of class of each record's target, [count] i64. path: for messages.
+ * CLV_INVALID: a record has a class that training has not. */
+clv_code clv_table_class_labels(const clv_cell_table *t, const clv_learnt *l, const char *path,
+                                clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
+
+#endif

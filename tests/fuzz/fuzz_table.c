@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tables: bit 0 of the first byte chooses between a file of what was learnt and a table. The other
+ * bits are the table's options; what is learnt from its first half encodes all of it.
+ */
+#include <math.h>
+
+#include "master/data/dataset_int.h"
+#include "tests/fuzz/never.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static const clv_column_options columns[] = {
+    {.name = "a", .missing = CLV_MISSING_MEAN, .has_indicator = true},
+    {.name = "b", .scale = CLV_SCALE_QUANTILE, .missing = CLV_MISSING_MEDIAN},
+    {.name = "c", .scale = CLV_SCALE_LOG, .missing = CLV_MISSING_VALUE, .value = "2"},
+    {.name = "d", .use = CLV_COLUMN_CATEGORY, .missing = CLV_MISSING_OWN, .has_indicator = true},
+    {.name = "e", .use = CLV_COLUMN_CATEGORY, .missing = CLV_MISSING_MOST_FREQUENT},
+    {.name = "f", .use = CLV_COLUMN_BOOLEAN, .missing = CLV_MISSING_MOST_FREQUENT},
+    {.name = "t", .use = CLV_COLUMN_TARGET},
+    {.name = "id", .use = CLV_COLUMN_ID},
+};
+
+/* What is written is read to the same text. */
+static void check_learnt(const clv_learnt *l) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, again = {0};
+  CLV_AUTO(clv_learnt_freep) clv_learnt *read = NULL;
+  clv_err err = {0};
+  NEVER(clv_learnt_write(l, &text, &err) != CLV_OK);
+  NEVER(clv_learnt_parse(text.data, text.len, "learnt", &read, &err) != CLV_OK);
+  NEVER(clv_learnt_write(read, &again, &err) != CLV_OK);
+  NEVER(text.len != again.len || memcmp(text.data, again.data, text.len) != 0);
+}
+
+static void check_encoded(const clv_cell_table *t, const clv_learnt *l) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *y = NULL;
+  clv_err err = {0};
+  NEVER(clv_table_encode(t, l, &x, &err) != CLV_OK);
+  for (size_t i = 0; i < x->n; i++) NEVER(isnan(((const float *)x->data)[i]));
+  if (!t->target || t->target->has_numbers) return;
+  NEVER(clv_table_class_labels(t, l, "fuzz", &y, &err) != CLV_OK);
+  for (size_t i = 0; i < y->n; i++) {
+    int64_t class = ((const int64_t *)y->data)[i];
+    NEVER(class < 0 || (size_t) class >= l->n_classes);
+  }
+}
+
+static void check_table(const clv_cell_table *t) {
+  CLV_AUTO(clv_learnt_freep) clv_learnt *l = NULL;
+  uint32_t rows[64];
+  clv_subset half = {rows, CLV_MIN((t->count + 1) / 2, CLV_COUNT(rows))};
+  clv_err err = {0};
+  for (size_t i = 0; i < half.n; i++) rows[i] = (uint32_t)i;
+  if (clv_table_learn(t, &half, &l, &err) != CLV_OK) {
+    NEVER(!err.text[0]);
+    return;
+  }
+  check_learnt(l);
+  check_encoded(t, l);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  clv_err err = {0};
+  if (!size) return 0;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_bytes_add(&text, data + 1, size - 1);
+  clv_bytes_add(&text, "", 0);
+  if (data[0] & 1) {
+    CLV_AUTO(clv_learnt_freep) clv_learnt *l = NULL;
+    if (clv_learnt_parse(text.data, text.len, "fuzz.json", &l, &err) == CLV_OK)
+      check_learnt(l);
+    else
+      NEVER(!strstr(err.text, "fuzz.json:"));
+    return 0;
+  }
+  const clv_dataset_options o = {.inputs_path = data[0] & 2 ? "fuzz.tsv" : "fuzz.csv",
+                                 .labels = data[0] & 4 ? CLV_LABEL_FLOAT : CLV_LABEL_CLASS,
+                                 .skips_labels = data[0] & 8,
+                                 .skips_broken = data[0] & 16,
+                                 .text = {.group = data[0] & 32 ? "id" : NULL},
+                                 .table = {.columns = columns,
+                                           .n_columns = CLV_COUNT(columns),
+                                           .ignores_others = data[0] & 64,
+                                           .has_decimal_comma = data[0] & 128}};
+  clv_cell_table *t = NULL;
+  if (clv_table_parse(&o, text.data, text.len, &t, &err) == CLV_OK)
+    check_table(t);
+  else
+    NEVER(!strstr(err.text, "fuzz."));
+  clv_table_free(t);
+  return 0;
+}

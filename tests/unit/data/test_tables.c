@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tables of numbers and words: encoded as scikit-learn encodes them, by what the training records
+ * say alone; and what is wrong in a table is located.
+ */
+#include <math.h>
+
+#include "master/data/dataset_int.h"
+#include "tests/golden/golden_int.h"
+#include "tests/unit/data/data_test.h"
+#include "tests/unit/must.h"
+
+static const clv_column_options columns[] = {
+    {.name = "age", .missing = CLV_MISSING_MEAN, .has_indicator = true},
+    {.name = "dose", .scale = CLV_SCALE_LOG},
+    {.name = "grade", .scale = CLV_SCALE_QUANTILE, .missing = CLV_MISSING_MOST_FREQUENT},
+    {.name = "weight", .scale = CLV_SCALE_MIN_MAX, .missing = CLV_MISSING_MEDIAN},
+    {.name = "same"},
+    {.name = "site", .use = CLV_COLUMN_CATEGORY, .missing = CLV_MISSING_OWN},
+    {.name = "smoker", .use = CLV_COLUMN_BOOLEAN},
+    {.name = "outcome", .use = CLV_COLUMN_TARGET},
+    {.name = "cost", .use = CLV_COLUMN_IGNORED},
+};
+
+static clv_dataset_options make_options(const char *path) {
+  return (clv_dataset_options){.format = CLV_FORMAT_TABLE,
+                               .inputs_path = path,
+                               .table = {.columns = columns, .n_columns = CLV_COUNT(columns)}};
+}
+
+static clv_dataset *open_table(const clv_dataset_options *o) {
+  clv_dataset *ds = NULL;
+  clv_err err;
+  must(clv_dataset_open(o, &ds, &err), &err);
+  return ds;
+}
+
+static clv_learnt *learn(const clv_dataset *ds) {
+  CLV_AUTO(clv_subset_done) clv_subset all = {0};
+  clv_learnt *l = NULL;
+  clv_err err;
+  must(clv_subset_all(ds, &all, &err), &err);
+  must(clv_dataset_learn(ds, &all, &l, &err), &err);
+  return l;
+}
+
+/* Compares the places of a column, of which the input has `width` beginning at `at`. */
+static void assert_same_places(const golden *g, const clv_dataset *ds, const char *set,
+                               const char *column, size_t at) {
+  golden_tensor want;
+  size_t width = ds->record_elements;
+  if (!golden_find_tensor(g, set, column, &want)) fail_msg("no golden %s.%s", set, column);
+  size_t places = (size_t)want.shape.dim[1];
+  assert_int_equal(ds->count, want.shape.dim[0]);
+  for (size_t i = 0; i < want.n; i++) {
+    double got = (double)((const float *)ds->inputs->data)[i / places * width + at + i % places];
+    double wanted = ((const double *)want.data)[i];
+    if (!(fabs(got - wanted) <= 1e-6 * fmax(1, fabs(wanted))))
+      fail_msg("%s.%s: record %zu, place %zu is %.9g, scikit-learn has %.9g", set, column,
+               i / places, i % places, got, wanted);
+  }
+}
+
+static void assert_golden_set(const golden *g, const clv_dataset *ds, const char *set) {
+  static const struct {
+    const char *column;
+    size_t at;
+  } places[] = {{"age", 0},    {"missing", 1}, {"dose", 2}, {"grade", 3},
+                {"weight", 4}, {"same", 5},    {"site", 6}, {"smoker", 11}};
+  assert_int_equal(ds->record_elements, 12);
+  for (size_t i = 0; i < CLV_COUNT(places); i++)
+    assert_same_places(g, ds, set, places[i].column, places[i].at);
+}
+
+static void records_are_encoded_as_scikit_learn_does(void **state) {
+  (void)state;
+  golden g;
+  clv_err err;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, again = {0};
+  CLV_AUTO(clv_learnt_freep) clv_learnt *read = NULL;
+  const clv_dataset_options train_options = make_options("tests/golden/table/train.csv"),
+                            test_options = make_options("tests/golden/table/test.csv");
+  golden_open(&g, "tables");
+  clv_dataset *train = open_table(&train_options), *test = open_table(&test_options);
+  clv_learnt *l = learn(train);
+  must(clv_learnt_write(l, &text, &err), &err);
+  must(clv_learnt_parse(text.data, text.len, "table.json", &read, &err), &err);
+  must(clv_learnt_write(read, &again, &err), &err);
+  assert_string_equal(text.data, again.data);
+  must(clv_dataset_encode(train, l, &err), &err);
+  must(clv_dataset_encode(test, read, &err), &err);
+  assert_golden_set(&g, train, "train");
+  assert_golden_set(&g, test, "test");
+  assert_int_equal(clv_dataset_class_count(test), 2);
+  assert_string_equal(clv_dataset_class_name(test, 1), "well");
+  clv_learnt_free(l);
+  clv_dataset_free(train);
+  clv_dataset_free(test);
+  golden_close(&g);
+}
+
+/* ---- tables that are small ------------------------------------------------------------------- */
+
+static const clv_column_options few[] = {{.name = "x"},
+                                         {.name = "y", .use = CLV_COLUMN_CATEGORY},
+                                         {.name = "t", .use = CLV_COLUMN_TARGET},
+                                         {.name = "id", .use = CLV_COLUMN_ID}};
+
+static clv_dataset_options make_few_options(const char *name, const char *text) {
+  clv_dataset_options o = {.format = CLV_FORMAT_TABLE,
+                           .inputs_path = write_scratch_file(name, text, strlen(text)),
+                           .table = {.columns = few, .n_columns = CLV_COUNT(few)}};
+  return o;
+}
+
+static void assert_refused(clv_dataset_options o, const char *want) {
+  clv_dataset *ds = NULL;
+  clv_err err;
+  clv_code code = clv_dataset_open(&o, &ds, &err);
+  expect_error(CLV_INVALID, want, code, &err);
+}
+
+static void wrong_cells_are_located(void **state) {
+  (void)state;
+  static const struct {
+    const char *text, *want;
+  } cases[] = {
+      {"", "a.csv:1:1: no header"},
+      {"x,y,t,id\n", "a.csv: no records"},
+      {"x,y,t\n1,a,b\n", "a.csv:1:1: the header has no 'id', but 'x', 'y', 't'"},
+      {"x;y;t;id\n1;a;b;c\n", "the header is one field, 'x;y;t;id': set data.table.separator"},
+      {"x,y,t,id,x\n1,a,b,c,2\n", "the header has 'x' twice"},
+      {"x,y,t,id,z\n1,a,b,c,2\n", "'z', which data.table.columns does not name"},
+      {"x,y,t,id\n1,a,b,c\n\"1,5\",a,b,c\n",
+       "a.csv:3:1: column 'x' has '1,5', which is no number: "
+       "set data.table.decimal: comma"},
+      {"x,y,t,id\n1,a,b,c\n0x1,a,b,c\n", "a.csv:3:1: column 'x' has '0x1'"},
+      {"x,y,t,id\ninf,a,b,c\n", "column 'x' has 'inf'"},
+      {"x,y,t,id\n1e999,a,b,c\n", "column 'x' has '1e999'"},
+      {"x,y,t,id\n1,,b,c\n", "a.csv:2:3: column 'y' has no value here: set its `missing`"},
+      {"x,y,t,id\n1,a,NA,c\n", "a.csv:2:5: the target 't' is missing"},
+      {"x,y,t,id\n1,a,b\n", "a.csv:2:1: this record has 3 fields, the header has 4"},
+      {"x,y,t,id\n1,a,b,c,d\n", "this record has more than 4 fields"},
+      {"x,y,t,id\n1,\xe4,b,c\n", "a.csv:2:3: column 'y' has '?', which is not UTF-8"},
+      {"x,y,t,id\n1,a,b/c,d\n", "a class's name has 1 to"},
+      {"x,y,t,id\n1,\"a,b,c\n", "these quotes have no end"},
+  };
+  for (size_t i = 0; i < CLV_COUNT(cases); i++)
+    assert_refused(make_few_options("a.csv", cases[i].text), cases[i].want);
+}
+
+static void broken_records_are_left_out_and_counted(void **state) {
+  (void)state;
+  clv_dataset_options o = make_few_options("a.csv", "x,y,t,id\n1,a,b,c\nx,a,b,d\n2,a,c,e\n");
+  o.skips_broken = true;
+  clv_dataset *ds = open_table(&o);
+  assert_int_equal(clv_dataset_count(ds), 2);
+  assert_int_equal(clv_dataset_broken(ds)->n, 1);
+  assert_string_equal(clv_dataset_record_id(ds, 1), "e");
+  assert_int_equal(clv_dataset_class_count(ds), 2);
+  clv_dataset_free(ds);
+}
+
+static void file_forms_are_read_alike(void **state) {
+  (void)state;
+  static const struct {
+    const char *name, *text;
+    char separator;
+    bool has_decimal_comma;
+  } cases[] = {
+      {"a.csv", "\xef\xbb\xbfx,y,t,id\r\n 1.5 ,a,u,1\r\n\r\n-2e1,\"b\"\"\n\",v,2", 0, false},
+      {"a.tsv", "id\tt\ty\tx\n1\tu\ta\t1.5\n2\tv\t\"b\"\"\n\"\t-20\n", 0, false},
+      {"b.csv", "x;y;t;id\n1,5;a;u;1\n-20,0;\"b\"\"\n\";v;2\n", ';', true},
+      {"c.csv", "x|y|t|id\n+1.5|a|u|1\n-20.|\"b\"\"\n\"|v|2\n", '|', false},
+  };
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    clv_dataset_options o = make_few_options(cases[i].name, cases[i].text);
+    o.table.separator = cases[i].separator;
+    o.table.has_decimal_comma = cases[i].has_decimal_comma;
+    clv_dataset *ds = open_table(&o);
+    const double *x = ds->table->columns[0].numbers;
+    assert_int_equal(clv_dataset_count(ds), 2);
+    assert_true(x[0] == 1.5 && x[1] == -20);
+    assert_string_equal(ds->table->columns[1].names.text.data + 2, "b\"\n");
+    assert_int_equal(clv_dataset_record_class(ds, 1), 1);
+    clv_dataset_free(ds);
+  }
+}
+
+static void unseen_classes_and_other_columns_are_refused(void **state) {
+  (void)state;
+  clv_err err;
+  clv_dataset_options o = make_few_options("a.csv", "x,y,t,id\n1,a,u,1\n2,b,v,2\n");
+  clv_dataset *ds = open_table(&o);
+  CLV_AUTO(clv_learnt_freep) clv_learnt *l = learn(ds);
+  clv_dataset_free(ds);
+  o = make_few_options("b.csv", "x,y,t,id\n1,a,u,1\n2,c,w,2\n");
+  ds = open_table(&o);
+  clv_code code = clv_dataset_encode(ds, l, &err);
+  expect_error(CLV_INVALID, "b.csv: record 1 has a class that no record of data.train has", code,
+               &err);
+  clv_dataset_free(ds);
+  clv_column_options other[CLV_COUNT(few)];
+  memcpy(other, few, sizeof few);
+  other[0].scale = CLV_SCALE_NONE;
+  o.table.columns = other;
+  ds = open_table(&o);
+  code = clv_dataset_encode(ds, l, &err);
+  expect_error(CLV_DATA_LOSS, "column 'x' is not read as the run's training read it", code, &err);
+  clv_dataset_free(ds);
+}
+
+static void suspicious_columns_are_named(void **state) {
+  (void)state;
+  static const clv_column_options all[] = {{.name = "one"},
+                                           {.name = "number"},
+                                           {.name = "leak"},
+                                           {.name = "word", .use = CLV_COLUMN_CATEGORY},
+                                           {.name = "fine"},
+                                           {.name = "t", .use = CLV_COLUMN_TARGET},
+                                           {.name = "id", .use = CLV_COLUMN_ID}};
+  static const clv_column_suspicion want[] = {CLV_COLUMN_IS_CONSTANT,  CLV_COLUMN_NAMES_RECORDS,
+                                              CLV_COLUMN_TELLS_TARGET, CLV_COLUMN_TELLS_TARGET,
+                                              CLV_COLUMN_IS_FINE,      CLV_COLUMN_IS_FINE,
+                                              CLV_COLUMN_REPEATS_IDS};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_AUTO(clv_subset_done) clv_subset rows = {0};
+  clv_column_facts f;
+  clv_err err;
+  clv_bytes_puts(&text, "one,number,leak,word,fine,t,id\n");
+  for (int i = 0; i < 40; i++)
+    clv_bytes_printf(&text, "7,%d,%g,%s,%d,%s,p%d\n", 1000 + i, i % 2 + i * 1e-4,
+                     i % 2 ? "ward" : "home", i * i % 7, i % 2 ? "ill" : "well", i / 2);
+  clv_dataset_options o = {.format = CLV_FORMAT_TABLE,
+                           .inputs_path = write_scratch_file("a.csv", text.data, text.len),
+                           .table = {.columns = all, .n_columns = CLV_COUNT(all)}};
+  clv_dataset *ds = open_table(&o);
+  must(clv_subset_all(ds, &rows, &err), &err);
+  for (size_t i = 0; i < CLV_COUNT(all); i++) {
+    must(clv_dataset_column_facts(ds, &rows, i, &f, &err), &err);
+    if (f.suspicion != want[i]) fail_msg("%s: %d, wanted %d", f.name, f.suspicion, want[i]);
+  }
+  clv_dataset_free(ds);
+}
+
+static void damaged_learnt_files_are_refused(void **state) {
+  (void)state;
+  clv_err err;
+  clv_learnt *l = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_dataset_options o = make_few_options("a.csv", "x,y,t,id\n1,a,u,1\n2,b,v,2\n");
+  clv_dataset *ds = open_table(&o);
+  CLV_AUTO(clv_learnt_freep) clv_learnt *good = learn(ds);
+  clv_dataset_free(ds);
+  must(clv_learnt_write(good, &text, &err), &err);
+  for (size_t n = 0; n + 1 < text.len; n++) { /* the last byte is the line end */
+    clv_code code = clv_learnt_parse(text.data, n, "table.json", &l, &err);
+    expect_error(CLV_INVALID, "table.json:", code, &err);
+  }
+  char *divisor = strstr(text.data, "\"divisor\":");
+  divisor[strlen("\"divisor\":")] = '-';
+  clv_code code = clv_learnt_parse(text.data, text.len, "table.json", &l, &err);
+  expect_error(CLV_INVALID, "table.json:", code, &err);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(records_are_encoded_as_scikit_learn_does),
+      cmocka_unit_test(wrong_cells_are_located),
+      cmocka_unit_test(broken_records_are_left_out_and_counted),
+      cmocka_unit_test(file_forms_are_read_alike),
+      cmocka_unit_test(unseen_classes_and_other_columns_are_refused),
+      cmocka_unit_test(suspicious_columns_are_named),
+      cmocka_unit_test(damaged_learnt_files_are_refused),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}
