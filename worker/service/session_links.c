@@ -267,7 +267,7 @@ static clv_code dial_peer_link(clv_session *s, const clv_remote_spec *peer, cons
                      .session_id = s->id,
                      .epoch = s->epoch,
                      .session_owner = s->owner,
-                     .bulk_lanes = 4,
+                     .bulk_lanes = s->n_bulk_lanes,
                      .attach_role = CLV_ATTACH_PEER,
                      .dial_timeout_ms = PEER_TIMEOUT_MS};
   CLV_TRY(send_hello(s, peer, pem, &d.limits.peer_timeout_ms, &protocol, err));

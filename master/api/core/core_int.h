@@ -49,8 +49,7 @@
 enum {
   API_MAX_NODES = 64,    /* nodes of a session; a set of nodes has one bit for each */
   API_MAX_MODULES = 255, /* modules of a runtime; index 255 in a frame means all modules */
-  API_BULK_LANES = 4,
-  API_DEVICE_NAME = 32, /* bytes of a device's name */
+  API_DEVICE_NAME = 32,  /* bytes of a device's name */
   API_DEVICE_LIST = 256,
 };
 typedef uint64_t api_node_set;
@@ -423,6 +422,7 @@ typedef struct api_platform {
                         const clv_link_dial *dial, clv_link **ret, clv_err *err);
   bool (*wait)(void *user, uint64_t until_ns); /* clv_node_options.wait of the master's node */
   clv_executor executor;                       /* clv_node_options.executor of that node */
+  uint32_t n_bulk_lanes;                       /* bulk lanes of each link */
   const clv_backend *backend;                  /* backend of modules at the master; NULL: cpu */
   clv_backends other_backends;                 /* backends of other devices of the master */
 } api_platform;

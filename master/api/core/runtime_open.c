@@ -159,9 +159,11 @@ cleave_status api_open_on_platform(const api_platform *platform, const clv_sessi
   return CLEAVE_OK;
 }
 
-cleave_status cleave_open_config(const clv_session_config *config, const cleave_options *options,
-                                 cleave_runtime **ret, cleave_error *error) {
-  return api_open_on_platform(&(api_platform){0}, config, options, ret, error);
+cleave_status cleave_open_config(const clv_session_config *config, uint32_t n_bulk_lanes,
+                                 const cleave_options *options, cleave_runtime **ret,
+                                 cleave_error *error) {
+  const api_platform platform = {.n_bulk_lanes = n_bulk_lanes};
+  return api_open_on_platform(&platform, config, options, ret, error);
 }
 
 /* ---- closing --------------------------------------------------------------------------------- */

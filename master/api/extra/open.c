@@ -122,7 +122,7 @@ cleave_status cleave_open_text(const char *path, const char *text, const cleave_
   PASS(api_read_config(path, text, &config, error));
   TRY(clv_alloc(1, sizeof *program, &program, &err));
   PASS(begin_program(config, &o, program, error));
-  PASS(cleave_open_config(config, &o, &rt, error));
+  PASS(cleave_open_config(config, CLEAVE_BULK_LANES, &o, &rt, error));
   give_gate(rt, clv_steal(&program));
   rt->own_config = clv_steal(&config);
   *ret_runtime = rt;
