@@ -12,8 +12,10 @@ import sys
 
 from harness import (GIB, MIB, OUT, enter, interleave, main, mean_step, median, median_step, own,
                      mean, peak_until_end, program, resident, skip, torch, twins)
+from machine import STEP, print_kernels, print_machine
 from torch_peers import LAYOUTS, Peers
 from cluster import Cluster, write_npy
+from processor import lacks_bf16
 from wire_rows import LinkPair, sizes, tensors
 
 
@@ -118,17 +120,18 @@ def cnn():
 CUT, DEEP_CUT = (3, 2), (6, 8)
 
 
-RESNET = "16", "128", "1"  # batch, side, threads
+RESNET = STEP  # batch, side, threads
 
 
 def resnet():
     """In f32 and in bf16, each against PyTorch's best in the same numbers; ours in bf16 against its
     best in f32 as well, as a processor without bf16 has that alone."""
+    print_kernels(OUT)
     with own("bench_resnet", *RESNET) as ours, contextlib.ExitStack() as stack:
         peers = Peers(stack, "torch_resnet.py", *RESNET, layouts=LAYOUTS)
         resnet_rows("graph_1t", "vs_torch", (0.8, 0.5), ours, peers)
-        if "avx512_bf16" not in open("/proc/cpuinfo").read():
-            return skip("resnet50_bf16", "no AVX-512 BF16 here")
+        if lacks_bf16():
+            return skip("resnet50_bf16", lacks_bf16())
         with own("bench_resnet", *RESNET, "bf16") as halves:
             resnet_rows("bf16", "vs_torch_fp32", (0.5, 0.5), halves, peers)
             stack.close()
@@ -186,4 +189,5 @@ def master_memory():
 
 
 if __name__ == "__main__":
+    print_machine(OUT)
     sys.exit(main([rpc_echo, tensors, sizes, mlp, contexts, cnn, resnet, worker_memory, master_memory], sys.argv[2:]))
