@@ -162,22 +162,27 @@ static uint64_t read_total(grpc_byte_buffer *message) {
   return head.total_bytes;
 }
 
-static void handle_received(side *s, unsigned index) {
-  grpc_byte_buffer *message = s->streams[index].received;
-  if (!message) _exit(0);
-  uint64_t total = read_total(message), len = grpc_byte_buffer_length(message) - sizeof(header);
-  grpc_byte_buffer_destroy(message);
-  request_message(s, index);
-  if (!s->is_server) {
-    s->n_acks++;
-    return;
-  }
+static void count_received(side *s, uint64_t total, uint64_t len) {
   s->total_bytes = total;
   s->received_bytes += len;
   if (s->received_bytes < total) return;
   s->received_bytes = 0;
   s->is_ack_due = true;
   send_ack_if_due(s);
+}
+
+/* Requests the next message last, as common/net/rpc does, so that a window update is sent with the
+ * acknowledgement. */
+static void handle_received(side *s, unsigned index) {
+  grpc_byte_buffer *message = s->streams[index].received;
+  if (!message) _exit(0);
+  uint64_t total = read_total(message), len = grpc_byte_buffer_length(message) - sizeof(header);
+  if (s->is_server)
+    count_received(s, total, len);
+  else
+    s->n_acks++;
+  grpc_byte_buffer_destroy(message);
+  request_message(s, index);
 }
 
 /* Handles an event. Waits for it like the leading queue thread of common/net/rpc: polls for as long
