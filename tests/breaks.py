@@ -395,6 +395,8 @@ of("common/net/link/reassembly.c", LINK_CELLS,
    bytes_come_twice=("static clv_code claim_span", "before && before->to > from", "false"))
 of("common/net/link/frame_writer.c", LINKS,
    a_chunk_is_sent_without_its_ping=("clv_code clv_frame_writer_send_with", "if (code == CLV_OK && before)", "if (code == CLV_OK && !f)"))
+of("common/net/link/lane.c", LINKS,
+   a_pong_waits_without_end=("static clv_code handle_message", "if (is_attached && ln->lane_index) clv_frame_writer_flush(ln->link->writer);", ""))
 of("common/net/wire/payload.c", "tests/unit/wire/test_frame",
    bytes_before_a_cache_line_are_lost=("static void copy_past_cache", "memcpy(dst, src, before);", ""))
 of("common/net/link/recv_window.c", LINKS,
