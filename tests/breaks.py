@@ -394,6 +394,12 @@ of("worker/store/caches.c", "tests/unit/store/test_caches",
 of("common/net/link/reassembly.c", LINK_CELLS,
    a_second_head_is_taken=("static partial_action *const actions", "[CLV_PARTIAL_HEADED] = {refuse_second_head,", "[CLV_PARTIAL_HEADED] = {take_head,"),
    bytes_come_twice=("static clv_code claim_span", "before && before->to > from", "false"))
+of("common/net/link/frame_writer.c", LINKS,
+   a_chunk_is_sent_without_its_ping=("clv_code clv_frame_writer_send_with", "if (code == CLV_OK && before)", "if (code == CLV_OK && !f)"))
+of("common/net/link/lane.c", LINKS,
+   a_pong_waits_without_end=("static clv_code handle_message", "if (is_attached && ln->lane_index) clv_frame_writer_flush(ln->link->writer);", ""))
+of("common/net/wire/payload.c", "tests/unit/wire/test_frame",
+   bytes_before_a_cache_line_are_lost=("static void copy_past_cache", "memcpy(dst, src, before);", ""))
 of("common/net/link/recv_window.c", LINKS,
    credit_is_granted_twice=("static uint64_t take_due_credit", "r->unsent_credit = 0;", ""),
    the_last_credit_is_held_back=("static uint64_t take_due_credit", "!idle &&", ""))

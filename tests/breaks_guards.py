@@ -70,7 +70,8 @@ of("master/data/scan.c", "tests/unit/data/test_scan",
    any_number_is_finite=("", "!(__builtin_fabsf((float)v[i]) <= FLT_MAX)", "v[i] == v[i] + 1 && v[i] == v[i] - 1 && sizeof(type) == 0"))
 
 # ---- links and the engine ------------------------------------------------------------------------
-of("common/net/link/pace.c", "tests/unit/link/test_load", nothing_is_settled=first("static void assume_bytes_received(", "memcpy(", "return;"))
+of("common/net/link/pace.c", "tests/unit/link/test_load", nothing_is_settled=first("static void assume_bytes_received(", "memcpy(", "return;"),
+   each_pause_is_measured=("bool clv_pace_take_next_chunk", "bulk && is_due", "bulk"))
 of("common/net/link/link_state.c", "tests/unit/link/test_tables", a_link_ends_again=("", "if (!n.is_first_end) return;", ""))
 of("common/net/link/send_queue.c", "tests/unit/link/test_tables",
    an_abort_waits=("", "if (urgent) return SEND_NOW;", ""),

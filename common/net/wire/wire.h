@@ -403,6 +403,10 @@ void clv_frame_redact_failure(clv_frame *frame, uint64_t step, uint64_t number);
  * next piece of the payload (*state starts at 0); false: no more pieces. */
 void clv_payload_copy(const clv_piece *pieces, const clv_payload *payload, size_t from, size_t len,
                       void *dst);
+/* Copies the payload to dst and returns its CRC32C. For a dst that is larger than the cache: its
+ * bytes are in memory afterwards, not in the cache. */
+uint32_t clv_payload_copy_past_cache(const clv_piece *pieces, const clv_payload *payload,
+                                     void *dst);
 uint32_t clv_payload_crc32c(const clv_piece *pieces, const clv_payload *payload, size_t from,
                             size_t len);
 bool clv_payload_next_piece(const clv_piece *pieces, const clv_payload *payload, size_t *state,
