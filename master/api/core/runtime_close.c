@@ -26,7 +26,7 @@ static void report_leaks(cleave_runtime *rt, cleave_leaks *l) {
   }
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     const cleave_module *m = rt->modules[i];
-    if (!m || m->is_released) continue;
+    if (!m || m->is_released || m->output_of[0]) continue;
     l->modules++;
     api_add_leak(l, "module '%s' at %s\n", m->name, rt->peers[m->node].name);
   }
