@@ -477,6 +477,8 @@ typedef struct api_gate {
   cleave_status (*check)(void *user, const cleave_sending *what, cleave_error *error);
   /* Counts a tensor that all hooks permit. The tensor is not sent if it fails. */
   cleave_status (*charge)(void *user, const cleave_sending *what, cleave_error *error);
+  /* called while workers still answer, when all contexts are closed; NULL: nothing is done then */
+  void (*before_close)(void *owner, cleave_runtime *rt);
   void *owner;                     /* memory of `user` */
   void (*free_owner)(void *owner); /* called when no link is left */
 } api_gate;

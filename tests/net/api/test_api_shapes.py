@@ -2,7 +2,7 @@
 """Batches of nothing, scalars and linear layers on any rank, over real daemons: modules at home,
 on one worker, on two. Then modules with several outputs, and values in bf16. The numbers must not
 depend on the placement."""
-import os, sys
+import json, os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import ways
 from cluster import run
@@ -13,9 +13,15 @@ def outputs(c):
     for way, (body, *nodes) in ways.PLACEMENTS.items():
         if sys.argv[1:] and way not in sys.argv[1:]:
             continue
-        done = run(ways.program("api_outputs"), c.session("outputs_" + way, body), *nodes)
+        folder = os.path.join(c.dir, "record_" + way)
+        done = run(ways.program("api_outputs"), c.session("outputs_" + way, body), *nodes, folder)
         digests[way] = ways.told(way, done)
         failed += done.returncode != 0
+        with open(os.path.join(folder, "egress.jsonl")) as f:
+            hops = {(line["from"], line["to"]) for line in map(json.loads, f) if line["event"] == "hop"}
+        wanted = {("w1", "w2"), ("w2", "w1")} if way == "two_workers" else set()
+        print("ok" if hops == wanted else "not ok", f"{way}:hops_between_workers_are_recorded", hops)
+        failed += hops != wanted
     return failed + (not ways.agree(digests, "outputs_do_not_depend_on_the_placement"))
 
 
