@@ -43,8 +43,9 @@ of("common/model/models/from.c", "tests/unit/models/test_models",
    inputs_come_in_any_order=("clv_code clv_layer_find_inputs", "in[i] = find_node(", "in[n - 1 - i] = node_called("),
    a_layer_may_read_itself=("static bool is_layer_name", "return true;", "return false;"),
    records_may_be_joined=("clv_code clv_layer_check_batch_dim", "!g->has_per_input_batches", "g->n_nodes"))
+of("common/model/graph/joined.c", "tests/net/training/test_graphs.py",
+   values_of_a_cut_are_one_value=("clv_code clv_graph_split(", "*start = part.stop += width;", "part.stop += width;"))
 of("common/model/graph/slice.c", "tests/net/training/test_graphs.py",
-   values_of_a_cut_are_one_value=("static clv_code split_crossing", "part.start = part.stop;", ";"),
    what_only_passes_is_lost=("static bool is_crossing", "n->layer < layers", "n->layer + 1 == layers"))
 of("master/train/stage_inputs.c", "tests/net/training/test_inputs.py",
    every_input_is_the_first=("clv_tensor *clv_batch_input", "batch->inputs[k]", "batch->inputs[k - k]"))
@@ -747,6 +748,14 @@ of("common/engine/node_files.c", "tests/unit/engine/test_saves",
 of("common/model/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
    a_mean_over_none_is_left_as_it_was=("static clv_code write_nan_output(", "i < k->n_output_values", "i < k->n_output_values && !k"),
    what_nothing_flows_to_keeps_its_gradient=("static clv_code zero_weight_gradients(", "CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err))", "(void)bytes"))
+of("common/model/graph/joined.c", "tests/net/api/test_api_shapes.py",
+   every_output_is_the_first=("clv_code clv_graph_take_output(", "start += clv_graph_values_per_record(&g->nodes[outputs[i]]);", ";"))
+of("master/api/core/call.c", "tests/net/api/test_api_shapes.py",
+   modules_at_home_read_rounded_copies=("static cleave_status check_master_gets_own_dtype(", "if (!v->is_fetched_as_bf16 || v->module->node == 0)", "if (v)"))
+of("common/engine/context_value.c", "tests/net/api/test_api_shapes.py",
+   nothing_is_rounded_for_the_master=("static bool is_rounded_for(", "name == 0 && v->is_rounded_for_master", "name != name && v->is_rounded_for_master"))
+of("common/engine/context_backward.c", "tests/net/api/test_api_shapes.py",
+   gradients_of_bf16_inputs_are_f32=("static clv_code send_gradients(", "c->bf16_inputs >> i & 1", "false"))
 of("master/api/core/adapters.c", "tests/net/api/test_api_shapes.py",
    the_base_under_adapters_learns=("void api_adapters_freeze_base(", "p->frozen = true;", ""))
 GIVEN_GRADIENTS = "tests/net/api/test_api_gradients.py"

@@ -124,9 +124,12 @@ of("master/egress/program_gate.c", HELD,
    undeclared_leaves_show_nothing=("static clv_findings worst_findings(", "return CLV_FINDING_RAW_INPUT | (dtype == CLEAVE_I64 ? CLV_FINDING_LABELS : 0u);", "return dtype == CLEAVE_I64 ? CLV_FINDING_LABELS : 0u;"))
 of("deploy/python/src/cleave/_runtime.py", "tests/python/test_runtime.py",
    python_declares_the_worst_alone=("", "self._declare_in_library(row, shows, hiding_layers)", "self._declare_in_library(row, 0, hiding_layers)"))
+of("master/api/extra/open.c", "tests/net/api/test_api_shapes.py",
+   hops_of_programs_are_not_recorded=("static void note_hop(", "if (*peer && bytes)", "if (!program)"))
 of("master/api/extra/open.c", HELD,
    programs_need_no_record=("static cleave_status begin_program(", "if (p->policy && !o->run)", "if (p->policy && !o)"))
 of("master/api/core/may_send.c", HELD,
+   outputs_of_a_module_are_one_row=("static clv_code describe_value(", "api_program_name(v->module, &ret->input)", "api_program_name(v->module, &(uint32_t){0})"),
    the_program_is_asked_before_the_gate=("static clv_code ask_hooks(", "if (rt->gate.check &&", "if (rt->may_send && rt->may_send(rt->user, what, &why) == CLEAVE_OK && rt->gate.check &&"))
 of("master/egress/table_row.c", "tests/unit/egress/test_gate",
    tokens_are_recorded_as_activations=("clv_egress_kind clv_egress_record_kind(", "findings & CLV_FINDING_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION", "CLV_EGRESS_ACTIVATION"))

@@ -131,6 +131,7 @@ static void store_features(const clv_wire_about *theirs, api_peer *p) {
   p->has_fixed_modules = clv_wire_has_capability(theirs, CLV_CAPABILITY_FIXED);
   p->has_ties = clv_wire_has_capability(theirs, CLV_CAPABILITY_TIES);
   p->has_bf16_weights = clv_wire_has_capability(theirs, CLV_CAPABILITY_FROZEN_BF16);
+  p->has_bf16_values = clv_wire_has_capability(theirs, CLV_CAPABILITY_BF16_VALUES);
   if (!clv_wire_protocol_has_acks(p->protocol))
     clv_notify(p->runtime->on_notice,
                "worker %s speaks protocol %u: a lost connection ends its link; upgrade it", p->name,

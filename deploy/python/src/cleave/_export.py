@@ -21,8 +21,9 @@ from . import _errors
 DTYPES = {torch.float32: "f32", torch.int64: "i64"}
 CASTS = {torch.float64: ".float()", torch.float16: ".float()", torch.bfloat16: ".float()", torch.int32: ".long()",
          torch.bool: ".float()"}
+AUTOCAST = {torch.float16: ", outside torch.autocast", torch.bfloat16: ", or call the Remote inside torch.autocast(dtype=torch.bfloat16)"}
 LORA_KEYS = {"targets", "r", "alpha", "dropout"}
-MAX_INPUTS = 8
+MAX_INPUTS = MAX_OUTPUTS = 8
 
 
 @functools.lru_cache(None)
@@ -88,9 +89,13 @@ class Model:
     layers: list[dict[str, Any]]
     weights: dict[str, np.ndarray[Any, Any]]
     entries: dict[str, Entry]
+    # layers whose values a tuple has; empty: the last one
+    outputs: list[str] = dataclasses.field(default_factory=list)
 
     def yaml(self) -> str:
         """The `model:` section of a session file."""
+        if self.outputs:
+            raise _errors.unimplemented("a model that returns a tuple in a session file, whose model has one output", "load it as a cleave.Remote")
         script, lines, before = exporter(), ["model:", "  layers:"], self.inputs[0][0]
         for layer in self.layers:
             shown = {k: v for k, v in layer.items() if k != "from" or v != [before]}
@@ -121,7 +126,7 @@ def check_tensor(x: object, what: str) -> torch.Tensor:
     if x.dtype not in DTYPES:
         cast = CASTS.get(x.dtype, ".float()")
         raise _errors.invalid(f"{what} is {x.dtype}; Cleave computes in float32, and takes int64 for numbers of classes and tokens",
-                              f"write {cast} where it is made" + (", outside torch.autocast" if x.dtype in (torch.float16, torch.bfloat16) else ""))
+                              f"write {cast} where it is made" + AUTOCAST.get(x.dtype, ""))
     if x.is_sparse or x.is_quantized or x.layout != torch.strided:
         raise _errors.invalid(f"{what} is {x.layout}, not a dense tensor", "write .to_dense()")
     return x
@@ -150,9 +155,11 @@ def export(module: nn.Module, example: object) -> Model:
     """
     script, given = exporter(), examples_of(example)
     module = on_cpu(module)
+    shapes: list[tuple[int, ...]] = []
     try:
         chain = as_chain(script, module, given)
-        layers, arrays = chain if chain else as_graph(script, module, given)
+        shapes = [] if chain else tuple_shapes(module, given)
+        layers, arrays = chain if chain else as_graph(script, joined(module) if shapes else module, given)
     except script.Unsupported as e:
         why = str(e).partition("\n\nWhile executing")[0].strip().replace("\n", "\n  ")
         raise _errors.unimplemented(f"{type(module).__name__} cannot be exported:\n  {why}",
@@ -163,7 +170,8 @@ def export(module: nn.Module, example: object) -> Model:
         layer["from"] = sources = layer.get("from", sources)
         sources = [layer["name"]]
     inputs = [(n, DTYPES[x.dtype], tuple(x.shape)) for n, x in zip(names, given)]
-    return Model(inputs, layers, arrays, entries_of(module, arrays, is_single(module)))
+    outputs = take_apart(layers, shapes) if shapes else []
+    return Model(inputs, layers, arrays, entries_of(module, arrays, is_single(module)), outputs)
 
 
 def on_cpu(module: nn.Module) -> nn.Module:
@@ -207,6 +215,63 @@ def as_graph(script: Any, module: nn.Module, given: Sequence[torch.Tensor]) -> t
         with torch.no_grad():
             for name, buffer in module.named_buffers():
                 buffer.copy_(state[name])
+
+
+# ---- a module that returns a tuple ---------------------------------------------------------------
+
+def tuple_shapes(module: nn.Module, given: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+    """Shapes of the tensors that the module returns as a tuple of two or more; else empty. It is
+    run on two records in eval mode."""
+    state, was = {k: v.detach().clone() for k, v in module.named_buffers()}, module.training
+    module.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            made = module(*(x.detach().cpu()[:2] for x in given))
+    except Exception:
+        return []  # the exporter says what is wrong
+    finally:
+        module.train(was)
+        with torch.no_grad():
+            for name, buffer in module.named_buffers():
+                buffer.copy_(state[name])
+    if not isinstance(made, (tuple, list)) or len(made) < 2:
+        return []
+    if len(made) > MAX_OUTPUTS:
+        raise _errors.unimplemented(f"a module that returns {len(made)} tensors; at most {MAX_OUTPUTS}")
+    for k, x in enumerate(made):
+        if not isinstance(x, torch.Tensor) or x.dtype != torch.float32 or x.dim() < 2 or len(x) != len(made[0]):
+            shown = f"{x.dtype} {list(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
+            raise _errors.unimplemented(f"output {k} of {type(module).__name__} is {shown}; each of several outputs is float32 [batch, ...], [batch, 1] at least",
+                                        "keep that part in this process, behind the Remote")
+    return [tuple(x.shape) for x in made]
+
+
+def joined(module: nn.Module) -> nn.Module:
+    """The module with its outputs side by side in one, [batch, values]."""
+    theirs: Any = type(module).forward
+
+    @functools.wraps(theirs)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.cat([x.flatten(1) for x in theirs(self, *args, **kwargs)], 1)
+    one = copy.copy(module)
+    one.__class__ = type(type(module).__name__, (type(module),), {"forward": forward, "__module__": type(module).__module__})
+    return one
+
+
+def take_apart(layers: list[dict[str, Any]], shapes: Sequence[tuple[int, ...]]) -> list[str]:
+    """Removes the layer that joins the outputs. Returns the names of their layers."""
+    last = layers[-1]
+    if last["op"] != "concat" or len(last["from"]) != len(shapes):
+        raise _errors.unimplemented("a tuple whose tensors are parts of one another", "return that one tensor, and take it apart behind the Remote")
+    del layers[-1]
+    names = []
+    for k, (source, shape) in enumerate(zip(last["from"], shapes)):
+        name = source
+        if len(shape) > 2:
+            name = f"cleave-output{k}"
+            layers.append({"op": "reshape", "shape": list(shape[1:]), "name": name, "from": [source]})
+        names.append(name)
+    return names
 
 
 def input_names(module: nn.Module, given: Sequence[torch.Tensor]) -> list[str]:
@@ -267,7 +332,7 @@ def with_lora(model: Model, lora: Mapping[str, Any]) -> Model:
     if left:
         linear = [layer["name"] for layer in model.layers if layer["op"] == "linear"]
         raise _errors.make(_errors.Code.NOT_FOUND, f"lora target {min(left)!r} is no linear layer of the module; there are {', '.join(linear) or 'none'}")
-    return Model(model.inputs, layers, weights, entries)
+    return Model(model.inputs, layers, weights, entries, [renamed.get(o, o) for o in model.outputs])
 
 
 def adapter(layer: Mapping[str, Any], r: int, alpha: float, p: float, weights: dict[str, Any], entries: dict[str, Entry]) -> Iterable[dict[str, Any]]:

@@ -16,7 +16,7 @@ from ._runtime import Runtime
 NUMBERS = {"f32": 1, "i64": 3}
 TORCH = {1: torch.float32, 3: torch.int64, 7: torch.bfloat16}
 BYTES = {1: 4, 3: 8, 7: 2}
-CLEAVE = {torch.float32: 1, torch.int64: 3}
+CLEAVE = {torch.float32: 1, torch.int64: 3, torch.bfloat16: 7}
 WEIGHTS, OPTIMIZER = 1, 2
 SMALL = 64 << 10  # bytes that are copied in less time than a destructor takes
 
@@ -100,6 +100,8 @@ class Module:
                 _lib.check(lib.cleave_graph_op(new[0], layer["op"].encode(), self.model.attributes(layer).encode(), layer["name"].encode(),
                                                sources, len(sources), node, error), error)
                 nodes[layer["name"]] = node[0]
+            for output in self.model.outputs:
+                _lib.check(lib.cleave_graph_output(new[0], nodes[output], error), error)
         except BaseException:
             lib.cleave_graph_free(new[0])
             raise

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from . import _errors, _export, _lib
+from . import _errors, _export, _lib, _outputs
 from ._front import judged
 from ._lib import ffi, lib
 from ._modules import WEIGHTS, Module, fill_tensor, take_tensor
@@ -239,7 +239,7 @@ class Remote(nn.Module):
             self._modules_at.append(Module(self.runtime, model, self._name + (f".{k}" if prefix else ""), node, {**options, "freeze": own}))
             self._prefixes.append(prefix)
             if k + 1 < len(modules):
-                given = [_output_of(m, given)]
+                given = _outputs_of(m, given)
         self._complete(sends)
 
     # ---- making ----------------------------------------------------------------------------------
@@ -258,7 +258,10 @@ class Remote(nn.Module):
         self._make_parameters()
         self._freeze_is_stale, self._learning = False, bool(self.remote_parameters())
         self._handles = ffi.new("cleave_module *[]", [m.handle for m in self._modules_at])
-        self._declare(sends)
+        self._is_special = any(m.model.outputs for m in self._modules_at)  # _outputs.py calls it
+        self._n_outputs = len(self._modules_at[-1].model.outputs) or 1
+        self._says, self._has_bf16_rows = declared(sends, len(self._modules_at[0].model.inputs)), False
+        self._declare()
         self._declare_weights()
 
     # ---- what it is ------------------------------------------------------------------------------
@@ -290,21 +293,36 @@ class Remote(nn.Module):
             found[_lib.text(info.name)] = bool(info.learns)
         return found
 
-    def _declare(self, sends: Sends) -> None:
-        first = self._modules_at[0]
-        says = declared(sends, len(first.model.inputs))
+    def _declare(self) -> None:
+        first, says = self._modules_at[0], self._says
         for k, (_, dtype, shape) in enumerate(first.model.inputs if first.at != "master" else ()):
             shows = says.text(k, dtype)
             self.runtime._shows[first.name, k] = shows
             self.runtime._declare(Sent(first.at, "input", first.name, str(k), dtype, shape, shows, 0, 0), says.inputs[k], says.hiding_layers)
         for here, before, behind in zip(self._modules_at, [None, *self._modules_at], [*self._modules_at[1:], None]):
             if here.at != "master" and before and before.at == "master":
-                self.runtime._declare(Sent(here.at, "value", before.name, "", "f32", (), f"output of {before.name}", 0, 0), says.of_value, says.hiding_layers)
+                for output in _names_of_outputs(before):
+                    self.runtime._declare(Sent(here.at, "value", before.name, output, "f32", (), f"output of {before.name}", 0, 0), says.of_value, says.hiding_layers)
             if here.at != "master" and (behind is None or behind.at == "master"):
-                self.runtime._declare(Sent(here.at, "gradient", here.name, "", "f32", (), "of the output", 0, 0), says.gradient, says.hiding_layers)
+                self._declare_gradients(here, "f32")
         for before, behind in zip(self._modules_at, self._modules_at[1:]):
             if "master" not in (before.at, behind.at) and before.at != behind.at:
-                self.runtime._declare_relay(before.name, before.at, behind.at, says)
+                for output in _names_of_outputs(before):
+                    self.runtime._declare_relay(before.name, before.at, behind.at, says, output)
+
+    def _declare_gradients(self, m: Module, dtype: str) -> None:
+        for output in _names_of_outputs(m):
+            self.runtime._declare(Sent(m.at, "gradient", m.name, output, dtype, (), "of the output", 0, 0), self._says.gradient, self._says.hiding_layers)
+
+    def _declare_bf16(self) -> None:
+        """Rows of what autocast sends in bfloat16, once it does."""
+        first, last, says = self._modules_at[0], self._modules_at[-1], self._says
+        for k, (_, dtype, shape) in enumerate(first.model.inputs if first.at != "master" else ()):
+            if dtype == "f32":
+                self.runtime._declare(Sent(first.at, "input", first.name, str(k), "bf16", shape, says.text(k, dtype), 0, 0), says.inputs[k], says.hiding_layers)
+        if last.at != "master":
+            self._declare_gradients(last, "bf16")
+        self._has_bf16_rows = True
 
     def _declare_weights(self) -> None:
         for m in self._modules_at:
@@ -344,8 +362,11 @@ class Remote(nn.Module):
 
     # ---- calls -----------------------------------------------------------------------------------
 
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """The output, [batch, ...] float32, on the device of the first input.
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """The output, [batch, ...] float32, on the device of the first input; a tuple of them if
+        the module returns one. Inside torch.autocast an input may be bfloat16: it is sent in half
+        the bytes, the worker computes with it as float32, and outputs and gradients come back in
+        bfloat16.
 
         In training mode with gradients enabled, the worker keeps what the backward needs until
         then.
@@ -353,10 +374,18 @@ class Remote(nn.Module):
         wanted = self._modules_at[0].model.inputs
         if len(inputs) != len(wanted):
             raise _errors.invalid(f"{self._name} takes {len(wanted)} inputs, and was called with {len(inputs)}")
+        narrow = next((x for x in inputs if isinstance(x, torch.Tensor) and x.dtype == torch.bfloat16), None)
+        is_bf16 = narrow is not None and _outputs.is_autocast(narrow.device.type)
         for k, (x, (_, dtype, shape)) in enumerate(zip(inputs, wanted)):
+            if is_bf16 and x.dtype == torch.bfloat16 and dtype == "f32":
+                continue
             if _export.DTYPES[_export.check_tensor(x, f"input {k} of {self._name}").dtype] != dtype:
                 raise _errors.invalid(f"input {k} of {self._name} is {x.dtype}, and its example was {dtype}")
         self._synchronize()
+        if is_bf16 and not self._has_bf16_rows:
+            self._declare_bf16()
+        if is_bf16 or self._is_special:
+            return _outputs.call(self, inputs)
         if not torch.is_grad_enabled():
             return self._evaluate(inputs)
         learns = self._learning or any(x.requires_grad for x in inputs)
@@ -493,8 +522,13 @@ def _stages(module: nn.Module | Sequence[nn.Module], at: str | Sequence[str]) ->
     return modules, places
 
 
-def _output_of(module: nn.Module, given: Sequence[torch.Tensor]) -> torch.Tensor:
-    """An example for the next module of a chain. Statistics stay as they are."""
+def _names_of_outputs(m: Module) -> list[str]:
+    """As egress() names them: the first or only one has no name."""
+    return ["", *(f"output {k}" for k in range(1, len(m.model.outputs)))]
+
+
+def _outputs_of(module: nn.Module, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Examples for the next module of a chain. Statistics stay as they are."""
     was = module.training
     module.eval()
     try:
@@ -502,4 +536,5 @@ def _output_of(module: nn.Module, given: Sequence[torch.Tensor]) -> torch.Tensor
             x = module(*(g.detach() for g in given))
     finally:
         module.train(was)
-    return _export.check_tensor(x, "the output of a module of the chain")
+    made = list(x) if isinstance(x, (tuple, list)) else [x]
+    return [_export.check_tensor(y, "the output of a module of the chain") for y in made]

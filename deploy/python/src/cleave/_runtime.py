@@ -241,7 +241,7 @@ class Runtime:
             if not lib.shim_record_sent(self._record, index, sent):
                 break
             row = self._sent(sent)
-            key = f"{row.to} {row.what} {row.module} {row.name}"
+            key = _key_of(row)
             rows[key] = _joined(rows[key], row) if key in rows else row
         return Table(list(rows.values()), f"leaves this process by {self.path}")
 
@@ -251,6 +251,8 @@ class Runtime:
             name = str(s.input)
         if what == "weights" and s.optimizer:
             what = "optimizer"
+        elif what in ("value", "gradient") and s.input:
+            name = f"output {s.input}"
         shows = self._shows.get((module, s.input), "") if what == "input" else ""
         return Sent(_lib.text(s.worker), what, module, name, DTYPES[s.dtype], tuple(s.shape[0:s.rank]), shows, s.tensors, s.bytes)
 
@@ -259,7 +261,7 @@ class Runtime:
         shows: a set of cleave_shows; 0: the worst."""
         if self.run is not None and row.to != "master":
             self._declare_in_library(row, shows, hiding_layers)
-        self._declared[f"{row.to} {row.what} {row.module} {row.name}"] = row
+        self._declared[_key_of(row)] = row
 
     def _declare_in_library(self, row: Sent, shows: int, hiding_layers: int) -> None:
         error, new, is_state = _lib.new_error(), ffi.new("cleave_declaration *"), row.what in ("weights", "optimizer")
@@ -271,18 +273,18 @@ class Runtime:
             new.input, new.rank = int(row.name), len(row.shape)
             new.shape[0:new.rank] = [0, *row.shape[1:]]
         elif not is_state:
-            new.rank = -1
+            new.rank, new.input = -1, int(row.name.rpartition(" ")[2] or 0)
         new.dtype = 0 if is_state else next(number for number, name in DTYPES.items() if name == row.dtype)
         with self._use() as rt:
             _lib.check(lib.cleave_declare(rt, new, error), error)
 
-    def _declare_relay(self, module: str, at: str, to: str, says: Declared) -> None:
-        """The value of a module of a chain and its gradient, which this process makes, or relays if
+    def _declare_relay(self, module: str, at: str, to: str, says: Declared, output: str) -> None:
+        """An output of a module of a chain and its gradient, which this process makes, or relays if
         the workers have no link. egress() has them when they were sent."""
         if self.run is not None:
             for node, what, shows in ((to, "value", says.of_value), (at, "gradient", says.gradient)):
                 if node != "master":
-                    self._declare_in_library(Sent(node, what, module, "", "f32", (), "", 0, 0), shows, says.hiding_layers)
+                    self._declare_in_library(Sent(node, what, module, output, "f32", (), "", 0, 0), shows, says.hiding_layers)
 
     def _declare_state(self, module: str, at: str, what: str) -> None:
         """Parameters and buffers ("weights"), or moments ("optimizer"), which will be sent."""
@@ -436,6 +438,10 @@ class Runtime:
                     self._end_training()
                 else:
                     t.settled |= t.touched & mine
+
+
+def _key_of(row: Sent) -> str:
+    return f"{row.to} {row.what} {row.module} {row.name}{' bf16' if row.dtype == 'bf16' else ''}"
 
 
 def _joined(a: Sent, b: Sent) -> Sent:
