@@ -118,6 +118,11 @@ bench-pipeline: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all benches $(OUT)/net/delay_proxy
 	$(Q)STRICT=$(STRICT) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench_pipeline.py $(OUT) $(BENCH_ARGS)
 
+##+ bench-choices    times the kernels whose choice depends on speed, writes kernels/cpu/choices.def
+bench-choices:
+	$(Q)$(MAKE) --no-print-directory $(OUT)/bench/bench_choices
+	$(Q)MAKE='$(MAKE)' $(PYTHON) tests/bench/choices.py $(OUT) $(BENCH_ARGS)
+
 ##+ bench-transformers BERT, GPT-2, Qwen2 and LayoutLM against PyTorch
 bench-transformers: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all benches
@@ -249,9 +254,10 @@ look-proof: deps-test
 
 BENCHES := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(wildcard tests/bench/bench_*.c))
 benches: $(BENCHES)
+$(OUT)/bench/bench_choices: BENCH_LDFLAGS := -Wl,--wrap=clv_cpu_choose
 $(OUT)/bench/%: $(OUT)/tests/bench/%.o $(ALL_LIBS)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) $(BENCH_LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
 
 # ---- the table of the proofs ---------------------------------------------------------------------
 ## proof            every proof whose row in tests/PROOFS.md is missing or stale; PROOF=name
