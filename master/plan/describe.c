@@ -499,6 +499,17 @@ static void append_slower_ops(const clv_blueprint *b, bool json, clv_bytes *out)
   if (json) clv_bytes_puts(out, "]");
 }
 
+/* Says that OpenBLAS is not used, because its kernels are slower here than oneDNN's. */
+static void append_unused_blas(clv_bytes *out) {
+  const char *libraries = clv_backend_libraries(clv_backend_cpu());
+  const char *blas = strstr(libraries, "OpenBLAS "), *why = strstr(libraries, " (not used: ");
+  if (blas && why)
+    clv_bytes_printf(out,
+                     "  on this processor %.*s is not used, because its vectors are too narrow: "
+                     "OPENBLAS_CORETYPE names other kernels\n",
+                     (int)(why - blas), blas);
+}
+
 clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
   const clv_session_config *c = b->config;
   CLV_AUTO(clv_placed_schedule_freep) clv_placed_schedule *l = NULL;
@@ -520,6 +531,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
                      clv_pipeline_name(c->pipeline.schedule), clv_loss_name(c->loss.kind),
                      node_name_of(b, b->n_stages), bf16_text(c));
     append_slower_ops(b, false, out);
+    append_unused_blas(out);
   }
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_usage f;

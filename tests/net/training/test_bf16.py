@@ -116,6 +116,9 @@ def processors_whose_bits_may_differ_are_named():
         os.symlink(os.path.join(cluster.dir, "data"), os.path.join(there.dir, "data"))
         done = there.train(there.session("there", body(["master", "w1", "w1"], "f32", 1)), env=one)
         assert done.returncode == 0 and re.search(notice, done.stdout + done.stderr), done.stdout + done.stderr
+        said = run(MASTER, "plan", os.path.join(there.dir, "there.yaml"), cwd=there.dir, env=other).stdout
+        unused = re.search(r"on this processor OpenBLAS \S+ Prescott is not used, because its vectors are too narrow", said)
+        assert bool(unused) == ("avx2" in CPU), said
         session = there.session("alike", body(["master", "w1", "w1"], "f32", 2))
         done = there.train(session, "--max-steps", "1", env=other)
         assert done.returncode == 0 and "bit-identical" not in done.stdout + done.stderr, done.stdout + done.stderr
