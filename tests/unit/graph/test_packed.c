@@ -31,10 +31,12 @@ static void packed_results_match_padded_results_in_bf16(void **state) {
   (void)state;
   clv_err why;
   if (clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) != CLV_OK) skip();
-  for (int of = 0; of < FAMILIES; of++)
+  const rig_options o = {.backend = clv_backend_cpu(), .is_bf16 = true};
+  for (int of = 0; of < FAMILIES; of++) {
     for (int how = 0; how < 3; how++)
-      compare_packed_with_padded(&wide, (family)of, (end)how, 0,
-                                 &(rig_options){.backend = clv_backend_cpu(), .is_bf16 = true});
+      compare_packed_with_padded(&wide, (family)of, (end)how, 0, &o);
+    compare_with_cuts(&wide, (family)of, 1, 0, &o);
+  }
 }
 
 static void every_cut_gives_the_same_packed_results(void **state) {
