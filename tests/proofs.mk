@@ -118,11 +118,6 @@ bench-pipeline: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all benches $(OUT)/net/delay_proxy
 	$(Q)STRICT=$(STRICT) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench_pipeline.py $(OUT) $(BENCH_ARGS)
 
-##+ bench-choices    times the kernels whose choice depends on speed, writes kernels/cpu/choices.def
-bench-choices:
-	$(Q)$(MAKE) --no-print-directory $(OUT)/bench/bench_choices
-	$(Q)MAKE='$(MAKE)' $(PYTHON) tests/bench/choices.py $(OUT) $(BENCH_ARGS)
-
 ##+ bench-transformers BERT, GPT-2, Qwen2 and LayoutLM against PyTorch
 bench-transformers: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all benches
@@ -268,3 +263,9 @@ proof:
 ##+ proof-status     that table, with what is stale
 proof-status:
 	$(Q)PROOF_SCALE=$(PROOF_SCALE) $(PYTHON) tests/proof/proof.py --status
+
+# ---- the table of choices, which no proof needs --------------------------------------------------
+##+ bench-choices    times the kernels whose choice depends on speed, writes kernels/cpu/choices.def
+bench-choices:
+	$(Q)$(MAKE) --no-print-directory $(OUT)/bench/bench_choices
+	$(Q)MAKE='$(MAKE)' $(PYTHON) tests/bench/choices.py $(OUT) $(BENCH_ARGS)
