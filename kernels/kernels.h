@@ -496,8 +496,9 @@ struct clv_backend {
   /* Sets the number of compute threads for kernels that the calling thread executes from now on. */
   void (*set_threads)(int n);
 
-  /* Instruction set ("avx512_core") and libraries ("oneDNN 2.6.3, OpenBLAS 0.3.21 SkylakeX"), sent
-   * in Hello. The texts are valid as long as b. */
+  /* Instruction set ("avx512_core") and libraries ("oneDNN 2.6.3, OpenBLAS 0.3.21 SkylakeX, choices
+   * 0c5e..."), sent in Hello; choices: the digest of the table that says which kernel is faster.
+   * The texts are valid as long as b. */
   const char *(*isa)(const clv_backend *b);
   const char *(*libraries)(const clv_backend *b);
 
@@ -640,6 +641,12 @@ const clv_backend *clv_backend_ref(void);
 
 /* Returns the backend for processors, with oneDNN and OpenBLAS; f32. */
 const clv_backend *clv_backend_cpu(void);
+
+/* Returns how long a node takes in bf16 on this processor, in hundredths of its time in f32, by a
+ * table of measurements. Reads op, attributes and shapes of the description. *ret_processor: the
+ * processor that was measured; without a row of this processor, another of its vendor with its
+ * instruction set. 0: none was measured. */
+unsigned clv_backend_cpu_bf16_pace(const clv_node_desc *d, const char **ret_processor);
 
 #ifdef __cplusplus
 }

@@ -249,9 +249,10 @@ look-proof: deps-test
 
 BENCHES := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(wildcard tests/bench/bench_*.c))
 benches: $(BENCHES)
+$(OUT)/bench/bench_choices: BENCH_LDFLAGS := -Wl,--wrap=clv_cpu_choose
 $(OUT)/bench/%: $(OUT)/tests/bench/%.o $(ALL_LIBS)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) $(BENCH_LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
 
 # ---- the table of the proofs ---------------------------------------------------------------------
 ## proof            every proof whose row in tests/PROOFS.md is missing or stale; PROOF=name
@@ -262,3 +263,9 @@ proof:
 ##+ proof-status     that table, with what is stale
 proof-status:
 	$(Q)PROOF_SCALE=$(PROOF_SCALE) $(PYTHON) tests/proof/proof.py --status
+
+# ---- the table of choices, which no proof needs --------------------------------------------------
+##+ bench-choices    times the kernels whose choice depends on speed, writes kernels/cpu/choices.def
+bench-choices:
+	$(Q)$(MAKE) --no-print-directory $(OUT)/bench/bench_choices
+	$(Q)MAKE='$(MAKE)' $(PYTHON) tests/bench/choices.py $(OUT) $(BENCH_ARGS)

@@ -16,6 +16,11 @@ def cpu_flags():
         return next((set(line.split(":")[1].split()) for line in f if line.startswith("flags")), set())
 
 
+def is_intel():
+    with open("/proc/cpuinfo") as f:
+        return "GenuineIntel" in f.read()
+
+
 def lacks_bf16():
     """Why bf16 cannot be computed here; None if it can."""
     if "avx512_bf16" not in cpu_flags():
