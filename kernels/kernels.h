@@ -88,6 +88,21 @@ typedef struct clv_attrs {
   int64_t packed; /* positions of the longest packed sequence; 0: sequences are not packed */
   /* for the op `last`: takes the first position of each packed sequence, not the last */
   bool first;
+  double min, max;         /* of clamp: least and largest output; an end of the range: no bound */
+  double min_val, max_val; /* of hardtanh: least and largest output */
+  double alpha;            /* of elu: factor of e^x - 1 */
+  double beta, threshold;  /* of softplus: factor of the input, and beta x above which y is x */
+  double exponent;         /* of pow */
+  double init;             /* of prelu: initial weight */
+  int64_t num_parameters;  /* of prelu: 1, or the number of channels */
+  /* extents of the output, of adaptive pools (output_size) and of upsampling (size); 0: not
+   * given */
+  int64_t output_size[2], size[2];
+  double scale_factor; /* of upsampling: extents of the output by those of the input; 0: size */
+  bool align_corners;  /* of upsampling: the centres of the corner values coincide */
+  bool reverse;        /* of gru and lstm: steps are read from the last to the first */
+  int64_t correction;  /* of var: the divisor is the extent less this number */
+  int64_t shifts;      /* of roll: places by which values move along the dimension */
 } clv_attrs;
 
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };
@@ -383,7 +398,7 @@ typedef struct clv_extent {
   size_t at, n;
 } clv_extent;
 
-enum { CLV_KERNELS_ABI = 12 };
+enum { CLV_KERNELS_ABI = 13 };
 
 typedef struct clv_backend clv_backend;
 

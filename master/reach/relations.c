@@ -299,7 +299,11 @@ static const reach_op op_maxpool = ROW(relate_pooled, own, FIRST),
                       op_globalavgpool = ROW(relate_pooled_whole, nothing, FIRST);
 static const reach_op op_relu = EACH(own, ), op_sigmoid = EACH(own, ), op_tanh = EACH(own, ),
                       op_gelu = EACH(own, ), op_gelu_tanh = EACH(own, ), op_silu = EACH(own, ),
-                      op_leaky_relu = EACH(own, ), op_dropout = EACH(nothing, ),
+                      op_leaky_relu = EACH(own, ), op_clamp = EACH(own, ),
+                      op_hardtanh = EACH(own, ), op_hardswish = EACH(own, ),
+                      op_hardsigmoid = EACH(own, ), op_elu = EACH(own, ), op_softplus = EACH(own, ),
+                      op_mish = EACH(own, ), op_sqrt = EACH(own, ), op_pow = EACH(own, ),
+                      op_prelu = ROW(relate_each, own, FIRST), op_dropout = EACH(nothing, ),
                       op_wait = EACH(nothing, ),
                       op_scale = ROW(relate_scaled, nothing, .channels = REACH_CHANNELS_EACH);
 static const reach_op op_positions = ROW(relate_each, nothing, ),

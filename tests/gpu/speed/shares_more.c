@@ -345,37 +345,42 @@ static clv_code sum_with_block_per_value(bench *m, clv_err *err) {
   return clv_gpu_sum_broadcast(m->g, &f, m->x, NULL, m->y, err);
 }
 
+static cuda_sums channels_of_images(const bench *m) {
+  return gpu_sums_of(m->n_samples, m->n_channels, m->n_positions);
+}
+
+static clv_code prelu(bench *m, clv_err *err) {
+  const cuda_sums s = channels_of_images(m);
+  return clv_gpu_prelu(m->g, &s, m->x, m->small_buffer, NULL, m->y, err);
+}
+
+static clv_code prelu_weights(bench *m, clv_err *err) {
+  const cuda_sums s = channels_of_images(m);
+  return clv_gpu_prelu_weights(m->g, &s, m->x, m->z, m->partial_sums, m->small_buffer, false, err);
+}
+
+static clv_code prelu_weights_of_columns(bench *m, clv_err *err) {
+  const cuda_sums s = gpu_sums_of(m->n_rows, m->row_width, 1);
+  return clv_gpu_prelu_weights(m->g, &s, m->x, m->z, m->partial_sums, m->small_buffer, false, err);
+}
+
 /* The dropout kernels come after the kernels that read the mask as zeros. */
 const kernel more_kernels[] = {
     {"last", 4, .f = last_steps},
     {"last backward", 4, .f = last_steps_backward},
-    {"sigmoid backward", 12, .map_kernel = clv_gpu_sigmoid_back, .has_second_input = true},
-    {"tanh backward", 12, .map_kernel = clv_gpu_tanh_back, .has_second_input = true},
-    {"gelu by tanh", 8, .map_kernel = clv_gpu_gelu_tanh},
-    {"gelu by tanh backward", 12, .map_kernel = clv_gpu_gelu_tanh_back, .has_second_input = true},
-    {"leaky relu", 8, .map_kernel = clv_gpu_leaky_relu},
-    {"leaky relu backward", 12, .map_kernel = clv_gpu_leaky_relu_back, .has_second_input = true},
-    {"relu backward, bf16", 6, .map_kernel = clv_gpu_relu_back, .has_second_input = true,
-     .is_channels_last = true},
-    {"sigmoid, bf16", 4, .map_kernel = clv_gpu_sigmoid, .is_channels_last = true},
-    {"sigmoid backward, bf16", 6, .map_kernel = clv_gpu_sigmoid_back, .has_second_input = true,
-     .is_channels_last = true},
-    {"tanh, bf16", 4, .map_kernel = clv_gpu_tanh, .is_channels_last = true},
-    {"tanh backward, bf16", 6, .map_kernel = clv_gpu_tanh_back, .has_second_input = true,
-     .is_channels_last = true},
-    {"gelu, bf16", 4, .map_kernel = clv_gpu_gelu, .is_channels_last = true},
-    {"gelu backward, bf16", 6, .map_kernel = clv_gpu_gelu_back, .has_second_input = true,
-     .is_channels_last = true},
-    {"gelu by tanh, bf16", 4, .map_kernel = clv_gpu_gelu_tanh, .is_channels_last = true},
-    {"gelu by tanh backward, bf16", 6, .map_kernel = clv_gpu_gelu_tanh_back,
-     .has_second_input = true, .is_channels_last = true},
-    {"silu, bf16", 4, .map_kernel = clv_gpu_silu, .is_channels_last = true},
-    {"silu backward, bf16", 6, .map_kernel = clv_gpu_silu_back, .has_second_input = true,
-     .is_channels_last = true},
+/* Rows of an element-wise op, in f32 and in bf16. */
+#define POINTWISE(name, ...)                                                                      \
+  {#name, 8, .map_kernel = clv_gpu_##name},                                                       \
+      {#name " backward", 12, .map_kernel = clv_gpu_##name##_back, .has_second_input = true},     \
+      {#name ", bf16", 4, .map_kernel = clv_gpu_##name, .is_channels_last = true},                \
+      {#name " backward, bf16", 6, .map_kernel = clv_gpu_##name##_back, .has_second_input = true, \
+       .is_channels_last = true},
+#include "kernels/cuda/pointwise.def"
+#undef POINTWISE
     {"scale, bf16", 4, .map_kernel = clv_gpu_scale, .is_channels_last = true},
-    {"leaky relu, bf16", 4, .map_kernel = clv_gpu_leaky_relu, .is_channels_last = true},
-    {"leaky relu backward, bf16", 6, .map_kernel = clv_gpu_leaky_relu_back,
-     .has_second_input = true, .is_channels_last = true},
+    {"prelu", 8, .f = prelu},
+    {"prelu, weights", 8, .f = prelu_weights},
+    {"prelu, weights of columns", 8, .f = prelu_weights_of_columns},
     {"rmsnorm", 8, .f = rmsnorm},
     {"groupnorm", 8, .f = groupnorm},
     {"groupnorm backward", 12, .f = groupnorm_back},
