@@ -57,6 +57,13 @@ static int64_t get_group_size(const clv_op_site *s) {
   return n;
 }
 
+/* Returns the number of values of a channel of one record. */
+static int64_t get_places(const clv_op_site *s) {
+  int64_t n = 1;
+  for (int i = 2; i < s->in[0].rank; i++) n *= s->in[0].dim[i];
+  return n;
+}
+
 /* ---- moves ----------------------------------------------------------------------------------- */
 
 static void relate_reshaped(const clv_op_site *s, const clv_shape *out, int input,
@@ -177,6 +184,27 @@ static void relate_pooled_whole(const clv_op_site *s, const clv_shape *out, int 
   add_same(r, 1, 1);
 }
 
+static void add_resampled(clv_op op, const clv_op_site *s, const clv_shape *out,
+                          reach_relation *r) {
+  add_same(r, 1, 1);
+  for (int i = 2; i < out->rank; i++)
+    add_axis(r, (reach_axis){.kind = REACH_RESAMPLED,
+                             .out = i,
+                             .in = i,
+                             .a = out->rank == 3 ? 1 : i - 2,
+                             .resample = clv_resample_of(op, s->attrs, &s->in[0], out)});
+}
+
+#define RESAMPLED(name, op)                                                        \
+  static void relate_##name(const clv_op_site *s, const clv_shape *out, int input, \
+                            reach_relation *r) {                                   \
+    (void)input;                                                                   \
+    add_resampled(op, s, out, r);                                                  \
+  }
+RESAMPLED(adaptive, CLV_OP_ADAPTIVE_AVGPOOL2D)
+RESAMPLED(nearest, CLV_OP_UPSAMPLE_NEAREST)
+RESAMPLED(bilinear, CLV_OP_UPSAMPLE_BILINEAR)
+
 static void relate_averaged(const clv_op_site *s, const clv_shape *out, int input,
                             reach_relation *r) {
   int axis = clv_axis_index(s->attrs, &s->in[0]);
@@ -295,7 +323,13 @@ static const reach_op op_linear = ROW(relate_row, nothing, ),
                       op_add = ROW(relate_each, nothing, ),
                       op_mul = ROW(relate_each, other, PRODUCT);
 static const reach_op op_maxpool = ROW(relate_pooled, own, FIRST),
+                      op_maxpool1d = ROW(relate_pooled, own, FIRST),
                       op_avgpool = ROW(relate_pooled, nothing, FIRST),
+                      op_avgpool1d = ROW(relate_pooled, nothing, FIRST),
+                      op_adaptive_avgpool1d = ROW(relate_adaptive, nothing, FIRST),
+                      op_adaptive_avgpool2d = ROW(relate_adaptive, nothing, FIRST),
+                      op_upsample_nearest = ROW(relate_nearest, nothing, FIRST),
+                      op_upsample_bilinear = ROW(relate_bilinear, nothing, FIRST),
                       op_globalavgpool = ROW(relate_pooled_whole, nothing, FIRST);
 static const reach_op op_relu = EACH(own, ), op_sigmoid = EACH(own, ), op_tanh = EACH(own, ),
                       op_gelu = EACH(own, ), op_gelu_tanh = EACH(own, ), op_silu = EACH(own, ),
@@ -312,6 +346,7 @@ static const reach_op op_positions = ROW(relate_each, nothing, ),
                       op_log_softmax = NORM(last, OF(last_extent)),
                       op_layernorm = NORM(trailing, OF(trailing)),
                       op_batchnorm = NORM(channel, FIRST),
+                      op_instancenorm = NORM(channel, OF(get_places), FIRST),
                       op_groupnorm = NORM(group, OF(get_group_size), FIRST);
 static const reach_op op_flatten = ROW(relate_reshaped, nothing, ),
                       op_reshape = ROW(relate_reshaped, nothing, ),

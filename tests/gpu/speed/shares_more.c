@@ -345,6 +345,28 @@ static clv_code sum_with_block_per_value(bench *m, clv_err *err) {
   return clv_gpu_sum_broadcast(m->g, &f, m->x, NULL, m->y, err);
 }
 
+/* Returns the doubling of the images of x, a quarter of its values, or the halving of all. */
+static clv_resample resample_of(const bench *m, bool halves) {
+  int64_t side = (int64_t)m->image_side, n = (int64_t)m->n_samples;
+  return (clv_resample){.kind = halves ? CLV_RESAMPLE_MEAN : CLV_RESAMPLE_LINEAR,
+                        .n = n,
+                        .c = (int64_t)m->n_channels,
+                        .in = {halves ? side : side / 2, halves ? side : side / 2},
+                        .out = {halves ? side / 2 : side, halves ? side / 2 : side},
+                        .scale = {halves ? 2 : 0.5, halves ? 2 : 0.5}};
+}
+
+#define RESAMPLE(name, launcher, last, halves)        \
+  static clv_code name(bench *m, clv_err *err) {      \
+    const clv_resample r = resample_of(m, halves);    \
+    return launcher(m->g, last, &r, m->x, m->y, err); \
+  }
+RESAMPLE(upsample_f32, clv_gpu_resample, false, false)
+RESAMPLE(upsample_last, clv_gpu_resample, true, false)
+RESAMPLE(upsample_back_f32, clv_gpu_resample_back, false, false)
+RESAMPLE(upsample_back_last, clv_gpu_resample_back, true, false)
+RESAMPLE(adaptive_f32, clv_gpu_resample, false, true)
+
 static cuda_sums channels_of_images(const bench *m) {
   return gpu_sums_of(m->n_samples, m->n_channels, m->n_positions);
 }
@@ -378,6 +400,11 @@ const kernel more_kernels[] = {
 #include "kernels/cuda/pointwise.def"
 #undef POINTWISE
     {"scale, bf16", 4, .map_kernel = clv_gpu_scale, .is_channels_last = true},
+    {"upsample", 5, .f = upsample_f32},
+    {"upsample backward", 5, .f = upsample_back_f32},
+    {"upsample, bf16", 2.5, .f = upsample_last},
+    {"upsample backward, bf16", 2.5, .f = upsample_back_last},
+    {"adaptive avgpool", 5, .f = adaptive_f32},
     {"prelu", 8, .f = prelu},
     {"prelu, weights", 8, .f = prelu_weights},
     {"prelu, weights of columns", 8, .f = prelu_weights_of_columns},
