@@ -154,6 +154,7 @@ typedef enum reach_kind {
   REACH_BLOCKS,            /* o / a = i / b */
   /* a: values of a head; b: number of heads of the output for each head of the input */
   REACH_HEADS,
+  REACH_TURNED,    /* i = (a + b o) mod the extent of the axis; b: 1 or -1 */
   REACH_FIXED,     /* i = a, for all outputs */
   REACH_RESAMPLED, /* i is one of the taps of o (clv_taps_of) along axis a of the images */
 } reach_kind;

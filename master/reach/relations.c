@@ -212,6 +212,36 @@ static void relate_averaged(const clv_op_site *s, const clv_shape *out, int inpu
   for (int i = 1; i < out->rank; i++) add_same(r, i, i < axis ? i : i + 1);
 }
 
+/* Relates the output of an op that keeps the shape and works along one axis. */
+static void relate_along(const clv_op_site *s, const clv_shape *out, reach_axis along,
+                         reach_relation *r) {
+  int axis = clv_axis_index(s->attrs, &s->in[0]);
+  along.out = along.in = axis;
+  for (int i = 1; i < out->rank; i++)
+    if (i == axis)
+      add_axis(r, along);
+    else
+      add_same(r, i, i);
+}
+
+static void relate_flipped(const clv_op_site *s, const clv_shape *out, int input,
+                           reach_relation *r) {
+  (void)input;
+  relate_along(s, out, (reach_axis){.kind = REACH_TURNED, .a = -1, .b = -1}, r);
+}
+
+static void relate_rolled(const clv_op_site *s, const clv_shape *out, int input,
+                          reach_relation *r) {
+  (void)input;
+  relate_along(s, out, (reach_axis){.kind = REACH_TURNED, .a = -s->attrs->shifts, .b = 1}, r);
+}
+
+static void relate_added_up(const clv_op_site *s, const clv_shape *out, int input,
+                            reach_relation *r) {
+  (void)input;
+  relate_along(s, out, (reach_axis){.kind = REACH_CAUSAL}, r);
+}
+
 static void relate_steps(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
   (void)s, (void)out, (void)input;
   add_axis(r, (reach_axis){.kind = REACH_CAUSAL, .out = 1, .in = 1});
@@ -315,7 +345,7 @@ static const reach_op op_linear = ROW(relate_row, nothing, ),
                       op_conv1d = ROW(relate_windows, nothing, FIRST),
                       op_conv_transpose2d = ROW(relate_transposed_windows, nothing, FIRST),
                       op_conv_transpose1d = ROW(relate_transposed_windows, nothing, FIRST),
-                      op_lstm = ROW(relate_steps, own, LAST),
+                      op_lstm = ROW(relate_steps, own, LAST), op_gru = ROW(relate_steps, own, LAST),
                       op_embedding = ROW(relate_looked_up, nothing, ),
                       op_mean = ROW(relate_averaged, nothing, ),
                       op_matmul = ROW(relate_product, other, PRODUCT, .back = multiplied_back),
@@ -352,6 +382,10 @@ static const reach_op op_flatten = ROW(relate_reshaped, nothing, ),
                       op_reshape = ROW(relate_reshaped, nothing, ),
                       op_permute = ROW(relate_permuted, nothing, ),
                       op_concat = ROW(relate_joined, nothing, ),
+                      op_flip = ROW(relate_flipped, nothing, ),
+                      op_roll = ROW(relate_rolled, nothing, ),
+                      op_cumsum = ROW(relate_added_up, nothing, ),
+                      op_var = ROW(relate_averaged, own, ),
                       op_slice = ROW(relate_sliced, nothing, ),
                       op_prepend = ROW(relate_prepended, nothing, ),
                       op_last = ROW(relate_last, nothing, );

@@ -301,12 +301,18 @@ def resize(x, a, mode):
                          mode="linear" if x.dim() == 3 else mode)
 
 
+def gru(x, weights, layers, bias):
+    """As lstm, for torch.nn.GRU."""
+    zeros = torch.zeros(layers, x.shape[0], weights[1].shape[1], dtype=x.dtype)
+    return torch._VF.gru(x, zeros, weights, bool(bias), layers, 0.0, True, False, True)[0]
+
+
 def compute(expression, case, inputs, p):
     """The op as a PyTorch user would write it: the expression of its cases. x, t, others: inputs;
     p: parameters, whose running statistics it updates; a: attributes."""
     scope = {"x": inputs[0], "t": inputs[1] if len(inputs) > 1 else None, "others": inputs[2:],
              "p": p, "a": case["attrs"], "training": case["training"], "F": F, "torch": torch,
-             "dropout": dropout, "resize": resize, "lstm": lstm, "attention": attention,
+             "dropout": dropout, "resize": resize, "lstm": lstm, "gru": gru, "attention": attention,
              "rotary": rotary, "permute": permute, "cross_entropy": cross_entropy,
              "one": one, "column": column, "positions": positions, "last": last}
     return eval(expression, scope)

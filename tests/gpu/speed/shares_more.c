@@ -3,6 +3,7 @@
  * Kernels of ops that came later: see shares.c.
  */
 #include "kernels/cuda/attention_int.h"
+#include "kernels/cuda/axis_int.h"
 #include "kernels/cuda/batchnorm_int.h"
 #include "kernels/cuda/broadcast_int.h"
 #include "kernels/cuda/conv_int.h"
@@ -345,6 +346,23 @@ static clv_code sum_with_block_per_value(bench *m, clv_err *err) {
   return clv_gpu_sum_broadcast(m->g, &f, m->x, NULL, m->y, err);
 }
 
+static clv_axis steps_of(const bench *m) { return (clv_axis){m->n_rows / 4, 4, m->row_width}; }
+
+static clv_code flip(bench *m, clv_err *err) {
+  const clv_axis s = steps_of(m);
+  return clv_gpu_move_along(m->g, &s, -1, -1, m->x, m->y, err);
+}
+
+static clv_code cumsum(bench *m, clv_err *err) {
+  const clv_axis s = steps_of(m);
+  return clv_gpu_cumsum(m->g, &s, false, m->x, m->y, err);
+}
+
+static clv_code var(bench *m, clv_err *err) {
+  const clv_axis s = steps_of(m);
+  return clv_gpu_var(m->g, &s, 3, m->x, NULL, m->y, err);
+}
+
 /* Returns the doubling of the images of x, a quarter of its values, or the halving of all. */
 static clv_resample resample_of(const bench *m, bool halves) {
   int64_t side = (int64_t)m->image_side, n = (int64_t)m->n_samples;
@@ -405,6 +423,9 @@ const kernel more_kernels[] = {
     {"upsample, bf16", 2.5, .f = upsample_last},
     {"upsample backward, bf16", 2.5, .f = upsample_back_last},
     {"adaptive avgpool", 5, .f = adaptive_f32},
+    {"flip", 8, .f = flip},
+    {"cumsum", 8, .f = cumsum},
+    {"var", 5, .f = var},
     {"prelu", 8, .f = prelu},
     {"prelu, weights", 8, .f = prelu_weights},
     {"prelu, weights of columns", 8, .f = prelu_weights_of_columns},
