@@ -271,8 +271,8 @@ static CLV_DEVICE inline double clv_tap_weight(const clv_taps *t, int64_t i) {
   return i < t->first || i >= t->first + t->n ? 0 : t->w[i > t->first];
 }
 
-/* Returns the first output that may read input i along an axis. *ret_end: the output behind the last
- * such. Outputs in the range may have weight 0. */
+/* Returns the first output that may read input i along an axis. *ret_end: the output behind the
+ * last such. Outputs in the range may have weight 0. */
 static CLV_DEVICE inline int64_t clv_taps_readers(const clv_resample *r, int axis, int64_t i,
                                                   int64_t *ret_end) {
   int64_t in = r->in[axis], out = r->out[axis], begin, end;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Group normalisation, and instance normalisation, whose groups are the channels, over planes of channel blocks, with the loops of batch normalisation. The
- * sums of a channel of one sample are computed as norm_int.h says, and those of a group are added
- * in the order of its channels, in double. The bits are therefore the same in every layout and for
- * every number of threads. A sample stays in the cache between its two walks.
+ * Group normalisation, and instance normalisation, whose groups are the channels, over planes of
+ * channel blocks, with the loops of batch normalisation. The sums of a channel of one sample are
+ * computed as norm_int.h says, and those of a group are added in the order of its channels, in
+ * double. The bits are therefore the same in every layout and for every number of threads. A sample
+ * stays in the cache between its two walks.
  */
 #include <math.h>
 #include <string.h>

@@ -6,7 +6,8 @@
  */
 #include "kernels/cpu/cpu_int.h"
 
-/* The source positions first .. first + n - 1 of one target position; their weights begin at `at`. */
+/* The source positions first .. first + n - 1 of one target position. at: index of the first
+ * weight. */
 typedef struct source_span {
   int64_t first, n, at;
 } source_span;

@@ -15,14 +15,14 @@ static inline clv_slot channel_slot(const clv_op_site *s, const char *suffix, cl
 
 /* Extents. rows: number of groups of all samples; channels: channels of one group; inner: values of
  * one channel of a sample. */
-typedef struct group_extents {
+typedef struct ops_groups {
   size_t rows, groups, channels, inner;
-} group_extents;
+} ops_groups;
 
-static group_extents compute_extents(const clv_ref_kernel *k) {
+static ops_groups compute_extents(const clv_ref_kernel *k) {
   const clv_shape *in = &k->d.in[0];
   bool each = k->d.op == CLV_OP_INSTANCENORM;
-  group_extents s = {.groups = (size_t)(each ? in->dim[1] : k->d.attrs.groups), .inner = 1};
+  ops_groups s = {.groups = (size_t)(each ? in->dim[1] : k->d.attrs.groups), .inner = 1};
   for (int i = 2; i < in->rank; i++) s.inner *= (size_t)in->dim[i];
   s.rows = (size_t)in->dim[0] * s.groups;
   s.channels = (size_t)in->dim[1] / s.groups;
@@ -34,7 +34,7 @@ static size_t groupnorm_saved_bytes(const clv_ref_kernel *k) {
 }
 
 /* Returns the channel of value i of row r. */
-static size_t channel_index(const group_extents *s, size_t r, size_t i) {
+static size_t channel_index(const ops_groups *s, size_t r, size_t i) {
   return r % s->groups * s->channels + i / s->inner;
 }
 
@@ -49,7 +49,7 @@ static void compute_statistics(const REAL *x, size_t width, double eps, double r
 static clv_code groupnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *w = a->param[CLV_SLOT_WEIGHT], *b = a->param[CLV_SLOT_BIAS];
-  group_extents s = compute_extents(k);
+  ops_groups s = compute_extents(k);
   size_t width = s.channels * s.inner;
   (void)err;
   for (size_t r = 0; r < s.rows; r++) {
@@ -69,7 +69,7 @@ static clv_code groupnorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
 static clv_code groupnorm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *w = a->param[CLV_SLOT_WEIGHT];
-  group_extents s = compute_extents(k);
+  ops_groups s = compute_extents(k);
   size_t width = s.channels * s.inner;
   (void)err;
   for (size_t r = 0; r < s.rows; r++) {
@@ -92,7 +92,7 @@ static clv_code groupnorm_backward_input(clv_kernel *base, const clv_kernel_args
 static clv_code groupnorm_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  group_extents s = compute_extents(k);
+  ops_groups s = compute_extents(k);
   size_t width = s.channels * s.inner;
   (void)err;
   for (size_t c = 0; c < s.groups * s.channels; c++) {

@@ -95,9 +95,18 @@ static void add_resampling(clv_graph *g, uint32_t *r, int *at) {
   add_fitting_layer(g, ops[draw_below(r, 4)], a, at);
 }
 
+/* Adds an LSTM or GRU over few steps, because it forgets early ones. */
+static void add_recurrence(clv_graph *g, uint32_t *r, int *at) {
+  const clv_shape *in = &g->nodes[*at].shape;
+  clv_op op = draw_below(r, 2) ? CLV_OP_GRU : CLV_OP_LSTM;
+  clv_attrs a = {.out = 2, .layers = 1 + draw_below(r, 2), .bias = true};
+  if (in->rank == 3 && in->dim[1] <= 8) add_fitting_layer(g, op, a, at);
+}
+
+static const clv_op windows[] = {CLV_OP_CONV1D, CLV_OP_CONV2D, CLV_OP_CONV_TRANSPOSE1D,
+                                 CLV_OP_CONV_TRANSPOSE2D};
+
 static void add_layer(clv_graph *g, uint32_t *r, int *at) {
-  static const clv_op windows[] = {CLV_OP_CONV1D, CLV_OP_CONV2D, CLV_OP_CONV_TRANSPOSE1D,
-                                   CLV_OP_CONV_TRANSPOSE2D};
   const clv_shape *in = &g->nodes[*at].shape;
   if (in->rank < 2) return;
   clv_attrs w = draw_window(r, in), order = {.order = {2, {2, 1}}};
@@ -117,10 +126,8 @@ static void add_layer(clv_graph *g, uint32_t *r, int *at) {
       add_fitting_layer(g, CLV_OP_LINEAR, (clv_attrs){.out = 1 + draw_below(r, 3), .bias = true},
                         at);
       break;
-    case 4: /* an LSTM forgets early steps */
-      if (in->rank == 3 && in->dim[1] <= 8)
-        add_fitting_layer(g, draw_below(r, 2) ? CLV_OP_GRU : CLV_OP_LSTM,
-                          (clv_attrs){.out = 2, .layers = 1 + draw_below(r, 2), .bias = true}, at);
+    case 4:
+      add_recurrence(g, r, at);
       break;
     case 5:
       add_fitting_layer(g, CLV_OP_PERMUTE, order, at);
@@ -128,11 +135,10 @@ static void add_layer(clv_graph *g, uint32_t *r, int *at) {
     case 6:
       add_fitting_layer(g, CLV_OP_MEAN, (clv_attrs){.dim = 1 + draw_below(r, in->rank - 1)}, at);
       break;
-    case 7: {
+    case 7:
       w.dilation[0] = w.dilation[1] = 0; /* pools have no dilation */
       add_fitting_layer(g, in->rank == 3 ? CLV_OP_AVGPOOL1D : CLV_OP_AVGPOOL, w, at);
       break;
-    }
     case 8:
       add_turn(g, r, at);
       break;
