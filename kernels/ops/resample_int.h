@@ -6,7 +6,7 @@
 #ifndef CLEAVE_OPS_RESAMPLE_INT_H
 #define CLEAVE_OPS_RESAMPLE_INT_H
 
-#include "kernels/ops/op_int.h"
+#include "kernels/ops/pool_int.h"
 
 static inline clv_code check_image(const char *op, int least, int most, const clv_op_site *s,
                                    clv_err *err) {
@@ -31,6 +31,7 @@ static inline clv_code set_image(const clv_op_site *s, const int64_t size[2], cl
 static inline clv_code adaptive_shape(const char *op, int rank, const clv_op_site *s,
                                       clv_shape *ret, clv_err *err) {
   CLV_TRY(check_image(op, rank, rank, s, err));
+  if (rank == 3) CLV_TRY(check_one_integer(op, "output_size", s->attrs->output_size, err));
   return set_image(s, s->attrs->output_size, ret);
 }
 
@@ -39,6 +40,7 @@ static inline clv_code upsample_shape(const char *op, const clv_op_site *s, clv_
   const clv_attrs *a = s->attrs;
   int64_t size[2];
   CLV_TRY(check_image(op, 3, 4, s, err));
+  if (s->in[0].rank == 3) CLV_TRY(check_one_integer(op, "size", a->size, err));
   if ((a->scale_factor > 0) == (a->size[0] > 0 && a->size[1] > 0))
     return clv_fail(err, CLV_INVALID, "%s needs either size or scale_factor", op);
   for (int i = 0; i < 2; i++) {

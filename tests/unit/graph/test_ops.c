@@ -289,7 +289,7 @@ static const shape_case shapes[] = {
      REFUSE,
      "batchnorm needs rank 2 [N, C], 3 [N, C, L] or 4"},
     {CLV_OP_UPSAMPLE_NEAREST, {.scale_factor = 1.5}, SHAPE(2, 3, 5, 4), SHAPE(2, 3, 7, 6), NULL},
-    {CLV_OP_UPSAMPLE_BILINEAR, {.size = {4, 9}}, SHAPE(2, 3, 5), SHAPE(2, 3, 9), NULL},
+    {CLV_OP_UPSAMPLE_BILINEAR, {.size = {9, 9}}, SHAPE(2, 3, 5), SHAPE(2, 3, 9), NULL},
     {CLV_OP_BATCHNORM, {.eps = -1}, SHAPE(4, 3), REFUSE, "batchnorm.eps is -1"},
     {CLV_OP_LSTM, {.out = 5, .layers = 2}, SHAPE(4, 3, 2), SHAPE(4, 3, 5), NULL},
     {CLV_OP_LSTM, {.out = 5, .layers = 1}, SHAPE(4, 3), REFUSE, "lstm needs rank 3 [N, T, F]"},

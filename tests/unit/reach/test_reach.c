@@ -91,6 +91,7 @@ static void add_resampling(clv_graph *g, uint32_t *r, int *at) {
   static const clv_op ops[] = {CLV_OP_ADAPTIVE_AVGPOOL1D, CLV_OP_ADAPTIVE_AVGPOOL2D,
                                CLV_OP_UPSAMPLE_NEAREST, CLV_OP_UPSAMPLE_BILINEAR};
   int64_t h = 1 + draw_below(r, 6), w = 1 + draw_below(r, 6);
+  if (g->nodes[*at].shape.rank == 3) h = w;
   clv_attrs a = {.output_size = {h, w}, .size = {h, w}, .align_corners = draw_below(r, 2)};
   add_fitting_layer(g, ops[draw_below(r, 4)], a, at);
 }
