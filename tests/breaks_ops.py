@@ -2,6 +2,34 @@
 """Breaks on purpose, as breaks.py says: ops and their kernels."""
 from breaks import of
 
+of("kernels/cpu/pointwise.c", "tests/ops/test_any_layout sqrt",
+   a_slope_of_the_padding_stays=("static bool is_zero_of_zero(", "return of_zero == 0;", "return true;"))
+of("worker/service/load_module.c", "tests/net/contexts/test_client.py an_unknown_op_is_refused_by_its_layer",
+   an_unknown_op_has_no_layer=("static clv_code add_node(", "w->op >= CLV_OP_COUNT || !clv_op_def_of((clv_op)w->op)", "false"))
+of("kernels/ops/table.c", "tests/ops/test_golden clamp",
+   no_bound_is_a_bound=("static double read_number(", "fabs(number) > 3.4e38", "false"))
+of("kernels/cpu/activations.c", "tests/ops/test_pair hardtanh",
+   a_value_on_a_bound_has_a_gradient=("", "MAP(hardtanh_back, x <= p || x >= q", "MAP(hardtanh_back, x < p || x > q"))
+of("kernels/cuda/pointwise.def", "tests/gpu/test_cuda softplus",
+   beta_counts_once=("", "log_sum_of(p * x) / p", "log_sum_of(p * x)"))
+of("common/model/graph/params.c", "tests/unit/graph/test_ops",
+   a_number_is_drawn=("static bool get_distribution(", "&& s->init != CLV_INIT_NUMBER", ""))
+of("kernels/kernels.h", "tests/ops/test_golden upsample_bilinear",
+   corners_never_meet=("static CLV_DEVICE inline clv_taps clv_taps_of(", "double at = r->align_corners ?", "double at = false ?"))
+of("kernels/cpu/resample.c", "tests/ops/test_pair adaptive_avgpool2d",
+   an_input_has_one_reader=("static void fill_backward(", "s->n++;", "s->n = 1;"))
+of("kernels/cuda/pools.cu", "tests/gpu/test_cuda upsample_nearest",
+   columns_have_no_weight=("static __global__ void resample_back(", "of_row * clv_tap_weight(&w, in.column)", "of_row"))
+of("kernels/cpu/gru.c", "tests/ops/test_pair gru",
+   a_step_forgets_the_one_before=("CPU_INLINE void cell_back_body(", "dh[i] = d * z;", "dh[i] = 0;"))
+of("kernels/cuda/gru.cu", "tests/gpu/test_cuda gru",
+   a_gate_is_not_multiplied=("static __global__ void gru_cell_back(", "own[2 * l.h + j] = static_cast<float>(dn * r);", "own[2 * l.h + j] = static_cast<float>(dn);"))
+of("kernels/cpu/stochastic_depth.c", "tests/ops/test_pair stochastic_depth",
+   records_in_fours_are_dropped_alike=("static clv_code depth_forward(", "word[n % 4]", "word[0]"))
+of("kernels/cpu/axis.c", "tests/ops/test_pair cumsum",
+   a_sum_backward_is_forward=("static clv_code cumsum_backward(", "j.back = true;", "j.back = false;"))
+of("kernels/cuda/axis.cu", "tests/gpu/test_cuda roll",
+   what_passes_the_end_is_lost=("static __global__ void move_along(", "from += from < 0 ? extent : 0;", "from = from < 0 ? 0 : from;"))
 of("kernels/cpu/groupnorm.c", "tests/ops/test_pair groupnorm",
    a_variance_has_no_eps=("static void group_moments", "+ k->k.d.attrs.eps", ""),
    groups_of_a_block_are_one=("static clv_norm_affine forward_affine", "of + c / k->per_group * 2", "of + block / k->per_group * 2"),
