@@ -36,6 +36,11 @@ wheel: all python manuals
 ##+ wheel-test       that wheel in a fresh virtual environment: trains over a worker
 wheel-test: wheel
 	$(Q)$(PYTHON) tests/python/wheel_works.py $(OUT)/wheel/*.whl
+##+ wheel-test-trixie  the same in a Debian 13 root with its Python and none of our packages
+#(mmdebstrap; as root)
+wheel-test-trixie: wheel
+	$(Q)tests/install-packages trixie
+	$(Q)tests/trixie $(OUT)/wheel/*.whl $(WHEEL_ENV)/bin/pip
 
 # torch comes from PyPI, into build/python-env (PYTHON_ENV); Debian's is tried as well where it is.
 PYTHON_ENV ?= build/python-env

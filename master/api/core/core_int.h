@@ -539,7 +539,9 @@ struct cleave_runtime {
 
   pthread_mutex_t lock;
   pthread_cond_t changed_cond;
-  bool needs_wake; /* an answer of a node may end some thread's sleep */
+  pthread_cond_t parked_cond; /* the thread of futures sleeps on it */
+  uint32_t n_awaiting;        /* threads of the program that wait, and advance all futures */
+  bool needs_wake;            /* an answer of a node may end some thread's sleep */
   uint64_t next_id, next_context, n_sweeps;
   api_id_table values, contexts, futures, kept_refs;
   struct api_futures *futures_state; /* future_int.h */
@@ -621,6 +623,9 @@ void api_detach(cleave_runtime *rt, api_attachment *a);
 /* With the lock: sleeps until something has changed, or drives the master's own node meanwhile if
  * that has no thread. False: `until_ns` has passed. */
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns);
+/* As api_sleep, for the thread of futures: api_wake ends it only while no thread of the program
+ * awaits a future. */
+void api_sleep_parked(cleave_runtime *rt, uint64_t until_ns);
 /* As api_sleep, for functions of the program: false also if the program interrupts them. */
 bool api_wait(cleave_runtime *rt, uint64_t until_ns);
 bool api_is_interrupted(const cleave_runtime *rt); /* the program's hook says so */

@@ -19,6 +19,7 @@ from torch import nn
 from . import _errors
 
 DTYPES = {torch.float32: "f32", torch.int64: "i64"}
+BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 CASTS = {torch.float64: ".float()", torch.float16: ".float()", torch.bfloat16: ".float()", torch.int32: ".long()",
          torch.bool: ".float()"}
 AUTOCAST = {torch.float16: ", outside torch.autocast", torch.bfloat16: ", or call the Remote inside torch.autocast(dtype=torch.bfloat16)"}

@@ -33,18 +33,18 @@ def fill_tensor(target: Any, tensor: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _free(tensor: Any, owner: object) -> Any:
-    """A destructor, which keeps both arguments until then."""
+def _free(tensor: Any) -> Any:
+    """A destructor, which keeps its argument until then."""
     at = _lib.address(tensor)
 
-    def free(_: Any, kept: object = (tensor, owner)) -> None:
+    def free(_: Any, kept: object = tensor) -> None:
         _lib.tensor_free(at)
     return free
 
 
-def take_tensor(tensor: Any, owner: object = None) -> torch.Tensor:
+def take_tensor(tensor: Any) -> torch.Tensor:
     """The memory of a result as a tensor, without a copy unless it is small. tensor: a
-    cleave_tensor *, in memory of its own or of `owner`."""
+    cleave_tensor *, in memory of its own."""
     shape, dtype = tuple(tensor.shape[0:tensor.rank]), TORCH[tensor.dtype]
     size = math.prod(shape) * BYTES[tensor.dtype]
     if size <= SMALL:
@@ -53,8 +53,15 @@ def take_tensor(tensor: Any, owner: object = None) -> torch.Tensor:
             ffi.memmove(ffi.cast("char *", small.data_ptr()), ffi.cast("char *", tensor.data), size)
         _lib.tensor_free(_lib.address(tensor))
         return small
-    data = ffi.gc(ffi.cast("char *", tensor.data), _free(tensor, owner))
+    data = ffi.gc(ffi.cast("char *", tensor.data), _free(tensor))
     return torch.frombuffer(ffi.buffer(data, size), dtype=dtype).view(shape)
+
+
+def taken(tensor: Any) -> torch.Tensor:
+    """A result in memory that is used again, as a tensor of its own."""
+    own = ffi.new("cleave_tensor *", tensor)
+    tensor.capacity, tensor.data = 0, ffi.NULL
+    return take_tensor(own)
 
 
 def names_of(names: Iterable[str]) -> tuple[Any, list[Any]]:
