@@ -24,6 +24,8 @@ of("kernels/cpu/gru.c", "tests/ops/test_pair gru",
    a_step_forgets_the_one_before=("CPU_INLINE void cell_back_body(", "dh[i] = d * z;", "dh[i] = 0;"))
 of("kernels/cuda/gru.cu", "tests/gpu/test_cuda gru",
    a_gate_is_not_multiplied=("static __global__ void gru_cell_back(", "own[2 * l.h + j] = static_cast<float>(dn * r);", "own[2 * l.h + j] = static_cast<float>(dn);"))
+of("kernels/cpu/stochastic_depth.c", "tests/ops/test_pair stochastic_depth",
+   records_in_fours_are_dropped_alike=("static clv_code depth_forward(", "word[n % 4]", "word[0]"))
 of("kernels/cpu/axis.c", "tests/ops/test_pair cumsum",
    a_sum_backward_is_forward=("static clv_code cumsum_backward(", "j.back = true;", "j.back = false;"))
 of("kernels/cuda/axis.cu", "tests/gpu/test_cuda roll",

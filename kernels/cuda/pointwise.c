@@ -170,3 +170,39 @@ CLV_CUDA_OP(dropout) = {.forward = dropout_forward,
                         .backward_input = dropout_backward,
                         .open = dropout_open,
                         .channels_last = true};
+
+/* ---- stochastic depth ------------------------------------------------------------------------ */
+
+static clv_code depth_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  size_t n = (size_t)k->r.d.in[0].dim[0];
+  if (!k->r.d.training) return identity_forward(base, a, err);
+  clv_rng_key key = a->key;
+  if (a->rng_position) key.step = key.micro_batch = 0;
+  clv_rng_stream stream = clv_rng_stream_of(&key);
+  return clv_gpu_stochastic_depth(k->gpu, k->channels_last, n, k->r.n_in / n, a->in[0], a->out,
+                                  a->saved, &stream, a->rng_position,
+                                  clv_gpu_dropout_threshold(k->r.d.attrs.p),
+                                  clv_gpu_dropout_factor(k->r.d.attrs.p), err);
+}
+
+static clv_code depth_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cuda_kernel *k = gpu_kernel_of(base);
+  size_t n = (size_t)k->r.d.in[0].dim[0];
+  if (!k->r.d.training) return identity_backward(base, a, err);
+  return clv_gpu_apply_records(k->gpu, k->channels_last, n, k->r.n_in / n, a->dout, a->saved,
+                               a->din[0], clv_gpu_dropout_factor(k->r.d.attrs.p), err);
+}
+
+/* The records kept are saved even if nothing is trained. */
+static clv_code depth_open(cuda_kernel *k, clv_err *err) {
+  (void)err;
+  k->r.base.saved_bytes = k->r.d.training ? (size_t)k->r.d.in[0].dim[0] : 0;
+  k->r.base.reads_rng_position = k->r.d.training;
+  return CLV_OK;
+}
+
+CLV_CUDA_OP(stochastic_depth) = {.forward = depth_forward,
+                                 .backward_input = depth_backward,
+                                 .open = depth_open,
+                                 .channels_last = true};

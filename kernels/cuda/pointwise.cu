@@ -152,6 +152,40 @@ static clv_code launch_mask(clv_gpu *g, const void *dy, const uint8_t *mask, voi
 }
 
 clv_code clv_gpu_apply_mask(clv_gpu *g, bool last, const void *dy, const uint8_t *mask, void *dx,
-                      size_t n, float factor, clv_err *err) {
+                            size_t n, float factor, clv_err *err) {
   return GPU_BY_TYPE(last, launch_mask, g, dy, mask, dx, n, factor, err);
+}
+
+/* ---- stochastic depth ------------------------------------------------------------------------ */
+
+static __global__ void draw_records(uint8_t *kept, size_t n, clv_rng_stream s,
+                                    const clv_rng_position *rng_position, uint32_t limit) {
+  GPU_FOR(i, n) kept[i] = (words_of(s, rng_position, i / 4).v[i % 4] >> 8) >= limit;
+}
+
+template <typename T>
+static __global__ void scale_records(const T *x, const uint8_t *kept, T *y, size_t n,
+                                     size_t per_record, float factor) {
+  GPU_FOR(i, n) y[i] = gpu_as<T>(gpu_get(x[i]) * (kept[i / per_record] ? factor : 0));
+}
+
+template <typename T>
+static clv_code launch_records(clv_gpu *g, size_t n, size_t per_record, const void *x,
+                               const uint8_t *kept, void *y, float factor, clv_err *err) {
+  return gpu_launch(g, gpu_blocks(n * per_record), GPU_BLOCK, err, scale_records<T>, gpu_read<T>(x),
+                    kept, gpu_written<T>(y), n * per_record, per_record, factor);
+}
+
+clv_code clv_gpu_apply_records(clv_gpu *g, bool last, size_t n, size_t per_record, const void *dy,
+                               const uint8_t *kept, void *dx, float factor, clv_err *err) {
+  return GPU_BY_TYPE(last, launch_records, g, n, per_record, dy, kept, dx, factor, err);
+}
+
+clv_code clv_gpu_stochastic_depth(clv_gpu *g, bool last, size_t n, size_t per_record, const void *x,
+                                  void *y, uint8_t *kept, const clv_rng_stream *stream,
+                                  const clv_rng_position *rng_position, uint32_t limit,
+                                  float factor, clv_err *err) {
+  CLV_TRY(gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, draw_records, kept, n, *stream, rng_position,
+                     limit));
+  return clv_gpu_apply_records(g, last, n, per_record, x, kept, y, factor, err);
 }

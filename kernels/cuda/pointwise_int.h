@@ -48,6 +48,14 @@ clv_code clv_gpu_dropout(clv_gpu *g, const cuda_dropout_shape *at, const void *x
                          uint8_t *mask, const clv_rng_stream *stream,
                          const clv_rng_position *rng_position, uint32_t limit, float factor,
                          clv_err *err) CLV_USE_RESULT;
+/* As clv_gpu_dropout, for n records of per_record values, each kept or dropped whole. kept: [n]. */
+clv_code clv_gpu_stochastic_depth(clv_gpu *g, bool last, size_t n, size_t per_record, const void *x,
+                                  void *y, uint8_t *kept, const clv_rng_stream *stream,
+                                  const clv_rng_position *rng_position, uint32_t limit,
+                                  float factor, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_apply_records(clv_gpu *g, bool last, size_t n, size_t per_record, const void *dy,
+                               const uint8_t *kept, void *dx, float factor,
+                               clv_err *err) CLV_USE_RESULT;
 /* As clv_gpu_dropout, over packed sequences of `width` values a position. Numbers are drawn by
  * sequence and position; rows that belong to no sequence become 0. */
 clv_code clv_gpu_dropout_packed(clv_gpu *g, const cuda_packed *p, size_t width, const float *x,

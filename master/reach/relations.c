@@ -367,7 +367,8 @@ static const reach_op op_relu = EACH(own, ), op_sigmoid = EACH(own, ), op_tanh =
                       op_hardtanh = EACH(own, ), op_hardswish = EACH(own, ),
                       op_hardsigmoid = EACH(own, ), op_elu = EACH(own, ), op_softplus = EACH(own, ),
                       op_mish = EACH(own, ), op_sqrt = EACH(own, ), op_pow = EACH(own, ),
-                      op_prelu = ROW(relate_each, own, FIRST), op_dropout = EACH(nothing, ),
+                      op_prelu = ROW(relate_each, own, FIRST),
+                      op_stochastic_depth = EACH(nothing, ), op_dropout = EACH(nothing, ),
                       op_wait = EACH(nothing, ),
                       op_scale = ROW(relate_scaled, nothing, .channels = REACH_CHANNELS_EACH);
 static const reach_op op_positions = ROW(relate_each, nothing, ),

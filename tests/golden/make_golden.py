@@ -197,6 +197,13 @@ def drop(x, p, training):
     return x * torch.tensor(kept(x.numel(), p).reshape(x.shape)) / (1 - p)
 
 
+def stochastic_depth(x, p, training):
+    """torchvision.ops.stochastic_depth of rows, with a number for each record."""
+    if not training:
+        return x * 1
+    return x * torch.tensor(kept(len(x), p).reshape(-1, *[1] * (x.dim() - 1))) / (1 - p)
+
+
 def attention(*inputs, a, training):
     if a["packed"]:
         return packed(lambda *given: attend(*given, a=a, training=training), inputs, a, inputs[0] * 0)
@@ -312,7 +319,7 @@ def compute(expression, case, inputs, p):
     p: parameters, whose running statistics it updates; a: attributes."""
     scope = {"x": inputs[0], "t": inputs[1] if len(inputs) > 1 else None, "others": inputs[2:],
              "p": p, "a": case["attrs"], "training": case["training"], "F": F, "torch": torch,
-             "dropout": dropout, "resize": resize, "lstm": lstm, "gru": gru, "attention": attention,
+             "dropout": dropout, "stochastic_depth": stochastic_depth, "resize": resize, "lstm": lstm, "gru": gru, "attention": attention,
              "rotary": rotary, "permute": permute, "cross_entropy": cross_entropy,
              "one": one, "column": column, "positions": positions, "last": last}
     return eval(expression, scope)

@@ -41,6 +41,7 @@ static const unsigned in_bf16[CLV_OP_COUNT] = {
     [CLV_OP_MAXPOOL] = WRITES,
     [CLV_OP_AVGPOOL] = WRITES,
     [CLV_OP_GLOBALAVGPOOL] = WRITES,
+    [CLV_OP_STOCHASTIC_DEPTH] = WRITES,
     [CLV_OP_DROPOUT] = WRITES};
 
 static const run_options on_ref = {.dtype = CLV_F32};

@@ -404,6 +404,15 @@ static clv_code prelu_weights_of_columns(bench *m, clv_err *err) {
   return clv_gpu_prelu_weights(m->g, &s, m->x, m->z, m->partial_sums, m->small_buffer, false, err);
 }
 
+static clv_code drop_records(bench *m, bool last, clv_err *err) {
+  clv_rng_stream s = clv_rng_stream_of(&(clv_rng_key){.seed = 1});
+  return clv_gpu_stochastic_depth(m->g, last, m->n_rows, m->row_width, m->x, m->y,
+                                  (uint8_t *)m->dropout_mask, &s, NULL,
+                                  clv_gpu_dropout_threshold(0.5), 2, err);
+}
+static clv_code drop_records_f32(bench *m, clv_err *err) { return drop_records(m, false, err); }
+static clv_code drop_records_last(bench *m, clv_err *err) { return drop_records(m, true, err); }
+
 /* The dropout kernels come after the kernels that read the mask as zeros. */
 const kernel more_kernels[] = {
     {"last", 4, .f = last_steps},
@@ -443,6 +452,8 @@ const kernel more_kernels[] = {
     {"bce backward", 12, .f = bce_back},
     {"bce with logits", 8, .f = bce_with_logits},
     {"bce with logits backward", 12, .f = bce_with_logits_backward},
+    {"stochastic depth", 8, .f = drop_records_f32},
+    {"stochastic depth, bf16", 4, .f = drop_records_last},
     {"dropout, bf16", 5, .f = draw_dropout_channels_last},
     {"dropout backward, bf16", 5, .f = apply_mask_channels_last},
     {"to columns", 8, .f = to_columns},
