@@ -43,7 +43,7 @@ import export_traced  # noqa: E402: it lies beside this script
 from export_traced import Unsupported, input_of, need  # noqa: E402
 
 
-class NotMapped(Exception):
+class NotMapped(LookupError):
     """No row of an op has this class of modules."""
 
 
@@ -323,15 +323,23 @@ def layer_of_value(m, rank):
     return layer, row.op != "linear" and (row.op in KEEP_RANK or row.elementwise)
 
 
-def traced(model, inputs):
-    """([layer, ...], arrays for the file of weights)"""
-    layers, arrays = export_traced.traced(model, inputs, is_mapped, layer_of_value)
-    for layer in layers:
+def followed(model, inputs, output=None):
+    """What following forward gives: layers, arrays for the file of weights, notes, frozen."""
+    ops, wrong = {row.op: set(row.types) for row in rows()}, []
+    t = export_traced.traced(model, inputs, is_mapped, layer_of_value, ops, output)
+    for layer in t.layers:
         try:
             check_ranges(next(row for row in rows() if row.op == layer["op"]), layer)
         except Unsupported as e:
-            raise Unsupported(f"layer '{layer['name']}': {e}") from None
-    return layers, arrays
+            wrong.append(f"layer '{layer['name']}': {e}")
+    need(not wrong, "\n".join(wrong))
+    return t
+
+
+def traced(model, inputs):
+    """([layer, ...], arrays for the file of weights)"""
+    t = followed(model, inputs)
+    return t.layers, t.arrays
 
 
 # ---- named architectures -------------------------------------------------------------------------
@@ -396,26 +404,48 @@ def layer_yaml(layer):
     return "{" + ", ".join(words) + "}"
 
 
-def model_yaml(model, source, frozen=(), inputs=()):
-    """(text, arrays for the file of weights)"""
-    arrays = None
-    if is_resnet(model):
-        arch = resnet_arch(model)
-        lines = [f"# {source}, by export_torch.py. Stages take layers such as conv1..layer2.",
-                 f"model: {{arch: {arch['arch']}, classes: {arch['classes']}}}"]
-    else:
-        if type(model) is nn.Sequential and not inputs:
-            layers = convert(model)
-        else:
-            layers, arrays = traced(model, inputs)
-        lines = [f"# {len(layers)} layers of {source}, by export_torch.py.", "model:", "  layers:"]
-        if len(inputs) > 1 or inputs and inputs[0][0] != "input":
-            lines.insert(1, f"# They read data.inputs: [{', '.join(name for name, _, _ in inputs)}]")
-        lines += [f"    - {layer_yaml(layer)}  # {i}" for i, layer in enumerate(layers)]
+def layers_yaml(layers, source, inputs, frozen, notes=()):
+    lines = [f"# {len(layers)} layers of {source}, by export_torch.py."]
+    if len(inputs) > 1 or inputs and inputs[0] != "input":
+        lines.append(f"# They read data.inputs: [{', '.join(inputs)}]")
+    lines += [f"# Note: {note}." for note in notes] + ["model:", "  layers:"]
+    lines += [f"    - {layer_yaml(layer)}  # {i}" for i, layer in enumerate(layers)]
     if frozen:
-        lines += ["# Parameters with requires_grad=False; under train: in the session file:",
+        lines += ["# Constants, and parameters with requires_grad=False; under train: in the session file:",
                   f"#   freeze: [{', '.join(json.dumps(n) for n in frozen)}]"]
-    return "\n".join(lines) + "\n", state_arrays(model) if arrays is None else arrays
+    return "\n".join(lines) + "\n"
+
+
+def constants_of(t):
+    """Names of weights that are constants of forward, and do not learn."""
+    return [name for name in t.arrays if name in t.frozen or name.rpartition(".")[0] in t.frozen]
+
+
+def yaml_of(t, source, frozen):
+    """The text of what followed() gives."""
+    return layers_yaml(t.layers, source, [name for name, _, _ in t.inputs], [*frozen, *constants_of(t)], t.notes)
+
+
+def model_yaml(model, source, frozen=(), inputs=(), output=None):
+    """(text, arrays for the file of weights)"""
+    if is_resnet(model) and not output:
+        try:
+            arch = resnet_arch(model)
+            return (f"# {source}, by export_torch.py. Stages take layers such as conv1..layer2.\n"
+                    f"model: {{arch: {arch['arch']}, classes: {arch['classes']}}}\n"), state_arrays(model)
+        except Unsupported:
+            if not inputs:
+                raise
+    if type(model) is nn.Sequential and not inputs:
+        return layers_yaml(convert(model), source, (), frozen), state_arrays(model)
+    t = followed(model, inputs, output)
+    return yaml_of(t, source, moved_names(model, t.arrays, frozen)), t.arrays
+
+
+def moved_names(model, arrays, names):
+    """Parameters of the module under their names in the session."""
+    parts = parts_of(model, arrays)
+    return [ours for name in names for ours, _, _ in parts.get(name, ())]
 
 
 # ---- safetensors ---------------------------------------------------------------------------------
@@ -439,6 +469,23 @@ def write_safetensors(path, arrays, metadata=None):
         for name in names:
             f.write(arrays[name].tobytes())
     os.replace(path + ".tmp", path)
+
+
+def parts_of(model, arrays):
+    """{name in the state_dict: [(name in the session, first element, shape), ...]}: a session's
+    tensor has the memory of one of the module's, or of a part of it."""
+    found, owners = {}, {}
+    tensors = {name: t.detach() for name, t in model.state_dict(keep_vars=True).items()}
+    for name, t in tensors.items():
+        owners.setdefault(t.data_ptr(), name)
+    for ours, array in arrays.items():
+        address = array.__array_interface__["data"][0]
+        name = ours if ours in tensors and tensors[ours].data_ptr() == address else owners.get(address) or next(
+            (n for n, t in tensors.items() if t.data_ptr() <= address < t.data_ptr() + t.numel() * t.element_size()), None)
+        if name is not None:
+            first = (address - tensors[name].data_ptr()) // tensors[name].element_size()
+            found.setdefault(name, []).append((ours, first, array.shape))
+    return found
 
 
 def state_arrays(model):
@@ -473,6 +520,7 @@ def main():
     p.add_argument("--input", action="append", default=[], metavar="NAME:f32:3x8x8",
                    help="an input of a module that is traced, in the order of forward: its name, f32 or "
                    "i64, the extents of a record")
+    p.add_argument("--output", metavar="NAME", help="of a forward that returns several values: the name, the key or the number of the one that is exported")
     p.add_argument("--weights", metavar="FILE.safetensors", help="where the tensors go")
     p.add_argument("--out", metavar="FILE.yaml", help="where the layer list goes (standard output)")
     p.add_argument("--ops", metavar="ops.json",
@@ -483,7 +531,7 @@ def main():
     try:
         model = load(a.source)
         frozen = [n for n, q in model.named_parameters() if not q.requires_grad]
-        text, arrays = model_yaml(model, a.source, frozen, [input_of(i) for i in a.input])
+        text, arrays = model_yaml(model, a.source, frozen, [input_of(i) for i in a.input], a.output)
     except Unsupported as e:
         for line in str(e).split("\n"):
             print(f"export_torch.py: {line}", file=sys.stderr)

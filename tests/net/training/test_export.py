@@ -166,7 +166,7 @@ def exported_sequence_model_trains_and_loads_back():
 def export_keeps_tensor_names_and_settings():
     with Cluster(0) as cluster:
         weights = os.path.join(cluster.dir, "net.safetensors")
-        for path in (*(EXPORTER.replace("torch", n) for n in ("torch", "traced", "values")), OPS):
+        for path in (*(EXPORTER.replace("torch", n) for n in ("torch", "rules", "traced", "values")), OPS):
             shutil.copy(path, cluster.dir)
         script = os.path.join(cluster.dir, "export_torch.py")
         done = export(cluster.dir, "bare", "--weights", weights, script=script)

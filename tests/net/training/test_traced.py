@@ -152,10 +152,11 @@ def traced_export_matches_the_golden_file():
 
 @suite.test
 def unsupported_calls_are_refused_by_name_and_place():
-    if not has_torch():
-        return "no PyTorch with scaled_dot_product_attention"
+    """Without that function in PyTorch, what calls it is left out."""
+    if importlib.util.find_spec("torch") is None:
+        return "python3-torch is not installed"
     import torch, traced_nets
-    e = exporter()
+    e, all_there = exporter(), has_torch()
     nets = [(traced_nets.Calls(then), ["x:f32:3x4"], says) for then, says in traced_nets.REFUSED]
     nets += [(torch.nn.Sequential(make()), ["x:f32:3x4"], says) for make, says in traced_nets.ENCODERS]
     nets += [(make(), ["x:f32:3x4", "lengths:i64"], says) for make, says in traced_nets.MASKS]
@@ -165,7 +166,7 @@ def unsupported_calls_are_refused_by_name_and_place():
             found = "taken"
         except e.Unsupported as why:
             found = str(why)
-        assert re.search(says, found), (says, found)
+        assert re.search(says, found) or not all_there and "no attribute 'scaled_dot" in found, (says, found)
     for text, inputs, says in (("x:f64:3", None, r"expected NAME:f32:3x8x8"), ("", [], r"needs --input NAME")):
         try:
             e.input_of(text) if inputs is None else e.traced(traced_nets.net("gpt"), inputs)

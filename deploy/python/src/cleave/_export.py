@@ -88,6 +88,8 @@ class Model:
     layers: list[dict[str, Any]]
     weights: dict[str, np.ndarray[Any, Any]]
     entries: dict[str, Entry]
+    # weights that do not learn, of no parameter
+    constants: list[str] = dataclasses.field(default_factory=list)
 
     def yaml(self) -> str:
         """The `model:` section of a session file."""
@@ -109,7 +111,7 @@ class Model:
 
     def frozen(self) -> list[str]:
         """Cleave's names of parameters that do not learn."""
-        return [p.name for e in self.entries.values() if e.is_parameter and not e.learns for p in e.parts]
+        return [*(p.name for e in self.entries.values() if e.is_parameter and not e.learns for p in e.parts), *self.constants]
 
 
 # ---- arguments -----------------------------------------------------------------------------------
@@ -152,7 +154,7 @@ def export(module: nn.Module, example: object) -> Model:
     module = on_cpu(module)
     try:
         chain = as_chain(script, module, given)
-        layers, arrays = chain if chain else as_graph(script, module, given)
+        layers, arrays, constants = (*chain, []) if chain else as_graph(script, module, given)
     except script.Unsupported as e:
         why = str(e).partition("\n\nWhile executing")[0].strip().replace("\n", "\n  ")
         raise _errors.unimplemented(f"{type(module).__name__} cannot be exported:\n  {why}",
@@ -163,7 +165,7 @@ def export(module: nn.Module, example: object) -> Model:
         layer["from"] = sources = layer.get("from", sources)
         sources = [layer["name"]]
     inputs = [(n, DTYPES[x.dtype], tuple(x.shape)) for n, x in zip(names, given)]
-    return Model(inputs, layers, arrays, entries_of(module, arrays, is_single(module)))
+    return Model(inputs, layers, arrays, entries_of(module, arrays, is_single(module), constants), constants)
 
 
 def on_cpu(module: nn.Module) -> nn.Module:
@@ -195,14 +197,17 @@ def as_chain(script: Any, module: nn.Module, given: Sequence[torch.Tensor]) -> t
     return [{**layer, "name": at} for at, layer in found], script.state_arrays(chain)
 
 
-def as_graph(script: Any, module: nn.Module, given: Sequence[torch.Tensor]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def as_graph(script: Any, module: nn.Module, given: Sequence[torch.Tensor]) -> tuple[list[dict[str, Any]], dict[str, Any], list[str]]:
     # tracing runs what counts batches
     state = {k: v.detach().clone() for k, v in module.named_buffers()}
     inputs = [(n, DTYPES[x.dtype], list(x.shape[1:])) for n, x in zip(input_names(module, given), given)]
     try:
         with torch.random.fork_rng(devices=[]):  # it draws records, and the program's draws stay
-            layers, arrays = script.traced(module, inputs)
-        return layers, arrays
+            t = script.followed(module, inputs)
+        tied = [f"'{layer['name']}' has the weight of '{layer['tied']}'" for layer in t.layers if "tied" in layer]
+        if tied:
+            raise script.Unsupported("\n".join([*tied, "weights that several layers share are for sessions: export_torch.py writes them"]))
+        return t.layers, t.arrays, script.constants_of(t)
     finally:
         with torch.no_grad():
             for name, buffer in module.named_buffers():
@@ -215,12 +220,15 @@ def input_names(module: nn.Module, given: Sequence[torch.Tensor]) -> list[str]:
     return [next(n for n in (name, f"cleave-{name}") if n not in taken) for name in names]
 
 
-def entries_of(module: nn.Module, arrays: Mapping[str, Any], single: bool) -> dict[str, Entry]:
-    """Where each of Cleave's tensors lies in torch's: they share memory."""
+def entries_of(module: nn.Module, arrays: Mapping[str, Any], single: bool, constants: Sequence[str] = ()) -> dict[str, Entry]:
+    """Where each of Cleave's tensors lies in torch's: they share memory. Constants are none of
+    these."""
     entries = {name: Entry(tuple(t.shape), t.dtype, isinstance(t, nn.Parameter), isinstance(t, nn.Parameter) and t.requires_grad, [])
                for name, t in module.state_dict(keep_vars=True).items()}
     tensors = {name: t.detach() for name, t in module.state_dict(keep_vars=True).items()}
     for ours, array in arrays.items():
+        if ours in constants:
+            continue
         direct = ours.split(".", 1)[1] if single else ours
         address = array.__array_interface__["data"][0]
         name = direct if direct in tensors and tensors[direct].data_ptr() == address else owner_of(address, tensors)
@@ -267,7 +275,7 @@ def with_lora(model: Model, lora: Mapping[str, Any]) -> Model:
     if left:
         linear = [layer["name"] for layer in model.layers if layer["op"] == "linear"]
         raise _errors.make(_errors.Code.NOT_FOUND, f"lora target {min(left)!r} is no linear layer of the module; there are {', '.join(linear) or 'none'}")
-    return Model(model.inputs, layers, weights, entries)
+    return Model(model.inputs, layers, weights, entries, model.constants)
 
 
 def adapter(layer: Mapping[str, Any], r: int, alpha: float, p: float, weights: dict[str, Any], entries: dict[str, Entry]) -> Iterable[dict[str, Any]]:
