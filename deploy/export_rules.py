@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from export_values import Absent, Again, Column, Mask, Records, Run, States, Unsupported, Weight, compared, leaves, mapped, need, seen_by
+from export_values import Absent, Again, Column, Hidden, Mask, Records, Run, States, Unsupported, Weight, compared, leaves, mapped, need, seen_by
 
 METADATA = {"shape", "dtype", "device", "ndim", "is_cuda", "layout", "requires_grad", "is_sparse", "is_quantized", "is_mkldnn", "is_meta",
             "is_nested", "is_leaf", "names", "itemsize", "nbytes", "is_mps", "is_xpu", "is_cpu", "grad_fn", "is_vulkan", "is_ipu",
@@ -92,6 +92,10 @@ def rule_add(t, a, b, *, alpha=1):
     if alpha != 1:
         b = rule_mul(t, b, alpha)
     left, right = (weight_of(v) for v in (a, b))
+    for x, w in ((left, right), (right, left)):
+        if isinstance(x, Run) and isinstance(w, Weight) and not w.learns and not w.then and w.data.is_floating_point() and bool((w.data == float("-inf")).any()):
+            need(bool(((w.data == 0) | (w.data == float("-inf"))).all()), "a mask with other numbers than 0 and -inf")
+            return hidden_by(x, w.data != 0)
     for x, w in ((left, right), (right, left)):
         if isinstance(x, Run) and isinstance(w, Weight) and is_table(x, w):
             return with_table(t, x, w)
@@ -266,6 +270,7 @@ def rule_same(t, x, *args, **kwargs):
 def rule_cast(t, x, *args, **kwargs):
     """to(), type_as() and others that change no number."""
     wanted = [a for a in leaves([args, kwargs]) if isinstance(a, torch.dtype)] + [a.dtype for a in args if hasattr(a, "dtype")]
+    need(wanted or not any(isinstance(a, str) for a in args) or args[0][:4] in ("cpu", "cuda"), "a type by its name; write torch.float32")
     need(all(d == x.dtype for d in wanted), f"a change from {x.dtype} to {wanted[0] if wanted else ''}; give the input as that type")
     return x
 
@@ -564,6 +569,45 @@ def rule_softmax(kind):
     return rule
 
 
+def rule_masked_fill(t, x, mask, value):
+    mask = mask.data if isinstance(mask, Weight) else mask
+    value = float(value) if isinstance(value, (int, float)) else float(weight_of(value).data)
+    need(isinstance(x, Run) and isinstance(mask, torch.Tensor), "a mask that records decide; attention takes lengths, as an input lengths:i64")
+    if value == 0:
+        return rule_mul(t, x, (~mask.bool()).float())
+    need(value <= LEAST_SCORE, f"masked_fill with {value}; there are scores of attention, filled with -inf, and products with a constant")
+    return hidden_by(x, mask.bool())
+
+
+def rule_where(t, condition, a, b):
+    mask = condition.data if isinstance(condition, Weight) else condition
+    need(isinstance(mask, torch.Tensor), "a mask that records decide; attention takes lengths, as an input lengths:i64")
+    if isinstance(a, Run) and not isinstance(b, Run):
+        return rule_masked_fill(t, a, ~mask.bool(), b)
+    if isinstance(b, Run) and not isinstance(a, Run):
+        return rule_masked_fill(t, b, mask.bool(), a)
+    kept = mask.float()
+    return rule_add(t, rule_mul(t, a, kept), rule_mul(t, b, 1 - kept))
+
+
+LEAST_SCORE = -1e4  # softmax makes exactly 0 of what is so far below the others
+
+
+def hidden_by(x, mask):
+    need(bool((~mask).any(-1).all()), "a mask that leaves a place nothing to see")
+    return Hidden(x, mask)
+
+
+def hidden_scores(t, name, x, *args, **kwargs):
+    """What is done with scores of which some are hidden: a softmax of their last dimension."""
+    need(isinstance(x, Hidden) and name in ("softmax", "log_softmax", "float", "contiguous"), f"{name} of scores that a mask has filled; softmax(dim=-1) comes first")
+    if name in ("float", "contiguous"):
+        return x
+    low = torch.zeros(x.hidden.shape).masked_fill(x.hidden, -3e38)
+    need(name == "softmax", "log_softmax of scores that a mask has filled")
+    return RULES[name](t, summed(t, *beside(t, Run(x.data, x.value), Weight(low, None, low, False))), *args, **kwargs)
+
+
 def rule_var(t, x, dim=None, unbiased=None, keepdim=False, *, correction=None):
     need("var" in t.ops, "var; there is no op for it: nn.LayerNorm and nn.GroupNorm divide by a deviation")
     need(isinstance(dim, int), "var over several dimensions; flatten them first")
@@ -580,6 +624,7 @@ def by_op(op, hint="", **fixed):
         need(op in t.ops, f"{op} is no layer of this runtime{hint}")
         need(not [a for a in args if a not in (None, False)], "more arguments")
         return Run(x.data, t.emit(op, [x.value], x.value.shape, **fixed))
+    rule.op = op
     return rule
 
 
@@ -612,6 +657,8 @@ def module_of(name, args, kwargs):
 
 def as_layer(t, m, x):
     """A module without parameters over a value: as an op has it, else made of others."""
+    if MADE.get(type(m)) is made_adaptive:
+        return made_adaptive(t, m, x)
     try:
         layer, keeps = t.layer_of(m, x.data.dim())
     except (Unsupported, LookupError) as e:
@@ -664,7 +711,9 @@ def made_adaptive(t, m, x):
     is_max, shape = "Max" in type(m).__name__, list(x.shape)
     if sizes == [1, 1] and not is_max:
         return Run(blank([*shape[:2], 1, 1]), t.emit("globalavgpool", [x.value], [*shape[:2], 1, 1]))
-    fits = all(n % s == 0 for n, s in zip(shape[2:], sizes))
+    fits, op = all(n % s == 0 for n, s in zip(shape[2:], sizes)), f"adaptive_{'max' if is_max else 'avg'}pool{dims}d"
+    if not fits and op in t.ops:
+        return Run(blank([*shape[:2], *sizes]), t.emit(op, [x.value], [*shape[:2], *sizes], output_size=sizes if dims == 2 else sizes[0]))
     need(fits, f"an output of {sizes} of extents {shape[2:]}, of which it is no divisor; let the output be 1, or a divisor")
     flat = t.reshape(x.value, [*shape[:2], *([1] if dims == 1 else []), *shape[2:]])
     kernel = [1] * (2 - dims) + [n // s for n, s in zip(shape[2:], sizes)]
@@ -696,12 +745,15 @@ def rule_interpolate(t, x, size=None, scale_factor=None, mode="nearest", align_c
         return x
     if mode == "nearest" and all(n % m == 0 for n, m in zip(want, have)) or set(have) == {1}:
         return Run(data, repeated(t, x.value, [n // m for n, m in zip(want, have)]))
-    try:
-        up = nn.Upsample(size=tuple(want), mode=mode, align_corners=align_corners)
-        layer, _ = t.layer_of(up, x.data.dim())
-    except LookupError:
-        raise Unsupported(f"interpolate of {have} to {want} with mode={mode!r}; there is 'nearest' to a multiple") from None
-    return Run(data, t.emit(layer.pop("op"), [x.value], data.shape, **layer))
+    op = {"nearest": "upsample_nearest", "bilinear": "upsample_bilinear", "linear": "upsample_bilinear"}.get(mode)
+    need(op in t.ops and not antialias, f"interpolate of {have} to {want} with mode={mode!r}; there is " + (", ".join(o for o in ("upsample_nearest", "upsample_bilinear") if o in t.ops) or "'nearest' to a multiple"))
+    more = {"align_corners": True} if align_corners else {}
+    if size is not None or recompute_scale_factor or all(n == m * f for n, m, f in zip(want, have, scale_factor if isinstance(scale_factor, (tuple, list)) else [scale_factor] * len(have))):
+        more["size"] = want if len(want) == 2 else want[0]
+    else:
+        need(isinstance(scale_factor, (int, float)), f"scale_factor={scale_factor}; it takes one number, or give size")
+        more["scale_factor"] = float(scale_factor)
+    return Run(data, t.emit(op, [x.value], data.shape, **more))
 
 
 def repeated(t, v, times):
@@ -825,6 +877,7 @@ def rule_attention(t, q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, s
 def refused(why):
     def rule(t, *args, **kwargs):
         raise Unsupported(why)
+    rule.is_refusal = True
     return rule
 
 
@@ -838,8 +891,8 @@ RULES = {
     **dict.fromkeys(("reshape", "view"), reshaped(torch.Tensor.reshape)), "reshape_as": lambda t, x, y: RULES["reshape"](t, x, y.shape), "view_as": lambda t, x, y: RULES["reshape"](t, x, y.shape),
     "flatten": reshaped(torch.flatten), "ravel": refused("ravel joins the records; use flatten(1)"), "unsqueeze": reshaped(torch.unsqueeze), "squeeze": reshaped(torch.squeeze),
     "unflatten": reshaped(torch.Tensor.unflatten), "permute": rule_permute, **dict.fromkeys(("transpose", "swapaxes", "swapdims"), rule_transpose), "movedim": lambda t, x, a, b: rule_permute(t, x, order_of(torch.movedim, x.data.dim(), a, b)),
-    "T": rule_turned, "mT": rule_turned, "t": rule_turned, **dict.fromkeys(("contiguous", "clone", "requires_grad", "cuda", "cpu", "type"), rule_same),
-    **dict.fromkeys(("to", "type_as"), rule_cast), "float": as_dtype(torch.float32), "long": as_dtype(torch.int64), "double": as_dtype(torch.float64), "half": as_dtype(torch.float16),
+    "T": rule_turned, "mT": rule_turned, "t": rule_turned, **dict.fromkeys(("contiguous", "clone", "requires_grad", "cuda", "cpu"), rule_same),
+    **dict.fromkeys(("to", "type", "type_as"), rule_cast), "float": as_dtype(torch.float32), "long": as_dtype(torch.int64), "double": as_dtype(torch.float64), "half": as_dtype(torch.float16),
     "expand": rule_expand, "expand_as": lambda t, x, y: rule_expand(t, x, *y.shape), "repeat": rule_repeat, "broadcast_to": rule_expand, "flip": rule_flip, "roll": rule_roll,
     "getitem": rule_item, "narrow": rule_narrow, "select": rule_select, "iter": rule_iter,
     "split": parts(torch.split), "chunk": parts(torch.chunk), "tensor_split": parts(torch.tensor_split), "unbind": rule_unbind,
@@ -847,11 +900,12 @@ RULES = {
     "pixel_shuffle": rule_shuffle, "pixel_unshuffle": rule_unshuffle, "channel_shuffle": rule_channel_shuffle, "native_channel_shuffle": rule_channel_shuffle,
     "mean": rule_mean, "sum": rule_sum, "max": rule_max, "min": rule_min, "maximum": rule_max, "minimum": rule_min, "abs": rule_abs,
     "softmax": rule_softmax("softmax"), "log_softmax": rule_softmax("log_softmax"), "softmin": lambda t, x, dim=None, **k: rule_softmax("softmax")(t, rule_mul(t, x, -1), dim),
-    "dropout": rule_dropout, **dict.fromkeys(("dropout1d", "dropout2d", "dropout3d", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"), rule_feature_dropout),
+    "dropout": rule_dropout, **dict.fromkeys(("dropout1d", "dropout2d", "dropout3d", "feature_dropout"), rule_feature_dropout),
     "lt": compared("seen", None), "gt": compared(None, "seen"), "ge": compared("hidden", None), "le": compared(None, "hidden"),
     **{name: by_module(name) for name in FUNCTIONS}, "log_sigmoid": by_module("logsigmoid"), "interpolate": rule_interpolate, "upsample": rule_interpolate,
     "layer_norm": rule_layer_norm, "linear": rule_linear, "embedding": rule_embedding, "scaled_dot_product_attention": rule_attention,
     "sqrt": by_op("sqrt"), "rsqrt": lambda t, x: rule_pow(t, x, -0.5), "var": rule_var, "std": lambda t, x, *a, **k: by_op("sqrt")(t, rule_var(t, x, *a, **k)),
+    "masked_fill": rule_masked_fill, "where": rule_where,
     "clamp": rule_clamp, "clip": rule_clamp, "clamp_min": lambda t, x, min: rule_clamp(t, x, min), "clamp_max": lambda t, x, max: rule_clamp(t, x, None, max), "cumsum": rule_cumsum,
     **dict.fromkeys(("bool", "item", "int", "index", "tolist", "numpy", "equal", "allclose", "any", "all"), refused(BY_VALUE)),
     "detach": refused("detach(): a session computes the gradient of all that it computes; freeze parameters instead"),
@@ -1208,3 +1262,19 @@ def batch_first(m, one=False):
     """The module's settings with the records first, and with `one` of one layer and direction."""
     more = {"proj_size": m.proj_size} if getattr(m, "proj_size", 0) else {}
     return type(m)(1, m.hidden_size, 1 if one else m.num_layers, bias=bool(m.bias), batch_first=True, **more)
+
+
+# ---- for the page
+
+NEEDS_OP = {"rsqrt": "pow", "rtruediv": "pow", "reciprocal": "pow", "var": "var", "std": "var", "clamp": "clamp", "clip": "clamp", "clamp_min": "clamp", "clamp_max": "clamp", "cumsum": "cumsum"}
+
+
+def functions(ops, modules):
+    """Names of torch, torch.nn.functional and of tensors' methods that become layers with these ops
+    and modules, and those that are refused with a way out."""
+    operators = {n for n in RULES if hasattr(torch.Tensor, f"__{n}__")}
+    known = [n for n in RULES if n not in operators or any(hasattr(o, n) for o in (torch, F))]
+    made = {m.__name__ for m in MADE}
+    has = lambda n: (FUNCTIONS[n][0] in modules or FUNCTIONS[n][0] in made) if n in FUNCTIONS else getattr(RULES[n], "op", NEEDS_OP.get(n, "add")) in ops
+    no = {n for n in known if getattr(RULES[n], "is_refusal", False)}
+    return sorted(n for n in known if n not in no and has(n)), sorted(no)

@@ -11,8 +11,8 @@ import traceback
 import torch
 from torch import nn
 
-from export_rules import BY_VALUE, METADATA, RULES, Modules, blank, in_second
-from export_values import HELD, MASK_RULES, Absent, Again, Column, Mask, Records, Run, States, Unsupported, Value, Weight, leaves, mapped, need
+from export_rules import BY_VALUE, METADATA, RULES, Modules, blank, hidden_scores, in_second
+from export_values import HELD, MASK_RULES, Absent, Again, Column, Hidden, Mask, Records, Run, States, Unsupported, Value, Weight, leaves, mapped, need
 
 
 def input_of(text):
@@ -330,7 +330,9 @@ class Follower(Modules, Graph):
             name = ("" if name == "__get__" else "set_") + getattr(function.__self__, "__name__", "attribute")
         plain_name = name.strip("_")
         if plain_name in METADATA:
-            return function(*mapped(lambda a: a.held.data if isinstance(a, Traced) else a, args), **kwargs)
+            told = function(*mapped(lambda a: a.held.data if isinstance(a, Traced) else a, args), **kwargs)
+            if not isinstance(told, torch.Tensor):
+                return told
         in_place = name.endswith("_") and not name.endswith("__") or name in ("__iadd__", "__isub__", "__imul__", "__itruediv__") or kwargs.get("inplace") is True
 
         subject = ".".join([*self.scope[-1:], plain_name]).strip(".")
@@ -370,6 +372,8 @@ class Follower(Modules, Graph):
             return self.of_weights(name, function, args, kwargs)
         if any(isinstance(a, Mask) for a in given) and name in MASK_RULES:
             return MASK_RULES[name](function, *args, **kwargs)
+        if any(isinstance(a, Hidden) for a in given):
+            return hidden_scores(self, name, *args, **kwargs)
         if any(isinstance(a, Run) and a.at for a in given):
             return in_second(self, name, function, args, kwargs)
         rule = RULES.get(name)
@@ -515,7 +519,8 @@ class Follower(Modules, Graph):
         held = self.unwrap(next(iter(tensors.values())))
         need(isinstance(held, Run), getattr(held, "why", "an output that is no value of a layer"))
         need(not held.at, "an output with the records in its second dimension; transpose(0, 1) it")
-        if len(held.shape) == 1:
+        self.is_flat = len(held.shape) == 1
+        if self.is_flat:
             self.notes.append("the output is [N, 1], a dimension more than forward's: give labels that dimension")
         self.result = held.value
 

@@ -50,6 +50,14 @@ class Run:
     dtype = property(lambda self: self.data.dtype)
 
 
+class Hidden(Run):
+    """Scores of attention, of which softmax sees none where `hidden`, a constant, is True."""
+
+    def __init__(self, run, hidden):
+        super().__init__(run.data, run.value)
+        self.hidden = hidden
+
+
 class Weight:
     """A parameter, or a constant that does not learn: a view of `whole`, which has that name.
     learns: whether it is a parameter. then: (function, arguments) that make it of another

@@ -8,8 +8,8 @@ exports` runs it; with names only these.
     refused NAME: every reason
 
 In f64 the distance of each tensor is at most 1e-5. In f32 outputs and gradients are at most twice
-as far from PyTorch's in f64 as PyTorch's in f32 are. Dropout is 0 for the numbers, not for the
-export.
+as far from PyTorch's in f64 as PyTorch's in f32 are, or `chaotic`. Networks that the reference
+takes minutes for are compared in f32 alone. Dropout is 0 for the numbers, not for the export.
 """
 import argparse
 import copy
@@ -31,8 +31,10 @@ import export_torch as exporter
 import networks
 from load_checkpoint import DTYPES, read_safetensors
 
+# NARROW, WIDE: records in f64 and in f32, where one relu near 0 of two records moves all gradients.
 # FLOOR: a few units in the last place, where PyTorch's own distance is less than that by chance.
-LIMIT, TIMES, FLOOR, BATCH, GOAL = 1e-5, 2.0, 3e-7, 2, 0.9
+# CHAOS: PyTorch in f32 is so far from itself in f64 that a ratio says nothing.
+LIMIT, TIMES, FLOOR, CHAOS, NARROW, WIDE, GOAL = 1e-5, 2.0, 3e-7, 1e-3, 2, 8, 0.9
 DTYPES["F64"] = "<f8"
 exporter.TYPES["float64"] = "F64"
 
@@ -46,12 +48,13 @@ def without_dropout(net):
     return net
 
 
-def records(net, inputs):
-    """{name: tensor} of a batch."""
+def records(net, inputs, n):
+    """{name: tensor} of n records."""
+    torch.manual_seed(2)
     rows = min([m.num_embeddings for m in net.modules() if isinstance(m, torch.nn.Embedding)], default=2)
     made = {}
     for name, dtype, extents in inputs:
-        shape = [BATCH, *extents]
+        shape = [n, *extents]
         made[name] = torch.randint(0, rows, shape) if dtype == "i64" else torch.randn(shape, dtype=torch.float64)
     return made
 
@@ -76,7 +79,7 @@ def in_cleave(program, folder, net, t, given, dy, dtype):
     kind = "f64" if dtype == torch.float64 else "f32"
     arrays = {n: a.astype(kind.replace("f64", "f8").replace("f32", "f4")) if a.dtype == np.float32 else a for n, a in t.arrays.items()}
     arrays.update({f"input.{n}": (x.to(dtype) if x.is_floating_point() else x).numpy() for n, x in given.items()})
-    arrays["dy"] = dy.to(dtype).reshape(BATCH, *(dy.shape[1:] or (1,))).contiguous().numpy()
+    arrays["dy"] = dy.to(dtype).reshape(len(dy), *(dy.shape[1:] or (1,))).contiguous().numpy()
     model, source, result = (os.path.join(folder, n) for n in ("model.yaml", "in.safetensors", "out.safetensors"))
     with open(model, "w") as f:
         f.write(text)
@@ -110,28 +113,32 @@ def together(found, names):
     return torch.cat([found[n].double().flatten() for n in names])
 
 
-def numbers(program, folder, net, t, inputs, output, wide):
-    """A text of the distances; raises AssertionError over a limit."""
-    torch.manual_seed(2)
-    given = records(net, inputs)
+def in_f64(program, folder, net, t, inputs, output):
+    """A text of the largest distance; raises AssertionError over the limit."""
+    given = records(net, inputs, NARROW)
     y, grads, buffers, dy = in_torch(net, given, output, None, torch.float64)
-    total, said = float(together(grads, grads).norm()), []
-    if wide:
-        ours = in_cleave(program, folder, net, t, given, dy, torch.float64)
-        mine = joined(net, t, ours)
-        assert mine.keys() == grads.keys(), f"gradients of other parameters: {sorted(mine.keys() ^ grads.keys())[:4]}"
-        worst = max([(apart(ours["y"], y), "the output"), *((apart(mine[n], grads[n], 1e-6 * total), n) for n in grads),
-                     *((apart(ours[n], b), n) for n, b in buffers.items() if n in ours and b.is_floating_point())])
-        assert worst[0] <= LIMIT, f"{worst[1]} is {worst[0]:.1e} from PyTorch's in f64"
-        said.append(f"f64 {worst[0]:.0e}")
-    ours = in_cleave(program, folder, net, t, given, dy, torch.float32)
+    total, ours = float(together(grads, grads).norm()), in_cleave(program, folder, net, t, given, dy, torch.float64)
+    mine = joined(net, t, ours)
+    assert mine.keys() == grads.keys(), f"gradients of other parameters: {sorted(mine.keys() ^ grads.keys())[:4]}"
+    worst = max([(apart(ours["y"], y), "the output"), *((apart(mine[n], grads[n], 1e-6 * total), n) for n in grads),
+                 *((apart(ours[n], b, 1e-6), n) for n, b in buffers.items() if n in ours and b.is_floating_point())])
+    assert worst[0] <= LIMIT, f"{worst[1]} is {worst[0]:.1e} from PyTorch's in f64"
+    return f"f64 {worst[0]:.0e}"
+
+
+def in_f32(program, folder, net, t, inputs, output):
+    """The same of output and gradients, as multiples of PyTorch's own distance from f64."""
+    given, said = records(net, inputs, WIDE), []
+    y, grads, _, dy = in_torch(net, given, output, None, torch.float64)
     y32, grads32, _, _ = in_torch(net, given, output, dy, torch.float32)
+    ours = in_cleave(program, folder, net, t, given, dy, torch.float32)
     mine, names = joined(net, t, ours), list(grads)
+    assert mine.keys() == grads.keys(), f"gradients of other parameters: {sorted(mine.keys() ^ grads.keys())[:4]}"
     for what, a, b, c in (("output", ours["y"], y32, y), ("gradients", *(together(g, names) for g in (mine, grads32, grads)))):
         own = max(apart(b, c), FLOOR)
         times = apart(a, c) / own
-        said.append(f"{what} {times:.2f}")
-        assert times <= TIMES, f"{what} in f32: {times:.2f} times PyTorch's own distance {own:.1e} from f64"
+        said.append(f"{what} {times:.2f}" if own < CHAOS else f"{what} chaotic")
+        assert times <= TIMES or own >= CHAOS, f"{what} in f32: {times:.2f} times PyTorch's own distance {own:.1e} from f64"
     return ", ".join(said)
 
 
@@ -148,7 +155,8 @@ def tried(program, folder, row):
     without_dropout(net)
     plain = exporter.followed(net, given, more.get("output"))
     try:
-        return "ok", f"{len(t.layers)} layers, {numbers(program, folder, net, plain, given, more.get('output'), more.get('wide', True))}"
+        ways = (in_f64, in_f32) if more.get("wide", True) else (in_f32,)
+        return "ok", ", ".join([f"{len(t.layers)} layers", *(way(program, folder, net, plain, given, more.get("output")) for way in ways)])
     except AssertionError as e:
         return "not ok", str(e)
 

@@ -653,9 +653,9 @@ NETWORKS = [
     ("dcgan generator", lambda: Dcgan("generator"), ["z:f32:16x1x1"], {}), ("dcgan discriminator", lambda: Dcgan("discriminator"), ["x:f32:1x16x16"], {}),
     ("super resolution", SuperResolution, ["x:f32:1x12x12"], {}), ("cyclegan", ResidualGenerator, ["x:f32:3x12x12"], {}), ("calibrated", Calibrated, ["x:f32:3x8x8"], {}),
     ("highway", Highway, ["x:f32:10"], {}), ("actor critic", ActorCritic, ["x:f32:4"], {"output": "0"}), ("dueling dqn", Dqn, ["x:f32:4"], {}),
-    *(torchvision_row(n) for n in ("resnet18", "resnet50", "resnext50_32x4d", "wide_resnet50_2", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large", "densenet121",
-                                   "squeezenet1_1", "shufflenet_v2_x1_0", "efficientnet_b0", "convnext_tiny", "regnet_y_400mf", "regnet_x_400mf", "mnasnet1_0")),
+    *(torchvision_row(n) for n in ("resnet18", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large", "squeezenet1_1", "shufflenet_v2_x1_0", "efficientnet_b0", "mnasnet1_0")),
+    *(torchvision_row(n, wide=False) for n in ("resnet50", "resnext50_32x4d", "wide_resnet50_2", "densenet121", "convnext_tiny", "regnet_y_400mf", "regnet_x_400mf")),
     *(torchvision_row(n, ["pixels:f32:3x224x224"], wide=False, num_classes=10) for n in ("alexnet", "vgg11_bn", "vgg16")),
-    torchvision_row("googlenet", output="logits"), torchvision_row("inception_v3", ["pixels:f32:3x299x299"], "logits", False), torchvision_row("vit_b_16", image_size=64), torchvision_row("swin_t"),
-    *(torchvision_row(n, output="out") for n in ("fcn_resnet50", "deeplabv3_resnet50", "deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large")),
+    torchvision_row("googlenet", output="logits", wide=False), torchvision_row("inception_v3", ["pixels:f32:3x299x299"], "logits", False), torchvision_row("vit_b_16", wide=False, image_size=64), torchvision_row("swin_t"),
+    *(torchvision_row(n, output="out", wide="v3_large" in n) for n in ("fcn_resnet50", "deeplabv3_resnet50", "deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large")),
 ]

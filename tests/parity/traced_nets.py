@@ -106,7 +106,29 @@ class Encoder(nn.Module):
         return self.out(x)
 
 
-NETS = {"gpt": (Gpt, ["ids:i64:6"]), "byhand": (ByHand, ["ids:i64:6", "types:i64:6"]),
+class Ordinary(nn.Module):
+    """What forward may do besides: a module twice, changes in place, zeros and every other place, a
+    class token, a table that does not learn, numbers and a learned one."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn, self.relu, self.shared = nn.Conv2d(3, 4, 3, 2, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Linear(4, 4)
+        self.token, self.alpha, self.fc = nn.Parameter(torch.randn(1, 1, 4)), nn.Parameter(torch.tensor(0.5)), nn.Linear(4, CLASSES)
+        self.register_buffer("sines", torch.sin(torch.arange(20.0)).reshape(1, 5, 4))
+
+    def forward(self, x):
+        out = self.bn(self.conv(x))
+        out += F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, 1))
+        x = F.adaptive_avg_pool2d(self.relu(out), (2, 2)).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.size(0), -1, -1), x], dim=1)
+        x = x + self.sines[:, :x.size(1)]
+        x = self.shared(self.relu(self.shared(x)))
+        gate = torch.sigmoid(self.alpha)
+        x = gate * x[:, 0] + (1 - gate) * x.mean(dim=1)
+        return self.fc(x)
+
+
+NETS = {"ordinary": (Ordinary, ["pixels:f32:3x8x8"]), "gpt": (Gpt, ["ids:i64:6"]), "byhand": (ByHand, ["ids:i64:6", "types:i64:6"]),
         "encoder": (Encoder, ["ids:i64:6", "lengths:i64"]), "picture": (Picture, ["pixels:f32:3x8x8"])}
 
 

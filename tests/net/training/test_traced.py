@@ -13,9 +13,9 @@ suite = Suite()
 EXPORTER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../deploy/export_torch.py")
 OPS = os.path.join(os.path.abspath(BIN), "share/cleave/ops.json")
 STEPS, BATCH, RATE, RECORDS = 4, 8, 0.2, 32
-INPUTS = {"gpt": ["ids"], "encoder": ["ids", "lengths"], "byhand": ["ids", "types"], "picture": ["pixels"]}
+INPUTS = {"ordinary": ["pixels"], "gpt": ["ids"], "encoder": ["ids", "lengths"], "byhand": ["ids", "types"], "picture": ["pixels"]}
 # Layers of the first two stages.
-CUTS = {"gpt": (2, 8), "encoder": (3, 20), "byhand": (2, 9), "picture": (2, 9)}
+CUTS = {"ordinary": (3, 31), "gpt": (2, 8), "encoder": (3, 20), "byhand": (2, 9), "picture": (2, 9)}
 cluster = None
 
 
@@ -88,12 +88,13 @@ def write_weights(path, arrays):
 def body(name, text):
     first, second = CUTS[name]
     last = text.count("{op: ") - 1
+    frozen = re.findall(r"^#   freeze: (.*)", text, re.M)
     files = [f"{k}.npy" for k in (*INPUTS[name], "y")]
     stages = "".join(f"  - {{name: s{i}, at: {at}, layers: {a}..{b}, weights: {{file: {name}.safetensors}}}}\n"
                      for i, (at, a, b) in enumerate((("master", 0, first), ("w1", first + 1, second), ("master", second + 1, last))))
     return (f"data: {{format: npy, root: {name}, inputs: [{', '.join(INPUTS[name])}], train: [{', '.join(files)}], test: [{', '.join(files)}]}}\n"
             f"{text}stages:\n{stages}loss: {{kind: cross_entropy}}\n"
-            f"train: {{epochs: 1, max_steps: {STEPS}, batch: {BATCH}, shuffle: false, seed: {SEED}, optimizer: {{kind: sgd, lr: {RATE}}}}}\n"
+            f"train: {{epochs: 1, max_steps: {STEPS}, batch: {BATCH}, shuffle: false, seed: {SEED}, optimizer: {{kind: sgd, lr: {RATE}}}{', freeze: ' + frozen[0] if frozen else ''}}}\n"
             "log: {every: 1}\ncheckpoint: {every_steps: 1000}\nprivacy: {raw_input_leaves: true}\n")
 
 
@@ -132,6 +133,11 @@ def traced_encoder_with_masks_matches_pytorch():
 @suite.test
 def traced_conv_branches_match_pytorch():
     runs_as_in_torch("picture")
+
+
+@suite.test
+def traced_functions_and_constants_match_pytorch():
+    runs_as_in_torch("ordinary")
 
 
 def has_torch():

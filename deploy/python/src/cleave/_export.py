@@ -204,6 +204,8 @@ def as_graph(script: Any, module: nn.Module, given: Sequence[torch.Tensor]) -> t
     try:
         with torch.random.fork_rng(devices=[]):  # it draws records, and the program's draws stay
             t = script.followed(module, inputs)
+        if t.is_flat:
+            raise script.Unsupported("an output of one number a record without a dimension of its own; let forward return [N, 1]")
         tied = [f"'{layer['name']}' has the weight of '{layer['tied']}'" for layer in t.layers if "tied" in layer]
         if tied:
             raise script.Unsupported("\n".join([*tied, "weights that several layers share are for sessions: export_torch.py writes them"]))
