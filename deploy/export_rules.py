@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from export_values import Absent, Again, Column, Hidden, Mask, Records, Run, States, Unsupported, Weight, compared, leaves, mapped, need, seen_by
+from export_values import Absent, Again, Column, Ends, Hidden, Mask, Missing, Records, Run, States, Unsupported, Weight, compared, leaves, mapped, need, need_layer, seen_by
 
 METADATA = {"shape", "dtype", "device", "ndim", "is_cuda", "layout", "requires_grad", "is_sparse", "is_quantized", "is_mkldnn", "is_meta",
             "is_nested", "is_leaf", "names", "itemsize", "nbytes", "is_mps", "is_xpu", "is_cpu", "grad_fn", "is_vulkan", "is_ipu",
@@ -97,7 +97,7 @@ def rule_add(t, a, b, *, alpha=1):
             need(bool(((w.data == 0) | (w.data == float("-inf"))).all()), "a mask with other numbers than 0 and -inf")
             return hidden_by(x, w.data != 0)
     for x, w in ((left, right), (right, left)):
-        if isinstance(x, Run) and isinstance(w, Weight) and is_table(x, w):
+        if isinstance(x, Run) and isinstance(w, Weight) and is_table(x, w) and w.name not in t.split:
             return with_table(t, x, w)
         if isinstance(x, Run) and isinstance(w, (int, float)) and w == 0:
             return x
@@ -106,6 +106,8 @@ def rule_add(t, a, b, *, alpha=1):
 
 def rule_sub(t, a, b, *, alpha=1):
     if isinstance(b, (int, float)):
+        if b == 1 and isinstance(a, Run) and (a.value.name, "i64", []) in t.inputs:
+            return Ends(a.data, a.value)
         return rule_add(t, a, -b * alpha)
     if not isinstance(a, Run) and isinstance(b, Run):
         return rule_add(t, rule_mul(t, b, -alpha), a)
@@ -134,9 +136,9 @@ def with_table(t, x, w):
     more = {"offset": first} if first else {}
     data = x.data
     at, _, leaf = w.name.rpartition(".")
-    if w.name in t.called:
-        need(w.learns, f"a second use of '{w.name}'")
-        raise Unsupported(f"a second use of the table '{w.name}'; add it to one value")
+    if w.name in t.called or w.name in t.constants:
+        t.split.add(w.name)
+        raise Again
     t.called.add(w.name)
     if not w.learns:
         t.frozen.append(w.name)
@@ -186,6 +188,9 @@ def rule_pow(t, x, exponent):
 
 def rule_matmul(t, a, b):
     a, b = weight_of(a), weight_of(b)
+    if isinstance(b, Weight) and b.data.dim() == 1 and isinstance(a, Run) and b.name and not b.then:
+        row = Weight(b.data.unsqueeze(0), b.name, b.whole.unsqueeze(0), b.learns)
+        return RULES["squeeze"](t, rule_linear(t, a, row, None), -1)
     if isinstance(a, Run) and isinstance(b, Weight) and b.data.dim() == 2 and b.name and not b.then:
         if b.data.is_contiguous() and b.data.shape == b.whole.shape:
             return rule_linear(t, a, Weight(b.data, b.name, b.whole, b.learns), None, stored="in")
@@ -312,6 +317,11 @@ def strided(t, value, dim, step):
 def rule_item(t, x, index):
     need(isinstance(x, Run), "an index into what is no value of a layer")
     index = list(index) if isinstance(index, tuple) else [index]
+    if len(index) == 2 and isinstance(index[1], Ends) and x.data.dim() == 3:
+        rows = index[0].data if isinstance(index[0], Weight) else index[0]
+        need(rows == slice(None) if isinstance(rows, slice) else rows.tolist() == list(range(len(x.data))), "an index by other records than all in their order")
+        need(not isinstance(rows, slice), "an index by lengths of all records; write x[torch.arange(x.size(0)), lengths - 1]")
+        return Run(x.data[:, 0], t.emit("last", [x.value, index[1].value], [x.shape[0], x.shape[2]]))
     if Ellipsis in index:
         k = index.index(Ellipsis)
         index[k:k + 1] = [slice(None)] * (x.data.dim() - sum(i is not None for i in index) + 1)
@@ -385,6 +395,9 @@ def rule_cat(t, tensors, dim=0, axis=None):
     if isinstance(first, Weight) and is_token(t, first, partner) and dim == 1 and all(isinstance(v, Run) for v in rest):
         joined = rule_cat(t, rest, 1) if len(rest) > 1 else rest[0]
         width = first.whole.shape[-1]
+        if first.name in t.called:
+            t.split.add(first.name)
+            raise Again
         t.called.add(first.name)
         t.moved[first.name] = first.whole.reshape(1, 1, width)
         data = torch.cat([first.data.expand(Records.n, 1, width), joined.data], 1)
@@ -398,7 +411,7 @@ def is_token(t, w, x):
     """Whether it is one learned place, the same of each record, beside [N, places, features]."""
     s, n = list(w.data.shape), x.shape[0]
     return (w.learns and not w.then and x.data.dim() == 3 and s in ([n, 1, x.shape[2]], [1, 1, x.shape[2]]) and w.whole.numel() == x.shape[2]
-            and w.name not in t.called and (s[0] == 1 or w.data.stride(0) == 0))
+            and w.name not in t.split and w.name not in t.constants and (s[0] == 1 or w.data.stride(0) == 0))
 
 
 def rule_stack(t, tensors, dim=0):
@@ -608,6 +621,25 @@ def hidden_scores(t, name, x, *args, **kwargs):
     return RULES[name](t, summed(t, *beside(t, Run(x.data, x.value), Weight(low, None, low, False))), *args, **kwargs)
 
 
+def rule_normalize(t, x, p=2.0, dim=1, eps=1e-12):
+    need(p == 2 and {"pow", "clamp"} <= set(t.ops), "normalize; there are no ops for it: nn.LayerNorm and nn.GroupNorm divide by a deviation")
+    squares = rule_clamp(t, rule_sum(t, rule_mul(t, x, x), dim, True), eps * eps)
+    return rule_mul(t, x, rule_pow(t, squares, -0.5))
+
+
+def rule_norm(t, x, p=2, dim=None, keepdim=False, *rest, **more):
+    need(p in (2, 2.0, "fro", None) and not rest and "sqrt" in t.ops, f"norm with p={p}; there is p=2, where the runtime has the op sqrt")
+    return by_op("sqrt")(t, rule_sum(t, rule_mul(t, x, x), dim, keepdim))
+
+
+def rule_cosine(t, a, b, dim=1, eps=1e-8):
+    return rule_sum(t, rule_mul(t, rule_normalize(t, a, 2, dim, eps), rule_normalize(t, b, 2, dim, eps)), dim)
+
+
+def rule_distance(t, a, b, p=2.0, eps=1e-6, keepdim=False):
+    return rule_norm(t, rule_add(t, rule_sub(t, a, b), eps), p, -1, keepdim)
+
+
 def rule_var(t, x, dim=None, unbiased=None, keepdim=False, *, correction=None):
     need("var" in t.ops, "var; there is no op for it: nn.LayerNorm and nn.GroupNorm divide by a deviation")
     need(isinstance(dim, int), "var over several dimensions; flatten them first")
@@ -664,7 +696,7 @@ def as_layer(t, m, x):
     except (Unsupported, LookupError) as e:
         made = MADE.get(type(m))
         if made is None:
-            need(isinstance(e, Unsupported), f"{type(m).__name__} is no layer of this runtime")
+            need_layer(isinstance(e, Unsupported), f"{type(m).__name__} is no layer of this runtime")
             raise
         return made(t, m, x)
     data = x.data if keeps else t.shaped(m, x)
@@ -905,6 +937,7 @@ RULES = {
     **{name: by_module(name) for name in FUNCTIONS}, "log_sigmoid": by_module("logsigmoid"), "interpolate": rule_interpolate, "upsample": rule_interpolate,
     "layer_norm": rule_layer_norm, "linear": rule_linear, "embedding": rule_embedding, "scaled_dot_product_attention": rule_attention,
     "sqrt": by_op("sqrt"), "rsqrt": lambda t, x: rule_pow(t, x, -0.5), "var": rule_var, "std": lambda t, x, *a, **k: by_op("sqrt")(t, rule_var(t, x, *a, **k)),
+    "normalize": rule_normalize, **dict.fromkeys(("norm", "linalg_vector_norm", "linalg_norm"), rule_norm), "cosine_similarity": rule_cosine, "pairwise_distance": rule_distance,
     "masked_fill": rule_masked_fill, "where": rule_where,
     "clamp": rule_clamp, "clip": rule_clamp, "clamp_min": lambda t, x, min: rule_clamp(t, x, min), "clamp_max": lambda t, x, max: rule_clamp(t, x, None, max), "cumsum": rule_cumsum,
     **dict.fromkeys(("bool", "item", "int", "index", "tolist", "numpy", "equal", "allclose", "any", "all"), refused(BY_VALUE)),
@@ -1022,6 +1055,7 @@ class Modules:
         return made[:1].expand(x.shape[0], *[-1] * (made.dim() - 1))
 
     def call_module(self, m, path, args, kwargs):
+        args, kwargs = mapped(self.of_latest, [args, kwargs])
         if isinstance(m, nn.Identity):
             return args[0]
         need(not isinstance(m, NO_LAYERS), f"{type(m).__name__}: of PyTorch's transformers there is TransformerEncoder, and MultiheadAttention")
@@ -1035,6 +1069,7 @@ class Modules:
             need(path not in self.called, f"a second call of '{path}', which has parameters; give each place a module of its own")
             self.called.add(path)
             return several[type(m)](m, path, args, kwargs)
+        need_layer(self.is_layer(m) or is_stochastic_depth(m) or type(m) in MADE, f"{type(m).__name__} is no layer of this runtime")
         x = args[0] if args else next(iter(kwargs.values()))
         need(len(args) + len(kwargs) == 1, "more arguments than one")
         need(isinstance(x, Run), "an argument that is no value of a layer")
@@ -1059,7 +1094,7 @@ class Modules:
         try:
             layer, keeps = self.layer_of(m, x.data.dim())
         except LookupError:
-            raise Unsupported(f"{type(m).__name__} is no layer of this runtime") from None
+            raise Missing(f"{type(m).__name__} is no layer of this runtime; export_torch.py --list names what there is") from None
         data = x.data if keeps else self.shaped(m, x)
         layer, more = dict(layer), {}
         op = layer.pop("op")
@@ -1073,7 +1108,8 @@ class Modules:
         weight, bias = m.weight, getattr(m, "bias", None)
         before = self.owners.get(id(weight))
         need(before is None or op in SHARED, f"a second use of the parameters of '{before}' ({type(m).__name__}); linear, convolutions and embeddings share theirs")
-        more, name = {}, path if path not in self.names else None
+        more, name = {}, None if path in self.called else path
+        self.called.add(path)
         if before:
             more["tied"] = before
             if bias is not None and id(bias) in self.biases and path not in self.split:
@@ -1120,7 +1156,7 @@ class Modules:
         try:
             layer, _ = self.layer_of(m if m.batch_first else batch_first(m), 3)
         except LookupError:
-            raise Unsupported(f"{type(m).__name__} is no layer of this runtime; an nn.LSTM is") from None
+            raise Missing(f"{type(m).__name__} is no layer of this runtime; an nn.LSTM is") from None
         layer = dict(layer)
         data = torch.zeros(*x.shape[:2], m.hidden_size)
         made = Run(data, self.emit(layer.pop("op"), [x.value], data.shape, path, **layer))
@@ -1143,7 +1179,7 @@ class Modules:
         try:
             return self.layer_of(batch_first(m, True), 3)[0]["op"]
         except LookupError:
-            raise Unsupported(f"{type(m).__name__} is no layer of this runtime; an nn.LSTM is") from None
+            raise Missing(f"{type(m).__name__} is no layer of this runtime; an nn.LSTM is") from None
 
     def direction(self, m, path, x, op, k, back):
         suffix, name = f"_l{k}{'_reverse' if back else ''}", f"{path}.l{k}{'_reverse' if back else ''}".strip(".")
@@ -1266,7 +1302,8 @@ def batch_first(m, one=False):
 
 # ---- for the page
 
-NEEDS_OP = {"rsqrt": "pow", "rtruediv": "pow", "reciprocal": "pow", "var": "var", "std": "var", "clamp": "clamp", "clip": "clamp", "clamp_min": "clamp", "clamp_max": "clamp", "cumsum": "cumsum"}
+NEEDS_OP = {"rsqrt": "pow", "rtruediv": "pow", "reciprocal": "pow", "var": "var", "std": "var", "clamp": "clamp", "clip": "clamp", "clamp_min": "clamp", "clamp_max": "clamp", "cumsum": "cumsum", "normalize": "clamp", "norm": "sqrt", "linalg_vector_norm": "sqrt", "linalg_norm": "sqrt", "cosine_similarity": "clamp",
+            "pairwise_distance": "sqrt"}
 
 
 def functions(ops, modules):

@@ -322,7 +322,7 @@ def is_mapped(m):
 
 def layer_of_value(m, rank):
     """Modules that keep the shape need not be run, which would move what they remember."""
-    need(not hooks(m), "hooks or parametrizations")
+    need(not hooks(m), "hooks or parametrizations, which no layer has; remove them before the export")
     layer, _ = layer_of(m, None if type(m) is nn.Linear else rank)
     row = next(row for row in rows() if row.op == layer["op"])
     return layer, row.op != "linear" and (row.op in KEEP_RANK or row.elementwise)

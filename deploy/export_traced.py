@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from export_rules import BY_VALUE, METADATA, RULES, Modules, blank, hidden_scores, in_second
-from export_values import HELD, MASK_RULES, Absent, Again, Column, Hidden, Mask, Records, Run, States, Unsupported, Value, Weight, leaves, mapped, need
+from export_values import HELD, MASK_RULES, Absent, Again, Column, Hidden, Mask, Missing, Records, Run, States, Unsupported, Value, Weight, leaves, mapped, need, need_layer
 
 
 def input_of(text):
@@ -72,7 +72,7 @@ class Graph:
 
     def emit(self, op, sources, shape, name=None, /, **attributes):
         """A layer. name: exactly that; None: one by the function."""
-        need(not name or name not in self.names, f"the name '{name}', which an input or another layer has")
+        need(not name or name not in self.names, f"the name '{name}', which an input or another layer has; give --input another name")
         need(op == "embedding" or not any(isinstance(s, Column) for s in sources), "a column of an input of numbers, which an nn.Embedding alone reads; give it as an input of its own")
         name = self.unique(name) if name else self.unique(self.label, False)
         layer = {"op": op, **attributes, "name": name, "from": [s.name for s in sources]}
@@ -217,6 +217,9 @@ class Graph:
             whole = whole.detach().float().contiguous()
         need(whole.is_contiguous() and (not w.learns or t.is_contiguous()),
              f"'{w.name}' in another order of its values; write .permute(...) of it as a parameter of that shape")
+        if w.name in self.called:  # as a table or a class token: now it is a value everywhere
+            self.split.add(w.name)
+            raise Again
         key = w.name or f"constant {whole.data_ptr()} {list(whole.shape)}"
         size = whole.numel()
         if key not in self.constants:
@@ -264,10 +267,23 @@ class Follower(Modules, Graph):
         if isinstance(x, torch.Tensor):
             need(x.device.type != "meta", "a tensor that was made of a layer's value where it cannot be followed, such as in a scripted function")
             name, whole, learns = self.tensors.get(storage(x), (None, x, False)) if x.numel() else (None, x, False)
-            need(name or not x.requires_grad, "a tensor that is computed from parameters before; compute it of what forward is given")
+            need(name or not self.is_of_parameters(x), "a tensor that is computed from parameters before; compute it of what forward is given")
             if name and x.dtype == whole.dtype:
                 return Weight(x.detach() if not isinstance(x, nn.Parameter) else x, name, whole, learns)
         return x
+
+    def is_of_parameters(self, x):
+        """Whether a tensor was computed from the module's parameters."""
+        nodes, seen = [x.grad_fn] if x.grad_fn is not None else [], set()
+        while nodes:
+            node = nodes.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            if storage(getattr(node, "variable", x)) in self.tensors:
+                return True
+            nodes += [n for n, _ in node.next_functions]
+        return False
 
     # ---- what is refused
 
@@ -314,8 +330,9 @@ class Follower(Modules, Graph):
             need(torch.is_grad_enabled() or self.is_broken([args, kwargs]), "torch.no_grad() in forward: a session trains all that it computes; freeze parameters instead")
             with torch.no_grad():
                 return do()
-        except Unsupported as e:
-            if str(e) == BY_VALUE or not self.is_broken([args, kwargs]):
+        except (Unsupported, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as e:
+            e = e if isinstance(e, Unsupported) else f"arguments that no layer has: {str(e).splitlines()[0] if str(e) else type(e).__name__}"
+            if isinstance(e, Missing) or str(e) == BY_VALUE or not self.is_broken([args, kwargs]):
                 self.refuse(subject, str(e))
             self.busy = False
             return self.stand_in(function, args, kwargs)
@@ -363,6 +380,7 @@ class Follower(Modules, Graph):
 
     def call(self, name, function, args, kwargs):
         """A constant is computed; what is made of a layer's value has to be a layer."""
+        kwargs = {k: v for k, v in kwargs.items() if k not in ("out", "memory_format") or v is not None and k == "out"}
         given = leaves([args, kwargs])
         for a in given:
             need(not isinstance(a, Absent), getattr(a, "why", ""))
@@ -377,7 +395,7 @@ class Follower(Modules, Graph):
         if any(isinstance(a, Run) and a.at for a in given):
             return in_second(self, name, function, args, kwargs)
         rule = RULES.get(name)
-        need(rule, f"{name} is no layer, nor several; export_torch.py --list names the functions there are")
+        need_layer(rule, f"{name} is no layer, nor several")
         return rule(self, *args, **kwargs)
 
     def of_weights(self, name, function, args, kwargs):
@@ -408,6 +426,16 @@ class Follower(Modules, Graph):
             return states.last
         self.divided.add(next(a for a in leaves(args) if isinstance(a, States)).module)
         raise Again
+
+    def of_latest(self, w):
+        """A parameter that forward expands to the records, as a value, made of one that is
+        there."""
+        if not isinstance(w, Weight) or w.data.dim() < 2 or w.data.shape[0] != Records.n or w.data.stride(0) != 0:
+            return w
+        made = next((v for _, v, _ in reversed(list(self.values.values())) if v.shape[0] == Records.n), None)
+        made = made or next((Value(n, [Records.n, *extents]) for n, dtype, extents in self.inputs if dtype == "f32" and extents), None)
+        need(made is not None, f"the parameter '{w.name}' before any value of records")
+        return self.weight(w, Run(blank([Records.n, *[1] * (w.data.dim() - 1)]), made), True)
 
     # ---- modules
 

@@ -8,6 +8,10 @@ class Unsupported(Exception):
     pass
 
 
+class Missing(Unsupported):
+    """There is no layer, whatever it is called with."""
+
+
 class Again(Exception):
     """The module has to be followed once more, with what was learned of it."""
 
@@ -15,6 +19,11 @@ class Again(Exception):
 def need(condition, what):
     if not condition:
         raise Unsupported(what)
+
+
+def need_layer(condition, what):
+    if not condition:
+        raise Missing(f"{what}; export_torch.py --list names what there is")
 
 
 class Records:
@@ -48,6 +57,10 @@ class Run:
 
     shape = property(lambda self: self.data.shape)
     dtype = property(lambda self: self.data.dtype)
+
+
+class Ends(Run):
+    """An input of lengths, less 1: the last place of each record."""
 
 
 class Hidden(Run):

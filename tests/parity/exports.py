@@ -55,7 +55,7 @@ def records(net, inputs, n):
     made = {}
     for name, dtype, extents in inputs:
         shape = [n, *extents]
-        made[name] = torch.randint(0, rows, shape) if dtype == "i64" else torch.randn(shape, dtype=torch.float64)
+        made[name] = torch.randint(1, 4, shape) if name == "lengths" else torch.randint(0, rows, shape) if dtype == "i64" else torch.randn(shape, dtype=torch.float64)
     return made
 
 

@@ -623,6 +623,114 @@ class Poems(nn.Module):
         return self.decoder(self.drop(output)), hidden
 
 
+class Cbam(nn.Module):
+    """Attention over channels by one network for two pools, and over places."""
+
+    def __init__(self, c=8):
+        super().__init__()
+        self.stem, self.out = nn.Conv2d(3, c, 3, padding=1), nn.Linear(c, 3)
+        self.avg_pool, self.max_pool, self.conv = nn.AdaptiveAvgPool2d(1), nn.AdaptiveMaxPool2d(1), nn.Conv2d(2, 1, 7, padding=3, bias=False)
+        self.fc = nn.Sequential(nn.Conv2d(c, c // 2, 1, bias=False), nn.ReLU(), nn.Conv2d(c // 2, c, 1, bias=False))
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = x * torch.sigmoid(self.fc(self.avg_pool(x)) + self.fc(self.max_pool(x)))
+        largest, _ = torch.max(x, dim=1, keepdim=True)
+        x = x * torch.sigmoid(self.conv(torch.cat([torch.mean(x, dim=1, keepdim=True), largest], dim=1)))
+        return self.out(F.adaptive_avg_pool2d(x, 1).reshape(x.shape[0], -1))
+
+
+class PointNet(nn.Module):
+    """A matrix for each cloud, near to the identity."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1, self.fc1 = nn.Conv1d(3, 16, 1), nn.BatchNorm1d(16), nn.Linear(16, 9)
+        self.conv2, self.bn2, self.fc2 = nn.Conv1d(3, 16, 1), nn.BatchNorm1d(16), nn.Linear(16, 4)
+
+    def matrix(self, x):
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = nn.Flatten(1)(nn.MaxPool1d(y.size(-1))(y))
+        return self.fc1(y).view(-1, 3, 3) + torch.eye(3, requires_grad=True).repeat(x.size(0), 1, 1)
+
+    def forward(self, x):
+        x = torch.bmm(torch.transpose(x, 1, 2), self.matrix(x)).transpose(1, 2)
+        x = torch.max(F.relu(self.bn2(self.conv2(x))), 2, keepdim=True)[0]
+        return F.log_softmax(self.fc2(x.view(-1, 16)), dim=1)
+
+
+class AttentionLstm(nn.Module):
+    """A learned vector weighs the steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.emb, self.lstm, self.w, self.fc = nn.Embedding(20, 8), nn.LSTM(8, 12, batch_first=True), nn.Parameter(torch.randn(12)), nn.Linear(12, 2)
+
+    def forward(self, x):
+        out, _ = self.lstm(self.emb(x))
+        alpha = F.softmax(torch.matmul(torch.tanh(out), self.w), dim=1).unsqueeze(-1)
+        return self.fc(F.relu(torch.sum(out * alpha, 1)))
+
+
+class LastStep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.emb, self.lstm, self.fc = nn.Embedding(20, 8), nn.LSTM(8, 12, batch_first=True), nn.Linear(12, 2)
+
+    def forward(self, x, lengths):
+        out, _ = self.lstm(self.emb(x))
+        return self.fc(out[torch.arange(x.size(0)), lengths - 1])
+
+
+class Perceiver(nn.Module):
+    """Learned queries, which are no function of a record."""
+
+    def __init__(self):
+        super().__init__()
+        self.latents, self.norm, self.attn, self.fc = nn.Parameter(torch.randn(4, 8)), nn.LayerNorm(8), nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 2)
+
+    def forward(self, x):
+        q = self.latents.unsqueeze(0).expand(x.shape[0], -1, -1)
+        y, _ = self.attn(self.norm(q), x, x)
+        return self.fc((q + y).mean(1))
+
+
+class Factorization(nn.Module):
+    """A factorization machine."""
+
+    def __init__(self):
+        super().__init__()
+        self.emb, self.linear, self.bias = nn.Embedding(30, 6), nn.Embedding(30, 1), nn.Parameter(torch.zeros((1,)))
+
+    def forward(self, x):
+        e = self.emb(x)
+        pairs = 0.5 * torch.sum(torch.sum(e, dim=1) ** 2 - torch.sum(e ** 2, dim=1), dim=1, keepdim=True)
+        return torch.sigmoid((torch.sum(self.linear(x), dim=1) + self.bias + pairs).squeeze(1))
+
+
+class RmsBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.w1, self.w2, self.w3 = nn.Parameter(torch.ones(8)), nn.Linear(8, 16, bias=False), nn.Linear(16, 8, bias=False), nn.Linear(8, 16, bias=False)
+
+    def forward(self, x):
+        y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+        return x + self.w2(F.silu(self.w1(y)) * self.w3(y))
+
+
+class Frames(nn.Module):
+    """A network for each frame, whose frames are joined with the records."""
+
+    def __init__(self):
+        super().__init__()
+        self.cnn, self.lstm, self.fc = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()), nn.LSTM(4, 6, batch_first=True), nn.Linear(6, 2)
+
+    def forward(self, x):
+        b, t, c, h, w = x.shape
+        y, _ = self.lstm(self.cnn(x.view(b * t, c, h, w)).view(b, t, -1))
+        return self.fc(y[:, -1])
+
+
 def of_torchvision(name, **settings):
     def make():
         from torchvision import models
@@ -652,7 +760,9 @@ NETWORKS = [
     ("siamese norm", lambda: Siamese(True), ["a:f32:1x28x28", "b:f32:1x28x28"], {}), ("inverted residual", InvertedNet, ["x:f32:3x16x16"], {}),
     ("dcgan generator", lambda: Dcgan("generator"), ["z:f32:16x1x1"], {}), ("dcgan discriminator", lambda: Dcgan("discriminator"), ["x:f32:1x16x16"], {}),
     ("super resolution", SuperResolution, ["x:f32:1x12x12"], {}), ("cyclegan", ResidualGenerator, ["x:f32:3x12x12"], {}), ("calibrated", Calibrated, ["x:f32:3x8x8"], {}),
-    ("highway", Highway, ["x:f32:10"], {}), ("actor critic", ActorCritic, ["x:f32:4"], {"output": "0"}), ("dueling dqn", Dqn, ["x:f32:4"], {}),
+    ("cbam", Cbam, ["x:f32:3x12x12"], {}), ("pointnet", PointNet, ["x:f32:3x20"], {}), ("attention lstm", AttentionLstm, WORDS, {}),
+    ("last step", LastStep, ["ids:i64:7", "lengths:i64"], {}), ("perceiver", Perceiver, ["x:f32:6x8"], {}), ("factorization", Factorization, ["x:i64:3"], {}),
+    ("rms block", RmsBlock, ["x:f32:5x8"], {}), ("frames", Frames, ["x:f32:3x1x8x8"], {}), ("highway", Highway, ["x:f32:10"], {}), ("actor critic", ActorCritic, ["x:f32:4"], {"output": "0"}), ("dueling dqn", Dqn, ["x:f32:4"], {}),
     *(torchvision_row(n) for n in ("resnet18", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large", "squeezenet1_1", "shufflenet_v2_x1_0", "efficientnet_b0", "mnasnet1_0")),
     *(torchvision_row(n, wide=False) for n in ("resnet50", "resnext50_32x4d", "wide_resnet50_2", "densenet121", "convnext_tiny", "regnet_y_400mf", "regnet_x_400mf")),
     *(torchvision_row(n, ["pixels:f32:3x224x224"], wide=False, num_classes=10) for n in ("alexnet", "vgg11_bn", "vgg16")),
