@@ -653,6 +653,8 @@ def main():
         return write_trained(model, arrays, a)
     if a.weights:
         write_safetensors(a.weights, arrays)
+    for line in re.findall(r"^# (Note: .*)|^#   (freeze: .*)", text, re.M):
+        print(f"export_torch.py: {line[0] or 'under train: in the session file, or constants learn: ' + line[1]}", file=sys.stderr)
     if a.out:
         with open(a.out, "w") as f:
             f.write(text)

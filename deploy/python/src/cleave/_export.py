@@ -144,8 +144,8 @@ def examples_of(example: object) -> list[torch.Tensor]:
 def export(module: nn.Module, example: object) -> Model:
     """The module as Cleave computes it.
 
-    module: an nn.Sequential of modules that Cleave has, one such module, or a module that torch.fx
-    can trace. Its parameters are float32.
+    module: an nn.Sequential of modules that Cleave has, one such module, or one whose forward
+    can be followed. Its parameters are float32.
     example: a tensor as forward takes it, [batch, ...] f32 or i64, or a tuple of them.
 
     Raises UnimplementedError that names each layer that Cleave cannot compute as PyTorch does.
