@@ -337,8 +337,17 @@ def followed(model, inputs, output=None):
             check_ranges(next(row for row in rows() if row.op == layer["op"]), layer)
         except Unsupported as e:
             wrong.append(f"layer '{layer['name']}': {e}")
+    wrong += [f"layer '{layer['name']}': no weights of it were found in the module" for layer in t.layers if not has_weights(layer, t.arrays)]
     need(not wrong, "\n".join(wrong))
     return t
+
+
+def has_weights(layer, arrays):
+    """Whether the file has what linear layers, convolutions, tables and norms begin with."""
+    if layer["op"] not in (*export_rules.SHARED, "batchnorm", "layernorm", "groupnorm", "positions", "prepend"):
+        return True
+    name, biased = layer["name"], layer["op"] in export_rules.SHARED and layer["op"] != "embedding" and layer.get("bias", True)
+    return ("tied" in layer or f"{name}.weight" in arrays or name in arrays) and (not biased or f"{name}.bias" in arrays)
 
 
 def traced(model, inputs):

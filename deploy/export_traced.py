@@ -30,6 +30,8 @@ def example(dtype, extents):
 
 MAX_RANK = 8  # dimensions of a value of a session, the batch among them
 MAX_NAME = 63
+# ops that read inputs of i64, or only say their shape
+TAKE_NUMBERS = ("embedding", "last", "attention", "reshape")
 TORCH = os.path.dirname(torch.__file__) + os.sep
 OWN = {os.path.join(os.path.dirname(os.path.realpath(__file__)), f"export_{n}.py") for n in ("traced", "rules", "values", "torch")}
 
@@ -74,6 +76,8 @@ class Graph:
         """A layer. name: exactly that; None: one by the function."""
         need(not name or name not in self.names, f"the name '{name}', which an input or another layer has; give --input another name")
         need(op == "embedding" or not any(isinstance(s, Column) for s in sources), "a column of an input of numbers, which an nn.Embedding alone reads; give it as an input of its own")
+        numbers = {n for n, dtype, _ in self.inputs if dtype == "i64"}.intersection(s.name for s in sources)
+        need(not numbers or op in TAKE_NUMBERS, f"{op} of '{min(numbers, default='')}', an input of numbers; an nn.Embedding reads it, or attention as lengths")
         name = self.unique(name) if name else self.unique(self.label, False)
         layer = {"op": op, **attributes, "name": name, "from": [s.name for s in sources]}
         self.layers.append(layer)
