@@ -462,7 +462,7 @@ def rule_flip(t, x, *dims):
     value = x.value
     for d in (whole(d, x.data.dim()) for d in dims):
         need(d > 0, "a flip of the records")
-        value = t.emit("reverse", [value], value.shape, dim=d) if "reverse" in t.ops else t.concat([t.cut(value, d, k, k + 1) for k in reversed(range(value.shape[d]))], d)
+        value = t.emit("flip", [value], value.shape, dim=d) if "flip" in t.ops else t.concat([t.cut(value, d, k, k + 1) for k in reversed(range(value.shape[d]))], d)
     return Run(x.data.flip(list(dims)), value)
 
 
@@ -475,7 +475,7 @@ def rule_roll(t, x, shifts, dims=None):
         need(d > 0, "a roll of the records")
         n, s = value.shape[d], s % value.shape[d]
         if s:
-            value = t.concat([t.cut(value, d, n - s, n), t.cut(value, d, 0, n - s)], d)
+            value = t.emit("roll", [value], value.shape, shifts=s, dim=d) if "roll" in t.ops else t.concat([t.cut(value, d, n - s, n), t.cut(value, d, 0, n - s)], d)
     return Run(x.data.roll(shifts, dims), value)
 
 
@@ -1166,7 +1166,7 @@ class Modules:
         """An op of each layer and direction."""
         op, found = self.recurrent_op(m), []
         if both == 2:
-            need("reverse" in self.ops or "reverse" in self.ops.get(op, ()), f"bidirectional=True; use two modules, or one direction")
+            need("flip" in self.ops, "bidirectional=True; use two modules, or one direction")
         for k in range(m.num_layers):
             made = [self.direction(m, path, x, op, k, back) for back in range(both)]
             found += made
@@ -1190,13 +1190,10 @@ class Modules:
                 self.taken.add(f"{path}.{leaf}{suffix}".strip("."))
         data, value = torch.zeros(*x.shape[:2], m.hidden_size), x.value
         more = {} if m.bias else {"bias": False}
-        turns = back and "reverse" not in self.ops.get(op, ())
-        if turns:
-            value = self.emit("reverse", [value], value.shape, dim=1)
-        elif back:
-            more["reverse"] = True
+        if back:
+            value = self.emit("flip", [value], value.shape, dim=1)
         made = self.emit(op, [value], data.shape, name, out=m.hidden_size, **more)
-        return Run(data, self.emit("reverse", [made], data.shape, dim=1) if turns else made)
+        return Run(data, self.emit("flip", [made], data.shape, dim=1) if back else made)
 
     def last_states(self, m, path, states, both, divided):
         """[layers, N, hidden]: the last step of each direction, which of the second is the first
