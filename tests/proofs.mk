@@ -69,6 +69,11 @@ parity: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(PUBLIC_PROGRAMS) $(OUT)/parity/stages
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/parity/parity.py $(PARITY_ARGS)
 
+##+ exports          networks that people publish, exported as they are written, beside PyTorch
+exports: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(OUT)/parity/exported
+	$(Q)$(PYTHON) tests/parity/exports.py --out $(OUT) $(PARITY_ARGS)
+
 # Hugging Face's tokenizers come from PyPI, into build/tokenizers.
 token-golden: deps-parity
 	$(Q)$(PYTHON) tests/golden/make_tokens.py

@@ -90,6 +90,8 @@ class Model:
     layers: list[dict[str, Any]]
     weights: dict[str, np.ndarray[Any, Any]]
     entries: dict[str, Entry]
+    # weights that do not learn, of no parameter
+    constants: list[str] = dataclasses.field(default_factory=list)
     # layers whose values a tuple has; empty: the last one
     outputs: list[str] = dataclasses.field(default_factory=list)
 
@@ -115,7 +117,7 @@ class Model:
 
     def frozen(self) -> list[str]:
         """Cleave's names of parameters that do not learn."""
-        return [p.name for e in self.entries.values() if e.is_parameter and not e.learns for p in e.parts]
+        return [*(p.name for e in self.entries.values() if e.is_parameter and not e.learns for p in e.parts), *self.constants]
 
 
 # ---- arguments -----------------------------------------------------------------------------------
@@ -148,8 +150,8 @@ def examples_of(example: object) -> list[torch.Tensor]:
 def export(module: nn.Module, example: object) -> Model:
     """The module as Cleave computes it.
 
-    module: an nn.Sequential of modules that Cleave has, one such module, or a module that torch.fx
-    can trace. Its parameters are float32.
+    module: an nn.Sequential of modules that Cleave has, one such module, or one whose forward
+    can be followed. Its parameters are float32.
     example: a tensor as forward takes it, [batch, ...] f32 or i64, or a tuple of them.
 
     Raises UnimplementedError that names each layer that Cleave cannot compute as PyTorch does.
@@ -160,7 +162,8 @@ def export(module: nn.Module, example: object) -> Model:
     try:
         chain = as_chain(script, module, given)
         shapes = [] if chain else tuple_shapes(module, given)
-        layers, arrays = chain if chain else as_graph(script, joined(module) if shapes else module, given)
+        whole = joined(module) if shapes else module
+        layers, arrays, constants = (*chain, []) if chain else as_graph(script, whole, given)
     except script.Unsupported as e:
         why = str(e).partition("\n\nWhile executing")[0].strip().replace("\n", "\n  ")
         raise _errors.unimplemented(f"{type(module).__name__} cannot be exported:\n  {why}",
@@ -172,7 +175,7 @@ def export(module: nn.Module, example: object) -> Model:
         sources = [layer["name"]]
     inputs = [(n, DTYPES[x.dtype], tuple(x.shape)) for n, x in zip(names, given)]
     outputs = take_apart(layers, shapes) if shapes else []
-    return Model(inputs, layers, arrays, entries_of(module, arrays, is_single(module)), outputs)
+    return Model(inputs, layers, arrays, entries_of(module, arrays, is_single(module), constants), constants, outputs)
 
 
 def on_cpu(module: nn.Module) -> nn.Module:
@@ -204,14 +207,19 @@ def as_chain(script: Any, module: nn.Module, given: Sequence[torch.Tensor]) -> t
     return [{**layer, "name": at} for at, layer in found], script.state_arrays(chain)
 
 
-def as_graph(script: Any, module: nn.Module, given: Sequence[torch.Tensor]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def as_graph(script: Any, module: nn.Module, given: Sequence[torch.Tensor]) -> tuple[list[dict[str, Any]], dict[str, Any], list[str]]:
     # tracing runs what counts batches
     state = {k: v.detach().clone() for k, v in module.named_buffers()}
     inputs = [(n, DTYPES[x.dtype], list(x.shape[1:])) for n, x in zip(input_names(module, given), given)]
     try:
         with torch.random.fork_rng(devices=[]):  # it draws records, and the program's draws stay
-            layers, arrays = script.traced(module, inputs)
-        return layers, arrays
+            t = script.followed(module, inputs)
+        if t.is_flat:
+            raise script.Unsupported("an output of one number a record without a dimension of its own; let forward return [N, 1]")
+        tied = [f"'{layer['name']}' has the weight of '{layer['tied']}'" for layer in t.layers if "tied" in layer]
+        if tied:
+            raise script.Unsupported("\n".join([*tied, "weights that several layers share are for sessions: export_torch.py writes them"]))
+        return t.layers, t.arrays, script.constants_of(t)
     finally:
         with torch.no_grad():
             for name, buffer in module.named_buffers():
@@ -281,12 +289,15 @@ def input_names(module: nn.Module, given: Sequence[torch.Tensor]) -> list[str]:
     return [next(n for n in (name, f"cleave-{name}") if n not in taken) for name in names]
 
 
-def entries_of(module: nn.Module, arrays: Mapping[str, Any], single: bool) -> dict[str, Entry]:
-    """Where each of Cleave's tensors lies in torch's: they share memory."""
+def entries_of(module: nn.Module, arrays: Mapping[str, Any], single: bool, constants: Sequence[str] = ()) -> dict[str, Entry]:
+    """Where each of Cleave's tensors lies in torch's: they share memory. Constants are none of
+    these."""
     entries = {name: Entry(tuple(t.shape), t.dtype, isinstance(t, nn.Parameter), isinstance(t, nn.Parameter) and t.requires_grad, [])
                for name, t in module.state_dict(keep_vars=True).items()}
     tensors = {name: t.detach() for name, t in module.state_dict(keep_vars=True).items()}
     for ours, array in arrays.items():
+        if ours in constants:
+            continue
         direct = ours.split(".", 1)[1] if single else ours
         address = array.__array_interface__["data"][0]
         name = direct if direct in tensors and tensors[direct].data_ptr() == address else owner_of(address, tensors)
@@ -333,7 +344,7 @@ def with_lora(model: Model, lora: Mapping[str, Any]) -> Model:
     if left:
         linear = [layer["name"] for layer in model.layers if layer["op"] == "linear"]
         raise _errors.make(_errors.Code.NOT_FOUND, f"lora target {min(left)!r} is no linear layer of the module; there are {', '.join(linear) or 'none'}")
-    return Model(model.inputs, layers, weights, entries, [renamed.get(o, o) for o in model.outputs])
+    return Model(model.inputs, layers, weights, entries, model.constants, [renamed.get(o, o) for o in model.outputs])
 
 
 def adapter(layer: Mapping[str, Any], r: int, alpha: float, p: float, weights: dict[str, Any], entries: dict[str, Entry]) -> Iterable[dict[str, Any]]:

@@ -325,8 +325,8 @@ class Remote(nn.Module):
     computed; backward() sends the gradient of that, and brings the gradient of x.
 
     module: an nn.Sequential of modules that Cleave has (`cleave-master ops`), one such module, or
-        one that torch.fx can trace; parameters are float32. A list of modules is a chain, with a
-        worker for each in `at`.
+        one whose forward can be followed; parameters are float32. A list of modules is a chain,
+        with a worker for each in `at`.
     at: name of a worker of the session file, or "master".
     example: an input, [batch, ...] float32 or int64, or a tuple of several. Later batches may have
         other sizes, and no other shape.
