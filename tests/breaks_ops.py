@@ -81,13 +81,13 @@ of("kernels/cpu/conv_choice.c", "tests/ops/test_pair conv2d",
    dilation_is_not_asked_for=("static clv_code describe_tensors(", "s->dilation[i] - 1", "0"))
 of("kernels/cpu/conv_choice.c", "tests/unit/graph/test_plan_bf16",
    blocks_are_fast_enough_with_amx=("static int order_layouts(", "clv_cpu_choose(CPU_CONV_BF16, shape_class) == CPU_BLOCKS", "true"))
-of("kernels/cpu/choices.c", "tests/unit/cpu/test_choices",
+of("kernels/cpu/choices.c", "tests/unit/cpu/test_choice_table",
    a_table_answers_for_its_own_version_alone=("static const choice_row *find_row(", "    found = r;\n", ""),
    a_lower_instruction_set_does_not_answer=("cpu_candidate clv_cpu_choose_for(", "isa = find_lower_isa(isa)", "isa = NULL"),
    small_images_have_no_class=("cpu_shape_class clv_cpu_class_of_conv(", "<= SMALL_IMAGE", "< 1"))
-of("kernels/cpu/backend.c", "tests/unit/cpu/test_choices",
+of("kernels/cpu/backend.c", "tests/unit/cpu/test_choice_table",
    the_digest_of_the_table_is_not_sent=("static void fill_libraries_text(", "clv_cpu_choices_digest()", '""'))
-of("kernels/cpu/gemm.c", "tests/unit/cpu/test_choices",
+of("kernels/cpu/gemm.c", "tests/unit/cpu/test_choice_table",
    a_narrow_blas_is_not_named=("static void store_version(", 'blas.is_as_wide ? ""', 'true ? ""'))
 of("kernels/cpu/pairs.c", "tests/ops/test_pair attention",
    rows_of_a_head_are_side_by_side=("INLINE size_t index_of(", "f->row_stride ? f->row_stride : f->columns", "f->columns"),
